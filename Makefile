@@ -1,0 +1,238 @@
+# Builds tf_bn_ops: the op library, the TensorFlow-free core library, and what is around them.
+#
+#   make                          makes .venv with a pinned TensorFlow and builds there
+#   make PYTHON=/path/to/python   uses that environment's TensorFlow; installs nothing into it
+#
+# More targets: make help. pip and setup.py build through this file too (BUILD_DIR, LIB_DIR).
+# Other knobs: CXX, CXXFLAGS (appended to ours), LDFLAGS, V=1 (show commands),
+# VENV_PYTHON (the Python that makes .venv), ARGS (passed on by conformance and test).
+
+BUILD_DIR ?= build
+LIB_DIR ?= tf_bn_ops/lib
+VENV ?= .venv
+ARGS ?=
+Q := $(if $(V),,@)
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.SUFFIXES:
+# As many jobs as there are processors; a -j on the command line wins.
+MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2) --no-builtin-rules
+
+# ---- The Python environment ------------------------------------------------------------------
+
+GOALS := $(or $(MAKECMDGOALS),all)
+GOALS_WITHOUT_PYTHON := help clean distclean
+GOALS_WITHOUT_TENSORFLOW := $(GOALS_WITHOUT_PYTHON) lint format
+NEEDS_PYTHON := $(filter-out $(GOALS_WITHOUT_PYTHON),$(GOALS))
+NEEDS_TENSORFLOW := $(filter-out $(GOALS_WITHOUT_TENSORFLOW),$(GOALS))
+
+REQUIREMENTS := $(wildcard requirements/*.txt)
+
+# make remakes an included file that is missing or older than what it depends on, and starts over:
+# that is how .venv and TensorFlow's flags come to be there before the rest is read.
+ifeq ($(PYTHON),)
+PYTHON := $(VENV)/bin/python
+PYTHON_READY := $(VENV)/ready.mk
+ifneq ($(NEEDS_PYTHON),)
+include $(PYTHON_READY)
+endif
+$(PYTHON_READY): tools/make_venv.sh $(REQUIREMENTS)
+	$(Q)tools/make_venv.sh '$(VENV)' $(REQUIREMENTS)
+	$(Q)echo '# The environment is complete; made by tools/make_venv.sh.' > $@
+HAVE_PYTHON := $(wildcard $(PYTHON_READY))
+else
+HAVE_PYTHON := given
+ifneq ($(NEEDS_PYTHON),)
+ifeq ($(shell command -v '$(PYTHON)'),)
+$(error PYTHON=$(PYTHON) is not a program: give the path of a Python that has TensorFlow, or leave PYTHON out and make creates .venv)
+endif
+endif
+endif
+
+# ---- TensorFlow's flags, asked once per environment ------------------------------------------
+
+ifneq ($(and $(NEEDS_TENSORFLOW),$(HAVE_PYTHON)),)
+KEY := $(shell '$(PYTHON)' tools/tf_env.py key '$(BUILD_DIR)')
+ifneq ($(filter error:,$(firstword $(KEY))),)
+$(error $(wordlist 2,999,$(KEY)))
+endif
+ifeq ($(KEY),)
+$(error PYTHON=$(PYTHON) does not run: give the path of a Python that has TensorFlow, or leave PYTHON out and make creates .venv)
+endif
+B := $(BUILD_DIR)/$(KEY)
+include $(B)/config.mk
+$(B)/config.mk: $(B)/environment.txt tools/tf_env.py
+	$(Q)echo '  ASK     TensorFlow of $(PYTHON) for its flags'
+	$(Q)'$(PYTHON)' tools/tf_env.py config $@
+$(B)/environment.txt: ;
+endif
+
+# ---- Compiler and flags ----------------------------------------------------------------------
+
+ifneq ($(TF_VERSION),)
+CXX_VERSION := $(shell $(CXX) -dumpfullversion -dumpversion 2>/dev/null)
+ifeq ($(CXX_VERSION),)
+$(error the C++ compiler '$(CXX)' does not run: install one (Debian/Ubuntu: apt install g++) or name yours with make CXX=/path/to/compiler)
+endif
+endif
+
+# -ffp-contract=off, no -ffast-math, no -march=native: the same source gives the same bits
+# everywhere. NDEBUG: TensorFlow's wheels are built with it, and its headers differ without it.
+OUR_CXXFLAGS := -O3 -DNDEBUG -fPIC -pthread -Wall -Wextra -fno-math-errno -ffp-contract=off \
+  -fvisibility=hidden -fvisibility-inlines-hidden -I.
+# Not even an indirect include of TensorFlow compiles in the core: it gets no path to it.
+CORE_CXXFLAGS = $(TF_CXXFLAGS) $(OUR_CXXFLAGS)
+CPU_CXXFLAGS = $(CORE_CXXFLAGS) $(EIGEN_INCLUDES)
+TF_ALL_CXXFLAGS = $(TF_INCLUDES) $(CORE_CXXFLAGS)
+OUR_LDFLAGS := -shared -pthread -Wl,-z,defs -Wl,--as-needed -Wl,--version-script=mk/exports.map
+
+# ---- Sources: whatever lies in the folders ---------------------------------------------------
+
+sources = $(sort $(filter-out %_test.cc,$(wildcard cc/$(1)/*.cc)))
+objects = $(patsubst %.cc,$(B)/%.o,$(call sources,$(1)))
+
+# Each line of isa_builds.txt (name, arch, flags) that fits this machine, as name|flag|flag...
+ISA_BUILDS := $(shell [ ! -e cc/cpu/isa/isa_builds.txt ] || awk -v arch="$$(uname -m)" \
+  '{ sub(/\#.*/, "") } NF && ($$2 == arch || $$2 == "any") { \
+     line = $$1; for (i = 3; i <= NF; i++) line = line "|" $$i; print line }' \
+  cc/cpu/isa/isa_builds.txt)
+isa_name = $(firstword $(subst |, ,$(1)))
+isa_flags = $(wordlist 2,99,$(subst |, ,$(1)))
+empty :=
+ISA_NAMES := $(foreach build,$(ISA_BUILDS),$(call isa_name,$(build)))
+ISA_LIST := $(subst $(empty) $(empty),,$(foreach name,$(ISA_NAMES),X($(name))))
+ISA_OBJECTS := $(foreach name,$(ISA_NAMES), \
+  $(patsubst cc/cpu/isa/%.cc,$(B)/cc/cpu/isa/%.$(name).o,$(call sources,cpu/isa)))
+
+CORE_OBJECTS := $(call objects,core) $(call objects,cpu) $(ISA_OBJECTS)
+C_API_OBJECTS := $(call objects,c_api)
+OP_OBJECTS := $(call objects,ops) $(call objects,kernels)
+OBJECTS := $(CORE_OBJECTS) $(C_API_OBJECTS) $(OP_OBJECTS)
+
+# ---- Rules -----------------------------------------------------------------------------------
+
+# Files that hold what a step depends on beside its sources (flags, the list of objects); written
+# only when that changed, so a changed flag rebuilds and an unchanged one does not.
+# $(call remember,FILE,TEXT)
+define remember
+ifneq ($$(strip $$(file <$(1))),$$(strip $(2)))
+$(1): FORCE
+endif
+$(1):
+	$$(file >$$@,$$(strip $(2)))
+endef
+
+.PHONY: FORCE
+FORCE:
+
+ifneq ($(TF_VERSION),)
+$(shell mkdir -p $(sort $(dir $(OBJECTS))) $(B)/lib)
+
+COMPILE_INPUTS := $(CXX) $(CXX_VERSION) | $(TF_ALL_CXXFLAGS) | $(CXXFLAGS) | $(ISA_BUILDS)
+LINK_INPUTS := $(OUR_LDFLAGS) | $(TF_LDFLAGS) | $(LDFLAGS) | $(OBJECTS)
+$(eval $(call remember,$(B)/compile.txt,$$(COMPILE_INPUTS)))
+$(eval $(call remember,$(B)/link.txt,$$(LINK_INPUTS)))
+
+COMPILE = $(CXX) -MMD -MP -c -o $@ $<
+
+$(call objects,core) $(C_API_OBJECTS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS)
+$(call objects,cpu): private LOCAL_CXXFLAGS = $(CPU_CXXFLAGS) '-DTF_BN_OPS_ISA_LIST=$(ISA_LIST)'
+$(OP_OBJECTS): private LOCAL_CXXFLAGS = $(TF_ALL_CXXFLAGS)
+
+$(filter-out $(ISA_OBJECTS),$(OBJECTS)): $(B)/%.o: %.cc $(B)/compile.txt
+	$(Q)echo '  CXX     $<'
+	$(Q)$(COMPILE) $(LOCAL_CXXFLAGS) $(CXXFLAGS)
+
+# $(call isa_rule,NAME,FLAGS)
+define isa_rule
+$(B)/cc/cpu/isa/%.$(1).o: cc/cpu/isa/%.cc $(B)/compile.txt
+	$$(Q)echo '  CXX     $$< ($(1))'
+	$$(Q)$$(COMPILE) $$(CPU_CXXFLAGS) -DTF_BN_OPS_ISA=$(1) $(2) $$(CXXFLAGS)
+endef
+$(foreach build,$(ISA_BUILDS),$(eval $(call \
+  isa_rule,$(call isa_name,$(build)),$(call isa_flags,$(build)))))
+
+# Renamed into place, so that a process that has the old library loaded keeps it whole.
+$(B)/lib/libtf_bn_ops.so: $(CORE_OBJECTS) $(OP_OBJECTS) $(B)/link.txt mk/exports.map
+	$(Q)echo '  LINK    $@'
+	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(TF_LDFLAGS)
+	$(Q)mv $@.new $@
+
+$(B)/lib/libtf_bn_ops_core.so: $(CORE_OBJECTS) $(C_API_OBJECTS) $(B)/link.txt mk/exports.map
+	$(Q)echo '  LINK    $@'
+	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS)
+	$(Q)mv $@.new $@
+
+$(B)/lib/build_info.json: $(B)/compile.txt $(B)/config.mk tools/write_build_info.py \
+  tf_bn_ops/_version.py
+	$(Q)'$(PYTHON)' tools/write_build_info.py $@ \
+	  "version=$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' tf_bn_ops/_version.py)" \
+	  'tensorflow_version=$(TF_VERSION)' 'tensorflow_distribution=$(TF_DISTRIBUTION)' \
+	  "compiler=$$($(CXX) --version | head -n 1)" \
+	  "cxxflags="$(call shell_quoted,$(CORE_CXXFLAGS) $(CXXFLAGS)) 'isa_builds=$(ISA_NAMES)'
+shell_quoted = '$(subst ','\'',$(1))'
+
+-include $(OBJECTS:.o=.d)
+
+# The package's copy. It names the environment it came from: after a switch of PYTHON the other
+# environment's copy, though newer, is replaced.
+LIBRARIES := libtf_bn_ops.so libtf_bn_ops_core.so build_info.json
+INSTALLED := $(addprefix $(LIB_DIR)/,$(LIBRARIES))
+$(eval $(call remember,$(LIB_DIR)/.environment,$$(KEY)))
+$(INSTALLED): $(LIB_DIR)/%: $(B)/lib/% $(LIB_DIR)/.environment
+	$(Q)cp $< $@.new && mv $@.new $@
+$(shell mkdir -p $(LIB_DIR))
+endif
+
+# ---- Targets ---------------------------------------------------------------------------------
+
+.PHONY: all conformance test wheel lint format clean distclean help
+
+all: $(INSTALLED)  ## Build tf_bn_ops/lib (the default)
+
+conformance: all  ## Diff the ops against tf.raw_ops and a float64 oracle; ARGS="--cases=2000 --seed=3"
+	$(Q)'$(PYTHON)' -m tf_bn_ops conformance $(ARGS)
+
+# $(call need,MODULE,WHAT FOR): one sentence where the environment, ours or given, lacks a tool.
+need = '$(PYTHON)' -c 'import importlib.util as u, sys; sys.exit(u.find_spec("$(1)") is None)' \
+  || { echo "error: $(PYTHON) has no $(1), which make $@ needs: install it there ($(PYTHON) -m pip install $(1)), or run make $@ without PYTHON=." >&2; exit 1; }
+
+test: all  ## Run the tests; ARGS="-k name -x" is passed on to pytest
+	$(Q)$(call need,pytest)
+	$(Q)'$(PYTHON)' -m pytest tests $(ARGS)
+
+wheel: all  ## Build a wheel for this environment's TensorFlow into dist/
+	$(Q)$(call need,setuptools)
+	$(Q)'$(PYTHON)' -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps -w dist .
+	$(Q)ls dist/*.whl
+
+PYTHON_SOURCES := tf_bn_ops tools tests setup.py $(wildcard examples)
+CXX_SOURCES = $(shell find cc -name '*.cc' -o -name '*.h' -o -name '*.cu')
+
+lint: $(PYTHON_READY)  ## Check style and types: ruff, mypy, clang-format
+	$(Q)$(call need,ruff)
+	$(Q)$(call need,mypy)
+	$(Q)$(call need,clang_format)
+	$(Q)'$(PYTHON)' -m ruff check $(PYTHON_SOURCES)
+	$(Q)'$(PYTHON)' -m ruff format --check $(PYTHON_SOURCES)
+	$(Q)'$(PYTHON)' -m mypy tf_bn_ops
+	$(Q)'$(PYTHON)' -m clang_format --dry-run -Werror $(CXX_SOURCES)
+
+format: $(PYTHON_READY)  ## Reformat Python and C++ sources in place
+	$(Q)$(call need,ruff)
+	$(Q)$(call need,clang_format)
+	$(Q)'$(PYTHON)' -m ruff check --fix $(PYTHON_SOURCES)
+	$(Q)'$(PYTHON)' -m ruff format $(PYTHON_SOURCES)
+	$(Q)'$(PYTHON)' -m clang_format -i $(CXX_SOURCES)
+
+clean:  ## Remove what was built; .venv stays
+	$(Q)rm -rf $(BUILD_DIR) $(LIB_DIR) dist *.egg-info bazel-*
+
+distclean: clean  ## Remove what was built, and .venv
+	$(Q)rm -rf $(VENV)
+
+help:  ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
+	  awk -F'|' '{ printf "make %-12s %s\n", $$1, $$2 }'
+	@echo 'PYTHON=/path/to/python uses that environment instead of .venv and installs nothing into it.'

@@ -1,0 +1,15 @@
+"""Fixtures shared by all tests; kept small, anything larger belongs to the test that needs it."""
+
+import os
+import pathlib
+
+import pytest
+
+# Before any test module imports TensorFlow.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+@pytest.fixture(scope="session")
+def repo_root() -> pathlib.Path:
+    """The folder of the checkout that these tests belong to."""
+    return pathlib.Path(__file__).resolve().parent.parent

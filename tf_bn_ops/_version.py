@@ -1,0 +1,3 @@
+"""The version of the package; packaging, build_info.json and the API read it here."""
+
+__version__ = "0.1.0"

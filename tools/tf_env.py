@@ -1,0 +1,212 @@
+"""Tells the build about the TensorFlow of the Python that runs this file.
+
+    python tools/tf_env.py key BUILD_DIR   -> prints a key of this environment, without importing
+                                              TensorFlow (it runs at the start of every make), and
+                                              keeps BUILD_DIR/KEY/environment.txt up to date
+    python tools/tf_env.py config FILE     -> asks tf.sysconfig and writes FILE, a make fragment
+    python tools/tf_env.py bazel FILE      -> the same facts as JSON, for Bazel's repository rule
+    python tools/tf_env.py dist            -> prints "NAME VERSION" of the installed TensorFlow
+
+Every problem is one sentence that says what to do; for `key` it goes to stdout after "error: ",
+since that is what make's $(shell) hands on. Uses the standard library alone, and no syntax newer
+than Python 3.6, so that an old Python still gets the sentence.
+"""
+
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shlex
+import sys
+
+OLDEST_PYTHON = (3, 10)
+OLDEST_TENSORFLOW = (2, 16)
+NEWEST_TENSORFLOW = (2, 21)
+
+
+class Problem(Exception):
+    """One sentence for the user."""
+
+
+def supported_versions():
+    return "%d.%d to %d.%d" % (OLDEST_TENSORFLOW + NEWEST_TENSORFLOW)
+
+
+def check_python():
+    if sys.version_info < OLDEST_PYTHON:
+        raise Problem(
+            "Python %s (%s) is too old: tf_bn_ops needs Python %d.%d or later; name one with "
+            "make PYTHON=/path/to/python" % ((sys.version.split()[0], sys.executable) + OLDEST_PYTHON)
+        )
+
+
+def check_version(version):
+    minor = re.match(r"(\d+)\.(\d+)", version)
+    if minor is None or not (
+        OLDEST_TENSORFLOW <= tuple(map(int, minor.groups())) <= NEWEST_TENSORFLOW
+    ):
+        raise Problem(
+            "TensorFlow %s of %s is not supported: tf_bn_ops builds with TensorFlow %s; install "
+            "one of these there, or run plain 'make', which gets a fitting one into .venv"
+            % (version, sys.executable, supported_versions())
+        )
+
+
+def tensorflow_folder():
+    """The folder of the tensorflow package, found without importing it."""
+    spec = importlib.util.find_spec("tensorflow")
+    if spec is None or not spec.origin:
+        raise Problem(
+            "no TensorFlow in %s: install TensorFlow %s there, or run plain 'make', which gets "
+            "one into .venv" % (sys.executable, supported_versions())
+        )
+    return os.path.dirname(os.path.abspath(spec.origin))
+
+
+def distribution(folder):
+    """(name, version, metadata folder) of the distribution that owns `folder`, or None.
+
+    Read from the folders beside it: importlib.metadata would have to read every RECORD of the
+    environment, and this runs at the start of each make.
+    """
+    parent = os.path.dirname(folder)
+    for entry in sorted(os.listdir(parent)):
+        match = re.match(r"((?:tensorflow|tf)[^-]*)-([^-]+)\.dist-info$", entry, re.IGNORECASE)
+        if match is None:
+            continue
+        record = os.path.join(parent, entry, "RECORD")
+        try:
+            with open(record, encoding="utf-8") as file:
+                owns = "tensorflow/__init__.py," in file.read()
+        except OSError:
+            owns = False
+        if owns:
+            return match.group(1).replace("_", "-"), match.group(2), os.path.join(parent, entry)
+    return None
+
+
+def environment():
+    """(key, text that changes whenever the flags could) of this Python's TensorFlow."""
+    check_python()
+    folder = tensorflow_folder()
+    found = distribution(folder)
+    name, version = found[:2] if found else ("tensorflow", "unknown")
+    if found:
+        check_version(version)
+    python = "cp%d%d" % sys.version_info[:2]
+    library = os.path.join(folder, "libtensorflow_framework.so.2")
+    stamp = "%d" % os.stat(library).st_mtime if os.path.exists(library) else "none"
+    identity = "\n".join([python, name, version, folder, stamp, ""])
+    digest = hashlib.sha256(os.path.realpath(folder).encode()).hexdigest()[:6]
+    return "%s-tf%s-%s" % (python, version, digest), identity
+
+
+def write_if_changed(path, text):
+    try:
+        with open(path, encoding="utf-8") as file:
+            if file.read() == text:
+                return
+    except OSError:
+        pass
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def facts():
+    """What tf.sysconfig says, split into what each kind of source needs."""
+    check_python()
+    folder = tensorflow_folder()
+    # TensorFlow logs to the file descriptor while it loads, whatever its log level.
+    real_stderr = os.dup(2)
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 2)
+    try:
+        import tensorflow as tf
+
+        version = tf.__version__
+        compile_flags = tf.sysconfig.get_compile_flags()
+        link_flags = tf.sysconfig.get_link_flags()
+    except Exception as error:
+        raise Problem(
+            "TensorFlow in %s cannot be imported (%s: %s): repair it (try '%s -c \"import "
+            "tensorflow\"'), or run plain 'make', which gets one into .venv"
+            % (sys.executable, type(error).__name__, str(error).split("\n")[0], sys.executable)
+        )
+    finally:
+        os.dup2(real_stderr, 2)
+    check_version(version)
+    found = distribution(folder)
+    return {
+        "version": version,
+        "distribution": found[0] if found else "tensorflow",
+        "folder": folder,
+        "include": [flag[2:] for flag in compile_flags if flag.startswith("-I")],
+        "cxxflags": [flag for flag in compile_flags if not flag.startswith("-I")],
+        "ldflags": link_flags,
+        "python": sys.executable,
+    }
+
+
+def write_config(path):
+    """The make fragment; values are quoted for the shell, and `$` for make."""
+
+    def quote(flags):
+        return " ".join(shlex.quote(flag) for flag in flags).replace("$", "$$")
+
+    about = facts()
+    # Eigen alone, for the sources that must not see TensorFlow.
+    eigen = os.path.join(os.path.dirname(os.path.abspath(path)), "eigen")
+    os.makedirs(eigen, exist_ok=True)
+    for name in ("Eigen", "unsupported"):
+        link, target = os.path.join(eigen, name), os.path.join(about["include"][0], name)
+        if os.path.islink(link):
+            os.remove(link)
+        os.symlink(target, link)
+    lines = [
+        "# Written by tools/tf_env.py from tf.sysconfig of %s." % about["python"],
+        "TF_VERSION := %s" % about["version"],
+        "TF_DISTRIBUTION := %s" % about["distribution"],
+        # -isystem: warnings of TensorFlow's headers are not ours to fix.
+        "TF_INCLUDES := %s" % quote(flag for path in about["include"] for flag in ("-isystem", path)),
+        "TF_CXXFLAGS := %s" % quote(about["cxxflags"]),
+        "TF_LDFLAGS := %s" % quote(about["ldflags"]),
+        "EIGEN_INCLUDES := %s" % quote(["-isystem", os.path.relpath(eigen)]),
+        "",
+    ]
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("\n".join(lines))
+
+
+def main(arguments):
+    command = arguments[0] if arguments else ""
+    try:
+        if command == "key":
+            key, identity = environment()
+            write_if_changed(os.path.join(arguments[1], key, "environment.txt"), identity)
+            print(key)
+        elif command == "config":
+            write_config(arguments[1])
+        elif command == "bazel":
+            write_if_changed(arguments[1], json.dumps(facts(), indent=2) + "\n")
+        elif command == "dist":
+            folder = tensorflow_folder()
+            found = distribution(folder)
+            if found is None:
+                raise Problem("TensorFlow in %s was not installed as a package" % folder)
+            check_version(found[1])
+            print(found[0], found[1])
+        else:
+            raise Problem("usage: tf_env.py key BUILD_DIR | config FILE | bazel FILE | dist")
+    except Problem as problem:
+        if command == "key":
+            print("error: %s" % problem)
+        else:
+            print("error: %s." % problem, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

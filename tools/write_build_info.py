@@ -1,0 +1,35 @@
+"""Writes build_info.json, what the loader and `doctor` know about a built library.
+
+python tools/write_build_info.py OUTPUT key=value...; `isa_builds` is a list of names separated
+by blanks, `cxxflags` is searched for the ABI switch.
+"""
+
+import json
+import platform
+import re
+import sys
+
+
+def main(arguments):
+    output = arguments[0]
+    given = dict(argument.split("=", 1) for argument in arguments[1:])
+    abi = re.search(r"_GLIBCXX_USE_CXX11_ABI=(\d)", given["cxxflags"])
+    info = {
+        "version": given["version"],
+        "tensorflow_version": given["tensorflow_version"],
+        "tensorflow_distribution": given["tensorflow_distribution"],
+        "python_version": platform.python_version(),
+        "machine": platform.machine(),
+        "compiler": given["compiler"],
+        "cxxflags": given["cxxflags"],
+        "cxx11_abi": int(abi.group(1)) if abi else None,
+        "isa_builds": given["isa_builds"].split(),
+        "cuda": None,
+    }
+    with open(output, "w", encoding="utf-8") as file:
+        json.dump(info, file, indent=2)
+        file.write("\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
