@@ -5,7 +5,8 @@
                                               keeps BUILD_DIR/KEY/environment.txt up to date
     python tools/tf_env.py config FILE     -> asks tf.sysconfig and writes FILE, a make fragment
     python tools/tf_env.py bazel FILE      -> the same facts as JSON, for Bazel's repository rule
-    python tools/tf_env.py dist            -> prints "NAME VERSION" of the installed TensorFlow
+    python tools/tf_env.py dist            -> prints "NAME VERSION" of the installed TensorFlow;
+                                              exit status 3 if there is none
 
 Every problem is one sentence that says what to do; for `key` it goes to stdout after "error: ",
 since that is what make's $(shell) hands on. Uses the standard library alone, and no syntax newer
@@ -27,6 +28,14 @@ NEWEST_TENSORFLOW = (2, 21)
 
 class Problem(Exception):
     """One sentence for the user."""
+
+    status = 1
+
+
+class NoTensorFlow(Problem):
+    """Told from the others by the exit status: there is none, rather than a wrong one."""
+
+    status = 3
 
 
 def supported_versions():
@@ -57,7 +66,7 @@ def tensorflow_folder():
     """The folder of the tensorflow package, found without importing it."""
     spec = importlib.util.find_spec("tensorflow")
     if spec is None or not spec.origin:
-        raise Problem(
+        raise NoTensorFlow(
             "no TensorFlow in %s: install TensorFlow %s there, or run plain 'make', which gets "
             "one into .venv" % (sys.executable, supported_versions())
         )
@@ -204,7 +213,7 @@ def main(arguments):
             print("error: %s" % problem)
         else:
             print("error: %s." % problem, file=sys.stderr)
-        return 1
+        return problem.status
     return 0
 
 

@@ -1,0 +1,123 @@
+"""What pyproject.toml cannot say: the libraries come from the Makefile, the TensorFlow that was
+built against becomes a requirement, and the wheel fits any Python 3 of its platform."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from setuptools import Command, Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build import build
+from setuptools.command.build_py import build_py
+
+ROOT = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+import backend  # noqa: E402
+
+
+def dependencies() -> list[str]:
+    """The runtime requirements and the minor version of the TensorFlow that was built against.
+
+    By the name under which it is installed (tensorflow, tensorflow-cpu, ...): another name would
+    make pip install a second TensorFlow over the first.
+    """
+    tensorflow = backend.find_tensorflow()
+    if tensorflow is None:  # an sdist, or metadata alone: nothing was built against anything
+        return backend.requirements("runtime") + backend.requirements("tensorflow")
+    minor = ".".join(tensorflow.version.split(".")[:2])
+    return [*backend.requirements("runtime"), f"{tensorflow.distribution}=={minor}.*"]
+
+
+class BuildLibraries(Command):
+    """Runs the Makefile for tf_bn_ops/lib; it knows all sources and flags."""
+
+    description = "build the C++ libraries"
+    user_options = []  # noqa: RUF012
+
+    def initialize_options(self) -> None:
+        self.build_lib: str | None = None
+        self.editable_mode = False
+
+    def finalize_options(self) -> None:
+        self.set_undefined_options("build_py", ("build_lib", "build_lib"))
+
+    def run(self) -> None:
+        tensorflow = backend.find_tensorflow()
+        if tensorflow is None:
+            sys.exit(
+                f"error: no TensorFlow in {sys.executable}: install one first (pip install "
+                f"'{backend.requirements('tensorflow')[0].split(';')[0]}'), or build without "
+                "--no-build-isolation."
+            )
+        make = shutil.which("gmake") or shutil.which("make")
+        if make is None:
+            sys.exit("error: GNU make was not found: install it (Debian/Ubuntu: apt install make).")
+        package = ROOT if self.editable_mode else ROOT / str(self.build_lib)
+        command = [
+            make,
+            "--no-print-directory",
+            f"PYTHON={tensorflow.python}",
+            f"LIB_DIR={package / 'tf_bn_ops' / 'lib'}",
+            "all",
+        ]
+        with contextlib.ExitStack() as stack:
+            if tensorflow.temporary:  # its objects are of no use to a later build
+                command.append(f"BUILD_DIR={stack.enter_context(tempfile.TemporaryDirectory())}")
+            if subprocess.run(command, cwd=ROOT, env=tensorflow.environment).returncode != 0:
+                sys.exit("error: the C++ libraries were not built: make's message above says why.")
+
+    def get_source_files(self) -> list[str]:
+        return []  # the sdist takes them by MANIFEST.in
+
+    def get_outputs(self) -> list[str]:
+        return []
+
+    def get_output_mapping(self) -> dict[str, str]:
+        return {}
+
+
+class Build(build):
+    """The usual steps, then the libraries."""
+
+    sub_commands = [*build.sub_commands, ("build_libraries", None)]  # noqa: RUF012
+
+
+class BuildPy(build_py):
+    """Starts from an empty folder: files of an earlier build do not end in the wheel."""
+
+    def run(self) -> None:
+        if not self.editable_mode:
+            shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
+
+
+class PlatformDistribution(Distribution):
+    """Has compiled code, although there is no Extension."""
+
+    def has_ext_modules(self) -> bool:
+        return True
+
+
+class BdistWheel(bdist_wheel):
+    """py3-none-PLATFORM: the libraries use TensorFlow's C++ ABI and nothing of Python's."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return ("py3", "none", super().get_tag()[2])
+
+
+setup(
+    install_requires=dependencies(),
+    distclass=PlatformDistribution,
+    cmdclass={
+        "bdist_wheel": BdistWheel,
+        "build": Build,
+        "build_libraries": BuildLibraries,
+        "build_py": BuildPy,
+    },
+)

@@ -1,0 +1,156 @@
+"""Finds the built libraries, checks that they fit this TensorFlow, and loads the ops.
+
+Nothing here imports TensorFlow before `load()` is called. Whatever is wrong ends in a
+`LibraryError` of one sentence with the versions involved and what to do.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import pathlib
+import threading
+from types import ModuleType
+from typing import Any
+
+LIBRARY_VARIABLE = "TF_BN_OPS_LIBRARY"
+OP_LIBRARY = "libtf_bn_ops.so"
+CORE_LIBRARY = "libtf_bn_ops_core.so"
+BUILD_INFO = "build_info.json"
+
+_REBUILD = (
+    "rebuild it with 'make PYTHON=/path/to/this/python' in the source tree, or reinstall it with "
+    "'pip install --force-reinstall --no-deps .'"
+)
+_load_lock = threading.Lock()
+
+
+class LibraryError(ImportError):
+    """The library is missing, or does not fit this environment."""
+
+
+def _folder() -> pathlib.Path:
+    """The folder of the libraries: the package's own, or the one that the variable names."""
+    chosen = os.environ.get(LIBRARY_VARIABLE)
+    if not chosen:
+        return pathlib.Path(__file__).resolve().parent / "lib"
+    path = pathlib.Path(chosen).expanduser().absolute()
+    return path if path.is_dir() else path.parent
+
+
+def _existing(path: pathlib.Path) -> str:
+    if path.is_file():
+        return str(path)
+    if os.environ.get(LIBRARY_VARIABLE):
+        raise LibraryError(
+            f"{path} does not exist: set {LIBRARY_VARIABLE} to a {OP_LIBRARY} or the folder that "
+            "holds one, or unset it to use the package's own"
+        )
+    raise LibraryError(
+        f"{path} does not exist: build it with 'make' in the source tree, or install the package "
+        "with 'pip install .'"
+    )
+
+
+def library_path() -> str:
+    """Path of the op library, for a bare `tf.load_op_library`.
+
+    Returns:
+      The absolute path of libtf_bn_ops.so: the package's own, or the one that the environment
+      variable TF_BN_OPS_LIBRARY names (a file, or a folder that holds it).
+
+    Raises:
+      LibraryError: (an ImportError) if there is no such file.
+    """
+    chosen = os.environ.get(LIBRARY_VARIABLE)
+    if chosen:
+        path = pathlib.Path(chosen).expanduser().absolute()
+        return _existing(path / OP_LIBRARY if path.is_dir() else path)
+    return _existing(_folder() / OP_LIBRARY)
+
+
+def core_library_path() -> str:
+    """Path of the library without TensorFlow (the plain C ABI), for `ctypes`.
+
+    Raises:
+      LibraryError: (an ImportError) if there is no such file.
+    """
+    return _existing(_folder() / CORE_LIBRARY)
+
+
+def build_info() -> dict[str, Any]:
+    """What the libraries were built from: versions, compiler, flags, ISA builds.
+
+    Raises:
+      LibraryError: (an ImportError) if build_info.json is missing or cannot be read.
+    """
+    path = _existing(_folder() / BUILD_INFO)
+    try:
+        info = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+        if not isinstance(info, dict) or "tensorflow_version" not in info:
+            raise ValueError("it names no tensorflow_version")
+    except (OSError, ValueError) as error:
+        raise LibraryError(f"{path} cannot be read ({error}): {_REBUILD}") from error
+    return info
+
+
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]
+
+
+def _import_tensorflow(built_for: str) -> Any:
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        wanted = ".".join(_minor(built_for))
+        raise LibraryError(
+            f"tf_bn_ops was built for TensorFlow {built_for}, and TensorFlow cannot be imported "
+            f"here ({_one_line(error)}): install it with 'pip install tensorflow-cpu=={wanted}.*'"
+        ) from error
+    return tf
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+@functools.lru_cache(maxsize=None)
+def _load(path: str) -> ModuleType:
+    info = build_info()
+    built_for = str(info["tensorflow_version"])
+    tf = _import_tensorflow(built_for)
+    if _minor(tf.__version__) != _minor(built_for):
+        raise LibraryError(
+            f"{path} was built for TensorFlow {built_for}, but this is TensorFlow "
+            f"{tf.__version__}: {_REBUILD}, or install TensorFlow "
+            f"{'.'.join(_minor(built_for))}"
+        )
+    abi = info.get("cxx11_abi")
+    if abi is not None and int(abi) != int(tf.sysconfig.CXX11_ABI_FLAG):
+        raise LibraryError(
+            f"{path} was built with _GLIBCXX_USE_CXX11_ABI={abi}, but TensorFlow {tf.__version__} "
+            f"uses {int(tf.sysconfig.CXX11_ABI_FLAG)}: {_REBUILD}"
+        )
+    try:
+        module: ModuleType = tf.load_op_library(path)
+    except (tf.errors.OpError, OSError, RuntimeError) as error:
+        raise LibraryError(
+            f"{path} (built for TensorFlow {built_for}) cannot be loaded by TensorFlow "
+            f"{tf.__version__}: {_one_line(error)}: {_REBUILD}"
+        ) from error
+    return module
+
+
+def load() -> ModuleType:
+    """Loads the op library into TensorFlow, once per process.
+
+    Returns:
+      The module of generated wrappers, as `tf.load_op_library` gives it.
+
+    Raises:
+      LibraryError: (an ImportError) if the library is missing, was built for another minor
+        version of TensorFlow or another C++ ABI, or cannot be loaded.
+    """
+    with _load_lock:
+        return _load(library_path())

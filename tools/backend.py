@@ -1,0 +1,109 @@
+"""The PEP 517 build backend: setuptools, plus the question which TensorFlow to build against.
+
+The answer, in this order:
+1. the Python that the environment variable TF_BN_OPS_PYTHON names;
+2. the environment that pip installs into. Under build isolation pip shows its own overlay by
+   PYTHONPATH; the same interpreter without that sees the environment behind it;
+3. this very interpreter as it is (no build isolation, or the overlay, see below).
+
+Where 1 and 2 have no TensorFlow, the pinned one becomes a build requirement. TensorFlow is no
+static build requirement, because then every build would download one, and would build against
+that instead of the one that is installed.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+import setuptools
+from setuptools import build_meta
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+OLDEST_SETUPTOOLS = 77
+STATUS_NO_TENSORFLOW = 3
+
+if int(setuptools.__version__.split(".")[0]) < OLDEST_SETUPTOOLS:
+    sys.exit(
+        f"error: setuptools {setuptools.__version__} is too old to build tf_bn_ops: run "
+        f"'{sys.executable} -m pip install \"setuptools>={OLDEST_SETUPTOOLS}\"', or build without "
+        "--no-build-isolation."
+    )
+
+build_sdist = build_meta.build_sdist
+build_wheel = build_meta.build_wheel
+build_editable = build_meta.build_editable
+prepare_metadata_for_build_wheel = build_meta.prepare_metadata_for_build_wheel
+prepare_metadata_for_build_editable = build_meta.prepare_metadata_for_build_editable
+
+
+class TensorFlow(NamedTuple):
+    """A TensorFlow to build against."""
+
+    python: str
+    environment: dict[str, str]
+    distribution: str
+    version: str
+    temporary: bool  # lives in pip's overlay, which is gone after the build
+
+
+def _environment(outer: bool) -> dict[str, str]:
+    """Environment variables for a child; `outer` sees past pip's build isolation."""
+    dropped = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL"}  # of a make that called us, e.g. make wheel
+    if outer:
+        dropped |= {"PYTHONPATH", "PYTHONNOUSERSITE"}
+    return {name: value for name, value in os.environ.items() if name not in dropped}
+
+
+def _ask(python: str, outer: bool) -> TensorFlow | None:
+    """The TensorFlow of `python`, None if it has none; a wrong one ends the build."""
+    environment = _environment(outer)
+    result = subprocess.run(
+        [python, str(ROOT / "tools" / "tf_env.py"), "dist"],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    if result.returncode == STATUS_NO_TENSORFLOW:
+        return None
+    if result.returncode != 0:
+        sys.exit(result.stderr.strip())
+    distribution, version = result.stdout.split()
+    return TensorFlow(python, environment, distribution, version, temporary=not outer)
+
+
+@functools.lru_cache(maxsize=None)
+def find_tensorflow(installed_only: bool = False) -> TensorFlow | None:
+    """The TensorFlow to build against; `installed_only` leaves out the build's own overlay."""
+    chosen = os.environ.get("TF_BN_OPS_PYTHON")
+    if chosen:
+        found = _ask(chosen, outer=True)
+        if found is None:
+            sys.exit(f"error: TF_BN_OPS_PYTHON={chosen} has no TensorFlow: install one there.")
+        return found
+    found = _ask(sys.executable, outer=True)
+    if found is None and not installed_only:
+        found = _ask(sys.executable, outer=False)
+    return found
+
+
+def requirements(name: str) -> list[str]:
+    """The lines of requirements/NAME.txt without comments."""
+    text = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
+    lines = (line.split("#")[0].strip() for line in text.splitlines())
+    return [line for line in lines if line]
+
+
+def get_requires_for_build_sdist(config_settings: Any = None) -> list[str]:
+    return []
+
+
+def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
+    return [] if find_tensorflow(installed_only=True) else requirements("tensorflow")
+
+
+get_requires_for_build_editable = get_requires_for_build_wheel
