@@ -1,0 +1,146 @@
+// Element types of the library and their scalar conversions.
+//
+// Everything here has internal linkage on purpose: the header is included by translation units
+// that are compiled for different instruction sets, and a shared inline function would let the
+// linker pick the copy with instructions that the machine does not have.
+
+#ifndef TF_BN_OPS_CC_CORE_DTYPE_H_
+#define TF_BN_OPS_CC_CORE_DTYPE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace tf_bn_ops {
+
+// The values are part of the C ABI (cc/c_api/tf_bn_ops_c.h).
+enum class DType : int32_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2, kFloat64 = 3 };
+
+constexpr int kNumDTypes = 4;
+
+// Storage of IEEE binary16 and bfloat16. Only their bits matter here; TensorFlow's Eigen::half
+// and Eigen::bfloat16 have the same layout.
+struct Float16 {
+  uint16_t bits;
+};
+struct Bfloat16 {
+  uint16_t bits;
+};
+
+static inline size_t SizeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat16:
+    case DType::kBfloat16:
+      return 2;
+    case DType::kFloat32:
+      return 4;
+    case DType::kFloat64:
+      return 8;
+  }
+  return 0;
+}
+
+static inline float FloatFromBits(uint32_t bits) {
+  float f;
+  std::memcpy(&f, &bits, sizeof(f));
+  return f;
+}
+
+static inline uint32_t BitsFromFloat(float f) {
+  uint32_t bits;
+  std::memcpy(&bits, &f, sizeof(bits));
+  return bits;
+}
+
+static inline double ToDouble(float v) { return v; }
+static inline double ToDouble(double v) { return v; }
+
+static inline double ToDouble(Bfloat16 v) {
+  return FloatFromBits(static_cast<uint32_t>(v.bits) << 16);
+}
+
+static inline double ToDouble(Float16 v) {
+  const uint32_t magnitude = v.bits & 0x7fffu;
+  const uint32_t sign = static_cast<uint32_t>(v.bits & 0x8000u) << 16;
+  if (magnitude >= 0x7c00u) {  // Infinity or NaN: the exponent becomes all ones.
+    return FloatFromBits(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
+  }
+  if (magnitude < 0x0400u) {  // Zero or subnormal: an integer multiple of 2^-24.
+    const double value = static_cast<double>(magnitude) * 0x1p-24;
+    return sign ? -value : value;
+  }
+  // Rebias the exponent from 15 to 127.
+  return FloatFromBits(sign | ((magnitude << 13) + ((127u - 15u) << 23)));
+}
+
+// Conversions to a narrower type round to nearest, ties to even, from the double in one step
+// wherever the target is float or double; half and bfloat16 round twice (double -> float -> T),
+// which is what every other producer of these types does.
+static inline void FromDouble(double v, double* out) { *out = v; }
+static inline void FromDouble(double v, float* out) { *out = static_cast<float>(v); }
+
+static inline void FromDouble(double v, Bfloat16* out) {
+  const uint32_t bits = BitsFromFloat(static_cast<float>(v));
+  if ((bits & 0x7fffffffu) > 0x7f800000u) {  // NaN: keep it quiet, never round it to infinity.
+    out->bits = static_cast<uint16_t>((bits >> 16) | 0x0040u);
+    return;
+  }
+  out->bits = static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+static inline void FromDouble(double v, Float16* out) {
+  const uint32_t bits = BitsFromFloat(static_cast<float>(v));
+  const uint32_t sign = (bits >> 16) & 0x8000u;
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  uint32_t half;
+  if (magnitude > 0x7f800000u) {
+    half = 0x7e00u | ((magnitude >> 13) & 0x3ffu);  // NaN
+  } else if (magnitude >= 0x477ff000u) {
+    half = 0x7c00u;  // 65520 and above round to infinity.
+  } else if (magnitude < 0x38800000u) {
+    // Below the smallest normal 2^-14: adding 0.5 aligns the last kept bit with 2^-24, the
+    // spacing of subnormals, so that the addition itself rounds to nearest even.
+    half = BitsFromFloat(FloatFromBits(magnitude) + 0.5f) - BitsFromFloat(0.5f);
+  } else {
+    const uint32_t rebiased = magnitude - ((127u - 15u) << 23);
+    half = (rebiased + 0x0fffu + ((rebiased >> 13) & 1u)) >> 13;
+  }
+  out->bits = static_cast<uint16_t>(sign | half);
+}
+
+// Element `i` of an array of `dtype`, as a double.
+static inline double LoadAsDouble(DType dtype, const void* data, int64_t i) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return ToDouble(static_cast<const float*>(data)[i]);
+    case DType::kFloat16:
+      return ToDouble(static_cast<const Float16*>(data)[i]);
+    case DType::kBfloat16:
+      return ToDouble(static_cast<const Bfloat16*>(data)[i]);
+    case DType::kFloat64:
+      return static_cast<const double*>(data)[i];
+  }
+  return 0;
+}
+
+// Rounds `value` to `dtype` and stores it as element `i`.
+static inline void StoreFromDouble(DType dtype, void* data, int64_t i, double value) {
+  switch (dtype) {
+    case DType::kFloat32:
+      FromDouble(value, static_cast<float*>(data) + i);
+      return;
+    case DType::kFloat16:
+      FromDouble(value, static_cast<Float16*>(data) + i);
+      return;
+    case DType::kBfloat16:
+      FromDouble(value, static_cast<Bfloat16*>(data) + i);
+      return;
+    case DType::kFloat64:
+      FromDouble(value, static_cast<double*>(data) + i);
+      return;
+  }
+}
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_CORE_DTYPE_H_

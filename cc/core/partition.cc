@@ -1,0 +1,86 @@
+// The choice of the fixed partition. Everything here is a function of the view alone.
+
+#include "cc/core/partition.h"
+
+#include <algorithm>
+
+namespace tf_bn_ops {
+namespace {
+
+// Fewest columns of a row that keep the vector units busy (see kRunColumns).
+constexpr int64_t kMinColumns = 64;
+// Lanes of the widest vector (16 floats); rows of a multiple of this have no partial vector.
+constexpr int64_t kMaxLanes = 16;
+// Above this inner size, or with fewer outer rows than a row group, rows become runs of one
+// channel: shorter inner dimensions would leave too little contiguous memory per channel.
+constexpr int64_t kMaxInnerInRows = kMaxColumns;
+// Elements in a block: 256 KiB of float per tensor, large against the cost of handing a block to
+// a thread (about 10 microseconds), small enough to balance load on tensors of a few MB.
+constexpr int64_t kBlockElements = int64_t{1} << 16;
+// Fewest rows of a block; the work of adding columns up is paid once in a block.
+constexpr int64_t kMinBlockRows = 4 * kRowGroup;
+// Workspace for partial sums: two doubles per channel and block, at most 1 MiB, or four blocks.
+constexpr int64_t kWorkspaceBytes = int64_t{1} << 20;
+constexpr int64_t kBytesPerPartial = 2 * sizeof(double);
+constexpr int64_t kMinBlocks = 4;
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Outer indices per row: the fewest that make a row of at least kMinColumns columns without a
+// partial vector; where no such row is short enough, the fewest with kMinColumns columns.
+int64_t ChooseFold(int64_t columns) {
+  int64_t fallback = 0;
+  for (int64_t fold = 1; fold * columns <= kMaxColumns; fold *= 2) {
+    if (fold * columns < kMinColumns) continue;
+    if (fold * columns % kMaxLanes == 0) return fold;
+    if (fallback == 0) fallback = fold;
+  }
+  return fallback == 0 ? 1 : fallback;
+}
+
+}  // namespace
+
+Partition MakePartition(const View& view) {
+  Partition p;
+  if (NumElements(view) == 0) return p;
+  const int64_t by_size = CeilDiv(NumElements(view), kBlockElements);
+  const int64_t by_workspace =
+      std::max(kMinBlocks, kWorkspaceBytes / (kBytesPerPartial * view.channels));
+  const int64_t wanted = std::min(by_size, by_workspace);
+
+  const bool runs = view.inner > kMaxInnerInRows ||
+                    (view.inner >= kMinColumns && view.outer < kRowGroup);
+  if (!runs) {
+    p.kind = Partition::kRows;
+    p.fold = ChooseFold(view.channels * view.inner);
+    const int64_t rows = CeilDiv(view.outer, p.fold);
+    p.outer_blocks = std::min(wanted, CeilDiv(rows, kMinBlockRows));
+    return p;
+  }
+  p.kind = Partition::kRuns;
+  const int64_t runs_per_inner = CeilDiv(view.inner, kRunColumns);
+  const int64_t blocks =
+      std::min(wanted, CeilDiv(view.outer * runs_per_inner, kMinBlockRows));
+  p.outer_blocks = std::min(blocks, view.outer);
+  p.inner_blocks = std::min(CeilDiv(blocks, p.outer_blocks), runs_per_inner);
+  // Rounding up may exceed what the workspace allows.
+  while (p.inner_blocks > 1 && NumBlocks(p) > by_workspace) --p.inner_blocks;
+  return p;
+}
+
+Block BlockAt(const View& view, const Partition& p, int64_t b) {
+  const int64_t ob = b / p.inner_blocks;
+  const int64_t ib = b % p.inner_blocks;
+  // Ranges differ by at most one row; 128-bit products are not needed, because block counts are
+  // at most 2^16 and row counts below 2^47 in any address space.
+  const int64_t rows = CeilDiv(view.outer, p.fold);
+  const int64_t runs = CeilDiv(view.inner, kRunColumns);
+  Block block;
+  block.o0 = rows * ob / p.outer_blocks * p.fold;
+  block.o1 = std::min(rows * (ob + 1) / p.outer_blocks * p.fold, view.outer);
+  block.i0 = runs * ib / p.inner_blocks * kRunColumns;
+  block.i1 = std::min(runs * (ib + 1) / p.inner_blocks * kRunColumns, view.inner);
+  return block;
+}
+
+}  // namespace tf_bn_ops

@@ -1,0 +1,30 @@
+// The one picture of the data that everything below the op kernels works on.
+//
+//     layout                        outer      channels   inner
+//     NHWC, NDHWC (channels last)   N*D*H*W    C          1
+//     NCHW, NCDHW, (N, C, ...)      N          C          D*H*W
+//
+// A view is contiguous: element (o, c, i) lies at (o * channels + c) * inner + i.
+
+#ifndef TF_BN_OPS_CC_CORE_VIEW_H_
+#define TF_BN_OPS_CC_CORE_VIEW_H_
+
+#include <cstdint>
+
+namespace tf_bn_ops {
+
+struct View {
+  int64_t outer = 0;
+  int64_t channels = 0;
+  int64_t inner = 0;
+};
+
+// Elements in the whole tensor.
+static inline int64_t NumElements(const View& v) { return v.outer * v.channels * v.inner; }
+
+// M of the formulas: elements that share a channel.
+static inline int64_t ElementsPerChannel(const View& v) { return v.outer * v.inner; }
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_CORE_VIEW_H_

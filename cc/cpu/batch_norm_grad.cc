@@ -1,0 +1,183 @@
+#include "cc/cpu/batch_norm_grad.h"
+
+#include <algorithm>
+
+#include "cc/core/partition.h"
+#include "cc/core/reference.h"
+#include "cc/cpu/cache.h"
+
+namespace tf_bn_ops {
+namespace {
+
+// Below this many elements a call runs on the calling thread: waking another one costs about as
+// much as the work (10 microseconds).
+constexpr int64_t kSerialElements = int64_t{1} << 15;
+
+// Groups of channels start at a multiple of this many channels where possible, so that their rows
+// start at a cache line when the tensor does (16 floats, 32 halves).
+constexpr int64_t kGroupAlignment = 32;
+
+// Narrowest group worth its scattered rows, in bytes of one row: the hardware fetches memory in
+// pairs of lines, and a page is opened for every row.
+constexpr int64_t kMinGroupRowBytes = 512;
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+class Call {
+ public:
+  Call(const BatchNormGradArgs& args, const Kernels& kernels, Threads& threads, void* workspace)
+      : args_(args),
+        view_(args.view),
+        partition_(MakePartition(args.view)),
+        blocks_(NumBlocks(partition_)),
+        reduce_(kernels.reduce[static_cast<int>(args.dtype)]),
+        apply_(kernels.apply[static_cast<int>(args.dtype)]),
+        threads_(NumElements(args.view) < kSerialElements ? no_threads_ : threads),
+        workspace_(static_cast<double*>(workspace)) {
+    const int64_t bytes = NumElements(view_) * static_cast<int64_t>(SizeOf(args.dtype));
+    // Stores go around the cache when the three tensors do not fit in it anyway, except in place,
+    // where the line is in cache already.
+    stream_ = 3 * bytes > LastLevelCacheBytes() && args.x_backprop != args.y_backprop &&
+              args.x_backprop != args.x;
+  }
+
+  void Run() {
+    const int64_t group = GroupForOnePass();
+    if (group > 0) {
+      ParallelFor(threads_, CeilDiv(view_.channels, group), [&](int64_t g) {
+        const int64_t c0 = g * group;
+        const int64_t c1 = std::min(c0 + group, view_.channels);
+        for (int64_t b = 0; b < blocks_; ++b) Reduce(b, c0, c1);
+        Finish(c0, c1);
+        // Backwards: what was read last is still in the nearest cache.
+        for (int64_t b = blocks_ - 1; b >= 0; --b) Apply(b, c0, c1);
+      });
+      return;
+    }
+    const int64_t widest = WidestGroup();
+    const int64_t groups = CeilDiv(view_.channels, widest);
+    const auto channels_of = [&](int64_t task, int64_t* c0, int64_t* c1) {
+      *c0 = task % groups * widest;
+      *c1 = std::min(*c0 + widest, view_.channels);
+    };
+    ParallelFor(threads_, blocks_ * groups, [&](int64_t task) {
+      int64_t c0, c1;
+      channels_of(task, &c0, &c1);
+      Reduce(task / groups, c0, c1);
+    });
+    ParallelFor(threads_, groups, [&](int64_t task) {
+      int64_t c0, c1;
+      channels_of(task, &c0, &c1);
+      Finish(c0, c1);
+    });
+    ParallelFor(threads_, blocks_ * groups, [&](int64_t task) {
+      int64_t c0, c1;
+      task = blocks_ * groups - 1 - task;  // Backwards, as above.
+      channels_of(task, &c0, &c1);
+      Apply(task / groups, c0, c1);
+    });
+  }
+
+ private:
+  int64_t ColumnsPerChannel() const {
+    return partition_.kind == Partition::kRows ? partition_.fold * view_.inner : view_.inner;
+  }
+
+  // Most channels that one tile may cover.
+  int64_t WidestGroup() const {
+    if (partition_.kind == Partition::kRuns) {
+      // Any number is allowed; whole cache-sized groups of short channels keep tasks from being
+      // tiny.
+      return std::max<int64_t>(1, kSerialElements / ElementsPerChannel(view_));
+    }
+    if (partition_.fold > 1) return view_.channels;
+    const int64_t most = kMaxColumns / ColumnsPerChannel();
+    return most >= kGroupAlignment ? most / kGroupAlignment * kGroupAlignment
+                                   : std::max<int64_t>(most, 1);
+  }
+
+  // Channels in a group whose tensors stay in cache between the two passes, so that one task can
+  // make both and memory is read once; 0 if there is no such group or too few of them to keep all
+  // threads busy.
+  int64_t GroupForOnePass() const {
+    const int64_t channel_bytes =
+        2 * ElementsPerChannel(view_) * static_cast<int64_t>(SizeOf(args_.dtype));
+    const int64_t threads = threads_.Count();
+    // Half of a thread's share of the cache: others use it too.
+    const int64_t budget =
+        std::max(PrivateCacheBytes(), LastLevelCacheBytes() / threads) / 2;
+    int64_t group = std::min(WidestGroup(), budget / channel_bytes);
+    if (threads == 1 && group >= view_.channels) return view_.channels;
+    group = std::min(group, view_.channels / (2 * threads));
+    if (group >= kGroupAlignment) group = group / kGroupAlignment * kGroupAlignment;
+    if (partition_.fold > 1 && group < view_.channels) return 0;
+    const int64_t row_bytes =
+        group * ColumnsPerChannel() * static_cast<int64_t>(SizeOf(args_.dtype));
+    return row_bytes >= kMinGroupRowBytes ? group : 0;
+  }
+
+  ChannelSums Sums(int64_t b) const {
+    double* const sums = workspace_ + 2 * view_.channels * b;
+    return ChannelSums{sums, sums + view_.channels};
+  }
+
+  void Reduce(int64_t b, int64_t c0, int64_t c1) const {
+    reduce_(args_, partition_, Tile{BlockAt(view_, partition_, b), c0, c1}, Sums(b));
+  }
+
+  void Apply(int64_t b, int64_t c0, int64_t c1) const {
+    apply_(args_, partition_, Tile{BlockAt(view_, partition_, b), c0, c1}, Sums(0), stream_);
+  }
+
+  // Adds the blocks up, in their order, into those of block 0, and writes the two small outputs.
+  void Finish(int64_t c0, int64_t c1) const {
+    const ChannelSums total = Sums(0);
+    for (int64_t b = 1; b < blocks_; ++b) {
+      const ChannelSums part = Sums(b);
+      for (int64_t c = c0; c < c1; ++c) {
+        total.dy[c] += part.dy[c];
+        total.dy_xmu[c] += part.dy_xmu[c];
+      }
+    }
+    for (int64_t c = c0; c < c1; ++c) {
+      StoreFromDouble(args_.stat_dtype, args_.offset_backprop, c, total.dy[c]);
+      StoreFromDouble(args_.stat_dtype, args_.scale_backprop, c,
+                      Rstd(args_, c) * total.dy_xmu[c]);
+    }
+  }
+
+  const BatchNormGradArgs& args_;
+  const View& view_;
+  const Partition partition_;
+  const int64_t blocks_;
+  const Kernels::Reduce reduce_;
+  const Kernels::Apply apply_;
+  NoThreads no_threads_;
+  Threads& threads_;
+  double* const workspace_;
+  bool stream_ = false;
+};
+
+}  // namespace
+
+size_t CpuBatchNormGradWorkspace(const View& view) {
+  return static_cast<size_t>(NumBlocks(MakePartition(view)) * view.channels) * 2 * sizeof(double);
+}
+
+void CpuBatchNormGrad(const BatchNormGradArgs& args, const Implementation& implementation,
+                      Threads& threads, void* workspace) {
+  if (NumElements(args.view) == 0) {
+    for (int64_t c = 0; c < args.view.channels; ++c) {
+      StoreFromDouble(args.stat_dtype, args.offset_backprop, c, 0);
+      StoreFromDouble(args.stat_dtype, args.scale_backprop, c, 0);
+    }
+    return;
+  }
+  if (implementation.kernels == nullptr) {
+    ReferenceBatchNormGrad(args);
+    return;
+  }
+  Call(args, *implementation.kernels, threads, workspace).Run();
+}
+
+}  // namespace tf_bn_ops

@@ -1,0 +1,31 @@
+"""Batch-normalization gradients as TensorFlow ops that can be replaced, extended and checked.
+
+    import tf_bn_ops
+    grads = tf_bn_ops.fused_batch_norm_grad(dy, x, scale, mean, variance, epsilon=1e-3)
+    grads.x_backprop, grads.scale_backprop, grads.offset_backprop
+
+Importing the package loads nothing: TensorFlow and the op library are loaded by the first call.
+"""
+
+from tf_bn_ops import raw_ops
+from tf_bn_ops._loader import LibraryError, library_path
+from tf_bn_ops._ops import (
+    batch_norm_training_backprop,
+    fused_batch_norm_grad,
+    fused_batch_norm_grad_v2,
+    fused_batch_norm_grad_v3,
+    load,
+)
+from tf_bn_ops._version import __version__
+
+__all__ = [
+    "LibraryError",
+    "__version__",
+    "batch_norm_training_backprop",
+    "fused_batch_norm_grad",
+    "fused_batch_norm_grad_v2",
+    "fused_batch_norm_grad_v3",
+    "library_path",
+    "load",
+    "raw_ops",
+]

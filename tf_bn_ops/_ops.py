@@ -1,0 +1,254 @@
+"""The ops as Python functions: thin calls of the wrappers that TensorFlow generates on loading.
+
+Formulas (Ioffe and Szegedy, "Batch Normalization", 2015, section 3), with M the elements of a
+channel, rstd = 1/sqrt(variance + epsilon), and sums over all dimensions but the channel's:
+
+    offset_backprop = sum(y_backprop)
+    scale_backprop  = rstd * sum(y_backprop * (x - mean))
+    training:  x_backprop = scale * rstd * (y_backprop - offset_backprop / M
+                            - (x - mean) * rstd * scale_backprop / M)
+    frozen:    x_backprop = scale * rstd * y_backprop
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+from types import ModuleType
+from typing import Any
+
+from tf_bn_ops import _loader
+from tf_bn_ops._op_table import OPS
+
+# What tf.raw_ops returns: a named tuple with the name of the op and of its outputs.
+_FusedBatchNormGrad: Any = collections.namedtuple(  # type: ignore[misc]
+    "FusedBatchNormGrad", [output.name for output in OPS["FusedBatchNormGrad"].outputs]
+)
+_FusedBatchNormGradV2: Any = collections.namedtuple(  # type: ignore[misc]
+    "FusedBatchNormGradV2", [output.name for output in OPS["FusedBatchNormGradV2"].outputs]
+)
+_FusedBatchNormGradV3: Any = collections.namedtuple(  # type: ignore[misc]
+    "FusedBatchNormGradV3", [output.name for output in OPS["FusedBatchNormGradV3"].outputs]
+)
+_BatchNormTrainingBackprop: Any = collections.namedtuple(  # type: ignore[misc]
+    "BatchNormTrainingBackprop", ["input_delta", "gamma_delta", "beta_delta"]
+)
+
+
+@functools.lru_cache(maxsize=None)
+def load() -> ModuleType:
+    """Loads the op library and registers the gradients of its ops, once per process.
+
+    The functions of this package do it on their first call. Call it yourself before importing a
+    graph or SavedModel that holds the ops.
+
+    Returns:
+      The module of generated wrappers, as `tf.load_op_library` returns it.
+
+    Raises:
+      LibraryError: (an ImportError) if the library is missing or was built for another TensorFlow.
+    """
+    module = _loader.load()
+    from tf_bn_ops import _gradients
+
+    _gradients.register()
+    return module
+
+
+def fused_batch_norm_grad(
+    y_backprop: Any,
+    x: Any,
+    scale: Any,
+    reserve_space_1: Any,
+    reserve_space_2: Any,
+    epsilon: float = 1e-4,
+    data_format: str = "NHWC",
+    is_training: bool = True,
+    name: str | None = None,
+) -> Any:
+    """Gradient of batch normalization, the twin of `tf.raw_ops.FusedBatchNormGrad`.
+
+    Args:
+      y_backprop: float32 [N, H, W, C] or [N, C, H, W], gradient with respect to the output.
+      x: input of the batch normalization, type and shape of `y_backprop`.
+      scale: float32 [C], the scale factors (gamma).
+      reserve_space_1: float32 [C], mean: of the batch in training, of the population if frozen.
+      reserve_space_2: float32 [C], biased variance: of the batch in training, of the population if
+        frozen. (On a GPU, in training: 1/sqrt(variance + epsilon), as cuDNN has it.)
+      epsilon: added to the variance.
+      data_format: "NHWC" or "NCHW".
+      is_training: True if mean and variance are functions of x, False if they are constants.
+      name: name of the operation.
+
+    Returns:
+      Named tuple (x_backprop, scale_backprop, offset_backprop, reserve_space_3, reserve_space_4):
+      gradients with respect to x (shape and type of x), scale and offset (float32 [C]), and two
+      placeholders of shape [0].
+
+    Raises:
+      tf.errors.InvalidArgumentError: shapes that do not fit together.
+      LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
+    """
+    return _FusedBatchNormGrad._make(
+        load().tf_bn_ops_fused_batch_norm_grad(
+            y_backprop,
+            x,
+            scale,
+            reserve_space_1,
+            reserve_space_2,
+            epsilon,
+            data_format,
+            is_training,
+            name,
+        )
+    )
+
+
+def fused_batch_norm_grad_v2(
+    y_backprop: Any,
+    x: Any,
+    scale: Any,
+    reserve_space_1: Any,
+    reserve_space_2: Any,
+    epsilon: float = 1e-4,
+    data_format: str = "NHWC",
+    is_training: bool = True,
+    name: str | None = None,
+) -> Any:
+    """Gradient of batch normalization, the twin of `tf.raw_ops.FusedBatchNormGradV2`.
+
+    As `fused_batch_norm_grad`, but `y_backprop`, `x` and `x_backprop` may be half, bfloat16 or
+    float32; all tensors of shape [C] stay float32. Sums are accumulated in float64.
+    """
+    return _FusedBatchNormGradV2._make(
+        load().tf_bn_ops_fused_batch_norm_grad_v2(
+            y_backprop,
+            x,
+            scale,
+            reserve_space_1,
+            reserve_space_2,
+            epsilon,
+            data_format,
+            is_training,
+            name,
+        )
+    )
+
+
+def fused_batch_norm_grad_v3(
+    y_backprop: Any,
+    x: Any,
+    scale: Any,
+    reserve_space_1: Any,
+    reserve_space_2: Any,
+    reserve_space_3: Any,
+    epsilon: float = 1e-4,
+    data_format: str = "NHWC",
+    is_training: bool = True,
+    name: str | None = None,
+) -> Any:
+    """Gradient of batch normalization, the twin of `tf.raw_ops.FusedBatchNormGradV3`.
+
+    As `fused_batch_norm_grad_v2`, with two additions.
+
+    Args:
+      y_backprop: as in V2, or 5-D: [N, D, H, W, C] or [N, C, D, H, W].
+      x: as in V2, of the shape of `y_backprop`.
+      scale: as in V2.
+      reserve_space_1: as in V2.
+      reserve_space_2: as in V2.
+      reserve_space_3: float32 of any shape: what the forward op returned there. Not read.
+      epsilon: as in V2.
+      data_format: "NHWC", "NCHW", "NDHWC" or "NCDHW".
+      is_training: as in V2.
+      name: name of the operation.
+
+    Returns:
+      Named tuple (x_backprop, scale_backprop, offset_backprop, reserve_space_4, reserve_space_5).
+    """
+    return _FusedBatchNormGradV3._make(
+        load().tf_bn_ops_fused_batch_norm_grad_v3(
+            y_backprop,
+            x,
+            scale,
+            reserve_space_1,
+            reserve_space_2,
+            reserve_space_3,
+            epsilon,
+            data_format,
+            is_training,
+            name,
+        )
+    )
+
+
+def batch_norm_training_backprop(
+    input: Any,
+    gamma: Any,
+    beta: Any,
+    mean: Any,
+    variance: Any,
+    normalized_delta: Any,
+    epsilon: float,
+    name: str | None = None,
+) -> Any:
+    """Gradient of batch normalization in training, nGraph's `BatchNormTrainingBackprop`.
+
+    The semantics are those of nGraph's reference kernel: the channel is dimension 1, mean and
+    biased variance are taken as given and differentiated as functions of the input. That is
+    `fused_batch_norm_grad_v3` in training with data_format "NCHW" (or "NCDHW"), for any rank from 2
+    on, in four element types, and with an epsilon that keeps its double precision:
+
+        beta_delta  = sum(normalized_delta)
+        gamma_delta = rstd * sum(normalized_delta * (input - mean))
+        input_delta = gamma * rstd * (normalized_delta - beta_delta / M
+                                      - (input - mean) * rstd * gamma_delta / M)
+
+    Args:
+      input: [N, C, ...] of float64, float32, half or bfloat16, what was normalized.
+      gamma: [C] of the type of `input`, as all tensors here: scale factors.
+      beta: [C], offsets. No result depends on them.
+      mean: [C], mean of each channel of `input`.
+      variance: [C], biased variance of each channel of `input`.
+      normalized_delta: gradient with respect to the normalized output, of the shape of `input`.
+      epsilon: added to the variance; a Python or NumPy number, used as float64.
+      name: name of the operation.
+
+    Returns:
+      Named tuple (input_delta, gamma_delta, beta_delta): of the shape of `input`, [C] and [C].
+
+    Raises:
+      tf.errors.InvalidArgumentError: rank below 2, no channels, or shapes that do not fit together.
+        (ValueError when the shapes are known while a graph is built.)
+      LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
+    """
+    return _BatchNormTrainingBackprop._make(
+        load().tf_bn_ops_batch_norm_training_backprop(
+            input,
+            gamma,
+            beta,
+            mean,
+            variance,
+            normalized_delta,
+            _epsilon_attr(epsilon),
+            name,
+        )
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _epsilon_tensor(epsilon: float) -> Any:
+    import tensorflow as tf
+
+    return tf.make_tensor_proto(epsilon, dtype=tf.float64, shape=[])
+
+
+def _epsilon_attr(epsilon: Any) -> Any:
+    """The attr value of a number: a scalar double, since a `float` attr would round it."""
+    try:
+        return _epsilon_tensor(float(epsilon))
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"epsilon must be a number, not {type(epsilon).__name__}: "
+            "batch_norm_training_backprop takes it as an attribute, not as a tensor"
+        ) from None

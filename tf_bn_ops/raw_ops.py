@@ -1,0 +1,38 @@
+"""The ops with keyword arguments only, as `tf.raw_ops` has them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from tf_bn_ops import _ops
+
+__all__ = [
+    "BatchNormTrainingBackprop",
+    "FusedBatchNormGrad",
+    "FusedBatchNormGradV2",
+    "FusedBatchNormGradV3",
+]
+
+
+def _keyword_only(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def raw_op(**kwargs: Any) -> Any:
+        return function(**kwargs)
+
+    signature = inspect.signature(function)
+    raw_op.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for parameter in signature.parameters.values()
+        ]
+    )
+    return raw_op
+
+
+FusedBatchNormGrad = _keyword_only(_ops.fused_batch_norm_grad)
+FusedBatchNormGradV2 = _keyword_only(_ops.fused_batch_norm_grad_v2)
+FusedBatchNormGradV3 = _keyword_only(_ops.fused_batch_norm_grad_v3)
+BatchNormTrainingBackprop = _keyword_only(_ops.batch_norm_training_backprop)
