@@ -1,0 +1,56 @@
+"""`python -m tf_bn_ops COMMAND`: finds the module of a command and runs its `main(argv)`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+
+# Command -> (module with `main(argv) -> exit status`, what it does).
+_COMMANDS = {
+    "conformance": ("tf_bn_ops.conformance.cli", "compare the ops with TensorFlow and an oracle"),
+    "bench": ("tf_bn_ops.bench.cli", "measure the ops against TensorFlow and others"),
+    "rewrite": ("tf_bn_ops.rewrite.cli", "rename ops in a GraphDef or SavedModel"),
+    "doctor": ("tf_bn_ops.doctor", "say what is installed and what is wrong with it"),
+}
+
+
+def _exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # Its package is missing.
+        return False
+
+
+def _usage() -> str:
+    lines = ["usage: python -m tf_bn_ops COMMAND [flags]   (COMMAND --help lists the flags)", ""]
+    lines += [f"  {name:12} {what}" for name, (mod, what) in _COMMANDS.items() if _exists(mod)]
+    return "\n".join(lines)
+
+
+def main(argv: list[str]) -> int:
+    """Runs the command named by `argv[1]`; returns the exit status (2: wrong usage)."""
+    if len(argv) > 1 and argv[1] in ("-h", "--help", "--helpfull", "help"):
+        print(_usage())
+        return 0
+    if len(argv) < 2:
+        print(_usage(), file=sys.stderr)
+        return 2
+    name = argv[1]
+    if name not in _COMMANDS or not _exists(_COMMANDS[name][0]):
+        known = ", ".join(n for n, (mod, _) in _COMMANDS.items() if _exists(mod))
+        print(f"tf_bn_ops: no command {name!r}; there is: {known}", file=sys.stderr)
+        return 2
+    command = importlib.import_module(_COMMANDS[name][0])
+    try:
+        return int(command.main([f"tf_bn_ops {name}", *argv[2:]]))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # The reader of our output (`| head`) has gone.
+        sys.stderr.close()
+        return 141
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
