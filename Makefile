@@ -23,7 +23,7 @@ MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2) --no-builtin-rules
 
 GOALS := $(or $(MAKECMDGOALS),all)
 GOALS_WITHOUT_PYTHON := help clean distclean
-GOALS_WITHOUT_TENSORFLOW := $(GOALS_WITHOUT_PYTHON) lint format
+GOALS_WITHOUT_TENSORFLOW := $(GOALS_WITHOUT_PYTHON) bazel lint format
 NEEDS_PYTHON := $(filter-out $(GOALS_WITHOUT_PYTHON),$(GOALS))
 NEEDS_TENSORFLOW := $(filter-out $(GOALS_WITHOUT_TENSORFLOW),$(GOALS))
 
@@ -77,15 +77,12 @@ $(error the C++ compiler '$(CXX)' does not run: install one (Debian/Ubuntu: apt 
 endif
 endif
 
-# -ffp-contract=off, no -ffast-math, no -march=native: the same source gives the same bits
-# everywhere. NDEBUG: TensorFlow's wheels are built with it, and its headers differ without it.
-OUR_CXXFLAGS := -O3 -DNDEBUG -fPIC -pthread -Wall -Wextra -fno-math-errno -ffp-contract=off \
-  -fvisibility=hidden -fvisibility-inlines-hidden -I.
+OUR_CXXFLAGS := $(shell tools/list_flags.sh flags mk/cxxflags.txt) -I.
 # Not even an indirect include of TensorFlow compiles in the core: it gets no path to it.
 CORE_CXXFLAGS = $(TF_CXXFLAGS) $(OUR_CXXFLAGS)
 CPU_CXXFLAGS = $(CORE_CXXFLAGS) $(EIGEN_INCLUDES)
 TF_ALL_CXXFLAGS = $(TF_INCLUDES) $(CORE_CXXFLAGS)
-OUR_LDFLAGS := -shared -pthread -Wl,-z,defs -Wl,--as-needed -Wl,--version-script=mk/exports.map
+OUR_LDFLAGS := -shared $(shell tools/list_flags.sh flags mk/ldflags.txt)
 
 # ---- Sources: whatever lies in the folders ---------------------------------------------------
 
@@ -93,10 +90,7 @@ sources = $(sort $(filter-out %_test.cc,$(wildcard cc/$(1)/*.cc)))
 objects = $(patsubst %.cc,$(B)/%.o,$(call sources,$(1)))
 
 # Each line of isa_builds.txt (name, arch, flags) that fits this machine, as name|flag|flag...
-ISA_BUILDS := $(shell [ ! -e cc/cpu/isa/isa_builds.txt ] || awk -v arch="$$(uname -m)" \
-  '{ sub(/\#.*/, "") } NF && ($$2 == arch || $$2 == "any") { \
-     line = $$1; for (i = 3; i <= NF; i++) line = line "|" $$i; print line }' \
-  cc/cpu/isa/isa_builds.txt)
+ISA_BUILDS := $(shell tools/list_flags.sh isa cc/cpu/isa/isa_builds.txt)
 isa_name = $(firstword $(subst |, ,$(1)))
 isa_flags = $(wordlist 2,99,$(subst |, ,$(1)))
 empty :=
@@ -187,7 +181,7 @@ endif
 
 # ---- Targets ---------------------------------------------------------------------------------
 
-.PHONY: all conformance test wheel lint format clean distclean help
+.PHONY: all conformance test wheel bazel lint format clean distclean help
 
 all: $(INSTALLED)  ## Build tf_bn_ops/lib (the default)
 
@@ -201,6 +195,13 @@ need = '$(PYTHON)' -c 'import importlib.util as u, sys; sys.exit(u.find_spec("$(
 test: all  ## Run the tests; ARGS="-k name -x" is passed on to pytest
 	$(Q)$(call need,pytest)
 	$(Q)'$(PYTHON)' -m pytest tests $(ARGS)
+
+BAZEL ?= $(firstword $(foreach name,bazel bazel-bootstrap bazelisk,$(shell command -v $(name))) \
+  $(wildcard node_modules/@bazel/bazel-linux_x64/bazel-*-linux-x86_64))
+
+bazel: $(PYTHON_READY)  ## Build with Bazel, which downloads nothing; BAZEL=/path/to/bazel names one
+	$(Q)[ -n '$(BAZEL)' ] || { echo "error: no bazel found: install one (Debian/Ubuntu: apt install bazel-bootstrap; or npm install @bazel/bazel-linux_x64@2.1.0) or name yours with make bazel BAZEL=/path/to/bazel." >&2; exit 1; }
+	$(Q)TF_PYTHON='$(if $(findstring /,$(PYTHON)),$(abspath $(PYTHON)),$(PYTHON))' '$(BAZEL)' build //...
 
 wheel: all  ## Build a wheel for this environment's TensorFlow into dist/
 	$(Q)$(call need,setuptools)

@@ -71,6 +71,8 @@ class BuildLibraries(Command):
                 command.append(f"BUILD_DIR={stack.enter_context(tempfile.TemporaryDirectory())}")
             if subprocess.run(command, cwd=ROOT, env=tensorflow.environment).returncode != 0:
                 sys.exit("error: the C++ libraries were not built: make's message above says why.")
+        if not self.editable_mode:
+            (package / "tf_bn_ops" / "lib" / ".environment").unlink()  # of make alone
 
     def get_source_files(self) -> list[str]:
         return []  # the sdist takes them by MANIFEST.in

@@ -4,7 +4,8 @@
                                               TensorFlow (it runs at the start of every make), and
                                               keeps BUILD_DIR/KEY/environment.txt up to date
     python tools/tf_env.py config FILE     -> asks tf.sysconfig and writes FILE, a make fragment
-    python tools/tf_env.py bazel FILE      -> the same facts as JSON, for Bazel's repository rule
+    python tools/tf_env.py bazel FILE      -> the same facts as constants of a .bzl file
+    python tools/tf_env.py folder          -> prints the folder of the tensorflow package
     python tools/tf_env.py dist            -> prints "NAME VERSION" of the installed TensorFlow;
                                               exit status 3 if there is none
 
@@ -188,6 +189,16 @@ def write_config(path):
         file.write("\n".join(lines))
 
 
+def write_bazel(path):
+    """Constants for bazel/tensorflow.bzl; JSON's strings and lists are Starlark's too."""
+    about = facts()
+    lines = ["# Written by tools/tf_env.py from tf.sysconfig of %s." % about["python"]]
+    for name in ("version", "distribution", "cxxflags"):
+        lines.append("TF_%s = %s" % (name.upper(), json.dumps(about[name])))
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")
+
+
 def main(arguments):
     command = arguments[0] if arguments else ""
     try:
@@ -198,7 +209,9 @@ def main(arguments):
         elif command == "config":
             write_config(arguments[1])
         elif command == "bazel":
-            write_if_changed(arguments[1], json.dumps(facts(), indent=2) + "\n")
+            write_bazel(arguments[1])
+        elif command == "folder":
+            print(tensorflow_folder())
         elif command == "dist":
             folder = tensorflow_folder()
             found = distribution(folder)
@@ -207,7 +220,7 @@ def main(arguments):
             check_version(found[1])
             print(found[0], found[1])
         else:
-            raise Problem("usage: tf_env.py key BUILD_DIR | config FILE | bazel FILE | dist")
+            raise Problem("usage: tf_env.py key BUILD_DIR | config FILE | bazel FILE | folder | dist")
     except Problem as problem:
         if command == "key":
             print("error: %s" % problem)
