@@ -24,7 +24,8 @@ int Fail(const std::string& message, char* error, size_t error_size) {
   return 1;
 }
 
-// A thread for each piece of work: callers of the C ABI test and measure, they have no pool.
+// A thread for each piece of work: callers of the C ABI test and measure, they
+// have no pool.
 class PlainThreads final : public tf_bn_ops::Threads {
  public:
   explicit PlainThreads(int count) : count_(count) {}
@@ -32,14 +33,18 @@ class PlainThreads final : public tf_bn_ops::Threads {
     for (std::thread& thread : threads_) thread.join();
   }
   int Count() const override { return count_; }
-  void Schedule(std::function<void()> work) override { threads_.emplace_back(std::move(work)); }
+  void Schedule(std::function<void()> work) override {
+    threads_.emplace_back(std::move(work));
+  }
 
  private:
   const int count_;
   std::vector<std::thread> threads_;
 };
 
-bool IsDType(int32_t value) { return value >= 0 && value < tf_bn_ops::kNumDTypes; }
+bool IsDType(int32_t value) {
+  return value >= 0 && value < tf_bn_ops::kNumDTypes;
+}
 
 // One sentence, or empty when the view is usable.
 std::string CheckView(const View& view) {
@@ -59,12 +64,15 @@ std::string CheckArgs(const BatchNormGradArgs& args) {
   const std::string view_error = CheckView(args.view);
   if (!view_error.empty()) return view_error;
   if (args.view.channels > 0 &&
-      (args.scale == nullptr || args.mean == nullptr || args.variance == nullptr ||
-       args.scale_backprop == nullptr || args.offset_backprop == nullptr)) {
-    return "scale, mean, variance, scale_backprop and offset_backprop must not be NULL";
+      (args.scale == nullptr || args.mean == nullptr ||
+       args.variance == nullptr || args.scale_backprop == nullptr ||
+       args.offset_backprop == nullptr)) {
+    return "scale, mean, variance, scale_backprop and offset_backprop must not "
+           "be NULL";
   }
   if (NumElements(args.view) > 0 &&
-      (args.y_backprop == nullptr || args.x == nullptr || args.x_backprop == nullptr)) {
+      (args.y_backprop == nullptr || args.x == nullptr ||
+       args.x_backprop == nullptr)) {
     return "y_backprop, x and x_backprop must not be NULL";
   }
   return "";
@@ -72,11 +80,14 @@ std::string CheckArgs(const BatchNormGradArgs& args) {
 
 }  // namespace
 
-int tfbn_cpu_batch_norm_grad(const tfbn_batch_norm_grad_args* c_args, const char* implementation,
-                             int threads, char* error, size_t error_size) try {
-  if (c_args == nullptr) return Fail("args must not be NULL", error, error_size);
+int tfbn_cpu_batch_norm_grad(const tfbn_batch_norm_grad_args* c_args,
+                             const char* implementation, int threads,
+                             char* error, size_t error_size) try {
+  if (c_args == nullptr)
+    return Fail("args must not be NULL", error, error_size);
   if (!IsDType(c_args->dtype) || !IsDType(c_args->stat_dtype)) {
-    return Fail("dtype and stat_dtype must be one of the TFBN_ element types", error, error_size);
+    return Fail("dtype and stat_dtype must be one of the TFBN_ element types",
+                error, error_size);
   }
   if (threads < 1) return Fail("threads must be at least 1", error, error_size);
   BatchNormGradArgs args;
@@ -99,15 +110,18 @@ int tfbn_cpu_batch_norm_grad(const tfbn_batch_norm_grad_args* c_args, const char
 
   std::string sentence;
   const tf_bn_ops::Implementation* const chosen =
-      implementation == nullptr ? tf_bn_ops::SelectedImplementation(&sentence)
-                                : tf_bn_ops::FindImplementation(implementation, &sentence);
+      implementation == nullptr
+          ? tf_bn_ops::SelectedImplementation(&sentence)
+          : tf_bn_ops::FindImplementation(implementation, &sentence);
   if (chosen == nullptr) return Fail(sentence, error, error_size);
   std::vector<char> workspace(tf_bn_ops::CpuBatchNormGradWorkspace(args.view));
   PlainThreads pool(threads);
   tf_bn_ops::CpuBatchNormGrad(args, *chosen, pool, workspace.data());
   return 0;
-} catch (const std::exception& e) {  // No memory or no threads; nothing else throws.
-  return Fail(std::string("the system refused: ") + e.what(), error, error_size);
+} catch (
+    const std::exception& e) {  // No memory or no threads; nothing else throws.
+  return Fail(std::string("the system refused: ") + e.what(), error,
+              error_size);
 }
 
 const char* tfbn_cpu_implementation(int i, int* supported) {
@@ -117,15 +131,17 @@ const char* tfbn_cpu_implementation(int i, int* supported) {
   return all[i].name;
 }
 
-int tfbn_partition(int64_t outer, int64_t channels, int64_t inner, tfbn_partition_info* info,
-                   char* error, size_t error_size) {
+int tfbn_partition(int64_t outer, int64_t channels, int64_t inner,
+                   tfbn_partition_info* info, char* error, size_t error_size) {
   if (info == nullptr) return Fail("info must not be NULL", error, error_size);
   const View view{outer, channels, inner};
   const std::string view_error = CheckView(view);
   if (!view_error.empty()) return Fail(view_error, error, error_size);
   const tf_bn_ops::Partition partition = tf_bn_ops::MakePartition(view);
   info->blocks = NumBlocks(partition);
-  info->fold = partition.kind == tf_bn_ops::Partition::kRows ? partition.fold : 0;
-  info->workspace_bytes = static_cast<int64_t>(tf_bn_ops::CpuBatchNormGradWorkspace(view));
+  info->fold =
+      partition.kind == tf_bn_ops::Partition::kRows ? partition.fold : 0;
+  info->workspace_bytes =
+      static_cast<int64_t>(tf_bn_ops::CpuBatchNormGradWorkspace(view));
   return 0;
 }

@@ -1,7 +1,9 @@
-/* The C ABI of the TensorFlow-free core, for ctypes and for programs in other languages.
+/* The C ABI of the TensorFlow-free core, for ctypes and for programs in other
+ * languages.
  *
- * All functions return 0 on success. On failure they return 1 and write one NUL-terminated
- * sentence to `error` (cut to `error_size` bytes). Nothing is kept between calls.
+ * All functions return 0 on success. On failure they return 1 and write one
+ * NUL-terminated sentence to `error` (cut to `error_size` bytes). Nothing is
+ * kept between calls.
  */
 
 #ifndef TF_BN_OPS_CC_C_API_TF_BN_OPS_C_H_
@@ -17,11 +19,16 @@ extern "C" {
 #endif
 
 /* Element types; the values of tf_bn_ops::DType. */
-enum { TFBN_FLOAT32 = 0, TFBN_FLOAT16 = 1, TFBN_BFLOAT16 = 2, TFBN_FLOAT64 = 3 };
+enum {
+  TFBN_FLOAT32 = 0,
+  TFBN_FLOAT16 = 1,
+  TFBN_BFLOAT16 = 2,
+  TFBN_FLOAT64 = 3
+};
 
 /* One batch-norm gradient on the contiguous view [outer, channels, inner]; see
- * cc/core/batch_norm_grad.h for the formulas. Arrays of view shape have `dtype`, arrays of length
- * `channels` have `stat_dtype`. */
+ * cc/core/batch_norm_grad.h for the formulas. Arrays of view shape have
+ * `dtype`, arrays of length `channels` have `stat_dtype`. */
 typedef struct tfbn_batch_norm_grad_args {
   int64_t outer, channels, inner;
   int32_t dtype, stat_dtype;
@@ -32,23 +39,26 @@ typedef struct tfbn_batch_norm_grad_args {
   void *x_backprop, *scale_backprop, *offset_backprop;
 } tfbn_batch_norm_grad_args;
 
-/* Runs on the CPU with `threads` threads (the caller's included). `implementation` is a name from
- * tfbn_cpu_implementation, or NULL for the one that the op kernels would use. */
+/* Runs on the CPU with `threads` threads (the caller's included).
+ * `implementation` is a name from tfbn_cpu_implementation, or NULL for the one
+ * that the op kernels would use. */
 TFBN_EXPORT int tfbn_cpu_batch_norm_grad(const tfbn_batch_norm_grad_args* args,
-                                         const char* implementation, int threads, char* error,
+                                         const char* implementation,
+                                         int threads, char* error,
                                          size_t error_size);
 
-/* Name of the i-th CPU implementation, fastest first; NULL past the end. `supported` (may be NULL)
- * is set to whether this processor can run it. */
+/* Name of the i-th CPU implementation, fastest first; NULL past the end.
+ * `supported` (may be NULL) is set to whether this processor can run it. */
 TFBN_EXPORT const char* tfbn_cpu_implementation(int i, int* supported);
 
-/* The fixed partition of a view: blocks per channel, outer indices per row (0: rows are runs
- * within a channel), and bytes of scratch memory of one call. */
+/* The fixed partition of a view: blocks per channel, outer indices per row (0:
+ * rows are runs within a channel), and bytes of scratch memory of one call. */
 typedef struct tfbn_partition_info {
   int64_t blocks, fold, workspace_bytes;
 } tfbn_partition_info;
 TFBN_EXPORT int tfbn_partition(int64_t outer, int64_t channels, int64_t inner,
-                               tfbn_partition_info* info, char* error, size_t error_size);
+                               tfbn_partition_info* info, char* error,
+                               size_t error_size);
 
 #ifdef __cplusplus
 }

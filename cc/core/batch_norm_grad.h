@@ -1,7 +1,8 @@
-// The contract of the batch-norm gradient: what every backend (CPU, CUDA, reference) is given and
-// what it has to produce.
+// The contract of the batch-norm gradient: what every backend (CPU, CUDA,
+// reference) is given and what it has to produce.
 //
-// With M = outer * inner, rstd = 1 / sqrt(variance + epsilon), and sums over outer and inner:
+// With M = outer * inner, rstd = 1 / sqrt(variance + epsilon), and sums over
+// outer and inner:
 //
 //   offset_backprop = sum(y_backprop)
 //   scale_backprop  = rstd * sum(y_backprop * (x - mean))
@@ -9,13 +10,14 @@
 //                           - (x - mean) * rstd * scale_backprop / M)
 //   frozen:    x_backprop = scale * rstd * y_backprop
 //
-// (Ioffe and Szegedy 2015, section 3, with mean and variance taken as given: they are not
-// recomputed from x, also when they are not the statistics of x.)
+// (Ioffe and Szegedy 2015, section 3, with mean and variance taken as given:
+// they are not recomputed from x, also when they are not the statistics of x.)
 //
-// Accuracy that every backend promises: sums are accumulated in double (so float64 sums carry
-// the rounding of double, all narrower types practically none), then rounded once to the output
-// type. x_backprop is evaluated in float (in double for float64) from coefficients computed in
-// double. Order of the sums: fixed by the view alone, see partition.h.
+// Accuracy that every backend promises: sums are accumulated in double (so
+// float64 sums carry the rounding of double, all narrower types practically
+// none), then rounded once to the output type. x_backprop is evaluated in float
+// (in double for float64) from coefficients computed in double. Order of the
+// sums: fixed by the view alone, see partition.h.
 
 #ifndef TF_BN_OPS_CC_CORE_BATCH_NORM_GRAD_H_
 #define TF_BN_OPS_CC_CORE_BATCH_NORM_GRAD_H_
@@ -27,9 +29,10 @@
 
 namespace tf_bn_ops {
 
-// Inputs, outputs and attributes of one call. Pointers are borrowed. Arrays of view shape have
-// `dtype`, arrays of length `channels` have `stat_dtype`. x_backprop may be the very buffer of
-// y_backprop or x (element for element), but must not overlap them in any other way.
+// Inputs, outputs and attributes of one call. Pointers are borrowed. Arrays of
+// view shape have `dtype`, arrays of length `channels` have `stat_dtype`.
+// x_backprop may be the very buffer of y_backprop or x (element for element),
+// but must not overlap them in any other way.
 struct BatchNormGradArgs {
   View view;
   DType dtype = DType::kFloat32;
@@ -53,7 +56,8 @@ struct BatchNormGradArgs {
 // 1 / sqrt(variance + epsilon) of channel `c`.
 static inline double Rstd(const BatchNormGradArgs& args, int64_t c) {
   const double variance = LoadAsDouble(args.stat_dtype, args.variance, c);
-  return args.variance_is_rstd ? variance : 1.0 / std::sqrt(variance + args.epsilon);
+  return args.variance_is_rstd ? variance
+                               : 1.0 / std::sqrt(variance + args.epsilon);
 }
 
 }  // namespace tf_bn_ops

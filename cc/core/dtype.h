@@ -1,8 +1,9 @@
 // Element types of the library and their scalar conversions.
 //
-// Everything here has internal linkage on purpose: the header is included by translation units
-// that are compiled for different instruction sets, and a shared inline function would let the
-// linker pick the copy with instructions that the machine does not have.
+// Everything here has internal linkage on purpose: the header is included by
+// translation units that are compiled for different instruction sets, and a
+// shared inline function would let the linker pick the copy with instructions
+// that the machine does not have.
 
 #ifndef TF_BN_OPS_CC_CORE_DTYPE_H_
 #define TF_BN_OPS_CC_CORE_DTYPE_H_
@@ -14,12 +15,17 @@
 namespace tf_bn_ops {
 
 // The values are part of the C ABI (cc/c_api/tf_bn_ops_c.h).
-enum class DType : int32_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2, kFloat64 = 3 };
+enum class DType : int32_t {
+  kFloat32 = 0,
+  kFloat16 = 1,
+  kBfloat16 = 2,
+  kFloat64 = 3
+};
 
 constexpr int kNumDTypes = 4;
 
-// Storage of IEEE binary16 and bfloat16. Only their bits matter here; TensorFlow's Eigen::half
-// and Eigen::bfloat16 have the same layout.
+// Storage of IEEE binary16 and bfloat16. Only their bits matter here;
+// TensorFlow's Eigen::half and Eigen::bfloat16 have the same layout.
 struct Float16 {
   uint16_t bits;
 };
@@ -62,10 +68,12 @@ static inline double ToDouble(Bfloat16 v) {
 static inline double ToDouble(Float16 v) {
   const uint32_t magnitude = v.bits & 0x7fffu;
   const uint32_t sign = static_cast<uint32_t>(v.bits & 0x8000u) << 16;
-  if (magnitude >= 0x7c00u) {  // Infinity or NaN: the exponent becomes all ones.
+  if (magnitude >=
+      0x7c00u) {  // Infinity or NaN: the exponent becomes all ones.
     return FloatFromBits(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
   }
-  if (magnitude < 0x0400u) {  // Zero or subnormal: an integer multiple of 2^-24.
+  if (magnitude <
+      0x0400u) {  // Zero or subnormal: an integer multiple of 2^-24.
     const double value = static_cast<double>(magnitude) * 0x1p-24;
     return sign ? -value : value;
   }
@@ -73,19 +81,24 @@ static inline double ToDouble(Float16 v) {
   return FloatFromBits(sign | ((magnitude << 13) + ((127u - 15u) << 23)));
 }
 
-// Conversions to a narrower type round to nearest, ties to even, from the double in one step
-// wherever the target is float or double; half and bfloat16 round twice (double -> float -> T),
-// which is what every other producer of these types does.
+// Conversions to a narrower type round to nearest, ties to even, from the
+// double in one step wherever the target is float or double; half and bfloat16
+// round twice (double -> float -> T), which is what every other producer of
+// these types does.
 static inline void FromDouble(double v, double* out) { *out = v; }
-static inline void FromDouble(double v, float* out) { *out = static_cast<float>(v); }
+static inline void FromDouble(double v, float* out) {
+  *out = static_cast<float>(v);
+}
 
 static inline void FromDouble(double v, Bfloat16* out) {
   const uint32_t bits = BitsFromFloat(static_cast<float>(v));
-  if ((bits & 0x7fffffffu) > 0x7f800000u) {  // NaN: keep it quiet, never round it to infinity.
+  if ((bits & 0x7fffffffu) >
+      0x7f800000u) {  // NaN: keep it quiet, never round it to infinity.
     out->bits = static_cast<uint16_t>((bits >> 16) | 0x0040u);
     return;
   }
-  out->bits = static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+  out->bits =
+      static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
 static inline void FromDouble(double v, Float16* out) {
@@ -98,8 +111,9 @@ static inline void FromDouble(double v, Float16* out) {
   } else if (magnitude >= 0x477ff000u) {
     half = 0x7c00u;  // 65520 and above round to infinity.
   } else if (magnitude < 0x38800000u) {
-    // Below the smallest normal 2^-14: adding 0.5 aligns the last kept bit with 2^-24, the
-    // spacing of subnormals, so that the addition itself rounds to nearest even.
+    // Below the smallest normal 2^-14: adding 0.5 aligns the last kept bit with
+    // 2^-24, the spacing of subnormals, so that the addition itself rounds to
+    // nearest even.
     half = BitsFromFloat(FloatFromBits(magnitude) + 0.5f) - BitsFromFloat(0.5f);
   } else {
     const uint32_t rebiased = magnitude - ((127u - 15u) << 23);
@@ -124,7 +138,8 @@ static inline double LoadAsDouble(DType dtype, const void* data, int64_t i) {
 }
 
 // Rounds `value` to `dtype` and stores it as element `i`.
-static inline void StoreFromDouble(DType dtype, void* data, int64_t i, double value) {
+static inline void StoreFromDouble(DType dtype, void* data, int64_t i,
+                                   double value) {
   switch (dtype) {
     case DType::kFloat32:
       FromDouble(value, static_cast<float*>(data) + i);

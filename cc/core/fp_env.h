@@ -1,8 +1,9 @@
-// The floating-point state that kernels compute in: round to nearest, subnormal inputs and
-// results of float arithmetic flushed to zero.
+// The floating-point state that kernels compute in: round to nearest, subnormal
+// inputs and results of float arithmetic flushed to zero.
 //
-// TensorFlow's worker threads run with this state; the thread that calls an op may not. Setting it
-// for every task makes the bits independent of which thread a task lands on.
+// TensorFlow's worker threads run with this state; the thread that calls an op
+// may not. Setting it for every task makes the bits independent of which thread
+// a task lands on.
 
 #ifndef TF_BN_OPS_CC_CORE_FP_ENV_H_
 #define TF_BN_OPS_CC_CORE_FP_ENV_H_
@@ -25,7 +26,8 @@ class ScopedFpState {
  private:
 #if defined(__SSE2__)
   using State = unsigned int;
-  // MXCSR: bit 15 flush-to-zero, bits 13-14 rounding (0 = nearest), bit 6 denormals-are-zero.
+  // MXCSR: bit 15 flush-to-zero, bits 13-14 rounding (0 = nearest), bit 6
+  // denormals-are-zero.
   static State Get() { return _mm_getcsr(); }
   static void Set(State s) { _mm_setcsr(s); }
   static State Wanted(State s) { return (s & ~0x6000u) | 0x8040u; }
@@ -38,7 +40,9 @@ class ScopedFpState {
     return s;
   }
   static void Set(State s) { asm volatile("msr fpcr, %0" ::"r"(s)); }
-  static State Wanted(State s) { return (s & ~(State{3} << 22)) | (State{1} << 24); }
+  static State Wanted(State s) {
+    return (s & ~(State{3} << 22)) | (State{1} << 24);
+  }
 #else
   using State = int;
   static State Get() { return 0; }

@@ -11,12 +11,14 @@
 namespace tf_bn_ops {
 namespace {
 
-// Shared by the caller and its helpers. A helper that starts late, when the caller has long
-// returned, finds no task left and touches nothing else.
+// Shared by the caller and its helpers. A helper that starts late, when the
+// caller has long returned, finds no task left and touches nothing else.
 struct State {
-  explicit State(int64_t n, const std::function<void(int64_t)>* task) : n(n), task(task) {}
+  explicit State(int64_t n, const std::function<void(int64_t)>* task)
+      : n(n), task(task) {}
   const int64_t n;
-  const std::function<void(int64_t)>* const task;  // Valid while a task is left.
+  const std::function<void(int64_t)>* const
+      task;  // Valid while a task is left.
   std::atomic<int64_t> next{0};
   std::atomic<int64_t> done{0};
   std::mutex mutex;
@@ -41,7 +43,8 @@ struct State {
 
 }  // namespace
 
-void ParallelFor(Threads& threads, int64_t n, const std::function<void(int64_t)>& task) {
+void ParallelFor(Threads& threads, int64_t n,
+                 const std::function<void(int64_t)>& task) {
   if (n <= 0) return;
   const int64_t helpers = std::min<int64_t>(threads.Count(), n) - 1;
   if (helpers <= 0) {
@@ -55,7 +58,8 @@ void ParallelFor(Threads& threads, int64_t n, const std::function<void(int64_t)>
   }
   state->Work();
   std::unique_lock<std::mutex> lock(state->mutex);
-  state->all_done.wait(lock, [&] { return state->done.load(std::memory_order_acquire) == n; });
+  state->all_done.wait(
+      lock, [&] { return state->done.load(std::memory_order_acquire) == n; });
 }
 
 }  // namespace tf_bn_ops

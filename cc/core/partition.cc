@@ -1,4 +1,5 @@
-// The choice of the fixed partition. Everything here is a function of the view alone.
+// The choice of the fixed partition. Everything here is a function of the view
+// alone.
 
 #include "cc/core/partition.h"
 
@@ -9,25 +10,31 @@ namespace {
 
 // Fewest columns of a row that keep the vector units busy (see kRunColumns).
 constexpr int64_t kMinColumns = 64;
-// Lanes of the widest vector (16 floats); rows of a multiple of this have no partial vector.
+// Lanes of the widest vector (16 floats); rows of a multiple of this have no
+// partial vector.
 constexpr int64_t kMaxLanes = 16;
-// Above this inner size, or with fewer outer rows than a row group, rows become runs of one
-// channel: shorter inner dimensions would leave too little contiguous memory per channel.
+// Above this inner size, or with fewer outer rows than a row group, rows become
+// runs of one channel: shorter inner dimensions would leave too little
+// contiguous memory per channel.
 constexpr int64_t kMaxInnerInRows = kMaxColumns;
-// Elements in a block: 256 KiB of float per tensor, large against the cost of handing a block to
-// a thread (about 10 microseconds), small enough to balance load on tensors of a few MB.
+// Elements in a block: 256 KiB of float per tensor, large against the cost of
+// handing a block to a thread (about 10 microseconds), small enough to balance
+// load on tensors of a few MB.
 constexpr int64_t kBlockElements = int64_t{1} << 16;
-// Fewest rows of a block; the work of adding columns up is paid once in a block.
+// Fewest rows of a block; the work of adding columns up is paid once in a
+// block.
 constexpr int64_t kMinBlockRows = 4 * kRowGroup;
-// Workspace for partial sums: two doubles per channel and block, at most 1 MiB, or four blocks.
+// Workspace for partial sums: two doubles per channel and block, at most 1 MiB,
+// or four blocks.
 constexpr int64_t kWorkspaceBytes = int64_t{1} << 20;
 constexpr int64_t kBytesPerPartial = 2 * sizeof(double);
 constexpr int64_t kMinBlocks = 4;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Outer indices per row: the fewest that make a row of at least kMinColumns columns without a
-// partial vector; where no such row is short enough, the fewest with kMinColumns columns.
+// Outer indices per row: the fewest that make a row of at least kMinColumns
+// columns without a partial vector; where no such row is short enough, the
+// fewest with kMinColumns columns.
 int64_t ChooseFold(int64_t columns) {
   int64_t fallback = 0;
   for (int64_t fold = 1; fold * columns <= kMaxColumns; fold *= 2) {
@@ -44,8 +51,8 @@ Partition MakePartition(const View& view) {
   Partition p;
   if (NumElements(view) == 0) return p;
   const int64_t by_size = CeilDiv(NumElements(view), kBlockElements);
-  const int64_t by_workspace =
-      std::max(kMinBlocks, kWorkspaceBytes / (kBytesPerPartial * view.channels));
+  const int64_t by_workspace = std::max(
+      kMinBlocks, kWorkspaceBytes / (kBytesPerPartial * view.channels));
   const int64_t wanted = std::min(by_size, by_workspace);
 
   const bool runs = view.inner > kMaxInnerInRows ||
@@ -71,15 +78,17 @@ Partition MakePartition(const View& view) {
 Block BlockAt(const View& view, const Partition& p, int64_t b) {
   const int64_t ob = b / p.inner_blocks;
   const int64_t ib = b % p.inner_blocks;
-  // Ranges differ by at most one row; 128-bit products are not needed, because block counts are
-  // at most 2^16 and row counts below 2^47 in any address space.
+  // Ranges differ by at most one row; 128-bit products are not needed, because
+  // block counts are at most 2^16 and row counts below 2^47 in any address
+  // space.
   const int64_t rows = CeilDiv(view.outer, p.fold);
   const int64_t runs = CeilDiv(view.inner, kRunColumns);
   Block block;
   block.o0 = rows * ob / p.outer_blocks * p.fold;
   block.o1 = std::min(rows * (ob + 1) / p.outer_blocks * p.fold, view.outer);
   block.i0 = runs * ib / p.inner_blocks * kRunColumns;
-  block.i1 = std::min(runs * (ib + 1) / p.inner_blocks * kRunColumns, view.inner);
+  block.i1 =
+      std::min(runs * (ib + 1) / p.inner_blocks * kRunColumns, view.inner);
   return block;
 }
 

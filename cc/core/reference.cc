@@ -5,17 +5,20 @@
 namespace tf_bn_ops {
 namespace {
 
-// Neumaier's compensated sum, so that also float64 results are good to the last bits.
+// Neumaier's compensated sum, so that also float64 results are good to the last
+// bits.
 class Sum {
  public:
   void Add(double term) {
     const double total = total_ + term;
-    compensation_ += std::fabs(total_) >= std::fabs(term) ? (total_ - total) + term
-                                                           : (term - total) + total_;
+    compensation_ += std::fabs(total_) >= std::fabs(term)
+                         ? (total_ - total) + term
+                         : (term - total) + total_;
     total_ = total;
   }
   double Value() const {
-    // Infinities and NaN would turn the compensation into NaN; the plain total is right then.
+    // Infinities and NaN would turn the compensation into NaN; the plain total
+    // is right then.
     return std::isfinite(total_) ? total_ + compensation_ : total_;
   }
 
@@ -51,7 +54,8 @@ void ReferenceBatchNormGrad(const BatchNormGradArgs& args) {
         double dx = dy;
         if (args.is_training) {
           const double x = LoadAsDouble(args.dtype, args.x, at);
-          dx = dy - offset_backprop / m - (x - mean) * rstd * scale_backprop / m;
+          dx =
+              dy - offset_backprop / m - (x - mean) * rstd * scale_backprop / m;
         }
         StoreFromDouble(args.dtype, args.x_backprop, at, scale * rstd * dx);
       }

@@ -4,7 +4,8 @@
 //     NHWC, NDHWC (channels last)   N*D*H*W    C          1
 //     NCHW, NCDHW, (N, C, ...)      N          C          D*H*W
 //
-// A view is contiguous: element (o, c, i) lies at (o * channels + c) * inner + i.
+// A view is contiguous: element (o, c, i) lies at (o * channels + c) * inner +
+// i.
 
 #ifndef TF_BN_OPS_CC_CORE_VIEW_H_
 #define TF_BN_OPS_CC_CORE_VIEW_H_
@@ -20,10 +21,14 @@ struct View {
 };
 
 // Elements in the whole tensor.
-static inline int64_t NumElements(const View& v) { return v.outer * v.channels * v.inner; }
+static inline int64_t NumElements(const View& v) {
+  return v.outer * v.channels * v.inner;
+}
 
 // M of the formulas: elements that share a channel.
-static inline int64_t ElementsPerChannel(const View& v) { return v.outer * v.inner; }
+static inline int64_t ElementsPerChannel(const View& v) {
+  return v.outer * v.inner;
+}
 
 }  // namespace tf_bn_ops
 

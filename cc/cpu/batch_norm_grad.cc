@@ -9,36 +9,40 @@
 namespace tf_bn_ops {
 namespace {
 
-// Below this many elements a call runs on the calling thread: waking another one costs about as
-// much as the work (10 microseconds).
+// Below this many elements a call runs on the calling thread: waking another
+// one costs about as much as the work (10 microseconds).
 constexpr int64_t kSerialElements = int64_t{1} << 15;
 
-// Groups of channels start at a multiple of this many channels where possible, so that their rows
-// start at a cache line when the tensor does (16 floats, 32 halves).
+// Groups of channels start at a multiple of this many channels where possible,
+// so that their rows start at a cache line when the tensor does (16 floats, 32
+// halves).
 constexpr int64_t kGroupAlignment = 32;
 
-// Narrowest group worth its scattered rows, in bytes of one row: the hardware fetches memory in
-// pairs of lines, and a page is opened for every row.
+// Narrowest group worth its scattered rows, in bytes of one row: the hardware
+// fetches memory in pairs of lines, and a page is opened for every row.
 constexpr int64_t kMinGroupRowBytes = 512;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 class Call {
  public:
-  Call(const BatchNormGradArgs& args, const Kernels& kernels, Threads& threads, void* workspace)
+  Call(const BatchNormGradArgs& args, const Kernels& kernels, Threads& threads,
+       void* workspace)
       : args_(args),
         view_(args.view),
         partition_(MakePartition(args.view)),
         blocks_(NumBlocks(partition_)),
         reduce_(kernels.reduce[static_cast<int>(args.dtype)]),
         apply_(kernels.apply[static_cast<int>(args.dtype)]),
-        threads_(NumElements(args.view) < kSerialElements ? no_threads_ : threads),
+        threads_(NumElements(args.view) < kSerialElements ? no_threads_
+                                                          : threads),
         workspace_(static_cast<double*>(workspace)) {
-    const int64_t bytes = NumElements(view_) * static_cast<int64_t>(SizeOf(args.dtype));
-    // Stores go around the cache when the three tensors do not fit in it anyway, except in place,
-    // where the line is in cache already.
-    stream_ = 3 * bytes > LastLevelCacheBytes() && args.x_backprop != args.y_backprop &&
-              args.x_backprop != args.x;
+    const int64_t bytes =
+        NumElements(view_) * static_cast<int64_t>(SizeOf(args.dtype));
+    // Stores go around the cache when the three tensors do not fit in it
+    // anyway, except in place, where the line is in cache already.
+    stream_ = 3 * bytes > LastLevelCacheBytes() &&
+              args.x_backprop != args.y_backprop && args.x_backprop != args.x;
   }
 
   void Run() {
@@ -80,14 +84,15 @@ class Call {
 
  private:
   int64_t ColumnsPerChannel() const {
-    return partition_.kind == Partition::kRows ? partition_.fold * view_.inner : view_.inner;
+    return partition_.kind == Partition::kRows ? partition_.fold * view_.inner
+                                               : view_.inner;
   }
 
   // Most channels that one tile may cover.
   int64_t WidestGroup() const {
     if (partition_.kind == Partition::kRuns) {
-      // Any number is allowed; whole cache-sized groups of short channels keep tasks from being
-      // tiny.
+      // Any number is allowed; whole cache-sized groups of short channels keep
+      // tasks from being tiny.
       return std::max<int64_t>(1, kSerialElements / ElementsPerChannel(view_));
     }
     if (partition_.fold > 1) return view_.channels;
@@ -96,12 +101,12 @@ class Call {
                                    : std::max<int64_t>(most, 1);
   }
 
-  // Channels in a group whose tensors stay in cache between the two passes, so that one task can
-  // make both and memory is read once; 0 if there is no such group or too few of them to keep all
-  // threads busy.
+  // Channels in a group whose tensors stay in cache between the two passes, so
+  // that one task can make both and memory is read once; 0 if there is no such
+  // group or too few of them to keep all threads busy.
   int64_t GroupForOnePass() const {
-    const int64_t channel_bytes =
-        2 * ElementsPerChannel(view_) * static_cast<int64_t>(SizeOf(args_.dtype));
+    const int64_t channel_bytes = 2 * ElementsPerChannel(view_) *
+                                  static_cast<int64_t>(SizeOf(args_.dtype));
     const int64_t threads = threads_.Count();
     // Half of a thread's share of the cache: others use it too.
     const int64_t budget =
@@ -109,7 +114,8 @@ class Call {
     int64_t group = std::min(WidestGroup(), budget / channel_bytes);
     if (threads == 1 && group >= view_.channels) return view_.channels;
     group = std::min(group, view_.channels / (2 * threads));
-    if (group >= kGroupAlignment) group = group / kGroupAlignment * kGroupAlignment;
+    if (group >= kGroupAlignment)
+      group = group / kGroupAlignment * kGroupAlignment;
     if (partition_.fold > 1 && group < view_.channels) return 0;
     const int64_t row_bytes =
         group * ColumnsPerChannel() * static_cast<int64_t>(SizeOf(args_.dtype));
@@ -122,14 +128,17 @@ class Call {
   }
 
   void Reduce(int64_t b, int64_t c0, int64_t c1) const {
-    reduce_(args_, partition_, Tile{BlockAt(view_, partition_, b), c0, c1}, Sums(b));
+    reduce_(args_, partition_, Tile{BlockAt(view_, partition_, b), c0, c1},
+            Sums(b));
   }
 
   void Apply(int64_t b, int64_t c0, int64_t c1) const {
-    apply_(args_, partition_, Tile{BlockAt(view_, partition_, b), c0, c1}, Sums(0), stream_);
+    apply_(args_, partition_, Tile{BlockAt(view_, partition_, b), c0, c1},
+           Sums(0), stream_);
   }
 
-  // Adds the blocks up, in their order, into those of block 0, and writes the two small outputs.
+  // Adds the blocks up, in their order, into those of block 0, and writes the
+  // two small outputs.
   void Finish(int64_t c0, int64_t c1) const {
     const ChannelSums total = Sums(0);
     for (int64_t b = 1; b < blocks_; ++b) {
@@ -161,11 +170,13 @@ class Call {
 }  // namespace
 
 size_t CpuBatchNormGradWorkspace(const View& view) {
-  return static_cast<size_t>(NumBlocks(MakePartition(view)) * view.channels) * 2 * sizeof(double);
+  return static_cast<size_t>(NumBlocks(MakePartition(view)) * view.channels) *
+         2 * sizeof(double);
 }
 
-void CpuBatchNormGrad(const BatchNormGradArgs& args, const Implementation& implementation,
-                      Threads& threads, void* workspace) {
+void CpuBatchNormGrad(const BatchNormGradArgs& args,
+                      const Implementation& implementation, Threads& threads,
+                      void* workspace) {
   if (NumElements(args.view) == 0) {
     for (int64_t c = 0; c < args.view.channels; ++c) {
       StoreFromDouble(args.stat_dtype, args.offset_backprop, c, 0);

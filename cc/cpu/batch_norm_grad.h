@@ -1,4 +1,5 @@
-// The CPU backend of the batch-norm gradient: spreads the fixed partition of a view over threads.
+// The CPU backend of the batch-norm gradient: spreads the fixed partition of a
+// view over threads.
 
 #ifndef TF_BN_OPS_CC_CPU_BATCH_NORM_GRAD_H_
 #define TF_BN_OPS_CC_CPU_BATCH_NORM_GRAD_H_
@@ -11,15 +12,16 @@
 
 namespace tf_bn_ops {
 
-// Bytes of scratch memory that CpuBatchNormGrad needs: 16 per channel and block of the partition,
-// at most the larger of 1 MiB and 64 bytes per channel.
+// Bytes of scratch memory that CpuBatchNormGrad needs: 16 per channel and block
+// of the partition, at most the larger of 1 MiB and 64 bytes per channel.
 size_t CpuBatchNormGradWorkspace(const View& view);
 
 // Computes the outputs of `args`. `workspace` is aligned to 8 bytes and holds
-// CpuBatchNormGradWorkspace(args.view) bytes. The bits of the results depend on neither `threads`
-// nor, among the instruction-set builds, on `implementation`.
-void CpuBatchNormGrad(const BatchNormGradArgs& args, const Implementation& implementation,
-                      Threads& threads, void* workspace);
+// CpuBatchNormGradWorkspace(args.view) bytes. The bits of the results depend on
+// neither `threads` nor, among the instruction-set builds, on `implementation`.
+void CpuBatchNormGrad(const BatchNormGradArgs& args,
+                      const Implementation& implementation, Threads& threads,
+                      void* workspace);
 
 }  // namespace tf_bn_ops
 

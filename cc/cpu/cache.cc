@@ -13,7 +13,8 @@ int64_t Configured(int name, int64_t otherwise) {
 }  // namespace
 
 int64_t PrivateCacheBytes() {
-  static const int64_t bytes = Configured(_SC_LEVEL2_CACHE_SIZE, int64_t{512} << 10);
+  static const int64_t bytes =
+      Configured(_SC_LEVEL2_CACHE_SIZE, int64_t{512} << 10);
   return bytes;
 }
 

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <utility>
 
-// TF_BN_OPS_ISA_LIST comes from the build: X(name) for each line of isa/isa_builds.txt that fits
-// the machine, in that order.
+// TF_BN_OPS_ISA_LIST comes from the build: X(name) for each line of
+// isa/isa_builds.txt that fits the machine, in that order.
 #ifndef TF_BN_OPS_ISA_LIST
 #error "TF_BN_OPS_ISA_LIST is set by the build from cc/cpu/isa/isa_builds.txt"
 #endif
@@ -17,16 +17,18 @@ TF_BN_OPS_ISA_LIST
 
 namespace {
 
-// One function for each name of isa_builds.txt. The operating system's part (saving the wide
-// registers) is covered by __builtin_cpu_supports.
+// One function for each name of isa_builds.txt. The operating system's part
+// (saving the wide registers) is covered by __builtin_cpu_supports.
 #if defined(__x86_64__)
 [[maybe_unused]] bool Supports_avx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("fma");
+  return __builtin_cpu_supports("avx512f") &&
+         __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma");
 }
 [[maybe_unused]] bool Supports_avx2() {
-  // Every processor with AVX2 and FMA converts half precision too (F16C is older than both).
+  // Every processor with AVX2 and FMA converts half precision too (F16C is
+  // older than both).
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 #endif
@@ -54,26 +56,33 @@ const std::vector<Implementation>& Implementations() {
   return *kImplementations;
 }
 
-const Implementation* FindImplementation(const std::string& name, std::string* error) {
+const Implementation* FindImplementation(const std::string& name,
+                                         std::string* error) {
   for (const Implementation& implementation : Implementations()) {
     if (name != implementation.name) continue;
     if (implementation.supported()) return &implementation;
-    *error = "this processor lacks the instructions of the CPU implementation \"" + name + "\"";
+    *error =
+        "this processor lacks the instructions of the CPU implementation \"" +
+        name + "\"";
     return nullptr;
   }
-  *error = "there is no CPU implementation \"" + name + "\"; this build has " + Names();
+  *error = "there is no CPU implementation \"" + name + "\"; this build has " +
+           Names();
   return nullptr;
 }
 
 const Implementation* SelectedImplementation(std::string* error) {
-  // Read once: a choice that changed between two calls could give a step mixed results.
+  // Read once: a choice that changed between two calls could give a step mixed
+  // results.
   static const auto* const kSelected = [] {
-    auto* selected = new std::pair<const Implementation*, std::string>(nullptr, "");
+    auto* selected =
+        new std::pair<const Implementation*, std::string>(nullptr, "");
     const char* forced = std::getenv(kIsaVariable);
     if (forced != nullptr && *forced != '\0') {
       selected->first = FindImplementation(forced, &selected->second);
       if (selected->first == nullptr) {
-        selected->second = "The environment variable " + std::string(kIsaVariable) +
+        selected->second = "The environment variable " +
+                           std::string(kIsaVariable) +
                            " cannot be followed: " + selected->second + ".";
       }
       return selected;

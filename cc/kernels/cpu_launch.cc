@@ -16,13 +16,14 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// Workspaces up to this size live on the stack: for a tensor of a few KB the allocation would be
-// a visible part of the call.
+// Workspaces up to this size live on the stack: for a tensor of a few KB the
+// allocation would be a visible part of the call.
 constexpr size_t kSmallWorkspaceBytes = 4096;
 
 class EigenThreads final : public Threads {
  public:
-  explicit EigenThreads(const Eigen::ThreadPoolDevice& device) : device_(device) {}
+  explicit EigenThreads(const Eigen::ThreadPoolDevice& device)
+      : device_(device) {}
   int Count() const override { return device_.numThreads(); }
   void Schedule(std::function<void()> work) override {
     device_.getPool()->Schedule(std::move(work));
@@ -34,18 +35,21 @@ class EigenThreads final : public Threads {
 
 }  // namespace
 
-void LaunchCpuBatchNormGrad(tf::OpKernelContext* context, const BatchNormGradArgs& args) {
+void LaunchCpuBatchNormGrad(tf::OpKernelContext* context,
+                            const BatchNormGradArgs& args) {
   std::string error;
   const Implementation* const implementation = SelectedImplementation(&error);
-  OP_REQUIRES(context, implementation != nullptr, absl::FailedPreconditionError(error));
+  OP_REQUIRES(context, implementation != nullptr,
+              absl::FailedPreconditionError(error));
   const size_t bytes = CpuBatchNormGradWorkspace(args.view);
   double small[kSmallWorkspaceBytes / sizeof(double)];
   void* workspace = small;
   tf::Tensor allocated;
   if (bytes > sizeof(small)) {
-    OP_REQUIRES_OK(context,
-                   context->allocate_temp(tf::DT_INT8, tf::TensorShape({static_cast<int64_t>(bytes)}),
-                                          &allocated));
+    OP_REQUIRES_OK(context, context->allocate_temp(
+                                tf::DT_INT8,
+                                tf::TensorShape({static_cast<int64_t>(bytes)}),
+                                &allocated));
     workspace = allocated.data();
   }
   EigenThreads threads(context->eigen_cpu_device());

@@ -1,5 +1,5 @@
-// Runs the CPU backend inside an op: TensorFlow's thread pool and memory, the forced
-// implementation. Knows nothing of ops or layouts.
+// Runs the CPU backend inside an op: TensorFlow's thread pool and memory, the
+// forced implementation. Knows nothing of ops or layouts.
 
 #ifndef TF_BN_OPS_CC_KERNELS_CPU_LAUNCH_H_
 #define TF_BN_OPS_CC_KERNELS_CPU_LAUNCH_H_
@@ -10,7 +10,8 @@
 
 namespace tf_bn_ops {
 
-// The library's name for an element type; all types that the ops are registered for.
+// The library's name for an element type; all types that the ops are registered
+// for.
 template <typename T>
 struct DTypeOf;
 template <>
@@ -30,9 +31,10 @@ struct DTypeOf<Eigen::bfloat16> {
   static constexpr DType value = DType::kBfloat16;
 };
 
-// Computes `args` on the op's Eigen thread pool. On failure (no memory for the workspace, an
-// unusable TF_BN_OPS_CPU_ISA) sets the context's status.
-void LaunchCpuBatchNormGrad(tensorflow::OpKernelContext* context, const BatchNormGradArgs& args);
+// Computes `args` on the op's Eigen thread pool. On failure (no memory for the
+// workspace, an unusable TF_BN_OPS_CPU_ISA) sets the context's status.
+void LaunchCpuBatchNormGrad(tensorflow::OpKernelContext* context,
+                            const BatchNormGradArgs& args);
 
 }  // namespace tf_bn_ops
 

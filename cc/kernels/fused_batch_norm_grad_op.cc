@@ -1,4 +1,5 @@
-// CPU kernels of TfBnOps>FusedBatchNormGrad, V2 and V3: validate, make the view, hand it on.
+// CPU kernels of TfBnOps>FusedBatchNormGrad, V2 and V3: validate, make the
+// view, hand it on.
 
 #include <string>
 
@@ -14,12 +15,14 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// Element type T of y_backprop and x; statistics are float. One class for all three versions:
-// they differ in types and in reserve_space_3, an input of V3 that only cuDNN reads.
+// Element type T of y_backprop and x; statistics are float. One class for all
+// three versions: they differ in types and in reserve_space_3, an input of V3
+// that only cuDNN reads.
 template <typename T>
 class FusedBatchNormGradOp : public tf::OpKernel {
  public:
-  explicit FusedBatchNormGradOp(tf::OpKernelConstruction* context) : OpKernel(context) {
+  explicit FusedBatchNormGradOp(tf::OpKernelConstruction* context)
+      : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("epsilon", &epsilon_));
     std::string data_format;
     OP_REQUIRES_OK(context, context->GetAttr("data_format", &data_format));
@@ -35,29 +38,36 @@ class FusedBatchNormGradOp : public tf::OpKernel {
     const tf::Tensor& mean = context->input(3);
     const tf::Tensor& variance = context->input(4);
 
-    // The messages are the built-in's, so that code which reads them goes on to work.
+    // The messages are the built-in's, so that code which reads them goes on to
+    // work.
     OP_REQUIRES(context, y_backprop.dims() == 4 || y_backprop.dims() == 5,
                 InvalidArgument("input must be 4 or 5-dimensional",
                                 y_backprop.shape().DebugString()));
-    OP_REQUIRES(
-        context, x.dims() == 4 || x.dims() == 5,
-        InvalidArgument("input must be 4 or 5-dimensional", x.shape().DebugString()));
+    OP_REQUIRES(context, x.dims() == 4 || x.dims() == 5,
+                InvalidArgument("input must be 4 or 5-dimensional",
+                                x.shape().DebugString()));
     OP_REQUIRES(context, scale.dims() == 1,
-                InvalidArgument("scale must be 1-dimensional", scale.shape().DebugString()));
+                InvalidArgument("scale must be 1-dimensional",
+                                scale.shape().DebugString()));
     OP_REQUIRES(context, mean.dims() == 1,
-                InvalidArgument("saved mean must be 1-dimensional", mean.shape().DebugString()));
-    OP_REQUIRES(
-        context, variance.dims() == 1,
-        InvalidArgument("saved variance must be 1-dimensional", variance.shape().DebugString()));
+                InvalidArgument("saved mean must be 1-dimensional",
+                                mean.shape().DebugString()));
+    OP_REQUIRES(context, variance.dims() == 1,
+                InvalidArgument("saved variance must be 1-dimensional",
+                                variance.shape().DebugString()));
     OP_REQUIRES(context, x.shape() == y_backprop.shape(),
-                InvalidArgument("x and y_backprop must have same shape, but x has shape ",
-                                x.shape().DebugString(), " and y_backprop has shape ",
-                                y_backprop.shape().DebugString()));
+                InvalidArgument(
+                    "x and y_backprop must have same shape, but x has shape ",
+                    x.shape().DebugString(), " and y_backprop has shape ",
+                    y_backprop.shape().DebugString()));
     const View view = ViewOf(x.shape());
-    const auto check_channels = [&](const char* name, const tf::Tensor& tensor) {
+    const auto check_channels = [&](const char* name,
+                                    const tf::Tensor& tensor) {
       OP_REQUIRES(
           context, tensor.NumElements() == view.channels,
-          InvalidArgument(name, " must have the same number of elements as the channels of x, got ",
+          InvalidArgument(name,
+                          " must have the same number of elements as the "
+                          "channels of x, got ",
                           tensor.NumElements(), " and ", view.channels));
     };
     check_channels("scale", scale);
@@ -80,19 +90,23 @@ class FusedBatchNormGradOp : public tf::OpKernel {
     args.variance = variance.data();
 
     tf::Tensor* x_backprop = nullptr;
-    OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0, 1}, 0, x.shape(),
-                                                                      &x_backprop));
+    OP_REQUIRES_OK(context, context->forward_input_or_allocate_output(
+                                {0, 1}, 0, x.shape(), &x_backprop));
     args.x_backprop = x_backprop->data();
     tf::Tensor* scale_backprop = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(1, scale.shape(), &scale_backprop));
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(1, scale.shape(), &scale_backprop));
     args.scale_backprop = scale_backprop->data();
     tf::Tensor* offset_backprop = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(2, scale.shape(), &offset_backprop));
+    OP_REQUIRES_OK(
+        context, context->allocate_output(2, scale.shape(), &offset_backprop));
     args.offset_backprop = offset_backprop->data();
     // Placeholders that stand where the forward op has mean and variance.
     tf::Tensor* placeholder = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(3, tf::TensorShape({0}), &placeholder));
-    OP_REQUIRES_OK(context, context->allocate_output(4, tf::TensorShape({0}), &placeholder));
+    OP_REQUIRES_OK(context, context->allocate_output(3, tf::TensorShape({0}),
+                                                     &placeholder));
+    OP_REQUIRES_OK(context, context->allocate_output(4, tf::TensorShape({0}),
+                                                     &placeholder));
 
     LaunchCpuBatchNormGrad(context, args);
   }
@@ -102,7 +116,8 @@ class FusedBatchNormGradOp : public tf::OpKernel {
     const int channel_dim = format_ == tf::FORMAT_NHWC ? shape.dims() - 1 : 1;
     View view{1, shape.dim_size(channel_dim), 1};
     for (int i = 0; i < channel_dim; ++i) view.outer *= shape.dim_size(i);
-    for (int i = channel_dim + 1; i < shape.dims(); ++i) view.inner *= shape.dim_size(i);
+    for (int i = channel_dim + 1; i < shape.dims(); ++i)
+      view.inner *= shape.dim_size(i);
     return view;
   }
 
@@ -111,17 +126,18 @@ class FusedBatchNormGradOp : public tf::OpKernel {
   bool is_training_;
 };
 
-REGISTER_KERNEL_BUILDER(
-    Name("TfBnOps>FusedBatchNormGrad").Device(tf::DEVICE_CPU).TypeConstraint<float>("T"),
-    FusedBatchNormGradOp<float>);
+REGISTER_KERNEL_BUILDER(Name("TfBnOps>FusedBatchNormGrad")
+                            .Device(tf::DEVICE_CPU)
+                            .TypeConstraint<float>("T"),
+                        FusedBatchNormGradOp<float>);
 
-#define REGISTER_CPU_KERNEL(op, T)                              \
-  REGISTER_KERNEL_BUILDER(Name("TfBnOps>" op)                   \
-                              .Device(tf::DEVICE_CPU)           \
-                              .TypeConstraint<T>("T")           \
-                              .TypeConstraint<float>("U"),      \
+#define REGISTER_CPU_KERNEL(op, T)                         \
+  REGISTER_KERNEL_BUILDER(Name("TfBnOps>" op)              \
+                              .Device(tf::DEVICE_CPU)      \
+                              .TypeConstraint<T>("T")      \
+                              .TypeConstraint<float>("U"), \
                           FusedBatchNormGradOp<T>)
-#define REGISTER_CPU_KERNELS(op)           \
+#define REGISTER_CPU_KERNELS(op)            \
   REGISTER_CPU_KERNEL(op, Eigen::half);     \
   REGISTER_CPU_KERNEL(op, Eigen::bfloat16); \
   REGISTER_CPU_KERNEL(op, float)

@@ -21,8 +21,8 @@ PartialTensorShape InputShape(InferenceContext* c, int i) {
 absl::Status TrainingBackpropShape(InferenceContext* c) {
   PartialTensorShape input_delta, channels;
   TF_RETURN_IF_ERROR(CheckTrainingBackpropShapes(
-      {InputShape(c, 0), InputShape(c, 1), InputShape(c, 2), InputShape(c, 3), InputShape(c, 4),
-       InputShape(c, 5)},
+      {InputShape(c, 0), InputShape(c, 1), InputShape(c, 2), InputShape(c, 3),
+       InputShape(c, 4), InputShape(c, 5)},
       &input_delta, &channels));
   ShapeHandle output;
   TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(input_delta, &output));

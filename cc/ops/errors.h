@@ -8,8 +8,8 @@
 
 namespace tf_bn_ops {
 
-// The parts, strings and numbers, in a row. (TensorFlow's function of this name is deprecated in
-// its newer versions.)
+// The parts, strings and numbers, in a row. (TensorFlow's function of this name
+// is deprecated in its newer versions.)
 template <typename... Parts>
 absl::Status InvalidArgument(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));

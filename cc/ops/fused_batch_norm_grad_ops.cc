@@ -1,6 +1,6 @@
-// Registers TfBnOps>FusedBatchNormGrad, V2 and V3: TensorFlow's own ops of these names, attribute
-// for attribute, outside TensorFlow. tests/test_fidelity.py compares the OpDefs with the
-// built-in's.
+// Registers TfBnOps>FusedBatchNormGrad, V2 and V3: TensorFlow's own ops of
+// these names, attribute for attribute, outside TensorFlow.
+// tests/test_fidelity.py compares the OpDefs with the built-in's.
 
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"

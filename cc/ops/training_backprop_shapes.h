@@ -1,5 +1,5 @@
-// The shapes that BatchNormTrainingBackprop accepts: one check for shape inference, where parts may
-// be unknown, and for the kernel, where nothing is.
+// The shapes that BatchNormTrainingBackprop accepts: one check for shape
+// inference, where parts may be unknown, and for the kernel, where nothing is.
 
 #ifndef TF_BN_OPS_CC_OPS_TRAINING_BACKPROP_SHAPES_H_
 #define TF_BN_OPS_CC_OPS_TRAINING_BACKPROP_SHAPES_H_
@@ -19,12 +19,14 @@ struct TrainingBackpropShapes {
   tensorflow::PartialTensorShape normalized_delta;  // (N, C, ...)
 };
 
-// OK if the shapes fit together as far as they are known; otherwise InvalidArgument with one
-// sentence that names the tensor at fault and both shapes. On success `input_delta` and
-// `channels`, a vector, are what is known of the shapes of the outputs.
-absl::Status CheckTrainingBackpropShapes(const TrainingBackpropShapes& shapes,
-                                         tensorflow::PartialTensorShape* input_delta,
-                                         tensorflow::PartialTensorShape* channels);
+// OK if the shapes fit together as far as they are known; otherwise
+// InvalidArgument with one sentence that names the tensor at fault and both
+// shapes. On success `input_delta` and `channels`, a vector, are what is known
+// of the shapes of the outputs.
+absl::Status CheckTrainingBackpropShapes(
+    const TrainingBackpropShapes& shapes,
+    tensorflow::PartialTensorShape* input_delta,
+    tensorflow::PartialTensorShape* channels);
 
 }  // namespace tf_bn_ops
 

@@ -1,8 +1,10 @@
-// The CPU kernels of the batch-norm gradient: one source for all layouts and element types,
-// compiled once for every line of isa_builds.txt with TF_BN_OPS_ISA set to its name.
+// The CPU kernels of the batch-norm gradient: one source for all layouts and
+// element types, compiled once for every line of isa_builds.txt with
+// TF_BN_OPS_ISA set to its name.
 //
-// The results of all builds are equal to the bit: sums run down columns in an order that does not
-// depend on the width of a vector, and no multiplication is fused with an addition.
+// The results of all builds are equal to the bit: sums run down columns in an
+// order that does not depend on the width of a vector, and no multiplication is
+// fused with an addition.
 
 #include "cc/cpu/isa/kernels.h"
 
@@ -15,8 +17,8 @@
 namespace tf_bn_ops {
 namespace {
 
-// Vectors per step along a row. A full cache line of float output is written at a time, and with
-// AVX-512, which has twice the registers, two of them.
+// Vectors per step along a row. A full cache line of float output is written at
+// a time, and with AVX-512, which has twice the registers, two of them.
 #if defined(__AVX512F__)
 constexpr int kUnroll = 2;
 #else
@@ -33,26 +35,29 @@ struct ColumnSums {
   alignas(kCacheLineBytes) double dy_xmu[kPaddedColumns];
 };
 
-// Coefficients of x_backprop for each column, in the type that it is computed in.
+// Coefficients of x_backprop for each column, in the type that it is computed
+// in.
 template <typename C>
 struct ColumnCoefficients {
   alignas(kCacheLineBytes) C mean[kPaddedColumns];
   alignas(kCacheLineBytes) C rstd[kPaddedColumns];
-  // Mean of y_backprop in two parts, so that y_backprop - mean loses nothing to cancellation
-  // when the mean is large against the differences.
+  // Mean of y_backprop in two parts, so that y_backprop - mean loses nothing to
+  // cancellation when the mean is large against the differences.
   alignas(kCacheLineBytes) C dy_mean[kPaddedColumns];
   alignas(kCacheLineBytes) C dy_mean_rest[kPaddedColumns];
-  alignas(kCacheLineBytes) C xhat_dy_mean[kPaddedColumns];  // scale_backprop / M
+  alignas(kCacheLineBytes) C
+      xhat_dy_mean[kPaddedColumns];  // scale_backprop / M
   alignas(kCacheLineBytes) C scale_rstd[kPaddedColumns];
 };
 
-// Rows of `columns` contiguous elements, `stride` elements apart, starting at element `at` of the
-// tensors.
+// Rows of `columns` contiguous elements, `stride` elements apart, starting at
+// element `at` of the tensors.
 struct Panel {
   int64_t at, rows, stride, columns;
 };
 
-// --- Reduce ---------------------------------------------------------------------------------------
+// --- Reduce
+// ---------------------------------------------------------------------------------------
 
 // For kUnrollHere vectors of columns and `rows` <= kRowGroup rows:
 //
@@ -60,7 +65,8 @@ struct Panel {
 //   xmu_sum = sum over rows of dy[r][c] * (x[r][c] - mean[c])
 //   sums.dy[c] += dy_sum;  sums.dy_xmu[c] += xmu_sum
 template <typename T, int kUnrollHere, bool kPartial>
-TFBN_INLINE void ReduceStep(const T* dy, const T* x, int64_t rows, int64_t stride, int64_t c, int n,
+TFBN_INLINE void ReduceStep(const T* dy, const T* x, int64_t rows,
+                            int64_t stride, int64_t c, int n,
                             ColumnSums& sums) {
   using Wide = decltype(Widen(Load(dy)));
   constexpr int kLanes = Compute<T>::kLanes;
@@ -74,9 +80,10 @@ TFBN_INLINE void ReduceStep(const T* dy, const T* x, int64_t rows, int64_t strid
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t at = r * stride + c;
     for (int u = 0; u < kUnrollHere; ++u) {
-      const Wide dy_wide =
-          Widen(kPartial ? LoadPartial(dy + at, n) : Load(dy + at + u * kLanes));
-      const Wide x_wide = Widen(kPartial ? LoadPartial(x + at, n) : Load(x + at + u * kLanes));
+      const Wide dy_wide = Widen(kPartial ? LoadPartial(dy + at, n)
+                                          : Load(dy + at + u * kLanes));
+      const Wide x_wide =
+          Widen(kPartial ? LoadPartial(x + at, n) : Load(x + at + u * kLanes));
       for (int p = 0; p < Wide::kParts; ++p) {
         const int v = u * Wide::kParts + p;
         dy_sum[v] += dy_wide.part[p];
@@ -93,15 +100,18 @@ TFBN_INLINE void ReduceStep(const T* dy, const T* x, int64_t rows, int64_t strid
 }
 
 template <typename T>
-void ReducePanel(const T* dy, const T* x, const Panel& panel, ColumnSums& sums) {
+void ReducePanel(const T* dy, const T* x, const Panel& panel,
+                 ColumnSums& sums) {
   constexpr int kLanes = Compute<T>::kLanes;
   for (int64_t r = 0; r < panel.rows; r += kRowGroup) {
-    const int64_t rows = panel.rows - r < kRowGroup ? panel.rows - r : kRowGroup;
+    const int64_t rows =
+        panel.rows - r < kRowGroup ? panel.rows - r : kRowGroup;
     const T* dy_row = dy + panel.at + r * panel.stride;
     const T* x_row = x + panel.at + r * panel.stride;
     int64_t c = 0;
     for (; c + kUnroll * kLanes <= panel.columns; c += kUnroll * kLanes) {
-      ReduceStep<T, kUnroll, false>(dy_row, x_row, rows, panel.stride, c, 0, sums);
+      ReduceStep<T, kUnroll, false>(dy_row, x_row, rows, panel.stride, c, 0,
+                                    sums);
     }
     for (; c + kLanes <= panel.columns; c += kLanes) {
       ReduceStep<T, 1, false>(dy_row, x_row, rows, panel.stride, c, 0, sums);
@@ -113,8 +123,8 @@ void ReducePanel(const T* dy, const T* x, const Panel& panel, ColumnSums& sums) 
   }
 }
 
-// Adds up `n` neighbouring columns in eight interleaved chains: short chains for speed, a fixed
-// number of them for the same bits in every build.
+// Adds up `n` neighbouring columns in eight interleaved chains: short chains
+// for speed, a fixed number of them for the same bits in every build.
 double AddColumns(const double* column, int64_t n) {
   double chain[8] = {};
   const int64_t whole = n / 8 * 8;
@@ -133,25 +143,28 @@ void ClearColumns(int64_t columns, ColumnSums& sums) {
   }
 }
 
-// Rows of a tile: whole rows of `fold` outer indices, then one row of what is left.
+// Rows of a tile: whole rows of `fold` outer indices, then one row of what is
+// left.
 struct RowPanels {
   Panel whole, rest;
 };
 
-RowPanels PanelsOf(const View& view, const Partition& partition, const Tile& tile) {
+RowPanels PanelsOf(const View& view, const Partition& partition,
+                   const Tile& tile) {
   const int64_t row = view.channels * view.inner;
   const int64_t columns = (tile.c1 - tile.c0) * view.inner;
   const int64_t count = tile.block.o1 - tile.block.o0;
   const int64_t whole = count / partition.fold;
   const int64_t at = tile.block.o0 * row + tile.c0 * view.inner;
   const int64_t stride = partition.fold * row;
-  return RowPanels{{at, whole, stride, partition.fold * columns},
-                   {at + whole * stride, 1, stride, count % partition.fold * columns}};
+  return RowPanels{
+      {at, whole, stride, partition.fold * columns},
+      {at + whole * stride, 1, stride, count % partition.fold * columns}};
 }
 
 template <typename T>
-void Reduce(const BatchNormGradArgs& args, const Partition& partition, const Tile& tile,
-            const ChannelSums& out) {
+void Reduce(const BatchNormGradArgs& args, const Partition& partition,
+            const Tile& tile, const ChannelSums& out) {
   const T* dy = static_cast<const T*>(args.y_backprop);
   const T* x = static_cast<const T*>(args.x);
   const View& view = args.view;
@@ -165,7 +178,8 @@ void Reduce(const BatchNormGradArgs& args, const Partition& partition, const Til
       const double mean = LoadAsDouble(args.stat_dtype, args.mean, c);
       for (int64_t i = 0; i < view.inner; ++i) sums.mean[column++] = mean;
     }
-    for (; column < columns; ++column) sums.mean[column] = sums.mean[column - row_columns];
+    for (; column < columns; ++column)
+      sums.mean[column] = sums.mean[column - row_columns];
     ClearColumns(columns, sums);
     ReducePanel(dy, x, panels.whole, sums);
     ReducePanel(dy, x, panels.rest, sums);
@@ -183,35 +197,43 @@ void Reduce(const BatchNormGradArgs& args, const Partition& partition, const Til
   const int64_t length = tile.block.i1 - tile.block.i0;
   for (int64_t c = tile.c0; c < tile.c1; ++c) {
     const double mean = LoadAsDouble(args.stat_dtype, args.mean, c);
-    for (int64_t column = 0; column < kRunColumns; ++column) sums.mean[column] = mean;
+    for (int64_t column = 0; column < kRunColumns; ++column)
+      sums.mean[column] = mean;
     ClearColumns(kRunColumns, sums);
     for (int64_t o = tile.block.o0; o < tile.block.o1; ++o) {
       const int64_t at = (o * view.channels + c) * view.inner + tile.block.i0;
       const int64_t runs = length / kRunColumns;
       ReducePanel(dy, x, Panel{at, runs, kRunColumns, kRunColumns}, sums);
-      ReducePanel(dy, x, Panel{at + runs * kRunColumns, 1, kRunColumns, length % kRunColumns},
-                  sums);
+      ReducePanel(
+          dy, x,
+          Panel{at + runs * kRunColumns, 1, kRunColumns, length % kRunColumns},
+          sums);
     }
     out.dy[c] = AddColumns(sums.dy, kRunColumns);
     out.dy_xmu[c] = AddColumns(sums.dy_xmu, kRunColumns);
   }
 }
 
-// --- Apply ----------------------------------------------------------------------------------------
+// --- Apply
+// ----------------------------------------------------------------------------------------
 
 // For kUnrollHere vectors of columns and `rows` rows:
 //
 //   frozen:    out[r][c] = scale_rstd[c] * dy[r][c]
-//   training:  out[r][c] = scale_rstd[c] * (((dy[r][c] - dy_mean[c]) - dy_mean_rest[c])
+//   training:  out[r][c] = scale_rstd[c] * (((dy[r][c] - dy_mean[c]) -
+//   dy_mean_rest[c])
 //                          - ((x[r][c] - mean[c]) * rstd[c]) * xhat_dy_mean[c])
-template <typename T, int kUnrollHere, bool kPartial, bool kTraining, bool kStream>
-TFBN_INLINE void ApplyStep(const T* dy, const T* x, T* out, int64_t rows, int64_t stride, int64_t c,
-                           int n,
-                           const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
+template <typename T, int kUnrollHere, bool kPartial, bool kTraining,
+          bool kStream>
+TFBN_INLINE void ApplyStep(
+    const T* dy, const T* x, T* out, int64_t rows, int64_t stride, int64_t c,
+    int n,
+    const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
   using V = typename Compute<T>::Vector;
   constexpr int kLanes = Compute<T>::kLanes;
-  V mean[kUnrollHere], rstd[kUnrollHere], dy_mean[kUnrollHere], dy_mean_rest[kUnrollHere],
-      xhat_dy_mean[kUnrollHere], scale_rstd[kUnrollHere];
+  V mean[kUnrollHere], rstd[kUnrollHere], dy_mean[kUnrollHere],
+      dy_mean_rest[kUnrollHere], xhat_dy_mean[kUnrollHere],
+      scale_rstd[kUnrollHere];
   for (int u = 0; u < kUnrollHere; ++u) {
     const int64_t at = c + u * kLanes;
     scale_rstd[u] = Load(coefficients.scale_rstd + at);
@@ -244,37 +266,41 @@ TFBN_INLINE void ApplyStep(const T* dy, const T* x, T* out, int64_t rows, int64_
 }
 
 template <typename T, bool kTraining, bool kStream>
-void ApplyPanel(const T* dy, const T* x, T* out, const Panel& panel,
-                const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
+void ApplyPanel(
+    const T* dy, const T* x, T* out, const Panel& panel,
+    const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
   constexpr int kLanes = Compute<T>::kLanes;
   for (int64_t r = 0; r < panel.rows; r += kRowGroup) {
-    const int64_t rows = panel.rows - r < kRowGroup ? panel.rows - r : kRowGroup;
+    const int64_t rows =
+        panel.rows - r < kRowGroup ? panel.rows - r : kRowGroup;
     const int64_t at = panel.at + r * panel.stride;
     int64_t c = 0;
     for (; c + kUnroll * kLanes <= panel.columns; c += kUnroll * kLanes) {
-      ApplyStep<T, kUnroll, false, kTraining, kStream>(dy + at, x + at, out + at, rows,
-                                                       panel.stride, c, 0, coefficients);
+      ApplyStep<T, kUnroll, false, kTraining, kStream>(
+          dy + at, x + at, out + at, rows, panel.stride, c, 0, coefficients);
     }
     for (; c + kLanes <= panel.columns; c += kLanes) {
-      ApplyStep<T, 1, false, kTraining, kStream>(dy + at, x + at, out + at, rows, panel.stride, c,
-                                                 0, coefficients);
+      ApplyStep<T, 1, false, kTraining, kStream>(
+          dy + at, x + at, out + at, rows, panel.stride, c, 0, coefficients);
     }
     if (c < panel.columns) {
-      ApplyStep<T, 1, true, kTraining, kStream>(dy + at, x + at, out + at, rows, panel.stride, c,
-                                                static_cast<int>(panel.columns - c), coefficients);
+      ApplyStep<T, 1, true, kTraining, kStream>(
+          dy + at, x + at, out + at, rows, panel.stride, c,
+          static_cast<int>(panel.columns - c), coefficients);
     }
   }
 }
 
 template <typename T>
-void ApplyPanel(const BatchNormGradArgs& args, const Panel& panel, bool stream,
-                const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
+void ApplyPanel(
+    const BatchNormGradArgs& args, const Panel& panel, bool stream,
+    const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
   if (panel.rows == 0 || panel.columns == 0) return;
   const T* dy = static_cast<const T*>(args.y_backprop);
   const T* x = static_cast<const T*>(args.x);
   T* out = static_cast<T*>(args.x_backprop);
-  // Streaming stores want whole, aligned vectors; every row of a panel has the same alignment or
-  // the panel is stored the ordinary way.
+  // Streaming stores want whole, aligned vectors; every row of a panel has the
+  // same alignment or the panel is stored the ordinary way.
   const bool aligned =
       (reinterpret_cast<uintptr_t>(out + panel.at) % kCacheLineBytes == 0) &&
       (panel.rows == 1 || panel.stride * sizeof(T) % kCacheLineBytes == 0);
@@ -295,18 +321,23 @@ void ApplyPanel(const BatchNormGradArgs& args, const Panel& panel, bool stream,
 
 // Sets the coefficients of channel `c` for columns [first, first + n).
 template <typename C>
-void SetCoefficients(const BatchNormGradArgs& args, const ChannelSums& sums, int64_t c,
-                     int64_t first, int64_t n, ColumnCoefficients<C>& coefficients) {
+void SetCoefficients(const BatchNormGradArgs& args, const ChannelSums& sums,
+                     int64_t c, int64_t first, int64_t n,
+                     ColumnCoefficients<C>& coefficients) {
   const double m = static_cast<double>(ElementsPerChannel(args.view));
   const double rstd = Rstd(args, c);
   const double scale = LoadAsDouble(args.stat_dtype, args.scale, c);
   const double dy_mean = sums.dy[c] / m;
-  const C mean_part = static_cast<C>(LoadAsDouble(args.stat_dtype, args.mean, c));
+  const C mean_part =
+      static_cast<C>(LoadAsDouble(args.stat_dtype, args.mean, c));
   const C rstd_part = static_cast<C>(rstd);
   const C dy_mean_part = static_cast<C>(dy_mean);
-  // Infinity minus infinity would be NaN where the sum itself is a plain infinity.
+  // Infinity minus infinity would be NaN where the sum itself is a plain
+  // infinity.
   const bool finite = dy_mean - dy_mean == 0;
-  const C rest_part = finite ? static_cast<C>(dy_mean - static_cast<double>(dy_mean_part)) : C{0};
+  const C rest_part =
+      finite ? static_cast<C>(dy_mean - static_cast<double>(dy_mean_part))
+             : C{0};
   const C xhat_part = static_cast<C>(rstd * sums.dy_xmu[c] / m);
   const C scale_part = static_cast<C>(scale * rstd);
   for (int64_t i = first; i < first + n; ++i) {
@@ -320,8 +351,8 @@ void SetCoefficients(const BatchNormGradArgs& args, const ChannelSums& sums, int
 }
 
 template <typename T>
-void Apply(const BatchNormGradArgs& args, const Partition& partition, const Tile& tile,
-           const ChannelSums& sums, bool stream) {
+void Apply(const BatchNormGradArgs& args, const Partition& partition,
+           const Tile& tile, const ChannelSums& sums, bool stream) {
   const View& view = args.view;
   ColumnCoefficients<typename Compute<T>::Scalar> coefficients;
   if (partition.kind == Partition::kRows) {
@@ -329,8 +360,9 @@ void Apply(const BatchNormGradArgs& args, const Partition& partition, const Tile
     const int64_t row_columns = (tile.c1 - tile.c0) * view.inner;
     for (int64_t f = 0; f < partition.fold; ++f) {
       for (int64_t c = tile.c0; c < tile.c1; ++c) {
-        SetCoefficients(args, sums, c, f * row_columns + (c - tile.c0) * view.inner, view.inner,
-                        coefficients);
+        SetCoefficients(args, sums, c,
+                        f * row_columns + (c - tile.c0) * view.inner,
+                        view.inner, coefficients);
       }
     }
     ApplyPanel<T>(args, panels.whole, stream, coefficients);
@@ -343,18 +375,25 @@ void Apply(const BatchNormGradArgs& args, const Partition& partition, const Tile
         int64_t at = (o * view.channels + c) * view.inner + tile.block.i0;
         int64_t left = length;
         const T* out = static_cast<const T*>(args.x_backprop) + at;
-        const int64_t misaligned = reinterpret_cast<uintptr_t>(out) % kCacheLineBytes;
-        if (stream && misaligned != 0) {  // A short first row makes all others aligned.
-          int64_t head = (kCacheLineBytes - misaligned) / static_cast<int64_t>(sizeof(T));
+        const int64_t misaligned =
+            reinterpret_cast<uintptr_t>(out) % kCacheLineBytes;
+        if (stream &&
+            misaligned != 0) {  // A short first row makes all others aligned.
+          int64_t head =
+              (kCacheLineBytes - misaligned) / static_cast<int64_t>(sizeof(T));
           if (head > left) head = left;
-          ApplyPanel<T>(args, Panel{at, 1, kRunColumns, head}, false, coefficients);
+          ApplyPanel<T>(args, Panel{at, 1, kRunColumns, head}, false,
+                        coefficients);
           at += head;
           left -= head;
         }
         const int64_t runs = left / kRunColumns;
-        ApplyPanel<T>(args, Panel{at, runs, kRunColumns, kRunColumns}, stream, coefficients);
-        ApplyPanel<T>(args, Panel{at + runs * kRunColumns, 1, kRunColumns, left % kRunColumns},
-                      stream, coefficients);
+        ApplyPanel<T>(args, Panel{at, runs, kRunColumns, kRunColumns}, stream,
+                      coefficients);
+        ApplyPanel<T>(
+            args,
+            Panel{at + runs * kRunColumns, 1, kRunColumns, left % kRunColumns},
+            stream, coefficients);
       }
     }
   }

@@ -1,4 +1,5 @@
-// What one instruction-set build of the CPU kernels offers to the driver (cc/cpu).
+// What one instruction-set build of the CPU kernels offers to the driver
+// (cc/cpu).
 
 #ifndef TF_BN_OPS_CC_CPU_ISA_KERNELS_H_
 #define TF_BN_OPS_CC_CPU_ISA_KERNELS_H_
@@ -10,8 +11,8 @@
 
 namespace tf_bn_ops {
 
-// Channels [c0, c1) of one block. In kRows the group must have at most kMaxColumns columns
-// (fold * (c1 - c0) * inner), and all channels if fold > 1.
+// Channels [c0, c1) of one block. In kRows the group must have at most
+// kMaxColumns columns (fold * (c1 - c0) * inner), and all channels if fold > 1.
 struct Tile {
   Block block;
   int64_t c0, c1;
@@ -25,12 +26,12 @@ struct ChannelSums {
 
 struct Kernels {
   // Writes the sums over the tile to sums.dy[c0..c1) and sums.dy_xmu[c0..c1).
-  using Reduce = void (*)(const BatchNormGradArgs&, const Partition&, const Tile&,
-                          const ChannelSums& sums);
-  // Writes x_backprop of the tile from the sums over the whole view. `stream`: store around the
-  // cache, for results that nobody will read from it.
-  using Apply = void (*)(const BatchNormGradArgs&, const Partition&, const Tile&,
-                         const ChannelSums& sums, bool stream);
+  using Reduce = void (*)(const BatchNormGradArgs&, const Partition&,
+                          const Tile&, const ChannelSums& sums);
+  // Writes x_backprop of the tile from the sums over the whole view. `stream`:
+  // store around the cache, for results that nobody will read from it.
+  using Apply = void (*)(const BatchNormGradArgs&, const Partition&,
+                         const Tile&, const ChannelSums& sums, bool stream);
 
   Reduce reduce[kNumDTypes];  // Indexed by DType.
   Apply apply[kNumDTypes];

@@ -1,8 +1,10 @@
-// The vectors of one instruction set: loads, stores, conversions. All arithmetic in kernels.cc is
-// written with the operators that GCC and Clang give to vector types.
+// The vectors of one instruction set: loads, stores, conversions. All
+// arithmetic in kernels.cc is written with the operators that GCC and Clang
+// give to vector types.
 //
-// Included only by translation units of this folder, each of which is compiled once per line of
-// isa_builds.txt. Everything is static: nothing of it may be shared between builds.
+// Included only by translation units of this folder, each of which is compiled
+// once per line of isa_builds.txt. Everything is static: nothing of it may be
+// shared between builds.
 
 #ifndef TF_BN_OPS_CC_CPU_ISA_VEC_H_
 #define TF_BN_OPS_CC_CPU_ISA_VEC_H_
@@ -13,7 +15,8 @@
 #include "cc/core/dtype.h"
 
 #if defined(__x86_64__)
-// GCC 12 reports the deliberately undefined pass-through operands inside its own intrinsics.
+// GCC 12 reports the deliberately undefined pass-through operands inside its
+// own intrinsics.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -44,7 +47,8 @@ typedef float VF __attribute__((vector_size(kVectorBytes)));
 typedef double VD __attribute__((vector_size(kVectorBytes)));
 typedef uint32_t VU __attribute__((vector_size(kVectorBytes)));
 
-// --- Plain loads and stores, any alignment ------------------------------------------------------
+// --- Plain loads and stores, any alignment
+// ------------------------------------------------------
 
 template <typename V, typename T>
 TFBN_INLINE V LoadBits(const T* p) {
@@ -62,7 +66,8 @@ TFBN_INLINE VD Load(const double* p) { return LoadBits<VD>(p); }
 TFBN_INLINE void Store(float* p, VF v) { StoreBits(p, v); }
 TFBN_INLINE void Store(double* p, VD v) { StoreBits(p, v); }
 
-// --- 16-bit types: a vector of them is half as long as VF ---------------------------------------
+// --- 16-bit types: a vector of them is half as long as VF
+// ---------------------------------------
 
 #if defined(__AVX512F__)
 using Half = __m256i;
@@ -91,18 +96,23 @@ TFBN_INLINE Half NarrowBfloat16(VF v) {
   const VU bits = (VU)v;
   const VU rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const VU quiet_nan = (bits >> 16) | 0x0040u;
-  return NarrowBits(Select((VU)((bits & 0x7fffffffu) > 0x7f800000u), quiet_nan, rounded));
+  return NarrowBits(
+      Select((VU)((bits & 0x7fffffffu) > 0x7f800000u), quiet_nan, rounded));
 }
 
 #if defined(__AVX512F__)
 TFBN_INLINE VF WidenFloat16(Half v) { return _mm512_cvtph_ps(v); }
-TFBN_INLINE Half NarrowFloat16(VF v) { return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT); }
+TFBN_INLINE Half NarrowFloat16(VF v) {
+  return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT);
+}
 #elif defined(__F16C__)
 TFBN_INLINE VF WidenFloat16(Half v) { return _mm256_cvtph_ps(v); }
-TFBN_INLINE Half NarrowFloat16(VF v) { return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT); }
+TFBN_INLINE Half NarrowFloat16(VF v) {
+  return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT);
+}
 #else
-// The scalar conversions of cc/core/dtype.h, lane by lane with selects. All float operands are
-// normal, so flushing of subnormals cannot change a result.
+// The scalar conversions of cc/core/dtype.h, lane by lane with selects. All
+// float operands are normal, so flushing of subnormals cannot change a result.
 TFBN_INLINE VF WidenFloat16(Half v) {
   const VU h = WidenBits(v);
   const VU magnitude = h & 0x7fffu;
@@ -111,7 +121,8 @@ TFBN_INLINE VF WidenFloat16(Half v) {
   const VU non_finite = 0x7f800000u | ((magnitude & 0x3ffu) << 13);
   // Subnormal halves: 2^-14 plus the fraction, minus 2^-14 (0x38800000).
   const VU two_to_minus_14 = VU{} + 0x38800000u;
-  const VU subnormal = (VU)((VF)(two_to_minus_14 | (magnitude << 13)) - (VF)two_to_minus_14);
+  const VU subnormal =
+      (VU)((VF)(two_to_minus_14 | (magnitude << 13)) - (VF)two_to_minus_14);
   VU bits = Select((VU)(magnitude < 0x0400u), subnormal, normal);
   bits = Select((VU)(magnitude >= 0x7c00u), non_finite, bits);
   return (VF)(sign | bits);
@@ -126,17 +137,23 @@ TFBN_INLINE Half NarrowFloat16(VF v) {
   const VU normal = (rebiased + 0x0fffu + ((rebiased >> 13) & 1u)) >> 13;
   VU result = Select((VU)(magnitude < 0x38800000u), subnormal, normal);
   result = Select((VU)(magnitude >= 0x477ff000u), VU{} + 0x7c00u, result);
-  result = Select((VU)(magnitude > 0x7f800000u), 0x7e00u | ((magnitude >> 13) & 0x3ffu), result);
+  result = Select((VU)(magnitude > 0x7f800000u),
+                  0x7e00u | ((magnitude >> 13) & 0x3ffu), result);
   return NarrowBits(sign | result);
 }
 #endif
 
-TFBN_INLINE VF Load(const Float16* p) { return WidenFloat16(LoadBits<Half>(p)); }
-TFBN_INLINE VF Load(const Bfloat16* p) { return WidenBfloat16(LoadBits<Half>(p)); }
+TFBN_INLINE VF Load(const Float16* p) {
+  return WidenFloat16(LoadBits<Half>(p));
+}
+TFBN_INLINE VF Load(const Bfloat16* p) {
+  return WidenBfloat16(LoadBits<Half>(p));
+}
 TFBN_INLINE void Store(Float16* p, VF v) { StoreBits(p, NarrowFloat16(v)); }
 TFBN_INLINE void Store(Bfloat16* p, VF v) { StoreBits(p, NarrowBfloat16(v)); }
 
-// --- The vector that elements of T are computed in ----------------------------------------------
+// --- The vector that elements of T are computed in
+// ----------------------------------------------
 
 template <typename T>
 struct Compute {
@@ -151,7 +168,8 @@ struct Compute<double> {
   static constexpr int kLanes = kDoubleLanes;
 };
 
-// `kParts` vectors of double that together hold the lanes of a compute vector, in order.
+// `kParts` vectors of double that together hold the lanes of a compute vector,
+// in order.
 struct WideF {
   static constexpr int kParts = 2;
   VD part[kParts];
@@ -174,7 +192,9 @@ TFBN_INLINE WideF Widen(VF v) {
                 _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1))}};
 }
 #elif defined(__SSE2__)
-TFBN_INLINE WideF Widen(VF v) { return WideF{{_mm_cvtps_pd(v), _mm_cvtps_pd(_mm_movehl_ps(v, v))}}; }
+TFBN_INLINE WideF Widen(VF v) {
+  return WideF{{_mm_cvtps_pd(v), _mm_cvtps_pd(_mm_movehl_ps(v, v))}};
+}
 #else
 TFBN_INLINE WideF Widen(VF v) {
   WideF w;
@@ -186,10 +206,13 @@ TFBN_INLINE WideF Widen(VF v) {
 }
 #endif
 
-// --- The last n < lanes elements of a row -------------------------------------------------------
+// --- The last n < lanes elements of a row
+// -------------------------------------------------------
 
 #if defined(__AVX512F__)
-TFBN_INLINE __mmask16 FirstLanes(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
+TFBN_INLINE __mmask16 FirstLanes(int n) {
+  return static_cast<__mmask16>((1u << n) - 1u);
+}
 TFBN_INLINE VF LoadPartial(const float* p, int n) {
   return _mm512_maskz_loadu_ps(FirstLanes(n), p);
 }
@@ -229,23 +252,38 @@ TFBN_INLINE void StorePartial(T* p, typename Compute<T>::Vector v, int n) {
 }
 #endif
 
-// --- Stores that bypass the cache; `p` is aligned to the size of the stored vector --------------
+// --- Stores that bypass the cache; `p` is aligned to the size of the stored
+// vector --------------
 
 #if defined(__AVX512F__)
-TFBN_INLINE void StreamBits(void* p, VF v) { _mm512_stream_ps(static_cast<float*>(p), v); }
-TFBN_INLINE void StreamBits(void* p, VD v) { _mm512_stream_pd(static_cast<double*>(p), v); }
+TFBN_INLINE void StreamBits(void* p, VF v) {
+  _mm512_stream_ps(static_cast<float*>(p), v);
+}
+TFBN_INLINE void StreamBits(void* p, VD v) {
+  _mm512_stream_pd(static_cast<double*>(p), v);
+}
 TFBN_INLINE void StreamBits(void* p, __m256i v) {
   _mm256_stream_si256(static_cast<__m256i*>(p), v);
 }
 TFBN_INLINE void StreamFence() { _mm_sfence(); }
 #elif defined(__AVX2__)
-TFBN_INLINE void StreamBits(void* p, VF v) { _mm256_stream_ps(static_cast<float*>(p), v); }
-TFBN_INLINE void StreamBits(void* p, VD v) { _mm256_stream_pd(static_cast<double*>(p), v); }
-TFBN_INLINE void StreamBits(void* p, __m128i v) { _mm_stream_si128(static_cast<__m128i*>(p), v); }
+TFBN_INLINE void StreamBits(void* p, VF v) {
+  _mm256_stream_ps(static_cast<float*>(p), v);
+}
+TFBN_INLINE void StreamBits(void* p, VD v) {
+  _mm256_stream_pd(static_cast<double*>(p), v);
+}
+TFBN_INLINE void StreamBits(void* p, __m128i v) {
+  _mm_stream_si128(static_cast<__m128i*>(p), v);
+}
 TFBN_INLINE void StreamFence() { _mm_sfence(); }
 #elif defined(__SSE2__)
-TFBN_INLINE void StreamBits(void* p, VF v) { _mm_stream_ps(static_cast<float*>(p), v); }
-TFBN_INLINE void StreamBits(void* p, VD v) { _mm_stream_pd(static_cast<double*>(p), v); }
+TFBN_INLINE void StreamBits(void* p, VF v) {
+  _mm_stream_ps(static_cast<float*>(p), v);
+}
+TFBN_INLINE void StreamBits(void* p, VD v) {
+  _mm_stream_pd(static_cast<double*>(p), v);
+}
 TFBN_INLINE void StreamBits(void* p, Half v) {
   long long bits;
   std::memcpy(&bits, &v, sizeof(bits));

@@ -1,0 +1,162 @@
+"""The C ABI of the TensorFlow-free core as a Python function, through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+
+from tf_bn_ops import _loader, _op_table
+
+# The values of the TFBN_ enumeration in cc/c_api/tf_bn_ops_c.h.
+DTYPE_CODES = {"float32": 0, "half": 1, "bfloat16": 2, "float64": 3}
+
+
+class Args(ctypes.Structure):
+    """tfbn_batch_norm_grad_args of cc/c_api/tf_bn_ops_c.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("outer", "channels", "inner")),
+        *(
+            (name, ctypes.c_int32)
+            for name in ("dtype", "stat_dtype", "is_training", "variance_is_rstd")
+        ),
+        ("epsilon", ctypes.c_double),
+        *(
+            (name, ctypes.c_void_p)
+            for name in (
+                "y_backprop",
+                "x",
+                "scale",
+                "mean",
+                "variance",
+                "x_backprop",
+                "scale_backprop",
+                "offset_backprop",
+            )
+        ),
+    )
+
+
+class PartitionInfo(ctypes.Structure):
+    """tfbn_partition_info of cc/c_api/tf_bn_ops_c.h."""
+
+    _fields_ = tuple((name, ctypes.c_int64) for name in ("blocks", "fold", "workspace_bytes"))
+
+
+@functools.lru_cache(maxsize=None)
+def library() -> ctypes.CDLL:
+    """The core library, with argument types declared."""
+    lib = ctypes.CDLL(_loader.core_library_path())
+    lib.tfbn_cpu_batch_norm_grad.argtypes = [
+        ctypes.POINTER(Args),
+        ctypes.c_char_p,
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+    ]
+    lib.tfbn_cpu_implementation.restype = ctypes.c_char_p
+    lib.tfbn_cpu_implementation.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_int)]
+    lib.tfbn_partition.argtypes = [
+        *[ctypes.c_int64] * 3,
+        ctypes.POINTER(PartitionInfo),
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+    ]
+    return lib
+
+
+def implementations(*, supported_only: bool = True) -> list[str]:
+    """Names of the CPU implementations, fastest first."""
+    names = []
+    supported = ctypes.c_int(0)
+    while (name := library().tfbn_cpu_implementation(len(names), supported)) is not None:
+        names.append((name.decode(), bool(supported.value)))
+    return [name for name, runs in names if runs or not supported_only]
+
+
+def partition(outer: int, channels: int, inner: int) -> PartitionInfo:
+    """The fixed partition of a view."""
+    info = PartitionInfo()
+    error = ctypes.create_string_buffer(256)
+    if library().tfbn_partition(outer, channels, inner, info, error, len(error)) != 0:
+        raise ValueError(error.value.decode())
+    return info
+
+
+@dataclasses.dataclass
+class Problem:
+    """Inputs of one batch-norm gradient on the view [outer, channels, inner]."""
+
+    y_backprop: np.ndarray  # [outer, channels, inner]
+    x: np.ndarray  # the same
+    scale: np.ndarray  # [channels], as mean and variance
+    mean: np.ndarray
+    variance: np.ndarray
+    epsilon: float = 1e-3
+    is_training: bool = True
+
+
+@dataclasses.dataclass
+class Result:
+    """Outputs of one batch-norm gradient."""
+
+    x_backprop: np.ndarray
+    scale_backprop: np.ndarray
+    offset_backprop: np.ndarray
+
+    def bits(self) -> bytes:
+        return b"".join(
+            a.tobytes() for a in (self.x_backprop, self.scale_backprop, self.offset_backprop)
+        )
+
+
+def run(
+    problem: Problem,
+    *,
+    implementation: str | None = None,
+    threads: int = 1,
+    x_backprop: np.ndarray | None = None,
+    **overrides: Any,
+) -> Result:
+    """Runs the CPU backend; `x_backprop` is written if given. Raises ValueError with its sentence.
+
+    `overrides` replace fields of the C struct, for tests of its checks.
+    """
+    p = problem
+    outer, channels, inner = p.x.shape
+    result = Result(
+        np.empty_like(p.x) if x_backprop is None else x_backprop,
+        np.empty_like(p.scale),
+        np.empty_like(p.scale),
+    )
+    fields: dict[str, Any] = {
+        "outer": outer,
+        "channels": channels,
+        "inner": inner,
+        "dtype": DTYPE_CODES[_op_table.dtype_of(p.x).name],
+        "stat_dtype": DTYPE_CODES[_op_table.dtype_of(p.scale).name],
+        "is_training": p.is_training,
+        "variance_is_rstd": 0,
+        "epsilon": p.epsilon,
+        "y_backprop": p.y_backprop.ctypes.data,
+        "x": p.x.ctypes.data,
+        "scale": p.scale.ctypes.data,
+        "mean": p.mean.ctypes.data,
+        "variance": p.variance.ctypes.data,
+        "x_backprop": result.x_backprop.ctypes.data,
+        "scale_backprop": result.scale_backprop.ctypes.data,
+        "offset_backprop": result.offset_backprop.ctypes.data,
+    }
+    fields.update(overrides)
+    error = ctypes.create_string_buffer(512)
+    name = None if implementation is None else implementation.encode()
+    status = library().tfbn_cpu_batch_norm_grad(
+        Args(**fields), name, threads, error, ctypes.c_size_t(len(error))
+    )
+    if status != 0:
+        raise ValueError(error.value.decode())
+    return result

@@ -1,0 +1,284 @@
+"""The CPU backend through the C ABI, without TensorFlow.
+
+Promised: results within a few roundings of the output type of the formula in float64; sums exact
+where the terms are; the same bits for every instruction-set build, thread count, alignment, and in
+place; the documented errors.
+"""
+
+from __future__ import annotations
+
+import c_abi
+import numpy as np
+import pytest
+from c_abi import Problem, Result
+
+from tf_bn_ops._op_table import DTYPES
+
+# Views whose sizes lie around the places where the code changes its way: vector widths (4 to 16
+# lanes, two or four vectors a step), rows of 8, runs of 64 columns, 1024 columns a row, 2^15
+# elements for threads, 2^16 for a second block.
+VIEWS = [
+    (1, 1, 1),
+    (2, 1, 1),
+    (7, 1, 1),
+    (129, 1, 1),
+    (1, 5, 1),
+    (9, 2, 1),
+    (100, 3, 1),
+    (67, 4, 1),
+    (33, 7, 1),
+    (40, 15, 1),
+    (41, 16, 1),
+    (23, 17, 1),
+    (31, 33, 1),
+    (19, 63, 1),
+    (18, 64, 1),
+    (17, 65, 1),
+    (11, 127, 1),
+    (5, 1000, 1),
+    (9, 1025, 1),
+    (3, 2100, 1),
+    (1500, 48, 1),
+    (4000, 40, 1),
+    (8, 3, 2),
+    (9, 5, 49),
+    (10, 40, 49),
+    (8, 2, 1024),
+    (9, 2, 1025),
+    (2, 3, 63),
+    (2, 3, 64),
+    (2, 3, 65),
+    (1, 3, 200),
+    (3, 2, 4099),
+    (1, 1, 70001),
+    (40, 3, 1300),
+    (70000, 1, 1),
+]
+U_FLOAT32 = DTYPES["float32"].unit_roundoff
+U_FLOAT64 = DTYPES["float64"].unit_roundoff
+# Sums in double, over chains of fewer than 2^10 additions.
+U_SUMS = 2**10 * U_FLOAT64
+
+IMPLEMENTATIONS = c_abi.implementations()
+ISA_BUILDS = [name for name in IMPLEMENTATIONS if name != "reference"]
+
+
+def make_problem(
+    view: tuple[int, int, int],
+    dtype: str = "float32",
+    *,
+    is_training: bool = True,
+    seed: int = 0,
+    offset: float = 0.5,
+) -> Problem:
+    """Normal data; statistics of the type that the ops use, not those of x."""
+    rng = np.random.default_rng([seed, *view])
+    element = DTYPES[dtype].numpy
+    statistics = np.float64 if dtype == "float64" else np.float32
+    channels = view[1]
+    return Problem(
+        rng.normal(offset, 1, view).astype(element),
+        rng.normal(-offset, 2, view).astype(element),
+        rng.normal(1, 0.5, channels).astype(statistics),
+        rng.normal(-offset, 0.1, channels).astype(statistics),
+        rng.uniform(0.5, 4, channels).astype(statistics),
+        is_training=is_training,
+    )
+
+
+def expected(p: Problem) -> tuple[Result, Result]:
+    """The formula in extended precision, and for each output the size of its rounding errors.
+
+    Sizes are in units of the rounding of the type it is computed in for x_backprop, and sums of
+    absolute terms for the two sums.
+    """
+    wide = np.longdouble
+    dy, x = p.y_backprop.astype(wide), p.x.astype(wide)
+    column = (slice(None), np.newaxis)
+    rstd = 1 / np.sqrt(p.variance.astype(wide) + wide(p.epsilon))
+    centered = x - p.mean.astype(wide)[column]
+    m = max(x.shape[0] * x.shape[2], 1)
+    offset_backprop = dy.sum((0, 2))
+    scale_backprop = rstd * (dy * centered).sum((0, 2))
+    scale_size = rstd * np.abs(dy * centered).sum((0, 2))
+    factor = (p.scale.astype(wide) * rstd)[column]
+    offset_size = np.abs(dy).sum((0, 2))
+    dx, dx_error = dy, np.zeros_like(dy)
+    u = U_FLOAT64 if p.x.dtype == np.float64 else U_FLOAT32
+    if p.is_training:
+        mean_part = (offset_backprop / m)[column]
+        x_part = centered * (rstd * scale_backprop / m)[column]
+        dx = dy - mean_part - x_part
+        # The mean is subtracted in two parts, so only the difference is rounded; the sums bring
+        # their own errors along.
+        dx_error = 8 * u * (np.abs(dy - mean_part) + np.abs(x_part)) + U_SUMS * (
+            (offset_size / m)[column] + np.abs(centered) * (rstd * scale_size / m)[column]
+        )
+    # The factor: variance + epsilon, square root, reciprocal and two products round.
+    dx_error = np.abs(factor) * (dx_error + 5 * u * np.abs(dx))
+    return (
+        Result(factor * dx, scale_backprop, offset_backprop),
+        Result(dx_error, scale_size, offset_size),
+    )
+
+
+def assert_close(actual: Result, p: Problem, dtype: str) -> None:
+    """|actual - formula| within the roundings that the contract allows, and one to the type."""
+    right, error = expected(p)
+    table = DTYPES[dtype]
+    bound = table.unit_roundoff * np.abs(right.x_backprop) + error.x_backprop
+    bound += table.smallest_normal
+    assert (np.abs(actual.x_backprop.astype(np.longdouble) - right.x_backprop) <= bound).all()
+    u_sums = DTYPES[actual.scale_backprop.dtype.name].unit_roundoff
+    for got, want, terms in (
+        (actual.scale_backprop, right.scale_backprop, error.scale_backprop),
+        (actual.offset_backprop, right.offset_backprop, error.offset_backprop),
+    ):
+        assert (np.abs(got - want) <= 2 * u_sums * np.abs(want) + U_SUMS * terms).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_build_is_right_and_all_give_the_same_bits(view, is_training, dtype):
+    problem = make_problem(view, dtype, is_training=is_training)
+    results = [c_abi.run(problem, implementation=name) for name in IMPLEMENTATIONS]
+    for result in results:
+        assert_close(result, problem, dtype)
+    builds = {result.bits() for result in results[: len(ISA_BUILDS)]}
+    assert len(builds) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("view", [(4000, 40, 1), (9000, 3, 1), (8, 300, 49), (3, 7, 9000)])
+def test_bits_do_not_depend_on_the_number_of_threads(view, dtype):
+    problem = make_problem(view, dtype)
+    assert len({c_abi.run(problem, threads=n).bits() for n in (1, 2, 3, 7, 16)}) == 1
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_in_place_over_y_backprop_and_over_x(view):
+    problem = make_problem(view)
+    want = c_abi.run(problem)
+    for name in ("y_backprop", "x"):
+        copy = make_problem(view)
+        got = c_abi.run(copy, x_backprop=getattr(copy, name), threads=2)
+        assert got.bits() == want.bits()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("offset", [1, 3])
+def test_any_alignment_of_the_elements(dtype, offset):
+    view = (9, 5, 1300)
+    problem = make_problem(view, dtype)
+    want = c_abi.run(problem)
+
+    def shifted(array: np.ndarray) -> np.ndarray:
+        store = np.empty(array.size + offset, array.dtype)
+        store[offset:] = array.ravel()
+        return store[offset:].reshape(array.shape)
+
+    for name in ("y_backprop", "x", "scale", "mean", "variance"):
+        setattr(problem, name, shifted(getattr(problem, name)))
+    got = c_abi.run(problem, x_backprop=shifted(np.zeros_like(problem.x)))
+    assert got.bits() == want.bits()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("view", VIEWS)
+def test_sums_of_small_integers_are_exact(view, dtype):
+    """Integers up to 3 and integer means: every partial sum is exact, so no order can differ."""
+    rng = np.random.default_rng(list(view))
+    problem = make_problem(view, dtype)
+    problem.y_backprop = rng.integers(-3, 4, view).astype(problem.x.dtype)
+    problem.x = rng.integers(-3, 4, view).astype(problem.x.dtype)
+    problem.mean = rng.integers(-2, 3, view[1]).astype(problem.mean.dtype)
+    problem.variance = np.full_like(problem.variance, 0.25)
+    problem.epsilon = 0.0  # rstd = 2
+    dy, centered = problem.y_backprop.astype(int), problem.x.astype(int)
+    centered = centered - problem.mean.astype(int)[:, np.newaxis]
+    for name in IMPLEMENTATIONS:
+        result = c_abi.run(problem, implementation=name, threads=2)
+        np.testing.assert_array_equal(result.offset_backprop, dy.sum((0, 2)))
+        np.testing.assert_array_equal(result.scale_backprop, 2 * (dy * centered).sum((0, 2)))
+
+
+def test_a_large_gradient_mean_costs_no_accuracy():
+    """The sums of the built-in lose 1e-3 here (float32, y_backprop around 1e3)."""
+    problem = make_problem((3000, 8, 1), offset=1e3)
+    problem.x = (problem.x + 1e3).astype(np.float32)
+    problem.mean = problem.x.mean((0, 2), dtype=np.float64).astype(np.float32)
+    right, _ = expected(problem)
+    result = c_abi.run(problem)
+    error = np.abs(result.scale_backprop / right.scale_backprop - 1)
+    assert error.max() < 2 * DTYPES["float32"].unit_roundoff
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("where", ["y_backprop", "x", "variance"])
+def test_nan_and_infinity_stay_in_their_channel(implementation, where, bad):
+    problem = make_problem((50, 5, 3))
+    getattr(problem, where)[(7, 2, 1) if where != "variance" else 2] = bad
+    result = c_abi.run(problem, implementation=implementation)
+    for output in (result.x_backprop.swapaxes(0, 1), result.scale_backprop):
+        finite = [bool(np.isfinite(output[c]).all()) for c in range(5)]
+        # An infinite variance is a rstd of 0, a finite answer.
+        assert finite == [True, True, where == "variance" and bad == np.inf, True, True]
+
+
+@pytest.mark.parametrize("dtype", ["half", "bfloat16"])
+@pytest.mark.parametrize("implementation", ISA_BUILDS)
+def test_every_16_bit_value_is_read_and_written_as_the_reference_does(dtype, implementation):
+    """All 65536 patterns through the frozen formula with factor 1, and with one that rounds."""
+    element = DTYPES[dtype].numpy
+    values = np.arange(1 << 16, dtype=np.uint16).view(element).reshape(1 << 14, 1, 4)
+    one = np.ones(1, np.float32)
+    for scale in (1.0, 1 / 3, 1e-6, 1e6):
+        problem = Problem(
+            values, values, np.float32(scale) * one, 0 * one, one, epsilon=0.0, is_training=False
+        )
+        want = c_abi.run(problem, implementation="reference").x_backprop
+        got = c_abi.run(problem, implementation=implementation).x_backprop
+        is_nan = np.isnan(want.astype(np.float32))
+        np.testing.assert_array_equal(np.isnan(got.astype(np.float32)), is_nan)
+        if dtype == "bfloat16":  # Subnormal floats are flushed, as TensorFlow's threads do.
+            tiny = np.abs(want.astype(np.float32)) <= DTYPES[dtype].smallest_normal
+            tiny |= np.abs(values.astype(np.float32)) <= DTYPES[dtype].smallest_normal
+            is_nan |= tiny
+        np.testing.assert_array_equal(
+            np.where(is_nan, 0, got.view(np.uint16)), np.where(is_nan, 0, want.view(np.uint16))
+        )
+
+
+@pytest.mark.parametrize("view", [(0, 3, 1), (5, 3, 0), (0, 0, 0), (4, 0, 2)])
+def test_empty_views_give_zero_sums(view):
+    result = c_abi.run(make_problem(view))
+    assert not result.scale_backprop.any() and not result.offset_backprop.any()
+    assert result.scale_backprop.shape == (view[1],)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        ({"outer": -1}, "outer, channels and inner must not be negative"),
+        ({"outer": 1 << 62}, "outer * channels * inner is larger than any memory"),
+        ({"dtype": 9}, "dtype and stat_dtype must be one of the TFBN_ element types"),
+        ({"stat_dtype": -1}, "dtype and stat_dtype must be one of the TFBN_ element types"),
+        ({"x": None}, "y_backprop, x and x_backprop must not be NULL"),
+        (
+            {"mean": None},
+            "scale, mean, variance, scale_backprop and offset_backprop must not be NULL",
+        ),
+        ({"threads": 0}, "threads must be at least 1"),
+        (
+            {"implementation": "mmx"},
+            f'there is no CPU implementation "mmx"; this build has '
+            f"{', '.join(c_abi.implementations(supported_only=False))}",
+        ),
+    ],
+)
+def test_errors_are_one_sentence(overrides, sentence):
+    with pytest.raises(ValueError) as error:
+        c_abi.run(make_problem((2, 3, 1)), **overrides)
+    assert str(error.value) == sentence

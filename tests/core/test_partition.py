@@ -1,0 +1,45 @@
+"""The fixed partition: enough blocks to share, little memory, the same for everybody."""
+
+from __future__ import annotations
+
+import c_abi
+import pytest
+
+KIB = 1 << 10
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("outer", [0, 1, 2, 7, 8, 100, 10**4, 10**7, 1 << 40])
+@pytest.mark.parametrize("channels", [0, 1, 3, 64, 1000, 2048, 70000])
+@pytest.mark.parametrize("inner", [0, 1, 2, 49, 64, 1024, 1025, 50176])
+def test_workspace_is_bounded(outer, channels, inner):
+    if outer * channels * inner > 1 << 47:
+        pytest.skip("larger than any memory")
+    info = c_abi.partition(outer, channels, inner)
+    assert info.workspace_bytes == info.blocks * channels * 16
+    assert info.workspace_bytes <= max(MIB, 64 * channels)
+    assert info.blocks >= 1
+
+
+@pytest.mark.parametrize(
+    "view", [(32 * 112 * 112, 64, 1), (32, 64, 112 * 112), (1, 1, 10**7), (10**7, 1, 1), (32, 3, 224 * 224)]
+)
+def test_large_views_have_work_for_many_threads(view):
+    assert c_abi.partition(*view).blocks * (view[1] if view[2] > 1 else 1) >= 64
+
+
+@pytest.mark.parametrize(
+    ("view", "fold"),
+    [
+        ((1000, 64, 1), 1),
+        ((1000, 1, 1), 64),
+        ((1000, 3, 1), 32),
+        ((1000, 4, 1), 16),
+        ((1000, 100, 1), 4),
+        ((1000, 1000, 1), 1),
+        ((1000, 3, 7), 16),
+        ((1000, 3, 4096), 0),  # Runs within a channel.
+    ],
+)
+def test_short_rows_are_folded_to_whole_vectors(view, fold):
+    assert c_abi.partition(*view).fold == fold
