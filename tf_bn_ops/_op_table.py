@@ -3,9 +3,9 @@
 Bindings, tests, the conformance harness and the benchmark read op names, inputs, outputs, data
 formats and dtypes from here. Nothing in this file imports TensorFlow.
 
-An input or output has a *role*, what it means in batch normalization, next to the name that its op
-gives to it: `reserve_space_1` of FusedBatchNormGradV3 has the role "mean". Code that works for every
-op of the family speaks in roles.
+An input or output has a *role*, what it means in batch normalization, next to the name that its
+op gives to it: `reserve_space_1` of FusedBatchNormGradV3 has the role "mean". Code that works for
+every op of the family speaks in roles.
 """
 
 from __future__ import annotations

@@ -1,0 +1,17 @@
+"""The conformance harness: judges batch-norm gradient ops against TensorFlow and an oracle.
+
+docs/conformance.md is its guide. In the order of a run:
+
+  cases.py, shapes.py   what is run: a case is a short string, made from a seed
+  fills.py              the numbers of a case
+  real_input.py         numbers captured from a network in training
+  workers.py, worker.py candidate and references, each in a process of its own
+  oracle.py             the right answer, in float64 or better
+  bounds.py             how far from it an answer may be
+  judge.py              verdict, errors and evidence of a case
+  divergences.py        where TensorFlow is known to disagree with the ops' contract
+  runner.py, report.py  the run and what it prints
+  cli.py                flags
+
+Importing it imports no TensorFlow: only the worker processes do.
+"""

@@ -1,0 +1,206 @@
+"""Judges the ops of this library against TensorFlow's and a float64 oracle.
+
+usage: python -m tf_bn_ops conformance [flags]
+
+Exit status: 0 all cases passed, 1 a case failed, 2 wrong usage or a part that is missing.
+docs/conformance.md explains the report.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import sys
+import time
+from collections.abc import Sequence
+
+import rich.console
+import rich.progress
+from absl import flags
+
+from tf_bn_ops import _op_table
+from tf_bn_ops.conformance import bounds, cases, divergences, fills, real_input, runner, workers
+from tf_bn_ops.conformance.report import Report
+
+# A number of cases that ends within three minutes on two cores, and has every combination of op,
+# dtype, layout and mode with most kinds of values.
+_DEFAULT_CASES = 1600
+
+_FLAGS = flags.FlagValues()
+flags.DEFINE_integer(
+    "cases", _DEFAULT_CASES, "Number of random cases.", lower_bound=0, flag_values=_FLAGS
+)
+flags.DEFINE_integer(
+    "seed", 1, "Random cases are made from this number.", lower_bound=0, flag_values=_FLAGS
+)
+flags.DEFINE_list("op", [], "Ops to run, for instance V3,V2; all without.", flag_values=_FLAGS)
+flags.DEFINE_list("dtype", [], "Element types to run; all without.", flag_values=_FLAGS)
+flags.DEFINE_list("layout", [], "Data formats to run; all without.", flag_values=_FLAGS)
+flags.DEFINE_string(
+    "repro", None, "Runs this one case, as a report has printed it, and says all about it.",
+    flag_values=_FLAGS,
+)  # fmt: skip
+flags.DEFINE_boolean(
+    "real", True, "Also runs input captured from a network in training.", flag_values=_FLAGS
+)
+flags.DEFINE_string(
+    "candidate", workers.OWN_OPS,
+    "Where the ops to judge are, as module:attribute; tensorflow:raw_ops judges the built-in.",
+    flag_values=_FLAGS,
+)  # fmt: skip
+flags.DEFINE_enum(
+    "bounds", "strict", list(bounds.PROFILES),
+    "What the candidate is held to: this library's promise, or what any float32 sum meets.",
+    flag_values=_FLAGS,
+)  # fmt: skip
+flags.DEFINE_integer(
+    "timeout", 120, "Seconds after which a case counts as hanging.", lower_bound=1,
+    flag_values=_FLAGS,
+)  # fmt: skip
+
+
+class UsageError(ValueError):
+    """Wrong usage or a missing part; the message is one sentence that says what to do."""
+
+
+def _chosen(what: str, given: Sequence[str], known: Sequence[str], short: str = "") -> list[str]:
+    """The known names that were given; `short` is a prefix that may be left out."""
+    by_name = {name.lower(): name for name in known}
+    by_name |= {name.lower().removeprefix(short.lower()): name for name in known}
+    result = []
+    for name in given:
+        if name.lower() not in by_name or not name:
+            raise UsageError(f"{name!r} is not a known {what}; known: {', '.join(known)}")
+        result.append(by_name[name.lower()])
+    return result
+
+
+def _combinations() -> list[tuple[str, str, str, str]]:
+    combos = cases.combinations(
+        _chosen("op", _FLAGS.op, tuple(_op_table.OPS), "FusedBatchNormGrad"),
+        _chosen("dtype", _FLAGS.dtype, tuple(_op_table.DTYPES)),
+        _chosen("layout", _FLAGS.layout, tuple(_op_table.DATA_FORMATS)),
+    )
+    if not combos:
+        raise UsageError("no op has this combination of --op, --dtype and --layout")
+    return combos
+
+
+def _check_library(candidate: str) -> None:
+    """Says early that the own library is not built: a worker would say it seconds later."""
+    if candidate == workers.OWN_OPS:
+        loader = importlib.import_module("tf_bn_ops._loader")
+        loader.library_path()
+
+
+def _replay_command() -> str:
+    flags_given = [
+        f"--{name}={_FLAGS[name].value}"
+        for name in ("candidate", "bounds")
+        if _FLAGS[name].value != _FLAGS[name].default
+    ]
+    return " ".join(["python -m tf_bn_ops conformance", *flags_given, "--repro"])
+
+
+class _Input:
+    """Where the numbers of a case come from."""
+
+    def __init__(self, needs_real: bool):
+        self._capture = real_input.Capture() if needs_real else None
+        self._real: real_input.RealInput | None = None
+
+    def real(self) -> real_input.RealInput:
+        if self._real is None:
+            assert self._capture is not None
+            self._real = self._capture.result()
+        return self._real
+
+    def fill(self, case: cases.Case) -> fills.Filled:
+        return self.real().fill(case) if case.is_real else fills.fill(case)
+
+    def close(self) -> None:
+        if self._capture is not None:
+            self._capture.close()
+
+
+def _run(console: rich.console.Console) -> int:
+    repro = cases.parse(_FLAGS.repro) if _FLAGS.repro is not None else None
+    combos = _combinations()
+    known = divergences.Register.load()
+    _check_library(_FLAGS.candidate)
+    started = time.monotonic()
+    given = _Input(repro.is_real if repro else _FLAGS.real)
+    implementations = [workers.Implementation(runner.CANDIDATE, _FLAGS.candidate)]
+    implementations += workers.REFERENCES
+    running = [workers.Worker(i, _FLAGS.timeout) for i in implementations]
+    try:
+        for worker in running:
+            worker.wait_until_ready()
+        report = Report(_replay_command(), known, [i.name for i in implementations])
+        settings = runner.Settings(bounds.PROFILES[_FLAGS.bounds], known)
+        if repro:
+            for result in runner.run([repro], given.fill, running, settings):
+                report.add(result)
+                report.print_details(console, result)
+        else:
+            columns = (
+                rich.progress.TextColumn("{task.description}"),
+                rich.progress.BarColumn(),
+                rich.progress.MofNCompleteColumn(),
+                rich.progress.TimeElapsedColumn(),
+            )
+            with rich.progress.Progress(
+                *columns, console=console, transient=True, disable=not console.is_terminal
+            ) as progress:
+                # The capture has been running while TensorFlow started: the wait is short.
+                real = list(given.real().make_cases(combos)) if _FLAGS.real else []
+                chosen = itertools.chain(cases.generate(_FLAGS.cases, _FLAGS.seed, combos), real)
+                task = progress.add_task("conformance", total=_FLAGS.cases + len(real))
+                for result in runner.run(chosen, given.fill, running, settings):
+                    report.add(result)
+                    progress.update(task, advance=1)
+        report.print(console)
+        console.print(
+            f"TensorFlow {running[0].facts['tensorflow']}, seed {_FLAGS.seed}, "
+            f"bounds {_FLAGS.bounds}, {time.monotonic() - started:.0f} s",
+            highlight=False,
+        )
+        return 0 if report.passed else 1
+    finally:
+        for worker in running:
+            worker.close()
+        given.close()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command.
+
+    Args:
+      argv: name of the command, then flags.
+
+    Returns:
+      The exit status.
+    """
+    if any(a in ("-h", "-help", "--help", "--helpfull") for a in argv):
+        print(f"{__doc__}\nflags:\n{_FLAGS.get_help()}")
+        return 0
+    try:
+        rest = _FLAGS(list(argv))[1:]
+        if rest:
+            raise UsageError(f"{rest[0]!r} is not a flag of conformance; --help lists them")
+        # Tables are wider than the 80 columns that a pipe or log file is taken to have.
+        console = rich.console.Console(highlight=False)
+        if not console.is_terminal:
+            console = rich.console.Console(highlight=False, width=160)
+        return _run(console)
+    except (
+        flags.Error,
+        ImportError,
+        UsageError,
+        cases.CaseError,
+        divergences.DivergenceError,
+        real_input.RealInputError,
+        workers.WorkerError,
+    ) as e:
+        print(f"tf_bn_ops conformance: {e}", file=sys.stderr)
+        return 2

@@ -1,0 +1,99 @@
+"""The process that runs ops for the harness: `python -m tf_bn_ops.conformance.worker FD OPS`.
+
+FD is the file descriptor of a pipe, OPS names what holds the ops, as `module` or
+`module:attribute` (`tensorflow:raw_ops`). First it sends ("ready", facts about itself), or
+("unusable", a sentence). Then every request, a dict with op, inputs (name -> array), attrs, call,
+gets one reply: ("outputs", [array, ...]) or ("error", "Code: message"). It ends with the pipe.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+
+def find_ops(name: str) -> Any:
+    """The object that `module:attribute` names; op names are its attributes."""
+    module_name, _, attribute = name.partition(":")
+    found: Any = importlib.import_module(module_name)
+    for part in filter(None, attribute.split(".")):
+        found = getattr(found, part)
+    return found
+
+
+class _Caller:
+    """Calls TensorFlow ops, eagerly or from graphs that are traced once."""
+
+    def __init__(self, ops: Any):
+        import tensorflow as tf
+
+        self._tf = tf
+        self._ops = ops
+        self._graphs: dict[tuple, Any] = {}
+
+    def facts(self) -> dict[str, str]:
+        return {"tensorflow": self._tf.__version__}
+
+    def __call__(self, request: dict[str, Any]) -> list[np.ndarray]:
+        tf = self._tf
+        op = getattr(self._ops, request["op"])
+        inputs = {name: tf.constant(value) for name, value in request["inputs"].items()}
+        if request["call"] == "eager":
+            outputs = op(**inputs, **request["attrs"])
+        else:
+            outputs = self._graph(request["op"], op, inputs, request["attrs"])(*inputs.values())
+        return [output.numpy() for output in outputs]
+
+    def _graph(self, name: str, op: Any, inputs: dict[str, Any], attrs: dict[str, Any]) -> Any:
+        """A function of tensors of any shape, so that shapes do not trace anew."""
+        tf = self._tf
+        dtypes = tuple(tensor.dtype for tensor in inputs.values())
+        key = (name, dtypes, tuple(attrs.items()))
+        if key not in self._graphs:
+            names = tuple(inputs)
+
+            def call(*tensors: Any) -> Any:
+                return op(**dict(zip(names, tensors, strict=True)), **attrs)
+
+            signature = [tf.TensorSpec(None, dtype) for dtype in dtypes]
+            self._graphs[key] = tf.function(call, input_signature=signature)
+        return self._graphs[key]
+
+
+def _describe(error: Exception) -> str:
+    """Code and message; without the place in the graph, which differs from call to call."""
+    message = str(error).split("} ", 1)[-1] if str(error).startswith("{{") else str(error)
+    return f"{type(error).__name__}: {message}".strip()
+
+
+def serve(connection: Connection, ops_name: str) -> None:
+    """Answers requests until the other end closes the connection."""
+    try:
+        ops = find_ops(ops_name)
+        caller = _Caller(ops)
+    except Exception as error:  # Whatever it is, the parent has to say it.
+        if not isinstance(error, ImportError):
+            traceback.print_exc()
+        connection.send(("unusable", f"{ops_name} cannot be used: {error}"))
+        return
+    connection.send(("ready", caller.facts()))
+    while True:
+        try:
+            request = connection.recv()
+        except EOFError:
+            return
+        reply: tuple[str, Any]
+        try:
+            reply = ("outputs", caller(request))
+        except Exception as error:  # An op may raise anything; it is the case's answer.
+            reply = ("error", _describe(error))
+        connection.send(reply)
+
+
+if __name__ == "__main__":
+    serve(Connection(int(sys.argv[1])), sys.argv[2])

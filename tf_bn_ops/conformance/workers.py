@@ -1,0 +1,198 @@
+"""Runs ops in processes of their own, so that environments differ and a crash costs one case."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from multiprocessing.connection import Pipe
+from typing import Any, Protocol
+
+from tf_bn_ops.conformance.cases import Case
+from tf_bn_ops.conformance.fills import Filled
+from tf_bn_ops.conformance.judge import Answer
+
+_PACKAGE_PARENT = str(pathlib.Path(__file__).resolve().parents[2])
+# Seconds that TensorFlow may take to start; it takes 3 to 5 on an idle machine.
+_START_TIMEOUT = 180.0
+# Lines of a crashed worker's standard error that go into the report.
+_LAST_LINES = 5
+
+
+class WorkerError(RuntimeError):
+    """A worker that cannot start; the message is one sentence."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Implementation:
+    """Something that has the ops.
+
+    Attributes:
+      name: "candidate", or what the report calls a reference.
+      ops: where they are, as `module:attribute` (worker.py).
+      environment: variables of its process.
+    """
+
+    name: str
+    ops: str
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+OWN_OPS = "tf_bn_ops:raw_ops"
+BUILTIN_OPS = "tensorflow:raw_ops"
+
+# TensorFlow has two CPU implementations of these ops; oneDNN is the default.
+REFERENCES = (
+    Implementation("onednn", BUILTIN_OPS, {"TF_ENABLE_ONEDNN_OPTS": "1"}),
+    Implementation("eigen", BUILTIN_OPS, {"TF_ENABLE_ONEDNN_OPTS": "0"}),
+)
+
+
+class Runner(Protocol):
+    """Answers cases one after the other: `submit`, then `collect`."""
+
+    name: str
+
+    def submit(self, case: Case, filled: Filled) -> None: ...
+
+    def collect(self) -> Answer: ...
+
+    def close(self) -> None: ...
+
+
+def request(case: Case, filled: Filled) -> dict[str, Any]:
+    """What a worker is asked (worker.py): the case in the names of its op."""
+    values = {"data_format": case.layout, "epsilon": case.epsilon, "is_training": case.is_training}
+    return {
+        "op": case.op,
+        "inputs": {arg.name: filled.values[arg.role] for arg in case.spec.inputs},
+        "attrs": {name: values[name] for name in case.spec.attrs},
+        "call": case.call,
+    }
+
+
+class Worker:
+    """One implementation in one process, which is started again when it dies."""
+
+    def __init__(self, implementation: Implementation, timeout: float = 120.0):
+        """Starts the process; does not wait for it.
+
+        Args:
+          implementation: what it runs.
+          timeout: seconds that a case may take before it counts as hanging.
+        """
+        self.name = implementation.name
+        self.facts: dict[str, str] = {}
+        self._implementation = implementation
+        self._timeout = timeout
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115, closed in close()
+        self._ready = False
+        self._pending_crash = ""
+        self._start()
+
+    def _start(self) -> None:
+        self._connection, theirs = Pipe()
+        self._log.seek(0)
+        self._log.truncate()
+        paths = [_PACKAGE_PARENT, os.environ.get("PYTHONPATH", "")]
+        environment = {
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            **os.environ,
+            **self._implementation.environment,
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        }
+        command = [sys.executable, "-m", "tf_bn_ops.conformance.worker"]
+        command += [str(theirs.fileno()), self._implementation.ops]
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+        )
+        theirs.close()
+        self._ready = False
+
+    def wait_until_ready(self) -> None:
+        """Waits for the process to have loaded its ops.
+
+        Raises:
+          WorkerError: it could not.
+        """
+        if self._ready:
+            return
+        try:
+            if not self._connection.poll(_START_TIMEOUT):
+                self._process.kill()
+                raise WorkerError(f"{self.name}: no answer in {_START_TIMEOUT:.0f} s after start")
+            state, content = self._connection.recv()
+        except (EOFError, OSError):
+            raise WorkerError(f"{self.name}: {self._last_words()}") from None
+        if state != "ready":
+            raise WorkerError(content)
+        self.facts = content
+        self._ready = True
+
+    def submit(self, case: Case, filled: Filled) -> None:
+        """Sends a case; the answer is for `collect` to fetch."""
+        try:
+            self.wait_until_ready()
+            self._connection.send(request(case, filled))
+        except (OSError, WorkerError) as e:
+            self._pending_crash = f"died before the case: {e}"
+
+    def collect(self) -> Answer:
+        """The answer to the case last submitted; a crash or a hang is one as well."""
+        if self._pending_crash:
+            crash, self._pending_crash = self._pending_crash, ""
+            return self._crashed(crash)
+        try:
+            if not self._connection.poll(self._timeout):
+                self._process.kill()
+                return self._crashed(f"no answer in {self._timeout:.0f} s")
+            state, content = self._connection.recv()
+        except (EOFError, OSError):
+            return self._crashed(self._last_words())
+        return Answer(outputs=content) if state == "outputs" else Answer(error=content)
+
+    def _crashed(self, how: str) -> Answer:
+        self._connection.close()
+        self._process.kill()
+        self._process.wait()
+        self._start()
+        return Answer(crash=how)
+
+    def _last_words(self) -> str:
+        """How the process ended, with the end of its output."""
+        try:
+            status = self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return "closed its connection without ending"
+        how = f"ended with status {status}"
+        if status < 0:
+            try:
+                how = f"killed by {signal.Signals(-status).name}"
+            except ValueError:
+                how = f"killed by signal {-status}"
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        return ": ".join([how, " | ".join(lines[-_LAST_LINES:])]) if lines else how
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._connection.close()
+        deadline = time.monotonic() + 5
+        while self._process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
