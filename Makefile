@@ -5,12 +5,14 @@
 #
 # More targets: make help. pip and setup.py build through this file too (BUILD_DIR, LIB_DIR).
 # Other knobs: CXX, CXXFLAGS (appended to ours), LDFLAGS, V=1 (show commands),
-# VENV_PYTHON (the Python that makes .venv), ARGS (passed on by conformance and test).
+# VENV_PYTHON (the Python that makes .venv), ARGS (passed on by conformance and test),
+# TESTS (what make test runs).
 
 BUILD_DIR ?= build
 LIB_DIR ?= tf_bn_ops/lib
 VENV ?= .venv
 ARGS ?=
+TESTS ?= tests
 Q := $(if $(V),,@)
 
 .DEFAULT_GOAL := all
@@ -23,7 +25,8 @@ MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2) --no-builtin-rules
 
 GOALS := $(or $(MAKECMDGOALS),all)
 GOALS_WITHOUT_PYTHON := help clean distclean
-GOALS_WITHOUT_TENSORFLOW := $(GOALS_WITHOUT_PYTHON) bazel lint format
+GOALS_WITHOUT_TENSORFLOW := $(GOALS_WITHOUT_PYTHON) bazel lint lint-python lint-types \
+  lint-cxx format
 NEEDS_PYTHON := $(filter-out $(GOALS_WITHOUT_PYTHON),$(GOALS))
 NEEDS_TENSORFLOW := $(filter-out $(GOALS_WITHOUT_TENSORFLOW),$(GOALS))
 
@@ -114,8 +117,10 @@ ifneq ($$(strip $$(file <$(1))),$$(strip $(2)))
 $(1): FORCE
 endif
 $(1):
-	$$(file >$$@,$$(strip $(2)))
+	$$(Q)mkdir -p $$(@D)
+	$$(Q)printf '%s\n' $$(call shell_quoted,$$(strip $(2))) > $$@
 endef
+shell_quoted = '$(subst ','\'',$(1))'
 
 .PHONY: FORCE
 FORCE:
@@ -165,7 +170,6 @@ $(B)/lib/build_info.json: $(B)/compile.txt $(B)/config.mk tools/write_build_info
 	  'tensorflow_version=$(TF_VERSION)' 'tensorflow_distribution=$(TF_DISTRIBUTION)' \
 	  "compiler=$$($(CXX) --version | head -n 1)" \
 	  "cxxflags="$(call shell_quoted,$(CORE_CXXFLAGS) $(CXXFLAGS)) 'isa_builds=$(ISA_NAMES)'
-shell_quoted = '$(subst ','\'',$(1))'
 
 -include $(OBJECTS:.o=.d)
 
@@ -176,25 +180,39 @@ INSTALLED := $(addprefix $(LIB_DIR)/,$(LIBRARIES))
 $(eval $(call remember,$(LIB_DIR)/.environment,$$(KEY)))
 $(INSTALLED): $(LIB_DIR)/%: $(B)/lib/% $(LIB_DIR)/.environment
 	$(Q)cp $< $@.new && mv $@.new $@
-$(shell mkdir -p $(LIB_DIR))
 endif
 
 # ---- Targets ---------------------------------------------------------------------------------
 
-.PHONY: all conformance test wheel bazel lint format clean distclean help
+.PHONY: all conformance test sanitize wheel bazel lint lint-python lint-types lint-cxx format clean \
+  distclean help
 
 all: $(INSTALLED)  ## Build tf_bn_ops/lib (the default)
 
 conformance: all  ## Diff the ops against tf.raw_ops and a float64 oracle; ARGS="--cases=2000 --seed=3"
 	$(Q)'$(PYTHON)' -m tf_bn_ops conformance $(ARGS)
 
-# $(call need,MODULE,WHAT FOR): one sentence where the environment, ours or given, lacks a tool.
+# $(call need,MODULE[,PACKAGE]): one sentence where the environment, ours or given, lacks a tool.
 need = '$(PYTHON)' -c 'import importlib.util as u, sys; sys.exit(u.find_spec("$(1)") is None)' \
-  || { echo "error: $(PYTHON) has no $(1), which make $@ needs: install it there ($(PYTHON) -m pip install $(1)), or run make $@ without PYTHON=." >&2; exit 1; }
+  || { echo "error: $(PYTHON) has no $(or $(2),$(1)), which make $@ needs: install it there ($(PYTHON) -m pip install $(or $(2),$(1))), or run make $@ without PYTHON=." >&2; exit 1; }
 
 test: all  ## Run the tests; ARGS="-k name -x" is passed on to pytest
 	$(Q)$(call need,pytest)
-	$(Q)'$(PYTHON)' -m pytest tests $(ARGS)
+	$(Q)'$(PYTHON)' -m pytest $(TESTS) $(ARGS)
+
+# The core, which runs without TensorFlow, under AddressSanitizer and UndefinedBehaviorSanitizer.
+# Leaks are not looked for: Python itself would be reported.
+SANITIZE := -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined
+SANITIZED := $(BUILD_DIR)/sanitize
+
+sanitize:  ## Run the core's tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	$(Q)$(call need,pytest)
+	$(Q)$(MAKE) --no-print-directory PYTHON='$(PYTHON)' BUILD_DIR=$(SANITIZED) \
+	  LIB_DIR=$(SANITIZED)/lib CXXFLAGS='$(CXXFLAGS) $(SANITIZE)' LDFLAGS='$(LDFLAGS) $(SANITIZE)' \
+	  $(SANITIZED)/lib/libtf_bn_ops_core.so $(SANITIZED)/lib/build_info.json
+	$(Q)LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	  TF_BN_OPS_LIBRARY=$(SANITIZED)/lib '$(PYTHON)' -m pytest tests/core $(ARGS)
 
 BAZEL ?= $(firstword $(foreach name,bazel bazel-bootstrap bazelisk,$(shell command -v $(name))) \
   $(wildcard node_modules/@bazel/bazel-linux_x64/bazel-*-linux-x86_64))
@@ -208,24 +226,32 @@ wheel: all  ## Build a wheel for this environment's TensorFlow into dist/
 	$(Q)'$(PYTHON)' -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps -w dist .
 	$(Q)ls dist/*.whl
 
+# The tests run these three one by one.
+lint: lint-python lint-types lint-cxx  ## Check style and types: ruff, mypy, clang-format
+
 PYTHON_SOURCES := tf_bn_ops tools tests setup.py $(wildcard examples)
 CXX_SOURCES = $(shell find cc -name '*.cc' -o -name '*.h' -o -name '*.cu')
+CLANG_FORMAT = '$(PYTHON)' -c 'from clang_format import clang_format; clang_format()'
 
-lint: $(PYTHON_READY)  ## Check style and types: ruff, mypy, clang-format
+lint-python: $(PYTHON_READY)
 	$(Q)$(call need,ruff)
-	$(Q)$(call need,mypy)
-	$(Q)$(call need,clang_format)
 	$(Q)'$(PYTHON)' -m ruff check $(PYTHON_SOURCES)
 	$(Q)'$(PYTHON)' -m ruff format --check $(PYTHON_SOURCES)
+
+lint-types: $(PYTHON_READY)
+	$(Q)$(call need,mypy)
 	$(Q)'$(PYTHON)' -m mypy tf_bn_ops
-	$(Q)'$(PYTHON)' -m clang_format --dry-run -Werror $(CXX_SOURCES)
+
+lint-cxx: $(PYTHON_READY)
+	$(Q)$(call need,clang_format,clang-format)
+	$(Q)$(CLANG_FORMAT) --dry-run -Werror $(CXX_SOURCES)
 
 format: $(PYTHON_READY)  ## Reformat Python and C++ sources in place
 	$(Q)$(call need,ruff)
-	$(Q)$(call need,clang_format)
+	$(Q)$(call need,clang_format,clang-format)
 	$(Q)'$(PYTHON)' -m ruff check --fix $(PYTHON_SOURCES)
 	$(Q)'$(PYTHON)' -m ruff format $(PYTHON_SOURCES)
-	$(Q)'$(PYTHON)' -m clang_format -i $(CXX_SOURCES)
+	$(Q)$(CLANG_FORMAT) -i $(CXX_SOURCES)
 
 clean:  ## Remove what was built; .venv stays
 	$(Q)rm -rf $(BUILD_DIR) $(LIB_DIR) dist *.egg-info bazel-*

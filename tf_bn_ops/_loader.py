@@ -115,7 +115,7 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _load(path: str) -> ModuleType:
     info = build_info()
     built_for = str(info["tensorflow_version"])

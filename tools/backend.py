@@ -76,7 +76,7 @@ def _ask(python: str, outer: bool) -> TensorFlow | None:
     return TensorFlow(python, environment, distribution, version, temporary=not outer)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def find_tensorflow(installed_only: bool = False) -> TensorFlow | None:
     """The TensorFlow to build against; `installed_only` leaves out the build's own overlay."""
     chosen = os.environ.get("TF_BN_OPS_PYTHON")

@@ -47,7 +47,8 @@ def check_python():
     if sys.version_info < OLDEST_PYTHON:
         raise Problem(
             "Python %s (%s) is too old: tf_bn_ops needs Python %d.%d or later; name one with "
-            "make PYTHON=/path/to/python" % ((sys.version.split()[0], sys.executable) + OLDEST_PYTHON)
+            "make PYTHON=/path/to/python"
+            % ((sys.version.split()[0], sys.executable) + OLDEST_PYTHON)
         )
 
 
@@ -179,7 +180,8 @@ def write_config(path):
         "TF_VERSION := %s" % about["version"],
         "TF_DISTRIBUTION := %s" % about["distribution"],
         # -isystem: warnings of TensorFlow's headers are not ours to fix.
-        "TF_INCLUDES := %s" % quote(flag for path in about["include"] for flag in ("-isystem", path)),
+        "TF_INCLUDES := %s"
+        % quote(flag for path in about["include"] for flag in ("-isystem", path)),
         "TF_CXXFLAGS := %s" % quote(about["cxxflags"]),
         "TF_LDFLAGS := %s" % quote(about["ldflags"]),
         "EIGEN_INCLUDES := %s" % quote(["-isystem", os.path.relpath(eigen)]),
@@ -220,7 +222,9 @@ def main(arguments):
             check_version(found[1])
             print(found[0], found[1])
         else:
-            raise Problem("usage: tf_env.py key BUILD_DIR | config FILE | bazel FILE | folder | dist")
+            raise Problem(
+                "usage: tf_env.py key BUILD_DIR | config FILE | bazel FILE | folder | dist"
+            )
     except Problem as problem:
         if command == "key":
             print("error: %s" % problem)
