@@ -1,0 +1,69 @@
+"""A scratch copy of the source tree and a clean environment, for tests that run make or pip."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+
+# Not part of the sources; build/ is copied apart.
+NOT_COPIED = shutil.ignore_patterns(
+    ".git", ".venv", "/build", "dist", "lib", "bazel-*", "*.egg-info", "__pycache__", ".*_cache"
+)
+
+
+def environment(**changes: str | None) -> dict[str, str]:
+    """os.environ without what an outer make or pytest set; None removes a variable."""
+    dropped = ("MAKE", "MFLAGS", "PYTEST", "TF_BN_OPS")
+    chosen = ("ARGS", "TESTS", "PYTHON", "PYTHONPATH", "BUILD_DIR", "LIB_DIR", "V")
+    result = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(dropped) and name not in chosen
+    }
+    for name, value in changes.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = value
+    return result
+
+
+def run(
+    command: Iterable[str | os.PathLike[str]], cwd: pathlib.Path, **changes: str | None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command in `cwd`, with its output as text."""
+    return subprocess.run(
+        [os.fspath(word) for word in command],
+        cwd=cwd,
+        env=environment(**changes),
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+def make(
+    tree: pathlib.Path, *arguments: str, python: str = sys.executable, **changes: str | None
+) -> subprocess.CompletedProcess[str]:
+    """Runs make in `tree` with this Python, or another one; python="" for make's own .venv."""
+    given = [f"PYTHON={python}"] if python else []
+    return run(["make", *given, *arguments], tree, **changes)
+
+
+def copy_tree(repo_root: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
+    """Copies the sources with their times, and the objects, so that little is compiled again."""
+    shutil.copytree(repo_root, target, ignore=_ignored)
+    for folder in repo_root.glob("build/cp*"):
+        shutil.copytree(folder, target / "build" / folder.name, symlinks=True)
+    return target
+
+
+def _ignored(folder: str, names: list[str]) -> set[str]:
+    ignored = set(NOT_COPIED(folder, names))
+    if "Makefile" in names:
+        ignored.add("build")
+    return ignored

@@ -1,0 +1,322 @@
+"""The Makefile: it builds what changed and nothing else, and says clearly what is missing."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from build_helpers import copy_tree, make, run
+
+pytestmark = pytest.mark.skipif(
+    not all(map(shutil.which, ("make", "g++", "nm"))), reason="needs make, g++ and nm"
+)
+
+FORBIDDEN_FLAGS = ("-ffast-math", "-Ofast", "-march=native")
+
+
+@pytest.fixture(scope="module")
+def tree(repo_root: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A copy of the checkout that is built."""
+    copy = copy_tree(repo_root, tmp_path_factory.mktemp("build") / "tree")
+    result = make(copy)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return copy
+
+
+@pytest.fixture(scope="module")
+def objects_folder(tree: pathlib.Path) -> pathlib.Path:
+    """build/KEY of this environment."""
+    key = (tree / "tf_bn_ops" / "lib" / ".environment").read_text().strip()
+    return tree / "build" / key
+
+
+def steps(tree: pathlib.Path, *arguments: str) -> tuple[list[str], list[str]]:
+    """What make would compile, and what it would link, without doing it."""
+    result = make(tree, "-n", *arguments)
+    assert result.returncode == 0, result.stderr
+    compiled = re.findall(r"echo '  CXX +(.*)'", result.stdout)
+    linked = re.findall(r"echo '  LINK +.*/(.*)'", result.stdout)
+    return sorted(compiled), sorted(linked)
+
+
+def problem(result: subprocess.CompletedProcess[str]) -> str:
+    """The sentence with which make refused; there must be one and no traceback."""
+    output = result.stdout + result.stderr
+    assert result.returncode != 0, output
+    assert "Traceback" not in output
+    sentences = re.findall(r"^(?:Makefile:\d+: \*\*\*|error:) (.*)$", output, re.MULTILINE)
+    assert len(sentences) == 1, output
+    return sentences[0]
+
+
+def isa_names(tree: pathlib.Path) -> list[str]:
+    listed = run(["tools/list_flags.sh", "isa", "cc/cpu/isa/isa_builds.txt"], tree).stdout
+    return [line.split("|")[0] for line in listed.splitlines()]
+
+
+# ---- What is built again ---------------------------------------------------------------------
+
+
+def test_second_make_does_nothing(tree):
+    start = time.monotonic()
+    result = make(tree, "-q")
+    seconds = time.monotonic() - start
+    assert result.returncode == 0, "make -q finds something to do"
+    assert seconds < 5, "an idle make must not import TensorFlow"
+    assert steps(tree) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("folder", "libraries"),
+    [
+        ("core", ["libtf_bn_ops.so", "libtf_bn_ops_core.so"]),
+        ("c_api", ["libtf_bn_ops_core.so"]),
+        ("kernels", ["libtf_bn_ops.so"]),
+        ("ops", ["libtf_bn_ops.so"]),
+    ],
+)
+def test_touching_a_source_rebuilds_it_alone(tree, folder, libraries):
+    source = sorted((tree / "cc" / folder).glob("*.cc"))[0]
+    assert steps(tree, "-W", str(source.relative_to(tree))) == (
+        [str(source.relative_to(tree))],
+        libraries,
+    )
+
+
+def test_touching_an_isa_source_rebuilds_its_builds(tree):
+    compiled, _ = steps(tree, "-W", "cc/cpu/isa/kernels.cc")
+    assert compiled == sorted(f"cc/cpu/isa/kernels.cc ({name})" for name in isa_names(tree))
+
+
+def test_touching_a_header_rebuilds_what_includes_it(tree, objects_folder):
+    header = "cc/core/view.h"
+    users = [path for path in objects_folder.rglob("*.d") if header in path.read_text()]
+    compiled, _ = steps(tree, "-W", header)
+    assert users
+    assert len(compiled) == len(users)
+
+
+def test_touching_one_source_really_rebuilds_one_object(tree, objects_folder):
+    source = tree / "cc" / "core" / "partition.cc"
+    before = {path: path.stat().st_mtime_ns for path in objects_folder.rglob("*.o")}
+    source.touch()
+    result = make(tree)
+    assert result.returncode == 0, result.stderr
+    changed = [path for path, when in before.items() if path.stat().st_mtime_ns != when]
+    assert [path.name for path in changed] == ["partition.o"]
+    assert make(tree, "-q").returncode == 0
+
+
+def test_changed_flags_rebuild_everything(tree, objects_folder):
+    compiled, linked = steps(tree, "CXXFLAGS=-g1")
+    assert len(compiled) == len(list(objects_folder.rglob("*.o")))
+    assert len(linked) == 2
+    assert make(tree, "-q").returncode == 0, "make -n must not leave anything behind"
+
+
+def test_a_new_source_is_picked_up_and_a_removed_one_forgotten(tree):
+    source = tree / "cc" / "core" / "new_source.cc"
+    source.write_text("// Empty.\n")
+    try:
+        compiled, linked = steps(tree)
+    finally:
+        source.unlink()
+    assert compiled == ["cc/core/new_source.cc"]
+    assert len(linked) == 2
+    assert steps(tree) == ([], [])
+
+
+def test_switching_the_environment_refreshes_the_package(tree):
+    library = tree / "tf_bn_ops" / "lib"
+    built = (library / "libtf_bn_ops.so").read_bytes()
+    (library / "libtf_bn_ops.so").write_bytes(b"of another environment")
+    (library / ".environment").write_text("cp310-tf2.16.2-000000\n")
+    assert make(tree, "-q").returncode == 1
+    assert make(tree).returncode == 0
+    assert (library / "libtf_bn_ops.so").read_bytes() == built
+    assert make(tree, "-q").returncode == 0
+
+
+def test_flags_are_asked_again_when_tensorflow_changed(tree, objects_folder):
+    config = objects_folder / "config.mk"
+    before = config.stat().st_mtime_ns
+    (objects_folder / "environment.txt").write_text("an earlier TensorFlow\n")
+    assert make(tree).returncode == 0
+    assert config.stat().st_mtime_ns != before
+
+
+# ---- What is built ---------------------------------------------------------------------------
+
+
+def test_build_info(tree):
+    info = json.loads((tree / "tf_bn_ops" / "lib" / "build_info.json").read_text())
+    version = re.search('"(.*)"', (tree / "tf_bn_ops" / "_version.py").read_text().split("=")[1])
+    assert info["version"] == version.group(1)
+    assert info["isa_builds"] == isa_names(tree)
+    assert info["cxx11_abi"] in (0, 1)
+    assert "g++" in info["compiler"] or "clang" in info["compiler"]
+    assert not set(FORBIDDEN_FLAGS) & set(info["cxxflags"].split())
+
+
+def test_exported_symbols(tree):
+    """Only the C ABI: anything else could clash with TensorFlow's own or be relied upon."""
+    for name in ("libtf_bn_ops.so", "libtf_bn_ops_core.so"):
+        result = run(
+            ["nm", "-D", "--defined-only", "--format=posix", f"tf_bn_ops/lib/{name}"], tree
+        )
+        assert result.returncode == 0, result.stderr
+        symbols = [line.split()[0] for line in result.stdout.splitlines()]
+        assert [symbol for symbol in symbols if not symbol.startswith("tfbn_")] == []
+        assert ("core" in name) == bool(symbols), symbols
+
+
+def test_core_library_needs_no_tensorflow(tree):
+    result = run(["readelf", "-d", "tf_bn_ops/lib/libtf_bn_ops_core.so"], tree)
+    assert "tensorflow" not in result.stdout
+
+
+def test_isa_objects_define_only_symbols_of_their_own(tree, objects_folder):
+    """An inline function compiled for AVX-512 and chosen by the linker for all would be fatal.
+
+    Hence each build's global symbols carry its name, and none is weak (inline functions, templates).
+    """
+    for name in isa_names(tree):
+        objects = list((objects_folder / "cc" / "cpu" / "isa").glob(f"*.{name}.o"))
+        assert objects
+        for path in objects:
+            result = run(["nm", "--defined-only", "--extern-only", "--format=posix", path], tree)
+            symbols = [line.split()[:2] for line in result.stdout.splitlines()]
+            assert symbols
+            for symbol, kind in symbols:
+                assert name in symbol, f"{path.name} exports {symbol}"
+                assert kind not in "wWvVu", f"{path.name} has the weak symbol {symbol}"
+
+
+def test_core_cannot_include_tensorflow(tree, objects_folder):
+    probe = tree / "cc" / "core" / "probe.cc"
+    probe.write_text('#include "tensorflow/core/framework/tensor.h"\n')
+    try:
+        target = objects_folder.relative_to(tree) / "cc" / "core" / "probe.o"
+        result = make(tree, str(target))
+    finally:
+        probe.unlink()
+    assert result.returncode != 0
+    assert re.search(
+        r"tensorflow/core/framework/tensor\.h.*(No such file|not found)", result.stderr
+    )
+
+
+def test_our_sources_compile_without_warnings_from_a_changed_file(tree):
+    """One object of each kind: the whole build would take too long."""
+    (tree / "cc" / "core" / "partition.cc").touch()
+    sorted((tree / "cc" / "ops").glob("*.cc"))[0].touch()
+    result = make(tree)
+    assert result.returncode == 0
+    assert result.stderr == ""
+
+
+# ---- What is missing -------------------------------------------------------------------------
+
+
+def test_missing_compiler(tree):
+    sentence = problem(make(tree, "CXX=/nonexistent/g++"))
+    assert "/nonexistent/g++" in sentence
+    assert "apt install g++" in sentence
+
+
+def test_missing_python(tree):
+    sentence = problem(make(tree, python="/nonexistent/python"))
+    assert "PYTHON=/nonexistent/python" in sentence
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A Python without any package."""
+    venv = tmp_path_factory.mktemp("bare") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    return venv / "bin" / "python"
+
+
+def test_missing_tensorflow(tree, bare_python):
+    sentence = problem(make(tree, python=str(bare_python)))
+    assert "no TensorFlow" in sentence
+    assert str(bare_python) in sentence
+    assert "2.16 to 2.21" in sentence
+
+
+def fake_tensorflow(folder: pathlib.Path, version: str, code: str) -> str:
+    (folder / "tensorflow").mkdir()
+    (folder / "tensorflow" / "__init__.py").write_text(code)
+    metadata = folder / f"tensorflow_cpu-{version}.dist-info"
+    metadata.mkdir()
+    (metadata / "RECORD").write_text("tensorflow/__init__.py,,\n")
+    return str(folder)
+
+
+@pytest.mark.parametrize("version", ["1.15.5", "2.15.1", "2.22.0", "3.0.0rc1"])
+def test_unsupported_tensorflow(tree, bare_python, tmp_path, version):
+    path = fake_tensorflow(tmp_path, version, "raise SystemExit('must not be imported')")
+    sentence = problem(make(tree, python=str(bare_python), PYTHONPATH=path))
+    assert f"TensorFlow {version}" in sentence
+    assert "2.16 to 2.21" in sentence
+
+
+def test_broken_tensorflow(tree, bare_python, tmp_path):
+    path = fake_tensorflow(tmp_path, "2.20.0", "import no_such_module_of_tensorflow")
+    sentence = problem(make(tree, python=str(bare_python), PYTHONPATH=path))
+    assert "cannot be imported" in sentence
+    assert "no_such_module_of_tensorflow" in sentence
+
+
+def test_missing_test_dependency(tree, bare_python):
+    sentence = problem(make(tree, "lint-types", python=str(bare_python)))
+    assert "mypy" in sentence
+    assert "pip install" in sentence
+
+
+def stub_python(folder: pathlib.Path, refuses: str) -> str:
+    """A program that acts as this Python, but fails for code that contains `refuses`."""
+    stub = folder / "stub_python"
+    stub.write_text(
+        f'#!/bin/sh\ncase "$2" in *"{refuses}"*) exit 1 ;; esac\nexec {sys.executable} "$@"\n'
+    )
+    stub.chmod(0o755)
+    return str(stub)
+
+
+@pytest.mark.parametrize(
+    ("refuses", "expected"),
+    [("version_info", "no Python 3.10 to 3.13"), ("ensurepip", "apt install python3-venv")],
+)
+def test_python_that_cannot_make_the_venv(tree, tmp_path, refuses, expected):
+    stub = stub_python(tmp_path, refuses)
+    sentence = problem(make(tree, python="", VENV=str(tmp_path / "venv"), VENV_PYTHON=stub))
+    assert expected in sentence
+    assert not (tmp_path / "venv").exists()
+
+
+# ---- The rest --------------------------------------------------------------------------------
+
+
+def test_help_lists_every_target(tree):
+    text = (tree / "Makefile").read_text()
+    help_text = make(tree, "help").stdout
+    for target in ("all", "conformance", "test", "wheel", "bazel", "lint", "format", "sanitize"):
+        assert re.search(rf"^{target}:", text, re.MULTILINE)
+        assert f"make {target} " in help_text
+
+
+@pytest.mark.large
+def test_bazel_builds_the_same_libraries(tree):
+    if not shutil.which("bazel"):
+        pytest.skip("needs bazel")
+    result = make(tree, "bazel")
+    assert result.returncode == 0, result.stderr
+    for name in ("libtf_bn_ops.so", "libtf_bn_ops_core.so"):
+        assert (tree / "bazel-bin" / name).is_file()
