@@ -7,6 +7,8 @@ import pytest
 
 # Before any test module imports TensorFlow.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# The built-in that tests compare with is the documented one, not oneDNN's variant of it.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from tensorflow.python.ops.parallel_for import pfor
 from tf_bn_ops._op_table import OPS
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def register() -> None:
     """Registers everything of this file with TensorFlow, once."""
     for op in OPS.values():

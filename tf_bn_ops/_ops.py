@@ -20,22 +20,25 @@ from typing import Any
 from tf_bn_ops import _loader
 from tf_bn_ops._op_table import OPS
 
-# What tf.raw_ops returns: a named tuple with the name of the op and of its outputs.
-_FusedBatchNormGrad: Any = collections.namedtuple(  # type: ignore[misc]
-    "FusedBatchNormGrad", [output.name for output in OPS["FusedBatchNormGrad"].outputs]
-)
-_FusedBatchNormGradV2: Any = collections.namedtuple(  # type: ignore[misc]
-    "FusedBatchNormGradV2", [output.name for output in OPS["FusedBatchNormGradV2"].outputs]
-)
-_FusedBatchNormGradV3: Any = collections.namedtuple(  # type: ignore[misc]
-    "FusedBatchNormGradV3", [output.name for output in OPS["FusedBatchNormGradV3"].outputs]
-)
-_BatchNormTrainingBackprop: Any = collections.namedtuple(  # type: ignore[misc]
+
+def _result_type(op: str, outputs: list[str]) -> Any:
+    """What tf.raw_ops returns: a named tuple with the name of the op and of its outputs."""
+    return collections.namedtuple(op, outputs)
+
+
+def _outputs(op: str) -> list[str]:
+    return [output.name for output in OPS[op].outputs]
+
+
+_FusedBatchNormGrad = _result_type("FusedBatchNormGrad", _outputs("FusedBatchNormGrad"))
+_FusedBatchNormGradV2 = _result_type("FusedBatchNormGradV2", _outputs("FusedBatchNormGradV2"))
+_FusedBatchNormGradV3 = _result_type("FusedBatchNormGradV3", _outputs("FusedBatchNormGradV3"))
+_BatchNormTrainingBackprop = _result_type(
     "BatchNormTrainingBackprop", ["input_delta", "gamma_delta", "beta_delta"]
 )
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def load() -> ModuleType:
     """Loads the op library and registers the gradients of its ops, once per process.
 

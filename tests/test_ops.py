@@ -1,0 +1,216 @@
+"""The ops and their Python API: loading, modes of use, buffers, threads."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_bn_ops
+from tf_bn_ops._op_table import OPS
+
+PUBLIC_FUNCTIONS = {
+    "FusedBatchNormGrad": tf_bn_ops.fused_batch_norm_grad,
+    "FusedBatchNormGradV2": tf_bn_ops.fused_batch_norm_grad_v2,
+    "FusedBatchNormGradV3": tf_bn_ops.fused_batch_norm_grad_v3,
+    "BatchNormTrainingBackprop": tf_bn_ops.batch_norm_training_backprop,
+}
+
+
+def run_python(program: str, **environment: str) -> str:
+    """What a fresh process prints; fails with its standard error."""
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def make_inputs(shape=(2, 3, 4, 5), channels=5, dtype=tf.float32):
+    rng = np.random.default_rng(0)
+    vector = lambda: rng.uniform(0.5, 2, channels).astype(np.float32)  # noqa: E731
+    data = lambda: tf.cast(rng.normal(size=shape), dtype)  # noqa: E731
+    return [data(), data(), vector(), vector(), vector()]
+
+
+# ---- Loading -------------------------------------------------------------------------------------
+
+
+def test_importing_prints_nothing_and_loads_no_tensorflow():
+    program = (
+        "import sys, tf_bn_ops; tf_bn_ops.raw_ops.FusedBatchNormGrad; "
+        "assert 'tensorflow' not in sys.modules"
+    )
+    assert run_python(program) == ""
+
+
+def test_a_bare_load_op_library_gives_the_ops():
+    program = """
+import tensorflow as tf, tf_bn_ops
+ops = tf.load_op_library(tf_bn_ops.library_path())
+one = tf.ones([1])
+data = tf.ones([1, 2, 2, 1])
+print(float(ops.tf_bn_ops_fused_batch_norm_grad(data, data, one, one, one).offset_backprop[0]))
+print(sorted(n for n in dir(ops) if n.startswith("TfBnOps_")))
+"""
+    names = sorted("TfBnOps_" + name for name in OPS)
+    assert run_python(program) == f"4.0\n{names}\n"
+
+
+@pytest.mark.parametrize("name", PUBLIC_FUNCTIONS)
+def test_raw_ops_take_the_arguments_of_the_function_by_keyword_only(name):
+    raw_op = getattr(tf_bn_ops.raw_ops, name)
+    function = PUBLIC_FUNCTIONS[name]
+    assert list(inspect.signature(raw_op).parameters) == list(
+        inspect.signature(function).parameters
+    )
+    assert list(inspect.signature(function).parameters) == [
+        *(arg.name for arg in OPS[name].inputs),
+        *OPS[name].attrs,
+        "name",
+    ]
+    with pytest.raises(TypeError):
+        raw_op(1, 2, 3, 4, 5)
+    assert function.__doc__
+
+
+def test_a_forced_implementation_that_does_not_exist_is_one_clear_sentence():
+    program = """
+import numpy as np, tensorflow as tf, tf_bn_ops
+one = np.ones(1, np.float32)
+data = np.ones((1, 1, 1, 1), np.float32)
+try:
+    tf_bn_ops.fused_batch_norm_grad(data, data, one, one, one)
+except tf.errors.FailedPreconditionError as error:
+    print(error.message.split("}} ")[-1])
+"""
+    message = run_python(program, TF_BN_OPS_CPU_ISA="mmx")
+    assert message.startswith(
+        "The environment variable TF_BN_OPS_CPU_ISA cannot be followed: there is no CPU "
+        'implementation "mmx"; this build has '
+    )
+
+
+# ---- Modes of use --------------------------------------------------------------------------------
+
+
+def test_eager_function_session_and_named_node_agree():
+    dy, x, scale, mean, variance = make_inputs()
+    want = tf_bn_ops.fused_batch_norm_grad(dy, x, scale, mean, variance)
+    in_function = tf.function(tf_bn_ops.fused_batch_norm_grad)(dy, x, scale, mean, variance)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        node = tf_bn_ops.fused_batch_norm_grad(
+            dy.numpy(), x.numpy(), scale, mean, variance, name="my_grad"
+        )
+        assert node.x_backprop.op.name == "my_grad"
+        in_session = session.run(node)
+    for a, b, c in zip(want, in_function, in_session, strict=True):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, c)
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.half, tf.bfloat16])
+def test_inputs_keep_their_values(dtype):
+    """x_backprop may be written into an input's buffer, but only when nobody needs that input."""
+    dy, x, scale, mean, variance = make_inputs(dtype=dtype)
+    before = [tf.identity(dy).numpy().copy(), tf.identity(x).numpy().copy()]
+    want = tf_bn_ops.fused_batch_norm_grad_v2(dy, x, scale, mean, variance)
+    np.testing.assert_array_equal(dy, before[0])
+    np.testing.assert_array_equal(x, before[1])
+
+    @tf.function
+    def step(dy, x):
+        temporary = dy * tf.cast(2, dtype)  # Dies with the op: its buffer may be reused.
+        kept = dy * tf.cast(2, dtype) + tf.cast(0, dtype)
+        first = tf_bn_ops.fused_batch_norm_grad_v2(temporary, x, scale, mean, variance)
+        second = tf_bn_ops.fused_batch_norm_grad_v2(kept, x, scale, mean, variance)
+        return first, second, kept
+
+    first, second, kept = step(dy, x)
+    np.testing.assert_array_equal(kept, (dy * tf.cast(2, dtype)).numpy())
+    np.testing.assert_array_equal(x, before[1])
+    for a, b, c in zip(want[:3], first[:3], second[:3], strict=True):
+        np.testing.assert_array_equal(b, c)
+        # Twice the gradient is exactly twice the result: all operations scale by a power of two.
+        np.testing.assert_array_equal(a * tf.cast(2, a.dtype), b)
+
+
+def test_one_tensor_as_both_gradient_and_input():
+    _, x, scale, mean, variance = make_inputs()
+    got = tf_bn_ops.fused_batch_norm_grad(x, x, scale, mean, variance)
+    want = tf_bn_ops.fused_batch_norm_grad(tf.identity(x) + 0, x, scale, mean, variance)
+    np.testing.assert_array_equal(got.x_backprop, want.x_backprop)
+
+
+# ---- Threads -------------------------------------------------------------------------------------
+
+HASH_PROGRAM = """
+import hashlib, sys
+import numpy as np, tensorflow as tf, tf_bn_ops
+tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
+digest = hashlib.sha256()
+rng = np.random.default_rng(0)
+for data_format, shape in [("NHWC", (8, 56, 56, 64)), ("NHWC", (64, 33, 35, 3)),
+                           ("NCHW", (4, 3, 150, 151)), ("NCHW", (16, 200, 7, 7)),
+                           ("NHWC", (7, 5, 3, 1030))]:
+    channels = shape[-1] if data_format == "NHWC" else shape[1]
+    for dtype in (tf.float32, tf.half, tf.bfloat16):
+        dy, x = (tf.cast(rng.normal(3, 1, shape), dtype) for _ in range(2))
+        vectors = [rng.uniform(0.5, 2, channels).astype(np.float32) for _ in range(3)]
+        for is_training in (True, False):
+            result = tf_bn_ops.fused_batch_norm_grad_v2(
+                dy, x, *vectors, data_format=data_format, is_training=is_training)
+            for output in result:
+                digest.update(output.numpy().tobytes())
+print(digest.hexdigest())
+"""
+
+
+def test_bits_do_not_depend_on_intra_op_threads():
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", HASH_PROGRAM, str(threads)], stdout=subprocess.PIPE, text=True
+        )
+        for threads in (1, 2, 7)
+    ]
+    digests = [process.communicate()[0] for process in processes]
+    assert all(process.returncode == 0 for process in processes)
+    assert len(digests[0].strip()) == hashlib.sha256().digest_size * 2
+    assert len(set(digests)) == 1
+
+
+# ---- Large ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+def test_more_than_2_to_the_31_elements(data_format):
+    """13 GB of bfloat16. Ones everywhere but in the last element: sums and ends are checked."""
+    rows, columns = 46341, 46342  # Their product is just above 2^31.
+    shape = (1, rows, columns, 1) if data_format == "NHWC" else (1, 1, rows, columns)
+    m = rows * columns
+    assert m > 2**31
+    one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
+    last = tf.scatter_nd([[m - 1]], [tf.constant(2, tf.bfloat16)], [m])
+    dy = tf.reshape(last + tf.constant(1, tf.bfloat16), shape)
+    del last
+    x = tf.ones(shape, tf.bfloat16)
+    result = tf_bn_ops.fused_batch_norm_grad_v3(
+        dy, x, one, zero, one, zero, epsilon=0.0, data_format=data_format
+    )
+    np.testing.assert_array_equal(result.offset_backprop, np.float32([m + 2]))
+    np.testing.assert_array_equal(result.scale_backprop, np.float32([m + 2]))
+    flat = tf.reshape(result.x_backprop, [-1])
+    mean = (m + 2) / m
+    for index, gradient in ((0, 1), (m // 2, 1), (m - 2, 1), (m - 1, 3)):
+        assert float(flat[index]) == pytest.approx(gradient - 2 * mean, rel=2**-8)
