@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import pathlib
+import struct
 import threading
 from types import ModuleType
 from typing import Any
@@ -111,6 +112,26 @@ def _import_tensorflow(built_for: str) -> Any:
     return tf
 
 
+def _check_whole(path: str) -> None:
+    """Refuses a file that ends too early: the dynamic loader would kill the process over it."""
+    data = pathlib.Path(path).read_bytes()
+    if data[:5] != b"\x7fELF\x02":
+        raise LibraryError(f"{path} is no 64-bit shared library: {_REBUILD}")
+    try:
+        # e_phoff, e_shoff; e_phentsize, e_phnum, e_shentsize, e_shnum; the table of sections is
+        # the last thing in the file.
+        segments, sections = struct.unpack_from("<QQ", data, 0x20)
+        size, count, section_size, section_count = struct.unpack_from("<HHHH", data, 0x36)
+        end = sections + section_size * section_count
+        for header in range(segments, segments + size * count, size):
+            offset, length = struct.unpack_from("<8xQ16xQ", data, header)
+            end = max(end, offset + length)
+    except struct.error:
+        end = len(data) + 1
+    if end > len(data):
+        raise LibraryError(f"{path} is cut off after {len(data)} bytes: {_REBUILD}")
+
+
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
@@ -132,6 +153,7 @@ def _load(path: str) -> ModuleType:
             f"{path} was built with _GLIBCXX_USE_CXX11_ABI={abi}, but TensorFlow {tf.__version__} "
             f"uses {int(tf.sysconfig.CXX11_ABI_FLAG)}: {_REBUILD}"
         )
+    _check_whole(path)
     try:
         module: ModuleType = tf.load_op_library(path)
     except (tf.errors.OpError, OSError, RuntimeError) as error:

@@ -1,0 +1,199 @@
+"""The loader: nothing happens on import, and each way to fail is one sentence with what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+from build_helpers import environment
+
+from tf_bn_ops import _loader
+
+
+def tensorflow_version() -> str:
+    import tensorflow as tf
+
+    return tf.__version__
+
+
+@pytest.fixture
+def other_build(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """A copy of the libraries that TF_BN_OPS_LIBRARY names, to be spoiled."""
+    folder = tmp_path / "lib"
+    shutil.copytree(os.path.dirname(_loader.library_path()), folder)
+    monkeypatch.setenv(_loader.LIBRARY_VARIABLE, str(folder))
+    return folder
+
+
+def edit_build_info(folder: pathlib.Path, **changes: object) -> None:
+    path = folder / _loader.BUILD_INFO
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def refusal() -> str:
+    """The message with which load() refuses; an ImportError, in one line."""
+    with pytest.raises(_loader.LibraryError) as caught:
+        _loader.load()
+    assert isinstance(caught.value, ImportError)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def python(code: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    package = pathlib.Path(_loader.__file__).parent.parent
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(PYTHONPATH=str(package), **changes),
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_import_is_silent_and_lazy():
+    result = python(
+        "import sys, tf_bn_ops, tf_bn_ops._loader\n"
+        "tf_bn_ops.library_path()\n"
+        "assert 'tensorflow' not in sys.modules"
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_library_path_alone_is_enough_for_load_op_library():
+    result = python(
+        "import tensorflow as tf, tf_bn_ops\n"
+        "assert tf.load_op_library(tf_bn_ops.library_path()).tf_bn_ops_fused_batch_norm_grad\n"
+        "assert tf_bn_ops.raw_ops.FusedBatchNormGrad\n"
+        "from tf_bn_ops import _loader; _loader.load()",
+        TF_CPP_MIN_LOG_LEVEL="3",
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_load_is_done_once():
+    assert _loader.load() is _loader.load()
+
+
+def test_build_info_names_the_tensorflow():
+    built_for = _loader.build_info()["tensorflow_version"]
+    assert built_for.split(".")[:2] == tensorflow_version().split(".")[:2]
+
+
+def test_variable_names_a_folder_or_a_file(other_build, monkeypatch):
+    expected = str(other_build / _loader.OP_LIBRARY)
+    assert _loader.library_path() == expected
+    monkeypatch.setenv(_loader.LIBRARY_VARIABLE, expected)
+    assert _loader.library_path() == expected
+    assert _loader.core_library_path() == str(other_build / _loader.CORE_LIBRARY)
+
+
+def test_another_build_of_the_same_ops_loads(other_build):
+    result = python(
+        "from tf_bn_ops import _loader; assert _loader.load().tf_bn_ops_fused_batch_norm_grad",
+        TF_BN_OPS_LIBRARY=str(other_build),
+        TF_CPP_MIN_LOG_LEVEL="3",
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_missing_library(tmp_path):
+    """A copy of the package without lib/, as in a checkout that was not built."""
+    package = tmp_path / "tf_bn_ops"
+    source = pathlib.Path(_loader.__file__).parent
+    shutil.copytree(source, package, ignore=shutil.ignore_patterns("lib", "__pycache__"))
+    result = subprocess.run(
+        [sys.executable, "-c", "import tf_bn_ops; tf_bn_ops.library_path()"],
+        env=environment(PYTHONPATH=str(tmp_path)),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 1
+    message = result.stderr.splitlines()[-1]
+    assert "LibraryError" in message
+    assert "'make'" in message
+    assert "'pip install .'" in message
+
+
+def test_missing_library_named_by_the_variable(tmp_path, monkeypatch):
+    monkeypatch.setenv(_loader.LIBRARY_VARIABLE, str(tmp_path / "nowhere.so"))
+    message = refusal()
+    assert "nowhere.so does not exist" in message
+    assert _loader.LIBRARY_VARIABLE in message
+
+
+def test_unreadable_build_info(other_build):
+    (other_build / _loader.BUILD_INFO).write_text('{"tensorflow_')
+    assert "build_info.json cannot be read" in refusal()
+
+
+@pytest.mark.parametrize("built_for", ["2.15.1", "2.2.1", "3.21.0"])
+def test_another_tensorflow_version_is_refused(other_build, built_for):
+    edit_build_info(other_build, tensorflow_version=built_for)
+    message = refusal()
+    assert f"built for TensorFlow {built_for}" in message
+    assert f"this is TensorFlow {tensorflow_version()}" in message
+    assert "make PYTHON=" in message
+
+
+def test_another_patch_version_is_accepted(other_build):
+    minor = ".".join(tensorflow_version().split(".")[:2])
+    edit_build_info(other_build, tensorflow_version=f"{minor}.99")
+    result = python(
+        "from tf_bn_ops import _loader; _loader.load()",
+        TF_BN_OPS_LIBRARY=str(other_build),
+        TF_CPP_MIN_LOG_LEVEL="3",
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_another_cxx_abi_is_refused(other_build):
+    import tensorflow as tf
+
+    edit_build_info(other_build, cxx11_abi=1 - int(tf.sysconfig.CXX11_ABI_FLAG))
+    assert "_GLIBCXX_USE_CXX11_ABI" in refusal()
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.0001, 0.5, 0.999])
+def test_truncated_library(other_build, kept):
+    """Handed to the dynamic loader, such a file ends the process by SIGBUS."""
+    library = other_build / _loader.OP_LIBRARY
+    whole = library.read_bytes()
+    library.write_bytes(whole[: int(len(whole) * kept)])
+    message = refusal()
+    assert "is cut off" in message or "is no 64-bit shared library" in message
+    assert "rebuild it" in message
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
+def test_undefined_symbol(other_build, tmp_path):
+    source = tmp_path / "undefined.cc"
+    source.write_text("void gone_since_last_version(); int use = (gone_since_last_version(), 0);\n")
+    library = other_build / _loader.OP_LIBRARY
+    library.unlink()
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", library, source], check=True)
+    message = refusal()
+    assert "undefined symbol" in message
+    assert "gone_since_last_version" in message
+    assert "rebuild it" in message
+
+
+def test_missing_tensorflow(tmp_path):
+    """Said with the version to install, instead of a bare ModuleNotFoundError."""
+    (tmp_path / "tensorflow.py").write_text("raise ImportError('none here')\n")
+    package = pathlib.Path(_loader.__file__).parent.parent
+    result = subprocess.run(
+        [sys.executable, "-c", "from tf_bn_ops import _loader; _loader.load()"],
+        env=environment(PYTHONPATH=os.pathsep.join([str(tmp_path), str(package)])),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    message = result.stderr.splitlines()[-1]
+    assert "TensorFlow cannot be imported here (none here)" in message
+    assert "pip install" in message
