@@ -67,3 +67,24 @@ def _ignored(folder: str, names: list[str]) -> set[str]:
     if "Makefile" in names:
         ignored.add("build")
     return ignored
+
+
+def bare_venv(folder: pathlib.Path) -> pathlib.Path:
+    """Makes an environment without any package, not even pip; returns its Python."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    return folder / "bin" / "python"
+
+
+def site_packages(python: pathlib.Path) -> pathlib.Path:
+    """Where the environment of bare_venv keeps its packages."""
+    (folder,) = python.parent.parent.glob("lib/python*/site-packages")
+    return folder
+
+
+def fake_tensorflow(folder: pathlib.Path, version: str, code: str = "") -> None:
+    """Puts a package into `folder` that looks like an installed TensorFlow."""
+    (folder / "tensorflow").mkdir()
+    (folder / "tensorflow" / "__init__.py").write_text(code)
+    metadata = folder / f"tensorflow_cpu-{version}.dist-info"
+    metadata.mkdir()
+    (metadata / "RECORD").write_text("tensorflow/__init__.py,,\n")

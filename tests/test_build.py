@@ -11,7 +11,7 @@ import sys
 import time
 
 import pytest
-from build_helpers import copy_tree, make, run
+from build_helpers import bare_venv, copy_tree, fake_tensorflow, make, run
 
 pytestmark = pytest.mark.skipif(
     not all(map(shutil.which, ("make", "g++", "nm"))), reason="needs make, g++ and nm"
@@ -238,10 +238,7 @@ def test_missing_python(tree):
 
 @pytest.fixture(scope="module")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A Python without any package."""
-    venv = tmp_path_factory.mktemp("bare") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
-    return venv / "bin" / "python"
+    return bare_venv(tmp_path_factory.mktemp("bare") / "venv")
 
 
 def test_missing_tensorflow(tree, bare_python):
@@ -251,26 +248,17 @@ def test_missing_tensorflow(tree, bare_python):
     assert "2.16 to 2.21" in sentence
 
 
-def fake_tensorflow(folder: pathlib.Path, version: str, code: str) -> str:
-    (folder / "tensorflow").mkdir()
-    (folder / "tensorflow" / "__init__.py").write_text(code)
-    metadata = folder / f"tensorflow_cpu-{version}.dist-info"
-    metadata.mkdir()
-    (metadata / "RECORD").write_text("tensorflow/__init__.py,,\n")
-    return str(folder)
-
-
 @pytest.mark.parametrize("version", ["1.15.5", "2.15.1", "2.22.0", "3.0.0rc1"])
 def test_unsupported_tensorflow(tree, bare_python, tmp_path, version):
-    path = fake_tensorflow(tmp_path, version, "raise SystemExit('must not be imported')")
-    sentence = problem(make(tree, python=str(bare_python), PYTHONPATH=path))
+    fake_tensorflow(tmp_path, version, "raise SystemExit('must not be imported')")
+    sentence = problem(make(tree, python=str(bare_python), PYTHONPATH=str(tmp_path)))
     assert f"TensorFlow {version}" in sentence
     assert "2.16 to 2.21" in sentence
 
 
 def test_broken_tensorflow(tree, bare_python, tmp_path):
-    path = fake_tensorflow(tmp_path, "2.20.0", "import no_such_module_of_tensorflow")
-    sentence = problem(make(tree, python=str(bare_python), PYTHONPATH=path))
+    fake_tensorflow(tmp_path, "2.20.0", "import no_such_module_of_tensorflow")
+    sentence = problem(make(tree, python=str(bare_python), PYTHONPATH=str(tmp_path)))
     assert "cannot be imported" in sentence
     assert "no_such_module_of_tensorflow" in sentence
 

@@ -1,0 +1,203 @@
+"""Packaging: what the sdist holds, what the wheel asks for, and that it works when installed."""
+
+from __future__ import annotations
+
+import email
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import pytest
+from build_helpers import bare_venv, copy_tree, fake_tensorflow, run, site_packages
+
+from tf_bn_ops import _loader, _version
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+setuptools = pytest.importorskip("setuptools", reason="needs requirements/build.txt")
+
+
+needs_build_tools = pytest.mark.skipif(
+    not (
+        int(setuptools.__version__.split(".")[0]) >= 77
+        and shutil.which("make")
+        and shutil.which("g++")
+    ),
+    reason="needs setuptools>=77 (requirements/build.txt), make and g++",
+)
+
+
+@pytest.fixture(scope="module")
+def tree(repo_root: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A copy of the checkout; packaging leaves files in the source tree."""
+    if not (repo_root / "pyproject.toml").exists():
+        pytest.skip("needs the source tree")
+    return copy_tree(repo_root, tmp_path_factory.mktemp("packaging") / "tree")
+
+
+def backend(tree: pathlib.Path, code: str, python: str = sys.executable, **changes: str) -> str:
+    """Runs code that uses the build backend as pip does, and returns its output."""
+    result = run(
+        [python, "-c", f"import sys; sys.path.insert(0, 'tools'); import backend\n{code}"],
+        tree,
+        **changes,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def sdist(tree: pathlib.Path) -> pathlib.Path:
+    backend(tree, "backend.build_sdist('dist')")
+    (path,) = (tree / "dist").glob("*.tar.gz")
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(tree: pathlib.Path, sdist: pathlib.Path, tmp_path_factory) -> pathlib.Path:
+    """Built from the unpacked sdist; the tree's objects spare the compile time."""
+    folder = tmp_path_factory.mktemp("sdist")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder)
+    (source,) = folder.iterdir()
+    backend(source, "backend.build_wheel('dist')", BUILD_DIR=str(tree / "build"))
+    (path,) = (source / "dist").glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def installed_python(wheel: pathlib.Path, tmp_path_factory) -> pathlib.Path:
+    """A fresh environment with the wheel that sees this environment's TensorFlow by a .pth file."""
+    python = bare_venv(tmp_path_factory.mktemp("installed") / "venv")
+    outer = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    (site_packages(python) / "outer.pth").write_text("\n".join(outer) + "\n")
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+    # With dependencies, and without an index: what the wheel asks for has to be there already.
+    result = run([*pip, "--no-index", str(wheel)], wheel.parent)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return python
+
+
+def test_build_requirements_are_the_same_everywhere(tree):
+    listed = tomllib.loads((tree / "pyproject.toml").read_text())["build-system"]["requires"]
+    assert listed == [
+        line
+        for line in (tree / "requirements" / "build.txt").read_text().splitlines()
+        if not line.startswith("#")
+    ]
+
+
+@needs_build_tools
+def test_sdist_holds_all_sources(sdist, repo_root):
+    with tarfile.open(sdist) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    for name in ("Makefile", "cc/cpu/isa/isa_builds.txt", "tools/backend.py", "mk/exports.map"):
+        assert name in names
+    assert not [name for name in names if name.endswith((".so", ".o", ".pyc"))]
+    if (repo_root / ".git").exists() and shutil.which("git"):
+        listed = subprocess.run(
+            ["git", "ls-files"], cwd=repo_root, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+        tracked = {name for name in listed if (repo_root / name).exists()}
+        assert tracked - names == set()
+
+
+@needs_build_tools
+def test_wheel_metadata(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (path,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        metadata = email.message_from_string(archive.read(path).decode())
+    assert metadata["Version"] == _version.__version__
+    # The one that was built against, under the name by which it is installed.
+    info = _loader.build_info()
+    minor = ".".join(info["tensorflow_version"].split(".")[:2])
+    required = [
+        value for value in metadata.get_all("Requires-Dist") if value.startswith("tensorflow")
+    ]
+    required = [value for value in required if "extra" not in value]
+    assert required == [f"{info['tensorflow_distribution']}=={minor}.*"]
+    assert re.fullmatch(r"tf_bn_ops-.*-py3-none-(linux|manylinux)_\w+\.whl", wheel.name)
+    libraries = {name for name in names if name.startswith("tf_bn_ops/lib/")}
+    assert libraries == {
+        f"tf_bn_ops/lib/{name}"
+        for name in (_loader.OP_LIBRARY, _loader.CORE_LIBRARY, _loader.BUILD_INFO)
+    }
+    assert not [name for name in names if name.startswith(("tests/", "tools/", "cc/"))]
+
+
+@needs_build_tools
+def test_wheel_holds_every_file_of_the_package(wheel, tree):
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    files = {
+        str(path.relative_to(tree))
+        for path in (tree / "tf_bn_ops").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and "lib" not in path.parts
+    }
+    assert files - names == set()
+
+
+@needs_build_tools
+def test_installed_package_works_from_any_folder(installed_python, tmp_path):
+    code = (
+        "import numpy as np, tf_bn_ops\n"
+        "x = np.arange(8, dtype=np.float32).reshape(2, 2, 2, 1)\n"
+        "one = np.ones(1, np.float32)\n"
+        "out = tf_bn_ops.fused_batch_norm_grad(x, x, one, one, one)\n"
+        "print(tf_bn_ops.library_path(), float(out.offset_backprop[0]))"
+    )
+    result = run([installed_python, "-c", code], tmp_path, TF_CPP_MIN_LOG_LEVEL="3")
+    assert result.returncode == 0, result.stderr
+    library, total = result.stdout.split()
+    assert pathlib.Path(library).is_relative_to(installed_python.parent.parent)
+    assert float(total) == 28.0
+
+
+@needs_build_tools
+def test_build_isolation_is_seen_through(tree, tmp_path):
+    """pip shows a build its overlay by PYTHONPATH; the environment behind it counts."""
+    fake_tensorflow(tmp_path, "2.16.0")
+    code = "print(backend.find_tensorflow().version, backend.get_requires_for_build_wheel())"
+    output = backend(tree, code, PYTHONPATH=str(tmp_path))
+    assert output.split() == [_loader.build_info()["tensorflow_version"], "[]"]
+
+
+@needs_build_tools
+def test_tensorflow_is_a_build_requirement_where_there_is_none(tree, tmp_path):
+    python = bare_venv(tmp_path / "venv")
+    overlay = tmp_path / "overlay"
+    overlay.mkdir()
+    package = pathlib.Path(setuptools.__file__).parent
+    for path in (*package.parent.glob("setuptools*"), *package.parent.glob("_distutils_hack")):
+        os.symlink(path, overlay / path.name)
+    code = "print(*backend.get_requires_for_build_wheel(), sep='\\n')"
+    output = backend(tree, code, python=str(python), PYTHONPATH=str(overlay))
+    lines = (tree / "requirements" / "tensorflow.txt").read_text().splitlines()
+    assert output.splitlines() == [line for line in lines if not line.startswith("#")]
+
+
+@needs_build_tools
+def test_unsupported_tensorflow_ends_the_build(tree, tmp_path):
+    """Rather than putting another one beside or over it."""
+    python = bare_venv(tmp_path / "venv")
+    fake_tensorflow(site_packages(python), "2.9.0")
+    result = run(
+        [sys.executable, "-c", "import backend; backend.get_requires_for_build_wheel()"],
+        tree,
+        PYTHONPATH="tools",
+        TF_BN_OPS_PYTHON=str(python),
+    )
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    assert "TensorFlow 2.9.0" in result.stderr
+    assert "2.16 to 2.21" in result.stderr
