@@ -55,7 +55,8 @@ class OutputError:
     """The error of one output of one implementation.
 
     Attributes:
-      ulp: the largest error in units in the last place of the output type.
+      ulp: the largest error in units in the last place of the output type, at the result or, where
+        it has cancelled below them, at the mean magnitude of its terms or the bound.
       bound: the largest error in units of the bound; above 1 is wrong.
       worst: the place of the latter and the numbers there, for people.
     """
@@ -104,7 +105,7 @@ class CaseResult:
 
 def _ulp(magnitude: np.ndarray, dtype: _op_table.DType) -> np.ndarray:
     """The unit in the last place of a number of `dtype` with this magnitude."""
-    _, exponent = np.frexp(np.maximum(magnitude, dtype.smallest_normal))
+    _, exponent = np.frexp(np.fmax(magnitude, dtype.smallest_normal))
     return np.ldexp(magnitude.dtype.type(2 * dtype.unit_roundoff), exponent - 1)
 
 
@@ -126,7 +127,7 @@ def _expect(
     exact: bool,
     must_be_nan: np.ndarray | None,
 ) -> _Expected:
-    ulp = _ulp(np.maximum(np.abs(value), magnitude), dtype)
+    ulp = _ulp(np.fmax(np.fmax(np.abs(value), magnitude), bound), dtype)
     if exact:
         value, bound = value.astype(dtype.numpy).astype(value.dtype), np.zeros_like(bound)
     return _Expected(value, bound, ulp, must_be_nan)
@@ -260,7 +261,7 @@ def judge(
             c = chunk.at[1]
             factor = np.abs(oracle.factor)[c, None]
             slope = np.abs(oracle.slope)[c, None]
-            terms = np.maximum(np.abs(chunk.centred), np.abs(chunk.xmu) * slope) * factor
+            terms = np.fmax(np.abs(chunk.centred), np.abs(chunk.xmu) * slope) * factor
             e = _expect(
                 chunk.x_backprop, bound, terms, dtype, "x_backprop" in filled.exact,
                 None if must_be_nan is None else must_be_nan[c, None],

@@ -73,6 +73,7 @@ class Report:
     names: Sequence[str]
     failures: list[CaseResult] = dataclasses.field(default_factory=list)
     rows: dict[tuple[str, str, str, str], _Row] = dataclasses.field(default_factory=dict)
+    kinds: dict[str, _Row] = dataclasses.field(default_factory=dict)
     total: _Row = dataclasses.field(default_factory=_Row)
     outputs_with_evidence: dict[str, int] = dataclasses.field(
         default_factory=lambda: dict.fromkeys(VALUES, 0)
@@ -82,6 +83,8 @@ class Report:
         case = result.case
         key = (case.op, case.dtype, case.layout, case.mode)
         self.rows.setdefault(key, _Row()).add(result)
+        kind = case.kind.split("/")[0]
+        self.kinds.setdefault(kind, _Row()).add(result)
         self.total.add(result)
         for role, is_evidence in result.evidence.items():
             self.outputs_with_evidence[role] += is_evidence
@@ -92,9 +95,11 @@ class Report:
     def passed(self) -> bool:
         return not self.failures and not self.known.stale
 
-    def _table(self) -> rich.table.Table:
+    def _table(
+        self, headings: Sequence[str], rows: Sequence[tuple[Sequence[str], _Row]]
+    ) -> rich.table.Table:
         table = rich.table.Table(box=None, pad_edge=False, header_style="bold")
-        for heading in ("op", "dtype", "layout", "mode"):
+        for heading in headings:
             table.add_column(heading, no_wrap=True)
         table.add_column("cases", justify="right")
         table.add_column("evidence", justify="right")
@@ -102,8 +107,7 @@ class Report:
         for name in self.names:
             table.add_column(f"{name}\nulp", justify="right")
             table.add_column("\nx bound", justify="right")
-        rows = sorted(self.rows.items())
-        for key, row in [*rows, (("all", "", "", ""), self.total)]:
+        for key, row in rows:
             cells = [*key, str(row.cases), str(row.evidence), str(row.failed)]
             for name in self.names:
                 cells += [_number(row.ulp.get(name)), _number(row.bound.get(name))]
@@ -113,7 +117,19 @@ class Report:
     def print(self, console: rich.console.Console) -> None:
         """Prints the summary and the failures."""
         if self.total.cases:
-            console.print(self._table())
+            console.print(
+                self._table(
+                    ("op", "dtype", "layout", "mode"),
+                    [*sorted(self.rows.items()), (("all", "", "", ""), self.total)],
+                )
+            )
+            console.print()
+            console.print(
+                self._table(
+                    ("kind of values",),
+                    [((kind,), row) for kind, row in sorted(self.kinds.items())],
+                )
+            )
             console.print(
                 "\nulp: the worst error in units in the last place (denormals left out: they may "
                 "be flushed to zero); x bound: in units of the bound, 1 is allowed; -: no answer.",

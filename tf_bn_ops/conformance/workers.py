@@ -92,7 +92,7 @@ class Worker:
         self._implementation = implementation
         self._timeout = timeout
         self._log = tempfile.TemporaryFile()  # noqa: SIM115, closed in close()
-        self._ready = False
+        self._ready = self._running = False
         self._pending_crash = ""
         self._start()
 
@@ -118,7 +118,7 @@ class Worker:
             stderr=self._log,
         )
         theirs.close()
-        self._ready = False
+        self._ready, self._running = False, True
 
     def wait_until_ready(self) -> None:
         """Waits for the process to have loaded its ops.
@@ -126,6 +126,8 @@ class Worker:
         Raises:
           WorkerError: it could not.
         """
+        if not self._running:
+            self._start()
         if self._ready:
             return
         try:
@@ -166,7 +168,7 @@ class Worker:
         self._connection.close()
         self._process.kill()
         self._process.wait()
-        self._start()
+        self._running = False
         return Answer(crash=how)
 
     def _last_words(self) -> str:

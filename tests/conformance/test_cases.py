@@ -1,0 +1,163 @@
+"""Cases: their names, how they are drawn, and what their numbers promise."""
+
+import collections
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from tf_bn_ops import _op_table
+from tf_bn_ops.conformance import cases, fills, shapes, views
+
+DEFAULT = list(cases.generate(1600, 1))
+
+
+def test_names_round_trip():
+    for case in DEFAULT:
+        assert cases.parse(str(case)) == case
+
+
+def test_same_seed_same_cases_and_numbers():
+    again = list(cases.generate(100, 1))
+    assert again == DEFAULT[:100]
+    for case in again[:20]:
+        first, second = fills.fill(case), fills.fill(case)
+        for role, array in first.values.items():
+            np.testing.assert_array_equal(
+                array.view(np.uint8) if array.ndim else array,
+                second.values[role].view(np.uint8) if array.ndim else second.values[role],
+            )
+
+
+def test_other_seed_other_cases():
+    assert not set(map(str, cases.generate(100, 2))) & set(map(str, DEFAULT))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nonsense", "10 fields"),
+        (str(DEFAULT[0]).replace("FusedBatchNormGrad", "Fused"), "not a known op"),
+        ("FusedBatchNormGrad,half,NHWC,1x1x1x1,training,normal,batch,eps=1,eager,seed=1", "dtype"),
+        (
+            "FusedBatchNormGradV2,half,NDHWC,1x1x1x1,training,normal,batch,eps=1,eager,seed=1",
+            "layout",
+        ),
+        ("FusedBatchNormGradV2,half,NHWC,1x1x1,training,normal,batch,eps=1,eager,seed=1", "fit"),
+        (
+            "FusedBatchNormGradV2,half,NHWC,1x1x1xA,training,normal,batch,eps=1,eager,seed=1",
+            "shape",
+        ),
+        ("FusedBatchNormGradV2,half,NHWC,1x1x1x1,training,odd,batch,eps=1,eager,seed=1", "kind"),
+        ("FusedBatchNormGradV2,half,NHWC,1x1x1x1,training,normal,batch,1,eager,seed=1", "eps="),
+    ],
+)
+def test_bad_names_say_what_is_wrong(text, message):
+    with pytest.raises(cases.CaseError, match=message):
+        cases.parse(text)
+
+
+def test_default_run_covers_what_it_should():
+    """Every combination with most kinds, both sources of statistics, both ways to call."""
+    kinds = collections.defaultdict(set)
+    for case in DEFAULT:
+        kinds[case.op, case.dtype, case.layout, case.mode].add(case.kind)
+    assert set(kinds) == set(cases.combinations())
+    assert min(len(k) for k in kinds.values()) == len(fills.KINDS)
+    assert {c.statistics for c in DEFAULT} == set(cases.STATISTICS)
+    assert {c.call for c in DEFAULT} == set(cases.CALLS)
+    dims = [views.view_shape(c.shape, c.layout) for c in DEFAULT]
+    assert any(c.is_empty for c in DEFAULT)
+    assert any(math.prod(d) == 1 for d in dims)
+    assert any(o * i == 1 and ch > 1 for o, ch, i in dims)
+    assert any(ch == 1 and o * i > 1000 for o, ch, i in dims)
+    assert any(ch > 10_000 for _, ch, _ in dims)
+    assert sum(math.prod(d) >= shapes.LARGE_ELEMENTS[0] for d in dims) >= 10
+
+
+@pytest.mark.parametrize("layout", list(_op_table.DATA_FORMATS))
+def test_shapes_have_the_size_that_was_asked_for(layout):
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        shape = shapes.draw(rng, layout, power_of_two_rows=True)
+        outer, _, inner = views.view_shape(shape, layout)
+        assert outer * inner <= 1024
+        assert outer * inner & (outer * inner - 1) == 0
+    for _ in range(50):
+        elements = math.prod(shapes.draw(rng, layout, large=True))
+        assert shapes.LARGE_ELEMENTS[0] / 8 < elements < shapes.LARGE_ELEMENTS[1] * 8
+
+
+@pytest.mark.parametrize("kind", list(fills.KINDS))
+@pytest.mark.parametrize("dtype", ["half", "bfloat16", "float32"])
+def test_fills_have_shapes_and_dtypes(kind, dtype):
+    for layout, shape in (
+        ("NHWC", (2, 3, 1, 9)),
+        ("NCDHW", (2, 9, 1, 3, 2)),
+        ("NCHW", (0, 2, 3, 4)),
+    ):
+        text = f"FusedBatchNormGradV3,{dtype},{layout},{'x'.join(map(str, shape))},training"
+        case = cases.parse(f"{text},{kind},given,eps=0.25,eager,seed=3")
+        values = fills.fill(case).values
+        channels = views.view_shape(shape, layout)[1]
+        for role in ("x", "y_backprop"):
+            assert values[role].shape == shape
+            assert values[role].dtype == _op_table.DTYPES[dtype].numpy
+        for role in ("scale", "mean", "variance"):
+            assert values[role].shape == (channels,)
+            assert values[role].dtype == np.float32
+
+
+def _exact_cases():
+    chosen = [c for c in DEFAULT if c.kind == "exact" and 0 < math.prod(c.shape) < 20_000]
+    return chosen[:60]
+
+
+def test_exact_fills_have_exact_sums_in_any_order():
+    for case in _exact_cases():
+        values = fills.fill(case).values
+        dy, x = (
+            views.as_view(values[r], case.layout).astype(np.float32).transpose(1, 0, 2)
+            for r in ("y_backprop", "x")
+        )
+        dy, x = (a.reshape(len(a), -1) for a in (dy, x))
+        xmu = x - values["mean"].astype(np.float32)[:, None]
+        for terms in (dy, dy * xmu, dy * x):
+            in_order = np.cumsum(terms, axis=1, dtype=np.float32)
+            assert np.abs(terms.astype(np.float64)).sum(axis=1).max() <= 2**24
+            backwards = np.cumsum(terms[:, ::-1], axis=1, dtype=np.float32)
+            np.testing.assert_array_equal(in_order[:, -1], backwards[:, -1])
+            np.testing.assert_array_equal(in_order[:, -1], terms.astype(np.int64).sum(axis=1))
+        total = values["variance"] + np.float32(case.epsilon)
+        assert set(np.unique(total)) <= {0.25, 1.0, 4.0}
+
+
+def test_exact_elements_are_exact_in_float32():
+    """Where x_backprop is called exact, float32 arithmetic equals fractions, in two orders."""
+    checked = 0
+    for case in _exact_cases():
+        filled = fills.fill(case)
+        if "x_backprop" not in filled.exact or not case.is_training:
+            continue
+        v = filled.values
+        dy, x = (views.as_view(v[r], case.layout).astype(np.float32) for r in ("y_backprop", "x"))
+        n = np.float32(dy.shape[0] * dy.shape[2])
+        one = np.float32(1)
+        col = {r: v[r].astype(np.float32)[:, None] for r in ("scale", "mean", "variance")}
+        rstd = one / np.sqrt(col["variance"] + np.float32(case.epsilon))
+        xmu = x - col["mean"]
+        s1 = dy.sum(axis=(0, 2), dtype=np.float32)[:, None]
+        s2 = (dy * xmu).sum(axis=(0, 2), dtype=np.float32)[:, None]
+        first = col["scale"] * rstd * ((dy - s1 / n) - xmu * (rstd * rstd * s2 / n))
+        second = (n * dy - s1 - xmu * (rstd * (rstd * s2))) * (rstd / n) * col["scale"]
+        np.testing.assert_array_equal(first, second)
+        o, c, i = (int(k) - 1 for k in dy.shape)
+        f = {r: Fraction(float(col[r][c, 0])) for r in col}
+        r2 = 1 / (f["variance"] + Fraction(float(np.float32(case.epsilon))))
+        r1 = Fraction(math.sqrt(r2))
+        inside = Fraction(float(dy[o, c, i])) - Fraction(float(s1[c, 0])) / int(n)
+        inside -= Fraction(float(xmu[o, c, i])) * r2 * Fraction(float(s2[c, 0])) / int(n)
+        assert f["scale"] * r1 * inside == Fraction(float(first[o, c, i]))
+        checked += 1
+    assert checked >= 10

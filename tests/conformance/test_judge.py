@@ -1,0 +1,241 @@
+"""The verdict: a right kernel passes, every fault is caught by the default run, evidence counts."""
+
+import math
+
+import numpy as np
+import numpy_kernels
+import pytest
+
+from tf_bn_ops.conformance import bounds, cases, divergences, fills, judge, oracle, runner
+
+STRICT = bounds.PROFILES["strict"]
+TEXTBOOK = bounds.PROFILES["textbook"]
+# The default run, without its few large cases: 4 of 5 of it, in a second or two.
+CASES = [c for c in cases.generate(1600, 1) if math.prod(c.shape) < 20_000]
+# Cases that a fault may take until it is caught; the default run has four times as many.
+BUDGET = 400
+
+
+@pytest.fixture(scope="module")
+def filled():
+    return [(case, fills.fill(case)) for case in CASES]
+
+
+def _judge(kernel, case, given, profile=STRICT):
+    answers = {"candidate": numpy_kernels.answer(kernel, case, given.values)}
+    return judge.judge(case, given, answers, profile)
+
+
+def test_right_kernel_passes_strict_and_textbook(filled):
+    for case, given in filled:
+        for profile in (STRICT, TEXTBOOK):
+            result = _judge(numpy_kernels.Kernel, case, given, profile)
+            assert not result.failures, (str(case), profile.name, result.failures)
+            assert not result.paths["candidate"].disagreements
+
+
+@pytest.mark.parametrize("fault", numpy_kernels.FAULTS, ids=lambda f: f.__name__)
+def test_fault_is_caught(fault, filled):
+    for case, given in filled[:BUDGET]:
+        if _judge(fault, case, given).failures:
+            return
+    pytest.fail(f"no case caught {fault.__name__}")
+
+
+def test_textbook_lets_a_naive_float32_sum_pass_and_strict_does_not(filled):
+    failed = {"strict": 0, "textbook": 0}
+    for case, given in filled[:BUDGET]:
+        # A sum in float32 may overflow where the result does not: no bound covers that.
+        if case.kind == "overflow":
+            continue
+        for profile in (STRICT, TEXTBOOK):
+            result = _judge(numpy_kernels.AccumulatedInFloat32, case, given, profile)
+            failed[profile.name] += bool(result.failures)
+    assert failed["textbook"] == 0
+    assert failed["strict"] > BUDGET / 10
+
+
+def test_default_run_is_mostly_evidence(filled):
+    for role in judge.VALUES:
+        told = [
+            _judge(numpy_kernels.Kernel, case, given).evidence[role]
+            for case, given in filled[:BUDGET]
+        ]
+        assert np.mean(told) > 0.7
+
+
+def _case(text, **values):
+    case = cases.parse(text)
+    given = fills.fill(case)
+    replaced = {
+        role: np.broadcast_to(np.asarray(v, given.values[role].dtype), given.values[role].shape)
+        for role, v in values.items()
+    }
+    return case, fills.Filled({**given.values, **replaced}, given.exact)
+
+
+V2 = "FusedBatchNormGradV2,float32,NHWC,"
+
+
+def test_zero_gradient_is_no_evidence():
+    result = _judge(
+        numpy_kernels.Kernel,
+        *_case(V2 + "2x3x4x5,training,normal,batch,eps=0.1,eager,seed=1", y_backprop=0),
+    )
+    assert not result.failures
+    assert result.evidence == dict.fromkeys(judge.VALUES, False)
+
+
+def test_constant_gradient_in_training_is_evidence_for_its_sum_only():
+    """nGraph's own test has a constant delta and batch statistics: zero is a right answer."""
+    text = V2 + "2x4x4x5,training,exact,batch,eps=0.25,eager,seed=1"
+    x = np.tile(np.array([1, -1], np.float32), 16).reshape(2, 4, 4, 1)
+    result = _judge(numpy_kernels.Kernel, *_case(text, y_backprop=1, x=x, mean=0))
+    assert result.evidence == {
+        "x_backprop": False, "scale_backprop": False, "offset_backprop": True,
+    }  # fmt: skip
+
+
+def test_one_element_in_training_is_no_evidence_for_elements():
+    case, given = _case(V2 + "1x1x1x3,training,normal,batch,eps=0.1,eager,seed=1")
+    assert not _judge(numpy_kernels.Kernel, case, given).evidence["x_backprop"]
+
+
+def test_what_both_modes_answer_is_no_evidence_for_elements():
+    """A gradient without mean and without correlation to x: training equals frozen."""
+    text = V2 + "1x2x2x1,training,exact,batch,eps=0.25,eager,seed=1"
+    dy = np.array([1, 1, -1, -1], np.float32).reshape(1, 2, 2, 1)
+    x = np.array([1, -1, 1, -1], np.float32).reshape(1, 2, 2, 1)
+    result = _judge(
+        numpy_kernels.Kernel, *_case(text, y_backprop=dy, x=x, mean=0, scale=0.5, variance=0.75)
+    )
+    assert not result.evidence["x_backprop"]
+
+
+def test_structure_is_held_to_the_contract():
+    case, given = _case(V2 + "2x3x4x5,training,normal,batch,eps=0.1,eager,seed=1")
+    right = list(numpy_kernels.answer(numpy_kernels.Kernel, case, given.values).outputs)
+
+    def whats(outputs):
+        return sorted({d.what for d in judge.structure(case, judge.Answer(outputs))})
+
+    assert whats(right) == []
+    assert whats(right[:4]) == ["count"]
+    scalar = np.zeros((), np.float32)
+    assert whats([*right[:3], scalar, scalar]) == ["shape:placeholder"]
+    assert whats([right[0].reshape(2, 12, 5), *right[1:]]) == ["shape:x_backprop"]
+    assert whats([right[0], right[1].astype(np.float64), *right[2:]]) == ["dtype:scale_backprop"]
+    assert [d.what for d in judge.structure(case, judge.Answer(error="x"))] == ["error"]
+    assert [d.what for d in judge.structure(case, judge.Answer(crash="x"))] == ["crash"]
+
+
+def test_infinity_is_right_only_beyond_the_largest_number():
+    case, given = _case(
+        "FusedBatchNormGradV2,half,NHWC,1x1x4x1,frozen,exact,given,eps=0.25,eager,seed=1",
+        y_backprop=np.array([60000, 30000, 1, -60000], np.float16).reshape(1, 1, 4, 1),
+        scale=2, variance=0.75,
+    )  # fmt: skip
+    answer = numpy_kernels.answer(numpy_kernels.Kernel, case, given.values)
+    given = fills.Filled(given.values)
+
+    def failures(outputs):
+        return judge.judge(case, given, {"candidate": judge.Answer(outputs)}, STRICT).failures
+
+    assert not failures(answer.outputs)
+    assert np.isinf(answer.outputs[0]).ravel().tolist() == [True, False, False, True]
+    for place, value in ((0, -np.inf), (0, np.nan), (0, 65504), (1, np.inf), (2, np.nan)):
+        wrong = answer.outputs[0].copy()
+        wrong.reshape(-1)[place] = value
+        assert failures([wrong, *answer.outputs[1:]]), (place, value)
+
+
+def test_bound_does_not_grow_with_the_number_of_elements():
+    """Twice the elements, twice the condition, the same bound in units of it."""
+    ratios = []
+    for rows in (64, 4096):
+        rng = np.random.default_rng(0)
+        values = {r: rng.standard_normal((rows, 1, 1, 1)) for r in ("x", "y_backprop")}
+        values |= {r: np.ones(1) for r in ("scale", "mean", "variance")}
+        values = {r: a.astype(np.float32) for r, a in values.items()}
+        right = oracle.Oracle(values, "NHWC", 0.1, True)
+        dtype = judge._op_table.DTYPES["float32"]
+        b = bounds.derive(STRICT, right, values["mean"], dtype, dtype)
+        ratios.append(b.scale_backprop[0] / (right.rstd[0] * right.sums.dy_xmu_abs[0]))
+        assert b.offset_backprop[0] < 2e-7 * right.sums.dy_abs[0]
+    assert ratios[1] < 2 * ratios[0] + 1e-6
+
+
+def _run(register, whose, runners=None):
+    settings = runner.Settings(STRICT, register)
+    return list(runner.run(CASES[:whose], fills.fill, runners or [_Reference()], settings))
+
+
+class _Reference(numpy_kernels.KernelRunner):
+    """A reference whose placeholders are scalars, as oneDNN's are."""
+
+    name = "onednn"
+
+    def collect(self):
+        outputs = super().collect().outputs
+        scalar = np.zeros((), np.float32)
+        return judge.Answer([*outputs[:3], scalar, scalar])
+
+
+def _divergence(**changes):
+    fields = {
+        "name": "scalars", "what": "shape:placeholder", "reason": "so it is",
+        "when": {"path": ["onednn"]}, **changes,
+    }  # fmt: skip
+    return divergences.Divergence(**fields)
+
+
+def test_listed_divergence_is_no_failure():
+    register = divergences.Register([_divergence()])
+    assert not any(result.failures for result in _run(register, 20))
+    assert register.entries[0].shown == register.entries[0].covered == 20
+    assert not register.stale
+
+
+def test_unlisted_divergence_fails():
+    register = divergences.Register([_divergence(when={"path": ["eigen"]})])
+    results = _run(register, 3)
+    assert all("unlisted divergence" in r.failures[0] for r in results)
+    assert not register.stale  # Its path was not run.
+
+
+@pytest.mark.parametrize(
+    ("changes", "stale"),
+    [
+        ({"what": "error"}, True),
+        ({"detail": "has shape [7]"}, True),
+        ({"what": "error", "machine_dependent": True}, False),
+        ({"what": "error", "when": {"path": ["onednn"], "rank": [9]}}, False),
+    ],
+)
+def test_entry_that_never_shows_is_stale(changes, stale):
+    register = divergences.Register([_divergence(**changes)])
+    _run(register, 3)
+    assert bool(register.stale) == stale
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[divergence", "cannot read"),
+        ('[[divergence]]\nname = "a"', "'what' is missing"),
+        ('[[divergence]]\nname = "a"\nwhy = "b"', "no key 'why'"),
+        (
+            '[[divergence]]\nname="a"\nwhat="error"\nreason="r"\nwhen={colour=["red"]}',
+            "'when' has lists",
+        ),
+    ],
+)
+def test_mistakes_in_the_list_are_said(tmp_path, text, message):
+    file = tmp_path / "known.toml"
+    file.write_text(text)
+    with pytest.raises(divergences.DivergenceError, match=message):
+        divergences.Register.load(file)
+
+
+def test_shipped_list_is_readable():
+    assert divergences.Register.load().entries

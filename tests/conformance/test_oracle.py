@@ -1,0 +1,153 @@
+"""The oracle against exact fractions and against finite differences of the forward formula."""
+
+import decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from tf_bn_ops.conformance import cases, fills, oracle, views
+
+decimal.getcontext().prec = 60
+
+
+def _fraction(value: np.generic) -> Fraction:
+    return Fraction(float(value))
+
+
+def _exact(values, case):
+    """All three outputs in fractions, but for rstd, a decimal of 60 digits."""
+    dy, x = (views.as_view(values[r], case.layout) for r in ("y_backprop", "x"))
+    outer, channels, inner = x.shape
+    x_backprop = np.empty(x.shape, object)
+    scale, offset = [], []
+    epsilon = _fraction(np.float32(case.epsilon))
+    for c in range(channels):
+        total = _fraction(values["variance"][c]) + epsilon
+        root = (decimal.Decimal(total.numerator) / decimal.Decimal(total.denominator)).sqrt()
+        rstd = 1 / Fraction(root)
+        mean = _fraction(values["mean"][c])
+        at = [(o, c, i) for o in range(outer) for i in range(inner)]
+        g = {p: _fraction(dy[p]) for p in at}
+        xmu = {p: _fraction(x[p]) - mean for p in at}
+        s1, s2 = sum(g.values()), sum(g[p] * xmu[p] for p in at)
+        offset.append(s1)
+        scale.append(rstd * s2)
+        n = len(at) if case.is_training else None
+        for p in at:
+            inside = g[p] if n is None else g[p] - s1 / n - xmu[p] * rstd * rstd * s2 / n
+            x_backprop[p] = _fraction(values["scale"][c]) * rstd * inside
+    return x_backprop, np.array(scale, object), np.array(offset, object)
+
+
+@pytest.mark.parametrize("kind", ["normal", "large_offset", "large_gradient_mean", "wide", "exact"])
+@pytest.mark.parametrize("dtype", ["half", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("mode", cases.MODES)
+@pytest.mark.parametrize(("layout", "shape"), [("NHWC", "3x2x5x3"), ("NCDHW", "2x2x3x1x5")])
+def test_equals_fractions(kind, dtype, mode, layout, shape):
+    text = f"FusedBatchNormGradV3,float32,{layout},{shape},{mode},{kind},given,eps=0.25"
+    case = cases.parse(text + ",eager,seed=5")
+    values = dict(fills.fill(case).values)
+    if dtype == "float64":
+        rng = np.random.default_rng(0)
+        values = {
+            r: a.astype(np.float64) * (1 + 1e-9 * rng.standard_normal(a.shape))
+            for r, a in values.items()
+        }
+    got = oracle.Oracle(values, layout, case.epsilon, case.is_training)
+    unit = 2.0**-53 if dtype != "float64" else float(np.finfo(np.longdouble).eps)
+    x_backprop, scale, offset = _exact(values, case)
+    rstd = got.rstd.astype(np.float64)
+
+    def check(value, exact, condition):
+        error = abs(float(Fraction(*value.as_integer_ratio()) - exact))
+        assert error <= 8 * unit * condition
+
+    for c in range(len(scale)):
+        check(got.offset_backprop[c], offset[c], float(got.sums.dy_abs[c]))
+        check(got.scale_backprop[c], scale[c], float(rstd[c] * got.sums.dy_xmu_abs[c]))
+    for chunk in got.chunks():
+        terms = np.abs(got.factor[:, None]) * (
+            np.abs(chunk.y_backprop)
+            + np.abs(got.dy_mean)[:, None]
+            + np.abs(chunk.xmu * got.slope[:, None])
+            + np.abs(chunk.xmu) * (got.rstd**2 * got.sums.dy_xmu_abs / got.sums.n)[:, None]
+        )
+        for p in np.ndindex(chunk.x_backprop.shape):
+            check(chunk.x_backprop[p], x_backprop[p], float(terms[p]))
+
+
+def test_compensated_sum_of_what_cancels():
+    rng = np.random.default_rng(0)
+    big = rng.standard_normal((1000, 3, 7)) * 1e16
+    small = rng.standard_normal((1000, 3, 7))
+    terms = np.concatenate((big, small, -big))
+    total, correction = oracle.compensated_sum(terms)
+    exact = [sum(map(Fraction, small[:, c].ravel())) for c in range(3)]
+    np.testing.assert_allclose(total + correction, [float(e) for e in exact], rtol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 2, 5), (5, 2, 1), (3, 4, 7), (1, 1, 70_001)])
+def test_compensated_sum_of_any_shape(shape):
+    terms = np.arange(np.prod(shape), dtype=float).reshape(shape)
+    total, correction = oracle.compensated_sum(terms)
+    np.testing.assert_array_equal(total + correction, terms.sum(axis=(0, 2)))
+
+
+def test_chunks_cover_every_element_once(monkeypatch):
+    monkeypatch.setattr(oracle, "_CHUNK", 10)
+    rng = np.random.default_rng(0)
+    for layout, shape in (("NHWC", (3, 4, 5, 13)), ("NCHW", (3, 2, 3, 7)), ("NCHW", (1, 2, 1, 37))):
+        values = {r: rng.standard_normal(shape).astype(np.float32) for r in ("x", "y_backprop")}
+        channels = views.view_shape(shape, layout)[1]
+        for role in ("scale", "mean", "variance"):
+            values[role] = rng.uniform(0.5, 2, channels).astype(np.float32)
+        small = oracle.Oracle(values, layout, 0.1, True)
+        seen = np.zeros(small.shape, int)
+        for chunk in small.chunks():
+            seen[chunk.at] += 1
+        assert np.all(seen == 1)
+        monkeypatch.setattr(oracle, "_CHUNK", 1 << 16)
+        whole = oracle.Oracle(values, layout, 0.1, True)
+        monkeypatch.setattr(oracle, "_CHUNK", 10)
+        np.testing.assert_allclose(small.x_backprop(), whole.x_backprop(), rtol=1e-12)
+
+
+def _forward(x, scale, mean, variance, epsilon):
+    return scale * (x - mean) / np.sqrt(variance + epsilon)
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_equals_finite_differences(is_training):
+    """With batch statistics the formula is the gradient of normalizing by them."""
+    rng = np.random.default_rng(1)
+    shape = (2, 3, 2, 4)
+    x, dy = rng.standard_normal(shape) + 0.5, rng.standard_normal(shape)
+    scale, epsilon = rng.uniform(0.5, 2, 4), 0.25
+    mean, variance = x.mean((0, 1, 2)), x.var((0, 1, 2))
+
+    def loss(x, scale):
+        if is_training:
+            return np.sum(dy * _forward(x, scale, x.mean((0, 1, 2)), x.var((0, 1, 2)), epsilon))
+        return np.sum(dy * _forward(x, scale, mean, variance, epsilon))
+
+    values = {"x": x, "y_backprop": dy, "scale": scale, "mean": mean, "variance": variance}
+    got = oracle.Oracle(values, "NHWC", epsilon, is_training)
+
+    def difference(function, at, h=1e-6):
+        up, down = at.copy(), at.copy()
+        result = np.zeros(at.shape)
+        for p in np.ndindex(at.shape):
+            up[p] += h
+            down[p] -= h
+            result[p] = (function(up) - function(down)) / (2 * h)
+            up[p] = down[p] = at[p]
+        return result
+
+    x_backprop = difference(lambda x: loss(x, scale), x)
+    np.testing.assert_allclose(
+        got.x_backprop().reshape(shape).astype(float), x_backprop, rtol=1e-6, atol=1e-8
+    )
+    scale_backprop = difference(lambda s: loss(x, s), scale)
+    np.testing.assert_allclose(got.scale_backprop.astype(float), scale_backprop, rtol=1e-7)
+    np.testing.assert_allclose(got.offset_backprop.astype(float), dy.sum((0, 1, 2)), rtol=1e-14)
