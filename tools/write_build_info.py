@@ -21,7 +21,7 @@ def main(arguments):
         "python_version": platform.python_version(),
         "machine": platform.machine(),
         "compiler": given["compiler"],
-        "cxxflags": given["cxxflags"],
+        "cxxflags": " ".join(given["cxxflags"].split()),
         "cxx11_abi": int(abi.group(1)) if abi else None,
         "isa_builds": given["isa_builds"].split(),
         "cuda": None,
