@@ -55,15 +55,23 @@ class Kernel:
         dy = self.dy.astype(np.float64)
         return self.sum(dy), self.sum(dy * self.xmu())
 
+    def dy_mean(self, dy_sum: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The mean of the gradient as the sum of two float32 numbers."""
+        mean = (dy_sum / self.rows())[:, None]
+        first = mean.astype(np.float32)
+        # Infinity less infinity would be NaN.
+        rest = np.where(np.isfinite(first), mean - first, 0)
+        return first, rest.astype(np.float32)
+
     def x_backprop(self, dy_sum: np.ndarray, dy_xmu_sum: np.ndarray) -> np.ndarray:
         factor = (self.scale * self.rstd()).astype(np.float32)[:, None]
         dy = self.dy.astype(np.float32)
         if not self.is_training():
             return factor * dy
-        dy_mean = (dy_sum / self.rows()).astype(np.float32)[:, None]
+        dy_mean, rest = self.dy_mean(dy_sum)
         slope = (self.rstd() ** 2 * dy_xmu_sum / self.rows()).astype(np.float32)[:, None]
         xmu = self.x.astype(np.float32) - self.mean.astype(np.float32)[:, None]
-        return factor * ((dy - dy_mean) - xmu * slope)
+        return factor * (((dy - dy_mean) - rest) - xmu * slope)
 
     def run(self) -> Outputs:
         dy_sum, dy_xmu_sum = self.sums()
@@ -235,6 +243,14 @@ class AccumulatedInFloat32(Kernel):
             return super().sum(terms)
         rows = terms.transpose(0, 2, 1).reshape(-1, terms.shape[1]).astype(np.float32)
         return np.cumsum(rows, axis=0, dtype=np.float32)[-1].astype(np.float64)
+
+
+class MeanRoundedToFloat32(Kernel):
+    """The second part of the gradient's mean is dropped."""
+
+    def dy_mean(self, dy_sum: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        first, rest = super().dy_mean(dy_sum)
+        return first, np.zeros_like(rest)
 
 
 class NanSwallowed(Kernel):

@@ -14,17 +14,17 @@ is what the error hangs on (the condition of the sum). Every term carries 3 roun
   |c - r| <= roundings*u_T*|r| + |rstd|*E(S2)      for scale_backprop;  E(S2) = h*u_s*A2
 
 **x_backprop** = a*((dy - m) - xmu*k), element by element in the type with roundoff u_c, from
-coefficients a, m, k that each carry `coefficient` roundings:
+coefficients a, k that are rounded to it, and m, which is off by `mean_roundings` roundings:
 
-  dy - m        the subtraction rounds its result, and m is already off by coefficient*u_c*|m| and
-                by the error of its sum, E(S1)/M;
+  dy - m        the subtraction rounds its result, and m is already off by mean_roundings*u_c*|m|
+                and by the error of its sum, E(S1)/M;
   xmu*k         rounded: x - mean, k, the product; k is off by rstd^2*E(S2)/M as well;
   (..) - (..)   rounds once more, at most the sum of both magnitudes;
   a*(..)        rounded: a, the product.
 
 so that, with p the roundings of an element (at most 6 above, 8 leaves room for another order),
 
-  |c - r| <= |a| * ( coefficient*u_c*|m| + E(S1)/M + |xmu|*rstd^2*E(S2)/M
+  |c - r| <= |a| * ( mean_roundings*u_c*|m| + E(S1)/M + |xmu|*rstd^2*E(S2)/M
                      + p*u_c*(|dy - m| + |xmu*k|) )
              + u_T*|r|                                the rounding to the output type.
 
@@ -35,6 +35,8 @@ between 2^-24 and 2^-14 are subnormal but computed as normal float32 numbers: no
 reason to flush them, so half's own floor is only the rounding, 2^-25.
 
 **Overflow.** Where r itself lies beyond the largest number less the bound, infinity is right.
+Where r does not, but a, k or the sum |dy - m| + |xmu*k| lies beyond the largest number of the type
+computed in, an honest kernel meets infinity on the way: the bound is infinite.
 
 A profile fixes the constants:
 
@@ -44,12 +46,13 @@ A profile fixes the constants:
   partial sums are added up: no term passes through more than about 2^13 additions. Roundings are
   random enough that h of them add up like 6*sqrt(h) (Higham and Mary 2019, failing once in 10^7):
   6*sqrt(2^13) = 543, taken as h = 2^9. It does not depend on M. Coefficients are computed in
-  float64 and rounded once.
+  float64 and rounded once; but m is carried as two float32 numbers, or gradients with a large
+  common part would lose what is left of them: it is off by 2*u_c^2*|m|, 2^-23 of a rounding.
 `textbook`: what any honest float32 implementation meets, for built-ins and kernels of others. Sums
   in float32 (u_s = 2^-24), in any order, naive at worst: h = M + 4, so the bound grows with the
   number of elements, and finds no faults that are smaller than that. The sum behind
   scale_backprop may be rearranged as sum(dy*x) - mean*S1, and x_backprop as a*dy + b*x + c, which
-  replaces |xmu| by |xmu| + 2|mean| and |dy - m| by |dy - m| + 2|m|. Coefficients carry 6
+  replaces |xmu| by |xmu| + 2|mean| and |dy - m| by |dy - m| + 2|m|. m carries 6
   roundings, the sums' outputs 8.
 """
 
@@ -73,17 +76,31 @@ class Profile:
     additions: int | None  # h; None: M + 4.
     sum_roundings: float
     element_roundings: float
-    coefficient_roundings: float
+    mean_roundings: float
     rearranged: bool
 
 
 PROFILES: Mapping[str, Profile] = {
     p.name: p
     for p in (
-        Profile("strict", "float64", 512, 2, 8, 1, False),
+        Profile("strict", "float64", 512, 2, 8, 2.0**-23, False),
         Profile("textbook", None, None, 8, 8, 6, True),
     )
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Overflow:
+    """Where the arithmetic of an element exceeds the largest number of the type computed in."""
+
+    slope: np.ndarray
+    factor: np.ndarray
+    largest: float
+
+    def happens(self, chunk: oracle_lib.Chunk) -> np.ndarray:
+        slope, factor = self.slope[chunk.at[1], None], self.factor[chunk.at[1], None]
+        reached = np.abs(chunk.centred) + np.abs(chunk.xmu) * slope
+        return (reached > self.largest) | (slope > self.largest) | (factor > self.largest)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +118,7 @@ class Bounds:
     per_centred: np.ndarray
     per_xmu: np.ndarray | None
     per_result: float
+    overflow: _Overflow | None
 
     def x_backprop(self, chunk: oracle_lib.Chunk) -> np.ndarray:
         """The bound of every element of a chunk."""
@@ -110,6 +128,8 @@ class Bounds:
             bound += np.abs(chunk.xmu) * self.per_xmu[c, None]
         bound += np.abs(chunk.x_backprop) * self.per_result
         bound += self.constant[c, None]
+        if self.overflow is not None:
+            bound[self.overflow.happens(chunk)] = np.inf
         return bound
 
 
@@ -146,12 +166,17 @@ def derive(
         constant = np.full_like(a, half_spacing if dtype.name == "half" else t) + 4 * t * a
         per_xmu = None
         if oracle.is_training:
-            off_m = profile.coefficient_roundings * u_c * m + e1 / n + k * t
+            off_m = profile.mean_roundings * u_c * m + e1 / n + k * t
             off_k = p * k + oracle.rstd**2 * (e2 / n) + t
             if profile.rearranged:
                 off_m = off_m + 2 * p * m + off_k * shift
             constant = constant + a * off_m
             per_xmu = a * off_k + t * k
+        # No element's |dy - m| + |xmu|*k exceeds this: mostly there is no need to look at them.
+        reach = np.maximum(2 * sums.dy_abs + sums.xmu_abs * k, np.maximum(k, a))
+        overflow = None
+        if not np.all(reach <= computed_in.largest):
+            overflow = _Overflow(k, a, computed_in.largest)
         return Bounds(
             offset_backprop=offset,
             scale_backprop=scale,
@@ -159,4 +184,5 @@ def derive(
             per_centred=a * p + t,
             per_xmu=per_xmu,
             per_result=dtype.unit_roundoff,
+            overflow=overflow,
         )

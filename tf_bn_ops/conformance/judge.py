@@ -152,6 +152,7 @@ def _measure(
             right &= ~np.broadcast_to(expected.must_be_nan, r.shape) | np.isnan(c) | ~np.isnan(r)
         overflow = np.isfinite(r) & (np.abs(r) + expected.bound > dtype.largest)
         right |= overflow & np.isinf(c) & (np.sign(c) == np.sign(r))
+        right |= np.isfinite(r) & np.isposinf(expected.bound)
         wrong = ~right & ~np.isfinite(in_bounds)
         in_bounds = np.where(right, 0, np.where(wrong, np.inf, in_bounds))
         in_ulp = np.where(right, 0, np.where(wrong, np.inf, in_ulp))
