@@ -30,7 +30,8 @@ GOALS_WITHOUT_TENSORFLOW := $(GOALS_WITHOUT_PYTHON) bazel lint lint-python lint-
 NEEDS_PYTHON := $(filter-out $(GOALS_WITHOUT_PYTHON),$(GOALS))
 NEEDS_TENSORFLOW := $(filter-out $(GOALS_WITHOUT_TENSORFLOW),$(GOALS))
 
-REQUIREMENTS := $(wildcard requirements/*.txt)
+# Without the benchmark's peers, which are large and needed by nothing else.
+REQUIREMENTS := $(filter-out requirements/bench.txt,$(wildcard requirements/*.txt))
 
 # make remakes an included file that is missing or older than what it depends on, and starts over:
 # that is how .venv and TensorFlow's flags come to be there before the rest is read.
@@ -180,17 +181,28 @@ INSTALLED := $(addprefix $(LIB_DIR)/,$(LIBRARIES))
 $(eval $(call remember,$(LIB_DIR)/.environment,$$(KEY)))
 $(INSTALLED): $(LIB_DIR)/%: $(B)/lib/% $(LIB_DIR)/.environment
 	$(Q)cp $< $@.new && mv $@.new $@
+
+# The benchmark's measure of memory; no part of the package.
+STREAM := $(LIB_DIR)/libtf_bn_ops_stream.so
+$(STREAM): cc/bench/stream.cc $(B)/compile.txt $(B)/link.txt mk/exports.map
+	$(Q)echo '  CXX     $<'
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CXX) -o $@.new $< $(CORE_CXXFLAGS) $(CXXFLAGS) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS)
+	$(Q)mv $@.new $@
 endif
 
 # ---- Targets ---------------------------------------------------------------------------------
 
-.PHONY: all conformance test sanitize wheel bazel lint lint-python lint-types lint-cxx format clean \
+.PHONY: all conformance bench test sanitize wheel bazel lint lint-python lint-types lint-cxx format clean \
   distclean help
 
 all: $(INSTALLED)  ## Build tf_bn_ops/lib (the default)
 
 conformance: all  ## Diff the ops against tf.raw_ops and a float64 oracle; ARGS="--cases=2000 --seed=3"
 	$(Q)'$(PYTHON)' -m tf_bn_ops conformance $(ARGS)
+
+bench: all $(STREAM)  ## Measure the ops against TensorFlow and others; ARGS="--quick"
+	$(Q)'$(PYTHON)' -m tf_bn_ops bench $(ARGS)
 
 # $(call need,MODULE[,PACKAGE]): one sentence where the environment, ours or given, lacks a tool.
 need = '$(PYTHON)' -c 'import importlib.util as u, sys; sys.exit(u.find_spec("$(1)") is None)' \
