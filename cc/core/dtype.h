@@ -137,6 +137,17 @@ static inline double LoadAsDouble(DType dtype, const void* data, int64_t i) {
   return 0;
 }
 
+// Elements [first, first + n) as doubles.
+static inline void LoadAsDoubles(DType dtype, const void* data, int64_t first,
+                                 int64_t n, double* out) {
+  if (dtype == DType::kFloat32) {  // Vectorizes; the other types are rare.
+    const float* from = static_cast<const float*>(data) + first;
+    for (int64_t i = 0; i < n; ++i) out[i] = from[i];
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i) out[i] = LoadAsDouble(dtype, data, first + i);
+}
+
 // Rounds `value` to `dtype` and stores it as element `i`.
 static inline void StoreFromDouble(DType dtype, void* data, int64_t i,
                                    double value) {

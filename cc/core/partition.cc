@@ -13,22 +13,22 @@ constexpr int64_t kMinColumns = 64;
 // Lanes of the widest vector (16 floats); rows of a multiple of this have no
 // partial vector.
 constexpr int64_t kMaxLanes = 16;
-// Above this inner size, or with fewer outer rows than a row group, rows become
-// runs of one channel: shorter inner dimensions would leave too little
-// contiguous memory per channel.
+// Above this inner size, or with too few outer rows to pay for adding so many
+// columns up, rows become runs of one channel.
 constexpr int64_t kMaxInnerInRows = kMaxColumns;
+constexpr int64_t kMinOuterInRows = 8;
 // Elements in a block: 256 KiB of float per tensor, large against the cost of
 // handing a block to a thread (about 10 microseconds), small enough to balance
 // load on tensors of a few MB.
 constexpr int64_t kBlockElements = int64_t{1} << 16;
 // Fewest rows of a block; the work of adding columns up is paid once in a
 // block.
-constexpr int64_t kMinBlockRows = 4 * kRowGroup;
-// Workspace for partial sums: two doubles per channel and block, at most 1 MiB,
-// or four blocks.
-constexpr int64_t kWorkspaceBytes = int64_t{1} << 20;
-constexpr int64_t kBytesPerPartial = 2 * sizeof(double);
-constexpr int64_t kMinBlocks = 4;
+constexpr int64_t kMinBlockRows = 32;
+// Partial sums, two doubles per channel and block, take at most this much
+// memory unless a single block takes more: 1 MiB, less a page for what else a
+// backend keeps whatever the number of channels.
+constexpr int64_t kPartialSumsBytes = (int64_t{1} << 20) - 4096;
+constexpr int64_t kBytesPerPartialSum = 2 * sizeof(double);
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -51,12 +51,12 @@ Partition MakePartition(const View& view) {
   Partition p;
   if (NumElements(view) == 0) return p;
   const int64_t by_size = CeilDiv(NumElements(view), kBlockElements);
-  const int64_t by_workspace = std::max(
-      kMinBlocks, kWorkspaceBytes / (kBytesPerPartial * view.channels));
-  const int64_t wanted = std::min(by_size, by_workspace);
+  const int64_t by_memory = std::max<int64_t>(
+      1, kPartialSumsBytes / (kBytesPerPartialSum * view.channels));
+  const int64_t wanted = std::min(by_size, by_memory);
 
   const bool runs = view.inner > kMaxInnerInRows ||
-                    (view.inner >= kMinColumns && view.outer < kRowGroup);
+                    (view.inner >= kMinColumns && view.outer < kMinOuterInRows);
   if (!runs) {
     p.kind = Partition::kRows;
     p.fold = ChooseFold(view.channels * view.inner);
@@ -70,8 +70,8 @@ Partition MakePartition(const View& view) {
       std::min(wanted, CeilDiv(view.outer * runs_per_inner, kMinBlockRows));
   p.outer_blocks = std::min(blocks, view.outer);
   p.inner_blocks = std::min(CeilDiv(blocks, p.outer_blocks), runs_per_inner);
-  // Rounding up may exceed what the workspace allows.
-  while (p.inner_blocks > 1 && NumBlocks(p) > by_workspace) --p.inner_blocks;
+  // Rounding up may exceed what memory allows.
+  while (p.inner_blocks > 1 && NumBlocks(p) > by_memory) --p.inner_blocks;
   return p;
 }
 

@@ -36,10 +36,10 @@ constexpr int64_t kRunColumns = 64;
 // inside a 32 KiB L1 cache.
 constexpr int64_t kMaxColumns = 1024;
 
-// Rows whose products are summed in registers before they are added to the
-// running sums of a block. It is part of the partition because it fixes the
-// order of additions.
-constexpr int64_t kRowGroup = 8;
+// Longest chain of additions down a column: after this many rows the running
+// sums of a block are set aside and begin anew. It bounds the rounding error of
+// float64 sums and is part of the partition because it fixes their order.
+constexpr int64_t kChainRows = 1024;
 
 struct Partition {
   enum Kind { kRows, kRuns };

@@ -33,10 +33,12 @@ class Call {
         partition_(MakePartition(args.view)),
         blocks_(NumBlocks(partition_)),
         reduce_(kernels.reduce[static_cast<int>(args.dtype)]),
+        coefficients_of_(kernels.coefficients[static_cast<int>(args.dtype)]),
         apply_(kernels.apply[static_cast<int>(args.dtype)]),
         threads_(NumElements(args.view) < kSerialElements ? no_threads_
                                                           : threads),
-        workspace_(static_cast<double*>(workspace)) {
+        sums_(static_cast<double*>(workspace)),
+        coefficients_(sums_ + 2 * view_.channels * blocks_) {
     const int64_t bytes =
         NumElements(view_) * static_cast<int64_t>(SizeOf(args.dtype));
     // Stores go around the cache when the three tensors do not fit in it
@@ -123,7 +125,7 @@ class Call {
   }
 
   ChannelSums Sums(int64_t b) const {
-    double* const sums = workspace_ + 2 * view_.channels * b;
+    double* const sums = sums_ + 2 * view_.channels * b;
     return ChannelSums{sums, sums + view_.channels};
   }
 
@@ -134,11 +136,11 @@ class Call {
 
   void Apply(int64_t b, int64_t c0, int64_t c1) const {
     apply_(args_, partition_, Tile{BlockAt(view_, partition_, b), c0, c1},
-           Sums(0), stream_);
+           coefficients_, stream_);
   }
 
-  // Adds the blocks up, in their order, into those of block 0, and writes the
-  // two small outputs.
+  // Adds the blocks up, in their order, into those of block 0, and makes of
+  // them the coefficients and the two small outputs.
   void Finish(int64_t c0, int64_t c1) const {
     const ChannelSums total = Sums(0);
     for (int64_t b = 1; b < blocks_; ++b) {
@@ -148,6 +150,7 @@ class Call {
         total.dy_xmu[c] += part.dy_xmu[c];
       }
     }
+    coefficients_of_(args_, c0, c1, total, coefficients_);
     for (int64_t c = c0; c < c1; ++c) {
       StoreFromDouble(args_.stat_dtype, args_.offset_backprop, c, total.dy[c]);
       StoreFromDouble(args_.stat_dtype, args_.scale_backprop, c,
@@ -160,18 +163,22 @@ class Call {
   const Partition partition_;
   const int64_t blocks_;
   const Kernels::Reduce reduce_;
+  const Kernels::Coefficients coefficients_of_;
   const Kernels::Apply apply_;
   NoThreads no_threads_;
   Threads& threads_;
-  double* const workspace_;
+  double* const sums_;        // [blocks][2][channels]
+  void* const coefficients_;  // [kNumCoefficients][channels], float or double
   bool stream_ = false;
 };
 
 }  // namespace
 
 size_t CpuBatchNormGradWorkspace(const View& view) {
-  return static_cast<size_t>(NumBlocks(MakePartition(view)) * view.channels) *
-         2 * sizeof(double);
+  const int64_t sums = 2 * NumBlocks(MakePartition(view));
+  return static_cast<size_t>(view.channels * (sums + kNumCoefficients)) *
+             sizeof(double) +
+         kCoefficientPadding;
 }
 
 void CpuBatchNormGrad(const BatchNormGradArgs& args,

@@ -12,8 +12,9 @@
 
 namespace tf_bn_ops {
 
-// Bytes of scratch memory that CpuBatchNormGrad needs: 16 per channel and block
-// of the partition, at most the larger of 1 MiB and 64 bytes per channel.
+// Bytes of scratch memory that CpuBatchNormGrad needs: per channel 16 for each
+// block of the partition, 48 for the coefficients. At most 1 MiB and 64 bytes
+// per channel.
 size_t CpuBatchNormGradWorkspace(const View& view);
 
 // Computes the outputs of `args`. `workspace` is aligned to 8 bytes and holds

@@ -47,7 +47,7 @@ class PartitionInfo(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_int64) for name in ("blocks", "fold", "workspace_bytes"))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def library() -> ctypes.CDLL:
     """The core library, with argument types declared."""
     lib = ctypes.CDLL(_loader.core_library_path())

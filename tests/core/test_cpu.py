@@ -15,8 +15,8 @@ from c_abi import Problem, Result
 from tf_bn_ops._op_table import DTYPES
 
 # Views whose sizes lie around the places where the code changes its way: vector widths (4 to 16
-# lanes, two or four vectors a step), rows of 8, runs of 64 columns, 1024 columns a row, 2^15
-# elements for threads, 2^16 for a second block.
+# lanes, two or four vectors a step), 8 rows, runs of 64 columns, 1024 columns a row, chains of 1024
+# rows, 2^15 elements for threads, 2^16 for a second block.
 VIEWS = [
     (1, 1, 1),
     (2, 1, 1),
@@ -53,6 +53,9 @@ VIEWS = [
     (1, 1, 70001),
     (40, 3, 1300),
     (70000, 1, 1),
+    (1100, 64, 1),
+    (8000, 300, 1),
+    (70, 1, 3000),
 ]
 U_FLOAT32 = DTYPES["float32"].unit_roundoff
 U_FLOAT64 = DTYPES["float64"].unit_roundoff

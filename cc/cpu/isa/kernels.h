@@ -24,16 +24,40 @@ struct ChannelSums {
   double* dy_xmu;  // sum of y_backprop * (x - mean)
 };
 
+// What x_backprop is made of, one array of length `channels` after the other,
+// in the type that x_backprop is computed in (double for float64, else float).
+enum Coefficient : int {
+  kMean,
+  kRstd,
+  // Mean of y_backprop in two parts, so that y_backprop - mean loses nothing to
+  // cancellation when the mean is large against the differences.
+  kDyMean,
+  kDyMeanRest,
+  kXhatDyMean,  // scale_backprop / M
+  kScaleRstd,
+  kNumCoefficients,
+};
+
+// Coefficient arrays are read in whole vectors: this many bytes behind the last
+// one must be readable.
+constexpr int64_t kCoefficientPadding = 64;
+
 struct Kernels {
   // Writes the sums over the tile to sums.dy[c0..c1) and sums.dy_xmu[c0..c1).
   using Reduce = void (*)(const BatchNormGradArgs&, const Partition&,
                           const Tile&, const ChannelSums& sums);
-  // Writes x_backprop of the tile from the sums over the whole view. `stream`:
-  // store around the cache, for results that nobody will read from it.
+  // Writes the coefficients of channels [c0, c1) from the sums over the view.
+  using Coefficients = void (*)(const BatchNormGradArgs&, int64_t c0,
+                                int64_t c1, const ChannelSums& sums,
+                                void* coefficients);
+  // Writes x_backprop of the tile. `stream`: store around the cache, for
+  // results that nobody will read from it.
   using Apply = void (*)(const BatchNormGradArgs&, const Partition&,
-                         const Tile&, const ChannelSums& sums, bool stream);
+                         const Tile&, const void* coefficients, bool stream);
 
-  Reduce reduce[kNumDTypes];  // Indexed by DType.
+  // Indexed by DType.
+  Reduce reduce[kNumDTypes];
+  Coefficients coefficients[kNumDTypes];
   Apply apply[kNumDTypes];
 };
 

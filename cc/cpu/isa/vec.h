@@ -206,6 +206,24 @@ TFBN_INLINE WideF Widen(VF v) {
 }
 #endif
 
+// Load and widen in one: a float vector is read in halves, which saves taking
+// it apart again.
+template <typename T>
+TFBN_INLINE auto LoadWide(const T* p) {
+  return Widen(Load(p));
+}
+#if defined(__AVX512F__)
+TFBN_INLINE WideF LoadWide(const float* p) {
+  return WideF{{_mm512_cvtps_pd(_mm256_loadu_ps(p)),
+                _mm512_cvtps_pd(_mm256_loadu_ps(p + kDoubleLanes))}};
+}
+#elif defined(__AVX2__)
+TFBN_INLINE WideF LoadWide(const float* p) {
+  return WideF{{_mm256_cvtps_pd(_mm_loadu_ps(p)),
+                _mm256_cvtps_pd(_mm_loadu_ps(p + kDoubleLanes))}};
+}
+#endif
+
 // --- The last n < lanes elements of a row
 // -------------------------------------------------------
 
