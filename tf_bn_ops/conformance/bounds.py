@@ -36,7 +36,9 @@ reason to flush them, so half's own floor is only the rounding, 2^-25.
 
 **Overflow.** Where r itself lies beyond the largest number less the bound, infinity is right.
 Where r does not, but a, k or the sum |dy - m| + |xmu*k| lies beyond the largest number of the type
-computed in, an honest kernel meets infinity on the way: the bound is infinite.
+computed in, an honest kernel meets infinity on the way: the bound is infinite. So it does where a
+sum of |terms| lies beyond the largest number of the type that sums are kept in, and, where products
+may be taken in another order, where scale times that sum of two terms does.
 
 A profile fixes the constants:
 
@@ -95,11 +97,12 @@ class _Overflow:
 
     slope: np.ndarray
     factor: np.ndarray
+    gain: np.ndarray  # What the sum of both terms may be multiplied with before rstd.
     largest: float
 
     def happens(self, chunk: oracle_lib.Chunk) -> np.ndarray:
-        slope, factor = self.slope[chunk.at[1], None], self.factor[chunk.at[1], None]
-        reached = np.abs(chunk.centred) + np.abs(chunk.xmu) * slope
+        slope, factor, gain = (a[chunk.at[1], None] for a in (self.slope, self.factor, self.gain))
+        reached = (np.abs(chunk.centred) + np.abs(chunk.xmu) * slope) * gain
         return (reached > self.largest) | (slope > self.largest) | (factor > self.largest)
 
 
@@ -146,7 +149,8 @@ def derive(
     computed_in = _op_table.DTYPES[dtype.accumulator]
     u_c = computed_in.unit_roundoff
     t = computed_in.smallest_normal
-    u_s = _op_table.DTYPES[profile.sums_in or dtype.accumulator].unit_roundoff
+    summed_in = _op_table.DTYPES[profile.sums_in or dtype.accumulator]
+    u_s = summed_in.unit_roundoff
     h = (sums.n if profile.additions is None else profile.additions) + 4
 
     with np.errstate(all="ignore"):
@@ -154,7 +158,10 @@ def derive(
         shift = 2 * np.abs(mean.astype(a.dtype)) if profile.rearranged else np.zeros_like(a)
         # E(S1), E(S2), flushing included.
         e1 = h * u_s * sums.dy_abs + sums.n * t
-        e2 = h * u_s * (sums.dy_xmu_abs + shift * sums.dy_abs)
+        e1[sums.dy_abs > summed_in.largest] = np.inf
+        terms = sums.dy_xmu_abs + shift * sums.dy_abs
+        e2 = h * u_s * terms
+        e2[terms > summed_in.largest] = np.inf
         e2 = e2 + t * (2 * sums.dy_abs + sums.xmu_abs + sums.n)
         relative = profile.sum_roundings * statistics_dtype.unit_roundoff
         floor = statistics_dtype.smallest_normal
@@ -172,11 +179,15 @@ def derive(
                 off_m = off_m + 2 * p * m + off_k * shift
             constant = constant + a * off_m
             per_xmu = a * off_k + t * k
+            # Zero times infinity is no bound: say it where scale or x - mean may be zero.
+            unbounded = np.isinf(e1) | np.isinf(e2)
+            constant[unbounded], per_xmu[unbounded] = np.inf, 0
         # No element's |dy - m| + |xmu|*k exceeds this: mostly there is no need to look at them.
-        reach = np.maximum(2 * sums.dy_abs + sums.xmu_abs * k, np.maximum(k, a))
+        gain = np.maximum(1, a / oracle.rstd) if profile.rearranged else np.ones_like(a)
+        reach = np.maximum(gain * (2 * sums.dy_abs + sums.xmu_abs * k), np.maximum(k, a))
         overflow = None
         if not np.all(reach <= computed_in.largest):
-            overflow = _Overflow(k, a, computed_in.largest)
+            overflow = _Overflow(k, a, gain, computed_in.largest)
         return Bounds(
             offset_backprop=offset,
             scale_backprop=scale,

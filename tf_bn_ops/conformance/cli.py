@@ -26,6 +26,9 @@ from tf_bn_ops.conformance.report import Report
 # dtype, layout and mode with most kinds of values.
 _DEFAULT_CASES = 1600
 
+# Columns of the widest table.
+_TABLE_WIDTH = 134
+
 _FLAGS = flags.FlagValues()
 flags.DEFINE_integer(
     "cases", _DEFAULT_CASES, "Number of random cases.", lower_bound=0, flag_values=_FLAGS
@@ -188,10 +191,9 @@ def main(argv: Sequence[str]) -> int:
         rest = _FLAGS(list(argv))[1:]
         if rest:
             raise UsageError(f"{rest[0]!r} is not a flag of conformance; --help lists them")
-        # Tables are wider than the 80 columns that a pipe or log file is taken to have.
         console = rich.console.Console(highlight=False)
-        if not console.is_terminal:
-            console = rich.console.Console(highlight=False, width=160)
+        # A table that wraps is easier to read than one whose numbers are cut off.
+        console.width = max(console.width, _TABLE_WIDTH)
         return _run(console)
     except (
         flags.Error,
