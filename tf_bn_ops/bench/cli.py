@@ -1,0 +1,288 @@
+"""Measures the ops of this library against TensorFlow's, PyTorch's, JAX's and the speed of memory.
+
+usage: python -m tf_bn_ops bench [flags]
+
+Every implementation runs in a process of its own, one at a time and in turns; every result is
+verified. Exit status: 0 done, 1 a result of ours was wrong, 2 wrong usage or a part that is
+missing. docs/benchmarks.md explains the tables and the JSON file.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import rich.console
+import rich.progress
+from absl import flags
+
+from tf_bn_ops import _loader, _op_table
+from tf_bn_ops.bench import (
+    docs,
+    implementations,
+    machine,
+    measure,
+    memory,
+    plots,
+    report,
+    results,
+    shapes,
+)
+from tf_bn_ops.bench.workers import Worker, WorkerError, is_installed
+
+SECTIONS = ("layers", "latency", "scaling", "memory")
+_QUICK_SECTIONS = ("layers", "latency", "memory")
+_QUICK_DTYPES = ("float32", "half")
+
+_FLAGS = flags.FlagValues()
+
+
+def _list(name: str, what: str) -> None:
+    flags.DEFINE_list(name, [], what, flag_values=_FLAGS)
+
+
+_list("shapes", f"Networks ({', '.join(shapes.NETWORKS)}) or shapes, channels last: 32x56x56x64.")
+_list("dtypes", f"Element types: {', '.join(shapes.DTYPES)}; all without.")
+_list("layouts", f"Data formats: {', '.join(_op_table.DATA_FORMATS)}; all without.")
+_list("modes", f"{' or '.join(shapes.MODES)}; both without.")
+_list("peers", f"Whom to measure against: {', '.join(implementations.PEERS)}; all without.")
+_list("sections", f"What to measure: {', '.join(SECTIONS)}; all without.")
+flags.DEFINE_boolean(
+    "quick", False, "Few shapes, short: ends in a minute. A smoke test, no measurement.",
+    flag_values=_FLAGS,
+)  # fmt: skip
+flags.DEFINE_integer(
+    "threads", None, "Threads of every implementation; all processors without.", lower_bound=1,
+    flag_values=_FLAGS,
+)  # fmt: skip
+flags.DEFINE_float(
+    "seconds", None, "Time to measure, per row and implementation.", lower_bound=1e-4,
+    flag_values=_FLAGS,
+)  # fmt: skip
+flags.DEFINE_string(
+    "out", "bench-results", "Folder for results.json and the plots.", flag_values=_FLAGS
+)
+flags.DEFINE_string(
+    "load", None, "Reports an earlier run's results.json instead of measuring.", flag_values=_FLAGS
+)
+flags.DEFINE_string(
+    "write_docs", None, "Markdown file whose figures are to be replaced by this run's.",
+    flag_values=_FLAGS,
+)  # fmt: skip
+
+
+class UsageError(ValueError):
+    """Wrong usage; the message is one sentence that says what to do."""
+
+
+def _chosen(what: str, given: Sequence[str], known: Sequence[str]) -> list[str]:
+    """The known names that were given, in their order; all if none was."""
+    lower = [name.lower() for name in given]
+    for name in given:
+        if name.lower() not in [k.lower() for k in known]:
+            raise UsageError(f"{name!r} is not a known {what}; known: {', '.join(known)}")
+    return [name for name in known if not given or name.lower() in lower]
+
+
+class _Run:
+    """One run, from its flags to the content of the JSON file."""
+
+    def __init__(self, argv: Sequence[str], console: rich.console.Console):
+        self._console = console
+        quick = _FLAGS.quick
+        self.sections = _chosen("section", _FLAGS.sections, SECTIONS)
+        if not _FLAGS.sections:
+            if quick:
+                self.sections = list(_QUICK_SECTIONS)
+            if _FLAGS.shapes:
+                self.sections = ["layers"]
+        self.peers = _chosen("peer", _FLAGS.peers, implementations.PEERS)
+        self.dtypes = _chosen("dtype", _FLAGS.dtypes, shapes.DTYPES)
+        if quick and not _FLAGS.dtypes:
+            self.dtypes = list(_QUICK_DTYPES)
+        self.layouts = _chosen("layout", _FLAGS.layouts, tuple(_op_table.DATA_FORMATS))
+        self.modes = _chosen("mode", _FLAGS.modes, shapes.MODES)
+        self.shapes = shapes.choose(_FLAGS.shapes, quick)
+        self.threads = _FLAGS.threads or machine.cores()
+        if self.threads > machine.cores():
+            raise UsageError(f"--threads is at most {machine.cores()}, the processors there are")
+        self.budget = measure.QUICK if quick else measure.FULL
+        if _FLAGS.seconds:
+            self.budget = measure.Budget(_FLAGS.seconds, self.budget.rounds)
+        self.missing: dict[str, str] = {}
+        self.versions: dict[str, dict[str, str]] = {}
+        command = ["python -m tf_bn_ops bench", *map(shlex.quote, argv[1:])]
+        self.command = " ".join(word for word in command if not word.startswith("--write_docs"))
+
+    def _start(self, names: Sequence[str], threads: int) -> list[Worker]:
+        """Workers that are ready; those that cannot be are noted."""
+        started = []
+        for name in names:
+            entry = implementations.ENTRIES[name]
+            if is_installed(entry):
+                started.append(Worker(entry, threads))
+            else:
+                self.missing[name] = f"{entry.module} is not installed"
+        ready = []
+        for worker in started:
+            try:
+                worker.wait_until_ready()
+                self.versions[worker.name] = worker.facts
+                ready.append(worker)
+            except WorkerError as e:
+                worker.close()
+                if worker.name == implementations.CANDIDATE:
+                    for other in started:
+                        other.close()
+                    raise
+                self.missing[worker.name] = str(e).removeprefix(f"{worker.name}: ")
+        return ready
+
+    def _rows(self) -> list[shapes.Row]:
+        rows = []
+        if "layers" in self.sections:
+            rows += shapes.layer_rows(
+                self.shapes, self.dtypes, self.layouts, self.modes, self.threads
+            )
+            if not rows:
+                raise UsageError("no row has this combination of --shapes, --layouts and the rest")
+        if "latency" in self.sections:
+            rows += shapes.latency_rows(self.threads, _FLAGS.quick)
+        if "scaling" in self.sections:
+            rows += shapes.scaling_rows(self.layouts, self.threads, _FLAGS.quick)
+            rows += shapes.thread_rows(self.threads)
+        return rows
+
+    def _measure(
+        self, workers: Sequence[Worker], rows: Sequence[shapes.Row], what: str
+    ) -> list[dict[str, Any]]:
+        meter = measure.Meter(workers, self.budget, machine.last_level_cache())
+        columns = (
+            rich.progress.TextColumn("{task.description}"),
+            rich.progress.BarColumn(),
+            rich.progress.MofNCompleteColumn(),
+            rich.progress.TimeRemainingColumn(),
+        )
+        measured = []
+        # Drawn between rows only: a thread that draws would disturb what is being measured.
+        with rich.progress.Progress(
+            *columns,
+            console=self._console,
+            transient=True,
+            auto_refresh=False,
+            disable=not self._console.is_terminal,
+        ) as progress:
+            task = progress.add_task(what, total=len(rows))
+            for row in rows:
+                progress.update(task, description=f"{what} {row}")
+                progress.refresh()
+                measured.append(meter.measure(row))
+                progress.advance(task)
+        return measured
+
+    def run(self) -> dict[str, Any]:
+        begin = time.monotonic()
+        described = machine.describe()
+        rows = self._rows()
+        names = [implementations.CANDIDATE, *self.peers, implementations.STREAM]
+        measured: list[dict[str, Any]] = []
+        if rows:
+            workers = self._start(names, self.threads)
+            try:
+                measured += self._measure(workers, rows, "measuring")
+            finally:
+                for worker in workers:
+                    worker.close()
+        if "scaling" in self.sections:
+            for threads in shapes.thread_counts(self.threads):
+                if threads != self.threads:
+                    workers = self._start(names, threads)
+                    try:
+                        rows = shapes.thread_rows(threads)
+                        measured += self._measure(workers, rows, f"{threads} threads:")
+                    finally:
+                        for worker in workers:
+                            worker.close()
+        extra: list[dict[str, Any]] = []
+        if "memory" in self.sections and memory.is_possible():
+            whose = [implementations.CANDIDATE, *([] if _FLAGS.quick else self.peers)]
+            whose = [n for n in whose if is_installed(implementations.ENTRIES[n])]
+            extra, _ = memory.measure(whose, self.threads, _FLAGS.quick)
+        return {
+            "schema": results.VERSION,
+            "command": self.command,
+            "seconds": time.monotonic() - begin,
+            "machine": described,
+            "settings": {
+                "threads": self.threads,
+                "seconds": self.budget.seconds,
+                "rounds": self.budget.rounds,
+            },
+            "versions": self.versions,
+            "missing": self.missing,
+            "rows": measured,
+            "memory": extra,
+            "summary": results.summarize(measured),
+        }
+
+
+def _main(argv: Sequence[str], console: rich.console.Console) -> int:
+    if _FLAGS.write_docs:
+        docs.check(pathlib.Path(_FLAGS.write_docs))
+    out = pathlib.Path(_FLAGS.out)
+    if _FLAGS.load:
+        run = results.load(pathlib.Path(_FLAGS.load))
+    else:
+        _loader.library_path()  # Says early that it is not built.
+        run = _Run(argv, console).run()
+        results.save(run, out / "results.json")
+    report.print_report(run, console)
+    if not _FLAGS.load:
+        console.print(f"{out / 'results.json'} holds all figures; {run['seconds']:.0f} s")
+    pictures = plots.write(run, out)
+    if pictures:
+        console.print(f"plots: {', '.join(str(path) for path in pictures)}", soft_wrap=True)
+    elif not plots.is_possible():
+        console.print("no plots: matplotlib is not installed (requirements/bench.txt)")
+    if _FLAGS.write_docs:
+        docs.write(run, pathlib.Path(_FLAGS.write_docs))
+        console.print(f"{_FLAGS.write_docs} holds the figures of this run")
+    return 1 if report.wrong(run)[0] else 0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command.
+
+    Args:
+      argv: name of the command, then flags.
+
+    Returns:
+      The exit status.
+    """
+    if any(a in ("-h", "-help", "--help", "--helpfull") for a in argv):
+        print(f"{__doc__}\nflags:\n{_FLAGS.get_help()}")
+        return 0
+    try:
+        rest = _FLAGS(list(argv))[1:]
+        if rest:
+            raise UsageError(f"{rest[0]!r} is not a flag of bench; --help lists them")
+        # Tables are wider than the 80 columns that a pipe or log file is taken to have.
+        console = rich.console.Console(highlight=False)
+        if not console.is_terminal:
+            console = rich.console.Console(highlight=False, width=200)
+        return _main(argv, console)
+    except (
+        flags.Error,
+        ImportError,
+        UsageError,
+        docs.DocsError,
+        results.ResultsError,
+        shapes.ShapeError,
+        WorkerError,
+    ) as e:
+        print(f"tf_bn_ops bench: {e}", file=sys.stderr)
+        return 2

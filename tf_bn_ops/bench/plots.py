@@ -1,0 +1,251 @@
+"""Plots of a run with matplotlib, where it is installed: roofline, speedups, scaling."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tf_bn_ops.bench import implementations, report, results, stats
+
+TITLES = {
+    "roofline": "Bytes per second of every layer against the streaming limit",
+    "speedup": "Time of a peer over ours, geometric means",
+    "shapes": "Time of a peer over ours, shape by shape",
+    "scaling": "Time against elements, channels and threads",
+}
+# Told apart without colour vision, too (Okabe and Ito).
+_COLOURS = {
+    implementations.CANDIDATE: "#d55e00",
+    "tensorflow": "#0072b2",
+    "eigen": "#56b4e9",
+    "torch": "#009e73",
+    "jax": "#cc79a7",
+}
+_MARKERS = {
+    implementations.CANDIDATE: "o",
+    "tensorflow": "s",
+    "eigen": "v",
+    "torch": "^",
+    "jax": "D",
+}
+_CHANNELS_LAST = {"NHWC": True, "NDHWC": True, "NCHW": False, "NCDHW": False}
+
+
+def is_possible() -> bool:
+    """Whether matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def _pyplot() -> Any:
+    matplotlib = importlib.import_module("matplotlib")
+    matplotlib.use("Agg")
+    matplotlib.rcParams.update(
+        {
+            "axes.grid": True,
+            "grid.alpha": 0.3,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "font.size": 9,
+            "legend.frameon": False,
+            "svg.hashsalt": "tf_bn_ops",
+            "svg.fonttype": "none",
+        }
+    )
+    return importlib.import_module("matplotlib.pyplot")
+
+
+def _layout_name(last: bool) -> str:
+    return "channels last" if last else "channels first"
+
+
+def _roofline(pyplot: Any, run: dict[str, Any]) -> Any:
+    rows = [r for r in results.of_section(run, "layers") if r["mode"] == "training"]
+    dtypes = list(dict.fromkeys(row["dtype"] for row in rows))
+    if not dtypes:
+        return None
+    figure, axes = pyplot.subplots(
+        len(dtypes), 2, figsize=(10, 3.2 * len(dtypes)), sharex=True, squeeze=False
+    )
+    for line, dtype in zip(axes, dtypes, strict=True):
+        for axis, last in zip(line, (True, False), strict=True):
+            chosen = [
+                r for r in rows if r["dtype"] == dtype and _CHANNELS_LAST[r["layout"]] == last
+            ]
+            chosen.sort(key=lambda r: r["bytes"])
+            limited = [r for r in chosen if r["floor"] and r["bytes"] >= 1 << 20]
+            axis.plot(
+                [r["bytes"] for r in limited],
+                [r["bytes"] / r["floor"]["median_s"] * 1e-9 for r in limited],
+                color="black", linewidth=1, label="streaming limit",
+            )  # fmt: skip
+            for name in (*report.present(run), implementations.CANDIDATE):
+                points = [r for r in chosen if name in r["results"]]
+                axis.plot(
+                    [r["bytes"] for r in points],
+                    [r["results"][name]["gb_per_s"] for r in points],
+                    _MARKERS[name], color=_COLOURS[name], label=report.label(name),
+                    markersize=5 if name == implementations.CANDIDATE else 3, alpha=0.8,
+                )  # fmt: skip
+            axis.set_xscale("log", base=2)
+            axis.set_yscale("log")
+            axis.set_title(f"{_layout_name(last)}, {dtype}, training")
+            axis.set_ylabel("GB/s")
+    for axis in axes[-1]:
+        axis.set_xlabel("bytes of y_backprop, x and x_backprop")
+    _legend(figure, axes)
+    return figure
+
+
+def _legend(figure: Any, axes: Any) -> None:
+    handles: dict[str, Any] = {}
+    for axis in axes.flat:
+        for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
+            handles.setdefault(name, handle)
+    figure.legend(handles.values(), handles.keys(), loc="upper center", ncols=6)
+    figure.tight_layout(rect=(0, 0, 1, 1 - 0.35 / figure.get_figheight()))
+
+
+def _speedup(pyplot: Any, run: dict[str, Any]) -> Any:
+    rows = results.of_section(run, "layers")
+    peers = report.present(run)
+    groups = list(dict.fromkeys((_CHANNELS_LAST[r["layout"]], r["dtype"], r["mode"]) for r in rows))
+    groups.sort(key=lambda g: (g[2] != "training", not g[0]))
+    if not groups or not peers:
+        return None
+    figure, axis = pyplot.subplots(figsize=(10, 4.2))
+    width = 0.8 / len(peers)
+    for i, peer in enumerate(peers):
+        means = []
+        for group in groups:
+            ratios = [
+                ratio
+                for r in rows
+                if (_CHANNELS_LAST[r["layout"]], r["dtype"], r["mode"]) == group
+                and (ratio := results.speedup(r, peer)) is not None
+            ]
+            means.append(stats.geometric_mean(ratios))
+        at = [k + (i - (len(peers) - 1) / 2) * width for k in range(len(groups))]
+        shown = [(x, mean) for x, mean in zip(at, means, strict=True) if mean is not None]
+        bars = axis.bar(
+            [x for x, _ in shown], [mean for _, mean in shown], width,
+            color=_COLOURS[peer], label=report.label(peer),
+        )  # fmt: skip
+        axis.bar_label(bars, fmt="%.1f", fontsize=6)
+    axis.axhline(1, color="black", linewidth=1)
+    axis.set_yscale("log")
+    names = [f"{'last' if last else 'first'}\n{dtype}\n{mode}" for last, dtype, mode in groups]
+    axis.set_xticks(range(len(groups)), names, fontsize=7)
+    axis.set_ylabel("time of the peer over ours")
+    axis.set_title("Geometric means over all shapes (channels last or first, dtype, mode)")
+    axis.grid(axis="x", visible=False)
+    axis.legend(ncols=4, loc="upper left")
+    figure.tight_layout()
+    return figure
+
+
+def _shapes(pyplot: Any, run: dict[str, Any]) -> Any:
+    rows = [
+        r for r in results.of_section(run, "layers")
+        if r["dtype"] == "float32" and r["mode"] == "training"
+    ]  # fmt: skip
+    peers = [p for p in report.present(run) if any(results.speedup(r, p) for r in rows)]
+    if not rows or not peers:
+        return None
+    figure, axes = pyplot.subplots(
+        1, 2, figsize=(10, 1.5 + 0.09 * (len(peers) + 0.7) * len(rows) / 2), squeeze=False
+    )
+    for axis, last in zip(axes[0], (True, False), strict=True):
+        chosen = [r for r in rows if _CHANNELS_LAST[r["layout"]] == last]
+        height = 0.8 / len(peers)
+        for i, peer in enumerate(peers):
+            axis.barh(
+                [k + (i - (len(peers) - 1) / 2) * height for k in range(len(chosen))],
+                [results.speedup(r, peer) or 0 for r in chosen],
+                height, color=_COLOURS[peer], label=report.label(peer),
+            )  # fmt: skip
+        axis.axvline(1, color="black", linewidth=1)
+        axis.set_xscale("log")
+        names = ["x".join(map(str, r["shape"])) for r in chosen]
+        axis.set_yticks(range(len(chosen)), names, fontsize=6)
+        axis.invert_yaxis()
+        axis.grid(axis="y", visible=False)
+        axis.set_title(f"{_layout_name(last)}, float32, training")
+        axis.set_xlabel("time of the peer over ours")
+    _legend(figure, axes)
+    return figure
+
+
+def _scaling(pyplot: Any, run: dict[str, Any]) -> Any:
+    series = {
+        "elements": (lambda r: r["elements"], "elements"),
+        "channels": (lambda r: r["channels"], "channels (4 Mi elements)"),
+        "threads": (lambda r: r["threads"], "threads"),
+    }
+    given = [name for name in series if results.of_section(run, name)]
+    if not given:
+        return None
+    figure, axes = pyplot.subplots(
+        len(given), 2, figsize=(10, 3.2 * len(given)), squeeze=False, sharey="row"
+    )
+    for line, section in zip(axes, given, strict=True):
+        key, what = series[section]
+        rows = results.of_section(run, section)
+        if section == "threads":
+            rows = [r for r in rows if r["elements"] == max(q["elements"] for q in rows)]
+            what += f" ({rows[0]['elements'] / 1e6:.0f} million elements, 64 channels)"
+        for axis, last in zip(line, (True, False), strict=True):
+            chosen = [r for r in rows if _CHANNELS_LAST[r["layout"]] == last]
+            chosen.sort(key=key)
+            for name in (*report.present(run), implementations.CANDIDATE):
+                points = [r for r in chosen if name in r["results"]]
+                axis.plot(
+                    [key(r) for r in points],
+                    [r["results"][name]["median_s"] * 1e3 for r in points],
+                    marker=_MARKERS[name], markersize=4, color=_COLOURS[name],
+                    label=report.label(name),
+                )  # fmt: skip
+            limited = [r for r in chosen if r["floor"] and r["bytes"] >= 1 << 20]
+            axis.plot(
+                [key(r) for r in limited], [r["floor"]["median_s"] * 1e3 for r in limited],
+                color="black", linewidth=1, linestyle=":", label="streaming limit",
+            )  # fmt: skip
+            axis.set_xscale("log", base=10 if section == "elements" else 2)
+            axis.set_yscale("log")
+            axis.set_xlabel(what)
+            axis.set_ylabel("ms")
+            axis.set_title(f"{_layout_name(last)}, float32, training")
+    _legend(figure, axes)
+    return figure
+
+
+_FIGURES: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
+    "roofline": _roofline,
+    "speedup": _speedup,
+    "shapes": _shapes,
+    "scaling": _scaling,
+}
+
+
+def write(
+    run: dict[str, Any], folder: pathlib.Path, formats: Sequence[str] = ("png", "svg")
+) -> list[pathlib.Path]:
+    """Draws what the run has figures for; returns the files, one per plot and format."""
+    if not is_possible():
+        return []
+    pyplot = _pyplot()
+    written = []
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, draw in _FIGURES.items():
+        figure = draw(pyplot, run)
+        if figure is None:
+            continue
+        for extension in formats:
+            path = folder / f"{name}.{extension}"
+            metadata = {"Date": None} if extension == "svg" else None
+            figure.savefig(path, dpi=150, metadata=metadata)
+            written.append(path)
+        pyplot.close(figure)
+    return written
