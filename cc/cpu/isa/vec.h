@@ -92,6 +92,20 @@ TFBN_INLINE VU Select(VU mask, VU a, VU b) { return (mask & a) | (~mask & b); }
 TFBN_INLINE VF WidenBfloat16(Half v) { return (VF)(WidenBits(v) << 16); }
 
 // Round to nearest even; NaN stays NaN.
+#if defined(__AVX512F__)
+TFBN_INLINE Half NarrowBfloat16(VF v) {
+  // As below, with the NaN lanes in a mask register.
+  const __m512i bits = _mm512_castps_si512(v);
+  const __m512i truncated = _mm512_srli_epi32(bits, 16);
+  const __m512i odd = _mm512_and_si512(truncated, _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_srli_epi32(
+      _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd),
+      16);
+  const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  return _mm512_cvtepi32_epi16(
+      _mm512_mask_or_epi32(rounded, nan, truncated, _mm512_set1_epi32(0x0040)));
+}
+#else
 TFBN_INLINE Half NarrowBfloat16(VF v) {
   const VU bits = (VU)v;
   const VU rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
@@ -99,6 +113,7 @@ TFBN_INLINE Half NarrowBfloat16(VF v) {
   return NarrowBits(
       Select((VU)((bits & 0x7fffffffu) > 0x7f800000u), quiet_nan, rounded));
 }
+#endif
 
 #if defined(__AVX512F__)
 TFBN_INLINE VF WidenFloat16(Half v) { return _mm512_cvtph_ps(v); }
