@@ -22,6 +22,10 @@ constexpr int64_t kGroupAlignment = 32;
 // fetches memory in pairs of lines, and a page is opened for every row.
 constexpr int64_t kMinGroupRowBytes = 512;
 
+// Tasks of a thread where each makes both passes: enough that a slow thread
+// does not hold up the others for long.
+constexpr int64_t kTasksPerThread = 4;
+
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 class Call {
@@ -50,13 +54,24 @@ class Call {
   void Run() {
     const int64_t group = GroupForOnePass();
     if (group > 0) {
-      ParallelFor(threads_, CeilDiv(view_.channels, group), [&](int64_t g) {
-        const int64_t c0 = g * group;
-        const int64_t c1 = std::min(c0 + group, view_.channels);
-        for (int64_t b = 0; b < blocks_; ++b) Reduce(b, c0, c1);
-        Finish(c0, c1);
-        // Backwards: what was read last is still in the nearest cache.
-        for (int64_t b = blocks_ - 1; b >= 0; --b) Apply(b, c0, c1);
+      // A task takes several neighbouring groups, so that it can ask for the
+      // next one's data while it works on what is in cache.
+      const int64_t groups = CeilDiv(view_.channels, group);
+      const int64_t per_task =
+          std::max<int64_t>(1, groups / (kTasksPerThread * threads_.Count()));
+      ParallelFor(threads_, CeilDiv(groups, per_task), [&](int64_t task) {
+        const int64_t end = std::min(groups, (task + 1) * per_task);
+        for (int64_t g = task * per_task; g < end; ++g) {
+          const int64_t c0 = g * group;
+          const int64_t c1 = std::min(c0 + group, view_.channels);
+          const bool ask_ahead = g + 1 < end && c1 + group <= view_.channels &&
+                                 group * ChannelBytes() <= PrivateCacheBytes();
+          const int64_t next = ask_ahead ? group * view_.inner : 0;
+          for (int64_t b = 0; b < blocks_; ++b) Reduce(b, c0, c1);
+          Finish(c0, c1);
+          // Backwards: what was read last is still in the nearest cache.
+          for (int64_t b = blocks_ - 1; b >= 0; --b) Apply(b, c0, c1, next);
+        }
       });
       return;
     }
@@ -85,6 +100,12 @@ class Call {
   }
 
  private:
+  // What both passes read of one channel.
+  int64_t ChannelBytes() const {
+    return 2 * ElementsPerChannel(view_) *
+           static_cast<int64_t>(SizeOf(args_.dtype));
+  }
+
   int64_t ColumnsPerChannel() const {
     return partition_.kind == Partition::kRows ? partition_.fold * view_.inner
                                                : view_.inner;
@@ -107,13 +128,11 @@ class Call {
   // that one task can make both and memory is read once; 0 if there is no such
   // group or too few of them to keep all threads busy.
   int64_t GroupForOnePass() const {
-    const int64_t channel_bytes = 2 * ElementsPerChannel(view_) *
-                                  static_cast<int64_t>(SizeOf(args_.dtype));
     const int64_t threads = threads_.Count();
     // Half of a thread's share of the cache: others use it too.
     const int64_t budget =
         std::max(PrivateCacheBytes(), LastLevelCacheBytes() / threads) / 2;
-    int64_t group = std::min(WidestGroup(), budget / channel_bytes);
+    int64_t group = std::min(WidestGroup(), budget / ChannelBytes());
     if (threads == 1 && group >= view_.channels) return view_.channels;
     group = std::min(group, view_.channels / (2 * threads));
     if (group >= kGroupAlignment)
@@ -134,8 +153,8 @@ class Call {
             Sums(b));
   }
 
-  void Apply(int64_t b, int64_t c0, int64_t c1) const {
-    apply_(args_, partition_, Tile{BlockAt(view_, partition_, b), c0, c1},
+  void Apply(int64_t b, int64_t c0, int64_t c1, int64_t next = 0) const {
+    apply_(args_, partition_, Tile{BlockAt(view_, partition_, b), c0, c1, next},
            coefficients_, stream_);
   }
 

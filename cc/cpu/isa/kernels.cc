@@ -44,16 +44,26 @@ struct ColumnSums {
 // element `at` of the tensors.
 struct Panel {
   int64_t at, rows, stride, columns;
-  int64_t ahead = 0;  // Elements from here that are needed soon; 0: in order.
+  // What is this many elements further on is needed soon; 0: no need to ask.
+  int64_t ahead = 0;
 };
+
+// Cache levels to prefetch into: what is needed within microseconds goes into
+// all, the next tile only into the second, as the first would lose it again.
+constexpr int kAllLevels = 3;
+constexpr int kSecondLevel = 2;
 
 // Hardware prefetchers lose a stream that jumps; where the next row is
 // elsewhere, or a run ends soon, the reduction asks for it itself. (Panels that
-// are one contiguous stretch are read no faster with it.)
-template <int kBytes>
-TFBN_INLINE void Prefetch(const void* p) {
+// are one contiguous stretch are read no faster with it.) The apply pass, whose
+// own input is in cache, asks for the next tile's, so that memory is busy in
+// both passes.
+template <typename T, int kVectors, int kLocality>
+TFBN_INLINE void Prefetch(const T* p) {
+  constexpr int kBytes =
+      kVectors * Compute<T>::kLanes * static_cast<int>(sizeof(T));
   for (int i = 0; i < kBytes; i += kCacheLineBytes) {
-    __builtin_prefetch(static_cast<const char*>(p) + i);
+    __builtin_prefetch(reinterpret_cast<const char*>(p) + i, 0, kLocality);
   }
 }
 
@@ -91,8 +101,8 @@ TFBN_INLINE void ReduceStep(const T* dy, const T* x, int64_t rows,
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t at = r * stride + c;
     if (!kPartial && ahead != 0) {
-      Prefetch<kUnrollHere * kLanes * sizeof(T)>(dy + at + ahead);
-      Prefetch<kUnrollHere * kLanes * sizeof(T)>(x + at + ahead);
+      Prefetch<T, kUnrollHere, kAllLevels>(dy + at + ahead);
+      Prefetch<T, kUnrollHere, kAllLevels>(x + at + ahead);
     }
     for (int u = 0; u < kUnrollHere; ++u) {
       const Wide dy_wide = kPartial ? Widen(LoadPartial(dy + at, n))
@@ -323,8 +333,8 @@ struct ColumnCoefficients {
 template <typename T, int kUnrollHere, bool kPartial, bool kTraining,
           bool kStream>
 TFBN_INLINE void ApplyStep(
-    const T* dy, const T* x, T* out, int64_t rows, int64_t stride, int64_t c,
-    int n,
+    const T* dy, const T* x, T* out, int64_t rows, int64_t stride,
+    int64_t ahead, int64_t c, int n,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
   using V = typename Compute<T>::Vector;
   constexpr int kLanes = Compute<T>::kLanes;
@@ -336,6 +346,10 @@ TFBN_INLINE void ApplyStep(
     }
   }
   for (int64_t r = 0; r < rows; ++r) {
+    if (!kPartial && ahead != 0) {
+      Prefetch<T, kUnrollHere, kSecondLevel>(dy + r * stride + c + ahead);
+      Prefetch<T, kUnrollHere, kSecondLevel>(x + r * stride + c + ahead);
+    }
     for (int u = 0; u < kUnrollHere; ++u) {
       const int64_t at = r * stride + c + u * kLanes;
       V v = kPartial ? LoadPartial(dy + at, n) : Load(dy + at);
@@ -367,15 +381,17 @@ void ApplyRows(
     int64_t c = 0;
     for (; c + kUnroll * kLanes <= panel.columns; c += kUnroll * kLanes) {
       ApplyStep<T, kUnroll, false, kTraining, kStream>(
-          dy + at, x + at, out + at, rows, panel.stride, c, 0, coefficients);
+          dy + at, x + at, out + at, rows, panel.stride, panel.ahead, c, 0,
+          coefficients);
     }
     for (; c + kLanes <= panel.columns; c += kLanes) {
       ApplyStep<T, 1, false, kTraining, kStream>(
-          dy + at, x + at, out + at, rows, panel.stride, c, 0, coefficients);
+          dy + at, x + at, out + at, rows, panel.stride, panel.ahead, c, 0,
+          coefficients);
     }
     if (c < panel.columns) {
       ApplyStep<T, 1, true, kTraining, kStream>(
-          dy + at, x + at, out + at, rows, panel.stride, c,
+          dy + at, x + at, out + at, rows, panel.stride, panel.ahead, c,
           static_cast<int>(panel.columns - c), coefficients);
     }
   }
@@ -427,7 +443,8 @@ void Apply(const BatchNormGradArgs& args, const Partition& partition,
   };
   ColumnCoefficients<C> columns = {expanded, kPaddedColumns};
   if (partition.kind == Partition::kRows) {
-    const RowPanels panels = PanelsOf(view, partition, tile);
+    RowPanels panels = PanelsOf(view, partition, tile);
+    panels.whole.ahead = tile.next;
     if (partition.fold == 1 && view.inner == 1) {
       columns = {by_channel + tile.c0, view.channels};
     } else {
@@ -460,8 +477,9 @@ void Apply(const BatchNormGradArgs& args, const Partition& partition,
           left -= head;
         }
         const int64_t runs = left / kRunColumns;
-        ApplyPanel<T>(args, Panel{at, runs, kRunColumns, kRunColumns}, stream,
-                      columns);
+        ApplyPanel<T>(args,
+                      Panel{at, runs, kRunColumns, kRunColumns, tile.next},
+                      stream, columns);
         ApplyPanel<T>(
             args,
             Panel{at + runs * kRunColumns, 1, kRunColumns, left % kRunColumns},

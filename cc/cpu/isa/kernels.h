@@ -16,6 +16,9 @@ namespace tf_bn_ops {
 struct Tile {
   Block block;
   int64_t c0, c1;
+  // Elements from this tile to the one that the same thread reads next, which
+  // Apply then asks for ahead; 0 if there is none.
+  int64_t next = 0;
 };
 
 // Per-channel sums, arrays of length `channels` that are indexed by channel.
