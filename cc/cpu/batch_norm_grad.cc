@@ -187,17 +187,17 @@ class Call {
   NoThreads no_threads_;
   Threads& threads_;
   double* const sums_;        // [blocks][2][channels]
-  void* const coefficients_;  // [kNumCoefficients][channels], float or double
+  void* const coefficients_;  // [kNumCoefficients][CoefficientStride]
   bool stream_ = false;
 };
 
 }  // namespace
 
 size_t CpuBatchNormGradWorkspace(const View& view) {
-  const int64_t sums = 2 * NumBlocks(MakePartition(view));
-  return static_cast<size_t>(view.channels * (sums + kNumCoefficients)) *
-             sizeof(double) +
-         kCoefficientPadding;
+  const int64_t sums = 2 * NumBlocks(MakePartition(view)) * view.channels;
+  const int64_t coefficients =
+      kNumCoefficients * CoefficientStride(view.channels);
+  return static_cast<size_t>(sums + coefficients) * sizeof(double);
 }
 
 void CpuBatchNormGrad(const BatchNormGradArgs& args,

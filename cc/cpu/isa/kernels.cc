@@ -30,8 +30,7 @@ constexpr int kUnroll = 2;
 #endif
 
 // Column arrays are read in whole vectors.
-constexpr int64_t kPaddedColumns =
-    kMaxColumns + kCoefficientPadding / static_cast<int64_t>(sizeof(float));
+constexpr int64_t kPaddedColumns = kMaxColumns + kMaxColumns / 16;
 
 // Running sums and the mean of each column.
 struct ColumnSums {
@@ -156,7 +155,6 @@ void ClearColumns(int64_t columns, ColumnSums& sums) {
 // Adds up `n` neighbouring columns in eight interleaved chains: short chains
 // for speed, a fixed number of them for the same bits in every build.
 double AddColumns(const double* column, int64_t n) {
-  if (n == 1) return *column;
   double chain[8] = {};
   const int64_t whole = n / 8 * 8;
   for (int64_t i = 0; i < whole; i += 8) {
@@ -171,6 +169,13 @@ double AddColumns(const double* column, int64_t n) {
 // `dy` and `dy_xmu`.
 void FlushColumns(const ColumnSums& sums, int64_t first, int64_t channels,
                   int64_t per_channel, double* dy, double* dy_xmu) {
+  if (per_channel == 1) {  // The same, in a loop that vectorizes.
+    for (int64_t c = 0; c < channels; ++c) {
+      dy[c] += sums.dy[first + c];
+      dy_xmu[c] += sums.dy_xmu[first + c];
+    }
+    return;
+  }
   for (int64_t c = 0; c < channels; ++c) {
     const int64_t at = first + c * per_channel;
     dy[c] += AddColumns(sums.dy + at, per_channel);
@@ -290,7 +295,7 @@ template <typename T>
 void Coefficients(const BatchNormGradArgs& args, int64_t c0, int64_t c1,
                   const ChannelSums& sums, void* coefficients) {
   using C = typename Compute<T>::Scalar;
-  const int64_t stride = args.view.channels;
+  const int64_t stride = CoefficientStride(args.view.channels);
   const double m = static_cast<double>(ElementsPerChannel(args.view));
   for (int64_t c = c0; c < c1; ++c) {
     const double rstd = Rstd(args, c);
@@ -435,7 +440,7 @@ void Apply(const BatchNormGradArgs& args, const Partition& partition,
   alignas(kCacheLineBytes) C expanded[kNumCoefficients * kPaddedColumns];
   const auto expand = [&](int64_t c, int64_t first, int64_t n) {
     for (int k = 0; k < kNumCoefficients; ++k) {
-      const C value = by_channel[k * view.channels + c];
+      const C value = by_channel[k * CoefficientStride(view.channels) + c];
       for (int64_t i = first; i < first + n; ++i) {
         expanded[k * kPaddedColumns + i] = value;
       }
@@ -446,7 +451,7 @@ void Apply(const BatchNormGradArgs& args, const Partition& partition,
     RowPanels panels = PanelsOf(view, partition, tile);
     panels.whole.ahead = tile.next;
     if (partition.fold == 1 && view.inner == 1) {
-      columns = {by_channel + tile.c0, view.channels};
+      columns = {by_channel + tile.c0, CoefficientStride(view.channels)};
     } else {
       int64_t first = 0;
       for (int64_t f = 0; f < partition.fold; ++f) {

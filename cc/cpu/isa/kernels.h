@@ -27,8 +27,8 @@ struct ChannelSums {
   double* dy_xmu;  // sum of y_backprop * (x - mean)
 };
 
-// What x_backprop is made of, one array of length `channels` after the other,
-// in the type that x_backprop is computed in (double for float64, else float).
+// What x_backprop is made of: arrays in the type that it is computed in (double
+// for float64, else float), one after the other, CoefficientStride apart.
 enum Coefficient : int {
   kMean,
   kRstd,
@@ -41,9 +41,14 @@ enum Coefficient : int {
   kNumCoefficients,
 };
 
-// Coefficient arrays are read in whole vectors: this many bytes behind the last
-// one must be readable.
-constexpr int64_t kCoefficientPadding = 64;
+// Elements from one array of coefficients to the next. Arrays are read in whole
+// vectors, so a vector behind each must be readable; and they must not lie a
+// multiple of 4 KiB apart, where the processor takes a load for an overlap with
+// an earlier store.
+static inline int64_t CoefficientStride(int64_t channels) {
+  constexpr int64_t kPadding = 48;  // Three vectors of float, three lines.
+  return channels + kPadding;
+}
 
 struct Kernels {
   // Writes the sums over the tile to sums.dy[c0..c1) and sums.dy_xmu[c0..c1).
