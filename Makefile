@@ -72,6 +72,8 @@ $(B)/config.mk: $(B)/environment.txt tools/tf_env.py
 $(B)/environment.txt: ;
 endif
 
+comma := ,
+
 # ---- Compiler and flags ----------------------------------------------------------------------
 
 ifneq ($(TF_VERSION),)
@@ -86,7 +88,15 @@ OUR_CXXFLAGS := $(shell tools/list_flags.sh flags mk/cxxflags.txt) -I.
 CORE_CXXFLAGS = $(TF_CXXFLAGS) $(OUR_CXXFLAGS)
 CPU_CXXFLAGS = $(CORE_CXXFLAGS) $(EIGEN_INCLUDES)
 TF_ALL_CXXFLAGS = $(TF_INCLUDES) $(CORE_CXXFLAGS)
+# The C++ API, and programs on top of it, include its headers as users do.
+CLIENT_CXXFLAGS = $(TF_ALL_CXXFLAGS) -Icc/client/include
 OUR_LDFLAGS := -shared $(shell tools/list_flags.sh flags mk/ldflags.txt)
+PROGRAM_LDFLAGS := $(filter-out -shared -Wl$(comma)--version-script=%,$(OUR_LDFLAGS))
+# tensorflow::Scope and its ops are in a library of their own, which tf.sysconfig does not name.
+TF_CC_LDFLAGS = $(TF_LDFLAGS) $(subst _framework,_cc,$(filter -l%,$(TF_LDFLAGS)))
+# Installed, the package lies beside the tensorflow package.
+CLIENT_RPATH := '-Wl,-rpath,$$ORIGIN/../../tensorflow'
+PROGRAM_RPATH := '-Wl,-rpath,$$ORIGIN/../lib' $(CLIENT_RPATH)
 
 # ---- Sources: whatever lies in the folders ---------------------------------------------------
 
@@ -106,7 +116,14 @@ ISA_OBJECTS := $(foreach name,$(ISA_NAMES), \
 CORE_OBJECTS := $(call objects,core) $(call objects,cpu) $(ISA_OBJECTS)
 C_API_OBJECTS := $(call objects,c_api)
 OP_OBJECTS := $(call objects,ops) $(call objects,kernels)
-OBJECTS := $(CORE_OBJECTS) $(C_API_OBJECTS) $(OP_OBJECTS)
+CLIENT_OBJECTS := $(call objects,client)
+# Each source in these folders is a program.
+TOOL_OBJECTS := $(call objects,tools)
+EXAMPLE_OBJECTS := $(call objects,examples)
+TOOLS := $(notdir $(TOOL_OBJECTS:.o=))
+EXAMPLES := $(EXAMPLE_OBJECTS:$(B)/cc/examples/%.o=$(B)/bin/%)
+OBJECTS := $(CORE_OBJECTS) $(C_API_OBJECTS) $(OP_OBJECTS) $(CLIENT_OBJECTS) $(TOOL_OBJECTS) \
+  $(EXAMPLE_OBJECTS)
 
 # ---- Rules -----------------------------------------------------------------------------------
 
@@ -127,7 +144,7 @@ shell_quoted = '$(subst ','\'',$(1))'
 FORCE:
 
 ifneq ($(TF_VERSION),)
-$(shell mkdir -p $(sort $(dir $(OBJECTS))) $(B)/lib)
+$(shell mkdir -p $(sort $(dir $(OBJECTS))) $(B)/lib $(B)/bin)
 
 COMPILE_INPUTS := $(CXX) $(CXX_VERSION) | $(TF_ALL_CXXFLAGS) | $(CXXFLAGS) | $(ISA_BUILDS)
 LINK_INPUTS := $(OUR_LDFLAGS) | $(TF_LDFLAGS) | $(LDFLAGS) | $(OBJECTS)
@@ -139,6 +156,7 @@ COMPILE = $(CXX) -MMD -MP -c -o $@ $<
 $(call objects,core) $(C_API_OBJECTS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS)
 $(call objects,cpu): private LOCAL_CXXFLAGS = $(CPU_CXXFLAGS) '-DTF_BN_OPS_ISA_LIST=$(ISA_LIST)'
 $(OP_OBJECTS): private LOCAL_CXXFLAGS = $(TF_ALL_CXXFLAGS)
+$(CLIENT_OBJECTS) $(TOOL_OBJECTS) $(EXAMPLE_OBJECTS): private LOCAL_CXXFLAGS = $(CLIENT_CXXFLAGS)
 
 $(filter-out $(ISA_OBJECTS),$(OBJECTS)): $(B)/%.o: %.cc $(B)/compile.txt
 	$(Q)echo '  CXX     $<'
@@ -164,6 +182,20 @@ $(B)/lib/libtf_bn_ops_core.so: $(CORE_OBJECTS) $(C_API_OBJECTS) $(B)/link.txt mk
 	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS)
 	$(Q)mv $@.new $@
 
+$(B)/lib/libtf_bn_ops_client.so: $(CLIENT_OBJECTS) $(B)/link.txt mk/exports.map
+	$(Q)echo '  LINK    $@'
+	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(CLIENT_RPATH) $(LDFLAGS) $(TF_CC_LDFLAGS)
+	$(Q)mv $@.new $@
+
+$(TOOL_OBJECTS:$(B)/cc/tools/%.o=$(B)/bin/%): $(B)/bin/%: $(B)/cc/tools/%.o
+$(EXAMPLES): $(B)/bin/%: $(B)/cc/examples/%.o
+# Examples are run where they were built: they get the path of this TensorFlow as well.
+$(EXAMPLES): private LOCAL_LDFLAGS = $(patsubst -L%,-Wl$(comma)-rpath$(comma)%,$(filter -L%,$(TF_LDFLAGS)))
+$(B)/bin/%: $(B)/lib/libtf_bn_ops_client.so $(B)/link.txt
+	$(Q)echo '  LINK    $@'
+	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(filter %.so,$^) $(PROGRAM_LDFLAGS) $(PROGRAM_RPATH) $(LOCAL_LDFLAGS) $(LDFLAGS) $(TF_CC_LDFLAGS)
+	$(Q)mv $@.new $@
+
 $(B)/lib/build_info.json: $(B)/compile.txt $(B)/config.mk tools/write_build_info.py \
   tf_bn_ops/_version.py
 	$(Q)'$(PYTHON)' tools/write_build_info.py $@ \
@@ -176,11 +208,18 @@ $(B)/lib/build_info.json: $(B)/compile.txt $(B)/config.mk tools/write_build_info
 
 # The package's copy. It names the environment it came from: after a switch of PYTHON the other
 # environment's copy, though newer, is replaced.
-LIBRARIES := libtf_bn_ops.so libtf_bn_ops_core.so build_info.json
-INSTALLED := $(addprefix $(LIB_DIR)/,$(LIBRARIES))
+LIBRARIES := libtf_bn_ops.so libtf_bn_ops_core.so libtf_bn_ops_client.so build_info.json
+HEADERS := $(patsubst cc/client/include/%,%,$(wildcard cc/client/include/tf_bn_ops/*.h))
+PACKAGE_DIR := $(patsubst %/,%,$(dir $(LIB_DIR)))
+INSTALLED := $(addprefix $(LIB_DIR)/,$(LIBRARIES)) $(addprefix $(PACKAGE_DIR)/bin/,$(TOOLS)) \
+  $(addprefix $(PACKAGE_DIR)/include/,$(HEADERS))
 $(eval $(call remember,$(LIB_DIR)/.environment,$$(KEY)))
-$(INSTALLED): $(LIB_DIR)/%: $(B)/lib/% $(LIB_DIR)/.environment
-	$(Q)cp $< $@.new && mv $@.new $@
+$(filter $(LIB_DIR)/%,$(INSTALLED)): $(LIB_DIR)/%: $(B)/lib/%
+$(filter $(PACKAGE_DIR)/bin/%,$(INSTALLED)): $(PACKAGE_DIR)/bin/%: $(B)/bin/%
+$(filter $(PACKAGE_DIR)/include/%,$(INSTALLED)): $(PACKAGE_DIR)/include/%: cc/client/include/%
+$(INSTALLED): $(LIB_DIR)/.environment
+	$(Q)mkdir -p $(@D)
+	$(Q)cp $(filter-out $<,$^) $@.new && mv $@.new $@
 
 # The benchmark's measure of memory; no part of the package.
 STREAM := $(LIB_DIR)/libtf_bn_ops_stream.so
@@ -193,7 +232,7 @@ endif
 
 # ---- Targets ---------------------------------------------------------------------------------
 
-.PHONY: all conformance bench test sanitize wheel bazel lint lint-python lint-types lint-cxx format clean \
+.PHONY: all examples conformance bench test sanitize wheel bazel lint lint-python lint-types lint-cxx format clean \
   distclean help
 
 all: $(INSTALLED)  ## Build tf_bn_ops/lib (the default)
@@ -203,6 +242,9 @@ conformance: all  ## Diff the ops against tf.raw_ops and a float64 oracle; ARGS=
 
 bench: all $(STREAM)  ## Measure the ops against TensorFlow and others; ARGS="--quick"
 	$(Q)'$(PYTHON)' -m tf_bn_ops bench $(ARGS)
+
+examples: all $(EXAMPLES)  ## Build the C++ examples and run them
+	$(Q)set -e; for example in $(EXAMPLES); do echo "  RUN     $$example"; $$example; done
 
 # $(call need,MODULE[,PACKAGE]): one sentence where the environment, ours or given, lacks a tool.
 need = '$(PYTHON)' -c 'import importlib.util as u, sys; sys.exit(u.find_spec("$(1)") is None)' \
@@ -242,7 +284,7 @@ wheel: all  ## Build a wheel for this environment's TensorFlow into dist/
 lint: lint-python lint-types lint-cxx  ## Check style and types: ruff, mypy, clang-format
 
 PYTHON_SOURCES := tf_bn_ops tools tests setup.py $(wildcard examples)
-CXX_SOURCES = $(shell find cc -name '*.cc' -o -name '*.h' -o -name '*.cu')
+CXX_SOURCES = $(shell find cc tests -name '*.cc' -o -name '*.h' -o -name '*.cu')
 CLANG_FORMAT = '$(PYTHON)' -c 'from clang_format import clang_format; clang_format()'
 
 lint-python: $(PYTHON_READY)
@@ -266,7 +308,7 @@ format: $(PYTHON_READY)  ## Reformat Python and C++ sources in place
 	$(Q)$(CLANG_FORMAT) -i $(CXX_SOURCES)
 
 clean:  ## Remove what was built; .venv stays
-	$(Q)rm -rf $(BUILD_DIR) $(LIB_DIR) dist *.egg-info bazel-*
+	$(Q)rm -rf $(BUILD_DIR) $(LIB_DIR) tf_bn_ops/include tf_bn_ops/bin dist *.egg-info bazel-*
 
 distclean: clean  ## Remove what was built, and .venv
 	$(Q)rm -rf $(VENV)

@@ -8,7 +8,7 @@ Importing the package loads nothing: TensorFlow and the op library are loaded by
 """
 
 from tf_bn_ops import raw_ops
-from tf_bn_ops._loader import LibraryError, library_path
+from tf_bn_ops._loader import LibraryError, get_include, get_lib, library_path
 from tf_bn_ops._ops import (
     batch_norm_training_backprop,
     fused_batch_norm_grad,
@@ -25,6 +25,8 @@ __all__ = [
     "fused_batch_norm_grad",
     "fused_batch_norm_grad_v2",
     "fused_batch_norm_grad_v3",
+    "get_include",
+    "get_lib",
     "library_path",
     "load",
     "raw_ops",

@@ -18,6 +18,7 @@ from typing import Any
 LIBRARY_VARIABLE = "TF_BN_OPS_LIBRARY"
 OP_LIBRARY = "libtf_bn_ops.so"
 CORE_LIBRARY = "libtf_bn_ops_core.so"
+CLIENT_LIBRARY = "libtf_bn_ops_client.so"
 BUILD_INFO = "build_info.json"
 
 _REBUILD = (
@@ -78,6 +79,33 @@ def core_library_path() -> str:
       LibraryError: (an ImportError) if there is no such file.
     """
     return _existing(_folder() / CORE_LIBRARY)
+
+
+def get_include() -> str:
+    """The folder of the C++ headers, for a compiler's -I, as `tf.sysconfig.get_include()`.
+
+    Raises:
+      LibraryError: (an ImportError) if the headers are not there.
+    """
+    folder = pathlib.Path(__file__).resolve().parent / "include"
+    if not (folder / "tf_bn_ops" / "ops.h").is_file():
+        raise LibraryError(
+            f"{folder} holds no tf_bn_ops/ops.h: build it with 'make' in the source tree, or "
+            "install the package with 'pip install .'"
+        )
+    return str(folder)
+
+
+def get_lib() -> str:
+    """The folder of the libraries, for a linker's -L, as `tf.sysconfig.get_lib()`.
+
+    It holds libtf_bn_ops_client.so, which C++ programs link (-ltf_bn_ops_client), and
+    libtf_bn_ops.so, which the client library loads.
+
+    Raises:
+      LibraryError: (an ImportError) if the client library is not there.
+    """
+    return str(pathlib.Path(_existing(_folder() / CLIENT_LIBRARY)).parent)
 
 
 def build_info() -> dict[str, Any]:

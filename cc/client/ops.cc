@@ -1,0 +1,156 @@
+// The op classes of tf_bn_ops/ops.h: each adds one node to the scope's graph,
+// in the steps of the classes that TensorFlow generates for its own ops.
+
+#include "tf_bn_ops/ops.h"
+
+#include <initializer_list>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/cc/ops/const_op.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/graph/graph.h"
+#include "tensorflow/core/graph/node_builder.h"
+
+namespace tf_bn_ops {
+namespace ops {
+namespace {
+
+namespace tf = ::tensorflow;
+
+// Adds the node TfBnOps>`name`; `set_attrs` gets its NodeBuilder. Returns
+// nullptr, with the reason in scope.status(), if that fails.
+template <typename SetAttrs>
+tf::Node* AddNode(const tf::Scope& scope, const std::string& name,
+                  std::initializer_list<tf::Input> inputs,
+                  const SetAttrs& set_attrs) {
+  if (!scope.ok()) return nullptr;
+  const std::string op = absl::StrCat("TfBnOps>", name);
+  if (tf::OpRegistry::Global()->LookUp(op) == nullptr) {
+    scope.UpdateStatus(absl::NotFoundError(
+        absl::StrCat("the op ", op,
+                     " is not registered: call tf_bn_ops::LoadOpLibrary() "
+                     "before building a graph that holds it")));
+    return nullptr;
+  }
+  tf::NodeBuilder builder(scope.GetUniqueNameForOp(name), op);
+  for (const tf::Input& input : inputs) {
+    const auto node_out = tf::ops::AsNodeOut(scope, input);
+    if (!scope.ok()) return nullptr;
+    builder.Input(node_out);
+  }
+  set_attrs(builder);
+  scope.UpdateBuilder(&builder);
+  tf::Node* node = nullptr;
+  scope.UpdateStatus(builder.Finalize(scope.graph(), &node));
+  if (!scope.ok()) return nullptr;
+  scope.UpdateStatus(scope.DoShapeInference(node));
+  return node;  // set even if shapes do not fit, as TensorFlow's classes are
+}
+
+// The members of `op`, in the order of the OpDef. All ops of the family have
+// one tensor per output, so the position is the index.
+template <typename Op>
+void SetMembers(tf::Node* node, std::initializer_list<tf::Output Op::*> outputs,
+                Op* op) {
+  if (node == nullptr) return;
+  op->operation = tf::Operation(node);
+  int index = 0;
+  for (tf::Output Op::* output : outputs) {
+    op->*output = tf::Output(node, index++);
+  }
+}
+
+template <typename Attrs>
+auto SetAttrs(const Attrs& attrs) {
+  return [&attrs](tf::NodeBuilder& builder) {
+    builder.Attr("epsilon", attrs.epsilon_)
+        .Attr("data_format", attrs.data_format_)
+        .Attr("is_training", attrs.is_training_);
+  };
+}
+
+}  // namespace
+
+FusedBatchNormGrad::FusedBatchNormGrad(const tf::Scope& scope,
+                                       tf::Input y_backprop, tf::Input x,
+                                       tf::Input scale,
+                                       tf::Input reserve_space_1,
+                                       tf::Input reserve_space_2)
+    : FusedBatchNormGrad(scope, y_backprop, x, scale, reserve_space_1,
+                         reserve_space_2, Attrs()) {}
+
+FusedBatchNormGrad::FusedBatchNormGrad(
+    const tf::Scope& scope, tf::Input y_backprop, tf::Input x, tf::Input scale,
+    tf::Input reserve_space_1, tf::Input reserve_space_2, const Attrs& attrs) {
+  using Op = FusedBatchNormGrad;
+  SetMembers<Op>(
+      AddNode(scope, "FusedBatchNormGrad",
+              {y_backprop, x, scale, reserve_space_1, reserve_space_2},
+              SetAttrs(attrs)),
+      {&Op::x_backprop, &Op::scale_backprop, &Op::offset_backprop,
+       &Op::reserve_space_3, &Op::reserve_space_4},
+      this);
+}
+
+FusedBatchNormGradV2::FusedBatchNormGradV2(const tf::Scope& scope,
+                                           tf::Input y_backprop, tf::Input x,
+                                           tf::Input scale,
+                                           tf::Input reserve_space_1,
+                                           tf::Input reserve_space_2)
+    : FusedBatchNormGradV2(scope, y_backprop, x, scale, reserve_space_1,
+                           reserve_space_2, Attrs()) {}
+
+FusedBatchNormGradV2::FusedBatchNormGradV2(
+    const tf::Scope& scope, tf::Input y_backprop, tf::Input x, tf::Input scale,
+    tf::Input reserve_space_1, tf::Input reserve_space_2, const Attrs& attrs) {
+  using Op = FusedBatchNormGradV2;
+  SetMembers<Op>(
+      AddNode(scope, "FusedBatchNormGradV2",
+              {y_backprop, x, scale, reserve_space_1, reserve_space_2},
+              SetAttrs(attrs)),
+      {&Op::x_backprop, &Op::scale_backprop, &Op::offset_backprop,
+       &Op::reserve_space_3, &Op::reserve_space_4},
+      this);
+}
+
+FusedBatchNormGradV3::FusedBatchNormGradV3(const tf::Scope& scope,
+                                           tf::Input y_backprop, tf::Input x,
+                                           tf::Input scale,
+                                           tf::Input reserve_space_1,
+                                           tf::Input reserve_space_2,
+                                           tf::Input reserve_space_3)
+    : FusedBatchNormGradV3(scope, y_backprop, x, scale, reserve_space_1,
+                           reserve_space_2, reserve_space_3, Attrs()) {}
+
+FusedBatchNormGradV3::FusedBatchNormGradV3(
+    const tf::Scope& scope, tf::Input y_backprop, tf::Input x, tf::Input scale,
+    tf::Input reserve_space_1, tf::Input reserve_space_2,
+    tf::Input reserve_space_3, const Attrs& attrs) {
+  using Op = FusedBatchNormGradV3;
+  SetMembers<Op>(AddNode(scope, "FusedBatchNormGradV3",
+                         {y_backprop, x, scale, reserve_space_1,
+                          reserve_space_2, reserve_space_3},
+                         SetAttrs(attrs)),
+                 {&Op::x_backprop, &Op::scale_backprop, &Op::offset_backprop,
+                  &Op::reserve_space_4, &Op::reserve_space_5},
+                 this);
+}
+
+BatchNormTrainingBackprop::BatchNormTrainingBackprop(
+    const tf::Scope& scope, tf::Input input, tf::Input gamma, tf::Input beta,
+    tf::Input mean, tf::Input variance, tf::Input normalized_delta,
+    double epsilon) {
+  using Op = BatchNormTrainingBackprop;
+  SetMembers<Op>(AddNode(scope, "BatchNormTrainingBackprop",
+                         {input, gamma, beta, mean, variance, normalized_delta},
+                         [epsilon](tf::NodeBuilder& builder) {
+                           builder.Attr("epsilon", tf::Tensor(epsilon));
+                         }),
+                 {&Op::input_delta, &Op::gamma_delta, &Op::beta_delta}, this);
+}
+
+}  // namespace ops
+}  // namespace tf_bn_ops
