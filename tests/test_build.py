@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(
     not all(map(shutil.which, ("make", "g++", "nm"))), reason="needs make, g++ and nm"
 )
 
+LIBRARIES = ("libtf_bn_ops.so", "libtf_bn_ops_core.so", "libtf_bn_ops_client.so")
 FORBIDDEN_FLAGS = ("-ffast-math", "-Ofast", "-march=native")
 
 
@@ -79,6 +80,9 @@ def test_second_make_does_nothing(tree):
         ("c_api", ["libtf_bn_ops_core.so"]),
         ("kernels", ["libtf_bn_ops.so"]),
         ("ops", ["libtf_bn_ops.so"]),
+        # What is linked against the client library is linked again.
+        ("client", ["bn_grad_block", "libtf_bn_ops_client.so"]),
+        ("tools", ["bn_grad_block"]),
     ],
 )
 def test_touching_a_source_rebuilds_it_alone(tree, folder, libraries):
@@ -115,8 +119,10 @@ def test_touching_one_source_really_rebuilds_one_object(tree, objects_folder):
 
 def test_changed_flags_rebuild_everything(tree, objects_folder):
     compiled, linked = steps(tree, "CXXFLAGS=-g1")
-    assert len(compiled) == len(list(objects_folder.rglob("*.o")))
-    assert len(linked) == 2
+    examples = objects_folder / "cc" / "examples"
+    objects = [path for path in objects_folder.rglob("*.o") if path.parent != examples]
+    assert len(compiled) == len(objects)
+    assert linked == sorted([*LIBRARIES, "bn_grad_block"])
     assert make(tree, "-q").returncode == 0, "make -n must not leave anything behind"
 
 
@@ -128,7 +134,7 @@ def test_a_new_source_is_picked_up_and_a_removed_one_forgotten(tree):
     finally:
         source.unlink()
     assert compiled == ["cc/core/new_source.cc"]
-    assert len(linked) == 2
+    assert linked == sorted([*LIBRARIES, "bn_grad_block"])
     assert steps(tree) == ([], [])
 
 
@@ -164,16 +170,33 @@ def test_build_info(tree):
     assert not set(FORBIDDEN_FLAGS) & set(info["cxxflags"].split())
 
 
+def exported_symbols(tree: pathlib.Path, library: str) -> list[str]:
+    command = ["nm", "-D", "-C", "--defined-only", "--format=posix", f"tf_bn_ops/lib/{library}"]
+    result = run(command, tree)
+    assert result.returncode == 0, result.stderr
+    return [re.sub(r" \w [0-9a-f]+ *[0-9a-f]*$", "", line) for line in result.stdout.splitlines()]
+
+
 def test_exported_symbols(tree):
-    """Only the C ABI: anything else could clash with TensorFlow's own or be relied upon."""
+    """Only the C ABI and the C++ API: others could clash with TensorFlow's or be relied upon."""
     for name in ("libtf_bn_ops.so", "libtf_bn_ops_core.so"):
-        result = run(
-            ["nm", "-D", "--defined-only", "--format=posix", f"tf_bn_ops/lib/{name}"], tree
-        )
-        assert result.returncode == 0, result.stderr
-        symbols = [line.split()[0] for line in result.stdout.splitlines()]
+        symbols = exported_symbols(tree, name)
         assert [symbol for symbol in symbols if not symbol.startswith("tfbn_")] == []
         assert ("core" in name) == bool(symbols), symbols
+    classes = set()
+    for symbol in exported_symbols(tree, "libtf_bn_ops_client.so"):
+        found = re.match(r"tf_bn_ops::(ops::)?(\w+)", symbol)
+        assert found, symbol
+        assert "Impl" not in symbol
+        classes.add(found.group(2))
+    assert classes == {
+        "BatchNormGradBlock",
+        "BatchNormTrainingBackprop",
+        "FusedBatchNormGrad",
+        "FusedBatchNormGradV2",
+        "FusedBatchNormGradV3",
+        "LoadOpLibrary",
+    }
 
 
 def test_core_library_needs_no_tensorflow(tree):
@@ -296,7 +319,8 @@ def test_python_that_cannot_make_the_venv(tree, tmp_path, refuses, expected):
 def test_help_lists_every_target(tree):
     text = (tree / "Makefile").read_text()
     help_text = make(tree, "help").stdout
-    for target in ("all", "conformance", "test", "wheel", "bazel", "lint", "format", "sanitize"):
+    targets = "all examples conformance test wheel bazel lint format sanitize bench"
+    for target in targets.split():
         assert re.search(rf"^{target}:", text, re.MULTILINE)
         assert f"make {target} " in help_text
 

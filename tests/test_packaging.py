@@ -130,8 +130,15 @@ def test_wheel_metadata(wheel):
     libraries = {name for name in names if name.startswith("tf_bn_ops/lib/")}
     assert libraries == {
         f"tf_bn_ops/lib/{name}"
-        for name in (_loader.OP_LIBRARY, _loader.CORE_LIBRARY, _loader.BUILD_INFO)
+        for name in (
+            _loader.OP_LIBRARY,
+            _loader.CORE_LIBRARY,
+            _loader.CLIENT_LIBRARY,
+            _loader.BUILD_INFO,
+        )
     }
+    assert "tf_bn_ops/bin/bn_grad_block" in names
+    assert "tf_bn_ops/include/tf_bn_ops/ops.h" in names
     assert not [name for name in names if name.startswith(("tests/", "tools/", "cc/"))]
 
 
@@ -161,6 +168,40 @@ def test_installed_package_works_from_any_folder(installed_python, tmp_path):
     library, total = result.stdout.split()
     assert pathlib.Path(library).is_relative_to(installed_python.parent.parent)
     assert float(total) == 28.0
+
+
+@needs_build_tools
+def test_cpp_program_builds_against_the_installed_package(installed_python, repo_root, tmp_path):
+    """With the folders and flags that Python names, as docs/cpp.md says, and nothing else."""
+    code = (
+        "import tensorflow as tf, tf_bn_ops\n"
+        "print(*tf.sysconfig.get_compile_flags(), '-I' + tf_bn_ops.get_include())\n"
+        "lib = tf_bn_ops.get_lib()\n"
+        "print('-L' + lib, '-Wl,-rpath,' + lib, '-ltf_bn_ops_client',\n"
+        "      *tf.sysconfig.get_link_flags(), '-Wl,-rpath,' + tf.sysconfig.get_lib(),\n"
+        "      '-l:libtensorflow_cc.so.2')"
+    )
+    flags = run([installed_python, "-c", code], tmp_path, TF_CPP_MIN_LOG_LEVEL="3")
+    assert flags.returncode == 0, flags.stderr
+    compile_flags, link_flags = (line.split() for line in flags.stdout.splitlines())
+    assert str(repo_root) not in flags.stdout
+    source = shutil.copy(repo_root / "cc" / "examples" / "graph_construction.cc", tmp_path)
+    result = run(["g++", *compile_flags, source, "-o", "program", *link_flags], tmp_path)
+    assert result.returncode == 0, result.stderr
+    result = run(["./program"], tmp_path)
+    assert result.returncode == 0, result.stderr
+    # Two float sums of 2048 terms: far below a wrong formula, whatever their order.
+    differences = re.findall(r"largest difference: (\S+)", result.stdout)
+    assert len(differences) == 3
+    assert all(float(difference) < 1e-2 for difference in differences)
+
+
+@needs_build_tools
+def test_bn_grad_block_is_installed(installed_python, tmp_path):
+    program = installed_python.parent / "bn_grad_block"
+    result = run([program, "--op=FusedBatchNormGrad"], tmp_path)
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: the inputs y_backprop, x, scale, ")
 
 
 @needs_build_tools

@@ -1,0 +1,81 @@
+// What the test programs share: tensors in files, running a graph.
+
+#ifndef TF_BN_OPS_TESTS_CPP_SUPPORT_H_
+#define TF_BN_OPS_TESTS_CPP_SUPPORT_H_
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tensorflow/cc/framework/scope.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor.pb.h"
+#include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/public/session.h"
+
+inline void Check(const absl::Status& status) {
+  if (status.ok()) return;
+  fprintf(stderr, "error: %s\n", status.ToString().c_str());
+  exit(1);
+}
+
+inline std::string File(const std::string& folder, const char* name, int i) {
+  return folder + "/" + name + std::to_string(i) + ".pb";
+}
+
+// Tensors travel as TensorProto, which Python's TensorFlow reads and writes.
+inline tensorflow::Tensor ReadTensor(const std::string& path) {
+  tensorflow::TensorProto proto;
+  tensorflow::Tensor tensor;
+  Check(tensorflow::ReadBinaryProto(tensorflow::Env::Default(), path, &proto));
+  if (!tensor.FromProto(proto)) exit(2);
+  return tensor;
+}
+
+inline void WriteTensor(const std::string& path,
+                        const tensorflow::Tensor& tensor) {
+  tensorflow::TensorProto proto;
+  tensor.AsProtoTensorContent(&proto);
+  Check(tensorflow::WriteBinaryProto(tensorflow::Env::Default(), path, proto));
+}
+
+// One case: its folder has inputN.pb and the file `case` with op, epsilon,
+// data format and is_training (0 or 1; "-" for attributes left out).
+struct Case {
+  explicit Case(const std::string& the_folder) : folder(the_folder) {
+    std::ifstream(folder + "/case") >> op >> epsilon >> data_format >>
+        is_training;
+    has_attrs = data_format != "-";
+    const int inputs = op == "FusedBatchNormGradV3"        ? 6
+                       : op == "BatchNormTrainingBackprop" ? 6
+                                                           : 5;
+    for (int i = 0; i < inputs; ++i) {
+      tensors.push_back(ReadTensor(File(folder, "input", i)));
+    }
+  }
+  std::string folder, op, data_format;
+  double epsilon = 0;
+  int is_training = 1;
+  bool has_attrs = false;
+  std::vector<tensorflow::Tensor> tensors;
+};
+
+inline std::vector<tensorflow::Tensor> RunGraph(
+    const tensorflow::Scope& scope,
+    const std::vector<tensorflow::Output>& outputs) {
+  tensorflow::GraphDef graph;
+  Check(scope.ToGraphDef(&graph));
+  const std::unique_ptr<tensorflow::Session> session(
+      tensorflow::NewSession(tensorflow::SessionOptions()));
+  Check(session->Create(graph));
+  std::vector<std::string> names;
+  for (const auto& output : outputs) names.push_back(output.name());
+  std::vector<tensorflow::Tensor> results;
+  Check(session->Run({}, names, {}, &results));
+  return results;
+}
+
+#endif  // TF_BN_OPS_TESTS_CPP_SUPPORT_H_

@@ -1,0 +1,369 @@
+"""The C++ classes: the spelling of TensorFlow's, Python's results, C++ gradients."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import tensor_pb2
+
+import tf_bn_ops
+from tf_bn_ops import _op_table
+from tf_bn_ops._op_table import DATA_FORMATS, DTYPES, Arg, Op
+
+NGRAPH = "BatchNormTrainingBackprop"
+# With nGraph's op in the same terms.
+OPS = {
+    **_op_table.OPS,
+    NGRAPH: Op(
+        name=NGRAPH,
+        registered_name=f"TfBnOps>{NGRAPH}",
+        builtin=None,
+        inputs=(
+            Arg("input", "x"),
+            Arg("gamma", "scale"),
+            Arg("beta", "offset"),
+            Arg("mean", "mean"),
+            Arg("variance", "variance"),
+            Arg("normalized_delta", "y_backprop"),
+        ),
+        outputs=(
+            Arg("input_delta", "x_backprop"),
+            Arg("gamma_delta", "scale_backprop"),
+            Arg("beta_delta", "offset_backprop"),
+        ),
+        attrs={"epsilon": None},
+        dtypes=tuple(DTYPES),
+        statistics_dtypes=None,
+        data_formats=(),
+        ranks=(),
+    ),
+}
+
+
+@dataclasses.dataclass
+class Case:
+    """One call: op, types, layout, attrs (epsilon None: all by default)."""
+
+    op: str
+    dtype: str = "float32"
+    data_format: str = "NHWC"
+    is_training: bool = True
+    epsilon: float | None = 1e-3
+    shape: tuple[int, ...] = (3, 5, 4, 6)  # of the channels-last layout, but for nGraph's
+    outputs: tuple[int, ...] = (0, 1, 2)  # which get a gradient
+
+    @property
+    def channels_last(self) -> bool:
+        return self.op != NGRAPH and DATA_FORMATS[self.data_format][1]
+
+    @property
+    def inputs(self) -> list[np.ndarray]:
+        """In the order of the op; the statistics are about those of x."""
+        shape = list(self.shape)
+        if self.op == NGRAPH:
+            channels = shape[1]
+        else:
+            if len(self.data_format) == 5:
+                shape.insert(1, 2)
+            channels = shape[-1]
+            if not self.channels_last:
+                shape.insert(1, shape.pop())
+        rng = np.random.default_rng(len(self.op) + shape[-1])
+        numpy = DTYPES[self.dtype].numpy
+        vectors = np.dtype(DTYPES[OPS[self.op].statistics_dtype(self.dtype)].numpy)
+        roles: dict[str, np.ndarray] = {
+            "y_backprop": rng.normal(0.5, 1, shape).astype(numpy),
+            "x": rng.normal(1, 2, shape).astype(numpy),
+            "scale": rng.normal(1, 0.5, channels).astype(vectors),
+            "offset": rng.normal(0, 1, channels).astype(vectors),
+            "mean": rng.normal(1, 0.1, channels).astype(vectors),
+            "variance": rng.uniform(3, 5, channels).astype(vectors),
+            "reserve": np.zeros(0, vectors),
+        }
+        return [roles[arg.role] for arg in OPS[self.op].inputs]
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        if self.epsilon is None:
+            return {}
+        if self.op == NGRAPH:
+            return {"epsilon": self.epsilon}
+        return {
+            "epsilon": self.epsilon,
+            "data_format": self.data_format,
+            "is_training": self.is_training,
+        }
+
+    def grads(self) -> list[np.ndarray]:
+        """Gradients with respect to the first three outputs."""
+        by_role = dict(zip((arg.role for arg in OPS[self.op].inputs), self.inputs, strict=True))
+        rng = np.random.default_rng(7)
+        like = [by_role["x"], by_role["scale"], by_role["scale"]]
+        return [rng.normal(0, 1, a.shape).astype(a.dtype) for a in like]
+
+    def call(self, module: Any, inputs: list[Any]) -> list[Any]:
+        names = [arg.name for arg in OPS[self.op].inputs]
+        function = getattr(module, self.op)
+        call = lambda *values: function(**dict(zip(names, values, strict=True)), **self.attrs)  # noqa: E731
+        # In a graph, as in C++.
+        return list(tf.function(call)(*map(tf.constant, inputs)))
+
+    def write(self, folder: pathlib.Path, with_gradients: bool = False) -> pathlib.Path:
+        """The case as the test programs read it."""
+        folder.mkdir()
+        data_format = "-" if self.epsilon is None else self.data_format
+        (folder / "case").write_text(
+            f"{self.op} {self.epsilon or 0!r} {data_format} {self.is_training:d}"
+        )
+        for i, array in enumerate(self.inputs):
+            write_tensor(folder / f"input{i}.pb", array)
+        if with_gradients:
+            for i, array in enumerate(self.grads()):
+                if i in self.outputs:
+                    write_tensor(folder / f"grad{i}.pb", array)
+        return folder
+
+    def __str__(self) -> str:
+        mode = "training" if self.is_training else "frozen"
+        attrs = f"{self.data_format}-{mode}" if self.epsilon is not None else "defaults"
+        return f"{self.op}-{self.dtype}-{attrs}-{len(self.shape)}d-{self.outputs}"
+
+
+def write_tensor(path: pathlib.Path, array: np.ndarray) -> None:
+    path.write_bytes(tf.make_tensor_proto(array).SerializeToString())
+
+
+def read_tensor(path: pathlib.Path) -> np.ndarray:
+    return tf.make_ndarray(tensor_pb2.TensorProto.FromString(path.read_bytes()))
+
+
+def write_all(cases: list[Case], folder: pathlib.Path, **options: Any) -> list[pathlib.Path]:
+    return [case.write(folder / str(i), **options) for i, case in enumerate(cases)]
+
+
+FUSED = [name for name, op in OPS.items() if op.builtin]
+
+SAME_SOURCE = [
+    *(Case(op, epsilon=None) for op in FUSED),
+    *(
+        Case(op, dtype, data_format, is_training)
+        for op in FUSED
+        for dtype in OPS[op].dtypes
+        for data_format in OPS[op].data_formats
+        for is_training in (True, False)
+    ),
+]
+
+
+@pytest.fixture(scope="module", params=["builtin", "ours"])
+def same_source_results(request, run_program, tmp_path_factory):
+    """(which, what it printed, results per case) of tests/cpp/same_source.cc."""
+    # The built-in on the CPU refuses channels-first frozen.
+    cases = [
+        case
+        for case in SAME_SOURCE
+        if request.param == "ours" or case.channels_last or case.is_training
+    ]
+    folders = write_all(cases, tmp_path_factory.mktemp(request.param))
+    result = run_program(request.param, *folders)
+    assert result.returncode == 0, result.stderr
+    results = [[read_tensor(folder / f"output{i}.pb") for i in range(5)] for folder in folders]
+    return request.param, result.stdout, list(zip(cases, results, strict=True))
+
+
+def test_same_source_gives_the_results_of_python_to_the_bit(same_source_results):
+    which, _, results = same_source_results
+    module = tf_bn_ops.raw_ops if which == "ours" else tf.raw_ops
+    for case, outputs in results:
+        for ours, python in zip(outputs, case.call(module, case.inputs), strict=True):
+            assert ours.dtype == python.numpy().dtype, str(case)
+            assert ours.shape == python.shape, str(case)
+            assert ours.tobytes() == python.numpy().tobytes(), str(case)
+
+
+def test_same_source_has_the_same_errors(same_source_results):
+    """In the status of the scope, and a node where TensorFlow's own class has one."""
+    _, printed, _ = same_source_results
+    code = int(tf.errors.INVALID_ARGUMENT)
+    # Types and formats are found before there is a node, shapes after.
+    assert printed.splitlines() == [f"{code} {no_node}" for no_node in (1, 0, 1, 1, 0)]
+
+
+def test_training_backprop_gives_the_results_of_python_to_the_bit(run_program, tmp_path):
+    cases = [
+        Case(NGRAPH, dtype, shape=shape, epsilon=epsilon)
+        for dtype in OPS[NGRAPH].dtypes
+        for shape, epsilon in (((5, 3), 1e-3), ((2, 3, 4), 1 / 3), ((2, 3, 2, 3, 2), 0.0))
+    ]
+    folders = write_all(cases, tmp_path)
+    result = run_program("client", "ops", *folders)
+    assert result.returncode == 0, result.stderr
+    for case, folder in zip(cases, folders, strict=True):
+        for i, python in enumerate(case.call(tf_bn_ops.raw_ops, case.inputs)):
+            assert read_tensor(folder / f"output{i}.pb").tobytes() == python.numpy().tobytes()
+
+
+# ---- Gradients -----------------------------------------------------------------------------------
+
+GRADIENTS = [
+    Case("FusedBatchNormGrad", is_training=True),
+    Case("FusedBatchNormGrad", data_format="NCHW", is_training=False),
+    *(
+        Case("FusedBatchNormGradV3", data_format=data_format, is_training=is_training)
+        for data_format in DATA_FORMATS
+        for is_training in (True, False)
+    ),
+    *(
+        Case(op, dtype, data_format, is_training)
+        for op in ("FusedBatchNormGradV2", "FusedBatchNormGradV3")
+        for dtype in ("half", "bfloat16")
+        for data_format in ("NHWC", "NCHW")
+        for is_training in (True, False)
+    ),
+    *(
+        Case(NGRAPH, dtype, shape=shape)
+        for dtype in OPS[NGRAPH].dtypes
+        for shape in ((9, 3), (2, 3, 4), (2, 3, 2, 3, 2))
+    ),
+    # One output alone gets a gradient.
+    *(
+        Case("FusedBatchNormGradV3", data_format="NCHW", is_training=is_training, outputs=(i,))
+        for is_training in (True, False)
+        for i in range(3)
+    ),
+]
+
+
+def second_order(case: Case, inputs: list[Any], grads: list[Any]) -> list[np.ndarray]:
+    """Python's gradients of the three outputs with respect to dy, x and scale."""
+    with tf.GradientTape() as tape:
+        inputs = [tf.constant(value) for value in inputs]
+        tape.watch(inputs)
+        outputs = case.call(tf_bn_ops.raw_ops, inputs)[:3]
+        outputs = [outputs[i] for i in case.outputs]
+    roles = [arg.role for arg in OPS[case.op].inputs]
+    wanted = [inputs[i] for i, role in enumerate(roles) if role in ("y_backprop", "x", "scale")]
+    gradients = tape.gradient(
+        outputs, wanted, [grads[i] for i in case.outputs], tf.UnconnectedGradients.ZERO
+    )
+    return [np.asarray(gradient) for gradient in gradients]
+
+
+def oracle(case: Case) -> list[np.ndarray]:
+    """The same in float64: in training Python's gradient of our op of that type, with the layout
+    made that of nGraph; frozen by the formula. In the order and layout of `second_order`."""
+    roles = [arg.role for arg in OPS[case.op].inputs]
+    value = {r: a.astype(np.float64) for r, a in zip(roles, case.inputs, strict=True)}
+    first = lambda a: np.moveaxis(a, -1, 1) if case.channels_last and a.ndim > 1 else a  # noqa: E731
+    last = lambda a: np.moveaxis(a, 1, -1) if case.channels_last and a.ndim > 1 else a  # noqa: E731
+    grads = [first(g.astype(np.float64)) * (i in case.outputs) for i, g in enumerate(case.grads())]
+    # The epsilon that the op has: a float, but in nGraph's op.
+    ngraph = case.op == NGRAPH
+    epsilon = case.epsilon if ngraph else float(np.float32(case.epsilon))
+    value = {role: first(array) for role, array in value.items()}
+    if case.is_training:
+        twin = Case(NGRAPH, "float64", epsilon=epsilon)
+        zeros = np.zeros_like(value["scale"])
+        inputs = [value["x"], value["scale"], zeros, zeros, zeros + 1, value["y_backprop"]]
+        result = dict(
+            zip(("x", "scale", "y_backprop"), second_order(twin, inputs, grads), strict=True)
+        )
+    else:
+        shape = (-1,) + (1,) * (value["x"].ndim - 2)
+        rstd = 1 / np.sqrt(value["variance"] + epsilon)
+        others = tuple(i for i in range(value["x"].ndim) if i != 1)
+        rows = {name: a.reshape(shape) for name, a in value.items() if a.size and a.ndim == 1}
+        r, gs, go = (a.reshape(shape) for a in (rstd, grads[1], grads[2]))
+        result = {
+            "y_backprop": grads[0] * rows["scale"] * r + gs * (value["x"] - rows["mean"]) * r + go,
+            "x": gs * value["y_backprop"] * r,
+            "scale": rstd * (grads[0] * value["y_backprop"]).sum(others),
+        }
+    return [last(result[role]) for role in roles if role in result]
+
+
+@pytest.fixture(scope="module")
+def gradient_results(run_program, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gradients")
+    folders = write_all(GRADIENTS, folder, with_gradients=True)
+    result = run_program("client", "gradients", *folders)
+    assert result.returncode == 0, result.stderr
+    return {str(case): folder for case, folder in zip(GRADIENTS, folders, strict=True)}
+
+
+@pytest.mark.parametrize("case", GRADIENTS, ids=str)
+def test_symbolic_gradients_are_those_of_python(case, gradient_results):
+    """Both have an error against float64; ours may be a few times Python's, which comes from sums
+    in another order, and a few roundings of the result's type."""
+    python = second_order(case, case.inputs, case.grads())
+    exact = oracle(case)
+    roles = [arg.role for arg in OPS[case.op].inputs]
+    indices = [i for i, role in enumerate(roles) if role in ("y_backprop", "x", "scale")]
+    for i, p, r in zip(indices, python, exact, strict=True):
+        c = read_tensor(gradient_results[str(case)] / f"output{i}.pb")
+        assert c.dtype == p.dtype
+        assert c.shape == p.shape == r.shape
+        finfo = ml_dtypes.finfo(c.dtype)
+        largest = np.max(np.abs(r))
+        error = np.max(np.abs(c.astype(np.float64) - r))
+        python_error = np.max(np.abs(p.astype(np.float64) - r))
+        # Python is right, so that its error says something.
+        assert python_error <= 32 * float(finfo.eps) * max(largest, 1)
+        assert error <= 4 * python_error + 8 * float(finfo.eps) * largest
+        # An answer of zeros would not pass where there is something to compute.
+        assert largest > 0 or not np.any(c)
+
+
+# ---- Loading -------------------------------------------------------------------------------------
+
+
+def test_loading_is_explicit_and_harmless_twice(run_program):
+    result = run_program("client", "load")
+    assert result.returncode == 0, result.stderr
+    before, after = result.stdout.splitlines()
+    assert before == (
+        "the op TfBnOps>FusedBatchNormGrad is not registered: call tf_bn_ops::LoadOpLibrary() "
+        "before building a graph that holds it"
+    )
+    assert after == "0 "
+
+
+@pytest.mark.parametrize("by_variable", [False, True])
+@pytest.mark.parametrize("folder", [False, True])
+def test_loading_by_path(run_program, folder, by_variable):
+    path = tf_bn_ops.get_lib() if folder else tf_bn_ops.library_path()
+    if by_variable:
+        result = run_program("client", "load", TF_BN_OPS_LIBRARY=path)
+    else:
+        result = run_program("client", "load", path, TF_BN_OPS_LIBRARY="/nonexistent")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[1] == "0 "
+
+
+def test_loading_what_is_missing_or_no_op_library(run_program, tmp_path):
+    missing = run_program("client", "load", tmp_path / "missing.so").stdout.splitlines()[1]
+    assert missing == (
+        f"{int(tf.errors.NOT_FOUND)} {tmp_path}/missing.so does not exist: pass the path of one "
+        "to tf_bn_ops::LoadOpLibrary()"
+    )
+    variable = run_program("client", "load", TF_BN_OPS_LIBRARY="/nonexistent").stdout
+    assert "TF_BN_OPS_LIBRARY" in variable.splitlines()[1]
+    (tmp_path / "text.so").write_text("no library")
+    text = run_program("client", "load", tmp_path / "text.so").stdout.splitlines()[1]
+    assert text.startswith(f"{int(tf.errors.FAILED_PRECONDITION)} {tmp_path}/text.so cannot be ")
+    assert f"TensorFlow {tf.__version__}" in text
+    empty = run_program("client", "load", tmp_path).stdout.splitlines()[1]
+    assert f"{tmp_path}/libtf_bn_ops.so does not exist" in empty
+    core = run_program("client", "load", f"{tf_bn_ops.get_lib()}/libtf_bn_ops_core.so").stdout
+    assert "holds no ops of tf_bn_ops" in core.splitlines()[1]
+
+
+def test_the_folders_are_there():
+    assert (pathlib.Path(tf_bn_ops.get_include()) / "tf_bn_ops" / "ops.h").is_file()
+    assert (pathlib.Path(tf_bn_ops.get_lib()) / "libtf_bn_ops_client.so").is_file()
