@@ -7,6 +7,9 @@
 Importing the package loads nothing: TensorFlow and the op library are loaded by the first call.
 """
 
+import importlib
+from typing import Any
+
 from tf_bn_ops import raw_ops
 from tf_bn_ops._loader import LibraryError, get_include, get_lib, library_path
 from tf_bn_ops._ops import (
@@ -30,4 +33,18 @@ __all__ = [
     "library_path",
     "load",
     "raw_ops",
+    "rewrite",
 ]
+
+# Submodules that are imported when they are first asked for.
+_LAZY = ("rewrite",)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

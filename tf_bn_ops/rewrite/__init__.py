@@ -1,0 +1,74 @@
+"""Renames TensorFlow's batch-norm gradient ops to this library's in a graph, and back.
+
+    shim = tf_bn_ops.rewrite.to_shim(graph_def)
+    builtin = tf_bn_ops.rewrite.to_builtin(shim)     # equals graph_def
+
+The OpDefs are equal, so a node changes its op and nothing else: names, inputs, attrs, control
+edges, devices, and with them checkpoints and signatures stay as they were.
+BatchNormTrainingBackprop has no counterpart in TensorFlow and is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from tf_bn_ops._op_table import OPS
+from tf_bn_ops.rewrite import _graph
+
+__all__ = ["to_builtin", "to_shim"]
+
+_TO_SHIM = {op.builtin: op.registered_name for op in OPS.values() if op.builtin is not None}
+_TO_BUILTIN = {shim: builtin for builtin, shim in _TO_SHIM.items()}
+
+
+def to_shim(graph: Any, output: str | os.PathLike[str] | None = None) -> Any:
+    """Renames TensorFlow's FusedBatchNormGrad, V2 and V3 to the ops of this library.
+
+    Args:
+      graph: one of
+        - a GraphDef, MetaGraphDef, SavedModel, FunctionDefLibrary or FunctionDef message; functions
+          in the library are renamed in as well;
+        - a concrete function of `tf.function`: it keeps its signature, variables and captures;
+        - the path of a SavedModel folder, or of a file that holds a GraphDef (binary, or text if it
+          ends in .pbtxt).
+      output: with a path, where to write the result: a folder or file that does not exist yet.
+
+    Returns:
+      A new message or concrete function; `graph` is left as it is. With a path: how many nodes were
+      renamed. A SavedModel with the renamed ops loads where `tf_bn_ops.load()` was called before.
+
+    Raises:
+      TypeError: `graph` is none of these, or `output` does not go with it.
+      OSError, ValueError: a path that does not exist, holds no graph, or would be overwritten.
+      LibraryError: (an ImportError) a concrete function needs the op library, and it is missing.
+    """
+    return _rewrite(graph, output, _TO_SHIM)
+
+
+def to_builtin(graph: Any, output: str | os.PathLike[str] | None = None) -> Any:
+    """Renames this library's twins of TensorFlow's ops to TensorFlow's: the inverse of `to_shim`.
+
+    The result needs no tf_bn_ops to load. Arguments, result and errors are those of `to_shim`.
+    """
+    return _rewrite(graph, output, _TO_BUILTIN)
+
+
+def _rewrite(graph: Any, output: Any, names: Mapping[str, str]) -> Any:
+    if isinstance(graph, (str, os.PathLike)):
+        if output is None:
+            raise TypeError("give the path to write to as the second argument")
+        from tf_bn_ops.rewrite import _files
+
+        return _files.rewrite(os.fspath(graph), os.fspath(output), names)
+    if output is not None:
+        raise TypeError(
+            f"a second argument goes with a path only, not with a {type(graph).__name__}: the "
+            "result is returned"
+        )
+    if _graph.is_message(graph):
+        return _graph.renamed(graph, names)[0]
+    from tf_bn_ops.rewrite import _functions
+
+    return _functions.rewrite(graph, names)

@@ -1,0 +1,96 @@
+"""Rewriting SavedModel folders and GraphDef files, through TensorFlow's file systems."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from tf_bn_ops.rewrite import _graph
+
+_FINGERPRINT = "fingerprint.pb"  # Beside saved_model.pb: a hash of it.
+
+
+def rewrite(source: str, target: str, names: Mapping[str, str]) -> int:
+    """Copies a SavedModel or GraphDef with ops renamed; returns the number of renamed nodes.
+
+    Raises:
+      OSError, ValueError: with one sentence for the user.
+    """
+    from tensorflow.core.framework import graph_pb2
+    from tensorflow.python.lib.io import file_io
+
+    if not file_io.file_exists_v2(source):
+        raise FileNotFoundError(f"{source} does not exist")
+    if file_io.file_exists_v2(target):
+        raise FileExistsError(f"{target} exists: name a new place, nothing is overwritten")
+    if file_io.is_directory_v2(source):
+        return _rewrite_saved_model(source.rstrip("/"), target.rstrip("/"), names)
+    message, count = _graph.renamed(_read(source, graph_pb2.GraphDef), names)
+    _write(target, message)
+    return count
+
+
+def _rewrite_saved_model(source: str, target: str, names: Mapping[str, str]) -> int:
+    from tensorflow.core.protobuf import saved_model_pb2
+    from tensorflow.python.lib.io import file_io
+    from tensorflow.python.saved_model import constants, fingerprinting_utils
+
+    for model_file in (constants.SAVED_MODEL_FILENAME_PB, constants.SAVED_MODEL_FILENAME_PBTXT):
+        if file_io.file_exists_v2(os.path.join(source, model_file)):
+            break
+    else:
+        if file_io.file_exists_v2(os.path.join(source, "saved_model.cpb")):
+            raise ValueError(
+                f"{source} holds a SavedModel in chunks (saved_model.cpb), which cannot be "
+                "rewritten: save it without experimental_image_format"
+            )
+        raise ValueError(
+            f"{source} is no SavedModel: it has no saved_model.pb or saved_model.pbtxt"
+        )
+    if os.path.join(target, "").startswith(os.path.join(source, "")):
+        raise ValueError(f"{target} lies in {source}: name a place outside of it")
+    saved_model = _read(os.path.join(source, model_file), saved_model_pb2.SavedModel)
+    message, count = _graph.renamed(saved_model, names)
+    skipped = {model_file, _FINGERPRINT}
+    for folder, _, files in file_io.walk_v2(source):
+        relative = os.path.relpath(folder, source)
+        copy = target if relative == "." else os.path.join(target, relative)
+        file_io.recursive_create_dir_v2(copy)
+        for file in files:
+            if relative != "." or file not in skipped:
+                file_io.copy_v2(os.path.join(folder, file), os.path.join(copy, file))
+    # Last: until then nobody takes the copy for a whole one.
+    _write(os.path.join(target, model_file), message)
+    if file_io.file_exists_v2(os.path.join(source, _FINGERPRINT)):
+        fingerprinting_utils.write_fingerprint(target)
+    return count
+
+
+def _read(path: str, message_type: Any) -> Any:
+    from google.protobuf import message as protobuf_message
+    from google.protobuf import text_format
+    from tensorflow.python.lib.io import file_io
+
+    message = message_type()
+    try:
+        if path.endswith(".pbtxt"):
+            text_format.Parse(file_io.read_file_to_string(path), message)
+        else:
+            message.ParseFromString(file_io.read_file_to_string(path, binary_mode=True))
+    except (protobuf_message.DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} does not hold a {message_type.__name__}") from error
+    return message
+
+
+def _write(path: str, message: Any) -> None:
+    from google.protobuf import text_format
+    from tensorflow.python.lib.io import file_io
+
+    # Deterministic, so that the same graph gives the same file.
+    data = (
+        text_format.MessageToString(message)
+        if path.endswith(".pbtxt")
+        else message.SerializeToString(deterministic=True)
+    )
+    file_io.atomic_write_string_to_file(path, data)

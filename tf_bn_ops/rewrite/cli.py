@@ -1,0 +1,57 @@
+"""Renames batch-norm gradient ops in a SavedModel or a GraphDef file.
+
+usage: python -m tf_bn_ops rewrite IN OUT --to shim|builtin
+
+IN is a SavedModel folder or a GraphDef file (binary, or text if it ends in .pbtxt), OUT a place
+that does not exist yet. Exit status: 0 written, 1 IN or OUT is not as it should be, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from absl import flags
+
+_FLAGS = flags.FlagValues()
+flags.DEFINE_enum(
+    "to", None, ["shim", "builtin"],
+    "shim: the ops of tf_bn_ops; builtin: those of TensorFlow.", flag_values=_FLAGS,
+)  # fmt: skip
+
+
+def main(argv: list[str]) -> int:
+    """Runs the command; returns its exit status."""
+    if any(a in ("-h", "-help", "--help", "--helpfull") for a in argv):
+        print(f"{__doc__}\nflags:\n{_FLAGS.get_help()}")
+        return 0
+    try:
+        _FLAGS.unparse_flags()
+        _FLAGS["to"].value = None
+        paths = _FLAGS(argv)[1:]
+    except flags.Error as error:
+        print(f"{argv[0]}: {error}", file=sys.stderr)
+        return 2
+    if len(paths) != 2 or _FLAGS.to is None:
+        print(
+            "usage: python -m tf_bn_ops rewrite IN OUT --to shim|builtin   (--help says more)",
+            file=sys.stderr,
+        )
+        return 2
+    # Nothing of TensorFlow's start concerns the user here.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from tf_bn_ops import rewrite
+
+    try:
+        from tensorflow import errors
+    except ImportError as error:
+        print(f"error: TensorFlow cannot be imported here ({error})", file=sys.stderr)
+        return 1
+    source, target = paths
+    try:
+        count = (rewrite.to_shim if _FLAGS.to == "shim" else rewrite.to_builtin)(source, target)
+    except (OSError, ValueError, errors.OpError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{target}: {count} node{'' if count == 1 else 's'} renamed")
+    return 0
