@@ -24,6 +24,7 @@ _TIMEOUT = 300.0
 # It would be the same for all implementations, and hide how they differ, so freed memory is kept.
 # NumPy's inputs get the same kind of pages as everything else.
 KEEP_MEMORY = {
+    "MALLOC_ARENA_MAX": "1",  # The others give back whatever these say.
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
     "NUMPY_MADVISE_HUGEPAGE": "0",
