@@ -1,11 +1,13 @@
 """The benchmark: its shapes, statistics, verification, files, and one short run end to end."""
 
 import json
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
 
-from tf_bn_ops import _op_table
+from tf_bn_ops import _loader, _op_table
 from tf_bn_ops.bench import (
     cli,
     data,
@@ -368,12 +370,56 @@ def test_memory_of_a_call_is_measured():
     assert abs(extra) < row.tensor_bytes
 
 
-def test_a_dead_worker_is_said_and_started_again():
+@pytest.fixture(scope="module")
+def stream_folder(repo_root, tmp_path_factory):
+    """A folder of libraries with the one that make bench alone builds."""
+    source = repo_root / "cc" / "bench" / "stream.cc"
+    compiler = shutil.which("g++")
+    if not source.exists() or compiler is None:
+        pytest.skip("needs the source tree and g++")
+    folder = tmp_path_factory.mktemp("stream")
+    flags = ["-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra", "-Werror"]
+    target = folder / implementations.STREAM_LIBRARY
+    subprocess.run([compiler, *flags, "-o", target, source], check=True)
+    (folder / _loader.CORE_LIBRARY).symlink_to(_loader.core_library_path())
+    return folder
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("size", [1, 63, 256, 4096 * 3 + 77, 1 << 18])
+def test_the_streaming_limit_really_moves_everything(stream_folder, monkeypatch, threads, size):
+    monkeypatch.setenv(_loader.LIBRARY_VARIABLE, str(stream_folder))
+    stream = implementations.Stream(threads)
+    rng = np.random.default_rng(size)
+    a, b = (rng.integers(256, size=size, dtype=np.uint8) for _ in range(2))
+    stream.load(a, b)
+    calls = stream.variants()
+    assert set(calls) == {"2r1w around", "2r1w cached", "2r"}
+    for name in ("2r1w around", "2r1w cached"):
+        stream._out[:] = 0
+        calls[name]()
+        start = -stream._out.ctypes.data % 64
+        assert np.array_equal(stream._out[start : start + size], a ^ b)
+        assert not stream._out[start + size :].any()
+    calls["2r"]()
+
+
+def test_a_dead_worker_is_said_and_started_again(stream_folder, monkeypatch):
+    monkeypatch.setenv(_loader.LIBRARY_VARIABLE, str(stream_folder))
     worker = workers.Worker(implementations.ENTRIES["stream"], 1)
     try:
+        row = _row()
+        worker.ask("prepare_stream", row, ["2r1w", "2r"])
+        assert set(worker.ask("time", 0.001)) == {"2r1w", "2r"}
+        with pytest.raises(workers.CallError, match="AttributeError"):
+            worker.ask("nonsense")
         worker._process.kill()
-        with pytest.raises(workers.CallError, match=r"SIGKILL|is missing"):
-            worker.ask("time", 0.01)
-            worker.ask("time", 0.01)
+        worker._process.wait()
+        with monkeypatch.context() as patch:  # Found out during the request.
+            patch.setattr(worker._process, "poll", lambda: None)
+            with pytest.raises(workers.CallError, match="SIGKILL"):
+                worker.ask("time", 0.001)
+        worker.ask("prepare_stream", row, ["2r1w"])
+        assert set(worker.ask("time", 0.001)) == {"2r1w"}
     finally:
         worker.close()

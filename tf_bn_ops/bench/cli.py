@@ -116,7 +116,8 @@ class _Run:
         self.missing: dict[str, str] = {}
         self.versions: dict[str, dict[str, str]] = {}
         command = ["python -m tf_bn_ops bench", *map(shlex.quote, argv[1:])]
-        self.command = " ".join(word for word in command if not word.startswith("--write_docs"))
+        where = ("--write_docs", "--out")  # Do not change what is measured.
+        self.command = " ".join(word for word in command if not word.startswith(where))
 
     def _start(self, names: Sequence[str], threads: int) -> list[Worker]:
         """Workers that are ready; those that cannot be are noted."""

@@ -10,6 +10,9 @@ from tf_bn_ops.bench import implementations, plots, report
 BEGIN = "<!-- figures: begin (python -m tf_bn_ops bench --write_docs writes up to the end) -->"
 END = "<!-- figures: end -->"
 
+# Tables of more rows are folded.
+_LONG = 30
+
 
 class DocsError(ValueError):
     """A file without the markers; the message is one sentence."""
@@ -53,8 +56,9 @@ def _size(value: int) -> str:
 def figures(run: dict[str, Any], pictures: list[str]) -> str:
     """The text between the markers."""
     lines = ["## Machine", "", *_machine(run), "", "## Summary", ""]
-    lines += [report.summary_table(run).markdown(3), ""]
-    lines += report.limit_sentences(run)
+    if report.results.of_section(run, "layers"):
+        lines += [report.summary_table(run).markdown(3), ""]
+        lines += report.limit_sentences(run)
     own, others = report.wrong(run)
     if not own:
         lines += ["", "Every result of ours was right: within its error bound of float64."]
@@ -72,7 +76,11 @@ def figures(run: dict[str, Any], pictures: list[str]) -> str:
             lines += ["", f"![{title}]({picture})"]
     lines += ["", "## Tables"]
     for table in report.tables(run):
-        lines += ["", table.markdown(3)]
+        text = table.markdown(3)
+        if len(table.rows) > _LONG:
+            heading, _, rest = text.partition("\n\n")
+            text = f"{heading}\n\n<details>\n\n{rest}\n\n</details>"
+        lines += ["", text]
     return "\n".join(lines)
 
 

@@ -65,6 +65,11 @@ def _total_memory() -> int | None:
     return int(match.group(1)) << 10 if match else None
 
 
+def _virtual() -> str:
+    flags = re.search(r"^flags\s*:(.*)$", _read("/proc/cpuinfo"), re.MULTILINE)
+    return " in a virtual machine" if flags and "hypervisor" in flags.group(1).split() else ""
+
+
 def isa() -> str | None:
     """The ISA build that the ops use on this processor: the first one that it supports, unless
     the environment forces another."""
@@ -92,7 +97,7 @@ def describe() -> dict[str, Any]:
         "cores": cores(),
         "caches": caches(),
         "memory_bytes": _total_memory(),
-        "system": f"{platform.system()} {platform.release()}",
+        "system": f"{platform.system()} {platform.release().split('-')[0]}{_virtual()}",
         "load_before": os.getloadavg()[0],
         "python": platform.python_version(),
         "tf_bn_ops": _version.__version__,

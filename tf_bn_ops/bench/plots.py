@@ -57,6 +57,28 @@ def _pyplot() -> Any:
     return importlib.import_module("matplotlib.pyplot")
 
 
+def _plain_numbers(axis: Any) -> None:
+    """Ticks of a logarithmic axis as 0.5, 1, 20 instead of powers."""
+    ticker = importlib.import_module("matplotlib.ticker")
+    axis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+    # Between the powers only where less than a decade is shown.
+    axis.set_minor_formatter(ticker.LogFormatter(minor_thresholds=(1, 0.4)))
+
+
+def _limit(axis: Any, rows: Sequence[dict[str, Any]], key: Any, value: Any, style: str) -> None:
+    """The streaming limit as a line; rows at one place make one point. Below a megabyte it is
+    the cost of waking threads."""
+    places: dict[Any, list[float]] = {}
+    for row in rows:
+        if row["floor"] and row["bytes"] >= 1 << 20:
+            places.setdefault(key(row), []).append(value(row))
+    points = [(x, stats.percentile(places[x], 0.5)) for x in sorted(places)]
+    axis.plot(
+        [x for x, _ in points], [y for _, y in points],
+        color="black", linewidth=1, linestyle=style, label="streaming limit",
+    )  # fmt: skip
+
+
 def _layout_name(last: bool) -> str:
     return "channels last" if last else "channels first"
 
@@ -75,11 +97,9 @@ def _roofline(pyplot: Any, run: dict[str, Any]) -> Any:
                 r for r in rows if r["dtype"] == dtype and _CHANNELS_LAST[r["layout"]] == last
             ]
             chosen.sort(key=lambda r: r["bytes"])
-            limited = [r for r in chosen if r["floor"] and r["bytes"] >= 1 << 20]
-            axis.plot(
-                [r["bytes"] for r in limited],
-                [r["bytes"] / r["floor"]["median_s"] * 1e-9 for r in limited],
-                color="black", linewidth=1, label="streaming limit",
+            _limit(
+                axis, chosen, lambda r: r["bytes"],
+                lambda r: r["bytes"] / r["floor"]["median_s"] * 1e-9, "-",
             )  # fmt: skip
             for name in (*report.present(run), implementations.CANDIDATE):
                 points = [r for r in chosen if name in r["results"]]
@@ -91,6 +111,7 @@ def _roofline(pyplot: Any, run: dict[str, Any]) -> Any:
                 )  # fmt: skip
             axis.set_xscale("log", base=2)
             axis.set_yscale("log")
+            _plain_numbers(axis.yaxis)
             axis.set_title(f"{_layout_name(last)}, {dtype}, training")
             axis.set_ylabel("GB/s")
     for axis in axes[-1]:
@@ -136,12 +157,13 @@ def _speedup(pyplot: Any, run: dict[str, Any]) -> Any:
         axis.bar_label(bars, fmt="%.1f", fontsize=6)
     axis.axhline(1, color="black", linewidth=1)
     axis.set_yscale("log")
+    _plain_numbers(axis.yaxis)
     names = [f"{'last' if last else 'first'}\n{dtype}\n{mode}" for last, dtype, mode in groups]
     axis.set_xticks(range(len(groups)), names, fontsize=7)
     axis.set_ylabel("time of the peer over ours")
     axis.set_title("Geometric means over all shapes (channels last or first, dtype, mode)")
     axis.grid(axis="x", visible=False)
-    axis.legend(ncols=4, loc="upper left")
+    axis.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.06))
     figure.tight_layout()
     return figure
 
@@ -168,6 +190,7 @@ def _shapes(pyplot: Any, run: dict[str, Any]) -> Any:
             )  # fmt: skip
         axis.axvline(1, color="black", linewidth=1)
         axis.set_xscale("log")
+        _plain_numbers(axis.xaxis)
         names = ["x".join(map(str, r["shape"])) for r in chosen]
         axis.set_yticks(range(len(chosen)), names, fontsize=6)
         axis.invert_yaxis()
@@ -207,13 +230,12 @@ def _scaling(pyplot: Any, run: dict[str, Any]) -> Any:
                     marker=_MARKERS[name], markersize=4, color=_COLOURS[name],
                     label=report.label(name),
                 )  # fmt: skip
-            limited = [r for r in chosen if r["floor"] and r["bytes"] >= 1 << 20]
-            axis.plot(
-                [key(r) for r in limited], [r["floor"]["median_s"] * 1e3 for r in limited],
-                color="black", linewidth=1, linestyle=":", label="streaming limit",
-            )  # fmt: skip
+            _limit(axis, chosen, key, lambda r: r["floor"]["median_s"] * 1e3, ":")
             axis.set_xscale("log", base=10 if section == "elements" else 2)
             axis.set_yscale("log")
+            _plain_numbers(axis.yaxis)
+            if section != "elements":
+                _plain_numbers(axis.xaxis)
             axis.set_xlabel(what)
             axis.set_ylabel("ms")
             axis.set_title(f"{_layout_name(last)}, float32, training")

@@ -247,7 +247,7 @@ def print_report(run: dict[str, Any], console: rich.console.Console) -> None:
     """Everything, ending with what matters most."""
     for table in tables(run):
         table.print(console)
-    if run["summary"]:
+    if results.of_section(run, "layers"):
         summary_table(run).print(console)
         for sentence in limit_sentences(run):
             console.print(sentence, soft_wrap=True)
