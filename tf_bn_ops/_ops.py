@@ -225,33 +225,47 @@ def batch_norm_training_backprop(
         (ValueError when the shapes are known while a graph is built.)
       LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
     """
+    import tensorflow as tf
+
+    tensors = [input, gamma, beta, mean, variance, normalized_delta]
+    if tf.executing_eagerly():
+        tensors[0] = tf.convert_to_tensor(input, name="input")
+        dtype = tensors[0].dtype
+        tensors[1:] = [tf.convert_to_tensor(tensor, dtype) for tensor in tensors[1:]]
+        run = _training_backprop_function(_checked_epsilon(epsilon), dtype)
+        return _BatchNormTrainingBackprop._make(run(*tensors))
     return _BatchNormTrainingBackprop._make(
-        load().tf_bn_ops_batch_norm_training_backprop(
-            input,
-            gamma,
-            beta,
-            mean,
-            variance,
-            normalized_delta,
-            _epsilon_attr(epsilon),
-            name,
-        )
+        _training_backprop_node(*tensors, _checked_epsilon(epsilon), name)
     )
 
 
-@functools.lru_cache(maxsize=64)
-def _epsilon_tensor(epsilon: float) -> Any:
-    import tensorflow as tf
-
-    return tf.make_tensor_proto(epsilon, dtype=tf.float64, shape=[])
-
-
-def _epsilon_attr(epsilon: Any) -> Any:
-    """The attr value of a number: a scalar double, since a `float` attr would round it."""
+def _checked_epsilon(epsilon: Any) -> float:
     try:
-        return _epsilon_tensor(float(epsilon))
+        return float(epsilon)
     except (TypeError, ValueError):
         raise TypeError(
             f"epsilon must be a number, not {type(epsilon).__name__}: "
             "batch_norm_training_backprop takes it as an attribute, not as a tensor"
         ) from None
+
+
+def _training_backprop_node(*arguments: Any) -> Any:
+    """Adds the op to the current graph; the arguments are the tensors, epsilon, and a name."""
+    import tensorflow as tf
+
+    *tensors, epsilon, name = arguments
+    # A `float` attr would round epsilon: it travels as a scalar double in a tensor attr.
+    epsilon_tensor = tf.make_tensor_proto(epsilon, dtype=tf.float64, shape=[])
+    return load().tf_bn_ops_batch_norm_training_backprop(*tensors, epsilon_tensor, name)
+
+
+@functools.lru_cache(maxsize=64)
+def _training_backprop_function(epsilon: float, dtype: Any) -> Any:
+    """The op as a one-node function: eager execution knows no tensor attrs."""
+    import tensorflow as tf
+
+    @tf.function(input_signature=[tf.TensorSpec(None, dtype)] * 6, autograph=False)
+    def batch_norm_training_backprop(*tensors: Any) -> Any:
+        return _training_backprop_node(*tensors, epsilon, None)
+
+    return batch_norm_training_backprop
