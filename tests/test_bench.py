@@ -254,6 +254,15 @@ def test_close_rows_are_measured_longer():
     assert near.visits == 6 and own.visits == 9
 
 
+def test_rows_that_are_left_out_are_counted():
+    run = _fake_run(_FakeWorker("tf_bn_ops"))
+    meter = measure.Meter([], measure.QUICK, 1 << 20)
+    run["rows"] += [meter.skip(_row((2, 3, 4, c)), "for want of time") for c in range(1, 7)]
+    results.check(run)
+    (sentence,) = report.skipped_sentences(run)
+    assert sentence.startswith("Not measured, for want of time: 6 rows, from 2x3x4x1 NHWC")
+
+
 # ---- Files -------------------------------------------------------------------------------------
 
 

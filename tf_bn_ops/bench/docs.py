@@ -66,9 +66,8 @@ def figures(run: dict[str, Any], pictures: list[str]) -> str:
         lines += ["", f"**Wrong:** {text}"]
     for text in others:
         lines += ["", f"Wrong, left out of the ratios: {text}"]
-    for row in run["rows"]:
-        if row["skipped"]:
-            lines += ["", f"Not measured: {report.results.describe(row)} {row['skipped']}."]
+    for text in report.skipped_sentences(run):
+        lines += ["", text]
     if pictures:
         lines += ["", "## Plots"]
         for picture in pictures:

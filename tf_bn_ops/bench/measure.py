@@ -58,9 +58,10 @@ class Meter:
         self._budget = budget
         self._last_level_cache = last_level_cache
 
-    def measure(self, row: Row) -> dict[str, Any]:
-        """One row of the JSON file (results.py)."""
-        result: dict[str, Any] = {
+    @staticmethod
+    def skip(row: Row, reason: str | None) -> dict[str, Any]:
+        """One row of the JSON file (results.py) without figures."""
+        return {
             "section": row.section,
             "network": row.network,
             "shape": list(row.dims),
@@ -75,12 +76,15 @@ class Meter:
             "empty_call": None,
             "results": {},
             "refused": {},
-            "skipped": None,
+            "skipped": reason,
         }
+
+    def measure(self, row: Row) -> dict[str, Any]:
+        """One row of the JSON file."""
+        result = self.skip(row, None)
         needed = 2 * row.bytes * (len(self._workers) + 1)
         if needed > machine.available_memory():
-            result["skipped"] = f"needs about {needed >> 30} GiB of memory"
-            return result
+            return self.skip(row, f"needs about {needed >> 30} GiB of memory")
         samples, refused = self._time(row)
         result["refused"] = refused
         traffic = floor(row, self._last_level_cache)

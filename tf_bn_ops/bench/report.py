@@ -228,6 +228,20 @@ def tables(run: dict[str, Any]) -> list[Table]:
     return found
 
 
+def skipped_sentences(run: dict[str, Any]) -> list[str]:
+    """What was not measured, by reason."""
+    reasons: dict[str, list[str]] = {}
+    for row in run["rows"]:
+        if row["skipped"]:
+            reasons.setdefault(row["skipped"], []).append(results.describe(row))
+    return [
+        f"Not measured, {reason}: "
+        + (", ".join(rows) if len(rows) <= 4 else f"{len(rows)} rows, from {rows[0]} on")
+        + "."
+        for reason, rows in reasons.items()
+    ]
+
+
 def wrong(run: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Sentences about wrong results: ours, and those of peers. Memory beyond the goal is ours."""
     own: list[str] = []
@@ -258,9 +272,8 @@ def print_report(run: dict[str, Any], console: rich.console.Console) -> None:
             style="yellow",
             soft_wrap=True,
         )
-    skipped = [row for row in run["rows"] if row["skipped"]]
-    for row in skipped:
-        console.print(f"not measured: {results.describe(row)} {row['skipped']}", soft_wrap=True)
+    for sentence in skipped_sentences(run):
+        console.print(sentence, soft_wrap=True)
     for name, reason in run["missing"].items():
         console.print(f"left out: {label(name)}: {reason}", soft_wrap=True, markup=False)
     own, others = wrong(run)
