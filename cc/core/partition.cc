@@ -50,10 +50,8 @@ int64_t ChooseFold(int64_t columns) {
 Partition MakePartition(const View& view) {
   Partition p;
   if (NumElements(view) == 0) return p;
-  const int64_t by_size = CeilDiv(NumElements(view), kBlockElements);
   const int64_t by_memory = std::max<int64_t>(
       1, kPartialSumsBytes / (kBytesPerPartialSum * view.channels));
-  const int64_t wanted = std::min(by_size, by_memory);
 
   const bool runs = view.inner > kMaxInnerInRows ||
                     (view.inner >= kMinColumns && view.outer < kMinOuterInRows);
@@ -61,13 +59,18 @@ Partition MakePartition(const View& view) {
     p.kind = Partition::kRows;
     p.fold = ChooseFold(view.channels * view.inner);
     const int64_t rows = CeilDiv(view.outer, p.fold);
-    p.outer_blocks = std::min(wanted, CeilDiv(rows, kMinBlockRows));
+    const int64_t by_size = CeilDiv(NumElements(view), kBlockElements);
+    p.outer_blocks =
+        std::min({by_size, by_memory, CeilDiv(rows, kMinBlockRows)});
     return p;
   }
   p.kind = Partition::kRuns;
   const int64_t runs_per_inner = CeilDiv(view.inner, kRunColumns);
+  // Here a block holds one channel.
+  const int64_t by_size = CeilDiv(ElementsPerChannel(view), kBlockElements);
   const int64_t blocks =
-      std::min(wanted, CeilDiv(view.outer * runs_per_inner, kMinBlockRows));
+      std::min({by_size, by_memory,
+                CeilDiv(view.outer * runs_per_inner, kMinBlockRows)});
   p.outer_blocks = std::min(blocks, view.outer);
   p.inner_blocks = std::min(CeilDiv(blocks, p.outer_blocks), runs_per_inner);
   // Rounding up may exceed what memory allows.

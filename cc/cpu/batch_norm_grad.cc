@@ -36,6 +36,8 @@ class Call {
         view_(args.view),
         partition_(MakePartition(args.view)),
         blocks_(NumBlocks(partition_)),
+        widest_(WidestGroup()),
+        groups_(CeilDiv(view_.channels, widest_)),
         reduce_(kernels.reduce[static_cast<int>(args.dtype)]),
         coefficients_of_(kernels.coefficients[static_cast<int>(args.dtype)]),
         apply_(kernels.apply[static_cast<int>(args.dtype)]),
@@ -52,6 +54,10 @@ class Call {
   }
 
   void Run() {
+    if (!args_.is_training) {
+      RunFrozen();
+      return;
+    }
     const int64_t group = GroupForOnePass();
     if (group > 0) {
       // A task takes several neighbouring groups, so that it can ask for the
@@ -75,31 +81,59 @@ class Call {
       });
       return;
     }
-    const int64_t widest = WidestGroup();
-    const int64_t groups = CeilDiv(view_.channels, widest);
-    const auto channels_of = [&](int64_t task, int64_t* c0, int64_t* c1) {
-      *c0 = task % groups * widest;
-      *c1 = std::min(*c0 + widest, view_.channels);
-    };
-    ParallelFor(threads_, blocks_ * groups, [&](int64_t task) {
-      int64_t c0, c1;
-      channels_of(task, &c0, &c1);
-      Reduce(task / groups, c0, c1);
+    ParallelFor(threads_, NumTiles(), [&](int64_t t) {
+      const auto [b, c0, c1] = TileAt(t);
+      Reduce(b, c0, c1);
     });
-    ParallelFor(threads_, groups, [&](int64_t task) {
-      int64_t c0, c1;
-      channels_of(task, &c0, &c1);
-      Finish(c0, c1);
-    });
-    ParallelFor(threads_, blocks_ * groups, [&](int64_t task) {
-      int64_t c0, c1;
-      task = blocks_ * groups - 1 - task;  // Backwards, as above.
-      channels_of(task, &c0, &c1);
-      Apply(task / groups, c0, c1);
+    FinishAll();
+    ParallelFor(threads_, NumTiles(), [&](int64_t t) {
+      const auto [b, c0, c1] = TileAt(NumTiles() - 1 - t);  // Backwards.
+      Apply(b, c0, c1);
     });
   }
 
  private:
+  struct TileRange {
+    int64_t block, c0, c1;
+  };
+
+  // Frozen, the result does not depend on the sums: each tile is applied while
+  // its data is in cache from being reduced.
+  void RunFrozen() {
+    coefficients_of_(args_, 0, view_.channels, Sums(0), coefficients_);
+    const auto both = [&](int64_t b, int64_t c0, int64_t c1) {
+      Reduce(b, c0, c1);
+      Apply(b, c0, c1);
+    };
+    if (groups_ >= kTasksPerThread * threads_.Count()) {
+      // Enough groups of channels: one after the other, in order.
+      ParallelFor(threads_, groups_, [&](int64_t g) {
+        const auto [unused, c0, c1] = TileAt(g);
+        for (int64_t b = 0; b < blocks_; ++b) both(b, c0, c1);
+      });
+    } else {
+      ParallelFor(threads_, NumTiles(), [&](int64_t t) {
+        const auto [b, c0, c1] = TileAt(t);
+        both(b, c0, c1);
+      });
+    }
+    FinishAll();
+  }
+
+  void FinishAll() {
+    ParallelFor(threads_, groups_, [&](int64_t g) {
+      const auto [unused, c0, c1] = TileAt(g);
+      Finish(c0, c1);
+    });
+  }
+
+  // Tiles of the widest groups, those of a block next to each other.
+  int64_t NumTiles() const { return blocks_ * groups_; }
+  TileRange TileAt(int64_t t) const {
+    const int64_t c0 = t % groups_ * widest_;
+    return {t / groups_, c0, std::min(c0 + widest_, view_.channels)};
+  }
+
   // What both passes read of one channel.
   int64_t ChannelBytes() const {
     return 2 * ElementsPerChannel(view_) *
@@ -132,7 +166,7 @@ class Call {
     // Half of a thread's share of the cache: others use it too.
     const int64_t budget =
         std::max(PrivateCacheBytes(), LastLevelCacheBytes() / threads) / 2;
-    int64_t group = std::min(WidestGroup(), budget / ChannelBytes());
+    int64_t group = std::min(widest_, budget / ChannelBytes());
     if (threads == 1 && group >= view_.channels) return view_.channels;
     group = std::min(group, view_.channels / (2 * threads));
     if (group >= kGroupAlignment)
@@ -169,7 +203,9 @@ class Call {
         total.dy_xmu[c] += part.dy_xmu[c];
       }
     }
-    coefficients_of_(args_, c0, c1, total, coefficients_);
+    if (args_.is_training) {
+      coefficients_of_(args_, c0, c1, total, coefficients_);
+    }
     for (int64_t c = c0; c < c1; ++c) {
       StoreFromDouble(args_.stat_dtype, args_.offset_backprop, c, total.dy[c]);
       StoreFromDouble(args_.stat_dtype, args_.scale_backprop, c,
@@ -181,6 +217,8 @@ class Call {
   const View& view_;
   const Partition partition_;
   const int64_t blocks_;
+  const int64_t widest_;  // Channels in a tile, at most.
+  const int64_t groups_;  // Tiles side by side.
   const Kernels::Reduce reduce_;
   const Kernels::Coefficients coefficients_of_;
   const Kernels::Apply apply_;

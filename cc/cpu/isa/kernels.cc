@@ -300,12 +300,14 @@ void Coefficients(const BatchNormGradArgs& args, int64_t c0, int64_t c1,
   for (int64_t c = c0; c < c1; ++c) {
     const double rstd = Rstd(args, c);
     const double scale = LoadAsDouble(args.stat_dtype, args.scale, c);
+    C* const out = static_cast<C*>(coefficients) + c;
+    out[kScaleRstd * stride] = static_cast<C>(scale * rstd);
+    if (!args.is_training) continue;  // Nothing else is used, nor are the sums.
     const double dy_mean = sums.dy[c] / m;
     const C dy_mean_part = static_cast<C>(dy_mean);
     // Infinity minus infinity would be NaN where the sum itself is a plain
     // infinity.
     const bool finite = dy_mean - dy_mean == 0;
-    C* out = static_cast<C*>(coefficients) + c;
     out[kMean * stride] =
         static_cast<C>(LoadAsDouble(args.stat_dtype, args.mean, c));
     out[kRstd * stride] = static_cast<C>(rstd);
@@ -314,7 +316,6 @@ void Coefficients(const BatchNormGradArgs& args, int64_t c0, int64_t c1,
         finite ? static_cast<C>(dy_mean - static_cast<double>(dy_mean_part))
                : C{0};
     out[kXhatDyMean * stride] = static_cast<C>(rstd * sums.dy_xmu[c] / m);
-    out[kScaleRstd * stride] = static_cast<C>(scale * rstd);
   }
 }
 

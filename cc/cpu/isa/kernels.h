@@ -54,7 +54,8 @@ struct Kernels {
   // Writes the sums over the tile to sums.dy[c0..c1) and sums.dy_xmu[c0..c1).
   using Reduce = void (*)(const BatchNormGradArgs&, const Partition&,
                           const Tile&, const ChannelSums& sums);
-  // Writes the coefficients of channels [c0, c1) from the sums over the view.
+  // Writes the coefficients of channels [c0, c1) from the sums over the view;
+  // frozen, only scale * rstd, which needs no sums.
   using Coefficients = void (*)(const BatchNormGradArgs&, int64_t c0,
                                 int64_t c1, const ChannelSums& sums,
                                 void* coefficients);

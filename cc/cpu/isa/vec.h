@@ -47,8 +47,8 @@ typedef float VF __attribute__((vector_size(kVectorBytes)));
 typedef double VD __attribute__((vector_size(kVectorBytes)));
 typedef uint32_t VU __attribute__((vector_size(kVectorBytes)));
 
-// --- Plain loads and stores, any alignment
-// ------------------------------------------------------
+// -----------------------------------------------------------------------------
+// Plain loads and stores, any alignment
 
 template <typename V, typename T>
 TFBN_INLINE V LoadBits(const T* p) {
@@ -66,8 +66,8 @@ TFBN_INLINE VD Load(const double* p) { return LoadBits<VD>(p); }
 TFBN_INLINE void Store(float* p, VF v) { StoreBits(p, v); }
 TFBN_INLINE void Store(double* p, VD v) { StoreBits(p, v); }
 
-// --- 16-bit types: a vector of them is half as long as VF
-// ---------------------------------------
+// -----------------------------------------------------------------------------
+// 16-bit types: a vector of them is half as long as VF
 
 #if defined(__AVX512F__)
 using Half = __m256i;
@@ -167,8 +167,8 @@ TFBN_INLINE VF Load(const Bfloat16* p) {
 TFBN_INLINE void Store(Float16* p, VF v) { StoreBits(p, NarrowFloat16(v)); }
 TFBN_INLINE void Store(Bfloat16* p, VF v) { StoreBits(p, NarrowBfloat16(v)); }
 
-// --- The vector that elements of T are computed in
-// ----------------------------------------------
+// -----------------------------------------------------------------------------
+// The vector that elements of T are computed in
 
 template <typename T>
 struct Compute {
@@ -239,8 +239,8 @@ TFBN_INLINE WideF LoadWide(const float* p) {
 }
 #endif
 
-// --- The last n < lanes elements of a row
-// -------------------------------------------------------
+// -----------------------------------------------------------------------------
+// The last n < lanes elements of a row
 
 #if defined(__AVX512F__)
 TFBN_INLINE __mmask16 FirstLanes(int n) {
