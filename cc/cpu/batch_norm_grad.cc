@@ -54,9 +54,11 @@ class Call {
   }
 
   void Run() {
-    if (!args_.is_training) {
-      RunFrozen();
-      return;
+    // Frozen, the result does not depend on the sums: each tile is applied
+    // while its data is in cache from being reduced.
+    const bool frozen = !args_.is_training;
+    if (frozen) {
+      coefficients_of_(args_, 0, view_.channels, Sums(0), coefficients_);
     }
     const int64_t group = GroupForOnePass();
     if (group > 0) {
@@ -73,8 +75,12 @@ class Call {
           const bool ask_ahead = g + 1 < end && c1 + group <= view_.channels &&
                                  group * ChannelBytes() <= PrivateCacheBytes();
           const int64_t next = ask_ahead ? group * view_.inner : 0;
-          for (int64_t b = 0; b < blocks_; ++b) Reduce(b, c0, c1);
+          for (int64_t b = 0; b < blocks_; ++b) {
+            Reduce(b, c0, c1);
+            if (frozen) Apply(b, c0, c1, next);
+          }
           Finish(c0, c1);
+          if (frozen) continue;
           // Backwards: what was read last is still in the nearest cache.
           for (int64_t b = blocks_ - 1; b >= 0; --b) Apply(b, c0, c1, next);
         }
@@ -84,8 +90,13 @@ class Call {
     ParallelFor(threads_, NumTiles(), [&](int64_t t) {
       const auto [b, c0, c1] = TileAt(t);
       Reduce(b, c0, c1);
+      if (frozen) Apply(b, c0, c1);
     });
-    FinishAll();
+    ParallelFor(threads_, groups_, [&](int64_t g) {
+      const auto [unused, c0, c1] = TileAt(g);
+      Finish(c0, c1);
+    });
+    if (frozen) return;
     ParallelFor(threads_, NumTiles(), [&](int64_t t) {
       const auto [b, c0, c1] = TileAt(NumTiles() - 1 - t);  // Backwards.
       Apply(b, c0, c1);
@@ -96,36 +107,6 @@ class Call {
   struct TileRange {
     int64_t block, c0, c1;
   };
-
-  // Frozen, the result does not depend on the sums: each tile is applied while
-  // its data is in cache from being reduced.
-  void RunFrozen() {
-    coefficients_of_(args_, 0, view_.channels, Sums(0), coefficients_);
-    const auto both = [&](int64_t b, int64_t c0, int64_t c1) {
-      Reduce(b, c0, c1);
-      Apply(b, c0, c1);
-    };
-    if (groups_ >= kTasksPerThread * threads_.Count()) {
-      // Enough groups of channels: one after the other, in order.
-      ParallelFor(threads_, groups_, [&](int64_t g) {
-        const auto [unused, c0, c1] = TileAt(g);
-        for (int64_t b = 0; b < blocks_; ++b) both(b, c0, c1);
-      });
-    } else {
-      ParallelFor(threads_, NumTiles(), [&](int64_t t) {
-        const auto [b, c0, c1] = TileAt(t);
-        both(b, c0, c1);
-      });
-    }
-    FinishAll();
-  }
-
-  void FinishAll() {
-    ParallelFor(threads_, groups_, [&](int64_t g) {
-      const auto [unused, c0, c1] = TileAt(g);
-      Finish(c0, c1);
-    });
-  }
 
   // Tiles of the widest groups, those of a block next to each other.
   int64_t NumTiles() const { return blocks_ * groups_; }
@@ -160,8 +141,10 @@ class Call {
 
   // Channels in a group whose tensors stay in cache between the two passes, so
   // that one task can make both and memory is read once; 0 if there is no such
-  // group or too few of them to keep all threads busy.
+  // group or too few of them to keep all threads busy. Channels-last there is
+  // none: to read a part of every row is slower than to read all rows twice.
   int64_t GroupForOnePass() const {
+    if (view_.inner == 1) return 0;
     const int64_t threads = threads_.Count();
     // Half of a thread's share of the cache: others use it too.
     const int64_t budget =
