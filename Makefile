@@ -116,14 +116,17 @@ ISA_OBJECTS := $(foreach name,$(ISA_NAMES), \
 CORE_OBJECTS := $(call objects,core) $(call objects,cpu) $(ISA_OBJECTS)
 C_API_OBJECTS := $(call objects,c_api)
 OP_OBJECTS := $(call objects,ops) $(call objects,kernels)
+# The override registers the kernel class of one of the ops for TensorFlow's ops.
+OVERRIDE_OBJECTS := $(call objects,override)
+OVERRIDE_SHARED := $(B)/cc/kernels/cpu_launch.o
 CLIENT_OBJECTS := $(call objects,client)
 # Each source in these folders is a program.
 TOOL_OBJECTS := $(call objects,tools)
 EXAMPLE_OBJECTS := $(call objects,examples)
 TOOLS := $(notdir $(TOOL_OBJECTS:.o=))
 EXAMPLES := $(EXAMPLE_OBJECTS:$(B)/cc/examples/%.o=$(B)/bin/%)
-OBJECTS := $(CORE_OBJECTS) $(C_API_OBJECTS) $(OP_OBJECTS) $(CLIENT_OBJECTS) $(TOOL_OBJECTS) \
-  $(EXAMPLE_OBJECTS)
+OBJECTS := $(CORE_OBJECTS) $(C_API_OBJECTS) $(OP_OBJECTS) $(OVERRIDE_OBJECTS) $(CLIENT_OBJECTS) \
+  $(TOOL_OBJECTS) $(EXAMPLE_OBJECTS)
 
 # ---- Rules -----------------------------------------------------------------------------------
 
@@ -155,7 +158,7 @@ COMPILE = $(CXX) -MMD -MP -c -o $@ $<
 
 $(call objects,core) $(C_API_OBJECTS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS)
 $(call objects,cpu): private LOCAL_CXXFLAGS = $(CPU_CXXFLAGS) '-DTF_BN_OPS_ISA_LIST=$(ISA_LIST)'
-$(OP_OBJECTS): private LOCAL_CXXFLAGS = $(TF_ALL_CXXFLAGS)
+$(OP_OBJECTS) $(OVERRIDE_OBJECTS): private LOCAL_CXXFLAGS = $(TF_ALL_CXXFLAGS)
 $(CLIENT_OBJECTS) $(TOOL_OBJECTS) $(EXAMPLE_OBJECTS): private LOCAL_CXXFLAGS = $(CLIENT_CXXFLAGS)
 
 $(filter-out $(ISA_OBJECTS),$(OBJECTS)): $(B)/%.o: %.cc $(B)/compile.txt
@@ -173,6 +176,12 @@ $(foreach build,$(ISA_BUILDS),$(eval $(call \
 
 # Renamed into place, so that a process that has the old library loaded keeps it whole.
 $(B)/lib/libtf_bn_ops.so: $(CORE_OBJECTS) $(OP_OBJECTS) $(B)/link.txt mk/exports.map
+	$(Q)echo '  LINK    $@'
+	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(TF_LDFLAGS)
+	$(Q)mv $@.new $@
+
+$(B)/lib/libtf_bn_ops_override.so: $(CORE_OBJECTS) $(OVERRIDE_SHARED) $(OVERRIDE_OBJECTS) \
+  $(B)/link.txt mk/exports.map
 	$(Q)echo '  LINK    $@'
 	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(TF_LDFLAGS)
 	$(Q)mv $@.new $@
@@ -208,7 +217,8 @@ $(B)/lib/build_info.json: $(B)/compile.txt $(B)/config.mk tools/write_build_info
 
 # The package's copy. It names the environment it came from: after a switch of PYTHON the other
 # environment's copy, though newer, is replaced.
-LIBRARIES := libtf_bn_ops.so libtf_bn_ops_core.so libtf_bn_ops_client.so build_info.json
+LIBRARIES := libtf_bn_ops.so libtf_bn_ops_core.so libtf_bn_ops_client.so \
+  libtf_bn_ops_override.so build_info.json
 HEADERS := $(patsubst cc/client/include/%,%,$(wildcard cc/client/include/tf_bn_ops/*.h))
 PACKAGE_DIR := $(patsubst %/,%,$(dir $(LIB_DIR)))
 INSTALLED := $(addprefix $(LIB_DIR)/,$(LIBRARIES)) $(addprefix $(PACKAGE_DIR)/bin/,$(TOOLS)) \

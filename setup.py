@@ -97,6 +97,9 @@ class BuildPy(build_py):
         if not self.editable_mode:
             shutil.rmtree(self.build_lib, ignore_errors=True)
         super().run()
+        if not self.editable_mode:
+            # Into site-packages: TF_BN_OPS_OVERRIDE=1 then reaches programs that do not import us.
+            shutil.copy(ROOT / "tools" / "tf_bn_ops_override.pth", self.build_lib)
 
 
 class PlatformDistribution(Distribution):

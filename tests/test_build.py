@@ -17,7 +17,12 @@ pytestmark = pytest.mark.skipif(
     not all(map(shutil.which, ("make", "g++", "nm"))), reason="needs make, g++ and nm"
 )
 
-LIBRARIES = ("libtf_bn_ops.so", "libtf_bn_ops_core.so", "libtf_bn_ops_client.so")
+LIBRARIES = (
+    "libtf_bn_ops.so",
+    "libtf_bn_ops_core.so",
+    "libtf_bn_ops_client.so",
+    "libtf_bn_ops_override.so",
+)
 FORBIDDEN_FLAGS = ("-ffast-math", "-Ofast", "-march=native")
 
 
@@ -76,10 +81,11 @@ def test_second_make_does_nothing(tree):
 @pytest.mark.parametrize(
     ("folder", "libraries"),
     [
-        ("core", ["libtf_bn_ops.so", "libtf_bn_ops_core.so"]),
+        ("core", ["libtf_bn_ops.so", "libtf_bn_ops_core.so", "libtf_bn_ops_override.so"]),
         ("c_api", ["libtf_bn_ops_core.so"]),
         ("kernels", ["libtf_bn_ops.so"]),
         ("ops", ["libtf_bn_ops.so"]),
+        ("override", ["libtf_bn_ops_override.so"]),
         # What is linked against the client library is linked again.
         ("client", ["bn_grad_block", "libtf_bn_ops_client.so"]),
         ("tools", ["bn_grad_block"]),
@@ -179,7 +185,7 @@ def exported_symbols(tree: pathlib.Path, library: str) -> list[str]:
 
 def test_exported_symbols(tree):
     """Only the C ABI and the C++ API: others could clash with TensorFlow's or be relied upon."""
-    for name in ("libtf_bn_ops.so", "libtf_bn_ops_core.so"):
+    for name in ("libtf_bn_ops.so", "libtf_bn_ops_core.so", "libtf_bn_ops_override.so"):
         symbols = exported_symbols(tree, name)
         assert [symbol for symbol in symbols if not symbol.startswith("tfbn_")] == []
         assert ("core" in name) == bool(symbols), symbols
@@ -331,5 +337,5 @@ def test_bazel_builds_the_same_libraries(tree):
         pytest.skip("needs bazel")
     result = make(tree, "bazel")
     assert result.returncode == 0, result.stderr
-    for name in ("libtf_bn_ops.so", "libtf_bn_ops_core.so"):
+    for name in ("libtf_bn_ops.so", "libtf_bn_ops_core.so", "libtf_bn_ops_override.so"):
         assert (tree / "bazel-bin" / name).is_file()

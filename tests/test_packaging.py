@@ -134,6 +134,7 @@ def test_wheel_metadata(wheel):
             _loader.OP_LIBRARY,
             _loader.CORE_LIBRARY,
             _loader.CLIENT_LIBRARY,
+            _loader.OVERRIDE_LIBRARY,
             _loader.BUILD_INFO,
         )
     }
@@ -168,6 +169,19 @@ def test_installed_package_works_from_any_folder(installed_python, tmp_path):
     library, total = result.stdout.split()
     assert pathlib.Path(library).is_relative_to(installed_python.parent.parent)
     assert float(total) == 28.0
+
+
+@needs_build_tools
+def test_installed_package_follows_the_override_variable(installed_python, tmp_path):
+    """In a program that does not import it."""
+    code = (
+        "import tensorflow as tf\n"
+        "from tensorflow.python.framework import kernels\n"
+        "found = kernels.get_registered_kernels_for_op('FusedBatchNormGradV3').kernel\n"
+        "print(max(kernel.priority for kernel in found))"
+    )
+    result = run([installed_python, "-c", code], tmp_path, TF_BN_OPS_OVERRIDE="1")
+    assert (result.returncode, result.stdout) == (0, "1\n"), result.stderr
 
 
 @needs_build_tools

@@ -19,6 +19,7 @@ from tf_bn_ops._ops import (
     fused_batch_norm_grad_v3,
     load,
 )
+from tf_bn_ops._override import follow_environment, override_builtin_kernels
 from tf_bn_ops._version import __version__
 
 __all__ = [
@@ -32,12 +33,15 @@ __all__ = [
     "get_lib",
     "library_path",
     "load",
+    "override_builtin_kernels",
     "raw_ops",
     "rewrite",
 ]
 
 # Submodules that are imported when they are first asked for.
 _LAZY = ("rewrite",)
+
+follow_environment()
 
 
 def __getattr__(name: str) -> Any:

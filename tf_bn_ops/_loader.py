@@ -12,12 +12,14 @@ import os
 import pathlib
 import struct
 import threading
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 LIBRARY_VARIABLE = "TF_BN_OPS_LIBRARY"
 OP_LIBRARY = "libtf_bn_ops.so"
 CORE_LIBRARY = "libtf_bn_ops_core.so"
+OVERRIDE_LIBRARY = "libtf_bn_ops_override.so"
 CLIENT_LIBRARY = "libtf_bn_ops_client.so"
 BUILD_INFO = "build_info.json"
 
@@ -164,8 +166,17 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-@functools.cache
-def _load(path: str) -> ModuleType:
+def override_library_path() -> str:
+    """Path of the library that replaces TensorFlow's own kernels in the process that loads it.
+
+    Raises:
+      LibraryError: (an ImportError) if there is no such file.
+    """
+    return _existing(_folder() / OVERRIDE_LIBRARY)
+
+
+def _check_fits(path: str) -> Any:
+    """Returns the module tensorflow, or refuses a library that was built for another one."""
     info = build_info()
     built_for = str(info["tensorflow_version"])
     tf = _import_tensorflow(built_for)
@@ -182,14 +193,34 @@ def _load(path: str) -> ModuleType:
             f"uses {int(tf.sysconfig.CXX11_ABI_FLAG)}: {_REBUILD}"
         )
     _check_whole(path)
+    return tf
+
+
+def _load_with(load_library: Callable[[str], Any], path: str, tf: Any) -> Any:
     try:
-        module: ModuleType = tf.load_op_library(path)
+        return load_library(path)
     except (tf.errors.OpError, OSError, RuntimeError) as error:
         raise LibraryError(
-            f"{path} (built for TensorFlow {built_for}) cannot be loaded by TensorFlow "
-            f"{tf.__version__}: {_one_line(error)}: {_REBUILD}"
+            f"{path} (built for TensorFlow {build_info()['tensorflow_version']}) cannot be loaded "
+            f"by TensorFlow {tf.__version__}: {_one_line(error)}: {_REBUILD}"
         ) from error
+
+
+@functools.cache
+def _load(path: str) -> ModuleType:
+    tf = _check_fits(path)
+    module: ModuleType = _load_with(tf.load_op_library, path, tf)
     return module
+
+
+def load_kernels(path: str) -> None:
+    """Loads a library that holds kernels only, after the checks that `load` makes.
+
+    Raises:
+      LibraryError: (an ImportError) as from `load`.
+    """
+    tf = _check_fits(path)
+    _load_with(tf.load_library, path, tf)
 
 
 def load() -> ModuleType:

@@ -1,0 +1,143 @@
+"""TensorFlow's own batch-norm gradient ops on this library's kernels, for a whole process.
+
+Of the kernels that are registered for an op, the one of the highest priority runs; loading
+libtf_bn_ops_override.so registers ours with a higher one. Nothing else loads that library.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tf_bn_ops import _loader
+
+OVERRIDE_VARIABLE = "TF_BN_OPS_OVERRIDE"
+
+# Minor versions whose op names, kernel labels and priorities were looked at.
+_KNOWN_TENSORFLOW = ("2.21",)
+
+_OPS = ("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3")
+# What the ops are renamed to where oneDNN is on; hidden again from the user.
+_ONEDNN_OPS = tuple("_MklNative" + op for op in _OPS)
+
+
+class OverriddenKernel(NamedTuple):
+    """A kernel of TensorFlow that does not run any more in this process.
+
+    Attributes:
+      op: the name of the op; "_MklNative..." is what oneDNN renames it to.
+      device: "CPU".
+      dtype: element type of x, by its name in TensorFlow.
+    """
+
+    op: str
+    device: str
+    dtype: str
+
+
+_lock = threading.Lock()
+_overridden: list[OverriddenKernel] | None = None
+
+
+def override_builtin_kernels() -> list[OverriddenKernel]:
+    """Makes TensorFlow's FusedBatchNormGrad, V2 and V3 run on this library's CPU kernels.
+
+    From then on, in this process: eager and in graphs, with oneDNN on or off, also below
+    `tf.GradientTape` and Keras. It cannot be undone; calling it again does nothing. Call it before
+    the first training step: a `tf.compat.v1.Session` that has run the ops keeps the kernels that it
+    has. Programs compiled by XLA (`jit_compile=True`) hold no such kernels and do not change.
+
+    The environment variable TF_BN_OPS_OVERRIDE=1 has the same effect, see docs/dropin.md.
+
+    Returns:
+      The kernels of TensorFlow that were replaced, in the order of ops and types.
+
+    Raises:
+      LibraryError: (an ImportError) the library is missing, or does not fit this TensorFlow, or
+        this TensorFlow is of a version whose kernels nobody has looked at.
+    """
+    global _overridden
+    with _lock:
+        if _overridden is None:
+            _overridden = _override()
+        return list(_overridden)
+
+
+def _override() -> list[OverriddenKernel]:
+    path = _loader.override_library_path()
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    version = ".".join(tf.__version__.split(".")[:2])
+    if version not in _KNOWN_TENSORFLOW:
+        raise _loader.LibraryError(
+            f"the kernels of TensorFlow {tf.__version__} cannot be overridden: known are those of "
+            f"TensorFlow {', '.join(_KNOWN_TENSORFLOW)}; call the ops of tf_bn_ops by their names "
+            "instead, or rewrite graphs with tf_bn_ops.rewrite"
+        )
+    before = _registered(priority=0)
+    _loader.load_kernels(path)
+    ours = set(_registered(priority=1))
+    # Eager calls and functions that have run keep their kernels in here.
+    context.context().clear_kernel_cache()
+    replaced = [kernel for kernel in before if kernel in ours]
+    if {kernel.op for kernel in replaced} < set(_OPS):
+        raise _loader.LibraryError(
+            f"{path} was loaded, but TensorFlow {tf.__version__} does not list its kernels: "
+            "rebuild it with 'make'"
+        )
+    return replaced
+
+
+def _registered(priority: int) -> list[OverriddenKernel]:
+    """The kernels of this priority that TensorFlow has on a CPU."""
+    import tensorflow as tf
+    from tensorflow.python.framework import kernels
+
+    result = set()
+    for op in _OPS + _ONEDNN_OPS:
+        for kernel in kernels.get_registered_kernels_for_op(op).kernel:
+            if kernel.priority != priority or kernel.device_type != "CPU":
+                continue
+            for constraint in kernel.constraint:
+                if constraint.name == "T":
+                    for dtype in constraint.allowed_values.list.type:
+                        result.add(OverriddenKernel(op, "CPU", tf.dtypes.as_dtype(dtype).name))
+    return sorted(result, key=lambda kernel: (kernel.op.startswith("_"), kernel))
+
+
+# ---- The environment variable --------------------------------------------------------------------
+
+
+def follow_environment() -> None:
+    """Overrides as soon as TensorFlow is imported, if TF_BN_OPS_OVERRIDE says so."""
+    if os.environ.get(OVERRIDE_VARIABLE, "").lower() in ("", "0", "false"):
+        return
+    if hasattr(sys.modules.get("tensorflow"), "__version__"):
+        override_builtin_kernels()
+    else:
+        sys.meta_path.insert(0, _AfterTensorflow())
+
+
+class _AfterTensorflow(importlib.abc.MetaPathFinder):
+    """Finds nothing itself; adds a call to the end of TensorFlow's import."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        if fullname != "tensorflow":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_override(module: Any) -> None:
+                execute(module)
+                override_builtin_kernels()
+
+            spec.loader.exec_module = execute_and_override  # type: ignore[method-assign]
+        return spec
