@@ -11,6 +11,7 @@ import importlib
 from typing import Any
 
 from tf_bn_ops import raw_ops
+from tf_bn_ops._fused import fused_batch_norm
 from tf_bn_ops._loader import LibraryError, get_include, get_lib, library_path
 from tf_bn_ops._ops import (
     batch_norm_training_backprop,
@@ -26,6 +27,7 @@ __all__ = [
     "LibraryError",
     "__version__",
     "batch_norm_training_backprop",
+    "fused_batch_norm",
     "fused_batch_norm_grad",
     "fused_batch_norm_grad_v2",
     "fused_batch_norm_grad_v3",

@@ -1,0 +1,207 @@
+"""fused_batch_norm: values are TensorFlow's, gradients those of float64 autodiff of the formula."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_bn_ops
+from tf_bn_ops._op_table import DATA_FORMATS, DTYPES
+
+EPSILON = 0.1
+CHANNELS = 5
+SHAPES = {
+    "NHWC": (2, 3, 4, CHANNELS),
+    "NCHW": (2, CHANNELS, 3, 4),
+    "NDHWC": (2, 3, 2, 4, CHANNELS),
+    "NCDHW": (2, CHANNELS, 3, 2, 4),
+}
+# Sums of at most 48 terms of size 1 in float32, with a forward pass whose statistics are float32:
+# some hundreds of roundings in a row, no more.
+ROUNDINGS = 256
+
+
+def formula(x, scale, offset, mean, variance, data_format, is_training, factor):
+    """The definition, in the type of its arguments."""
+    rank, channels_last = DATA_FORMATS[data_format]
+    channel = rank - 1 if channels_last else 1
+    others = [axis for axis in range(rank) if axis != channel]
+    shape = [1] * rank
+    shape[channel] = -1
+    if is_training:
+        count = tf.cast(tf.size(x) // CHANNELS, x.dtype)
+        used_mean = tf.reduce_mean(x, others)
+        used_variance = tf.reduce_mean(tf.square(x - tf.reshape(used_mean, shape)), others)
+        new_mean = (1 - factor) * mean + factor * used_mean
+        new_variance = (1 - factor) * variance + factor * used_variance * count / (count - 1)
+    else:
+        used_mean, used_variance = new_mean, new_variance = mean, variance
+    scale_rstd = scale * tf.math.rsqrt(used_variance + EPSILON)
+    y = (x - tf.reshape(used_mean, shape)) * tf.reshape(scale_rstd, shape)
+    return y + tf.reshape(offset, shape), new_mean, new_variance
+
+
+def make_inputs(data_format, dtype):
+    """Values that the element type holds exactly, so that both sides compute with the same."""
+    rng = np.random.default_rng(0)
+    x = tf.cast(rng.normal(0.5, 1, SHAPES[data_format]), dtype)
+    vectors = [tf.cast(rng.uniform(0.5, 2, CHANNELS), tf.float32) for _ in range(4)]
+    return [x, *vectors]
+
+
+def weights_of(outputs):
+    """Gradients of the outputs, exact in every element type."""
+    rng = np.random.default_rng(1)
+    return [rng.integers(-8, 9, output.shape) / 8 for output in outputs]
+
+
+def gradients(function, inputs):
+    """Outputs of the function, and the gradient of their weighted sum by every input."""
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        outputs = function(*inputs)
+        weights = [tf.cast(w, o.dtype) for w, o in zip(weights_of(outputs), outputs, strict=True)]
+    return outputs, tape.gradient(outputs, inputs, weights, unconnected_gradients="zero")
+
+
+def check(got, want, dtype="float32"):
+    want = np.asarray(want)
+    unit = ROUNDINGS * 2.0**-24 + (0 if dtype == "float32" else 4 * DTYPES[dtype].unit_roundoff)
+    bound = unit * (np.abs(want) + np.max(np.abs(want), initial=1))
+    assert np.all(np.abs(np.float64(got) - want) <= bound), np.max(np.abs(np.float64(got) - want))
+
+
+@pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "graph"])
+@pytest.mark.parametrize("dtype", ["float32", "half", "bfloat16"])
+@pytest.mark.parametrize(("is_training", "factor"), [(True, 1.0), (True, 0.25), (False, 1.0)])
+@pytest.mark.parametrize("data_format", SHAPES)
+def test_values_and_all_gradients(data_format, is_training, factor, dtype, in_graph):
+    inputs = make_inputs(data_format, dtype)
+
+    def ours(*inputs):
+        return tf_bn_ops.fused_batch_norm(
+            *inputs,
+            epsilon=EPSILON,
+            data_format=data_format,
+            is_training=is_training,
+            exponential_avg_factor=factor,
+        )
+
+    outputs, got = gradients(tf.function(ours) if in_graph else ours, inputs)
+    want_outputs, want = gradients(
+        lambda *inputs: formula(*inputs, data_format, is_training, factor),
+        [tf.cast(tensor, tf.float64) for tensor in inputs],
+    )
+    for output, want_output in zip(outputs, want_outputs, strict=True):
+        check(
+            output,
+            want_output,
+            output.dtype.name.replace("float16", "half").replace("bhalf", "bfloat16"),
+        )
+    for i, (gradient, want_gradient, tensor) in enumerate(zip(got, want, inputs, strict=True)):
+        assert gradient.dtype == tensor.dtype
+        check(gradient, want_gradient, dtype if i == 0 else "float32")
+
+
+def test_values_are_those_of_tensorflow():
+    x, scale, offset, mean, variance = make_inputs("NHWC", "float32")
+    for is_training in (True, False):
+        given = {} if is_training else {"mean": mean, "variance": variance}
+        want = tf.compat.v1.nn.fused_batch_norm(
+            x, scale, offset, **given, epsilon=EPSILON, is_training=is_training
+        )
+        got = tf_bn_ops.fused_batch_norm(
+            x, scale, offset, **given, epsilon=EPSILON, is_training=is_training
+        )
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_gradient_is_the_bits_of_the_op_and_passes_by_unused_statistics():
+    x, scale, offset, _, _ = make_inputs("NHWC", "float32")
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y, _, _ = tf_bn_ops.fused_batch_norm(x, scale, offset)
+    got = tape.gradient(y, x, 2 * tf.ones_like(y))
+    forward = tf.raw_ops.FusedBatchNormV3(
+        x=x, scale=scale, offset=offset, mean=[], variance=[], epsilon=1e-3
+    )
+    want = tf_bn_ops.fused_batch_norm_grad_v3(
+        2 * tf.ones_like(y), x, scale, *forward[3:], epsilon=1e-3
+    )
+    np.testing.assert_array_equal(got, want.x_backprop)
+
+    @tf.function
+    def step(x):
+        y = tf_bn_ops.fused_batch_norm(x, scale, offset).y
+        return tf.gradients(y, x)
+
+    graph = step.get_concrete_function(x).graph
+    ops = [op.type for op in graph.get_operations()]
+    assert ops.count("TfBnOps>FusedBatchNormGradV3") == 1
+    assert "Mean" not in ops and "FusedBatchNormGradV3" not in ops
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+def test_second_derivatives(data_format, is_training):
+    """Of a penalty on the gradient, with the statistics taking part in training."""
+    inputs = make_inputs(data_format, "float32")
+
+    def penalty(function, inputs):
+        with tf.GradientTape() as outer:
+            outer.watch(inputs)
+            with tf.GradientTape() as inner:
+                inner.watch(inputs[0])
+                y, mean, variance = function(*inputs)
+                loss = tf.reduce_sum(tf.sin(y))
+                if is_training:
+                    loss += tf.reduce_sum(tf.sin(mean)) + tf.reduce_sum(tf.square(variance))
+            value = tf.reduce_sum(tf.square(inner.gradient(loss, inputs[0])))
+        return outer.gradient(value, inputs[:3])
+
+    got = penalty(
+        lambda *i: tf_bn_ops.fused_batch_norm(
+            *i, epsilon=EPSILON, data_format=data_format, is_training=is_training
+        ),
+        inputs,
+    )
+    want = penalty(
+        lambda *i: formula(*i, data_format, is_training, 1.0),
+        [tf.cast(tensor, tf.float64) for tensor in inputs],
+    )
+    for a, b in zip(got, want, strict=True):
+        check(a, b)
+
+
+def test_trains_variables_in_a_function():
+    scale, offset = tf.Variable([1.0, 2.0]), tf.Variable([0.0, 1.0])
+    x = tf.random.stateless_normal([4, 3, 3, 2], seed=[1, 2])
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.sin(tf_bn_ops.fused_batch_norm(x, scale, offset).y))
+        return tape.gradient(loss, [scale, offset])
+
+    assert all(bool(tf.reduce_any(gradient != 0)) for gradient in step())
+
+
+def test_one_element_per_channel_has_finite_gradients():
+    x, one = tf.ones([1, 1, 1, 3]), tf.ones([3])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y, mean, variance = tf_bn_ops.fused_batch_norm(x, one, one)
+        total = tf.reduce_sum(y) + tf.reduce_sum(mean) + tf.reduce_sum(variance)
+    np.testing.assert_array_equal(tape.gradient(total, x), np.ones([1, 1, 1, 3]))
+
+
+def test_wrong_arguments_are_one_sentence():
+    x, one = tf.ones([1, 1, 1, 3]), tf.ones([3])
+    with pytest.raises(ValueError, match="data_format is 'NWHC'"):
+        tf_bn_ops.fused_batch_norm(x, one, one, data_format="NWHC")
+    with pytest.raises(ValueError, match="needed if not is_training"):
+        tf_bn_ops.fused_batch_norm(x, one, one, is_training=False)
+    with pytest.raises(ValueError, match="needed with an exponential_avg_factor"):
+        tf_bn_ops.fused_batch_norm(x, one, one, mean=one, exponential_avg_factor=0.5)
