@@ -33,6 +33,7 @@ __all__ = [
     "fused_batch_norm_grad_v3",
     "get_include",
     "get_lib",
+    "keras",
     "library_path",
     "load",
     "override_builtin_kernels",
@@ -41,7 +42,7 @@ __all__ = [
 ]
 
 # Submodules that are imported when they are first asked for.
-_LAZY = ("rewrite",)
+_LAZY = ("keras", "rewrite")
 
 follow_environment()
 

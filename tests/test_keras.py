@@ -1,0 +1,219 @@
+"""The Keras layer: the parent's results, weights and files; replace_batch_norm on whole models."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_bn_ops
+from tf_bn_ops.keras import BatchNormalization, replace_batch_norm
+
+# Rank and channel axis of every layout that is fused.
+LAYOUTS = [(2, -1), (2, 1), (3, -1), (3, 1), (4, -1), (4, 3), (4, 1), (5, -1), (5, 1)]
+# Both compute in float32 from values of size 1, in another order, sums of some dozens of terms; the
+# result is rounded to the type of the input.
+TOLERANCES = {"float32": 2e-5, "mixed_float16": 2e-2, "mixed_bfloat16": 1e-1}
+
+
+def make_input(rank: int, axis: int, dtype="float32") -> tf.Tensor:
+    shape = [6, 4, 3, 2, 5][:rank]
+    shape[axis] = 5
+    return tf.cast(np.random.default_rng(0).normal(1, 2, shape), dtype)
+
+
+def make_pair(x, **kwargs):
+    """The parent's layer and ours, with the same weights that are not the initial ones."""
+    layers = [keras.layers.BatchNormalization(**kwargs), BatchNormalization(**kwargs)]
+    rng = np.random.default_rng(1)
+    for layer in layers:
+        layer.build(x.shape)
+    weights = [rng.uniform(0.5, 2, weight.shape) for weight in layers[0].weights]
+    for layer in layers:
+        layer.set_weights(weights)
+    return layers
+
+
+def run(layer, x, training):
+    """Output, moving statistics, and gradients by input and weights."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = layer(x, training=training)
+        loss = tf.reduce_sum(tf.sin(tf.cast(y, tf.float32)))
+    sources = [x, *(weight.value for weight in layer.trainable_weights)]
+    gradients = tape.gradient(loss, sources)
+    assert all(gradient is not None for gradient in gradients)
+    return [y, *(w.value for w in layer.non_trainable_weights), *gradients]
+
+
+def is_fused(layer, x, **kwargs) -> bool:
+    graph = tf.function(lambda x: layer(x, **kwargs)).get_concrete_function(x).graph
+    return "FusedBatchNormV3" in [op.type for op in graph.get_operations()]
+
+
+def check_equal(x, dtype="float32", training=True, **kwargs):
+    parent, ours = make_pair(x, dtype=dtype, **kwargs)
+    for want, got in zip(run(parent, x, training), run(ours, x, training), strict=True):
+        assert got.dtype == want.dtype
+        want, got = np.float64(want), np.float64(got)
+        assert got.shape == want.shape
+        # Relative to the largest: in sums of many terms the small ones cancel.
+        bound = TOLERANCES.get(dtype, 1e-12) * max(1, np.max(np.abs(want)))
+        np.testing.assert_allclose(got, want, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("rank", "axis"), LAYOUTS)
+def test_equals_the_parent(rank, axis, training):
+    x = make_input(rank, axis)
+    check_equal(x, axis=axis, training=training, momentum=0.7, epsilon=0.01)
+    assert is_fused(BatchNormalization(axis=axis), x, training=training)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision(dtype, training):
+    x = make_input(4, -1, dtype.removeprefix("mixed_"))
+    check_equal(x, dtype=dtype, training=training)
+    assert is_fused(BatchNormalization(dtype=dtype), x, training=training)
+
+
+@pytest.mark.parametrize(("scale", "center"), [(False, True), (True, False), (False, False)])
+def test_without_scale_or_center(scale, center):
+    check_equal(make_input(4, -1), scale=scale, center=center)
+
+
+def test_frozen_layers_infer_and_change_nothing():
+    x = make_input(4, -1)
+    parent, ours = make_pair(x)
+    parent.trainable = ours.trainable = False
+    before = ours.get_weights()
+    np.testing.assert_allclose(ours(x, training=True), parent(x, training=True), atol=1e-5)
+    for a, b in zip(before, ours.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_parents_path():
+    x = make_input(4, 2)
+    check_equal(x, axis=2)
+    assert not is_fused(BatchNormalization(axis=2), x, training=True)
+    x = make_input(3, -1)
+    assert not is_fused(BatchNormalization(synchronized=True), x, training=True)
+    assert not is_fused(BatchNormalization(dtype="float64"), tf.cast(x, "float64"), training=True)
+    check_equal(tf.cast(x, "float64"), dtype="float64")
+    mask = tf.constant([[True, True, False, True]] * 6)
+    parent, ours = make_pair(x)
+    want = parent(x, training=True, mask=mask)
+    np.testing.assert_array_equal(ours(x, training=True, mask=mask), want)
+    np.testing.assert_array_equal(ours.moving_mean, parent.moving_mean)
+    assert not is_fused(BatchNormalization(), x, training=True, mask=mask)
+
+
+def test_config_and_weights_are_the_parents():
+    parent = keras.layers.BatchNormalization(
+        axis=1, momentum=0.5, gamma_regularizer="l2", beta_constraint="non_neg", name="mine"
+    )
+    ours = BatchNormalization.from_config(parent.get_config())
+    assert ours.get_config() == parent.get_config()
+    for layer in (parent, ours):
+        layer.build((None, 3, 4))
+    assert [w.path for w in ours.weights] == [w.path for w in parent.weights]
+
+
+def small_resnet() -> keras.Model:
+    """Two residual blocks with normalizations, one of them in a nested model."""
+
+    def block(inputs):
+        x = keras.layers.Conv2D(8, 3, padding="same", use_bias=False)(inputs)
+        x = keras.layers.BatchNormalization(momentum=0.8)(x)
+        x = keras.layers.ReLU()(x)
+        x = keras.layers.Conv2D(8, 3, padding="same", use_bias=False)(x)
+        x = keras.layers.BatchNormalization(gamma_initializer="zeros")(x)
+        return keras.layers.ReLU()(keras.layers.Add()([inputs, x]))
+
+    inputs = keras.Input((8, 8, 1))
+    stem = keras.Sequential(
+        [keras.Input((8, 8, 1)), keras.layers.Conv2D(8, 3), keras.layers.BatchNormalization()]
+    )
+    x = block(stem(inputs))
+    x = block(x)
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    return keras.Model(inputs, keras.layers.Dense(4, activation="softmax")(x))
+
+
+def batch_norms(model) -> list:
+    layers = model._flatten_layers(include_self=False)
+    return [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
+
+
+def train(model, steps: int = 3) -> list[float]:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(16, 8, 8, 1)).astype("float32"), rng.integers(0, 4, 16)
+    model.compile(keras.optimizers.SGD(0.1), "sparse_categorical_crossentropy")
+    return [model.train_on_batch(x, y) for _ in range(steps)]
+
+
+def test_replace_in_a_model_that_trains_alike_and_is_saved(tmp_path):
+    keras.utils.set_random_seed(1)
+    model = small_resnet()
+    batch_norms(model)[1].trainable = False
+    ours = replace_batch_norm(model)
+    assert [type(layer) for layer in batch_norms(ours)] == [BatchNormalization] * 5
+    assert [type(layer) for layer in batch_norms(model)] == [keras.layers.BatchNormalization] * 5
+    assert [layer.name for layer in ours.layers] == [layer.name for layer in model.layers]
+    assert len(ours.trainable_weights) == len(model.trainable_weights)
+    for a, b in zip(ours.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_allclose(train(ours), train(model), rtol=1e-4)
+
+    x = np.random.default_rng(2).normal(size=(4, 8, 8, 1)).astype("float32")
+    want = ours(x)
+    np.testing.assert_allclose(want, model(x), rtol=1e-3, atol=1e-4)
+    ours.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert [type(layer) for layer in batch_norms(loaded)] == [BatchNormalization] * 5
+    np.testing.assert_array_equal(loaded(x), want)
+    # Weights of ours go into a model of the parent's, and the other way round.
+    ours.save_weights(tmp_path / "ours.weights.h5")
+    model.load_weights(tmp_path / "ours.weights.h5")
+    np.testing.assert_allclose(model(x), want, rtol=1e-4, atol=1e-5)
+    ours.export(tmp_path / "exported", verbose=False)
+    exported = tf.saved_model.load(tmp_path / "exported")
+    np.testing.assert_allclose(exported.serve(x), want, atol=1e-5)
+
+
+def test_replace_keeps_compilation_shared_layers_and_structured_inputs():
+    shared = keras.layers.BatchNormalization()
+    inputs = {"left": keras.Input((3,), name="left"), "right": keras.Input((3,), name="right")}
+    outputs = keras.layers.Add()([shared(inputs["left"]), shared(inputs["right"])])
+    model = keras.Model(inputs, outputs)
+    model.compile("adam", "mse")
+    ours = replace_batch_norm(model)
+    assert len(batch_norms(ours)) == 1
+    x = {"left": np.ones((2, 3), "float32"), "right": np.zeros((2, 3), "float32")}
+    np.testing.assert_allclose(ours(x), model(x), atol=1e-6)
+    ours.train_on_batch(x, np.ones((2, 3), "float32"))
+    sequential = keras.Sequential([keras.layers.BatchNormalization()])
+    assert isinstance(replace_batch_norm(sequential).layers[0], BatchNormalization)
+
+
+def test_sizes_known_at_run_time_only():
+    inputs = keras.Input((None, None, 3))
+    model = keras.Model(inputs, BatchNormalization()(inputs))
+    x = make_input(4, -1)[..., :3]
+    y = tf.function(lambda x: model(x, training=True))(x)
+    np.testing.assert_allclose(np.mean(y, (0, 1, 2)), np.zeros(3), atol=1e-5)
+
+
+def test_models_of_other_kinds_are_refused_in_one_sentence():
+    class Mine(keras.Model):
+        pass
+
+    for wrong in (Mine(), keras.layers.Dense(3), None):
+        with pytest.raises(TypeError, match="takes a Functional or Sequential model, not a"):
+            replace_batch_norm(wrong)
+
+
+def test_the_module_is_reached_by_attribute():
+    assert tf_bn_ops.keras.BatchNormalization is BatchNormalization
