@@ -28,7 +28,9 @@ def register() -> None:
         rules = pfor._pfor_converter_registry
         if op.builtin in rules:
             rules.setdefault(op.registered_name, rules[op.builtin])
-    tf.RegisterGradient("TfBnOps>BatchNormTrainingBackprop")(_batch_norm_training_backprop_grad)
+    tf.RegisterGradient(OPS["BatchNormTrainingBackprop"].registered_name)(
+        _batch_norm_training_backprop_grad
+    )
 
 
 def _batch_norm_training_backprop_grad(op: Any, *grad: Any) -> tuple[Any, ...]:

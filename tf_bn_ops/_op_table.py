@@ -81,12 +81,21 @@ def dtype_of(array: np.ndarray) -> DType:
     return DTYPES[{"float16": "half"}.get(name, name)]
 
 
-# Layout -> (rank, channels last).
+# Values of TensorFlow's attr data_format -> (rank, channels last).
 DATA_FORMATS: Mapping[str, tuple[int, bool]] = {
     "NHWC": (4, True),
     "NCHW": (4, False),
     "NDHWC": (5, True),
     "NCDHW": (5, False),
+}
+
+# The same with the other layouts that ops of the family take. Ranks that no data format names get a
+# name here, so that cases and tables can speak of them: T is one more dimension.
+LAYOUTS: Mapping[str, tuple[int, bool]] = {
+    **DATA_FORMATS,
+    "NC": (2, False),
+    "NCW": (3, False),
+    "NCTDHW": (6, False),
 }
 
 
@@ -98,6 +107,10 @@ class Arg:
     role: str
 
 
+# Stands for the default of an attr that has none.
+REQUIRED = object()
+
+
 @dataclasses.dataclass(frozen=True)
 class Op:
     """One op of the family.
@@ -106,24 +119,39 @@ class Op:
       name: the Python name; `tf_bn_ops.raw_ops` and `tf.raw_ops` have it.
       registered_name: the name in TensorFlow's op registry.
       builtin: the op of TensorFlow that it equals, or None.
+      counterpart: an op of this table whose results are the same where it takes the same layout and
+        element type; the op itself if it equals a built-in.
       inputs, outputs: in the order of the OpDef.
-      attrs: attr name -> default, without types.
+      attrs: attr name -> default, without types; REQUIRED where there is none.
+      epsilon_dtype: the type that epsilon has in the kernel.
       dtypes: allowed values of the element type T.
       statistics_dtypes: allowed types of scale, mean, variance and their gradients; None: T.
-      data_formats: allowed values of data_format.
-      ranks: allowed ranks of x.
+      data_formats: layouts that it takes; values of the attr data_format where it has one.
+      ranks: the ranks of these layouts; an op may take more.
+      least_channels: number of channels below which it raises an error.
     """
 
     name: str
     registered_name: str
     builtin: str | None
+    counterpart: str
     inputs: tuple[Arg, ...]
     outputs: tuple[Arg, ...]
     attrs: Mapping[str, Any]
+    epsilon_dtype: str
     dtypes: tuple[str, ...]
     statistics_dtypes: tuple[str, ...] | None
     data_formats: tuple[str, ...]
-    ranks: tuple[int, ...]
+    least_channels: int = 0
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(sorted({LAYOUTS[layout][0] for layout in self.data_formats}))
+
+    @property
+    def has_modes(self) -> bool:
+        """Whether it can be called frozen; otherwise it is always training."""
+        return "is_training" in self.attrs
 
     def statistics_dtype(self, dtype: str) -> str:
         """The (first) statistics type that goes with the element type `dtype`."""
@@ -139,6 +167,7 @@ def _fused_batch_norm_grad(
         name=name,
         registered_name="TfBnOps>" + name,
         builtin=name,
+        counterpart=name,
         inputs=(
             Arg("y_backprop", "y_backprop"),
             Arg("x", "x"),
@@ -153,11 +182,39 @@ def _fused_batch_norm_grad(
             Arg(f"reserve_space_{reserve_spaces + 2}", "placeholder"),
         ),
         attrs={"epsilon": 1e-4, "data_format": "NHWC", "is_training": True},
+        epsilon_dtype="float32",
         dtypes=dtypes,
         statistics_dtypes=("float32",) if version else None,
         data_formats=data_formats,
-        ranks=tuple(sorted({DATA_FORMATS[f][0] for f in data_formats})),
     )
+
+
+_BATCH_NORM_TRAINING_BACKPROP = Op(
+    name="BatchNormTrainingBackprop",
+    registered_name="TfBnOps>BatchNormTrainingBackprop",
+    builtin=None,
+    counterpart="FusedBatchNormGradV3",
+    inputs=(
+        Arg("input", "x"),
+        Arg("gamma", "scale"),
+        Arg("beta", "offset"),
+        Arg("mean", "mean"),
+        Arg("variance", "variance"),
+        Arg("normalized_delta", "y_backprop"),
+    ),
+    outputs=(
+        Arg("input_delta", "x_backprop"),
+        Arg("gamma_delta", "scale_backprop"),
+        Arg("beta_delta", "offset_backprop"),
+    ),
+    attrs={"epsilon": REQUIRED},
+    epsilon_dtype="float64",
+    dtypes=("float64", "float32", "half", "bfloat16"),
+    statistics_dtypes=None,
+    # Any rank from 2 on; these are tested.
+    data_formats=("NC", "NCW", "NCHW", "NCDHW", "NCTDHW"),
+    least_channels=1,
+)
 
 
 _RANK_4 = ("NHWC", "NCHW")
@@ -168,5 +225,6 @@ OPS: Mapping[str, Op] = {
         _fused_batch_norm_grad("", _RANK_4, ("float32",), 2),
         _fused_batch_norm_grad("V2", _RANK_4, ("half", "bfloat16", "float32"), 2),
         _fused_batch_norm_grad("V3", tuple(DATA_FORMATS), ("half", "bfloat16", "float32"), 3),
+        _BATCH_NORM_TRAINING_BACKPROP,
     )
 }

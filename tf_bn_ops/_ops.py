@@ -34,7 +34,7 @@ _FusedBatchNormGrad = _result_type("FusedBatchNormGrad", _outputs("FusedBatchNor
 _FusedBatchNormGradV2 = _result_type("FusedBatchNormGradV2", _outputs("FusedBatchNormGradV2"))
 _FusedBatchNormGradV3 = _result_type("FusedBatchNormGradV3", _outputs("FusedBatchNormGradV3"))
 _BatchNormTrainingBackprop = _result_type(
-    "BatchNormTrainingBackprop", ["input_delta", "gamma_delta", "beta_delta"]
+    "BatchNormTrainingBackprop", _outputs("BatchNormTrainingBackprop")
 )
 
 

@@ -1,8 +1,8 @@
 """Batch-norm gradients in NumPy as candidates for the harness: a right one, and many wrong ones.
 
 `Kernel()` is what an honest float32 kernel does: sums in float64, coefficients rounded to float32
-once, elements in float32. Every fault is one small change to it (FAULTS), so that a test can ask
-which faults the harness lets pass.
+once, elements in float32 (float64 for float64). Every fault is one small change to it (FAULTS), so
+that a test can ask which faults the harness lets pass.
 """
 
 from __future__ import annotations
@@ -32,11 +32,15 @@ class Kernel:
     mean: np.ndarray
     variance: np.ndarray
 
+    def real(self) -> type[np.floating]:
+        """The type that elements are computed in."""
+        return np.float64 if self.dy.dtype == np.float64 else np.float32
+
     def is_training(self) -> bool:
         return self.case.is_training
 
     def epsilon(self) -> float:
-        return float(np.float32(self.case.epsilon))
+        return self.case.kernel_epsilon
 
     def rows(self) -> float:
         return max(1, self.x.shape[0] * self.x.shape[2])
@@ -58,19 +62,20 @@ class Kernel:
     def dy_mean(self, dy_sum: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The mean of the gradient as the sum of two float32 numbers."""
         mean = (dy_sum / self.rows())[:, None]
-        first = mean.astype(np.float32)
+        first = mean.astype(self.real())
         # Infinity less infinity would be NaN.
         rest = np.where(np.isfinite(first), mean - first, 0)
-        return first, rest.astype(np.float32)
+        return first, rest.astype(self.real())
 
     def x_backprop(self, dy_sum: np.ndarray, dy_xmu_sum: np.ndarray) -> np.ndarray:
-        factor = (self.scale * self.rstd()).astype(np.float32)[:, None]
-        dy = self.dy.astype(np.float32)
+        real = self.real()
+        factor = (self.scale * self.rstd()).astype(real)[:, None]
+        dy = self.dy.astype(real)
         if not self.is_training():
             return factor * dy
         dy_mean, rest = self.dy_mean(dy_sum)
-        slope = (self.rstd() ** 2 * dy_xmu_sum / self.rows()).astype(np.float32)[:, None]
-        xmu = self.x.astype(np.float32) - self.mean.astype(np.float32)[:, None]
+        slope = (self.rstd() ** 2 * dy_xmu_sum / self.rows()).astype(real)[:, None]
+        xmu = self.x.astype(real) - self.mean.astype(real)[:, None]
         return factor * (((dy - dy_mean) - rest) - xmu * slope)
 
     def run(self) -> Outputs:
@@ -145,9 +150,21 @@ class EpsilonDoubled(Kernel):
         return 2 * super().epsilon()
 
 
+class EpsilonRoundedToFloat32(Kernel):
+    """As TensorFlow's float attrs do it; wrong where the op keeps epsilon in double."""
+
+    def epsilon(self) -> float:
+        return float(np.float32(super().epsilon()))
+
+
 class EpsilonOutsideTheRoot(Kernel):
     def rstd(self) -> np.ndarray:
         return 1 / (np.sqrt(self.variance.astype(np.float64)) + self.epsilon())
+
+
+class Float64ComputedInFloat32(Kernel):
+    def real(self) -> type[np.floating]:
+        return np.float32
 
 
 class OneRowTooFew(Kernel):
@@ -239,7 +256,7 @@ class AccumulatedInFloat32(Kernel):
     """A naive float32 sum: right enough for a textbook, not what this library promises."""
 
     def sum(self, terms: np.ndarray) -> np.ndarray:
-        if not terms.size:
+        if not terms.size or self.dy.dtype == np.float64:
             return super().sum(terms)
         rows = terms.transpose(0, 2, 1).reshape(-1, terms.shape[1]).astype(np.float32)
         return np.cumsum(rows, axis=0, dtype=np.float32)[-1].astype(np.float64)
@@ -309,6 +326,9 @@ class KernelRunner:
         self._kernel = kernel
         self._answer = Answer()
 
+    def takes(self, case: Case) -> bool:
+        return True
+
     def submit(self, case: Case, filled: Filled) -> None:
         self._answer = answer(self._kernel, case, filled.values)
 
@@ -326,6 +346,10 @@ def answer(kernel: Callable[..., Kernel], case: Case, values: Mapping[str, np.nd
         x_backprop, scale, offset = kernel(
             case, dy, x, *(values[role].copy() for role in ("scale", "mean", "variance"))
         ).run()
-    placeholder = np.zeros(0, scale.dtype)
-    x_backprop = x_backprop.astype(dy.dtype).reshape(case.shape)
-    return Answer([x_backprop, scale, offset, placeholder, placeholder])
+    by_role = {
+        "x_backprop": x_backprop.astype(dy.dtype).reshape(case.shape),
+        "scale_backprop": scale,
+        "offset_backprop": offset,
+        "placeholder": np.zeros(0, scale.dtype),
+    }
+    return Answer([by_role[arg.role] for arg in case.spec.outputs])

@@ -38,13 +38,14 @@ def test_other_seed_other_cases():
     ("text", "message"),
     [
         ("nonsense", "10 fields"),
-        (str(DEFAULT[0]).replace("FusedBatchNormGrad", "Fused"), "not a known op"),
+        ("Odd" + str(DEFAULT[0]), "not a known op"),
         ("FusedBatchNormGrad,half,NHWC,1x1x1x1,training,normal,batch,eps=1,eager,seed=1", "dtype"),
         (
             "FusedBatchNormGradV2,half,NDHWC,1x1x1x1,training,normal,batch,eps=1,eager,seed=1",
             "layout",
         ),
         ("FusedBatchNormGradV2,half,NHWC,1x1x1,training,normal,batch,eps=1,eager,seed=1", "fit"),
+        ("BatchNormTrainingBackprop,half,NC,1x1,frozen,normal,batch,eps=1,eager,seed=1", "mode"),
         (
             "FusedBatchNormGradV2,half,NHWC,1x1x1xA,training,normal,batch,eps=1,eager,seed=1",
             "shape",
@@ -76,7 +77,18 @@ def test_default_run_covers_what_it_should():
     assert sum(math.prod(d) >= shapes.LARGE_ELEMENTS[0] for d in dims) >= 10
 
 
-@pytest.mark.parametrize("layout", list(_op_table.DATA_FORMATS))
+def test_training_backprop_covers_ranks_dtypes_and_close_epsilons():
+    of_op = [c for c in DEFAULT if c.op == "BatchNormTrainingBackprop"]
+    combos = {(c.dtype, len(c.shape)) for c in of_op}
+    dtypes = ("float64", "float32", "half", "bfloat16")
+    assert combos == {(d, rank) for d in dtypes for rank in range(2, 7)}
+    assert {c.mode for c in of_op} == {"training"}
+    assert {1e-9, 1.1e-9} <= {c.epsilon for c in of_op}
+    assert any(c.is_empty and c.shape[0] == 0 for c in of_op)
+    assert all(c.shape[1] > 0 for c in of_op)  # Without channels the op raises an error.
+
+
+@pytest.mark.parametrize("layout", list(_op_table.LAYOUTS))
 def test_shapes_have_the_size_that_was_asked_for(layout):
     rng = np.random.default_rng(0)
     for _ in range(200):
@@ -104,9 +116,17 @@ def test_fills_have_shapes_and_dtypes(kind, dtype):
         for role in ("x", "y_backprop"):
             assert values[role].shape == shape
             assert values[role].dtype == _op_table.DTYPES[dtype].numpy
-        for role in ("scale", "mean", "variance"):
+        for role in ("scale", "mean", "variance", "offset"):
             assert values[role].shape == (channels,)
             assert values[role].dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", _op_table.OPS["BatchNormTrainingBackprop"].dtypes)
+def test_fills_of_training_backprop_have_one_dtype(dtype):
+    text = f"BatchNormTrainingBackprop,{dtype},NCTDHW,2x9x1x3x2x1,training,normal,batch"
+    values = fills.fill(cases.parse(f"{text},eps=1e-09,eager,seed=3")).values
+    for role in ("x", "y_backprop", "scale", "mean", "variance", "offset"):
+        assert values[role].dtype == _op_table.DTYPES[dtype].numpy
 
 
 def _exact_cases():

@@ -74,6 +74,22 @@ def test_help_lists_flags_and_commands(capsys):
     assert commands.main(["tf_bn_ops"]) == 2
 
 
+def test_op_that_the_candidate_lacks_is_said():
+    flags = ["--cases=1", "--noreal", "--candidate=tensorflow:raw_ops"]
+    result = _run(*flags, "--op=BatchNormTrainingBackprop")
+    assert result.returncode == 2
+    assert "tensorflow:raw_ops has no BatchNormTrainingBackprop" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_training_backprop_has_autodiff_beside_its_counterpart():
+    result = _run("--op=BatchNormTrainingBackprop", "--cases=60", "--noreal")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert re.search(r"autodiff: outside .* of 60 cases", result.stdout)
+    answered = re.search(r"eigen: outside .* of (\d+) cases", result.stdout)
+    assert 0 < int(answered.group(1)) < 30
+
+
 def test_failing_case_replays():
     flags = ["--candidate=odd_ops:flipped", "--op=V2", "--layout=NHWC", "--noreal"]
     result = _run(*flags, "--cases=12", "--bounds=textbook")

@@ -21,7 +21,7 @@ def _exact(values, case):
     outer, channels, inner = x.shape
     x_backprop = np.empty(x.shape, object)
     scale, offset = [], []
-    epsilon = _fraction(np.float32(case.epsilon))
+    epsilon = _fraction(case.kernel_epsilon)
     for c in range(channels):
         total = _fraction(values["variance"][c]) + epsilon
         root = (decimal.Decimal(total.numerator) / decimal.Decimal(total.denominator)).sqrt()
@@ -75,6 +75,25 @@ def test_equals_fractions(kind, dtype, mode, layout, shape):
         )
         for p in np.ndindex(chunk.x_backprop.shape):
             check(chunk.x_backprop[p], x_backprop[p], float(terms[p]))
+
+
+@pytest.mark.parametrize("layout", ["NC", "NCW", "NCTDHW"])
+def test_float64_equals_fractions_in_every_rank(layout):
+    """float64 with an epsilon in double: the oracle is right far beyond the bits of float64."""
+    shape = {"NC": "13x3", "NCW": "3x2x5", "NCTDHW": "2x3x1x2x1x3"}[layout]
+    text = f"BatchNormTrainingBackprop,float64,{layout},{shape},training,normal,given"
+    case = cases.parse(text + ",eps=1.1e-09,eager,seed=5")
+    values = fills.fill(case).values
+    got = oracle.Oracle(values, layout, case.epsilon, True, "float64")
+    x_backprop, scale, offset = _exact(values, case)
+    for right, exact in (
+        (got.offset_backprop, offset),
+        (got.scale_backprop, scale),
+        (got.x_backprop(), x_backprop),
+    ):
+        for p in np.ndindex(right.shape):
+            error = abs(float(Fraction(*right[p].as_integer_ratio()) - exact[p]))
+            assert error < 2e-18 * 100
 
 
 def test_compensated_sum_of_what_cancels():

@@ -11,7 +11,11 @@ is what the error hangs on (the condition of the sum). Every term carries 3 roun
 (dy*(x - mean)).
 
   |c - r| <= roundings*u_T*|r| + E(S)              for offset_backprop; E(S1) = h*u_s*A1
-  |c - r| <= roundings*u_T*|r| + |rstd|*E(S2)      for scale_backprop;  E(S2) = h*u_s*A2
+  |c - r| <= roundings*u_T*|r| + |rstd|*(E(S2) + 4*u_s*|S2|)
+                                                   for scale_backprop;  E(S2) = h*u_s*A2
+
+rstd carries at most 2.5 roundings of the type that sums are kept in (the sum with epsilon, which
+the root halves, the root, the division), its product with S2 one more.
 
 **x_backprop** = a*((dy - m) - xmu*k), element by element in the type with roundoff u_c, from
 coefficients a, k that are rounded to it, and m, which is off by `mean_roundings` roundings:
@@ -22,10 +26,13 @@ coefficients a, k that are rounded to it, and m, which is off by `mean_roundings
   (..) - (..)   rounds once more, at most the sum of both magnitudes;
   a*(..)        rounded: a, the product.
 
-so that, with p the roundings of an element (at most 6 above, 8 leaves room for another order),
+Coefficients come from the sums in the type of the sums: m by a division, k and a through rstd
+(2.5 roundings each time) with at most 8 roundings together. Where x_backprop is computed in a
+narrower type they do not count; in float64 they are as many as its own. With p the roundings of an
+element (at most 6 above, 8 leaves room for another order),
 
-  |c - r| <= |a| * ( mean_roundings*u_c*|m| + E(S1)/M + |xmu|*rstd^2*E(S2)/M
-                     + p*u_c*(|dy - m| + |xmu*k|) )
+  |c - r| <= |a| * ( (mean_roundings*u_c + 2*u_s)*|m| + E(S1)/M + |xmu|*rstd^2*E(S2)/M
+                     + p*(u_c + u_s)*(|dy - m| + |xmu*k|) )
              + u_T*|r|                                the rounding to the output type.
 
 **Flushing.** TensorFlow's threads run with subnormal inputs and results of arithmetic set to
@@ -37,8 +44,9 @@ reason to flush them, so half's own floor is only the rounding, 2^-25.
 **Overflow.** Where r itself lies beyond the largest number less the bound, infinity is right.
 Where r does not, but a, k or the sum |dy - m| + |xmu*k| lies beyond the largest number of the type
 computed in, an honest kernel meets infinity on the way: the bound is infinite. So it does where a
-sum of |terms| lies beyond the largest number of the type that sums are kept in, and, where products
-may be taken in another order, where scale times that sum of two terms does.
+sum of |terms| lies beyond the largest number of the type that sums are kept in, for x_backprop also
+|rstd|*A2 (scale_backprop, which k is made of), and, where products may be taken in another order,
+where scale times that sum of two terms does.
 
 A profile fixes the constants:
 
@@ -136,6 +144,11 @@ class Bounds:
         return bound
 
 
+def _floor(dtype: _op_table.DType) -> float:
+    """How much of a result of this type may get lost to flushing, or to rounding a subnormal."""
+    return 0.5 * dtype.smallest_subnormal if dtype.name == "half" else dtype.smallest_normal
+
+
 def derive(
     profile: Profile,
     oracle: oracle_lib.Oracle,
@@ -164,16 +177,16 @@ def derive(
         e2[terms > summed_in.largest] = np.inf
         e2 = e2 + t * (2 * sums.dy_abs + sums.xmu_abs + sums.n)
         relative = profile.sum_roundings * statistics_dtype.unit_roundoff
-        floor = statistics_dtype.smallest_normal
+        floor = _floor(statistics_dtype)
         offset = relative * np.abs(oracle.offset_backprop) + e1 + floor
-        scale = relative * np.abs(oracle.scale_backprop) + np.abs(oracle.rstd) * e2 + floor
+        scale = (relative + 4 * u_s) * np.abs(oracle.scale_backprop)
+        scale = scale + np.abs(oracle.rstd) * e2 + floor
 
-        p = profile.element_roundings * u_c
-        half_spacing = 0.5 * dtype.smallest_subnormal
-        constant = np.full_like(a, half_spacing if dtype.name == "half" else t) + 4 * t * a
+        p = profile.element_roundings * (u_c + u_s)
+        constant = np.full_like(a, _floor(dtype)) + 4 * t * a
         per_xmu = None
         if oracle.is_training:
-            off_m = profile.mean_roundings * u_c * m + e1 / n + k * t
+            off_m = (profile.mean_roundings * u_c + 2 * u_s) * m + e1 / n + k * t
             off_k = p * k + oracle.rstd**2 * (e2 / n) + t
             if profile.rearranged:
                 off_m = off_m + 2 * p * m + off_k * shift
@@ -181,6 +194,7 @@ def derive(
             per_xmu = a * off_k + t * k
             # Zero times infinity is no bound: say it where scale or x - mean may be zero.
             unbounded = np.isinf(e1) | np.isinf(e2)
+            unbounded |= np.abs(oracle.rstd) * sums.dy_xmu_abs > summed_in.largest
             constant[unbounded], per_xmu[unbounded] = np.inf, 0
         # No element's |dy - m| + |xmu|*k exceeds this: mostly there is no need to look at them.
         gain = np.maximum(1, a / oracle.rstd) if profile.rearranged else np.ones_like(a)

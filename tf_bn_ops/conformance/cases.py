@@ -66,12 +66,22 @@ class Case:
         return self.mode == "training"
 
     @property
+    def kernel_epsilon(self) -> float:
+        """Epsilon as the kernel gets it: a `float` attr rounds it."""
+        return float(_op_table.DTYPES[self.spec.epsilon_dtype].numpy.type(self.epsilon))
+
+    @property
     def is_real(self) -> bool:
         return self.kind.startswith(REAL_PREFIX)
 
     @property
     def is_empty(self) -> bool:
         return math.prod(self.shape) == 0
+
+
+def modes(op: _op_table.Op) -> tuple[str, ...]:
+    """The modes that an op has."""
+    return MODES if op.has_modes else MODES[:1]
 
 
 def _member(what: str, value: str, allowed: Sequence[str]) -> str:
@@ -96,7 +106,7 @@ def parse(text: str) -> Case:
     op = _op_table.OPS[_member("op", op_name, tuple(_op_table.OPS))]
     _member(f"dtype of {op.name}", dtype, op.dtypes)
     _member(f"layout of {op.name}", layout, op.data_formats)
-    _member("mode", mode, MODES)
+    _member(f"mode of {op.name}", mode, modes(op))
     if not kind.startswith(REAL_PREFIX):
         _member("kind of values", kind, tuple(fills.KINDS))
     _member("source of statistics", statistics, STATISTICS)
@@ -107,7 +117,7 @@ def parse(text: str) -> Case:
         seed_number = int(seed.removeprefix("seed="))
     except ValueError as e:
         raise CaseError(f"the shape, epsilon or seed of case {text!r} is not a number") from e
-    rank = _op_table.DATA_FORMATS[layout][0]
+    rank = _op_table.LAYOUTS[layout][0]
     if len(shape) != rank or min(shape) < 0:
         raise CaseError(f"shape {shape_text} does not fit {layout}, which has {rank} dimensions")
     if not (epsilon_text.startswith("eps=") and seed.startswith("seed=") and seed_number >= 0):
@@ -127,7 +137,7 @@ def combinations(
         if not dtypes or dtype in dtypes
         for layout in op.data_formats
         if not layouts or layout in layouts
-        for mode in MODES
+        for mode in modes(op)
     ]
 
 
@@ -161,11 +171,13 @@ def generate(
             op=op,
             dtype=dtype,
             layout=layout,
-            shape=shapes.draw(case_rng, layout, large, power_of_two),
+            shape=shapes.draw(
+                case_rng, layout, large, power_of_two, _op_table.OPS[op].least_channels
+            ),
             mode=mode,
             kind=kind_name,
             statistics=STATISTICS[int(case_rng.random() < (0.35 if mode == "training" else 0.8))],
-            epsilon=float(case_rng.choice(kind.epsilons)),
+            epsilon=float(case_rng.choice(fills.epsilons(kind, _op_table.OPS[op]))),
             call=CALLS[int(case_rng.integers(_GRAPH_EVERY) == 0)],
             seed=int(case_rng.integers(1 << 31)),
         )

@@ -27,7 +27,7 @@ from tf_bn_ops.conformance.report import Report
 _DEFAULT_CASES = 1600
 
 # Columns of the widest table.
-_TABLE_WIDTH = 134
+_TABLE_WIDTH = 156
 
 _FLAGS = flags.FlagValues()
 flags.DEFINE_integer(
@@ -38,7 +38,7 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_list("op", [], "Ops to run, for instance V3,V2; all without.", flag_values=_FLAGS)
 flags.DEFINE_list("dtype", [], "Element types to run; all without.", flag_values=_FLAGS)
-flags.DEFINE_list("layout", [], "Data formats to run; all without.", flag_values=_FLAGS)
+flags.DEFINE_list("layout", [], "Layouts to run; all without.", flag_values=_FLAGS)
 flags.DEFINE_string(
     "repro", None, "Runs this one case, as a report has printed it, and says all about it.",
     flag_values=_FLAGS,
@@ -82,11 +82,22 @@ def _combinations() -> list[tuple[str, str, str, str]]:
     combos = cases.combinations(
         _chosen("op", _FLAGS.op, tuple(_op_table.OPS), "FusedBatchNormGrad"),
         _chosen("dtype", _FLAGS.dtype, tuple(_op_table.DTYPES)),
-        _chosen("layout", _FLAGS.layout, tuple(_op_table.DATA_FORMATS)),
+        _chosen("layout", _FLAGS.layout, tuple(_op_table.LAYOUTS)),
     )
     if not combos:
         raise UsageError("no op has this combination of --op, --dtype and --layout")
     return combos
+
+
+def _those_that_it_has(
+    combos: list[tuple[str, str, str, str]], has: Sequence[str]
+) -> list[tuple[str, str, str, str]]:
+    """The combinations whose op the candidate has: without --op, it need not have all."""
+    missing = sorted({op for op, *_ in combos} - set(has))
+    left = [combo for combo in combos if combo[0] in has]
+    if missing and (_FLAGS.op or not left):
+        raise UsageError(f"{_FLAGS.candidate} has no {' and no '.join(missing)}")
+    return left
 
 
 def _check_library(candidate: str) -> None:
@@ -135,10 +146,15 @@ def _run(console: rich.console.Console) -> int:
     given = _Input(repro.is_real if repro else _FLAGS.real)
     implementations = [workers.Implementation(runner.CANDIDATE, _FLAGS.candidate)]
     implementations += workers.REFERENCES
+    ops = {repro.op} if repro else {op for op, *_ in combos}
+    if any(_op_table.OPS[op].builtin is None for op in ops):
+        implementations.append(workers.AUTODIFF)
     running = [workers.Worker(i, _FLAGS.timeout) for i in implementations]
     try:
         for worker in running:
             worker.wait_until_ready()
+        if not repro:
+            combos = _those_that_it_has(combos, running[0].facts["ops"])
         report = Report(_replay_command(), known, [i.name for i in implementations])
         settings = runner.Settings(bounds.PROFILES[_FLAGS.bounds], known)
         if repro:

@@ -51,9 +51,11 @@ class Divergence:
             "mode": case.mode,
             "kind": case.kind,
             "call": case.call,
-            "rank": _op_table.DATA_FORMATS[case.layout][0],
+            "rank": _op_table.LAYOUTS[case.layout][0],
             "empty": case.is_empty,
         }
+        if self.what.partition(":")[2] not in ("", *(arg.role for arg in case.spec.outputs)):
+            return False
         return all(values[key] in allowed for key, allowed in self.when.items())
 
     def explains(self, disagreement: Disagreement) -> bool:

@@ -24,6 +24,11 @@ _EXACT_ROWS = 1024
 Pair = tuple[np.ndarray, np.ndarray]
 
 
+# Further epsilons where the op keeps their double precision: so close that a kernel which rounds
+# them, or adds them in less than double, is told apart in the last digits of float64 only.
+_DOUBLE_EPSILONS = (1e-9, 1.1e-9)
+
+
 @dataclasses.dataclass(frozen=True)
 class Filled:
     """The numbers of a case by role, and which outputs are exact whatever the order of sums."""
@@ -190,6 +195,13 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
+def epsilons(kind: Kind, op: _op_table.Op) -> tuple[float, ...]:
+    """What epsilon is drawn from."""
+    if op.epsilon_dtype == "float64" and not kind.exact:
+        return (*kind.epsilons, *_DOUBLE_EPSILONS)
+    return kind.epsilons
+
+
 def _exact(rng: np.random.Generator, case: Case) -> Filled:
     """Small integers and powers of two, so that every sum and product is exact in any order.
 
@@ -260,8 +272,8 @@ def fill(case: Case) -> Filled:
     """The numbers of a case that is made from its seed.
 
     Returns:
-      Arrays by role: y_backprop and x in the case's dtype and shape; scale, mean, variance in its
-      statistics dtype, shape [channels]; reserve.
+      Arrays by role: y_backprop and x in the case's dtype and shape; scale, mean, variance, offset
+      in its statistics dtype, shape [channels]; reserve.
     """
     rng = np.random.default_rng([case.seed, len(case.shape)])
     kind = KINDS[case.kind]
@@ -285,9 +297,12 @@ def fill(case: Case) -> Filled:
         values = {"y_backprop": y_backprop, "x": x, "scale": scale}
         values |= {"mean": mean, "variance": variance}
         exact = frozenset()
+    # No result depends on it, so NaN will do as well as a number.
+    values["offset"] = np.where(rng.random(channels) < 0.25, np.nan, rng.normal(size=channels))
     for role, array in values.items():
         in_view = role in ("y_backprop", "x")
-        array = array.astype(dtype if in_view else statistics, copy=False)
+        with np.errstate(over="ignore"):
+            array = array.astype(dtype if in_view else statistics, copy=False)
         values[role] = np.ascontiguousarray(array).reshape(case.shape if in_view else (channels,))
     values["reserve"] = _reserve_space(rng, channels)
     return Filled(values, exact)

@@ -161,9 +161,10 @@ def _measure(
     if worst > result.bound or not result.worst:
         result.bound = worst
         where = np.unravel_index(int(np.argmax(in_bounds)), c.shape)
+        digits = 17 if dtype.name == "float64" else 9
         place = tuple(int(i) + (s.start or 0) for i, s in zip(where, at, strict=True))
         result.worst = (
-            f"at {list(place)}: {c[where]:.9g} instead of {r[where]:.9g}, "
+            f"at {list(place)}: {c[where]:.{digits}g} instead of {r[where]:.{digits}g}, "
             f"allowed {expected.bound[where]:.2g}"
         )
 
@@ -226,7 +227,9 @@ def judge(
     values = filled.values
     dtype = _op_table.DTYPES[case.dtype]
     statistics_dtype = _op_table.DTYPES[case.spec.statistics_dtype(case.dtype)]
-    oracle = oracle_lib.Oracle(values, case.layout, case.epsilon, case.is_training)
+    oracle = oracle_lib.Oracle(
+        values, case.layout, case.epsilon, case.is_training, case.spec.epsilon_dtype
+    )
     bounds = bounds_lib.derive(profile, oracle, values["mean"], dtype, statistics_dtype)
     paths = {name: PathResult(structure(case, answer)) for name, answer in answers.items()}
     outputs = {name: _values(case, answer) for name, answer in answers.items()}

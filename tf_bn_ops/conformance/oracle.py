@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tf_bn_ops import _op_table
 from tf_bn_ops.conformance import views
 
 # Elements worked on at once: a few float64 temporaries of this size fit into a second-level cache.
@@ -93,10 +94,15 @@ class Oracle:
     """
 
     def __init__(
-        self, values: Mapping[str, np.ndarray], layout: str, epsilon: float, is_training: bool
+        self,
+        values: Mapping[str, np.ndarray],
+        layout: str,
+        epsilon: float,
+        is_training: bool,
+        epsilon_dtype: str = "float32",
     ):
-        """`values` by role, as fills.Filled has them; epsilon is rounded to float32 here, as
-        TensorFlow's attr is."""
+        """`values` by role, as fills.Filled has them; epsilon is rounded to `epsilon_dtype` here:
+        TensorFlow's attrs are float32."""
         self._y_backprop = views.as_view(values["y_backprop"], layout)
         self._x = views.as_view(values["x"], layout)
         double = values["x"].dtype == np.float64
@@ -105,7 +111,8 @@ class Oracle:
         self.is_training = is_training
         with np.errstate(all="ignore"):
             variance = values["variance"].astype(self.work)
-            self.rstd = 1 / np.sqrt(variance + self.work(np.float32(epsilon)))
+            epsilon = _op_table.DTYPES[epsilon_dtype].numpy.type(epsilon)
+            self.rstd = 1 / np.sqrt(variance + self.work(epsilon))
             self.factor = values["scale"].astype(self.work) * self.rstd
             self.sums = self._sum()
             self.offset_backprop = self.sums.dy

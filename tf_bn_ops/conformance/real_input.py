@@ -130,7 +130,7 @@ class RealInput:
         for number, (name, arrays) in enumerate(self.captured.items()):
             seen = set()
             for _, dtype, layout, mode in combos:
-                if (dtype, layout, mode) in seen or _op_table.DATA_FORMATS[layout][0] != 4:
+                if (dtype, layout, mode) in seen or _op_table.LAYOUTS[layout][0] != 4:
                     continue
                 seen.add((dtype, layout, mode))
                 fitting = [c[0] for c in combos if c[1:] == (dtype, layout, mode)]
@@ -157,6 +157,7 @@ class RealInput:
         arrays = self.captured[name]
         prefix = "average_" if case.statistics == "given" else ""
         values: dict[str, Any] = {"scale": arrays["scale"], "reserve": np.zeros(0, np.float32)}
+        values["offset"] = np.zeros_like(arrays["scale"])
         for role in ("mean", "variance"):
             values[role] = arrays[prefix + role]
         statistics = _op_table.DTYPES[case.spec.statistics_dtype(case.dtype)].numpy

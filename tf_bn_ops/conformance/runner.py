@@ -34,11 +34,12 @@ def run(
     waiting: tuple[Case, fills.Filled, dict[str, Answer]] | None = None
     for case in cases:
         filled = fill(case)
-        for runner in runners:
+        asked = [runner for runner in runners if runner.takes(case)]
+        for runner in asked:
             runner.submit(case, filled)
         if waiting is not None:
             yield _conclude(*waiting, settings)
-        waiting = case, filled, {runner.name: runner.collect() for runner in runners}
+        waiting = case, filled, {runner.name: runner.collect() for runner in asked}
     if waiting is not None:
         yield _conclude(*waiting, settings)
 

@@ -61,22 +61,27 @@ def _log_uniform(rng: np.random.Generator, least: float, most: float) -> int:
 
 
 def _assemble(layout: str, batch: int, channels: int, spatial: list[int]) -> tuple[int, ...]:
-    _, channels_last = _op_table.DATA_FORMATS[layout]
+    _, channels_last = _op_table.LAYOUTS[layout]
     return (batch, *spatial, channels) if channels_last else (batch, channels, *spatial)
 
 
 def draw(
-    rng: np.random.Generator, layout: str, large: bool = False, power_of_two_rows: bool = False
+    rng: np.random.Generator,
+    layout: str,
+    large: bool = False,
+    power_of_two_rows: bool = False,
+    least_channels: int = 0,
 ) -> tuple[int, ...]:
     """A shape in `layout`.
 
     Args:
       rng: where chance comes from.
-      layout: a data format.
+      layout: one of _op_table.LAYOUTS.
       large: tens of megabytes instead of a random class.
       power_of_two_rows: make N*D*H*W a power of two of at most 1024.
+      least_channels: no empty shape has fewer.
     """
-    rank, channels_last = _op_table.DATA_FORMATS[layout]
+    rank, channels_last = _op_table.LAYOUTS[layout]
     spatial = rank - 2
     if power_of_two_rows:
         rows = 1 << int(rng.integers(0, 11))
@@ -95,7 +100,10 @@ def draw(
         return _assemble(layout, 1, int(rng.choice(_CHANNELS)), [1] * spatial)
     if name == "empty":
         shape = [int(n) for n in rng.integers(1, 6, rank)]
-        shape[int(rng.integers(rank))] = 0
+        axes = list(range(rank))
+        if least_channels:
+            del axes[-1 if channels_last else 1]
+        shape[int(rng.choice(axes))] = 0
         return tuple(shape)
     if name == "prime":
         sizes = [1] * (1 + spatial)

@@ -11,7 +11,7 @@ from tf_bn_ops import _op_table
 
 def view_shape(shape: tuple[int, ...], layout: str) -> tuple[int, int, int]:
     """(outer, channels, inner) of a tensor shape in `layout`."""
-    _, channels_last = _op_table.DATA_FORMATS[layout]
+    _, channels_last = _op_table.LAYOUTS[layout]
     if channels_last:
         return math.prod(shape[:-1]), shape[-1], 1
     return shape[0], shape[1], math.prod(shape[2:])

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from tf_bn_ops import _op_table
+
 
 def find_ops(name: str) -> Any:
     """The object that `module:attribute` names; op names are its attributes."""
@@ -36,8 +38,9 @@ class _Caller:
         self._ops = ops
         self._graphs: dict[tuple, Any] = {}
 
-    def facts(self) -> dict[str, str]:
-        return {"tensorflow": self._tf.__version__}
+    def facts(self) -> dict[str, Any]:
+        has = [name for name in _op_table.OPS if hasattr(self._ops, name)]
+        return {"tensorflow": self._tf.__version__, "ops": has}
 
     def __call__(self, request: dict[str, Any]) -> list[np.ndarray]:
         tf = self._tf

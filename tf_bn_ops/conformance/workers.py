@@ -14,6 +14,9 @@ from collections.abc import Mapping
 from multiprocessing.connection import Pipe
 from typing import Any, Protocol
 
+import numpy as np
+
+from tf_bn_ops import _op_table
 from tf_bn_ops.conformance.cases import Case
 from tf_bn_ops.conformance.fills import Filled
 from tf_bn_ops.conformance.judge import Answer
@@ -37,11 +40,24 @@ class Implementation:
       name: "candidate", or what the report calls a reference.
       ops: where they are, as `module:attribute` (worker.py).
       environment: variables of its process.
+      by_counterpart: it answers a case of an op with that op's counterpart (_op_table.Op).
+      only: names of the ops that it has; None: all.
     """
 
     name: str
     ops: str
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    by_counterpart: bool = False
+    only: tuple[str, ...] | None = None
+
+    def answers_with(self, case: Case) -> _op_table.Op | None:
+        """The op that this implementation answers a case with, None where it has none for it."""
+        if self.only is not None and case.op not in self.only:
+            return None
+        if not self.by_counterpart:
+            return case.spec
+        op = _op_table.OPS[case.spec.counterpart]
+        return op if case.layout in op.data_formats and case.dtype in op.dtypes else None
 
 
 OWN_OPS = "tf_bn_ops:raw_ops"
@@ -49,15 +65,23 @@ BUILTIN_OPS = "tensorflow:raw_ops"
 
 # TensorFlow has two CPU implementations of these ops; oneDNN is the default.
 REFERENCES = (
-    Implementation("onednn", BUILTIN_OPS, {"TF_ENABLE_ONEDNN_OPTS": "1"}),
-    Implementation("eigen", BUILTIN_OPS, {"TF_ENABLE_ONEDNN_OPTS": "0"}),
+    Implementation("onednn", BUILTIN_OPS, {"TF_ENABLE_ONEDNN_OPTS": "1"}, by_counterpart=True),
+    Implementation("eigen", BUILTIN_OPS, {"TF_ENABLE_ONEDNN_OPTS": "0"}, by_counterpart=True),
+)
+# For ops that no built-in equals.
+AUTODIFF = Implementation(
+    "autodiff",
+    "tf_bn_ops.conformance.autodiff",
+    only=tuple(op.name for op in _op_table.OPS.values() if op.builtin is None),
 )
 
 
 class Runner(Protocol):
-    """Answers cases one after the other: `submit`, then `collect`."""
+    """Answers cases one after the other: `submit`, then `collect`, where it `takes` the case."""
 
     name: str
+
+    def takes(self, case: Case) -> bool: ...
 
     def submit(self, case: Case, filled: Filled) -> None: ...
 
@@ -66,15 +90,35 @@ class Runner(Protocol):
     def close(self) -> None: ...
 
 
-def request(case: Case, filled: Filled) -> dict[str, Any]:
-    """What a worker is asked (worker.py): the case in the names of its op."""
+def request(case: Case, filled: Filled, op: _op_table.Op) -> dict[str, Any]:
+    """What a worker is asked (worker.py): the case in the names and types of `op`."""
     values = {"data_format": case.layout, "epsilon": case.epsilon, "is_training": case.is_training}
+    inputs = {arg.name: filled.values[arg.role] for arg in op.inputs}
+    for arg in op.inputs:
+        if arg.role not in ("x", "y_backprop"):
+            # A counterpart may take them in a wider type; every number is the same in it.
+            dtype = _op_table.DTYPES[op.statistics_dtype(case.dtype)].numpy
+            inputs[arg.name] = inputs[arg.name].astype(dtype, copy=False)
     return {
-        "op": case.op,
-        "inputs": {arg.name: filled.values[arg.role] for arg in case.spec.inputs},
-        "attrs": {name: values[name] for name in case.spec.attrs},
+        "op": op.name,
+        "inputs": inputs,
+        "attrs": {name: values[name] for name in op.attrs},
         "call": case.call,
     }
+
+
+def translated(answer: Answer, case: Case, op: _op_table.Op) -> Answer:
+    """An answer that `op` gave, in the outputs and types of the case's own op."""
+    if op is case.spec or answer.outputs is None or len(answer.outputs) != len(op.outputs):
+        return answer
+    by_role = {arg.role: output for arg, output in zip(op.outputs, answer.outputs, strict=True)}
+    statistics = _op_table.DTYPES[case.spec.statistics_dtype(case.dtype)].numpy
+    outputs = []
+    with np.errstate(over="ignore"):
+        for arg in case.spec.outputs:
+            output = by_role[arg.role]
+            outputs.append(output if arg.role == "x_backprop" else output.astype(statistics))
+    return Answer(outputs)
 
 
 class Worker:
@@ -88,7 +132,7 @@ class Worker:
           timeout: seconds that a case may take before it counts as hanging.
         """
         self.name = implementation.name
-        self.facts: dict[str, str] = {}
+        self.facts: dict[str, Any] = {}
         self._implementation = implementation
         self._timeout = timeout
         self._log = tempfile.TemporaryFile()  # noqa: SIM115, closed in close()
@@ -142,11 +186,18 @@ class Worker:
         self.facts = content
         self._ready = True
 
+    def takes(self, case: Case) -> bool:
+        """Whether it has an op for the case."""
+        return self._implementation.answers_with(case) is not None
+
     def submit(self, case: Case, filled: Filled) -> None:
-        """Sends a case; the answer is for `collect` to fetch."""
+        """Sends a case that it takes; the answer is for `collect` to fetch."""
+        op = self._implementation.answers_with(case)
+        assert op is not None, case
+        self._asked = case, op
         try:
             self.wait_until_ready()
-            self._connection.send(request(case, filled))
+            self._connection.send(request(case, filled, op))
         except (OSError, WorkerError) as e:
             self._pending_crash = f"died before the case: {e}"
 
@@ -162,7 +213,9 @@ class Worker:
             state, content = self._connection.recv()
         except (EOFError, OSError):
             return self._crashed(self._last_words())
-        return Answer(outputs=content) if state == "outputs" else Answer(error=content)
+        if state != "outputs":
+            return Answer(error=content)
+        return translated(Answer(outputs=content), *self._asked)
 
     def _crashed(self, how: str) -> Answer:
         self._connection.close()
