@@ -1,0 +1,183 @@
+"""Several processes, on TensorFlow's own distributed runtime over loopback."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from build_helpers import environment
+
+from tf_bn_ops import _loader
+
+ROOT = pathlib.Path(_loader.__file__).resolve().parent.parent
+
+# One worker of two: trains the same small network by several kinds of batch normalization, each
+# worker on data of its own, and prints the losses of both.
+WORKER = """
+import json, os
+import numpy as np, tensorflow as tf, keras, tf_bn_ops
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+rng = np.random.default_rng(index)
+images = tf.constant(rng.normal(size=(8, 6, 6, 3)).astype(np.float32))
+labels = tf.constant(rng.integers(0, 4, 8))
+
+def train(make_normalize, steps=4):
+    start = np.random.default_rng(9)
+    with strategy.scope():
+        create = lambda *shape: tf.Variable(
+            start.normal(size=shape).astype(np.float32) / 4,
+            aggregation=tf.VariableAggregation.MEAN)
+        kernel, dense = create(3, 3, 3, 8), create(8, 4)
+        normalize, weights = make_normalize(create)
+
+    @tf.function
+    def step():
+        def replica():
+            with tf.GradientTape() as tape:
+                x = normalize(tf.nn.conv2d(images, kernel, 1, "SAME"))
+                logits = tf.reduce_mean(tf.nn.relu(x), [1, 2]) @ dense
+                loss = tf.reduce_mean(
+                    tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+            variables = [kernel, dense, *weights]
+            for variable, gradient in zip(variables, tape.gradient(loss, variables)):
+                variable.assign_sub(0.5 * gradient)      # Averages over the workers.
+            return tf.distribute.get_replica_context().all_reduce("mean", loss)
+        return strategy.run(replica)
+
+    return [float(step()) for _ in range(steps)]
+
+def function(normalize):
+    def make(create):
+        scale, offset = create(8), create(8)
+        return lambda x: normalize(x, scale, offset, epsilon=1e-3)[0], [scale, offset]
+    return make
+
+def layer(kind):
+    def make(create):
+        normalize = kind(epsilon=1e-3)
+        normalize.build((None, 6, 6, 8))
+        return lambda x: normalize(x, training=True), [normalize.gamma.value, normalize.beta.value]
+    return make
+
+losses = {
+    "builtin": train(function(tf.compat.v1.nn.fused_batch_norm)),
+    "fused_batch_norm": train(function(tf_bn_ops.fused_batch_norm)),
+    "keras": train(layer(keras.layers.BatchNormalization)),
+    "layer": train(layer(tf_bn_ops.keras.BatchNormalization)),
+}
+assert tf_bn_ops.override_builtin_kernels()
+losses["override"] = train(function(tf.compat.v1.nn.fused_batch_norm))
+print(json.dumps(losses))
+"""
+
+# A server that others place ops on; it loads the library by the one documented line.
+SERVER = """
+import sys
+import tensorflow as tf, tf_bn_ops
+
+tf_bn_ops.load()
+server = tf.distribute.Server({"worker": [sys.argv[1]]}, job_name="worker", task_index=0)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+CLIENT = """
+import sys
+import numpy as np, tensorflow as tf, tf_bn_ops
+
+tf_bn_ops.load()
+tf.config.experimental_connect_to_host(sys.argv[1])
+rng = np.random.default_rng(0)
+dy, x = (tf.constant(rng.normal(size=(4, 5, 6, 3)).astype(np.float32)) for _ in range(2))
+one = tf.ones([3])
+want = tf_bn_ops.fused_batch_norm_grad(dy, x, one, one, one)
+with tf.device("/job:worker/task:0/device:CPU:0"):
+    eager = tf_bn_ops.fused_batch_norm_grad(dy, x, one, one, one)
+    in_function = tf.function(tf_bn_ops.fused_batch_norm_grad)(dy, x, one, one, one)
+for got in (eager, in_function):
+    assert "/job:worker" in got.x_backprop.device, got.x_backprop.device
+    for a, b in zip(got[:3], want[:3]):
+        assert a.numpy().tobytes() == b.numpy().tobytes()
+print("equal")
+"""
+
+
+def start(program: str, *arguments: str, **changes: str) -> subprocess.Popen[str]:
+    changes = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", **changes}
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        env=environment(**changes),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def free_addresses(count: int) -> list[str]:
+    """Addresses on loopback that nobody listens on."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
+    for each in sockets:
+        each.close()
+    return addresses
+
+
+@pytest.fixture(scope="module")
+def losses() -> list[dict[str, list[float]]]:
+    """The losses that each of two workers saw, by kind of batch normalization."""
+    addresses = free_addresses(2)
+    workers = [
+        start(
+            WORKER,
+            TF_ENABLE_ONEDNN_OPTS="0",
+            TF_CONFIG=json.dumps(
+                {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+            ),
+        )
+        for index in range(2)
+    ]
+    try:
+        outputs = [worker.communicate(timeout=300) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()  # One that waits for a peer that died would wait for long.
+    for worker, (_, errors) in zip(workers, outputs, strict=True):
+        assert worker.returncode == 0, errors[-3000:]
+    return [json.loads(output.splitlines()[-1]) for output, _ in outputs]
+
+
+def test_both_workers_see_the_same_losses(losses):
+    assert losses[0] == losses[1]
+    for curve in losses[0].values():
+        assert curve[-1] < curve[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reference"),
+    [("fused_batch_norm", "builtin"), ("override", "builtin"), ("layer", "keras")],
+)
+def test_two_workers_train_as_on_tensorflows_gradient(losses, kind, reference):
+    # Four steps, each with some hundred roundings in float32.
+    np.testing.assert_allclose(losses[0][kind], losses[0][reference], rtol=1e-5)
+
+
+def test_op_on_the_device_of_a_remote_worker():
+    (address,) = free_addresses(1)
+    server = start(SERVER, address)
+    try:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "ready\n"
+        client = start(CLIENT, address)
+        output, errors = client.communicate(timeout=120)
+        assert (client.returncode, output) == (0, "equal\n"), errors[-3000:]
+    finally:
+        server.kill()
+        server.communicate()
