@@ -280,10 +280,12 @@ sanitize:  ## Run the core's tests under AddressSanitizer and UndefinedBehaviorS
 
 BAZEL ?= $(firstword $(foreach name,bazel bazel-bootstrap bazelisk,$(shell command -v $(name))) \
   $(wildcard node_modules/@bazel/bazel-linux_x64/bazel-*-linux-x86_64))
+BAZEL_COMMANDS ?= build test
 
-bazel: $(PYTHON_READY)  ## Build with Bazel, which downloads nothing; BAZEL=/path/to/bazel names one
+bazel: $(PYTHON_READY)  ## Build and test with Bazel, which downloads nothing; BAZEL=/path/to/bazel names one
 	$(Q)[ -n '$(BAZEL)' ] || { echo "error: no bazel found: install one (Debian/Ubuntu: apt install bazel-bootstrap; or npm install @bazel/bazel-linux_x64@2.1.0) or name yours with make bazel BAZEL=/path/to/bazel." >&2; exit 1; }
-	$(Q)TF_PYTHON='$(if $(findstring /,$(PYTHON)),$(abspath $(PYTHON)),$(PYTHON))' '$(BAZEL)' build //...
+	$(Q)export TF_PYTHON='$(if $(findstring /,$(PYTHON)),$(abspath $(PYTHON)),$(PYTHON))'; \
+	  for command in $(BAZEL_COMMANDS); do '$(BAZEL)' $$command //... || exit; done
 
 wheel: all  ## Build a wheel for this environment's TensorFlow into dist/
 	$(Q)$(call need,setuptools)

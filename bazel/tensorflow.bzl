@@ -3,11 +3,14 @@
 Asks the Python that TF_PYTHON names (else python3) through tools/tf_env.py, as the Makefile does,
 and reads the same lists of flags and of ISA builds.
 
-Targets: @local_tensorflow//:tensorflow (headers and libtensorflow_framework) and
+Targets: @local_tensorflow//:tensorflow (headers and libtensorflow_framework),
+@local_tensorflow//:tensorflow_cc (also tensorflow::Scope and its ops) and
 @local_tensorflow//:eigen (the wheel's Eigen alone). Constants: @local_tensorflow//:config.bzl.
 """
 
 _BUILD = """
+load("@rules_cc//cc:defs.bzl", "cc_library")
+
 package(default_visibility = ["//visibility:public"])
 
 cc_library(
@@ -15,6 +18,12 @@ cc_library(
     srcs = ["libtensorflow_framework.so.2"],
     hdrs = glob(["include/**"]),
     includes = ["include"],
+)
+
+cc_library(
+    name = "tensorflow_cc",
+    srcs = ["libtensorflow_cc.so.2"],
+    deps = [":tensorflow"],
 )
 
 cc_library(
@@ -47,7 +56,7 @@ def _tensorflow_configure_impl(repository_ctx):
     what = "asking TF_PYTHON=%s for its TensorFlow" % python
     folder = _run(repository_ctx, [python, script, "folder"], what).strip()
     _run(repository_ctx, [python, script, "bazel", "tf.bzl"], what)
-    config = [repository_ctx.read("tf.bzl")]
+    config = [repository_ctx.read("tf.bzl"), "TF_PYTHON = %s\n" % repr(str(python))]
     for constant in sorted(lists):
         kind, label = lists[constant]
         output = _run(repository_ctx, [list_flags, kind, str(repository_ctx.path(label))], list_flags)
@@ -58,10 +67,8 @@ def _tensorflow_configure_impl(repository_ctx):
     repository_ctx.file("config.bzl", "".join(config))
 
     repository_ctx.symlink(folder + "/include", "include")
-    repository_ctx.symlink(
-        folder + "/libtensorflow_framework.so.2",
-        "libtensorflow_framework.so.2",
-    )
+    for library in ["libtensorflow_framework.so.2", "libtensorflow_cc.so.2"]:
+        repository_ctx.symlink(folder + "/" + library, library)
     for part in ["Eigen", "unsupported"]:
         repository_ctx.symlink(folder + "/include/" + part, "eigen/" + part)
     repository_ctx.file("BUILD", _BUILD)

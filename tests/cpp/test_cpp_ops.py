@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
+import re
+import shutil
+import subprocess
+import sys
 from typing import Any
 
 import ml_dtypes
@@ -367,3 +372,31 @@ def test_loading_what_is_missing_or_no_op_library(run_program, tmp_path):
 def test_the_folders_are_there():
     assert (pathlib.Path(tf_bn_ops.get_include()) / "tf_bn_ops" / "ops.h").is_file()
     assert (pathlib.Path(tf_bn_ops.get_lib()) / "libtf_bn_ops_client.so").is_file()
+
+
+def test_the_documented_commands_compile_the_example(repo_root, tmp_path):
+    """The shell code of docs/cpp.md, word for word."""
+    (code,) = re.findall(r"^```sh\n(.*?)^```", (repo_root / "docs/cpp.md").read_text(), re.S | re.M)
+    shutil.copy(repo_root / "cc" / "examples" / "graph_construction.cc", tmp_path)
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{python.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    result = subprocess.run(
+        ["bash", "-e", "-c", code + "./graph_construction"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    # Sums of 2048 products near 1, in floats: far below what a wrong formula gives.
+    differences = re.findall(r"largest difference: (\S+)", result.stdout)
+    assert len(differences) == 3
+    assert all(float(difference) < 1e-2 for difference in differences)
