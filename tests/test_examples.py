@@ -1,0 +1,51 @@
+"""The Python examples run, and show what they are there to show."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import sys
+
+import pytest
+from build_helpers import run
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+pytestmark = pytest.mark.skipif(not (ROOT / "examples").exists(), reason="needs the source tree")
+
+
+def example(name: str, *arguments: str) -> str:
+    result = run(
+        [sys.executable, str(ROOT / "examples" / name), *arguments], ROOT, PYTHONPATH=str(ROOT)
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_digits_resnet_learns_alike():
+    pytest.importorskip("sklearn", reason="needs scikit-learn (requirements/conformance.txt)")
+    lines = example("digits_resnet.py", "--epochs=1").splitlines()
+    rows = [[float(word) for word in line.split()[1:]] for line in lines[1:-1]]
+    assert len(rows) == 10
+    # Rounding differs from the first step on and grows in training.
+    assert rows[0][1] == pytest.approx(rows[0][0], rel=1e-4)
+    for theirs, ours in rows:
+        assert ours == pytest.approx(theirs, rel=0.05)
+    assert rows[-1][1] < 0.8 * rows[0][1]
+
+
+def test_wgan_gp_has_tensorflows_gradients():
+    output = example("wgan_gp.py")
+    differences = re.findall(r"difference (\S+)", output)
+    assert len(differences) == 4
+    assert all(float(difference) < 1e-3 for difference in differences), output
+
+
+def test_saved_model_trains_alike_after_each_rewriting():
+    lines = example("saved_model.py").splitlines()
+    assert [line.split()[-1] for line in lines[:2]] == ["1", "1"]
+    curves = [[float(word) for word in line.split()[1:]] for line in lines[2:]]
+    assert len(curves) == 3
+    assert curves[0][-1] < curves[0][0]
+    assert curves[1] == pytest.approx(curves[0], rel=1e-4)
+    assert curves[2] == curves[0]
