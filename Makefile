@@ -242,13 +242,16 @@ endif
 
 # ---- Targets ---------------------------------------------------------------------------------
 
-.PHONY: all examples conformance bench test sanitize wheel bazel lint lint-python lint-types lint-cxx format clean \
+.PHONY: all examples conformance mutants bench test sanitize wheel bazel lint lint-python lint-types lint-cxx format clean \
   distclean help
 
 all: $(INSTALLED)  ## Build tf_bn_ops/lib (the default)
 
 conformance: all  ## Diff the ops against tf.raw_ops and a float64 oracle; ARGS="--cases=2000 --seed=3"
 	$(Q)'$(PYTHON)' -m tf_bn_ops conformance $(ARGS)
+
+mutants: $(PYTHON_READY)  ## Check that the conformance run catches every wrong kernel of tests/mutants; ARGS="NAME ..."
+	$(Q)'$(PYTHON)' tests/mutants/run.py $(ARGS)
 
 bench: all $(STREAM)  ## Measure the ops against TensorFlow and others; ARGS="--quick"
 	$(Q)'$(PYTHON)' -m tf_bn_ops bench $(ARGS)

@@ -7,6 +7,7 @@ docs/conformance.md is its guide. In the order of a run:
   real_input.py         numbers captured from a network in training
   workers.py, worker.py candidate and references, each in a process of its own
   autodiff.py           the reference that TensorFlow differentiates
+  mapping.py            ops of other libraries: names and signatures
   oracle.py             the right answer, in float64 or better
   bounds.py             how far from it an answer may be
   judge.py              verdict, errors and evidence of a case

@@ -10,31 +10,47 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import pathlib
+import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import rich.console
 import rich.progress
 from absl import flags
 
 from tf_bn_ops import _op_table
-from tf_bn_ops.conformance import bounds, cases, divergences, fills, real_input, runner, workers
+from tf_bn_ops.conformance import (
+    bounds,
+    cases,
+    divergences,
+    fills,
+    mapping,
+    real_input,
+    runner,
+    workers,
+)
 from tf_bn_ops.conformance.report import Report
 
 # A number of cases that ends within three minutes on two cores, and has every combination of op,
 # dtype, layout and mode with most kinds of values.
-_DEFAULT_CASES = 1600
+DEFAULT_CASES = 1600
+DEFAULT_SEED = 1
 
 # Columns of the widest table.
 _TABLE_WIDTH = 156
 
 _FLAGS = flags.FlagValues()
 flags.DEFINE_integer(
-    "cases", _DEFAULT_CASES, "Number of random cases.", lower_bound=0, flag_values=_FLAGS
+    "cases", DEFAULT_CASES, "Number of random cases.", lower_bound=0, flag_values=_FLAGS
 )
 flags.DEFINE_integer(
-    "seed", 1, "Random cases are made from this number.", lower_bound=0, flag_values=_FLAGS
+    "seed",
+    DEFAULT_SEED,
+    "Random cases are made from this number.",
+    lower_bound=0,
+    flag_values=_FLAGS,
 )
 flags.DEFINE_list("op", [], "Ops to run, for instance V3,V2; all without.", flag_values=_FLAGS)
 flags.DEFINE_list("dtype", [], "Element types to run; all without.", flag_values=_FLAGS)
@@ -51,9 +67,22 @@ flags.DEFINE_string(
     "Where the ops to judge are, as module:attribute; tensorflow:raw_ops judges the built-in.",
     flag_values=_FLAGS,
 )  # fmt: skip
+flags.DEFINE_string(
+    "library", None, "An op library of others, whose ops --map or --mapping name.",
+    flag_values=_FLAGS,
+)  # fmt: skip
+flags.DEFINE_multi_string(
+    "map", [], "TheirOp=FusedBatchNormGradV3: what an op of --library claims to equal; repeatable.",
+    flag_values=_FLAGS,
+)  # fmt: skip
+flags.DEFINE_string(
+    "mapping", None, "TOML file that maps the ops of --library: renamed inputs, dtypes, ...",
+    flag_values=_FLAGS,
+)  # fmt: skip
 flags.DEFINE_enum(
     "bounds", "strict", list(bounds.PROFILES),
-    "What the candidate is held to: this library's promise, or what any float32 sum meets.",
+    "What the candidate is held to: this library's promise, or what any float32 sum meets "
+    "(textbook; so are the ops of --library unless this flag is given).",
     flag_values=_FLAGS,
 )  # fmt: skip
 flags.DEFINE_integer(
@@ -100,6 +129,55 @@ def _those_that_it_has(
     return left
 
 
+def _candidate() -> workers.Implementation:
+    """What is judged: --candidate, or the mapped ops of --library."""
+    mapped = [mapping.parse(text) for text in _FLAGS["map"].value]
+    if _FLAGS.mapping is not None:
+        mapped += mapping.load(pathlib.Path(_FLAGS.mapping))
+    if _FLAGS.library is None:
+        if mapped:
+            raise UsageError("--map and --mapping say what is in a --library; give one")
+        _check_library(_FLAGS.candidate)
+        return workers.Implementation(runner.CANDIDATE, _FLAGS.candidate)
+    if _FLAGS["candidate"].present:
+        raise UsageError("give either --candidate or --library, not both")
+    if not mapped:
+        raise UsageError(
+            "say what the ops of --library claim to equal: --map 'TheirOp=FusedBatchNormGradV3', "
+            "or a file with --mapping"
+        )
+    if not pathlib.Path(_FLAGS.library).is_file():
+        raise UsageError(f"there is no library {_FLAGS.library}")
+    return workers.of_library(runner.CANDIDATE, _FLAGS.library, mapping.by_op(mapped))
+
+
+def _print_signatures(
+    console: rich.console.Console, signatures: Mapping[str, tuple[list[str], list[str]]]
+) -> None:
+    """Says how the signatures of another library's ops differ, before any case runs.
+
+    Raises:
+      UsageError: an op cannot be called as it is mapped.
+    """
+    for name, (fatal, other) in signatures.items():
+        if fatal:
+            raise UsageError(
+                f"{name} cannot be called as it is mapped: {'; '.join(fatal)} (a mapping file "
+                "can rename inputs and attrs)"
+            )
+        for difference in other:
+            console.print(f"signature of {name}: {difference}", markup=False, soft_wrap=True)
+        if not other:
+            console.print(f"signature of {name}: as mapped, no difference", markup=False)
+
+
+def _profile() -> bounds.Profile:
+    name = _FLAGS.bounds
+    if _FLAGS.library is not None and not _FLAGS["bounds"].present:
+        name = "textbook"
+    return bounds.PROFILES[name]
+
+
 def _check_library(candidate: str) -> None:
     """Says early that the own library is not built: a worker would say it seconds later."""
     if candidate == workers.OWN_OPS:
@@ -109,11 +187,13 @@ def _check_library(candidate: str) -> None:
 
 def _replay_command() -> str:
     flags_given = [
-        f"--{name}={_FLAGS[name].value}"
-        for name in ("candidate", "bounds")
+        f"--{name}={value}"
+        for name in ("candidate", "library", "map", "mapping", "bounds")
         if _FLAGS[name].value != _FLAGS[name].default
+        for value in (_FLAGS.map if name == "map" else [_FLAGS[name].value])
     ]
-    return " ".join(["python -m tf_bn_ops conformance", *flags_given, "--repro"])
+    quoted = [shlex.quote(flag) for flag in flags_given]
+    return " ".join(["python -m tf_bn_ops conformance", *quoted, "--repro"])
 
 
 class _Input:
@@ -141,11 +221,15 @@ def _run(console: rich.console.Console) -> int:
     repro = cases.parse(_FLAGS.repro) if _FLAGS.repro is not None else None
     combos = _combinations()
     known = divergences.Register.load()
-    _check_library(_FLAGS.candidate)
+    candidate = _candidate()
+    if candidate.mapped is not None:
+        entries = candidate.mapped
+        combos = [c for c in combos if c[0] in entries and entries[c[0]].claims(*c[1:])]
+        if not combos or (repro and candidate.answers_with(repro) is None):
+            raise UsageError("no mapped op claims what --op, --dtype, --layout or --repro ask for")
     started = time.monotonic()
     given = _Input(repro.is_real if repro else _FLAGS.real)
-    implementations = [workers.Implementation(runner.CANDIDATE, _FLAGS.candidate)]
-    implementations += workers.REFERENCES
+    implementations = [candidate, *workers.REFERENCES]
     ops = {repro.op} if repro else {op for op, *_ in combos}
     if any(_op_table.OPS[op].builtin is None for op in ops):
         implementations.append(workers.AUTODIFF)
@@ -153,10 +237,11 @@ def _run(console: rich.console.Console) -> int:
     try:
         for worker in running:
             worker.wait_until_ready()
+        _print_signatures(console, running[0].facts.get("signatures", {}))
         if not repro:
             combos = _those_that_it_has(combos, running[0].facts["ops"])
         report = Report(_replay_command(), known, [i.name for i in implementations])
-        settings = runner.Settings(bounds.PROFILES[_FLAGS.bounds], known)
+        settings = runner.Settings(_profile(), known)
         if repro:
             for result in runner.run([repro], given.fill, running, settings):
                 report.add(result)
@@ -181,7 +266,7 @@ def _run(console: rich.console.Console) -> int:
         report.print(console)
         console.print(
             f"TensorFlow {running[0].facts['tensorflow']}, seed {_FLAGS.seed}, "
-            f"bounds {_FLAGS.bounds}, {time.monotonic() - started:.0f} s",
+            f"bounds {_profile().name}, {time.monotonic() - started:.0f} s",
             highlight=False,
         )
         return 0 if report.passed else 1
@@ -217,6 +302,7 @@ def main(argv: Sequence[str]) -> int:
         UsageError,
         cases.CaseError,
         divergences.DivergenceError,
+        mapping.MappingError,
         real_input.RealInputError,
         workers.WorkerError,
     ) as e:

@@ -30,6 +30,8 @@ _CLASSES = {
     "one_channel": (6, 1, 200_000),
     "prime": (5, 1, 200_000),
     "many_channels": (4, 2_000, 500_000),
+    # Blocks and chains of sums have sizes that are powers of two: their last step must be right.
+    "power_of_two": (4, 1 << 16, 1 << 18),
 }
 LARGE_ELEMENTS = (2_000_000, 12_000_000)
 
@@ -109,6 +111,11 @@ def draw(
         sizes = [1] * (1 + spatial)
         sizes[int(rng.integers(len(sizes)))] = int(rng.choice(_PRIMES))
         return _assemble(layout, sizes[0], int(rng.choice((1, 2, 3, 17))), sizes[1:])
+    if name == "power_of_two":
+        product = 1 << int(rng.integers(least.bit_length() - 1, most.bit_length()))
+        channels = int(rng.choice((1, 1, 2, 64)))
+        batch, *inner = _exact_split(rng, product // channels, 1 + spatial)
+        return _assemble(layout, batch, channels, inner)
     elements = _log_uniform(rng, least, most)
     if name == "one_channel":
         channels = 1

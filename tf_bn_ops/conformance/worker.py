@@ -1,14 +1,17 @@
-"""The process that runs ops for the harness: `python -m tf_bn_ops.conformance.worker FD OPS`.
+"""The process that runs ops for the harness: `python -m tf_bn_ops.conformance.worker FD OPS [MAP]`.
 
-FD is the file descriptor of a pipe, OPS names what holds the ops, as `module` or
-`module:attribute` (`tensorflow:raw_ops`). First it sends ("ready", facts about itself), or
-("unusable", a sentence). Then every request, a dict with op, inputs (name -> array), attrs, call,
-gets one reply: ("outputs", [array, ...]) or ("error", "Code: message"). It ends with the pipe.
+FD is the file descriptor of a pipe. OPS names what holds the ops, as `module` or
+`module:attribute` (`tensorflow:raw_ops`), or as `library:PATH` of an op library; MAP is then a JSON
+list of mapping.Mapped, whose signatures are compared. First it sends ("ready", facts about itself),
+or ("unusable", a sentence). Then every request, a dict with op, inputs (name -> array), attrs,
+call, and perhaps outputs (their names in the order wanted), gets one reply: ("outputs", [array,
+...]) or ("error", "Code: message"). It ends with the pipe.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 import traceback
 from multiprocessing.connection import Connection
@@ -17,10 +20,17 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import _op_table
+from tf_bn_ops.conformance import mapping
+
+LIBRARY_PREFIX = "library:"
 
 
 def find_ops(name: str) -> Any:
     """The object that `module:attribute` names; op names are its attributes."""
+    if name.startswith(LIBRARY_PREFIX):
+        import tensorflow as tf
+
+        return tf.load_op_library(name.removeprefix(LIBRARY_PREFIX))
     module_name, _, attribute = name.partition(":")
     found: Any = importlib.import_module(module_name)
     for part in filter(None, attribute.split(".")):
@@ -50,13 +60,16 @@ class _Caller:
             outputs = op(**inputs, **request["attrs"])
         else:
             outputs = self._graph(request["op"], op, inputs, request["attrs"])(*inputs.values())
+        names = request.get("outputs", ())
+        if names and set(names) <= set(getattr(outputs, "_fields", ())):
+            outputs = [getattr(outputs, name) for name in names]
         return [output.numpy() for output in outputs]
 
     def _graph(self, name: str, op: Any, inputs: dict[str, Any], attrs: dict[str, Any]) -> Any:
         """A function of tensors of any shape, so that shapes do not trace anew."""
         tf = self._tf
         dtypes = tuple(tensor.dtype for tensor in inputs.values())
-        key = (name, dtypes, tuple(attrs.items()))
+        key = (name, tuple(inputs), dtypes, tuple(attrs.items()))
         if key not in self._graphs:
             names = tuple(inputs)
 
@@ -74,17 +87,33 @@ def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {message}".strip()
 
 
-def serve(connection: Connection, ops_name: str) -> None:
+def _signatures(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    """The facts of a library: which ops it answers for, and how their signatures differ."""
+    from tensorflow.python.framework import op_def_registry
+
+    differences = {}
+    for entry in entries:
+        mapped = mapping.Mapped(**entry)
+        theirs = op_def_registry.get(mapped.name)
+        ours = op_def_registry.get(mapped.spec.builtin)
+        differences[mapped.name] = mapping.signature_differences(mapped, theirs, ours)
+    return {"ops": [entry["like"] for entry in entries], "signatures": differences}
+
+
+def serve(connection: Connection, ops_name: str, mapped: str = "") -> None:
     """Answers requests until the other end closes the connection."""
     try:
         ops = find_ops(ops_name)
         caller = _Caller(ops)
+        facts = caller.facts()
+        if mapped:
+            facts |= _signatures(json.loads(mapped))
     except Exception as error:  # Whatever it is, the parent has to say it.
         if not isinstance(error, ImportError):
             traceback.print_exc()
         connection.send(("unusable", f"{ops_name} cannot be used: {error}"))
         return
-    connection.send(("ready", caller.facts()))
+    connection.send(("ready", facts))
     while True:
         try:
             request = connection.recv()
@@ -99,4 +128,4 @@ def serve(connection: Connection, ops_name: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(Connection(int(sys.argv[1])), sys.argv[2])
+    serve(Connection(int(sys.argv[1])), *sys.argv[2:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import pathlib
 import signal
@@ -20,6 +21,8 @@ from tf_bn_ops import _op_table
 from tf_bn_ops.conformance.cases import Case
 from tf_bn_ops.conformance.fills import Filled
 from tf_bn_ops.conformance.judge import Answer
+from tf_bn_ops.conformance.mapping import Mapped
+from tf_bn_ops.conformance.worker import LIBRARY_PREFIX
 
 _PACKAGE_PARENT = str(pathlib.Path(__file__).resolve().parents[2])
 # Seconds that TensorFlow may take to start; it takes 3 to 5 on an idle machine.
@@ -42,6 +45,7 @@ class Implementation:
       environment: variables of its process.
       by_counterpart: it answers a case of an op with that op's counterpart (_op_table.Op).
       only: names of the ops that it has; None: all.
+      mapped: for the ops of another library, how each is called, by the op that it claims to equal.
     """
 
     name: str
@@ -49,11 +53,15 @@ class Implementation:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     by_counterpart: bool = False
     only: tuple[str, ...] | None = None
+    mapped: Mapping[str, Mapped] | None = None
 
     def answers_with(self, case: Case) -> _op_table.Op | None:
         """The op that this implementation answers a case with, None where it has none for it."""
         if self.only is not None and case.op not in self.only:
             return None
+        if self.mapped is not None:
+            entry = self.mapped.get(case.op)
+            return case.spec if entry and entry.claims(case.dtype, case.layout, case.mode) else None
         if not self.by_counterpart:
             return case.spec
         op = _op_table.OPS[case.spec.counterpart]
@@ -68,6 +76,13 @@ REFERENCES = (
     Implementation("onednn", BUILTIN_OPS, {"TF_ENABLE_ONEDNN_OPTS": "1"}, by_counterpart=True),
     Implementation("eigen", BUILTIN_OPS, {"TF_ENABLE_ONEDNN_OPTS": "0"}, by_counterpart=True),
 )
+
+
+def of_library(name: str, path: str, entries: Mapping[str, Mapped]) -> Implementation:
+    """Ops of another library, in a process that loads it."""
+    return Implementation(name, LIBRARY_PREFIX + os.path.abspath(path), mapped=entries)
+
+
 # For ops that no built-in equals.
 AUTODIFF = Implementation(
     "autodiff",
@@ -90,8 +105,11 @@ class Runner(Protocol):
     def close(self) -> None: ...
 
 
-def request(case: Case, filled: Filled, op: _op_table.Op) -> dict[str, Any]:
-    """What a worker is asked (worker.py): the case in the names and types of `op`."""
+def request(
+    case: Case, filled: Filled, op: _op_table.Op, mapped: Mapped | None = None
+) -> dict[str, Any]:
+    """What a worker is asked (worker.py): the case in the names and types of `op`, or in the names
+    of another library."""
     values = {"data_format": case.layout, "epsilon": case.epsilon, "is_training": case.is_training}
     inputs = {arg.name: filled.values[arg.role] for arg in op.inputs}
     for arg in op.inputs:
@@ -99,10 +117,14 @@ def request(case: Case, filled: Filled, op: _op_table.Op) -> dict[str, Any]:
             # A counterpart may take them in a wider type; every number is the same in it.
             dtype = _op_table.DTYPES[op.statistics_dtype(case.dtype)].numpy
             inputs[arg.name] = inputs[arg.name].astype(dtype, copy=False)
+    attrs = {name: values[name] for name in op.attrs}
+    if mapped is None:
+        return {"op": op.name, "inputs": inputs, "attrs": attrs, "call": case.call}
     return {
-        "op": op.name,
-        "inputs": inputs,
-        "attrs": {name: values[name] for name in op.attrs},
+        "op": mapped.function,
+        "inputs": {mapped.inputs.get(name, name): value for name, value in inputs.items()},
+        "attrs": {mapped.attrs.get(name, name): value for name, value in attrs.items()},
+        "outputs": mapped.output_names,
         "call": case.call,
     }
 
@@ -153,6 +175,9 @@ class Worker:
         }
         command = [sys.executable, "-m", "tf_bn_ops.conformance.worker"]
         command += [str(theirs.fileno()), self._implementation.ops]
+        if self._implementation.mapped is not None:
+            entries = self._implementation.mapped.values()
+            command.append(json.dumps([dataclasses.asdict(entry) for entry in entries]))
         self._process = subprocess.Popen(
             command,
             env=environment,
@@ -197,7 +222,8 @@ class Worker:
         self._asked = case, op
         try:
             self.wait_until_ready()
-            self._connection.send(request(case, filled, op))
+            mapped = (self._implementation.mapped or {}).get(op.name)
+            self._connection.send(request(case, filled, op, mapped))
         except (OSError, WorkerError) as e:
             self._pending_crash = f"died before the case: {e}"
 

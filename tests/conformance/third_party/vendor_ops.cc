@@ -1,0 +1,91 @@
+// Ops in the style of another library, with names of its own, for the tests of
+// candidates from elsewhere: a right batch-norm gradient, and one with a sign
+// wrong. float, NHWC, training.
+
+#include <cmath>
+#include <vector>
+
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace {
+
+namespace tf = ::tensorflow;
+
+#define VENDOR_OP(name)                 \
+  REGISTER_OP(name)                     \
+      .Input("activations: float")      \
+      .Input("grad: float")             \
+      .Input("gamma: float")            \
+      .Input("mu: float")               \
+      .Input("var: float")              \
+      .Output("dgamma: float")          \
+      .Output("dbeta: float")           \
+      .Output("dx: float")              \
+      .Output("unused_1: float")        \
+      .Output("unused_2: float")        \
+      .Attr("eps: float = 1e-3")        \
+      .Attr("data_format: string")      \
+      .Attr("is_training: bool = true") \
+      .SetShapeFn(tf::shape_inference::UnknownShape)
+
+VENDOR_OP("Vendor>BnGrad");
+VENDOR_OP("VendorBnGradWrongSign");
+
+class BnGrad : public tf::OpKernel {
+ public:
+  explicit BnGrad(tf::OpKernelConstruction* context)
+      : OpKernel(context),
+        sign_(type_string() == "Vendor>BnGrad" ? 1.0 : -1.0) {
+    OP_REQUIRES_OK(context, context->GetAttr("eps", &eps_));
+    bool training;
+    OP_REQUIRES_OK(context, context->GetAttr("is_training", &training));
+    OP_REQUIRES(context, training, absl::UnimplementedError("training only"));
+  }
+
+  void Compute(tf::OpKernelContext* context) override {
+    const tf::Tensor& x = context->input(0);
+    const int64_t channels = x.dim_size(3);
+    const int64_t rows = channels > 0 ? x.NumElements() / channels : 0;
+    const auto at = [&](int i) { return context->input(i).flat<float>(); };
+    tf::Tensor *dgamma, *dbeta, *dx, *unused;
+    const tf::TensorShape vector({channels});
+    OP_REQUIRES_OK(context, context->allocate_output(0, vector, &dgamma));
+    OP_REQUIRES_OK(context, context->allocate_output(1, vector, &dbeta));
+    OP_REQUIRES_OK(context, context->allocate_output(2, x.shape(), &dx));
+    for (int i : {3, 4}) {
+      OP_REQUIRES_OK(
+          context, context->allocate_output(i, tf::TensorShape({0}), &unused));
+    }
+    for (int64_t c = 0; c < channels; ++c) {
+      const double mean = at(3)(c);
+      const double rstd = 1 / std::sqrt(static_cast<double>(at(4)(c)) + eps_);
+      double sum = 0, product = 0;
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t i = r * channels + c;
+        sum += at(1)(i);
+        product += at(1)(i) * (at(0)(i) - mean);
+      }
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t i = r * channels + c;
+        const double slope = rstd * rstd * product / rows;
+        dx->flat<float>()(i) = static_cast<float>(
+            at(2)(c) * rstd *
+            (at(1)(i) - sum / rows - sign_ * (at(0)(i) - mean) * slope));
+      }
+      dgamma->flat<float>()(c) = static_cast<float>(rstd * product);
+      dbeta->flat<float>()(c) = static_cast<float>(sum);
+    }
+  }
+
+ private:
+  const double sign_;
+  float eps_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("Vendor>BnGrad").Device(tf::DEVICE_CPU), BnGrad);
+REGISTER_KERNEL_BUILDER(Name("VendorBnGradWrongSign").Device(tf::DEVICE_CPU),
+                        BnGrad);
+
+}  // namespace
