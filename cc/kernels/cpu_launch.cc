@@ -35,8 +35,8 @@ class EigenThreads final : public Threads {
 
 }  // namespace
 
-void LaunchCpuBatchNormGrad(tf::OpKernelContext* context,
-                            const BatchNormGradArgs& args) {
+void CpuBackend::Launch(tf::OpKernelContext* context,
+                        const BatchNormGradArgs& args) {
   std::string error;
   const Implementation* const implementation = SelectedImplementation(&error);
   OP_REQUIRES(context, implementation != nullptr,

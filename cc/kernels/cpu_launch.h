@@ -6,35 +6,19 @@
 
 #include "cc/core/batch_norm_grad.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/types.pb.h"
 
 namespace tf_bn_ops {
 
-// The library's name for an element type; all types that the ops are registered
-// for.
-template <typename T>
-struct DTypeOf;
-template <>
-struct DTypeOf<float> {
-  static constexpr DType value = DType::kFloat32;
-};
-template <>
-struct DTypeOf<double> {
-  static constexpr DType value = DType::kFloat64;
-};
-template <>
-struct DTypeOf<Eigen::half> {
-  static constexpr DType value = DType::kFloat16;
-};
-template <>
-struct DTypeOf<Eigen::bfloat16> {
-  static constexpr DType value = DType::kBfloat16;
-};
+// Backend of the op kernels (see fused_batch_norm_grad_op.h) on the CPU.
+struct CpuBackend {
+  // What reserve_space_2 holds in training.
+  static constexpr bool kVarianceIsRstdInTraining = false;
 
-// Computes `args` on the op's Eigen thread pool. On failure (no memory for the
-// workspace, an unusable TF_BN_OPS_CPU_ISA) sets the context's status.
-void LaunchCpuBatchNormGrad(tensorflow::OpKernelContext* context,
-                            const BatchNormGradArgs& args);
+  // Computes `args` on the op's Eigen thread pool. On failure (no memory for
+  // the workspace, an unusable TF_BN_OPS_CPU_ISA) sets the context's status.
+  static void Launch(tensorflow::OpKernelContext* context,
+                     const BatchNormGradArgs& args);
+};
 
 }  // namespace tf_bn_ops
 

@@ -1,13 +1,19 @@
-// The CPU kernel of FusedBatchNormGrad, V2 and V3: validates, makes the view,
-// hands it on. cc/kernels registers it for the ops of this library, cc/override
-// for TensorFlow's own.
+// The kernel class of FusedBatchNormGrad, V2 and V3, the same for every device:
+// validate, make the view, hand it to the backend. cc/kernels registers it for
+// the ops of this library, cc/override for TensorFlow's own.
+//
+// A Backend has
+//   static constexpr bool kVarianceIsRstdInTraining;
+//   static void Launch(OpKernelContext*, const BatchNormGradArgs&);
 
 #ifndef TF_BN_OPS_CC_KERNELS_FUSED_BATCH_NORM_GRAD_OP_H_
 #define TF_BN_OPS_CC_KERNELS_FUSED_BATCH_NORM_GRAD_OP_H_
 
 #include <string>
 
+#include "cc/core/batch_norm_grad.h"
 #include "cc/kernels/cpu_launch.h"
+#include "cc/kernels/dtype_of.h"
 #include "cc/ops/errors.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -19,7 +25,7 @@ namespace tf_bn_ops {
 // Element type T of y_backprop and x; statistics are float. One class for all
 // three versions: they differ in types and in reserve_space_3, an input of V3
 // that only cuDNN reads.
-template <typename T>
+template <typename T, typename Backend = CpuBackend>
 class FusedBatchNormGradOp : public tensorflow::OpKernel {
  public:
   explicit FusedBatchNormGradOp(tensorflow::OpKernelConstruction* context)
@@ -83,6 +89,7 @@ class FusedBatchNormGradOp : public tensorflow::OpKernel {
     args.dtype = DTypeOf<T>::value;
     args.stat_dtype = DType::kFloat32;
     args.is_training = is_training_;
+    args.variance_is_rstd = is_training_ && Backend::kVarianceIsRstdInTraining;
     args.epsilon = epsilon_;
     args.y_backprop = y_backprop.data();
     args.x = x.data();
@@ -109,7 +116,7 @@ class FusedBatchNormGradOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(
                                 4, tensorflow::TensorShape({0}), &placeholder));
 
-    LaunchCpuBatchNormGrad(context, args);
+    Backend::Launch(context, args);
   }
 
  private:
@@ -127,6 +134,29 @@ class FusedBatchNormGradOp : public tensorflow::OpKernel {
   tensorflow::TensorFormat format_;
   bool is_training_;
 };
+
+// Registers the kernels of all three ops for a device; the ops' element types
+// stand here alone.
+#define TFBN_REGISTER_FUSED_BATCH_NORM_GRAD(device, Backend)                \
+  REGISTER_KERNEL_BUILDER(Name("TfBnOps>FusedBatchNormGrad")                \
+                              .Device(device)                               \
+                              .TypeConstraint<float>("T"),                  \
+                          FusedBatchNormGradOp<float, Backend>);            \
+  TFBN_REGISTER_FUSED_BATCH_NORM_GRAD_TYPES("FusedBatchNormGradV2", device, \
+                                            Backend);                       \
+  TFBN_REGISTER_FUSED_BATCH_NORM_GRAD_TYPES("FusedBatchNormGradV3", device, \
+                                            Backend)
+#define TFBN_REGISTER_FUSED_BATCH_NORM_GRAD_TYPES(op, device, Backend)        \
+  TFBN_REGISTER_FUSED_BATCH_NORM_GRAD_TYPE(op, device, Backend, Eigen::half); \
+  TFBN_REGISTER_FUSED_BATCH_NORM_GRAD_TYPE(op, device, Backend,               \
+                                           Eigen::bfloat16);                  \
+  TFBN_REGISTER_FUSED_BATCH_NORM_GRAD_TYPE(op, device, Backend, float)
+#define TFBN_REGISTER_FUSED_BATCH_NORM_GRAD_TYPE(op, device, Backend, T) \
+  REGISTER_KERNEL_BUILDER(Name("TfBnOps>" op)                            \
+                              .Device(device)                            \
+                              .TypeConstraint<T>("T")                    \
+                              .TypeConstraint<float>("U"),               \
+                          FusedBatchNormGradOp<T, Backend>)
 
 }  // namespace tf_bn_ops
 

@@ -1,0 +1,76 @@
+#include "cc/c_api/args.h"
+
+#include <cstdio>
+
+namespace tf_bn_ops {
+namespace c_api {
+
+int Fail(const std::string& message, char* error, size_t error_size) {
+  if (error != nullptr && error_size > 0) {
+    std::snprintf(error, error_size, "%s", message.c_str());
+  }
+  return 1;
+}
+
+bool IsDType(int32_t value) { return value >= 0 && value < kNumDTypes; }
+
+std::string CheckView(const View& view) {
+  if (view.outer < 0 || view.channels < 0 || view.inner < 0) {
+    return "outer, channels and inner must not be negative";
+  }
+  int64_t elements;
+  if (__builtin_mul_overflow(view.outer, view.channels, &elements) ||
+      __builtin_mul_overflow(elements, view.inner, &elements) ||
+      elements > (int64_t{1} << 47)) {
+    return "outer * channels * inner is larger than any memory";
+  }
+  return "";
+}
+
+namespace {
+
+std::string CheckArgs(const BatchNormGradArgs& args) {
+  const std::string view_error = CheckView(args.view);
+  if (!view_error.empty()) return view_error;
+  if (args.view.channels > 0 &&
+      (args.scale == nullptr || args.mean == nullptr ||
+       args.variance == nullptr || args.scale_backprop == nullptr ||
+       args.offset_backprop == nullptr)) {
+    return "scale, mean, variance, scale_backprop and offset_backprop must not "
+           "be NULL";
+  }
+  if (NumElements(args.view) > 0 &&
+      (args.y_backprop == nullptr || args.x == nullptr ||
+       args.x_backprop == nullptr)) {
+    return "y_backprop, x and x_backprop must not be NULL";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string ReadArgs(const tfbn_batch_norm_grad_args* c_args,
+                     BatchNormGradArgs* args) {
+  if (c_args == nullptr) return "args must not be NULL";
+  if (!IsDType(c_args->dtype) || !IsDType(c_args->stat_dtype)) {
+    return "dtype and stat_dtype must be one of the TFBN_ element types";
+  }
+  args->view = View{c_args->outer, c_args->channels, c_args->inner};
+  args->dtype = static_cast<DType>(c_args->dtype);
+  args->stat_dtype = static_cast<DType>(c_args->stat_dtype);
+  args->is_training = c_args->is_training != 0;
+  args->variance_is_rstd = c_args->variance_is_rstd != 0;
+  args->epsilon = c_args->epsilon;
+  args->y_backprop = c_args->y_backprop;
+  args->x = c_args->x;
+  args->scale = c_args->scale;
+  args->mean = c_args->mean;
+  args->variance = c_args->variance;
+  args->x_backprop = c_args->x_backprop;
+  args->scale_backprop = c_args->scale_backprop;
+  args->offset_backprop = c_args->offset_backprop;
+  return CheckArgs(*args);
+}
+
+}  // namespace c_api
+}  // namespace tf_bn_ops

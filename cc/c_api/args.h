@@ -1,0 +1,31 @@
+// What the functions of the C ABI share: arguments checked and translated,
+// errors as one sentence.
+
+#ifndef TF_BN_OPS_CC_C_API_ARGS_H_
+#define TF_BN_OPS_CC_C_API_ARGS_H_
+
+#include <cstddef>
+#include <string>
+
+#include "cc/c_api/tf_bn_ops_c.h"
+#include "cc/core/batch_norm_grad.h"
+
+namespace tf_bn_ops {
+namespace c_api {
+
+// Writes `message` to the caller's buffer, if there is one; returns 1.
+int Fail(const std::string& message, char* error, size_t error_size);
+
+bool IsDType(int32_t value);
+
+// One sentence, or empty when the view is usable.
+std::string CheckView(const View& view);
+
+// Translates `c_args`. One sentence, or empty when a backend can run `args`.
+std::string ReadArgs(const tfbn_batch_norm_grad_args* c_args,
+                     BatchNormGradArgs* args);
+
+}  // namespace c_api
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_C_API_ARGS_H_
