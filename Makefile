@@ -4,6 +4,8 @@
 #   make PYTHON=/path/to/python   uses that environment's TensorFlow; installs nothing into it
 #
 # More targets: make help. pip and setup.py build through this file too (BUILD_DIR, LIB_DIR).
+#   make gpu                      the same with GPU kernels: NVCC=, CUDA_ARCHS="80 90"; stays on until
+#                                 make GPU= or make clean
 # Other knobs: CXX, CXXFLAGS (appended to ours), LDFLAGS, V=1 (show commands),
 # VENV_PYTHON (the Python that makes .venv), ARGS (passed on by conformance and test),
 # TESTS (what make test runs).
@@ -24,7 +26,9 @@ MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2) --no-builtin-rules
 # ---- The Python environment ------------------------------------------------------------------
 
 GOALS := $(or $(MAKECMDGOALS),all)
-GOALS_WITHOUT_PYTHON := help clean distclean
+# These run on a machine for GPU tests, without TensorFlow; of Python they need NumPy.
+GPU_GOALS := gpu-core gpu-test gpu-bench
+GOALS_WITHOUT_PYTHON := help clean distclean $(GPU_GOALS)
 GOALS_WITHOUT_TENSORFLOW := $(GOALS_WITHOUT_PYTHON) bazel lint lint-python lint-types \
   lint-cxx format
 NEEDS_PYTHON := $(filter-out $(GOALS_WITHOUT_PYTHON),$(GOALS))
@@ -74,6 +78,16 @@ endif
 
 comma := ,
 
+ifneq ($(filter $(GPU_GOALS),$(GOALS)),)
+ifeq ($(NEEDS_TENSORFLOW),)
+KEY := core
+B := $(BUILD_DIR)/core
+TF_VERSION := none
+TF_CXXFLAGS := -std=c++17
+GPU := 1
+endif
+endif
+
 # ---- Compiler and flags ----------------------------------------------------------------------
 
 ifneq ($(TF_VERSION),)
@@ -98,6 +112,36 @@ TF_CC_LDFLAGS = $(TF_LDFLAGS) $(subst _framework,_cc,$(filter -l%,$(TF_LDFLAGS))
 CLIENT_RPATH := '-Wl,-rpath,$$ORIGIN/../../tensorflow'
 PROGRAM_RPATH := '-Wl,-rpath,$$ORIGIN/../lib' $(CLIENT_RPATH)
 
+# ---- CUDA ------------------------------------------------------------------------------------
+
+# Not empty: with GPU kernels. make gpu leaves a file that says so, with the chosen architectures.
+GPU ?= $(if $(wildcard $(LIB_DIR)/.gpu),1)
+NVCC ?= nvcc
+ifeq ($(GPU),)
+$(shell rm -f $(LIB_DIR)/.gpu)
+endif
+
+ifneq ($(and $(GPU),$(TF_VERSION)),)
+CUDA_VERSION := $(shell '$(NVCC)' --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
+ifeq ($(CUDA_VERSION),)
+$(error the CUDA compiler '$(NVCC)' does not run: install the CUDA toolkit, name its compiler with NVCC=/path/to/nvcc, or build without GPU kernels with make GPU=)
+endif
+# Every architecture that this nvcc knows from the first with the arithmetic we use to the last
+# that the kernels were looked at for; later devices compile the PTX of the last when they load it.
+CUDA_KNOWN_ARCHS := $(shell '$(NVCC)' --list-gpu-arch | sed -n 's/^compute_\([789][0-9]\)$$/\1/p' | sort -n)
+ifeq ($(CUDA_ARCHS),)
+CUDA_ARCHS := $(or $(shell cat $(LIB_DIR)/.gpu 2>/dev/null),$(filter 7% 8% 90,$(CUDA_KNOWN_ARCHS)))
+endif
+CUDA_PTX := $(lastword $(CUDA_ARCHS))
+NVCCFLAGS ?=
+OUR_NVCCFLAGS := $(shell tools/list_flags.sh flags mk/nvccflags.txt) -I. \
+  $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
+  -gencode arch=compute_$(CUDA_PTX),code=compute_$(CUDA_PTX)
+# Static and hidden: the library loads where there is no CUDA, and beside any other CUDA.
+CUDA_LDFLAGS := $(shell '$(NVCC)' --dryrun -E -x cu /dev/null 2>&1 | sed -n 's/^\#[$$] LIBRARIES=//p') \
+  -lcudart_static -ldl -lrt
+endif
+
 # ---- Sources: whatever lies in the folders ---------------------------------------------------
 
 sources = $(sort $(filter-out %_test.cc,$(wildcard cc/$(1)/*.cc)))
@@ -120,6 +164,13 @@ OP_OBJECTS := $(call objects,ops) $(call objects,kernels)
 OVERRIDE_OBJECTS := $(call objects,override)
 OVERRIDE_SHARED := $(B)/cc/kernels/cpu_launch.o
 CLIENT_OBJECTS := $(call objects,client)
+# Beside the objects of the CPU build, which knows nothing of them.
+GPU_DIR := $(BUILD_DIR)/gpu/$(KEY)
+gpu_objects = $(patsubst %,$(GPU_DIR)/%.o,$(sort $(wildcard cc/$(1))))
+CUDA_OBJECTS := $(if $(GPU),$(call gpu_objects,cuda/*.cu))
+GPU_C_API_OBJECTS := $(if $(GPU),$(call gpu_objects,c_api/cuda/*.cc))
+GPU_OP_OBJECTS := $(if $(GPU),$(call gpu_objects,kernels/gpu/*.cc))
+GPU_OBJECTS := $(CUDA_OBJECTS) $(GPU_C_API_OBJECTS) $(GPU_OP_OBJECTS)
 # Each source in these folders is a program.
 TOOL_OBJECTS := $(call objects,tools)
 EXAMPLE_OBJECTS := $(call objects,examples)
@@ -147,10 +198,10 @@ shell_quoted = '$(subst ','\'',$(1))'
 FORCE:
 
 ifneq ($(TF_VERSION),)
-$(shell mkdir -p $(sort $(dir $(OBJECTS))) $(B)/lib $(B)/bin)
+$(shell mkdir -p $(sort $(dir $(OBJECTS) $(GPU_OBJECTS))) $(B)/lib $(B)/bin)
 
 COMPILE_INPUTS := $(CXX) $(CXX_VERSION) | $(TF_ALL_CXXFLAGS) | $(CXXFLAGS) | $(ISA_BUILDS)
-LINK_INPUTS := $(OUR_LDFLAGS) | $(TF_LDFLAGS) | $(LDFLAGS) | $(OBJECTS)
+LINK_INPUTS := $(OUR_LDFLAGS) | $(TF_LDFLAGS) | $(LDFLAGS) | $(OBJECTS) $(GPU_OBJECTS) $(CUDA_LDFLAGS)
 $(eval $(call remember,$(B)/compile.txt,$$(COMPILE_INPUTS)))
 $(eval $(call remember,$(B)/link.txt,$$(LINK_INPUTS)))
 
@@ -174,10 +225,27 @@ endef
 $(foreach build,$(ISA_BUILDS),$(eval $(call \
   isa_rule,$(call isa_name,$(build)),$(call isa_flags,$(build)))))
 
+ifneq ($(GPU),)
+CUDA_INPUTS := $(NVCC) $(CUDA_VERSION) | $(CXX) | $(OUR_NVCCFLAGS) | $(NVCCFLAGS)
+$(eval $(call remember,$(GPU_DIR)/nvcc.txt,$$(CUDA_INPUTS)))
+$(CUDA_OBJECTS): $(GPU_DIR)/%.o: % $(GPU_DIR)/nvcc.txt
+	$(Q)echo '  NVCC    $< (sm_$(subst $(empty) $(empty), sm_,$(strip $(CUDA_ARCHS))))'
+	$(Q)'$(NVCC)' -ccbin $(CXX) -MMD -MP -MF $(@:.o=.d) -c -o $@ $< $(OUR_NVCCFLAGS) $(NVCCFLAGS)
+$(GPU_C_API_OBJECTS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS)
+$(GPU_OP_OBJECTS): private LOCAL_CXXFLAGS = $(TF_ALL_CXXFLAGS)
+$(GPU_C_API_OBJECTS) $(GPU_OP_OBJECTS): $(GPU_DIR)/%.o: % $(B)/compile.txt
+	$(Q)echo '  CXX     $<'
+	$(Q)$(COMPILE) $(LOCAL_CXXFLAGS) $(CXXFLAGS)
+-include $(GPU_OBJECTS:.o=.d)
+
+$(B)/lib/libtf_bn_ops.so: $(CUDA_OBJECTS) $(GPU_OP_OBJECTS)
+$(B)/lib/libtf_bn_ops_core.so: $(CUDA_OBJECTS) $(GPU_C_API_OBJECTS)
+endif
+
 # Renamed into place, so that a process that has the old library loaded keeps it whole.
 $(B)/lib/libtf_bn_ops.so: $(CORE_OBJECTS) $(OP_OBJECTS) $(B)/link.txt mk/exports.map
 	$(Q)echo '  LINK    $@'
-	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(TF_LDFLAGS)
+	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(TF_LDFLAGS) $(CUDA_LDFLAGS)
 	$(Q)mv $@.new $@
 
 $(B)/lib/libtf_bn_ops_override.so: $(CORE_OBJECTS) $(OVERRIDE_SHARED) $(OVERRIDE_OBJECTS) \
@@ -188,7 +256,7 @@ $(B)/lib/libtf_bn_ops_override.so: $(CORE_OBJECTS) $(OVERRIDE_SHARED) $(OVERRIDE
 
 $(B)/lib/libtf_bn_ops_core.so: $(CORE_OBJECTS) $(C_API_OBJECTS) $(B)/link.txt mk/exports.map
 	$(Q)echo '  LINK    $@'
-	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS)
+	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(CUDA_LDFLAGS)
 	$(Q)mv $@.new $@
 
 $(B)/lib/libtf_bn_ops_client.so: $(CLIENT_OBJECTS) $(B)/link.txt mk/exports.map
@@ -205,13 +273,15 @@ $(B)/bin/%: $(B)/lib/libtf_bn_ops_client.so $(B)/link.txt
 	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(filter %.so,$^) $(PROGRAM_LDFLAGS) $(PROGRAM_RPATH) $(LOCAL_LDFLAGS) $(LDFLAGS) $(TF_CC_LDFLAGS)
 	$(Q)mv $@.new $@
 
-$(B)/lib/build_info.json: $(B)/compile.txt $(B)/config.mk tools/write_build_info.py \
+$(B)/lib/build_info.json: $(B)/compile.txt $(B)/link.txt $(B)/config.mk tools/write_build_info.py \
   tf_bn_ops/_version.py
 	$(Q)'$(PYTHON)' tools/write_build_info.py $@ \
 	  "version=$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' tf_bn_ops/_version.py)" \
 	  'tensorflow_version=$(TF_VERSION)' 'tensorflow_distribution=$(TF_DISTRIBUTION)' \
 	  "compiler=$$($(CXX) --version | head -n 1)" \
-	  "cxxflags="$(call shell_quoted,$(CORE_CXXFLAGS) $(CXXFLAGS)) 'isa_builds=$(ISA_NAMES)'
+	  "cxxflags="$(call shell_quoted,$(CORE_CXXFLAGS) $(CXXFLAGS)) 'isa_builds=$(ISA_NAMES)' \
+	  $(if $(GPU),'cuda_version=$(CUDA_VERSION)' 'cuda_archs=$(CUDA_ARCHS)')
+$(if $(GPU),$(B)/lib/build_info.json: $(GPU_DIR)/nvcc.txt)
 
 -include $(OBJECTS:.o=.d)
 
@@ -242,10 +312,23 @@ endif
 
 # ---- Targets ---------------------------------------------------------------------------------
 
-.PHONY: all examples conformance mutants bench test sanitize wheel bazel lint lint-python lint-types lint-cxx format clean \
+.PHONY: all gpu gpu-core gpu-test gpu-bench examples conformance mutants bench test sanitize wheel bazel lint lint-python lint-types lint-cxx format clean \
   distclean help
 
 all: $(INSTALLED)  ## Build tf_bn_ops/lib (the default)
+
+gpu:  ## Build tf_bn_ops/lib with GPU kernels; NVCC=/path/to/nvcc CUDA_ARCHS="80 90"
+	$(Q)rm -f $(LIB_DIR)/.gpu
+	$(Q)$(MAKE) --no-print-directory GPU=1 all
+	$(Q)echo '$(CUDA_ARCHS)' > $(LIB_DIR)/.gpu
+
+# Needs g++ and nvcc alone.
+gpu-core: $(B)/lib/libtf_bn_ops_core.so  ## Build build/core/lib/libtf_bn_ops_core.so with CUDA, without TensorFlow
+
+# Python with NumPy; not the .venv, which has TensorFlow for the CPU.
+GPU_PYTHON = $(if $(filter $(VENV)/bin/python,$(PYTHON)),python3,$(PYTHON))
+gpu-test gpu-bench: gpu-%: gpu-core
+	$(Q)'$(GPU_PYTHON)' tools/gpu/$*.py --library=$(B)/lib/libtf_bn_ops_core.so $(ARGS)
 
 conformance: all  ## Diff the ops against tf.raw_ops and a float64 oracle; ARGS="--cases=2000 --seed=3"
 	$(Q)'$(PYTHON)' -m tf_bn_ops conformance $(ARGS)

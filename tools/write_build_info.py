@@ -1,7 +1,8 @@
 """Writes build_info.json, what the loader and `doctor` know about a built library.
 
 python tools/write_build_info.py OUTPUT key=value...; `isa_builds` is a list of names separated
-by blanks, `cxxflags` is searched for the ABI switch.
+by blanks, `cxxflags` is searched for the ABI switch. With GPU kernels `cuda_version` and
+`cuda_archs` are given too; later devices use the PTX of the last architecture.
 """
 
 import json
@@ -14,6 +15,7 @@ def main(arguments):
     output = arguments[0]
     given = dict(argument.split("=", 1) for argument in arguments[1:])
     abi = re.search(r"_GLIBCXX_USE_CXX11_ABI=(\d)", given["cxxflags"])
+    archs = given.get("cuda_archs", "").split()
     info = {
         "version": given["version"],
         "tensorflow_version": given["tensorflow_version"],
@@ -24,7 +26,9 @@ def main(arguments):
         "cxxflags": " ".join(given["cxxflags"].split()),
         "cxx11_abi": int(abi.group(1)) if abi else None,
         "isa_builds": given["isa_builds"].split(),
-        "cuda": None,
+        "cuda": {"version": given["cuda_version"], "archs": archs, "ptx": archs[-1]}
+        if archs
+        else None,
     }
     with open(output, "w", encoding="utf-8") as file:
         json.dump(info, file, indent=2)
