@@ -96,8 +96,14 @@ static inline Geometry MakeGeometry(const View& view, int vector, int shift) {
       g.steps = CeilDiv(vectors, kRowLanes);
       g.lanes = static_cast<int>(CeilDiv(vectors, g.steps));
     }
-    g.channels =
-        static_cast<int>(std::min<int64_t>(view.channels, kThreads / g.lanes));
+    // As many channels as fit, in tiles of equal width; half as many where that
+    // leaves fewer threads without work.
+    const int64_t most = kThreads / g.lanes;
+    const int64_t tiles = CeilDiv(view.channels, most);
+    const int64_t wide = CeilDiv(view.channels, tiles);
+    const int64_t narrow = CeilDiv(view.channels, 2 * tiles);
+    g.channels = static_cast<int>(
+        most / narrow * narrow > most / wide * wide ? narrow : wide);
     g.tiles = CeilDiv(view.channels, g.channels);
     g.items = view.outer * g.steps;
   }

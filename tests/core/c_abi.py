@@ -114,25 +114,10 @@ class Result:
         )
 
 
-def run(
-    problem: Problem,
-    *,
-    implementation: str | None = None,
-    threads: int = 1,
-    x_backprop: np.ndarray | None = None,
-    **overrides: Any,
-) -> Result:
-    """Runs the CPU backend; `x_backprop` is written if given. Raises ValueError with its sentence.
-
-    `overrides` replace fields of the C struct, for tests of its checks.
-    """
+def args_of(problem: Problem, result: Result, **overrides: Any) -> Args:
+    """The C struct for a problem, writing to `result`; `overrides` replace its fields."""
     p = problem
     outer, channels, inner = p.x.shape
-    result = Result(
-        np.empty_like(p.x) if x_backprop is None else x_backprop,
-        np.empty_like(p.scale),
-        np.empty_like(p.scale),
-    )
     fields: dict[str, Any] = {
         "outer": outer,
         "channels": channels,
@@ -151,11 +136,32 @@ def run(
         "scale_backprop": result.scale_backprop.ctypes.data,
         "offset_backprop": result.offset_backprop.ctypes.data,
     }
-    fields.update(overrides)
+    return Args(**{**fields, **overrides})
+
+
+def run(
+    problem: Problem,
+    *,
+    implementation: str | None = None,
+    threads: int = 1,
+    x_backprop: np.ndarray | None = None,
+    **overrides: Any,
+) -> Result:
+    """Runs the CPU backend; `x_backprop` is written if given. Raises ValueError with its sentence.
+
+    `overrides` replace fields of the C struct, for tests of its checks.
+    """
+    p = problem
+    result = Result(
+        np.empty_like(p.x) if x_backprop is None else x_backprop,
+        np.empty_like(p.scale),
+        np.empty_like(p.scale),
+    )
+    args = args_of(p, result, **overrides)
     error = ctypes.create_string_buffer(512)
     name = None if implementation is None else implementation.encode()
     status = library().tfbn_cpu_batch_norm_grad(
-        Args(**fields), name, threads, error, ctypes.c_size_t(len(error))
+        args, name, threads, error, ctypes.c_size_t(len(error))
     )
     if status != 0:
         raise ValueError(error.value.decode())

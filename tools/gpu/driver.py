@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import pathlib
 import subprocess
 import tempfile
@@ -173,7 +174,7 @@ class Device:
             self._call("cuEventRecord", event, None)
         self._call("cuEventSynchronize", events[-1])
         result = []
-        for start, end in zip(events, events[1:], strict=False):
+        for start, end in itertools.pairwise(events):
             milliseconds = ctypes.c_float()
             self._call("cuEventElapsedTime", ctypes.byref(milliseconds), start, end)
             result.append(milliseconds.value / 1e3)

@@ -1,0 +1,200 @@
+"""The GPU kernels' programs on the host: the same indices and arithmetic as on a GPU.
+
+cc/cuda/testing/emulator.cc runs the block programs of cc/cuda thread by thread. Promised: the
+bounds of the CPU backend; the same bits for any order of threads and blocks, any alignment, and in
+place; no access outside the arrays; nothing read that was not written.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import pathlib
+import shutil
+import sys
+
+import c_abi
+import numpy as np
+import pytest
+from c_abi import Problem, Result
+from test_cpu import VIEWS as CPU_VIEWS
+from test_cpu import assert_close, make_problem
+
+from tf_bn_ops._op_table import DTYPES
+
+PROT_NONE = 0
+# A thread at a time takes long: large views only where they take another way.
+VIEWS = [view for view in CPU_VIEWS if np.prod(view) <= 200_000] + [(3, 2, 8200), (2, 2000, 3)]
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+@pytest.fixture(scope="module")
+def emulator(repo_root: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    sys.path.insert(0, str(repo_root / "tools" / "gpu"))
+    import driver
+
+    lib = ctypes.CDLL(str(driver.build_emulator(tmp_path_factory.mktemp("emulator"))))
+    lib.tfbn_emulate_workspace.restype = ctypes.c_int64
+    lib.tfbn_emulate_workspace.argtypes = [*[ctypes.c_int64] * 3, ctypes.c_int32]
+    lib.tfbn_emulate.argtypes = [
+        ctypes.POINTER(c_abi.Args),
+        ctypes.c_void_p,
+        ctypes.c_uint32,
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+    ]
+    return lib
+
+
+def emulate(
+    lib: ctypes.CDLL,
+    p: Problem,
+    *,
+    seed: int = 0,
+    x_backprop: np.ndarray | None = None,
+    **overrides: int,
+) -> Result:
+    """One call on the emulator; `seed` other than 0 shuffles threads and blocks."""
+    out = np.full_like(p.x, np.nan) if x_backprop is None else x_backprop
+    result = Result(out, np.full_like(p.scale, np.nan), np.full_like(p.scale, np.nan))
+    args = c_abi.args_of(p, result, **overrides)
+    workspace = np.full(
+        lib.tfbn_emulate_workspace(args.outer, args.channels, args.inner, args.dtype) // 8 + 1,
+        np.nan,
+    )
+    error = ctypes.create_string_buffer(512)
+    assert lib.tfbn_emulate(args, workspace.ctypes.data, seed, error, len(error)) == 0, error.value
+    return result
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("view", VIEWS)
+def test_right_and_the_same_in_any_order(emulator, view, is_training, dtype):
+    problem = make_problem(view, dtype, is_training=is_training)
+    result = emulate(emulator, problem)
+    assert_close(result, problem, dtype)
+    if np.prod(view) < 20_000:
+        assert emulate(emulator, problem, seed=7).bits() == result.bits()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("view", [(100, 3, 1), (300, 40, 1), (9, 5, 49), (2, 3, 9000)])
+def test_inverse_standard_deviation_in_the_place_of_the_variance(emulator, view, dtype):
+    problem = make_problem(view, dtype)
+    rstd = 1 / np.sqrt(problem.variance.astype(np.float64) + problem.epsilon)
+    given = make_problem(view, dtype)
+    given.variance = rstd.astype(problem.variance.dtype)
+    result = emulate(emulator, given, variance_is_rstd=1)
+    # The same problem with the variance that belongs to the rounded rstd.
+    given.variance = (given.variance.astype(np.longdouble) ** -2).astype(np.longdouble)
+    given.epsilon = 0.0
+    assert_close(result, given, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("view", [(61, 5, 1), (61, 48, 1), (3, 5, 1300), (9, 5, 49), (5, 3, 2)])
+def test_any_alignment_and_in_place(emulator, view, is_training, dtype):
+    def shifted(array: np.ndarray, offset: int) -> np.ndarray:
+        store = np.zeros(array.nbytes + 64 + 16 * array.itemsize, np.uint8)
+        start = -store.ctypes.data % 64 + offset * array.itemsize
+        copy = store[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+        copy[...] = array
+        return copy
+
+    original = make_problem(view, dtype, is_training=is_training)
+    want = emulate(emulator, original).bits()
+    for offsets in [(0, 0, 0), (1, 0, 0), (0, 3, 0), (0, 0, 1), (5, 5, 5), (1, 2, 3), (7, 7, 6)]:
+        p = make_problem(view, dtype, is_training=is_training)
+        p.y_backprop = shifted(original.y_backprop, offsets[0])
+        p.x = shifted(original.x, offsets[1])
+        out = shifted(np.zeros_like(original.x), offsets[2])
+        assert emulate(emulator, p, x_backprop=out, seed=3).bits() == want
+        assert emulate(emulator, p, x_backprop=p.x, seed=5).bits() == want
+        p.x = shifted(original.x, offsets[1])
+        assert emulate(emulator, p, x_backprop=p.y_backprop).bits() == want
+
+
+def at_the_end_of_a_page(array: np.ndarray) -> np.ndarray:
+    """A copy that ends where memory ends: reading on ends the process."""
+    page = mmap.PAGESIZE
+    size = -(-array.nbytes // page) * page
+    memory = mmap.mmap(-1, size + 2 * page)
+    whole = np.frombuffer(memory, np.uint8)
+    libc = ctypes.CDLL(None, use_errno=True)
+    start = whole.ctypes.data
+    for guard in (start, start + page + size):
+        assert libc.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(page), PROT_NONE) == 0
+    end = page + size
+    copy = whole[end - array.nbytes : end].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("view", [(61, 5, 1), (61, 48, 1), (3, 5, 1300), (9, 5, 49), (1, 1, 1)])
+def test_nothing_outside_the_arrays_is_touched(emulator, view, dtype):
+    for is_training in (True, False):
+        problem = make_problem(view, dtype, is_training=is_training)
+        want = emulate(emulator, problem).bits()
+        for name in ("y_backprop", "x", "scale", "mean", "variance"):
+            setattr(problem, name, at_the_end_of_a_page(getattr(problem, name)))
+        out = at_the_end_of_a_page(problem.x)
+        assert emulate(emulator, problem, x_backprop=out).bits() == want
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("view", VIEWS)
+def test_sums_of_small_integers_are_exact(emulator, view, dtype):
+    rng = np.random.default_rng(list(view))
+    problem = make_problem(view, dtype)
+    problem.y_backprop = rng.integers(-3, 4, view).astype(problem.x.dtype)
+    problem.x = rng.integers(-3, 4, view).astype(problem.x.dtype)
+    problem.mean = rng.integers(-2, 3, view[1]).astype(problem.mean.dtype)
+    problem.variance = np.full_like(problem.variance, 2)
+    result = emulate(emulator, problem, variance_is_rstd=1)
+    dy = problem.y_backprop.astype(int)
+    centered = problem.x.astype(int) - problem.mean.astype(int)[:, np.newaxis]
+    np.testing.assert_array_equal(result.offset_backprop, dy.sum((0, 2)))
+    np.testing.assert_array_equal(result.scale_backprop, 2 * (dy * centered).sum((0, 2)))
+
+
+@pytest.mark.parametrize("view", [(0, 3, 1), (5, 3, 0), (4, 0, 2)])
+def test_empty_views_give_zero_sums(emulator, view):
+    result = emulate(emulator, make_problem(view))
+    assert not result.scale_backprop.any() and not result.offset_backprop.any()
+
+
+def geometry(lib: ctypes.CDLL, view: tuple[int, int, int], dtype: str) -> dict[str, int]:
+    names = ("grid", "lanes", "channels", "item_lanes", "fold", "steps", "items", "blocks")
+    out = (ctypes.c_int64 * len(names))()
+    lib.tfbn_emulate_geometry(
+        *map(ctypes.c_int64, view), ctypes.c_int32(c_abi.DTYPE_CODES[dtype]), out
+    )
+    return dict(zip(names, out, strict=True))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_large_views_fill_a_large_device(emulator, dtype):
+    """Few and many channels, both layouts, ResNet-50's and huge ones: enough blocks and threads."""
+    resnet = [(112, 64), (56, 64), (56, 256), (28, 512), (14, 1024), (7, 2048), (7, 512)]
+    views = [(256 * s * s, c, 1) for s, c in resnet] + [(256, c, s * s) for s, c in resnet]
+    views += [
+        (1 << 22, 3, 1),
+        (1 << 16, 3, 49),
+        (1, 1, 1 << 24),
+        (8, 1 << 20, 1),
+        (1 << 24, 129, 2),
+    ]
+    views += [(1 << 31, 2, 1), (2, 3, 1 << 31)]
+    for view in views:
+        g = geometry(emulator, view, dtype)
+        assert g["lanes"] * g["channels"] * g["item_lanes"] <= 256
+        assert g["lanes"] * g["channels"] * g["item_lanes"] > 256 * 3 // 4, (view, g)
+        assert 256 <= g["grid"] < 1 << 31, (view, g)
+        assert g["blocks"] <= 1024
+        workspace = emulator.tfbn_emulate_workspace(*view, c_abi.DTYPE_CODES[dtype])
+        assert workspace <= view[1] * (16 * g["blocks"] * g["fold"] + 48)
+        assert g["fold"] <= 8

@@ -1,0 +1,191 @@
+"""The GPU build, checked without a GPU: compiles, links, loads beside TensorFlow for the CPU.
+
+Skipped where there is no nvcc. One architecture is compiled here, and the spill report read; make
+gpu compiles all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from build_helpers import copy_tree, make, run
+
+NVCC = os.environ.get("NVCC", "nvcc")
+pytestmark = pytest.mark.skipif(
+    not all(map(shutil.which, ("make", "g++", "nm", NVCC))), reason="needs make, g++, nm and nvcc"
+)
+ARCH = "80"
+# Bytes of registers that a kernel may lay aside in local memory: none of its loops may.
+ALLOWED_SPILLS = 0
+# Element types by kernel: 4 types; the statistics' type is looked at when the kernel runs.
+REDUCE_KERNELS, APPLY_KERNELS, FINISH_KERNELS = 4 * 2 * 3, 4 * 2 * 2, 2
+# The spill report of every kernel goes to stderr.
+NVCC_VARIABLES = (f"NVCC={NVCC}", "NVCCFLAGS=-Xptxas=-v")
+
+REGISTERED = """
+import sys
+import tensorflow as tf
+from tensorflow.python.framework import dtypes, kernels
+import tf_bn_ops
+tf_bn_ops.load()
+from tf_bn_ops._op_table import OPS
+for name in [op.registered_name for op in OPS.values()]:
+    found = {"CPU": set(), "GPU": set()}
+    for kernel in kernels.get_registered_kernels_for_op(name).kernel:
+        (types,) = [c.allowed_values.list.type for c in kernel.constraint if c.name == "T"]
+        found[kernel.device_type].update(dtypes.as_dtype(t).name for t in types)
+    print(name, sorted(found["CPU"]) == sorted(found["GPU"]), len(found["GPU"]))
+x = tf.random.normal([2, 3, 3, 4])
+one = tf.ones([4])
+print(tf_bn_ops.fused_batch_norm_grad(x, x, one, 0 * one, one)[0].shape)
+"""
+
+
+@pytest.fixture(scope="module")
+def tree(repo_root: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A copy of the checkout, built with GPU kernels for one architecture."""
+    copy = copy_tree(repo_root, tmp_path_factory.mktemp("gpu") / "tree")
+    result = make(copy, "gpu", f"CUDA_ARCHS={ARCH}", *NVCC_VARIABLES)
+    assert result.returncode == 0, result.stdout + result.stderr
+    (copy / "ptxas.txt").write_text(result.stdout + result.stderr)
+    return copy
+
+
+def test_kernels_do_not_spill(tree):
+    report = (tree / "ptxas.txt").read_text()
+    kernels = re.findall(
+        r"Function properties for (\S+)\n\s+(\d+) bytes stack frame, (\d+) bytes spill stores, "
+        r"(\d+) bytes spill loads",
+        report,
+    )
+    for kind, count in (
+        ("ReduceKernel", REDUCE_KERNELS),
+        ("ApplyKernel", APPLY_KERNELS),
+        ("FinishKernel", FINISH_KERNELS),
+    ):
+        assert sum(kind in name for name, *_ in kernels) == count
+    for name, _, stores, loads in kernels:
+        assert int(stores) + int(loads) <= ALLOWED_SPILLS, name
+
+
+def test_the_library_needs_no_cuda_to_load(tree):
+    for library in ("libtf_bn_ops.so", "libtf_bn_ops_core.so"):
+        path = str(tree / "tf_bn_ops" / "lib" / library)
+        symbols = run(["nm", "-D", "--undefined-only", path], tree).stdout
+        assert not re.search(r"\b_*(cuda|cu[A-Z])", symbols), symbols
+        assert "libcuda" not in run(["readelf", "-d", path], tree).stdout
+        exported = run(["nm", "-D", "--defined-only", path], tree).stdout
+        names = [line.split()[-1] for line in exported.splitlines()]
+        assert all(name.startswith("tfbn_") for name in names), names
+
+
+def test_all_ops_have_gpu_kernels_and_the_cpu_works_on(tree):
+    result = run([sys.executable, "-c", REGISTERED], tree, TF_CPP_MIN_LOG_LEVEL="3")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [
+        "TfBnOps>FusedBatchNormGrad True 1",
+        "TfBnOps>FusedBatchNormGradV2 True 3",
+        "TfBnOps>FusedBatchNormGradV3 True 3",
+        "TfBnOps>BatchNormTrainingBackprop True 4",
+        "(2, 3, 3, 4)",
+    ]
+
+
+def test_the_c_abi_fails_with_a_sentence_where_there_is_no_gpu(tree):
+    code = """
+import ctypes, sys
+lib = ctypes.CDLL("tf_bn_ops/lib/libtf_bn_ops_core.so")
+size, error = ctypes.c_int64(), ctypes.create_string_buffer(256)
+wide = [ctypes.c_int64(n) for n in (8, 3, 49)]
+room = ctypes.c_size_t(256)
+print(lib.tfbn_cuda_workspace(*wide, 0, ctypes.byref(size), error, room), size.value)
+print(lib.tfbn_cuda_workspace(*wide, 7, ctypes.byref(size), error, room))
+print(error.value.decode())
+print(lib.tfbn_cuda_batch_norm_grad(None, None, ctypes.c_int64(), None, error, room))
+print(error.value.decode())
+sys.path[:0] = ["tools/gpu"]
+import driver
+p = [ctypes.create_string_buffer(8192) for _ in driver.POINTERS]
+address = [ctypes.addressof(b) // 16 * 16 + 16 for b in p]
+args = driver.Args(8, 3, 49, 0, 0, 1, 1, 0.0, *address)
+workspace = ctypes.create_string_buffer(size.value + 8)
+call = lambda n: lib.tfbn_cuda_batch_norm_grad(
+    ctypes.byref(args), ctypes.c_void_p(ctypes.addressof(workspace) // 8 * 8 + 8),
+    ctypes.c_int64(n), None, error, ctypes.c_size_t(256))
+print(call(size.value - 1), error.value.decode().replace(str(size.value), "N"))
+args.x += 2
+print(call(size.value), error.value.decode())
+args.x -= 2
+try:
+    ctypes.CDLL("libcuda.so.1")
+    print("GPU")
+except OSError:
+    print(call(size.value), error.value.decode().split(":")[0])
+"""
+    result = run([sys.executable, "-c", code], tree)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert re.fullmatch(r"0 \d+", lines[0])
+    assert lines[1:7] == [
+        "1",
+        "dtype must be one of the TFBN_ element types",
+        "1",
+        "args must not be NULL",
+        "1 workspace must have the N bytes that tfbn_cuda_workspace asks for",
+        "1 y_backprop, x and x_backprop must be aligned to their element type",
+    ]
+    assert lines[7] in ("GPU", "1 CUDA refused to launch")
+
+
+def test_build_info_names_cuda(tree):
+    info = json.loads((tree / "tf_bn_ops" / "lib" / "build_info.json").read_text())
+    assert re.fullmatch(r"\d+\.\d+", info["cuda"]["version"])
+    assert info["cuda"]["archs"] == [ARCH]
+    assert info["cuda"]["ptx"] == ARCH
+
+
+def test_the_choice_stays_until_it_is_taken_back(tree):
+    assert make(tree, "-q", *NVCC_VARIABLES).returncode == 0, (
+        "make after make gpu keeps the GPU kernels"
+    )
+    result = make(tree, "GPU=")
+    assert result.returncode == 0, result.stderr
+    info = json.loads((tree / "tf_bn_ops" / "lib" / "build_info.json").read_text())
+    assert info["cuda"] is None
+    assert make(tree, "-q").returncode == 0, "and make GPU= ends it"
+    symbols = run(["nm", "-D", str(tree / "tf_bn_ops" / "lib" / "libtf_bn_ops_core.so")], tree)
+    assert "tfbn_cuda" not in symbols.stdout
+
+
+def test_a_missing_nvcc_is_one_sentence(repo_root):
+    result = make(repo_root, "-n", "all", "GPU=1", "NVCC=/nowhere/nvcc")
+    assert result.returncode != 0
+    assert (
+        "the CUDA compiler '/nowhere/nvcc' does not run: install the CUDA toolkit" in result.stderr
+    )
+
+
+def test_scripts_for_a_gpu_machine_skip_without_one(repo_root):
+    try:
+        subprocess.run(["nvidia-smi"], check=True, capture_output=True)
+        pytest.skip("there is a GPU")
+    except (OSError, subprocess.CalledProcessError):
+        pass
+    for name in ("test", "bench"):
+        result = run([sys.executable, f"tools/gpu/{name}.py", "--library=none"], repo_root)
+        assert result.returncode == 0, result.stderr
+        assert re.match(rf"gpu-{name}: skipped, .*; nothing was \w+\.\n", result.stdout)
+
+
+def test_scripts_for_a_gpu_machine_run_on_the_emulator(repo_root):
+    for name in ("test", "bench"):
+        result = run([sys.executable, f"tools/gpu/{name}.py", "--emulated", "--quick"], repo_root)
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert "FAILED" not in result.stdout
