@@ -18,37 +18,9 @@ import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
 import tf_bn_ops
-from tf_bn_ops import _op_table
-from tf_bn_ops._op_table import DATA_FORMATS, DTYPES, Arg, Op
+from tf_bn_ops._op_table import DATA_FORMATS, DTYPES, OPS
 
 NGRAPH = "BatchNormTrainingBackprop"
-# With nGraph's op in the same terms.
-OPS = {
-    **_op_table.OPS,
-    NGRAPH: Op(
-        name=NGRAPH,
-        registered_name=f"TfBnOps>{NGRAPH}",
-        builtin=None,
-        inputs=(
-            Arg("input", "x"),
-            Arg("gamma", "scale"),
-            Arg("beta", "offset"),
-            Arg("mean", "mean"),
-            Arg("variance", "variance"),
-            Arg("normalized_delta", "y_backprop"),
-        ),
-        outputs=(
-            Arg("input_delta", "x_backprop"),
-            Arg("gamma_delta", "scale_backprop"),
-            Arg("beta_delta", "offset_backprop"),
-        ),
-        attrs={"epsilon": None},
-        dtypes=tuple(DTYPES),
-        statistics_dtypes=None,
-        data_formats=(),
-        ranks=(),
-    ),
-}
 
 
 @dataclasses.dataclass
