@@ -101,6 +101,19 @@ def test_epsilon_keeps_its_double_precision():
     np.testing.assert_allclose(difference, 0.5 * 1e-10 / inputs["variance"], rtol=1e-3)
 
 
+def test_it_runs_when_functions_run_eagerly():
+    inputs = make_inputs((4, 3, 7))
+    want = tf_bn_ops.batch_norm_training_backprop(**inputs, epsilon=2e-3)
+    tf.config.run_functions_eagerly(True)
+    try:
+        got = tf_bn_ops.batch_norm_training_backprop(**inputs, epsilon=3e-3)
+        again = tf_bn_ops.batch_norm_training_backprop(**inputs, epsilon=2e-3)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    np.testing.assert_array_equal(again.input_delta, want.input_delta)
+    assert not np.array_equal(got.input_delta, want.input_delta)
+
+
 def test_beta_does_not_influence_anything():
     inputs = make_inputs((4, 3, 7))
     want = tf_bn_ops.batch_norm_training_backprop(**inputs, epsilon=1e-3)

@@ -268,4 +268,5 @@ def _training_backprop_function(epsilon: float, dtype: Any) -> Any:
     def batch_norm_training_backprop(*tensors: Any) -> Any:
         return _training_backprop_node(*tensors, epsilon, None)
 
-    return batch_norm_training_backprop
+    # Its graph, so that it stays one under tf.config.run_functions_eagerly(True).
+    return batch_norm_training_backprop.get_concrete_function()
