@@ -348,9 +348,15 @@ examples: all $(EXAMPLES)  ## Build the C++ examples and run them
 need = '$(PYTHON)' -c 'import importlib.util as u, sys; sys.exit(u.find_spec("$(1)") is None)' \
   || { echo "error: $(PYTHON) has no $(or $(2),$(1)), which make $@ needs: install it there ($(PYTHON) -m pip install $(or $(2),$(1))), or run make $@ without PYTHON=." >&2; exit 1; }
 
+# Whole files to each worker: their fixtures build things that their tests share. Four at most: each
+# worker holds a TensorFlow.
+TEST_WORKERS := -n $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -lt 4 ] && echo $$n || echo 4) \
+  --dist loadfile
+
 test: all  ## Run the tests; ARGS="-k name -x" is passed on to pytest
 	$(Q)$(call need,pytest)
-	$(Q)'$(PYTHON)' -m pytest $(TESTS) $(ARGS)
+	$(Q)workers=$$('$(PYTHON)' -c 'import xdist' 2>/dev/null && echo '$(TEST_WORKERS)'); \
+	'$(PYTHON)' -m pytest $$workers $(TESTS) $(ARGS)
 
 # The core, which runs without TensorFlow, under AddressSanitizer and UndefinedBehaviorSanitizer.
 # Leaks are not looked for: Python itself would be reported.
