@@ -1,3 +1,5 @@
+// Checks the arguments of the C ABI and makes them the core's.
+
 #include "cc/c_api/args.h"
 
 #include <cstdio>

@@ -1,3 +1,5 @@
+// The C ABI of the CPU backend: checks, then calls cc/cpu.
+
 #include "cc/c_api/tf_bn_ops_c.h"
 
 #include <exception>

@@ -1,3 +1,5 @@
+// Hands tasks out from a counter that the caller and helpers share.
+
 #include "cc/core/parallel.h"
 
 #include <algorithm>

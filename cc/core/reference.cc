@@ -1,3 +1,5 @@
+// The reference: compensated sums in double, one loop.
+
 #include "cc/core/reference.h"
 
 #include <cmath>

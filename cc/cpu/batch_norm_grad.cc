@@ -1,3 +1,5 @@
+// Schedules the tiles of a call over passes and threads.
+
 #include "cc/cpu/batch_norm_grad.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Reads the sizes of the caches from the system, once.
+
 #include "cc/cpu/cache.h"
 
 #include <unistd.h>

@@ -1,3 +1,5 @@
+// The list of CPU implementations and the choice among them.
+
 #include "cc/cpu/implementation.h"
 
 #include <cstdlib>

@@ -1,3 +1,5 @@
+// Lends TensorFlow's thread pool and memory to the CPU backend.
+
 #define EIGEN_USE_THREADS
 #include "cc/kernels/cpu_launch.h"
 

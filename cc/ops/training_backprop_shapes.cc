@@ -1,3 +1,5 @@
+// The shape rules of BatchNormTrainingBackprop and their errors.
+
 #include "cc/ops/training_backprop_shapes.h"
 
 #include <cstdint>

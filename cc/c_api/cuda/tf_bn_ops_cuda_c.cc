@@ -1,3 +1,5 @@
+// The C ABI of the CUDA backend: checks, then calls cc/cuda.
+
 #include "cc/c_api/tf_bn_ops_cuda_c.h"
 
 #include <exception>

@@ -1,3 +1,5 @@
+// Lends TensorFlow's stream and device memory to the GPU backend.
+
 #include "cc/kernels/gpu/gpu_launch.h"
 
 #include "absl/status/status.h"
