@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
+
+from tf_bn_ops import _loader
 
 # Not part of the sources; build/ is copied apart.
 NOT_COPIED = shutil.ignore_patterns(
@@ -88,3 +92,33 @@ def fake_tensorflow(folder: pathlib.Path, version: str, code: str = "") -> None:
     metadata = folder / f"tensorflow_cpu-{version}.dist-info"
     metadata.mkdir()
     (metadata / "RECORD").write_text("tensorflow/__init__.py,,\n")
+
+
+def edit_build_info(folder: pathlib.Path, **changes: object) -> None:
+    """Changes what a copy of the libraries says about itself."""
+    path = folder / _loader.BUILD_INFO
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def package_without_build(folder: pathlib.Path) -> pathlib.Path:
+    """Puts a copy of the package without libraries into `folder`: a checkout that was not built."""
+    source = pathlib.Path(_loader.__file__).parent
+    ignored = shutil.ignore_patterns("lib", "__pycache__")
+    shutil.copytree(source, folder / "tf_bn_ops", ignore=ignored)
+    return folder
+
+
+def tensorflow_without(name: str, folder: pathlib.Path) -> pathlib.Path:
+    """Puts a TensorFlow of links to the installed one into `folder`, all but the file `name`."""
+    spec = importlib.util.find_spec("tensorflow")
+    assert spec is not None and spec.origin is not None
+    installed = pathlib.Path(spec.origin).parent
+    (folder / "tensorflow").mkdir(parents=True)
+    for entry in installed.iterdir():
+        if entry.name not in (name, "python"):
+            (folder / "tensorflow" / entry.name).symlink_to(entry)
+    # The libraries find each other from where they were opened: these are real folders.
+    shutil.copytree(
+        installed / "python", folder / "tensorflow" / "python", copy_function=os.symlink
+    )
+    return folder

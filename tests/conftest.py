@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 
 import pytest
 
@@ -15,3 +16,14 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 def repo_root() -> pathlib.Path:
     """The folder of the checkout that these tests belong to."""
     return pathlib.Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def other_build(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """A copy of the libraries that TF_BN_OPS_LIBRARY names, to be spoiled."""
+    from tf_bn_ops import _loader
+
+    folder = tmp_path / "lib"
+    shutil.copytree(os.path.dirname(_loader.library_path()), folder)
+    monkeypatch.setenv(_loader.LIBRARY_VARIABLE, str(folder))
+    return folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import shutil
@@ -10,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from build_helpers import environment
+from build_helpers import edit_build_info, environment, package_without_build, tensorflow_without
 
 from tf_bn_ops import _loader
 
@@ -19,20 +18,6 @@ def tensorflow_version() -> str:
     import tensorflow as tf
 
     return tf.__version__
-
-
-@pytest.fixture
-def other_build(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """A copy of the libraries that TF_BN_OPS_LIBRARY names, to be spoiled."""
-    folder = tmp_path / "lib"
-    shutil.copytree(os.path.dirname(_loader.library_path()), folder)
-    monkeypatch.setenv(_loader.LIBRARY_VARIABLE, str(folder))
-    return folder
-
-
-def edit_build_info(folder: pathlib.Path, **changes: object) -> None:
-    path = folder / _loader.BUILD_INFO
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 def refusal() -> str:
@@ -103,9 +88,7 @@ def test_another_build_of_the_same_ops_loads(other_build):
 
 def test_missing_library(tmp_path):
     """A copy of the package without lib/, as in a checkout that was not built."""
-    package = tmp_path / "tf_bn_ops"
-    source = pathlib.Path(_loader.__file__).parent
-    shutil.copytree(source, package, ignore=shutil.ignore_patterns("lib", "__pycache__"))
+    package_without_build(tmp_path)
     result = subprocess.run(
         [sys.executable, "-c", "import tf_bn_ops; tf_bn_ops.library_path()"],
         env=environment(PYTHONPATH=str(tmp_path)),
@@ -181,6 +164,41 @@ def test_undefined_symbol(other_build, tmp_path):
     assert "undefined symbol" in message
     assert "gone_since_last_version" in message
     assert "rebuild it" in message
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
+def test_library_that_needs_another_that_is_missing(other_build, tmp_path):
+    """As an op library that was built against a TensorFlow whose libraries have other names."""
+    source = tmp_path / "empty.cc"
+    source.write_text("")
+    framework = tmp_path / "libtensorflow_framework.so.1"
+    library = other_build / _loader.OP_LIBRARY
+    library.unlink()
+    subprocess.run(["g++", "-shared", "-o", framework, source], check=True)
+    subprocess.run(
+        ["g++", "-shared", "-Wl,--no-as-needed", "-o", library, source, framework], check=True
+    )
+    framework.unlink()
+    message = refusal()
+    assert "libtensorflow_framework.so.1: cannot open shared object file" in message
+    assert "rebuild it" in message
+
+
+def test_missing_framework_library(tmp_path):
+    """An installation of TensorFlow that lost the library which the ops link."""
+    broken = tensorflow_without("libtensorflow_framework.so.2", tmp_path)
+    package = pathlib.Path(_loader.__file__).parent.parent
+    result = subprocess.run(
+        [sys.executable, "-c", "from tf_bn_ops import _loader; _loader.load()"],
+        env=environment(PYTHONPATH=os.pathsep.join([str(broken), str(package)])),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    message = result.stderr.splitlines()[-1]
+    assert "LibraryError" in message
+    assert "libtensorflow_framework.so.2: cannot open shared object file" in message
+    assert "pip install --force-reinstall" in message
 
 
 def test_missing_tensorflow(tmp_path):

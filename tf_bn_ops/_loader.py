@@ -21,9 +21,13 @@ OP_LIBRARY = "libtf_bn_ops.so"
 CORE_LIBRARY = "libtf_bn_ops_core.so"
 OVERRIDE_LIBRARY = "libtf_bn_ops_override.so"
 CLIENT_LIBRARY = "libtf_bn_ops_client.so"
+# What every build has beside the op library.
+COMPANIONS = (CORE_LIBRARY, OVERRIDE_LIBRARY, CLIENT_LIBRARY)
+XLA_LIBRARY = "libtf_bn_ops_xla.so"
 BUILD_INFO = "build_info.json"
 
-_REBUILD = (
+# Ends the sentence of most errors.
+REBUILD = (
     "rebuild it with 'make PYTHON=/path/to/this/python' in the source tree, or reinstall it with "
     "'pip install --force-reinstall --no-deps .'"
 )
@@ -34,8 +38,8 @@ class LibraryError(ImportError):
     """The library is missing, or does not fit this environment."""
 
 
-def _folder() -> pathlib.Path:
-    """The folder of the libraries: the package's own, or the one that the variable names."""
+def library_folder() -> pathlib.Path:
+    """The folder of the libraries: the package's own, or the one that TF_BN_OPS_LIBRARY names."""
     chosen = os.environ.get(LIBRARY_VARIABLE)
     if not chosen:
         return pathlib.Path(__file__).resolve().parent / "lib"
@@ -43,7 +47,8 @@ def _folder() -> pathlib.Path:
     return path if path.is_dir() else path.parent
 
 
-def _existing(path: pathlib.Path) -> str:
+def existing(path: pathlib.Path) -> str:
+    """`path` as text, if there is such a file; otherwise a LibraryError that says what to do."""
     if path.is_file():
         return str(path)
     if os.environ.get(LIBRARY_VARIABLE):
@@ -70,8 +75,8 @@ def library_path() -> str:
     chosen = os.environ.get(LIBRARY_VARIABLE)
     if chosen:
         path = pathlib.Path(chosen).expanduser().absolute()
-        return _existing(path / OP_LIBRARY if path.is_dir() else path)
-    return _existing(_folder() / OP_LIBRARY)
+        return existing(path / OP_LIBRARY if path.is_dir() else path)
+    return existing(library_folder() / OP_LIBRARY)
 
 
 def core_library_path() -> str:
@@ -80,7 +85,7 @@ def core_library_path() -> str:
     Raises:
       LibraryError: (an ImportError) if there is no such file.
     """
-    return _existing(_folder() / CORE_LIBRARY)
+    return existing(library_folder() / CORE_LIBRARY)
 
 
 def get_include() -> str:
@@ -107,7 +112,7 @@ def get_lib() -> str:
     Raises:
       LibraryError: (an ImportError) if the client library is not there.
     """
-    return str(pathlib.Path(_existing(_folder() / CLIENT_LIBRARY)).parent)
+    return str(pathlib.Path(existing(library_folder() / CLIENT_LIBRARY)).parent)
 
 
 def build_info() -> dict[str, Any]:
@@ -116,13 +121,13 @@ def build_info() -> dict[str, Any]:
     Raises:
       LibraryError: (an ImportError) if build_info.json is missing or cannot be read.
     """
-    path = _existing(_folder() / BUILD_INFO)
+    path = existing(library_folder() / BUILD_INFO)
     try:
         info = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
         if not isinstance(info, dict) or "tensorflow_version" not in info:
             raise ValueError("it names no tensorflow_version")
     except (OSError, ValueError) as error:
-        raise LibraryError(f"{path} cannot be read ({error}): {_REBUILD}") from error
+        raise LibraryError(f"{path} cannot be read ({error}): {REBUILD}") from error
     return info
 
 
@@ -130,23 +135,30 @@ def _minor(version: str) -> list[str]:
     return version.split(".")[:2]
 
 
+def install_tensorflow() -> str:
+    """What to do where the TensorFlow that the libraries were built for is missing or broken."""
+    info = build_info()
+    name = info.get("tensorflow_distribution", "tensorflow-cpu")
+    minor = ".".join(_minor(str(info["tensorflow_version"])))
+    return f"install or repair it with 'pip install --force-reinstall {name}=={minor}.*'"
+
+
 def _import_tensorflow(built_for: str) -> Any:
     try:
         import tensorflow as tf
     except ImportError as error:
-        wanted = ".".join(_minor(built_for))
         raise LibraryError(
             f"tf_bn_ops was built for TensorFlow {built_for}, and TensorFlow cannot be imported "
-            f"here ({_one_line(error)}): install it with 'pip install tensorflow-cpu=={wanted}.*'"
+            f"here ({_one_line(error)}): {install_tensorflow()}"
         ) from error
     return tf
 
 
-def _check_whole(path: str) -> None:
+def check_whole(path: str) -> None:
     """Refuses a file that ends too early: the dynamic loader would kill the process over it."""
     data = pathlib.Path(path).read_bytes()
     if data[:5] != b"\x7fELF\x02":
-        raise LibraryError(f"{path} is no 64-bit shared library: {_REBUILD}")
+        raise LibraryError(f"{path} is no 64-bit shared library: {REBUILD}")
     try:
         # e_phoff, e_shoff; e_phentsize, e_phnum, e_shentsize, e_shnum; the table of sections is
         # the last thing in the file.
@@ -159,7 +171,7 @@ def _check_whole(path: str) -> None:
     except struct.error:
         end = len(data) + 1
     if end > len(data):
-        raise LibraryError(f"{path} is cut off after {len(data)} bytes: {_REBUILD}")
+        raise LibraryError(f"{path} is cut off after {len(data)} bytes: {REBUILD}")
 
 
 def _one_line(error: BaseException) -> str:
@@ -172,27 +184,35 @@ def override_library_path() -> str:
     Raises:
       LibraryError: (an ImportError) if there is no such file.
     """
-    return _existing(_folder() / OVERRIDE_LIBRARY)
+    return existing(library_folder() / OVERRIDE_LIBRARY)
+
+
+def check_version(path: str, version: str) -> None:
+    """Refuses a library that was built for another minor version than this TensorFlow's."""
+    built_for = str(build_info()["tensorflow_version"])
+    if _minor(version) != _minor(built_for):
+        raise LibraryError(
+            f"{path} was built for TensorFlow {built_for}, but this is TensorFlow {version}: "
+            f"{REBUILD}, or install TensorFlow {'.'.join(_minor(built_for))}"
+        )
+
+
+def check_cxx11_abi(path: str, version: str, flag: int) -> None:
+    """Refuses a library whose std::string is another than that of this TensorFlow."""
+    built_with = build_info().get("cxx11_abi")
+    if built_with is not None and int(built_with) != int(flag):
+        raise LibraryError(
+            f"{path} was built with _GLIBCXX_USE_CXX11_ABI={built_with}, but TensorFlow {version} "
+            f"uses {int(flag)}: {REBUILD}"
+        )
 
 
 def _check_fits(path: str) -> Any:
     """Returns the module tensorflow, or refuses a library that was built for another one."""
-    info = build_info()
-    built_for = str(info["tensorflow_version"])
-    tf = _import_tensorflow(built_for)
-    if _minor(tf.__version__) != _minor(built_for):
-        raise LibraryError(
-            f"{path} was built for TensorFlow {built_for}, but this is TensorFlow "
-            f"{tf.__version__}: {_REBUILD}, or install TensorFlow "
-            f"{'.'.join(_minor(built_for))}"
-        )
-    abi = info.get("cxx11_abi")
-    if abi is not None and int(abi) != int(tf.sysconfig.CXX11_ABI_FLAG):
-        raise LibraryError(
-            f"{path} was built with _GLIBCXX_USE_CXX11_ABI={abi}, but TensorFlow {tf.__version__} "
-            f"uses {int(tf.sysconfig.CXX11_ABI_FLAG)}: {_REBUILD}"
-        )
-    _check_whole(path)
+    tf = _import_tensorflow(str(build_info()["tensorflow_version"]))
+    check_version(path, tf.__version__)
+    check_cxx11_abi(path, tf.__version__, tf.sysconfig.CXX11_ABI_FLAG)
+    check_whole(path)
     return tf
 
 
@@ -202,7 +222,7 @@ def _load_with(load_library: Callable[[str], Any], path: str, tf: Any) -> Any:
     except (tf.errors.OpError, OSError, RuntimeError) as error:
         raise LibraryError(
             f"{path} (built for TensorFlow {build_info()['tensorflow_version']}) cannot be loaded "
-            f"by TensorFlow {tf.__version__}: {_one_line(error)}: {_REBUILD}"
+            f"by TensorFlow {tf.__version__}: {_one_line(error)}: {REBUILD}"
         ) from error
 
 

@@ -68,18 +68,26 @@ def override_builtin_kernels() -> list[OverriddenKernel]:
         return list(_overridden)
 
 
+def check_known(version: str) -> None:
+    """Refuses a TensorFlow whose kernels nobody has looked at.
+
+    Raises:
+      LibraryError: (an ImportError) with what to do instead.
+    """
+    if ".".join(version.split(".")[:2]) not in _KNOWN_TENSORFLOW:
+        raise _loader.LibraryError(
+            f"the kernels of TensorFlow {version} cannot be overridden: known are those of "
+            f"TensorFlow {', '.join(_KNOWN_TENSORFLOW)}; call the ops of tf_bn_ops by their names "
+            "instead, or rewrite graphs with tf_bn_ops.rewrite"
+        )
+
+
 def _override() -> list[OverriddenKernel]:
     path = _loader.override_library_path()
     import tensorflow as tf
     from tensorflow.python.eager import context
 
-    version = ".".join(tf.__version__.split(".")[:2])
-    if version not in _KNOWN_TENSORFLOW:
-        raise _loader.LibraryError(
-            f"the kernels of TensorFlow {tf.__version__} cannot be overridden: known are those of "
-            f"TensorFlow {', '.join(_KNOWN_TENSORFLOW)}; call the ops of tf_bn_ops by their names "
-            "instead, or rewrite graphs with tf_bn_ops.rewrite"
-        )
+    check_known(tf.__version__)
     before = _registered(priority=0)
     _loader.load_kernels(path)
     ours = set(_registered(priority=1))
@@ -114,9 +122,14 @@ def _registered(priority: int) -> list[OverriddenKernel]:
 # ---- The environment variable --------------------------------------------------------------------
 
 
+def requested() -> bool:
+    """Whether TF_BN_OPS_OVERRIDE says so."""
+    return os.environ.get(OVERRIDE_VARIABLE, "").lower() not in ("", "0", "false")
+
+
 def follow_environment() -> None:
     """Overrides as soon as TensorFlow is imported, if TF_BN_OPS_OVERRIDE says so."""
-    if os.environ.get(OVERRIDE_VARIABLE, "").lower() in ("", "0", "false"):
+    if not requested():
         return
     if hasattr(sys.modules.get("tensorflow"), "__version__"):
         override_builtin_kernels()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import datetime
 import functools
 import glob
@@ -12,7 +11,7 @@ import platform
 import re
 from typing import Any
 
-from tf_bn_ops import _loader, _version
+from tf_bn_ops import _cpu, _loader, _version
 
 
 def _read(path: str) -> str:
@@ -71,20 +70,9 @@ def _virtual() -> str:
 
 
 def isa() -> str | None:
-    """The ISA build that the ops use on this processor: the first one that it supports, unless
-    the environment forces another."""
-    forced = os.environ.get("TF_BN_OPS_CPU_ISA")
-    if forced:
-        return f"{forced} (forced)"
-    library = ctypes.CDLL(_loader.core_library_path())
-    library.tfbn_cpu_implementation.restype = ctypes.c_char_p
-    supported = ctypes.c_int(0)
-    index = 0
-    while name := library.tfbn_cpu_implementation(index, ctypes.byref(supported)):
-        if supported.value:
-            return str(name.decode())
-        index += 1
-    return None
+    """The ISA build that the ops use on this processor, and whether the environment forces it."""
+    forced = os.environ.get(_cpu.ISA_VARIABLE)
+    return f"{forced} (forced)" if forced else _cpu.fastest()
 
 
 def describe() -> dict[str, Any]:

@@ -1,0 +1,214 @@
+"""`python -m tf_bn_ops doctor`: each way in which an installation breaks is found and named.
+
+Promised: a line for each thing looked at; one of the state "problem" for each of the loader's
+failures, with what to do; exit status 1 if there is one, 0 otherwise, also with warnings; the same
+as JSON; nothing that kills TensorFlow kills the doctor.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from build_helpers import edit_build_info, environment, package_without_build, tensorflow_without
+
+from tf_bn_ops import _cpu, _loader, _override, doctor
+
+_probe = doctor.probe
+PACKAGE = pathlib.Path(doctor.__file__).parent.parent
+
+
+def run_doctor(
+    *arguments: str, path: tuple[pathlib.Path, ...] = (PACKAGE,), **changes: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tf_bn_ops", "doctor", *arguments],
+        env=environment(PYTHONPATH=os.pathsep.join(map(str, path)), **changes),
+        cwd=path[0],
+        capture_output=True,
+        text=True,
+    )
+
+
+@functools.cache
+def healthy() -> doctor.Probe:
+    """What a child finds with the package's own build; 3 s, so it is done once."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in (_loader.LIBRARY_VARIABLE, _cpu.ISA_VARIABLE):
+            patch.delenv(name, raising=False)
+        return _probe()
+
+
+def problems(findings: list[doctor.Finding]) -> dict[str, str]:
+    return {f.name: f.text for f in findings if f.state == doctor.PROBLEM}
+
+
+def test_all_is_well_here():
+    result = run_doctor("--json")
+    assert (result.returncode, result.stderr) == (0, "")
+    report = json.loads(result.stdout)
+    assert (report["problems"], report["warnings"]) == (0, 0)
+    findings = {f["name"]: f["text"] for f in report["findings"]}
+    import tensorflow as tf
+
+    assert findings["TensorFlow"].startswith(tf.__version__)
+    assert "not installed by pip" not in findings["TensorFlow"]
+    assert findings["library"] == _loader.library_path()
+    assert f"{_cpu.fastest()} is in use" in findings["CPU"]
+    for name in ("Python", "framework library", "build", "ABI: version", "ABI: C++ strings"):
+        assert findings[name]
+    for name in ("ops", "GPU", "XLA", "override", "compiler"):
+        assert findings[name]
+
+
+def test_lines_and_exit_status(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "probe", healthy)
+    assert doctor.main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "everything fits"
+    assert all(line.startswith("ok ") for line in lines[:-2])
+    monkeypatch.setenv(_cpu.ISA_VARIABLE, "reference")
+    assert doctor.main(["doctor"]) == 0, "a warning is no failure"
+    assert capsys.readouterr().out.splitlines()[-1] == "1 warning"
+    monkeypatch.setenv(_cpu.ISA_VARIABLE, "mmx")
+    assert doctor.main(["doctor"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "1 problem"
+
+
+@pytest.mark.parametrize("arguments", [["--jsn"], ["now"]])
+def test_wrong_usage(arguments, capsys):
+    assert doctor.main(["doctor", *arguments]) == 2
+    assert "\n" not in capsys.readouterr().err.rstrip()
+
+
+# ---- The failures of the loader ------------------------------------------------------------------
+
+
+def test_no_library(tmp_path):
+    result = run_doctor("--json", path=(package_without_build(tmp_path),))
+    assert result.returncode == 1, result.stderr
+    found = {f["name"]: f["text"] for f in json.loads(result.stdout)["findings"]}
+    assert "libtf_bn_ops.so does not exist: build it with 'make'" in found["library"]
+    assert "does not exist" in found["ops"]
+
+
+def test_no_library_where_the_variable_points(tmp_path, monkeypatch):
+    monkeypatch.setenv(_loader.LIBRARY_VARIABLE, str(tmp_path / "nowhere.so"))
+    found = problems(doctor.diagnose(healthy()))
+    assert f"set {_loader.LIBRARY_VARIABLE}" in found["library"]
+
+
+def test_wrong_tensorflow_version(other_build):
+    edit_build_info(other_build, tensorflow_version="2.15.1")
+    found = doctor.probe()
+    text = problems(doctor.diagnose(found))
+    assert "was built for TensorFlow 2.15.1, but this is TensorFlow" in text["ABI: version"]
+    assert "make PYTHON=" in text["ABI: version"]
+    assert text["ABI: version"] in text["ops"], "the loader itself refuses with the same sentence"
+
+
+def test_wrong_abi_flag(other_build):
+    assert healthy().tensorflow is not None
+    edit_build_info(other_build, cxx11_abi=1 - healthy().tensorflow["cxx11_abi"])
+    found = problems(doctor.diagnose(healthy()))
+    assert "_GLIBCXX_USE_CXX11_ABI" in found["ABI: C++ strings"]
+    assert "rebuild it" in found["ABI: C++ strings"]
+
+
+@pytest.mark.parametrize("name", [_loader.OP_LIBRARY, *_loader.COMPANIONS])
+def test_truncated_file(other_build, name):
+    library = other_build / name
+    library.write_bytes(library.read_bytes()[:-1000])
+    found = problems(doctor.diagnose(healthy()))
+    assert name in found["library"]
+    assert "is cut off" in found["library"]
+    assert "rebuild it" in found["library"]
+
+
+def test_missing_companion(other_build):
+    (other_build / _loader.OVERRIDE_LIBRARY).unlink()
+    assert "does not exist" in problems(doctor.diagnose(healthy()))["library"]
+
+
+def test_missing_framework_library(tmp_path):
+    broken = tensorflow_without("libtensorflow_framework.so.2", tmp_path)
+    result = run_doctor(path=(broken, PACKAGE))
+    assert result.returncode == 1, result.stderr
+    (line,) = (line for line in result.stdout.splitlines() if " TensorFlow " in line[:20])
+    assert line.startswith("problem")
+    assert "libtensorflow_framework.so.2: cannot open shared object file" in line
+    assert "pip install --force-reinstall" in line
+
+
+def test_unreadable_build_info(other_build):
+    (other_build / _loader.BUILD_INFO).write_text("{")
+    assert "cannot be read" in problems(doctor.diagnose(healthy()))["build"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "words"),
+    [
+        ({"machine": "pdp11"}, doctor.PROBLEM, "pdp11, by"),
+        ({"version": "0.0.1"}, doctor.WARNING, "but the Python files are version"),
+    ],
+)
+def test_build_for_something_else(other_build, changes, state, words):
+    edit_build_info(other_build, **changes)
+    (build,) = (f for f in doctor.diagnose(healthy()) if f.name == "build")
+    assert build.state == state
+    assert words in build.text
+    assert "rebuild it" in build.text
+
+
+def test_a_death_of_tensorflow_is_reported(tmp_path, monkeypatch):
+    """As of a TensorFlow that was built for instructions which the processor lacks."""
+    (tmp_path / "tensorflow.py").write_text(
+        "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
+    )
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    found = doctor.probe()
+    assert found.tensorflow is None
+    assert found.import_error == "the process ended with SIGILL"
+
+
+# ---- What the environment and the machine change -------------------------------------------------
+
+
+def test_slower_instructions_than_need_be(monkeypatch):
+    monkeypatch.setenv(_cpu.ISA_VARIABLE, "reference")
+    (cpu,) = (f for f in doctor.diagnose(healthy()) if f.name == "CPU")
+    assert cpu.state == doctor.WARNING
+    assert f"unset it to get {_cpu.fastest()}" in cpu.text
+
+
+def test_gpus_without_kernels(other_build):
+    facts = {**(healthy().tensorflow or {}), "gpus": ["GPU:0"]}
+    with_gpu = doctor.Probe(tensorflow=facts)
+    edit_build_info(other_build, cuda=None)
+    (gpu,) = (f for f in doctor.diagnose(with_gpu) if f.name == "GPU")
+    assert gpu.state == doctor.WARNING
+    assert "make gpu" in gpu.text
+    edit_build_info(other_build, cuda={"version": "13.0", "archs": ["80", "90"], "ptx": "90"})
+    (gpu,) = (f for f in doctor.diagnose(with_gpu) if f.name == "GPU")
+    assert gpu.state == doctor.OK
+    assert "sm_80, sm_90" in gpu.text
+
+
+def test_xla_library(other_build):
+    library = other_build / _loader.XLA_LIBRARY
+    library.unlink(missing_ok=True)
+    assert "XLA" not in problems(doctor.diagnose(healthy()))
+    library.write_bytes(b"\x7fELF\x02")
+    assert "is cut off" in problems(doctor.diagnose(healthy()))["XLA"]
+
+
+def test_override_of_an_unknown_tensorflow(monkeypatch):
+    monkeypatch.setenv(_override.OVERRIDE_VARIABLE, "1")
+    monkeypatch.setattr(_override, "_KNOWN_TENSORFLOW", ("2.1",))
+    text = problems(doctor.diagnose(healthy()))["override"]
+    assert "cannot be overridden" in text

@@ -1,0 +1,414 @@
+"""Says what is installed, whether it fits together, and what to do where it does not.
+
+usage: python -m tf_bn_ops doctor [--json]
+
+One line for each thing looked at: ok, warning (it works, but not as well as it could) or problem.
+Exit status: 0 no problem, 1 a problem, 2 wrong usage.
+
+TensorFlow is imported and the ops are loaded and called in a child process: whatever kills it is
+reported here. The checks of the libraries are the loader's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from absl import flags
+
+from tf_bn_ops import _cpu, _loader, _override, _version
+
+OK, WARNING, PROBLEM = "ok", "warning", "problem"
+
+# A first import of TensorFlow from a cold disk can take a minute.
+_PROBE_SECONDS = 300
+
+_FLAGS = flags.FlagValues()
+flags.DEFINE_bool("json", False, "Print one JSON object instead of lines.", flag_values=_FLAGS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One line of the report.
+
+    Attributes:
+      name: what was looked at, in a word or two.
+      state: "ok", "warning" or "problem".
+      text: what was found; for a warning or problem, also what to do.
+    """
+
+    name: str
+    state: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """What a child process found out about TensorFlow and the ops.
+
+    Attributes:
+      tensorflow: version, folder, lib (folder of libtensorflow_framework), cxx11_abi, cuda (was
+        TensorFlow built with it), gpus (names); None if TensorFlow cannot be imported.
+      import_error: why not, in one line.
+      load_error: why the ops cannot be used and what to do, in one sentence; None if they work.
+    """
+
+    tensorflow: dict[str, Any] | None = None
+    import_error: str | None = None
+    load_error: str | None = None
+
+
+# Each step prints a line as soon as it is known, so that a death tells how far it came.
+_PROBE = """
+import json, os, sys
+sys.path[:] = json.loads(sys.argv[1])
+def say(**what): print("doctor:" + json.dumps(what), flush=True)
+def one_line(error): return f"{type(error).__name__}: {' '.join(str(error).split())}"
+try:
+    import tensorflow as tf
+    facts = dict(
+        version=tf.__version__, folder=os.path.dirname(tf.__file__), lib=tf.sysconfig.get_lib(),
+        cxx11_abi=int(tf.sysconfig.CXX11_ABI_FLAG), cuda=bool(tf.test.is_built_with_cuda()),
+        gpus=[gpu.name for gpu in tf.config.list_physical_devices("GPU")])
+except BaseException as error:
+    say(import_error=one_line(error)); sys.exit()
+say(tensorflow=facts)
+try:
+    import numpy as np, tf_bn_ops
+    x = np.arange(8, dtype=np.float32).reshape(2, 2, 2, 1)
+    one = np.ones(1, np.float32)
+    with tf.device("CPU"):
+        out = tf_bn_ops.fused_batch_norm_grad(x, x, one, one, one, is_training=False, epsilon=0.0)
+    # dy = x = 0 ... 7, mean = variance = scale = 1: the frozen formula by hand.
+    expected = (x, np.float32([112]), np.float32([28]))
+    found = (out.x_backprop, out.scale_backprop, out.offset_backprop)
+    wrong = not all(np.array_equal(f, e) for f, e in zip(found, expected))
+    say(load_error="the op computes wrong values" if wrong else None)
+except BaseException as error:
+    refused = type(error).__name__ == "LibraryError"  # Says itself what to do.
+    say(refusal=str(error)) if refused else say(load_error=one_line(error))
+"""
+
+
+def probe() -> Probe:
+    """Imports TensorFlow and calls an op, in a child process."""
+    environment = {
+        **os.environ,
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        # Would replace kernels during the import, and fail there.
+        _override.OVERRIDE_VARIABLE: "",
+    }
+    folder = str(pathlib.Path(__file__).resolve().parent.parent)
+    path = sys.path if folder in sys.path else [*sys.path, folder]
+    try:
+        child = subprocess.run(
+            [sys.executable, "-c", _PROBE, json.dumps(path)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return Probe(import_error=f"it has not come to an end in {_PROBE_SECONDS} s")
+    said: dict[str, Any] = {}
+    for line in child.stdout.splitlines():
+        if line.startswith("doctor:"):
+            said.update(json.loads(line.removeprefix("doctor:")))
+    death = f"the process ended with {_status(child.returncode)}"
+    if "tensorflow" not in said:
+        return Probe(import_error=said.get("import_error", death))
+    wrong = said.get("load_error", death)
+    refusal = said.get("refusal") or (f"{wrong}: {_loader.REBUILD}" if wrong else None)
+    return Probe(tensorflow=said["tensorflow"], load_error=refusal)
+
+
+def _status(returncode: int) -> str:
+    return signal.Signals(-returncode).name if returncode < 0 else f"status {returncode}"
+
+
+def _refusal(check: Callable[[], object]) -> str | None:
+    """The sentence with which a check of the loader refuses, if it does."""
+    try:
+        check()
+    except _loader.LibraryError as error:
+        return str(error)
+    return None
+
+
+def _check_file(path: str) -> None:
+    _loader.check_whole(_loader.existing(pathlib.Path(path)))
+
+
+# ---- The lines, in the order in which they are shown ---------------------------------------------
+
+
+def _package() -> Iterator[Finding]:
+    where = pathlib.Path(__file__).resolve().parent
+    yield Finding("tf_bn_ops", OK, f"{_version.__version__} in {where}")
+    yield Finding("Python", OK, f"{platform.python_version()} ({sys.executable})")
+
+
+def _distribution(folder: str) -> str:
+    """Name and version of the installed package that owns `folder`, as pip lists it."""
+    for name in ("tensorflow", "tensorflow-cpu", "tf-nightly", "tensorflow-intel"):
+        try:
+            found = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if pathlib.Path(str(found.locate_file("tensorflow"))).resolve() == pathlib.Path(folder):
+            return name
+    return "not installed by pip"
+
+
+def _tensorflow(found: Probe) -> Iterator[Finding]:
+    if found.tensorflow is None:
+        try:
+            advice = _loader.install_tensorflow()
+        except _loader.LibraryError:
+            advice = "install the version that the libraries are built for with pip"
+        text = f"cannot be imported ({found.import_error}): {advice}"
+        yield Finding("TensorFlow", PROBLEM, text)
+        return
+    facts = found.tensorflow
+    yield Finding(
+        "TensorFlow",
+        OK,
+        f"{facts['version']} ({_distribution(facts['folder'])}) in {facts['folder']}",
+    )
+    framework = sorted(pathlib.Path(facts["lib"]).glob("libtensorflow_framework.so*"))
+    if framework:
+        yield Finding("framework library", OK, str(framework[0]))
+    else:
+        yield Finding(
+            "framework library",
+            PROBLEM,
+            f"{facts['lib']} has no libtensorflow_framework.so.2, which the ops link: "
+            f"{_loader.install_tensorflow()}",
+        )
+
+
+def _libraries(found: Probe) -> Iterator[Finding]:
+    chosen = os.environ.get(_loader.LIBRARY_VARIABLE)
+    folder = _loader.library_folder()
+    refused = _refusal(_loader.library_path)
+    if refused:
+        yield Finding("library", PROBLEM, refused)
+        return
+    path = _loader.library_path()
+    by = f" (chosen by {_loader.LIBRARY_VARIABLE})" if chosen else ""
+    paths = [path, *(str(folder / name) for name in _loader.COMPANIONS)]
+    checks = [functools.partial(_check_file, one) for one in paths]
+    damage = [refused for refused in map(_refusal, checks) if refused]
+    if damage:
+        yield from (Finding("library", PROBLEM, text) for text in damage)
+        return
+    yield Finding("library", OK, f"{path}{by}")
+
+    refused = _refusal(_loader.build_info)
+    if refused:
+        yield Finding("build", PROBLEM, refused)
+        return
+    info = _loader.build_info()
+    about = (
+        f"version {info.get('version')} for TensorFlow {info['tensorflow_version']}, "
+        f"{info.get('machine')}, by {info.get('compiler')}"
+    )
+    if info.get("machine") not in (None, platform.machine()):
+        yield Finding(
+            "build",
+            PROBLEM,
+            f"{about}, but this machine is {platform.machine()}: {_loader.REBUILD}",
+        )
+    elif info.get("version") != _version.__version__:
+        yield Finding(
+            "build",
+            WARNING,
+            f"{about}, but the Python files are version {_version.__version__}: {_loader.REBUILD}",
+        )
+    else:
+        yield Finding("build", OK, about)
+    if found.tensorflow is not None:
+        version, flag = found.tensorflow["version"], found.tensorflow["cxx11_abi"]
+        refused = _refusal(lambda: _loader.check_version(path, version))
+        built_for = ".".join(str(info["tensorflow_version"]).split(".")[:2])
+        yield Finding(
+            "ABI: version",
+            PROBLEM if refused else OK,
+            refused or f"TensorFlow {version} is a {built_for}, as at build time",
+        )
+        refused = _refusal(lambda: _loader.check_cxx11_abi(path, version, flag))
+        yield Finding(
+            "ABI: C++ strings",
+            PROBLEM if refused else OK,
+            refused or f"_GLIBCXX_USE_CXX11_ABI={flag} on both sides",
+        )
+
+
+def _ops(found: Probe) -> Iterator[Finding]:
+    if found.tensorflow is None:
+        yield Finding(
+            "ops", PROBLEM, "not tried without TensorFlow: repair what is said above first"
+        )
+    elif found.load_error is None:
+        yield Finding("ops", OK, "loaded, called and right on a small tensor")
+    else:
+        yield Finding("ops", PROBLEM, f"cannot be used: {found.load_error}")
+
+
+def _processor() -> Iterator[Finding]:
+    try:
+        built = _cpu.implementations()
+    except _loader.LibraryError as error:
+        yield Finding("CPU", PROBLEM, str(error))
+        return
+    except (OSError, AttributeError) as error:
+        yield Finding(
+            "CPU",
+            PROBLEM,
+            f"{_loader.core_library_path()} cannot be loaded ({error}): {_loader.REBUILD}",
+        )
+        return
+    names = ", ".join(one.name for one in built)
+    usable = [one.name for one in built if one.supported]
+    about = f"built: {names}; of these this processor runs: {', '.join(usable)}"
+    forced = os.environ.get(_cpu.ISA_VARIABLE)
+    if not forced:
+        yield Finding("CPU", OK, f"{usable[0]} is in use ({about})")
+    elif forced not in usable:
+        yield Finding(
+            "CPU",
+            PROBLEM,
+            f"{_cpu.ISA_VARIABLE}={forced} names none that can run ({about}): unset it, or name "
+            "one of those",
+        )
+    elif forced != usable[0]:
+        yield Finding(
+            "CPU",
+            WARNING,
+            f"{forced} is in use because {_cpu.ISA_VARIABLE} says so ({about}): unset it to get "
+            f"{usable[0]}",
+        )
+    else:
+        yield Finding("CPU", OK, f"{forced} is in use, as {_cpu.ISA_VARIABLE} says ({about})")
+
+
+def _gpu(found: Probe) -> Iterator[Finding]:
+    if _refusal(_loader.build_info):
+        return  # Said already.
+    cuda = _loader.build_info().get("cuda")
+    gpus = found.tensorflow["gpus"] if found.tensorflow else []
+    if cuda:
+        archs = ", ".join(f"sm_{arch}" for arch in cuda["archs"])
+        seen = f"TensorFlow sees {len(gpus)} GPU{'' if len(gpus) == 1 else 's'}"
+        yield Finding(
+            "GPU",
+            OK,
+            f"built with CUDA {cuda['version']} for {archs} and PTX of compute_{cuda['ptx']}; "
+            f"{seen}",
+        )
+    elif gpus:
+        yield Finding(
+            "GPU",
+            WARNING,
+            f"not built, but TensorFlow sees {len(gpus)}: build in the source tree with 'make gpu' "
+            "to use them (docs/gpu.md)",
+        )
+    else:
+        yield Finding("GPU", OK, "not built ('make gpu' in the source tree builds it)")
+
+
+def _xla() -> Iterator[Finding]:
+    path = _loader.library_folder() / _loader.XLA_LIBRARY
+    if not path.is_file():
+        yield Finding("XLA", OK, "not built: the ops do not run below jit_compile=True")
+        return
+    refused = _refusal(lambda: _loader.check_whole(str(path)))
+    yield Finding("XLA", PROBLEM if refused else OK, refused or str(path))
+
+
+def _overriding(found: Probe) -> Iterator[Finding]:
+    if not _override.requested():
+        yield Finding("override", OK, f"off ({_override.OVERRIDE_VARIABLE}=1 turns it on)")
+        return
+    on = f"{_override.OVERRIDE_VARIABLE} turns it on"
+    if found.tensorflow is not None:
+        version = found.tensorflow["version"]
+        refused = _refusal(lambda: _override.check_known(version))
+        if refused:
+            yield Finding("override", PROBLEM, f"{on}, but {refused}")
+            return
+    yield Finding("override", OK, on)
+
+
+def _tools() -> Iterator[Finding]:
+    """What building needs; a package that was installed from a wheel needs none of it."""
+    missing = [tool for tool in ("make", "g++") if not shutil.which(tool)]
+    if missing:
+        yield Finding(
+            "compiler",
+            OK,
+            f"no {' and no '.join(missing)} here; only building needs them (Debian/Ubuntu: apt "
+            "install make g++)",
+        )
+        return
+    lines = subprocess.run(["g++", "--version"], capture_output=True, text=True).stdout.splitlines()
+    yield Finding("compiler", OK, f"{lines[0] if lines else 'g++'}; only building needs it")
+
+
+def diagnose(found: Probe) -> list[Finding]:
+    """All findings, in the order in which they are shown; `found` is what `probe()` gave."""
+    return [
+        *_package(),
+        *_tensorflow(found),
+        *_libraries(found),
+        *_ops(found),
+        *_processor(),
+        *_gpu(found),
+        *_xla(),
+        *_overriding(found),
+        *_tools(),
+    ]
+
+
+def main(argv: list[str]) -> int:
+    """Runs the command; returns its exit status."""
+    if any(a in ("-h", "-help", "--help", "--helpfull") for a in argv):
+        print(f"{__doc__}\nflags:\n{_FLAGS.get_help()}")
+        return 0
+    try:
+        _FLAGS.unparse_flags()
+        _FLAGS["json"].value = False
+        rest = _FLAGS(argv)[1:]
+    except flags.Error as error:
+        print(f"{argv[0]}: {error}", file=sys.stderr)
+        return 2
+    if rest:
+        print(f"{argv[0]}: unexpected {rest[0]!r}   (--help says more)", file=sys.stderr)
+        return 2
+    findings = diagnose(probe())
+    counts = {state: sum(f.state == state for f in findings) for state in (WARNING, PROBLEM)}
+    if _FLAGS.json:
+        report = {"problems": counts[PROBLEM], "warnings": counts[WARNING]}
+        print(
+            json.dumps({**report, "findings": [dataclasses.asdict(f) for f in findings]}, indent=2)
+        )
+    else:
+        width = max(len(f.name) for f in findings)
+        for f in findings:
+            print(f"{f.state:8} {f.name:{width}}  {f.text}")
+        words = [
+            f"{count} {word}{'' if count == 1 else 's'}" for word, count in counts.items() if count
+        ]
+        print(f"\n{' and '.join(words) if words else 'everything fits'}")
+    return 1 if counts[PROBLEM] else 0
