@@ -422,10 +422,10 @@ def test_a_dead_worker_is_said_and_started_again(stream_folder, monkeypatch):
         assert set(worker.ask("time", 0.001)) == {"2r1w", "2r"}
         with pytest.raises(workers.CallError, match="AttributeError"):
             worker.ask("nonsense")
-        worker._process.kill()
-        worker._process.wait()
+        worker.process._process.kill()
+        worker.process._process.wait()
         with monkeypatch.context() as patch:  # Found out during the request.
-            patch.setattr(worker._process, "poll", lambda: None)
+            patch.setattr(worker.process._process, "poll", lambda: None)
             with pytest.raises(workers.CallError, match="SIGKILL"):
                 worker.ask("time", 0.001)
         worker.ask("prepare_stream", row, ["2r1w"])

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -21,16 +22,28 @@ def _flip(outputs, inputs):
     return [outputs[0], -outputs[1], *outputs[2:]]
 
 
-def _abort_on_three_channels_and_hang_on_two(outputs, inputs):
+def _fragile(outputs, inputs):
+    """By the number of channels: 3 aborts, 4 allocates without end."""
     channels = inputs["x"].shape[-1]
     if channels == 3:
         sys.stderr.write("about to abort\n")
         sys.stderr.flush()
         os.abort()
-    if channels == 2:
+    if channels == 4:
+        kept = []
+        while True:
+            kept.append(np.empty(1 << 24))  # Never touched: this takes no time.
+    return outputs
+
+
+def _hang_on_three_channels(outputs, inputs):
+    if inputs["x"].shape[-1] == 3:
+        sys.stderr.write("about to hang\n")
+        sys.stderr.flush()
         time.sleep(1000)
     return outputs
 
 
 flipped = _Ops(_flip)
-fragile = _Ops(_abort_on_three_channels_and_hang_on_two)
+fragile = _Ops(_fragile)
+hanging = _Ops(_hang_on_three_channels)

@@ -9,7 +9,16 @@ import sys
 import pytest
 
 from tf_bn_ops import __main__ as commands
-from tf_bn_ops.conformance import cases, cli, fills, real_input, workers
+from tf_bn_ops.conformance import (
+    bounds,
+    cases,
+    cli,
+    divergences,
+    fills,
+    real_input,
+    runner,
+    workers,
+)
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -108,21 +117,51 @@ def test_builtin_passes_as_candidate_and_real_input_runs():
     assert "digits" in result.stdout
 
 
-def test_crash_and_hang_are_the_cases_verdict(monkeypatch):
+FRAGILE = "FusedBatchNormGradV2,float32,NHWC,1x2x2x{},training,normal,batch,eps=0.1,eager,seed=1"
+
+
+def test_crash_and_lack_of_memory_are_the_cases_verdict(monkeypatch):
+    """With the signal and the last output; a new process then answers the next case. Other ways to
+    die are in test_processes.py."""
     monkeypatch.setenv("PYTHONPATH", str(HERE))
-    text = "FusedBatchNormGradV2,float32,NHWC,1x2x2x{},training,normal,batch,eps=0.1,eager,seed=1"
-    aborts, hangs, works = (cases.parse(text.format(channels)) for channels in (3, 2, 1))
-    worker = workers.Worker(workers.Implementation("candidate", "odd_ops:fragile"), timeout=1)
+    worker = workers.Worker(
+        workers.Implementation("candidate", "odd_ops:fragile"), timeout=60, memory=4 << 30
+    )
+    worker.wait_until_ready()
     try:
-        for case, crash in (
-            (aborts, "killed by SIGABRT"),
-            (hangs, "no answer in 1 s"),
-            (works, ""),
+        for channels, crash in (
+            (3, ["killed by SIGABRT", "about to abort"]),
+            (4, ["out of memory (limit 4 GiB)", "MemoryError"]),
+            (1, []),
         ):
+            case = cases.parse(FRAGILE.format(channels))
             worker.submit(case, fills.fill(case))
             answer = worker.collect()
-            assert crash in answer.crash
-            assert bool(crash) == bool(answer.crash)
-            assert bool(answer.outputs) == (case is works), answer
+            assert bool(answer.crash) == bool(crash), answer
+            assert all(words in answer.crash for words in crash), answer.crash
+            assert "about to abort" not in answer.crash or channels == 3
+            assert bool(answer.outputs) == (not crash), answer
     finally:
         worker.close()
+
+
+def test_hang_of_the_candidate_and_crash_of_a_reference_fail_one_case_each(monkeypatch):
+    """A reference that aborts is a divergence, listed or not; the run goes on."""
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    running = [
+        workers.Worker(workers.Implementation("candidate", "odd_ops:hanging"), timeout=5),
+        workers.Worker(workers.Implementation("eigen", "odd_ops:fragile"), timeout=60),
+    ]
+    try:
+        for worker in running:
+            worker.wait_until_ready()
+        chosen = [cases.parse(FRAGILE.format(channels)) for channels in (3, 1)]
+        settings = runner.Settings(bounds.PROFILES["textbook"], divergences.Register([]))
+        first, second = runner.run(chosen, fills.fill, running, settings)
+    finally:
+        for worker in running:
+            worker.close()
+    assert any(f.startswith("crash: no answer in 5 s: about to hang") for f in first.failures)
+    assert any("built-in (eigen): crash: killed by SIGABRT" in f for f in first.failures)
+    assert {"candidate", "eigen"} == set(second.paths)
+    assert not any(path.disagreements for path in second.paths.values())

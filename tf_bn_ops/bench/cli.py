@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import pathlib
 import shlex
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +19,8 @@ import rich.console
 import rich.progress
 from absl import flags
 
-from tf_bn_ops import _loader, _op_table
+from tf_bn_ops import _command, _loader, _op_table
+from tf_bn_ops._command import UsageError
 from tf_bn_ops.bench import (
     docs,
     implementations,
@@ -76,10 +76,6 @@ flags.DEFINE_string(
     "write_docs", None, "Markdown file whose figures are to be replaced by this run's.",
     flag_values=_FLAGS,
 )  # fmt: skip
-
-
-class UsageError(ValueError):
-    """Wrong usage; the message is one sentence that says what to do."""
 
 
 def _chosen(what: str, given: Sequence[str], known: Sequence[str]) -> list[str]:
@@ -263,34 +259,14 @@ def _main(argv: Sequence[str], console: rich.console.Console) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the command.
+    """Runs the command; argv is its name, then flags; returns the exit status."""
 
-    Args:
-      argv: name of the command, then flags.
-
-    Returns:
-      The exit status.
-    """
-    if any(a in ("-h", "-help", "--help", "--helpfull") for a in argv):
-        print(f"{__doc__}\nflags:\n{_FLAGS.get_help()}")
-        return 0
-    try:
-        rest = _FLAGS(list(argv))[1:]
-        if rest:
-            raise UsageError(f"{rest[0]!r} is not a flag of bench; --help lists them")
+    def body() -> int:
         # Tables are wider than the 80 columns that a pipe or log file is taken to have.
         console = rich.console.Console(highlight=False)
         if not console.is_terminal:
             console = rich.console.Console(highlight=False, width=200)
         return _main(argv, console)
-    except (
-        flags.Error,
-        ImportError,
-        UsageError,
-        docs.DocsError,
-        results.ResultsError,
-        shapes.ShapeError,
-        WorkerError,
-    ) as e:
-        print(f"tf_bn_ops bench: {e}", file=sys.stderr)
-        return 2
+
+    errors = (docs.DocsError, results.ResultsError, shapes.ShapeError, WorkerError)
+    return _command.run(argv, __doc__, _FLAGS, body, errors)

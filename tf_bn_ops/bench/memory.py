@@ -14,13 +14,13 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import gc
-import os
 import pathlib
 import re
 import sys
-from multiprocessing.connection import Connection
+from collections.abc import Callable
 from typing import Any
 
+from tf_bn_ops import _processes
 from tf_bn_ops.bench import data, implementations, shapes
 from tf_bn_ops.bench.shapes import Row
 from tf_bn_ops.bench.workers import CallError, Worker
@@ -112,24 +112,10 @@ def measure(
     return measured, failed
 
 
-def _serve(connection: Connection, name: str, threads: int) -> None:
-    try:
-        server = Server(name, threads)
-    except Exception as error:  # The parent has to say it.
-        connection.send(("unusable", f"{error}"))
-        return
-    connection.send(("ready", {}))
-    while True:
-        try:
-            _, *arguments = connection.recv()
-        except EOFError:
-            return
-        try:
-            connection.send(("done", server.extra(*arguments)))
-        except Exception as error:  # An op may raise anything.
-            connection.send(("error", f"{type(error).__name__}: {error}"))
+def _make(name: str, threads: str) -> tuple[dict[str, str], Callable[[Any], Any]]:
+    server = Server(name, int(threads))
+    return {}, lambda request: server.extra(*request[1:])
 
 
 if __name__ == "__main__":
-    _serve(Connection(int(sys.argv[1])), sys.argv[2], int(sys.argv[3]))
-    os._exit(0)  # As in worker.py.
+    _processes.serve(sys.argv, _make)

@@ -1,8 +1,7 @@
 """The process that one implementation runs in: `python -m tf_bn_ops.bench.worker FD NAME THREADS`.
 
-FD is the file descriptor of a pipe, NAME a key of implementations.ENTRIES. First it sends ("ready",
-facts) or ("unusable", a sentence). Then every request, a tuple of a method's name and its
-arguments, gets one reply: ("done", result) or ("error", "Code: message"). It ends with the pipe.
+NAME is a key of implementations.ENTRIES. A request (_processes.py) is a tuple of a method's name
+and its arguments.
 """
 
 from __future__ import annotations
@@ -11,11 +10,12 @@ import gc
 import os
 import sys
 import time
-from multiprocessing.connection import Connection
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from tf_bn_ops import _processes
 from tf_bn_ops.bench import data, implementations
 from tf_bn_ops.bench.shapes import Row
 
@@ -140,30 +140,12 @@ class Server:
         gc.collect()
 
 
-def serve(connection: Connection, name: str, threads: int) -> None:
-    """Answers requests until the other end closes the connection."""
+def _make(name: str, threads: str) -> tuple[dict[str, str], Callable[[Any], Any]]:
     if hasattr(os, "sched_setaffinity"):  # For libraries that have no other way to say it.
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
-    try:
-        server = Server(name, threads)
-        facts = server.facts()
-    except Exception as error:  # Whatever it is, the parent has to say it.
-        connection.send(("unusable", f"{error}"))
-        return
-    connection.send(("ready", facts))
-    while True:
-        try:
-            method, *arguments = connection.recv()
-        except EOFError:
-            return
-        reply: tuple[str, Any]
-        try:
-            reply = ("done", getattr(server, method)(*arguments))
-        except Exception as error:  # An op may raise anything; it is the row's answer.
-            reply = ("error", f"{type(error).__name__}: {error}")
-        connection.send(reply)
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(threads)])
+    server = Server(name, int(threads))
+    return server.facts(), lambda request: getattr(server, request[0])(*request[1:])
 
 
 if __name__ == "__main__":
-    serve(Connection(int(sys.argv[1])), sys.argv[2], int(sys.argv[3]))
-    os._exit(0)  # There is nothing to save, and TensorFlow takes a second to clean up.
+    _processes.serve(sys.argv, _make)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import os
 import pathlib
 import shlex
-import sys
 import time
 from collections.abc import Mapping, Sequence
 
@@ -20,7 +20,8 @@ import rich.console
 import rich.progress
 from absl import flags
 
-from tf_bn_ops import _op_table
+from tf_bn_ops import _command, _op_table
+from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance import (
     bounds,
     cases,
@@ -89,10 +90,11 @@ flags.DEFINE_integer(
     "timeout", 120, "Seconds after which a case counts as hanging.", lower_bound=1,
     flag_values=_FLAGS,
 )  # fmt: skip
-
-
-class UsageError(ValueError):
-    """Wrong usage or a missing part; the message is one sentence that says what to do."""
+flags.DEFINE_float(
+    "memory", None, "GiB that the process of each implementation may have; a case that needs more "
+    "has run out of memory; 0: no limit; without: half of the machine's.",
+    lower_bound=0, flag_values=_FLAGS,
+)  # fmt: skip
 
 
 def _chosen(what: str, given: Sequence[str], known: Sequence[str], short: str = "") -> list[str]:
@@ -171,6 +173,13 @@ def _print_signatures(
             console.print(f"signature of {name}: as mapped, no difference", markup=False)
 
 
+def _memory() -> int:
+    """Bytes that each worker may have; 0: no limit."""
+    if _FLAGS.memory is not None:
+        return int(_FLAGS.memory * 2**30)
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
 def _profile() -> bounds.Profile:
     name = _FLAGS.bounds
     if _FLAGS.library is not None and not _FLAGS["bounds"].present:
@@ -233,7 +242,7 @@ def _run(console: rich.console.Console) -> int:
     ops = {repro.op} if repro else {op for op, *_ in combos}
     if any(_op_table.OPS[op].builtin is None for op in ops):
         implementations.append(workers.AUTODIFF)
-    running = [workers.Worker(i, _FLAGS.timeout) for i in implementations]
+    running = [workers.Worker(i, _FLAGS.timeout, _memory()) for i in implementations]
     try:
         for worker in running:
             worker.wait_until_ready()
@@ -277,34 +286,19 @@ def _run(console: rich.console.Console) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the command.
+    """Runs the command; argv is its name, then flags; returns the exit status."""
 
-    Args:
-      argv: name of the command, then flags.
-
-    Returns:
-      The exit status.
-    """
-    if any(a in ("-h", "-help", "--help", "--helpfull") for a in argv):
-        print(f"{__doc__}\nflags:\n{_FLAGS.get_help()}")
-        return 0
-    try:
-        rest = _FLAGS(list(argv))[1:]
-        if rest:
-            raise UsageError(f"{rest[0]!r} is not a flag of conformance; --help lists them")
+    def body() -> int:
         console = rich.console.Console(highlight=False)
         # A table that wraps is easier to read than one whose numbers are cut off.
         console.width = max(console.width, _TABLE_WIDTH)
         return _run(console)
-    except (
-        flags.Error,
-        ImportError,
-        UsageError,
+
+    errors = (
         cases.CaseError,
         divergences.DivergenceError,
         mapping.MappingError,
         real_input.RealInputError,
         workers.WorkerError,
-    ) as e:
-        print(f"tf_bn_ops conformance: {e}", file=sys.stderr)
-        return 2
+    )
+    return _command.run(argv, __doc__, _FLAGS, body, errors)

@@ -1,11 +1,9 @@
 """The process that runs ops for the harness: `python -m tf_bn_ops.conformance.worker FD OPS [MAP]`.
 
-FD is the file descriptor of a pipe. OPS names what holds the ops, as `module` or
-`module:attribute` (`tensorflow:raw_ops`), or as `library:PATH` of an op library; MAP is then a JSON
-list of mapping.Mapped, whose signatures are compared. First it sends ("ready", facts about itself),
-or ("unusable", a sentence). Then every request, a dict with op, inputs (name -> array), attrs,
-call, and perhaps outputs (their names in the order wanted), gets one reply: ("outputs", [array,
-...]) or ("error", "Code: message"). It ends with the pipe.
+OPS names what holds the ops, as `module` or `module:attribute` (`tensorflow:raw_ops`), or as
+`library:PATH` of an op library; MAP is then a JSON list of mapping.Mapped, whose signatures are
+compared. A request (_processes.py) is a dict with op, inputs (name -> array), attrs, call, and
+perhaps outputs (their names in the order wanted); the result is a list of arrays.
 """
 
 from __future__ import annotations
@@ -13,13 +11,12 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-import traceback
-from multiprocessing.connection import Connection
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from tf_bn_ops import _op_table
+from tf_bn_ops import _op_table, _processes
 from tf_bn_ops.conformance import mapping
 
 LIBRARY_PREFIX = "library:"
@@ -100,32 +97,18 @@ def _signatures(entries: list[dict[str, Any]]) -> dict[str, Any]:
     return {"ops": [entry["like"] for entry in entries], "signatures": differences}
 
 
-def serve(connection: Connection, ops_name: str, mapped: str = "") -> None:
-    """Answers requests until the other end closes the connection."""
+def _make(ops_name: str, mapped: str = "") -> tuple[dict[str, Any], Callable[[Any], Any]]:
     try:
-        ops = find_ops(ops_name)
-        caller = _Caller(ops)
+        caller = _Caller(find_ops(ops_name))
         facts = caller.facts()
         if mapped:
             facts |= _signatures(json.loads(mapped))
-    except Exception as error:  # Whatever it is, the parent has to say it.
-        if not isinstance(error, ImportError):
-            traceback.print_exc()
-        connection.send(("unusable", f"{ops_name} cannot be used: {error}"))
-        return
-    connection.send(("ready", facts))
-    while True:
-        try:
-            request = connection.recv()
-        except EOFError:
-            return
-        reply: tuple[str, Any]
-        try:
-            reply = ("outputs", caller(request))
-        except Exception as error:  # An op may raise anything; it is the case's answer.
-            reply = ("error", _describe(error))
-        connection.send(reply)
+    except Exception as error:
+        # The sentence names what was asked for; an import error needs no trace besides.
+        kind = type(error) if isinstance(error, ImportError) else RuntimeError
+        raise kind(f"{ops_name} cannot be used: {error}") from error
+    return facts, caller
 
 
 if __name__ == "__main__":
-    serve(Connection(int(sys.argv[1])), *sys.argv[2:])
+    _processes.serve(sys.argv, _make, _describe)

@@ -5,34 +5,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import pathlib
-import signal
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Mapping
-from multiprocessing.connection import Pipe
 from typing import Any, Protocol
 
 import numpy as np
 
-from tf_bn_ops import _op_table
+from tf_bn_ops import _op_table, _processes
+from tf_bn_ops._processes import WorkerError
 from tf_bn_ops.conformance.cases import Case
 from tf_bn_ops.conformance.fills import Filled
 from tf_bn_ops.conformance.judge import Answer
 from tf_bn_ops.conformance.mapping import Mapped
 from tf_bn_ops.conformance.worker import LIBRARY_PREFIX
 
-_PACKAGE_PARENT = str(pathlib.Path(__file__).resolve().parents[2])
-# Seconds that TensorFlow may take to start; it takes 3 to 5 on an idle machine.
-_START_TIMEOUT = 180.0
-# Lines of a crashed worker's standard error that go into the report.
-_LAST_LINES = 5
+__all__ = ["Implementation", "Runner", "Worker", "WorkerError"]
 
-
-class WorkerError(RuntimeError):
-    """A worker that cannot start; the message is one sentence."""
+# Errors by which a process says itself that its memory ran out.
+_MEMORY_ERRORS = ("MemoryError", "ResourceExhaustedError")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,48 +135,35 @@ def translated(answer: Answer, case: Case, op: _op_table.Op) -> Answer:
 class Worker:
     """One implementation in one process, which is started again when it dies."""
 
-    def __init__(self, implementation: Implementation, timeout: float = 120.0):
+    def __init__(self, implementation: Implementation, timeout: float = 120.0, memory: int = 0):
         """Starts the process; does not wait for it.
 
         Args:
           implementation: what it runs.
           timeout: seconds that a case may take before it counts as hanging.
+          memory: bytes that the process may have; 0: no limit.
         """
         self.name = implementation.name
-        self.facts: dict[str, Any] = {}
         self._implementation = implementation
         self._timeout = timeout
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115, closed in close()
-        self._ready = self._running = False
-        self._pending_crash = ""
-        self._start()
-
-    def _start(self) -> None:
-        self._connection, theirs = Pipe()
-        self._log.seek(0)
-        self._log.truncate()
-        paths = [_PACKAGE_PARENT, os.environ.get("PYTHONPATH", "")]
-        environment = {
-            "TF_CPP_MIN_LOG_LEVEL": "2",
-            **os.environ,
-            **self._implementation.environment,
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        }
-        command = [sys.executable, "-m", "tf_bn_ops.conformance.worker"]
-        command += [str(theirs.fileno()), self._implementation.ops]
-        if self._implementation.mapped is not None:
-            entries = self._implementation.mapped.values()
-            command.append(json.dumps([dataclasses.asdict(entry) for entry in entries]))
-        self._process = subprocess.Popen(
-            command,
-            env=environment,
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
+        self._answer: Answer | None = None  # Known before `collect`.
+        arguments = [implementation.ops]
+        if implementation.mapped is not None:
+            entries = implementation.mapped.values()
+            arguments.append(json.dumps([dataclasses.asdict(entry) for entry in entries]))
+        level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")
+        self.process = _processes.Process(
+            self.name,
+            "tf_bn_ops.conformance.worker",
+            arguments,
+            {"TF_CPP_MIN_LOG_LEVEL": level, **implementation.environment},
+            memory,
         )
-        theirs.close()
-        self._ready, self._running = False, True
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the process has said about itself; empty before it is ready."""
+        return self.process.facts or {}
 
     def wait_until_ready(self) -> None:
         """Waits for the process to have loaded its ops.
@@ -195,21 +171,7 @@ class Worker:
         Raises:
           WorkerError: it could not.
         """
-        if not self._running:
-            self._start()
-        if self._ready:
-            return
-        try:
-            if not self._connection.poll(_START_TIMEOUT):
-                self._process.kill()
-                raise WorkerError(f"{self.name}: no answer in {_START_TIMEOUT:.0f} s after start")
-            state, content = self._connection.recv()
-        except (EOFError, OSError):
-            raise WorkerError(f"{self.name}: {self._last_words()}") from None
-        if state != "ready":
-            raise WorkerError(content)
-        self.facts = content
-        self._ready = True
+        self.process.wait_until_ready()
 
     def takes(self, case: Case) -> bool:
         """Whether it has an op for the case."""
@@ -219,61 +181,35 @@ class Worker:
         """Sends a case that it takes; the answer is for `collect` to fetch."""
         op = self._implementation.answers_with(case)
         assert op is not None, case
-        self._asked = case, op
+        self._asked, self._answer = (case, op), None
+        mapped = (self._implementation.mapped or {}).get(op.name)
         try:
-            self.wait_until_ready()
-            mapped = (self._implementation.mapped or {}).get(op.name)
-            self._connection.send(request(case, filled, op, mapped))
-        except (OSError, WorkerError) as e:
-            self._pending_crash = f"died before the case: {e}"
+            self.process.wait_until_ready()
+            self.process.send(request(case, filled, op, mapped))
+        except (_processes.Died, WorkerError) as e:
+            self._answer = self._crashed(f"died before the case: {e}")
 
     def collect(self) -> Answer:
         """The answer to the case last submitted; a crash or a hang is one as well."""
-        if self._pending_crash:
-            crash, self._pending_crash = self._pending_crash, ""
-            return self._crashed(crash)
+        if self._answer is not None:
+            return self._answer
         try:
-            if not self._connection.poll(self._timeout):
-                self._process.kill()
-                return self._crashed(f"no answer in {self._timeout:.0f} s")
-            state, content = self._connection.recv()
-        except (EOFError, OSError):
-            return self._crashed(self._last_words())
-        if state != "outputs":
+            state, content = self.process.receive(self._timeout)
+        except _processes.Died as e:
+            return self._crashed(str(e))
+        if state == "error":
+            if content.startswith(_MEMORY_ERRORS):
+                # It lives, but who knows what it still holds.
+                return self._crashed(self.process.out_of_memory(content))
             return Answer(error=content)
         return translated(Answer(outputs=content), *self._asked)
 
     def _crashed(self, how: str) -> Answer:
-        self._connection.close()
-        self._process.kill()
-        self._process.wait()
-        self._running = False
+        """A crash for an answer; a new process gets ready for the next case."""
+        self.process.kill()
+        self.process.start()
         return Answer(crash=how)
-
-    def _last_words(self) -> str:
-        """How the process ended, with the end of its output."""
-        try:
-            status = self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            return "closed its connection without ending"
-        how = f"ended with status {status}"
-        if status < 0:
-            try:
-                how = f"killed by {signal.Signals(-status).name}"
-            except ValueError:
-                how = f"killed by signal {-status}"
-        self._log.seek(0)
-        lines = self._log.read().decode(errors="replace").strip().splitlines()
-        return ": ".join([how, " | ".join(lines[-_LAST_LINES:])]) if lines else how
 
     def close(self) -> None:
         """Ends the process."""
-        self._connection.close()
-        deadline = time.monotonic() + 5
-        while self._process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        self._log.close()
+        self.process.close()

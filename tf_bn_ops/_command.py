@@ -1,0 +1,45 @@
+"""What the subcommands of `python -m tf_bn_ops` have in common: flags, --help, errors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from absl import flags
+
+
+class UsageError(ValueError):
+    """Wrong usage or a missing part; the message is one sentence that says what to do."""
+
+
+def run(
+    argv: Sequence[str],
+    help_text: str | None,
+    values: flags.FlagValues,
+    body: Callable[[], int],
+    errors: tuple[type[Exception], ...] = (),
+) -> int:
+    """Runs a command that takes flags and nothing else.
+
+    Args:
+      argv: "tf_bn_ops COMMAND", then flags.
+      help_text: what --help says before it lists the flags.
+      values: the flags; they hold those given when `body` is called.
+      body: does the work and returns the exit status.
+      errors: what it may raise besides UsageError for the user to read; 2 is the status then.
+
+    Returns:
+      The exit status.
+    """
+    if any(a in ("-h", "-help", "--help", "--helpfull") for a in argv):
+        print(f"{help_text}\nflags:\n{values.get_help()}")
+        return 0
+    try:
+        rest = values(list(argv))[1:]
+        if rest:
+            name = argv[0].split()[-1]
+            raise UsageError(f"{rest[0]!r} is not a flag of {name}; --help lists them")
+        return body()
+    except (flags.Error, ImportError, UsageError, *errors) as error:
+        print(f"{argv[0]}: {error}", file=sys.stderr)
+        return 2
