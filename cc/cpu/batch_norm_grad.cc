@@ -30,9 +30,32 @@ constexpr int64_t kTasksPerThread = 4;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// ---- What depends on the order of the gradient ------------------------------
+
+// Writes the outputs of channel c that are sums.
+void StoreSums(const BatchNormGradArgs& args, const ChannelSums& sums,
+               int64_t c) {
+  StoreFromDouble(args.stat_dtype, args.offset_backprop, c,
+                  SumsOf(sums, FirstOrder::kDySum)[c]);
+  StoreFromDouble(args.stat_dtype, args.scale_backprop, c,
+                  Rstd(args, c) * SumsOf(sums, FirstOrder::kDyXmuSum)[c]);
+}
+
+// The same for a channel without elements.
+void StoreEmptySums(const BatchNormGradArgs& args, int64_t c) {
+  StoreFromDouble(args.stat_dtype, args.offset_backprop, c, 0);
+  StoreFromDouble(args.stat_dtype, args.scale_backprop, c, 0);
+}
+
+// ---- What does not ----------------------------------------------------------
+
+// One call for a gradient of the given order (see kernels.h).
+template <typename Order>
 class Call {
  public:
-  Call(const BatchNormGradArgs& args, const Kernels& kernels, Threads& threads,
+  using Args = typename Order::Args;
+
+  Call(const Args& args, const Kernels<Order>& kernels, Threads& threads,
        void* workspace)
       : args_(args),
         view_(args.view),
@@ -46,13 +69,17 @@ class Call {
         threads_(NumElements(args.view) < kSerialElements ? no_threads_
                                                           : threads),
         sums_(static_cast<double*>(workspace)),
-        coefficients_(sums_ + 2 * view_.channels * blocks_) {
+        coefficients_(sums_ + Order::kNumSums * view_.channels * blocks_) {
     const int64_t bytes =
         NumElements(view_) * static_cast<int64_t>(SizeOf(args.dtype));
-    // Stores go around the cache when the three tensors do not fit in it
-    // anyway, except in place, where the line is in cache already.
-    stream_ = 3 * bytes > LastLevelCacheBytes() &&
-              args.x_backprop != args.y_backprop && args.x_backprop != args.x;
+    // Stores go around the cache when the tensors do not fit in it anyway,
+    // except in place, where the line is in cache already.
+    stream_ =
+        (Order::kInputs + Order::kOutputs) * bytes > LastLevelCacheBytes();
+    const auto tensors = TensorsOf(args);
+    for (const void* out : tensors.out) {
+      for (const void* in : tensors.in) stream_ = stream_ && out != in;
+    }
   }
 
   void Run() {
@@ -119,7 +146,7 @@ class Call {
 
   // What both passes read of one channel.
   int64_t ChannelBytes() const {
-    return 2 * ElementsPerChannel(view_) *
+    return Order::kInputs * ElementsPerChannel(view_) *
            static_cast<int64_t>(SizeOf(args_.dtype));
   }
 
@@ -163,8 +190,8 @@ class Call {
   }
 
   ChannelSums Sums(int64_t b) const {
-    double* const sums = sums_ + 2 * view_.channels * b;
-    return ChannelSums{sums, sums + view_.channels};
+    return ChannelSums{sums_ + Order::kNumSums * view_.channels * b,
+                       view_.channels};
   }
 
   void Reduce(int64_t b, int64_t c0, int64_t c1) const {
@@ -178,66 +205,74 @@ class Call {
   }
 
   // Adds the blocks up, in their order, into those of block 0, and makes of
-  // them the coefficients and the two small outputs.
+  // them the coefficients and the small outputs.
   void Finish(int64_t c0, int64_t c1) const {
+    const int num_sums =
+        args_.is_training ? Order::kNumSums : Order::kNumFrozenSums;
     const ChannelSums total = Sums(0);
     for (int64_t b = 1; b < blocks_; ++b) {
-      const ChannelSums part = Sums(b);
-      for (int64_t c = c0; c < c1; ++c) {
-        total.dy[c] += part.dy[c];
-        total.dy_xmu[c] += part.dy_xmu[c];
+      for (int k = 0; k < num_sums; ++k) {
+        const double* const part = SumsOf(Sums(b), k);
+        double* const sum = SumsOf(total, k);
+        for (int64_t c = c0; c < c1; ++c) sum[c] += part[c];
       }
     }
     if (args_.is_training) {
       coefficients_of_(args_, c0, c1, total, coefficients_);
     }
-    for (int64_t c = c0; c < c1; ++c) {
-      StoreFromDouble(args_.stat_dtype, args_.offset_backprop, c, total.dy[c]);
-      StoreFromDouble(args_.stat_dtype, args_.scale_backprop, c,
-                      Rstd(args_, c) * total.dy_xmu[c]);
-    }
+    for (int64_t c = c0; c < c1; ++c) StoreSums(args_, total, c);
   }
 
-  const BatchNormGradArgs& args_;
+  const Args& args_;
   const View& view_;
   const Partition partition_;
   const int64_t blocks_;
   const int64_t widest_;  // Channels in a tile, at most.
   const int64_t groups_;  // Tiles side by side.
-  const Kernels::Reduce reduce_;
-  const Kernels::Coefficients coefficients_of_;
-  const Kernels::Apply apply_;
+  const typename Kernels<Order>::Reduce reduce_;
+  const typename Kernels<Order>::Coefficients coefficients_of_;
+  const typename Kernels<Order>::Apply apply_;
   NoThreads no_threads_;
   Threads& threads_;
-  double* const sums_;        // [blocks][2][channels]
-  void* const coefficients_;  // [kNumCoefficients][CoefficientStride]
+  double* const sums_;        // [blocks][Order::kNumSums][channels]
+  void* const coefficients_;  // [Order::kNumCoefficients][CoefficientStride]
   bool stream_ = false;
 };
+
+template <typename Order>
+size_t Workspace(const View& view) {
+  const int64_t sums =
+      Order::kNumSums * NumBlocks(MakePartition(view)) * view.channels;
+  const int64_t coefficients =
+      Order::kNumCoefficients * CoefficientStride(view.channels);
+  return static_cast<size_t>(sums + coefficients) * sizeof(double);
+}
+
+// `kernels` may be nullptr: the reference.
+template <typename Order>
+void Run(const typename Order::Args& args, const Kernels<Order>* kernels,
+         void (*reference)(const typename Order::Args&), Threads& threads,
+         void* workspace) {
+  if (NumElements(args.view) == 0) {
+    for (int64_t c = 0; c < args.view.channels; ++c) StoreEmptySums(args, c);
+  } else if (kernels == nullptr) {
+    reference(args);
+  } else {
+    Call<Order>(args, *kernels, threads, workspace).Run();
+  }
+}
 
 }  // namespace
 
 size_t CpuBatchNormGradWorkspace(const View& view) {
-  const int64_t sums = 2 * NumBlocks(MakePartition(view)) * view.channels;
-  const int64_t coefficients =
-      kNumCoefficients * CoefficientStride(view.channels);
-  return static_cast<size_t>(sums + coefficients) * sizeof(double);
+  return Workspace<FirstOrder>(view);
 }
 
 void CpuBatchNormGrad(const BatchNormGradArgs& args,
                       const Implementation& implementation, Threads& threads,
                       void* workspace) {
-  if (NumElements(args.view) == 0) {
-    for (int64_t c = 0; c < args.view.channels; ++c) {
-      StoreFromDouble(args.stat_dtype, args.offset_backprop, c, 0);
-      StoreFromDouble(args.stat_dtype, args.scale_backprop, c, 0);
-    }
-    return;
-  }
-  if (implementation.kernels == nullptr) {
-    ReferenceBatchNormGrad(args);
-    return;
-  }
-  Call(args, *implementation.kernels, threads, workspace).Run();
+  Run(args, implementation.first_order, ReferenceBatchNormGrad, threads,
+      workspace);
 }
 
 }  // namespace tf_bn_ops

@@ -13,7 +13,7 @@
 
 namespace tf_bn_ops {
 
-#define X(name) const Kernels& GetKernels_##name();
+#define X(name) const Kernels<FirstOrder>& FirstOrderKernels_##name();
 TF_BN_OPS_ISA_LIST
 #undef X
 
@@ -50,7 +50,7 @@ std::string Names() {
 
 const std::vector<Implementation>& Implementations() {
   static const auto* const kImplementations = new std::vector<Implementation>{
-#define X(name) {#name, Supports_##name, &GetKernels_##name()},
+#define X(name) {#name, Supports_##name, &FirstOrderKernels_##name()},
       TF_BN_OPS_ISA_LIST
 #undef X
       {"reference", SupportsReference, nullptr},

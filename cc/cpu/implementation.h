@@ -14,8 +14,8 @@ namespace tf_bn_ops {
 struct Implementation {
   const char* name;
   bool (*supported)();  // On this processor.
-  const Kernels*
-      kernels;  // nullptr: the naive reference of cc/core/reference.h.
+  // nullptr: the naive reference of cc/core/reference.h.
+  const Kernels<FirstOrder>* first_order;
 };
 
 // All that this library was built with.

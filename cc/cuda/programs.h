@@ -6,7 +6,7 @@
 // t, then a barrier. Nothing but shared memory lives from one phase to the
 // next.
 //
-// The formulas are those of the CPU (cc/cpu/isa/kernels.cc), operation by
+// The formulas are those of the CPU (cc/cpu/isa/first_order.cc), operation by
 // operation, and nothing is fused (nvcc -fmad=false): a GPU gives the bits that
 // the emulator gives.
 

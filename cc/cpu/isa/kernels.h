@@ -21,25 +21,56 @@ struct Tile {
   int64_t next = 0;
 };
 
-// Per-channel sums, arrays of length `channels` that are indexed by channel.
+// Per-channel sums: arrays of length `channels`, one after the other, that are
+// indexed by channel.
 struct ChannelSums {
-  double* dy;      // sum of y_backprop
-  double* dy_xmu;  // sum of y_backprop * (x - mean)
+  double* first;
+  int64_t channels;
+};
+static inline double* SumsOf(const ChannelSums& sums, int k) {
+  return sums.first + k * sums.channels;
+}
+
+// The tensors of view shape.
+template <int kInputs, int kOutputs>
+struct Tensors {
+  const void* in[kInputs];
+  void* out[kOutputs];
 };
 
-// What x_backprop is made of: arrays in the type that it is computed in (double
-// for float64, else float), one after the other, CoefficientStride apart.
-enum Coefficient : int {
-  kMean,
-  kRstd,
-  // Mean of y_backprop in two parts, so that y_backprop - mean loses nothing to
-  // cancellation when the mean is large against the differences.
-  kDyMean,
-  kDyMeanRest,
-  kXhatDyMean,  // scale_backprop / M
-  kScaleRstd,
-  kNumCoefficients,
+// What driver and kernels have to agree on, for each order of the gradient: the
+// tensors, the sums of the first pass, and the coefficients of the second,
+// arrays in the type that it computes in (double for float64, else float), one
+// after the other, CoefficientStride apart. Frozen, only the first
+// kNumFrozenSums sums are made, and only the coefficients from
+// kFirstFrozenCoefficient on.
+
+struct FirstOrder {
+  using Args = BatchNormGradArgs;
+  enum Input : int { kDy, kX, kInputs };
+  static constexpr int kOutputs = 1;
+  enum Sum : int {
+    kDySum,     // y_backprop
+    kDyXmuSum,  // y_backprop * (x - mean)
+    kNumSums,
+    kNumFrozenSums = kNumSums,
+  };
+  enum Coefficient : int {
+    kMean,
+    kRstd,
+    // Mean of y_backprop in two parts, so that y_backprop - mean loses nothing
+    // to cancellation when the mean is large against the differences.
+    kDyMean,
+    kDyMeanRest,
+    kXhatDyMean,  // scale_backprop / M
+    kScaleRstd,
+    kNumCoefficients,
+    kFirstFrozenCoefficient = kScaleRstd,
+  };
 };
+static inline Tensors<2, 1> TensorsOf(const BatchNormGradArgs& args) {
+  return {{args.y_backprop, args.x}, {args.x_backprop}};
+}
 
 // Elements from one array of coefficients to the next. Arrays are read in whole
 // vectors, so a vector behind each must be readable; and they must not lie a
@@ -50,19 +81,20 @@ static inline int64_t CoefficientStride(int64_t channels) {
   return channels + kPadding;
 }
 
+template <typename Order>
 struct Kernels {
-  // Writes the sums over the tile to sums.dy[c0..c1) and sums.dy_xmu[c0..c1).
-  using Reduce = void (*)(const BatchNormGradArgs&, const Partition&,
-                          const Tile&, const ChannelSums& sums);
+  using Args = typename Order::Args;
+  // Writes the sums over the tile, those of channels [c0, c1).
+  using Reduce = void (*)(const Args&, const Partition&, const Tile&,
+                          const ChannelSums& sums);
   // Writes the coefficients of channels [c0, c1) from the sums over the view;
-  // frozen, only scale * rstd, which needs no sums.
-  using Coefficients = void (*)(const BatchNormGradArgs&, int64_t c0,
-                                int64_t c1, const ChannelSums& sums,
-                                void* coefficients);
-  // Writes x_backprop of the tile. `stream`: store around the cache, for
-  // results that nobody will read from it.
-  using Apply = void (*)(const BatchNormGradArgs&, const Partition&,
-                         const Tile&, const void* coefficients, bool stream);
+  // frozen, those that need no sums.
+  using Coefficients = void (*)(const Args&, int64_t c0, int64_t c1,
+                                const ChannelSums& sums, void* coefficients);
+  // Writes the results of view shape in the tile. `stream`: store around the
+  // cache, for results that nobody will read from it.
+  using Apply = void (*)(const Args&, const Partition&, const Tile&,
+                         const void* coefficients, bool stream);
 
   // Indexed by DType.
   Reduce reduce[kNumDTypes];

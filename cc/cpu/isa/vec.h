@@ -1,5 +1,5 @@
 // The vectors of one instruction set: loads, stores, conversions. All
-// arithmetic in kernels.cc is written with the operators that GCC and Clang
+// arithmetic in this folder is written with the operators that GCC and Clang
 // give to vector types.
 //
 // Included only by translation units of this folder, each of which is compiled
