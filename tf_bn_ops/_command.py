@@ -18,8 +18,9 @@ def run(
     values: flags.FlagValues,
     body: Callable[[], int],
     errors: tuple[type[Exception], ...] = (),
+    files: list[str] | None = None,
 ) -> int:
-    """Runs a command that takes flags and nothing else.
+    """Runs a command that takes flags, and where `files` is given, also other arguments.
 
     Args:
       argv: "tf_bn_ops COMMAND", then flags.
@@ -27,6 +28,7 @@ def run(
       values: the flags; they hold those given when `body` is called.
       body: does the work and returns the exit status.
       errors: what it may raise besides UsageError for the user to read; 2 is the status then.
+      files: gets the arguments that are no flags, before `body` is called.
 
     Returns:
       The exit status.
@@ -36,7 +38,9 @@ def run(
         return 0
     try:
         rest = values(list(argv))[1:]
-        if rest:
+        if files is not None:
+            files += rest
+        elif rest:
             name = argv[0].split()[-1]
             raise UsageError(f"{rest[0]!r} is not a flag of {name}; --help lists them")
         return body()

@@ -12,7 +12,8 @@ docs/conformance.md is its guide. In the order of a run:
   bounds.py             how far from it an answer may be
   judge.py              verdict, errors and evidence of a case
   divergences.py        where TensorFlow is known to disagree with the ops' contract
-  runner.py, report.py  the run and what it prints
+  runner.py             the run
+  reports/              what it leaves behind: what is printed, JSON, JUnit XML, a page
   cli.py                flags
 
 Importing it imports no TensorFlow: only the worker processes do.

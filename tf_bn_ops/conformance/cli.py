@@ -1,6 +1,7 @@
 """Judges the ops of this library against TensorFlow's and a float64 oracle.
 
 usage: python -m tf_bn_ops conformance [flags]
+       python -m tf_bn_ops conformance merge FILE.json ... [--json --junit --html]
 
 Exit status: 0 all cases passed, 1 a case failed, 2 wrong usage or a part that is missing.
 docs/conformance.md explains the report.
@@ -8,13 +9,15 @@ docs/conformance.md explains the report.
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 import importlib
-import itertools
 import os
 import pathlib
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import rich.console
 import rich.progress
@@ -32,15 +35,20 @@ from tf_bn_ops.conformance import (
     runner,
     workers,
 )
-from tf_bn_ops.conformance.report import Report
+from tf_bn_ops.conformance.reports import (
+    environment,
+    merge,
+    shards,
+    terminal,
+)
+from tf_bn_ops.conformance.reports import record as record_lib
 
 # A number of cases that ends within three minutes on two cores, and has every combination of op,
 # dtype, layout and mode with most kinds of values.
 DEFAULT_CASES = 1600
 DEFAULT_SEED = 1
 
-# Columns of the widest table.
-_TABLE_WIDTH = 156
+_COMMAND = "python -m tf_bn_ops conformance"
 
 _FLAGS = flags.FlagValues()
 flags.DEFINE_integer(
@@ -95,6 +103,11 @@ flags.DEFINE_float(
     "has run out of memory; 0: no limit; without: half of the machine's.",
     lower_bound=0, flag_values=_FLAGS,
 )  # fmt: skip
+flags.DEFINE_string(
+    "shard", None, "i/n: runs the i-th of n parts of the cases; merge puts their --json together.",
+    flag_values=_FLAGS,
+)  # fmt: skip
+merge.define_outputs(_FLAGS)
 
 
 def _chosen(what: str, given: Sequence[str], known: Sequence[str], short: str = "") -> list[str]:
@@ -202,7 +215,7 @@ def _replay_command() -> str:
         for value in (_FLAGS.map if name == "map" else [_FLAGS[name].value])
     ]
     quoted = [shlex.quote(flag) for flag in flags_given]
-    return " ".join(["python -m tf_bn_ops conformance", *quoted, "--repro"])
+    return " ".join([_COMMAND, *quoted, "--repro"])
 
 
 class _Input:
@@ -226,7 +239,66 @@ class _Input:
             self._capture.close()
 
 
-def _run(console: rich.console.Console) -> int:
+def _progress(console: rich.console.Console) -> rich.progress.Progress:
+    return rich.progress.Progress(
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.BarColumn(),
+        rich.progress.MofNCompleteColumn(),
+        rich.progress.TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def _circumstances(
+    argv: Sequence[str], candidate: workers.Implementation, facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The fields of the record that say what is run, how and where, but for the shard."""
+    return {
+        "schema": record_lib.VERSION,
+        "command": " ".join([_COMMAND, *map(shlex.quote, argv)]),
+        "replay": _replay_command(),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "settings": {
+            **{name: _FLAGS[name].value for name in ("seed", "cases", "real", "repro", "timeout")},
+            "selection": {name: list(_FLAGS[name].value) for name in ("op", "dtype", "layout")},
+            "bounds": _profile().name,
+        },
+        "versions": environment.versions(facts),
+        "machines": [environment.describe(facts)],
+        "candidate": _judged(candidate, facts),
+    }
+
+
+def _judged(candidate: workers.Implementation, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The field "candidate" of the record."""
+    library = _FLAGS.library
+    if candidate.ops == workers.OWN_OPS:
+        library = importlib.import_module("tf_bn_ops._loader").library_path()
+    mapped = []
+    for entry in (candidate.mapped or {}).values():
+        fatal, other = facts.get("signatures", {}).get(entry.name, ([], []))
+        mapped.append(
+            {
+                "name": entry.name,
+                "like": entry.like,
+                "device": None,
+                "reference_device": None,
+                "oracle": "float64, built in",
+                "tolerances": [],
+                "signature": [*fatal, *other],
+            }
+        )
+    return {
+        "ops": candidate.ops,
+        "digest": environment.digest(pathlib.Path(library)) if library else None,
+        "mapped": mapped,
+    }
+
+
+def _run(console: rich.console.Console, argv: Sequence[str]) -> int:
+    shard = shards.Shard.parse(_FLAGS.shard) if _FLAGS.shard is not None else None
     repro = cases.parse(_FLAGS.repro) if _FLAGS.repro is not None else None
     combos = _combinations()
     known = divergences.Register.load()
@@ -236,6 +308,7 @@ def _run(console: rich.console.Console) -> int:
         combos = [c for c in combos if c[0] in entries and entries[c[0]].claims(*c[1:])]
         if not combos or (repro and candidate.answers_with(repro) is None):
             raise UsageError("no mapped op claims what --op, --dtype, --layout or --repro ask for")
+    merge.check_outputs(_FLAGS)
     started = time.monotonic()
     given = _Input(repro.is_real if repro else _FLAGS.real)
     implementations = [candidate, *workers.REFERENCES]
@@ -249,36 +322,33 @@ def _run(console: rich.console.Console) -> int:
         _print_signatures(console, running[0].facts.get("signatures", {}))
         if not repro:
             combos = _those_that_it_has(combos, running[0].facts["ops"])
-        report = Report(_replay_command(), known, [i.name for i in implementations])
         settings = runner.Settings(_profile(), known)
         if repro:
-            for result in runner.run([repro], given.fill, running, settings):
-                report.add(result)
-                report.print_details(console, result)
+            whole = [repro]
         else:
-            columns = (
-                rich.progress.TextColumn("{task.description}"),
-                rich.progress.BarColumn(),
-                rich.progress.MofNCompleteColumn(),
-                rich.progress.TimeElapsedColumn(),
-            )
-            with rich.progress.Progress(
-                *columns, console=console, transient=True, disable=not console.is_terminal
-            ) as progress:
-                # The capture has been running while TensorFlow started: the wait is short.
-                real = list(given.real().make_cases(combos)) if _FLAGS.real else []
-                chosen = itertools.chain(cases.generate(_FLAGS.cases, _FLAGS.seed, combos), real)
-                task = progress.add_task("conformance", total=_FLAGS.cases + len(real))
-                for result in runner.run(chosen, given.fill, running, settings):
-                    report.add(result)
-                    progress.update(task, advance=1)
-        report.print(console)
-        console.print(
-            f"TensorFlow {running[0].facts['tensorflow']}, seed {_FLAGS.seed}, "
-            f"bounds {_profile().name}, {time.monotonic() - started:.0f} s",
-            highlight=False,
-        )
-        return 0 if report.passed else 1
+            # The capture has been running while TensorFlow started: the wait is short.
+            real = given.real().make_cases(combos) if _FLAGS.real else ()
+            whole = [*cases.generate(_FLAGS.cases, _FLAGS.seed, combos), *real]
+        chosen = (shard or shards.Shard(1, 1)).of(whole, _FLAGS.seed)
+        found = []
+        with _progress(console) as progress:
+            task = progress.add_task("conformance", total=len(chosen))
+            results = runner.run((case for _, case in chosen), given.fill, running, settings)
+            for (index, _), result in zip(chosen, results, strict=True):
+                found.append(record_lib.of_result(index, result))
+                progress.update(task, advance=1)
+                if repro:
+                    terminal.print_details(console, result)
+        record = {
+            **_circumstances(argv, candidate, running[0].facts),
+            "seconds": round(time.monotonic() - started, 3),
+            "shard": dataclasses.asdict(shard) if shard else None,
+            "total": len(whole),
+            "implementations": [i.name for i in implementations],
+            "divergences": record_lib.of_divergences(known),
+            "cases": found,
+        }
+        return merge.report(console, record, _FLAGS)
     finally:
         for worker in running:
             worker.close()
@@ -287,18 +357,17 @@ def _run(console: rich.console.Console) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command; argv is its name, then flags; returns the exit status."""
-
-    def body() -> int:
-        console = rich.console.Console(highlight=False)
-        # A table that wraps is easier to read than one whose numbers are cut off.
-        console.width = max(console.width, _TABLE_WIDTH)
-        return _run(console)
-
+    if argv[1:2] == ["merge"]:
+        return merge.main([f"{argv[0]} merge", *argv[2:]])
     errors = (
         cases.CaseError,
         divergences.DivergenceError,
         mapping.MappingError,
         real_input.RealInputError,
+        record_lib.RecordError,
+        shards.ShardError,
         workers.WorkerError,
     )
-    return _command.run(argv, __doc__, _FLAGS, body, errors)
+    return _command.run(
+        argv, __doc__, _FLAGS, lambda: _run(merge.console(), list(argv)[1:]), errors
+    )

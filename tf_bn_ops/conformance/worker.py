@@ -47,7 +47,10 @@ class _Caller:
 
     def facts(self) -> dict[str, Any]:
         has = [name for name in _op_table.OPS if hasattr(self._ops, name)]
-        return {"tensorflow": self._tf.__version__, "ops": has}
+        devices = self._tf.config.list_physical_devices("GPU")
+        details = [self._tf.config.experimental.get_device_details(d) for d in devices]
+        gpus = [d.get("device_name", "unknown") for d in details]
+        return {"tensorflow": self._tf.__version__, "ops": has, "gpus": gpus}
 
     def __call__(self, request: dict[str, Any]) -> list[np.ndarray]:
         tf = self._tf

@@ -1,0 +1,350 @@
+"""Reports: the record of a run, JSON, JUnit XML, the HTML page, shards and their merger.
+
+Runs go through the command line with NumPy kernels in place of the processes that run TensorFlow.
+"""
+
+import copy
+import html.parser
+import json
+import pathlib
+import re
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import numpy_kernels
+import pytest
+
+from tf_bn_ops.conformance import cli, divergences
+from tf_bn_ops.conformance.reports import junit, page, record, shards, summary
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FLAGS = ("--op=V2,V3", "--noreal", "--cases=42", "--candidate=numpy:kernels")
+# What two runs of the same cases may differ in.
+CIRCUMSTANCES = ("seconds", "date", "command")
+
+
+class _Worker(numpy_kernels.KernelRunner):
+    """A kernel in the role of a process."""
+
+    kernel = numpy_kernels.Kernel
+
+    def __init__(self, implementation, *_, **__):
+        is_candidate = implementation.name == record.CANDIDATE
+        super().__init__(type(self).kernel if is_candidate else numpy_kernels.Kernel)
+        self.name = implementation.name
+        self.facts = {"tensorflow": "0.0", "ops": ["FusedBatchNormGradV2", "FusedBatchNormGradV3"]}
+
+    def wait_until_ready(self):
+        pass
+
+
+class _Wrong(_Worker):
+    kernel = numpy_kernels.ScaleSignFlip
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path, capsys):
+    """Runs the command; returns (exit status, path -> text of the reports, what was printed)."""
+    # Nothing known: NumPy kernels keep to the contract.
+    monkeypatch.setattr(divergences.Register, "load", lambda: divergences.Register([]))
+
+    def go(*flags, worker=_Worker, name="run"):
+        monkeypatch.setattr(cli.workers, "Worker", worker)
+        files = {kind: tmp_path / f"{name}.{kind}" for kind in ("json", "junit", "html")}
+        command = ["tf_bn_ops conformance", *flags, *(f"--{k}={f}" for k, f in files.items())]
+        try:
+            status = cli.main(command)
+        finally:
+            cli._FLAGS.unparse_flags()
+        printed = capsys.readouterr()
+        return status, files, printed.out + printed.err
+
+    return go
+
+
+def _like(record_of_a_run):
+    return {k: v for k, v in record_of_a_run.items() if k not in CIRCUMSTANCES}
+
+
+def test_docs_have_the_fields_of_the_json_file():
+    text = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
+    for name, fields in record.SCHEMA.items():
+        heading = f"`{name}`:" if name else "The file:"
+        rows = "\n".join(f"| `{field}` | {meaning} |" for field, meaning in fields.items())
+        assert f"{heading}\n\n| field | meaning |\n| --- | --- |\n{rows}\n\n" in text, rows
+
+
+def test_json_holds_every_case_and_is_read_back(run):
+    status, files, _ = run(*FLAGS)
+    assert status == 0
+    read = record.load(files["json"])
+    assert record.dumps(read) == files["json"].read_text()
+    assert [case["index"] for case in read["cases"]] == list(range(42))
+    assert read["total"] == 42
+    assert {case["verdict"] for case in read["cases"]} == {record.PASSED}
+    assert read["implementations"] == ["candidate", "onednn", "eigen"]
+    assert read["settings"]["seed"] == cli.DEFAULT_SEED
+    for case in read["cases"]:
+        assert set(case["evidence"]) == {"x_backprop", "scale_backprop", "offset_backprop"}
+        assert set(case["implementations"]) == set(read["implementations"])
+    # Most cases are evidence, or the run would be worth nothing.
+    assert summary.Summary.of(read).total.complete > 21
+
+
+def test_failures_are_in_every_report(run):
+    status, files, printed = run(*FLAGS, worker=_Wrong)
+    assert status == 1
+    read = record.load(files["json"])
+    failed = [case for case in read["cases"] if case["verdict"] == record.VALUES]
+    assert len(failed) > 30
+    case = failed[0]
+    assert "scale_backprop" in case["failures"][0]
+    assert case["implementations"]["candidate"]["outputs"]["scale_backprop"]["bound"] > 1
+    assert case["implementations"]["candidate"]["outputs"]["scale_backprop"]["worst"]
+    assert f"failed ({record.VALUES}): {len(failed)} of 42 cases" in printed
+    replay = f"{read['replay']} {case['case']}"
+    assert "--candidate=numpy:kernels --repro" in replay
+    root = ET.parse(files["junit"]).getroot()
+    assert root.get("failures") == str(len(failed))
+    (element,) = root.findall(f".//testcase[@name='{case['case']}']")
+    assert element.find("failure").get("type") == record.VALUES
+    assert element.find("failure").get("message") == case["failures"][0]
+    for text in (printed, element.find("failure").text, files["html"].read_text()):
+        assert replay in text
+        assert case["failures"][0] in text
+
+
+def test_junit_has_every_case_once_and_counts_them(run):
+    _, files, _ = run(*FLAGS)
+    read = record.load(files["json"])
+    root = ET.parse(files["junit"]).getroot()
+    assert root.tag == "testsuites"
+    names = [element.get("name") for element in root.iter("testcase")]
+    assert sorted(names) == sorted(case["case"] for case in read["cases"])
+    assert root.get("tests") == "42"
+    assert root.get("failures") == root.get("errors") == "0"
+    for suite in root.findall("testsuite"):
+        assert int(suite.get("tests")) == len(suite.findall("testcase"))
+
+
+class _Page(html.parser.HTMLParser):
+    """Checks that elements are closed in order, and collects tags and text."""
+
+    EMPTY = ("meta", "wbr")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.text = [], [], ""
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.EMPTY:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_page_is_whole_and_needs_nothing_from_elsewhere(run):
+    _, files, _ = run(*FLAGS)
+    text = files["html"].read_text()
+    for word in ("http:", "https:", "url(", "@import", "//", " src="):
+        assert word not in text, word
+    parsed = _Page(text)
+    tags = {tag for tag, _ in parsed.tags}
+    assert "script" not in tags and "link" not in tags
+    read = record.load(files["json"])
+    numbers = summary.Summary.of(read)
+    # A strip for every op, dtype, layout and mode, and marks for all three implementations.
+    labels = [attrs.get("aria-label") for tag, attrs in parsed.tags if tag == "svg"]
+    for key in numbers.groups:
+        assert " ".join(key[1:]) in labels
+    assert sum(attrs.get("class") == "mark" for _, attrs in parsed.tags) >= 3 * len(numbers.groups)
+    for said in (
+        "0 of 42 cases failed", "onednn", read["machines"][0]["cpu"], "version of tensorflow",
+        read["command"], "seed", "Known divergences", "Evidence", "Worst cases",
+    ):  # fmt: skip
+        assert said in parsed.text, said
+
+
+def test_names_that_reports_have_never_heard_of_are_shown(run):
+    """Verdicts, implementations, kinds and outputs are data."""
+    _, files, _ = run(*FLAGS)
+    read = record.load(files["json"])
+    case = read["cases"][3]
+    case |= {"verdict": "hang", "failures": ["no <answer> in 7 s\x00"], "kind": "odd"}
+    case["evidence"] = {"log_likelihood": True}
+    case["implementations"] = {
+        "rocm": {
+            "departures": [["hang", "no answer"]],
+            "outputs": {"log_likelihood": {"ulp": 7.0, "bound": 1234.5, "worst": "at [0]"}},
+        }
+    }
+    read["implementations"].append("rocm")
+    root = ET.fromstring(junit.of_record(read))
+    assert root.find(".//testcase/error").get("type") == "hang"
+    assert root.get("errors") == "1"
+    shown = _Page(page.of_record(read)).text
+    for word in ("hang", "rocm", "odd", "log_likelihood", "1.2e3", "no <answer> in 7 s"):
+        assert word in shown, word
+    assert not record.passed(read)
+
+
+def test_rounding_in_the_file_acquits_nobody():
+    assert record._rounded(1.0 + 1e-12) > 1
+    assert record._rounded(1.0) == 1
+    assert record._rounded(0.123456789) == 0.123457
+    assert record._rounded(np.inf) is None
+
+
+def test_merged_shards_are_the_whole_run(run):
+    """Also where cases fail; shards in any order."""
+    _, files, whole_printed = run(*FLAGS, worker=_Wrong, name="whole")
+    whole = record.load(files["json"])
+    parts, total = [], 0
+    for i in (3, 1, 2):
+        _, files, printed = run(*FLAGS, f"--shard={i}/3", worker=_Wrong, name=f"shard{i}")
+        assert f"shard {i} of 3" in printed
+        parts.append(files["json"])
+        total += len(record.load(files["json"])["cases"])
+    assert total == 42
+    status, files, printed = run("merge", *map(str, parts), name="merged")
+    assert status == 1
+    merged = record.load(files["json"])
+    assert _like(merged) == _like(whole)
+    assert "--shard" not in merged["command"]
+    # All that is printed, but for the last line, which has the seconds.
+    assert printed.splitlines()[:-1] == whole_printed.splitlines()[:-1]
+    assert ET.parse(files["junit"]).getroot().get("tests") == "42"
+    # And from one file of a whole run come its other reports.
+    status, again, _ = run("merge", str(files["json"]), name="again")
+    assert status == 1
+    assert again["html"].read_text() == files["html"].read_text()
+
+
+def test_merged_shards_of_a_good_run_pass(run):
+    parts = []
+    for i in (1, 2):
+        status, files, _ = run(*FLAGS, f"--shard={i}/2", name=f"part{i}")
+        assert status == 0
+        parts.append(str(files["json"]))
+    assert run("merge", *parts)[0] == 0
+
+
+def test_shards_are_disjoint_and_balanced():
+    items = list(range(1000))
+    parts = [shards.Shard(i, 7).of(items, seed=5) for i in range(1, 8)]
+    assert sorted(i for part in parts for i, _ in part) == items
+    assert all(part == sorted(part) and all(i == item for i, item in part) for part in parts)
+    assert {len(part) for part in parts} <= {142, 143}
+    # Cases repeat in a rhythm (one of 70 is large): no shard may get all of them.
+    assert all(sum(i % 70 == 33 for i, _ in part) < 8 for part in parts)
+    assert shards.Shard(1, 1).of(items, seed=5) == list(enumerate(items))
+
+
+@pytest.fixture
+def two(run):
+    """The records of two shards of a small run."""
+    flags = ("--op=V2", "--noreal", "--cases=4", "--candidate=numpy:kernels")
+    return [
+        (f"{i}.json", record.load(run(*flags, f"--shard={i}/2", name=str(i))[1]["json"]))
+        for i in (1, 2)
+    ]
+
+
+def _changed(name, change):
+    def apply(pair):
+        pair[1][1][name] = change(pair[1][1][name])
+        return pair
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda pair: [], "nothing to merge"),
+        (lambda pair: pair[:1], "missing: the shards 2/2"),
+        (lambda pair: [pair[0], pair[0]], "1.json and 1.json are both shard 1/2"),
+        (_changed("shard", lambda _: None), "2.json is no shard"),
+        (_changed("shard", lambda _: {"index": 2, "count": 3}), "one of 2 shards, 2.json one of 3"),
+        (_changed("settings", lambda s: {**s, "seed": 9}), "settings: seed 1 and 9"),
+        (_changed("versions", lambda v: {**v, "tensorflow": "1.0"}), "tensorflow '0.0' and '1.0'"),
+        (_changed("candidate", lambda c: {**c, "digest": "f00"}), "digest None and 'f00'"),
+        (_changed("cases", lambda c: c[:1]), "do not hold the 4 cases"),
+    ],
+)  # fmt: skip
+def test_what_is_not_one_run_is_refused(two, change, message):
+    with pytest.raises(shards.ShardError, match=re.escape(message)):
+        shards.merge(change(two))
+
+
+def test_refusal_is_one_sentence_and_status_2(run, tmp_path):
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"schema": 1}')
+    for files, message in (
+        ([], "nothing to merge"),
+        ([str(broken)], "should have the fields"),
+        (["/nowhere.json"], "/nowhere.json is no record"),
+    ):
+        status, _, printed = run("merge", *files)
+        assert status == 2
+        assert message in printed
+        assert len(printed.strip().splitlines()) == 1
+    for flag in ("--shard=3/2", "--shard=0/2", "--shard=x"):
+        status, _, printed = run(*FLAGS, flag)
+        assert status == 2
+        assert "--shard takes i/n" in printed
+
+
+@pytest.mark.parametrize("kind", ["json", "junit", "html"])
+@pytest.mark.parametrize("command", [FLAGS, ("merge",)])
+def test_place_that_cannot_be_written_is_said_before_the_run(command, kind, monkeypatch, capsys):
+    monkeypatch.setattr(cli.workers, "Worker", None)
+    status = cli.main(["tf_bn_ops conformance", *command, f"--{kind}=/proc/none/run"])
+    cli._FLAGS.unparse_flags()
+    assert status == 2
+    assert "cannot write the report /proc/none/run" in capsys.readouterr().err
+
+
+def test_another_version_of_the_format_is_said(run):
+    _, files, _ = run(*FLAGS, "--cases=1")
+    content = json.loads(files["json"].read_text())
+    content["schema"] = 99
+    files["json"].write_text(json.dumps(content))
+    with pytest.raises(record.RecordError, match="format 99, this is for 1"):
+        record.load(files["json"])
+
+
+def test_only_the_whole_run_can_tell_that_a_divergence_is_stale(two):
+    entry = {
+        "name": "gone", "what": "error", "reason": "it was", "machine_dependent": False,
+        "covered": 2, "shown": 0,
+    }  # fmt: skip
+    for _, part in two:
+        part["divergences"] = [dict(entry)]
+        assert record.passed(part)
+    merged = shards.merge(two)
+    assert merged["divergences"] == [{**entry, "covered": 4}]
+    assert not record.passed(merged)
+    assert ET.fromstring(junit.of_record(merged)).get("failures") == "1"
+    assert "stale: 0 of 4" in _Page(page.of_record(merged)).text
+    seen = copy.deepcopy(two)
+    seen[1][1]["divergences"][0]["shown"] = 1
+    assert record.passed(shards.merge(seen))
+
+
+def test_machines_of_a_cluster_are_all_listed(two):
+    two[1][1]["machines"][0]["cpu"] = "another processor"
+    merged = shards.merge(two)
+    assert [m["cpu"] for m in merged["machines"]][1:] == ["another processor"]
+    assert "another processor" in _Page(page.of_record(merged)).text

@@ -1,0 +1,87 @@
+"""Puts the JSON files of a run's shards together, and writes reports of the whole.
+
+usage: python -m tf_bn_ops conformance merge FILE.json ... [--json=PATH --junit=PATH --html=PATH]
+
+The files must be all shards of one run, each once. Prints what the run would have printed. Of one
+file that holds a whole run, it makes the other reports.
+
+Exit status: 0 all cases passed, 1 a case failed, 2 the files do not belong together.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import rich.console
+from absl import flags
+
+from tf_bn_ops import _command
+from tf_bn_ops.conformance.reports import junit, page, shards, terminal
+from tf_bn_ops.conformance.reports import record as record_lib
+
+# Columns of the widest table that is printed.
+_TABLE_WIDTH = 156
+
+# Flag -> (text of the report, what it is).
+_OUTPUTS: Mapping[str, tuple[Callable[[dict[str, Any]], str], str]] = {
+    "json": (record_lib.dumps, "the record of every case, docs/conformance.md describes it"),
+    "junit": (junit.of_record, "JUnit XML for CI systems"),
+    "html": (page.of_record, "one HTML page with tables and plots"),
+}
+
+
+def define_outputs(values: flags.FlagValues) -> None:
+    """Defines the flags that name files for reports."""
+    for name, (_, what) in _OUTPUTS.items():
+        flags.DEFINE_string(name, None, f"Also writes {what}, to this file.", flag_values=values)
+
+
+def console() -> rich.console.Console:
+    """A console for reports: a table that wraps is easier to read than one that is cut off."""
+    result = rich.console.Console(highlight=False)
+    result.width = max(result.width, _TABLE_WIDTH)
+    return result
+
+
+def check_outputs(values: flags.FlagValues) -> None:
+    """Raises record.RecordError where a file that was asked for could not be written."""
+    for name in _OUTPUTS:
+        if values[name].value is not None:
+            record_lib.check_writable(pathlib.Path(values[name].value))
+
+
+def report(to: rich.console.Console, record: dict[str, Any], values: flags.FlagValues) -> int:
+    """Prints a record, writes the files that were asked for, and returns the exit status."""
+    terminal.print_record(to, record)
+    for name, (text, _) in _OUTPUTS.items():
+        if values[name].value is not None:
+            record_lib.write(text(record), pathlib.Path(values[name].value))
+    return 0 if record_lib.passed(record) else 1
+
+
+_FLAGS = flags.FlagValues()
+define_outputs(_FLAGS)
+
+
+def _load(files: Sequence[str]) -> dict[str, Any]:
+    records = [(file, record_lib.load(pathlib.Path(file))) for file in files]
+    if len(records) == 1 and records[0][1]["shard"] is None:
+        return records[0][1]
+    return shards.merge(records)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command; argv is its name, then flags and files; returns the exit status."""
+    files: list[str] = []
+
+    def body() -> int:
+        check_outputs(_FLAGS)
+        return report(console(), _load(files), _FLAGS)
+
+    try:
+        errors = (record_lib.RecordError, shards.ShardError)
+        return _command.run(argv, __doc__, _FLAGS, body, errors, files)
+    finally:
+        _FLAGS.unparse_flags()

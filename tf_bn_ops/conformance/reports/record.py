@@ -1,0 +1,285 @@
+"""The record of a run: everything that reports are made of, and the JSON file of it.
+
+SCHEMA describes the file and docs/conformance.md shows it; `check` holds a file against it. Names
+of ops, outputs, implementations, kinds and verdicts are data: a reader takes those that come.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from tf_bn_ops.conformance import divergences, fills
+from tf_bn_ops.conformance.judge import CaseResult, Disagreement, PathResult
+
+# Raised when a field changes its meaning or goes; new fields need `check` to know them.
+VERSION = 1
+
+CANDIDATE = "candidate"
+PASSED = "passed"
+# The verdict on wrong numbers. Others are the first word of judge.Disagreement.what.
+VALUES = "values"
+# The verdict where only a built-in departs from the contract, and no list of divergences says so.
+UNLISTED = "unlisted-divergence"
+
+# Significant digits of errors in the file: it may hold 100,000 cases.
+_DIGITS = 6
+
+# Field -> meaning. The key is the field that the objects are in.
+SCHEMA: dict[str, dict[str, str]] = {
+    "": {
+        "schema": f"version of this format, {VERSION}",
+        "command": "what was run",
+        "replay": "the command that replays a case when the case is appended",
+        "date": "when, UTC",
+        "seconds": "how long it took; the sum of the shards in a merged file",
+        "settings": "what decides which cases are run, and how they are judged: see below",
+        "shard": "null, or the index (from 1) and count of this part of a run",
+        "total": "number of cases of the whole run",
+        "versions": "software -> version",
+        "machines": "where it ran: see below; more than one only in a merged file",
+        "candidate": "what was judged: see below",
+        "implementations": "what was run, the candidate first",
+        "divergences": "the list of known divergences in this run: see below",
+        "cases": "every case: see below",
+    },
+    "settings": {
+        "seed": "the random cases are made from it",
+        "cases": "number of random cases",
+        "real": "whether input captured from a network was run too",
+        "selection": "the ops, dtypes and layouts that were asked for; empty lists ask for all",
+        "repro": "the one case that was asked for, or null",
+        "bounds": "what the candidate is held to",
+        "timeout": "seconds after which a case counts as hanging",
+    },
+    "machines": {
+        "cpu": "the processor's name",
+        "architecture": "the processor's architecture",
+        "cores": "number of processors that the run could use",
+        "isa": "the build of this library's kernels that was used; null where it is not there",
+        "gpus": "names of the GPUs that TensorFlow saw",
+        "system": "operating system",
+    },
+    "candidate": {
+        "ops": "where the ops come from",
+        "digest": "SHA-256 of the library that holds them; null where there is no single one",
+        "mapped": "its ops, for the library of others: see below; empty for the ops of this one",
+    },
+    "mapped": {
+        "name": "registered name of the op",
+        "like": "the op of TensorFlow that it claims to equal",
+        "device": "where it was run; null leaves it to TensorFlow",
+        "reference_device": "where the op of TensorFlow was run",
+        "oracle": "what the right answer comes from; null: there is none, and the op of TensorFlow "
+        "stands in for it",
+        "tolerances": "what it is allowed beyond the bounds: see below",
+        "signature": "how its signature differs, a sentence each",
+    },
+    "tolerances": {
+        "outputs": "the outputs that it is for; empty for all",
+        "dtypes": "the element types that it is for; empty for all",
+        "allowed": "what is allowed, in words",
+        "reason": "why, in the words of the mapping file",
+    },
+    "divergences": {
+        "name": "its name in the list",
+        "what": "what differs",
+        "reason": "why it is so",
+        "machine_dependent": "whether some processors do not show it",
+        "covered": "number of cases that it speaks of",
+        "shown": "number of cases that showed it; a list entry that none showed is stale",
+    },
+    "cases": {
+        "index": "its place in the whole run, from 0",
+        "case": "its name, which --repro takes",
+        "op": "op",
+        "dtype": "element type",
+        "layout": "data format; empty where the op has none",
+        "mode": "training or frozen; empty where the op has none",
+        "kind": "kind of values",
+        "verdict": f"`{PASSED}`, or why it failed: `{VALUES}` (wrong numbers), `crash`, `error`, "
+        f"`count`, `shape`, `dtype`, `{UNLISTED}` (of the built-in), ...",
+        "failures": "what is wrong, a sentence each",
+        "evidence": "output -> whether a wrong answer would have failed",
+        "implementations": "implementation -> its answer: see below",
+        "script": "a Python program that shows the failure, reduced, or null",
+    },
+    "implementations": {
+        "departures": "how it departs from the contract in more than values: [what, detail]",
+        "outputs": "output -> its error: see below; none where it gave no values",
+    },
+    "outputs": {
+        "ulp": "the largest error in units in the last place; null for subnormal numbers, which "
+        "may be flushed, and where it is not finite",
+        "bound": "the same in units of the candidate's bound: above 1 is wrong; null where NaN or "
+        "infinity is in the wrong place",
+        "worst": "where the latter is and what is there; null where it is inside the bound",
+    },
+}
+
+
+class RecordError(ValueError):
+    """A file that is no record of a run; the message is one sentence."""
+
+
+def _rounded(value: float) -> float | None:
+    if not math.isfinite(value):
+        return None
+    short = float(f"{value:.{_DIGITS}g}")
+    # Rounding must not acquit.
+    return math.nextafter(1.0, 2.0) if short <= 1 < value else short
+
+
+def _path(path: PathResult, flushed: bool) -> dict[str, Any]:
+    return {
+        "departures": [[d.what, d.detail] for d in path.disagreements],
+        "outputs": {
+            role: {
+                "ulp": None if flushed else _rounded(e.ulp),
+                "bound": _rounded(e.bound),
+                "worst": None if e.bound <= 1 else e.worst,
+            }
+            for role, e in path.errors.items()
+        },
+    }
+
+
+def _verdict(result: CaseResult) -> str:
+    if not result.failures:
+        return PASSED
+    candidate = result.paths.get(CANDIDATE)
+    departures: Sequence[Disagreement] = candidate.disagreements if candidate else ()
+    # A crash or an error is the whole story; a wrong shape comes with values at times.
+    if departures:
+        return departures[0].what.partition(":")[0]
+    wrong = candidate is not None and any(not e.bound <= 1 for e in candidate.errors.values())
+    return VALUES if wrong else UNLISTED
+
+
+def of_result(index: int, result: CaseResult) -> dict[str, Any]:
+    """The entry of "cases" for a result.
+
+    Args:
+      index: the case's place in the whole run.
+      result: what became of it.
+    """
+    case = result.case
+    kind = fills.KINDS.get(case.kind)
+    flushed = kind is not None and kind.flushed
+    return {
+        "index": index,
+        "case": str(case),
+        "op": case.op,
+        "dtype": case.dtype,
+        "layout": case.layout,
+        "mode": case.mode,
+        "kind": case.kind,
+        "verdict": _verdict(result),
+        "failures": list(result.failures),
+        "evidence": {role: bool(e) for role, e in result.evidence.items()},
+        "implementations": {name: _path(path, flushed) for name, path in result.paths.items()},
+        "script": None,
+    }
+
+
+def of_divergences(known: divergences.Register) -> list[dict[str, Any]]:
+    """The field "divergences"."""
+    return [
+        {field: getattr(entry, field) for field in SCHEMA["divergences"]} for entry in known.entries
+    ]
+
+
+def is_stale(record: dict[str, Any], entry: dict[str, Any]) -> bool:
+    """Whether an entry of the list of divergences is stale. A part of a run cannot tell."""
+    if record["shard"] is not None or entry["machine_dependent"]:
+        return False
+    return bool(entry["covered"] and not entry["shown"])
+
+
+def failed(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The cases that failed."""
+    return [case for case in record["cases"] if case["verdict"] != PASSED]
+
+
+def stale(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The known divergences that no longer are any."""
+    return [entry for entry in record["divergences"] if is_stale(record, entry)]
+
+
+def passed(record: dict[str, Any]) -> bool:
+    """Whether nothing failed."""
+    return not failed(record) and not stale(record)
+
+
+def check(record: Any) -> None:
+    """Raises RecordError unless `record` has the fields of SCHEMA."""
+
+    def compare(what: str, given: Any, name: str) -> None:
+        if not isinstance(given, dict) or set(given) != set(SCHEMA[name]):
+            raise RecordError(f"{what} should have the fields {', '.join(SCHEMA[name])}")
+
+    if isinstance(record, dict) and record.get("schema", VERSION) != VERSION:
+        raise RecordError(f"it has format {record['schema']}, this is for {VERSION}")
+    compare("the file", record, "")
+    for name in ("settings", "candidate"):
+        compare(f"'{name}'", record[name], name)
+    for name in ("machines", "divergences", "cases"):
+        for entry in record[name]:
+            compare(f"an entry of '{name}'", entry, name)
+    for op in record["candidate"]["mapped"]:
+        compare("an entry of 'mapped'", op, "mapped")
+        for tolerance in op["tolerances"]:
+            compare("an entry of 'tolerances'", tolerance, "tolerances")
+    for case in record["cases"]:
+        for path in case["implementations"].values():
+            compare("an entry of 'implementations'", path, "implementations")
+            for output in path["outputs"].values():
+                compare("an entry of 'outputs'", output, "outputs")
+
+
+def load(path: pathlib.Path) -> dict[str, Any]:
+    """Reads the JSON file of a run.
+
+    Raises:
+      RecordError: it cannot be read, or is something else.
+    """
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        check(record)
+    except (OSError, ValueError) as e:
+        raise RecordError(f"{path} is no record of a conformance run: {e}") from e
+    assert isinstance(record, dict)
+    return record
+
+
+def dumps(record: dict[str, Any]) -> str:
+    """The text of the JSON file: a line for every case, so that line tools can read it."""
+    check(record)
+    lines = [json.dumps(case, allow_nan=False) for case in record["cases"]]
+    rest = {name: value for name, value in record.items() if name != "cases"}
+    head = json.dumps(rest, indent=1, allow_nan=False).removesuffix("\n}")
+    cases = ",\n".join(lines)
+    return f'{head},\n "cases": [\n{cases}\n ]\n}}\n'
+
+
+def check_writable(path: pathlib.Path) -> None:
+    """Raises RecordError where a report could not be written: to be known before a long run."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise RecordError(f"cannot write the report {path}: {e}") from e
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise RecordError(
+            f"cannot write the report {path}: it is a folder, or in one that is closed"
+        )
+
+
+def write(text: str, path: pathlib.Path) -> None:
+    """Writes a report, whole or not at all."""
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)

@@ -1,0 +1,165 @@
+"""Counts and worst errors of a record by group: what tables and plots show."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from tf_bn_ops.conformance.reports import record as record_lib
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+# What the rows of the first table stand for.
+GROUP = ("op", "dtype", "layout", "mode")
+
+
+@dataclasses.dataclass
+class Errors:
+    """The errors of one implementation in the cases of a row, the worst output of each case.
+
+    Attributes:
+      answered: number of cases in which it gave values.
+      outside: number of cases in which a value was outside the candidate's bound.
+      ulp, bound: the errors, finite ones, in the order of the cases.
+    """
+
+    answered: int = 0
+    outside: int = 0
+    ulp: list[float] = dataclasses.field(default_factory=list)
+    bound: list[float] = dataclasses.field(default_factory=list)
+
+    def add(self, outputs: Mapping[str, Mapping[str, Any]]) -> None:
+        if not outputs:
+            return
+        self.answered += 1
+        bounds = [o["bound"] for o in outputs.values()]
+        self.outside += any(b is None or b > 1 for b in bounds)
+        # NaN or infinity in the wrong place has an infinite error: `outside` counts it.
+        if None not in bounds:
+            self.bound.append(max(bounds))
+            ulps = [o["ulp"] for o in outputs.values() if o["ulp"] is not None]
+            if ulps:
+                self.ulp.append(max(ulps))
+
+    def worst(self, unit: str) -> float | None:
+        """The largest error in "ulp" or "bound"; infinite where none is finite, None where no
+        value was given."""
+        values: list[float] = getattr(self, unit)
+        if values:
+            return max(values)
+        return math.inf if self.answered and not self.bound else None
+
+    def median(self, unit: str) -> float | None:
+        """The median error in "ulp" or "bound"; None where there is none."""
+        values = sorted(getattr(self, unit))
+        return values[len(values) // 2] if values else None
+
+
+@dataclasses.dataclass
+class Row:
+    """What is known about a group of cases.
+
+    Attributes:
+      verdicts: verdict -> number of cases.
+      evidence: output -> number of cases that are evidence for it.
+      complete: number of cases that are evidence for all their outputs.
+      errors: implementation -> its errors.
+    """
+
+    cases: int = 0
+    verdicts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    evidence: dict[str, int] = dataclasses.field(default_factory=dict)
+    complete: int = 0
+    errors: dict[str, Errors] = dataclasses.field(default_factory=dict)
+
+    def add(self, case: Mapping[str, Any]) -> None:
+        self.cases += 1
+        self.verdicts[case["verdict"]] += 1
+        for output, counts in case["evidence"].items():
+            self.evidence[output] = self.evidence.get(output, 0) + counts
+        self.complete += bool(case["evidence"]) and all(case["evidence"].values())
+        for name, answer in case["implementations"].items():
+            self.errors.setdefault(name, Errors()).add(answer["outputs"])
+
+    @property
+    def failed(self) -> int:
+        return self.cases - self.verdicts[record_lib.PASSED]
+
+    def worst(self, implementation: str, unit: str) -> float | None:
+        errors = self.errors.get(implementation)
+        return errors.worst(unit) if errors else None
+
+
+def _by(cases: Iterable[dict[str, Any]], key: Callable[[dict[str, Any]], _Key]) -> dict[_Key, Row]:
+    rows: dict[_Key, Row] = {}
+    for case in cases:
+        rows.setdefault(key(case), Row()).add(case)
+    return rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """A record in rows.
+
+    Attributes:
+      groups: (op, dtype, layout, mode) -> its row, in alphabetical order.
+      kinds: kind of values -> its row, in alphabetical order.
+      total: all cases.
+    """
+
+    groups: Mapping[tuple[str, ...], Row]
+    kinds: Mapping[str, Row]
+    total: Row
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> Summary:
+        cases = record["cases"]
+        groups = _by(cases, lambda case: tuple(case[field] for field in GROUP))
+        # Captured input has a kind for every layer and step.
+        kinds = _by(cases, lambda case: case["kind"].split("/")[0])
+        total = _by(cases, lambda case: None).get(None, Row())
+        return cls(dict(sorted(groups.items())), dict(sorted(kinds.items())), total)
+
+
+@dataclasses.dataclass(frozen=True)
+class Worst:
+    """The largest error of an implementation in one output of one case."""
+
+    case: str
+    output: str
+    ulp: float | None
+    bound: float
+    where: str | None
+
+
+def worst_cases(record: dict[str, Any], implementation: str, count: int) -> list[Worst]:
+    """The cases in which an implementation is farthest off, in units of the bound."""
+    found = []
+    for case in record["cases"]:
+        answer = case["implementations"].get(implementation)
+        errors = [
+            Worst(case["case"], output, e["ulp"],
+                  math.inf if e["bound"] is None else e["bound"], e["worst"])
+            for output, e in (answer["outputs"] if answer else {}).items()
+        ]  # fmt: skip
+        if errors:
+            found.append(max(errors, key=lambda worst: worst.bound))
+    # Sorting is stable: cases that are equally wrong stay in the order of the run.
+    return sorted(found, key=lambda worst: -worst.bound)[:count]
+
+
+def number(value: float | None) -> str:
+    """An error for people: two decimals, or a power of ten; "-" where there is none."""
+    if value is None:
+        return "-"
+    if value < 1000:
+        return f"{value:.2f}"
+    return f"{value:.1e}".replace("e+0", "e").replace("e+", "e")
+
+
+def told(total: Row) -> str:
+    """How many cases are evidence for each output."""
+    return ", ".join(f"{output} {count}" for output, count in total.evidence.items())
