@@ -174,10 +174,13 @@ GPU_OBJECTS := $(CUDA_OBJECTS) $(GPU_C_API_OBJECTS) $(GPU_OP_OBJECTS)
 # Each source in these folders is a program.
 TOOL_OBJECTS := $(call objects,tools)
 EXAMPLE_OBJECTS := $(call objects,examples)
+# Each of these too, linked with a fuzzing engine (make fuzz) or with replay.cc (make sanitize).
+FUZZ_OBJECTS := $(call objects,fuzz)
+FUZZ_TARGETS := $(filter-out replay,$(basename $(notdir $(FUZZ_OBJECTS))))
 TOOLS := $(notdir $(TOOL_OBJECTS:.o=))
 EXAMPLES := $(EXAMPLE_OBJECTS:$(B)/cc/examples/%.o=$(B)/bin/%)
 OBJECTS := $(CORE_OBJECTS) $(C_API_OBJECTS) $(OP_OBJECTS) $(OVERRIDE_OBJECTS) $(CLIENT_OBJECTS) \
-  $(TOOL_OBJECTS) $(EXAMPLE_OBJECTS)
+  $(TOOL_OBJECTS) $(EXAMPLE_OBJECTS) $(FUZZ_OBJECTS)
 
 # ---- Rules -----------------------------------------------------------------------------------
 
@@ -207,7 +210,7 @@ $(eval $(call remember,$(B)/link.txt,$$(LINK_INPUTS)))
 
 COMPILE = $(CXX) -MMD -MP -c -o $@ $<
 
-$(call objects,core) $(C_API_OBJECTS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS)
+$(call objects,core) $(C_API_OBJECTS) $(FUZZ_OBJECTS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS)
 $(call objects,cpu): private LOCAL_CXXFLAGS = $(CPU_CXXFLAGS) '-DTF_BN_OPS_ISA_LIST=$(ISA_LIST)'
 $(OP_OBJECTS) $(OVERRIDE_OBJECTS): private LOCAL_CXXFLAGS = $(TF_ALL_CXXFLAGS)
 $(CLIENT_OBJECTS) $(TOOL_OBJECTS) $(EXAMPLE_OBJECTS): private LOCAL_CXXFLAGS = $(CLIENT_CXXFLAGS)
@@ -273,6 +276,18 @@ $(B)/bin/%: $(B)/lib/libtf_bn_ops_client.so $(B)/link.txt
 	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(filter %.so,$^) $(PROGRAM_LDFLAGS) $(PROGRAM_RPATH) $(LOCAL_LDFLAGS) $(LDFLAGS) $(TF_CC_LDFLAGS)
 	$(Q)mv $@.new $@
 
+FUZZED := $(CORE_OBJECTS) $(C_API_OBJECTS) $(B)/cc/client/attribute_string.o
+$(FUZZ_TARGETS:%=$(B)/bin/fuzz_%): $(B)/bin/fuzz_%: $(B)/cc/fuzz/%.o $(FUZZED)
+	$(Q)echo '  LINK    $@'
+	$(Q)$(CXX) -o $@ $(filter %.o,$^) -pthread $(LDFLAGS) -fsanitize=fuzzer
+$(FUZZ_TARGETS:%=$(B)/bin/replay_%): $(B)/bin/replay_%: $(B)/cc/fuzz/%.o $(B)/cc/fuzz/replay.o $(FUZZED)
+	$(Q)echo '  LINK    $@'
+	$(Q)$(CXX) -o $@ $(filter %.o,$^) -pthread $(LDFLAGS)
+# The test of many threads: the core, and nothing of Python, for ThreadSanitizer.
+$(B)/bin/stress: tests/core/stress.cc $(CORE_OBJECTS) $(C_API_OBJECTS) $(B)/compile.txt
+	$(Q)echo '  LINK    $@'
+	$(Q)$(CXX) -o $@ $< $(filter %.o,$^) $(CORE_CXXFLAGS) $(CXXFLAGS) -pthread $(LDFLAGS)
+
 $(B)/lib/build_info.json: $(B)/compile.txt $(B)/link.txt $(B)/config.mk tools/write_build_info.py \
   tf_bn_ops/_version.py
 	$(Q)'$(PYTHON)' tools/write_build_info.py $@ \
@@ -312,7 +327,8 @@ endif
 
 # ---- Targets ---------------------------------------------------------------------------------
 
-.PHONY: all gpu gpu-core gpu-test gpu-bench examples conformance mutants bench test sanitize wheel bazel lint lint-python lint-types lint-cxx format clean \
+.PHONY: all gpu gpu-core gpu-test gpu-bench examples conformance mutants bench test sanitize sanitize-core \
+  sanitize-threads fuzz fuzz-run wheel bazel lint lint-python lint-types lint-cxx format clean \
   distclean help
 
 all: $(INSTALLED)  ## Build tf_bn_ops/lib (the default)
@@ -358,19 +374,57 @@ test: all  ## Run the tests; ARGS="-k name -x" is passed on to pytest
 	$(Q)workers=$$('$(PYTHON)' -c 'import xdist' 2>/dev/null && echo '$(TEST_WORKERS)'); \
 	'$(PYTHON)' -m pytest $$workers $(TESTS) $(ARGS)
 
-# The core, which runs without TensorFlow, under AddressSanitizer and UndefinedBehaviorSanitizer.
-# Leaks are not looked for: Python itself would be reported.
+# The core, which runs without TensorFlow, under three sanitizers. Leaks are not looked for: Python
+# itself would be reported. ThreadSanitizer watches a program of ours: in Python it would watch NumPy.
 SANITIZE := -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANITIZED := $(BUILD_DIR)/sanitize
+SANITIZE_THREADS := -g -O1 -fsanitize=thread
+STRESS_SECONDS ?= 10
+# How often replay varies each file of the fuzz targets' corpora.
+VARIATIONS ?= 2000
+# $(call make_with,FOLDER,FLAGS) MAKE_ARGUMENTS
+make_with = $(MAKE) --no-print-directory PYTHON='$(PYTHON)' BUILD_DIR=$(1) LIB_DIR=$(1)/lib GPU= \
+  CXXFLAGS='$(CXXFLAGS) $(2)' LDFLAGS='$(LDFLAGS) $(2)'
 
-sanitize:  ## Run the core's tests under AddressSanitizer and UndefinedBehaviorSanitizer
+sanitize:  ## Run the core's tests under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer
 	$(Q)$(call need,pytest)
-	$(Q)$(MAKE) --no-print-directory PYTHON='$(PYTHON)' BUILD_DIR=$(SANITIZED) \
-	  LIB_DIR=$(SANITIZED)/lib CXXFLAGS='$(CXXFLAGS) $(SANITIZE)' LDFLAGS='$(LDFLAGS) $(SANITIZE)' \
-	  $(SANITIZED)/lib/libtf_bn_ops_core.so $(SANITIZED)/lib/build_info.json
+	+$(Q)$(call make_with,$(SANITIZED),$(SANITIZE)) sanitize-core
+	+$(Q)$(call make_with,$(SANITIZED)-threads,$(SANITIZE_THREADS)) sanitize-threads
+
+# The two halves; these run with the flags of the sanitizer.
+sanitize-core: $(LIB_DIR)/libtf_bn_ops_core.so $(LIB_DIR)/build_info.json \
+  $(FUZZ_TARGETS:%=$(B)/bin/replay_%)
 	$(Q)LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	  TF_BN_OPS_LIBRARY=$(SANITIZED)/lib '$(PYTHON)' -m pytest tests/core $(ARGS)
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	TF_BN_OPS_LIBRARY=$(LIB_DIR) '$(PYTHON)' -m pytest tests/core $(ARGS)
+	$(Q)set -e; for target in $(FUZZ_TARGETS); do echo "  RUN     replay_$$target"; \
+	  $(B)/bin/replay_$$target $(VARIATIONS) tests/fuzz/corpus/$$target/*; done
+# Without address randomization: ThreadSanitizer needs the place of its shadow memory free.
+sanitize-threads: $(B)/bin/stress
+# One caller gives the pool's threads the most to do, eight queue for them.
+	$(Q)set -e; for callers in 1 8; do TSAN_OPTIONS=halt_on_error=1 \
+	  setarch "$$(uname -m)" -R $(B)/bin/stress $(STRESS_SECONDS) $$callers; done
+
+CLANG ?= clang++
+SECONDS ?= 60
+FUZZING := $(BUILD_DIR)/fuzz
+FUZZ_FLAGS := -g -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+FUZZ_ENGINE_TEST := 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }'
+
+fuzz:  ## Fuzz the checks and parsers for SECONDS=60 in all; needs clang and its libFuzzer
+	$(Q)$(CLANG) --version >/dev/null 2>&1 || { echo "error: no $(CLANG) found, whose libFuzzer make fuzz needs: install it (Debian/Ubuntu: apt install clang) or name yours with make fuzz CLANG=/path/to/clang++." >&2; exit 1; }
+	$(Q)echo $(FUZZ_ENGINE_TEST) | $(CLANG) -x c++ - -fsanitize=fuzzer,address -o /dev/null 2>/dev/null \
+	  || { echo "error: $(CLANG) has no libFuzzer, which make fuzz needs: install its runtime (Debian/Ubuntu: apt install libclang-rt-$$($(CLANG) -dumpversion | cut -d. -f1)-dev)." >&2; exit 1; }
+	+$(Q)$(call make_with,$(FUZZING),$(FUZZ_FLAGS)) CXX='$(CLANG)' fuzz-run
+
+# What is found is kept in the build folder, crashes too, beside the seeds.
+fuzz-run: $(FUZZ_TARGETS:%=$(B)/bin/fuzz_%)
+	$(Q)set -e; for target in $(FUZZ_TARGETS); do \
+	  echo "  FUZZ    $$target ($$(($(SECONDS) / $(words $(FUZZ_TARGETS)))) s)"; \
+	  mkdir -p $(BUILD_DIR)/corpus/$$target; \
+	  $(B)/bin/fuzz_$$target -max_total_time=$$(($(SECONDS) / $(words $(FUZZ_TARGETS)))) \
+	    -timeout=20 -print_final_stats=1 -verbosity=0 -artifact_prefix=$(BUILD_DIR)/$$target- \
+	    $(BUILD_DIR)/corpus/$$target tests/fuzz/corpus/$$target; done
 
 BAZEL ?= $(firstword $(foreach name,bazel bazel-bootstrap bazelisk,$(shell command -v $(name))) \
   $(wildcard node_modules/@bazel/bazel-linux_x64/bazel-*-linux-x86_64))

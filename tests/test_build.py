@@ -325,7 +325,7 @@ def test_python_that_cannot_make_the_venv(tree, tmp_path, refuses, expected):
 def test_help_lists_every_target(tree):
     text = (tree / "Makefile").read_text()
     help_text = make(tree, "help").stdout
-    targets = "all examples conformance test wheel bazel lint format sanitize bench"
+    targets = "all examples conformance test wheel bazel lint format sanitize fuzz bench"
     for target in targets.split():
         assert re.search(rf"^{target}:", text, re.MULTILINE)
         assert f"make {target} " in help_text

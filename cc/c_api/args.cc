@@ -16,6 +16,14 @@ int Fail(const std::string& message, char* error, size_t error_size) {
 
 bool IsDType(int32_t value) { return value >= 0 && value < kNumDTypes; }
 
+namespace {
+
+// More than any memory holds, and little enough for the sizes that the core
+// computes from it.
+constexpr int64_t kMaxElements = int64_t{1} << 47;
+
+}  // namespace
+
 std::string CheckView(const View& view) {
   if (view.outer < 0 || view.channels < 0 || view.inner < 0) {
     return "outer, channels and inner must not be negative";
@@ -23,8 +31,12 @@ std::string CheckView(const View& view) {
   int64_t elements;
   if (__builtin_mul_overflow(view.outer, view.channels, &elements) ||
       __builtin_mul_overflow(elements, view.inner, &elements) ||
-      elements > (int64_t{1} << 47)) {
+      elements > kMaxElements) {
     return "outer * channels * inner is larger than any memory";
+  }
+  // Of a view without elements too: per channel there are sums.
+  if (view.channels > kMaxElements) {
+    return "channels is larger than any memory";
   }
   return "";
 }

@@ -5,12 +5,11 @@
 #include "tf_bn_ops/batch_norm_grad_block.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "cc/client/attribute_string.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/op.h"
@@ -38,106 +37,45 @@ absl::Status InvalidArgument(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
-// "a", "a or b", "a, b or c"
-std::string Listed(const std::vector<std::string>& words,
-                   const char* conjunction) {
-  std::string text;
-  for (size_t i = 0; i < words.size(); ++i) {
-    if (i > 0 && i + 1 < words.size()) text += ", ";
-    if (i > 0 && i + 1 == words.size())
-      absl::StrAppend(&text, " ", conjunction, " ");
-    text += words[i];
-  }
-  return text;
-}
-
-std::string Trimmed(const std::string& text) {
-  const size_t first = text.find_first_not_of(" \t\r\n");
-  if (first == std::string::npos) return "";
-  return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
-}
-
-// `value` as an attribute of the type that `def` wants.
-absl::Status ParseValue(const tf::OpDef::AttrDef& def, const std::string& name,
-                        const std::string& value, tf::AttrValue* parsed) {
-  const auto wanted = [&](const std::string& what) {
-    return InvalidArgument("the attribute ", name, " must be ", what,
-                           ", but is \"", value, "\"");
-  };
-  if (def.type() == "bool") {
-    if (value != "true" && value != "false") return wanted("true or false");
-    parsed->set_b(value == "true");
-  } else if (def.type() == "string") {
-    std::vector<std::string> allowed;
-    for (const auto& one : def.allowed_values().list().s()) {
-      if (value == one) {
-        parsed->set_s(value);
-        return absl::OkStatus();
-      }
-      allowed.emplace_back(one);
-    }
-    return wanted(Listed(allowed, "or"));
-  } else {  // epsilon: a float, or a scalar tensor of type double
-    double number;
-    if (!absl::SimpleAtod(value, &number) || !std::isfinite(number)) {
-      return wanted("a number");
-    }
-    if (def.type() == "float") {
-      if (!std::isfinite(static_cast<float>(number))) {
-        return wanted("a number that a float can hold");
-      }
-      parsed->set_f(static_cast<float>(number));
-    } else {
-      tf::Tensor(number).AsProtoField(parsed->mutable_tensor());
-    }
-  }
-  return absl::OkStatus();
-}
-
 // The attributes of `op` that `text` gives.
 absl::Status ParseAttributes(const tf::OpDef& op, const std::string& text,
                              std::map<std::string, tf::AttrValue>* attributes) {
-  std::vector<std::string> known;
-  for (const auto& def : op.attr()) {
-    if (def.type() != "type") known.push_back(def.name() + "_");
+  std::vector<AttributeDef> defs;
+  for (const auto& attr : op.attr()) {
+    if (attr.type() == "type") continue;
+    AttributeDef& def = defs.emplace_back();
+    def.name = attr.name();
+    def.type = attr.type() == "bool"     ? AttributeDef::kBool
+               : attr.type() == "string" ? AttributeDef::kString
+               : attr.type() == "float"
+                   ? AttributeDef::kFloat
+                   : AttributeDef::kDouble;  // epsilon as a scalar tensor
+    for (const auto& one : attr.allowed_values().list().s()) {
+      def.allowed.emplace_back(one);
+    }
+    def.has_default = attr.has_default_value();
   }
-  size_t begin = 0;
-  while (begin < text.size()) {
-    size_t end = text.find(';', begin);
-    if (end == std::string::npos) end = text.size();
-    const std::string part = Trimmed(text.substr(begin, end - begin));
-    const bool last = end >= text.size();
-    begin = end + 1;
-    if (part.empty() && last) break;  // blanks at the end
-    const size_t equals = part.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      return InvalidArgument(
-          "attributes must be name=value, separated by semicolons, as in "
-          "epsilon_=0.001;data_format_=NCHW;is_training_=true, but one is \"",
-          part, "\"");
-    }
-    const std::string given = Trimmed(part.substr(0, equals));
-    const std::string value = Trimmed(part.substr(equals + 1));
-    const tf::OpDef::AttrDef* found = nullptr;
-    for (const auto& def : op.attr()) {
-      if (def.type() == "type") continue;
-      if (given == def.name() || given == def.name() + "_") found = &def;
-    }
-    if (found == nullptr) {
-      return InvalidArgument(op.name(), " has no attribute \"", given,
-                             "\": it has ", Listed(known, "and"));
-    }
-    if (attributes->count(found->name()) > 0) {
-      return InvalidArgument("the attribute ", given, " is given twice");
-    }
-    TF_RETURN_IF_ERROR(
-        ParseValue(*found, given, value, &(*attributes)[found->name()]));
-  }
-  for (const auto& def : op.attr()) {
-    if (def.type() == "type" || def.has_default_value()) continue;
-    if (attributes->count(def.name()) == 0) {
-      return InvalidArgument("the attribute ", def.name(), "_ of ", op.name(),
-                             " is missing: it has no default");
+  std::map<std::string, AttributeValue> values;
+  const std::string wrong = ParseAttributes(op.name(), defs, text, &values);
+  if (!wrong.empty()) return InvalidArgument(wrong);
+  for (const AttributeDef& def : defs) {
+    const auto value = values.find(def.name);
+    if (value == values.end()) continue;
+    tf::AttrValue& attribute = (*attributes)[def.name];
+    switch (def.type) {
+      case AttributeDef::kBool:
+        attribute.set_b(value->second.boolean);
+        break;
+      case AttributeDef::kString:
+        attribute.set_s(value->second.text);
+        break;
+      case AttributeDef::kFloat:
+        attribute.set_f(static_cast<float>(value->second.number));
+        break;
+      case AttributeDef::kDouble:
+        tf::Tensor(value->second.number)
+            .AsProtoField(attribute.mutable_tensor());
+        break;
     }
   }
   return absl::OkStatus();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <memory>
 #include <mutex>
 
@@ -55,8 +56,13 @@ void ParallelFor(Threads& threads, int64_t n,
     return;
   }
   auto state = std::make_shared<State>(n, &task);
-  for (int64_t h = 0; h < helpers; ++h) {
-    threads.Schedule([state] { state->Work(); });
+  try {
+    for (int64_t h = 0; h < helpers; ++h) {
+      threads.Schedule([state] { state->Work(); });
+    }
+  } catch (const std::exception&) {
+    // No memory or no thread for a further helper: those there are, and the
+    // caller, do the work. Leaving here would pull `task` away under them.
   }
   state->Work();
   std::unique_lock<std::mutex> lock(state->mutex);

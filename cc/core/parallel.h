@@ -30,8 +30,9 @@ class NoThreads final : public Threads {
 // Calls task(0) ... task(n - 1), each once, in any order, on the caller's
 // thread and on `threads`; returns when all are done. Tasks are handed out one
 // by one, so a slow thread delays nobody. The caller works too and waits only
-// for tasks that a thread has begun: no deadlock when the pool is busy or when
-// the caller is itself one of its threads. The floating-point state is that of
+// for tasks that a thread has begun: no deadlock when the pool is busy, when
+// the caller is itself one of its threads, or when Schedule() throws (which
+// leaves the work to fewer threads). The floating-point state is that of
 // fp_env.h in every task.
 void ParallelFor(Threads& threads, int64_t n,
                  const std::function<void(int64_t)>& task);

@@ -8,6 +8,7 @@
 #include "cc/core/batch_norm_grad.h"
 #include "cc/kernels/cpu_launch.h"
 #include "cc/kernels/dtype_of.h"
+#include "cc/kernels/view_of.h"
 #include "cc/ops/errors.h"
 #include "cc/ops/training_backprop_shapes.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -55,8 +56,7 @@ class BatchNormTrainingBackpropOp : public tensorflow::OpKernel {
             &unused_delta, &unused_channels));
 
     BatchNormGradArgs args;
-    args.view = View{input.dim_size(0), input.dim_size(1), 1};
-    for (int i = 2; i < input.dims(); ++i) args.view.inner *= input.dim_size(i);
+    args.view = ViewOf(input.shape(), 1);
     args.dtype = DTypeOf<T>::value;
     args.stat_dtype = DTypeOf<T>::value;
     args.is_training = true;

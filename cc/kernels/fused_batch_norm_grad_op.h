@@ -14,6 +14,7 @@
 #include "cc/core/batch_norm_grad.h"
 #include "cc/kernels/cpu_launch.h"
 #include "cc/kernels/dtype_of.h"
+#include "cc/kernels/view_of.h"
 #include "cc/ops/errors.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -67,7 +68,8 @@ class FusedBatchNormGradOp : public tensorflow::OpKernel {
                     "x and y_backprop must have same shape, but x has shape ",
                     x.shape().DebugString(), " and y_backprop has shape ",
                     y_backprop.shape().DebugString()));
-    const View view = ViewOf(x.shape());
+    const View view = ViewOf(
+        x.shape(), format_ == tensorflow::FORMAT_NHWC ? x.dims() - 1 : 1);
     const auto check_channels = [&](const char* name,
                                     const tensorflow::Tensor& tensor) {
       OP_REQUIRES(
@@ -120,16 +122,6 @@ class FusedBatchNormGradOp : public tensorflow::OpKernel {
   }
 
  private:
-  View ViewOf(const tensorflow::TensorShape& shape) const {
-    const int channel_dim =
-        format_ == tensorflow::FORMAT_NHWC ? shape.dims() - 1 : 1;
-    View view{1, shape.dim_size(channel_dim), 1};
-    for (int i = 0; i < channel_dim; ++i) view.outer *= shape.dim_size(i);
-    for (int i = channel_dim + 1; i < shape.dims(); ++i)
-      view.inner *= shape.dim_size(i);
-    return view;
-  }
-
   float epsilon_;
   tensorflow::TensorFormat format_;
   bool is_training_;

@@ -7,11 +7,17 @@ place; the documented errors.
 
 from __future__ import annotations
 
+import os
+import pathlib
+import subprocess
+import sys
+
 import c_abi
 import numpy as np
 import pytest
 from c_abi import Problem, Result
 
+from tf_bn_ops import _loader
 from tf_bn_ops._op_table import DTYPES
 
 # Views whose sizes lie around the places where the code changes its way: vector widths (4 to 16
@@ -266,6 +272,7 @@ def test_empty_views_give_zero_sums(view):
     [
         ({"outer": -1}, "outer, channels and inner must not be negative"),
         ({"outer": 1 << 62}, "outer * channels * inner is larger than any memory"),
+        ({"outer": 0, "channels": 1 << 62}, "channels is larger than any memory"),
         ({"dtype": 9}, "dtype and stat_dtype must be one of the TFBN_ element types"),
         ({"stat_dtype": -1}, "dtype and stat_dtype must be one of the TFBN_ element types"),
         ({"x": None}, "y_backprop, x and x_backprop must not be NULL"),
@@ -285,3 +292,45 @@ def test_errors_are_one_sentence(overrides, sentence):
     with pytest.raises(ValueError) as error:
         c_abi.run(make_problem((2, 3, 1)), **overrides)
     assert str(error.value) == sentence
+
+
+# The workspace of the first does not fit into what is left, threads of the second do not start: a
+# thread's stack takes 8 MB of address space.
+SHORT_OF_MEMORY = """
+import resource, sys
+sys.path[:0] = sys.argv[1:3]
+import c_abi
+from test_cpu import make_problem
+
+wide, tall = make_problem((1, 1 << 22, 1)), make_problem((4000, 40, 1))
+out = c_abi.run(wide)
+want = c_abi.run(tall).bits()
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+unlimited = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20), unlimited[1]))
+result = [None] * 2
+try:
+    c_abi.run(wide, x_backprop=out.x_backprop)
+except (ValueError, MemoryError) as error:
+    result[0] = str(error)
+result[1] = c_abi.run(tall, threads=200).bits() == want
+resource.setrlimit(resource.RLIMIT_AS, unlimited)
+print(*result, sep="\\n")
+"""
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists(), reason="needs /proc")
+@pytest.mark.skipif(
+    "asan" in os.environ.get("LD_PRELOAD", ""), reason="AddressSanitizer reserves address space"
+)
+def test_without_memory_there_is_a_sentence_and_without_threads_still_a_result():
+    folder = pathlib.Path(__file__).parent
+    package = pathlib.Path(_loader.__file__).parent.parent
+    run = subprocess.run(
+        [sys.executable, "-c", SHORT_OF_MEMORY, str(folder), str(package)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == ["the system refused: std::bad_alloc", "True"]

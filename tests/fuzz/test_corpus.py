@@ -1,0 +1,85 @@
+"""The fuzz targets of cc/fuzz on their seed corpora and on variations of them, without a fuzzer.
+
+Promised: what the targets promise (their first lines), under AddressSanitizer and
+UndefinedBehaviorSanitizer, for each seed and 2000 variations of it. `make fuzz` looks further,
+guided by coverage; `make sanitize` runs the target of the C ABI, which needs the core, so too.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+from build_helpers import make, run
+
+VARIATIONS = 2000
+# Targets that need no more than these sources.
+PARSERS = {"attributes": ["cc/client/attribute_string.cc"], "npy": []}
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+@pytest.fixture(scope="module")
+def sources(repo_root: pathlib.Path) -> pathlib.Path:
+    if not (repo_root / "cc" / "fuzz").is_dir():
+        pytest.skip("needs the source tree")
+    return repo_root
+
+
+def test_every_target_has_seeds(sources):
+    targets = {path.stem for path in (sources / "cc" / "fuzz").glob("*.cc")} - {"replay"}
+    corpora = {path.name for path in (sources / "tests" / "fuzz" / "corpus").iterdir()}
+    assert targets == corpora
+    assert targets > set(PARSERS)
+
+
+def replay(sources: pathlib.Path, target: str, folder: pathlib.Path, *defines: str):
+    program = folder / target
+    files = [f"cc/fuzz/{target}.cc", "cc/fuzz/replay.cc", *PARSERS[target]]
+    flags = ["-std=c++17", "-I.", "-g", "-O1", "-fsanitize=address,undefined", *defines]
+    compiled = run(["g++", *flags, "-fno-sanitize-recover", *files, "-o", program], sources)
+    assert compiled.returncode == 0, compiled.stderr
+    seeds = sorted((sources / "tests" / "fuzz" / "corpus" / target).iterdir())
+    return len(seeds), run([program, str(VARIATIONS), *seeds], sources)
+
+
+@pytest.mark.parametrize("target", PARSERS)
+def test_the_parsers_keep_their_promises(sources, tmp_path, target):
+    count, result = replay(sources, target, tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == f"{count} files, {VARIATIONS} variations of each\n"
+
+
+def test_a_broken_promise_is_noticed(sources, tmp_path):
+    """The same run with a limit that the reader does not know."""
+    wrong = "-DTFBN_FUZZ_CHECK(condition)=if(!(condition)||array.bytes>8)__builtin_trap()"
+    result = replay(sources, "npy", tmp_path, wrong)[1]
+    assert result.returncode != 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["CLANG=no-such-clang++"],
+            "error: no no-such-clang++ found, whose libFuzzer make fuzz needs: install it",
+        ),
+        # A compiler without the engine.
+        (["CLANG=g++"], "error: g++ has no libFuzzer, which make fuzz needs: install its runtime"),
+    ],
+)
+def test_without_a_fuzzer_there_is_one_sentence(sources, arguments, sentence):
+    result = make(sources, "fuzz", *arguments)
+    assert result.returncode != 0
+    assert result.stderr.splitlines()[0].startswith(sentence)
+
+
+@pytest.mark.large
+def test_a_short_fuzz_run_finds_nothing(sources):
+    if not shutil.which("clang++"):
+        pytest.skip("needs clang")
+    result = make(sources, "fuzz", "SECONDS=15")
+    assert result.returncode == 0, result.stderr
+    assert subprocess.run(["git", "diff", "--quiet", "tests/fuzz"], cwd=sources).returncode == 0
