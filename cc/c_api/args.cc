@@ -43,9 +43,7 @@ std::string CheckView(const View& view) {
 
 namespace {
 
-std::string CheckArgs(const BatchNormGradArgs& args) {
-  const std::string view_error = CheckView(args.view);
-  if (!view_error.empty()) return view_error;
+std::string CheckPointers(const BatchNormGradArgs& args) {
   if (args.view.channels > 0 &&
       (args.scale == nullptr || args.mean == nullptr ||
        args.variance == nullptr || args.scale_backprop == nullptr ||
@@ -61,10 +59,28 @@ std::string CheckArgs(const BatchNormGradArgs& args) {
   return "";
 }
 
-}  // namespace
+std::string CheckPointers(const BatchNormGradGradArgs& args) {
+  if (args.view.channels > 0 &&
+      (args.scale_backprop_grad == nullptr ||
+       args.offset_backprop_grad == nullptr || args.scale == nullptr ||
+       args.mean == nullptr || args.variance == nullptr ||
+       args.scale_grad == nullptr)) {
+    return "scale_backprop_grad, offset_backprop_grad, scale, mean, variance "
+           "and scale_grad must not be NULL";
+  }
+  if (NumElements(args.view) > 0 &&
+      (args.x_backprop_grad == nullptr || args.y_backprop == nullptr ||
+       args.x == nullptr || args.y_backprop_grad == nullptr ||
+       args.x_grad == nullptr)) {
+    return "x_backprop_grad, y_backprop, x, y_backprop_grad and x_grad must "
+           "not be NULL";
+  }
+  return "";
+}
 
-std::string ReadArgs(const tfbn_batch_norm_grad_args* c_args,
-                     BatchNormGradArgs* args) {
+// What the gradients of first and second order have in common.
+template <typename CArgs, typename Args>
+std::string ReadCommonArgs(const CArgs* c_args, Args* args) {
   if (c_args == nullptr) return "args must not be NULL";
   if (!IsDType(c_args->dtype) || !IsDType(c_args->stat_dtype)) {
     return "dtype and stat_dtype must be one of the TFBN_ element types";
@@ -73,17 +89,39 @@ std::string ReadArgs(const tfbn_batch_norm_grad_args* c_args,
   args->dtype = static_cast<DType>(c_args->dtype);
   args->stat_dtype = static_cast<DType>(c_args->stat_dtype);
   args->is_training = c_args->is_training != 0;
-  args->variance_is_rstd = c_args->variance_is_rstd != 0;
   args->epsilon = c_args->epsilon;
   args->y_backprop = c_args->y_backprop;
   args->x = c_args->x;
   args->scale = c_args->scale;
   args->mean = c_args->mean;
   args->variance = c_args->variance;
+  return CheckView(args->view);
+}
+
+}  // namespace
+
+std::string ReadArgs(const tfbn_batch_norm_grad_args* c_args,
+                     BatchNormGradArgs* args) {
+  const std::string error = ReadCommonArgs(c_args, args);
+  if (!error.empty()) return error;
+  args->variance_is_rstd = c_args->variance_is_rstd != 0;
   args->x_backprop = c_args->x_backprop;
   args->scale_backprop = c_args->scale_backprop;
   args->offset_backprop = c_args->offset_backprop;
-  return CheckArgs(*args);
+  return CheckPointers(*args);
+}
+
+std::string ReadArgs(const tfbn_batch_norm_grad_grad_args* c_args,
+                     BatchNormGradGradArgs* args) {
+  const std::string error = ReadCommonArgs(c_args, args);
+  if (!error.empty()) return error;
+  args->x_backprop_grad = c_args->x_backprop_grad;
+  args->scale_backprop_grad = c_args->scale_backprop_grad;
+  args->offset_backprop_grad = c_args->offset_backprop_grad;
+  args->y_backprop_grad = c_args->y_backprop_grad;
+  args->x_grad = c_args->x_grad;
+  args->scale_grad = c_args->scale_grad;
+  return CheckPointers(*args);
 }
 
 }  // namespace c_api

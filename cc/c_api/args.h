@@ -9,6 +9,7 @@
 
 #include "cc/c_api/tf_bn_ops_c.h"
 #include "cc/core/batch_norm_grad.h"
+#include "cc/core/batch_norm_grad_grad.h"
 
 namespace tf_bn_ops {
 namespace c_api {
@@ -24,6 +25,9 @@ std::string CheckView(const View& view);
 // Translates `c_args`. One sentence, or empty when a backend can run `args`.
 std::string ReadArgs(const tfbn_batch_norm_grad_args* c_args,
                      BatchNormGradArgs* args);
+
+std::string ReadArgs(const tfbn_batch_norm_grad_grad_args* c_args,
+                     BatchNormGradGradArgs* args);
 
 }  // namespace c_api
 }  // namespace tf_bn_ops

@@ -15,7 +15,6 @@
 
 namespace {
 
-using tf_bn_ops::BatchNormGradArgs;
 using tf_bn_ops::View;
 using tf_bn_ops::c_api::CheckView;
 using tf_bn_ops::c_api::Fail;
@@ -39,12 +38,14 @@ class PlainThreads final : public tf_bn_ops::Threads {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace
-
-int tfbn_cpu_batch_norm_grad(const tfbn_batch_norm_grad_args* c_args,
-                             const char* implementation, int threads,
-                             char* error, size_t error_size) try {
-  BatchNormGradArgs args;
+// A gradient of either order: its workspace and the function that computes it.
+template <typename Args, typename CArgs>
+int Run(const CArgs* c_args, size_t (*workspace_of)(const View&),
+        void (*compute)(const Args&, const tf_bn_ops::Implementation&,
+                        tf_bn_ops::Threads&, void*),
+        const char* implementation, int threads, char* error,
+        size_t error_size) try {
+  Args args;
   const std::string args_error = ReadArgs(c_args, &args);
   if (!args_error.empty()) return Fail(args_error, error, error_size);
   if (threads < 1) return Fail("threads must be at least 1", error, error_size);
@@ -55,14 +56,33 @@ int tfbn_cpu_batch_norm_grad(const tfbn_batch_norm_grad_args* c_args,
           ? tf_bn_ops::SelectedImplementation(&sentence)
           : tf_bn_ops::FindImplementation(implementation, &sentence);
   if (chosen == nullptr) return Fail(sentence, error, error_size);
-  std::vector<char> workspace(tf_bn_ops::CpuBatchNormGradWorkspace(args.view));
+  std::vector<char> workspace(workspace_of(args.view));
   PlainThreads pool(threads);
-  tf_bn_ops::CpuBatchNormGrad(args, *chosen, pool, workspace.data());
+  compute(args, *chosen, pool, workspace.data());
   return 0;
 } catch (
     const std::exception& e) {  // No memory or no threads; nothing else throws.
   return Fail(std::string("the system refused: ") + e.what(), error,
               error_size);
+}
+
+}  // namespace
+
+int tfbn_cpu_batch_norm_grad(const tfbn_batch_norm_grad_args* args,
+                             const char* implementation, int threads,
+                             char* error, size_t error_size) {
+  return Run<tf_bn_ops::BatchNormGradArgs>(
+      args, tf_bn_ops::CpuBatchNormGradWorkspace, tf_bn_ops::CpuBatchNormGrad,
+      implementation, threads, error, error_size);
+}
+
+int tfbn_cpu_batch_norm_grad_grad(const tfbn_batch_norm_grad_grad_args* args,
+                                  const char* implementation, int threads,
+                                  char* error, size_t error_size) {
+  return Run<tf_bn_ops::BatchNormGradGradArgs>(
+      args, tf_bn_ops::CpuBatchNormGradGradWorkspace,
+      tf_bn_ops::CpuBatchNormGradGrad, implementation, threads, error,
+      error_size);
 }
 
 const char* tfbn_cpu_implementation(int i, int* supported) {

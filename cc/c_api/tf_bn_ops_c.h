@@ -47,6 +47,22 @@ TFBN_EXPORT int tfbn_cpu_batch_norm_grad(const tfbn_batch_norm_grad_args* args,
                                          int threads, char* error,
                                          size_t error_size);
 
+/* One second-order gradient, see cc/core/batch_norm_grad_grad.h. */
+typedef struct tfbn_batch_norm_grad_grad_args {
+  int64_t outer, channels, inner;
+  int32_t dtype, stat_dtype;
+  int32_t is_training;
+  double epsilon;
+  const void *x_backprop_grad, *scale_backprop_grad, *offset_backprop_grad;
+  const void *y_backprop, *x, *scale, *mean, *variance;
+  void *y_backprop_grad, *x_grad, *scale_grad;
+} tfbn_batch_norm_grad_grad_args;
+
+/* As tfbn_cpu_batch_norm_grad. */
+TFBN_EXPORT int tfbn_cpu_batch_norm_grad_grad(
+    const tfbn_batch_norm_grad_grad_args* args, const char* implementation,
+    int threads, char* error, size_t error_size);
+
 /* Name of the i-th CPU implementation, fastest first; NULL past the end.
  * `supported` (may be NULL) is set to whether this processor can run it. */
 TFBN_EXPORT const char* tfbn_cpu_implementation(int i, int* supported);

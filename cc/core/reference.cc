@@ -67,4 +67,71 @@ void ReferenceBatchNormGrad(const BatchNormGradArgs& args) {
   }
 }
 
+void ReferenceBatchNormGradGrad(const BatchNormGradGradArgs& args) {
+  const View& v = args.view;
+  const double m = static_cast<double>(ElementsPerChannel(v));
+  for (int64_t c = 0; c < v.channels; ++c) {
+    const auto for_each = [&](const auto& f) {
+      for (int64_t o = 0; o < v.outer; ++o) {
+        for (int64_t i = 0; i < v.inner; ++i) {
+          const int64_t at = (o * v.channels + c) * v.inner + i;
+          f(at, LoadAsDouble(args.dtype, args.x_backprop_grad, at),
+            LoadAsDouble(args.dtype, args.y_backprop, at),
+            LoadAsDouble(args.dtype, args.x, at));
+        }
+      }
+    };
+    double center = LoadAsDouble(args.stat_dtype, args.mean, c), shift = 0;
+    double variance = LoadAsDouble(args.stat_dtype, args.variance, c);
+    double gx_mean = 0, dy_mean = 0;
+    if (args.is_training) {
+      center = CenterOf(args, c);
+      Sum gx_sum, dy_sum, x_sum, square_sum;
+      for_each([&](int64_t, double gx, double dy, double x) {
+        gx_sum.Add(gx);
+        dy_sum.Add(dy);
+        x_sum.Add(x - center);
+      });
+      gx_mean = gx_sum.Value() / m;
+      dy_mean = dy_sum.Value() / m;
+      shift = x_sum.Value() / m;
+      for_each([&](int64_t, double, double, double x) {
+        square_sum.Add((x - center - shift) * (x - center - shift));
+      });
+      variance = square_sum.Value() / m;
+    }
+    const double rstd = 1 / std::sqrt(variance + args.epsilon);
+    const double f = LoadAsDouble(args.stat_dtype, args.scale, c) * rstd;
+    const double gs =
+        LoadAsDouble(args.stat_dtype, args.scale_backprop_grad, c);
+    const double go =
+        LoadAsDouble(args.stat_dtype, args.offset_backprop_grad, c);
+    Sum gx_xhat, dy_xhat, gx_dy;
+    for_each([&](int64_t, double gx, double dy, double x) {
+      const double xhat = (x - center - shift) * rstd;
+      gx_xhat.Add((gx - gx_mean) * xhat);
+      dy_xhat.Add((dy - dy_mean) * xhat);
+      gx_dy.Add((gx - gx_mean) * (dy - dy_mean));
+    });
+    // Frozen, the formulas are those of training with these three zero but in
+    // scale_grad.
+    const bool training = args.is_training;
+    const double a = training ? gx_xhat.Value() / m : 0;
+    const double s = training ? dy_xhat.Value() / m : 0;
+    const double b = training ? gx_dy.Value() / m : 0;
+    for_each([&](int64_t at, double gx, double dy, double x) {
+      const double xhat = (x - center - shift) * rstd;
+      gx -= gx_mean;
+      dy -= dy_mean;
+      StoreFromDouble(args.dtype, args.y_backprop_grad, at,
+                      f * gx + (gs - f * a) * xhat + go);
+      StoreFromDouble(args.dtype, args.x_grad, at,
+                      rstd * ((gs - f * a) * dy - f * s * gx -
+                              (gs * s + f * (b - 3 * a * s)) * xhat));
+    });
+    StoreFromDouble(args.stat_dtype, args.scale_grad, c,
+                    rstd * (gx_dy.Value() - m * a * s));
+  }
+}
+
 }  // namespace tf_bn_ops

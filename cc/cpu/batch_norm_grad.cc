@@ -47,6 +47,22 @@ void StoreEmptySums(const BatchNormGradArgs& args, int64_t c) {
   StoreFromDouble(args.stat_dtype, args.scale_backprop, c, 0);
 }
 
+void StoreSums(const BatchNormGradGradArgs& args, const ChannelSums& sums,
+               int64_t c) {
+  // Frozen there are no other sums, and x may have been overwritten.
+  const bool training = args.is_training;
+  const BatchNormGradGradSums all =
+      training ? SumsAt(sums, c)
+               : BatchNormGradGradSums{SumsOf(sums, SecondOrder::kGxDySum)[c]};
+  const double center = training ? CenterOf(args, c) : 0;
+  StoreFromDouble(args.stat_dtype, args.scale_grad, c,
+                  ChannelOf(args, c, center, all).scale_grad);
+}
+
+void StoreEmptySums(const BatchNormGradGradArgs& args, int64_t c) {
+  StoreFromDouble(args.stat_dtype, args.scale_grad, c, 0);
+}
+
 // ---- What does not ----------------------------------------------------------
 
 // One call for a gradient of the given order (see kernels.h).
@@ -268,10 +284,21 @@ size_t CpuBatchNormGradWorkspace(const View& view) {
   return Workspace<FirstOrder>(view);
 }
 
+size_t CpuBatchNormGradGradWorkspace(const View& view) {
+  return Workspace<SecondOrder>(view);
+}
+
 void CpuBatchNormGrad(const BatchNormGradArgs& args,
                       const Implementation& implementation, Threads& threads,
                       void* workspace) {
   Run(args, implementation.first_order, ReferenceBatchNormGrad, threads,
+      workspace);
+}
+
+void CpuBatchNormGradGrad(const BatchNormGradGradArgs& args,
+                          const Implementation& implementation,
+                          Threads& threads, void* workspace) {
+  Run(args, implementation.second_order, ReferenceBatchNormGradGrad, threads,
       workspace);
 }
 

@@ -1,5 +1,5 @@
-// The CPU backend of the batch-norm gradient: spreads the fixed partition of a
-// view over threads.
+// The CPU backend of the batch-norm gradients of first and second order:
+// spreads the fixed partition of a view over threads.
 
 #ifndef TF_BN_OPS_CC_CPU_BATCH_NORM_GRAD_H_
 #define TF_BN_OPS_CC_CPU_BATCH_NORM_GRAD_H_
@@ -7,6 +7,7 @@
 #include <cstddef>
 
 #include "cc/core/batch_norm_grad.h"
+#include "cc/core/batch_norm_grad_grad.h"
 #include "cc/core/parallel.h"
 #include "cc/cpu/implementation.h"
 
@@ -23,6 +24,13 @@ size_t CpuBatchNormGradWorkspace(const View& view);
 void CpuBatchNormGrad(const BatchNormGradArgs& args,
                       const Implementation& implementation, Threads& threads,
                       void* workspace);
+
+// The same for the second order. Scratch memory: per channel 56 bytes for each
+// block, 104 for the coefficients; at most 3.5 MiB and 160 bytes per channel.
+size_t CpuBatchNormGradGradWorkspace(const View& view);
+void CpuBatchNormGradGrad(const BatchNormGradGradArgs& args,
+                          const Implementation& implementation,
+                          Threads& threads, void* workspace);
 
 }  // namespace tf_bn_ops
 

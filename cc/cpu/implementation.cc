@@ -13,7 +13,9 @@
 
 namespace tf_bn_ops {
 
-#define X(name) const Kernels<FirstOrder>& FirstOrderKernels_##name();
+#define X(name)                                          \
+  const Kernels<FirstOrder>& FirstOrderKernels_##name(); \
+  const Kernels<SecondOrder>& SecondOrderKernels_##name();
 TF_BN_OPS_ISA_LIST
 #undef X
 
@@ -50,10 +52,12 @@ std::string Names() {
 
 const std::vector<Implementation>& Implementations() {
   static const auto* const kImplementations = new std::vector<Implementation>{
-#define X(name) {#name, Supports_##name, &FirstOrderKernels_##name()},
+#define X(name)                                         \
+  {#name, Supports_##name, &FirstOrderKernels_##name(), \
+   &SecondOrderKernels_##name()},
       TF_BN_OPS_ISA_LIST
 #undef X
-      {"reference", SupportsReference, nullptr},
+      {"reference", SupportsReference, nullptr, nullptr},
   };
   return *kImplementations;
 }

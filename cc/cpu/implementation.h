@@ -16,6 +16,7 @@ struct Implementation {
   bool (*supported)();  // On this processor.
   // nullptr: the naive reference of cc/core/reference.h.
   const Kernels<FirstOrder>* first_order;
+  const Kernels<SecondOrder>* second_order;
 };
 
 // All that this library was built with.

@@ -41,6 +41,32 @@ class Args(ctypes.Structure):
     )
 
 
+class SecondOrderArgs(ctypes.Structure):
+    """tfbn_batch_norm_grad_grad_args of cc/c_api/tf_bn_ops_c.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("outer", "channels", "inner")),
+        *((name, ctypes.c_int32) for name in ("dtype", "stat_dtype", "is_training")),
+        ("epsilon", ctypes.c_double),
+        *(
+            (name, ctypes.c_void_p)
+            for name in (
+                "x_backprop_grad",
+                "scale_backprop_grad",
+                "offset_backprop_grad",
+                "y_backprop",
+                "x",
+                "scale",
+                "mean",
+                "variance",
+                "y_backprop_grad",
+                "x_grad",
+                "scale_grad",
+            )
+        ),
+    )
+
+
 class PartitionInfo(ctypes.Structure):
     """tfbn_partition_info of cc/c_api/tf_bn_ops_c.h."""
 
@@ -51,13 +77,17 @@ class PartitionInfo(ctypes.Structure):
 def library() -> ctypes.CDLL:
     """The core library, with argument types declared."""
     lib = ctypes.CDLL(_loader.core_library_path())
-    lib.tfbn_cpu_batch_norm_grad.argtypes = [
-        ctypes.POINTER(Args),
-        ctypes.c_char_p,
-        ctypes.c_int,
-        ctypes.c_char_p,
-        ctypes.c_size_t,
-    ]
+    for function, args in (
+        (lib.tfbn_cpu_batch_norm_grad, Args),
+        (lib.tfbn_cpu_batch_norm_grad_grad, SecondOrderArgs),
+    ):
+        function.argtypes = [
+            ctypes.POINTER(args),
+            ctypes.c_char_p,
+            ctypes.c_int,
+            ctypes.c_char_p,
+            ctypes.c_size_t,
+        ]
     lib.tfbn_cpu_implementation.restype = ctypes.c_char_p
     lib.tfbn_cpu_implementation.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_int)]
     lib.tfbn_partition.argtypes = [
@@ -158,11 +188,57 @@ def run(
         np.empty_like(p.scale),
     )
     args = args_of(p, result, **overrides)
+    _call(library().tfbn_cpu_batch_norm_grad, args, implementation, threads)
+    return result
+
+
+def _call(function: Any, args: Any, implementation: str | None, threads: int) -> None:
     error = ctypes.create_string_buffer(512)
     name = None if implementation is None else implementation.encode()
-    status = library().tfbn_cpu_batch_norm_grad(
-        args, name, threads, error, ctypes.c_size_t(len(error))
-    )
-    if status != 0:
+    if function(args, name, threads, error, ctypes.c_size_t(len(error))) != 0:
         raise ValueError(error.value.decode())
-    return result
+
+
+@dataclasses.dataclass
+class SecondOrderProblem(Problem):
+    """Inputs of one second-order gradient: those of the first order, and what arrives for its
+    outputs."""
+
+    x_backprop_grad: np.ndarray = dataclasses.field(kw_only=True)  # [outer, channels, inner]
+    scale_backprop_grad: np.ndarray = dataclasses.field(kw_only=True)  # [channels]
+    offset_backprop_grad: np.ndarray = dataclasses.field(kw_only=True)  # [channels]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {k: v for k, v in vars(self).items() if isinstance(v, np.ndarray)}
+
+
+def run_second_order(
+    problem: SecondOrderProblem,
+    *,
+    implementation: str | None = None,
+    threads: int = 1,
+    outputs: dict[str, np.ndarray] | None = None,
+    **overrides: Any,
+) -> dict[str, np.ndarray]:
+    """As `run`; the results by name. `outputs`: arrays to write to instead of new ones."""
+    p = problem
+    results = {
+        "y_backprop_grad": np.empty_like(p.x),
+        "x_grad": np.empty_like(p.x),
+        "scale_grad": np.empty_like(p.scale),
+        **(outputs or {}),
+    }
+    outer, channels, inner = p.x.shape
+    fields: dict[str, Any] = {
+        "outer": outer,
+        "channels": channels,
+        "inner": inner,
+        "dtype": DTYPE_CODES[_op_table.dtype_of(p.x).name],
+        "stat_dtype": DTYPE_CODES[_op_table.dtype_of(p.scale).name],
+        "is_training": p.is_training,
+        "epsilon": p.epsilon,
+        **{name: array.ctypes.data for name, array in {**p.arrays(), **results}.items()},
+    }
+    args = SecondOrderArgs(**{**fields, **overrides})
+    _call(library().tfbn_cpu_batch_norm_grad_grad, args, implementation, threads)
+    return results

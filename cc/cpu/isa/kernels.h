@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cc/core/batch_norm_grad.h"
+#include "cc/core/batch_norm_grad_grad.h"
 #include "cc/core/partition.h"
 
 namespace tf_bn_ops {
@@ -70,6 +71,53 @@ struct FirstOrder {
 };
 static inline Tensors<2, 1> TensorsOf(const BatchNormGradArgs& args) {
   return {{args.y_backprop, args.x}, {args.x_backprop}};
+}
+
+// The sums and coefficients are those of batch_norm_grad_grad.h.
+struct SecondOrder {
+  using Args = BatchNormGradGradArgs;
+  enum Input : int { kGx, kDy, kX, kInputs };
+  enum Output : int { kYBackpropGrad, kXGrad, kOutputs };
+  enum Sum : int {
+    kGxDySum,
+    kGxSum,
+    kDySum,
+    kXcSum,
+    kXcXcSum,
+    kGxXcSum,
+    kDyXcSum,
+    kNumSums,
+    kNumFrozenSums = kGxDySum + 1,
+  };
+  enum Coefficient : int {
+    kGxMean,
+    kGxMeanRest,
+    kDyMean,
+    kDyMeanRest,
+    kMeanRest,
+    kXFromGx,
+    kXFromXhat,
+    kMean,
+    kRstd,
+    kYFromGx,
+    kYFromXhat,
+    kYConstant,
+    kXFromDy,
+    kNumCoefficients,
+    kFirstFrozenCoefficient = kMean,
+  };
+};
+static inline Tensors<3, 2> TensorsOf(const BatchNormGradGradArgs& args) {
+  return {{args.x_backprop_grad, args.y_backprop, args.x},
+          {args.y_backprop_grad, args.x_grad}};
+}
+// The sums of channel `c`, all of which must be there.
+static inline BatchNormGradGradSums SumsAt(const ChannelSums& sums, int64_t c) {
+  const auto sum = [&](SecondOrder::Sum k) { return SumsOf(sums, k)[c]; };
+  return {sum(SecondOrder::kGxDySum), sum(SecondOrder::kGxSum),
+          sum(SecondOrder::kDySum),   sum(SecondOrder::kXcSum),
+          sum(SecondOrder::kXcXcSum), sum(SecondOrder::kGxXcSum),
+          sum(SecondOrder::kDyXcSum)};
 }
 
 // Elements from one array of coefficients to the next. Arrays are read in whole

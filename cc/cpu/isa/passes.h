@@ -3,9 +3,10 @@
 // summed and what is made of the sums:
 //
 //   struct Formula : FirstOrder or another order of kernels.h {
-//     // Vectors per step along a row, in the pass that reduces and in the one
-//     // that applies.
-//     static constexpr int kReduceVectors, kApplyVectors;
+//     // Vectors per step along a row and rows per step, in the pass that
+//     // reduces and in the one that applies.
+//     static constexpr int kReduceVectors, kReduceRows;
+//     static constexpr int kApplyVectors, kApplyRows;
 //     // What the sums of channels [c, c + n) subtract: the centers.
 //     static void Centers(const Args&, int64_t c, int64_t n, double* out);
 //     // Adds the terms of a vector of elements to the first kSums sums.
@@ -116,12 +117,13 @@ TFBN_INLINE void Prefetch(const T* p) {
 // distance from 2 KiB to 8 KiB.
 constexpr int64_t kPrefetchBytes = 4096;
 
-// Rows that a step of `kVectors` vectors may take at once: all of them when
-// that is a whole row, for then they are walked in order, and the running sums
-// and coefficients stay in registers.
-template <typename T, int kVectors>
-TFBN_INLINE int64_t RowsAtOnce(const Panel& panel) {
-  return panel.columns == kVectors * Compute<T>::kLanes ? panel.rows : 1;
+// Rows that a step of `kVectors` vectors takes at once, while the running sums
+// and coefficients stay in registers: all of them when that is a whole row, for
+// then they are walked in order, otherwise kRows.
+template <typename T, int kVectors, int kRows>
+TFBN_INLINE int64_t RowsAtOnce(const Panel& panel, int64_t r) {
+  if (panel.columns == kVectors * Compute<T>::kLanes) return panel.rows;
+  return panel.rows - r < kRows ? panel.rows - r : kRows;
 }
 
 // -----------------------------------------------------------------------------
@@ -166,8 +168,16 @@ TFBN_INLINE void ReduceStep(const Elements<F, T>& elements, int64_t at,
     }
   }
   for (int v = 0; v < kWideVectors; ++v) {
+    const int64_t at_column = c + v * kDoubleLanes;
+    // The sums of columns behind the n-th stay what they are.
+    const int left = n - v * kDoubleLanes;
+    const int lanes = left < 0 ? 0 : left < kDoubleLanes ? left : kDoubleLanes;
     for (int k = 0; k < kSums; ++k) {
-      Store(sums.sum[k] + c + v * kDoubleLanes, sum[v][k]);
+      if (kPartial) {
+        StorePartial(sums.sum[k] + at_column, sum[v][k], lanes);
+      } else {
+        Store(sums.sum[k] + at_column, sum[v][k]);
+      }
     }
   }
 }
@@ -177,8 +187,9 @@ void ReduceRows(const Elements<F, T>& elements, const Panel& panel,
                 ColumnSums<F>& sums) {
   constexpr int kLanes = Compute<T>::kLanes;
   constexpr int kVectors = F::kReduceVectors;
-  const int64_t rows = RowsAtOnce<T, kVectors>(panel);
+  int64_t rows;
   for (int64_t r = 0; r < panel.rows; r += rows) {
+    rows = RowsAtOnce<T, kVectors, F::kReduceRows>(panel, r);
     const int64_t at = panel.at + r * panel.stride;
     int64_t c = 0;
     for (; c + kVectors * kLanes <= panel.columns; c += kVectors * kLanes) {
@@ -421,8 +432,9 @@ void ApplyRows(
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
   constexpr int kLanes = Compute<T>::kLanes;
   constexpr int kVectors = F::kApplyVectors;
-  const int64_t rows = RowsAtOnce<T, kVectors>(panel);
+  int64_t rows;
   for (int64_t r = 0; r < panel.rows; r += rows) {
+    rows = RowsAtOnce<T, kVectors, F::kApplyRows>(panel, r);
     const int64_t at = panel.at + r * panel.stride;
     int64_t c = 0;
     for (; c + kVectors * kLanes <= panel.columns; c += kVectors * kLanes) {

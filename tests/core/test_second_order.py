@@ -1,0 +1,215 @@
+"""The second-order gradient on the CPU through the C ABI, without TensorFlow.
+
+Promised: results within the bounds of tf_bn_ops/conformance/second_order.py; exact where the terms
+are; the same bits for every instruction-set build, thread count, alignment, and in place;
+statistics from x in training, whatever is given; the documented errors.
+"""
+
+from __future__ import annotations
+
+import c_abi
+import numpy as np
+import pytest
+from c_abi import SecondOrderProblem
+
+from tf_bn_ops._op_table import DTYPES
+from tf_bn_ops.conformance import second_order
+
+# Where the code changes its way; see VIEWS in test_cpu.py. Steps are of one vector here.
+VIEWS = [
+    (1, 1, 1),
+    (2, 1, 1),
+    (129, 1, 1),
+    (9, 2, 1),
+    (100, 3, 1),
+    (33, 7, 1),
+    (41, 16, 1),
+    (23, 17, 1),
+    (18, 64, 1),
+    (11, 127, 1),
+    (9, 1025, 1),
+    (4000, 40, 1),
+    (8, 3, 2),
+    (9, 5, 49),
+    (9, 2, 1025),
+    (2, 3, 65),
+    (3, 2, 4099),
+    (1, 1, 70001),
+    (70000, 1, 1),
+]
+IMPLEMENTATIONS = c_abi.implementations()
+ISA_BUILDS = [name for name in IMPLEMENTATIONS if name != "reference"]
+TENSORS = ("x_backprop_grad", "y_backprop", "x")
+
+
+def make_problem(
+    view: tuple[int, int, int],
+    dtype: str = "float32",
+    *,
+    is_training: bool = True,
+    offset: float = 0.5,
+) -> SecondOrderProblem:
+    """Normal data, the statistics not those of x."""
+    rng = np.random.default_rng([7, *view])
+    element = DTYPES[dtype].numpy
+    statistics = np.float64 if dtype == "float64" else np.float32
+    vector = lambda low, high: rng.uniform(low, high, view[1]).astype(statistics)  # noqa: E731
+    return SecondOrderProblem(
+        y_backprop=rng.normal(offset, 1, view).astype(element),
+        x=rng.normal(-offset, 2, view).astype(element),
+        scale=vector(-1, 2),
+        mean=vector(-offset - 0.1, -offset + 0.1),
+        variance=vector(0.5, 4),
+        is_training=is_training,
+        x_backprop_grad=rng.normal(-offset, 1, view).astype(element),
+        scale_backprop_grad=vector(-1, 1),
+        offset_backprop_grad=vector(-1, 1),
+    )
+
+
+def bits(results: dict[str, np.ndarray]) -> bytes:
+    return b"".join(results[name].tobytes() for name in second_order.OUTPUTS)
+
+
+def right(p: SecondOrderProblem) -> second_order.Answer:
+    return second_order.answer(p.arrays(), "view", p.epsilon, p.is_training)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_build_is_right_and_all_give_the_same_bits(view, is_training, dtype):
+    problem = make_problem(view, dtype, is_training=is_training)
+    answer = right(problem)
+    results = [c_abi.run_second_order(problem, implementation=name) for name in IMPLEMENTATIONS]
+    for result in results:
+        answer.assert_close(result)
+    assert len({bits(result) for result in results[: len(ISA_BUILDS)]}) == 1
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("view", [(4000, 40, 1), (9000, 3, 1), (8, 300, 49), (3, 7, 9000)])
+def test_bits_do_not_depend_on_the_number_of_threads(view, is_training):
+    problem = make_problem(view, is_training=is_training)
+    runs = {bits(c_abi.run_second_order(problem, threads=n)) for n in (1, 2, 3, 7, 16)}
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("view", [(4000, 40, 1), (9, 5, 49), (3, 2, 4099)])
+@pytest.mark.parametrize(
+    "inputs", [("x_backprop_grad", "x"), ("x", "y_backprop"), ("y_backprop", "x_backprop_grad")]
+)
+def test_in_place_over_any_two_inputs(inputs, view, is_training):
+    want = c_abi.run_second_order(make_problem(view, is_training=is_training))
+    problem = make_problem(view, is_training=is_training)
+    outputs = dict(zip(("y_backprop_grad", "x_grad"), map(vars(problem).get, inputs), strict=True))
+    got = c_abi.run_second_order(problem, outputs=outputs, threads=2)
+    assert bits(got) == bits(want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_any_alignment_of_the_elements(dtype):
+    view, offset = (9, 5, 1300), 3
+    problem = make_problem(view, dtype)
+    want = c_abi.run_second_order(problem)
+
+    def shifted(array: np.ndarray) -> np.ndarray:
+        store = np.empty(array.size + offset, array.dtype)
+        store[offset:] = array.ravel()
+        return store[offset:].reshape(array.shape)
+
+    for name, array in problem.arrays().items():
+        setattr(problem, name, shifted(array))
+    outputs = {"x_grad": shifted(np.zeros_like(problem.x))}
+    assert bits(c_abi.run_second_order(problem, outputs=outputs)) == bits(want)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_in_training_the_given_statistics_are_not_read(implementation):
+    problem = make_problem((40, 5, 7))
+    want = c_abi.run_second_order(problem, implementation=implementation)
+    problem.mean[:], problem.variance[:] = np.nan, np.nan
+    assert bits(c_abi.run_second_order(problem, implementation=implementation)) == bits(want)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_large_means_cost_no_accuracy(implementation, dtype):
+    """All three tensors around 1e3: differences keep every digit that the elements have."""
+    problem = make_problem((3000, 8, 1), dtype, offset=1e3)
+    right(problem).assert_close(c_abi.run_second_order(problem, implementation=implementation))
+
+
+@pytest.mark.parametrize("implementation", ISA_BUILDS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_first_element_far_from_the_others(implementation, dtype):
+    """The element that sums measure x from is the worst there can be: 1e4 against numbers of 1."""
+    problem = make_problem((5000, 3, 1), dtype)
+    problem.x[0] = 1e4
+    right(problem).assert_close(c_abi.run_second_order(problem, implementation=implementation))
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_constant_channel_has_no_variance_and_exact_results(implementation):
+    """xhat is 0 and rstd 1/sqrt(epsilon) = 4: y_backprop_grad = 4*scale*gx' + go, and so on."""
+    view = (16, 3, 2)
+    problem = make_problem(view)
+    rng = np.random.default_rng(1)
+    for name in ("x_backprop_grad", "y_backprop"):
+        setattr(problem, name, rng.integers(-8, 8, view).astype(np.float32))
+    problem.x[:] = 0.1
+    problem.scale[:] = [1, 2, -1]
+    problem.scale_backprop_grad[:], problem.offset_backprop_grad[:] = 0.5, 0.25
+    problem.epsilon = 1 / 16
+    got = c_abi.run_second_order(problem, implementation=implementation)
+    gx = problem.x_backprop_grad - problem.x_backprop_grad.mean((0, 2), keepdims=True)
+    dy = problem.y_backprop - problem.y_backprop.mean((0, 2), keepdims=True)
+    factor = 4 * problem.scale[:, None]
+    np.testing.assert_array_equal(got["y_backprop_grad"], factor * gx + 0.25)
+    np.testing.assert_array_equal(got["x_grad"], 2 * dy)
+    np.testing.assert_array_equal(got["scale_grad"], 4 * (gx * dy).sum((0, 2)))
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("where", TENSORS)
+def test_nan_and_infinity_stay_in_their_channel(implementation, where, bad):
+    problem = make_problem((50, 5, 3))
+    getattr(problem, where)[7, 2, 1] = bad
+    got = c_abi.run_second_order(problem, implementation=implementation)
+    for name, output in got.items():
+        by_channel = output.swapaxes(0, 1) if output.ndim == 3 else output
+        finite = [bool(np.isfinite(by_channel[c]).all()) for c in range(5)]
+        # y_backprop enters x_backprop linearly: its own gradient does not depend on it.
+        independent = (where, name) == ("y_backprop", "y_backprop_grad")
+        assert finite == [True, True, independent, True, True], name
+
+
+@pytest.mark.parametrize("view", [(0, 3, 1), (5, 3, 0), (0, 0, 0), (4, 0, 2)])
+def test_empty_views_give_a_zero_scale_grad(view):
+    got = c_abi.run_second_order(make_problem(view))
+    np.testing.assert_array_equal(got["scale_grad"], np.zeros(view[1]))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        ({"outer": -1}, "outer, channels and inner must not be negative"),
+        ({"dtype": 9}, "dtype and stat_dtype must be one of the TFBN_ element types"),
+        (
+            {"x_grad": None},
+            "x_backprop_grad, y_backprop, x, y_backprop_grad and x_grad must not be NULL",
+        ),
+        (
+            {"scale_backprop_grad": None},
+            "scale_backprop_grad, offset_backprop_grad, scale, mean, variance and scale_grad must "
+            "not be NULL",
+        ),
+        ({"threads": 0}, "threads must be at least 1"),
+    ],
+)
+def test_errors_are_one_sentence(overrides, sentence):
+    with pytest.raises(ValueError) as error:
+        c_abi.run_second_order(make_problem((2, 3, 1)), **overrides)
+    assert str(error.value) == sentence
