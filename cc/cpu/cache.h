@@ -8,8 +8,8 @@
 
 namespace tf_bn_ops {
 
-// Largest cache level, shared by all cores (8 MiB when the system does not
-// say).
+// Largest cache level, shared by all cores: what of it one process may count on
+// (8 MiB when the system does not say).
 int64_t LastLevelCacheBytes();
 
 // The cache that each core has to itself, level 2 (512 KiB when the system does

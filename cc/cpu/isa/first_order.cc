@@ -10,8 +10,8 @@ namespace tf_bn_ops {
 namespace {
 
 struct FirstOrderFormula : FirstOrder {
-  static constexpr int kReduceVectors = kUnroll, kReduceRows = 1;
-  static constexpr int kApplyVectors = kUnroll, kApplyRows = 1;
+  static constexpr int kReduceVectors = kUnroll;
+  static constexpr int kApplyVectors = kUnroll;
 
   static void Centers(const Args& args, int64_t c, int64_t n, double* out) {
     LoadAsDoubles(args.stat_dtype, args.mean, c, n, out);

@@ -3,10 +3,9 @@
 // summed and what is made of the sums:
 //
 //   struct Formula : FirstOrder or another order of kernels.h {
-//     // Vectors per step along a row and rows per step, in the pass that
-//     // reduces and in the one that applies.
-//     static constexpr int kReduceVectors, kReduceRows;
-//     static constexpr int kApplyVectors, kApplyRows;
+//     // Vectors per step along a row, in the pass that reduces and in the one
+//     // that applies.
+//     static constexpr int kReduceVectors, kApplyVectors;
 //     // What the sums of channels [c, c + n) subtract: the centers.
 //     static void Centers(const Args&, int64_t c, int64_t n, double* out);
 //     // Adds the terms of a vector of elements to the first kSums sums.
@@ -27,9 +26,8 @@
 // order that does not depend on the width of a vector, and no multiplication is
 // fused with an addition.
 //
-// Memory is read row by row, in the order of addresses: that is what hardware
-// prefetchers follow. Walking several rows side by side to keep running sums in
-// registers reads memory at half the speed.
+// Memory is read in the order of addresses, a few short rows side by side at
+// most: that is what hardware prefetchers follow.
 //
 // Included only by translation units of this folder, see vec.h.
 
@@ -117,13 +115,20 @@ TFBN_INLINE void Prefetch(const T* p) {
 // distance from 2 KiB to 8 KiB.
 constexpr int64_t kPrefetchBytes = 4096;
 
-// Rows that a step of `kVectors` vectors takes at once, while the running sums
-// and coefficients stay in registers: all of them when that is a whole row, for
-// then they are walked in order, otherwise kRows.
-template <typename T, int kVectors, int kRows>
-TFBN_INLINE int64_t RowsAtOnce(const Panel& panel, int64_t r) {
+// Rows that a step of a few columns takes at once. The running sums and
+// coefficients of its columns are in registers meanwhile, which saves up to two
+// thirds of the loads and stores of what is in cache already. All rows when the
+// step is as wide as a row, for then they are walked in order; else no more
+// than lie in two pages, which prefetchers follow as one stream, and no more
+// than kMostRowsAtOnce, beyond which nothing was gained.
+constexpr int64_t kMostRowsAtOnce = 8;
+constexpr int64_t kBytesAtOnce = 8192;
+template <typename T, int kVectors>
+TFBN_INLINE int64_t RowsAtOnce(const Panel& panel) {
   if (panel.columns == kVectors * Compute<T>::kLanes) return panel.rows;
-  return panel.rows - r < kRows ? panel.rows - r : kRows;
+  const int64_t rows =
+      kBytesAtOnce / (panel.stride * static_cast<int64_t>(sizeof(T)));
+  return rows < 2 ? 2 : rows < kMostRowsAtOnce ? rows : kMostRowsAtOnce;
 }
 
 // -----------------------------------------------------------------------------
@@ -187,9 +192,10 @@ void ReduceRows(const Elements<F, T>& elements, const Panel& panel,
                 ColumnSums<F>& sums) {
   constexpr int kLanes = Compute<T>::kLanes;
   constexpr int kVectors = F::kReduceVectors;
-  int64_t rows;
-  for (int64_t r = 0; r < panel.rows; r += rows) {
-    rows = RowsAtOnce<T, kVectors, F::kReduceRows>(panel, r);
+  const int64_t at_once = RowsAtOnce<T, kVectors>(panel);
+  for (int64_t r = 0; r < panel.rows; r += at_once) {
+    const int64_t left = panel.rows - r;
+    const int64_t rows = left < at_once ? left : at_once;
     const int64_t at = panel.at + r * panel.stride;
     int64_t c = 0;
     for (; c + kVectors * kLanes <= panel.columns; c += kVectors * kLanes) {
@@ -262,7 +268,7 @@ RowPanels PanelsOf(const View& view, const Partition& partition,
   const int64_t stride = partition.fold * row;
   return RowPanels{
       {at, whole, stride, partition.fold * columns,
-       partition.fold * columns == stride ? 0 : stride},
+       partition.fold * columns == stride ? 0 : 2 * stride},
       {at + whole * stride, 1, stride, count % partition.fold * columns}};
 }
 
@@ -432,9 +438,10 @@ void ApplyRows(
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
   constexpr int kLanes = Compute<T>::kLanes;
   constexpr int kVectors = F::kApplyVectors;
-  int64_t rows;
-  for (int64_t r = 0; r < panel.rows; r += rows) {
-    rows = RowsAtOnce<T, kVectors, F::kApplyRows>(panel, r);
+  const int64_t at_once = RowsAtOnce<T, kVectors>(panel);
+  for (int64_t r = 0; r < panel.rows; r += at_once) {
+    const int64_t left = panel.rows - r;
+    const int64_t rows = left < at_once ? left : at_once;
     const int64_t at = panel.at + r * panel.stride;
     int64_t c = 0;
     for (; c + kVectors * kLanes <= panel.columns; c += kVectors * kLanes) {

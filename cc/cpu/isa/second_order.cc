@@ -23,10 +23,8 @@ void Split(double value, double rest, C* part, C* part_rest) {
 
 struct SecondOrderFormula : SecondOrder {
   // Seven sums in two vectors of double each, or thirteen coefficients, are as
-  // much as the registers hold. Running sums are read and written once in four
-  // rows: as many as memory can be walked side by side without getting slower.
-  static constexpr int kReduceVectors = 1, kReduceRows = 4;
-  static constexpr int kApplyVectors = 1, kApplyRows = 1;
+  // much as the registers hold.
+  static constexpr int kReduceVectors = 1, kApplyVectors = 1;
 
   static void Centers(const Args& args, int64_t c, int64_t n, double* out) {
     if (args.view.inner == 1) {
