@@ -39,8 +39,8 @@ struct Phase {
 // are done. Tasks are handed out one by one, in order, so a slow thread delays
 // nobody. A thread waits only for tasks that another one has begun: no deadlock
 // when the pool is busy, when the caller is itself one of its threads, or when
-// Schedule() throws (which leaves the work to fewer threads). The floating-point
-// state is that of fp_env.h in every task.
+// Schedule() throws (which leaves the work to fewer threads). The
+// floating-point state is that of fp_env.h in every task.
 //
 // Threads are woken once for all phases, and wait between them without going to
 // sleep: in a virtual machine that costs 40 microseconds a time.

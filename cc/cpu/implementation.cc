@@ -30,6 +30,9 @@ namespace {
          __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma");
 }
+[[maybe_unused]] bool Supports_avx512bf16() {
+  return Supports_avx512() && __builtin_cpu_supports("avx512bf16");
+}
 [[maybe_unused]] bool Supports_avx2() {
   // Every processor with AVX2 and FMA converts half precision too (F16C is
   // older than both).

@@ -92,7 +92,11 @@ TFBN_INLINE VU Select(VU mask, VU a, VU b) { return (mask & a) | (~mask & b); }
 TFBN_INLINE VF WidenBfloat16(Half v) { return (VF)(WidenBits(v) << 16); }
 
 // Round to nearest even; NaN stays NaN.
-#if defined(__AVX512F__)
+#if defined(__AVX512BF16__)
+// The instruction flushes subnormals, of which there are none in the results of
+// arithmetic that flushes them itself (cc/core/fp_env.h).
+TFBN_INLINE Half NarrowBfloat16(VF v) { return (Half)_mm512_cvtneps_pbh(v); }
+#elif defined(__AVX512F__)
 TFBN_INLINE Half NarrowBfloat16(VF v) {
   // As below, with the NaN lanes in a mask register.
   const __m512i bits = _mm512_castps_si512(v);
