@@ -1,5 +1,6 @@
 """`python -m tf_bn_ops conformance` as a user meets it, with candidates that need no build."""
 
+import json
 import os
 import pathlib
 import re
@@ -23,11 +24,15 @@ from tf_bn_ops.conformance import (
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-def _run(*flags, **environment):
+def _environment(**changes):
     paths = [str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **changes}
+
+
+def _run(*flags, **environment):
     return subprocess.run(
         [sys.executable, "-m", "tf_bn_ops", "conformance", *flags],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},
+        env=_environment(**environment),
         capture_output=True,
         text=True,
         timeout=300,
@@ -99,11 +104,27 @@ def test_training_backprop_has_autodiff_beside_its_counterpart():
     assert 0 < int(answered.group(1)) < 30
 
 
-def test_failing_case_replays():
+def test_failing_case_replays_and_is_reduced_to_a_program(tmp_path):
     flags = ["--candidate=odd_ops:flipped", "--op=V2", "--layout=NHWC", "--noreal"]
-    result = _run(*flags, "--cases=12", "--bounds=textbook")
+    record = tmp_path / "run.json"
+    result = _run(*flags, "--cases=12", "--bounds=textbook", f"--json={record}")
     assert result.returncode == 1, result.stdout + result.stderr
     assert "scale_backprop" in result.stdout
+    (program,) = {case["script"] for case in json.loads(record.read_text())["cases"]} - {None}
+    assert program in result.stdout
+    assert "shape 1x1x1x1" in program
+    (tmp_path / "wrong.py").write_text(program)
+    # The same program with the op that it should be.
+    right = program.replace('importlib.import_module("odd_ops").flipped', "tf.raw_ops")
+    (tmp_path / "right.py").write_text(right)
+    for name, status in (("wrong", 1), ("right", 0)):
+        done = subprocess.run(
+            [sys.executable, tmp_path / f"{name}.py"], env=_environment(), capture_output=True,
+            text=True, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == status, done.stdout + done.stderr
+        assert done.stdout.endswith(f"{name}\n")
+        assert ("scale_backprop[0]: " in done.stdout) == bool(status)
     replay = re.search(r"replay: python -m tf_bn_ops conformance (.*)", result.stdout)
     again = _run(*replay.group(1).split())
     assert again.returncode == 1, again.stdout + again.stderr

@@ -67,6 +67,15 @@ def test_wrong_third_party_op_fails_and_replays(library, tmp_path):
     again = _run(*shlex.split(replay.group(1)))
     assert again.returncode == 1, again.stdout + again.stderr
     assert "x_backprop" in again.stdout
+    # What --repro prints last is a program that shows the fault with the library alone.
+    program = again.stdout[again.stdout.index('"""VendorBn') :]
+    program = program[: program.index("sys.exit(1 if failed else 0)") + 29]
+    for name, status in (("VendorBnGradWrongSign", 1), ("Vendor_BnGrad", 0)):
+        file = tmp_path / f"{name}.py"
+        file.write_text(program.replace("ops.VendorBnGradWrongSign", f"ops.{name}"))
+        done = subprocess.run([sys.executable, file], capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == status, done.stdout + done.stderr
+        assert ("dx[" in done.stdout) == bool(status)
 
 
 @pytest.mark.parametrize(

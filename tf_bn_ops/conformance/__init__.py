@@ -14,6 +14,7 @@ docs/conformance.md is its guide. In the order of a run:
   divergences.py        where TensorFlow is known to disagree with the ops' contract
   runner.py             the run
   reports/              what it leaves behind: what is printed, JSON, JUnit XML, a page
+  shrink.py, script.py  a failing case made small, as a program of its own
   cli.py                flags
 
 Importing it imports no TensorFlow: only the worker processes do.

@@ -33,6 +33,8 @@ from tf_bn_ops.conformance import (
     mapping,
     real_input,
     runner,
+    script,
+    shrink,
     workers,
 )
 from tf_bn_ops.conformance.reports import (
@@ -48,6 +50,8 @@ from tf_bn_ops.conformance.reports import record as record_lib
 DEFAULT_CASES = 1600
 DEFAULT_SEED = 1
 
+# Flags whose values the record keeps as they are.
+_SETTINGS = ("seed", "cases", "real", "repro", "timeout", "shrink")
 _COMMAND = "python -m tf_bn_ops conformance"
 
 _FLAGS = flags.FlagValues()
@@ -108,6 +112,13 @@ flags.DEFINE_string(
     flag_values=_FLAGS,
 )  # fmt: skip
 merge.define_outputs(_FLAGS)
+flags.DEFINE_integer(
+    "shrink", 3, "Reduces this many failing cases, and prints each as a program of its own.",
+    lower_bound=0, flag_values=_FLAGS,
+)  # fmt: skip
+flags.DEFINE_integer(
+    "shrink_seconds", 20, "Seconds to reduce a failing case in.", lower_bound=1, flag_values=_FLAGS
+)
 
 
 def _chosen(what: str, given: Sequence[str], known: Sequence[str], short: str = "") -> list[str]:
@@ -261,7 +272,7 @@ def _circumstances(
         "replay": _replay_command(),
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "settings": {
-            **{name: _FLAGS[name].value for name in ("seed", "cases", "real", "repro", "timeout")},
+            **{name: _FLAGS[name].value for name in _SETTINGS},
             "selection": {name: list(_FLAGS[name].value) for name in ("op", "dtype", "layout")},
             "bounds": _profile().name,
         },
@@ -297,6 +308,27 @@ def _judged(candidate: workers.Implementation, facts: Mapping[str, Any]) -> dict
     }
 
 
+def _add_programs(
+    found: Sequence[dict[str, Any]],
+    candidate: workers.Implementation,
+    runner_of_candidate: workers.Runner,
+    given: _Input,
+) -> None:
+    """Reduces the first failures of each kind, and adds them to their entries as programs."""
+    if not shrink.is_possible() and not _FLAGS["shrink"].present:
+        return
+    for entry in record_lib.first_of_their_kind(found, _FLAGS.shrink):
+        case = cases.parse(entry["case"])
+        problem = shrink.shrink(
+            shrink.Problem(case, given.fill(case)),
+            record_lib.wrong(entry),
+            runner_of_candidate,
+            _profile(),
+            _FLAGS.shrink_seconds,
+        )
+        entry["script"] = script.program(problem, entry["case"], candidate, _profile())
+
+
 def _run(console: rich.console.Console, argv: Sequence[str]) -> int:
     shard = shards.Shard.parse(_FLAGS.shard) if _FLAGS.shard is not None else None
     repro = cases.parse(_FLAGS.repro) if _FLAGS.repro is not None else None
@@ -309,6 +341,8 @@ def _run(console: rich.console.Console, argv: Sequence[str]) -> int:
         if not combos or (repro and candidate.answers_with(repro) is None):
             raise UsageError("no mapped op claims what --op, --dtype, --layout or --repro ask for")
     merge.check_outputs(_FLAGS)
+    if _FLAGS["shrink"].present and _FLAGS.shrink:
+        shrink.check_possible()
     started = time.monotonic()
     given = _Input(repro.is_real if repro else _FLAGS.real)
     implementations = [candidate, *workers.REFERENCES]
@@ -339,6 +373,7 @@ def _run(console: rich.console.Console, argv: Sequence[str]) -> int:
                 progress.update(task, advance=1)
                 if repro:
                     terminal.print_details(console, result)
+        _add_programs(found, candidate, running[0], given)
         record = {
             **_circumstances(argv, candidate, running[0].facts),
             "seconds": round(time.monotonic() - started, 3),
@@ -366,6 +401,7 @@ def main(argv: Sequence[str]) -> int:
         real_input.RealInputError,
         record_lib.RecordError,
         shards.ShardError,
+        shrink.ShrinkError,
         workers.WorkerError,
     )
     return _command.run(

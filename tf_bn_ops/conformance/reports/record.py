@@ -55,6 +55,7 @@ SCHEMA: dict[str, dict[str, str]] = {
         "repro": "the one case that was asked for, or null",
         "bounds": "what the candidate is held to",
         "timeout": "seconds after which a case counts as hanging",
+        "shrink": "number of failing cases that are reduced",
     },
     "machines": {
         "cpu": "the processor's name",
@@ -184,6 +185,26 @@ def of_result(index: int, result: CaseResult) -> dict[str, Any]:
         "implementations": {name: _path(path, flushed) for name, path in result.paths.items()},
         "script": None,
     }
+
+
+def wrong(case: dict[str, Any]) -> frozenset[str]:
+    """What is wrong with the candidate in an entry of "cases": outputs with wrong numbers, and
+    departures in structure."""
+    answer = case["implementations"].get(CANDIDATE)
+    if answer is None or case["verdict"] == PASSED:
+        return frozenset()
+    outputs = {o for o, e in answer["outputs"].items() if e["bound"] is None or e["bound"] > 1}
+    return frozenset(outputs | {what for what, _ in answer["departures"]})
+
+
+def first_of_their_kind(cases: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """The first entries of "cases" in which the candidate fails, one of each op and what is wrong
+    with it, at most `count`: those that are reduced."""
+    first: dict[tuple[str, frozenset[str]], dict[str, Any]] = {}
+    for case in cases:
+        if (what := wrong(case)) and len(first) < count:
+            first.setdefault((case["op"], what), case)
+    return list(first.values())
 
 
 def of_divergences(known: divergences.Register) -> list[dict[str, Any]]:

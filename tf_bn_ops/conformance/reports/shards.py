@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from tf_bn_ops.conformance.reports import record as record_lib
+
 _T = TypeVar("_T")
 
 # What all shards of one run have in common. Machines may differ: that is what a cluster is.
@@ -106,6 +108,10 @@ def merge(records: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     cases = sorted((c for part in parts for c in part["cases"]), key=lambda c: int(c["index"]))
     if [case["index"] for case in cases] != list(range(first["total"])):
         raise ShardError(f"the shards do not hold the {first['total']} cases of the run, each once")
+    # Every shard has reduced the first failures of its own; these are the first of all.
+    reduced = record_lib.first_of_their_kind(cases, first["settings"]["shrink"])
+    places = {case["index"] for case in reduced}
+    cases = [c if c["index"] in places else {**c, "script": None} for c in cases]
     divergences = [dict(entry) for entry in parts[0]["divergences"]]
     for part in parts[1:]:
         for entry, more in zip(divergences, part["divergences"], strict=True):

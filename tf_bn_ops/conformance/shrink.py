@@ -1,0 +1,347 @@
+"""Makes a failing case small: its call, type, shape and numbers, as long as it fails alike.
+
+Hypothesis searches. First among small cases with small integers, which most faults show in, and
+which it knows how to make smaller; where none of them fails, the failing tensors are cut along
+their axes and their numbers replaced by simpler ones, one choice at a time (docs/adr/0011).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import itertools
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tf_bn_ops import _op_table
+from tf_bn_ops.conformance import bounds, views
+from tf_bn_ops.conformance.cases import Case
+from tf_bn_ops.conformance.fills import Filled
+from tf_bn_ops.conformance.judge import Answer, judge
+from tf_bn_ops.conformance.reports import record
+from tf_bn_ops.conformance.workers import Runner
+
+# Dimensions of the small cases that are searched first: enough for every axis to matter, and few
+# enough elements for Hypothesis, which draws one by one.
+_SMALL = {2: 4, 3: 3, 4: 3}
+_SMALL_OTHERS = 2
+# Their numbers lie between this and its negative; every sum of them is exact.
+_INTEGER = 4
+# How many of them are tried.
+_EXAMPLES = 200
+# Elements up to which the numbers of a tensor are simplified one by one.
+_FEW = 64
+# Ways to call, the simplest first; others are kept as they are.
+_CALLS = ("eager", "graph")
+_DATA = ("y_backprop", "x")
+
+
+class ShrinkError(RuntimeError):
+    """Shrinking is not possible here; the message is one sentence."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A case with its numbers, which need not be those of its seed."""
+
+    case: Case
+    filled: Filled
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.case.shape)
+
+
+def is_possible() -> bool:
+    """Whether Hypothesis is installed."""
+    return importlib.util.find_spec("hypothesis") is not None
+
+
+def check_possible() -> None:
+    """Raises ShrinkError when Hypothesis is missing."""
+    if not is_possible():
+        raise ShrinkError(
+            "reducing failing cases needs Hypothesis: install it (pip install hypothesis) or leave "
+            "that out with --shrink=0"
+        )
+
+
+class _TimeIsUp(KeyboardInterrupt):
+    """Ends a search: Hypothesis takes other exceptions for failures, and looks into them."""
+
+
+class _Search:
+    """Asks the candidate about problems, until time is up, and keeps the last that fails."""
+
+    def __init__(
+        self,
+        start: Problem,
+        wrong: frozenset[str],
+        candidate: Runner,
+        profile: bounds.Profile,
+        seconds: float,
+    ):
+        self.best = start
+        self._wrong = wrong
+        self._candidate = candidate
+        self._profile = profile
+        self._deadline = time.monotonic() + seconds
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self._deadline
+
+    def fails(self, problem: Problem) -> bool:
+        """Whether the candidate fails in this problem in one of the ways that it failed first."""
+        if not self._candidate.takes(problem.case):
+            return False
+        self._candidate.submit(problem.case, problem.filled)
+        answer: Answer = self._candidate.collect()
+        result = judge(problem.case, problem.filled, {record.CANDIDATE: answer}, self._profile)
+        if self._wrong.isdisjoint(record.wrong(record.of_result(0, result))):
+            return False
+        self.best = problem
+        return True
+
+    def find(self, strategy: Any, make: Callable[[Any], Problem]) -> bool:
+        """Looks for the simplest value of a strategy whose problem fails; whether there is one."""
+        import hypothesis
+
+        seen: dict[str, bool] = {}
+        before = self.best
+        last: list[Problem] = []
+
+        def condition(value: Any) -> bool:
+            key = repr(value)
+            if self.is_over:
+                raise _TimeIsUp
+            if key not in seen:
+                problem = make(value)
+                seen[key] = self.fails(problem)
+                if seen[key]:
+                    last.append(problem)
+            return seen[key]
+
+        settings = hypothesis.settings(
+            max_examples=_EXAMPLES,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
+            suppress_health_check=list(hypothesis.HealthCheck),
+            verbosity=hypothesis.Verbosity.quiet,
+        )
+        try:
+            self.best = make(hypothesis.find(strategy, condition, settings=settings))
+        except hypothesis.errors.NoSuchExample:
+            self.best = before
+        except (_TimeIsUp, hypothesis.errors.HypothesisException):
+            # The latter from a candidate that answers differently each time. What failed, failed.
+            self.best = last[-1] if last else before
+        return self.best is not before
+
+
+def _simpler_calls(call: str) -> list[str]:
+    return [*_CALLS[: _CALLS.index(call)], call] if call in _CALLS else [*_CALLS, call]
+
+
+def _dtypes(case: Case) -> list[str]:
+    """The case's type, and before it float32, whose numbers are the easiest to read."""
+    return list(dict.fromkeys([d for d in ("float32",) if d in case.spec.dtypes] + [case.dtype]))
+
+
+def _types(case: Case) -> Mapping[str, np.dtype[Any]]:
+    """Role -> type of the input."""
+    data = _op_table.DTYPES[case.dtype].numpy
+    statistics = _op_table.DTYPES[case.spec.statistics_dtype(case.dtype)].numpy
+    return {
+        arg.role: data if arg.role in _DATA else statistics
+        for arg in case.spec.inputs
+        if arg.role != "reserve"
+    }
+
+
+def _cast(array: Any, dtype: np.dtype[Any]) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return np.asarray(array).astype(dtype)
+
+
+def _small_cases(start: Problem) -> tuple[Any, Callable[[Any], Problem]]:
+    """A strategy for small cases of the op and layout with small integers, and their problem."""
+    from hypothesis import strategies as st
+
+    case = start.case
+    numbers: Any = st.integers(-_INTEGER, _INTEGER)
+    originals = [start.filled.values[role].astype(np.float64) for role in _DATA]
+    special = [v for v in (math.nan, math.inf) if any(_has(array, v) for array in originals)]
+    if special:
+        numbers = numbers | st.sampled_from(special)
+    most = _SMALL.get(len(case.shape), _SMALL_OTHERS)
+    sizes = [st.integers(min(1, n), min(n, most)) for n in case.shape]
+    epsilons = list(dict.fromkeys([1.0, case.epsilon]))
+    positive = st.integers(0, _INTEGER)
+
+    @st.composite
+    def values(draw: Any) -> tuple[Any, ...]:
+        shape = tuple(draw(size) for size in sizes)
+        channels = views.view_shape(shape, case.layout)[1]
+        count = math.prod(shape)
+        lists = {role: draw(st.lists(numbers, min_size=count, max_size=count)) for role in _DATA}
+        for role, elements in (
+            ("scale", st.integers(1, 2)),
+            ("mean", st.integers(-1, 1)),
+            ("variance", positive),
+            ("offset", st.just(0)),
+        ):
+            lists[role] = draw(st.lists(elements, min_size=channels, max_size=channels))
+        return (
+            draw(st.sampled_from(_simpler_calls(case.call))),
+            draw(st.sampled_from(_dtypes(case))),
+            draw(st.sampled_from(epsilons)),
+            shape,
+            tuple(sorted(lists.items())),
+        )
+
+    def make(value: tuple[Any, ...]) -> Problem:
+        call, dtype, epsilon, shape, lists = value
+        new = dataclasses.replace(case, call=call, dtype=dtype, epsilon=epsilon, shape=shape)
+        arrays = {role: np.array(v, np.float64) for role, v in lists}
+        filled = {
+            role: _cast(arrays[role], t).reshape(shape if role in _DATA else (-1,))
+            for role, t in _types(new).items()
+        }
+        reserve = {"reserve": np.zeros(0, np.float32)}
+        return Problem(new, Filled({**filled, **reserve}))
+
+    return values(), make
+
+
+def _has(array: np.ndarray, value: float) -> bool:
+    return bool(np.any(np.isnan(array) if math.isnan(value) else np.isinf(array)))
+
+
+def _cut(problem: Problem, axis: int, begin: int, end: int) -> Problem:
+    """The problem with the indices [begin, end) of an axis only."""
+    case = problem.case
+    index = tuple(slice(begin, end) if a == axis else slice(None) for a in range(len(case.shape)))
+    is_channel = axis == (len(case.shape) - 1 if _op_table.LAYOUTS[case.layout][1] else 1)
+    values = dict(problem.filled.values)
+    for role in _types(case):
+        if role in _DATA:
+            values[role] = np.ascontiguousarray(values[role][index])
+        elif is_channel:
+            values[role] = values[role][begin:end]
+    shape = values["x"].shape
+    # Partial sums of exact sums are exact; x_backprop divides by the number of rows.
+    exact = problem.filled.exact - (frozenset({"x_backprop"}) if case.is_training else frozenset())
+    return Problem(dataclasses.replace(case, shape=shape), Filled(values, exact))
+
+
+def _cut_axes(search: _Search) -> None:
+    """Cuts every axis from its end and from its beginning, until that changes nothing."""
+    from hypothesis import strategies as st
+
+    changed = True
+    while changed and not search.is_over:
+        changed = False
+        for axis in np.argsort(search.best.case.shape)[::-1]:
+            for from_begin in (False, True):
+                now = search.best
+                size = now.case.shape[axis]
+                if size <= 1:
+                    continue
+
+                def make(
+                    keep: int, now: Problem = now, axis: int = int(axis), last: bool = from_begin
+                ) -> Problem:
+                    total = now.case.shape[axis]
+                    begin, end = (total - keep, total) if last else (0, keep)
+                    return _cut(now, axis, begin, end)
+
+                # Most of the way in one step, if it can be gone.
+                changed |= search.find(st.integers(1, size - 1), make)
+
+
+def _simpler(value: float) -> list[float]:
+    """Numbers to put in the place of one, the simplest first."""
+    rounded = [round(value), float(f"{value:.1g}")] if math.isfinite(value) else []
+    return list(dict.fromkeys([0.0, 1.0, *map(float, rounded)]))
+
+
+def _replaced(problem: Problem, role: str, new: np.ndarray) -> Problem:
+    values = {**problem.filled.values, role: new.astype(problem.filled.values[role].dtype)}
+    return Problem(problem.case, Filled(values))
+
+
+def _simplify_numbers(search: _Search) -> None:
+    """Puts simpler numbers into every tensor: into all of it, then element by element."""
+    from hypothesis import strategies as st
+
+    for role in (*(r for r in _types(search.best.case) if r not in _DATA), *_DATA):
+        old = search.best.filled.values[role]
+        wide = old.astype(np.float64)
+        with np.errstate(all="ignore"):
+            wholes = [np.zeros_like(wide), np.ones_like(wide), np.round(wide)]
+        whole = [w for w in wholes if not np.array_equal(w, wide, equal_nan=True)]
+        if whole:
+            replace = functools.partial(_replaced, search.best, role)
+            search.find(st.sampled_from(whole), replace)
+        if old.size > _FEW:
+            continue
+        for i in range(old.size):
+            now = search.best.filled.values[role]
+            value = float(now.reshape(-1)[i])
+            # Simpler than what is there now.
+            options = list(itertools.takewhile(value.__ne__, _simpler(value)))
+            if not options or search.is_over:
+                continue
+
+            def make(new: float, now: np.ndarray = now, i: int = i, role: str = role) -> Problem:
+                array = now.copy()
+                array.reshape(-1)[i] = new
+                return _replaced(search.best, role, array)
+
+            search.find(st.sampled_from(options), make)
+
+
+def _reduce(search: _Search) -> None:
+    """Makes the failing problem itself smaller."""
+    start = search.best
+    for call in _simpler_calls(start.case.call)[:-1]:
+        if search.is_over or search.fails(
+            Problem(dataclasses.replace(start.case, call=call), start.filled)
+        ):
+            break
+    _cut_axes(search)
+    _simplify_numbers(search)
+
+
+def shrink(
+    start: Problem,
+    wrong: frozenset[str],
+    candidate: Runner,
+    profile: bounds.Profile,
+    seconds: float,
+) -> Problem:
+    """The smallest problem found in which the candidate fails in one of the ways it did.
+
+    Args:
+      start: a problem in which it fails.
+      wrong: how (record.wrong).
+      candidate: answers problems.
+      profile: what it is held to.
+      seconds: after these the smallest one so far is returned.
+
+    Raises:
+      ShrinkError: Hypothesis is not installed.
+    """
+    check_possible()
+    search = _Search(start, wrong, candidate, profile, seconds)
+    if not search.find(*_small_cases(start)):
+        _reduce(search)
+    return search.best
