@@ -6,6 +6,8 @@
 # More targets: make help. pip and setup.py build through this file too (BUILD_DIR, LIB_DIR).
 #   make gpu                      the same with GPU kernels: NVCC=, CUDA_ARCHS="80 90"; stays on until
 #                                 make GPU= or make clean
+#   make XLA=                     the same without kernels for jit_compile=True, which take a minute;
+#                                 they are left out by themselves where TensorFlow lacks XLA's headers
 # Other knobs: CXX, CXXFLAGS (appended to ours), LDFLAGS, V=1 (show commands),
 # VENV_PYTHON (the Python that makes .venv), ARGS (passed on by conformance and test),
 # TESTS (what make test runs).
@@ -110,7 +112,19 @@ PROGRAM_LDFLAGS := $(filter-out -shared -Wl$(comma)--version-script=%,$(OUR_LDFL
 TF_CC_LDFLAGS = $(TF_LDFLAGS) $(subst _framework,_cc,$(filter -l%,$(TF_LDFLAGS)))
 # Installed, the package lies beside the tensorflow package.
 CLIENT_RPATH := '-Wl,-rpath,$$ORIGIN/../../tensorflow'
+# XLA kernels see headers of XLA's, which look for those of others, and link TensorFlow's compiler.
+XLA_CXXFLAGS = $(TF_ALL_CXXFLAGS) $(XLA_INCLUDES)
 PROGRAM_RPATH := '-Wl,-rpath,$$ORIGIN/../lib' $(CLIENT_RPATH)
+
+# ---- XLA -------------------------------------------------------------------------------------
+
+# Not empty: with kernels for jit_compile=True, in a library of their own.
+XLA ?= $(if $(XLA_INCLUDES),1)
+ifneq ($(and $(XLA),$(TF_VERSION)),)
+ifeq ($(XLA_INCLUDES),)
+$(error TensorFlow $(TF_VERSION) of $(PYTHON) lacks headers of XLA or libtensorflow_cc.so.2, which kernels for jit_compile need: build without them (leave out XLA=1), or use a TensorFlow wheel of PyPI)
+endif
+endif
 
 # ---- CUDA ------------------------------------------------------------------------------------
 
@@ -163,6 +177,9 @@ OP_OBJECTS := $(call objects,ops) $(call objects,kernels)
 # The override registers the kernel class of one of the ops for TensorFlow's ops.
 OVERRIDE_OBJECTS := $(call objects,override)
 OVERRIDE_SHARED := $(B)/cc/kernels/cpu_launch.o
+# The XLA kernels call the CPU backend, and check shapes as the ops do.
+XLA_OBJECTS := $(if $(XLA),$(call objects,xla))
+XLA_SHARED := $(B)/cc/ops/training_backprop_shapes.o
 CLIENT_OBJECTS := $(call objects,client)
 # Beside the objects of the CPU build, which knows nothing of them.
 GPU_DIR := $(BUILD_DIR)/gpu/$(KEY)
@@ -179,8 +196,8 @@ FUZZ_OBJECTS := $(call objects,fuzz)
 FUZZ_TARGETS := $(filter-out replay,$(basename $(notdir $(FUZZ_OBJECTS))))
 TOOLS := $(notdir $(TOOL_OBJECTS:.o=))
 EXAMPLES := $(EXAMPLE_OBJECTS:$(B)/cc/examples/%.o=$(B)/bin/%)
-OBJECTS := $(CORE_OBJECTS) $(C_API_OBJECTS) $(OP_OBJECTS) $(OVERRIDE_OBJECTS) $(CLIENT_OBJECTS) \
-  $(TOOL_OBJECTS) $(EXAMPLE_OBJECTS) $(FUZZ_OBJECTS)
+OBJECTS := $(CORE_OBJECTS) $(C_API_OBJECTS) $(OP_OBJECTS) $(OVERRIDE_OBJECTS) $(XLA_OBJECTS) \
+  $(CLIENT_OBJECTS) $(TOOL_OBJECTS) $(EXAMPLE_OBJECTS) $(FUZZ_OBJECTS)
 
 # ---- Rules -----------------------------------------------------------------------------------
 
@@ -203,7 +220,7 @@ FORCE:
 ifneq ($(TF_VERSION),)
 $(shell mkdir -p $(sort $(dir $(OBJECTS) $(GPU_OBJECTS))) $(B)/lib $(B)/bin)
 
-COMPILE_INPUTS := $(CXX) $(CXX_VERSION) | $(TF_ALL_CXXFLAGS) | $(CXXFLAGS) | $(ISA_BUILDS)
+COMPILE_INPUTS := $(CXX) $(CXX_VERSION) | $(XLA_CXXFLAGS) | $(CXXFLAGS) | $(ISA_BUILDS)
 LINK_INPUTS := $(OUR_LDFLAGS) | $(TF_LDFLAGS) | $(LDFLAGS) | $(OBJECTS) $(GPU_OBJECTS) $(CUDA_LDFLAGS)
 $(eval $(call remember,$(B)/compile.txt,$$(COMPILE_INPUTS)))
 $(eval $(call remember,$(B)/link.txt,$$(LINK_INPUTS)))
@@ -213,6 +230,7 @@ COMPILE = $(CXX) -MMD -MP -c -o $@ $<
 $(call objects,core) $(C_API_OBJECTS) $(FUZZ_OBJECTS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS)
 $(call objects,cpu): private LOCAL_CXXFLAGS = $(CPU_CXXFLAGS) '-DTF_BN_OPS_ISA_LIST=$(ISA_LIST)'
 $(OP_OBJECTS) $(OVERRIDE_OBJECTS): private LOCAL_CXXFLAGS = $(TF_ALL_CXXFLAGS)
+$(XLA_OBJECTS): private LOCAL_CXXFLAGS = $(XLA_CXXFLAGS)
 $(CLIENT_OBJECTS) $(TOOL_OBJECTS) $(EXAMPLE_OBJECTS): private LOCAL_CXXFLAGS = $(CLIENT_CXXFLAGS)
 
 $(filter-out $(ISA_OBJECTS),$(OBJECTS)): $(B)/%.o: %.cc $(B)/compile.txt
@@ -257,6 +275,11 @@ $(B)/lib/libtf_bn_ops_override.so: $(CORE_OBJECTS) $(OVERRIDE_SHARED) $(OVERRIDE
 	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(TF_LDFLAGS)
 	$(Q)mv $@.new $@
 
+$(B)/lib/libtf_bn_ops_xla.so: $(CORE_OBJECTS) $(XLA_SHARED) $(XLA_OBJECTS) $(B)/link.txt mk/exports.map
+	$(Q)echo '  LINK    $@'
+	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(TF_CC_LDFLAGS)
+	$(Q)mv $@.new $@
+
 $(B)/lib/libtf_bn_ops_core.so: $(CORE_OBJECTS) $(C_API_OBJECTS) $(B)/link.txt mk/exports.map
 	$(Q)echo '  LINK    $@'
 	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(CUDA_LDFLAGS)
@@ -295,15 +318,18 @@ $(B)/lib/build_info.json: $(B)/compile.txt $(B)/link.txt $(B)/config.mk tools/wr
 	  'tensorflow_version=$(TF_VERSION)' 'tensorflow_distribution=$(TF_DISTRIBUTION)' \
 	  "compiler=$$($(CXX) --version | head -n 1)" \
 	  "cxxflags="$(call shell_quoted,$(CORE_CXXFLAGS) $(CXXFLAGS)) 'isa_builds=$(ISA_NAMES)' \
+	  'xla=$(if $(XLA),yes,no)' \
 	  $(if $(GPU),'cuda_version=$(CUDA_VERSION)' 'cuda_archs=$(CUDA_ARCHS)')
+	$(if $(XLA),,$(Q)echo '  XLA     left out: jit_compile=True will not find the ops')
 $(if $(GPU),$(B)/lib/build_info.json: $(GPU_DIR)/nvcc.txt)
 
 -include $(OBJECTS:.o=.d)
 
 # The package's copy. It names the environment it came from: after a switch of PYTHON the other
 # environment's copy, though newer, is replaced.
-LIBRARIES := libtf_bn_ops.so libtf_bn_ops_core.so libtf_bn_ops_client.so \
-  libtf_bn_ops_override.so build_info.json
+# First what takes longest.
+LIBRARIES := $(if $(XLA),libtf_bn_ops_xla.so) libtf_bn_ops.so libtf_bn_ops_core.so \
+  libtf_bn_ops_client.so libtf_bn_ops_override.so build_info.json
 HEADERS := $(patsubst cc/client/include/%,%,$(wildcard cc/client/include/tf_bn_ops/*.h))
 PACKAGE_DIR := $(patsubst %/,%,$(dir $(LIB_DIR)))
 INSTALLED := $(addprefix $(LIB_DIR)/,$(LIBRARIES)) $(addprefix $(PACKAGE_DIR)/bin/,$(TOOLS)) \
@@ -315,6 +341,7 @@ $(filter $(PACKAGE_DIR)/include/%,$(INSTALLED)): $(PACKAGE_DIR)/include/%: cc/cl
 $(INSTALLED): $(LIB_DIR)/.environment
 	$(Q)mkdir -p $(@D)
 	$(Q)cp $(filter-out $<,$^) $@.new && mv $@.new $@
+	$(if $(XLA),,$(Q)rm -f $(LIB_DIR)/libtf_bn_ops_xla.so)
 
 # The benchmark's measure of memory; no part of the package.
 STREAM := $(LIB_DIR)/libtf_bn_ops_stream.so

@@ -4,12 +4,13 @@ Asks the Python that TF_PYTHON names (else python3) through tools/tf_env.py, as 
 and reads the same lists of flags and of ISA builds.
 
 Targets: @local_tensorflow//:tensorflow (headers and libtensorflow_framework),
-@local_tensorflow//:tensorflow_cc (also tensorflow::Scope and its ops) and
-@local_tensorflow//:eigen (the wheel's Eigen alone). Constants: @local_tensorflow//:config.bzl.
+@local_tensorflow//:tensorflow_cc (also tensorflow::Scope and its ops), @local_tensorflow//:xla (also
+what XLA kernels include, where the wheel has it) and @local_tensorflow//:eigen (the wheel's Eigen alone). Constants: @local_tensorflow//:config.bzl.
 """
 
 _BUILD = """
 load("@rules_cc//cc:defs.bzl", "cc_library")
+load(":config.bzl", "XLA_INCLUDES")
 
 package(default_visibility = ["//visibility:public"])
 
@@ -24,6 +25,12 @@ cc_library(
     name = "tensorflow_cc",
     srcs = ["libtensorflow_cc.so.2"],
     deps = [":tensorflow"],
+)
+
+cc_library(
+    name = "xla",
+    includes = ["include/" + folder for folder in XLA_INCLUDES],
+    deps = [":tensorflow_cc"],
 )
 
 cc_library(

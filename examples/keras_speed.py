@@ -8,8 +8,6 @@ Both sides run in turns in one process; printed is the median of each, and the f
 from __future__ import annotations
 
 import os
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import tensorflow as tf
+from timing import compare
 
 import tf_bn_ops.keras
 
@@ -51,24 +50,10 @@ def model_step(model: Any) -> Callable[[], Any]:
     return lambda: model.train_on_batch(images, labels)
 
 
-def compare(what: str, keras_step: Callable[[], Any], our_step: Callable[[], Any], n: int) -> None:
-    """Prints the medians of n runs in turns, after one of each that is not counted."""
-    times: dict[Callable[[], Any], list[float]] = {keras_step: [], our_step: []}
-    for i in range(n + 1):
-        for step, taken in times.items():
-            start = time.perf_counter()
-            step()
-            if i:
-                taken.append(time.perf_counter() - start)
-    theirs, ours = (statistics.median(taken) * 1e3 for taken in times.values())
-    print(
-        f"{what}: Keras {theirs:.0f} ms, tf_bn_ops {ours:.0f} ms, {theirs / ours:.2f} times as fast"
-    )
-
-
 def main() -> None:
     compare(
         f"BatchNormalization, forward and backward, {list(LAYER_SHAPE)}",
+        "Keras",
         layer_step(keras.layers.BatchNormalization()),
         layer_step(tf_bn_ops.keras.BatchNormalization()),
         LAYER_ROUNDS,
@@ -77,6 +62,7 @@ def main() -> None:
     replaced = tf_bn_ops.keras.replace_batch_norm(model)
     compare(
         f"ResNet-50, a step of training, {list(IMAGES)}",
+        "Keras",
         model_step(model),
         model_step(replaced),
         RESNET_ROUNDS,

@@ -13,6 +13,8 @@ import time
 import pytest
 from build_helpers import bare_venv, copy_tree, fake_tensorflow, make, run
 
+from tf_bn_ops import _loader
+
 pytestmark = pytest.mark.skipif(
     not all(map(shutil.which, ("make", "g++", "nm"))), reason="needs make, g++ and nm"
 )
@@ -22,6 +24,8 @@ LIBRARIES = (
     "libtf_bn_ops_core.so",
     "libtf_bn_ops_client.so",
     "libtf_bn_ops_override.so",
+    # Where this TensorFlow has what it needs.
+    *(["libtf_bn_ops_xla.so"] if _loader.build_info()["xla"] else []),
 )
 FORBIDDEN_FLAGS = ("-ffast-math", "-Ofast", "-march=native")
 
@@ -81,11 +85,12 @@ def test_second_make_does_nothing(tree):
 @pytest.mark.parametrize(
     ("folder", "libraries"),
     [
-        ("core", ["libtf_bn_ops.so", "libtf_bn_ops_core.so", "libtf_bn_ops_override.so"]),
+        ("core", sorted({*LIBRARIES} - {"libtf_bn_ops_client.so"})),
         ("c_api", ["libtf_bn_ops_core.so"]),
         ("kernels", ["libtf_bn_ops.so"]),
         ("ops", ["libtf_bn_ops.so"]),
         ("override", ["libtf_bn_ops_override.so"]),
+        *([("xla", ["libtf_bn_ops_xla.so"])] if "libtf_bn_ops_xla.so" in LIBRARIES else []),
         # What is linked against the client library is linked again.
         ("client", ["bn_grad_block", "libtf_bn_ops_client.so"]),
         ("tools", ["bn_grad_block"]),
@@ -176,6 +181,33 @@ def test_build_info(tree):
     assert not set(FORBIDDEN_FLAGS) & set(info["cxxflags"].split())
 
 
+@pytest.mark.skipif("libtf_bn_ops_xla.so" not in LIBRARIES, reason="TensorFlow lacks the headers")
+def test_xla_kernels_can_be_left_out_and_come_back(tree):
+    library = tree / "tf_bn_ops" / "lib" / "libtf_bn_ops_xla.so"
+    info = tree / "tf_bn_ops" / "lib" / "build_info.json"
+    result = make(tree, "XLA=")
+    assert result.returncode == 0, result.stderr
+    assert "XLA     left out: jit_compile=True will not find the ops" in result.stdout
+    assert not library.exists()
+    assert json.loads(info.read_text())["xla"] is False
+    assert make(tree).returncode == 0
+    assert library.exists()
+    assert json.loads(info.read_text())["xla"] is True
+
+
+def test_a_tensorflow_without_headers_of_xla(tree, objects_folder):
+    """As TensorFlow's wheels before 2.20: left out by itself; asking for it is one sentence."""
+    config = objects_folder / "config.mk"
+    text = config.read_text()
+    config.write_text(re.sub("^XLA_INCLUDES := .*$", "XLA_INCLUDES :=", text, flags=re.M))
+    try:
+        compiled, linked = steps(tree)
+        assert not [name for name in (*compiled, *linked) if "xla" in name]
+        assert "lacks headers of XLA" in problem(make(tree, "-n", "XLA=1"))
+    finally:
+        config.write_text(text)
+
+
 def exported_symbols(tree: pathlib.Path, library: str) -> list[str]:
     command = ["nm", "-D", "-C", "--defined-only", "--format=posix", f"tf_bn_ops/lib/{library}"]
     result = run(command, tree)
@@ -185,7 +217,7 @@ def exported_symbols(tree: pathlib.Path, library: str) -> list[str]:
 
 def test_exported_symbols(tree):
     """Only the C ABI and the C++ API: others could clash with TensorFlow's or be relied upon."""
-    for name in ("libtf_bn_ops.so", "libtf_bn_ops_core.so", "libtf_bn_ops_override.so"):
+    for name in sorted({*LIBRARIES} - {"libtf_bn_ops_client.so"}):
         symbols = exported_symbols(tree, name)
         assert [symbol for symbol in symbols if not symbol.startswith("tfbn_")] == []
         assert ("core" in name) == bool(symbols), symbols

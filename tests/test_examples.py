@@ -41,6 +41,12 @@ def test_wgan_gp_has_tensorflows_gradients():
     assert all(float(difference) < 1e-3 for difference in differences), output
 
 
+def test_xla_speed_compares():
+    lines = example("xla_speed.py", "--quick").splitlines()
+    assert len(lines) == 3
+    assert all(re.search(r"TensorFlow .* ms, tf_bn_ops .* times as fast", line) for line in lines)
+
+
 def test_saved_model_trains_alike_after_each_rewriting():
     lines = example("saved_model.py").splitlines()
     assert [line.split()[-1] for line in lines[:2]] == ["1", "1"]

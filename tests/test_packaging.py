@@ -136,6 +136,7 @@ def test_wheel_metadata(wheel):
             _loader.CLIENT_LIBRARY,
             _loader.OVERRIDE_LIBRARY,
             _loader.BUILD_INFO,
+            *([_loader.XLA_LIBRARY] if _loader.build_info()["xla"] else []),
         )
     }
     assert "tf_bn_ops/bin/bn_grad_block" in names

@@ -12,6 +12,7 @@ import os
 import pathlib
 import struct
 import threading
+import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -117,6 +118,9 @@ def get_lib() -> str:
 
 def build_info() -> dict[str, Any]:
     """What the libraries were built from: versions, compiler, flags, ISA builds.
+
+    `xla` says whether there are kernels for jit_compile=True, `cuda` is None or a dict of the CUDA
+    version, the architectures (archs) and the one whose PTX later devices compile (ptx).
 
     Raises:
       LibraryError: (an ImportError) if build_info.json is missing or cannot be read.
@@ -230,7 +234,22 @@ def _load_with(load_library: Callable[[str], Any], path: str, tf: Any) -> Any:
 def _load(path: str) -> ModuleType:
     tf = _check_fits(path)
     module: ModuleType = _load_with(tf.load_op_library, path, tf)
+    _load_xla_kernels(library_folder() / XLA_LIBRARY, tf)
     return module
+
+
+def _load_xla_kernels(path: pathlib.Path, tf: Any) -> None:
+    """Loads the kernels for jit_compile=True where they were built: milliseconds.
+
+    They are not needed for anything else, so a failure is a warning.
+    """
+    if not path.is_file():
+        return
+    try:
+        check_whole(str(path))
+        _load_with(tf.load_library, str(path), tf)
+    except LibraryError as error:
+        warnings.warn(f"jit_compile=True will not find the ops: {error}", stacklevel=2)
 
 
 def load_kernels(path: str) -> None:

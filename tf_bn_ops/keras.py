@@ -44,8 +44,9 @@ class BatchNormalization(keras.layers.BatchNormalization):
     takes the parent's path: a mask, `synchronized`, `renorm`, float64, other axes, and backends
     other than TensorFlow.
 
-    The ops are not compiled by XLA: a model that holds the layer is not compiled by
-    `jit_compile="auto"`.
+    A model that holds the layer is not compiled by XLA, which makes training slower on a CPU. To
+    have it compiled, set `supports_jit = True` on the layers before
+    `model.compile(jit_compile=True)`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

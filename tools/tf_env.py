@@ -125,6 +125,21 @@ def write_if_changed(path, text):
         file.write(text)
 
 
+# Where headers of XLA's that TensorFlow ships look for those of others.
+XLA_INCLUDES = ("external/highwayhash", "external/farmhash_archive/src")
+# The wheels have what an XLA kernel that calls C++ needs since TensorFlow 2.20.
+XLA_HEADERS = ("tensorflow/compiler/tf2xla/xla_op_kernel.h", "xla/ffi/api/ffi.h")
+
+
+def xla_includes(folder, include):
+    """Include folders that XLA kernels need beside TensorFlow's; [] where it cannot hold any."""
+    needed = [os.path.join(include, name) for name in XLA_INCLUDES + XLA_HEADERS]
+    needed.append(os.path.join(folder, "libtensorflow_cc.so.2"))
+    if not all(map(os.path.exists, needed)):
+        return []
+    return [os.path.join(include, name) for name in XLA_INCLUDES]
+
+
 def facts():
     """What tf.sysconfig says, split into what each kind of source needs."""
     check_python()
@@ -149,11 +164,13 @@ def facts():
         os.dup2(real_stderr, 2)
     check_version(version)
     found = distribution(folder)
+    include = [flag[2:] for flag in compile_flags if flag.startswith("-I")]
     return {
         "version": version,
         "distribution": found[0] if found else "tensorflow",
         "folder": folder,
-        "include": [flag[2:] for flag in compile_flags if flag.startswith("-I")],
+        "include": include,
+        "xla_include": xla_includes(folder, include[0]),
         "cxxflags": [flag for flag in compile_flags if not flag.startswith("-I")],
         "ldflags": link_flags,
         "python": sys.executable,
@@ -182,6 +199,8 @@ def write_config(path):
         # -isystem: warnings of TensorFlow's headers are not ours to fix.
         "TF_INCLUDES := %s"
         % quote(flag for path in about["include"] for flag in ("-isystem", path)),
+        "XLA_INCLUDES := %s"
+        % quote(flag for path in about["xla_include"] for flag in ("-isystem", path)),
         "TF_CXXFLAGS := %s" % quote(about["cxxflags"]),
         "TF_LDFLAGS := %s" % quote(about["ldflags"]),
         "EIGEN_INCLUDES := %s" % quote(["-isystem", os.path.relpath(eigen)]),
@@ -197,6 +216,8 @@ def write_bazel(path):
     lines = ["# Written by tools/tf_env.py from tf.sysconfig of %s." % about["python"]]
     for name in ("version", "distribution", "cxxflags"):
         lines.append("TF_%s = %s" % (name.upper(), json.dumps(about[name])))
+    xla = [os.path.relpath(path, about["include"][0]) for path in about["xla_include"]]
+    lines.append("XLA_INCLUDES = %s" % json.dumps(xla))
     with open(path, "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
 

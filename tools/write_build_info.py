@@ -2,7 +2,7 @@
 
 python tools/write_build_info.py OUTPUT key=value...; `isa_builds` is a list of names separated
 by blanks, `cxxflags` is searched for the ABI switch. With GPU kernels `cuda_version` and
-`cuda_archs` are given too; later devices use the PTX of the last architecture.
+`cuda_archs` are given too; later devices use the PTX of the last architecture. `xla` is yes or no.
 """
 
 import json
@@ -26,6 +26,7 @@ def main(arguments):
         "cxxflags": " ".join(given["cxxflags"].split()),
         "cxx11_abi": int(abi.group(1)) if abi else None,
         "isa_builds": given["isa_builds"].split(),
+        "xla": given["xla"] == "yes",
         "cuda": {"version": given["cuda_version"], "archs": archs, "ptx": archs[-1]}
         if archs
         else None,

@@ -8,8 +8,8 @@
 #include "cc/core/batch_norm_grad.h"
 #include "cc/kernels/cpu_launch.h"
 #include "cc/kernels/dtype_of.h"
+#include "cc/kernels/training_backprop_checks.h"
 #include "cc/kernels/view_of.h"
-#include "cc/ops/errors.h"
 #include "cc/ops/training_backprop_shapes.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -24,15 +24,7 @@ class BatchNormTrainingBackpropOp : public tensorflow::OpKernel {
   explicit BatchNormTrainingBackpropOp(
       tensorflow::OpKernelConstruction* context)
       : OpKernel(context) {
-    tensorflow::Tensor epsilon;
-    OP_REQUIRES_OK(context, context->GetAttr("epsilon", &epsilon));
-    OP_REQUIRES(
-        context,
-        epsilon.dtype() == tensorflow::DT_DOUBLE && epsilon.dims() == 0,
-        InvalidArgument("epsilon must be a scalar of type double, but is ",
-                        tensorflow::DataTypeString(epsilon.dtype()),
-                        " of shape ", epsilon.shape().DebugString()));
-    epsilon_ = epsilon.scalar<double>()();
+    OP_REQUIRES_OK(context, ReadEpsilon(context, &epsilon_));
   }
 
   void Compute(tensorflow::OpKernelContext* context) override {

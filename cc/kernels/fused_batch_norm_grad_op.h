@@ -9,17 +9,13 @@
 #ifndef TF_BN_OPS_CC_KERNELS_FUSED_BATCH_NORM_GRAD_OP_H_
 #define TF_BN_OPS_CC_KERNELS_FUSED_BATCH_NORM_GRAD_OP_H_
 
-#include <string>
-
 #include "cc/core/batch_norm_grad.h"
 #include "cc/kernels/cpu_launch.h"
 #include "cc/kernels/dtype_of.h"
-#include "cc/kernels/view_of.h"
-#include "cc/ops/errors.h"
+#include "cc/kernels/fused_batch_norm_grad_checks.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
-#include "tensorflow/core/util/tensor_format.h"
 
 namespace tf_bn_ops {
 
@@ -31,12 +27,7 @@ class FusedBatchNormGradOp : public tensorflow::OpKernel {
  public:
   explicit FusedBatchNormGradOp(tensorflow::OpKernelConstruction* context)
       : OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("epsilon", &epsilon_));
-    std::string data_format;
-    OP_REQUIRES_OK(context, context->GetAttr("data_format", &data_format));
-    OP_REQUIRES(context, tensorflow::FormatFromString(data_format, &format_),
-                InvalidArgument("Invalid data format"));
-    OP_REQUIRES_OK(context, context->GetAttr("is_training", &is_training_));
+    OP_REQUIRES_OK(context, attrs_.Read(context));
   }
 
   void Compute(tensorflow::OpKernelContext* context) override {
@@ -46,53 +37,20 @@ class FusedBatchNormGradOp : public tensorflow::OpKernel {
     const tensorflow::Tensor& mean = context->input(3);
     const tensorflow::Tensor& variance = context->input(4);
 
-    // The messages are the built-in's, so that code which reads them goes on to
-    // work.
-    OP_REQUIRES(context, y_backprop.dims() == 4 || y_backprop.dims() == 5,
-                InvalidArgument("input must be 4 or 5-dimensional",
-                                y_backprop.shape().DebugString()));
-    OP_REQUIRES(context, x.dims() == 4 || x.dims() == 5,
-                InvalidArgument("input must be 4 or 5-dimensional",
-                                x.shape().DebugString()));
-    OP_REQUIRES(context, scale.dims() == 1,
-                InvalidArgument("scale must be 1-dimensional",
-                                scale.shape().DebugString()));
-    OP_REQUIRES(context, mean.dims() == 1,
-                InvalidArgument("saved mean must be 1-dimensional",
-                                mean.shape().DebugString()));
-    OP_REQUIRES(context, variance.dims() == 1,
-                InvalidArgument("saved variance must be 1-dimensional",
-                                variance.shape().DebugString()));
-    OP_REQUIRES(context, x.shape() == y_backprop.shape(),
-                InvalidArgument(
-                    "x and y_backprop must have same shape, but x has shape ",
-                    x.shape().DebugString(), " and y_backprop has shape ",
-                    y_backprop.shape().DebugString()));
-    const View view = ViewOf(
-        x.shape(), format_ == tensorflow::FORMAT_NHWC ? x.dims() - 1 : 1);
-    const auto check_channels = [&](const char* name,
-                                    const tensorflow::Tensor& tensor) {
-      OP_REQUIRES(
-          context, tensor.NumElements() == view.channels,
-          InvalidArgument(name,
-                          " must have the same number of elements as the "
-                          "channels of x, got ",
-                          tensor.NumElements(), " and ", view.channels));
-    };
-    check_channels("scale", scale);
-    if (!context->status().ok()) return;
-    check_channels("reserve_space_1", mean);
-    if (!context->status().ok()) return;
-    check_channels("reserve_space_2", variance);
-    if (!context->status().ok()) return;
+    View view;
+    OP_REQUIRES_OK(
+        context, CheckFusedBatchNormGradShapes(
+                     y_backprop.shape(), x.shape(), scale.shape(), mean.shape(),
+                     variance.shape(), attrs_.format, &view));
 
     BatchNormGradArgs args;
     args.view = view;
     args.dtype = DTypeOf<T>::value;
     args.stat_dtype = DType::kFloat32;
-    args.is_training = is_training_;
-    args.variance_is_rstd = is_training_ && Backend::kVarianceIsRstdInTraining;
-    args.epsilon = epsilon_;
+    args.is_training = attrs_.is_training;
+    args.variance_is_rstd =
+        attrs_.is_training && Backend::kVarianceIsRstdInTraining;
+    args.epsilon = attrs_.epsilon;
     args.y_backprop = y_backprop.data();
     args.x = x.data();
     args.scale = scale.data();
@@ -122,9 +80,7 @@ class FusedBatchNormGradOp : public tensorflow::OpKernel {
   }
 
  private:
-  float epsilon_;
-  tensorflow::TensorFormat format_;
-  bool is_training_;
+  FusedBatchNormGradAttrs attrs_;
 };
 
 // Registers the kernels of all three ops for a device; the ops' element types

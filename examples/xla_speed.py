@@ -1,0 +1,65 @@
+"""Times batch norm's gradient in programs that XLA compiles: TensorFlow's op and this library's.
+
+    python examples/xla_speed.py
+
+Both sides run in turns in one process; printed is the median of each, and the factor between them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import tensorflow as tf
+from timing import compare
+
+import tf_bn_ops
+
+SHAPES = (
+    ("NHWC", (32, 56, 56, 64)),
+    ("NHWC", (32, 14, 14, 256)),
+    ("NCHW", (32, 64, 56, 56)),
+)
+ROUNDS = 15
+
+
+def step(op: Callable[..., Any], data_format: str, shape: tuple[int, ...]) -> Callable[[], Any]:
+    """The gradient behind a ReLU, as one XLA program."""
+    x, y_backprop, activation = (tf.random.normal(shape) for _ in range(3))
+    channels = shape[1 if data_format == "NCHW" else 3]
+    mean, variance = tf.nn.moments(x, [0, 2, 3] if data_format == "NCHW" else [0, 1, 2])
+
+    @tf.function(jit_compile=True)
+    def program() -> Any:
+        return op(
+            y_backprop=tf.where(activation > 0, y_backprop, 0.0),
+            x=x,
+            scale=tf.ones([channels]),
+            reserve_space_1=mean,
+            reserve_space_2=variance,
+            reserve_space_3=tf.zeros([1]),
+            epsilon=1e-3,
+            data_format=data_format,
+        )[:3]
+
+    return lambda: program()[0].numpy()
+
+
+def main() -> None:
+    rounds = 1 if "--quick" in sys.argv else ROUNDS
+    for data_format, shape in SHAPES:
+        compare(
+            f"gradient of batch norm behind a ReLU, {data_format} {list(shape)}",
+            "TensorFlow",
+            step(tf.raw_ops.FusedBatchNormGradV3, data_format, shape),
+            step(tf_bn_ops.raw_ops.FusedBatchNormGradV3, data_format, shape),
+            rounds,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,338 @@
+"""The ops below jit_compile=True: the bits of the ops that are not compiled on a CPU, and this
+library's own error bounds for what other devices compile, which the CPU compiles too if asked."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_bn_ops
+from tf_bn_ops import _loader
+from tf_bn_ops._op_table import OPS
+from tf_bn_ops.conformance import bounds, cases, fills, workers
+from tf_bn_ops.conformance.judge import Answer, judge, structure
+
+pytestmark = pytest.mark.skipif(
+    not (_loader.library_folder() / _loader.XLA_LIBRARY).is_file(), reason="built without XLA"
+)
+
+COMPILE = "TF_BN_OPS_XLA"
+# Large ones take seconds, which the conformance run spends on the same kernels.
+MOST_ELEMENTS = 40_000
+
+
+@pytest.fixture(autouse=True)
+def as_documented(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(COMPILE, raising=False)
+
+
+def compiled(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of `function` as one XLA program."""
+    return tf.function(function, jit_compile=True, autograph=False)(*arguments)
+
+
+def call_of(op: str, attrs: dict[str, Any]) -> Callable[..., Any]:
+    names = [arg.name for arg in OPS[op].inputs]
+
+    def call(*tensors: Any) -> Any:
+        return getattr(tf_bn_ops.raw_ops, op)(**dict(zip(names, tensors, strict=True)), **attrs)
+
+    return call
+
+
+def small_cases(seed: int, count: int) -> list[cases.Case]:
+    """Random cases, every combination of op, type, layout and mode in turn."""
+    return [
+        case
+        for case in cases.generate(count, seed)
+        if np.prod(case.shape, dtype=np.int64) <= MOST_ELEMENTS
+    ]
+
+
+def inputs_and_call(case: cases.Case) -> tuple[list[Any], Callable[..., Any]]:
+    asked = workers.request(case, fills.fill(case), case.spec)
+    return list(asked["inputs"].values()), call_of(case.op, asked["attrs"])
+
+
+def hlo(function: Callable[..., Any], *arguments: Any) -> str:
+    program = tf.function(function, jit_compile=True, autograph=False)
+    return program.experimental_get_compiler_ir(*arguments)(stage="hlo")
+
+
+# ---- Values --------------------------------------------------------------------------------------
+
+
+# One combination of op, type, layout and mode per case: all of them.
+@pytest.mark.parametrize("case", small_cases(seed=11, count=len(cases.combinations())), ids=str)
+def test_on_a_cpu_the_bits_are_those_of_the_op(case):
+    inputs, call = inputs_and_call(case)
+    want = call(*inputs)
+    got = compiled(call, *inputs)
+    assert type(got) is type(want)
+    assert structure(case, Answer([output.numpy() for output in got])) == []
+    for a, b in zip(want, got, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("case", small_cases(seed=12, count=len(cases.combinations())), ids=str)
+def test_what_other_devices_compile_keeps_the_bounds_of_the_kernels(case, monkeypatch):
+    monkeypatch.setenv(COMPILE, "hlo")
+    filled = fills.fill(case)
+    inputs, call = inputs_and_call(case)
+    answer = Answer([output.numpy() for output in compiled(call, *inputs)])
+    assert structure(case, answer) == []
+    result = judge(case, filled, {"candidate": answer}, bounds.PROFILES["strict"])
+    assert result.failures == []
+
+
+def test_the_way_that_is_asked_for_is_compiled(monkeypatch):
+    case = cases.parse("FusedBatchNormGrad,float32,NHWC,2x3x4x5,training,normal,batch,eps=0.25,"
+                       "eager,seed=1")  # fmt: skip
+    inputs, call = inputs_and_call(case)
+    program = hlo(call, *inputs)
+    assert 'custom_call_target="tf_bn_ops.batch_norm_grad"' in program
+    assert "reduce" not in program
+    monkeypatch.setenv(COMPILE, "hlo")
+    program = hlo(call, *inputs)
+    assert "custom-call" not in program
+    # Sums in double.
+    assert "f64[5]{0} reduce(" in program
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_on_a_gpu_reserve_space_2_is_the_inverse_deviation_in_training(is_training, monkeypatch):
+    """Of the fused ops, as TensorFlow's forward op gives it there; not of nGraph's op."""
+    rng = np.random.default_rng(0)
+    dy, x = rng.normal(size=(2, 2, 3, 4, 5)).astype(np.float32)
+    scale, mean, variance = rng.uniform(0.5, 2, (3, 5)).astype(np.float32)
+    attrs = {"epsilon": 0.25, "is_training": is_training}
+    call = call_of("FusedBatchNormGradV3", attrs)
+    want = call(dy, x, scale, mean, variance, [0.0])
+    monkeypatch.setenv(COMPILE, "hlo-gpu")
+    given = 1 / np.sqrt(variance + np.float32(0.25)) if is_training else variance
+    got = compiled(call, dy, x, scale, mean, given, [0.0])
+    for a, b in zip(want, got, strict=True):
+        # rstd itself was rounded to float32 here.
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    training = call_of("BatchNormTrainingBackprop", {"epsilon": 0.25})
+    first = [x.transpose(0, 3, 1, 2), scale, scale, mean, variance, dy.transpose(0, 3, 1, 2)]
+    for a, b in zip(training(*first), compiled(training, *first), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+# ---- In programs ---------------------------------------------------------------------------------
+
+
+def step(x: Any, scale: Any, direction: Any) -> Any:
+    """A loss, its gradients on this library's ops, and a second derivative."""
+    with tf.GradientTape() as outer:
+        outer.watch([x, scale])
+        with tf.GradientTape() as tape:
+            tape.watch([x, scale])
+            y, mean, _ = tf_bn_ops.fused_batch_norm(x, scale, tf.zeros([5]))
+            loss = tf.reduce_sum(y * direction) + tf.reduce_sum(mean**2)
+        first = tape.gradient(loss, [x, scale])
+        penalty = tf.reduce_sum(first[0] ** 2)
+    return [loss, *first, *outer.gradient(penalty, [x, scale])]
+
+
+def test_forward_backward_and_second_derivative_in_one_program():
+    rng = np.random.default_rng(1)
+    x, direction = tf.constant(rng.normal(size=(2, 4, 4, 4, 5)).astype(np.float32))
+    scale = tf.constant(rng.uniform(0.5, 2, 5).astype(np.float32))
+    assert "tf_bn_ops.batch_norm_grad" in hlo(step, x, scale, direction)
+    # XLA adds the batch's statistics in another order than TensorFlow's kernel.
+    for want, got in zip(step(x, scale, direction), compiled(step, x, scale, direction),
+                         strict=True):  # fmt: skip
+        np.testing.assert_allclose(want, got, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("way", ["", "hlo"])
+def test_gradients_of_the_ops(op, way, monkeypatch):
+    """Second order, with respect to everything that has a gradient."""
+    monkeypatch.setenv(COMPILE, way)
+    rng = np.random.default_rng(2)
+    size = {"x": (2, 5, 3, 4), "y_backprop": (2, 5, 3, 4), "reserve": (1,)}
+    inputs = [
+        tf.constant(rng.uniform(0.5, 2, size.get(arg.role, (5,))).astype(np.float32))
+        for arg in OPS[op].inputs
+    ]
+    attrs = {"epsilon": 0.25}
+    if "data_format" in OPS[op].attrs:
+        attrs["data_format"] = "NCHW"
+    call = call_of(op, attrs)
+
+    def second(*inputs: Any) -> list[Any]:
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            x_backprop, scale_backprop, offset_backprop, *_ = call(*inputs)
+            total = (
+                tf.reduce_sum(tf.sin(x_backprop))
+                + tf.reduce_sum(scale_backprop**2)
+                + tf.reduce_sum(offset_backprop**2)
+            )
+        return [g for g in tape.gradient(total, inputs) if g is not None]
+
+    wanted = second(*inputs)
+    assert len(wanted) >= 3
+    for want, got in zip(wanted, compiled(second, *inputs), strict=True):
+        np.testing.assert_allclose(want, got, rtol=1e-3, atol=1e-4)
+
+
+def test_a_keras_model_compiled_by_xla_trains_as_one_that_is_not():
+    import keras
+
+    rng = np.random.default_rng(3)
+    images = rng.normal(size=(16, 6, 6, 3)).astype(np.float32)
+    labels = images.mean((1, 2, 3))
+    losses = []
+    for jit_compile in (False, True):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential(
+            [
+                keras.Input((6, 6, 3)),
+                keras.layers.Conv2D(4, 3),
+                tf_bn_ops.keras.BatchNormalization(),
+                keras.layers.Flatten(),
+                keras.layers.Dense(1),
+            ]
+        )
+        for layer in model.layers:
+            layer.supports_jit = True  # Else Keras does not compile a model that has the layer.
+        model.compile("sgd", "mse", jit_compile=jit_compile)
+        losses.append(
+            model.fit(images, labels, epochs=3, batch_size=8, shuffle=False, verbose=0).history
+        )
+    np.testing.assert_allclose(losses[0]["loss"], losses[1]["loss"], rtol=1e-4)
+
+
+# ---- Errors --------------------------------------------------------------------------------------
+
+BAD_SHAPES = {
+    "rank": {0: (3, 4, 5), 1: (3, 4, 5)},
+    "shapes of x and y_backprop": {0: (2, 3, 5, 5)},
+    "scale of rank 2": {2: (5, 1)},
+    "mean of rank 2": {3: (1, 5)},
+    "variance of rank 0": {4: ()},
+    "too few scales": {2: (4,)},
+    "too many means": {3: (6,)},
+    "no variances": {4: (0,)},
+}
+
+
+def refusal(function: Callable[..., Any], *inputs: Any) -> str:
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        function(*inputs)
+    return str(caught.value.message)
+
+
+@pytest.mark.parametrize("what", BAD_SHAPES)
+def test_bad_shapes_get_the_sentence_of_the_kernels(what):
+    """Known when the program is compiled, which is at its first run."""
+    shapes = {0: (2, 3, 4, 5), 1: (2, 3, 4, 5), **BAD_SHAPES[what]}
+    inputs = [tf.ones(shapes.get(i, (5,))) for i in range(5)]
+    call = call_of("FusedBatchNormGrad", {})
+    unknown = [tf.TensorSpec(None, tf.float32)] * 5
+    program = tf.function(call, input_signature=unknown, jit_compile=True)
+    sentence = refusal(call, *inputs).split("}} ")[-1].split(" [Op:")[0]
+    assert sentence in refusal(program, *inputs)
+
+
+def test_bad_shapes_of_training_backprop():
+    inputs = [tf.ones((2, 5, 3)), *[tf.ones((5,))] * 4, tf.ones((2, 5, 4))]
+    unknown = [tf.TensorSpec(None, tf.float32)] * 6
+    program = tf.function(
+        call_of("BatchNormTrainingBackprop", {"epsilon": 1e-3}),
+        input_signature=unknown,
+        jit_compile=True,
+    )
+    assert "normalized_delta must have the shape of input" in refusal(program, *inputs)
+
+
+# ---- Loading -------------------------------------------------------------------------------------
+
+JIT = """
+import sys, warnings
+import numpy as np, tensorflow as tf
+if "xla first" in sys.argv:
+    tf.function(lambda x: x + 1, jit_compile=True)(1.0)
+import tf_bn_ops
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    tf_bn_ops.load()
+print([str(w.message)[:43] for w in caught if "jit_compile" in str(w.message)])
+one = tf.ones([1])
+data = tf.ones([1, 2, 2, 1])
+op = tf_bn_ops.fused_batch_norm_grad
+print(float(op(data, data, one, one, one).offset_backprop[0]))
+try:
+    compiled = tf.function(lambda: op(data, data, one, one, one), jit_compile=True)()
+    print(float(compiled.offset_backprop[0]))
+except tf.errors.OpError as error:
+    print(type(error).__name__, "tf_bn_ops" in str(error) or "TfBnOps" in str(error), error.message)
+"""
+
+
+def run_jit(*arguments: str, **changes: str) -> list[str]:
+    result = subprocess.run(
+        [sys.executable, "-c", JIT, *arguments],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **changes},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+def test_loading_after_the_first_use_of_xla():
+    assert run_jit("xla first") == ["[]", "4.0", "4.0"]
+
+
+def test_a_build_without_the_library_or_with_a_spoiled_one(tmp_path: pathlib.Path):
+    """Everything else goes on."""
+    lib = tmp_path / "lib"
+    shutil.copytree(_loader.library_folder(), lib)
+    library = lib / _loader.XLA_LIBRARY
+    library.write_bytes(library.read_bytes()[:1000])
+    lines = run_jit(TF_BN_OPS_LIBRARY=str(lib))
+    assert lines[:2] == ["['jit_compile=True will not find the ops: " + str(lib)[:3] + "']", "4.0"]
+    library.unlink()
+    lines = run_jit(TF_BN_OPS_LIBRARY=str(lib))
+    assert lines[:2] == ["[]", "4.0"]
+    assert lines[2].startswith("InvalidArgumentError True")
+
+
+def test_a_forced_implementation_that_does_not_exist_is_one_sentence():
+    lines = run_jit(TF_BN_OPS_CPU_ISA="reference")
+    assert lines == ["[]", "4.0", "4.0"]
+    program = JIT.replace("print(float(op(data, data, one, one, one).offset_backprop[0]))", "")
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_BN_OPS_CPU_ISA": "mmx"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert 'there is no CPU implementation "mmx"' in result.stdout
+
+
+def test_every_kernel_of_the_cpu_has_one_of_xla():
+    from tensorflow.python.framework import kernels
+
+    tf_bn_ops.load()
+    for op, device in itertools.product(OPS.values(), ("XLA_CPU_JIT", "XLA_GPU_JIT")):
+        found = kernels.get_registered_kernels_for_op(op.registered_name).kernel
+        assert [k.device_type for k in found].count(device) == 1
