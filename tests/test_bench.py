@@ -214,6 +214,7 @@ def _fake_run(*fakes):
         "missing": {"jax": "jax is not installed"},
         "rows": rows,
         "memory": [],
+        "eager_floor": {"warm_s": 1e-5, "swept_s": 5e-5},
         "summary": results.summarize(rows),
     }
 
@@ -228,6 +229,19 @@ def test_a_wrong_result_marks_the_row_and_the_exit_status(tmp_path, capsys):
     assert cli.main(["bench", f"--load={tmp_path / 'results.json'}", f"--out={tmp_path}"]) == 1
     assert "wrong" in capsys.readouterr().out
     cli._FLAGS.unparse_flags()
+
+
+def test_rows_that_no_op_could_win_are_told_apart():
+    run = _fake_run(_FakeWorker("tf_bn_ops"), _FakeWorker("torch"))
+    row = run["rows"][0]
+    row["results"]["torch"]["median_s"] = 4e-4  # Ours: 1e-3.
+    row["floor"] = {"reads": 2, "writes": 1, "median_s": 3e-4, "p10_s": 3e-4, "p90_s": 3e-4}
+    assert results.beyond_reach(run["rows"], "torch", 5e-5) == (1, 0)
+    assert results.beyond_reach(run["rows"], "torch", 2e-4) == (1, 1)
+    row["results"]["torch"]["median_s"] = 2e-3
+    assert results.beyond_reach(run["rows"], "torch", 2e-4) == (0, 0)
+    run["summary"] = results.summarize(run["rows"])
+    assert any("takes 10" in sentence for sentence in report.limit_sentences(run))
 
 
 def test_a_peers_wrong_result_and_refusal_are_reported_alone(tmp_path, capsys):
@@ -277,6 +291,7 @@ def test_results_are_checked(tmp_path):
         lambda r: r["rows"][0]["results"]["tf_bn_ops"].pop("p90_s"),
         lambda r: r.update(schema=0),
         lambda r: r["memory"].append({}),
+        lambda r: r.update(eager_floor={}),
     ):
         broken = json.loads(json.dumps(run))
         spoil(broken)

@@ -194,10 +194,12 @@ class _Run:
         rows = self._rows()
         names = [implementations.CANDIDATE, *self.peers, implementations.STREAM]
         measured: list[dict[str, Any]] = []
+        eager_floor = None
         if rows:
             workers = self._start(names, self.threads)
             try:
                 measured += self._measure(workers, rows, "measuring")
+                eager_floor = workers[0].ask("eager_floor")
             finally:
                 for worker in workers:
                     worker.close()
@@ -230,6 +232,7 @@ class _Run:
             "missing": self.missing,
             "rows": measured,
             "memory": extra,
+            "eager_floor": eager_floor,
             "summary": results.summarize(measured),
         }
 

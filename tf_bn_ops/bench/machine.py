@@ -34,6 +34,9 @@ def cpu_model() -> str:
     return match.group(1) if match else platform.processor() or platform.machine()
 
 
+_MOST = 32 << 20
+
+
 @functools.cache
 def caches() -> dict[str, int]:
     """Name (L1d, L2, L3) -> bytes of one of them, as the first processor sees it."""
@@ -49,8 +52,11 @@ def caches() -> dict[str, int]:
 
 
 def last_level_cache() -> int:
-    """Bytes of the largest cache; 32 MiB where the system does not say."""
-    return max(caches().values(), default=32 << 20)
+    """What one process may count on of the largest cache: at most 32 MiB.
+
+    Some systems report hundreds of MiB that many processors share (cc/cpu/cache.cc).
+    """
+    return min(max(caches().values(), default=_MOST), _MOST)
 
 
 def available_memory() -> int:

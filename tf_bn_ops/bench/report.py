@@ -169,7 +169,32 @@ def summary_table(run: dict[str, Any]) -> Table:
 
 
 def limit_sentences(run: dict[str, Any]) -> list[str]:
-    """What there is to say about the streaming limit."""
+    """What there is to say about the limits: the streaming limit, the eager call."""
+    return [*_streaming_sentences(run), *_eager_sentences(run)]
+
+
+def _eager_sentences(run: dict[str, Any]) -> list[str]:
+    if run["eager_floor"] is None:
+        return []
+    warm, swept = (run["eager_floor"][field] for field in ("warm_s", "swept_s"))
+    sentences = [
+        f"An eager TensorFlow op that does nothing takes {seconds(warm)} again and again, "
+        f"{seconds(swept)} after other data went through the caches, as that of a layer does."
+    ]
+    layers = results.of_section(run, "layers")
+    for peer in run["summary"]:
+        if peer not in ("torch", "jax"):
+            continue
+        faster, unreachable = results.beyond_reach(layers, peer, swept)
+        sentences.append(
+            f"{label(peer)} is faster than we are in {faster} rows; in {unreachable} of them its "
+            "whole call takes less than that and the streaming limit together, which no op of "
+            "TensorFlow can do."
+        )
+    return sentences
+
+
+def _streaming_sentences(run: dict[str, Any]) -> list[str]:
     limit = run["summary"].get("limit", {})
     if not limit.get("rows"):
         return [f"No row of more than {results.LIMIT_BYTES >> 20} MiB has a streaming limit."]

@@ -11,7 +11,7 @@ from typing import Any
 
 from tf_bn_ops.bench import implementations, stats
 
-VERSION = 1
+VERSION = 2
 
 # Rows that move at least this much are held against the streaming limit: they exceed the
 # last-level cache of most machines.
@@ -30,6 +30,7 @@ SCHEMA: dict[str, dict[str, str]] = {
         "missing": "implementation -> why it was left out",
         "rows": "what was measured, see below",
         "memory": "peak extra memory of one call, see below",
+        "eager_floor": "seconds of an eager TensorFlow op without work, see below; or null",
         "summary": "of layers: peer -> its time over ours; shares of the limit; what is wrong",
     },
     "rows": {
@@ -70,6 +71,10 @@ SCHEMA: dict[str, dict[str, str]] = {
         "extra_bytes": "growth of the peak resident set in one call, less the outputs",
         "allowed_bytes": "1 MiB and 64 bytes per channel and thread",
     },
+    "eager_floor": {
+        "warm_s": "called again and again, median",
+        "swept_s": "after 16 MiB of other data went through the caches, median",
+    },
 }
 
 
@@ -91,6 +96,8 @@ def check(results: Any) -> None:
         compare("a row", row, "rows")
         for cell in row["results"].values():
             compare("a result", cell, "results")
+    if results["eager_floor"] is not None:
+        compare("eager_floor", results["eager_floor"], "eager_floor")
     for entry in results["memory"]:
         compare("an entry of memory", entry, "memory")
 
@@ -138,6 +145,28 @@ def limit_rows(rows: list[dict[str, Any]]) -> list[float]:
         and row["floor"] is not None
         and implementations.CANDIDATE in row["results"]
     ]
+
+
+def beyond_reach(rows: list[dict[str, Any]], peer: str, eager: float) -> tuple[int, int]:
+    """Rows in which the peer is faster than we are; of these, those in which no op could be.
+
+    Args:
+      rows: of the section "layers".
+      peer: its name.
+      eager: seconds of an eager TensorFlow op that does nothing.
+
+    Returns:
+      How many there are; in how many the peer's whole call takes less than `eager` and the
+      streaming limit together.
+    """
+    faster = [row for row in rows if (ratio := speedup(row, peer)) is not None and ratio < 1]
+    least = [eager + (row["floor"]["median_s"] if row["floor"] else 0) for row in faster]
+    unreachable = [
+        row
+        for row, seconds in zip(faster, least, strict=True)
+        if row["results"][peer]["median_s"] < seconds
+    ]
+    return len(faster), len(unreachable)
 
 
 def of_section(results: dict[str, Any], section: str) -> list[dict[str, Any]]:

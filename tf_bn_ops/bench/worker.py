@@ -16,11 +16,14 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import _processes
-from tf_bn_ops.bench import data, implementations
+from tf_bn_ops.bench import data, implementations, stats
 from tf_bn_ops.bench.shapes import Row
 
 # A sample is at least this long, so that the clock and a stray interrupt do not matter.
 _SAMPLE_SECONDS = 2e-3
+# What goes through the caches before a call with caches swept: more than any second level holds.
+_SWEPT_BYTES = 16 << 20
+_FLOOR_SAMPLES = 100
 # A call this long needs no warming up: what it finds in caches is its own doing.
 _NO_WARM_UP_SECONDS = 0.05
 
@@ -120,6 +123,22 @@ class Server:
     def time(self, seconds: float) -> dict[str, list[float]]:
         """Seconds per call; one list for each kind of call."""
         return {kind: timer.visit(seconds) for kind, timer in self._timers.items()}
+
+    def eager_floor(self) -> dict[str, float]:
+        """The field of that name in results.py."""
+        assert isinstance(self._implementation, implementations.TensorFlow)
+        call = self._implementation.empty_call()
+        swept = np.ones(_SWEPT_BYTES // 8)
+        clock = time.perf_counter
+        samples: dict[str, list[float]] = {"warm_s": [], "swept_s": []}
+        for kind, seconds in samples.items():
+            for _ in range(_FLOOR_SAMPLES):
+                if kind == "swept_s":
+                    swept.sum()
+                start = clock()
+                call()
+                seconds.append(clock() - start)
+        return {kind: stats.spread(seconds).median for kind, seconds in samples.items()}
 
     def result(self, row: Row, channels: np.ndarray) -> tuple[np.ndarray, ...]:
         """The outputs of one more call: some channels as [outer, channels, inner], both sums."""
