@@ -41,6 +41,12 @@ def test_wgan_gp_has_tensorflows_gradients():
     assert all(float(difference) < 1e-3 for difference in differences), output
 
 
+def test_dropin_speed_compares():
+    lines = example("dropin_speed.py", "--quick").splitlines()
+    assert len(lines) == 4 * 3
+    assert sum(" ms, " in line and "TensorFlow" in line for line in lines) == 8
+
+
 def test_xla_speed_compares():
     lines = example("xla_speed.py", "--quick").splitlines()
     assert len(lines) == 3
