@@ -1,4 +1,4 @@
-"""Times batch normalization in training on TensorFlow's gradient kernels and on each drop-in for them.
+"""Times batch normalization in training on TensorFlow's gradient kernels and on every drop-in.
 
     python examples/dropin_speed.py
 
