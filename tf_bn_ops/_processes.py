@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import resource
 import signal
 import subprocess
@@ -33,6 +34,8 @@ _LAST_LINES = 5
 _LAST_BYTES = 1 << 16
 # Where a sentence of its output tells that memory ran out; signals alone do not.
 _OUT_OF_MEMORY = ("std::bad_alloc", "MemoryError", "RESOURCE_EXHAUSTED", "Cannot allocate memory")
+# A line of a stack trace as TensorFlow prints it: the message stands before them.
+_FRAME = re.compile(r"\s+@\s+0x")
 
 
 class WorkerError(RuntimeError):
@@ -184,7 +187,7 @@ class Process:
         text = os.pread(self._log.fileno(), _LAST_BYTES, begin).decode(errors="replace")
         if any(sign in text for sign in _OUT_OF_MEMORY):
             how = f"{OUT_OF_MEMORY}{self._limit()}, {how}"
-        lines = [line for line in text.splitlines() if line.strip()]
+        lines = [line for line in text.splitlines() if line.strip() and not _FRAME.match(line)]
         return ": ".join([how, " | ".join(lines[-_LAST_LINES:])]) if lines else how
 
     def _limit(self) -> str:

@@ -47,3 +47,17 @@ def _hang_on_three_channels(outputs, inputs):
 flipped = _Ops(_flip)
 fragile = _Ops(_fragile)
 hanging = _Ops(_hang_on_three_channels)
+
+
+class _Environment:
+    """Tells how many threads its environment asks for; aborts in graphs."""
+
+    def FusedBatchNormGradV2(self, **inputs):
+        if not tf.executing_eagerly():
+            sys.stderr.write("in a graph\n")
+            sys.stderr.flush()
+            os.abort()
+        return [tf.constant(float(os.environ.get("TF_NUM_INTRAOP_THREADS", "0")))]
+
+
+environment = _Environment()

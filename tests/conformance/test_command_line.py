@@ -132,10 +132,31 @@ def test_failing_case_replays_and_is_reduced_to_a_program(tmp_path):
 
 
 def test_builtin_passes_as_candidate_and_real_input_runs():
-    flags = ["--candidate=tensorflow:raw_ops", "--bounds=textbook", "--op=V2"]
-    result = _run(*flags, "--layout=NHWC", "--dtype=half", "--cases=30")
+    """Against itself: held to what any float32 kernel meets, and to the known divergences."""
+    result = _run("--candidate=tensorflow:raw_ops", "--op=V2", "--layout=NCHW", "--cases=40")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "digits" in result.stdout
+    assert "bounds textbook" in result.stdout
+    assert re.search(r"divergence onednn-placeholder-is-scalar: seen in [1-9]", result.stdout)
+
+
+def test_builtin_fails_where_the_list_of_divergences_is_wrong(monkeypatch, capsys):
+    """A divergence that nobody listed, and an entry that never shows."""
+    listed = divergences.Register.load().entries
+    left = [entry for entry in listed if entry.name != "frozen-channels-first-refused"]
+    bogus = divergences.Divergence(
+        "never-seen", "dtype:x_backprop", "so it is not", {"path": ["eigen"]}
+    )
+    monkeypatch.setattr(divergences.Register, "load", lambda: divergences.Register([*left, bogus]))
+    flags = ["--candidate=eigen", "--op=V2", "--layout=NCHW", "--cases=12", "--noreal"]
+    try:
+        assert cli.main(["tf_bn_ops conformance", *flags, "--modes=none"]) == 1
+    finally:
+        cli._FLAGS.unparse_flags()
+    output = capsys.readouterr().out
+    assert "unlisted divergence of the built-in (eigen): error: " in output
+    assert "is_training=False only support NHWC" in output
+    assert "known divergence never-seen: STALE" in output
 
 
 FRAGILE = "FusedBatchNormGradV2,float32,NHWC,1x2x2x{},training,normal,batch,eps=0.1,eager,seed=1"

@@ -53,7 +53,7 @@ def test_third_party_op_is_judged_by_mapping_file_alone(library):
         "bounds textbook",
     ):
         assert said in result.stdout
-    assert re.search(r"FusedBatchNormGradV2 +float32 +NHWC +training +24 ", result.stdout)
+    assert re.search(r"FusedBatchNormGradV2 +float32 +NHWC +training +26 ", result.stdout)
 
 
 def test_wrong_third_party_op_fails_and_replays(library, tmp_path):

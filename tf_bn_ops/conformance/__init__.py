@@ -5,6 +5,8 @@ docs/conformance.md is its guide. In the order of a run:
   cases.py, shapes.py   what is run: a case is a short string, made from a seed
   fills.py              the numbers of a case
   real_input.py         numbers captured from a network in training
+  calls.py              further ways to call, whose bits must be the same
+  contract.py           cases that ask for errors and static shapes (judge_contract.py: verdict)
   workers.py, worker.py candidate and references, each in a process of its own
   autodiff.py           the reference that TensorFlow differentiates
   mapping.py            ops of other libraries: names and signatures

@@ -46,7 +46,7 @@ Where r does not, but a, k or the sum |dy - m| + |xmu*k| lies beyond the largest
 computed in, an honest kernel meets infinity on the way: the bound is infinite. So it does where a
 sum of |terms| lies beyond the largest number of the type that sums are kept in, for x_backprop also
 |rstd|*A2 (scale_backprop, which k is made of), and, where products may be taken in another order,
-where scale times that sum of two terms does.
+where scale times that sum of two terms does, or rstd^2*A2 (k before its division by M).
 
 A profile fixes the constants:
 
@@ -200,6 +200,8 @@ def derive(
             # Zero times infinity is no bound: say it where scale or x - mean may be zero.
             unbounded = np.isinf(e1) | np.isinf(e2)
             unbounded |= np.abs(oracle.rstd) * sums.dy_xmu_abs > summed_in.largest
+            if profile.rearranged:
+                unbounded |= oracle.rstd**2 * sums.dy_xmu_abs > summed_in.largest
             constant[unbounded], per_xmu[unbounded] = np.inf, 0
         # No element's |dy - m| + |xmu|*k exceeds this: mostly there is no need to look at them.
         gain = np.maximum(1, a / oracle.rstd) if profile.rearranged else np.ones_like(a)

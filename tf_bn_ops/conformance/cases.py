@@ -4,7 +4,8 @@
 
 Fields: op, dtype, layout, shape, training or frozen, kind of values (fills.py), where mean and
 variance come from ("batch": the statistics of x; "given": others), epsilon, how the op is called
-("eager" or "graph": inside a tf.function), seed of the values.
+(calls.py: "eager", "graph", or several joined by "+" that must give the same bits), seed of the
+values. Kinds "error/..." and "static/..." ask for no numbers: see contract.py.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tf_bn_ops import _op_table
-from tf_bn_ops.conformance import fills, shapes
+from tf_bn_ops.conformance import contract, fills, shapes
+from tf_bn_ops.conformance.calls import BASES
+from tf_bn_ops.conformance.calls import CALLS as WAYS
 
 MODES = ("training", "frozen")
 STATISTICS = ("batch", "given")
@@ -75,6 +78,23 @@ class Case:
         return self.kind.startswith(REAL_PREFIX)
 
     @property
+    def asks_for_error(self) -> bool:
+        return self.kind.startswith(contract.ERROR_PREFIX)
+
+    @property
+    def asks_for_static_shapes(self) -> bool:
+        return self.kind.startswith(contract.STATIC_PREFIX)
+
+    @property
+    def asks_for_values(self) -> bool:
+        return not self.asks_for_error and not self.asks_for_static_shapes
+
+    @property
+    def calls(self) -> tuple[str, ...]:
+        """How the op is called; the first is judged, the others have to give the same bits."""
+        return tuple(self.call.split("+"))
+
+    @property
     def is_empty(self) -> bool:
         return math.prod(self.shape) == 0
 
@@ -108,9 +128,13 @@ def parse(text: str) -> Case:
     _member(f"layout of {op.name}", layout, op.data_formats)
     _member(f"mode of {op.name}", mode, modes(op))
     if not kind.startswith(REAL_PREFIX):
-        _member("kind of values", kind, tuple(fills.KINDS))
+        _member("kind of values", kind, (*fills.KINDS, *contract.kinds(op)))
     _member("source of statistics", statistics, STATISTICS)
-    _member("way to call", call, CALLS)
+    ways = call.split("+")
+    for way in ways:
+        _member("way to call", way, BASES if way == ways[0] else tuple(WAYS))
+    if len(set(ways)) < len(ways):
+        raise CaseError(f"{call!r} names a way to call twice")
     try:
         shape = tuple(int(n) for n in shape_text.split("x"))
         epsilon = float(epsilon_text.removeprefix("eps="))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import importlib
+import math
 import os
 import pathlib
 import shlex
@@ -27,7 +28,9 @@ from tf_bn_ops import _command, _op_table
 from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance import (
     bounds,
+    calls,
     cases,
+    contract,
     divergences,
     fills,
     mapping,
@@ -37,6 +40,7 @@ from tf_bn_ops.conformance import (
     shrink,
     workers,
 )
+from tf_bn_ops.conformance import speed as speed_lib
 from tf_bn_ops.conformance.reports import (
     environment,
     merge,
@@ -49,10 +53,25 @@ from tf_bn_ops.conformance.reports import record as record_lib
 # dtype, layout and mode with most kinds of values.
 DEFAULT_CASES = 1600
 DEFAULT_SEED = 1
+# Besides, one case in this many asks for an error or for static shapes.
+_CONTRACT_SHARE = 10
 
 # Flags whose values the record keeps as they are.
-_SETTINGS = ("seed", "cases", "real", "repro", "timeout", "shrink")
+_SETTINGS = (
+    "seed", "cases", "real", "repro", "timeout", "shrink", "contract", "modes", "may_differ",
+    "largest",
+)  # fmt: skip
 _COMMAND = "python -m tf_bn_ops conformance"
+
+# --candidate -> the path of the built-in that it names.
+_BUILTIN = {
+    workers.BUILTIN_OPS: workers.default_path(),
+    **{path: path for path in workers.PATHS},
+}
+
+# What the kernels of others are asked for only where --modes says so: TensorFlow's usual way to an
+# input, Tensor::flat, aborts on a tensor that TensorFlow has not allocated itself.
+_CANNOT = {"unaligned": "asked for with --modes only"}
 
 _FLAGS = flags.FlagValues()
 flags.DEFINE_integer(
@@ -77,7 +96,8 @@ flags.DEFINE_boolean(
 )
 flags.DEFINE_string(
     "candidate", workers.OWN_OPS,
-    "Where the ops to judge are, as module:attribute; tensorflow:raw_ops judges the built-in.",
+    "Where the ops to judge are, as module:attribute; tensorflow:raw_ops judges the built-in, "
+    "onednn or eigen one of its paths.",
     flag_values=_FLAGS,
 )  # fmt: skip
 flags.DEFINE_string(
@@ -95,7 +115,7 @@ flags.DEFINE_string(
 flags.DEFINE_enum(
     "bounds", "strict", list(bounds.PROFILES),
     "What the candidate is held to: this library's promise, or what any float32 sum meets "
-    "(textbook; so are the ops of --library unless this flag is given).",
+    "(textbook; so are the built-in and the ops of --library unless this flag is given).",
     flag_values=_FLAGS,
 )  # fmt: skip
 flags.DEFINE_integer(
@@ -110,6 +130,24 @@ flags.DEFINE_float(
 flags.DEFINE_string(
     "shard", None, "i/n: runs the i-th of n parts of the cases; merge puts their --json together.",
     flag_values=_FLAGS,
+)  # fmt: skip
+flags.DEFINE_integer(
+    "contract", None, "Number of cases that ask for errors and static shapes; without, a tenth of "
+    "--cases.", lower_bound=0, flag_values=_FLAGS,
+)  # fmt: skip
+flags.DEFINE_string(
+    "modes", "default",
+    f"Further ways to call the op in each case, whose bits are compared: {', '.join(calls.CALLS)}; "
+    "all; none; default: now one, now another.", flag_values=_FLAGS,
+)  # fmt: skip
+flags.DEFINE_string(
+    "may_differ", ",".join(sorted(workers.OTHER_KERNELS)),
+    "Ways to call in which the candidate's bits may differ, as long as they are within the bounds.",
+    flag_values=_FLAGS,
+)  # fmt: skip
+flags.DEFINE_integer(
+    "largest", None, "Leaves out random cases whose tensors have more elements.",
+    lower_bound=0, flag_values=_FLAGS,
 )  # fmt: skip
 merge.define_outputs(_FLAGS)
 flags.DEFINE_integer(
@@ -164,7 +202,11 @@ def _candidate() -> workers.Implementation:
         if mapped:
             raise UsageError("--map and --mapping say what is in a --library; give one")
         _check_library(_FLAGS.candidate)
-        return workers.Implementation(runner.CANDIDATE, _FLAGS.candidate)
+        if _FLAGS.candidate == workers.OWN_OPS:
+            return workers.own()
+        if _FLAGS.candidate in _BUILTIN:
+            return workers.builtin(runner.CANDIDATE, _BUILTIN[_FLAGS.candidate])
+        return workers.Implementation(runner.CANDIDATE, _FLAGS.candidate, cannot=_cannot())
     if _FLAGS["candidate"].present:
         raise UsageError("give either --candidate or --library, not both")
     if not mapped:
@@ -174,7 +216,8 @@ def _candidate() -> workers.Implementation:
         )
     if not pathlib.Path(_FLAGS.library).is_file():
         raise UsageError(f"there is no library {_FLAGS.library}")
-    return workers.of_library(runner.CANDIDATE, _FLAGS.library, mapping.by_op(mapped))
+    found = workers.of_library(runner.CANDIDATE, _FLAGS.library, mapping.by_op(mapped))
+    return dataclasses.replace(found, cannot=_cannot())
 
 
 def _print_signatures(
@@ -197,6 +240,46 @@ def _print_signatures(
             console.print(f"signature of {name}: as mapped, no difference", markup=False)
 
 
+def _named_calls(text: str) -> list[str]:
+    names = list(calls.CALLS)
+    return names if text == "all" else _chosen("mode", [n for n in text.split(",") if n], names)
+
+
+def _modes() -> list[str] | None:
+    """The further calls that every case gets; None: those of the default run."""
+    if _FLAGS.modes == "default":
+        return None
+    return _named_calls("" if _FLAGS.modes == "none" else _FLAGS.modes)
+
+
+def _cannot() -> dict[str, str]:
+    """Further calls that the kernels of others are not asked for."""
+    return {} if _modes() else _CANNOT
+
+
+def _random_cases(combos: list[tuple[str, str, str, str]]) -> list[cases.Case]:
+    """The cases that are made from the seed."""
+    values = [
+        case
+        for case in cases.generate(_FLAGS.cases, _FLAGS.seed, combos)
+        if _FLAGS.largest is None or math.prod(case.shape) <= _FLAGS.largest
+    ]
+    count = _FLAGS.cases // _CONTRACT_SHARE if _FLAGS.contract is None else _FLAGS.contract
+    contracts = contract.generate(count, _FLAGS.seed, combos)
+    return [*calls.attach(values, _FLAGS.seed, _modes()), *contracts]
+
+
+def _settings(candidate: workers.Implementation, known: divergences.Register) -> runner.Settings:
+    may_differ = candidate.may_differ
+    if candidate.drop_in and not _FLAGS["may_differ"].present:
+        may_differ = frozenset()  # XLA calls the same kernels.
+    elif candidate.path == runner.CANDIDATE:
+        may_differ = frozenset(_named_calls(_FLAGS.may_differ))
+    return runner.Settings(
+        _profile(), known, candidate.path, may_differ, candidate.drop_in, candidate.mapped
+    )
+
+
 def _memory() -> int:
     """Bytes that each worker may have; 0: no limit."""
     if _FLAGS.memory is not None:
@@ -206,7 +289,8 @@ def _memory() -> int:
 
 def _profile() -> bounds.Profile:
     name = _FLAGS.bounds
-    if _FLAGS.library is not None and not _FLAGS["bounds"].present:
+    others = _FLAGS.library is not None or _FLAGS.candidate in _BUILTIN
+    if others and not _FLAGS["bounds"].present:
         name = "textbook"
     return bounds.PROFILES[name]
 
@@ -221,7 +305,7 @@ def _check_library(candidate: str) -> None:
 def _replay_command() -> str:
     flags_given = [
         f"--{name}={value}"
-        for name in ("candidate", "library", "map", "mapping", "bounds")
+        for name in ("candidate", "library", "map", "mapping", "bounds", "may_differ")
         if _FLAGS[name].value != _FLAGS[name].default
         for value in (_FLAGS.map if name == "map" else [_FLAGS[name].value])
     ]
@@ -243,6 +327,8 @@ class _Input:
         return self._real
 
     def fill(self, case: cases.Case) -> fills.Filled:
+        if not case.asks_for_values:
+            return contract.fill(case)
         return self.real().fill(case) if case.is_real else fills.fill(case)
 
     def close(self) -> None:
@@ -317,10 +403,14 @@ def _add_programs(
     """Reduces the first failures of each kind, and adds them to their entries as programs."""
     if not shrink.is_possible() and not _FLAGS["shrink"].present:
         return
-    for entry in record_lib.first_of_their_kind(found, _FLAGS.shrink):
+    # A bad call is small as it is.
+    numbers = [e for e in found if not e["kind"].startswith(contract.PREFIXES)]
+    for entry in record_lib.first_of_their_kind(numbers, _FLAGS.shrink):
         case = cases.parse(entry["case"])
+        filled = given.fill(case)
+        case = dataclasses.replace(case, call=case.calls[0])  # The one that the numbers are of.
         problem = shrink.shrink(
-            shrink.Problem(case, given.fill(case)),
+            shrink.Problem(case, filled),
             record_lib.wrong(entry),
             runner_of_candidate,
             _profile(),
@@ -349,21 +439,28 @@ def _run(console: rich.console.Console, argv: Sequence[str]) -> int:
     ops = {repro.op} if repro else {op for op, *_ in combos}
     if any(_op_table.OPS[op].builtin is None for op in ops):
         implementations.append(workers.AUTODIFF)
-    running = [workers.Worker(i, _FLAGS.timeout, _memory()) for i in implementations]
+    # By default the built-in's calls are compared only where that needs no further process.
+    running = [
+        workers.Worker(i, _FLAGS.timeout, _memory(), i is candidate or _modes() is not None)
+        for i in implementations
+    ]
     try:
         for worker in running:
             worker.wait_until_ready()
         _print_signatures(console, running[0].facts.get("signatures", {}))
         if not repro:
             combos = _those_that_it_has(combos, running[0].facts["ops"])
-        settings = runner.Settings(_profile(), known)
+        settings = _settings(candidate, known)
         if repro:
             whole = [repro]
         else:
             # The capture has been running while TensorFlow started: the wait is short.
             real = given.real().make_cases(combos) if _FLAGS.real else ()
-            whole = [*cases.generate(_FLAGS.cases, _FLAGS.seed, combos), *real]
+            whole = [*_random_cases(combos), *calls.attach(real, _FLAGS.seed, _modes())]
         chosen = (shard or shards.Shard(1, 1)).of(whole, _FLAGS.seed)
+        for worker in running:
+            worker.expect({call for _, case in chosen for call in case.calls})
+        speed = speed_lib.Speed(lambda: [pid for worker in running for pid in worker.pids])
         found = []
         with _progress(console) as progress:
             task = progress.add_task("conformance", total=len(chosen))
@@ -383,7 +480,10 @@ def _run(console: rich.console.Console, argv: Sequence[str]) -> int:
             "divergences": record_lib.of_divergences(known),
             "cases": found,
         }
-        return merge.report(console, record, _FLAGS)
+        said = speed.describe(len(chosen))  # Before reports are written.
+        status = merge.report(console, record, _FLAGS)
+        console.print(said)
+        return status
     finally:
         for worker in running:
             worker.close()

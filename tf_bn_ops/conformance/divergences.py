@@ -50,10 +50,12 @@ class Divergence:
             "layout": case.layout,
             "mode": case.mode,
             "kind": case.kind,
-            "call": case.call,
+            "call": case.calls[0],
             "rank": _op_table.LAYOUTS[case.layout][0],
             "empty": case.is_empty,
         }
+        if not case.asks_for_values and "kind" not in self.when:
+            return False  # It speaks of results, which such a case has none of.
         if self.what.partition(":")[2] not in ("", *(arg.role for arg in case.spec.outputs)):
             return False
         return all(values[key] in allowed for key, allowed in self.when.items())

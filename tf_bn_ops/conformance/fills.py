@@ -31,10 +31,17 @@ _DOUBLE_EPSILONS = (1e-9, 1.1e-9)
 
 @dataclasses.dataclass(frozen=True)
 class Filled:
-    """The numbers of a case by role, and which outputs are exact whatever the order of sums."""
+    """The numbers of a case by role, and which outputs are exact whatever the order of sums.
+
+    Attributes:
+      attrs: what differs from the case's attrs (contract.py).
+      static: input -> (dtype, shape, None for what is unknown) where no numbers are asked for.
+    """
 
     values: Mapping[str, np.ndarray]
     exact: frozenset[str] = frozenset()
+    attrs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    static: Mapping[str, tuple[str, tuple[int | None, ...] | None]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,4 +312,7 @@ def fill(case: Case) -> Filled:
             array = array.astype(dtype if in_view else statistics, copy=False)
         values[role] = np.ascontiguousarray(array).reshape(case.shape if in_view else (channels,))
     values["reserve"] = _reserve_space(rng, channels)
+    if "alias" in case.calls:
+        # One tensor for both: sums of squares are not what the exact fill has counted on.
+        values["y_backprop"], exact = values["x"], frozenset()
     return Filled(values, exact)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -30,11 +30,20 @@ class Answer:
       outputs: the tensors; None where it failed.
       error: code and message of the error that it raised.
       crash: how its process ended, with its last words.
+      shapes: where static shapes were asked for, those of the outputs.
+      others: further calls of the case (calls.py) -> their answers, where they are not the same to
+        the bit.
+      same: the further calls whose answers are.
+      unsupported: further calls that do not apply -> why.
     """
 
     outputs: Sequence[np.ndarray] | None = None
     error: str = ""
     crash: str = ""
+    shapes: Sequence[tuple[int | None, ...] | None] | None = None
+    others: Mapping[str, Answer] = dataclasses.field(default_factory=dict)
+    same: tuple[str, ...] = ()
+    unsupported: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +51,8 @@ class Disagreement:
     """A difference from the op's contract that is not about values.
 
     Attributes:
-      what: "error", "crash", "count", "shape:ROLE" or "dtype:ROLE".
+      what: "error", "crash", "count", "shape:ROLE", "dtype:ROLE"; where an error or static shapes
+        were asked for, "accepted", "code", "message" or "static"; "bits" where two calls differ.
       detail: for people.
     """
 
@@ -91,12 +101,16 @@ class CaseResult:
       evidence: output -> whether a wrong-on-purpose answer (all zeros; the other mode's, or the
         gradient itself as x_backprop) would have failed.
       failures: why the case fails, one sentence each; the runner adds structure.
+      calls: (implementation, further call of the case) -> "same", "differs" or "unsupported".
+      notes: what is worth knowing and fails nothing.
     """
 
     case: Case
     paths: dict[str, PathResult]
     evidence: dict[str, bool]
     failures: list[str] = dataclasses.field(default_factory=list)
+    calls: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
+    notes: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def is_evidence(self) -> bool:
@@ -212,18 +226,72 @@ def _values(case: Case, answer: Answer) -> dict[str, np.ndarray]:
     return result
 
 
+CANDIDATE = "candidate"
+# How the sentence about two calls begins.
+BITS_DIFFER = "bits differ"
+
+
+def _difference(case: Case, a: Answer, b: Answer) -> str:
+    """Where two calls of one case differ, in one sentence."""
+    for answer in (b, a):
+        if answer.outputs is None:
+            return answer.crash or f"error: {answer.error}"
+    assert a.outputs is not None and b.outputs is not None
+    if len(a.outputs) != len(b.outputs):
+        return f"{len(b.outputs)} outputs instead of {len(a.outputs)}"
+    for arg, x, y in zip(case.spec.outputs, a.outputs, b.outputs, strict=True):
+        if x.shape != y.shape or x.dtype != y.dtype:
+            return f"{arg.name} is {y.dtype}{list(y.shape)} instead of {x.dtype}{list(x.shape)}"
+        differs = (x != y) & ~(np.isnan(x) & np.isnan(y)) | (np.signbit(x) != np.signbit(y))
+        if np.any(differs):
+            where = tuple(int(i[0]) for i in np.nonzero(np.atleast_1d(differs)))
+            x, y = (np.atleast_1d(array)[where] for array in (x, y))
+            return (
+                f"{arg.name} in {np.count_nonzero(differs)} elements, first at {list(where)}: "
+                f"{float(y)!r} instead of {float(x)!r}"
+            )
+    return "the bits of NaN"
+
+
+def _compare_calls(
+    case: Case, answers: Mapping[str, Answer], may_differ: Collection[str], result: CaseResult
+) -> None:
+    """Notes which further calls gave the same bits, and fails the candidate where they had to."""
+    for name, answer in answers.items():
+        for call in answer.same:
+            result.calls[name, call] = "same"
+        for call, why in answer.unsupported.items():
+            result.calls[name, call] = "unsupported"
+            result.notes.append(f"{name}: {call} does not apply: {why}")
+        for call, other in answer.others.items():
+            result.calls[name, call] = "differs"
+            text = f"{BITS_DIFFER} between {case.calls[0]} and {call}: "
+            text += _difference(case, answer, other)
+            if name == CANDIDATE and (call not in may_differ or other.outputs is None):
+                result.failures.append(text)
+            else:
+                result.notes.append(f"{name}: {text}")
+
+
 def judge(
     case: Case,
     filled: fills.Filled,
     answers: Mapping[str, Answer],
     profile: bounds_lib.Profile,
+    may_differ: Collection[str] = (),
 ) -> CaseResult:
     """Judges all answers to a case against the oracle.
 
-    Every path is measured alike. `failures` holds what is wrong with the *values* of the path
-    "candidate"; disagreements in structure are for the caller to hold against the list of
-    known ones.
+    Every path is measured alike; an answer of the candidate to a further call that is not the same
+    to the bit is a path of its own, "candidate:CALL". `failures` holds what is wrong with the
+    *values* of the candidate, and its calls whose bits differ though they are not in `may_differ`;
+    disagreements in structure are for the caller to hold against the list of known ones.
     """
+    by_name, answers = answers, dict(answers)
+    if CANDIDATE in by_name:
+        for call, answer in by_name[CANDIDATE].others.items():
+            if answer.outputs is not None:
+                answers[f"{CANDIDATE}:{call}"] = answer
     values = filled.values
     exact = filled.exact & profile.exact
     dtype = _op_table.DTYPES[case.dtype]
@@ -288,12 +356,15 @@ def judge(
     evidence = {role: share >= _EVIDENCE_SHARE for role, share in told.items()}
     evidence["x_backprop"] &= other_mode_differs and identity_differs
     result = CaseResult(case, paths, evidence)
-    candidate = paths.get("candidate")
-    if candidate is not None:
-        for role, error in candidate.errors.items():
+    for name, path in paths.items():
+        own, _, call = name.partition(":")
+        if own != CANDIDATE:
+            continue
+        for role, error in path.errors.items():
             if not error.bound <= 1:
                 how = "not exact" if role in exact else f"{error.bound:.3g} times the bound"
-                result.failures.append(f"{role} {how} {error.worst}")
+                result.failures.append(f"{call and call + ': '}{role} {how} {error.worst}")
+    _compare_calls(case, by_name, may_differ, result)
     return result
 
 

@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+from tf_bn_ops import _op_table
 from tf_bn_ops.conformance import bounds, divergences, fills
 from tf_bn_ops.conformance.cases import Case
-from tf_bn_ops.conformance.judge import Answer, CaseResult, judge
+from tf_bn_ops.conformance.judge import CANDIDATE, Answer, CaseResult, judge
+from tf_bn_ops.conformance.judge_contract import judge_contract
+from tf_bn_ops.conformance.mapping import Mapped
 from tf_bn_ops.conformance.workers import Runner
-
-CANDIDATE = "candidate"
 
 
 @dataclasses.dataclass
 class Settings:
-    """What a run is judged by."""
+    """What a run is judged by.
+
+    Attributes:
+      profile: the bounds.
+      known: the known divergences.
+      path: the name that the candidate has in the list of them.
+      may_differ: calls in which the candidate's bits may differ.
+      drop_in: every detail of its errors and static shapes counts.
+      mapped: the names of another library's ops, by the op that they claim to equal.
+    """
 
     profile: bounds.Profile
     known: divergences.Register
+    path: str = CANDIDATE
+    may_differ: Collection[str] = ()
+    drop_in: bool = False
+    mapped: Mapping[str, Mapped] | None = None
+
+    def names(self, op: _op_table.Op) -> list[str]:
+        """The names that an op goes by in errors."""
+        mapped = (self.mapped or {}).get(op.name)
+        names = [op.registered_name, op.name]
+        names += [mapped.name] if mapped else []
+        return [*names, *(name.replace(">", "_") for name in names)]
 
 
 def run(
@@ -47,9 +68,18 @@ def run(
 def _conclude(
     case: Case, filled: fills.Filled, answers: dict[str, Answer], settings: Settings
 ) -> CaseResult:
-    result = judge(case, filled, answers, settings.profile)
+    if case.asks_for_values:
+        result = judge(case, filled, answers, settings.profile, settings.may_differ)
+    else:
+        names = dict.fromkeys(answers, settings.names(case.spec))
+        drop_ins = (CANDIDATE,) if settings.drop_in else ()
+        result = judge_contract(case, filled, answers, names, drop_ins)
     for name, path in result.paths.items():
-        for d in settings.known.unexplained(name, case, path.disagreements):
-            who = "" if name == CANDIDATE else f"unlisted divergence of the built-in ({name}): "
-            result.failures.append(f"{who}{d.what}: {d.detail}")
+        who, _, call = name.partition(":")
+        known_as = settings.path if who == CANDIDATE else name
+        for d in settings.known.unexplained(known_as, case, path.disagreements):
+            text = f"{call and call + ': '}{d.what}: {d.detail}"
+            if known_as != CANDIDATE:
+                text = f"unlisted divergence of the built-in ({known_as}): {text}"
+            result.failures.append(text)
     return result

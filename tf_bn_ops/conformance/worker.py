@@ -2,16 +2,22 @@
 
 OPS names what holds the ops, as `module` or `module:attribute` (`tensorflow:raw_ops`), or as
 `library:PATH` of an op library; MAP is then a JSON list of mapping.Mapped, whose signatures are
-compared. A request (_processes.py) is a dict with op, inputs (name -> array), attrs, call, and
-perhaps outputs (their names in the order wanted); the result is a list of arrays.
+compared. A request (_processes.py) is a dict with op, attrs, perhaps outputs (their names in the
+order wanted), and either
+
+- inputs (name -> array) and calls (calls.py): the result is a dict from each call to
+  ("outputs", [array, ...]), ("error", "Code: message") or ("unsupported", why); for all but the
+  first call ("same", None) where its answer has the bits of the first; or
+- static (name -> (dtype, shape)): the result is {"static": ("shapes", [shape, ...])}, or an error.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +26,10 @@ from tf_bn_ops import _op_table, _processes
 from tf_bn_ops.conformance import mapping
 
 LIBRARY_PREFIX = "library:"
+# Where TensorFlow lets tensors begin: a multiple of this (EIGEN_MAX_ALIGN_BYTES).
+_ALIGNMENT = 64
+# What TensorFlow says of an op without a kernel for XLA.
+_NOT_COMPILED = ("unsupported operations", "XLA_CPU_JIT", "XLA_GPU_JIT", "not compilable")
 
 
 def find_ops(name: str) -> Any:
@@ -52,39 +62,184 @@ class _Caller:
         gpus = [d.get("device_name", "unknown") for d in details]
         return {"tensorflow": self._tf.__version__, "ops": has, "gpus": gpus}
 
-    def __call__(self, request: dict[str, Any]) -> list[np.ndarray]:
-        tf = self._tf
-        op = getattr(self._ops, request["op"])
-        inputs = {name: tf.constant(value) for name, value in request["inputs"].items()}
-        if request["call"] == "eager":
-            outputs = op(**inputs, **request["attrs"])
-        else:
-            outputs = self._graph(request["op"], op, inputs, request["attrs"])(*inputs.values())
+    def __call__(self, request: dict[str, Any]) -> dict[str, tuple[str, Any]]:
+        if "static" in request:
+            return {"static": self._attempt(self._static, request)}
+        first: tuple[str, Any] | None = None
+        answers = {}
+        for call in request["calls"]:
+            answer = self._attempt(getattr(self, "_" + call), request)
+            if first is None:
+                first = answer
+            elif answer[0] == first[0] == "outputs" and same_bits(answer[1], first[1]):
+                answer = ("same", None)
+            elif answer[0] == first[0] == "error":
+                answer = ("same", None)  # Code and text differ between eager calls and graphs.
+            answers[call] = answer
+        return answers
+
+    def _attempt(self, call: Callable[[dict[str, Any]], Any], request: Any) -> tuple[str, Any]:
+        try:
+            return call(request)
+        except Exception as error:  # An op may raise anything; it is the answer.
+            return "error", _describe(error)
+
+    def _op(self, request: dict[str, Any]) -> Any:
+        return getattr(self._ops, request["op"])
+
+    def _call(self, request: dict[str, Any], tensors: dict[str, Any]) -> Any:
+        return self._op(request)(**tensors, **request["attrs"])
+
+    def _constants(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {name: self._tf.constant(value) for name, value in request["inputs"].items()}
+
+    def _in_order(self, request: dict[str, Any], outputs: Any) -> Any:
         names = request.get("outputs", ())
         if names and set(names) <= set(getattr(outputs, "_fields", ())):
-            outputs = [getattr(outputs, name) for name in names]
-        return [output.numpy() for output in outputs]
+            return [getattr(outputs, name) for name in names]
+        return outputs
 
-    def _graph(self, name: str, op: Any, inputs: dict[str, Any], attrs: dict[str, Any]) -> Any:
-        """A function of tensors of any shape, so that shapes do not trace anew."""
+    def _outputs(self, request: dict[str, Any], outputs: Any) -> tuple[str, list[np.ndarray]]:
+        return "outputs", [output.numpy() for output in self._in_order(request, outputs)]
+
+    # One method for each of calls.CALLS that needs no process of its own.
+
+    def _eager(self, request: dict[str, Any]) -> Any:
+        return self._outputs(request, self._call(request, self._constants(request)))
+
+    def _graph(self, request: dict[str, Any]) -> Any:
+        """With a function of tensors of any shape, so that shapes do not trace anew."""
+        tensors = self._constants(request)
+        return self._outputs(request, self._function(request, tensors)(*tensors.values()))
+
+    def _temporary(self, request: dict[str, Any]) -> Any:
+        """DeepCopy gives every input a buffer that dies with the op, which may write into it."""
+        tensors = self._constants(request)
+        copy = self._tf.raw_ops.DeepCopy
+        function = self._function(request, tensors, lambda tensor: copy(x=tensor))
+        return self._outputs(request, function(*tensors.values()))
+
+    def _constant(self, request: dict[str, Any]) -> Any:
+        function = self._tf.function(lambda: self._call(request, self._constants(request)))
+        return self._outputs(request, function())
+
+    def _xla(self, request: dict[str, Any]) -> Any:
+        tensors = self._constants(request)
+        function = self._tf.function(
+            lambda *args: self._call(request, dict(zip(tensors, args, strict=True))),
+            jit_compile=True,
+        )
+        try:
+            outputs = function(*tensors.values())
+        except self._tf.errors.OpError as error:
+            if any(words in error.message for words in _NOT_COMPILED):
+                return "unsupported", "no kernel that XLA compiles"
+            raise
+        return self._outputs(request, outputs)
+
+    def _alias(self, request: dict[str, Any]) -> Any:
+        """Inputs of the same bits, gradient and x, become one tensor."""
+        tensors: dict[str, Any] = {}
+        for name, value in request["inputs"].items():
+            same = [
+                tensors[other]
+                for other in tensors
+                if value.ndim > 1 and same_bits([value], [request["inputs"][other]])
+            ]
+            tensors[name] = same[0] if same else self._tf.constant(value)
+        return self._outputs(request, self._call(request, tensors))
+
+    def _slice(self, request: dict[str, Any]) -> Any:
+        tensors = {name: self._inside(value, 0) for name, value in request["inputs"].items()}
+        return self._outputs(request, self._call(request, tensors))
+
+    def _unaligned(self, request: dict[str, Any]) -> Any:
+        tensors = {name: self._inside(value, 1) for name, value in request["inputs"].items()}
+        return self._outputs(request, self._call(request, tensors))
+
+    def _inside(self, value: np.ndarray, shift: int) -> Any:
+        """A tensor whose memory is the middle of a larger one that holds NaN.
+
+        It begins `shift` elements behind where TensorFlow would let one begin.
+        """
+        if value.size == 0:
+            return self._tf.constant(value)
+        around = 2 * _ALIGNMENT // value.itemsize
+        memory = np.full(value.size + 2 * around, np.nan).astype(value.dtype)
+        begin = -memory.ctypes.data % _ALIGNMENT // value.itemsize + around // 2 + shift
+        inside = memory[begin : begin + value.size].reshape(value.shape)
+        inside[...] = value
+        # NumPy has no DLPack for bfloat16: as integers, and back without a copy.
+        plain = inside.view(f"int{8 * value.itemsize}")
+        tensor = self._tf.experimental.dlpack.from_dlpack(plain.__dlpack__())
+        return self._tf.bitcast(tensor, value.dtype.name)
+
+    def _function(
+        self,
+        request: dict[str, Any],
+        inputs: dict[str, Any],
+        prepare: Callable[[Any], Any] | None = None,
+    ) -> Any:
+        """A function of the inputs, each of which is first handed to `prepare`."""
         tf = self._tf
         dtypes = tuple(tensor.dtype for tensor in inputs.values())
-        key = (name, tuple(inputs), dtypes, tuple(attrs.items()))
+        attrs = request["attrs"]
+        key = (request["op"], tuple(inputs), dtypes, tuple(attrs.items()), prepare is None)
         if key not in self._graphs:
             names = tuple(inputs)
 
             def call(*tensors: Any) -> Any:
-                return op(**dict(zip(names, tensors, strict=True)), **attrs)
+                if prepare is not None:
+                    tensors = tuple(prepare(tensor) for tensor in tensors)
+                return self._call(request, dict(zip(names, tensors, strict=True)))
 
             signature = [tf.TensorSpec(None, dtype) for dtype in dtypes]
-            self._graphs[key] = tf.function(call, input_signature=signature)
+            # Traced here: a function that cannot be traced is not kept.
+            function = tf.function(call, input_signature=signature)
+            function.get_concrete_function()
+            self._graphs[key] = function
         return self._graphs[key]
+
+    def _static(self, request: dict[str, Any]) -> Any:
+        tf = self._tf
+        with tf.Graph().as_default():
+            placeholders = {
+                name: tf.compat.v1.placeholder(dtype, shape)
+                for name, (dtype, shape) in request["static"].items()
+            }
+            outputs = self._in_order(request, self._call(request, placeholders))
+            return "shapes", [
+                None if o.shape.rank is None else tuple(o.shape.as_list()) for o in outputs
+            ]
+
+
+def same_bits(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:
+    """Whether two lists of arrays are equal to the bit, but for the payload of NaN."""
+    return len(a) == len(b) and all(
+        x.dtype == y.dtype
+        and x.shape == y.shape
+        and (x.tobytes() == y.tobytes() or _equal_but_for_nan(x, y))
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+def _equal_but_for_nan(a: np.ndarray, b: np.ndarray) -> bool:
+    nan = np.isnan(a)
+    if not nan.any() or not np.array_equal(nan, np.isnan(b)):
+        return False
+    return a[~nan].tobytes() == b[~nan].tobytes()
+
+
+# Lines of an error that say where in this program a node was made, which differs from call to call.
+_PLACE = re.compile(r'\s+File "|\s{8}|in user code:|Graph execution error:|Detected at node|\s*$')
 
 
 def _describe(error: Exception) -> str:
-    """Code and message; without the place in the graph, which differs from call to call."""
+    """Code and message; without the place in the graph."""
+    code = type(error).__name__
     message = str(error).split("} ", 1)[-1] if str(error).startswith("{{") else str(error)
-    return f"{type(error).__name__}: {message}".strip()
+    lines = [line for line in message.splitlines() if not _PLACE.match(line)]
+    return f"{code}: " + "\n".join(lines).strip().removeprefix(f"{code}: ")
 
 
 def _signatures(entries: list[dict[str, Any]]) -> dict[str, Any]:

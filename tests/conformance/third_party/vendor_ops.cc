@@ -3,6 +3,7 @@
 // wrong. float, NHWC, training.
 
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -42,11 +43,25 @@ class BnGrad : public tf::OpKernel {
     bool training;
     OP_REQUIRES_OK(context, context->GetAttr("is_training", &training));
     OP_REQUIRES(context, training, absl::UnimplementedError("training only"));
+    std::string format;
+    OP_REQUIRES_OK(context, context->GetAttr("data_format", &format));
+    OP_REQUIRES(context, format == "NHWC",
+                absl::InvalidArgumentError("data_format must be NHWC"));
   }
 
   void Compute(tf::OpKernelContext* context) override {
     const tf::Tensor& x = context->input(0);
+    OP_REQUIRES(context,
+                x.dims() == 4 && context->input(1).shape() == x.shape(),
+                absl::InvalidArgumentError(
+                    "activations and grad must be of one shape, NHWC"));
     const int64_t channels = x.dim_size(3);
+    for (int i : {2, 3, 4}) {
+      OP_REQUIRES(context,
+                  context->input(i).shape() == tf::TensorShape({channels}),
+                  absl::InvalidArgumentError(
+                      "gamma, mu and var must have a number per channel"));
+    }
     const int64_t rows = channels > 0 ? x.NumElements() / channels : 0;
     const auto at = [&](int i) { return context->input(i).flat<float>(); };
     tf::Tensor *dgamma, *dbeta, *dx, *unused;

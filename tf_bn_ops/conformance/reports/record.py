@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_bn_ops.conformance import divergences, fills
-from tf_bn_ops.conformance.judge import CaseResult, Disagreement, PathResult
+from tf_bn_ops.conformance.judge import BITS_DIFFER, CaseResult, Disagreement, PathResult
 
 # Raised when a field changes its meaning or goes; new fields need `check` to know them.
 VERSION = 1
@@ -25,6 +25,9 @@ PASSED = "passed"
 VALUES = "values"
 # The verdict where only a built-in departs from the contract, and no list of divergences says so.
 UNLISTED = "unlisted-divergence"
+
+# The verdict where numbers are right, but two calls gave different bits.
+BITS = "bits"
 
 # Significant digits of errors in the file: it may hold 100,000 cases.
 _DIGITS = 6
@@ -56,6 +59,10 @@ SCHEMA: dict[str, dict[str, str]] = {
         "bounds": "what the candidate is held to",
         "timeout": "seconds after which a case counts as hanging",
         "shrink": "number of failing cases that are reduced",
+        "contract": "number of cases that ask for errors and static shapes; null: a tenth of cases",
+        "modes": "the further ways to call that every case was called in",
+        "may_differ": "the ways to call in which the candidate's bits may differ",
+        "largest": "the largest number of elements of a random case, or null",
     },
     "machines": {
         "cpu": "the processor's name",
@@ -103,10 +110,12 @@ SCHEMA: dict[str, dict[str, str]] = {
         "mode": "training or frozen; empty where the op has none",
         "kind": "kind of values",
         "verdict": f"`{PASSED}`, or why it failed: `{VALUES}` (wrong numbers), `crash`, `error`, "
-        f"`count`, `shape`, `dtype`, `{UNLISTED}` (of the built-in), ...",
+        f"`count`, `shape`, `dtype`, `{BITS}` (of two calls), `{UNLISTED}` (of the built-in), ...",
         "failures": "what is wrong, a sentence each",
         "evidence": "output -> whether a wrong answer would have failed",
         "implementations": "implementation -> its answer: see below",
+        "calls": "implementation -> further way to call -> same (bits), differs or unsupported",
+        "notes": "what is worth knowing and fails nothing, a sentence each",
         "script": "a Python program that shows the failure, reduced, or null",
     },
     "implementations": {
@@ -149,6 +158,13 @@ def _path(path: PathResult, flushed: bool) -> dict[str, Any]:
     }
 
 
+def _calls(result: CaseResult) -> dict[str, dict[str, str]]:
+    by_name: dict[str, dict[str, str]] = {}
+    for (name, call), state in result.calls.items():
+        by_name.setdefault(name, {})[call] = state
+    return by_name
+
+
 def _verdict(result: CaseResult) -> str:
     if not result.failures:
         return PASSED
@@ -157,8 +173,12 @@ def _verdict(result: CaseResult) -> str:
     # A crash or an error is the whole story; a wrong shape comes with values at times.
     if departures:
         return departures[0].what.partition(":")[0]
-    wrong = candidate is not None and any(not e.bound <= 1 for e in candidate.errors.values())
-    return VALUES if wrong else UNLISTED
+    # An answer to a further call that has other bits is a path of its own, "candidate:CALL".
+    own = [path for name, path in result.paths.items() if name.partition(":")[0] == CANDIDATE]
+    if any(not e.bound <= 1 for path in own for e in path.errors.values()):
+        return VALUES
+    differs = any(f.startswith(BITS_DIFFER) for f in result.failures)
+    return BITS if differs else UNLISTED
 
 
 def of_result(index: int, result: CaseResult) -> dict[str, Any]:
@@ -182,6 +202,8 @@ def of_result(index: int, result: CaseResult) -> dict[str, Any]:
         "verdict": _verdict(result),
         "failures": list(result.failures),
         "evidence": {role: bool(e) for role, e in result.evidence.items()},
+        "calls": _calls(result),
+        "notes": list(result.notes),
         "implementations": {name: _path(path, flushed) for name, path in result.paths.items()},
         "script": None,
     }

@@ -11,6 +11,7 @@ import rich.table
 from tf_bn_ops.conformance.judge import CaseResult
 from tf_bn_ops.conformance.reports import record as record_lib
 from tf_bn_ops.conformance.reports.summary import GROUP, Row, Summary, number, told
+from tf_bn_ops.conformance.reports.tally import print_tally
 
 # Failures printed in full; the others are counted.
 _SHOWN_FAILURES = 20
@@ -75,6 +76,7 @@ def print_record(console: rich.console.Console, record: dict[str, Any]) -> None:
             "worst error in units in the last place (denormals left out: they may be flushed to "
             "zero); x bound: in units of the bound, 1 is allowed; -: no answer.",
         )
+    print_tally(console, record)
     _say(
         console,
         f"{total.cases} cases; with evidence: {told(total) or 'none'} (the others would pass a "
@@ -131,5 +133,7 @@ def print_details(console: rich.console.Console, result: CaseResult) -> None:
                 f"  {name} {role}: {number(error.ulp)} ulp, {number(error.bound)} x bound, "
                 f"worst {error.worst}",
             )
+    for note in result.notes:
+        _say(console, f"  note: {note}")
     evidence = ", ".join(r for r, e in result.evidence.items() if e) or "no output"
     _say(console, f"  evidence for: {evidence}")
