@@ -30,8 +30,8 @@ MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2) --no-builtin-rules
 GOALS := $(or $(MAKECMDGOALS),all)
 # These run on a machine for GPU tests, without TensorFlow; of Python they need NumPy.
 GPU_GOALS := gpu-core gpu-test gpu-bench
-GOALS_WITHOUT_PYTHON := help clean distclean $(GPU_GOALS)
-GOALS_WITHOUT_TENSORFLOW := $(GOALS_WITHOUT_PYTHON) bazel lint lint-python lint-types \
+GOALS_WITHOUT_PYTHON := help clean distclean matrix $(GPU_GOALS)
+GOALS_WITHOUT_TENSORFLOW := $(GOALS_WITHOUT_PYTHON) bazel docs lint lint-python lint-types \
   lint-cxx format
 NEEDS_PYTHON := $(filter-out $(GOALS_WITHOUT_PYTHON),$(GOALS))
 NEEDS_TENSORFLOW := $(filter-out $(GOALS_WITHOUT_TENSORFLOW),$(GOALS))
@@ -251,7 +251,7 @@ CUDA_INPUTS := $(NVCC) $(CUDA_VERSION) | $(CXX) | $(OUR_NVCCFLAGS) | $(NVCCFLAGS
 $(eval $(call remember,$(GPU_DIR)/nvcc.txt,$$(CUDA_INPUTS)))
 $(CUDA_OBJECTS): $(GPU_DIR)/%.o: % $(GPU_DIR)/nvcc.txt
 	$(Q)echo '  NVCC    $< (sm_$(subst $(empty) $(empty), sm_,$(strip $(CUDA_ARCHS))))'
-	$(Q)'$(NVCC)' -ccbin $(CXX) -MMD -MP -MF $(@:.o=.d) -c -o $@ $< $(OUR_NVCCFLAGS) $(NVCCFLAGS)
+	$(Q)'$(NVCC)' -ccbin $(lastword $(CXX)) -MMD -MP -MF $(@:.o=.d) -c -o $@ $< $(OUR_NVCCFLAGS) $(NVCCFLAGS)
 $(GPU_C_API_OBJECTS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS)
 $(GPU_OP_OBJECTS): private LOCAL_CXXFLAGS = $(TF_ALL_CXXFLAGS)
 $(GPU_C_API_OBJECTS) $(GPU_OP_OBJECTS): $(GPU_DIR)/%.o: % $(B)/compile.txt
@@ -355,7 +355,7 @@ endif
 # ---- Targets ---------------------------------------------------------------------------------
 
 .PHONY: all gpu gpu-core gpu-test gpu-bench examples conformance mutants bench test sanitize sanitize-core \
-  sanitize-threads fuzz fuzz-run wheel bazel lint lint-python lint-types lint-cxx format clean \
+  sanitize-threads fuzz fuzz-run matrix wheel test-wheel bazel docs lint lint-python lint-types lint-cxx format clean \
   distclean help
 
 all: $(INSTALLED)  ## Build tf_bn_ops/lib (the default)
@@ -462,10 +462,27 @@ bazel: $(PYTHON_READY)  ## Build and test with Bazel, which downloads nothing; B
 	$(Q)export TF_PYTHON='$(if $(findstring /,$(PYTHON)),$(abspath $(PYTHON)),$(PYTHON))'; \
 	  for command in $(BAZEL_COMMANDS); do '$(BAZEL)' $$command //... || exit; done
 
+# Each version has an environment of its own; a Python of the machine runs the script.
+VERSIONS ?= 2.16 2.17 2.18 2.19 2.20 2.21
+matrix:  ## Build and test with other TensorFlows: VERSIONS="2.16 2.21"; writes the README's table
+	$(Q)$(or $(VENV_PYTHON),python3) tools/matrix.py --versions='$(VERSIONS)' --folder=$(BUILD_DIR)/matrix $(ARGS)
+
 wheel: all  ## Build a wheel for this environment's TensorFlow into dist/
 	$(Q)$(call need,setuptools)
-	$(Q)'$(PYTHON)' -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps -w dist .
+	$(Q)rm -rf $(BUILD_DIR)/wheel && mkdir -p $(BUILD_DIR)/wheel
+	$(Q)'$(PYTHON)' -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps -w $(BUILD_DIR)/wheel .
+	$(Q)rm -f dist/*.whl
+	$(Q)tools/repair_wheel.sh '$(PYTHON)' $(BUILD_DIR)/wheel/*.whl dist
 	$(Q)ls dist/*.whl
+
+test-wheel: wheel  ## Install that wheel into a fresh environment and run the tests there, outside the tree
+	$(Q)tools/test_wheel.sh '$(PYTHON)' dist/*.whl $(TEST_WORKERS) $(ARGS)
+
+docs: $(PYTHON_READY)  ## Build the documentation site into build/docs/site
+	$(Q)$(call need,mkdocs)
+	$(Q)$(call need,material,mkdocs-material)
+	$(Q)$(call need,mkdocstrings_handlers,mkdocstrings[python])
+	$(Q)'$(PYTHON)' tools/docs.py $(BUILD_DIR)/docs
 
 # The tests run these three one by one.
 lint: lint-python lint-types lint-cxx  ## Check style and types: ruff, mypy, clang-format

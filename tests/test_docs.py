@@ -1,30 +1,91 @@
-"""The code of README and docs runs, and their links lead somewhere."""
+"""The docs cannot rot: their code runs, their links lead somewhere, the site builds.
+
+Promised, for README.md, CONTRIBUTING.md, CHANGELOG.md and docs/: every fenced block has a language.
+python runs; c++ compiles; toml and json parse; of sh every `make` line has its targets, and every
+`python -m tf_bn_ops` line flags that its command knows; text is output, or a picture. A block that
+cannot be run in this way says so in a comment on the line before it:
+
+    <!-- run by tests/FILE.py -->     that test does what the block says
+    <!-- not run: REASON -->
+"""
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import pathlib
 import re
+import shlex
+import shutil
 import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
+from build_helpers import make, run
+
+from tf_bn_ops.__main__ import _COMMANDS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+if not (ROOT / "docs").is_dir():
+    pytest.skip("needs the source tree", allow_module_level=True)
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+COMMANDS = ("make", "python", "pip", "bazel", "git", "g++", "nvcc", "tools/", "TF_BN_OPS_")
 
 
-def python_blocks() -> list:
-    """(file, number, code) of every Python block."""
+class Block(NamedTuple):
+    """A fenced block: its language, its text, and the comment on the line before it."""
+
+    language: str
+    code: str
+    remark: str
+
+
+FENCE = re.compile(r"(?:^<!-- ([^\n]*) -->\n)?^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def blocks(page: pathlib.Path) -> list[Block]:
+    found = FENCE.findall(page.read_text("utf-8"))
+    return [Block(language, code, remark) for remark, language, code in found]
+
+
+def blocks_in(*languages: str) -> list:
+    """(file, number, block) of every block in these languages that is to be run here."""
     found = []
     for page in PAGES:
-        blocks = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.S | re.M)
         name = page.relative_to(ROOT)
-        found += [pytest.param(code, id=f"{name}-{i}") for i, code in enumerate(blocks)]
+        for i, block in enumerate(blocks(page)):
+            if block.language in languages and not block.remark:
+                found.append(pytest.param(block.code, id=f"{name}-{i}"))
     return found
 
 
-@pytest.mark.parametrize("code", python_blocks())
+def prose(text: str) -> str:
+    """Without code: what looks like a link or heading there is none."""
+    return re.sub(r"`[^`\n]*`", "", FENCE.sub("", text))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_block_has_a_language_and_its_exceptions_a_reason(page):
+    known = ("python", "c++", "toml", "json", "sh", "text")
+    for block in blocks(page):
+        assert block.language in known, block.code
+        if block.remark:
+            run_by = re.fullmatch(r"run by (tests/\S+\.py)", block.remark)
+            assert run_by or re.fullmatch(r"not run: .{10,}", block.remark), block.remark
+            assert run_by is None or (ROOT / run_by[1]).is_file(), block.remark
+    # An indented command is a block that nobody checks.
+    rest = FENCE.sub("", page.read_text("utf-8"))
+    assert not re.findall(rf"^ {{4,}}(?:{'|'.join(map(re.escape, COMMANDS))})\S* .*", rest, re.M)
+
+
+@pytest.mark.parametrize("code", blocks_in("python"))
 def test_python_blocks_run(code, tmp_path):
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     run = subprocess.run(
@@ -38,8 +99,155 @@ def test_python_blocks_run(code, tmp_path):
     assert run.returncode == 0, run.stderr
 
 
+# What the blocks take as given.
+CXX_CONTEXT = """
+#include "tf_bn_ops/batch_norm_grad_block.h"
+#include "tf_bn_ops/ops.h"
+void Block{number}(const tensorflow::Scope& scope, tensorflow::Output y_backprop,
+                   tensorflow::Output x, tensorflow::Output scale, tensorflow::Output mean,
+                   tensorflow::Output variance, tensorflow::Output reserve_space_3) {{
+  {given}
+{body}
+}}
+"""
+
+
+def test_cxx_blocks_compile(tmp_path):
+    """All in one file, a function each: TensorFlow's headers take the time."""
+    if not shutil.which("g++"):
+        pytest.skip("needs g++")
+    import tensorflow as tf
+
+    import tf_bn_ops
+
+    text = ""
+    for number, param in enumerate(blocks_in("c++")):
+        code = param.values[0]
+        body = "\n".join(line for line in code.splitlines() if not line.startswith("#include"))
+        given = "" if "absl::Status status" in code else "absl::Status status;"
+        text += CXX_CONTEXT.format(number=number, given=given, body=body)
+    assert text.count("void Block") >= 3
+    source = tmp_path / "blocks.cc"
+    source.write_text(text)
+    flags = [*tf.sysconfig.get_compile_flags(), f"-I{tf_bn_ops.get_include()}", "-w"]
+    result = run(["g++", "-fsyntax-only", *flags, source], tmp_path)
+    assert result.returncode == 0, result.stderr[-3000:]
+
+
+@pytest.mark.parametrize("code", blocks_in("toml", "json"))
+def test_data_blocks_parse(code):
+    assert tomllib.loads(code) if "=" in code else json.loads(code)
+
+
+def command_lines(code: str) -> list[list[str]]:
+    lines = code.replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+@pytest.mark.parametrize("code", blocks_in("sh"))
+def test_commands_exist(code):
+    for words in command_lines(code):
+        if words[0] == "make":
+            result = make(ROOT, "--dry-run", *words[1:])
+            assert result.returncode == 0, result.stderr
+        elif words[:3] == ["python", "-m", "tf_bn_ops"]:
+            command = importlib.import_module(_COMMANDS[words[3]][0])
+            command._FLAGS.unparse_flags()
+            try:
+                command._FLAGS([words[3], *words[4:]])
+            finally:
+                command._FLAGS.unparse_flags()
+        elif words[0] == "python":
+            assert (ROOT / words[1]).is_file()
+        else:
+            pytest.fail(
+                f"{words}: only make and python are checked here; see this file's first lines"
+            )
+
+
+# ---- Links ---------------------------------------------------------------------------------------
+
+
+def anchors(page: pathlib.Path) -> set[str]:
+    """Of its headings, as both GitHub and MkDocs make them of ASCII words."""
+    text = FENCE.sub("", page.read_text("utf-8"))
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {
+        re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles
+    }
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_relative_links_lead_to_files(page):
-    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8"))
-    missing = [link for link in links if not (page.parent / link).exists()]
-    assert not missing
+def test_relative_links_lead_to_files_and_headings(page):
+    links = re.findall(r"\]\(([^)#:\s]*)(?:#([^)\s]*))?\)", prose(page.read_text("utf-8")))
+    for path, anchor in links:
+        target = page.parent / path if path else page
+        assert target.exists(), path
+        if anchor:
+            assert anchor in anchors(target), f"{path}#{anchor}"
+
+
+def test_every_page_can_be_reached_from_the_readme():
+    seen, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop().resolve()
+        if page in seen or page.suffix != ".md":
+            continue
+        seen.add(page)
+        links = re.findall(r"\]\(([^)#:\s]+)", page.read_text("utf-8"))
+        waiting += [page.parent / link for link in links]
+    assert {page.resolve() for page in PAGES} - seen == set()
+
+
+# ---- What docs say of the code -------------------------------------------------------------------
+
+
+def test_troubleshooting_has_messages_as_they_are_in_the_sources():
+    """The fixed parts of each heading, up to the section on TensorFlow's own."""
+    text = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8").split("\n## Messages of")[0]
+    sources = ""
+    for pattern in ("tf_bn_ops/**/*.py", "tools/*", "cc/**/*.cc", "cc/**/*.h", "Makefile"):
+        for path in ROOT.glob(pattern):
+            if path.is_file():
+                sources += path.read_text("utf-8")
+    # Strings that are broken over lines.
+    sources = re.sub(r"[\"']\s*\n\s*f?[\"']", "", sources)
+    messages = re.findall(r"`([^`]*)`", "\n".join(re.findall(r"^### (.*)$", text, re.M)))
+    assert len(messages) > 12
+    # Names of constants stand for their values in the sources.
+    values = {"TF_BN_OPS_LIBRARY": "", "TF_BN_OPS_CPU_ISA": "", "build_info.json": ""}
+    for message in messages:
+        for part in re.split("|".join(map(re.escape, ["…", *values])), message):
+            if len(part.strip(" ,:'")) > 3:
+                assert part.strip(" ,:'") in sources, f"{message}: {part!r}"
+
+
+def test_the_readme_shows_the_versions_that_were_run():
+    sys.path.insert(0, str(ROOT / "tools"))
+    import matrix
+
+    readme = (ROOT / "README.md").read_text("utf-8")
+    results = json.loads((ROOT / "docs" / "versions.json").read_text())
+    assert matrix.with_table(readme, results) == readme, "make matrix writes it"
+    assert set(results) <= set(matrix.PYTHONS)
+    import tf_env
+
+    names = [tuple(map(int, version.split("."))) for version in matrix.PYTHONS]
+    assert (min(names), max(names)) == (tf_env.OLDEST_TENSORFLOW, tf_env.NEWEST_TENSORFLOW)
+
+
+def test_the_site_builds_without_a_warning(tmp_path):
+    for module in ("mkdocs", "mkdocstrings", "material"):
+        pytest.importorskip(module, reason="needs requirements/dev.txt")
+    result = run([sys.executable, "tools/docs.py", tmp_path / "docs"], ROOT)
+    assert result.returncode == 0, result.stdout + result.stderr
+    site = tmp_path / "docs" / "site"
+    api = (site / "api.html").read_text("utf-8")
+    import tf_bn_ops
+
+    for name in set(tf_bn_ops.__all__) - {"__version__"}:
+        assert f'id="tf_bn_ops.{name}"' in api, f"docs/api.md lacks {name}"
+    for page in site.rglob("*.html"):
+        text = page.read_text("utf-8")
+        fetched = re.findall(r"<(?:link|script|img)[^>]*(?:href|src)=\"(https?:[^\"]*)", text)
+        assert not fetched, page

@@ -259,3 +259,18 @@ def test_unsupported_tensorflow_ends_the_build(tree, tmp_path):
     assert "Traceback" not in result.stderr
     assert "TensorFlow 2.9.0" in result.stderr
     assert "2.16 to 2.21" in result.stderr
+
+
+@needs_build_tools
+def test_wheel_gets_a_platform_tag(wheel, tree, tmp_path):
+    """manylinux for the glibc that its symbols need; TensorFlow's libraries are not put into it."""
+    pytest.importorskip("auditwheel", reason="needs requirements/dev.txt")
+    result = run([tree / "tools" / "repair_wheel.sh", sys.executable, wheel, tmp_path], tmp_path)
+    assert result.returncode == 0, result.stderr
+    (repaired,) = tmp_path.glob("*.whl")
+    assert re.fullmatch(r"tf_bn_ops-.*-py3-none-manylinux_\d+_\d+_\w+\.whl", repaired.name)
+    with zipfile.ZipFile(repaired) as after, zipfile.ZipFile(wheel) as before:
+        libraries = [
+            {name for name in archive.namelist() if ".so" in name} for archive in (after, before)
+        ]
+    assert libraries[0] == libraries[1]

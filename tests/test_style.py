@@ -14,8 +14,8 @@ from build_helpers import make
     [("lint-python", ["ruff"]), ("lint-types", ["mypy"]), ("lint-cxx", ["clang_format"])],
 )
 def test_style(repo_root, target, tools):
-    if not (repo_root / "Makefile").exists() or not shutil.which("make"):
-        pytest.skip("needs the source tree and make")
+    if not shutil.which("make"):
+        pytest.skip("needs make")
     for tool in tools:
         if importlib.util.find_spec(tool) is None:
             pytest.skip(f"needs {tool} (requirements/dev.txt)")

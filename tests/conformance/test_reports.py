@@ -6,7 +6,6 @@ Runs go through the command line with NumPy kernels in place of the processes th
 import copy
 import html.parser
 import json
-import pathlib
 import re
 import xml.etree.ElementTree as ET
 
@@ -17,7 +16,6 @@ import pytest
 from tf_bn_ops.conformance import cli, divergences
 from tf_bn_ops.conformance.reports import junit, page, record, shards, summary
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 FLAGS = (
     "--contract=0",
     "--op=V2,V3",
@@ -73,8 +71,8 @@ def _like(record_of_a_run):
     return {k: v for k, v in record_of_a_run.items() if k not in CIRCUMSTANCES}
 
 
-def test_docs_have_the_fields_of_the_json_file():
-    text = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
+def test_docs_have_the_fields_of_the_json_file(repo_root):
+    text = (repo_root / "docs" / "conformance.md").read_text(encoding="utf-8")
     for name, fields in record.SCHEMA.items():
         heading = f"`{name}`:" if name else "The file:"
         rows = "\n".join(f"| `{field}` | {meaning} |" for field, meaning in fields.items())

@@ -21,41 +21,34 @@ PARSERS = {"attributes": ["cc/client/attribute_string.cc"], "npy": []}
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 
-@pytest.fixture(scope="module")
-def sources(repo_root: pathlib.Path) -> pathlib.Path:
-    if not (repo_root / "cc" / "fuzz").is_dir():
-        pytest.skip("needs the source tree")
-    return repo_root
-
-
-def test_every_target_has_seeds(sources):
-    targets = {path.stem for path in (sources / "cc" / "fuzz").glob("*.cc")} - {"replay"}
-    corpora = {path.name for path in (sources / "tests" / "fuzz" / "corpus").iterdir()}
+def test_every_target_has_seeds(repo_root):
+    targets = {path.stem for path in (repo_root / "cc" / "fuzz").glob("*.cc")} - {"replay"}
+    corpora = {path.name for path in (repo_root / "tests" / "fuzz" / "corpus").iterdir()}
     assert targets == corpora
     assert targets > set(PARSERS)
 
 
-def replay(sources: pathlib.Path, target: str, folder: pathlib.Path, *defines: str):
+def replay(repo_root: pathlib.Path, target: str, folder: pathlib.Path, *defines: str):
     program = folder / target
     files = [f"cc/fuzz/{target}.cc", "cc/fuzz/replay.cc", *PARSERS[target]]
     flags = ["-std=c++17", "-I.", "-g", "-O1", "-fsanitize=address,undefined", *defines]
-    compiled = run(["g++", *flags, "-fno-sanitize-recover", *files, "-o", program], sources)
+    compiled = run(["g++", *flags, "-fno-sanitize-recover", *files, "-o", program], repo_root)
     assert compiled.returncode == 0, compiled.stderr
-    seeds = sorted((sources / "tests" / "fuzz" / "corpus" / target).iterdir())
-    return len(seeds), run([program, str(VARIATIONS), *seeds], sources)
+    seeds = sorted((repo_root / "tests" / "fuzz" / "corpus" / target).iterdir())
+    return len(seeds), run([program, str(VARIATIONS), *seeds], repo_root)
 
 
 @pytest.mark.parametrize("target", PARSERS)
-def test_the_parsers_keep_their_promises(sources, tmp_path, target):
-    count, result = replay(sources, target, tmp_path)
+def test_the_parsers_keep_their_promises(repo_root, tmp_path, target):
+    count, result = replay(repo_root, target, tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stdout == f"{count} files, {VARIATIONS} variations of each\n"
 
 
-def test_a_broken_promise_is_noticed(sources, tmp_path):
+def test_a_broken_promise_is_noticed(repo_root, tmp_path):
     """The same run with a limit that the reader does not know."""
     wrong = "-DTFBN_FUZZ_CHECK(condition)=if(!(condition)||array.bytes>8)__builtin_trap()"
-    result = replay(sources, "npy", tmp_path, wrong)[1]
+    result = replay(repo_root, "npy", tmp_path, wrong)[1]
     assert result.returncode != 0
 
 
@@ -70,16 +63,16 @@ def test_a_broken_promise_is_noticed(sources, tmp_path):
         (["CLANG=g++"], "error: g++ has no libFuzzer, which make fuzz needs: install its runtime"),
     ],
 )
-def test_without_a_fuzzer_there_is_one_sentence(sources, arguments, sentence):
-    result = make(sources, "fuzz", *arguments)
+def test_without_a_fuzzer_there_is_one_sentence(repo_root, arguments, sentence):
+    result = make(repo_root, "fuzz", *arguments)
     assert result.returncode != 0
     assert result.stderr.splitlines()[0].startswith(sentence)
 
 
 @pytest.mark.large
-def test_a_short_fuzz_run_finds_nothing(sources):
+def test_a_short_fuzz_run_finds_nothing(repo_root):
     if not shutil.which("clang++"):
         pytest.skip("needs clang")
-    result = make(sources, "fuzz", "SECONDS=15")
+    result = make(repo_root, "fuzz", "SECONDS=15")
     assert result.returncode == 0, result.stderr
-    assert subprocess.run(["git", "diff", "--quiet", "tests/fuzz"], cwd=sources).returncode == 0
+    assert subprocess.run(["git", "diff", "--quiet", "tests/fuzz"], cwd=repo_root).returncode == 0

@@ -229,4 +229,5 @@ class Capture:
 
 
 if __name__ == "__main__":
-    np.savez(sys.argv[1], **_capture())  # type: ignore[arg-type]
+    arrays: dict[str, Any] = dict(_capture())  # savez has other types in other versions of NumPy.
+    np.savez(sys.argv[1], **arrays)

@@ -1,0 +1,112 @@
+"""Builds the documentation site: puts its pages together and runs MkDocs on them.
+
+usage: python tools/docs.py [FOLDER]      (default: build/docs; the site is FOLDER/site)
+
+The pages are those of the repository: README.md is the first one, CONTRIBUTING.md, CHANGELOG.md and
+docs/ follow. Links between them are made to fit their places in the site, and files of the
+repository that they link to are put beside them. Every warning of MkDocs is an error: links,
+anchors, docstrings.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import posixpath
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Page of the repository -> page of the site. docs/ is the site's root.
+PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
+LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
+FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+# The order of the menu; what is not named here comes last, by name.
+ORDER = (
+    *("index", "dropin", "cpp", "gpu", "troubleshooting", "api"),
+    *("conformance", "benchmarks", "math", "design", "adr/README", "contributing", "changelog"),
+)
+
+
+def place(path: str) -> str:
+    """Where a file of the repository stands in the site."""
+    if path in PAGES:
+        return PAGES[path]
+    return path.removeprefix("docs/") if path.startswith("docs/") else f"source/{path}"
+
+
+def put_together(target: pathlib.Path) -> list[str]:
+    """Writes the pages and what they link to; returns the pages."""
+    sources = [*PAGES, *(p.relative_to(ROOT).as_posix() for p in sorted(ROOT.glob("docs/**/*.md")))]
+    for source in sources:
+        page = place(source)
+
+        def moved(link: re.Match[str], source: str = source, page: str = page) -> str:
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(source), link[2]))
+            if (ROOT / path).is_dir():
+                path += "/README.md"
+            if not (ROOT / path).is_file():
+                sys.exit(f"error: {source} links to {link[2]}, which does not exist.")
+            if not path.endswith(".md"):
+                (target / place(path)).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / path, target / place(path))
+            there = posixpath.relpath(place(path), posixpath.dirname(page) or ".")
+            return f"{link[1]}{there}{link[3]}"
+
+        text = (ROOT / source).read_text(encoding="utf-8")
+        parts, end = [], 0
+        for fence in FENCE.finditer(text):  # Code is left alone.
+            parts += [LINK.sub(moved, text[end : fence.start()]), fence[0]]
+            end = fence.end()
+        parts.append(LINK.sub(moved, text[end:]))
+        (target / page).parent.mkdir(parents=True, exist_ok=True)
+        (target / page).write_text("".join(parts), encoding="utf-8")
+    return [place(source) for source in sources]
+
+
+def menu(pages: list[str]) -> str:
+    """The nav section of mkdocs.yml: pages in their order, decisions in a section."""
+    known = [f"{name}.md" for name in ORDER if f"{name}.md" in pages]
+    rest = [page for page in pages if page not in known]
+    lines = ["nav:"]
+    for page in known + [page for page in rest if not page.startswith("adr/")]:
+        if page == "adr/README.md":
+            lines.append("  - Decisions:")
+            lines += [
+                f"      - {one}" for one in [page, *(p for p in rest if p.startswith("adr/"))]
+            ]
+        else:
+            lines.append(f"  - {page}")
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: list[str]) -> int:
+    folder = pathlib.Path(argv[0] if argv else ROOT / "build" / "docs").resolve()
+    pages, site = folder / "pages", folder / "site"
+    shutil.rmtree(folder, ignore_errors=True)
+    pages.mkdir(parents=True)
+    written = put_together(pages)
+    # Beside the original: paths in it are relative.
+    config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    with (folder / "mkdocs.yml").open("w", encoding="utf-8") as file:
+        file.write(config.replace("paths: [.]", f"paths: [{str(ROOT)!r}]") + menu(written))
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", f"{file.name}"]
+    environment = {
+        **os.environ, "TF_BN_OPS_DOCS": str(pages), "TF_BN_OPS_SITE": str(site),
+        # A notice of the theme about another project's plans.
+        "NO_MKDOCS_2_WARNING": "1",
+    }  # fmt: skip
+    status = subprocess.run(command, env=environment).returncode
+    if status == 0:
+        print(site / "index.html")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,260 @@
+"""Builds and tests with several versions of TensorFlow, one after the other.
+
+usage: python tools/matrix.py [--versions="2.16 2.19 2.21"] [--folder=build/matrix] [--again]
+
+For each version: an environment with the first Python on this machine that it supports, a copy of
+the sources, then `make`, `make conformance` and `make test` in it, as a user would. What a version
+has passed is kept in FOLDER/VERSION/result.json and not run again until the sources change (or with
+--again); the environment and objects are kept as well. Results go to docs/versions.json, and from
+there into the table of README.md; versions that were not run keep the results they have.
+
+Exit status: 0 all versions passed, 1 some did not (logs: FOLDER/VERSION/*.log), 2 wrong usage.
+Uses the standard library alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs" / "versions.json"
+README = ROOT / "README.md"
+BEGIN = "<!-- written by make matrix from docs/versions.json -->"
+END = "<!-- end of what make matrix writes -->"
+
+# TensorFlow -> the oldest and newest Python of its wheels that tf_bn_ops supports too (3.10 on).
+# https://www.tensorflow.org/install/source#tested_build_configurations
+PYTHONS = {
+    "2.16": ((3, 10), (3, 12)),
+    "2.17": ((3, 10), (3, 12)),
+    "2.18": ((3, 10), (3, 12)),
+    "2.19": ((3, 10), (3, 12)),
+    "2.20": ((3, 10), (3, 13)),
+    "2.21": ((3, 10), (3, 13)),
+}
+REQUIREMENTS = ("build", "conformance", "dev", "runtime")
+# What a run does not need: the results themselves, and prose.
+NO_SOURCE = re.compile(r"docs/versions\.json$|[^/]*\.md$|docs/.*\.(md|svg)$")
+
+
+def name_of(python: tuple[int, int]) -> str:
+    return ".".join(map(str, python))
+
+
+def find_python(version: str) -> str | None:
+    """The first Python on this machine that has wheels of this TensorFlow."""
+    oldest, newest = PYTHONS[version]
+    names = [os.environ.get("VENV_PYTHON", ""), "python3"]
+    names += [f"python3.{minor}" for minor in range(newest[1], oldest[1] - 1, -1)]
+    for name in names:
+        path = shutil.which(name) if name else None
+        if path is None:
+            continue
+        code = f"import sys; sys.exit(not {oldest} <= sys.version_info[:2] <= {newest})"
+        if subprocess.run([path, "-c", code], capture_output=True).returncode == 0:
+            return path
+    return None
+
+
+def source_files() -> list[str]:
+    """Tracked files, and those that git would not ignore; of an sdist, what it holds."""
+    if (ROOT / ".git").exists():
+        listed = subprocess.run(
+            ["git", "ls-files", "-co", "--exclude-standard"],
+            cwd=ROOT, capture_output=True, text=True, check=True,
+        ).stdout.splitlines()  # fmt: skip
+        return sorted({name for name in listed if (ROOT / name).is_file()})
+    built = ("build/", ".venv/", "dist/", "tf_bn_ops/lib/", "tf_bn_ops/bin/", "tf_bn_ops/include/")
+    files = (path for path in ROOT.rglob("*") if path.is_file())
+    names = (path.relative_to(ROOT).as_posix() for path in files)
+    return sorted(n for n in names if not n.startswith(built) and "__pycache__" not in n)
+
+
+def digest(files: list[str]) -> str:
+    """Of names and contents of what is built and tested."""
+    result = hashlib.sha256()
+    for name in files:
+        if not NO_SOURCE.fullmatch(name):
+            result.update(name.encode() + b"\0" + (ROOT / name).read_bytes() + b"\0")
+    return result.hexdigest()[:16]
+
+
+def copy_sources(files: list[str], tree: pathlib.Path) -> None:
+    """Brings `tree` up to date; unchanged files keep their time, so that make does little."""
+    wanted = set(files)
+    for path in sorted(tree.rglob("*"), reverse=True):
+        name = path.relative_to(tree).as_posix()
+        kept = name.startswith(("build/", "tf_bn_ops/lib", "tf_bn_ops/bin", "tf_bn_ops/include"))
+        if path.is_file() and name not in wanted and not kept:
+            path.unlink()
+    for name in files:
+        target = tree / name
+        if not target.is_file() or target.read_bytes() != (ROOT / name).read_bytes():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, target)
+
+
+def environment() -> dict[str, str]:
+    """Without what the make around this says to its own recipes."""
+    dropped = ("MAKE", "MFLAGS", "TF_BN_OPS", "PYTHON", "VERSIONS")
+    return {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+
+
+class Failed(Exception):
+    """A step did not succeed; the message says which and where its log is."""
+
+
+class Version:
+    """The run of one version of TensorFlow."""
+
+    def __init__(self, version: str, folder: pathlib.Path, source: str) -> None:
+        self.version = version
+        self.folder = folder / version
+        self.source = source
+        self.saved = self.folder / "result.json"
+        self.result: dict[str, Any] = {}
+
+    def passed_before(self) -> bool:
+        try:
+            self.result = json.loads(self.saved.read_text())
+        except (OSError, ValueError):
+            return False
+        return self.result.get("source") == self.source and self.result.get("state") == "passed"
+
+    def step(self, name: str, command: list[str], **variables: str) -> str:
+        """Runs a command into NAME.log; returns its output."""
+        log = self.folder / f"{name}.log"
+        begin = time.monotonic()
+        print(f"  {self.version}: {name} ...", flush=True)
+        with log.open("w") as file:
+            status = subprocess.run(
+                command, cwd=ROOT if name == "venv" else self.folder / "tree",
+                env={**environment(), **variables}, stdout=file, stderr=subprocess.STDOUT,
+            ).returncode  # fmt: skip
+        seconds = time.monotonic() - begin
+        output = log.read_text(errors="replace")
+        if status != 0:
+            last = next((x for x in reversed(output.splitlines()) if x.strip()), "")
+            raise Failed(f"{name}: {last}  (see {log})")
+        print(f"  {self.version}: {name} passed in {seconds:.0f} s", flush=True)
+        return output
+
+    def run(self, files: list[str]) -> bool:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.result = {"source": self.source, "date": f"{datetime.date.today()}"}
+        try:
+            self._run(files)
+            self.result["state"] = "passed"
+        except Failed as failure:
+            self.result |= {"state": "failed", "failure": str(failure).replace(f"{ROOT}/", "")}
+            print(f"  {self.version}: FAILED: {failure}", flush=True)
+        self.saved.write_text(json.dumps(self.result, indent=2) + "\n")
+        return self.result["state"] == "passed"
+
+    def _run(self, files: list[str]) -> None:
+        base = find_python(self.version)
+        if base is None:
+            oldest, newest = map(name_of, PYTHONS[self.version])
+            raise Failed(f"no Python {oldest} to {newest} found: install one, or name it with "
+                         "VENV_PYTHON=/path/to/python")  # fmt: skip
+        venv, tensorflow = self.folder / "venv", self.folder / "tensorflow.txt"
+        # The names that requirements/tensorflow.txt gives it, in this version.
+        wanted = (ROOT / "requirements" / "tensorflow.txt").read_text()
+        text = re.sub(r"==[\d.]+\*", f"=={self.version}.*", wanted)
+        if not tensorflow.exists() or tensorflow.read_text() != text:
+            tensorflow.write_text(text)
+        lists = [f"requirements/{name}.txt" for name in REQUIREMENTS]
+        self.step("venv", ["tools/make_venv.sh", str(venv), str(tensorflow), *lists],
+                  VENV_PYTHON=base)  # fmt: skip
+        python = str(venv / "bin" / "python")
+        code = (
+            "import platform, importlib.metadata as m, json, importlib.util as u, re, pathlib\n"
+            "name = next(n for n in ('tensorflow-cpu', 'tensorflow') if u.find_spec('tensorflow') "
+            "and any(d.metadata['Name'] == n for d in m.distributions()))\n"
+            "print(json.dumps(dict(tensorflow=m.version(name), python=platform.python_version())))"
+        )
+        found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+        self.result |= json.loads(found.stdout)
+        copy_sources(files, self.folder / "tree")
+        make = [shutil.which("gmake") or "make", "--no-print-directory", f"PYTHON={python}"]
+        if "CXX" in os.environ:
+            make.append(f"CXX={os.environ['CXX']}")
+        self.step("build", make)
+        output = self.step("conformance", [*make, "conformance"])
+        verdict = re.search(r"conformance passed: (\d+) of (\d+) cases failed", output)
+        self.result["conformance_cases"] = int(verdict.group(2)) if verdict else 0
+        output = self.step("test", [*make, "test"])
+        counts = dict((what, int(n)) for n, what in re.findall(r"(\d+) (passed|skipped)", output))
+        self.result |= {"tests": counts.get("passed", 0), "skipped": counts.get("skipped", 0)}
+
+
+def table(results: dict[str, dict[str, Any]]) -> str:
+    """The table of README.md, newest version first."""
+    lines = ["| TensorFlow | Python | conformance | tests |", "|---|---|---|---|"]
+    for version in sorted(PYTHONS, reverse=True):
+        oldest, newest = map(name_of, PYTHONS[version])
+        result = results.get(version)
+        if result is None:
+            lines.append(f"| {version} | {oldest} to {newest} | - | - |")
+        elif result["state"] == "passed":
+            python = name_of(tuple(map(int, result["python"].split(".")[:2])))  # type: ignore[arg-type]
+            lines.append(
+                f"| {result['tensorflow']} | {python} (of {oldest} to {newest}) | "
+                f"{result['conformance_cases']} cases passed | {result['tests']} passed, "
+                f"{result['skipped']} skipped |"
+            )
+        else:
+            lines.append(f"| {version} | {oldest} to {newest} | **failed** | **failed** |")
+    return "\n".join(lines)
+
+
+def with_table(readme: str, results: dict[str, dict[str, Any]]) -> str:
+    """README.md with the table between its two markers replaced."""
+    before, rest = readme.split(BEGIN)
+    after = rest.split(END)[1]
+    return f"{before}{BEGIN}\n{table(results)}\n{END}{after}"
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="matrix.py", usage=__doc__)
+    parser.add_argument("--versions", default=" ".join(PYTHONS))
+    parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "matrix")
+    parser.add_argument("--again", action="store_true")
+    arguments = parser.parse_args(argv)
+    versions = arguments.versions.split()
+    unknown = [version for version in versions if version not in PYTHONS]
+    if unknown or not versions:
+        print(f"error: no TensorFlow {', '.join(unknown) or 'named'}: there are "
+              f"{', '.join(PYTHONS)}, as in make matrix VERSIONS=\"2.16 2.21\"",
+              file=sys.stderr)  # fmt: skip
+        return 2
+    files = source_files()
+    source = digest(files)
+    passed = True
+    for version in versions:
+        run = Version(version, arguments.folder.resolve(), source)
+        if not arguments.again and run.passed_before():
+            print(f"  {version}: passed before, with these sources", flush=True)
+        else:
+            passed &= run.run(files)
+        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        results[version] = {k: v for k, v in run.result.items() if k not in ("source", "failure")}
+        RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=2) + "\n")
+        README.write_text(with_table(README.read_text(encoding="utf-8"), results), encoding="utf-8")
+    print(table(json.loads(RESULTS.read_text())))
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
