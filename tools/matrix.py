@@ -1,12 +1,14 @@
 """Builds and tests with several versions of TensorFlow, one after the other.
 
 usage: python tools/matrix.py [--versions="2.16 2.19 2.21"] [--folder=build/matrix] [--again]
+                              [--steps="build conformance test"]
 
 For each version: an environment with the first Python on this machine that it supports, a copy of
 the sources, then `make`, `make conformance` and `make test` in it, as a user would. What a version
-has passed is kept in FOLDER/VERSION/result.json and not run again until the sources change (or with
---again); the environment and objects are kept as well. Results go to docs/versions.json, and from
-there into the table of README.md; versions that were not run keep the results they have.
+has passed, step by step, is kept in FOLDER/VERSION/result.json and not run again until the sources
+change (or with --again); the environment and objects are kept as well. Results go to
+docs/versions.json, and from there into the table of README.md; versions that were not run keep the
+results they have.
 
 Exit status: 0 all versions passed, 1 some did not (logs: FOLDER/VERSION/*.log), 2 wrong usage.
 Uses the standard library alone.
@@ -25,6 +27,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -43,6 +46,7 @@ PYTHONS = {
     "2.20": ((3, 10), (3, 13)),
     "2.21": ((3, 10), (3, 13)),
 }
+STEPS = ("build", "conformance", "test")
 REQUIREMENTS = ("build", "conformance", "dev", "runtime")
 # What a run does not need: the results themselves, and prose.
 NO_SOURCE = re.compile(r"docs/versions\.json$|[^/]*\.md$|docs/.*\.(md|svg)$")
@@ -107,7 +111,7 @@ def copy_sources(files: list[str], tree: pathlib.Path) -> None:
 
 def environment() -> dict[str, str]:
     """Without what the make around this says to its own recipes."""
-    dropped = ("MAKE", "MFLAGS", "TF_BN_OPS", "PYTHON", "VERSIONS")
+    dropped = ("MAKE", "MFLAGS", "TF_BN_OPS", "PYTHON", "VERSIONS", "ARGS", "TESTS", "BUILD_DIR")
     return {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
 
 
@@ -125,12 +129,13 @@ class Version:
         self.saved = self.folder / "result.json"
         self.result: dict[str, Any] = {}
 
-    def passed_before(self) -> bool:
+    def passed_before(self) -> dict[str, Any]:
+        """What these very sources have passed: step -> what it found."""
         try:
-            self.result = json.loads(self.saved.read_text())
+            result = json.loads(self.saved.read_text())
         except (OSError, ValueError):
-            return False
-        return self.result.get("source") == self.source and self.result.get("state") == "passed"
+            return {}
+        return result.get("passed", {}) if result.get("source") == self.source else {}
 
     def step(self, name: str, command: list[str], **variables: str) -> str:
         """Runs a command into NAME.log; returns its output."""
@@ -150,19 +155,19 @@ class Version:
         print(f"  {self.version}: {name} passed in {seconds:.0f} s", flush=True)
         return output
 
-    def run(self, files: list[str]) -> bool:
+    def run(self, files: list[str], steps: list[str], again: bool) -> bool:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.result = {"source": self.source, "date": f"{datetime.date.today()}"}
+        passed = {} if again else self.passed_before()
+        self.result = {"source": self.source, "date": f"{datetime.date.today()}", "passed": passed}
         try:
-            self._run(files)
-            self.result["state"] = "passed"
+            self._run(files, steps)
         except Failed as failure:
-            self.result |= {"state": "failed", "failure": str(failure).replace(f"{ROOT}/", "")}
+            self.result |= {"failure": str(failure).replace(f"{ROOT}/", "")}
             print(f"  {self.version}: FAILED: {failure}", flush=True)
         self.saved.write_text(json.dumps(self.result, indent=2) + "\n")
-        return self.result["state"] == "passed"
+        return "failure" not in self.result
 
-    def _run(self, files: list[str]) -> None:
+    def _run(self, files: list[str], steps: list[str]) -> None:
         base = find_python(self.version)
         if base is None:
             oldest, newest = map(name_of, PYTHONS[self.version])
@@ -190,13 +195,34 @@ class Version:
         make = [shutil.which("gmake") or "make", "--no-print-directory", f"PYTHON={python}"]
         if "CXX" in os.environ:
             make.append(f"CXX={os.environ['CXX']}")
-        self.step("build", make)
-        output = self.step("conformance", [*make, "conformance"])
-        verdict = re.search(r"conformance passed: (\d+) of (\d+) cases failed", output)
-        self.result["conformance_cases"] = int(verdict.group(2)) if verdict else 0
-        output = self.step("test", [*make, "test"])
-        counts = dict((what, int(n)) for n, what in re.findall(r"(\d+) (passed|skipped)", output))
-        self.result |= {"tests": counts.get("passed", 0), "skipped": counts.get("skipped", 0)}
+        passed = self.result["passed"]
+        for step in steps:
+            if step in passed:
+                print(f"  {self.version}: {step} passed before, with these sources", flush=True)
+                continue
+            self.result["failed"] = step
+            output = self.step(step, make if step == "build" else [*make, step])
+            del self.result["failed"]
+            passed[step] = FOUND[step](output)
+
+
+def cases_of(output: str) -> int:
+    verdict = re.search(r"conformance passed: \d+ of (\d+) cases failed", output)
+    return int(verdict.group(1)) if verdict else 0
+
+
+def counts_of(output: str) -> dict[str, int]:
+    """The last line of pytest: "... 2640 passed, 99 skipped ..."."""
+    counts = {what: int(n) for n, what in re.findall(r"(\d+) (passed|skipped)", output)}
+    return {"passed": counts.get("passed", 0), "skipped": counts.get("skipped", 0)}
+
+
+# What is kept of the output of a step that passed.
+FOUND: dict[str, Callable[[str], Any]] = {
+    "build": lambda output: True,
+    "conformance": cases_of,
+    "test": counts_of,
+}
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
@@ -204,18 +230,21 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     lines = ["| TensorFlow | Python | conformance | tests |", "|---|---|---|---|"]
     for version in sorted(PYTHONS, reverse=True):
         oldest, newest = map(name_of, PYTHONS[version])
-        result = results.get(version)
-        if result is None:
-            lines.append(f"| {version} | {oldest} to {newest} | - | - |")
-        elif result["state"] == "passed":
-            python = name_of(tuple(map(int, result["python"].split(".")[:2])))  # type: ignore[arg-type]
-            lines.append(
-                f"| {result['tensorflow']} | {python} (of {oldest} to {newest}) | "
-                f"{result['conformance_cases']} cases passed | {result['tests']} passed, "
-                f"{result['skipped']} skipped |"
-            )
-        else:
-            lines.append(f"| {version} | {oldest} to {newest} | **failed** | **failed** |")
+        result = results.get(version, {})
+        passed, cells = result.get("passed", {}), {"conformance": "-", "test": "-"}
+        if "conformance" in passed:
+            cells["conformance"] = f"{passed['conformance']} cases passed"
+        if "test" in passed:
+            cells["test"] = "{passed} passed, {skipped} skipped".format(**passed["test"])
+        if result.get("failed") in cells:
+            cells[result["failed"]] = "**failed**"
+        name, python = version, f"{oldest} to {newest}"
+        if result.get("failed") == "build":
+            name += " (**does not build**)"
+        elif passed:
+            name = result["tensorflow"]
+            python = f"{'.'.join(result['python'].split('.')[:2])} (of {python})"
+        lines.append(f"| {name} | {python} | {cells['conformance']} | {cells['test']} |")
     return "\n".join(lines)
 
 
@@ -231,6 +260,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--versions", default=" ".join(PYTHONS))
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "matrix")
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--steps", default=" ".join(STEPS))
     arguments = parser.parse_args(argv)
     versions = arguments.versions.split()
     unknown = [version for version in versions if version not in PYTHONS]
@@ -239,15 +269,15 @@ def main(argv: list[str]) -> int:
               f"{', '.join(PYTHONS)}, as in make matrix VERSIONS=\"2.16 2.21\"",
               file=sys.stderr)  # fmt: skip
         return 2
+    if not set(arguments.steps.split()) <= set(STEPS):
+        print(f"error: the steps are {', '.join(STEPS)}", file=sys.stderr)
+        return 2
     files = source_files()
     source = digest(files)
     passed = True
     for version in versions:
         run = Version(version, arguments.folder.resolve(), source)
-        if not arguments.again and run.passed_before():
-            print(f"  {version}: passed before, with these sources", flush=True)
-        else:
-            passed &= run.run(files)
+        passed &= run.run(files, arguments.steps.split(), arguments.again)
         results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
         results[version] = {k: v for k, v in run.result.items() if k not in ("source", "failure")}
         RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=2) + "\n")
