@@ -61,6 +61,29 @@ def test_default_run_is_mostly_evidence(filled):
         assert np.mean(told) > 0.7
 
 
+@pytest.mark.parametrize(
+    ("wrong", "roles"),
+    [
+        (numpy_kernels.AllZeros, judge.VALUES),
+        (numpy_kernels.Identity, ("x_backprop",)),
+        (numpy_kernels.ModesSwapped, ("x_backprop",)),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_cases_that_count_as_evidence_fail_what_they_are_evidence_against(wrong, roles, filled):
+    """No case counts that zeros, the gradient itself, or the other mode's answer would pass."""
+    counted = dict.fromkeys(roles, 0)
+    for case, given in filled[:BUDGET]:
+        evidence = _judge(numpy_kernels.Kernel, case, given).evidence
+        assert set(evidence) == set(judge.VALUES)
+        failed = {failure.split()[0] for failure in _judge(wrong, case, given).failures}
+        for role in roles:
+            if evidence[role]:
+                counted[role] += 1
+                assert role in failed, (str(case), role)
+    assert min(counted.values()) > BUDGET / 2
+
+
 def _case(text, **values):
     case = cases.parse(text)
     given = fills.fill(case)

@@ -10,6 +10,10 @@ import pytest
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "mutants"
 sys.path.insert(0, str(FOLDER))
 
+sys.path.insert(0, str(FOLDER.parent / "core"))
+
+import c_abi  # noqa: E402
+import large_core  # noqa: E402
 import run as mutants  # noqa: E402
 
 if not (mutants.ROOT / "Makefile").exists():
@@ -65,6 +69,47 @@ def test_survivor_fails_the_run(monkeypatch, tmp_path, capsys):
     harmless = mutants.Mutant("harmless", "nothing is wrong", "Makefile", ())
     monkeypatch.setattr(mutants, "load_mutants", lambda: [harmless])
     monkeypatch.setattr(mutants.Build, "library_of", lambda self, mutant: tmp_path)
-    monkeypatch.setattr(mutants, "judge", lambda library, most=None: mutants.Verdict(1600, ""))
+    survives = mutants.Verdict(1600, "")
+    monkeypatch.setattr(mutants, "judge", lambda library, most=None, large=False: survives)
     assert mutants.run([], tmp_path / "sources") == 1
     assert "NOT CAUGHT: nothing is wrong" in capsys.readouterr().out
+
+
+# ---- More than 2^31 elements ---------------------------------------------------------------------
+
+SMALL = 1 << 12, 4  # Block and repeats: the same check, scaled down.
+
+
+def test_right_kernel_passes_the_large_check():
+    assert large_core.check(c_abi.run, *SMALL) == ""
+
+
+def _reads_beginning(problem, x_backprop):
+    """Elements from 2^14 on, where the last block begins, are read from the beginning."""
+    wrapped = [a.copy() for a in (problem.y_backprop, problem.x)]
+    for a in wrapped:
+        a.reshape(-1)[1 << 14 :] = a.reshape(-1)[: 1 << 12]
+    dy, x = wrapped
+    return c_abi.run(
+        c_abi.Problem(dy, x, problem.scale, problem.mean, problem.variance, 0.0),
+        x_backprop=x_backprop,
+    )
+
+
+def _leaves_last_out(problem, x_backprop):
+    result = c_abi.run(problem)
+    x_backprop.reshape(-1)[: 1 << 14] = result.x_backprop.reshape(-1)[: 1 << 14]
+    return c_abi.Result(x_backprop, result.scale_backprop, result.offset_backprop)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "failure"),
+    [(_reads_beginning, "offset_backprop"), (_leaves_last_out, "x_backprop is wrong in 4096")],
+)
+def test_large_check_tells_what_is_wrong_in_the_last_block_only(kernel, failure):
+    assert large_core.check(kernel, *SMALL).startswith(failure)
+
+
+@pytest.mark.large
+def test_more_than_2_to_the_31_elements_in_a_few_megabytes():
+    assert large_core.check(c_abi.run) == ""

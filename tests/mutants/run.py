@@ -5,7 +5,9 @@ usage: python tests/mutants/run.py [NAME ...]
 Copies the sources into a temporary folder and builds the TensorFlow-free core there (one
 instruction set, little optimization; make rebuilds what an edit touches). Then every mutant meets
 the cases of the default conformance run, in their order and with their strict bounds, until one
-fails. The kernels are called through the C ABI, in a process of their own, with two threads.
+fails. A mutant that is wrong only in large tensors meets one case of more than 2^31 elements
+instead (large_core.py). The kernels are called through the C ABI, in a process of their own, with
+two threads.
 At the end the unchanged kernels have to pass as many cases as the toughest mutant took.
 
 Exit status: 0 all mutants were caught, 1 some were not, or the unchanged kernels failed; 2 wrong
@@ -50,6 +52,7 @@ class Mutant:
     what: str
     file: str
     edits: tuple[tuple[str, str], ...]
+    large: bool = False
 
     def apply(self, source: str) -> str:
         """The source with the edits.
@@ -71,7 +74,13 @@ def load_mutants(file: pathlib.Path = HERE / "mutants.toml") -> list[Mutant]:
     """All mutants, in the order of the file."""
     content = tomllib.loads(file.read_text(encoding="utf-8"))
     return [
-        Mutant(m["name"], m["what"], m["file"], tuple((old, new) for old, new in m["edits"]))
+        Mutant(
+            m["name"],
+            m["what"],
+            m["file"],
+            tuple((old, new) for old, new in m["edits"]),
+            m.get("large", False),
+        )
         for m in content["mutant"]
     ]
 
@@ -132,9 +141,11 @@ class Verdict:
     failure: str
 
 
-def judge(library: pathlib.Path, most: int | None = None) -> Verdict:
-    """Runs the default cases on a library until one fails, in a process of its own."""
-    command = [sys.executable, str(HERE / "judge_core.py"), *([str(most)] if most else [])]
+def judge(library: pathlib.Path, most: int | None = None, large: bool = False) -> Verdict:
+    """Runs the default cases on a library until one fails, in a process of its own; or the one case
+    of more than 2^31 elements."""
+    script = "large_core.py" if large else "judge_core.py"
+    command = [sys.executable, str(HERE / script), *([str(most)] if most else [])]
     paths = [str(ROOT), str(ROOT / "tests" / "core"), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
@@ -176,21 +187,24 @@ def run(names: list[str], folder: pathlib.Path) -> int:
     print(f"{'mutant':34} {'cases':>5}  caught by", flush=True)
     survivors, most = [], 1
     for mutant in chosen:
-        verdict = judge(build.library_of(mutant))
+        verdict = judge(build.library_of(mutant), large=mutant.large)
         if verdict.failure:
             most = max(most, verdict.cases)
             print(f"{mutant.name:34} {verdict.cases:5}  {verdict.failure[:160]}", flush=True)
         else:
             survivors.append(mutant)
             print(f"{mutant.name:34} {verdict.cases:5}  NOT CAUGHT: {mutant.what}", flush=True)
-    control = judge(unchanged, most)
-    how = f"FAILED: {control.failure}" if control.failure else "passed"
-    print(f"{_UNCHANGED:34} {control.cases:5}  {how}")
+    controls = [judge(unchanged, most)]
+    if any(mutant.large for mutant in chosen):
+        controls.append(judge(unchanged, large=True))
+    for control in controls:
+        how = f"FAILED: {control.failure}" if control.failure else "passed"
+        print(f"{_UNCHANGED:34} {control.cases:5}  {how}")
     print(
         f"mutants: {len(chosen) - len(survivors)} of {len(chosen)} caught, "
         f"{time.monotonic() - started:.0f} s"
     )
-    return 1 if survivors or control.failure else 0
+    return 1 if survivors or any(control.failure for control in controls) else 0
 
 
 def main() -> int:

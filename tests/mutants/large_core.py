@@ -1,0 +1,109 @@
+"""Judges the core library on a view of more than 2^31 elements that takes little memory.
+
+usage: python large_core.py
+
+x and y_backprop are one block of numbers, mapped again and again (the same pages at many
+addresses), and at the end, beyond 2^31, a block of other numbers; x_backprop is mapped alike. All
+numbers are small integers, so that the sums are exact. Prints 1, and how it failed if it did, which
+run.py reads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Callable
+
+import c_abi
+import numpy as np
+
+from tf_bn_ops import _op_table
+
+_THREADS = 2
+_CHANNELS = 64
+# 32 MiB of bfloat16; 128 of them have 2^31 elements.
+BLOCK, REPEATS = 1 << 24, 128
+_MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000  # <sys/mman.h> on Linux
+
+Kernel = Callable[..., c_abi.Result]
+
+
+class Repeated:
+    """An array of bfloat16: one block `repeats` times over the same memory, then a last one."""
+
+    def __init__(self, block: int, repeats: int):
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._libc.mmap.restype = ctypes.c_void_p
+        integers = [ctypes.c_int] * 3
+        self._libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *integers, ctypes.c_long]
+        dtype = _op_table.DTYPES["bfloat16"].numpy
+        size = block * dtype.itemsize
+        total = (repeats + 1) * size
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        begin = self._map(None, total, 0, flags, -1)
+        for blocks in (range(repeats), range(repeats, repeats + 1)):
+            file = os.memfd_create("block")
+            os.ftruncate(file, size)
+            for i in blocks:
+                where = begin + i * size
+                rights = mmap.PROT_READ | mmap.PROT_WRITE
+                self._map(where, size, rights, mmap.MAP_SHARED | _MAP_FIXED, file)
+            os.close(file)
+        memory = (ctypes.c_uint16 * (total // 2)).from_address(begin)
+        self.array = np.frombuffer(memory, np.uint16).view(dtype)
+        self.first, self.last = self.array[:block], self.array[-block:]
+
+    def _map(self, where: int | None, size: int, rights: int, flags: int, file: int) -> int:
+        begin = self._libc.mmap(where, size, rights, flags, file, 0)
+        if begin in (None, ctypes.c_void_p(-1).value):
+            raise OSError(ctypes.get_errno(), "mmap failed")
+        return int(begin)
+
+
+def check(kernel: Kernel, block: int = BLOCK, repeats: int = REPEATS) -> str:
+    """How the kernel fails on `repeats` equal blocks and one more; "" if it does not."""
+    rng = np.random.default_rng(0)
+    dy, x, x_backprop = (Repeated(block, repeats) for _ in range(3))
+    for part in ("first", "last"):
+        shift = 1 if part == "last" else 0  # Who takes one for the other gets other sums.
+        getattr(dy, part)[:] = rng.integers(-3, 4, block) + shift
+        getattr(x, part)[:] = rng.integers(-3, 4, block) + shift
+        getattr(x_backprop, part)[:] = np.nan
+    shape = ((repeats + 1) * (block // _CHANNELS), _CHANNELS, 1)
+    ones, zeros = np.ones(_CHANNELS, np.float32), np.zeros(_CHANNELS, np.float32)
+    problem = c_abi.Problem(dy.array.reshape(shape), x.array.reshape(shape), ones, zeros, ones, 0.0)
+    result = kernel(problem, x_backprop=x_backprop.array.reshape(shape))
+
+    parts = {
+        part: [getattr(a, part).astype(np.float64).reshape(-1, _CHANNELS) for a in (dy, x)]
+        for part in ("first", "last")
+    }
+    sums = [
+        repeats * of(*parts["first"]).sum(axis=0) + of(*parts["last"]).sum(axis=0)
+        for of in (lambda dy, x: dy, lambda dy, x: dy * x)
+    ]
+    for name, total in zip(("offset_backprop", "scale_backprop"), sums, strict=True):
+        given, wanted = getattr(result, name), total.astype(np.float32)
+        if not np.array_equal(given, wanted):
+            c = int(np.argmax(given != wanted))
+            return f"{name}[{c}] is {given[c]:.9g} instead of {wanted[c]:.9g}"
+    for part, (dy_part, x_part) in parts.items():
+        terms = [dy_part, sums[0] / shape[0], x_part * (sums[1] / shape[0])]
+        wanted = terms[0] - terms[1] - terms[2]
+        # One rounding to bfloat16 of the result, some of float32 of the terms.
+        bound = 2.0**-8 * np.abs(wanted) + 2.0**-20 * sum(map(np.abs, terms))
+        given = getattr(x_backprop, part).astype(np.float64).reshape(wanted.shape)
+        wrong = ~(np.abs(given - wanted) <= bound)
+        if wrong.any():
+            return f"x_backprop is wrong in {np.count_nonzero(wrong)} elements of the {part} block"
+    return ""
+
+
+def main() -> None:
+    failure = check(lambda *args, **kwargs: c_abi.run(*args, threads=_THREADS, **kwargs))
+    print(f"1 a view of more than 2^31 elements: {failure}" if failure else "1")
+
+
+if __name__ == "__main__":
+    main()
