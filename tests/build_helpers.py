@@ -1,4 +1,4 @@
-"""A scratch copy of the source tree and a clean environment, for tests that run make or pip."""
+"""Scratch copies of the source tree, clean environments, op libraries: what tests build with."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import importlib.util
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
+
+import pytest
 
 from tf_bn_ops import _loader
 
@@ -122,3 +125,19 @@ def tensorflow_without(name: str, folder: pathlib.Path) -> pathlib.Path:
         installed / "python", folder / "tensorflow" / "python", copy_function=os.symlink
     )
     return folder
+
+
+def build_op_library(source: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
+    """Builds one C++ file into an op library with TensorFlow's own flags, as another party would;
+    skips the test where there is no compiler."""
+    compiler = shlex.split(os.environ.get("CXX", "g++"))
+    if not shutil.which(compiler[0]):
+        pytest.skip("needs a C++ compiler")
+    code = (
+        "import tensorflow as tf\n"
+        "print(*tf.sysconfig.get_compile_flags(), *tf.sysconfig.get_link_flags())"
+    )
+    flags = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    command = [*compiler, "-w", "-O1", "-shared", "-fPIC", "-o", str(target), str(source)]
+    subprocess.run([*command, *shlex.split(flags)], check=True)
+    return target

@@ -1,23 +1,33 @@
 """Candidates from other libraries: mappings, signatures, a library built from its own C++ file."""
 
+import dataclasses
+import json
 import os
 import pathlib
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 
+import numpy as np
+import numpy_kernels
 import pytest
+from build_helpers import build_op_library
 
-from tf_bn_ops.conformance import mapping
+from tf_bn_ops.conformance import (
+    bounds,
+    cases,
+    devices,
+    divergences,
+    fills,
+    judge,
+    mapping,
+    runner,
+    workers,
+)
 
 HERE = pathlib.Path(__file__).resolve().parent
 VENDOR = HERE / "third_party"
-FLAGS = """
-import tensorflow as tf
-print(*tf.sysconfig.get_compile_flags(), *tf.sysconfig.get_link_flags())
-"""
 
 
 def _run(*flags):
@@ -33,19 +43,24 @@ def _run(*flags):
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    compiler = os.environ.get("CXX", "g++")
-    if not shutil.which(compiler):
-        pytest.skip("needs a C++ compiler")
-    flags = subprocess.run([sys.executable, "-c", FLAGS], capture_output=True, text=True).stdout
-    target = tmp_path_factory.mktemp("vendor") / "libvendor.so"
-    command = [compiler, "-w", "-O1", "-shared", "-fPIC", "-o", target, VENDOR / "vendor_ops.cc"]
-    subprocess.run([*map(str, command), *shlex.split(flags)], check=True)
-    return target
+    target = tmp_path_factory.mktemp("library") / "libvendor.so"
+    return build_op_library(VENDOR / "vendor_ops.cc", target)
 
 
-def test_third_party_op_is_judged_by_mapping_file_alone(library):
-    result = _run(f"--library={library}", f"--mapping={VENDOR / 'vendor.toml'}", "--cases=24")
+def test_third_party_op_is_judged_by_mapping_file_alone(library, tmp_path):
+    flags = (f"--mapping={VENDOR / 'vendor.toml'}", "--cases=24", f"--json={tmp_path / 'run.json'}")
+    result = _run(f"--library={library}", *flags)
     assert result.returncode == 0, result.stdout + result.stderr
+    (mapped,) = json.loads((tmp_path / "run.json").read_text())["candidate"]["mapped"]
+    assert (mapped["device"], mapped["reference_device"]) == ("CPU:0", "CPU:0")
+    assert mapped["tolerances"] == [
+        {
+            "outputs": ["x_backprop"],
+            "dtypes": [],
+            "allowed": "2 times the bound",
+            "reason": "the rows of a channel are summed in one chain, in their order",
+        }
+    ]
     for said in (
         "inputs are in another order: activations, grad, gamma, mu, var",
         "outputs are in another order: dgamma, dbeta, dx",
@@ -90,6 +105,79 @@ def test_op_that_cannot_be_called_is_one_sentence(library, op, message):
     assert result.returncode == 2, result.stdout
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_devices_of_a_file_are_asked_for_and_must_be_there(tmp_path):
+    """TensorFlow itself would run the op on the CPU and say nothing."""
+    file = tmp_path / "ops.toml"
+    file.write_text(ENTRY + 'device = "gpu:7"\nreference_device = "CPU"\n', encoding="utf-8")
+    by_op = mapping.by_op(mapping.load(file))
+    candidate = workers.of_library("candidate", "libvendor.so", by_op)
+    assert candidate.devices == {"FusedBatchNormGradV2": "GPU:7"}
+    assert [r.devices for r in workers.references(by_op)] == [{"FusedBatchNormGradV2": "CPU:0"}] * 2
+    # Any ops will do to ask for the device.
+    there = dataclasses.replace(candidate, ops=workers.BUILTIN_OPS, mapped=None)
+    worker = workers.Worker(there)
+    try:
+        with pytest.raises(devices.DeviceError, match="no device GPU:7; TensorFlow has CPU:0"):
+            worker.wait_until_ready()
+    finally:
+        worker.close()
+
+
+CASE = "FusedBatchNormGradV2,float32,NHWC,3x2x2x4,training,{},batch,eps=0.25,eager,seed=1"
+
+
+@pytest.mark.parametrize("kind", ["normal", "exact"])
+def test_tolerance_widens_the_bound_of_its_outputs_alone(kind):
+    """By its factor; what may be off need not be exact. The error is measured as ever."""
+    case = cases.parse(CASE.format(kind))
+    filled = fills.fill(case)
+    textbook = bounds.PROFILES["textbook"]
+    right = list(numpy_kernels.answer(numpy_kernels.Kernel, case, filled.values).outputs)
+
+    def judged(output, times):
+        """With an error of three bounds in an output; exact fills are judged by their bound."""
+        loose = dataclasses.replace(filled, exact=frozenset())
+        answer = list(right)
+        for _ in range(60):
+            answer[output] = np.nextafter(answer[output], np.float32(np.inf))
+            result = judge.judge(case, loose, {"candidate": judge.Answer(answer)}, textbook)
+            if result.paths["candidate"].errors[ROLES[output]].bound > 1.5:
+                break
+        answers = {"candidate": judge.Answer(answer)}
+        return judge.judge(case, filled, answers, textbook, times=times)
+
+    for output, role in enumerate(ROLES):
+        assert judged(output, {}).failures
+        assert not judged(output, {role: 4.0}).failures
+        assert judged(output, {role: 1.1}).failures
+        assert judged(output, {ROLES[output - 1]: 4.0}).failures
+        assert judged(output, {role: 4.0}).paths["candidate"].errors[role].bound > 1
+
+
+ROLES = ("x_backprop", "scale_backprop", "offset_backprop")
+
+
+def test_tolerances_of_a_file_apply_by_output_and_type(tmp_path):
+    file = tmp_path / "ops.toml"
+    file.write_text(
+        ENTRY
+        + '[[op.tolerance]]\ntimes_bound = 3\nreason = "r"\noutputs = ["x_backprop"]\n'
+        + '[[op.tolerance]]\ntimes_bound = 2\nreason = "r"\ndtypes = ["half"]\n',
+        encoding="utf-8",
+    )
+    (entry,) = mapping.load(file)
+    assert entry.times_bound("float32") == {"x_backprop": 3}
+    # The first that applies counts.
+    assert {role: entry.times_bound("half")[role] for role in ROLES} == {
+        "x_backprop": 3, "scale_backprop": 2, "offset_backprop": 2,
+    }  # fmt: skip
+    by_op = mapping.by_op([entry])
+    settings = runner.Settings(bounds.PROFILES["textbook"], divergences.Register([]), mapped=by_op)
+    assert settings.times(cases.parse(CASE.format("normal"))) == {"x_backprop": 3}
+    other = CASE.format("normal").replace("V2", "V3")
+    assert settings.times(cases.parse(other)) == {}
 
 
 def test_map_alone_is_enough_for_equal_signatures():
@@ -145,6 +233,15 @@ ENTRY = '[[op]]\nname = "A"\nlike = "FusedBatchNormGradV2"\n'
         (ENTRY + "modes = []\n", "modes is empty"),
         (ENTRY + 'inputs = { z = "y" }\n', "no input 'z'"),
         (ENTRY + 'attrs = { z = "y" }\n', "no attr 'z'"),
+        (ENTRY + 'device = "?"\n', "names no device"),
+        (ENTRY + "[[op.tolerance]]\ntimes_bound = 2\n", "needs a 'reason'"),
+        (ENTRY + '[[op.tolerance]]\nreason = " "\ntimes_bound = 2\n', "needs a 'reason'"),
+        (ENTRY + '[[op.tolerance]]\nreason = "r"\n', "needs a positive times_bound"),
+        (ENTRY + '[[op.tolerance]]\nreason = "r"\nulp = 2\n', "no key 'ulp'"),
+        (
+            ENTRY + '[[op.tolerance]]\nreason = "r"\ntimes_bound = 2\noutputs = ["dx"]\n',
+            "a tolerance is for 'dx'; there are",
+        ),
     ],
 )
 def test_mistakes_in_a_mapping_file_are_said(tmp_path, text, message):

@@ -12,12 +12,23 @@ import numpy as np
 import numpy_kernels
 import pytest
 
-from tf_bn_ops.conformance import bounds, cases, fills, judge, script, shrink, workers
+from tf_bn_ops.conformance import (
+    bounds,
+    cases,
+    divergences,
+    fills,
+    judge,
+    runner,
+    script,
+    shrink,
+    workers,
+)
 from tf_bn_ops.conformance.reports import record
 
 pytest.importorskip("hypothesis")
 
 STRICT = bounds.PROFILES["strict"]
+SETTINGS = runner.Settings(STRICT, divergences.Register([]))
 
 
 def _first_failure(kernel, most=30_000):
@@ -40,7 +51,7 @@ def _shrunk(kernel, seconds=30):
     start, result = _first_failure(kernel)
     wrong = _wrong(result)
     candidate = numpy_kernels.KernelRunner(kernel)
-    return start, shrink.shrink(start, wrong, candidate, STRICT, seconds), wrong
+    return start, shrink.shrink(start, wrong, candidate, SETTINGS, seconds), wrong
 
 
 # Fault -> most elements, most numbers that are neither 0 nor 1: what the fault needs to show.
@@ -78,7 +89,7 @@ def test_search_ends_in_time_with_what_it_has():
     """A candidate that is slow; no time at all leaves the case as it was."""
     start, result = _first_failure(numpy_kernels.SignFlip)
     candidate = numpy_kernels.KernelRunner(numpy_kernels.SignFlip)
-    same = shrink.shrink(start, _wrong(result), candidate, STRICT, seconds=0)
+    same = shrink.shrink(start, _wrong(result), candidate, SETTINGS, seconds=0)
     assert same is start
 
 
@@ -94,7 +105,7 @@ def test_candidate_that_changes_its_mind_ends_the_search_quietly():
             super().submit(case, filled)
 
     start, result = _first_failure(numpy_kernels.SignFlip)
-    found = shrink.shrink(start, _wrong(result), Moody(), STRICT, seconds=5)
+    found = shrink.shrink(start, _wrong(result), Moody(), SETTINGS, seconds=5)
     assert found.size <= start.size
 
 
@@ -148,7 +159,7 @@ def _execute(text):
 def test_program_tells_right_from_wrong(name):
     case = cases.parse(name)
     candidate = workers.Implementation("candidate", workers.OWN_OPS)
-    text = script.program(shrink.Problem(case, fills.fill(case)), name, candidate, STRICT)
+    text = script.program(shrink.Problem(case, fills.fill(case)), name, candidate, SETTINGS)
     imported = set(re.findall(r"^import ([\w.]+)", text, re.M))
     assert imported <= {"sys", "numpy", "tensorflow", "base64", "io"}
     assert name in text
@@ -170,4 +181,4 @@ def test_program_tells_right_from_wrong(name):
 def test_there_is_no_program_where_it_could_not_show_the_fault():
     case = cases.parse(PROGRAMS[0].replace("2x3x2x2", "100x3x20x20"))
     candidate = workers.Implementation("candidate", workers.OWN_OPS)
-    assert script.program(shrink.Problem(case, fills.fill(case)), "", candidate, STRICT) is None
+    assert script.program(shrink.Problem(case, fills.fill(case)), "", candidate, SETTINGS) is None

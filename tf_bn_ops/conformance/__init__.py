@@ -10,6 +10,9 @@ docs/conformance.md is its guide. In the order of a run:
   workers.py, worker.py candidate and references, each in a process of its own
   autodiff.py           the reference that TensorFlow differentiates
   mapping.py            ops of other libraries: names and signatures
+  tolerances.py         what they may be off, each time with a reason
+  devices.py            where they run
+  general*.py           ops that are not batch norm
   oracle.py             the right answer, in float64 or better
   bounds.py             how far from it an answer may be
   judge.py              verdict, errors and evidence of a case

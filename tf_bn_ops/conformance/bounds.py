@@ -149,7 +149,7 @@ class Bounds:
         return bound
 
 
-def _floor(dtype: _op_table.DType) -> float:
+def flushed_below(dtype: _op_table.DType) -> float:
     """How much of a result of this type may get lost to flushing, or to rounding a subnormal."""
     return 0.5 * dtype.smallest_subnormal if dtype.name == "half" else dtype.smallest_normal
 
@@ -182,13 +182,13 @@ def derive(
         e2[terms > summed_in.largest] = np.inf
         e2 = e2 + t * (2 * sums.dy_abs + sums.xmu_abs + sums.n)
         relative = profile.sum_roundings * statistics_dtype.unit_roundoff
-        floor = _floor(statistics_dtype)
+        floor = flushed_below(statistics_dtype)
         offset = relative * np.abs(oracle.offset_backprop) + e1 + floor
         scale = (relative + 4 * u_s) * np.abs(oracle.scale_backprop)
         scale = scale + np.abs(oracle.rstd) * e2 + floor
 
         p = profile.element_roundings * (u_c + u_s)
-        constant = np.full_like(a, _floor(dtype)) + 4 * t * a
+        constant = np.full_like(a, flushed_below(dtype)) + 4 * t * a
         per_xmu = None
         if oracle.is_training:
             off_m = (profile.mean_roundings * u_c + 2 * u_s) * m + e1 / n + k * t

@@ -31,8 +31,11 @@ from tf_bn_ops.conformance import (
     calls,
     cases,
     contract,
+    devices,
     divergences,
     fills,
+    general,
+    general_run,
     mapping,
     real_input,
     runner,
@@ -61,6 +64,8 @@ _SETTINGS = (
     "seed", "cases", "real", "repro", "timeout", "shrink", "contract", "modes", "may_differ",
     "largest",
 )  # fmt: skip
+# What the record calls the oracle of batch-norm gradients.
+_BUILT_IN_ORACLE = "float64, built in"
 _COMMAND = "python -m tf_bn_ops conformance"
 
 # --candidate -> the path of the built-in that it names.
@@ -193,11 +198,26 @@ def _those_that_it_has(
     return left
 
 
+def _entries() -> tuple[list[mapping.Mapped], list[general.Described]]:
+    """What --map and --mapping say: of batch-norm gradients, of other ops."""
+    mapped = [mapping.parse(text) for text in _FLAGS["map"].value]
+    described = []
+    for entry in mapping.load(pathlib.Path(_FLAGS.mapping)) if _FLAGS.mapping is not None else ():
+        if isinstance(entry, general.Described):
+            described.append(entry)
+        else:
+            mapped.append(entry)
+    if mapped and described:
+        raise UsageError(
+            f"{mapped[0].name} is a batch-norm gradient, {described[0].name} is not: map them in "
+            "files of their own, and run one after the other"
+        )
+    return mapped, described
+
+
 def _candidate() -> workers.Implementation:
     """What is judged: --candidate, or the mapped ops of --library."""
-    mapped = [mapping.parse(text) for text in _FLAGS["map"].value]
-    if _FLAGS.mapping is not None:
-        mapped += mapping.load(pathlib.Path(_FLAGS.mapping))
+    mapped, _ = _entries()
     if _FLAGS.library is None:
         if mapped:
             raise UsageError("--map and --mapping say what is in a --library; give one")
@@ -349,7 +369,10 @@ def _progress(console: rich.console.Console) -> rich.progress.Progress:
 
 
 def _circumstances(
-    argv: Sequence[str], candidate: workers.Implementation, facts: Mapping[str, Any]
+    argv: Sequence[str],
+    candidate: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    bounds_name: str,
 ) -> dict[str, Any]:
     """The fields of the record that say what is run, how and where, but for the shard."""
     return {
@@ -360,11 +383,11 @@ def _circumstances(
         "settings": {
             **{name: _FLAGS[name].value for name in _SETTINGS},
             "selection": {name: list(_FLAGS[name].value) for name in ("op", "dtype", "layout")},
-            "bounds": _profile().name,
+            "bounds": bounds_name,
         },
         "versions": environment.versions(facts),
         "machines": [environment.describe(facts)],
-        "candidate": _judged(candidate, facts),
+        "candidate": candidate,
     }
 
 
@@ -376,17 +399,7 @@ def _judged(candidate: workers.Implementation, facts: Mapping[str, Any]) -> dict
     mapped = []
     for entry in (candidate.mapped or {}).values():
         fatal, other = facts.get("signatures", {}).get(entry.name, ([], []))
-        mapped.append(
-            {
-                "name": entry.name,
-                "like": entry.like,
-                "device": None,
-                "reference_device": None,
-                "oracle": "float64, built in",
-                "tolerances": [],
-                "signature": [*fatal, *other],
-            }
-        )
+        mapped.append(general_run.mapped_record(entry, _BUILT_IN_ORACLE, [*fatal, *other]))
     return {
         "ops": candidate.ops,
         "digest": environment.digest(pathlib.Path(library)) if library else None,
@@ -399,6 +412,7 @@ def _add_programs(
     candidate: workers.Implementation,
     runner_of_candidate: workers.Runner,
     given: _Input,
+    settings: runner.Settings,
 ) -> None:
     """Reduces the first failures of each kind, and adds them to their entries as programs."""
     if not shrink.is_possible() and not _FLAGS["shrink"].present:
@@ -413,13 +427,70 @@ def _add_programs(
             shrink.Problem(case, filled),
             record_lib.wrong(entry),
             runner_of_candidate,
-            _profile(),
+            settings,
             _FLAGS.shrink_seconds,
         )
-        entry["script"] = script.program(problem, entry["case"], candidate, _profile())
+        entry["script"] = script.program(problem, entry["case"], candidate, settings)
+
+
+def _run_general(
+    console: rich.console.Console, argv: Sequence[str], entries: list[general.Described]
+) -> int:
+    """Runs ops that are not batch norm."""
+    for name in ("op", "dtype", "layout", "candidate", "bounds"):
+        if _FLAGS[name].present:
+            raise UsageError(f"--{name} is for batch-norm gradients; the mapping file says it here")
+    if _FLAGS.library is None or not pathlib.Path(_FLAGS.library).is_file():
+        raise UsageError(f"there is no library {_FLAGS.library}")
+    shard = shards.Shard.parse(_FLAGS.shard) if _FLAGS.shard is not None else None
+    merge.check_outputs(_FLAGS)
+    started = time.monotonic()
+    library, file = pathlib.Path(_FLAGS.library), pathlib.Path(_FLAGS.mapping)
+    run = general_run.Runner(entries, library, file.parent, _FLAGS.timeout, _memory())
+    try:
+        run.wait_until_ready()
+        signatures = run.facts["signatures"]
+        _print_signatures(console, signatures)
+        run.describe()
+        for entry in entries:
+            if entry.oracle is None:
+                console.print(
+                    f"{entry.name}: no oracle is given, so this is a plain two-way diff with "
+                    f"TensorFlow's {entry.like}: where both are wrong alike, it passes",
+                    markup=False, soft_wrap=True,
+                )  # fmt: skip
+        whole = [run.parse(_FLAGS.repro)] if _FLAGS.repro else run.cases(_FLAGS.cases, _FLAGS.seed)
+        chosen = (shard or shards.Shard(1, 1)).of(whole, _FLAGS.seed)
+        found = []
+        with _progress(console) as progress:
+            task = progress.add_task("conformance", total=len(chosen))
+            for entry_of_case in run.run(chosen):
+                found.append(entry_of_case)
+                progress.update(task, advance=1)
+        candidate = {
+            "ops": f"library:{library.resolve()}",
+            "digest": environment.digest(library),
+            "mapped": [
+                general_run.mapped_record(e, e.oracle, signatures[e.name][1]) for e in entries
+            ],
+        }
+        record = {
+            **_circumstances(argv, candidate, run.facts, "those of the mapping file"),
+            "seconds": round(time.monotonic() - started, 3),
+            "shard": dataclasses.asdict(shard) if shard else None,
+            "total": len(whole),
+            "implementations": run.names,
+            "divergences": [],
+            "cases": found,
+        }
+        return merge.report(console, record, _FLAGS)
+    finally:
+        run.close()
 
 
 def _run(console: rich.console.Console, argv: Sequence[str]) -> int:
+    if described := _entries()[1]:
+        return _run_general(console, argv, described)
     shard = shards.Shard.parse(_FLAGS.shard) if _FLAGS.shard is not None else None
     repro = cases.parse(_FLAGS.repro) if _FLAGS.repro is not None else None
     combos = _combinations()
@@ -435,7 +506,7 @@ def _run(console: rich.console.Console, argv: Sequence[str]) -> int:
         shrink.check_possible()
     started = time.monotonic()
     given = _Input(repro.is_real if repro else _FLAGS.real)
-    implementations = [candidate, *workers.REFERENCES]
+    implementations = [candidate, *workers.references(candidate.mapped or {})]
     ops = {repro.op} if repro else {op for op, *_ in combos}
     if any(_op_table.OPS[op].builtin is None for op in ops):
         implementations.append(workers.AUTODIFF)
@@ -470,9 +541,11 @@ def _run(console: rich.console.Console, argv: Sequence[str]) -> int:
                 progress.update(task, advance=1)
                 if repro:
                     terminal.print_details(console, result)
-        _add_programs(found, candidate, running[0], given)
+        _add_programs(found, candidate, running[0], given, settings)
         record = {
-            **_circumstances(argv, candidate, running[0].facts),
+            **_circumstances(
+                argv, _judged(candidate, running[0].facts), running[0].facts, _profile().name
+            ),
             "seconds": round(time.monotonic() - started, 3),
             "shard": dataclasses.asdict(shard) if shard else None,
             "total": len(whole),
@@ -496,7 +569,9 @@ def main(argv: Sequence[str]) -> int:
         return merge.main([f"{argv[0]} merge", *argv[2:]])
     errors = (
         cases.CaseError,
+        devices.DeviceError,
         divergences.DivergenceError,
+        general.GeneralError,
         mapping.MappingError,
         real_input.RealInputError,
         record_lib.RecordError,

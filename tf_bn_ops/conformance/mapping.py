@@ -11,6 +11,13 @@ On the command line `--map "TheirOp=FusedBatchNormGradV3"`; in a TOML file, wher
     inputs = { x = "activations" }    # optional: our name -> theirs, where they differ
     attrs = { epsilon = "eps" }
     outputs = { x_backprop = "dx" }
+    device = "GPU:0"                  # optional: where it runs; TensorFlow decides without
+    reference_device = "CPU:0"        # optional: where the op of TensorFlow runs
+    [[op.tolerance]]                  # optional: see tolerances.py
+    times_bound = 4
+    reason = "rstd comes from a table"
+
+An op like one of TensorFlow's that is not batch norm says more: see general.py.
 """
 
 from __future__ import annotations
@@ -21,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tf_bn_ops import _op_table
+from tf_bn_ops.conformance import devices, general, tolerances
 from tf_bn_ops.conformance.cases import MODES
 from tf_bn_ops.conformance.divergences import tomllib
 
@@ -41,6 +49,9 @@ class Mapped:
     inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     attrs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     outputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    device: str | None = None
+    reference_device: str | None = None
+    tolerances: tuple[tolerances.Tolerance, ...] = ()
 
     @property
     def spec(self) -> _op_table.Op:
@@ -56,6 +67,16 @@ class Mapped:
         """Their names of our outputs, in our order."""
         return [self.outputs.get(arg.name, arg.name) for arg in self.spec.outputs]
 
+    def times_bound(self, dtype: str) -> dict[str, float]:
+        """Output, by role -> how many times its bound is allowed in cases of an element type."""
+        roles = [arg.role for arg in self.spec.outputs]
+        return {
+            role: tolerance.times_bound
+            for tolerance in reversed(self.tolerances)
+            for role in roles
+            if tolerance.applies(role, dtype)
+        }
+
     def claims(self, dtype: str, layout: str, mode: str) -> bool:
         return dtype in self.dtypes and layout in self.layouts and mode in self.modes
 
@@ -63,7 +84,10 @@ class Mapped:
 def _op_like(text: str, where: str) -> _op_table.Op:
     names = {name.lower(): op for name, op in _op_table.OPS.items()}
     if text.lower() not in names:
-        raise MappingError(f"{where}: {text!r} is not one of {', '.join(_op_table.OPS)}")
+        raise MappingError(
+            f"{where}: {text!r} is not one of {', '.join(_op_table.OPS)}; another op of TensorFlow "
+            "is described in a mapping file, with [op.values.INPUT]"
+        )
     op = names[text.lower()]
     if op.builtin is None:
         raise MappingError(f"{where}: {op.name} equals no built-in; map to one that does")
@@ -83,38 +107,70 @@ def parse(text: str) -> Mapped:
     return Mapped(name, op.name, op.dtypes, op.data_formats)
 
 
-def _entry(content: Mapping[str, Any], file: pathlib.Path) -> Mapped:
+# Keys of every entry of a file, and of those that are batch norm or are not.
+_COMMON = ("name", "like", "dtypes", "inputs", "attrs", "outputs", "device", "reference_device")
+_OF_BATCH_NORM = ("layouts", "modes")
+_GENERAL = ("oracle", "sizes", "values", "attr_values")
+
+
+def _renamed(content: Mapping[str, Any], where: str) -> dict[str, dict[str, str]]:
+    renamed = {}
+    for key in ("inputs", "attrs", "outputs"):
+        renamed[key] = content.get(key, {})
+        if not isinstance(renamed[key], dict):
+            raise MappingError(f"{where}: {key} is a table of our names and theirs")
+    return renamed
+
+
+def _entry(content: Mapping[str, Any], file: pathlib.Path) -> Mapped | general.Described:
     name = content.get("name")
     where = f"{file}, op {name or '(without a name)'}"
-    known = {field.name for field in dataclasses.fields(Mapped)}
+    is_general = "values" in content
+    known = (*_COMMON, "tolerance", *(_GENERAL if is_general else _OF_BATCH_NORM))
     for key in content:
         if key not in known:
             raise MappingError(f"{where}: there is no key {key!r}; known: {', '.join(known)}")
     if not name or not content.get("like"):
         raise MappingError(f"{where}: an op needs 'name' and 'like'")
+    common: dict[str, Any] = {"name": name, **_renamed(content, where)}
+    try:
+        for key in ("device", "reference_device"):
+            common[key] = devices.parse(content[key]) if key in content else None
+        numbers = ("ulp", "relative", "absolute") if is_general else ("times_bound",)
+        allowed = tolerances.parse(content.get("tolerance", []), where, numbers)
+        common["tolerances"] = allowed
+        if is_general:
+            return general.described(content, where, {**common, "like": content["like"]})
+    except devices.DeviceError as e:
+        raise MappingError(f"{where}: {e}") from e
+    except (tolerances.ToleranceError, general.GeneralError) as e:
+        raise MappingError(str(e)) from e
     op = _op_like(content["like"], where)
     lists: dict[str, Any] = {}
-    for key, allowed in (("dtypes", op.dtypes), ("layouts", op.data_formats), ("modes", MODES)):
-        lists[key] = tuple(content.get(key, allowed))
+    for key, choices in (("dtypes", op.dtypes), ("layouts", op.data_formats), ("modes", MODES)):
+        lists[key] = tuple(content.get(key, choices))
         for value in lists[key]:
-            if value not in allowed:
-                raise MappingError(f"{where}: {key} has {value!r}; {op.name} has {list(allowed)}")
+            if value not in choices:
+                raise MappingError(f"{where}: {key} has {value!r}; {op.name} has {list(choices)}")
         if not lists[key]:
             raise MappingError(f"{where}: {key} is empty: leave it out where all are claimed")
-    renamed: dict[str, Any] = {}
     for key, ours in (
         ("inputs", [a.name for a in op.inputs]),
         ("attrs", list(op.attrs)),
         ("outputs", [a.name for a in op.outputs]),
     ):
-        renamed[key] = dict(content.get(key, {}))
-        for left in renamed[key]:
+        for left in common[key]:
             if left not in ours:
                 raise MappingError(f"{where}: {op.name} has no {key[:-1]} {left!r}; it has {ours}")
-    return Mapped(name, op.name, **lists, **renamed)
+    roles = [a.role for a in op.outputs if a.role != "placeholder"]
+    for tolerance in allowed:
+        for output in tolerance.outputs:
+            if output not in roles:
+                raise MappingError(f"{where}: a tolerance is for {output!r}; there are {roles}")
+    return Mapped(like=op.name, **lists, **common)
 
 
-def load(file: pathlib.Path) -> list[Mapped]:
+def load(file: pathlib.Path) -> list[Mapped | general.Described]:
     """The ops of a mapping file.
 
     Raises:
@@ -147,11 +203,14 @@ def by_op(entries: Sequence[Mapped]) -> dict[str, Mapped]:
     return result
 
 
-def signature_differences(mapped: Mapped, theirs: Any, ours: Any) -> tuple[list[str], list[str]]:
+def signature_differences(
+    mapped: Any, attrs: Sequence[str], theirs: Any, ours: Any
+) -> tuple[list[str], list[str]]:
     """Compares two OpDefs argument by argument.
 
     Args:
-      mapped: how their names translate.
+      mapped: how their names translate: a Mapped or a general.Described.
+      attrs: the attrs of our op that are given a value.
       theirs: the OpDef of their op; None if TensorFlow knows none of this name.
       ours: the OpDef of the op that it claims to equal.
 
@@ -192,9 +251,9 @@ def signature_differences(mapped: Mapped, theirs: Any, ours: Any) -> tuple[list[
             match = [a for a in theirs_args if a.name == renamed.get(arg.name, arg.name)]
             if match and type_of(match[0], their_attrs) != type_of(arg, our_attrs):
                 other.append(f"{kind} {match[0].name} allows other types than {arg.name}")
-    wanted = [mapped.attrs.get(name, name) for name in mapped.spec.attrs]
+    wanted = [mapped.attrs.get(name, name) for name in attrs]
     listed("attr", list(their_attrs), wanted, fatal)
-    for name in mapped.spec.attrs:
+    for name in attrs:
         a, b = our_attrs.get(name), their_attrs.get(mapped.attrs.get(name, name))
         if a is None or b is None:
             continue

@@ -34,6 +34,11 @@ class Settings:
     drop_in: bool = False
     mapped: Mapping[str, Mapped] | None = None
 
+    def times(self, case: Case) -> Mapping[str, float]:
+        """Output -> how many times the bound a mapping file allows for it."""
+        entry = (self.mapped or {}).get(case.op)
+        return entry.times_bound(case.dtype) if entry else {}
+
     def names(self, op: _op_table.Op) -> list[str]:
         """The names that an op goes by in errors."""
         mapped = (self.mapped or {}).get(op.name)
@@ -69,7 +74,8 @@ def _conclude(
     case: Case, filled: fills.Filled, answers: dict[str, Answer], settings: Settings
 ) -> CaseResult:
     if case.asks_for_values:
-        result = judge(case, filled, answers, settings.profile, settings.may_differ)
+        times = settings.times(case)
+        result = judge(case, filled, answers, settings.profile, settings.may_differ, times)
     else:
         names = dict.fromkeys(answers, settings.names(case.spec))
         drop_ins = (CANDIDATE,) if settings.drop_in else ()

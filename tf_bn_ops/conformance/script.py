@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import _op_table
-from tf_bn_ops.conformance import bounds, views, workers
+from tf_bn_ops.conformance import bounds, runner, views, workers
 from tf_bn_ops.conformance import oracle as oracle_lib
 from tf_bn_ops.conformance.judge import VALUES, expected_shape
 from tf_bn_ops.conformance.shrink import Problem
@@ -127,8 +127,9 @@ def _literal(array: np.ndarray) -> str:
     return found + (".astype(tf.bfloat16.as_numpy_dtype)" if name == "bfloat16" else "")
 
 
-def _allowed(problem: Problem, profile: bounds.Profile) -> Mapping[str, np.ndarray]:
+def _allowed(problem: Problem, settings: runner.Settings) -> Mapping[str, np.ndarray]:
     """Output -> the error bound of each element."""
+    profile, times = settings.profile, settings.times(problem.case)
     case, values = problem.case, problem.filled.values
     dtype = _op_table.DTYPES[case.dtype]
     statistics = _op_table.DTYPES[case.spec.statistics_dtype(case.dtype)]
@@ -145,9 +146,14 @@ def _allowed(problem: Problem, profile: bounds.Profile) -> Mapping[str, np.ndarr
         "scale_backprop": derived.scale_backprop.astype(float),
         "offset_backprop": derived.offset_backprop.astype(float),
     }
-    for role in problem.filled.exact & profile.exact:
+    for role in _exact(problem, settings):
         result[role] = np.zeros_like(result[role])
-    return result
+    return {role: bound * times.get(role, 1) for role, bound in result.items()}
+
+
+def _exact(problem: Problem, settings: runner.Settings) -> frozenset[str]:
+    """The outputs that have to match to the bit."""
+    return problem.filled.exact & settings.profile.exact - set(settings.times(problem.case))
 
 
 def _rounded_up(bound: np.ndarray) -> np.ndarray:
@@ -178,7 +184,7 @@ def program(
     problem: Problem,
     original: str,
     candidate: workers.Implementation,
-    profile: bounds.Profile,
+    settings: runner.Settings,
 ) -> str | None:
     """The program's text.
 
@@ -186,7 +192,7 @@ def program(
       problem: the case to show.
       original: the name of the case that it was made from.
       candidate: whose op it is.
-      profile: what it is held to.
+      settings: what it is judged by.
 
     Returns:
       None where the case cannot be shown in this way: it is too large, or is called in a way that
@@ -213,7 +219,7 @@ def program(
         for arg in case.spec.inputs
     }
     lines = []
-    allowed = _allowed(problem, profile)
+    allowed = _allowed(problem, settings)
     if any(array.size > _READABLE for array in allowed.values()):
         imports = [*imports, "base64", "io"]
     for i, arg in enumerate(case.spec.outputs):
@@ -225,7 +231,7 @@ def program(
         right, more = f"np.zeros({list(expected_shape(case, arg.role))})", ""
         if arg.role in VALUES:
             right = arg.role
-            if arg.role in problem.filled.exact & profile.exact:
+            if arg.role in _exact(problem, settings):
                 right = f"{right}.astype({written}).astype(wide)"
         if arg.role in VALUES:
             more = f",\n      {_literal(_rounded_up(allowed[arg.role]))}"

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import _op_table
-from tf_bn_ops.conformance import bounds, views
+from tf_bn_ops.conformance import runner, views
 from tf_bn_ops.conformance.cases import Case
 from tf_bn_ops.conformance.fills import Filled
 from tf_bn_ops.conformance.judge import Answer, judge
@@ -83,13 +83,13 @@ class _Search:
         start: Problem,
         wrong: frozenset[str],
         candidate: Runner,
-        profile: bounds.Profile,
+        settings: runner.Settings,
         seconds: float,
     ):
         self.best = start
         self._wrong = wrong
         self._candidate = candidate
-        self._profile = profile
+        self._settings = settings
         self._deadline = time.monotonic() + seconds
 
     @property
@@ -102,7 +102,13 @@ class _Search:
             return False
         self._candidate.submit(problem.case, problem.filled)
         answer: Answer = self._candidate.collect()
-        result = judge(problem.case, problem.filled, {record.CANDIDATE: answer}, self._profile)
+        result = judge(
+            problem.case,
+            problem.filled,
+            {record.CANDIDATE: answer},
+            self._settings.profile,
+            times=self._settings.times(problem.case),
+        )
         if self._wrong.isdisjoint(record.wrong(record.of_result(0, result))):
             return False
         self.best = problem
@@ -325,7 +331,7 @@ def shrink(
     start: Problem,
     wrong: frozenset[str],
     candidate: Runner,
-    profile: bounds.Profile,
+    settings: runner.Settings,
     seconds: float,
 ) -> Problem:
     """The smallest problem found in which the candidate fails in one of the ways it did.
@@ -334,14 +340,14 @@ def shrink(
       start: a problem in which it fails.
       wrong: how (record.wrong).
       candidate: answers problems.
-      profile: what it is held to.
+      settings: what it is judged by.
       seconds: after these the smallest one so far is returned.
 
     Raises:
       ShrinkError: Hypothesis is not installed.
     """
     check_possible()
-    search = _Search(start, wrong, candidate, profile, seconds)
+    search = _Search(start, wrong, candidate, settings, seconds)
     if not search.find(*_small_cases(start)):
         _reduce(search)
     return search.best

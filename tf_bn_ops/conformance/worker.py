@@ -3,7 +3,7 @@
 OPS names what holds the ops, as `module` or `module:attribute` (`tensorflow:raw_ops`), or as
 `library:PATH` of an op library; MAP is then a JSON list of mapping.Mapped, whose signatures are
 compared. A request (_processes.py) is a dict with op, attrs, perhaps outputs (their names in the
-order wanted), and either
+order wanted) and device, and either
 
 - inputs (name -> array) and calls (calls.py): the result is a dict from each call to
   ("outputs", [array, ...]), ("error", "Code: message") or ("unsupported", why); for all but the
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import _op_table, _processes
-from tf_bn_ops.conformance import mapping
+from tf_bn_ops.conformance import devices, mapping
 
 LIBRARY_PREFIX = "library:"
 # Where TensorFlow lets tensors begin: a multiple of this (EIGEN_MAX_ALIGN_BYTES).
@@ -57,12 +57,13 @@ class _Caller:
 
     def facts(self) -> dict[str, Any]:
         has = [name for name in _op_table.OPS if hasattr(self._ops, name)]
-        devices = self._tf.config.list_physical_devices("GPU")
-        details = [self._tf.config.experimental.get_device_details(d) for d in devices]
-        gpus = [d.get("device_name", "unknown") for d in details]
-        return {"tensorflow": self._tf.__version__, "ops": has, "gpus": gpus}
+        return {**devices.facts(self._tf), "ops": has}
 
     def __call__(self, request: dict[str, Any]) -> dict[str, tuple[str, Any]]:
+        with devices.placed(self._tf, request.get("device")):
+            return self._answers(request)
+
+    def _answers(self, request: dict[str, Any]) -> dict[str, tuple[str, Any]]:
         if "static" in request:
             return {"static": self._attempt(self._static, request)}
         first: tuple[str, Any] | None = None
@@ -251,7 +252,9 @@ def _signatures(entries: list[dict[str, Any]]) -> dict[str, Any]:
         mapped = mapping.Mapped(**entry)
         theirs = op_def_registry.get(mapped.name)
         ours = op_def_registry.get(mapped.spec.builtin)
-        differences[mapped.name] = mapping.signature_differences(mapped, theirs, ours)
+        differences[mapped.name] = mapping.signature_differences(
+            mapped, list(mapped.spec.attrs), theirs, ours
+        )
     return {"ops": [entry["like"] for entry in entries], "signatures": differences}
 
 

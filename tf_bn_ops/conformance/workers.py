@@ -12,6 +12,7 @@ import numpy as np
 
 from tf_bn_ops import _op_table, _processes
 from tf_bn_ops._processes import WorkerError
+from tf_bn_ops.conformance import devices
 from tf_bn_ops.conformance.calls import CALLS
 from tf_bn_ops.conformance.cases import Case
 from tf_bn_ops.conformance.fills import Filled
@@ -37,6 +38,7 @@ class Implementation:
       environment: variables of its process.
       by_counterpart: it answers a case of an op with that op's counterpart (_op_table.Op).
       only: names of the ops that it has; None: all.
+      devices: op -> the device that it is run on; TensorFlow decides about others.
       mapped: for the ops of another library, how each is called, by the op that it claims to equal.
       path: the name that it has in the list of known divergences.
       drop_in: it claims to replace the built-in in every detail: the texts of errors, and all that
@@ -52,6 +54,7 @@ class Implementation:
     by_counterpart: bool = False
     only: tuple[str, ...] | None = None
     mapped: Mapping[str, Mapped] | None = None
+    devices: Mapping[str, str] = dataclasses.field(default_factory=dict)
     path: str = CANDIDATE
     drop_in: bool = False
     may_differ: frozenset[str] = OTHER_KERNELS
@@ -108,7 +111,16 @@ def default_path() -> str:
 
 def of_library(name: str, path: str, entries: Mapping[str, Mapped]) -> Implementation:
     """Ops of another library, in a process that loads it."""
-    return Implementation(name, LIBRARY_PREFIX + os.path.abspath(path), mapped=entries)
+    placed = {op: entry.device for op, entry in entries.items() if entry.device}
+    return Implementation(
+        name, LIBRARY_PREFIX + os.path.abspath(path), mapped=entries, devices=placed
+    )
+
+
+def references(entries: Mapping[str, Mapped]) -> tuple[Implementation, ...]:
+    """REFERENCES, on the devices that the mapped ops ask for."""
+    placed = {op: e.reference_device for op, e in entries.items() if e.reference_device}
+    return tuple(dataclasses.replace(reference, devices=placed) for reference in REFERENCES)
 
 
 # For ops that no built-in equals.
@@ -242,8 +254,11 @@ class Worker:
 
         Raises:
           WorkerError: it could not.
+          devices.DeviceError: a device that ops are to be run on is not there.
         """
         self.process.wait_until_ready()
+        for device in self._implementation.devices.values():
+            devices.check(device, self.facts)
 
     def takes(self, case: Case) -> bool:
         """Whether it has an op for the case."""
@@ -291,7 +306,8 @@ class Worker:
         mapped = (self._implementation.mapped or {}).get(op.name)
         try:
             self.process.wait_until_ready()
-            self.process.send(request(case, filled, op, mapped, calls))
+            device = self._implementation.devices.get(case.op)
+            self.process.send({**request(case, filled, op, mapped, calls), "device": device})
         except (_processes.Died, WorkerError) as e:
             self._crash = self._died(f"died before the case: {e}")
 
