@@ -179,7 +179,7 @@ OVERRIDE_OBJECTS := $(call objects,override)
 OVERRIDE_SHARED := $(B)/cc/kernels/cpu_launch.o
 # The XLA kernels call the CPU backend, and check shapes as the ops do.
 XLA_OBJECTS := $(if $(XLA),$(call objects,xla))
-XLA_SHARED := $(B)/cc/ops/training_backprop_shapes.o
+XLA_SHARED := $(addprefix $(B)/cc/ops/,training_backprop_shapes.o second_order_shapes.o)
 CLIENT_OBJECTS := $(call objects,client)
 # Beside the objects of the CPU build, which knows nothing of them.
 GPU_DIR := $(BUILD_DIR)/gpu/$(KEY)

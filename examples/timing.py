@@ -1,4 +1,4 @@
-"""Times two programs in turns; for keras_speed.py and xla_speed.py."""
+"""Times two programs in turns; for the examples whose names end in _speed.py."""
 
 from __future__ import annotations
 

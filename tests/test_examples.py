@@ -53,6 +53,12 @@ def test_xla_speed_compares():
     assert all(re.search(r"TensorFlow .* ms, tf_bn_ops .* times as fast", line) for line in lines)
 
 
+def test_second_order_speed_prints_times_and_memory():
+    times, memory = example("second_order_speed.py", "--quick").splitlines()
+    assert re.search(r"TensorFlow \S+ ms, tf_bn_ops \S+ ms, \S+ times as fast", times)
+    assert re.search(r"TensorFlow \d+ MiB, tf_bn_ops \d+ MiB", memory)
+
+
 def test_saved_model_trains_alike_after_each_rewriting():
     lines = example("saved_model.py").splitlines()
     assert [line.split()[-1] for line in lines[:2]] == ["1", "1"]

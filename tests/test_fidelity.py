@@ -353,14 +353,14 @@ def test_second_order_gradients_equal_the_builtins(op, is_training):
             continue
         except tf.errors.OpError:
             raise
-        except Exception as error:
-            # TensorFlow's own rule fails on some of its inputs (frozen half): so does the shim's.
-            got_error = outcome(second_order, shim(op.name))
-            assert got_error[0] == type(error).__name__
+        except Exception:
+            # TensorFlow's own rule fails on frozen half; the shim's does not.
+            assert not is_training and dtype != "float32"
+            assert outcome(second_order, shim(op.name))[0] == "ok"
             continue
         got = second_order(shim(op.name))
         for name in names:
-            # The same TensorFlow ops run; only the first-order values differ, by a rounding.
+            # The same function in other roundings, of first-order values that differ by theirs.
             tolerance = {"half": 4e-3, "bfloat16": 3e-2, "float32": 1e-4}[dtype]
             np.testing.assert_allclose(
                 np.asarray(got[name], np.float64),

@@ -17,9 +17,9 @@ import pytest
 import tensorflow as tf
 
 import tf_bn_ops
-from tf_bn_ops import _loader
-from tf_bn_ops._op_table import OPS
-from tf_bn_ops.conformance import bounds, cases, fills, workers
+from tf_bn_ops import _loader, _op_table
+from tf_bn_ops._op_table import ALL_OPS, OPS, SECOND_ORDER
+from tf_bn_ops.conformance import bounds, cases, fills, second_order, workers
 from tf_bn_ops.conformance.judge import Answer, judge, structure
 
 pytestmark = pytest.mark.skipif(
@@ -190,6 +190,36 @@ def test_gradients_of_the_ops(op, way, monkeypatch):
         np.testing.assert_allclose(want, got, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize(("data_format", "shape"), [("NHWC", (3, 4, 5)), ("NCHW", (2, 5, 3, 2))])
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_second_order_keeps_the_bounds_of_the_kernels(dtype, is_training, data_format, shape):
+    """XLA makes it of its own operations, on every device; sums in double as well."""
+    rng = np.random.default_rng(5)
+    element = _op_table.DTYPES[dtype].numpy
+    vector = np.float64 if dtype == "float64" else np.float32
+    values = {
+        arg.role: rng.normal(1, 1, shape).astype(element)
+        if arg.role in ("x", "y_backprop", "x_backprop_grad")
+        else rng.uniform(0.5, 2, 5).astype(vector)
+        for arg in SECOND_ORDER.inputs
+    }
+
+    def call(*inputs: Any) -> Any:
+        named = dict(zip((arg.name for arg in SECOND_ORDER.inputs), inputs, strict=True))
+        return tf_bn_ops.fused_batch_norm_grad_grad(
+            **named, epsilon=1e-3, data_format=data_format, is_training=is_training
+        )
+
+    got = compiled(call, *values.values())
+    inner = 1 if data_format == "NHWC" else shape[2] * shape[3]
+    view = lambda a: a.reshape(-1, 5, inner) if a.ndim > 1 else a  # noqa: E731
+    answer = second_order.answer(
+        {role: view(array) for role, array in values.items()}, "view", 1e-3, is_training
+    )
+    answer.assert_close({name: view(getattr(got, name).numpy()) for name in second_order.OUTPUTS})
+
+
 def test_a_keras_model_compiled_by_xla_trains_as_one_that_is_not():
     import keras
 
@@ -333,6 +363,6 @@ def test_every_kernel_of_the_cpu_has_one_of_xla():
     from tensorflow.python.framework import kernels
 
     tf_bn_ops.load()
-    for op, device in itertools.product(OPS.values(), ("XLA_CPU_JIT", "XLA_GPU_JIT")):
+    for op, device in itertools.product(ALL_OPS.values(), ("XLA_CPU_JIT", "XLA_GPU_JIT")):
         found = kernels.get_registered_kernels_for_op(op.registered_name).kernel
         assert [k.device_type for k in found].count(device) == 1

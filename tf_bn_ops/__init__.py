@@ -16,6 +16,7 @@ from tf_bn_ops._loader import LibraryError, get_include, get_lib, library_path
 from tf_bn_ops._ops import (
     batch_norm_training_backprop,
     fused_batch_norm_grad,
+    fused_batch_norm_grad_grad,
     fused_batch_norm_grad_v2,
     fused_batch_norm_grad_v3,
     load,
@@ -29,6 +30,7 @@ __all__ = [
     "batch_norm_training_backprop",
     "fused_batch_norm",
     "fused_batch_norm_grad",
+    "fused_batch_norm_grad_grad",
     "fused_batch_norm_grad_v2",
     "fused_batch_norm_grad_v3",
     "get_include",

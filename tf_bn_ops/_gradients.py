@@ -1,8 +1,12 @@
-"""Second-order gradients and vectorization rules of the ops.
+"""Gradients and vectorization rules of the ops.
 
-Imported after the op library is loaded. For the twins of TensorFlow's ops the rules are
-TensorFlow's own functions: the OpDefs are equal, so what differentiates the built-in
-differentiates the shim, with the same result.
+Imported after the op library is loaded. The gradient of a gradient is the op
+FusedBatchNormGradGrad. It equals what TensorFlow registers for its own ops: in training, mean and
+variance count as functions of x, computed from it anew, and in either mode the inputs that hold
+them get no gradient.
+
+Where that op has no kernel, on another device than the CPU, and for its own gradient, its formulas
+are composed of TensorFlow ops.
 """
 
 from __future__ import annotations
@@ -11,10 +15,11 @@ import functools
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops as tf_ops
+from tensorflow.python.framework import kernels
 from tensorflow.python.ops.parallel_for import pfor
 
-from tf_bn_ops._op_table import OPS
+from tf_bn_ops import _ops
+from tf_bn_ops._op_table import OPS, SECOND_ORDER
 
 
 @functools.cache
@@ -23,7 +28,7 @@ def register() -> None:
     for op in OPS.values():
         if op.builtin is None:
             continue
-        tf.RegisterGradient(op.registered_name)(tf_ops.gradient_registry.lookup(op.builtin))
+        tf.RegisterGradient(op.registered_name)(_fused_batch_norm_grad_grad)
         # The rules of tf.vectorized_map; TensorFlow loops over ops without one.
         rules = pfor._pfor_converter_registry
         if op.builtin in rules:
@@ -31,64 +36,154 @@ def register() -> None:
     tf.RegisterGradient(OPS["BatchNormTrainingBackprop"].registered_name)(
         _batch_norm_training_backprop_grad
     )
+    tf.RegisterGradient(SECOND_ORDER.registered_name)(_third_order)
+    pfor.RegisterPFor(SECOND_ORDER.registered_name)(_vectorize_second_order)
 
 
-def _batch_norm_training_backprop_grad(op: Any, *grad: Any) -> tuple[Any, ...]:
-    """Gradient of BatchNormTrainingBackprop with respect to its inputs.
-
-    As for TensorFlow's FusedBatchNormGrad, the statistics count as functions of `input`: the result
-    is that of differentiating the formula with mean and variance computed from `input`, and the
-    inputs `mean` and `variance` get no gradient of their own. Half and bfloat16 are computed in
-    float32.
-
-    Args:
-      op: the operation (input, gamma, beta, mean, variance, normalized_delta).
-      *grad: gradients with respect to input_delta, gamma_delta, beta_delta.
-
-    Returns:
-      Gradients with respect to the six inputs; None for beta, mean and variance.
-    """
-    element_type = op.inputs[0].dtype
-    computed_in = element_type if element_type == tf.float64 else tf.float32
-    x = tf.cast(op.inputs[0], computed_in)
-    gamma = tf.cast(op.inputs[1], computed_in)
-    delta = tf.cast(op.inputs[5], computed_in)
-    # A scalar double in the attr; the double precision is kept where the computation has it.
-    epsilon = tf.cast(tf.constant(tf.make_ndarray(op.get_attr("epsilon"))), computed_in)
-    rank = x.shape.rank
-    others = (
-        [0, *range(2, rank)]
-        if rank is not None
-        else tf.concat([[0], tf.range(2, tf.rank(x))], axis=0)
+def _fused_batch_norm_grad_grad(op: Any, *grad: Any) -> list[Any]:
+    """Gradient of FusedBatchNormGrad, V2 or V3, by the inputs of `op`; None for reserve spaces."""
+    dy, x, scale, mean, variance = op.inputs[:5]
+    result = _second_order(
+        (*grad[:3], dy, x, scale, mean, variance),
+        epsilon=op.get_attr("epsilon"),
+        data_format=op.get_attr("data_format").decode(),
+        is_training=op.get_attr("is_training"),
     )
-    with tf.GradientTape() as tape:
-        tape.watch([x, gamma, delta])
-        mean = tf.reduce_mean(x, others, keepdims=True)
-        centered = x - mean
-        rstd = tf.math.rsqrt(tf.reduce_mean(tf.square(centered), others, keepdims=True) + epsilon)
-        normalized = centered * rstd
-        shape = tf.shape(rstd)
-        input_delta = (
-            tf.reshape(gamma, shape)
-            * rstd
-            * (
-                delta
-                - tf.reduce_mean(delta, others, keepdims=True)
-                - normalized * tf.reduce_mean(delta * normalized, others, keepdims=True)
-            )
+    return [*result, *[None] * (len(op.inputs) - 3)]
+
+
+def _batch_norm_training_backprop_grad(op: Any, *grad: Any) -> list[Any]:
+    """Gradient of BatchNormTrainingBackprop by its inputs; None for beta, mean and variance."""
+    x, gamma, _, mean, variance, delta = op.inputs
+    delta_grad, x_grad, gamma_grad = _second_order(
+        (*grad, delta, x, gamma, mean, variance),
+        # A scalar double in the attr; the double precision is kept.
+        epsilon=float(tf.make_ndarray(op.get_attr("epsilon"))),
+        data_format="NCHW",  # Channels are dimension 1, of any rank.
+        is_training=True,
+    )
+    return [x_grad, gamma_grad, None, None, None, delta_grad]
+
+
+def _second_order(inputs: Any, *, epsilon: float, data_format: str, is_training: bool) -> Any:
+    """FusedBatchNormGradGrad of `inputs`, in its order; composed where there is no kernel."""
+    if _has_kernel(inputs[4].device):
+        named = zip((arg.name for arg in SECOND_ORDER.inputs), inputs, strict=True)
+        return _ops.fused_batch_norm_grad_grad(
+            **dict(named), epsilon=epsilon, data_format=data_format, is_training=is_training
         )
-        gamma_delta = tf.reduce_sum(delta * normalized, others)
-        beta_delta = tf.reduce_sum(delta, others)
-    x_grad, gamma_grad, delta_grad = tape.gradient(
-        [input_delta, gamma_delta, beta_delta],
-        [x, gamma, delta],
-        output_gradients=[tf.cast(g, computed_in) for g in grad],
+    return _composed(
+        inputs,
+        epsilon=epsilon,
+        channels_last=data_format.endswith("C"),
+        is_training=is_training,
     )
+
+
+@functools.cache
+def _devices_with_kernels() -> frozenset[str]:
+    """The device types that FusedBatchNormGradGrad has kernels for."""
+    registered = kernels.get_registered_kernels_for_op(SECOND_ORDER.registered_name)
+    return frozenset(kernel.device_type for kernel in registered.kernel)
+
+
+def _has_kernel(device: str) -> bool:
+    """Whether the op can run where a tensor is; an unknown place may be a GPU if there is one."""
+    device_type = tf.DeviceSpec.from_string(device).device_type if device else None
+    if device_type is None:
+        device_type = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+    return device_type in _devices_with_kernels()
+
+
+def _composed(
+    inputs: tuple[Any, ...], *, epsilon: float, channels_last: bool, is_training: bool
+) -> tuple[Any, Any, Any]:
+    """FusedBatchNormGradGrad of TensorFlow ops; half and bfloat16 are computed in float32.
+
+    The formulas are those of cc/core/batch_norm_grad_grad.h, line by line. They may be
+    differentiated as often as wanted.
+    """
+    element_type, vector_type = inputs[4].dtype, inputs[5].dtype
+    computed_in = element_type if element_type == tf.float64 else tf.float32
+    wide = [tf.cast(tensor, computed_in) for tensor in inputs]
+    gx, dy, x = wide[0], wide[3], wide[4]
+    rank = tf.rank(x)
+    channel = rank - 1 if channels_last else 1
+    others = tf.concat([tf.range(channel), tf.range(channel + 1, rank)], axis=0)
+    # [1, ..., -1, ..., 1]
+    per_channel = tf.tensor_scatter_nd_update(tf.ones_like(tf.shape(x)), [[channel]], [-1])
+    gs, go, scale, mean, variance = (tf.reshape(wide[i], per_channel) for i in (1, 2, 5, 6, 7))
+    epsilon = tf.constant(epsilon, computed_in)
+
+    def mean_of(value: Any) -> Any:
+        return tf.reduce_mean(value, others, keepdims=True)
+
+    if is_training:
+        gxc, dyc, xc = (value - mean_of(value) for value in (gx, dy, x))
+        rstd = tf.math.rsqrt(mean_of(tf.square(xc)) + epsilon)
+        xhat, f = xc * rstd, scale * rstd
+        a, s, b = mean_of(gxc * xhat), mean_of(dyc * xhat), mean_of(gxc * dyc)
+        count = tf.cast(tf.size(x) // tf.maximum(tf.size(scale), 1), computed_in)
+        y_grad = f * gxc + (gs - f * a) * xhat + go
+        x_grad = rstd * ((gs - f * a) * dyc - f * s * gxc - (gs * s + f * (b - 3 * a * s)) * xhat)
+        scale_grad = rstd * count * (b - a * s)
+    else:
+        rstd = tf.math.rsqrt(variance + epsilon)
+        y_grad = scale * rstd * gx + gs * (x - mean) * rstd + go
+        x_grad = gs * rstd * dy
+        scale_grad = rstd * tf.reduce_sum(gx * dy, others, keepdims=True)
     return (
+        tf.cast(y_grad, element_type),
         tf.cast(x_grad, element_type),
-        tf.cast(gamma_grad, element_type),
-        None,
-        None,
-        None,
-        tf.cast(delta_grad, element_type),
+        tf.cast(tf.reshape(scale_grad, [-1]), vector_type),
     )
+
+
+def _third_order(op: Any, *grad: Any) -> list[Any]:
+    """Gradient of FusedBatchNormGradGrad by its inputs; None for the reserve spaces."""
+    inputs = tuple(op.inputs)
+    with tf.GradientTape() as tape:
+        tape.watch(inputs[:6])
+        outputs = _composed(
+            inputs,
+            epsilon=sum(op.get_attr("epsilon_rest"), op.get_attr("epsilon")),
+            channels_last=op.get_attr("data_format").decode().endswith("C"),
+            is_training=op.get_attr("is_training"),
+        )
+    return [*tape.gradient(outputs, inputs[:6], output_gradients=grad), None, None]
+
+
+def _vectorize_second_order(pfor_input: Any) -> list[Any]:
+    """Rule of tf.vectorized_map: the loop's dimension becomes a factor of the channels'."""
+    pfor_input.stack_inputs()
+    channels_last = pfor_input.get_attr("data_format").decode().endswith("C")
+
+    def folded(tensor: Any) -> tuple[Any, Any, Any]:
+        """[n, ...] with n merged into the channels; the shape before merging, and the order."""
+        rank = tf.rank(tensor)
+        at = rank - 2 if channels_last else 1
+        order = tf.concat([tf.range(1, at + 1), [0], tf.range(at + 1, rank)], axis=0)
+        moved = tf.transpose(tensor, order)
+        shape = tf.shape(moved)
+        merged = tf.concat([shape[:at], [shape[at] * shape[at + 1]], shape[at + 2 :]], axis=0)
+        return tf.reshape(moved, merged), shape, order
+
+    inputs = [pfor_input.stacked_input(i) for i in range(pfor_input.num_inputs)]
+    loops = tf.shape(inputs[0])[0]
+    flat = []
+    for tensor, argument in zip(inputs, SECOND_ORDER.inputs, strict=True):
+        if argument.name in ("x_backprop_grad", "y_backprop", "x"):
+            tensor, shape, order = folded(tensor)
+        else:
+            tensor = tf.reshape(tensor, [-1])
+        flat.append(tensor)
+    outputs = pfor._create_op(
+        pfor_input.op_type,
+        flat,
+        [output.dtype for output in pfor_input.outputs],
+        attrs=pfor_input.op.node_def.attr,
+    ).outputs
+    back = tf.math.invert_permutation(order)
+    results = [tf.transpose(tf.reshape(output, shape), back) for output in outputs[:2]]
+    results.append(tf.reshape(outputs[2], [loops, -1]))
+    return [pfor.wrap(result, True) for result in results]

@@ -228,3 +228,36 @@ OPS: Mapping[str, Op] = {
         _BATCH_NORM_TRAINING_BACKPROP,
     )
 }
+
+# The gradient of all of them. It is not in OPS: code that speaks in the roles of a first-order
+# gradient can do nothing with it.
+SECOND_ORDER = Op(
+    name="FusedBatchNormGradGrad",
+    registered_name="TfBnOps>FusedBatchNormGradGrad",
+    builtin=None,
+    counterpart="FusedBatchNormGradGrad",
+    inputs=(
+        Arg("x_backprop_grad", "x_backprop_grad"),
+        Arg("scale_backprop_grad", "scale_backprop_grad"),
+        Arg("offset_backprop_grad", "offset_backprop_grad"),
+        Arg("y_backprop", "y_backprop"),
+        Arg("x", "x"),
+        Arg("scale", "scale"),
+        Arg("reserve_space_1", "mean"),
+        Arg("reserve_space_2", "variance"),
+    ),
+    outputs=(
+        Arg("y_backprop_grad", "y_backprop_grad"),
+        Arg("x_grad", "x_grad"),
+        Arg("scale_grad", "scale_grad"),
+    ),
+    attrs={"epsilon": 1e-4, "data_format": "NHWC", "is_training": True},
+    epsilon_dtype="float64",
+    dtypes=("float64", "float32", "half", "bfloat16"),
+    # float32, or T.
+    statistics_dtypes=None,
+    # The attr's values; any rank from 2 on.
+    data_formats=tuple(DATA_FORMATS),
+)
+
+ALL_OPS: Mapping[str, Op] = {**OPS, SECOND_ORDER.name: SECOND_ORDER}

@@ -17,8 +17,10 @@ import functools
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from tf_bn_ops import _loader
-from tf_bn_ops._op_table import OPS
+from tf_bn_ops._op_table import ALL_OPS
 
 
 def _result_type(op: str, outputs: list[str]) -> Any:
@@ -27,7 +29,7 @@ def _result_type(op: str, outputs: list[str]) -> Any:
 
 
 def _outputs(op: str) -> list[str]:
-    return [output.name for output in OPS[op].outputs]
+    return [output.name for output in ALL_OPS[op].outputs]
 
 
 _FusedBatchNormGrad = _result_type("FusedBatchNormGrad", _outputs("FusedBatchNormGrad"))
@@ -36,6 +38,7 @@ _FusedBatchNormGradV3 = _result_type("FusedBatchNormGradV3", _outputs("FusedBatc
 _BatchNormTrainingBackprop = _result_type(
     "BatchNormTrainingBackprop", _outputs("BatchNormTrainingBackprop")
 )
+_FusedBatchNormGradGrad = _result_type("FusedBatchNormGradGrad", _outputs("FusedBatchNormGradGrad"))
 
 
 @functools.cache
@@ -185,6 +188,81 @@ def fused_batch_norm_grad_v3(
     )
 
 
+def fused_batch_norm_grad_grad(
+    x_backprop_grad: Any,
+    scale_backprop_grad: Any,
+    offset_backprop_grad: Any,
+    y_backprop: Any,
+    x: Any,
+    scale: Any,
+    reserve_space_1: Any,
+    reserve_space_2: Any,
+    epsilon: float = 1e-4,
+    data_format: str = "NHWC",
+    is_training: bool = True,
+    name: str | None = None,
+) -> Any:
+    """Gradient of the gradient: what TensorFlow registers for `FusedBatchNormGrad`, in one kernel.
+
+    The other ops of the package call it when they are differentiated. docs/math.md derives its
+    formulas. In training, mean and variance are functions of `x` and are computed from it; the
+    reserve spaces are read if frozen alone, and get no gradient.
+
+    Args:
+      x_backprop_grad: gradient with respect to the output `x_backprop` of the first-order op; of
+        rank 2 or more; float64, float32, half or bfloat16.
+      scale_backprop_grad: gradient with respect to `scale_backprop`; [C], float32 or the type of
+        `x_backprop_grad` (float64: that type), as all tensors of this shape.
+      offset_backprop_grad: gradient with respect to `offset_backprop`, [C].
+      y_backprop: as given to the first-order op, type and shape of `x_backprop_grad`.
+      x: the same.
+      scale: the same, [C].
+      reserve_space_1: mean, [C].
+      reserve_space_2: variance, [C].
+      epsilon: added to the variance; a number, used as float64.
+      data_format: "NHWC" or "NDHWC": channels are the last dimension, of any rank; "NCHW" or
+        "NCDHW": they are dimension 1.
+      is_training: True if mean and variance are functions of x, False if they are constants.
+      name: name of the operation.
+
+    Returns:
+      Named tuple (y_backprop_grad, x_grad, scale_grad): gradients with respect to y_backprop and x
+      (type and shape of x) and scale (type and shape of scale).
+
+    Raises:
+      tf.errors.InvalidArgumentError: shapes that do not fit together. (ValueError when they are
+        known while a graph is built.)
+      LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
+    """
+    first, *rest = _as_floats(_checked_epsilon(epsilon, "fused_batch_norm_grad_grad"))
+    return _FusedBatchNormGradGrad._make(
+        load().tf_bn_ops_fused_batch_norm_grad_grad(
+            x_backprop_grad,
+            scale_backprop_grad,
+            offset_backprop_grad,
+            y_backprop,
+            x,
+            scale,
+            reserve_space_1,
+            reserve_space_2,
+            first,
+            rest,
+            data_format,
+            is_training,
+            name,
+        )
+    )
+
+
+def _as_floats(value: float) -> list[float]:
+    """At least one, at most three float32 numbers whose sum is `value` (float64 has 53 bits, three
+    floats hold 72), as long as none of them is subnormal."""
+    parts = [float(np.float32(value))]
+    while (rest := value - sum(parts)) and len(parts) < 3:
+        parts.append(float(np.float32(rest)))
+    return parts
+
+
 def batch_norm_training_backprop(
     input: Any,
     gamma: Any,
@@ -232,20 +310,24 @@ def batch_norm_training_backprop(
         tensors[0] = tf.convert_to_tensor(input, name="input")
         dtype = tensors[0].dtype
         tensors[1:] = [tf.convert_to_tensor(tensor, dtype) for tensor in tensors[1:]]
-        run = _training_backprop_function(_checked_epsilon(epsilon), dtype)
+        run = _training_backprop_function(
+            _checked_epsilon(epsilon, "batch_norm_training_backprop"), dtype
+        )
         return _BatchNormTrainingBackprop._make(run(*tensors))
     return _BatchNormTrainingBackprop._make(
-        _training_backprop_node(*tensors, _checked_epsilon(epsilon), name)
+        _training_backprop_node(
+            *tensors, _checked_epsilon(epsilon, "batch_norm_training_backprop"), name
+        )
     )
 
 
-def _checked_epsilon(epsilon: Any) -> float:
+def _checked_epsilon(epsilon: Any, function: str) -> float:
     try:
         return float(epsilon)
     except (TypeError, ValueError):
         raise TypeError(
             f"epsilon must be a number, not {type(epsilon).__name__}: "
-            "batch_norm_training_backprop takes it as an attribute, not as a tensor"
+            f"{function} takes it as an attribute, not as a tensor"
         ) from None
 
 

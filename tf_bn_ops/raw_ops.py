@@ -12,6 +12,7 @@ from tf_bn_ops import _ops
 __all__ = [
     "BatchNormTrainingBackprop",
     "FusedBatchNormGrad",
+    "FusedBatchNormGradGrad",
     "FusedBatchNormGradV2",
     "FusedBatchNormGradV3",
 ]
@@ -35,4 +36,5 @@ def _keyword_only(function: Callable[..., Any]) -> Callable[..., Any]:
 FusedBatchNormGrad = _keyword_only(_ops.fused_batch_norm_grad)
 FusedBatchNormGradV2 = _keyword_only(_ops.fused_batch_norm_grad_v2)
 FusedBatchNormGradV3 = _keyword_only(_ops.fused_batch_norm_grad_v3)
+FusedBatchNormGradGrad = _keyword_only(_ops.fused_batch_norm_grad_grad)
 BatchNormTrainingBackprop = _keyword_only(_ops.batch_norm_training_backprop)

@@ -1,9 +1,11 @@
-// Gradients of the four ops for tensorflow::AddSymbolicGradients.
+// Gradients of the ops for tensorflow::AddSymbolicGradients.
 //
 // They follow TensorFlow's Python gradient of FusedBatchNormGrad: in training,
 // mean and variance count as functions of x and are computed from it anew, and
-// the inputs that hold them get no gradient; half and bfloat16 are computed in
-// float.
+// the inputs that hold them get no gradient. The op FusedBatchNormGradGrad
+// computes that. Where it has no kernel, on another device than the CPU, and
+// for its own gradient, the same is composed of TensorFlow's ops, half and
+// bfloat16 in float:
 //
 // Notation: dy, x, scale are inputs of the op; gx, gs, go the gradients with
 // respect to its outputs x_backprop, scale_backprop, offset_backprop; mean()
@@ -36,8 +38,12 @@
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/const_op.h"
 #include "tensorflow/cc/ops/math_ops.h"
+#include "tensorflow/core/framework/kernel_def.pb.h"
 #include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/util/device_name_utils.h"
+#include "tf_bn_ops/ops.h"
 
 namespace tf_bn_ops {
 namespace {
@@ -110,7 +116,7 @@ struct Gradients {
   Output dy, x, scale;
 };
 
-Gradients Differentiate(const Scope& scope, const Terms& op) {
+Gradients Compose(const Scope& scope, const Terms& op) {
   const tf::DataType type = op.x.type();
   const tf::DataType computed_in =
       type == tf::DT_DOUBLE ? tf::DT_DOUBLE : tf::DT_FLOAT;
@@ -172,6 +178,50 @@ Gradients Differentiate(const Scope& scope, const Terms& op) {
   return result;
 }
 
+// Numbers of type float with the sum `value`: three hold more bits than double.
+std::vector<float> AsFloats(double value) {
+  std::vector<float> parts = {static_cast<float>(value)};
+  double rest = value - parts[0];
+  while (rest != 0 && parts.size() < 3) {
+    parts.push_back(static_cast<float>(rest));
+    rest -= parts.back();
+  }
+  return parts;
+}
+
+constexpr char kSecondOrder[] = "TfBnOps>FusedBatchNormGradGrad";
+
+// Whether FusedBatchNormGradGrad has kernels where `op` was asked to run.
+// Nowhere in particular: it will be placed where there are.
+bool HasKernel(const tf::Operation& op) {
+  tf::DeviceNameUtils::ParsedName device;
+  if (!tf::DeviceNameUtils::ParseFullName(op.node()->requested_device(),
+                                          &device) ||
+      !device.has_type) {
+    return true;
+  }
+  const tf::KernelList registered = tf::GetRegisteredKernelsForOp(kSecondOrder);
+  for (const tf::KernelDef& kernel : registered.kernel()) {
+    if (kernel.device_type() == device.type) return true;
+  }
+  return false;
+}
+
+Gradients Differentiate(const Scope& scope, const tf::Operation& op,
+                        const Terms& terms) {
+  if (!HasKernel(op)) return Compose(scope, terms);
+  std::vector<float> epsilon = AsFloats(terms.epsilon);
+  using Op = ops::FusedBatchNormGradGrad;
+  const Op::Attrs attrs =
+      Op::Epsilon(epsilon[0])
+          .EpsilonRest({epsilon.begin() + 1, epsilon.end()})
+          .DataFormat(terms.channels_last ? "NHWC" : "NCHW")  // of any rank
+          .IsTraining(terms.is_training);
+  const Op result(scope, terms.gx, terms.gs, terms.go, terms.dy, terms.x,
+                  terms.scale, terms.mean, terms.variance, attrs);
+  return {result.y_backprop_grad, result.x_grad, result.scale_grad};
+}
+
 absl::Status FusedBatchNormGradGrad(const Scope& scope, const tf::Operation& op,
                                     const std::vector<Output>& grad_inputs,
                                     std::vector<Output>* grad_outputs) {
@@ -192,7 +242,7 @@ absl::Status FusedBatchNormGradGrad(const Scope& scope, const tf::Operation& op,
   terms.gx = grad_inputs[0];
   terms.gs = grad_inputs[1];
   terms.go = grad_inputs[2];
-  const Gradients gradients = Differentiate(scope, terms);
+  const Gradients gradients = Differentiate(scope, op, terms);
   *grad_outputs = {gradients.dy, gradients.x, gradients.scale};
   grad_outputs->resize(op.num_inputs(), tf::NoGradient());
   return scope.status();
@@ -213,17 +263,60 @@ absl::Status BatchNormTrainingBackpropGrad(
   terms.is_training = true;
   terms.x = op.input(0);
   terms.scale = op.input(1);
+  terms.mean = op.input(3);
+  terms.variance = op.input(4);
   terms.dy = op.input(5);
   terms.gx = grad_inputs[0];
   terms.gs = grad_inputs[1];
   terms.go = grad_inputs[2];
-  const Gradients gradients = Differentiate(scope, terms);
+  const Gradients gradients = Differentiate(scope, op, terms);
   const Output none = tf::NoGradient();
   *grad_outputs = {gradients.x, gradients.scale, none, none,
                    none,        gradients.dy};
   return scope.status();
 }
 
+// The third order, by differentiating what the second is composed of.
+absl::Status SecondOrderGrad(const Scope& scope, const tf::Operation& op,
+                             const std::vector<Output>& grad_inputs,
+                             std::vector<Output>* grad_outputs) {
+  const auto attrs = op.node()->attrs();
+  float epsilon;
+  std::vector<float> epsilon_rest;
+  std::string data_format;
+  Terms terms;
+  TF_RETURN_IF_ERROR(tf::GetNodeAttr(attrs, "epsilon", &epsilon));
+  TF_RETURN_IF_ERROR(tf::GetNodeAttr(attrs, "epsilon_rest", &epsilon_rest));
+  TF_RETURN_IF_ERROR(tf::GetNodeAttr(attrs, "data_format", &data_format));
+  TF_RETURN_IF_ERROR(tf::GetNodeAttr(attrs, "is_training", &terms.is_training));
+  terms.epsilon = epsilon;
+  for (float part : epsilon_rest) terms.epsilon += part;
+  terms.channels_last = data_format.back() == 'C';
+  std::vector<Output> inputs;
+  // Copies: the gradient with respect to the composed part alone is wanted, not
+  // to what else becomes of the inputs.
+  for (int i = 0; i < op.num_inputs(); ++i) {
+    inputs.push_back(tf::ops::Identity(scope, op.input(i)));
+  }
+  terms.gx = inputs[0];
+  terms.gs = inputs[1];
+  terms.go = inputs[2];
+  terms.dy = inputs[3];
+  terms.x = inputs[4];
+  terms.scale = inputs[5];
+  terms.mean = inputs[6];
+  terms.variance = inputs[7];
+  const Gradients composed = Compose(scope, terms);
+  TF_RETURN_IF_ERROR(scope.status());
+  const std::vector<Output> differentiable(inputs.begin(), inputs.begin() + 6);
+  TF_RETURN_IF_ERROR(
+      tf::AddSymbolicGradients(scope, {composed.dy, composed.x, composed.scale},
+                               differentiable, grad_inputs, grad_outputs));
+  grad_outputs->resize(op.num_inputs(), tf::NoGradient());
+  return scope.status();
+}
+
+REGISTER_GRADIENT_OP(kSecondOrder, SecondOrderGrad);
 REGISTER_GRADIENT_OP("TfBnOps>FusedBatchNormGrad", FusedBatchNormGradGrad);
 REGISTER_GRADIENT_OP("TfBnOps>FusedBatchNormGradV2", FusedBatchNormGradGrad);
 REGISTER_GRADIENT_OP("TfBnOps>FusedBatchNormGradV3", FusedBatchNormGradGrad);

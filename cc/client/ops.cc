@@ -152,5 +152,22 @@ BatchNormTrainingBackprop::BatchNormTrainingBackprop(
                  {&Op::input_delta, &Op::gamma_delta, &Op::beta_delta}, this);
 }
 
+FusedBatchNormGradGrad::FusedBatchNormGradGrad(
+    const tf::Scope& scope, tf::Input x_backprop_grad,
+    tf::Input scale_backprop_grad, tf::Input offset_backprop_grad,
+    tf::Input y_backprop, tf::Input x, tf::Input scale,
+    tf::Input reserve_space_1, tf::Input reserve_space_2, const Attrs& attrs) {
+  using Op = FusedBatchNormGradGrad;
+  SetMembers<Op>(
+      AddNode(scope, "FusedBatchNormGradGrad",
+              {x_backprop_grad, scale_backprop_grad, offset_backprop_grad,
+               y_backprop, x, scale, reserve_space_1, reserve_space_2},
+              [&attrs](tf::NodeBuilder& builder) {
+                SetAttrs(attrs)(builder);
+                builder.Attr("epsilon_rest", attrs.epsilon_rest_);
+              }),
+      {&Op::y_backprop_grad, &Op::x_grad, &Op::scale_grad}, this);
+}
+
 }  // namespace ops
 }  // namespace tf_bn_ops

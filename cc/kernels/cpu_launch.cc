@@ -35,15 +35,14 @@ class EigenThreads final : public Threads {
   const Eigen::ThreadPoolDevice& device_;
 };
 
-}  // namespace
-
-void CpuBackend::Launch(tf::OpKernelContext* context,
-                        const BatchNormGradArgs& args) {
+// A gradient of either order, in `bytes` bytes of scratch memory.
+template <typename Args>
+void Run(tf::OpKernelContext* context, const Args& args, size_t bytes,
+         void (*compute)(const Args&, const Implementation&, Threads&, void*)) {
   std::string error;
   const Implementation* const implementation = SelectedImplementation(&error);
   OP_REQUIRES(context, implementation != nullptr,
               absl::FailedPreconditionError(error));
-  const size_t bytes = CpuBatchNormGradWorkspace(args.view);
   double small[kSmallWorkspaceBytes / sizeof(double)];
   void* workspace = small;
   tf::Tensor allocated;
@@ -55,7 +54,20 @@ void CpuBackend::Launch(tf::OpKernelContext* context,
     workspace = allocated.data();
   }
   EigenThreads threads(context->eigen_cpu_device());
-  CpuBatchNormGrad(args, *implementation, threads, workspace);
+  compute(args, *implementation, threads, workspace);
+}
+
+}  // namespace
+
+void CpuBackend::Launch(tf::OpKernelContext* context,
+                        const BatchNormGradArgs& args) {
+  Run(context, args, CpuBatchNormGradWorkspace(args.view), CpuBatchNormGrad);
+}
+
+void CpuBackend::Launch(tf::OpKernelContext* context,
+                        const BatchNormGradGradArgs& args) {
+  Run(context, args, CpuBatchNormGradGradWorkspace(args.view),
+      CpuBatchNormGradGrad);
 }
 
 }  // namespace tf_bn_ops

@@ -5,6 +5,7 @@
 #define TF_BN_OPS_CC_KERNELS_CPU_LAUNCH_H_
 
 #include "cc/core/batch_norm_grad.h"
+#include "cc/core/batch_norm_grad_grad.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_bn_ops {
@@ -18,6 +19,8 @@ struct CpuBackend {
   // the workspace, an unusable TF_BN_OPS_CPU_ISA) sets the context's status.
   static void Launch(tensorflow::OpKernelContext* context,
                      const BatchNormGradArgs& args);
+  static void Launch(tensorflow::OpKernelContext* context,
+                     const BatchNormGradGradArgs& args);
 };
 
 }  // namespace tf_bn_ops

@@ -8,12 +8,15 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "cc/kernels/fused_batch_norm_grad_checks.h"
+#include "cc/kernels/second_order_attrs.h"
 #include "cc/kernels/training_backprop_checks.h"
 #include "cc/kernels/view_of.h"
+#include "cc/ops/second_order_shapes.h"
 #include "cc/ops/training_backprop_shapes.h"
 #include "cc/xla/batch_norm_grad.h"
 #include "cc/xla/cpu_call.h"
 #include "cc/xla/hlo.h"
+#include "cc/xla/second_order_hlo.h"
 #include "tensorflow/compiler/tf2xla/shape_util.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
@@ -169,6 +172,59 @@ class BatchNormTrainingBackpropXlaOp : public tf::XlaOpKernel {
 
 TFBN_REGISTER_XLA_OP("TfBnOps>BatchNormTrainingBackprop",
                      BatchNormTrainingBackpropXlaOp);
+
+// Of XLA's own operations on every device: what surrounds a second derivative
+// is mostly of the kind that XLA fuses.
+class FusedBatchNormGradGradXlaOp : public tf::XlaOpKernel {
+ public:
+  explicit FusedBatchNormGradGradXlaOp(tf::OpKernelConstruction* context)
+      : XlaOpKernel(context) {
+    OP_REQUIRES_OK(context, attrs_.Read(context));
+  }
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    tf::PartialTensorShape shapes[kSecondOrderInputs];
+    tf::TensorShape shape;
+    for (int i = 0; i < kSecondOrderInputs; ++i) {
+      OP_REQUIRES_OK(context, StaticShape(context, i, &shape));
+      shapes[i] = tf::PartialTensorShape(shape.dim_sizes());
+    }
+    tf::PartialTensorShape unused_data, unused_channels;
+    OP_REQUIRES_OK(context,
+                   CheckSecondOrderShapes(shapes, attrs_.channels_last,
+                                          &unused_data, &unused_channels));
+    OP_REQUIRES_OK(context, StaticShape(context, 4, &shape));
+    XlaSecondOrderArgs args;
+    args.channel_dim = attrs_.ChannelDim(shape.dims());
+    args.view = ViewOf(shape, args.channel_dim);
+    args.is_training = attrs_.is_training;
+    args.epsilon = attrs_.epsilon;
+    args.x_backprop_grad = context->Input(0);
+    args.scale_backprop_grad = context->Input(1);
+    args.offset_backprop_grad = context->Input(2);
+    args.y_backprop = context->Input(3);
+    args.x = context->Input(4);
+    args.scale = context->Input(5);
+    args.mean = context->Input(6);
+    args.variance = context->Input(7);
+    const absl::StatusOr<xla::Shape> data_shape = context->InputXlaShape(4);
+    OP_REQUIRES_OK(context, data_shape.status());
+    args.shape = *data_shape;
+    const absl::StatusOr<xla::Shape> stat_shape = context->InputXlaShape(5);
+    OP_REQUIRES_OK(context, stat_shape.status());
+    args.stat_shape = *stat_shape;
+    const XlaSecondOrder grad = BuildSecondOrderHlo(args);
+    context->SetOutput(0, grad.y_backprop_grad);
+    context->SetOutput(1, grad.x_grad);
+    context->SetOutput(2, grad.scale_grad);
+  }
+
+ private:
+  SecondOrderAttrs attrs_;
+};
+
+TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNormGradGrad",
+                     FusedBatchNormGradGradXlaOp);
 
 }  // namespace
 }  // namespace tf_bn_ops

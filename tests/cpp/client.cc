@@ -2,6 +2,7 @@
 //   client load PATH          LoadOpLibrary(PATH), and the ops before it
 //   client ops CASE...        BatchNormTrainingBackprop
 //   client gradients CASE...  d outputs . gradN.pb / d inputs -> outputN.pb
+//   client third_order CASE... the same once more, of their sum
 //   client block
 
 #include <cmath>
@@ -108,7 +109,7 @@ void Ops(const Case& c) {
   }
 }
 
-void Gradients(const Case& c) {
+void Gradients(const Case& c, bool third_order) {
   const Scope scope = Scope::NewRootScope();
   const Built built = Build(scope, c);
   std::vector<Output> outputs, grad_inputs;
@@ -129,6 +130,14 @@ void Gradients(const Case& c) {
     const bool has = gradients[i].node() != nullptr;
     EXPECT(has == (differentiable.count(i) > 0));
     if (has) kept.push_back(gradients[i]);
+  }
+  if (third_order) {
+    // The gradient of the sum of all second-order gradients.
+    std::vector<Output> inputs;
+    for (int i : differentiable) inputs.push_back(built.inputs[i]);
+    gradients.clear();
+    Check(tf::AddSymbolicGradients(scope, kept, inputs, &gradients));
+    kept = gradients;
   }
   const auto results = RunGraph(scope, kept);
   size_t k = 0;
@@ -202,7 +211,8 @@ int main(int argc, char** argv) {
   if (command == "block") Block();
   for (int i = 2; i < argc; ++i) {
     if (command == "ops") Ops(Case(argv[i]));
-    if (command == "gradients") Gradients(Case(argv[i]));
+    if (command == "gradients") Gradients(Case(argv[i]), false);
+    if (command == "third_order") Gradients(Case(argv[i]), true);
   }
   return 0;
 }

@@ -297,6 +297,39 @@ def test_symbolic_gradients_are_those_of_python(case, gradient_results):
         assert largest > 0 or not np.any(c)
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("FusedBatchNormGradV3", data_format="NHWC"),
+        Case("FusedBatchNormGradV3", data_format="NCHW", is_training=False),
+        Case(NGRAPH, "float64"),
+    ],
+    ids=str,
+)
+def test_symbolic_gradients_of_the_third_order_are_those_of_python(case, run_program, tmp_path):
+    """Both compose TensorFlow ops of the same formulas: they differ by roundings, and where terms
+    cancel (with respect to scale), by roundings of the terms."""
+    folder = case.write(tmp_path / "case", with_gradients=True)
+    result = run_program("client", "third_order", folder)
+    assert result.returncode == 0, result.stderr
+    inputs = [tf.constant(value) for value in case.inputs]
+    roles = [arg.role for arg in OPS[case.op].inputs]
+    wanted = [i for i, role in enumerate(roles) if role in ("y_backprop", "x", "scale")]
+    with tf.GradientTape() as outer:
+        outer.watch(inputs)
+        with tf.GradientTape() as inner:
+            inner.watch(inputs)
+            outputs = case.call(tf_bn_ops.raw_ops, inputs)[:3]
+        second = inner.gradient(outputs, [inputs[i] for i in wanted], output_gradients=case.grads())
+    third = outer.gradient(second, [inputs[i] for i in wanted])
+    largest = max(np.abs(want).max() for want in third)
+    assert largest > 0
+    for i, want in zip(wanted, third, strict=True):
+        got = read_tensor(folder / f"output{i}.pb")
+        tolerance = 64 * np.finfo(got.dtype).eps * largest
+        np.testing.assert_allclose(got, want, rtol=0, atol=tolerance)
+
+
 # ---- Loading -------------------------------------------------------------------------------------
 
 

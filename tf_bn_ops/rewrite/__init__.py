@@ -5,7 +5,8 @@
 
 The OpDefs are equal, so a node changes its op and nothing else: names, inputs, attrs, control
 edges, devices, and with them checkpoints and signatures stay as they were.
-BatchNormTrainingBackprop has no counterpart in TensorFlow and is left alone.
+BatchNormTrainingBackprop and FusedBatchNormGradGrad have no counterpart in TensorFlow and are left
+alone: a graph that was made by differentiating this library's ops keeps needing the library.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def to_shim(graph: Any, output: str | os.PathLike[str] | None = None) -> Any:
 def to_builtin(graph: Any, output: str | os.PathLike[str] | None = None) -> Any:
     """Renames this library's twins of TensorFlow's ops to TensorFlow's: the inverse of `to_shim`.
 
-    The result needs no tf_bn_ops to load. Arguments, result and errors are those of `to_shim`.
+    The result needs no tf_bn_ops to load, unless it holds ops that TensorFlow lacks (gradients of
+    gradients, or BatchNormTrainingBackprop). Arguments, result and errors are those of `to_shim`.
     """
     return _rewrite(graph, output, _TO_BUILTIN)
 

@@ -8,8 +8,9 @@
 //       bn::FusedBatchNormGradV3::Epsilon(1e-3f).DataFormat("NCHW"));
 //   ... grad.x_backprop, grad.scale_backprop, grad.offset_backprop ...
 //
-// Each of the four ops has a gradient for tensorflow::AddSymbolicGradients;
-// linking the client library registers them.
+// Each op has a gradient for tensorflow::AddSymbolicGradients; linking the
+// client library registers them. That of the four first-order ops is the fifth,
+// FusedBatchNormGradGrad.
 //
 // Formulas, with M the elements of a channel, rstd = 1/sqrt(variance + epsilon)
 // and sums over all dimensions but the channel's:
@@ -25,6 +26,8 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "tensorflow/cc/framework/ops.h"
@@ -196,6 +199,43 @@ class TF_BN_OPS_EXPORT BatchNormTrainingBackprop {
   tensorflow::Output input_delta;  // as input
   tensorflow::Output gamma_delta;  // (C)
   tensorflow::Output beta_delta;   // (C)
+};
+
+// The gradient of the other ops, in one kernel; the op's documentation has the
+// formulas.
+//
+// x_backprop_grad, y_backprop, x: of one shape, of any rank from 2 on; half,
+// bfloat16, float or double. The others: (C), float or of the type of x.
+class TF_BN_OPS_EXPORT FusedBatchNormGradGrad {
+ public:
+  struct Attrs : internal::FusedBatchNormGradAttrs<Attrs> {
+    // Added to epsilon, in double: what float cannot hold of it.
+    [[nodiscard]] Attrs EpsilonRest(std::vector<float> x) const {
+      Attrs result = *this;
+      result.epsilon_rest_ = std::move(x);
+      return result;
+    }
+
+    std::vector<float> epsilon_rest_;
+  };
+
+  FusedBatchNormGradGrad(const tensorflow::Scope& scope,
+                         tensorflow::Input x_backprop_grad,
+                         tensorflow::Input scale_backprop_grad,
+                         tensorflow::Input offset_backprop_grad,
+                         tensorflow::Input y_backprop, tensorflow::Input x,
+                         tensorflow::Input scale,
+                         tensorflow::Input reserve_space_1,
+                         tensorflow::Input reserve_space_2, const Attrs& attrs);
+
+  static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
+  static Attrs DataFormat(std::string_view x) { return Attrs().DataFormat(x); }
+  static Attrs IsTraining(bool x) { return Attrs().IsTraining(x); }
+
+  tensorflow::Operation operation;
+  tensorflow::Output y_backprop_grad;  // as x
+  tensorflow::Output x_grad;           // as x
+  tensorflow::Output scale_grad;       // as scale
 };
 
 }  // namespace ops
