@@ -370,10 +370,13 @@ gpu-core: $(B)/lib/libtf_bn_ops_core.so  ## Build build/core/lib/libtf_bn_ops_co
 
 # Python with NumPy; not the .venv, which has TensorFlow for the CPU.
 GPU_PYTHON = $(if $(filter $(VENV)/bin/python,$(PYTHON)),python3,$(PYTHON))
-gpu-test: gpu-core  ## Test the kernels on a GPU; needs Python with NumPy, no TensorFlow
+gpu-test: gpu-core  ## Test the kernels on a GPU; needs Python with NumPy; the ops too if TensorFlow sees the GPU
 gpu-bench: gpu-core  ## Measure them, beside PyTorch's where there is one
 gpu-test gpu-bench: gpu-%:
 	$(Q)'$(GPU_PYTHON)' tools/gpu/$*.py --library=$(B)/lib/libtf_bn_ops_core.so $(ARGS)
+	$(if $(filter test,$*),$(Q)if '$(GPU_PYTHON)' tools/gpu/tensorflow_test.py --probe; then \
+	  $(MAKE) --no-print-directory PYTHON='$(GPU_PYTHON)' gpu && \
+	  '$(GPU_PYTHON)' tools/gpu/tensorflow_test.py; fi)
 
 conformance: all  ## Diff the ops against tf.raw_ops and a float64 oracle; ARGS="--cases=2000 --seed=3"
 	$(Q)'$(PYTHON)' -m tf_bn_ops conformance $(ARGS)

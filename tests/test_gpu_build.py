@@ -1,7 +1,7 @@
 """The GPU build, checked without a GPU: compiles, links, loads beside TensorFlow for the CPU.
 
-Skipped where there is no nvcc. One architecture is compiled here, and the spill report read; make
-gpu compiles all of them.
+Skipped where there is no nvcc. Every architecture of the default build is compiled, and the spill
+report read.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import sys
 import pytest
 from build_helpers import copy_tree, make, run
 
+from tf_bn_ops import _loader
+
 NVCC = os.environ.get("NVCC", "nvcc")
 pytestmark = pytest.mark.skipif(
     not all(map(shutil.which, ("make", "g++", "nm", NVCC))), reason="needs make, g++, nm and nvcc"
 )
-ARCH = "80"
 # Bytes of registers that a kernel may lay aside in local memory: none of its loops may.
 ALLOWED_SPILLS = 0
 # Element types by kernel: 4 types; the statistics' type is looked at when the kernel runs.
@@ -50,29 +51,67 @@ print(tf_bn_ops.fused_batch_norm_grad(x, x, one, 0 * one, one)[0].shape)
 
 @pytest.fixture(scope="module")
 def tree(repo_root: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A copy of the checkout, built with GPU kernels for one architecture."""
+    """A copy of the checkout, built with GPU kernels for the default architectures."""
     copy = copy_tree(repo_root, tmp_path_factory.mktemp("gpu") / "tree")
-    result = make(copy, "gpu", f"CUDA_ARCHS={ARCH}", *NVCC_VARIABLES)
+    result = make(copy, "gpu", *NVCC_VARIABLES)
     assert result.returncode == 0, result.stdout + result.stderr
     (copy / "ptxas.txt").write_text(result.stdout + result.stderr)
     return copy
 
 
-def test_kernels_do_not_spill(tree):
+@pytest.fixture(scope="module")
+def archs(tree: pathlib.Path) -> list[str]:
+    """Those from sm_70 to sm_90 that this nvcc knows."""
+    listed = run([NVCC, "--list-gpu-arch"], tree).stdout.split()
+    numbers = [int(name.removeprefix("compute_")) for name in listed]
+    return [str(number) for number in sorted(numbers) if 70 <= number <= 90]
+
+
+def test_kernels_do_not_spill_on_any_architecture(tree, archs):
     report = (tree / "ptxas.txt").read_text()
     kernels = re.findall(
-        r"Function properties for (\S+)\n\s+(\d+) bytes stack frame, (\d+) bytes spill stores, "
-        r"(\d+) bytes spill loads",
+        r"Compiling entry function '(\S+)' for 'sm_(\d+)'\n.*\n"
+        r"\s+(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads",
         report,
     )
-    for kind, count in (
-        ("ReduceKernel", REDUCE_KERNELS),
-        ("ApplyKernel", APPLY_KERNELS),
-        ("FinishKernel", FINISH_KERNELS),
-    ):
-        assert sum(kind in name for name, *_ in kernels) == count
-    for name, _, stores, loads in kernels:
-        assert int(stores) + int(loads) <= ALLOWED_SPILLS, name
+    for arch in archs:
+        names = [name for name, compiled_for, *_ in kernels if compiled_for == arch]
+        for kind, count in (
+            ("ReduceKernel", REDUCE_KERNELS),
+            ("ApplyKernel", APPLY_KERNELS),
+            ("FinishKernel", FINISH_KERNELS),
+        ):
+            assert sum(kind in name for name in names) == count, arch
+    for name, arch, _, stores, loads in kernels:
+        assert int(stores) + int(loads) <= ALLOWED_SPILLS, f"{name}, sm_{arch}"
+
+
+@pytest.mark.parametrize(
+    ("release", "known", "compiled"),
+    [
+        ("11.8", [35, 50, 61, 70, 72, 75, 80, 86, 87, 89, 90], [70, 72, 75, 80, 86, 87, 89, 90]),
+        ("13.0", [75, 80, 86, 87, 88, 89, 90, 100, 120], [75, 80, 86, 87, 88, 89, 90]),
+    ],
+)
+def test_default_architectures(repo_root, tmp_path, release, known, compiled):
+    """From sm_70, or the oldest that the nvcc knows, to sm_90, and PTX of the last."""
+    nvcc = tmp_path / "nvcc"
+    listed = " ".join(f"compute_{number}" for number in known)
+    nvcc.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in *--version*) echo "Cuda compilation tools, release {release}, V1";;\n'
+        f'  *--list-gpu-arch*) printf "%s\\n" {listed};; esac\n'
+    )
+    nvcc.chmod(0o755)
+    folder = tmp_path / "build"
+    result = make(repo_root, "-n", "gpu-core", f"NVCC={nvcc}", f"BUILD_DIR={folder}", python="")
+    assert result.returncode == 0, result.stderr
+    (command,) = (line for line in result.stdout.splitlines() if f"'{nvcc}' -ccbin" in line)
+    flags = re.findall(r"-gencode arch=compute_(\d+),code=(\w+)", command)
+    assert flags == [
+        *((str(number), f"sm_{number}") for number in compiled),
+        ("90", "compute_90"),
+    ]
 
 
 def test_the_library_needs_no_cuda_to_load(tree):
@@ -108,7 +147,8 @@ room = ctypes.c_size_t(256)
 print(lib.tfbn_cuda_workspace(*wide, 0, ctypes.byref(size), error, room), size.value)
 print(lib.tfbn_cuda_workspace(*wide, 7, ctypes.byref(size), error, room))
 print(error.value.decode())
-print(lib.tfbn_cuda_batch_norm_grad(None, None, ctypes.c_int64(), None, error, room))
+groups = ctypes.c_int64(-1)
+print(lib.tfbn_cuda_batch_norm_grad(None, None, ctypes.c_int64(), None, groups, error, room))
 print(error.value.decode())
 sys.path[:0] = ["tools/gpu"]
 import driver
@@ -118,7 +158,7 @@ args = driver.Args(8, 3, 49, 0, 0, 1, 1, 0.0, *address)
 workspace = ctypes.create_string_buffer(size.value + 8)
 call = lambda n: lib.tfbn_cuda_batch_norm_grad(
     ctypes.byref(args), ctypes.c_void_p(ctypes.addressof(workspace) // 8 * 8 + 8),
-    ctypes.c_int64(n), None, error, ctypes.c_size_t(256))
+    ctypes.c_int64(n), None, groups, error, ctypes.c_size_t(256))
 print(call(size.value - 1), error.value.decode().replace(str(size.value), "N"))
 args.x += 2
 print(call(size.value), error.value.decode())
@@ -144,11 +184,11 @@ except OSError:
     assert lines[7] in ("GPU", "1 CUDA refused to launch")
 
 
-def test_build_info_names_cuda(tree):
+def test_build_info_names_cuda(tree, archs):
     info = json.loads((tree / "tf_bn_ops" / "lib" / "build_info.json").read_text())
     assert re.fullmatch(r"\d+\.\d+", info["cuda"]["version"])
-    assert info["cuda"]["archs"] == [ARCH]
-    assert info["cuda"]["ptx"] == ARCH
+    assert info["cuda"]["archs"] == archs
+    assert info["cuda"]["ptx"] == archs[-1]
 
 
 def test_the_choice_stays_until_it_is_taken_back(tree):
@@ -182,6 +222,12 @@ def test_scripts_for_a_gpu_machine_skip_without_one(repo_root):
         result = run([sys.executable, f"tools/gpu/{name}.py", "--library=none"], repo_root)
         assert result.returncode == 0, result.stderr
         assert re.match(rf"gpu-{name}: skipped, .*; nothing was \w+\.\n", result.stdout)
+    script = [sys.executable, "tools/gpu/tensorflow_test.py"]
+    for flags, status in (((), 0), (("--probe",), 3)):
+        result = run([*script, *flags], repo_root, TF_CPP_MIN_LOG_LEVEL="3")
+        assert result.returncode == status, result.stderr
+        assert "TensorFlow's ops skipped, TensorFlow" in result.stdout
+        assert result.stdout.endswith(" sees no GPU; nothing of them was tested.\n")
 
 
 def test_scripts_for_a_gpu_machine_run_on_the_emulator(repo_root):
@@ -189,3 +235,8 @@ def test_scripts_for_a_gpu_machine_run_on_the_emulator(repo_root):
         result = run([sys.executable, f"tools/gpu/{name}.py", "--emulated", "--quick"], repo_root)
         assert result.returncode == 0, result.stdout + result.stderr
         assert "FAILED" not in result.stdout
+    if _loader.build_info()["xla"]:
+        script = [sys.executable, "tools/gpu/tensorflow_test.py", "--emulated", "--cases=40"]
+        result = run(script, repo_root, TF_CPP_MIN_LOG_LEVEL="3")
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert re.search("40 cases: 0 failed; the worst error is 0", result.stdout)

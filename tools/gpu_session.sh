@@ -1,8 +1,9 @@
 #!/bin/sh
 # Builds, tests and measures the GPU kernels in one call, for a machine that is rented by the minute:
 #   tools/gpu_session.sh [FOLDER]      logs and results go to FOLDER (default: build/gpu-session)
-# Needs g++, nvcc and a python3 with NumPy (PYTHON names another); PyTorch, if it is there, is
-# measured beside. Exit status 0: everything that could run passed.
+# Needs g++, nvcc and a python3 with NumPy (PYTHON names another). PyTorch, if it is there, is
+# measured beside; a TensorFlow that sees the GPU runs the ops. Exit status 0: everything that could
+# run passed.
 set -u
 cd "$(dirname "$0")/.."
 out=${1:-build/gpu-session}
@@ -23,5 +24,9 @@ step build make gpu-core ${arch:+CUDA_ARCHS="$arch"}
 library=build/core/lib/libtf_bn_ops_core.so
 step test "$python" tools/gpu/test.py --library=$library --no-sanitizer
 step bench "$python" tools/gpu/bench.py --library=$library --json="$out/bench.json"
+if "$python" tools/gpu/tensorflow_test.py --probe; then
+  step tensorflow-build make gpu PYTHON="$python" ${arch:+CUDA_ARCHS="$arch"}
+  step tensorflow "$python" tools/gpu/tensorflow_test.py
+fi
 step sanitizer "$python" tools/gpu/test.py --library=$library --quick
 exit $status

@@ -21,14 +21,21 @@ TFBN_EXPORT int tfbn_cuda_workspace(int64_t outer, int64_t channels,
                                     int64_t* bytes, char* error,
                                     size_t error_size);
 
+/* For group_bytes: what the device's cache and memory suggest. */
+#define TFBN_CUDA_GROUPS_BY_DEVICE (-1)
+
 /* Enqueues one batch-norm gradient on `stream` (a cudaStream_t or CUstream;
  * NULL: the default stream) of the current device and returns without waiting.
  * The arrays of `args` and `workspace`, of `workspace_bytes` bytes, lie in
- * device memory: arrays aligned to their element type, workspace to 8 bytes. */
+ * device memory: arrays aligned to their element type, workspace to 8 bytes.
+ * `group_bytes`: channels-first, in training, the second pass follows the first
+ * after that many bytes of inputs, so that it reads the L2 cache; 0: after all.
+ * It changes no bit. */
 TFBN_EXPORT int tfbn_cuda_batch_norm_grad(const tfbn_batch_norm_grad_args* args,
                                           void* workspace,
                                           int64_t workspace_bytes, void* stream,
-                                          char* error, size_t error_size);
+                                          int64_t group_bytes, char* error,
+                                          size_t error_size);
 
 #ifdef __cplusplus
 }

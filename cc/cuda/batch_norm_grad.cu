@@ -78,6 +78,23 @@ class StreamLauncher {
   const cudaStream_t stream_;
 };
 
+// Attributes of a device are looked up in the runtime's own tables. Where one
+// is missing there are no groups.
+DeviceTraits TraitsOfCurrentDevice() {
+  int device = 0, l2_bytes = 0, kilohertz = 0, bus_bits = 0;
+  const bool known =
+      cudaGetDevice(&device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device) ==
+          cudaSuccess &&
+      cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, device) ==
+          cudaSuccess &&
+      cudaDeviceGetAttribute(&bus_bits, cudaDevAttrGlobalMemoryBusWidth,
+                             device) == cudaSuccess;
+  if (!known || kilohertz <= 0 || bus_bits <= 0) return DeviceTraits();
+  // Two transfers a cycle on every line.
+  return TraitsOf(l2_bytes, 2 * 1e3 * kilohertz * (bus_bits / 8));
+}
+
 }  // namespace
 }  // namespace cuda
 
@@ -86,9 +103,15 @@ size_t CudaBatchNormGradWorkspace(const View& view, DType dtype) {
 }
 
 int CudaBatchNormGrad(const BatchNormGradArgs& args, void* workspace,
-                      void* stream) {
+                      void* stream, int64_t group_bytes) {
+  cuda::DeviceTraits traits;
+  if (group_bytes == kCudaGroupsByDevice) {
+    traits = cuda::TraitsOfCurrentDevice();
+  } else {
+    traits.group_bytes = group_bytes;
+  }
   cuda::StreamLauncher launcher(static_cast<cudaStream_t>(stream));
-  return cuda::Run(args, workspace, launcher);
+  return cuda::Run(args, workspace, traits, launcher);
 }
 
 const char* CudaErrorMessage(int error) {

@@ -15,7 +15,8 @@
 // Thread t of a block is lane t % lanes of channel k = t / lanes % channels
 // and item lane z = t / (lanes * channels). Items (rows; in runs, one stride of
 // one outer index) are cut into `blocks` ranges, and the z lanes of a block
-// take the items of its range in turn.
+// take the items of its range in turn. A launch covers all tiles, or a part of
+// them (schedule.h), which changes no sum.
 
 #ifndef TF_BN_OPS_CC_CUDA_GEOMETRY_H_
 #define TF_BN_OPS_CC_CUDA_GEOMETRY_H_
@@ -43,6 +44,12 @@ constexpr int64_t kLongRun = 1024;
 // largest devices (132 of them on an H200 hold 264 blocks at a time), and few
 // enough that adding up their partial sums costs little.
 constexpr int64_t kTargetBlocks = 1024;
+// Runs of a tensor of kLargeBytes and more are cut finer, so that few channels
+// can be a launch (schedule.h) and still have many blocks: one channel in a
+// tile where its runs are wide enough for it, and ranges of about kRangeBytes.
+// Beginning and end of a block cost about a tenth of that many bytes.
+constexpr int64_t kLargeBytes = int64_t{32} << 20;
+constexpr int64_t kRangeBytes = int64_t{128} << 10;
 
 struct Geometry {
   View view;
@@ -59,10 +66,17 @@ struct Geometry {
   int64_t tiles = 0;   // Ranges of columns (rows) or channels (runs).
   int64_t items = 0;   // Rows, or outer indices * steps.
   int64_t blocks = 1;  // Ranges of items.
+  // The tiles of a launch.
+  int64_t first_tile = 0;
+  int64_t launch_tiles = 0;
 
   // Partial sums of a block range: one per column, or one per channel.
   TFBN_HD int64_t Columns() const { return view.channels * fold; }
-  TFBN_HD int64_t Grid() const { return tiles * blocks; }
+  TFBN_HD int64_t Grid() const { return launch_tiles * blocks; }
+  TFBN_HD int64_t TileOf(int64_t block) const {
+    return first_tile + block % launch_tiles;
+  }
+  TFBN_HD int64_t RangeOf(int64_t block) const { return block / launch_tiles; }
 };
 
 static inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -75,6 +89,8 @@ static inline Geometry MakeGeometry(const View& view, int vector, int shift) {
   g.elements = NumElements(view);
   g.shift = shift;
   g.rows = view.inner == 1;
+  const int64_t bytes = g.elements * (kVectorBytes / vector);
+  const bool large = bytes >= kLargeBytes;
   if (g.rows) {
     while (g.fold * view.channels % vector != 0) g.fold *= 2;
     const int64_t row = g.fold * view.channels;
@@ -98,7 +114,8 @@ static inline Geometry MakeGeometry(const View& view, int vector, int shift) {
     }
     // As many channels as fit, in tiles of equal width; half as many where that
     // leaves fewer threads without work.
-    const int64_t most = kThreads / g.lanes;
+    const int64_t most =
+        large && vectors > kRowLanes / 2 ? 1 : kThreads / g.lanes;
     const int64_t tiles = CeilDiv(view.channels, most);
     const int64_t wide = CeilDiv(view.channels, tiles);
     const int64_t narrow = CeilDiv(view.channels, 2 * tiles);
@@ -108,9 +125,13 @@ static inline Geometry MakeGeometry(const View& view, int vector, int shift) {
     g.items = view.outer * g.steps;
   }
   g.item_lanes = kThreads / (g.lanes * g.channels);
+  int64_t ranges = CeilDiv(kTargetBlocks, g.tiles);
+  if (!g.rows && large) {
+    ranges = std::max(ranges, CeilDiv(bytes / g.tiles, kRangeBytes));
+  }
   g.blocks = std::max<int64_t>(
-      1, std::min(CeilDiv(kTargetBlocks, g.tiles),
-                  CeilDiv(g.items, int64_t{kMinItems} * g.item_lanes)));
+      1, std::min(ranges, CeilDiv(g.items, int64_t{kMinItems} * g.item_lanes)));
+  g.launch_tiles = g.tiles;
   return g;
 }
 

@@ -43,6 +43,9 @@ struct Params {
   // [sum of dy, of dy * (x - mean)][geometry.blocks][geometry.Columns()]
   double* partials = nullptr;
   void* coefficients = nullptr;  // [kNumCoefficients][channels]
+  // The channels of a launch of Finish.
+  int64_t first_channel = 0;
+  int64_t end_channel = 0;
 };
 
 // As Rstd of the contract.
@@ -69,11 +72,11 @@ class Walk {
 
   TFBN_HD Walk(const Geometry& g, int64_t block, int thread)
       : g_(g),
-        tile_(block % g.tiles),
+        tile_(g.TileOf(block)),
         lane_(thread % g.lanes),
         k_(thread / g.lanes % g.channels),
         z_(thread / (g.lanes * g.channels)) {
-    const int64_t range = block / g.tiles;
+    const int64_t range = g.RangeOf(block);
     item_ = g.items * range / g.blocks + z_;
     end_ = g.items * (range + 1) / g.blocks;
     if (kRows) {
@@ -204,7 +207,7 @@ TFBN_HD void Reduce(const Params& params, Block& block,
   if (kWrite) {
     // One square root per channel of the tile, not one per thread and column.
     block.ForEach([&](int t) {
-      const int64_t tile = block.Index() % g.tiles;
+      const int64_t tile = g.TileOf(block.Index());
       const int64_t width =
           kRows ? static_cast<int64_t>(g.lanes) * kVector : g.channels;
       const int64_t column = tile * width + t;
@@ -312,7 +315,7 @@ TFBN_HD void Reduce(const Params& params, Block& block,
   block.ForEach([&](int t) {
     const Walk<T, kRows> walk(g, block.Index(), t);
     if (!walk.Active() || walk.z() != 0 || (!kRows && walk.lane() != 0)) return;
-    const int64_t range = block.Index() / g.tiles;
+    const int64_t range = g.RangeOf(block.Index());
     TFBN_UNROLL
     for (int s = 0; s < kSums; ++s) {
       const int64_t at =
@@ -347,7 +350,7 @@ TFBN_HD void Finish(const Params& params, Block& block, FinishShared& shared) {
   const int64_t channels = args.view.channels;
   const int width = FinishChannels(channels);
   const int lanes = kThreads / width;
-  const int64_t first = block.Index() * width;
+  const int64_t first = params.first_channel + block.Index() * width;
   // A channel's partial sums lie `channels` apart: `fold` of them in a range of
   // items. An empty view has none.
   const int64_t terms = g.elements == 0 ? 0 : g.blocks * g.fold;
@@ -355,7 +358,7 @@ TFBN_HD void Finish(const Params& params, Block& block, FinishShared& shared) {
   block.ForEach([&](int t) {
     const int64_t c = first + t % width;
     double dy_sum = 0, xmu_sum = 0;
-    if (c < channels) {
+    if (c < params.end_channel) {
       TFBN_UNROLL_4  // Loads in flight, not a shorter chain.
           for (int64_t j = t / width; j < terms; j += lanes) {
         dy_sum += params.partials[j * channels + c];
@@ -371,7 +374,7 @@ TFBN_HD void Finish(const Params& params, Block& block, FinishShared& shared) {
 
   block.ForEach([&](int t) {
     const int64_t c = first + t;
-    if (t >= width || c >= channels) return;
+    if (t >= width || c >= params.end_channel) return;
     const double dy_sum = shared.sums[0][t];
     const double xmu_sum = shared.sums[1][t];
     const double rstd = RstdOf(args, c);

@@ -36,11 +36,20 @@ def emulator(repo_root: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) 
 
     lib = ctypes.CDLL(str(driver.build_emulator(tmp_path_factory.mktemp("emulator"))))
     lib.tfbn_emulate_workspace.restype = ctypes.c_int64
+    lib.tfbn_emulate_group_bytes.restype = ctypes.c_int64
+    lib.tfbn_emulate_group_bytes.argtypes = [
+        *[ctypes.c_int64] * 3,
+        ctypes.c_int32,
+        ctypes.c_int64,
+        ctypes.c_double,
+    ]
     lib.tfbn_emulate_workspace.argtypes = [*[ctypes.c_int64] * 3, ctypes.c_int32]
     lib.tfbn_emulate.argtypes = [
         ctypes.POINTER(c_abi.Args),
         ctypes.c_void_p,
         ctypes.c_uint32,
+        ctypes.c_int64,
+        ctypes.POINTER(ctypes.c_int32),
         ctypes.c_char_p,
         ctypes.c_size_t,
     ]
@@ -52,10 +61,13 @@ def emulate(
     p: Problem,
     *,
     seed: int = 0,
+    group_bytes: int = 0,
+    launches: ctypes.c_int32 | None = None,
     x_backprop: np.ndarray | None = None,
     **overrides: int,
 ) -> Result:
-    """One call on the emulator; `seed` other than 0 shuffles threads and blocks."""
+    """One call on the emulator; `seed` other than 0 shuffles threads and blocks. `launches` gets
+    the number of kernels; `group_bytes` as in cc/cuda/batch_norm_grad.h."""
     out = np.full_like(p.x, np.nan) if x_backprop is None else x_backprop
     result = Result(out, np.full_like(p.scale, np.nan), np.full_like(p.scale, np.nan))
     args = c_abi.args_of(p, result, **overrides)
@@ -64,7 +76,10 @@ def emulate(
         np.nan,
     )
     error = ctypes.create_string_buffer(512)
-    assert lib.tfbn_emulate(args, workspace.ctypes.data, seed, error, len(error)) == 0, error.value
+    status = lib.tfbn_emulate(
+        args, workspace.ctypes.data, seed, group_bytes, launches, error, len(error)
+    )
+    assert status == 0, error.value
     return result
 
 
@@ -91,6 +106,64 @@ def test_inverse_standard_deviation_in_the_place_of_the_variance(emulator, view,
     given.variance = (given.variance.astype(np.longdouble) ** -2).astype(np.longdouble)
     given.epsilon = 0.0
     assert_close(result, given, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("view", [(5, 90, 49), (2, 24, 4100), (9, 1500, 3), (2, 2000, 3)])
+def test_groups_of_channels_change_no_bit(emulator, view, dtype):
+    """The second pass after a part of the channels, where the L2 cache holds no more."""
+    problem = make_problem(view, dtype)
+    want = emulate(emulator, problem).bits()
+    whole = 2 * problem.x.nbytes
+    counts = []
+    for group_bytes in (1, whole // 50, whole // 7, whole // 3, whole // 2, whole - 1, whole):
+        launches = ctypes.c_int32()
+        got = emulate(emulator, problem, seed=9, group_bytes=group_bytes, launches=launches)
+        assert got.bits() == want, group_bytes
+        counts.append(launches.value)
+    # Three kernels for each group; one group where all fits, or not even one tile does.
+    assert counts[0] == counts[-1] == 3
+    assert max(counts) >= 9
+    assert all(count % 3 == 0 for count in counts)
+    for is_training, shape in ((False, view), (True, (view[0], view[1], 1))):
+        other = make_problem(shape, dtype, is_training=is_training)
+        launches = ctypes.c_int32()
+        emulate(emulator, other, group_bytes=2 * other.x.nbytes // 3, launches=launches)
+        assert launches.value == (3 if is_training else 2), "frozen, or channels last: no groups"
+
+
+def test_a_large_tensor_and_its_finer_cut(emulator):
+    """From 32 MiB on: one channel to a tile, ranges of 128 KiB, and groups."""
+    view = (64, 52, 1300)
+    cut = geometry(emulator, view, "float64")
+    assert cut["channels"] == 1 and cut["grid"] == 52 * cut["blocks"]
+    assert cut["blocks"] == max(-(-1024 // 52), -(-64 * 1300 * 8 // (128 << 10)))
+    problem = make_problem(view, "float64")
+    result = emulate(emulator, problem)
+    assert_close(result, problem, "float64")
+    launches = ctypes.c_int32()
+    grouped = emulate(emulator, problem, group_bytes=problem.x.nbytes, launches=launches)
+    assert launches.value == 6
+    assert grouped.bits() == result.bits()
+
+
+def test_groups_are_made_where_they_pay(emulator):
+    """By the size of the cache and the speed of memory, of data sheets."""
+    mb, gb = 1 << 20, 1e9
+    l4, h200 = (48 * mb, 300 * gb), (50 * mb, 4800 * gb)
+
+    def group(view: tuple[int, int, int], traits: tuple[int, float]) -> int:
+        return emulator.tfbn_emulate_group_bytes(*view, c_abi.DTYPE_CODES["float32"], *traits)
+
+    resnet = [(256, c, s * s) for s, c in ((56, 64), (56, 256), (28, 512), (14, 1024))]
+    for view in resnet:
+        # Fed from the cache, in groups that read for longer than their launches take.
+        assert 12e6 <= group(view, l4) <= 24 * mb, view
+        # A group of half the cache is over before its launches are.
+        assert group(view, h200) == 0
+    assert group((256, 512, 49), (128 * mb, 300 * gb)) == 0, "all of it fits"
+    assert group((256 * 56 * 56, 64, 1), l4) == 0, "channels last"
+    assert group((256, 64, 112 * 112), l4) == 0, "not even one channel fits"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -194,7 +267,9 @@ def test_large_views_fill_a_large_device(emulator, dtype):
         assert g["lanes"] * g["channels"] * g["item_lanes"] <= 256
         assert g["lanes"] * g["channels"] * g["item_lanes"] > 256 * 3 // 4, (view, g)
         assert 256 <= g["grid"] < 1 << 31, (view, g)
-        assert g["blocks"] <= 1024
+        tile_bytes = np.prod(view) * DTYPES[dtype].numpy.itemsize * g["blocks"] / g["grid"]
+        # A range of channels-first data is 128 KiB long, or more.
+        assert g["blocks"] <= max(1024, 1 + tile_bytes / (128 << 10))
         workspace = emulator.tfbn_emulate_workspace(*view, c_abi.DTYPE_CODES[dtype])
         assert workspace <= view[1] * (16 * g["blocks"] * g["fold"] + 48)
         assert g["fold"] <= 8

@@ -21,6 +21,8 @@ EMULATOR_SOURCES = ("cc/cuda/testing/emulator.cc", "cc/c_api/args.cc")
 EMULATOR_FLAGS = ("-std=c++17", "-O2", "-ffp-contract=off", "-shared", "-fPIC", "-I.")
 # CUdevice_attribute values.
 CLOCK_RATE, MULTIPROCESSORS, L2_BYTES, MAJOR, MINOR = 13, 16, 38, 75, 76
+# TFBN_CUDA_GROUPS_BY_DEVICE.
+GROUPS_BY_DEVICE = -1
 
 POINTERS = (
     "y_backprop",
@@ -202,8 +204,8 @@ class Device:
             self._workspace[key] = address, size.value
         return self._workspace[key]
 
-    def run(self, args: Args) -> None:
-        """Enqueues one call."""
+    def run(self, args: Args, group_bytes: int = GROUPS_BY_DEVICE) -> None:
+        """Enqueues one call; `group_bytes` as in tf_bn_ops_cuda_c.h."""
         address, size = self.workspace(args)
         error = ctypes.create_string_buffer(512)
         status = self._library.tfbn_cuda_batch_norm_grad(
@@ -211,6 +213,7 @@ class Device:
             ctypes.c_void_p(address),
             ctypes.c_int64(size),
             None,
+            ctypes.c_int64(group_bytes),
             error,
             ctypes.c_size_t(512),
         )
@@ -268,7 +271,7 @@ class Emulated:
             call()
         return [1.0] * len(work)
 
-    def run(self, args: Args) -> None:
+    def run(self, args: Args, group_bytes: int = 0) -> None:
         size = self._library.tfbn_emulate_workspace(
             *map(ctypes.c_int64, (args.outer, args.channels, args.inner)),
             ctypes.c_int32(args.dtype),
@@ -279,6 +282,8 @@ class Emulated:
             ctypes.byref(args),
             ctypes.c_void_p(workspace.ctypes.data),
             ctypes.c_uint32(self.seed),
+            ctypes.c_int64(max(group_bytes, 0)),
+            None,
             error,
             ctypes.c_size_t(512),
         )

@@ -155,6 +155,7 @@ def run(
     offsets: Mapping[str, int] | None = None,
     in_place: str | None = None,
     repetitions: int = 1,
+    group_bytes: int = driver.GROUPS_BY_DEVICE,
 ) -> list[dict[str, np.ndarray]]:
     """Runs a problem; the results of all repetitions.
 
@@ -190,7 +191,7 @@ def run(
             device.fill(addresses[name] - guard, 0xFF, spans[name] + 2 * guard)
         for name, array in p.arrays.items():
             device.write(addresses[name], array)
-        device.run(args)
+        device.run(args, group_bytes)
         device.wait()
         result = {}
         for name in outputs:

@@ -136,6 +136,19 @@ def test_alignment(device: driver.Device, emulator: driver.Emulated) -> Iterator
             yield f"{label(p)}, misaligned and in place", wrong
 
 
+def test_groups(device: driver.Device, emulator: driver.Emulated) -> Iterator[Check]:
+    """The second pass after a part of the channels gives the same bits."""
+    for view in ((9, 90, 49), (3, 7, 4100), (64, 40, 784)):
+        for dtype in TYPES:
+            p = make_problem(view, dtype)
+            whole = 2 * p.arrays["x"].nbytes
+            distinct = {
+                problems.bits(problems.run(device, p, group_bytes=size)[0])
+                for size in (0, whole // 7, whole // 3, whole // 2)
+            }
+            yield f"{label(p)}, groups", "" if len(distinct) == 1 else "other bits with groups"
+
+
 def test_repetition(device: driver.Device, emulator: driver.Emulated) -> Iterator[Check]:
     """Every run gives the same bits."""
     for view in ((8000, 300, 1), (70000, 3, 1), (64, 40, 784)):

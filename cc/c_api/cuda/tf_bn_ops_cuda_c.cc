@@ -64,7 +64,7 @@ int tfbn_cuda_workspace(int64_t outer, int64_t channels, int64_t inner,
 
 int tfbn_cuda_batch_norm_grad(const tfbn_batch_norm_grad_args* c_args,
                               void* workspace, int64_t workspace_bytes,
-                              void* stream, char* error,
+                              void* stream, int64_t group_bytes, char* error,
                               size_t error_size) try {
   BatchNormGradArgs args;
   std::string sentence = tf_bn_ops::c_api::ReadArgs(c_args, &args);
@@ -80,7 +80,12 @@ int tfbn_cuda_batch_norm_grad(const tfbn_batch_norm_grad_args* c_args,
   if (!IsAligned(workspace, sizeof(double))) {
     return Fail("workspace must be aligned to 8 bytes", error, error_size);
   }
-  const int failed = tf_bn_ops::CudaBatchNormGrad(args, workspace, stream);
+  if (group_bytes < tf_bn_ops::kCudaGroupsByDevice) {
+    return Fail("group_bytes must be TFBN_CUDA_GROUPS_BY_DEVICE, 0 or more",
+                error, error_size);
+  }
+  const int failed =
+      tf_bn_ops::CudaBatchNormGrad(args, workspace, stream, group_bytes);
   if (failed != 0) {
     return Fail(std::string("CUDA refused to launch: ") +
                     tf_bn_ops::CudaErrorMessage(failed),

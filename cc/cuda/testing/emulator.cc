@@ -72,9 +72,12 @@ class HostLauncher {
     return 0;
   }
 
+  int launches() const { return launches_; }
+
  private:
   template <typename F>
   void ForEachBlock(int64_t blocks, const F& f) {
+    ++launches_;
     std::vector<int64_t> indices(blocks);
     std::iota(indices.begin(), indices.end(), 0);
     Shuffle(indices);
@@ -96,6 +99,7 @@ class HostLauncher {
     }
   }
 
+  int launches_ = 0;
   uint32_t random_;
   std::vector<int> order_;
 };
@@ -113,17 +117,42 @@ TFBN_EXPORT int64_t tfbn_emulate_workspace(int64_t outer, int64_t channels,
                                       static_cast<tf_bn_ops::DType>(dtype)));
 }
 
-// `seed` other than 0 shuffles the order of threads and blocks.
+// `seed` other than 0 shuffles the order of threads and blocks; `group_bytes`
+// as in CudaBatchNormGrad; `launches`, if not null, gets their number.
 TFBN_EXPORT int tfbn_emulate(const tfbn_batch_norm_grad_args* c_args,
-                             void* workspace, uint32_t seed, char* error,
-                             size_t error_size) {
+                             void* workspace, uint32_t seed,
+                             int64_t group_bytes, int32_t* launches,
+                             char* error, size_t error_size) {
   tf_bn_ops::BatchNormGradArgs args;
   const std::string sentence = tf_bn_ops::c_api::ReadArgs(c_args, &args);
   if (!sentence.empty()) {
     return tf_bn_ops::c_api::Fail(sentence, error, error_size);
   }
   tf_bn_ops::cuda::HostLauncher launcher(seed);
-  return tf_bn_ops::cuda::Run(args, workspace, launcher);
+  tf_bn_ops::cuda::DeviceTraits traits;
+  traits.group_bytes = group_bytes;
+  const int failed = tf_bn_ops::cuda::Run(args, workspace, traits, launcher);
+  if (launches != nullptr) *launches = launcher.launches();
+  return failed;
+}
+
+// Bytes of both inputs in a group that a device with this L2 cache and memory
+// would make of the view, or 0 where it would make none.
+TFBN_EXPORT int64_t tfbn_emulate_group_bytes(int64_t outer, int64_t channels,
+                                             int64_t inner, int32_t dtype,
+                                             int64_t l2_bytes,
+                                             double bytes_per_second) {
+  tf_bn_ops::cuda::Params params;
+  params.args.view = tf_bn_ops::View{outer, channels, inner};
+  params.args.dtype = static_cast<tf_bn_ops::DType>(dtype);
+  params.geometry =
+      tf_bn_ops::cuda::ReduceGeometry(params.args.view, params.args.dtype);
+  const tf_bn_ops::cuda::Geometry& g = params.geometry;
+  const int64_t tiles = tf_bn_ops::cuda::TilesPerGroup(
+      params, g, tf_bn_ops::cuda::TraitsOf(l2_bytes, bytes_per_second));
+  const int64_t size =
+      static_cast<int64_t>(tf_bn_ops::SizeOf(params.args.dtype));
+  return tiles == g.tiles ? 0 : 2 * g.elements * size / g.tiles * tiles;
 }
 
 // The cut of the sums: grid, lanes, channels, item lanes, fold, steps, items,
