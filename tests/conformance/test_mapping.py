@@ -202,7 +202,6 @@ def test_map_alone_is_enough_for_equal_signatures():
         (["--map=A=FusedBatchNormGrad"], "give one"),
         ([f"--library={__file__}", "--map=A"], "--map takes"),
         ([f"--library={__file__}", "--map=A=B"], "'B' is not one of"),
-        ([f"--library={__file__}", "--map=A=BatchNormTrainingBackprop"], "equals no built-in"),
         (
             [f"--library={__file__}", "--map=A=FusedBatchNormGrad", "--candidate=os"],
             "either --candidate or --library",
@@ -255,3 +254,15 @@ def test_two_ops_for_one_are_refused():
     entries = [mapping.parse(f"{name}=FusedBatchNormGradV3") for name in "AB"]
     with pytest.raises(mapping.MappingError, match="A and B are both mapped"):
         mapping.by_op(entries)
+
+
+def test_op_without_a_builtin_twin_is_a_target_too(library):
+    """BatchNormTrainingBackprop: the oracle and TensorFlow's autodiff judge it."""
+    mapping_file = VENDOR / "vendor_training.toml"
+    result = _run(f"--library={library}", f"--mapping={mapping_file}", "--cases=20")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "attr eps is a float, epsilon of TfBnOps>BatchNormTrainingBackprop has double" in (
+        result.stdout
+    )
+    assert re.search(r"BatchNormTrainingBackprop +float32 +NCW +training +22 ", result.stdout)
+    assert re.search(r"autodiff: outside .* of 20 cases", result.stdout)

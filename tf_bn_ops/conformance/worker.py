@@ -251,7 +251,9 @@ def _signatures(entries: list[dict[str, Any]]) -> dict[str, Any]:
     for entry in entries:
         mapped = mapping.Mapped(**entry)
         theirs = op_def_registry.get(mapped.name)
-        ours = op_def_registry.get(mapped.spec.builtin)
+        if mapped.spec.builtin is None:  # It is this library that registers it.
+            importlib.import_module("tf_bn_ops").load()
+        ours = op_def_registry.get(mapped.spec.builtin or mapped.spec.registered_name)
         differences[mapped.name] = mapping.signature_differences(
             mapped, list(mapped.spec.attrs), theirs, ours
         )
