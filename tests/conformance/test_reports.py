@@ -194,12 +194,21 @@ def test_names_that_reports_have_never_heard_of_are_shown(run):
             "outputs": {"log_likelihood": {"ulp": 7.0, "bound": 1234.5, "worst": "at [0]"}},
         }
     }
+    case["calls"] = {"rocm": {"by_pigeon": "differs"}}
     read["implementations"].append("rocm")
     root = ET.fromstring(junit.of_record(read))
     assert root.find(".//testcase/error").get("type") == "hang"
     assert root.get("errors") == "1"
     shown = _Page(page.of_record(read)).text
-    for word in ("hang", "rocm", "odd", "log_likelihood", "1.2e3", "no <answer> in 7 s"):
+    for word in (
+        "hang",
+        "rocm",
+        "odd",
+        "log_likelihood",
+        "1.2e3",
+        "by_pigeon",
+        "no <answer> in 7 s",
+    ):
         assert word in shown, word
     assert not record.passed(read)
 

@@ -23,6 +23,7 @@ from tf_bn_ops.conformance.reports.summary import (
     number,
     worst_cases,
 )
+from tf_bn_ops.conformance.reports.tally import count_calls
 
 # Failures shown in full: a page of thousands is no help to anyone. The JSON file has all.
 _SHOWN_FAILURES = 100
@@ -77,9 +78,11 @@ class _Scale:
         for exponent in range(self.least, self.most + 1, 2):
             x = self.percent(10.0**exponent)
             label = {-1: "0.1", 0: "1", 1: "10"}.get(exponent, f"10{_superscript(exponent)}")
-            if exponent == self.most - (self.most - self.least) % 2:
-                label = f"{label} {unit}"
-            texts.append(f'<text x="{x}%" y="12" text-anchor="middle">{_esc(label)}</text>')
+            anchor = "middle"
+            if exponent + 2 > self.most:
+                # The last one, with the unit, must not leave the page.
+                label, anchor = f"{label} {unit}", "end" if exponent == self.most else "middle"
+            texts.append(f'<text x="{x}%" y="12" text-anchor="{anchor}">{_esc(label)}</text>')
         return f'<svg height="16" role="presentation">{"".join(texts)}</svg>'
 
 
@@ -241,7 +244,7 @@ def _distribution(record: dict[str, Any], summary: Summary) -> str:
             label += f" ({infinite} not finite)"
         svg = f'<svg height="{height}" role="img" aria-label="{_esc(label)}">{"".join(bars)}</svg>'
         parts.append(_strip(label, svg))
-    return "".join([*parts, _strip("", scale.axis("× bound"), "axis")])
+    return "".join([*parts, _strip("", scale.axis("×"), "axis")])
 
 
 def _rows(
@@ -317,6 +320,25 @@ def _worst(record: dict[str, Any], summary: Summary) -> str:
             headings = ("× bound", "ulp", "output", "case", "where")
             parts.append(_table(headings, _worst_rows(found), ("n", "n", "k", "w", "w")))
     return "".join(parts)
+
+
+def _calls(record: dict[str, Any], summary: Summary) -> str:
+    calls = count_calls(record)
+    if not calls:
+        return _note("Every case was called in one way.")
+    names = [name for name in record["implementations"] if any(key[0] == name for key in calls)]
+    rows = []
+    for call in dict.fromkeys(key[1] for key in sorted(calls)):
+        cells = [f"<code>{_esc(call)}</code>"]
+        for name in names:
+            same, differs = (calls[name, call, state] for state in ("same", "differs"))
+            cells += [str(same), str(differs)] if same or differs else ["-", "-"]
+        rows.append(("", cells))
+    headings = ["called as well"]
+    for name in names:
+        headings += [f"{name}: same bits", "other"]
+    note = _note("Cases that were called in a further way on the same numbers, and what came back.")
+    return note + _table(headings, rows, ["k", *["n"] * (len(headings) - 1)])
 
 
 def _divergences(record: dict[str, Any], summary: Summary) -> str:
@@ -431,6 +453,7 @@ _SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any], Summary], str]]] = {
     "groups": ("By op, dtype, layout and mode", _groups),
     "kinds": ("By kind of values", _kinds),
     "evidence": ("Evidence", _evidence),
+    "calls": ("Ways to call", _calls),
     "worst": ("Worst cases", _worst),
     "divergences": ("Known divergences", _divergences),
     "candidate": ("Candidate", _candidate),

@@ -18,14 +18,22 @@ _NOTES = {
 _DOES_NOT_APPLY = " does not apply"
 
 
+def count_calls(record: dict[str, Any]) -> collections.Counter[tuple[str, str, str]]:
+    """(implementation, further call, "same" or another state of it) -> number of cases."""
+    return collections.Counter(
+        (name, call, state)
+        for case in record["cases"]
+        for name, states in case["calls"].items()
+        for call, state in states.items()
+    )
+
+
 def print_tally(console: rich.console.Console, record: dict[str, Any]) -> None:
     """Prints a table of calls, where there were any, and a line for each kind of note."""
-    calls: collections.Counter[tuple[str, str, str]] = collections.Counter()
+    calls = count_calls(record)
     notes: collections.Counter[tuple[str, str]] = collections.Counter()
     reasons: dict[tuple[str, str], str] = {}
     for case in record["cases"]:
-        for name, states in case["calls"].items():
-            calls.update((name, call, state) for call, state in states.items())
         for note in case["notes"]:
             name, what, *rest = note.split(": ", 2)
             if what in _NOTES:
