@@ -227,6 +227,14 @@ def test_infinity_is_right_only_beyond_the_largest_number():
         assert failures([wrong, *answer.outputs[1:]]), (place, value)
 
 
+def test_error_in_ulp_is_none_where_the_bound_is_infinite():
+    """Products overflow on the way, and anything is right."""
+    text = "BatchNormTrainingBackprop,float64,NCW,4x4x8,training,overflow,given,eps=0.001,eager"
+    result = _judge(numpy_kernels.Kernel, *_case(text + ",seed=1181382390"))
+    assert not result.failures
+    assert result.paths["candidate"].ulp < 100
+
+
 def test_bound_does_not_grow_with_the_number_of_elements():
     """Twice the elements, twice the condition, the same bound in units of it."""
     ratios = []

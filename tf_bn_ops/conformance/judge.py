@@ -120,7 +120,9 @@ class CaseResult:
 def _ulp(magnitude: np.ndarray, dtype: _op_table.DType) -> np.ndarray:
     """The unit in the last place of a number of `dtype` with this magnitude."""
     _, exponent = np.frexp(np.fmax(magnitude, dtype.smallest_normal))
-    return np.ldexp(magnitude.dtype.type(2 * dtype.unit_roundoff), exponent - 1)
+    ulp = np.ldexp(magnitude.dtype.type(2 * dtype.unit_roundoff), exponent - 1)
+    # Where anything is allowed, the bound is infinite, and nothing is off.
+    return np.where(np.isinf(magnitude), np.inf, ulp)
 
 
 @dataclasses.dataclass(frozen=True)
