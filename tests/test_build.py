@@ -231,6 +231,7 @@ def test_exported_symbols(tree):
         "BatchNormGradBlock",
         "BatchNormTrainingBackprop",
         "FusedBatchNormGrad",
+        "FusedBatchNormGradGrad",
         "FusedBatchNormGradV2",
         "FusedBatchNormGradV3",
         "LoadOpLibrary",
