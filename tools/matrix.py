@@ -183,14 +183,15 @@ class Version:
         self.step("venv", ["tools/make_venv.sh", str(venv), str(tensorflow), *lists],
                   VENV_PYTHON=base)  # fmt: skip
         python = str(venv / "bin" / "python")
-        code = (
-            "import platform, importlib.metadata as m, json, importlib.util as u, re, pathlib\n"
-            "name = next(n for n in ('tensorflow-cpu', 'tensorflow') if u.find_spec('tensorflow') "
-            "and any(d.metadata['Name'] == n for d in m.distributions()))\n"
-            "print(json.dumps(dict(tensorflow=m.version(name), python=platform.python_version())))"
+        asked = subprocess.run(
+            [python, "tools/tf_env.py", "dist"], cwd=ROOT, capture_output=True, text=True
         )
-        found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
-        self.result |= json.loads(found.stdout)
+        if asked.returncode != 0:
+            raise Failed(f"venv: {asked.stderr.strip()} Remove {venv} and run make matrix again")
+        self.result["tensorflow"] = asked.stdout.split()[1]
+        code = "import platform; print(platform.python_version())"
+        asked = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+        self.result["python"] = asked.stdout.strip()
         copy_sources(files, self.folder / "tree")
         make = [shutil.which("gmake") or "make", "--no-print-directory", f"PYTHON={python}"]
         if "CXX" in os.environ:
