@@ -40,6 +40,8 @@ from tf_bn_ops._op_table import OPS
 for name in [op.registered_name for op in OPS.values()]:
     found = {"CPU": set(), "GPU": set()}
     for kernel in kernels.get_registered_kernels_for_op(name).kernel:
+        if kernel.device_type not in found:
+            continue  # XLA's.
         (types,) = [c.allowed_values.list.type for c in kernel.constraint if c.name == "T"]
         found[kernel.device_type].update(dtypes.as_dtype(t).name for t in types)
     print(name, sorted(found["CPU"]) == sorted(found["GPU"]), len(found["GPU"]))
