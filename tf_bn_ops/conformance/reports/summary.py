@@ -151,10 +151,19 @@ def worst_cases(record: dict[str, Any], implementation: str, count: int) -> list
     return sorted(found, key=lambda worst: -worst.bound)[:count]
 
 
+# The judge divides by the smallest normal number where a bound is zero.
+_ENDLESS = 1e250
+
+
 def number(value: float | None) -> str:
-    """An error for people: two decimals, or a power of ten; "-" where there is none."""
+    """An error for people: two decimals, or a power of ten; "-" where there is none.
+
+    An error where none is allowed, in units of its bound of zero, is infinite.
+    """
     if value is None:
         return "-"
+    if value > _ENDLESS:
+        return "inf"
     if value < 1000:
         return f"{value:.2f}"
     return f"{value:.1e}".replace("e+0", "e").replace("e+", "e")
