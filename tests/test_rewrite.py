@@ -196,10 +196,12 @@ def test_concrete_function_keeps_signature_variables_and_gradient():
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = function(x, factor=2.0, nested=nested)["result"]
-        return y, *tape.gradient(y, [x, scale])
+        # Weights: the plain sum of x_backprop is zero, and so is its gradient.
+        return y, *tape.gradient(y, [x, scale], tf.cos(3 * x))
 
     for got, same, want in zip(run(shim), run(back), run(concrete), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+        # TensorFlow composes the gradient of ops in float32, whose terms are about 10 here.
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
         np.testing.assert_array_equal(same, want)
     scale.assign(2 * scale)
     np.testing.assert_allclose(run(shim)[0], run(concrete)[0], rtol=1e-4, atol=1e-5)
