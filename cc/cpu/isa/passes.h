@@ -98,8 +98,9 @@ constexpr int kAllLevels = 3;
 constexpr int kSecondLevel = 2;
 
 // Hardware prefetchers lose a stream that jumps; where the next row is
-// elsewhere, or a run ends soon, the reduction asks for it itself. (Panels that
-// are one contiguous stretch are read no faster with it.) The apply pass, whose
+// elsewhere, or a run ends soon, the reduction asks for it itself. It does for
+// one contiguous stretch, too: on some processors that is a tenth to a quarter
+// faster than the hardware alone, on others the same. The apply pass, whose
 // own input is in cache, asks for the next tile's, so that memory is busy in
 // both passes.
 template <typename T, int kVectors, int kLocality>
@@ -258,6 +259,7 @@ struct RowPanels {
   Panel whole, rest;
 };
 
+template <typename T>
 RowPanels PanelsOf(const View& view, const Partition& partition,
                    const Tile& tile) {
   const int64_t row = view.channels * view.inner;
@@ -268,7 +270,9 @@ RowPanels PanelsOf(const View& view, const Partition& partition,
   const int64_t stride = partition.fold * row;
   return RowPanels{
       {at, whole, stride, partition.fold * columns,
-       partition.fold * columns == stride ? 0 : 2 * stride},
+       partition.fold * columns == stride
+           ? kPrefetchBytes / static_cast<int64_t>(sizeof(T))
+           : 2 * stride},
       {at + whole * stride, 1, stride, count % partition.fold * columns}};
 }
 
@@ -284,7 +288,7 @@ void ReduceSums(const typename F::Args& args, const Partition& partition,
     for (int64_t c = tile.c0; c < tile.c1; ++c) SumsOf(out, k)[c] = 0;
   }
   if (partition.kind == Partition::kRows) {
-    const RowPanels panels = PanelsOf(view, partition, tile);
+    const RowPanels panels = PanelsOf<T>(view, partition, tile);
     const int64_t row_columns = channels * view.inner;
     const int64_t columns = partition.fold * row_columns;
     if (view.inner == 1) {
@@ -509,7 +513,7 @@ void Apply(const typename F::Args& args, const Partition& partition,
   };
   ColumnCoefficients<C> columns = {expanded, kPaddedColumns};
   if (partition.kind == Partition::kRows) {
-    RowPanels panels = PanelsOf(view, partition, tile);
+    RowPanels panels = PanelsOf<T>(view, partition, tile);
     panels.whole.ahead = tile.next;
     if (partition.fold == 1 && view.inner == 1) {
       columns = {by_channel + tile.c0, CoefficientStride(view.channels)};
