@@ -37,6 +37,7 @@ def run(
         print(f"{help_text}\nflags:\n{values.get_help()}")
         return 0
     try:
+        values.unparse_flags()  # Forgets an earlier call in this process.
         rest = values(list(argv))[1:]
         if files is not None:
             files += rest

@@ -1,4 +1,4 @@
-"""The CPU implementations (ISA builds) in the libraries, asked of the core library's C ABI."""
+"""What the core library says of the CPU backend: implementations (ISA builds), cache size."""
 
 from __future__ import annotations
 
@@ -42,3 +42,14 @@ def implementations() -> list[Implementation]:
 def fastest() -> str | None:
     """The one that the ops use on this processor unless ISA_VARIABLE names another."""
     return next((name for name, supported in implementations() if supported), None)
+
+
+def last_level_cache() -> int:
+    """Bytes that the kernels count on of the largest cache (cc/cpu/cache.h).
+
+    Raises:
+      LibraryError, OSError: as `implementations`.
+    """
+    library = ctypes.CDLL(_loader.core_library_path())
+    library.tfbn_last_level_cache_bytes.restype = ctypes.c_int64
+    return int(library.tfbn_last_level_cache_bytes())

@@ -27,7 +27,7 @@ from typing import Any
 
 from absl import flags
 
-from tf_bn_ops import _cpu, _loader, _override, _version
+from tf_bn_ops import _command, _cpu, _loader, _override, _version
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 
@@ -381,21 +381,8 @@ def diagnose(found: Probe) -> list[Finding]:
     ]
 
 
-def main(argv: list[str]) -> int:
-    """Runs the command; returns its exit status."""
-    if any(a in ("-h", "-help", "--help", "--helpfull") for a in argv):
-        print(f"{__doc__}\nflags:\n{_FLAGS.get_help()}")
-        return 0
-    try:
-        _FLAGS.unparse_flags()
-        _FLAGS["json"].value = False
-        rest = _FLAGS(argv)[1:]
-    except flags.Error as error:
-        print(f"{argv[0]}: {error}", file=sys.stderr)
-        return 2
-    if rest:
-        print(f"{argv[0]}: unexpected {rest[0]!r}   (--help says more)", file=sys.stderr)
-        return 2
+def _report() -> int:
+    """Prints the findings; returns the exit status."""
     findings = diagnose(probe())
     counts = {state: sum(f.state == state for f in findings) for state in (WARNING, PROBLEM)}
     if _FLAGS.json:
@@ -412,3 +399,8 @@ def main(argv: list[str]) -> int:
         ]
         print(f"\n{' and '.join(words) if words else 'everything fits'}")
     return 1 if counts[PROBLEM] else 0
+
+
+def main(argv: list[str]) -> int:
+    """Runs the command; returns its exit status."""
+    return _command.run(argv, __doc__, _FLAGS, _report)

@@ -12,6 +12,7 @@
 #include "cc/c_api/args.h"
 #include "cc/core/partition.h"
 #include "cc/cpu/batch_norm_grad.h"
+#include "cc/cpu/cache.h"
 
 namespace {
 
@@ -83,6 +84,10 @@ int tfbn_cpu_batch_norm_grad_grad(const tfbn_batch_norm_grad_grad_args* args,
       args, tf_bn_ops::CpuBatchNormGradGradWorkspace,
       tf_bn_ops::CpuBatchNormGradGrad, implementation, threads, error,
       error_size);
+}
+
+int64_t tfbn_last_level_cache_bytes(void) {
+  return tf_bn_ops::LastLevelCacheBytes();
 }
 
 const char* tfbn_cpu_implementation(int i, int* supported) {

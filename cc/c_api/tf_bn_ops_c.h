@@ -63,6 +63,9 @@ TFBN_EXPORT int tfbn_cpu_batch_norm_grad_grad(
     const tfbn_batch_norm_grad_grad_args* args, const char* implementation,
     int threads, char* error, size_t error_size);
 
+/* What the CPU kernels count on of the largest cache, in bytes. */
+TFBN_EXPORT int64_t tfbn_last_level_cache_bytes(void);
+
 /* Name of the i-th CPU implementation, fastest first; NULL past the end.
  * `supported` (may be NULL) is set to whether this processor can run it. */
 TFBN_EXPORT const char* tfbn_cpu_implementation(int i, int* supported);

@@ -144,19 +144,26 @@ class Result:
         )
 
 
-def args_of(problem: Problem, result: Result, **overrides: Any) -> Args:
-    """The C struct for a problem, writing to `result`; `overrides` replace its fields."""
-    p = problem
+def _shared_fields(p: Problem) -> dict[str, Any]:
+    """What the C structs of both orders hold besides pointers."""
     outer, channels, inner = p.x.shape
-    fields: dict[str, Any] = {
+    return {
         "outer": outer,
         "channels": channels,
         "inner": inner,
         "dtype": DTYPE_CODES[_op_table.dtype_of(p.x).name],
         "stat_dtype": DTYPE_CODES[_op_table.dtype_of(p.scale).name],
         "is_training": p.is_training,
-        "variance_is_rstd": 0,
         "epsilon": p.epsilon,
+    }
+
+
+def args_of(problem: Problem, result: Result, **overrides: Any) -> Args:
+    """The C struct for a problem, writing to `result`; `overrides` replace its fields."""
+    p = problem
+    fields: dict[str, Any] = {
+        **_shared_fields(p),
+        "variance_is_rstd": 0,
         "y_backprop": p.y_backprop.ctypes.data,
         "x": p.x.ctypes.data,
         "scale": p.scale.ctypes.data,
@@ -228,15 +235,8 @@ def run_second_order(
         "scale_grad": np.empty_like(p.scale),
         **(outputs or {}),
     }
-    outer, channels, inner = p.x.shape
     fields: dict[str, Any] = {
-        "outer": outer,
-        "channels": channels,
-        "inner": inner,
-        "dtype": DTYPE_CODES[_op_table.dtype_of(p.x).name],
-        "stat_dtype": DTYPE_CODES[_op_table.dtype_of(p.scale).name],
-        "is_training": p.is_training,
-        "epsilon": p.epsilon,
+        **_shared_fields(p),
         **{name: array.ctypes.data for name, array in {**p.arrays(), **results}.items()},
     }
     args = SecondOrderArgs(**{**fields, **overrides})

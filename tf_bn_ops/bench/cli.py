@@ -19,7 +19,7 @@ import rich.console
 import rich.progress
 from absl import flags
 
-from tf_bn_ops import _command, _loader, _op_table
+from tf_bn_ops import _command, _cpu, _loader, _op_table
 from tf_bn_ops._command import UsageError
 from tf_bn_ops.bench import (
     docs,
@@ -161,7 +161,7 @@ class _Run:
     def _measure(
         self, workers: Sequence[Worker], rows: Sequence[shapes.Row], what: str
     ) -> list[dict[str, Any]]:
-        meter = measure.Meter(workers, self.budget, machine.last_level_cache())
+        meter = measure.Meter(workers, self.budget, _cpu.last_level_cache())
         columns = (
             rich.progress.TextColumn("{task.description}"),
             rich.progress.BarColumn(),

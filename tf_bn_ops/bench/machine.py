@@ -34,9 +34,6 @@ def cpu_model() -> str:
     return match.group(1) if match else platform.processor() or platform.machine()
 
 
-_MOST = 32 << 20
-
-
 @functools.cache
 def caches() -> dict[str, int]:
     """Name (L1d, L2, L3) -> bytes of one of them, as the first processor sees it."""
@@ -49,14 +46,6 @@ def caches() -> dict[str, int]:
             name = f"L{_read(f'{folder}/level')}{'d' if kind == 'Data' else ''}"
             found[name] = int(size.group(1)) * units[size.group(2)]
     return found
-
-
-def last_level_cache() -> int:
-    """What one process may count on of the largest cache: at most 32 MiB.
-
-    Some systems report hundreds of MiB that many processors share (cc/cpu/cache.cc).
-    """
-    return min(max(caches().values(), default=_MOST), _MOST)
 
 
 def available_memory() -> int:

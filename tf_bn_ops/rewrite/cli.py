@@ -13,6 +13,8 @@ import sys
 
 from absl import flags
 
+from tf_bn_ops import _command
+
 _FLAGS = flags.FlagValues()
 flags.DEFINE_enum(
     "to", None, ["shim", "builtin"],
@@ -22,16 +24,12 @@ flags.DEFINE_enum(
 
 def main(argv: list[str]) -> int:
     """Runs the command; returns its exit status."""
-    if any(a in ("-h", "-help", "--help", "--helpfull") for a in argv):
-        print(f"{__doc__}\nflags:\n{_FLAGS.get_help()}")
-        return 0
-    try:
-        _FLAGS.unparse_flags()
-        _FLAGS["to"].value = None
-        paths = _FLAGS(argv)[1:]
-    except flags.Error as error:
-        print(f"{argv[0]}: {error}", file=sys.stderr)
-        return 2
+    paths: list[str] = []
+    return _command.run(argv, __doc__, _FLAGS, lambda: _rewrite(paths), files=paths)
+
+
+def _rewrite(paths: list[str]) -> int:
+    """Rewrites from the first path to the second; returns the exit status."""
     if len(paths) != 2 or _FLAGS.to is None:
         print(
             "usage: python -m tf_bn_ops rewrite IN OUT --to shim|builtin   (--help says more)",

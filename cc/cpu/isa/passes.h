@@ -35,6 +35,7 @@
 #define TF_BN_OPS_CC_CPU_ISA_PASSES_H_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cc/cpu/isa/kernels.h"
 #include "cc/cpu/isa/vec.h"
@@ -132,6 +133,33 @@ TFBN_INLINE int64_t RowsAtOnce(const Panel& panel) {
   return rows < 2 ? 2 : rows < kMostRowsAtOnce ? rows : kMostRowsAtOnce;
 }
 
+// Cuts a panel into steps: step(vectors, partial, at, rows, c, n) takes
+// `vectors` vectors of columns from column c on, in `rows` rows from element
+// `at` on; `partial`: the n columns of a vector that is not whole.
+template <typename T, int kVectors, typename Step>
+TFBN_INLINE void ForSteps(const Panel& panel, const Step& step) {
+  constexpr int kLanes = Compute<T>::kLanes;
+  constexpr std::integral_constant<int, kVectors> kMany{};
+  constexpr std::integral_constant<int, 1> kOne{};
+  const int64_t at_once = RowsAtOnce<T, kVectors>(panel);
+  for (int64_t r = 0; r < panel.rows; r += at_once) {
+    const int64_t left = panel.rows - r;
+    const int64_t rows = left < at_once ? left : at_once;
+    const int64_t at = panel.at + r * panel.stride;
+    int64_t c = 0;
+    for (; c + kVectors * kLanes <= panel.columns; c += kVectors * kLanes) {
+      step(kMany, std::false_type(), at, rows, c, 0);
+    }
+    for (; c + kLanes <= panel.columns; c += kLanes) {
+      step(kOne, std::false_type(), at, rows, c, 0);
+    }
+    if (c < panel.columns) {
+      step(kOne, std::true_type(), at, rows, c,
+           static_cast<int>(panel.columns - c));
+    }
+  }
+}
+
 // -----------------------------------------------------------------------------
 // Reduce
 
@@ -191,28 +219,13 @@ TFBN_INLINE void ReduceStep(const Elements<F, T>& elements, int64_t at,
 template <typename F, int kSums, typename T>
 void ReduceRows(const Elements<F, T>& elements, const Panel& panel,
                 ColumnSums<F>& sums) {
-  constexpr int kLanes = Compute<T>::kLanes;
-  constexpr int kVectors = F::kReduceVectors;
-  const int64_t at_once = RowsAtOnce<T, kVectors>(panel);
-  for (int64_t r = 0; r < panel.rows; r += at_once) {
-    const int64_t left = panel.rows - r;
-    const int64_t rows = left < at_once ? left : at_once;
-    const int64_t at = panel.at + r * panel.stride;
-    int64_t c = 0;
-    for (; c + kVectors * kLanes <= panel.columns; c += kVectors * kLanes) {
-      ReduceStep<F, kSums, kVectors, false>(elements, at, rows, panel.stride,
-                                            panel.ahead, c, 0, sums);
-    }
-    for (; c + kLanes <= panel.columns; c += kLanes) {
-      ReduceStep<F, kSums, 1, false>(elements, at, rows, panel.stride,
-                                     panel.ahead, c, 0, sums);
-    }
-    if (c < panel.columns) {
-      ReduceStep<F, kSums, 1, true>(elements, at, rows, panel.stride,
-                                    panel.ahead, c,
-                                    static_cast<int>(panel.columns - c), sums);
-    }
-  }
+  ForSteps<T, F::kReduceVectors>(
+      panel, [&](auto vectors, auto partial, int64_t at, int64_t rows,
+                 int64_t c, int n) __attribute__((always_inline)) {
+        ReduceStep<F, kSums, decltype(vectors)::value,
+                   decltype(partial)::value>(elements, at, rows, panel.stride,
+                                             panel.ahead, c, n, sums);
+      });
 }
 
 template <int kSums, typename F>
@@ -440,28 +453,13 @@ template <typename F, bool kTraining, bool kStream, typename T>
 void ApplyRows(
     const Elements<F, T>& elements, const Panel& panel,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
-  constexpr int kLanes = Compute<T>::kLanes;
-  constexpr int kVectors = F::kApplyVectors;
-  const int64_t at_once = RowsAtOnce<T, kVectors>(panel);
-  for (int64_t r = 0; r < panel.rows; r += at_once) {
-    const int64_t left = panel.rows - r;
-    const int64_t rows = left < at_once ? left : at_once;
-    const int64_t at = panel.at + r * panel.stride;
-    int64_t c = 0;
-    for (; c + kVectors * kLanes <= panel.columns; c += kVectors * kLanes) {
-      ApplyStep<F, kVectors, false, kTraining, kStream>(
-          elements, at, rows, panel.stride, panel.ahead, c, 0, coefficients);
-    }
-    for (; c + kLanes <= panel.columns; c += kLanes) {
-      ApplyStep<F, 1, false, kTraining, kStream>(
-          elements, at, rows, panel.stride, panel.ahead, c, 0, coefficients);
-    }
-    if (c < panel.columns) {
-      ApplyStep<F, 1, true, kTraining, kStream>(
-          elements, at, rows, panel.stride, panel.ahead, c,
-          static_cast<int>(panel.columns - c), coefficients);
-    }
-  }
+  ForSteps<T, F::kApplyVectors>(
+      panel, [&](auto vectors, auto partial, int64_t at, int64_t rows,
+                 int64_t c, int n) __attribute__((always_inline)) {
+        ApplyStep<F, decltype(vectors)::value, decltype(partial)::value,
+                  kTraining, kStream>(elements, at, rows, panel.stride,
+                                      panel.ahead, c, n, coefficients);
+      });
 }
 
 template <typename F, typename T>
