@@ -18,6 +18,7 @@ import tensorflow as tf
 from timing import compare
 
 import tf_bn_ops
+from tf_bn_ops import _loader
 
 SHAPES = (
     ("NHWC", (32, 56, 56, 64)),
@@ -50,6 +51,8 @@ def step(op: Callable[..., Any], data_format: str, shape: tuple[int, ...]) -> Ca
 
 
 def main() -> None:
+    if not _loader.build_info()["xla"]:
+        sys.exit("this build has no kernels for XLA: build it with TensorFlow 2.20 or later")
     rounds = 1 if "--quick" in sys.argv else ROUNDS
     for data_format, shape in SHAPES:
         compare(

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import pytest
 from build_helpers import make, run
 
+from tf_bn_ops import _loader
 from tf_bn_ops.__main__ import _COMMANDS
 
 if sys.version_info >= (3, 11):
@@ -87,6 +88,8 @@ def test_every_block_has_a_language_and_its_exceptions_a_reason(page):
 
 @pytest.mark.parametrize("code", blocks_in("python"))
 def test_python_blocks_run(code, tmp_path):
+    if "jit_compile=True" in code and not _loader.build_info()["xla"]:
+        pytest.skip("built without XLA")
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     run = subprocess.run(
         [sys.executable, "-c", code],

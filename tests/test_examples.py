@@ -9,6 +9,8 @@ import sys
 import pytest
 from build_helpers import run
 
+from tf_bn_ops import _loader
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 pytestmark = pytest.mark.skipif(not (ROOT / "examples").exists(), reason="needs the source tree")
@@ -48,6 +50,8 @@ def test_dropin_speed_compares():
 
 
 def test_xla_speed_compares():
+    if not _loader.build_info()["xla"]:
+        pytest.skip("built without XLA")
     lines = example("xla_speed.py", "--quick").splitlines()
     assert len(lines) == 3
     assert all(re.search(r"TensorFlow .* ms, tf_bn_ops .* times as fast", line) for line in lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -15,13 +16,14 @@ import tensorflow as tf
 import tf_bn_ops
 
 HERE = pathlib.Path(__file__).resolve().parent
+CXX = shlex.split(os.environ.get("CXX", "g++"))  # Perhaps two words: ccache g++.
 
 
 def compile_program(source: pathlib.Path, program: pathlib.Path, *flags: str) -> pathlib.Path:
     """Compiles and links `source` in a folder outside the repository, as docs/cpp.md says."""
     lib, tensorflow_lib = tf_bn_ops.get_lib(), tf.sysconfig.get_lib()
     command = [
-        os.environ.get("CXX", "g++"),
+        *CXX,
         *tf.sysconfig.get_compile_flags(),
         f"-I{tf_bn_ops.get_include()}",
         f"-I{HERE}",  # support.h
@@ -42,8 +44,8 @@ def compile_program(source: pathlib.Path, program: pathlib.Path, *flags: str) ->
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pathlib.Path]:
     """Name -> program; compiled once for all tests, two at a time."""
-    if not shutil.which(os.environ.get("CXX", "g++")):
-        pytest.skip("needs g++")
+    if not shutil.which(CXX[0]):
+        pytest.skip(f"needs {CXX[0]}")
     folder = tmp_path_factory.mktemp("programs")
     text = (HERE / "same_source.cc").read_text()
     jobs: dict[str, pathlib.Path] = {"client": HERE / "client.cc"}
