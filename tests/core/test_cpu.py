@@ -7,6 +7,7 @@ place; the documented errors.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 import subprocess
@@ -191,6 +192,30 @@ def test_any_alignment_of_the_elements(dtype, offset):
         setattr(problem, name, shifted(getattr(problem, name)))
     got = c_abi.run(problem, x_backprop=shifted(np.zeros_like(problem.x)))
     assert got.bits() == want.bits()
+
+
+# Larger than what counts of the largest cache (cc/cpu/cache.cc), so that results go around it where
+# whole lines can: rows that begin and end within a line, rows of whole lines, runs, folded rows.
+@pytest.mark.parametrize("dtype", ["float32", "half", "float64"])
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize(
+    "view", [(64, 2000, 49), (96000, 65, 1), (96000, 64, 1), (5, 8, 160001), (2100001, 3, 1)]
+)
+def test_results_that_go_around_the_cache(view, is_training, dtype):
+    """Their bits are those of results in place, which stay in it; nothing else is written."""
+    problem = make_problem(view, dtype, is_training=is_training)
+    assert 3 * problem.x.nbytes > 32 << 20
+    for name in ISA_BUILDS:
+        copy = dataclasses.replace(problem, x=problem.x.copy())
+        want = c_abi.run(copy, x_backprop=copy.x, threads=2, implementation=name).bits()
+        for offset in (0, 5):
+            around = np.full(problem.x.size + 64, 7, problem.x.dtype)
+            begin = 32 - around.ctypes.data % 64 // around.itemsize + offset
+            x_backprop = around[begin : begin + problem.x.size].reshape(view)
+            got = c_abi.run(problem, x_backprop=x_backprop, threads=2, implementation=name)
+            assert got.bits() == want
+            assert (around[:begin] == 7).all()
+            assert (around[begin + problem.x.size :] == 7).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -17,8 +17,9 @@ namespace tf_bn_ops {
 struct Tile {
   Block block;
   int64_t c0, c1;
-  // Elements from this tile to the one that the same thread reads next, which
-  // Apply then asks for ahead; 0 if there is none.
+  // Elements from this tile to the one that the same thread reads next, which a
+  // pass asks memory for while it computes; 0: it asks for what it reads itself
+  // a little later.
   int64_t next = 0;
 };
 
@@ -132,22 +133,29 @@ static inline int64_t CoefficientStride(int64_t channels) {
 template <typename Order>
 struct Kernels {
   using Args = typename Order::Args;
-  // Writes the sums over the tile, those of channels [c0, c1).
+  // Training, the first pass: writes the sums over the tile, those of channels
+  // [c0, c1).
   using Reduce = void (*)(const Args&, const Partition&, const Tile&,
                           const ChannelSums& sums);
   // Writes the coefficients of channels [c0, c1) from the sums over the view;
   // frozen, those that need no sums.
   using Coefficients = void (*)(const Args&, int64_t c0, int64_t c1,
                                 const ChannelSums& sums, void* coefficients);
-  // Writes the results of view shape in the tile. `stream`: store around the
-  // cache, for results that nobody will read from it.
+  // Training, the second pass: writes the results of view shape in the tile.
+  // `stream`: store around the cache, for results that nobody will read from
+  // it.
   using Apply = void (*)(const Args&, const Partition&, const Tile&,
                          const void* coefficients, bool stream);
+  // Frozen, where the results need no sums: both in one pass.
+  using Frozen = void (*)(const Args&, const Partition&, const Tile&,
+                          const void* coefficients, bool stream,
+                          const ChannelSums& sums);
 
   // Indexed by DType.
   Reduce reduce[kNumDTypes];
   Coefficients coefficients[kNumDTypes];
   Apply apply[kNumDTypes];
+  Frozen frozen[kNumDTypes];
 };
 
 }  // namespace tf_bn_ops

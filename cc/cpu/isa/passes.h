@@ -34,6 +34,7 @@
 #ifndef TF_BN_OPS_CC_CPU_ISA_PASSES_H_
 #define TF_BN_OPS_CC_CPU_ISA_PASSES_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -91,31 +92,40 @@ struct Panel {
   int64_t at, rows, stride, columns;
   // What is this many elements further on is needed soon; 0: no need to ask.
   int64_t ahead = 0;
+  // Columns before this one are left out.
+  int64_t first = 0;
 };
 
-// Cache levels to prefetch into: what is needed within microseconds goes into
-// all, the next tile only into the second, as the first would lose it again.
-constexpr int kAllLevels = 3;
-constexpr int kSecondLevel = 2;
-
-// Hardware prefetchers lose a stream that jumps; where the next row is
-// elsewhere, or a run ends soon, the reduction asks for it itself. It does for
-// one contiguous stretch, too: on some processors that is a tenth to a quarter
-// faster than the hardware alone, on others the same. The apply pass, whose
-// own input is in cache, asks for the next tile's, so that memory is busy in
-// both passes.
-template <typename T, int kVectors, int kLocality>
+// Asks for what both passes read next. Hardware prefetchers alone follow few
+// streams, stop at every page and know nothing of the next row; and what is
+// asked for while this thread computes costs no time later. Into the second
+// level: the first would lose it again before it is used.
+template <typename T, int kVectors>
 TFBN_INLINE void Prefetch(const T* p) {
+  constexpr int kSecondLevel = 2;
   constexpr int kBytes =
       kVectors * Compute<T>::kLanes * static_cast<int>(sizeof(T));
   for (int i = 0; i < kBytes; i += kCacheLineBytes) {
-    __builtin_prefetch(reinterpret_cast<const char*>(p) + i, 0, kLocality);
+    __builtin_prefetch(reinterpret_cast<const char*>(p) + i, 0, kSecondLevel);
   }
 }
 
-// How far ahead of a run within a channel: a page, measured as good as any
-// distance from 2 KiB to 8 KiB.
-constexpr int64_t kPrefetchBytes = 4096;
+// How far ahead, along the way that a tile is walked. Nearer than what a step
+// of several rows covers (kBytesAtOnce) it would come too late, and from there
+// to four times as far any distance is as good.
+constexpr int64_t kPrefetchBytes = 16384;
+
+// The same as a distance between elements, where the tensor has `rows` rows, of
+// which a tile has `columns` elements each, `stride` apart. Where that would
+// ask for much beyond the last row, it is what follows to the right, which is
+// read after them.
+template <typename T>
+int64_t Ahead(int64_t rows, int64_t columns, int64_t stride) {
+  const int64_t elements = kPrefetchBytes / static_cast<int64_t>(sizeof(T));
+  const int64_t ahead = (elements + columns - 1) / columns;
+  if (columns == stride || 8 * ahead <= rows) return ahead * stride;
+  return (ahead + rows - 1) / std::max<int64_t>(rows, 1) * columns;
+}
 
 // Rows that a step of a few columns takes at once. The running sums and
 // coefficients of its columns are in registers meanwhile, which saves up to two
@@ -146,7 +156,7 @@ TFBN_INLINE void ForSteps(const Panel& panel, const Step& step) {
     const int64_t left = panel.rows - r;
     const int64_t rows = left < at_once ? left : at_once;
     const int64_t at = panel.at + r * panel.stride;
-    int64_t c = 0;
+    int64_t c = panel.first;
     for (; c + kVectors * kLanes <= panel.columns; c += kVectors * kLanes) {
       step(kMany, std::false_type(), at, rows, c, 0);
     }
@@ -161,15 +171,156 @@ TFBN_INLINE void ForSteps(const Panel& panel, const Step& step) {
 }
 
 // -----------------------------------------------------------------------------
+// Results of elements
+
+// Coefficient k of column c is column[k * stride + c].
+template <typename C>
+struct ColumnCoefficients {
+  const C* column;
+  int64_t stride;
+};
+
+// Where results go: nowhere (the pass only sums), to the cache, or around it.
+enum class Results { kNone, kToCache, kAround };
+
+// Calls pass(results, panel) for all of a panel: where stores go around the
+// cache, in up to three parts, for only whole lines do. `results` is a
+// constant.
+template <typename F, typename T, typename Pass>
+void ForResults(const Elements<F, T>& elements, const Panel& panel, bool stream,
+                const Pass& pass) {
+  constexpr std::integral_constant<Results, Results::kToCache> kToCache{};
+  constexpr std::integral_constant<Results, Results::kAround> kAround{};
+  constexpr int64_t kLine = kCacheLineBytes / static_cast<int64_t>(sizeof(T));
+  if (panel.rows == 0 || panel.columns == 0) return;
+  // Elements from the beginning of a line to the first of a row.
+  const auto offset = [&](const T* out) {
+    return static_cast<int64_t>(reinterpret_cast<uintptr_t>(out + panel.at) %
+                                kCacheLineBytes / sizeof(T));
+  };
+  const int64_t first = offset(elements.out[0]);
+  bool alike = panel.rows == 1 || panel.stride % kLine == 0;
+  for (const T* out : elements.out) alike = alike && offset(out) == first;
+  Panel lines = panel;
+  lines.first = first == 0 ? 0 : kLine - first;
+  lines.columns -= (first + panel.columns) % kLine;
+  if (!stream || !alike || lines.first >= lines.columns) {
+    return pass(kToCache, panel);
+  }
+  Panel rest = panel;
+  if (lines.first > 0) {
+    rest.columns = lines.first;
+    pass(kToCache, rest);
+  }
+  pass(kAround, lines);
+  if (lines.columns < panel.columns) {
+    rest.first = lines.columns;
+    rest.columns = panel.columns;
+    pass(kToCache, rest);
+  }
+}
+
+// Loads the coefficients of kVectors vectors of columns from column c on.
+template <typename F, int kVectors, bool kTraining, typename C, typename V>
+TFBN_INLINE void LoadCoefficients(const ColumnCoefficients<C>& coefficients,
+                                  int64_t c,
+                                  V (&k)[kVectors][F::kNumCoefficients]) {
+  constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(C));
+  for (int i = kTraining ? 0 : F::kFirstFrozenCoefficient;
+       i < F::kNumCoefficients; ++i) {
+    for (int u = 0; u < kVectors; ++u) {
+      k[u][i] =
+          Load(coefficients.column + i * coefficients.stride + c + u * kLanes);
+    }
+  }
+}
+
+// Makes the results of a vector of elements from element `at` on; kPartial: of
+// its first n.
+template <typename F, bool kPartial, bool kTraining, Results kResults,
+          typename T, typename V>
+TFBN_INLINE void MakeResults(const Elements<F, T>& elements, int64_t at, int n,
+                             const V (&k)[F::kNumCoefficients]) {
+  V in[F::kInputs], out[F::kOutputs];
+  for (int i = 0; i < F::kInputs; ++i) {
+    const T* const from = elements.in[i] + at;
+    in[i] = kPartial ? LoadPartial(from, n) : Load(from);
+  }
+  F::template Element<kTraining>(in, k, out);
+  for (int i = 0; i < F::kOutputs; ++i) {
+    T* const to = elements.out[i] + at;
+    if (kPartial) {
+      StorePartial(to, out[i], n);
+    } else if (kResults == Results::kAround) {
+      Stream(to, out[i]);
+    } else {
+      Store(to, out[i]);
+    }
+  }
+}
+
+// Coefficients of a tile's columns, spread out where a channel has more than
+// one.
+template <typename F, typename T, bool kTraining>
+class TileCoefficients {
+ public:
+  using C = typename Compute<T>::Scalar;
+
+  TileCoefficients(const View& view, const void* coefficients)
+      : by_channel_(static_cast<const C*>(coefficients)),
+        stride_(CoefficientStride(view.channels)) {}
+
+  // Those of kRows.
+  ColumnCoefficients<C> OfRows(const View& view, const Partition& partition,
+                               const Tile& tile) {
+    if (partition.fold == 1 && view.inner == 1) {
+      return {by_channel_ + tile.c0, stride_};
+    }
+    int64_t first = 0;
+    for (int64_t f = 0; f < partition.fold; ++f) {
+      for (int64_t c = tile.c0; c < tile.c1; ++c, first += view.inner) {
+        Spread(c, first, view.inner);
+      }
+    }
+    return {spread_, kPaddedColumns};
+  }
+
+  // Those of kRuns.
+  ColumnCoefficients<C> OfRun(int64_t c) {
+    Spread(c, 0, kRunColumns);
+    return {spread_, kPaddedColumns};
+  }
+
+ private:
+  void Spread(int64_t c, int64_t first, int64_t n) {
+    for (int k = kTraining ? 0 : F::kFirstFrozenCoefficient;
+         k < F::kNumCoefficients; ++k) {
+      const C value = by_channel_[k * stride_ + c];
+      for (int64_t i = first; i < first + n; ++i) {
+        spread_[k * kPaddedColumns + i] = value;
+      }
+    }
+  }
+
+  const C* const by_channel_;
+  const int64_t stride_;
+  alignas(kCacheLineBytes) C spread_[F::kNumCoefficients * kPaddedColumns];
+};
+
+// -----------------------------------------------------------------------------
 // Reduce
 
 // Adds the terms of kVectors vectors of columns from column c on, in all
-// `rows` from element `at` on, to the first kSums sums; kPartial: of the n
-// columns of a vector that is not whole.
-template <typename F, int kSums, int kVectors, bool kPartial, typename T>
-TFBN_INLINE void ReduceStep(const Elements<F, T>& elements, int64_t at,
-                            int64_t rows, int64_t stride, int64_t ahead,
-                            int64_t c, int n, ColumnSums<F>& sums) {
+// `rows` from element `at` on, to the first kSums sums, and makes their frozen
+// results; kPartial: of the n columns of a vector that is not whole.
+template <typename F, int kSums, Results kResults, int kVectors, bool kPartial,
+          typename T>
+TFBN_INLINE void ReduceStep(
+    const Elements<F, T>& elements, int64_t at, int64_t rows, int64_t stride,
+    int64_t ahead, int64_t c, int n,
+    const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients,
+    ColumnSums<F>& sums) {
+  using V = typename Compute<T>::Vector;
   using Wide = decltype(Widen(Load(elements.in[0])));
   constexpr int kLanes = Compute<T>::kLanes;
   constexpr int kWideVectors = kVectors * Wide::kParts;
@@ -179,13 +330,16 @@ TFBN_INLINE void ReduceStep(const Elements<F, T>& elements, int64_t at,
       sum[v][k] = Load(sums.sum[k] + c + v * kDoubleLanes);
     }
   }
+  V k[kVectors][F::kNumCoefficients];
+  if constexpr (kResults != Results::kNone) {
+    LoadCoefficients<F, kVectors, false>(coefficients, c, k);
+  }
   for (int64_t r = 0; r < rows; ++r) {
+    const int64_t first = at + r * stride + c;
     const T* in[F::kInputs];
     for (int i = 0; i < F::kInputs; ++i) {
-      in[i] = elements.in[i] + at + r * stride + c;
-      if (!kPartial && ahead != 0) {
-        Prefetch<T, kVectors, kAllLevels>(in[i] + ahead);
-      }
+      in[i] = elements.in[i] + first;
+      if (!kPartial && ahead != 0) Prefetch<T, kVectors>(in[i] + ahead);
     }
     for (int u = 0; u < kVectors; ++u) {
       Wide wide[F::kInputs];
@@ -199,6 +353,10 @@ TFBN_INLINE void ReduceStep(const Elements<F, T>& elements, int64_t at,
         for (int i = 0; i < F::kInputs; ++i) part[i] = wide[i].part[p];
         F::Accumulate(part, Load(sums.center + c + v * kDoubleLanes), sum[v]);
       }
+      if constexpr (kResults != Results::kNone) {
+        MakeResults<F, kPartial, false, kResults>(elements, first + u * kLanes,
+                                                  n, k[u]);
+      }
     }
   }
   for (int v = 0; v < kWideVectors; ++v) {
@@ -206,26 +364,47 @@ TFBN_INLINE void ReduceStep(const Elements<F, T>& elements, int64_t at,
     // The sums of columns behind the n-th stay what they are.
     const int left = n - v * kDoubleLanes;
     const int lanes = left < 0 ? 0 : left < kDoubleLanes ? left : kDoubleLanes;
-    for (int k = 0; k < kSums; ++k) {
+    for (int i = 0; i < kSums; ++i) {
       if (kPartial) {
-        StorePartial(sums.sum[k] + at_column, sum[v][k], lanes);
+        StorePartial(sums.sum[i] + at_column, sum[v][i], lanes);
       } else {
-        Store(sums.sum[k] + at_column, sum[v][k]);
+        Store(sums.sum[i] + at_column, sum[v][i]);
       }
     }
   }
 }
 
-template <typename F, int kSums, typename T>
-void ReduceRows(const Elements<F, T>& elements, const Panel& panel,
-                ColumnSums<F>& sums) {
+template <typename F, int kSums, Results kResults, typename T>
+void ReduceRows(
+    const Elements<F, T>& elements, const Panel& panel,
+    const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients,
+    ColumnSums<F>& sums) {
   ForSteps<T, F::kReduceVectors>(
       panel, [&](auto vectors, auto partial, int64_t at, int64_t rows,
                  int64_t c, int n) __attribute__((always_inline)) {
-        ReduceStep<F, kSums, decltype(vectors)::value,
+        ReduceStep<F, kSums, kResults, decltype(vectors)::value,
                    decltype(partial)::value>(elements, at, rows, panel.stride,
-                                             panel.ahead, c, n, sums);
+                                             panel.ahead, c, n, coefficients,
+                                             sums);
       });
+}
+
+// Training only sums; frozen makes the results, too, around the cache if
+// `stream` says so and alignment allows it.
+template <typename F, int kSums, bool kTraining, typename T>
+void ReducePanel(
+    const Elements<F, T>& elements, const Panel& panel, bool stream,
+    const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients,
+    ColumnSums<F>& sums) {
+  if constexpr (kTraining) {
+    if (panel.columns == 0) return;
+    ReduceRows<F, kSums, Results::kNone>(elements, panel, coefficients, sums);
+  } else {
+    ForResults(elements, panel, stream, [&](auto results, const Panel& part) {
+      ReduceRows<F, kSums, decltype(results)::value>(elements, part,
+                                                     coefficients, sums);
+    });
+  }
 }
 
 template <int kSums, typename F>
@@ -283,20 +462,35 @@ RowPanels PanelsOf(const View& view, const Partition& partition,
   const int64_t stride = partition.fold * row;
   return RowPanels{
       {at, whole, stride, partition.fold * columns,
-       partition.fold * columns == stride
-           ? kPrefetchBytes / static_cast<int64_t>(sizeof(T))
-           : 2 * stride},
+       tile.next != 0 ? tile.next
+                      : Ahead<T>(view.outer / partition.fold,
+                                 partition.fold * columns, stride)},
       {at + whole * stride, 1, stride, count % partition.fold * columns}};
 }
 
-// Kernels::Reduce for the first kSums sums.
-template <typename F, typename T, int kSums>
-void ReduceSums(const typename F::Args& args, const Partition& partition,
-                const Tile& tile, const ChannelSums& out) {
+// Panel::ahead for the runs of a tile: in a later outer index, unless runs are
+// long.
+template <typename T>
+int64_t RunAhead(const View& view, const Tile& tile) {
+  if (tile.next != 0) return tile.next;
+  const int64_t length = tile.block.i1 - tile.block.i0;
+  if (length * static_cast<int64_t>(sizeof(T)) > 4 * kPrefetchBytes) {
+    return Ahead<T>(1, kRunColumns, kRunColumns);
+  }
+  return Ahead<T>(view.outer, length, view.channels * view.inner);
+}
+
+// Kernels::Reduce and, frozen, Kernels::Frozen for the first kSums sums.
+template <typename F, typename T, int kSums, bool kTraining>
+void ReduceTile(const typename F::Args& args, const Partition& partition,
+                const Tile& tile, const void* coefficients, bool stream,
+                const ChannelSums& out) {
   const Elements<F, T> elements = ElementsOf<F, T>(args);
   const View& view = args.view;
   const int64_t channels = tile.c1 - tile.c0;
   ColumnSums<F> sums;
+  TileCoefficients<F, T, kTraining> of_tile(view, coefficients);
+  ColumnCoefficients<typename Compute<T>::Scalar> columns_of = {};
   for (int k = 0; k < kSums; ++k) {
     for (int64_t c = tile.c0; c < tile.c1; ++c) SumsOf(out, k)[c] = 0;
   }
@@ -318,6 +512,7 @@ void ReduceSums(const typename F::Args& args, const Partition& partition,
     for (int64_t column = row_columns; column < columns; ++column) {
       sums.center[column] = sums.center[column - row_columns];
     }
+    if (!kTraining) columns_of = of_tile.OfRows(view, partition, tile);
     for (int64_t r = 0; r <= panels.whole.rows; r += kChainRows) {
       Panel chain = panels.whole;
       chain.at += r * chain.stride;
@@ -325,9 +520,11 @@ void ReduceSums(const typename F::Args& args, const Partition& partition,
       const bool last = chain.rows <= kChainRows;
       if (!last) chain.rows = kChainRows;
       ClearColumns<kSums>(columns, sums);
-      ReduceRows<F, kSums>(elements, chain, sums);
-      if (last && panels.rest.columns > 0) {
-        ReduceRows<F, kSums>(elements, panels.rest, sums);
+      ReducePanel<F, kSums, kTraining>(elements, chain, stream, columns_of,
+                                       sums);
+      if (last) {
+        ReducePanel<F, kSums, kTraining>(elements, panels.rest, stream,
+                                         columns_of, sums);
       }
       for (int64_t f = 0; f < partition.fold; ++f) {
         FlushColumns<kSums>(sums, f * row_columns, channels, view.inner,
@@ -335,6 +532,7 @@ void ReduceSums(const typename F::Args& args, const Partition& partition,
       }
       if (last) break;
     }
+    if (!kTraining && stream) StreamFence();
     return;
   }
   const int64_t length = tile.block.i1 - tile.block.i0;
@@ -346,18 +544,19 @@ void ReduceSums(const typename F::Args& args, const Partition& partition,
     for (int64_t column = 0; column < kRunColumns; ++column) {
       sums.center[column] = center;
     }
+    if (!kTraining) columns_of = of_tile.OfRun(c);
     ClearColumns<kSums>(kRunColumns, sums);
     int64_t chain = 0;
+    const int64_t ahead = RunAhead<T>(view, tile);
     for (int64_t o = tile.block.o0; o < tile.block.o1; ++o) {
       const int64_t at = (o * view.channels + c) * view.inner + tile.block.i0;
       for (int64_t r = 0; r < runs;) {
         const int64_t left = kChainRows - chain;
         const int64_t rows = runs - r < left ? runs - r : left;
-        ReduceRows<F, kSums>(
+        ReducePanel<F, kSums, kTraining>(
             elements,
-            Panel{at + r * kRunColumns, rows, kRunColumns, kRunColumns,
-                  kPrefetchBytes / static_cast<int64_t>(sizeof(T))},
-            sums);
+            Panel{at + r * kRunColumns, rows, kRunColumns, kRunColumns, ahead},
+            stream, columns_of, sums);
         r += rows;
         chain += rows;
         if (chain == kChainRows) {
@@ -366,24 +565,28 @@ void ReduceSums(const typename F::Args& args, const Partition& partition,
           chain = 0;
         }
       }
-      if (tail > 0) {
-        ReduceRows<F, kSums>(
-            elements, Panel{at + runs * kRunColumns, 1, kRunColumns, tail},
-            sums);
-      }
+      ReducePanel<F, kSums, kTraining>(
+          elements, Panel{at + runs * kRunColumns, 1, kRunColumns, tail},
+          stream, columns_of, sums);
     }
     FlushColumns<kSums>(sums, 0, 1, kRunColumns, c, out);
   }
+  if (!kTraining && stream) StreamFence();
 }
 
 template <typename F, typename T>
 void Reduce(const typename F::Args& args, const Partition& partition,
             const Tile& tile, const ChannelSums& out) {
-  if (args.is_training) {
-    ReduceSums<F, T, F::kNumSums>(args, partition, tile, out);
-  } else {
-    ReduceSums<F, T, F::kNumFrozenSums>(args, partition, tile, out);
-  }
+  ReduceTile<F, T, F::kNumSums, true>(args, partition, tile, nullptr, false,
+                                      out);
+}
+
+template <typename F, typename T>
+void Frozen(const typename F::Args& args, const Partition& partition,
+            const Tile& tile, const void* coefficients, bool stream,
+            const ChannelSums& out) {
+  ReduceTile<F, T, F::kNumFrozenSums, false>(args, partition, tile,
+                                             coefficients, stream, out);
 }
 
 template <typename F, typename T>
@@ -395,140 +598,69 @@ void Coefficients(const typename F::Args& args, int64_t c0, int64_t c1,
 // -----------------------------------------------------------------------------
 // Apply
 
-// Coefficient k of column c is column[k * stride + c].
-template <typename C>
-struct ColumnCoefficients {
-  const C* column;
-  int64_t stride;
-};
-
 // Makes the results of kVectors vectors of columns from column c on, in all
 // `rows` from element `at` on; kPartial: of the n columns of a vector that is
 // not whole.
-template <typename F, int kVectors, bool kPartial, bool kTraining, bool kStream,
-          typename T>
+template <typename F, Results kResults, int kVectors, bool kPartial, typename T>
 TFBN_INLINE void ApplyStep(
     const Elements<F, T>& elements, int64_t at, int64_t rows, int64_t stride,
     int64_t ahead, int64_t c, int n,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
-  using V = typename Compute<T>::Vector;
   constexpr int kLanes = Compute<T>::kLanes;
-  V k[kVectors][F::kNumCoefficients];
-  for (int i = kTraining ? 0 : F::kFirstFrozenCoefficient;
-       i < F::kNumCoefficients; ++i) {
-    for (int u = 0; u < kVectors; ++u) {
-      k[u][i] =
-          Load(coefficients.column + i * coefficients.stride + c + u * kLanes);
-    }
-  }
+  typename Compute<T>::Vector k[kVectors][F::kNumCoefficients];
+  LoadCoefficients<F, kVectors, true>(coefficients, c, k);
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t first = at + r * stride + c;
     if (!kPartial && ahead != 0) {
       for (int i = 0; i < F::kInputs; ++i) {
-        Prefetch<T, kVectors, kSecondLevel>(elements.in[i] + first + ahead);
+        Prefetch<T, kVectors>(elements.in[i] + first + ahead);
       }
     }
     for (int u = 0; u < kVectors; ++u) {
-      V in[F::kInputs], out[F::kOutputs];
-      for (int i = 0; i < F::kInputs; ++i) {
-        const T* const from = elements.in[i] + first + u * kLanes;
-        in[i] = kPartial ? LoadPartial(from, n) : Load(from);
-      }
-      F::template Element<kTraining>(in, k[u], out);
-      for (int i = 0; i < F::kOutputs; ++i) {
-        T* const to = elements.out[i] + first + u * kLanes;
-        if (kPartial) {
-          StorePartial(to, out[i], n);
-        } else if (kStream) {
-          Stream(to, out[i]);
-        } else {
-          Store(to, out[i]);
-        }
-      }
+      MakeResults<F, kPartial, true, kResults>(elements, first + u * kLanes, n,
+                                               k[u]);
     }
   }
 }
 
-template <typename F, bool kTraining, bool kStream, typename T>
+template <typename F, Results kResults, typename T>
 void ApplyRows(
     const Elements<F, T>& elements, const Panel& panel,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
   ForSteps<T, F::kApplyVectors>(
       panel, [&](auto vectors, auto partial, int64_t at, int64_t rows,
                  int64_t c, int n) __attribute__((always_inline)) {
-        ApplyStep<F, decltype(vectors)::value, decltype(partial)::value,
-                  kTraining, kStream>(elements, at, rows, panel.stride,
-                                      panel.ahead, c, n, coefficients);
+        ApplyStep<F, kResults, decltype(vectors)::value,
+                  decltype(partial)::value>(elements, at, rows, panel.stride,
+                                            panel.ahead, c, n, coefficients);
       });
 }
 
 template <typename F, typename T>
 void ApplyPanel(
-    const Elements<F, T>& elements, bool is_training, const Panel& panel,
-    bool stream,
+    const Elements<F, T>& elements, const Panel& panel, bool stream,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
-  if (panel.rows == 0 || panel.columns == 0) return;
-  // Streaming stores want whole, aligned vectors; every row of a panel has the
-  // same alignment or the panel is stored the ordinary way.
-  bool aligned =
-      panel.rows == 1 || panel.stride * sizeof(T) % kCacheLineBytes == 0;
-  for (const T* out : elements.out) {
-    aligned =
-        aligned &&
-        reinterpret_cast<uintptr_t>(out + panel.at) % kCacheLineBytes == 0;
-  }
-  if (is_training) {
-    if (stream && aligned) {
-      ApplyRows<F, true, true>(elements, panel, coefficients);
-    } else {
-      ApplyRows<F, true, false>(elements, panel, coefficients);
-    }
-  } else {
-    if (stream && aligned) {
-      ApplyRows<F, false, true>(elements, panel, coefficients);
-    } else {
-      ApplyRows<F, false, false>(elements, panel, coefficients);
-    }
-  }
+  ForResults(elements, panel, stream, [&](auto results, const Panel& part) {
+    ApplyRows<F, decltype(results)::value>(elements, part, coefficients);
+  });
 }
 
 template <typename F, typename T>
 void Apply(const typename F::Args& args, const Partition& partition,
            const Tile& tile, const void* coefficients, bool stream) {
-  using C = typename Compute<T>::Scalar;
   const Elements<F, T> elements = ElementsOf<F, T>(args);
   const View& view = args.view;
-  const C* const by_channel = static_cast<const C*>(coefficients);
-  // Coefficients of columns, where a channel has more than one.
-  alignas(kCacheLineBytes) C expanded[F::kNumCoefficients * kPaddedColumns];
-  const auto expand = [&](int64_t c, int64_t first, int64_t n) {
-    for (int k = 0; k < F::kNumCoefficients; ++k) {
-      const C value = by_channel[k * CoefficientStride(view.channels) + c];
-      for (int64_t i = first; i < first + n; ++i) {
-        expanded[k * kPaddedColumns + i] = value;
-      }
-    }
-  };
-  ColumnCoefficients<C> columns = {expanded, kPaddedColumns};
+  TileCoefficients<F, T, true> of_tile(view, coefficients);
   if (partition.kind == Partition::kRows) {
-    RowPanels panels = PanelsOf<T>(view, partition, tile);
-    panels.whole.ahead = tile.next;
-    if (partition.fold == 1 && view.inner == 1) {
-      columns = {by_channel + tile.c0, CoefficientStride(view.channels)};
-    } else {
-      int64_t first = 0;
-      for (int64_t f = 0; f < partition.fold; ++f) {
-        for (int64_t c = tile.c0; c < tile.c1; ++c, first += view.inner) {
-          expand(c, first, view.inner);
-        }
-      }
-    }
-    ApplyPanel(elements, args.is_training, panels.whole, stream, columns);
-    ApplyPanel(elements, args.is_training, panels.rest, stream, columns);
+    const RowPanels panels = PanelsOf<T>(view, partition, tile);
+    const auto columns = of_tile.OfRows(view, partition, tile);
+    ApplyPanel(elements, panels.whole, stream, columns);
+    ApplyPanel(elements, panels.rest, stream, columns);
   } else {
     const int64_t length = tile.block.i1 - tile.block.i0;
+    const int64_t ahead = RunAhead<T>(view, tile);
     for (int64_t c = tile.c0; c < tile.c1; ++c) {
-      expand(c, 0, kRunColumns);
+      const auto columns = of_tile.OfRun(c);
       for (int64_t o = tile.block.o0; o < tile.block.o1; ++o) {
         int64_t at = (o * view.channels + c) * view.inner + tile.block.i0;
         int64_t left = length;
@@ -540,17 +672,15 @@ void Apply(const typename F::Args& args, const Partition& partition,
           int64_t head =
               (kCacheLineBytes - misaligned) / static_cast<int64_t>(sizeof(T));
           if (head > left) head = left;
-          ApplyPanel(elements, args.is_training,
-                     Panel{at, 1, kRunColumns, head}, false, columns);
+          ApplyPanel(elements, Panel{at, 1, kRunColumns, head}, false, columns);
           at += head;
           left -= head;
         }
         const int64_t runs = left / kRunColumns;
-        ApplyPanel(elements, args.is_training,
-                   Panel{at, runs, kRunColumns, kRunColumns, tile.next}, stream,
-                   columns);
+        ApplyPanel(elements, Panel{at, runs, kRunColumns, kRunColumns, ahead},
+                   stream, columns);
         ApplyPanel(
-            elements, args.is_training,
+            elements,
             Panel{at + runs * kRunColumns, 1, kRunColumns, left % kRunColumns},
             stream, columns);
       }
@@ -571,7 +701,7 @@ void Apply(const typename F::Args& args, const Partition& partition,
   {K<F, float>, K<F, Float16>, K<F, Bfloat16>, K<F, double>}
 #define TFBN_KERNELS(F)                                          \
   {TFBN_FOR_DTYPES(Reduce, F), TFBN_FOR_DTYPES(Coefficients, F), \
-   TFBN_FOR_DTYPES(Apply, F)}
+   TFBN_FOR_DTYPES(Apply, F), TFBN_FOR_DTYPES(Frozen, F)}
 
 }  // namespace tf_bn_ops
 
