@@ -37,30 +37,19 @@ _JAVA_RULES = [
 ]
 
 def local_rules():
-    _stand_in(
-        name = "rules_cc",
-        files = {
-            "BUILD": "",
-            "cc/BUILD": "",
-            "cc/defs.bzl": _hand_on(_CC_RULES),
-        },
-    )
-    _stand_in(
-        name = "rules_java",
-        files = {
-            "BUILD": "",
-            "java/BUILD": "",
-            "java/defs.bzl": _hand_on(_JAVA_RULES),
-        },
-    )
-    _stand_in(
-        name = "rules_shell",
-        files = {
-            "BUILD": "",
-            "shell/BUILD": "",
-            "shell/sh_test.bzl": _hand_on(["sh_test"]),
-        },
-    )
+    for name, path, rules in [
+        ("rules_cc", "cc/defs.bzl", _CC_RULES),
+        ("rules_java", "java/defs.bzl", _JAVA_RULES),
+        ("rules_shell", "shell/sh_test.bzl", ["sh_test"]),
+    ]:
+        _stand_in(
+            name = name,
+            files = {
+                "BUILD": "",
+                path.split("/")[0] + "/BUILD": "",
+                path: _hand_on(rules),
+            },
+        )
     _stand_in(
         name = "remote_coverage_tools",
         files = {"BUILD": "filegroup(name = \"coverage_report_generator\", srcs = [], visibility = [\"//visibility:public\"])\n"},

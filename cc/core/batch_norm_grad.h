@@ -25,6 +25,7 @@
 #include <cmath>
 
 #include "cc/core/dtype.h"
+#include "cc/core/host_device.h"
 #include "cc/core/view.h"
 
 namespace tf_bn_ops {
@@ -58,6 +59,39 @@ static inline double Rstd(const BatchNormGradArgs& args, int64_t c) {
   const double variance = LoadAsDouble(args.stat_dtype, args.variance, c);
   return args.variance_is_rstd ? variance
                                : 1.0 / std::sqrt(variance + args.epsilon);
+}
+
+// What x_backprop is made of in one channel, in the type C that it is computed
+// in:
+//
+//   scale_rstd * (((y_backprop - dy_mean) - dy_mean_rest)
+//                 - ((x - mean) * rstd) * xhat_dy_mean)
+//
+// The mean of y_backprop has two parts, so that the difference loses nothing to
+// cancellation when the mean is large against it.
+template <typename C>
+struct BatchNormGradCoefficients {
+  C mean, rstd, dy_mean, dy_mean_rest, xhat_dy_mean, scale_rstd;
+};
+
+// Those of a channel of `m` elements with the sums of y_backprop and of
+// y_backprop * (x - mean).
+template <typename C>
+static TFBN_HD BatchNormGradCoefficients<C> CoefficientsOf(
+    double m, double mean, double rstd, double scale, double dy_sum,
+    double dy_xmu_sum) {
+  const double dy_mean = dy_sum / m;
+  const C dy_mean_part = static_cast<C>(dy_mean);
+  // Infinity minus infinity would be NaN where the sum itself is a plain
+  // infinity.
+  const bool finite = dy_mean - dy_mean == 0;
+  return {static_cast<C>(mean),
+          static_cast<C>(rstd),
+          dy_mean_part,
+          finite ? static_cast<C>(dy_mean - static_cast<double>(dy_mean_part))
+                 : C{0},
+          static_cast<C>(rstd * dy_xmu_sum / m),
+          static_cast<C>(scale * rstd)};
 }
 
 }  // namespace tf_bn_ops

@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "cc/core/dtype.h"
+#include "cc/core/host_device.h"
 #include "cc/cuda/geometry.h"
-#include "cc/cuda/host_device.h"
 
 #if defined(__CUDACC__)
 #include <cuda_bf16.h>

@@ -24,8 +24,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cc/core/host_device.h"
 #include "cc/core/view.h"
-#include "cc/cuda/host_device.h"
 
 namespace tf_bn_ops {
 namespace cuda {

@@ -24,14 +24,14 @@ namespace tf_bn_ops {
 namespace cuda {
 namespace {
 
-// Per channel, of type ElementOf<T>::Compute; coefficient i of channel c is
-// coefficients[i * channels + c].
+// The fields of BatchNormGradCoefficients<ElementOf<T>::Compute>; coefficient i
+// of channel c is coefficients[i * channels + c].
 enum Coefficient {
   kMean,
   kRstd,
-  kDyMean,      // sum(dy) / M, rounded ...
-  kDyMeanRest,  // ... and what rounding took from it.
-  kXhatDyMean,  // rstd * sum(dy * (x - mean)) / M
+  kDyMean,
+  kDyMeanRest,
+  kXhatDyMean,
   kScaleRstd,
   kNumCoefficients
 };
@@ -381,22 +381,17 @@ TFBN_HD void Finish(const Params& params, Block& block, FinishShared& shared) {
     StoreStat(args.stat_dtype, args.offset_backprop, c, dy_sum);
     StoreStat(args.stat_dtype, args.scale_backprop, c,
               terms == 0 ? 0.0 : rstd * xmu_sum);
-    const double m = static_cast<double>(args.view.outer * args.view.inner);
-    const double dy_mean = dy_sum / m;
-    const C dy_mean_part = static_cast<C>(dy_mean);
-    // Infinity minus infinity would be NaN where the sum itself is a plain
-    // infinity.
-    const bool finite = dy_mean - dy_mean == 0;
+    const auto of_channel = CoefficientsOf<C>(
+        static_cast<double>(args.view.outer * args.view.inner),
+        LoadStat(args.stat_dtype, args.mean, c), rstd,
+        LoadStat(args.stat_dtype, args.scale, c), dy_sum, xmu_sum);
     C* const out = static_cast<C*>(params.coefficients) + c;
-    out[kMean * channels] =
-        static_cast<C>(LoadStat(args.stat_dtype, args.mean, c));
-    out[kRstd * channels] = static_cast<C>(rstd);
-    out[kDyMean * channels] = dy_mean_part;
-    out[kDyMeanRest * channels] =
-        finite ? static_cast<C>(dy_mean - static_cast<double>(dy_mean_part))
-               : C{0};
-    out[kXhatDyMean * channels] = static_cast<C>(rstd * xmu_sum / m);
-    out[kScaleRstd * channels] = static_cast<C>(ScaleRstdOf(args, c));
+    out[kMean * channels] = of_channel.mean;
+    out[kRstd * channels] = of_channel.rstd;
+    out[kDyMean * channels] = of_channel.dy_mean;
+    out[kDyMeanRest * channels] = of_channel.dy_mean_rest;
+    out[kXhatDyMean * channels] = of_channel.xhat_dy_mean;
+    out[kScaleRstd * channels] = of_channel.scale_rstd;
   });
 }
 

@@ -3,9 +3,10 @@
 //
 //   stress SECONDS [CALLERS]
 //
-// Every caller computes a view again and again, through the backend with the
-// shared pool and through the C ABI, and compares the bits with those that one
-// thread gave in the beginning. Exit status 1 if they ever differ.
+// Every caller computes gradients of both orders again and again, through the
+// backend with the shared pool and through the C ABI, and compares the bits
+// with those that one thread gave in the beginning. Exit status 1 if they ever
+// differ.
 
 #include <atomic>
 #include <chrono>
@@ -24,6 +25,7 @@
 
 #include "cc/c_api/tf_bn_ops_c.h"
 #include "cc/core/batch_norm_grad.h"
+#include "cc/core/batch_norm_grad_grad.h"
 #include "cc/core/parallel.h"
 #include "cc/cpu/batch_norm_grad.h"
 
@@ -82,82 +84,127 @@ class Pool final : public tf_bn_ops::Threads {
 constexpr tf_bn_ops::View kViews[] = {
     {4000, 40, 1}, {9000, 3, 1}, {8, 300, 49}, {3, 7, 9000}};
 
+// The gradient of either order for one view.
 struct Problem {
   tf_bn_ops::View view;
-  bool is_training;
-  std::vector<float> y_backprop, x, scale, mean, variance;
+  bool is_training, second_order;
+  // Of view shape and of the channels; those of the second order come last.
+  std::vector<float> y_backprop, x, x_backprop_grad;
+  std::vector<float> scale, mean, variance, scale_backprop_grad,
+      offset_backprop_grad;
 
-  Problem(const tf_bn_ops::View& v, bool training)
-      : view(v), is_training(training) {
+  Problem(const tf_bn_ops::View& v, bool training, bool second)
+      : view(v), is_training(training), second_order(second) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal(0.5f, 1);
-    const auto fill = [&](std::vector<float>* array, int64_t size) {
-      array->resize(size);
+    for (auto* array : {&y_backprop, &x, &x_backprop_grad}) {
+      array->resize(tf_bn_ops::NumElements(v));
       for (float& value : *array) value = normal(random);
-    };
-    fill(&y_backprop, tf_bn_ops::NumElements(v));
-    fill(&x, tf_bn_ops::NumElements(v));
-    fill(&scale, v.channels);
-    fill(&mean, v.channels);
+    }
+    for (auto* array :
+         {&scale, &mean, &scale_backprop_grad, &offset_backprop_grad}) {
+      array->resize(v.channels);
+      for (float& value : *array) value = normal(random);
+    }
     variance.assign(v.channels, 2);
   }
 };
 
+// Outputs of view shape and of the channels: the first order has one
+// and two of them, the second two and one.
 struct Result {
-  std::vector<float> x_backprop, scale_backprop, offset_backprop;
-  explicit Result(const tf_bn_ops::View& v)
-      : x_backprop(tf_bn_ops::NumElements(v)),
-        scale_backprop(v.channels),
-        offset_backprop(v.channels) {}
+  std::vector<float> tensors[2], vectors[2];
+
+  explicit Result(const tf_bn_ops::View& v) {
+    for (auto& tensor : tensors) tensor.resize(tf_bn_ops::NumElements(v));
+    for (auto& vector : vectors) vector.resize(v.channels);
+  }
   bool operator==(const Result& other) const {
     const auto same = [](const std::vector<float>& a,
                          const std::vector<float>& b) {
       return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
     };
-    return same(x_backprop, other.x_backprop) &&
-           same(scale_backprop, other.scale_backprop) &&
-           same(offset_backprop, other.offset_backprop);
+    return same(tensors[0], other.tensors[0]) &&
+           same(tensors[1], other.tensors[1]) &&
+           same(vectors[0], other.vectors[0]) &&
+           same(vectors[1], other.vectors[1]);
   }
 };
 
+// The fields that the arguments of both orders have, here and in the C ABI.
+template <typename Args>
+void SetInputs(const Problem& p, Args* args) {
+  args->is_training = p.is_training;
+  args->epsilon = 1e-3;
+  args->y_backprop = p.y_backprop.data();
+  args->x = p.x.data();
+  args->scale = p.scale.data();
+  args->mean = p.mean.data();
+  args->variance = p.variance.data();
+}
+
+template <typename Args>
+void SetFirstOrder(const Problem& p, Result* result, Args* args) {
+  SetInputs(p, args);
+  args->x_backprop = result->tensors[0].data();
+  args->scale_backprop = result->vectors[0].data();
+  args->offset_backprop = result->vectors[1].data();
+}
+
+template <typename Args>
+void SetSecondOrder(const Problem& p, Result* result, Args* args) {
+  SetInputs(p, args);
+  args->x_backprop_grad = p.x_backprop_grad.data();
+  args->scale_backprop_grad = p.scale_backprop_grad.data();
+  args->offset_backprop_grad = p.offset_backprop_grad.data();
+  args->y_backprop_grad = result->tensors[0].data();
+  args->x_grad = result->tensors[1].data();
+  args->scale_grad = result->vectors[0].data();
+}
+
 void Compute(const Problem& p, tf_bn_ops::Threads& threads, Result* result) {
-  tf_bn_ops::BatchNormGradArgs args;
-  args.view = p.view;
-  args.is_training = p.is_training;
-  args.epsilon = 1e-3;
-  args.y_backprop = p.y_backprop.data();
-  args.x = p.x.data();
-  args.scale = p.scale.data();
-  args.mean = p.mean.data();
-  args.variance = p.variance.data();
-  args.x_backprop = result->x_backprop.data();
-  args.scale_backprop = result->scale_backprop.data();
-  args.offset_backprop = result->offset_backprop.data();
   std::string error;
-  std::vector<double> workspace(
-      tf_bn_ops::CpuBatchNormGradWorkspace(p.view) / sizeof(double) + 1);
-  tf_bn_ops::CpuBatchNormGrad(args, *tf_bn_ops::SelectedImplementation(&error),
-                              threads, workspace.data());
+  const auto& implementation = *tf_bn_ops::SelectedImplementation(&error);
+  const auto workspace = [](size_t bytes) {
+    return std::vector<double>(bytes / sizeof(double) + 1);
+  };
+  if (p.second_order) {
+    tf_bn_ops::BatchNormGradGradArgs args;
+    args.view = p.view;
+    SetSecondOrder(p, result, &args);
+    tf_bn_ops::CpuBatchNormGradGrad(
+        args, implementation, threads,
+        workspace(tf_bn_ops::CpuBatchNormGradGradWorkspace(p.view)).data());
+  } else {
+    tf_bn_ops::BatchNormGradArgs args;
+    args.view = p.view;
+    SetFirstOrder(p, result, &args);
+    tf_bn_ops::CpuBatchNormGrad(
+        args, implementation, threads,
+        workspace(tf_bn_ops::CpuBatchNormGradWorkspace(p.view)).data());
+  }
+}
+
+template <typename Args>
+void SetView(const Problem& p, Args* args) {
+  args->outer = p.view.outer;
+  args->channels = p.view.channels;
+  args->inner = p.view.inner;
+  args->dtype = args->stat_dtype = TFBN_FLOAT32;
 }
 
 bool ComputeByCAbi(const Problem& p, int threads, Result* result) {
-  tfbn_batch_norm_grad_args args{};
-  args.outer = p.view.outer;
-  args.channels = p.view.channels;
-  args.inner = p.view.inner;
-  args.dtype = TFBN_FLOAT32;
-  args.stat_dtype = TFBN_FLOAT32;
-  args.is_training = p.is_training;
-  args.epsilon = 1e-3;
-  args.y_backprop = p.y_backprop.data();
-  args.x = p.x.data();
-  args.scale = p.scale.data();
-  args.mean = p.mean.data();
-  args.variance = p.variance.data();
-  args.x_backprop = result->x_backprop.data();
-  args.scale_backprop = result->scale_backprop.data();
-  args.offset_backprop = result->offset_backprop.data();
   char error[256];
+  if (p.second_order) {
+    tfbn_batch_norm_grad_grad_args args{};
+    SetView(p, &args);
+    SetSecondOrder(p, result, &args);
+    return tfbn_cpu_batch_norm_grad_grad(&args, nullptr, threads, error,
+                                         sizeof(error)) == 0;
+  }
+  tfbn_batch_norm_grad_args args{};
+  SetView(p, &args);
+  SetFirstOrder(p, result, &args);
   return tfbn_cpu_batch_norm_grad(&args, nullptr, threads, error,
                                   sizeof(error)) == 0;
 }
@@ -170,8 +217,8 @@ int main(int argc, char** argv) {
   std::vector<Problem> problems;
   std::vector<Result> expected;
   for (const tf_bn_ops::View& view : kViews) {
-    for (bool is_training : {true, false}) {
-      problems.emplace_back(view, is_training);
+    for (int kind = 0; kind < 4; ++kind) {
+      problems.emplace_back(view, kind % 2 == 0, kind / 2 == 1);
       expected.emplace_back(view);
       tf_bn_ops::NoThreads alone;
       Compute(problems.back(), alone, &expected.back());
@@ -189,7 +236,7 @@ int main(int argc, char** argv) {
           const size_t which = i % problems.size();
           Result result(problems[which].view);
           bool done = true;
-          if (i % 4 == 0) {
+          if (i % 5 == 0) {
             done = ComputeByCAbi(problems[which], 3, &result);
           } else {
             Compute(problems[which], pool, &result);

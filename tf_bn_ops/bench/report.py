@@ -146,7 +146,7 @@ def summary_table(run: dict[str, Any]) -> Table:
     """Each peer's ratios over all rows, and the goals."""
     table = Table(
         "Time of a peer over ours",
-        ["peer", "rows", "geometric mean", "goal", "minimum", "goal", "where"],
+        ["peer", "rows", "geometric mean", "goal", "at most", "minimum", "goal", "where"],
         1,
     )
     for peer in implementations.PEERS:
@@ -154,12 +154,15 @@ def summary_table(run: dict[str, Any]) -> Table:
             continue
         s = run["summary"][peer]
         least, mean = GOALS.get(peer, (None, None))
+        floor = run["eager_floor"]
+        most = floor and results.ceiling(results.of_section(run, "layers"), peer, floor["warm_s"])
         table.rows.append(
             [
                 label(peer),
                 str(s["rows"]),
                 f"{s['geometric_mean']:.2f}",
                 "" if mean is None else f"{mean:g}",
+                "" if most is None else f"{most:.2f}",
                 f"{s['minimum']:.2f}",
                 "" if least is None else f"{least:g}",
                 s["minimum_at"],

@@ -160,13 +160,23 @@ def beyond_reach(rows: list[dict[str, Any]], peer: str, eager: float) -> tuple[i
       streaming limit together.
     """
     faster = [row for row in rows if (ratio := speedup(row, peer)) is not None and ratio < 1]
-    least = [eager + (row["floor"]["median_s"] if row["floor"] else 0) for row in faster]
-    unreachable = [
-        row
-        for row, seconds in zip(faster, least, strict=True)
-        if row["results"][peer]["median_s"] < seconds
-    ]
+    unreachable = [row for row in faster if row["results"][peer]["median_s"] < _least(row, eager)]
     return len(faster), len(unreachable)
+
+
+def ceiling(rows: list[dict[str, Any]], peer: str, eager: float) -> float | None:
+    """Geometric mean of a peer's times over those of an op that takes the least possible: `eager`
+    seconds and the streaming limit. None without a row in which both were measured."""
+    ratios = [
+        row["results"][peer]["median_s"] / _least(row, eager)
+        for row in rows
+        if speedup(row, peer) is not None
+    ]
+    return stats.geometric_mean(ratios) if ratios else None
+
+
+def _least(row: dict[str, Any], eager: float) -> float:
+    return eager + (row["floor"]["median_s"] if row["floor"] else 0.0)
 
 
 def of_section(results: dict[str, Any], section: str) -> list[dict[str, Any]]:

@@ -36,23 +36,19 @@ struct FirstOrderFormula : FirstOrder {
       const double rstd = Rstd(args, c);
       const double scale = LoadAsDouble(args.stat_dtype, args.scale, c);
       C* const out = static_cast<C*>(coefficients) + c;
-      out[kScaleRstd * stride] = static_cast<C>(scale * rstd);
-      // Frozen, nothing else is used, nor are the sums.
-      if (!args.is_training) continue;
-      const double dy_mean = SumsOf(sums, kDySum)[c] / m;
-      const C dy_mean_part = static_cast<C>(dy_mean);
-      // Infinity minus infinity would be NaN where the sum itself is a plain
-      // infinity.
-      const bool finite = dy_mean - dy_mean == 0;
-      out[kMean * stride] =
-          static_cast<C>(LoadAsDouble(args.stat_dtype, args.mean, c));
-      out[kRstd * stride] = static_cast<C>(rstd);
-      out[kDyMean * stride] = dy_mean_part;
-      out[kDyMeanRest * stride] =
-          finite ? static_cast<C>(dy_mean - static_cast<double>(dy_mean_part))
-                 : C{0};
-      out[kXhatDyMean * stride] =
-          static_cast<C>(rstd * SumsOf(sums, kDyXmuSum)[c] / m);
+      if (!args.is_training) {  // Nothing else is used, and no sums are there.
+        out[kScaleRstd * stride] = static_cast<C>(scale * rstd);
+        continue;
+      }
+      const auto of_channel = CoefficientsOf<C>(
+          m, LoadAsDouble(args.stat_dtype, args.mean, c), rstd, scale,
+          SumsOf(sums, kDySum)[c], SumsOf(sums, kDyXmuSum)[c]);
+      out[kMean * stride] = of_channel.mean;
+      out[kRstd * stride] = of_channel.rstd;
+      out[kDyMean * stride] = of_channel.dy_mean;
+      out[kDyMeanRest * stride] = of_channel.dy_mean_rest;
+      out[kXhatDyMean * stride] = of_channel.xhat_dy_mean;
+      out[kScaleRstd * stride] = of_channel.scale_rstd;
     }
   }
 

@@ -57,14 +57,12 @@ struct FirstOrder {
     kNumSums,
     kNumFrozenSums = kNumSums,
   };
-  enum Coefficient : int {
+  enum Coefficient : int {  // The fields of BatchNormGradCoefficients.
     kMean,
     kRstd,
-    // Mean of y_backprop in two parts, so that y_backprop - mean loses nothing
-    // to cancellation when the mean is large against the differences.
     kDyMean,
     kDyMeanRest,
-    kXhatDyMean,  // scale_backprop / M
+    kXhatDyMean,
     kScaleRstd,
     kNumCoefficients,
     kFirstFrozenCoefficient = kScaleRstd,

@@ -1,7 +1,7 @@
 // Marks of functions that run on the device and, as plain C++, on the host.
 
-#ifndef TF_BN_OPS_CC_CUDA_HOST_DEVICE_H_
-#define TF_BN_OPS_CC_CUDA_HOST_DEVICE_H_
+#ifndef TF_BN_OPS_CC_CORE_HOST_DEVICE_H_
+#define TF_BN_OPS_CC_CORE_HOST_DEVICE_H_
 
 #if defined(__CUDACC__)
 #define TFBN_HD __host__ __device__ __forceinline__
@@ -13,4 +13,4 @@
 #define TFBN_UNROLL_4
 #endif
 
-#endif  // TF_BN_OPS_CC_CUDA_HOST_DEVICE_H_
+#endif  // TF_BN_OPS_CC_CORE_HOST_DEVICE_H_
