@@ -44,6 +44,7 @@ from tf_bn_ops.conformance import (
     workers,
 )
 from tf_bn_ops.conformance import speed as speed_lib
+from tf_bn_ops.conformance.case import Case, CaseError
 from tf_bn_ops.conformance.reports import (
     environment,
     merge,
@@ -277,7 +278,7 @@ def _cannot() -> dict[str, str]:
     return {} if _modes() else _CANNOT
 
 
-def _random_cases(combos: list[tuple[str, str, str, str]]) -> list[cases.Case]:
+def _random_cases(combos: list[tuple[str, str, str, str]]) -> list[Case]:
     """The cases that are made from the seed."""
     values = [
         case
@@ -346,7 +347,7 @@ class _Input:
             self._real = self._capture.result()
         return self._real
 
-    def fill(self, case: cases.Case) -> fills.Filled:
+    def fill(self, case: Case) -> fills.Filled:
         if not case.asks_for_values:
             return contract.fill(case)
         return self.real().fill(case) if case.is_real else fills.fill(case)
@@ -568,7 +569,7 @@ def main(argv: Sequence[str]) -> int:
     if argv[1:2] == ["merge"]:
         return merge.main([f"{argv[0]} merge", *argv[2:]])
     errors = (
-        cases.CaseError,
+        CaseError,
         devices.DeviceError,
         divergences.DivergenceError,
         general.GeneralError,

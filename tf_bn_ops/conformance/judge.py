@@ -12,7 +12,7 @@ from tf_bn_ops import _op_table
 from tf_bn_ops.conformance import bounds as bounds_lib
 from tf_bn_ops.conformance import fills, views
 from tf_bn_ops.conformance import oracle as oracle_lib
-from tf_bn_ops.conformance.cases import Case
+from tf_bn_ops.conformance.case import Case
 
 # The outputs that have a value, by role.
 VALUES = ("x_backprop", "scale_backprop", "offset_backprop")
