@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import importlib
 import math
 import os
 import pathlib
@@ -24,7 +23,7 @@ import rich.console
 import rich.progress
 from absl import flags
 
-from tf_bn_ops import _command, _op_table
+from tf_bn_ops import _command, _loader, _op_table
 from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance import (
     bounds,
@@ -319,8 +318,7 @@ def _profile() -> bounds.Profile:
 def _check_library(candidate: str) -> None:
     """Says early that the own library is not built: a worker would say it seconds later."""
     if candidate == workers.OWN_OPS:
-        loader = importlib.import_module("tf_bn_ops._loader")
-        loader.library_path()
+        _loader.library_path()
 
 
 def _replay_command() -> str:
@@ -396,7 +394,7 @@ def _judged(candidate: workers.Implementation, facts: Mapping[str, Any]) -> dict
     """The field "candidate" of the record."""
     library = _FLAGS.library
     if candidate.ops == workers.OWN_OPS:
-        library = importlib.import_module("tf_bn_ops._loader").library_path()
+        library = _loader.library_path()
     mapped = []
     for entry in (candidate.mapped or {}).values():
         fatal, other = facts.get("signatures", {}).get(entry.name, ([], []))

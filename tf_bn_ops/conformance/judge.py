@@ -112,10 +112,6 @@ class CaseResult:
     calls: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
 
-    @property
-    def is_evidence(self) -> bool:
-        return all(self.evidence.values())
-
 
 def _ulp(magnitude: np.ndarray, dtype: _op_table.DType) -> np.ndarray:
     """The unit in the last place of a number of `dtype` with this magnitude."""
