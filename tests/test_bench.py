@@ -48,7 +48,7 @@ def test_networks_have_distinct_shapes_at_their_batch():
 def test_a_full_run_has_every_combination():
     chosen = shapes.choose([], quick=False)
     rows = shapes.layer_rows(
-        chosen, shapes.DTYPES, tuple(_op_table.DATA_FORMATS), shapes.MODES, threads=2
+        chosen, shapes.DTYPES, tuple(_op_table.DATA_FORMATS), _op_table.MODES, threads=2
     )
     assert len(rows) == len(set(rows)) == len(chosen) * 3 * 2 * 2
     assert {row.layout for row in rows} == set(_op_table.DATA_FORMATS)
@@ -146,7 +146,7 @@ def _right(row):
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-@pytest.mark.parametrize("mode", shapes.MODES)
+@pytest.mark.parametrize("mode", _op_table.MODES)
 @pytest.mark.parametrize("dtype", shapes.DTYPES)
 def test_verification_tells_right_from_wrong(layout, mode, dtype):
     row = _row((4, 6, 5, 9), layout, dtype, mode)

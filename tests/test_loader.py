@@ -13,6 +13,9 @@ from build_helpers import edit_build_info, environment, package_without_build, t
 
 from tf_bn_ops import _loader
 
+# The folder that the package is imported from.
+ROOT = pathlib.Path(_loader.__file__).parent.parent
+
 
 def tensorflow_version() -> str:
     import tensorflow as tf
@@ -31,13 +34,25 @@ def refusal() -> str:
 
 
 def python(code: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    package = pathlib.Path(_loader.__file__).parent.parent
     return subprocess.run(
         [sys.executable, "-c", code],
-        env=environment(PYTHONPATH=str(package), **changes),
+        env=environment(PYTHONPATH=str(ROOT), **changes),
         capture_output=True,
         text=True,
     )
+
+
+def last_words(code: str, *path: pathlib.Path) -> str:
+    """The last line of code that fails, run in the first of the folders that it imports from."""
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(PYTHONPATH=os.pathsep.join(map(str, path))),
+        cwd=path[0],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 1
+    return result.stderr.splitlines()[-1]
 
 
 def test_import_is_silent_and_lazy():
@@ -89,15 +104,7 @@ def test_another_build_of_the_same_ops_loads(other_build):
 def test_missing_library(tmp_path):
     """A copy of the package without lib/, as in a checkout that was not built."""
     package_without_build(tmp_path)
-    result = subprocess.run(
-        [sys.executable, "-c", "import tf_bn_ops; tf_bn_ops.library_path()"],
-        env=environment(PYTHONPATH=str(tmp_path)),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 1
-    message = result.stderr.splitlines()[-1]
+    message = last_words("import tf_bn_ops; tf_bn_ops.library_path()", tmp_path)
     assert "LibraryError" in message
     assert "'make'" in message
     assert "'pip install .'" in message
@@ -187,15 +194,7 @@ def test_library_that_needs_another_that_is_missing(other_build, tmp_path):
 def test_missing_framework_library(tmp_path):
     """An installation of TensorFlow that lost the library which the ops link."""
     broken = tensorflow_without("libtensorflow_framework.so.2", tmp_path)
-    package = pathlib.Path(_loader.__file__).parent.parent
-    result = subprocess.run(
-        [sys.executable, "-c", "from tf_bn_ops import _loader; _loader.load()"],
-        env=environment(PYTHONPATH=os.pathsep.join([str(broken), str(package)])),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    message = result.stderr.splitlines()[-1]
+    message = last_words("from tf_bn_ops import _loader; _loader.load()", broken, ROOT)
     assert "LibraryError" in message
     assert "libtensorflow_framework.so.2: cannot open shared object file" in message
     assert "pip install --force-reinstall" in message
@@ -204,14 +203,6 @@ def test_missing_framework_library(tmp_path):
 def test_missing_tensorflow(tmp_path):
     """Said with the version to install, instead of a bare ModuleNotFoundError."""
     (tmp_path / "tensorflow.py").write_text("raise ImportError('none here')\n")
-    package = pathlib.Path(_loader.__file__).parent.parent
-    result = subprocess.run(
-        [sys.executable, "-c", "from tf_bn_ops import _loader; _loader.load()"],
-        env=environment(PYTHONPATH=os.pathsep.join([str(tmp_path), str(package)])),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    message = result.stderr.splitlines()[-1]
+    message = last_words("from tf_bn_ops import _loader; _loader.load()", tmp_path, ROOT)
     assert "TensorFlow cannot be imported here (none here)" in message
     assert "pip install" in message

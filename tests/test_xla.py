@@ -20,6 +20,7 @@ import tf_bn_ops
 from tf_bn_ops import _loader, _op_table
 from tf_bn_ops._op_table import ALL_OPS, OPS, SECOND_ORDER
 from tf_bn_ops.conformance import bounds, cases, fills, second_order, workers
+from tf_bn_ops.conformance.case import Case
 from tf_bn_ops.conformance.judge import Answer, judge, structure
 
 pytestmark = pytest.mark.skipif(
@@ -50,7 +51,7 @@ def call_of(op: str, attrs: dict[str, Any]) -> Callable[..., Any]:
     return call
 
 
-def small_cases(seed: int, count: int) -> list[cases.Case]:
+def small_cases(seed: int, count: int) -> list[Case]:
     """Random cases, every combination of op, type, layout and mode in turn."""
     return [
         case
@@ -59,7 +60,7 @@ def small_cases(seed: int, count: int) -> list[cases.Case]:
     ]
 
 
-def inputs_and_call(case: cases.Case) -> tuple[list[Any], Callable[..., Any]]:
+def inputs_and_call(case: Case) -> tuple[list[Any], Callable[..., Any]]:
     asked = workers.request(case, fills.fill(case), case.spec)
     return list(asked["inputs"].values()), call_of(case.op, asked["attrs"])
 

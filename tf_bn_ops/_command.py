@@ -1,7 +1,8 @@
-"""What the subcommands of `python -m tf_bn_ops` have in common: flags, --help, errors."""
+"""What the subcommands of `python -m tf_bn_ops` have in common: flags, --help, errors, files."""
 
 from __future__ import annotations
 
+import pathlib
 import sys
 from collections.abc import Callable, Sequence
 
@@ -48,3 +49,10 @@ def run(
     except (flags.Error, ImportError, UsageError, *errors) as error:
         print(f"{argv[0]}: {error}", file=sys.stderr)
         return 2
+
+
+def write_whole(text: str, path: pathlib.Path) -> None:
+    """Writes a file, whole or not at all."""
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)

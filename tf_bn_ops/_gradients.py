@@ -1,6 +1,6 @@
 """Gradients and vectorization rules of the ops.
 
-Imported after the op library is loaded. The gradient of a gradient is the op
+`register` is called once the op library is loaded. The gradient of a gradient is the op
 FusedBatchNormGradGrad. It equals what TensorFlow registers for its own ops: in training, mean and
 variance count as functions of x, computed from it anew, and in either mode the inputs that hold
 them get no gradient.
@@ -12,38 +12,45 @@ are composed of TensorFlow ops.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 from tensorflow.python.ops.parallel_for import pfor
 
-from tf_bn_ops import _ops
 from tf_bn_ops._op_table import OPS, SECOND_ORDER
 
 
 @functools.cache
-def register() -> None:
-    """Registers everything of this file with TensorFlow, once."""
+def register(second_order_op: Callable[..., Any]) -> None:
+    """Registers everything of this file with TensorFlow, once.
+
+    Args:
+      second_order_op: FusedBatchNormGradGrad as a function of keywords.
+    """
+    second_order = functools.partial(_second_order, second_order_op)
     for op in OPS.values():
         if op.builtin is None:
             continue
-        tf.RegisterGradient(op.registered_name)(_fused_batch_norm_grad_grad)
+        tf.RegisterGradient(op.registered_name)(
+            functools.partial(_fused_batch_norm_grad_grad, second_order)
+        )
         # The rules of tf.vectorized_map; TensorFlow loops over ops without one.
         rules = pfor._pfor_converter_registry
         if op.builtin in rules:
             rules.setdefault(op.registered_name, rules[op.builtin])
     tf.RegisterGradient(OPS["BatchNormTrainingBackprop"].registered_name)(
-        _batch_norm_training_backprop_grad
+        functools.partial(_batch_norm_training_backprop_grad, second_order)
     )
     tf.RegisterGradient(SECOND_ORDER.registered_name)(_third_order)
     pfor.RegisterPFor(SECOND_ORDER.registered_name)(_vectorize_second_order)
 
 
-def _fused_batch_norm_grad_grad(op: Any, *grad: Any) -> list[Any]:
+def _fused_batch_norm_grad_grad(second_order: Callable[..., Any], op: Any, *grad: Any) -> list[Any]:
     """Gradient of FusedBatchNormGrad, V2 or V3, by the inputs of `op`; None for reserve spaces."""
     dy, x, scale, mean, variance = op.inputs[:5]
-    result = _second_order(
+    result = second_order(
         (*grad[:3], dy, x, scale, mean, variance),
         epsilon=op.get_attr("epsilon"),
         data_format=op.get_attr("data_format").decode(),
@@ -52,10 +59,12 @@ def _fused_batch_norm_grad_grad(op: Any, *grad: Any) -> list[Any]:
     return [*result, *[None] * (len(op.inputs) - 3)]
 
 
-def _batch_norm_training_backprop_grad(op: Any, *grad: Any) -> list[Any]:
+def _batch_norm_training_backprop_grad(
+    second_order: Callable[..., Any], op: Any, *grad: Any
+) -> list[Any]:
     """Gradient of BatchNormTrainingBackprop by its inputs; None for beta, mean and variance."""
     x, gamma, _, mean, variance, delta = op.inputs
-    delta_grad, x_grad, gamma_grad = _second_order(
+    delta_grad, x_grad, gamma_grad = second_order(
         (*grad, delta, x, gamma, mean, variance),
         # A scalar double in the attr; the double precision is kept.
         epsilon=float(tf.make_ndarray(op.get_attr("epsilon"))),
@@ -65,13 +74,19 @@ def _batch_norm_training_backprop_grad(op: Any, *grad: Any) -> list[Any]:
     return [x_grad, gamma_grad, None, None, None, delta_grad]
 
 
-def _second_order(inputs: Any, *, epsilon: float, data_format: str, is_training: bool) -> Any:
-    """FusedBatchNormGradGrad of `inputs`, in its order; composed where there is no kernel."""
+def _second_order(
+    op: Callable[..., Any],
+    inputs: Any,
+    *,
+    epsilon: float,
+    data_format: str,
+    is_training: bool,
+) -> Any:
+    """What `op`, FusedBatchNormGradGrad, makes of `inputs`, which are in its order; composed where
+    it has no kernel."""
     if _has_kernel(inputs[4].device):
         named = zip((arg.name for arg in SECOND_ORDER.inputs), inputs, strict=True)
-        return _ops.fused_batch_norm_grad_grad(
-            **dict(named), epsilon=epsilon, data_format=data_format, is_training=is_training
-        )
+        return op(**dict(named), epsilon=epsilon, data_format=data_format, is_training=is_training)
     return _composed(
         inputs,
         epsilon=epsilon,

@@ -81,6 +81,9 @@ def dtype_of(array: np.ndarray) -> DType:
     return DTYPES[{"float16": "half"}.get(name, name)]
 
 
+# How an op is called: with the statistics of the batch, or with statistics that are constants.
+MODES = ("training", "frozen")
+
 # Values of TensorFlow's attr data_format -> (rank, channels last).
 DATA_FORMATS: Mapping[str, tuple[int, bool]] = {
     "NHWC": (4, True),
@@ -149,9 +152,9 @@ class Op:
         return tuple(sorted({LAYOUTS[layout][0] for layout in self.data_formats}))
 
     @property
-    def has_modes(self) -> bool:
-        """Whether it can be called frozen; otherwise it is always training."""
-        return "is_training" in self.attrs
+    def modes(self) -> tuple[str, ...]:
+        """Those of MODES that it has; without a choice it is always training."""
+        return MODES if "is_training" in self.attrs else MODES[:1]
 
     def statistics_dtype(self, dtype: str) -> str:
         """The (first) statistics type that goes with the element type `dtype`."""

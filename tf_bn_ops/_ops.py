@@ -23,22 +23,16 @@ from tf_bn_ops import _loader
 from tf_bn_ops._op_table import ALL_OPS
 
 
-def _result_type(op: str, outputs: list[str]) -> Any:
+def _result_type(op: str) -> Any:
     """What tf.raw_ops returns: a named tuple with the name of the op and of its outputs."""
-    return collections.namedtuple(op, outputs)
+    return collections.namedtuple(op, [output.name for output in ALL_OPS[op].outputs])
 
 
-def _outputs(op: str) -> list[str]:
-    return [output.name for output in ALL_OPS[op].outputs]
-
-
-_FusedBatchNormGrad = _result_type("FusedBatchNormGrad", _outputs("FusedBatchNormGrad"))
-_FusedBatchNormGradV2 = _result_type("FusedBatchNormGradV2", _outputs("FusedBatchNormGradV2"))
-_FusedBatchNormGradV3 = _result_type("FusedBatchNormGradV3", _outputs("FusedBatchNormGradV3"))
-_BatchNormTrainingBackprop = _result_type(
-    "BatchNormTrainingBackprop", _outputs("BatchNormTrainingBackprop")
-)
-_FusedBatchNormGradGrad = _result_type("FusedBatchNormGradGrad", _outputs("FusedBatchNormGradGrad"))
+_FusedBatchNormGrad = _result_type("FusedBatchNormGrad")
+_FusedBatchNormGradV2 = _result_type("FusedBatchNormGradV2")
+_FusedBatchNormGradV3 = _result_type("FusedBatchNormGradV3")
+_FusedBatchNormGradGrad = _result_type("FusedBatchNormGradGrad")
+_BatchNormTrainingBackprop = _result_type("BatchNormTrainingBackprop")
 
 
 @functools.cache
@@ -55,9 +49,9 @@ def load() -> ModuleType:
       LibraryError: (an ImportError) if the library is missing or was built for another TensorFlow.
     """
     module = _loader.load()
-    from tf_bn_ops import _gradients
+    from tf_bn_ops import _gradients  # It imports TensorFlow.
 
-    _gradients.register()
+    _gradients.register(fused_batch_norm_grad_grad)
     return module
 
 

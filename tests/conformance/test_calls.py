@@ -13,6 +13,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from tf_bn_ops.conformance import bounds, calls, cases, fills, judge, speed, worker, workers
+from tf_bn_ops.conformance.case import CaseError
 from tf_bn_ops.conformance.reports import record, tally
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -52,7 +53,7 @@ def test_all_asks_every_case_for_every_call_that_fits():
     ],
 )
 def test_wrong_calls_are_said(call, message):
-    with pytest.raises(cases.CaseError, match=message):
+    with pytest.raises(CaseError, match=message):
         cases.parse(TEXT.format("half", call))
 
 

@@ -6,6 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from tf_bn_ops import _op_table
 from tf_bn_ops.conformance import cases, fills, oracle, views
 
 decimal.getcontext().prec = 60
@@ -42,7 +43,7 @@ def _exact(values, case):
 
 @pytest.mark.parametrize("kind", ["normal", "large_offset", "large_gradient_mean", "wide", "exact"])
 @pytest.mark.parametrize("dtype", ["half", "bfloat16", "float32", "float64"])
-@pytest.mark.parametrize("mode", cases.MODES)
+@pytest.mark.parametrize("mode", _op_table.MODES)
 @pytest.mark.parametrize(("layout", "shape"), [("NHWC", "3x2x5x3"), ("NCDHW", "2x2x3x1x5")])
 def test_equals_fractions(kind, dtype, mode, layout, shape):
     text = f"FusedBatchNormGradV3,float32,{layout},{shape},{mode},{kind},given,eps=0.25"

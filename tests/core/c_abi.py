@@ -144,6 +144,13 @@ class Result:
         )
 
 
+def shifted(array: np.ndarray, offset: int) -> np.ndarray:
+    """A copy that begins this many elements behind where memory of NumPy's begins."""
+    store = np.empty(array.size + offset, array.dtype)
+    store[offset:] = array.ravel()
+    return store[offset:].reshape(array.shape)
+
+
 def _shared_fields(p: Problem) -> dict[str, Any]:
     """What the C structs of both orders hold besides pointers."""
     outer, channels, inner = p.x.shape

@@ -16,7 +16,7 @@ import sys
 import c_abi
 import numpy as np
 import pytest
-from c_abi import Problem, Result
+from c_abi import Problem, Result, shifted
 
 from tf_bn_ops import _loader
 from tf_bn_ops._op_table import DTYPES
@@ -182,15 +182,9 @@ def test_any_alignment_of_the_elements(dtype, offset):
     view = (9, 5, 1300)
     problem = make_problem(view, dtype)
     want = c_abi.run(problem)
-
-    def shifted(array: np.ndarray) -> np.ndarray:
-        store = np.empty(array.size + offset, array.dtype)
-        store[offset:] = array.ravel()
-        return store[offset:].reshape(array.shape)
-
     for name in ("y_backprop", "x", "scale", "mean", "variance"):
-        setattr(problem, name, shifted(getattr(problem, name)))
-    got = c_abi.run(problem, x_backprop=shifted(np.zeros_like(problem.x)))
+        setattr(problem, name, shifted(getattr(problem, name), offset))
+    got = c_abi.run(problem, x_backprop=shifted(np.zeros_like(problem.x), offset))
     assert got.bits() == want.bits()
 
 

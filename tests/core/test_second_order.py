@@ -10,7 +10,7 @@ from __future__ import annotations
 import c_abi
 import numpy as np
 import pytest
-from c_abi import SecondOrderProblem
+from c_abi import SecondOrderProblem, shifted
 
 from tf_bn_ops._op_table import DTYPES
 from tf_bn_ops.conformance import second_order
@@ -113,15 +113,9 @@ def test_any_alignment_of_the_elements(dtype):
     view, offset = (9, 5, 1300), 3
     problem = make_problem(view, dtype)
     want = c_abi.run_second_order(problem)
-
-    def shifted(array: np.ndarray) -> np.ndarray:
-        store = np.empty(array.size + offset, array.dtype)
-        store[offset:] = array.ravel()
-        return store[offset:].reshape(array.shape)
-
     for name, array in problem.arrays().items():
-        setattr(problem, name, shifted(array))
-    outputs = {"x_grad": shifted(np.zeros_like(problem.x))}
+        setattr(problem, name, shifted(array, offset))
+    outputs = {"x_grad": shifted(np.zeros_like(problem.x), offset)}
     assert bits(c_abi.run_second_order(problem, outputs=outputs)) == bits(want)
 
 

@@ -14,12 +14,13 @@ import c_abi
 import numpy as np
 
 from tf_bn_ops.conformance import bounds, cases, cli, fills, views
+from tf_bn_ops.conformance.case import Case
 from tf_bn_ops.conformance.judge import Answer, judge
 
 _THREADS = 2
 
 
-def answer(case: cases.Case, filled: fills.Filled) -> Answer:
+def answer(case: Case, filled: fills.Filled) -> Answer:
     """What an op on this library would answer; outputs start as NaN, so none may be left out."""
     values = filled.values
     x = views.as_view(values["x"], case.layout)

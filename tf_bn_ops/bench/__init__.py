@@ -8,5 +8,6 @@ measure.py          rounds over all implementations, row by row
 verify.py           results against float64
 memory.py           peak extra memory of one call
 results.py          the JSON file and the summary
+machine.py stats.py  where it was run; medians and spreads
 report.py plots.py docs.py   what is made of it
 """

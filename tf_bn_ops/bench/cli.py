@@ -51,7 +51,7 @@ def _list(name: str, what: str) -> None:
 _list("shapes", f"Networks ({', '.join(shapes.NETWORKS)}) or shapes, channels last: 32x56x56x64.")
 _list("dtypes", f"Element types: {', '.join(shapes.DTYPES)}; all without.")
 _list("layouts", f"Data formats: {', '.join(_op_table.DATA_FORMATS)}; all without.")
-_list("modes", f"{' or '.join(shapes.MODES)}; both without.")
+_list("modes", f"{' or '.join(_op_table.MODES)}; both without.")
 _list("peers", f"Whom to measure against: {', '.join(implementations.PEERS)}; all without.")
 _list("sections", f"What to measure: {', '.join(SECTIONS)}; all without.")
 flags.DEFINE_boolean(
@@ -104,7 +104,7 @@ class _Run:
         if quick and not _FLAGS.dtypes:
             self.dtypes = list(_QUICK_DTYPES)
         self.layouts = _chosen("layout", _FLAGS.layouts, tuple(_op_table.DATA_FORMATS))
-        self.modes = _chosen("mode", _FLAGS.modes, shapes.MODES)
+        self.modes = _chosen("mode", _FLAGS.modes, _op_table.MODES)
         self.shapes = shapes.choose(_FLAGS.shapes, quick)
         self.threads = _FLAGS.threads or machine.cores()
         if self.threads > machine.cores():

@@ -9,6 +9,7 @@ import json
 import pathlib
 from typing import Any
 
+from tf_bn_ops import _command
 from tf_bn_ops.bench import implementations, stats
 
 VERSION = 2
@@ -121,10 +122,7 @@ def save(results: dict[str, Any], path: pathlib.Path) -> None:
     """Writes the file, whole or not at all."""
     check(results)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".new")
-    text = json.dumps(results, indent=1, allow_nan=False)
-    temporary.write_text(text + "\n", encoding="utf-8")
-    temporary.replace(path)
+    _command.write_whole(json.dumps(results, indent=1, allow_nan=False) + "\n", path)
 
 
 def speedup(row: dict[str, Any], peer: str) -> float | None:

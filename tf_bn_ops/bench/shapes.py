@@ -11,9 +11,9 @@ import re
 from collections.abc import Sequence
 
 from tf_bn_ops import _op_table
+from tf_bn_ops.conformance import views
 
 DTYPES = ("float32", "half", "bfloat16")
-MODES = ("training", "frozen")
 
 
 class ShapeError(ValueError):
@@ -45,16 +45,14 @@ class Row:
     @property
     def dims(self) -> tuple[int, ...]:
         """The shape in the layout."""
-        if _op_table.DATA_FORMATS[self.layout][1]:
+        if self.channels_last:
             return self.shape
         return (self.shape[0], self.shape[-1], *self.shape[1:-1])
 
     @property
     def view(self) -> tuple[int, int, int]:
         """[outer, channels, inner]."""
-        if self.channels_last:
-            return math.prod(self.shape[:-1]), self.shape[-1], 1
-        return self.shape[0], self.shape[-1], math.prod(self.shape[1:-1])
+        return views.view_shape(self.dims, self.layout)
 
     @property
     def channels_last(self) -> bool:

@@ -13,12 +13,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from tf_bn_ops.conformance.cases import Case
+from tf_bn_ops.conformance.case import Case
 
 # Calls that trace a graph or compile for every single case are made for tensors up to this size:
 # it keeps what the graph holds, and the time, small.
@@ -61,6 +59,8 @@ CALLS: Mapping[str, Call] = {
 }
 # Those that may come first.
 BASES = tuple(name for name, call in CALLS.items() if not call.environment)
+# Those of them that cases are drawn with; the others are added to cases by `attach`.
+DRAWN = ("eager", "graph")
 
 
 def attach(cases: Iterable[Case], seed: int, modes: Sequence[str] | None) -> Iterator[Case]:

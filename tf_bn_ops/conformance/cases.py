@@ -1,107 +1,21 @@
-"""A case: one call of one op, fully determined by a short string; and the cases of a run.
-
-    FusedBatchNormGradV3,half,NHWC,2x3x4x5,training,normal,batch,eps=0.001,eager,seed=17
-
-Fields: op, dtype, layout, shape, training or frozen, kind of values (fills.py), where mean and
-variance come from ("batch": the statistics of x; "given": others), epsilon, how the op is called
-(calls.py: "eager", "graph", or several joined by "+" that must give the same bits), seed of the
-values. Kinds "error/..." and "static/..." ask for no numbers: see contract.py.
-"""
+"""The cases there are: read from their names, or drawn at random, the same for the same seed."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from tf_bn_ops import _op_table
-from tf_bn_ops.conformance import contract, fills, shapes
-from tf_bn_ops.conformance.calls import BASES
-from tf_bn_ops.conformance.calls import CALLS as WAYS
-
-MODES = ("training", "frozen")
-STATISTICS = ("batch", "given")
-CALLS = ("eager", "graph")
-# Kinds that start so are captured from a network (real_input.py), not made from the seed.
-REAL_PREFIX = "digits/"
+from tf_bn_ops.conformance import calls, contract, fills, shapes
+from tf_bn_ops.conformance.case import REAL_PREFIX, STATISTICS, Case, CaseError
 
 # One case of this many is large (see shapes.LARGE_ELEMENTS); the offset keeps short runs quick.
 _LARGE_EVERY = 70
 _LARGE_AT = 33
 # One of this many is called from a graph.
 _GRAPH_EVERY = 5
-
-
-class CaseError(ValueError):
-    """A case string that says nothing that can be run; the message is one sentence."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """One call of one op. `str(case)` is its name, `parse` the way back."""
-
-    op: str
-    dtype: str
-    layout: str
-    shape: tuple[int, ...]
-    mode: str
-    kind: str
-    statistics: str
-    epsilon: float
-    call: str
-    seed: int
-
-    def __str__(self) -> str:
-        shape = "x".join(map(str, self.shape))
-        return (
-            f"{self.op},{self.dtype},{self.layout},{shape},{self.mode},{self.kind},"
-            f"{self.statistics},eps={self.epsilon!r},{self.call},seed={self.seed}"
-        )
-
-    @property
-    def spec(self) -> _op_table.Op:
-        return _op_table.OPS[self.op]
-
-    @property
-    def is_training(self) -> bool:
-        return self.mode == "training"
-
-    @property
-    def kernel_epsilon(self) -> float:
-        """Epsilon as the kernel gets it: a `float` attr rounds it."""
-        return float(_op_table.DTYPES[self.spec.epsilon_dtype].numpy.type(self.epsilon))
-
-    @property
-    def is_real(self) -> bool:
-        return self.kind.startswith(REAL_PREFIX)
-
-    @property
-    def asks_for_error(self) -> bool:
-        return self.kind.startswith(contract.ERROR_PREFIX)
-
-    @property
-    def asks_for_static_shapes(self) -> bool:
-        return self.kind.startswith(contract.STATIC_PREFIX)
-
-    @property
-    def asks_for_values(self) -> bool:
-        return not self.asks_for_error and not self.asks_for_static_shapes
-
-    @property
-    def calls(self) -> tuple[str, ...]:
-        """How the op is called; the first is judged, the others have to give the same bits."""
-        return tuple(self.call.split("+"))
-
-    @property
-    def is_empty(self) -> bool:
-        return math.prod(self.shape) == 0
-
-
-def modes(op: _op_table.Op) -> tuple[str, ...]:
-    """The modes that an op has."""
-    return MODES if op.has_modes else MODES[:1]
 
 
 def _member(what: str, value: str, allowed: Sequence[str]) -> str:
@@ -126,13 +40,13 @@ def parse(text: str) -> Case:
     op = _op_table.OPS[_member("op", op_name, tuple(_op_table.OPS))]
     _member(f"dtype of {op.name}", dtype, op.dtypes)
     _member(f"layout of {op.name}", layout, op.data_formats)
-    _member(f"mode of {op.name}", mode, modes(op))
+    _member(f"mode of {op.name}", mode, op.modes)
     if not kind.startswith(REAL_PREFIX):
         _member("kind of values", kind, (*fills.KINDS, *contract.kinds(op)))
     _member("source of statistics", statistics, STATISTICS)
     ways = call.split("+")
     for way in ways:
-        _member("way to call", way, BASES if way == ways[0] else tuple(WAYS))
+        _member("way to call", way, calls.BASES if way == ways[0] else tuple(calls.CALLS))
     if len(set(ways)) < len(ways):
         raise CaseError(f"{call!r} names a way to call twice")
     try:
@@ -161,7 +75,7 @@ def combinations(
         if not dtypes or dtype in dtypes
         for layout in op.data_formats
         if not layouts or layout in layouts
-        for mode in modes(op)
+        for mode in op.modes
     ]
 
 
@@ -202,6 +116,6 @@ def generate(
             kind=kind_name,
             statistics=STATISTICS[int(case_rng.random() < (0.35 if mode == "training" else 0.8))],
             epsilon=float(case_rng.choice(fills.epsilons(kind, _op_table.OPS[op]))),
-            call=CALLS[int(case_rng.integers(_GRAPH_EVERY) == 0)],
+            call=calls.DRAWN[int(case_rng.integers(_GRAPH_EVERY) == 0)],
             seed=int(case_rng.integers(1 << 31)),
         )

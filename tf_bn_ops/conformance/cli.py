@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import importlib
 import math
 import os
 import pathlib
@@ -24,7 +23,7 @@ import rich.console
 import rich.progress
 from absl import flags
 
-from tf_bn_ops import _command, _op_table
+from tf_bn_ops import _command, _loader, _op_table
 from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance import (
     bounds,
@@ -44,6 +43,7 @@ from tf_bn_ops.conformance import (
     workers,
 )
 from tf_bn_ops.conformance import speed as speed_lib
+from tf_bn_ops.conformance.case import Case, CaseError
 from tf_bn_ops.conformance.reports import (
     environment,
     merge,
@@ -277,7 +277,7 @@ def _cannot() -> dict[str, str]:
     return {} if _modes() else _CANNOT
 
 
-def _random_cases(combos: list[tuple[str, str, str, str]]) -> list[cases.Case]:
+def _random_cases(combos: list[tuple[str, str, str, str]]) -> list[Case]:
     """The cases that are made from the seed."""
     values = [
         case
@@ -318,8 +318,7 @@ def _profile() -> bounds.Profile:
 def _check_library(candidate: str) -> None:
     """Says early that the own library is not built: a worker would say it seconds later."""
     if candidate == workers.OWN_OPS:
-        loader = importlib.import_module("tf_bn_ops._loader")
-        loader.library_path()
+        _loader.library_path()
 
 
 def _replay_command() -> str:
@@ -346,7 +345,7 @@ class _Input:
             self._real = self._capture.result()
         return self._real
 
-    def fill(self, case: cases.Case) -> fills.Filled:
+    def fill(self, case: Case) -> fills.Filled:
         if not case.asks_for_values:
             return contract.fill(case)
         return self.real().fill(case) if case.is_real else fills.fill(case)
@@ -395,7 +394,7 @@ def _judged(candidate: workers.Implementation, facts: Mapping[str, Any]) -> dict
     """The field "candidate" of the record."""
     library = _FLAGS.library
     if candidate.ops == workers.OWN_OPS:
-        library = importlib.import_module("tf_bn_ops._loader").library_path()
+        library = _loader.library_path()
     mapped = []
     for entry in (candidate.mapped or {}).values():
         fatal, other = facts.get("signatures", {}).get(entry.name, ([], []))
@@ -568,7 +567,7 @@ def main(argv: Sequence[str]) -> int:
     if argv[1:2] == ["merge"]:
         return merge.main([f"{argv[0]} merge", *argv[2:]])
     errors = (
-        cases.CaseError,
+        CaseError,
         devices.DeviceError,
         divergences.DivergenceError,
         general.GeneralError,

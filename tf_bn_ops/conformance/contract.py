@@ -21,18 +21,15 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tf_bn_ops import _op_table
 from tf_bn_ops.conformance import fills
+from tf_bn_ops.conformance.calls import DRAWN
+from tf_bn_ops.conformance.case import ERROR_PREFIX, STATIC_PREFIX, Case
 
-if TYPE_CHECKING:
-    from tf_bn_ops.conformance.cases import Case
-
-ERROR_PREFIX = "error/"
-STATIC_PREFIX = "static/"
 PREFIXES = (ERROR_PREFIX, STATIC_PREFIX)
 # Errors by which an op without a twin may refuse a call.
 REFUSALS = ("InvalidArgumentError", "ValueError", "TypeError")
@@ -230,8 +227,6 @@ def expected_static_shapes(case: Case, inputs: Mapping[str, PartialShape]) -> li
 def generate(count: int, seed: int, combos: Sequence[tuple[str, str, str, str]]) -> Iterator[Case]:
     """`count` cases, the same for the same arguments on every machine; they go round over ops and,
     for each, over kinds, so that every kind of every op comes up soon."""
-    from tf_bn_ops.conformance.cases import CALLS, Case
-
     rng = np.random.default_rng([seed, 4])
     ops = list(dict.fromkeys(combo[0] for combo in combos))
     for i in range(count if ops else 0):
@@ -243,5 +238,5 @@ def generate(count: int, seed: int, combos: Sequence[tuple[str, str, str, str]])
         shape = tuple(int(n) for n in 2 + rng.permutation(_op_table.LAYOUTS[layout][0]))
         yield Case(
             op, dtype, layout, shape, mode, known[(i // len(ops)) % len(known)],
-            "given", 1e-3, CALLS[int(rng.integers(len(CALLS)))], int(rng.integers(1 << 31)),
+            "given", 1e-3, DRAWN[int(rng.integers(len(DRAWN)))], int(rng.integers(1 << 31)),
         )  # fmt: skip

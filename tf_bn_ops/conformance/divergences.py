@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_bn_ops import _op_table
-from tf_bn_ops.conformance.cases import Case
+from tf_bn_ops.conformance.case import Case
 from tf_bn_ops.conformance.judge import Disagreement
 
 # In the standard library since Python 3.11; the same code as tomli before.

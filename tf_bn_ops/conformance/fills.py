@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tf_bn_ops import _op_table
 from tf_bn_ops.conformance import views
-
-if TYPE_CHECKING:
-    from tf_bn_ops.conformance.cases import Case
+from tf_bn_ops.conformance.case import Case
 
 # Largest integer below which float32 has all integers: the budget of an exact sum.
 _EXACT_SUM = 2**24

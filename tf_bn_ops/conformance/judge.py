@@ -12,7 +12,7 @@ from tf_bn_ops import _op_table
 from tf_bn_ops.conformance import bounds as bounds_lib
 from tf_bn_ops.conformance import fills, views
 from tf_bn_ops.conformance import oracle as oracle_lib
-from tf_bn_ops.conformance.cases import Case
+from tf_bn_ops.conformance.case import Case
 
 # The outputs that have a value, by role.
 VALUES = ("x_backprop", "scale_backprop", "offset_backprop")
@@ -111,10 +111,6 @@ class CaseResult:
     failures: list[str] = dataclasses.field(default_factory=list)
     calls: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
-
-    @property
-    def is_evidence(self) -> bool:
-        return all(self.evidence.values())
 
 
 def _ulp(magnitude: np.ndarray, dtype: _op_table.DType) -> np.ndarray:

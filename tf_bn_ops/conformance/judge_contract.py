@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tf_bn_ops.conformance import contract, fills
-from tf_bn_ops.conformance.cases import Case
+from tf_bn_ops.conformance.case import Case
 from tf_bn_ops.conformance.judge import Answer, CaseResult, Disagreement, PathResult
 
 # Whose behaviour is the documented one.

@@ -29,7 +29,6 @@ from typing import Any
 
 from tf_bn_ops import _op_table
 from tf_bn_ops.conformance import devices, general, tolerances
-from tf_bn_ops.conformance.cases import MODES
 from tf_bn_ops.conformance.divergences import tomllib
 
 
@@ -45,7 +44,7 @@ class Mapped:
     like: str
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
-    modes: tuple[str, ...] = ("training", "frozen")
+    modes: tuple[str, ...] = _op_table.MODES
     inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     attrs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     outputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -144,7 +143,11 @@ def _entry(content: Mapping[str, Any], file: pathlib.Path) -> Mapped | general.D
         raise MappingError(str(e)) from e
     op = _op_like(content["like"], where)
     lists: dict[str, Any] = {}
-    for key, choices in (("dtypes", op.dtypes), ("layouts", op.data_formats), ("modes", MODES)):
+    for key, choices in (
+        ("dtypes", op.dtypes),
+        ("layouts", op.data_formats),
+        ("modes", _op_table.MODES),
+    ):
         lists[key] = tuple(content.get(key, choices))
         for value in lists[key]:
             if value not in choices:

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import _op_table
-from tf_bn_ops.conformance import cases, fills
+from tf_bn_ops.conformance import calls, fills
+from tf_bn_ops.conformance.case import REAL_PREFIX, Case, CaseError
 
 # Layers: (filters, stride) of the convolution before a batch norm.
 _LAYERS = ((16, 1), (24, 1), (32, 2), (48, 1), (64, 2))
@@ -124,7 +125,7 @@ class RealInput:
 
     captured: Mapping[str, Mapping[str, np.ndarray]]
 
-    def make_cases(self, combos: Sequence[tuple[str, str, str, str]]) -> Iterator[cases.Case]:
+    def make_cases(self, combos: Sequence[tuple[str, str, str, str]]) -> Iterator[Case]:
         """Every capture in every dtype, layout and mode; ops take turns where several fit."""
         turn = 0
         for number, (name, arrays) in enumerate(self.captured.items()):
@@ -137,23 +138,23 @@ class RealInput:
                 shape = arrays["x"].shape
                 if layout == "NCHW":
                     shape = (shape[0], shape[3], shape[1], shape[2])
-                yield cases.Case(
+                yield Case(
                     fitting[(turn + number) % len(fitting)], dtype, layout, shape, mode,
-                    cases.REAL_PREFIX + name, "batch" if mode == "training" else "given",
-                    _EPSILON, cases.CALLS[turn % 7 == 6], 0,
+                    REAL_PREFIX + name, "batch" if mode == "training" else "given",
+                    _EPSILON, calls.DRAWN[turn % 7 == 6], 0,
                 )  # fmt: skip
                 turn += 1
 
-    def fill(self, case: cases.Case) -> fills.Filled:
+    def fill(self, case: Case) -> fills.Filled:
         """The numbers of a case whose kind is "digits/...".
 
         Raises:
-          cases.CaseError: there is no such capture, or it has another shape.
+          CaseError: there is no such capture, or it has another shape.
         """
-        name = case.kind.removeprefix(cases.REAL_PREFIX)
+        name = case.kind.removeprefix(REAL_PREFIX)
         if name not in self.captured:
             known = ", ".join(self.captured)
-            raise cases.CaseError(f"no real input {name!r}; there is: {known}")
+            raise CaseError(f"no real input {name!r}; there is: {known}")
         arrays = self.captured[name]
         prefix = "average_" if case.statistics == "given" else ""
         values: dict[str, Any] = {"scale": arrays["scale"], "reserve": np.zeros(0, np.float32)}
@@ -168,7 +169,7 @@ class RealInput:
                 array = array.transpose(0, 3, 1, 2)
             array = np.ascontiguousarray(array.astype(_op_table.DTYPES[case.dtype].numpy))
             if array.shape != case.shape:
-                raise cases.CaseError(f"{case.kind} has shape {array.shape}, not {case.shape}")
+                raise CaseError(f"{case.kind} has shape {array.shape}, not {case.shape}")
             values[role] = array
         return fills.Filled(values)
 

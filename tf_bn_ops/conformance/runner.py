@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 from tf_bn_ops import _op_table
 from tf_bn_ops.conformance import bounds, divergences, fills
-from tf_bn_ops.conformance.cases import Case
+from tf_bn_ops.conformance.case import Case
 from tf_bn_ops.conformance.judge import CANDIDATE, Answer, CaseResult, judge
 from tf_bn_ops.conformance.judge_contract import judge_contract
 from tf_bn_ops.conformance.mapping import Mapped

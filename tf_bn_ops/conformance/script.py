@@ -11,13 +11,13 @@ import io
 import math
 import string
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
-from tf_bn_ops import _op_table
+from tf_bn_ops import _loader, _op_table
 from tf_bn_ops.conformance import bounds, runner, views, workers
 from tf_bn_ops.conformance import oracle as oracle_lib
+from tf_bn_ops.conformance.case import Case
 from tf_bn_ops.conformance.judge import VALUES, expected_shape
 from tf_bn_ops.conformance.shrink import Problem
 from tf_bn_ops.conformance.worker import LIBRARY_PREFIX
@@ -162,13 +162,11 @@ def _rounded_up(bound: np.ndarray) -> np.ndarray:
     return np.array(flat, float).reshape(bound.shape)
 
 
-def _library(candidate: workers.Implementation, case: Any) -> tuple[list[str], str, str]:
+def _library(candidate: workers.Implementation, case: Case) -> tuple[list[str], str, str]:
     """(modules to import, the line that sets `ops`, name of the function)."""
     if candidate.ops == workers.OWN_OPS:
-        from tf_bn_ops import _loader
-
         function = case.spec.registered_name.replace(">", "_")
-        return [], f"ops = tf.load_op_library({str(_loader.library_path())!r})", function
+        return [], f"ops = tf.load_op_library({_loader.library_path()!r})", function
     if candidate.ops.startswith(LIBRARY_PREFIX):
         path = candidate.ops.removeprefix(LIBRARY_PREFIX)
         assert candidate.mapped is not None
@@ -233,7 +231,6 @@ def program(
             right = arg.role
             if arg.role in _exact(problem, settings):
                 right = f"{right}.astype({written}).astype(wide)"
-        if arg.role in VALUES:
             more = f",\n      {_literal(_rounded_up(allowed[arg.role]))}"
             if case.kind == "nonfinite":
                 # NaN must stay NaN; infinity may become NaN or not, by the order of operations.
@@ -248,8 +245,7 @@ def program(
     if mapped:
         select = f"outputs = [getattr(outputs, name) for name in {mapped.output_names}]\n"
     rank, channels_last = _op_table.LAYOUTS[case.layout]
-    epsilon_name = next(n for n in case.spec.attrs if n == "epsilon")
-    their_epsilon = mapped.attrs.get(epsilon_name, epsilon_name) if mapped else epsilon_name
+    their_epsilon = mapped.attrs.get("epsilon", "epsilon") if mapped else "epsilon"
     epsilon = f'attrs["{their_epsilon}"]'
     if case.spec.epsilon_dtype == "float32":
         epsilon = f"np.float32({epsilon})"

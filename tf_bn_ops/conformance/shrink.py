@@ -20,7 +20,7 @@ import numpy as np
 
 from tf_bn_ops import _op_table
 from tf_bn_ops.conformance import runner, views
-from tf_bn_ops.conformance.cases import Case
+from tf_bn_ops.conformance.case import Case
 from tf_bn_ops.conformance.fills import Filled
 from tf_bn_ops.conformance.judge import Answer, judge
 from tf_bn_ops.conformance.reports import record

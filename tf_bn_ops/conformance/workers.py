@@ -14,7 +14,7 @@ from tf_bn_ops import _op_table, _processes
 from tf_bn_ops._processes import WorkerError
 from tf_bn_ops.conformance import devices
 from tf_bn_ops.conformance.calls import CALLS
-from tf_bn_ops.conformance.cases import Case
+from tf_bn_ops.conformance.case import Case
 from tf_bn_ops.conformance.fills import Filled
 from tf_bn_ops.conformance.judge import CANDIDATE, Answer
 from tf_bn_ops.conformance.mapping import Mapped

@@ -1,9 +1,12 @@
 """What a run leaves behind: one record of it (record.py), and everything that is made of that.
 
 record.py     the record: every case, where and how it was run; the JSON file
+environment.py   where it was run
 summary.py    counts and worst errors by group, from a record
+tally.py      what is said besides verdicts: further calls, notes
 terminal.py   what is printed
 junit.py      JUnit XML, for CI systems
 page.py       one HTML page with tables and plots
 shards.py     parts of a run, and how records of all parts become one
+merge.py      the command that puts them together; it writes the files of any run
 """

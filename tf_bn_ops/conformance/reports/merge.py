@@ -57,7 +57,7 @@ def report(to: rich.console.Console, record: dict[str, Any], values: flags.FlagV
     terminal.print_record(to, record)
     for name, (text, _) in _OUTPUTS.items():
         if values[name].value is not None:
-            record_lib.write(text(record), pathlib.Path(values[name].value))
+            _command.write_whole(text(record), pathlib.Path(values[name].value))
     return 0 if record_lib.passed(record) else 1
 
 

@@ -319,10 +319,3 @@ def check_writable(path: pathlib.Path) -> None:
         raise RecordError(
             f"cannot write the report {path}: it is a folder, or in one that is closed"
         )
-
-
-def write(text: str, path: pathlib.Path) -> None:
-    """Writes a report, whole or not at all."""
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
