@@ -23,6 +23,7 @@ FLAGS = (
     "--cases=42",
     "--candidate=numpy:kernels",
     "--shrink=1",
+    "--shrink_seconds=600",  # On a busy machine, too, a search ends by itself.
 )
 # What two runs of the same cases may differ in.
 CIRCUMSTANCES = ("seconds", "date", "command")

@@ -47,7 +47,7 @@ def _wrong(result):
     return record.wrong(record.of_result(0, result))
 
 
-def _shrunk(kernel, seconds=30):
+def _shrunk(kernel, seconds=600):
     start, result = _first_failure(kernel)
     wrong = _wrong(result)
     candidate = numpy_kernels.KernelRunner(kernel)
