@@ -49,7 +49,7 @@ def run(
         env=environment(**changes),
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=3000,  # Against a hang; a build on a busy machine takes its time.
     )
 
 
