@@ -538,6 +538,7 @@ void ReduceTile(const typename F::Args& args, const Partition& partition,
   const int64_t length = tile.block.i1 - tile.block.i0;
   const int64_t runs = length / kRunColumns;
   const int64_t tail = length % kRunColumns;
+  const int64_t ahead = RunAhead<T>(view, tile);
   for (int64_t c = tile.c0; c < tile.c1; ++c) {
     double center;
     F::Centers(args, c, 1, &center);
@@ -547,7 +548,6 @@ void ReduceTile(const typename F::Args& args, const Partition& partition,
     if (!kTraining) columns_of = of_tile.OfRun(c);
     ClearColumns<kSums>(kRunColumns, sums);
     int64_t chain = 0;
-    const int64_t ahead = RunAhead<T>(view, tile);
     for (int64_t o = tile.block.o0; o < tile.block.o1; ++o) {
       const int64_t at = (o * view.channels + c) * view.inner + tile.block.i0;
       for (int64_t r = 0; r < runs;) {

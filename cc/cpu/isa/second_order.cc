@@ -27,6 +27,11 @@ struct SecondOrderFormula : SecondOrder {
   static constexpr int kReduceVectors = 1, kApplyVectors = 1;
 
   static void Centers(const Args& args, int64_t c, int64_t n, double* out) {
+    if (!args.is_training) {
+      // No sum is measured from one, and in place x may be overwritten already.
+      for (int64_t i = 0; i < n; ++i) out[i] = 0;
+      return;
+    }
     if (args.view.inner == 1) {
       LoadAsDoubles(args.dtype, args.x, c, n, out);
       return;
