@@ -26,12 +26,12 @@ constexpr int64_t kGroupAlignment = 32;
 // fetches memory in pairs of lines, and a page is opened for every row.
 constexpr int64_t kMinGroupRowBytes = 512;
 
-// Tasks of a thread in a pass over tiles, and where a task makes both passes
-// over its channels: enough that a slow thread does not hold up the others for
-// long, few enough that what a task begins with, which nobody asked for, does
-// not count.
-constexpr int64_t kTasksPerThread = 16;
-constexpr int64_t kGroupTasksPerThread = 4;
+// A task takes this part of a thread's share of what is left: large ones first,
+// for what a task begins with nobody asked for, and ever smaller ones, so that
+// no thread waits long for the last one of another ...
+constexpr int64_t kPartOfShare = 2;
+// ... but not below this many elements, about ten microseconds of work.
+constexpr int64_t kLeastTaskElements = int64_t{1} << 14;
 
 // The private cache holds this many tiles or groups of channels of which one is
 // worked on while another comes in: half of them are the results, and others
@@ -122,19 +122,16 @@ class Call {
       ParallelFor(threads_, {OfGroups(group)});
       return;
     }
-    Phase apply = OfTiles(&Call::Apply);
     // Backwards: what was read last is still in cache.
-    apply.task = [task = apply.task, last = apply.n - 1](int64_t i) {
-      task(last - i);
-    };
-    ParallelFor(threads_,
-                {OfTiles(&Call::Reduce), OfFinish(), std::move(apply)});
+    ParallelFor(threads_, {OfTiles(&Call::Reduce), OfFinish(),
+                           OfTiles(&Call::Apply, Direction::kBackwards)});
   }
 
  private:
   struct TileRange {
     int64_t block, c0, c1;
   };
+  enum class Direction { kForwards, kBackwards };
 
   // Tiles of the widest groups, those of a block next to each other.
   int64_t NumTiles() const { return blocks_ * groups_; }
@@ -143,41 +140,58 @@ class Call {
     return {t / groups_, c0, std::min(c0 + widest_, view_.channels)};
   }
 
-  // A pass over all tiles. A task takes several neighbours, so that it reads on
-  // where it was when it asked for more.
-  Phase OfTiles(void (Call::*pass)(const Tile&, int64_t block) const) const {
-    const int64_t tiles = NumTiles();
-    const int64_t per_task =
-        std::max<int64_t>(1, tiles / (kTasksPerThread * threads_.Count()));
-    return {CeilDiv(tiles, per_task), [=](int64_t task) {
-              const int64_t end = std::min(tiles, (task + 1) * per_task);
-              for (int64_t t = task * per_task; t < end; ++t) {
-                const auto [b, c0, c1] = TileAt(t);
-                Tile tile{BlockAt(view_, partition_, b), c0, c1};
-                // Where rows are pieces that lie far apart, the next tile has
-                // other pieces of the same rows.
-                if (groups_ > 1 && t + 1 < end &&
-                    TileBytes(tile) <= PrivateCacheBytes() / kSmallGroups) {
-                  tile.next = First(t + 1) - First(t);
-                }
-                (this->*pass)(tile, b);
-              }
+  // Calls range(begin, end) for parts of [0, n), `elements` elements each, in
+  // tasks of decreasing size.
+  template <typename Range>
+  Phase OfRanges(int64_t n, int64_t elements, Range range) const {
+    const int64_t least = std::max<int64_t>(1, kLeastTaskElements / elements);
+    std::vector<int64_t> cuts = {0};
+    while (cuts.back() < n) {
+      const int64_t left = n - cuts.back();
+      const int64_t share = left / (kPartOfShare * threads_.Count());
+      cuts.push_back(cuts.back() + std::min(left, std::max(least, share)));
+    }
+    const auto tasks = static_cast<int64_t>(cuts.size()) - 1;
+    return {tasks, [=, cuts = std::move(cuts)](int64_t task) {
+              range(cuts[task], cuts[task + 1]);
             }};
+  }
+
+  // A pass over all tiles; backwards, the task with the last ones comes first.
+  Phase OfTiles(void (Call::*pass)(const Tile&, int64_t block) const,
+                Direction direction = Direction::kForwards) const {
+    const int64_t tiles = NumTiles();
+    return OfRanges(
+        tiles, std::max<int64_t>(1, NumElements(view_) / tiles),
+        [=](int64_t begin, int64_t end) {
+          if (direction == Direction::kBackwards) {
+            begin = tiles - std::exchange(end, tiles - begin);
+          }
+          for (int64_t t = begin; t < end; ++t) {
+            const auto [b, c0, c1] = TileAt(t);
+            Tile tile{BlockAt(view_, partition_, b), c0, c1};
+            // Where rows are pieces that lie far apart, the next tile has
+            // other pieces of the same rows.
+            if (groups_ > 1 && t + 1 < end &&
+                TileBytes(tile) <= PrivateCacheBytes() / kSmallGroups) {
+              tile.next = First(t + 1) - First(t);
+            }
+            (this->*pass)(tile, b);
+          }
+        });
   }
 
   // Both passes over a group of channels at a time.
   Phase OfGroups(int64_t group) const {
     const int64_t groups = CeilDiv(view_.channels, group);
-    const int64_t per_task = std::max<int64_t>(
-        1, groups / (kGroupTasksPerThread * threads_.Count()));
     // Small groups are asked for while the one before them is reduced, so that
     // memory is busy all the time. Larger ones would push each other out.
     const bool ask_for_next =
         group * ChannelBytes() <= PrivateCacheBytes() / kSmallGroups;
-    return {
-        CeilDiv(groups, per_task), [=](int64_t task) {
-          const int64_t end = std::min(groups, (task + 1) * per_task);
-          for (int64_t g = task * per_task; g < end; ++g) {
+    return OfRanges(
+        groups, group * ElementsPerChannel(view_),
+        [=](int64_t begin, int64_t end) {
+          for (int64_t g = begin; g < end; ++g) {
             const int64_t c0 = g * group;
             const int64_t c1 = std::min(c0 + group, view_.channels);
             Tile tile{{}, c0, c1};
@@ -196,7 +210,7 @@ class Call {
               Apply(tile, b);
             }
           }
-        }};
+        });
   }
 
   Phase OfFinish() const {

@@ -25,7 +25,9 @@ from tf_bn_ops.bench import data, implementations, shapes
 from tf_bn_ops.bench.shapes import Row
 from tf_bn_ops.bench.workers import CallError, Worker
 
-_PR_SET_THP_DISABLE = 41  # <sys/prctl.h>; pages of 2 MiB would blur the figures
+# Pages of 2 MiB would blur the figures: none for the C library, and none after the imports.
+_SMALL_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
+_PR_SET_THP_DISABLE = 41  # <sys/prctl.h>
 # <malloc.h>: every block of 64 KiB is a mapping of its own, and goes back when it is freed.
 _MALLOC_OPTIONS = {"M_MMAP_THRESHOLD": (-3, 1 << 16), "M_TRIM_THRESHOLD": (-1, 0)}
 
@@ -88,7 +90,7 @@ def measure(
             for layout in shapes.layouts(shape):
                 row = Row("memory", "", shape, layout, "float32", "training", threads)
                 small = Row("", "", (64, 8, 8, 8), layout, "float32", "training", threads)
-                worker = Worker(entry, threads, {}, "tf_bn_ops.bench.memory")
+                worker = Worker(entry, threads, _SMALL_PAGES, "tf_bn_ops.bench.memory")
                 try:
                     extra = worker.ask("extra", row, small)
                 except CallError as e:
