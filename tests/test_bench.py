@@ -244,6 +244,29 @@ def test_rows_that_no_op_could_win_are_told_apart():
     assert any("takes 10" in sentence for sentence in report.limit_sentences(run))
 
 
+def test_shares_of_the_limit_are_told_apart_by_dtype_layout_and_mode():
+    run = _fake_run(_FakeWorker("tf_bn_ops"))
+    small = run["rows"][0]
+    assert not report.limit_table(run).rows  # Nothing of more than 32 MiB.
+    shares = {"NHWC": [0.2, 0.5, 0.9], "NCHW": [0.65]}
+    run["rows"] = [small] + [
+        {
+            **small,
+            "layout": layout,
+            "bytes": 40 << 20,
+            "floor": {"reads": 2, "writes": 1, "median_s": 1.0, "p10_s": 1.0, "p90_s": 1.0},
+            "results": {"tf_bn_ops": {**small["results"]["tf_bn_ops"], "limit_share": share}},
+        }
+        for layout in shares
+        for share in shares[layout]
+    ]
+    dtype, mode = small["dtype"], small["mode"]
+    assert report.limit_table(run).rows == [
+        [dtype, "channels-last", mode, "3", "50%", "20%", "1"],
+        [dtype, "channels-first", mode, "1", "65%", "65%", "1"],
+    ]
+
+
 def test_a_peers_wrong_result_and_refusal_are_reported_alone(tmp_path, capsys):
     peers = [_FakeWorker("torch", 1.5), _FakeWorker("eigen", refuses="InternalError: no NCHW")]
     run = _fake_run(_FakeWorker("tf_bn_ops"), *peers, _FakeWorker("tensorflow"))

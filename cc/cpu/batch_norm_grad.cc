@@ -186,8 +186,9 @@ class Call {
     const int64_t groups = CeilDiv(view_.channels, group);
     // Small groups are asked for while the one before them is reduced, so that
     // memory is busy all the time. Larger ones would push each other out.
-    const bool ask_for_next =
-        group * ChannelBytes() <= PrivateCacheBytes() / kSmallGroups;
+    const int64_t bytes = group * ChannelBytes();
+    const bool ask_for_next = bytes <= PrivateCacheBytes() / kSmallGroups;
+    const bool stays = bytes <= PrivateCacheBytes();
     return OfRanges(
         groups, group * ElementsPerChannel(view_),
         [=](int64_t begin, int64_t end) {
@@ -204,6 +205,7 @@ class Call {
             }
             Finish(c0, c1);
             tile.next = 0;
+            tile.in_cache = stays;
             // Backwards: what was read last is still in the nearest cache.
             for (int64_t b = blocks_ - 1; b >= 0; --b) {
               tile.block = BlockAt(view_, partition_, b);

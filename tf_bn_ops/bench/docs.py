@@ -57,7 +57,8 @@ def figures(run: dict[str, Any], pictures: list[str]) -> str:
     """The text between the markers."""
     lines = ["## Machine", "", *_machine(run), "", "## Summary", ""]
     if report.results.of_section(run, "layers"):
-        lines += [report.summary_table(run).markdown(3), ""]
+        for table in report.summary_tables(run):
+            lines += [table.markdown(3), ""]
         lines += report.limit_sentences(run)
     own, others = report.wrong(run)
     if not own:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -171,6 +172,31 @@ def summary_table(run: dict[str, Any]) -> Table:
     return table
 
 
+def limit_table(run: dict[str, Any]) -> Table:
+    """Our shares of the streaming limit, by what decides how much there is to compute and read."""
+    least = min(LIMIT_GOALS)
+    table = Table(
+        f"Share of the streaming limit, rows that move more than {results.LIMIT_BYTES >> 20} MiB",
+        ["dtype", "layout", "mode", "rows", "median", "minimum", f"reach {least:.0%}"],
+        3,
+    )
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for row in results.of_section(run, "layers"):
+        layout = "channels-last" if row["layout"].endswith("C") else "channels-first"
+        groups.setdefault((row["dtype"], layout, row["mode"]), []).append(row)
+    for key, rows in groups.items():
+        if shares := results.limit_rows(rows):
+            reached = sum(share >= least for share in shares)
+            figures = f"{statistics.median(shares):.0%}", f"{min(shares):.0%}", str(reached)
+            table.rows.append([*key, str(len(shares)), *figures])
+    return table
+
+
+def summary_tables(run: dict[str, Any]) -> list[Table]:
+    """What stands above all others; empty ones are left out."""
+    return [table for table in (summary_table(run), limit_table(run)) if table.rows]
+
+
 def limit_sentences(run: dict[str, Any]) -> list[str]:
     """What there is to say about the limits: the streaming limit, the eager call."""
     return [*_streaming_sentences(run), *_eager_sentences(run)]
@@ -290,7 +316,8 @@ def print_report(run: dict[str, Any], console: rich.console.Console) -> None:
     for table in tables(run):
         table.print(console)
     if results.of_section(run, "layers"):
-        summary_table(run).print(console)
+        for table in summary_tables(run):
+            table.print(console)
         for sentence in limit_sentences(run):
             console.print(sentence, soft_wrap=True)
     load = run["machine"]["load_before"]

@@ -21,6 +21,8 @@ struct Tile {
   // pass asks memory for while it computes; 0: it asks for what it reads itself
   // a little later.
   int64_t next = 0;
+  // Nothing is asked for: what is read is in the private cache already.
+  bool in_cache = false;
 };
 
 // Per-channel sums: arrays of length `channels`, one after the other, that are

@@ -127,6 +127,14 @@ int64_t Ahead(int64_t rows, int64_t columns, int64_t stride) {
   return (ahead + rows - 1) / std::max<int64_t>(rows, 1) * columns;
 }
 
+// Panel::ahead of a tile.
+template <typename T>
+int64_t AheadOf(const Tile& tile, int64_t rows, int64_t columns,
+                int64_t stride) {
+  if (tile.in_cache) return 0;
+  return tile.next != 0 ? tile.next : Ahead<T>(rows, columns, stride);
+}
+
 // Rows that a step of a few columns takes at once. The running sums and
 // coefficients of its columns are in registers meanwhile, which saves up to two
 // thirds of the loads and stores of what is in cache already. All rows when the
@@ -462,9 +470,8 @@ RowPanels PanelsOf(const View& view, const Partition& partition,
   const int64_t stride = partition.fold * row;
   return RowPanels{
       {at, whole, stride, partition.fold * columns,
-       tile.next != 0 ? tile.next
-                      : Ahead<T>(view.outer / partition.fold,
-                                 partition.fold * columns, stride)},
+       AheadOf<T>(tile, view.outer / partition.fold, partition.fold * columns,
+                  stride)},
       {at + whole * stride, 1, stride, count % partition.fold * columns}};
 }
 
@@ -472,12 +479,11 @@ RowPanels PanelsOf(const View& view, const Partition& partition,
 // long.
 template <typename T>
 int64_t RunAhead(const View& view, const Tile& tile) {
-  if (tile.next != 0) return tile.next;
   const int64_t length = tile.block.i1 - tile.block.i0;
   if (length * static_cast<int64_t>(sizeof(T)) > 4 * kPrefetchBytes) {
-    return Ahead<T>(1, kRunColumns, kRunColumns);
+    return AheadOf<T>(tile, 1, kRunColumns, kRunColumns);
   }
-  return Ahead<T>(view.outer, length, view.channels * view.inner);
+  return AheadOf<T>(tile, view.outer, length, view.channels * view.inner);
 }
 
 // Kernels::Reduce and, frozen, Kernels::Frozen for the first kSums sums.
