@@ -31,7 +31,6 @@ _MARKERS = {
     "torch": "^",
     "jax": "D",
 }
-_CHANNELS_LAST = {"NHWC": True, "NDHWC": True, "NCHW": False, "NCDHW": False}
 
 
 def is_possible() -> bool:
@@ -93,9 +92,7 @@ def _roofline(pyplot: Any, run: dict[str, Any]) -> Any:
     )
     for line, dtype in zip(axes, dtypes, strict=True):
         for axis, last in zip(line, (True, False), strict=True):
-            chosen = [
-                r for r in rows if r["dtype"] == dtype and _CHANNELS_LAST[r["layout"]] == last
-            ]
+            chosen = [r for r in rows if r["dtype"] == dtype and results.channels_last(r) == last]
             chosen.sort(key=lambda r: r["bytes"])
             _limit(
                 axis, chosen, lambda r: r["bytes"],
@@ -132,7 +129,7 @@ def _legend(figure: Any, axes: Any) -> None:
 def _speedup(pyplot: Any, run: dict[str, Any]) -> Any:
     rows = results.of_section(run, "layers")
     peers = report.present(run)
-    groups = list(dict.fromkeys((_CHANNELS_LAST[r["layout"]], r["dtype"], r["mode"]) for r in rows))
+    groups = list(dict.fromkeys((results.channels_last(r), r["dtype"], r["mode"]) for r in rows))
     groups.sort(key=lambda g: (g[2] != "training", not g[0]))
     if not groups or not peers:
         return None
@@ -144,7 +141,7 @@ def _speedup(pyplot: Any, run: dict[str, Any]) -> Any:
             ratios = [
                 ratio
                 for r in rows
-                if (_CHANNELS_LAST[r["layout"]], r["dtype"], r["mode"]) == group
+                if (results.channels_last(r), r["dtype"], r["mode"]) == group
                 and (ratio := results.speedup(r, peer)) is not None
             ]
             means.append(stats.geometric_mean(ratios))
@@ -180,7 +177,7 @@ def _shapes(pyplot: Any, run: dict[str, Any]) -> Any:
         1, 2, figsize=(10, 1.5 + 0.09 * (len(peers) + 0.7) * len(rows) / 2), squeeze=False
     )
     for axis, last in zip(axes[0], (True, False), strict=True):
-        chosen = [r for r in rows if _CHANNELS_LAST[r["layout"]] == last]
+        chosen = [r for r in rows if results.channels_last(r) == last]
         height = 0.8 / len(peers)
         for i, peer in enumerate(peers):
             axis.barh(
@@ -220,7 +217,7 @@ def _scaling(pyplot: Any, run: dict[str, Any]) -> Any:
             rows = [r for r in rows if r["elements"] == max(q["elements"] for q in rows)]
             what += f" ({rows[0]['elements'] / 1e6:.0f} million elements, 64 channels)"
         for axis, last in zip(line, (True, False), strict=True):
-            chosen = [r for r in rows if _CHANNELS_LAST[r["layout"]] == last]
+            chosen = [r for r in rows if results.channels_last(r) == last]
             chosen.sort(key=key)
             for name in (*report.present(run), implementations.CANDIDATE):
                 points = [r for r in chosen if name in r["results"]]

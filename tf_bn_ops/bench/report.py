@@ -182,7 +182,7 @@ def limit_table(run: dict[str, Any]) -> Table:
     )
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for row in results.of_section(run, "layers"):
-        layout = "channels-last" if row["layout"].endswith("C") else "channels-first"
+        layout = "channels-last" if results.channels_last(row) else "channels-first"
         groups.setdefault((row["dtype"], layout, row["mode"]), []).append(row)
     for key, rows in groups.items():
         if shares := results.limit_rows(rows):

@@ -9,7 +9,7 @@ import json
 import pathlib
 from typing import Any
 
-from tf_bn_ops import _command
+from tf_bn_ops import _command, _op_table
 from tf_bn_ops.bench import implementations, stats
 
 VERSION = 2
@@ -132,6 +132,11 @@ def speedup(row: dict[str, Any], peer: str) -> float | None:
     if own is None or other is None or own["wrong"] or other["wrong"]:
         return None
     return float(other["median_s"] / own["median_s"])
+
+
+def channels_last(row: dict[str, Any]) -> bool:
+    """Whether the channel is the last dimension of the row's layout."""
+    return _op_table.DATA_FORMATS[row["layout"]][1]
 
 
 def limit_rows(rows: list[dict[str, Any]]) -> list[float]:

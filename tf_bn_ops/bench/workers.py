@@ -9,7 +9,7 @@ from tf_bn_ops import _processes
 from tf_bn_ops._processes import WorkerError
 from tf_bn_ops.bench import implementations
 
-__all__ = ["KEEP_MEMORY", "CallError", "Worker", "WorkerError", "is_installed"]
+__all__ = ["MALLOC_SETTINGS", "CallError", "Worker", "WorkerError", "is_installed"]
 
 _TIMEOUT = 300.0
 
@@ -19,7 +19,7 @@ _TIMEOUT = 300.0
 # And everyone's memory is in huge pages, as NumPy's is anyway, where the system has them for the
 # asking: in a virtual machine the way to a page of 4 KiB can take longer than the computation, and
 # how long it takes changes from minute to minute. What does not know a variable ignores it.
-KEEP_MEMORY = {
+MALLOC_SETTINGS = {
     "MALLOC_ARENA_MAX": "1",  # The others give back whatever these say.
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
@@ -56,7 +56,7 @@ class Worker:
             {
                 "CUDA_VISIBLE_DEVICES": "-1",
                 "TF_CPP_MIN_LOG_LEVEL": "3",
-                **(KEEP_MEMORY if environment is None else environment),
+                **(MALLOC_SETTINGS if environment is None else environment),
                 **self.entry.environment,
             },
         )
