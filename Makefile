@@ -399,10 +399,19 @@ need = '$(PYTHON)' -c 'import importlib.util as u, sys; sys.exit(u.find_spec("$(
 TEST_WORKERS := -n $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -lt 4 ] && echo $$n || echo 4) \
   --dist loadfile
 
-test: all  ## Run the tests; ARGS="-k name -x" is passed on to pytest
-	$(Q)$(call need,pytest)
-	$(Q)workers=$$('$(PYTHON)' -c 'import xdist' 2>/dev/null && echo '$(TEST_WORKERS)'); \
-	'$(PYTHON)' -m pytest $$workers $(TESTS) $(ARGS)
+# $(call pytest,MARKERS): CONTRIBUTING.md says which tier proves what.
+pytest = $(Q)$(call need,pytest); \
+  workers=$$('$(PYTHON)' -c 'import xdist' 2>/dev/null && echo '$(TEST_WORKERS)'); \
+  '$(PYTHON)' -m pytest -m '$(1)' $$workers $(TESTS) $(ARGS)
+
+test: all  ## Run the tests that belong to every change, a few minutes; ARGS="-k name -x" goes to pytest
+	$(call pytest,not long and not large)
+
+test-all: all  ## Run these and the long ones: wheels, docs, Bazel, CUDA, examples, mutants, long sweeps
+	$(call pytest,not large)
+
+bitwise-against: all  ## Compare every output bit by bit with another commit: REF=<commit>; ARGS="--cases=500"
+	$(Q)'$(PYTHON)' tools/bitwise_against.py --ref='$(or $(REF),HEAD)' $(ARGS)
 
 # The core, which runs without TensorFlow, under three sanitizers. Leaks are not looked for: Python
 # itself would be reported. ThreadSanitizer watches a program of ours: in Python it would watch NumPy.
