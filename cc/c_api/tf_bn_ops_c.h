@@ -27,8 +27,8 @@ enum {
 };
 
 /* One batch-norm gradient on the contiguous view [outer, channels, inner]; see
- * cc/core/batch_norm_grad.h for the formulas. Arrays of view shape have
- * `dtype`, arrays of length `channels` have `stat_dtype`. */
+ * cc/core/formulas/batch_norm_grad.h for the formulas. Arrays of view shape
+ * have `dtype`, arrays of length `channels` have `stat_dtype`. */
 typedef struct tfbn_batch_norm_grad_args {
   int64_t outer, channels, inner;
   int32_t dtype, stat_dtype;
@@ -47,7 +47,7 @@ TFBN_EXPORT int tfbn_cpu_batch_norm_grad(const tfbn_batch_norm_grad_args* args,
                                          int threads, char* error,
                                          size_t error_size);
 
-/* One second-order gradient, see cc/core/batch_norm_grad_grad.h. */
+/* One second-order gradient, see cc/core/formulas/batch_norm_grad_grad.h. */
 typedef struct tfbn_batch_norm_grad_grad_args {
   int64_t outer, channels, inner;
   int32_t dtype, stat_dtype;

@@ -41,48 +41,13 @@ constexpr int64_t kSmallGroups = 8;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// ---- What depends on the order of the gradient ------------------------------
-
-// Writes the outputs of channel c that are sums.
-void StoreSums(const BatchNormGradArgs& args, const ChannelSums& sums,
-               int64_t c) {
-  StoreFromDouble(args.stat_dtype, args.offset_backprop, c,
-                  SumsOf(sums, FirstOrder::kDySum)[c]);
-  StoreFromDouble(args.stat_dtype, args.scale_backprop, c,
-                  Rstd(args, c) * SumsOf(sums, FirstOrder::kDyXmuSum)[c]);
-}
-
-// The same for a channel without elements.
-void StoreEmptySums(const BatchNormGradArgs& args, int64_t c) {
-  StoreFromDouble(args.stat_dtype, args.offset_backprop, c, 0);
-  StoreFromDouble(args.stat_dtype, args.scale_backprop, c, 0);
-}
-
-void StoreSums(const BatchNormGradGradArgs& args, const ChannelSums& sums,
-               int64_t c) {
-  // Frozen there are no other sums, and x may have been overwritten.
-  const bool training = args.is_training;
-  const BatchNormGradGradSums all =
-      training ? SumsAt(sums, c)
-               : BatchNormGradGradSums{SumsOf(sums, SecondOrder::kGxDySum)[c]};
-  const double center = training ? CenterOf(args, c) : 0;
-  StoreFromDouble(args.stat_dtype, args.scale_grad, c,
-                  ChannelOf(args, c, center, all).scale_grad);
-}
-
-void StoreEmptySums(const BatchNormGradGradArgs& args, int64_t c) {
-  StoreFromDouble(args.stat_dtype, args.scale_grad, c, 0);
-}
-
-// ---- What does not ----------------------------------------------------------
-
-// One call for a gradient of the given order (see kernels.h).
-template <typename Order>
+// One call of a formula.
+template <typename F>
 class Call {
  public:
-  using Args = typename Order::Args;
+  using Args = typename F::Args;
 
-  Call(const Args& args, const Kernels<Order>& kernels, Threads& threads,
+  Call(const Args& args, const Kernels<F>& kernels, Threads& threads,
        void* workspace)
       : args_(args),
         view_(args.view),
@@ -97,14 +62,13 @@ class Call {
         apply_(kernels.apply[static_cast<int>(args.dtype)]),
         frozen_(kernels.frozen[static_cast<int>(args.dtype)]),
         sums_(static_cast<double*>(workspace)),
-        coefficients_(sums_ + Order::kNumSums * view_.channels * blocks_) {
+        coefficients_(sums_ + F::kNumSums * view_.channels * blocks_) {
     const int64_t bytes =
         NumElements(view_) * static_cast<int64_t>(SizeOf(args.dtype));
     // Stores go around the cache when the tensors do not fit in it anyway,
     // except in place, where the line is in cache already.
-    stream_ =
-        (Order::kInputs + Order::kOutputs) * bytes > LastLevelCacheBytes();
-    const auto tensors = TensorsOf(args);
+    stream_ = (F::kInputs + F::kOutputs) * bytes > LastLevelCacheBytes();
+    const auto tensors = F::TensorsOf(args);
     for (const void* out : tensors.out) {
       for (const void* in : tensors.in) stream_ = stream_ && out != in;
     }
@@ -231,14 +195,14 @@ class Call {
 
   // What a pass reads of a tile.
   int64_t TileBytes(const Tile& tile) const {
-    return Order::kInputs * (tile.block.o1 - tile.block.o0) *
-           (tile.c1 - tile.c0) * (tile.block.i1 - tile.block.i0) *
+    return F::kInputs * (tile.block.o1 - tile.block.o0) * (tile.c1 - tile.c0) *
+           (tile.block.i1 - tile.block.i0) *
            static_cast<int64_t>(SizeOf(args_.dtype));
   }
 
   // What both passes read of one channel.
   int64_t ChannelBytes() const {
-    return Order::kInputs * ElementsPerChannel(view_) *
+    return F::kInputs * ElementsPerChannel(view_) *
            static_cast<int64_t>(SizeOf(args_.dtype));
   }
 
@@ -290,7 +254,7 @@ class Call {
   }
 
   ChannelSums Sums(int64_t b) const {
-    return ChannelSums{sums_ + Order::kNumSums * view_.channels * b,
+    return ChannelSums{sums_ + F::kNumSums * view_.channels * b,
                        view_.channels};
   }
 
@@ -307,8 +271,7 @@ class Call {
   // Adds the blocks up, in their order, into those of block 0, and makes of
   // them the coefficients and the small outputs.
   void Finish(int64_t c0, int64_t c1) const {
-    const int num_sums =
-        args_.is_training ? Order::kNumSums : Order::kNumFrozenSums;
+    const int num_sums = args_.is_training ? F::kNumSums : F::kNumFrozenSums;
     const ChannelSums total = Sums(0);
     for (int64_t b = 1; b < blocks_; ++b) {
       for (int k = 0; k < num_sums; ++k) {
@@ -320,7 +283,18 @@ class Call {
     if (args_.is_training) {
       coefficients_of_(args_, c0, c1, total, coefficients_);
     }
-    for (int64_t c = c0; c < c1; ++c) StoreSums(args_, total, c);
+    for (int64_t c = c0; c < c1; ++c) StoreSums(total, c);
+  }
+
+  // Writes the outputs of channel c that are sums.
+  void StoreSums(const ChannelSums& total, int64_t c) const {
+    double sums[F::kNumSums];
+    if (args_.is_training) {
+      LoadSums<F::kNumSums>(total, c, sums);
+    } else {
+      LoadSums<F::kNumFrozenSums>(total, c, sums);
+    }
+    F::StoreSums(args_, c, CenterAt(F::CentersOf(args_), c), sums);
   }
 
   const Args& args_;
@@ -331,46 +305,46 @@ class Call {
   Threads& threads_;
   const int64_t widest_;  // Channels in a tile, at most.
   const int64_t groups_;  // Tiles side by side.
-  const typename Kernels<Order>::Reduce reduce_;
-  const typename Kernels<Order>::Coefficients coefficients_of_;
-  const typename Kernels<Order>::Apply apply_;
-  const typename Kernels<Order>::Frozen frozen_;
-  double* const sums_;        // [blocks][Order::kNumSums][channels]
-  void* const coefficients_;  // [Order::kNumCoefficients][CoefficientStride]
+  const typename Kernels<F>::Reduce reduce_;
+  const typename Kernels<F>::Coefficients coefficients_of_;
+  const typename Kernels<F>::Apply apply_;
+  const typename Kernels<F>::Frozen frozen_;
+  double* const sums_;        // [blocks][F::kNumSums][channels]
+  void* const coefficients_;  // [F::kNumCoefficients][CoefficientStride]
   bool stream_ = false;
 };
 
-template <typename Order>
+template <typename F>
 size_t Workspace(const View& view) {
   const int64_t sums =
-      Order::kNumSums * NumBlocks(MakePartition(view)) * view.channels;
+      F::kNumSums * NumBlocks(MakePartition(view)) * view.channels;
   const int64_t coefficients =
-      Order::kNumCoefficients * CoefficientStride(view.channels);
+      F::kNumCoefficients * CoefficientStride(view.channels);
   return static_cast<size_t>(sums + coefficients) * sizeof(double);
 }
 
 // `kernels` may be nullptr: the reference.
-template <typename Order>
-void Run(const typename Order::Args& args, const Kernels<Order>* kernels,
-         void (*reference)(const typename Order::Args&), Threads& threads,
+template <typename F>
+void Run(const typename F::Args& args, const Kernels<F>* kernels,
+         void (*reference)(const typename F::Args&), Threads& threads,
          void* workspace) {
   if (NumElements(args.view) == 0) {
-    for (int64_t c = 0; c < args.view.channels; ++c) StoreEmptySums(args, c);
+    for (int64_t c = 0; c < args.view.channels; ++c) F::StoreEmpty(args, c);
   } else if (kernels == nullptr) {
     reference(args);
   } else {
-    Call<Order>(args, *kernels, threads, workspace).Run();
+    Call<F>(args, *kernels, threads, workspace).Run();
   }
 }
 
 }  // namespace
 
 size_t CpuBatchNormGradWorkspace(const View& view) {
-  return Workspace<FirstOrder>(view);
+  return Workspace<BatchNormGradFormula>(view);
 }
 
 size_t CpuBatchNormGradGradWorkspace(const View& view) {
-  return Workspace<SecondOrder>(view);
+  return Workspace<BatchNormGradGradFormula>(view);
 }
 
 void CpuBatchNormGrad(const BatchNormGradArgs& args,

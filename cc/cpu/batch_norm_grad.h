@@ -6,8 +6,8 @@
 
 #include <cstddef>
 
-#include "cc/core/batch_norm_grad.h"
-#include "cc/core/batch_norm_grad_grad.h"
+#include "cc/core/formulas/batch_norm_grad.h"
+#include "cc/core/formulas/batch_norm_grad_grad.h"
 #include "cc/core/parallel.h"
 #include "cc/cpu/implementation.h"
 

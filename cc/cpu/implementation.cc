@@ -13,9 +13,11 @@
 
 namespace tf_bn_ops {
 
-#define X(name)                                          \
-  const Kernels<FirstOrder>& FirstOrderKernels_##name(); \
-  const Kernels<SecondOrder>& SecondOrderKernels_##name();
+#define X(name)                                            \
+  const Kernels<BatchNormGradFormula>& Kernels_##name(     \
+      const BatchNormGradFormula*);                        \
+  const Kernels<BatchNormGradGradFormula>& Kernels_##name( \
+      const BatchNormGradGradFormula*);
 TF_BN_OPS_ISA_LIST
 #undef X
 
@@ -55,9 +57,10 @@ std::string Names() {
 
 const std::vector<Implementation>& Implementations() {
   static const auto* const kImplementations = new std::vector<Implementation>{
-#define X(name)                                         \
-  {#name, Supports_##name, &FirstOrderKernels_##name(), \
-   &SecondOrderKernels_##name()},
+#define X(name)                                                        \
+  {#name, Supports_##name,                                             \
+   &Kernels_##name(static_cast<const BatchNormGradFormula*>(nullptr)), \
+   &Kernels_##name(static_cast<const BatchNormGradGradFormula*>(nullptr))},
       TF_BN_OPS_ISA_LIST
 #undef X
       {"reference", SupportsReference, nullptr, nullptr},

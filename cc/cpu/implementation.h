@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "cc/core/formulas/batch_norm_grad.h"
+#include "cc/core/formulas/batch_norm_grad_grad.h"
 #include "cc/cpu/isa/kernels.h"
 
 namespace tf_bn_ops {
@@ -15,8 +17,8 @@ struct Implementation {
   const char* name;
   bool (*supported)();  // On this processor.
   // nullptr: the naive reference of cc/core/reference.h.
-  const Kernels<FirstOrder>* first_order;
-  const Kernels<SecondOrder>* second_order;
+  const Kernels<BatchNormGradFormula>* first_order;
+  const Kernels<BatchNormGradGradFormula>* second_order;
 };
 
 // All that this library was built with.

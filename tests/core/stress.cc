@@ -24,8 +24,8 @@
 #include <vector>
 
 #include "cc/c_api/tf_bn_ops_c.h"
-#include "cc/core/batch_norm_grad.h"
-#include "cc/core/batch_norm_grad_grad.h"
+#include "cc/core/formulas/batch_norm_grad.h"
+#include "cc/core/formulas/batch_norm_grad_grad.h"
 #include "cc/core/parallel.h"
 #include "cc/cpu/batch_norm_grad.h"
 
