@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "cc/core/parallel.h"
-#include "cc/cpu/batch_norm_grad.h"
-#include "cc/cpu/implementation.h"
+#include "cc/cpu/dispatch.h"
+#include "cc/cpu/driver.h"
 #include "cc/xla/cpu_call_target.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -88,7 +88,8 @@ xla::ffi::Error Call(xla::ffi::ThreadPool pool, int64_t outer, int64_t channels,
   args.scale_backprop = scale_backprop->untyped_data();
   args.offset_backprop = offset_backprop->untyped_data();
   FfiThreads threads(pool);
-  CpuBatchNormGrad(args, *implementation, threads, workspace->untyped_data());
+  RunOnCpu<BatchNormGradFormula>(args, *implementation, threads,
+                                 workspace->untyped_data());
   return xla::ffi::Error::Success();
 }
 
