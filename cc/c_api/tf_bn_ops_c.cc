@@ -29,13 +29,13 @@ using tf_bn_ops::c_api::IsDType;
 using tf_bn_ops::c_api::ReadArgs;
 
 // Starts a thread for each piece of work: callers of the C ABI have no pool.
-class SpawningThreads final : public tf_bn_ops::Threads {
+class SpawningExecutor final : public tf_bn_ops::Executor {
  public:
-  explicit SpawningThreads(int count) : count_(count) {}
-  ~SpawningThreads() override {
+  explicit SpawningExecutor(int count) : count_(count) {}
+  ~SpawningExecutor() override {
     for (std::thread& thread : threads_) thread.join();
   }
-  int Count() const override { return count_; }
+  int NumThreads() const override { return count_; }
   void Schedule(std::function<void()> work) override {
     threads_.emplace_back(std::move(work));
   }
@@ -66,7 +66,7 @@ int Run(const CArgs* c_args, const char* implementation, int threads,
       ImplementationOf(implementation, &sentence);
   if (chosen == nullptr) return Fail(sentence, error, error_size);
   std::vector<char> workspace(tf_bn_ops::CpuWorkspaceBytes<F>(args.view));
-  SpawningThreads executor(threads);
+  SpawningExecutor executor(threads);
   tf_bn_ops::RunOnCpu<F>(args, *chosen, executor, workspace.data());
   return 0;
 } catch (const std::exception& e) {

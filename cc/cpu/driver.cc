@@ -40,17 +40,17 @@ class Driver {
         sums_(static_cast<double*>(workspace)),
         coefficients_(sums_ + F::kNumSums * view_.channels * blocks_) {}
 
-  void Run(Threads& executor) {
+  void Run(Executor& executor) {
     switch (plan_.schedule) {
       case Schedule::kFrozenOnePass:
         coefficients_of_(args_, 0, view_.channels, Sums(0), coefficients_);
-        ParallelFor(executor, {TilePass(&Driver::Frozen), FinishPass()});
+        RunPhases(executor, {TilePass(&Driver::Frozen), FinishPass()});
         break;
       case Schedule::kChannelGroups:
-        ParallelFor(executor, {GroupPass()});
+        RunPhases(executor, {GroupPass()});
         break;
       default:
-        ParallelFor(executor,
+        RunPhases(executor,
                     {TilePass(&Driver::Reduce), FinishPass(),
                      TilePass(&Driver::Apply, Direction::kBackward)});
     }
@@ -220,13 +220,13 @@ PlanRequest RequestOf(const typename F::Args& args, bool reference,
 
 template <typename F>
 void Execute(const typename F::Args& args, const Plan& plan,
-             const Kernels<F>* kernels, Threads& executor, void* workspace) {
+             const Kernels<F>* kernels, Executor& executor, void* workspace) {
   if (plan.schedule == Schedule::kSmallOutputs) {
     for (int64_t c = 0; c < args.view.channels; ++c) F::StoreEmpty(args, c);
   } else if (plan.schedule == Schedule::kReference) {
     Reference(args);
   } else {
-    NoThreads inline_executor;
+    InlineExecutor inline_executor;
     Driver<F>(args, plan, *kernels, workspace)
         .Run(plan.threads > 1 ? executor : inline_executor);
   }
@@ -245,11 +245,11 @@ size_t CpuWorkspaceBytes(const View& view) {
 
 template <typename F>
 void RunOnCpu(const typename F::Args& args,
-              const Implementation& implementation, Threads& executor,
+              const Implementation& implementation, Executor& executor,
               void* workspace) {
   const Kernels<F>* const kernels = implementation.KernelsOf<F>();
   const PlanRequest request =
-      RequestOf<F>(args, kernels == nullptr, executor.Count());
+      RequestOf<F>(args, kernels == nullptr, executor.NumThreads());
   const Plan plan = MakePlan(request);
   if (!VerboseEnabled()) {
     Execute<F>(args, plan, kernels, executor, workspace);
@@ -275,7 +275,7 @@ bool FindFormula(const std::string& name, FormulaTraits* traits) {
 #define TFBN_INSTANTIATE(unused, F, formula_name)                       \
   template size_t CpuWorkspaceBytes<F>(const View&);                    \
   template void RunOnCpu<F>(const F::Args&, const Implementation&,      \
-                            Threads&, void*);
+                            Executor&, void*);
 TFBN_FOR_EACH_FORMULA(TFBN_INSTANTIATE, )
 
 }  // namespace tf_bn_ops

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <string>
 
-#include "cc/core/parallel.h"
+#include "cc/core/executor.h"
 #include "cc/core/view.h"
 #include "cc/cpu/dispatch.h"
 #include "cc/cpu/plan.h"
@@ -30,7 +30,7 @@ size_t CpuWorkspaceBytes(const View& view);
 // executor and any ISA.
 template <typename F>
 void RunOnCpu(const typename F::Args& args,
-              const Implementation& implementation, Threads& executor,
+              const Implementation& implementation, Executor& executor,
               void* workspace);
 
 }  // namespace tf_bn_ops

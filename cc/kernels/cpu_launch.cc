@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "cc/core/parallel.h"
+#include "cc/core/executor.h"
 #include "cc/cpu/dispatch.h"
 #include "cc/cpu/driver.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -23,11 +23,11 @@ namespace tf = ::tensorflow;
 // allocation would be a visible part of the call.
 constexpr size_t kStackWorkspaceBytes = 4096;
 
-class ThreadPoolThreads final : public Threads {
+class ThreadPoolExecutor final : public Executor {
  public:
-  explicit ThreadPoolThreads(const Eigen::ThreadPoolDevice& device)
+  explicit ThreadPoolExecutor(const Eigen::ThreadPoolDevice& device)
       : device_(device) {}
-  int Count() const override { return device_.numThreads(); }
+  int NumThreads() const override { return device_.numThreads(); }
   void Schedule(std::function<void()> work) override {
     device_.getPool()->Schedule(std::move(work));
   }
@@ -54,7 +54,7 @@ void Run(tf::OpKernelContext* context, const typename F::Args& args) {
                                 &allocated));
     workspace = allocated.data();
   }
-  ThreadPoolThreads executor(context->eigen_cpu_device());
+  ThreadPoolExecutor executor(context->eigen_cpu_device());
   RunOnCpu<F>(args, *implementation, executor, workspace);
 }
 
