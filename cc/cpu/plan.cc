@@ -204,11 +204,13 @@ class Planner {
         groups ? plan_.group_channels * ElementsPerChannel(view_)
                : std::max<int64_t>(1, elements_ / plan_.tiles);
     const int64_t least = std::max<int64_t>(1, kMinTaskElements / elements);
-    for (int64_t begin = 0; begin < n; begin = plan_.task_bounds.back()) {
-      const int64_t rest = n - begin;
+    std::vector<int64_t>& bounds = plan_.task_bounds;
+    bounds.reserve(8);  // One allocation for a small call.
+    bounds.push_back(0);
+    while (bounds.back() < n) {
+      const int64_t rest = n - bounds.back();
       const int64_t share = rest / (kGuidedDivisor * threads_);
-      plan_.task_bounds.push_back(begin +
-                                  std::min(rest, std::max(least, share)));
+      bounds.push_back(bounds.back() + std::min(rest, std::max(least, share)));
     }
     plan_.tasks_why = {Reason::kGuided, NumTasks(plan_), kMinTaskElements};
   }

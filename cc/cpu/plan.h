@@ -78,8 +78,9 @@ struct Plan {
   int64_t group_channels = 0, groups = 0;
   Why group_why;
 
-  // Task i covers tiles (or channel groups) [task_bounds[i], task_bounds[i+1]).
-  std::vector<int64_t> task_bounds = {0};
+  // Task i covers tiles (or channel groups) from task_bounds[i] up to, without,
+  // task_bounds[i + 1].
+  std::vector<int64_t> task_bounds;
   Why tasks_why;
 
   int threads = 1;  // That find a task, the caller's included.
@@ -94,7 +95,9 @@ struct Plan {
 };
 
 inline int64_t NumTasks(const Plan& plan) {
-  return static_cast<int64_t>(plan.task_bounds.size()) - 1;
+  return plan.task_bounds.empty()
+             ? 0
+             : static_cast<int64_t>(plan.task_bounds.size()) - 1;
 }
 
 // A pure function: equal requests give equal plans, on every machine.
