@@ -163,8 +163,7 @@ int tfbn_partition(int64_t outer, int64_t channels, int64_t inner,
   info->blocks = NumBlocks(partition);
   info->fold =
       partition.kind == tf_bn_ops::Partition::kRows ? partition.fold : 0;
-  info->workspace_bytes =
-      static_cast<int64_t>(
-          tf_bn_ops::CpuWorkspaceBytes<tf_bn_ops::BatchNormGradFormula>(view));
+  info->workspace_bytes = static_cast<int64_t>(
+      tf_bn_ops::CpuWorkspaceBytes<tf_bn_ops::BatchNormGradFormula>(view));
   return 0;
 }

@@ -58,8 +58,8 @@ const std::vector<Implementation>& Implementations() {
   static const auto* const kImplementations = new std::vector<Implementation>{
 #define TFBN_KERNELS_OF(isa, Formula, name) \
   &Kernels_##isa(static_cast<const Formula*>(nullptr)),
-#define X(isa)             \
-  {#isa, Supports_##isa,   \
+#define X(isa)           \
+  {#isa, Supports_##isa, \
    std::tuple{TFBN_FOR_EACH_FORMULA(TFBN_KERNELS_OF, isa)}},
       TF_BN_OPS_ISA_LIST
 #undef X

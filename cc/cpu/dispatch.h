@@ -15,8 +15,8 @@
 namespace tf_bn_ops {
 
 // All formulas of the CPU backend: X(context, type, name).
-#define TFBN_FOR_EACH_FORMULA(X, context)              \
-  X(context, BatchNormGradFormula, "batch_norm_grad")  \
+#define TFBN_FOR_EACH_FORMULA(X, context)             \
+  X(context, BatchNormGradFormula, "batch_norm_grad") \
   X(context, BatchNormGradGradFormula, "batch_norm_grad_grad")
 
 struct Implementation {

@@ -50,9 +50,8 @@ class Driver {
         RunPhases(executor, {GroupPass()});
         break;
       default:
-        RunPhases(executor,
-                    {TilePass(&Driver::Reduce), FinishPass(),
-                     TilePass(&Driver::Apply, Direction::kBackward)});
+        RunPhases(executor, {TilePass(&Driver::Reduce), FinishPass(),
+                             TilePass(&Driver::Apply, Direction::kBackward)});
     }
   }
 
@@ -76,21 +75,21 @@ class Driver {
   // first.
   Phase TilePass(void (Driver::*pass)(const Tile&, int64_t block) const,
                  Direction direction = Direction::kForward) const {
-    return {NumTasks(plan_), [=](int64_t task) {
-              int64_t begin = plan_.task_bounds[task];
-              int64_t end = plan_.task_bounds[task + 1];
-              if (direction == Direction::kBackward) {
-                begin = plan_.tiles - std::exchange(end, plan_.tiles - begin);
-              }
-              for (int64_t t = begin; t < end; ++t) {
-                Tile tile = TileAt(t);
-                if (plan_.prefetch[0] == PrefetchKind::kNextTile &&
-                    t + 1 < end) {
-                  tile.next = OffsetOf(TileAt(t + 1)) - OffsetOf(tile);
-                }
-                (this->*pass)(tile, t / plan_.tiles_per_block);
-              }
-            }};
+    return {
+        NumTasks(plan_), [=](int64_t task) {
+          int64_t begin = plan_.task_bounds[task];
+          int64_t end = plan_.task_bounds[task + 1];
+          if (direction == Direction::kBackward) {
+            begin = plan_.tiles - std::exchange(end, plan_.tiles - begin);
+          }
+          for (int64_t t = begin; t < end; ++t) {
+            Tile tile = TileAt(t);
+            if (plan_.prefetch[0] == PrefetchKind::kNextTile && t + 1 < end) {
+              tile.next = OffsetOf(TileAt(t + 1)) - OffsetOf(tile);
+            }
+            (this->*pass)(tile, t / plan_.tiles_per_block);
+          }
+        }};
   }
 
   Phase GroupPass() const {
@@ -151,8 +150,7 @@ class Driver {
   // Adds the sums of all blocks, in their order, to those of block 0, and
   // computes the coefficients and the outputs of shape [channels] from them.
   void Finish(int64_t c0, int64_t c1) const {
-    const int num_sums =
-        args_.is_training ? F::kNumSums : F::kNumFrozenSums;
+    const int num_sums = args_.is_training ? F::kNumSums : F::kNumFrozenSums;
     const ChannelSums total = Sums(0);
     for (int64_t b = 1; b < blocks_; ++b) {
       for (int k = 0; k < num_sums; ++k) {
@@ -272,10 +270,10 @@ bool FindFormula(const std::string& name, FormulaTraits* traits) {
   return false;
 }
 
-#define TFBN_INSTANTIATE(unused, F, formula_name)                       \
-  template size_t CpuWorkspaceBytes<F>(const View&);                    \
-  template void RunOnCpu<F>(const F::Args&, const Implementation&,      \
-                            Executor&, void*);
+#define TFBN_INSTANTIATE(unused, F, formula_name)                             \
+  template size_t CpuWorkspaceBytes<F>(const View&);                          \
+  template void RunOnCpu<F>(const F::Args&, const Implementation&, Executor&, \
+                            void*);
 TFBN_FOR_EACH_FORMULA(TFBN_INSTANTIATE, )
 
 }  // namespace tf_bn_ops

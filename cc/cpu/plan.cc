@@ -91,8 +91,7 @@ class Planner {
   // for each thread.
   void CutIntoTiles() {
     const int64_t blocks = NumBlocks(plan_.partition);
-    const int64_t fair =
-        CeilDiv(view_.channels, CeilDiv(2 * threads_, blocks));
+    const int64_t fair = CeilDiv(view_.channels, CeilDiv(2 * threads_, blocks));
     if (plan_.partition.kind == Partition::kRuns) {
       CutRuns(fair);
     } else if (plan_.partition.fold > 1) {
@@ -173,9 +172,8 @@ class Planner {
     const int64_t fair = threads_ == 1 && fit >= view_.channels
                              ? view_.channels
                              : view_.channels / (2 * threads_);
-    const int64_t group = fair == view_.channels
-                              ? fair
-                              : AlignDown(std::min(fit, fair));
+    const int64_t group =
+        fair == view_.channels ? fair : AlignDown(std::min(fit, fair));
     const int64_t row_bytes = group * ColumnsPerChannel() * element_bytes_;
     if (fit == 0) {
       why = {Reason::kChannelExceedsCache, channel_bytes, budget};
@@ -188,12 +186,12 @@ class Planner {
     } else {
       why = {Reason::kGroupFitsCache, group * channel_bytes, budget};
       plan_.group_channels = group;
-      plan_.group_why =
-          group == view_.channels ? Why{Reason::kAllChannels, group}
-          : fair <= fit           ? Why{Reason::kFairShare, fair, threads_}
-          : fit_cache < plan_.tile_channels
-              ? Why{Reason::kCacheBudget, fit_cache, budget}
-              : Why{Reason::kTileWidth, plan_.tile_channels};
+      plan_.group_why = group == view_.channels
+                            ? Why{Reason::kAllChannels, group}
+                        : fair <= fit ? Why{Reason::kFairShare, fair, threads_}
+                        : fit_cache < plan_.tile_channels
+                            ? Why{Reason::kCacheBudget, fit_cache, budget}
+                            : Why{Reason::kTileWidth, plan_.tile_channels};
     }
   }
 
@@ -228,15 +226,13 @@ class Planner {
         : elements_ < kSerialElements
             ? Why{Reason::kBelowSerialThreshold, elements_, kSerialElements}
         : plan_.threads == request_.threads ? Why{Reason::kAllOffered}
-        : plan_.tiles == 1
-            ? Why{Reason::kOneBlock, elements_}
-            : Why{Reason::kFewTasks, tasks, request_.threads};
+        : plan_.tiles == 1                  ? Why{Reason::kOneBlock, elements_}
+                           : Why{Reason::kFewTasks, tasks, request_.threads};
   }
 
   void ChooseStores() {
-    const int64_t bytes =
-        (request_.formula.inputs + request_.formula.outputs) * elements_ *
-        element_bytes_;
+    const int64_t bytes = (request_.formula.inputs + request_.formula.outputs) *
+                          elements_ * element_bytes_;
     const int64_t llc = request_.caches.llc_bytes;
     plan_.non_temporal_stores = bytes > llc && !request_.in_place;
     plan_.store_why = bytes <= llc ? Why{Reason::kFitsLlc, bytes, llc}
@@ -275,21 +271,21 @@ class Planner {
     plan_.prefetch[0] =
         next ? PrefetchKind::kNextTile : PrefetchKind::kFixedDistance;
     plan_.prefetch_why[0] =
-        count == 1 ? Why{Reason::kWholeRows}
-                   : Why{next ? Reason::kSmallTile : Reason::kLargeTile, bytes,
-                         most};
+        count == 1
+            ? Why{Reason::kWholeRows}
+            : Why{next ? Reason::kSmallTile : Reason::kLargeTile, bytes, most};
   }
 
   // Input bytes of the largest tile.
   int64_t TileBytes() const {
     const Partition& p = plan_.partition;
-    const int64_t outer =
-        std::min(view_.outer,
-                 CeilDiv(CeilDiv(view_.outer, p.fold), p.outer_blocks) * p.fold);
-    const int64_t inner = std::min(
-        view_.inner,
-        CeilDiv(CeilDiv(view_.inner, kRunColumns), p.inner_blocks) *
-            kRunColumns);
+    const int64_t outer = std::min(
+        view_.outer,
+        CeilDiv(CeilDiv(view_.outer, p.fold), p.outer_blocks) * p.fold);
+    const int64_t inner =
+        std::min(view_.inner,
+                 CeilDiv(CeilDiv(view_.inner, kRunColumns), p.inner_blocks) *
+                     kRunColumns);
     return InputBytes(outer * plan_.tile_channels * inner);
   }
 

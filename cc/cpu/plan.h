@@ -1,5 +1,5 @@
-// The plan of a call on the CPU: how it is cut into tiles, scheduled, stored and
-// prefetched, and why. A plan is computed first (MakePlan), then executed
+// The plan of a call on the CPU: how it is cut into tiles, scheduled, stored
+// and prefetched, and why. A plan is computed first (MakePlan), then executed
 // (driver.h) and, on request, printed (verbose.h).
 //
 // Nothing in a plan changes a bit of the results: the order of summation is a
@@ -22,7 +22,7 @@ namespace tf_bn_ops {
 
 // What a plan has to know of a formula (cc/core/formulas).
 struct FormulaTraits {
-  const char* name;  // Such as "batch_norm_grad".
+  const char* name;     // Such as "batch_norm_grad".
   int inputs, outputs;  // Tensors of view shape.
   int64_t max_columns;  // Of a tile, so that its column sums fit L1.
 };
@@ -40,12 +40,12 @@ struct PlanRequest {
 };
 
 enum class Schedule {
-  kSmallOutputs,      // No elements: outputs of shape [channels] alone.
-  kReference,         // The naive reference.
-  kFrozenOnePass,     // Frozen: one pass over all tiles sums and stores.
-  kChannelGroups,     // Training: both passes over one channel group at a time.
-  kTwoPasses,         // Training: reduce all tiles, then apply in reverse order,
-                      // since the last ones read are still in cache.
+  kSmallOutputs,   // No elements: outputs of shape [channels] alone.
+  kReference,      // The naive reference.
+  kFrozenOnePass,  // Frozen: one pass over all tiles sums and stores.
+  kChannelGroups,  // Training: both passes over one channel group at a time.
+  kTwoPasses,      // Training: reduce all tiles, then apply in reverse order,
+                   // since the last ones read are still in cache.
 };
 
 // How a pass prefetches what it reads later.

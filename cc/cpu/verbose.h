@@ -1,7 +1,7 @@
-// TF_BN_OPS_VERBOSE=1: one line on stderr for each call, with its plan and time,
-// and before the first one a line about the machine. docs/troubleshooting.md
-// documents the fields. As JSON, with a sentence for each reason, the same is
-// the answer of tfbn_explain.
+// TF_BN_OPS_VERBOSE=1: one line on stderr for each call, with its plan and
+// time, and before the first one a line about the machine.
+// docs/troubleshooting.md documents the fields. As JSON, with a sentence for
+// each reason, the same is the answer of tfbn_explain.
 
 #ifndef TF_BN_OPS_CC_CPU_VERBOSE_H_
 #define TF_BN_OPS_CC_CPU_VERBOSE_H_

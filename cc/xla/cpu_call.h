@@ -35,8 +35,8 @@ inline XlaBatchNormGrad BuildCpuCall(const XlaBatchNormGradArgs& args) {
   };
   const xla::Shape data = in_order(args.shape);
   const xla::Shape stat = in_order(args.stat_shape);
-  const int64_t workspace = static_cast<int64_t>(
-      CpuWorkspaceBytes<BatchNormGradFormula>(args.view));
+  const int64_t workspace =
+      static_cast<int64_t>(CpuWorkspaceBytes<BatchNormGradFormula>(args.view));
   const xla::XlaOp call = xla::CustomCallWithLayout(
       args.x.builder(), kCpuCallTarget,
       {args.y_backprop, args.x, args.scale, args.mean, args.variance},
