@@ -303,7 +303,7 @@ class Planner {
   const PlanRequest& request_;
   const View& view_;
   const int64_t elements_, element_bytes_;
-  const int threads_;  // Offered, or 1 below the serial threshold.
+  const int64_t threads_;  // Offered, or 1 below the serial threshold.
   Plan plan_;
 };
 

@@ -2,7 +2,8 @@
 //
 // Promised: no crash and no access outside the arrays for any arguments that
 // are refused or whose arrays are as long as they say; one sentence, cut to the
-// buffer, for those that are refused; a partition within its limits.
+// buffer, for those that are refused; a partition and a plan within their
+// limits.
 
 #include "cc/c_api/args.h"
 
@@ -56,6 +57,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } else {
     TFBN_FUZZ_CHECK(error_size == 0 || std::memchr(error, 0, error_size));
   }
+
+  // The plan of any view that is accepted, within the documented buffer.
+  const tfbn_explain_args request{args.outer, args.channels,    args.inner,
+                                  args.dtype, args.is_training, choices & 32,
+                                  threads,    args.outer,       args.inner};
+  char json[8192];
+  char sentence[256];
+  const bool has_plan =
+      tfbn_explain(choices & 64 ? "batch_norm_grad" : "batch_norm_grad_grad",
+                   &request, nullptr, json, sizeof(json), sentence,
+                   sizeof(sentence)) == 0;
+  TFBN_FUZZ_CHECK(std::memchr(has_plan ? json : sentence, 0,
+                              has_plan ? sizeof(json) : sizeof(sentence)));
+  TFBN_FUZZ_CHECK(!has_plan || has_partition);
 
   const bool small = has_partition && args.channels <= kMaxElements &&
                      tf_bn_ops::NumElements({args.outer, args.channels,

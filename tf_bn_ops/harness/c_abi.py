@@ -112,7 +112,8 @@ def _load(path: str) -> ctypes.CDLL:
         ctypes.c_char_p,
         ctypes.POINTER(ExplainArgs),
         ctypes.c_char_p,
-        *[ctypes.c_char_p, ctypes.c_size_t],
+        ctypes.c_char_p,
+        ctypes.c_size_t,
         *error,
     ]
     return lib
