@@ -17,7 +17,6 @@ import sys
 import pytest
 from build_helpers import copy_tree, make, run
 
-
 NVCC = os.environ.get("NVCC", "nvcc")
 pytestmark = pytest.mark.skipif(
     not all(map(shutil.which, ("make", "g++", "nm", NVCC))), reason="needs make, g++, nm and nvcc"
