@@ -102,7 +102,7 @@ def _devices_with_kernels() -> frozenset[str]:
 
 
 def _has_kernel(device: str) -> bool:
-    """Whether the op has a kernel for a tensor's device; an unknown one may be a GPU if there is."""
+    """Whether the op has a kernel for a device; an unknown one may be a GPU if there is one."""
     device_type = tf.DeviceSpec.from_string(device).device_type if device else None
     if device_type is None:
         device_type = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
