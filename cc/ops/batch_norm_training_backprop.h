@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "cc/core/batch_norm_grad.h"
+#include "cc/core/formulas/batch_norm_grad.h"
 #include "cc/core/view.h"
 #include "cc/ops/errors.h"
 #include "cc/ops/view_of.h"

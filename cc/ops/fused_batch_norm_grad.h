@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "cc/core/batch_norm_grad.h"
+#include "cc/core/formulas/batch_norm_grad.h"
 #include "cc/core/view.h"
 #include "cc/ops/errors.h"
 #include "cc/ops/view_of.h"

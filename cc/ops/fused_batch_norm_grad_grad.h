@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "cc/core/batch_norm_grad_grad.h"
+#include "cc/core/formulas/batch_norm_grad_grad.h"
 #include "cc/core/view.h"
 #include "cc/ops/errors.h"
 #include "cc/ops/view_of.h"

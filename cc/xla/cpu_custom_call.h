@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cc/cpu/batch_norm_grad.h"
+#include "cc/cpu/driver.h"
 #include "cc/xla/cpu_custom_call_target.h"
 #include "cc/xla/hlo_first_order.h"
 #include "xla/hlo/builder/xla_builder.h"
@@ -39,7 +39,7 @@ inline std::vector<xla::XlaOp> BuildCpuCustomCall(
   const xla::Shape data = in_order(args.shape);
   const xla::Shape stat = in_order(args.stat_shape);
   const int64_t workspace =
-      static_cast<int64_t>(CpuBatchNormGradWorkspace(args.view));
+      static_cast<int64_t>(CpuWorkspaceBytes<BatchNormGradFormula>(args.view));
   const xla::XlaOp call = xla::CustomCallWithLayout(
       args.x.builder(), kCpuCustomCallTarget,
       {args.y_backprop, args.x, args.scale, args.mean, args.variance},

@@ -50,7 +50,7 @@ where scale times that sum of two terms does, or rstd^2*A2 (k before its divisio
 
 A profile fixes the constants:
 
-`strict`: what the kernels of this library promise (cc/core/batch_norm_grad.h). Sums are kept
+`strict`: what the kernels of this library promise (cc/core/formulas/batch_norm_grad.h). Sums are kept
   in float64 (u_s = 2^-53) and rounded once to the output: `roundings` = 2, one ulp, of which one
   rounding is room for a product with rstd that is rounded to float32. Sums run in blocks, whose
   partial sums are added up: no term passes through more than about 2^13 additions. Roundings are
@@ -75,8 +75,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tf_bn_ops import _op_table
-from tf_bn_ops.conformance import oracle as oracle_lib
+from tf_bn_ops import spec
+from tf_bn_ops.harness import oracle as oracle_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Bounds:
         return bound
 
 
-def flushed_below(dtype: _op_table.DType) -> float:
+def flushed_below(dtype: spec.DType) -> float:
     """How much of a result of this type may get lost to flushing, or to rounding a subnormal."""
     return 0.5 * dtype.smallest_subnormal if dtype.name == "half" else dtype.smallest_normal
 
@@ -158,16 +158,16 @@ def derive(
     profile: Profile,
     oracle: oracle_lib.Oracle,
     mean: np.ndarray,
-    dtype: _op_table.DType,
-    statistics_dtype: _op_table.DType,
+    dtype: spec.DType,
+    statistics_dtype: spec.DType,
 ) -> Bounds:
     """The bounds of a case; the formulas of the module's text, in its order."""
     sums = oracle.sums
     n = max(sums.n, 1)
-    computed_in = _op_table.DTYPES[dtype.accumulator]
+    computed_in = spec.DTYPES[dtype.accumulator]
     u_c = computed_in.unit_roundoff
     t = computed_in.smallest_normal
-    summed_in = _op_table.DTYPES[profile.sums_in or dtype.accumulator]
+    summed_in = spec.DTYPES[profile.sums_in or dtype.accumulator]
     u_s = summed_in.unit_roundoff
     h = (sums.n if profile.additions is None else profile.additions) + 4
 
