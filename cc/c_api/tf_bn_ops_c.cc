@@ -23,13 +23,13 @@ using tf_bn_ops::c_api::ReadArgs;
 
 // A thread for each piece of work: callers of the C ABI test and measure, they
 // have no pool.
-class PlainThreads final : public tf_bn_ops::Threads {
+class SpawningExecutor final : public tf_bn_ops::Executor {
  public:
-  explicit PlainThreads(int count) : count_(count) {}
-  ~PlainThreads() override {
+  explicit SpawningExecutor(int count) : count_(count) {}
+  ~SpawningExecutor() override {
     for (std::thread& thread : threads_) thread.join();
   }
-  int Count() const override { return count_; }
+  int NumThreads() const override { return count_; }
   void Schedule(std::function<void()> work) override {
     threads_.emplace_back(std::move(work));
   }
@@ -43,7 +43,7 @@ class PlainThreads final : public tf_bn_ops::Threads {
 template <typename Args, typename CArgs>
 int Run(const CArgs* c_args, size_t (*workspace_of)(const View&),
         void (*compute)(const Args&, const tf_bn_ops::Implementation&,
-                        tf_bn_ops::Threads&, void*),
+                        tf_bn_ops::Executor&, void*),
         const char* implementation, int threads, char* error,
         size_t error_size) try {
   Args args;
@@ -58,7 +58,7 @@ int Run(const CArgs* c_args, size_t (*workspace_of)(const View&),
           : tf_bn_ops::FindImplementation(implementation, &sentence);
   if (chosen == nullptr) return Fail(sentence, error, error_size);
   std::vector<char> workspace(workspace_of(args.view));
-  PlainThreads pool(threads);
+  SpawningExecutor pool(threads);
   compute(args, *chosen, pool, workspace.data());
   return 0;
 } catch (

@@ -47,7 +47,7 @@ class Call {
  public:
   using Args = typename F::Args;
 
-  Call(const Args& args, const Kernels<F>& kernels, Threads& threads,
+  Call(const Args& args, const Kernels<F>& kernels, Executor& threads,
        void* workspace)
       : args_(args),
         view_(args.view),
@@ -78,17 +78,17 @@ class Call {
     if (!args_.is_training) {
       // The results do not depend on the sums: one pass makes both.
       coefficients_of_(args_, 0, view_.channels, Sums(0), coefficients_);
-      ParallelFor(threads_, {OfTiles(&Call::Frozen), OfFinish()});
+      RunPhases(threads_, {OfTiles(&Call::Frozen), OfFinish()});
       return;
     }
     const int64_t group = GroupForOnePass();
     if (group > 0) {
-      ParallelFor(threads_, {OfGroups(group)});
+      RunPhases(threads_, {OfGroups(group)});
       return;
     }
     // Backwards: what was read last is still in cache.
-    ParallelFor(threads_, {OfTiles(&Call::Reduce), OfFinish(),
-                           OfTiles(&Call::Apply, Direction::kBackwards)});
+    RunPhases(threads_, {OfTiles(&Call::Reduce), OfFinish(),
+                         OfTiles(&Call::Apply, Direction::kBackwards)});
   }
 
  private:
@@ -112,7 +112,7 @@ class Call {
     std::vector<int64_t> cuts = {0};
     while (cuts.back() < n) {
       const int64_t left = n - cuts.back();
-      const int64_t share = left / (kPartOfShare * threads_.Count());
+      const int64_t share = left / (kPartOfShare * threads_.NumThreads());
       cuts.push_back(cuts.back() + std::min(left, std::max(least, share)));
     }
     const auto tasks = static_cast<int64_t>(cuts.size()) - 1;
@@ -214,7 +214,7 @@ class Call {
   // Channels of a tile: as many as it may cover, or fewer if there would not be
   // enough tiles for all threads.
   int64_t WidestGroup() const {
-    const int64_t wanted = CeilDiv(2 * threads_.Count(), blocks_);
+    const int64_t wanted = CeilDiv(2 * threads_.NumThreads(), blocks_);
     const int64_t fair = CeilDiv(view_.channels, wanted);
     if (partition_.kind == Partition::kRuns) {
       // Any number is allowed; whole cache-sized groups of short channels keep
@@ -238,7 +238,7 @@ class Call {
   // none: to read a part of every row is slower than to read all rows twice.
   int64_t GroupForOnePass() const {
     if (view_.inner == 1) return 0;
-    const int64_t threads = threads_.Count();
+    const int64_t threads = threads_.NumThreads();
     // Half of a thread's share of the cache: others use it too.
     const int64_t budget =
         std::max(PrivateCacheBytes(), LastLevelCacheBytes() / threads) / 2;
@@ -301,8 +301,8 @@ class Call {
   const View& view_;
   const Partition partition_;
   const int64_t blocks_;
-  NoThreads no_threads_;
-  Threads& threads_;
+  InlineExecutor no_threads_;
+  Executor& threads_;
   const int64_t widest_;  // Channels in a tile, at most.
   const int64_t groups_;  // Tiles side by side.
   const typename Kernels<F>::Reduce reduce_;
@@ -326,7 +326,7 @@ size_t Workspace(const View& view) {
 // `kernels` may be nullptr: the reference.
 template <typename F>
 void Run(const typename F::Args& args, const Kernels<F>* kernels,
-         void (*reference)(const typename F::Args&), Threads& threads,
+         void (*reference)(const typename F::Args&), Executor& threads,
          void* workspace) {
   if (NumElements(args.view) == 0) {
     for (int64_t c = 0; c < args.view.channels; ++c) F::StoreEmpty(args, c);
@@ -348,7 +348,7 @@ size_t CpuBatchNormGradGradWorkspace(const View& view) {
 }
 
 void CpuBatchNormGrad(const BatchNormGradArgs& args,
-                      const Implementation& implementation, Threads& threads,
+                      const Implementation& implementation, Executor& threads,
                       void* workspace) {
   Run(args, implementation.first_order, ReferenceBatchNormGrad, threads,
       workspace);
@@ -356,7 +356,7 @@ void CpuBatchNormGrad(const BatchNormGradArgs& args,
 
 void CpuBatchNormGradGrad(const BatchNormGradGradArgs& args,
                           const Implementation& implementation,
-                          Threads& threads, void* workspace) {
+                          Executor& threads, void* workspace) {
   Run(args, implementation.second_order, ReferenceBatchNormGradGrad, threads,
       workspace);
 }

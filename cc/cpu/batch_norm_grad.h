@@ -6,9 +6,9 @@
 
 #include <cstddef>
 
+#include "cc/core/executor.h"
 #include "cc/core/formulas/batch_norm_grad.h"
 #include "cc/core/formulas/batch_norm_grad_grad.h"
-#include "cc/core/parallel.h"
 #include "cc/cpu/implementation.h"
 
 namespace tf_bn_ops {
@@ -22,7 +22,7 @@ size_t CpuBatchNormGradWorkspace(const View& view);
 // CpuBatchNormGradWorkspace(args.view) bytes. The bits of the results depend on
 // neither `threads` nor, among the instruction-set builds, on `implementation`.
 void CpuBatchNormGrad(const BatchNormGradArgs& args,
-                      const Implementation& implementation, Threads& threads,
+                      const Implementation& implementation, Executor& threads,
                       void* workspace);
 
 // The same for the second order. Scratch memory: per channel 56 bytes for each
@@ -30,7 +30,7 @@ void CpuBatchNormGrad(const BatchNormGradArgs& args,
 size_t CpuBatchNormGradGradWorkspace(const View& view);
 void CpuBatchNormGradGrad(const BatchNormGradGradArgs& args,
                           const Implementation& implementation,
-                          Threads& threads, void* workspace);
+                          Executor& threads, void* workspace);
 
 }  // namespace tf_bn_ops
 

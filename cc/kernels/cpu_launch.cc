@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "cc/core/parallel.h"
+#include "cc/core/executor.h"
 #include "cc/cpu/batch_norm_grad.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -22,11 +22,11 @@ namespace tf = ::tensorflow;
 // allocation would be a visible part of the call.
 constexpr size_t kSmallWorkspaceBytes = 4096;
 
-class EigenThreads final : public Threads {
+class ThreadPoolExecutor final : public Executor {
  public:
-  explicit EigenThreads(const Eigen::ThreadPoolDevice& device)
+  explicit ThreadPoolExecutor(const Eigen::ThreadPoolDevice& device)
       : device_(device) {}
-  int Count() const override { return device_.numThreads(); }
+  int NumThreads() const override { return device_.numThreads(); }
   void Schedule(std::function<void()> work) override {
     device_.getPool()->Schedule(std::move(work));
   }
@@ -38,7 +38,8 @@ class EigenThreads final : public Threads {
 // A gradient of either order, in `bytes` bytes of scratch memory.
 template <typename Args>
 void Run(tf::OpKernelContext* context, const Args& args, size_t bytes,
-         void (*compute)(const Args&, const Implementation&, Threads&, void*)) {
+         void (*compute)(const Args&, const Implementation&, Executor&,
+                         void*)) {
   std::string error;
   const Implementation* const implementation = SelectedImplementation(&error);
   OP_REQUIRES(context, implementation != nullptr,
@@ -53,7 +54,7 @@ void Run(tf::OpKernelContext* context, const Args& args, size_t bytes,
                                 &allocated));
     workspace = allocated.data();
   }
-  EigenThreads threads(context->eigen_cpu_device());
+  ThreadPoolExecutor threads(context->eigen_cpu_device());
   compute(args, *implementation, threads, workspace);
 }
 

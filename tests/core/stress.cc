@@ -24,16 +24,16 @@
 #include <vector>
 
 #include "cc/c_api/tf_bn_ops_c.h"
+#include "cc/core/executor.h"
 #include "cc/core/formulas/batch_norm_grad.h"
 #include "cc/core/formulas/batch_norm_grad_grad.h"
-#include "cc/core/parallel.h"
 #include "cc/cpu/batch_norm_grad.h"
 
 namespace {
 
 // As TensorFlow's pool: work waits in a queue, and a helper may come to it long
 // after its caller has returned.
-class Pool final : public tf_bn_ops::Threads {
+class Pool final : public tf_bn_ops::Executor {
  public:
   explicit Pool(int threads) {
     for (int i = 0; i < threads; ++i) {
@@ -48,7 +48,9 @@ class Pool final : public tf_bn_ops::Threads {
     wake_.notify_all();
     for (std::thread& thread : threads_) thread.join();
   }
-  int Count() const override { return static_cast<int>(threads_.size()) + 1; }
+  int NumThreads() const override {
+    return static_cast<int>(threads_.size()) + 1;
+  }
   void Schedule(std::function<void()> work) override {
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -162,7 +164,7 @@ void SetSecondOrder(const Problem& p, Result* result, Args* args) {
   args->scale_grad = result->vectors[0].data();
 }
 
-void Compute(const Problem& p, tf_bn_ops::Threads& threads, Result* result) {
+void Compute(const Problem& p, tf_bn_ops::Executor& threads, Result* result) {
   std::string error;
   const auto& implementation = *tf_bn_ops::SelectedImplementation(&error);
   const auto workspace = [](size_t bytes) {
@@ -220,7 +222,7 @@ int main(int argc, char** argv) {
     for (int kind = 0; kind < 4; ++kind) {
       problems.emplace_back(view, kind % 2 == 0, kind / 2 == 1);
       expected.emplace_back(view);
-      tf_bn_ops::NoThreads alone;
+      tf_bn_ops::InlineExecutor alone;
       Compute(problems.back(), alone, &expected.back());
     }
   }
