@@ -8,10 +8,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from tf_bn_ops.bench import implementations, machine, stats
+from tf_bn_ops.bench import implementations, stats
 from tf_bn_ops.bench.shapes import Row
 from tf_bn_ops.bench.verify import Verifier
 from tf_bn_ops.bench.workers import CallError, Worker
+from tf_bn_ops.harness import machine
 
 # Between two implementations: threads of the one before may still spin, waiting for more work.
 _PAUSE_SECONDS = 2e-3

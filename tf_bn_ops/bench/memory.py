@@ -20,10 +20,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tf_bn_ops import _processes
 from tf_bn_ops.bench import data, implementations, shapes
 from tf_bn_ops.bench.shapes import Row
 from tf_bn_ops.bench.workers import CallError, Worker
+from tf_bn_ops.harness import processes
 
 # Pages of 2 MiB would blur the figures: none for the C library, and none after the imports.
 _SMALL_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
@@ -120,4 +120,4 @@ def _make(name: str, threads: str) -> tuple[dict[str, str], Callable[[Any], Any]
 
 
 if __name__ == "__main__":
-    _processes.serve(sys.argv, _make)
+    processes.serve(sys.argv, _make)

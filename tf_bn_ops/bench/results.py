@@ -9,8 +9,9 @@ import json
 import pathlib
 from typing import Any
 
-from tf_bn_ops import _command, _op_table
+from tf_bn_ops import spec
 from tf_bn_ops.bench import implementations, stats
+from tf_bn_ops.harness import command
 
 VERSION = 2
 
@@ -122,7 +123,7 @@ def save(results: dict[str, Any], path: pathlib.Path) -> None:
     """Writes the file, whole or not at all."""
     check(results)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _command.write_whole(json.dumps(results, indent=1, allow_nan=False) + "\n", path)
+    command.write_whole(json.dumps(results, indent=1, allow_nan=False) + "\n", path)
 
 
 def speedup(row: dict[str, Any], peer: str) -> float | None:
@@ -136,7 +137,7 @@ def speedup(row: dict[str, Any], peer: str) -> float | None:
 
 def channels_last(row: dict[str, Any]) -> bool:
     """Whether the channel is the last dimension of the row's layout."""
-    return _op_table.DATA_FORMATS[row["layout"]][1]
+    return spec.DATA_FORMATS[row["layout"]][1]
 
 
 def limit_rows(rows: list[dict[str, Any]]) -> list[float]:

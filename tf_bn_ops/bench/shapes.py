@@ -10,8 +10,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from tf_bn_ops import _op_table
-from tf_bn_ops.conformance import views
+from tf_bn_ops import spec
 
 DTYPES = ("float32", "half", "bfloat16")
 
@@ -52,11 +51,11 @@ class Row:
     @property
     def view(self) -> tuple[int, int, int]:
         """[outer, channels, inner]."""
-        return views.view_shape(self.dims, self.layout)
+        return spec.view_shape(self.dims, self.layout)
 
     @property
     def channels_last(self) -> bool:
-        return _op_table.DATA_FORMATS[self.layout][1]
+        return spec.DATA_FORMATS[self.layout][1]
 
     @property
     def channels(self) -> int:
@@ -69,7 +68,7 @@ class Row:
     @property
     def tensor_bytes(self) -> int:
         """Bytes of one of the three big tensors."""
-        return self.elements * _op_table.DTYPES[self.dtype].numpy.itemsize
+        return self.elements * spec.DTYPES[self.dtype].numpy.itemsize
 
     @property
     def bytes(self) -> int:
