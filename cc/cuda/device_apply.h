@@ -19,10 +19,10 @@ namespace {
 // Evaluates the formula for one vector of every input and stores the outputs.
 // The first output is aligned to 16 bytes; kAligned: all are. `k` has the
 // coefficients of each column of the vector, or of its one channel.
-template <typename Formula, bool kTraining, bool kAligned, typename T,
-          int kColumns>
+template <typename Formula, bool kAligned, typename T, int kColumns>
 TFBN_HD void ApplyVector(
-    const VectorSlot& slot, const Vector<T> (&in)[Formula::kInputs],
+    bool training, const VectorSlot& slot,
+    const Vector<T> (&in)[Formula::kInputs],
     const ComputeOf<T> (&k)[kColumns][Formula::kNumCoefficients],
     void* const (&out)[Formula::kOutputs]) {
   constexpr int kVector = VectorTraits<T>::kVector;
@@ -34,7 +34,12 @@ TFBN_HD void ApplyVector(
     for (int i = 0; i < Formula::kInputs; ++i) {
       from[i] = ToCompute(in[i].element[e]);
     }
-    Formula::template Element<kTraining>(from, k[kColumns > 1 ? e : 0], to);
+    const auto& coefficients = k[kColumns > 1 ? e : 0];
+    if (training) {
+      Formula::template Element<true>(from, coefficients, to);
+    } else {
+      Formula::template Element<false>(from, coefficients, to);
+    }
     TFBN_UNROLL
     for (int o = 0; o < Formula::kOutputs; ++o) {
       FromDouble(to[o], &result[o].element[e]);
@@ -90,11 +95,7 @@ TFBN_HD void Apply(const KernelParams<Formula>& params, Block& block) {
     LoadCoefficients(params, loop, k);
     const auto apply = [&](const VectorSlot& slot,
                            const Vector<T>(&in)[Formula::kInputs]) {
-      if (training) {
-        ApplyVector<Formula, true, false>(slot, in, k, tensors.out);
-      } else {
-        ApplyVector<Formula, false, false>(slot, in, k, tensors.out);
-      }
+      ApplyVector<Formula, false>(training, slot, in, k, tensors.out);
     };
     ForEachVector<kAligned, true>(&loop, tensors.in, inputs, config.elements,
                                   apply);

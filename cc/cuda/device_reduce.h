@@ -81,9 +81,9 @@ TFBN_HD void AccumulateVector(const VectorSlot& slot,
     TFBN_UNROLL
     for (int s = 0; s < kSums; ++s) terms[e][s] = -0.0;
     Formula::Accumulate(from, center[kColumns > 1 ? e : 0], terms[e]);
-    const bool masked = e < slot.begin || e >= slot.end;
+    const bool own = e >= slot.begin && e < slot.end;
     TFBN_UNROLL
-    for (int s = 0; s < kSums; ++s) terms[e][s] = masked ? 0.0 : terms[e][s];
+    for (int s = 0; s < kSums; ++s) terms[e][s] = own ? terms[e][s] : 0.0;
   }
   if (kColumns == 1) {
     // A tree within the vector: one addition per vector in the chain of sums.
@@ -136,7 +136,7 @@ TFBN_HD void ReduceThread(
         [&](const VectorSlot& slot, const Vector<T>(&in)[Formula::kInputs]) {
           AccumulateVector<Formula>(slot, in, center, sums);
           if constexpr (kFused) {
-            ApplyVector<Formula, false, true>(slot, in, k, tensors.out);
+            ApplyVector<Formula, true>(false, slot, in, k, tensors.out);
           }
         });
   }
