@@ -18,6 +18,8 @@ namespace {
 
 // Two resident blocks per multiprocessor: at most 128 registers per thread.
 constexpr int kMinBlocksPerMultiprocessor = 2;
+// Limit of static shared memory per block, on every device.
+constexpr int kMaxSharedBytes = 48 << 10;
 
 class DeviceBlock {
  public:
@@ -34,6 +36,8 @@ template <typename Formula, typename T, bool kChannelsLast, bool kAligned,
 __global__ void __launch_bounds__(kThreads, kMinBlocksPerMultiprocessor)
     ReduceKernel(const __grid_constant__ KernelParams<Formula> params) {
   __shared__ ReduceShared<Formula, T, kChannelsLast, kFused> shared;
+  static_assert(sizeof(shared) <= kMaxSharedBytes,
+                "the sums of this formula need vectors of fewer elements");
   DeviceBlock block;
   Reduce<Formula, T, kChannelsLast, kAligned, kFused>(params, block, &shared);
 }
