@@ -3,9 +3,10 @@
 usage: python tools/docs.py [FOLDER]      (default: build/docs; the site is FOLDER/site)
 
 The pages are those of the repository: README.md is the first one, CONTRIBUTING.md, CHANGELOG.md and
-docs/ follow. Links between them are made to fit their places in the site, and files of the
-repository that they link to are put beside them. Every warning of MkDocs is an error: links,
-anchors, docstrings.
+docs/ follow. Links between them are adapted to their places in the site, and files of the repository
+that they link to are copied beside them. docs/benchmarks.md gets the tables and plots of
+docs/benchmarks/results.json, docs/api.md the C ABI and the flags of the commands. Every warning of
+MkDocs is an error: links, anchors, docstrings.
 """
 
 from __future__ import annotations
