@@ -7,13 +7,12 @@ import subprocess
 import numpy as np
 import pytest
 
-from tf_bn_ops import _cpu, _loader, _op_table
+from tf_bn_ops import _loader, spec
 from tf_bn_ops.bench import (
     cli,
     data,
     docs,
     implementations,
-    machine,
     measure,
     memory,
     report,
@@ -23,7 +22,7 @@ from tf_bn_ops.bench import (
     verify,
     workers,
 )
-from tf_bn_ops.conformance import oracle
+from tf_bn_ops.harness import c_abi, machine, oracle
 
 
 def _row(shape=(2, 3, 4, 5), layout="NHWC", dtype="float32", mode="training", section="layers"):
@@ -47,11 +46,9 @@ def test_networks_have_distinct_shapes_at_their_batch():
 
 def test_a_full_run_has_every_combination():
     chosen = shapes.choose([], quick=False)
-    rows = shapes.layer_rows(
-        chosen, shapes.DTYPES, tuple(_op_table.DATA_FORMATS), _op_table.MODES, threads=2
-    )
+    rows = shapes.layer_rows(chosen, shapes.DTYPES, tuple(spec.DATA_FORMATS), spec.MODES, threads=2)
     assert len(rows) == len(set(rows)) == len(chosen) * 3 * 2 * 2
-    assert {row.layout for row in rows} == set(_op_table.DATA_FORMATS)
+    assert {row.layout for row in rows} == set(spec.DATA_FORMATS)
 
 
 def test_dims_and_views():
@@ -138,14 +135,14 @@ def _right(row):
         values[role] = data.flat(role, row.dtype, row.elements).reshape(row.dims)
     exact = oracle.Oracle(values, row.layout, data.EPSILON, row.mode == "training")
     return [
-        exact.x_backprop().astype(_op_table.DTYPES[row.dtype].numpy),
+        exact.x_backprop().astype(spec.DTYPES[row.dtype].numpy),
         exact.scale_backprop.astype(np.float32),
         exact.offset_backprop.astype(np.float32),
     ]
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-@pytest.mark.parametrize("mode", _op_table.MODES)
+@pytest.mark.parametrize("mode", spec.MODES)
 @pytest.mark.parametrize("dtype", shapes.DTYPES)
 def test_verification_tells_right_from_wrong(layout, mode, dtype):
     row = _row((4, 6, 5, 9), layout, dtype, mode)
@@ -371,7 +368,7 @@ def test_the_machine_is_described():
     described = machine.describe()
     assert described["cpu"] and described["cores"] >= 1
     assert described["isa"]
-    assert _cpu.last_level_cache() > 1 << 15
+    assert c_abi.last_level_cache() > 1 << 15
 
 
 # ---- Runs --------------------------------------------------------------------------------------

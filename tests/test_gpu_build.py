@@ -36,7 +36,7 @@ import tensorflow as tf
 from tensorflow.python.framework import dtypes, kernels
 import tf_bn_ops
 tf_bn_ops.load()
-from tf_bn_ops._op_table import OPS
+from tf_bn_ops.spec import OPS
 for name in [op.registered_name for op in OPS.values()]:
     found = {"CPU": set(), "GPU": set()}
     for kernel in kernels.get_registered_kernels_for_op(name).kernel:

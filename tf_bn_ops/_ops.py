@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import _loader
-from tf_bn_ops._op_table import ALL_OPS
+from tf_bn_ops.spec import OPS
 
 
 def _result_type(op: str) -> Any:
     """What tf.raw_ops returns: a named tuple with the name of the op and of its outputs."""
-    return collections.namedtuple(op, [output.name for output in ALL_OPS[op].outputs])
+    return collections.namedtuple(op, [output.name for output in OPS[op].outputs])
 
 
 _FusedBatchNormGrad = _result_type("FusedBatchNormGrad")

@@ -27,7 +27,8 @@ from typing import Any
 
 from absl import flags
 
-from tf_bn_ops import _command, _cpu, _loader, _override, _version
+from tf_bn_ops import _loader, _override, _version
+from tf_bn_ops.harness import c_abi, command
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 
@@ -268,7 +269,7 @@ def _ops(found: Probe) -> Iterator[Finding]:
 
 def _processor() -> Iterator[Finding]:
     try:
-        built = _cpu.implementations()
+        built = c_abi.implementations()
     except _loader.LibraryError as error:
         yield Finding("CPU", PROBLEM, str(error))
         return
@@ -282,25 +283,25 @@ def _processor() -> Iterator[Finding]:
     names = ", ".join(one.name for one in built)
     usable = [one.name for one in built if one.supported]
     about = f"built: {names}; of these this processor runs: {', '.join(usable)}"
-    forced = os.environ.get(_cpu.ISA_VARIABLE)
+    forced = os.environ.get(c_abi.ISA_VARIABLE)
     if not forced:
         yield Finding("CPU", OK, f"{usable[0]} is in use ({about})")
     elif forced not in usable:
         yield Finding(
             "CPU",
             PROBLEM,
-            f"{_cpu.ISA_VARIABLE}={forced} names none that can run ({about}): unset it, or name "
+            f"{c_abi.ISA_VARIABLE}={forced} names none that can run ({about}): unset it, or name "
             "one of those",
         )
     elif forced != usable[0]:
         yield Finding(
             "CPU",
             WARNING,
-            f"{forced} is in use because {_cpu.ISA_VARIABLE} says so ({about}): unset it to get "
+            f"{forced} is in use because {c_abi.ISA_VARIABLE} says so ({about}): unset it to get "
             f"{usable[0]}",
         )
     else:
-        yield Finding("CPU", OK, f"{forced} is in use, as {_cpu.ISA_VARIABLE} says ({about})")
+        yield Finding("CPU", OK, f"{forced} is in use, as {c_abi.ISA_VARIABLE} says ({about})")
 
 
 def _gpu(found: Probe) -> Iterator[Finding]:
@@ -403,4 +404,4 @@ def _report() -> int:
 
 def main(argv: list[str]) -> int:
     """Runs the command; returns its exit status."""
-    return _command.run(argv, __doc__, _FLAGS, _report)
+    return command.run(argv, __doc__, _FLAGS, _report)

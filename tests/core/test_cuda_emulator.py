@@ -13,14 +13,14 @@ import pathlib
 import shutil
 import sys
 
-import c_abi
 import numpy as np
 import pytest
-from c_abi import Problem, Result
 from test_cpu import VIEWS as CPU_VIEWS
 from test_cpu import assert_close, make_problem
 
-from tf_bn_ops._op_table import DTYPES
+from tf_bn_ops.harness import c_abi
+from tf_bn_ops.harness.c_abi import Problem, Result
+from tf_bn_ops.spec import DTYPES
 
 PROT_NONE = 0
 # A thread at a time takes long: large views only where they take another way.

@@ -20,12 +20,10 @@ import rich.console
 import rich.progress
 from absl import flags
 
-from tf_bn_ops import _command, _cpu, _loader, _op_table
-from tf_bn_ops._command import UsageError
+from tf_bn_ops import _loader, spec
 from tf_bn_ops.bench import (
     docs,
     implementations,
-    machine,
     measure,
     memory,
     plots,
@@ -34,6 +32,8 @@ from tf_bn_ops.bench import (
     shapes,
 )
 from tf_bn_ops.bench.workers import Worker, WorkerError, is_installed
+from tf_bn_ops.harness import c_abi, command, machine
+from tf_bn_ops.harness.command import UsageError
 
 SECTIONS = ("layers", "latency", "scaling", "memory")
 _QUICK_SECTIONS = ("layers", "latency", "memory")
@@ -51,8 +51,8 @@ def _list(name: str, what: str) -> None:
 
 _list("shapes", f"Networks ({', '.join(shapes.NETWORKS)}) or shapes, channels last: 32x56x56x64.")
 _list("dtypes", f"Element types: {', '.join(shapes.DTYPES)}; default: all.")
-_list("layouts", f"Data formats: {', '.join(_op_table.DATA_FORMATS)}; default: all.")
-_list("modes", f"{', '.join(_op_table.MODES)}; default: both.")
+_list("layouts", f"Data formats: {', '.join(spec.DATA_FORMATS)}; default: all.")
+_list("modes", f"{', '.join(spec.MODES)}; default: both.")
 _list("peers", f"Peers to compare with: {', '.join(implementations.PEERS)}; default: all.")
 _list("sections", f"What to measure: {', '.join(SECTIONS)}; default: all.")
 flags.DEFINE_boolean(
@@ -105,8 +105,8 @@ class _Run:
         self.dtypes = _chosen("dtype", _FLAGS.dtypes, shapes.DTYPES)
         if quick and not _FLAGS.dtypes:
             self.dtypes = list(_QUICK_DTYPES)
-        self.layouts = _chosen("layout", _FLAGS.layouts, tuple(_op_table.DATA_FORMATS))
-        self.modes = _chosen("mode", _FLAGS.modes, _op_table.MODES)
+        self.layouts = _chosen("layout", _FLAGS.layouts, tuple(spec.DATA_FORMATS))
+        self.modes = _chosen("mode", _FLAGS.modes, spec.MODES)
         self.shapes = shapes.choose(_FLAGS.shapes, quick)
         self.threads = _FLAGS.threads or machine.cores()
         if self.threads > machine.cores():
@@ -163,7 +163,7 @@ class _Run:
     def _measure(
         self, workers: Sequence[Worker], rows: Sequence[shapes.Row], what: str
     ) -> list[results.Measurement]:
-        meter = measure.Meter(workers, self.budget, _cpu.last_level_cache())
+        meter = measure.Meter(workers, self.budget, c_abi.last_level_cache())
         columns = (
             rich.progress.TextColumn("{task.description}"),
             rich.progress.BarColumn(),
@@ -275,4 +275,4 @@ def main(argv: Sequence[str]) -> int:
         return _main(argv, console)
 
     errors = (docs.DocsError, results.ResultsError, shapes.ShapeError, WorkerError)
-    return _command.run(argv, __doc__, _FLAGS, body, errors)
+    return command.run(argv, __doc__, _FLAGS, body, errors)

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tf_bn_ops import _loader, _op_table
+from tf_bn_ops import _loader, spec
 from tf_bn_ops.bench import data
 from tf_bn_ops.bench.shapes import Row
 
@@ -139,7 +139,7 @@ class Torch:
         x_backprop = x_backprop.contiguous()
         if x_backprop.dtype == self._torch.bfloat16:
             bits = x_backprop.view(self._torch.int16).numpy()
-            array = bits.view(_op_table.DTYPES["bfloat16"].numpy)
+            array = bits.view(spec.DTYPES["bfloat16"].numpy)
         else:
             array = x_backprop.numpy()
         return array, scale_backprop.numpy(), offset_backprop.numpy()

@@ -7,12 +7,13 @@ import dataclasses
 import time
 from collections.abc import Sequence
 
-from tf_bn_ops.bench import machine, stats
+from tf_bn_ops.bench import stats
 from tf_bn_ops.bench.implementations import CANDIDATE, MEMORY_BANDWIDTH
 from tf_bn_ops.bench.results import Limit, Measurement
 from tf_bn_ops.bench.shapes import Row
 from tf_bn_ops.bench.verify import Verifier
 from tf_bn_ops.bench.workers import CallError, Worker
+from tf_bn_ops.harness import machine
 
 # Between two implementations: threads of the first may still spin.
 _PAUSE_SECONDS = 2e-3

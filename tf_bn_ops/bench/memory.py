@@ -19,10 +19,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tf_bn_ops import _processes
 from tf_bn_ops.bench import data, implementations, shapes
 from tf_bn_ops.bench.shapes import Row
 from tf_bn_ops.bench.workers import CallError, Worker
+from tf_bn_ops.harness import processes
 
 # No huge pages: they would round the result to 2 MiB.
 _SMALL_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
@@ -118,4 +118,4 @@ def _make(name: str, threads: str) -> tuple[dict[str, str], Callable[[Any], Any]
 
 
 if __name__ == "__main__":
-    _processes.serve(sys.argv, _make)
+    processes.serve(sys.argv, _make)

@@ -12,9 +12,9 @@ import pathlib
 from collections.abc import Iterable
 from typing import Any
 
-from tf_bn_ops import _command
 from tf_bn_ops.bench import implementations, stats
 from tf_bn_ops.bench.shapes import Row
+from tf_bn_ops.harness import command
 
 VERSION = 3
 
@@ -212,7 +212,7 @@ def to_text(run: Run) -> str:
 def save(run: Run, path: pathlib.Path) -> None:
     """Writes the file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    _command.write_whole(to_text(run), path)
+    command.write_whole(to_text(run), path)
 
 
 def load(path: pathlib.Path) -> Run:

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tf_bn_ops import _op_table
+from tf_bn_ops import spec
 from tf_bn_ops.bench import data
 from tf_bn_ops.bench.shapes import Row
-from tf_bn_ops.conformance import bounds, oracle
+from tf_bn_ops.harness import bounds, oracle
 
 # Elements looked at in a row; one channel at least.
 _ELEMENTS = 1 << 17
@@ -49,13 +49,13 @@ class Verifier:
         """Judges x_backprop [outer, channels, inner], scale_backprop and offset_backprop of the
         channels `self.channels`; `profile` is a name of bounds.PROFILES."""
         x_backprop, scale_backprop, offset_backprop = outputs
-        dtype = _op_table.DTYPES[self._row.dtype]
+        dtype = spec.DTYPES[self._row.dtype]
         limits = bounds.derive(
             bounds.PROFILES[profile],
             self._oracle,
             self._mean,
             dtype,
-            _op_table.DTYPES["float32"],
+            spec.DTYPES["float32"],
         )
         if x_backprop.dtype != dtype.numpy:
             return Verdict(np.inf, f"x_backprop has dtype {x_backprop.dtype}")

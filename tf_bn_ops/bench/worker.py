@@ -1,6 +1,6 @@
 """The process of one implementation: `python -m tf_bn_ops.bench.worker FD NAME THREADS`.
 
-NAME is a key of implementations.ENTRIES. A request (_processes.py) is a tuple of a method's name
+NAME is a key of implementations.ENTRIES. A request (processes.py) is a tuple of a method's name
 and its arguments.
 """
 
@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from tf_bn_ops import _processes
 from tf_bn_ops.bench import data, implementations, stats
 from tf_bn_ops.bench.shapes import Row
+from tf_bn_ops.harness import processes
 
 # Least length of a sample: the clock's resolution and an interrupt are small against it.
 _SAMPLE_SECONDS = 2e-3
@@ -167,4 +167,4 @@ def _make(name: str, threads: str) -> tuple[dict[str, str], Callable[[Any], Any]
 
 
 if __name__ == "__main__":
-    _processes.serve(sys.argv, _make)
+    processes.serve(sys.argv, _make)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-from tf_bn_ops import _processes
-from tf_bn_ops._processes import WorkerError
 from tf_bn_ops.bench import implementations
+from tf_bn_ops.harness import processes
+from tf_bn_ops.harness.processes import WorkerError
 
 __all__ = ["MALLOC_SETTINGS", "CallError", "Worker", "WorkerError", "is_installed"]
 
@@ -47,7 +47,7 @@ class Worker:
         """Starts the process; does not wait for it."""
         self.entry = entry
         self.name = entry.name
-        self.process = _processes.Process(
+        self.process = processes.Process(
             self.name,
             module,
             [self.name, str(threads)],
@@ -84,7 +84,7 @@ class Worker:
             self.process.wait_until_ready()
             self.process.send((method, *arguments))
             state, content = self.process.receive(_TIMEOUT)
-        except (_processes.Died, WorkerError) as e:
+        except (processes.Died, WorkerError) as e:
             raise CallError(str(e)) from None
         if state == "error":
             raise CallError(content)

@@ -3,7 +3,7 @@
 The parent makes a `Process`; the module it names ends in
 
     if __name__ == "__main__":
-        _processes.serve(sys.argv, lambda *arguments: (facts, answer))
+        processes.serve(sys.argv, lambda *arguments: (facts, answer))
 
 The child first sends ("ready", facts) or ("unusable", a sentence). Then every request gets one
 reply, ("done", result) or ("error", "Code: message"). It ends with the pipe.
@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
-_PACKAGE_PARENT = str(pathlib.Path(__file__).resolve().parents[1])
+_PACKAGE_PARENT = str(pathlib.Path(__file__).resolve().parents[2])
 # Seconds that the libraries of a process may take to load; TensorFlow takes 3 to 5 when idle.
 _START_TIMEOUT = 180.0
 # Lines of a dead process's output that are repeated.

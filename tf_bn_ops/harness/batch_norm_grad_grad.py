@@ -54,8 +54,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tf_bn_ops import _op_table
-from tf_bn_ops.conformance import bounds, views
+from tf_bn_ops import spec
+from tf_bn_ops.harness import bounds
 
 _H = bounds.PROFILES["strict"].additions or 0  # A number in this profile.
 _ELEMENT_ROUNDINGS = 9
@@ -97,20 +97,20 @@ def answer(
       values: by name: x_backprop_grad, y_backprop, x (of one shape in `layout`, or of three
         dimensions [outer, channels, inner] if it is "view"), scale_backprop_grad,
         offset_backprop_grad, scale, mean, variance ([channels]).
-      layout: a name of _op_table.LAYOUTS, or "view".
+      layout: a name of spec.LAYOUTS, or "view".
       epsilon: as the kernel has it, in the type of the kernel's epsilon.
       is_training: whether the statistics are those of x, and functions of it.
     """
     wide = np.longdouble
-    element = _op_table.dtype_of(values["x"])
-    statistic = _op_table.dtype_of(values["scale"])
-    computed_in = _op_table.DTYPES[element.accumulator]
+    element = spec.dtype_of(values["x"])
+    statistic = spec.dtype_of(values["scale"])
+    computed_in = spec.DTYPES[element.accumulator]
     u_c = wide(computed_in.unit_roundoff)
-    u_s = wide(_op_table.DTYPES["float64"].unit_roundoff)
+    u_s = wide(spec.DTYPES["float64"].unit_roundoff)
 
     def view(name: str) -> np.ndarray:
         array = values[name]
-        return (array if layout == "view" else views.as_view(array, layout)).astype(wide)
+        return (array if layout == "view" else spec.as_view(array, layout)).astype(wide)
 
     def column(name: str) -> np.ndarray:
         return values[name].astype(wide)[:, None]

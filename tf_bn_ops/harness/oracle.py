@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_bn_ops import _op_table
-from tf_bn_ops.conformance import views
+from tf_bn_ops import spec
 
 # Elements worked on at once: a few float64 temporaries of this size fit into a second-level cache.
 _CHUNK = 1 << 16
@@ -103,15 +102,15 @@ class Oracle:
     ):
         """`values` by role, as fills.Filled has them; epsilon is rounded to `epsilon_dtype` here:
         TensorFlow's attrs are float32."""
-        self._y_backprop = views.as_view(values["y_backprop"], layout)
-        self._x = views.as_view(values["x"], layout)
+        self._y_backprop = spec.as_view(values["y_backprop"], layout)
+        self._x = spec.as_view(values["x"], layout)
         double = values["x"].dtype == np.float64
         self.work: type[np.floating[Any]] = np.longdouble if double else np.float64
         self._mean = values["mean"].astype(self.work)
         self.is_training = is_training
         with np.errstate(all="ignore"):
             variance = values["variance"].astype(self.work)
-            epsilon = _op_table.DTYPES[epsilon_dtype].numpy.type(epsilon)
+            epsilon = spec.DTYPES[epsilon_dtype].numpy.type(epsilon)
             self.rstd = 1 / np.sqrt(variance + self.work(epsilon))
             self.factor = values["scale"].astype(self.work) * self.rstd
             self.sums = self._sum()

@@ -75,8 +75,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tf_bn_ops import _op_table
-from tf_bn_ops.conformance import oracle as oracle_lib
+from tf_bn_ops import spec
+from tf_bn_ops.harness import oracle as oracle_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Bounds:
         return bound
 
 
-def flushed_below(dtype: _op_table.DType) -> float:
+def flushed_below(dtype: spec.DType) -> float:
     """How much of a result of this type may get lost to flushing, or to rounding a subnormal."""
     return 0.5 * dtype.smallest_subnormal if dtype.name == "half" else dtype.smallest_normal
 
@@ -158,16 +158,16 @@ def derive(
     profile: Profile,
     oracle: oracle_lib.Oracle,
     mean: np.ndarray,
-    dtype: _op_table.DType,
-    statistics_dtype: _op_table.DType,
+    dtype: spec.DType,
+    statistics_dtype: spec.DType,
 ) -> Bounds:
     """The bounds of a case; the formulas of the module's text, in its order."""
     sums = oracle.sums
     n = max(sums.n, 1)
-    computed_in = _op_table.DTYPES[dtype.accumulator]
+    computed_in = spec.DTYPES[dtype.accumulator]
     u_c = computed_in.unit_roundoff
     t = computed_in.smallest_normal
-    summed_in = _op_table.DTYPES[profile.sums_in or dtype.accumulator]
+    summed_in = spec.DTYPES[profile.sums_in or dtype.accumulator]
     u_s = summed_in.unit_roundoff
     h = (sums.n if profile.additions is None else profile.additions) + 4
 

@@ -1,111 +1,157 @@
-"""The C ABI of the TensorFlow-free core as a Python function, through ctypes."""
+"""The library's C ABI (cc/c_api/tf_bn_ops_c.h) through ctypes: the structs, and calls in NumPy.
+
+Needs the core library alone, no TensorFlow. The structs are declared here and nowhere else; the
+drivers of tools/gpu fill them with addresses of device memory.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tf_bn_ops import _loader, _op_table
+from tf_bn_ops import _loader, spec
 
-# The values of the TFBN_ enumeration in cc/c_api/tf_bn_ops_c.h.
+# Forces a CPU implementation by its name; read by the library.
+ISA_VARIABLE = "TF_BN_OPS_CPU_ISA"
+
+# The values of the TFBN_ enumeration.
 DTYPE_CODES = {"float32": 0, "half": 1, "bfloat16": 2, "float64": 3}
+
+_SIZES = tuple((name, ctypes.c_int64) for name in ("outer", "channels", "inner"))
+
+
+def _flags(*names: str) -> tuple[tuple[str, Any], ...]:
+    return tuple((name, ctypes.c_int32) for name in names)
+
+
+# The pointers of tfbn_batch_norm_grad_args, inputs first.
+POINTERS = (
+    "y_backprop",
+    "x",
+    "scale",
+    "mean",
+    "variance",
+    "x_backprop",
+    "scale_backprop",
+    "offset_backprop",
+)
+# The same of tfbn_batch_norm_grad_grad_args.
+SECOND_ORDER_POINTERS = (
+    "x_backprop_grad",
+    "scale_backprop_grad",
+    "offset_backprop_grad",
+    "y_backprop",
+    "x",
+    "scale",
+    "mean",
+    "variance",
+    "y_backprop_grad",
+    "x_grad",
+    "scale_grad",
+)
 
 
 class Args(ctypes.Structure):
-    """tfbn_batch_norm_grad_args of cc/c_api/tf_bn_ops_c.h."""
+    """tfbn_batch_norm_grad_args."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("outer", "channels", "inner")),
-        *(
-            (name, ctypes.c_int32)
-            for name in ("dtype", "stat_dtype", "is_training", "variance_is_rstd")
-        ),
+        *_SIZES,
+        *_flags("dtype", "stat_dtype", "is_training", "variance_is_rstd"),
         ("epsilon", ctypes.c_double),
-        *(
-            (name, ctypes.c_void_p)
-            for name in (
-                "y_backprop",
-                "x",
-                "scale",
-                "mean",
-                "variance",
-                "x_backprop",
-                "scale_backprop",
-                "offset_backprop",
-            )
-        ),
+        *((name, ctypes.c_void_p) for name in POINTERS),
     )
 
 
 class SecondOrderArgs(ctypes.Structure):
-    """tfbn_batch_norm_grad_grad_args of cc/c_api/tf_bn_ops_c.h."""
+    """tfbn_batch_norm_grad_grad_args."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("outer", "channels", "inner")),
-        *((name, ctypes.c_int32) for name in ("dtype", "stat_dtype", "is_training")),
+        *_SIZES,
+        *_flags("dtype", "stat_dtype", "is_training"),
         ("epsilon", ctypes.c_double),
-        *(
-            (name, ctypes.c_void_p)
-            for name in (
-                "x_backprop_grad",
-                "scale_backprop_grad",
-                "offset_backprop_grad",
-                "y_backprop",
-                "x",
-                "scale",
-                "mean",
-                "variance",
-                "y_backprop_grad",
-                "x_grad",
-                "scale_grad",
-            )
-        ),
+        *((name, ctypes.c_void_p) for name in SECOND_ORDER_POINTERS),
     )
 
 
 class PartitionInfo(ctypes.Structure):
-    """tfbn_partition_info of cc/c_api/tf_bn_ops_c.h."""
+    """tfbn_partition_info."""
 
     _fields_ = tuple((name, ctypes.c_int64) for name in ("blocks", "fold", "workspace_bytes"))
 
 
 @functools.cache
-def library() -> ctypes.CDLL:
-    """The core library, with argument types declared."""
-    lib = ctypes.CDLL(_loader.core_library_path())
+def _load(path: str) -> ctypes.CDLL:
+    lib = ctypes.CDLL(path)
+    error: list[Any] = [ctypes.c_char_p, ctypes.c_size_t]
     for function, args in (
         (lib.tfbn_cpu_batch_norm_grad, Args),
         (lib.tfbn_cpu_batch_norm_grad_grad, SecondOrderArgs),
     ):
-        function.argtypes = [
-            ctypes.POINTER(args),
-            ctypes.c_char_p,
-            ctypes.c_int,
-            ctypes.c_char_p,
-            ctypes.c_size_t,
-        ]
+        function.argtypes = [ctypes.POINTER(args), ctypes.c_char_p, ctypes.c_int, *error]
     lib.tfbn_cpu_implementation.restype = ctypes.c_char_p
     lib.tfbn_cpu_implementation.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_int)]
-    lib.tfbn_partition.argtypes = [
-        *[ctypes.c_int64] * 3,
-        ctypes.POINTER(PartitionInfo),
-        ctypes.c_char_p,
-        ctypes.c_size_t,
-    ]
+    lib.tfbn_partition.argtypes = [*[ctypes.c_int64] * 3, ctypes.POINTER(PartitionInfo), *error]
+    lib.tfbn_last_level_cache_bytes.restype = ctypes.c_int64
     return lib
 
 
-def implementations(*, supported_only: bool = True) -> list[str]:
-    """Names of the CPU implementations, fastest first."""
-    names = []
+def library() -> ctypes.CDLL:
+    """The core library, with argument types declared.
+
+    Raises:
+      LibraryError: (an ImportError) if there is no core library.
+      OSError: if the dynamic loader refuses it.
+    """
+    return _load(_loader.core_library_path())
+
+
+class Implementation(NamedTuple):
+    """One implementation of the CPU backend.
+
+    Attributes:
+      name: as TF_BN_OPS_CPU_ISA takes it: "avx2", ..., "reference".
+      supported: whether this processor can run it.
+    """
+
+    name: str
+    supported: bool
+
+
+def implementations() -> list[Implementation]:
+    """All that were built, fastest first; the last is the naive reference.
+
+    Raises:
+      LibraryError, OSError: as `library`.
+    """
+    lib = library()
     supported = ctypes.c_int(0)
-    while (name := library().tfbn_cpu_implementation(len(names), supported)) is not None:
-        names.append((name.decode(), bool(supported.value)))
-    return [name for name, runs in names if runs or not supported_only]
+    found: list[Implementation] = []
+    while name := lib.tfbn_cpu_implementation(len(found), ctypes.byref(supported)):
+        found.append(Implementation(name.decode(), bool(supported.value)))
+    return found
+
+
+def supported_implementations() -> list[str]:
+    """The names of those that this processor can run, fastest first."""
+    return [name for name, supported in implementations() if supported]
+
+
+def fastest() -> str | None:
+    """The one that the ops use on this processor unless ISA_VARIABLE names another."""
+    return next(iter(supported_implementations()), None)
+
+
+def last_level_cache() -> int:
+    """The size in bytes of the last-level cache that the kernels plan with.
+
+    Raises:
+      LibraryError, OSError: as `library`.
+    """
+    return int(library().tfbn_last_level_cache_bytes())
 
 
 def partition(outer: int, channels: int, inner: int) -> PartitionInfo:
@@ -158,8 +204,8 @@ def _shared_fields(p: Problem) -> dict[str, Any]:
         "outer": outer,
         "channels": channels,
         "inner": inner,
-        "dtype": DTYPE_CODES[_op_table.dtype_of(p.x).name],
-        "stat_dtype": DTYPE_CODES[_op_table.dtype_of(p.scale).name],
+        "dtype": DTYPE_CODES[spec.dtype_of(p.x).name],
+        "stat_dtype": DTYPE_CODES[spec.dtype_of(p.scale).name],
         "is_training": p.is_training,
         "epsilon": p.epsilon,
     }

@@ -11,7 +11,8 @@ import platform
 import re
 from typing import Any
 
-from tf_bn_ops import _cpu, _loader, _version
+from tf_bn_ops import _loader, _version
+from tf_bn_ops.harness import c_abi
 
 
 def _read(path: str) -> str:
@@ -66,8 +67,8 @@ def _virtual() -> str:
 
 def isa() -> str | None:
     """The ISA build that the ops use on this processor, and whether the environment forces it."""
-    forced = os.environ.get(_cpu.ISA_VARIABLE)
-    return f"{forced} (forced)" if forced else _cpu.fastest()
+    forced = os.environ.get(c_abi.ISA_VARIABLE)
+    return f"{forced} (forced)" if forced else c_abi.fastest()
 
 
 def describe() -> dict[str, Any]:
