@@ -354,7 +354,7 @@ endif
 
 # ---- Targets ---------------------------------------------------------------------------------
 
-.PHONY: all gpu gpu-core gpu-test gpu-bench examples conformance mutants bench test sanitize sanitize-core \
+.PHONY: all gpu gpu-core gpu-test gpu-bench examples conformance mutants bench bench-against test sanitize sanitize-core \
   sanitize-threads fuzz fuzz-run matrix wheel test-wheel bazel docs lint lint-python lint-types lint-cxx format clean \
   distclean help
 
@@ -386,6 +386,11 @@ mutants: $(PYTHON_READY)  ## Check that the conformance run catches every wrong 
 
 bench: all $(MEMORY_BANDWIDTH)  ## Measure the ops against TensorFlow and others; ARGS="--quick"
 	$(Q)'$(PYTHON)' -m tf_bn_ops bench $(ARGS)
+
+# LIB: the core library of another build, for instance of another commit.
+bench-against: $(LIB_DIR)/libtf_bn_ops_core.so  ## Measure this tree's core library against another build's: LIB=/path/to/libtf_bn_ops_core.so
+	$(Q)[ -n '$(LIB)' ] || { echo "error: make bench-against needs LIB=/path/to/libtf_bn_ops_core.so, the library to compare with." >&2; exit 1; }
+	$(Q)'$(PYTHON)' -m tf_bn_ops bench --against='$(LIB)' $(ARGS)
 
 examples: all $(EXAMPLES)  ## Build the C++ examples and run them
 	$(Q)set -e; for example in $(EXAMPLES); do echo "  RUN     $$example"; $$example; done

@@ -9,6 +9,7 @@ import pytest
 
 from tf_bn_ops import _loader, spec
 from tf_bn_ops.bench import (
+    against,
     cli,
     data,
     docs,
@@ -393,6 +394,35 @@ def test_wrong_usage_is_one_sentence(flags, message, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert len(error.strip().splitlines()) == 1
+    cli._FLAGS.unparse_flags()
+
+
+@pytest.mark.parametrize(
+    ("median", "quartiles", "pairs", "verdict"),
+    [
+        (0.90, (0.89, 0.91), 11, "slower than noise"),
+        (0.90, (0.80, 1.00), 11, "within noise"),
+        (0.90, (0.80, 1.00), 100, "slower than noise"),
+        (0.985, (0.985, 0.985), 100, "within noise"),
+        (1.10, (1.09, 1.11), 11, "faster"),
+    ],
+)
+def test_a_verdict_depends_on_the_spread_of_the_pairs(median, quartiles, pairs, verdict):
+    (row, *_) = against.rows(["half"], ["NCHW"], ["frozen"])
+    assert against.Comparison(row, median, quartiles, pairs).verdict == verdict
+
+
+def test_a_library_is_compared_with_another_build(tmp_path, capsys):
+    other = tmp_path / _loader.CORE_LIBRARY
+    shutil.copy(_loader.core_library_path(), other)
+    flags = [f"--against={other}", "--dtypes=float64", "--layouts=NCHW", "--modes=training"]
+    assert cli.main(["bench", *flags, "--seconds=0.001", "--threads=1"]) in (0, 1)
+    out = capsys.readouterr().out
+    for formula in ("batch_norm_grad", "batch_norm_grad_grad"):
+        assert f"{formula} " in out
+    assert "6 rows, 1 threads: " in out
+    assert cli.main(["bench", f"--against={tmp_path / 'none.so'}"]) == 2
+    assert "none.so does not exist" in capsys.readouterr().err
     cli._FLAGS.unparse_flags()
 
 

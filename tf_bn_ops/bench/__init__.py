@@ -12,4 +12,5 @@ results.py          a run as data, and its JSON file
 stats.py            medians, percentiles, means
 report.py plots.py  tables and plots of a run
 docs.py             the recorded run in README.md and docs/
+against.py          two builds of the core library, in adjacent pairs
 """

@@ -3,8 +3,8 @@
 usage: python -m tf_bn_ops bench [flags]
 
 Every implementation runs in a process of its own, one at a time and in turns; every result is
-verified. Exit status: 0 done, 1 a result of this library was wrong, 2 wrong usage or a missing
-part. docs/benchmarks.md explains the tables and the JSON file.
+verified. Exit status: 0 done, 1 a result of this library was wrong or (--against) slower, 2 wrong
+usage or a missing part. docs/benchmarks.md explains the tables and the JSON file.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from absl import flags
 
 from tf_bn_ops import _loader, spec
 from tf_bn_ops.bench import (
+    against,
     docs,
     implementations,
     measure,
@@ -30,6 +31,7 @@ from tf_bn_ops.bench import (
     report,
     results,
     shapes,
+    stats,
 )
 from tf_bn_ops.bench.workers import Worker, WorkerError, is_installed
 from tf_bn_ops.harness import c_abi, command, machine
@@ -73,6 +75,10 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "load", None, "Reports this results.json of an earlier run instead of measuring.",
     flag_values=_FLAGS,
+)  # fmt: skip
+flags.DEFINE_string(
+    "against", None, "libtf_bn_ops_core.so of another build: measures it and this tree's in "
+    "adjacent pairs instead; exit status 1 if a row is slower than noise.", flag_values=_FLAGS,
 )  # fmt: skip
 flags.DEFINE_boolean(
     "record", False, "Keeps the run as docs/benchmarks/results.json of the source tree, and writes "
@@ -240,7 +246,29 @@ class _Run:
                 worker.close()
 
 
+def _compare_with(path: str, console: rich.console.Console) -> int:
+    """--against; the exit status."""
+    rows = against.rows(
+        _chosen("dtype", _FLAGS.dtypes, tuple(spec.DTYPES)),
+        _chosen("layout", _FLAGS.layouts, ("NHWC", "NCHW")),
+        _chosen("mode", _FLAGS.modes, spec.MODES),
+    )
+    threads, seconds = _FLAGS.threads or machine.cores(), _FLAGS.seconds or against.SECONDS
+    comparisons = list(against.run(path, rows, threads, seconds))
+    against.table(comparisons).print(console)
+    slower = sum(c.verdict == "slower than noise" for c in comparisons)
+    mean = stats.geometric_mean(c.median for c in comparisons)
+    console.print(
+        f"{len(comparisons)} rows, {threads} threads: {slower} slower than noise; geometric mean "
+        f"{mean:.3f}",
+        soft_wrap=True,
+    )
+    return 1 if slower else 0
+
+
 def _main(argv: Sequence[str], console: rich.console.Console) -> int:
+    if _FLAGS.against:
+        return _compare_with(_FLAGS.against, console)
     if _FLAGS.record:
         docs.check()
     out = pathlib.Path(_FLAGS.out)

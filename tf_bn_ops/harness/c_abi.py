@@ -84,7 +84,8 @@ class PartitionInfo(ctypes.Structure):
 
 
 @functools.cache
-def _load(path: str) -> ctypes.CDLL:
+def load(path: str) -> ctypes.CDLL:
+    """A core library, with argument types declared."""
     lib = ctypes.CDLL(path)
     error: list[Any] = [ctypes.c_char_p, ctypes.c_size_t]
     for function, args in (
@@ -100,13 +101,13 @@ def _load(path: str) -> ctypes.CDLL:
 
 
 def library() -> ctypes.CDLL:
-    """The core library, with argument types declared.
+    """The package's core library.
 
     Raises:
       LibraryError: (an ImportError) if there is no core library.
       OSError: if the dynamic loader refuses it.
     """
-    return _load(_loader.core_library_path())
+    return load(_loader.core_library_path())
 
 
 class Implementation(NamedTuple):
