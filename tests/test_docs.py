@@ -1,4 +1,4 @@
-"""The docs cannot rot: their code runs, their links lead somewhere, the site builds.
+"""The docs are tested: their code runs, their links lead somewhere, the site builds.
 
 Promised, for README.md, CONTRIBUTING.md, CHANGELOG.md and docs/: every fenced block has a language.
 python runs; c++ compiles; toml and json parse; of sh every `make` line has its targets, and every
@@ -250,6 +250,15 @@ def test_the_site_builds_without_a_warning(tmp_path):
 
     for name in set(tf_bn_ops.__all__) - {"__version__"}:
         assert f'id="tf_bn_ops.{name}"' in api, f"docs/api.md lacks {name}"
+    header = (ROOT / "cc" / "c_api" / "tf_bn_ops_c.h").read_text("utf-8")
+    for name in set(re.findall(r"\btfbn_\w+", header)):
+        assert name in api, f"the C ABI of docs/api.md lacks {name}"
+    for module, _ in _COMMANDS.values():
+        for flag in importlib.import_module(module)._FLAGS:
+            assert f"<code>--{flag}</code>" in api, f"docs/api.md lacks --{flag} of {module}"
+    recorded = (ROOT / "docs" / "benchmarks" / "results.json").read_text("utf-8")
+    rows = (site / "benchmarks.html").read_text("utf-8").count("<tr>")
+    assert rows > recorded.count('"section":')
     for page in site.rglob("*.html"):
         text = page.read_text("utf-8")
         fetched = re.findall(r"<(?:link|script|img)[^>]*(?:href|src)=\"(https?:[^\"]*)", text)
