@@ -20,6 +20,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import xml.etree.ElementTree
 from typing import NamedTuple
 
 import pytest
@@ -237,6 +238,16 @@ def test_the_readme_shows_the_versions_that_were_run():
 
     names = [tuple(map(int, version.split("."))) for version in matrix.PYTHONS]
     assert (min(names), max(names)) == (tf_env.OLDEST_TENSORFLOW, tf_env.NEWEST_TENSORFLOW)
+
+
+def test_the_picture_of_the_readme_is_small_and_whole():
+    text = (ROOT / "docs" / "conformance.svg").read_text("utf-8")
+    picture = xml.etree.ElementTree.fromstring(text)
+    lines = ["".join(line.itertext()) for line in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert lines[0].startswith("$ ") and any("conformance passed" in line for line in lines)
+    assert len(text) < 15_000 and "href" not in text
+    remedy = "make conformance | python tools/report_picture.py docs/conformance.svg"
+    assert remedy in (ROOT / "tools" / "report_picture.py").read_text("utf-8")
 
 
 def test_the_site_builds_without_a_warning(tmp_path):
