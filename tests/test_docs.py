@@ -82,7 +82,7 @@ def test_every_block_has_a_language_and_its_exceptions_a_reason(page):
             run_by = re.fullmatch(r"run by (tests/\S+\.py)", block.remark)
             assert run_by or re.fullmatch(r"not run: .{10,}", block.remark), block.remark
             assert run_by is None or (ROOT / run_by[1]).is_file(), block.remark
-    # An indented command is a block that nobody checks.
+    # An indented command is a block without a check.
     rest = FENCE.sub("", page.read_text("utf-8"))
     assert not re.findall(rf"^ {{4,}}(?:{'|'.join(map(re.escape, COMMANDS))})\S* .*", rest, re.M)
 
