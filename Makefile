@@ -99,6 +99,7 @@ $(error the C++ compiler '$(CXX)' does not run: install one (Debian/Ubuntu: apt 
 endif
 endif
 
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' tf_bn_ops/_version.py)
 OUR_CXXFLAGS := $(shell tools/list_flags.sh flags mk/cxxflags.txt) -I.
 # Not even an indirect include of TensorFlow compiles in the core: it gets no path to it.
 CORE_CXXFLAGS = $(TF_CXXFLAGS) $(OUR_CXXFLAGS)
@@ -220,7 +221,7 @@ FORCE:
 ifneq ($(TF_VERSION),)
 $(shell mkdir -p $(sort $(dir $(OBJECTS) $(GPU_OBJECTS))) $(B)/lib $(B)/bin)
 
-COMPILE_INPUTS := $(CXX) $(CXX_VERSION) | $(XLA_CXXFLAGS) | $(CXXFLAGS) | $(ISA_BUILDS)
+COMPILE_INPUTS := $(CXX) $(CXX_VERSION) | $(XLA_CXXFLAGS) | $(CXXFLAGS) | $(ISA_BUILDS) | $(VERSION)
 LINK_INPUTS := $(OUR_LDFLAGS) | $(TF_LDFLAGS) | $(LDFLAGS) | $(OBJECTS) $(GPU_OBJECTS) $(CUDA_LDFLAGS)
 $(eval $(call remember,$(B)/compile.txt,$$(COMPILE_INPUTS)))
 $(eval $(call remember,$(B)/link.txt,$$(LINK_INPUTS)))
@@ -228,7 +229,8 @@ $(eval $(call remember,$(B)/link.txt,$$(LINK_INPUTS)))
 COMPILE = $(CXX) -MMD -MP -c -o $@ $<
 
 $(call objects,core) $(C_API_OBJECTS) $(FUZZ_OBJECTS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS)
-$(call objects,cpu): private LOCAL_CXXFLAGS = $(CPU_CXXFLAGS) '-DTF_BN_OPS_ISA_LIST=$(ISA_LIST)'
+$(call objects,cpu): private LOCAL_CXXFLAGS = $(CPU_CXXFLAGS) '-DTF_BN_OPS_ISA_LIST=$(ISA_LIST)' \
+  '-DTF_BN_OPS_VERSION="$(VERSION)"'
 $(OP_OBJECTS) $(OVERRIDE_OBJECTS): private LOCAL_CXXFLAGS = $(TF_ALL_CXXFLAGS)
 $(XLA_OBJECTS): private LOCAL_CXXFLAGS = $(XLA_CXXFLAGS)
 $(CLIENT_OBJECTS) $(TOOL_OBJECTS) $(EXAMPLE_OBJECTS): private LOCAL_CXXFLAGS = $(CLIENT_CXXFLAGS)
@@ -314,7 +316,7 @@ $(B)/bin/stress: tests/core/stress.cc $(CORE_OBJECTS) $(C_API_OBJECTS) $(B)/comp
 $(B)/lib/build_info.json: $(B)/compile.txt $(B)/link.txt $(B)/config.mk tools/write_build_info.py \
   tf_bn_ops/_version.py
 	$(Q)'$(PYTHON)' tools/write_build_info.py $@ \
-	  "version=$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' tf_bn_ops/_version.py)" \
+	  'version=$(VERSION)' \
 	  'tensorflow_version=$(TF_VERSION)' 'tensorflow_distribution=$(TF_DISTRIBUTION)' \
 	  "compiler=$$($(CXX) --version | head -n 1)" \
 	  "cxxflags="$(call shell_quoted,$(CORE_CXXFLAGS) $(CXXFLAGS)) 'isa_builds=$(ISA_NAMES)' \

@@ -117,7 +117,7 @@ def _composed(
 ) -> tuple[Any, Any, Any]:
     """FusedBatchNormGradGrad of TensorFlow ops; half and bfloat16 are computed in float32.
 
-    The formulas are those of cc/core/batch_norm_grad_grad.h, line by line. They may be
+    The formulas are those of cc/core/formulas/batch_norm_grad_grad.h, line by line. They may be
     differentiated as often as wanted.
     """
     element_type, vector_type = inputs[4].dtype, inputs[5].dtype

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "cc/c_api/tf_bn_ops_c.h"
-#include "cc/core/batch_norm_grad.h"
-#include "cc/core/batch_norm_grad_grad.h"
+#include "cc/core/formulas/batch_norm_grad.h"
+#include "cc/core/formulas/batch_norm_grad_grad.h"
 
 namespace tf_bn_ops {
 namespace c_api {

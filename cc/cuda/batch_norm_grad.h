@@ -1,5 +1,6 @@
-// The GPU backend: the contract of cc/core/batch_norm_grad.h with pointers to
-// device memory. Includes nothing of CUDA, so that callers need no toolkit.
+// The GPU backend: the contract of cc/core/formulas/batch_norm_grad.h with
+// pointers to device memory. Includes nothing of CUDA, so that callers need no
+// toolkit.
 
 #ifndef TF_BN_OPS_CC_CUDA_BATCH_NORM_GRAD_H_
 #define TF_BN_OPS_CC_CUDA_BATCH_NORM_GRAD_H_
@@ -7,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cc/core/batch_norm_grad.h"
+#include "cc/core/formulas/batch_norm_grad.h"
 
 namespace tf_bn_ops {
 

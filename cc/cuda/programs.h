@@ -6,9 +6,8 @@
 // t, then a barrier. Nothing but shared memory lives from one phase to the
 // next.
 //
-// The formulas are those of the CPU (cc/cpu/isa/first_order.cc), operation by
-// operation, and nothing is fused (nvcc -fmad=false): a GPU gives the bits that
-// the emulator gives.
+// The formula is that of cc/core/formulas, as on the CPU, and nothing is fused
+// (nvcc -fmad=false): a GPU gives the bits that the emulator gives.
 
 #ifndef TF_BN_OPS_CC_CUDA_PROGRAMS_H_
 #define TF_BN_OPS_CC_CUDA_PROGRAMS_H_
@@ -16,7 +15,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "cc/core/batch_norm_grad.h"
+#include "cc/core/formulas/batch_norm_grad.h"
 #include "cc/cuda/element.h"
 #include "cc/cuda/geometry.h"
 
@@ -24,17 +23,18 @@ namespace tf_bn_ops {
 namespace cuda {
 namespace {
 
-// The fields of BatchNormGradCoefficients<ElementOf<T>::Compute>; coefficient i
-// of channel c is coefficients[i * channels + c].
-enum Coefficient {
-  kMean,
-  kRstd,
-  kDyMean,
-  kDyMeanRest,
-  kXhatDyMean,
-  kScaleRstd,
-  kNumCoefficients
-};
+// Coefficient i of channel c is coefficients[i * channels + c].
+using Formula = BatchNormGradFormula;
+constexpr int kNumCoefficients = Formula::kNumCoefficients;
+
+// The one coefficient that frozen statistics need.
+template <typename C>
+TFBN_HD C ScaleRstdOf(const BatchNormGradArgs& args, int64_t c) {
+  const double no_sums[Formula::kNumSums] = {};
+  C k[kNumCoefficients];
+  Formula::Finish(args, c, 0, no_sums, k);
+  return k[Formula::kScaleRstd];
+}
 
 // What a kernel is given.
 struct Params {
@@ -47,16 +47,6 @@ struct Params {
   int64_t first_channel = 0;
   int64_t end_channel = 0;
 };
-
-// As Rstd of the contract.
-TFBN_HD double RstdOf(const BatchNormGradArgs& args, int64_t c) {
-  const double variance = LoadStat(args.stat_dtype, args.variance, c);
-  return args.variance_is_rstd ? variance : 1.0 / sqrt(variance + args.epsilon);
-}
-
-TFBN_HD double ScaleRstdOf(const BatchNormGradArgs& args, int64_t c) {
-  return LoadStat(args.stat_dtype, args.scale, c) * RstdOf(args, c);
-}
 
 // One vector of a thread's way: elements [lo, hi) of those at `at` are its own.
 struct Piece {
@@ -212,8 +202,7 @@ TFBN_HD void Reduce(const Params& params, Block& block,
           kRows ? static_cast<int64_t>(g.lanes) * kVector : g.channels;
       const int64_t column = tile * width + t;
       if (t < width && column < g.Columns()) {
-        shared.factor[t] =
-            static_cast<C>(ScaleRstdOf(args, column % g.view.channels));
+        shared.factor[t] = ScaleRstdOf<C>(args, column % g.view.channels);
       }
     });
   }
@@ -375,23 +364,16 @@ TFBN_HD void Finish(const Params& params, Block& block, FinishShared& shared) {
   block.ForEach([&](int t) {
     const int64_t c = first + t;
     if (t >= width || c >= params.end_channel) return;
-    const double dy_sum = shared.sums[0][t];
-    const double xmu_sum = shared.sums[1][t];
-    const double rstd = RstdOf(args, c);
-    StoreStat(args.stat_dtype, args.offset_backprop, c, dy_sum);
-    StoreStat(args.stat_dtype, args.scale_backprop, c,
-              terms == 0 ? 0.0 : rstd * xmu_sum);
-    const auto of_channel = CoefficientsOf<C>(
-        static_cast<double>(args.view.outer * args.view.inner),
-        LoadStat(args.stat_dtype, args.mean, c), rstd,
-        LoadStat(args.stat_dtype, args.scale, c), dy_sum, xmu_sum);
+    const double sums[Formula::kNumSums] = {shared.sums[0][t],
+                                            shared.sums[1][t]};
+    if (terms == 0) return Formula::StoreEmpty(args, c);
+    const double center = CenterAt(Formula::CentersOf(args), c);
+    Formula::StoreSums(args, c, center, sums);
+    C k[kNumCoefficients] = {};
+    Formula::Finish(args, c, center, sums, k);
     C* const out = static_cast<C*>(params.coefficients) + c;
-    out[kMean * channels] = of_channel.mean;
-    out[kRstd * channels] = of_channel.rstd;
-    out[kDyMean * channels] = of_channel.dy_mean;
-    out[kDyMeanRest * channels] = of_channel.dy_mean_rest;
-    out[kXhatDyMean * channels] = of_channel.xhat_dy_mean;
-    out[kScaleRstd * channels] = of_channel.scale_rstd;
+    TFBN_UNROLL
+    for (int i = 0; i < kNumCoefficients; ++i) out[i * channels] = k[i];
   });
 }
 
@@ -415,14 +397,14 @@ TFBN_HD void Apply(const Params& params, Block& block) {
   block.ForEach([&](int t) {
     Walk<T, kRows> walk(g, g.Grid() - 1 - block.Index(), t);
     if (!walk.Active()) return;
-    C k[kNumCoefficients][kSets];
+    C k[kSets][kNumCoefficients];
     int64_t c = walk.Channel();
     TFBN_UNROLL
     for (int s = 0; s < kSets; ++s, c = walk.After(c)) {
       const C* const from = static_cast<const C*>(params.coefficients) + c;
       TFBN_UNROLL
       for (int i = 0; i < kNumCoefficients; ++i) {
-        k[i][s] = from[i * g.view.channels];
+        k[s][i] = from[i * g.view.channels];
       }
     }
     const auto store = [&](const Piece& p, const Vector<T>& dy_vector,
@@ -431,13 +413,15 @@ TFBN_HD void Apply(const Params& params, Block& block) {
       TFBN_UNROLL
       for (int e = 0; e < kVector; ++e) {
         const int s = kRows ? e : 0;
-        C v = ToCompute(dy_vector.element[e]);
+        const C in[Formula::kInputs] = {ToCompute(dy_vector.element[e]),
+                                        ToCompute(x_vector.element[e])};
+        C out[Formula::kOutputs];
         if (training) {
-          v = ((v - k[kDyMean][s]) - k[kDyMeanRest][s]) -
-              ((ToCompute(x_vector.element[e]) - k[kMean][s]) * k[kRstd][s]) *
-                  k[kXhatDyMean][s];
+          Formula::Element<true>(in, k[s], out);
+        } else {
+          Formula::Element<false>(in, k[s], out);
         }
-        FromCompute(k[kScaleRstd][s] * v, &result.element[e]);
+        FromCompute(out[0], &result.element[e]);
       }
       StoreVector(result, out, p.at, p.lo, p.hi);
     };

@@ -21,7 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cc/core/batch_norm_grad.h"
+#include "cc/core/formulas/batch_norm_grad.h"
 #include "cc/cuda/geometry.h"
 #include "cc/cuda/programs.h"
 

@@ -50,7 +50,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                      error_size) == 0;
   if (has_partition) {
     TFBN_FUZZ_CHECK(info.blocks >= 1 && info.fold >= 0);
-    // As CpuBatchNormGradWorkspace says.
+    // The bound of CpuWorkspaceBytes.
     TFBN_FUZZ_CHECK(info.workspace_bytes >= 0 &&
                     info.workspace_bytes / 64 <= args.channels + (1 << 14));
   } else {

@@ -5,7 +5,7 @@
 #ifndef TF_BN_OPS_CC_KERNELS_BATCH_NORM_TRAINING_BACKPROP_OP_H_
 #define TF_BN_OPS_CC_KERNELS_BATCH_NORM_TRAINING_BACKPROP_OP_H_
 
-#include "cc/core/batch_norm_grad.h"
+#include "cc/core/formulas/batch_norm_grad.h"
 #include "cc/kernels/cpu_launch.h"
 #include "cc/kernels/dtype_of.h"
 #include "cc/kernels/training_backprop_checks.h"

@@ -4,8 +4,8 @@
 #ifndef TF_BN_OPS_CC_KERNELS_CPU_LAUNCH_H_
 #define TF_BN_OPS_CC_KERNELS_CPU_LAUNCH_H_
 
-#include "cc/core/batch_norm_grad.h"
-#include "cc/core/batch_norm_grad_grad.h"
+#include "cc/core/formulas/batch_norm_grad.h"
+#include "cc/core/formulas/batch_norm_grad_grad.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_bn_ops {

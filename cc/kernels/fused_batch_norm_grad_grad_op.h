@@ -6,7 +6,7 @@
 #ifndef TF_BN_OPS_CC_KERNELS_FUSED_BATCH_NORM_GRAD_GRAD_OP_H_
 #define TF_BN_OPS_CC_KERNELS_FUSED_BATCH_NORM_GRAD_GRAD_OP_H_
 
-#include "cc/core/batch_norm_grad_grad.h"
+#include "cc/core/formulas/batch_norm_grad_grad.h"
 #include "cc/kernels/cpu_launch.h"
 #include "cc/kernels/dtype_of.h"
 #include "cc/kernels/second_order_attrs.h"

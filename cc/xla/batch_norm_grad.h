@@ -1,5 +1,6 @@
 // What the two ways of compiling the batch-norm gradient (cpu_call.h, hlo.h)
-// are given and produce. The contract is that of cc/core/batch_norm_grad.h.
+// are given and produce. The contract is that of
+// cc/core/formulas/batch_norm_grad.h.
 
 #ifndef TF_BN_OPS_CC_XLA_BATCH_NORM_GRAD_H_
 #define TF_BN_OPS_CC_XLA_BATCH_NORM_GRAD_H_

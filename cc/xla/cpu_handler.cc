@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cc/core/parallel.h"
-#include "cc/cpu/batch_norm_grad.h"
-#include "cc/cpu/implementation.h"
+#include "cc/core/executor.h"
+#include "cc/cpu/dispatch.h"
+#include "cc/cpu/driver.h"
 #include "cc/xla/cpu_call_target.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -23,11 +23,11 @@ namespace tf_bn_ops {
 namespace {
 
 // The thread pool of the session, which TensorFlow hands on to the program.
-class FfiThreads final : public Threads {
+class FfiExecutor final : public Executor {
  public:
-  explicit FfiThreads(xla::ffi::ThreadPool pool)
+  explicit FfiExecutor(xla::ffi::ThreadPool pool)
       : pool_(pool), count_(static_cast<int>(pool_.num_threads())) {}
-  int Count() const override { return count_ > 1 ? count_ : 1; }
+  int NumThreads() const override { return count_ > 1 ? count_ : 1; }
   void Schedule(std::function<void()> work) override {
     pool_.Schedule(std::move(work));
   }
@@ -87,8 +87,9 @@ xla::ffi::Error Call(xla::ffi::ThreadPool pool, int64_t outer, int64_t channels,
   args.x_backprop = x_backprop->untyped_data();
   args.scale_backprop = scale_backprop->untyped_data();
   args.offset_backprop = offset_backprop->untyped_data();
-  FfiThreads threads(pool);
-  CpuBatchNormGrad(args, *implementation, threads, workspace->untyped_data());
+  FfiExecutor executor(pool);
+  RunOnCpu<BatchNormGradFormula>(args, *implementation, executor,
+                                 workspace->untyped_data());
   return xla::ffi::Error::Success();
 }
 

@@ -1,5 +1,5 @@
-// The second-order gradient (cc/core/batch_norm_grad_grad.h) in XLA's own
-// operations, for any device. Sums are in float64, of centred values.
+// The second-order gradient (cc/core/formulas/batch_norm_grad_grad.h) in XLA's
+// own operations, for any device. Sums are in float64, of centred values.
 
 #ifndef TF_BN_OPS_CC_XLA_SECOND_ORDER_HLO_H_
 #define TF_BN_OPS_CC_XLA_SECOND_ORDER_HLO_H_

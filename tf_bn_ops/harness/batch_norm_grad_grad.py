@@ -1,6 +1,6 @@
 """The second-order gradient: the right answer, and how far from it one may be.
 
-The formulas are those of cc/core/batch_norm_grad_grad.h (docs/math.md derives them), with its
+The formulas are those of cc/core/formulas/batch_norm_grad_grad.h (docs/math.md derives them), with its
 names: gx, gs, go arrive for x_backprop, scale_backprop and offset_backprop; a, s, b are the means
 of gx*xhat, dy*xhat and centred(gx)*centred(dy); f = scale*rstd, and
 

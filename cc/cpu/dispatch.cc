@@ -1,6 +1,6 @@
-// The list of CPU implementations and the choice among them.
+// Lists the CPU implementations and selects one by CPUID or environment.
 
-#include "cc/cpu/implementation.h"
+#include "cc/cpu/dispatch.h"
 
 #include <cstdlib>
 #include <utility>
@@ -13,9 +13,10 @@
 
 namespace tf_bn_ops {
 
-#define X(name)                                          \
-  const Kernels<FirstOrder>& FirstOrderKernels_##name(); \
-  const Kernels<SecondOrder>& SecondOrderKernels_##name();
+// Defined by the kernels' translation units, see TFBN_DEFINE_KERNELS.
+#define TFBN_DECLARE_KERNELS(isa, Formula, name) \
+  const Kernels<Formula>& Kernels_##isa(const Formula*);
+#define X(isa) TFBN_FOR_EACH_FORMULA(TFBN_DECLARE_KERNELS, isa)
 TF_BN_OPS_ISA_LIST
 #undef X
 
@@ -55,12 +56,14 @@ std::string Names() {
 
 const std::vector<Implementation>& Implementations() {
   static const auto* const kImplementations = new std::vector<Implementation>{
-#define X(name)                                         \
-  {#name, Supports_##name, &FirstOrderKernels_##name(), \
-   &SecondOrderKernels_##name()},
+#define TFBN_KERNELS_OF(isa, Formula, name) \
+  &Kernels_##isa(static_cast<const Formula*>(nullptr)),
+#define X(isa)           \
+  {#isa, Supports_##isa, \
+   std::tuple{TFBN_FOR_EACH_FORMULA(TFBN_KERNELS_OF, isa)}},
       TF_BN_OPS_ISA_LIST
 #undef X
-      {"reference", SupportsReference, nullptr, nullptr},
+      {"reference", SupportsReference, {}},
   };
   return *kImplementations;
 }
@@ -81,8 +84,7 @@ const Implementation* FindImplementation(const std::string& name,
 }
 
 const Implementation* SelectedImplementation(std::string* error) {
-  // Read once: a choice that changed between two calls could give a step mixed
-  // results.
+  // Read once per process, so that no step mixes implementations.
   static const auto* const kSelected = [] {
     auto* selected =
         new std::pair<const Implementation*, std::string>(nullptr, "");
@@ -92,7 +94,7 @@ const Implementation* SelectedImplementation(std::string* error) {
       if (selected->first == nullptr) {
         selected->second = "The environment variable " +
                            std::string(kIsaVariable) +
-                           " cannot be followed: " + selected->second + ".";
+                           " is invalid: " + selected->second + ".";
       }
       return selected;
     }
