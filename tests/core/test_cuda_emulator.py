@@ -86,9 +86,7 @@ def emulate(
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("view", VIEWS)
-def test_within_bounds_and_bitwise_identical_in_any_thread_order(
-    emulator, view, is_training, dtype
-):
+def test_within_bounds_and_bitwise_identical_in_any_thread_order(emulator, view, is_training, dtype):
     problem = make_problem(view, dtype, is_training=is_training)
     result = emulate(emulator, problem)
     assert_close(result, problem, dtype)
