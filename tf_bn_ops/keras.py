@@ -40,9 +40,9 @@ class BatchNormalization(keras.layers.BatchNormalization):
 
     Arguments, weights, config and results (within rounding) are the parent's, so weights and
     checkpoints of one load into the other. The fused path takes inputs of half, bfloat16 or
-    float32, rank 2 to 5, with the channel axis first (after the batch) or last. Everything else
-    is computed by the parent class: a mask, `synchronized`, `renorm`, float64, other axes, and backends
-    other than TensorFlow.
+    float32, rank 2 to 5, with the channel axis first (after the batch) or last. The parent
+    class computes everything else: a mask, `synchronized`, `renorm`, float64, other axes, and
+    backends other than TensorFlow.
 
     A model that holds the layer is not compiled by XLA, which makes training slower on a CPU. To
     have it compiled, set `supports_jit = True` on the layers before
