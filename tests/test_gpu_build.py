@@ -180,10 +180,10 @@ except OSError:
         "dtype must be one of the TFBN_ element types",
         "1",
         "args must not be NULL",
-        "1 workspace must have the N bytes that tfbn_cuda_workspace asks for",
+        "1 workspace must have the N bytes that tfbn_cuda_workspace returns",
         "1 y_backprop, x and x_backprop must be aligned to their element type",
     ]
-    assert lines[7] in ("GPU", "1 CUDA refused to launch")
+    assert lines[7] in ("GPU", "1 CUDA launch failed")
 
 
 def test_build_info_names_cuda(tree, archs):
