@@ -96,7 +96,7 @@ struct FusedBatchNormGradGradSpec {
     args->epsilon = epsilon;
   }
 
-  // See FusedBatchNormGradSpec.
+  // See FirstOrderBindings.
   template <typename Value, typename FormulaArgs>
   static void BindInputs(const Value& input, FormulaArgs* args) {
     args->x_backprop_grad = input(kXBackpropGrad);
