@@ -219,8 +219,9 @@ def fused_batch_norm_grad_grad(
 ) -> Any:
     """Second-order gradient: what TensorFlow registers for `FusedBatchNormGrad`, in one kernel.
 
-    The gradient of the other ops of the package. docs/math.md derives its formulas. In training, mean and variance are functions of `x` and are computed from it; the
-    reserve spaces are read if frozen alone, and get no gradient.
+    The gradient of the other ops of the package. docs/math.md derives its formulas. In training,
+    mean and variance are functions of `x` and are computed from it; the reserve spaces are read if
+    frozen alone, and get no gradient.
 
     Args:
       x_backprop_grad: gradient with respect to the output `x_backprop` of the first-order op; of
