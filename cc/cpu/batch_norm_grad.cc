@@ -57,27 +57,28 @@ class Call {
                                                           : threads),
         widest_(WidestGroup()),
         groups_(CeilDiv(view_.channels, widest_)),
-        reduce_(kernels.reduce[static_cast<int>(args.dtype)]),
-        coefficients_of_(kernels.coefficients[static_cast<int>(args.dtype)]),
-        apply_(kernels.apply[static_cast<int>(args.dtype)]),
-        frozen_(kernels.frozen[static_cast<int>(args.dtype)]),
+        kernels_(kernels),
         sums_(static_cast<double*>(workspace)),
         coefficients_(sums_ + F::kNumSums * view_.channels * blocks_) {
     const int64_t bytes =
         NumElements(view_) * static_cast<int64_t>(SizeOf(args.dtype));
     // Stores go around the cache when the tensors do not fit in it anyway,
     // except in place, where the line is in cache already.
-    stream_ = (F::kInputs + F::kOutputs) * bytes > LastLevelCacheBytes();
     const auto tensors = F::TensorsOf(args);
+    bool in_place = false;
     for (const void* out : tensors.out) {
-      for (const void* in : tensors.in) stream_ = stream_ && out != in;
+      for (const void* in : tensors.in) in_place = in_place || out == in;
+    }
+    if (!in_place &&
+        (F::kInputs + F::kOutputs) * bytes > LastLevelCacheBytes()) {
+      store_policy_ = StorePolicy::kNonTemporal;
     }
   }
 
   void Run() {
     if (!args_.is_training) {
       // The results do not depend on the sums: one pass makes both.
-      coefficients_of_(args_, 0, view_.channels, Sums(0), coefficients_);
+      kernels_.coefficients(args_, 0, view_.channels, Sums(0), coefficients_);
       RunPhases(threads_, {OfTiles(&Call::Frozen), OfFinish()});
       return;
     }
@@ -138,7 +139,7 @@ class Call {
             // other pieces of the same rows.
             if (groups_ > 1 && t + 1 < end &&
                 TileBytes(tile) <= PrivateCacheBytes() / kSmallGroups) {
-              tile.next = First(t + 1) - First(t);
+              tile.prefetch_offset = First(t + 1) - First(t);
             }
             (this->*pass)(tile, b);
           }
@@ -161,15 +162,15 @@ class Call {
             const int64_t c1 = std::min(c0 + group, view_.channels);
             Tile tile{{}, c0, c1};
             if (ask_for_next && g + 1 < end && c1 + group <= view_.channels) {
-              tile.next = group * view_.inner;
+              tile.prefetch_offset = group * view_.inner;
             }
             for (int64_t b = 0; b < blocks_; ++b) {
               tile.block = BlockAt(view_, partition_, b);
               Reduce(tile, b);
             }
             Finish(c0, c1);
-            tile.next = 0;
-            tile.in_cache = stays;
+            tile.prefetch_offset = 0;
+            tile.l2_resident = stays;
             // Backwards: what was read last is still in the nearest cache.
             for (int64_t b = blocks_ - 1; b >= 0; --b) {
               tile.block = BlockAt(view_, partition_, b);
@@ -226,7 +227,7 @@ class Call {
     const int64_t row_bytes =
         ColumnsPerChannel() * static_cast<int64_t>(SizeOf(args_.dtype));
     const int64_t group =
-        std::min(kMaxColumns / ColumnsPerChannel(),
+        std::min(kMaxRowColumns / ColumnsPerChannel(),
                  std::max(fair, CeilDiv(kMinGroupRowBytes, row_bytes)));
     return group >= kGroupAlignment ? group / kGroupAlignment * kGroupAlignment
                                     : std::max<int64_t>(group, 1);
@@ -259,13 +260,13 @@ class Call {
   }
 
   void Reduce(const Tile& tile, int64_t b) const {
-    reduce_(args_, partition_, tile, Sums(b));
+    kernels_.reduce(args_, partition_, tile, Sums(b));
   }
   void Apply(const Tile& tile, int64_t) const {
-    apply_(args_, partition_, tile, coefficients_, stream_);
+    kernels_.apply(args_, partition_, tile, coefficients_, store_policy_);
   }
   void Frozen(const Tile& tile, int64_t b) const {
-    frozen_(args_, partition_, tile, coefficients_, stream_, Sums(b));
+    kernels_.frozen(args_, partition_, tile, coefficients_, store_policy_, Sums(b));
   }
 
   // Adds the blocks up, in their order, into those of block 0, and makes of
@@ -281,7 +282,7 @@ class Call {
       }
     }
     if (args_.is_training) {
-      coefficients_of_(args_, c0, c1, total, coefficients_);
+      kernels_.coefficients(args_, c0, c1, total, coefficients_);
     }
     for (int64_t c = c0; c < c1; ++c) StoreSums(total, c);
   }
@@ -305,13 +306,10 @@ class Call {
   Executor& threads_;
   const int64_t widest_;  // Channels in a tile, at most.
   const int64_t groups_;  // Tiles side by side.
-  const typename Kernels<F>::Reduce reduce_;
-  const typename Kernels<F>::Coefficients coefficients_of_;
-  const typename Kernels<F>::Apply apply_;
-  const typename Kernels<F>::Frozen frozen_;
+  const Kernels<F>& kernels_;
   double* const sums_;        // [blocks][F::kNumSums][channels]
   void* const coefficients_;  // [F::kNumCoefficients][CoefficientStride]
-  bool stream_ = false;
+  StorePolicy store_policy_ = StorePolicy::kTemporal;
 };
 
 template <typename F>
@@ -325,7 +323,7 @@ size_t Workspace(const View& view) {
 
 // `kernels` may be nullptr: the reference.
 template <typename F>
-void Run(const typename F::Args& args, const Kernels<F>* kernels,
+void Run(const typename F::Args& args, const KernelTable<F>* kernels,
          void (*reference)(const typename F::Args&), Executor& threads,
          void* workspace) {
   if (NumElements(args.view) == 0) {
@@ -333,7 +331,7 @@ void Run(const typename F::Args& args, const Kernels<F>* kernels,
   } else if (kernels == nullptr) {
     reference(args);
   } else {
-    Call<F>(args, *kernels, threads, workspace).Run();
+    Call<F>(args, kernels->by_dtype[static_cast<int>(args.dtype)], threads, workspace).Run();
   }
 }
 

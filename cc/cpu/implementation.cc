@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
-// TF_BN_OPS_ISA_LIST comes from the build: X(name) for each line of
+// TF_BN_OPS_ISA_LIST comes from the build: X(name, condition) for each line of
 // isa/isa_builds.txt that fits the machine, in that order.
 #ifndef TF_BN_OPS_ISA_LIST
 #error "TF_BN_OPS_ISA_LIST is set by the build from cc/cpu/isa/isa_builds.txt"
@@ -13,35 +13,19 @@
 
 namespace tf_bn_ops {
 
-#define X(name)                                            \
-  const Kernels<BatchNormGradFormula>& Kernels_##name(     \
-      const BatchNormGradFormula*);                        \
-  const Kernels<BatchNormGradGradFormula>& Kernels_##name( \
+#define X(name, condition)                                         \
+  const KernelTable<BatchNormGradFormula>& KernelTable_##name(     \
+      const BatchNormGradFormula*);                                \
+  const KernelTable<BatchNormGradGradFormula>& KernelTable_##name( \
       const BatchNormGradGradFormula*);
 TF_BN_OPS_ISA_LIST
 #undef X
 
 namespace {
 
-// One function for each name of isa_builds.txt. The operating system's part
-// (saving the wide registers) is covered by __builtin_cpu_supports.
-#if defined(__x86_64__)
-[[maybe_unused]] bool Supports_avx512() {
-  return __builtin_cpu_supports("avx512f") &&
-         __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma");
-}
-[[maybe_unused]] bool Supports_avx512bf16() {
-  return Supports_avx512() && __builtin_cpu_supports("avx512bf16");
-}
-[[maybe_unused]] bool Supports_avx2() {
-  // Every processor with AVX2 and FMA converts half precision too (F16C is
-  // older than both).
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
-#endif
-[[maybe_unused]] bool Supports_baseline() { return true; }
+// In the conditions of TF_BN_OPS_ISA_LIST.
+#define HAS(feature) __builtin_cpu_supports(#feature)
+
 bool SupportsReference() { return true; }
 
 std::string Names() {
@@ -57,10 +41,11 @@ std::string Names() {
 
 const std::vector<Implementation>& Implementations() {
   static const auto* const kImplementations = new std::vector<Implementation>{
-#define X(name)                                                        \
-  {#name, Supports_##name,                                             \
-   &Kernels_##name(static_cast<const BatchNormGradFormula*>(nullptr)), \
-   &Kernels_##name(static_cast<const BatchNormGradGradFormula*>(nullptr))},
+#define X(name, condition)                                                 \
+  {#name, [] { return static_cast<bool>(condition); },                     \
+   &KernelTable_##name(static_cast<const BatchNormGradFormula*>(nullptr)), \
+   &KernelTable_##name(                                                    \
+       static_cast<const BatchNormGradGradFormula*>(nullptr))},
       TF_BN_OPS_ISA_LIST
 #undef X
       {"reference", SupportsReference, nullptr, nullptr},

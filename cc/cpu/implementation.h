@@ -9,7 +9,7 @@
 
 #include "cc/core/formulas/batch_norm_grad.h"
 #include "cc/core/formulas/batch_norm_grad_grad.h"
-#include "cc/cpu/isa/kernels.h"
+#include "cc/cpu/isa/isa_kernels.h"
 
 namespace tf_bn_ops {
 
@@ -17,8 +17,8 @@ struct Implementation {
   const char* name;
   bool (*supported)();  // On this processor.
   // nullptr: the naive reference of cc/core/reference.h.
-  const Kernels<BatchNormGradFormula>* first_order;
-  const Kernels<BatchNormGradGradFormula>* second_order;
+  const KernelTable<BatchNormGradFormula>* first_order;
+  const KernelTable<BatchNormGradGradFormula>* second_order;
 };
 
 // All that this library was built with.
