@@ -21,7 +21,17 @@ import numpy as np
 import tensorflow as tf
 
 import tf_bn_ops
-from tf_bn_ops._op_table import DATA_FORMATS, DTYPES, LAYOUTS, OPS, REQUIRED, Op
+from tf_bn_ops.spec import (
+    BATCH_NORM_GRAD,
+    DATA_FORMATS,
+    DTYPES,
+    LAYOUTS,
+    REQUIRED,
+    OpSpec,
+    of_formula,
+)
+
+OPS = {op.name: op for op in of_formula(BATCH_NORM_GRAD)}
 
 DATA_ROLES = ("x", "y_backprop")
 WRONG_DTYPES = ("int32", "string", "complex64", "bool", "float64", "half", "bfloat16", "float32")
@@ -45,10 +55,10 @@ EXPECTED = (
 )
 
 
-def right_call(rng: random.Random) -> tuple[Op, dict[str, list[int]], dict[str, str], dict]:
+def right_call(rng: random.Random) -> tuple[OpSpec, dict[str, list[int]], dict[str, str], dict]:
     """An op, the shape and type of each input, and the attributes."""
     op = OPS[rng.choice(sorted(OPS))]
-    layout = rng.choice(op.data_formats)
+    layout = rng.choice(op.layouts)
     rank, channels_last = LAYOUTS[layout]
     shape = [rng.randint(1, 4) for _ in range(rank)]
     channels = shape[-1 if channels_last else 1]
@@ -90,7 +100,7 @@ def value_of(shape: list[int], dtype: str) -> tf.Tensor:
     return tf.cast(tf.fill(shape, 1.0), dtype)
 
 
-def eager_call(op: Op, shapes: dict, dtypes: dict, attrs: dict, rng: random.Random) -> None:
+def eager_call(op: OpSpec, shapes: dict, dtypes: dict, attrs: dict, rng: random.Random) -> None:
     arguments: dict[str, Any] = {n: value_of(shapes[n], dtypes[n]) for n in shapes}
     if rng.random() < 0.1:  # Arguments that are no tensors, too few, too many.
         name = rng.choice(sorted(arguments))
@@ -106,7 +116,7 @@ def eager_call(op: Op, shapes: dict, dtypes: dict, attrs: dict, rng: random.Rand
     getattr(tf_bn_ops.raw_ops, op.name)(**arguments, **attrs)
 
 
-def graph_call(op: Op, shapes: dict, dtypes: dict, attrs: dict, rng: random.Random) -> None:
+def graph_call(op: OpSpec, shapes: dict, dtypes: dict, attrs: dict, rng: random.Random) -> None:
     def partly_known(shape: list[int]) -> tf.TensorShape:
         if rng.random() < 0.2:
             return tf.TensorShape(None)
@@ -150,7 +160,7 @@ def digest() -> list[bytes]:
     """The bits of right calls, which nothing that came before may change."""
     result = []
     for op in OPS.values():
-        rank, channels_last = LAYOUTS[op.data_formats[-1]]
+        rank, channels_last = LAYOUTS[op.layouts[-1]]
         shape = [3, 2, 4, 5, 2, 3][:rank]
         rng = np.random.default_rng(0)
         dtype = DTYPES[op.dtypes[0]].numpy
@@ -162,7 +172,7 @@ def digest() -> list[bytes]:
             arguments[arg.name] = rng.uniform(0.5, 2, size).astype(kind)
         attrs = {name: 1e-3 if value is REQUIRED else value for name, value in op.attrs.items()}
         if "data_format" in attrs:
-            attrs["data_format"] = op.data_formats[-1]
+            attrs["data_format"] = op.layouts[-1]
         for output in getattr(tf_bn_ops.raw_ops, op.name)(**arguments, **attrs):
             result.append(np.asarray(output).tobytes())
     return result

@@ -17,7 +17,8 @@ import sys
 import pytest
 from build_helpers import edit_build_info, environment, package_without_build, tensorflow_without
 
-from tf_bn_ops import _cpu, _loader, _override, doctor
+from tf_bn_ops import _loader, _override, doctor
+from tf_bn_ops.harness import c_abi
 
 _probe = doctor.probe
 PACKAGE = pathlib.Path(doctor.__file__).parent.parent
@@ -39,7 +40,7 @@ def run_doctor(
 def healthy() -> doctor.Probe:
     """What a child finds with the package's own build; 3 s, so it is done once."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in (_loader.LIBRARY_VARIABLE, _cpu.ISA_VARIABLE):
+        for name in (_loader.LIBRARY_VARIABLE, c_abi.ISA_VARIABLE):
             patch.delenv(name, raising=False)
         return _probe()
 
@@ -59,7 +60,7 @@ def test_all_is_well_here():
     assert findings["TensorFlow"].startswith(tf.__version__)
     assert "not installed by pip" not in findings["TensorFlow"]
     assert findings["library"] == _loader.library_path()
-    assert f"{_cpu.fastest()} is in use" in findings["CPU"]
+    assert f"{c_abi.fastest()} is in use" in findings["CPU"]
     for name in ("Python", "framework library", "build", "ABI: version", "ABI: C++ strings"):
         assert findings[name]
     for name in ("ops", "GPU", "XLA", "override", "compiler"):
@@ -72,10 +73,10 @@ def test_lines_and_exit_status(monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "everything fits"
     assert all(line.startswith("ok ") for line in lines[:-2])
-    monkeypatch.setenv(_cpu.ISA_VARIABLE, "reference")
+    monkeypatch.setenv(c_abi.ISA_VARIABLE, "reference")
     assert doctor.main(["doctor"]) == 0, "a warning is no failure"
     assert capsys.readouterr().out.splitlines()[-1] == "1 warning"
-    monkeypatch.setenv(_cpu.ISA_VARIABLE, "mmx")
+    monkeypatch.setenv(c_abi.ISA_VARIABLE, "mmx")
     assert doctor.main(["doctor"]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "1 problem"
 
@@ -180,10 +181,10 @@ def test_a_death_of_tensorflow_is_reported(tmp_path, monkeypatch):
 
 
 def test_slower_instructions_than_need_be(monkeypatch):
-    monkeypatch.setenv(_cpu.ISA_VARIABLE, "reference")
+    monkeypatch.setenv(c_abi.ISA_VARIABLE, "reference")
     (cpu,) = (f for f in doctor.diagnose(healthy()) if f.name == "CPU")
     assert cpu.state == doctor.WARNING
-    assert f"unset it to get {_cpu.fastest()}" in cpu.text
+    assert f"unset it to get {c_abi.fastest()}" in cpu.text
 
 
 def test_gpus_without_kernels(other_build):
@@ -212,3 +213,29 @@ def test_override_of_an_unknown_tensorflow(monkeypatch):
     monkeypatch.setattr(_override, "_KNOWN_TENSORFLOW", ("2.1",))
     text = problems(doctor.diagnose(healthy()))["override"]
     assert "cannot be overridden" in text
+
+
+# ---- --explain -----------------------------------------------------------------------------------
+
+
+def test_explain_needs_no_tensorflow(tmp_path):
+    (tmp_path / "tensorflow.py").write_text("raise SystemExit('imported')")
+    result = run_doctor("--explain", "32x56x56x64,NHWC,half", path=(tmp_path, PACKAGE))
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("batch_norm_grad, training, half: view [outer=100352, ")
+    assert "\nschedule " in result.stdout
+
+
+def test_explain_as_json(capsys):
+    assert doctor.main(["doctor", "--explain=4x4,NC,half,threads=3", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["call"]["threads_offered"] == "3"
+    (threads,) = (field for field in report["fields"] if field["name"] == "threads")
+    assert (threads["value"], threads["reason"]) == ("1", "below_serial_threshold")
+
+
+def test_malformed_explain_is_one_sentence(capsys):
+    assert doctor.main(["doctor", "--explain=4x4"]) == 2
+    error = capsys.readouterr().err
+    assert "is not of the form SHAPE,LAYOUT,DTYPE" in error
+    assert "\n" not in error.rstrip()

@@ -22,7 +22,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 import tf_bn_ops
-from tf_bn_ops._op_table import DATA_FORMATS, OPS
+from tf_bn_ops.spec import DATA_FORMATS, OPS
 
 TWINS = [op for op in OPS.values() if op.builtin is not None]
 TWIN_NAMES = [op.name for op in TWINS]
@@ -97,7 +97,7 @@ def test_the_op_table_says_what_the_op_def_says(op):
     allowed = lambda name: list(attrs[name].allowed_values.list.type)  # noqa: E731
     assert {tf.as_dtype(t).name for t in allowed("T")} == {tf.as_dtype(d).name for d in op.dtypes}
     formats = [f.decode() for f in attrs["data_format"].allowed_values.list.s]
-    assert formats == list(op.data_formats)
+    assert formats == list(op.layouts)
     assert attrs["epsilon"].default_value.f == np.float32(op.attrs["epsilon"])
 
 
@@ -323,7 +323,7 @@ def test_empty_tensors(data_format, shape, channels, is_training):
 @pytest.mark.parametrize("op", TWINS, ids=TWIN_NAMES)
 @pytest.mark.parametrize("is_training", [True, False])
 def test_second_order_gradients_equal_the_builtins(op, is_training):
-    for data_format, dtype in itertools.product(op.data_formats, op.dtypes):
+    for data_format, dtype in itertools.product(op.layouts, op.dtypes):
         rank, channels_last = DATA_FORMATS[data_format]
         shape = [2, 3, 4, 5, 6][:rank]
         channels = shape[-1 if channels_last else 1]

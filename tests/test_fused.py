@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tf_bn_ops
-from tf_bn_ops._op_table import DATA_FORMATS, DTYPES
+from tf_bn_ops.spec import DATA_FORMATS, DTYPES
 
 EPSILON = 0.1
 CHANNELS = 5

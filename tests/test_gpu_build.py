@@ -36,7 +36,7 @@ import tensorflow as tf
 from tensorflow.python.framework import dtypes, kernels
 import tf_bn_ops
 tf_bn_ops.load()
-from tf_bn_ops._op_table import OPS
+from tf_bn_ops.spec import OPS
 for name in [op.registered_name for op in OPS.values()]:
     found = {"CPU": set(), "GPU": set()}
     for kernel in kernels.get_registered_kernels_for_op(name).kernel:
@@ -180,10 +180,10 @@ except OSError:
         "dtype must be one of the TFBN_ element types",
         "1",
         "args must not be NULL",
-        "1 workspace must have the N bytes that tfbn_cuda_workspace asks for",
+        "1 workspace must have the N bytes that tfbn_cuda_workspace returns",
         "1 y_backprop, x and x_backprop must be aligned to their element type",
     ]
-    assert lines[7] in ("GPU", "1 CUDA refused to launch")
+    assert lines[7] in ("GPU", "1 CUDA launch failed")
 
 
 def test_build_info_names_cuda(tree, archs):

@@ -19,10 +19,11 @@ from tensorflow.python.framework import ops as tf_ops
 
 import tf_bn_ops
 from tf_bn_ops import _gradients
-from tf_bn_ops._op_table import DATA_FORMATS, DTYPES, SECOND_ORDER
-from tf_bn_ops.conformance import second_order
+from tf_bn_ops.harness import batch_norm_grad_grad
+from tf_bn_ops.spec import DATA_FORMATS, DTYPES, OPS
 
-NAMES = [arg.name for arg in SECOND_ORDER.inputs]
+SPEC = OPS["FusedBatchNormGradGrad"]
+NAMES = [arg.name for arg in SPEC.inputs]
 TENSORS = ("x_backprop_grad", "y_backprop", "x")
 # Pairs of element type and type of the vectors.
 TYPES = [
@@ -76,8 +77,8 @@ def assert_right(
         "mean": inputs["reserve_space_1"],
         "variance": inputs["reserve_space_2"],
     }
-    answer = second_order.answer(values, "view", epsilon, is_training)
-    results = {name: getattr(got, name).numpy() for name in second_order.OUTPUTS}
+    answer = batch_norm_grad_grad.answer(values, "view", epsilon, is_training)
+    results = {name: getattr(got, name).numpy() for name in batch_norm_grad_grad.OUTPUTS}
     for name in ("y_backprop_grad", "x_grad"):
         assert results[name].shape == inputs["x"].shape
         results[name] = view(results[name])
@@ -95,7 +96,7 @@ def test_it_is_right_in_every_layout_and_type(data_format, is_training, dtype, v
     inputs = make_inputs(shape, channels_of(shape, data_format), dtype, vectors)
     call = tf_bn_ops.raw_ops.FusedBatchNormGradGrad
     got = call(**inputs, epsilon=1e-3, data_format=data_format, is_training=is_training)
-    assert got._fields == second_order.OUTPUTS
+    assert got._fields == batch_norm_grad_grad.OUTPUTS
     assert [output.dtype for output in got] == [tf.as_dtype(dtype)] * 2 + [tf.as_dtype(vectors)]
     assert_right(got, inputs, data_format, 1e-3, is_training)
 
@@ -155,15 +156,15 @@ def test_eager_function_and_session_agree_and_inputs_keep_their_values():
 
 def test_the_op_table_says_what_the_op_def_says():
     tf_bn_ops.load()
-    op_def = op_def_registry.get(SECOND_ORDER.registered_name)
+    op_def = op_def_registry.get(SPEC.registered_name)
     assert [a.name for a in op_def.input_arg] == NAMES
-    assert [a.name for a in op_def.output_arg] == [a.name for a in SECOND_ORDER.outputs]
+    assert [a.name for a in op_def.output_arg] == [a.name for a in SPEC.outputs]
     attrs = {a.name: a for a in op_def.attr}
-    assert {*attrs} == {"T", "U", "epsilon_rest", *SECOND_ORDER.attrs}
+    assert {*attrs} == {"T", "U", "epsilon_rest", *SPEC.attrs}
     allowed = {tf.as_dtype(t).name for t in attrs["T"].allowed_values.list.type}
-    assert allowed == {tf.as_dtype(d).name for d in SECOND_ORDER.dtypes}
+    assert allowed == {tf.as_dtype(d).name for d in SPEC.dtypes}
     formats = [f.decode() for f in attrs["data_format"].allowed_values.list.s]
-    assert formats == list(SECOND_ORDER.data_formats)
+    assert formats == list(SPEC.layouts)
 
 
 # ---- Validation ----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import tf_bn_ops
-from tf_bn_ops._op_table import ALL_OPS
+from tf_bn_ops.spec import OPS
 
 PUBLIC_FUNCTIONS = {
     "FusedBatchNormGrad": tf_bn_ops.fused_batch_norm_grad,
@@ -64,7 +64,7 @@ data = tf.ones([1, 2, 2, 1])
 print(float(ops.tf_bn_ops_fused_batch_norm_grad(data, data, one, one, one).offset_backprop[0]))
 print(sorted(n for n in dir(ops) if n.startswith("TfBnOps_")))
 """
-    names = sorted("TfBnOps_" + name for name in ALL_OPS)
+    names = sorted("TfBnOps_" + name for name in OPS)
     assert run_python(program) == f"4.0\n{names}\n"
 
 
@@ -76,8 +76,8 @@ def test_raw_ops_take_the_arguments_of_the_function_by_keyword_only(name):
         inspect.signature(function).parameters
     )
     assert list(inspect.signature(function).parameters) == [
-        *(arg.name for arg in ALL_OPS[name].inputs),
-        *ALL_OPS[name].attrs,
+        *(arg.name for arg in OPS[name].inputs),
+        *OPS[name].attrs,
         "name",
     ]
     with pytest.raises(TypeError):
@@ -97,7 +97,7 @@ except tf.errors.FailedPreconditionError as error:
 """
     message = run_python(program, TF_BN_OPS_CPU_ISA="mmx")
     assert message.startswith(
-        "The environment variable TF_BN_OPS_CPU_ISA cannot be followed: there is no CPU "
+        "The environment variable TF_BN_OPS_CPU_ISA is invalid: there is no CPU "
         'implementation "mmx"; this build has '
     )
 

@@ -129,7 +129,7 @@ def test_it_says_what_it_replaced(called):
     replaced = [_override.OverriddenKernel(*kernel) for kernel in called["replaced"]]
     names = {"float32": "float32", "bfloat16": "bfloat16", "float16": "half"}
     plain = {(k.op, names[k.dtype]) for k in replaced if not k.op.startswith("_")}
-    from tf_bn_ops._op_table import OPS
+    from tf_bn_ops.spec import OPS
 
     assert plain == {
         (op.builtin, dtype) for op in OPS.values() if op.builtin for dtype in op.dtypes

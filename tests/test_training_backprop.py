@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import tf_bn_ops
-from tf_bn_ops._op_table import DTYPES
+from tf_bn_ops.spec import DTYPES
 
 VECTORS = ("gamma", "beta", "mean", "variance")
 NAMES = ("input", *VECTORS, "normalized_delta")

@@ -6,7 +6,7 @@ import collections
 from typing import Any
 
 from tf_bn_ops import _ops
-from tf_bn_ops._op_table import DATA_FORMATS
+from tf_bn_ops.spec import DATA_FORMATS
 
 FusedBatchNorm = collections.namedtuple("FusedBatchNorm", ["y", "batch_mean", "batch_variance"])
 

@@ -19,7 +19,9 @@ import tensorflow as tf
 from tensorflow.python.framework import kernels
 from tensorflow.python.ops.parallel_for import pfor
 
-from tf_bn_ops._op_table import OPS, SECOND_ORDER
+from tf_bn_ops.spec import BATCH_NORM_GRAD, OPS, of_formula
+
+_GRAD_GRAD = OPS["FusedBatchNormGradGrad"]
 
 
 @functools.cache
@@ -30,7 +32,7 @@ def register(second_order_op: Callable[..., Any]) -> None:
       second_order_op: FusedBatchNormGradGrad as a function of keywords.
     """
     second_order = functools.partial(_second_order, second_order_op)
-    for op in OPS.values():
+    for op in of_formula(BATCH_NORM_GRAD):
         if op.builtin is None:
             continue
         tf.RegisterGradient(op.registered_name)(
@@ -43,8 +45,8 @@ def register(second_order_op: Callable[..., Any]) -> None:
     tf.RegisterGradient(OPS["BatchNormTrainingBackprop"].registered_name)(
         functools.partial(_batch_norm_training_backprop_grad, second_order)
     )
-    tf.RegisterGradient(SECOND_ORDER.registered_name)(_third_order)
-    pfor.RegisterPFor(SECOND_ORDER.registered_name)(_vectorize_second_order)
+    tf.RegisterGradient(_GRAD_GRAD.registered_name)(_third_order)
+    pfor.RegisterPFor(_GRAD_GRAD.registered_name)(_vectorize_second_order)
 
 
 def _fused_batch_norm_grad_grad(second_order: Callable[..., Any], op: Any, *grad: Any) -> list[Any]:
@@ -85,7 +87,7 @@ def _second_order(
     """What `op`, FusedBatchNormGradGrad, makes of `inputs`, which are in its order; composed where
     it has no kernel."""
     if _has_kernel(inputs[4].device):
-        named = zip((arg.name for arg in SECOND_ORDER.inputs), inputs, strict=True)
+        named = zip((arg.name for arg in _GRAD_GRAD.inputs), inputs, strict=True)
         return op(**dict(named), epsilon=epsilon, data_format=data_format, is_training=is_training)
     return _composed(
         inputs,
@@ -98,7 +100,7 @@ def _second_order(
 @functools.cache
 def _devices_with_kernels() -> frozenset[str]:
     """The device types that FusedBatchNormGradGrad has kernels for."""
-    registered = kernels.get_registered_kernels_for_op(SECOND_ORDER.registered_name)
+    registered = kernels.get_registered_kernels_for_op(_GRAD_GRAD.registered_name)
     return frozenset(kernel.device_type for kernel in registered.kernel)
 
 
@@ -186,7 +188,7 @@ def _vectorize_second_order(pfor_input: Any) -> list[Any]:
     inputs = [pfor_input.stacked_input(i) for i in range(pfor_input.num_inputs)]
     loops = tf.shape(inputs[0])[0]
     flat = []
-    for tensor, argument in zip(inputs, SECOND_ORDER.inputs, strict=True):
+    for tensor, argument in zip(inputs, _GRAD_GRAD.inputs, strict=True):
         if argument.name in ("x_backprop_grad", "y_backprop", "x"):
             tensor, shape, order = folded(tensor)
         else:

@@ -12,6 +12,11 @@
 
 #include "cc/core/host_device.h"
 
+#if defined(__CUDACC__)
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#endif
+
 namespace tf_bn_ops {
 
 // Storage of IEEE binary16 and bfloat16. Only their bits matter here;
@@ -98,6 +103,9 @@ static TFBN_HD double ToDouble(Bfloat16 v) {
 }
 
 static TFBN_HD double ToDouble(Float16 v) {
+#if defined(__CUDA_ARCH__)
+  return __half2float(__ushort_as_half(v.bits));
+#else
   const uint32_t magnitude = v.bits & 0x7fffu;
   const uint32_t sign = static_cast<uint32_t>(v.bits & 0x8000u) << 16;
   if (magnitude >=
@@ -111,6 +119,7 @@ static TFBN_HD double ToDouble(Float16 v) {
   }
   // Rebias the exponent from 15 to 127.
   return FloatFromBits(sign | ((magnitude << 13) + ((127u - 15u) << 23)));
+#endif
 }
 
 // Conversions to a narrower type round to nearest, ties to even, from the
@@ -123,6 +132,9 @@ static TFBN_HD void FromDouble(double v, float* out) {
 }
 
 static TFBN_HD void FromDouble(double v, Bfloat16* out) {
+#if defined(__CUDA_ARCH__)
+  out->bits = __bfloat16_as_ushort(__float2bfloat16_rn(static_cast<float>(v)));
+#else
   const uint32_t bits = BitsFromFloat(static_cast<float>(v));
   if ((bits & 0x7fffffffu) >
       0x7f800000u) {  // NaN: keep it quiet, never round it to infinity.
@@ -131,9 +143,13 @@ static TFBN_HD void FromDouble(double v, Bfloat16* out) {
   }
   out->bits =
       static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+#endif
 }
 
 static TFBN_HD void FromDouble(double v, Float16* out) {
+#if defined(__CUDA_ARCH__)
+  out->bits = __half_as_ushort(__float2half_rn(static_cast<float>(v)));
+#else
   const uint32_t bits = BitsFromFloat(static_cast<float>(v));
   const uint32_t sign = (bits >> 16) & 0x8000u;
   const uint32_t magnitude = bits & 0x7fffffffu;
@@ -152,6 +168,7 @@ static TFBN_HD void FromDouble(double v, Float16* out) {
     half = (rebiased + 0x0fffu + ((rebiased >> 13) & 1u)) >> 13;
   }
   out->bits = static_cast<uint16_t>(sign | half);
+#endif
 }
 
 // Element `i` of an array of `dtype`, as a double.

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from tf_bn_ops import _op_table
-from tf_bn_ops.conformance import views
+from tf_bn_ops import spec
 from tf_bn_ops.conformance.case import Case
 from tf_bn_ops.conformance.fills import Filled
 from tf_bn_ops.conformance.judge import Answer
@@ -292,7 +291,7 @@ class SubnormalHalfFlushed(Kernel):
     def run(self) -> Outputs:
         x, scale, offset = super().run()
         if self.case.dtype == "half":
-            x[np.abs(x) < _op_table.DTYPES["half"].smallest_normal] = 0
+            x[np.abs(x) < spec.DTYPES["half"].smallest_normal] = 0
         return x, scale, offset
 
 
@@ -346,7 +345,7 @@ class KernelRunner:
 
 def answer(kernel: Callable[..., Kernel], case: Case, values: Mapping[str, np.ndarray]) -> Answer:
     """What an op with this kernel answers."""
-    dy, x = (views.as_view(values[role], case.layout) for role in ("y_backprop", "x"))
+    dy, x = (spec.as_view(values[role], case.layout) for role in ("y_backprop", "x"))
     with np.errstate(all="ignore"):
         x_backprop, scale, offset = kernel(
             case, dy, x, *(values[role].copy() for role in ("scale", "mean", "variance"))

@@ -1,11 +1,11 @@
-"""A child for tests of tf_bn_ops/_processes.py, without TensorFlow: it does what it is asked."""
+"""A child for tests of tf_bn_ops/processes.py, without TensorFlow: it does what it is asked."""
 
 import ctypes
 import os
 import sys
 import time
 
-from tf_bn_ops import _processes
+from tf_bn_ops.harness import processes
 
 
 def _say(text):
@@ -42,4 +42,4 @@ def _make(*arguments):
 
 
 if __name__ == "__main__":
-    _processes.serve(sys.argv, _make)
+    processes.serve(sys.argv, _make)

@@ -7,8 +7,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tf_bn_ops import _op_table
-from tf_bn_ops.conformance import calls, cases, fills, shapes, views
+from tf_bn_ops import spec
+from tf_bn_ops.conformance import calls, cases, fills, shapes
 from tf_bn_ops.conformance.case import STATISTICS, CaseError
 
 DEFAULT = list(cases.generate(1600, 1))
@@ -69,7 +69,7 @@ def test_default_run_covers_what_it_should():
     assert min(len(k) for k in kinds.values()) == len(fills.KINDS)
     assert {c.statistics for c in DEFAULT} == set(STATISTICS)
     assert {c.call for c in DEFAULT} == set(calls.DRAWN)
-    dims = [views.view_shape(c.shape, c.layout) for c in DEFAULT]
+    dims = [spec.view_shape(c.shape, c.layout) for c in DEFAULT]
     assert any(c.is_empty for c in DEFAULT)
     assert any(math.prod(d) == 1 for d in dims)
     assert any(o * i == 1 and ch > 1 for o, ch, i in dims)
@@ -89,12 +89,12 @@ def test_training_backprop_covers_ranks_dtypes_and_close_epsilons():
     assert all(c.shape[1] > 0 for c in of_op)  # Without channels the op raises an error.
 
 
-@pytest.mark.parametrize("layout", list(_op_table.LAYOUTS))
+@pytest.mark.parametrize("layout", list(spec.LAYOUTS))
 def test_shapes_have_the_size_that_was_asked_for(layout):
     rng = np.random.default_rng(0)
     for _ in range(200):
         shape = shapes.draw(rng, layout, power_of_two_rows=True)
-        outer, _, inner = views.view_shape(shape, layout)
+        outer, _, inner = spec.view_shape(shape, layout)
         assert outer * inner <= 1024
         assert outer * inner & (outer * inner - 1) == 0
     for _ in range(50):
@@ -113,21 +113,21 @@ def test_fills_have_shapes_and_dtypes(kind, dtype):
         text = f"FusedBatchNormGradV3,{dtype},{layout},{'x'.join(map(str, shape))},training"
         case = cases.parse(f"{text},{kind},given,eps=0.25,eager,seed=3")
         values = fills.fill(case).values
-        channels = views.view_shape(shape, layout)[1]
+        channels = spec.view_shape(shape, layout)[1]
         for role in ("x", "y_backprop"):
             assert values[role].shape == shape
-            assert values[role].dtype == _op_table.DTYPES[dtype].numpy
+            assert values[role].dtype == spec.DTYPES[dtype].numpy
         for role in ("scale", "mean", "variance", "offset"):
             assert values[role].shape == (channels,)
             assert values[role].dtype == np.float32
 
 
-@pytest.mark.parametrize("dtype", _op_table.OPS["BatchNormTrainingBackprop"].dtypes)
+@pytest.mark.parametrize("dtype", spec.OPS["BatchNormTrainingBackprop"].dtypes)
 def test_fills_of_training_backprop_have_one_dtype(dtype):
     text = f"BatchNormTrainingBackprop,{dtype},NCTDHW,2x9x1x3x2x1,training,normal,batch"
     values = fills.fill(cases.parse(f"{text},eps=1e-09,eager,seed=3")).values
     for role in ("x", "y_backprop", "scale", "mean", "variance", "offset"):
-        assert values[role].dtype == _op_table.DTYPES[dtype].numpy
+        assert values[role].dtype == spec.DTYPES[dtype].numpy
 
 
 def _exact_cases():
@@ -139,7 +139,7 @@ def test_exact_fills_have_exact_sums_in_any_order():
     for case in _exact_cases():
         values = fills.fill(case).values
         dy, x = (
-            views.as_view(values[r], case.layout).astype(np.float32).transpose(1, 0, 2)
+            spec.as_view(values[r], case.layout).astype(np.float32).transpose(1, 0, 2)
             for r in ("y_backprop", "x")
         )
         dy, x = (a.reshape(len(a), -1) for a in (dy, x))
@@ -162,7 +162,7 @@ def test_exact_elements_are_exact_in_float32():
         if "x_backprop" not in filled.exact or not case.is_training:
             continue
         v = filled.values
-        dy, x = (views.as_view(v[r], case.layout).astype(np.float32) for r in ("y_backprop", "x"))
+        dy, x = (spec.as_view(v[r], case.layout).astype(np.float32) for r in ("y_backprop", "x"))
         n = np.float32(dy.shape[0] * dy.shape[2])
         one = np.float32(1)
         col = {r: v[r].astype(np.float32)[:, None] for r in ("scale", "mean", "variance")}

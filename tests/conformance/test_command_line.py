@@ -10,16 +10,8 @@ import sys
 import pytest
 
 from tf_bn_ops import __main__ as commands
-from tf_bn_ops.conformance import (
-    bounds,
-    cases,
-    cli,
-    divergences,
-    fills,
-    real_input,
-    runner,
-    workers,
-)
+from tf_bn_ops.conformance import cases, cli, divergences, fills, real_input, runner, workers
+from tf_bn_ops.harness import bounds
 
 HERE = pathlib.Path(__file__).resolve().parent
 

@@ -6,7 +6,8 @@ import numpy as np
 import numpy_kernels
 import pytest
 
-from tf_bn_ops.conformance import bounds, cases, divergences, fills, judge, oracle, runner
+from tf_bn_ops.conformance import cases, divergences, fills, judge, runner
+from tf_bn_ops.harness import bounds, oracle
 
 STRICT = bounds.PROFILES["strict"]
 TEXTBOOK = bounds.PROFILES["textbook"]
@@ -161,7 +162,7 @@ def test_float64_bound_is_below_1e_13_of_the_condition(shape):
         case = cases.parse(f"{text},{kind},given,eps=1e-09,eager,seed=4")
         values = fills.fill(case).values
         right = oracle.Oracle(values, case.layout, case.epsilon, True, "float64")
-        dtype = judge._op_table.DTYPES["float64"]
+        dtype = judge.spec.DTYPES["float64"]
         b = bounds.derive(STRICT, right, values["mean"], dtype, dtype)
         condition = right.sums.dy_abs
         assert np.all(b.offset_backprop < 1e-13 * condition)
@@ -244,7 +245,7 @@ def test_bound_does_not_grow_with_the_number_of_elements():
         values |= {r: np.ones(1) for r in ("scale", "mean", "variance")}
         values = {r: a.astype(np.float32) for r, a in values.items()}
         right = oracle.Oracle(values, "NHWC", 0.1, True)
-        dtype = judge._op_table.DTYPES["float32"]
+        dtype = judge.spec.DTYPES["float32"]
         b = bounds.derive(STRICT, right, values["mean"], dtype, dtype)
         ratios.append(b.scale_backprop[0] / (right.rstd[0] * right.sums.dy_xmu_abs[0]))
         assert b.offset_backprop[0] < 2e-7 * right.sums.dy_abs[0]

@@ -15,7 +15,6 @@ import pytest
 from build_helpers import build_op_library
 
 from tf_bn_ops.conformance import (
-    bounds,
     cases,
     devices,
     divergences,
@@ -25,6 +24,7 @@ from tf_bn_ops.conformance import (
     runner,
     workers,
 )
+from tf_bn_ops.harness import bounds
 
 HERE = pathlib.Path(__file__).resolve().parent
 VENDOR = HERE / "third_party"

@@ -10,11 +10,10 @@ import pytest
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "mutants"
 sys.path.insert(0, str(FOLDER))
 
-sys.path.insert(0, str(FOLDER.parent / "core"))
-
-import c_abi  # noqa: E402
 import large_core  # noqa: E402
 import run as mutants  # noqa: E402
+
+from tf_bn_ops.harness import c_abi  # noqa: E402
 
 if not (mutants.ROOT / "Makefile").exists():
     pytest.skip("needs the source tree", allow_module_level=True)

@@ -6,8 +6,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tf_bn_ops import _op_table
-from tf_bn_ops.conformance import cases, fills, oracle, views
+from tf_bn_ops import spec
+from tf_bn_ops.conformance import cases, fills
+from tf_bn_ops.harness import oracle
 
 decimal.getcontext().prec = 60
 
@@ -18,7 +19,7 @@ def _fraction(value: np.generic) -> Fraction:
 
 def _exact(values, case):
     """All three outputs in fractions, but for rstd, a decimal of 60 digits."""
-    dy, x = (views.as_view(values[r], case.layout) for r in ("y_backprop", "x"))
+    dy, x = (spec.as_view(values[r], case.layout) for r in ("y_backprop", "x"))
     outer, channels, inner = x.shape
     x_backprop = np.empty(x.shape, object)
     scale, offset = [], []
@@ -43,7 +44,7 @@ def _exact(values, case):
 
 @pytest.mark.parametrize("kind", ["normal", "large_offset", "large_gradient_mean", "wide", "exact"])
 @pytest.mark.parametrize("dtype", ["half", "bfloat16", "float32", "float64"])
-@pytest.mark.parametrize("mode", _op_table.MODES)
+@pytest.mark.parametrize("mode", spec.MODES)
 @pytest.mark.parametrize(("layout", "shape"), [("NHWC", "3x2x5x3"), ("NCDHW", "2x2x3x1x5")])
 def test_equals_fractions(kind, dtype, mode, layout, shape):
     text = f"FusedBatchNormGradV3,float32,{layout},{shape},{mode},{kind},given,eps=0.25"
@@ -119,7 +120,7 @@ def test_chunks_cover_every_element_once(monkeypatch):
     rng = np.random.default_rng(0)
     for layout, shape in (("NHWC", (3, 4, 5, 13)), ("NCHW", (3, 2, 3, 7)), ("NCHW", (1, 2, 1, 37))):
         values = {r: rng.standard_normal(shape).astype(np.float32) for r in ("x", "y_backprop")}
-        channels = views.view_shape(shape, layout)[1]
+        channels = spec.view_shape(shape, layout)[1]
         for role in ("scale", "mean", "variance"):
             values[role] = rng.uniform(0.5, 2, channels).astype(np.float32)
         small = oracle.Oracle(values, layout, 0.1, True)

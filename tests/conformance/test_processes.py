@@ -1,10 +1,10 @@
-"""tf_bn_ops/_processes.py: what a process answers, and what is said of one that cannot."""
+"""tf_bn_ops/processes.py: what a process answers, and what is said of one that cannot."""
 
 import pathlib
 
 import pytest
 
-from tf_bn_ops import _processes
+from tf_bn_ops.harness import processes
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -15,7 +15,7 @@ def child(monkeypatch):
     made = []
 
     def make(*arguments, memory=0):
-        made.append(_processes.Process("odd", "odd_child", arguments, memory=memory))
+        made.append(processes.Process("odd", "odd_child", arguments, memory=memory))
         return made[-1]
 
     yield make
@@ -49,17 +49,17 @@ def test_answers_and_errors(child):
 def test_death_is_said_with_the_last_output_and_a_new_process_starts(child, request_, words):
     process = child(memory=1 << 30)
     assert _ask(process, 7) == ("done", 7)
-    with pytest.raises(_processes.Died) as died:
+    with pytest.raises(processes.Died) as died:
         _ask(process, request_, timeout=1 if request_ == "hang" else 60)
     assert str(died.value).startswith(words)
     process.start()
     assert _ask(process, 7) == ("done", 7)
     # What was put out for an earlier request is not repeated.
-    with pytest.raises(_processes.Died) as died:
+    with pytest.raises(processes.Died) as died:
         _ask(process, "exit")
     assert str(died.value) == "ended with status 3"
 
 
 def test_process_that_cannot_start_is_said(child):
-    with pytest.raises(_processes.WorkerError, match="a part is missing"):
+    with pytest.raises(processes.WorkerError, match="a part is missing"):
         child("missing").wait_until_ready()

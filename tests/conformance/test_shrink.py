@@ -12,18 +12,9 @@ import numpy as np
 import numpy_kernels
 import pytest
 
-from tf_bn_ops.conformance import (
-    bounds,
-    cases,
-    divergences,
-    fills,
-    judge,
-    runner,
-    script,
-    shrink,
-    workers,
-)
+from tf_bn_ops.conformance import cases, divergences, fills, judge, runner, script, shrink, workers
 from tf_bn_ops.conformance.reports import record
+from tf_bn_ops.harness import bounds
 
 pytest.importorskip("hypothesis")
 

@@ -13,13 +13,13 @@ import pathlib
 import subprocess
 import sys
 
-import c_abi
 import numpy as np
 import pytest
-from c_abi import Problem, Result, shifted
 
 from tf_bn_ops import _loader
-from tf_bn_ops._op_table import DTYPES
+from tf_bn_ops.harness import c_abi
+from tf_bn_ops.harness.c_abi import Problem, Result, shifted
+from tf_bn_ops.spec import DTYPES
 
 # Views whose sizes lie around the places where the code changes its way: vector widths (4 to 16
 # lanes, two or four vectors a step), 8 rows, runs of 64 columns, 1024 columns a row, chains of 1024
@@ -69,7 +69,7 @@ U_FLOAT64 = DTYPES["float64"].unit_roundoff
 # Sums in double, over chains of fewer than 2^10 additions.
 U_SUMS = 2**10 * U_FLOAT64
 
-IMPLEMENTATIONS = c_abi.implementations()
+IMPLEMENTATIONS = c_abi.supported_implementations()
 ISA_BUILDS = [name for name in IMPLEMENTATIONS if name != "reference"]
 
 
@@ -303,7 +303,7 @@ def test_empty_views_give_zero_sums(view):
         (
             {"implementation": "mmx"},
             f'there is no CPU implementation "mmx"; this build has '
-            f"{', '.join(c_abi.implementations(supported_only=False))}",
+            f"{', '.join(name for name, _ in c_abi.implementations())}",
         ),
     ],
 )
@@ -318,7 +318,7 @@ def test_errors_are_one_sentence(overrides, sentence):
 SHORT_OF_MEMORY = """
 import resource, sys
 sys.path[:0] = sys.argv[1:3]
-import c_abi
+from tf_bn_ops.harness import c_abi
 from test_cpu import make_problem
 
 wide, tall = make_problem((1, 1 << 22, 1)), make_problem((4000, 40, 1))

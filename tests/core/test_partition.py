@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import c_abi
 import pytest
+
+from tf_bn_ops.harness import c_abi
 
 MIB = 1 << 20
 

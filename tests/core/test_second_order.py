@@ -7,13 +7,12 @@ statistics from x in training, whatever is given; the documented errors.
 
 from __future__ import annotations
 
-import c_abi
 import numpy as np
 import pytest
-from c_abi import SecondOrderProblem, shifted
 
-from tf_bn_ops._op_table import DTYPES
-from tf_bn_ops.conformance import second_order
+from tf_bn_ops.harness import batch_norm_grad_grad, c_abi
+from tf_bn_ops.harness.c_abi import SecondOrderProblem, shifted
+from tf_bn_ops.spec import DTYPES
 
 # Where the code changes its way; see VIEWS in test_cpu.py. Steps are of one vector here.
 VIEWS = [
@@ -37,7 +36,7 @@ VIEWS = [
     (1, 1, 70001),
     (70000, 1, 1),
 ]
-IMPLEMENTATIONS = c_abi.implementations()
+IMPLEMENTATIONS = c_abi.supported_implementations()
 ISA_BUILDS = [name for name in IMPLEMENTATIONS if name != "reference"]
 TENSORS = ("x_backprop_grad", "y_backprop", "x")
 
@@ -68,11 +67,11 @@ def make_problem(
 
 
 def bits(results: dict[str, np.ndarray]) -> bytes:
-    return b"".join(results[name].tobytes() for name in second_order.OUTPUTS)
+    return b"".join(results[name].tobytes() for name in batch_norm_grad_grad.OUTPUTS)
 
 
-def right(p: SecondOrderProblem) -> second_order.Answer:
-    return second_order.answer(p.arrays(), "view", p.epsilon, p.is_training)
+def right(p: SecondOrderProblem) -> batch_norm_grad_grad.Answer:
+    return batch_norm_grad_grad.answer(p.arrays(), "view", p.epsilon, p.is_training)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

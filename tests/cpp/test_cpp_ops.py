@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
 import tf_bn_ops
-from tf_bn_ops._op_table import DATA_FORMATS, DTYPES, OPS
+from tf_bn_ops.spec import DATA_FORMATS, DTYPES, OPS
 
 NGRAPH = "BatchNormTrainingBackprop"
 
@@ -132,7 +132,7 @@ SAME_SOURCE = [
         Case(op, dtype, data_format, is_training)
         for op in FUSED
         for dtype in OPS[op].dtypes
-        for data_format in OPS[op].data_formats
+        for data_format in OPS[op].layouts
         for is_training in (True, False)
     ),
 ]

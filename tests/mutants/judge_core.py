@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import sys
 
-import c_abi
 import numpy as np
 
-from tf_bn_ops.conformance import bounds, cases, cli, fills, views
+from tf_bn_ops import spec
+from tf_bn_ops.conformance import cases, cli, fills
 from tf_bn_ops.conformance.case import Case
 from tf_bn_ops.conformance.judge import Answer, judge
+from tf_bn_ops.harness import bounds, c_abi
 
 _THREADS = 2
 
@@ -23,11 +24,11 @@ _THREADS = 2
 def answer(case: Case, filled: fills.Filled) -> Answer:
     """What an op on this library would answer; outputs start as NaN, so none may be left out."""
     values = filled.values
-    x = views.as_view(values["x"], case.layout)
+    x = spec.as_view(values["x"], case.layout)
     nan = np.full_like(x, np.nan)
     scale, offset = (np.full_like(values["scale"], np.nan) for _ in range(2))
     problem = c_abi.Problem(
-        views.as_view(values["y_backprop"], case.layout), x,
+        spec.as_view(values["y_backprop"], case.layout), x,
         values["scale"], values["mean"], values["variance"],
         case.kernel_epsilon, case.is_training,
     )  # fmt: skip

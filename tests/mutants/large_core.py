@@ -15,10 +15,10 @@ import mmap
 import os
 from collections.abc import Callable
 
-import c_abi
 import numpy as np
 
-from tf_bn_ops import _op_table
+from tf_bn_ops import spec
+from tf_bn_ops.harness import c_abi
 
 _THREADS = 2
 _CHANNELS = 64
@@ -37,7 +37,7 @@ class Repeated:
         self._libc.mmap.restype = ctypes.c_void_p
         integers = [ctypes.c_int] * 3
         self._libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *integers, ctypes.c_long]
-        dtype = _op_table.DTYPES["bfloat16"].numpy
+        dtype = spec.DTYPES["bfloat16"].numpy
         size = block * dtype.itemsize
         total = (repeats + 1) * size
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE

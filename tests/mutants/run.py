@@ -146,7 +146,7 @@ def judge(library: pathlib.Path, most: int | None = None, large: bool = False) -
     of more than 2^31 elements."""
     script = "large_core.py" if large else "judge_core.py"
     command = [sys.executable, str(HERE / script), *([str(most)] if most else [])]
-    paths = [str(ROOT), str(ROOT / "tests" / "core"), os.environ.get("PYTHONPATH", "")]
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
         "TF_BN_OPS_LIBRARY": str(library),

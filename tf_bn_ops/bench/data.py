@@ -10,7 +10,7 @@ import functools
 
 import numpy as np
 
-from tf_bn_ops import _op_table
+from tf_bn_ops import spec
 
 EPSILON = 1e-3
 _PERIOD = 4194301  # the largest prime below 2^22
@@ -24,7 +24,7 @@ _SEED = 20
 def _pool(role: str, dtype: str) -> np.ndarray:
     seed, deviation, mean = _POOLS[role]
     normal = np.random.default_rng([_SEED, seed]).standard_normal(_PERIOD, np.float32)
-    return (normal * np.float32(deviation) + np.float32(mean)).astype(_op_table.DTYPES[dtype].numpy)
+    return (normal * np.float32(deviation) + np.float32(mean)).astype(spec.DTYPES[dtype].numpy)
 
 
 def flat(role: str, dtype: str, elements: int) -> np.ndarray:

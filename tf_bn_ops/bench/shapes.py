@@ -9,9 +9,9 @@ import dataclasses
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
-from tf_bn_ops import _op_table
-from tf_bn_ops.conformance import views
+from tf_bn_ops import spec
 
 DTYPES = ("float32", "half", "bfloat16")
 
@@ -42,6 +42,14 @@ class Row:
     mode: str
     threads: int
 
+    @classmethod
+    def of_dims(
+        cls, section: str, network: str, dims: tuple[int, ...], layout: str, *rest: Any
+    ) -> Row:
+        """A row whose shape is given in its layout; `rest` is dtype, mode, threads."""
+        last = spec.DATA_FORMATS[layout][1]
+        return cls(section, network, dims if last else (dims[0], *dims[2:], dims[1]), layout, *rest)
+
     @property
     def dims(self) -> tuple[int, ...]:
         """The shape in the layout."""
@@ -52,11 +60,11 @@ class Row:
     @property
     def view(self) -> tuple[int, int, int]:
         """[outer, channels, inner]."""
-        return views.view_shape(self.dims, self.layout)
+        return spec.view_shape(self.dims, self.layout)
 
     @property
     def channels_last(self) -> bool:
-        return _op_table.DATA_FORMATS[self.layout][1]
+        return spec.DATA_FORMATS[self.layout][1]
 
     @property
     def channels(self) -> int:
@@ -69,7 +77,7 @@ class Row:
     @property
     def tensor_bytes(self) -> int:
         """Bytes of one of the three big tensors."""
-        return self.elements * _op_table.DTYPES[self.dtype].numpy.itemsize
+        return self.elements * spec.DTYPES[self.dtype].numpy.itemsize
 
     @property
     def bytes(self) -> int:

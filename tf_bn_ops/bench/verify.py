@@ -1,8 +1,7 @@
-"""Checks a result after it was timed: all three outputs against float64, within error bounds.
+"""Verifies a result after timing: all three outputs against float64, within error bounds.
 
-Big tensors are checked in some channels, each of them in full, by conformance/oracle.py and
-conformance/bounds.py: this library's ops by their own promise, others by what any honest
-float32 implementation meets.
+Oracle and bounds are those of tf_bn_ops/harness: profile strict for this library's op, textbook for
+peers. Large tensors are verified in some channels, each of them in full.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tf_bn_ops import _op_table
+from tf_bn_ops import spec
 from tf_bn_ops.bench import data
 from tf_bn_ops.bench.shapes import Row
-from tf_bn_ops.conformance import bounds, oracle
+from tf_bn_ops.harness import bounds, oracle
 
-# Elements looked at in a row; one channel at least.
+# Elements to verify in a row; at least one channel.
 _ELEMENTS = 1 << 17
 
 
@@ -49,13 +48,13 @@ class Verifier:
         """Judges x_backprop [outer, channels, inner], scale_backprop and offset_backprop of the
         channels `self.channels`; `profile` is a name of bounds.PROFILES."""
         x_backprop, scale_backprop, offset_backprop = outputs
-        dtype = _op_table.DTYPES[self._row.dtype]
+        dtype = spec.DTYPES[self._row.dtype]
         limits = bounds.derive(
             bounds.PROFILES[profile],
             self._oracle,
             self._mean,
             dtype,
-            _op_table.DTYPES["float32"],
+            spec.DTYPES["float32"],
         )
         if x_backprop.dtype != dtype.numpy:
             return Verdict(np.inf, f"x_backprop has dtype {x_backprop.dtype}")

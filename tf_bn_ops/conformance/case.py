@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from tf_bn_ops import _op_table
+from tf_bn_ops import spec
 
 STATISTICS = ("batch", "given")
 # How kinds begin that are not made from the seed by fills.py.
@@ -52,8 +52,8 @@ class Case:
         )
 
     @property
-    def spec(self) -> _op_table.Op:
-        return _op_table.OPS[self.op]
+    def spec(self) -> spec.OpSpec:
+        return spec.OPS[self.op]
 
     @property
     def is_training(self) -> bool:
@@ -62,7 +62,7 @@ class Case:
     @property
     def kernel_epsilon(self) -> float:
         """Epsilon as the kernel gets it: a `float` attr rounds it."""
-        return float(_op_table.DTYPES[self.spec.epsilon_dtype].numpy.type(self.epsilon))
+        return float(spec.DTYPES[self.spec.epsilon_dtype].numpy.type(self.epsilon))
 
     @property
     def is_real(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tf_bn_ops import _op_table
+from tf_bn_ops import spec
 from tf_bn_ops.conformance import calls, contract, fills, shapes
 from tf_bn_ops.conformance.case import REAL_PREFIX, STATISTICS, Case, CaseError
 
@@ -37,9 +37,9 @@ def parse(text: str) -> Case:
             "copy it as the report prints it"
         )
     op_name, dtype, layout, shape_text, mode, kind, statistics, epsilon_text, call, seed = fields
-    op = _op_table.OPS[_member("op", op_name, tuple(_op_table.OPS))]
+    op = spec.OPS[_member("op", op_name, tuple(spec.OPS))]
     _member(f"dtype of {op.name}", dtype, op.dtypes)
-    _member(f"layout of {op.name}", layout, op.data_formats)
+    _member(f"layout of {op.name}", layout, op.layouts)
     _member(f"mode of {op.name}", mode, op.modes)
     if not kind.startswith(REAL_PREFIX):
         _member("kind of values", kind, (*fills.KINDS, *contract.kinds(op)))
@@ -55,7 +55,7 @@ def parse(text: str) -> Case:
         seed_number = int(seed.removeprefix("seed="))
     except ValueError as e:
         raise CaseError(f"the shape, epsilon or seed of case {text!r} is not a number") from e
-    rank = _op_table.LAYOUTS[layout][0]
+    rank = spec.LAYOUTS[layout][0]
     if len(shape) != rank or min(shape) < 0:
         raise CaseError(f"shape {shape_text} does not fit {layout}, which has {rank} dimensions")
     if not (epsilon_text.startswith("eps=") and seed.startswith("seed=") and seed_number >= 0):
@@ -69,11 +69,11 @@ def combinations(
     """All (op, dtype, layout, mode) that the ops allow; an empty filter lets all through."""
     return [
         (op.name, dtype, layout, mode)
-        for op in _op_table.OPS.values()
+        for op in spec.of_formula(spec.BATCH_NORM_GRAD)
         if not ops or op.name in ops
         for dtype in op.dtypes
         if not dtypes or dtype in dtypes
-        for layout in op.data_formats
+        for layout in op.layouts
         if not layouts or layout in layouts
         for mode in op.modes
     ]
@@ -109,13 +109,11 @@ def generate(
             op=op,
             dtype=dtype,
             layout=layout,
-            shape=shapes.draw(
-                case_rng, layout, large, power_of_two, _op_table.OPS[op].least_channels
-            ),
+            shape=shapes.draw(case_rng, layout, large, power_of_two, spec.OPS[op].min_channels),
             mode=mode,
             kind=kind_name,
             statistics=STATISTICS[int(case_rng.random() < (0.35 if mode == "training" else 0.8))],
-            epsilon=float(case_rng.choice(fills.epsilons(kind, _op_table.OPS[op]))),
+            epsilon=float(case_rng.choice(fills.epsilons(kind, spec.OPS[op]))),
             call=calls.DRAWN[int(case_rng.integers(_GRAPH_EVERY) == 0)],
             seed=int(case_rng.integers(1 << 31)),
         )

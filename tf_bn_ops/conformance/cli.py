@@ -23,10 +23,8 @@ import rich.console
 import rich.progress
 from absl import flags
 
-from tf_bn_ops import _command, _loader, _op_table
-from tf_bn_ops._command import UsageError
+from tf_bn_ops import _loader, spec
 from tf_bn_ops.conformance import (
-    bounds,
     calls,
     cases,
     contract,
@@ -51,6 +49,8 @@ from tf_bn_ops.conformance.reports import (
     terminal,
 )
 from tf_bn_ops.conformance.reports import record as record_lib
+from tf_bn_ops.harness import bounds, command
+from tf_bn_ops.harness.command import UsageError
 
 # A number of cases that ends within three minutes on two cores, and has every combination of op,
 # dtype, layout and mode with most kinds of values.
@@ -178,9 +178,9 @@ def _chosen(what: str, given: Sequence[str], known: Sequence[str], short: str = 
 
 def _combinations() -> list[tuple[str, str, str, str]]:
     combos = cases.combinations(
-        _chosen("op", _FLAGS.op, tuple(_op_table.OPS), "FusedBatchNormGrad"),
-        _chosen("dtype", _FLAGS.dtype, tuple(_op_table.DTYPES)),
-        _chosen("layout", _FLAGS.layout, tuple(_op_table.LAYOUTS)),
+        _chosen("op", _FLAGS.op, tuple(spec.OPS), "FusedBatchNormGrad"),
+        _chosen("dtype", _FLAGS.dtype, tuple(spec.DTYPES)),
+        _chosen("layout", _FLAGS.layout, tuple(spec.LAYOUTS)),
     )
     if not combos:
         raise UsageError("no op has this combination of --op, --dtype and --layout")
@@ -507,7 +507,7 @@ def _run(console: rich.console.Console, argv: Sequence[str]) -> int:
     given = _Input(repro.is_real if repro else _FLAGS.real)
     implementations = [candidate, *workers.references(candidate.mapped or {})]
     ops = {repro.op} if repro else {op for op, *_ in combos}
-    if any(_op_table.OPS[op].builtin is None for op in ops):
+    if any(spec.OPS[op].builtin is None for op in ops):
         implementations.append(workers.AUTODIFF)
     # By default the built-in's calls are compared only where that needs no further process.
     running = [
@@ -578,6 +578,4 @@ def main(argv: Sequence[str]) -> int:
         shrink.ShrinkError,
         workers.WorkerError,
     )
-    return _command.run(
-        argv, __doc__, _FLAGS, lambda: _run(merge.console(), list(argv)[1:]), errors
-    )
+    return command.run(argv, __doc__, _FLAGS, lambda: _run(merge.console(), list(argv)[1:]), errors)

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_bn_ops import _op_table
+from tf_bn_ops import spec
 from tf_bn_ops.conformance import fills
 from tf_bn_ops.conformance.calls import DRAWN
 from tf_bn_ops.conformance.case import ERROR_PREFIX, STATIC_PREFIX, Case
@@ -130,7 +130,7 @@ STATICS = ("partial", "conflict")
 KINDS = (*(ERROR_PREFIX + k for k in ERRORS), *(STATIC_PREFIX + k for k in STATICS))
 
 
-def kinds(op: _op_table.Op) -> tuple[str, ...]:
+def kinds(op: spec.OpSpec) -> tuple[str, ...]:
     """The kinds that an op has."""
     return tuple(k for k in KINDS if "data_format" in op.attrs or not k.endswith("_format"))
 
@@ -218,7 +218,7 @@ def expected_static_shapes(case: Case, inputs: Mapping[str, PartialShape]) -> li
         assert channels is not None
         data = (data[0], channels[0], *data[2:])
     assert channels is not None
-    if channels[0] is not None and channels[0] < case.spec.least_channels:
+    if channels[0] is not None and channels[0] < case.spec.min_channels:
         raise Conflict
     by_role = {"x_backprop": data}
     return [by_role.get(arg.role, channels) for arg in case.spec.outputs]
@@ -230,12 +230,12 @@ def generate(count: int, seed: int, combos: Sequence[tuple[str, str, str, str]])
     rng = np.random.default_rng([seed, 4])
     ops = list(dict.fromkeys(combo[0] for combo in combos))
     for i in range(count if ops else 0):
-        spec = _op_table.OPS[ops[i % len(ops)]]
-        of_op = [combo for combo in combos if combo[0] == spec.name]
+        asked = spec.OPS[ops[i % len(ops)]]
+        of_op = [combo for combo in combos if combo[0] == asked.name]
         op, dtype, layout, mode = of_op[int(rng.integers(len(of_op)))]
-        known = kinds(spec)
+        known = kinds(asked)
         # No size comes up twice: a dimension that is taken for another is told apart.
-        shape = tuple(int(n) for n in 2 + rng.permutation(_op_table.LAYOUTS[layout][0]))
+        shape = tuple(int(n) for n in 2 + rng.permutation(spec.LAYOUTS[layout][0]))
         yield Case(
             op, dtype, layout, shape, mode, known[(i // len(ops)) % len(known)],
             "given", 1e-3, DRAWN[int(rng.integers(len(DRAWN)))], int(rng.integers(1 << 31)),

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from tf_bn_ops import _op_table
+from tf_bn_ops import spec
 from tf_bn_ops.conformance.case import Case
 from tf_bn_ops.conformance.judge import Disagreement
 
@@ -51,7 +51,7 @@ class Divergence:
             "mode": case.mode,
             "kind": case.kind,
             "call": case.calls[0],
-            "rank": _op_table.LAYOUTS[case.layout][0],
+            "rank": spec.LAYOUTS[case.layout][0],
             "empty": case.is_empty,
         }
         if not case.asks_for_values and "kind" not in self.when:

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_bn_ops import _op_table
-from tf_bn_ops.conformance import views
+from tf_bn_ops import spec
 from tf_bn_ops.conformance.case import Case
 
 # Largest integer below which float32 has all integers: the budget of an exact sum.
@@ -163,14 +162,14 @@ def _constant_input(d: Draw) -> Pair:
 
 def _denormals(d: Draw) -> Pair:
     """Many subnormal numbers in x and y_backprop, which TensorFlow's threads may flush."""
-    small = d.real(0.5 * _op_table.DTYPES[d.dtype].smallest_normal)
+    small = d.real(0.5 * spec.DTYPES[d.dtype].smallest_normal)
     g, x = (d.gauss() * small + d.mask(0.2) * d.gauss() for _ in range(2))
     return g, x
 
 
 def _overflow(d: Draw) -> Pair:
     """Results around the largest number of the type: some must become infinite, some must not."""
-    top = d.real(_op_table.DTYPES[d.dtype].largest / 20)
+    top = d.real(spec.DTYPES[d.dtype].largest / 20)
     return np.clip(d.gauss(), -3, 3) * top, d.gauss()
 
 
@@ -200,7 +199,7 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-def epsilons(kind: Kind, op: _op_table.Op) -> tuple[float, ...]:
+def epsilons(kind: Kind, op: spec.OpSpec) -> tuple[float, ...]:
     """What epsilon is drawn from."""
     if op.epsilon_dtype == "float64" and not kind.exact:
         return (*kind.epsilons, *_DOUBLE_EPSILONS)
@@ -218,7 +217,7 @@ def _exact(rng: np.random.Generator, case: Case) -> Filled:
     8 + 2 + 10 < 24 bits: the result is exact as well, up to the one rounding to the output type.
     Values lean to the positive, or sums would be small.
     """
-    shape = views.view_shape(case.shape, case.layout)
+    shape = spec.view_shape(case.shape, case.layout)
     outer, channels, inner = shape
     rows = max(1, outer * inner)
     top = 4 if rows * 4 * 4 <= _EXACT_SUM else 1
@@ -282,10 +281,10 @@ def fill(case: Case) -> Filled:
     """
     rng = np.random.default_rng([case.seed, len(case.shape)])
     kind = KINDS[case.kind]
-    shape = views.view_shape(case.shape, case.layout)
+    shape = spec.view_shape(case.shape, case.layout)
     channels = shape[1]
-    dtype = _op_table.DTYPES[case.dtype].numpy
-    statistics = _op_table.DTYPES[case.spec.statistics_dtype(case.dtype)].numpy
+    dtype = spec.DTYPES[case.dtype].numpy
+    statistics = spec.DTYPES[case.spec.statistics_dtype(case.dtype)].numpy
     if kind.make is None:
         filled = _exact(rng, case)
         values, exact = dict(filled.values), filled.exact

@@ -31,8 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_bn_ops import _op_table
-from tf_bn_ops.conformance import bounds
+from tf_bn_ops import spec
 from tf_bn_ops.conformance.judge import (
     Answer,
     CaseResult,
@@ -42,6 +41,7 @@ from tf_bn_ops.conformance.judge import (
 )
 from tf_bn_ops.conformance.reports.record import CANDIDATE
 from tf_bn_ops.conformance.tolerances import Tolerance
+from tf_bn_ops.harness import bounds
 
 REFERENCE = "tensorflow"
 CALLS = ("eager", "graph")
@@ -186,7 +186,7 @@ class Signature:
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """The NumPy type of a type of TensorFlow."""
-    return _op_table.DTYPES[name].numpy if name in _op_table.DTYPES else np.dtype(name)
+    return spec.DTYPES[name].numpy if name in spec.DTYPES else np.dtype(name)
 
 
 # ---- Cases ---------------------------------------------------------------------------------------
@@ -389,7 +389,7 @@ def _bound(
     """(error bound, unit in the last place) of every element."""
     if not _is_floating(dtype):
         return np.zeros(right.shape), np.ones(right.shape)
-    table = _op_table.dtype_of(np.empty(0, dtype))
+    table = spec.dtype_of(np.empty(0, dtype))
     with np.errstate(all="ignore"):
         magnitude = np.fmax(np.fmax(np.abs(right), size), table.smallest_normal)
         _, exponent = np.frexp(np.where(np.isfinite(magnitude), magnitude, 1).astype(np.float64))
@@ -475,7 +475,7 @@ def judge(
             value, size = right[i]
             bound, ulp = _bound(value, size, given.dtype, _tolerance(op, output, case.dtype))
             is_table = _is_floating(given.dtype)
-            largest = _op_table.dtype_of(given).largest if is_table else math.inf
+            largest = spec.dtype_of(given).largest if is_table else math.inf
             paths[name].errors[output] = _measure(given, value, bound, ulp, largest)
             if name == CANDIDATE:
                 result.evidence[output] = _is_evidence(value, bound, inputs)

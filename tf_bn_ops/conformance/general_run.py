@@ -7,13 +7,13 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tf_bn_ops import _processes
 from tf_bn_ops.conformance import devices, general
 from tf_bn_ops.conformance.general import CANDIDATE, REFERENCE, Described, Signature
 from tf_bn_ops.conformance.judge import Answer
 from tf_bn_ops.conformance.mapping import Mapped
 from tf_bn_ops.conformance.reports import record as record_lib
 from tf_bn_ops.conformance.worker import LIBRARY_PREFIX
+from tf_bn_ops.harness import processes
 
 
 class Runner:
@@ -51,7 +51,7 @@ class Runner:
         fields = ("name", "like", "inputs", "attrs", "outputs")
         ops = [{field: getattr(entry, field) for field in fields} for entry in entries]
         self._processes = {
-            name: _processes.Process(
+            name: processes.Process(
                 name,
                 "tf_bn_ops.conformance.general_worker",
                 [where, json.dumps(ops)],
@@ -78,7 +78,7 @@ class Runner:
         """Waits for both processes, and checks devices.
 
         Raises:
-          _processes.WorkerError: one cannot start.
+          processes.WorkerError: one cannot start.
           devices.DeviceError: a device is not there.
         """
         for name, process in self._processes.items():
@@ -120,14 +120,14 @@ class Runner:
         try:
             process.wait_until_ready()
             process.send(request)
-        except _processes.Died as e:
+        except processes.Died as e:
             return self._crashed(name, str(e))
         return None
 
     def _collect(self, name: str) -> Answer:
         try:
             state, content = self._processes[name].receive(self._timeout)
-        except _processes.Died as e:
+        except processes.Died as e:
             return self._crashed(name, str(e))
         return Answer(outputs=content) if state == "done" else Answer(error=content)
 

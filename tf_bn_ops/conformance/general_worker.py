@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tf_bn_ops import _processes
 from tf_bn_ops.conformance import devices, mapping, worker
+from tf_bn_ops.harness import processes
 
 # Types that cases can be made of.
 _TYPES = (
@@ -113,4 +113,4 @@ def _make(ops_name: str, entries: str) -> tuple[dict[str, Any], Callable[[Any], 
 
 
 if __name__ == "__main__":
-    _processes.serve(sys.argv, _make)
+    processes.serve(sys.argv, _make)

@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from tf_bn_ops import _op_table
-from tf_bn_ops.conformance import bounds as bounds_lib
-from tf_bn_ops.conformance import fills, views
-from tf_bn_ops.conformance import oracle as oracle_lib
+from tf_bn_ops import spec
+from tf_bn_ops.conformance import fills
 from tf_bn_ops.conformance.case import Case
+from tf_bn_ops.harness import bounds as bounds_lib
+from tf_bn_ops.harness import oracle as oracle_lib
 
 # The outputs that have a value, by role.
 VALUES = ("x_backprop", "scale_backprop", "offset_backprop")
@@ -113,7 +113,7 @@ class CaseResult:
     notes: list[str] = dataclasses.field(default_factory=list)
 
 
-def _ulp(magnitude: np.ndarray, dtype: _op_table.DType) -> np.ndarray:
+def _ulp(magnitude: np.ndarray, dtype: spec.DType) -> np.ndarray:
     """The unit in the last place of a number of `dtype` with this magnitude."""
     _, exponent = np.frexp(np.fmax(magnitude, dtype.smallest_normal))
     ulp = np.ldexp(magnitude.dtype.type(2 * dtype.unit_roundoff), exponent - 1)
@@ -135,7 +135,7 @@ def _expect(
     value: np.ndarray,
     bound: np.ndarray,
     magnitude: np.ndarray,
-    dtype: _op_table.DType,
+    dtype: spec.DType,
     exact: bool,
     must_be_nan: np.ndarray | None,
 ) -> _Expected:
@@ -148,7 +148,7 @@ def _expect(
 def _measure(
     given: np.ndarray,
     expected: _Expected,
-    dtype: _op_table.DType,
+    dtype: spec.DType,
     result: OutputError,
     at: tuple[slice, ...],
 ) -> None:
@@ -183,7 +183,7 @@ def _measure(
 
 def expected_shape(case: Case, role: str) -> tuple[int, ...]:
     """The shape that the op's contract gives to an output."""
-    channels = views.view_shape(case.shape, case.layout)[1]
+    channels = spec.view_shape(case.shape, case.layout)[1]
     return {"x_backprop": case.shape, "placeholder": (0,)}.get(role, (channels,))
 
 
@@ -200,7 +200,7 @@ def structure(case: Case, answer: Answer) -> list[Disagreement]:
     for arg, output in zip(op.outputs, answer.outputs, strict=True):
         shape = expected_shape(case, arg.role)
         name = case.dtype if arg.role == "x_backprop" else op.statistics_dtype(case.dtype)
-        dtype = _op_table.DTYPES[name]
+        dtype = spec.DTYPES[name]
         for what, has, should in (
             ("shape", list(output.shape), list(shape)),
             ("dtype", output.dtype, dtype.numpy),
@@ -220,7 +220,7 @@ def _values(case: Case, answer: Answer) -> dict[str, np.ndarray]:
     for arg, output in zip(case.spec.outputs, answer.outputs, strict=True):
         if arg.role in VALUES and output.shape == expected_shape(case, arg.role):
             is_x = arg.role == "x_backprop"
-            result[arg.role] = views.as_view(output, case.layout) if is_x else output
+            result[arg.role] = spec.as_view(output, case.layout) if is_x else output
     return result
 
 
@@ -296,8 +296,8 @@ def judge(
                 answers[f"{CANDIDATE}:{call}"] = answer
     values = filled.values
     exact = filled.exact & profile.exact - set(times)
-    dtype = _op_table.DTYPES[case.dtype]
-    statistics_dtype = _op_table.DTYPES[case.spec.statistics_dtype(case.dtype)]
+    dtype = spec.DTYPES[case.dtype]
+    statistics_dtype = spec.DTYPES[case.spec.statistics_dtype(case.dtype)]
     oracle = oracle_lib.Oracle(
         values, case.layout, case.epsilon, case.is_training, case.spec.epsilon_dtype
     )
@@ -310,7 +310,7 @@ def judge(
     # NaN must stay NaN; infinities may become NaN or not, by the order of operations.
     must_be_nan = None
     if case.kind == "nonfinite":
-        must_be_nan = ~np.isinf(views.as_view(values["x"], case.layout)).any(axis=(0, 2))
+        must_be_nan = ~np.isinf(spec.as_view(values["x"], case.layout)).any(axis=(0, 2))
 
     told: dict[str, float] = dict.fromkeys(VALUES, 0)  # Elements that differ from zero.
     other_mode_differs = identity_differs = False

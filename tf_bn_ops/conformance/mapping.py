@@ -4,7 +4,7 @@ On the command line `--map "TheirOp=FusedBatchNormGradV3"`; in a TOML file, wher
 
     [[op]]
     name = "Vendor>BnGrad"            # registered name of their op
-    like = "FusedBatchNormGradV3"     # op of tf_bn_ops/_op_table.py that it claims to equal
+    like = "FusedBatchNormGradV3"     # op of tf_bn_ops/spec.py that it claims to equal
     dtypes = ["float32"]              # optional: element types that it claims; all without
     layouts = ["NHWC"]                # optional: data formats that it claims; all without
     modes = ["training"]              # optional: modes that it claims; both without
@@ -27,7 +27,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tf_bn_ops import _op_table
+from tf_bn_ops import spec
 from tf_bn_ops.conformance import devices, general, tolerances
 from tf_bn_ops.conformance.divergences import tomllib
 
@@ -44,7 +44,7 @@ class Mapped:
     like: str
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
-    modes: tuple[str, ...] = _op_table.MODES
+    modes: tuple[str, ...] = spec.MODES
     inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     attrs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     outputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -53,8 +53,8 @@ class Mapped:
     tolerances: tuple[tolerances.Tolerance, ...] = ()
 
     @property
-    def spec(self) -> _op_table.Op:
-        return _op_table.OPS[self.like]
+    def spec(self) -> spec.OpSpec:
+        return spec.OPS[self.like]
 
     @property
     def function(self) -> str:
@@ -80,11 +80,11 @@ class Mapped:
         return dtype in self.dtypes and layout in self.layouts and mode in self.modes
 
 
-def _op_like(text: str, where: str) -> _op_table.Op:
-    names = {name.lower(): op for name, op in _op_table.OPS.items()}
+def _op_like(text: str, where: str) -> spec.OpSpec:
+    names = {name.lower(): op for name, op in spec.OPS.items()}
     if text.lower() not in names:
         raise MappingError(
-            f"{where}: {text!r} is not one of {', '.join(_op_table.OPS)}; another op of TensorFlow "
+            f"{where}: {text!r} is not one of {', '.join(spec.OPS)}; another op of TensorFlow "
             "is described in a mapping file, with [op.values.INPUT]"
         )
     return names[text.lower()]
@@ -100,7 +100,7 @@ def parse(text: str) -> Mapped:
     if not name or not like:
         raise MappingError(f"--map takes TheirOp=FusedBatchNormGradV3 or so, not {text!r}")
     op = _op_like(like, "--map")
-    return Mapped(name, op.name, op.dtypes, op.data_formats)
+    return Mapped(name, op.name, op.dtypes, op.layouts)
 
 
 # Keys of every entry of a file, and of those that are batch norm or are not.
@@ -145,8 +145,8 @@ def _entry(content: Mapping[str, Any], file: pathlib.Path) -> Mapped | general.D
     lists: dict[str, Any] = {}
     for key, choices in (
         ("dtypes", op.dtypes),
-        ("layouts", op.data_formats),
-        ("modes", _op_table.MODES),
+        ("layouts", op.layouts),
+        ("modes", spec.MODES),
     ):
         lists[key] = tuple(content.get(key, choices))
         for value in lists[key]:

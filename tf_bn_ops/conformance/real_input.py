@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_bn_ops import _op_table
+from tf_bn_ops import spec
 from tf_bn_ops.conformance import calls, fills
 from tf_bn_ops.conformance.case import REAL_PREFIX, Case, CaseError
 
@@ -131,7 +131,7 @@ class RealInput:
         for number, (name, arrays) in enumerate(self.captured.items()):
             seen = set()
             for _, dtype, layout, mode in combos:
-                if (dtype, layout, mode) in seen or _op_table.LAYOUTS[layout][0] != 4:
+                if (dtype, layout, mode) in seen or spec.LAYOUTS[layout][0] != 4:
                     continue
                 seen.add((dtype, layout, mode))
                 fitting = [c[0] for c in combos if c[1:] == (dtype, layout, mode)]
@@ -161,13 +161,13 @@ class RealInput:
         values["offset"] = np.zeros_like(arrays["scale"])
         for role in ("mean", "variance"):
             values[role] = arrays[prefix + role]
-        statistics = _op_table.DTYPES[case.spec.statistics_dtype(case.dtype)].numpy
+        statistics = spec.DTYPES[case.spec.statistics_dtype(case.dtype)].numpy
         values = {role: array.astype(statistics, copy=False) for role, array in values.items()}
         for role in ("x", "y_backprop"):
             array = arrays[role]
             if case.layout == "NCHW":
                 array = array.transpose(0, 3, 1, 2)
-            array = np.ascontiguousarray(array.astype(_op_table.DTYPES[case.dtype].numpy))
+            array = np.ascontiguousarray(array.astype(spec.DTYPES[case.dtype].numpy))
             if array.shape != case.shape:
                 raise CaseError(f"{case.kind} has shape {array.shape}, not {case.shape}")
             values[role] = array

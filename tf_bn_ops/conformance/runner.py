@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from tf_bn_ops import _op_table
-from tf_bn_ops.conformance import bounds, divergences, fills
+from tf_bn_ops import spec
+from tf_bn_ops.conformance import divergences, fills
 from tf_bn_ops.conformance.case import Case
 from tf_bn_ops.conformance.judge import CANDIDATE, Answer, CaseResult, judge
 from tf_bn_ops.conformance.judge_contract import judge_contract
 from tf_bn_ops.conformance.mapping import Mapped
 from tf_bn_ops.conformance.workers import Runner
+from tf_bn_ops.harness import bounds
 
 
 @dataclasses.dataclass
@@ -39,7 +40,7 @@ class Settings:
         entry = (self.mapped or {}).get(case.op)
         return entry.times_bound(case.dtype) if entry else {}
 
-    def names(self, op: _op_table.Op) -> list[str]:
+    def names(self, op: spec.OpSpec) -> list[str]:
         """The names that an op goes by in errors."""
         mapped = (self.mapped or {}).get(op.name)
         names = [op.registered_name, op.name]

@@ -14,13 +14,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tf_bn_ops import _loader, _op_table
-from tf_bn_ops.conformance import bounds, runner, views, workers
-from tf_bn_ops.conformance import oracle as oracle_lib
+from tf_bn_ops import _loader, spec
+from tf_bn_ops.conformance import runner, workers
 from tf_bn_ops.conformance.case import Case
 from tf_bn_ops.conformance.judge import VALUES, expected_shape
 from tf_bn_ops.conformance.shrink import Problem
 from tf_bn_ops.conformance.worker import LIBRARY_PREFIX
+from tf_bn_ops.harness import bounds
+from tf_bn_ops.harness import oracle as oracle_lib
 
 # Elements up to which a tensor is written as numbers; a larger one as a compressed block.
 _READABLE = 256
@@ -131,8 +132,8 @@ def _allowed(problem: Problem, settings: runner.Settings) -> Mapping[str, np.nda
     """Output -> the error bound of each element."""
     profile, times = settings.profile, settings.times(problem.case)
     case, values = problem.case, problem.filled.values
-    dtype = _op_table.DTYPES[case.dtype]
-    statistics = _op_table.DTYPES[case.spec.statistics_dtype(case.dtype)]
+    dtype = spec.DTYPES[case.dtype]
+    statistics = spec.DTYPES[case.spec.statistics_dtype(case.dtype)]
     oracle = oracle_lib.Oracle(
         values, case.layout, case.epsilon, case.is_training, case.spec.epsilon_dtype
     )
@@ -222,7 +223,7 @@ def program(
         imports = [*imports, "base64", "io"]
     for i, arg in enumerate(case.spec.outputs):
         name = case.dtype if arg.role == "x_backprop" else case.spec.statistics_dtype(case.dtype)
-        dtype = _op_table.DTYPES[name]
+        dtype = spec.DTYPES[name]
         written = '"' + dtype.numpy.name + '"'
         if name == "bfloat16":
             written = "tf.bfloat16.as_numpy_dtype"
@@ -234,7 +235,7 @@ def program(
             more = f",\n      {_literal(_rounded_up(allowed[arg.role]))}"
             if case.kind == "nonfinite":
                 # NaN must stay NaN; infinity may become NaN or not, by the order of operations.
-                infinite = np.isinf(views.as_view(values["x"], case.layout)).any(axis=(0, 2))
+                infinite = np.isinf(spec.as_view(values["x"], case.layout)).any(axis=(0, 2))
                 per_channel = list(map(bool, ~infinite))
                 shape = ".reshape(per_channel)" if arg.role == "x_backprop" else ""
                 more += f",\n      np.array({per_channel}){shape}"
@@ -244,7 +245,7 @@ def program(
     select = ""
     if mapped:
         select = f"outputs = [getattr(outputs, name) for name in {mapped.output_names}]\n"
-    rank, channels_last = _op_table.LAYOUTS[case.layout]
+    rank, channels_last = spec.LAYOUTS[case.layout]
     their_epsilon = mapped.attrs.get("epsilon", "epsilon") if mapped else "epsilon"
     epsilon = f'attrs["{their_epsilon}"]'
     if case.spec.epsilon_dtype == "float32":

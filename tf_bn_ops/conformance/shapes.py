@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from tf_bn_ops import _op_table
+from tf_bn_ops import spec
 
 # Around the lane counts of vector units (4, 8, 16 floats, and multiples), where tails go wrong;
 # 1, 3, 4 are image channels; 1023..1025 and 2048 sit around the blocks of channel-wise kernels.
@@ -63,7 +63,7 @@ def _log_uniform(rng: np.random.Generator, least: float, most: float) -> int:
 
 
 def _assemble(layout: str, batch: int, channels: int, spatial: list[int]) -> tuple[int, ...]:
-    _, channels_last = _op_table.LAYOUTS[layout]
+    _, channels_last = spec.LAYOUTS[layout]
     return (batch, *spatial, channels) if channels_last else (batch, channels, *spatial)
 
 
@@ -72,18 +72,18 @@ def draw(
     layout: str,
     large: bool = False,
     power_of_two_rows: bool = False,
-    least_channels: int = 0,
+    min_channels: int = 0,
 ) -> tuple[int, ...]:
     """A shape in `layout`.
 
     Args:
       rng: where chance comes from.
-      layout: one of _op_table.LAYOUTS.
+      layout: one of spec.LAYOUTS.
       large: tens of megabytes instead of a random class.
       power_of_two_rows: make N*D*H*W a power of two of at most 1024.
-      least_channels: no empty shape has fewer.
+      min_channels: no empty shape has fewer.
     """
-    rank, channels_last = _op_table.LAYOUTS[layout]
+    rank, channels_last = spec.LAYOUTS[layout]
     spatial = rank - 2
     if power_of_two_rows:
         rows = 1 << int(rng.integers(0, 11))
@@ -103,7 +103,7 @@ def draw(
     if name == "empty":
         shape = [int(n) for n in rng.integers(1, 6, rank)]
         axes = list(range(rank))
-        if least_channels:
+        if min_channels:
             del axes[-1 if channels_last else 1]
         shape[int(rng.choice(axes))] = 0
         return tuple(shape)

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from tf_bn_ops import _op_table
-from tf_bn_ops.conformance import runner, views
+from tf_bn_ops import spec
+from tf_bn_ops.conformance import runner
 from tf_bn_ops.conformance.case import Case
 from tf_bn_ops.conformance.fills import Filled
 from tf_bn_ops.conformance.judge import Answer, judge
@@ -163,8 +163,8 @@ def _dtypes(case: Case) -> list[str]:
 
 def _types(case: Case) -> Mapping[str, np.dtype[Any]]:
     """Role -> type of the input."""
-    data = _op_table.DTYPES[case.dtype].numpy
-    statistics = _op_table.DTYPES[case.spec.statistics_dtype(case.dtype)].numpy
+    data = spec.DTYPES[case.dtype].numpy
+    statistics = spec.DTYPES[case.spec.statistics_dtype(case.dtype)].numpy
     return {
         arg.role: data if arg.role in _DATA else statistics
         for arg in case.spec.inputs
@@ -195,7 +195,7 @@ def _small_cases(start: Problem) -> tuple[Any, Callable[[Any], Problem]]:
     @st.composite
     def values(draw: Any) -> tuple[Any, ...]:
         shape = tuple(draw(size) for size in sizes)
-        channels = views.view_shape(shape, case.layout)[1]
+        channels = spec.view_shape(shape, case.layout)[1]
         count = math.prod(shape)
         lists = {role: draw(st.lists(numbers, min_size=count, max_size=count)) for role in _DATA}
         for role, elements in (
@@ -235,7 +235,7 @@ def _cut(problem: Problem, axis: int, begin: int, end: int) -> Problem:
     """The problem with the indices [begin, end) of an axis only."""
     case = problem.case
     index = tuple(slice(begin, end) if a == axis else slice(None) for a in range(len(case.shape)))
-    is_channel = axis == (len(case.shape) - 1 if _op_table.LAYOUTS[case.layout][1] else 1)
+    is_channel = axis == (len(case.shape) - 1 if spec.LAYOUTS[case.layout][1] else 1)
     values = dict(problem.filled.values)
     for role in _types(case):
         if role in _DATA:

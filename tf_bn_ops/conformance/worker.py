@@ -2,7 +2,7 @@
 
 OPS names what holds the ops, as `module` or `module:attribute` (`tensorflow:raw_ops`), or as
 `library:PATH` of an op library; MAP is then a JSON list of mapping.Mapped, whose signatures are
-compared. A request (_processes.py) is a dict with op, attrs, perhaps outputs (their names in the
+compared. A request (processes.py) is a dict with op, attrs, perhaps outputs (their names in the
 order wanted) and device, and either
 
 - inputs (name -> array) and calls (calls.py): the result is a dict from each call to
@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from tf_bn_ops import _op_table, _processes
+from tf_bn_ops import spec
 from tf_bn_ops.conformance import devices, mapping
+from tf_bn_ops.harness import processes
 
 LIBRARY_PREFIX = "library:"
 # Where TensorFlow lets tensors begin: a multiple of this (EIGEN_MAX_ALIGN_BYTES).
@@ -56,7 +57,7 @@ class _Caller:
         self._graphs: dict[tuple, Any] = {}
 
     def facts(self) -> dict[str, Any]:
-        has = [name for name in _op_table.OPS if hasattr(self._ops, name)]
+        has = [name for name in spec.OPS if hasattr(self._ops, name)]
         return {**devices.facts(self._tf), "ops": has}
 
     def __call__(self, request: dict[str, Any]) -> dict[str, tuple[str, Any]]:
@@ -274,4 +275,4 @@ def _make(ops_name: str, mapped: str = "") -> tuple[dict[str, Any], Callable[[An
 
 
 if __name__ == "__main__":
-    _processes.serve(sys.argv, _make, _describe)
+    processes.serve(sys.argv, _make, _describe)

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tf_bn_ops import _op_table, _processes
-from tf_bn_ops._processes import WorkerError
+from tf_bn_ops import spec
 from tf_bn_ops.conformance import devices
 from tf_bn_ops.conformance.calls import CALLS
 from tf_bn_ops.conformance.case import Case
@@ -19,6 +18,8 @@ from tf_bn_ops.conformance.fills import Filled
 from tf_bn_ops.conformance.judge import CANDIDATE, Answer
 from tf_bn_ops.conformance.mapping import Mapped
 from tf_bn_ops.conformance.worker import LIBRARY_PREFIX, same_bits
+from tf_bn_ops.harness import processes
+from tf_bn_ops.harness.processes import WorkerError
 
 __all__ = ["CANDIDATE", "Implementation", "Runner", "Worker", "WorkerError"]
 
@@ -36,7 +37,7 @@ class Implementation:
       name: "candidate", or what the report calls a reference.
       ops: where they are, as `module:attribute` (worker.py).
       environment: variables of its process.
-      by_counterpart: it answers a case of an op with that op's counterpart (_op_table.Op).
+      by_counterpart: it answers a case of an op with that op's counterpart (spec.OpSpec).
       only: names of the ops that it has; None: all.
       devices: op -> the device that it is run on; TensorFlow decides about others.
       mapped: for the ops of another library, how each is called, by the op that it claims to equal.
@@ -60,7 +61,7 @@ class Implementation:
     may_differ: frozenset[str] = OTHER_KERNELS
     cannot: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    def answers_with(self, case: Case) -> _op_table.Op | None:
+    def answers_with(self, case: Case) -> spec.OpSpec | None:
         """The op that this implementation answers a case with, None where it has none for it."""
         if not case.asks_for_values and (self.by_counterpart or self.only is not None):
             # What another op refuses, or infers, says nothing.
@@ -72,8 +73,9 @@ class Implementation:
             return case.spec if entry and entry.claims(case.dtype, case.layout, case.mode) else None
         if not self.by_counterpart:
             return case.spec
-        op = _op_table.OPS[case.spec.counterpart]
-        return op if case.layout in op.data_formats and case.dtype in op.dtypes else None
+        assert case.spec.counterpart
+        op = spec.OPS[case.spec.counterpart]
+        return op if case.layout in op.layouts and case.dtype in op.dtypes else None
 
 
 OWN_OPS = "tf_bn_ops:raw_ops"
@@ -127,7 +129,7 @@ def references(entries: Mapping[str, Mapped]) -> tuple[Implementation, ...]:
 AUTODIFF = Implementation(
     "autodiff",
     "tf_bn_ops.conformance.autodiff",
-    only=tuple(op.name for op in _op_table.OPS.values() if op.builtin is None),
+    only=tuple(op.name for op in spec.of_formula(spec.BATCH_NORM_GRAD) if op.builtin is None),
 )
 
 
@@ -148,7 +150,7 @@ class Runner(Protocol):
 def request(
     case: Case,
     filled: Filled,
-    op: _op_table.Op,
+    op: spec.OpSpec,
     mapped: Mapped | None = None,
     calls: Sequence[str] = ("eager",),
 ) -> dict[str, Any]:
@@ -165,7 +167,7 @@ def request(
     for arg in op.inputs:
         if op is not case.spec and arg.role not in ("x", "y_backprop"):
             # A counterpart may take them in a wider type; every number is the same in it.
-            dtype = _op_table.DTYPES[op.statistics_dtype(case.dtype)].numpy
+            dtype = spec.DTYPES[op.statistics_dtype(case.dtype)].numpy
             given[arg.name] = given[arg.name].astype(dtype, copy=False)
     attrs = {name: values[name] for name in op.attrs}
     if mapped is None:
@@ -179,7 +181,7 @@ def request(
     }
 
 
-def translated(answer: Answer, case: Case, op: _op_table.Op) -> Answer:
+def translated(answer: Answer, case: Case, op: spec.OpSpec) -> Answer:
     """An answer that `op` gave, in the outputs and types of the case's own op."""
     if (
         answer is _SAME
@@ -189,7 +191,7 @@ def translated(answer: Answer, case: Case, op: _op_table.Op) -> Answer:
     ):
         return answer
     by_role = {arg.role: output for arg, output in zip(op.outputs, answer.outputs, strict=True)}
-    statistics = _op_table.DTYPES[case.spec.statistics_dtype(case.dtype)].numpy
+    statistics = spec.DTYPES[case.spec.statistics_dtype(case.dtype)].numpy
     outputs = []
     with np.errstate(over="ignore"):
         for arg in case.spec.outputs:
@@ -209,7 +211,7 @@ class Worker:
         implementation: Implementation,
         timeout: float = 120.0,
         memory: int = 0,
-        processes: bool = True,
+        own_processes: bool = True,
     ):
         """Starts the process; does not wait for it.
 
@@ -217,13 +219,13 @@ class Worker:
           implementation: what it runs.
           timeout: seconds that a case may take before it counts as hanging.
           memory: bytes that the process may have; 0: no limit.
-          processes: answer also calls that need a process of their own.
+          own_processes: answer also calls that need a process of their own.
         """
         self.name = implementation.name
         self._implementation = implementation
         self._timeout = timeout
         self._memory = memory
-        self._processes = processes
+        self._processes = own_processes
         self._variants: dict[str, Worker] = {}
         self._crash = ""  # Known before `collect`.
         arguments = [implementation.ops]
@@ -231,7 +233,7 @@ class Worker:
             entries = implementation.mapped.values()
             arguments.append(json.dumps([dataclasses.asdict(entry) for entry in entries]))
         level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")
-        self.process = _processes.Process(
+        self.process = processes.Process(
             self.name,
             "tf_bn_ops.conformance.worker",
             arguments,
@@ -308,7 +310,7 @@ class Worker:
             self.process.wait_until_ready()
             device = self._implementation.devices.get(case.op)
             self.process.send({**request(case, filled, op, mapped, calls), "device": device})
-        except (_processes.Died, WorkerError) as e:
+        except (processes.Died, WorkerError) as e:
             self._crash = self._died(f"died before the case: {e}")
 
     def collect(self) -> Answer:
@@ -339,7 +341,7 @@ class Worker:
         if not crash:
             try:
                 state, content = self.process.receive(self._timeout)
-            except _processes.Died as e:
+            except processes.Died as e:
                 crash = self._died(str(e))
         if crash:
             return dict.fromkeys(calls, Answer(crash=crash))

@@ -15,8 +15,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from tf_bn_ops._op_table import OPS
 from tf_bn_ops.rewrite import _graph
+from tf_bn_ops.spec import OPS
 
 __all__ = ["to_builtin", "to_shim"]
 

@@ -13,7 +13,7 @@ import sys
 
 from absl import flags
 
-from tf_bn_ops import _command
+from tf_bn_ops.harness import command
 
 _FLAGS = flags.FlagValues()
 flags.DEFINE_enum(
@@ -25,7 +25,7 @@ flags.DEFINE_enum(
 def main(argv: list[str]) -> int:
     """Runs the command; returns its exit status."""
     paths: list[str] = []
-    return _command.run(argv, __doc__, _FLAGS, lambda: _rewrite(paths), files=paths)
+    return command.run(argv, __doc__, _FLAGS, lambda: _rewrite(paths), files=paths)
 
 
 def _rewrite(paths: list[str]) -> int:

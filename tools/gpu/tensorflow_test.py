@@ -84,8 +84,9 @@ def main(arguments: list[str]) -> int:
     import tensorflow as tf
 
     import tf_bn_ops
-    from tf_bn_ops.conformance import bounds, cases, fills, workers
+    from tf_bn_ops.conformance import cases, fills, workers
     from tf_bn_ops.conformance.judge import Answer, judge, structure
+    from tf_bn_ops.harness import bounds
 
     call = caller(tf, flags.emulated)
     failures, worst = 0, {"candidate": 0.0, "builtin": 0.0}

@@ -51,7 +51,7 @@ struct BatchNormGradArgs : FormulaArgs {
 
 struct BatchNormGradFormula {
   using Args = BatchNormGradArgs;
-  enum Input : int { kDy, kX, kInputs };
+  enum Input : int { kDy, kX, kInputs, kNumFrozenInputs = kDy + 1 };
   enum Output : int { kXBackprop, kOutputs };
   enum Sum : int {
     kDySum,     // y_backprop

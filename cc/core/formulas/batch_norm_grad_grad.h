@@ -70,7 +70,7 @@ struct BatchNormGradGradArgs : FormulaArgs {
 
 struct BatchNormGradGradFormula {
   using Args = BatchNormGradGradArgs;
-  enum Input : int { kGx, kDy, kX, kInputs };
+  enum Input : int { kGx, kDy, kX, kInputs, kNumFrozenInputs = kInputs };
   enum Output : int { kYBackpropGrad, kXGrad, kOutputs };
   // Over one channel, xc = x - center.
   enum Sum : int {

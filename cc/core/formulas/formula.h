@@ -13,8 +13,10 @@
 //
 //   struct Formula {
 //     using Args = ...;  // Derived from FormulaArgs.
-//     enum Input { ..., kInputs };    // Tensors of view shape, in the order of
-//     enum Output { ..., kOutputs };  // TensorsOf.
+//     // Tensors of view shape, in the order of TensorsOf. Frozen, Apply reads
+//     // only the first kNumFrozenInputs inputs.
+//     enum Input { ..., kInputs, kNumFrozenInputs };
+//     enum Output { ..., kOutputs };
 //     enum Sum { ..., kNumSums, kNumFrozenSums };
 //     enum Coefficient { ..., kNumCoefficients, kFirstFrozenCoefficient };
 //

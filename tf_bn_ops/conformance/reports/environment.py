@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import _version
-from tf_bn_ops.bench import machine
+from tf_bn_ops.harness import machine
 
 
 def versions(facts: Mapping[str, Any]) -> dict[str, str]:

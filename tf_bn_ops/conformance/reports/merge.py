@@ -17,9 +17,9 @@ from typing import Any
 import rich.console
 from absl import flags
 
-from tf_bn_ops import _command
 from tf_bn_ops.conformance.reports import junit, page, shards, terminal
 from tf_bn_ops.conformance.reports import record as record_lib
+from tf_bn_ops.harness import command
 
 # Columns of the widest table that is printed.
 _TABLE_WIDTH = 156
@@ -57,7 +57,7 @@ def report(to: rich.console.Console, record: dict[str, Any], values: flags.FlagV
     terminal.print_record(to, record)
     for name, (text, _) in _OUTPUTS.items():
         if values[name].value is not None:
-            _command.write_whole(text(record), pathlib.Path(values[name].value))
+            command.write_whole(text(record), pathlib.Path(values[name].value))
     return 0 if record_lib.passed(record) else 1
 
 
@@ -82,6 +82,6 @@ def main(argv: Sequence[str]) -> int:
 
     try:
         errors = (record_lib.RecordError, shards.ShardError)
-        return _command.run(argv, __doc__, _FLAGS, body, errors, files)
+        return command.run(argv, __doc__, _FLAGS, body, errors, files)
     finally:
         _FLAGS.unparse_flags()

@@ -1,0 +1,220 @@
+"""How far from the oracle an answer may be. The only place with tolerances.
+
+Notation: u_T is the unit roundoff of the output's type, u_c that of the type x_backprop is computed
+in, u_s that of the type sums are kept in; c is the answer, r the oracle's; M = N*H*W;
+rstd = 1/sqrt(variance + epsilon), a = scale*rstd; xmu = x - mean; S1 = sum(dy), S2 = sum(dy*xmu);
+A1 = sum|dy|, A2 = sum|dy*xmu|; m = S1/M, k = rstd^2*S2/M; in frozen mode m = k = 0.
+
+**Sums.** Adding M numbers in any order gives |error| <= h*u_s*(sum of |terms|), where h is the
+largest number of additions that one term passes through; that sum of magnitudes, not the result,
+is what the error hangs on (the condition of the sum). Every term carries 3 roundings of its own
+(dy*(x - mean)).
+
+  |c - r| <= roundings*u_T*|r| + E(S)              for offset_backprop; E(S1) = h*u_s*A1
+  |c - r| <= roundings*u_T*|r| + |rstd|*(E(S2) + 4*u_s*|S2|)
+                                                   for scale_backprop;  E(S2) = h*u_s*A2
+
+rstd carries at most 2.5 roundings of the type that sums are kept in (the sum with epsilon, which
+the root halves, the root, the division), its product with S2 one more.
+
+**x_backprop** = a*((dy - m) - xmu*k), element by element in the type with roundoff u_c, from
+coefficients a, k that are rounded to it, and m, which is off by `mean_roundings` roundings:
+
+  dy - m        the subtraction rounds its result, and m is already off by mean_roundings*u_c*|m|
+                and by the error of its sum, E(S1)/M;
+  xmu*k         rounded: x - mean, k, the product; k is off by rstd^2*E(S2)/M as well;
+  (..) - (..)   rounds once more, at most the sum of both magnitudes;
+  a*(..)        rounded: a, the product.
+
+Coefficients come from the sums in the type of the sums: m by a division, k and a through rstd
+(2.5 roundings each time) with at most 8 roundings together. Where x_backprop is computed in a
+narrower type they do not count; in float64 they are as many as its own. With p the roundings of an
+element (at most 6 above, 8 leaves room for another order),
+
+  |c - r| <= |a| * ( (mean_roundings*u_c + 2*u_s)*|m| + E(S1)/M + |xmu|*rstd^2*E(S2)/M
+                     + p*(u_c + u_s)*(|dy - m| + |xmu*k|) )
+             + u_T*|r|                                the rounding to the output type.
+
+**Flushing.** TensorFlow's threads run with subnormal inputs and results of arithmetic set to
+zero, each worth at most t, the smallest normal number of the type computed in (float32 or wider):
+M*t in S1, t*(2*A1 + sum|xmu| + M) in S2, a few t in an element, t in the result. In half, results
+between 2^-24 and 2^-14 are subnormal but computed as normal float32 numbers: no kernel has a
+reason to flush them, so half's own floor is only the rounding, 2^-25.
+
+**Overflow.** Where r itself lies beyond the largest number less the bound, infinity is right.
+Where r does not, but a, k or the sum |dy - m| + |xmu*k| lies beyond the largest number of the type
+computed in, an honest kernel meets infinity on the way: the bound is infinite. So it does where a
+sum of |terms| lies beyond the largest number of the type that sums are kept in, for x_backprop also
+|rstd|*A2 (scale_backprop, which k is made of), and, where products may be taken in another order,
+where scale times that sum of two terms does, or rstd^2*A2 (k before its division by M).
+
+A profile fixes the constants:
+
+`strict`: what the kernels of this library promise (cc/core/formulas/batch_norm_grad.h). Sums are kept
+  in float64 (u_s = 2^-53) and rounded once to the output: `roundings` = 2, one ulp, of which one
+  rounding is room for a product with rstd that is rounded to float32. Sums run in blocks, whose
+  partial sums are added up: no term passes through more than about 2^13 additions. Roundings are
+  random enough that h of them add up like 6*sqrt(h) (Higham and Mary 2019, failing once in 10^7):
+  6*sqrt(2^13) = 543, taken as h = 2^9. It does not depend on M. Coefficients are computed in
+  float64 and rounded once; but m is carried as two float32 numbers, or gradients with a large
+  common part would lose what is left of them: it is off by 2*u_c^2*|m|, 2^-23 of a rounding.
+`textbook`: what any honest float32 implementation meets, for built-ins and kernels of others. Sums
+  in float32 (u_s = 2^-24), in any order, naive at worst: h = M + 4, so the bound grows with the
+  number of elements, and finds no faults that are smaller than that. The sum behind
+  scale_backprop may be rearranged as sum(dy*x) - mean*S1, and x_backprop as a*dy + b*x + c, which
+  replaces |xmu| by |xmu| + 2|mean| and |dy - m| by |dy - m| + 2|m|. m carries 6
+  roundings, the sums' outputs 8. Of *exact* fills offset_backprop alone must match to the bit: it
+  is a sum and nothing else, the others contain rstd, which a kernel may get from the processor's
+  approximate reciprocal root (oneDNN does where there is AVX-512).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from tf_bn_ops import spec
+from tf_bn_ops.harness import oracle as oracle_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """The constants of a bound; see the module's text."""
+
+    name: str
+    sums_in: str | None  # Type of the sums; None: the accumulator type of the element type.
+    additions: int | None  # h; None: M + 4.
+    sum_roundings: float
+    element_roundings: float
+    mean_roundings: float
+    rearranged: bool
+    exact: frozenset[str]  # Outputs that must match to the bit where the fill allows it.
+
+
+_EXACT = ("offset_backprop", "scale_backprop", "x_backprop")
+
+PROFILES: Mapping[str, Profile] = {
+    p.name: p
+    for p in (
+        Profile("strict", "float64", 512, 2, 8, 2.0**-23, False, frozenset(_EXACT)),
+        Profile("textbook", None, None, 8, 8, 6, True, frozenset(_EXACT[:1])),
+    )
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Overflow:
+    """Where the arithmetic of an element exceeds the largest number of the type computed in."""
+
+    slope: np.ndarray
+    factor: np.ndarray
+    gain: np.ndarray  # What the sum of both terms may be multiplied with before rstd.
+    largest: float
+
+    def happens(self, chunk: oracle_lib.Chunk) -> np.ndarray:
+        slope, factor, gain = (a[chunk.at[1], None] for a in (self.slope, self.factor, self.gain))
+        reached = (np.abs(chunk.centred) + np.abs(chunk.xmu) * slope) * gain
+        return (reached > self.largest) | (slope > self.largest) | (factor > self.largest)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """Bounds of one case. Arrays are [channels].
+
+    An element of x_backprop may be off by
+    constant + per_centred*|dy - m| + per_xmu*|xmu| + per_result*|r|; in frozen mode x plays no part
+    and per_xmu is None.
+    """
+
+    offset_backprop: np.ndarray
+    scale_backprop: np.ndarray
+    constant: np.ndarray
+    per_centred: np.ndarray
+    per_xmu: np.ndarray | None
+    per_result: float
+    overflow: _Overflow | None
+
+    def x_backprop(self, chunk: oracle_lib.Chunk) -> np.ndarray:
+        """The bound of every element of a chunk."""
+        c = chunk.at[1]
+        bound = np.abs(chunk.centred) * self.per_centred[c, None]
+        if self.per_xmu is not None:
+            bound += np.abs(chunk.xmu) * self.per_xmu[c, None]
+        bound += np.abs(chunk.x_backprop) * self.per_result
+        bound += self.constant[c, None]
+        if self.overflow is not None:
+            bound[self.overflow.happens(chunk)] = np.inf
+        return bound
+
+
+def flushed_below(dtype: spec.DType) -> float:
+    """How much of a result of this type may get lost to flushing, or to rounding a subnormal."""
+    return 0.5 * dtype.smallest_subnormal if dtype.name == "half" else dtype.smallest_normal
+
+
+def derive(
+    profile: Profile,
+    oracle: oracle_lib.Oracle,
+    mean: np.ndarray,
+    dtype: spec.DType,
+    statistics_dtype: spec.DType,
+) -> Bounds:
+    """The bounds of a case; the formulas of the module's text, in its order."""
+    sums = oracle.sums
+    n = max(sums.n, 1)
+    computed_in = spec.DTYPES[dtype.accumulator]
+    u_c = computed_in.unit_roundoff
+    t = computed_in.smallest_normal
+    summed_in = spec.DTYPES[profile.sums_in or dtype.accumulator]
+    u_s = summed_in.unit_roundoff
+    h = (sums.n if profile.additions is None else profile.additions) + 4
+
+    with np.errstate(all="ignore"):
+        a, k, m = np.abs(oracle.factor), np.abs(oracle.slope), np.abs(oracle.dy_mean)
+        shift = 2 * np.abs(mean.astype(a.dtype)) if profile.rearranged else np.zeros_like(a)
+        # E(S1), E(S2), flushing included.
+        e1 = h * u_s * sums.dy_abs + sums.n * t
+        e1[sums.dy_abs > summed_in.largest] = np.inf
+        terms = sums.dy_xmu_abs + shift * sums.dy_abs
+        e2 = h * u_s * terms
+        e2[terms > summed_in.largest] = np.inf
+        e2 = e2 + t * (2 * sums.dy_abs + sums.xmu_abs + sums.n)
+        relative = profile.sum_roundings * statistics_dtype.unit_roundoff
+        floor = flushed_below(statistics_dtype)
+        offset = relative * np.abs(oracle.offset_backprop) + e1 + floor
+        scale = (relative + 4 * u_s) * np.abs(oracle.scale_backprop)
+        scale = scale + np.abs(oracle.rstd) * e2 + floor
+
+        p = profile.element_roundings * (u_c + u_s)
+        constant = np.full_like(a, flushed_below(dtype)) + 4 * t * a
+        per_xmu = None
+        if oracle.is_training:
+            off_m = (profile.mean_roundings * u_c + 2 * u_s) * m + e1 / n + k * t
+            off_k = p * k + oracle.rstd**2 * (e2 / n) + t
+            if profile.rearranged:
+                off_m = off_m + 2 * p * m + off_k * shift
+            constant = constant + a * off_m
+            per_xmu = a * off_k + t * k
+            # Zero times infinity is no bound: say it where scale or x - mean may be zero.
+            unbounded = np.isinf(e1) | np.isinf(e2)
+            unbounded |= np.abs(oracle.rstd) * sums.dy_xmu_abs > summed_in.largest
+            if profile.rearranged:
+                unbounded |= oracle.rstd**2 * sums.dy_xmu_abs > summed_in.largest
+            constant[unbounded], per_xmu[unbounded] = np.inf, 0
+        # No element's |dy - m| + |xmu|*k exceeds this: mostly there is no need to look at them.
+        gain = np.maximum(1, a / oracle.rstd) if profile.rearranged else np.ones_like(a)
+        reach = np.maximum(gain * (2 * sums.dy_abs + sums.xmu_abs * k), np.maximum(k, a))
+        overflow = None
+        if not np.all(reach <= computed_in.largest):
+            overflow = _Overflow(k, a, gain, computed_in.largest)
+        return Bounds(
+            offset_backprop=offset,
+            scale_backprop=scale,
+            constant=constant,
+            per_centred=a * p + t,
+            per_xmu=per_xmu,
+            per_result=dtype.unit_roundoff,
+            overflow=overflow,
+        )

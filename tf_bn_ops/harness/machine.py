@@ -1,0 +1,90 @@
+"""The machine and the software that a run was made on."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import glob
+import os
+import pathlib
+import platform
+import re
+from typing import Any
+
+from tf_bn_ops import _loader, _version
+from tf_bn_ops.harness import c_abi
+
+
+def _read(path: str) -> str:
+    try:
+        return pathlib.Path(path).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cpu_model() -> str:
+    """The processor's name for itself."""
+    match = re.search(r"^model name\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
+    return match.group(1) if match else platform.processor() or platform.machine()
+
+
+@functools.cache
+def caches() -> dict[str, int]:
+    """Name (L1d, L2, L3) -> bytes of one of them, as the first processor sees it."""
+    units = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    found = {}
+    for folder in sorted(glob.glob("/sys/devices/system/cpu/cpu0/cache/index*")):
+        kind = _read(f"{folder}/type")
+        size = re.fullmatch(r"(\d+)([KMG]?)", _read(f"{folder}/size"))
+        if size and kind in ("Data", "Unified"):
+            name = f"L{_read(f'{folder}/level')}{'d' if kind == 'Data' else ''}"
+            found[name] = int(size.group(1)) * units[size.group(2)]
+    return found
+
+
+def available_memory() -> int:
+    """Bytes that can be had without swapping; practically endless where the system does not say."""
+    match = re.search(r"^MemAvailable:\s*(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
+    return int(match.group(1)) << 10 if match else 1 << 60
+
+
+def _total_memory() -> int | None:
+    match = re.search(r"^MemTotal:\s*(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
+    return int(match.group(1)) << 10 if match else None
+
+
+def _virtual() -> str:
+    flags = re.search(r"^flags\s*:(.*)$", _read("/proc/cpuinfo"), re.MULTILINE)
+    return " in a virtual machine" if flags and "hypervisor" in flags.group(1).split() else ""
+
+
+def isa() -> str | None:
+    """The ISA build that the ops use on this processor, and whether the environment forces it."""
+    forced = os.environ.get(c_abi.ISA_VARIABLE)
+    return f"{forced} (forced)" if forced else c_abi.fastest()
+
+
+def describe() -> dict[str, Any]:
+    """What a reader needs in order to judge the figures."""
+    info = _loader.build_info()
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "cpu": cpu_model(),
+        "architecture": platform.machine(),
+        "cores": cores(),
+        "caches": caches(),
+        "memory_bytes": _total_memory(),
+        "system": f"{platform.system()} {platform.release().split('-')[0]}{_virtual()}",
+        "load_before": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "tf_bn_ops": _version.__version__,
+        "isa": isa(),
+        "compiler": info.get("compiler"),
+    }

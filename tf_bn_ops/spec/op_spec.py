@@ -1,0 +1,103 @@
+"""OpSpec: what an op is. Code that works for every op speaks in the roles of its arguments.
+
+A *role* is what an argument means in batch normalization, next to the name that its op gives to it:
+`reserve_space_1` of FusedBatchNormGradV3 has the role "mean". Its *kind* says which shape it has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from tf_bn_ops.spec.dtypes import DTYPES
+from tf_bn_ops.spec.layouts import LAYOUTS
+
+# How an op is called: with the statistics of the batch, or with statistics that are constants.
+MODES = ("training", "frozen")
+
+# Stands for the default of an attr that has none.
+REQUIRED = object()
+
+# Kinds of arguments.
+VIEW = "view"  # The shape of x, which is seen as [outer, channels, inner].
+CHANNEL = "channel"  # [channels]
+OPAQUE = "opaque"  # Any shape; the value is not read.
+PLACEHOLDER = "placeholder"  # An output of shape [0].
+
+# Stands for the element type in OpSpec.statistics_dtypes.
+ELEMENT = "T"
+
+
+@dataclasses.dataclass(frozen=True)
+class Arg:
+    """An input or output: its name in the op, its role in the family, its kind (VIEW, ...)."""
+
+    name: str
+    role: str
+    kind: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OpSpec:
+    """One op.
+
+    Attributes:
+      name: the Python name; `tf_bn_ops.raw_ops` and `tf.raw_ops` have it.
+      registered_name: the name in TensorFlow's op registry.
+      builtin: the op of TensorFlow that it equals, or None.
+      counterpart: the op of TensorFlow whose results are the same where it takes the same layout
+        and element type, with its spec among the ops: `builtin` where there is one; None: none.
+      formula: the name of the formula model that knows its right answer, error bound and inputs
+        (tf_bn_ops/harness/formula_models.py).
+      inputs, outputs: in the order of the OpDef.
+      attrs: attr name -> default, without types; REQUIRED where there is none.
+      epsilon_dtype: the type that epsilon has in the kernel.
+      dtypes: allowed values of the element type T.
+      statistics_dtypes: allowed types of scale, mean, variance and their gradients; ELEMENT: T.
+      layouts: those that it takes; values of the attr data_format where it has one. An op may take
+        more ranks.
+      min_channels: number of channels below which it raises an error.
+    """
+
+    name: str
+    registered_name: str
+    builtin: str | None
+    counterpart: str | None
+    formula: str
+    inputs: tuple[Arg, ...]
+    outputs: tuple[Arg, ...]
+    attrs: Mapping[str, Any]
+    epsilon_dtype: str
+    dtypes: tuple[str, ...]
+    statistics_dtypes: tuple[str, ...]
+    layouts: tuple[str, ...]
+    min_channels: int = 0
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(sorted({LAYOUTS[layout][0] for layout in self.layouts}))
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Those of MODES that it has; without a choice it is always training."""
+        return MODES if "is_training" in self.attrs else MODES[:1]
+
+    def statistics_choices(self, dtype: str) -> tuple[str, ...]:
+        """The statistics types that go with the element type `dtype`: none is narrower."""
+        names = [dtype if name == ELEMENT else name for name in self.statistics_dtypes]
+        narrowest = DTYPES[dtype].unit_roundoff
+        kept = [name for name in names if DTYPES[name].unit_roundoff <= narrowest]
+        return tuple(dict.fromkeys(kept))
+
+    def statistics_dtype(self, dtype: str) -> str:
+        """The first of them."""
+        return self.statistics_choices(dtype)[0]
+
+    def arg(self, role: str) -> Arg:
+        """The input or output with this role.
+
+        Raises:
+          KeyError: there is none.
+        """
+        return {arg.role: arg for arg in (*self.inputs, *self.outputs)}[role]

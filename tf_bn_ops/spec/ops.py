@@ -1,0 +1,136 @@
+"""The registry of ops: one entry each. CONTRIBUTING.md has the recipe for a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tf_bn_ops.spec.dtypes import DTYPES
+from tf_bn_ops.spec.layouts import DATA_FORMATS
+from tf_bn_ops.spec.op_spec import (
+    CHANNEL,
+    ELEMENT,
+    OPAQUE,
+    PLACEHOLDER,
+    REQUIRED,
+    VIEW,
+    Arg,
+    OpSpec,
+)
+
+# Formula models.
+BATCH_NORM_GRAD = "batch_norm_grad"
+BATCH_NORM_GRAD_GRAD = "batch_norm_grad_grad"
+
+_ATTRS = {"epsilon": 1e-4, "data_format": "NHWC", "is_training": True}
+_RANK_4 = ("NHWC", "NCHW")
+_ALL_DTYPES = ("float64", "float32", "half", "bfloat16")
+
+
+def _fused_batch_norm_grad(
+    version: str, layouts: tuple[str, ...], dtypes: tuple[str, ...], reserve_spaces: int
+) -> OpSpec:
+    name = "FusedBatchNormGrad" + version
+    reserved = (("mean", CHANNEL), ("variance", CHANNEL), ("reserve", OPAQUE))[:reserve_spaces]
+    return OpSpec(
+        name=name,
+        registered_name="TfBnOps>" + name,
+        builtin=name,
+        counterpart=name,
+        formula=BATCH_NORM_GRAD,
+        inputs=(
+            Arg("y_backprop", "y_backprop", VIEW),
+            Arg("x", "x", VIEW),
+            Arg("scale", "scale", CHANNEL),
+            *(Arg(f"reserve_space_{i}", *what) for i, what in enumerate(reserved, start=1)),
+        ),
+        outputs=(
+            Arg("x_backprop", "x_backprop", VIEW),
+            Arg("scale_backprop", "scale_backprop", CHANNEL),
+            Arg("offset_backprop", "offset_backprop", CHANNEL),
+            *(
+                Arg(f"reserve_space_{reserve_spaces + i}", "placeholder", PLACEHOLDER)
+                for i in (1, 2)
+            ),
+        ),
+        attrs=_ATTRS,
+        epsilon_dtype="float32",
+        dtypes=dtypes,
+        statistics_dtypes=("float32",),
+        layouts=layouts,
+    )
+
+
+_BATCH_NORM_TRAINING_BACKPROP = OpSpec(
+    name="BatchNormTrainingBackprop",
+    registered_name="TfBnOps>BatchNormTrainingBackprop",
+    builtin=None,
+    counterpart="FusedBatchNormGradV3",
+    formula=BATCH_NORM_GRAD,
+    inputs=(
+        Arg("input", "x", VIEW),
+        Arg("gamma", "scale", CHANNEL),
+        Arg("beta", "offset", CHANNEL),
+        Arg("mean", "mean", CHANNEL),
+        Arg("variance", "variance", CHANNEL),
+        Arg("normalized_delta", "y_backprop", VIEW),
+    ),
+    outputs=(
+        Arg("input_delta", "x_backprop", VIEW),
+        Arg("gamma_delta", "scale_backprop", CHANNEL),
+        Arg("beta_delta", "offset_backprop", CHANNEL),
+    ),
+    attrs={"epsilon": REQUIRED},
+    epsilon_dtype="float64",
+    dtypes=_ALL_DTYPES,
+    statistics_dtypes=(ELEMENT,),
+    # Any rank from 2 on; these are tested.
+    layouts=("NC", "NCW", "NCHW", "NCDHW", "NCTDHW"),
+    min_channels=1,
+)
+
+# The gradient of all of them.
+_FUSED_BATCH_NORM_GRAD_GRAD = OpSpec(
+    name="FusedBatchNormGradGrad",
+    registered_name="TfBnOps>FusedBatchNormGradGrad",
+    builtin=None,
+    counterpart=None,
+    formula=BATCH_NORM_GRAD_GRAD,
+    inputs=(
+        Arg("x_backprop_grad", "x_backprop_grad", VIEW),
+        Arg("scale_backprop_grad", "scale_backprop_grad", CHANNEL),
+        Arg("offset_backprop_grad", "offset_backprop_grad", CHANNEL),
+        Arg("y_backprop", "y_backprop", VIEW),
+        Arg("x", "x", VIEW),
+        Arg("scale", "scale", CHANNEL),
+        Arg("reserve_space_1", "mean", CHANNEL),
+        Arg("reserve_space_2", "variance", CHANNEL),
+    ),
+    outputs=(
+        Arg("y_backprop_grad", "y_backprop_grad", VIEW),
+        Arg("x_grad", "x_grad", VIEW),
+        Arg("scale_grad", "scale_grad", CHANNEL),
+    ),
+    attrs=_ATTRS,
+    epsilon_dtype="float64",
+    dtypes=_ALL_DTYPES,
+    statistics_dtypes=("float32", ELEMENT),
+    # The attr's values; any rank from 2 on.
+    layouts=tuple(DATA_FORMATS),
+)
+
+OPS: Mapping[str, OpSpec] = {
+    op.name: op
+    for op in (
+        _fused_batch_norm_grad("", _RANK_4, ("float32",), 2),
+        _fused_batch_norm_grad("V2", _RANK_4, ("half", "bfloat16", "float32"), 2),
+        _fused_batch_norm_grad("V3", tuple(DATA_FORMATS), ("half", "bfloat16", "float32"), 3),
+        _BATCH_NORM_TRAINING_BACKPROP,
+        _FUSED_BATCH_NORM_GRAD_GRAD,
+    )
+}
+assert all(set(op.dtypes) <= set(DTYPES) for op in OPS.values())
+
+
+def of_formula(formula: str) -> tuple[OpSpec, ...]:
+    """The ops that a formula model judges."""
+    return tuple(op for op in OPS.values() if op.formula == formula)
