@@ -347,7 +347,7 @@ def test_second_order_gradients_equal_the_builtins(op, is_training):
             continue
         got = second_order(shim(op.name))
         for name in names:
-            # The same function, rounded elsewhere, of first-order values that are rounded elsewhere.
+            # The same function of the same first-order values, both rounded elsewhere.
             tolerance = {"half": 4e-3, "bfloat16": 3e-2, "float32": 1e-4}[dtype]
             np.testing.assert_allclose(
                 np.asarray(got[name], np.float64),

@@ -1,8 +1,8 @@
 """Malformed calls, concurrent calls, lack of memory.
 
-Promised: a malformed call is an error with a message, whatever is wrong with it, and changes nothing
-for the calls that follow; concurrent calls are bitwise identical to sequential ones; where memory is
-exhausted, for outputs or for the workspace, the error is ResourceExhausted.
+Promised: a malformed call is an error with a message, whatever is wrong with it, and changes
+nothing for the calls that follow; concurrent calls are bitwise identical to sequential ones; where
+memory is exhausted, for outputs or for the workspace, the error is ResourceExhausted.
 """
 
 from __future__ import annotations

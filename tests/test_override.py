@@ -1,4 +1,4 @@
-"""override_builtin_kernels(): what it replaces, in which execution modes, and that nothing else does.
+"""override_builtin_kernels(): what it replaces, in which execution modes; and nothing else does.
 
 Every case runs in a process of its own: an override cannot be undone.
 """
@@ -20,9 +20,9 @@ from tf_bn_ops import _loader, _override
 
 ROOT = pathlib.Path(_loader.__file__).resolve().parent.parent
 
-# Runs all ops eagerly, in a function, in a session and below a tape; says whether results are bitwise
-# identical to those of this library's ops. With large means the built-in's never are: its sums are
-# off.
+# Runs all ops eagerly, in a function, in a session and below a tape; says whether results are
+# bitwise identical to those of this library's ops. With large means the built-in's never are: its
+# sums are off.
 PROGRAM = """
 import json, sys
 import numpy as np, tensorflow as tf
