@@ -3,7 +3,7 @@
     make bitwise-against REF=<commit>            builds the commit in a folder below build/
     python tools/bitwise_against.py --library=PATH [--cases=500] [--seed=1]
 
-For every op, element type and layout of the op table, `--cases` random calls: shapes from one
+For every op, element type and layout of the specs, `--cases` random calls: shapes from one
 element to a million, both modes, ordinary numbers and numbers with infinities, NaN, subnormals and
 large offsets. Each library runs in a process of its own, on the same inputs, with 2 threads.
 Digests of the outputs are compared, in which every NaN counts as the same NaN.
@@ -30,7 +30,7 @@ import numpy as np
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tf_bn_ops import _op_table as spec  # noqa: E402
+from tf_bn_ops import spec  # noqa: E402
 
 LIBRARY = pathlib.Path("tf_bn_ops/lib/libtf_bn_ops.so")
 # Outputs that differ are printed up to this many.
@@ -43,7 +43,7 @@ _LARGE_EVERY = 50
 class Case(NamedTuple):
     """One call; `name` says it all."""
 
-    op: spec.Op
+    op: spec.OpSpec
     dtype: str
     layout: str
     shape: tuple[int, ...]
@@ -60,9 +60,9 @@ class Case(NamedTuple):
 
 def cases(count: int, seed: int) -> Iterator[Case]:
     """`count` cases of every op, element type and layout, the same for the same arguments."""
-    for op in spec.ALL_OPS.values():
+    for op in spec.OPS.values():
         for dtype in op.dtypes:
-            for layout in op.data_formats:
+            for layout in op.layouts:
                 for i in range(count):
                     rng = np.random.default_rng([seed, i, *f"{op.name}{dtype}{layout}".encode()])
                     yield Case(
@@ -92,10 +92,10 @@ def _shape(rng: np.random.Generator, layout: str, most: int) -> tuple[int, ...]:
 def inputs(case: Case) -> dict[str, np.ndarray]:
     """The inputs of a case by the op's names."""
     rng = np.random.default_rng([case.seed, *case.name.encode()])
-    channels = case.shape[-1 if spec.LAYOUTS[case.layout][1] else 1]
+    channels = case.shape[spec.channel_axis(case.layout)]
     result = {}
     for arg in case.op.inputs:
-        is_view = arg.role in ("x", "y_backprop", "x_backprop_grad")
+        is_view = arg.kind == spec.VIEW
         shape = case.shape if is_view else (channels,)
         values = rng.standard_normal(shape)
         if case.kind == "offset" and is_view:
