@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import functools
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -22,17 +23,11 @@ import numpy as np
 from tf_bn_ops import _loader
 from tf_bn_ops.spec import OPS
 
-
-def _result_type(op: str) -> Any:
-    """What tf.raw_ops returns: a named tuple with the name of the op and of its outputs."""
-    return collections.namedtuple(op, [output.name for output in OPS[op].outputs])
-
-
-_FusedBatchNormGrad = _result_type("FusedBatchNormGrad")
-_FusedBatchNormGradV2 = _result_type("FusedBatchNormGradV2")
-_FusedBatchNormGradV3 = _result_type("FusedBatchNormGradV3")
-_FusedBatchNormGradGrad = _result_type("FusedBatchNormGradGrad")
-_BatchNormTrainingBackprop = _result_type("BatchNormTrainingBackprop")
+# What tf.raw_ops returns: named tuples with the names of the op and of its outputs.
+_RESULTS: Mapping[str, Any] = {
+    name: collections.namedtuple(name, [output.name for output in op.outputs])
+    for name, op in OPS.items()
+}
 
 
 @functools.cache
@@ -89,19 +84,18 @@ def fused_batch_norm_grad(
       tf.errors.InvalidArgumentError: shapes that do not fit together.
       LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
     """
-    return _FusedBatchNormGrad._make(
-        load().tf_bn_ops_fused_batch_norm_grad(
-            y_backprop,
-            x,
-            scale,
-            reserve_space_1,
-            reserve_space_2,
-            epsilon,
-            data_format,
-            is_training,
-            name,
-        )
+    outputs = load().tf_bn_ops_fused_batch_norm_grad(
+        y_backprop,
+        x,
+        scale,
+        reserve_space_1,
+        reserve_space_2,
+        epsilon,
+        data_format,
+        is_training,
+        name,
     )
+    return _RESULTS["FusedBatchNormGrad"]._make(outputs)
 
 
 def fused_batch_norm_grad_v2(
@@ -117,22 +111,22 @@ def fused_batch_norm_grad_v2(
 ) -> Any:
     """Gradient of batch normalization, the twin of `tf.raw_ops.FusedBatchNormGradV2`.
 
-    As `fused_batch_norm_grad`, but `y_backprop`, `x` and `x_backprop` may be half, bfloat16 or
-    float32; all tensors of shape [C] stay float32. Sums are accumulated in float64.
+    `fused_batch_norm_grad` with three element types: `y_backprop`, `x` and `x_backprop` are half,
+    bfloat16 or float32; tensors of shape [C] are float32. Inputs, attributes, outputs and errors
+    have the same names and meaning.
     """
-    return _FusedBatchNormGradV2._make(
-        load().tf_bn_ops_fused_batch_norm_grad_v2(
-            y_backprop,
-            x,
-            scale,
-            reserve_space_1,
-            reserve_space_2,
-            epsilon,
-            data_format,
-            is_training,
-            name,
-        )
+    outputs = load().tf_bn_ops_fused_batch_norm_grad_v2(
+        y_backprop,
+        x,
+        scale,
+        reserve_space_1,
+        reserve_space_2,
+        epsilon,
+        data_format,
+        is_training,
+        name,
     )
+    return _RESULTS["FusedBatchNormGradV2"]._make(outputs)
 
 
 def fused_batch_norm_grad_v3(
@@ -149,37 +143,64 @@ def fused_batch_norm_grad_v3(
 ) -> Any:
     """Gradient of batch normalization, the twin of `tf.raw_ops.FusedBatchNormGradV3`.
 
-    As `fused_batch_norm_grad_v2`, with two additions.
+    The op that TensorFlow's own gradients use. Sums are accumulated in float64; x_backprop is
+    computed in float32 and rounded to its type once. Results are bitwise identical for any number
+    of threads and any CPU instruction set. With M the number of elements of a channel,
+    rstd = 1/sqrt(reserve_space_2 + epsilon), and sums over all dimensions but C:
+
+        offset_backprop = sum(y_backprop)
+        scale_backprop  = rstd * sum(y_backprop * (x - reserve_space_1))
+        training: x_backprop = scale * rstd * (y_backprop - offset_backprop / M
+                               - (x - reserve_space_1) * rstd * scale_backprop / M)
+        frozen:   x_backprop = scale * rstd * y_backprop
 
     Args:
-      y_backprop: as in V2, or 5-D: [N, D, H, W, C] or [N, C, D, H, W].
-      x: as in V2, of the shape of `y_backprop`.
-      scale: as in V2.
-      reserve_space_1: as in V2.
-      reserve_space_2: as in V2.
-      reserve_space_3: float32 of any shape: what the forward op returned there. Not read.
-      epsilon: as in V2.
-      data_format: "NHWC", "NCHW", "NDHWC" or "NCDHW".
-      is_training: as in V2.
+      y_backprop: gradient with respect to the output of the batch normalization; float32, half or
+        bfloat16, of a shape that `data_format` describes: 4-D [N, H, W, C] or [N, C, H, W], or 5-D
+        [N, D, H, W, C] or [N, C, D, H, W]. Any dimension may be 0.
+      x: input of the batch normalization; type and shape of `y_backprop`.
+      scale: the scale factors (gamma); float32 [C].
+      reserve_space_1: mean; float32 [C]. In training the mean of the batch, which the forward op
+        returned in its output of this name; frozen the mean of the population.
+      reserve_space_2: biased variance; float32 [C]. In training that of the batch, frozen that of
+        the population. On a GPU in training it is 1/sqrt(variance + epsilon) instead, as cuDNN
+        returns it from the forward op.
+      reserve_space_3: float32 of any shape, the output of this name of the forward op. Not read:
+        only cuDNN uses it.
+      epsilon: a float, added to the variance before the square root.
+      data_format: "NHWC" or "NDHWC" (channels-last), "NCHW" or "NCDHW" (channels-first), where the
+        number of letters is the rank of `x`.
+      is_training: True if mean and variance are functions of `x`, whose derivatives x_backprop then
+        includes; False (frozen) if they are constants.
       name: name of the operation.
 
     Returns:
-      Named tuple (x_backprop, scale_backprop, offset_backprop, reserve_space_4, reserve_space_5).
+      Named tuple:
+        x_backprop: gradient with respect to `x`; its type and shape.
+        scale_backprop: gradient with respect to `scale`; float32 [C].
+        offset_backprop: gradient with respect to the offset (beta); float32 [C].
+        reserve_space_4, reserve_space_5: placeholders of the built-in op; float32 [0].
+
+    Raises:
+      tf.errors.InvalidArgumentError: `x` has not the rank of `data_format`, `y_backprop` another
+        shape than `x`, or a tensor of shape [C] another number of elements. (ValueError when the
+        shapes are known while a graph is built.)
+      tf.errors.ResourceExhaustedError: no memory for the outputs or the workspace.
+      LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
     """
-    return _FusedBatchNormGradV3._make(
-        load().tf_bn_ops_fused_batch_norm_grad_v3(
-            y_backprop,
-            x,
-            scale,
-            reserve_space_1,
-            reserve_space_2,
-            reserve_space_3,
-            epsilon,
-            data_format,
-            is_training,
-            name,
-        )
+    outputs = load().tf_bn_ops_fused_batch_norm_grad_v3(
+        y_backprop,
+        x,
+        scale,
+        reserve_space_1,
+        reserve_space_2,
+        reserve_space_3,
+        epsilon,
+        data_format,
+        is_training,
+        name,
     )
+    return _RESULTS["FusedBatchNormGradV3"]._make(outputs)
 
 
 def fused_batch_norm_grad_grad(
@@ -196,11 +217,11 @@ def fused_batch_norm_grad_grad(
     is_training: bool = True,
     name: str | None = None,
 ) -> Any:
-    """Gradient of the gradient: what TensorFlow registers for `FusedBatchNormGrad`, in one kernel.
+    """Second-order gradient: what TensorFlow registers for `FusedBatchNormGrad`, in one kernel.
 
-    The other ops of the package call it when they are differentiated. docs/math.md derives its
-    formulas. In training, mean and variance are functions of `x` and are computed from it; the
-    reserve spaces are read if frozen alone, and get no gradient.
+    The gradient of the other ops of the package. docs/math.md derives its formulas. In training,
+    mean and variance are functions of `x` and are computed from it; the reserve spaces are read if
+    frozen alone, and get no gradient.
 
     Args:
       x_backprop_grad: gradient with respect to the output `x_backprop` of the first-order op; of
@@ -229,23 +250,22 @@ def fused_batch_norm_grad_grad(
       LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
     """
     first, *rest = _as_floats(_checked_epsilon(epsilon, "fused_batch_norm_grad_grad"))
-    return _FusedBatchNormGradGrad._make(
-        load().tf_bn_ops_fused_batch_norm_grad_grad(
-            x_backprop_grad,
-            scale_backprop_grad,
-            offset_backprop_grad,
-            y_backprop,
-            x,
-            scale,
-            reserve_space_1,
-            reserve_space_2,
-            first,
-            rest,
-            data_format,
-            is_training,
-            name,
-        )
+    outputs = load().tf_bn_ops_fused_batch_norm_grad_grad(
+        x_backprop_grad,
+        scale_backprop_grad,
+        offset_backprop_grad,
+        y_backprop,
+        x,
+        scale,
+        reserve_space_1,
+        reserve_space_2,
+        first,
+        rest,
+        data_format,
+        is_training,
+        name,
     )
+    return _RESULTS["FusedBatchNormGradGrad"]._make(outputs)
 
 
 def _as_floats(value: float) -> list[float]:
@@ -299,20 +319,16 @@ def batch_norm_training_backprop(
     """
     import tensorflow as tf
 
+    epsilon = _checked_epsilon(epsilon, "batch_norm_training_backprop")
     tensors = [input, gamma, beta, mean, variance, normalized_delta]
     if tf.executing_eagerly():
         tensors[0] = tf.convert_to_tensor(input, name="input")
         dtype = tensors[0].dtype
         tensors[1:] = [tf.convert_to_tensor(tensor, dtype) for tensor in tensors[1:]]
-        run = _training_backprop_function(
-            _checked_epsilon(epsilon, "batch_norm_training_backprop"), dtype
-        )
-        return _BatchNormTrainingBackprop._make(run(*tensors))
-    return _BatchNormTrainingBackprop._make(
-        _training_backprop_node(
-            *tensors, _checked_epsilon(epsilon, "batch_norm_training_backprop"), name
-        )
-    )
+        outputs = _training_backprop_function(epsilon, dtype)(*tensors)
+    else:
+        outputs = _training_backprop_node(*tensors, epsilon, name)
+    return _RESULTS["BatchNormTrainingBackprop"]._make(outputs)
 
 
 def _checked_epsilon(epsilon: Any, function: str) -> float:

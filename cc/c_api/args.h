@@ -1,5 +1,4 @@
-// What the functions of the C ABI share: arguments checked and translated,
-// errors as one sentence.
+// Checks and translates the arguments of the C ABI, and reports errors.
 
 #ifndef TF_BN_OPS_CC_C_API_ARGS_H_
 #define TF_BN_OPS_CC_C_API_ARGS_H_
@@ -8,8 +7,8 @@
 #include <string>
 
 #include "cc/c_api/tf_bn_ops_c.h"
-#include "cc/core/batch_norm_grad.h"
-#include "cc/core/batch_norm_grad_grad.h"
+#include "cc/core/formulas/batch_norm_grad.h"
+#include "cc/core/formulas/batch_norm_grad_grad.h"
 
 namespace tf_bn_ops {
 namespace c_api {

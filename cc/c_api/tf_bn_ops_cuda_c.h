@@ -1,6 +1,6 @@
-/* The GPU part of the C ABI: in libtf_bn_ops_core.so where it was built with
+/* The CUDA part of the C ABI, in a libtf_bn_ops_core.so that was built with
  * CUDA (make gpu, make gpu-core). The library loads on machines without a GPU
- * or CUDA; only the calls fail there.
+ * or CUDA; calls fail there.
  *
  * Return values and errors are as in tf_bn_ops_c.h.
  */
@@ -15,25 +15,26 @@ extern "C" {
 #endif
 
 /* Sets `bytes` to the device memory that tfbn_cuda_batch_norm_grad needs for
- * this view beside its arguments. */
+ * this view in addition to its arguments. */
 TFBN_EXPORT int tfbn_cuda_workspace(int64_t outer, int64_t channels,
                                     int64_t inner, int32_t dtype,
                                     int64_t* bytes, char* error,
                                     size_t error_size);
 
-/* For group_bytes: what the device's cache and memory suggest. */
+/* For group_bytes: chosen by L2 size and memory bandwidth of the device. */
 #define TFBN_CUDA_GROUPS_BY_DEVICE (-1)
 
-/* Enqueues one batch-norm gradient on `stream` (a cudaStream_t or CUstream;
- * NULL: the default stream) of the current device and returns without waiting.
- * The arrays of `args` and `workspace`, of `workspace_bytes` bytes, lie in
- * device memory: arrays aligned to their element type, workspace to 8 bytes.
- * `group_bytes`: channels-first, in training, the second pass follows the first
- * after that many bytes of inputs, so that it reads the L2 cache; 0: after all.
- * It changes no bit. */
+/* Enqueues one batch-norm gradient on `cuda_stream` (a cudaStream_t or
+ * CUstream; NULL: the default stream) of the current device and returns without
+ * synchronizing. The arrays of `args` and `workspace`, of `workspace_bytes`
+ * bytes, are in device memory: arrays aligned to their element type, workspace
+ * to 8 bytes. `group_bytes`: channels first, in training, the second pass
+ * follows the first after that many bytes of inputs, so that it reads L2; 0:
+ * after all. Results are bitwise identical for all values. */
 TFBN_EXPORT int tfbn_cuda_batch_norm_grad(const tfbn_batch_norm_grad_args* args,
                                           void* workspace,
-                                          int64_t workspace_bytes, void* stream,
+                                          int64_t workspace_bytes,
+                                          void* cuda_stream,
                                           int64_t group_bytes, char* error,
                                           size_t error_size);
 

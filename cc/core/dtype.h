@@ -12,6 +12,13 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cc/core/host_device.h"
+
+#if defined(__CUDACC__)
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#endif
+
 namespace tf_bn_ops {
 
 // The values are part of the C ABI (cc/c_api/tf_bn_ops_c.h).
@@ -33,7 +40,7 @@ struct Bfloat16 {
   uint16_t bits;
 };
 
-static inline size_t SizeOf(DType dtype) {
+static TFBN_HD size_t SizeOf(DType dtype) {
   switch (dtype) {
     case DType::kFloat16:
     case DType::kBfloat16:
@@ -46,26 +53,29 @@ static inline size_t SizeOf(DType dtype) {
   return 0;
 }
 
-static inline float FloatFromBits(uint32_t bits) {
+static TFBN_HD float FloatFromBits(uint32_t bits) {
   float f;
   std::memcpy(&f, &bits, sizeof(f));
   return f;
 }
 
-static inline uint32_t BitsFromFloat(float f) {
+static TFBN_HD uint32_t BitsFromFloat(float f) {
   uint32_t bits;
   std::memcpy(&bits, &f, sizeof(bits));
   return bits;
 }
 
-static inline double ToDouble(float v) { return v; }
-static inline double ToDouble(double v) { return v; }
+static TFBN_HD double ToDouble(float v) { return v; }
+static TFBN_HD double ToDouble(double v) { return v; }
 
-static inline double ToDouble(Bfloat16 v) {
+static TFBN_HD double ToDouble(Bfloat16 v) {
   return FloatFromBits(static_cast<uint32_t>(v.bits) << 16);
 }
 
-static inline double ToDouble(Float16 v) {
+static TFBN_HD double ToDouble(Float16 v) {
+#if defined(__CUDA_ARCH__)
+  return __half2float(__ushort_as_half(v.bits));
+#else
   const uint32_t magnitude = v.bits & 0x7fffu;
   const uint32_t sign = static_cast<uint32_t>(v.bits & 0x8000u) << 16;
   if (magnitude >=
@@ -79,18 +89,22 @@ static inline double ToDouble(Float16 v) {
   }
   // Rebias the exponent from 15 to 127.
   return FloatFromBits(sign | ((magnitude << 13) + ((127u - 15u) << 23)));
+#endif
 }
 
 // Conversions to a narrower type round to nearest, ties to even, from the
 // double in one step wherever the target is float or double; half and bfloat16
 // round twice (double -> float -> T), which is what every other producer of
 // these types does.
-static inline void FromDouble(double v, double* out) { *out = v; }
-static inline void FromDouble(double v, float* out) {
+static TFBN_HD void FromDouble(double v, double* out) { *out = v; }
+static TFBN_HD void FromDouble(double v, float* out) {
   *out = static_cast<float>(v);
 }
 
-static inline void FromDouble(double v, Bfloat16* out) {
+static TFBN_HD void FromDouble(double v, Bfloat16* out) {
+#if defined(__CUDA_ARCH__)
+  out->bits = __bfloat16_as_ushort(__float2bfloat16_rn(static_cast<float>(v)));
+#else
   const uint32_t bits = BitsFromFloat(static_cast<float>(v));
   if ((bits & 0x7fffffffu) >
       0x7f800000u) {  // NaN: keep it quiet, never round it to infinity.
@@ -99,9 +113,13 @@ static inline void FromDouble(double v, Bfloat16* out) {
   }
   out->bits =
       static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+#endif
 }
 
-static inline void FromDouble(double v, Float16* out) {
+static TFBN_HD void FromDouble(double v, Float16* out) {
+#if defined(__CUDA_ARCH__)
+  out->bits = __half_as_ushort(__float2half_rn(static_cast<float>(v)));
+#else
   const uint32_t bits = BitsFromFloat(static_cast<float>(v));
   const uint32_t sign = (bits >> 16) & 0x8000u;
   const uint32_t magnitude = bits & 0x7fffffffu;
@@ -120,10 +138,11 @@ static inline void FromDouble(double v, Float16* out) {
     half = (rebiased + 0x0fffu + ((rebiased >> 13) & 1u)) >> 13;
   }
   out->bits = static_cast<uint16_t>(sign | half);
+#endif
 }
 
 // Element `i` of an array of `dtype`, as a double.
-static inline double LoadAsDouble(DType dtype, const void* data, int64_t i) {
+static TFBN_HD double LoadAsDouble(DType dtype, const void* data, int64_t i) {
   switch (dtype) {
     case DType::kFloat32:
       return ToDouble(static_cast<const float*>(data)[i]);
@@ -138,8 +157,8 @@ static inline double LoadAsDouble(DType dtype, const void* data, int64_t i) {
 }
 
 // Elements [first, first + n) as doubles.
-static inline void LoadAsDoubles(DType dtype, const void* data, int64_t first,
-                                 int64_t n, double* out) {
+static TFBN_HD void LoadAsDoubles(DType dtype, const void* data, int64_t first,
+                                  int64_t n, double* out) {
   if (dtype == DType::kFloat32) {  // Vectorizes; the other types are rare.
     const float* from = static_cast<const float*>(data) + first;
     for (int64_t i = 0; i < n; ++i) out[i] = from[i];
@@ -149,8 +168,8 @@ static inline void LoadAsDoubles(DType dtype, const void* data, int64_t first,
 }
 
 // Rounds `value` to `dtype` and stores it as element `i`.
-static inline void StoreFromDouble(DType dtype, void* data, int64_t i,
-                                   double value) {
+static TFBN_HD void StoreFromDouble(DType dtype, void* data, int64_t i,
+                                    double value) {
   switch (dtype) {
     case DType::kFloat32:
       FromDouble(value, static_cast<float*>(data) + i);

@@ -1,14 +1,18 @@
-// Marks of functions that run on the device and, as plain C++, on the host.
+// Marks of functions that are compiled for CUDA devices and, as plain C++, for
+// the host.
 
 #ifndef TF_BN_OPS_CC_CORE_HOST_DEVICE_H_
 #define TF_BN_OPS_CC_CORE_HOST_DEVICE_H_
 
+// Always inlined. On the host too: translation units with different -m flags
+// include these functions, and of an out-of-line copy the linker would keep one
+// for all, with instructions that the processor may lack.
 #if defined(__CUDACC__)
 #define TFBN_HD __host__ __device__ __forceinline__
 #define TFBN_UNROLL _Pragma("unroll")
 #define TFBN_UNROLL_4 _Pragma("unroll 4")
 #else
-#define TFBN_HD inline
+#define TFBN_HD inline __attribute__((always_inline))
 #define TFBN_UNROLL
 #define TFBN_UNROLL_4
 #endif

@@ -5,8 +5,8 @@
 #ifndef TF_BN_OPS_CC_CORE_REFERENCE_H_
 #define TF_BN_OPS_CC_CORE_REFERENCE_H_
 
-#include "cc/core/batch_norm_grad.h"
-#include "cc/core/batch_norm_grad_grad.h"
+#include "cc/core/formulas/batch_norm_grad.h"
+#include "cc/core/formulas/batch_norm_grad_grad.h"
 
 namespace tf_bn_ops {
 

@@ -12,6 +12,8 @@
 
 #include <cstdint>
 
+#include "cc/core/host_device.h"
+
 namespace tf_bn_ops {
 
 struct View {
@@ -21,12 +23,12 @@ struct View {
 };
 
 // Elements in the whole tensor.
-static inline int64_t NumElements(const View& v) {
+static TFBN_HD int64_t NumElements(const View& v) {
   return v.outer * v.channels * v.inner;
 }
 
 // M of the formulas: elements that share a channel.
-static inline int64_t ElementsPerChannel(const View& v) {
+static TFBN_HD int64_t ElementsPerChannel(const View& v) {
   return v.outer * v.inner;
 }
 

@@ -24,16 +24,17 @@
 #include <vector>
 
 #include "cc/c_api/tf_bn_ops_c.h"
-#include "cc/core/batch_norm_grad.h"
-#include "cc/core/batch_norm_grad_grad.h"
-#include "cc/core/parallel.h"
-#include "cc/cpu/batch_norm_grad.h"
+#include "cc/core/executor.h"
+#include "cc/core/formulas/batch_norm_grad.h"
+#include "cc/core/formulas/batch_norm_grad_grad.h"
+#include "cc/cpu/dispatch.h"
+#include "cc/cpu/driver.h"
 
 namespace {
 
 // As TensorFlow's pool: work waits in a queue, and a helper may come to it long
 // after its caller has returned.
-class Pool final : public tf_bn_ops::Threads {
+class Pool final : public tf_bn_ops::Executor {
  public:
   explicit Pool(int threads) {
     for (int i = 0; i < threads; ++i) {
@@ -48,7 +49,9 @@ class Pool final : public tf_bn_ops::Threads {
     wake_.notify_all();
     for (std::thread& thread : threads_) thread.join();
   }
-  int Count() const override { return static_cast<int>(threads_.size()) + 1; }
+  int NumThreads() const override {
+    return static_cast<int>(threads_.size()) + 1;
+  }
   void Schedule(std::function<void()> work) override {
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -162,7 +165,7 @@ void SetSecondOrder(const Problem& p, Result* result, Args* args) {
   args->scale_grad = result->vectors[0].data();
 }
 
-void Compute(const Problem& p, tf_bn_ops::Threads& threads, Result* result) {
+void Compute(const Problem& p, tf_bn_ops::Executor& threads, Result* result) {
   std::string error;
   const auto& implementation = *tf_bn_ops::SelectedImplementation(&error);
   const auto workspace = [](size_t bytes) {
@@ -172,16 +175,18 @@ void Compute(const Problem& p, tf_bn_ops::Threads& threads, Result* result) {
     tf_bn_ops::BatchNormGradGradArgs args;
     args.view = p.view;
     SetSecondOrder(p, result, &args);
-    tf_bn_ops::CpuBatchNormGradGrad(
+    using F = tf_bn_ops::BatchNormGradGradFormula;
+    tf_bn_ops::RunOnCpu<F>(
         args, implementation, threads,
-        workspace(tf_bn_ops::CpuBatchNormGradGradWorkspace(p.view)).data());
+        workspace(tf_bn_ops::CpuWorkspaceBytes<F>(p.view)).data());
   } else {
     tf_bn_ops::BatchNormGradArgs args;
     args.view = p.view;
     SetFirstOrder(p, result, &args);
-    tf_bn_ops::CpuBatchNormGrad(
+    using F = tf_bn_ops::BatchNormGradFormula;
+    tf_bn_ops::RunOnCpu<F>(
         args, implementation, threads,
-        workspace(tf_bn_ops::CpuBatchNormGradWorkspace(p.view)).data());
+        workspace(tf_bn_ops::CpuWorkspaceBytes<F>(p.view)).data());
   }
 }
 
@@ -220,7 +225,7 @@ int main(int argc, char** argv) {
     for (int kind = 0; kind < 4; ++kind) {
       problems.emplace_back(view, kind % 2 == 0, kind / 2 == 1);
       expected.emplace_back(view);
-      tf_bn_ops::NoThreads alone;
+      tf_bn_ops::InlineExecutor alone;
       Compute(problems.back(), alone, &expected.back());
     }
   }

@@ -1,8 +1,8 @@
-"""The GPU kernels' programs on the host: the same indices and arithmetic as on a GPU.
+"""The CUDA kernels on the host emulator: the indexing and arithmetic of a GPU.
 
-cc/cuda/testing/emulator.cc runs the block programs of cc/cuda thread by thread. Promised: the
-bounds of the CPU backend; the same bits for any order of threads and blocks, any alignment, and in
-place; no access outside the arrays; nothing read that was not written.
+cc/cuda/testing/emulator.cc runs the device code of cc/cuda thread by thread. Promised: the error
+bounds of the CPU backend; bitwise identical results for any order of threads and blocks, any
+alignment, and in place; no access outside the arrays; no read of uninitialized memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tf_bn_ops.harness.c_abi import Problem, Result
 from tf_bn_ops.spec import DTYPES
 
 PROT_NONE = 0
-# A thread at a time takes long: large views only where they take another way.
+# Threads run one by one, which is slow: large views only where the launch configuration differs.
 VIEWS = [view for view in CPU_VIEWS if np.prod(view) <= 200_000] + [(3, 2, 8200), (2, 2000, 3)]
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -66,8 +66,8 @@ def emulate(
     x_backprop: np.ndarray | None = None,
     **overrides: int,
 ) -> Result:
-    """One call on the emulator; `seed` other than 0 shuffles threads and blocks. `launches` gets
-    the number of kernels; `group_bytes` as in cc/cuda/batch_norm_grad.h."""
+    """One call on the emulator; `seed` other than 0 shuffles threads and blocks. `launches` receives
+    the number of kernels; `group_bytes` as in cc/cuda/cuda_backend.h."""
     out = np.full_like(p.x, np.nan) if x_backprop is None else x_backprop
     result = Result(out, np.full_like(p.scale, np.nan), np.full_like(p.scale, np.nan))
     args = c_abi.args_of(p, result, **overrides)
@@ -86,7 +86,9 @@ def emulate(
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("view", VIEWS)
-def test_right_and_the_same_in_any_order(emulator, view, is_training, dtype):
+def test_within_bounds_and_bitwise_identical_in_any_thread_order(
+    emulator, view, is_training, dtype
+):
     problem = make_problem(view, dtype, is_training=is_training)
     result = emulate(emulator, problem)
     assert_close(result, problem, dtype)
@@ -96,13 +98,13 @@ def test_right_and_the_same_in_any_order(emulator, view, is_training, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("view", [(100, 3, 1), (300, 40, 1), (9, 5, 49), (2, 3, 9000)])
-def test_inverse_standard_deviation_in_the_place_of_the_variance(emulator, view, dtype):
+def test_variance_is_rstd(emulator, view, dtype):
     problem = make_problem(view, dtype)
     rstd = 1 / np.sqrt(problem.variance.astype(np.float64) + problem.epsilon)
     given = make_problem(view, dtype)
     given.variance = rstd.astype(problem.variance.dtype)
     result = emulate(emulator, given, variance_is_rstd=1)
-    # The same problem with the variance that belongs to the rounded rstd.
+    # The oracle gets the variance whose rstd is the rounded one.
     given.variance = (given.variance.astype(np.longdouble) ** -2).astype(np.longdouble)
     given.epsilon = 0.0
     assert_close(result, given, dtype)
@@ -110,8 +112,8 @@ def test_inverse_standard_deviation_in_the_place_of_the_variance(emulator, view,
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("view", [(5, 90, 49), (2, 24, 4100), (9, 1500, 3), (2, 2000, 3)])
-def test_groups_of_channels_change_no_bit(emulator, view, dtype):
-    """The second pass after a part of the channels, where the L2 cache holds no more."""
+def test_groups_of_channels_are_bitwise_identical(emulator, view, dtype):
+    """Each group of channels is applied before the next one is reduced."""
     problem = make_problem(view, dtype)
     want = emulate(emulator, problem).bits()
     whole = 2 * problem.x.nbytes
@@ -121,7 +123,7 @@ def test_groups_of_channels_change_no_bit(emulator, view, dtype):
         got = emulate(emulator, problem, seed=9, group_bytes=group_bytes, launches=launches)
         assert got.bits() == want, group_bytes
         counts.append(launches.value)
-    # Three kernels for each group; one group where all fits, or not even one tile does.
+    # Three kernels per group; one group where the view fits, or where not even one tile does.
     assert counts[0] == counts[-1] == 3
     assert max(counts) >= 9
     assert all(count % 3 == 0 for count in counts)
@@ -129,15 +131,15 @@ def test_groups_of_channels_change_no_bit(emulator, view, dtype):
         other = make_problem(shape, dtype, is_training=is_training)
         launches = ctypes.c_int32()
         emulate(emulator, other, group_bytes=2 * other.x.nbytes // 3, launches=launches)
-        assert launches.value == (3 if is_training else 2), "frozen, or channels last: no groups"
+        assert launches.value == (3 if is_training else 2), "no groups if frozen or channels-last"
 
 
-def test_a_large_tensor_and_its_finer_cut(emulator):
-    """From 32 MiB on: one channel to a tile, ranges of 128 KiB, and groups."""
+def test_large_channels_first_tensor(emulator):
+    """From 32 MiB on: one channel per tile, splits of 128 KiB, and groups."""
     view = (64, 52, 1300)
-    cut = geometry(emulator, view, "float64")
-    assert cut["channels"] == 1 and cut["grid"] == 52 * cut["blocks"]
-    assert cut["blocks"] == max(-(-1024 // 52), -(-64 * 1300 * 8 // (128 << 10)))
+    config = launch_config(emulator, view, "float64")
+    assert config["threads_y"] == 1 and config["grid"] == 52 * config["splits"]
+    assert config["splits"] == max(-(-1024 // 52), -(-64 * 1300 * 8 // (128 << 10)))
     problem = make_problem(view, "float64")
     result = emulate(emulator, problem)
     assert_close(result, problem, "float64")
@@ -147,8 +149,8 @@ def test_a_large_tensor_and_its_finer_cut(emulator):
     assert grouped.bits() == result.bits()
 
 
-def test_groups_are_made_where_they_pay(emulator):
-    """By the size of the cache and the speed of memory, of data sheets."""
+def test_groups_where_they_pay(emulator):
+    """By L2 size and memory bandwidth, from data sheets."""
     mb, gb = 1 << 20, 1e9
     l4, h200 = (48 * mb, 300 * gb), (50 * mb, 4800 * gb)
 
@@ -157,13 +159,13 @@ def test_groups_are_made_where_they_pay(emulator):
 
     resnet = [(256, c, s * s) for s, c in ((56, 64), (56, 256), (28, 512), (14, 1024))]
     for view in resnet:
-        # Fed from the cache, in groups that read for longer than their launches take.
+        # At most half of L2, at least 40 us of reading DRAM: four times the launch overhead.
         assert 12e6 <= group(view, l4) <= 24 * mb, view
-        # A group of half the cache is over before its launches are.
+        # Half of L2 is read in less than that.
         assert group(view, h200) == 0
-    assert group((256, 512, 49), (128 * mb, 300 * gb)) == 0, "all of it fits"
-    assert group((256 * 56 * 56, 64, 1), l4) == 0, "channels last"
-    assert group((256, 64, 112 * 112), l4) == 0, "not even one channel fits"
+    assert group((256, 512, 49), (128 * mb, 300 * gb)) == 0, "both inputs fit into L2"
+    assert group((256 * 56 * 56, 64, 1), l4) == 0, "channels-last"
+    assert group((256, 64, 112 * 112), l4) == 0, "not even one channel fits into L2"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -191,7 +193,7 @@ def test_any_alignment_and_in_place(emulator, view, is_training, dtype):
 
 
 def at_the_end_of_a_page(array: np.ndarray) -> np.ndarray:
-    """A copy that ends where memory ends: reading on ends the process."""
+    """A copy that ends at a guard page: an access behind it is a segmentation fault."""
     page = mmap.PAGESIZE
     size = -(-array.nbytes // page) * page
     memory = mmap.mmap(-1, size + 2 * page)
@@ -208,7 +210,7 @@ def at_the_end_of_a_page(array: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("view", [(61, 5, 1), (61, 48, 1), (3, 5, 1300), (9, 5, 49), (1, 1, 1)])
-def test_nothing_outside_the_arrays_is_touched(emulator, view, dtype):
+def test_no_access_outside_the_arrays(emulator, view, dtype):
     for is_training in (True, False):
         problem = make_problem(view, dtype, is_training=is_training)
         want = emulate(emulator, problem).bits()
@@ -240,36 +242,35 @@ def test_empty_views_give_zero_sums(emulator, view):
     assert not result.scale_backprop.any() and not result.offset_backprop.any()
 
 
-def geometry(lib: ctypes.CDLL, view: tuple[int, int, int], dtype: str) -> dict[str, int]:
-    names = ("grid", "lanes", "channels", "item_lanes", "fold", "steps", "items", "blocks")
+def launch_config(lib: ctypes.CDLL, view: tuple[int, int, int], dtype: str) -> dict[str, int]:
+    names = ["grid", "threads_x", "threads_y", "threads_z", "fold", "steps", "items", "splits"]
     out = (ctypes.c_int64 * len(names))()
-    lib.tfbn_emulate_geometry(
+    lib.tfbn_emulate_launch_config(
         *map(ctypes.c_int64, view), ctypes.c_int32(c_abi.DTYPE_CODES[dtype]), out
     )
     return dict(zip(names, out, strict=True))
 
 
+RESNET50 = [(112, 64), (56, 64), (56, 256), (28, 512), (14, 1024), (7, 2048), (7, 512)]
+LARGE_VIEWS = [
+    *((256 * side * side, channels, 1) for side, channels in RESNET50),
+    *((256, channels, side * side) for side, channels in RESNET50),
+    *((1 << 22, 3, 1), (1 << 16, 3, 49), (1, 1, 1 << 24), (8, 1 << 20, 1), (1 << 24, 129, 2)),
+    *((1 << 31, 2, 1), (2, 3, 1 << 31)),
+]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_large_views_fill_a_large_device(emulator, dtype):
-    """Few and many channels, both layouts, ResNet-50's and huge ones: enough blocks and threads."""
-    resnet = [(112, 64), (56, 64), (56, 256), (28, 512), (14, 1024), (7, 2048), (7, 512)]
-    views = [(256 * s * s, c, 1) for s, c in resnet] + [(256, c, s * s) for s, c in resnet]
-    views += [
-        (1 << 22, 3, 1),
-        (1 << 16, 3, 49),
-        (1, 1, 1 << 24),
-        (8, 1 << 20, 1),
-        (1 << 24, 129, 2),
-    ]
-    views += [(1 << 31, 2, 1), (2, 3, 1 << 31)]
-    for view in views:
-        g = geometry(emulator, view, dtype)
-        assert g["lanes"] * g["channels"] * g["item_lanes"] <= 256
-        assert g["lanes"] * g["channels"] * g["item_lanes"] > 256 * 3 // 4, (view, g)
-        assert 256 <= g["grid"] < 1 << 31, (view, g)
-        tile_bytes = np.prod(view) * DTYPES[dtype].numpy.itemsize * g["blocks"] / g["grid"]
-        # A range of channels-first data is 128 KiB long, or more.
-        assert g["blocks"] <= max(1024, 1 + tile_bytes / (128 << 10))
+    """Grid size, active threads per block and workspace of few and many channels."""
+    for view in LARGE_VIEWS:
+        c = launch_config(emulator, view, dtype)
+        active = c["threads_x"] * c["threads_y"] * c["threads_z"]
+        assert 256 * 3 // 4 < active <= 256, (view, c)
+        assert 256 <= c["grid"] < 1 << 31, (view, c)
+        tile_bytes = np.prod(view) * DTYPES[dtype].numpy.itemsize * c["splits"] / c["grid"]
+        # A split of channels-first data is 128 KiB long, or more.
+        assert c["splits"] <= max(1024, 1 + tile_bytes / (128 << 10))
         workspace = emulator.tfbn_emulate_workspace(*view, c_abi.DTYPE_CODES[dtype])
-        assert workspace <= view[1] * (16 * g["blocks"] * g["fold"] + 48)
-        assert g["fold"] <= 8
+        assert workspace <= view[1] * (16 * c["splits"] * c["fold"] + 48)
+        assert c["fold"] <= 8

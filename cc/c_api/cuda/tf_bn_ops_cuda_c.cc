@@ -1,4 +1,4 @@
-// The C ABI of the CUDA backend: checks, then calls cc/cuda.
+// The C ABI of the CUDA backend: checks arguments and calls cc/cuda.
 
 #include "cc/c_api/tf_bn_ops_cuda_c.h"
 
@@ -6,11 +6,13 @@
 #include <string>
 
 #include "cc/c_api/args.h"
-#include "cc/cuda/batch_norm_grad.h"
+#include "cc/core/formulas/batch_norm_grad.h"
+#include "cc/cuda/cuda_backend.h"
 
 namespace {
 
-using tf_bn_ops::BatchNormGradArgs;
+using tf_bn_ops::BatchNormGradFormula;
+using tf_bn_ops::CudaWorkspaceBytes;
 using tf_bn_ops::DType;
 using tf_bn_ops::SizeOf;
 using tf_bn_ops::View;
@@ -20,8 +22,8 @@ bool IsAligned(const void* pointer, size_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
-// One sentence, or empty: the device cannot read a misaligned element at all.
-std::string CheckAlignment(const BatchNormGradArgs& args) {
+// One message, or empty. A device faults on a misaligned element.
+std::string CheckAlignment(const BatchNormGradFormula::Args& args) {
   for (const void* p :
        {args.y_backprop, args.x, static_cast<const void*>(args.x_backprop)}) {
     if (!IsAligned(p, SizeOf(args.dtype))) {
@@ -52,10 +54,10 @@ int tfbn_cuda_workspace(int64_t outer, int64_t channels, int64_t inner,
                 error_size);
   }
   const View view{outer, channels, inner};
-  const std::string sentence = tf_bn_ops::c_api::CheckView(view);
-  if (!sentence.empty()) return Fail(sentence, error, error_size);
-  *bytes = static_cast<int64_t>(
-      tf_bn_ops::CudaBatchNormGradWorkspace(view, static_cast<DType>(dtype)));
+  const std::string message = tf_bn_ops::c_api::CheckView(view);
+  if (!message.empty()) return Fail(message, error, error_size);
+  *bytes = static_cast<int64_t>(CudaWorkspaceBytes<BatchNormGradFormula>(
+      view, static_cast<DType>(dtype)));
   return 0;
 } catch (const std::exception& e) {
   return Fail(std::string("the system refused: ") + e.what(), error,
@@ -64,17 +66,17 @@ int tfbn_cuda_workspace(int64_t outer, int64_t channels, int64_t inner,
 
 int tfbn_cuda_batch_norm_grad(const tfbn_batch_norm_grad_args* c_args,
                               void* workspace, int64_t workspace_bytes,
-                              void* stream, int64_t group_bytes, char* error,
-                              size_t error_size) try {
-  BatchNormGradArgs args;
-  std::string sentence = tf_bn_ops::c_api::ReadArgs(c_args, &args);
-  if (sentence.empty()) sentence = CheckAlignment(args);
-  if (!sentence.empty()) return Fail(sentence, error, error_size);
+                              void* cuda_stream, int64_t group_bytes,
+                              char* error, size_t error_size) try {
+  BatchNormGradFormula::Args args;
+  std::string message = tf_bn_ops::c_api::ReadArgs(c_args, &args);
+  if (message.empty()) message = CheckAlignment(args);
+  if (!message.empty()) return Fail(message, error, error_size);
   const int64_t needed = static_cast<int64_t>(
-      tf_bn_ops::CudaBatchNormGradWorkspace(args.view, args.dtype));
+      CudaWorkspaceBytes<BatchNormGradFormula>(args.view, args.dtype));
   if (workspace == nullptr || workspace_bytes < needed) {
     return Fail("workspace must have the " + std::to_string(needed) +
-                    " bytes that tfbn_cuda_workspace asks for",
+                    " bytes that tfbn_cuda_workspace returns",
                 error, error_size);
   }
   if (!IsAligned(workspace, sizeof(double))) {
@@ -84,10 +86,10 @@ int tfbn_cuda_batch_norm_grad(const tfbn_batch_norm_grad_args* c_args,
     return Fail("group_bytes must be TFBN_CUDA_GROUPS_BY_DEVICE, 0 or more",
                 error, error_size);
   }
-  const int failed =
-      tf_bn_ops::CudaBatchNormGrad(args, workspace, stream, group_bytes);
+  const int failed = tf_bn_ops::CudaLaunch<BatchNormGradFormula>(
+      args, workspace, cuda_stream, group_bytes);
   if (failed != 0) {
-    return Fail(std::string("CUDA refused to launch: ") +
+    return Fail(std::string("CUDA launch failed: ") +
                     tf_bn_ops::CudaErrorMessage(failed),
                 error, error_size);
   }

@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
-#include "cc/core/batch_norm_grad.h"
-#include "cc/core/batch_norm_grad_grad.h"
+#include "cc/core/dtype.h"
+#include "cc/core/host_device.h"
 #include "cc/core/partition.h"
 
 namespace tf_bn_ops {
@@ -31,108 +31,35 @@ struct ChannelSums {
   double* first;
   int64_t channels;
 };
-static inline double* SumsOf(const ChannelSums& sums, int k) {
+static TFBN_HD double* SumsOf(const ChannelSums& sums, int k) {
   return sums.first + k * sums.channels;
 }
 
-// The tensors of view shape.
-template <int kInputs, int kOutputs>
-struct Tensors {
-  const void* in[kInputs];
-  void* out[kOutputs];
-};
-
-// What driver and kernels have to agree on, for each order of the gradient: the
-// tensors, the sums of the first pass, and the coefficients of the second,
-// arrays in the type that it computes in (double for float64, else float), one
-// after the other, CoefficientStride apart. Frozen, only the first
-// kNumFrozenSums sums are made, and only the coefficients from
-// kFirstFrozenCoefficient on.
-
-struct FirstOrder {
-  using Args = BatchNormGradArgs;
-  enum Input : int { kDy, kX, kInputs };
-  static constexpr int kOutputs = 1;
-  enum Sum : int {
-    kDySum,     // y_backprop
-    kDyXmuSum,  // y_backprop * (x - mean)
-    kNumSums,
-    kNumFrozenSums = kNumSums,
-  };
-  enum Coefficient : int {  // The fields of BatchNormGradCoefficients.
-    kMean,
-    kRstd,
-    kDyMean,
-    kDyMeanRest,
-    kXhatDyMean,
-    kScaleRstd,
-    kNumCoefficients,
-    kFirstFrozenCoefficient = kScaleRstd,
-  };
-};
-static inline Tensors<2, 1> TensorsOf(const BatchNormGradArgs& args) {
-  return {{args.y_backprop, args.x}, {args.x_backprop}};
-}
-
-// The sums and coefficients are those of batch_norm_grad_grad.h.
-struct SecondOrder {
-  using Args = BatchNormGradGradArgs;
-  enum Input : int { kGx, kDy, kX, kInputs };
-  enum Output : int { kYBackpropGrad, kXGrad, kOutputs };
-  enum Sum : int {
-    kGxDySum,
-    kGxSum,
-    kDySum,
-    kXcSum,
-    kXcXcSum,
-    kGxXcSum,
-    kDyXcSum,
-    kNumSums,
-    kNumFrozenSums = kGxDySum + 1,
-  };
-  enum Coefficient : int {
-    kGxMean,
-    kGxMeanRest,
-    kDyMean,
-    kDyMeanRest,
-    kMeanRest,
-    kXFromGx,
-    kXFromXhat,
-    kMean,
-    kRstd,
-    kYFromGx,
-    kYFromXhat,
-    kYConstant,
-    kXFromDy,
-    kNumCoefficients,
-    kFirstFrozenCoefficient = kMean,
-  };
-};
-static inline Tensors<3, 2> TensorsOf(const BatchNormGradGradArgs& args) {
-  return {{args.x_backprop_grad, args.y_backprop, args.x},
-          {args.y_backprop_grad, args.x_grad}};
-}
-// The sums of channel `c`, all of which must be there.
-static inline BatchNormGradGradSums SumsAt(const ChannelSums& sums, int64_t c) {
-  const auto sum = [&](SecondOrder::Sum k) { return SumsOf(sums, k)[c]; };
-  return {sum(SecondOrder::kGxDySum), sum(SecondOrder::kGxSum),
-          sum(SecondOrder::kDySum),   sum(SecondOrder::kXcSum),
-          sum(SecondOrder::kXcXcSum), sum(SecondOrder::kGxXcSum),
-          sum(SecondOrder::kDyXcSum)};
+// The sums of channel `c`; those behind the first kRead are zero.
+template <int kRead, int kSums>
+static TFBN_HD void LoadSums(const ChannelSums& sums, int64_t c,
+                             double (&out)[kSums]) {
+  for (int k = 0; k < kSums; ++k) {
+    out[k] = k < kRead ? SumsOf(sums, k)[c] : 0;
+  }
 }
 
 // Elements from one array of coefficients to the next. Arrays are read in whole
 // vectors, so a vector behind each must be readable; and they must not lie a
 // multiple of 4 KiB apart, where the processor takes a load for an overlap with
 // an earlier store.
-static inline int64_t CoefficientStride(int64_t channels) {
+static TFBN_HD int64_t CoefficientStride(int64_t channels) {
   constexpr int64_t kPadding = 48;  // Three vectors of float, three lines.
   return channels + kPadding;
 }
 
-template <typename Order>
+// The kernels of one formula (cc/core/formulas). Coefficients are arrays in the
+// type that Apply computes in (double for float64, else float), one after the
+// other, CoefficientStride apart; frozen, only those from
+// kFirstFrozenCoefficient on, and only the first kNumFrozenSums sums.
+template <typename F>
 struct Kernels {
-  using Args = typename Order::Args;
+  using Args = typename F::Args;
   // Training, the first pass: writes the sums over the tile, those of channels
   // [c0, c1).
   using Reduce = void (*)(const Args&, const Partition&, const Tile&,

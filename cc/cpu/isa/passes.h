@@ -1,26 +1,6 @@
 // The two passes over a tile: the loops of batch-norm gradients of any order,
-// for all layouts and element types, written once. A formula says what is
-// summed and what is made of the sums:
-//
-//   struct Formula : FirstOrder or another order of kernels.h {
-//     // Vectors per step along a row, in the pass that reduces and in the one
-//     // that applies.
-//     static constexpr int kReduceVectors, kApplyVectors;
-//     // What the sums of channels [c, c + n) subtract: the centers.
-//     static void Centers(const Args&, int64_t c, int64_t n, double* out);
-//     // Adds the terms of a vector of elements to the first kSums sums.
-//     template <int kSums>
-//     static void Accumulate(const VD (&in)[kInputs], VD center,
-//                            VD (&sum)[kSums]);
-//     // Kernels::Coefficients for elements of T.
-//     template <typename T>
-//     static void Coefficients(...);
-//     // Makes the results of a vector of elements from coefficients k; frozen,
-//     // those before kFirstFrozenCoefficient are not there.
-//     template <bool kTraining, typename V>
-//     static void Element(const V (&in)[kInputs],
-//                         const V (&k)[kNumCoefficients], V (&out)[kOutputs]);
-//   };
+// for all layouts and element types, written once. What is summed and
+// computed from the sums says the formula (cc/core/formulas/formula.h).
 //
 // The results of all builds are equal to the bit: sums run down columns in an
 // order that does not depend on the width of a vector, and no multiplication is
@@ -51,10 +31,26 @@ namespace {
 // Vectors per step along a row. With the 32 registers of AVX-512 a run of
 // kRunColumns floats is one step.
 #if defined(__AVX512F__)
+constexpr int kRegisters = 32;
 constexpr int kUnroll = 4;
 #else
+constexpr int kRegisters = 16;
 constexpr int kUnroll = 2;
 #endif
+
+// The same where a column has `values` values in registers: as many as leave
+// room for other operands.
+constexpr int VectorsPerStep(int values, int registers) {
+  int vectors = kUnroll;
+  while (vectors > 1 && vectors * values > registers) --vectors;
+  return vectors;
+}
+// Running sums take two vectors of double for one of float.
+template <typename F>
+constexpr int kReduceVectors = VectorsPerStep(2 * F::kNumSums, kRegisters / 2);
+template <typename F>
+constexpr int kApplyVectors =
+    VectorsPerStep(F::kNumCoefficients, kRegisters * 3 / 4);
 
 // Column arrays are read in whole vectors.
 constexpr int64_t kPaddedColumns = kMaxColumns + kMaxColumns / 16;
@@ -75,7 +71,7 @@ struct Elements {
 
 template <typename F, typename T>
 Elements<F, T> ElementsOf(const typename F::Args& args) {
-  const auto tensors = TensorsOf(args);
+  const auto tensors = F::TensorsOf(args);
   Elements<F, T> elements;
   for (int i = 0; i < F::kInputs; ++i) {
     elements.in[i] = static_cast<const T*>(tensors.in[i]);
@@ -387,7 +383,7 @@ void ReduceRows(
     const Elements<F, T>& elements, const Panel& panel,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients,
     ColumnSums<F>& sums) {
-  ForSteps<T, F::kReduceVectors>(
+  ForSteps<T, kReduceVectors<F>>(
       panel, [&](auto vectors, auto partial, int64_t at, int64_t rows,
                  int64_t c, int n) __attribute__((always_inline)) {
         ReduceStep<F, kSums, kResults, decltype(vectors)::value,
@@ -413,6 +409,16 @@ void ReducePanel(
                                                      coefficients, sums);
     });
   }
+}
+
+// The centers of channels [c, c + n).
+void LoadCenters(const CenterArray& centers, int64_t c, int64_t n,
+                 double* out) {
+  if (centers.data != nullptr && centers.stride == 1) {  // Vectorizes.
+    LoadAsDoubles(centers.dtype, centers.data, c, n, out);
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i) out[i] = CenterAt(centers, c + i);
 }
 
 template <int kSums, typename F>
@@ -494,6 +500,7 @@ void ReduceTile(const typename F::Args& args, const Partition& partition,
   const Elements<F, T> elements = ElementsOf<F, T>(args);
   const View& view = args.view;
   const int64_t channels = tile.c1 - tile.c0;
+  const CenterArray centers = F::CentersOf(args);
   ColumnSums<F> sums;
   TileCoefficients<F, T, kTraining> of_tile(view, coefficients);
   ColumnCoefficients<typename Compute<T>::Scalar> columns_of = {};
@@ -505,11 +512,10 @@ void ReduceTile(const typename F::Args& args, const Partition& partition,
     const int64_t row_columns = channels * view.inner;
     const int64_t columns = partition.fold * row_columns;
     if (view.inner == 1) {
-      F::Centers(args, tile.c0, channels, sums.center);
+      LoadCenters(centers, tile.c0, channels, sums.center);
     } else {
       for (int64_t c = 0; c < channels; ++c) {
-        double center;
-        F::Centers(args, tile.c0 + c, 1, &center);
+        const double center = CenterAt(centers, tile.c0 + c);
         for (int64_t i = 0; i < view.inner; ++i) {
           sums.center[c * view.inner + i] = center;
         }
@@ -546,8 +552,7 @@ void ReduceTile(const typename F::Args& args, const Partition& partition,
   const int64_t tail = length % kRunColumns;
   const int64_t ahead = RunAhead<T>(view, tile);
   for (int64_t c = tile.c0; c < tile.c1; ++c) {
-    double center;
-    F::Centers(args, c, 1, &center);
+    const double center = CenterAt(centers, c);
     for (int64_t column = 0; column < kRunColumns; ++column) {
       sums.center[column] = center;
     }
@@ -598,7 +603,20 @@ void Frozen(const typename F::Args& args, const Partition& partition,
 template <typename F, typename T>
 void Coefficients(const typename F::Args& args, int64_t c0, int64_t c1,
                   const ChannelSums& sums, void* coefficients) {
-  F::template Coefficients<T>(args, c0, c1, sums, coefficients);
+  using C = typename Compute<T>::Scalar;
+  const int64_t stride = CoefficientStride(args.view.channels);
+  const CenterArray centers = F::CentersOf(args);
+  for (int64_t c = c0; c < c1; ++c) {
+    double of_channel[F::kNumSums] = {};
+    if (args.is_training) LoadSums<F::kNumSums>(sums, c, of_channel);
+    C k[F::kNumCoefficients];
+    F::Finish(args, c, CenterAt(centers, c), of_channel, k);
+    C* const out = static_cast<C*>(coefficients) + c;
+    for (int i = args.is_training ? 0 : F::kFirstFrozenCoefficient;
+         i < F::kNumCoefficients; ++i) {
+      out[i * stride] = k[i];
+    }
+  }
 }
 
 // -----------------------------------------------------------------------------
@@ -633,7 +651,7 @@ template <typename F, Results kResults, typename T>
 void ApplyRows(
     const Elements<F, T>& elements, const Panel& panel,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
-  ForSteps<T, F::kApplyVectors>(
+  ForSteps<T, kApplyVectors<F>>(
       panel, [&](auto vectors, auto partial, int64_t at, int64_t rows,
                  int64_t c, int n) __attribute__((always_inline)) {
         ApplyStep<F, kResults, decltype(vectors)::value,
@@ -697,17 +715,26 @@ void Apply(const typename F::Args& args, const Partition& partition,
 
 }  // namespace
 
-// The name of a function that every build has one of.
-#define TFBN_CONCAT_(a, b) a##_##b
-#define TFBN_CONCAT(a, b) TFBN_CONCAT_(a, b)
-#define TFBN_PER_BUILD(name) TFBN_CONCAT(name, TF_BN_OPS_ISA)
-
-// The initializer of a Kernels; entries in the order of DType.
+// The initializer of an array that is indexed by DType.
 #define TFBN_FOR_DTYPES(K, F) \
   {K<F, float>, K<F, Float16>, K<F, Bfloat16>, K<F, double>}
-#define TFBN_KERNELS(F)                                          \
-  {TFBN_FOR_DTYPES(Reduce, F), TFBN_FOR_DTYPES(Coefficients, F), \
-   TFBN_FOR_DTYPES(Apply, F), TFBN_FOR_DTYPES(Frozen, F)}
+
+#define TFBN_CONCAT_(a, b) a##_##b
+#define TFBN_CONCAT(a, b) TFBN_CONCAT_(a, b)
+// Kernels_<build>, see kernels.h.
+#define TFBN_KERNELS_OF_BUILD TFBN_CONCAT(Kernels, TF_BN_OPS_ISA)
+
+// Defines this build's kernels of the formula F.
+#define TFBN_DEFINE_KERNELS(F)                                        \
+  namespace tf_bn_ops {                                               \
+  const Kernels<F>& TFBN_KERNELS_OF_BUILD(const F*);                  \
+  const Kernels<F>& TFBN_KERNELS_OF_BUILD(const F*) {                 \
+    static constexpr Kernels<F> kKernels = {                          \
+        TFBN_FOR_DTYPES(Reduce, F), TFBN_FOR_DTYPES(Coefficients, F), \
+        TFBN_FOR_DTYPES(Apply, F), TFBN_FOR_DTYPES(Frozen, F)};       \
+    return kKernels;                                                  \
+  }                                                                   \
+  }
 
 }  // namespace tf_bn_ops
 

@@ -1,6 +1,7 @@
-// The GPU kernels on the host, thread by thread: the block programs and the
-// schedule of cc/cuda, compiled as plain C++ with the C ABI's struct. For tests
-// of indices and arithmetic without a GPU, and for comparing bits with one.
+// The CUDA kernels on the host, thread by thread: the device code and launch
+// plan of cc/cuda, compiled as plain C++ behind the C ABI's struct. Tests
+// indexing and arithmetic without a GPU, and computes the bits that a GPU must
+// reproduce.
 //
 //   g++ -std=c++17 -O1 -ffp-contract=off -shared -fPIC -I. -o emulator.so
 //     cc/cuda/testing/emulator.cc cc/c_api/args.cc
@@ -16,58 +17,65 @@
 
 #include "cc/c_api/args.h"
 #include "cc/c_api/tf_bn_ops_c.h"
-#include "cc/cuda/schedule.h"
+#include "cc/core/formulas/batch_norm_grad.h"
+#include "cc/cuda/launch_plan.h"
 
 namespace tf_bn_ops {
 namespace cuda {
 namespace {
 
-// Threads of a phase run in some order: every order has to give the same.
-class HostBlock {
+using Formula = BatchNormGradFormula;
+
+// Runs the threads of a phase in a given order: results must not depend on it.
+class EmulatedBlock {
  public:
-  HostBlock(int64_t index, const std::vector<int>& order)
-      : index_(index), order_(order) {}
+  EmulatedBlock(int64_t index, const std::vector<int>& thread_order)
+      : index_(index), thread_order_(thread_order) {}
   int64_t Index() const { return index_; }
   template <typename F>
-  void ForEach(const F& f) {
-    for (const int t : order_) f(t);
+  void ForEachThread(const F& f) {
+    for (const int t : thread_order_) f(t);
   }
 
  private:
   const int64_t index_;
-  const std::vector<int>& order_;
+  const std::vector<int>& thread_order_;
 };
 
-class HostLauncher {
+class EmulatorLauncher {
  public:
-  // `seed` 0: threads and blocks in their order; otherwise shuffled.
-  explicit HostLauncher(uint32_t seed) : random_(seed), order_(kThreads) {
-    std::iota(order_.begin(), order_.end(), 0);
-    Shuffle(order_);
+  // `seed` 0: threads and blocks in ascending order; otherwise shuffled.
+  explicit EmulatorLauncher(uint32_t seed)
+      : random_(seed), thread_order_(kThreads) {
+    std::iota(thread_order_.begin(), thread_order_.end(), 0);
+    Shuffle(thread_order_);
   }
 
-  template <typename T, bool kRows, bool kAligned, bool kWrite>
-  int Reduce(const Params& params, int64_t blocks) {
-    const auto shared = std::make_unique<ReduceShared<T, kRows>>();
-    ForEachBlock(blocks, [&](HostBlock block) {
+  template <typename Formula, typename T, bool kChannelsLast, bool kAligned,
+            bool kFused>
+  int Reduce(const KernelParams<Formula>& params, int64_t blocks) {
+    using Shared = ReduceShared<Formula, T, kChannelsLast, kFused>;
+    const auto shared = std::make_unique<Shared>();
+    ForEachBlock(blocks, [&](EmulatedBlock block) {
       Poison(*shared);
-      cuda::Reduce<T, kRows, kAligned, kWrite>(params, block, *shared);
+      cuda::Reduce<Formula, T, kChannelsLast, kAligned, kFused>(params, block,
+                                                                shared.get());
     });
     return 0;
   }
-  template <typename C>
-  int Finish(const Params& params, int64_t blocks) {
-    const auto shared = std::make_unique<FinishShared>();
-    ForEachBlock(blocks, [&](HostBlock block) {
+  template <typename Formula, typename C>
+  int Finish(const KernelParams<Formula>& params, int64_t blocks) {
+    const auto shared = std::make_unique<FinishShared<Formula>>();
+    ForEachBlock(blocks, [&](EmulatedBlock block) {
       Poison(*shared);
-      cuda::Finish<C>(params, block, *shared);
+      cuda::Finish<Formula, C>(params, block, shared.get());
     });
     return 0;
   }
-  template <typename T, bool kRows, bool kAligned>
-  int Apply(const Params& params, int64_t blocks) {
-    ForEachBlock(blocks, [&](HostBlock block) {
-      cuda::Apply<T, kRows, kAligned>(params, block);
+  template <typename Formula, typename T, bool kChannelsLast, bool kAligned>
+  int Apply(const KernelParams<Formula>& params, int64_t blocks) {
+    ForEachBlock(blocks, [&](EmulatedBlock block) {
+      cuda::Apply<Formula, T, kChannelsLast, kAligned>(params, block);
     });
     return 0;
   }
@@ -81,10 +89,11 @@ class HostLauncher {
     std::vector<int64_t> indices(blocks);
     std::iota(indices.begin(), indices.end(), 0);
     Shuffle(indices);
-    for (const int64_t index : indices) f(HostBlock(index, order_));
+    for (const int64_t index : indices) f(EmulatedBlock(index, thread_order_));
   }
 
-  // What a block reads it must have written: NaNs where it has not.
+  // Fills shared memory with NaNs, which spread from reads of what the block
+  // has not written.
   template <typename Shared>
   static void Poison(Shared& shared) {
     std::memset(static_cast<void*>(&shared), 0xff, sizeof(shared));
@@ -101,70 +110,72 @@ class HostLauncher {
 
   int launches_ = 0;
   uint32_t random_;
-  std::vector<int> order_;
+  std::vector<int> thread_order_;
 };
 
 }  // namespace
 }  // namespace cuda
 }  // namespace tf_bn_ops
 
+using tf_bn_ops::DType;
+using tf_bn_ops::View;
+using tf_bn_ops::cuda::Formula;
+
 extern "C" {
 
 TFBN_EXPORT int64_t tfbn_emulate_workspace(int64_t outer, int64_t channels,
                                            int64_t inner, int32_t dtype) {
-  return static_cast<int64_t>(
-      tf_bn_ops::cuda::WorkspaceBytes(tf_bn_ops::View{outer, channels, inner},
-                                      static_cast<tf_bn_ops::DType>(dtype)));
+  return static_cast<int64_t>(tf_bn_ops::cuda::WorkspaceBytes<Formula>(
+      View{outer, channels, inner}, static_cast<DType>(dtype)));
 }
 
-// `seed` other than 0 shuffles the order of threads and blocks; `group_bytes`
-// as in CudaBatchNormGrad; `launches`, if not null, gets their number.
+// `seed` other than 0 shuffles threads and blocks; `group_bytes` as in
+// CudaLaunch; `launches`, if not null, receives the number of kernels.
 TFBN_EXPORT int tfbn_emulate(const tfbn_batch_norm_grad_args* c_args,
                              void* workspace, uint32_t seed,
                              int64_t group_bytes, int32_t* launches,
                              char* error, size_t error_size) {
-  tf_bn_ops::BatchNormGradArgs args;
-  const std::string sentence = tf_bn_ops::c_api::ReadArgs(c_args, &args);
-  if (!sentence.empty()) {
-    return tf_bn_ops::c_api::Fail(sentence, error, error_size);
+  Formula::Args args;
+  const std::string message = tf_bn_ops::c_api::ReadArgs(c_args, &args);
+  if (!message.empty()) {
+    return tf_bn_ops::c_api::Fail(message, error, error_size);
   }
-  tf_bn_ops::cuda::HostLauncher launcher(seed);
-  tf_bn_ops::cuda::DeviceTraits traits;
-  traits.group_bytes = group_bytes;
-  const int failed = tf_bn_ops::cuda::Run(args, workspace, traits, launcher);
+  tf_bn_ops::cuda::EmulatorLauncher launcher(seed);
+  const int failed = tf_bn_ops::cuda::Launch<Formula>(
+      args, workspace, {group_bytes, 0}, launcher);
   if (launches != nullptr) *launches = launcher.launches();
   return failed;
 }
 
-// Bytes of both inputs in a group that a device with this L2 cache and memory
-// would make of the view, or 0 where it would make none.
+// Bytes of both inputs in a group of channels on a device with this L2 cache
+// and memory bandwidth; 0: no groups.
 TFBN_EXPORT int64_t tfbn_emulate_group_bytes(int64_t outer, int64_t channels,
                                              int64_t inner, int32_t dtype,
                                              int64_t l2_bytes,
                                              double bytes_per_second) {
-  tf_bn_ops::cuda::Params params;
-  params.args.view = tf_bn_ops::View{outer, channels, inner};
-  params.args.dtype = static_cast<tf_bn_ops::DType>(dtype);
-  params.geometry =
-      tf_bn_ops::cuda::ReduceGeometry(params.args.view, params.args.dtype);
-  const tf_bn_ops::cuda::Geometry& g = params.geometry;
-  const int64_t tiles = tf_bn_ops::cuda::TilesPerGroup(
-      params, g, tf_bn_ops::cuda::TraitsOf(l2_bytes, bytes_per_second));
-  const int64_t size =
-      static_cast<int64_t>(tf_bn_ops::SizeOf(params.args.dtype));
-  return tiles == g.tiles ? 0 : 2 * g.elements * size / g.tiles * tiles;
+  Formula::Args args;
+  args.view = View{outer, channels, inner};
+  args.dtype = static_cast<DType>(dtype);
+  const tf_bn_ops::cuda::LaunchPlan<Formula> plan =
+      tf_bn_ops::cuda::MakeLaunchPlan<Formula>(
+          args, nullptr,
+          tf_bn_ops::cuda::MakeGroupPolicy(l2_bytes, bytes_per_second));
+  const tf_bn_ops::cuda::LaunchConfig& config = plan.params.config;
+  if (plan.group_tiles == config.tiles) return 0;
+  const int64_t element_bytes = static_cast<int64_t>(SizeOf(args.dtype));
+  return Formula::kInputs * config.elements * element_bytes / config.tiles *
+         plan.group_tiles;
 }
 
-// The cut of the sums: grid, lanes, channels, item lanes, fold, steps, items,
-// block ranges.
-TFBN_EXPORT void tfbn_emulate_geometry(int64_t outer, int64_t channels,
-                                       int64_t inner, int32_t dtype,
-                                       int64_t* out) {
-  const tf_bn_ops::cuda::Geometry g =
-      tf_bn_ops::cuda::ReduceGeometry(tf_bn_ops::View{outer, channels, inner},
-                                      static_cast<tf_bn_ops::DType>(dtype));
-  const int64_t values[] = {g.Grid(), g.lanes, g.channels, g.item_lanes,
-                            g.fold,   g.steps, g.items,    g.blocks};
+// The launch configuration of the reduction: grid size, threads_x, threads_y,
+// threads_z, fold, steps, items, splits.
+TFBN_EXPORT void tfbn_emulate_launch_config(int64_t outer, int64_t channels,
+                                            int64_t inner, int32_t dtype,
+                                            int64_t* out) {
+  const tf_bn_ops::cuda::LaunchConfig c = tf_bn_ops::cuda::ReduceConfig(
+      View{outer, channels, inner}, static_cast<DType>(dtype));
+  const int64_t values[] = {c.GridSize(), c.threads_x, c.threads_y, c.threads_z,
+                            c.fold,       c.steps,     c.items,     c.splits};
   std::copy(std::begin(values), std::end(values), out);
 }
 

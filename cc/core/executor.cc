@@ -1,0 +1,130 @@
+// Dynamic scheduling of phases over shared atomic counters.
+
+#include "cc/core/executor.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "cc/core/fp_env.h"
+
+namespace tf_bn_ops {
+namespace {
+
+// Backoff at a barrier: a thread spins this long before it sleeps on the
+// condition variable. A few times the cost of a wake-up (5 to 50 microseconds),
+// so that sleeping adds little to a wait that long.
+constexpr std::chrono::microseconds kSpinTime{200};
+constexpr int kSpinsPerClockRead = 32;
+
+// The processor's hint that this is a spin loop: yields execution resources to
+// the sibling hyperthread and saves power.
+void Relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// State shared by the caller and its helper threads. A helper that starts after
+// the caller has returned finds no task left and touches nothing else.
+class PhaseRunner {
+ public:
+  explicit PhaseRunner(std::vector<Phase> phases)
+      : phases_(std::move(phases)), progress_(phases_.size()) {}
+
+  void Work(bool is_caller) {
+    ScopedFpState fp_state;
+    for (size_t p = 0; p < phases_.size(); ++p) {
+      TakeTasks(p);
+      // After the last phase only the caller has to wait.
+      if (is_caller || p + 1 < phases_.size()) Wait(p);
+    }
+  }
+
+ private:
+  struct Progress {
+    std::atomic<int64_t> next{0};
+    std::atomic<int64_t> done{0};
+  };
+
+  void TakeTasks(size_t p) {
+    const Phase& phase = phases_[p];
+    Progress& progress = progress_[p];
+    int64_t finished = 0;
+    for (int64_t i; (i = progress.next.fetch_add(
+                         1, std::memory_order_relaxed)) < phase.num_tasks;) {
+      phase.task(i);
+      ++finished;
+    }
+    if (finished > 0 &&
+        progress.done.fetch_add(finished, std::memory_order_acq_rel) +
+                finished ==
+            phase.num_tasks) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      end_of_phase_.notify_all();
+    }
+  }
+
+  bool Done(size_t p) const {
+    return progress_[p].done.load(std::memory_order_acquire) >=
+           phases_[p].num_tasks;
+  }
+
+  // Returns when all tasks of phase `p` are done.
+  void Wait(size_t p) {
+    if (Done(p)) return;
+    const auto begin = std::chrono::steady_clock::now();
+    do {
+      for (int i = 0; i < kSpinsPerClockRead; ++i) {
+        if (Done(p)) return;
+        Relax();
+      }
+    } while (std::chrono::steady_clock::now() - begin < kSpinTime);
+    std::unique_lock<std::mutex> lock(mutex_);
+    end_of_phase_.wait(lock, [&] { return Done(p); });
+  }
+
+  // What the tasks capture is valid while a task is left.
+  const std::vector<Phase> phases_;
+  std::vector<Progress> progress_;
+  std::mutex mutex_;
+  std::condition_variable end_of_phase_;
+};
+
+void RunInline(const std::vector<Phase>& phases) {
+  ScopedFpState fp_state;
+  for (const Phase& phase : phases) {
+    for (int64_t i = 0; i < phase.num_tasks; ++i) phase.task(i);
+  }
+}
+
+}  // namespace
+
+void RunPhases(Executor& executor, std::vector<Phase> phases) {
+  int64_t most_tasks = 0;
+  for (const Phase& phase : phases) {
+    most_tasks = std::max(most_tasks, phase.num_tasks);
+  }
+  const int64_t helpers =
+      std::min<int64_t>(executor.NumThreads(), most_tasks) - 1;
+  if (helpers <= 0) return RunInline(phases);
+  auto runner = std::make_shared<PhaseRunner>(std::move(phases));
+  try {
+    for (int64_t h = 0; h < helpers; ++h) {
+      executor.Schedule([runner] { runner->Work(false); });
+    }
+  } catch (const std::exception&) {
+    // No memory or no thread for another helper: those that were scheduled and
+    // the caller do the work. To leave here would destroy what the tasks use.
+  }
+  runner->Work(true);
+}
+
+}  // namespace tf_bn_ops

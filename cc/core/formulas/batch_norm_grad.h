@@ -1,0 +1,137 @@
+// The formula of the first-order batch-norm gradient: the contract that every
+// backend (CPU, CUDA, reference) fulfils, and its arithmetic.
+//
+// With M = outer * inner, rstd = 1 / sqrt(variance + epsilon), and sums over
+// outer and inner:
+//
+//   offset_backprop = sum(y_backprop)
+//   scale_backprop  = rstd * sum(y_backprop * (x - mean))
+//   training:  x_backprop = scale * rstd * (y_backprop - offset_backprop / M
+//                           - (x - mean) * rstd * scale_backprop / M)
+//   frozen:    x_backprop = scale * rstd * y_backprop
+//
+// (Ioffe and Szegedy 2015, section 3, with mean and variance taken as given:
+// they are not recomputed from x, also when they are not the statistics of x.)
+//
+// Accuracy that every backend promises: sums are accumulated in double (so
+// float64 sums carry the rounding of double, all narrower types practically
+// none), then rounded once to the output type. x_backprop is evaluated in float
+// (in double for float64) from coefficients computed in double. The order of
+// summation is a function of the view alone, see partition.h.
+
+#ifndef TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_GRAD_H_
+#define TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_GRAD_H_
+
+#include <cstdint>
+
+#include "cc/core/dtype.h"
+#include "cc/core/formulas/formula.h"
+#include "cc/core/host_device.h"
+#include "cc/core/view.h"
+
+namespace tf_bn_ops {
+
+// Inputs, outputs and attributes of one call. Pointers are borrowed. x_backprop
+// may be the buffer of y_backprop or x (element for element), but must not
+// overlap them in any other way.
+struct BatchNormGradArgs : FormulaArgs {
+  // cuDNN's convention on the GPU in training: `variance` holds rstd itself.
+  bool variance_is_rstd = false;
+
+  const void* y_backprop = nullptr;  // [outer, channels, inner]
+  const void* x = nullptr;           // [outer, channels, inner]
+  const void* scale = nullptr;       // [channels]
+  const void* mean = nullptr;        // [channels]
+  const void* variance = nullptr;    // [channels]
+
+  void* x_backprop = nullptr;       // [outer, channels, inner]
+  void* scale_backprop = nullptr;   // [channels]
+  void* offset_backprop = nullptr;  // [channels]
+};
+
+struct BatchNormGradFormula {
+  using Args = BatchNormGradArgs;
+  enum Input : int { kDy, kX, kInputs, kNumFrozenInputs = kDy + 1 };
+  enum Output : int { kXBackprop, kOutputs };
+  enum Sum : int {
+    kDySum,     // y_backprop
+    kDyXmuSum,  // y_backprop * (x - mean)
+    kNumSums,
+    kNumFrozenSums = kNumSums,
+  };
+  // The mean of y_backprop has two parts, see Split.
+  enum Coefficient : int {
+    kMean,
+    kRstd,
+    kDyMean,
+    kDyMeanRest,
+    kXhatDyMean,
+    kScaleRstd,
+    kNumCoefficients,
+    kFirstFrozenCoefficient = kScaleRstd,
+  };
+
+  static TFBN_HD Tensors<kInputs, kOutputs> TensorsOf(const Args& args) {
+    return {{args.y_backprop, args.x}, {args.x_backprop}};
+  }
+
+  static TFBN_HD CenterArray CentersOf(const Args& args) {
+    return {args.stat_dtype, args.mean, 1};
+  }
+
+  template <typename V, int kSums>
+  static TFBN_HD void Accumulate(const V (&in)[kInputs], V center,
+                                 V (&sum)[kSums]) {
+    sum[kDySum] += in[kDy];
+    sum[kDyXmuSum] += in[kDy] * (in[kX] - center);
+  }
+
+  // 1 / sqrt(variance + epsilon) of channel `c`.
+  static TFBN_HD double Rstd(const Args& args, int64_t c) {
+    const double variance = LoadAsDouble(args.stat_dtype, args.variance, c);
+    return args.variance_is_rstd ? variance : RstdOf(variance, args.epsilon);
+  }
+
+  template <typename C>
+  static TFBN_HD void Finish(const Args& args, int64_t c, double center,
+                             const double (&sums)[kNumSums],
+                             C (&k)[kNumCoefficients]) {
+    const double rstd = Rstd(args, c);
+    const double scale = LoadAsDouble(args.stat_dtype, args.scale, c);
+    k[kScaleRstd] = static_cast<C>(scale * rstd);
+    if (!args.is_training) return;
+    const double m = static_cast<double>(ElementsPerChannel(args.view));
+    k[kMean] = static_cast<C>(center);
+    k[kRstd] = static_cast<C>(rstd);
+    Split(sums[kDySum] / m, 0, &k[kDyMean], &k[kDyMeanRest]);
+    k[kXhatDyMean] = static_cast<C>(rstd * sums[kDyXmuSum] / m);
+  }
+
+  static TFBN_HD void StoreSums(const Args& args, int64_t c, double /*center*/,
+                                const double (&sums)[kNumSums]) {
+    StoreFromDouble(args.stat_dtype, args.offset_backprop, c, sums[kDySum]);
+    StoreFromDouble(args.stat_dtype, args.scale_backprop, c,
+                    Rstd(args, c) * sums[kDyXmuSum]);
+  }
+
+  static TFBN_HD void StoreEmpty(const Args& args, int64_t c) {
+    StoreFromDouble(args.stat_dtype, args.offset_backprop, c, 0);
+    StoreFromDouble(args.stat_dtype, args.scale_backprop, c, 0);
+  }
+
+  template <bool kTraining, typename V>
+  static TFBN_HD void Element(const V (&in)[kInputs],
+                              const V (&k)[kNumCoefficients],
+                              V (&out)[kOutputs]) {
+    V v = in[kDy];
+    if constexpr (kTraining) {
+      v = ((v - k[kDyMean]) - k[kDyMeanRest]) -
+          ((in[kX] - k[kMean]) * k[kRstd]) * k[kXhatDyMean];
+    }
+    out[kXBackprop] = k[kScaleRstd] * v;
+  }
+};
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_GRAD_H_

@@ -1,0 +1,243 @@
+// The formula of the second-order batch-norm gradient, which is the gradient of
+// the three results of batch_norm_grad.h: the contract that every backend
+// fulfils, and its arithmetic. docs/math.md derives it.
+//
+// Let gx, gs, go be the gradients that arrive for x_backprop, scale_backprop
+// and offset_backprop, dy = y_backprop, and M = outer * inner. mean() and sum()
+// run over outer and inner; centred(v) = v - mean(v).
+//
+// In training the statistics are functions of x and are computed from it; the
+// given mean and variance are not read (so cuDNN's rstd in place of the
+// variance does no harm). With
+//
+//   rstd = 1 / sqrt(mean(centred(x)^2) + epsilon),  xhat = centred(x) * rstd,
+//   a = mean(gx * xhat),  s = mean(dy * xhat),
+//   b = mean(centred(gx) * centred(dy)),  f = scale * rstd:
+//
+//   y_backprop_grad = f * centred(gx) + (gs - f * a) * xhat + go
+//   x_grad          = rstd * ((gs - f * a) * centred(dy) - f * s * centred(gx)
+//                             - (gs * s + f * (b - 3 * a * s)) * xhat)
+//   scale_grad      = rstd * M * (b - a * s)
+//
+// Frozen, with the given mean and variance as constants:
+//
+//   y_backprop_grad = f * gx + gs * (x - mean) * rstd + go
+//   x_grad          = gs * rstd * dy
+//   scale_grad      = rstd * sum(gx * dy)
+//
+// Mean and variance get no gradient in either mode. All of that is the gradient
+// that TensorFlow registers for FusedBatchNormGrad.
+//
+// Accuracy that every backend promises: sums are accumulated in double, in one
+// pass, centered at one element of the channel; scale_grad is rounded once to
+// the output type. The squared distance of an element from the mean is at most
+// M * variance, so that the variance loses at most a factor of M + 1 to
+// cancellation, and for elements of a normal distribution next to nothing.
+// Results of view shape are evaluated in float (in double for float64) from
+// coefficients computed in double, and the three means are subtracted in two
+// parts. The order of summation is a function of the view alone, see
+// partition.h.
+
+#ifndef TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_GRAD_GRAD_H_
+#define TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_GRAD_GRAD_H_
+
+#include <cstdint>
+
+#include "cc/core/dtype.h"
+#include "cc/core/formulas/formula.h"
+#include "cc/core/host_device.h"
+#include "cc/core/view.h"
+
+namespace tf_bn_ops {
+
+// Inputs, outputs and attributes of one call. Pointers are borrowed.
+// y_backprop_grad and x_grad may be the buffers of inputs of view shape
+// (element for element), but must not overlap them in any other way.
+struct BatchNormGradGradArgs : FormulaArgs {
+  const void* x_backprop_grad = nullptr;       // [outer, channels, inner]
+  const void* scale_backprop_grad = nullptr;   // [channels]
+  const void* offset_backprop_grad = nullptr;  // [channels]
+  const void* y_backprop = nullptr;            // [outer, channels, inner]
+  const void* x = nullptr;                     // [outer, channels, inner]
+  const void* scale = nullptr;                 // [channels]
+  const void* mean = nullptr;                  // [channels], read if frozen
+  const void* variance = nullptr;              // [channels], read if frozen
+
+  void* y_backprop_grad = nullptr;  // [outer, channels, inner]
+  void* x_grad = nullptr;           // [outer, channels, inner]
+  void* scale_grad = nullptr;       // [channels]
+};
+
+struct BatchNormGradGradFormula {
+  using Args = BatchNormGradGradArgs;
+  enum Input : int { kGx, kDy, kX, kInputs, kNumFrozenInputs = kInputs };
+  enum Output : int { kYBackpropGrad, kXGrad, kOutputs };
+  // Over one channel, xc = x - center.
+  enum Sum : int {
+    kGxDySum,
+    kGxSum,
+    kDySum,
+    kXcSum,
+    kXcXcSum,
+    kGxXcSum,
+    kDyXcSum,
+    kNumSums,
+    kNumFrozenSums = kGxDySum + 1,
+  };
+  // The three means have two parts, see Split.
+  enum Coefficient : int {
+    kGxMean,
+    kGxMeanRest,
+    kDyMean,
+    kDyMeanRest,
+    kMeanRest,
+    kXFromGx,
+    kXFromXhat,
+    kMean,
+    kRstd,
+    kYFromGx,
+    kYFromXhat,
+    kYConstant,
+    kXFromDy,
+    kNumCoefficients,
+    kFirstFrozenCoefficient = kMean,
+  };
+
+  static TFBN_HD Tensors<kInputs, kOutputs> TensorsOf(const Args& args) {
+    return {{args.x_backprop_grad, args.y_backprop, args.x},
+            {args.y_backprop_grad, args.x_grad}};
+  }
+
+  // The first element of a channel. Frozen, no sum is centered, and in place x
+  // may be overwritten already.
+  static TFBN_HD CenterArray CentersOf(const Args& args) {
+    return {args.dtype, args.is_training ? args.x : nullptr, args.view.inner};
+  }
+
+  template <typename V, int kSums>
+  static TFBN_HD void Accumulate(const V (&in)[kInputs], V center,
+                                 V (&sum)[kSums]) {
+    sum[kGxDySum] += in[kGx] * in[kDy];
+    if constexpr (kSums == kNumSums) {
+      const V xc = in[kX] - center;
+      sum[kGxSum] += in[kGx];
+      sum[kDySum] += in[kDy];
+      sum[kXcSum] += xc;
+      sum[kXcXcSum] += xc * xc;
+      sum[kGxXcSum] += in[kGx] * xc;
+      sum[kDyXcSum] += in[kDy] * xc;
+    }
+  }
+
+  // What the sums say of a channel in training; the letters are those above.
+  struct Moments {
+    double mean, mean_rest;  // Their exact sum is the mean of x.
+    double gx_mean, dy_mean, rstd, a, s, b;
+  };
+  static TFBN_HD Moments MomentsOf(const Args& args, double center,
+                                   const double (&sums)[kNumSums]) {
+    const double m = static_cast<double>(ElementsPerChannel(args.view));
+    const double shift = sums[kXcSum] / m;
+    Moments out;
+    out.mean = center + shift;
+    // What the addition rounded off (Knuth's TwoSum).
+    const double shift_part = out.mean - center;
+    out.mean_rest = (center - (out.mean - shift_part)) + (shift - shift_part);
+    out.gx_mean = sums[kGxSum] / m;
+    out.dy_mean = sums[kDySum] / m;
+    const double variance = sums[kXcXcSum] / m - shift * shift;
+    // Rounding may leave a variance of zero below it; NaN stays NaN.
+    out.rstd = RstdOf(variance < 0 ? 0 : variance, args.epsilon);
+    out.a = out.rstd * (sums[kGxXcSum] / m - out.gx_mean * shift);
+    out.s = out.rstd * (sums[kDyXcSum] / m - out.dy_mean * shift);
+    out.b = sums[kGxDySum] / m - out.gx_mean * out.dy_mean;
+    return out;
+  }
+
+  // Frozen: 1 / sqrt(variance + epsilon) of channel `c`.
+  static TFBN_HD double GivenRstd(const Args& args, int64_t c) {
+    return RstdOf(LoadAsDouble(args.stat_dtype, args.variance, c),
+                  args.epsilon);
+  }
+
+  template <typename C>
+  static TFBN_HD void Finish(const Args& args, int64_t c, double center,
+                             const double (&sums)[kNumSums],
+                             C (&k)[kNumCoefficients]) {
+    const double scale = LoadAsDouble(args.stat_dtype, args.scale, c);
+    const double gs =
+        LoadAsDouble(args.stat_dtype, args.scale_backprop_grad, c);
+    k[kYConstant] = static_cast<C>(
+        LoadAsDouble(args.stat_dtype, args.offset_backprop_grad, c));
+    if (!args.is_training) {
+      const double rstd = GivenRstd(args, c);
+      k[kMean] = static_cast<C>(LoadAsDouble(args.stat_dtype, args.mean, c));
+      k[kRstd] = static_cast<C>(rstd);
+      k[kYFromGx] = static_cast<C>(scale * rstd);
+      k[kYFromXhat] = static_cast<C>(gs);
+      k[kXFromDy] = static_cast<C>(gs * rstd);
+      return;
+    }
+    const Moments of = MomentsOf(args, center, sums);
+    const double rstd = of.rstd, a = of.a, s = of.s, b = of.b;
+    const double f = scale * rstd;
+    const double y_from_xhat = gs - f * a;
+    Split(of.gx_mean, 0, &k[kGxMean], &k[kGxMeanRest]);
+    Split(of.dy_mean, 0, &k[kDyMean], &k[kDyMeanRest]);
+    Split(of.mean, of.mean_rest, &k[kMean], &k[kMeanRest]);
+    k[kRstd] = static_cast<C>(rstd);
+    k[kYFromGx] = static_cast<C>(f);
+    k[kYFromXhat] = static_cast<C>(y_from_xhat);
+    k[kXFromDy] = static_cast<C>(rstd * y_from_xhat);
+    k[kXFromGx] = static_cast<C>(-(rstd * f * s));
+    k[kXFromXhat] = static_cast<C>(-(rstd * (gs * s + f * (b - 3 * a * s))));
+  }
+
+  static TFBN_HD void StoreSums(const Args& args, int64_t c, double center,
+                                const double (&sums)[kNumSums]) {
+    double scale_grad;
+    if (args.is_training) {
+      const double m = static_cast<double>(ElementsPerChannel(args.view));
+      const Moments of = MomentsOf(args, center, sums);
+      scale_grad = of.rstd * m * (of.b - of.a * of.s);
+    } else {
+      scale_grad = GivenRstd(args, c) * sums[kGxDySum];
+    }
+    StoreFromDouble(args.stat_dtype, args.scale_grad, c, scale_grad);
+  }
+
+  static TFBN_HD void StoreEmpty(const Args& args, int64_t c) {
+    StoreFromDouble(args.stat_dtype, args.scale_grad, c, 0);
+  }
+
+  //   xhat = ((x - mean) - mean_rest) * rstd
+  //   frozen:    y_backprop_grad = (y_from_gx * gx + y_from_xhat * xhat)
+  //                                + y_constant
+  //              x_grad = x_from_dy * dy
+  //   training:  the same of gx and dy less their means, and
+  //              x_grad = (x_from_dy * dy + x_from_gx * gx)
+  //                       + x_from_xhat * xhat
+  template <bool kTraining, typename V>
+  static TFBN_HD void Element(const V (&in)[kInputs],
+                              const V (&k)[kNumCoefficients],
+                              V (&out)[kOutputs]) {
+    V gx = in[kGx], dy = in[kDy], xc = in[kX] - k[kMean];
+    if constexpr (kTraining) {
+      gx = (gx - k[kGxMean]) - k[kGxMeanRest];
+      dy = (dy - k[kDyMean]) - k[kDyMeanRest];
+      xc = xc - k[kMeanRest];
+    }
+    const V xhat = xc * k[kRstd];
+    out[kYBackpropGrad] =
+        (k[kYFromGx] * gx + k[kYFromXhat] * xhat) + k[kYConstant];
+    V x_grad = k[kXFromDy] * dy;
+    if constexpr (kTraining) {
+      x_grad = (x_grad + k[kXFromGx] * gx) + k[kXFromXhat] * xhat;
+    }
+    out[kXGrad] = x_grad;
+  }
+};
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_GRAD_GRAD_H_

@@ -1,0 +1,120 @@
+// What a formula is, and the small pieces that formulas share.
+//
+// Every op of the family is two passes over the same view with another formula:
+//
+//   reduce  a few sums per channel over the inputs of view shape
+//   finish  coefficients and small outputs per channel, in double
+//   apply   outputs of view shape from inputs and coefficients, elementwise
+//
+// A formula stands once, in a file of this folder, as a struct of constants and
+// static functions. The CPU kernels instantiate it with V = a SIMD vector, CUDA
+// with V = float or double, the reference with V = double; drivers know tiles,
+// threads and launches, not formulas.
+//
+//   struct Formula {
+//     using Args = ...;  // Derived from FormulaArgs.
+//     // Tensors of view shape, in the order of TensorsOf. Frozen, Apply reads
+//     // only the first kNumFrozenInputs inputs.
+//     enum Input { ..., kInputs, kNumFrozenInputs };
+//     enum Output { ..., kOutputs };
+//     enum Sum { ..., kNumSums, kNumFrozenSums };
+//     enum Coefficient { ..., kNumCoefficients, kFirstFrozenCoefficient };
+//
+//     static Tensors<kInputs, kOutputs> TensorsOf(const Args&);
+//     // What the sums of a channel are centered at, see CenterArray.
+//     static CenterArray CentersOf(const Args&);
+//     // Reduce: adds the terms of one (vector of) element(s) to the first
+//     // kSums sums: kNumSums in training, kNumFrozenSums frozen.
+//     template <typename V, int kSums>
+//     static void Accumulate(const V (&in)[kInputs], V center,
+//                            V (&sum)[kSums]);
+//     // Finish: the coefficients of channel c, computed in double and rounded
+//     // to the type C that Apply computes in. Frozen, only those from
+//     // kFirstFrozenCoefficient on are written, and no sum is read.
+//     template <typename C>
+//     static void Finish(const Args&, int64_t c, double center,
+//                        const double (&sums)[kNumSums],
+//                        C (&k)[kNumCoefficients]);
+//     // Finish: stores the outputs of shape [channels]. Frozen, only the first
+//     // kNumFrozenSums sums are read.
+//     static void StoreSums(const Args&, int64_t c, double center,
+//                           const double (&sums)[kNumSums]);
+//     // The same for a channel without elements.
+//     static void StoreEmpty(const Args&, int64_t c);
+//     // Apply: the results of one (vector of) element(s). Frozen, coefficients
+//     // before kFirstFrozenCoefficient are not read.
+//     template <bool kTraining, typename V>
+//     static void Element(const V (&in)[kInputs],
+//                         const V (&k)[kNumCoefficients], V (&out)[kOutputs]);
+//   };
+//
+// All functions are always inlined (TFBN_HD) and contain no lambdas, since
+// translation units with different -m flags instantiate them. No multiplication
+// is fused with an addition (mk/cxxflags.txt, mk/nvccflags.txt), so that every
+// backend computes the same operations in the order in which they are written.
+
+#ifndef TF_BN_OPS_CC_CORE_FORMULAS_FORMULA_H_
+#define TF_BN_OPS_CC_CORE_FORMULAS_FORMULA_H_
+
+#include <cmath>
+#include <cstdint>
+
+#include "cc/core/dtype.h"
+#include "cc/core/host_device.h"
+#include "cc/core/view.h"
+
+namespace tf_bn_ops {
+
+// What the arguments of every formula have. Arrays of view shape have `dtype`,
+// arrays of length `channels` have `stat_dtype`.
+struct FormulaArgs {
+  View view;
+  DType dtype = DType::kFloat32;
+  DType stat_dtype = DType::kFloat32;
+  // Training, where the results depend on sums over the view, or frozen, where
+  // the statistics are constants.
+  bool is_training = true;
+  double epsilon = 0;
+};
+
+// The tensors of view shape.
+template <int kInputs, int kOutputs>
+struct Tensors {
+  const void* in[kInputs];
+  void* out[kOutputs];
+};
+
+// Centers of the channels: that of channel c is element c * stride of `data`;
+// zero where data is nullptr.
+struct CenterArray {
+  DType dtype;
+  const void* data;
+  int64_t stride;
+};
+
+static TFBN_HD double CenterAt(const CenterArray& centers, int64_t c) {
+  return centers.data == nullptr
+             ? 0
+             : LoadAsDouble(centers.dtype, centers.data, c * centers.stride);
+}
+
+static TFBN_HD double RstdOf(double variance, double epsilon) {
+  return 1.0 / std::sqrt(variance + epsilon);
+}
+
+// `value` + `rest` as the sum of two numbers of a narrower type C. Subtracted
+// one after the other they lose nothing to cancellation, also where a mean is
+// large against the deviations from it.
+template <typename C>
+static TFBN_HD void Split(double value, double rest, C* part, C* part_rest) {
+  *part = static_cast<C>(value);
+  // Infinity minus infinity would be NaN where the value is a plain infinity.
+  const bool finite = value - value == 0;
+  *part_rest = finite
+                   ? static_cast<C>((value - static_cast<double>(*part)) + rest)
+                   : C{0};
+}
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_CORE_FORMULAS_FORMULA_H_

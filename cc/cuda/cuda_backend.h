@@ -1,0 +1,43 @@
+// The CUDA backend: the formulas of cc/core/formulas on device memory. Includes
+// nothing of CUDA, so that callers need no toolkit.
+
+#ifndef TF_BN_OPS_CC_CUDA_CUDA_BACKEND_H_
+#define TF_BN_OPS_CC_CUDA_CUDA_BACKEND_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/core/dtype.h"
+#include "cc/core/view.h"
+
+namespace tf_bn_ops {
+
+// Both templates are instantiated in cuda_backend.cu for BatchNormGradFormula.
+
+// Bytes of device memory that a call needs, at least 1: O(channels * splits),
+// where splits is a function of the view and the dtype alone.
+template <typename Formula>
+size_t CudaWorkspaceBytes(const View& view, DType dtype);
+
+// For CudaLaunch: groups of channels by the L2 cache and memory bandwidth of
+// the device.
+constexpr int64_t kCudaGroupsByDevice = -1;
+
+// Enqueues the call on `cuda_stream` (a cudaStream_t) of the current device and
+// returns without synchronizing. Pointers of `args` are aligned to their
+// element type, `workspace` to 8 bytes; all must stay valid until the stream
+// has executed the call. Allocates nothing. Results are bitwise identical on
+// every run and every device. `group_bytes`, for measurements: the second pass
+// follows the first after that many bytes of inputs (0: after all), where the
+// view allows it.
+// Returns 0, or the cudaError_t of the first launch that failed.
+template <typename Formula>
+int CudaLaunch(const typename Formula::Args& args, void* workspace,
+               void* cuda_stream, int64_t group_bytes = kCudaGroupsByDevice);
+
+// One sentence for an error that CudaLaunch returned.
+const char* CudaErrorMessage(int error);
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_CUDA_CUDA_BACKEND_H_

@@ -1,0 +1,108 @@
+// The finish kernel: total sums per channel, and from them the coefficients and
+// the outputs of shape [channels].
+
+#ifndef TF_BN_OPS_CC_CUDA_DEVICE_FINISH_H_
+#define TF_BN_OPS_CC_CUDA_DEVICE_FINISH_H_
+
+#include <cstdint>
+
+#include "cc/core/formulas/formula.h"
+#include "cc/core/host_device.h"
+#include "cc/cuda/device_params.h"
+#include "cc/cuda/device_tree_reduction.h"
+#include "cc/cuda/launch_config.h"
+
+namespace tf_bn_ops {
+namespace cuda {
+namespace {
+
+// Maximum channels per block: 64 bytes of adjacent partial sums.
+constexpr int kMaxFinishChannels = 8;
+
+// Channels per block: fewer where the view has fewer, so that more threads
+// share the partial sums of each.
+TFBN_HD int FinishChannels(int64_t channels) {
+  int n = 1;
+  while (n < kMaxFinishChannels && n < channels) n *= 2;
+  return n;
+}
+
+template <typename Formula>
+struct FinishShared {
+  double sums[Formula::kNumSums][kThreads];
+};
+
+// Coefficients and small outputs of channel `c` from its sums.
+template <typename Formula, typename C>
+TFBN_HD void FinishChannel(const KernelParams<Formula>& params, int64_t c,
+                           const double (&sums)[Formula::kNumSums]) {
+  const auto& args = params.args;
+  if (params.config.elements == 0) {
+    Formula::StoreEmpty(args, c);
+    return;
+  }
+  const double center = CenterAt(Formula::CentersOf(args), c);
+  C k[Formula::kNumCoefficients];
+  Formula::Finish(args, c, center, sums, k);
+  Formula::StoreSums(args, c, center, sums);
+  C* const out = static_cast<C*>(params.coefficients) + c;
+  TFBN_UNROLL
+  for (int i = 0; i < Formula::kNumCoefficients; ++i) {
+    if (args.is_training || i >= Formula::kFirstFrozenCoefficient) {
+      out[i * args.view.channels] = k[i];
+    }
+  }
+}
+
+// C is the compute type.
+template <typename Formula, typename C, typename Block>
+TFBN_HD void Finish(const KernelParams<Formula>& params, Block& block,
+                    FinishShared<Formula>* shared) {
+  constexpr int kSums = Formula::kNumSums;
+  const LaunchConfig& config = params.config;
+  const int64_t channels = params.args.view.channels;
+  const int width = FinishChannels(channels);
+  const int threads = kThreads / width;  // Per channel.
+  const int64_t first = params.first_channel + block.Index() * width;
+  // The partial sums of a channel lie `channels` apart, `fold` per split.
+  const int64_t terms = config.elements == 0 ? 0 : config.splits * config.fold;
+  // The frozen reduction writes no others.
+  const int num_sums =
+      params.args.is_training ? kSums : Formula::kNumFrozenSums;
+
+  block.ForEachThread([&](int t) {
+    const int64_t c = first + t % width;
+    double sums[kSums] = {};
+    if (c < params.end_channel) {
+      TFBN_UNROLL_4  // More loads in flight; the chain of additions stays.
+          for (int64_t j = t / width; j < terms; j += threads) {
+        TFBN_UNROLL
+        for (int s = 0; s < kSums; ++s) {
+          if (s < num_sums) {
+            sums[s] += params.partial_sums[(s * terms + j) * channels + c];
+          }
+        }
+      }
+    }
+    TFBN_UNROLL
+    for (int s = 0; s < kSums; ++s) shared->sums[s][t] = sums[s];
+  });
+
+  TreeReduce<kSums>(block, shared->sums, threads, width, kThreads,
+                    [=](int t) { return t / width; });
+
+  block.ForEachThread([&](int t) {
+    const int64_t c = first + t;
+    if (t >= width || c >= params.end_channel) return;
+    double sums[kSums];
+    TFBN_UNROLL
+    for (int s = 0; s < kSums; ++s) sums[s] = shared->sums[s][t];
+    FinishChannel<Formula, C>(params, c, sums);
+  });
+}
+
+}  // namespace
+}  // namespace cuda
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_CUDA_DEVICE_FINISH_H_

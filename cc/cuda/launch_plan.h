@@ -1,0 +1,260 @@
+// The launch plan of a call: which kernels run, in which order, and the
+// workspace between them. Who launches them (the CUDA runtime, or the host
+// emulator) passes a Launcher:
+//
+//   template <typename Formula, typename T, bool kChannelsLast, bool kAligned,
+//             bool kFused>
+//   int Reduce(const KernelParams<Formula>&, int64_t blocks);
+//   template <typename Formula, typename C>
+//   int Finish(const KernelParams<Formula>&, int64_t blocks);
+//   template <typename Formula, typename T, bool kChannelsLast, bool kAligned>
+//   int Apply(const KernelParams<Formula>&, int64_t blocks);
+//
+// each of which returns 0, or an error that ends the call.
+//
+// Large channels-first tensors are processed in groups of channels: reduce,
+// finish and apply of one group after the other, each group small enough for
+// the apply to read L2 instead of DRAM. The launch configuration stays that of
+// all channels, so results are bitwise identical with any groups.
+
+#ifndef TF_BN_OPS_CC_CUDA_LAUNCH_PLAN_H_
+#define TF_BN_OPS_CC_CUDA_LAUNCH_PLAN_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/core/dtype.h"
+#include "cc/core/view.h"
+#include "cc/cuda/device_apply.h"
+#include "cc/cuda/device_finish.h"
+#include "cc/cuda/device_params.h"
+#include "cc/cuda/device_reduce.h"
+#include "cc/cuda/device_vector.h"
+#include "cc/cuda/launch_config.h"
+
+namespace tf_bn_ops {
+namespace cuda {
+namespace {
+
+// Bytes of all inputs in a group of channels.
+struct GroupPolicy {
+  int64_t max_bytes = 0;  // 0: no groups.
+  int64_t min_bytes = 0;  // Below it a group does not pay for its launches.
+};
+
+// Time of the three launches of a group, in which the device fills and drains.
+constexpr double kGroupSeconds = 10e-6;
+
+// Half of L2 is left to outputs and conflict misses. Reading L2 saves about
+// half of the time of the second pass, which is a quarter of the group's. Both
+// are estimates: not measured on any device.
+inline GroupPolicy MakeGroupPolicy(int64_t l2_bytes, double bytes_per_second) {
+  return {l2_bytes / 2,
+          static_cast<int64_t>(4 * kGroupSeconds * bytes_per_second)};
+}
+
+inline int VectorElements(DType dtype) {
+  return kVectorBytes / static_cast<int>(SizeOf(dtype));
+}
+
+// Of the reduction; a view without elements has no tiles.
+inline LaunchConfig ReduceConfig(const View& view, DType dtype) {
+  if (NumElements(view) > 0) {
+    return MakeLaunchConfig(view, VectorElements(dtype), 0);
+  }
+  LaunchConfig config;
+  config.view = view;
+  return config;
+}
+
+template <typename Formula>
+int64_t NumPartialSums(const LaunchConfig& config) {
+  return config.elements == 0
+             ? 0
+             : Formula::kNumSums * config.splits * config.Columns();
+}
+
+// Partial sums and coefficients; the latter as doubles, whatever the type.
+template <typename Formula>
+size_t WorkspaceBytes(const View& view, DType dtype) {
+  const int64_t sums = NumPartialSums<Formula>(ReduceConfig(view, dtype));
+  return sizeof(double) *
+         static_cast<size_t>(sums + Formula::kNumCoefficients * view.channels);
+}
+
+template <typename Formula>
+struct LaunchPlan {
+  // Of the kernels reduce and finish.
+  KernelParams<Formula> params;
+  // Of the apply, whose grid of vectors follows the alignment of its output.
+  LaunchConfig apply_config;
+  // Frozen, and all tensors aligned: the reduction writes the outputs too.
+  bool fused = false;
+  bool inputs_aligned = false;
+  bool apply_aligned = false;
+  int64_t group_tiles = 0;  // params.config.tiles: one group.
+};
+
+// Tiles per group; all of them where groups do not apply or do not pay.
+template <typename Formula>
+int64_t GroupTiles(const LaunchPlan<Formula>& plan, const GroupPolicy& policy) {
+  const auto& args = plan.params.args;
+  const LaunchConfig& reduce = plan.params.config;
+  const LaunchConfig& apply = plan.apply_config;
+  const int64_t bytes = Formula::kInputs * reduce.elements *
+                        static_cast<int64_t>(SizeOf(args.dtype));
+  const bool same_tiles =
+      apply.tiles == reduce.tiles && apply.threads_y == reduce.threads_y;
+  if (reduce.channels_last || !args.is_training || !same_tiles ||
+      bytes <= policy.max_bytes) {
+    return reduce.tiles;
+  }
+  const int64_t tile_bytes = CeilDiv(bytes, reduce.tiles);
+  const int64_t most = policy.max_bytes / tile_bytes;
+  if (most == 0) return reduce.tiles;
+  // Groups of equal size rather than a small last one.
+  const int64_t tiles = CeilDiv(reduce.tiles, CeilDiv(reduce.tiles, most));
+  return tiles * tile_bytes < policy.min_bytes ? reduce.tiles : tiles;
+}
+
+// Whether the first `count` pointers are `bytes` beyond a multiple of 16.
+template <typename Pointer, int kCount>
+bool AllMisalignedBy(unsigned bytes, const Pointer (&pointers)[kCount],
+                     int count) {
+  return std::all_of(pointers, pointers + count, [=](const void* p) {
+    return MisalignedBytes(p) == bytes;
+  });
+}
+
+// `workspace` has WorkspaceBytes and is aligned to 8 bytes.
+template <typename Formula>
+LaunchPlan<Formula> MakeLaunchPlan(const typename Formula::Args& args,
+                                   void* workspace, const GroupPolicy& policy) {
+  LaunchPlan<Formula> plan;
+  KernelParams<Formula>& params = plan.params;
+  params.args = args;
+  params.config = ReduceConfig(args.view, args.dtype);
+  params.end_channel = args.view.channels;
+  params.partial_sums = static_cast<double*>(workspace);
+  params.coefficients =
+      params.partial_sums + NumPartialSums<Formula>(params.config);
+  if (params.config.elements == 0) return plan;
+
+  const auto tensors = Formula::TensorsOf(args);
+  const int read =
+      args.is_training ? int{Formula::kInputs} : int{Formula::kNumFrozenInputs};
+  const unsigned out_bytes = MisalignedBytes(tensors.out[0]);
+  plan.inputs_aligned = AllMisalignedBy(0, tensors.in, Formula::kInputs);
+  plan.apply_aligned = AllMisalignedBy(out_bytes, tensors.in, read);
+  plan.fused = plan.inputs_aligned && !args.is_training &&
+               AllMisalignedBy(0, tensors.out, Formula::kOutputs);
+  plan.apply_config =
+      MakeLaunchConfig(args.view, VectorElements(args.dtype),
+                       static_cast<int>(out_bytes / SizeOf(args.dtype)));
+  plan.group_tiles = GroupTiles(plan, policy);
+  return plan;
+}
+
+// Restricts a launch to tiles [first, first + n).
+template <typename Formula>
+void SelectTiles(int64_t first, int64_t n, KernelParams<Formula>* params) {
+  LaunchConfig& config = params->config;
+  config.first_tile = first;
+  config.launch_tiles = n;
+  params->first_channel = first * config.threads_y;
+  params->end_channel = std::min(config.view.channels,
+                                 params->first_channel + n * config.threads_y);
+}
+
+template <typename Formula, typename C, typename Launcher>
+int LaunchFinish(const KernelParams<Formula>& params, Launcher& launcher) {
+  return launcher.template Finish<Formula, C>(
+      params, CeilDiv(params.end_channel - params.first_channel,
+                      FinishChannels(params.args.view.channels)));
+}
+
+// Reduce, finish and apply of one group.
+template <typename Formula, typename T, bool kChannelsLast, typename Launcher>
+int LaunchGroup(const LaunchPlan<Formula>& plan,
+                const KernelParams<Formula>& reduce,
+                const KernelParams<Formula>& apply, Launcher& launcher) {
+  const int64_t grid = reduce.config.GridSize();
+  int error =
+      plan.inputs_aligned
+          ? launcher.template Reduce<Formula, T, kChannelsLast, true, false>(
+                reduce, grid)
+          : launcher.template Reduce<Formula, T, kChannelsLast, false, false>(
+                reduce, grid);
+  if (error != 0) return error;
+  error = LaunchFinish<Formula, ComputeOf<T>>(reduce, launcher);
+  if (error != 0) return error;
+  const int64_t apply_grid = apply.config.GridSize();
+  return plan.apply_aligned
+             ? launcher.template Apply<Formula, T, kChannelsLast, true>(
+                   apply, apply_grid)
+             : launcher.template Apply<Formula, T, kChannelsLast, false>(
+                   apply, apply_grid);
+}
+
+template <typename Formula, typename T, bool kChannelsLast, typename Launcher>
+int LaunchLayout(const LaunchPlan<Formula>& plan, Launcher& launcher) {
+  if (plan.fused) {
+    const int error =
+        launcher.template Reduce<Formula, T, kChannelsLast, true, true>(
+            plan.params, plan.params.config.GridSize());
+    return error != 0
+               ? error
+               : LaunchFinish<Formula, ComputeOf<T>>(plan.params, launcher);
+  }
+  KernelParams<Formula> reduce = plan.params, apply = plan.params;
+  apply.config = plan.apply_config;
+  const int64_t tiles = plan.params.config.tiles;
+  for (int64_t first = 0; first < tiles; first += plan.group_tiles) {
+    if (plan.group_tiles < tiles) {
+      const int64_t n = std::min(plan.group_tiles, tiles - first);
+      SelectTiles(first, n, &reduce);
+      SelectTiles(first, n, &apply);
+    }
+    const int error =
+        LaunchGroup<Formula, T, kChannelsLast>(plan, reduce, apply, launcher);
+    if (error != 0) return error;
+  }
+  return 0;
+}
+
+template <typename Formula, typename T, typename Launcher>
+int LaunchTyped(const LaunchPlan<Formula>& plan, Launcher& launcher) {
+  const LaunchConfig& config = plan.params.config;
+  if (config.elements == 0) {
+    return LaunchFinish<Formula, ComputeOf<T>>(plan.params, launcher);
+  }
+  return config.channels_last ? LaunchLayout<Formula, T, true>(plan, launcher)
+                              : LaunchLayout<Formula, T, false>(plan, launcher);
+}
+
+// Enqueues all kernels of a call.
+template <typename Formula, typename Launcher>
+int Launch(const typename Formula::Args& args, void* workspace,
+           const GroupPolicy& policy, Launcher& launcher) {
+  if (args.view.channels == 0) return 0;
+  const LaunchPlan<Formula> plan =
+      MakeLaunchPlan<Formula>(args, workspace, policy);
+  switch (args.dtype) {
+    case DType::kFloat32:
+      return LaunchTyped<Formula, float>(plan, launcher);
+    case DType::kFloat16:
+      return LaunchTyped<Formula, Float16>(plan, launcher);
+    case DType::kBfloat16:
+      return LaunchTyped<Formula, Bfloat16>(plan, launcher);
+    case DType::kFloat64:
+      return LaunchTyped<Formula, double>(plan, launcher);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace cuda
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_CUDA_LAUNCH_PLAN_H_
