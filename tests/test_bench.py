@@ -24,7 +24,7 @@ from tf_bn_ops.bench import (
     verify,
     workers,
 )
-from tf_bn_ops.harness import c_abi, machine, oracle
+from tf_bn_ops.harness import c_abi, machine, oracle, problems
 
 
 def _row(shape=(2, 3, 4, 5), layout="NHWC", dtype="float32", mode="training", section="layers"):
@@ -135,7 +135,9 @@ def _right(row):
     values = data.statistics(row.channels)
     for role in ("y_backprop", "x"):
         values[role] = data.flat(role, row.dtype, row.elements).reshape(row.dims)
-    exact = oracle.Oracle(values, row.layout, data.EPSILON, row.mode == "training")
+    epsilon = float(np.float32(data.EPSILON))
+    problem = problems.of_tensors(values, row.layout, epsilon, row.mode == "training")
+    exact = oracle.Oracle(problem)
     return [
         exact.x_backprop().astype(spec.DTYPES[row.dtype].numpy),
         exact.scale_backprop.astype(np.float32),

@@ -50,7 +50,7 @@ where scale times that sum of two terms does, or rstd^2*A2 (k before its divisio
 
 A profile fixes the constants:
 
-`strict`: what the kernels of this library promise (cc/core/formulas). Sums are kept in float64
+`strict`: what the kernels of this library promise (docs/math.md). Sums are kept in float64
   (u_s = 2^-53) and rounded once to the output: `roundings` = 2, one ulp, of which one
   rounding is room for a product with rstd that is rounded to float32. Sums run in blocks, whose
   partial sums are added up: no term passes through more than about 2^13 additions. Roundings are
