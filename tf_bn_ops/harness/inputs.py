@@ -1,4 +1,4 @@
-"""The numbers that go into a case, by kind. A new kind is one function and one line of KINDS."""
+"""The inputs of batch-norm gradients, by kind. A new kind is one function and one line of KINDS."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance.case import Case
+from tf_bn_ops.harness.problems import VIEW_ROLES, Call, Inputs, Problem
 
 # Largest integer below which float32 has all integers: the budget of an exact sum.
 _EXACT_SUM = 2**24
@@ -24,21 +24,6 @@ Pair = tuple[np.ndarray, np.ndarray]
 # Further epsilons where the op keeps their double precision: so close that a kernel which rounds
 # them, or adds them in less than double, is told apart in the last digits of float64 only.
 _DOUBLE_EPSILONS = (1e-9, 1.1e-9)
-
-
-@dataclasses.dataclass(frozen=True)
-class Filled:
-    """The numbers of a case by role, and which outputs are exact whatever the order of sums.
-
-    Attributes:
-      attrs: what differs from the case's attrs (contract.py).
-      static: input -> (dtype, shape, None for what is unknown) where no numbers are asked for.
-    """
-
-    values: Mapping[str, np.ndarray]
-    exact: frozenset[str] = frozenset()
-    attrs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    static: Mapping[str, tuple[str, tuple[int | None, ...] | None]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +68,7 @@ class Draw:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A kind of values.
+    """How inputs are drawn.
 
     Attributes:
       make: Draw -> (y_backprop, x), arrays of the view's shape that are rounded to the element
@@ -206,7 +191,7 @@ def epsilons(kind: Kind, op: spec.OpSpec) -> tuple[float, ...]:
     return kind.epsilons
 
 
-def _exact(rng: np.random.Generator, case: Case) -> Filled:
+def _exact(rng: np.random.Generator, call: Call) -> tuple[dict[str, np.ndarray], frozenset[str]]:
     """Small integers and powers of two, so that every sum and product is exact in any order.
 
     |y_backprop| <= G, |x - mean| <= X, both integers, N*H*W * G * (X + 1) <= 2^24: every partial
@@ -217,7 +202,7 @@ def _exact(rng: np.random.Generator, case: Case) -> Filled:
     8 + 2 + 10 < 24 bits: the result is exact as well, up to the one rounding to the output type.
     Values lean to the positive, or sums would be small.
     """
-    shape = spec.view_shape(case.shape, case.layout)
+    shape = spec.view_shape(call.shape, call.layout)
     outer, channels, inner = shape
     rows = max(1, outer * inner)
     top = 4 if rows * 4 * 4 <= _EXACT_SUM else 1
@@ -233,31 +218,31 @@ def _exact(rng: np.random.Generator, case: Case) -> Filled:
     x = np.where(rng.random(shape, dtype=np.float32) < 0.5, np.sign(y_backprop) * offset, x)
     x = x.astype(np.float32) + mean[:, None]
     # variance + epsilon must be a power of 4: 1/4, 1 or 4.
-    total = np.float32(4.0) ** rng.integers(-1 if case.epsilon <= 0.25 else 0, 2, channels)
+    total = np.float32(4.0) ** rng.integers(-1 if call.epsilon <= 0.25 else 0, 2, channels)
     scale = np.float32(2.0) ** rng.integers(-2, 3, channels) * rng.choice((-1, 1), channels)
     exact = {"scale_backprop", "offset_backprop"}
-    if not case.is_training or (rows <= _EXACT_ROWS and rows & (rows - 1) == 0):
+    if not call.is_training or (rows <= _EXACT_ROWS and rows & (rows - 1) == 0):
         exact.add("x_backprop")
     values = {
         "y_backprop": y_backprop,
         "x": x,
         "scale": scale,
         "mean": mean,
-        "variance": total - np.float32(case.epsilon),
+        "variance": total - np.float32(call.epsilon),
     }
-    return Filled(values, frozenset(exact))
+    return values, frozenset(exact)
 
 
-def _statistics(rng: np.random.Generator, case: Case, x: np.ndarray) -> Pair:
+def _statistics(rng: np.random.Generator, call: Call, x: np.ndarray) -> Pair:
     """Mean and variance for x: its own, or others that are only of the same size."""
     mean, variance = np.zeros(x.shape[1]), np.ones(x.shape[1])
     if x.size:
-        wide = x.astype(np.float64 if case.dtype == "float64" else np.float32)
-        if case.kind == "nonfinite":
+        wide = x.astype(np.float64 if call.dtype == "float64" else np.float32)
+        if call.kind == "nonfinite":
             wide[~np.isfinite(wide)] = 0
         mean = wide.mean(axis=(0, 2), dtype=np.float64)
         variance = wide.var(axis=(0, 2), dtype=np.float64)
-    if case.statistics == "given":
+    if call.statistics == "given":
         std = np.sqrt(variance)
         mean = mean + rng.normal(0.2, 0.5, mean.shape) * (std + 1e-3 * np.abs(mean))
         # Zero variance stays zero in half of the channels only.
@@ -272,44 +257,63 @@ def _reserve_space(rng: np.random.Generator, channels: int) -> np.ndarray:
     return np.full(shape, 7, np.float32)
 
 
-def fill(case: Case) -> Filled:
-    """The numbers of a case that is made from its seed.
-
-    Returns:
-      Arrays by role: y_backprop and x in the case's dtype and shape; scale, mean, variance, offset
-      in its statistics dtype, shape [channels]; reserve.
-    """
-    rng = np.random.default_rng([case.seed, len(case.shape)])
-    kind = KINDS[case.kind]
-    shape = spec.view_shape(case.shape, case.layout)
+def draw(call: Call) -> tuple[dict[str, np.ndarray], frozenset[str]]:
+    """The inputs of a first-order gradient as views, before they are rounded, and what is exact."""
+    rng = np.random.default_rng([call.seed, len(call.shape)])
+    kind = KINDS[call.kind]
+    shape = spec.view_shape(call.shape, call.layout)
     channels = shape[1]
-    dtype = spec.DTYPES[case.dtype].numpy
-    statistics = spec.DTYPES[case.spec.statistics_dtype(case.dtype)].numpy
+    exact: frozenset[str] = frozenset()
     if kind.make is None:
-        filled = _exact(rng, case)
-        values, exact = dict(filled.values), filled.exact
+        values, exact = _exact(rng, call)
     else:
+        dtype = spec.DTYPES[call.dtype].numpy
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-            y_backprop, x = kind.make(Draw(rng, shape, case.dtype))
+            y_backprop, x = kind.make(Draw(rng, shape, call.dtype))
             y_backprop, x = y_backprop.astype(dtype), x.astype(dtype)
         scale = rng.uniform(*kind.scales, channels) * rng.choice((-1, 1), channels)
         if channels > 8:
             scale[rng.integers(channels)] = 0
-        mean, variance = _statistics(rng, case, x)
-        if case.kind == "nonfinite" and channels > 5:
+        mean, variance = _statistics(rng, call, x)
+        if call.kind == "nonfinite" and channels > 5:
             mean[rng.integers(channels)] = np.nan
         values = {"y_backprop": y_backprop, "x": x, "scale": scale}
         values |= {"mean": mean, "variance": variance}
-        exact = frozenset()
     # No result depends on it, so NaN will do as well as a number.
     values["offset"] = np.where(rng.random(channels) < 0.25, np.nan, rng.normal(size=channels))
+    values["reserve"] = _reserve_space(rng, channels)
+    return values, exact
+
+
+def tensors(call: Call, values: Mapping[str, np.ndarray], exact: frozenset[str]) -> Inputs:
+    """Drawn values in the types and shapes of the call's tensors."""
+    dtype = spec.DTYPES[call.dtype].numpy
+    statistics = spec.DTYPES[call.statistics_dtype].numpy
+    cast: dict[str, np.ndarray] = {}
     for role, array in values.items():
-        in_view = role in ("y_backprop", "x")
+        if role == "reserve":
+            cast[role] = array
+            continue
+        in_view = role in VIEW_ROLES
         with np.errstate(over="ignore"):
             array = array.astype(dtype if in_view else statistics, copy=False)
-        values[role] = np.ascontiguousarray(array).reshape(case.shape if in_view else (channels,))
-    values["reserve"] = _reserve_space(rng, channels)
-    if "alias" in case.calls:
-        # One tensor for both: sums of squares are not what the exact fill has counted on.
-        values["y_backprop"], exact = values["x"], frozenset()
-    return Filled(values, exact)
+        cast[role] = np.ascontiguousarray(array).reshape(call.shape if in_view else (-1,))
+    if call.aliased:
+        # One tensor for a gradient and x: the exact fill has not counted on sums of squares.
+        role = next(r for a in call.spec.inputs if (r := a.role) in VIEW_ROLES and r != "x")
+        cast[role], exact = cast["x"], frozenset()
+    return Inputs(cast, exact)
+
+
+def fill(call: Call) -> Inputs:
+    """The inputs of a call of a first-order gradient, from its seed: those of its spec by role, and
+    others that no result depends on."""
+    return tensors(call, *draw(call))
+
+
+def channels_without_infinity(problem: Problem, sums: np.ndarray) -> np.ndarray | None:
+    """Where a NaN among the results has to stay one: the order of operations decides whether
+    infinities become NaN. None where `sums`, which every element enters, are finite."""
+    if np.isfinite(sums).all():
+        return None
+    return ~np.isinf(problem.wide("x", np.float64)).any(axis=(0, 2))

@@ -1,11 +1,11 @@
-"""Real input: what batch-norm layers see while a network trains on handwritten digits.
+"""Real inputs: what batch-norm layers see while a network trains on handwritten digits.
 
 A small convolutional network trains on scikit-learn's bundled digits (1797 images of 8 x 8; no
 download). At some steps, for every batch-norm layer, the gradient that arrives at its output, its
 input, scale, and the statistics that TensorFlow's forward op hands to the gradient op are kept, and
 the running averages with which it would be evaluated. The network runs in a process of its own
-(`python -m tf_bn_ops.conformance.real_input FILE`), single-threaded and deterministic, so that a
-case means the same numbers when it is replayed on the same kind of machine.
+(`python -m tf_bn_ops.conformance.cases.real_inputs FILE`), single-threaded and deterministic, so
+that a case means the same numbers when it is replayed on the same kind of machine.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance import calls, fills
-from tf_bn_ops.conformance.case import REAL_PREFIX, Case, CaseError
+from tf_bn_ops.conformance.cases.case import REAL_PREFIX, Case, CaseError
+from tf_bn_ops.conformance.cases.execution_modes import DRAWN
+from tf_bn_ops.harness.problems import Inputs
 
 # Layers: (filters, stride) of the convolution before a batch norm.
 _LAYERS = ((16, 1), (24, 1), (32, 2), (48, 1), (64, 2))
@@ -37,7 +38,7 @@ _TIMEOUT = 300
 
 
 class RealInputError(RuntimeError):
-    """Real input cannot be had; the message is one sentence that says what to do."""
+    """Real inputs are missing; the message is one sentence that says what to do."""
 
 
 def check_available() -> None:
@@ -126,8 +127,10 @@ class RealInput:
     captured: Mapping[str, Mapping[str, np.ndarray]]
 
     def make_cases(self, combos: Sequence[tuple[str, str, str, str]]) -> Iterator[Case]:
-        """Every capture in every dtype, layout and mode; ops take turns where several fit."""
+        """Every capture in every dtype, layout and mode of first-order gradients, whose inputs they
+        are; ops take turns where several fit."""
         turn = 0
+        combos = [c for c in combos if spec.OPS[c[0]].formula == spec.BATCH_NORM_GRAD]
         for number, (name, arrays) in enumerate(self.captured.items()):
             seen = set()
             for _, dtype, layout, mode in combos:
@@ -135,17 +138,18 @@ class RealInput:
                     continue
                 seen.add((dtype, layout, mode))
                 fitting = [c[0] for c in combos if c[1:] == (dtype, layout, mode)]
+                op = spec.OPS[fitting[(turn + number) % len(fitting)]]
                 shape = arrays["x"].shape
                 if layout == "NCHW":
                     shape = (shape[0], shape[3], shape[1], shape[2])
+                statistics = "batch" if mode == "training" else "given"
                 yield Case(
-                    fitting[(turn + number) % len(fitting)], dtype, layout, shape, mode,
-                    REAL_PREFIX + name, "batch" if mode == "training" else "given",
-                    _EPSILON, calls.DRAWN[turn % 7 == 6], 0,
+                    op, dtype, REAL_PREFIX + name, DRAWN[turn % 7 == 6], 0, layout, shape, mode,
+                    statistics, _EPSILON,
                 )  # fmt: skip
                 turn += 1
 
-    def fill(self, case: Case) -> fills.Filled:
+    def fill(self, case: Case) -> Inputs:
         """The numbers of a case whose kind is "digits/...".
 
         Raises:
@@ -161,7 +165,7 @@ class RealInput:
         values["offset"] = np.zeros_like(arrays["scale"])
         for role in ("mean", "variance"):
             values[role] = arrays[prefix + role]
-        statistics = spec.DTYPES[case.spec.statistics_dtype(case.dtype)].numpy
+        statistics = spec.DTYPES[case.statistics_dtype].numpy
         values = {role: array.astype(statistics, copy=False) for role, array in values.items()}
         for role in ("x", "y_backprop"):
             array = arrays[role]
@@ -171,7 +175,7 @@ class RealInput:
             if array.shape != case.shape:
                 raise CaseError(f"{case.kind} has shape {array.shape}, not {case.shape}")
             values[role] = array
-        return fills.Filled(values)
+        return Inputs(values)
 
 
 class Capture:
@@ -182,7 +186,7 @@ class Capture:
         self._folder = tempfile.TemporaryDirectory()
         self._file = pathlib.Path(self._folder.name, "capture.npz")
         self._log = pathlib.Path(self._folder.name, "log")
-        root = str(pathlib.Path(__file__).resolve().parents[2])
+        root = str(pathlib.Path(__file__).resolve().parents[3])
         paths = [root, os.environ.get("PYTHONPATH", "")]
         environment = {
             "TF_CPP_MIN_LOG_LEVEL": "2",

@@ -1,13 +1,13 @@
-"""The process that runs ops for the harness: `python -m tf_bn_ops.conformance.worker FD OPS [MAP]`.
+"""The process that runs ops: `python -m tf_bn_ops.conformance.execution.worker FD OPS [QUERIES]`.
 
 OPS names what holds the ops, as `module` or `module:attribute` (`tensorflow:raw_ops`), or as
-`library:PATH` of an op library; MAP is then a JSON list of mapping.Mapped, whose signatures are
-compared. A request (processes.py) is a dict with op, attrs, perhaps outputs (their names in the
-order wanted) and device, and either
+`library:PATH` of an op library; QUERIES is then a JSON list of OpMapping.opdef_query(), whose
+OpDefs are compared. A request (harness/processes.py) is a dict with op, attrs, perhaps outputs
+(their names in the order wanted) and device, and either
 
-- inputs (name -> array) and calls (calls.py): the result is a dict from each call to
-  ("outputs", [array, ...]), ("error", "Code: message") or ("unsupported", why); for all but the
-  first call ("same", None) where its answer has the bits of the first; or
+- inputs (name -> array) and modes (cases/execution_modes.py): the result is a dict from each mode
+  to ("outputs", [array, ...]), ("error", "Code: message") or ("unsupported", why); for all but the
+  first mode ("same", None) where its answer is bitwise identical to the first; or
 - static (name -> (dtype, shape)): the result is {"static": ("shapes", [shape, ...])}, or an error.
 """
 
@@ -17,13 +17,14 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance import devices, mapping
+from tf_bn_ops.conformance.execution import devices, signatures
+from tf_bn_ops.conformance.execution.answer import identical
 from tf_bn_ops.harness import processes
 
 LIBRARY_PREFIX = "library:"
@@ -46,8 +47,8 @@ def find_ops(name: str) -> Any:
     return found
 
 
-class _Caller:
-    """Calls TensorFlow ops, eagerly or from graphs that are traced once."""
+class Executor:
+    """Runs TensorFlow ops, eagerly or in graphs that are traced once."""
 
     def __init__(self, ops: Any):
         import tensorflow as tf
@@ -69,15 +70,15 @@ class _Caller:
             return {"static": self._attempt(self._static, request)}
         first: tuple[str, Any] | None = None
         answers = {}
-        for call in request["calls"]:
-            answer = self._attempt(getattr(self, "_" + call), request)
+        for mode in request["modes"]:
+            answer = self._attempt(getattr(self, "_" + mode), request)
             if first is None:
                 first = answer
-            elif answer[0] == first[0] == "outputs" and same_bits(answer[1], first[1]):
+            elif answer[0] == first[0] == "outputs" and identical(answer[1], first[1]):
                 answer = ("same", None)
             elif answer[0] == first[0] == "error":
-                answer = ("same", None)  # Code and text differ between eager calls and graphs.
-            answers[call] = answer
+                answer = ("same", None)  # Code and text differ between modes.
+            answers[mode] = answer
         return answers
 
     def _attempt(self, call: Callable[[dict[str, Any]], Any], request: Any) -> tuple[str, Any]:
@@ -97,6 +98,8 @@ class _Caller:
 
     def _in_order(self, request: dict[str, Any], outputs: Any) -> Any:
         names = request.get("outputs", ())
+        if not isinstance(outputs, (list, tuple)):
+            return [outputs]
         if names and set(names) <= set(getattr(outputs, "_fields", ())):
             return [getattr(outputs, name) for name in names]
         return outputs
@@ -104,7 +107,7 @@ class _Caller:
     def _outputs(self, request: dict[str, Any], outputs: Any) -> tuple[str, list[np.ndarray]]:
         return "outputs", [output.numpy() for output in self._in_order(request, outputs)]
 
-    # One method for each of calls.CALLS that needs no process of its own.
+    # One method for each execution mode that needs no process of its own.
 
     def _eager(self, request: dict[str, Any]) -> Any:
         return self._outputs(request, self._call(request, self._constants(request)))
@@ -140,13 +143,13 @@ class _Caller:
         return self._outputs(request, outputs)
 
     def _alias(self, request: dict[str, Any]) -> Any:
-        """Inputs of the same bits, gradient and x, become one tensor."""
+        """Inputs that are bitwise identical, a gradient and x, become one tensor."""
         tensors: dict[str, Any] = {}
         for name, value in request["inputs"].items():
             same = [
                 tensors[other]
                 for other in tensors
-                if value.ndim > 1 and same_bits([value], [request["inputs"][other]])
+                if value.ndim > 1 and identical([value], [request["inputs"][other]])
             ]
             tensors[name] = same[0] if same else self._tf.constant(value)
         return self._outputs(request, self._call(request, tensors))
@@ -160,14 +163,13 @@ class _Caller:
         return self._outputs(request, self._call(request, tensors))
 
     def _inside(self, value: np.ndarray, shift: int) -> Any:
-        """A tensor whose memory is the middle of a larger one that holds NaN.
-
-        It begins `shift` elements behind where TensorFlow would let one begin.
-        """
+        """A tensor in the middle of a larger one that is filled with NaN, `shift` elements behind
+        an aligned address."""
         if value.size == 0:
             return self._tf.constant(value)
         around = 2 * _ALIGNMENT // value.itemsize
-        memory = np.full(value.size + 2 * around, np.nan).astype(value.dtype)
+        with np.errstate(invalid="ignore"):  # Integers have no NaN.
+            memory = np.full(value.size + 2 * around, np.nan).astype(value.dtype)
         begin = -memory.ctypes.data % _ALIGNMENT // value.itemsize + around // 2 + shift
         inside = memory[begin : begin + value.size].reshape(value.shape)
         inside[...] = value
@@ -185,8 +187,8 @@ class _Caller:
         """A function of the inputs, each of which is first handed to `prepare`."""
         tf = self._tf
         dtypes = tuple(tensor.dtype for tensor in inputs.values())
-        attrs = request["attrs"]
-        key = (request["op"], tuple(inputs), dtypes, tuple(attrs.items()), prepare is None)
+        attrs = repr(request["attrs"])
+        key = (request["op"], tuple(inputs), dtypes, attrs, prepare is None)
         if key not in self._graphs:
             names = tuple(inputs)
 
@@ -215,23 +217,6 @@ class _Caller:
             ]
 
 
-def same_bits(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:
-    """Whether two lists of arrays are equal to the bit, but for the payload of NaN."""
-    return len(a) == len(b) and all(
-        x.dtype == y.dtype
-        and x.shape == y.shape
-        and (x.tobytes() == y.tobytes() or _equal_but_for_nan(x, y))
-        for x, y in zip(a, b, strict=True)
-    )
-
-
-def _equal_but_for_nan(a: np.ndarray, b: np.ndarray) -> bool:
-    nan = np.isnan(a)
-    if not nan.any() or not np.array_equal(nan, np.isnan(b)):
-        return False
-    return a[~nan].tobytes() == b[~nan].tobytes()
-
-
 # Lines of an error that say where in this program a node was made, which differs from call to call.
 _PLACE = re.compile(r'\s+File "|\s{8}|in user code:|Graph execution error:|Detected at node|\s*$')
 
@@ -244,34 +229,17 @@ def _describe(error: Exception) -> str:
     return f"{code}: " + "\n".join(lines).strip().removeprefix(f"{code}: ")
 
 
-def _signatures(entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """The facts of a library: which ops it answers for, and how their signatures differ."""
-    from tensorflow.python.framework import op_def_registry
-
-    differences = {}
-    for entry in entries:
-        mapped = mapping.Mapped(**entry)
-        theirs = op_def_registry.get(mapped.name)
-        if mapped.spec.builtin is None:  # It is this library that registers it.
-            importlib.import_module("tf_bn_ops").load()
-        ours = op_def_registry.get(mapped.spec.builtin or mapped.spec.registered_name)
-        differences[mapped.name] = mapping.signature_differences(
-            mapped, list(mapped.spec.attrs), theirs, ours
-        )
-    return {"ops": [entry["like"] for entry in entries], "signatures": differences}
-
-
-def _make(ops_name: str, mapped: str = "") -> tuple[dict[str, Any], Callable[[Any], Any]]:
+def _make(ops_name: str, queries: str = "") -> tuple[dict[str, Any], Callable[[Any], Any]]:
     try:
-        caller = _Caller(find_ops(ops_name))
-        facts = caller.facts()
-        if mapped:
-            facts |= _signatures(json.loads(mapped))
+        executor = Executor(find_ops(ops_name))
+        facts = executor.facts()
+        if queries:
+            facts |= signatures.facts(json.loads(queries))
     except Exception as error:
-        # The sentence names what was asked for; an import error needs no trace besides.
+        # The sentence names OPS; an import error needs no trace besides.
         kind = type(error) if isinstance(error, ImportError) else RuntimeError
         raise kind(f"{ops_name} cannot be used: {error}") from error
-    return facts, caller
+    return facts, executor
 
 
 if __name__ == "__main__":

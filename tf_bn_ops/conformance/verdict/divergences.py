@@ -1,23 +1,19 @@
-"""The list of known divergences (known_divergences.toml) and the book kept about it in a run."""
+"""The list of known divergences (known_divergences.toml) and what a run has shown of it."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import pathlib
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance.case import Case
-from tf_bn_ops.conformance.judge import Disagreement
-
-# In the standard library since Python 3.11; the same code as tomli before.
-tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+from tf_bn_ops.conformance.cases.case import Case
+from tf_bn_ops.conformance.cases.mapping import tomllib
+from tf_bn_ops.conformance.verdict.result import Disagreement
 
 DEFAULT_FILE = pathlib.Path(__file__).with_name("known_divergences.toml")
-_CONDITIONS = ("path", "op", "dtype", "layout", "mode", "kind", "call", "rank", "empty")
+_CONDITIONS = ("path", "op", "dtype", "layout", "mode", "kind", "execution", "rank", "empty")
 
 
 class DivergenceError(ValueError):
@@ -50,7 +46,7 @@ class Divergence:
             "layout": case.layout,
             "mode": case.mode,
             "kind": case.kind,
-            "call": case.calls[0],
+            "execution": case.execution_modes[0],
             "rank": spec.LAYOUTS[case.layout][0],
             "empty": case.is_empty,
         }

@@ -1,15 +1,15 @@
-"""The verdict on cases that ask for an error or for static shapes; the rules are in contract.py."""
+"""The verdict on errors and static shapes, by the rules of cases/contract.py."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tf_bn_ops.conformance import contract, fills
-from tf_bn_ops.conformance.case import Case
-from tf_bn_ops.conformance.judge import Answer, CaseResult, Disagreement, PathResult
-
-# Whose behaviour is the documented one.
-_REFERENCE = "eigen"
+from tf_bn_ops.conformance.cases import contract
+from tf_bn_ops.conformance.cases.case import Case
+from tf_bn_ops.conformance.execution.answer import Answer
+from tf_bn_ops.conformance.execution.implementations import DOCUMENTED
+from tf_bn_ops.conformance.verdict.result import CaseResult, Disagreement, PathResult
+from tf_bn_ops.harness.problems import Inputs
 
 
 def _split(error: str, names: Sequence[str]) -> tuple[str, str]:
@@ -32,7 +32,7 @@ def _errors(
             return []
         wanted = " or ".join(contract.REFUSALS)
         return [Disagreement("code", f"{code} instead of {wanted}: {text}")]
-    expected_code, expected_text = _split(expected.error, names[_REFERENCE])
+    expected_code, expected_text = _split(expected.error, names[DOCUMENTED])
     if code != expected_code:
         return [Disagreement("code", f"{code} instead of {expected_code}: {text}")]
     if text != expected_text:
@@ -69,10 +69,10 @@ def _static(
     return [Disagreement("static:less" if less else "static", f"{has} instead of {wanted}")]
 
 
-def _expected_static(case: Case, filled: fills.Filled) -> Answer:
-    assert filled.static is not None
+def _expected_static(case: Case, inputs: Inputs) -> Answer:
+    assert inputs.static is not None
     try:
-        shapes = {role: shape for role, (_, shape) in filled.static.items()}
+        shapes = {role: shape for role, (_, shape) in inputs.static.items()}
         return Answer(shapes=contract.expected_static_shapes(case, shapes))
     except contract.Conflict:
         return Answer(error=contract.CONFLICT)
@@ -80,7 +80,7 @@ def _expected_static(case: Case, filled: fills.Filled) -> Answer:
 
 def judge_contract(
     case: Case,
-    filled: fills.Filled,
+    inputs: Inputs,
     answers: Mapping[str, Answer],
     names: Mapping[str, Sequence[str]],
     drop_ins: Sequence[str],
@@ -89,21 +89,21 @@ def judge_contract(
 
     Args:
       case: the case.
-      filled: what was asked.
+      inputs: what was asked.
       answers: implementation -> its answer.
       names: implementation -> names of the op, which say nothing in an error.
       drop_ins: the implementations whose every detail counts; what others lack is a note.
     """
     result = CaseResult(case, {}, evidence={})
-    reference = answers.get(_REFERENCE) if case.spec.builtin else None
+    reference = answers.get(DOCUMENTED) if case.spec.builtin else None
     for name, answer in answers.items():
         if case.asks_for_error:
             # What the reference itself takes, or dies of, is no example for the others.
             expected = reference if reference is not None and reference.error else None
             found = _errors(answer, expected, names, name)
         else:
-            found = _static(answer, reference or _expected_static(case, filled), names, name)
+            found = _static(answer, reference or _expected_static(case, inputs), names, name)
         notes = [d for d in found if d.what in ("message", "static:less") and name not in drop_ins]
         result.paths[name] = PathResult([d for d in found if d not in notes])
-        result.notes += [f"{name}: {d.what}: {d.detail}" for d in notes]
+        result.notes += [f"{name}: {d}" for d in notes]
     return result

@@ -1,27 +1,16 @@
-"""Devices of TensorFlow that ops are run on: their names, and whether they are there."""
+"""Devices of TensorFlow that ops are placed on."""
 
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tf_bn_ops.conformance.cases.mapping import parse_device
+
 
 class DeviceError(ValueError):
-    """A device that is not there, or no name of one; the message is one sentence."""
-
-
-def parse(text: str) -> str:
-    """The name of a device as this package writes it, "GPU:0", of "/gpu:0", "GPU" and so on.
-
-    Raises:
-      DeviceError: it is none.
-    """
-    match = re.fullmatch(r"/?(?:device:)?([A-Za-z_]+)(?::(\d+))?", text.strip())
-    if not match:
-        raise DeviceError(f"{text!r} names no device; write CPU:0, GPU:0 or so")
-    return f"{match.group(1).upper()}:{match.group(2) or 0}"
+    """A device that TensorFlow lacks; the message is one sentence."""
 
 
 def facts(tf: Any) -> dict[str, Any]:
@@ -30,7 +19,7 @@ def facts(tf: Any) -> dict[str, Any]:
         tf.config.experimental.get_device_details(device).get("device_name", "unknown")
         for device in tf.config.list_physical_devices("GPU")
     ]
-    names = [parse(device.name) for device in tf.config.list_logical_devices()]
+    names = [parse_device(device.name) for device in tf.config.list_logical_devices()]
     return {"tensorflow": tf.__version__, "gpus": gpus, "devices": names}
 
 

@@ -1,4 +1,4 @@
-"""Makes a failing case small: its call, type, shape and numbers, as long as it fails alike.
+"""Makes a failing case small: execution mode, type, shape and numbers, as long as it fails alike.
 
 Hypothesis searches. First among small cases with small integers, which most faults show in, and
 which it knows how to make smaller; where none of them fails, the failing tensors are cut along
@@ -19,12 +19,14 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance import runner
-from tf_bn_ops.conformance.case import Case
-from tf_bn_ops.conformance.fills import Filled
-from tf_bn_ops.conformance.judge import Answer, judge
+from tf_bn_ops.conformance.cases.case import Case, Problem
+from tf_bn_ops.conformance.cases.execution_modes import DRAWN
+from tf_bn_ops.conformance.execution.implementations import CANDIDATE
+from tf_bn_ops.conformance.execution.workers import Runner
 from tf_bn_ops.conformance.reports import record
-from tf_bn_ops.conformance.workers import Runner
+from tf_bn_ops.conformance.verdict.judge import judge
+from tf_bn_ops.conformance.verdict.settings import Settings
+from tf_bn_ops.harness.problems import VIEW_ROLES, Inputs
 
 # Dimensions of the small cases that are searched first: enough for every axis to matter, and few
 # enough elements for Hypothesis, which draws one by one.
@@ -36,25 +38,10 @@ _INTEGER = 4
 _EXAMPLES = 200
 # Elements up to which the numbers of a tensor are simplified one by one.
 _FEW = 64
-# Ways to call, the simplest first; others are kept as they are.
-_CALLS = ("eager", "graph")
-_DATA = ("y_backprop", "x")
 
 
 class ShrinkError(RuntimeError):
     """Shrinking is not possible here; the message is one sentence."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Problem:
-    """A case with its numbers, which need not be those of its seed."""
-
-    case: Case
-    filled: Filled
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.case.shape)
 
 
 def is_possible() -> bool:
@@ -72,18 +59,18 @@ def check_possible() -> None:
 
 
 class _TimeIsUp(KeyboardInterrupt):
-    """Ends a search: Hypothesis takes other exceptions for failures, and looks into them."""
+    """Ends a search: Hypothesis takes other exceptions for failures, and shrinks them."""
 
 
 class _Search:
-    """Asks the candidate about problems, until time is up, and keeps the last that fails."""
+    """Runs the candidate on problems until the time is up, and keeps the last that fails."""
 
     def __init__(
         self,
         start: Problem,
         wrong: frozenset[str],
         candidate: Runner,
-        settings: runner.Settings,
+        settings: Settings,
         seconds: float,
     ):
         self.best = start
@@ -98,14 +85,14 @@ class _Search:
 
     def fails(self, problem: Problem) -> bool:
         """Whether the candidate fails in this problem in one of the ways that it failed first."""
-        if not self._candidate.takes(problem.case):
+        if not self._candidate.supports(problem.case):
             return False
-        self._candidate.submit(problem.case, problem.filled)
-        answer: Answer = self._candidate.collect()
+        self._candidate.submit(problem.case, problem.inputs)
+        answer = self._candidate.collect()
         result = judge(
             problem.case,
-            problem.filled,
-            {record.CANDIDATE: answer},
+            problem.inputs,
+            {CANDIDATE: answer},
             self._settings.profile,
             times=self._settings.times(problem.case),
         )
@@ -152,8 +139,9 @@ class _Search:
         return self.best is not before
 
 
-def _simpler_calls(call: str) -> list[str]:
-    return [*_CALLS[: _CALLS.index(call)], call] if call in _CALLS else [*_CALLS, call]
+def _simpler_modes(mode: str) -> list[str]:
+    """The mode, and before it those that are simpler."""
+    return [*DRAWN[: DRAWN.index(mode)], mode] if mode in DRAWN else [*DRAWN, mode]
 
 
 def _dtypes(case: Case) -> list[str]:
@@ -163,12 +151,12 @@ def _dtypes(case: Case) -> list[str]:
 
 def _types(case: Case) -> Mapping[str, np.dtype[Any]]:
     """Role -> type of the input."""
-    data = spec.DTYPES[case.dtype].numpy
-    statistics = spec.DTYPES[case.spec.statistics_dtype(case.dtype)].numpy
+    view = spec.DTYPES[case.dtype].numpy
+    statistics = spec.DTYPES[case.statistics_dtype].numpy
     return {
-        arg.role: data if arg.role in _DATA else statistics
+        arg.role: view if arg.kind == spec.VIEW else statistics
         for arg in case.spec.inputs
-        if arg.role != "reserve"
+        if arg.kind != spec.OPAQUE
     }
 
 
@@ -183,30 +171,31 @@ def _small_cases(start: Problem) -> tuple[Any, Callable[[Any], Problem]]:
 
     case = start.case
     numbers: Any = st.integers(-_INTEGER, _INTEGER)
-    originals = [start.filled.values[role].astype(np.float64) for role in _DATA]
+    views = [role for role in _types(case) if role in VIEW_ROLES]
+    originals = [start.inputs.values[role].astype(np.float64) for role in views]
     special = [v for v in (math.nan, math.inf) if any(_has(array, v) for array in originals)]
     if special:
         numbers = numbers | st.sampled_from(special)
     most = _SMALL.get(len(case.shape), _SMALL_OTHERS)
     sizes = [st.integers(min(1, n), min(n, most)) for n in case.shape]
     epsilons = list(dict.fromkeys([1.0, case.epsilon]))
-    positive = st.integers(0, _INTEGER)
+    of_channels = {
+        "scale": st.integers(1, 2),
+        "variance": st.integers(0, _INTEGER),
+        "offset": st.just(0),
+    }
 
     @st.composite
     def values(draw: Any) -> tuple[Any, ...]:
         shape = tuple(draw(size) for size in sizes)
         channels = spec.view_shape(shape, case.layout)[1]
         count = math.prod(shape)
-        lists = {role: draw(st.lists(numbers, min_size=count, max_size=count)) for role in _DATA}
-        for role, elements in (
-            ("scale", st.integers(1, 2)),
-            ("mean", st.integers(-1, 1)),
-            ("variance", positive),
-            ("offset", st.just(0)),
-        ):
+        lists = {role: draw(st.lists(numbers, min_size=count, max_size=count)) for role in views}
+        for role in (role for role in _types(case) if role not in VIEW_ROLES):
+            elements = of_channels.get(role, st.integers(-1, 1))
             lists[role] = draw(st.lists(elements, min_size=channels, max_size=channels))
         return (
-            draw(st.sampled_from(_simpler_calls(case.call))),
+            draw(st.sampled_from(_simpler_modes(case.execution))),
             draw(st.sampled_from(_dtypes(case))),
             draw(st.sampled_from(epsilons)),
             shape,
@@ -214,15 +203,15 @@ def _small_cases(start: Problem) -> tuple[Any, Callable[[Any], Problem]]:
         )
 
     def make(value: tuple[Any, ...]) -> Problem:
-        call, dtype, epsilon, shape, lists = value
-        new = dataclasses.replace(case, call=call, dtype=dtype, epsilon=epsilon, shape=shape)
+        mode, dtype, epsilon, shape, lists = value
+        new = dataclasses.replace(case, execution=mode, dtype=dtype, epsilon=epsilon, shape=shape)
         arrays = {role: np.array(v, np.float64) for role, v in lists}
-        filled = {
-            role: _cast(arrays[role], t).reshape(shape if role in _DATA else (-1,))
+        values = {
+            role: _cast(arrays[role], t).reshape(shape if role in VIEW_ROLES else (-1,))
             for role, t in _types(new).items()
         }
         reserve = {"reserve": np.zeros(0, np.float32)}
-        return Problem(new, Filled({**filled, **reserve}))
+        return Problem(new, Inputs({**values, **reserve}))
 
     return values(), make
 
@@ -235,17 +224,18 @@ def _cut(problem: Problem, axis: int, begin: int, end: int) -> Problem:
     """The problem with the indices [begin, end) of an axis only."""
     case = problem.case
     index = tuple(slice(begin, end) if a == axis else slice(None) for a in range(len(case.shape)))
-    is_channel = axis == (len(case.shape) - 1 if spec.LAYOUTS[case.layout][1] else 1)
-    values = dict(problem.filled.values)
+    is_channel = axis == spec.channel_axis(case.layout)
+    values = dict(problem.inputs.values)
     for role in _types(case):
-        if role in _DATA:
+        if role in VIEW_ROLES:
             values[role] = np.ascontiguousarray(values[role][index])
         elif is_channel:
             values[role] = values[role][begin:end]
     shape = values["x"].shape
-    # Partial sums of exact sums are exact; x_backprop divides by the number of rows.
-    exact = problem.filled.exact - (frozenset({"x_backprop"}) if case.is_training else frozenset())
-    return Problem(dataclasses.replace(case, shape=shape), Filled(values, exact))
+    # Partial sums of exact sums are exact; in training view-shaped outputs divide by the number of
+    # rows.
+    exact = problem.inputs.exact - (VIEW_ROLES if case.is_training else frozenset())
+    return Problem(dataclasses.replace(case, shape=shape), Inputs(values, exact))
 
 
 def _cut_axes(search: _Search) -> None:
@@ -280,16 +270,16 @@ def _simpler(value: float) -> list[float]:
 
 
 def _replaced(problem: Problem, role: str, new: np.ndarray) -> Problem:
-    values = {**problem.filled.values, role: new.astype(problem.filled.values[role].dtype)}
-    return Problem(problem.case, Filled(values))
+    values = {**problem.inputs.values, role: new.astype(problem.inputs.values[role].dtype)}
+    return Problem(problem.case, Inputs(values))
 
 
 def _simplify_numbers(search: _Search) -> None:
     """Puts simpler numbers into every tensor: into all of it, then element by element."""
     from hypothesis import strategies as st
 
-    for role in (*(r for r in _types(search.best.case) if r not in _DATA), *_DATA):
-        old = search.best.filled.values[role]
+    for role in sorted(_types(search.best.case), key=VIEW_ROLES.__contains__):
+        old = search.best.inputs.values[role]
         wide = old.astype(np.float64)
         with np.errstate(all="ignore"):
             wholes = [np.zeros_like(wide), np.ones_like(wide), np.round(wide)]
@@ -300,7 +290,7 @@ def _simplify_numbers(search: _Search) -> None:
         if old.size > _FEW:
             continue
         for i in range(old.size):
-            now = search.best.filled.values[role]
+            now = search.best.inputs.values[role]
             value = float(now.reshape(-1)[i])
             # Simpler than what is there now.
             options = list(itertools.takewhile(value.__ne__, _simpler(value)))
@@ -318,9 +308,9 @@ def _simplify_numbers(search: _Search) -> None:
 def _reduce(search: _Search) -> None:
     """Makes the failing problem itself smaller."""
     start = search.best
-    for call in _simpler_calls(start.case.call)[:-1]:
+    for mode in _simpler_modes(start.case.execution)[:-1]:
         if search.is_over or search.fails(
-            Problem(dataclasses.replace(start.case, call=call), start.filled)
+            Problem(dataclasses.replace(start.case, execution=mode), start.inputs)
         ):
             break
     _cut_axes(search)
@@ -331,7 +321,7 @@ def shrink(
     start: Problem,
     wrong: frozenset[str],
     candidate: Runner,
-    settings: runner.Settings,
+    settings: Settings,
     seconds: float,
 ) -> Problem:
     """The smallest problem found in which the candidate fails in one of the ways it did.

@@ -26,9 +26,10 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance import fills
-from tf_bn_ops.conformance.calls import DRAWN
-from tf_bn_ops.conformance.case import ERROR_PREFIX, STATIC_PREFIX, Case
+from tf_bn_ops.conformance.cases.case import ERROR_PREFIX, STATIC_PREFIX, Case
+from tf_bn_ops.conformance.cases.execution_modes import DRAWN
+from tf_bn_ops.harness.formula_models import model_of
+from tf_bn_ops.harness.problems import VIEW_ROLES, Inputs
 
 PREFIXES = (ERROR_PREFIX, STATIC_PREFIX)
 # Errors by which an op without a twin may refuse a call.
@@ -53,26 +54,27 @@ class _Draw:
     @property
     def roles(self) -> list[str]:
         """The inputs whose shape matters."""
-        return [arg.role for arg in self.case.spec.inputs if arg.role != "reserve"]
+        return [arg.role for arg in self.case.spec.inputs if arg.kind != spec.OPAQUE]
+
+    @property
+    def views(self) -> list[str]:
+        """The inputs of the shape of x."""
+        return [arg.role for arg in self.case.spec.inputs if arg.kind == spec.VIEW]
 
     def reshape(self, role: str, shape: Sequence[int]) -> None:
         self.values[role] = np.ones(tuple(shape), self.values[role].dtype)
 
 
-def _is_data(role: str) -> bool:
-    return role in ("x", "y_backprop")
-
-
 def _rank(d: _Draw) -> None:
-    """One input, or both tensors, have another rank."""
-    role = d.one_of([*d.roles, "both"])
+    """One input, or all of view shape, have another rank."""
+    role = d.one_of([*d.roles, "all"])
     shape = list(d.case.shape)
-    if role == "both" or _is_data(role):
+    if role == "all" or role in VIEW_ROLES:
         # Not more than TensorFlow's data formats have: the next rank belongs to another format.
         new = d.one_of([[], shape[-1:], shape[2:], [1, 1, *shape[:-1], 2, 2]])
-        if len(new) >= 2 and d.case.spec.builtin is None and role == "both":
-            new = []  # Any rank from 2 on is right where both have it.
-        for r in ("x", "y_backprop") if role == "both" else (role,):
+        if len(new) >= 2 and d.case.spec.builtin is None and role == "all":
+            new = []  # Any rank from 2 on is right where all have it.
+        for r in d.views if role == "all" else (role,):
             d.reshape(r, new)
     else:
         channels = d.values[role].shape[0]
@@ -84,7 +86,7 @@ def _size(d: _Draw) -> None:
     role = d.one_of(d.roles)
     shape = list(d.values[role].shape)
     axis = int(d.rng.integers(len(shape)))
-    if _is_data(role):
+    if role in VIEW_ROLES:
         shape[axis] += 1
     else:
         shape[axis] = d.one_of([n for n in (0, 1, shape[0] - 1, shape[0] + 1) if n != shape[0]])
@@ -93,9 +95,9 @@ def _size(d: _Draw) -> None:
 
 def _dtype(d: _Draw) -> None:
     """The tensors have a type that no kernel has, or one input differs from what belongs to it."""
-    role = d.one_of(["both", *d.roles])
-    if role == "both":
-        for r in ("x", "y_backprop"):
+    role = d.one_of(["all", *d.roles])
+    if role == "all":
+        for r in d.views:
             d.values[r] = np.ones(d.values[r].shape, np.int32)
         return
     wrong = np.float16 if d.values[role].dtype != np.float16 else np.float32
@@ -151,22 +153,22 @@ def _static_inputs(d: _Draw, conflict: bool) -> dict[str, tuple[str, PartialShap
         (_rank if d.rng.random() < 0.4 else _size)(d)
         for role in shapes:  # What was made wrong must be known.
             shapes[role] = d.values[role].shape if d.rng.random() < 0.8 else shapes[role]
-    statistics = d.case.spec.statistics_dtype(d.case.dtype)
+    statistics = d.case.statistics_dtype
     return {
-        role: (d.case.dtype if _is_data(role) else statistics, shape)
+        role: (d.case.dtype if role in VIEW_ROLES else statistics, shape)
         for role, shape in shapes.items()
     }
 
 
-def fill(case: Case) -> fills.Filled:
+def fill(case: Case) -> Inputs:
     """The inputs and attrs of a case of KINDS."""
-    values = dict(fills.fill(dataclasses.replace(case, kind="normal")).values)
+    values = dict(model_of(case.spec).fill(dataclasses.replace(case, kind="normal")).values)
     draw = _Draw(np.random.default_rng([case.seed, 3]), case, values)
     prefix, _, what = case.kind.partition("/")
     if prefix + "/" == ERROR_PREFIX:
         ERRORS[what](draw)
-        return fills.Filled(draw.values, attrs=draw.attrs)
-    return fills.Filled({}, static=_static_inputs(draw, what == "conflict"))
+        return Inputs(draw.values, attrs=draw.attrs)
+    return Inputs({}, static=_static_inputs(draw, what == "conflict"))
 
 
 def without_names(text: str, names: Sequence[str]) -> str:
@@ -198,30 +200,32 @@ def _merge(a: PartialShape, b: PartialShape) -> PartialShape:
 
 
 def expected_static_shapes(case: Case, inputs: Mapping[str, PartialShape]) -> list[PartialShape]:
-    """The static shapes of the outputs of an op (N, C, ...) that has no built-in twin.
+    """The static shapes of the outputs of an op that has no built-in twin.
 
-    x_backprop has all that is known of x and of y_backprop, and the channels of any vector; the
-    other outputs have the channels.
+    Outputs of view shape have all that is known of the inputs of view shape, and the channels of
+    any per-channel input; the other outputs have the channels.
 
     Raises:
       Conflict: no shapes fit.
     """
-    data = _merge(inputs["x"], inputs["y_backprop"])
+    view: PartialShape = None
     channels: PartialShape = (None,)
     for role, shape in inputs.items():
-        if not _is_data(role):
+        if role in VIEW_ROLES:
+            view = _merge(view, shape)
+        else:
             channels = _merge(channels, shape)
-    if data is not None:
-        if len(data) < 2:
+    if view is not None:
+        if len(view) < 2:
             raise Conflict
-        channels = _merge(channels, (data[1],))
+        axis = len(view) - 1 if spec.LAYOUTS[case.layout][1] else 1
+        channels = _merge(channels, (view[axis],))
         assert channels is not None
-        data = (data[0], channels[0], *data[2:])
+        view = (*view[:axis], channels[0], *view[axis + 1 :])
     assert channels is not None
     if channels[0] is not None and channels[0] < case.spec.min_channels:
         raise Conflict
-    by_role = {"x_backprop": data}
-    return [by_role.get(arg.role, channels) for arg in case.spec.outputs]
+    return [view if arg.kind == spec.VIEW else channels for arg in case.spec.outputs]
 
 
 def generate(count: int, seed: int, combos: Sequence[tuple[str, str, str, str]]) -> Iterator[Case]:
@@ -230,13 +234,13 @@ def generate(count: int, seed: int, combos: Sequence[tuple[str, str, str, str]])
     rng = np.random.default_rng([seed, 4])
     ops = list(dict.fromkeys(combo[0] for combo in combos))
     for i in range(count if ops else 0):
-        asked = spec.OPS[ops[i % len(ops)]]
-        of_op = [combo for combo in combos if combo[0] == asked.name]
-        op, dtype, layout, mode = of_op[int(rng.integers(len(of_op)))]
-        known = kinds(asked)
-        # No size comes up twice: a dimension that is taken for another is told apart.
+        op = spec.OPS[ops[i % len(ops)]]
+        of_op = [combo for combo in combos if combo[0] == op.name]
+        _, dtype, layout, mode = of_op[int(rng.integers(len(of_op)))]
+        known = kinds(op)
+        # No size comes up twice: a kernel that takes one dimension for another shows.
         shape = tuple(int(n) for n in 2 + rng.permutation(spec.LAYOUTS[layout][0]))
-        yield Case(
-            op, dtype, layout, shape, mode, known[(i // len(ops)) % len(known)],
-            "given", 1e-3, DRAWN[int(rng.integers(len(DRAWN)))], int(rng.integers(1 << 31)),
-        )  # fmt: skip
+        kind = known[(i // len(ops)) % len(known)]
+        execution = DRAWN[int(rng.integers(len(DRAWN)))]
+        seed_of_case = int(rng.integers(1 << 31))
+        yield Case(op, dtype, kind, execution, seed_of_case, layout, shape, mode, "given", 1e-3)
