@@ -152,11 +152,10 @@ print(error.value.decode())
 groups = ctypes.c_int64(-1)
 print(lib.tfbn_cuda_batch_norm_grad(None, None, ctypes.c_int64(), None, groups, error, room))
 print(error.value.decode())
-sys.path[:0] = ["tools/gpu"]
-import driver
-p = [ctypes.create_string_buffer(8192) for _ in driver.POINTERS]
+from tf_bn_ops.harness import c_abi
+p = [ctypes.create_string_buffer(8192) for _ in c_abi.POINTERS]
 address = [ctypes.addressof(b) // 16 * 16 + 16 for b in p]
-args = driver.Args(8, 3, 49, 0, 0, 1, 1, 0.0, *address)
+args = c_abi.Args(8, 3, 49, 0, 0, 1, 1, 0.0, *address)
 workspace = ctypes.create_string_buffer(size.value + 8)
 call = lambda n: lib.tfbn_cuda_batch_norm_grad(
     ctypes.byref(args), ctypes.c_void_p(ctypes.addressof(workspace) // 8 * 8 + 8),

@@ -8,7 +8,6 @@
 
 #include "cc/core/host_device.h"
 #include "cc/cuda/device_loop.h"
-#include "cc/cuda/device_params.h"
 #include "cc/cuda/device_vector.h"
 #include "cc/cuda/launch_config.h"
 

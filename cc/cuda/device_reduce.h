@@ -10,7 +10,6 @@
 #include "cc/core/host_device.h"
 #include "cc/cuda/device_apply.h"
 #include "cc/cuda/device_loop.h"
-#include "cc/cuda/device_params.h"
 #include "cc/cuda/device_tree_reduction.h"
 #include "cc/cuda/device_vector.h"
 #include "cc/cuda/launch_config.h"
