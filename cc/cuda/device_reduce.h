@@ -76,7 +76,8 @@ TFBN_HD void AccumulateVector(const VectorSlot& slot,
     for (int i = 0; i < Formula::kInputs; ++i) {
       from[i] = ToDouble(in[i].element[e]);
     }
-    // -0.0 + term is term, bitwise, and costs no instruction.
+    // The identity of addition: -0.0 + term is bitwise the term, so the
+    // compiler folds the addition.
     TFBN_UNROLL
     for (int s = 0; s < kSums; ++s) terms[e][s] = -0.0;
     Formula::Accumulate(from, center[kColumns > 1 ? e : 0], terms[e]);

@@ -19,7 +19,7 @@ template <typename T>
 struct VectorTraits {
   static constexpr int kVector = kVectorBytes / sizeof(T);  // Elements, V.
   // Vectors of each tensor that a thread loads before it uses the first: as
-  // many as fit into 128 registers beside its sums or coefficients.
+  // many as fit into 128 registers with its sums or coefficients.
   static constexpr int kUnroll = sizeof(T) == 2 ? 2 : 4;
   using Compute =
       float;  // The type that outputs of view shape are evaluated in.

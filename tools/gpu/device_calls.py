@@ -12,9 +12,9 @@ from tf_bn_ops import spec
 from tf_bn_ops.harness import bounds, c_abi, formula_models, measure
 from tf_bn_ops.harness.problems import VIEW_ROLES, Problem
 
-# Sizes around every limit of the launch configuration (cc/cuda/launch_config.h): vectors of 2, 4 and
-# 8 elements, tiles of 32 vectors, 256 threads, runs of 1024 vectors, four items per thread, fold, few
-# and many channels; and views without elements.
+# Sizes around every limit of the launch configuration (cc/cuda/launch_config.h): vectors of 2, 4
+# and 8 elements, tiles of 32 vectors, 256 threads, runs of 1024 vectors, four items per thread,
+# fold, few and many channels; and views without elements.
 VIEWS = [
     *((1, 1, 1), (2, 1, 1), (7, 1, 1), (129, 1, 1), (1, 5, 1), (9, 2, 1), (100, 3, 1), (67, 4, 1)),
     *((33, 7, 1), (40, 15, 1), (41, 16, 1), (23, 17, 1), (31, 33, 1), (19, 63, 1), (18, 64, 1)),

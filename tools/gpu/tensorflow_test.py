@@ -3,9 +3,9 @@
 Cases and error bounds are those of `make conformance`, with tensors on the GPU; in training
 reserve_space_2 is the inverse standard deviation, as TensorFlow's forward op returns it there. The
 built-in ops are measured for comparison. Needs a TensorFlow that sees a GPU, and the package built
-for it with GPU kernels (`make gpu`); `make gpu-test` takes care of both. Without such a TensorFlow it
-prints why it is skipped and succeeds. --probe: only that, with exit status 3; --emulated: what XLA
-compiles for a GPU, on the CPU, to try the script itself.
+for it with GPU kernels (`make gpu`); `make gpu-test` takes care of both. Without such a TensorFlow
+it prints why it is skipped and succeeds. --probe: only that, with exit status 3; --emulated: what
+XLA compiles for a GPU, on the CPU, to try the script itself.
 """
 
 from __future__ import annotations
