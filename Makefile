@@ -99,6 +99,7 @@ $(error the C++ compiler '$(CXX)' does not run: install one (Debian/Ubuntu: apt 
 endif
 endif
 
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' tf_bn_ops/_version.py)
 OUR_CXXFLAGS := $(shell tools/list_flags.sh flags mk/cxxflags.txt) -I.
 # Not even an indirect include of TensorFlow compiles in the core: it gets no path to it.
 CORE_CXXFLAGS = $(TF_CXXFLAGS) $(OUR_CXXFLAGS)
@@ -161,13 +162,15 @@ endif
 sources = $(sort $(filter-out %_test.cc,$(wildcard cc/$(1)/*.cc)))
 objects = $(patsubst %.cc,$(B)/%.o,$(call sources,$(1)))
 
-# Each line of isa_builds.txt (name, arch, flags) that fits this machine, as name|flag|flag...
+# Each line of isa_builds.txt that fits this machine, as name|condition|flag|flag...
 ISA_BUILDS := $(shell tools/list_flags.sh isa cc/cpu/isa/isa_builds.txt)
 isa_name = $(firstword $(subst |, ,$(1)))
-isa_flags = $(wordlist 2,99,$(subst |, ,$(1)))
+isa_condition = $(or $(word 2,$(subst |, ,$(1))),true)
+isa_flags = $(wordlist 3,99,$(subst |, ,$(1)))
 empty :=
 ISA_NAMES := $(foreach build,$(ISA_BUILDS),$(call isa_name,$(build)))
-ISA_LIST := $(subst $(empty) $(empty),,$(foreach name,$(ISA_NAMES),X($(name))))
+ISA_LIST := $(subst $(empty) $(empty),,$(foreach build,$(ISA_BUILDS), \
+  X($(call isa_name,$(build)),$(call isa_condition,$(build)))))
 ISA_OBJECTS := $(foreach name,$(ISA_NAMES), \
   $(patsubst cc/cpu/isa/%.cc,$(B)/cc/cpu/isa/%.$(name).o,$(call sources,cpu/isa)))
 
@@ -220,7 +223,7 @@ FORCE:
 ifneq ($(TF_VERSION),)
 $(shell mkdir -p $(sort $(dir $(OBJECTS) $(GPU_OBJECTS))) $(B)/lib $(B)/bin)
 
-COMPILE_INPUTS := $(CXX) $(CXX_VERSION) | $(XLA_CXXFLAGS) | $(CXXFLAGS) | $(ISA_BUILDS)
+COMPILE_INPUTS := $(CXX) $(CXX_VERSION) | $(XLA_CXXFLAGS) | $(CXXFLAGS) | $(ISA_BUILDS) | $(VERSION)
 LINK_INPUTS := $(OUR_LDFLAGS) | $(TF_LDFLAGS) | $(LDFLAGS) | $(OBJECTS) $(GPU_OBJECTS) $(CUDA_LDFLAGS)
 $(eval $(call remember,$(B)/compile.txt,$$(COMPILE_INPUTS)))
 $(eval $(call remember,$(B)/link.txt,$$(LINK_INPUTS)))
@@ -228,7 +231,8 @@ $(eval $(call remember,$(B)/link.txt,$$(LINK_INPUTS)))
 COMPILE = $(CXX) -MMD -MP -c -o $@ $<
 
 $(call objects,core) $(C_API_OBJECTS) $(FUZZ_OBJECTS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS)
-$(call objects,cpu): private LOCAL_CXXFLAGS = $(CPU_CXXFLAGS) '-DTF_BN_OPS_ISA_LIST=$(ISA_LIST)'
+$(call objects,cpu): private LOCAL_CXXFLAGS = $(CPU_CXXFLAGS) '-DTF_BN_OPS_ISA_LIST=$(ISA_LIST)' \
+  '-DTF_BN_OPS_VERSION="$(VERSION)"'
 $(OP_OBJECTS) $(OVERRIDE_OBJECTS): private LOCAL_CXXFLAGS = $(TF_ALL_CXXFLAGS)
 $(XLA_OBJECTS): private LOCAL_CXXFLAGS = $(XLA_CXXFLAGS)
 $(CLIENT_OBJECTS) $(TOOL_OBJECTS) $(EXAMPLE_OBJECTS): private LOCAL_CXXFLAGS = $(CLIENT_CXXFLAGS)
@@ -314,7 +318,7 @@ $(B)/bin/stress: tests/core/stress.cc $(CORE_OBJECTS) $(C_API_OBJECTS) $(B)/comp
 $(B)/lib/build_info.json: $(B)/compile.txt $(B)/link.txt $(B)/config.mk tools/write_build_info.py \
   tf_bn_ops/_version.py
 	$(Q)'$(PYTHON)' tools/write_build_info.py $@ \
-	  "version=$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' tf_bn_ops/_version.py)" \
+	  'version=$(VERSION)' \
 	  'tensorflow_version=$(TF_VERSION)' 'tensorflow_distribution=$(TF_DISTRIBUTION)' \
 	  "compiler=$$($(CXX) --version | head -n 1)" \
 	  "cxxflags="$(call shell_quoted,$(CORE_CXXFLAGS) $(CXXFLAGS)) 'isa_builds=$(ISA_NAMES)' \
@@ -343,9 +347,9 @@ $(INSTALLED): $(LIB_DIR)/.environment
 	$(Q)cp $(filter-out $<,$^) $@.new && mv $@.new $@
 	$(if $(XLA),,$(Q)rm -f $(LIB_DIR)/libtf_bn_ops_xla.so)
 
-# The benchmark's measure of memory; no part of the package.
-STREAM := $(LIB_DIR)/libtf_bn_ops_stream.so
-$(STREAM): cc/bench/stream.cc $(B)/compile.txt $(B)/link.txt mk/exports.map
+# Measures memory bandwidth for the benchmark; not part of the package.
+MEMORY_BANDWIDTH := $(LIB_DIR)/libtf_bn_ops_memory_bandwidth.so
+$(MEMORY_BANDWIDTH): cc/bench/memory_bandwidth.cc $(B)/compile.txt $(B)/link.txt mk/exports.map
 	$(Q)echo '  CXX     $<'
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CXX) -o $@.new $< $(CORE_CXXFLAGS) $(CXXFLAGS) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS)
@@ -354,7 +358,7 @@ endif
 
 # ---- Targets ---------------------------------------------------------------------------------
 
-.PHONY: all gpu gpu-core gpu-test gpu-bench examples conformance mutants bench test sanitize sanitize-core \
+.PHONY: all gpu gpu-core gpu-test gpu-bench examples conformance mutants bench bench-against test sanitize sanitize-core \
   sanitize-threads fuzz fuzz-run matrix wheel test-wheel bazel docs lint lint-python lint-types lint-cxx format clean \
   distclean help
 
@@ -384,8 +388,13 @@ conformance: all  ## Diff the ops against tf.raw_ops and a float64 oracle; ARGS=
 mutants: $(PYTHON_READY)  ## Check that the conformance run catches every wrong kernel of tests/mutants; ARGS="NAME ..."
 	$(Q)'$(PYTHON)' tests/mutants/run.py $(ARGS)
 
-bench: all $(STREAM)  ## Measure the ops against TensorFlow and others; ARGS="--quick"
+bench: all $(MEMORY_BANDWIDTH)  ## Measure the ops against TensorFlow and others; ARGS="--quick"
 	$(Q)'$(PYTHON)' -m tf_bn_ops bench $(ARGS)
+
+# LIB: the core library of another build, for instance of another commit.
+bench-against: $(LIB_DIR)/libtf_bn_ops_core.so  ## Measure this tree's core library against another build's: LIB=/path/to/libtf_bn_ops_core.so
+	$(Q)[ -n '$(LIB)' ] || { echo "error: make bench-against needs LIB=/path/to/libtf_bn_ops_core.so, the library to compare with." >&2; exit 1; }
+	$(Q)'$(PYTHON)' -m tf_bn_ops bench --against='$(LIB)' $(ARGS)
 
 examples: all $(EXAMPLES)  ## Build the C++ examples and run them
 	$(Q)set -e; for example in $(EXAMPLES); do echo "  RUN     $$example"; $$example; done

@@ -1,9 +1,14 @@
 """Says what is installed, whether it fits together, and what to do where it does not.
 
 usage: python -m tf_bn_ops doctor [--json]
+       python -m tf_bn_ops doctor --explain=SHAPE,LAYOUT,DTYPE[,MODE][,OP][,in_place][,threads=N]
 
-One line for each thing looked at: ok, warning (it works, but not as well as it could) or problem.
+One line for each check: ok, warning (it works, but not as well as it could) or problem.
 Exit status: 0 no problem, 1 a problem, 2 wrong usage.
+
+With --explain instead: the plan of one call on the CPU, each decision with its reason. For example
+--explain=32x56x56x64,NHWC,half or --explain=8x256x14x14,NCHW,float32,frozen,threads=4. It needs no
+TensorFlow.
 
 TensorFlow is imported and the ops are loaded and called in a child process: whatever kills it is
 reported here. The checks of the libraries are the loader's own.
@@ -27,7 +32,7 @@ from typing import Any
 
 from absl import flags
 
-from tf_bn_ops import _loader, _override, _version
+from tf_bn_ops import _loader, _override, _version, explain
 from tf_bn_ops.harness import c_abi, command
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
@@ -37,6 +42,12 @@ _PROBE_SECONDS = 300
 
 _FLAGS = flags.FlagValues()
 flags.DEFINE_bool("json", False, "Print one JSON object instead of lines.", flag_values=_FLAGS)
+flags.DEFINE_string(
+    "explain",
+    None,
+    f"Print the plan of one call on the CPU, such as {explain.EXAMPLE}: {explain.USAGE}.",
+    flag_values=_FLAGS,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -402,6 +413,22 @@ def _report() -> int:
     return 1 if counts[PROBLEM] else 0
 
 
+def _explain() -> int:
+    """Prints the plan of the call that --explain describes."""
+    plan = explain.explain(_FLAGS.explain)
+    if _FLAGS.json:
+        print(json.dumps(dataclasses.asdict(plan), indent=2))
+    else:
+        print("\n".join(explain.lines(plan)))
+    return 0
+
+
 def main(argv: list[str]) -> int:
     """Runs the command; returns its exit status."""
-    return command.run(argv, __doc__, _FLAGS, _report)
+    return command.run(
+        argv,
+        __doc__,
+        _FLAGS,
+        lambda: _report() if _FLAGS.explain is None else _explain(),
+        errors=(OSError,),
+    )

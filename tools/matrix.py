@@ -47,9 +47,9 @@ PYTHONS = {
     "2.21": ((3, 10), (3, 13)),
 }
 STEPS = ("build", "conformance", "test")
-REQUIREMENTS = ("build", "conformance", "dev", "runtime")
+REQUIREMENTS = ("build", "commands", "conformance", "dev", "runtime")
 # What a run does not need: the results themselves, and prose.
-NO_SOURCE = re.compile(r"docs/versions\.json$|[^/]*\.md$|docs/.*\.(md|svg)$")
+NO_SOURCE = re.compile(r"docs/versions\.json$|[^/]*\.md$|docs/.*\.(json|md|svg)$")
 
 
 def name_of(python: tuple[int, int]) -> str:

@@ -2,6 +2,7 @@
 
 #include "cc/c_api/tf_bn_ops_c.h"
 
+#include <cstring>
 #include <exception>
 #include <functional>
 #include <string>
@@ -11,18 +12,23 @@
 
 #include "cc/c_api/args.h"
 #include "cc/core/partition.h"
-#include "cc/cpu/batch_norm_grad.h"
-#include "cc/cpu/cache.h"
+#include "cc/cpu/cache_sizes.h"
+#include "cc/cpu/dispatch.h"
+#include "cc/cpu/driver.h"
+#include "cc/cpu/plan.h"
+#include "cc/cpu/verbose.h"
 
 namespace {
 
+using tf_bn_ops::Implementation;
+using tf_bn_ops::PlanRequest;
 using tf_bn_ops::View;
 using tf_bn_ops::c_api::CheckView;
 using tf_bn_ops::c_api::Fail;
+using tf_bn_ops::c_api::IsDType;
 using tf_bn_ops::c_api::ReadArgs;
 
-// A thread for each piece of work: callers of the C ABI test and measure, they
-// have no pool.
+// Starts a thread for each piece of work: callers of the C ABI have no pool.
 class SpawningExecutor final : public tf_bn_ops::Executor {
  public:
   explicit SpawningExecutor(int count) : count_(count) {}
@@ -39,32 +45,67 @@ class SpawningExecutor final : public tf_bn_ops::Executor {
   std::vector<std::thread> threads_;
 };
 
-// A gradient of either order: its workspace and the function that computes it.
-template <typename Args, typename CArgs>
-int Run(const CArgs* c_args, size_t (*workspace_of)(const View&),
-        void (*compute)(const Args&, const tf_bn_ops::Implementation&,
-                        tf_bn_ops::Executor&, void*),
-        const char* implementation, int threads, char* error,
-        size_t error_size) try {
-  Args args;
-  const std::string args_error = ReadArgs(c_args, &args);
-  if (!args_error.empty()) return Fail(args_error, error, error_size);
-  if (threads < 1) return Fail("threads must be at least 1", error, error_size);
+// The implementation called `name`, the selected one for NULL; nullptr, with
+// one sentence in `error`, if it cannot be used.
+const Implementation* ImplementationOf(const char* name, std::string* error) {
+  return name == nullptr ? tf_bn_ops::SelectedImplementation(error)
+                         : tf_bn_ops::FindImplementation(name, error);
+}
 
-  std::string sentence;
-  const tf_bn_ops::Implementation* const chosen =
-      implementation == nullptr
-          ? tf_bn_ops::SelectedImplementation(&sentence)
-          : tf_bn_ops::FindImplementation(implementation, &sentence);
+// One call of formula F.
+template <typename F, typename CArgs>
+int Run(const CArgs* c_args, const char* implementation, int threads,
+        char* error, size_t error_size) try {
+  typename F::Args args;
+  std::string sentence = ReadArgs(c_args, &args);
+  if (sentence.empty() && threads < 1) {
+    sentence = "threads must be at least 1";
+  }
+  if (!sentence.empty()) return Fail(sentence, error, error_size);
+  const Implementation* const chosen =
+      ImplementationOf(implementation, &sentence);
   if (chosen == nullptr) return Fail(sentence, error, error_size);
-  std::vector<char> workspace(workspace_of(args.view));
-  SpawningExecutor pool(threads);
-  compute(args, *chosen, pool, workspace.data());
+  std::vector<char> workspace(tf_bn_ops::CpuWorkspaceBytes<F>(args.view));
+  SpawningExecutor executor(threads);
+  tf_bn_ops::RunOnCpu<F>(args, *chosen, executor, workspace.data());
   return 0;
-} catch (
-    const std::exception& e) {  // No memory or no threads; nothing else throws.
+} catch (const std::exception& e) {
+  // No memory or no threads; nothing else throws.
   return Fail(std::string("the system refused: ") + e.what(), error,
               error_size);
+}
+
+// A plan lists its tasks, whose number grows with that of the threads.
+constexpr int kMaxExplainedThreads = 1 << 16;
+
+// Translates the arguments of tfbn_explain. One sentence, or empty.
+std::string ReadRequest(const char* formula, const tfbn_explain_args* args,
+                        PlanRequest* request) {
+  if (formula == nullptr || args == nullptr) {
+    return "formula and args must not be NULL";
+  }
+  if (!tf_bn_ops::FindFormula(formula, &request->formula)) {
+    return std::string("there is no formula \"") + formula + "\"";
+  }
+  if (!IsDType(args->dtype)) {
+    return "dtype must be one of the TFBN_ element types";
+  }
+  if (args->threads < 1 || args->threads > kMaxExplainedThreads) {
+    return "threads must be at least 1 and at most " +
+           std::to_string(kMaxExplainedThreads);
+  }
+  if (args->l2_bytes < 0 || args->llc_bytes < 0) {
+    return "l2_bytes and llc_bytes must not be negative";
+  }
+  request->view = View{args->outer, args->channels, args->inner};
+  request->dtype = static_cast<tf_bn_ops::DType>(args->dtype);
+  request->is_training = args->is_training != 0;
+  request->in_place = args->in_place != 0;
+  request->threads = args->threads;
+  request->caches = tf_bn_ops::MachineCacheSizes();
+  if (args->l2_bytes > 0) request->caches.l2_bytes = args->l2_bytes;
+  if (args->llc_bytes > 0) request->caches.llc_bytes = args->llc_bytes;
+  return CheckView(request->view);
 }
 
 }  // namespace
@@ -72,22 +113,43 @@ int Run(const CArgs* c_args, size_t (*workspace_of)(const View&),
 int tfbn_cpu_batch_norm_grad(const tfbn_batch_norm_grad_args* args,
                              const char* implementation, int threads,
                              char* error, size_t error_size) {
-  return Run<tf_bn_ops::BatchNormGradArgs>(
-      args, tf_bn_ops::CpuBatchNormGradWorkspace, tf_bn_ops::CpuBatchNormGrad,
-      implementation, threads, error, error_size);
+  return Run<tf_bn_ops::BatchNormGradFormula>(args, implementation, threads,
+                                              error, error_size);
 }
 
 int tfbn_cpu_batch_norm_grad_grad(const tfbn_batch_norm_grad_grad_args* args,
                                   const char* implementation, int threads,
                                   char* error, size_t error_size) {
-  return Run<tf_bn_ops::BatchNormGradGradArgs>(
-      args, tf_bn_ops::CpuBatchNormGradGradWorkspace,
-      tf_bn_ops::CpuBatchNormGradGrad, implementation, threads, error,
-      error_size);
+  return Run<tf_bn_ops::BatchNormGradGradFormula>(args, implementation, threads,
+                                                  error, error_size);
+}
+
+int tfbn_explain(const char* formula, const tfbn_explain_args* args,
+                 const char* implementation, char* json, size_t json_size,
+                 char* error, size_t error_size) try {
+  PlanRequest request;
+  std::string sentence = ReadRequest(formula, args, &request);
+  if (sentence.empty() && json == nullptr) sentence = "json must not be NULL";
+  if (!sentence.empty()) return Fail(sentence, error, error_size);
+  const Implementation* const chosen =
+      ImplementationOf(implementation, &sentence);
+  if (chosen == nullptr) return Fail(sentence, error, error_size);
+  request.reference = chosen->IsReference();
+  const std::string text = tf_bn_ops::PlanAsJson(
+      request, tf_bn_ops::MakePlan(request), chosen->name);
+  if (text.size() >= json_size) {
+    return Fail("json_size must be at least " + std::to_string(text.size() + 1),
+                error, error_size);
+  }
+  std::memcpy(json, text.c_str(), text.size() + 1);
+  return 0;
+} catch (const std::exception& e) {  // No memory.
+  return Fail(std::string("the system refused: ") + e.what(), error,
+              error_size);
 }
 
 int64_t tfbn_last_level_cache_bytes(void) {
-  return tf_bn_ops::LastLevelCacheBytes();
+  return tf_bn_ops::MachineCacheSizes().llc_bytes;
 }
 
 const char* tfbn_cpu_implementation(int i, int* supported) {
@@ -107,7 +169,7 @@ int tfbn_partition(int64_t outer, int64_t channels, int64_t inner,
   info->blocks = NumBlocks(partition);
   info->fold =
       partition.kind == tf_bn_ops::Partition::kRows ? partition.fold : 0;
-  info->workspace_bytes =
-      static_cast<int64_t>(tf_bn_ops::CpuBatchNormGradWorkspace(view));
+  info->workspace_bytes = static_cast<int64_t>(
+      tf_bn_ops::CpuWorkspaceBytes<tf_bn_ops::BatchNormGradFormula>(view));
   return 0;
 }

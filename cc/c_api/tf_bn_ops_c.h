@@ -2,8 +2,8 @@
  * languages.
  *
  * All functions return 0 on success. On failure they return 1 and write one
- * NUL-terminated sentence to `error` (cut to `error_size` bytes). Nothing is
- * kept between calls.
+ * NUL-terminated sentence to `error` (cut to `error_size` bytes). Calls share
+ * no state.
  */
 
 #ifndef TF_BN_OPS_CC_C_API_TF_BN_OPS_C_H_
@@ -63,7 +63,7 @@ TFBN_EXPORT int tfbn_cpu_batch_norm_grad_grad(
     const tfbn_batch_norm_grad_grad_args* args, const char* implementation,
     int threads, char* error, size_t error_size);
 
-/* What the CPU kernels count on of the largest cache, in bytes. */
+/* LLC size in bytes that the plans of the CPU backend count on. */
 TFBN_EXPORT int64_t tfbn_last_level_cache_bytes(void);
 
 /* Name of the i-th CPU implementation, fastest first; NULL past the end.
@@ -71,13 +71,39 @@ TFBN_EXPORT int64_t tfbn_last_level_cache_bytes(void);
 TFBN_EXPORT const char* tfbn_cpu_implementation(int i, int* supported);
 
 /* The fixed partition of a view: blocks per channel, outer indices per row (0:
- * rows are runs within a channel), and bytes of scratch memory of one call. */
+ * rows are runs within a channel), and bytes of workspace of one call. */
 typedef struct tfbn_partition_info {
   int64_t blocks, fold, workspace_bytes;
 } tfbn_partition_info;
 TFBN_EXPORT int tfbn_partition(int64_t outer, int64_t channels, int64_t inner,
                                tfbn_partition_info* info, char* error,
                                size_t error_size);
+
+/* A call without its data. */
+typedef struct tfbn_explain_args {
+  int64_t outer, channels, inner;
+  int32_t dtype;
+  int32_t is_training;
+  int32_t in_place; /* An output of view shape is the buffer of an input. */
+  int32_t threads;  /* That the executor offers, the caller's included. */
+  int64_t l2_bytes, llc_bytes; /* Cache sizes; 0: those of this machine. */
+} tfbn_explain_args;
+
+/* Writes the plan of a CPU call to `json`, as one NUL-terminated JSON object:
+ * how it is cut into tiles, scheduled, stored and prefetched, each decision
+ * with its reason and a sentence. Computes nothing else. Fails if the object
+ * does not fit `json_size` bytes; 8192 are always enough.
+ * `formula`: "batch_norm_grad" or "batch_norm_grad_grad". `implementation`: as
+ * in tfbn_cpu_batch_norm_grad.
+ *
+ *   {"machine": {NAME: VALUE, ...}, "call": {NAME: VALUE, ...},
+ *    "plan": [{"name": NAME, "value": VALUE[, "reason": NAME,
+ *              "why": SENTENCE]}, ...]}
+ *
+ * All values are strings, those that TF_BN_OPS_VERBOSE=1 prints. */
+TFBN_EXPORT int tfbn_explain(const char* formula, const tfbn_explain_args* args,
+                             const char* implementation, char* json,
+                             size_t json_size, char* error, size_t error_size);
 
 #ifdef __cplusplus
 }

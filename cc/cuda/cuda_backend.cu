@@ -70,7 +70,7 @@ class CudaLauncher {
   }
   template <typename T>
   int Finish(const Params& params) {
-    return Launch(FinishKernel<Formula, ComputeOf<T>>, params,
+    return Launch(FinishKernel<Formula, Compute<T>>, params,
                   FinishGridSize(params));
   }
   template <typename T, bool kChannelsLast, bool kAligned>

@@ -31,7 +31,7 @@ struct ReduceShared {
 
   double sums[kSums * kColumns][kThreads];
   // Of every column or channel of the tile.
-  ComputeOf<T> frozen[kFused ? kFrozenCoefficients : 1][kThreads];
+  Compute<T> frozen[kFused ? kFrozenCoefficients : 1][kThreads];
 };
 
 // Computes the frozen coefficients of the tile: once per column, since the
@@ -51,7 +51,7 @@ TFBN_HD void FinishFrozen(
     if (t >= width || column >= config.Columns()) return;
     const int64_t c = column % config.view.channels;
     const double no_sums[Formula::kNumSums] = {};
-    ComputeOf<T> k[Formula::kNumCoefficients];
+    Compute<T> k[Formula::kNumCoefficients];
     Formula::Finish(args, c, CenterAt(Formula::CentersOf(args), c), no_sums, k);
     TFBN_UNROLL
     for (int i = Formula::kFirstFrozenCoefficient;
@@ -117,7 +117,7 @@ TFBN_HD void ReduceThread(
     const auto tensors = Formula::TensorsOf(params.args);
     const CenterArray centers = Formula::CentersOf(params.args);
     double center[kColumns];
-    ComputeOf<T> k[kColumns][Formula::kNumCoefficients];
+    Compute<T> k[kColumns][Formula::kNumCoefficients];
     int64_t c = loop.Channel();
     TFBN_UNROLL
     for (int e = 0; e < kColumns; ++e, c = loop.NextChannel(c)) {

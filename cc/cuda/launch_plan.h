@@ -220,14 +220,11 @@ int Launch(const typename Formula::Args& args, void* workspace,
   const LaunchPlan<Formula> plan =
       MakeLaunchPlan<Formula>(args, workspace, policy);
   switch (args.dtype) {
-    case DType::kFloat32:
-      return LaunchTyped<float>(plan, launcher);
-    case DType::kFloat16:
-      return LaunchTyped<Float16>(plan, launcher);
-    case DType::kBfloat16:
-      return LaunchTyped<Bfloat16>(plan, launcher);
-    case DType::kFloat64:
-      return LaunchTyped<double>(plan, launcher);
+#define X(name, code, storage, compute) \
+  case DType::k##name:                  \
+    return LaunchTyped<storage>(plan, launcher);
+    TFBN_FOR_EACH_DTYPE(X)
+#undef X
   }
   return 0;
 }

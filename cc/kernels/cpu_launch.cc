@@ -1,4 +1,4 @@
-// Lends TensorFlow's thread pool and memory to the CPU backend.
+// Runs the CPU backend on the intra-op thread pool.
 
 #define EIGEN_USE_THREADS
 #include "cc/kernels/cpu_launch.h"
@@ -8,7 +8,8 @@
 
 #include "absl/status/status.h"
 #include "cc/core/executor.h"
-#include "cc/cpu/batch_norm_grad.h"
+#include "cc/cpu/dispatch.h"
+#include "cc/cpu/driver.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "unsupported/Eigen/CXX11/Tensor"
@@ -18,9 +19,9 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// Workspaces up to this size live on the stack: for a tensor of a few KB the
+// Workspaces up to this size are on the stack: for tensors of a few KB an
 // allocation would be a visible part of the call.
-constexpr size_t kSmallWorkspaceBytes = 4096;
+constexpr size_t kStackWorkspaceBytes = 4096;
 
 class ThreadPoolExecutor final : public Executor {
  public:
@@ -35,40 +36,38 @@ class ThreadPoolExecutor final : public Executor {
   const Eigen::ThreadPoolDevice& device_;
 };
 
-// A gradient of either order, in `bytes` bytes of scratch memory.
-template <typename Args>
-void Run(tf::OpKernelContext* context, const Args& args, size_t bytes,
-         void (*compute)(const Args&, const Implementation&, Executor&,
-                         void*)) {
+// One call of formula F.
+template <typename F>
+void Run(tf::OpKernelContext* context, const typename F::Args& args) {
   std::string error;
   const Implementation* const implementation = SelectedImplementation(&error);
   OP_REQUIRES(context, implementation != nullptr,
               absl::FailedPreconditionError(error));
-  double small[kSmallWorkspaceBytes / sizeof(double)];
-  void* workspace = small;
+  double on_stack[kStackWorkspaceBytes / sizeof(double)];
+  void* workspace = on_stack;
   tf::Tensor allocated;
-  if (bytes > sizeof(small)) {
+  const size_t bytes = CpuWorkspaceBytes<F>(args.view);
+  if (bytes > sizeof(on_stack)) {
     OP_REQUIRES_OK(context, context->allocate_temp(
                                 tf::DT_INT8,
                                 tf::TensorShape({static_cast<int64_t>(bytes)}),
                                 &allocated));
     workspace = allocated.data();
   }
-  ThreadPoolExecutor threads(context->eigen_cpu_device());
-  compute(args, *implementation, threads, workspace);
+  ThreadPoolExecutor executor(context->eigen_cpu_device());
+  RunOnCpu<F>(args, *implementation, executor, workspace);
 }
 
 }  // namespace
 
 void CpuBackend::Launch(tf::OpKernelContext* context,
                         const BatchNormGradArgs& args) {
-  Run(context, args, CpuBatchNormGradWorkspace(args.view), CpuBatchNormGrad);
+  Run<BatchNormGradFormula>(context, args);
 }
 
 void CpuBackend::Launch(tf::OpKernelContext* context,
                         const BatchNormGradGradArgs& args) {
-  Run(context, args, CpuBatchNormGradGradWorkspace(args.view),
-      CpuBatchNormGradGrad);
+  Run<BatchNormGradGradFormula>(context, args);
 }
 
 }  // namespace tf_bn_ops

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "cc/cpu/batch_norm_grad.h"
+#include "cc/cpu/driver.h"
 #include "cc/xla/batch_norm_grad.h"
 #include "cc/xla/cpu_call_target.h"
 #include "xla/hlo/builder/xla_builder.h"
@@ -36,7 +36,7 @@ inline XlaBatchNormGrad BuildCpuCall(const XlaBatchNormGradArgs& args) {
   const xla::Shape data = in_order(args.shape);
   const xla::Shape stat = in_order(args.stat_shape);
   const int64_t workspace =
-      static_cast<int64_t>(CpuBatchNormGradWorkspace(args.view));
+      static_cast<int64_t>(CpuWorkspaceBytes<BatchNormGradFormula>(args.view));
   const xla::XlaOp call = xla::CustomCallWithLayout(
       args.x.builder(), kCpuCallTarget,
       {args.y_backprop, args.x, args.scale, args.mean, args.variance},

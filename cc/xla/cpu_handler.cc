@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "cc/core/executor.h"
-#include "cc/cpu/batch_norm_grad.h"
-#include "cc/cpu/implementation.h"
+#include "cc/cpu/dispatch.h"
+#include "cc/cpu/driver.h"
 #include "cc/xla/cpu_call_target.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -87,8 +87,9 @@ xla::ffi::Error Call(xla::ffi::ThreadPool pool, int64_t outer, int64_t channels,
   args.x_backprop = x_backprop->untyped_data();
   args.scale_backprop = scale_backprop->untyped_data();
   args.offset_backprop = offset_backprop->untyped_data();
-  FfiExecutor threads(pool);
-  CpuBatchNormGrad(args, *implementation, threads, workspace->untyped_data());
+  FfiExecutor executor(pool);
+  RunOnCpu<BatchNormGradFormula>(args, *implementation, executor,
+                                 workspace->untyped_data());
   return xla::ffi::Error::Success();
 }
 

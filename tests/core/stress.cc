@@ -27,7 +27,8 @@
 #include "cc/core/executor.h"
 #include "cc/core/formulas/batch_norm_grad.h"
 #include "cc/core/formulas/batch_norm_grad_grad.h"
-#include "cc/cpu/batch_norm_grad.h"
+#include "cc/cpu/dispatch.h"
+#include "cc/cpu/driver.h"
 
 namespace {
 
@@ -174,16 +175,18 @@ void Compute(const Problem& p, tf_bn_ops::Executor& threads, Result* result) {
     tf_bn_ops::BatchNormGradGradArgs args;
     args.view = p.view;
     SetSecondOrder(p, result, &args);
-    tf_bn_ops::CpuBatchNormGradGrad(
+    using F = tf_bn_ops::BatchNormGradGradFormula;
+    tf_bn_ops::RunOnCpu<F>(
         args, implementation, threads,
-        workspace(tf_bn_ops::CpuBatchNormGradGradWorkspace(p.view)).data());
+        workspace(tf_bn_ops::CpuWorkspaceBytes<F>(p.view)).data());
   } else {
     tf_bn_ops::BatchNormGradArgs args;
     args.view = p.view;
     SetFirstOrder(p, result, &args);
-    tf_bn_ops::CpuBatchNormGrad(
+    using F = tf_bn_ops::BatchNormGradFormula;
+    tf_bn_ops::RunOnCpu<F>(
         args, implementation, threads,
-        workspace(tf_bn_ops::CpuBatchNormGradWorkspace(p.view)).data());
+        workspace(tf_bn_ops::CpuWorkspaceBytes<F>(p.view)).data());
   }
 }
 

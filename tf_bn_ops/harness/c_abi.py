@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import functools
+import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -85,6 +86,17 @@ class PartitionInfo(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_int64) for name in ("blocks", "fold", "workspace_bytes"))
 
 
+class ExplainArgs(ctypes.Structure):
+    """tfbn_explain_args."""
+
+    _fields_ = (
+        *_SIZES,
+        *_flags("dtype", "is_training", "in_place", "threads"),
+        ("l2_bytes", ctypes.c_int64),
+        ("llc_bytes", ctypes.c_int64),
+    )
+
+
 @functools.cache
 def _load(path: str) -> ctypes.CDLL:
     lib = ctypes.CDLL(path)
@@ -98,6 +110,13 @@ def _load(path: str) -> ctypes.CDLL:
     lib.tfbn_cpu_implementation.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_int)]
     lib.tfbn_partition.argtypes = [*[ctypes.c_int64] * 3, ctypes.POINTER(PartitionInfo), *error]
     lib.tfbn_last_level_cache_bytes.restype = ctypes.c_int64
+    lib.tfbn_explain.argtypes = [
+        ctypes.c_char_p,
+        ctypes.POINTER(ExplainArgs),
+        ctypes.c_char_p,
+        *error,  # The JSON text goes into a buffer like that of the error.
+        *error,
+    ]
     return lib
 
 
@@ -163,6 +182,74 @@ def partition(outer: int, channels: int, inner: int) -> PartitionInfo:
     if library().tfbn_partition(outer, channels, inner, info, error, len(error)) != 0:
         raise ValueError(error.value.decode())
     return info
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanField:
+    """One field of a plan; `reason` (a name) and `why` (a sentence) are None where it follows from
+    others."""
+
+    name: str
+    value: str
+    reason: str | None = None
+    why: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a call on the CPU would do (tfbn_explain).
+
+    Attributes:
+      machine: version, ISA, cache sizes, as TF_BN_OPS_VERBOSE=1 prints them.
+      call: formula, mode, dtype, view, ...
+      fields: the plan, in order.
+    """
+
+    machine: dict[str, str]
+    call: dict[str, str]
+    fields: tuple[PlanField, ...]
+
+    def __getitem__(self, name: str) -> str:
+        """The value of a field."""
+        return next(field.value for field in self.fields if field.name == name)
+
+    def reason(self, name: str) -> str | None:
+        """The reason of a field."""
+        return next(field.reason for field in self.fields if field.name == name)
+
+
+def explain(
+    formula: str,
+    view: tuple[int, int, int],
+    *,
+    dtype: str = "float32",
+    is_training: bool = True,
+    in_place: bool = False,
+    threads: int = 1,
+    l2_bytes: int = 0,
+    llc_bytes: int = 0,
+    implementation: str | None = None,
+) -> Plan:
+    """The plan of a call on the CPU; cache sizes of 0 are those of this machine.
+
+    Raises:
+      ValueError: with the library's sentence.
+      LibraryError, OSError: as `library`.
+    """
+    args = ExplainArgs(
+        *view, DTYPE_CODES[dtype], is_training, in_place, threads, l2_bytes, llc_bytes
+    )
+    text = ctypes.create_string_buffer(8192)
+    error = ctypes.create_string_buffer(512)
+    name = None if implementation is None else implementation.encode()
+    refused = library().tfbn_explain(
+        formula.encode(), args, name, text, len(text), error, len(error)
+    )
+    if refused:
+        raise ValueError(error.value.decode())
+    found = json.loads(text.value)
+    fields = tuple(PlanField(**field) for field in found["plan"])
+    return Plan(found["machine"], found["call"], fields)
 
 
 def shifted(array: np.ndarray, offset: int) -> np.ndarray:

@@ -66,7 +66,7 @@ class EmulatorLauncher {
     const auto shared = std::make_unique<FinishShared<Formula>>();
     ForEachBlock(FinishGridSize(params), [&](EmulatedBlock block) {
       Poison(*shared);
-      cuda::Finish<Formula, ComputeOf<T>>(params, block, shared.get());
+      cuda::Finish<Formula, Compute<T>>(params, block, shared.get());
     });
     return 0;
   }

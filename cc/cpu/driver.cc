@@ -1,0 +1,271 @@
+// Executes plans: the passes over tiles or channel groups.
+
+#include "cc/cpu/driver.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "cc/core/partition.h"
+#include "cc/core/reference.h"
+#include "cc/cpu/cache_sizes.h"
+#include "cc/cpu/verbose.h"
+
+namespace tf_bn_ops {
+namespace {
+
+// Executes the plan of one call of formula F that has elements.
+template <typename F>
+class Driver {
+ public:
+  using Args = typename F::Args;
+
+  Driver(const Args& args, const Plan& plan, const Kernels<F>& kernels,
+         void* workspace)
+      : args_(args),
+        view_(args.view),
+        plan_(plan),
+        blocks_(NumBlocks(plan.partition)),
+        store_policy_(plan.non_temporal_stores ? StorePolicy::kNonTemporal
+                                               : StorePolicy::kTemporal),
+        kernels_(kernels),
+        sums_(static_cast<double*>(workspace)),
+        coefficients_(sums_ + F::kNumSums * view_.channels * blocks_) {}
+
+  void Run(Executor& executor) {
+    switch (plan_.schedule) {
+      case Schedule::kFrozenOnePass:
+        kernels_.coefficients(args_, 0, view_.channels, Sums(0), coefficients_);
+        RunPhases(executor, {TilePass(&Driver::Frozen), FinishPass()});
+        break;
+      case Schedule::kChannelGroups:
+        RunPhases(executor, {GroupPass()});
+        break;
+      default:
+        RunPhases(executor, {TilePass(&Driver::Reduce), FinishPass(),
+                             TilePass(&Driver::Apply, Direction::kBackward)});
+    }
+  }
+
+ private:
+  enum class Direction { kForward, kBackward };
+
+  // The tiles of one block are neighbours.
+  Tile TileAt(int64_t t) const {
+    const int64_t c0 = t % plan_.tiles_per_block * plan_.tile_channels;
+    return {BlockAt(view_, plan_.partition, t / plan_.tiles_per_block), c0,
+            std::min(c0 + plan_.tile_channels, view_.channels)};
+  }
+
+  // Offset of the first element of a tile.
+  int64_t OffsetOf(const Tile& tile) const {
+    return (tile.block.o0 * view_.channels + tile.c0) * view_.inner +
+           tile.block.i0;
+  }
+
+  // One pass over all tiles; backward, the task with the last tiles comes
+  // first.
+  Phase TilePass(void (Driver::*pass)(const Tile&, int64_t block) const,
+                 Direction direction = Direction::kForward) const {
+    return {
+        NumTasks(plan_), [=](int64_t task) {
+          int64_t begin = plan_.task_bounds[task];
+          int64_t end = plan_.task_bounds[task + 1];
+          if (direction == Direction::kBackward) {
+            begin = plan_.tiles - std::exchange(end, plan_.tiles - begin);
+          }
+          for (int64_t t = begin; t < end; ++t) {
+            Tile tile = TileAt(t);
+            if (plan_.prefetch[0] == PrefetchKind::kNextTile && t + 1 < end) {
+              tile.prefetch_offset = OffsetOf(TileAt(t + 1)) - OffsetOf(tile);
+            }
+            (this->*pass)(tile, t / plan_.tiles_per_block);
+          }
+        }};
+  }
+
+  Phase GroupPass() const {
+    return {NumTasks(plan_), [this](int64_t task) {
+              const int64_t end = plan_.task_bounds[task + 1];
+              for (int64_t g = plan_.task_bounds[task]; g < end; ++g) {
+                BothPasses(g, g + 1 < end);
+              }
+            }};
+  }
+
+  // Both passes over channel group g; `has_next`: the task goes on with g + 1.
+  void BothPasses(int64_t g, bool has_next) const {
+    const int64_t width = plan_.group_channels;
+    const int64_t c0 = g * width;
+    const int64_t c1 = std::min(c0 + width, view_.channels);
+    Tile tile{{}, c0, c1};
+    if (plan_.prefetch[0] == PrefetchKind::kNextTile && has_next &&
+        c1 + width <= view_.channels) {
+      tile.prefetch_offset = width * view_.inner;
+    }
+    for (int64_t b = 0; b < blocks_; ++b) {
+      tile.block = BlockAt(view_, plan_.partition, b);
+      Reduce(tile, b);
+    }
+    Finish(c0, c1);
+    tile.prefetch_offset = 0;
+    tile.l2_resident = plan_.prefetch[1] == PrefetchKind::kNone;
+    // Backward: the blocks read last are still in L1 and L2.
+    for (int64_t b = blocks_ - 1; b >= 0; --b) {
+      tile.block = BlockAt(view_, plan_.partition, b);
+      Apply(tile, b);
+    }
+  }
+
+  Phase FinishPass() const {
+    return {plan_.tiles_per_block, [this](int64_t t) {
+              const int64_t c0 = t * plan_.tile_channels;
+              Finish(c0, std::min(c0 + plan_.tile_channels, view_.channels));
+            }};
+  }
+
+  ChannelSums Sums(int64_t b) const {
+    return ChannelSums{sums_ + F::kNumSums * view_.channels * b,
+                       view_.channels};
+  }
+
+  void Reduce(const Tile& tile, int64_t b) const {
+    kernels_.reduce(args_, plan_.partition, tile, Sums(b));
+  }
+  void Apply(const Tile& tile, int64_t) const {
+    kernels_.apply(args_, plan_.partition, tile, coefficients_, store_policy_);
+  }
+  void Frozen(const Tile& tile, int64_t b) const {
+    kernels_.frozen(args_, plan_.partition, tile, coefficients_, store_policy_,
+                    Sums(b));
+  }
+
+  // Adds the sums of all blocks, in their order, to those of block 0, and
+  // computes the coefficients and the outputs of shape [channels] from them.
+  void Finish(int64_t c0, int64_t c1) const {
+    const int num_sums = args_.is_training ? F::kNumSums : F::kNumFrozenSums;
+    const ChannelSums total = Sums(0);
+    for (int64_t b = 1; b < blocks_; ++b) {
+      for (int k = 0; k < num_sums; ++k) {
+        const double* const part = SumsOf(Sums(b), k);
+        double* const sum = SumsOf(total, k);
+        for (int64_t c = c0; c < c1; ++c) sum[c] += part[c];
+      }
+    }
+    if (args_.is_training) {
+      kernels_.coefficients(args_, c0, c1, total, coefficients_);
+    }
+    for (int64_t c = c0; c < c1; ++c) StoreSums(total, c);
+  }
+
+  void StoreSums(const ChannelSums& total, int64_t c) const {
+    double sums[F::kNumSums];
+    if (args_.is_training) {
+      LoadSums<F::kNumSums>(total, c, sums);
+    } else {
+      LoadSums<F::kNumFrozenSums>(total, c, sums);
+    }
+    F::StoreSums(args_, c, CenterAt(F::CentersOf(args_), c), sums);
+  }
+
+  const Args& args_;
+  const View& view_;
+  const Plan& plan_;
+  const int64_t blocks_;
+  const StorePolicy store_policy_;
+  const Kernels<F>& kernels_;
+  double* const sums_;        // [blocks][F::kNumSums][channels]
+  void* const coefficients_;  // [F::kNumCoefficients][CoefficientStride]
+};
+
+#define TFBN_NAME_OF(unused, F, formula_name) \
+  constexpr const char* NameOf(const F*) { return formula_name; }
+TFBN_FOR_EACH_FORMULA(TFBN_NAME_OF, )
+
+template <typename F>
+FormulaTraits TraitsOf() {
+  return {NameOf(static_cast<const F*>(nullptr)), F::kInputs, F::kOutputs,
+          kMaxRowColumns};
+}
+
+template <typename F>
+PlanRequest RequestOf(const typename F::Args& args, bool reference,
+                      int threads) {
+  PlanRequest request;
+  request.view = args.view;
+  request.dtype = args.dtype;
+  request.formula = TraitsOf<F>();
+  request.is_training = args.is_training;
+  const auto tensors = F::TensorsOf(args);
+  for (const void* out : tensors.out) {
+    for (const void* in : tensors.in) request.in_place |= out == in;
+  }
+  request.reference = reference;
+  request.threads = threads;
+  request.caches = MachineCacheSizes();
+  return request;
+}
+
+template <typename F>
+void Execute(const typename F::Args& args, const Plan& plan,
+             const KernelTable<F>* kernels, Executor& executor,
+             void* workspace) {
+  if (plan.schedule == Schedule::kSmallOutputs) {
+    for (int64_t c = 0; c < args.view.channels; ++c) F::StoreEmpty(args, c);
+  } else if (plan.schedule == Schedule::kReference) {
+    RunReference<F>(args);
+  } else {
+    InlineExecutor inline_executor;
+    Driver<F>(args, plan, kernels->by_dtype[static_cast<int>(args.dtype)],
+              workspace)
+        .Run(plan.threads > 1 ? executor : inline_executor);
+  }
+}
+
+}  // namespace
+
+template <typename F>
+size_t CpuWorkspaceBytes(const View& view) {
+  const int64_t sums =
+      F::kNumSums * NumBlocks(MakePartition(view)) * view.channels;
+  const int64_t coefficients =
+      F::kNumCoefficients * CoefficientStride(view.channels);
+  return static_cast<size_t>(sums + coefficients) * sizeof(double);
+}
+
+template <typename F>
+void RunOnCpu(const typename F::Args& args,
+              const Implementation& implementation, Executor& executor,
+              void* workspace) {
+  const KernelTable<F>* const kernels = implementation.KernelsOf<F>();
+  const PlanRequest request =
+      RequestOf<F>(args, kernels == nullptr, executor.NumThreads());
+  const Plan plan = MakePlan(request);
+  if (!VerboseEnabled()) {
+    Execute<F>(args, plan, kernels, executor, workspace);
+    return;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  Execute<F>(args, plan, kernels, executor, workspace);
+  const std::chrono::duration<double, std::milli> time =
+      std::chrono::steady_clock::now() - begin;
+  PrintCall(request, plan, implementation.name, time.count());
+}
+
+bool FindFormula(const std::string& name, FormulaTraits* traits) {
+#define TFBN_IF_NAMED(unused, F, formula_name) \
+  if (name == formula_name) {                  \
+    *traits = TraitsOf<F>();                   \
+    return true;                               \
+  }
+  TFBN_FOR_EACH_FORMULA(TFBN_IF_NAMED, )
+  return false;
+}
+
+#define TFBN_INSTANTIATE(unused, F, formula_name)                             \
+  template size_t CpuWorkspaceBytes<F>(const View&);                          \
+  template void RunOnCpu<F>(const F::Args&, const Implementation&, Executor&, \
+                            void*);
+TFBN_FOR_EACH_FORMULA(TFBN_INSTANTIATE, )
+
+}  // namespace tf_bn_ops

@@ -1,0 +1,39 @@
+// The CPU backend: plans a call (plan.h) and executes the plan on the threads
+// of an executor. Knows tiles, threads and passes; the arithmetic is that of
+// the formula (cc/core/formulas), in the kernels of the implementation
+// (dispatch.h).
+
+#ifndef TF_BN_OPS_CC_CPU_DRIVER_H_
+#define TF_BN_OPS_CC_CPU_DRIVER_H_
+
+#include <cstddef>
+#include <string>
+
+#include "cc/core/executor.h"
+#include "cc/core/view.h"
+#include "cc/cpu/dispatch.h"
+#include "cc/cpu/plan.h"
+
+namespace tf_bn_ops {
+
+// Sets `traits` to those of the formula called `name`; false if there is none.
+bool FindFormula(const std::string& name, FormulaTraits* traits);
+
+// Bytes of workspace of a call: partial sums for each channel and block, and
+// coefficients for each channel. At most 1 MiB and 64 bytes per channel for the
+// first-order gradient, 3.5 MiB and 160 bytes per channel for the second-order
+// one.
+template <typename F>
+size_t CpuWorkspaceBytes(const View& view);
+
+// Computes the outputs of `args`. `workspace` is aligned to 8 bytes and holds
+// CpuWorkspaceBytes<F>(args.view) bytes. Results are bitwise identical for any
+// executor and any ISA.
+template <typename F>
+void RunOnCpu(const typename F::Args& args,
+              const Implementation& implementation, Executor& executor,
+              void* workspace);
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_CPU_DRIVER_H_

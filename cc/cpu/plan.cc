@@ -1,0 +1,314 @@
+// Decides how a call is carried out. Everything here is a function of the
+// request.
+
+#include "cc/cpu/plan.h"
+
+#include <algorithm>
+
+namespace tf_bn_ops {
+namespace {
+
+// Serial threshold in elements: below it a call stays on the calling thread,
+// since waking another one costs about as much as the work (10 to 40
+// microseconds).
+constexpr int64_t kSerialElements = int64_t{1} << 15;
+
+// Channels of a tile or group are a multiple of this where possible, so that
+// rows start at a cache line when the tensor does (16 floats, 32 halves).
+constexpr int64_t kChannelAlignment = 32;
+
+// Narrowest row of a tile or group that is worth its scattered accesses: the
+// hardware fetches cache lines in pairs, and every row opens a DRAM page.
+constexpr int64_t kMinRowBytes = 512;
+
+// Guided self-scheduling: a task is 1/kGuidedDivisor of a thread's share of the
+// remaining tiles. Large tasks first, since the first tile of each is not
+// prefetched, then ever smaller ones, so that no thread waits long for the last
+// task of another ...
+constexpr int64_t kGuidedDivisor = 2;
+// ... but not below this many elements, about ten microseconds of work.
+constexpr int64_t kMinTaskElements = int64_t{1} << 14;
+
+// L2 holds this many of the tiles or channel groups that are prefetched whole:
+// the one in work, the next one, the results of both, and what others use.
+// (Measured in random order, prefetching groups of up to 256 KiB in 2 MiB of L2
+// gained up to two percent, larger ones nothing.)
+constexpr int64_t kPrefetchedTilesInL2 = 8;
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t AlignDown(int64_t channels) {
+  return channels >= kChannelAlignment
+             ? channels / kChannelAlignment * kChannelAlignment
+             : channels;
+}
+
+class Planner {
+ public:
+  explicit Planner(const PlanRequest& request)
+      : request_(request),
+        view_(request.view),
+        elements_(NumElements(request.view)),
+        element_bytes_(static_cast<int64_t>(SizeOf(request.dtype))),
+        threads_(elements_ < kSerialElements ? 1 : request.threads) {}
+
+  Plan Make() {
+    plan_.partition = MakePartition(view_);
+    if (elements_ == 0 || request_.reference) {
+      plan_.schedule =
+          elements_ == 0 ? Schedule::kSmallOutputs : Schedule::kReference;
+      plan_.schedule_why.reason =
+          elements_ == 0 ? Reason::kNoElements : Reason::kReference;
+      plan_.threads_why.reason = plan_.schedule_why.reason;
+      return std::move(plan_);
+    }
+    ExplainPartition();
+    CutIntoTiles();
+    ChooseSchedule();
+    CutIntoTasks();
+    ChooseThreads();
+    ChooseStores();
+    ChoosePrefetch();
+    return std::move(plan_);
+  }
+
+ private:
+  void ExplainPartition() {
+    const Partition& p = plan_.partition;
+    if (p.kind == Partition::kRuns) {
+      plan_.partition_why =
+          view_.inner > kMaxRowColumns
+              ? Why{Reason::kLongInner, view_.inner, kMaxRowColumns}
+              : Why{Reason::kFewOuter, view_.outer};
+    } else if (p.fold > 1) {
+      plan_.partition_why = {Reason::kFoldedRows, p.fold};
+    } else {
+      plan_.partition_why = {Reason::kFullRows, view_.channels * view_.inner};
+    }
+  }
+
+  // As many channels as a tile may have, or fewer so that there are two tiles
+  // for each thread.
+  void CutIntoTiles() {
+    const int64_t blocks = NumBlocks(plan_.partition);
+    const int64_t fair = CeilDiv(view_.channels, CeilDiv(2 * threads_, blocks));
+    if (plan_.partition.kind == Partition::kRuns) {
+      CutRuns(fair);
+    } else if (plan_.partition.fold > 1) {
+      plan_.tile_channels = view_.channels;
+      plan_.tile_why = {Reason::kFoldedRows, plan_.partition.fold};
+    } else {
+      CutRows(fair);
+    }
+    if (plan_.tile_channels >= view_.channels &&
+        plan_.tile_why.reason != Reason::kFoldedRows) {
+      plan_.tile_channels = view_.channels;
+      plan_.tile_why = {Reason::kAllChannels, view_.channels};
+    }
+    plan_.tiles_per_block = CeilDiv(view_.channels, plan_.tile_channels);
+    plan_.tiles = blocks * plan_.tiles_per_block;
+  }
+
+  // Any number of channels is allowed; short ones are put together, lest tasks
+  // become tiny.
+  void CutRuns(int64_t fair) {
+    const int64_t per_channel = ElementsPerChannel(view_);
+    const int64_t most = kSerialElements / per_channel;
+    plan_.tile_channels = std::max<int64_t>(1, std::min(most, fair));
+    plan_.tile_why = most <= 1 ? Why{Reason::kOneChannel, per_channel}
+                     : fair < most
+                         ? Why{Reason::kFairShare, fair, threads_}
+                         : Why{Reason::kTaskElements, most, kSerialElements};
+  }
+
+  void CutRows(int64_t fair) {
+    const int64_t columns = ColumnsPerChannel();
+    const int64_t fit_l1 = request_.formula.max_columns / columns;
+    const int64_t fill_rows = CeilDiv(kMinRowBytes, columns * element_bytes_);
+    const int64_t wanted = std::max(fair, fill_rows);
+    plan_.tile_channels =
+        std::max<int64_t>(1, AlignDown(std::min(fit_l1, wanted)));
+    plan_.tile_why =
+        fit_l1 <= wanted
+            ? Why{Reason::kSumsFitL1, plan_.tile_channels * columns,
+                  request_.formula.max_columns}
+        : fair >= fill_rows
+            ? Why{Reason::kFairShare, fair, threads_}
+            : Why{Reason::kMinRowBytes,
+                  plan_.tile_channels * columns * element_bytes_, kMinRowBytes};
+  }
+
+  void ChooseSchedule() {
+    if (!request_.is_training) {
+      plan_.schedule = Schedule::kFrozenOnePass;
+      plan_.schedule_why = {Reason::kFrozen};
+      return;
+    }
+    ChooseGroup();
+    plan_.schedule = plan_.group_channels > 0 ? Schedule::kChannelGroups
+                                              : Schedule::kTwoPasses;
+    plan_.groups = plan_.group_channels > 0
+                       ? CeilDiv(view_.channels, plan_.group_channels)
+                       : 0;
+  }
+
+  // Channels of a group whose inputs stay in cache between the two passes, so
+  // that one task computes both and memory is read once; 0 where there is no
+  // such group, or too few of them to keep all threads busy.
+  void ChooseGroup() {
+    Why& why = plan_.schedule_why;
+    if (view_.inner == 1) {
+      // Reading a part of every row is slower than reading all rows twice.
+      why = {Reason::kChannelsLast};
+      return;
+    }
+    // Half of a thread's share of the cache: others use it too.
+    const int64_t budget = std::max(request_.caches.l2_bytes,
+                                    request_.caches.llc_bytes / threads_) /
+                           2;
+    const int64_t channel_bytes = InputBytes(ElementsPerChannel(view_));
+    const int64_t fit_cache = budget / channel_bytes;
+    const int64_t fit = std::min(plan_.tile_channels, fit_cache);
+    const int64_t fair = threads_ == 1 && fit >= view_.channels
+                             ? view_.channels
+                             : view_.channels / (2 * threads_);
+    const int64_t group =
+        fair == view_.channels ? fair : AlignDown(std::min(fit, fair));
+    const int64_t row_bytes = group * ColumnsPerChannel() * element_bytes_;
+    if (fit == 0) {
+      why = {Reason::kChannelExceedsCache, channel_bytes, budget};
+    } else if (group == 0) {
+      why = {Reason::kTooFewChannels, view_.channels, 2 * threads_};
+    } else if (plan_.partition.fold > 1 && group < view_.channels) {
+      why = {Reason::kFoldedRows, plan_.partition.fold};
+    } else if (group < view_.channels && row_bytes < kMinRowBytes) {
+      why = {Reason::kShortRows, row_bytes, kMinRowBytes};
+    } else {
+      why = {Reason::kGroupFitsCache, group * channel_bytes, budget};
+      plan_.group_channels = group;
+      plan_.group_why = group == view_.channels
+                            ? Why{Reason::kAllChannels, group}
+                        : fair <= fit ? Why{Reason::kFairShare, fair, threads_}
+                        : fit_cache < plan_.tile_channels
+                            ? Why{Reason::kCacheBudget, fit_cache, budget}
+                            : Why{Reason::kTileWidth, plan_.tile_channels};
+    }
+  }
+
+  void CutIntoTasks() {
+    const bool groups = plan_.schedule == Schedule::kChannelGroups;
+    const int64_t n = groups ? plan_.groups : plan_.tiles;
+    const int64_t elements =
+        groups ? plan_.group_channels * ElementsPerChannel(view_)
+               : std::max<int64_t>(1, elements_ / plan_.tiles);
+    const int64_t least = std::max<int64_t>(1, kMinTaskElements / elements);
+    std::vector<int64_t>& bounds = plan_.task_bounds;
+    bounds.reserve(8);  // One allocation for a small call.
+    bounds.push_back(0);
+    while (bounds.back() < n) {
+      const int64_t rest = n - bounds.back();
+      const int64_t share = rest / (kGuidedDivisor * threads_);
+      bounds.push_back(bounds.back() + std::min(rest, std::max(least, share)));
+    }
+    plan_.tasks_why = {Reason::kGuided, NumTasks(plan_), kMinTaskElements};
+  }
+
+  void ChooseThreads() {
+    // Between the passes, coefficients are computed by one task for each tile
+    // of a block.
+    const int64_t tasks =
+        plan_.schedule == Schedule::kChannelGroups
+            ? NumTasks(plan_)
+            : std::max(NumTasks(plan_), plan_.tiles_per_block);
+    plan_.threads = static_cast<int>(std::min<int64_t>(threads_, tasks));
+    plan_.threads_why =
+        request_.threads == 1 ? Why{Reason::kOneOffered}
+        : elements_ < kSerialElements
+            ? Why{Reason::kBelowSerialThreshold, elements_, kSerialElements}
+        : plan_.threads == request_.threads ? Why{Reason::kAllOffered}
+        : plan_.tiles == 1                  ? Why{Reason::kOneBlock, elements_}
+                           : Why{Reason::kFewTasks, tasks, request_.threads};
+  }
+
+  void ChooseStores() {
+    const int64_t bytes = (request_.formula.inputs + request_.formula.outputs) *
+                          elements_ * element_bytes_;
+    const int64_t llc = request_.caches.llc_bytes;
+    plan_.non_temporal_stores = bytes > llc && !request_.in_place;
+    plan_.store_why = bytes <= llc ? Why{Reason::kFitsLlc, bytes, llc}
+                      : request_.in_place
+                          ? Why{Reason::kInPlace}
+                          : Why{Reason::kExceedsLlc, bytes, llc};
+  }
+
+  void ChoosePrefetch() {
+    const int64_t l2 = request_.caches.l2_bytes;
+    if (plan_.schedule == Schedule::kChannelGroups) {
+      const int64_t bytes =
+          InputBytes(plan_.group_channels * ElementsPerChannel(view_));
+      PrefetchNext(plan_.groups, bytes);
+      const bool resident = bytes <= l2;
+      plan_.prefetch[1] =
+          resident ? PrefetchKind::kNone : PrefetchKind::kFixedDistance;
+      plan_.prefetch_why[1] = {
+          resident ? Reason::kL2Resident : Reason::kExceedsL2, bytes, l2};
+      return;
+    }
+    PrefetchNext(plan_.tiles_per_block, TileBytes());
+    if (plan_.schedule == Schedule::kTwoPasses) {
+      plan_.prefetch[1] = plan_.prefetch[0];
+      plan_.prefetch_why[1] = plan_.prefetch_why[0];
+    }
+  }
+
+  // The first pass, where `count` tiles or groups of `bytes` input bytes lie
+  // side by side. The next one has other pieces of the same scattered rows and
+  // is prefetched whole, so that memory is busy while this one is computed;
+  // larger ones would evict each other.
+  void PrefetchNext(int64_t count, int64_t bytes) {
+    const int64_t most = request_.caches.l2_bytes / kPrefetchedTilesInL2;
+    const bool next = count > 1 && bytes <= most;
+    plan_.prefetch[0] =
+        next ? PrefetchKind::kNextTile : PrefetchKind::kFixedDistance;
+    plan_.prefetch_why[0] =
+        count == 1
+            ? Why{Reason::kWholeRows}
+            : Why{next ? Reason::kSmallTile : Reason::kLargeTile, bytes, most};
+  }
+
+  // Input bytes of the largest tile.
+  int64_t TileBytes() const {
+    const Partition& p = plan_.partition;
+    const int64_t outer = std::min(
+        view_.outer,
+        CeilDiv(CeilDiv(view_.outer, p.fold), p.outer_blocks) * p.fold);
+    const int64_t inner =
+        std::min(view_.inner,
+                 CeilDiv(CeilDiv(view_.inner, kRunColumns), p.inner_blocks) *
+                     kRunColumns);
+    return InputBytes(outer * plan_.tile_channels * inner);
+  }
+
+  int64_t InputBytes(int64_t elements) const {
+    return request_.formula.inputs * elements * element_bytes_;
+  }
+
+  // Columns of a row that belong to one channel.
+  int64_t ColumnsPerChannel() const {
+    return plan_.partition.kind == Partition::kRows
+               ? plan_.partition.fold * view_.inner
+               : view_.inner;
+  }
+
+  const PlanRequest& request_;
+  const View& view_;
+  const int64_t elements_, element_bytes_;
+  const int64_t threads_;  // Offered, or 1 below the serial threshold.
+  Plan plan_;
+};
+
+}  // namespace
+
+Plan MakePlan(const PlanRequest& request) { return Planner(request).Make(); }
+
+}  // namespace tf_bn_ops

@@ -1,0 +1,107 @@
+// The plan of a call on the CPU: how it is cut into tiles, scheduled, stored
+// and prefetched, and why. A plan is computed first (MakePlan), then executed
+// (driver.h) and, on request, printed (verbose.h).
+//
+// Nothing in a plan changes a bit of the results: the order of summation is a
+// function of the view alone (cc/core/partition.h).
+
+#ifndef TF_BN_OPS_CC_CPU_PLAN_H_
+#define TF_BN_OPS_CC_CPU_PLAN_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "cc/core/dtype.h"
+#include "cc/core/partition.h"
+#include "cc/core/view.h"
+#include "cc/cpu/cache_sizes.h"
+#include "cc/cpu/plan_reasons.h"
+
+namespace tf_bn_ops {
+
+// What a plan has to know of a formula (cc/core/formulas).
+struct FormulaTraits {
+  const char* name;     // Such as "batch_norm_grad".
+  int inputs, outputs;  // Tensors of view shape.
+  int64_t max_columns;  // Of a tile, so that its column sums fit L1.
+};
+
+// All that a plan depends on.
+struct PlanRequest {
+  View view;
+  DType dtype = DType::kFloat32;
+  FormulaTraits formula = {};
+  bool is_training = true;
+  bool in_place = false;   // Some output is the buffer of an input.
+  bool reference = false;  // The naive reference computes the call.
+  int threads = 1;         // That the executor offers, the caller's included.
+  CacheSizes caches = {};
+};
+
+enum class Schedule {
+  kSmallOutputs,   // No elements: outputs of shape [channels] alone.
+  kReference,      // The naive reference.
+  kFrozenOnePass,  // Frozen: one pass over all tiles sums and stores.
+  kChannelGroups,  // Training: both passes over one channel group at a time.
+  kTwoPasses,      // Training: reduce all tiles, then apply in reverse order,
+                   // since the last ones read are still in cache.
+};
+
+// How a pass prefetches what it reads later.
+enum class PrefetchKind {
+  kNone,
+  kFixedDistance,  // A fixed distance ahead, see cc/cpu/isa/prefetch.h.
+  kNextTile,       // The tile or channel group that the thread reads next.
+};
+
+// A decision's reason and the two numbers that it compared, 0 where there are
+// none.
+struct Why {
+  Reason reason = Reason::kNotApplicable;
+  int64_t found = 0, limit = 0;
+};
+
+struct Plan {
+  Partition partition;  // Fixed by the view, see partition.h.
+  Why partition_why;
+
+  // Tile: `tile_channels` channels (the last ones fewer) of one block.
+  int64_t tile_channels = 0;
+  Why tile_why;
+  int64_t tiles_per_block = 0, tiles = 0;
+
+  Schedule schedule = Schedule::kSmallOutputs;
+  Why schedule_why;
+
+  // Of kChannelGroups.
+  int64_t group_channels = 0, groups = 0;
+  Why group_why;
+
+  // Task i covers tiles (or channel groups) from task_bounds[i] up to, without,
+  // task_bounds[i + 1].
+  std::vector<int64_t> task_bounds;
+  Why tasks_why;
+
+  int threads = 1;  // That find a task, the caller's included.
+  Why threads_why;
+
+  bool non_temporal_stores = false;
+  Why store_why;
+
+  // By pass; the second one is that of kChannelGroups and kTwoPasses.
+  PrefetchKind prefetch[2] = {PrefetchKind::kNone, PrefetchKind::kNone};
+  Why prefetch_why[2];
+};
+
+inline int64_t NumTasks(const Plan& plan) {
+  return plan.task_bounds.empty()
+             ? 0
+             : static_cast<int64_t>(plan.task_bounds.size()) - 1;
+}
+
+// A pure function: equal requests give equal plans, on every machine.
+Plan MakePlan(const PlanRequest& request);
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_CPU_PLAN_H_

@@ -1,0 +1,107 @@
+// Why a plan is what it is: one table of the reasons behind its decisions, each
+// with a name for programs and a sentence for people.
+
+#ifndef TF_BN_OPS_CC_CPU_PLAN_REASONS_H_
+#define TF_BN_OPS_CC_CPU_PLAN_REASONS_H_
+
+namespace tf_bn_ops {
+
+// X(enumerator, name, sentence). {found} and {limit} stand for the two numbers
+// that the decision compared, see Why in plan.h.
+#define TFBN_PLAN_REASONS(X)                                                   \
+  /* Several decisions. */                                                     \
+  X(kNotApplicable, "not_applicable", "the schedule has no such thing")        \
+  X(kNoElements, "no_elements",                                                \
+    "the view has no elements: only outputs of shape [channels] are written")  \
+  X(kReference, "reference",                                                   \
+    "the naive reference computes the call on one thread, without tiles")      \
+  X(kFoldedRows, "folded_rows",                                                \
+    "rows of few columns: {found} outer indices are folded into one row, "     \
+    "which holds all channels")                                                \
+  X(kAllChannels, "all_channels", "all {found} channels fit one tile")         \
+  X(kFairShare, "fair_share",                                                  \
+    "at most {found} channels, so that each of {limit} threads gets two")      \
+  /* Partition. */                                                             \
+  X(kFullRows, "full_rows",                                                    \
+    "the {found} columns of one outer index fill whole vectors")               \
+  X(kLongInner, "long_inner",                                                  \
+    "inner size {found} is above {limit}: rows are runs within one channel")   \
+  X(kFewOuter, "few_outer",                                                    \
+    "only {found} outer indices: rows are runs within one channel")            \
+  /* Tile width. */                                                            \
+  X(kSumsFitL1, "sums_fit_l1",                                                 \
+    "{found} columns: the running sums of {limit} columns fit L1")             \
+  X(kMinRowBytes, "min_row_bytes",                                             \
+    "widened to {found} bytes per row: scattered rows below {limit} bytes "    \
+    "cost more than they gain")                                                \
+  X(kTaskElements, "task_elements",                                            \
+    "short channels: a tile has up to {limit} elements")                       \
+  X(kOneChannel, "one_channel",                                                \
+    "a channel alone has {found} elements, enough for a tile")                 \
+  /* Schedule. */                                                              \
+  X(kFrozen, "frozen",                                                         \
+    "frozen, the results do not depend on the sums: one pass")                 \
+  X(kGroupFitsCache, "group_fits_cache",                                       \
+    "a group's {found} bytes of inputs stay in the {limit} bytes of cache "    \
+    "that one thread counts on: memory is read once for both passes")          \
+  X(kChannelsLast, "channels_last",                                            \
+    "a channel group would be a part of every row, and reading parts is "      \
+    "slower than reading all rows twice")                                      \
+  X(kChannelExceedsCache, "channel_exceeds_cache",                             \
+    "one channel has {found} bytes of inputs, more than the {limit} bytes of " \
+    "cache that one thread counts on")                                         \
+  X(kTooFewChannels, "too_few_channels",                                       \
+    "{found} channels: two groups for each thread need {limit}")               \
+  X(kShortRows, "short_rows",                                                  \
+    "rows of a group have {found} bytes, less than {limit} bytes")             \
+  /* Width of a channel group. */                                              \
+  X(kCacheBudget, "cache_budget",                                              \
+    "as many channels as fit the {limit} bytes of cache that one thread "      \
+    "counts on")                                                               \
+  X(kTileWidth, "tile_width", "as wide as a tile")                             \
+  /* Threads. */                                                               \
+  X(kAllOffered, "all_offered", "every thread that the executor offers")       \
+  X(kOneOffered, "one_offered", "the executor offers one")                     \
+  X(kBelowSerialThreshold, "below_serial_threshold",                           \
+    "{found} elements are below the serial threshold of {limit}: waking a "    \
+    "second thread costs about as much as the work")                           \
+  X(kOneBlock, "one_block",                                                    \
+    "the partition has one block of {found} elements, which one tile covers")  \
+  X(kFewTasks, "few_tasks",                                                    \
+    "no pass has more than {found} tasks for the {limit} threads")             \
+  /* Tasks. */                                                                 \
+  X(kGuided, "guided",                                                         \
+    "guided self-scheduling: a task is a fixed part of what is left, at "      \
+    "least {limit} elements")                                                  \
+  /* Stores. */                                                                \
+  X(kFitsLlc, "fits_llc",                                                      \
+    "inputs and outputs have {found} bytes, within the {limit} bytes of LLC")  \
+  X(kExceedsLlc, "exceeds_llc",                                                \
+    "inputs and outputs have {found} bytes, more than the {limit} bytes of "   \
+    "LLC: results would evict what is read next")                              \
+  X(kInPlace, "in_place",                                                      \
+    "an output is the buffer of an input, so its lines are in cache already")  \
+  /* Prefetch. */                                                              \
+  X(kWholeRows, "whole_rows",                                                  \
+    "memory is read in the order of addresses: a fixed distance ahead")        \
+  X(kSmallTile, "small_tile",                                                  \
+    "the next one has {found} bytes of inputs, at most {limit} bytes: L2 "     \
+    "holds it beside this one")                                                \
+  X(kLargeTile, "large_tile",                                                  \
+    "the next one has {found} bytes of inputs, more than {limit} bytes: L2 "   \
+    "would lose it before its turn")                                           \
+  X(kL2Resident, "l2_resident",                                                \
+    "the first pass left the {found} bytes of inputs in the {limit} bytes of " \
+    "L2")                                                                      \
+  X(kExceedsL2, "exceeds_l2",                                                  \
+    "{found} bytes of inputs do not fit the {limit} bytes of L2")
+
+enum class Reason {
+#define X(enumerator, name, sentence) enumerator,
+  TFBN_PLAN_REASONS(X)
+#undef X
+};
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_CPU_PLAN_REASONS_H_

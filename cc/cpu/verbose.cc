@@ -1,0 +1,256 @@
+// Formats plans as verbose lines and as JSON.
+
+#include "cc/cpu/verbose.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cc/core/dtype.h"
+#include "cc/cpu/cache_sizes.h"
+#include "cc/cpu/dispatch.h"
+#include "cc/cpu/plan_reasons.h"
+
+#ifndef TF_BN_OPS_VERSION
+#error "TF_BN_OPS_VERSION is set by the build from tf_bn_ops/_version.py"
+#endif
+
+namespace tf_bn_ops {
+namespace {
+
+// The version of the format is the second field: v1 stays v1 while fields are
+// only added at the end.
+constexpr char kPrefix[] = "tf_bn_ops_verbose,v1,";
+
+const char* NameOf(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return "float32";
+    case DType::kFloat16:
+      return "half";
+    case DType::kBfloat16:
+      return "bfloat16";
+    case DType::kFloat64:
+      return "float64";
+  }
+  return "";
+}
+
+struct ReasonText {
+  const char* name;
+  const char* sentence;
+};
+constexpr ReasonText kReasons[] = {
+#define X(enumerator, name, sentence) {name, sentence},
+    TFBN_PLAN_REASONS(X)
+#undef X
+};
+
+const char* NameOf(Reason reason) {
+  return kReasons[static_cast<int>(reason)].name;
+}
+
+const char* NameOf(Schedule schedule) {
+  switch (schedule) {
+    case Schedule::kSmallOutputs:
+      return "small_outputs";
+    case Schedule::kReference:
+      return "reference";
+    case Schedule::kFrozenOnePass:
+      return "frozen_one_pass";
+    case Schedule::kChannelGroups:
+      return "channel_groups";
+    case Schedule::kTwoPasses:
+      return "two_passes";
+  }
+  return "";
+}
+
+const char* NameOf(PrefetchKind kind) {
+  switch (kind) {
+    case PrefetchKind::kNone:
+      return "none";
+    case PrefetchKind::kFixedDistance:
+      return "fixed_distance";
+    case PrefetchKind::kNextTile:
+      return "next_tile";
+  }
+  return "";
+}
+
+std::string SentenceOf(const Why& why) {
+  std::string sentence = kReasons[static_cast<int>(why.reason)].sentence;
+  const auto replace = [&](const std::string& slot, int64_t number) {
+    const size_t at = sentence.find(slot);
+    if (at != std::string::npos) {
+      sentence.replace(at, slot.size(), std::to_string(number));
+    }
+  };
+  replace("{found}", why.found);
+  replace("{limit}", why.limit);
+  return sentence;
+}
+
+// A field of a plan; `why` is nullptr for those that follow from others.
+struct PlanField {
+  const char* name;
+  std::string value;
+  const Why* why;
+};
+
+// All fields in a fixed order, the same ones for every plan. They point into
+// `plan`.
+std::vector<PlanField> FieldsOf(const Plan& plan) {
+  const auto number = [](int64_t value) { return std::to_string(value); };
+  const bool rows = plan.partition.kind == Partition::kRows;
+  return {
+      {"schedule", NameOf(plan.schedule), &plan.schedule_why},
+      {"threads", number(plan.threads), &plan.threads_why},
+      {"partition", rows ? "rows" : "runs", &plan.partition_why},
+      {"fold", number(plan.partition.fold), nullptr},
+      {"blocks", number(NumBlocks(plan.partition)), nullptr},
+      {"tile_channels", number(plan.tile_channels), &plan.tile_why},
+      {"tiles", number(plan.tiles), nullptr},
+      {"group_channels", number(plan.group_channels), &plan.group_why},
+      {"groups", number(plan.groups), nullptr},
+      {"tasks", number(NumTasks(plan)), &plan.tasks_why},
+      {"store", plan.non_temporal_stores ? "non_temporal" : "temporal",
+       &plan.store_why},
+      {"first_prefetch", NameOf(plan.prefetch[0]), &plan.prefetch_why[0]},
+      {"second_prefetch", NameOf(plan.prefetch[1]), &plan.prefetch_why[1]},
+  };
+}
+
+using Fields = std::vector<std::pair<const char*, std::string>>;
+
+// The implementations in front of the selected one, and why each was skipped.
+std::string Skipped(const Implementation* selected) {
+  std::string skipped;
+  for (const Implementation& one : Implementations()) {
+    if (&one == selected) break;
+    if (!skipped.empty()) skipped += ";";
+    skipped += one.name;
+    skipped += one.supported() ? "=not_named" : "=unsupported";
+  }
+  return skipped.empty() ? "none" : skipped;
+}
+
+Fields MachineFields() {
+  std::string error;
+  const Implementation* const selected = SelectedImplementation(&error);
+  const char* const forced = std::getenv(kIsaVariable);
+  const bool is_forced = forced != nullptr && *forced != '\0';
+  const CacheSizes& caches = MachineCacheSizes();
+  return {
+      {"version", TF_BN_OPS_VERSION},
+      {"isa", selected == nullptr ? "none" : selected->name},
+      {"isa_reason", is_forced ? kIsaVariable : "first_supported"},
+      {"skipped", Skipped(selected)},
+      {"l2_bytes", std::to_string(caches.l2_bytes)},
+      {"llc_bytes", std::to_string(caches.llc_bytes)},
+      {"cpus", std::to_string(std::thread::hardware_concurrency())},
+  };
+}
+
+Fields CallFields(const PlanRequest& request, const char* isa) {
+  const View& view = request.view;
+  return {
+      {"backend", "cpu"},
+      {"isa", isa},
+      {"formula", request.formula.name},
+      {"mode", request.is_training ? "training" : "frozen"},
+      {"dtype", NameOf(request.dtype)},
+      {"view", std::to_string(view.outer) + "x" +
+                   std::to_string(view.channels) + "x" +
+                   std::to_string(view.inner)},
+      {"in_place", request.in_place ? "yes" : "no"},
+      {"threads_offered", std::to_string(request.threads)},
+      {"l2_bytes", std::to_string(request.caches.l2_bytes)},
+      {"llc_bytes", std::to_string(request.caches.llc_bytes)},
+  };
+}
+
+void Append(const char* name, const std::string& value, std::string* line) {
+  if (line->back() != ',') *line += ",";
+  *line += name;
+  *line += ":" + value;
+}
+
+std::string AsLine(const char* event, const Fields& fields) {
+  std::string line = std::string(kPrefix) + event;
+  for (const auto& [name, value] : fields) Append(name, value, &line);
+  return line;
+}
+
+// One write for each line. What cannot be written is lost: a call does not fail
+// over it.
+void Write(const std::string& lines) {
+  [[maybe_unused]] const ssize_t written =
+      ::write(STDERR_FILENO, lines.data(), lines.size());
+}
+
+std::string Quoted(const std::string& text) { return "\"" + text + "\""; }
+
+std::string AsJson(const Fields& fields) {
+  std::string json = "{";
+  for (const auto& [name, value] : fields) {
+    json += (json.size() > 1 ? ", " : "") + Quoted(name) + ": " + Quoted(value);
+  }
+  return json + "}";
+}
+
+}  // namespace
+
+bool VerboseEnabled() {
+  static const bool enabled = [] {
+    const char* const value = std::getenv(kVerboseVariable);
+    return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
+  }();
+  return enabled;
+}
+
+void PrintCall(const PlanRequest& request, const Plan& plan, const char* isa,
+               double milliseconds) {
+  std::string line = AsLine("exec", CallFields(request, isa));
+  for (const PlanField& field : FieldsOf(plan)) {
+    Append(field.name, field.value, &line);
+    if (field.why == nullptr) continue;
+    Append((std::string(field.name) + "_reason").c_str(),
+           NameOf(field.why->reason), &line);
+  }
+  char time[32];
+  std::snprintf(time, sizeof(time), "%.4f", milliseconds);
+  Append("time_ms", time, &line);
+  static const bool once = [] {
+    Write(AsLine("info", MachineFields()) + "\n");
+    return true;
+  }();
+  static_cast<void>(once);
+  Write(line + "\n");
+}
+
+std::string PlanAsJson(const PlanRequest& request, const Plan& plan,
+                       const char* isa) {
+  std::string json = "{\"machine\": " + AsJson(MachineFields()) +
+                     ", \"call\": " + AsJson(CallFields(request, isa)) +
+                     ", \"plan\": [";
+  bool first = true;
+  for (const PlanField& field : FieldsOf(plan)) {
+    Fields fields = {{"name", field.name}, {"value", field.value}};
+    if (field.why != nullptr) {
+      fields.emplace_back("reason", NameOf(field.why->reason));
+      fields.emplace_back("why", SentenceOf(*field.why));
+    }
+    json += (first ? "" : ", ") + AsJson(fields);
+    first = false;
+  }
+  return json + "]}";
+}
+
+}  // namespace tf_bn_ops

@@ -1,0 +1,33 @@
+// TF_BN_OPS_VERBOSE=1: one line on stderr for each call, with its plan and
+// time, and before the first one a line about the machine.
+// docs/troubleshooting.md documents the fields. As JSON, with a sentence for
+// each reason, the same is the answer of tfbn_explain.
+
+#ifndef TF_BN_OPS_CC_CPU_VERBOSE_H_
+#define TF_BN_OPS_CC_CPU_VERBOSE_H_
+
+#include <string>
+
+#include "cc/cpu/plan.h"
+
+namespace tf_bn_ops {
+
+constexpr char kVerboseVariable[] = "TF_BN_OPS_VERBOSE";
+
+// Whether kVerboseVariable is set to anything but 0; read once per process.
+bool VerboseEnabled();
+
+// Prints the line of a call that took `milliseconds`, in one write, so that
+// lines of concurrent calls do not mix. `isa`: the implementation that ran.
+void PrintCall(const PlanRequest& request, const Plan& plan, const char* isa,
+               double milliseconds);
+
+// The plan that `isa` would execute, as one JSON object:
+//   {"machine": {name: value, ...}, "call": {name: value, ...},
+//    "plan": [{"name", "value"[, "reason", "why"]}, ...]}
+std::string PlanAsJson(const PlanRequest& request, const Plan& plan,
+                       const char* isa);
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_CPU_VERBOSE_H_

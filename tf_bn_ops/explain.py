@@ -1,0 +1,136 @@
+"""`doctor --explain`: what a call on the CPU would do, and why, without running it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+
+from tf_bn_ops import spec
+from tf_bn_ops.harness import c_abi, machine
+from tf_bn_ops.harness.command import UsageError
+
+USAGE = "SHAPE,LAYOUT,DTYPE[,MODE][,OP][,in_place][,threads=N]"
+EXAMPLE = "32x56x56x64,NHWC,half"
+
+# Limits of tfbn_explain.
+_MAX_THREADS = 1 << 16
+_MAX_ELEMENTS = 1 << 47
+
+
+def explain(text: str) -> c_abi.Plan:
+    """The plan of the call that `text` describes in the form of USAGE.
+
+    MODE is training (the default) or frozen. OP is an op or a formula; the default is the
+    first-order gradient. Without threads=N there are as many as this process has processors.
+
+    Raises:
+      UsageError: `text` is malformed, or there is no such call.
+      LibraryError, OSError: the core library is missing or damaged.
+    """
+    shape_text, layout, dtype, *options = _split(text)
+    shape = _shape(shape_text, layout)
+    if dtype not in spec.DTYPES:
+        raise UsageError(_unknown("element type", dtype, spec.DTYPES))
+    formulas = {op.name: op.formula for op in spec.OPS.values()}
+    formulas.update({formula: formula for formula in formulas.values()})
+    mode, formula, in_place, threads = "training", spec.BATCH_NORM_GRAD, False, machine.cores()
+    for option in options:
+        if option in spec.MODES:
+            mode = option
+        elif option in formulas:
+            formula = formulas[option]
+        elif option == "in_place":
+            in_place = True
+        elif option.startswith("threads="):
+            threads = _threads(option.removeprefix("threads="))
+        else:
+            known = [*spec.MODES, "in_place", "threads=N", *formulas]
+            raise UsageError(_unknown("option", option, known))
+    try:
+        return c_abi.explain(
+            formula,
+            spec.view_shape(shape, layout),
+            dtype=dtype,
+            is_training=mode == "training",
+            in_place=in_place,
+            threads=threads,
+        )
+    except ValueError as error:
+        raise UsageError(f"{text!r} cannot be explained: {error}") from error
+
+
+def lines(plan: c_abi.Plan) -> list[str]:
+    """The plan for people: the call, then a line for each decision with its reason."""
+    call = plan.call
+    outer, channels, inner = call["view"].split("x")
+    rows = _rows(plan)
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    return [
+        f"{call['formula']}, {call['mode']}, {call['dtype']}{_in_place(call)}: "
+        f"view [outer={outer}, channels={channels}, inner={inner}], "
+        f"threads offered: {call['threads_offered']}",
+        f"ISA {call['isa']}, L2 {_size(int(call['l2_bytes']))}, "
+        f"LLC {_size(int(call['llc_bytes']))} (tf_bn_ops {plan.machine['version']})",
+        "",
+        *(f"{name:{widths[0]}}  {value:{widths[1]}}  {why}" for name, value, why in rows),
+    ]
+
+
+def _rows(plan: c_abi.Plan) -> list[tuple[str, str, str]]:
+    """(name, value, why) of the decisions; fields that follow from one stand beside its value."""
+    rows: list[tuple[str, str, str]] = []
+    applies = False
+    for field in plan.fields:
+        if field.why is not None:
+            applies = field.reason != "not_applicable"
+            if applies:
+                why = re.sub(r"(\d+) bytes", lambda m: _size(int(m[1])), field.why)
+                rows.append((field.name, field.value, why))
+        elif applies:
+            name, value, why = rows[-1]
+            rows[-1] = (name, f"{value}, {field.name} {field.value}", why)
+    return rows
+
+
+def _size(count: int) -> str:
+    """Bytes with the unit in which they are short."""
+    for unit, factor in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= factor:
+            return f"{count / factor:.4g} {unit}"
+    return f"{count} bytes"
+
+
+def _in_place(call: dict[str, str]) -> str:
+    return ", in place" if call["in_place"] == "yes" else ""
+
+
+def _split(text: str) -> list[str]:
+    parts = text.split(",")
+    if len(parts) < 3:
+        raise UsageError(f"{text!r} is not of the form {USAGE}, such as {EXAMPLE}")
+    return parts
+
+
+def _shape(text: str, layout: str) -> tuple[int, ...]:
+    if layout not in spec.LAYOUTS:
+        raise UsageError(_unknown("layout", layout, spec.LAYOUTS))
+    if not re.fullmatch(r"\d+(x\d+)*", text):
+        raise UsageError(f"the shape {text!r} is not a list of sizes such as 32x56x56x64")
+    shape = tuple(map(int, text.split("x")))
+    if math.prod(shape) > _MAX_ELEMENTS:
+        raise UsageError(f"a tensor of the shape {text} is larger than any memory")
+    rank, _ = spec.LAYOUTS[layout]
+    if len(shape) != rank:
+        raise UsageError(f"the shape {text} has {len(shape)} dimensions, but {layout} has {rank}")
+    return shape
+
+
+def _threads(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MAX_THREADS:
+        raise UsageError(f"threads={text} is not a number of threads from 1 to {_MAX_THREADS}")
+    return int(text)
+
+
+def _unknown(what: str, text: str, known: Iterable[str]) -> str:
+    return f"there is no {what} {text!r}: it is one of {', '.join(known)}"
