@@ -280,16 +280,13 @@ FORMULAS = {
 }
 
 
-def formula_of(problem: Problem) -> str:
-    """The formula whose inputs a problem has."""
-    is_second = "x_backprop_grad" in problem.values
-    return spec.BATCH_NORM_GRAD_GRAD if is_second else spec.BATCH_NORM_GRAD
-
-
-def new_outputs(problem: Problem, fill: float | None = None) -> dict[str, np.ndarray]:
-    """Arrays for the outputs of a problem, by role; filled with a number if one is given."""
-    outputs = {}
-    for role in FORMULAS[formula_of(problem)].outputs:
+def new_outputs(
+    problem: Problem, fill: float | None = None, given: Mapping[str, np.ndarray] | None = None
+) -> dict[str, np.ndarray]:
+    """Arrays for the outputs of a problem, by role: those that are given, and new ones, filled with
+    a number if there is one."""
+    outputs = dict(given or {})
+    for role in set(FORMULAS[problem.formula].outputs) - set(outputs):
         like = problem["x"] if role in VIEW_ROLES else problem["scale"]
         outputs[role] = np.empty_like(like) if fill is None else np.full_like(like, fill)
     return outputs
@@ -297,7 +294,7 @@ def new_outputs(problem: Problem, fill: float | None = None) -> dict[str, np.nda
 
 def args_of(problem: Problem, outputs: Mapping[str, np.ndarray], **overrides: Any) -> Any:
     """The C struct for a problem, writing to `outputs`; `overrides` replace its fields."""
-    formula = FORMULAS[formula_of(problem)]
+    formula = FORMULAS[problem.formula]
     outer, channels, inner = problem.view
     fields: dict[str, Any] = {
         "outer": outer,
@@ -338,11 +335,11 @@ def run(
     Raises:
       ValueError: the library's sentence.
     """
-    results = {**new_outputs(problem), **(outputs or {})}
+    results = new_outputs(problem, given=outputs)
     args = args_of(problem, results, **overrides)
     error = ctypes.create_string_buffer(512)
     name = None if implementation is None else implementation.encode()
-    function = getattr(library(), FORMULAS[formula_of(problem)].function)
+    function = getattr(library(), FORMULAS[problem.formula].function)
     if function(args, name, threads, error, ctypes.c_size_t(len(error))) != 0:
         raise ValueError(error.value.decode())
     return results

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from tf_bn_ops import spec
 from tf_bn_ops.harness.batch_norm_grad import BatchNormGrad
 from tf_bn_ops.harness.batch_norm_grad_grad import BatchNormGradGrad
-from tf_bn_ops.harness.bounds import Profile
+from tf_bn_ops.harness.bounds import PROFILES, Profile
 from tf_bn_ops.harness.generic_model import GenericOpSpec
 from tf_bn_ops.harness.inputs import Kind
-from tf_bn_ops.harness.measure import Expected
+from tf_bn_ops.harness.measure import Expected, OutputError, errors_of
 from tf_bn_ops.harness.problems import Call, Inputs, Problem
 from tf_bn_ops.spec import OpSpec
 
@@ -56,3 +58,19 @@ def model_of(op: OpSpec) -> FormulaModel:
 def kinds_of(op: OpSpec) -> Mapping[str, Kind]:
     """The kinds of inputs of an op, one of a mapping file included."""
     return op.model.kinds if isinstance(op, GenericOpSpec) else model_of(op).kinds
+
+
+def errors(
+    problem: Problem, outputs: Mapping[str, np.ndarray], profile: str = "strict"
+) -> dict[str, OutputError]:
+    """The errors of the outputs of a problem, by role, against its formula model."""
+    expected = MODELS[problem.formula].expected(problem, PROFILES[profile])
+    return errors_of(outputs, expected, {role: problem.type_of(role) for role in outputs})
+
+
+def check(problem: Problem, outputs: Mapping[str, np.ndarray], profile: str = "strict") -> str:
+    """The worst output beyond its error bound in one sentence, or nothing."""
+    found = errors(problem, outputs, profile)
+    role, error = max(found.items(), key=lambda item: item[1].bound)
+    how = f"{role} {error.bound:.3g} times the bound {error.worst}"
+    return "" if error.bound <= 1 else how

@@ -92,6 +92,12 @@ class Problem:
         self.values[role] = array
 
     @property
+    def formula(self) -> str:
+        """The formula whose inputs these are."""
+        is_second = "x_backprop_grad" in self.values
+        return spec.BATCH_NORM_GRAD_GRAD if is_second else spec.BATCH_NORM_GRAD
+
+    @property
     def dtype(self) -> DType:
         return spec.dtype_of(self.values["x"])
 

@@ -11,7 +11,6 @@ XLA compiles for a GPU, on the CPU, to try the script itself.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -56,11 +55,13 @@ def with_rstd(inputs: Inputs, epsilon: float) -> tuple[np.ndarray, Inputs] | Non
 def caller(tf: Any, emulated: bool) -> Callable[..., Any]:
     """Runs an op on the GPU and checks its placement."""
     if emulated:
-        return lambda op, inputs, attrs: tf.function(
+        import xla_gpu_target
+
+        xla_gpu_target.register()
+        return lambda op, inputs, attrs: xla_gpu_target.run(
             lambda *tensors: op(**dict(zip(inputs, tensors, strict=True)), **attrs),
-            jit_compile=True,
-            autograph=False,
-        )(*inputs.values())
+            *inputs.values(),
+        )
     tf.config.set_soft_device_placement(False)
 
     def call(op: Any, inputs: dict[str, Any], attrs: dict[str, Any]) -> Any:
@@ -112,9 +113,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--emulated", action="store_true", help="try the script on the CPU")
     parser.add_argument("--cases", type=int, default=CASES, help="how many")
     flags = parser.parse_args(arguments)
-    if flags.emulated:
-        os.environ["TF_BN_OPS_XLA"] = "hlo-gpu"
-    elif missing():
+    if not flags.emulated and missing():
         print(f"gpu-test: TensorFlow's ops skipped, {missing()}; nothing of them was tested.")
         return NO_GPU if flags.probe else 0
     if flags.probe:
