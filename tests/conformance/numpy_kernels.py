@@ -11,11 +11,11 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
-
-from tf_bn_ops import spec
 from tf_bn_ops.conformance.case import Case
 from tf_bn_ops.conformance.fills import Filled
 from tf_bn_ops.conformance.judge import Answer
+
+from tf_bn_ops import spec
 
 Outputs = tuple[np.ndarray, np.ndarray, np.ndarray]  # x_backprop (as a view), scale, offset
 

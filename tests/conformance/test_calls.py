@@ -11,9 +11,9 @@ import pytest
 import rich.console
 import tensorflow as tf
 from tensorflow.python.eager import context
+from tf_bn_ops.conformance.case import CaseError
 
 from tf_bn_ops.conformance import calls, cases, fills, judge, speed, worker, workers
-from tf_bn_ops.conformance.case import CaseError
 from tf_bn_ops.conformance.reports import record, tally
 from tf_bn_ops.harness import bounds
 

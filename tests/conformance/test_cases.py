@@ -6,10 +6,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from tf_bn_ops.conformance.case import STATISTICS, CaseError
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance import calls, cases, fills, shapes
-from tf_bn_ops.conformance.case import STATISTICS, CaseError
 
 DEFAULT = list(cases.generate(1600, 1))
 

@@ -4,11 +4,11 @@ import collections
 
 import pytest
 import tensorflow as tf
+from tf_bn_ops.conformance.judge import Answer
 
 import tf_bn_ops
 from tf_bn_ops import spec
 from tf_bn_ops.conformance import cases, contract, judge_contract, worker, workers
-from tf_bn_ops.conformance.judge import Answer
 
 DEFAULT = list(contract.generate(160, 1, cases.combinations()))
 NAMES = {"candidate": ["TfBnOps>FusedBatchNormGradV2", "FusedBatchNormGradV2"]}
