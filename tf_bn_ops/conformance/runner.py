@@ -44,7 +44,7 @@ def _conclude(
 ) -> CaseResult:
     if case.asks_for_values:
         times = settings.times(case)
-        result = judge(case, inputs, answers, settings.profile, settings.exempt, times)
+        result = judge(case, inputs, answers, settings.profile, settings.exempt_in(case), times)
     else:
         names = dict.fromkeys(answers, settings.names(case.spec))
         drop_ins = (CANDIDATE,) if settings.drop_in else ()

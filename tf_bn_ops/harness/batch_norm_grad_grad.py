@@ -58,7 +58,6 @@ coefficient or the sum of an element's |terms| that of the type computed in, the
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -159,14 +158,18 @@ class _Tensors:
         return [dtype.widen(self._problem[role][at], self.work) for role in roles]
 
     def means(
-        self, terms: Callable[[Region], Mapping[str, _Array]], compensated: bool = True
+        self,
+        terms: Callable[[Region], Mapping[str, _Array]],
+        magnitudes: Callable[[Region], Mapping[str, _Array]] | None = None,
     ) -> Callable[[str], _Array]:
-        """Means per channel of what `terms` makes of a chunk; of magnitudes if not compensated."""
+        """Means per channel of what `terms` returns for a chunk, by name; and of the magnitudes of
+        what `magnitudes` returns, by "|name|"."""
         sums = ChannelSums(self._problem.view[1], self.work)
-        add = sums.add if compensated else sums.add_magnitudes
         for at in regions(self._problem.view):
             for name, array in terms(at).items():
-                add(name, at, array)
+                sums.add(name, at, array)
+            for name, array in magnitudes(at).items() if magnitudes else ():
+                sums.add_magnitudes(f"|{name}|", at, array)
         return lambda name: sums[name] / self.count
 
 
@@ -187,16 +190,10 @@ class _Moments:
 
     @classmethod
     def of(cls, tensors: _Tensors, rearranged: bool) -> _Moments:
-        names = ("gx", "dy", "x")
-        plain = tensors.means(lambda at: dict(zip(names, tensors.load(at), strict=True)))
-        gx, dy, x = map(plain, names)
+        center = np.zeros_like(tensors.first) if rearranged else tensors.first
 
-        def centered(at: Region) -> Mapping[str, _Array]:
-            loaded = zip(tensors.load(at), (gx, dy, x), strict=True)
-            gxc, dyc, xc = (v - mean[at[1], None] for v, mean in loaded)
-            return {"x_x": xc * xc, "gx_x": gxc * xc, "dy_x": dyc * xc, "gx_dy": gxc * dyc}
-
-        center = np.zeros_like(x) if rearranged else tensors.first
+        def plain(at: Region) -> Mapping[str, _Array]:
+            return dict(zip(("gx", "dy", "x"), tensors.load(at), strict=True))
 
         def magnitudes(at: Region) -> Mapping[str, _Array]:
             g, y, v = tensors.load(at)
@@ -204,10 +201,17 @@ class _Moments:
             terms = {"gx": g, "dy": y, "x": c, "x_x": c * c, "gx_x": g * c, "dy_x": y * c}
             return {**terms, "gx_dy": g * y}
 
-        products = tensors.means(centered)
-        sizes = tensors.means(magnitudes, compensated=False)
-        x_x, gx_x, dy_x, gx_dy = map(products, ("x_x", "gx_x", "dy_x", "gx_dy"))
-        return cls(gx, dy, x, x_x, gx_x, dy_x, gx_dy, sizes, np.abs(x - center))
+        means = tensors.means(plain, magnitudes)
+        gx, dy, x = map(means, ("gx", "dy", "x"))
+
+        def centered(at: Region) -> Mapping[str, _Array]:
+            loaded = zip(tensors.load(at), (gx, dy, x), strict=True)
+            gxc, dyc, xc = (v - mean[at[1], None] for v, mean in loaded)
+            return {"x_x": xc * xc, "gx_x": gxc * xc, "dy_x": dyc * xc, "gx_dy": gxc * dyc}
+
+        x_x, gx_x, dy_x, gx_dy = map(tensors.means(centered), ("x_x", "gx_x", "dy_x", "gx_dy"))
+        size = lambda name: means(f"|{name}|")  # noqa: E731
+        return cls(gx, dy, x, x_x, gx_x, dy_x, gx_dy, size, np.abs(x - center))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,17 +231,19 @@ class _Coefficients:
     scale_grad_error: _Array
     scale_grad_magnitude: _Array
     unbounded: _Array
+    means: tuple[_Array, _Array]  # Of gx and dy in either mode.
 
 
 def _frozen(tensors: _Tensors, problem: Problem, k: _Constants) -> _Coefficients:
     m = tensors.count
 
-    def product(at: Region) -> Mapping[str, _Array]:
+    def terms(at: Region) -> Mapping[str, _Array]:
         gx, dy, _ = tensors.load(at)
         return {"gx": gx, "dy": dy, "gx_dy": gx * dy}
 
-    total = tensors.means(product)("gx_dy")
-    size = tensors.means(product, compensated=False)
+    means = tensors.means(terms, terms)
+    total = means("gx_dy")
+    size = lambda name: means(f"|{name}|")  # noqa: E731
     variance = tensors.column("variance") + tensors.work(problem.epsilon)
     rstd = tensors.column("variance") if problem.variance_is_rstd else 1 / np.sqrt(variance)
     gs = tensors.column("scale_backprop_grad")
@@ -251,7 +257,7 @@ def _frozen(tensors: _Tensors, problem: Problem, k: _Constants) -> _Coefficients
         {"gx": 0.0, "dy": 0.0, "x": 0.0},
         tensors.column("offset_backprop_grad"),
         scale_grad, rstd * m * e + 4 * k.u_s * np.abs(scale_grad), rstd * size("gx_dy"),
-        size("gx_dy") * m > k.largest_sum,
+        size("gx_dy") * m > k.largest_sum, (means("gx"), means("dy")),
     )  # fmt: skip
 
 
@@ -308,6 +314,7 @@ def _training(
         {"gx": mu("gx", moments.gx), "dy": mu("dy", moments.dy), "x": mu_x},
         tensors.column("offset_backprop_grad"),
         rstd * m * (b - a * s), scale_error, rstd * terms, unbounded,
+        (moments.gx, moments.dy),
     )  # fmt: skip
 
 
@@ -358,7 +365,7 @@ class BatchNormGradGrad:
                 bound = np.zeros_like(bound)
             bound[c.unbounded] = np.inf
         yield Expected("scale_grad", WHOLE, c.scale_grad, bound, c.scale_grad_magnitude)
-        other = functools.cache(lambda: _other_mode(tensors, problem, k, c))
+        other = _other_mode(c, tensors.column("scale_backprop_grad"), problem.is_training)
         for at in regions(problem.view):
             with np.errstate(all="ignore"):
                 elements = _Elements(at, tensors.load(at))
@@ -366,16 +373,13 @@ class BatchNormGradGrad:
                     yield elements.expected(role, c, other, problem.dtype, k)
 
 
-def _other_mode(
-    tensors: _Tensors, problem: Problem, k: _Constants, c: _Coefficients
-) -> _Coefficients:
-    """The coefficients of the other mode, with the statistics that this one uses or computes."""
-    if not problem.is_training:
-        with np.errstate(all="ignore"):
-            return _training(tensors, problem, k, False)
-    zero, gs = np.zeros_like(c.rstd), tensors.column("scale_backprop_grad")
-    y = {"gx": c.y["gx"], "xhat": (gs, 0.0)}
-    return dataclasses.replace(c, gx_mean=zero, dy_mean=zero, y=y, x={"dy": (gs * c.rstd, 0.0)})
+def _other_mode(c: _Coefficients, gs: _Array, is_training: bool) -> _Coefficients:
+    """Wrong on purpose: training without means and their coefficients, frozen with the means."""
+    if not is_training:
+        return dataclasses.replace(c, gx_mean=c.means[0], dy_mean=c.means[1])
+    zero = np.zeros_like(c.rstd)
+    y, x = {"gx": c.y["gx"], "xhat": (gs, 0.0)}, {"dy": (gs * c.rstd, 0.0)}
+    return dataclasses.replace(c, gx_mean=zero, dy_mean=zero, y=y, x=x)
 
 
 class _Elements:
@@ -411,7 +415,7 @@ class _Elements:
         self,
         role: str,
         c: _Coefficients,
-        other: Callable[[], _Coefficients],
+        other: _Coefficients,
         dtype: spec.DType,
         k: _Constants,
     ) -> Expected:
@@ -438,5 +442,5 @@ class _Elements:
         bound = bound + flushed_below(dtype)
         bound[unbounded] = np.inf
         gradient = self._gx if role == "y_backprop_grad" else self._dy
-        impostors = {"other mode": lambda: self.value(role, other()), "identity": lambda: gradient}
+        impostors = {"other mode": lambda: self.value(role, other), "identity": lambda: gradient}
         return Expected(role, self._at, value, bound, size, impostors)

@@ -137,6 +137,7 @@ AUTODIFF = Implementation(
 REGISTERED_GRADIENT = Implementation(
     TENSORFLOW,
     _AUTODIFF + ":registered",
+    {"TF_ENABLE_ONEDNN_OPTS": "1"},
     only={op.name: "FusedBatchNormGradV3" for op in spec.of_formula(spec.BATCH_NORM_GRAD_GRAD)},
 )
 
@@ -149,7 +150,9 @@ def references(
     if any(entry.is_generic for entry in (entries or {}).values()):
         everything = frozenset(EXECUTION_MODES)
         return [Implementation(TENSORFLOW, BUILTIN_OPS, devices=placed, exempt=everything)]
-    found = [dataclasses.replace(builtin(path, path), devices=placed) for path in PATHS]
+    found = []
+    if any(op.counterpart for op in ops):
+        found = [dataclasses.replace(builtin(path, path), devices=placed) for path in PATHS]
     names = {op.name for op in ops}
     return found + [i for i in (AUTODIFF, REGISTERED_GRADIENT) if names & set(i.only or ())]
 

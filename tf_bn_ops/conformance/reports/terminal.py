@@ -17,7 +17,7 @@ from tf_bn_ops.conformance.verdict.result import CaseResult
 Console = rich.console.Console
 
 # Columns of the widest table that is printed.
-_TABLE_WIDTH = 156
+_TABLE_WIDTH = 176
 
 # Failures printed in full; the others are counted.
 _SHOWN_FAILURES = 20

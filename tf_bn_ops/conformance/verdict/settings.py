@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 
 from tf_bn_ops.conformance.cases.case import Case
+from tf_bn_ops.conformance.cases.execution_modes import OTHER_KERNELS
 from tf_bn_ops.conformance.cases.mapping import OpMapping
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
 from tf_bn_ops.conformance.verdict import divergences
@@ -32,6 +33,10 @@ class Settings:
     exempt: Collection[str] = ()
     drop_in: bool = False
     mapped: Mapping[str, OpMapping] | None = None
+
+    def exempt_in(self, case: Case) -> Collection[str]:
+        """The execution modes of a case that are exempt from the bitwise check."""
+        return self.exempt if case.spec.xla_calls_kernel else {*self.exempt, *OTHER_KERNELS}
 
     def times(self, case: Case) -> Mapping[str, float]:
         """Output -> how many times the bound a mapping file allows for it."""

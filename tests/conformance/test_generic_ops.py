@@ -16,7 +16,21 @@ import numpy as np
 import pytest
 from build_helpers import build_op_library
 
-from tf_bn_ops.conformance import devices, general, judge, mapping, tolerances
+from tf_bn_ops.conformance import runner
+from tf_bn_ops.conformance.cases import generate, mapping
+from tf_bn_ops.conformance.cases.case import Case, CaseError
+from tf_bn_ops.conformance.execution import devices
+from tf_bn_ops.conformance.execution.answer import Answer
+from tf_bn_ops.conformance.verdict import divergences
+from tf_bn_ops.conformance.verdict.settings import Settings
+from tf_bn_ops.harness import bounds, generic_model, tolerances
+from tf_bn_ops.harness.generic_model import (
+    GenericError,
+    GenericModel,
+    Signature,
+    ValueRange,
+    generic_spec,
+)
 
 HERE = pathlib.Path(__file__).resolve().parent
 VENDOR = HERE / "third_party"
@@ -67,7 +81,7 @@ def test_wrong_op_fails_a_two_way_diff_that_says_what_it_is(library, tmp_path):
     result = _run(f"--library={library}", f"--mapping={file}", "--cases=20")
     assert result.returncode == 1, result.stdout + result.stderr
     assert "no oracle is given, so this is a plain two-way diff" in result.stdout
-    assert re.search(r"activations inf times what is allowed .*: inf instead of", result.stdout)
+    assert re.search(r"activations inf times the bound .*: inf instead of", result.stdout)
     replay = re.search(r"replay: python -m tf_bn_ops conformance (.*)", result.stdout)
     again = _run(*shlex.split(replay.group(1)))
     assert again.returncode == 1, again.stdout + again.stderr
@@ -76,78 +90,104 @@ def test_wrong_op_fails_a_two_way_diff_that_says_what_it_is(library, tmp_path):
 
 # ---- The parts, without TensorFlow ---------------------------------------------------------------
 
-ENTRY = general.Described(
-    name="V>Scale",
-    like="Scale",
-    values={"x": general.Values(("n", 2), (-4.0, 9.0)), "by": general.Values((), (2.0, 3.0))},
-    sizes={"n": (0, 50)},
-    attr_values={"format": ("A", "B")},
-)
-SIGNATURE = general.Signature(
+SIGNATURE = Signature(
     inputs={"x": ("T", ""), "by": ("T", "")}, outputs=["y"],
     types={"T": ["float32", "half", "int32"]}, attrs={"format": False, "name": True},
 )  # fmt: skip
-OPS = {"Scale": (ENTRY, SIGNATURE)}
+RANGES = {"x": ValueRange(("n", 2), (-4.0, 9.0)), "by": ValueRange((), (2.0, 3.0))}
 
 
-class _Oracle(general.Oracle):
+def _model(**changes):
+    """The model of an op "Scale", x * by."""
+    fields = {"values": RANGES, "sizes": {"n": (0, 50)}, "attr_values": {"format": ("A", "B")}}
+    model = GenericModel("Scale", **{**fields, **changes})
+    model.signature = SIGNATURE
+    return model
+
+
+class _Oracle(generic_model.Oracle):
     def __init__(self, function):
-        self._function, self._name = function, "test:function"
+        self._function, self.name = function, "test:function"
 
 
 RIGHT = _Oracle(lambda inputs, attrs: [inputs["x"] * inputs["by"]])
 
 
-def _judged(case, candidate, reference=None, oracle=RIGHT, entry=ENTRY):
+def _judged(case, candidate, reference=None, oracle=RIGHT, **changes):
     """`candidate` and `reference` take the inputs and return an Answer or outputs."""
-    inputs = general.fill(case, entry, SIGNATURE)
+    op = generic_spec("Scale", _model(oracle=oracle, **changes))
+    case = dataclasses.replace(case, spec=op)
+    inputs = op.model.fill(case)
 
     def answer(function):
-        found = function(inputs)
-        return found if isinstance(found, judge.Answer) else judge.Answer(found)
+        found = function(inputs.values)
+        return found if isinstance(found, Answer) else Answer(found)
 
-    answers = {"candidate": answer(candidate), "tensorflow": answer(reference or _good)}
-    return general.judge(case, entry, SIGNATURE, inputs, answers, oracle)
+    runners = [_Runner("candidate", answer(candidate))]
+    runners.append(_Runner("tensorflow", answer(reference or _good)))
+    settings = Settings(bounds.PROFILES["textbook"], divergences.Register([]))
+    (result,) = runner.run([case], op.model.fill, runners, settings)
+    return result
+
+
+class _Runner:
+    """Gives one answer (workers.Runner)."""
+
+    def __init__(self, name, answer):
+        self.name, self._answer = name, answer
+
+    def supports(self, case):
+        return True
+
+    def submit(self, case, inputs):
+        pass
+
+    def collect(self):
+        return self._answer
 
 
 def _good(inputs):
     return [inputs["x"] * inputs["by"]]
 
 
+SCALE = generic_spec("Scale", _model())
+
+
 def _case(dtype="float32", kind="uniform", n=20):
-    return general.Case("Scale", dtype, kind, "eager", 5, (("n", str(n)), ("format", "A")))
+    return Case(SCALE, dtype, kind, "eager", 5, choices=(("n", str(n)), ("format", "A")))
 
 
 def test_cases_are_the_same_each_time_and_are_parsed_back():
-    found = list(general.generate(300, 1, OPS))
-    assert found == list(general.generate(300, 1, OPS))
-    assert found[:10] != list(general.generate(10, 2, OPS))
+    found = list(generate.generate_generic(300, 1, [SCALE]))
+    assert found == list(generate.generate_generic(300, 1, [SCALE]))
+    assert found[:10] != list(generate.generate_generic(10, 2, [SCALE]))
     for case in found:
-        assert general.parse(str(case), {"Scale": ENTRY}) == case
+        assert generate.parse(str(case), {"Scale": SCALE}) == case
     assert {case.dtype for case in found} == {"float32", "half", "int32"}
     assert {case.kind for case in found} == {"uniform", "integers", "edges"}  # No nonfinite here.
     assert {dict(case.choices)["format"] for case in found} == {"A", "B"}
     sizes = {int(dict(case.choices)["n"]) for case in found}
     assert 0 in sizes and max(sizes) > 40
+    # Further execution modes come where they are asked for.
+    assert list(generate.attach(found, 1, None)) == found
+    assert all("slice" in case.execution_modes for case in generate.attach(found, 1, ["slice"]))
 
 
 @pytest.mark.parametrize("text", ["", "Other,dtype=half", "Scale,dtype=half,kind=uniform", "Scale,"
     "dtype=half,kind=uniform,call=eager,seed=x,n=1,format=A"])  # fmt: skip
 def test_what_is_no_case_is_said(text):
-    with pytest.raises(general.GeneralError, match=r"is no case of Scale|does not fit"):
-        general.parse(text, {"Scale": ENTRY})
+    with pytest.raises(CaseError, match=r"has 10 fields|does not fit"):
+        generate.parse(text, {"Scale": SCALE})
 
 
 def test_inputs_are_what_the_file_says():
     for dtype in ("float32", "half", "int32"):
-        inputs = general.fill(_case(dtype, "edges"), ENTRY, SIGNATURE)
+        inputs = SCALE.model.fill(_case(dtype, "edges")).values
         assert inputs["x"].shape == (20, 2) and inputs["by"].shape == ()
-        assert inputs["x"].dtype == general.numpy_dtype(dtype) == inputs["by"].dtype
+        assert inputs["x"].dtype.name == {"half": "float16"}.get(dtype, dtype)
         assert inputs["x"].min() >= -4 and inputs["x"].max() <= 9
-    spiked = dataclasses.replace(
-        ENTRY, values={**ENTRY.values, "x": general.Values(("n", 2), (-1, 1), nonfinite=True)}
-    )
-    x = general.fill(_case(kind="nonfinite"), spiked, SIGNATURE)["x"]
+    spiked = _model(values={**RANGES, "x": ValueRange(("n", 2), (-1, 1), nonfinite=True)})
+    x = spiked.fill(_case(kind="nonfinite")).values["x"]
     assert not np.isfinite(x).all() and np.isfinite(x).any()
 
 
@@ -165,13 +205,13 @@ def test_right_answers_pass_with_and_without_an_oracle():
 @pytest.mark.parametrize(
     ("candidate", "what"),
     [
-        (lambda i: [i["x"] * i["by"] * np.float32(1 + 2**-22)], "y .* times what is allowed"),
+        (lambda i: [i["x"] * i["by"] * np.float32(1 + 2**-22)], "y .* times the bound"),
         (lambda i: [np.where(i["x"] == i["x"].max(), np.nan, _good(i)[0])], "y inf times"),
         (lambda i: [_good(i)[0][1:]], r"shape:y: y has shape \[19, 2\], not \[20, 2\]"),
         (lambda i: [_good(i)[0].astype(np.float64)], "dtype:y: y has dtype float64, not float32"),
         (lambda i: [*_good(i), i["x"]], "count: 2 outputs, not 1"),
-        (lambda i: judge.Answer(error="InternalError: no"), "error: InternalError: no"),
-        (lambda i: judge.Answer(crash="killed by SIGABRT"), "crash: killed by SIGABRT"),
+        (lambda i: Answer(error="InternalError: no"), "error: InternalError: no"),
+        (lambda i: Answer(crash="killed by SIGABRT"), "crash: killed by SIGABRT"),
     ],
 )
 def test_wrong_answers_fail(candidate, what):
@@ -192,8 +232,8 @@ def test_tolerance_applies_where_it_is_for():
         (tolerances.Tolerance("a reason", relative=1e-6), True),
         (tolerances.Tolerance("a reason", absolute=1e-4), True),
     ):
-        entry = dataclasses.replace(ENTRY, tolerances=(tolerance,))
-        assert bool(_judged(_case(), off, entry=entry).failures) != passes, tolerance
+        result = _judged(_case(), off, tolerances=(tolerance,))
+        assert bool(result.failures) != passes, tolerance
 
 
 def test_units_are_those_of_the_magnitudes_that_an_oracle_gives():
@@ -207,17 +247,18 @@ def test_units_are_those_of_the_magnitudes_that_an_oracle_gives():
     assert not _judged(_case(), off, oracle=oracle).failures
 
 
-def test_answers_that_zeros_or_an_input_would_pass_are_no_evidence():
-    inputs = general.fill(_case(), ENTRY, SIGNATURE)
-    bound = np.full((20, 2), 1e-6)
-    assert general._is_evidence(inputs["x"] * 2.0, bound, inputs)
-    assert not general._is_evidence(np.zeros((20, 2)), bound, inputs)
-    assert not general._is_evidence(inputs["x"].astype(float), bound, inputs)
+@pytest.mark.parametrize(
+    ("right", "holds"), [(lambda x: x * 2, True), (lambda x: x * 0, False), (lambda x: x, False)]
+)
+def test_answers_that_zeros_or_an_input_would_pass_are_no_evidence(right, holds):
+    oracle = _Oracle(lambda inputs, attrs: [right(inputs["x"])])
+    result = _judged(_case(), lambda i: [right(i["x"])], lambda i: [right(i["x"])], oracle)
+    assert result.evidence == {"y": holds}
 
 
 def test_what_tensorflow_refuses_is_to_be_refused_with_the_same_code():
     def refuse(code):
-        return lambda inputs: judge.Answer(error=f"{code}: other words")
+        return lambda inputs: Answer(error=f"{code}: other words")
 
     refused = refuse("InvalidArgumentError")
     assert not _judged(_case(), refuse("InvalidArgumentError"), refused).failures
@@ -232,26 +273,26 @@ def test_oracle_that_fails_or_contradicts_the_op_is_said():
         (lambda i, a: [], "gives 0 outputs, not 1"),
         (lambda i, a: [i["x"][1:]], "contradicts TensorFlow's Scale"),
     ):
-        with pytest.raises(general.GeneralError, match=message):
+        with pytest.raises(GenericError, match=message):
             _judged(_case(), _good, oracle=_Oracle(oracle))
-    with pytest.raises(general.GeneralError, match="there is no oracle nowhere:f"):
-        general.Oracle("nowhere:f", "/")
+    with pytest.raises(GenericError, match="there is no oracle nowhere:f"):
+        generic_model.Oracle("nowhere:f", "/")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"values": {**ENTRY.values, "z": general.Values((), (0, 1))}}, "no input 'z'"),
-        ({"values": {"x": ENTRY.values["x"]}}, r"say what input by holds: \[op.values.by\]"),
+        ({"values": {**RANGES, "z": ValueRange((), (0, 1))}}, "no input 'z'"),
+        ({"values": {"x": RANGES["x"]}}, r"say what input by holds: \[op.values.by\]"),
         ({"attr_values": {}}, "attr format has no default"),
-        ({"attr_values": {**ENTRY.attr_values, "z": (1,)}}, "no attr 'z'"),
+        ({"attr_values": {"format": ("A",), "z": (1,)}}, "no attr 'z'"),
         ({"dtypes": ("float64",)}, r"no type of \['float64'\]; both ops take"),
     ],
 )
 def test_file_that_does_not_fit_the_op_is_said(change, message):
-    SIGNATURE.check(ENTRY)
-    with pytest.raises(general.GeneralError, match=message):
-        SIGNATURE.check(dataclasses.replace(ENTRY, **change))
+    _model().check()
+    with pytest.raises(GenericError, match=message):
+        _model(**change).check()
 
 
 HEAD = '[[op]]\nname = "A"\nlike = "Softplus"\n'
@@ -287,9 +328,9 @@ def test_mistakes_in_a_description_are_said(tmp_path, text, message):
 
 def test_devices_have_one_spelling_and_must_be_there():
     for text in ("/GPU:0", "gpu:0", "GPU", "/device:GPU:0"):
-        assert devices.parse(text) == "GPU:0"
-    with pytest.raises(devices.DeviceError, match="names no device"):
-        devices.parse("the left one")
+        assert mapping.parse_device(text) == "GPU:0"
+    with pytest.raises(mapping.MappingError, match="names no device"):
+        mapping.parse_device("the left one")
     devices.check(None, {})
     devices.check("CPU:0", {"devices": ["CPU:0"]})
     with pytest.raises(devices.DeviceError, match="no device GPU:0; TensorFlow has CPU:0"):

@@ -1,4 +1,4 @@
-"""Further calls of a case (calls.py): how they are made, and that other bits are noticed."""
+"""Execution modes: how each runs the op, and that results which differ bitwise are noticed."""
 
 import ctypes
 import dataclasses
@@ -10,11 +10,17 @@ import numpy_kernels
 import pytest
 import rich.console
 import tensorflow as tf
+from numpy_kernels import fill, first_order_cases
 from tensorflow.python.eager import context
-from tf_bn_ops.conformance.case import CaseError
 
-from tf_bn_ops.conformance import calls, cases, fills, judge, speed, worker, workers
-from tf_bn_ops.conformance.reports import record, tally
+from tf_bn_ops.conformance import speed
+from tf_bn_ops.conformance.cases import execution_modes, generate
+from tf_bn_ops.conformance.cases.case import CaseError
+from tf_bn_ops.conformance.execution import worker, workers
+from tf_bn_ops.conformance.execution.answer import Answer, identical
+from tf_bn_ops.conformance.execution.implementations import Implementation, builtin, own, request
+from tf_bn_ops.conformance.reports import record, terminal
+from tf_bn_ops.conformance.verdict import judge
 from tf_bn_ops.harness import bounds
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -26,41 +32,42 @@ TEXT = "FusedBatchNormGradV2,{},NHWC,3x4x5x7,training,normal,given,eps=0.1,{},se
 
 
 def test_default_run_has_every_cheap_call_and_is_the_same_every_time():
-    plain = list(cases.generate(1600, 1))
-    first, second = (list(calls.attach(plain, 1, None)) for _ in range(2))
+    plain = first_order_cases(1600, 1)
+    first, second = (list(generate.attach(plain, 1, None)) for _ in range(2))
     assert first == second
-    assert [dataclasses.replace(c, call=c.calls[0]) for c in first] == plain
-    further = [call for case in first for call in case.calls[1:]]
-    assert set(further) == {name for name, call in calls.CALLS.items() if call.every}
-    assert all(cases.parse(str(case)) == case for case in first)
+    assert [dataclasses.replace(c, execution=c.execution_modes[0]) for c in first] == plain
+    further = [mode for case in first for mode in case.execution_modes[1:]]
+    known = execution_modes.EXECUTION_MODES
+    assert set(further) == {name for name, mode in known.items() if mode.every}
+    assert all(generate.parse(str(case)) == case for case in first)
 
 
 def test_all_asks_every_case_for_every_call_that_fits():
-    small, large = (cases.parse(TEXT.format("half", "graph")) for _ in range(2))
+    small, large = (generate.parse(TEXT.format("half", "graph")) for _ in range(2))
     large = dataclasses.replace(large, shape=(30, 40, 50, 70))
     for case, left_out in ((small, set()), (large, {"xla", "constant"})):
-        (asked,) = calls.attach([case], 1, list(calls.CALLS))
-        assert asked.calls[0] == "graph"
-        assert set(asked.calls) == set(calls.CALLS) - left_out
+        (asked,) = generate.attach([case], 1, list(execution_modes.EXECUTION_MODES))
+        assert asked.execution_modes[0] == "graph"
+        assert set(asked.execution_modes) == set(execution_modes.EXECUTION_MODES) - left_out
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("sideways", "not a known way to call"),
-        ("eager+sideways", "not a known way to call"),
-        ("threads1", "not a known way to call"),  # It says nothing about how to call.
+        ("sideways", "not a known execution mode"),
+        ("eager+sideways", "not a known execution mode"),
+        ("threads1", "not a known execution mode"),  # It says nothing about how to call.
         ("eager+graph+eager", "twice"),
     ],
 )
 def test_wrong_calls_are_said(call, message):
     with pytest.raises(CaseError, match=message):
-        cases.parse(TEXT.format("half", call))
+        generate.parse(TEXT.format("half", call))
 
 
 def test_aliased_case_has_the_same_numbers_twice_and_nothing_exact():
-    case = cases.parse(TEXT.format("float32", "eager+alias").replace("normal", "exact"))
-    filled = fills.fill(case)
+    case = generate.parse(TEXT.format("float32", "eager+alias").replace("normal", "exact"))
+    filled = fill(case)
     np.testing.assert_array_equal(filled.values["x"], filled.values["y_backprop"])
     assert not filled.exact
 
@@ -80,10 +87,10 @@ class _Spy:
 
 
 def _make(call, dtype="float32"):
-    case = cases.parse(TEXT.format(dtype, f"eager+{call}"))
+    case = generate.parse(TEXT.format(dtype, f"eager+{call}"))
     spy = _Spy()
-    asked = workers.request(case, fills.fill(case), case.spec, None, case.calls)
-    answers = worker._Caller(spy)(asked)
+    asked = request(case, fill(case), case.spec, None, case.execution_modes)
+    answers = worker.Executor(spy)(asked)
     assert answers["eager"][0] == "outputs", answers
     return spy.given, answers[call], asked["inputs"]
 
@@ -118,10 +125,10 @@ def test_unaligned_begins_between_two_vectors(dtype):
             self.addresses = [_address(tensor) for tensor in map(arguments.get, ("x", "scale"))]
             return [tf.zeros(1)]
 
-    case = cases.parse(TEXT.format(dtype, "unaligned"))
+    case = generate.parse(TEXT.format(dtype, "unaligned"))
     copies = Copies()
-    asked = workers.request(case, fills.fill(case), case.spec, None, case.calls)
-    assert worker._Caller(copies)(asked)["unaligned"][0] == "outputs"
+    asked = request(case, fill(case), case.spec, None, case.execution_modes)
+    assert worker.Executor(copies)(asked)["unaligned"][0] == "outputs"
     assert [address % 64 for address in copies.addresses] == [{"float32": 4}.get(dtype, 2), 4]
 
 
@@ -163,9 +170,9 @@ def test_xla_compiles_the_builtin_and_says_where_there_is_no_kernel():
         def FusedBatchNormGradV2(self, **arguments):
             return [tf.raw_ops.DeepCopy(x=arguments["x"])]
 
-    case = cases.parse(TEXT.format("float32", "eager+xla"))
-    asked = workers.request(case, fills.fill(case), case.spec, None, case.calls)
-    answers = worker._Caller(Uncompiled())(asked)
+    case = generate.parse(TEXT.format("float32", "eager+xla"))
+    asked = request(case, fill(case), case.spec, None, case.execution_modes)
+    answers = worker.Executor(Uncompiled())(asked)
     assert answers["xla"] == ("unsupported", "no kernel that XLA compiles")
 
 
@@ -176,9 +183,9 @@ def test_other_bits_of_one_call_are_told_from_the_same():
             factor = 1 if tf.executing_eagerly() else -1
             return [outputs[0], factor * outputs[1], *outputs[2:]]
 
-    case = cases.parse(TEXT.format("float32", "eager+graph+slice"))
-    asked = workers.request(case, fills.fill(case), case.spec, None, case.calls)
-    answers = worker._Caller(Moody())(asked)
+    case = generate.parse(TEXT.format("float32", "eager+graph+slice"))
+    asked = request(case, fill(case), case.spec, None, case.execution_modes)
+    answers = worker.Executor(Moody())(asked)
     assert answers["slice"] == ("same", None)
     np.testing.assert_array_equal(answers["graph"][1][1], -answers["eager"][1][1])
 
@@ -187,12 +194,12 @@ def test_bits_are_compared_and_not_numbers():
     zero, nan = np.zeros(2, np.float32), np.array([np.nan, 1], np.float32)
     other_nan = nan.copy()
     other_nan.view(np.uint32)[0] |= 1  # Which NaN it is is nobody's promise.
-    assert worker.same_bits([zero, nan], [zero.copy(), other_nan])
-    assert not worker.same_bits([zero], [-zero])
-    assert not worker.same_bits([nan], [nan + np.float32([0, 1])])
-    assert not worker.same_bits([zero], [zero.astype(np.float64)])
-    assert not worker.same_bits([zero], [zero[:1]])
-    assert not worker.same_bits([zero], [])
+    assert identical([zero, nan], [zero.copy(), other_nan])
+    assert not identical([zero], [-zero])
+    assert not identical([nan], [nan + np.float32([0, 1])])
+    assert not identical([zero], [zero.astype(np.float64)])
+    assert not identical([zero], [zero[:1]])
+    assert not identical([zero], [])
 
 
 # ---- Processes -----------------------------------------------------------------------------------
@@ -201,11 +208,11 @@ def test_bits_are_compared_and_not_numbers():
 def test_calls_with_another_environment_and_calls_that_crash(monkeypatch):
     """Threads have a process of their own; an abort in one call leaves the others their answers."""
     monkeypatch.setenv("PYTHONPATH", str(HERE))
-    running = workers.Worker(workers.Implementation("candidate", "odd_ops:environment"))
+    running = workers.Worker(Implementation("candidate", "odd_ops:environment"))
     running.expect(["threads1", "eager"])
     try:
-        case = cases.parse(TEXT.format("float32", "eager+graph+slice+threads1"))
-        running.submit(case, fills.fill(case))
+        case = generate.parse(TEXT.format("float32", "eager+graph+slice+threads1"))
+        running.submit(case, fill(case))
         answer = running.collect()
     finally:
         running.close()
@@ -217,11 +224,11 @@ def test_calls_with_another_environment_and_calls_that_crash(monkeypatch):
 
 
 def test_what_a_path_is_made_by_is_no_further_call():
-    eigen = workers.builtin("eigen", "eigen")
-    assert workers.Worker._refuses(_with(eigen), "onednn0")
-    assert workers.Worker._refuses(_with(eigen), "unaligned")
-    assert not workers.Worker._refuses(_with(eigen), "threads1")
-    assert not workers.Worker._refuses(_with(workers.own()), "onednn0")
+    eigen = builtin("eigen", "eigen")
+    assert workers.Worker.refusal(_with(eigen), "onednn0")
+    assert workers.Worker.refusal(_with(eigen), "unaligned")
+    assert not workers.Worker.refusal(_with(eigen), "threads1")
+    assert not workers.Worker.refusal(_with(own()), "onednn0")
 
 
 def _with(implementation):
@@ -234,12 +241,12 @@ def _with(implementation):
 
 
 def _judge(name, call, change, may_differ=()):
-    case = cases.parse(TEXT.format("float32", f"eager+{call}"))
-    filled = fills.fill(case)
+    case = generate.parse(TEXT.format("float32", f"eager+{call}"))
+    filled = fill(case)
     right = numpy_kernels.answer(numpy_kernels.Kernel, case, filled.values)
     outputs = [o.copy() for o in right.outputs]
     change(outputs)
-    other = judge.Answer(outputs)
+    other = Answer(outputs)
     answers = {
         "candidate": right,
         name: dataclasses.replace(right, others={call: other}, same=("slice",)),
@@ -257,7 +264,7 @@ def _wrong(outputs):
 
 def test_candidate_fails_where_one_bit_differs_between_calls():
     result = _judge("candidate", "threads1", _one_ulp)
-    assert result.calls == {("candidate", "threads1"): "differs", ("candidate", "slice"): "same"}
+    assert result.modes == {("candidate", "threads1"): "differs", ("candidate", "slice"): "same"}
     (failure,) = result.failures
     assert failure.startswith("bits differ between eager and threads1: scale_backprop in 1 element")
     assert "first at [3]" in failure
@@ -273,14 +280,14 @@ def test_other_bits_of_the_builtin_are_a_note():
     result = _judge("eigen", "threads1", _wrong)
     assert not result.failures
     assert any("eigen: bits differ between eager and threads1" in note for note in result.notes)
-    assert result.calls["eigen", "threads1"] == "differs"
+    assert result.modes["eigen", "threads1"] == "differs"
 
 
 def test_calls_are_counted(capsys):
     results = [_judge("eigen", "threads1", _one_ulp) for _ in range(3)]
     entries = [record.of_result(i, result) for i, result in enumerate(results)]
     console = rich.console.Console(width=150)
-    tally.print_tally(console, {"cases": entries, "implementations": ["candidate", "eigen"]})
+    terminal._print_modes(console, {"cases": entries, "implementations": ["candidate", "eigen"]})
     (line,) = (x for x in capsys.readouterr().out.splitlines() if x.startswith("threads1"))
     assert line.split()[-2:] == ["0", "3"]
 
