@@ -13,13 +13,16 @@
 
 namespace tf_bn_ops {
 
+// A pointer to the KernelTable of each formula.
+#define TFBN_TUPLE_OF(unused, F, name) std::tuple<const KernelTable<F>*>(),
+using KernelTables = decltype(std::tuple_cat(
+    TFBN_FOR_EACH_FORMULA(TFBN_TUPLE_OF, ) std::tuple<>()));
+#undef TFBN_TUPLE_OF
+
 struct Implementation {
   const char* name;
-  bool (*supported)();  // By this processor.
-  // By formula; nullptr: the naive reference of cc/core/reference.h.
-  std::tuple<const KernelTable<BatchNormGradFormula>*,
-             const KernelTable<BatchNormGradGradFormula>*>
-      kernels;
+  bool (*supported)();   // By this processor.
+  KernelTables kernels;  // All nullptr: the naive reference of cc/core.
 
   template <typename F>
   const KernelTable<F>* KernelsOf() const {

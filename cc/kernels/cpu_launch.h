@@ -5,8 +5,7 @@
 #ifndef TF_BN_OPS_CC_KERNELS_CPU_LAUNCH_H_
 #define TF_BN_OPS_CC_KERNELS_CPU_LAUNCH_H_
 
-#include "cc/core/formulas/batch_norm_grad.h"
-#include "cc/core/formulas/batch_norm_grad_grad.h"
+#include "cc/core/formulas/all_formulas.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_bn_ops {
@@ -17,10 +16,10 @@ struct CpuBackend {
 
   // Computes `args`. On failure (no memory for the workspace, an invalid
   // TF_BN_OPS_CPU_ISA) sets the context's status.
-  static void Launch(tensorflow::OpKernelContext* context,
-                     const BatchNormGradArgs& args);
-  static void Launch(tensorflow::OpKernelContext* context,
-                     const BatchNormGradGradArgs& args);
+#define TFBN_DECLARE_LAUNCH(unused, F, name) \
+  static void Launch(tensorflow::OpKernelContext* context, const F::Args& args);
+  TFBN_FOR_EACH_FORMULA(TFBN_DECLARE_LAUNCH, )
+#undef TFBN_DECLARE_LAUNCH
 };
 
 }  // namespace tf_bn_ops
