@@ -19,7 +19,10 @@
 
 namespace tf_bn_ops {
 
-// X(T) for each kernel; T is the element type of all tensors.
+// The types of T, for the OpDef; and X(T) for each kernel. T is the element
+// type of all tensors.
+#define TFBN_BATCH_NORM_TRAINING_BACKPROP_TYPES \
+  "{half, bfloat16, float, double}"
 #define TFBN_BATCH_NORM_TRAINING_BACKPROP_KERNELS(X) \
   X(Eigen::half) X(Eigen::bfloat16) X(float) X(double)
 

@@ -17,7 +17,9 @@
 
 namespace tf_bn_ops {
 
-// X(op, T) for each kernel; U, the element type of the vectors, is float.
+// The types of x of V2 and V3, for the OpDefs; and X(op, T) for each kernel. U,
+// the element type of the vectors, is float.
+#define TFBN_FUSED_BATCH_NORM_GRAD_TYPES "{half, bfloat16, float}"
 #define TFBN_FUSED_BATCH_NORM_GRAD_KERNELS(X) \
   X("FusedBatchNormGrad", float)              \
   X("FusedBatchNormGradV2", Eigen::half)      \

@@ -21,8 +21,8 @@ from tf_bn_ops.harness.problems import VIEW_ROLES, Problem
 # Forces a CPU implementation by its name; read by the library.
 ISA_VARIABLE = "TF_BN_OPS_CPU_ISA"
 
-# The values of the TFBN_ enumeration.
-DTYPE_CODES = {"float32": 0, "half": 1, "bfloat16": 2, "float64": 3}
+# The values of the TFBN_ enumeration, by name.
+DTYPE_CODES = {dtype.name: dtype.c_abi_code for dtype in spec.DTYPES.values()}
 
 _SIZES = tuple((name, ctypes.c_int64) for name in ("outer", "channels", "inner"))
 
