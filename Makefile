@@ -73,7 +73,7 @@ endif
 B := $(BUILD_DIR)/$(KEY)
 include $(B)/config.mk
 $(B)/config.mk: $(B)/environment.txt tools/tf_env.py
-	$(Q)echo '  ASK     TensorFlow of $(PYTHON) for its flags'
+	$(Q)echo '  CONFIG  flags of TensorFlow in $(PYTHON)'
 	$(Q)'$(PYTHON)' tools/tf_env.py config $@
 $(B)/environment.txt: ;
 endif
@@ -133,8 +133,11 @@ endif
 GPU ?= $(if $(wildcard $(LIB_DIR)/.gpu),1)
 NVCC ?= nvcc
 ifeq ($(GPU),)
-$(shell rm -f $(LIB_DIR)/.gpu)
+all: $(if $(wildcard $(LIB_DIR)/.gpu),forget-gpu)
 endif
+.PHONY: forget-gpu
+forget-gpu:
+	$(Q)rm -f $(LIB_DIR)/.gpu
 
 ifneq ($(and $(GPU),$(TF_VERSION)),)
 CUDA_VERSION := $(shell '$(NVCC)' --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
