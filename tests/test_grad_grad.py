@@ -1,7 +1,7 @@
 """FusedBatchNormGradGrad, and the gradients of the other ops that it computes.
 
-References: the right answer in long double with derived bounds (tf_bn_ops/conformance/
-second_order.py), TensorFlow's own second-order gradient, and finite differences in float64.
+References: the right answer in long double with derived bounds (tf_bn_ops/harness/
+batch_norm_grad_grad.py), TensorFlow's own second-order gradient, and finite differences in float64.
 tests/core/test_second_order.py has the kernels in detail, tests/test_fidelity.py every op beside
 the built-in.
 """
@@ -19,8 +19,9 @@ from tensorflow.python.framework import ops as tf_ops
 
 import tf_bn_ops
 from tf_bn_ops import _gradients
-from tf_bn_ops.harness import batch_norm_grad_grad
-from tf_bn_ops.spec import DATA_FORMATS, DTYPES, OPS
+from tf_bn_ops.harness import formula_models
+from tf_bn_ops.harness.problems import Problem
+from tf_bn_ops.spec import DATA_FORMATS, DTYPES, OPS, VIEW
 
 SPEC = OPS["FusedBatchNormGradGrad"]
 NAMES = [arg.name for arg in SPEC.inputs]
@@ -65,24 +66,20 @@ def assert_right(
     got: Any, inputs: dict[str, Any], data_format: str, epsilon: float, is_training: bool
 ) -> None:
     """Within the derived bounds, whatever the rank."""
+    view = inputs["x"].shape
     channels_last = data_format.endswith("C")
-
-    def view(array: np.ndarray) -> np.ndarray:
-        if channels_last:
-            return array.reshape(-1, array.shape[-1], 1)
-        return array.reshape(array.shape[0], array.shape[1], int(np.prod(array.shape[2:])))
-
+    view = (-1, view[-1], 1) if channels_last else (*view[:2], int(np.prod(view[2:])))
     values = {
-        **{name: view(inputs[name]) if name in TENSORS else inputs[name] for name in NAMES},
-        "mean": inputs["reserve_space_1"],
-        "variance": inputs["reserve_space_2"],
+        arg.role: inputs[arg.name].reshape(view) if arg.kind == VIEW else inputs[arg.name]
+        for arg in SPEC.inputs
     }
-    answer = batch_norm_grad_grad.answer(values, "view", epsilon, is_training)
-    results = {name: getattr(got, name).numpy() for name in batch_norm_grad_grad.OUTPUTS}
-    for name in ("y_backprop_grad", "x_grad"):
-        assert results[name].shape == inputs["x"].shape
-        results[name] = view(results[name])
-    answer.assert_close(results)
+    results = {}
+    for arg in SPEC.outputs:
+        results[arg.role] = getattr(got, arg.name).numpy()
+        if arg.kind == VIEW:
+            assert results[arg.role].shape == inputs["x"].shape
+            results[arg.role] = results[arg.role].reshape(view)
+    assert not formula_models.check(Problem(values, epsilon, is_training), results)
 
 
 # ---- The op --------------------------------------------------------------------------------------
@@ -96,7 +93,7 @@ def test_it_is_right_in_every_layout_and_type(data_format, is_training, dtype, v
     inputs = make_inputs(shape, channels_of(shape, data_format), dtype, vectors)
     call = tf_bn_ops.raw_ops.FusedBatchNormGradGrad
     got = call(**inputs, epsilon=1e-3, data_format=data_format, is_training=is_training)
-    assert got._fields == batch_norm_grad_grad.OUTPUTS
+    assert got._fields == tuple(arg.name for arg in SPEC.outputs)
     assert [output.dtype for output in got] == [tf.as_dtype(dtype)] * 2 + [tf.as_dtype(vectors)]
     assert_right(got, inputs, data_format, 1e-3, is_training)
 

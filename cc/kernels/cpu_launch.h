@@ -11,10 +11,9 @@
 
 namespace tf_bn_ops {
 
-// Backend of the op kernels (see fused_batch_norm_grad_op.h) on the CPU.
+// Backend of the op kernels (see batch_norm_op.h) on the CPU.
 struct CpuBackend {
-  // What reserve_space_2 holds in training.
-  static constexpr bool kVarianceIsRstdInTraining = false;
+  static constexpr bool kSavesRstd = false;
 
   // Computes `args`. On failure (no memory for the workspace, an invalid
   // TF_BN_OPS_CPU_ISA) sets the context's status.

@@ -86,7 +86,9 @@ def emulate(
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("view", VIEWS)
-def test_within_bounds_and_bitwise_identical_in_any_thread_order(emulator, view, is_training, dtype):
+def test_within_bounds_and_bitwise_identical_in_any_thread_order(
+    emulator, view, is_training, dtype
+):
     problem = make_problem(view, dtype, is_training=is_training)
     result = emulate(emulator, problem)
     assert_close(result, problem, dtype)
@@ -241,7 +243,7 @@ def test_empty_views_give_zero_sums(emulator, view):
 
 
 def launch_config(lib: ctypes.CDLL, view: tuple[int, int, int], dtype: str) -> dict[str, int]:
-    names = "grid threads_x threads_y threads_z fold steps items splits".split()
+    names = ["grid", "threads_x", "threads_y", "threads_z", "fold", "steps", "items", "splits"]
     out = (ctypes.c_int64 * len(names))()
     lib.tfbn_emulate_launch_config(
         *map(ctypes.c_int64, view), ctypes.c_int32(c_abi.DTYPE_CODES[dtype]), out

@@ -261,12 +261,14 @@ CALLS = """
 import sys, threading
 import numpy as np
 from tf_bn_ops.harness import c_abi
+from tf_bn_ops.harness.problems import Problem
 views = [tuple(map(int, v.split("x"))) for v in sys.argv[1:]]
 def call(view, threads, training, in_place):
     dy, x = np.ones((2, *view), np.float32)
     one = np.ones(view[1], np.float32)
-    problem = c_abi.Problem(dy, x, one, one, one, is_training=training)
-    c_abi.run(problem, threads=threads, x_backprop=dy if in_place else None)
+    inputs = {"y_backprop": dy, "x": x, "scale": one, "mean": one, "variance": one}
+    outputs = {"x_backprop": dy} if in_place else {}
+    c_abi.run(Problem(inputs, is_training=training), threads=threads, outputs=outputs)
 def all_calls():
     for view in views:
         for threads in (1, 3):
@@ -284,10 +286,11 @@ BITS = """
 import sys
 import numpy as np
 from tf_bn_ops.harness import c_abi
+from tf_bn_ops.harness.problems import Problem
 dy, x = np.random.default_rng(1).standard_normal((2, 100, 40, 30)).astype(np.float32)
 one = np.ones(40, np.float32)
-result = c_abi.run(c_abi.Problem(dy, x, one, one, one), threads=3)
-print("bits", hash(result.bits()), file=sys.stderr)
+inputs = {"y_backprop": dy, "x": x, "scale": one, "mean": one, "variance": one}
+print("bits", hash(c_abi.bits(c_abi.run(Problem(inputs), threads=3))), file=sys.stderr)
 """
 
 

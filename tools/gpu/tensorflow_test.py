@@ -5,13 +5,12 @@ training reserve_space_2 is the inverse standard deviation, as TensorFlow's forw
 there. TensorFlow's own ops are measured beside. Needs a TensorFlow that sees a GPU, and the package
 built for it with GPU kernels ('make gpu'); `make gpu-test` sees to both. Without such a TensorFlow
 it says so and succeeds. --probe: only that, with exit status 3; --emulated: what XLA compiles for
-a GPU, on the CPU, to try the script itself.
+a GPU, on the CPU.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import pathlib
 import sys
 from collections.abc import Callable
@@ -50,11 +49,13 @@ def with_rstd(values: dict[str, np.ndarray], epsilon: float) -> tuple[np.ndarray
 def caller(tf: Any, emulated: bool) -> Callable[..., Any]:
     """Runs an op on the GPU and checks that it was there."""
     if emulated:
-        return lambda op, inputs, attrs: tf.function(
+        import xla_gpu_target
+
+        xla_gpu_target.register()
+        return lambda op, inputs, attrs: xla_gpu_target.run(
             lambda *tensors: op(**dict(zip(inputs, tensors, strict=True)), **attrs),
-            jit_compile=True,
-            autograph=False,
-        )(*inputs.values())
+            *inputs.values(),
+        )
     tf.config.set_soft_device_placement(False)
 
     def call(op: Any, inputs: dict[str, Any], attrs: dict[str, Any]) -> Any:
@@ -73,9 +74,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--emulated", action="store_true", help="try the script on the CPU")
     parser.add_argument("--cases", type=int, default=CASES, help="how many")
     flags = parser.parse_args(arguments)
-    if flags.emulated:
-        os.environ["TF_BN_OPS_XLA"] = "hlo-gpu"
-    elif missing():
+    if not flags.emulated and missing():
         print(f"gpu-test: TensorFlow's ops skipped, {missing()}; nothing of them was tested.")
         return NO_GPU if flags.probe else 0
     if flags.probe:
@@ -84,37 +83,42 @@ def main(arguments: list[str]) -> int:
     import tensorflow as tf
 
     import tf_bn_ops
-    from tf_bn_ops.conformance import cases, fills, workers
-    from tf_bn_ops.conformance.judge import Answer, judge, structure
+    from tf_bn_ops import spec
+    from tf_bn_ops.conformance.cases import generate
+    from tf_bn_ops.conformance.execution.answer import Answer
+    from tf_bn_ops.conformance.execution.implementations import request
+    from tf_bn_ops.conformance.verdict.judge import judge, outputs_of, structure
     from tf_bn_ops.harness import bounds
+    from tf_bn_ops.harness.formula_models import model_of
+    from tf_bn_ops.harness.problems import Inputs
 
     call = caller(tf, flags.emulated)
     failures, worst = 0, {"candidate": 0.0, "builtin": 0.0}
-    for case in cases.generate(flags.cases, SEED):
-        filled = fills.fill(case)
-        asked = workers.request(case, filled, case.spec)
+    first_order = [op.name for op in spec.of_formula(spec.BATCH_NORM_GRAD)]
+    for case in generate.generate(flags.cases, SEED, generate.combinations(first_order)):
+        given = model_of(case.spec).fill(case)
+        asked = request(case, given, case.spec)
         inputs, attrs = asked["inputs"], asked["attrs"]
         if case.is_training and "reserve_space_2" in inputs:
-            rstd, variance = with_rstd(filled.values, case.epsilon)
+            rstd, variance = with_rstd(given.values, case.epsilon)
             if not np.isfinite(variance).all() or (variance + case.epsilon <= 0).any():
                 continue  # No variance has that inverse deviation.
             inputs["reserve_space_2"] = rstd
             # Sums are as exact as before; what rstd is part of is rounded once more.
-            filled = fills.Filled(
-                {**filled.values, "variance": variance}, filled.exact & {"offset_backprop"}
-            )
+            exact = given.exact & {"offset_backprop"}
+            given = Inputs({**given.values, "variance": variance}, exact)
         answers = {}
         try:
             outputs = call(getattr(tf_bn_ops.raw_ops, case.op), inputs, attrs)
             answers["candidate"] = Answer([output.numpy() for output in outputs])
-            wrong = [d.detail for d in structure(case, answers["candidate"])]
+            wrong = [d.detail for d in structure(outputs_of(case), answers["candidate"])]
             if not flags.emulated and case.spec.builtin is not None:
                 outputs = call(getattr(tf.raw_ops, case.spec.builtin), inputs, attrs)
                 answers["builtin"] = Answer([output.numpy() for output in outputs])
         except (tf.errors.OpError, RuntimeError) as error:
             wrong = [str(error)]
         if "candidate" in answers and not wrong:
-            result = judge(case, filled, answers, bounds.PROFILES["strict"])
+            result = judge(case, given, answers, bounds.PROFILES["strict"])
             wrong = result.failures
             for name, path in result.paths.items():
                 worst[name] = max(worst[name], path.bound)
