@@ -10,9 +10,6 @@ namespace {
 
 // Fewest columns of a row that keep the vector units busy (see kRunColumns).
 constexpr int64_t kMinColumns = 64;
-// Lanes of the widest vector (16 floats); rows of a multiple of this have no
-// partial vector.
-constexpr int64_t kMaxLanes = 16;
 // Above this inner size, or with too few outer rows to pay for adding so many
 // columns up, rows become runs of one channel.
 constexpr int64_t kMaxInnerInRows = kMaxRowColumns;

@@ -183,7 +183,7 @@ TFBN_FOR_EACH_FORMULA(TFBN_NAME_OF, )
 template <typename F>
 FormulaTraits TraitsOf() {
   return {NameOf(static_cast<const F*>(nullptr)), F::kInputs, F::kOutputs,
-          kMaxRowColumns};
+          TileColumns<F>(true), TileColumns<F>(false)};
 }
 
 template <typename F>

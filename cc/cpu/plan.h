@@ -24,7 +24,8 @@ namespace tf_bn_ops {
 struct FormulaTraits {
   const char* name;     // Such as "batch_norm_grad".
   int inputs, outputs;  // Tensors of view shape.
-  int64_t max_columns;  // Of a tile, so that its column sums fit L1.
+  // Columns of a tile whose running sums fit L1 (TileColumns), by mode.
+  int64_t training_l1_columns, frozen_l1_columns;
 };
 
 // All that a plan depends on.
