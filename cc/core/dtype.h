@@ -28,24 +28,25 @@ struct Bfloat16 {
   uint16_t bits;
 };
 
-// The table of element types: X(name, code, storage, compute) with the name and
-// value of the enumerator, the type of an element in memory, and the type that
-// results of view shape are computed in. Everything that is indexed by DType or
-// switches over it is generated from this table.
-#define TFBN_FOR_EACH_DTYPE(X)    \
-  X(Float32, 0, float, float)     \
-  X(Float16, 1, Float16, float)   \
-  X(Bfloat16, 2, Bfloat16, float) \
-  X(Float64, 3, double, double)
+// The table of element types: X(name, text, code, storage, compute) with the
+// name of the enumerator, how it is printed, its value, the type of an element
+// in memory, and the type that results of view shape are computed in.
+// Everything that is indexed by DType or switches over it is generated from
+// this table.
+#define TFBN_FOR_EACH_DTYPE(X)                \
+  X(Float32, "float32", 0, float, float)      \
+  X(Float16, "half", 1, Float16, float)       \
+  X(Bfloat16, "bfloat16", 2, Bfloat16, float) \
+  X(Float64, "float64", 3, double, double)
 
 // The values are part of the C ABI (cc/c_api/tf_bn_ops_c.h).
 enum class DType : int32_t {
-#define X(name, code, storage, compute) k##name = code,
+#define X(name, text, code, storage, compute) k##name = code,
   TFBN_FOR_EACH_DTYPE(X)
 #undef X
 };
 
-#define X(name, code, storage, compute) +1
+#define X(name, text, code, storage, compute) +1
 constexpr int kNumDTypes = TFBN_FOR_EACH_DTYPE(X);
 #undef X
 
@@ -53,7 +54,7 @@ constexpr int kNumDTypes = TFBN_FOR_EACH_DTYPE(X);
 // array with an entry for each row can be indexed by DType.
 static constexpr bool CodesAreIndices() {
   int row = 0;
-#define X(name, code, storage, compute) \
+#define X(name, text, code, storage, compute) \
   if (code != row++) return false;
   TFBN_FOR_EACH_DTYPE(X)
 #undef X
@@ -64,18 +65,18 @@ static_assert(CodesAreIndices(), "a gap in the codes of TFBN_FOR_EACH_DTYPE");
 // The type that elements of T are computed in.
 template <typename T>
 struct ComputeOf;
-#define X(name, code, storage, compute) \
-  template <>                           \
-  struct ComputeOf<storage> {           \
-    using Type = compute;               \
+#define X(name, text, code, storage, compute) \
+  template <>                                 \
+  struct ComputeOf<storage> {                 \
+    using Type = compute;                     \
   };
 TFBN_FOR_EACH_DTYPE(X)
 #undef X
 
 static TFBN_HD size_t SizeOf(DType dtype) {
   switch (dtype) {
-#define X(name, code, storage, compute) \
-  case DType::k##name:                  \
+#define X(name, text, code, storage, compute) \
+  case DType::k##name:                        \
     return sizeof(storage);
     TFBN_FOR_EACH_DTYPE(X)
 #undef X
@@ -174,8 +175,8 @@ static TFBN_HD void FromDouble(double v, Float16* out) {
 // Element `i` of an array of `dtype`, as a double.
 static TFBN_HD double LoadAsDouble(DType dtype, const void* data, int64_t i) {
   switch (dtype) {
-#define X(name, code, storage, compute) \
-  case DType::k##name:                  \
+#define X(name, text, code, storage, compute) \
+  case DType::k##name:                        \
     return ToDouble(static_cast<const storage*>(data)[i]);
     TFBN_FOR_EACH_DTYPE(X)
 #undef X
@@ -198,7 +199,7 @@ static TFBN_HD void LoadAsDoubles(DType dtype, const void* data, int64_t first,
 static TFBN_HD void StoreFromDouble(DType dtype, void* data, int64_t i,
                                     double value) {
   switch (dtype) {
-#define X(name, code, storage, compute)                 \
+#define X(name, text, code, storage, compute)           \
   case DType::k##name:                                  \
     FromDouble(value, static_cast<storage*>(data) + i); \
     return;

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <utility>
@@ -29,17 +30,13 @@ namespace {
 constexpr char kPrefix[] = "tf_bn_ops_verbose,v1,";
 
 const char* NameOf(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return "float32";
-    case DType::kFloat16:
-      return "half";
-    case DType::kBfloat16:
-      return "bfloat16";
-    case DType::kFloat64:
-      return "float64";
-  }
-  return "";
+  static constexpr const char* kNames[] = {
+#define X(name, text, code, storage, compute) text,
+      TFBN_FOR_EACH_DTYPE(X)
+#undef X
+  };
+  static_assert(std::size(kNames) == kNumDTypes);
+  return kNames[static_cast<int>(dtype)];
 }
 
 struct ReasonText {
