@@ -253,7 +253,9 @@ class Planner {
     const int64_t bytes = (request_.formula.inputs + request_.formula.outputs) *
                           elements_ * element_bytes_;
     const int64_t llc = request_.caches.llc_bytes;
-    plan_.non_temporal_stores = bytes > llc && !request_.in_place;
+    if (bytes > llc && !request_.in_place) {
+      plan_.store_policy = StorePolicy::kNonTemporal;
+    }
     plan_.store_why = bytes <= llc ? Why{Reason::kFitsLlc, bytes, llc}
                       : request_.in_place
                           ? Why{Reason::kInPlace}

@@ -15,6 +15,7 @@
 #include "cc/core/partition.h"
 #include "cc/core/view.h"
 #include "cc/cpu/cache_sizes.h"
+#include "cc/cpu/isa/isa_kernels.h"
 #include "cc/cpu/plan_reasons.h"
 
 namespace tf_bn_ops {
@@ -86,7 +87,7 @@ struct Plan {
   int threads = 1;  // That find a task, the caller's included.
   Why threads_why;
 
-  bool non_temporal_stores = false;
+  StorePolicy store_policy = StorePolicy::kTemporal;
   Why store_why;
 
   // By pass; the second one is that of kChannelGroups and kTwoPasses.
