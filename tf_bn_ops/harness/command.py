@@ -39,7 +39,7 @@ def run(
         return 0
     try:
         values.unparse_flags()  # Forgets an earlier call in this process.
-        rest = values(list(argv))[1:]
+        rest = values([argv[0], *map(_with_underscores, argv[1:])])[1:]
         if files is not None:
             files += rest
         elif rest:
@@ -49,6 +49,14 @@ def run(
     except (flags.Error, ImportError, UsageError, *errors) as error:
         print(f"{argv[0]}: {error}", file=sys.stderr)
         return 2
+
+
+def _with_underscores(argument: str) -> str:
+    """A flag by the name that absl knows: --execution-modes is --execution_modes."""
+    name, equals, value = argument.partition("=")
+    if not name.startswith("--") or not name.strip("-"):
+        return argument
+    return "--" + name[2:].replace("-", "_") + equals + value
 
 
 def write_whole(text: str, path: pathlib.Path) -> None:
