@@ -162,13 +162,15 @@ endif
 sources = $(sort $(filter-out %_test.cc,$(wildcard cc/$(1)/*.cc)))
 objects = $(patsubst %.cc,$(B)/%.o,$(call sources,$(1)))
 
-# Each line of isa_builds.txt (name, arch, flags) that fits this machine, as name|flag|flag...
+# Each line of isa_builds.txt that fits this machine, as name|condition|flag|flag...
 ISA_BUILDS := $(shell tools/list_flags.sh isa cc/cpu/isa/isa_builds.txt)
 isa_name = $(firstword $(subst |, ,$(1)))
-isa_flags = $(wordlist 2,99,$(subst |, ,$(1)))
+isa_condition = $(or $(word 2,$(subst |, ,$(1))),true)
+isa_flags = $(wordlist 3,99,$(subst |, ,$(1)))
 empty :=
 ISA_NAMES := $(foreach build,$(ISA_BUILDS),$(call isa_name,$(build)))
-ISA_LIST := $(subst $(empty) $(empty),,$(foreach name,$(ISA_NAMES),X($(name))))
+ISA_LIST := $(subst $(empty) $(empty),,$(foreach build,$(ISA_BUILDS), \
+  X($(call isa_name,$(build)),$(call isa_condition,$(build)))))
 ISA_OBJECTS := $(foreach name,$(ISA_NAMES), \
   $(patsubst cc/cpu/isa/%.cc,$(B)/cc/cpu/isa/%.$(name).o,$(call sources,cpu/isa)))
 

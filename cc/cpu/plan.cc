@@ -77,8 +77,8 @@ class Planner {
     const Partition& p = plan_.partition;
     if (p.kind == Partition::kRuns) {
       plan_.partition_why =
-          view_.inner > kMaxColumns
-              ? Why{Reason::kLongInner, view_.inner, kMaxColumns}
+          view_.inner > kMaxRowColumns
+              ? Why{Reason::kLongInner, view_.inner, kMaxRowColumns}
               : Why{Reason::kFewOuter, view_.outer};
     } else if (p.fold > 1) {
       plan_.partition_why = {Reason::kFoldedRows, p.fold};

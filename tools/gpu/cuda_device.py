@@ -1,73 +1,34 @@
-"""The CUDA driver and the library's C ABI through ctypes: all that a GPU test machine needs.
-
-`Device` is a GPU; `Emulated` has the same methods and runs the kernels on the host
-(cc/cuda/testing/emulator.cc), so that everything written on top of it can be tried without a GPU.
-"""
+"""A GPU through the CUDA driver API and the library's C ABI, by ctypes: needs NumPy alone."""
 
 from __future__ import annotations
 
 import ctypes
 import itertools
 import pathlib
-import subprocess
-import tempfile
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import repository  # noqa: F401
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-EMULATOR_SOURCES = ("cc/cuda/testing/emulator.cc", "cc/c_api/args.cc")
-# The emulator's arithmetic is the device's: IEEE, nothing fused.
-EMULATOR_FLAGS = ("-std=c++17", "-O2", "-ffp-contract=off", "-shared", "-fPIC", "-I.")
+from tf_bn_ops.harness import c_abi
+
 # CUdevice_attribute values.
-CLOCK_RATE, MULTIPROCESSORS, L2_BYTES, MAJOR, MINOR = 13, 16, 38, 75, 76
+L2_BYTES = 38
 # TFBN_CUDA_GROUPS_BY_DEVICE.
 GROUPS_BY_DEVICE = -1
 
-POINTERS = (
-    "y_backprop",
-    "x",
-    "scale",
-    "mean",
-    "variance",
-    "x_backprop",
-    "scale_backprop",
-    "offset_backprop",
-)
-
 
 class NoGpuError(RuntimeError):
-    """There is no GPU to run on; one sentence."""
+    """There is no GPU; the message says why."""
 
 
 class GpuError(RuntimeError):
-    """The GPU or the library refused; one sentence."""
+    """A call of the driver or of the library failed; the message says which and why."""
 
 
-class Args(ctypes.Structure):
-    """tfbn_batch_norm_grad_args of cc/c_api/tf_bn_ops_c.h."""
-
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in ("outer", "channels", "inner")),
-        *(
-            (name, ctypes.c_int32)
-            for name in ("dtype", "stat_dtype", "is_training", "variance_is_rstd")
-        ),
-        ("epsilon", ctypes.c_double),
-        *((name, ctypes.c_void_p) for name in POINTERS),
-    )
-
-
-def build_emulator(folder: str | pathlib.Path) -> pathlib.Path:
-    """Compiles the host emulator into `folder`; returns the library."""
-    target = pathlib.Path(folder) / "libtf_bn_ops_emulator.so"
-    command = ["g++", *EMULATOR_FLAGS, "-o", str(target), *EMULATOR_SOURCES]
-    subprocess.run(command, cwd=REPOSITORY, check=True)
-    return target
-
-
-class Device:
-    """GPU 0: memory, events, and the library's calls on the default stream."""
+class CudaDevice:
+    """GPU 0: memory, events, and the library's calls on the default CUDA stream."""
 
     emulated = False
 
@@ -83,8 +44,7 @@ class Device:
             raise NoGpuError("the NVIDIA driver of this machine sees no GPU")
         self._device = ctypes.c_int(0)
         self._call("cuDeviceGet", ctypes.byref(self._device), 0)
-        # The primary context is the one that the CUDA runtime inside the library uses, and
-        # PyTorch.
+        # The CUDA runtime inside the library uses the primary context, as PyTorch does.
         context = ctypes.c_void_p()
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device)
         self._call("cuCtxSetCurrent", context)
@@ -151,7 +111,7 @@ class Device:
             )
 
     def copy(self, target: int, source: int, size: int) -> None:
-        """Device to device, on the default stream."""
+        """Device to device, on the default CUDA stream."""
         self._call(
             "cuMemcpyDtoDAsync_v2",
             ctypes.c_uint64(target),
@@ -163,8 +123,8 @@ class Device:
     def wait(self) -> None:
         self._call("cuCtxSynchronize")
 
-    def seconds(self, work: list[Any]) -> list[float]:
-        """Runs the callables of `work` one after the other; what each took, by events."""
+    def seconds(self, work: Sequence[Callable[[], None]]) -> list[float]:
+        """Calls `work` in order; the time of each between CUDA events."""
         events = []
         for _ in range(len(work) + 1):
             event = ctypes.c_void_p()
@@ -184,8 +144,8 @@ class Device:
             self._call("cuEventDestroy_v2", event)
         return result
 
-    def workspace(self, args: Args) -> tuple[int, int]:
-        """(address, bytes) of what the call needs, reused for the same view and dtype."""
+    def workspace(self, args: c_abi.Args) -> tuple[int, int]:
+        """(address, bytes) of the workspace, reused for the same view and dtype."""
         key = (args.outer, args.channels, args.inner, args.dtype)
         if key not in self._workspace:
             size = ctypes.c_int64()
@@ -200,11 +160,12 @@ class Device:
             if status != 0:
                 raise GpuError(error.value.decode())
             address = self.allocate(size.value)
-            self.fill(address, 0xFF, size.value)  # NaNs: every sum must be written first.
+            # NaNs, which spread from partial sums that are read but were not written.
+            self.fill(address, 0xFF, size.value)
             self._workspace[key] = address, size.value
         return self._workspace[key]
 
-    def run(self, args: Args, group_bytes: int = GROUPS_BY_DEVICE) -> None:
+    def run(self, args: c_abi.Args, group_bytes: int = GROUPS_BY_DEVICE) -> None:
         """Enqueues one call; `group_bytes` as in tf_bn_ops_cuda_c.h."""
         address, size = self.workspace(args)
         error = ctypes.create_string_buffer(512)
@@ -214,76 +175,6 @@ class Device:
             ctypes.c_int64(size),
             None,
             ctypes.c_int64(group_bytes),
-            error,
-            ctypes.c_size_t(512),
-        )
-        if status != 0:
-            raise GpuError(error.value.decode())
-
-
-class Emulated:
-    """The same on the host: addresses are those of host memory. It measures nothing."""
-
-    emulated = True
-    name = "host emulator"
-
-    def __init__(self, library: str | pathlib.Path | None = None) -> None:
-        if library is None:
-            self._folder = tempfile.TemporaryDirectory()
-            library = build_emulator(self._folder.name)
-        self._library = ctypes.CDLL(str(library))
-        self._library.tfbn_emulate_workspace.restype = ctypes.c_int64
-        self._owned: list[np.ndarray] = []
-        self.seed = 0  # Not 0: threads and blocks in a shuffled order.
-
-    def attribute(self, number: int) -> int:
-        return {MULTIPROCESSORS: 1}.get(number, 0)
-
-    def free_bytes(self) -> int:
-        return 1 << 28
-
-    def allocate(self, size: int) -> int:
-        store = np.empty(size + 256, np.uint8)
-        self._owned.append(store)
-        return -(-store.ctypes.data // 256) * 256
-
-    def free_all(self) -> None:
-        self._owned.clear()
-
-    def fill(self, address: int, byte: int, size: int) -> None:
-        ctypes.memset(address, byte, size)
-
-    def write(self, address: int, array: np.ndarray) -> None:
-        array = np.ascontiguousarray(array)
-        ctypes.memmove(address, array.ctypes.data, array.nbytes)
-
-    def read(self, address: int, array: np.ndarray) -> None:
-        ctypes.memmove(array.ctypes.data, address, array.nbytes)
-
-    def copy(self, target: int, source: int, size: int) -> None:
-        ctypes.memmove(target, source, size)
-
-    def wait(self) -> None:
-        pass
-
-    def seconds(self, work: list[Any]) -> list[float]:
-        for call in work:
-            call()
-        return [1.0] * len(work)
-
-    def run(self, args: Args, group_bytes: int = 0) -> None:
-        size = self._library.tfbn_emulate_workspace(
-            *map(ctypes.c_int64, (args.outer, args.channels, args.inner)),
-            ctypes.c_int32(args.dtype),
-        )
-        workspace = np.full(size // 8 + 1, np.nan)
-        error = ctypes.create_string_buffer(512)
-        status = self._library.tfbn_emulate(
-            ctypes.byref(args),
-            ctypes.c_void_p(workspace.ctypes.data),
-            ctypes.c_uint32(self.seed),
-            ctypes.c_int64(max(group_bytes, 0)),
-            None,
             error,
             ctypes.c_size_t(512),
         )
