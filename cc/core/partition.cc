@@ -8,25 +8,22 @@
 namespace tf_bn_ops {
 namespace {
 
-// Fewest columns of a row that keep the vector units busy (see kRunColumns).
+// Fewest columns of a row whose independent sums hide latencies (see
+// kRunColumns).
 constexpr int64_t kMinColumns = 64;
-// Lanes of the widest vector (16 floats); rows of a multiple of this have no
-// partial vector.
-constexpr int64_t kMaxLanes = 16;
-// Above this inner size, or with too few outer rows to pay for adding so many
-// columns up, rows become runs of one channel.
+// Above this inner size, or with too few outer rows to pay for flushing so many
+// columns, rows become runs of one channel.
 constexpr int64_t kMaxInnerInRows = kMaxRowColumns;
 constexpr int64_t kMinOuterInRows = 8;
 // Elements in a block: 256 KiB of float per tensor, large against the cost of
-// handing a block to a thread (about 10 microseconds), small enough to balance
-// load on tensors of a few MB.
+// scheduling a block on a thread (about 10 microseconds), small enough to
+// balance load on tensors of a few MB.
 constexpr int64_t kBlockElements = int64_t{1} << 16;
-// Fewest rows of a block; the work of adding columns up is paid once in a
-// block.
+// Fewest rows of a block, which flushes its columns once.
 constexpr int64_t kMinBlockRows = 32;
-// Partial sums, two doubles per channel and block, take at most this much
-// memory unless a single block takes more: 1 MiB, less a page for what else a
-// backend keeps whatever the number of channels.
+// Bound of the partial sums, two doubles per channel and block, unless a single
+// block exceeds it: 1 MiB, less a page for the parts of a workspace that do not
+// grow with the number of channels.
 constexpr int64_t kPartialSumsBytes = (int64_t{1} << 20) - 4096;
 constexpr int64_t kBytesPerPartialSum = 2 * sizeof(double);
 

@@ -33,9 +33,13 @@ namespace tf_bn_ops {
 // sums to hide the latency of an addition.
 constexpr int64_t kRunColumns = 64;
 
+// Lanes of the widest vector (16 floats): rows of a multiple of this many
+// columns have no partial vector.
+constexpr int64_t kMaxLanes = 16;
+
 // Rows are folded to at most this many columns, and channels with a longer
 // inner dimension are cut into runs. (How many columns a tile of them has
-// depends on the formula, see kTileColumns in cc/cpu/isa/isa_kernels.h.)
+// depends on the formula, see TileColumns in cc/cpu/isa/isa_kernels.h.)
 constexpr int64_t kMaxRowColumns = 1024;
 
 // Longest chain of additions down a column: after this many rows the running

@@ -26,8 +26,6 @@ class Driver {
         view_(args.view),
         plan_(plan),
         blocks_(NumBlocks(plan.partition)),
-        store_policy_(plan.non_temporal_stores ? StorePolicy::kNonTemporal
-                                               : StorePolicy::kTemporal),
         kernels_(kernels),
         sums_(static_cast<double*>(workspace)),
         coefficients_(sums_ + F::kNumSums * view_.channels * blocks_) {}
@@ -133,11 +131,12 @@ class Driver {
     kernels_.reduce(args_, plan_.partition, tile, Sums(b));
   }
   void Apply(const Tile& tile, int64_t) const {
-    kernels_.apply(args_, plan_.partition, tile, coefficients_, store_policy_);
+    kernels_.apply(args_, plan_.partition, tile, coefficients_,
+                   plan_.store_policy);
   }
   void Frozen(const Tile& tile, int64_t b) const {
-    kernels_.frozen(args_, plan_.partition, tile, coefficients_, store_policy_,
-                    Sums(b));
+    kernels_.frozen(args_, plan_.partition, tile, coefficients_,
+                    plan_.store_policy, Sums(b));
   }
 
   // Adds the sums of all blocks, in their order, to those of block 0, and
@@ -172,7 +171,6 @@ class Driver {
   const View& view_;
   const Plan& plan_;
   const int64_t blocks_;
-  const StorePolicy store_policy_;
   const Kernels<F>& kernels_;
   double* const sums_;        // [blocks][F::kNumSums][channels]
   void* const coefficients_;  // [F::kNumCoefficients][CoefficientStride]
@@ -185,7 +183,7 @@ TFBN_FOR_EACH_FORMULA(TFBN_NAME_OF, )
 template <typename F>
 FormulaTraits TraitsOf() {
   return {NameOf(static_cast<const F*>(nullptr)), F::kInputs, F::kOutputs,
-          kMaxRowColumns};
+          TileColumns<F>(true), TileColumns<F>(false)};
 }
 
 template <typename F>

@@ -15,6 +15,7 @@
 #include "cc/core/partition.h"
 #include "cc/core/view.h"
 #include "cc/cpu/cache_sizes.h"
+#include "cc/cpu/isa/isa_kernels.h"
 #include "cc/cpu/plan_reasons.h"
 
 namespace tf_bn_ops {
@@ -23,7 +24,8 @@ namespace tf_bn_ops {
 struct FormulaTraits {
   const char* name;     // Such as "batch_norm_grad".
   int inputs, outputs;  // Tensors of view shape.
-  int64_t max_columns;  // Of a tile, so that its column sums fit L1.
+  // Columns of a tile whose running sums fit L1 (TileColumns), by mode.
+  int64_t training_l1_columns, frozen_l1_columns;
 };
 
 // All that a plan depends on.
@@ -85,7 +87,7 @@ struct Plan {
   int threads = 1;  // That find a task, the caller's included.
   Why threads_why;
 
-  bool non_temporal_stores = false;
+  StorePolicy store_policy = StorePolicy::kTemporal;
   Why store_why;
 
   // By pass; the second one is that of kChannelGroups and kTwoPasses.

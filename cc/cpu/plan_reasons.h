@@ -31,6 +31,13 @@ namespace tf_bn_ops {
   /* Tile width. */                                                            \
   X(kSumsFitL1, "sums_fit_l1",                                                 \
     "{found} columns: the running sums of {limit} columns fit L1")             \
+  X(kStreamedRows, "streamed_rows",                                            \
+    "{found} columns: rows of up to {limit} columns stream from memory "       \
+    "whole, "                                                                  \
+    "which gains more than running sums in L1")                                \
+  X(kFullVectors, "full_vectors",                                              \
+    "{found} columns of {limit}: fewer, whose sums fit L1, would end in "      \
+    "partial vectors")                                                         \
   X(kMinRowBytes, "min_row_bytes",                                             \
     "widened to {found} bytes per row: scattered rows below {limit} bytes "    \
     "cost more than they gain")                                                \

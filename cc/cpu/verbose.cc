@@ -72,6 +72,10 @@ const char* NameOf(Schedule schedule) {
   return "";
 }
 
+const char* NameOf(StorePolicy policy) {
+  return policy == StorePolicy::kNonTemporal ? "non_temporal" : "temporal";
+}
+
 const char* NameOf(PrefetchKind kind) {
   switch (kind) {
     case PrefetchKind::kNone:
@@ -120,8 +124,7 @@ std::vector<PlanField> FieldsOf(const Plan& plan) {
       {"group_channels", number(plan.group_channels), &plan.group_why},
       {"groups", number(plan.groups), nullptr},
       {"tasks", number(NumTasks(plan)), &plan.tasks_why},
-      {"store", plan.non_temporal_stores ? "non_temporal" : "temporal",
-       &plan.store_why},
+      {"store", NameOf(plan.store_policy), &plan.store_why},
       {"first_prefetch", NameOf(plan.prefetch[0]), &plan.prefetch_why[0]},
       {"second_prefetch", NameOf(plan.prefetch[1]), &plan.prefetch_why[1]},
   };

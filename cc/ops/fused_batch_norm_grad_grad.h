@@ -22,10 +22,11 @@ namespace tf_bn_ops {
 
 // X(T, U) for each kernel: vectors in float, as the fused ops have them, or all
 // tensors of one element type, as BatchNormTrainingBackprop has them.
-#define TFBN_FUSED_BATCH_NORM_GRAD_GRAD_KERNELS(X)      \
-  X(Eigen::half, float)                                 \
-  X(Eigen::half, Eigen::half) X(Eigen::bfloat16, float) \
-      X(Eigen::bfloat16, Eigen::bfloat16) X(float, float) X(double, double)
+#define TFBN_FUSED_BATCH_NORM_GRAD_GRAD_KERNELS(X)              \
+  X(Eigen::half, float)                                         \
+  X(Eigen::half, Eigen::half)                                   \
+  X(Eigen::bfloat16, float) X(Eigen::bfloat16, Eigen::bfloat16) \
+      X(float, float) X(double, double)
 
 struct FusedBatchNormGradGradSpec {
   using Args = BatchNormGradGradArgs;

@@ -3,10 +3,9 @@
 //
 //   stress SECONDS [CALLERS]
 //
-// Every caller computes gradients of both orders again and again, through the
-// backend with the shared pool and through the C ABI, and compares the bits
-// with those that one thread gave in the beginning. Exit status 1 if they ever
-// differ.
+// Every caller computes first-order and second-order gradients again and again,
+// through the backend with the shared pool and through the C ABI. Exit status 1
+// unless all results are bitwise identical to those of one thread.
 
 #include <atomic>
 #include <chrono>
@@ -87,11 +86,12 @@ class Pool final : public tf_bn_ops::Executor {
 constexpr tf_bn_ops::View kViews[] = {
     {4000, 40, 1}, {9000, 3, 1}, {8, 300, 49}, {3, 7, 9000}};
 
-// The gradient of either order for one view.
+// A first-order or second-order gradient of one view.
 struct Problem {
   tf_bn_ops::View view;
   bool is_training, second_order;
-  // Of view shape and of the channels; those of the second order come last.
+  // Inputs of view shape, then of shape [channels]; those of the second-order
+  // gradient alone come last.
   std::vector<float> y_backprop, x, x_backprop_grad;
   std::vector<float> scale, mean, variance, scale_backprop_grad,
       offset_backprop_grad;
@@ -113,8 +113,8 @@ struct Problem {
   }
 };
 
-// Outputs of view shape and of the channels: the first order has one
-// and two of them, the second two and one.
+// Outputs of view shape and of shape [channels]: the first-order gradient has
+// one and two of them, the second-order one two and one.
 struct Result {
   std::vector<float> tensors[2], vectors[2];
 
@@ -134,7 +134,7 @@ struct Result {
   }
 };
 
-// The fields that the arguments of both orders have, here and in the C ABI.
+// The fields that the arguments of both gradients have, here and in the C ABI.
 template <typename Args>
 void SetInputs(const Problem& p, Args* args) {
   args->is_training = p.is_training;
@@ -253,7 +253,7 @@ int main(int argc, char** argv) {
     }
     for (std::thread& thread : threads) thread.join();
   }
-  std::printf("%lld calls by %d callers, %lld with other bits\n",
+  std::printf("%lld calls by %d callers, %lld not bitwise identical\n",
               static_cast<long long>(calls.load()), callers,
               static_cast<long long>(wrong.load()));
   return wrong.load() == 0 && calls.load() > 0 ? 0 : 1;

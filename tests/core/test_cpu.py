@@ -1,8 +1,8 @@
 """The CPU backend through the C ABI, without TensorFlow.
 
 Promised: results within a few roundings of the output type of the formula in float64; sums exact
-where the terms are; the same bits for every instruction-set build, thread count, alignment, and in
-place; the documented errors.
+where the terms are; bitwise identical for every ISA build, thread count, alignment, and in place;
+the documented errors.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tf_bn_ops.harness.c_abi import bits, shifted
 from tf_bn_ops.harness.problems import Problem, random_problem
 from tf_bn_ops.spec import DTYPES
 
-# Views whose sizes lie around the places where the code changes its way: vector widths (4 to 16
-# lanes, two or four vectors a step), 8 rows, runs of 64 columns, 1024 columns a row, chains of 1024
-# rows, 2^15 elements for threads, 2^16 for a second block.
+# Views with sizes at the boundaries of cases in the code: vector widths (4 to 16 lanes, two or
+# four vectors a step), 8 rows, runs of 64 columns, 1024 columns a row, chains of 1024 rows, 2^15
+# elements for threads, 2^16 for a second block.
 VIEWS = [
     (1, 1, 1),
     (2, 1, 1),
@@ -75,7 +75,7 @@ def assert_right(outputs: dict[str, np.ndarray], problem: Problem) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("view", VIEWS)
-def test_every_build_is_right_and_all_give_the_same_bits(view, is_training, dtype):
+def test_every_build_is_right_and_all_are_bitwise_identical(view, is_training, dtype):
     problem = random_problem(view, dtype, is_training=is_training)
     results = [c_abi.run(problem, implementation=name) for name in IMPLEMENTATIONS]
     for result in results:
@@ -86,7 +86,7 @@ def test_every_build_is_right_and_all_give_the_same_bits(view, is_training, dtyp
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("view", [(4000, 40, 1), (9000, 3, 1), (8, 300, 49), (3, 7, 9000)])
-def test_bits_do_not_depend_on_the_number_of_threads(view, dtype):
+def test_bitwise_identical_for_any_number_of_threads(view, dtype):
     problem = random_problem(view, dtype)
     assert len({bits(c_abi.run(problem, threads=n)) for n in (1, 2, 3, 7, 16)}) == 1
 
@@ -113,15 +113,16 @@ def test_any_alignment_of_the_elements(dtype, offset):
     assert bits(got) == bits(want)
 
 
-# Larger than what counts of the largest cache (cc/cpu/cache.cc), so that results go around it where
-# whole lines can: rows that begin and end within a line, rows of whole lines, runs, folded rows.
+# Beyond the LLC size that counts (cc/cpu/cache_sizes.cc), so that full cache lines of results get
+# non-temporal stores: rows that begin and end within a line, rows of full lines, runs, folded
+# rows.
 @pytest.mark.parametrize("dtype", ["float32", "half", "float64"])
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize(
     "view", [(64, 2000, 49), (96000, 65, 1), (96000, 64, 1), (5, 8, 160001), (2100001, 3, 1)]
 )
-def test_results_that_go_around_the_cache(view, is_training, dtype):
-    """Their bits are those of results in place, which stay in it; nothing else is written."""
+def test_non_temporal_stores(view, is_training, dtype):
+    """Bitwise identical to temporal stores, which a call in place uses; nothing else is written."""
     problem = random_problem(view, dtype, is_training=is_training)
     assert 3 * problem["x"].nbytes > 32 << 20
     for name in ISA_BUILDS:
@@ -130,15 +131,15 @@ def test_results_that_go_around_the_cache(view, is_training, dtype):
             c_abi.run(copy, outputs={"x_backprop": copy["x"]}, threads=2, implementation=name)
         )
         for offset in (0, 5):
-            around = np.full(problem["x"].size + 64, 7, problem["x"].dtype)
-            begin = 32 - around.ctypes.data % 64 // around.itemsize + offset
-            x_backprop = around[begin : begin + problem["x"].size].reshape(view)
+            store = np.full(problem["x"].size + 64, 7, problem["x"].dtype)
+            begin = 32 - store.ctypes.data % 64 // store.itemsize + offset
+            x_backprop = store[begin : begin + problem["x"].size].reshape(view)
             got = c_abi.run(
                 problem, outputs={"x_backprop": x_backprop}, threads=2, implementation=name
             )
             assert bits(got) == want
-            assert (around[:begin] == 7).all()
-            assert (around[begin + problem["x"].size :] == 7).all()
+            assert (store[:begin] == 7).all()
+            assert (store[begin + problem["x"].size :] == 7).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,4 +1,4 @@
-"""The fixed partition: enough blocks to share, little memory, the same for everybody."""
+"""The fixed partition: enough blocks for threads, a bounded workspace, rows of full vectors."""
 
 from __future__ import annotations
 

@@ -94,9 +94,26 @@ def test_tiles_cover_each_block():
         assert int(found["tiles"]) == int(found["blocks"]) * -(-view[1] // width)
 
 
-def test_column_sums_bound_the_tile():
-    found = plan((50000, 5000, 1))
-    assert (found["tile_channels"], found.reason("tile_channels")) == ("1024", "sums_fit_l1")
+@pytest.mark.parametrize(
+    ("formula", "is_training", "columns"),
+    [(FIRST, True, 1024), (FIRST, False, 1024), (SECOND, True, 384), (SECOND, False, 1024)],
+)
+def test_columns_whose_sums_fit_l1_bound_the_tile(formula, is_training, columns):
+    """Three arrays in the first order; eight in the second one, two of them frozen."""
+    found = plan((5000, 1000, 4), formula=formula, is_training=is_training)
+    assert int(found["tile_channels"]) == columns // 4
+    assert found.reason("tile_channels") == "sums_fit_l1"
+
+
+def test_tiles_are_not_cut_to_rows_with_partial_vectors():
+    found = plan((5000, 1000, 49), formula=SECOND)
+    assert (found["tile_channels"], found.reason("tile_channels")) == ("20", "full_vectors")
+
+
+def test_channels_last_tiles_are_as_wide_as_rows_may_be():
+    for formula, reason in ((FIRST, "sums_fit_l1"), (SECOND, "streamed_rows")):
+        found = plan((50000, 5000, 1), formula=formula)
+        assert (found["tile_channels"], found.reason("tile_channels")) == ("1024", reason)
 
 
 # ---- Schedule ------------------------------------------------------------------------------------

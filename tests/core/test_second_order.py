@@ -15,7 +15,7 @@ from tf_bn_ops.harness.c_abi import bits, shifted
 from tf_bn_ops.harness.problems import Problem, random_problem
 from tf_bn_ops.spec import BATCH_NORM_GRAD_GRAD, DTYPES
 
-# Where the code changes its way; see VIEWS in test_cpu.py. Steps are of one vector here.
+# Boundaries of cases in the code, see VIEWS in test_cpu.py. A step has one vector here.
 VIEWS = [
     (1, 1, 1),
     (2, 1, 1),
@@ -61,7 +61,7 @@ def assert_right(outputs: dict[str, np.ndarray], problem: Problem) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("view", VIEWS)
-def test_every_build_is_right_and_all_give_the_same_bits(view, is_training, dtype):
+def test_every_build_is_right_and_all_are_bitwise_identical(view, is_training, dtype):
     problem = make_problem(view, dtype, is_training=is_training)
     results = [c_abi.run(problem, implementation=name) for name in IMPLEMENTATIONS]
     for result in results:
@@ -71,7 +71,7 @@ def test_every_build_is_right_and_all_give_the_same_bits(view, is_training, dtyp
 
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("view", [(4000, 40, 1), (9000, 3, 1), (8, 300, 49), (3, 7, 9000)])
-def test_bits_do_not_depend_on_the_number_of_threads(view, is_training):
+def test_bitwise_identical_for_any_number_of_threads(view, is_training):
     problem = make_problem(view, is_training=is_training)
     runs = {bits(c_abi.run(problem, threads=n)) for n in (1, 2, 3, 7, 16)}
     assert len(runs) == 1

@@ -11,6 +11,24 @@
 
 namespace tf_bn_ops {
 
+// Tile width: columns of a tile in kRows that L1 holds. Per column these are a
+// center and running sums in double while a tile is reduced, and coefficients
+// in float while results are computed; the tensors need the rest of 32 KiB or
+// more. At most what a row may have.
+constexpr int64_t kL1TileBytes = 24 << 10;
+template <typename F>
+static constexpr int64_t TileColumns(bool is_training) {
+  const int sums = is_training ? F::kNumSums : F::kNumFrozenSums;
+  const int coefficients =
+      F::kNumCoefficients - (is_training ? 0 : F::kFirstFrozenCoefficient);
+  const int64_t reduce_bytes = (1 + sums) * sizeof(double);
+  const int64_t apply_bytes = coefficients * sizeof(float);
+  const int64_t columns =
+      kL1TileBytes / (reduce_bytes > apply_bytes ? reduce_bytes : apply_bytes);
+  return columns < kMaxRowColumns ? columns / kMaxLanes * kMaxLanes
+                                  : kMaxRowColumns;
+}
+
 // The unit of work of a pass: channels [c0, c1) of one block. In kRows the tile
 // has at most kMaxRowColumns columns (fold * (c1 - c0) * inner), and all
 // channels if fold > 1.
