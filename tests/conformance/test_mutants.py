@@ -69,7 +69,7 @@ def test_survivor_fails_the_run(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(mutants, "load_mutants", lambda: [harmless])
     monkeypatch.setattr(mutants.Build, "library_of", lambda self, mutant: tmp_path)
     survives = mutants.Verdict(1600, "")
-    monkeypatch.setattr(mutants, "judge", lambda library, most=None, large=False: survives)
+    monkeypatch.setattr(mutants, "judge", lambda library, op="", most=None, large=False: survives)
     assert mutants.run([], tmp_path / "sources") == 1
     assert "NOT CAUGHT: nothing is wrong" in capsys.readouterr().out
 
@@ -83,22 +83,20 @@ def test_right_kernel_passes_the_large_check():
     assert large_core.check(c_abi.run, *SMALL) == ""
 
 
-def _reads_beginning(problem, x_backprop):
+def _reads_beginning(problem, outputs):
     """Elements from 2^14 on, where the last block begins, are read from the beginning."""
-    wrapped = [a.copy() for a in (problem.y_backprop, problem.x)]
-    for a in wrapped:
-        a.reshape(-1)[1 << 14 :] = a.reshape(-1)[: 1 << 12]
-    dy, x = wrapped
-    return c_abi.run(
-        c_abi.Problem(dy, x, problem.scale, problem.mean, problem.variance, 0.0),
-        x_backprop=x_backprop,
-    )
+    wrapped = problem.copy()
+    for role in ("y_backprop", "x"):
+        flat = wrapped[role].reshape(-1)
+        flat[1 << 14 :] = flat[: 1 << 12]
+    return c_abi.run(wrapped, outputs=outputs)
 
 
-def _leaves_last_out(problem, x_backprop):
-    result = c_abi.run(problem)
-    x_backprop.reshape(-1)[: 1 << 14] = result.x_backprop.reshape(-1)[: 1 << 14]
-    return c_abi.Result(x_backprop, result.scale_backprop, result.offset_backprop)
+def _leaves_last_out(problem, outputs):
+    results = c_abi.run(problem)
+    x_backprop = outputs["x_backprop"]
+    x_backprop.reshape(-1)[: 1 << 14] = results["x_backprop"].reshape(-1)[: 1 << 14]
+    return {**results, "x_backprop": x_backprop}
 
 
 @pytest.mark.parametrize(
