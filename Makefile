@@ -341,9 +341,9 @@ $(INSTALLED): $(LIB_DIR)/.environment
 	$(Q)cp $(filter-out $<,$^) $@.new && mv $@.new $@
 	$(if $(XLA),,$(Q)rm -f $(LIB_DIR)/libtf_bn_ops_xla.so)
 
-# The benchmark's measure of memory; no part of the package.
-STREAM := $(LIB_DIR)/libtf_bn_ops_stream.so
-$(STREAM): cc/bench/stream.cc $(B)/compile.txt $(B)/link.txt mk/exports.map
+# Measures memory bandwidth for the benchmark; not part of the package.
+MEMORY_BANDWIDTH := $(LIB_DIR)/libtf_bn_ops_memory_bandwidth.so
+$(MEMORY_BANDWIDTH): cc/bench/memory_bandwidth.cc $(B)/compile.txt $(B)/link.txt mk/exports.map
 	$(Q)echo '  CXX     $<'
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CXX) -o $@.new $< $(CORE_CXXFLAGS) $(CXXFLAGS) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS)
@@ -352,7 +352,7 @@ endif
 
 # ---- Targets ---------------------------------------------------------------------------------
 
-.PHONY: all gpu gpu-core gpu-test gpu-bench examples conformance mutants bench test sanitize sanitize-core \
+.PHONY: all gpu gpu-core gpu-test gpu-bench examples conformance mutants bench bench-against test sanitize sanitize-core \
   sanitize-threads fuzz fuzz-run matrix wheel test-wheel bazel docs lint lint-python lint-types lint-cxx format clean \
   distclean help
 
@@ -382,8 +382,13 @@ conformance: all  ## Diff the ops against tf.raw_ops and a float64 oracle; ARGS=
 mutants: $(PYTHON_READY)  ## Check that the conformance run catches every wrong kernel of tests/mutants; ARGS="NAME ..."
 	$(Q)'$(PYTHON)' tests/mutants/run.py $(ARGS)
 
-bench: all $(STREAM)  ## Measure the ops against TensorFlow and others; ARGS="--quick"
+bench: all $(MEMORY_BANDWIDTH)  ## Measure the ops against TensorFlow and others; ARGS="--quick"
 	$(Q)'$(PYTHON)' -m tf_bn_ops bench $(ARGS)
+
+# LIB: the core library of another build, for instance of another commit.
+bench-against: $(LIB_DIR)/libtf_bn_ops_core.so  ## Measure this tree's core library against another build's: LIB=/path/to/libtf_bn_ops_core.so
+	$(Q)[ -n '$(LIB)' ] || { echo "error: make bench-against needs LIB=/path/to/libtf_bn_ops_core.so, the library to compare with." >&2; exit 1; }
+	$(Q)'$(PYTHON)' -m tf_bn_ops bench --against='$(LIB)' $(ARGS)
 
 examples: all $(EXAMPLES)  ## Build the C++ examples and run them
 	$(Q)set -e; for example in $(EXAMPLES); do echo "  RUN     $$example"; $$example; done

@@ -2,7 +2,7 @@
 
     python examples/digits_resnet.py [--epochs=5] [--plot=curves.png]
 
-Both start from the same weights and see the same batches; printed are the losses side by side. The
+Both start from the same weights and see the same batches; prints both losses. The
 plot needs matplotlib.
 """
 

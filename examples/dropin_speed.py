@@ -2,9 +2,9 @@
 
     python examples/dropin_speed.py
 
-A step is TensorFlow's fused batch normalization and a ReLU, forward and backward. A drop-in that
-cannot be undone needs a process of its own, so each way has one; the processes take turns. Printed
-is the median of each, and TensorFlow's over it.
+A step is TensorFlow's fused batch normalization and a ReLU, forward and backward. The override
+cannot be undone, so each drop-in has a process of its own; the processes alternate. Prints the
+median of each, and TensorFlow's over it.
 """
 
 from __future__ import annotations

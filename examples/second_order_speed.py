@@ -2,9 +2,9 @@
 
     python examples/second_order_speed.py
 
-Both sides run in turns in one process; printed is the median of each, and the factor between them.
-Then each makes one call in a process of its own: printed is by how much its resident memory grew at
-its peak, results included. (Without oneDNN, with which TensorFlow keeps a pool of its own.)
+Both run alternately in one process; prints the median of each, and their ratio.
+Then each makes one call in a process of its own: prints the growth of its peak resident set size,
+results included. (Without oneDNN, with which TensorFlow keeps a memory pool.)
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ OPS = {
 
 
 def step(op: Callable[..., Any], shape: tuple[int, ...]) -> Callable[[], Any]:
-    """The gradients with respect to y_backprop, x and scale, in a graph of their own: the values of
-    the first order are not computed."""
+    """The gradients with respect to y_backprop, x and scale, in a graph of their own: the values
+    of the first-order op are not computed."""
     channels = shape[-1]
     y_backprop, x, gx = (tf.random.stateless_normal(shape, seed=[i, 0]) for i in range(3))
     scale, gs, go = (tf.random.stateless_normal([channels], seed=[i, 1]) for i in range(3))
@@ -71,7 +71,7 @@ def print_memory(name: str, shape: tuple[int, ...]) -> None:
     """Prints the MiB that one call takes at its peak."""
     step(OPS[name], (2, 2, 2, shape[-1]))()  # Threads and tables that last.
     call = step(OPS[name], shape)
-    # Resets the mark of the peak.
+    # Resets the peak.
     pathlib.Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     before = _resident("VmRSS")
     results = call()
@@ -81,7 +81,7 @@ def print_memory(name: str, shape: tuple[int, ...]) -> None:
 
 def memory(name: str, arguments: list[str]) -> int:
     program = [sys.executable, __file__, f"--memory={name}", *arguments]
-    # malloc(3): blocks that are freed go back, or the call would find them there.
+    # malloc(3): freed blocks are unmapped, so that the call cannot reuse them.
     environment = {
         "MALLOC_MMAP_THRESHOLD_": "65536",
         "MALLOC_TRIM_THRESHOLD_": "65536",

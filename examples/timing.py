@@ -1,4 +1,4 @@
-"""Times two programs in turns; for the examples whose names end in _speed.py."""
+"""Times two programs alternately, for the examples whose names end in _speed.py."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 def compare(
     what: str, name: str, step: Callable[[], Any], our_step: Callable[[], Any], rounds: int
 ) -> None:
-    """Prints the medians of `rounds` runs in turns, after one of each that is not counted.
+    """Prints the medians of `rounds` alternating runs, after one warm-up run of each.
 
     Args:
       what: what is timed.
-      name: whose `step` is.
-      step: runs one of theirs, and waits for its end.
-      our_step: the same of this library's.
+      name: the implementation that `step` belongs to.
+      step: runs the other implementation to its end.
+      our_step: runs this library's to its end.
       rounds: number of runs of each.
     """
     times: dict[Callable[[], Any], list[float]] = {step: [], our_step: []}

@@ -2,7 +2,7 @@
 
     python examples/xla_speed.py
 
-Both sides run in turns in one process; printed is the median of each, and the factor between them.
+Both run alternately in one process; prints the median of each, and their ratio.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import pytest
 
 from tf_bn_ops import _loader, spec
 from tf_bn_ops.bench import (
+    against,
     cli,
     data,
     docs,
@@ -79,13 +80,13 @@ def test_scaling_series():
     assert shapes.thread_counts(6) == [1, 2, 4, 6]
 
 
-def test_floor_depends_on_where_the_inputs_fit():
+def test_inputs_beyond_the_llc_are_read_twice_channels_last_in_training():
     big, small = _row((32, 112, 112, 64)), _row((32, 14, 14, 64))
     llc = 32 << 20
-    assert measure.floor(big, llc) == {"reads": 4, "writes": 1}
-    assert measure.floor(small, llc) == {"reads": 2, "writes": 1}
-    assert measure.floor(_row((32, 112, 112, 64), mode="frozen"), llc)["reads"] == 2
-    assert measure.floor(_row((32, 112, 112, 64), "NCHW"), llc)["reads"] == 2
+    assert measure.passes(big, llc) == (4, 1)
+    assert measure.passes(small, llc) == (2, 1)
+    assert measure.passes(_row((32, 112, 112, 64), mode="frozen"), llc) == (2, 1)
+    assert measure.passes(_row((32, 112, 112, 64), "NCHW"), llc) == (2, 1)
 
 
 # ---- Numbers -----------------------------------------------------------------------------------
@@ -100,13 +101,12 @@ def test_statistics_helpers():
     assert spread.p10 == pytest.approx(1.4) and spread.p90 == pytest.approx(4.6)
     assert stats.geometric_mean([2, 8]) == pytest.approx(4)
     assert stats.geometric_mean([]) is None
-    assert stats.share_above([0.5, 0.65, 0.9], 0.65) == pytest.approx(2 / 3)
     with pytest.raises(ValueError):
         stats.percentile([], 0.5)
 
 
-def test_seconds_have_a_unit():
-    assert [report.seconds(s) for s in (2.0, 0.0123, 12.34e-6)] == ["2 s", "12.3 ms", "12.3 µs"]
+def test_times_have_a_unit():
+    assert [report.time_text(us) for us in (2e6, 12300, 12.34)] == ["2 s", "12.3 ms", "12.3 µs"]
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
@@ -200,76 +200,71 @@ class _FakeWorker:
 
 def _fake_run(*fakes):
     meter = measure.Meter(fakes, measure.Budget(0.01, 3), 32 << 20)
-    rows = [meter.measure(_row())]
-    return {
-        "schema": results.VERSION,
-        "command": "python -m tf_bn_ops bench",
-        "seconds": 1.0,
-        "machine": {**machine.describe(), "load_before": 0.0},
-        "settings": {"threads": 1, "seconds": 0.01, "rounds": 3},
-        "versions": {"tensorflow": {"tensorflow": "2.0"}},
-        "missing": {"jax": "jax is not installed"},
-        "rows": rows,
-        "memory": [],
-        "eager_floor": {"warm_s": 1e-5, "swept_s": 5e-5},
-        "summary": results.summarize(rows),
-    }
+    return results.Run(
+        command="python -m tf_bn_ops bench",
+        seconds=1.0,
+        machine={**machine.describe(), "load_before": 0.0},
+        settings={"threads": 1, "seconds": 0.01, "rounds": 3},
+        versions={"tensorflow": {"tensorflow": "2.0"}},
+        missing={"jax": "jax is not installed"},
+        rows=[meter.measure(_row())],
+        memory=[],
+        eager_us={"warm": 10, "cold": 50},
+    )
 
 
 def test_a_wrong_result_marks_the_row_and_the_exit_status(tmp_path, capsys):
     run = _fake_run(_FakeWorker("tf_bn_ops", 1.5), _FakeWorker("tensorflow"))
-    cell = run["rows"][0]["results"]["tf_bn_ops"]
-    assert "offset_backprop" in cell["wrong"]
-    assert cell["error_in_bounds"] > 1
-    assert "tensorflow" not in run["summary"]  # A wrong result has no speed.
+    assert "offset_backprop" in run.rows[0].wrong["tf_bn_ops"]
+    assert run.rows[0].speedup("tensorflow") is None
     results.save(run, tmp_path / "results.json")
     assert cli.main(["bench", f"--load={tmp_path / 'results.json'}", f"--out={tmp_path}"]) == 1
     assert "wrong" in capsys.readouterr().out
     cli._FLAGS.unparse_flags()
 
 
-def test_rows_that_no_op_could_win_are_told_apart():
+def test_rows_that_no_tensorflow_op_can_win_are_counted():
     run = _fake_run(_FakeWorker("tf_bn_ops"), _FakeWorker("torch"))
-    row = run["rows"][0]
-    row["results"]["torch"]["median_s"] = 4e-4  # Ours: 1e-3.
-    row["floor"] = {"reads": 2, "writes": 1, "median_s": 3e-4, "p10_s": 3e-4, "p90_s": 3e-4}
-    assert results.beyond_reach(run["rows"], "torch", 5e-5) == (1, 0)
-    assert results.beyond_reach(run["rows"], "torch", 2e-4) == (1, 1)
-    row["results"]["torch"]["median_s"] = 2e-3
-    assert results.beyond_reach(run["rows"], "torch", 2e-4) == (0, 0)
-    run["summary"] = results.summarize(run["rows"])
-    assert any("takes 10" in sentence for sentence in report.limit_sentences(run))
+    (row,) = run.rows
+    row.us["torch"] = 400  # Ours: 1000.
+    row.limit = results.Limit(2, 1, 300)
+    assert results.beyond_reach(run.rows, "torch", 50) == (1, 0)
+    assert results.beyond_reach(run.rows, "torch", 200) == (1, 1)
+    row.us["torch"] = 2000
+    assert results.beyond_reach(run.rows, "torch", 200) == (0, 0)
+    assert any("takes 10 µs" in sentence for sentence in report.limit_sentences(run))
 
 
-def test_shares_of_the_limit_are_told_apart_by_dtype_layout_and_mode():
+def _with_ratios(run, layout, dtype, *torch_us):
+    """Rows of a large tensor whose time is 1000 µs and whose limit is 500 µs."""
+    row = _row((32, 112, 112, 64), layout, dtype)
+    for us in torch_us:
+        limit = results.Limit(2, 1, 500)
+        run.rows.append(results.Measurement(row, {"tf_bn_ops": 1000, "torch": us}, limit=limit))
+
+
+def test_ratios_and_shares_are_told_apart_by_dtype_and_layout():
     run = _fake_run(_FakeWorker("tf_bn_ops"))
-    small = run["rows"][0]
     assert not report.limit_table(run).rows  # Nothing of more than 32 MiB.
-    shares = {"NHWC": [0.2, 0.5, 0.9], "NCHW": [0.65]}
-    run["rows"] = [small] + [
-        {
-            **small,
-            "layout": layout,
-            "bytes": 40 << 20,
-            "floor": {"reads": 2, "writes": 1, "median_s": 1.0, "p10_s": 1.0, "p90_s": 1.0},
-            "results": {"tf_bn_ops": {**small["results"]["tf_bn_ops"], "limit_share": share}},
-        }
-        for layout in shares
-        for share in shares[layout]
+    run.rows = []
+    _with_ratios(run, "NCHW", "half", 1200)
+    _with_ratios(run, "NHWC", "float32", 500, 1500, 4000)
+    assert report.overview_table(run).rows == [
+        ["channels-last", "float32", "1.5", "1 of 3"],
+        ["channels-first", "half", "1.2", "0 of 1"],
     ]
-    dtype, mode = small["dtype"], small["mode"]
     assert report.limit_table(run).rows == [
-        [dtype, "channels-last", mode, "3", "50%", "20%", "1"],
-        [dtype, "channels-first", mode, "1", "65%", "65%", "1"],
+        ["half", "channels-first", "training", "1", "50%", "50%", "0"],
+        ["float32", "channels-last", "training", "3", "50%", "50%", "0"],
     ]
 
 
 def test_a_peers_wrong_result_and_refusal_are_reported_alone(tmp_path, capsys):
     peers = [_FakeWorker("torch", 1.5), _FakeWorker("eigen", refuses="InternalError: no NCHW")]
     run = _fake_run(_FakeWorker("tf_bn_ops"), *peers, _FakeWorker("tensorflow"))
-    assert run["rows"][0]["refused"] == {"eigen": "InternalError: no NCHW"}
-    assert run["rows"][0]["results"]["torch"]["wrong"]
-    assert set(run["summary"]) == {"tensorflow", "limit", "wrong"}
+    assert run.rows[0].refused == {"eigen": "InternalError: no NCHW"}
+    assert run.rows[0].wrong["torch"]
+    assert [row[0] for row in report.summary_table(run).rows] == ["TensorFlow"]
     results.save(run, tmp_path / "results.json")
     assert cli.main(["bench", f"--load={tmp_path / 'results.json'}", f"--out={tmp_path}"]) == 0
     out = capsys.readouterr().out
@@ -290,61 +285,84 @@ def test_close_rows_are_measured_longer():
 
 def test_rows_that_are_left_out_are_counted():
     run = _fake_run(_FakeWorker("tf_bn_ops"))
-    meter = measure.Meter([], measure.QUICK, 1 << 20)
-    run["rows"] += [meter.skip(_row((2, 3, 4, c)), "for want of time") for c in range(1, 7)]
-    results.check(run)
+    late = "time budget exceeded"
+    run.rows += [results.Measurement(_row((2, 3, 4, c)), skipped=late) for c in range(1, 7)]
     (sentence,) = report.skipped_sentences(run)
-    assert sentence.startswith("Not measured, for want of time: 6 rows, from 2x3x4x1 NHWC")
+    assert sentence.startswith(f"Not measured, {late}: 6 rows, from 2x3x4x1 NHWC")
 
 
 # ---- Files -------------------------------------------------------------------------------------
 
 
-def test_results_are_checked(tmp_path):
+def test_results_are_read_back_and_checked(tmp_path):
     run = _fake_run(_FakeWorker("tf_bn_ops"), _FakeWorker("tensorflow"))
+    run.rows[0].limit = results.Limit(2, 1, 300.0)
     path = tmp_path / "results.json"
     results.save(run, path)
-    assert results.load(path) == json.loads(path.read_text())
+    assert results.load(path) == run
+    documented = set(results.SCHEMA["An element of rows"])
+    assert set(run.rows[0].to_json()) < documented
     for spoil in (
-        lambda r: r.pop("summary"),
+        lambda r: r.pop("machine"),
         lambda r: r["rows"][0].pop("layout"),
-        lambda r: r["rows"][0]["results"]["tf_bn_ops"].pop("p90_s"),
+        lambda r: r["rows"][0].update(shape="2xx3"),
+        lambda r: r["rows"][0].update(unknown=1),
         lambda r: r.update(schema=0),
         lambda r: r["memory"].append({}),
-        lambda r: r.update(eager_floor={}),
     ):
-        broken = json.loads(json.dumps(run))
+        broken = json.loads(results.to_text(run))
         spoil(broken)
-        with pytest.raises(results.ResultsError):
-            results.check(broken)
+        path.write_text(json.dumps(broken))
+        with pytest.raises(results.ResultsError, match=r"results.json (has format|is not)"):
+            results.load(path)
     with pytest.raises(results.ResultsError, match="cannot be read"):
         results.load(tmp_path / "none.json")
 
 
-def test_the_schema_is_documented(repo_root):
-    path = repo_root / "docs" / "benchmarks.md"
-    if not path.exists():
-        pytest.skip("needs the source tree")
-    text = docs.check(path)  # The markers are there.
-    for fields in results.SCHEMA.values():
-        for name, meaning in fields.items():
-            assert f"| `{name}` | {meaning} |" in text
-
-
-def test_docs_are_written_between_the_markers(tmp_path):
+def test_a_row_is_a_line_of_the_file():
     run = _fake_run(_FakeWorker("tf_bn_ops"), _FakeWorker("tensorflow"))
-    path = tmp_path / "page.md"
-    path.write_text(f"before\n{docs.BEGIN}\nold\n{docs.END}\nafter\n")
+    lines = [line for line in results.to_text(run).splitlines() if '"section"' in line]
+    assert [json.loads(line)["us"] for line in lines] == [{"tensorflow": 1000, "tf_bn_ops": 1000}]
+
+
+def test_recording_writes_the_file_and_the_overviews(tmp_path, monkeypatch):
+    run = _fake_run(_FakeWorker("tf_bn_ops"), _FakeWorker("tensorflow"))
+    page = tmp_path / "page.md"
+    monkeypatch.setattr(docs, "RECORDED", tmp_path / "recorded" / "results.json")
+    monkeypatch.setattr(docs, "PAGES", (page,))
+    with pytest.raises(docs.DocsError, match="needs the source tree"):
+        docs.record(run)
+    page.write_text(f"before\n{docs.BEGIN}\nold\n{docs.END}\nafter\n")
     for _ in range(2):  # Again over its own.
-        docs.write(run, path)
-        text = path.read_text()
+        assert docs.record(run) == [docs.RECORDED, page]
+        text = page.read_text()
         assert text.startswith("before\n") and text.endswith("\nafter\n")
         assert "old" not in text
-        assert "| 2x3x4x5 | NHWC | float32 | training |" in text
-        assert run["machine"]["cpu"] in text and run["command"] in text
-    path.write_text("no markers")
+        assert "| channels-last | float32 | 1.0 | 0 of 1 |" in text
+    assert results.load(docs.RECORDED) == run
     with pytest.raises(docs.DocsError, match="needs one line"):
-        docs.write(run, path)
+        docs.with_overview("no markers", run)
+
+
+def test_the_site_page_has_all_tables():
+    run = _fake_run(_FakeWorker("tf_bn_ops"), _FakeWorker("tensorflow"))
+    text = docs.page(run, ["benchmarks/roofline.svg"])
+    assert "| 2x3x4x5 | NHWC | float32 | training | 1 ms |" in text
+    assert run.machine["cpu"] in text and run.command in text
+    assert "(benchmarks/roofline.svg)" in text
+    for fields in results.SCHEMA.values():
+        assert all(f"| `{name}` | {meaning} |" in text for name, meaning in fields.items())
+
+
+@pytest.mark.skipif(not docs.RECORDED.exists(), reason="needs the source tree")
+def test_the_pages_show_the_recorded_run():
+    run = results.load(docs.RECORDED)
+    assert results.to_text(run) == docs.RECORDED.read_text("utf-8")
+    for page in docs.PAGES:
+        text = page.read_text("utf-8")
+        remedy = "python -m tf_bn_ops bench --load=docs/benchmarks/results.json --record"
+        assert docs.with_overview(text, run) == text, f"{page.name} is out of date: {remedy}"
+    assert docs.ALL_TABLES in docs.PAGES[1].read_text("utf-8")
 
 
 def test_the_machine_is_described():
@@ -368,7 +386,6 @@ def test_the_machine_is_described():
         (["--shapes=2x4x4x8", "--layouts=NDHWC"], "no row has this combination"),
         (["--threads=100000"], "--threads is at most"),
         (["--load=/nowhere/results.json"], "/nowhere/results.json cannot be read"),
-        (["--write_docs=/nowhere/page.md"], "/nowhere/page.md cannot be read"),
         (["stray"], "'stray' is not a flag"),
     ],
 )
@@ -377,6 +394,35 @@ def test_wrong_usage_is_one_sentence(flags, message, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert len(error.strip().splitlines()) == 1
+    cli._FLAGS.unparse_flags()
+
+
+@pytest.mark.parametrize(
+    ("median", "quartiles", "pairs", "verdict"),
+    [
+        (0.90, (0.89, 0.91), 11, "slower than noise"),
+        (0.90, (0.80, 1.00), 11, "within noise"),
+        (0.90, (0.80, 1.00), 100, "slower than noise"),
+        (0.985, (0.985, 0.985), 100, "within noise"),
+        (1.10, (1.09, 1.11), 11, "faster"),
+    ],
+)
+def test_a_verdict_depends_on_the_spread_of_the_pairs(median, quartiles, pairs, verdict):
+    (row, *_) = against.rows(["half"], ["NCHW"], ["frozen"])
+    assert against.Comparison(row, median, quartiles, pairs).verdict == verdict
+
+
+def test_a_library_is_compared_with_another_build(tmp_path, capsys):
+    other = tmp_path / _loader.CORE_LIBRARY
+    shutil.copy(_loader.core_library_path(), other)
+    flags = [f"--against={other}", "--dtypes=float64", "--layouts=NCHW", "--modes=training"]
+    assert cli.main(["bench", *flags, "--seconds=0.001", "--threads=1"]) in (0, 1)
+    out = capsys.readouterr().out
+    for formula in ("batch_norm_grad", "batch_norm_grad_grad"):
+        assert f"{formula} " in out
+    assert "6 rows, 1 threads: " in out
+    assert cli.main(["bench", f"--against={tmp_path / 'none.so'}"]) == 2
+    assert "none.so does not exist" in capsys.readouterr().err
     cli._FLAGS.unparse_flags()
 
 
@@ -389,15 +435,12 @@ def test_quick_run_without_some_peers(tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "left out: PyTorch: torch is not installed" in out
     run = results.load(tmp_path / "results.json")
-    assert run["missing"]["torch"] == "torch is not installed"
-    assert [row["layout"] for row in run["rows"]] == ["NHWC", "NHWC", "NCHW", "NCHW"]
-    for row in run["rows"]:
-        own = row["results"]["tf_bn_ops"]
-        assert own["wrong"] is None and own["error_in_bounds"] <= 1
-        assert own["median_s"] > 0 and own["samples"] >= 3
+    assert run.missing["torch"] == "torch is not installed"
+    assert [m.row.layout for m in run.rows] == ["NHWC", "NHWC", "NCHW", "NCHW"]
+    assert all(not m.wrong and m.own_us > 0 and m.p10_p90_us for m in run.rows)
     # TensorFlow's own kernel refuses frozen NCHW, which is a cell and not the end.
-    assert "NHWC" in run["rows"][3]["refused"]["eigen"]
-    assert run["summary"]["eigen"]["rows"] == 3
+    assert "NHWC" in run.rows[3].refused["eigen"]
+    assert len(results.ratios(run.rows, "eigen")) == 3
 
 
 def test_memory_of_a_call_is_measured():
@@ -415,15 +458,15 @@ def test_memory_of_a_call_is_measured():
 
 
 @pytest.fixture(scope="module")
-def stream_folder(repo_root, tmp_path_factory):
-    """A folder of libraries with the one that make bench alone builds."""
-    source = repo_root / "cc" / "bench" / "stream.cc"
+def bandwidth_folder(repo_root, tmp_path_factory):
+    """A folder of libraries with the one that only make bench builds."""
+    source = repo_root / "cc" / "bench" / "memory_bandwidth.cc"
     compiler = shutil.which("g++")
     if not source.exists() or compiler is None:
         pytest.skip("needs the source tree and g++")
-    folder = tmp_path_factory.mktemp("stream")
+    folder = tmp_path_factory.mktemp("bandwidth")
     flags = ["-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra", "-Werror"]
-    target = folder / implementations.STREAM_LIBRARY
+    target = folder / implementations.MEMORY_BANDWIDTH_LIBRARY
     subprocess.run([compiler, *flags, "-o", target, source], check=True)
     (folder / _loader.CORE_LIBRARY).symlink_to(_loader.core_library_path())
     return folder
@@ -431,29 +474,29 @@ def stream_folder(repo_root, tmp_path_factory):
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("size", [1, 63, 256, 4096 * 3 + 77, 1 << 18])
-def test_the_streaming_limit_really_moves_everything(stream_folder, monkeypatch, threads, size):
-    monkeypatch.setenv(_loader.LIBRARY_VARIABLE, str(stream_folder))
-    stream = implementations.Stream(threads)
+def test_the_bandwidth_limit_moves_every_byte(bandwidth_folder, monkeypatch, threads, size):
+    monkeypatch.setenv(_loader.LIBRARY_VARIABLE, str(bandwidth_folder))
+    bandwidth = implementations.MemoryBandwidth(threads)
     rng = np.random.default_rng(size)
     a, b = (rng.integers(256, size=size, dtype=np.uint8) for _ in range(2))
-    stream.load(a, b)
-    calls = stream.variants()
-    assert set(calls) == {"2r1w around", "2r1w cached", "2r"}
-    for name in ("2r1w around", "2r1w cached"):
-        stream._out[:] = 0
+    bandwidth.load(a, b)
+    calls = bandwidth.variants()
+    assert set(calls) == {"2r1w non_temporal", "2r1w temporal", "2r"}
+    for name in ("2r1w non_temporal", "2r1w temporal"):
+        bandwidth._out[:] = 0
         calls[name]()
-        start = -stream._out.ctypes.data % 64
-        assert np.array_equal(stream._out[start : start + size], a ^ b)
-        assert not stream._out[start + size :].any()
+        start = -bandwidth._out.ctypes.data % 64
+        assert np.array_equal(bandwidth._out[start : start + size], a ^ b)
+        assert not bandwidth._out[start + size :].any()
     calls["2r"]()
 
 
-def test_a_dead_worker_is_said_and_started_again(stream_folder, monkeypatch):
-    monkeypatch.setenv(_loader.LIBRARY_VARIABLE, str(stream_folder))
-    worker = workers.Worker(implementations.ENTRIES["stream"], 1)
+def test_a_dead_worker_is_reported_and_restarted(bandwidth_folder, monkeypatch):
+    monkeypatch.setenv(_loader.LIBRARY_VARIABLE, str(bandwidth_folder))
+    worker = workers.Worker(implementations.ENTRIES["memory_bandwidth"], 1)
     try:
         row = _row()
-        worker.ask("prepare_stream", row, ["2r1w", "2r"])
+        worker.ask("prepare_bandwidth", row, ["2r1w", "2r"])
         assert set(worker.ask("time", 0.001)) == {"2r1w", "2r"}
         with pytest.raises(workers.CallError, match="AttributeError"):
             worker.ask("nonsense")
@@ -463,7 +506,7 @@ def test_a_dead_worker_is_said_and_started_again(stream_folder, monkeypatch):
             patch.setattr(worker.process._process, "poll", lambda: None)
             with pytest.raises(workers.CallError, match="SIGKILL"):
                 worker.ask("time", 0.001)
-        worker.ask("prepare_stream", row, ["2r1w"])
+        worker.ask("prepare_bandwidth", row, ["2r1w"])
         assert set(worker.ask("time", 0.001)) == {"2r1w"}
     finally:
         worker.close()

@@ -43,7 +43,7 @@ __all__ = [
     "rewrite",
 ]
 
-# Submodules that are imported when they are first asked for.
+# Submodules that are imported at their first use.
 _LAZY = ("keras", "rewrite")
 
 follow_environment()

@@ -14,6 +14,10 @@ _COMMANDS = {
     "doctor": ("tf_bn_ops.doctor", "say what is installed and what is wrong with it"),
 }
 
+# Modules that commands need and `import tf_bn_ops` does not -> their packages
+# (requirements/commands.txt).
+_NEEDED = {"absl": "absl-py", "rich": "rich", "tomli": "tomli"}
+
 
 def _exists(module: str) -> bool:
     try:
@@ -41,7 +45,18 @@ def main(argv: list[str]) -> int:
         known = ", ".join(n for n, (mod, _) in _COMMANDS.items() if _exists(mod))
         print(f"tf_bn_ops: no command {name!r}; there is: {known}", file=sys.stderr)
         return 2
-    command = importlib.import_module(_COMMANDS[name][0])
+    try:
+        command = importlib.import_module(_COMMANDS[name][0])
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").split(".")[0]
+        if missing not in _NEEDED:
+            raise
+        print(
+            f"tf_bn_ops: the command {name} needs {_NEEDED[missing]}, which is not installed: "
+            "pip install 'tf-bn-ops[commands]'",
+            file=sys.stderr,
+        )
+        return 2
     try:
         return int(command.main([f"tf_bn_ops {name}", *argv[2:]]))
     except KeyboardInterrupt:

@@ -117,8 +117,9 @@ def fused_batch_norm_grad_v2(
 ) -> Any:
     """Gradient of batch normalization, the twin of `tf.raw_ops.FusedBatchNormGradV2`.
 
-    As `fused_batch_norm_grad`, but `y_backprop`, `x` and `x_backprop` may be half, bfloat16 or
-    float32; all tensors of shape [C] stay float32. Sums are accumulated in float64.
+    `fused_batch_norm_grad` with three element types: `y_backprop`, `x` and `x_backprop` are half,
+    bfloat16 or float32; tensors of shape [C] are float32. Inputs, attributes, outputs and errors
+    have the same names and meaning.
     """
     return _FusedBatchNormGradV2._make(
         load().tf_bn_ops_fused_batch_norm_grad_v2(
@@ -149,22 +150,50 @@ def fused_batch_norm_grad_v3(
 ) -> Any:
     """Gradient of batch normalization, the twin of `tf.raw_ops.FusedBatchNormGradV3`.
 
-    As `fused_batch_norm_grad_v2`, with two additions.
+    The op that TensorFlow's own gradients use. Sums are accumulated in float64; x_backprop is
+    computed in float32 and rounded to its type once. Results are bitwise identical for any number
+    of threads and any CPU instruction set. With M the number of elements of a channel,
+    rstd = 1/sqrt(reserve_space_2 + epsilon), and sums over all dimensions but C:
+
+        offset_backprop = sum(y_backprop)
+        scale_backprop  = rstd * sum(y_backprop * (x - reserve_space_1))
+        training: x_backprop = scale * rstd * (y_backprop - offset_backprop / M
+                               - (x - reserve_space_1) * rstd * scale_backprop / M)
+        frozen:   x_backprop = scale * rstd * y_backprop
 
     Args:
-      y_backprop: as in V2, or 5-D: [N, D, H, W, C] or [N, C, D, H, W].
-      x: as in V2, of the shape of `y_backprop`.
-      scale: as in V2.
-      reserve_space_1: as in V2.
-      reserve_space_2: as in V2.
-      reserve_space_3: float32 of any shape: what the forward op returned there. Not read.
-      epsilon: as in V2.
-      data_format: "NHWC", "NCHW", "NDHWC" or "NCDHW".
-      is_training: as in V2.
+      y_backprop: gradient with respect to the output of the batch normalization; float32, half or
+        bfloat16, of a shape that `data_format` describes: 4-D [N, H, W, C] or [N, C, H, W], or 5-D
+        [N, D, H, W, C] or [N, C, D, H, W]. Any dimension may be 0.
+      x: input of the batch normalization; type and shape of `y_backprop`.
+      scale: the scale factors (gamma); float32 [C].
+      reserve_space_1: mean; float32 [C]. In training the mean of the batch, which the forward op
+        returned in its output of this name; frozen the mean of the population.
+      reserve_space_2: biased variance; float32 [C]. In training that of the batch, frozen that of
+        the population. On a GPU in training it is 1/sqrt(variance + epsilon) instead, as cuDNN
+        returns it from the forward op.
+      reserve_space_3: float32 of any shape, the output of this name of the forward op. Not read:
+        only cuDNN uses it.
+      epsilon: a float, added to the variance before the square root.
+      data_format: "NHWC" or "NDHWC" (channels-last), "NCHW" or "NCDHW" (channels-first), where the
+        number of letters is the rank of `x`.
+      is_training: True if mean and variance are functions of `x`, whose derivatives x_backprop then
+        includes; False (frozen) if they are constants.
       name: name of the operation.
 
     Returns:
-      Named tuple (x_backprop, scale_backprop, offset_backprop, reserve_space_4, reserve_space_5).
+      Named tuple:
+        x_backprop: gradient with respect to `x`; its type and shape.
+        scale_backprop: gradient with respect to `scale`; float32 [C].
+        offset_backprop: gradient with respect to the offset (beta); float32 [C].
+        reserve_space_4, reserve_space_5: placeholders of the built-in op; float32 [0].
+
+    Raises:
+      tf.errors.InvalidArgumentError: `x` has not the rank of `data_format`, `y_backprop` another
+        shape than `x`, or a tensor of shape [C] another number of elements. (ValueError when the
+        shapes are known while a graph is built.)
+      tf.errors.ResourceExhaustedError: no memory for the outputs or the workspace.
+      LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
     """
     return _FusedBatchNormGradV3._make(
         load().tf_bn_ops_fused_batch_norm_grad_v3(

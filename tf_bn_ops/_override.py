@@ -18,7 +18,7 @@ from tf_bn_ops import _loader
 
 OVERRIDE_VARIABLE = "TF_BN_OPS_OVERRIDE"
 
-# Minor versions whose op names, kernel labels and priorities were looked at.
+# Minor versions whose op names, kernel labels and priorities were verified.
 _KNOWN_TENSORFLOW = ("2.16", "2.18", "2.21")
 
 _OPS = ("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3")
@@ -59,7 +59,7 @@ def override_builtin_kernels() -> list[OverriddenKernel]:
 
     Raises:
       LibraryError: (an ImportError) the library is missing, or does not fit this TensorFlow, or
-        this TensorFlow is of a version whose kernels nobody has looked at.
+        this TensorFlow is of a version on which that has not been verified.
     """
     global _overridden
     with _lock:
@@ -69,7 +69,7 @@ def override_builtin_kernels() -> list[OverriddenKernel]:
 
 
 def check_known(version: str) -> None:
-    """Refuses a TensorFlow whose kernels nobody has looked at.
+    """Refuses a TensorFlow on which the override has not been verified.
 
     Raises:
       LibraryError: (an ImportError) with what to do instead.

@@ -115,7 +115,7 @@ def replace_batch_norm(model: Any) -> Any:
       model: a Functional or Sequential model.
 
     Returns:
-      The new model; if `model` was compiled, compiled alike, with an optimizer that starts anew.
+      The new model; if `model` was compiled, compiled in the same way, with the optimizer reset.
       `model` is left as it is.
 
     Raises:

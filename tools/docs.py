@@ -3,9 +3,10 @@
 usage: python tools/docs.py [FOLDER]      (default: build/docs; the site is FOLDER/site)
 
 The pages are those of the repository: README.md is the first one, CONTRIBUTING.md, CHANGELOG.md and
-docs/ follow. Links between them are made to fit their places in the site, and files of the
-repository that they link to are put beside them. Every warning of MkDocs is an error: links,
-anchors, docstrings.
+docs/ follow. Links between them are adapted to their places in the site, and files of the
+repository that they link to are copied beside them. docs/benchmarks.md gets the tables and plots of
+docs/benchmarks/results.json, docs/api.md the C ABI and the flags of the commands. Every warning of
+MkDocs is an error: links, anchors, docstrings.
 """
 
 from __future__ import annotations
@@ -17,8 +18,15 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+import reference
+
+ROOT = reference.ROOT  # Its import puts the package on sys.path.
+
+from tf_bn_ops.bench import docs as bench_docs  # noqa: E402
+from tf_bn_ops.bench import plots, results  # noqa: E402
+
 # Page of the repository -> page of the site. docs/ is the site's root.
 PAGES = {
     "README.md": "index.md",
@@ -35,7 +43,7 @@ ORDER = (
 
 
 def place(path: str) -> str:
-    """Where a file of the repository stands in the site."""
+    """The path of a repository's file in the site."""
     if path in PAGES:
         return PAGES[path]
     return path.removeprefix("docs/") if path.startswith("docs/") else f"source/{path}"
@@ -70,6 +78,37 @@ def put_together(target: pathlib.Path) -> list[str]:
     return [place(source) for source in sources]
 
 
+def benchmarks(target: pathlib.Path) -> str:
+    """All tables of the recorded run; its plots are drawn into `target`/benchmarks."""
+    run = results.load(bench_docs.RECORDED)
+    pictures = plots.write(run, target / "benchmarks", formats=("svg",))
+    if not pictures:
+        print("no plots in benchmarks.html: matplotlib is not installed (requirements/bench.txt)")
+    return bench_docs.page(run, [f"benchmarks/{picture.name}" for picture in pictures])
+
+
+# Page of the site -> line of it -> what to put there.
+GENERATED: dict[str, dict[str, Callable[[pathlib.Path], str]]] = {
+    "benchmarks.md": {bench_docs.ALL_TABLES: benchmarks},
+    "api.md": {
+        "<!-- make docs inserts the C ABI here -->": lambda _: reference.c_abi(),
+        "<!-- make docs inserts the commands here -->": lambda _: reference.commands(),
+    },
+}
+
+
+def insert_generated(target: pathlib.Path) -> None:
+    """Replaces the marker lines of GENERATED."""
+    for page, parts in GENERATED.items():
+        text = (target / page).read_text(encoding="utf-8")
+        for marker, generate in parts.items():
+            before, found, after = text.partition(f"{marker}\n")
+            if not found:
+                sys.exit(f"error: {page} has no line {marker}")
+            text = f"{before}{generate(target)}\n{after}"
+        (target / page).write_text(text, encoding="utf-8")
+
+
 def menu(pages: list[str]) -> str:
     """The nav section of mkdocs.yml: pages in their order, decisions in a section."""
     known = [f"{name}.md" for name in ORDER if f"{name}.md" in pages]
@@ -92,6 +131,7 @@ def main(argv: list[str]) -> int:
     shutil.rmtree(folder, ignore_errors=True)
     pages.mkdir(parents=True)
     written = put_together(pages)
+    insert_generated(pages)
     # Beside the original: paths in it are relative.
     config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     with (folder / "mkdocs.yml").open("w", encoding="utf-8") as file:

@@ -47,7 +47,7 @@ PYTHONS = {
     "2.21": ((3, 10), (3, 13)),
 }
 STEPS = ("build", "conformance", "test")
-REQUIREMENTS = ("build", "conformance", "dev", "runtime")
+REQUIREMENTS = ("build", "commands", "conformance", "dev", "runtime")
 # What a run does not need: the results themselves, and prose.
 NO_SOURCE = re.compile(r"docs/versions\.json$|[^/]*\.md$|docs/.*\.(md|svg)$")
 

@@ -1,18 +1,19 @@
-"""Measures the ops of this library against TensorFlow's, PyTorch's, JAX's and the speed of memory.
+"""Measures the ops of this library against TensorFlow's, PyTorch's, JAX's and memory bandwidth.
 
 usage: python -m tf_bn_ops bench [flags]
 
 Every implementation runs in a process of its own, one at a time and in turns; every result is
-verified. Exit status: 0 done, 1 a result of ours was wrong, 2 wrong usage or a part that is
-missing. docs/benchmarks.md explains the tables and the JSON file.
+verified. Exit status: 0 done, 1 a result of this library was wrong or (--against) slower, 2 wrong
+usage or a missing part. docs/benchmarks.md explains the tables and the JSON file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import rich.console
@@ -21,6 +22,7 @@ from absl import flags
 
 from tf_bn_ops import _loader, spec
 from tf_bn_ops.bench import (
+    against,
     docs,
     implementations,
     measure,
@@ -29,6 +31,7 @@ from tf_bn_ops.bench import (
     report,
     results,
     shapes,
+    stats,
 )
 from tf_bn_ops.bench.workers import Worker, WorkerError, is_installed
 from tf_bn_ops.harness import c_abi, command, machine
@@ -37,9 +40,9 @@ from tf_bn_ops.harness.command import UsageError
 SECTIONS = ("layers", "latency", "scaling", "memory")
 _QUICK_SECTIONS = ("layers", "latency", "memory")
 _QUICK_DTYPES = ("float32", "half")
-# Rows that have not begun by then are left out of --quick; what follows takes the rest of a minute.
+# --quick skips rows that have not begun by then; the report takes the rest of a minute.
 _QUICK_SECONDS = 45.0
-_LATE = "for want of time (--quick)"
+_LATE = "time budget exceeded (--quick)"
 
 _FLAGS = flags.FlagValues()
 
@@ -49,32 +52,37 @@ def _list(name: str, what: str) -> None:
 
 
 _list("shapes", f"Networks ({', '.join(shapes.NETWORKS)}) or shapes, channels last: 32x56x56x64.")
-_list("dtypes", f"Element types: {', '.join(shapes.DTYPES)}; all without.")
-_list("layouts", f"Data formats: {', '.join(spec.DATA_FORMATS)}; all without.")
-_list("modes", f"{' or '.join(spec.MODES)}; both without.")
-_list("peers", f"Whom to measure against: {', '.join(implementations.PEERS)}; all without.")
-_list("sections", f"What to measure: {', '.join(SECTIONS)}; all without.")
+_list("dtypes", f"Element types: {', '.join(shapes.DTYPES)}; default: all.")
+_list("layouts", f"Data formats: {', '.join(spec.DATA_FORMATS)}; default: all.")
+_list("modes", f"{', '.join(spec.MODES)}; default: both.")
+_list("peers", f"Peers to compare with: {', '.join(implementations.PEERS)}; default: all.")
+_list("sections", f"What to measure: {', '.join(SECTIONS)}; default: all.")
 flags.DEFINE_boolean(
-    "quick", False, "Few shapes, short: ends in a minute. A smoke test, no measurement.",
+    "quick", False, "A few shapes, one minute: a smoke test, not a measurement.",
     flag_values=_FLAGS,
 )  # fmt: skip
 flags.DEFINE_integer(
-    "threads", None, "Threads of every implementation; all processors without.", lower_bound=1,
+    "threads", None, "Threads of every implementation; default: all CPUs.", lower_bound=1,
     flag_values=_FLAGS,
 )  # fmt: skip
 flags.DEFINE_float(
-    "seconds", None, "Time to measure, per row and implementation.", lower_bound=1e-4,
+    "seconds", None, "Measuring time per row and implementation.", lower_bound=1e-4,
     flag_values=_FLAGS,
 )  # fmt: skip
 flags.DEFINE_string(
     "out", "bench-results", "Folder for results.json and the plots.", flag_values=_FLAGS
 )
 flags.DEFINE_string(
-    "load", None, "Reports an earlier run's results.json instead of measuring.", flag_values=_FLAGS
-)
-flags.DEFINE_string(
-    "write_docs", None, "Markdown file whose figures are to be replaced by this run's.",
+    "load", None, "Reports this results.json of an earlier run instead of measuring.",
     flag_values=_FLAGS,
+)  # fmt: skip
+flags.DEFINE_string(
+    "against", None, "libtf_bn_ops_core.so of another build: measures it and this tree's in "
+    "adjacent pairs instead; exit status 1 if a row is slower than noise.", flag_values=_FLAGS,
+)  # fmt: skip
+flags.DEFINE_boolean(
+    "record", False, "Keeps the run as docs/benchmarks/results.json of the source tree, and writes "
+    "the overview tables of README.md and docs/benchmarks.md.", flag_values=_FLAGS,
 )  # fmt: skip
 
 
@@ -88,7 +96,7 @@ def _chosen(what: str, given: Sequence[str], known: Sequence[str]) -> list[str]:
 
 
 class _Run:
-    """One run, from its flags to the content of the JSON file."""
+    """One run, from its flags to its results."""
 
     def __init__(self, argv: Sequence[str], console: rich.console.Console):
         self._console = console
@@ -108,7 +116,7 @@ class _Run:
         self.shapes = shapes.choose(_FLAGS.shapes, quick)
         self.threads = _FLAGS.threads or machine.cores()
         if self.threads > machine.cores():
-            raise UsageError(f"--threads is at most {machine.cores()}, the processors there are")
+            raise UsageError(f"--threads is at most {machine.cores()}, the number of CPUs")
         self.budget = measure.QUICK if quick else measure.FULL
         if _FLAGS.seconds:
             self.budget = measure.Budget(_FLAGS.seconds, self.budget.rounds)
@@ -116,11 +124,11 @@ class _Run:
         self.missing: dict[str, str] = {}
         self.versions: dict[str, dict[str, str]] = {}
         command = ["python -m tf_bn_ops bench", *map(shlex.quote, argv[1:])]
-        where = ("--write_docs", "--out")  # Do not change what is measured.
+        where = ("--record", "--out")  # They do not change what is measured.
         self.command = " ".join(word for word in command if not word.startswith(where))
 
     def _start(self, names: Sequence[str], threads: int) -> list[Worker]:
-        """Workers that are ready; those that cannot be are noted."""
+        """Workers that are ready; for the others, `missing` gets the reason."""
         started = []
         for name in names:
             entry = implementations.ENTRIES[name]
@@ -160,7 +168,7 @@ class _Run:
 
     def _measure(
         self, workers: Sequence[Worker], rows: Sequence[shapes.Row], what: str
-    ) -> list[dict[str, Any]]:
+    ) -> list[results.Measurement]:
         meter = measure.Meter(workers, self.budget, c_abi.last_level_cache())
         columns = (
             rich.progress.TextColumn("{task.description}"),
@@ -169,7 +177,7 @@ class _Run:
             rich.progress.TimeRemainingColumn(),
         )
         measured = []
-        # Drawn between rows only: a thread that draws would disturb what is being measured.
+        # Drawn between rows only: a refresh thread would disturb the measurement.
         with rich.progress.Progress(
             *columns,
             console=self._console,
@@ -182,82 +190,105 @@ class _Run:
                 progress.update(task, description=f"{what} {row}")
                 progress.refresh()
                 late = time.monotonic() > self._deadline
-                measured.append(meter.skip(row, _LATE) if late else meter.measure(row))
+                measured.append(
+                    results.Measurement(row, skipped=_LATE) if late else meter.measure(row)
+                )
                 progress.advance(task)
         return measured
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> results.Run:
         begin = time.monotonic()
         if _FLAGS.quick and not _FLAGS.shapes:
             self._deadline = begin + _QUICK_SECONDS
         described = machine.describe()
-        rows = self._rows()
-        names = [implementations.CANDIDATE, *self.peers, implementations.STREAM]
-        measured: list[dict[str, Any]] = []
-        eager_floor = None
-        if rows:
-            workers = self._start(names, self.threads)
-            try:
+        eager_us = None
+        measured: list[results.Measurement] = []
+        if rows := self._rows():
+            with self._workers(self.threads) as workers:
                 measured += self._measure(workers, rows, "measuring")
-                eager_floor = workers[0].ask("eager_floor")
-            finally:
-                for worker in workers:
-                    worker.close()
+                eager_us = workers[0].ask("eager_us")
         if "scaling" in self.sections:
             for threads in shapes.thread_counts(self.threads):
                 if threads != self.threads:
-                    workers = self._start(names, threads)
-                    try:
+                    with self._workers(threads) as workers:
                         rows = shapes.thread_rows(threads)
                         measured += self._measure(workers, rows, f"{threads} threads:")
-                    finally:
-                        for worker in workers:
-                            worker.close()
         extra: list[dict[str, Any]] = []
         if "memory" in self.sections and memory.is_possible():
             whose = [implementations.CANDIDATE, *([] if _FLAGS.quick else self.peers)]
             whose = [n for n in whose if is_installed(implementations.ENTRIES[n])]
             extra, _ = memory.measure(whose, self.threads, _FLAGS.quick)
-        return {
-            "schema": results.VERSION,
-            "command": self.command,
-            "seconds": time.monotonic() - begin,
-            "machine": described,
-            "settings": {
+        return results.Run(
+            command=self.command,
+            seconds=time.monotonic() - begin,
+            machine=described,
+            settings={
                 "threads": self.threads,
                 "seconds": self.budget.seconds,
                 "rounds": self.budget.rounds,
             },
-            "versions": self.versions,
-            "missing": self.missing,
-            "rows": measured,
-            "memory": extra,
-            "eager_floor": eager_floor,
-            "summary": results.summarize(measured),
-        }
+            versions=self.versions,
+            missing=self.missing,
+            rows=measured,
+            memory=extra,
+            eager_us=eager_us,
+        )
+
+    @contextlib.contextmanager
+    def _workers(self, threads: int) -> Iterator[list[Worker]]:
+        """Workers of the candidate, the peers and memory bandwidth, closed at the end."""
+        names = [implementations.CANDIDATE, *self.peers, implementations.MEMORY_BANDWIDTH]
+        workers = self._start(names, threads)
+        try:
+            yield workers
+        finally:
+            for worker in workers:
+                worker.close()
+
+
+def _compare_with(path: str, console: rich.console.Console) -> int:
+    """--against; the exit status."""
+    rows = against.rows(
+        _chosen("dtype", _FLAGS.dtypes, tuple(spec.DTYPES)),
+        _chosen("layout", _FLAGS.layouts, ("NHWC", "NCHW")),
+        _chosen("mode", _FLAGS.modes, spec.MODES),
+    )
+    threads, seconds = _FLAGS.threads or machine.cores(), _FLAGS.seconds or against.SECONDS
+    comparisons = list(against.run(path, rows, threads, seconds))
+    against.table(comparisons).print(console)
+    slower = sum(c.verdict == "slower than noise" for c in comparisons)
+    mean = stats.geometric_mean(c.median for c in comparisons)
+    console.print(
+        f"{len(comparisons)} rows, {threads} threads: {slower} slower than noise; geometric mean "
+        f"{mean:.3f}",
+        soft_wrap=True,
+    )
+    return 1 if slower else 0
 
 
 def _main(argv: Sequence[str], console: rich.console.Console) -> int:
-    if _FLAGS.write_docs:
-        docs.check(pathlib.Path(_FLAGS.write_docs))
+    if _FLAGS.against:
+        return _compare_with(_FLAGS.against, console)
+    if _FLAGS.record:
+        docs.check()
     out = pathlib.Path(_FLAGS.out)
     if _FLAGS.load:
         run = results.load(pathlib.Path(_FLAGS.load))
     else:
-        _loader.library_path()  # Says early that it is not built.
+        _loader.library_path()  # Fails early where it is not built.
         run = _Run(argv, console).run()
         results.save(run, out / "results.json")
     report.print_report(run, console)
     if not _FLAGS.load:
-        console.print(f"{out / 'results.json'} holds all figures; {run['seconds']:.0f} s")
+        console.print(f"{out / 'results.json'} has all rows; {run.seconds:.0f} s")
     pictures = plots.write(run, out)
     if pictures:
         console.print(f"plots: {', '.join(str(path) for path in pictures)}", soft_wrap=True)
     elif not plots.is_possible():
         console.print("no plots: matplotlib is not installed (requirements/bench.txt)")
-    if _FLAGS.write_docs:
-        docs.write(run, pathlib.Path(_FLAGS.write_docs))
-        console.print(f"{_FLAGS.write_docs} holds the figures of this run")
+    if _FLAGS.record:
+        written = ", ".join(str(path.relative_to(docs.ROOT)) for path in docs.record(run))
+        console.print(f"recorded: {written}", soft_wrap=True)
     return 1 if report.wrong(run)[0] else 0
 
 

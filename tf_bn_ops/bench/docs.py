@@ -1,46 +1,107 @@
-"""Writes the figures of a run between two markers of a Markdown file."""
+"""The recorded run (docs/benchmarks/results.json) in the documentation.
+
+`record` keeps a run and writes the overview table of README.md and docs/benchmarks.md, between
+markers; `page` is what `make docs` inserts into docs/benchmarks.md.
+"""
 
 from __future__ import annotations
 
 import pathlib
-from typing import Any
 
-from tf_bn_ops.bench import implementations, plots, report
+from tf_bn_ops.bench import implementations, plots, report, results
+from tf_bn_ops.bench.results import Run
 
-BEGIN = "<!-- figures: begin (python -m tf_bn_ops bench --write_docs writes up to the end) -->"
-END = "<!-- figures: end -->"
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+RECORDED = ROOT / "docs" / "benchmarks" / "results.json"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
 
-# Tables of more rows are folded.
-_LONG = 30
+BEGIN = "<!-- written by make bench ARGS=--record from docs/benchmarks/results.json -->"
+END = "<!-- end of what make bench ARGS=--record writes -->"
+# Replaced by `page`.
+ALL_TABLES = "<!-- make docs inserts all tables and plots here -->"
+
+_LONG = 30  # Tables of more rows are folded.
 
 
 class DocsError(ValueError):
-    """A file without the markers; the message is one sentence."""
+    """No source tree, or a page without the markers; the message is one sentence."""
 
 
-def _machine(run: dict[str, Any]) -> list[str]:
-    machine = run["machine"]
+# ---- The overview in the repository's pages ------------------------------------------------------
+
+
+def overview(run: Run) -> str:
+    """The table by layout and dtype, and one sentence on the run."""
+    rows = run.of_section("layers")
+    shapes = len({m.row.shape for m in rows})
+    versions = ", ".join(
+        f"{report.label(peer)} {next(iter(run.versions[peer].values()))}"
+        for peer in run.peers
+        if peer in run.versions and peer != "eigen"
+    )
+    lines = [
+        report.overview_table(run).markdown(),
+        "",
+        f"Median over {shapes} layer shapes of the peer's time over that of tf_bn_ops: above 1 "
+        f"tf_bn_ops is faster; -: the peer refuses. {run.machine['cpu']}, "
+        f"{run.settings['threads']} threads, {versions}, {run.machine['date']}.",
+    ]
+    return "\n".join(lines)
+
+
+def with_overview(text: str, run: Run) -> str:
+    """A page with what is between its markers replaced.
+
+    Raises:
+      DocsError: it has not one pair of markers.
+    """
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise DocsError(f"the page needs one line {BEGIN!r} and after it one line {END!r}")
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n{overview(run)}\n{END}{rest.split(END)[1]}"
+
+
+def check() -> None:
+    """Raises DocsError where there is no source tree to record into."""
+    for page in PAGES:
+        if not page.is_file():
+            raise DocsError(f"--record needs the source tree: {page} does not exist")
+
+
+def record(run: Run) -> list[pathlib.Path]:
+    """Writes results.json and the overviews; returns the files."""
+    check()
+    results.save(run, RECORDED)
+    for page in PAGES:
+        page.write_text(with_overview(page.read_text("utf-8"), run), "utf-8")
+    return [RECORDED, *PAGES]
+
+
+# ---- The page of the site ------------------------------------------------------------------------
+
+
+def _machine(run: Run) -> list[str]:
+    machine = run.machine
     caches = ", ".join(f"{k} {_size(v)}" for k, v in machine["caches"].items())
     memory = machine["memory_bytes"]
-    versions = []
-    for name, facts in run["versions"].items():
-        if name in (implementations.CANDIDATE, implementations.STREAM):
-            continue
-        versions.append(f"{report.label(name)} {', '.join(facts.values())}")
-    settings = run["settings"]
+    ours = (implementations.CANDIDATE, implementations.MEMORY_BANDWIDTH)
     facts = {
         "processor": f"{machine['cpu']}, {machine['architecture']}, {machine['cores']} cores",
         "caches": caches or "unknown",
         "memory": _size(memory) if memory else "unknown",
         "system": f"{machine['system']}, Python {machine['python']}",
         "tf_bn_ops": f"{machine['tf_bn_ops']}, {machine['isa']} build, {machine['compiler']}",
-        "peers": ", ".join(versions),
-        "left out": "; ".join(f"{report.label(n)}: {r}" for n, r in run["missing"].items()),
-        "run": (
-            f"{machine['date']}, {settings['threads']} threads, {run['seconds'] / 60:.0f} minutes, "
-            f"load of the machine before it {machine['load_before']:.1f}"
+        "peers": ", ".join(
+            f"{report.label(name)} {', '.join(versions.values())}"
+            for name, versions in run.versions.items()
+            if name not in ours
         ),
-        "repeat it": f"`{run['command']}`",
+        "left out": "; ".join(f"{report.label(n)}: {r}" for n, r in run.missing.items()),
+        "run": (
+            f"{machine['date']}, {run.settings['threads']} threads, {run.seconds / 60:.0f} minutes,"
+            f" load of the machine before it {machine['load_before']:.1f}"
+        ),
+        "command": f"`{run.command}`",
     }
     lines = ["| | |", "| --- | --- |"]
     return lines + [f"| {name} | {text} |" for name, text in facts.items() if text]
@@ -53,59 +114,35 @@ def _size(value: int) -> str:
     return f"{value >> 10} KiB"
 
 
-def figures(run: dict[str, Any], pictures: list[str]) -> str:
-    """The text between the markers."""
-    lines = ["## Machine", "", *_machine(run), "", "## Summary", ""]
-    if report.results.of_section(run, "layers"):
-        for table in report.summary_tables(run):
-            lines += [table.markdown(3), ""]
-        lines += report.limit_sentences(run)
+def page(run: Run, pictures: list[str]) -> str:
+    """All tables, and the plots with these paths."""
+    lines = ["## Machine", "", *_machine(run), "", "## Summary"]
+    for table in report.summary_tables(run):
+        lines += ["", f"### {table.title}", "", table.markdown()]
+    lines += ["", *report.limit_sentences(run)]
     own, others = report.wrong(run)
-    if not own:
-        lines += ["", "Every result of ours was right: within its error bound of float64."]
-    for text in own:
-        lines += ["", f"**Wrong:** {text}"]
-    for text in others:
-        lines += ["", f"Wrong, left out of the ratios: {text}"]
-    for text in report.skipped_sentences(run):
-        lines += ["", text]
-    if pictures:
-        lines += ["", "## Plots"]
-        for picture in pictures:
-            title = plots.TITLES[pathlib.Path(picture).stem]
-            lines += ["", f"![{title}]({picture})"]
+    lines += ["", *([] if own else ["Every result of tf_bn_ops was within its error bound."])]
+    lines += [f"\n**Wrong:** {text}" for text in own]
+    lines += [f"\nWrong, left out of the ratios: {text}" for text in others]
+    lines += [f"\n{text}" for text in report.skipped_sentences(run)]
+    lines += ["", "## Plots"]
+    for picture in pictures:
+        lines += ["", f"![{plots.TITLES[pathlib.Path(picture).stem]}]({picture})"]
+    if not pictures:
+        lines += ["", "None: matplotlib is not installed where this page was generated."]
     lines += ["", "## Tables"]
     for table in report.tables(run):
-        text = table.markdown(3)
+        text = table.markdown()
         if len(table.rows) > _LONG:
-            heading, _, rest = text.partition("\n\n")
-            text = f"{heading}\n\n<details>\n\n{rest}\n\n</details>"
-        lines += ["", text]
-    return "\n".join(lines)
+            text = f"<details markdown>\n\n{text}\n\n</details>"
+        lines += ["", f"### {table.title}", "", text]
+    return "\n".join([*lines, "", "## results.json", "", *_schema()])
 
 
-def check(path: pathlib.Path) -> str:
-    """The text of the file.
-
-    Raises:
-      DocsError: it cannot be read, or has not one pair of markers.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as e:
-        raise DocsError(f"{path} cannot be read: {e.strerror}") from e
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise DocsError(f"{path} needs one line {BEGIN!r} and after it one line {END!r}")
-    return text
-
-
-def write(run: dict[str, Any], path: pathlib.Path) -> None:
-    """Replaces what is between the markers; the plots go into a folder named like the file."""
-    text = check(path)
-    folder = path.with_suffix("")
-    pictures = [
-        f"{folder.name}/{written.name}" for written in plots.write(run, folder, formats=("svg",))
-    ]
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    path.write_text(f"{before}{BEGIN}\n\n{figures(run, pictures)}\n\n{END}{after}", "utf-8")
+def _schema() -> list[str]:
+    lines = []
+    for title, fields in results.SCHEMA.items():
+        lines += [f"{title}:", "", "| field | meaning |", "| --- | --- |"]
+        lines += [f"| `{name}` | {meaning} |" for name, meaning in fields.items()]
+        lines.append("")
+    return lines

@@ -1,7 +1,7 @@
-"""How each library is called. Everything here runs in a worker process and imports what it needs.
+"""The implementations that are measured: this library's op, its peers, memory bandwidth.
 
-`names()` is the table: what a peer is called, where its code is, what its process's environment
-is. An implementation has
+ENTRIES is the table. Classes run in a worker process and import their library there. An
+implementation has
 
     facts() -> dict                      versions
     load(flat y_backprop, flat x)        keeps the tensors of a row; may be called again
@@ -26,7 +26,7 @@ from tf_bn_ops.bench.shapes import Row
 
 Call = Callable[[], Any]
 
-STREAM_LIBRARY = "libtf_bn_ops_stream.so"
+MEMORY_BANDWIDTH_LIBRARY = "libtf_bn_ops_memory_bandwidth.so"
 
 
 class Unavailable(Exception):
@@ -51,7 +51,7 @@ def _import(module: str, package: str) -> Any:
 
 
 class TensorFlow:
-    """FusedBatchNormGradV3, called eagerly: the op that TensorFlow's gradients use."""
+    """FusedBatchNormGradV3, called eagerly: the op that TensorFlow's gradients call."""
 
     def __init__(self, ops: str, threads: int):
         self._tf = _import("tensorflow", "TensorFlow")
@@ -63,7 +63,7 @@ class TensorFlow:
         return {"tensorflow": self._tf.__version__}
 
     def load(self, y_backprop: np.ndarray, x: np.ndarray) -> None:
-        self._flat = None  # Frees what was there before.
+        self._flat = None  # Frees the tensors of the last row.
         self._flat = tuple(self._tf.constant(array) for array in (y_backprop, x))
 
     def bind(self, row: Row, statistics: Mapping[str, np.ndarray]) -> Call:
@@ -84,7 +84,7 @@ class TensorFlow:
         return lambda: op(**given)
 
     def empty_call(self) -> Call:
-        """An op without work and as many tensors: what any eager call of TensorFlow costs."""
+        """An op without work on as many tensors: the overhead of an eager call."""
         tensors = [self._tf.zeros([1], self._tf.float32) for _ in range(6)]
         return lambda: self._tf.raw_ops.IdentityN(input=tensors)
 
@@ -146,10 +146,10 @@ class Torch:
 
 
 class Jax:
-    """The formulas under jax.jit, in float32 inside; mean and variance are given, as to the ops."""
+    """The formulas under jax.jit, computed in float32; mean and variance are inputs."""
 
     def __init__(self, threads: int):
-        # XLA takes as many threads as the process may use; the worker has restricted that.
+        # XLA starts a thread per CPU of the affinity mask, which the worker has set.
         del threads
         self._jax = _import("jax", "JAX")
         jnp = importlib.import_module("jax.numpy")
@@ -198,19 +198,19 @@ class Jax:
         return x_backprop, scale_backprop, offset_backprop
 
 
-class Stream:
-    """The traffic alone (cc/bench/stream.cc): the limit that the others are held against."""
+class MemoryBandwidth:
+    """Reads and writes alone (cc/bench/memory_bandwidth.cc): the limit of all others."""
 
     def __init__(self, threads: int):
-        path = pathlib.Path(_loader.core_library_path()).with_name(STREAM_LIBRARY)
+        path = pathlib.Path(_loader.core_library_path()).with_name(MEMORY_BANDWIDTH_LIBRARY)
         if not path.is_file():
             raise Unavailable(f"{path.name} is missing, which `make bench` builds")
         self._library = ctypes.CDLL(str(path))
         pointer, size = ctypes.c_void_p, ctypes.c_int64
-        self._library.tfbn_stream_mix.argtypes = [*[pointer] * 3, size, *[ctypes.c_int] * 2]
-        self._library.tfbn_stream_mix.restype = None
-        self._library.tfbn_stream_sum.argtypes = [*[pointer] * 2, size, ctypes.c_int]
-        self._library.tfbn_stream_sum.restype = ctypes.c_uint64
+        self._library.tfbn_bandwidth_mix.argtypes = [*[pointer] * 3, size, *[ctypes.c_int] * 2]
+        self._library.tfbn_bandwidth_mix.restype = None
+        self._library.tfbn_bandwidth_sum.argtypes = [*[pointer] * 2, size, ctypes.c_int]
+        self._library.tfbn_bandwidth_sum.restype = ctypes.c_uint64
         self._threads = threads
 
     def facts(self) -> dict[str, str]:
@@ -221,14 +221,14 @@ class Stream:
         self._out = np.zeros(x.nbytes + 64, np.uint8)
 
     def variants(self) -> dict[str, Call]:
-        """Kind of traffic -> one round of it; "2r1w" has two ways of storing."""
+        """Passes over memory -> a call that makes them; writes with either store policy."""
         a, b = (array.ctypes.data for array in self._in)
         c = self._out.ctypes.data + -self._out.ctypes.data % 64
         size, threads, library = self._in[0].nbytes, self._threads, self._library
         return {
-            "2r1w around": lambda: library.tfbn_stream_mix(a, b, c, size, 1, threads),
-            "2r1w cached": lambda: library.tfbn_stream_mix(a, b, c, size, 0, threads),
-            "2r": lambda: library.tfbn_stream_sum(a, b, size, threads),
+            "2r1w non_temporal": lambda: library.tfbn_bandwidth_mix(a, b, c, size, 1, threads),
+            "2r1w temporal": lambda: library.tfbn_bandwidth_mix(a, b, c, size, 0, threads),
+            "2r": lambda: library.tfbn_bandwidth_sum(a, b, size, threads),
         }
 
     def bind(self, row: Row, statistics: Mapping[str, np.ndarray]) -> Call:
@@ -240,15 +240,15 @@ class Stream:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """An implementation as the parent process knows it.
+    """An implementation, as described to the parent process.
 
     Attributes:
       name: on the command line and in JSON.
-      label: for people.
-      make: makes it, in the worker, for a number of threads.
+      label: in tables and plots.
+      make: constructs it, in the worker, for a number of threads.
       environment: variables of the worker; None removes one.
-      module: what has to be importable.
-      bounds: the profile of conformance.bounds that its results are held to.
+      module: the Python module that it needs.
+      bounds: the error-bound profile that its results have to meet.
     """
 
     name: str
@@ -260,7 +260,7 @@ class Entry:
 
 
 CANDIDATE = "tf_bn_ops"
-STREAM = "stream"
+MEMORY_BANDWIDTH = "memory_bandwidth"
 
 ENTRIES: Mapping[str, Entry] = {
     e.name: e
@@ -286,7 +286,7 @@ ENTRIES: Mapping[str, Entry] = {
         ),
         Entry("torch", "PyTorch", Torch, module="torch"),
         Entry("jax", "JAX", Jax, {"JAX_PLATFORMS": "cpu"}, module="jax"),
-        Entry(STREAM, "streaming limit", Stream, module="numpy"),
+        Entry(MEMORY_BANDWIDTH, "bandwidth limit", MemoryBandwidth, module="numpy"),
     )
 }
-PEERS = tuple(name for name in ENTRIES if name not in (CANDIDATE, STREAM))
+PEERS = tuple(name for name in ENTRIES if name not in (CANDIDATE, MEMORY_BANDWIDTH))

@@ -1,4 +1,4 @@
-"""Measures rows: rounds over all implementations, so that drift hits them alike; then verifies."""
+"""Measures rows: rounds over all implementations, so that drift affects all; then verification."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Sequence
-from typing import Any
 
-from tf_bn_ops.bench import implementations, stats
+from tf_bn_ops.bench import stats
+from tf_bn_ops.bench.implementations import CANDIDATE, MEMORY_BANDWIDTH
+from tf_bn_ops.bench.results import Limit, Measurement
 from tf_bn_ops.bench.shapes import Row
 from tf_bn_ops.bench.verify import Verifier
 from tf_bn_ops.bench.workers import CallError, Worker
 from tf_bn_ops.harness import machine
 
-# Between two implementations: threads of the one before may still spin, waiting for more work.
+# Between two implementations: threads of the first may still spin.
 _PAUSE_SECONDS = 2e-3
-# A row in which an implementation is this close to the candidate is measured this much longer.
+# A row in which a peer's ratio to ours lies between these gets more rounds: factor _LONGER.
 _CLOSE = (0.8, 1.25)
 _LONGER = 2
 
@@ -38,112 +39,90 @@ QUICK = Budget(0.03, 3)
 FULL = Budget(0.1, 5)
 
 
-def floor(row: Row, last_level_cache: int) -> dict[str, int]:
+def passes(row: Row, last_level_cache: int) -> tuple[int, int]:
     """The least traffic of a row, in reads and writes of a whole tensor.
 
-    Training needs both sums before the first element can be written. Channels-first works on a
-    channel at a time, and where both inputs fit into the last-level cache their second reading is
-    free; otherwise they are read twice. A frozen gradient is one pass in any layout.
+    Training needs both sums of a channel before its first element can be written. Channels-first
+    reduces and applies one channel at a time, and inputs that fit into the LLC are read from
+    memory once; other channels-last inputs are read twice. A frozen gradient is one pass.
     """
     twice = row.mode == "training" and row.channels_last and 2 * row.tensor_bytes > last_level_cache
-    return {"reads": 4 if twice else 2, "writes": 1}
+    return (4 if twice else 2), 1
 
 
 class Meter:
     """Measures rows on a set of workers."""
 
     def __init__(self, workers: Sequence[Worker], budget: Budget, last_level_cache: int):
-        """`workers` are ready; the streaming limit may be one of them."""
-        self._workers = [w for w in workers if w.name != implementations.STREAM]
-        self._stream = next((w for w in workers if w.name == implementations.STREAM), None)
+        """`workers` are ready; memory bandwidth may be one of them."""
+        self._workers = [w for w in workers if w.name != MEMORY_BANDWIDTH]
+        self._bandwidth = next((w for w in workers if w.name == MEMORY_BANDWIDTH), None)
+        self._turns = [*self._workers, *([self._bandwidth] if self._bandwidth else [])]
         self._budget = budget
         self._last_level_cache = last_level_cache
 
-    @staticmethod
-    def skip(row: Row, reason: str | None) -> dict[str, Any]:
-        """One row of the JSON file (results.py) without figures."""
-        return {
-            "section": row.section,
-            "network": row.network,
-            "shape": list(row.dims),
-            "layout": row.layout,
-            "dtype": row.dtype,
-            "mode": row.mode,
-            "threads": row.threads,
-            "channels": row.channels,
-            "elements": row.elements,
-            "bytes": row.bytes,
-            "floor": None,
-            "empty_call": None,
-            "results": {},
-            "refused": {},
-            "skipped": reason,
-        }
-
-    def measure(self, row: Row) -> dict[str, Any]:
-        """One row of the JSON file."""
-        result = self.skip(row, None)
+    def measure(self, row: Row) -> Measurement:
+        """Times all implementations in turns, then verifies their results."""
         needed = 2 * row.bytes * (len(self._workers) + 1)
         if needed > machine.available_memory():
-            return self.skip(row, f"needs about {needed >> 30} GiB of memory")
+            return Measurement(row, skipped=f"needs about {needed >> 30} GiB of memory")
         samples, refused = self._time(row)
-        result["refused"] = refused
-        traffic = floor(row, self._last_level_cache)
-        limit = samples.pop(implementations.STREAM, None)
-        if limit is not None:
+        measured = Measurement(row, refused=refused)
+        if (limit := samples.pop(MEMORY_BANDWIDTH, None)) is not None:
             totals = [sum(parts) for parts in zip(*limit.values(), strict=True)]
-            result["floor"] = {**traffic, **_seconds(stats.spread(totals))}
+            reads, writes = passes(row, self._last_level_cache)
+            measured.limit = Limit(reads, writes, stats.spread(totals).median * 1e6)
         verifier = Verifier(row)
         for worker in self._workers:
             if worker.name not in samples:
                 continue
             spread = stats.spread(samples[worker.name]["call"])
+            measured.us[worker.name] = spread.median * 1e6
+            if worker.name == CANDIDATE:
+                measured.p10_p90_us = (spread.p10 * 1e6, spread.p90 * 1e6)
             if "empty" in samples[worker.name]:
-                result["empty_call"] = _seconds(stats.spread(samples[worker.name]["empty"]))
-            try:
-                outputs = worker.ask("result", row, verifier.channels)
-                verdict = verifier.judge(outputs, worker.entry.bounds)
-                error, wrong = verdict.error, verdict.wrong
-            except CallError as e:
-                error, wrong = None, str(e)
-            result["results"][worker.name] = {
-                **_seconds(spread),
-                "samples": spread.samples,
-                "gb_per_s": row.bytes / spread.median * 1e-9,
-                "limit_share": (
-                    result["floor"]["median_s"] / spread.median if result["floor"] else None
-                ),
-                "error_in_bounds": error if error is not None and error < 1e300 else None,
-                "wrong": wrong,
-            }
+                measured.empty_us = stats.spread(samples[worker.name]["empty"]).median * 1e6
+            if wrong := self._verify(worker, verifier, row):
+                measured.wrong[worker.name] = wrong
         if 4 * needed > machine.available_memory():
-            for asked in (*self._workers, *([self._stream] if self._stream else [])):
-                _try(asked, "forget")
-        return result
+            for worker in self._turns:
+                with contextlib.suppress(CallError):  # The next request reports it.
+                    worker.ask("forget")
+        return measured
+
+    @staticmethod
+    def _verify(worker: Worker, verifier: Verifier, row: Row) -> str | None:
+        """What is wrong with the result of one more call."""
+        try:
+            outputs = worker.ask("result", row, verifier.channels)
+        except CallError as e:
+            return str(e)
+        return verifier.judge(outputs, worker.entry.bounds).wrong
+
+    def _prepare(self, row: Row) -> tuple[list[Worker], dict[str, str]]:
+        """The workers that are ready for a row, and why the others refused."""
+        ready, refused = [], {}
+        reads, _ = passes(row, self._last_level_cache)
+        for worker in self._turns:
+            try:
+                if worker is self._bandwidth:
+                    worker.ask("prepare_bandwidth", row, ["2r1w", *(["2r"] if reads == 4 else [])])
+                else:
+                    worker.ask("prepare", row)
+                ready.append(worker)
+            except CallError as e:
+                refused[worker.name] = _shortened(str(e))
+        return ready, refused
 
     def _time(self, row: Row) -> tuple[dict[str, dict[str, list[float]]], dict[str, str]]:
         """Samples by implementation and kind of call, and why the others refused."""
-        samples: dict[str, dict[str, list[float]]] = {}
-        refused: dict[str, str] = {}
-        turns = [*self._workers, *([self._stream] if self._stream else [])]
-        running = []
-        for worker in turns:
-            try:
-                if worker is self._stream:
-                    traffic = floor(row, self._last_level_cache)
-                    kinds = ["2r1w", *(["2r"] if traffic["reads"] == 4 else [])]
-                    worker.ask("prepare_stream", row, kinds)
-                else:
-                    worker.ask("prepare", row)
-                running.append(worker)
-                samples[worker.name] = {}
-            except CallError as e:
-                refused[worker.name] = _shortened(str(e))
+        running, refused = self._prepare(row)
+        samples: dict[str, dict[str, list[float]]] = {worker.name: {} for worker in running}
         rounds = self._budget.rounds
         turn = 0
-        while turn < rounds:
-            # Everyone comes first once.
-            for worker in (*running[turn % len(running) :], *running[: turn % len(running)]):
+        while turn < rounds and running:
+            first = turn % len(running)  # Each is the first of a round in turn.
+            for worker in (*running[first:], *running[:first]):
                 time.sleep(_PAUSE_SECONDS)
                 try:
                     visit = worker.ask("time", self._budget.seconds / self._budget.rounds)
@@ -157,13 +136,11 @@ class Meter:
             turn += 1
             if turn == self._budget.rounds and self._is_close(samples):
                 rounds = self._budget.rounds * _LONGER
-            if turn >= 3:  # Slow ones have used their time up.
+            if turn >= 3:
                 running = [w for w in running if not self._used_up(samples[w.name], rounds)]
-            if not running:
-                break
-        if limit := samples.get(implementations.STREAM):
+        if limit := samples.get(MEMORY_BANDWIDTH):
             count = min(map(len, limit.values()))  # The two kinds of traffic are added up.
-            samples[implementations.STREAM] = {k: v[:count] for k, v in limit.items()}
+            samples[MEMORY_BANDWIDTH] = {k: v[:count] for k, v in limit.items()}
         return samples, refused
 
     def _used_up(self, samples: dict[str, list[float]], rounds: int) -> bool:
@@ -171,19 +148,15 @@ class Meter:
         return any(sum(seconds) > 2 * budget for seconds in samples.values())
 
     def _is_close(self, samples: dict[str, dict[str, list[float]]]) -> bool:
-        if implementations.CANDIDATE not in samples:
+        if CANDIDATE not in samples:
             return False
         medians = {
             name: stats.spread(kinds["call"]).median
             for name, kinds in samples.items()
-            if name != implementations.STREAM
+            if name != MEMORY_BANDWIDTH
         }
-        own = medians.pop(implementations.CANDIDATE)
+        own = medians.pop(CANDIDATE)
         return any(_CLOSE[0] < other / own < _CLOSE[1] for other in medians.values())
-
-
-def _seconds(spread: stats.Spread) -> dict[str, float]:
-    return {"median_s": spread.median, "p10_s": spread.p10, "p90_s": spread.p90}
 
 
 def _shortened(message: str) -> str:
@@ -193,8 +166,3 @@ def _shortened(message: str) -> str:
     _, bracket, rest = text.partition("}} ")
     text = rest if bracket else text
     return (text[:157] + "...").strip() if len(text) > 160 else text.strip()
-
-
-def _try(worker: Worker, method: str) -> None:
-    with contextlib.suppress(CallError):  # The next request finds out and says so.
-        worker.ask(method)

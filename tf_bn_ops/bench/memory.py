@@ -1,12 +1,11 @@
 """Peak extra memory of one call, measured: `python -m tf_bn_ops.bench.memory FD NAME THREADS`.
 
-The same protocol as worker.py. The process makes the tensors, resets the system's mark of its
-peak resident set (/proc/self/clear_refs), makes one call, and reads the mark: what it grew by,
-less the outputs, is what the call used for itself. A call on a small tensor comes first, so that
-threads and tables that last are not counted. Every case has a process of its own, so that no
-freed memory lies ready. The system counts pages, in batches per processor: the figure may be off
-by some 100 KiB. With oneDNN TensorFlow keeps a pool of its own, which rounds the outputs up by
-megabytes; this library's op is measured without it.
+The protocol is that of worker.py. The process creates the tensors, resets its peak resident set
+size (/proc/self/clear_refs), calls the op once, and reads the peak: its growth less the outputs is
+the extra memory of the call. Calls on a small tensor come first, so that threads and lasting tables
+do not count. Every row has a process of its own, so that no freed memory is reused. Linux counts
+pages in batches per CPU: the result is off by up to some 100 KiB. With oneDNN, TensorFlow keeps a
+memory pool, which rounds the outputs up by megabytes; this library's op is measured without it.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from tf_bn_ops.bench.shapes import Row
 from tf_bn_ops.bench.workers import CallError, Worker
 from tf_bn_ops.harness import processes
 
-# Pages of 2 MiB would blur the figures: none for the C library, and none after the imports.
+# No huge pages: they would round the result to 2 MiB.
 _SMALL_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
 _PR_SET_THP_DISABLE = 41  # <sys/prctl.h>
-# <malloc.h>: every block of 64 KiB is a mapping of its own, and goes back when it is freed.
+# <malloc.h>: a block of 64 KiB or more is a mapping, and is unmapped when it is freed.
 _MALLOC_OPTIONS = {"M_MMAP_THRESHOLD": (-3, 1 << 16), "M_TRIM_THRESHOLD": (-1, 0)}
 
 
@@ -50,7 +49,7 @@ class Server:
 
     def __init__(self, name: str, threads: int):
         self._implementation = implementations.ENTRIES[name].make(threads)
-        # After the imports, which would take three times as long.
+        # After the imports, which take three times as long without huge pages.
         libc = ctypes.CDLL(None)
         libc.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0)
         for option, value in _MALLOC_OPTIONS.values():
@@ -101,12 +100,11 @@ def measure(
                 measured.append(
                     {
                         "implementation": name,
-                        "shape": list(row.dims),
+                        "shape": "x".join(map(str, row.dims)),
                         "layout": layout,
                         "dtype": row.dtype,
                         "mode": row.mode,
                         "threads": threads,
-                        "channels": row.channels,
                         "extra_bytes": extra,
                         "allowed_bytes": (1 << 20) + 64 * row.channels * threads,
                     }

@@ -9,14 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tf_bn_ops.bench import implementations, report, results, stats
+from tf_bn_ops.bench.results import Measurement, Run
 
 TITLES = {
-    "roofline": "Bytes per second of every layer against the streaming limit",
+    "roofline": "Bytes per second of every layer, and the bandwidth limit",
     "speedup": "Time of a peer over ours, geometric means",
     "shapes": "Time of a peer over ours, shape by shape",
     "scaling": "Time against elements, channels and threads",
 }
-# Told apart without colour vision, too (Okabe and Ito).
+# Distinguishable with impaired colour vision (Okabe and Ito).
 _COLOURS = {
     implementations.CANDIDATE: "#d55e00",
     "tensorflow": "#0072b2",
@@ -64,27 +65,35 @@ def _plain_numbers(axis: Any) -> None:
     axis.set_minor_formatter(ticker.LogFormatter(minor_thresholds=(1, 0.4)))
 
 
-def _limit(axis: Any, rows: Sequence[dict[str, Any]], key: Any, value: Any, style: str) -> None:
-    """The streaming limit as a line; rows at one place make one point. Below a megabyte it is
-    the cost of waking threads."""
+def _limit(axis: Any, rows: Sequence[Measurement], key: Any, value: Any, style: str) -> None:
+    """The bandwidth limit as a line: the median of the rows of one abscissa."""
     places: dict[Any, list[float]] = {}
-    for row in rows:
-        if row["floor"] and row["bytes"] >= 1 << 20:
-            places.setdefault(key(row), []).append(value(row))
+    for m in rows:
+        if m.limit and m.row.bytes >= results.SMALL_BYTES:
+            places.setdefault(key(m.row), []).append(value(m))
     points = [(x, stats.percentile(places[x], 0.5)) for x in sorted(places)]
     axis.plot(
         [x for x, _ in points], [y for _, y in points],
-        color="black", linewidth=1, linestyle=style, label="streaming limit",
+        color="black", linewidth=1, linestyle=style, label="bandwidth limit",
     )  # fmt: skip
+
+
+def _chosen(rows: Sequence[Measurement], last: bool, **values: str) -> list[Measurement]:
+    """The rows of one kind of layout whose attributes have these values."""
+    return [
+        m for m in rows
+        if m.row.channels_last == last
+        and all(getattr(m.row, name) == value for name, value in values.items())
+    ]  # fmt: skip
 
 
 def _layout_name(last: bool) -> str:
     return "channels last" if last else "channels first"
 
 
-def _roofline(pyplot: Any, run: dict[str, Any]) -> Any:
-    rows = [r for r in results.of_section(run, "layers") if r["mode"] == "training"]
-    dtypes = list(dict.fromkeys(row["dtype"] for row in rows))
+def _roofline(pyplot: Any, run: Run) -> Any:
+    rows = [m for m in run.of_section("layers") if m.row.mode == "training"]
+    dtypes = list(dict.fromkeys(m.row.dtype for m in rows))
     if not dtypes:
         return None
     figure, axes = pyplot.subplots(
@@ -92,17 +101,15 @@ def _roofline(pyplot: Any, run: dict[str, Any]) -> Any:
     )
     for line, dtype in zip(axes, dtypes, strict=True):
         for axis, last in zip(line, (True, False), strict=True):
-            chosen = [r for r in rows if r["dtype"] == dtype and results.channels_last(r) == last]
-            chosen.sort(key=lambda r: r["bytes"])
+            chosen = sorted(_chosen(rows, last, dtype=dtype), key=lambda m: m.row.bytes)
             _limit(
-                axis, chosen, lambda r: r["bytes"],
-                lambda r: r["bytes"] / r["floor"]["median_s"] * 1e-9, "-",
+                axis, chosen, lambda r: r.bytes, lambda m: m.row.bytes / m.limit.us * 1e-3, "-"
             )  # fmt: skip
-            for name in (*report.present(run), implementations.CANDIDATE):
-                points = [r for r in chosen if name in r["results"]]
+            for name in (*run.peers, implementations.CANDIDATE):
+                points = [m for m in chosen if name in m.us]
                 axis.plot(
-                    [r["bytes"] for r in points],
-                    [r["results"][name]["gb_per_s"] for r in points],
+                    [m.row.bytes for m in points],
+                    [m.gb_per_s(name) for m in points],
                     _MARKERS[name], color=_COLOURS[name], label=report.label(name),
                     markersize=5 if name == implementations.CANDIDATE else 3, alpha=0.8,
                 )  # fmt: skip
@@ -126,26 +133,20 @@ def _legend(figure: Any, axes: Any) -> None:
     figure.tight_layout(rect=(0, 0, 1, 1 - 0.35 / figure.get_figheight()))
 
 
-def _speedup(pyplot: Any, run: dict[str, Any]) -> Any:
-    rows = results.of_section(run, "layers")
-    peers = report.present(run)
-    groups = list(dict.fromkeys((results.channels_last(r), r["dtype"], r["mode"]) for r in rows))
+def _speedup(pyplot: Any, run: Run) -> Any:
+    rows = run.of_section("layers")
+    groups = list(dict.fromkeys((m.row.channels_last, m.row.dtype, m.row.mode) for m in rows))
     groups.sort(key=lambda g: (g[2] != "training", not g[0]))
-    if not groups or not peers:
+    if not groups or not run.peers:
         return None
     figure, axis = pyplot.subplots(figsize=(10, 4.2))
-    width = 0.8 / len(peers)
-    for i, peer in enumerate(peers):
-        means = []
-        for group in groups:
-            ratios = [
-                ratio
-                for r in rows
-                if (results.channels_last(r), r["dtype"], r["mode"]) == group
-                and (ratio := results.speedup(r, peer)) is not None
-            ]
-            means.append(stats.geometric_mean(ratios))
-        at = [k + (i - (len(peers) - 1) / 2) * width for k in range(len(groups))]
+    width = 0.8 / len(run.peers)
+    for i, peer in enumerate(run.peers):
+        means = [
+            results.mean_ratio(_chosen(rows, last, dtype=dtype, mode=mode), peer)
+            for last, dtype, mode in groups
+        ]
+        at = [k + (i - (len(run.peers) - 1) / 2) * width for k in range(len(groups))]
         shown = [(x, mean) for x, mean in zip(at, means, strict=True) if mean is not None]
         bars = axis.bar(
             [x for x, _ in shown], [mean for _, mean in shown], width,
@@ -165,30 +166,30 @@ def _speedup(pyplot: Any, run: dict[str, Any]) -> Any:
     return figure
 
 
-def _shapes(pyplot: Any, run: dict[str, Any]) -> Any:
+def _shapes(pyplot: Any, run: Run) -> Any:
     rows = [
-        r for r in results.of_section(run, "layers")
-        if r["dtype"] == "float32" and r["mode"] == "training"
+        m for m in run.of_section("layers")
+        if m.row.dtype == "float32" and m.row.mode == "training"
     ]  # fmt: skip
-    peers = [p for p in report.present(run) if any(results.speedup(r, p) for r in rows)]
+    peers = [peer for peer in run.peers if results.ratios(rows, peer)]
     if not rows or not peers:
         return None
     figure, axes = pyplot.subplots(
         1, 2, figsize=(10, 1.5 + 0.09 * (len(peers) + 0.7) * len(rows) / 2), squeeze=False
     )
     for axis, last in zip(axes[0], (True, False), strict=True):
-        chosen = [r for r in rows if results.channels_last(r) == last]
+        chosen = _chosen(rows, last)
         height = 0.8 / len(peers)
         for i, peer in enumerate(peers):
             axis.barh(
                 [k + (i - (len(peers) - 1) / 2) * height for k in range(len(chosen))],
-                [results.speedup(r, peer) or 0 for r in chosen],
+                [m.speedup(peer) or 0 for m in chosen],
                 height, color=_COLOURS[peer], label=report.label(peer),
             )  # fmt: skip
         axis.axvline(1, color="black", linewidth=1)
         axis.set_xscale("log")
         _plain_numbers(axis.xaxis)
-        names = ["x".join(map(str, r["shape"])) for r in chosen]
+        names = ["x".join(map(str, m.row.dims)) for m in chosen]
         axis.set_yticks(range(len(chosen)), names, fontsize=6)
         axis.invert_yaxis()
         axis.grid(axis="y", visible=False)
@@ -198,49 +199,53 @@ def _shapes(pyplot: Any, run: dict[str, Any]) -> Any:
     return figure
 
 
-def _scaling(pyplot: Any, run: dict[str, Any]) -> Any:
-    series = {
-        "elements": (lambda r: r["elements"], "elements"),
-        "channels": (lambda r: r["channels"], "channels (4 Mi elements)"),
-        "threads": (lambda r: r["threads"], "threads"),
-    }
-    given = [name for name in series if results.of_section(run, name)]
+# Series -> label of its abscissa; its name is the attribute of a row that varies.
+_SERIES = {"elements": "elements", "channels": "channels (4 Mi elements)", "threads": "threads"}
+
+
+def _scaling(pyplot: Any, run: Run) -> Any:
+    given = [name for name in _SERIES if run.of_section(name)]
     if not given:
         return None
     figure, axes = pyplot.subplots(
         len(given), 2, figsize=(10, 3.2 * len(given)), squeeze=False, sharey="row"
     )
     for line, section in zip(axes, given, strict=True):
-        key, what = series[section]
-        rows = results.of_section(run, section)
+        rows, what = run.of_section(section), _SERIES[section]
         if section == "threads":
-            rows = [r for r in rows if r["elements"] == max(q["elements"] for q in rows)]
-            what += f" ({rows[0]['elements'] / 1e6:.0f} million elements, 64 channels)"
+            most = max(m.row.elements for m in rows)
+            rows = [m for m in rows if m.row.elements == most]
+            what += f" ({most / 1e6:.0f} million elements, 64 channels)"
         for axis, last in zip(line, (True, False), strict=True):
-            chosen = [r for r in rows if results.channels_last(r) == last]
-            chosen.sort(key=key)
-            for name in (*report.present(run), implementations.CANDIDATE):
-                points = [r for r in chosen if name in r["results"]]
-                axis.plot(
-                    [key(r) for r in points],
-                    [r["results"][name]["median_s"] * 1e3 for r in points],
-                    marker=_MARKERS[name], markersize=4, color=_COLOURS[name],
-                    label=report.label(name),
-                )  # fmt: skip
-            _limit(axis, chosen, key, lambda r: r["floor"]["median_s"] * 1e3, ":")
-            axis.set_xscale("log", base=10 if section == "elements" else 2)
-            axis.set_yscale("log")
-            _plain_numbers(axis.yaxis)
-            if section != "elements":
-                _plain_numbers(axis.xaxis)
+            _scaling_axis(axis, run, _chosen(rows, last), section)
             axis.set_xlabel(what)
-            axis.set_ylabel("ms")
             axis.set_title(f"{_layout_name(last)}, float32, training")
     _legend(figure, axes)
     return figure
 
 
-_FIGURES: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
+def _scaling_axis(axis: Any, run: Run, rows: list[Measurement], section: str) -> None:
+    def key(row: Any) -> Any:
+        return getattr(row, section)
+
+    rows.sort(key=lambda m: key(m.row))
+    for name in (*run.peers, implementations.CANDIDATE):
+        points = [m for m in rows if name in m.us]
+        axis.plot(
+            [key(m.row) for m in points],
+            [m.us[name] * 1e-3 for m in points],
+            marker=_MARKERS[name], markersize=4, color=_COLOURS[name], label=report.label(name),
+        )  # fmt: skip
+    _limit(axis, rows, key, lambda m: m.limit.us * 1e-3, ":")
+    axis.set_xscale("log", base=10 if section == "elements" else 2)
+    axis.set_yscale("log")
+    _plain_numbers(axis.yaxis)
+    if section != "elements":
+        _plain_numbers(axis.xaxis)
+    axis.set_ylabel("ms")
+
+
+_FIGURES: dict[str, Callable[[Any, Run], Any]] = {
     "roofline": _roofline,
     "speedup": _speedup,
     "shapes": _shapes,
@@ -249,9 +254,9 @@ _FIGURES: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
 
 
 def write(
-    run: dict[str, Any], folder: pathlib.Path, formats: Sequence[str] = ("png", "svg")
+    run: Run, folder: pathlib.Path, formats: Sequence[str] = ("png", "svg")
 ) -> list[pathlib.Path]:
-    """Draws what the run has figures for; returns the files, one per plot and format."""
+    """Draws the plots for which the run has data; returns the files, one per plot and format."""
     if not is_possible():
         return []
     pyplot = _pyplot()

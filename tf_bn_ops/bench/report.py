@@ -1,4 +1,4 @@
-"""The tables of a run, once, for the terminal and for Markdown."""
+"""The tables and sentences of a run, for the terminal and for Markdown."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-import rich.console
-import rich.table
-
 from tf_bn_ops.bench import implementations, results
+from tf_bn_ops.bench.results import Measurement, Run
 
-# What the project wants to reach, by peer: the least ratio of a row, the geometric mean.
+# Goals of the project, by peer: (least ratio of a row, geometric mean).
 GOALS = {"tensorflow": (0.95, 2.5), "eigen": (None, 8.0), "torch": (1.0, 2.0)}
-BUSY = 0.7  # Load average above which figures are not to be trusted.
 LIMIT_GOALS = {0.65: 1.0, 0.8: 0.5}  # share of the limit -> share of rows that reach it
+BUSY = 0.7  # Load average above which a run is unreliable.
 
 
 @dataclasses.dataclass
@@ -34,19 +32,18 @@ class Table:
             self.notes.append(text)
         return f"[{self.notes.index(text) + 1}]"
 
-    def markdown(self, level: int = 3) -> str:
-        """A heading, a table, notes."""
-        lines = [f"{'#' * level} {self.title}", ""]
-        lines.append(f"| {' | '.join(self.headings)} |")
+    def markdown(self) -> str:
+        """The table and its notes, without the title."""
         sides = ["---" if i < self.left else "---:" for i in range(len(self.headings))]
-        lines.append(f"| {' | '.join(sides)} |")
-        lines += [f"| {' | '.join(row)} |" for row in self.rows]
+        lines = [f"| {' | '.join(cells)} |" for cells in (self.headings, sides, *self.rows)]
         if self.notes:
             lines += ["", *(f"- [{i + 1}] {_escaped(n)}" for i, n in enumerate(self.notes))]
         return "\n".join(lines)
 
-    def print(self, console: rich.console.Console) -> None:
+    def print(self, console: Any) -> None:
         """To the terminal."""
+        import rich.table
+
         table = rich.table.Table(box=None, pad_edge=False, header_style="bold")
         for i, heading in enumerate(self.headings):
             table.add_column(heading, no_wrap=True, justify="left" if i < self.left else "right")
@@ -63,12 +60,12 @@ def _escaped(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
-def seconds(value: float) -> str:
+def time_text(us: float) -> str:
     """Three digits and a unit."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value * 1e6:.3g} µs"
+    for unit, size in (("s", 1e6), ("ms", 1e3)):
+        if us >= size:
+            return f"{us / size:.3g} {unit}"
+    return f"{us:.3g} µs"
 
 
 def _bytes(value: float) -> str:
@@ -81,213 +78,210 @@ def _times(ratio: float | None) -> str:
     return "" if ratio is None else f"{ratio:.2f}"
 
 
-def present(run: dict[str, Any]) -> list[str]:
-    """Peers of which there is a figure."""
-    found = {name for row in run["rows"] for name in row["results"]}
-    found |= {name for row in run["rows"] for name in row["refused"]}
-    return [peer for peer in implementations.PEERS if peer in found]
-
-
 def label(name: str) -> str:
     return implementations.ENTRIES[name].label
 
 
-def _cell(table: Table, row: dict[str, Any], name: str) -> str:
-    cell = row["results"].get(name)
-    if cell is None:
-        reason = row["refused"].get(name)
-        return f"- {table.note(f'{label(name)}: {reason}')}" if reason else "-"
-    text = seconds(cell["median_s"])
-    if cell["wrong"]:
-        mark = table.note(f"{label(name)}: {cell['wrong']}")
-        text += f" wrong {mark}"
-    return text
+def layout_kind(row: Any) -> str:
+    return "channels-last" if row.channels_last else "channels-first"
 
 
-def rows_table(title: str, run: dict[str, Any], rows: Sequence[dict[str, Any]]) -> Table:
-    """One line per row, with the times of all peers and their ratio to ours."""
-    peers = present(run)
-    table = Table(
-        title,
-        ["shape", "layout", "dtype", "mode", "tf_bn_ops", "10-90%", "GB/s", "limit"],
-        4,
-    )
-    empty = any(row["empty_call"] for row in rows)
-    if empty:
-        table.headings.append("empty op")
+# ---- Summary -------------------------------------------------------------------------------------
+
+
+def overview_table(run: Run) -> Table:
+    """By layout and dtype: median of each peer's time over ours, rows in which it is faster."""
+    table = Table("Time of a peer over ours, by layout and dtype", ["layout", "dtype"], 2)
+    peers = [peer for peer in ("tensorflow", "torch", "jax") if peer in run.peers]
+    modes = list(dict.fromkeys(m.row.mode for m in run.of_section("layers")))
     for peer in peers:
-        table.headings += [label(peer), "ratio"]
-    threads = {row["threads"] for row in rows}
-    if len(threads) > 1:
-        table.headings.insert(4, "threads")
-    for row in rows:
-        own = row["results"].get(implementations.CANDIDATE)
-        line = ["x".join(map(str, row["shape"])), row["layout"], row["dtype"], row["mode"]]
-        if len(threads) > 1:
-            line.append(str(row["threads"]))
-        line.append(_cell(table, row, implementations.CANDIDATE))
-        if own is None:
-            line += ["", "", ""]
-        else:
-            spread = (own["p10_s"] / own["median_s"] - 1, own["p90_s"] / own["median_s"] - 1)
-            share = own["limit_share"]
-            line.append(f"{spread[0]:+.0%} {spread[1]:+.0%}")
-            line.append(f"{own['gb_per_s']:.1f}")
-            # Below a megabyte it is the cost of waking threads that would be compared.
-            line.append("" if share is None or row["bytes"] < 1 << 20 else f"{share:.0%}")
-        if empty:
-            line.append(seconds(row["empty_call"]["median_s"]) if row["empty_call"] else "")
+        table.headings += [f"{label(peer)}, {mode}" for mode in modes]
+        table.headings.append(f"{label(peer)} faster in")
+    groups: dict[tuple[str, str], list[Measurement]] = {}
+    for m in run.of_section("layers"):
+        groups.setdefault((layout_kind(m.row), m.row.dtype), []).append(m)
+    for key, rows in sorted(groups.items(), key=lambda item: item[0][0], reverse=True):
+        line = list(key)
         for peer in peers:
-            line += [_cell(table, row, peer), _times(results.speedup(row, peer))]
+            for mode in modes:
+                found = [r for r, m in results.ratios(rows, peer) if m.row.mode == mode]
+                line.append(f"{statistics.median(found):.1f}" if found else "-")
+            all_ratios = results.ratios(rows, peer)
+            faster = sum(ratio < 1 for ratio, _ in all_ratios)
+            line.append(f"{faster} of {len(all_ratios)}")
         table.rows.append(line)
     return table
 
 
-def summary_table(run: dict[str, Any]) -> Table:
+def summary_table(run: Run) -> Table:
     """Each peer's ratios over all rows, and the goals."""
     table = Table(
         "Time of a peer over ours",
         ["peer", "rows", "geometric mean", "goal", "at most", "minimum", "goal", "where"],
         1,
     )
-    for peer in implementations.PEERS:
-        if peer not in run["summary"]:
+    layers = run.of_section("layers")
+    for peer in run.peers:
+        if not (found := results.ratios(layers, peer)):
             continue
-        s = run["summary"][peer]
+        minimum, where = min(found, key=lambda pair: pair[0])
         least, mean = GOALS.get(peer, (None, None))
-        floor = run["eager_floor"]
-        most = floor and results.ceiling(results.of_section(run, "layers"), peer, floor["warm_s"])
+        most = results.ceiling(layers, peer, run.eager_us["warm"]) if run.eager_us else None
         table.rows.append(
             [
                 label(peer),
-                str(s["rows"]),
-                f"{s['geometric_mean']:.2f}",
+                str(len(found)),
+                _times(results.mean_ratio(layers, peer)),
                 "" if mean is None else f"{mean:g}",
-                "" if most is None else f"{most:.2f}",
-                f"{s['minimum']:.2f}",
+                _times(most),
+                f"{minimum:.2f}",
                 "" if least is None else f"{least:g}",
-                s["minimum_at"],
+                str(where.row),
             ]
         )
     return table
 
 
-def limit_table(run: dict[str, Any]) -> Table:
-    """Our shares of the streaming limit, by what decides how much there is to compute and read."""
+def limit_table(run: Run) -> Table:
+    """Our shares of the bandwidth limit, by dtype, layout and mode."""
     least = min(LIMIT_GOALS)
     table = Table(
-        f"Share of the streaming limit, rows that move more than {results.LIMIT_BYTES >> 20} MiB",
+        f"Share of the bandwidth limit, rows that move more than {results.LIMIT_BYTES >> 20} MiB",
         ["dtype", "layout", "mode", "rows", "median", "minimum", f"reach {least:.0%}"],
         3,
     )
-    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
-    for row in results.of_section(run, "layers"):
-        layout = "channels-last" if results.channels_last(row) else "channels-first"
-        groups.setdefault((row["dtype"], layout, row["mode"]), []).append(row)
+    groups: dict[tuple[str, str, str], list[Measurement]] = {}
+    for m in run.of_section("layers"):
+        groups.setdefault((m.row.dtype, layout_kind(m.row), m.row.mode), []).append(m)
     for key, rows in groups.items():
-        if shares := results.limit_rows(rows):
+        if shares := results.limit_shares(rows):
             reached = sum(share >= least for share in shares)
-            figures = f"{statistics.median(shares):.0%}", f"{min(shares):.0%}", str(reached)
-            table.rows.append([*key, str(len(shares)), *figures])
+            cells = f"{statistics.median(shares):.0%}", f"{min(shares):.0%}", str(reached)
+            table.rows.append([*key, str(len(shares)), *cells])
     return table
 
 
-def summary_tables(run: dict[str, Any]) -> list[Table]:
-    """What stands above all others; empty ones are left out."""
-    return [table for table in (summary_table(run), limit_table(run)) if table.rows]
+def summary_tables(run: Run) -> list[Table]:
+    """The tables above all others; empty ones are left out."""
+    tables = (overview_table(run), summary_table(run), limit_table(run))
+    return [table for table in tables if table.rows]
 
 
-def limit_sentences(run: dict[str, Any]) -> list[str]:
-    """What there is to say about the limits: the streaming limit, the eager call."""
-    return [*_streaming_sentences(run), *_eager_sentences(run)]
-
-
-def _eager_sentences(run: dict[str, Any]) -> list[str]:
-    if run["eager_floor"] is None:
-        return []
-    warm, swept = (run["eager_floor"][field] for field in ("warm_s", "swept_s"))
-    sentences = [
-        f"An eager TensorFlow op that does nothing takes {seconds(warm)} again and again, "
-        f"{seconds(swept)} after other data went through the caches, as that of a layer does."
-    ]
-    layers = results.of_section(run, "layers")
-    for peer in run["summary"]:
-        if peer not in ("torch", "jax"):
-            continue
-        faster, unreachable = results.beyond_reach(layers, peer, swept)
+def limit_sentences(run: Run) -> list[str]:
+    """The bandwidth limit and the overhead of an eager call, in sentences."""
+    layers = run.of_section("layers")
+    sentences = []
+    if shares := results.limit_shares(layers):
+        parts = [
+            f"{sum(s >= share for s in shares) / len(shares):.0%} of them reach {share:.0%} of the "
+            f"bandwidth limit (goal: {goal:.0%} of them)"
+            for share, goal in LIMIT_GOALS.items()
+        ]
         sentences.append(
-            f"{label(peer)} is faster than we are in {faster} rows; in {unreachable} of them its "
-            "whole call takes less than that and the streaming limit together, which no op of "
-            "TensorFlow can do."
+            f"{len(shares)} rows move more than {results.LIMIT_BYTES >> 20} MiB: "
+            f"{', '.join(parts)}; the minimum is {min(shares):.0%}, the median "
+            f"{statistics.median(shares):.0%}."
         )
+    if run.eager_us is None:
+        return sentences
+    warm, cold = run.eager_us["warm"], run.eager_us["cold"]
+    sentences.append(
+        f"An eager TensorFlow op that does nothing takes {time_text(warm)} with warm caches, "
+        f"{time_text(cold)} with cold ones, as after a layer's tensors."
+    )
+    for peer in run.peers:
+        faster, unreachable = results.beyond_reach(layers, peer, cold)
+        if faster and peer in ("torch", "jax"):
+            sentences.append(
+                f"{label(peer)} is faster in {faster} rows; in {unreachable} of them its call "
+                "takes less than that and the bandwidth limit: no TensorFlow op can do that."
+            )
     return sentences
 
 
-def _streaming_sentences(run: dict[str, Any]) -> list[str]:
-    limit = run["summary"].get("limit", {})
-    if not limit.get("rows"):
-        return [f"No row of more than {results.LIMIT_BYTES >> 20} MiB has a streaming limit."]
-    parts = [
-        f"{limit[f'share_above_{share:.0%}']:.0%} of them reach {share:.0%} of the streaming limit "
-        f"(goal: {goal:.0%} of them)"
-        for share, goal in LIMIT_GOALS.items()
-    ]
-    return [
-        f"{limit['rows']} rows move more than {results.LIMIT_BYTES >> 20} MiB: "
-        f"{', '.join(parts)}; the lowest share is {limit['minimum']:.0%}, the median "
-        f"{limit['median']:.0%}."
-    ]
+# ---- Rows ----------------------------------------------------------------------------------------
 
 
-def memory_table(run: dict[str, Any]) -> Table:
-    """Peak extra memory of one call."""
-    table = Table(
-        "Peak extra memory of one call", ["shape", "layout", "dtype", "mode", "allowed"], 4
-    )
-    names: list[str] = []
-    lines: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for entry in run["memory"]:
-        key = tuple(
-            "x".join(map(str, entry["shape"])) if field == "shape" else entry[field]
-            for field in ("shape", "layout", "dtype", "mode", "allowed_bytes")
-        )
-        lines.setdefault(key, {})[entry["implementation"]] = entry["extra_bytes"]
-        if entry["implementation"] not in names:
-            names.append(entry["implementation"])
-    table.headings += [label(name) for name in names]
-    for key, values in lines.items():
-        cells = [_bytes(values[n]) if n in values else "-" for n in names]
-        table.rows.append([*map(str, key[:4]), _bytes(key[4]), *cells])
+def _cell(table: Table, m: Measurement, name: str) -> str:
+    if name not in m.us:
+        reason = m.refused.get(name)
+        return f"- {table.note(f'{label(name)}: {reason}')}" if reason else "-"
+    text = time_text(m.us[name])
+    if name in m.wrong:
+        text += f" wrong {table.note(f'{label(name)}: {m.wrong[name]}')}"
+    return text
+
+
+def _own_cells(m: Measurement) -> list[str]:
+    """Spread, throughput, share of the bandwidth limit."""
+    if m.own_us is None:
+        return ["", "", ""]
+    spread = " ".join(f"{us / m.own_us - 1:+.0%}" for us in m.p10_p90_us or ())
+    share = m.limit_share
+    return [spread, f"{m.gb_per_s():.1f}", "" if share is None else f"{share:.0%}"]
+
+
+def rows_table(title: str, run: Run, rows: Sequence[Measurement]) -> Table:
+    """One line per row, with the times of all peers and their ratio to ours."""
+    table = Table(title, ["shape", "layout", "dtype", "mode"], 4)
+    with_threads = len({m.row.threads for m in rows}) > 1
+    with_empty = any(m.empty_us for m in rows)
+    table.headings += ["threads"] * with_threads + ["tf_bn_ops", "10-90%", "GB/s", "limit"]
+    table.headings += ["empty op"] * with_empty
+    for peer in run.peers:
+        table.headings += [label(peer), "ratio"]
+    for m in rows:
+        line = str(m.row).split()
+        line += [str(m.row.threads)] * with_threads
+        line += [_cell(table, m, implementations.CANDIDATE), *_own_cells(m)]
+        if with_empty:
+            line.append(time_text(m.empty_us) if m.empty_us else "")
+        for peer in run.peers:
+            line += [_cell(table, m, peer), _times(m.speedup(peer))]
+        table.rows.append(line)
     return table
 
 
-def tables(run: dict[str, Any]) -> list[Table]:
-    """All of them, in the order of the report; empty ones are left out."""
-    layers = results.of_section(run, "layers")
+def memory_table(run: Run) -> Table:
+    """Peak extra memory of one call."""
+    names = list(dict.fromkeys(entry["implementation"] for entry in run.memory))
+    headings = ["shape", "layout", "dtype", "mode", "allowed", *map(label, names)]
+    table = Table("Peak extra memory of one call", headings, 4)
+    lines: dict[tuple[Any, ...], dict[str, int]] = {}
+    for entry in run.memory:
+        key = tuple(entry[f] for f in ("shape", "layout", "dtype", "mode", "allowed_bytes"))
+        lines.setdefault(key, {})[entry["implementation"]] = entry["extra_bytes"]
+    for key, values in lines.items():
+        cells = [_bytes(values[n]) if n in values else "-" for n in names]
+        table.rows.append([*key[:4], _bytes(key[4]), *cells])
+    return table
+
+
+def tables(run: Run) -> list[Table]:
+    """All tables of rows, in the order of the report; empty ones are left out."""
     found = []
-    groups = {(row["dtype"], row["mode"]): None for row in layers}
-    for dtype, mode in groups:
-        rows = [row for row in layers if (row["dtype"], row["mode"]) == (dtype, mode)]
+    groups: dict[tuple[str, str], list[Measurement]] = {}
+    for m in run.of_section("layers"):
+        groups.setdefault((m.row.dtype, m.row.mode), []).append(m)
+    for (dtype, mode), rows in groups.items():
         found.append(rows_table(f"Layers of networks, {dtype}, {mode}", run, rows))
     for section, title in (
-        ("latency", "Small tensors: the cost of a call"),
+        ("latency", "Small tensors: the overhead of a call"),
         ("elements", "Time against elements"),
         ("channels", "Time against channels"),
         ("threads", "Time against threads"),
     ):
-        if rows := results.of_section(run, section):
+        if rows := run.of_section(section):
             found.append(rows_table(title, run, rows))
-    if run["memory"]:
-        found.append(memory_table(run))
-    return found
+    return [*found, *([memory_table(run)] if run.memory else [])]
 
 
-def skipped_sentences(run: dict[str, Any]) -> list[str]:
+def skipped_sentences(run: Run) -> list[str]:
     """What was not measured, by reason."""
     reasons: dict[str, list[str]] = {}
-    for row in run["rows"]:
-        if row["skipped"]:
-            reasons.setdefault(row["skipped"], []).append(results.describe(row))
+    for m in run.rows:
+        if m.skipped:
+            reasons.setdefault(m.skipped, []).append(str(m.row))
     return [
         f"Not measured, {reason}: "
         + (", ".join(rows) if len(rows) <= 4 else f"{len(rows)} rows, from {rows[0]} on")
@@ -296,40 +290,38 @@ def skipped_sentences(run: dict[str, Any]) -> list[str]:
     ]
 
 
-def wrong(run: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Sentences about wrong results: ours, and those of peers. Memory beyond the goal is ours."""
+def wrong(run: Run) -> tuple[list[str], list[str]]:
+    """Sentences about wrong results: ours, and those of peers."""
     own: list[str] = []
     others: list[str] = []
-    for row in run["rows"]:
-        for name, cell in row["results"].items():
-            if cell["wrong"]:
-                text = f"{label(name)}: {results.describe(row)}: {cell['wrong']}"
-                (own if name == implementations.CANDIDATE else others).append(text)
-        if implementations.CANDIDATE in row["refused"]:
-            reason = row["refused"][implementations.CANDIDATE]
-            own.append(f"tf_bn_ops: {results.describe(row)}: {reason}")
+    for m in run.rows:
+        for name, reason in m.wrong.items():
+            text = f"{label(name)}: {m.row}: {reason}"
+            (own if name == implementations.CANDIDATE else others).append(text)
+        if reason := m.refused.get(implementations.CANDIDATE, ""):
+            own.append(f"tf_bn_ops: {m.row}: {reason}")
     return own, others
 
 
-def print_report(run: dict[str, Any], console: rich.console.Console) -> None:
-    """Everything, ending with what matters most."""
+def print_report(run: Run, console: Any) -> None:
+    """Everything, the most important last."""
     for table in tables(run):
         table.print(console)
-    if results.of_section(run, "layers"):
+    if run.of_section("layers"):
         for table in summary_tables(run):
             table.print(console)
         for sentence in limit_sentences(run):
             console.print(sentence, soft_wrap=True)
-    load = run["machine"]["load_before"]
+    load = run.machine["load_before"]
     if load > BUSY:
         console.print(
-            f"The machine was busy when the run began (load {load:.1f}): repeat it when idle.",
+            f"The machine was busy when the run began (load {load:.1f}): repeat it on an idle one.",
             style="yellow",
             soft_wrap=True,
         )
     for sentence in skipped_sentences(run):
         console.print(sentence, soft_wrap=True)
-    for name, reason in run["missing"].items():
+    for name, reason in run.missing.items():
         console.print(f"left out: {label(name)}: {reason}", soft_wrap=True, markup=False)
     own, others = wrong(run)
     for text in others:

@@ -1,224 +1,268 @@
-"""The JSON file of a run: its fields, its summary, reading it back.
+"""A benchmark run as data: its rows, ratios computed from them, and the JSON file that keeps it.
 
-SCHEMA is the description that docs/benchmarks.md shows; `check` holds a file against it.
+SCHEMA describes the file; docs/benchmarks.md shows it. Only what was measured is kept: one row per
+line with sorted keys, numbers of four digits, fields without a value left out.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
+from collections.abc import Iterable
 from typing import Any
 
-from tf_bn_ops import spec
 from tf_bn_ops.bench import implementations, stats
+from tf_bn_ops.bench.shapes import Row
 from tf_bn_ops.harness import command
 
-VERSION = 2
+VERSION = 3
 
-# Rows that move at least this much are held against the streaming limit: they exceed the
-# last-level cache of most machines.
+# Rows that move more than this are compared with the bandwidth limit: they exceed the LLC of most
+# machines.
 LIMIT_BYTES = 32 << 20
-LIMIT_SHARES = (0.65, 0.8)
+# Below this, a call's time is that of waking threads: no share of the limit is shown.
+SMALL_BYTES = 1 << 20
 
-# Field -> meaning. Indented names are those of the objects in the field above.
+# Object -> field -> meaning.
 SCHEMA: dict[str, dict[str, str]] = {
-    "": {
+    "The file": {
         "schema": f"version of this format, {VERSION}",
-        "command": "what was run",
-        "seconds": "how long it took",
+        "command": "the command line",
+        "seconds": "how long the run took",
         "machine": "processor, caches, versions",
-        "settings": "threads, seconds and rounds per row and implementation",
+        "settings": "threads; seconds and rounds per row and implementation",
         "versions": "implementation -> versions of its libraries",
         "missing": "implementation -> why it was left out",
         "rows": "what was measured, see below",
         "memory": "peak extra memory of one call, see below",
-        "eager_floor": "seconds of an eager TensorFlow op without work, see below; or null",
-        "summary": "of layers: peer -> its time over ours; shares of the limit; what is wrong",
+        "eager_us": "an eager TensorFlow op without work: warm; cold (after 16 MiB of other data)",
     },
-    "rows": {
-        "section": "layers, latency, or the series elements, channels, threads",
+    "An element of rows": {
+        "section": "layers, latency, or a series: elements, channels, threads",
         "network": "where the shape comes from",
         "shape": "in the layout",
         "layout": "data format",
-        "dtype": "element type",
+        "dtype": "element type of x",
         "mode": "training or frozen",
-        "threads": "threads that every implementation could use",
-        "channels": "number of channels",
-        "elements": "elements of a tensor",
-        "bytes": "of y_backprop, x and x_backprop together",
-        "floor": "the streaming limit: reads and writes of a tensor, and their seconds; or null",
-        "empty_call": "seconds of an eager TensorFlow op without work (section latency), or null",
-        "results": "implementation -> its figures, see below",
-        "refused": "implementation -> why it has none",
-        "skipped": "why the row was not measured, or null",
+        "threads": "threads of every implementation",
+        "us": "implementation -> median time of a call in microseconds",
+        "p10_p90_us": "10th and 90th percentile of tf_bn_ops",
+        "limit": "the bandwidth limit: reads and writes of a tensor, and their microseconds",
+        "empty_us": "an eager TensorFlow op without work (section latency)",
+        "refused": "implementation -> its error message",
+        "wrong": "implementation -> what is wrong with its result",
+        "skipped": "why the row was not measured",
     },
-    "results": {
-        "median_s": "seconds of a call, median of the samples",
-        "p10_s": "10th percentile",
-        "p90_s": "90th percentile",
-        "samples": "number of samples",
-        "gb_per_s": "bytes of the row over the median, in 10^9 bytes per second",
-        "limit_share": "seconds of the floor over the median; null without a floor",
-        "error_in_bounds": "the largest error in units of its bound; null if it is not finite",
-        "wrong": "what is wrong with the result, or null",
-    },
-    "memory": {
+    "An element of memory": {
         "implementation": "its name",
         "shape": "in the layout",
         "layout": "data format",
-        "dtype": "element type",
+        "dtype": "element type of x",
         "mode": "training or frozen",
         "threads": "number of threads",
-        "channels": "number of channels",
         "extra_bytes": "growth of the peak resident set in one call, less the outputs",
         "allowed_bytes": "1 MiB and 64 bytes per channel and thread",
-    },
-    "eager_floor": {
-        "warm_s": "called again and again, median",
-        "swept_s": "after 16 MiB of other data went through the caches, median",
     },
 }
 
 
 class ResultsError(ValueError):
-    """A file that is no result of a run; the message is one sentence."""
+    """A file that is not the result of a run; the message is one sentence."""
 
 
-def check(results: Any) -> None:
-    """Raises ResultsError unless `results` has the fields of SCHEMA."""
+@dataclasses.dataclass(frozen=True)
+class Limit:
+    """The bandwidth limit of a row: passes over a tensor, and the time that they take."""
 
-    def compare(what: str, given: Any, name: str) -> None:
-        if not isinstance(given, dict) or set(given) != set(SCHEMA[name]):
-            raise ResultsError(f"{what} should have the fields {', '.join(SCHEMA[name])}")
-
-    compare("the file", results, "")
-    if results["schema"] != VERSION:
-        raise ResultsError(f"the file has format {results['schema']}, this is for {VERSION}")
-    for row in results["rows"]:
-        compare("a row", row, "rows")
-        for cell in row["results"].values():
-            compare("a result", cell, "results")
-    if results["eager_floor"] is not None:
-        compare("eager_floor", results["eager_floor"], "eager_floor")
-    for entry in results["memory"]:
-        compare("an entry of memory", entry, "memory")
+    reads: int
+    writes: int
+    us: float
 
 
-def load(path: pathlib.Path) -> dict[str, Any]:
+@dataclasses.dataclass
+class Measurement:
+    """A row and what was measured; the fields are those of SCHEMA."""
+
+    row: Row
+    us: dict[str, float] = dataclasses.field(default_factory=dict)
+    p10_p90_us: tuple[float, float] | None = None
+    limit: Limit | None = None
+    empty_us: float | None = None
+    refused: dict[str, str] = dataclasses.field(default_factory=dict)
+    wrong: dict[str, str] = dataclasses.field(default_factory=dict)
+    skipped: str | None = None
+
+    @property
+    def own_us(self) -> float | None:
+        """Time of this library's op."""
+        return self.us.get(implementations.CANDIDATE)
+
+    def speedup(self, peer: str) -> float | None:
+        """The peer's time over ours; None unless both results are there and right."""
+        if self.wrong.keys() & {peer, implementations.CANDIDATE} or self.own_us is None:
+            return None
+        return self.us[peer] / self.own_us if peer in self.us else None
+
+    def gb_per_s(self, name: str = implementations.CANDIDATE) -> float:
+        """Bytes of y_backprop, x and x_backprop over the time, in 10^9 bytes per second."""
+        return self.row.bytes / self.us[name] * 1e-3
+
+    @property
+    def limit_share(self) -> float | None:
+        """Time of the bandwidth limit over ours; None for small rows."""
+        if self.limit is None or self.own_us is None or self.row.bytes < SMALL_BYTES:
+            return None
+        return self.limit.us / self.own_us
+
+    def least_us(self, eager_us: float) -> float:
+        """The time of an op that takes an eager call and the bandwidth limit, and nothing else."""
+        return eager_us + (self.limit.us if self.limit else 0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """An element of the field "rows"."""
+        row = self.row
+        fields = {
+            "section": row.section,
+            "network": row.network,
+            "shape": "x".join(map(str, row.dims)),
+            "layout": row.layout,
+            "dtype": row.dtype,
+            "mode": row.mode,
+            "threads": row.threads,
+            "us": {name: _short(us) for name, us in self.us.items()},
+            "p10_p90_us": self.p10_p90_us and [_short(us) for us in self.p10_p90_us],
+            "limit": self.limit and [self.limit.reads, self.limit.writes, _short(self.limit.us)],
+            "empty_us": self.empty_us and _short(self.empty_us),
+            "refused": self.refused,
+            "wrong": self.wrong,
+            "skipped": self.skipped,
+        }
+        return {name: value for name, value in fields.items() if value}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Measurement:
+        """The inverse of to_json."""
+        rest = dict(fields)
+        described = (rest.pop(name) for name in ("section", "network", "shape", "layout"))
+        section, network, shape, layout = described
+        row = Row.of_dims(
+            section,
+            network,
+            tuple(map(int, shape.split("x"))),
+            layout,
+            *(rest.pop(name) for name in ("dtype", "mode", "threads")),
+        )
+        if "limit" in rest:
+            rest["limit"] = Limit(*rest["limit"])
+        if "p10_p90_us" in rest:
+            rest["p10_p90_us"] = tuple(rest["p10_p90_us"])
+        return cls(row, **rest)
+
+
+@dataclasses.dataclass
+class Run:
+    """One run; the fields are those of SCHEMA."""
+
+    command: str
+    seconds: float
+    machine: dict[str, Any]
+    settings: dict[str, Any]
+    versions: dict[str, dict[str, str]]
+    missing: dict[str, str]
+    rows: list[Measurement]
+    memory: list[dict[str, Any]]
+    eager_us: dict[str, float] | None
+
+    def of_section(self, section: str) -> list[Measurement]:
+        """The rows of a section that were measured."""
+        return [m for m in self.rows if m.row.section == section and m.skipped is None]
+
+    @property
+    def peers(self) -> list[str]:
+        """Peers that were measured, or refused every row."""
+        found = {name for m in self.rows for name in (*m.us, *m.refused)}
+        return [peer for peer in implementations.PEERS if peer in found]
+
+
+def _short(value: float) -> float:
+    """Four digits: more than a benchmark reproduces, and few enough to read a diff."""
+    rounded = float(f"{value:.4g}")
+    return int(rounded) if rounded.is_integer() else rounded
+
+
+def to_text(run: Run) -> str:
+    """The JSON file: one line per field, and one per element of rows and memory."""
+    content = {
+        **{field.name: getattr(run, field.name) for field in dataclasses.fields(run)},
+        "schema": VERSION,
+        "seconds": _short(run.seconds),
+        "rows": [m.to_json() for m in run.rows],
+    }
+
+    def dump(value: Any) -> str:
+        if isinstance(value, list):
+            return "[\n" + ",\n".join(dump(element) for element in value) + "\n]"
+        return json.dumps(value, sort_keys=True, allow_nan=False, separators=(",", ":"))
+
+    lines = [f"{json.dumps(name)}: {dump(content[name])}" for name in sorted(content)]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def save(run: Run, path: pathlib.Path) -> None:
+    """Writes the file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    command.write_whole(to_text(run), path)
+
+
+def load(path: pathlib.Path) -> Run:
     """Reads the file of an earlier run.
 
     Raises:
       ResultsError: it cannot be read, or is something else.
     """
     try:
-        results = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
         raise ResultsError(f"{path} cannot be read ({e})") from e
-    check(results)
-    assert isinstance(results, dict)
-    return results
+    version = content.pop("schema", None) if isinstance(content, dict) else None
+    if version != VERSION:
+        raise ResultsError(f"{path} has format {version}; this command reads format {VERSION}")
+    try:
+        content["rows"] = [Measurement.from_json(fields) for fields in content["rows"]]
+        if any(set(entry) != set(SCHEMA["An element of memory"]) for entry in content["memory"]):
+            raise ValueError("an element of memory has other fields")
+        return Run(**content)
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+        raise ResultsError(f"{path} is not the result of a benchmark run ({e!r})") from e
 
 
-def save(results: dict[str, Any], path: pathlib.Path) -> None:
-    """Writes the file, whole or not at all."""
-    check(results)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    command.write_whole(json.dumps(results, indent=1, allow_nan=False) + "\n", path)
+# ---- What the rows say ---------------------------------------------------------------------------
 
 
-def speedup(row: dict[str, Any], peer: str) -> float | None:
-    """How many times as long as ours the peer takes; None unless both are there and right."""
-    own = row["results"].get(implementations.CANDIDATE)
-    other = row["results"].get(peer)
-    if own is None or other is None or own["wrong"] or other["wrong"]:
-        return None
-    return float(other["median_s"] / own["median_s"])
+def ratios(rows: Iterable[Measurement], peer: str) -> list[tuple[float, Measurement]]:
+    """(the peer's time over ours, row) of all rows that have both."""
+    return [(ratio, m) for m in rows if (ratio := m.speedup(peer)) is not None]
 
 
-def channels_last(row: dict[str, Any]) -> bool:
-    """Whether the channel is the last dimension of the row's layout."""
-    return spec.DATA_FORMATS[row["layout"]][1]
+def mean_ratio(rows: Iterable[Measurement], peer: str) -> float | None:
+    """Geometric mean of the peer's times over ours."""
+    return stats.geometric_mean(ratio for ratio, _ in ratios(rows, peer))
 
 
-def limit_rows(rows: list[dict[str, Any]]) -> list[float]:
-    """Our shares of the streaming limit in the rows that are held against it."""
-    return [
-        row["results"][implementations.CANDIDATE]["limit_share"]
-        for row in rows
-        if row["bytes"] > LIMIT_BYTES
-        and row["floor"] is not None
-        and implementations.CANDIDATE in row["results"]
-    ]
+def limit_shares(rows: Iterable[Measurement]) -> list[float]:
+    """Our shares of the bandwidth limit in the rows that are compared with it."""
+    large = (m for m in rows if m.row.bytes > LIMIT_BYTES)
+    return [share for m in large if (share := m.limit_share) is not None]
 
 
-def beyond_reach(rows: list[dict[str, Any]], peer: str, eager: float) -> tuple[int, int]:
-    """Rows in which the peer is faster than we are; of these, those in which no op could be.
-
-    Args:
-      rows: of the section "layers".
-      peer: its name.
-      eager: seconds of an eager TensorFlow op that does nothing.
-
-    Returns:
-      How many there are; in how many the peer's whole call takes less than `eager` and the
-      streaming limit together.
-    """
-    faster = [row for row in rows if (ratio := speedup(row, peer)) is not None and ratio < 1]
-    unreachable = [row for row in faster if row["results"][peer]["median_s"] < _least(row, eager)]
-    return len(faster), len(unreachable)
+def beyond_reach(rows: Iterable[Measurement], peer: str, eager_us: float) -> tuple[int, int]:
+    """(rows in which the peer is faster, those of them in which no TensorFlow op can be faster:
+    the peer's whole call takes less than an empty eager op and the bandwidth limit together)."""
+    faster = [m for ratio, m in ratios(rows, peer) if ratio < 1]
+    return len(faster), sum(m.us[peer] < m.least_us(eager_us) for m in faster)
 
 
-def ceiling(rows: list[dict[str, Any]], peer: str, eager: float) -> float | None:
-    """Geometric mean of a peer's times over those of an op that takes the least possible: `eager`
-    seconds and the streaming limit. None without a row in which both were measured."""
-    ratios = [
-        row["results"][peer]["median_s"] / _least(row, eager)
-        for row in rows
-        if speedup(row, peer) is not None
-    ]
-    return stats.geometric_mean(ratios) if ratios else None
-
-
-def _least(row: dict[str, Any], eager: float) -> float:
-    return eager + (row["floor"]["median_s"] if row["floor"] else 0.0)
-
-
-def of_section(results: dict[str, Any], section: str) -> list[dict[str, Any]]:
-    """The rows of a section that were measured."""
-    return [row for row in results["rows"] if row["section"] == section and row["skipped"] is None]
-
-
-def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The field "summary": what the rows of the section "layers" say."""
-    rows = [row for row in rows if row["section"] == "layers"]
-    summary: dict[str, Any] = {}
-    for peer in implementations.PEERS:
-        ratios = [(r, row) for row in rows if (r := speedup(row, peer)) is not None]
-        if not ratios:
-            continue
-        worst, where = min(ratios, key=lambda pair: pair[0])
-        summary[peer] = {
-            "rows": len(ratios),
-            "geometric_mean": stats.geometric_mean(ratio for ratio, _ in ratios),
-            "minimum": worst,
-            "minimum_at": describe(where),
-        }
-    shares = limit_rows(rows)
-    summary["limit"] = {
-        "rows": len(shares),
-        "minimum": min(shares, default=None),
-        "median": stats.percentile(shares, 0.5) if shares else None,
-        **{f"share_above_{s:.0%}": stats.share_above(shares, s) for s in LIMIT_SHARES},
-    }
-    summary["wrong"] = [
-        f"{describe(row)}: {name}: {cell['wrong']}"
-        for row in rows
-        for name, cell in row["results"].items()
-        if cell["wrong"]
-    ]
-    return summary
-
-
-def describe(row: dict[str, Any]) -> str:
-    """A row in a few words."""
-    return f"{'x'.join(map(str, row['shape']))} {row['layout']} {row['dtype']} {row['mode']}"
+def ceiling(rows: Iterable[Measurement], peer: str, eager_us: float) -> float | None:
+    """mean_ratio of an op that takes an empty eager op and the bandwidth limit, nothing else."""
+    return stats.geometric_mean(m.us[peer] / m.least_us(eager_us) for _, m in ratios(rows, peer))

@@ -9,6 +9,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from tf_bn_ops import spec
 
@@ -40,6 +41,14 @@ class Row:
     dtype: str
     mode: str
     threads: int
+
+    @classmethod
+    def of_dims(
+        cls, section: str, network: str, dims: tuple[int, ...], layout: str, *rest: Any
+    ) -> Row:
+        """A row whose shape is given in its layout; `rest` is dtype, mode, threads."""
+        last = spec.DATA_FORMATS[layout][1]
+        return cls(section, network, dims if last else (dims[0], *dims[2:], dims[1]), layout, *rest)
 
     @property
     def dims(self) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """Seconds of a call: median, 10th and 90th percentile, number of samples."""
+    """Median, 10th and 90th percentile of the times of a call, in seconds."""
 
     median: float
     p10: float
@@ -43,8 +43,3 @@ def geometric_mean(ratios: Iterable[float]) -> float | None:
     """None where there are no ratios."""
     logs = [math.log(ratio) for ratio in ratios]
     return math.exp(sum(logs) / len(logs)) if logs else None
-
-
-def share_above(values: Sequence[float], limit: float) -> float | None:
-    """The share of values that are at least `limit`; None where there are none."""
-    return sum(value >= limit for value in values) / len(values) if values else None

@@ -1,8 +1,7 @@
-"""Checks a result after it was timed: all three outputs against float64, within error bounds.
+"""Verifies a result after timing: all three outputs against float64, within error bounds.
 
-Big tensors are checked in some channels, each of them in full, by conformance/oracle.py and
-conformance/bounds.py: this library's ops by their own promise, others by what any honest
-float32 implementation meets.
+Oracle and bounds are those of tf_bn_ops/harness: profile strict for this library's op, textbook for
+peers. Large tensors are verified in some channels, each of them in full.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tf_bn_ops.bench import data
 from tf_bn_ops.bench.shapes import Row
 from tf_bn_ops.harness import bounds, oracle
 
-# Elements looked at in a row; one channel at least.
+# Elements to verify in a row; at least one channel.
 _ELEMENTS = 1 << 17
 
 

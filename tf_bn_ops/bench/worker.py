@@ -1,4 +1,4 @@
-"""The process that one implementation runs in: `python -m tf_bn_ops.bench.worker FD NAME THREADS`.
+"""The process of one implementation: `python -m tf_bn_ops.bench.worker FD NAME THREADS`.
 
 NAME is a key of implementations.ENTRIES. A request (processes.py) is a tuple of a method's name
 and its arguments.
@@ -19,24 +19,24 @@ from tf_bn_ops.bench import data, implementations, stats
 from tf_bn_ops.bench.shapes import Row
 from tf_bn_ops.harness import processes
 
-# A sample is at least this long, so that the clock and a stray interrupt do not matter.
+# Least length of a sample: the clock's resolution and an interrupt are small against it.
 _SAMPLE_SECONDS = 2e-3
-# What goes through the caches before a call with caches swept: more than any second level holds.
-_SWEPT_BYTES = 16 << 20
-_FLOOR_SAMPLES = 100
-# A call this long needs no warming up: what it finds in caches is its own doing.
+# Read before a cold call: more than an L2 holds.
+_EVICTING_BYTES = 16 << 20
+_EMPTY_SAMPLES = 100
+# A call this long is not warmed up: its own data evicts whatever was in the caches.
 _NO_WARM_UP_SECONDS = 0.05
 
 
 class _Timer:
-    """Times one call; remembers how long it takes."""
+    """Times a call; keeps an estimate of how long it takes."""
 
     def __init__(self, call: implementations.Call):
         self._call = call
         self.seconds = 0.0
 
     def calibrate(self) -> None:
-        """Calls it until it has settled: the first call may compile, allocate, start threads."""
+        """Warms it up: the first calls compile, allocate and start threads."""
         clock = time.perf_counter
         begin = clock()
         self._call()
@@ -49,7 +49,7 @@ class _Timer:
                 break
 
     def visit(self, seconds: float) -> list[float]:
-        """Samples, each the mean of as many calls as fill it; at least one."""
+        """Samples: each the mean of the calls that fill _SAMPLE_SECONDS; at least one."""
         call, clock = self._call, time.perf_counter_ns
         begin = clock()
         if self.seconds < _NO_WARM_UP_SECONDS:
@@ -92,7 +92,7 @@ class Server:
             self._loaded = wanted
 
     def prepare(self, row: Row) -> None:
-        """Gets a row ready and its caller warm."""
+        """Loads the tensors of a row and warms its call up."""
         self._timers = {}
         self._call: implementations.Call | None = None
         self._load(row)
@@ -105,9 +105,9 @@ class Server:
             self._timers["empty"] = _Timer(self._implementation.empty_call())
             self._timers["empty"].calibrate()
 
-    def prepare_stream(self, row: Row, kinds: list[str]) -> None:
-        """The same for the traffic alone; of two ways the faster one is kept."""
-        assert isinstance(self._implementation, implementations.Stream)
+    def prepare_bandwidth(self, row: Row, kinds: list[str]) -> None:
+        """As prepare, for memory bandwidth; of the two store policies, the faster one."""
+        assert isinstance(self._implementation, implementations.MemoryBandwidth)
         self._load(row)
         self._timers = {}
         for variant, call in self._implementation.variants().items():
@@ -124,24 +124,24 @@ class Server:
         """Seconds per call; one list for each kind of call."""
         return {kind: timer.visit(seconds) for kind, timer in self._timers.items()}
 
-    def eager_floor(self) -> dict[str, float]:
+    def eager_us(self) -> dict[str, float]:
         """The field of that name in results.py."""
         assert isinstance(self._implementation, implementations.TensorFlow)
         call = self._implementation.empty_call()
-        swept = np.ones(_SWEPT_BYTES // 8)
+        evicting = np.ones(_EVICTING_BYTES // 8)
         clock = time.perf_counter
-        samples: dict[str, list[float]] = {"warm_s": [], "swept_s": []}
+        samples: dict[str, list[float]] = {"warm": [], "cold": []}
         for kind, seconds in samples.items():
-            for _ in range(_FLOOR_SAMPLES):
-                if kind == "swept_s":
-                    swept.sum()
+            for _ in range(_EMPTY_SAMPLES):
+                if kind == "cold":
+                    evicting.sum()
                 start = clock()
                 call()
                 seconds.append(clock() - start)
-        return {kind: stats.spread(seconds).median for kind, seconds in samples.items()}
+        return {kind: stats.spread(seconds).median * 1e6 for kind, seconds in samples.items()}
 
     def result(self, row: Row, channels: np.ndarray) -> tuple[np.ndarray, ...]:
-        """The outputs of one more call: some channels as [outer, channels, inner], both sums."""
+        """Outputs of one more call, of some channels: x_backprop as [outer, channels, inner]."""
         assert self._call is not None
         outputs = self._implementation.outputs(self._call())
         x_backprop, scale_backprop, offset_backprop = outputs
@@ -160,7 +160,7 @@ class Server:
 
 
 def _make(name: str, threads: str) -> tuple[dict[str, str], Callable[[Any], Any]]:
-    if hasattr(os, "sched_setaffinity"):  # For libraries that have no other way to say it.
+    if hasattr(os, "sched_setaffinity"):  # JAX has no other setting.
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(threads)])
     server = Server(name, int(threads))
     return server.facts(), lambda request: getattr(server, request[0])(*request[1:])

@@ -1,4 +1,4 @@
-"""Starts implementations in processes of their own and asks them, one at a time."""
+"""Starts each implementation in a process of its own and sends it requests, one at a time."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ __all__ = ["MALLOC_SETTINGS", "CallError", "Worker", "WorkerError", "is_installe
 
 _TIMEOUT = 300.0
 
-# The C library gives large blocks back to the system when they are freed, and gets new ones page
-# by page: for a call that makes a tensor of 100 MB this costs about as much as the call itself.
-# It would be the same for all implementations, and hide how they differ, so freed memory is kept.
-# And everyone's memory is in huge pages, as NumPy's is anyway, where the system has them for the
-# asking: in a virtual machine the way to a page of 4 KiB can take longer than the computation, and
-# how long it takes changes from minute to minute. What does not know a variable ignores it.
+# Freed memory stays in the process: malloc would unmap a large tensor and fault it in again page by
+# page at every call, which costs about as much as the call itself, equally for all implementations.
+# Huge pages, which NumPy requests anyway: with 4 KiB pages in a virtual machine, page walks can
+# take longer than the computation, and vary from minute to minute.
 MALLOC_SETTINGS = {
-    "MALLOC_ARENA_MAX": "1",  # The others give back whatever these say.
+    "MALLOC_ARENA_MAX": "1",  # Other arenas ignore the two below.
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",

@@ -112,7 +112,7 @@ def _load(path: str) -> ctypes.CDLL:
         ctypes.c_char_p,
         ctypes.POINTER(ExplainArgs),
         ctypes.c_char_p,
-        *[ctypes.c_char_p, ctypes.c_size_t],
+        *error,  # The JSON text goes into a buffer like that of the error.
         *error,
     ]
     return lib

@@ -60,7 +60,7 @@ def _rewrite_saved_model(source: str, target: str, names: Mapping[str, str]) -> 
         for file in files:
             if relative != "." or file not in skipped:
                 file_io.copy_v2(os.path.join(folder, file), os.path.join(copy, file))
-    # Last: until then nobody takes the copy for a whole one.
+    # Last: without this file the copy is not loadable, so an interrupted one is not mistaken.
     _write(os.path.join(target, model_file), message)
     if file_io.file_exists_v2(os.path.join(source, _FINGERPRINT)):
         fingerprinting_utils.write_fingerprint(target)

@@ -1,0 +1,55 @@
+"""What the package and its commands need to run.
+
+Promised: `import tf_bn_ops` needs NumPy alone and imports no TensorFlow; a command whose packages
+are missing says in one sentence which, and how to install it.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from build_helpers import environment
+
+from tf_bn_ops import _loader
+from tf_bn_ops.__main__ import _COMMANDS, _NEEDED
+
+ROOT = pathlib.Path(_loader.__file__).parent.parent
+
+
+def run_without(modules: list[str], code: str) -> subprocess.CompletedProcess[str]:
+    """Runs code in a Python in which these modules cannot be imported."""
+    block = f"import sys\nfor name in {modules}: sys.modules[name] = None\n"
+    return subprocess.run(
+        [sys.executable, "-c", block + code],
+        env=environment(PYTHONPATH=str(ROOT)),
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_import_needs_neither_the_packages_of_commands_nor_tensorflow():
+    blocked = [*_NEEDED, "tensorflow", "keras", "ml_dtypes"]
+    result = run_without(blocked, "import tf_bn_ops\nprint(tf_bn_ops.library_path())")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.strip() == _loader.library_path()
+
+
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_a_command_without_its_packages_says_what_to_install(command):
+    code = f"from tf_bn_ops.__main__ import main\nsys.exit(main(['tf_bn_ops', {command!r}]))"
+    result = run_without(["absl", "rich"], code)
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert f"the command {command} needs " in result.stderr
+    assert "pip install 'tf-bn-ops[commands]'" in result.stderr
+
+
+def test_the_packages_of_commands_are_an_extra(repo_root):
+    listed = (repo_root / "requirements" / "commands.txt").read_text("utf-8")
+    assert all(f"\n{package}" in listed for package in _NEEDED.values())
+    assert "commands = { file" in (repo_root / "pyproject.toml").read_text("utf-8")
+    runtime = (repo_root / "requirements" / "runtime.txt").read_text("utf-8")
+    assert not any(f"\n{package}" in runtime for package in _NEEDED.values())

@@ -1,0 +1,64 @@
+"""Reference sections that `make docs` generates: C ABI (from headers) and commands (from flags)."""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+import re
+import sys
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tf_bn_ops.__main__ import _COMMANDS  # noqa: E402
+
+HEADERS = ("cc/c_api/tf_bn_ops_c.h", "cc/c_api/tf_bn_ops_cuda_c.h")
+COMMENT = r"/\* ((?:(?!\*/).)*) \*/"
+# A comment, and the declarations that follow it up to an empty line.
+DECLARATION = re.compile(
+    rf"^{COMMENT}\n((?:typedef|enum|TFBN_EXPORT|#define TFBN_CUDA).*?)(?=\n\n|\n#)", re.S | re.M
+)
+NAME = re.compile(r"\b(tfbn_\w+)\(|^\} (tfbn_\w+);$|#define (\w+)", re.M)
+
+
+def c_abi() -> str:
+    """A section for each commented declaration of the headers."""
+    sections = []
+    for header in HEADERS:
+        text = (ROOT / header).read_text(encoding="utf-8")
+        introduction = re.search(COMMENT, text, re.S)
+        assert introduction
+        sections.append(f"`{header}`: {_prose(introduction[1])}")
+        for comment, code in DECLARATION.findall(text):
+            names = [name for match in NAME.findall(code) for name in match if name]
+            title = ", ".join(f"`{name}`" for name in names) or "Element types"
+            code = re.sub(r"\n {16,}", "\n    ", code.replace("TFBN_EXPORT ", ""))
+            sections.append(f"### {title}\n\n{_prose(comment)}\n\n```c\n{code}\n```")
+    return "\n\n".join(sections)
+
+
+def _prose(comment: str) -> str:
+    """The text of a block comment."""
+    lines = [line.strip().removeprefix("*").strip() for line in comment.splitlines()]
+    return "\n".join(lines).strip()
+
+
+def commands() -> str:
+    """For each command its usage text and a table of its flags."""
+    sections = []
+    for name, (module, _) in _COMMANDS.items():
+        command = importlib.import_module(module)
+        table = ["| flag | default | meaning |", "| --- | --- | --- |"]
+        for flag in sorted(command._FLAGS):
+            table.append(_flag_row(command._FLAGS[flag]))
+        usage = f"```text\n{(command.__doc__ or '').strip()}\n```"
+        sections.append(f"### {name}\n\n{usage}\n\n" + "\n".join(table))
+    return "\n\n".join(sections)
+
+
+def _flag_row(flag: Any) -> str:
+    default = (flag.default_as_str or "").strip("'")
+    cell = f"`{default}`" if default not in ("", "[]") else ""
+    meaning = " ".join((flag.help or "").split()).replace("|", "\\|").replace("<", "&lt;")
+    return f"| `--{flag.name}` | {cell} | {meaning} |"

@@ -1,0 +1,82 @@
+"""Draws a conformance report as the README's picture, an SVG of a few kilobytes.
+
+usage: make conformance | python tools/report_picture.py docs/conformance.svg [COMMAND]
+
+The picture has the command (default: make conformance), rows of the table by op, and the last lines
+of the report.
+"""
+
+from __future__ import annotations
+
+import html
+import pathlib
+import re
+import sys
+
+ROWS = 12
+LAST_LINES = 3
+CHARACTER, LINE, MARGIN = 7.23, 17, 12  # Pixels of a 12-pixel monospace font.
+# Text -> its colour: a verdict, and errors beyond any bound.
+COLOURS = {
+    r"conformance passed": "#7ee787",
+    r"conformance FAILED": "#ff7b72",
+    r"\binf\b|\b\d\.\de\d+\b": "#ffa657",
+}
+
+
+def excerpt(report: str, command: str) -> list[str]:
+    """Headings and evenly chosen rows of the first table, then the end of the report."""
+    lines = [line.rstrip() for line in report.splitlines()]
+    begin = next(i for i, line in enumerate(lines) if line.startswith("op "))
+    end = next(i for i in range(begin, len(lines)) if not lines[i])
+    rows = lines[begin + 1 : end]
+    chosen = [rows[i * len(rows) // ROWS] for i in range(ROWS)] if len(rows) > ROWS else rows
+    tail = [line for line in lines if line][-LAST_LINES:]
+    return [f"$ {command}", *lines[begin - 1 : begin + 1], *chosen, "...", *tail]
+
+
+def _colored(line: str) -> str:
+    text = html.escape(line)
+    for pattern, colour in COLOURS.items():
+        text = re.sub(pattern, lambda m, c=colour: f'<tspan fill="{c}">{m[0]}</tspan>', text)
+    return text
+
+
+def draw(lines: list[str]) -> str:
+    """The lines as they look in a terminal."""
+    width = round(max(map(len, lines)) * CHARACTER + 2 * MARGIN)
+    height = len(lines) * LINE + 2 * MARGIN
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        'font-family="monospace" font-size="12" fill="#e6edf3" xml:space="preserve">',
+        f'<rect width="{width}" height="{height}" rx="6" fill="#0d1117"/>',
+    ]
+    for i, line in enumerate(lines):
+        if line:
+            y = MARGIN + 12 + i * LINE
+            length = round(len(line) * CHARACTER)
+            parts.append(
+                f'<text x="{MARGIN}" y="{y}" textLength="{length}">{_colored(line)}</text>'
+            )
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def main(argv: list[str]) -> int:
+    if len(argv) not in (1, 2):
+        print(__doc__, file=sys.stderr)
+        return 2
+    report = sys.stdin.read()
+    if not re.search(r"^op ", report, re.M):
+        print(
+            "error: standard input is not a conformance report: run it as usage says",
+            file=sys.stderr,
+        )
+        return 2
+    pathlib.Path(argv[0]).write_text(
+        draw(excerpt(report, *(argv[1:] or ["make conformance"]))), encoding="utf-8"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
