@@ -12,27 +12,22 @@ channel, rstd = 1/sqrt(variance + epsilon), and sums over all dimensions but the
 
 from __future__ import annotations
 
-import collections
 import functools
+import numbers
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from tf_bn_ops import _loader
-from tf_bn_ops.spec import OPS
-
-
-def _result_type(op: str) -> Any:
-    """What tf.raw_ops returns: a named tuple with the name of the op and of its outputs."""
-    return collections.namedtuple(op, [output.name for output in OPS[op].outputs])
-
-
-_FusedBatchNormGrad = _result_type("FusedBatchNormGrad")
-_FusedBatchNormGradV2 = _result_type("FusedBatchNormGradV2")
-_FusedBatchNormGradV3 = _result_type("FusedBatchNormGradV3")
-_FusedBatchNormGradGrad = _result_type("FusedBatchNormGradGrad")
-_BatchNormTrainingBackprop = _result_type("BatchNormTrainingBackprop")
+from tf_bn_ops._results import (
+    BatchNormTrainingBackprop,
+    FusedBatchNormGrad,
+    FusedBatchNormGradGrad,
+    FusedBatchNormGradV2,
+    FusedBatchNormGradV3,
+)
+from tf_bn_ops.spec import DataFormat
 
 
 @functools.cache
@@ -62,10 +57,10 @@ def fused_batch_norm_grad(
     reserve_space_1: Any,
     reserve_space_2: Any,
     epsilon: float = 1e-4,
-    data_format: str = "NHWC",
+    data_format: DataFormat = "NHWC",
     is_training: bool = True,
     name: str | None = None,
-) -> Any:
+) -> FusedBatchNormGrad:
     """Gradient of batch normalization, the twin of `tf.raw_ops.FusedBatchNormGrad`.
 
     Args:
@@ -75,7 +70,7 @@ def fused_batch_norm_grad(
       reserve_space_1: float32 [C], mean: of the batch in training, of the population if frozen.
       reserve_space_2: float32 [C], biased variance: of the batch in training, of the population if
         frozen. (On a GPU, in training: 1/sqrt(variance + epsilon), as cuDNN has it.)
-      epsilon: added to the variance.
+      epsilon: added to the variance; a number, not a tensor.
       data_format: "NHWC" or "NCHW".
       is_training: True if mean and variance are functions of x, False if they are constants.
       name: name of the operation.
@@ -89,14 +84,14 @@ def fused_batch_norm_grad(
       tf.errors.InvalidArgumentError: shapes that do not fit together.
       LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
     """
-    return _FusedBatchNormGrad._make(
+    return FusedBatchNormGrad._make(
         load().tf_bn_ops_fused_batch_norm_grad(
             y_backprop,
             x,
             scale,
             reserve_space_1,
             reserve_space_2,
-            epsilon,
+            checked_epsilon(epsilon, "fused_batch_norm_grad"),
             data_format,
             is_training,
             name,
@@ -111,24 +106,24 @@ def fused_batch_norm_grad_v2(
     reserve_space_1: Any,
     reserve_space_2: Any,
     epsilon: float = 1e-4,
-    data_format: str = "NHWC",
+    data_format: DataFormat = "NHWC",
     is_training: bool = True,
     name: str | None = None,
-) -> Any:
+) -> FusedBatchNormGradV2:
     """Gradient of batch normalization, the twin of `tf.raw_ops.FusedBatchNormGradV2`.
 
     `fused_batch_norm_grad` with three element types: `y_backprop`, `x` and `x_backprop` are half,
     bfloat16 or float32; tensors of shape [C] are float32. Inputs, attributes, outputs and errors
     have the same names and meaning.
     """
-    return _FusedBatchNormGradV2._make(
+    return FusedBatchNormGradV2._make(
         load().tf_bn_ops_fused_batch_norm_grad_v2(
             y_backprop,
             x,
             scale,
             reserve_space_1,
             reserve_space_2,
-            epsilon,
+            checked_epsilon(epsilon, "fused_batch_norm_grad_v2"),
             data_format,
             is_training,
             name,
@@ -144,10 +139,10 @@ def fused_batch_norm_grad_v3(
     reserve_space_2: Any,
     reserve_space_3: Any,
     epsilon: float = 1e-4,
-    data_format: str = "NHWC",
+    data_format: DataFormat = "NHWC",
     is_training: bool = True,
     name: str | None = None,
-) -> Any:
+) -> FusedBatchNormGradV3:
     """Gradient of batch normalization, the twin of `tf.raw_ops.FusedBatchNormGradV3`.
 
     The op that TensorFlow's own gradients use. Sums are accumulated in float64; x_backprop is
@@ -174,7 +169,7 @@ def fused_batch_norm_grad_v3(
         returns it from the forward op.
       reserve_space_3: float32 of any shape, the output of this name of the forward op. Not read:
         only cuDNN uses it.
-      epsilon: a float, added to the variance before the square root.
+      epsilon: added to the variance before the square root; a number, not a tensor.
       data_format: "NHWC" or "NDHWC" (channels-last), "NCHW" or "NCDHW" (channels-first), where the
         number of letters is the rank of `x`.
       is_training: True if mean and variance are functions of `x`, whose derivatives x_backprop then
@@ -195,7 +190,7 @@ def fused_batch_norm_grad_v3(
       tf.errors.ResourceExhaustedError: no memory for the outputs or the workspace.
       LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
     """
-    return _FusedBatchNormGradV3._make(
+    return FusedBatchNormGradV3._make(
         load().tf_bn_ops_fused_batch_norm_grad_v3(
             y_backprop,
             x,
@@ -203,7 +198,7 @@ def fused_batch_norm_grad_v3(
             reserve_space_1,
             reserve_space_2,
             reserve_space_3,
-            epsilon,
+            checked_epsilon(epsilon, "fused_batch_norm_grad_v3"),
             data_format,
             is_training,
             name,
@@ -221,10 +216,10 @@ def fused_batch_norm_grad_grad(
     reserve_space_1: Any,
     reserve_space_2: Any,
     epsilon: float = 1e-4,
-    data_format: str = "NHWC",
+    data_format: DataFormat = "NHWC",
     is_training: bool = True,
     name: str | None = None,
-) -> Any:
+) -> FusedBatchNormGradGrad:
     """Gradient of the gradient: what TensorFlow registers for `FusedBatchNormGrad`, in one kernel.
 
     The other ops of the package call it when they are differentiated. docs/math.md derives its
@@ -257,8 +252,8 @@ def fused_batch_norm_grad_grad(
         known while a graph is built.)
       LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
     """
-    first, *rest = _as_floats(_checked_epsilon(epsilon, "fused_batch_norm_grad_grad"))
-    return _FusedBatchNormGradGrad._make(
+    first, *rest = _as_floats(checked_epsilon(epsilon, "fused_batch_norm_grad_grad"))
+    return FusedBatchNormGradGrad._make(
         load().tf_bn_ops_fused_batch_norm_grad_grad(
             x_backprop_grad,
             scale_backprop_grad,
@@ -295,7 +290,7 @@ def batch_norm_training_backprop(
     normalized_delta: Any,
     epsilon: float,
     name: str | None = None,
-) -> Any:
+) -> BatchNormTrainingBackprop:
     """Gradient of batch normalization in training, nGraph's `BatchNormTrainingBackprop`.
 
     The semantics are those of nGraph's reference kernel: the channel is dimension 1, mean and
@@ -334,24 +329,27 @@ def batch_norm_training_backprop(
         dtype = tensors[0].dtype
         tensors[1:] = [tf.convert_to_tensor(tensor, dtype) for tensor in tensors[1:]]
         run = _training_backprop_function(
-            _checked_epsilon(epsilon, "batch_norm_training_backprop"), dtype
+            checked_epsilon(epsilon, "batch_norm_training_backprop"), dtype
         )
-        return _BatchNormTrainingBackprop._make(run(*tensors))
-    return _BatchNormTrainingBackprop._make(
+        return BatchNormTrainingBackprop._make(run(*tensors))
+    return BatchNormTrainingBackprop._make(
         _training_backprop_node(
-            *tensors, _checked_epsilon(epsilon, "batch_norm_training_backprop"), name
+            *tensors, checked_epsilon(epsilon, "batch_norm_training_backprop"), name
         )
     )
 
 
-def _checked_epsilon(epsilon: Any, function: str) -> float:
+def checked_epsilon(epsilon: Any, function: str) -> float:
+    """`epsilon` as a float, or a TypeError; eager tensors are refused as those of a graph are."""
     try:
-        return float(epsilon)
+        if isinstance(epsilon, (numbers.Real, np.generic, np.ndarray)):
+            return float(epsilon)
     except (TypeError, ValueError):
-        raise TypeError(
-            f"epsilon must be a number, not {type(epsilon).__name__}: "
-            f"{function} takes it as an attribute, not as a tensor"
-        ) from None
+        pass
+    raise TypeError(
+        f"epsilon must be a number, not {type(epsilon).__name__}: "
+        f"{function} takes it as an attribute, not as a tensor"
+    )
 
 
 def _training_backprop_node(*arguments: Any) -> Any:
