@@ -73,7 +73,7 @@ endif
 B := $(BUILD_DIR)/$(KEY)
 include $(B)/config.mk
 $(B)/config.mk: $(B)/environment.txt tools/tf_env.py
-	$(Q)echo '  ASK     TensorFlow of $(PYTHON) for its flags'
+	$(Q)echo '  CONFIG  flags of TensorFlow in $(PYTHON)'
 	$(Q)'$(PYTHON)' tools/tf_env.py config $@
 $(B)/environment.txt: ;
 endif
@@ -133,8 +133,11 @@ endif
 GPU ?= $(if $(wildcard $(LIB_DIR)/.gpu),1)
 NVCC ?= nvcc
 ifeq ($(GPU),)
-$(shell rm -f $(LIB_DIR)/.gpu)
+all: $(if $(wildcard $(LIB_DIR)/.gpu),forget-gpu)
 endif
+.PHONY: forget-gpu
+forget-gpu:
+	$(Q)rm -f $(LIB_DIR)/.gpu
 
 ifneq ($(and $(GPU),$(TF_VERSION)),)
 CUDA_VERSION := $(shell '$(NVCC)' --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
@@ -162,13 +165,15 @@ endif
 sources = $(sort $(filter-out %_test.cc,$(wildcard cc/$(1)/*.cc)))
 objects = $(patsubst %.cc,$(B)/%.o,$(call sources,$(1)))
 
-# Each line of isa_builds.txt (name, arch, flags) that fits this machine, as name|flag|flag...
+# Each line of isa_builds.txt that fits this machine, as name|condition|flag|flag...
 ISA_BUILDS := $(shell tools/list_flags.sh isa cc/cpu/isa/isa_builds.txt)
 isa_name = $(firstword $(subst |, ,$(1)))
-isa_flags = $(wordlist 2,99,$(subst |, ,$(1)))
+isa_condition = $(or $(word 2,$(subst |, ,$(1))),true)
+isa_flags = $(wordlist 3,99,$(subst |, ,$(1)))
 empty :=
 ISA_NAMES := $(foreach build,$(ISA_BUILDS),$(call isa_name,$(build)))
-ISA_LIST := $(subst $(empty) $(empty),,$(foreach name,$(ISA_NAMES),X($(name))))
+ISA_LIST := $(subst $(empty) $(empty),,$(foreach build,$(ISA_BUILDS), \
+  X($(call isa_name,$(build)),$(call isa_condition,$(build)))))
 ISA_OBJECTS := $(foreach name,$(ISA_NAMES), \
   $(patsubst cc/cpu/isa/%.cc,$(B)/cc/cpu/isa/%.$(name).o,$(call sources,cpu/isa)))
 
@@ -402,10 +407,19 @@ need = '$(PYTHON)' -c 'import importlib.util as u, sys; sys.exit(u.find_spec("$(
 TEST_WORKERS := -n $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -lt 4 ] && echo $$n || echo 4) \
   --dist loadfile
 
-test: all  ## Run the tests; ARGS="-k name -x" is passed on to pytest
-	$(Q)$(call need,pytest)
-	$(Q)workers=$$('$(PYTHON)' -c 'import xdist' 2>/dev/null && echo '$(TEST_WORKERS)'); \
-	'$(PYTHON)' -m pytest $$workers $(TESTS) $(ARGS)
+# $(call pytest,MARKERS): CONTRIBUTING.md says which tier proves what.
+pytest = $(Q)$(call need,pytest); \
+  workers=$$('$(PYTHON)' -c 'import xdist' 2>/dev/null && echo '$(TEST_WORKERS)'); \
+  '$(PYTHON)' -m pytest -m '$(1)' $$workers $(TESTS) $(ARGS)
+
+test: all  ## Run the tests that belong to every change, a few minutes; ARGS="-k name -x" goes to pytest
+	$(call pytest,not long and not large)
+
+test-all: all  ## Run these and the long ones: wheels, docs, Bazel, CUDA, examples, mutants, long sweeps
+	$(call pytest,not large)
+
+bitwise-against: all  ## Compare every output bit by bit with another commit: REF=<commit>; ARGS="--cases=500"
+	$(Q)'$(PYTHON)' tools/bitwise_against.py --ref='$(or $(REF),HEAD)' $(ARGS)
 
 # The core, which runs without TensorFlow, under three sanitizers. Leaks are not looked for: Python
 # itself would be reported. ThreadSanitizer watches a program of ours: in Python it would watch NumPy.

@@ -69,7 +69,7 @@ def _tensorflow_configure_impl(repository_ctx):
         output = _run(repository_ctx, [list_flags, kind, str(repository_ctx.path(label))], list_flags)
         words = [word for line in output.split("\n") for word in line.split(" ") if word]
         if kind == "isa":
-            words = [(word.split("|")[0], word.split("|")[1:]) for word in words]
+            words = [(word.split("|")[0], word.split("|")[1], word.split("|")[2:]) for word in words]
         config.append("%s = %s\n" % (constant, repr(words)))
     version = repository_ctx.read(Label("//:tf_bn_ops/_version.py")).split("__version__ = \"")[1]
     config.append("VERSION = %s\n" % repr(version.split("\"")[0]))

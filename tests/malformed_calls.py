@@ -1,8 +1,8 @@
-"""Calls the ops wrongly, thousands of times in one process, and says how that ended.
+"""Makes thousands of malformed calls of the ops in one process and counts their outcomes.
 
 usage: python tests/malformed_calls.py COUNT SEED
 
-Each call starts as a right one of a random op, type and layout and gets one to three mistakes: in
+Each call starts as a valid one of a random op, dtype and layout and gets one to three mistakes: in
 shapes, types, attributes or arguments; half of the calls go to the kernels (eager), half to the
 shape functions (graphs, with partly known shapes). Prints a JSON object: calls by outcome
 ("accepted" or the exception's class), and the refusals that no user could use. The same seed gives
@@ -157,7 +157,7 @@ def one_call(rng: random.Random) -> str | None:
 
 
 def digest() -> list[bytes]:
-    """The bits of right calls, which nothing that came before may change."""
+    """A digest of the results of valid calls, which no earlier call may change."""
     result = []
     for op in OPS.values():
         rank, channels_last = LAYOUTS[op.layouts[-1]]

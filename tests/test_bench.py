@@ -16,6 +16,7 @@ from tf_bn_ops.bench import (
     implementations,
     measure,
     memory,
+    plots,
     report,
     results,
     shapes,
@@ -23,7 +24,7 @@ from tf_bn_ops.bench import (
     verify,
     workers,
 )
-from tf_bn_ops.harness import c_abi, machine, oracle
+from tf_bn_ops.harness import c_abi, machine, oracle, problems
 
 
 def _row(shape=(2, 3, 4, 5), layout="NHWC", dtype="float32", mode="training", section="layers"):
@@ -134,7 +135,9 @@ def _right(row):
     values = data.statistics(row.channels)
     for role in ("y_backprop", "x"):
         values[role] = data.flat(role, row.dtype, row.elements).reshape(row.dims)
-    exact = oracle.Oracle(values, row.layout, data.EPSILON, row.mode == "training")
+    epsilon = float(np.float32(data.EPSILON))
+    problem = problems.of_tensors(values, row.layout, epsilon, row.mode == "training")
+    exact = oracle.Oracle(problem)
     return [
         exact.x_backprop().astype(spec.DTYPES[row.dtype].numpy),
         exact.scale_backprop.astype(np.float32),
@@ -363,6 +366,14 @@ def test_the_pages_show_the_recorded_run():
         remedy = "python -m tf_bn_ops bench --load=docs/benchmarks/results.json --record"
         assert docs.with_overview(text, run) == text, f"{page.name} is out of date: {remedy}"
     assert docs.ALL_TABLES in docs.PAGES[1].read_text("utf-8")
+
+
+@pytest.mark.skipif(not docs.RECORDED.exists(), reason="needs the source tree")
+def test_the_plots_of_the_recorded_run_are_drawn(tmp_path):
+    pytest.importorskip("matplotlib", reason="needs requirements/bench.txt")
+    written = plots.write(results.load(docs.RECORDED), tmp_path, formats=("svg",))
+    assert [path.stem for path in written] == list(plots.TITLES)
+    assert all("<svg" in path.read_text("utf-8") for path in written)
 
 
 def test_the_machine_is_described():

@@ -106,7 +106,9 @@ def test_touching_a_source_rebuilds_it_alone(tree, folder, libraries):
 
 def test_touching_an_isa_source_rebuilds_its_builds(tree):
     compiled, _ = steps(tree, "-W", "cc/cpu/isa/batch_norm_grad_kernels.cc")
-    assert compiled == sorted(f"cc/cpu/isa/batch_norm_grad_kernels.cc ({name})" for name in isa_names(tree))
+    assert compiled == sorted(
+        f"cc/cpu/isa/batch_norm_grad_kernels.cc ({name})" for name in isa_names(tree)
+    )
 
 
 def test_touching_a_header_rebuilds_what_includes_it(tree, objects_folder):

@@ -1,6 +1,6 @@
-"""The twins of TensorFlow's ops are told apart from the built-in only by their names.
+"""The twins of TensorFlow's ops differ from the built-in only in their names.
 
-Every test runs the built-in beside the shim and compares; nothing is compared with a copied list.
+Every test runs the built-in beside the shim and compares; no expectation is a copied list.
 The built-in is TensorFlow's Eigen path (conftest.py turns oneDNN off): oneDNN's differs from the
 documented contract in the shape of the placeholders and crashes on some bad input. What both paths
 compute is compared by the conformance run.
@@ -57,7 +57,7 @@ def outcome(call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[str, A
         return "ok", call(*args, **kwargs)
     except Exception as error:
         message = str(error).replace("TfBnOps>", "").replace("TfBnOps_", "")
-        # Where the node was made: lines of this file.
+        # Where the node was created: lines of this file.
         message = re.sub(r"Detected at node.*?\nNode: '[^']*'\n", "", message, flags=re.S)
         return type(error).__name__, message.split("\n\nOriginal stack trace")[0]
 
@@ -86,19 +86,6 @@ def test_op_defs_are_equal_but_for_name_and_docs(name):
         return op_def
 
     assert stripped("TfBnOps>" + name) == stripped(name)
-
-
-@pytest.mark.parametrize("op", TWINS, ids=TWIN_NAMES)
-def test_the_op_table_says_what_the_op_def_says(op):
-    op_def = op_def_registry.get(op.name)
-    assert [a.name for a in op.inputs] == [a.name for a in op_def.input_arg]
-    assert [a.name for a in op.outputs] == [a.name for a in op_def.output_arg]
-    attrs = {a.name: a for a in op_def.attr}
-    allowed = lambda name: list(attrs[name].allowed_values.list.type)  # noqa: E731
-    assert {tf.as_dtype(t).name for t in allowed("T")} == {tf.as_dtype(d).name for d in op.dtypes}
-    formats = [f.decode() for f in attrs["data_format"].allowed_values.list.s]
-    assert formats == list(op.layouts)
-    assert attrs["epsilon"].default_value.f == np.float32(op.attrs["epsilon"])
 
 
 @pytest.mark.parametrize("name", TWIN_NAMES)
@@ -257,7 +244,7 @@ def test_bad_dtypes_fail_the_same(name, dtype):
 
 @pytest.mark.parametrize("onednn", ["0", "1"])
 def test_bad_data_format_in_eager_mode_is_an_error_not_an_abort(onednn):
-    """Under oneDNN the built-in V1 takes the whole process down here."""
+    """Under oneDNN the built-in V1 aborts the process."""
     program = """
 import numpy as np, tensorflow as tf, tf_bn_ops
 one = np.ones(1, np.float32)
@@ -360,7 +347,7 @@ def test_second_order_gradients_equal_the_builtins(op, is_training):
             continue
         got = second_order(shim(op.name))
         for name in names:
-            # The same function in other roundings, of first-order values that differ by theirs.
+            # The same function of the same first-order values, both rounded elsewhere.
             tolerance = {"half": 4e-3, "bfloat16": 3e-2, "float32": 1e-4}[dtype]
             np.testing.assert_allclose(
                 np.asarray(got[name], np.float64),
@@ -382,7 +369,7 @@ def test_vectorized_map_works_where_it_works_for_the_builtin(name):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-def test_vectorized_map_of_v3_makes_the_graph_that_it_makes_for_the_builtin():
+def test_vectorized_map_of_v3_builds_the_builtins_graph():
     """One op over all iterations, and no loop."""
     inputs = inputs_of("FusedBatchNormGradV3", (2, 3, 4, 5), 5)
 

@@ -121,7 +121,7 @@ def test_values_are_those_of_tensorflow():
             np.testing.assert_array_equal(a, b)
 
 
-def test_gradient_is_the_bits_of_the_op_and_passes_by_unused_statistics():
+def test_gradient_is_that_of_the_op_and_skips_unused_statistics():
     x, scale, offset, _, _ = make_inputs("NHWC", "float32")
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -149,7 +149,7 @@ def test_gradient_is_the_bits_of_the_op_and_passes_by_unused_statistics():
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
 def test_second_derivatives(data_format, is_training):
-    """Of a penalty on the gradient, with the statistics taking part in training."""
+    """Of a penalty on the gradient; in training the statistics are functions of x."""
     inputs = make_inputs(data_format, "float32")
 
     def penalty(function, inputs):

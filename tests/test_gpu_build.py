@@ -1,7 +1,6 @@
-"""The GPU build, checked without a GPU: compiles, links, loads beside TensorFlow for the CPU.
+"""The GPU build, without a GPU: it compiles without spills, links, and loads into TensorFlow.
 
-Skipped where there is no nvcc. Every architecture of the default build is compiled, and the spill
-report read.
+Skipped where there is no nvcc. Every architecture of the default build is compiled.
 """
 
 from __future__ import annotations
@@ -21,11 +20,9 @@ NVCC = os.environ.get("NVCC", "nvcc")
 pytestmark = pytest.mark.skipif(
     not all(map(shutil.which, ("make", "g++", "nm", NVCC))), reason="needs make, g++, nm and nvcc"
 )
-# Bytes of registers that a kernel may lay aside in local memory: none of its loops may.
-ALLOWED_SPILLS = 0
-# Element types by kernel: 4 types; the statistics' type is looked at when the kernel runs.
+# Kernels per formula: 4 element types, 2 layouts, variants; the type of statistics is an argument.
 REDUCE_KERNELS, APPLY_KERNELS, FINISH_KERNELS = 4 * 2 * 3, 4 * 2 * 2, 2
-# The spill report of every kernel goes to stderr.
+# ptxas reports the spills of every kernel on stderr.
 NVCC_VARIABLES = (f"NVCC={NVCC}", "NVCCFLAGS=-Xptxas=-v")
 
 REGISTERED = """
@@ -61,7 +58,7 @@ def tree(repo_root: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> p
 
 @pytest.fixture(scope="module")
 def archs(tree: pathlib.Path) -> list[str]:
-    """Those from sm_70 to sm_90 that this nvcc knows."""
+    """Those from sm_70 to sm_90 that this nvcc supports."""
     listed = run([NVCC, "--list-gpu-arch"], tree).stdout.split()
     numbers = [int(name.removeprefix("compute_")) for name in listed]
     return [str(number) for number in sorted(numbers) if 70 <= number <= 90]
@@ -83,7 +80,7 @@ def test_kernels_do_not_spill_on_any_architecture(tree, archs):
         ):
             assert sum(kind in name for name in names) == count, arch
     for name, arch, _, stores, loads in kernels:
-        assert int(stores) + int(loads) <= ALLOWED_SPILLS, f"{name}, sm_{arch}"
+        assert int(stores) + int(loads) == 0, f"{name}, sm_{arch}"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +91,7 @@ def test_kernels_do_not_spill_on_any_architecture(tree, archs):
     ],
 )
 def test_default_architectures(repo_root, tmp_path, release, known, compiled):
-    """From sm_70, or the oldest that the nvcc knows, to sm_90, and PTX of the last."""
+    """From sm_70, or the oldest that the nvcc supports, to sm_90, and PTX of the last."""
     nvcc = tmp_path / "nvcc"
     listed = " ".join(f"compute_{number}" for number in known)
     nvcc.write_text(
@@ -114,7 +111,7 @@ def test_default_architectures(repo_root, tmp_path, release, known, compiled):
     ]
 
 
-def test_the_library_needs_no_cuda_to_load(tree):
+def test_library_loads_without_cuda(tree):
     for library in ("libtf_bn_ops.so", "libtf_bn_ops_core.so"):
         path = str(tree / "tf_bn_ops" / "lib" / library)
         symbols = run(["nm", "-D", "--undefined-only", path], tree).stdout
@@ -125,7 +122,7 @@ def test_the_library_needs_no_cuda_to_load(tree):
         assert all(name.startswith("tfbn_") for name in names), names
 
 
-def test_all_ops_have_gpu_kernels_and_the_cpu_works_on(tree):
+def test_ops_have_gpu_kernels_and_cpu_kernels_still_run(tree):
     result = run([sys.executable, "-c", REGISTERED], tree, TF_CPP_MIN_LOG_LEVEL="3")
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == [
@@ -137,7 +134,7 @@ def test_all_ops_have_gpu_kernels_and_the_cpu_works_on(tree):
     ]
 
 
-def test_the_c_abi_fails_with_a_sentence_where_there_is_no_gpu(tree):
+def test_c_abi_errors_without_a_gpu(tree):
     code = """
 import ctypes, sys
 lib = ctypes.CDLL("tf_bn_ops/lib/libtf_bn_ops_core.so")
@@ -150,11 +147,10 @@ print(error.value.decode())
 groups = ctypes.c_int64(-1)
 print(lib.tfbn_cuda_batch_norm_grad(None, None, ctypes.c_int64(), None, groups, error, room))
 print(error.value.decode())
-sys.path[:0] = ["tools/gpu"]
-import driver
-p = [ctypes.create_string_buffer(8192) for _ in driver.POINTERS]
+from tf_bn_ops.harness import c_abi
+p = [ctypes.create_string_buffer(8192) for _ in c_abi.POINTERS]
 address = [ctypes.addressof(b) // 16 * 16 + 16 for b in p]
-args = driver.Args(8, 3, 49, 0, 0, 1, 1, 0.0, *address)
+args = c_abi.Args(8, 3, 49, 0, 0, 1, 1, 0.0, *address)
 workspace = ctypes.create_string_buffer(size.value + 8)
 call = lambda n: lib.tfbn_cuda_batch_norm_grad(
     ctypes.byref(args), ctypes.c_void_p(ctypes.addressof(workspace) // 8 * 8 + 8),
@@ -191,20 +187,18 @@ def test_build_info_names_cuda(tree, archs):
     assert info["cuda"]["ptx"] == archs[-1]
 
 
-def test_the_choice_stays_until_it_is_taken_back(tree):
-    assert make(tree, "-q", *NVCC_VARIABLES).returncode == 0, (
-        "make after make gpu keeps the GPU kernels"
-    )
+def test_make_keeps_the_gpu_kernels_until_gpu_is_unset(tree):
+    assert make(tree, "-q", *NVCC_VARIABLES).returncode == 0, "make after make gpu is up to date"
     result = make(tree, "GPU=")
     assert result.returncode == 0, result.stderr
     info = json.loads((tree / "tf_bn_ops" / "lib" / "build_info.json").read_text())
     assert info["cuda"] is None
-    assert make(tree, "-q").returncode == 0, "and make GPU= ends it"
+    assert make(tree, "-q").returncode == 0, "make after make GPU= is up to date"
     symbols = run(["nm", "-D", str(tree / "tf_bn_ops" / "lib" / "libtf_bn_ops_core.so")], tree)
     assert "tfbn_cuda" not in symbols.stdout
 
 
-def test_a_missing_nvcc_is_one_sentence(repo_root):
+def test_missing_nvcc_is_an_error(repo_root):
     result = make(repo_root, "-n", "all", "GPU=1", "NVCC=/nowhere/nvcc")
     assert result.returncode != 0
     assert (

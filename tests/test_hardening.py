@@ -1,8 +1,8 @@
-"""What no caller may be able to do to the ops: crash or confuse them, or lack memory unnoticed.
+"""Malformed calls, concurrent calls, lack of memory.
 
-Promised: a wrong call is refused in words, whatever is wrong with it, and changes nothing for the
-calls that follow; calls from many threads at once give the bits of one thread; memory that cannot
-be had is ResourceExhausted, for outputs and for the workspace.
+Promised: a malformed call is an error with a message, whatever is wrong with it, and changes
+nothing for the calls that follow; concurrent calls are bitwise identical to sequential ones; where
+memory is exhausted, for outputs or for the workspace, the error is ResourceExhausted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PACKAGE = pathlib.Path(tf_bn_ops.__file__).parent.parent
 
 
 def run_child(*arguments: str) -> str:
-    """Runs Python with the package in a process of its own; what it prints."""
+    """The output of Python with the package in a process of its own."""
     result = subprocess.run(
         [sys.executable, *arguments],
         env=environment(PYTHONPATH=str(PACKAGE), TF_CPP_MIN_LOG_LEVEL="3"),
@@ -39,22 +39,22 @@ def run_child(*arguments: str) -> str:
 def test_ten_thousand_malformed_calls():
     report = json.loads(run_child(str(HERE / "malformed_calls.py"), "10000", "1"))
     assert report["useless"] == [], "refused with another exception than for wrong arguments"
-    assert report["unchanged"], "right calls give other bits after wrong ones"
+    assert report["unchanged"], "valid calls have other results after malformed ones"
     outcomes = report["outcomes"]
     assert sum(outcomes.values()) == 10_000
-    # Some mistakes cancel out or are none, such as a shape that a graph does not know.
+    # Some mistakes cancel each other or are none, such as a shape that is unknown in a graph.
     assert outcomes["accepted"] < 2_000
     assert outcomes["InvalidArgumentError"] > 2_000, "most are to reach the kernels"
     assert outcomes["ValueError"] > 1_000, "and the shape functions"
 
 
 def call_for(seconds: float) -> tuple[int, set[str]]:
-    """Calls the ops from 8 threads for some time: number of calls, and which gave other bits."""
+    """Calls the ops from 8 threads for some time: number of calls, and whose results differed."""
     import tensorflow as tf
 
     rng = np.random.default_rng(0)
     problems = []
-    # A small one that stays on its thread, and larger ones of either partition.
+    # A small call, which runs on its caller's thread, and larger ones of either partition.
     for shape in ((2, 3, 4, 8), (8, 40, 40, 16), (4, 3, 60, 80)):
         for data_format in ("NHWC", "NCHW"):
             channels = shape[3 if data_format == "NHWC" else 1]
@@ -106,13 +106,13 @@ def call_for(seconds: float) -> tuple[int, set[str]]:
 
 
 @pytest.mark.parametrize("seconds", [3, pytest.param(60, marks=pytest.mark.large)])
-def test_eight_threads_get_the_bits_of_one(seconds):
+def test_concurrent_calls_are_bitwise_identical_to_sequential_ones(seconds):
     calls, differed = call_for(seconds)
     assert differed == set()
     assert calls > 20
 
 
-# Takes all address space but `spare` bytes, then calls.
+# Limits the address space to `spare` bytes more than is used, then calls.
 SHORT_OF_MEMORY = """
 import resource, sys
 import numpy as np, tensorflow as tf, tf_bn_ops
@@ -125,7 +125,7 @@ def call(shape):
     return go
 
 big = call([int(size) for size in sys.argv[1].split(",")])
-# Larger than the size below which calls stay on their thread: all threads are there.
+# Above the serial threshold, so that all threads are started before memory is limited.
 small = call([64, 32, 32, 4])
 before = small()
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
@@ -152,9 +152,9 @@ print("same" if all(np.array_equal(a, b) for a, b in zip(before, after)) else "o
         ("workspace", f"1,1,1,{1 << 22}", 150 << 20, "type int8"),
     ],
 )
-def test_memory_that_cannot_be_had_is_resource_exhausted(what, shape, spare, asked_for):
+def test_exhausted_memory_is_resource_exhausted(what, shape, spare, asked_for):
     lines = run_child("-c", SHORT_OF_MEMORY, shape, str(spare)).splitlines()
     assert lines[0].startswith("ResourceExhausted: "), what
     assert "OOM when allocating tensor" in lines[0]
     assert asked_for in lines[0]
-    assert lines[1] == "same", "the next call with memory is right"
+    assert lines[1] == "same", "with memory again, the next call has the same result"

@@ -1,4 +1,4 @@
-"""The ops and their Python API: loading, modes of use, buffers, threads."""
+"""The ops and their Python API: loading, execution modes, buffers, threads."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
 
 import tf_bn_ops
 from tf_bn_ops.spec import OPS
@@ -28,7 +29,7 @@ VIEWS = {"y_backprop", "x", "x_backprop_grad", "input", "normalized_delta"}
 
 
 def run_python(program: str, **environment: str) -> str:
-    """What a fresh process prints; fails with its standard error."""
+    """The output of a fresh process; fails with its standard error."""
     run = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
@@ -88,7 +89,23 @@ def test_raw_ops_take_the_arguments_of_the_function_by_keyword_only(name):
     assert function.__doc__
 
 
-def test_a_forced_implementation_that_does_not_exist_is_one_clear_sentence():
+@pytest.mark.parametrize("op", OPS.values(), ids=list(OPS))
+def test_the_spec_is_that_of_the_op_def(op):
+    tf_bn_ops.load()
+    op_def = op_def_registry.get(op.registered_name)
+    assert [a.name for a in op.inputs] == [a.name for a in op_def.input_arg]
+    assert [a.name for a in op.outputs] == [a.name for a in op_def.output_arg]
+    attrs = {a.name: a for a in op_def.attr}
+    assert {*attrs} - {"T", "U", "epsilon_rest"} == {*op.attrs}
+    allowed = attrs["T"].allowed_values.list.type
+    assert {tf.as_dtype(t).name for t in allowed} == {tf.as_dtype(d).name for d in op.dtypes}
+    if "data_format" in attrs:
+        formats = [f.decode() for f in attrs["data_format"].allowed_values.list.s]
+        assert formats == list(op.layouts)
+        assert attrs["epsilon"].default_value.f == np.float32(op.attrs["epsilon"])
+
+
+def test_an_unknown_forced_implementation_is_one_sentence():
     program = """
 import numpy as np, tensorflow as tf, tf_bn_ops
 one = np.ones(1, np.float32)
@@ -126,7 +143,7 @@ def test_a_tensor_as_epsilon_is_refused_eagerly_and_in_graphs(function, in_graph
     call(np.float32(1e-3))
 
 
-# ---- Modes of use --------------------------------------------------------------------------------
+# ---- Execution modes -----------------------------------------------------------------------------
 
 
 def test_eager_function_session_and_named_node_agree():
@@ -146,7 +163,7 @@ def test_eager_function_session_and_named_node_agree():
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.half, tf.bfloat16])
 def test_inputs_keep_their_values(dtype):
-    """x_backprop may be written into an input's buffer, but only when nobody needs that input."""
+    """x_backprop may reuse an input's buffer, but only where the op is the last to read it."""
     dy, x, scale, mean, variance = make_inputs(dtype=dtype)
     before = [tf.identity(dy).numpy().copy(), tf.identity(x).numpy().copy()]
     want = tf_bn_ops.fused_batch_norm_grad_v2(dy, x, scale, mean, variance)
@@ -201,7 +218,7 @@ print(digest.hexdigest())
 """
 
 
-def test_bits_do_not_depend_on_intra_op_threads():
+def test_results_are_bitwise_identical_for_any_number_of_intra_op_threads():
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", HASH_PROGRAM, str(threads)], stdout=subprocess.PIPE, text=True

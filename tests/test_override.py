@@ -1,6 +1,6 @@
-"""override_builtin_kernels(): what it replaces, in which modes, and that nothing else does it.
+"""override_builtin_kernels(): what it replaces, in which execution modes; and nothing else does.
 
-Every case runs in a process of its own: there is no way back.
+Every case runs in a process of its own: an override cannot be undone.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from tf_bn_ops import _loader, _override
 
 ROOT = pathlib.Path(_loader.__file__).resolve().parent.parent
 
-# Runs all ops eagerly, in a function, in a session and below a tape; says which kernel's bits came
-# out. With large means the built-in's sums are off, so that its bits are never ours.
+# Runs all ops eagerly, in a function, in a session and below a tape; says whether results are
+# bitwise identical to those of this library's ops. With large means the built-in's never are: its
+# sums are off.
 PROGRAM = """
 import json, sys
 import numpy as np, tensorflow as tf
@@ -108,13 +109,13 @@ def called(request) -> dict:
     return finish(start(PROGRAM, "call", TF_ENABLE_ONEDNN_OPTS=request.param))
 
 
-def test_all_modes_run_on_our_kernels(called):
+def test_all_execution_modes_run_on_our_kernels(called):
     assert [case for case, is_ours in called["after"].items() if not is_ours] == []
     assert called["maps"]
 
 
 def test_before_the_call_tensorflow_computes(called):
-    # By chance the sums of half, rounded, may have the same bits.
+    # Rounded to half, sums may be equal by chance.
     training = [case for case in called["before"] if "float32" in case and "True" in case]
     assert training
     assert [case for case in training if called["before"][case]] == []

@@ -21,10 +21,14 @@ from build_helpers import run
 
 import tf_bn_ops
 from tf_bn_ops import _loader, spec
-from tf_bn_ops.conformance import cases, fills, workers
-from tf_bn_ops.conformance.case import Case
-from tf_bn_ops.conformance.judge import Answer, judge, structure
-from tf_bn_ops.harness import batch_norm_grad_grad, bounds
+from tf_bn_ops.conformance.cases import generate
+from tf_bn_ops.conformance.cases.case import Case
+from tf_bn_ops.conformance.execution.answer import Answer
+from tf_bn_ops.conformance.execution.implementations import request
+from tf_bn_ops.conformance.verdict.judge import judge, outputs_of, structure
+from tf_bn_ops.harness import bounds, formula_models
+from tf_bn_ops.harness.formula_models import model_of
+from tf_bn_ops.harness.problems import Problem
 from tf_bn_ops.spec import OPS
 
 pytestmark = pytest.mark.skipif(
@@ -32,6 +36,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 COMPILE = "TF_BN_OPS_XLA"
+FIRST_ORDER = [op.name for op in spec.of_formula(spec.BATCH_NORM_GRAD)]
 # Larger cases take seconds each; `make conformance` runs them on the same kernels.
 MOST_ELEMENTS = 40_000
 
@@ -55,17 +60,18 @@ def call_of(op: str, attrs: dict[str, Any]) -> Callable[..., Any]:
     return call
 
 
-def small_cases(seed: int, count: int) -> list[Case]:
-    """Random cases, in turn of every combination of op, dtype, layout and mode."""
+def small_cases(seed: int) -> list[Case]:
+    """A random case of each combination of op, dtype, layout and mode of a first-order gradient."""
+    combos = generate.combinations(FIRST_ORDER)
     return [
         case
-        for case in cases.generate(count, seed)
+        for case in generate.generate(len(combos), seed, combos)
         if np.prod(case.shape, dtype=np.int64) <= MOST_ELEMENTS
     ]
 
 
 def inputs_and_call(case: Case) -> tuple[list[Any], Callable[..., Any]]:
-    asked = workers.request(case, fills.fill(case), case.spec)
+    asked = request(case, model_of(case.spec).fill(case), case.spec)
     return list(asked["inputs"].values()), call_of(case.op, asked["attrs"])
 
 
@@ -78,30 +84,30 @@ def hlo(function: Callable[..., Any], *arguments: Any) -> str:
 
 
 # One case of every combination of op, dtype, layout and mode.
-@pytest.mark.parametrize("case", small_cases(seed=11, count=len(cases.combinations())), ids=str)
+@pytest.mark.parametrize("case", small_cases(seed=11), ids=str)
 def test_on_a_cpu_results_are_bitwise_identical_to_those_of_the_op(case):
     inputs, call = inputs_and_call(case)
     want = call(*inputs)
     got = compiled(call, *inputs)
     assert type(got) is type(want)
-    assert structure(case, Answer([output.numpy() for output in got])) == []
+    assert structure(outputs_of(case), Answer([output.numpy() for output in got])) == []
     for a, b in zip(want, got, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("case", small_cases(seed=12, count=len(cases.combinations())), ids=str)
+@pytest.mark.parametrize("case", small_cases(seed=12), ids=str)
 def test_hlo_keeps_the_bounds_of_the_kernels(case, monkeypatch):
     monkeypatch.setenv(COMPILE, "hlo")
-    filled = fills.fill(case)
+    given = model_of(case.spec).fill(case)
     inputs, call = inputs_and_call(case)
     answer = Answer([output.numpy() for output in compiled(call, *inputs)])
-    assert structure(case, answer) == []
-    result = judge(case, filled, {"candidate": answer}, bounds.PROFILES["strict"])
+    assert structure(outputs_of(case), answer) == []
+    result = judge(case, given, {"candidate": answer}, bounds.PROFILES["strict"])
     assert result.failures == []
 
 
 def test_the_variable_replaces_the_custom_call_by_hlo(monkeypatch):
-    case = cases.parse("FusedBatchNormGrad,float32,NHWC,2x3x4x5,training,normal,batch,eps=0.25,"
+    case = generate.parse("FusedBatchNormGrad,float32,NHWC,2x3x4x5,training,normal,batch,eps=0.25,"
                        "eager,seed=1")  # fmt: skip
     inputs, call = inputs_and_call(case)
     program = hlo(call, *inputs)
@@ -150,7 +156,7 @@ def test_forward_backward_and_second_derivative_in_one_program():
         np.testing.assert_allclose(want, got, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("op", [op.name for op in spec.of_formula(spec.BATCH_NORM_GRAD)])
+@pytest.mark.parametrize("op", FIRST_ORDER)
 @pytest.mark.parametrize("compile_to", ["", "hlo"])
 def test_gradients_of_the_ops(op, compile_to, monkeypatch):
     """Second order, with respect to everything that has a gradient."""
@@ -209,12 +215,12 @@ def test_second_order_keeps_the_bounds_of_the_kernels(dtype, is_training, data_f
     got = compiled(call, *values.values())
     inner = 1 if data_format == "NHWC" else shape[2] * shape[3]
     view = lambda a: a.reshape(-1, 5, inner) if a.ndim > 1 else a  # noqa: E731
-    answer = batch_norm_grad_grad.answer(
-        {role: view(array) for role, array in values.items()}, "view", 1e-3, is_training
-    )
-    answer.assert_close(
-        {name: view(getattr(got, name).numpy()) for name in batch_norm_grad_grad.OUTPUTS}
-    )
+    arrays = {role: view(array) for role, array in values.items()}
+    results = {
+        arg.role: view(getattr(got, arg.name).numpy())
+        for arg in OPS["FusedBatchNormGradGrad"].outputs
+    }
+    assert not formula_models.check(Problem(arrays, 1e-3, is_training), results)
 
 
 def test_a_keras_model_compiled_by_xla_trains_as_one_that_is_not():

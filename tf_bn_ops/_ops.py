@@ -84,19 +84,18 @@ def fused_batch_norm_grad(
       tf.errors.InvalidArgumentError: shapes that do not fit together.
       LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
     """
-    return FusedBatchNormGrad._make(
-        load().tf_bn_ops_fused_batch_norm_grad(
-            y_backprop,
-            x,
-            scale,
-            reserve_space_1,
-            reserve_space_2,
-            checked_epsilon(epsilon, "fused_batch_norm_grad"),
-            data_format,
-            is_training,
-            name,
-        )
+    outputs = load().tf_bn_ops_fused_batch_norm_grad(
+        y_backprop,
+        x,
+        scale,
+        reserve_space_1,
+        reserve_space_2,
+        checked_epsilon(epsilon, "fused_batch_norm_grad"),
+        data_format,
+        is_training,
+        name,
     )
+    return FusedBatchNormGrad._make(outputs)
 
 
 def fused_batch_norm_grad_v2(
@@ -116,19 +115,18 @@ def fused_batch_norm_grad_v2(
     bfloat16 or float32; tensors of shape [C] are float32. Inputs, attributes, outputs and errors
     have the same names and meaning.
     """
-    return FusedBatchNormGradV2._make(
-        load().tf_bn_ops_fused_batch_norm_grad_v2(
-            y_backprop,
-            x,
-            scale,
-            reserve_space_1,
-            reserve_space_2,
-            checked_epsilon(epsilon, "fused_batch_norm_grad_v2"),
-            data_format,
-            is_training,
-            name,
-        )
+    outputs = load().tf_bn_ops_fused_batch_norm_grad_v2(
+        y_backprop,
+        x,
+        scale,
+        reserve_space_1,
+        reserve_space_2,
+        checked_epsilon(epsilon, "fused_batch_norm_grad_v2"),
+        data_format,
+        is_training,
+        name,
     )
+    return FusedBatchNormGradV2._make(outputs)
 
 
 def fused_batch_norm_grad_v3(
@@ -190,20 +188,19 @@ def fused_batch_norm_grad_v3(
       tf.errors.ResourceExhaustedError: no memory for the outputs or the workspace.
       LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
     """
-    return FusedBatchNormGradV3._make(
-        load().tf_bn_ops_fused_batch_norm_grad_v3(
-            y_backprop,
-            x,
-            scale,
-            reserve_space_1,
-            reserve_space_2,
-            reserve_space_3,
-            checked_epsilon(epsilon, "fused_batch_norm_grad_v3"),
-            data_format,
-            is_training,
-            name,
-        )
+    outputs = load().tf_bn_ops_fused_batch_norm_grad_v3(
+        y_backprop,
+        x,
+        scale,
+        reserve_space_1,
+        reserve_space_2,
+        reserve_space_3,
+        checked_epsilon(epsilon, "fused_batch_norm_grad_v3"),
+        data_format,
+        is_training,
+        name,
     )
+    return FusedBatchNormGradV3._make(outputs)
 
 
 def fused_batch_norm_grad_grad(
@@ -220,11 +217,11 @@ def fused_batch_norm_grad_grad(
     is_training: bool = True,
     name: str | None = None,
 ) -> FusedBatchNormGradGrad:
-    """Gradient of the gradient: what TensorFlow registers for `FusedBatchNormGrad`, in one kernel.
+    """Second-order gradient: what TensorFlow registers for `FusedBatchNormGrad`, in one kernel.
 
-    The other ops of the package call it when they are differentiated. docs/math.md derives its
-    formulas. In training, mean and variance are functions of `x` and are computed from it; the
-    reserve spaces are read if frozen alone, and get no gradient.
+    The gradient of the other ops of the package. docs/math.md derives its formulas. In training,
+    mean and variance are functions of `x` and are computed from it; the reserve spaces are read if
+    frozen alone, and get no gradient.
 
     Args:
       x_backprop_grad: gradient with respect to the output `x_backprop` of the first-order op; of
@@ -253,23 +250,22 @@ def fused_batch_norm_grad_grad(
       LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
     """
     first, *rest = _as_floats(checked_epsilon(epsilon, "fused_batch_norm_grad_grad"))
-    return FusedBatchNormGradGrad._make(
-        load().tf_bn_ops_fused_batch_norm_grad_grad(
-            x_backprop_grad,
-            scale_backprop_grad,
-            offset_backprop_grad,
-            y_backprop,
-            x,
-            scale,
-            reserve_space_1,
-            reserve_space_2,
-            first,
-            rest,
-            data_format,
-            is_training,
-            name,
-        )
+    outputs = load().tf_bn_ops_fused_batch_norm_grad_grad(
+        x_backprop_grad,
+        scale_backprop_grad,
+        offset_backprop_grad,
+        y_backprop,
+        x,
+        scale,
+        reserve_space_1,
+        reserve_space_2,
+        first,
+        rest,
+        data_format,
+        is_training,
+        name,
     )
+    return FusedBatchNormGradGrad._make(outputs)
 
 
 def _as_floats(value: float) -> list[float]:
@@ -323,20 +319,16 @@ def batch_norm_training_backprop(
     """
     import tensorflow as tf
 
+    epsilon = checked_epsilon(epsilon, "batch_norm_training_backprop")
     tensors = [input, gamma, beta, mean, variance, normalized_delta]
     if tf.executing_eagerly():
         tensors[0] = tf.convert_to_tensor(input, name="input")
         dtype = tensors[0].dtype
         tensors[1:] = [tf.convert_to_tensor(tensor, dtype) for tensor in tensors[1:]]
-        run = _training_backprop_function(
-            checked_epsilon(epsilon, "batch_norm_training_backprop"), dtype
-        )
-        return BatchNormTrainingBackprop._make(run(*tensors))
-    return BatchNormTrainingBackprop._make(
-        _training_backprop_node(
-            *tensors, checked_epsilon(epsilon, "batch_norm_training_backprop"), name
-        )
-    )
+        outputs = _training_backprop_function(epsilon, dtype)(*tensors)
+    else:
+        outputs = _training_backprop_node(*tensors, epsilon, name)
+    return BatchNormTrainingBackprop._make(outputs)
 
 
 def checked_epsilon(epsilon: Any, function: str) -> float:

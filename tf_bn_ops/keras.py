@@ -17,7 +17,7 @@ __all__ = ["BatchNormalization", "replace_batch_norm"]
 
 
 class _Layout(NamedTuple):
-    """How an input goes into the op: dimensions of one element to insert, then its data format."""
+    """How the op takes an input: axes of size 1 to insert, and its data format then."""
 
     inserted: tuple[int, ...]
     data_format: DataFormat
@@ -41,9 +41,9 @@ class BatchNormalization(keras.layers.BatchNormalization):
 
     Arguments, weights, config and results (within rounding) are the parent's, so weights and
     checkpoints of one load into the other. The fused path takes inputs of half, bfloat16 or
-    float32, rank 2 to 5, with the channel axis first (after the batch) or last. Everything else
-    takes the parent's path: a mask, `synchronized`, `renorm`, float64, other axes, and backends
-    other than TensorFlow.
+    float32, rank 2 to 5, with the channel axis first (after the batch) or last. The parent
+    class computes everything else: a mask, `synchronized`, `renorm`, float64, other axes, and
+    backends other than TensorFlow.
 
     A model that holds the layer is not compiled by XLA, which makes training slower on a CPU. To
     have it compiled, set `supports_jit = True` on the layers before
@@ -89,7 +89,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
         return keras.ops.cast(y, self.compute_dtype)
 
     def _layout(self, inputs: Any) -> _Layout | None:
-        """The way into the fused op, or None where the parent has to do it."""
+        """How the fused op takes the input; None where the parent class has to compute it."""
         if self.synchronized or getattr(self, "renorm", False):
             return None
         if keras.backend.backend() != "tensorflow" or not isinstance(inputs, tf.Tensor):
@@ -135,7 +135,7 @@ def replace_batch_norm(model: Any) -> Any:
 
     inputs = None
     if not is_sequential:
-        # Cloning would give the inputs new names, by which data may be fed.
+        # Cloning would rename the inputs, and callers feed data by name.
         inputs = keras.tree.map_structure(
             lambda tensor: keras.Input(
                 batch_shape=tensor.shape,

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Prints a list file without comments, for Make and for Bazel's repository rule.
 #   list_flags.sh flags FILE   -> the words of FILE
-#   list_flags.sh isa FILE     -> of each line `name arch flags...` that fits this machine (arch is
-#                                 that of uname -m, or `any`): name|flag|flag...
+#   list_flags.sh isa FILE     -> of each line `name machine features flags...` of isa_builds.txt that
+#                                 fits this machine: name|condition|flag|flag..., the condition in C++,
+#                                 such as HAS(avx2)&&HAS(fma) (HAS is defined in cc/cpu)
 set -eu
 [ -e "$2" ] || exit 0
 case $1 in
@@ -11,8 +12,13 @@ case $1 in
     awk -v arch="$(uname -m)" '
       { sub(/#.*/, "") }
       NF && ($2 == arch || $2 == "any") {
-        line = $1
-        for (i = 3; i <= NF; i++) line = line "|" $i
+        condition = "true"
+        if ($3 != "-") {
+          condition = "HAS(" $3 ")"
+          gsub(/,/, ")\\&\\&HAS(", condition)
+        }
+        line = $1 "|" condition
+        for (i = 4; i <= NF; i++) line = line "|" $i
         print line
       }' "$2"
     ;;

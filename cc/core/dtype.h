@@ -1,9 +1,7 @@
-// Element types of the library and their scalar conversions.
+// Element types of the library: the one table, and their scalar conversions.
 //
-// Everything here has internal linkage on purpose: the header is included by
-// translation units that are compiled for different instruction sets, and a
-// shared inline function would let the linker pick the copy with instructions
-// that the machine does not have.
+// Functions have internal linkage and are always inlined (TFBN_HD): translation
+// units with different -m flags include this header.
 
 #ifndef TF_BN_OPS_CC_CORE_DTYPE_H_
 #define TF_BN_OPS_CC_CORE_DTYPE_H_
@@ -21,16 +19,6 @@
 
 namespace tf_bn_ops {
 
-// The values are part of the C ABI (cc/c_api/tf_bn_ops_c.h).
-enum class DType : int32_t {
-  kFloat32 = 0,
-  kFloat16 = 1,
-  kBfloat16 = 2,
-  kFloat64 = 3
-};
-
-constexpr int kNumDTypes = 4;
-
 // Storage of IEEE binary16 and bfloat16. Only their bits matter here;
 // TensorFlow's Eigen::half and Eigen::bfloat16 have the same layout.
 struct Float16 {
@@ -40,15 +28,57 @@ struct Bfloat16 {
   uint16_t bits;
 };
 
+// The table of element types: X(name, code, storage, compute) with the name and
+// value of the enumerator, the type of an element in memory, and the type that
+// results of view shape are computed in. Everything that is indexed by DType or
+// switches over it is generated from this table.
+#define TFBN_FOR_EACH_DTYPE(X)    \
+  X(Float32, 0, float, float)     \
+  X(Float16, 1, Float16, float)   \
+  X(Bfloat16, 2, Bfloat16, float) \
+  X(Float64, 3, double, double)
+
+// The values are part of the C ABI (cc/c_api/tf_bn_ops_c.h).
+enum class DType : int32_t {
+#define X(name, code, storage, compute) k##name = code,
+  TFBN_FOR_EACH_DTYPE(X)
+#undef X
+};
+
+#define X(name, code, storage, compute) +1
+constexpr int kNumDTypes = TFBN_FOR_EACH_DTYPE(X);
+#undef X
+
+// Rows of the table stand in the order of their codes 0, 1, ..., so that an
+// array with an entry for each row can be indexed by DType.
+static constexpr bool CodesAreIndices() {
+  int row = 0;
+#define X(name, code, storage, compute) \
+  if (code != row++) return false;
+  TFBN_FOR_EACH_DTYPE(X)
+#undef X
+  return row == kNumDTypes;
+}
+static_assert(CodesAreIndices(), "a gap in the codes of TFBN_FOR_EACH_DTYPE");
+
+// The type that elements of T are computed in.
+template <typename T>
+struct ComputeOf;
+#define X(name, code, storage, compute) \
+  template <>                           \
+  struct ComputeOf<storage> {           \
+    using Type = compute;               \
+  };
+TFBN_FOR_EACH_DTYPE(X)
+#undef X
+
 static TFBN_HD size_t SizeOf(DType dtype) {
   switch (dtype) {
-    case DType::kFloat16:
-    case DType::kBfloat16:
-      return 2;
-    case DType::kFloat32:
-      return 4;
-    case DType::kFloat64:
-      return 8;
+#define X(name, code, storage, compute) \
+  case DType::k##name:                  \
+    return sizeof(storage);
+    TFBN_FOR_EACH_DTYPE(X)
+#undef X
   }
   return 0;
 }
@@ -144,14 +174,11 @@ static TFBN_HD void FromDouble(double v, Float16* out) {
 // Element `i` of an array of `dtype`, as a double.
 static TFBN_HD double LoadAsDouble(DType dtype, const void* data, int64_t i) {
   switch (dtype) {
-    case DType::kFloat32:
-      return ToDouble(static_cast<const float*>(data)[i]);
-    case DType::kFloat16:
-      return ToDouble(static_cast<const Float16*>(data)[i]);
-    case DType::kBfloat16:
-      return ToDouble(static_cast<const Bfloat16*>(data)[i]);
-    case DType::kFloat64:
-      return static_cast<const double*>(data)[i];
+#define X(name, code, storage, compute) \
+  case DType::k##name:                  \
+    return ToDouble(static_cast<const storage*>(data)[i]);
+    TFBN_FOR_EACH_DTYPE(X)
+#undef X
   }
   return 0;
 }
@@ -171,18 +198,12 @@ static TFBN_HD void LoadAsDoubles(DType dtype, const void* data, int64_t first,
 static TFBN_HD void StoreFromDouble(DType dtype, void* data, int64_t i,
                                     double value) {
   switch (dtype) {
-    case DType::kFloat32:
-      FromDouble(value, static_cast<float*>(data) + i);
-      return;
-    case DType::kFloat16:
-      FromDouble(value, static_cast<Float16*>(data) + i);
-      return;
-    case DType::kBfloat16:
-      FromDouble(value, static_cast<Bfloat16*>(data) + i);
-      return;
-    case DType::kFloat64:
-      FromDouble(value, static_cast<double*>(data) + i);
-      return;
+#define X(name, code, storage, compute)                 \
+  case DType::k##name:                                  \
+    FromDouble(value, static_cast<storage*>(data) + i); \
+    return;
+    TFBN_FOR_EACH_DTYPE(X)
+#undef X
   }
 }
 

@@ -4,15 +4,17 @@
 #ifndef TF_BN_OPS_CC_CORE_HOST_DEVICE_H_
 #define TF_BN_OPS_CC_CORE_HOST_DEVICE_H_
 
-// Always inlined. On the host too: translation units with different -m flags
-// include these functions, and of an out-of-line copy the linker would keep one
-// for all, with instructions that the processor may lack.
+// Always inlined: translation units with different -m flags include such
+// functions, and of an out-of-line copy the linker would keep one for all, with
+// instructions that the processor may lack.
+#define TFBN_INLINE inline __attribute__((always_inline))
+
 #if defined(__CUDACC__)
 #define TFBN_HD __host__ __device__ __forceinline__
 #define TFBN_UNROLL _Pragma("unroll")
 #define TFBN_UNROLL_4 _Pragma("unroll 4")
 #else
-#define TFBN_HD inline __attribute__((always_inline))
+#define TFBN_HD TFBN_INLINE
 #define TFBN_UNROLL
 #define TFBN_UNROLL_4
 #endif

@@ -10,12 +10,9 @@ namespace {
 
 // Fewest columns of a row that keep the vector units busy (see kRunColumns).
 constexpr int64_t kMinColumns = 64;
-// Lanes of the widest vector (16 floats); rows of a multiple of this have no
-// partial vector.
-constexpr int64_t kMaxLanes = 16;
 // Above this inner size, or with too few outer rows to pay for adding so many
 // columns up, rows become runs of one channel.
-constexpr int64_t kMaxInnerInRows = kMaxColumns;
+constexpr int64_t kMaxInnerInRows = kMaxRowColumns;
 constexpr int64_t kMinOuterInRows = 8;
 // Elements in a block: 256 KiB of float per tensor, large against the cost of
 // handing a block to a thread (about 10 microseconds), small enough to balance
@@ -37,7 +34,7 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // fewest with kMinColumns columns.
 int64_t ChooseFold(int64_t columns) {
   int64_t fallback = 0;
-  for (int64_t fold = 1; fold * columns <= kMaxColumns; fold *= 2) {
+  for (int64_t fold = 1; fold * columns <= kMaxRowColumns; fold *= 2) {
     if (fold * columns < kMinColumns) continue;
     if (fold * columns % kMaxLanes == 0) return fold;
     if (fallback == 0) fallback = fold;

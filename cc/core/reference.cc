@@ -1,13 +1,19 @@
-// The reference: compensated sums in double, one loop over the formula.
+// One driver for all formulas.
 
 #include "cc/core/reference.h"
 
 #include <cmath>
+#include <cstdint>
+
+#include "cc/core/dtype.h"
+#include "cc/core/formulas/all_formulas.h"
+#include "cc/core/formulas/formula.h"
+#include "cc/core/view.h"
 
 namespace tf_bn_ops {
 namespace {
 
-// Neumaier's compensated sum, so that also float64 results are good to the last
+// Neumaier's compensated sum, for float64 results that are right to the last
 // bits.
 class Sum {
  public:
@@ -84,8 +90,10 @@ void RunMode(const typename F::Args& args) {
   }
 }
 
+}  // namespace
+
 template <typename F>
-void Run(const typename F::Args& args) {
+void RunReference(const typename F::Args& args) {
   if (args.is_training) {
     RunMode<F, true>(args);
   } else {
@@ -93,14 +101,8 @@ void Run(const typename F::Args& args) {
   }
 }
 
-}  // namespace
-
-void ReferenceBatchNormGrad(const BatchNormGradArgs& args) {
-  Run<BatchNormGradFormula>(args);
-}
-
-void ReferenceBatchNormGradGrad(const BatchNormGradGradArgs& args) {
-  Run<BatchNormGradGradFormula>(args);
-}
+#define TFBN_INSTANTIATE(unused, F, name) \
+  template void RunReference<F>(const F::Args&);
+TFBN_FOR_EACH_FORMULA(TFBN_INSTANTIATE, )
 
 }  // namespace tf_bn_ops

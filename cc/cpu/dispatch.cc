@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
-// TF_BN_OPS_ISA_LIST comes from the build: X(name) for each line of
+// TF_BN_OPS_ISA_LIST comes from the build: X(name, condition) for each line of
 // isa/isa_builds.txt that fits the machine, in that order.
 #ifndef TF_BN_OPS_ISA_LIST
 #error "TF_BN_OPS_ISA_LIST is set by the build from cc/cpu/isa/isa_builds.txt"
@@ -14,33 +14,17 @@
 namespace tf_bn_ops {
 
 // Defined by the kernels' translation units, see TFBN_DEFINE_KERNELS.
-#define TFBN_DECLARE_KERNELS(isa, Formula, name) \
-  const Kernels<Formula>& Kernels_##isa(const Formula*);
-#define X(isa) TFBN_FOR_EACH_FORMULA(TFBN_DECLARE_KERNELS, isa)
+#define TFBN_DECLARE_KERNELS(isa, F, name) \
+  const KernelTable<F>& KernelTable_##isa(const F*);
+#define X(isa, condition) TFBN_FOR_EACH_FORMULA(TFBN_DECLARE_KERNELS, isa)
 TF_BN_OPS_ISA_LIST
 #undef X
 
 namespace {
 
-// One function for each name of isa_builds.txt. The operating system's part
-// (saving the wide registers) is covered by __builtin_cpu_supports.
-#if defined(__x86_64__)
-[[maybe_unused]] bool Supports_avx512() {
-  return __builtin_cpu_supports("avx512f") &&
-         __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma");
-}
-[[maybe_unused]] bool Supports_avx512bf16() {
-  return Supports_avx512() && __builtin_cpu_supports("avx512bf16");
-}
-[[maybe_unused]] bool Supports_avx2() {
-  // Every processor with AVX2 and FMA converts half precision too (F16C is
-  // older than both).
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
-#endif
-[[maybe_unused]] bool Supports_baseline() { return true; }
+// In the conditions of TF_BN_OPS_ISA_LIST.
+#define HAS(feature) __builtin_cpu_supports(#feature)
+
 bool SupportsReference() { return true; }
 
 std::string Names() {
@@ -56,10 +40,10 @@ std::string Names() {
 
 const std::vector<Implementation>& Implementations() {
   static const auto* const kImplementations = new std::vector<Implementation>{
-#define TFBN_KERNELS_OF(isa, Formula, name) \
-  &Kernels_##isa(static_cast<const Formula*>(nullptr)),
-#define X(isa)           \
-  {#isa, Supports_##isa, \
+#define TFBN_KERNELS_OF(isa, F, name) \
+  &KernelTable_##isa(static_cast<const F*>(nullptr)),
+#define X(isa, condition)                             \
+  {#isa, [] { return static_cast<bool>(condition); }, \
    std::tuple{TFBN_FOR_EACH_FORMULA(TFBN_KERNELS_OF, isa)}},
       TF_BN_OPS_ISA_LIST
 #undef X

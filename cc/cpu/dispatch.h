@@ -8,28 +8,25 @@
 #include <tuple>
 #include <vector>
 
-#include "cc/core/formulas/batch_norm_grad.h"
-#include "cc/core/formulas/batch_norm_grad_grad.h"
-#include "cc/cpu/isa/kernels.h"
+#include "cc/core/formulas/all_formulas.h"
+#include "cc/cpu/isa/isa_kernels.h"
 
 namespace tf_bn_ops {
 
-// All formulas of the CPU backend: X(context, type, name).
-#define TFBN_FOR_EACH_FORMULA(X, context)             \
-  X(context, BatchNormGradFormula, "batch_norm_grad") \
-  X(context, BatchNormGradGradFormula, "batch_norm_grad_grad")
+// A pointer to the KernelTable of each formula.
+#define TFBN_TUPLE_OF(unused, F, name) std::tuple<const KernelTable<F>*>(),
+using KernelTables = decltype(std::tuple_cat(
+    TFBN_FOR_EACH_FORMULA(TFBN_TUPLE_OF, ) std::tuple<>()));
+#undef TFBN_TUPLE_OF
 
 struct Implementation {
   const char* name;
-  bool (*supported)();  // By this processor.
-  // By formula; nullptr: the naive reference of cc/core/reference.h.
-  std::tuple<const Kernels<BatchNormGradFormula>*,
-             const Kernels<BatchNormGradGradFormula>*>
-      kernels;
+  bool (*supported)();   // By this processor.
+  KernelTables kernels;  // All nullptr: the naive reference of cc/core.
 
   template <typename F>
-  const Kernels<F>* KernelsOf() const {
-    return std::get<const Kernels<F>*>(kernels);
+  const KernelTable<F>* KernelsOf() const {
+    return std::get<const KernelTable<F>*>(kernels);
   }
   bool IsReference() const { return std::get<0>(kernels) == nullptr; }
 };

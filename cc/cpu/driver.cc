@@ -14,12 +14,6 @@
 namespace tf_bn_ops {
 namespace {
 
-// The naive reference of each formula.
-void Reference(const BatchNormGradArgs& args) { ReferenceBatchNormGrad(args); }
-void Reference(const BatchNormGradGradArgs& args) {
-  ReferenceBatchNormGradGrad(args);
-}
-
 // Executes the plan of one call of formula F that has elements.
 template <typename F>
 class Driver {
@@ -32,18 +26,14 @@ class Driver {
         view_(args.view),
         plan_(plan),
         blocks_(NumBlocks(plan.partition)),
-        store_(plan.non_temporal_stores),
-        reduce_(kernels.reduce[static_cast<int>(args.dtype)]),
-        coefficients_of_(kernels.coefficients[static_cast<int>(args.dtype)]),
-        apply_(kernels.apply[static_cast<int>(args.dtype)]),
-        frozen_(kernels.frozen[static_cast<int>(args.dtype)]),
+        kernels_(kernels),
         sums_(static_cast<double*>(workspace)),
         coefficients_(sums_ + F::kNumSums * view_.channels * blocks_) {}
 
   void Run(Executor& executor) {
     switch (plan_.schedule) {
       case Schedule::kFrozenOnePass:
-        coefficients_of_(args_, 0, view_.channels, Sums(0), coefficients_);
+        kernels_.coefficients(args_, 0, view_.channels, Sums(0), coefficients_);
         RunPhases(executor, {TilePass(&Driver::Frozen), FinishPass()});
         break;
       case Schedule::kChannelGroups:
@@ -85,7 +75,7 @@ class Driver {
           for (int64_t t = begin; t < end; ++t) {
             Tile tile = TileAt(t);
             if (plan_.prefetch[0] == PrefetchKind::kNextTile && t + 1 < end) {
-              tile.next = OffsetOf(TileAt(t + 1)) - OffsetOf(tile);
+              tile.prefetch_offset = OffsetOf(TileAt(t + 1)) - OffsetOf(tile);
             }
             (this->*pass)(tile, t / plan_.tiles_per_block);
           }
@@ -109,15 +99,15 @@ class Driver {
     Tile tile{{}, c0, c1};
     if (plan_.prefetch[0] == PrefetchKind::kNextTile && has_next &&
         c1 + width <= view_.channels) {
-      tile.next = width * view_.inner;
+      tile.prefetch_offset = width * view_.inner;
     }
     for (int64_t b = 0; b < blocks_; ++b) {
       tile.block = BlockAt(view_, plan_.partition, b);
       Reduce(tile, b);
     }
     Finish(c0, c1);
-    tile.next = 0;
-    tile.in_cache = plan_.prefetch[1] == PrefetchKind::kNone;
+    tile.prefetch_offset = 0;
+    tile.l2_resident = plan_.prefetch[1] == PrefetchKind::kNone;
     // Backward: the blocks read last are still in L1 and L2.
     for (int64_t b = blocks_ - 1; b >= 0; --b) {
       tile.block = BlockAt(view_, plan_.partition, b);
@@ -138,13 +128,15 @@ class Driver {
   }
 
   void Reduce(const Tile& tile, int64_t b) const {
-    reduce_(args_, plan_.partition, tile, Sums(b));
+    kernels_.reduce(args_, plan_.partition, tile, Sums(b));
   }
   void Apply(const Tile& tile, int64_t) const {
-    apply_(args_, plan_.partition, tile, coefficients_, store_);
+    kernels_.apply(args_, plan_.partition, tile, coefficients_,
+                   plan_.store_policy);
   }
   void Frozen(const Tile& tile, int64_t b) const {
-    frozen_(args_, plan_.partition, tile, coefficients_, store_, Sums(b));
+    kernels_.frozen(args_, plan_.partition, tile, coefficients_,
+                    plan_.store_policy, Sums(b));
   }
 
   // Adds the sums of all blocks, in their order, to those of block 0, and
@@ -160,7 +152,7 @@ class Driver {
       }
     }
     if (args_.is_training) {
-      coefficients_of_(args_, c0, c1, total, coefficients_);
+      kernels_.coefficients(args_, c0, c1, total, coefficients_);
     }
     for (int64_t c = c0; c < c1; ++c) StoreSums(total, c);
   }
@@ -179,11 +171,7 @@ class Driver {
   const View& view_;
   const Plan& plan_;
   const int64_t blocks_;
-  const bool store_;
-  const typename Kernels<F>::Reduce reduce_;
-  const typename Kernels<F>::Coefficients coefficients_of_;
-  const typename Kernels<F>::Apply apply_;
-  const typename Kernels<F>::Frozen frozen_;
+  const Kernels<F>& kernels_;
   double* const sums_;        // [blocks][F::kNumSums][channels]
   void* const coefficients_;  // [F::kNumCoefficients][CoefficientStride]
 };
@@ -195,7 +183,7 @@ TFBN_FOR_EACH_FORMULA(TFBN_NAME_OF, )
 template <typename F>
 FormulaTraits TraitsOf() {
   return {NameOf(static_cast<const F*>(nullptr)), F::kInputs, F::kOutputs,
-          kMaxColumns};
+          TileColumns<F>(true), TileColumns<F>(false)};
 }
 
 template <typename F>
@@ -218,14 +206,16 @@ PlanRequest RequestOf(const typename F::Args& args, bool reference,
 
 template <typename F>
 void Execute(const typename F::Args& args, const Plan& plan,
-             const Kernels<F>* kernels, Executor& executor, void* workspace) {
+             const KernelTable<F>* kernels, Executor& executor,
+             void* workspace) {
   if (plan.schedule == Schedule::kSmallOutputs) {
     for (int64_t c = 0; c < args.view.channels; ++c) F::StoreEmpty(args, c);
   } else if (plan.schedule == Schedule::kReference) {
-    Reference(args);
+    RunReference<F>(args);
   } else {
     InlineExecutor inline_executor;
-    Driver<F>(args, plan, *kernels, workspace)
+    Driver<F>(args, plan, kernels->by_dtype[static_cast<int>(args.dtype)],
+              workspace)
         .Run(plan.threads > 1 ? executor : inline_executor);
   }
 }
@@ -245,7 +235,7 @@ template <typename F>
 void RunOnCpu(const typename F::Args& args,
               const Implementation& implementation, Executor& executor,
               void* workspace) {
-  const Kernels<F>* const kernels = implementation.KernelsOf<F>();
+  const KernelTable<F>* const kernels = implementation.KernelsOf<F>();
   const PlanRequest request =
       RequestOf<F>(args, kernels == nullptr, executor.NumThreads());
   const Plan plan = MakePlan(request);

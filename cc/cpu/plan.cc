@@ -4,6 +4,7 @@
 #include "cc/cpu/plan.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace tf_bn_ops {
 namespace {
@@ -77,8 +78,8 @@ class Planner {
     const Partition& p = plan_.partition;
     if (p.kind == Partition::kRuns) {
       plan_.partition_why =
-          view_.inner > kMaxColumns
-              ? Why{Reason::kLongInner, view_.inner, kMaxColumns}
+          view_.inner > kMaxRowColumns
+              ? Why{Reason::kLongInner, view_.inner, kMaxRowColumns}
               : Why{Reason::kFewOuter, view_.outer};
     } else if (p.fold > 1) {
       plan_.partition_why = {Reason::kFoldedRows, p.fold};
@@ -121,17 +122,35 @@ class Planner {
                          : Why{Reason::kTaskElements, most, kSerialElements};
   }
 
+  // The most columns of a tile. Two kinds of rows are not cut to what L1 holds:
+  // channels-last ones, which stream from memory whole (in tiles of 384 columns
+  // the second-order gradient of [5000, 1024, 1] took 1.2 to 1.4 times as
+  // long), and those that would then have partial vectors (with AVX2 up to 1.3
+  // times).
+  Why MaxColumns() const {
+    const int64_t l1_columns = request_.is_training
+                                   ? request_.formula.training_l1_columns
+                                   : request_.formula.frozen_l1_columns;
+    if (l1_columns >= kMaxRowColumns) return {Reason::kSumsFitL1, l1_columns};
+    if (view_.inner == 1) return {Reason::kStreamedRows, kMaxRowColumns};
+    const int64_t full_vectors = std::lcm(view_.inner, kMaxLanes);
+    return full_vectors > l1_columns
+               ? Why{Reason::kFullVectors, kMaxRowColumns}
+               : Why{Reason::kSumsFitL1,
+                     l1_columns / full_vectors * full_vectors};
+  }
+
   void CutRows(int64_t fair) {
     const int64_t columns = ColumnsPerChannel();
-    const int64_t fit_l1 = request_.formula.max_columns / columns;
+    const auto [max_reason, max_columns, unused] = MaxColumns();
+    const int64_t max_channels = max_columns / columns;
     const int64_t fill_rows = CeilDiv(kMinRowBytes, columns * element_bytes_);
     const int64_t wanted = std::max(fair, fill_rows);
     plan_.tile_channels =
-        std::max<int64_t>(1, AlignDown(std::min(fit_l1, wanted)));
+        std::max<int64_t>(1, AlignDown(std::min(max_channels, wanted)));
     plan_.tile_why =
-        fit_l1 <= wanted
-            ? Why{Reason::kSumsFitL1, plan_.tile_channels * columns,
-                  request_.formula.max_columns}
+        max_channels <= wanted
+            ? Why{max_reason, plan_.tile_channels * columns, max_columns}
         : fair >= fill_rows
             ? Why{Reason::kFairShare, fair, threads_}
             : Why{Reason::kMinRowBytes,
@@ -234,7 +253,9 @@ class Planner {
     const int64_t bytes = (request_.formula.inputs + request_.formula.outputs) *
                           elements_ * element_bytes_;
     const int64_t llc = request_.caches.llc_bytes;
-    plan_.non_temporal_stores = bytes > llc && !request_.in_place;
+    if (bytes > llc && !request_.in_place) {
+      plan_.store_policy = StorePolicy::kNonTemporal;
+    }
     plan_.store_why = bytes <= llc ? Why{Reason::kFitsLlc, bytes, llc}
                       : request_.in_place
                           ? Why{Reason::kInPlace}
@@ -303,88 +324,12 @@ class Planner {
   const PlanRequest& request_;
   const View& view_;
   const int64_t elements_, element_bytes_;
-  const int threads_;  // Offered, or 1 below the serial threshold.
+  const int64_t threads_;  // Offered, or 1 below the serial threshold.
   Plan plan_;
 };
-
-struct ReasonText {
-  const char* name;
-  const char* sentence;
-};
-constexpr ReasonText kReasons[] = {
-#define X(enumerator, name, sentence) {name, sentence},
-    TFBN_PLAN_REASONS(X)
-#undef X
-};
-
-const char* NameOf(Schedule schedule) {
-  switch (schedule) {
-    case Schedule::kSmallOutputs:
-      return "small_outputs";
-    case Schedule::kReference:
-      return "reference";
-    case Schedule::kFrozenOnePass:
-      return "frozen_one_pass";
-    case Schedule::kChannelGroups:
-      return "channel_groups";
-    case Schedule::kTwoPasses:
-      return "two_passes";
-  }
-  return "";
-}
-
-const char* NameOf(PrefetchKind kind) {
-  switch (kind) {
-    case PrefetchKind::kNone:
-      return "none";
-    case PrefetchKind::kFixedDistance:
-      return "fixed_distance";
-    case PrefetchKind::kNextTile:
-      return "next_tile";
-  }
-  return "";
-}
 
 }  // namespace
 
 Plan MakePlan(const PlanRequest& request) { return Planner(request).Make(); }
-
-std::vector<PlanField> FieldsOf(const Plan& plan) {
-  const auto number = [](int64_t value) { return std::to_string(value); };
-  const bool rows = plan.partition.kind == Partition::kRows;
-  return {
-      {"schedule", NameOf(plan.schedule), &plan.schedule_why},
-      {"threads", number(plan.threads), &plan.threads_why},
-      {"partition", rows ? "rows" : "runs", &plan.partition_why},
-      {"fold", number(plan.partition.fold), nullptr},
-      {"blocks", number(NumBlocks(plan.partition)), nullptr},
-      {"tile_channels", number(plan.tile_channels), &plan.tile_why},
-      {"tiles", number(plan.tiles), nullptr},
-      {"group_channels", number(plan.group_channels), &plan.group_why},
-      {"groups", number(plan.groups), nullptr},
-      {"tasks", number(NumTasks(plan)), &plan.tasks_why},
-      {"store", plan.non_temporal_stores ? "non_temporal" : "temporal",
-       &plan.store_why},
-      {"first_prefetch", NameOf(plan.prefetch[0]), &plan.prefetch_why[0]},
-      {"second_prefetch", NameOf(plan.prefetch[1]), &plan.prefetch_why[1]},
-  };
-}
-
-const char* NameOf(Reason reason) {
-  return kReasons[static_cast<int>(reason)].name;
-}
-
-std::string SentenceOf(const Why& why) {
-  std::string sentence = kReasons[static_cast<int>(why.reason)].sentence;
-  const auto replace = [&](const std::string& slot, int64_t number) {
-    const size_t at = sentence.find(slot);
-    if (at != std::string::npos) {
-      sentence.replace(at, slot.size(), std::to_string(number));
-    }
-  };
-  replace("{found}", why.found);
-  replace("{limit}", why.limit);
-  return sentence;
-}
 
 }  // namespace tf_bn_ops

@@ -9,13 +9,13 @@
 #define TF_BN_OPS_CC_CPU_PLAN_H_
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "cc/core/dtype.h"
 #include "cc/core/partition.h"
 #include "cc/core/view.h"
 #include "cc/cpu/cache_sizes.h"
+#include "cc/cpu/isa/isa_kernels.h"
 #include "cc/cpu/plan_reasons.h"
 
 namespace tf_bn_ops {
@@ -24,7 +24,8 @@ namespace tf_bn_ops {
 struct FormulaTraits {
   const char* name;     // Such as "batch_norm_grad".
   int inputs, outputs;  // Tensors of view shape.
-  int64_t max_columns;  // Of a tile, so that its column sums fit L1.
+  // Columns of a tile whose running sums fit L1 (TileColumns), by mode.
+  int64_t training_l1_columns, frozen_l1_columns;
 };
 
 // All that a plan depends on.
@@ -86,7 +87,7 @@ struct Plan {
   int threads = 1;  // That find a task, the caller's included.
   Why threads_why;
 
-  bool non_temporal_stores = false;
+  StorePolicy store_policy = StorePolicy::kTemporal;
   Why store_why;
 
   // By pass; the second one is that of kChannelGroups and kTwoPasses.
@@ -102,21 +103,6 @@ inline int64_t NumTasks(const Plan& plan) {
 
 // A pure function: equal requests give equal plans, on every machine.
 Plan MakePlan(const PlanRequest& request);
-
-// A field of a plan for printing; `why` is nullptr for those that follow from
-// others.
-struct PlanField {
-  const char* name;
-  std::string value;
-  const Why* why;
-};
-// All fields in a fixed order, the same ones for every plan. They point into
-// `plan`.
-std::vector<PlanField> FieldsOf(const Plan& plan);
-
-// Name and sentence of a reason.
-const char* NameOf(Reason reason);
-std::string SentenceOf(const Why& why);
 
 }  // namespace tf_bn_ops
 

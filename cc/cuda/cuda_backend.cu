@@ -57,32 +57,32 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerMultiprocessor)
   Apply<Formula, T, kChannelsLast, kAligned>(params, block);
 }
 
+template <typename Formula>
 class CudaLauncher {
  public:
+  using Params = KernelParams<Formula>;
   explicit CudaLauncher(cudaStream_t cuda_stream) : cuda_stream_(cuda_stream) {}
 
-  template <typename Formula, typename T, bool kChannelsLast, bool kAligned,
-            bool kFused>
-  int Reduce(const KernelParams<Formula>& params, int64_t blocks) {
+  template <typename T, bool kChannelsLast, bool kAligned, bool kFused>
+  int Reduce(const Params& params) {
     return Launch(ReduceKernel<Formula, T, kChannelsLast, kAligned, kFused>,
-                  params, blocks);
+                  params, params.config.GridSize());
   }
-  template <typename Formula, typename C>
-  int Finish(const KernelParams<Formula>& params, int64_t blocks) {
-    return Launch(FinishKernel<Formula, C>, params, blocks);
+  template <typename T>
+  int Finish(const Params& params) {
+    return Launch(FinishKernel<Formula, Compute<T>>, params,
+                  FinishGridSize(params));
   }
-  template <typename Formula, typename T, bool kChannelsLast, bool kAligned>
-  int Apply(const KernelParams<Formula>& params, int64_t blocks) {
+  template <typename T, bool kChannelsLast, bool kAligned>
+  int Apply(const Params& params) {
     return Launch(ApplyKernel<Formula, T, kChannelsLast, kAligned>, params,
-                  blocks);
+                  params.config.GridSize());
   }
 
  private:
-  template <typename Formula>
-  int Launch(void (*kernel)(KernelParams<Formula>),
-             const KernelParams<Formula>& params, int64_t blocks) {
+  int Launch(void (*kernel)(Params), const Params& params, int64_t blocks) {
     if (blocks > INT_MAX) return cudaErrorInvalidConfiguration;
-    KernelParams<Formula> copy = params;
+    Params copy = params;
     void* arguments[] = {&copy};
     return cudaLaunchKernel(reinterpret_cast<const void*>(kernel),
                             dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
@@ -123,7 +123,7 @@ int CudaLaunch(const typename Formula::Args& args, void* workspace,
   const cuda::GroupPolicy policy = group_bytes == kCudaGroupsByDevice
                                        ? cuda::GroupPolicyOfCurrentDevice()
                                        : cuda::GroupPolicy{group_bytes, 0};
-  cuda::CudaLauncher launcher(static_cast<cudaStream_t>(cuda_stream));
+  cuda::CudaLauncher<Formula> launcher(static_cast<cudaStream_t>(cuda_stream));
   return cuda::Launch<Formula>(args, workspace, policy, launcher);
 }
 

@@ -8,7 +8,6 @@
 
 #include "cc/core/host_device.h"
 #include "cc/cuda/device_loop.h"
-#include "cc/cuda/device_params.h"
 #include "cc/cuda/device_vector.h"
 #include "cc/cuda/launch_config.h"
 
@@ -23,13 +22,13 @@ template <typename Formula, bool kAligned, typename T, int kColumns>
 TFBN_HD void ApplyVector(
     bool training, const VectorSlot& slot,
     const Vector<T> (&in)[Formula::kInputs],
-    const ComputeOf<T> (&k)[kColumns][Formula::kNumCoefficients],
+    const Compute<T> (&k)[kColumns][Formula::kNumCoefficients],
     void* const (&out)[Formula::kOutputs]) {
   constexpr int kVector = VectorTraits<T>::kVector;
   Vector<T> result[Formula::kOutputs];
   TFBN_UNROLL
   for (int e = 0; e < kVector; ++e) {
-    ComputeOf<T> from[Formula::kInputs], to[Formula::kOutputs];
+    Compute<T> from[Formula::kInputs], to[Formula::kOutputs];
     TFBN_UNROLL
     for (int i = 0; i < Formula::kInputs; ++i) {
       from[i] = ToCompute(in[i].element[e]);
@@ -58,14 +57,14 @@ template <typename Formula, typename T, bool kChannelsLast, int kColumns>
 TFBN_HD void LoadCoefficients(
     const KernelParams<Formula>& params,
     const BlockStrideLoop<T, kChannelsLast>& loop,
-    ComputeOf<T> (&k)[kColumns][Formula::kNumCoefficients]) {
+    Compute<T> (&k)[kColumns][Formula::kNumCoefficients]) {
   const bool training = params.args.is_training;
   const int64_t channels = params.args.view.channels;
   int64_t c = loop.Channel();
   TFBN_UNROLL
   for (int e = 0; e < kColumns; ++e, c = loop.NextChannel(c)) {
     const auto* const from =
-        static_cast<const ComputeOf<T>*>(params.coefficients) + c;
+        static_cast<const Compute<T>*>(params.coefficients) + c;
     TFBN_UNROLL
     for (int i = 0; i < Formula::kNumCoefficients; ++i) {
       if (training || i >= Formula::kFirstFrozenCoefficient) {
@@ -91,7 +90,7 @@ TFBN_HD void Apply(const KernelParams<Formula>& params, Block& block) {
     BlockStrideLoop<T, kChannelsLast> loop(
         config, config.GridSize() - 1 - block.Index(), t);
     if (!loop.Active()) return;
-    ComputeOf<T> k[kColumns][Formula::kNumCoefficients];
+    Compute<T> k[kColumns][Formula::kNumCoefficients];
     LoadCoefficients(params, loop, k);
     const auto apply = [&](const VectorSlot& slot,
                            const Vector<T>(&in)[Formula::kInputs]) {

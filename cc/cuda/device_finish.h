@@ -8,7 +8,6 @@
 
 #include "cc/core/formulas/formula.h"
 #include "cc/core/host_device.h"
-#include "cc/cuda/device_params.h"
 #include "cc/cuda/device_tree_reduction.h"
 #include "cc/cuda/launch_config.h"
 
@@ -25,6 +24,12 @@ TFBN_HD int FinishChannels(int64_t channels) {
   int n = 1;
   while (n < kMaxFinishChannels && n < channels) n *= 2;
   return n;
+}
+
+template <typename Formula>
+int64_t FinishGridSize(const KernelParams<Formula>& params) {
+  return CeilDiv(params.end_channel - params.first_channel,
+                 FinishChannels(params.args.view.channels));
 }
 
 template <typename Formula>

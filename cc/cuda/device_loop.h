@@ -119,8 +119,8 @@ class BlockStrideLoop {
   int64_t channel_ = 0, outer_ = 0, step_ = 0;  // Channels first.
 };
 
-// Runs the loop to its end: f(slot, vectors) for every vector of the first
-// `count` of the `in` tensors, zeros in place of the others. Loads of kUnroll
+// Runs the loop to its end: f(slot, vectors) with the vectors of the first
+// `count` of the `in` tensors; the others are uninitialized. Loads of kUnroll
 // items are issued before the first is used, to hide DRAM latency.
 template <bool kAligned, bool kEvictFirst, int kInputs, typename T,
           bool kChannelsLast, typename F>

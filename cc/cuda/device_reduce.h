@@ -10,7 +10,6 @@
 #include "cc/core/host_device.h"
 #include "cc/cuda/device_apply.h"
 #include "cc/cuda/device_loop.h"
-#include "cc/cuda/device_params.h"
 #include "cc/cuda/device_tree_reduction.h"
 #include "cc/cuda/device_vector.h"
 #include "cc/cuda/launch_config.h"
@@ -32,7 +31,7 @@ struct ReduceShared {
 
   double sums[kSums * kColumns][kThreads];
   // Of every column or channel of the tile.
-  ComputeOf<T> frozen[kFused ? kFrozenCoefficients : 1][kThreads];
+  Compute<T> frozen[kFused ? kFrozenCoefficients : 1][kThreads];
 };
 
 // Computes the frozen coefficients of the tile: once per column, since the
@@ -52,7 +51,7 @@ TFBN_HD void FinishFrozen(
     if (t >= width || column >= config.Columns()) return;
     const int64_t c = column % config.view.channels;
     const double no_sums[Formula::kNumSums] = {};
-    ComputeOf<T> k[Formula::kNumCoefficients];
+    Compute<T> k[Formula::kNumCoefficients];
     Formula::Finish(args, c, CenterAt(Formula::CentersOf(args), c), no_sums, k);
     TFBN_UNROLL
     for (int i = Formula::kFirstFrozenCoefficient;
@@ -77,7 +76,8 @@ TFBN_HD void AccumulateVector(const VectorSlot& slot,
     for (int i = 0; i < Formula::kInputs; ++i) {
       from[i] = ToDouble(in[i].element[e]);
     }
-    // -0.0 + term is term, bitwise, and costs no instruction.
+    // The identity of addition: -0.0 + term is bitwise the term, so the
+    // compiler folds the addition.
     TFBN_UNROLL
     for (int s = 0; s < kSums; ++s) terms[e][s] = -0.0;
     Formula::Accumulate(from, center[kColumns > 1 ? e : 0], terms[e]);
@@ -117,7 +117,7 @@ TFBN_HD void ReduceThread(
     const auto tensors = Formula::TensorsOf(params.args);
     const CenterArray centers = Formula::CentersOf(params.args);
     double center[kColumns];
-    ComputeOf<T> k[kColumns][Formula::kNumCoefficients];
+    Compute<T> k[kColumns][Formula::kNumCoefficients];
     int64_t c = loop.Channel();
     TFBN_UNROLL
     for (int e = 0; e < kColumns; ++e, c = loop.NextChannel(c)) {

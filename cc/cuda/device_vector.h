@@ -19,28 +19,22 @@ template <typename T>
 struct VectorTraits {
   static constexpr int kVector = kVectorBytes / sizeof(T);  // Elements, V.
   // Vectors of each tensor that a thread loads before it uses the first: as
-  // many as fit into 128 registers beside its sums or coefficients.
+  // many as fit into 128 registers with its sums or coefficients.
   static constexpr int kUnroll = sizeof(T) == 2 ? 2 : 4;
-  using Compute =
-      float;  // The type that outputs of view shape are evaluated in.
 };
-template <>
-struct VectorTraits<double> {
-  static constexpr int kVector = kVectorBytes / sizeof(double);
-  static constexpr int kUnroll = 4;
-  using Compute = double;
-};
-template <typename T>
-using ComputeOf = typename VectorTraits<T>::Compute;
 
 template <typename T>
 struct alignas(kVectorBytes) Vector {
   T element[VectorTraits<T>::kVector];
 };
 
+// The type that outputs of view shape are evaluated in.
 template <typename T>
-TFBN_HD ComputeOf<T> ToCompute(T v) {
-  return static_cast<ComputeOf<T>>(ToDouble(v));
+using Compute = typename ComputeOf<T>::Type;
+
+template <typename T>
+TFBN_HD Compute<T> ToCompute(T v) {
+  return static_cast<Compute<T>>(ToDouble(v));
 }
 
 // The 16 bytes of a vector as registers.

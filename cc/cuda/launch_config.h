@@ -1,7 +1,8 @@
-// Launch configuration: how a view is tiled over thread blocks and threads. A
-// function of the view, the element type and (for the elementwise kernel alone)
-// the alignment of its output, never of the device: it fixes the order of every
-// sum, so that results are bitwise identical on all devices.
+// Launch configuration and parameters of the kernels. How a view is tiled over
+// thread blocks and threads. A function of the view, the element type and (for
+// the elementwise kernel alone) the alignment of its output, never of the
+// device: it fixes the order of every sum, so that results are bitwise
+// identical on all devices.
 //
 // Tensors are read in vectors of 16 bytes, V elements, on a grid of vectors
 // that starts at the first element. A thread block is three-dimensional,
@@ -148,6 +149,18 @@ static inline LaunchConfig MakeLaunchConfig(const View& view, int vector,
   c.launch_tiles = c.tiles;
   return c;
 }
+
+// The parameters of a kernel.
+template <typename Formula>
+struct KernelParams {
+  typename Formula::Args args;
+  LaunchConfig config;
+  double* partial_sums = nullptr;  // [kNumSums][splits][Columns()]
+  void* coefficients = nullptr;  // [kNumCoefficients][channels], compute type.
+  // The range of channels that a finish kernel covers.
+  int64_t first_channel = 0;
+  int64_t end_channel = 0;
+};
 
 }  // namespace cuda
 }  // namespace tf_bn_ops

@@ -2,13 +2,12 @@
 // workspace between them. Who launches them (the CUDA runtime, or the host
 // emulator) passes a Launcher:
 //
-//   template <typename Formula, typename T, bool kChannelsLast, bool kAligned,
-//             bool kFused>
-//   int Reduce(const KernelParams<Formula>&, int64_t blocks);
-//   template <typename Formula, typename C>
-//   int Finish(const KernelParams<Formula>&, int64_t blocks);
-//   template <typename Formula, typename T, bool kChannelsLast, bool kAligned>
-//   int Apply(const KernelParams<Formula>&, int64_t blocks);
+//   template <typename T, bool kChannelsLast, bool kAligned, bool kFused>
+//   int Reduce(const KernelParams<Formula>&);
+//   template <typename T>
+//   int Finish(const KernelParams<Formula>&);
+//   template <typename T, bool kChannelsLast, bool kAligned>
+//   int Apply(const KernelParams<Formula>&);
 //
 // each of which returns 0, or an error that ends the call.
 //
@@ -28,7 +27,6 @@
 #include "cc/core/view.h"
 #include "cc/cuda/device_apply.h"
 #include "cc/cuda/device_finish.h"
-#include "cc/cuda/device_params.h"
 #include "cc/cuda/device_reduce.h"
 #include "cc/cuda/device_vector.h"
 #include "cc/cuda/launch_config.h"
@@ -167,45 +165,28 @@ void SelectTiles(int64_t first, int64_t n, KernelParams<Formula>* params) {
                                  params->first_channel + n * config.threads_y);
 }
 
-template <typename Formula, typename C, typename Launcher>
-int LaunchFinish(const KernelParams<Formula>& params, Launcher& launcher) {
-  return launcher.template Finish<Formula, C>(
-      params, CeilDiv(params.end_channel - params.first_channel,
-                      FinishChannels(params.args.view.channels)));
-}
-
 // Reduce, finish and apply of one group.
-template <typename Formula, typename T, bool kChannelsLast, typename Launcher>
+template <typename T, bool kChannelsLast, typename Formula, typename Launcher>
 int LaunchGroup(const LaunchPlan<Formula>& plan,
                 const KernelParams<Formula>& reduce,
                 const KernelParams<Formula>& apply, Launcher& launcher) {
-  const int64_t grid = reduce.config.GridSize();
   int error =
       plan.inputs_aligned
-          ? launcher.template Reduce<Formula, T, kChannelsLast, true, false>(
-                reduce, grid)
-          : launcher.template Reduce<Formula, T, kChannelsLast, false, false>(
-                reduce, grid);
+          ? launcher.template Reduce<T, kChannelsLast, true, false>(reduce)
+          : launcher.template Reduce<T, kChannelsLast, false, false>(reduce);
+  if (error == 0) error = launcher.template Finish<T>(reduce);
   if (error != 0) return error;
-  error = LaunchFinish<Formula, ComputeOf<T>>(reduce, launcher);
-  if (error != 0) return error;
-  const int64_t apply_grid = apply.config.GridSize();
   return plan.apply_aligned
-             ? launcher.template Apply<Formula, T, kChannelsLast, true>(
-                   apply, apply_grid)
-             : launcher.template Apply<Formula, T, kChannelsLast, false>(
-                   apply, apply_grid);
+             ? launcher.template Apply<T, kChannelsLast, true>(apply)
+             : launcher.template Apply<T, kChannelsLast, false>(apply);
 }
 
-template <typename Formula, typename T, bool kChannelsLast, typename Launcher>
+template <typename T, bool kChannelsLast, typename Formula, typename Launcher>
 int LaunchLayout(const LaunchPlan<Formula>& plan, Launcher& launcher) {
   if (plan.fused) {
     const int error =
-        launcher.template Reduce<Formula, T, kChannelsLast, true, true>(
-            plan.params, plan.params.config.GridSize());
-    return error != 0
-               ? error
-               : LaunchFinish<Formula, ComputeOf<T>>(plan.params, launcher);
+        launcher.template Reduce<T, kChannelsLast, true, true>(plan.params);
+    return error != 0 ? error : launcher.template Finish<T>(plan.params);
   }
   KernelParams<Formula> reduce = plan.params, apply = plan.params;
   apply.config = plan.apply_config;
@@ -217,20 +198,18 @@ int LaunchLayout(const LaunchPlan<Formula>& plan, Launcher& launcher) {
       SelectTiles(first, n, &apply);
     }
     const int error =
-        LaunchGroup<Formula, T, kChannelsLast>(plan, reduce, apply, launcher);
+        LaunchGroup<T, kChannelsLast>(plan, reduce, apply, launcher);
     if (error != 0) return error;
   }
   return 0;
 }
 
-template <typename Formula, typename T, typename Launcher>
+template <typename T, typename Formula, typename Launcher>
 int LaunchTyped(const LaunchPlan<Formula>& plan, Launcher& launcher) {
   const LaunchConfig& config = plan.params.config;
-  if (config.elements == 0) {
-    return LaunchFinish<Formula, ComputeOf<T>>(plan.params, launcher);
-  }
-  return config.channels_last ? LaunchLayout<Formula, T, true>(plan, launcher)
-                              : LaunchLayout<Formula, T, false>(plan, launcher);
+  if (config.elements == 0) return launcher.template Finish<T>(plan.params);
+  return config.channels_last ? LaunchLayout<T, true>(plan, launcher)
+                              : LaunchLayout<T, false>(plan, launcher);
 }
 
 // Enqueues all kernels of a call.
@@ -241,14 +220,11 @@ int Launch(const typename Formula::Args& args, void* workspace,
   const LaunchPlan<Formula> plan =
       MakeLaunchPlan<Formula>(args, workspace, policy);
   switch (args.dtype) {
-    case DType::kFloat32:
-      return LaunchTyped<Formula, float>(plan, launcher);
-    case DType::kFloat16:
-      return LaunchTyped<Formula, Float16>(plan, launcher);
-    case DType::kBfloat16:
-      return LaunchTyped<Formula, Bfloat16>(plan, launcher);
-    case DType::kFloat64:
-      return LaunchTyped<Formula, double>(plan, launcher);
+#define X(name, code, storage, compute) \
+  case DType::k##name:                  \
+    return LaunchTyped<storage>(plan, launcher);
+    TFBN_FOR_EACH_DTYPE(X)
+#undef X
   }
   return 0;
 }

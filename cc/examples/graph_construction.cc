@@ -1,7 +1,7 @@
 // Builds a graph that holds TensorFlow's FusedBatchNormGradV3 and this
 // library's, runs both on the same random input, and prints what they compute
 // and the largest difference. `make examples` builds and runs it; docs/cpp.md
-// tells how to compile it against an installed package.
+// has the commands that compile it against an installed package.
 
 #include <algorithm>
 #include <cmath>
@@ -28,7 +28,7 @@ void Check(const absl::Status& status) {
   exit(1);
 }
 
-// Mean and variance of each channel, which the forward pass hands on.
+// Mean and variance of each channel, which the forward op returns.
 struct Statistics {
   tf::Output mean, variance;
 };

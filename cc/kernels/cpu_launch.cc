@@ -60,14 +60,10 @@ void Run(tf::OpKernelContext* context, const typename F::Args& args) {
 
 }  // namespace
 
-void CpuBackend::Launch(tf::OpKernelContext* context,
-                        const BatchNormGradArgs& args) {
-  Run<BatchNormGradFormula>(context, args);
-}
-
-void CpuBackend::Launch(tf::OpKernelContext* context,
-                        const BatchNormGradGradArgs& args) {
-  Run<BatchNormGradGradFormula>(context, args);
-}
+#define TFBN_DEFINE_LAUNCH(unused, F, name)                                    \
+  void CpuBackend::Launch(tf::OpKernelContext* context, const F::Args& args) { \
+    Run<F>(context, args);                                                     \
+  }
+TFBN_FOR_EACH_FORMULA(TFBN_DEFINE_LAUNCH, )
 
 }  // namespace tf_bn_ops

@@ -1,11 +1,11 @@
-// Runs the CPU backend inside an op: TensorFlow's thread pool and memory, the
-// forced implementation. Knows nothing of ops or layouts.
+// Runs the CPU backend inside an op kernel: on the intra-op thread pool, with
+// workspace from TensorFlow's allocator and the selected implementation. Knows
+// nothing of ops or layouts.
 
 #ifndef TF_BN_OPS_CC_KERNELS_CPU_LAUNCH_H_
 #define TF_BN_OPS_CC_KERNELS_CPU_LAUNCH_H_
 
-#include "cc/core/formulas/batch_norm_grad.h"
-#include "cc/core/formulas/batch_norm_grad_grad.h"
+#include "cc/core/formulas/all_formulas.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_bn_ops {
@@ -14,12 +14,12 @@ namespace tf_bn_ops {
 struct CpuBackend {
   static constexpr bool kSavesRstd = false;
 
-  // Computes `args` on the op's Eigen thread pool. On failure (no memory for
-  // the workspace, an unusable TF_BN_OPS_CPU_ISA) sets the context's status.
-  static void Launch(tensorflow::OpKernelContext* context,
-                     const BatchNormGradArgs& args);
-  static void Launch(tensorflow::OpKernelContext* context,
-                     const BatchNormGradGradArgs& args);
+  // Computes `args`. On failure (no memory for the workspace, an invalid
+  // TF_BN_OPS_CPU_ISA) sets the context's status.
+#define TFBN_DECLARE_LAUNCH(unused, F, name) \
+  static void Launch(tensorflow::OpKernelContext* context, const F::Args& args);
+  TFBN_FOR_EACH_FORMULA(TFBN_DECLARE_LAUNCH, )
+#undef TFBN_DECLARE_LAUNCH
 };
 
 }  // namespace tf_bn_ops

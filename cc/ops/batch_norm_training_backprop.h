@@ -9,9 +9,9 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "cc/core/formulas/batch_norm_grad.h"
 #include "cc/core/view.h"
 #include "cc/ops/errors.h"
+#include "cc/ops/first_order_bindings.h"
 #include "cc/ops/view_of.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -19,13 +19,15 @@
 
 namespace tf_bn_ops {
 
-// X(T) for each kernel; T is the element type of all tensors.
+// The types of T, for the OpDef; and X(T) for each kernel. T is the element
+// type of all tensors.
+#define TFBN_BATCH_NORM_TRAINING_BACKPROP_TYPES \
+  "{half, bfloat16, float, double}"
 #define TFBN_BATCH_NORM_TRAINING_BACKPROP_KERNELS(X) \
   X(Eigen::half) X(Eigen::bfloat16) X(float) X(double)
 
-struct BatchNormTrainingBackpropSpec {
-  using Args = BatchNormGradArgs;
-
+struct BatchNormTrainingBackpropSpec
+    : FirstOrderBindings<BatchNormTrainingBackpropSpec> {
   // In the order of the OpDef.
   enum Input : int {
     kX,          // input, (N, C, ...)
@@ -36,7 +38,6 @@ struct BatchNormTrainingBackpropSpec {
     kYBackprop,  // normalized_delta, (N, C, ...)
     kInputs
   };
-  static constexpr int kOutputs = 3;
   static constexpr int kDataOutputs = 1;
 
   double epsilon = 0;
@@ -76,22 +77,6 @@ struct BatchNormTrainingBackpropSpec {
   void BindAttrs(bool /*saves_rstd*/, FormulaArgs* args) const {
     args->is_training = true;
     args->epsilon = epsilon;
-  }
-
-  // See FusedBatchNormGradSpec.
-  template <typename Value, typename FormulaArgs>
-  static void BindInputs(const Value& input, FormulaArgs* args) {
-    args->y_backprop = input(kYBackprop);
-    args->x = input(kX);
-    args->scale = input(kScale);
-    args->mean = input(kMean);
-    args->variance = input(kVariance);
-  }
-  template <typename Allocate>
-  static void BindOutputs(const Allocate& output, Args* args) {
-    args->x_backprop = output(0, kX, {kYBackprop, kX});
-    args->scale_backprop = output(1, kScale, {});
-    args->offset_backprop = output(2, kScale, {});
   }
 };
 

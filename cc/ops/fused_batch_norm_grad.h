@@ -8,16 +8,18 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "cc/core/formulas/batch_norm_grad.h"
 #include "cc/core/view.h"
 #include "cc/ops/errors.h"
+#include "cc/ops/first_order_bindings.h"
 #include "cc/ops/view_of.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/util/tensor_format.h"
 
 namespace tf_bn_ops {
 
-// X(op, T) for each kernel; U, the element type of the vectors, is float.
+// The types of x of V2 and V3, for the OpDefs; and X(op, T) for each kernel. U,
+// the element type of the vectors, is float.
+#define TFBN_FUSED_BATCH_NORM_GRAD_TYPES "{half, bfloat16, float}"
 #define TFBN_FUSED_BATCH_NORM_GRAD_KERNELS(X) \
   X("FusedBatchNormGrad", float)              \
   X("FusedBatchNormGradV2", Eigen::half)      \
@@ -27,13 +29,11 @@ namespace tf_bn_ops {
   X("FusedBatchNormGradV3", Eigen::bfloat16)  \
   X("FusedBatchNormGradV3", float)
 
-struct FusedBatchNormGradSpec {
-  using Args = BatchNormGradArgs;
-
-  // In the order of the OpDefs. reserve_space_3 of V3, an input that only cuDNN
-  // reads, and the last two outputs, placeholders, are not counted.
+// The last two outputs are placeholders.
+struct FusedBatchNormGradSpec : FirstOrderBindings<FusedBatchNormGradSpec> {
+  // In the order of the OpDefs, without reserve_space_3 of V3, which only cuDNN
+  // reads.
   enum Input : int { kYBackprop, kX, kScale, kMean, kVariance, kInputs };
-  static constexpr int kOutputs = 3;
 
   double epsilon = 0;
   bool channels_last = true;
@@ -69,25 +69,6 @@ struct FusedBatchNormGradSpec {
     args->is_training = is_training;
     args->variance_is_rstd = is_training && saves_rstd;
     args->epsilon = epsilon;
-  }
-
-  // `input(i)`: the value of input i.
-  template <typename Value, typename FormulaArgs>
-  static void BindInputs(const Value& input, FormulaArgs* args) {
-    args->y_backprop = input(kYBackprop);
-    args->x = input(kX);
-    args->scale = input(kScale);
-    args->mean = input(kMean);
-    args->variance = input(kVariance);
-  }
-
-  // `output(i, j, reusable)`: the memory of output i, which has the shape of
-  // input j and may take the buffer of one of the inputs `reusable`.
-  template <typename Allocate>
-  static void BindOutputs(const Allocate& output, Args* args) {
-    args->x_backprop = output(0, kX, {kYBackprop, kX});
-    args->scale_backprop = output(1, kScale, {});
-    args->offset_backprop = output(2, kScale, {});
   }
 };
 

@@ -20,12 +20,15 @@
 
 namespace tf_bn_ops {
 
-// X(T, U) for each kernel: vectors in float, as the fused ops have them, or all
-// tensors of one element type, as BatchNormTrainingBackprop has them.
-#define TFBN_FUSED_BATCH_NORM_GRAD_GRAD_KERNELS(X)      \
-  X(Eigen::half, float)                                 \
-  X(Eigen::half, Eigen::half) X(Eigen::bfloat16, float) \
-      X(Eigen::bfloat16, Eigen::bfloat16) X(float, float) X(double, double)
+// The types of T and U, for the OpDef; and X(T, U) for each kernel: vectors in
+// float, as the fused ops have them, or all tensors of one element type, as
+// BatchNormTrainingBackprop has them.
+#define TFBN_FUSED_BATCH_NORM_GRAD_GRAD_TYPES "{half, bfloat16, float, double}"
+#define TFBN_FUSED_BATCH_NORM_GRAD_GRAD_KERNELS(X) \
+  X(Eigen::half, float)                            \
+  X(Eigen::half, Eigen::half)                      \
+  X(Eigen::bfloat16, float)                        \
+  X(Eigen::bfloat16, Eigen::bfloat16) X(float, float) X(double, double)
 
 struct FusedBatchNormGradGradSpec {
   using Args = BatchNormGradGradArgs;
@@ -96,7 +99,7 @@ struct FusedBatchNormGradGradSpec {
     args->epsilon = epsilon;
   }
 
-  // See FusedBatchNormGradSpec.
+  // See FirstOrderBindings.
   template <typename Value, typename FormulaArgs>
   static void BindInputs(const Value& input, FormulaArgs* args) {
     args->x_backprop_grad = input(kXBackpropGrad);

@@ -13,11 +13,27 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance.case import Case
-from tf_bn_ops.conformance.fills import Filled
-from tf_bn_ops.conformance.judge import Answer
+from tf_bn_ops.conformance.cases import generate
+from tf_bn_ops.conformance.cases.case import Case
+from tf_bn_ops.conformance.execution.answer import Answer
+from tf_bn_ops.harness import problems
+from tf_bn_ops.harness.formula_models import model_of
+from tf_bn_ops.harness.problems import Inputs
 
 Outputs = tuple[np.ndarray, np.ndarray, np.ndarray]  # x_backprop (as a view), scale, offset
+
+# The combinations of the ops whose formula these kernels compute.
+FIRST_ORDER = generate.combinations([op.name for op in spec.of_formula(spec.BATCH_NORM_GRAD)])
+
+
+def first_order_cases(count: int, seed: int) -> list[Case]:
+    """The cases that the default run would have of first-order gradients alone."""
+    return list(generate.generate(count, seed, FIRST_ORDER))
+
+
+def fill(case: Case) -> Inputs:
+    """The inputs that the case's formula model draws."""
+    return model_of(case.spec).fill(case)
 
 
 @dataclasses.dataclass
@@ -39,7 +55,7 @@ class Kernel:
         return self.case.is_training
 
     def epsilon(self) -> float:
-        return self.case.kernel_epsilon
+        return problems.of_call(self.case, Inputs({})).epsilon
 
     def rows(self) -> float:
         return max(1, self.x.shape[0] * self.x.shape[2])
@@ -327,14 +343,14 @@ class KernelRunner:
 
     pids: Sequence[int] = ()
 
-    def takes(self, case: Case) -> bool:
+    def supports(self, case: Case) -> bool:
         return case.asks_for_values
 
-    def expect(self, calls: Iterable[str]) -> None:
+    def expect(self, modes: Iterable[str]) -> None:
         pass
 
-    def submit(self, case: Case, filled: Filled) -> None:
-        self._answer = answer(self._kernel, case, filled.values)
+    def submit(self, case: Case, inputs: Inputs) -> None:
+        self._answer = answer(self._kernel, case, inputs.values)
 
     def collect(self) -> Answer:
         return self._answer

@@ -8,9 +8,16 @@ import subprocess
 import sys
 
 import pytest
+from numpy_kernels import fill
 
 from tf_bn_ops import __main__ as commands
-from tf_bn_ops.conformance import cases, cli, divergences, fills, real_input, runner, workers
+from tf_bn_ops.conformance import cli, runner
+from tf_bn_ops.conformance.cases import generate, real_inputs
+from tf_bn_ops.conformance.execution import workers
+from tf_bn_ops.conformance.execution.implementations import Implementation
+from tf_bn_ops.conformance.flags import VALUES
+from tf_bn_ops.conformance.verdict import divergences
+from tf_bn_ops.conformance.verdict.settings import Settings
 from tf_bn_ops.harness import bounds
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -48,13 +55,13 @@ def test_wrong_usage_is_one_sentence(flags, message, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert len(error.strip().splitlines()) == 1
-    cli._FLAGS.unparse_flags()
+    VALUES.unparse_flags()
 
 
 def test_missing_scikit_learn_is_said(monkeypatch):
-    monkeypatch.setattr(real_input.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(real_input.RealInputError, match=r"pip install scikit-learn.*--noreal"):
-        real_input.check_available()
+    monkeypatch.setattr(real_inputs.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(real_inputs.RealInputError, match=r"pip install scikit-learn.*--noreal"):
+        real_inputs.check_available()
 
 
 def _refusal(*flags, **environment):
@@ -141,9 +148,9 @@ def test_builtin_fails_where_the_list_of_divergences_is_wrong(monkeypatch, capsy
     monkeypatch.setattr(divergences.Register, "load", lambda: divergences.Register([*left, bogus]))
     flags = ["--candidate=eigen", "--op=V2", "--layout=NCHW", "--cases=12", "--noreal"]
     try:
-        assert cli.main(["tf_bn_ops conformance", *flags, "--modes=none"]) == 1
+        assert cli.main(["tf_bn_ops conformance", *flags, "--execution-modes=none"]) == 1
     finally:
-        cli._FLAGS.unparse_flags()
+        VALUES.unparse_flags()
     output = capsys.readouterr().out
     assert "unlisted divergence of the built-in (eigen): error: " in output
     assert "is_training=False only support NHWC" in output
@@ -158,7 +165,7 @@ def test_crash_and_lack_of_memory_are_the_cases_verdict(monkeypatch):
     die are in test_processes.py."""
     monkeypatch.setenv("PYTHONPATH", str(HERE))
     worker = workers.Worker(
-        workers.Implementation("candidate", "odd_ops:fragile"), timeout=60, memory=4 << 30
+        Implementation("candidate", "odd_ops:fragile"), timeout=60, memory=4 << 30
     )
     worker.wait_until_ready()
     try:
@@ -167,8 +174,8 @@ def test_crash_and_lack_of_memory_are_the_cases_verdict(monkeypatch):
             (4, ["out of memory (limit 4 GiB)", "MemoryError"]),
             (1, []),
         ):
-            case = cases.parse(FRAGILE.format(channels))
-            worker.submit(case, fills.fill(case))
+            case = generate.parse(FRAGILE.format(channels))
+            worker.submit(case, fill(case))
             answer = worker.collect()
             assert bool(answer.crash) == bool(crash), answer
             assert all(words in answer.crash for words in crash), answer.crash
@@ -182,15 +189,15 @@ def test_hang_of_the_candidate_and_crash_of_a_reference_fail_one_case_each(monke
     """A reference that aborts is a divergence, listed or not; the run goes on."""
     monkeypatch.setenv("PYTHONPATH", str(HERE))
     running = [
-        workers.Worker(workers.Implementation("candidate", "odd_ops:hanging"), timeout=5),
-        workers.Worker(workers.Implementation("eigen", "odd_ops:fragile"), timeout=60),
+        workers.Worker(Implementation("candidate", "odd_ops:hanging"), timeout=5),
+        workers.Worker(Implementation("eigen", "odd_ops:fragile"), timeout=60),
     ]
     try:
         for worker in running:
             worker.wait_until_ready()
-        chosen = [cases.parse(FRAGILE.format(channels)) for channels in (3, 1)]
-        settings = runner.Settings(bounds.PROFILES["textbook"], divergences.Register([]))
-        first, second = runner.run(chosen, fills.fill, running, settings)
+        chosen = [generate.parse(FRAGILE.format(channels)) for channels in (3, 1)]
+        settings = Settings(bounds.PROFILES["textbook"], divergences.Register([]))
+        first, second = runner.run(chosen, fill, running, settings)
     finally:
         for worker in running:
             worker.close()

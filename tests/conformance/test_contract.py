@@ -7,27 +7,30 @@ import tensorflow as tf
 
 import tf_bn_ops
 from tf_bn_ops import spec
-from tf_bn_ops.conformance import cases, contract, judge_contract, worker, workers
-from tf_bn_ops.conformance.judge import Answer
+from tf_bn_ops.conformance.cases import contract, generate
+from tf_bn_ops.conformance.execution import worker, workers
+from tf_bn_ops.conformance.execution.answer import Answer
+from tf_bn_ops.conformance.execution.implementations import request
+from tf_bn_ops.conformance.verdict import contract_judge
 
-DEFAULT = list(contract.generate(160, 1, cases.combinations()))
+DEFAULT = list(contract.generate(160, 1, generate.combinations()))
 NAMES = {"candidate": ["TfBnOps>FusedBatchNormGradV2", "FusedBatchNormGradV2"]}
 NAMES["eigen"] = NAMES["onednn"] = NAMES["candidate"]
 
 
 def _case(kind, op="FusedBatchNormGradV2", layout="NHWC", shape="2x3x4x5"):
-    return cases.parse(f"{op},float32,{layout},{shape},training,{kind},given,eps=1,eager,seed=1")
+    return generate.parse(f"{op},float32,{layout},{shape},training,{kind},given,eps=1,eager,seed=1")
 
 
 def test_default_run_has_every_kind_of_every_op():
     kinds = collections.defaultdict(set)
     for case in DEFAULT:
         kinds[case.op].add(case.kind)
-        assert cases.parse(str(case)) == case
-    for op in spec.of_formula(spec.BATCH_NORM_GRAD):
+        assert generate.parse(str(case)) == case
+    for op in spec.OPS.values():
         assert kinds[op.name] == set(contract.kinds(op))
-    assert list(contract.generate(160, 1, cases.combinations())) == DEFAULT
-    assert list(contract.generate(160, 2, cases.combinations())) != DEFAULT
+    assert list(contract.generate(160, 1, generate.combinations())) == DEFAULT
+    assert list(contract.generate(160, 2, generate.combinations())) != DEFAULT
 
 
 def test_same_seed_same_question():
@@ -40,20 +43,20 @@ def test_same_seed_same_question():
 
 
 def _answer(ops, case):
-    asked = workers.request(case, contract.fill(case), case.spec, None, case.calls)
-    (answer,) = worker._Caller(ops)(asked).items()
-    return workers._answer(answer[0], *answer[1])
+    asked = request(case, contract.fill(case), case.spec, None, case.execution_modes)
+    (answer,) = worker.Executor(ops)(asked).items()
+    return workers.received(answer[0], *answer[1])
 
 
 def test_ops_of_this_library_refuse_and_infer_as_the_builtin_does():
     """Code and text of every error; every static shape. conftest.py has turned oneDNN off."""
     asked = collections.Counter()
-    for case in contract.generate(240, 5, cases.combinations()):
+    for case in contract.generate(240, 5, generate.combinations()):
         answers = {"candidate": _answer(tf_bn_ops.raw_ops, case)}
         if case.spec.builtin:
             answers["eigen"] = _answer(tf.raw_ops, case)
         names = {key: [case.spec.registered_name, case.op] for key in answers}
-        result = judge_contract.judge_contract(
+        result = contract_judge.judge_contract(
             case, contract.fill(case), answers, names, ["candidate"]
         )
         for name, path in result.paths.items():
@@ -67,7 +70,7 @@ def test_ops_of_this_library_refuse_and_infer_as_the_builtin_does():
 
 def _judge(case, candidate, eigen=None, drop_in=True):
     answers = {"candidate": candidate, **({"eigen": eigen} if eigen else {})}
-    result = judge_contract.judge_contract(
+    result = contract_judge.judge_contract(
         case, contract.fill(case), answers, NAMES, ["candidate"] if drop_in else []
     )
     return [d.what for d in result.paths["candidate"].disagreements], result

@@ -5,21 +5,29 @@ import math
 import numpy as np
 import numpy_kernels
 import pytest
+from numpy_kernels import fill, first_order_cases
 
-from tf_bn_ops.conformance import cases, divergences, fills, judge, runner
-from tf_bn_ops.harness import bounds, oracle
+from tf_bn_ops.conformance import runner
+from tf_bn_ops.conformance.cases import generate
+from tf_bn_ops.conformance.execution.answer import Answer
+from tf_bn_ops.conformance.verdict import divergences, judge
+from tf_bn_ops.conformance.verdict.settings import Settings
+from tf_bn_ops.harness import bounds, oracle, problems
+from tf_bn_ops.harness.batch_norm_grad import OUTPUTS
+from tf_bn_ops.harness.problems import Inputs
+from tf_bn_ops.spec import DTYPES
 
 STRICT = bounds.PROFILES["strict"]
 TEXTBOOK = bounds.PROFILES["textbook"]
 # The default run, without its few large cases: 4 of 5 of it, in a second or two.
-CASES = [c for c in cases.generate(1600, 1) if math.prod(c.shape) < 20_000]
+CASES = [c for c in first_order_cases(1600, 1) if math.prod(c.shape) < 20_000]
 # Cases that a fault may take until it is caught; the default run has four times as many.
 BUDGET = 400
 
 
 @pytest.fixture(scope="module")
 def filled():
-    return [(case, fills.fill(case)) for case in CASES]
+    return [(case, fill(case)) for case in CASES]
 
 
 def _judge(kernel, case, given, profile=STRICT):
@@ -54,7 +62,7 @@ def test_textbook_lets_a_naive_float32_sum_pass_and_strict_does_not(filled):
 
 
 def test_default_run_is_mostly_evidence(filled):
-    for role in judge.VALUES:
+    for role in OUTPUTS:
         told = [
             _judge(numpy_kernels.Kernel, case, given).evidence[role]
             for case, given in filled[:BUDGET]
@@ -65,7 +73,7 @@ def test_default_run_is_mostly_evidence(filled):
 @pytest.mark.parametrize(
     ("wrong", "roles"),
     [
-        (numpy_kernels.AllZeros, judge.VALUES),
+        (numpy_kernels.AllZeros, OUTPUTS),
         (numpy_kernels.Identity, ("x_backprop",)),
         (numpy_kernels.ModesSwapped, ("x_backprop",)),
     ],
@@ -76,7 +84,7 @@ def test_cases_that_count_as_evidence_fail_what_they_are_evidence_against(wrong,
     counted = dict.fromkeys(roles, 0)
     for case, given in filled[:BUDGET]:
         evidence = _judge(numpy_kernels.Kernel, case, given).evidence
-        assert set(evidence) == set(judge.VALUES)
+        assert set(evidence) == set(OUTPUTS)
         failed = {failure.split()[0] for failure in _judge(wrong, case, given).failures}
         for role in roles:
             if evidence[role]:
@@ -86,13 +94,13 @@ def test_cases_that_count_as_evidence_fail_what_they_are_evidence_against(wrong,
 
 
 def _case(text, **values):
-    case = cases.parse(text)
-    given = fills.fill(case)
+    case = generate.parse(text)
+    given = fill(case)
     replaced = {
         role: np.broadcast_to(np.asarray(v, given.values[role].dtype), given.values[role].shape)
         for role, v in values.items()
     }
-    return case, fills.Filled({**given.values, **replaced}, given.exact)
+    return case, Inputs({**given.values, **replaced}, given.exact)
 
 
 V2 = "FusedBatchNormGradV2,float32,NHWC,"
@@ -104,7 +112,7 @@ def test_zero_gradient_is_no_evidence():
         *_case(V2 + "2x3x4x5,training,normal,batch,eps=0.1,eager,seed=1", y_backprop=0),
     )
     assert not result.failures
-    assert result.evidence == dict.fromkeys(judge.VALUES, False)
+    assert result.evidence == dict.fromkeys(OUTPUTS, False)
 
 
 def test_constant_gradient_in_training_is_evidence_for_its_sum_only():
@@ -138,17 +146,17 @@ def test_close_epsilons_are_told_apart_in_float64():
     """1e-9 and 1.1e-9 differ in the last digits only; each is wrong for the other."""
     answers, given = {}, {}
     for epsilon in ("1e-09", "1.1e-09"):
-        case = cases.parse(F64.format(epsilon))
-        given[epsilon] = fills.fill(case)
+        case = generate.parse(F64.format(epsilon))
+        given[epsilon] = fill(case)
         answers[epsilon] = numpy_kernels.answer(numpy_kernels.Kernel, case, given[epsilon].values)
     one, other = answers.values()
-    for role, a, b in zip(judge.VALUES[:2], one.outputs, other.outputs, strict=False):
+    for role, a, b in zip(OUTPUTS[:2], one.outputs, other.outputs, strict=False):
         np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-9, err_msg=role)
         assert np.mean(a != b) > 0.9
     for epsilon in answers:
         for answered in answers:
             result = judge.judge(
-                cases.parse(F64.format(epsilon)), given[epsilon],
+                generate.parse(F64.format(epsilon)), given[epsilon],
                 {"candidate": answers[answered]}, STRICT,
             )  # fmt: skip
             assert bool(result.failures) == (answered != epsilon)
@@ -159,11 +167,11 @@ def test_float64_bound_is_below_1e_13_of_the_condition(shape):
     """Of sum |terms| for the sums; of the magnitudes that an element is made of."""
     text = f"BatchNormTrainingBackprop,float64,NCW,{'x'.join(map(str, shape))},training"
     for kind in ("normal", "large_offset", "large_gradient_mean", "wide", "constant_input"):
-        case = cases.parse(f"{text},{kind},given,eps=1e-09,eager,seed=4")
-        values = fills.fill(case).values
-        right = oracle.Oracle(values, case.layout, case.epsilon, True, "float64")
-        dtype = judge.spec.DTYPES["float64"]
-        b = bounds.derive(STRICT, right, values["mean"], dtype, dtype)
+        case = generate.parse(f"{text},{kind},given,eps=1e-09,eager,seed=4")
+        given = fill(case)
+        right = oracle.Oracle(problems.of_call(case, given))
+        dtype = DTYPES["float64"]
+        b = bounds.derive(STRICT, right, dtype, dtype)
         condition = right.sums.dy_abs
         assert np.all(b.offset_backprop < 1e-13 * condition)
         assert np.all(b.scale_backprop < 1e-13 * right.rstd * right.sums.dy_xmu_abs)
@@ -196,7 +204,7 @@ def test_structure_is_held_to_the_contract():
     right = list(numpy_kernels.answer(numpy_kernels.Kernel, case, given.values).outputs)
 
     def whats(outputs):
-        return sorted({d.what for d in judge.structure(case, judge.Answer(outputs))})
+        return sorted({d.what for d in judge.structure(judge.outputs_of(case), Answer(outputs))})
 
     assert whats(right) == []
     assert whats(right[:4]) == ["count"]
@@ -204,8 +212,8 @@ def test_structure_is_held_to_the_contract():
     assert whats([*right[:3], scalar, scalar]) == ["shape:placeholder"]
     assert whats([right[0].reshape(2, 12, 5), *right[1:]]) == ["shape:x_backprop"]
     assert whats([right[0], right[1].astype(np.float64), *right[2:]]) == ["dtype:scale_backprop"]
-    assert [d.what for d in judge.structure(case, judge.Answer(error="x"))] == ["error"]
-    assert [d.what for d in judge.structure(case, judge.Answer(crash="x"))] == ["crash"]
+    assert [d.what for d in judge.structure(judge.outputs_of(case), Answer(error="x"))] == ["error"]
+    assert [d.what for d in judge.structure(judge.outputs_of(case), Answer(crash="x"))] == ["crash"]
 
 
 def test_infinity_is_right_only_beyond_the_largest_number():
@@ -215,10 +223,10 @@ def test_infinity_is_right_only_beyond_the_largest_number():
         scale=2, variance=0.75,
     )  # fmt: skip
     answer = numpy_kernels.answer(numpy_kernels.Kernel, case, given.values)
-    given = fills.Filled(given.values)
+    given = Inputs(given.values)
 
     def failures(outputs):
-        return judge.judge(case, given, {"candidate": judge.Answer(outputs)}, STRICT).failures
+        return judge.judge(case, given, {"candidate": Answer(outputs)}, STRICT).failures
 
     assert not failures(answer.outputs)
     assert np.isinf(answer.outputs[0]).ravel().tolist() == [True, False, False, True]
@@ -244,20 +252,18 @@ def test_bound_does_not_grow_with_the_number_of_elements():
         values = {r: rng.standard_normal((rows, 1, 1, 1)) for r in ("x", "y_backprop")}
         values |= {r: np.ones(1) for r in ("scale", "mean", "variance")}
         values = {r: a.astype(np.float32) for r, a in values.items()}
-        right = oracle.Oracle(values, "NHWC", 0.1, True)
-        dtype = judge.spec.DTYPES["float32"]
-        b = bounds.derive(STRICT, right, values["mean"], dtype, dtype)
+        right = oracle.Oracle(problems.of_tensors(values, "NHWC", 0.1, True))
+        dtype = DTYPES["float32"]
+        b = bounds.derive(STRICT, right, dtype, dtype)
         ratios.append(b.scale_backprop[0] / (right.rstd[0] * right.sums.dy_xmu_abs[0]))
         assert b.offset_backprop[0] < 2e-7 * right.sums.dy_abs[0]
     assert ratios[1] < 2 * ratios[0] + 1e-6
 
 
 def _run(register, whose, runners=None):
-    settings = runner.Settings(STRICT, register)
+    settings = Settings(STRICT, register)
     with_placeholders = [c for c in CASES if len(c.spec.outputs) == 5]
-    return list(
-        runner.run(with_placeholders[:whose], fills.fill, runners or [_Reference()], settings)
-    )
+    return list(runner.run(with_placeholders[:whose], fill, runners or [_Reference()], settings))
 
 
 class _Reference(numpy_kernels.KernelRunner):
@@ -268,7 +274,7 @@ class _Reference(numpy_kernels.KernelRunner):
     def collect(self):
         outputs = super().collect().outputs
         scalar = np.zeros((), np.float32)
-        return judge.Answer([*outputs[:3], scalar, scalar])
+        return Answer([*outputs[:3], scalar, scalar])
 
 
 def _divergence(**changes):
@@ -287,7 +293,7 @@ def test_listed_divergence_is_no_failure():
 
 
 def test_divergence_covers_no_case_whose_op_lacks_the_output():
-    case = cases.parse(F64.format("0.1"))
+    case = generate.parse(F64.format("0.1"))
     assert not _divergence().covers("onednn", case)
     assert _divergence(what="shape:x_backprop").covers("onednn", case)
 

@@ -13,18 +13,17 @@ import numpy as np
 import numpy_kernels
 import pytest
 from build_helpers import build_op_library
+from numpy_kernels import fill
 
-from tf_bn_ops.conformance import (
-    cases,
-    devices,
-    divergences,
-    fills,
-    judge,
-    mapping,
-    runner,
-    workers,
-)
+from tf_bn_ops.conformance.cases import generate, mapping
+from tf_bn_ops.conformance.execution import devices, workers
+from tf_bn_ops.conformance.execution.answer import Answer
+from tf_bn_ops.conformance.execution.implementations import BUILTIN_OPS, of_library, references
+from tf_bn_ops.conformance.verdict import divergences, judge
+from tf_bn_ops.conformance.verdict.settings import Settings
 from tf_bn_ops.harness import bounds
+from tf_bn_ops.harness.batch_norm_grad import OUTPUTS as ROLES
+from tf_bn_ops.spec import OPS
 
 HERE = pathlib.Path(__file__).resolve().parent
 VENDOR = HERE / "third_party"
@@ -112,11 +111,13 @@ def test_devices_of_a_file_are_asked_for_and_must_be_there(tmp_path):
     file = tmp_path / "ops.toml"
     file.write_text(ENTRY + 'device = "gpu:7"\nreference_device = "CPU"\n', encoding="utf-8")
     by_op = mapping.by_op(mapping.load(file))
-    candidate = workers.of_library("candidate", "libvendor.so", by_op)
+    candidate = of_library("libvendor.so", by_op, {})
     assert candidate.devices == {"FusedBatchNormGradV2": "GPU:7"}
-    assert [r.devices for r in workers.references(by_op)] == [{"FusedBatchNormGradV2": "CPU:0"}] * 2
+    assert [r.devices for r in references([OPS["FusedBatchNormGradV2"]], by_op)] == [
+        {"FusedBatchNormGradV2": "CPU:0"}
+    ] * 2
     # Any ops will do to ask for the device.
-    there = dataclasses.replace(candidate, ops=workers.BUILTIN_OPS, mapped=None)
+    there = dataclasses.replace(candidate, ops=BUILTIN_OPS, mapped=None)
     worker = workers.Worker(there)
     try:
         with pytest.raises(devices.DeviceError, match="no device GPU:7; TensorFlow has CPU:0"):
@@ -131,8 +132,8 @@ CASE = "FusedBatchNormGradV2,float32,NHWC,3x2x2x4,training,{},batch,eps=0.25,eag
 @pytest.mark.parametrize("kind", ["normal", "exact"])
 def test_tolerance_widens_the_bound_of_its_outputs_alone(kind):
     """By its factor; what may be off need not be exact. The error is measured as ever."""
-    case = cases.parse(CASE.format(kind))
-    filled = fills.fill(case)
+    case = generate.parse(CASE.format(kind))
+    filled = fill(case)
     textbook = bounds.PROFILES["textbook"]
     right = list(numpy_kernels.answer(numpy_kernels.Kernel, case, filled.values).outputs)
 
@@ -142,10 +143,10 @@ def test_tolerance_widens_the_bound_of_its_outputs_alone(kind):
         answer = list(right)
         for _ in range(60):
             answer[output] = np.nextafter(answer[output], np.float32(np.inf))
-            result = judge.judge(case, loose, {"candidate": judge.Answer(answer)}, textbook)
+            result = judge.judge(case, loose, {"candidate": Answer(answer)}, textbook)
             if result.paths["candidate"].errors[ROLES[output]].bound > 1.5:
                 break
-        answers = {"candidate": judge.Answer(answer)}
+        answers = {"candidate": Answer(answer)}
         return judge.judge(case, filled, answers, textbook, times=times)
 
     for output, role in enumerate(ROLES):
@@ -154,9 +155,6 @@ def test_tolerance_widens_the_bound_of_its_outputs_alone(kind):
         assert judged(output, {role: 1.1}).failures
         assert judged(output, {ROLES[output - 1]: 4.0}).failures
         assert judged(output, {role: 4.0}).paths["candidate"].errors[role].bound > 1
-
-
-ROLES = ("x_backprop", "scale_backprop", "offset_backprop")
 
 
 def test_tolerances_of_a_file_apply_by_output_and_type(tmp_path):
@@ -174,10 +172,10 @@ def test_tolerances_of_a_file_apply_by_output_and_type(tmp_path):
         "x_backprop": 3, "scale_backprop": 2, "offset_backprop": 2,
     }  # fmt: skip
     by_op = mapping.by_op([entry])
-    settings = runner.Settings(bounds.PROFILES["textbook"], divergences.Register([]), mapped=by_op)
-    assert settings.times(cases.parse(CASE.format("normal"))) == {"x_backprop": 3}
+    settings = Settings(bounds.PROFILES["textbook"], divergences.Register([]), mapped=by_op)
+    assert settings.times(generate.parse(CASE.format("normal"))) == {"x_backprop": 3}
     other = CASE.format("normal").replace("V2", "V3")
-    assert settings.times(cases.parse(other)) == {}
+    assert settings.times(generate.parse(other)) == {}
 
 
 def test_map_alone_is_enough_for_equal_signatures():

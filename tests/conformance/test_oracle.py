@@ -5,10 +5,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from numpy_kernels import fill
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance import cases, fills
-from tf_bn_ops.harness import oracle
+from tf_bn_ops.conformance.cases import generate
+from tf_bn_ops.harness import oracle, problems, sums
+from tf_bn_ops.harness.problems import Inputs
 
 decimal.getcontext().prec = 60
 
@@ -23,7 +25,7 @@ def _exact(values, case):
     outer, channels, inner = x.shape
     x_backprop = np.empty(x.shape, object)
     scale, offset = [], []
-    epsilon = _fraction(case.kernel_epsilon)
+    epsilon = _fraction(problems.of_call(case, Inputs({})).epsilon)
     for c in range(channels):
         total = _fraction(values["variance"][c]) + epsilon
         root = (decimal.Decimal(total.numerator) / decimal.Decimal(total.denominator)).sqrt()
@@ -48,15 +50,19 @@ def _exact(values, case):
 @pytest.mark.parametrize(("layout", "shape"), [("NHWC", "3x2x5x3"), ("NCDHW", "2x2x3x1x5")])
 def test_equals_fractions(kind, dtype, mode, layout, shape):
     text = f"FusedBatchNormGradV3,float32,{layout},{shape},{mode},{kind},given,eps=0.25"
-    case = cases.parse(text + ",eager,seed=5")
-    values = dict(fills.fill(case).values)
+    case = generate.parse(text + ",eager,seed=5")
+    values = dict(fill(case).values)
     if dtype == "float64":
         rng = np.random.default_rng(0)
         values = {
             r: a.astype(np.float64) * (1 + 1e-9 * rng.standard_normal(a.shape))
             for r, a in values.items()
         }
-    got = oracle.Oracle(values, layout, case.epsilon, case.is_training)
+    got = oracle.Oracle(
+        problems.of_tensors(
+            values, layout, problems.of_call(case, Inputs({})).epsilon, case.is_training
+        )
+    )
     unit = 2.0**-53 if dtype != "float64" else float(np.finfo(np.longdouble).eps)
     x_backprop, scale, offset = _exact(values, case)
     rstd = got.rstd.astype(np.float64)
@@ -84,9 +90,10 @@ def test_float64_equals_fractions_in_every_rank(layout):
     """float64 with an epsilon in double: the oracle is right far beyond the bits of float64."""
     shape = {"NC": "13x3", "NCW": "3x2x5", "NCTDHW": "2x3x1x2x1x3"}[layout]
     text = f"BatchNormTrainingBackprop,float64,{layout},{shape},training,normal,given"
-    case = cases.parse(text + ",eps=1.1e-09,eager,seed=5")
-    values = fills.fill(case).values
-    got = oracle.Oracle(values, layout, case.epsilon, True, "float64")
+    case = generate.parse(text + ",eps=1.1e-09,eager,seed=5")
+    given = fill(case)
+    values = given.values
+    got = oracle.Oracle(problems.of_call(case, given))
     x_backprop, scale, offset = _exact(values, case)
     for right, exact in (
         (got.offset_backprop, offset),
@@ -103,7 +110,7 @@ def test_compensated_sum_of_what_cancels():
     big = rng.standard_normal((1000, 3, 7)) * 1e16
     small = rng.standard_normal((1000, 3, 7))
     terms = np.concatenate((big, small, -big))
-    total, correction = oracle.compensated_sum(terms)
+    total, correction = sums.compensated_sum(terms)
     exact = [sum(map(Fraction, small[:, c].ravel())) for c in range(3)]
     np.testing.assert_allclose(total + correction, [float(e) for e in exact], rtol=1e-9)
 
@@ -111,26 +118,27 @@ def test_compensated_sum_of_what_cancels():
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 2, 5), (5, 2, 1), (3, 4, 7), (1, 1, 70_001)])
 def test_compensated_sum_of_any_shape(shape):
     terms = np.arange(np.prod(shape), dtype=float).reshape(shape)
-    total, correction = oracle.compensated_sum(terms)
+    total, correction = sums.compensated_sum(terms)
     np.testing.assert_array_equal(total + correction, terms.sum(axis=(0, 2)))
 
 
 def test_chunks_cover_every_element_once(monkeypatch):
-    monkeypatch.setattr(oracle, "_CHUNK", 10)
+    monkeypatch.setattr(sums, "_CHUNK", 10)
     rng = np.random.default_rng(0)
     for layout, shape in (("NHWC", (3, 4, 5, 13)), ("NCHW", (3, 2, 3, 7)), ("NCHW", (1, 2, 1, 37))):
         values = {r: rng.standard_normal(shape).astype(np.float32) for r in ("x", "y_backprop")}
         channels = spec.view_shape(shape, layout)[1]
         for role in ("scale", "mean", "variance"):
             values[role] = rng.uniform(0.5, 2, channels).astype(np.float32)
-        small = oracle.Oracle(values, layout, 0.1, True)
+        problem = problems.of_tensors(values, layout, 0.1, True)
+        small = oracle.Oracle(problem)
         seen = np.zeros(small.shape, int)
         for chunk in small.chunks():
             seen[chunk.at] += 1
         assert np.all(seen == 1)
-        monkeypatch.setattr(oracle, "_CHUNK", 1 << 16)
-        whole = oracle.Oracle(values, layout, 0.1, True)
-        monkeypatch.setattr(oracle, "_CHUNK", 10)
+        monkeypatch.setattr(sums, "_CHUNK", 1 << 16)
+        whole = oracle.Oracle(problem)
+        monkeypatch.setattr(sums, "_CHUNK", 10)
         np.testing.assert_allclose(small.x_backprop(), whole.x_backprop(), rtol=1e-12)
 
 
@@ -153,7 +161,7 @@ def test_equals_finite_differences(is_training):
         return np.sum(dy * _forward(x, scale, mean, variance, epsilon))
 
     values = {"x": x, "y_backprop": dy, "scale": scale, "mean": mean, "variance": variance}
-    got = oracle.Oracle(values, "NHWC", epsilon, is_training)
+    got = oracle.Oracle(problems.of_tensors(values, "NHWC", epsilon, is_training))
 
     def difference(function, at, h=1e-6):
         up, down = at.copy(), at.copy()

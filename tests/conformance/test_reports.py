@@ -13,8 +13,11 @@ import numpy as np
 import numpy_kernels
 import pytest
 
-from tf_bn_ops.conformance import cli, divergences
+from tf_bn_ops.conformance import cli
+from tf_bn_ops.conformance.execution.implementations import CANDIDATE
+from tf_bn_ops.conformance.flags import DEFAULT_SEED, VALUES
 from tf_bn_ops.conformance.reports import junit, page, record, shards, summary
+from tf_bn_ops.conformance.verdict import divergences
 
 FLAGS = (
     "--contract=0",
@@ -35,7 +38,7 @@ class _Worker(numpy_kernels.KernelRunner):
     kernel = numpy_kernels.Kernel
 
     def __init__(self, implementation, *_, **__):
-        is_candidate = implementation.name == record.CANDIDATE
+        is_candidate = implementation.name == CANDIDATE
         super().__init__(type(self).kernel if is_candidate else numpy_kernels.Kernel)
         self.name = implementation.name
         self.facts = {"tensorflow": "0.0", "ops": ["FusedBatchNormGradV2", "FusedBatchNormGradV3"]}
@@ -61,7 +64,7 @@ def run(monkeypatch, tmp_path, capsys):
         try:
             status = cli.main(command)
         finally:
-            cli._FLAGS.unparse_flags()
+            VALUES.unparse_flags()
         printed = capsys.readouterr()
         return status, files, printed.out + printed.err
 
@@ -89,7 +92,7 @@ def test_json_holds_every_case_and_is_read_back(run):
     assert read["total"] == 42
     assert {case["verdict"] for case in read["cases"]} == {record.PASSED}
     assert read["implementations"] == ["candidate", "onednn", "eigen"]
-    assert read["settings"]["seed"] == cli.DEFAULT_SEED
+    assert read["settings"]["seed"] == DEFAULT_SEED
     for case in read["cases"]:
         assert set(case["evidence"]) == {"x_backprop", "scale_backprop", "offset_backprop"}
         assert set(case["implementations"]) == set(read["implementations"])
@@ -195,7 +198,7 @@ def test_names_that_reports_have_never_heard_of_are_shown(run):
             "outputs": {"log_likelihood": {"ulp": 7.0, "bound": 1234.5, "worst": "at [0]"}},
         }
     }
-    case["calls"] = {"rocm": {"by_pigeon": "differs"}}
+    case["execution_modes"] = {"rocm": {"by_pigeon": "differs"}}
     read["implementations"].append("rocm")
     root = ET.fromstring(junit.of_record(read))
     assert root.find(".//testcase/error").get("type") == "hang"
@@ -305,7 +308,7 @@ def test_what_is_not_one_run_is_refused(two, change, message):
 
 def test_refusal_is_one_sentence_and_status_2(run, tmp_path):
     broken = tmp_path / "broken.json"
-    broken.write_text('{"schema": 1}')
+    broken.write_text('{"schema": 2}')
     for files, message in (
         ([], "nothing to merge"),
         ([str(broken)], "should have the fields"),
@@ -326,7 +329,7 @@ def test_refusal_is_one_sentence_and_status_2(run, tmp_path):
 def test_place_that_cannot_be_written_is_said_before_the_run(command, kind, monkeypatch, capsys):
     monkeypatch.setattr(cli.workers, "Worker", None)
     status = cli.main(["tf_bn_ops conformance", *command, f"--{kind}=/proc/none/run"])
-    cli._FLAGS.unparse_flags()
+    VALUES.unparse_flags()
     assert status == 2
     assert "cannot write the report /proc/none/run" in capsys.readouterr().err
 
@@ -336,7 +339,7 @@ def test_another_version_of_the_format_is_said(run):
     content = json.loads(files["json"].read_text())
     content["schema"] = 99
     files["json"].write_text(json.dumps(content))
-    with pytest.raises(record.RecordError, match="format 99, this is for 1"):
+    with pytest.raises(record.RecordError, match="format 99, this is for 2"):
         record.load(files["json"])
 
 

@@ -11,26 +11,34 @@ import re
 import numpy as np
 import numpy_kernels
 import pytest
+from numpy_kernels import fill, first_order_cases
 
-from tf_bn_ops.conformance import cases, divergences, fills, judge, runner, script, shrink, workers
+from tf_bn_ops.conformance.cases import generate
+from tf_bn_ops.conformance.cases.case import Problem
+from tf_bn_ops.conformance.execution.implementations import OWN_OPS, Implementation
+from tf_bn_ops.conformance.minimize import program, shrink
 from tf_bn_ops.conformance.reports import record
+from tf_bn_ops.conformance.verdict import divergences, judge
+from tf_bn_ops.conformance.verdict.result import CaseResult, PathResult
+from tf_bn_ops.conformance.verdict.settings import Settings
 from tf_bn_ops.harness import bounds
+from tf_bn_ops.harness.measure import OutputError
 
 pytest.importorskip("hypothesis")
 
 STRICT = bounds.PROFILES["strict"]
-SETTINGS = runner.Settings(STRICT, divergences.Register([]))
+SETTINGS = Settings(STRICT, divergences.Register([]))
 
 
 def _first_failure(kernel, most=30_000):
     """The first case of the default run that the fault fails in; not the largest, to save time."""
-    for case in cases.generate(400, 1):
+    for case in first_order_cases(400, 1):
         if math.prod(case.shape) <= most:
-            filled = fills.fill(case)
+            filled = fill(case)
             answer = numpy_kernels.answer(kernel, case, filled.values)
             result = judge.judge(case, filled, {"candidate": answer}, STRICT)
             if result.failures:
-                return shrink.Problem(case, filled), result
+                return Problem(case, filled), result
     raise AssertionError(f"{kernel.__name__} fails in no case")
 
 
@@ -64,12 +72,12 @@ def test_fault_is_reduced_to_what_it_needs(kernel):
     start, small, wrong = _shrunk(kernel)
     elements, other_numbers = SMALLEST[kernel]
     assert small.size <= elements
-    numbers = np.concatenate([small.filled.values[r].astype(float).ravel() for r in ("x", "scale")])
+    numbers = np.concatenate([small.inputs.values[r].astype(float).ravel() for r in ("x", "scale")])
     assert np.count_nonzero((numbers != 0) & (numbers != 1)) <= other_numbers
     # It still fails, in a way that the original did; and a right kernel passes it.
     for which, fails in ((kernel, True), (numpy_kernels.Kernel, False)):
-        answer = numpy_kernels.answer(which, small.case, small.filled.values)
-        result = judge.judge(small.case, small.filled, {"candidate": answer}, STRICT)
+        answer = numpy_kernels.answer(which, small.case, small.inputs.values)
+        result = judge.judge(small.case, small.inputs, {"candidate": answer}, STRICT)
         assert bool(_wrong(result) & wrong) == fails
     assert small.case.op == start.case.op and small.case.mode == start.case.mode
     simplest = "float32" if kernel is not numpy_kernels.TruncatedInsteadOfRounded else "bfloat16"
@@ -103,9 +111,9 @@ def test_candidate_that_changes_its_mind_ends_the_search_quietly():
 def test_one_case_of_each_way_to_fail_is_reduced():
     def failed(index, *roles, op="FusedBatchNormGradV2"):
         text = f"{op},float32,NHWC,1x1x1x1,training,normal,batch,eps=0.1,eager,seed=1"
-        errors = {role: judge.OutputError(bound=2.0) for role in roles}
-        path = judge.PathResult(errors=errors)
-        result = judge.CaseResult(cases.parse(text), {"candidate": path}, {}, ["wrong"])
+        errors = {role: OutputError(bound=2.0) for role in roles}
+        path = PathResult(errors=errors)
+        result = CaseResult(generate.parse(text), {"candidate": path}, {}, ["wrong"])
         return record.of_result(index, result)
 
     x, scale = "x_backprop", "scale_backprop"
@@ -134,6 +142,8 @@ PROGRAMS = (
     "FusedBatchNormGradV3,half,NHWC,1x2x2x3,frozen,overflow,given,eps=0.001,eager,seed=5",
     "FusedBatchNormGradV3,float32,NHWC,2x2x2x6,training,nonfinite,given,eps=0.001,eager,seed=6",
     "BatchNormTrainingBackprop,float64,NC,7x2,training,normal,given,eps=1e-09,eager,seed=7",
+    "FusedBatchNormGradGrad,float32,NHWC,2x2x2x3,training,normal,given,eps=0.1,eager,seed=8",
+    "FusedBatchNormGradGrad,half,NCHW,2x3x2x2,frozen,exact,given,eps=0.25,graph,seed=9",
 )
 
 
@@ -148,19 +158,22 @@ def _execute(text):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program_tells_right_from_wrong(name):
-    case = cases.parse(name)
-    candidate = workers.Implementation("candidate", workers.OWN_OPS)
-    text = script.program(shrink.Problem(case, fills.fill(case)), name, candidate, SETTINGS)
+    case = generate.parse(name)
+    candidate = Implementation("candidate", OWN_OPS)
+    text = program.program(Problem(case, fill(case)), name, candidate, SETTINGS)
     imported = set(re.findall(r"^import ([\w.]+)", text, re.M))
     assert imported <= {"sys", "numpy", "tensorflow", "base64", "io"}
     assert name in text
     assert _execute(text) == (0, "right\n")
     for wrong, said in (
-        ("[outputs[0] * 1.5, *outputs[1:]]", "_backprop|input_delta"),
-        ("[outputs[0], -outputs[1], *outputs[2:]]", "scale_backprop|gamma_delta"),
-        ("[*outputs[:2], outputs[2][1:], *outputs[3:]]", "(offset_backprop|beta_delta): shape"),
+        ("[outputs[0] * 1.5, *outputs[1:]]", "_backprop|input_delta|y_backprop_grad"),
+        ("[outputs[0], -outputs[1], *outputs[2:]]", "scale_backprop|gamma_delta|x_grad"),
+        (
+            "[*outputs[:2], outputs[2][1:], *outputs[3:]]",
+            "(offset_backprop|beta_delta|scale_grad): shape",
+        ),
     ):
-        status, printed = _execute(text.replace("# The formula", f"outputs = {wrong}\n# The", 1))
+        status, printed = _execute(text.replace("\nwide = ", f"\noutputs = {wrong}\nwide = ", 1))
         assert status == 1, wrong
         assert re.search(said, printed) and printed.endswith("wrong\n")
     for call in ("call(", "tf.function(call)("):
@@ -170,6 +183,6 @@ def test_program_tells_right_from_wrong(name):
 
 
 def test_there_is_no_program_where_it_could_not_show_the_fault():
-    case = cases.parse(PROGRAMS[0].replace("2x3x2x2", "100x3x20x20"))
-    candidate = workers.Implementation("candidate", workers.OWN_OPS)
-    assert script.program(shrink.Problem(case, fills.fill(case)), "", candidate, SETTINGS) is None
+    case = generate.parse(PROGRAMS[0].replace("2x3x2x2", "100x3x20x20"))
+    candidate = Implementation("candidate", OWN_OPS)
+    assert program.program(Problem(case, fill(case)), "", candidate, SETTINGS) is None

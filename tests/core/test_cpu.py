@@ -7,7 +7,6 @@ place; the documented errors.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pathlib
 import subprocess
@@ -17,8 +16,9 @@ import numpy as np
 import pytest
 
 from tf_bn_ops import _loader
-from tf_bn_ops.harness import c_abi
-from tf_bn_ops.harness.c_abi import Problem, Result, shifted
+from tf_bn_ops.harness import c_abi, formula_models, oracle
+from tf_bn_ops.harness.c_abi import bits, shifted
+from tf_bn_ops.harness.problems import Problem, random_problem
 from tf_bn_ops.spec import DTYPES
 
 # Views whose sizes lie around the places where the code changes its way: vector widths (4 to 16
@@ -64,128 +64,53 @@ VIEWS = [
     (8000, 300, 1),
     (70, 1, 3000),
 ]
-U_FLOAT32 = DTYPES["float32"].unit_roundoff
-U_FLOAT64 = DTYPES["float64"].unit_roundoff
-# Sums in double, over chains of fewer than 2^10 additions.
-U_SUMS = 2**10 * U_FLOAT64
-
 IMPLEMENTATIONS = c_abi.supported_implementations()
 ISA_BUILDS = [name for name in IMPLEMENTATIONS if name != "reference"]
 
 
-def make_problem(
-    view: tuple[int, int, int],
-    dtype: str = "float32",
-    *,
-    is_training: bool = True,
-    seed: int = 0,
-    offset: float = 0.5,
-) -> Problem:
-    """Normal data; statistics of the type that the ops use, not those of x."""
-    rng = np.random.default_rng([seed, *view])
-    element = DTYPES[dtype].numpy
-    statistics = np.float64 if dtype == "float64" else np.float32
-    channels = view[1]
-    return Problem(
-        rng.normal(offset, 1, view).astype(element),
-        rng.normal(-offset, 2, view).astype(element),
-        rng.normal(1, 0.5, channels).astype(statistics),
-        rng.normal(-offset, 0.1, channels).astype(statistics),
-        rng.uniform(0.5, 4, channels).astype(statistics),
-        is_training=is_training,
-    )
-
-
-def expected(p: Problem) -> tuple[Result, Result]:
-    """The formula in extended precision, and for each output the size of its rounding errors.
-
-    Sizes are in units of the rounding of the type it is computed in for x_backprop, and sums of
-    absolute terms for the two sums.
-    """
-    wide = np.longdouble
-    dy, x = p.y_backprop.astype(wide), p.x.astype(wide)
-    column = (slice(None), np.newaxis)
-    rstd = 1 / np.sqrt(p.variance.astype(wide) + wide(p.epsilon))
-    centered = x - p.mean.astype(wide)[column]
-    m = max(x.shape[0] * x.shape[2], 1)
-    offset_backprop = dy.sum((0, 2))
-    scale_backprop = rstd * (dy * centered).sum((0, 2))
-    scale_size = rstd * np.abs(dy * centered).sum((0, 2))
-    factor = (p.scale.astype(wide) * rstd)[column]
-    offset_size = np.abs(dy).sum((0, 2))
-    dx, dx_error = dy, np.zeros_like(dy)
-    u = U_FLOAT64 if p.x.dtype == np.float64 else U_FLOAT32
-    if p.is_training:
-        mean_part = (offset_backprop / m)[column]
-        x_part = centered * (rstd * scale_backprop / m)[column]
-        dx = dy - mean_part - x_part
-        # The mean is subtracted in two parts, so only the difference is rounded; the sums bring
-        # their own errors along.
-        dx_error = 8 * u * (np.abs(dy - mean_part) + np.abs(x_part)) + U_SUMS * (
-            (offset_size / m)[column] + np.abs(centered) * (rstd * scale_size / m)[column]
-        )
-    # The factor: variance + epsilon, square root, reciprocal and two products round.
-    dx_error = np.abs(factor) * (dx_error + 5 * u * np.abs(dx))
-    return (
-        Result(factor * dx, scale_backprop, offset_backprop),
-        Result(dx_error, scale_size, offset_size),
-    )
-
-
-def assert_close(actual: Result, p: Problem, dtype: str) -> None:
-    """|actual - formula| within the roundings that the contract allows, and one to the type."""
-    right, error = expected(p)
-    table = DTYPES[dtype]
-    bound = table.unit_roundoff * np.abs(right.x_backprop) + error.x_backprop
-    bound += table.smallest_normal
-    assert (np.abs(actual.x_backprop.astype(np.longdouble) - right.x_backprop) <= bound).all()
-    u_sums = DTYPES[actual.scale_backprop.dtype.name].unit_roundoff
-    for got, want, terms in (
-        (actual.scale_backprop, right.scale_backprop, error.scale_backprop),
-        (actual.offset_backprop, right.offset_backprop, error.offset_backprop),
-    ):
-        assert (np.abs(got - want) <= 2 * u_sums * np.abs(want) + U_SUMS * terms).all()
+def assert_right(outputs: dict[str, np.ndarray], problem: Problem) -> None:
+    assert not formula_models.check(problem, outputs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_build_is_right_and_all_give_the_same_bits(view, is_training, dtype):
-    problem = make_problem(view, dtype, is_training=is_training)
+    problem = random_problem(view, dtype, is_training=is_training)
     results = [c_abi.run(problem, implementation=name) for name in IMPLEMENTATIONS]
     for result in results:
-        assert_close(result, problem, dtype)
-    builds = {result.bits() for result in results[: len(ISA_BUILDS)]}
+        assert_right(result, problem)
+    builds = {bits(result) for result in results[: len(ISA_BUILDS)]}
     assert len(builds) == 1
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("view", [(4000, 40, 1), (9000, 3, 1), (8, 300, 49), (3, 7, 9000)])
 def test_bits_do_not_depend_on_the_number_of_threads(view, dtype):
-    problem = make_problem(view, dtype)
-    assert len({c_abi.run(problem, threads=n).bits() for n in (1, 2, 3, 7, 16)}) == 1
+    problem = random_problem(view, dtype)
+    assert len({bits(c_abi.run(problem, threads=n)) for n in (1, 2, 3, 7, 16)}) == 1
 
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_in_place_over_y_backprop_and_over_x(view):
-    problem = make_problem(view)
+    problem = random_problem(view)
     want = c_abi.run(problem)
     for name in ("y_backprop", "x"):
-        copy = make_problem(view)
-        got = c_abi.run(copy, x_backprop=getattr(copy, name), threads=2)
-        assert got.bits() == want.bits()
+        copy = random_problem(view)
+        got = c_abi.run(copy, outputs={"x_backprop": copy[name]}, threads=2)
+        assert bits(got) == bits(want)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("offset", [1, 3])
 def test_any_alignment_of_the_elements(dtype, offset):
     view = (9, 5, 1300)
-    problem = make_problem(view, dtype)
+    problem = random_problem(view, dtype)
     want = c_abi.run(problem)
     for name in ("y_backprop", "x", "scale", "mean", "variance"):
-        setattr(problem, name, shifted(getattr(problem, name), offset))
-    got = c_abi.run(problem, x_backprop=shifted(np.zeros_like(problem.x), offset))
-    assert got.bits() == want.bits()
+        problem[name] = shifted(problem[name], offset)
+    got = c_abi.run(problem, outputs={"x_backprop": shifted(np.zeros_like(problem["x"]), offset)})
+    assert bits(got) == bits(want)
 
 
 # Larger than what counts of the largest cache (cc/cpu/cache.cc), so that results go around it where
@@ -197,19 +122,23 @@ def test_any_alignment_of_the_elements(dtype, offset):
 )
 def test_results_that_go_around_the_cache(view, is_training, dtype):
     """Their bits are those of results in place, which stay in it; nothing else is written."""
-    problem = make_problem(view, dtype, is_training=is_training)
-    assert 3 * problem.x.nbytes > 32 << 20
+    problem = random_problem(view, dtype, is_training=is_training)
+    assert 3 * problem["x"].nbytes > 32 << 20
     for name in ISA_BUILDS:
-        copy = dataclasses.replace(problem, x=problem.x.copy())
-        want = c_abi.run(copy, x_backprop=copy.x, threads=2, implementation=name).bits()
+        copy = problem.copy()
+        want = bits(
+            c_abi.run(copy, outputs={"x_backprop": copy["x"]}, threads=2, implementation=name)
+        )
         for offset in (0, 5):
-            around = np.full(problem.x.size + 64, 7, problem.x.dtype)
+            around = np.full(problem["x"].size + 64, 7, problem["x"].dtype)
             begin = 32 - around.ctypes.data % 64 // around.itemsize + offset
-            x_backprop = around[begin : begin + problem.x.size].reshape(view)
-            got = c_abi.run(problem, x_backprop=x_backprop, threads=2, implementation=name)
-            assert got.bits() == want
+            x_backprop = around[begin : begin + problem["x"].size].reshape(view)
+            got = c_abi.run(
+                problem, outputs={"x_backprop": x_backprop}, threads=2, implementation=name
+            )
+            assert bits(got) == want
             assert (around[:begin] == 7).all()
-            assert (around[begin + problem.x.size :] == 7).all()
+            assert (around[begin + problem["x"].size :] == 7).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -217,28 +146,28 @@ def test_results_that_go_around_the_cache(view, is_training, dtype):
 def test_sums_of_small_integers_are_exact(view, dtype):
     """Integers up to 3 and integer means: every partial sum is exact, so no order can differ."""
     rng = np.random.default_rng(list(view))
-    problem = make_problem(view, dtype)
-    problem.y_backprop = rng.integers(-3, 4, view).astype(problem.x.dtype)
-    problem.x = rng.integers(-3, 4, view).astype(problem.x.dtype)
-    problem.mean = rng.integers(-2, 3, view[1]).astype(problem.mean.dtype)
-    problem.variance = np.full_like(problem.variance, 0.25)
+    problem = random_problem(view, dtype)
+    problem["y_backprop"] = rng.integers(-3, 4, view).astype(problem["x"].dtype)
+    problem["x"] = rng.integers(-3, 4, view).astype(problem["x"].dtype)
+    problem["mean"] = rng.integers(-2, 3, view[1]).astype(problem["mean"].dtype)
+    problem["variance"] = np.full_like(problem["variance"], 0.25)
     problem.epsilon = 0.0  # rstd = 2
-    dy, centered = problem.y_backprop.astype(int), problem.x.astype(int)
-    centered = centered - problem.mean.astype(int)[:, np.newaxis]
+    dy, centered = problem["y_backprop"].astype(int), problem["x"].astype(int)
+    centered = centered - problem["mean"].astype(int)[:, np.newaxis]
     for name in IMPLEMENTATIONS:
         result = c_abi.run(problem, implementation=name, threads=2)
-        np.testing.assert_array_equal(result.offset_backprop, dy.sum((0, 2)))
-        np.testing.assert_array_equal(result.scale_backprop, 2 * (dy * centered).sum((0, 2)))
+        np.testing.assert_array_equal(result["offset_backprop"], dy.sum((0, 2)))
+        np.testing.assert_array_equal(result["scale_backprop"], 2 * (dy * centered).sum((0, 2)))
 
 
 def test_a_large_gradient_mean_costs_no_accuracy():
     """The sums of the built-in lose 1e-3 here (float32, y_backprop around 1e3)."""
-    problem = make_problem((3000, 8, 1), offset=1e3)
-    problem.x = (problem.x + 1e3).astype(np.float32)
-    problem.mean = problem.x.mean((0, 2), dtype=np.float64).astype(np.float32)
-    right, _ = expected(problem)
+    problem = random_problem((3000, 8, 1), offset=1e3)
+    problem["x"] = (problem["x"] + 1e3).astype(np.float32)
+    problem["mean"] = problem["x"].mean((0, 2), dtype=np.float64).astype(np.float32)
+    right = oracle.Oracle(problem)
     result = c_abi.run(problem)
-    error = np.abs(result.scale_backprop / right.scale_backprop - 1)
+    error = np.abs(result["scale_backprop"] / right.scale_backprop - 1)
     assert error.max() < 2 * DTYPES["float32"].unit_roundoff
 
 
@@ -246,10 +175,10 @@ def test_a_large_gradient_mean_costs_no_accuracy():
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("where", ["y_backprop", "x", "variance"])
 def test_nan_and_infinity_stay_in_their_channel(implementation, where, bad):
-    problem = make_problem((50, 5, 3))
-    getattr(problem, where)[(7, 2, 1) if where != "variance" else 2] = bad
+    problem = random_problem((50, 5, 3))
+    problem[where][(7, 2, 1) if where != "variance" else 2] = bad
     result = c_abi.run(problem, implementation=implementation)
-    for output in (result.x_backprop.swapaxes(0, 1), result.scale_backprop):
+    for output in (result["x_backprop"].swapaxes(0, 1), result["scale_backprop"]):
         finite = [bool(np.isfinite(output[c]).all()) for c in range(5)]
         # An infinite variance is a rstd of 0, a finite answer.
         assert finite == [True, True, where == "variance" and bad == np.inf, True, True]
@@ -263,11 +192,12 @@ def test_every_16_bit_value_is_read_and_written_as_the_reference_does(dtype, imp
     values = np.arange(1 << 16, dtype=np.uint16).view(element).reshape(1 << 14, 1, 4)
     one = np.ones(1, np.float32)
     for scale in (1.0, 1 / 3, 1e-6, 1e6):
-        problem = Problem(
-            values, values, np.float32(scale) * one, 0 * one, one, epsilon=0.0, is_training=False
+        arrays = {"y_backprop": values, "x": values, "mean": 0 * one, "variance": one}
+        problem = Problem({**arrays, "scale": np.float32(scale) * one}, 0.0, is_training=False)
+        want, got = (
+            c_abi.run(problem, implementation=name)["x_backprop"]
+            for name in ("reference", implementation)
         )
-        want = c_abi.run(problem, implementation="reference").x_backprop
-        got = c_abi.run(problem, implementation=implementation).x_backprop
         is_nan = np.isnan(want.astype(np.float32))
         np.testing.assert_array_equal(np.isnan(got.astype(np.float32)), is_nan)
         if dtype == "bfloat16":  # Subnormal floats are flushed, as TensorFlow's threads do.
@@ -281,9 +211,9 @@ def test_every_16_bit_value_is_read_and_written_as_the_reference_does(dtype, imp
 
 @pytest.mark.parametrize("view", [(0, 3, 1), (5, 3, 0), (0, 0, 0), (4, 0, 2)])
 def test_empty_views_give_zero_sums(view):
-    result = c_abi.run(make_problem(view))
-    assert not result.scale_backprop.any() and not result.offset_backprop.any()
-    assert result.scale_backprop.shape == (view[1],)
+    result = c_abi.run(random_problem(view))
+    assert not result["scale_backprop"].any() and not result["offset_backprop"].any()
+    assert result["scale_backprop"].shape == (view[1],)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +239,7 @@ def test_empty_views_give_zero_sums(view):
 )
 def test_errors_are_one_sentence(overrides, sentence):
     with pytest.raises(ValueError) as error:
-        c_abi.run(make_problem((2, 3, 1)), **overrides)
+        c_abi.run(random_problem((2, 3, 1)), **overrides)
     assert str(error.value) == sentence
 
 
@@ -317,22 +247,23 @@ def test_errors_are_one_sentence(overrides, sentence):
 # thread's stack takes 8 MB of address space.
 SHORT_OF_MEMORY = """
 import resource, sys
-sys.path[:0] = sys.argv[1:3]
+sys.path[:0] = sys.argv[1:]
 from tf_bn_ops.harness import c_abi
-from test_cpu import make_problem
+from tf_bn_ops.harness.c_abi import bits
+from tf_bn_ops.harness.problems import random_problem
 
-wide, tall = make_problem((1, 1 << 22, 1)), make_problem((4000, 40, 1))
+wide, tall = random_problem((1, 1 << 22, 1)), random_problem((4000, 40, 1))
 out = c_abi.run(wide)
-want = c_abi.run(tall).bits()
+want = bits(c_abi.run(tall))
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 unlimited = resource.getrlimit(resource.RLIMIT_AS)
 resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20), unlimited[1]))
 result = [None] * 2
 try:
-    c_abi.run(wide, x_backprop=out.x_backprop)
+    c_abi.run(wide, outputs={"x_backprop": out["x_backprop"]})
 except (ValueError, MemoryError) as error:
     result[0] = str(error)
-result[1] = c_abi.run(tall, threads=200).bits() == want
+result[1] = bits(c_abi.run(tall, threads=200)) == want
 resource.setrlimit(resource.RLIMIT_AS, unlimited)
 print(*result, sep="\\n")
 """

@@ -12,139 +12,112 @@ import mmap
 import pathlib
 import shutil
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
-from test_cpu import VIEWS as CPU_VIEWS
-from test_cpu import assert_close, make_problem
 
 from tf_bn_ops.harness import c_abi
-from tf_bn_ops.harness.c_abi import Problem, Result
+from tf_bn_ops.harness.problems import Problem, random_problem
 from tf_bn_ops.spec import DTYPES
 
-PROT_NONE = 0
-# Threads run one by one, which is slow: large views only where the launch configuration differs.
-VIEWS = [view for view in CPU_VIEWS if np.prod(view) <= 200_000] + [(3, 2, 8200), (2, 2000, 3)]
+TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools" / "gpu"
+if not TOOLS.exists() or shutil.which("g++") is None:
+    pytest.skip("needs the source tree and g++", allow_module_level=True)
+sys.path.insert(0, str(TOOLS))
+import device_calls  # noqa: E402
+import emulated_device  # noqa: E402
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+PROT_NONE = 0
+# Threads run one by one, which is slow.
+VIEWS = [view for view in device_calls.VIEWS if 0 < np.prod(view) <= 200_000]
 
 
 @pytest.fixture(scope="module")
-def emulator(repo_root: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    sys.path.insert(0, str(repo_root / "tools" / "gpu"))
-    import driver
-
-    lib = ctypes.CDLL(str(driver.build_emulator(tmp_path_factory.mktemp("emulator"))))
-    lib.tfbn_emulate_workspace.restype = ctypes.c_int64
-    lib.tfbn_emulate_group_bytes.restype = ctypes.c_int64
-    lib.tfbn_emulate_group_bytes.argtypes = [
-        *[ctypes.c_int64] * 3,
-        ctypes.c_int32,
-        ctypes.c_int64,
-        ctypes.c_double,
-    ]
-    lib.tfbn_emulate_workspace.argtypes = [*[ctypes.c_int64] * 3, ctypes.c_int32]
-    lib.tfbn_emulate.argtypes = [
-        ctypes.POINTER(c_abi.Args),
-        ctypes.c_void_p,
-        ctypes.c_uint32,
-        ctypes.c_int64,
-        ctypes.POINTER(ctypes.c_int32),
-        ctypes.c_char_p,
-        ctypes.c_size_t,
-    ]
-    return lib
+def emulator() -> emulated_device.EmulatedDevice:
+    return emulated_device.EmulatedDevice()
 
 
 def emulate(
-    lib: ctypes.CDLL,
-    p: Problem,
+    device: emulated_device.EmulatedDevice,
+    problem: Problem,
     *,
     seed: int = 0,
     group_bytes: int = 0,
-    launches: ctypes.c_int32 | None = None,
-    x_backprop: np.ndarray | None = None,
-    **overrides: int,
-) -> Result:
-    """One call on the emulator; `seed` other than 0 shuffles threads and blocks. `launches` receives
-    the number of kernels; `group_bytes` as in cc/cuda/cuda_backend.h."""
-    out = np.full_like(p.x, np.nan) if x_backprop is None else x_backprop
-    result = Result(out, np.full_like(p.scale, np.nan), np.full_like(p.scale, np.nan))
-    args = c_abi.args_of(p, result, **overrides)
-    workspace = np.full(
-        lib.tfbn_emulate_workspace(args.outer, args.channels, args.inner, args.dtype) // 8 + 1,
-        np.nan,
-    )
-    error = ctypes.create_string_buffer(512)
-    status = lib.tfbn_emulate(
-        args, workspace.ctypes.data, seed, group_bytes, launches, error, len(error)
-    )
-    assert status == 0, error.value
-    return result
+    **outputs: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """The outputs of one call by role, all NaN before; `outputs` are written to if given."""
+    results = {**c_abi.new_outputs(problem, fill=np.nan), **outputs}
+    device.run(c_abi.args_of(problem, results), group_bytes, seed)
+    return results
+
+
+def emulated_bits(
+    device: emulated_device.EmulatedDevice, problem: Problem, **options: Any
+) -> bytes:
+    return c_abi.bits(emulate(device, problem, **options))
+
+
+def assert_within_bounds(outputs: dict[str, np.ndarray], problem: Problem) -> None:
+    assert not device_calls.check(problem, outputs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("view", VIEWS)
-def test_within_bounds_and_bitwise_identical_in_any_thread_order(emulator, view, is_training, dtype):
-    problem = make_problem(view, dtype, is_training=is_training)
-    result = emulate(emulator, problem)
-    assert_close(result, problem, dtype)
+def test_within_bounds_and_identical_in_any_thread_order(emulator, view, is_training, dtype):
+    problem = random_problem(view, dtype, is_training=is_training)
+    outputs = emulate(emulator, problem)
+    assert_within_bounds(outputs, problem)
     if np.prod(view) < 20_000:
-        assert emulate(emulator, problem, seed=7).bits() == result.bits()
+        assert emulated_bits(emulator, problem, seed=7) == c_abi.bits(outputs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("view", [(100, 3, 1), (300, 40, 1), (9, 5, 49), (2, 3, 9000)])
 def test_variance_is_rstd(emulator, view, dtype):
-    problem = make_problem(view, dtype)
-    rstd = 1 / np.sqrt(problem.variance.astype(np.float64) + problem.epsilon)
-    given = make_problem(view, dtype)
-    given.variance = rstd.astype(problem.variance.dtype)
-    result = emulate(emulator, given, variance_is_rstd=1)
-    # The oracle gets the variance whose rstd is the rounded one.
-    given.variance = (given.variance.astype(np.longdouble) ** -2).astype(np.longdouble)
-    given.epsilon = 0.0
-    assert_close(result, given, dtype)
+    problem = random_problem(view, dtype, variance_is_rstd=True)
+    assert_within_bounds(emulate(emulator, problem), problem)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("view", [(5, 90, 49), (2, 24, 4100), (9, 1500, 3), (2, 2000, 3)])
 def test_groups_of_channels_are_bitwise_identical(emulator, view, dtype):
     """Each group of channels is applied before the next one is reduced."""
-    problem = make_problem(view, dtype)
-    want = emulate(emulator, problem).bits()
-    whole = 2 * problem.x.nbytes
+    problem = random_problem(view, dtype)
+    want = emulated_bits(emulator, problem)
+    whole = 2 * problem["x"].nbytes
     counts = []
     for group_bytes in (1, whole // 50, whole // 7, whole // 3, whole // 2, whole - 1, whole):
-        launches = ctypes.c_int32()
-        got = emulate(emulator, problem, seed=9, group_bytes=group_bytes, launches=launches)
-        assert got.bits() == want, group_bytes
-        counts.append(launches.value)
+        assert emulated_bits(emulator, problem, seed=9, group_bytes=group_bytes) == want
+        counts.append(emulator.launches)
     # Three kernels per group; one group where the view fits, or where not even one tile does.
     assert counts[0] == counts[-1] == 3
     assert max(counts) >= 9
     assert all(count % 3 == 0 for count in counts)
-    for is_training, shape in ((False, view), (True, (view[0], view[1], 1))):
-        other = make_problem(shape, dtype, is_training=is_training)
-        launches = ctypes.c_int32()
-        emulate(emulator, other, group_bytes=2 * other.x.nbytes // 3, launches=launches)
-        assert launches.value == (3 if is_training else 2), "no groups if frozen or channels-last"
+
+
+@pytest.mark.parametrize(
+    ("view", "is_training", "launches"), [((5, 90, 49), False, 2), ((5, 90, 1), True, 3)]
+)
+def test_no_groups_if_frozen_or_channels_last(emulator, view, is_training, launches):
+    problem = random_problem(view, is_training=is_training)
+    emulate(emulator, problem, group_bytes=2 * problem["x"].nbytes // 3)
+    assert emulator.launches == launches
 
 
 def test_large_channels_first_tensor(emulator):
     """From 32 MiB on: one channel per tile, splits of 128 KiB, and groups."""
     view = (64, 52, 1300)
-    config = launch_config(emulator, view, "float64")
+    config = emulator.launch_config(view, "float64")
     assert config["threads_y"] == 1 and config["grid"] == 52 * config["splits"]
     assert config["splits"] == max(-(-1024 // 52), -(-64 * 1300 * 8 // (128 << 10)))
-    problem = make_problem(view, "float64")
-    result = emulate(emulator, problem)
-    assert_close(result, problem, "float64")
-    launches = ctypes.c_int32()
-    grouped = emulate(emulator, problem, group_bytes=problem.x.nbytes, launches=launches)
-    assert launches.value == 6
-    assert grouped.bits() == result.bits()
+    problem = random_problem(view, "float64")
+    outputs = emulate(emulator, problem)
+    assert_within_bounds(outputs, problem)
+    bits = emulated_bits(emulator, problem, group_bytes=problem["x"].nbytes)
+    assert emulator.launches == 6
+    assert bits == c_abi.bits(outputs)
 
 
 def test_groups_where_they_pay(emulator):
@@ -152,8 +125,8 @@ def test_groups_where_they_pay(emulator):
     mb, gb = 1 << 20, 1e9
     l4, h200 = (48 * mb, 300 * gb), (50 * mb, 4800 * gb)
 
-    def group(view: tuple[int, int, int], traits: tuple[int, float]) -> int:
-        return emulator.tfbn_emulate_group_bytes(*view, c_abi.DTYPE_CODES["float32"], *traits)
+    def group(view: tuple[int, int, int], traits: tuple[float, float]) -> int:
+        return emulator.group_bytes(view, "float32", *traits)
 
     resnet = [(256, c, s * s) for s, c in ((56, 64), (56, 256), (28, 512), (14, 1024))]
     for view in resnet:
@@ -177,17 +150,17 @@ def test_any_alignment_and_in_place(emulator, view, is_training, dtype):
         copy[...] = array
         return copy
 
-    original = make_problem(view, dtype, is_training=is_training)
-    want = emulate(emulator, original).bits()
+    original = random_problem(view, dtype, is_training=is_training)
+    want = emulated_bits(emulator, original)
     for offsets in [(0, 0, 0), (1, 0, 0), (0, 3, 0), (0, 0, 1), (5, 5, 5), (1, 2, 3), (7, 7, 6)]:
-        p = make_problem(view, dtype, is_training=is_training)
-        p.y_backprop = shifted(original.y_backprop, offsets[0])
-        p.x = shifted(original.x, offsets[1])
-        out = shifted(np.zeros_like(original.x), offsets[2])
-        assert emulate(emulator, p, x_backprop=out, seed=3).bits() == want
-        assert emulate(emulator, p, x_backprop=p.x, seed=5).bits() == want
-        p.x = shifted(original.x, offsets[1])
-        assert emulate(emulator, p, x_backprop=p.y_backprop).bits() == want
+        p = original.copy()
+        p["y_backprop"] = shifted(original["y_backprop"], offsets[0])
+        p["x"] = shifted(original["x"], offsets[1])
+        out = shifted(np.zeros_like(original["x"]), offsets[2])
+        assert emulated_bits(emulator, p, x_backprop=out, seed=3) == want
+        assert emulated_bits(emulator, p, x_backprop=p["x"], seed=5) == want
+        p["x"] = shifted(original["x"], offsets[1])
+        assert emulated_bits(emulator, p, x_backprop=p["y_backprop"]) == want
 
 
 def at_the_end_of_a_page(array: np.ndarray) -> np.ndarray:
@@ -210,43 +183,29 @@ def at_the_end_of_a_page(array: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("view", [(61, 5, 1), (61, 48, 1), (3, 5, 1300), (9, 5, 49), (1, 1, 1)])
 def test_no_access_outside_the_arrays(emulator, view, dtype):
     for is_training in (True, False):
-        problem = make_problem(view, dtype, is_training=is_training)
-        want = emulate(emulator, problem).bits()
-        for name in ("y_backprop", "x", "scale", "mean", "variance"):
-            setattr(problem, name, at_the_end_of_a_page(getattr(problem, name)))
-        out = at_the_end_of_a_page(problem.x)
-        assert emulate(emulator, problem, x_backprop=out).bits() == want
+        problem = random_problem(view, dtype, is_training=is_training)
+        want = emulated_bits(emulator, problem)
+        for role, array in problem.values.items():
+            problem[role] = at_the_end_of_a_page(array)
+        out = at_the_end_of_a_page(problem["x"])
+        assert emulated_bits(emulator, problem, x_backprop=out) == want
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("view", VIEWS)
 def test_sums_of_small_integers_are_exact(emulator, view, dtype):
-    rng = np.random.default_rng(list(view))
-    problem = make_problem(view, dtype)
-    problem.y_backprop = rng.integers(-3, 4, view).astype(problem.x.dtype)
-    problem.x = rng.integers(-3, 4, view).astype(problem.x.dtype)
-    problem.mean = rng.integers(-2, 3, view[1]).astype(problem.mean.dtype)
-    problem.variance = np.full_like(problem.variance, 2)
-    result = emulate(emulator, problem, variance_is_rstd=1)
-    dy = problem.y_backprop.astype(int)
-    centered = problem.x.astype(int) - problem.mean.astype(int)[:, np.newaxis]
-    np.testing.assert_array_equal(result.offset_backprop, dy.sum((0, 2)))
-    np.testing.assert_array_equal(result.scale_backprop, 2 * (dy * centered).sum((0, 2)))
+    problem = random_problem(view, dtype, variance_is_rstd=True, integers=True)
+    outputs = emulate(emulator, problem)
+    dy, x, mean = (problem.wide(role, np.float64) for role in ("y_backprop", "x", "mean"))
+    terms = problem["variance"][0] * dy * (x - mean[:, np.newaxis])
+    np.testing.assert_array_equal(outputs["offset_backprop"], dy.sum((0, 2)))
+    np.testing.assert_array_equal(outputs["scale_backprop"], terms.sum((0, 2)))
 
 
 @pytest.mark.parametrize("view", [(0, 3, 1), (5, 3, 0), (4, 0, 2)])
 def test_empty_views_give_zero_sums(emulator, view):
-    result = emulate(emulator, make_problem(view))
-    assert not result.scale_backprop.any() and not result.offset_backprop.any()
-
-
-def launch_config(lib: ctypes.CDLL, view: tuple[int, int, int], dtype: str) -> dict[str, int]:
-    names = "grid threads_x threads_y threads_z fold steps items splits".split()
-    out = (ctypes.c_int64 * len(names))()
-    lib.tfbn_emulate_launch_config(
-        *map(ctypes.c_int64, view), ctypes.c_int32(c_abi.DTYPE_CODES[dtype]), out
-    )
-    return dict(zip(names, out, strict=True))
+    outputs = emulate(emulator, random_problem(view))
+    assert not outputs["scale_backprop"].any() and not outputs["offset_backprop"].any()
 
 
 RESNET50 = [(112, 64), (56, 64), (56, 256), (28, 512), (14, 1024), (7, 2048), (7, 512)]
@@ -262,13 +221,13 @@ LARGE_VIEWS = [
 def test_large_views_fill_a_large_device(emulator, dtype):
     """Grid size, active threads per block and workspace of few and many channels."""
     for view in LARGE_VIEWS:
-        c = launch_config(emulator, view, dtype)
+        c = emulator.launch_config(view, dtype)
         active = c["threads_x"] * c["threads_y"] * c["threads_z"]
         assert 256 * 3 // 4 < active <= 256, (view, c)
         assert 256 <= c["grid"] < 1 << 31, (view, c)
         tile_bytes = np.prod(view) * DTYPES[dtype].numpy.itemsize * c["splits"] / c["grid"]
         # A split of channels-first data is 128 KiB long, or more.
         assert c["splits"] <= max(1024, 1 + tile_bytes / (128 << 10))
-        workspace = emulator.tfbn_emulate_workspace(*view, c_abi.DTYPE_CODES[dtype])
+        workspace = emulator.workspace_bytes(view, dtype)
         assert workspace <= view[1] * (16 * c["splits"] * c["fold"] + 48)
         assert c["fold"] <= 8

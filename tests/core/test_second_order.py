@@ -1,7 +1,7 @@
 """The second-order gradient on the CPU through the C ABI, without TensorFlow.
 
-Promised: results within the bounds of tf_bn_ops/conformance/second_order.py; exact where the terms
-are; the same bits for every instruction-set build, thread count, alignment, and in place;
+Promised: results within the bounds of tf_bn_ops/harness/batch_norm_grad_grad.py; exact where
+the terms are; bitwise identical for every ISA build, thread count, alignment, and in place;
 statistics from x in training, whatever is given; the documented errors.
 """
 
@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tf_bn_ops.harness import batch_norm_grad_grad, c_abi
-from tf_bn_ops.harness.c_abi import SecondOrderProblem, shifted
-from tf_bn_ops.spec import DTYPES
+from tf_bn_ops.harness import c_abi, formula_models
+from tf_bn_ops.harness.c_abi import bits, shifted
+from tf_bn_ops.harness.problems import Problem, random_problem
+from tf_bn_ops.spec import BATCH_NORM_GRAD_GRAD, DTYPES
 
 # Where the code changes its way; see VIEWS in test_cpu.py. Steps are of one vector here.
 VIEWS = [
@@ -47,31 +48,14 @@ def make_problem(
     *,
     is_training: bool = True,
     offset: float = 0.5,
-) -> SecondOrderProblem:
-    """Normal data, the statistics not those of x."""
-    rng = np.random.default_rng([7, *view])
-    element = DTYPES[dtype].numpy
-    statistics = np.float64 if dtype == "float64" else np.float32
-    vector = lambda low, high: rng.uniform(low, high, view[1]).astype(statistics)  # noqa: E731
-    return SecondOrderProblem(
-        y_backprop=rng.normal(offset, 1, view).astype(element),
-        x=rng.normal(-offset, 2, view).astype(element),
-        scale=vector(-1, 2),
-        mean=vector(-offset - 0.1, -offset + 0.1),
-        variance=vector(0.5, 4),
-        is_training=is_training,
-        x_backprop_grad=rng.normal(-offset, 1, view).astype(element),
-        scale_backprop_grad=vector(-1, 1),
-        offset_backprop_grad=vector(-1, 1),
+) -> Problem:
+    return random_problem(
+        view, dtype, formula=BATCH_NORM_GRAD_GRAD, is_training=is_training, offset=offset
     )
 
 
-def bits(results: dict[str, np.ndarray]) -> bytes:
-    return b"".join(results[name].tobytes() for name in batch_norm_grad_grad.OUTPUTS)
-
-
-def right(p: SecondOrderProblem) -> batch_norm_grad_grad.Answer:
-    return batch_norm_grad_grad.answer(p.arrays(), "view", p.epsilon, p.is_training)
+def assert_right(outputs: dict[str, np.ndarray], problem: Problem) -> None:
+    assert not formula_models.check(problem, outputs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -79,10 +63,9 @@ def right(p: SecondOrderProblem) -> batch_norm_grad_grad.Answer:
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_build_is_right_and_all_give_the_same_bits(view, is_training, dtype):
     problem = make_problem(view, dtype, is_training=is_training)
-    answer = right(problem)
-    results = [c_abi.run_second_order(problem, implementation=name) for name in IMPLEMENTATIONS]
+    results = [c_abi.run(problem, implementation=name) for name in IMPLEMENTATIONS]
     for result in results:
-        answer.assert_close(result)
+        assert_right(result, problem)
     assert len({bits(result) for result in results[: len(ISA_BUILDS)]}) == 1
 
 
@@ -90,7 +73,7 @@ def test_every_build_is_right_and_all_give_the_same_bits(view, is_training, dtyp
 @pytest.mark.parametrize("view", [(4000, 40, 1), (9000, 3, 1), (8, 300, 49), (3, 7, 9000)])
 def test_bits_do_not_depend_on_the_number_of_threads(view, is_training):
     problem = make_problem(view, is_training=is_training)
-    runs = {bits(c_abi.run_second_order(problem, threads=n)) for n in (1, 2, 3, 7, 16)}
+    runs = {bits(c_abi.run(problem, threads=n)) for n in (1, 2, 3, 7, 16)}
     assert len(runs) == 1
 
 
@@ -100,10 +83,10 @@ def test_bits_do_not_depend_on_the_number_of_threads(view, is_training):
     "inputs", [("x_backprop_grad", "x"), ("x", "y_backprop"), ("y_backprop", "x_backprop_grad")]
 )
 def test_in_place_over_any_two_inputs(inputs, view, is_training):
-    want = c_abi.run_second_order(make_problem(view, is_training=is_training))
+    want = c_abi.run(make_problem(view, is_training=is_training))
     problem = make_problem(view, is_training=is_training)
-    outputs = dict(zip(("y_backprop_grad", "x_grad"), map(vars(problem).get, inputs), strict=True))
-    got = c_abi.run_second_order(problem, outputs=outputs, threads=2)
+    outputs = dict(zip(("y_backprop_grad", "x_grad"), map(problem.values.get, inputs), strict=True))
+    got = c_abi.run(problem, outputs=outputs, threads=2)
     assert bits(got) == bits(want)
 
 
@@ -111,19 +94,19 @@ def test_in_place_over_any_two_inputs(inputs, view, is_training):
 def test_any_alignment_of_the_elements(dtype):
     view, offset = (9, 5, 1300), 3
     problem = make_problem(view, dtype)
-    want = c_abi.run_second_order(problem)
-    for name, array in problem.arrays().items():
-        setattr(problem, name, shifted(array, offset))
-    outputs = {"x_grad": shifted(np.zeros_like(problem.x), offset)}
-    assert bits(c_abi.run_second_order(problem, outputs=outputs)) == bits(want)
+    want = c_abi.run(problem)
+    for name, array in problem.values.items():
+        problem[name] = shifted(array, offset)
+    outputs = {"x_grad": shifted(np.zeros_like(problem["x"]), offset)}
+    assert bits(c_abi.run(problem, outputs=outputs)) == bits(want)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_in_training_the_given_statistics_are_not_read(implementation):
     problem = make_problem((40, 5, 7))
-    want = c_abi.run_second_order(problem, implementation=implementation)
-    problem.mean[:], problem.variance[:] = np.nan, np.nan
-    assert bits(c_abi.run_second_order(problem, implementation=implementation)) == bits(want)
+    want = c_abi.run(problem, implementation=implementation)
+    problem["mean"][:], problem["variance"][:] = np.nan, np.nan
+    assert bits(c_abi.run(problem, implementation=implementation)) == bits(want)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -131,7 +114,7 @@ def test_in_training_the_given_statistics_are_not_read(implementation):
 def test_large_means_cost_no_accuracy(implementation, dtype):
     """All three tensors around 1e3: differences keep every digit that the elements have."""
     problem = make_problem((3000, 8, 1), dtype, offset=1e3)
-    right(problem).assert_close(c_abi.run_second_order(problem, implementation=implementation))
+    assert_right(c_abi.run(problem, implementation=implementation), problem)
 
 
 @pytest.mark.parametrize("implementation", ISA_BUILDS)
@@ -139,8 +122,8 @@ def test_large_means_cost_no_accuracy(implementation, dtype):
 def test_a_first_element_far_from_the_others(implementation, dtype):
     """The element that sums measure x from is the worst there can be: 1e4 against numbers of 1."""
     problem = make_problem((5000, 3, 1), dtype)
-    problem.x[0] = 1e4
-    right(problem).assert_close(c_abi.run_second_order(problem, implementation=implementation))
+    problem["x"][0] = 1e4
+    assert_right(c_abi.run(problem, implementation=implementation), problem)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -150,15 +133,15 @@ def test_a_constant_channel_has_no_variance_and_exact_results(implementation):
     problem = make_problem(view)
     rng = np.random.default_rng(1)
     for name in ("x_backprop_grad", "y_backprop"):
-        setattr(problem, name, rng.integers(-8, 8, view).astype(np.float32))
-    problem.x[:] = 0.1
-    problem.scale[:] = [1, 2, -1]
-    problem.scale_backprop_grad[:], problem.offset_backprop_grad[:] = 0.5, 0.25
+        problem[name] = rng.integers(-8, 8, view).astype(np.float32)
+    problem["x"][:] = 0.1
+    problem["scale"][:] = [1, 2, -1]
+    problem["scale_backprop_grad"][:], problem["offset_backprop_grad"][:] = 0.5, 0.25
     problem.epsilon = 1 / 16
-    got = c_abi.run_second_order(problem, implementation=implementation)
-    gx = problem.x_backprop_grad - problem.x_backprop_grad.mean((0, 2), keepdims=True)
-    dy = problem.y_backprop - problem.y_backprop.mean((0, 2), keepdims=True)
-    factor = 4 * problem.scale[:, None]
+    got = c_abi.run(problem, implementation=implementation)
+    gx = problem["x_backprop_grad"] - problem["x_backprop_grad"].mean((0, 2), keepdims=True)
+    dy = problem["y_backprop"] - problem["y_backprop"].mean((0, 2), keepdims=True)
+    factor = 4 * problem["scale"][:, None]
     np.testing.assert_array_equal(got["y_backprop_grad"], factor * gx + 0.25)
     np.testing.assert_array_equal(got["x_grad"], 2 * dy)
     np.testing.assert_array_equal(got["scale_grad"], 4 * (gx * dy).sum((0, 2)))
@@ -169,8 +152,8 @@ def test_a_constant_channel_has_no_variance_and_exact_results(implementation):
 @pytest.mark.parametrize("where", TENSORS)
 def test_nan_and_infinity_stay_in_their_channel(implementation, where, bad):
     problem = make_problem((50, 5, 3))
-    getattr(problem, where)[7, 2, 1] = bad
-    got = c_abi.run_second_order(problem, implementation=implementation)
+    problem[where][7, 2, 1] = bad
+    got = c_abi.run(problem, implementation=implementation)
     for name, output in got.items():
         by_channel = output.swapaxes(0, 1) if output.ndim == 3 else output
         finite = [bool(np.isfinite(by_channel[c]).all()) for c in range(5)]
@@ -181,7 +164,7 @@ def test_nan_and_infinity_stay_in_their_channel(implementation, where, bad):
 
 @pytest.mark.parametrize("view", [(0, 3, 1), (5, 3, 0), (0, 0, 0), (4, 0, 2)])
 def test_empty_views_give_a_zero_scale_grad(view):
-    got = c_abi.run_second_order(make_problem(view))
+    got = c_abi.run(make_problem(view))
     np.testing.assert_array_equal(got["scale_grad"], np.zeros(view[1]))
 
 
@@ -204,5 +187,5 @@ def test_empty_views_give_a_zero_scale_grad(view):
 )
 def test_errors_are_one_sentence(overrides, sentence):
     with pytest.raises(ValueError) as error:
-        c_abi.run_second_order(make_problem((2, 3, 1)), **overrides)
+        c_abi.run(make_problem((2, 3, 1)), **overrides)
     assert str(error.value) == sentence

@@ -1,4 +1,4 @@
-"""The block: its class, and the command bn_grad_block with its .npy files and sentences."""
+"""The block: its class, and the command bn_grad_block with its .npy files and error messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def bn_grad_block(
         timeout=300,
         check=False,
     )
-    # What some versions of TensorFlow log there whatever one asks of them.
+    # Some versions of TensorFlow log there whatever the log level is.
     result.stderr = re.sub(
         r"^(WARNING: All log messages before absl|[IW]\d{4} ).*\n", "", result.stderr, flags=re.M
     )
@@ -125,7 +125,7 @@ def test_training_backprop_in_every_type_of_a_file(tmp_path, dtype):
     for name, tensor in python._asdict().items():
         written = np.load(tmp_path / "out" / f"{name}.npy")
         assert written.dtype.itemsize == np.dtype(dtype).itemsize
-        # NumPy itself knows bfloat16 as two opaque bytes.
+        # NumPy stores bfloat16 as two opaque bytes.
         assert written.view(dtype).shape == tensor.shape
         assert written.tobytes() == tensor.numpy().tobytes()
 
@@ -271,7 +271,7 @@ def test_wrong_types(tmp_path, pins):
 
 
 def test_wrong_shapes(tmp_path, pins):
-    """The kernel's own sentences."""
+    """The kernel's own messages."""
     np.save(tmp_path / "scale.npy", np.ones(4, np.float32))
     result = bn_grad_block(tmp_path, V2, NCHW, **pins)
     assert result.returncode == 1
@@ -283,7 +283,7 @@ def test_no_op_library(tmp_path, pins):
     assert sentence(result).startswith("missing.so does not exist: ")
 
 
-def test_output_folder_that_cannot_be_made(tmp_path, pins):
+def test_output_folder_that_cannot_be_created(tmp_path, pins):
     (tmp_path / "out").write_text("a file")
     found = sentence(bn_grad_block(tmp_path, V2, NCHW, **pins))
     assert found.startswith(("out/x_backprop.npy cannot be written: ", "the folder out cannot "))

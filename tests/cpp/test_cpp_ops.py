@@ -1,4 +1,4 @@
-"""The C++ classes: the spelling of TensorFlow's, Python's results, C++ gradients."""
+"""The C++ classes: source-compatible with TensorFlow's, results as in Python, C++ gradients."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ SAME_SOURCE = [
 
 @pytest.fixture(scope="module", params=["builtin", "ours"])
 def same_source_results(request, run_program, tmp_path_factory):
-    """(which, what it printed, results per case) of tests/cpp/same_source.cc."""
+    """(namespace, output, results per case) of tests/cpp/same_source.cc."""
     # The built-in on the CPU refuses channels-first frozen.
     cases = [
         case
@@ -154,7 +154,7 @@ def same_source_results(request, run_program, tmp_path_factory):
     return request.param, result.stdout, list(zip(cases, results, strict=True))
 
 
-def test_same_source_gives_the_results_of_python_to_the_bit(same_source_results):
+def test_same_source_is_bitwise_identical_to_python(same_source_results):
     which, _, results = same_source_results
     module = tf_bn_ops.raw_ops if which == "ours" else tf.raw_ops
     for case, outputs in results:
@@ -172,7 +172,7 @@ def test_same_source_has_the_same_errors(same_source_results):
     assert printed.splitlines() == [f"{code} {no_node}" for no_node in (1, 0, 1, 1, 0)]
 
 
-def test_training_backprop_gives_the_results_of_python_to_the_bit(run_program, tmp_path):
+def test_training_backprop_is_bitwise_identical_to_python(run_program, tmp_path):
     cases = [
         Case(NGRAPH, dtype, shape=shape, epsilon=epsilon)
         for dtype in OPS[NGRAPH].dtypes
@@ -233,8 +233,8 @@ def second_order(case: Case, inputs: list[Any], grads: list[Any]) -> list[np.nda
 
 
 def oracle(case: Case) -> list[np.ndarray]:
-    """The same in float64: in training Python's gradient of our op of that type, with the layout
-    made that of nGraph; frozen by the formula. In the order and layout of `second_order`."""
+    """The same in float64: in training Python's gradient of our op of that type, transposed to the
+    layout of nGraph; frozen by the formula. In the order and layout of `second_order`."""
     roles = [arg.role for arg in OPS[case.op].inputs]
     value = {r: a.astype(np.float64) for r, a in zip(roles, case.inputs, strict=True)}
     first = lambda a: np.moveaxis(a, -1, 1) if case.channels_last and a.ndim > 1 else a  # noqa: E731
@@ -290,10 +290,10 @@ def test_symbolic_gradients_are_those_of_python(case, gradient_results):
         largest = np.max(np.abs(r))
         error = np.max(np.abs(c.astype(np.float64) - r))
         python_error = np.max(np.abs(p.astype(np.float64) - r))
-        # Python is right, so that its error says something.
+        # Python's result is right, so that its error is a measure.
         assert python_error <= 32 * float(finfo.eps) * max(largest, 1)
         assert error <= 4 * python_error + 8 * float(finfo.eps) * largest
-        # An answer of zeros would not pass where there is something to compute.
+        # Zeros would not pass where the gradient is not zero.
         assert largest > 0 or not np.any(c)
 
 
@@ -306,7 +306,7 @@ def test_symbolic_gradients_are_those_of_python(case, gradient_results):
     ],
     ids=str,
 )
-def test_symbolic_gradients_of_the_third_order_are_those_of_python(case, run_program, tmp_path):
+def test_third_order_symbolic_gradients_are_those_of_python(case, run_program, tmp_path):
     """Both compose TensorFlow ops of the same formulas: they differ by roundings, and where terms
     cancel (with respect to scale), by roundings of the terms."""
     folder = case.write(tmp_path / "case", with_gradients=True)
@@ -333,7 +333,7 @@ def test_symbolic_gradients_of_the_third_order_are_those_of_python(case, run_pro
 # ---- Loading -------------------------------------------------------------------------------------
 
 
-def test_loading_is_explicit_and_harmless_twice(run_program):
+def test_loading_is_explicit_and_idempotent(run_program):
     result = run_program("client", "load")
     assert result.returncode == 0, result.stderr
     before, after = result.stdout.splitlines()
@@ -380,7 +380,7 @@ def test_the_folders_are_there():
 
 
 def test_the_documented_commands_compile_the_example(repo_root, tmp_path):
-    """The shell code of docs/cpp.md, word for word."""
+    """The shell code of docs/cpp.md, unchanged."""
     code = re.search(r"^```sh\n(.*?)^```", (repo_root / "docs/cpp.md").read_text(), re.S | re.M)[1]
     shutil.copy(repo_root / "cc" / "examples" / "graph_construction.cc", tmp_path)
     (tmp_path / "bin").mkdir()
@@ -401,7 +401,7 @@ def test_the_documented_commands_compile_the_example(repo_root, tmp_path):
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    # Sums of 2048 products near 1, in floats: far below what a wrong formula gives.
+    # Sums of 2048 products near 1, in float32; a wrong formula is off by far more.
     differences = re.findall(r"largest difference: (\S+)", result.stdout)
     assert len(differences) == 3
     assert all(float(difference) < 1e-2 for difference in differences)

@@ -1,9 +1,10 @@
 """Judges the core library that TF_BN_OPS_LIBRARY names by the cases of the default conformance run.
 
-usage: python judge_core.py [MOST]
+usage: python judge_core.py OP [MOST]
 
-Prints the number of cases passed so far, a line each time; when one fails, its number, its name and
-the reason, and ends. run.py reads the last line.
+The cases are those of all ops of the formula of OP. Prints the number of cases passed so far, a
+line each time; when one fails, its number, its name and the reason, and ends. run.py reads the last
+line.
 """
 
 from __future__ import annotations
@@ -13,44 +14,42 @@ import sys
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance import cases, cli, fills
-from tf_bn_ops.conformance.case import Case
-from tf_bn_ops.conformance.judge import Answer, judge
-from tf_bn_ops.harness import bounds, c_abi
+from tf_bn_ops.conformance import flags
+from tf_bn_ops.conformance.cases import generate
+from tf_bn_ops.conformance.cases.case import Case
+from tf_bn_ops.conformance.execution.answer import Answer
+from tf_bn_ops.conformance.verdict.judge import judge
+from tf_bn_ops.harness import bounds, c_abi, problems
+from tf_bn_ops.harness.formula_models import model_of
+from tf_bn_ops.harness.problems import Inputs
 
 _THREADS = 2
 
 
-def answer(case: Case, filled: fills.Filled) -> Answer:
+def answer(case: Case, inputs: Inputs) -> Answer:
     """What an op on this library would answer; outputs start as NaN, so none may be left out."""
-    values = filled.values
-    x = spec.as_view(values["x"], case.layout)
-    nan = np.full_like(x, np.nan)
-    scale, offset = (np.full_like(values["scale"], np.nan) for _ in range(2))
-    problem = c_abi.Problem(
-        spec.as_view(values["y_backprop"], case.layout), x,
-        values["scale"], values["mean"], values["variance"],
-        case.kernel_epsilon, case.is_training,
-    )  # fmt: skip
-    c_abi.run(
-        problem, threads=_THREADS, x_backprop=nan,
-        scale_backprop=scale.ctypes.data, offset_backprop=offset.ctypes.data,
-    )  # fmt: skip
-    by_role = {
-        "x_backprop": nan.reshape(case.shape),
-        "scale_backprop": scale,
-        "offset_backprop": offset,
-        "placeholder": np.zeros(0, scale.dtype),
-    }
-    return Answer([by_role[arg.role] for arg in case.spec.outputs])
+    problem = problems.of_call(case, inputs)
+    outputs = c_abi.new_outputs(problem, fill=np.nan)
+    c_abi.run(problem, threads=_THREADS, outputs=outputs)
+    outputs["placeholder"] = np.zeros(0, problem.statistics_dtype.numpy)
+    return Answer(
+        [
+            outputs[arg.role].reshape(case.shape if arg.kind == spec.VIEW else (-1,))
+            for arg in case.spec.outputs
+        ]
+    )
 
 
 def main() -> None:
-    most = int(sys.argv[1]) if len(sys.argv) > 1 else cli.DEFAULT_CASES
-    for number, case in enumerate(cases.generate(most, cli.DEFAULT_SEED), start=1):
-        filled = fills.fill(case)
-        answers = {"candidate": answer(case, filled)}
-        failures = judge(case, filled, answers, bounds.PROFILES["strict"]).failures
+    op, *most = sys.argv[1:]
+    ops = spec.of_formula(spec.OPS[op].formula)
+    combos = generate.combinations([op.name for op in ops])
+    count = int(most[0]) if most else flags.DEFAULT_CASES
+    cases = generate.generate(count, flags.DEFAULT_SEED, combos)
+    for number, case in enumerate(cases, start=1):
+        inputs = model_of(case.spec).fill(case)
+        answers = {"candidate": answer(case, inputs)}
+        failures = judge(case, inputs, answers, bounds.PROFILES["strict"]).failures
         if failures:
             print(f"{number} {case}: {failures[0]}", flush=True)
             return

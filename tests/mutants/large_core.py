@@ -19,6 +19,7 @@ import numpy as np
 
 from tf_bn_ops import spec
 from tf_bn_ops.harness import c_abi
+from tf_bn_ops.harness.problems import Problem
 
 _THREADS = 2
 _CHANNELS = 64
@@ -26,7 +27,8 @@ _CHANNELS = 64
 BLOCK, REPEATS = 1 << 24, 128
 _MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000  # <sys/mman.h> on Linux
 
-Kernel = Callable[..., c_abi.Result]
+# Problem and outputs to write to -> all outputs, by role.
+Kernel = Callable[..., dict[str, np.ndarray]]
 
 
 class Repeated:
@@ -72,8 +74,9 @@ def check(kernel: Kernel, block: int = BLOCK, repeats: int = REPEATS) -> str:
         getattr(x_backprop, part)[:] = np.nan
     shape = ((repeats + 1) * (block // _CHANNELS), _CHANNELS, 1)
     ones, zeros = np.ones(_CHANNELS, np.float32), np.zeros(_CHANNELS, np.float32)
-    problem = c_abi.Problem(dy.array.reshape(shape), x.array.reshape(shape), ones, zeros, ones, 0.0)
-    result = kernel(problem, x_backprop=x_backprop.array.reshape(shape))
+    arrays = {"y_backprop": dy.array.reshape(shape), "x": x.array.reshape(shape)}
+    problem = Problem({**arrays, "scale": ones, "mean": zeros, "variance": ones}, 0.0)
+    result = kernel(problem, outputs={"x_backprop": x_backprop.array.reshape(shape)})
 
     parts = {
         part: [getattr(a, part).astype(np.float64).reshape(-1, _CHANNELS) for a in (dy, x)]
@@ -84,7 +87,7 @@ def check(kernel: Kernel, block: int = BLOCK, repeats: int = REPEATS) -> str:
         for of in (lambda dy, x: dy, lambda dy, x: dy * x)
     ]
     for name, total in zip(("offset_backprop", "scale_backprop"), sums, strict=True):
-        given, wanted = getattr(result, name), total.astype(np.float32)
+        given, wanted = result[name], total.astype(np.float32)
         if not np.array_equal(given, wanted):
             c = int(np.argmax(given != wanted))
             return f"{name}[{c}] is {given[c]:.9g} instead of {wanted[c]:.9g}"

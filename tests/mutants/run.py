@@ -3,12 +3,12 @@
 usage: python tests/mutants/run.py [NAME ...]
 
 Copies the sources into a temporary folder and builds the TensorFlow-free core there (one
-instruction set, little optimization; make rebuilds what an edit touches). Then every mutant meets
-the cases of the default conformance run, in their order and with their strict bounds, until one
-fails. A mutant that is wrong only in large tensors meets one case of more than 2^31 elements
-instead (large_core.py). The kernels are called through the C ABI, in a process of their own, with
-two threads.
-At the end the unchanged kernels have to pass as many cases as the toughest mutant took.
+instruction set, little optimization; make rebuilds what an edit touches). Then every mutant is
+judged by the cases of the default conformance run of the ops of its formula, in their order and
+with their strict bounds, until one fails (judge_core.py). A mutant that is wrong only in large
+tensors is judged by one case of more than 2^31 elements instead (large_core.py). The kernels are
+called through the C ABI, in a process of their own, with two threads. At the end the unchanged
+kernels have to pass, of each formula, as many cases as the toughest mutant took.
 
 Exit status: 0 all mutants were caught, 1 some were not, or the unchanged kernels failed; 2 wrong
 usage, a build that failed, or an edit that does not fit the sources any more.
@@ -46,13 +46,14 @@ class MutantError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """One wrong kernel: see mutants.toml."""
+    """One wrong kernel: see mutants.toml; judged by the cases of the formula of `op`."""
 
     name: str
     what: str
     file: str
     edits: tuple[tuple[str, str], ...]
     large: bool = False
+    op: str = "FusedBatchNormGradV3"
 
     def apply(self, source: str) -> str:
         """The source with the edits.
@@ -80,6 +81,7 @@ def load_mutants(file: pathlib.Path = HERE / "mutants.toml") -> list[Mutant]:
             m["file"],
             tuple((old, new) for old, new in m["edits"]),
             m.get("large", False),
+            m.get("op", Mutant.op),
         )
         for m in content["mutant"]
     ]
@@ -141,11 +143,14 @@ class Verdict:
     failure: str
 
 
-def judge(library: pathlib.Path, most: int | None = None, large: bool = False) -> Verdict:
-    """Runs the default cases on a library until one fails, in a process of its own; or the one case
-    of more than 2^31 elements."""
-    script = "large_core.py" if large else "judge_core.py"
-    command = [sys.executable, str(HERE / script), *([str(most)] if most else [])]
+def judge(
+    library: pathlib.Path, op: str = Mutant.op, most: int | None = None, large: bool = False
+) -> Verdict:
+    """Runs the default cases of the formula of `op` on a library until one fails, in a process of
+    its own; or the one case of more than 2^31 elements."""
+    judge_core = ["judge_core.py", op, *([str(most)] if most else [])]
+    script, *arguments = ["large_core.py"] if large else judge_core
+    command = [sys.executable, str(HERE / script), *arguments]
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
@@ -185,16 +190,17 @@ def run(names: list[str], folder: pathlib.Path) -> int:
     build = Build(folder)
     unchanged = build.library_of(None)
     print(f"{'mutant':34} {'cases':>5}  caught by", flush=True)
-    survivors, most = [], 1
+    survivors, most = [], dict.fromkeys((m.op for m in chosen if not m.large), 1)
     for mutant in chosen:
-        verdict = judge(build.library_of(mutant), large=mutant.large)
+        verdict = judge(build.library_of(mutant), mutant.op, large=mutant.large)
         if verdict.failure:
-            most = max(most, verdict.cases)
+            if not mutant.large:
+                most[mutant.op] = max(most[mutant.op], verdict.cases)
             print(f"{mutant.name:34} {verdict.cases:5}  {verdict.failure[:160]}", flush=True)
         else:
             survivors.append(mutant)
             print(f"{mutant.name:34} {verdict.cases:5}  NOT CAUGHT: {mutant.what}", flush=True)
-    controls = [judge(unchanged, most)]
+    controls = [judge(unchanged, op, count) for op, count in most.items()]
     if any(mutant.large for mutant in chosen):
         controls.append(judge(unchanged, large=True))
     for control in controls:

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tf_bn_ops import spec
 from tf_bn_ops.bench import data
 from tf_bn_ops.bench.shapes import Row
-from tf_bn_ops.harness import bounds, oracle
+from tf_bn_ops.harness import formula_models
+from tf_bn_ops.harness.batch_norm_grad import OUTPUTS
+from tf_bn_ops.harness.problems import VIEW_ROLES, Problem
 
 # Elements to verify in a row; at least one channel.
 _ELEMENTS = 1 << 17
@@ -37,48 +38,24 @@ class Verifier:
         count = min(channels, max(1, _ELEMENTS // (outer * inner)))
         rng = np.random.default_rng(zlib.crc32(str(row).encode()))
         self.channels = np.sort(rng.choice(channels, count, replace=False))
-        self._row = row
-        self._mean = data.statistics(channels)["mean"][self.channels]
         values = {name: value[self.channels] for name, value in data.statistics(channels).items()}
         for role in ("y_backprop", "x"):
-            values[role] = data.channels_of(role, row.dtype, row.view, self.channels)[..., None]
-        self._oracle = oracle.Oracle(values, "NCHW", data.EPSILON, row.mode == "training")
+            values[role] = data.channels_of(role, row.dtype, row.view, self.channels)
+        epsilon = float(np.float32(data.EPSILON))
+        self._problem = Problem(values, epsilon, row.mode == "training")
 
     def judge(self, outputs: Sequence[np.ndarray], profile: str) -> Verdict:
         """Judges x_backprop [outer, channels, inner], scale_backprop and offset_backprop of the
         channels `self.channels`; `profile` is a name of bounds.PROFILES."""
-        x_backprop, scale_backprop, offset_backprop = outputs
-        dtype = spec.DTYPES[self._row.dtype]
-        limits = bounds.derive(
-            bounds.PROFILES[profile],
-            self._oracle,
-            self._mean,
-            dtype,
-            spec.DTYPES["float32"],
-        )
-        if x_backprop.dtype != dtype.numpy:
-            return Verdict(np.inf, f"x_backprop has dtype {x_backprop.dtype}")
-        errors = {
-            "scale_backprop": _error(
-                scale_backprop, self._oracle.scale_backprop, limits.scale_backprop
-            ),
-            "offset_backprop": _error(
-                offset_backprop, self._oracle.offset_backprop, limits.offset_backprop
-            ),
-            "x_backprop": 0.0,
-        }
-        for chunk in self._oracle.chunks():
-            found = _error(x_backprop[chunk.at], chunk.x_backprop, limits.x_backprop(chunk))
-            errors["x_backprop"] = max(errors["x_backprop"], found)
-        wrong = [f"{name} {e:.3g} times its bound" for name, e in errors.items() if not e <= 1]
-        return Verdict(max(errors.values()), ", ".join(wrong) or None)
-
-
-def _error(given: np.ndarray, right: np.ndarray, bound: np.ndarray) -> float:
-    """The largest error in units of the bound; infinite where a number is NaN or missing."""
-    if given.shape != right.shape:
-        return float("inf")
-    with np.errstate(all="ignore"):
-        ratio = np.abs(given.astype(np.float64) - right) / bound
-    worst = float(np.max(ratio))
-    return worst if worst == worst else float("inf")
+        by_role = dict(zip(OUTPUTS, outputs, strict=True))
+        for role, output in by_role.items():
+            dtype = self._problem.type_of(role).numpy
+            if role in VIEW_ROLES and output.dtype != dtype:
+                return Verdict(np.inf, f"{role} has dtype {output.dtype}")
+            shape = self._problem.view if role in VIEW_ROLES else self._problem.view[1:2]
+            if output.shape != shape:
+                return Verdict(np.inf, f"{role} has shape {output.shape}")
+        errors = formula_models.errors(self._problem, by_role, profile)
+        worst = max(error.bound for error in errors.values())
+        wrong = [f"{r} {e.bound:.3g} times its bound" for r, e in errors.items() if e.bound > 1]
+        return Verdict(worst, ", ".join(wrong) or None)

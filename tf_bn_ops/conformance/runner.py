@@ -2,55 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from tf_bn_ops import spec
-from tf_bn_ops.conformance import divergences, fills
-from tf_bn_ops.conformance.case import Case
-from tf_bn_ops.conformance.judge import CANDIDATE, Answer, CaseResult, judge
-from tf_bn_ops.conformance.judge_contract import judge_contract
-from tf_bn_ops.conformance.mapping import Mapped
-from tf_bn_ops.conformance.workers import Runner
-from tf_bn_ops.harness import bounds
-
-
-@dataclasses.dataclass
-class Settings:
-    """What a run is judged by.
-
-    Attributes:
-      profile: the bounds.
-      known: the known divergences.
-      path: the name that the candidate has in the list of them.
-      may_differ: calls in which the candidate's bits may differ.
-      drop_in: every detail of its errors and static shapes counts.
-      mapped: the names of another library's ops, by the op that they claim to equal.
-    """
-
-    profile: bounds.Profile
-    known: divergences.Register
-    path: str = CANDIDATE
-    may_differ: Collection[str] = ()
-    drop_in: bool = False
-    mapped: Mapping[str, Mapped] | None = None
-
-    def times(self, case: Case) -> Mapping[str, float]:
-        """Output -> how many times the bound a mapping file allows for it."""
-        entry = (self.mapped or {}).get(case.op)
-        return entry.times_bound(case.dtype) if entry else {}
-
-    def names(self, op: spec.OpSpec) -> list[str]:
-        """The names that an op goes by in errors."""
-        mapped = (self.mapped or {}).get(op.name)
-        names = [op.registered_name, op.name]
-        names += [mapped.name] if mapped else []
-        return [*names, *(name.replace(">", "_") for name in names)]
+from tf_bn_ops.conformance.cases.case import Case
+from tf_bn_ops.conformance.execution.answer import Answer
+from tf_bn_ops.conformance.execution.implementations import CANDIDATE
+from tf_bn_ops.conformance.execution.workers import Runner
+from tf_bn_ops.conformance.verdict.contract_judge import judge_contract
+from tf_bn_ops.conformance.verdict.judge import judge
+from tf_bn_ops.conformance.verdict.result import CaseResult
+from tf_bn_ops.conformance.verdict.settings import Settings
+from tf_bn_ops.harness.generic_model import GenericOpSpec
+from tf_bn_ops.harness.problems import Inputs
 
 
 def run(
     cases: Iterable[Case],
-    fill: Callable[[Case], fills.Filled],
+    fill: Callable[[Case], Inputs],
     runners: Sequence[Runner],
     settings: Settings,
 ) -> Iterator[CaseResult]:
@@ -58,34 +26,36 @@ def run(
 
     While the runners work on one case, the previous one is judged here.
     """
-    waiting: tuple[Case, fills.Filled, dict[str, Answer]] | None = None
+    waiting: tuple[Case, Inputs, dict[str, Answer]] | None = None
     for case in cases:
-        filled = fill(case)
-        asked = [runner for runner in runners if runner.takes(case)]
+        inputs = fill(case)
+        asked = [runner for runner in runners if runner.supports(case)]
         for runner in asked:
-            runner.submit(case, filled)
+            runner.submit(case, inputs)
         if waiting is not None:
             yield _conclude(*waiting, settings)
-        waiting = case, filled, {runner.name: runner.collect() for runner in asked}
+        waiting = case, inputs, {runner.name: runner.collect() for runner in asked}
     if waiting is not None:
         yield _conclude(*waiting, settings)
 
 
 def _conclude(
-    case: Case, filled: fills.Filled, answers: dict[str, Answer], settings: Settings
+    case: Case, inputs: Inputs, answers: Mapping[str, Answer], settings: Settings
 ) -> CaseResult:
     if case.asks_for_values:
         times = settings.times(case)
-        result = judge(case, filled, answers, settings.profile, settings.may_differ, times)
+        result = judge(case, inputs, answers, settings.profile, settings.exempt_in(case), times)
     else:
         names = dict.fromkeys(answers, settings.names(case.spec))
         drop_ins = (CANDIDATE,) if settings.drop_in else ()
-        result = judge_contract(case, filled, answers, names, drop_ins)
+        result = judge_contract(case, inputs, answers, names, drop_ins)
     for name, path in result.paths.items():
-        who, _, call = name.partition(":")
+        who, _, mode = name.partition(":")
+        if who != CANDIDATE and isinstance(case.spec, GenericOpSpec):
+            continue  # The contract of such an op is what TensorFlow's op does.
         known_as = settings.path if who == CANDIDATE else name
         for d in settings.known.unexplained(known_as, case, path.disagreements):
-            text = f"{call and call + ': '}{d.what}: {d.detail}"
+            text = f"{mode and mode + ': '}{d}"
             if known_as != CANDIDATE:
                 text = f"unlisted divergence of the built-in ({known_as}): {text}"
             result.failures.append(text)

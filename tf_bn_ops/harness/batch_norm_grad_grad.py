@@ -1,15 +1,16 @@
-"""The second-order gradient: the right answer, and how far from it one may be.
+"""The formula model of the second-order gradient: the right answer, and its error bound.
 
-The formulas are those of cc/core/formulas/batch_norm_grad_grad.h (docs/math.md derives them), with its
-names: gx, gs, go arrive for x_backprop, scale_backprop and offset_backprop; a, s, b are the means
-of gx*xhat, dy*xhat and centred(gx)*centred(dy); f = scale*rstd, and
+The formulas are those of cc/core/formulas/batch_norm_grad_grad.h (docs/math.md derives them), with
+its names: gx, gs, go are the gradients of x_backprop, scale_backprop, offset_backprop; a, s, b the
+means of gx*xhat, dy*xhat and centered(gx)*centered(dy); f = scale*rstd, and
 
   y_backprop_grad = f*gx' + P*xhat + go                        P = gs - f*a
   x_grad          = rstd*P*dy' - rstd*f*s*gx' - Q*xhat         Q = rstd*(gs*s + f*(b - 3*a*s))
   scale_grad      = rstd*M*(b - a*s)
 
-where a prime centres. Notation of the bounds: as in bounds.py, whose strict profile gives h.
-xc = x - x0 with x0 the channel's first element, d = mean(xc).
+where a prime centers. Notation of the bounds: as in bounds.py, whose profiles give h, u_s and the
+roundings of a mean (the text has those of the strict one). xc = x - x0 with x0 the channel's first
+element (0 where sums may be rearranged), d = mean(xc).
 
 **Sums.** A mean of terms t is off by e(t) = h*u_s*mean|t|. From that, for products of errors too
 small to matter a factor 2 is left where they are dropped:
@@ -44,174 +45,402 @@ ex = rstd*mu(xc) + |xhat|*rho + rstd*2u_c^2*|mean(x)|,
                    |dy'|, |gx'|, |xhat| + |rstd*P|*mu(dy) + |rstd*f*s|*mu(gx) + |Q|*ex
 
 and u_T of the result, and the floor of its type, where subnormal numbers begin. Frozen, only the
-first term of each sentence is left. The bounds are for data whose products overflow nowhere.
+first term of each sentence is left.
+
+**Flushing.** Inputs and results below t, the smallest normal number of the type computed in, may be
+set to zero: t counts beside every mean|t|, times the mean of the other factor in a product, and
+beside every element, times its coefficient.
+
+**Overflow.** Where a sum of |terms| exceeds the largest number of the type of the sums, or a
+coefficient or the sum of an element's |terms| that of the type computed in, the bound is infinite.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.harness import bounds
+from tf_bn_ops.harness import inputs
+from tf_bn_ops.harness.bounds import Profile, flushed_below
+from tf_bn_ops.harness.measure import WHOLE, Expected
+from tf_bn_ops.harness.oracle import working_type
+from tf_bn_ops.harness.problems import Call, Inputs, Problem
+from tf_bn_ops.harness.sums import ChannelSums, Region, regions
 
-_H = bounds.PROFILES["strict"].additions or 0  # A number in this profile.
-_ELEMENT_ROUNDINGS = 9
 OUTPUTS = ("y_backprop_grad", "x_grad", "scale_grad")
+_ELEMENT_ROUNDINGS = 9
+
+_Array = np.ndarray
+
+
+# A failing case, made small, is a program that holds the text of this function.
+def formula(np: Any, v: Mapping[str, Any], axes: Any, column: Any, is_training: bool) -> Any:
+    """The outputs by the formula; `column` has the shape that per-channel arrays broadcast in."""
+    gx, dy, x = v["x_backprop_grad"], v["y_backprop"], v["x"]
+    scale, gs, go, given_mean, given_variance = (
+        v[name].reshape(column)
+        for name in ("scale", "scale_backprop_grad", "offset_backprop_grad", "mean", "variance")
+    )
+
+    def mean(values: Any) -> Any:
+        return values.mean(axes, keepdims=True)
+
+    if not is_training:
+        rstd = 1 / np.sqrt(given_variance + v["epsilon"])
+        return {
+            "y_backprop_grad": scale * rstd * gx + gs * (x - given_mean) * rstd + go,
+            "x_grad": gs * rstd * dy,
+            "scale_grad": rstd.reshape(-1) * (gx * dy).sum(axes),
+        }
+    gxc, dyc, xc = gx - mean(gx), dy - mean(dy), x - mean(x)
+    rstd = 1 / np.sqrt(mean(xc**2) + v["epsilon"])
+    xhat, f = xc * rstd, scale * rstd
+    a, s, b = mean(gxc * xhat), mean(dyc * xhat), mean(gxc * dyc)
+    p, q = gs - f * a, gs * s + f * (b - 3 * a * s)
+    return {
+        "y_backprop_grad": f * gxc + p * xhat + go,
+        "x_grad": rstd * (p * dyc - f * s * gxc - q * xhat),
+        "scale_grad": (rstd * (x.size // max(scale.size, 1)) * (b - a * s)).reshape(-1),
+    }
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
-    """The exact results and the bound of each element; y_backprop_grad and x_grad as
-    [outer, channels, inner], scale_grad [channels]."""
+class _Constants:
+    """What a profile and the element type fix."""
 
-    value: Mapping[str, np.ndarray]
-    bound: Mapping[str, np.ndarray]
+    h: int
+    u_s: float  # Of the sums.
+    u_c: float  # Of the elements.
+    mean_roundings: float
+    sum_roundings: float
+    t: float
+    largest_sum: float
+    largest_element: float
 
-    def assert_close(self, results: Mapping[str, np.ndarray]) -> None:
-        """Raises AssertionError where a result, in the shapes of this class, is out of bounds."""
-        for name in OUTPUTS:
-            got = np.asarray(results[name]).astype(np.longdouble)
-            error = np.abs(got - self.value[name])
-            bad = ~(error <= self.bound[name])
-            if bad.any():
-                at = tuple(int(i[0]) for i in np.nonzero(bad))
-                raise AssertionError(
-                    f"{name}{list(at)} is {got[at]}, it should be {self.value[name][at]}: off by "
-                    f"{error[at]:.3g}, {error[at] / self.bound[name][at]:.3g} times the bound; "
-                    f"{bad.sum()} of {bad.size} elements are out of bounds"
-                )
+    @classmethod
+    def of(cls, profile: Profile, problem: Problem, m: int) -> _Constants:
+        summed_in = profile.sums_type(problem.dtype)
+        computed_in = spec.DTYPES[problem.dtype.accumulator]
+        return cls(
+            m + 4 if profile.additions is None else profile.additions,
+            summed_in.unit_roundoff,
+            computed_in.unit_roundoff,
+            profile.mean_roundings * computed_in.unit_roundoff,
+            profile.sum_roundings / 2,  # The other half is room for a product with rstd.
+            computed_in.smallest_normal,
+            summed_in.largest,
+            computed_in.largest,
+        )
 
 
-def answer(
-    values: Mapping[str, np.ndarray],
-    layout: str,
-    epsilon: float,
-    is_training: bool,
-) -> Answer:
-    """The right second-order gradient of one set of inputs, in NumPy's long double.
+class _Tensors:
+    """The view-shaped inputs, a chunk at a time, in the working type."""
 
-    Args:
-      values: by name: x_backprop_grad, y_backprop, x (of one shape in `layout`, or of three
-        dimensions [outer, channels, inner] if it is "view"), scale_backprop_grad,
-        offset_backprop_grad, scale, mean, variance ([channels]).
-      layout: a name of spec.LAYOUTS, or "view".
-      epsilon: as the kernel has it, in the type of the kernel's epsilon.
-      is_training: whether the statistics are those of x, and functions of it.
-    """
-    wide = np.longdouble
-    element = spec.dtype_of(values["x"])
-    statistic = spec.dtype_of(values["scale"])
-    computed_in = spec.DTYPES[element.accumulator]
-    u_c = wide(computed_in.unit_roundoff)
-    u_s = wide(spec.DTYPES["float64"].unit_roundoff)
+    def __init__(self, problem: Problem):
+        self._problem = problem
+        self.work = working_type(problem)
+        self.count = max(problem.view[0] * problem.view[2], 1)
+        self.first = np.zeros(problem.view[1], self.work)
+        if problem["x"].size:
+            self.first = problem.dtype.widen(problem["x"][0, :, 0], self.work)
 
-    def view(name: str) -> np.ndarray:
-        array = values[name]
-        return (array if layout == "view" else spec.as_view(array, layout)).astype(wide)
+    def column(self, role: str) -> _Array:
+        return self._problem.wide(role, self.work)
 
-    def column(name: str) -> np.ndarray:
-        return values[name].astype(wide)[:, None]
+    def load(self, at: Region) -> list[_Array]:
+        """gx, dy, x of a chunk."""
+        dtype = self._problem.dtype
+        roles = ("x_backprop_grad", "y_backprop", "x")
+        return [dtype.widen(self._problem[role][at], self.work) for role in roles]
 
-    gx, dy, x = view("x_backprop_grad"), view("y_backprop"), view("x")
-    scale, gs, go = column("scale"), column("scale_backprop_grad"), column("offset_backprop_grad")
-    m = x.shape[0] * x.shape[2]
-    if m == 0:
-        zero = np.zeros(x.shape[1], wide)
-        both = {"y_backprop_grad": x, "x_grad": x, "scale_grad": zero}
-        return Answer(both, both)
+    def means(
+        self,
+        terms: Callable[[Region], Mapping[str, _Array]],
+        magnitudes: Callable[[Region], Mapping[str, _Array]] | None = None,
+    ) -> Callable[[str], _Array]:
+        """Means per channel of what `terms` returns for a chunk, by name; and of the magnitudes of
+        what `magnitudes` returns, by "|name|"."""
+        sums = ChannelSums(self._problem.view[1], self.work)
+        for at in regions(self._problem.view):
+            for name, array in terms(at).items():
+                sums.add(name, at, array)
+            for name, array in magnitudes(at).items() if magnitudes else ():
+                sums.add_magnitudes(f"|{name}|", at, array)
+        return lambda name: sums[name] / self.count
 
-    def mean(v: np.ndarray) -> np.ndarray:
-        return v.sum((0, 2))[:, None] / m
 
-    def e(v: np.ndarray) -> np.ndarray:
-        return _H * u_s * mean(np.abs(v))
+@dataclasses.dataclass
+class _Moments:
+    """Means per channel: of the tensors, of products of the centered ones (no rstd in them), and of
+    magnitudes around the center that sums measure x from."""
 
-    def finish(name: str, result: np.ndarray, bound: np.ndarray) -> None:
-        dtype = statistic if name == "scale_grad" else element
-        value[name] = result
-        limits[name] = bound + dtype.unit_roundoff * np.abs(result) + dtype.smallest_normal
+    gx: _Array
+    dy: _Array
+    x: _Array
+    variance: _Array
+    gx_x: _Array
+    dy_x: _Array
+    gx_dy: _Array
+    magnitudes: Callable[[str], _Array]
+    d: _Array
 
-    value: dict[str, np.ndarray] = {}
-    limits: dict[str, np.ndarray] = {}
+    @classmethod
+    def of(cls, tensors: _Tensors, rearranged: bool) -> _Moments:
+        center = np.zeros_like(tensors.first) if rearranged else tensors.first
 
-    def in_elements(*terms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The sum of terms that are computed in the type of elements, and how far off it is."""
-        result, size = np.zeros_like(x), np.zeros_like(x)
-        for term in terms:
-            result, size = result + term, size + np.abs(term)
-        return result, _ELEMENT_ROUNDINGS * u_c * size
+        def plain(at: Region) -> Mapping[str, _Array]:
+            return dict(zip(("gx", "dy", "x"), tensors.load(at), strict=True))
 
-    if not is_training:
-        rstd = 1 / np.sqrt(column("variance") + wide(epsilon))
-        f, xhat = scale * rstd, (x - column("mean")) * rstd
-        finish("y_backprop_grad", *in_elements(f * gx, gs * xhat, go))
-        finish("x_grad", *in_elements(gs * rstd * dy))
-        total = (rstd * m * mean(gx * dy))[:, 0]
-        error = (rstd * m * e(gx * dy))[:, 0] + (4 * u_s + statistic.unit_roundoff) * np.abs(total)
-        finish("scale_grad", total, error)
-        return Answer(value, limits)
+        def magnitudes(at: Region) -> Mapping[str, _Array]:
+            g, y, v = tensors.load(at)
+            c = v - center[at[1], None]
+            terms = {"gx": g, "dy": y, "x": c, "x_x": c * c, "gx_x": g * c, "dy_x": y * c}
+            return {**terms, "gx_dy": g * y}
 
-    gx_mean, dy_mean, x_mean = mean(gx), mean(dy), mean(x)
-    gxc, dyc, centred = gx - gx_mean, dy - dy_mean, x - x_mean
-    variance = mean(centred**2)
-    rstd = 1 / np.sqrt(variance + wide(epsilon))
-    xhat, f = centred * rstd, scale * rstd
-    a, s, b = mean(gxc * xhat), mean(dyc * xhat), mean(gxc * dyc)
-    big_p, rfs = gs - f * a, rstd * f * s
+        means = tensors.means(plain, magnitudes)
+        gx, dy, x = map(means, ("gx", "dy", "x"))
+
+        def centered(at: Region) -> Mapping[str, _Array]:
+            loaded = zip(tensors.load(at), (gx, dy, x), strict=True)
+            gxc, dyc, xc = (v - mean[at[1], None] for v, mean in loaded)
+            return {"x_x": xc * xc, "gx_x": gxc * xc, "dy_x": dyc * xc, "gx_dy": gxc * dyc}
+
+        x_x, gx_x, dy_x, gx_dy = map(tensors.means(centered), ("x_x", "gx_x", "dy_x", "gx_dy"))
+        size = lambda name: means(f"|{name}|")  # noqa: E731
+        return cls(gx, dy, x, x_x, gx_x, dy_x, gx_dy, size, np.abs(x - center))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Coefficients:
+    """Per channel; an element is a sum of coefficients times gx', dy', xhat, with errors beside."""
+
+    rstd: _Array
+    rho: _Array | float  # Relative error of rstd.
+    gx_mean: _Array
+    dy_mean: _Array
+    x_mean: _Array
+    y: Mapping[str, tuple[_Array, _Array | float]]  # Term -> coefficient, its error.
+    x: Mapping[str, tuple[_Array, _Array | float]]
+    mu: Mapping[str, _Array | float]  # Absolute errors of gx', dy', and of x' without rstd.
+    go: _Array
+    scale_grad: _Array
+    scale_grad_error: _Array
+    scale_grad_magnitude: _Array
+    unbounded: _Array
+    means: tuple[_Array, _Array]  # Of gx and dy in either mode.
+
+
+def _frozen(tensors: _Tensors, problem: Problem, k: _Constants) -> _Coefficients:
+    m = tensors.count
+
+    def terms(at: Region) -> Mapping[str, _Array]:
+        gx, dy, _ = tensors.load(at)
+        return {"gx": gx, "dy": dy, "gx_dy": gx * dy}
+
+    means = tensors.means(terms, terms)
+    total = means("gx_dy")
+    size = lambda name: means(f"|{name}|")  # noqa: E731
+    variance = tensors.column("variance") + tensors.work(problem.epsilon)
+    rstd = tensors.column("variance") if problem.variance_is_rstd else 1 / np.sqrt(variance)
+    gs = tensors.column("scale_backprop_grad")
+    zero = np.zeros_like(rstd)
+    e = k.h * k.u_s * size("gx_dy") + k.t * (size("gx") + size("dy") + 1)
+    scale_grad = rstd * m * total
+    return _Coefficients(
+        rstd, 0.0, zero, zero, tensors.column("mean"),
+        {"gx": (tensors.column("scale") * rstd, 0.0), "xhat": (gs, 0.0)},
+        {"dy": (gs * rstd, 0.0)},
+        {"gx": 0.0, "dy": 0.0, "x": 0.0},
+        tensors.column("offset_backprop_grad"),
+        scale_grad, rstd * m * e + 4 * k.u_s * np.abs(scale_grad), rstd * size("gx_dy"),
+        size("gx_dy") * m > k.largest_sum, (means("gx"), means("dy")),
+    )  # fmt: skip
+
+
+def _training(
+    tensors: _Tensors, problem: Problem, k: _Constants, rearranged: bool
+) -> _Coefficients:
+    """The sentences of the module's text about sums and coefficients, in its order."""
+    u_s, t, m = k.u_s, k.t, tensors.count
+    moments = _Moments.of(tensors, rearranged)
+    size, d = moments.magnitudes, moments.d
+    total = moments.variance + tensors.work(problem.epsilon)
+    rstd = 1 / np.sqrt(total)
+    gs, f = tensors.column("scale_backprop_grad"), tensors.column("scale") * rstd
+    a, s, b = rstd * moments.gx_x, rstd * moments.dy_x, moments.gx_dy
+    p, rfs = gs - f * a, rstd * f * s
     q = rstd * (gs * s + f * (b - 3 * a * s))
 
-    xc = x - x[:1, :, :1]
-    d = np.abs(mean(xc))
-    ev = e(xc**2) + 2 * d * e(xc) + 3 * u_s * (mean(xc**2) + d**2)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rho = np.where(ev == 0, 0, ev / (variance + wide(epsilon))) + 4 * u_s
+    def e(name: str) -> _Array:
+        flushed = sum((size(factor) for factor in name.split("_")), 1) if "_" in name else 1
+        return k.h * u_s * size(name) + t * flushed
+
+    ev = e("x_x") + 2 * d * e("x") + 3 * u_s * (size("x_x") + d**2)
+    rho = np.where(ev == 0, 0, ev / total) + 4 * u_s
     rho[rho > 0.5] = np.inf
 
-    def e_cov(v: np.ndarray, of_mean: np.ndarray, result: np.ndarray) -> np.ndarray:
-        size = mean(np.abs(v * xc)) + np.abs(of_mean) * d
-        error = e(v * xc) + d * e(v) + np.abs(of_mean) * e(xc) + 3 * u_s * size
+    def e_cov(name: str, mean: _Array, result: _Array) -> _Array:
+        terms = size(name + "_x") + np.abs(mean) * d
+        error = e(name + "_x") + d * e(name) + np.abs(mean) * e("x") + 3 * u_s * terms
         return 2 * rstd * error + np.abs(result) * (rho + u_s)
 
-    ea, es = e_cov(gx, gx_mean, a), e_cov(dy, dy_mean, s)
-    size = mean(np.abs(gx * dy)) + np.abs(gx_mean * dy_mean)
-    eb = 2 * (e(gx * dy) + np.abs(dy_mean) * e(gx) + np.abs(gx_mean) * e(dy)) + 3 * u_s * size
+    ea, es = e_cov("gx", moments.gx, a), e_cov("dy", moments.dy, s)
+    terms = size("gx_dy") + np.abs(moments.gx * moments.dy)
+    eb = e("gx_dy") + np.abs(moments.dy) * e("gx") + np.abs(moments.gx) * e("dy")
+    eb = 2 * eb + 3 * u_s * terms
     e_as = np.abs(a) * es + np.abs(s) * ea + ea * es
     e_p = np.abs(f) * ea + (np.abs(gs) + np.abs(f * a)) * (rho + 4 * u_s)
-    e_rp = rstd * e_p + np.abs(rstd * big_p) * (rho + u_s)
+    e_rp = rstd * e_p + np.abs(rstd * p) * (rho + u_s)
     e_rfs = rstd * np.abs(f) * es + np.abs(rfs) * (2 * rho + 4 * u_s)
     q_size = rstd * (np.abs(gs * s) + np.abs(f) * (np.abs(b) + 3 * np.abs(a * s)))
     e_q = rstd * (np.abs(gs) * es + np.abs(f) * (eb + 3 * e_as)) + q_size * (2 * rho + 8 * u_s)
 
-    def mu(v: np.ndarray) -> np.ndarray:
-        return e(v) + (u_s + 2 * u_c**2) * np.abs(mean(v))
+    def mu(name: str, mean: _Array) -> _Array:
+        return e(name) + (u_s + k.mean_roundings) * np.abs(mean)
 
-    e_xhat = rstd * (mu(xc) + 2 * u_c**2 * np.abs(x_mean)) + np.abs(xhat) * rho
-    result, error = in_elements(f * gxc, big_p * xhat, go)
-    finish(
-        "y_backprop_grad",
-        result,
-        error
-        + np.abs(f) * (mu(gx) + np.abs(gxc) * (rho + u_s))
-        + np.abs(big_p) * e_xhat
-        + e_p * np.abs(xhat),
-    )
-    result, error = in_elements(rstd * big_p * dyc, -rfs * gxc, -q * xhat)
-    finish(
-        "x_grad",
-        result,
-        error
-        + e_rp * np.abs(dyc)
-        + e_rfs * np.abs(gxc)
-        + e_q * np.abs(xhat)
-        + np.abs(rstd * big_p) * mu(dy)
-        + np.abs(rfs) * mu(gx)
-        + np.abs(q) * e_xhat,
-    )
-    total = rstd * m * (b - a * s)
-    error = rstd * m * (eb + e_as + (np.abs(b) + np.abs(a * s)) * (rho + 6 * u_s))
-    error = error + statistic.unit_roundoff * np.abs(total)
-    finish("scale_grad", total[:, 0], error[:, 0])
-    return Answer(value, limits)
+    mu_x = mu("x", d) + k.mean_roundings * np.abs(moments.x)
+    scale_error = rstd * m * (eb + e_as + (np.abs(b) + np.abs(a * s)) * (rho + 6 * u_s))
+    unbounded = np.zeros(len(rstd), bool)
+    for name in ("x_x", "gx_x", "dy_x", "gx_dy"):
+        unbounded |= size(name) * m > k.largest_sum
+    return _Coefficients(
+        rstd, rho, moments.gx, moments.dy, moments.x,
+        {"gx": (f, np.abs(f) * (rho + u_s)), "xhat": (p, e_p)},
+        {"dy": (rstd * p, e_rp), "gx": (-rfs, e_rfs), "xhat": (-q, e_q)},
+        {"gx": mu("gx", moments.gx), "dy": mu("dy", moments.dy), "x": mu_x},
+        tensors.column("offset_backprop_grad"),
+        rstd * m * (b - a * s), scale_error, rstd * terms, unbounded,
+        (moments.gx, moments.dy),
+    )  # fmt: skip
+
+
+class BatchNormGradGrad:
+    """See formula_models.FormulaModel."""
+
+    # x of an exact fill is constant in training, so that rstd is 1/sqrt(epsilon).
+    kinds: Mapping[str, inputs.Kind] = {
+        **inputs.KINDS,
+        "exact": dataclasses.replace(inputs.KINDS["exact"], epsilons=(0.25, 1.0)),
+    }
+    outputs = OUTPUTS
+    formula = staticmethod(formula)
+
+    def fill(self, call: Call) -> Inputs:
+        """The inputs of the first-order gradient, and drawn after them those that arrive for its
+        outputs. What is exact there is exact here, with x constant in training."""
+        values, exact = inputs.draw(call)
+        rng = np.random.default_rng([call.seed, len(call.shape), 2])
+        kind = inputs.KINDS[call.kind]
+        view, channels = values["x"].shape, len(values["scale"])
+        if kind.make is not None:
+            with np.errstate(all="ignore"):
+                gx, _ = kind.make(inputs.Draw(rng, view, call.dtype))
+            vectors = rng.uniform(-1, 1, (2, channels))
+        else:
+            gx = rng.integers(-3, 5, view).astype(np.float32)
+            vectors = rng.integers(-4, 5, (2, channels)) / 4
+            if call.is_training:
+                values["x"] = np.broadcast_to(values["mean"][:, None], view)
+            exact = frozenset(OUTPUTS if "x_backprop" in exact else ())
+        values["x_backprop_grad"] = gx
+        values["scale_backprop_grad"], values["offset_backprop_grad"] = vectors
+        return inputs.tensors(call, values, exact)
+
+    def expected(self, problem: Problem, profile: Profile) -> Iterator[Expected]:
+        tensors = _Tensors(problem)
+        k = _Constants.of(profile, problem, tensors.count)
+        statistic = problem.statistics_dtype
+        with np.errstate(all="ignore"):
+            if problem.is_training:
+                c = _training(tensors, problem, k, profile.rearranged)
+            else:
+                c = _frozen(tensors, problem, k)
+            bound = c.scale_grad_error + flushed_below(statistic)
+            bound = bound + k.sum_roundings * statistic.unit_roundoff * np.abs(c.scale_grad)
+            if not problem["x"].size:
+                bound = np.zeros_like(bound)
+            bound[c.unbounded] = np.inf
+        yield Expected("scale_grad", WHOLE, c.scale_grad, bound, c.scale_grad_magnitude)
+        other = _other_mode(c, tensors.column("scale_backprop_grad"), problem.is_training)
+        for at in regions(problem.view):
+            with np.errstate(all="ignore"):
+                elements = _Elements(at, tensors.load(at))
+                for role in OUTPUTS[:2]:
+                    yield elements.expected(role, c, other, problem.dtype, k)
+
+
+def _other_mode(c: _Coefficients, gs: _Array, is_training: bool) -> _Coefficients:
+    """Wrong on purpose: training without means and their coefficients, frozen with the means."""
+    if not is_training:
+        return dataclasses.replace(c, gx_mean=c.means[0], dy_mean=c.means[1])
+    zero = np.zeros_like(c.rstd)
+    y, x = {"gx": c.y["gx"], "xhat": (gs, 0.0)}, {"dy": (gs * c.rstd, 0.0)}
+    return dataclasses.replace(c, gx_mean=zero, dy_mean=zero, y=y, x=x)
+
+
+class _Elements:
+    """A chunk of the view-shaped outputs: sums of coefficients times gx', dy', xhat."""
+
+    def __init__(self, at: Region, loaded: list[_Array]):
+        self._at = at
+        self._gx, self._dy, self._x = loaded
+
+    def _column(self, array: _Array | float) -> Any:
+        return array[self._at[1], None] if isinstance(array, np.ndarray) else array
+
+    def _terms(self, role: str, c: _Coefficients) -> Iterator[tuple[str, _Array, _Array]]:
+        """(name, coefficient, what it is multiplied by)."""
+        factors = {
+            "gx": lambda: self._gx - self._column(c.gx_mean),
+            "dy": lambda: self._dy - self._column(c.dy_mean),
+            "xhat": lambda: (self._x - self._column(c.x_mean)) * self._column(c.rstd),
+        }
+        for name, (coefficient, _) in (c.y if role == "y_backprop_grad" else c.x).items():
+            yield name, self._column(coefficient), factors[name]()
+
+    def value(self, role: str, c: _Coefficients) -> _Array:
+        """The output."""
+        value = np.zeros_like(self._x)
+        if role == "y_backprop_grad":
+            value = value + self._column(c.go)
+        for _, coefficient, factor in self._terms(role, c):
+            value = value + coefficient * factor
+        return value
+
+    def expected(
+        self,
+        role: str,
+        c: _Coefficients,
+        other: _Coefficients,
+        dtype: spec.DType,
+        k: _Constants,
+    ) -> Expected:
+        """The output with its bound; the sentences of the module's text about elements."""
+        value, rstd = self.value(role, c), self._column(c.rstd)
+        errors = c.y if role == "y_backprop_grad" else c.x
+        size = np.zeros_like(value)
+        if role == "y_backprop_grad":
+            size = size + np.abs(self._column(c.go))
+        bound = np.zeros_like(value)
+        unbounded = self._column(c.unbounded) | np.zeros(value.shape, bool)
+        for name, coefficient, factor in self._terms(role, c):
+            if name == "xhat":
+                off = rstd * self._column(c.mu["x"]) + np.abs(factor) * self._column(c.rho)
+                off = off + k.t * rstd
+            else:
+                off = self._column(c.mu[name]) + k.t
+            bound = bound + np.abs(coefficient) * (off + k.t) + k.t
+            bound = bound + self._column(errors[name][1]) * np.abs(factor)
+            size = size + np.abs(coefficient * factor)
+            unbounded |= np.abs(coefficient) > k.largest_element
+        unbounded |= size > k.largest_element
+        bound = bound + _ELEMENT_ROUNDINGS * k.u_c * size + dtype.unit_roundoff * np.abs(value)
+        bound = bound + flushed_below(dtype)
+        bound[unbounded] = np.inf
+        gradient = self._gx if role == "y_backprop_grad" else self._dy
+        impostors = {"other mode": lambda: self.value(role, other), "identity": lambda: gradient}
+        return Expected(role, self._at, value, bound, size, impostors)

@@ -1,4 +1,4 @@
-"""How far from the oracle an answer may be. The only place with tolerances.
+"""How far from the oracle a first-order gradient may be, and the profiles of all bounds.
 
 Notation: u_T is the unit roundoff of the output's type, u_c that of the type x_backprop is computed
 in, u_s that of the type sums are kept in; c is the answer, r the oracle's; M = N*H*W;
@@ -50,8 +50,8 @@ where scale times that sum of two terms does, or rstd^2*A2 (k before its divisio
 
 A profile fixes the constants:
 
-`strict`: what the kernels of this library promise (cc/core/formulas/batch_norm_grad.h). Sums are kept
-  in float64 (u_s = 2^-53) and rounded once to the output: `roundings` = 2, one ulp, of which one
+`strict`: what the kernels of this library promise (docs/math.md). Sums are kept in float64
+  (u_s = 2^-53) and rounded once to the output: `roundings` = 2, one ulp, of which one
   rounding is room for a product with rstd that is rounded to float32. Sums run in blocks, whose
   partial sums are added up: no term passes through more than about 2^13 additions. Roundings are
   random enough that h of them add up like 6*sqrt(h) (Higham and Mary 2019, failing once in 10^7):
@@ -63,7 +63,7 @@ A profile fixes the constants:
   number of elements, and finds no faults that are smaller than that. The sum behind
   scale_backprop may be rearranged as sum(dy*x) - mean*S1, and x_backprop as a*dy + b*x + c, which
   replaces |xmu| by |xmu| + 2|mean| and |dy - m| by |dy - m| + 2|m|. m carries 6
-  roundings, the sums' outputs 8. Of *exact* fills offset_backprop alone must match to the bit: it
+  roundings, the sums' outputs 8. Of *exact* fills offset_backprop alone must match bitwise: it
   is a sum and nothing else, the others contain rstd, which a kernel may get from the processor's
   approximate reciprocal root (oneDNN does where there is AVX-512).
 """
@@ -75,8 +75,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tf_bn_ops import spec
 from tf_bn_ops.harness import oracle as oracle_lib
+from tf_bn_ops.spec import DTYPES, DType
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,16 +90,27 @@ class Profile:
     element_roundings: float
     mean_roundings: float
     rearranged: bool
-    exact: frozenset[str]  # Outputs that must match to the bit where the fill allows it.
+    exact: frozenset[str] | None  # Outputs of exact fills that must match bitwise; None: all.
 
+    def sums_type(self, dtype: DType) -> DType:
+        """The type that sums of elements of `dtype` are kept in."""
+        return DTYPES[self.sums_in or dtype.accumulator]
 
-_EXACT = ("offset_backprop", "scale_backprop", "x_backprop")
+    def chain(self, count: int) -> int:
+        """h: additions that a term of a sum of `count` terms passes through, roundings of its own
+        included."""
+        return (count if self.additions is None else self.additions) + 4
+
+    def exact_of(self, roles: frozenset[str]) -> frozenset[str]:
+        """Those of the outputs of an exact fill that must match bitwise."""
+        return roles if self.exact is None else roles & self.exact
+
 
 PROFILES: Mapping[str, Profile] = {
     p.name: p
     for p in (
-        Profile("strict", "float64", 512, 2, 8, 2.0**-23, False, frozenset(_EXACT)),
-        Profile("textbook", None, None, 8, 8, 6, True, frozenset(_EXACT[:1])),
+        Profile("strict", "float64", 512, 2, 8, 2.0**-23, False, None),
+        Profile("textbook", None, None, 8, 8, 6, True, frozenset({"offset_backprop"})),
     )
 }
 
@@ -115,7 +126,7 @@ class _Overflow:
 
     def happens(self, chunk: oracle_lib.Chunk) -> np.ndarray:
         slope, factor, gain = (a[chunk.at[1], None] for a in (self.slope, self.factor, self.gain))
-        reached = (np.abs(chunk.centred) + np.abs(chunk.xmu) * slope) * gain
+        reached = (np.abs(chunk.centered) + np.abs(chunk.xmu) * slope) * gain
         return (reached > self.largest) | (slope > self.largest) | (factor > self.largest)
 
 
@@ -124,14 +135,14 @@ class Bounds:
     """Bounds of one case. Arrays are [channels].
 
     An element of x_backprop may be off by
-    constant + per_centred*|dy - m| + per_xmu*|xmu| + per_result*|r|; in frozen mode x plays no part
-    and per_xmu is None.
+    constant + per_centered*|dy - m| + per_xmu*|xmu| + per_result*|r|; in frozen mode x plays no
+    part and per_xmu is None.
     """
 
     offset_backprop: np.ndarray
     scale_backprop: np.ndarray
     constant: np.ndarray
-    per_centred: np.ndarray
+    per_centered: np.ndarray
     per_xmu: np.ndarray | None
     per_result: float
     overflow: _Overflow | None
@@ -139,7 +150,7 @@ class Bounds:
     def x_backprop(self, chunk: oracle_lib.Chunk) -> np.ndarray:
         """The bound of every element of a chunk."""
         c = chunk.at[1]
-        bound = np.abs(chunk.centred) * self.per_centred[c, None]
+        bound = np.abs(chunk.centered) * self.per_centered[c, None]
         if self.per_xmu is not None:
             bound += np.abs(chunk.xmu) * self.per_xmu[c, None]
         bound += np.abs(chunk.x_backprop) * self.per_result
@@ -149,60 +160,81 @@ class Bounds:
         return bound
 
 
-def flushed_below(dtype: spec.DType) -> float:
+def flushed_below(dtype: DType) -> float:
     """How much of a result of this type may get lost to flushing, or to rounding a subnormal."""
     return 0.5 * dtype.smallest_subnormal if dtype.name == "half" else dtype.smallest_normal
 
 
+@dataclasses.dataclass(frozen=True)
+class _SumErrors:
+    """E(S1) and E(S2), flushing included, and where the second exceeds the type of the sums."""
+
+    dy: np.ndarray
+    dy_xmu: np.ndarray
+    shift: np.ndarray  # Of |xmu| where the sum behind scale_backprop may be rearranged.
+
+
+def _sum_errors(profile: Profile, oracle: oracle_lib.Oracle, dtype: DType) -> _SumErrors:
+    sums, summed_in = oracle.sums, profile.sums_type(dtype)
+    relative = profile.chain(sums.n) * summed_in.unit_roundoff
+    t = DTYPES[dtype.accumulator].smallest_normal
+    shift = 2 * np.abs(oracle.mean) if profile.rearranged else np.zeros_like(oracle.rstd)
+    e1 = relative * sums.dy_abs + sums.n * t
+    e1[sums.dy_abs > summed_in.largest] = np.inf
+    terms = sums.dy_xmu_abs + shift * sums.dy_abs
+    e2 = relative * terms
+    e2[terms > summed_in.largest] = np.inf
+    e2 = e2 + t * (2 * sums.dy_abs + sums.xmu_abs + sums.n)
+    return _SumErrors(e1, e2, shift)
+
+
+def _in_training(
+    profile: Profile, oracle: oracle_lib.Oracle, dtype: DType, errors: _SumErrors
+) -> tuple[np.ndarray, np.ndarray]:
+    """What the coefficients m and k add to the bound of an element: (constant, per |xmu|)."""
+    sums, summed_in = oracle.sums, profile.sums_type(dtype)
+    computed_in = DTYPES[dtype.accumulator]
+    u_c, u_s, t = computed_in.unit_roundoff, summed_in.unit_roundoff, computed_in.smallest_normal
+    a, k, m = np.abs(oracle.factor), np.abs(oracle.slope), np.abs(oracle.dy_mean)
+    n = max(sums.n, 1)
+    p = profile.element_roundings * (u_c + u_s)
+    off_m = (profile.mean_roundings * u_c + 2 * u_s) * m + errors.dy / n + k * t
+    off_k = p * k + oracle.rstd**2 * (errors.dy_xmu / n) + t
+    if profile.rearranged:
+        off_m = off_m + 2 * p * m + off_k * errors.shift
+    constant = a * off_m
+    per_xmu = a * off_k + t * k
+    # Zero times infinity is no bound: say it where scale or x - mean may be zero.
+    unbounded = np.isinf(errors.dy) | np.isinf(errors.dy_xmu)
+    unbounded |= np.abs(oracle.rstd) * sums.dy_xmu_abs > summed_in.largest
+    if profile.rearranged:
+        unbounded |= oracle.rstd**2 * sums.dy_xmu_abs > summed_in.largest
+    constant[unbounded], per_xmu[unbounded] = np.inf, 0
+    return constant, per_xmu
+
+
 def derive(
-    profile: Profile,
-    oracle: oracle_lib.Oracle,
-    mean: np.ndarray,
-    dtype: spec.DType,
-    statistics_dtype: spec.DType,
+    profile: Profile, oracle: oracle_lib.Oracle, dtype: DType, statistics_dtype: DType
 ) -> Bounds:
     """The bounds of a case; the formulas of the module's text, in its order."""
     sums = oracle.sums
-    n = max(sums.n, 1)
-    computed_in = spec.DTYPES[dtype.accumulator]
-    u_c = computed_in.unit_roundoff
-    t = computed_in.smallest_normal
-    summed_in = spec.DTYPES[profile.sums_in or dtype.accumulator]
-    u_s = summed_in.unit_roundoff
-    h = (sums.n if profile.additions is None else profile.additions) + 4
-
+    computed_in = DTYPES[dtype.accumulator]
+    u_c, t = computed_in.unit_roundoff, computed_in.smallest_normal
+    u_s = profile.sums_type(dtype).unit_roundoff
     with np.errstate(all="ignore"):
-        a, k, m = np.abs(oracle.factor), np.abs(oracle.slope), np.abs(oracle.dy_mean)
-        shift = 2 * np.abs(mean.astype(a.dtype)) if profile.rearranged else np.zeros_like(a)
-        # E(S1), E(S2), flushing included.
-        e1 = h * u_s * sums.dy_abs + sums.n * t
-        e1[sums.dy_abs > summed_in.largest] = np.inf
-        terms = sums.dy_xmu_abs + shift * sums.dy_abs
-        e2 = h * u_s * terms
-        e2[terms > summed_in.largest] = np.inf
-        e2 = e2 + t * (2 * sums.dy_abs + sums.xmu_abs + sums.n)
+        errors = _sum_errors(profile, oracle, dtype)
         relative = profile.sum_roundings * statistics_dtype.unit_roundoff
         floor = flushed_below(statistics_dtype)
-        offset = relative * np.abs(oracle.offset_backprop) + e1 + floor
+        offset = relative * np.abs(oracle.offset_backprop) + errors.dy + floor
         scale = (relative + 4 * u_s) * np.abs(oracle.scale_backprop)
-        scale = scale + np.abs(oracle.rstd) * e2 + floor
+        scale = scale + np.abs(oracle.rstd) * errors.dy_xmu + floor
 
-        p = profile.element_roundings * (u_c + u_s)
+        a, k = np.abs(oracle.factor), np.abs(oracle.slope)
         constant = np.full_like(a, flushed_below(dtype)) + 4 * t * a
         per_xmu = None
         if oracle.is_training:
-            off_m = (profile.mean_roundings * u_c + 2 * u_s) * m + e1 / n + k * t
-            off_k = p * k + oracle.rstd**2 * (e2 / n) + t
-            if profile.rearranged:
-                off_m = off_m + 2 * p * m + off_k * shift
-            constant = constant + a * off_m
-            per_xmu = a * off_k + t * k
-            # Zero times infinity is no bound: say it where scale or x - mean may be zero.
-            unbounded = np.isinf(e1) | np.isinf(e2)
-            unbounded |= np.abs(oracle.rstd) * sums.dy_xmu_abs > summed_in.largest
-            if profile.rearranged:
-                unbounded |= oracle.rstd**2 * sums.dy_xmu_abs > summed_in.largest
-            constant[unbounded], per_xmu[unbounded] = np.inf, 0
+            more, per_xmu = _in_training(profile, oracle, dtype, errors)
+            constant = constant + more
         # No element's |dy - m| + |xmu|*k exceeds this: mostly there is no need to look at them.
         gain = np.maximum(1, a / oracle.rstd) if profile.rearranged else np.ones_like(a)
         reach = np.maximum(gain * (2 * sums.dy_abs + sums.xmu_abs * k), np.maximum(k, a))
@@ -213,7 +245,7 @@ def derive(
             offset_backprop=offset,
             scale_backprop=scale,
             constant=constant,
-            per_centred=a * p + t,
+            per_centered=a * profile.element_roundings * (u_c + u_s) + t,
             per_xmu=per_xmu,
             per_result=dtype.unit_roundoff,
             overflow=overflow,

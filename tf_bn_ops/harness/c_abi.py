@@ -10,17 +10,19 @@ import ctypes
 import dataclasses
 import functools
 import json
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tf_bn_ops import _loader, spec
+from tf_bn_ops.harness.problems import VIEW_ROLES, Problem
 
 # Forces a CPU implementation by its name; read by the library.
 ISA_VARIABLE = "TF_BN_OPS_CPU_ISA"
 
-# The values of the TFBN_ enumeration.
-DTYPE_CODES = {"float32": 0, "half": 1, "bfloat16": 2, "float64": 3}
+# The values of the TFBN_ enumeration, by name.
+DTYPE_CODES = {dtype.name: dtype.c_abi_code for dtype in spec.DTYPES.values()}
 
 _SIZES = tuple((name, ctypes.c_int64) for name in ("outer", "channels", "inner"))
 
@@ -250,33 +252,6 @@ def explain(
     return Plan(found["machine"], found["call"], fields)
 
 
-@dataclasses.dataclass
-class Problem:
-    """Inputs of one batch-norm gradient on the view [outer, channels, inner]."""
-
-    y_backprop: np.ndarray  # [outer, channels, inner]
-    x: np.ndarray  # the same
-    scale: np.ndarray  # [channels], as mean and variance
-    mean: np.ndarray
-    variance: np.ndarray
-    epsilon: float = 1e-3
-    is_training: bool = True
-
-
-@dataclasses.dataclass
-class Result:
-    """Outputs of one batch-norm gradient."""
-
-    x_backprop: np.ndarray
-    scale_backprop: np.ndarray
-    offset_backprop: np.ndarray
-
-    def bits(self) -> bytes:
-        return b"".join(
-            a.tobytes() for a in (self.x_backprop, self.scale_backprop, self.offset_backprop)
-        )
-
-
 def shifted(array: np.ndarray, offset: int) -> np.ndarray:
     """A copy that begins this many elements behind where memory of NumPy's begins."""
     store = np.empty(array.size + offset, array.dtype)
@@ -284,36 +259,57 @@ def shifted(array: np.ndarray, offset: int) -> np.ndarray:
     return store[offset:].reshape(array.shape)
 
 
-def _shared_fields(p: Problem) -> dict[str, Any]:
-    """What the C structs of both orders hold besides pointers."""
-    outer, channels, inner = p.x.shape
-    return {
+@dataclasses.dataclass(frozen=True)
+class _Formula:
+    """How a formula is called: its struct, and the roles of its pointers."""
+
+    struct: type[ctypes.Structure]
+    function: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+FORMULAS = {
+    spec.BATCH_NORM_GRAD: _Formula(Args, "tfbn_cpu_batch_norm_grad", POINTERS[:5], POINTERS[5:]),
+    spec.BATCH_NORM_GRAD_GRAD: _Formula(
+        SecondOrderArgs,
+        "tfbn_cpu_batch_norm_grad_grad",
+        SECOND_ORDER_POINTERS[:8],
+        SECOND_ORDER_POINTERS[8:],
+    ),
+}
+
+
+def new_outputs(
+    problem: Problem, fill: float | None = None, given: Mapping[str, np.ndarray] | None = None
+) -> dict[str, np.ndarray]:
+    """Arrays for the outputs of a problem, by role: those that are given, and new ones, filled with
+    a number if there is one."""
+    outputs = dict(given or {})
+    for role in set(FORMULAS[problem.formula].outputs) - set(outputs):
+        like = problem["x"] if role in VIEW_ROLES else problem["scale"]
+        outputs[role] = np.empty_like(like) if fill is None else np.full_like(like, fill)
+    return outputs
+
+
+def args_of(problem: Problem, outputs: Mapping[str, np.ndarray], **overrides: Any) -> Any:
+    """The C struct for a problem, writing to `outputs`; `overrides` replace its fields."""
+    formula = FORMULAS[problem.formula]
+    outer, channels, inner = problem.view
+    fields: dict[str, Any] = {
         "outer": outer,
         "channels": channels,
         "inner": inner,
-        "dtype": DTYPE_CODES[spec.dtype_of(p.x).name],
-        "stat_dtype": DTYPE_CODES[spec.dtype_of(p.scale).name],
-        "is_training": p.is_training,
-        "epsilon": p.epsilon,
+        "dtype": DTYPE_CODES[problem.dtype.name],
+        "stat_dtype": DTYPE_CODES[problem.statistics_dtype.name],
+        "is_training": problem.is_training,
+        "epsilon": problem.epsilon,
     }
-
-
-def args_of(problem: Problem, result: Result, **overrides: Any) -> Args:
-    """The C struct for a problem, writing to `result`; `overrides` replace its fields."""
-    p = problem
-    fields: dict[str, Any] = {
-        **_shared_fields(p),
-        "variance_is_rstd": 0,
-        "y_backprop": p.y_backprop.ctypes.data,
-        "x": p.x.ctypes.data,
-        "scale": p.scale.ctypes.data,
-        "mean": p.mean.ctypes.data,
-        "variance": p.variance.ctypes.data,
-        "x_backprop": result.x_backprop.ctypes.data,
-        "scale_backprop": result.scale_backprop.ctypes.data,
-        "offset_backprop": result.offset_backprop.ctypes.data,
-    }
-    return Args(**{**fields, **overrides})
+    if formula.struct is Args:
+        fields["variance_is_rstd"] = int(problem.variance_is_rstd)
+    fields |= {role: problem[role].ctypes.data for role in formula.inputs}
+    fields |= {role: outputs[role].ctypes.data for role in formula.outputs}
+    return formula.struct(**{**fields, **overrides})
 
 
 def run(
@@ -321,64 +317,34 @@ def run(
     *,
     implementation: str | None = None,
     threads: int = 1,
-    x_backprop: np.ndarray | None = None,
-    **overrides: Any,
-) -> Result:
-    """Runs the CPU backend; `x_backprop` is written if given. Raises ValueError with its sentence.
-
-    `overrides` replace fields of the C struct, for tests of its checks.
-    """
-    p = problem
-    result = Result(
-        np.empty_like(p.x) if x_backprop is None else x_backprop,
-        np.empty_like(p.scale),
-        np.empty_like(p.scale),
-    )
-    args = args_of(p, result, **overrides)
-    _call(library().tfbn_cpu_batch_norm_grad, args, implementation, threads)
-    return result
-
-
-def _call(function: Any, args: Any, implementation: str | None, threads: int) -> None:
-    error = ctypes.create_string_buffer(512)
-    name = None if implementation is None else implementation.encode()
-    if function(args, name, threads, error, ctypes.c_size_t(len(error))) != 0:
-        raise ValueError(error.value.decode())
-
-
-@dataclasses.dataclass
-class SecondOrderProblem(Problem):
-    """Inputs of one second-order gradient: those of the first order, and what arrives for its
-    outputs."""
-
-    x_backprop_grad: np.ndarray = dataclasses.field(kw_only=True)  # [outer, channels, inner]
-    scale_backprop_grad: np.ndarray = dataclasses.field(kw_only=True)  # [channels]
-    offset_backprop_grad: np.ndarray = dataclasses.field(kw_only=True)  # [channels]
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        return {k: v for k, v in vars(self).items() if isinstance(v, np.ndarray)}
-
-
-def run_second_order(
-    problem: SecondOrderProblem,
-    *,
-    implementation: str | None = None,
-    threads: int = 1,
-    outputs: dict[str, np.ndarray] | None = None,
+    outputs: Mapping[str, np.ndarray] | None = None,
     **overrides: Any,
 ) -> dict[str, np.ndarray]:
-    """As `run`; the results by name. `outputs`: arrays to write to instead of new ones."""
-    p = problem
-    results = {
-        "y_backprop_grad": np.empty_like(p.x),
-        "x_grad": np.empty_like(p.x),
-        "scale_grad": np.empty_like(p.scale),
-        **(outputs or {}),
-    }
-    fields: dict[str, Any] = {
-        **_shared_fields(p),
-        **{name: array.ctypes.data for name, array in {**p.arrays(), **results}.items()},
-    }
-    args = SecondOrderArgs(**{**fields, **overrides})
-    _call(library().tfbn_cpu_batch_norm_grad_grad, args, implementation, threads)
+    """Runs the CPU backend.
+
+    Args:
+      problem: of either formula.
+      implementation: its name; None: the one that the environment or the processor chooses.
+      threads: how many.
+      outputs: role -> array to write to instead of a new one.
+      **overrides: replace fields of the C struct, for tests of its validation.
+
+    Returns:
+      The outputs by role.
+
+    Raises:
+      ValueError: the library's sentence.
+    """
+    results = new_outputs(problem, given=outputs)
+    args = args_of(problem, results, **overrides)
+    error = ctypes.create_string_buffer(512)
+    name = None if implementation is None else implementation.encode()
+    function = getattr(library(), FORMULAS[problem.formula].function)
+    if function(args, name, threads, error, ctypes.c_size_t(len(error))) != 0:
+        raise ValueError(error.value.decode())
     return results
+
+
+def bits(outputs: Mapping[str, np.ndarray]) -> bytes:
+    """All outputs as bytes, to compare them bitwise."""
+    return b"".join(outputs[role].tobytes() for role in sorted(outputs))

@@ -34,6 +34,7 @@ class DType:
       smallest_subnormal: the distance between subnormal numbers.
       largest: the largest finite number.
       accumulator: the narrowest type that sums of this type may be kept in.
+      c_abi_code: its TFBN_ value in cc/c_api/tf_bn_ops_c.h.
     """
 
     name: str
@@ -42,6 +43,7 @@ class DType:
     smallest_subnormal: float
     largest: float
     accumulator: str
+    c_abi_code: int
 
     @property
     def numpy(self) -> np.dtype[Any]:
@@ -64,7 +66,9 @@ class DType:
         return stored.astype(wide)
 
 
-def _binary(name: str, precision: int, max_exponent: int, accumulator: str) -> DType:
+def _binary(
+    name: str, precision: int, max_exponent: int, accumulator: str, c_abi_code: int
+) -> DType:
     """A binary type of `precision` significant bits whose largest numbers are below 2^(e+1)."""
     min_exponent = 1 - max_exponent
     return DType(
@@ -74,16 +78,17 @@ def _binary(name: str, precision: int, max_exponent: int, accumulator: str) -> D
         smallest_subnormal=2.0 ** (min_exponent - precision + 1),
         largest=(2.0 - 2.0 ** (1 - precision)) * 2.0**max_exponent,
         accumulator=accumulator,
+        c_abi_code=c_abi_code,
     )
 
 
 DTYPES: Mapping[str, DType] = {
     d.name: d
     for d in (
-        _binary("half", 11, 15, "float32"),
-        _binary("bfloat16", 8, 127, "float32"),
-        _binary("float32", 24, 127, "float32"),
-        _binary("float64", 53, 1023, "float64"),
+        _binary("half", 11, 15, "float32", 1),
+        _binary("bfloat16", 8, 127, "float32", 2),
+        _binary("float32", 24, 127, "float32", 0),
+        _binary("float64", 53, 1023, "float64", 3),
     )
 }
 

@@ -58,6 +58,8 @@ class OpSpec:
       layouts: those that it takes; values of the attr data_format where it has one. An op may take
         more ranks.
       min_channels: number of channels below which it raises an error.
+      xla_calls_kernel: on a CPU, XLA calls this library's kernel; otherwise it composes the op of
+        operations of its own, and results may differ bitwise.
     """
 
     name: str
@@ -73,6 +75,7 @@ class OpSpec:
     statistics_dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
     min_channels: int = 0
+    xla_calls_kernel: bool = True
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -116,6 +116,7 @@ _FUSED_BATCH_NORM_GRAD_GRAD = OpSpec(
     statistics_dtypes=("float32", ELEMENT),
     # The attr's values; any rank from 2 on.
     layouts=tuple(DATA_FORMATS),
+    xla_calls_kernel=False,
 )
 
 OPS: Mapping[str, OpSpec] = {

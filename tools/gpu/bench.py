@@ -1,11 +1,11 @@
 """Measures the GPU kernels through the C ABI: python tools/gpu/bench.py --library=LIBRARY.
 
-Shapes are those of the batch normalizations of ResNet-50 at batch 256. Beside our time stand those
-of PyTorch's batch-norm backward (cuDNN's, and its own kernels) where a PyTorch that sees the GPU is
-installed, and the copy bandwidth of this device, measured in the same run. Times are medians by
-CUDA events; every call gets other tensors than the ones before, so that the L2 cache holds none of
-them. `make gpu-bench` builds the library and calls it. Without a GPU it says so and succeeds;
---emulated tries the script itself on the host emulator and measures nothing.
+Shapes are those of the batch normalizations of ResNet-50 at batch 256. For comparison: PyTorch's
+batch-norm backward (by cuDNN, and by its native kernels) where a PyTorch that sees the GPU is
+installed, and the copy bandwidth of the device, measured in the same run. Times are medians by CUDA
+events over rotating tensors, so that L2 holds none of them. `make gpu-bench` builds the library and
+calls it. Without a GPU it prints why it is skipped and succeeds; --emulated runs the script on the
+host emulator and measures nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import statistics
@@ -20,10 +21,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import driver
+import cuda_device
+import device_calls
+import emulated_device
 import numpy as np
-import problems
-from problems import TYPES
+import pytorch_backward
+
+from tf_bn_ops.spec import DTYPES, layouts
 
 # (height = width, channels) of ResNet-50's batch normalizations.
 RESNET50 = [
@@ -42,15 +46,21 @@ RESNET50 = [
 ]
 BATCH = 256
 COPY_BYTES = 1 << 30
-# Tensors that the calls of a row take in turn have at least this size together, and so several
-# times that of any L2 cache.
+# Total size of the tensors that the calls of a row rotate through: several times any L2.
 ROTATED_BYTES = 1 << 30
 WARM_UP, TIMED = 5, 30
 
 
 @dataclasses.dataclass
 class Row:
-    """One line of the table; times in seconds, None: not measured."""
+    """One line of the table; times in seconds, None: not measured.
+
+    Attributes:
+      grouped: our time in groups of half of L2, whatever the device's policy; channels-first in
+        training, where L2 does not hold both inputs.
+      least_bytes: bytes that must be moved: 2 reads and 1 write; 4 and 1 where x and y_backprop,
+        which are needed twice, do not fit into L2.
+    """
 
     layout: str
     side: int
@@ -61,11 +71,7 @@ class Row:
     ours: float
     cudnn: float | None = None
     native: float | None = None
-    # Of groups of half the L2 cache, whatever the device suggests; channels-first in training,
-    # where the cache cannot hold both inputs.
     grouped: float | None = None
-    # Bytes that must be moved, at least: 2 reads and 1 write; 4 and 1 where x and y_backprop,
-    # needed twice, do not fit into the L2 cache.
     least_bytes: int = 0
 
     def percent_of_copy(self, bandwidth: float) -> float:
@@ -73,7 +79,7 @@ class Row:
 
 
 def median_time(device: Any, calls: list[Callable[[], None]]) -> float:
-    """Median seconds of a call; `calls` are taken in turn."""
+    """Median seconds of a call, rotating through `calls`."""
     count = 1 if device.emulated else TIMED
     for i in range(1 if device.emulated else WARM_UP):
         calls[i % len(calls)]()
@@ -90,41 +96,44 @@ def copy_bandwidth(device: Any, size: int) -> float:
     return 2 * size / seconds
 
 
-def view_of(layout: str, batch: int, side: int, channels: int) -> tuple[int, int, int]:
-    if layout == "NHWC":
-        return batch * side * side, channels, 1
-    return batch, channels, side * side
+def rotated_sets(tensor_bytes: int) -> int:
+    """How many sets of three tensors the calls of a row rotate through."""
+    return max(2, math.ceil(ROTATED_BYTES / (3 * tensor_bytes)))
+
+
+def allocate_set(
+    device: Any, view: tuple[int, int, int], dtype: str, block: np.ndarray, rng: np.random.Generator
+) -> dict[str, int]:
+    """Addresses by role of the arrays of one call; inputs repeat `block`."""
+    size = DTYPES[dtype].numpy.itemsize * math.prod(view)
+    addresses = {role: device.allocate(size) for role in ("y_backprop", "x", "x_backprop")}
+    for role in ("y_backprop", "x"):
+        for at in range(0, size, block.nbytes):
+            device.write(addresses[role] + at, block[: (size - at) // block.itemsize])
+    for role in ("scale", "mean", "variance", "scale_backprop", "offset_backprop"):
+        addresses[role] = device.allocate(4 * view[1])
+        device.write(addresses[role], rng.uniform(0.5, 1.5, view[1]).astype(np.float32))
+    return addresses
 
 
 def measure(
     device: Any, layout: str, batch: int, side: int, channels: int, dtype: str, training: bool
 ) -> Row:
     """Our time of one row."""
-    view = view_of(layout, batch, side, channels)
-    size = TYPES[dtype].size * int(np.prod(view))
-    sets = max(2, math.ceil(ROTATED_BYTES / (3 * size)))
-    if device.emulated:
-        sets = 2
-    # Random, not constant: data decides how much power the arithmetic takes.
+    shape = (batch, side, side, channels) if layout == "NHWC" else (batch, channels, side, side)
+    view = layouts.view_shape(shape, layout)
+    size = DTYPES[dtype].numpy.itemsize * math.prod(view)
+    sets = 2 if device.emulated else rotated_sets(size)
+    # Random, not constant: power depends on the data.
     rng = np.random.default_rng(0)
-    block = problems.store(rng.normal(size=min(int(np.prod(view)), 1 << 22)), dtype)
-    calls: list[driver.Args] = []
-    for _ in range(sets):
-        pointers = {name: device.allocate(size) for name in ("y_backprop", "x", "x_backprop")}
-        for name in ("y_backprop", "x"):
-            for at in range(0, size, block.nbytes):
-                part = block[: (size - at) // block.itemsize]
-                device.write(pointers[name] + at, part)
-        for name in ("scale", "mean", "variance", "scale_backprop", "offset_backprop"):
-            pointers[name] = device.allocate(8 * channels)
-            device.write(pointers[name], rng.uniform(0.5, 1.5, channels).astype(np.float32))
-        args = driver.Args(
-            *view, TYPES[dtype].code, 0, int(training), int(training), 1e-3,
-            *(pointers[name] for name in driver.POINTERS),
-        )  # fmt: skip
-        calls.append(args)
+    block = DTYPES[dtype].store(rng.normal(size=min(math.prod(view), 1 << 22)))
+    mode = {"is_training": int(training), "variance_is_rstd": int(training), "epsilon": 1e-3}
+    calls = [
+        device_calls.args_at(view, dtype, allocate_set(device, view, dtype, block, rng), **mode)
+        for _ in range(sets)
+    ]
     seconds = median_time(device, [functools.partial(device.run, args) for args in calls])
-    l2 = device.attribute(driver.L2_BYTES)
+    l2 = device.attribute(cuda_device.L2_BYTES)
     fits = 2 * size <= l2
     grouped = None
     if layout == "NCHW" and training and not fits:
@@ -139,92 +148,12 @@ def measure(
     )  # fmt: skip
 
 
-def torch_times(
-    layout: str, batch: int, side: int, channels: int, dtype: str, training: bool
-) -> tuple[float | None, float | None]:
-    """Times of PyTorch's backward of the same: by cuDNN, and by its own kernels."""
-    import torch
-
-    types = {"half": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-    size = TYPES[dtype].size * batch * side * side * channels
-    sets = max(2, math.ceil(ROTATED_BYTES / (3 * size)))
-    layout_of = torch.channels_last if layout == "NHWC" else torch.contiguous_format
-    result: list[float | None] = []
-    for use_cudnn in (True, False):
-        try:
-            with torch.backends.cudnn.flags(enabled=use_cudnn, benchmark=True):
-                inputs = []
-                for _ in range(sets):
-                    x, dy = (
-                        torch.randn(
-                            batch, channels, side, side, device="cuda", dtype=types[dtype]
-                        ).contiguous(memory_format=layout_of)
-                        for _ in range(2)
-                    )
-                    inputs.append((x, dy))
-                weight, mean, var = (torch.rand(channels, device="cuda") + 0.5 for _ in range(3))
-                bias = torch.zeros(channels, device="cuda")
-                calls = []
-                for x, dy in inputs:
-                    if use_cudnn and training:
-                        _, save_mean, save_var, reserve = torch.ops.aten.cudnn_batch_norm(
-                            x, weight, bias, mean, var, True, 0.1, 1e-3
-                        )
-                        calls.append(
-                            functools.partial(
-                                torch.ops.aten.cudnn_batch_norm_backward,
-                                *(x, dy, weight, mean, var, save_mean, save_var, 1e-3, reserve),
-                            )
-                        )
-                    elif use_cudnn:  # cuDNN has no backward with frozen statistics.
-                        raise NotImplementedError
-                    else:
-                        _, save_mean, save_rstd = torch.ops.aten.native_batch_norm(
-                            x, weight, bias, mean, var, training, 0.1, 1e-3
-                        )
-                        calls.append(
-                            functools.partial(
-                                torch.ops.aten.native_batch_norm_backward,
-                                *(dy, x, weight, mean, var, save_mean, save_rstd),
-                                *(training, 1e-3, [True, True, True]),
-                            )
-                        )
-                for i in range(WARM_UP):
-                    calls[i % sets]()
-                events = [torch.cuda.Event(enable_timing=True) for _ in range(TIMED + 1)]
-                events[0].record()
-                for i in range(TIMED):
-                    calls[i % sets]()
-                    events[i + 1].record()
-                torch.cuda.synchronize()
-                result.append(
-                    statistics.median(
-                        events[i].elapsed_time(events[i + 1]) / 1e3 for i in range(TIMED)
-                    )
-                )
-        except (NotImplementedError, RuntimeError):
-            result.append(None)
-        finally:
-            inputs = calls = []
-            torch.cuda.empty_cache()
-    return result[0], result[1]
-
-
-def torch_version() -> str:
-    """PyTorch's version if it sees the GPU, or nothing."""
-    try:
-        import torch
-    except ImportError:
-        return ""
-    return torch.__version__ if torch.cuda.is_available() else ""
-
-
 def geometric_mean(values: list[float]) -> float:
     return math.exp(statistics.fmean(map(math.log, values)))
 
 
 def print_table(rows: list[Row], bandwidth: float) -> None:
-    """The rows, then what they come to."""
+    """The rows, then a summary."""
 
     def cell(seconds: float | None, ours: float) -> str:
         return "-" if seconds is None else f"{1e6 * seconds:.1f} ({seconds / ours:.2f}x)"
@@ -255,13 +184,19 @@ def print_table(rows: list[Row], bandwidth: float) -> None:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--library", help="libtf_bn_ops_core.so, built with CUDA")
-    parser.add_argument("--emulated", action="store_true", help="try the script, measure nothing")
+    parser.add_argument(
+        "--emulated", action="store_true", help="run on the host emulator, measure nothing"
+    )
     parser.add_argument("--quick", action="store_true", help="three shapes")
     parser.add_argument("--json", help="write the rows to this file")
     flags = parser.parse_args(arguments)
     try:
-        device: Any = driver.Emulated() if flags.emulated else driver.Device(flags.library)
-    except driver.NoGpuError as error:
+        device: Any = (
+            emulated_device.EmulatedDevice()
+            if flags.emulated
+            else cuda_device.CudaDevice(flags.library)
+        )
+    except cuda_device.NoGpuError as error:
         print(f"gpu-bench: skipped, {error}; nothing was measured.")
         return 0
     shapes = [RESNET50[i] for i in (1, 5, 11)] if flags.quick else RESNET50
@@ -269,21 +204,26 @@ def main(arguments: list[str]) -> int:
     if flags.emulated:
         shapes, batch, copied = [(7, 16)], 2, 1 << 16
     bandwidth = copy_bandwidth(device, copied)
-    torch = "" if flags.emulated else torch_version()
+    torch = "" if flags.emulated else pytorch_backward.version()
     print(f"{device.name}, batch {batch}, copy {bandwidth / 1e9:.0f} GB/s read and written")
-    print(f"PyTorch {torch}" if torch else "PyTorch: none that sees the GPU, so nothing to compare")
+    print(f"PyTorch {torch}" if torch else "PyTorch: not installed, or it sees no GPU")
     rows = []
-    for layout in ("NHWC", "NCHW"):
-        for dtype in ("float32", "half", "bfloat16"):
-            for training in (True, False):
-                for side, channels in shapes:
-                    shape = (layout, batch, side, channels, dtype, training)
-                    row = measure(device, *shape)
-                    if torch:
-                        row.cudnn, row.native = torch_times(*shape)
-                    rows.append(row)
+    modes = itertools.product(("NHWC", "NCHW"), ("float32", "half", "bfloat16"), (True, False))
+    for (layout, dtype, training), (side, channels) in itertools.product(modes, shapes):
+        row = measure(device, layout, batch, side, channels, dtype, training)
+        if torch:
+            time_backward = functools.partial(
+                pytorch_backward.seconds,
+                *((batch, channels, side, side), layout, dtype),
+                training=training,
+                tensors=rotated_sets(row.tensor_bytes),
+                warm_up=WARM_UP,
+                timed=TIMED,
+            )
+            row.cudnn, row.native = time_backward(cudnn=True), time_backward(cudnn=False)
+        rows.append(row)
     if flags.emulated:
-        print("gpu-bench: on the emulator, so no times.")
+        print("gpu-bench: no times on the emulator.")
     else:
         print_table(rows, bandwidth)
     if flags.json:

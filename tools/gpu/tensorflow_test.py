@@ -1,30 +1,30 @@
 """Judges TensorFlow's ops of this library on a GPU: python tools/gpu/tensorflow_test.py [--probe].
 
-The cases and error bounds are those of `make conformance`, called with tensors on the GPU; in
-training reserve_space_2 is the inverse standard deviation, as TensorFlow's forward op gives it
-there. TensorFlow's own ops are measured beside. Needs a TensorFlow that sees a GPU, and the package
-built for it with GPU kernels ('make gpu'); `make gpu-test` sees to both. Without such a TensorFlow
-it says so and succeeds. --probe: only that, with exit status 3; --emulated: what XLA compiles for
-a GPU, on the CPU.
+Cases and error bounds are those of `make conformance`, with tensors on the GPU; in training
+reserve_space_2 is the inverse standard deviation, as TensorFlow's forward op returns it there. The
+built-in ops are measured for comparison. Needs a TensorFlow that sees a GPU, and the package built
+for it with GPU kernels (`make gpu`); `make gpu-test` takes care of both. Without such a TensorFlow
+it prints why it is skipped and succeeds. --probe: only that, with exit status 3; --emulated: what
+XLA compiles for a GPU, on the CPU, to try the script itself.
 """
 
 from __future__ import annotations
 
 import argparse
-import pathlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import repository  # noqa: F401
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from tf_bn_ops import spec
+from tf_bn_ops.harness.problems import Inputs
 
 NO_GPU = 3
-# Two of every combination of op, type, layout and mode, and some large ones.
+# Two of every combination of op, element type, layout and mode, and some large ones.
 CASES = 160
 SEED = 1
-OUTPUTS = ("x_backprop", "scale_backprop", "offset_backprop")
 
 
 def missing() -> str:
@@ -38,16 +38,22 @@ def missing() -> str:
     return ""
 
 
-def with_rstd(values: dict[str, np.ndarray], epsilon: float) -> tuple[np.ndarray, np.ndarray]:
-    """The inverse deviation, rounded to float32, and the variance that belongs to it exactly."""
+def with_rstd(inputs: Inputs, epsilon: float) -> tuple[np.ndarray, Inputs] | None:
+    """rstd in float32, and the inputs with the variance that belongs to it; None: there is none."""
+    epsilon = np.float64(np.float32(epsilon))
     with np.errstate(all="ignore"):
-        variance = values["variance"].astype(np.float64)
-        rstd = (1 / np.sqrt(variance + np.float32(epsilon))).astype(np.float32)
-        return rstd, 1 / rstd.astype(np.float64) ** 2 - np.float64(np.float32(epsilon))
+        variance = inputs.values["variance"].astype(np.float64)
+        rstd = (1 / np.sqrt(variance + epsilon)).astype(np.float32)
+        variance = 1 / rstd.astype(np.float64) ** 2 - epsilon
+    if not np.isfinite(variance).all() or (variance + epsilon <= 0).any():
+        return None
+    # Exact fills stay exact in the sums; outputs that depend on rstd are rounded once more.
+    exact = inputs.exact & {"offset_backprop"}
+    return rstd, Inputs({**inputs.values, "variance": variance}, exact)
 
 
 def caller(tf: Any, emulated: bool) -> Callable[..., Any]:
-    """Runs an op on the GPU and checks that it was there."""
+    """Runs an op on the GPU and checks its placement."""
     if emulated:
         import xla_gpu_target
 
@@ -68,9 +74,42 @@ def caller(tf: Any, emulated: bool) -> Callable[..., Any]:
     return call
 
 
+def judge_case(
+    tf: Any, case: Any, call: Callable[..., Any], emulated: bool
+) -> tuple[str, Mapping[str, float]]:
+    """What is wrong, or nothing; the worst error in units of the bound, by implementation."""
+    from tf_bn_ops import raw_ops
+    from tf_bn_ops.conformance.execution import implementations
+    from tf_bn_ops.conformance.execution.answer import Answer
+    from tf_bn_ops.conformance.verdict.judge import judge
+    from tf_bn_ops.harness import bounds, formula_models
+
+    inputs = formula_models.model_of(case.spec).fill(case)
+    request = implementations.request(case, inputs, case.spec)
+    if case.is_training and "reserve_space_2" in request["inputs"]:
+        converted = with_rstd(inputs, case.epsilon)
+        if converted is None:
+            return "", {}
+        request["inputs"]["reserve_space_2"], inputs = converted
+    ops = {implementations.CANDIDATE: getattr(raw_ops, case.op)}
+    if not emulated and case.spec.builtin is not None:
+        ops["builtin"] = getattr(tf.raw_ops, case.spec.builtin)
+    answers = {}
+    try:
+        for name, op in ops.items():
+            outputs = call(op, request["inputs"], request["attrs"])
+            answers[name] = Answer([output.numpy() for output in outputs])
+    except (tf.errors.OpError, RuntimeError) as error:
+        return str(error), {}
+    result = judge(case, inputs, answers, bounds.PROFILES["strict"])
+    path = result.paths[implementations.CANDIDATE]
+    wrong = [d.detail for d in path.disagreements] + result.failures
+    return next(iter(wrong), ""), {name: path.bound for name, path in result.paths.items()}
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--probe", action="store_true", help="say whether there is a GPU")
+    parser.add_argument("--probe", action="store_true", help="only say whether there is a GPU")
     parser.add_argument("--emulated", action="store_true", help="try the script on the CPU")
     parser.add_argument("--cases", type=int, default=CASES, help="how many")
     flags = parser.parse_args(arguments)
@@ -82,49 +121,24 @@ def main(arguments: list[str]) -> int:
 
     import tensorflow as tf
 
-    import tf_bn_ops
-    from tf_bn_ops.conformance import cases, fills, workers
-    from tf_bn_ops.conformance.judge import Answer, judge, structure
-    from tf_bn_ops.harness import bounds
+    from tf_bn_ops.conformance.cases import generate
 
     call = caller(tf, flags.emulated)
     failures, worst = 0, {"candidate": 0.0, "builtin": 0.0}
-    for case in cases.generate(flags.cases, SEED):
-        filled = fills.fill(case)
-        asked = workers.request(case, filled, case.spec)
-        inputs, attrs = asked["inputs"], asked["attrs"]
-        if case.is_training and "reserve_space_2" in inputs:
-            rstd, variance = with_rstd(filled.values, case.epsilon)
-            if not np.isfinite(variance).all() or (variance + case.epsilon <= 0).any():
-                continue  # No variance has that inverse deviation.
-            inputs["reserve_space_2"] = rstd
-            # Sums are as exact as before; what rstd is part of is rounded once more.
-            filled = fills.Filled(
-                {**filled.values, "variance": variance}, filled.exact & {"offset_backprop"}
-            )
-        answers = {}
-        try:
-            outputs = call(getattr(tf_bn_ops.raw_ops, case.op), inputs, attrs)
-            answers["candidate"] = Answer([output.numpy() for output in outputs])
-            wrong = [d.detail for d in structure(case, answers["candidate"])]
-            if not flags.emulated and case.spec.builtin is not None:
-                outputs = call(getattr(tf.raw_ops, case.spec.builtin), inputs, attrs)
-                answers["builtin"] = Answer([output.numpy() for output in outputs])
-        except (tf.errors.OpError, RuntimeError) as error:
-            wrong = [str(error)]
-        if "candidate" in answers and not wrong:
-            result = judge(case, filled, answers, bounds.PROFILES["strict"])
-            wrong = result.failures
-            for name, path in result.paths.items():
-                worst[name] = max(worst[name], path.bound)
+    # The second-order gradient has no GPU kernel.
+    names = [op.name for op in spec.of_formula(spec.BATCH_NORM_GRAD)]
+    for case in generate.generate(flags.cases, SEED, generate.combinations(names)):
+        wrong, errors = judge_case(tf, case, call, flags.emulated)
+        for name, error in errors.items():
+            worst[name] = max(worst[name], error)
         if wrong:
             failures += 1
-            print(f"  FAILED {case}: {wrong[0]}")
+            print(f"  FAILED {case}: {wrong}")
     where = "what XLA compiles for a GPU, on the CPU" if flags.emulated else "on the GPU"
-    theirs = "" if flags.emulated else f", the built-in's {worst['builtin']:.3g}"
+    builtin = "" if flags.emulated else f", the built-in's {worst['builtin']:.3g}"
     print(
         f"gpu-test of TensorFlow's ops ({where}), {flags.cases} cases: {failures} failed; "
-        f"the worst error is {worst['candidate']:.3g} of its bound{theirs}"
+        f"the worst error is {worst['candidate']:.3g} of its bound{builtin}"
     )
     return 1 if failures else 0
 

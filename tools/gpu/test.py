@@ -1,8 +1,8 @@
 """Tests the GPU kernels on a GPU through the C ABI: python tools/gpu/test.py --library=LIBRARY.
 
-Needs Python, NumPy and g++ (for the host emulator, whose bits the GPU has to give); no TensorFlow.
-`make gpu-test` builds the library and calls it. Without a GPU it says so and succeeds;
---emulated runs all of it on the host emulator instead.
+Needs Python, NumPy and g++ (for the host emulator, whose results a GPU must reproduce bitwise); no
+TensorFlow. `make gpu-test` builds the library and calls it. Without a GPU it prints why it is
+skipped and succeeds; --emulated runs all of it on the host emulator instead.
 """
 
 from __future__ import annotations
@@ -12,102 +12,74 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
-import driver
+import cuda_device
+import device_calls
+import emulated_device
 import numpy as np
-import problems
-from problems import TYPES, make_problem
+from device_calls import VIEWS, run
 
-# Around the places where the kernels change their way: vectors of 2, 4 and 8 elements, tiles of 32
-# vectors, 256 threads, runs of 1024 vectors, four items per thread, fold, few and many channels.
-VIEWS = [
-    (1, 1, 1),
-    (7, 1, 1),
-    (1, 5, 1),
-    (100, 3, 1),
-    (67, 4, 1),
-    (33, 7, 1),
-    (41, 16, 1),
-    (19, 63, 1),
-    (18, 64, 1),
-    (17, 65, 1),
-    (5, 1000, 1),
-    (9, 1025, 1),
-    (3, 2100, 1),
-    (4000, 40, 1),
-    (70000, 1, 1),
-    (8000, 300, 1),
-    (8, 3, 2),
-    (9, 5, 49),
-    (10, 40, 49),
-    (5000, 3, 9),
-    (8, 2, 1024),
-    (2, 3, 63),
-    (2, 3, 64),
-    (2, 3, 65),
-    (1, 3, 200),
-    (6, 5, 784),
-    (3, 2, 4099),
-    (3, 2, 8200),
-    (1, 1, 70001),
-    (40, 3, 1300),
-    (2, 2000, 3),
-    (0, 3, 1),
-    (4, 0, 2),
-    (5, 3, 0),
-]
+from tf_bn_ops.harness import c_abi
+from tf_bn_ops.harness.problems import Problem, random_problem
+from tf_bn_ops.spec import DTYPES
+
 REPETITIONS = 20
-# (outer, channels, inner) with more than 2^31 elements, and of what type.
+# Views with more than 2^31 elements, of half.
 HUGE = [((1 << 25) + 3, 65, 1), (5, 3, (1 << 27) + 1), (3, (1 << 29) + 5, 2)]
 
-Check = tuple[str, str]  # What was tried; what is wrong, or nothing.
+EmulatedDevice = emulated_device.EmulatedDevice
+Device = cuda_device.CudaDevice | EmulatedDevice
+Check = tuple[str, str]  # The case; what is wrong, or nothing.
 
 
 def combinations() -> Iterator[tuple[str, bool, bool]]:
-    for dtype in TYPES:
-        for training, is_rstd in ((True, True), (True, False), (False, False)):
-            yield dtype, training, is_rstd
+    """(dtype, is_training, variance_is_rstd)"""
+    for dtype in DTYPES:
+        for is_training, is_rstd in ((True, True), (True, False), (False, False)):
+            yield dtype, is_training, is_rstd
 
 
-def label(p: problems.Problem) -> str:
-    mode = ("training" if p.training else "frozen") + (", rstd" if p.variance_is_rstd else "")
-    return f"{p.view} {p.dtype}, {mode}"
+def label(p: Problem) -> str:
+    mode = ("training" if p.is_training else "frozen") + (", rstd" if p.variance_is_rstd else "")
+    return f"{p.view} {p.dtype.name}, {mode}"
 
 
-def test_oracle(device: driver.Device, emulator: driver.Emulated) -> Iterator[Check]:
-    """Every view, type and mode within the bounds, and to the bit what the emulator gives."""
+def run_bits(device: Device, problem: Problem, **options: Any) -> bytes:
+    return c_abi.bits(run(device, problem, **options)[0])
+
+
+def test_oracle(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
+    """Every view, type and mode: within the bounds, and bitwise identical to the emulator."""
     for view in VIEWS:
         for dtype, training, is_rstd in combinations():
-            p = make_problem(view, dtype, training=training, variance_is_rstd=is_rstd)
-            (result,) = problems.run(device, p)
-            wrong = problems.check(p, result)
-            if not wrong and np.prod(view) < 1 << 18:
-                (want,) = problems.run(emulator, p)
-                if problems.bits(want) != problems.bits(result):
-                    wrong = "the bits are not those of the host emulator"
+            p = random_problem(view, dtype, is_training=training, variance_is_rstd=is_rstd)
+            (result,) = run(device, p)
+            wrong = device_calls.check(p, result)
+            emulate = not wrong and np.prod(view) < 1 << 18
+            if emulate and run_bits(emulator, p) != c_abi.bits(result):
+                wrong = "not bitwise identical to the host emulator"
             yield label(p), wrong
 
 
 def test_statistics_in_the_element_type(
-    device: driver.Device, emulator: driver.Emulated
+    device: Device, emulator: EmulatedDevice
 ) -> Iterator[Check]:
     """As BatchNormTrainingBackprop calls it."""
     for dtype in ("half", "bfloat16"):
-        p = make_problem((9, 5, 49), dtype, stat_dtype=dtype)
-        yield (
-            f"{label(p)}, statistics of the same type",
-            problems.check(p, problems.run(device, p)[0]),
-        )
+        p = random_problem((9, 5, 49), dtype, statistics_dtype=dtype)
+        wrong = device_calls.check(p, run(device, p)[0])
+        yield f"{label(p)}, statistics of the same type", wrong
 
 
-def test_exact_sums(device: driver.Device, emulator: driver.Emulated) -> Iterator[Check]:
+def test_exact_sums(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
     """Sums of small integers have no rounding in any order."""
     for view in VIEWS:
-        for dtype in TYPES:
-            p = make_problem(view, dtype, variance_is_rstd=True, integers=True)
-            (result,) = problems.run(device, p)
-            dy = p.wide("y_backprop")
-            terms = 2 * dy * (p.wide("x") - p.wide("mean")[:, np.newaxis])
+        for dtype in DTYPES:
+            p = random_problem(view, dtype, variance_is_rstd=True, integers=True)
+            (result,) = run(device, p)
+            dy, x, mean = (p.wide(role, np.float64) for role in ("y_backprop", "x", "mean"))
+            terms = 2 * dy * (x - mean[:, np.newaxis])
             right = (
                 np.array_equal(result["offset_backprop"], dy.sum((0, 2))),
                 np.array_equal(result["scale_backprop"], terms.sum((0, 2))),
@@ -115,117 +87,119 @@ def test_exact_sums(device: driver.Device, emulator: driver.Emulated) -> Iterato
             yield f"{label(p)}, integers", "" if all(right) else "sums are not exact"
 
 
-def test_alignment(device: driver.Device, emulator: driver.Emulated) -> Iterator[Check]:
-    """Any alignment of any tensor gives the same bits, in place as well."""
+def alignment_differences(device: Device, p: Problem) -> Iterator[str]:
+    want = run_bits(device, p)
+    for shifts in ((1, 0, 0), (0, 3, 0), (0, 0, 1), (5, 5, 5), (1, 2, 3), (7, 7, 6)):
+        offsets = dict(zip(("y_backprop", "x", "x_backprop"), shifts, strict=True))
+        if run_bits(device, p, offsets=offsets) != want:
+            yield f"not bitwise identical with tensors shifted by {shifts} elements"
+    for name in ("y_backprop", "x"):
+        for shift in (0, 1):
+            if run_bits(device, p, offsets={"y_backprop": shift}, in_place=name) != want:
+                yield f"not bitwise identical in place of {name}, shifted by {shift} elements"
+
+
+def test_alignment(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
+    """Bitwise identical for any alignment of any tensor, and in place."""
     for view in ((300, 5, 1), (301, 48, 1), (9, 5, 1300), (9, 5, 49), (2, 3, 70001)):
         for dtype, training, _ in combinations():
-            p = make_problem(view, dtype, training=training)
-            want = problems.bits(problems.run(device, p)[0])
-            wrong = ""
-            for shifts in ((1, 0, 0), (0, 3, 0), (0, 0, 1), (5, 5, 5), (1, 2, 3), (7, 7, 6)):
-                offsets = dict(zip(("y_backprop", "x", "x_backprop"), shifts, strict=True))
-                if problems.bits(problems.run(device, p, offsets=offsets)[0]) != want:
-                    wrong = wrong or f"other bits with tensors shifted by {shifts} elements"
-            for name in ("y_backprop", "x"):
-                for shift in (0, 1):
-                    got = problems.run(
-                        device, p, offsets={"y_backprop": shift, "x": 0}, in_place=name
-                    )
-                    if problems.bits(got[0]) != want:
-                        wrong = wrong or f"other bits in place of {name}, shifted by {shift}"
+            p = random_problem(view, dtype, is_training=training)
+            wrong = next(alignment_differences(device, p), "")
             yield f"{label(p)}, misaligned and in place", wrong
 
 
-def test_groups(device: driver.Device, emulator: driver.Emulated) -> Iterator[Check]:
-    """The second pass after a part of the channels gives the same bits."""
+def test_groups(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
+    """Bitwise identical with any groups of channels."""
     for view in ((9, 90, 49), (3, 7, 4100), (64, 40, 784)):
-        for dtype in TYPES:
-            p = make_problem(view, dtype)
-            whole = 2 * p.arrays["x"].nbytes
-            distinct = {
-                problems.bits(problems.run(device, p, group_bytes=size)[0])
-                for size in (0, whole // 7, whole // 3, whole // 2)
-            }
-            yield f"{label(p)}, groups", "" if len(distinct) == 1 else "other bits with groups"
+        for dtype in DTYPES:
+            p = random_problem(view, dtype)
+            whole = 2 * p["x"].nbytes
+            sizes = (0, whole // 7, whole // 3, whole // 2)
+            distinct = {run_bits(device, p, group_bytes=size) for size in sizes}
+            wrong = "" if len(distinct) == 1 else "not bitwise identical with groups"
+            yield f"{label(p)}, groups", wrong
 
 
-def test_repetition(device: driver.Device, emulator: driver.Emulated) -> Iterator[Check]:
-    """Every run gives the same bits."""
+def test_repetition(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
+    """Every run is bitwise identical."""
     for view in ((8000, 300, 1), (70000, 3, 1), (64, 40, 784)):
         for dtype, training, _ in combinations():
-            p = make_problem(view, dtype, training=training)
+            p = random_problem(view, dtype, is_training=training)
             count = 2 if device.emulated else REPETITIONS
-            distinct = {problems.bits(r) for r in problems.run(device, p, repetitions=count)}
+            distinct = {c_abi.bits(result) for result in run(device, p, repetitions=count)}
             wrong = "" if len(distinct) == 1 else f"{len(distinct)} different results"
             yield f"{label(p)}, {count} times", wrong
 
 
-def test_nan(device: driver.Device, emulator: driver.Emulated) -> Iterator[Check]:
+def test_nan(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
     """A NaN or infinity stays in its channel."""
     for view in ((50, 5, 1), (50, 5, 3), (3, 5, 9000)):
         for bad in (np.nan, np.inf):
             for name in ("y_backprop", "x"):
-                p = make_problem(view, "float32")
-                p.arrays[name][2, 2, 0] = bad
-                (result,) = problems.run(device, p)
+                p = random_problem(view, "float32")
+                p[name][2, 2, 0] = bad
+                (result,) = run(device, p)
                 others = (
                     np.delete(result["x_backprop"], 2, 1),
                     np.delete(result["scale_backprop"], 2),
                 )
-                fine = all(np.isfinite(o).all() for o in others)
-                hit = not np.isfinite(result["scale_backprop"][2])
-                yield (
-                    f"{label(p)}, {bad} in {name}",
-                    "" if fine and hit else "it spread or got lost",
-                )
+                clean = all(np.isfinite(o).all() for o in others)
+                affected = not np.isfinite(result["scale_backprop"][2])
+                wrong = "" if clean and affected else "it reached other channels, or was lost"
+                yield f"{label(p)}, {bad} in {name}", wrong
 
 
-def test_huge(device: driver.Device, emulator: driver.Emulated) -> Iterator[Check]:
-    """More than 2^31 elements: constant gradients, whose answer is known.
+# memset fills tensors of half with it.
+HUGE_VALUE = np.uint16(0x3C3C).view(np.float16)  # 1.0585938
 
-    With y_backprop = x = 1 (bytes are set on the device) and mean 0: both sums are M, exactly, and
-    in training x_backprop = scale * rstd * (1 - 1 - 1 * rstd * rstd).
-    """
+
+def allocate_constants(device: Device, view: tuple[int, int, int]) -> dict[str, int]:
+    """y_backprop = x = HUGE_VALUE, scale = rstd = 1, mean = 0; addresses by role."""
+    size, channels = 2 * int(np.prod(view)), view[1]
+    addresses = {role: device.allocate(size) for role in ("y_backprop", "x", "x_backprop")}
+    for role, byte in (("y_backprop", 0x3C), ("x", 0x3C), ("x_backprop", 0xFF)):
+        device.fill(addresses[role], byte, size)
+    for role, number in (("scale", 1), ("variance", 1), ("mean", 0)):
+        addresses[role] = device.allocate(4 * channels)
+        device.write(addresses[role], np.full(channels, number, np.float32))
+    for role in ("scale_backprop", "offset_backprop"):
+        addresses[role] = device.allocate(4 * channels)
+        device.fill(addresses[role], 0xFF, 4 * channels)
+    return addresses
+
+
+def huge_errors(
+    device: Device, view: tuple[int, int, int], addresses: dict[str, int]
+) -> Iterator[str]:
+    """With v = HUGE_VALUE and M = outer * inner: the sums are M * v and M * v^2, and x_backprop is
+    v - v - v * v^2 everywhere."""
+    value, m = float(HUGE_VALUE), view[0] * view[2]
+    for role, want in (("offset_backprop", m * value), ("scale_backprop", m * value**2)):
+        got = np.empty(view[1], np.float32)
+        device.read(addresses[role], got)
+        if not (np.abs(got / np.float64(want) - 1) <= 2.0**-23).all():
+            yield f"{role} is {got[0]}, not {want}"
+    want_dx = np.float16(-(value**3)).view(np.int16)
+    elements, step = int(np.prod(view)), 1 << 27
+    for first in range(0, elements, step):
+        part = np.empty(min(step, elements - first), np.float16)
+        device.read(addresses["x_backprop"] + 2 * first, part)
+        if not (np.abs(part.view(np.int16) - want_dx) <= 1).all():  # One rounding.
+            yield f"x_backprop is wrong in elements {first} and following"
+
+
+def test_huge(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
+    """More than 2^31 elements, all the same: the outputs are known."""
     for view in HUGE:
         elements = int(np.prod(view))
         what = f"{view}, {elements} elements of half"
         if device.free_bytes() < 6 * elements + 24 * view[1] + (1 << 30):
             yield f"{what}: skipped, not enough memory", ""
             continue
-        # 0x3c3c is a half, too: 1.0585938.
-        value = float(np.uint16(0x3C3C).view(np.float16))
-        pointers = {name: device.allocate(2 * elements) for name in ("y_backprop", "x")}
-        pointers["x_backprop"] = device.allocate(2 * elements)
-        for name in ("y_backprop", "x"):
-            device.fill(pointers[name], 0x3C, 2 * elements)
-        device.fill(pointers["x_backprop"], 0xFF, 2 * elements)
-        channels = view[1]
-        for name in ("scale", "variance"):
-            pointers[name] = device.allocate(4 * channels)
-            device.write(pointers[name], np.ones(channels, np.float32))
-        pointers["mean"] = device.allocate(4 * channels)
-        device.fill(pointers["mean"], 0, 4 * channels)
-        for name in ("scale_backprop", "offset_backprop"):
-            pointers[name] = device.allocate(4 * channels)
-            device.fill(pointers[name], 0xFF, 4 * channels)
-        args = driver.Args(*view, 1, 0, 1, 1, 0.0, *(pointers[n] for n in driver.POINTERS))
-        device.run(args)
+        addresses = allocate_constants(device, view)
+        device.run(device_calls.args_at(view, "half", addresses, variance_is_rstd=1))
         device.wait()
-        m = view[0] * view[2]
-        wrong = ""
-        for name, want in (("offset_backprop", m * value), ("scale_backprop", m * value * value)):
-            got = np.empty(channels, np.float32)
-            device.read(pointers[name], got)
-            if (np.abs(got / np.float64(want) - 1) > 2.0**-23).any():
-                wrong = wrong or f"{name} is {got[0]}, not {want}"
-        want_dx = np.float16(-(value * value * value))
-        step = 1 << 27
-        for first in range(0, elements, step):
-            part = np.empty(min(step, elements - first), np.float16)
-            device.read(pointers["x_backprop"] + 2 * first, part)
-            # One value everywhere, within a rounding.
-            if not (np.abs(part.view(np.int16) - want_dx.view(np.int16)) <= 1).all():
-                wrong = wrong or f"x_backprop is wrong in elements {first} and following"
+        wrong = next(huge_errors(device, view, addresses), "")
         device.free_all()
         yield what, wrong
 
@@ -234,10 +208,10 @@ TESTS = [value for name, value in list(globals().items()) if name.startswith("te
 
 
 def sanitize(arguments: list[str]) -> int:
-    """The tests again under compute-sanitizer, with fewer views; 0, or its exit status."""
+    """Runs --quick under every tool of compute-sanitizer; the last exit status other than 0."""
     tool = shutil.which("compute-sanitizer")
     if tool is None:
-        print("compute-sanitizer: skipped, it is not on the PATH")
+        print("compute-sanitizer: skipped, not found on the PATH")
         return 0
     status = 0
     for check in ("memcheck", "racecheck", "initcheck", "synccheck"):
@@ -247,34 +221,42 @@ def sanitize(arguments: list[str]) -> int:
     return status
 
 
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--library", help="libtf_bn_ops_core.so, built with CUDA")
-    parser.add_argument("--emulated", action="store_true", help="run on the host emulator")
-    parser.add_argument("--quick", action="store_true", help="small views alone")
-    parser.add_argument("--no-sanitizer", action="store_true")
-    flags = parser.parse_args(arguments)
-    if flags.quick:
-        VIEWS[:] = [view for view in VIEWS if np.prod(view) <= 1024]
-        HUGE.clear()
-    emulator = driver.Emulated()
-    try:
-        device = emulator if flags.emulated else driver.Device(flags.library)
-    except driver.NoGpuError as error:
-        print(f"gpu-test: skipped, {error}; nothing was tested.")
-        return 0
-    print(f"gpu-test on {device.name}")
+def run_all(device: Device, emulator: EmulatedDevice) -> int:
+    """Runs all tests and prints failures; their number."""
     failures = 0
     for test in TESTS:
-        done = 0
+        cases = 0
         for what, wrong in test(device, emulator):
-            done += 1
+            cases += 1
             if "skipped" in what:
                 print(f"  {what}")
             if wrong:
                 failures += 1
                 print(f"  FAILED {test.__name__} {what}: {wrong}")
-        print(f"  {test.__name__}: {done} cases", flush=True)
+        print(f"  {test.__name__}: {cases} cases", flush=True)
+    return failures
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--library", help="libtf_bn_ops_core.so, built with CUDA")
+    parser.add_argument(
+        "--emulated", action="store_true", help="run on the host emulator instead of a GPU"
+    )
+    parser.add_argument("--quick", action="store_true", help="only small views")
+    parser.add_argument("--no-sanitizer", action="store_true")
+    flags = parser.parse_args(arguments)
+    if flags.quick:
+        VIEWS[:] = [view for view in VIEWS if np.prod(view) <= 1024]
+        HUGE.clear()
+    emulator = EmulatedDevice()
+    try:
+        device: Device = emulator if flags.emulated else cuda_device.CudaDevice(flags.library)
+    except cuda_device.NoGpuError as error:
+        print(f"gpu-test: skipped, {error}; nothing was tested.")
+        return 0
+    print(f"gpu-test on {device.name}")
+    failures = run_all(device, emulator)
     if failures:
         print(f"gpu-test: {failures} cases failed.")
         return 1

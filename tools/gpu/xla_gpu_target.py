@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import ctypes
 import os
-import pathlib
 import shlex
 import subprocess
 import tempfile
 from collections.abc import Callable
 from typing import Any
 
+import repository
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.python import xla
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCE = "cc/xla/testing/gpu_target.cc"
 # Of the XlaCallModule op: the first whose programs are plain StableHLO of any platform.
 CALL_MODULE_VERSION = 9
@@ -32,7 +31,7 @@ def register() -> None:
         compiler = shlex.split(os.environ.get("CXX", "g++"))
         flags = [*tf.sysconfig.get_compile_flags(), *tf.sysconfig.get_link_flags()]
         command = [*compiler, "-w", "-shared", "-fPIC", "-o", library, SOURCE, *flags]
-        subprocess.run([*command, "-l:libtensorflow_cc.so.2"], cwd=ROOT, check=True)
+        subprocess.run([*command, "-l:libtensorflow_cc.so.2"], cwd=repository.ROOT, check=True)
         ctypes.CDLL(library).tfbn_register_gpu_target()
 
 

@@ -2,6 +2,8 @@
 // isa_builds.txt.
 
 #include "cc/core/formulas/batch_norm_grad_grad.h"
-#include "cc/cpu/isa/passes.h"
+#include "cc/cpu/isa/apply.h"
+#include "cc/cpu/isa/isa_kernels.h"
+#include "cc/cpu/isa/reduce.h"
 
 TFBN_DEFINE_KERNELS(BatchNormGradGradFormula)

@@ -24,8 +24,6 @@ namespace tf_bn_ops {
 namespace cuda {
 namespace {
 
-using Formula = BatchNormGradFormula;
-
 // Runs the threads of a phase in a given order: results must not depend on it.
 class EmulatedBlock {
  public:
@@ -42,6 +40,7 @@ class EmulatedBlock {
   const std::vector<int>& thread_order_;
 };
 
+template <typename Formula>
 class EmulatorLauncher {
  public:
   // `seed` 0: threads and blocks in ascending order; otherwise shuffled.
@@ -51,30 +50,29 @@ class EmulatorLauncher {
     Shuffle(thread_order_);
   }
 
-  template <typename Formula, typename T, bool kChannelsLast, bool kAligned,
-            bool kFused>
-  int Reduce(const KernelParams<Formula>& params, int64_t blocks) {
+  template <typename T, bool kChannelsLast, bool kAligned, bool kFused>
+  int Reduce(const KernelParams<Formula>& params) {
     using Shared = ReduceShared<Formula, T, kChannelsLast, kFused>;
     const auto shared = std::make_unique<Shared>();
-    ForEachBlock(blocks, [&](EmulatedBlock block) {
+    ForEachBlock(params.config.GridSize(), [&](EmulatedBlock block) {
       Poison(*shared);
       cuda::Reduce<Formula, T, kChannelsLast, kAligned, kFused>(params, block,
                                                                 shared.get());
     });
     return 0;
   }
-  template <typename Formula, typename C>
-  int Finish(const KernelParams<Formula>& params, int64_t blocks) {
+  template <typename T>
+  int Finish(const KernelParams<Formula>& params) {
     const auto shared = std::make_unique<FinishShared<Formula>>();
-    ForEachBlock(blocks, [&](EmulatedBlock block) {
+    ForEachBlock(FinishGridSize(params), [&](EmulatedBlock block) {
       Poison(*shared);
-      cuda::Finish<Formula, C>(params, block, shared.get());
+      cuda::Finish<Formula, Compute<T>>(params, block, shared.get());
     });
     return 0;
   }
-  template <typename Formula, typename T, bool kChannelsLast, bool kAligned>
-  int Apply(const KernelParams<Formula>& params, int64_t blocks) {
-    ForEachBlock(blocks, [&](EmulatedBlock block) {
+  template <typename T, bool kChannelsLast, bool kAligned>
+  int Apply(const KernelParams<Formula>& params) {
+    ForEachBlock(params.config.GridSize(), [&](EmulatedBlock block) {
       cuda::Apply<Formula, T, kChannelsLast, kAligned>(params, block);
     });
     return 0;
@@ -117,15 +115,16 @@ class EmulatorLauncher {
 }  // namespace cuda
 }  // namespace tf_bn_ops
 
+namespace cuda = tf_bn_ops::cuda;
 using tf_bn_ops::DType;
 using tf_bn_ops::View;
-using tf_bn_ops::cuda::Formula;
+using Formula = tf_bn_ops::BatchNormGradFormula;
 
 extern "C" {
 
 TFBN_EXPORT int64_t tfbn_emulate_workspace(int64_t outer, int64_t channels,
                                            int64_t inner, int32_t dtype) {
-  return static_cast<int64_t>(tf_bn_ops::cuda::WorkspaceBytes<Formula>(
+  return static_cast<int64_t>(cuda::WorkspaceBytes<Formula>(
       View{outer, channels, inner}, static_cast<DType>(dtype)));
 }
 
@@ -140,9 +139,9 @@ TFBN_EXPORT int tfbn_emulate(const tfbn_batch_norm_grad_args* c_args,
   if (!message.empty()) {
     return tf_bn_ops::c_api::Fail(message, error, error_size);
   }
-  tf_bn_ops::cuda::EmulatorLauncher launcher(seed);
-  const int failed = tf_bn_ops::cuda::Launch<Formula>(
-      args, workspace, {group_bytes, 0}, launcher);
+  cuda::EmulatorLauncher<Formula> launcher(seed);
+  const int failed =
+      cuda::Launch<Formula>(args, workspace, {group_bytes, 0}, launcher);
   if (launches != nullptr) *launches = launcher.launches();
   return failed;
 }
@@ -156,11 +155,9 @@ TFBN_EXPORT int64_t tfbn_emulate_group_bytes(int64_t outer, int64_t channels,
   Formula::Args args;
   args.view = View{outer, channels, inner};
   args.dtype = static_cast<DType>(dtype);
-  const tf_bn_ops::cuda::LaunchPlan<Formula> plan =
-      tf_bn_ops::cuda::MakeLaunchPlan<Formula>(
-          args, nullptr,
-          tf_bn_ops::cuda::MakeGroupPolicy(l2_bytes, bytes_per_second));
-  const tf_bn_ops::cuda::LaunchConfig& config = plan.params.config;
+  const cuda::LaunchPlan<Formula> plan = cuda::MakeLaunchPlan<Formula>(
+      args, nullptr, cuda::MakeGroupPolicy(l2_bytes, bytes_per_second));
+  const cuda::LaunchConfig& config = plan.params.config;
   if (plan.group_tiles == config.tiles) return 0;
   const int64_t element_bytes = static_cast<int64_t>(SizeOf(args.dtype));
   return Formula::kInputs * config.elements * element_bytes / config.tiles *
@@ -172,8 +169,8 @@ TFBN_EXPORT int64_t tfbn_emulate_group_bytes(int64_t outer, int64_t channels,
 TFBN_EXPORT void tfbn_emulate_launch_config(int64_t outer, int64_t channels,
                                             int64_t inner, int32_t dtype,
                                             int64_t* out) {
-  const tf_bn_ops::cuda::LaunchConfig c = tf_bn_ops::cuda::ReduceConfig(
-      View{outer, channels, inner}, static_cast<DType>(dtype));
+  const cuda::LaunchConfig c = cuda::ReduceConfig(View{outer, channels, inner},
+                                                  static_cast<DType>(dtype));
   const int64_t values[] = {c.GridSize(), c.threads_x, c.threads_y, c.threads_z,
                             c.fold,       c.steps,     c.items,     c.splits};
   std::copy(std::begin(values), std::end(values), out);

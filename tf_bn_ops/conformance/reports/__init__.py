@@ -1,9 +1,9 @@
-"""What a run leaves behind: one record of it (record.py), and everything that is made of that.
+"""What a run leaves behind: its record (record.py), and the reports that are generated from it.
 
 record.py     the record: every case, where and how it was run; the JSON file
 environment.py   where it was run
 summary.py    counts and worst errors by group, from a record
-tally.py      what is said besides verdicts: further calls, notes
+tally.py      execution modes and notes, counted
 terminal.py   what is printed
 junit.py      JUnit XML, for CI systems
 page.py       one HTML page with tables and plots

@@ -14,15 +14,11 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import rich.console
 from absl import flags
 
 from tf_bn_ops.conformance.reports import junit, page, shards, terminal
 from tf_bn_ops.conformance.reports import record as record_lib
 from tf_bn_ops.harness import command
-
-# Columns of the widest table that is printed.
-_TABLE_WIDTH = 156
 
 # Flag -> (text of the report, what it is).
 _OUTPUTS: Mapping[str, tuple[Callable[[dict[str, Any]], str], str]] = {
@@ -38,13 +34,6 @@ def define_outputs(values: flags.FlagValues) -> None:
         flags.DEFINE_string(name, None, f"Also writes {what}, to this file.", flag_values=values)
 
 
-def console() -> rich.console.Console:
-    """A console for reports: a table that wraps is easier to read than one that is cut off."""
-    result = rich.console.Console(highlight=False)
-    result.width = max(result.width, _TABLE_WIDTH)
-    return result
-
-
 def check_outputs(values: flags.FlagValues) -> None:
     """Raises record.RecordError where a file that was asked for could not be written."""
     for name in _OUTPUTS:
@@ -52,7 +41,7 @@ def check_outputs(values: flags.FlagValues) -> None:
             record_lib.check_writable(pathlib.Path(values[name].value))
 
 
-def report(to: rich.console.Console, record: dict[str, Any], values: flags.FlagValues) -> int:
+def report(to: terminal.Console, record: dict[str, Any], values: flags.FlagValues) -> int:
     """Prints a record, writes the files that were asked for, and returns the exit status."""
     terminal.print_record(to, record)
     for name, (text, _) in _OUTPUTS.items():
@@ -78,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
 
     def body() -> int:
         check_outputs(_FLAGS)
-        return report(console(), _load(files), _FLAGS)
+        return report(terminal.console(), _load(files), _FLAGS)
 
     try:
         errors = (record_lib.RecordError, shards.ShardError)

@@ -23,7 +23,7 @@ from tf_bn_ops.conformance.reports.summary import (
     number,
     worst_cases,
 )
-from tf_bn_ops.conformance.reports.tally import count_calls
+from tf_bn_ops.conformance.reports.tally import count_modes
 
 # Failures shown in full: a page of thousands is no help to anyone. The JSON file has all.
 _SHOWN_FAILURES = 100
@@ -284,7 +284,7 @@ def _groups(record: dict[str, Any], summary: Summary) -> str:
 
 def _kinds(record: dict[str, Any], summary: Summary) -> str:
     rows = [((kind,), row, "") for kind, row in summary.kinds.items()]
-    return _summary_table(record, ("kind of values",), rows)
+    return _summary_table(record, ("kind of inputs",), rows)
 
 
 def _evidence(record: dict[str, Any], summary: Summary) -> str:
@@ -322,22 +322,22 @@ def _worst(record: dict[str, Any], summary: Summary) -> str:
     return "".join(parts)
 
 
-def _calls(record: dict[str, Any], summary: Summary) -> str:
-    calls = count_calls(record)
-    if not calls:
-        return _note("Every case was called in one way.")
-    names = [name for name in record["implementations"] if any(key[0] == name for key in calls)]
+def _modes(record: dict[str, Any], summary: Summary) -> str:
+    counts = count_modes(record)
+    if not counts:
+        return _note("Every case had one execution mode.")
+    names = [name for name in record["implementations"] if any(key[0] == name for key in counts)]
     rows = []
-    for call in dict.fromkeys(key[1] for key in sorted(calls)):
-        cells = [f"<code>{_esc(call)}</code>"]
+    for mode in dict.fromkeys(key[1] for key in sorted(counts)):
+        cells = [f"<code>{_esc(mode)}</code>"]
         for name in names:
-            same, differs = (calls[name, call, state] for state in ("same", "differs"))
+            same, differs = (counts[name, mode, state] for state in ("same", "differs"))
             cells += [str(same), str(differs)] if same or differs else ["-", "-"]
         rows.append(("", cells))
-    headings = ["called as well"]
+    headings = ["execution mode"]
     for name in names:
-        headings += [f"{name}: same bits", "other"]
-    note = _note("Cases that were called in a further way on the same numbers, and what came back.")
+        headings += [f"{name}: identical", "other"]
+    note = _note("Cases that were run in a further execution mode on the same inputs.")
     return note + _table(headings, rows, ["k", *["n"] * (len(headings) - 1)])
 
 
@@ -451,9 +451,9 @@ _SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any], Summary], str]]] = {
     "errors": ("Errors in units in the last place", _errors),
     "distribution": ("Errors in units of the bound", _distribution),
     "groups": ("By op, dtype, layout and mode", _groups),
-    "kinds": ("By kind of values", _kinds),
+    "kinds": ("By kind of inputs", _kinds),
     "evidence": ("Evidence", _evidence),
-    "calls": ("Ways to call", _calls),
+    "modes": ("Execution modes", _modes),
     "worst": ("Worst cases", _worst),
     "divergences": ("Known divergences", _divergences),
     "candidate": ("Candidate", _candidate),

@@ -1,4 +1,4 @@
-"""The record of a run: everything that reports are made of, and the JSON file of it.
+"""The record of a run, which all reports are generated from, and its JSON file.
 
 SCHEMA describes the file and docs/conformance.md shows it; `check` holds a file against it. Names
 of ops, outputs, implementations, kinds and verdicts are data: a reader takes those that come.
@@ -13,20 +13,22 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from tf_bn_ops.conformance import divergences, fills
-from tf_bn_ops.conformance.judge import BITS_DIFFER, CaseResult, Disagreement, PathResult
+from tf_bn_ops.conformance.cases.mapping import OpMapping
+from tf_bn_ops.conformance.execution.implementations import CANDIDATE
+from tf_bn_ops.conformance.verdict import divergences
+from tf_bn_ops.conformance.verdict.result import BITS_DIFFER, CaseResult, Disagreement, PathResult
+from tf_bn_ops.harness.formula_models import kinds_of
 
 # Raised when a field changes its meaning or goes; new fields need `check` to know them.
-VERSION = 1
+VERSION = 2
 
-CANDIDATE = "candidate"
 PASSED = "passed"
-# The verdict on wrong numbers. Others are the first word of judge.Disagreement.what.
+# The verdict on wrong numbers. Others are the first word of result.Disagreement.what.
 VALUES = "values"
 # The verdict where only a built-in departs from the contract, and no list of divergences says so.
 UNLISTED = "unlisted-divergence"
 
-# The verdict where numbers are right, but two calls gave different bits.
+# The verdict where values are right, but two execution modes differ bitwise.
 BITS = "bits"
 
 # Significant digits of errors in the file: it may hold 100,000 cases.
@@ -51,17 +53,17 @@ SCHEMA: dict[str, dict[str, str]] = {
         "cases": "every case: see below",
     },
     "settings": {
-        "seed": "the random cases are made from it",
+        "seed": "the random cases are drawn from it",
         "cases": "number of random cases",
-        "real": "whether input captured from a network was run too",
-        "selection": "the ops, dtypes and layouts that were asked for; empty lists ask for all",
+        "real": "whether inputs captured from a network were run too",
+        "selection": "the ops, dtypes, layouts, modes that were asked for; empty lists: all",
         "repro": "the one case that was asked for, or null",
         "bounds": "what the candidate is held to",
         "timeout": "seconds after which a case counts as hanging",
         "shrink": "number of failing cases that are reduced",
         "contract": "number of cases that ask for errors and static shapes; null: a tenth of cases",
-        "modes": "the further ways to call that every case was called in",
-        "may_differ": "the ways to call in which the candidate's bits may differ",
+        "execution_modes": "the further execution modes of every case; `default`: a random subset",
+        "bitwise_exempt": "execution modes in which the candidate is exempt from the bitwise check",
         "largest": "the largest number of elements of a random case, or null",
     },
     "machines": {
@@ -108,13 +110,15 @@ SCHEMA: dict[str, dict[str, str]] = {
         "dtype": "element type",
         "layout": "data format; empty where the op has none",
         "mode": "training or frozen; empty where the op has none",
-        "kind": "kind of values",
+        "kind": "kind of inputs",
         "verdict": f"`{PASSED}`, or why it failed: `{VALUES}` (wrong numbers), `crash`, `error`, "
-        f"`count`, `shape`, `dtype`, `{BITS}` (of two calls), `{UNLISTED}` (of the built-in), ...",
+        f"`count`, `shape`, `dtype`, `{BITS}` (of two execution modes), `{UNLISTED}` (of the "
+        "built-in), ...",
         "failures": "what is wrong, a sentence each",
-        "evidence": "output -> whether a wrong answer would have failed",
+        "evidence": "output -> whether wrong-on-purpose answers would have failed",
         "implementations": "implementation -> its answer: see below",
-        "calls": "implementation -> further way to call -> same (bits), differs or unsupported",
+        "execution_modes": "implementation -> further execution mode -> same (bitwise), differs or "
+        "unsupported",
         "notes": "what is worth knowing and fails nothing, a sentence each",
         "script": "a Python program that shows the failure, reduced, or null",
     },
@@ -158,10 +162,10 @@ def _path(path: PathResult, flushed: bool) -> dict[str, Any]:
     }
 
 
-def _calls(result: CaseResult) -> dict[str, dict[str, str]]:
+def _modes(result: CaseResult) -> dict[str, dict[str, str]]:
     by_name: dict[str, dict[str, str]] = {}
-    for (name, call), state in result.calls.items():
-        by_name.setdefault(name, {})[call] = state
+    for (name, mode), state in result.modes.items():
+        by_name.setdefault(name, {})[mode] = state
     return by_name
 
 
@@ -173,7 +177,6 @@ def _verdict(result: CaseResult) -> str:
     # A crash or an error is the whole story; a wrong shape comes with values at times.
     if departures:
         return departures[0].what.partition(":")[0]
-    # An answer to a further call that has other bits is a path of its own, "candidate:CALL".
     own = [path for name, path in result.paths.items() if name.partition(":")[0] == CANDIDATE]
     if any(not e.bound <= 1 for path in own for e in path.errors.values()):
         return VALUES
@@ -189,7 +192,7 @@ def of_result(index: int, result: CaseResult) -> dict[str, Any]:
       result: what became of it.
     """
     case = result.case
-    kind = fills.KINDS.get(case.kind)
+    kind = kinds_of(case.spec).get(case.kind)
     flushed = kind is not None and kind.flushed
     return {
         "index": index,
@@ -202,7 +205,7 @@ def of_result(index: int, result: CaseResult) -> dict[str, Any]:
         "verdict": _verdict(result),
         "failures": list(result.failures),
         "evidence": {role: bool(e) for role, e in result.evidence.items()},
-        "calls": _calls(result),
+        "execution_modes": _modes(result),
         "notes": list(result.notes),
         "implementations": {name: _path(path, flushed) for name, path in result.paths.items()},
         "script": None,
@@ -227,6 +230,19 @@ def first_of_their_kind(cases: Sequence[dict[str, Any]], count: int) -> list[dic
         if (what := wrong(case)) and len(first) < count:
             first.setdefault((case["op"], what), case)
     return list(first.values())
+
+
+def of_mapping(entry: OpMapping, oracle: str | None, signature: Sequence[str]) -> dict[str, Any]:
+    """An entry of the field "mapped"."""
+    return {
+        "name": entry.name,
+        "like": entry.spec.name,
+        "device": entry.device,
+        "reference_device": entry.reference_device,
+        "oracle": oracle,
+        "tolerances": [tolerance.of_record() for tolerance in entry.tolerances],
+        "signature": list(signature),
+    }
 
 
 def of_divergences(known: divergences.Register) -> list[dict[str, Any]]:

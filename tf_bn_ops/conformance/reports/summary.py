@@ -106,7 +106,7 @@ class Summary:
 
     Attributes:
       groups: (op, dtype, layout, mode) -> its row, in alphabetical order.
-      kinds: kind of values -> its row, in alphabetical order.
+      kinds: kind of inputs -> its row, in alphabetical order.
       total: all cases.
     """
 
@@ -169,6 +169,6 @@ def number(value: float | None) -> str:
     return f"{value:.1e}".replace("e+0", "e").replace("e+", "e")
 
 
-def told(total: Row) -> str:
+def evidence_counts(total: Row) -> str:
     """How many cases are evidence for each output."""
     return ", ".join(f"{output} {count}" for output, count in total.evidence.items())

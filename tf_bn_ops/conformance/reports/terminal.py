@@ -8,13 +8,26 @@ from typing import Any
 import rich.console
 import rich.table
 
-from tf_bn_ops.conformance.judge import CaseResult
+from tf_bn_ops.conformance.cases.execution_modes import EXECUTION_MODES
 from tf_bn_ops.conformance.reports import record as record_lib
-from tf_bn_ops.conformance.reports.summary import GROUP, Row, Summary, number, told
-from tf_bn_ops.conformance.reports.tally import print_tally
+from tf_bn_ops.conformance.reports.summary import GROUP, Row, Summary, evidence_counts, number
+from tf_bn_ops.conformance.reports.tally import Notes, count_modes
+from tf_bn_ops.conformance.verdict.result import CaseResult
+
+Console = rich.console.Console
+
+# Columns of the widest table that is printed.
+_TABLE_WIDTH = 176
 
 # Failures printed in full; the others are counted.
 _SHOWN_FAILURES = 20
+
+
+def console() -> Console:
+    """A console for reports: a table that wraps is easier to read than one that is cut off."""
+    result = Console(highlight=False)
+    result.width = max(result.width, _TABLE_WIDTH)
+    return result
 
 
 def _table(
@@ -41,24 +54,49 @@ def _table(
     return table
 
 
-def _say(console: rich.console.Console, text: str, style: str | None = None) -> None:
+def say(console: Console, text: str, style: str | None = None) -> None:
     console.print(text, style=style, soft_wrap=True, highlight=False, markup=False)
 
 
-def _print_failure(
-    console: rich.console.Console, record: dict[str, Any], case: dict[str, Any]
-) -> None:
+def _print_failure(console: Console, record: dict[str, Any], case: dict[str, Any]) -> None:
     console.print()
-    _say(console, f"FAIL ({case['verdict']}) {case['case']}", "red")
+    say(console, f"FAIL ({case['verdict']}) {case['case']}", "red")
     for failure in case["failures"]:
-        _say(console, f"  {failure}")
-    _say(console, f"  replay: {record['replay']} {case['case']}")
+        say(console, f"  {failure}")
+    say(console, f"  replay: {record['replay']} {case['case']}")
     if case["script"]:
-        _say(console, "  reduced, as a program of its own:\n")
-        _say(console, case["script"])
+        say(console, "  reduced, as a program of its own:\n")
+        say(console, case["script"])
 
 
-def print_record(console: rich.console.Console, record: dict[str, Any]) -> None:
+def _print_modes(console: Console, record: dict[str, Any]) -> None:
+    """Prints a table of execution modes, where there were any, and a line for each kind of note."""
+    counts, notes = count_modes(record), Notes.of(record)
+    if counts:
+        names = [n for n in record["implementations"] if any(key[0] == n for key in counts)]
+        table = rich.table.Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("execution mode", no_wrap=True)
+        for name in names:
+            table.add_column(f"{name}\nidentical", justify="right")
+            table.add_column("\nother", justify="right")
+        for mode, what in EXECUTION_MODES.items():
+            if not any(key[1] == mode for key in counts):
+                continue
+            cells = [f"{mode} ({what.what})"]
+            for name in names:
+                same, differs = (counts[name, mode, state] for state in ("same", "differs"))
+                cells += [str(same), str(differs)] if same or differs else ["-", "-"]
+            table.add_row(*cells)
+        console.print(table)
+        for (name, mode), why in notes.reasons.items():
+            count = counts[name, mode, "unsupported"]
+            say(console, f"{mode} does not apply to {name} in {count} cases: {why}")
+        console.print()
+    for (name, text), count in notes.counts.items():
+        say(console, f"{name}: {text} in {count} cases (reported, not judged)")
+
+
+def print_record(console: Console, record: dict[str, Any]) -> None:
     """Prints the summary and the failures."""
     summary = Summary.of(record)
     implementations = record["implementations"]
@@ -69,22 +107,22 @@ def print_record(console: rich.console.Console, record: dict[str, Any]) -> None:
         console.print(_table(GROUP, groups, implementations))
         console.print()
         kinds = [((kind,), row) for kind, row in summary.kinds.items()]
-        console.print(_table(("kind of values",), kinds, implementations))
-        _say(
+        console.print(_table(("kind of inputs",), kinds, implementations))
+        say(
             console,
             "\nevidence: cases that are evidence for each output, in the op's order; ulp: the "
             "worst error in units in the last place (denormals left out: they may be flushed to "
             "zero); x bound: in units of the bound, 1 is allowed; -: no answer.",
         )
-    print_tally(console, record)
-    _say(
+    _print_modes(console, record)
+    say(
         console,
-        f"{total.cases} cases; with evidence: {told(total) or 'none'} (the others would pass a "
-        "wrong answer too)",
+        f"{total.cases} cases; with evidence: {evidence_counts(total) or 'none'} (the others would "
+        "pass a wrong answer too)",
     )
     for name in implementations[1:]:
         if errors := total.errors.get(name):
-            _say(
+            say(
                 console,
                 f"{name}: outside the candidate's bound in {errors.outside} of {errors.answered} "
                 "cases (reported, not judged)",
@@ -94,18 +132,18 @@ def print_record(console: rich.console.Console, record: dict[str, Any]) -> None:
             is_stale = record_lib.is_stale(record, entry)
             how = "STALE: never seen" if is_stale else f"seen in {entry['shown']}"
             text = f"known divergence {entry['name']}: {how} of {entry['covered']} cases"
-            _say(console, text, "red" if is_stale else None)
+            say(console, text, "red" if is_stale else None)
     failures = record_lib.failed(record)
     for case in failures[:_SHOWN_FAILURES]:
         _print_failure(console, record, case)
     if len(failures) > _SHOWN_FAILURES:
-        _say(console, f"... and {len(failures) - _SHOWN_FAILURES} more cases failed")
+        say(console, f"... and {len(failures) - _SHOWN_FAILURES} more cases failed")
     for verdict, count in sorted(total.verdicts.items()):
         if verdict != record_lib.PASSED:
-            _say(console, f"failed ({verdict}): {count} of {total.cases} cases")
+            say(console, f"failed ({verdict}): {count} of {total.cases} cases")
     stale = record_lib.stale(record)
     passed = record_lib.passed(record)
-    _say(
+    say(
         console,
         f"conformance {'passed' if passed else 'FAILED'}: {len(failures)} of {total.cases} cases "
         f"failed{f', {len(stale)} stale known divergences' if stale else ''}",
@@ -114,26 +152,26 @@ def print_record(console: rich.console.Console, record: dict[str, Any]) -> None:
     settings = record["settings"]
     shard = record["shard"]
     part = f"shard {shard['index']} of {shard['count']}, " if shard else ""
-    _say(
+    say(
         console,
         f"TensorFlow {record['versions']['tensorflow']}, seed {settings['seed']}, "
         f"bounds {settings['bounds']}, {part}{record['seconds']:.0f} s",
     )
 
 
-def print_details(console: rich.console.Console, result: CaseResult) -> None:
+def print_details(console: Console, result: CaseResult) -> None:
     """Prints everything about one case, as --repro does."""
-    _say(console, f"{result.case}")
+    say(console, f"{result.case}")
     for name, path in result.paths.items():
         for d in path.disagreements:
-            _say(console, f"  {name}: {d.what}: {d.detail}")
+            say(console, f"  {name}: {d.what}: {d.detail}")
         for role, error in path.errors.items():
-            _say(
+            say(
                 console,
                 f"  {name} {role}: {number(error.ulp)} ulp, {number(error.bound)} x bound, "
                 f"worst {error.worst}",
             )
     for note in result.notes:
-        _say(console, f"  note: {note}")
+        say(console, f"  note: {note}")
     evidence = ", ".join(r for r, e in result.evidence.items() if e) or "no output"
-    _say(console, f"  evidence for: {evidence}")
+    say(console, f"  evidence for: {evidence}")

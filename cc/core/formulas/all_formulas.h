@@ -1,0 +1,15 @@
+// The list of all formulas. A new formula is a file in this folder, a line here
+// and a .cc file in cc/cpu/isa.
+
+#ifndef TF_BN_OPS_CC_CORE_FORMULAS_ALL_FORMULAS_H_
+#define TF_BN_OPS_CC_CORE_FORMULAS_ALL_FORMULAS_H_
+
+#include "cc/core/formulas/batch_norm_grad.h"
+#include "cc/core/formulas/batch_norm_grad_grad.h"
+
+// X(context, type, name)
+#define TFBN_FOR_EACH_FORMULA(X, context)             \
+  X(context, BatchNormGradFormula, "batch_norm_grad") \
+  X(context, BatchNormGradGradFormula, "batch_norm_grad_grad")
+
+#endif  // TF_BN_OPS_CC_CORE_FORMULAS_ALL_FORMULAS_H_

@@ -1,0 +1,295 @@
+// The second pass: results of view shape from the inputs and the coefficients.
+// Store policies, coefficients by column, elements, and the kernel Apply.
+
+#ifndef TF_BN_OPS_CC_CPU_ISA_APPLY_H_
+#define TF_BN_OPS_CC_CPU_ISA_APPLY_H_
+
+#include <cstdint>
+#include <type_traits>
+
+#include "cc/core/formulas/formula.h"
+#include "cc/core/partition.h"
+#include "cc/cpu/isa/isa_kernels.h"
+#include "cc/cpu/isa/panel.h"
+#include "cc/cpu/isa/prefetch.h"
+#include "cc/cpu/isa/vec.h"
+
+namespace tf_bn_ops {
+namespace {
+
+// ---- Store policy -----------------------------------------------------------
+
+// Calls pass(policy, panel) for all of a panel, with the policy as a constant.
+// Non-temporal stores need full cache lines: the columns left and right of them
+// are a part each, with temporal stores. Where rows or outputs are aligned
+// differently, all stores are temporal.
+template <typename F, typename T, typename Pass>
+void ForEachStorePart(const TensorPointers<F, T>& tensors, const Panel& panel,
+                      StorePolicy policy, const Pass& pass) {
+  constexpr std::integral_constant<StorePolicy, StorePolicy::kTemporal>
+      kTemporal{};
+  constexpr std::integral_constant<StorePolicy, StorePolicy::kNonTemporal>
+      kNonTemporal{};
+  constexpr int64_t kLine = kCacheLineBytes / static_cast<int64_t>(sizeof(T));
+  if (panel.rows == 0 || panel.columns == 0) return;
+  // Elements from the beginning of a cache line to the first of a row.
+  const auto line_offset = [&](const T* out) {
+    return static_cast<int64_t>(
+        reinterpret_cast<uintptr_t>(out + panel.first_element) %
+        kCacheLineBytes / sizeof(T));
+  };
+  const int64_t offset = line_offset(tensors.out[0]);
+  bool alike = panel.rows == 1 || panel.row_stride % kLine == 0;
+  for (const T* out : tensors.out) alike = alike && line_offset(out) == offset;
+  Panel full_lines = panel;
+  full_lines.first_column = offset == 0 ? 0 : kLine - offset;
+  full_lines.columns -= (offset + panel.columns) % kLine;
+  if (policy != StorePolicy::kNonTemporal || !alike ||
+      full_lines.first_column >= full_lines.columns) {
+    return pass(kTemporal, panel);
+  }
+  Panel edge = panel;
+  if (full_lines.first_column > 0) {
+    edge.columns = full_lines.first_column;
+    pass(kTemporal, edge);
+  }
+  pass(kNonTemporal, full_lines);
+  if (full_lines.columns < panel.columns) {
+    edge.first_column = full_lines.columns;
+    edge.columns = panel.columns;
+    pass(kTemporal, edge);
+  }
+}
+
+// ---- Coefficients -----------------------------------------------------------
+
+// Kernels::coefficients.
+template <typename F, typename T>
+void ComputeCoefficients(const typename F::Args& args, int64_t c0, int64_t c1,
+                         const ChannelSums& sums, void* coefficients) {
+  using C = typename Compute<T>::Scalar;
+  const int64_t stride = CoefficientStride(args.view.channels);
+  const CenterArray centers = F::CentersOf(args);
+  for (int64_t c = c0; c < c1; ++c) {
+    double of_channel[F::kNumSums] = {};
+    if (args.is_training) LoadSums<F::kNumSums>(sums, c, of_channel);
+    C k[F::kNumCoefficients];
+    F::Finish(args, c, CenterAt(centers, c), of_channel, k);
+    C* const out = static_cast<C*>(coefficients) + c;
+    for (int i = args.is_training ? 0 : F::kFirstFrozenCoefficient;
+         i < F::kNumCoefficients; ++i) {
+      out[i * stride] = k[i];
+    }
+  }
+}
+
+// Coefficient i of column c is first[i * stride + c].
+template <typename C>
+struct ColumnCoefficients {
+  const C* first;
+  int64_t stride;
+};
+
+// Loads the coefficients of kVectors vectors of columns from `column` on.
+template <typename F, int kVectors, bool kTraining, typename C, typename V>
+TFBN_INLINE void LoadCoefficients(const ColumnCoefficients<C>& coefficients,
+                                  int64_t column,
+                                  V (&k)[kVectors][F::kNumCoefficients]) {
+  for (int i = kTraining ? 0 : F::kFirstFrozenCoefficient;
+       i < F::kNumCoefficients; ++i) {
+    for (int u = 0; u < kVectors; ++u) {
+      k[u][i] = Load(coefficients.first + i * coefficients.stride + column +
+                     u * kLanesOf<C>);
+    }
+  }
+}
+
+// The coefficients of a tile's columns, of at most kColumns: those of the
+// channels where each has one column, else copies with one value per column.
+template <typename F, typename T, bool kTraining, int64_t kColumns>
+class TileCoefficients {
+ public:
+  using C = typename Compute<T>::Scalar;
+
+  TileCoefficients(const View& view, const void* coefficients)
+      : by_channel_(static_cast<const C*>(coefficients)),
+        stride_(CoefficientStride(view.channels)) {}
+
+  ColumnCoefficients<C> OfRows(const View& view, const Partition& partition,
+                               const Tile& tile) {
+    if (partition.fold == 1 && view.inner == 1) {
+      return {by_channel_ + tile.c0, stride_};
+    }
+    const int64_t channels = tile.c1 - tile.c0;
+    const int64_t outer_columns = channels * view.inner;
+    for (int k = kFirst; k < F::kNumCoefficients; ++k) {
+      C* const columns = by_column_ + k * kStride;
+      SpreadChannels(by_channel_ + k * stride_ + tile.c0, channels, view.inner,
+                     columns);
+      RepeatColumns(outer_columns, partition.fold * outer_columns, columns);
+    }
+    return {by_column_, kStride};
+  }
+
+  ColumnCoefficients<C> OfRun(int64_t c) {
+    for (int k = kFirst; k < F::kNumCoefficients; ++k) {
+      SpreadChannels(by_channel_ + k * stride_ + c, 1, kRunColumns,
+                     by_column_ + k * kStride);
+    }
+    return {by_column_, kStride};
+  }
+
+ private:
+  static constexpr int64_t kStride = kColumns + kColumnPadding;
+  static constexpr int kFirst = kTraining ? 0 : F::kFirstFrozenCoefficient;
+
+  const C* const by_channel_;
+  const int64_t stride_;
+  alignas(kCacheLineBytes) C by_column_[F::kNumCoefficients * kStride];
+};
+
+// ---- Elements ---------------------------------------------------------------
+
+// Computes and stores the results of the vector of elements that begins at
+// `element`; kPartial: of its first `lanes`.
+template <typename F, bool kPartial, bool kTraining, StorePolicy kPolicy,
+          typename T, typename V>
+TFBN_INLINE void ComputeResults(const TensorPointers<F, T>& tensors,
+                                int64_t element, int lanes,
+                                const V (&k)[F::kNumCoefficients]) {
+  V in[F::kInputs], out[F::kOutputs];
+  for (int i = 0; i < F::kInputs; ++i) {
+    const T* const from = tensors.in[i] + element;
+    in[i] = kPartial ? LoadPartial(from, lanes) : Load(from);
+  }
+  F::template Element<kTraining>(in, k, out);
+  for (int i = 0; i < F::kOutputs; ++i) {
+    T* const to = tensors.out[i] + element;
+    if (kPartial) {
+      StorePartial(to, out[i], lanes);
+    } else if (kPolicy == StorePolicy::kNonTemporal) {
+      StoreNonTemporal(to, out[i]);
+    } else {
+      Store(to, out[i]);
+    }
+  }
+}
+
+template <typename F, StorePolicy kPolicy, int kVectors, bool kPartial,
+          typename T>
+TFBN_INLINE void ApplyStep(
+    const TensorPointers<F, T>& tensors, const Step& step,
+    const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
+  VectorOf<T> k[kVectors][F::kNumCoefficients];
+  LoadCoefficients<F, kVectors, true>(coefficients, step.column, k);
+  for (int64_t r = 0; r < step.rows; ++r) {
+    const int64_t element =
+        step.first_element + r * step.row_stride + step.column;
+    if (!kPartial && step.prefetch_offset != 0) {
+      for (int i = 0; i < F::kInputs; ++i) {
+        Prefetch<T, kVectors>(tensors.in[i] + element + step.prefetch_offset);
+      }
+    }
+    for (int u = 0; u < kVectors; ++u) {
+      ComputeResults<F, kPartial, true, kPolicy>(
+          tensors, element + u * kLanesOf<T>, step.partial_lanes, k[u]);
+    }
+  }
+}
+
+template <typename F, StorePolicy kPolicy, typename T>
+void ApplySteps(
+    const TensorPointers<F, T>& tensors, const Panel& panel,
+    const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
+  // Coefficients leave a quarter of the registers to everything else.
+  constexpr int kVectors =
+      VectorsPerStep(F::kNumCoefficients, kRegisters * 3 / 4);
+  const auto take = [&](auto vectors, auto partial,
+                        const Step& step) __attribute__((always_inline)) {
+    ApplyStep<F, kPolicy, decltype(vectors)::value, decltype(partial)::value>(
+        tensors, step, coefficients);
+  };
+  ForEachStep<T, kVectors>(panel, take);
+}
+
+// ---- Tiles ------------------------------------------------------------------
+
+template <typename F, typename T>
+void ApplyPanel(
+    const TensorPointers<F, T>& tensors, const Panel& panel, StorePolicy policy,
+    const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
+  ForEachStorePart(tensors, panel, policy,
+                   [&](auto part_policy, const Panel& part) {
+                     ApplySteps<F, decltype(part_policy)::value>(tensors, part,
+                                                                 coefficients);
+                   });
+}
+
+template <typename F, typename T>
+void ApplyRows(const typename F::Args& args, const Partition& partition,
+               const Tile& tile, const void* by_channel, StorePolicy policy) {
+  const TensorPointers<F, T> tensors = PointersOf<F, T>(args);
+  const RowPanels panels = RowPanelsOf<T>(args.view, partition, tile);
+  TileCoefficients<F, T, true, kMaxRowColumns> coefficients(args.view,
+                                                            by_channel);
+  const auto columns = coefficients.OfRows(args.view, partition, tile);
+  ApplyPanel(tensors, panels.full, policy, columns);
+  ApplyPanel(tensors, panels.remainder, policy, columns);
+}
+
+// The runs of channel `c` at outer index `o`. A short first row aligns all
+// others for non-temporal stores.
+template <typename F, typename T>
+void ApplyRuns(
+    const TensorPointers<F, T>& tensors, const View& view, const Block& block,
+    int64_t c, int64_t o, int64_t prefetch_offset, StorePolicy policy,
+    const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
+  int64_t first = (o * view.channels + c) * view.inner + block.i0;
+  int64_t length = block.i1 - block.i0;
+  const auto misaligned_bytes = static_cast<int64_t>(
+      reinterpret_cast<uintptr_t>(tensors.out[0] + first) % kCacheLineBytes);
+  if (policy == StorePolicy::kNonTemporal && misaligned_bytes != 0) {
+    int64_t head =
+        (kCacheLineBytes - misaligned_bytes) / static_cast<int64_t>(sizeof(T));
+    if (head > length) head = length;
+    ApplyPanel(tensors, Panel{first, 1, kRunColumns, head},
+               StorePolicy::kTemporal, coefficients);
+    first += head;
+    length -= head;
+  }
+  const int64_t runs = length / kRunColumns;
+  ApplyPanel(tensors,
+             Panel{first, runs, kRunColumns, kRunColumns, prefetch_offset},
+             policy, coefficients);
+  ApplyPanel(
+      tensors,
+      Panel{first + runs * kRunColumns, 1, kRunColumns, length % kRunColumns},
+      policy, coefficients);
+}
+
+// Kernels::apply.
+template <typename F, typename T>
+void Apply(const typename F::Args& args, const Partition& partition,
+           const Tile& tile, const void* by_channel, StorePolicy policy) {
+  if (partition.kind == Partition::kRows) {
+    ApplyRows<F, T>(args, partition, tile, by_channel, policy);
+  } else {
+    const TensorPointers<F, T> tensors = PointersOf<F, T>(args);
+    const int64_t prefetch_offset = RunPrefetchOffset<T>(args.view, tile);
+    TileCoefficients<F, T, true, kRunColumns> coefficients(args.view,
+                                                           by_channel);
+    for (int64_t c = tile.c0; c < tile.c1; ++c) {
+      const auto columns = coefficients.OfRun(c);
+      for (int64_t o = tile.block.o0; o < tile.block.o1; ++o) {
+        ApplyRuns(tensors, args.view, tile.block, c, o, prefetch_offset, policy,
+                  columns);
+      }
+    }
+  }
+  if (policy == StorePolicy::kNonTemporal) NonTemporalFence();
+}
+
+}  // namespace
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_CPU_ISA_APPLY_H_

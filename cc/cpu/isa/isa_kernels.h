@@ -1,0 +1,130 @@
+// What one ISA build of the CPU kernels offers to the driver (cc/cpu).
+
+#ifndef TF_BN_OPS_CC_CPU_ISA_ISA_KERNELS_H_
+#define TF_BN_OPS_CC_CPU_ISA_ISA_KERNELS_H_
+
+#include <cstdint>
+
+#include "cc/core/dtype.h"
+#include "cc/core/host_device.h"
+#include "cc/core/partition.h"
+
+namespace tf_bn_ops {
+
+// Tile width: columns of a tile in kRows that L1 holds. Per column these are a
+// center and running sums in double while a tile is reduced, and coefficients
+// in float while results are computed; the tensors need the rest of 32 KiB or
+// more. At most what a row may have.
+constexpr int64_t kL1TileBytes = 24 << 10;
+template <typename F>
+static constexpr int64_t TileColumns(bool is_training) {
+  const int sums = is_training ? F::kNumSums : F::kNumFrozenSums;
+  const int coefficients =
+      F::kNumCoefficients - (is_training ? 0 : F::kFirstFrozenCoefficient);
+  const int64_t reduce_bytes = (1 + sums) * sizeof(double);
+  const int64_t apply_bytes = coefficients * sizeof(float);
+  const int64_t columns =
+      kL1TileBytes / (reduce_bytes > apply_bytes ? reduce_bytes : apply_bytes);
+  return columns < kMaxRowColumns ? columns / kMaxLanes * kMaxLanes
+                                  : kMaxRowColumns;
+}
+
+// The unit of work of a pass: channels [c0, c1) of one block. In kRows the tile
+// has at most kMaxRowColumns columns (fold * (c1 - c0) * inner), and all
+// channels if fold > 1.
+struct Tile {
+  Block block;
+  int64_t c0, c1;
+  // Software prefetch: elements from this tile to the one that the same thread
+  // reads next; 0: a fixed distance ahead in this tile, see prefetch.h.
+  int64_t prefetch_offset = 0;
+  // The inputs are in L2 already: no prefetch.
+  bool l2_resident = false;
+};
+
+// How a pass stores results of view shape. Non-temporal (streaming) stores
+// write full cache lines past the caches, without reading them first.
+enum class StorePolicy { kNone, kTemporal, kNonTemporal };
+
+// Per-channel sums: arrays of length `channels`, one after the other, that are
+// indexed by channel.
+struct ChannelSums {
+  double* first;
+  int64_t channels;
+};
+static TFBN_INLINE double* SumsOf(const ChannelSums& sums, int k) {
+  return sums.first + k * sums.channels;
+}
+// The first kRead sums of channel `c`; zero for the others.
+template <int kRead, int kSums>
+static TFBN_INLINE void LoadSums(const ChannelSums& sums, int64_t c,
+                                 double (&out)[kSums]) {
+  for (int k = 0; k < kSums; ++k) {
+    out[k] = k < kRead ? SumsOf(sums, k)[c] : 0;
+  }
+}
+
+// Elements from one array of coefficients to the next. Arrays are read in whole
+// vectors, so one vector behind each is readable; and they do not lie a
+// multiple of 4 KiB apart, where a load aliases an earlier store of another
+// array.
+static TFBN_INLINE int64_t CoefficientStride(int64_t channels) {
+  constexpr int64_t kPadding = 48;  // Three vectors of float, three lines.
+  return channels + kPadding;
+}
+
+// The kernels of one formula (cc/core/formulas) for one element type.
+// Coefficients are arrays in the type that the formula is applied in (double
+// for float64, else float), one after the other, CoefficientStride apart.
+template <typename F>
+struct Kernels {
+  using Args = typename F::Args;
+
+  // Training, the first pass: writes the sums over the tile, those of channels
+  // [c0, c1).
+  void (*reduce)(const Args&, const Partition&, const Tile&,
+                 const ChannelSums& sums);
+  // Writes the coefficients of channels [c0, c1) from the sums over the view;
+  // frozen, only those from kFirstFrozenCoefficient on, and no sum is read.
+  void (*coefficients)(const Args&, int64_t c0, int64_t c1,
+                       const ChannelSums& sums, void* coefficients);
+  // Training, the second pass: writes the results of view shape in the tile.
+  void (*apply)(const Args&, const Partition&, const Tile&,
+                const void* coefficients, StorePolicy);
+  // Frozen, where the results need no sums: both in one pass. Writes the first
+  // kNumFrozenSums sums.
+  void (*frozen)(const Args&, const Partition&, const Tile&,
+                 const void* coefficients, StorePolicy,
+                 const ChannelSums& sums);
+};
+
+template <typename F>
+struct KernelTable {
+  Kernels<F> by_dtype[kNumDTypes];
+};
+
+// Each build defines, for each formula F,
+//   const KernelTable<F>& KernelTable_<build>(const F*);
+// by TFBN_DEFINE_KERNELS(F), in a file that includes reduce.h and apply.h.
+#define TFBN_CONCAT_(a, b) a##_##b
+#define TFBN_CONCAT(a, b) TFBN_CONCAT_(a, b)
+#define TFBN_KERNEL_TABLE(build) TFBN_CONCAT(KernelTable, build)
+#define TFBN_KERNELS_OF_DTYPE(name, code, storage, compute)         \
+  {Reduce<Formula, storage>, ComputeCoefficients<Formula, storage>, \
+   Apply<Formula, storage>, Frozen<Formula, storage>},
+#define TFBN_DEFINE_KERNELS(F)                                       \
+  namespace tf_bn_ops {                                              \
+  const KernelTable<F>& TFBN_KERNEL_TABLE(TF_BN_OPS_ISA)(const F*);  \
+  const KernelTable<F>& TFBN_KERNEL_TABLE(TF_BN_OPS_ISA)(const F*) { \
+    using Formula = F;                                               \
+    static constexpr KernelTable<F> kTable = {                       \
+        {TFBN_FOR_EACH_DTYPE(TFBN_KERNELS_OF_DTYPE)}};               \
+    static_assert(kTable.by_dtype[kNumDTypes - 1].frozen != nullptr, \
+                  "an element type without kernels");                \
+    return kTable;                                                   \
+  }                                                                  \
+  }
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_CPU_ISA_ISA_KERNELS_H_

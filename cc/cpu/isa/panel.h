@@ -1,0 +1,159 @@
+// Panels: the rectangles of rows and columns that both passes walk through, and
+// the steps that they are cut into.
+
+#ifndef TF_BN_OPS_CC_CPU_ISA_PANEL_H_
+#define TF_BN_OPS_CC_CPU_ISA_PANEL_H_
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "cc/core/partition.h"
+#include "cc/core/view.h"
+#include "cc/cpu/isa/isa_kernels.h"
+#include "cc/cpu/isa/prefetch.h"
+#include "cc/cpu/isa/vec.h"
+
+namespace tf_bn_ops {
+namespace {
+
+// Behind the values of each column: room for loads of whole vectors, and so
+// much that arrays of 64 or 1024 columns do not lie a multiple of 4 KiB apart
+// (see CoefficientStride).
+constexpr int64_t kColumnPadding = 64;
+
+// Writes the value of each channel to all of its columns.
+template <typename C>
+void SpreadChannels(const C* by_channel, int64_t channels, int64_t per_channel,
+                    C* columns) {
+  for (int64_t c = 0; c < channels; ++c) {
+    for (int64_t i = 0; i < per_channel; ++i) *columns++ = by_channel[c];
+  }
+}
+// Repeats the first `columns` of an array until there are `total`.
+template <typename C>
+void RepeatColumns(int64_t columns, int64_t total, C* array) {
+  for (int64_t done = columns; done < total;) {
+    const int64_t n = done < total - done ? done : total - done;
+    std::memcpy(array + done, array, n * sizeof(C));
+    done += n;
+  }
+}
+
+// The tensors of view shape, as elements.
+template <typename F, typename T>
+struct TensorPointers {
+  const T* in[F::kInputs];
+  T* out[F::kOutputs];
+};
+
+template <typename F, typename T>
+TensorPointers<F, T> PointersOf(const typename F::Args& args) {
+  const auto tensors = F::TensorsOf(args);
+  TensorPointers<F, T> pointers;
+  for (int i = 0; i < F::kInputs; ++i) {
+    pointers.in[i] = static_cast<const T*>(tensors.in[i]);
+  }
+  for (int i = 0; i < F::kOutputs; ++i) {
+    pointers.out[i] = static_cast<T*>(tensors.out[i]);
+  }
+  return pointers;
+}
+
+// Rows of `columns` contiguous elements, `row_stride` elements apart.
+struct Panel {
+  int64_t first_element;  // Of the tensors: row 0, column 0.
+  int64_t rows, row_stride, columns;
+  int64_t prefetch_offset = 0;  // In elements; 0: no prefetch.
+  int64_t first_column = 0;     // Columns before it are left out.
+};
+
+// The rows of a tile in kRows: `full` rows of `fold` outer indices, then one
+// row of those that remain.
+struct RowPanels {
+  Panel full, remainder;
+};
+
+template <typename T>
+RowPanels RowPanelsOf(const View& view, const Partition& partition,
+                      const Tile& tile) {
+  const int64_t outer_stride = view.channels * view.inner;
+  const int64_t outer_columns = (tile.c1 - tile.c0) * view.inner;
+  const int64_t outers = tile.block.o1 - tile.block.o0;
+  const int64_t rows = outers / partition.fold;
+  const int64_t columns = partition.fold * outer_columns;
+  const int64_t stride = partition.fold * outer_stride;
+  const int64_t first = tile.block.o0 * outer_stride + tile.c0 * view.inner;
+  return RowPanels{
+      {first, rows, stride, columns,
+       PrefetchOffset<T>(tile, view.outer / partition.fold, columns, stride)},
+      {first + rows * stride, 1, stride,
+       outers % partition.fold * outer_columns}};
+}
+
+// A part of a panel: `rows` rows of a few vectors of columns from `column` on,
+// which are in registers meanwhile.
+struct Step {
+  int64_t first_element;  // Row 0, column 0.
+  int64_t rows, row_stride, prefetch_offset, column;
+  int partial_lanes;  // Columns of a partial vector.
+};
+
+// Vectors in a step of a pass that keeps `values` values per column in
+// registers: as many as fit into `registers` of them. With the 32 registers of
+// AVX-512 a run of kRunColumns floats is one step.
+constexpr int VectorsPerStep(int values, int registers) {
+  int vectors = kRegisters / 8;
+  while (vectors > 1 && vectors * values > registers) --vectors;
+  return vectors;
+}
+
+// Rows in a step. Running sums and coefficients stay in registers for all of
+// them, which saves up to two thirds of the accesses to L1. All rows when the
+// step is as wide as a row, for then they are read in order of addresses; else
+// at most kStepBytes, and at most kMaxRowsPerStep, beyond which there was no
+// gain.
+constexpr int64_t kMaxRowsPerStep = 8;
+template <typename T, int kVectors>
+TFBN_INLINE int64_t RowsPerStep(const Panel& panel) {
+  if (panel.columns == kVectors * kLanesOf<T>) return panel.rows;
+  const int64_t rows =
+      kStepBytes / (panel.row_stride * static_cast<int64_t>(sizeof(T)));
+  return rows < 2 ? 2 : rows < kMaxRowsPerStep ? rows : kMaxRowsPerStep;
+}
+
+// Cuts a panel into steps: function(vectors, partial, step), where `vectors` is
+// the number of vectors as a constant, and `partial` whether it is one partial
+// vector.
+template <typename T, int kVectors, typename Function>
+TFBN_INLINE void ForEachStep(const Panel& panel, const Function& function) {
+  constexpr int kLanes = kLanesOf<T>;
+  constexpr std::integral_constant<int, kVectors> kMany{};
+  constexpr std::integral_constant<int, 1> kOne{};
+  const int64_t rows_per_step = RowsPerStep<T, kVectors>(panel);
+  for (int64_t r = 0; r < panel.rows; r += rows_per_step) {
+    const int64_t rows_left = panel.rows - r;
+    Step step{panel.first_element + r * panel.row_stride,
+              rows_left < rows_per_step ? rows_left : rows_per_step,
+              panel.row_stride,
+              panel.prefetch_offset,
+              panel.first_column,
+              0};
+    int64_t& c = step.column;
+    for (; c + kVectors * kLanes <= panel.columns; c += kVectors * kLanes) {
+      function(kMany, std::false_type(), step);
+    }
+    for (; c + kLanes <= panel.columns; c += kLanes) {
+      function(kOne, std::false_type(), step);
+    }
+    if (c < panel.columns) {
+      step.partial_lanes = static_cast<int>(panel.columns - c);
+      function(kOne, std::true_type(), step);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_CPU_ISA_PANEL_H_

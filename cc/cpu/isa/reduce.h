@@ -1,0 +1,349 @@
+// The first pass: sums over a tile by column-wise accumulation, and, frozen,
+// the results of view shape on the way. The kernels Reduce and Frozen.
+//
+// All builds are bitwise identical: each column of a row has running sums of
+// its own, in double, so that the order of additions does not depend on the
+// width of a vector; and no multiplication is fused with an addition.
+
+#ifndef TF_BN_OPS_CC_CPU_ISA_REDUCE_H_
+#define TF_BN_OPS_CC_CPU_ISA_REDUCE_H_
+
+#include <cstdint>
+
+#include "cc/core/dtype.h"
+#include "cc/core/formulas/formula.h"
+#include "cc/core/partition.h"
+#include "cc/cpu/isa/apply.h"
+#include "cc/cpu/isa/isa_kernels.h"
+#include "cc/cpu/isa/panel.h"
+#include "cc/cpu/isa/prefetch.h"
+#include "cc/cpu/isa/vec.h"
+
+namespace tf_bn_ops {
+namespace {
+
+// ---- Running sums -----------------------------------------------------------
+
+// The center and the running sums of each column of a row of at most kColumns.
+template <int kSums, int64_t kColumns>
+struct ColumnSums {
+  static constexpr int64_t kStride = kColumns + kColumnPadding;
+  alignas(kCacheLineBytes) double center[kStride];
+  alignas(kCacheLineBytes) double sum[kSums][kStride];
+
+  void Clear(int64_t columns) {
+    for (int k = 0; k < kSums; ++k) {
+      for (int64_t c = 0; c < columns; ++c) sum[k][c] = 0;
+    }
+  }
+};
+
+// Adds up `n` neighbouring columns in eight interleaved chains: short chains
+// for speed, a fixed number of them so that all builds are bitwise identical.
+double AddColumns(const double* column, int64_t n) {
+  double chain[8] = {};
+  const int64_t whole = n / 8 * 8;
+  for (int64_t i = 0; i < whole; i += 8) {
+    for (int j = 0; j < 8; ++j) chain[j] += column[i + j];
+  }
+  for (int64_t i = whole; i < n; ++i) chain[i - whole] += column[i];
+  return ((chain[0] + chain[1]) + (chain[2] + chain[3])) +
+         ((chain[4] + chain[5]) + (chain[6] + chain[7]));
+}
+
+// Adds the columns from `first` on of `channels` channels, each `per_channel`
+// neighbours, to the sums of the channels from c0 on.
+template <int kSums, int64_t kColumns>
+void FlushColumns(const ColumnSums<kSums, kColumns>& sums, int64_t first,
+                  int64_t channels, int64_t per_channel, int64_t c0,
+                  const ChannelSums& out) {
+  for (int k = 0; k < kSums; ++k) {
+    const double* const columns = sums.sum[k] + first;
+    double* const total = SumsOf(out, k) + c0;
+    if (per_channel == 1) {  // The same, in a loop that vectorizes.
+      for (int64_t c = 0; c < channels; ++c) total[c] += columns[c];
+      continue;
+    }
+    for (int64_t c = 0; c < channels; ++c) {
+      total[c] += AddColumns(columns + c * per_channel, per_channel);
+    }
+  }
+}
+
+// ---- Steps ------------------------------------------------------------------
+
+// Adds the terms of a vector of elements, widened to kParts vectors of double.
+template <typename F, int kSums, typename Wide>
+TFBN_INLINE void AccumulateWide(const Wide (&wide)[F::kInputs],
+                                const double* center, VD (*sum)[kSums]) {
+  for (int p = 0; p < Wide::kParts; ++p) {
+    VD in[F::kInputs];
+    for (int i = 0; i < F::kInputs; ++i) in[i] = wide[i].part[p];
+    F::Accumulate(in, Load(center + p * kDoubleLanes), sum[p]);
+  }
+}
+
+// Stores the running sums of a step; those of columns behind a partial vector's
+// stay what they are.
+template <bool kPartial, int kSums, int64_t kColumns, int kWideVectors>
+TFBN_INLINE void StoreStepSums(const VD (&sum)[kWideVectors][kSums],
+                               const Step& step,
+                               ColumnSums<kSums, kColumns>& sums) {
+  for (int v = 0; v < kWideVectors; ++v) {
+    const int64_t column = step.column + v * kDoubleLanes;
+    const int left = step.partial_lanes - v * kDoubleLanes;
+    const int lanes = left < 0 ? 0 : left < kDoubleLanes ? left : kDoubleLanes;
+    for (int k = 0; k < kSums; ++k) {
+      if (kPartial) {
+        StorePartial(sums.sum[k] + column, sum[v][k], lanes);
+      } else {
+        Store(sums.sum[k] + column, sum[v][k]);
+      }
+    }
+  }
+}
+
+// Accumulates a step, and computes its frozen results unless the policy is
+// kNone.
+template <typename F, StorePolicy kPolicy, int kVectors, bool kPartial,
+          typename T, int kSums, int64_t kColumns>
+TFBN_INLINE void ReduceStep(
+    const TensorPointers<F, T>& tensors, const Step& step,
+    const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients,
+    ColumnSums<kSums, kColumns>& sums) {
+  using Wide = decltype(LoadWide(tensors.in[0]));
+  constexpr int kWideVectors = kVectors * Wide::kParts;
+  VD sum[kWideVectors][kSums];
+  for (int v = 0; v < kWideVectors; ++v) {
+    for (int k = 0; k < kSums; ++k) {
+      sum[v][k] = Load(sums.sum[k] + step.column + v * kDoubleLanes);
+    }
+  }
+  VectorOf<T> k[kVectors][F::kNumCoefficients];
+  if constexpr (kPolicy != StorePolicy::kNone) {
+    LoadCoefficients<F, kVectors, false>(coefficients, step.column, k);
+  }
+  for (int64_t r = 0; r < step.rows; ++r) {
+    const int64_t element =
+        step.first_element + r * step.row_stride + step.column;
+    if (!kPartial && step.prefetch_offset != 0) {
+      for (int i = 0; i < F::kInputs; ++i) {
+        Prefetch<T, kVectors>(tensors.in[i] + element + step.prefetch_offset);
+      }
+    }
+    for (int u = 0; u < kVectors; ++u) {
+      const int64_t first = element + u * kLanesOf<T>;
+      Wide wide[F::kInputs];
+      for (int i = 0; i < F::kInputs; ++i) {
+        const T* const from = tensors.in[i] + first;
+        wide[i] = kPartial ? Widen(LoadPartial(from, step.partial_lanes))
+                           : LoadWide(from);
+      }
+      AccumulateWide<F>(wide, sums.center + step.column + u * kLanesOf<T>,
+                        sum + u * Wide::kParts);
+      if constexpr (kPolicy != StorePolicy::kNone) {
+        ComputeResults<F, kPartial, false, kPolicy>(tensors, first,
+                                                    step.partial_lanes, k[u]);
+      }
+    }
+  }
+  StoreStepSums<kPartial>(sum, step, sums);
+}
+
+template <typename F, StorePolicy kPolicy, typename T, int kSums,
+          int64_t kColumns>
+void ReduceSteps(
+    const TensorPointers<F, T>& tensors, const Panel& panel,
+    const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients,
+    ColumnSums<kSums, kColumns>& sums) {
+  // Running sums take two vectors of double for one of float; they leave half
+  // of the registers to everything else.
+  constexpr int kVectors = VectorsPerStep(2 * F::kNumSums, kRegisters / 2);
+  const auto take = [&](auto vectors, auto partial,
+                        const Step& step) __attribute__((always_inline)) {
+    ReduceStep<F, kPolicy, decltype(vectors)::value, decltype(partial)::value>(
+        tensors, step, coefficients, sums);
+  };
+  ForEachStep<T, kVectors>(panel, take);
+}
+
+// ---- Tiles ------------------------------------------------------------------
+
+// The sums over a tile whose rows have at most kColumns columns; frozen, its
+// results, too.
+template <typename F, typename T, bool kTraining, int64_t kColumns>
+class TileReducer {
+ public:
+  TileReducer(const typename F::Args& args, const Partition& partition,
+              const Tile& tile, const void* by_channel, StorePolicy policy,
+              const ChannelSums& out)
+      : view_(args.view),
+        partition_(partition),
+        tile_(tile),
+        policy_(policy),
+        out_(out),
+        tensors_(PointersOf<F, T>(args)),
+        centers_(F::CentersOf(args)),
+        coefficients_(args.view, by_channel) {
+    for (int k = 0; k < kSums; ++k) {
+      for (int64_t c = tile.c0; c < tile.c1; ++c) SumsOf(out, k)[c] = 0;
+    }
+  }
+
+  // The tile of kRows.
+  void ReduceRows() {
+    const RowPanels panels = RowPanelsOf<T>(view_, partition_, tile_);
+    SetRowCenters();
+    if (!kTraining) {
+      columns_ = coefficients_.OfRows(view_, partition_, tile_);
+    }
+    for (int64_t row = 0;; row += kChainRows) {
+      Panel chain = panels.full;
+      chain.first_element += row * chain.row_stride;
+      chain.rows -= row;
+      const bool last = chain.rows <= kChainRows;
+      if (!last) chain.rows = kChainRows;
+      sums_.Clear(chain.columns);
+      ReducePanel(chain);
+      if (last) ReducePanel(panels.remainder);
+      FlushRow();
+      if (last) return;
+    }
+  }
+
+  // The tile of kRuns.
+  void ReduceRuns() {
+    const int64_t length = tile_.block.i1 - tile_.block.i0;
+    const int64_t prefetch_offset = RunPrefetchOffset<T>(view_, tile_);
+    for (int64_t c = tile_.c0; c < tile_.c1; ++c) {
+      BeginChannel(c);
+      for (int64_t o = tile_.block.o0; o < tile_.block.o1; ++o) {
+        const int64_t first =
+            (o * view_.channels + c) * view_.inner + tile_.block.i0;
+        const int64_t runs = length / kRunColumns;
+        ReduceFullRuns(
+            c, Panel{first, runs, kRunColumns, kRunColumns, prefetch_offset});
+        ReducePanel(Panel{first + runs * kRunColumns, 1, kRunColumns,
+                          length % kRunColumns});
+      }
+      FlushColumns(sums_, 0, 1, kRunColumns, c, out_);
+    }
+  }
+
+ private:
+  static constexpr int kSums = kTraining ? F::kNumSums : F::kNumFrozenSums;
+
+  int64_t OuterColumns() const { return (tile_.c1 - tile_.c0) * view_.inner; }
+
+  void ReducePanel(const Panel& panel) {
+    if constexpr (kTraining) {
+      if (panel.columns == 0) return;
+      ReduceSteps<F, StorePolicy::kNone>(tensors_, panel, columns_, sums_);
+    } else {
+      ForEachStorePart(tensors_, panel, policy_,
+                       [&](auto policy, const Panel& part) {
+                         ReduceSteps<F, decltype(policy)::value>(
+                             tensors_, part, columns_, sums_);
+                       });
+    }
+  }
+
+  void SetRowCenters() {
+    const int64_t channels = tile_.c1 - tile_.c0;
+    if (view_.inner == 1 && centers_.data != nullptr && centers_.stride == 1) {
+      LoadAsDoubles(centers_.dtype, centers_.data, tile_.c0, channels,
+                    sums_.center);  // Vectorizes.
+    } else {
+      for (int64_t c = 0; c < channels; ++c) {
+        const double center = CenterAt(centers_, tile_.c0 + c);
+        SpreadChannels(&center, 1, view_.inner, sums_.center + c * view_.inner);
+      }
+    }
+    RepeatColumns(OuterColumns(), partition_.fold * OuterColumns(),
+                  sums_.center);
+  }
+
+  // Adds the running sums to those of the channels, one outer index of the fold
+  // after the other.
+  void FlushRow() {
+    for (int64_t f = 0; f < partition_.fold; ++f) {
+      FlushColumns(sums_, f * OuterColumns(), tile_.c1 - tile_.c0, view_.inner,
+                   tile_.c0, out_);
+    }
+  }
+
+  void BeginChannel(int64_t c) {
+    const double center = CenterAt(centers_, c);
+    SpreadChannels(&center, 1, kRunColumns, sums_.center);
+    if (!kTraining) columns_ = coefficients_.OfRun(c);
+    sums_.Clear(kRunColumns);
+    chain_ = 0;
+  }
+
+  // Full runs of channel `c`, in chains of kChainRows over all outer indices.
+  void ReduceFullRuns(int64_t c, Panel runs) {
+    const int64_t end = runs.first_element + runs.rows * kRunColumns;
+    while (runs.first_element < end) {
+      const int64_t runs_left = (end - runs.first_element) / kRunColumns;
+      const int64_t chain_left = kChainRows - chain_;
+      runs.rows = runs_left < chain_left ? runs_left : chain_left;
+      ReducePanel(runs);
+      runs.first_element += runs.rows * kRunColumns;
+      chain_ += runs.rows;
+      if (chain_ == kChainRows) {
+        FlushColumns(sums_, 0, 1, kRunColumns, c, out_);
+        sums_.Clear(kRunColumns);
+        chain_ = 0;
+      }
+    }
+  }
+
+  const View& view_;
+  const Partition& partition_;
+  const Tile& tile_;
+  const StorePolicy policy_;
+  const ChannelSums out_;
+  const TensorPointers<F, T> tensors_;
+  const CenterArray centers_;
+  TileCoefficients<F, T, false, kTraining ? 0 : kColumns> coefficients_;
+  ColumnCoefficients<typename Compute<T>::Scalar> columns_ = {};
+  ColumnSums<kSums, kColumns> sums_;
+  int64_t chain_ = 0;  // kRuns: rows in the running sums.
+};
+
+template <typename F, typename T, bool kTraining>
+void ReduceTile(const typename F::Args& args, const Partition& partition,
+                const Tile& tile, const void* by_channel, StorePolicy policy,
+                const ChannelSums& out) {
+  if (partition.kind == Partition::kRows) {
+    TileReducer<F, T, kTraining, kMaxRowColumns>(args, partition, tile,
+                                                 by_channel, policy, out)
+        .ReduceRows();
+  } else {
+    TileReducer<F, T, kTraining, kRunColumns>(args, partition, tile, by_channel,
+                                              policy, out)
+        .ReduceRuns();
+  }
+  if (policy == StorePolicy::kNonTemporal) NonTemporalFence();
+}
+
+// Kernels::reduce.
+template <typename F, typename T>
+void Reduce(const typename F::Args& args, const Partition& partition,
+            const Tile& tile, const ChannelSums& out) {
+  ReduceTile<F, T, true>(args, partition, tile, nullptr, StorePolicy::kNone,
+                         out);
+}
+
+// Kernels::frozen.
+template <typename F, typename T>
+void Frozen(const typename F::Args& args, const Partition& partition,
+            const Tile& tile, const void* by_channel, StorePolicy policy,
+            const ChannelSums& out) {
+  ReduceTile<F, T, false>(args, partition, tile, by_channel, policy, out);
+}
+
+}  // namespace
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_CPU_ISA_REDUCE_H_

@@ -1,0 +1,93 @@
+// Vectors of 64 bytes: AVX-512 F, BW, VL and DQ.
+
+#ifndef TF_BN_OPS_CC_CPU_ISA_VEC_AVX512_H_
+#define TF_BN_OPS_CC_CPU_ISA_VEC_AVX512_H_
+
+namespace tf_bn_ops {
+namespace {
+constexpr int kVectorBytes = 64;
+constexpr int kRegisters = 32;
+}  // namespace
+}  // namespace tf_bn_ops
+
+#include "cc/cpu/isa/vec_portable.h"
+
+namespace tf_bn_ops {
+namespace {
+
+TFBN_INLINE VF WidenFloat16(V16 v) { return _mm512_cvtph_ps((__m256i)v); }
+TFBN_INLINE V16 NarrowFloat16(VF v) {
+  return (V16)_mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT);
+}
+
+TFBN_INLINE VF WidenBfloat16(V16 v) {
+  return (VF)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)v), 16);
+}
+// vec_avx512bf16.h has an instruction for it.
+#if !defined(TFBN_VEC_AVX512BF16)
+TFBN_INLINE V16 NarrowBfloat16(VF v) {
+  // portable::RoundToBfloat16, with the NaN lanes in a mask register.
+  const __m512i bits = _mm512_castps_si512(v);
+  const __m512i truncated = _mm512_srli_epi32(bits, 16);
+  const __m512i odd = _mm512_and_si512(truncated, _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_srli_epi32(
+      _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd),
+      16);
+  const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  return (V16)_mm512_cvtepi32_epi16(
+      _mm512_mask_or_epi32(rounded, nan, truncated, _mm512_set1_epi32(0x0040)));
+}
+#endif
+
+TFBN_INLINE WideF Widen(VF v) {
+  return WideF{{_mm512_cvtps_pd(_mm512_castps512_ps256(v)),
+                _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1))}};
+}
+TFBN_INLINE WideF LoadWide(const float* p) {
+  return WideF{{_mm512_cvtps_pd(_mm256_loadu_ps(p)),
+                _mm512_cvtps_pd(_mm256_loadu_ps(p + kDoubleLanes))}};
+}
+TFBN_INLINE WideF LoadWide(const Float16* p) {
+  return WideF{
+      {_mm512_cvtps_pd(_mm256_cvtph_ps(LoadBits<__m128i>(p))),
+       _mm512_cvtps_pd(_mm256_cvtph_ps(LoadBits<__m128i>(p + kDoubleLanes)))}};
+}
+
+TFBN_INLINE __mmask16 FirstLanes(int n) {
+  return static_cast<__mmask16>((1u << n) - 1u);
+}
+template <typename V>
+TFBN_INLINE V LoadPartialBits(const void* p, int n) {
+  if constexpr (sizeof(V{}[0]) == 8) {
+    return (V)_mm512_maskz_loadu_pd(static_cast<__mmask8>(FirstLanes(n)), p);
+  } else if constexpr (sizeof(V{}[0]) == 4) {
+    return (V)_mm512_maskz_loadu_ps(FirstLanes(n), p);
+  } else {
+    return (V)_mm256_maskz_loadu_epi16(FirstLanes(n), p);
+  }
+}
+TFBN_INLINE void StorePartialBits(void* p, VF v, int n) {
+  _mm512_mask_storeu_ps(p, FirstLanes(n), v);
+}
+TFBN_INLINE void StorePartialBits(void* p, VD v, int n) {
+  _mm512_mask_storeu_pd(p, static_cast<__mmask8>(FirstLanes(n)), v);
+}
+TFBN_INLINE void StorePartialBits(void* p, V16 v, int n) {
+  _mm256_mask_storeu_epi16(p, FirstLanes(n), (__m256i)v);
+}
+
+TFBN_INLINE void StoreNonTemporalBits(void* p, VF v) {
+  _mm512_stream_ps(static_cast<float*>(p), v);
+}
+TFBN_INLINE void StoreNonTemporalBits(void* p, VD v) {
+  _mm512_stream_pd(static_cast<double*>(p), v);
+}
+TFBN_INLINE void StoreNonTemporalBits(void* p, V16 v) {
+  _mm256_stream_si256(static_cast<__m256i*>(p), (__m256i)v);
+}
+TFBN_INLINE void NonTemporalFence() { _mm_sfence(); }
+
+}  // namespace
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_CPU_ISA_VEC_AVX512_H_

@@ -1,0 +1,307 @@
+"""Execution modes: how each runs the op, and that results which differ bitwise are noticed."""
+
+import ctypes
+import dataclasses
+import os
+import pathlib
+
+import numpy as np
+import numpy_kernels
+import pytest
+import rich.console
+import tensorflow as tf
+from numpy_kernels import fill, first_order_cases
+from tensorflow.python.eager import context
+
+from tf_bn_ops.conformance import speed
+from tf_bn_ops.conformance.cases import execution_modes, generate
+from tf_bn_ops.conformance.cases.case import CaseError
+from tf_bn_ops.conformance.execution import worker, workers
+from tf_bn_ops.conformance.execution.answer import Answer, identical
+from tf_bn_ops.conformance.execution.implementations import Implementation, builtin, own, request
+from tf_bn_ops.conformance.reports import record, terminal
+from tf_bn_ops.conformance.verdict import judge
+from tf_bn_ops.harness import bounds
+
+HERE = pathlib.Path(__file__).resolve().parent
+TEXTBOOK = bounds.PROFILES["textbook"]
+TEXT = "FusedBatchNormGradV2,{},NHWC,3x4x5x7,training,normal,given,eps=0.1,{},seed=1"
+
+
+# ---- Which cases get them ------------------------------------------------------------------------
+
+
+def test_default_run_has_every_cheap_call_and_is_the_same_every_time():
+    plain = first_order_cases(1600, 1)
+    first, second = (list(generate.attach(plain, 1, None)) for _ in range(2))
+    assert first == second
+    assert [dataclasses.replace(c, execution=c.execution_modes[0]) for c in first] == plain
+    further = [mode for case in first for mode in case.execution_modes[1:]]
+    known = execution_modes.EXECUTION_MODES
+    assert set(further) == {name for name, mode in known.items() if mode.every}
+    assert all(generate.parse(str(case)) == case for case in first)
+
+
+def test_all_asks_every_case_for_every_call_that_fits():
+    small, large = (generate.parse(TEXT.format("half", "graph")) for _ in range(2))
+    large = dataclasses.replace(large, shape=(30, 40, 50, 70))
+    for case, left_out in ((small, set()), (large, {"xla", "constant"})):
+        (asked,) = generate.attach([case], 1, list(execution_modes.EXECUTION_MODES))
+        assert asked.execution_modes[0] == "graph"
+        assert set(asked.execution_modes) == set(execution_modes.EXECUTION_MODES) - left_out
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("sideways", "not a known execution mode"),
+        ("eager+sideways", "not a known execution mode"),
+        ("threads1", "not a known execution mode"),  # It says nothing about how to call.
+        ("eager+graph+eager", "twice"),
+    ],
+)
+def test_wrong_calls_are_said(call, message):
+    with pytest.raises(CaseError, match=message):
+        generate.parse(TEXT.format("half", call))
+
+
+def test_aliased_case_has_the_same_numbers_twice_and_nothing_exact():
+    case = generate.parse(TEXT.format("float32", "eager+alias").replace("normal", "exact"))
+    filled = fill(case)
+    np.testing.assert_array_equal(filled.values["x"], filled.values["y_backprop"])
+    assert not filled.exact
+
+
+# ---- How they are made ---------------------------------------------------------------------------
+
+
+class _Spy:
+    """TensorFlow's op, and what it was called with."""
+
+    def __init__(self):
+        self.given = {}
+
+    def FusedBatchNormGradV2(self, **arguments):
+        self.given = arguments
+        return tf.raw_ops.FusedBatchNormGradV2(**arguments)
+
+
+def _make(call, dtype="float32"):
+    case = generate.parse(TEXT.format(dtype, f"eager+{call}"))
+    spy = _Spy()
+    asked = request(case, fill(case), case.spec, None, case.execution_modes)
+    answers = worker.Executor(spy)(asked)
+    assert answers["eager"][0] == "outputs", answers
+    return spy.given, answers[call], asked["inputs"]
+
+
+def _address(tensor):
+    memory = np.asarray(memoryview(tensor)) if tensor.dtype != tf.bfloat16 else None
+    if memory is None:  # NumPy takes no buffer of this type.
+        memory = np.asarray(memoryview(tf.bitcast(tensor, tf.int16)))
+    return memory.ctypes.data
+
+
+@pytest.mark.parametrize("dtype", ["float32", "half", "bfloat16"])
+def test_slice_shares_the_memory_of_a_tensor_with_nan_around_it(dtype):
+    given, answer, inputs = _make("slice", dtype)
+    assert answer == ("same", None)
+    for name, value in inputs.items():
+        np.testing.assert_array_equal(given[name].numpy(), value)
+        size = value.itemsize
+        begin = _address(given[name])
+        assert begin % 64 == 0
+        for outside in (begin - size, begin + value.nbytes):
+            bits = ctypes.string_at(outside, size)
+            assert np.isnan(np.frombuffer(bits, value.dtype)[0]), name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "half", "bfloat16"])
+def test_unaligned_begins_between_two_vectors(dtype):
+    """The built-in aborts on such a tensor, so the op here only copies it."""
+
+    class Copies:
+        def FusedBatchNormGradV2(self, **arguments):
+            self.addresses = [_address(tensor) for tensor in map(arguments.get, ("x", "scale"))]
+            return [tf.zeros(1)]
+
+    case = generate.parse(TEXT.format(dtype, "unaligned"))
+    copies = Copies()
+    asked = request(case, fill(case), case.spec, None, case.execution_modes)
+    assert worker.Executor(copies)(asked)["unaligned"][0] == "outputs"
+    assert [address % 64 for address in copies.addresses] == [{"float32": 4}.get(dtype, 2), 4]
+
+
+def test_alias_is_one_tensor():
+    given, answer, _ = _make("alias")
+    assert answer == ("same", None)
+    assert given["x"] is given["y_backprop"]
+    assert given["x"] is not given["scale"]
+
+
+def test_temporary_is_a_copy_inside_the_graph():
+    given, answer, _ = _make("temporary")
+    assert answer == ("same", None)
+    assert {tensor.op.type for tensor in (given["x"], given["y_backprop"])} == {"DeepCopy"}
+
+
+def test_constants_are_folded_by_tensorflow():
+    """After TensorFlow's optimizations the op is not in the graph any more."""
+    context.context().enable_graph_collection()
+    try:
+        _, answer, _ = _make("constant")
+        graphs = context.context().export_run_metadata().function_graphs
+    finally:
+        context.context().disable_graph_collection()
+    assert answer == ("same", None)
+
+    def ops(which):
+        return {node.op for g in graphs for node in getattr(g, which).node}
+
+    assert "FusedBatchNormGradV2" in ops("pre_optimization_graph")
+    assert not {op for op in ops("post_optimization_graph") if "FusedBatchNormGrad" in op}
+
+
+def test_xla_compiles_the_builtin_and_says_where_there_is_no_kernel():
+    _, (state, outputs), _ = _make("xla")
+    assert state == "same" or [o.shape for o in outputs[:3]] == [(3, 4, 5, 7), (7,), (7,)]
+
+    class Uncompiled:
+        def FusedBatchNormGradV2(self, **arguments):
+            return [tf.raw_ops.DeepCopy(x=arguments["x"])]
+
+    case = generate.parse(TEXT.format("float32", "eager+xla"))
+    asked = request(case, fill(case), case.spec, None, case.execution_modes)
+    answers = worker.Executor(Uncompiled())(asked)
+    assert answers["xla"] == ("unsupported", "no kernel that XLA compiles")
+
+
+def test_other_bits_of_one_call_are_told_from_the_same():
+    class Moody:
+        def FusedBatchNormGradV2(self, **arguments):
+            outputs = tf.raw_ops.FusedBatchNormGradV2(**arguments)
+            factor = 1 if tf.executing_eagerly() else -1
+            return [outputs[0], factor * outputs[1], *outputs[2:]]
+
+    case = generate.parse(TEXT.format("float32", "eager+graph+slice"))
+    asked = request(case, fill(case), case.spec, None, case.execution_modes)
+    answers = worker.Executor(Moody())(asked)
+    assert answers["slice"] == ("same", None)
+    np.testing.assert_array_equal(answers["graph"][1][1], -answers["eager"][1][1])
+
+
+def test_bits_are_compared_and_not_numbers():
+    zero, nan = np.zeros(2, np.float32), np.array([np.nan, 1], np.float32)
+    other_nan = nan.copy()
+    other_nan.view(np.uint32)[0] |= 1  # Which NaN it is is nobody's promise.
+    assert identical([zero, nan], [zero.copy(), other_nan])
+    assert not identical([zero], [-zero])
+    assert not identical([nan], [nan + np.float32([0, 1])])
+    assert not identical([zero], [zero.astype(np.float64)])
+    assert not identical([zero], [zero[:1]])
+    assert not identical([zero], [])
+
+
+# ---- Processes -----------------------------------------------------------------------------------
+
+
+def test_calls_with_another_environment_and_calls_that_crash(monkeypatch):
+    """Threads have a process of their own; an abort in one call leaves the others their answers."""
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    running = workers.Worker(Implementation("candidate", "odd_ops:environment"))
+    running.expect(["threads1", "eager"])
+    try:
+        case = generate.parse(TEXT.format("float32", "eager+graph+slice+threads1"))
+        running.submit(case, fill(case))
+        answer = running.collect()
+    finally:
+        running.close()
+    # It answers with the variable's value, 0 where there is none, and aborts in graphs.
+    assert answer.outputs[0] == 0
+    assert answer.others["threads1"].outputs[0] == 1
+    assert "killed by SIGABRT: in a graph" in answer.others["graph"].crash
+    assert answer.same == ("slice",)
+
+
+def test_what_a_path_is_made_by_is_no_further_call():
+    eigen = builtin("eigen", "eigen")
+    assert workers.Worker.refusal(_with(eigen), "onednn0")
+    assert workers.Worker.refusal(_with(eigen), "unaligned")
+    assert not workers.Worker.refusal(_with(eigen), "threads1")
+    assert not workers.Worker.refusal(_with(own()), "onednn0")
+
+
+def _with(implementation):
+    made = object.__new__(workers.Worker)
+    made._implementation = implementation
+    return made
+
+
+# ---- What is made of them ------------------------------------------------------------------------
+
+
+def _judge(name, call, change, may_differ=()):
+    case = generate.parse(TEXT.format("float32", f"eager+{call}"))
+    filled = fill(case)
+    right = numpy_kernels.answer(numpy_kernels.Kernel, case, filled.values)
+    outputs = [o.copy() for o in right.outputs]
+    change(outputs)
+    other = Answer(outputs)
+    answers = {
+        "candidate": right,
+        name: dataclasses.replace(right, others={call: other}, same=("slice",)),
+    }
+    return judge.judge(case, filled, answers, TEXTBOOK, may_differ)
+
+
+def _one_ulp(outputs):
+    outputs[1][3] = np.nextafter(outputs[1][3], np.float32(np.inf))
+
+
+def _wrong(outputs):
+    outputs[1][3] *= 2
+
+
+def test_candidate_fails_where_one_bit_differs_between_calls():
+    result = _judge("candidate", "threads1", _one_ulp)
+    assert result.modes == {("candidate", "threads1"): "differs", ("candidate", "slice"): "same"}
+    (failure,) = result.failures
+    assert failure.startswith("bits differ between eager and threads1: scale_backprop in 1 element")
+    assert "first at [3]" in failure
+
+
+def test_calls_that_may_differ_are_held_to_the_bounds():
+    assert not _judge("candidate", "xla", _one_ulp, {"xla"}).failures
+    (failure,) = _judge("candidate", "xla", _wrong, {"xla"}).failures
+    assert failure.startswith("xla: scale_backprop")
+
+
+def test_other_bits_of_the_builtin_are_a_note():
+    result = _judge("eigen", "threads1", _wrong)
+    assert not result.failures
+    assert any("eigen: bits differ between eager and threads1" in note for note in result.notes)
+    assert result.modes["eigen", "threads1"] == "differs"
+
+
+def test_calls_are_counted(capsys):
+    results = [_judge("eigen", "threads1", _one_ulp) for _ in range(3)]
+    entries = [record.of_result(i, result) for i, result in enumerate(results)]
+    console = rich.console.Console(width=150)
+    terminal._print_modes(console, {"cases": entries, "implementations": ["candidate", "eigen"]})
+    (line,) = (x for x in capsys.readouterr().out.splitlines() if x.startswith("threads1"))
+    assert line.split()[-2:] == ["0", "3"]
+
+
+def test_verdict_of_different_bits():
+    assert record.of_result(0, _judge("candidate", "threads1", _one_ulp))["verdict"] == "bits"
+    wrong = _judge("candidate", "xla", _wrong, {"xla"})
+    assert record.of_result(0, wrong)["verdict"] == "values"
+
+
+def test_speed_counts_the_processor_time_of_all_processes():
+    clock = [speed._processor_seconds([os.getpid()])]
+    sum(i * i for i in range(3_000_000))
+    clock.append(speed._processor_seconds([os.getpid()]))
+    # Once as itself, once by its number.
+    assert clock[1] - clock[0] > 0.05
+    assert "10 cases in" in speed.Speed(lambda: []).describe(10)

@@ -1,0 +1,8 @@
+"""What is run: cases, their strings, and the inputs that are not drawn by a formula model.
+
+case.py          a case and its string
+generate.py      cases from their strings, and drawn from a seed; shapes.py: their shapes
+contract.py      cases that ask for errors and static shapes
+real_inputs.py   inputs captured from a network in training
+mapping.py       ops of other libraries
+"""

@@ -1,0 +1,122 @@
+"""A case: one call of one op, fully determined by a short string.
+
+    FusedBatchNormGradV3,half,NHWC,2x3x4x5,training,normal,batch,eps=0.001,eager,seed=17
+    Softplus,dtype=float32,kind=uniform,call=eager,seed=17,n=3
+
+The first form is that of batch-norm gradients: op, dtype, layout, shape, mode, kind of inputs
+(harness/inputs.py), where mean and variance come from ("batch": the statistics of x; "given":
+others), epsilon, execution modes (execution/modes.py: "eager", "graph", or several joined by "+"
+whose results have to be bitwise identical), seed. Kinds "error/..." and "static/..." are described
+in contract.py, kinds "digits/..." in real_inputs.py. The second form is that of any other op of a
+mapping file; sizes and attrs come last.
+
+generate.py parses both, and draws cases.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from tf_bn_ops.harness.problems import Inputs
+from tf_bn_ops.spec import OpSpec
+
+STATISTICS = ("batch", "given")
+# How kinds begin whose inputs no formula model draws.
+REAL_PREFIX = "digits/"
+ERROR_PREFIX = "error/"
+STATIC_PREFIX = "static/"
+# The execution mode in which a gradient and x are one tensor.
+ALIAS = "alias"
+
+
+class CaseError(ValueError):
+    """A case string that is invalid; the message is one sentence."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One call of one op. `str(case)` is its name, `generate.parse` the inverse.
+
+    Attributes:
+      choices: (name, value) of every size and attr of an op that is not a batch-norm gradient;
+        layout, shape, mode, statistics and epsilon are those of the others.
+    """
+
+    spec: OpSpec
+    dtype: str
+    kind: str
+    execution: str
+    seed: int
+    layout: str = ""
+    shape: tuple[int, ...] = ()
+    mode: str = ""
+    statistics: str = ""
+    epsilon: float = 0.0
+    choices: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        if not self.layout:
+            pairs = [("dtype", self.dtype), ("kind", self.kind), ("call", self.execution)]
+            pairs += [("seed", str(self.seed)), *self.choices]
+            return ",".join([self.op, *(f"{name}={value}" for name, value in pairs)])
+        shape = "x".join(map(str, self.shape))
+        return (
+            f"{self.op},{self.dtype},{self.layout},{shape},{self.mode},{self.kind},"
+            f"{self.statistics},eps={self.epsilon!r},{self.execution},seed={self.seed}"
+        )
+
+    @property
+    def op(self) -> str:
+        return self.spec.name
+
+    @property
+    def is_training(self) -> bool:
+        return self.mode == "training"
+
+    @property
+    def statistics_dtype(self) -> str:
+        """The type of scale, mean and variance; where the op has a choice, the seed decides."""
+        choices = self.spec.statistics_choices(self.dtype)
+        return choices[self.seed % len(choices)]
+
+    @property
+    def is_real(self) -> bool:
+        return self.kind.startswith(REAL_PREFIX)
+
+    @property
+    def asks_for_error(self) -> bool:
+        return self.kind.startswith(ERROR_PREFIX)
+
+    @property
+    def asks_for_static_shapes(self) -> bool:
+        return self.kind.startswith(STATIC_PREFIX)
+
+    @property
+    def asks_for_values(self) -> bool:
+        return not self.asks_for_error and not self.asks_for_static_shapes
+
+    @property
+    def execution_modes(self) -> tuple[str, ...]:
+        """The first is judged, the others have to give bitwise identical results."""
+        return tuple(self.execution.split("+"))
+
+    @property
+    def aliased(self) -> bool:
+        return ALIAS in self.execution_modes
+
+    @property
+    def is_empty(self) -> bool:
+        return math.prod(self.shape) == 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A case with its inputs, which need not be those of its seed."""
+
+    case: Case
+    inputs: Inputs
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.case.shape)

@@ -1,0 +1,246 @@
+"""Cases that ask for something else than numbers: errors on bad calls, and static shapes.
+
+Their kinds are "error/WHAT" and "static/WHAT". What is wrong, or unknown, is drawn from the case's
+seed.
+
+**Errors.** The input or attr that the kind names is made wrong. What has to happen is what
+TensorFlow's Eigen path does, the documented one: an error of the same code. An op without a
+built-in twin has to refuse with one of REFUSALS. To accept, to abort, or to fail with another code
+is wrong. The text is compared as well, names of ops taken out: a candidate that is a drop-in, as
+the ops of this library are, must give the same; of others a difference is told.
+
+**Static shapes.** The op is put into a tf.Graph with placeholders whose dimensions or ranks are
+partly unknown ("static/partial"), or contradict each other as well ("static/conflict"); the shapes
+of its outputs, or the code of the error, must be those of the built-in, or where there is none,
+those of `expected_static_shapes`. A drop-in must know as much; of others it is told where they know
+less.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_bn_ops import spec
+from tf_bn_ops.conformance.cases.case import ERROR_PREFIX, STATIC_PREFIX, Case
+from tf_bn_ops.conformance.cases.execution_modes import DRAWN
+from tf_bn_ops.harness.formula_models import model_of
+from tf_bn_ops.harness.problems import VIEW_ROLES, Inputs
+
+PREFIXES = (ERROR_PREFIX, STATIC_PREFIX)
+# Errors by which an op without a twin may refuse a call.
+REFUSALS = ("InvalidArgumentError", "ValueError", "TypeError")
+
+# A shape that is partly unknown: None is an unknown dimension; None for all of it an unknown rank.
+PartialShape = tuple[int | None, ...] | None
+
+
+@dataclasses.dataclass
+class _Draw:
+    """What is made wrong: chance, the case, its inputs by role, its attrs."""
+
+    rng: np.random.Generator
+    case: Case
+    values: dict[str, np.ndarray]
+    attrs: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def one_of(self, choices: Sequence[Any]) -> Any:
+        return choices[int(self.rng.integers(len(choices)))]
+
+    @property
+    def roles(self) -> list[str]:
+        """The inputs whose shape matters."""
+        return [arg.role for arg in self.case.spec.inputs if arg.kind != spec.OPAQUE]
+
+    @property
+    def views(self) -> list[str]:
+        """The inputs of the shape of x."""
+        return [arg.role for arg in self.case.spec.inputs if arg.kind == spec.VIEW]
+
+    def reshape(self, role: str, shape: Sequence[int]) -> None:
+        self.values[role] = np.ones(tuple(shape), self.values[role].dtype)
+
+
+def _rank(d: _Draw) -> None:
+    """One input, or all of view shape, have another rank."""
+    role = d.one_of([*d.roles, "all"])
+    shape = list(d.case.shape)
+    if role == "all" or role in VIEW_ROLES:
+        # Not more than TensorFlow's data formats have: the next rank belongs to another format.
+        new = d.one_of([[], shape[-1:], shape[2:], [1, 1, *shape[:-1], 2, 2]])
+        if len(new) >= 2 and d.case.spec.builtin is None and role == "all":
+            new = []  # Any rank from 2 on is right where all have it.
+        for r in d.views if role == "all" else (role,):
+            d.reshape(r, new)
+    else:
+        channels = d.values[role].shape[0]
+        d.reshape(role, d.one_of([[], [channels, 1], [1, channels]]))
+
+
+def _size(d: _Draw) -> None:
+    """One input has another size."""
+    role = d.one_of(d.roles)
+    shape = list(d.values[role].shape)
+    axis = int(d.rng.integers(len(shape)))
+    if role in VIEW_ROLES:
+        shape[axis] += 1
+    else:
+        shape[axis] = d.one_of([n for n in (0, 1, shape[0] - 1, shape[0] + 1) if n != shape[0]])
+    d.reshape(role, shape)
+
+
+def _dtype(d: _Draw) -> None:
+    """The tensors have a type that no kernel has, or one input differs from what belongs to it."""
+    role = d.one_of(["all", *d.roles])
+    if role == "all":
+        for r in d.views:
+            d.values[r] = np.ones(d.values[r].shape, np.int32)
+        return
+    wrong = np.float16 if d.values[role].dtype != np.float16 else np.float32
+    d.values[role] = np.ones(d.values[role].shape, wrong)
+
+
+def _data_format(d: _Draw) -> None:
+    """A data format that does not exist."""
+    d.attrs["data_format"] = d.one_of(["NWHC", "", "nhwc", "NHWC "])
+
+
+def _foreign_format(d: _Draw) -> None:
+    """A data format of other ops."""
+    d.attrs["data_format"] = "NCHW_VECT_C"
+
+
+def _attr_type(d: _Draw) -> None:
+    """An attr has a value of another type."""
+    name = d.one_of([n for n in d.case.spec.attrs if n != "data_format"])
+    d.attrs[name] = {"epsilon": "small", "is_training": "perhaps"}[name]
+
+
+ERRORS: Mapping[str, Callable[[_Draw], None]] = {
+    "rank": _rank,
+    "size": _size,
+    "dtype": _dtype,
+    "data_format": _data_format,
+    "foreign_format": _foreign_format,
+    "attr_type": _attr_type,
+}
+STATICS = ("partial", "conflict")
+KINDS = (*(ERROR_PREFIX + k for k in ERRORS), *(STATIC_PREFIX + k for k in STATICS))
+
+
+def kinds(op: spec.OpSpec) -> tuple[str, ...]:
+    """The kinds that an op has."""
+    return tuple(k for k in KINDS if "data_format" in op.attrs or not k.endswith("_format"))
+
+
+def _partial(rng: np.random.Generator, shape: Sequence[int]) -> PartialShape:
+    """The shape with some of it unknown."""
+    if rng.random() < 0.25:
+        return None
+    share = rng.choice([0.0, 0.3, 0.7, 1.0])
+    return tuple(None if rng.random() < share else n for n in shape)
+
+
+def _static_inputs(d: _Draw, conflict: bool) -> dict[str, tuple[str, PartialShape]]:
+    shapes: dict[str, PartialShape] = {}
+    for arg in d.case.spec.inputs:
+        shapes[arg.role] = _partial(d.rng, d.values[arg.role].shape)
+    if conflict:
+        (_rank if d.rng.random() < 0.4 else _size)(d)
+        for role in shapes:  # What was made wrong must be known.
+            shapes[role] = d.values[role].shape if d.rng.random() < 0.8 else shapes[role]
+    statistics = d.case.statistics_dtype
+    return {
+        role: (d.case.dtype if role in VIEW_ROLES else statistics, shape)
+        for role, shape in shapes.items()
+    }
+
+
+def fill(case: Case) -> Inputs:
+    """The inputs and attrs of a case of KINDS."""
+    values = dict(model_of(case.spec).fill(dataclasses.replace(case, kind="normal")).values)
+    draw = _Draw(np.random.default_rng([case.seed, 3]), case, values)
+    prefix, _, what = case.kind.partition("/")
+    if prefix + "/" == ERROR_PREFIX:
+        ERRORS[what](draw)
+        return Inputs(draw.values, attrs=draw.attrs)
+    return Inputs({}, static=_static_inputs(draw, what == "conflict"))
+
+
+def without_names(text: str, names: Sequence[str]) -> str:
+    """An error's text without the names that an op goes by, and without those of nodes."""
+    for name in sorted(names, key=len, reverse=True):
+        text = text.replace(name, "OP")
+    text = re.sub(r"\{\{[^}]*\}\}\s*", "", text)  # {{node OP}}, {{function_node ...}}
+    text = re.sub(r"\s*\[Op:\w*\](\s*name:\s*\w*)?|\s*\[\[.*\]\]", "", text, flags=re.S)
+    return text.strip()
+
+
+# The error that `expected_static_shapes` stands for.
+CONFLICT = "Conflict: the shapes contradict each other"
+
+
+class Conflict(ValueError):
+    """Static shapes that contradict each other."""
+
+
+def _merge(a: PartialShape, b: PartialShape) -> PartialShape:
+    if a is None or b is None:
+        return b if a is None else a
+    if len(a) != len(b):
+        raise Conflict
+    for n, m in zip(a, b, strict=True):
+        if None not in (n, m) and n != m:
+            raise Conflict
+    return tuple(m if n is None else n for n, m in zip(a, b, strict=True))
+
+
+def expected_static_shapes(case: Case, inputs: Mapping[str, PartialShape]) -> list[PartialShape]:
+    """The static shapes of the outputs of an op that has no built-in twin.
+
+    Outputs of view shape have all that is known of the inputs of view shape, and the channels of
+    any per-channel input; the other outputs have the channels.
+
+    Raises:
+      Conflict: no shapes fit.
+    """
+    view: PartialShape = None
+    channels: PartialShape = (None,)
+    for role, shape in inputs.items():
+        if role in VIEW_ROLES:
+            view = _merge(view, shape)
+        else:
+            channels = _merge(channels, shape)
+    if view is not None:
+        if len(view) < 2:
+            raise Conflict
+        axis = len(view) - 1 if spec.LAYOUTS[case.layout][1] else 1
+        channels = _merge(channels, (view[axis],))
+        assert channels is not None
+        view = (*view[:axis], channels[0], *view[axis + 1 :])
+    assert channels is not None
+    if channels[0] is not None and channels[0] < case.spec.min_channels:
+        raise Conflict
+    return [view if arg.kind == spec.VIEW else channels for arg in case.spec.outputs]
+
+
+def generate(count: int, seed: int, combos: Sequence[tuple[str, str, str, str]]) -> Iterator[Case]:
+    """`count` cases, the same for the same arguments on every machine; they go round over ops and,
+    for each, over kinds, so that every kind of every op comes up soon."""
+    rng = np.random.default_rng([seed, 4])
+    ops = list(dict.fromkeys(combo[0] for combo in combos))
+    for i in range(count if ops else 0):
+        op = spec.OPS[ops[i % len(ops)]]
+        of_op = [combo for combo in combos if combo[0] == op.name]
+        _, dtype, layout, mode = of_op[int(rng.integers(len(of_op)))]
+        known = kinds(op)
+        # No size comes up twice: a kernel that takes one dimension for another shows.
+        shape = tuple(int(n) for n in 2 + rng.permutation(spec.LAYOUTS[layout][0]))
+        kind = known[(i // len(ops)) % len(known)]
+        execution = DRAWN[int(rng.integers(len(DRAWN)))]
+        seed_of_case = int(rng.integers(1 << 31))
+        yield Case(op, dtype, kind, execution, seed_of_case, layout, shape, mode, "given", 1e-3)

@@ -1,0 +1,216 @@
+"""Cases, parsed from their strings or drawn at random: the same for the same seed."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from tf_bn_ops import spec
+from tf_bn_ops.conformance.cases import contract, shapes
+from tf_bn_ops.conformance.cases.case import ALIAS, REAL_PREFIX, STATISTICS, Case, CaseError
+from tf_bn_ops.conformance.cases.execution_modes import (
+    BASES,
+    DRAWN,
+    EXECUTION_MODES,
+    MOST_CONSTANT,
+)
+from tf_bn_ops.harness import inputs
+from tf_bn_ops.harness.formula_models import model_of
+from tf_bn_ops.harness.generic_model import GenericOpSpec
+from tf_bn_ops.spec import OpSpec
+
+# (op, dtype, layout, mode)
+Combination = tuple[str, str, str, str]
+
+# One case of this many is large (see shapes.LARGE_ELEMENTS); the offset keeps short runs quick.
+_LARGE_EVERY = 70
+_LARGE_AT = 33
+# One of this many is executed in a graph.
+_GRAPH_EVERY = 5
+
+
+def _member(what: str, value: str, allowed: Sequence[str]) -> str:
+    if value not in allowed:
+        raise CaseError(f"{value!r} is not a known {what}; known: {', '.join(allowed)}")
+    return value
+
+
+def _check_execution(text: str) -> None:
+    names = text.split("+")
+    for name in names:
+        known = BASES if name == names[0] else tuple(EXECUTION_MODES)
+        _member("execution mode", name, known)
+    if len(set(names)) < len(names):
+        raise CaseError(f"{text!r} names an execution mode twice")
+
+
+def parse(text: str, ops: Mapping[str, OpSpec] = spec.OPS) -> Case:
+    """The case that `text` names.
+
+    Args:
+      text: as `str(case)` has it.
+      ops: the ops there are; a mapping file may add some.
+
+    Raises:
+      CaseError: `text` has another form, or does not fit the op.
+    """
+    fields = [f.strip() for f in text.strip().split(",")]
+    if isinstance(op := ops.get(fields[0]), GenericOpSpec):
+        return _parse_generic(text, fields[1:], op)
+    if len(fields) != 10:
+        raise CaseError(
+            f"a case has 10 fields separated by commas, {text!r} has {len(fields)}; "
+            "copy it as the report prints it"
+        )
+    op_name, dtype, layout, shape_text, mode, kind, statistics, epsilon_text, execution, seed = (
+        fields
+    )
+    op = ops[_member("op", op_name, tuple(ops))]
+    _member(f"dtype of {op.name}", dtype, op.dtypes)
+    _member(f"layout of {op.name}", layout, op.layouts)
+    _member(f"mode of {op.name}", mode, op.modes)
+    if not kind.startswith(REAL_PREFIX):
+        _member("kind of inputs", kind, (*model_of(op).kinds, *contract.kinds(op)))
+    _member("source of statistics", statistics, STATISTICS)
+    _check_execution(execution)
+    try:
+        shape = tuple(int(n) for n in shape_text.split("x"))
+        epsilon = float(epsilon_text.removeprefix("eps="))
+        seed_number = int(seed.removeprefix("seed="))
+    except ValueError as e:
+        raise CaseError(f"the shape, epsilon or seed of case {text!r} is not a number") from e
+    rank = spec.LAYOUTS[layout][0]
+    if len(shape) != rank or min(shape) < 0:
+        raise CaseError(f"shape {shape_text} does not fit {layout}, which has {rank} dimensions")
+    if not (epsilon_text.startswith("eps=") and seed.startswith("seed=") and seed_number >= 0):
+        raise CaseError(f"case {text!r} lacks eps=... or a non-negative seed=... in its place")
+    return Case(op, dtype, kind, execution, seed_number, layout, shape, mode, statistics, epsilon)
+
+
+def _parse_generic(text: str, pairs: Sequence[str], op: GenericOpSpec) -> Case:
+    fields = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    known = ("dtype", "kind", "call", "seed")
+    wanted = [*op.model.sizes, *op.model.attr_values]
+    choices = tuple((n, v) for n, v in fields.items() if n not in known)
+    if (
+        not all(name in fields for name in known)
+        or [name for name, _ in choices] != wanted
+        or not fields["seed"].isdigit()
+    ):
+        raise CaseError(
+            f"case {text!r} does not fit the mapping file: it has {', '.join((*known, *wanted))}"
+        )
+    _member(f"dtype of {op.name}", fields["dtype"], op.dtypes)
+    _member("kind of inputs", fields["kind"], tuple(op.model.kinds))
+    _check_execution(fields["call"])
+    return Case(
+        op, fields["dtype"], fields["kind"], fields["call"], int(fields["seed"]), choices=choices
+    )
+
+
+def combinations(
+    ops: Sequence[str] = (),
+    dtypes: Sequence[str] = (),
+    layouts: Sequence[str] = (),
+    modes: Sequence[str] = (),
+) -> list[Combination]:
+    """All (op, dtype, layout, mode) that the ops allow; an empty filter lets all through."""
+    return [
+        (op.name, dtype, layout, mode)
+        for op in spec.OPS.values()
+        if not ops or op.name in ops
+        for dtype in op.dtypes
+        if not dtypes or dtype in dtypes
+        for layout in op.layouts
+        if not layouts or layout in layouts
+        for mode in op.modes
+        if not modes or mode in modes
+    ]
+
+
+def generate(count: int, seed: int, combos: Sequence[Combination] | None = None) -> Iterator[Case]:
+    """`count` cases, the same for the same arguments on every machine.
+
+    They go round over the combinations, so that a short run has each of them about equally often,
+    and for each combination round over the kinds of inputs, starting anywhere.
+    """
+    combos = combinations() if combos is None else combos
+    if not combos:
+        return
+    rng = np.random.default_rng([seed, 0])
+    order = rng.permutation(len(combos))
+    # A kind as often as its weight says.
+    kinds = [name for name, kind in inputs.KINDS.items() for _ in range(kind.weight)]
+    starts = rng.integers(len(kinds), size=len(combos))
+    strides = [s for s in range(1, len(kinds) + 1) if math.gcd(s, len(kinds)) == 1]
+    stride = strides[int(rng.integers(len(strides)))]
+    for i in range(count):
+        which = int(order[i % len(combos)])
+        kind = kinds[(int(starts[which]) + stride * (i // len(combos))) % len(kinds)]
+        case_rng = np.random.default_rng([seed, 1, i])
+        yield _draw(case_rng, combos[which], kind, i % _LARGE_EVERY == _LARGE_AT)
+
+
+def _draw(rng: np.random.Generator, combo: Combination, kind_name: str, large: bool) -> Case:
+    op_name, dtype, layout, mode = combo
+    op = spec.OPS[op_name]
+    kind = model_of(op).kinds[kind_name]
+    power_of_two = not large and kind.exact and rng.random() < 0.6
+    shape = shapes.draw(rng, layout, large, power_of_two, op.min_channels)
+    statistics = STATISTICS[int(rng.random() < (0.35 if mode == "training" else 0.8))]
+    epsilon = float(rng.choice(inputs.epsilons(kind, op)))
+    execution = DRAWN[int(rng.integers(_GRAPH_EVERY) == 0)]
+    seed = int(rng.integers(1 << 31))
+    return Case(op, dtype, kind_name, execution, seed, layout, shape, mode, statistics, epsilon)
+
+
+def generate_generic(count: int, seed: int, ops: Sequence[GenericOpSpec]) -> Iterator[Case]:
+    """`count` cases of ops that are not batch-norm gradients, in turn of every op and dtype."""
+    combos = [(op, dtype) for op in ops for dtype in op.dtypes]
+    for i in range(count):
+        op, dtype = combos[i % len(combos)]
+        rng = np.random.default_rng([seed, 3, i])
+        choices: list[tuple[str, str]] = []
+        for name, (least, most) in op.model.sizes.items():
+            # Small ones more often: faults are in tails more than in volume.
+            size = least + int((most - least + 1) * rng.random() ** 3)
+            choices.append((name, str(min(size, most))))
+        for name, values in op.model.attr_values.items():
+            choices.append((name, str(values[int(rng.integers(len(values)))])))
+        kinds = list(op.model.kinds)
+        kind = kinds[int(rng.integers(len(kinds)))]
+        execution = DRAWN[int(rng.integers(_GRAPH_EVERY) == 0)]
+        yield Case(op, dtype, kind, execution, int(rng.integers(1 << 31)), choices=tuple(choices))
+
+
+def attach(cases: Iterable[Case], seed: int, names: Sequence[str] | None) -> Iterator[Case]:
+    """The cases with further execution modes.
+
+    Args:
+      cases: those that ask for values.
+      seed: of the run, which the default run's random subset is drawn from.
+      names: execution modes that every case gets; None: those of the default run, which has none
+        for ops that are not batch-norm gradients.
+    """
+    rng = np.random.default_rng([seed, 2])
+    known = EXECUTION_MODES
+    for case in cases:
+        drawn = rng.random(len(known))
+        generic = isinstance(case.spec, GenericOpSpec)
+        wanted = [
+            name
+            for (name, mode), chance in zip(known.items(), drawn, strict=True)
+            if (name in names if names is not None else chance * mode.every < 1 and mode.every)
+        ]
+        further = [
+            name
+            for name in ([] if generic and names is None else wanted)
+            if name not in case.execution_modes
+            and not (known[name].small and math.prod(case.shape) > MOST_CONSTANT)
+            # Only drawn inputs of view shape can be the same for both tensors.
+            and not (name == ALIAS and (case.is_real or generic))
+        ]
+        yield dataclasses.replace(case, execution="+".join([*case.execution_modes, *further]))

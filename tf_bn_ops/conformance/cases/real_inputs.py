@@ -1,0 +1,238 @@
+"""Real inputs: what batch-norm layers see while a network trains on handwritten digits.
+
+A small convolutional network trains on scikit-learn's bundled digits (1797 images of 8 x 8; no
+download). At some steps, for every batch-norm layer, the gradient that arrives at its output, its
+input, scale, and the statistics that TensorFlow's forward op hands to the gradient op are kept, and
+the running averages with which it would be evaluated. The network runs in a process of its own
+(`python -m tf_bn_ops.conformance.cases.real_inputs FILE`), single-threaded and deterministic, so
+that a case means the same numbers when it is replayed on the same kind of machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_bn_ops import spec
+from tf_bn_ops.conformance.cases.case import REAL_PREFIX, Case, CaseError
+from tf_bn_ops.conformance.cases.execution_modes import DRAWN
+from tf_bn_ops.harness.problems import Inputs
+
+# Layers: (filters, stride) of the convolution before a batch norm.
+_LAYERS = ((16, 1), (24, 1), (32, 2), (48, 1), (64, 2))
+_BATCH = 48
+_STEPS = (0, 4, 20)
+_EPSILON = 1e-3
+_MOMENTUM = 0.9
+_LEARNING_RATE = 0.1
+_TIMEOUT = 300
+
+
+class RealInputError(RuntimeError):
+    """Real inputs are missing; the message is one sentence that says what to do."""
+
+
+def check_available() -> None:
+    """Raises RealInputError when scikit-learn is missing."""
+    if importlib.util.find_spec("sklearn") is None:
+        raise RealInputError(
+            "the run on real input needs scikit-learn: install it (pip install scikit-learn) "
+            "or leave real input out with --noreal"
+        )
+
+
+def _capture() -> dict[str, np.ndarray]:
+    """Trains, and returns arrays by "layer2/step20/x" and so on, all float32 and NHWC."""
+    import tensorflow as tf
+    from sklearn.datasets import load_digits
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    tf.config.experimental.enable_op_determinism()
+    rng = np.random.default_rng(0)
+    digits = load_digits()
+    images = (digits.images / 16.0).astype(np.float32)[..., None]
+    labels = digits.target.astype(np.int64)
+
+    def variable(*shape: int, fan_in: int) -> tf.Variable:
+        return tf.Variable(rng.normal(0, np.sqrt(2 / fan_in), shape).astype(np.float32))
+
+    kernels, scales, offsets = [], [], []
+    averages = []
+    channels = 1
+    for filters, _ in _LAYERS:
+        kernels.append(variable(3, 3, channels, filters, fan_in=9 * channels))
+        scales.append(tf.Variable(tf.ones(filters)))
+        offsets.append(tf.Variable(tf.zeros(filters)))
+        averages.append([np.zeros(filters, np.float32), np.ones(filters, np.float32)])
+        channels = filters
+    dense = variable(channels, 10, fan_in=channels)
+    weights = [*kernels, *scales, *offsets, dense]
+
+    kept: dict[str, np.ndarray] = {}
+    for step in range(max(_STEPS) + 1):
+        chosen = rng.choice(len(images), _BATCH, replace=False)
+        inputs, outputs, statistics = [], [], []
+        with tf.GradientTape() as tape:
+            h = tf.constant(images[chosen])
+            for (_, stride), kernel, scale, offset in zip(
+                _LAYERS, kernels, scales, offsets, strict=True
+            ):
+                x = tf.nn.conv2d(h, kernel, stride, "SAME")
+                y = tf.raw_ops.FusedBatchNormV3(
+                    x=x, scale=scale, offset=offset, mean=[], variance=[],
+                    epsilon=_EPSILON, is_training=True,
+                )  # fmt: skip
+                inputs.append(x)
+                outputs.append(y.y)
+                # The reserve spaces carry the biased variance; batch_variance the unbiased one.
+                statistics.append(
+                    (y.reserve_space_1, y.reserve_space_2, y.batch_mean, y.batch_variance)
+                )
+                h = tf.nn.relu(y.y)
+            logits = tf.reduce_mean(h, [1, 2]) @ dense
+            loss = tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(labels[chosen], logits)
+            )
+        gradients = tape.gradient(loss, [*weights, *outputs])
+        for i, (mean, variance, batch_mean, batch_variance) in enumerate(statistics):
+            for average, new in zip(averages[i], (batch_mean, batch_variance), strict=True):
+                average += (1 - _MOMENTUM) * (new.numpy() - average)
+            if step in _STEPS:
+                layer = f"layer{i + 1}/step{step}/"
+                kept[layer + "x"] = inputs[i].numpy()
+                kept[layer + "y_backprop"] = gradients[len(weights) + i].numpy()
+                kept[layer + "scale"] = scales[i].numpy()
+                kept[layer + "mean"], kept[layer + "variance"] = mean.numpy(), variance.numpy()
+                kept[layer + "average_mean"] = averages[i][0].copy()
+                kept[layer + "average_variance"] = averages[i][1].copy()
+        for weight, gradient in zip(weights, gradients[: len(weights)], strict=True):
+            weight.assign_sub(_LEARNING_RATE * gradient)
+    return kept
+
+
+@dataclasses.dataclass(frozen=True)
+class RealInput:
+    """The captured arrays: name ("layer2/step20") -> role -> array."""
+
+    captured: Mapping[str, Mapping[str, np.ndarray]]
+
+    def make_cases(self, combos: Sequence[tuple[str, str, str, str]]) -> Iterator[Case]:
+        """Every capture in every dtype, layout and mode of first-order gradients, whose inputs they
+        are; ops take turns where several fit."""
+        turn = 0
+        combos = [c for c in combos if spec.OPS[c[0]].formula == spec.BATCH_NORM_GRAD]
+        for number, (name, arrays) in enumerate(self.captured.items()):
+            seen = set()
+            for _, dtype, layout, mode in combos:
+                if (dtype, layout, mode) in seen or spec.LAYOUTS[layout][0] != 4:
+                    continue
+                seen.add((dtype, layout, mode))
+                fitting = [c[0] for c in combos if c[1:] == (dtype, layout, mode)]
+                op = spec.OPS[fitting[(turn + number) % len(fitting)]]
+                shape = arrays["x"].shape
+                if layout == "NCHW":
+                    shape = (shape[0], shape[3], shape[1], shape[2])
+                statistics = "batch" if mode == "training" else "given"
+                yield Case(
+                    op, dtype, REAL_PREFIX + name, DRAWN[turn % 7 == 6], 0, layout, shape, mode,
+                    statistics, _EPSILON,
+                )  # fmt: skip
+                turn += 1
+
+    def fill(self, case: Case) -> Inputs:
+        """The numbers of a case whose kind is "digits/...".
+
+        Raises:
+          CaseError: there is no such capture, or it has another shape.
+        """
+        name = case.kind.removeprefix(REAL_PREFIX)
+        if name not in self.captured:
+            known = ", ".join(self.captured)
+            raise CaseError(f"no real input {name!r}; there is: {known}")
+        arrays = self.captured[name]
+        prefix = "average_" if case.statistics == "given" else ""
+        values: dict[str, Any] = {"scale": arrays["scale"], "reserve": np.zeros(0, np.float32)}
+        values["offset"] = np.zeros_like(arrays["scale"])
+        for role in ("mean", "variance"):
+            values[role] = arrays[prefix + role]
+        statistics = spec.DTYPES[case.statistics_dtype].numpy
+        values = {role: array.astype(statistics, copy=False) for role, array in values.items()}
+        for role in ("x", "y_backprop"):
+            array = arrays[role]
+            if case.layout == "NCHW":
+                array = array.transpose(0, 3, 1, 2)
+            array = np.ascontiguousarray(array.astype(spec.DTYPES[case.dtype].numpy))
+            if array.shape != case.shape:
+                raise CaseError(f"{case.kind} has shape {array.shape}, not {case.shape}")
+            values[role] = array
+        return Inputs(values)
+
+
+class Capture:
+    """The capture, running in the background."""
+
+    def __init__(self) -> None:
+        check_available()
+        self._folder = tempfile.TemporaryDirectory()
+        self._file = pathlib.Path(self._folder.name, "capture.npz")
+        self._log = pathlib.Path(self._folder.name, "log")
+        root = str(pathlib.Path(__file__).resolve().parents[3])
+        paths = [root, os.environ.get("PYTHONPATH", "")]
+        environment = {
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            **os.environ,
+            # oneDNN's rounding depends on the processor more than Eigen's.
+            "TF_ENABLE_ONEDNN_OPTS": "0",
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        }
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(self._file)],
+                env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def result(self) -> RealInput:
+        """Waits for the capture.
+
+        Raises:
+          RealInputError: it failed.
+        """
+        try:
+            status = self._process.wait(_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        if status or not self._file.exists():
+            last = self._log.read_text(errors="replace").strip().splitlines()[-1:]
+            raise RealInputError(
+                f"capturing real input failed with status {status}: {' '.join(last)}; "
+                "--noreal leaves it out"
+            )
+        captured: dict[str, dict[str, np.ndarray]] = {}
+        with np.load(self._file) as arrays:
+            for key in arrays.files:
+                name, _, role = key.rpartition("/")
+                captured.setdefault(name, {})[role] = arrays[key]
+        return RealInput(captured)
+
+    def close(self) -> None:
+        """Ends the process if it still runs, and removes its file."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._folder.cleanup()
+
+
+if __name__ == "__main__":
+    arrays: dict[str, Any] = dict(_capture())  # savez has other types in other versions of NumPy.
+    np.savez(sys.argv[1], **arrays)

@@ -1,0 +1,48 @@
+"""What an implementation gave for a case, and when two results are bitwise identical."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """Outputs in the op's order, or a failure.
+
+    Attributes:
+      outputs: the tensors; None where it failed.
+      error: code and message of the error that it raised.
+      crash: how its process ended, with its last output.
+      shapes: where static shapes were asked for, those of the outputs.
+      others: further execution modes of the case -> their answers, where they differ bitwise.
+      same: the further execution modes whose answers are bitwise identical.
+      unsupported: further execution modes that do not apply -> why.
+    """
+
+    outputs: Sequence[np.ndarray] | None = None
+    error: str = ""
+    crash: str = ""
+    shapes: Sequence[tuple[int | None, ...] | None] | None = None
+    others: Mapping[str, Answer] = dataclasses.field(default_factory=dict)
+    same: tuple[str, ...] = ()
+    unsupported: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def identical(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:
+    """Whether two lists of arrays are bitwise identical, but for the payload of NaN."""
+    return len(a) == len(b) and all(
+        x.dtype == y.dtype
+        and x.shape == y.shape
+        and (x.tobytes() == y.tobytes() or _identical_but_for_nan(x, y))
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+def _identical_but_for_nan(a: np.ndarray, b: np.ndarray) -> bool:
+    nan = np.isnan(a)
+    if not nan.any() or not np.array_equal(nan, np.isnan(b)):
+        return False
+    return a[~nan].tobytes() == b[~nan].tobytes()

@@ -1,0 +1,157 @@
+"""References that are not derived by hand: TensorFlow differentiates.
+
+`elementary` has ops that compute the forward formula in float64 from TensorFlow's elementary ops,
+and let tf.GradientTape find the gradient, or the gradient of the gradient. `registered` has the
+gradient that TensorFlow registers for its own FusedBatchNormGradV3. worker.py finds both as
+`module:attribute`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def _per_channel(x: Any, data_format: str) -> tuple[Any, Any]:
+    """(the shape that per-channel tensors broadcast in, the other dimensions)."""
+    rank = tf.rank(x)
+    axis = rank - 1 if data_format.endswith("C") else 1
+    shape = tf.tensor_scatter_nd_update(tf.ones([rank], tf.int32), [[axis]], [-1])
+    return shape, tf.concat([tf.range(axis), tf.range(axis + 1, rank)], axis=0)
+
+
+class _Elementary:
+    """Ops by their names and arguments, in float64."""
+
+    def BatchNormTrainingBackprop(
+        self,
+        input: Any,
+        gamma: Any,
+        beta: Any,
+        mean: Any,
+        variance: Any,
+        normalized_delta: Any,
+        epsilon: float,
+    ) -> list[Any]:
+        """The gradients with respect to input, gamma and beta.
+
+        The op takes mean and variance as given, also when they are not the statistics of x, and
+        differentiates them as functions of x: a statistic is its given value plus the batch's less
+        the same with its gradient stopped, which is zero and has the wanted derivative. Derivatives
+        of the variance are those of mean((x - mean)^2) with the given mean.
+        """
+        del beta  # Its gradient does not depend on it; the offset below may be any number.
+        dtype = input.dtype
+        x, gamma, mean, variance, delta = (
+            tf.cast(t, tf.float64) for t in (input, gamma, mean, variance, normalized_delta)
+        )
+        column, others = _per_channel(x, "NCHW")
+
+        def as_function_of_x(given: Any, of_batch: Any) -> Any:
+            return tf.reshape(given, column) + (of_batch - tf.stop_gradient(of_batch))
+
+        offset = tf.zeros_like(gamma)
+        with tf.GradientTape() as tape:
+            tape.watch([x, gamma, offset])
+            batch_mean = tf.reduce_mean(x, others, keepdims=True)
+            spread = tf.square(x - tf.reshape(mean, column))
+            batch_variance = tf.reduce_mean(spread, others, keepdims=True)
+            centered = x - as_function_of_x(mean, batch_mean)
+            root = tf.sqrt(as_function_of_x(variance, batch_variance) + epsilon)
+            y = centered / root * tf.reshape(gamma, column) + tf.reshape(offset, column)
+        gradients = tape.gradient(y, [x, gamma, offset], output_gradients=delta)
+        return [tf.cast(gradient, dtype) for gradient in gradients]
+
+    def FusedBatchNormGradGrad(
+        self,
+        x_backprop_grad: Any,
+        scale_backprop_grad: Any,
+        offset_backprop_grad: Any,
+        y_backprop: Any,
+        x: Any,
+        scale: Any,
+        reserve_space_1: Any,
+        reserve_space_2: Any,
+        epsilon: float,
+        data_format: str,
+        is_training: bool,
+    ) -> list[Any]:
+        """The gradient of the gradient with respect to y_backprop, x and scale."""
+        types = (y_backprop.dtype, x.dtype, scale.dtype)
+        grads = [
+            tf.cast(t, tf.float64)
+            for t in (x_backprop_grad, scale_backprop_grad, offset_backprop_grad)
+        ]
+        dy, x, scale, mean, variance = (
+            tf.cast(t, tf.float64) for t in (y_backprop, x, scale, reserve_space_1, reserve_space_2)
+        )
+        column, others = _per_channel(x, data_format)
+        offset = tf.zeros_like(scale)
+        with tf.GradientTape() as outer:
+            outer.watch([dy, x, scale])
+            with tf.GradientTape() as inner:
+                inner.watch([x, scale, offset])
+                if is_training:
+                    center = tf.reduce_mean(x, others, keepdims=True)
+                    spread = tf.reduce_mean(tf.square(x - center), others, keepdims=True)
+                else:
+                    center, spread = tf.reshape(mean, column), tf.reshape(variance, column)
+                y = (x - center) / tf.sqrt(spread + epsilon) * tf.reshape(scale, column)
+                y += tf.reshape(offset, column)
+            first = inner.gradient(y, [x, scale, offset], output_gradients=dy)
+        second = outer.gradient(
+            first,
+            [dy, x, scale],
+            output_gradients=grads,
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+        return [tf.cast(gradient, dtype) for gradient, dtype in zip(second, types, strict=True)]
+
+
+class _Registered:
+    """The gradient of TensorFlow's own op."""
+
+    def FusedBatchNormGradGrad(
+        self,
+        x_backprop_grad: Any,
+        scale_backprop_grad: Any,
+        offset_backprop_grad: Any,
+        y_backprop: Any,
+        x: Any,
+        scale: Any,
+        reserve_space_1: Any,
+        reserve_space_2: Any,
+        **attrs: Any,
+    ) -> list[Any]:
+        """By TensorFlow's registered gradient of FusedBatchNormGradV3."""
+        vector = scale.dtype
+        gs, go, scale, mean, variance = (
+            tf.cast(t, tf.float32)
+            for t in (
+                scale_backprop_grad,
+                offset_backprop_grad,
+                scale,
+                reserve_space_1,
+                reserve_space_2,
+            )
+        )
+        with tf.GradientTape() as tape:
+            tape.watch([y_backprop, x, scale])
+            outputs = tf.raw_ops.FusedBatchNormGradV3(
+                y_backprop=y_backprop,
+                x=x,
+                scale=scale,
+                reserve_space_1=mean,
+                reserve_space_2=variance,
+                reserve_space_3=tf.zeros([0]),
+                **attrs,
+            )
+        dy_grad, x_grad, scale_grad = tape.gradient(
+            outputs[:3], [y_backprop, x, scale], output_gradients=[x_backprop_grad, gs, go]
+        )
+        return [dy_grad, x_grad, tf.cast(scale_grad, vector)]
+
+
+elementary = _Elementary()
+registered = _Registered()

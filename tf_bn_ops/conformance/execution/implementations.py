@@ -1,0 +1,206 @@
+"""Candidate and references: where their ops are, in which environment, and what they can answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_bn_ops import spec
+from tf_bn_ops.conformance.cases.case import Case
+from tf_bn_ops.conformance.cases.execution_modes import EXECUTION_MODES, OTHER_KERNELS
+from tf_bn_ops.conformance.cases.mapping import OpMapping
+from tf_bn_ops.conformance.execution.answer import Answer
+from tf_bn_ops.conformance.execution.worker import LIBRARY_PREFIX
+from tf_bn_ops.harness.problems import Inputs
+from tf_bn_ops.spec import OpSpec
+
+CANDIDATE = "candidate"
+# TensorFlow's op as the only reference of an op that is not a batch-norm gradient, and its
+# registered gradient of the built-in first-order gradient.
+TENSORFLOW = "tensorflow"
+# Whose behaviour on errors and static shapes is the documented one.
+DOCUMENTED = "eigen"
+
+
+@dataclasses.dataclass(frozen=True)
+class Implementation:
+    """Something that has the ops.
+
+    Attributes:
+      name: "candidate", or what the report calls a reference.
+      ops: where they are, as `module:attribute` (worker.py).
+      environment: variables of its process.
+      by_counterpart: it answers a case of an op with that op's counterpart (OpSpec).
+      only: the ops that it has -> an op that it cannot do more layouts and dtypes than, or None;
+        None: all ops.
+      mapped: for the ops of another library, how each is called, by the op that it claims to equal.
+      devices: op -> the device that it is placed on; TensorFlow decides about others.
+      path: the name that it has in the list of known divergences.
+      drop_in: it claims to replace the built-in in every detail: the texts of errors, and all that
+        is known of static shapes.
+      exempt: execution modes that are exempt from the bitwise check.
+      cannot: execution modes that it is not run in -> why.
+    """
+
+    name: str
+    ops: str
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    by_counterpart: bool = False
+    only: Mapping[str, str | None] | None = None
+    mapped: Mapping[str, OpMapping] | None = None
+    devices: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    path: str = CANDIDATE
+    drop_in: bool = False
+    exempt: frozenset[str] = OTHER_KERNELS
+    cannot: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def resolve_op(self, case: Case) -> OpSpec | None:
+        """The op that this implementation answers a case with, None where it has none for it."""
+        if not case.asks_for_values and (self.by_counterpart or self.only is not None):
+            # What another op refuses, or infers, says nothing.
+            return case.spec if case.spec.builtin and self.only is None else None
+        if self.only is not None:
+            limit = self.only.get(case.op, "")
+            return None if limit == "" or not _supports(limit, case) else case.spec
+        if self.mapped is not None:
+            entry = self.mapped.get(case.op)
+            return case.spec if entry and entry.claims(case.dtype, case.layout, case.mode) else None
+        if not self.by_counterpart or case.spec.builtin:
+            return case.spec
+        counterpart = case.spec.counterpart
+        return spec.OPS[counterpart] if counterpart and _supports(counterpart, case) else None
+
+    def supports(self, case: Case) -> bool:
+        """Whether it has an op for the case."""
+        return self.resolve_op(case) is not None
+
+
+def _supports(op_name: str | None, case: Case) -> bool:
+    if op_name is None:
+        return True
+    op = spec.OPS[op_name]
+    return case.layout in op.layouts and case.dtype in op.dtypes
+
+
+OWN_OPS = "tf_bn_ops:raw_ops"
+BUILTIN_OPS = "tensorflow:raw_ops"
+
+
+def own() -> Implementation:
+    """The ops of this library as the candidate."""
+    return Implementation(CANDIDATE, OWN_OPS, drop_in=True)
+
+
+def builtin(name: str, path: str) -> Implementation:
+    """TensorFlow's ops on one of its two CPU paths, "onednn" or "eigen"."""
+    return Implementation(
+        name,
+        BUILTIN_OPS,
+        {"TF_ENABLE_ONEDNN_OPTS": str(int(path == "onednn"))},
+        by_counterpart=name != CANDIDATE,
+        path=path,
+        # Its bits change with the number of threads, and its paths are different kernels.
+        exempt=frozenset(EXECUTION_MODES),
+        cannot={"unaligned": "TensorFlow's kernels abort on tensors that it has not allocated"},
+    )
+
+
+PATHS = ("onednn", "eigen")
+
+
+def default_path() -> str:
+    """The path that TensorFlow takes in this environment."""
+    return PATHS[os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1").lower() in ("0", "false")]
+
+
+def of_library(
+    path: str, entries: Mapping[str, OpMapping], cannot: Mapping[str, str]
+) -> Implementation:
+    """The mapped ops of another library as the candidate."""
+    placed = {op: entry.device for op, entry in entries.items() if entry.device}
+    library = LIBRARY_PREFIX + os.path.abspath(path)
+    return Implementation(CANDIDATE, library, mapped=entries, devices=placed, cannot=cannot)
+
+
+_AUTODIFF = "tf_bn_ops.conformance.execution.autodiff"
+# For ops that no built-in equals: TensorFlow differentiates the forward formula in float64.
+AUTODIFF = Implementation(
+    "autodiff",
+    _AUTODIFF + ":elementary",
+    only={op.name: None for op in spec.OPS.values() if op.builtin is None},
+)
+# The gradient that TensorFlow registers for its own first-order gradient.
+REGISTERED_GRADIENT = Implementation(
+    TENSORFLOW,
+    _AUTODIFF + ":registered",
+    {"TF_ENABLE_ONEDNN_OPTS": "1"},
+    only={op.name: "FusedBatchNormGradV3" for op in spec.of_formula(spec.BATCH_NORM_GRAD_GRAD)},
+)
+
+
+def references(
+    ops: Sequence[OpSpec], entries: Mapping[str, OpMapping] | None = None
+) -> list[Implementation]:
+    """The references for some ops, on the devices that mapped ops ask for."""
+    placed = {op: e.reference_device for op, e in (entries or {}).items() if e.reference_device}
+    if any(entry.is_generic for entry in (entries or {}).values()):
+        everything = frozenset(EXECUTION_MODES)
+        return [Implementation(TENSORFLOW, BUILTIN_OPS, devices=placed, exempt=everything)]
+    found = []
+    if any(op.counterpart for op in ops):
+        found = [dataclasses.replace(builtin(path, path), devices=placed) for path in PATHS]
+    names = {op.name for op in ops}
+    return found + [i for i in (AUTODIFF, REGISTERED_GRADIENT) if names & set(i.only or ())]
+
+
+def request(
+    case: Case,
+    inputs: Inputs,
+    op: OpSpec,
+    mapped: OpMapping | None = None,
+    modes: Sequence[str] = ("eager",),
+) -> dict[str, Any]:
+    """What a worker is asked (worker.py): the case in the names and types of `op`, or in the names
+    of another library."""
+    values = {"data_format": case.layout, "epsilon": case.epsilon, "is_training": case.is_training}
+    values |= inputs.attrs
+    given: dict[str, Any]
+    what = "inputs"
+    if inputs.static is not None:
+        what, given = "static", {arg.name: inputs.static[arg.role] for arg in op.inputs}
+    else:
+        given = {arg.name: inputs.values[arg.role] for arg in op.inputs}
+    for arg in op.inputs:
+        if op is not case.spec and arg.kind != spec.VIEW:
+            # A counterpart may take them in a wider type; every value is preserved.
+            dtype = spec.DTYPES[op.statistics_dtype(case.dtype)].numpy
+            given[arg.name] = given[arg.name].astype(dtype, copy=False)
+    attrs = {name: values[name] for name in op.attrs}
+    if mapped is None:
+        names = [arg.name for arg in op.outputs]
+        return {"op": op.name, what: given, "attrs": attrs, "outputs": names, "modes": modes}
+    return {
+        "op": mapped.function,
+        what: {mapped.inputs.get(name, name): value for name, value in given.items()},
+        "attrs": {mapped.attrs.get(name, name): value for name, value in attrs.items()},
+        "outputs": mapped.output_names,
+        "modes": modes,
+    }
+
+
+def translated(answer: Answer, case: Case, op: OpSpec) -> Answer:
+    """An answer that `op` gave, in the outputs and types of the case's own op."""
+    if op is case.spec or answer.outputs is None or len(answer.outputs) != len(op.outputs):
+        return answer
+    by_role = {arg.role: output for arg, output in zip(op.outputs, answer.outputs, strict=True)}
+    statistics = spec.DTYPES[case.statistics_dtype].numpy
+    outputs = []
+    with np.errstate(over="ignore"):
+        for arg in case.spec.outputs:
+            output = by_role[arg.role]
+            outputs.append(output if arg.kind == spec.VIEW else output.astype(statistics))
+    return dataclasses.replace(answer, outputs=outputs)

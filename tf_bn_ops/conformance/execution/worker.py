@@ -1,0 +1,246 @@
+"""The process that runs ops: `python -m tf_bn_ops.conformance.execution.worker FD OPS [QUERIES]`.
+
+OPS names what holds the ops, as `module` or `module:attribute` (`tensorflow:raw_ops`), or as
+`library:PATH` of an op library; QUERIES is then a JSON list of OpMapping.opdef_query(), whose
+OpDefs are compared. A request (harness/processes.py) is a dict with op, attrs, perhaps outputs
+(their names in the order wanted) and device, and either
+
+- inputs (name -> array) and modes (cases/execution_modes.py): the result is a dict from each mode
+  to ("outputs", [array, ...]), ("error", "Code: message") or ("unsupported", why); for all but the
+  first mode ("same", None) where its answer is bitwise identical to the first; or
+- static (name -> (dtype, shape)): the result is {"static": ("shapes", [shape, ...])}, or an error.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tf_bn_ops import spec
+from tf_bn_ops.conformance.execution import devices, signatures
+from tf_bn_ops.conformance.execution.answer import identical
+from tf_bn_ops.harness import processes
+
+LIBRARY_PREFIX = "library:"
+# Where TensorFlow lets tensors begin: a multiple of this (EIGEN_MAX_ALIGN_BYTES).
+_ALIGNMENT = 64
+# What TensorFlow says of an op without a kernel for XLA.
+_NOT_COMPILED = ("unsupported operations", "XLA_CPU_JIT", "XLA_GPU_JIT", "not compilable")
+
+
+def find_ops(name: str) -> Any:
+    """The object that `module:attribute` names; op names are its attributes."""
+    if name.startswith(LIBRARY_PREFIX):
+        import tensorflow as tf
+
+        return tf.load_op_library(name.removeprefix(LIBRARY_PREFIX))
+    module_name, _, attribute = name.partition(":")
+    found: Any = importlib.import_module(module_name)
+    for part in filter(None, attribute.split(".")):
+        found = getattr(found, part)
+    return found
+
+
+class Executor:
+    """Runs TensorFlow ops, eagerly or in graphs that are traced once."""
+
+    def __init__(self, ops: Any):
+        import tensorflow as tf
+
+        self._tf = tf
+        self._ops = ops
+        self._graphs: dict[tuple, Any] = {}
+
+    def facts(self) -> dict[str, Any]:
+        has = [name for name in spec.OPS if hasattr(self._ops, name)]
+        return {**devices.facts(self._tf), "ops": has}
+
+    def __call__(self, request: dict[str, Any]) -> dict[str, tuple[str, Any]]:
+        with devices.placed(self._tf, request.get("device")):
+            return self._answers(request)
+
+    def _answers(self, request: dict[str, Any]) -> dict[str, tuple[str, Any]]:
+        if "static" in request:
+            return {"static": self._attempt(self._static, request)}
+        first: tuple[str, Any] | None = None
+        answers = {}
+        for mode in request["modes"]:
+            answer = self._attempt(getattr(self, "_" + mode), request)
+            if first is None:
+                first = answer
+            elif answer[0] == first[0] == "outputs" and identical(answer[1], first[1]):
+                answer = ("same", None)
+            elif answer[0] == first[0] == "error":
+                answer = ("same", None)  # Code and text differ between modes.
+            answers[mode] = answer
+        return answers
+
+    def _attempt(self, call: Callable[[dict[str, Any]], Any], request: Any) -> tuple[str, Any]:
+        try:
+            return call(request)
+        except Exception as error:  # An op may raise anything; it is the answer.
+            return "error", _describe(error)
+
+    def _op(self, request: dict[str, Any]) -> Any:
+        return getattr(self._ops, request["op"])
+
+    def _call(self, request: dict[str, Any], tensors: dict[str, Any]) -> Any:
+        return self._op(request)(**tensors, **request["attrs"])
+
+    def _constants(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {name: self._tf.constant(value) for name, value in request["inputs"].items()}
+
+    def _in_order(self, request: dict[str, Any], outputs: Any) -> Any:
+        names = request.get("outputs", ())
+        if not isinstance(outputs, (list, tuple)):
+            return [outputs]
+        if names and set(names) <= set(getattr(outputs, "_fields", ())):
+            return [getattr(outputs, name) for name in names]
+        return outputs
+
+    def _outputs(self, request: dict[str, Any], outputs: Any) -> tuple[str, list[np.ndarray]]:
+        return "outputs", [output.numpy() for output in self._in_order(request, outputs)]
+
+    # One method for each execution mode that needs no process of its own.
+
+    def _eager(self, request: dict[str, Any]) -> Any:
+        return self._outputs(request, self._call(request, self._constants(request)))
+
+    def _graph(self, request: dict[str, Any]) -> Any:
+        """With a function of tensors of any shape, so that shapes do not trace anew."""
+        tensors = self._constants(request)
+        return self._outputs(request, self._function(request, tensors)(*tensors.values()))
+
+    def _temporary(self, request: dict[str, Any]) -> Any:
+        """DeepCopy gives every input a buffer that dies with the op, which may write into it."""
+        tensors = self._constants(request)
+        copy = self._tf.raw_ops.DeepCopy
+        function = self._function(request, tensors, lambda tensor: copy(x=tensor))
+        return self._outputs(request, function(*tensors.values()))
+
+    def _constant(self, request: dict[str, Any]) -> Any:
+        function = self._tf.function(lambda: self._call(request, self._constants(request)))
+        return self._outputs(request, function())
+
+    def _xla(self, request: dict[str, Any]) -> Any:
+        tensors = self._constants(request)
+        function = self._tf.function(
+            lambda *args: self._call(request, dict(zip(tensors, args, strict=True))),
+            jit_compile=True,
+        )
+        try:
+            outputs = function(*tensors.values())
+        except self._tf.errors.OpError as error:
+            if any(words in error.message for words in _NOT_COMPILED):
+                return "unsupported", "no kernel that XLA compiles"
+            raise
+        return self._outputs(request, outputs)
+
+    def _alias(self, request: dict[str, Any]) -> Any:
+        """Inputs that are bitwise identical, a gradient and x, become one tensor."""
+        tensors: dict[str, Any] = {}
+        for name, value in request["inputs"].items():
+            same = [
+                tensors[other]
+                for other in tensors
+                if value.ndim > 1 and identical([value], [request["inputs"][other]])
+            ]
+            tensors[name] = same[0] if same else self._tf.constant(value)
+        return self._outputs(request, self._call(request, tensors))
+
+    def _slice(self, request: dict[str, Any]) -> Any:
+        tensors = {name: self._inside(value, 0) for name, value in request["inputs"].items()}
+        return self._outputs(request, self._call(request, tensors))
+
+    def _unaligned(self, request: dict[str, Any]) -> Any:
+        tensors = {name: self._inside(value, 1) for name, value in request["inputs"].items()}
+        return self._outputs(request, self._call(request, tensors))
+
+    def _inside(self, value: np.ndarray, shift: int) -> Any:
+        """A tensor in the middle of a larger one that is filled with NaN, `shift` elements behind
+        an aligned address."""
+        if value.size == 0:
+            return self._tf.constant(value)
+        around = 2 * _ALIGNMENT // value.itemsize
+        with np.errstate(invalid="ignore"):  # Integers have no NaN.
+            memory = np.full(value.size + 2 * around, np.nan).astype(value.dtype)
+        begin = -memory.ctypes.data % _ALIGNMENT // value.itemsize + around // 2 + shift
+        inside = memory[begin : begin + value.size].reshape(value.shape)
+        inside[...] = value
+        # NumPy has no DLPack for bfloat16: as integers, and back without a copy.
+        plain = inside.view(f"int{8 * value.itemsize}")
+        tensor = self._tf.experimental.dlpack.from_dlpack(plain.__dlpack__())
+        return self._tf.bitcast(tensor, value.dtype.name)
+
+    def _function(
+        self,
+        request: dict[str, Any],
+        inputs: dict[str, Any],
+        prepare: Callable[[Any], Any] | None = None,
+    ) -> Any:
+        """A function of the inputs, each of which is first handed to `prepare`."""
+        tf = self._tf
+        dtypes = tuple(tensor.dtype for tensor in inputs.values())
+        attrs = repr(request["attrs"])
+        key = (request["op"], tuple(inputs), dtypes, attrs, prepare is None)
+        if key not in self._graphs:
+            names = tuple(inputs)
+
+            def call(*tensors: Any) -> Any:
+                if prepare is not None:
+                    tensors = tuple(prepare(tensor) for tensor in tensors)
+                return self._call(request, dict(zip(names, tensors, strict=True)))
+
+            signature = [tf.TensorSpec(None, dtype) for dtype in dtypes]
+            # Traced here: a function that cannot be traced is not kept.
+            function = tf.function(call, input_signature=signature)
+            function.get_concrete_function()
+            self._graphs[key] = function
+        return self._graphs[key]
+
+    def _static(self, request: dict[str, Any]) -> Any:
+        tf = self._tf
+        with tf.Graph().as_default():
+            placeholders = {
+                name: tf.compat.v1.placeholder(dtype, shape)
+                for name, (dtype, shape) in request["static"].items()
+            }
+            outputs = self._in_order(request, self._call(request, placeholders))
+            return "shapes", [
+                None if o.shape.rank is None else tuple(o.shape.as_list()) for o in outputs
+            ]
+
+
+# Lines of an error that say where in this program a node was made, which differs from call to call.
+_PLACE = re.compile(r'\s+File "|\s{8}|in user code:|Graph execution error:|Detected at node|\s*$')
+
+
+def _describe(error: Exception) -> str:
+    """Code and message; without the place in the graph."""
+    code = type(error).__name__
+    message = str(error).split("} ", 1)[-1] if str(error).startswith("{{") else str(error)
+    lines = [line for line in message.splitlines() if not _PLACE.match(line)]
+    return f"{code}: " + "\n".join(lines).strip().removeprefix(f"{code}: ")
+
+
+def _make(ops_name: str, queries: str = "") -> tuple[dict[str, Any], Callable[[Any], Any]]:
+    try:
+        executor = Executor(find_ops(ops_name))
+        facts = executor.facts()
+        if queries:
+            facts |= signatures.facts(json.loads(queries))
+    except Exception as error:
+        # The sentence names OPS; an import error needs no trace besides.
+        kind = type(error) if isinstance(error, ImportError) else RuntimeError
+        raise kind(f"{ops_name} cannot be used: {error}") from error
+    return facts, executor
+
+
+if __name__ == "__main__":
+    processes.serve(sys.argv, _make, _describe)

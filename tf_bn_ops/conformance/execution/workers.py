@@ -1,0 +1,234 @@
+"""Runs ops in processes of their own, so that environments differ and a crash costs one case."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from tf_bn_ops.conformance.cases.case import Case
+from tf_bn_ops.conformance.cases.execution_modes import EXECUTION_MODES
+from tf_bn_ops.conformance.execution import devices
+from tf_bn_ops.conformance.execution.answer import Answer, identical
+from tf_bn_ops.conformance.execution.implementations import Implementation, request, translated
+from tf_bn_ops.harness import processes
+from tf_bn_ops.harness.problems import Inputs
+from tf_bn_ops.harness.processes import WorkerError
+
+# Errors by which a process says itself that its memory ran out.
+_MEMORY_ERRORS = ("MemoryError", "ResourceExhaustedError")
+
+
+class Runner(Protocol):
+    """Answers cases one after the other: `submit`, then `collect`, where it `supports` the case."""
+
+    name: str
+
+    def supports(self, case: Case) -> bool: ...
+
+    def submit(self, case: Case, inputs: Inputs) -> None: ...
+
+    def collect(self) -> Answer: ...
+
+    def close(self) -> None: ...
+
+
+# Stands for an answer that is bitwise identical to the first mode's.
+_SAME = Answer()
+
+
+class Worker:
+    """One implementation in one process, which is started again when it dies.
+
+    Execution modes that need another environment have processes of their own, one each.
+    """
+
+    def __init__(
+        self,
+        implementation: Implementation,
+        timeout: float = 120.0,
+        memory: int = 0,
+        own_processes: bool = True,
+    ):
+        """Starts the process; does not wait for it.
+
+        Args:
+          implementation: what it runs.
+          timeout: seconds that a case may take before it counts as hanging.
+          memory: bytes that the process may have; 0: no limit.
+          own_processes: answer also in execution modes that need a process of their own.
+        """
+        self.name = implementation.name
+        self._implementation = implementation
+        self._timeout = timeout
+        self._memory = memory
+        self._own_processes = own_processes
+        self._variants: dict[str, Worker] = {}
+        self._crash = ""  # Known before `collect`.
+        arguments = [implementation.ops]
+        if implementation.mapped is not None:
+            queries = [entry.opdef_query() for entry in implementation.mapped.values()]
+            arguments.append(json.dumps(queries))
+        level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")
+        self.process = processes.Process(
+            self.name,
+            "tf_bn_ops.conformance.execution.worker",
+            arguments,
+            {"TF_CPP_MIN_LOG_LEVEL": level, **implementation.environment},
+            memory,
+        )
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the process has said about itself; empty before it is ready."""
+        return self.process.facts or {}
+
+    @property
+    def pids(self) -> list[int]:
+        """Its processes."""
+        return [self.process.pid, *(pid for w in self._variants.values() for pid in w.pids)]
+
+    def wait_until_ready(self) -> None:
+        """Waits for the process to have loaded its ops.
+
+        Raises:
+          WorkerError: it could not.
+          devices.DeviceError: a device that ops are to be placed on is missing.
+        """
+        self.process.wait_until_ready()
+        for device in self._implementation.devices.values():
+            devices.check(device, self.facts)
+
+    def supports(self, case: Case) -> bool:
+        """Whether it has an op for the case."""
+        return self._implementation.supports(case)
+
+    def refusal(self, mode: str) -> str:
+        """Why a further execution mode does not apply, or ""."""
+        fixed = set(EXECUTION_MODES[mode].environment) & set(self._implementation.environment)
+        if fixed:
+            return f"{fixed.pop()} selects this path"
+        return self._implementation.cannot.get(mode, "")
+
+    def variant(self, mode: str) -> Worker:
+        """The worker with the environment of a mode, which is started if it has not been yet."""
+        if mode not in self._variants:
+            environment = {**self._implementation.environment, **EXECUTION_MODES[mode].environment}
+            implementation = dataclasses.replace(self._implementation, environment=environment)
+            self._variants[mode] = Worker(implementation, self._timeout, self._memory, False)
+        return self._variants[mode]
+
+    def expect(self, modes: Iterable[str]) -> None:
+        """Starts the processes that these execution modes will need."""
+        for mode in modes:
+            needs_process = self._own_processes and EXECUTION_MODES[mode].environment
+            if needs_process and not self.refusal(mode):
+                self.variant(mode)
+
+    def submit(self, case: Case, inputs: Inputs) -> None:
+        """Sends a case that it supports; the answer is for `collect` to fetch."""
+        self._asked = case, inputs
+        first, *others = case.execution_modes
+        if self._implementation.only is not None:
+            others = []  # A reference for values alone.
+        self._unsupported = {m: why for m in others if (why := self.refusal(m))}
+        others = [m for m in others if m not in self._unsupported]
+        self._elsewhere = [m for m in others if EXECUTION_MODES[m].environment]
+        self._elsewhere = self._elsewhere if self._own_processes else []
+        self._here = [first, *(m for m in others if not EXECUTION_MODES[m].environment)]
+        for mode in self._elsewhere:
+            self.variant(mode).submit(dataclasses.replace(case, execution=first), inputs)
+        self._send(self._here)
+
+    def _send(self, modes: list[str]) -> None:
+        case, inputs = self._asked
+        op = self._implementation.resolve_op(case)
+        assert op is not None, case
+        mapped = (self._implementation.mapped or {}).get(op.name)
+        try:
+            self.process.wait_until_ready()
+            device = self._implementation.devices.get(case.op)
+            self.process.send({**request(case, inputs, op, mapped, modes), "device": device})
+        except (processes.Died, WorkerError) as e:
+            self._crash = self._died(f"died before the case: {e}")
+
+    def collect(self) -> Answer:
+        """The answer to the case last submitted; a crash or a hang is one as well."""
+        answers = self._receive(self._here)
+        if len(self._here) > 1 and any(answer.crash for answer in answers.values()):
+            answers = {}  # Which of the modes was it?
+            for mode in self._here:
+                self._send([mode])
+                answers |= self._receive([mode])
+        first = answers.pop(self._here[0])
+        answers |= {mode: self.variant(mode).collect() for mode in self._elsewhere}
+        same, others, unsupported = [], {}, dict(self._unsupported)
+        for mode, answer in answers.items():
+            if answer.unsupported:
+                unsupported |= answer.unsupported
+            elif answer is _SAME or _is_same(first, answer):
+                same.append(mode)
+            else:
+                others[mode] = answer
+        return dataclasses.replace(first, others=others, same=tuple(same), unsupported=unsupported)
+
+    def _receive(self, modes: list[str]) -> dict[str, Answer]:
+        """The answers in the modes that were sent together."""
+        case, _ = self._asked
+        crash, self._crash = self._crash, ""
+        state, content = "", {}  # type: str, Any
+        if not crash:
+            try:
+                state, content = self.process.receive(self._timeout)
+            except processes.Died as e:
+                crash = self._died(str(e))
+        if crash:
+            return dict.fromkeys(modes, Answer(crash=crash))
+        if state == "error":  # Not of an op.
+            return dict.fromkeys(modes, Answer(error=content))
+        if "static" in content:
+            content = {modes[0]: content["static"]}
+        answers = {mode: received(mode, *content[mode]) for mode in modes}
+        lacking = [a.error for a in answers.values() if a.error.startswith(_MEMORY_ERRORS)]
+        if lacking:
+            # It lives, but may still hold the memory.
+            crash = self._died(self.process.out_of_memory(lacking[0]))
+            return dict.fromkeys(modes, Answer(crash=crash))
+        op = self._implementation.resolve_op(case)
+        assert op is not None, case
+        return {
+            mode: answer if answer is _SAME else translated(answer, case, op)
+            for mode, answer in answers.items()
+        }
+
+    def _died(self, how: str) -> str:
+        """Starts a new process for the next case."""
+        self.process.kill()
+        self.process.start()
+        return how
+
+    def close(self) -> None:
+        """Ends the processes."""
+        for worker in self._variants.values():
+            worker.close()
+        self.process.close()
+
+
+def received(mode: str, state: str, content: Any) -> Answer:
+    """The answer that a process (worker.py) gave in one execution mode."""
+    if state == "same":
+        return _SAME
+    if state == "unsupported":
+        return Answer(error=f"unsupported: {content}", unsupported={mode: content})
+    if state == "error":
+        return Answer(error=content)
+    return Answer(shapes=content) if state == "shapes" else Answer(outputs=content)
+
+
+def _is_same(a: Answer, b: Answer) -> bool:
+    """Whether two modes gave bitwise identical results; or both refused."""
+    if a.outputs is None or b.outputs is None:
+        return bool(a.error and b.error)
+    return identical(a.outputs, b.outputs)

@@ -1,0 +1,248 @@
+"""The flags of `python -m tf_bn_ops conformance`, and what they say as values."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shlex
+from collections.abc import Sequence
+
+from absl import flags
+
+from tf_bn_ops import _loader, spec
+from tf_bn_ops.conformance.cases import generate, mapping
+from tf_bn_ops.conformance.cases.execution_modes import EXECUTION_MODES, OTHER_KERNELS
+from tf_bn_ops.conformance.cases.generate import Combination
+from tf_bn_ops.conformance.cases.mapping import OpMapping
+from tf_bn_ops.conformance.execution import implementations
+from tf_bn_ops.conformance.execution.implementations import Implementation
+from tf_bn_ops.conformance.reports import merge
+from tf_bn_ops.conformance.reports.shards import Shard
+from tf_bn_ops.harness import bounds
+from tf_bn_ops.harness.command import UsageError
+
+# A number of cases that ends within four minutes on two cores, and has every combination of op,
+# dtype, layout and mode with most kinds of inputs.
+DEFAULT_CASES = 2400
+DEFAULT_SEED = 1
+COMMAND = "python -m tf_bn_ops conformance"
+
+# Flags whose values the record keeps as they are.
+SETTINGS = (
+    "seed", "cases", "real", "repro", "timeout", "shrink", "contract", "execution_modes",
+    "bitwise_exempt", "largest",
+)  # fmt: skip
+# Filters of the combinations: flag -> the record's name for it.
+SELECTION = ("op", "dtype", "layout", "modes")
+
+# --candidate -> the path of the built-in that it names.
+BUILTIN = {
+    implementations.BUILTIN_OPS: implementations.default_path(),
+    **{path: path for path in implementations.PATHS},
+}
+
+# Execution modes that a third party's kernels are run in only where --execution-modes says so:
+# TensorFlow's usual access to an input, Tensor::flat, aborts on a tensor that it has not allocated.
+_CANNOT = {"unaligned": "only with --execution-modes"}
+
+VALUES = flags.FlagValues()
+
+
+def _integer(name: str, default: int | None, text: str, least: int = 0) -> None:
+    flags.DEFINE_integer(name, default, text, lower_bound=least, flag_values=VALUES)
+
+
+def _string(name: str, default: str | None, text: str) -> None:
+    flags.DEFINE_string(name, default, text, flag_values=VALUES)
+
+
+_integer("cases", DEFAULT_CASES, "Number of random cases.")
+_integer("seed", DEFAULT_SEED, "Random cases are drawn from this number.")
+for _name, _text in (
+    ("op", "Ops to run, for instance V3,V2; default: all."),
+    ("dtype", "Element types to run; default: all."),
+    ("layout", "Layouts to run; default: all."),
+    ("modes", f"Modes to run, of {', '.join(spec.MODES)}; default: all."),
+):
+    flags.DEFINE_list(_name, [], _text, flag_values=VALUES)
+_string("repro", None, "Runs this one case, as a report has printed it, and prints its details.")
+flags.DEFINE_boolean(
+    "real", True, "Also runs inputs captured from a network in training.", flag_values=VALUES
+)
+_string(
+    "candidate",
+    implementations.OWN_OPS,
+    "The ops to judge, as module:attribute; tensorflow:raw_ops judges the built-in, onednn or "
+    "eigen one of its paths.",
+)
+_string("library", None, "An op library of a third party, whose ops --map or --mapping name.")
+flags.DEFINE_multi_string(
+    "map", [], "TheirOp=FusedBatchNormGradV3: what an op of --library claims to equal; repeatable.",
+    flag_values=VALUES,
+)  # fmt: skip
+_string("mapping", None, "TOML file that maps the ops of --library: renamed inputs, dtypes, ...")
+flags.DEFINE_enum(
+    "bounds", "strict", list(bounds.PROFILES),
+    "What the candidate is held to: this library's promise, or what any float32 sum meets "
+    "(textbook; the default for the built-in and the ops of --library).",
+    flag_values=VALUES,
+)  # fmt: skip
+_integer("timeout", 120, "Seconds after which a case counts as hanging.", least=1)
+flags.DEFINE_float(
+    "memory", None, "GiB that the process of each implementation may have; a case that needs more "
+    "has run out of memory; 0: no limit; default: half of the machine's.",
+    lower_bound=0, flag_values=VALUES,
+)  # fmt: skip
+_string("shard", None, "i/n: runs the i-th of n parts of the cases; merge combines their --json.")
+_integer(
+    "contract",
+    None,
+    "Number of cases that ask for errors and static shapes; default: a tenth of --cases.",
+)
+_string(
+    "execution_modes",
+    "default",
+    "Further execution modes of each case, whose results have to be bitwise identical: "
+    f"{', '.join(EXECUTION_MODES)}; all; none; default: a random subset.",
+)
+_string(
+    "bitwise_exempt",
+    ",".join(sorted(OTHER_KERNELS)),
+    "Execution modes exempt from the bitwise check of the candidate; the bounds still hold.",
+)
+_integer("largest", None, "Skips random cases whose tensors have more elements.")
+merge.define_outputs(VALUES)
+_integer("shrink", 3, "Reduces this many failing cases, and prints each as a program of its own.")
+_integer("shrink_seconds", 20, "Time budget of reducing a failing case, in seconds.", least=1)
+
+
+def _chosen(what: str, given: Sequence[str], known: Sequence[str], short: str = "") -> list[str]:
+    """The known names that were given; `short` is a prefix that may be left out."""
+    by_name = {name.lower(): name for name in known}
+    by_name |= {name.lower().removeprefix(short.lower()): name for name in known}
+    result = []
+    for name in given:
+        if name.lower() not in by_name or not name:
+            raise UsageError(f"{name!r} is not a known {what}; known: {', '.join(known)}")
+        result.append(by_name[name.lower()])
+    return result
+
+
+def combinations() -> list[Combination]:
+    """The combinations that --op, --dtype, --layout and --modes let through."""
+    combos = generate.combinations(
+        _chosen("op", VALUES.op, tuple(spec.OPS), "FusedBatchNormGrad"),
+        _chosen("dtype", VALUES.dtype, tuple(spec.DTYPES)),
+        _chosen("layout", VALUES.layout, tuple(spec.LAYOUTS)),
+        _chosen("mode", VALUES.modes, spec.MODES),
+    )
+    if not combos:
+        raise UsageError("no op has this combination of --op, --dtype, --layout and --modes")
+    return combos
+
+
+def available(combos: list[Combination], has: Sequence[str]) -> list[Combination]:
+    """The combinations whose op the candidate has: without --op, it need not have all."""
+    missing = sorted({op for op, *_ in combos} - set(has))
+    left = [combo for combo in combos if combo[0] in has]
+    if missing and (VALUES.op or not left):
+        raise UsageError(f"{VALUES.candidate} has no {' and no '.join(missing)}")
+    return left
+
+
+def mapped_ops() -> dict[str, OpMapping]:
+    """What --map and --mapping say, by the op that each claims to equal."""
+    entries = [mapping.parse(text) for text in VALUES["map"].value]
+    if VALUES.mapping is not None:
+        entries += mapping.load(pathlib.Path(VALUES.mapping))
+    for entry in entries:
+        if entry.is_generic != entries[0].is_generic:
+            gradient, other = sorted((entries[0], entry), key=lambda e: e.is_generic)
+            raise UsageError(
+                f"{gradient.name} is a batch-norm gradient, {other.name} is not: map them in "
+                "files of their own, and run one after the other"
+            )
+    if entries and entries[0].is_generic:
+        for name in (*SELECTION, "candidate", "bounds"):
+            if VALUES[name].present:
+                raise UsageError(
+                    f"--{name} is for batch-norm gradients; the mapping file says it here"
+                )
+    if entries and VALUES.library is None:
+        raise UsageError("--map and --mapping say what is in a --library; give one")
+    return mapping.by_op(entries)
+
+
+def candidate(entries: dict[str, OpMapping]) -> Implementation:
+    """What is judged: --candidate, or the mapped ops of --library."""
+    cannot = {} if execution_modes() else _CANNOT
+    if VALUES.library is None:
+        if VALUES.candidate == implementations.OWN_OPS:
+            _loader.library_path()  # Raises early where it is not built.
+            return implementations.own()
+        if VALUES.candidate in BUILTIN:
+            return implementations.builtin(implementations.CANDIDATE, BUILTIN[VALUES.candidate])
+        return Implementation(implementations.CANDIDATE, VALUES.candidate, cannot=cannot)
+    if VALUES["candidate"].present:
+        raise UsageError("give either --candidate or --library, not both")
+    if not entries:
+        raise UsageError(
+            "say what the ops of --library claim to equal: --map 'TheirOp=FusedBatchNormGradV3', "
+            "or a file with --mapping"
+        )
+    if not pathlib.Path(VALUES.library).is_file():
+        raise UsageError(f"there is no library {VALUES.library}")
+    return implementations.of_library(VALUES.library, entries, cannot)
+
+
+def _named_modes(text: str) -> list[str]:
+    names = list(EXECUTION_MODES)
+    given = [name for name in text.split(",") if name]
+    return names if text == "all" else _chosen("execution mode", given, names)
+
+
+def execution_modes() -> list[str] | None:
+    """The further execution modes that every case gets; None: those of the default run."""
+    if VALUES.execution_modes == "default":
+        return None
+    return _named_modes("" if VALUES.execution_modes == "none" else VALUES.execution_modes)
+
+
+def exempt(judged: Implementation) -> frozenset[str]:
+    """The execution modes in which the candidate is exempt from the bitwise check."""
+    if judged.drop_in and not VALUES["bitwise_exempt"].present:
+        return frozenset()  # XLA calls the same kernels.
+    if judged.path == implementations.CANDIDATE:
+        return frozenset(_named_modes(VALUES.bitwise_exempt))
+    return judged.exempt
+
+
+def memory() -> int:
+    """Bytes that each worker may have; 0: no limit."""
+    if VALUES.memory is not None:
+        return int(VALUES.memory * 2**30)
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def profile() -> bounds.Profile:
+    """The bounds that the candidate is held to."""
+    other = VALUES.library is not None or VALUES.candidate in BUILTIN
+    is_default = other and not VALUES["bounds"].present
+    return bounds.PROFILES["textbook" if is_default else VALUES.bounds]
+
+
+def shard() -> Shard | None:
+    """The part of the run, None for all of it."""
+    return Shard.parse(VALUES.shard) if VALUES.shard is not None else None
+
+
+def replay_command() -> str:
+    """The command that runs a case again when its string is appended."""
+    names = ("candidate", "library", "map", "mapping", "bounds", "bitwise_exempt")
+    given = [
+        f"--{name}={value}"
+        for name in names
+        if VALUES[name].value != VALUES[name].default
+        for value in (VALUES.map if name == "map" else [VALUES[name].value])
+    ]
+    return " ".join([COMMAND, *map(shlex.quote, given), "--repro"])

@@ -1,0 +1,288 @@
+"""A failing problem as a Python program of its own: TensorFlow, NumPy and the op, nothing else.
+
+It computes the right answer by the formula of the op's model, in float64 (long double for
+float64), compares the op's answer with it, prints what differs, and exits with status 1 while the
+op is wrong.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import inspect
+import io
+import math
+import string
+from typing import Any
+
+import numpy as np
+
+from tf_bn_ops import _loader, spec
+from tf_bn_ops.conformance.cases.case import Case, Problem
+from tf_bn_ops.conformance.execution.implementations import OWN_OPS, Implementation, request
+from tf_bn_ops.conformance.execution.worker import LIBRARY_PREFIX
+from tf_bn_ops.conformance.verdict.judge import Output, expect
+from tf_bn_ops.conformance.verdict.settings import Settings
+from tf_bn_ops.harness.formula_models import model_of
+from tf_bn_ops.harness.measure import assembled
+from tf_bn_ops.harness.problems import VIEW_ROLES
+
+# Elements up to which a tensor is written as numbers; a larger one as a compressed block.
+_READABLE = 256
+# Elements of a tensor beyond which there is no program: it would not be readable.
+_MOST = 50_000
+# Execution modes that a program can show -> the expression of the function to call.
+_FUNCTIONS = {"eager": "call", "graph": "tf.function(call)"}
+
+_TEMPLATE = string.Template('''\
+"""$op, $dtype, $layout, shape $shape, $mode: shows that the op is wrong.
+
+Exit status 1 while it is, 0 when it is right. Reduced from the conformance case
+  $case
+"""
+
+import sys
+$imports
+import numpy as np
+import tensorflow as tf
+
+nan, inf = np.nan, np.inf
+
+inputs = {
+$inputs
+}
+attrs = {
+$attrs
+}
+
+$ops
+
+def call(*tensors):
+    return ops.$function(**dict(zip(inputs, tensors)), **attrs)
+
+
+try:
+    outputs = $call(*[tf.constant(value) for value in inputs.values()])
+except Exception as error:
+    sys.exit(f"$op failed: {type(error).__name__}: {error}")
+
+
+$formula
+
+wide = np.$wide
+names = $names
+values = {role: inputs[name].astype(wide) for role, name in names.items()}
+values["epsilon"] = wide($epsilon)
+axes = tuple(axis for axis in range(values["x"].ndim) if axis != $channel_axis)
+column = [-1 if axis == $channel_axis else 1 for axis in range(values["x"].ndim)]
+with np.errstate(all="ignore"):
+    right = formula(np, values, axes, column, $is_training)
+
+failed = False
+
+
+def check(number, name, right, dtype, largest, allowed=None, nan_required=False):
+    """Compares an output with the right answer; `allowed` is the error bound of each element."""
+    global failed
+    given = outputs[number].numpy()
+    if given.shape != right.shape or given.dtype != np.dtype(dtype):
+        print(f"{name}: shape {list(given.shape)}, {given.dtype}; "
+              f"right: {list(right.shape)}, {np.dtype(dtype)}")
+        failed = True
+    elif allowed is not None:
+        c = given.astype(wide)
+        with np.errstate(all="ignore"):
+            error = abs(c - right)
+            good = (error <= allowed) | (c == right) | ~(np.isfinite(c) | np.isfinite(right))
+            good |= np.isinf(c) & (c * right > 0) & (abs(right) + allowed > largest)
+            good &= ~(np.isnan(right) & np.isinf(c) & nan_required)
+        for at in np.argwhere(~good)[:10]:
+            at = tuple(at)
+            print(f"{name}{list(map(int, at))}: {c[at]!s} instead of {right[at]!s}, "
+                  f"allowed error {np.broadcast_to(allowed, c.shape)[at]:.3g}")
+        failed |= not good.all()
+
+
+$checks
+print("wrong" if failed else "right")
+sys.exit(1 if failed else 0)
+''')
+
+
+def _numbers(array: np.ndarray) -> str:
+    """The elements as Python numbers, as few digits as identify them."""
+    # str() of NumPy's scalars is the shortest text that reads back as the same number of the type.
+    flat = array if array.dtype in (np.float16, np.float32, np.float64) else array.astype(float)
+    return "[" + ", ".join(str(value) for value in flat.reshape(-1)) + "]"
+
+
+def _literal(array: np.ndarray) -> str:
+    """A Python expression for an array."""
+    name = array.dtype.name
+    if array.size > _READABLE:
+        file = io.BytesIO()
+        stored = array.astype(np.float32) if name == "bfloat16" else array
+        np.savez_compressed(file, a=stored)
+        text = base64.b64encode(file.getvalue()).decode()
+        found = f'np.load(io.BytesIO(base64.b64decode("{text}")))["a"]'
+    else:
+        dtype = "float32" if name == "bfloat16" else name
+        found = f'np.array({_numbers(array)}, "{dtype}")'
+        if array.ndim != 1:
+            found += f".reshape({list(array.shape)})"
+    return found + (".astype(tf.bfloat16.as_numpy_dtype)" if name == "bfloat16" else "")
+
+
+def _rounded_up(bound: np.ndarray) -> np.ndarray:
+    """A bound of few digits that is not below the given one."""
+    flat = [v if not math.isfinite(v) or v == 0 else float(f"{v * 1.001:.3g}") for v in bound.flat]
+    return np.array(flat, float).reshape(bound.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Library:
+    """Where the op is: modules to import, the line that sets `ops`, the name of its function."""
+
+    imports: tuple[str, ...]
+    load: str
+    function: str
+
+
+def _library(candidate: Implementation, case: Case) -> _Library:
+    if candidate.ops == OWN_OPS:
+        function = case.spec.registered_name.replace(">", "_")
+        return _Library((), f"ops = tf.load_op_library({_loader.library_path()!r})", function)
+    if candidate.ops.startswith(LIBRARY_PREFIX):
+        path = candidate.ops.removeprefix(LIBRARY_PREFIX)
+        assert candidate.mapped is not None
+        function = candidate.mapped[case.op].function
+        return _Library((), f"ops = tf.load_op_library({path!r})", function)
+    module, _, attribute = candidate.ops.partition(":")
+    if module == "tensorflow":
+        return _Library((), f"ops = tf.{attribute}", case.op)
+    found = f'importlib.import_module("{module}")' + (f".{attribute}" if attribute else "")
+    return _Library(("importlib",), f"ops = {found}", case.op)
+
+
+def _checks(problem: Problem, names: list[str], settings: Settings) -> str:
+    """The calls of check(), one for each output; `names` are those in the candidate's library."""
+    case = problem.case
+    times = settings.times(case)
+    expected = expect(case, problem.inputs, {}, settings.profile)
+    exact = expected.exact - set(times)
+    parts = list(expected.parts)
+    lines = []
+    for i, (output, name) in enumerate(zip(expected.outputs, names, strict=True)):
+        dtype = spec.dtype_of(np.empty(0, output.dtype))
+        written = (
+            "tf.bfloat16.as_numpy_dtype" if dtype.name == "bfloat16" else repr(output.dtype.name)
+        )
+        right, more = f"np.zeros({list(output.shape)})", ""
+        if output.judged:
+            right = f'right["{output.role}"]'
+            bound = np.zeros(output.shape)
+            if output.role in exact:
+                right = f"{right}.astype({written}).astype(wide)"
+            else:
+                view = _view_shape(case, output)
+                bound = assembled(parts, output.role, "bound", view).reshape(output.shape)
+                bound = bound.astype(float) * times.get(output.role, 1)
+            more = f",\n      {_literal(_rounded_up(bound))}"
+            required = next(p.nan_required for p in parts if p.role == output.role)
+            if required is not None:
+                shape = ".reshape(column)" if output.role in VIEW_ROLES else ""
+                flags = _nan_required(parts, case)
+                more += f",\n      np.array({flags}){shape}"
+        lines.append(f'check({i}, "{name}", {right}, {written}, {dtype.largest!r}{more})')
+    return "\n".join(lines)
+
+
+def _view_shape(case: Case, output: Output) -> tuple[int, ...]:
+    is_view = output.role in VIEW_ROLES
+    return spec.view_shape(case.shape, case.layout) if is_view else output.shape
+
+
+def _nan_required(parts: list[Any], case: Case) -> list[bool]:
+    """Per channel: whether a NaN may not be answered by infinity."""
+    whole = next(p.nan_required for p in parts if p.role not in VIEW_ROLES)
+    return list(map(bool, np.broadcast_to(whole, spec.view_shape(case.shape, case.layout)[1:2])))
+
+
+def program(
+    problem: Problem, original: str, candidate: Implementation, settings: Settings
+) -> str | None:
+    """The program's text.
+
+    Args:
+      problem: the case to show.
+      original: the name of the case that it was reduced from.
+      candidate: whose op it is.
+      settings: what it is judged by.
+
+    Returns:
+      None where the case cannot be shown in this way: it is too large, or its execution mode takes
+      more than a program.
+    """
+    case = problem.case
+    if math.prod(case.shape) > _MOST or case.execution not in _FUNCTIONS:
+        return None
+    mapped = (candidate.mapped or {}).get(case.op)
+    asked = request(case, problem.inputs, case.spec, mapped)
+    library = _library(candidate, case)
+    function = _FUNCTIONS[case.execution]
+    attrs = {name: repr(value) for name, value in asked["attrs"].items()}
+    if candidate.ops == OWN_OPS:
+        attrs, function = _own_epsilon(case, attrs, function)
+    inputs = {name: _literal(np.asarray(value)) for name, value in asked["inputs"].items()}
+    checks = _checks(problem, asked["outputs"], settings)
+    if mapped:  # Outputs of another library come in its order.
+        select = f"outputs = [getattr(outputs, name) for name in {asked['outputs']}]\n"
+        checks = select + checks
+    packed = ("base64", "io") if "b64decode" in checks + "".join(inputs.values()) else ()
+    epsilon = repr(case.epsilon)
+    if case.spec.epsilon_dtype == "float32":
+        epsilon = f"np.float32({epsilon})"
+    names = {
+        arg.role: (mapped.inputs.get(arg.name, arg.name) if mapped else arg.name)
+        for arg in case.spec.inputs
+        if arg.kind != spec.OPAQUE
+    }
+    source = inspect.getsource(model_of(case.spec).formula)
+    return _TEMPLATE.substitute(
+        op=mapped.name if mapped else case.op,
+        dtype=case.dtype,
+        layout=case.layout,
+        shape="x".join(map(str, case.shape)),
+        mode=case.mode,
+        case=original,
+        imports="".join(f"import {name}\n" for name in (*library.imports, *packed)),
+        inputs="\n".join(f'    "{name}": {text},' for name, text in inputs.items()),
+        attrs="\n".join(f'    "{name}": {text},' for name, text in attrs.items()),
+        ops=library.load,
+        function=library.function,
+        call=function,
+        formula=source.rstrip()
+        .replace(": Any", "")
+        .replace(": Mapping[str, Any]", "")
+        .replace(" -> Any", ""),
+        wide="longdouble" if case.dtype == "float64" else "float64",
+        names=names,
+        epsilon=epsilon,
+        channel_axis=spec.channel_axis(case.layout),
+        is_training=case.is_training,
+        checks=checks,
+    )
+
+
+def _own_epsilon(case: Case, attrs: dict[str, str], function: str) -> tuple[dict[str, str], str]:
+    """Epsilon as the OpDefs of this library have it, where it keeps its double precision."""
+    if case.spec.epsilon_dtype == "float32":
+        return attrs, function
+    if "data_format" in attrs:  # The first float, and those that are added to it.
+        from tf_bn_ops._ops import _as_floats
+
+        first, *rest = _as_floats(case.epsilon)
+        return {**attrs, "epsilon": repr(first), "epsilon_rest": repr(rest)}, function
+    # An attr of type tensor, which TensorFlow takes in graphs only.
+    tensor = f"tf.make_tensor_proto({case.epsilon!r}, tf.float64)"
+    return {**attrs, "epsilon": tensor}, _FUNCTIONS["graph"]

@@ -1,0 +1,116 @@
+"""The list of known divergences (known_divergences.toml) and what a run has shown of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from tf_bn_ops import spec
+from tf_bn_ops.conformance.cases.case import Case
+from tf_bn_ops.conformance.cases.mapping import tomllib
+from tf_bn_ops.conformance.verdict.result import Disagreement
+
+DEFAULT_FILE = pathlib.Path(__file__).with_name("known_divergences.toml")
+_CONDITIONS = ("path", "op", "dtype", "layout", "mode", "kind", "execution", "rank", "empty")
+
+
+class DivergenceError(ValueError):
+    """The file of known divergences has a mistake; the message is one sentence."""
+
+
+@dataclasses.dataclass
+class Divergence:
+    """An entry of the file, and how often its cases were run and showed it."""
+
+    name: str
+    what: str
+    reason: str
+    when: Mapping[str, list[Any]]
+    detail: str = ""
+    machine_dependent: bool = False
+    covered: int = 0
+    shown: int = 0
+
+    @property
+    def is_stale(self) -> bool:
+        return self.covered > 0 and self.shown == 0 and not self.machine_dependent
+
+    def covers(self, path: str, case: Case) -> bool:
+        """Whether this case on this path is one of its cases."""
+        values = {
+            "path": path,
+            "op": case.op,
+            "dtype": case.dtype,
+            "layout": case.layout,
+            "mode": case.mode,
+            "kind": case.kind,
+            "execution": case.execution_modes[0],
+            "rank": spec.LAYOUTS[case.layout][0],
+            "empty": case.is_empty,
+        }
+        if not case.asks_for_values and "kind" not in self.when:
+            return False  # It speaks of results, which such a case has none of.
+        if self.what.partition(":")[2] not in ("", *(arg.role for arg in case.spec.outputs)):
+            return False
+        return all(values[key] in allowed for key, allowed in self.when.items())
+
+    def explains(self, disagreement: Disagreement) -> bool:
+        return self.what == disagreement.what and self.detail in disagreement.detail
+
+
+def _entry(content: Mapping[str, Any]) -> Divergence:
+    name = content.get("name", "(without a name)")
+    fields = {f.name for f in dataclasses.fields(Divergence)} - {"covered", "shown"}
+    for key in content:
+        if key not in fields:
+            raise DivergenceError(f"known divergence {name}: there is no key {key!r}")
+    for key in ("name", "what", "reason", "when"):
+        if not content.get(key):
+            raise DivergenceError(f"known divergence {name}: {key!r} is missing")
+    for key, allowed in content["when"].items():
+        if key not in _CONDITIONS or not isinstance(allowed, list):
+            raise DivergenceError(
+                f"known divergence {name}: 'when' has lists for {', '.join(_CONDITIONS)} only"
+            )
+    return Divergence(**content)
+
+
+class Register:
+    """All known divergences, through one run."""
+
+    def __init__(self, entries: list[Divergence]):
+        self.entries = entries
+
+    @classmethod
+    def load(cls, file: pathlib.Path = DEFAULT_FILE) -> Register:
+        """Reads the file.
+
+        Raises:
+          DivergenceError: it cannot be read or has a mistake.
+        """
+        try:
+            content = tomllib.loads(file.read_text(encoding="utf-8"))
+        except (OSError, tomllib.TOMLDecodeError) as e:
+            raise DivergenceError(f"cannot read known divergences from {file}: {e}") from e
+        return cls([_entry(item) for item in content.get("divergence", [])])
+
+    def unexplained(
+        self, path: str, case: Case, disagreements: list[Disagreement]
+    ) -> list[Disagreement]:
+        """Notes what a case showed on a path; returns what no entry explains."""
+        left = list(disagreements)
+        for entry in self.entries:
+            if not entry.covers(path, case):
+                continue
+            entry.covered += 1
+            explained = [d for d in left if entry.explains(d)]
+            if explained:
+                entry.shown += 1
+                left = [d for d in left if d not in explained]
+        return left
+
+    @property
+    def stale(self) -> list[Divergence]:
+        return [entry for entry in self.entries if entry.is_stale]

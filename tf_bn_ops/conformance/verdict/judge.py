@@ -1,0 +1,245 @@
+"""The verdict on the values of a case: structure, errors against the bounds, evidence.
+
+What is expected comes from the op's formula model; nothing here knows a formula.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from tf_bn_ops import spec
+from tf_bn_ops.conformance.cases.case import Case
+from tf_bn_ops.conformance.execution.answer import Answer
+from tf_bn_ops.conformance.execution.implementations import CANDIDATE, TENSORFLOW
+from tf_bn_ops.conformance.verdict.result import (
+    BITS_DIFFER,
+    CaseResult,
+    Disagreement,
+    PathResult,
+)
+from tf_bn_ops.harness import bounds, problems
+from tf_bn_ops.harness.formula_models import model_of
+from tf_bn_ops.harness.generic_model import GenericOpSpec, floating_dtype
+from tf_bn_ops.harness.measure import Evidence, Expected, OutputError, ulp_of
+from tf_bn_ops.harness.problems import Inputs
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """An output by the op's contract; `judged` where its values are compared."""
+
+    name: str
+    role: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    judged: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Expectation:
+    """What is expected of a case: its outputs, and their values part by part.
+
+    Attributes:
+      viewed: view-shaped outputs are compared as [outer, channels, inner].
+      exact: the outputs that have to match bitwise.
+    """
+
+    outputs: Sequence[Output]
+    parts: Iterator[Expected]
+    viewed: bool
+    exact: frozenset[str] = frozenset()
+
+
+def outputs_of(case: Case) -> list[Output]:
+    """The outputs of a batch-norm gradient by its contract."""
+    channels = spec.view_shape(case.shape, case.layout)[1]
+    shapes = {spec.VIEW: case.shape, spec.CHANNEL: (channels,), spec.PLACEHOLDER: (0,)}
+    judged = model_of(case.spec).outputs
+    found = []
+    for arg in case.spec.outputs:
+        name = case.dtype if arg.kind == spec.VIEW else case.statistics_dtype
+        dtype = spec.DTYPES[name].numpy
+        found.append(Output(arg.name, arg.role, shapes[arg.kind], dtype, arg.role in judged))
+    return found
+
+
+def expect(
+    case: Case, inputs: Inputs, answers: Mapping[str, Answer], profile: bounds.Profile
+) -> Expectation:
+    """What is expected of a case; of a generic op, by the answer of TensorFlow's op."""
+    if isinstance(case.spec, GenericOpSpec):
+        reference = answers[TENSORFLOW].outputs
+        assert reference is not None
+        outputs = [
+            Output(arg.name, arg.role, output.shape, output.dtype, True)
+            for arg, output in zip(case.spec.outputs, reference, strict=True)
+        ]
+        return Expectation(outputs, case.spec.model.expected(case, inputs, reference), False)
+    model = model_of(case.spec)
+    parts = model.expected(problems.of_call(case, inputs), profile)
+    return Expectation(outputs_of(case), parts, True, profile.exact_of(inputs.exact))
+
+
+def structure(outputs: Sequence[Output], answer: Answer) -> list[Disagreement]:
+    """How an answer differs from the contract: failures, number of outputs, shapes, dtypes."""
+    if answer.crash:
+        return [Disagreement("crash", answer.crash)]
+    if answer.outputs is None:
+        return [Disagreement("error", answer.error)]
+    if len(answer.outputs) != len(outputs):
+        return [Disagreement("count", f"{len(answer.outputs)} outputs, not {len(outputs)}")]
+    found = []
+    for output, given in zip(outputs, answer.outputs, strict=True):
+        for what, has, should in (
+            ("shape", list(given.shape), list(output.shape)),
+            ("dtype", given.dtype, output.dtype),
+        ):
+            if has != should:
+                text = f"{output.name} has {what} {has}, not {should}"
+                d = Disagreement(f"{what}:{output.role}", text)
+                if d not in found:
+                    found.append(d)
+    return found
+
+
+def _comparable(case: Case, expected: Expectation, answer: Answer) -> dict[str, np.ndarray]:
+    """The outputs whose values can be compared, by role."""
+    if answer.outputs is None or len(answer.outputs) != len(expected.outputs):
+        return {}
+    result = {}
+    for output, given in zip(expected.outputs, answer.outputs, strict=True):
+        # A wrong type fails already; batch-norm gradients are measured all the same.
+        fits = given.shape == output.shape and (expected.viewed or given.dtype == output.dtype)
+        if output.judged and fits:
+            is_view = expected.viewed and given.ndim > 1
+            result[output.role] = spec.as_view(given, case.layout) if is_view else given
+    return result
+
+
+def judge(
+    case: Case,
+    inputs: Inputs,
+    answers: Mapping[str, Answer],
+    profile: bounds.Profile,
+    exempt: Collection[str] = (),
+    times: Mapping[str, float] | None = None,
+) -> CaseResult:
+    """Judges all answers to a case by what its formula model expects.
+
+    Every path is measured alike. `failures` holds what is wrong with the *values* of the candidate,
+    and its execution modes whose results differ bitwise though they are not in `exempt`;
+    disagreements in structure are for the caller to hold against the list of known ones. `times`
+    has the outputs that the candidate is allowed more for: as many times the bound, and no
+    exactness.
+    """
+    if isinstance(case.spec, GenericOpSpec) and answers[TENSORFLOW].outputs is None:
+        return _judge_refusal(case, answers)
+    times = times or {}
+    paths = dict(answers)
+    if CANDIDATE in paths:
+        for mode, other in paths[CANDIDATE].others.items():
+            if other.outputs is not None:
+                paths[f"{CANDIDATE}:{mode}"] = other
+    expected = expect(case, inputs, answers, profile)
+    results = {name: PathResult(structure(expected.outputs, a)) for name, a in paths.items()}
+    values = {name: _comparable(case, expected, answer) for name, answer in paths.items()}
+    if isinstance(case.spec, GenericOpSpec) and case.spec.model.oracle is None:
+        values[TENSORFLOW] = {}  # It is what is expected.
+    exact = expected.exact - set(times)
+    evidence = _measure(expected, values, results, exact)
+    result = CaseResult(case, results, {role: e.holds for role, e in evidence.items()})
+    for name, path in results.items():
+        who, _, mode = name.partition(":")
+        for role, error in path.errors.items() if who == CANDIDATE else ():
+            if not error.bound <= times.get(role, 1):
+                how = "not exact" if role in exact else f"{error.bound:.3g} times the bound"
+                result.failures.append(f"{mode and mode + ': '}{role} {how} {error.worst}")
+    _compare_modes(case, answers, exempt, result)
+    return result
+
+
+def _measure(
+    expected: Expectation,
+    values: Mapping[str, Mapping[str, np.ndarray]],
+    results: Mapping[str, PathResult],
+    exact: frozenset[str],
+) -> dict[str, Evidence]:
+    """Measures all paths part by part; returns the evidence of each output."""
+    evidence = {output.role: Evidence() for output in expected.outputs if output.judged}
+    dtypes = {output.role: floating_dtype(output.dtype) for output in expected.outputs}
+    for name, path in results.items():
+        path.errors = {role: OutputError() for role in evidence if role in values[name]}
+    for part in expected.parts:
+        role, dtype = part.role, dtypes[part.role]
+        evidence[role].add(part)
+        ulp = ulp_of(part, dtype)
+        if role in exact:
+            assert dtype is not None
+            part = part.rounded(dtype)
+        for name, path in results.items():
+            if role in path.errors:
+                given = values[name][role][part.at]
+                path.errors[role].add(given, part, ulp, dtype)
+    return evidence
+
+
+def _judge_refusal(case: Case, answers: Mapping[str, Answer]) -> CaseResult:
+    """What TensorFlow's op refuses has to be refused, with the same code."""
+    reference, candidate = answers[TENSORFLOW], answers[CANDIDATE]
+    paths = {TENSORFLOW: PathResult(structure((), reference)), CANDIDATE: PathResult()}
+    result = CaseResult(case, paths, {arg.role: False for arg in case.spec.outputs})
+    code, said = (answer.error.partition(":")[0] for answer in (reference, candidate))
+    if reference.crash or (code and code == said):
+        return result
+    what = "crash" if candidate.crash else "accepted" if not said else "code"
+    detail = candidate.crash or f"{said or 'no error'} instead of {code}"
+    paths[CANDIDATE].disagreements = [Disagreement(what, detail)]
+    return result
+
+
+def _difference(case: Case, a: Answer, b: Answer) -> str:
+    """Where the results of two execution modes differ, in one sentence."""
+    for answer in (b, a):
+        if answer.outputs is None:
+            return answer.crash or f"error: {answer.error}"
+    assert a.outputs is not None and b.outputs is not None
+    if len(a.outputs) != len(b.outputs):
+        return f"{len(b.outputs)} outputs instead of {len(a.outputs)}"
+    for arg, x, y in zip(case.spec.outputs, a.outputs, b.outputs, strict=True):
+        if x.shape != y.shape or x.dtype != y.dtype:
+            return f"{arg.name} is {y.dtype}{list(y.shape)} instead of {x.dtype}{list(x.shape)}"
+        differs = (x != y) & ~(np.isnan(x) & np.isnan(y))
+        if floating_dtype(x.dtype) is not None:
+            differs |= np.signbit(x) != np.signbit(y)
+        if np.any(differs):
+            where = tuple(int(i[0]) for i in np.nonzero(np.atleast_1d(differs)))
+            x, y = (np.atleast_1d(array)[where] for array in (x, y))
+            return (
+                f"{arg.name} in {np.count_nonzero(differs)} elements, first at {list(where)}: "
+                f"{float(y)!r} instead of {float(x)!r}"
+            )
+    return "the bits of NaN"
+
+
+def _compare_modes(
+    case: Case, answers: Mapping[str, Answer], exempt: Collection[str], result: CaseResult
+) -> None:
+    """Notes which further execution modes were bitwise identical, and fails the candidate where
+    they had to be."""
+    for name, answer in answers.items():
+        for mode in answer.same:
+            result.modes[name, mode] = "same"
+        for mode, why in answer.unsupported.items():
+            result.modes[name, mode] = "unsupported"
+            result.notes.append(f"{name}: {mode} does not apply: {why}")
+        for mode, other in answer.others.items():
+            result.modes[name, mode] = "differs"
+            text = f"{BITS_DIFFER} between {case.execution_modes[0]} and {mode}: "
+            text += _difference(case, answer, other)
+            if name == CANDIDATE and (mode not in exempt or other.outputs is None):
+                result.failures.append(text)
+            else:
+                result.notes.append(f"{name}: {text}")

@@ -1,0 +1,65 @@
+"""The result of a case: disagreements with the contract, errors of values, evidence."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tf_bn_ops.conformance.cases.case import Case
+from tf_bn_ops.harness.measure import OutputError
+
+# How the sentence about two execution modes begins.
+BITS_DIFFER = "bits differ"
+
+
+@dataclasses.dataclass(frozen=True)
+class Disagreement:
+    """A difference from the op's contract that is not about values.
+
+    Attributes:
+      what: "error", "crash", "count", "shape:ROLE", "dtype:ROLE"; where an error or static shapes
+        were asked for, "accepted", "code", "message" or "static".
+      detail: for people.
+    """
+
+    what: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.detail}"
+
+
+@dataclasses.dataclass
+class PathResult:
+    """One implementation in one case; a further execution mode of the candidate whose results
+    differ bitwise is a path of its own, "candidate:MODE"."""
+
+    disagreements: list[Disagreement] = dataclasses.field(default_factory=list)
+    errors: dict[str, OutputError] = dataclasses.field(default_factory=dict)
+
+    @property
+    def ulp(self) -> float:
+        return max((e.ulp for e in self.errors.values()), default=0.0)
+
+    @property
+    def bound(self) -> float:
+        return max((e.bound for e in self.errors.values()), default=0.0)
+
+
+@dataclasses.dataclass
+class CaseResult:
+    """Everything about one case.
+
+    Attributes:
+      paths: implementation -> its result; the candidate is "candidate".
+      evidence: output -> whether wrong-on-purpose answers would have failed.
+      failures: why the case fails, one sentence each; the runner adds structure.
+      modes: (implementation, further execution mode) -> "same", "differs" or "unsupported".
+      notes: what is worth knowing and fails nothing.
+    """
+
+    case: Case
+    paths: dict[str, PathResult]
+    evidence: dict[str, bool]
+    failures: list[str] = dataclasses.field(default_factory=list)
+    modes: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
+    notes: list[str] = dataclasses.field(default_factory=list)

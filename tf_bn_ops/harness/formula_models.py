@@ -1,0 +1,76 @@
+"""Formula models: who knows the right answer of an op, its error bound and its inputs.
+
+An OpSpec names its model; a new formula is a module with a model and a line of MODELS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from tf_bn_ops import spec
+from tf_bn_ops.harness.batch_norm_grad import BatchNormGrad
+from tf_bn_ops.harness.batch_norm_grad_grad import BatchNormGradGrad
+from tf_bn_ops.harness.bounds import PROFILES, Profile
+from tf_bn_ops.harness.generic_model import GenericOpSpec
+from tf_bn_ops.harness.inputs import Kind
+from tf_bn_ops.harness.measure import Expected, OutputError, errors_of
+from tf_bn_ops.harness.problems import Call, Inputs, Problem
+from tf_bn_ops.spec import OpSpec
+
+
+class FormulaModel(Protocol):
+    """What is known of a formula.
+
+    Attributes:
+      kinds: kinds of values that inputs are drawn of.
+      outputs: the roles whose values are judged.
+      formula: the outputs in a few lines of NumPy, for programs that show a failure.
+    """
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]: ...
+    @property
+    def outputs(self) -> Sequence[str]: ...
+    @property
+    def formula(self) -> Callable[..., Any]: ...
+
+    def fill(self, call: Call) -> Inputs:
+        """The inputs of a call, the same for the same call."""
+
+    def expected(self, problem: Problem, profile: Profile) -> Iterator[Expected]:
+        """The right answer to a problem with its bound, part by part."""
+
+
+MODELS: Mapping[str, FormulaModel] = {
+    spec.BATCH_NORM_GRAD: BatchNormGrad(),
+    spec.BATCH_NORM_GRAD_GRAD: BatchNormGradGrad(),
+}
+
+
+def model_of(op: OpSpec) -> FormulaModel:
+    """The model that judges an op."""
+    return MODELS[op.formula]
+
+
+def kinds_of(op: OpSpec) -> Mapping[str, Kind]:
+    """The kinds of inputs of an op, one of a mapping file included."""
+    return op.model.kinds if isinstance(op, GenericOpSpec) else model_of(op).kinds
+
+
+def errors(
+    problem: Problem, outputs: Mapping[str, np.ndarray], profile: str = "strict"
+) -> dict[str, OutputError]:
+    """The errors of the outputs of a problem, by role, against its formula model."""
+    expected = MODELS[problem.formula].expected(problem, PROFILES[profile])
+    return errors_of(outputs, expected, {role: problem.type_of(role) for role in outputs})
+
+
+def check(problem: Problem, outputs: Mapping[str, np.ndarray], profile: str = "strict") -> str:
+    """The worst output beyond its error bound in one sentence, or nothing."""
+    found = errors(problem, outputs, profile)
+    role, error = max(found.items(), key=lambda item: item[1].bound)
+    how = f"{role} {error.bound:.3g} times the bound {error.worst}"
+    return "" if error.bound <= 1 else how

@@ -1,0 +1,319 @@
+"""The inputs of batch-norm gradients, by kind. A new kind is one function and one line of KINDS."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tf_bn_ops import spec
+from tf_bn_ops.harness.problems import VIEW_ROLES, Call, Inputs, Problem
+
+# Largest integer below which float32 has all integers: the budget of an exact sum.
+_EXACT_SUM = 2**24
+# N*H*W up to which the elements of an exact x_backprop fit into 24 bits as well (see `_exact`).
+_EXACT_ROWS = 1024
+
+
+# (y_backprop, x)
+Pair = tuple[np.ndarray, np.ndarray]
+
+
+# Further epsilons where the op keeps their double precision: so close that a kernel which rounds
+# them, or adds them in less than double, is told apart in the last digits of float64 only.
+_DOUBLE_EPSILONS = (1e-9, 1.1e-9)
+
+
+@dataclasses.dataclass(frozen=True)
+class Draw:
+    """What a kind draws its numbers with: chance, the shape of the view, the element type."""
+
+    rng: np.random.Generator
+    shape: tuple[int, int, int]
+    dtype: str
+
+    @property
+    def real(self) -> type[np.floating[Any]]:
+        """The type to draw in: at least as precise as the element type."""
+        return np.float64 if self.dtype == "float64" else np.float32
+
+    def gauss(self) -> np.ndarray:
+        return self.rng.standard_normal(self.shape, dtype=self.real)
+
+    def mask(self, share: float) -> np.ndarray:
+        """True for this share of the elements."""
+        return self.rng.random(self.shape, dtype=np.float32) < share
+
+    def per_channel(self, least: float, most: float, either_sign: bool = False) -> np.ndarray:
+        """A number for every channel, to be broadcast over a view."""
+        numbers = self.rng.uniform(least, most, (self.shape[1], 1)).astype(self.real)
+        if either_sign:
+            numbers *= self.rng.choice(np.array([-1, 1], self.real), numbers.shape)
+        return numbers
+
+    def gradient(self) -> np.ndarray:
+        """Ordinary gradients; a mean of their own per channel, or sums would be mostly noise."""
+        g = self.gauss()
+        g += self.per_channel(0.1, 1.0, either_sign=True)
+        return g
+
+    def related(self, gradient: np.ndarray) -> np.ndarray:
+        """x that correlates with the gradient, so that sum(dy * (x - mean)) is not just noise."""
+        x = self.gauss()
+        x += self.real(0.5) * gradient
+        return x
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """How inputs are drawn.
+
+    Attributes:
+      make: Draw -> (y_backprop, x), arrays of the view's shape that are rounded to the element
+        type afterwards. None: the kind is made by `_exact`.
+      epsilons: what epsilon is drawn from.
+      weight: how often it comes up beside the others.
+      exact: sums are exact in any order.
+      scales: (least, most) magnitude of `scale`.
+      flushed: its numbers may be flushed to zero, so that errors in ulp say nothing.
+    """
+
+    make: Callable[[Draw], Pair] | None
+    epsilons: tuple[float, ...] = (1e-4, 1e-3, 1e-5, 1.001e-5, 0.1, 1.0)
+    weight: int = 1
+    exact: bool = False
+    scales: tuple[float, float] = (0.3, 3.0)
+    flushed: bool = False
+
+
+def _normal(d: Draw) -> Pair:
+    g = d.gradient()
+    return g, d.related(g) * d.per_channel(0.5, 2.0) + d.per_channel(-1.0, 1.0)
+
+
+def _large_offset(d: Draw) -> Pair:
+    """|mean of x| is 100 to 4000 of its standard deviations: x - mean cancels."""
+    g = d.gradient()
+    top = 4000.0 if d.dtype in ("float32", "float64") else 500.0
+    return g, d.related(g) + d.per_channel(100.0, top, either_sign=True)
+
+
+def _tiny_variance(d: Draw) -> Pair:
+    """Variance far below epsilon in some channels, around it in others."""
+    g = d.gradient()
+    return g, d.related(g) * d.per_channel(1e-4, 2e-2)
+
+
+def _large_gradient_mean(d: Draw) -> Pair:
+    """Gradients around 1000: both sums over dy cancel or carry a huge common part."""
+    g = d.gauss()
+    x = d.related(g) + d.per_channel(-1.0, 1.0)
+    return g + d.per_channel(700.0, 1300.0, either_sign=True), x
+
+
+def _wide(d: Draw) -> Pair:
+    """Magnitudes spread over many powers of ten within one channel."""
+    span = 3.0 if d.dtype == "half" else 6.0
+    g, x = (
+        d.gauss() * d.real(10) ** d.rng.uniform(-span, span, d.shape).astype(d.real)
+        for _ in range(2)
+    )
+    return g, x
+
+
+def _tail(d: Draw) -> Pair:
+    """The gradient is zero but for the last elements: whoever forgets the tail loses it all."""
+    g = np.zeros(d.shape, d.real)
+    g[-1:, :, -3:] = d.rng.uniform(0.5, 2.0, g[-1:, :, -3:].shape)
+    x = d.gauss() + d.per_channel(1.0, 2.0)
+    # Far from the mean where the gradient is: this makes scale_backprop large as well.
+    x[-1:, :, -3:] += 4
+    return g, x
+
+
+def _sparse(d: Draw) -> Pair:
+    """Three of four gradients are zero, as behind a ReLU and max pooling."""
+    g = d.gradient() * d.mask(0.25)
+    return g, np.maximum(d.related(g), 0)
+
+
+def _constant_input(d: Draw) -> Pair:
+    """Every channel of x is constant: its variance is zero, epsilon alone remains."""
+    x = np.broadcast_to(d.per_channel(-2.0, 2.0), d.shape)
+    return d.gradient(), x.copy()
+
+
+def _denormals(d: Draw) -> Pair:
+    """Many subnormal numbers in x and y_backprop, which TensorFlow's threads may flush."""
+    small = d.real(0.5 * spec.DTYPES[d.dtype].smallest_normal)
+    g, x = (d.gauss() * small + d.mask(0.2) * d.gauss() for _ in range(2))
+    return g, x
+
+
+def _overflow(d: Draw) -> Pair:
+    """Results around the largest number of the type: some must become infinite, some must not."""
+    top = d.real(spec.DTYPES[d.dtype].largest / 20)
+    return np.clip(d.gauss(), -3, 3) * top, d.gauss()
+
+
+def _nonfinite(d: Draw) -> Pair:
+    """NaN in y_backprop or x, infinity in x, in a few channels; the others must not notice."""
+    g, x = _normal(d)
+    if g.size:
+        channels = d.rng.permutation(d.shape[1])[: max(1, d.shape[1] - 1)]
+        for array, value, c in zip((g, x, x), (np.nan, np.inf, np.nan), channels, strict=False):
+            array[d.rng.integers(d.shape[0]), c, d.rng.integers(d.shape[2])] = value
+    return g, x
+
+
+KINDS: Mapping[str, Kind] = {
+    "normal": Kind(_normal, weight=4),
+    "exact": Kind(None, epsilons=(0.0, 0.25, 0.5), weight=3, exact=True),
+    "large_offset": Kind(_large_offset, weight=2),
+    "large_gradient_mean": Kind(_large_gradient_mean, weight=2),
+    "tiny_variance": Kind(_tiny_variance, epsilons=(1e-3, 1e-5, 1e-6), weight=2),
+    "tail": Kind(_tail),
+    "wide": Kind(_wide),
+    "sparse": Kind(_sparse),
+    "constant_input": Kind(_constant_input, epsilons=(1e-3, 1e-5)),
+    "denormals": Kind(_denormals, flushed=True),
+    "overflow": Kind(_overflow, scales=(10.0, 60.0)),
+    "nonfinite": Kind(_nonfinite),
+}
+
+
+def epsilons(kind: Kind, op: spec.OpSpec) -> tuple[float, ...]:
+    """What epsilon is drawn from."""
+    if op.epsilon_dtype == "float64" and not kind.exact:
+        return (*kind.epsilons, *_DOUBLE_EPSILONS)
+    return kind.epsilons
+
+
+def _exact(rng: np.random.Generator, call: Call) -> tuple[dict[str, np.ndarray], frozenset[str]]:
+    """Small integers and powers of two, so that every sum and product is exact in any order.
+
+    |y_backprop| <= G, |x - mean| <= X, both integers, N*H*W * G * (X + 1) <= 2^24: every partial
+    sum of y_backprop, y_backprop * (x - mean) or y_backprop * x (|mean| <= 1) is an integer that
+    float32 holds. variance + epsilon is 1/4, 1 or 4, so rstd, and scale as well, is a power of two.
+    x_backprop in training divides by N*H*W. Where this is a power of two P <= 1024, the subtrahend
+    (x - mean) * rstd^2 * S / P is a multiple of 1/(4 P) below 3 * 4 * 4 * 4 < 2^8, and fits into
+    8 + 2 + 10 < 24 bits: the result is exact as well, up to the one rounding to the output type.
+    Values lean to the positive, or sums would be small.
+    """
+    shape = spec.view_shape(call.shape, call.layout)
+    outer, channels, inner = shape
+    rows = max(1, outer * inner)
+    top = 4 if rows * 4 * 4 <= _EXACT_SUM else 1
+    offset = 3 if top == 4 else 1
+    y_backprop = rng.integers(-top + 1, top + 1, shape).astype(np.float32)
+    mean = rng.integers(-1, 2, channels).astype(np.float32)
+    x = rng.integers(-offset + 1, offset + 1, shape).astype(np.float32)
+    if rows * (top * (offset + 1)) > _EXACT_SUM:
+        # Too many rows even for ones: silence the gradient beyond the budget.
+        keep = _EXACT_SUM / (rows * top * (offset + 1)) / 2
+        y_backprop *= rng.random(shape, dtype=np.float32) < keep
+    # Correlate x with the gradient, so that scale_backprop is far from zero.
+    x = np.where(rng.random(shape, dtype=np.float32) < 0.5, np.sign(y_backprop) * offset, x)
+    x = x.astype(np.float32) + mean[:, None]
+    # variance + epsilon must be a power of 4: 1/4, 1 or 4.
+    total = np.float32(4.0) ** rng.integers(-1 if call.epsilon <= 0.25 else 0, 2, channels)
+    scale = np.float32(2.0) ** rng.integers(-2, 3, channels) * rng.choice((-1, 1), channels)
+    exact = {"scale_backprop", "offset_backprop"}
+    if not call.is_training or (rows <= _EXACT_ROWS and rows & (rows - 1) == 0):
+        exact.add("x_backprop")
+    values = {
+        "y_backprop": y_backprop,
+        "x": x,
+        "scale": scale,
+        "mean": mean,
+        "variance": total - np.float32(call.epsilon),
+    }
+    return values, frozenset(exact)
+
+
+def _statistics(rng: np.random.Generator, call: Call, x: np.ndarray) -> Pair:
+    """Mean and variance for x: its own, or others that are only of the same size."""
+    mean, variance = np.zeros(x.shape[1]), np.ones(x.shape[1])
+    if x.size:
+        wide = x.astype(np.float64 if call.dtype == "float64" else np.float32)
+        if call.kind == "nonfinite":
+            wide[~np.isfinite(wide)] = 0
+        mean = wide.mean(axis=(0, 2), dtype=np.float64)
+        variance = wide.var(axis=(0, 2), dtype=np.float64)
+    if call.statistics == "given":
+        std = np.sqrt(variance)
+        mean = mean + rng.normal(0.2, 0.5, mean.shape) * (std + 1e-3 * np.abs(mean))
+        # Zero variance stays zero in half of the channels only.
+        variance = variance + np.where(rng.random(mean.shape) < 0.5, 1e-3, 0) * (variance == 0)
+        variance = variance * np.exp(rng.normal(0, 0.7, mean.shape))
+    return mean, variance
+
+
+def _reserve_space(rng: np.random.Generator, channels: int) -> np.ndarray:
+    """reserve_space_3 of V3: its contents and shape mean nothing on a CPU, so any will do."""
+    shape = ((0,), (), (channels,), (2, 3))[int(rng.integers(4))]
+    return np.full(shape, 7, np.float32)
+
+
+def draw(call: Call) -> tuple[dict[str, np.ndarray], frozenset[str]]:
+    """The inputs of a first-order gradient as views, before they are rounded, and what is exact."""
+    rng = np.random.default_rng([call.seed, len(call.shape)])
+    kind = KINDS[call.kind]
+    shape = spec.view_shape(call.shape, call.layout)
+    channels = shape[1]
+    exact: frozenset[str] = frozenset()
+    if kind.make is None:
+        values, exact = _exact(rng, call)
+    else:
+        dtype = spec.DTYPES[call.dtype].numpy
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            y_backprop, x = kind.make(Draw(rng, shape, call.dtype))
+            y_backprop, x = y_backprop.astype(dtype), x.astype(dtype)
+        scale = rng.uniform(*kind.scales, channels) * rng.choice((-1, 1), channels)
+        if channels > 8:
+            scale[rng.integers(channels)] = 0
+        mean, variance = _statistics(rng, call, x)
+        if call.kind == "nonfinite" and channels > 5:
+            mean[rng.integers(channels)] = np.nan
+        values = {"y_backprop": y_backprop, "x": x, "scale": scale}
+        values |= {"mean": mean, "variance": variance}
+    # No result depends on it, so NaN will do as well as a number.
+    values["offset"] = np.where(rng.random(channels) < 0.25, np.nan, rng.normal(size=channels))
+    values["reserve"] = _reserve_space(rng, channels)
+    return values, exact
+
+
+def tensors(call: Call, values: Mapping[str, np.ndarray], exact: frozenset[str]) -> Inputs:
+    """Drawn values in the types and shapes of the call's tensors."""
+    dtype = spec.DTYPES[call.dtype].numpy
+    statistics = spec.DTYPES[call.statistics_dtype].numpy
+    cast: dict[str, np.ndarray] = {}
+    for role, array in values.items():
+        if role == "reserve":
+            cast[role] = array
+            continue
+        in_view = role in VIEW_ROLES
+        with np.errstate(over="ignore"):
+            array = array.astype(dtype if in_view else statistics, copy=False)
+        cast[role] = np.ascontiguousarray(array).reshape(call.shape if in_view else (-1,))
+    if call.aliased:
+        # One tensor for a gradient and x: the exact fill has not counted on sums of squares.
+        role = next(r for a in call.spec.inputs if (r := a.role) in VIEW_ROLES and r != "x")
+        cast[role], exact = cast["x"], frozenset()
+    return Inputs(cast, exact)
+
+
+def fill(call: Call) -> Inputs:
+    """The inputs of a call of a first-order gradient, from its seed: those of its spec by role, and
+    others that no result depends on."""
+    return tensors(call, *draw(call))
+
+
+def channels_without_infinity(problem: Problem, sums: np.ndarray) -> np.ndarray | None:
+    """Where a NaN among the results has to stay one: the order of operations decides whether
+    infinities become NaN. None where `sums`, which every element enters, are finite."""
+    if np.isfinite(sums).all():
+        return None
+    return ~np.isinf(problem.wide("x", np.float64)).any(axis=(0, 2))

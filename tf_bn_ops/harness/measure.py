@@ -1,0 +1,187 @@
+"""Measures outputs against what is expected: errors in units of the bound and in ulp; evidence."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from tf_bn_ops.harness.sums import Region
+from tf_bn_ops.spec import DType
+
+# Share of an output's elements that must be distinguishable from zero for a case to be
+# discriminating: a kernel that writes mostly zeros must not pass on a tensor that is mostly zeros.
+EVIDENCE_SHARE = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """Part of an output as it should be, all arrays of one shape.
+
+    Attributes:
+      role: which output.
+      at: where the part lies in it.
+      value: the right answer.
+      bound: how far from it an answer may be; infinite where anything is right.
+      magnitude: of the terms that it is a sum of: a unit in the last place is that of the value, or
+        where it has cancelled below them, of its terms.
+      impostors: answers that are wrong on purpose, by name; a case is evidence if each fails.
+      nan_required: where a NaN may not be answered by infinity; None: it may.
+      nonfinite_exact: NaN and infinity have to be answered by the same.
+    """
+
+    role: str
+    at: tuple[slice, ...]
+    value: np.ndarray
+    bound: np.ndarray
+    magnitude: np.ndarray
+    impostors: Mapping[str, Callable[[], np.ndarray]] = dataclasses.field(default_factory=dict)
+    nan_required: np.ndarray | None = None
+    nonfinite_exact: bool = False
+
+    def rounded(self, dtype: DType) -> Expected:
+        """What an exact output has to match: the value rounded once, and no error."""
+        value = dtype.widen(dtype.store(self.value), self.value.dtype)
+        return dataclasses.replace(self, value=value, bound=np.zeros_like(self.bound))
+
+
+WHOLE: tuple[slice, ...] = (slice(0, None),)
+
+
+@dataclasses.dataclass
+class OutputError:
+    """The error of one output.
+
+    Attributes:
+      ulp: the largest error in units in the last place of the output type, at the result or, where
+        it has cancelled below them, at the magnitude of its terms or the bound.
+      bound: the largest error in units of the bound; above 1 is wrong.
+      worst: the place of the latter and the numbers there, for people.
+    """
+
+    ulp: float = 0.0
+    bound: float = 0.0
+    worst: str = ""
+
+    def add(self, given: np.ndarray, part: Expected, ulp: np.ndarray, dtype: DType | None) -> None:
+        """Adds the errors of a part of the output; `dtype` is None for integers."""
+        if not part.value.size:
+            return
+        with np.errstate(all="ignore"):
+            c = given if dtype is None else dtype.widen(given)
+            c = c.astype(part.value.dtype)
+            in_bounds, in_ulp = _errors(c, part, ulp, math.inf if dtype is None else dtype.largest)
+        self.ulp = max(self.ulp, float(in_ulp.max()))
+        worst = float(in_bounds.max())
+        if worst > self.bound or not self.worst:
+            self.bound = worst
+            where = np.unravel_index(int(np.argmax(in_bounds)), c.shape)
+            digits = 17 if dtype is None or dtype.name == "float64" else 9
+            place = [int(i) for i in where]
+            place = [i + (s.start or 0) for i, s in zip(place, part.at, strict=False)] or place
+            self.worst = (
+                f"at {place}: {c[where]:.{digits}g} instead of {part.value[where]:.{digits}g}, "
+                f"allowed {part.bound[where]:.2g}"
+            )
+
+
+def _errors(
+    c: np.ndarray, part: Expected, ulp: np.ndarray, largest: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The errors of `c` in units of the bound and in ulp; infinite where NaN or inf is wrong."""
+    r = part.value
+    error = np.abs(c - r)
+    in_bounds = error / np.maximum(part.bound, np.finfo(np.float64).tiny)
+    in_ulp = error / ulp
+    if math.isfinite(float(in_bounds.max())):
+        return in_bounds, in_ulp
+    right = (c == r) | (np.isnan(c) & np.isnan(r))
+    if not part.nonfinite_exact:
+        either = ~np.isfinite(r) & ~np.isfinite(c)
+        if part.nan_required is not None:
+            either &= ~np.broadcast_to(part.nan_required, r.shape) | ~np.isnan(r)
+        right |= either
+    overflow = np.isfinite(r) & (np.abs(r) + part.bound > largest)
+    right |= overflow & np.isinf(c) & (np.sign(c) == np.sign(r))
+    right |= np.isfinite(r) & np.isposinf(part.bound)
+    wrong = ~right & ~np.isfinite(in_bounds)
+    return (
+        np.where(right, 0, np.where(wrong, np.inf, in_bounds)),
+        np.where(right, 0, np.where(wrong, np.inf, in_ulp)),
+    )
+
+
+def ulp_of(part: Expected, dtype: DType | None) -> np.ndarray:
+    """The unit in the last place of every element of a part."""
+    if dtype is None:
+        return np.ones(part.value.shape)
+    with np.errstate(all="ignore"):
+        magnitude = np.fmax(np.fmax(np.abs(part.value), part.magnitude), part.bound)
+        _, exponent = np.frexp(np.fmax(magnitude, dtype.smallest_normal))
+        ulp = np.ldexp(magnitude.dtype.type(2 * dtype.unit_roundoff), exponent - 1)
+    # Where anything is allowed, the bound is infinite, and nothing is off.
+    return np.where(np.isinf(magnitude), np.inf, ulp)
+
+
+class Evidence:
+    """Whether wrong-on-purpose answers to one output would fail."""
+
+    def __init__(self) -> None:
+        self._elements = self._distinguishable = 0
+        self._fails: dict[str, bool] = {}
+
+    def add(self, part: Expected) -> None:
+        """Adds a part of the output: zeros have to fail in most elements, impostors in one."""
+        with np.errstate(all="ignore"):
+            self._elements += part.value.size
+            self._distinguishable += int(np.count_nonzero(np.abs(part.value) > part.bound))
+            for name, impostor in part.impostors.items():
+                if not self._fails.setdefault(name, False):
+                    differs = np.abs(impostor() - part.value) > part.bound
+                    self._fails[name] = bool(np.any(differs))
+
+    @property
+    def holds(self) -> bool:
+        share = self._distinguishable / max(self._elements, 1)
+        return share >= EVIDENCE_SHARE and all(self._fails.values())
+
+
+def errors_of(
+    outputs: Mapping[str, np.ndarray],
+    parts: Iterable[Expected],
+    dtypes: Mapping[str, DType | None],
+) -> dict[str, OutputError]:
+    """The errors of outputs, by role, against all that is expected of them."""
+    errors = {role: OutputError() for role in outputs}
+    for part in parts:
+        if part.role in outputs:
+            dtype = dtypes[part.role]
+            given = outputs[part.role][part.at]
+            errors[part.role].add(given, part, ulp_of(part, dtype), dtype)
+    return errors
+
+
+def assembled(
+    parts: Sequence[Expected], role: str, field: str, shape: tuple[int, ...]
+) -> np.ndarray:
+    """The arrays of a field ("value", "bound") of all parts of an output as one array."""
+    arrays = [(part.at, getattr(part, field)) for part in parts if part.role == role]
+    result = np.zeros(shape, arrays[0][1].dtype if arrays else np.float64)
+    for at, array in arrays:
+        result[at] = array
+    return result
+
+
+__all__ = [
+    "EVIDENCE_SHARE",
+    "WHOLE",
+    "Evidence",
+    "Expected",
+    "OutputError",
+    "Region",
+    "assembled",
+    "errors_of",
+    "ulp_of",
+]

@@ -1,0 +1,191 @@
+"""What a formula is computed from: Call and Inputs as an op is given them, Problem as views.
+
+`random_problem` draws one for tests and measurements; inputs.py has those of the conformance run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from tf_bn_ops import spec
+from tf_bn_ops.spec import DTYPES, DType, OpSpec
+
+# Roles of view-shaped inputs and outputs, of all ops; the others are per channel.
+VIEW_ROLES = frozenset(
+    arg.role
+    for op in spec.OPS.values()
+    for arg in (*op.inputs, *op.outputs)
+    if arg.kind == spec.VIEW
+)
+
+
+class Call(Protocol):
+    """What a formula model knows of a call of an op: the conformance run's Case."""
+
+    @property
+    def spec(self) -> OpSpec: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def statistics_dtype(self) -> str: ...
+    @property
+    def layout(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def statistics(self) -> str: ...
+    @property
+    def epsilon(self) -> float: ...
+    @property
+    def is_training(self) -> bool: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def aliased(self) -> bool: ...
+    @property
+    def choices(self) -> tuple[tuple[str, str], ...]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """The inputs of a call by role, in the shapes of the op's tensors.
+
+    Attributes:
+      values: role -> array.
+      exact: the outputs whose value is the same in any order of summation.
+      attrs: attrs that differ from those of the call.
+      static: role -> (dtype, shape, None for what is unknown) where static shapes are asked for.
+    """
+
+    values: Mapping[str, np.ndarray]
+    exact: frozenset[str] = frozenset()
+    attrs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    static: Mapping[str, tuple[str, tuple[int | None, ...] | None]] | None = None
+
+
+@dataclasses.dataclass
+class Problem:
+    """The inputs of one evaluation of a formula; `problem["x"]` is the array of that role.
+
+    Attributes:
+      values: role -> array: [outer, channels, inner] or [channels].
+      epsilon: as the kernel has it.
+      is_training: whether mean and variance are functions of x.
+      variance_is_rstd: whether "variance" holds rstd itself, cuDNN's convention.
+    """
+
+    values: dict[str, np.ndarray]
+    epsilon: float = 1e-3
+    is_training: bool = True
+    variance_is_rstd: bool = False
+
+    def __getitem__(self, role: str) -> np.ndarray:
+        return self.values[role]
+
+    def __setitem__(self, role: str, array: np.ndarray) -> None:
+        self.values[role] = array
+
+    @property
+    def formula(self) -> str:
+        """The formula whose inputs these are."""
+        is_second = "x_backprop_grad" in self.values
+        return spec.BATCH_NORM_GRAD_GRAD if is_second else spec.BATCH_NORM_GRAD
+
+    @property
+    def dtype(self) -> DType:
+        return spec.dtype_of(self.values["x"])
+
+    @property
+    def statistics_dtype(self) -> DType:
+        return spec.dtype_of(self.values["scale"])
+
+    @property
+    def view(self) -> tuple[int, int, int]:
+        outer, channels, inner = self.values["x"].shape
+        return outer, channels, inner
+
+    def type_of(self, role: str) -> DType:
+        """The type of an input or output."""
+        return self.dtype if role in VIEW_ROLES else self.statistics_dtype
+
+    def wide(self, role: str, work: Any) -> np.ndarray:
+        """An input in a wider type."""
+        return self.type_of(role).widen(self.values[role], work)
+
+    def copy(self) -> Problem:
+        """With arrays of its own."""
+        return dataclasses.replace(self, values={r: a.copy() for r, a in self.values.items()})
+
+
+def of_tensors(
+    values: Mapping[str, np.ndarray], layout: str, epsilon: float, is_training: bool
+) -> Problem:
+    """The problem of tensors in `layout`, without copies; `epsilon` as the kernel has it."""
+    views = {
+        role: spec.as_view(array, layout) if role in VIEW_ROLES else array
+        for role, array in values.items()
+    }
+    return Problem(views, epsilon, is_training)
+
+
+def of_call(call: Call, inputs: Inputs) -> Problem:
+    """The problem of a call; a `float` attr rounds epsilon."""
+    epsilon = float(DTYPES[call.spec.epsilon_dtype].numpy.type(call.epsilon))
+    return of_tensors(inputs.values, call.layout, epsilon, call.is_training)
+
+
+def random_problem(
+    view: tuple[int, int, int],
+    dtype: str = "float32",
+    *,
+    formula: str = spec.BATCH_NORM_GRAD,
+    is_training: bool = True,
+    variance_is_rstd: bool = False,
+    statistics_dtype: str | None = None,
+    offset: float = 0.5,
+    seed: int = 0,
+    integers: bool = False,
+) -> Problem:
+    """Normal data; mean and variance are not those of x.
+
+    Args:
+      view: [outer, channels, inner].
+      dtype: element type.
+      formula: spec.BATCH_NORM_GRAD or spec.BATCH_NORM_GRAD_GRAD.
+      is_training, variance_is_rstd: see Problem.
+      statistics_dtype: float32, float64 with float64, unless given.
+      offset: the mean of the gradients; that of x is its negative.
+      seed: of the generator, next to the view.
+      integers: small integers instead, whose sums are exact in any order; epsilon is 0.
+    """
+    rng = np.random.default_rng([seed, *view])
+    channels = view[1]
+    values = {"y_backprop": rng.normal(offset, 1, view), "x": rng.normal(-offset, 2, view)}
+    values["scale"] = rng.normal(1, 0.5, channels)
+    values["mean"] = rng.normal(-offset, 0.1, channels)
+    values["variance"] = rng.uniform(0.5, 4, channels)
+    if formula == spec.BATCH_NORM_GRAD_GRAD:
+        values["x_backprop_grad"] = rng.normal(-offset, 1, view)
+        for role in ("scale_backprop_grad", "offset_backprop_grad"):
+            values[role] = rng.uniform(-1, 1, channels)
+    if integers:
+        for role in ("y_backprop", "x"):
+            values[role] = rng.integers(-3, 4, view).astype(np.float64)
+        values["mean"] = rng.integers(-2, 3, channels).astype(np.float64)
+        values["variance"] = np.full(channels, 2.0 if variance_is_rstd else 0.25)
+    statistics = DTYPES[statistics_dtype or ("float64" if dtype == "float64" else "float32")]
+    return Problem(
+        {
+            role: (DTYPES[dtype] if role in VIEW_ROLES else statistics).store(array)
+            for role, array in values.items()
+        },
+        0.0 if integers else 1e-3,
+        is_training,
+        variance_is_rstd,
+    )

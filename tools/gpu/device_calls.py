@@ -1,0 +1,126 @@
+"""Runs a problem on a GPU or the emulator, and checks its outputs by the strict error bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import cuda_device
+import numpy as np
+
+from tf_bn_ops import spec
+from tf_bn_ops.harness import bounds, c_abi, formula_models, measure
+from tf_bn_ops.harness.problems import VIEW_ROLES, Problem
+
+# Sizes around every limit of the launch configuration (cc/cuda/launch_config.h): vectors of 2, 4
+# and 8 elements, tiles of 32 vectors, 256 threads, runs of 1024 vectors, four items per thread,
+# fold, few and many channels; and views without elements.
+VIEWS = [
+    *((1, 1, 1), (2, 1, 1), (7, 1, 1), (129, 1, 1), (1, 5, 1), (9, 2, 1), (100, 3, 1), (67, 4, 1)),
+    *((33, 7, 1), (40, 15, 1), (41, 16, 1), (23, 17, 1), (31, 33, 1), (19, 63, 1), (18, 64, 1)),
+    *((17, 65, 1), (11, 127, 1), (5, 1000, 1), (9, 1025, 1), (3, 2100, 1), (1500, 48, 1)),
+    *((1100, 64, 1), (4000, 40, 1), (70000, 1, 1), (8000, 300, 1)),
+    *((8, 3, 2), (9, 5, 49), (10, 40, 49), (5000, 3, 9), (8, 2, 1024), (9, 2, 1025), (2, 3, 63)),
+    *((2, 3, 64), (2, 3, 65), (1, 3, 200), (6, 5, 784), (3, 2, 4099), (3, 2, 8200), (1, 1, 70001)),
+    *((40, 3, 1300), (2, 2000, 3), (0, 3, 1), (4, 0, 2), (5, 3, 0)),
+]
+
+# Bytes around every output that must stay as they are.
+_GUARD = 64
+_INPUTS, _OUTPUTS = c_abi.POINTERS[:5], c_abi.POINTERS[5:]
+
+
+def check(problem: Problem, outputs: Mapping[str, np.ndarray]) -> str:
+    """The worst output beyond its error bound in one sentence, or nothing."""
+    expected = formula_models.MODELS[spec.BATCH_NORM_GRAD].expected(
+        problem, bounds.PROFILES["strict"]
+    )
+    types = {role: problem.type_of(role) for role in outputs}
+    errors = measure.errors_of(outputs, expected, types)
+    role, error = max(errors.items(), key=lambda item: item[1].bound)
+    return f"{role} {error.worst}" if error.bound > 1 else ""
+
+
+def args_at(
+    view: tuple[int, int, int], dtype: str, addresses: Mapping[str, int], **fields: Any
+) -> c_abi.Args:
+    """The C struct for arrays at these addresses, by role; statistics in float32."""
+    outer, channels, inner = view
+    codes = c_abi.DTYPE_CODES
+    defaults = {"dtype": codes[dtype], "stat_dtype": codes["float32"], "is_training": 1}
+    return c_abi.Args(
+        outer=outer, channels=channels, inner=inner, **{**defaults, **addresses, **fields}
+    )
+
+
+def _allocate(device: Any, problem: Problem, offsets: Mapping[str, int]) -> dict[str, int]:
+    """Addresses by role, `offsets` elements from an aligned one, with room for the guards."""
+    addresses = {}
+    for role in c_abi.POINTERS:
+        itemsize = problem.type_of(role).numpy.itemsize
+        base = device.allocate(_size(problem, role) + 2 * 256)
+        addresses[role] = base + 256 + offsets.get(role, 0) * itemsize
+    return addresses
+
+
+def _shape(problem: Problem, role: str) -> tuple[int, ...]:
+    return problem.view if role in VIEW_ROLES else problem.view[1:2]
+
+
+def _size(problem: Problem, role: str) -> int:
+    return int(np.prod(_shape(problem, role))) * problem.type_of(role).numpy.itemsize
+
+
+def _read(device: Any, problem: Problem, role: str, address: int) -> np.ndarray:
+    """An output; raises GpuError if the guards around it were overwritten."""
+    size = _size(problem, role)
+    memory = np.empty(size + 2 * _GUARD, np.uint8)
+    device.read(address - _GUARD, memory)
+    if (memory[:_GUARD] != 0xFF).any() or (memory[-_GUARD:] != 0xFF).any():
+        raise cuda_device.GpuError(f"{role}: bytes outside the array were written")
+    inside = memory[_GUARD : _GUARD + size].view(problem.type_of(role).numpy)
+    return inside.reshape(_shape(problem, role))
+
+
+def run(
+    device: Any,
+    problem: Problem,
+    *,
+    offsets: Mapping[str, int] | None = None,
+    in_place: str | None = None,
+    repetitions: int = 1,
+    group_bytes: int = cuda_device.GROUPS_BY_DEVICE,
+) -> list[dict[str, np.ndarray]]:
+    """Runs a problem with poisoned outputs; the outputs by role of every repetition.
+
+    Args:
+      device: a CudaDevice or EmulatedDevice.
+      problem: the inputs.
+      offsets: role -> elements by which the array is shifted from an aligned address.
+      in_place: the input whose buffer x_backprop is written to.
+      repetitions: how many times.
+      group_bytes: as in cc/c_api/tf_bn_ops_cuda_c.h.
+    """
+    addresses = _allocate(device, problem, offsets or {})
+    if in_place is not None:
+        addresses["x_backprop"] = addresses[in_place]
+    args = args_at(
+        problem.view,
+        problem.dtype.name,
+        addresses,
+        stat_dtype=c_abi.DTYPE_CODES[problem.statistics_dtype.name],
+        is_training=int(problem.is_training),
+        variance_is_rstd=int(problem.variance_is_rstd),
+        epsilon=problem.epsilon,
+    )
+    results = []
+    for _ in range(repetitions):
+        for role in _OUTPUTS:
+            device.fill(addresses[role] - _GUARD, 0xFF, _size(problem, role) + 2 * _GUARD)
+        for role in _INPUTS:
+            device.write(addresses[role], problem[role])
+        device.run(args, group_bytes)
+        device.wait()
+        results.append({role: _read(device, problem, role, addresses[role]) for role in _OUTPUTS})
+    device.free_all()
+    return results

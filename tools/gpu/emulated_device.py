@@ -1,0 +1,129 @@
+"""The host emulator of the CUDA kernels, with the methods of cuda_device.CudaDevice.
+
+cc/cuda/testing/emulator.cc executes the device code thread by thread, so that all that is written
+for a GPU can be tried without one. It measures nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import pathlib
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import repository
+
+from tf_bn_ops.harness import c_abi
+
+_SOURCES = ("cc/cuda/testing/emulator.cc", "cc/c_api/args.cc")
+# The arithmetic of the device: IEEE, without fused multiply-add.
+_FLAGS = ("-std=c++17", "-O2", "-ffp-contract=off", "-shared", "-fPIC", "-I.")
+
+_VIEW = (ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32)
+_CONFIG = ("grid", "threads_x", "threads_y", "threads_z", "fold", "steps", "items", "splits")
+
+
+def _build(folder: str) -> ctypes.CDLL:
+    """Compiles the emulator; the library, with argument types declared."""
+    target = pathlib.Path(folder) / "libtf_bn_ops_emulator.so"
+    command = ["g++", *_FLAGS, "-o", str(target), *_SOURCES]
+    subprocess.run(command, cwd=repository.ROOT, check=True)
+    lib = ctypes.CDLL(str(target))
+    lib.tfbn_emulate_workspace.restype = ctypes.c_int64
+    lib.tfbn_emulate_workspace.argtypes = [*_VIEW]
+    lib.tfbn_emulate_launch_config.argtypes = [*_VIEW, ctypes.POINTER(ctypes.c_int64)]
+    lib.tfbn_emulate_group_bytes.restype = ctypes.c_int64
+    lib.tfbn_emulate_group_bytes.argtypes = [*_VIEW, ctypes.c_int64, ctypes.c_double]
+    lib.tfbn_emulate.argtypes = [
+        ctypes.POINTER(c_abi.Args),
+        ctypes.c_void_p,
+        ctypes.c_uint32,
+        ctypes.c_int64,
+        ctypes.POINTER(ctypes.c_int32),
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+    ]
+    return lib
+
+
+class EmulatedDevice:
+    """Device memory is host memory, and addresses are its addresses."""
+
+    emulated = True
+    name = "host emulator"
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._library = _build(self._folder.name)
+        self._owned: list[np.ndarray] = []
+        self.launches = 0  # Kernels of the last call.
+
+    def attribute(self, number: int) -> int:
+        return 0
+
+    def free_bytes(self) -> int:
+        return 1 << 28
+
+    def allocate(self, size: int) -> int:
+        """Address of `size` bytes, aligned to 256, kept until free_all."""
+        store = np.empty(size + 256, np.uint8)
+        self._owned.append(store)
+        return -(-store.ctypes.data // 256) * 256
+
+    def free_all(self) -> None:
+        self._owned.clear()
+
+    def fill(self, address: int, byte: int, size: int) -> None:
+        ctypes.memset(address, byte, size)
+
+    def write(self, address: int, array: np.ndarray) -> None:
+        array = np.ascontiguousarray(array)
+        ctypes.memmove(address, array.ctypes.data, array.nbytes)
+
+    def read(self, address: int, array: np.ndarray) -> None:
+        ctypes.memmove(array.ctypes.data, address, array.nbytes)
+
+    def copy(self, target: int, source: int, size: int) -> None:
+        ctypes.memmove(target, source, size)
+
+    def wait(self) -> None:
+        pass
+
+    def seconds(self, work: Sequence[Callable[[], None]]) -> list[float]:
+        for call in work:
+            call()
+        return [1.0] * len(work)
+
+    def run(self, args: c_abi.Args, group_bytes: int = 0, seed: int = 0) -> None:
+        """Executes one call. `seed` other than 0 shuffles threads and blocks; `group_bytes` as in
+        cc/cuda/cuda_backend.h."""
+        size = self._library.tfbn_emulate_workspace(
+            args.outer, args.channels, args.inner, args.dtype
+        )
+        workspace = np.full(size // 8 + 1, np.nan)
+        launches = ctypes.c_int32()
+        error = ctypes.create_string_buffer(512)
+        status = self._library.tfbn_emulate(
+            args, workspace.ctypes.data, seed, max(group_bytes, 0), launches, error, len(error)
+        )
+        if status != 0:
+            raise RuntimeError(error.value.decode())
+        self.launches = launches.value
+
+    def workspace_bytes(self, view: tuple[int, int, int], dtype: str) -> int:
+        return self._library.tfbn_emulate_workspace(*view, c_abi.DTYPE_CODES[dtype])
+
+    def launch_config(self, view: tuple[int, int, int], dtype: str) -> dict[str, int]:
+        """The launch configuration of the reduction, see cc/cuda/launch_config.h."""
+        values = (ctypes.c_int64 * len(_CONFIG))()
+        self._library.tfbn_emulate_launch_config(*view, c_abi.DTYPE_CODES[dtype], values)
+        return dict(zip(_CONFIG, values, strict=True))
+
+    def group_bytes(
+        self, view: tuple[int, int, int], dtype: str, l2_bytes: int, bytes_per_second: float
+    ) -> int:
+        """Bytes of both inputs in a group of channels on such a device; 0: no groups."""
+        code = c_abi.DTYPE_CODES[dtype]
+        return self._library.tfbn_emulate_group_bytes(*view, code, l2_bytes, bytes_per_second)
