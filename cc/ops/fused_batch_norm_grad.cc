@@ -1,6 +1,8 @@
 // OpDefs of TfBnOps>FusedBatchNormGrad, V2 and V3, which equal TensorFlow's own
 // in all but name and documentation: tests/test_fidelity.py compares them.
 
+#include "cc/ops/fused_batch_norm_grad.h"
+
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 
