@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 from setuptools import Command, Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -62,15 +63,24 @@ class BuildLibraries(Command):
         command = [
             make,
             "--no-print-directory",
+            f"-j{backend.jobs()}",
             f"PYTHON={tensorflow.python}",
             f"LIB_DIR={package / 'tf_bn_ops' / 'lib'}",
             "all",
         ]
+        backend.say(
+            f"building the C++ libraries with {backend.jobs()} jobs (MAX_JOBS) for "
+            f"{tensorflow.distribution} {tensorflow.version} of {tensorflow.python}: a few minutes"
+        )
+        start = time.monotonic()
         with contextlib.ExitStack() as stack:
             if tensorflow.temporary:  # its objects are of no use to a later build
                 command.append(f"BUILD_DIR={stack.enter_context(tempfile.TemporaryDirectory())}")
-            if subprocess.run(command, cwd=ROOT, env=tensorflow.environment).returncode != 0:
+            # A line per file, on stderr as all progress.
+            made = subprocess.run(command, cwd=ROOT, env=tensorflow.environment, stdout=sys.stderr)
+            if made.returncode != 0:
                 sys.exit("error: the C++ libraries were not built: make's message above says why.")
+        backend.say(f"built the C++ libraries in {time.monotonic() - start:.0f} s")
         if not self.editable_mode:
             (package / "tf_bn_ops" / "lib" / ".environment").unlink()  # of make alone
 

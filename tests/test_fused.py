@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tf_bn_ops
+from tf_bn_ops import _loader
 from tf_bn_ops.spec import DATA_FORMATS, DTYPES
 
 EPSILON = 0.1
@@ -205,3 +209,203 @@ def test_wrong_arguments_are_one_sentence():
         tf_bn_ops.fused_batch_norm(x, one, one, is_training=False)
     with pytest.raises(ValueError, match="needed with an exponential_avg_factor"):
         tf_bn_ops.fused_batch_norm(x, one, one, mean=one, exponential_avg_factor=0.5)
+
+
+# ---- The same calls as TensorFlow's --------------------------------------------------------------
+
+
+def test_parameters_are_those_of_tensorflow_in_its_order():
+    of = lambda function: [  # noqa: E731
+        (p.name, p.default) for p in inspect.signature(function).parameters.values()
+    ]
+    assert of(tf_bn_ops.fused_batch_norm) == of(tf.compat.v1.nn.fused_batch_norm)
+
+
+def test_data_format_may_be_bytes():
+    """As y.op.get_attr("data_format") gives it."""
+    x, scale, offset, _, _ = make_inputs("NCHW", "float32")
+    got = tf_bn_ops.fused_batch_norm(x, scale, offset, data_format=b"NCHW")
+    want = tf_bn_ops.fused_batch_norm(x, scale, offset, data_format="NCHW")
+    np.testing.assert_array_equal(got.y, want.y)
+
+
+def test_autocast_variables():
+    """A variable that mixed precision reads as half; the op wants float32."""
+    x = make_inputs("NHWC", "half")[0]
+    scale, offset = (keras.Variable([0.5, 1, 1.5, 2, 2.5], dtype="float32") for _ in range(2))
+    want = tf_bn_ops.fused_batch_norm(x, scale, offset)
+    with keras.src.backend.AutocastScope("float16"), tf.GradientTape() as tape:
+        assert tf.convert_to_tensor(scale).dtype == tf.half
+        got = tf_bn_ops.fused_batch_norm(x, scale, offset)
+    np.testing.assert_array_equal(got.y, want.y)
+    assert tape.gradient(got.y, scale.value).dtype == tf.float32
+
+
+@pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "graph"])
+@pytest.mark.parametrize("is_training", [True, False])
+def test_gradients_are_zeros_where_those_of_tensorflow_are(is_training, in_graph):
+    """And None nowhere else than there: d(batch_mean)/d(scale) is zeros."""
+    inputs = make_inputs("NHWC", "float32")
+
+    def connected(function):
+        def run(*inputs):
+            given = inputs[3:] if not is_training else ()
+            with tf.GradientTape(persistent=True) as tape:
+                tape.watch(inputs)
+                outputs = function(*inputs[:3], *given, is_training=is_training)
+            return [[tape.gradient(output, t) for t in inputs] for output in outputs]
+
+        rows = (tf.function(run) if in_graph else run)(*inputs)
+        return [[gradient is not None for gradient in row] for row in rows], rows
+
+    want, _ = connected(tf.compat.v1.nn.fused_batch_norm)
+    got, rows = connected(tf_bn_ops.fused_batch_norm)
+    for ours, theirs in zip(got, want, strict=True):
+        assert all(a or not b for a, b in zip(ours, theirs, strict=True))
+    for row in rows[1:]:
+        for gradient in row[1:3]:
+            np.testing.assert_array_equal(gradient, np.zeros(CHANNELS))
+
+
+def test_y_is_the_output_of_the_op():
+    """As gradient checks of TensorFlow's own tests read it."""
+    x, scale, offset, _, _ = make_inputs("NCHW", "float32")
+    with tf.Graph().as_default():
+        y, _, _ = tf_bn_ops.fused_batch_norm(
+            tf.constant(x.numpy()), scale.numpy(), offset.numpy(), epsilon=0.25, data_format="NCHW"
+        )
+        assert y.op.type == "FusedBatchNormV3"
+        assert y.op.get_attr("epsilon") == 0.25
+        assert y.op.get_attr("data_format") == b"NCHW"
+        (dx,) = tf.gradients(y, y.op.inputs[0])
+        assert dx.op.type == "TfBnOps>FusedBatchNormGradV3"
+
+
+# ---- Every way to differentiate ------------------------------------------------------------------
+
+
+def of_function(normalize):
+    return tf.function(normalize)
+
+
+def of_nested_function(normalize):
+    inner = tf.function(normalize)
+    return tf.function(lambda x: inner(x) + 0 * x)
+
+
+def of_captured_tensors(normalize):
+    """Used again after the call: what recording misses there would be lost."""
+
+    def run(x):
+        return tf.function(lambda: normalize(x) * x)()
+
+    return run
+
+
+def of_while_loop(normalize):
+    def run(x):
+        for _ in tf.range(3):
+            x = normalize(x) + x
+        return x
+
+    return tf.function(run)
+
+
+def of_cond(normalize):
+    return tf.function(lambda x: tf.cond(tf.reduce_sum(x) > -1e9, lambda: normalize(x), lambda: x))
+
+
+def of_recompute_grad(normalize):
+    return tf.function(tf.recompute_grad(normalize))
+
+
+def of_xla(normalize):
+    return tf.function(normalize, jit_compile=True)
+
+
+def of_inner_tape(normalize):
+    """A gradient penalty."""
+
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_sum(tf.sin(normalize(x)))
+        return tape.gradient(y, x)
+
+    return tf.function(run)
+
+
+def of_forward_mode(normalize):
+    def run(x):
+        with tf.autodiff.ForwardAccumulator(x, tf.cos(x)) as accumulator:
+            y = normalize(x)
+        return accumulator.jvp(y)
+
+    return tf.function(run)
+
+
+def of_vectorized_map(normalize):
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_sum(tf.sin(normalize(x)))
+        return tape.gradient(y, x)
+
+    return lambda x: tf.vectorized_map(gradient, tf.stack([x, 2 * x]))
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize(
+    "way",
+    [
+        of_function,
+        of_nested_function,
+        of_captured_tensors,
+        of_while_loop,
+        of_cond,
+        of_recompute_grad,
+        of_xla,
+        of_inner_tape,
+        of_forward_mode,
+        of_vectorized_map,
+    ],
+)
+def test_gradients_are_those_of_tensorflow(way, is_training):
+    if way is of_xla and not _loader.build_info()["xla"]:
+        pytest.skip("built without XLA")
+    x, scale, offset, *given = make_inputs("NHWC", "float32")
+    given = [] if is_training else given
+
+    def gradient(batch_norm):
+        function = way(lambda x: batch_norm(x, scale, offset, *given, is_training=is_training)[0])
+        with tf.GradientTape() as tape:
+            tape.watch([x, scale, offset])
+            loss = tf.reduce_sum(tf.sin(function(x)))
+        return tape.gradient(loss, [x, scale, offset], unconnected_gradients="zero")
+
+    got, want = gradient(tf_bn_ops.fused_batch_norm), gradient(tf.compat.v1.nn.fused_batch_norm)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("control_flow_v2", [True, False])
+def test_gradients_of_a_session_with_a_loop(control_flow_v2):
+    x, scale, offset = (tensor.numpy() for tensor in make_inputs("NHWC", "float32")[:3])
+
+    def gradient(batch_norm):
+        x0 = tf.constant(x)
+        _, y = tf.compat.v1.while_loop(
+            lambda i, _: i < 3, lambda i, y: (i + 1, batch_norm(y, scale, offset)[0] + y), (0, x0)
+        )
+        return tf.gradients(tf.reduce_sum(tf.sin(y)), x0)[0]
+
+    switch = [tf.compat.v1.disable_control_flow_v2, tf.compat.v1.enable_control_flow_v2]
+    switch[control_flow_v2]()
+    try:
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            got = session.run(
+                [gradient(tf_bn_ops.fused_batch_norm), gradient(tf.compat.v1.nn.fused_batch_norm)]
+            )
+    finally:
+        tf.compat.v1.enable_control_flow_v2()
+    np.testing.assert_allclose(*got, rtol=1e-4, atol=1e-4)

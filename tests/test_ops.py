@@ -25,6 +25,9 @@ PUBLIC_FUNCTIONS = {
 }
 
 
+VIEWS = {"y_backprop", "x", "x_backprop_grad", "input", "normalized_delta"}
+
+
 def run_python(program: str, **environment: str) -> str:
     """The output of a fresh process; fails with its standard error."""
     run = subprocess.run(
@@ -117,6 +120,27 @@ except tf.errors.FailedPreconditionError as error:
         "The environment variable TF_BN_OPS_CPU_ISA is invalid: there is no CPU "
         'implementation "mmx"; this build has '
     )
+
+
+@pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "graph"])
+@pytest.mark.parametrize("function", [*PUBLIC_FUNCTIONS.values(), tf_bn_ops.fused_batch_norm])
+def test_a_tensor_as_epsilon_is_refused_eagerly_and_in_graphs(function, in_graph):
+    """It is an attribute of the op; a number of NumPy is a number."""
+    parameters = inspect.signature(function).parameters.values()
+    call = lambda epsilon: function(  # noqa: E731
+        **{
+            p.name: tf.ones([1, 2, 2, 2] if p.name in VIEWS else [2])
+            for p in parameters
+            if p.default is p.empty and p.name != "epsilon"
+        },
+        epsilon=epsilon,
+    )
+    wrapped = tf.function(call, autograph=False) if in_graph else call
+    with pytest.raises(TypeError, match=r"must be a number, not \w*Tensor: .* not as a ten"):
+        wrapped(tf.constant(1e-3))
+    with pytest.raises(TypeError, match="epsilon must be a number"):
+        call(tf.Variable(1e-3))
+    call(np.float32(1e-3))
 
 
 # ---- Execution modes -----------------------------------------------------------------------------

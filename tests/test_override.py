@@ -178,6 +178,11 @@ def test_startup_file_reaches_programs_that_do_not_import_us(repo_root, tmp_path
     assert finish(start(STARTUP, str(tmp_path), TF_BN_OPS_OVERRIDE=value)) == int(value)
 
 
+@pytest.mark.parametrize("minor", range(16, 22))
+def test_every_supported_tensorflow_is_known(minor):
+    _override.check_known(f"2.{minor}.1")
+
+
 def test_refusals_are_one_sentence(tmp_path, monkeypatch):
     import tensorflow as tf
 

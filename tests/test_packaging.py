@@ -97,6 +97,33 @@ def test_build_requirements_are_the_same_everywhere(tree):
 
 
 @needs_build_tools
+def test_the_build_says_what_it_does_and_runs_in_parallel(tree, tmp_path):
+    """By a make that compiles nothing."""
+    make = tmp_path / "gmake"
+    make.write_text("#!/bin/sh\necho '  CXX     all of it:' \"$@\"\nexit 1\n")
+    make.chmod(0o755)
+    code = "import backend; backend.build_wheel('dist')"
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    result = run(
+        [sys.executable, "-c", code],
+        tree,
+        PYTHONPATH="tools",
+        PATH=path,
+        MAX_JOBS="3",
+        MAKEFLAGS="",
+    )
+    assert result.returncode == 1
+    says = [line for line in result.stderr.splitlines() if "tf_bn_ops: " in line or " CXX " in line]
+    info = _loader.build_info()
+    what = f"{info['tensorflow_distribution']} {info['tensorflow_version']} of {sys.executable}"
+    assert says[0] == (
+        f"tf_bn_ops: building the C++ libraries with 3 jobs (MAX_JOBS) for {what}: a few minutes"
+    )
+    assert says[1].startswith("  CXX     all of it: --no-print-directory -j3 ")
+    assert "error: the C++ libraries were not built" in result.stderr
+
+
+@needs_build_tools
 def test_sdist_holds_all_sources(sdist, repo_root):
     with tarfile.open(sdist) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
@@ -170,6 +197,23 @@ def test_installed_package_works_from_any_folder(installed_python, tmp_path):
     library, total = result.stdout.split()
     assert pathlib.Path(library).is_relative_to(installed_python.parent.parent)
     assert float(total) == 28.0
+
+
+@needs_build_tools
+def test_the_wheel_needs_no_compiler(wheel, installed_python, tmp_path):
+    """Installed and used where there is no program at all, make and g++ among them."""
+    pip = [sys.executable, "-m", "pip", "--python", installed_python, "install", "--quiet"]
+    reinstall = ["--force-reinstall", "--no-deps", "--no-index", wheel]
+    result = run([*pip, *reinstall], tmp_path, PATH=str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    code = (
+        "import shutil, numpy as np, tf_bn_ops\n"
+        "assert not (shutil.which('make') or shutil.which('g++') or shutil.which('cc'))\n"
+        "x, one = np.ones((1, 2, 2, 1), np.float32), np.ones(1, np.float32)\n"
+        "print(float(tf_bn_ops.fused_batch_norm(x, one, one).y[0, 0, 0, 0]))"
+    )
+    result = run([installed_python, "-c", code], tmp_path, PATH=str(tmp_path))
+    assert (result.returncode, result.stdout) == (0, "1.0\n"), result.stderr
 
 
 @needs_build_tools

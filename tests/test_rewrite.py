@@ -162,6 +162,31 @@ def test_graph_def_files(tmp_path, name):
     assert written == rewrite.to_shim(graph_def)
 
 
+@pytest.mark.parametrize("as_text", [False, True])
+def test_meta_files_of_checkpoints(tmp_path, as_text):
+    """The graph of a tf.compat.v1.train.Saver; variables and collections stay."""
+    tf_bn_ops.load()
+    x = batch()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        scale = tf.compat.v1.get_variable("scale", initializer=tf.constant([0.5, 1.0, 2.0]))
+        y = tf.compat.v1.nn.fused_batch_norm(tf.constant(x), scale, tf.zeros([3]))[0]
+        tf.compat.v1.add_to_collection("gradient", tf.gradients(tf.sin(y), scale)[0])
+        session.run(tf.compat.v1.global_variables_initializer())
+        checkpoint = tf.compat.v1.train.Saver().save(session, str(tmp_path / "model"))
+        if as_text:
+            tf.compat.v1.train.export_meta_graph(f"{checkpoint}.meta.pbtxt", as_text=True)
+    end = ".meta.pbtxt" if as_text else ".meta"
+    assert rewrite.to_shim(checkpoint + end, f"{tmp_path / 'new'}{end}") == 1
+    results = []
+    for path in (checkpoint + end, f"{tmp_path / 'new'}{end}"):
+        with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+            tf.compat.v1.train.import_meta_graph(path).restore(session, checkpoint)
+            (gradient,) = graph.get_collection("gradient")
+            results.append((gradient.op.type, session.run(gradient)))
+    assert [op for op, _ in results] == ["FusedBatchNormGradV3", "TfBnOps>FusedBatchNormGradV3"]
+    np.testing.assert_allclose(results[1][1], results[0][1], rtol=1e-4, atol=1e-5)
+
+
 # ---- Concrete functions --------------------------------------------------------------------------
 
 

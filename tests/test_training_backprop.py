@@ -342,3 +342,31 @@ def test_second_order_keeps_the_type(dtype):
         assert gradients[name].dtype == inputs[name].dtype
         assert np.isfinite(gradients[name].numpy().astype(np.float32)).all()
     assert gradients["beta"] is None and gradients["mean"] is None
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (2, 3, 4), (2, 3, 4, 5)])
+def test_vectorized_map_needs_no_loop(shape):
+    inputs = make_inputs(shape)
+    stacked = {name: tf.constant(np.stack([v, 2 * v, v + 1])) for name, v in inputs.items()}
+
+    def call(values):
+        return tuple(tf_bn_ops.batch_norm_training_backprop(**values, epsilon=1e-9))
+
+    def mapped(values):
+        return tf.vectorized_map(call, values, fallback_to_while_loop=False)
+
+    got = mapped(stacked)
+    for i in range(3):
+        want = call({name: value[i] for name, value in stacked.items()})
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_allclose(a[i], b, rtol=1e-12, atol=1e-12)
+    # One input alone has the loop's dimension.
+    delta = stacked["normalized_delta"]
+    got = tf.vectorized_map(
+        lambda delta: call({**inputs, "normalized_delta": delta}),
+        delta,
+        fallback_to_while_loop=False,
+    )
+    want = call({**inputs, "normalized_delta": delta[1]})
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a[1], b, rtol=1e-12, atol=1e-12)

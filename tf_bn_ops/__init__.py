@@ -8,7 +8,7 @@ Importing the package loads nothing: TensorFlow and the op library are loaded by
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tf_bn_ops import raw_ops
 from tf_bn_ops._fused import fused_batch_norm
@@ -43,17 +43,17 @@ __all__ = [
     "rewrite",
 ]
 
-# Submodules that are imported at their first use.
-_LAZY = ("keras", "rewrite")
-
 follow_environment()
 
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if TYPE_CHECKING:
+    from tf_bn_ops import keras, rewrite
+else:
+    # Submodules that are imported at their first use.
+    def __getattr__(name: str) -> Any:
+        if name in ("keras", "rewrite"):
+            return importlib.import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

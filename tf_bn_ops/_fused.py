@@ -1,15 +1,20 @@
-"""Batch normalization: the forward pass is TensorFlow's op, the backward pass this library's."""
+"""Batch normalization: the forward pass is TensorFlow's op, the backward pass this library's.
+
+A graph holds TensorFlow's FusedBatchNormV3 alone. Its gradient is a Python function, which tapes
+and `tf.gradients` find beside the operation (`_attach`). tf.custom_gradient would add an IdentityN,
+whose saved gradient would need this library wherever the SavedModel is loaded.
+"""
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-from typing import Any
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
 
 from tf_bn_ops import _ops
-from tf_bn_ops.spec import DATA_FORMATS
-
-FusedBatchNorm = collections.namedtuple("FusedBatchNorm", ["y", "batch_mean", "batch_variance"])
+from tf_bn_ops._results import FusedBatchNorm
+from tf_bn_ops.spec import DATA_FORMATS, DataFormat
 
 
 def fused_batch_norm(
@@ -19,16 +24,20 @@ def fused_batch_norm(
     mean: Any = None,
     variance: Any = None,
     epsilon: float = 1e-3,
-    data_format: str = "NHWC",
+    data_format: DataFormat = "NHWC",
     is_training: bool = True,
-    exponential_avg_factor: float = 1.0,
     name: str | None = None,
-) -> Any:
+    exponential_avg_factor: float = 1.0,
+) -> FusedBatchNorm:
     """Batch normalization; `tf.compat.v1.nn.fused_batch_norm` with this library's gradient.
 
     y = (x - mean) / sqrt(variance + epsilon) * scale + offset, with the mean and biased variance of
     each channel of `x` in training, with those given if frozen. The forward pass is TensorFlow's
     FusedBatchNormV3.
+
+    The graph holds that op and nothing of this library, so that a function that calls this can be
+    saved, and loaded anywhere; what was loaded has TensorFlow's gradients. A function that itself
+    takes the gradient holds this library's op.
 
     The gradients take in what TensorFlow's leave out: in training `batch_mean` and
     `batch_variance` are differentiated with respect to `x`, `mean` and `variance`; if frozen, y is
@@ -37,16 +46,16 @@ def fused_batch_norm(
 
     Args:
       x: half, bfloat16 or float32, of the rank of `data_format`.
-      scale: float32 [C].
-      offset: float32 [C].
+      scale: float32 [C]; a variable that is read as half or bfloat16 (autocast) is cast back.
+      offset: the same.
       mean: float32 [C], the mean if frozen; in training the running mean, needed if
         `exponential_avg_factor` is not 1.
       variance: float32 [C], the same for the variance.
-      epsilon: added to the variance.
-      data_format: "NHWC", "NCHW", "NDHWC" or "NCDHW".
+      epsilon: added to the variance; a number, not a tensor.
+      data_format: "NHWC", "NCHW", "NDHWC" or "NCDHW", as text or bytes.
       is_training: True for the statistics of `x`, False for those given.
-      exponential_avg_factor: in training, the weight f of this batch in the running statistics.
       name: name of the forward operation.
+      exponential_avg_factor: in training, the weight f of this batch in the running statistics.
 
     Returns:
       Named tuple (y, batch_mean, batch_variance): y of shape and type of `x`; float32 [C] running
@@ -56,24 +65,29 @@ def fused_batch_norm(
 
     Raises:
       ValueError: unknown `data_format`, or `mean` and `variance` are missing.
+      TypeError: `epsilon` is a tensor.
       tf.errors.InvalidArgumentError: shapes that do not fit together.
       LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
     """
     import tensorflow as tf
 
-    attrs = _Attrs(epsilon, data_format, is_training, exponential_avg_factor)
+    attrs = _Attrs(
+        _ops.checked_epsilon(epsilon, "fused_batch_norm"),
+        data_format.decode() if isinstance(data_format, bytes) else data_format,
+        bool(is_training),
+        exponential_avg_factor,
+    )
     attrs.check(mean, variance)
-    # Variables are read here, so that their gradients are not the custom gradient's concern.
+    # Variables are read here, so that their gradients are TensorFlow's concern.
     x = tf.convert_to_tensor(x)
-    scale, offset = (tf.convert_to_tensor(v, tf.float32) for v in (scale, offset))
+    scale, offset = _float32(scale), _float32(offset)
     if attrs.reads_statistics:
-        mean, variance = (tf.convert_to_tensor(v, tf.float32) for v in (mean, variance))
+        mean, variance = _float32(mean), _float32(variance)
     else:
         mean = variance = tf.zeros([0])
-    y, batch_mean, batch_variance = _normalize(attrs, name, x, scale, offset, mean, variance)
-    if not is_training:
-        return FusedBatchNorm(y, mean, variance)
-    return FusedBatchNorm(y, *_statistics(attrs, x, mean, variance, batch_mean, batch_variance))
+    inputs = _captured(x, scale, offset, mean, variance)
+    y, *statistics = _normalize(attrs, name, inputs)
+    return FusedBatchNorm(y, *_statistics(attrs, inputs, statistics))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,13 +129,26 @@ class _Attrs:
             raise ValueError(f"mean and variance are needed {when}")
 
 
-def _normalize(attrs: _Attrs, name: str | None, *inputs: Any) -> Any:
-    """TensorFlow's forward op of (x, scale, offset, mean, variance), with the gradient of y."""
+def _float32(value: Any) -> Any:
+    """`value` as a tensor. One that is no float32 is left to the op to refuse, but for variables
+    that mixed precision reads in half or bfloat16."""
     import tensorflow as tf
 
-    @tf.custom_gradient
-    def normalize(x: Any, scale: Any, offset: Any, mean: Any, variance: Any) -> Any:
-        forward = tf.raw_ops.FusedBatchNormV3(
+    tensor = tf.convert_to_tensor(value, dtype_hint=tf.float32)
+    return tf.cast(tensor, tf.float32) if tensor.dtype in (tf.half, tf.bfloat16) else tensor
+
+
+# ---- Values --------------------------------------------------------------------------------------
+
+
+def _normalize(attrs: _Attrs, name: str | None, inputs: Sequence[Any]) -> Sequence[Any]:
+    """TensorFlow's forward op: y with its gradient, batch_mean and batch_variance without."""
+    import tensorflow as tf
+    from tensorflow.python.eager import record
+
+    x, scale, offset, mean, variance = inputs
+    with record.stop_recording():
+        outputs = tf.raw_ops.FusedBatchNormV3(
             x=x,
             scale=scale,
             offset=offset,
@@ -131,58 +158,128 @@ def _normalize(attrs: _Attrs, name: str | None, *inputs: Any) -> Any:
             name=name,
             **attrs.of_gradient,
         )
-
-        # The statistics get their gradient in _statistics.
-        def gradient(y_backprop: Any, *of_statistics: Any) -> tuple[Any, ...]:
-            saved = (forward.reserve_space_1, forward.reserve_space_2)
-            backward = _ops.fused_batch_norm_grad_v3(
-                y_backprop,
-                x,
-                scale,
-                *(saved if attrs.is_training else (mean, variance)),
-                forward.reserve_space_3,
-                **attrs.of_gradient,
-            )
-            of_mean = of_variance = None
-            if not attrs.is_training:
-                rstd = tf.math.rsqrt(variance + attrs.epsilon)
-                of_mean = -scale * rstd * backward.offset_backprop
-                of_variance = -0.5 * scale * tf.square(rstd) * backward.scale_backprop
-            return *backward[:3], of_mean, of_variance
-
-        return (forward.y, forward.batch_mean, forward.batch_variance), gradient
-
-    return normalize(*inputs)
+    _attach(functools.partial(_gradient_of_y, attrs), inputs, outputs[:1], saved=outputs[3:])
+    return outputs[:3]
 
 
-def _statistics(attrs: _Attrs, *inputs: Any) -> Any:
-    """(new_mean, new_variance) of (x, mean, variance, new_mean, new_variance), with the gradient of
-    the running statistics.
+def _statistics(attrs: _Attrs, inputs: Sequence[Any], batch: Sequence[Any]) -> Sequence[Any]:
+    """The returned statistics with their gradient; `batch` are those of the forward op.
 
-    A function beside `_normalize`, so that a backward pass of y alone computes nothing of it.
+    An operation beside the forward op, so that a backward pass of y alone computes nothing of it.
     """
     import tensorflow as tf
+    from tensorflow.python.eager import record
 
-    @tf.custom_gradient
-    def statistics(x: Any, mean: Any, variance: Any, new_mean: Any, new_variance: Any) -> Any:
-        def gradient(of_mean: Any, of_variance: Any) -> tuple[Any, ...]:
-            rank, channels_last = DATA_FORMATS[attrs.data_format]
-            channel = rank - 1 if channels_last else 1
-            others = [axis for axis in range(rank) if axis != channel]
-            wide = tf.cast(x, tf.float32)
-            # Recomputed, so that it is a function of x in the next derivative.
-            x_centered = wide - tf.reduce_mean(wide, others, keepdims=True)
-            per_channel = [1] * rank
-            per_channel[channel] = -1
-            m = tf.cast(tf.size(x) / tf.shape(x)[channel], tf.float32)
-            of_x = attrs.exponential_avg_factor * (
-                tf.reshape(of_mean / m, per_channel)
-                + tf.reshape(2 * of_variance / tf.maximum(m - 1, 1), per_channel) * x_centered
-            )
-            kept = 1 - attrs.exponential_avg_factor
-            of_given = (kept * of_mean, kept * of_variance) if attrs.averages else (None, None)
-            return tf.cast(of_x, x.dtype), *of_given, None, None
+    values = batch if attrs.is_training else inputs[3:]
+    with record.stop_recording():
+        if tf.executing_eagerly():
+            outputs = [tf.identity(value) for value in values]
+        else:
+            outputs = tf.identity_n([*values, *inputs])[:2]
+    inputs = [*values, *inputs]
+    _attach(functools.partial(_gradient_of_statistics, attrs), inputs, outputs)
+    return outputs
 
-        return (tf.identity(new_mean), tf.identity(new_variance)), gradient
 
-    return statistics(*inputs)
+# ---- Gradients -----------------------------------------------------------------------------------
+
+
+class _EagerOperation(NamedTuple):
+    """What the gradients read of a tf.Operation, which an eager call has not."""
+
+    inputs: Sequence[Any]
+    saved: Sequence[Any]
+
+
+def _captured(*tensors: Any) -> Sequence[Any]:
+    """`tensors` as inputs of the current graph: what a tape sees of a captured tensor is recorded
+    here, and not where recording is stopped."""
+    import tensorflow as tf
+
+    capture = getattr(tf.compat.v1.get_default_graph(), "capture", None)
+    return tensors if tf.executing_eagerly() or capture is None else [*map(capture, tensors)]
+
+
+def _attach(
+    gradient: Callable[..., Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    saved: Sequence[Any] = (),
+) -> None:
+    """Makes `gradient` the derivative of `outputs` by `inputs`, for tapes and for tf.gradients.
+
+    Args:
+      gradient: function of an operation and the gradients of its outputs, which returns those of
+        its inputs.
+      inputs: of the operation.
+      outputs: the first outputs of the operation; the others have no gradient.
+      saved: what else an eager call keeps for the gradient.
+    """
+    import tensorflow as tf
+    from tensorflow.python.eager import record
+
+    if tf.executing_eagerly():
+        operation = cast(Any, _EagerOperation(inputs, saved))
+    else:
+        operation = outputs[0].op
+        # An attribute in Python and none of the node, which saving would have to follow.
+        operation._gradient_function = gradient
+    backward = functools.partial(gradient, operation)
+    record.record_operation("TfBnOps", list(outputs), list(inputs), backward)
+
+
+def _gradient_of_y(attrs: _Attrs, operation: Any, y_backprop: Any, *_: Any) -> tuple[Any, ...]:
+    """By the inputs of the forward op."""
+    import tensorflow as tf
+
+    x, scale, _, mean, variance = operation.inputs
+    is_eager = isinstance(operation, _EagerOperation)
+    reserve_space_1, reserve_space_2, reserve_space_3 = (
+        operation.saved if is_eager else operation.outputs[3:]
+    )
+    if not attrs.is_training:
+        reserve_space_1, reserve_space_2 = mean, variance
+    backward = _ops.fused_batch_norm_grad_v3(
+        y_backprop,
+        x,
+        scale,
+        reserve_space_1,
+        reserve_space_2,
+        reserve_space_3,
+        **attrs.of_gradient,
+    )
+    of_mean = of_variance = None
+    if not attrs.is_training:
+        rstd = tf.math.rsqrt(variance + attrs.epsilon)
+        of_mean = -scale * rstd * backward.offset_backprop
+        of_variance = -0.5 * scale * tf.square(rstd) * backward.scale_backprop
+    return *backward[:3], of_mean, of_variance
+
+
+def _gradient_of_statistics(
+    attrs: _Attrs, operation: Any, of_mean: Any, of_variance: Any, *_: Any
+) -> tuple[Any, ...]:
+    """By what `_statistics` returns of, and the inputs of the forward op."""
+    import tensorflow as tf
+
+    _, _, x, scale, offset, _, _ = operation.inputs
+    # Zeros and not None, as TensorFlow's.
+    zeros = tf.zeros_like(scale), tf.zeros_like(offset)
+    if not attrs.is_training:
+        return None, None, tf.zeros_like(x), *zeros, of_mean, of_variance
+    rank, channels_last = DATA_FORMATS[attrs.data_format]
+    channel = rank - 1 if channels_last else 1
+    others = [axis for axis in range(rank) if axis != channel]
+    wide = tf.cast(x, tf.float32)
+    # Recomputed, so that it is a function of x in the next derivative.
+    x_centered = wide - tf.reduce_mean(wide, others, keepdims=True)
+    per_channel = [1] * rank
+    per_channel[channel] = -1
+    m = tf.cast(tf.size(x) / tf.shape(x)[channel], tf.float32)
+    of_x = attrs.exponential_avg_factor * (
+        tf.reshape(of_mean / m, per_channel)
+        + tf.reshape(2 * of_variance / tf.maximum(m - 1, 1), per_channel) * x_centered
+    )
+    kept = 1 - attrs.exponential_avg_factor
+    of_given = (kept * of_mean, kept * of_variance) if attrs.averages else (None, None)
+    return None, None, tf.cast(of_x, x.dtype), *zeros, *of_given

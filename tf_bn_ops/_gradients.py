@@ -19,8 +19,9 @@ import tensorflow as tf
 from tensorflow.python.framework import kernels
 from tensorflow.python.ops.parallel_for import pfor
 
-from tf_bn_ops.spec import BATCH_NORM_GRAD, OPS, of_formula
+from tf_bn_ops.spec import BATCH_NORM_GRAD, OPS, VIEW, OpSpec, of_formula
 
+_TRAINING_BACKPROP = OPS["BatchNormTrainingBackprop"]
 _GRAD_GRAD = OPS["FusedBatchNormGradGrad"]
 
 
@@ -42,11 +43,12 @@ def register(second_order_op: Callable[..., Any]) -> None:
         rules = pfor._pfor_converter_registry
         if op.builtin in rules:
             rules.setdefault(op.registered_name, rules[op.builtin])
-    tf.RegisterGradient(OPS["BatchNormTrainingBackprop"].registered_name)(
+    tf.RegisterGradient(_TRAINING_BACKPROP.registered_name)(
         functools.partial(_batch_norm_training_backprop_grad, second_order)
     )
     tf.RegisterGradient(_GRAD_GRAD.registered_name)(_third_order)
-    pfor.RegisterPFor(_GRAD_GRAD.registered_name)(_vectorize_second_order)
+    for op in (_TRAINING_BACKPROP, _GRAD_GRAD):
+        pfor.RegisterPFor(op.registered_name)(functools.partial(_vectorize, op))
 
 
 def _fused_batch_norm_grad_grad(second_order: Callable[..., Any], op: Any, *grad: Any) -> list[Any]:
@@ -193,10 +195,12 @@ def _third_order(op: Any, *grad: Any) -> list[Any]:
     return [*tape.gradient(outputs, inputs[:6], output_gradients=grad), None, None]
 
 
-def _vectorize_second_order(pfor_input: Any) -> list[Any]:
+def _vectorize(spec: OpSpec, pfor_input: Any) -> list[Any]:
     """Rule of tf.vectorized_map: merges the loop's dimension into the channels."""
     pfor_input.stack_inputs()
-    channels_last = pfor_input.get_attr("data_format").decode().endswith("C")
+    # Without the attr channels are dimension 1.
+    data_format = pfor_input.get_attr("data_format") if "data_format" in spec.attrs else b""
+    channels_last = data_format.endswith(b"C")
 
     def folded(tensor: Any) -> tuple[Any, Any, Any]:
         """[n, ...] with n merged into the channels; the shape before merging, and the order."""
@@ -211,8 +215,8 @@ def _vectorize_second_order(pfor_input: Any) -> list[Any]:
     inputs = [pfor_input.stacked_input(i) for i in range(pfor_input.num_inputs)]
     loops = tf.shape(inputs[0])[0]
     flat = []
-    for tensor, argument in zip(inputs, _GRAD_GRAD.inputs, strict=True):
-        if argument.name in ("x_backprop_grad", "y_backprop", "x"):
+    for tensor, argument in zip(inputs, spec.inputs, strict=True):
+        if argument.kind == VIEW:
             tensor, shape, order = folded(tensor)
         else:
             tensor = tf.reshape(tensor, [-1])
@@ -224,6 +228,12 @@ def _vectorize_second_order(pfor_input: Any) -> list[Any]:
         attrs=pfor_input.op.node_def.attr,
     ).outputs
     back = tf.math.invert_permutation(order)
-    results = [tf.transpose(tf.reshape(output, shape), back) for output in outputs[:2]]
-    results.append(tf.reshape(outputs[2], [loops, -1]))
-    return [pfor.wrap(result, True) for result in results]
+    return [
+        pfor.wrap(
+            tf.transpose(tf.reshape(output, shape), back)
+            if argument.kind == VIEW
+            else tf.reshape(output, [loops, -1]),
+            True,
+        )
+        for output, argument in zip(outputs, spec.outputs, strict=True)
+    ]

@@ -12,22 +12,22 @@ channel, rstd = 1/sqrt(variance + epsilon), and sums over all dimensions but the
 
 from __future__ import annotations
 
-import collections
 import functools
-from collections.abc import Mapping
+import numbers
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from tf_bn_ops import _loader
-from tf_bn_ops.spec import OPS
-
-# What tf.raw_ops returns: named tuples with the names of the op and of its outputs.
-_RESULTS: Mapping[str, Any] = {
-    name: collections.namedtuple(name, [output.name for output in op.outputs])
-    for name, op in OPS.items()
-}
+from tf_bn_ops._results import (
+    BatchNormTrainingBackprop,
+    FusedBatchNormGrad,
+    FusedBatchNormGradGrad,
+    FusedBatchNormGradV2,
+    FusedBatchNormGradV3,
+)
+from tf_bn_ops.spec import DataFormat
 
 
 @functools.cache
@@ -57,10 +57,10 @@ def fused_batch_norm_grad(
     reserve_space_1: Any,
     reserve_space_2: Any,
     epsilon: float = 1e-4,
-    data_format: str = "NHWC",
+    data_format: DataFormat = "NHWC",
     is_training: bool = True,
     name: str | None = None,
-) -> Any:
+) -> FusedBatchNormGrad:
     """Gradient of batch normalization, the twin of `tf.raw_ops.FusedBatchNormGrad`.
 
     Args:
@@ -70,7 +70,7 @@ def fused_batch_norm_grad(
       reserve_space_1: float32 [C], mean: of the batch in training, of the population if frozen.
       reserve_space_2: float32 [C], biased variance: of the batch in training, of the population if
         frozen. (On a GPU, in training: 1/sqrt(variance + epsilon), as cuDNN has it.)
-      epsilon: added to the variance.
+      epsilon: added to the variance; a number, not a tensor.
       data_format: "NHWC" or "NCHW".
       is_training: True if mean and variance are functions of x, False if they are constants.
       name: name of the operation.
@@ -90,12 +90,12 @@ def fused_batch_norm_grad(
         scale,
         reserve_space_1,
         reserve_space_2,
-        epsilon,
+        checked_epsilon(epsilon, "fused_batch_norm_grad"),
         data_format,
         is_training,
         name,
     )
-    return _RESULTS["FusedBatchNormGrad"]._make(outputs)
+    return FusedBatchNormGrad._make(outputs)
 
 
 def fused_batch_norm_grad_v2(
@@ -105,10 +105,10 @@ def fused_batch_norm_grad_v2(
     reserve_space_1: Any,
     reserve_space_2: Any,
     epsilon: float = 1e-4,
-    data_format: str = "NHWC",
+    data_format: DataFormat = "NHWC",
     is_training: bool = True,
     name: str | None = None,
-) -> Any:
+) -> FusedBatchNormGradV2:
     """Gradient of batch normalization, the twin of `tf.raw_ops.FusedBatchNormGradV2`.
 
     `fused_batch_norm_grad` with three element types: `y_backprop`, `x` and `x_backprop` are half,
@@ -121,12 +121,12 @@ def fused_batch_norm_grad_v2(
         scale,
         reserve_space_1,
         reserve_space_2,
-        epsilon,
+        checked_epsilon(epsilon, "fused_batch_norm_grad_v2"),
         data_format,
         is_training,
         name,
     )
-    return _RESULTS["FusedBatchNormGradV2"]._make(outputs)
+    return FusedBatchNormGradV2._make(outputs)
 
 
 def fused_batch_norm_grad_v3(
@@ -137,10 +137,10 @@ def fused_batch_norm_grad_v3(
     reserve_space_2: Any,
     reserve_space_3: Any,
     epsilon: float = 1e-4,
-    data_format: str = "NHWC",
+    data_format: DataFormat = "NHWC",
     is_training: bool = True,
     name: str | None = None,
-) -> Any:
+) -> FusedBatchNormGradV3:
     """Gradient of batch normalization, the twin of `tf.raw_ops.FusedBatchNormGradV3`.
 
     The op that TensorFlow's own gradients use. Sums are accumulated in float64; x_backprop is
@@ -167,7 +167,7 @@ def fused_batch_norm_grad_v3(
         returns it from the forward op.
       reserve_space_3: float32 of any shape, the output of this name of the forward op. Not read:
         only cuDNN uses it.
-      epsilon: a float, added to the variance before the square root.
+      epsilon: added to the variance before the square root; a number, not a tensor.
       data_format: "NHWC" or "NDHWC" (channels-last), "NCHW" or "NCDHW" (channels-first), where the
         number of letters is the rank of `x`.
       is_training: True if mean and variance are functions of `x`, whose derivatives x_backprop then
@@ -195,12 +195,12 @@ def fused_batch_norm_grad_v3(
         reserve_space_1,
         reserve_space_2,
         reserve_space_3,
-        epsilon,
+        checked_epsilon(epsilon, "fused_batch_norm_grad_v3"),
         data_format,
         is_training,
         name,
     )
-    return _RESULTS["FusedBatchNormGradV3"]._make(outputs)
+    return FusedBatchNormGradV3._make(outputs)
 
 
 def fused_batch_norm_grad_grad(
@@ -213,10 +213,10 @@ def fused_batch_norm_grad_grad(
     reserve_space_1: Any,
     reserve_space_2: Any,
     epsilon: float = 1e-4,
-    data_format: str = "NHWC",
+    data_format: DataFormat = "NHWC",
     is_training: bool = True,
     name: str | None = None,
-) -> Any:
+) -> FusedBatchNormGradGrad:
     """Second-order gradient: what TensorFlow registers for `FusedBatchNormGrad`, in one kernel.
 
     The gradient of the other ops of the package. docs/math.md derives its formulas. In training,
@@ -249,7 +249,7 @@ def fused_batch_norm_grad_grad(
         known while a graph is built.)
       LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
     """
-    first, *rest = _as_floats(_checked_epsilon(epsilon, "fused_batch_norm_grad_grad"))
+    first, *rest = _as_floats(checked_epsilon(epsilon, "fused_batch_norm_grad_grad"))
     outputs = load().tf_bn_ops_fused_batch_norm_grad_grad(
         x_backprop_grad,
         scale_backprop_grad,
@@ -265,7 +265,7 @@ def fused_batch_norm_grad_grad(
         is_training,
         name,
     )
-    return _RESULTS["FusedBatchNormGradGrad"]._make(outputs)
+    return FusedBatchNormGradGrad._make(outputs)
 
 
 def _as_floats(value: float) -> list[float]:
@@ -286,7 +286,7 @@ def batch_norm_training_backprop(
     normalized_delta: Any,
     epsilon: float,
     name: str | None = None,
-) -> Any:
+) -> BatchNormTrainingBackprop:
     """Gradient of batch normalization in training, nGraph's `BatchNormTrainingBackprop`.
 
     The semantics are those of nGraph's reference kernel: the channel is dimension 1, mean and
@@ -319,7 +319,7 @@ def batch_norm_training_backprop(
     """
     import tensorflow as tf
 
-    epsilon = _checked_epsilon(epsilon, "batch_norm_training_backprop")
+    epsilon = checked_epsilon(epsilon, "batch_norm_training_backprop")
     tensors = [input, gamma, beta, mean, variance, normalized_delta]
     if tf.executing_eagerly():
         tensors[0] = tf.convert_to_tensor(input, name="input")
@@ -328,17 +328,20 @@ def batch_norm_training_backprop(
         outputs = _training_backprop_function(epsilon, dtype)(*tensors)
     else:
         outputs = _training_backprop_node(*tensors, epsilon, name)
-    return _RESULTS["BatchNormTrainingBackprop"]._make(outputs)
+    return BatchNormTrainingBackprop._make(outputs)
 
 
-def _checked_epsilon(epsilon: Any, function: str) -> float:
+def checked_epsilon(epsilon: Any, function: str) -> float:
+    """`epsilon` as a float, or a TypeError; eager tensors are refused as those of a graph are."""
     try:
-        return float(epsilon)
+        if isinstance(epsilon, (numbers.Real, np.generic, np.ndarray)):
+            return float(epsilon)
     except (TypeError, ValueError):
-        raise TypeError(
-            f"epsilon must be a number, not {type(epsilon).__name__}: "
-            f"{function} takes it as an attribute, not as a tensor"
-        ) from None
+        pass
+    raise TypeError(
+        f"epsilon must be a number, not {type(epsilon).__name__}: "
+        f"{function} takes it as an attribute, not as a tensor"
+    )
 
 
 def _training_backprop_node(*arguments: Any) -> Any:

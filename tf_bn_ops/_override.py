@@ -19,7 +19,7 @@ from tf_bn_ops import _loader
 OVERRIDE_VARIABLE = "TF_BN_OPS_OVERRIDE"
 
 # Minor versions whose op names, kernel labels and priorities were verified.
-_KNOWN_TENSORFLOW = ("2.16", "2.18", "2.21")
+_KNOWN_TENSORFLOW = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
 
 _OPS = ("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3")
 # TensorFlow renames the ops to these where oneDNN is on.

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from tf_bn_ops._fused import fused_batch_norm
+from tf_bn_ops.spec import DataFormat
 
 __all__ = ["BatchNormalization", "replace_batch_norm"]
 
@@ -19,7 +20,7 @@ class _Layout(NamedTuple):
     """How the op takes an input: axes of size 1 to insert, and its data format then."""
 
     inserted: tuple[int, ...]
-    data_format: str
+    data_format: DataFormat
 
 
 # (rank, channels last) -> layout.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, cast
 
 from tf_bn_ops import _ops
 
@@ -18,10 +18,18 @@ __all__ = [
 ]
 
 
-def _keyword_only(function: Callable[..., Any]) -> Callable[..., Any]:
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def _keyword_only(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
     @functools.wraps(function)
     def raw_op(**kwargs: Any) -> Any:
-        return function(**kwargs)
+        return cast(Callable[..., Any], function)(**kwargs)
 
     signature = inspect.signature(function)
     raw_op.__signature__ = signature.replace(  # type: ignore[attr-defined]
@@ -30,7 +38,7 @@ def _keyword_only(function: Callable[..., Any]) -> Callable[..., Any]:
             for parameter in signature.parameters.values()
         ]
     )
-    return raw_op
+    return cast(Callable[_Parameters, _Result], raw_op)
 
 
 FusedBatchNormGrad = _keyword_only(_ops.fused_batch_norm_grad)

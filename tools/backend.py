@@ -51,6 +51,17 @@ class TensorFlow(NamedTuple):
     temporary: bool  # lives in pip's overlay, which is gone after the build
 
 
+def say(progress: str) -> None:
+    """A line for the user; pip shows it with -v, and after a failure."""
+    print(f"tf_bn_ops: {progress}", file=sys.stderr, flush=True)
+
+
+def jobs() -> int:
+    """How many files to compile at once: MAX_JOBS, or one per processor of this process."""
+    chosen = os.environ.get("MAX_JOBS", "")
+    return int(chosen) if chosen.isdigit() and int(chosen) else len(os.sched_getaffinity(0))
+
+
 def _environment(outer: bool) -> dict[str, str]:
     """Environment variables for a child; `outer` sees past pip's build isolation."""
     dropped = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL"}  # of a make that called us, e.g. make wheel
@@ -103,7 +114,11 @@ def get_requires_for_build_sdist(config_settings: Any = None) -> list[str]:
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
-    return [] if find_tensorflow(installed_only=True) else requirements("tensorflow")
+    if find_tensorflow(installed_only=True):
+        return []
+    needed = requirements("tensorflow")
+    say(f"no TensorFlow in {sys.executable}: pip downloads one to build against ({needed[0]})")
+    return needed
 
 
 get_requires_for_build_editable = get_requires_for_build_wheel

@@ -19,8 +19,13 @@ HERE = pathlib.Path(__file__).resolve().parent
 CXX = shlex.split(os.environ.get("CXX", "g++"))  # Perhaps two words: ccache g++.
 
 
-def compile_program(source: pathlib.Path, program: pathlib.Path, *flags: str) -> pathlib.Path:
-    """Compiles and links `source` in a folder outside the repository, as docs/cpp.md says."""
+def compile_program(
+    source: pathlib.Path, program: pathlib.Path, *flags: str, client: bool = True
+) -> pathlib.Path:
+    """Compiles and links `source` in a folder outside the repository, as docs/cpp.md says; without
+    the client library, TensorFlow's alone are linked."""
+    if not shutil.which(CXX[0]):
+        pytest.skip(f"needs {CXX[0]}")
     lib, tensorflow_lib = tf_bn_ops.get_lib(), tf.sysconfig.get_lib()
     command = [
         *CXX,
@@ -30,7 +35,7 @@ def compile_program(source: pathlib.Path, program: pathlib.Path, *flags: str) ->
         *flags,
         str(source),
         *("-o", str(program)),
-        *(f"-L{lib}", f"-Wl,-rpath,{lib}", "-ltf_bn_ops_client"),
+        *([f"-L{lib}", f"-Wl,-rpath,{lib}", "-ltf_bn_ops_client"] if client else []),
         *(*tf.sysconfig.get_link_flags(), f"-Wl,-rpath,{tensorflow_lib}"),
         "-l:libtensorflow_cc.so.2",
     ]
@@ -44,8 +49,6 @@ def compile_program(source: pathlib.Path, program: pathlib.Path, *flags: str) ->
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pathlib.Path]:
     """Name -> program; compiled once for all tests, two at a time."""
-    if not shutil.which(CXX[0]):
-        pytest.skip(f"needs {CXX[0]}")
     folder = tmp_path_factory.mktemp("programs")
     text = (HERE / "same_source.cc").read_text()
     jobs: dict[str, pathlib.Path] = {"client": HERE / "client.cc"}
@@ -74,3 +77,10 @@ def run_program(
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A program that knows TensorFlow's C API and nothing of this library."""
+    program = tmp_path_factory.mktemp("server") / "server"
+    return compile_program(HERE / "saved_model.cc", program, client=False)

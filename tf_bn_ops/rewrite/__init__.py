@@ -20,6 +20,11 @@ from tf_bn_ops.spec import OPS
 
 __all__ = ["to_builtin", "to_shim"]
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 _TO_SHIM = {op.builtin: op.registered_name for op in OPS.values() if op.builtin is not None}
 _TO_BUILTIN = {shim: builtin for builtin, shim in _TO_SHIM.items()}
 
@@ -32,8 +37,8 @@ def to_shim(graph: Any, output: str | os.PathLike[str] | None = None) -> Any:
         - a GraphDef, MetaGraphDef, SavedModel, FunctionDefLibrary or FunctionDef message; functions
           in the library are renamed in as well;
         - a concrete function of `tf.function`: it keeps its signature, variables and captures;
-        - the path of a SavedModel folder, or of a file that holds a GraphDef (binary, or text if it
-          ends in .pbtxt).
+        - the path of a SavedModel folder, of a file that holds a GraphDef (binary, or text if it
+          ends in .pbtxt), or of the .meta file of a checkpoint, which holds a MetaGraphDef.
       output: with a path, where to write the result: a folder or file that does not exist yet.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Rewriting SavedModel folders and GraphDef files, through TensorFlow's file systems."""
+"""Rewriting SavedModel folders, GraphDef and .meta files, through TensorFlow's file systems."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ _FINGERPRINT = "fingerprint.pb"  # Beside saved_model.pb: a hash of it.
 
 
 def rewrite(source: str, target: str, names: Mapping[str, str]) -> int:
-    """Copies a SavedModel or GraphDef with ops renamed; returns the number of renamed nodes.
+    """Copies a SavedModel, GraphDef or MetaGraphDef with ops renamed; returns how many nodes were.
 
     Raises:
       OSError, ValueError: with one sentence for the user.
     """
     from tensorflow.core.framework import graph_pb2
+    from tensorflow.core.protobuf import meta_graph_pb2
     from tensorflow.python.lib.io import file_io
 
     if not file_io.file_exists_v2(source):
@@ -26,7 +27,10 @@ def rewrite(source: str, target: str, names: Mapping[str, str]) -> int:
         raise FileExistsError(f"{target} exists: name a new place, nothing is overwritten")
     if file_io.is_directory_v2(source):
         return _rewrite_saved_model(source.rstrip("/"), target.rstrip("/"), names)
-    message, count = _graph.renamed(_read(source, graph_pb2.GraphDef), names)
+    kinds = [graph_pb2.GraphDef, meta_graph_pb2.MetaGraphDef]
+    if not source.endswith(".pbtxt"):  # Bytes of one may parse as the other; text does not.
+        kinds = kinds[1:] if source.endswith(".meta") else kinds[:1]
+    message, count = _graph.renamed(_read(source, *kinds), names)
     _write(target, message)
     return count
 
@@ -67,20 +71,25 @@ def _rewrite_saved_model(source: str, target: str, names: Mapping[str, str]) -> 
     return count
 
 
-def _read(path: str, message_type: Any) -> Any:
+def _read(path: str, *message_types: Any) -> Any:
+    """The message in the file, of the first of the types that fits."""
     from google.protobuf import message as protobuf_message
     from google.protobuf import text_format
     from tensorflow.python.lib.io import file_io
 
-    message = message_type()
-    try:
-        if path.endswith(".pbtxt"):
-            text_format.Parse(file_io.read_file_to_string(path), message)
-        else:
-            message.ParseFromString(file_io.read_file_to_string(path, binary_mode=True))
-    except (protobuf_message.DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} does not hold a {message_type.__name__}") from error
-    return message
+    data = file_io.read_file_to_string(path, binary_mode=True)
+    for message_type in message_types:
+        message = message_type()
+        try:
+            if path.endswith(".pbtxt"):
+                text_format.Parse(data, message)
+            else:
+                message.ParseFromString(data)
+            return message
+        except (protobuf_message.DecodeError, text_format.ParseError, UnicodeDecodeError):
+            continue
+    kinds = " or ".join(message_type.__name__ for message_type in message_types)
+    raise ValueError(f"{path} does not hold a {kinds}")
 
 
 def _write(path: str, message: Any) -> None:

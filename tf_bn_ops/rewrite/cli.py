@@ -1,9 +1,10 @@
-"""Renames batch-norm gradient ops in a SavedModel or a GraphDef file.
+"""Renames batch-norm gradient ops in a SavedModel, a GraphDef file or a checkpoint's .meta file.
 
 usage: python -m tf_bn_ops rewrite IN OUT --to shim|builtin
 
-IN is a SavedModel folder or a GraphDef file (binary, or text if it ends in .pbtxt), OUT a place
-that does not exist yet. Exit status: 0 written, 1 IN or OUT is not as it should be, 2 wrong usage.
+IN is a SavedModel folder, a GraphDef file (binary, or text if it ends in .pbtxt) or the .meta file
+of a checkpoint, OUT a place that does not exist yet. Exit status: 0 written, 1 IN or OUT is not as
+it should be, 2 wrong usage.
 """
 
 from __future__ import annotations

@@ -5,7 +5,14 @@ layouts from here.
 """
 
 from tf_bn_ops.spec.dtypes import DTYPES, DType, dtype_of
-from tf_bn_ops.spec.layouts import DATA_FORMATS, LAYOUTS, as_view, channel_axis, view_shape
+from tf_bn_ops.spec.layouts import (
+    DATA_FORMATS,
+    LAYOUTS,
+    DataFormat,
+    as_view,
+    channel_axis,
+    view_shape,
+)
 from tf_bn_ops.spec.op_spec import (
     CHANNEL,
     ELEMENT,
@@ -35,6 +42,7 @@ __all__ = [
     "VIEW",
     "Arg",
     "DType",
+    "DataFormat",
     "OpSpec",
     "as_view",
     "channel_axis",

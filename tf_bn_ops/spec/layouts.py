@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 
@@ -14,6 +15,9 @@ DATA_FORMATS: Mapping[str, tuple[int, bool]] = {
     "NDHWC": (5, True),
     "NCDHW": (5, False),
 }
+
+# The same as a type. TensorFlow takes text and bytes; op.get_attr("data_format") gives bytes.
+DataFormat = Literal["NHWC", "NCHW", "NDHWC", "NCDHW", b"NHWC", b"NCHW", b"NDHWC", b"NCDHW"]
 
 # The same with the layouts of nGraph's op, which takes any rank from 2 on. A rank without a data
 # format gets a name here, so that cases and tables can speak of it: T is one more dimension.

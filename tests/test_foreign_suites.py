@@ -1,0 +1,62 @@
+"""Test suites of others on this library's code: Keras' of the layer, TensorFlow's of the op.
+
+docs/dropin.md lists the results.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+# Names the folder of TensorFlow's tests, which its wheel does not ship.
+TENSORFLOW_TESTS = "TF_BN_OPS_TENSORFLOW_TESTS"
+
+# A plugin of pytest, imported before the tests.
+REPLACE_THE_LAYER = """
+from keras.src import layers
+import tf_bn_ops.keras
+layers.BatchNormalization = tf_bn_ops.keras.BatchNormalization
+"""
+
+
+def run(*arguments: object, folder: pathlib.Path) -> subprocess.CompletedProcess[str]:
+    paths = [str(folder), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.long
+def test_keras_tests_of_batch_normalization(tmp_path):
+    spec = importlib.util.find_spec("keras.src.layers.normalization.batch_normalization_test")
+    if spec is None or spec.origin is None:
+        pytest.skip("this Keras ships no tests")
+    (tmp_path / "replace_the_layer.py").write_text(REPLACE_THE_LAYER)
+    options = ["-q", "-p", "replace_the_layer", "-p", "no:cacheprovider", "-c", os.devnull]
+    result = run("-m", "pytest", *options, f"--rootdir={tmp_path}", spec.origin, folder=tmp_path)
+    assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-5000:]
+    (passed,) = re.findall(r"(\d+) passed", result.stdout)
+    assert int(passed) > 10
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["nn_fused_batchnorm_test", "nn_fused_batchnorm_d9m_test"])
+def test_tensorflow_tests_of_fused_batch_norm(name, tmp_path):
+    source = pathlib.Path(os.environ.get(TENSORFLOW_TESTS, "nowhere")) / f"{name}.py"
+    if not source.is_file():
+        pytest.skip(f"needs {TENSORFLOW_TESTS}, see docs/dropin.md")
+    result = run(HERE / "tensorflow_suite.py", source.resolve(), folder=tmp_path)
+    assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-5000:]
+    assert re.search(r"Ran \d+ tests", result.stderr)

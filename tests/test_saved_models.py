@@ -1,0 +1,139 @@
+"""SavedModels of functions that call `fused_batch_norm`: where they load, and what they compute."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_bn_ops
+
+SHAPE = (2, 4, 4, 3)
+X = np.random.default_rng(0).normal(1, 2, SHAPE).astype(np.float32)
+
+# Loads a SavedModel where this library is not; calls a signature, and differentiates the function.
+WITHOUT_THE_LIBRARY = """
+import sys
+import numpy as np, tensorflow as tf
+
+sys.modules["tf_bn_ops"] = None
+folder, signature = sys.argv[1:3]
+x = tf.constant(np.load(folder + "/x.npy"))
+model = tf.saved_model.load(folder)
+(result,) = model.signatures[signature](x).values()
+np.save(folder + "/result.npy", result)
+if hasattr(model, signature):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(tf.sin(getattr(model, signature)(x)))
+    np.save(folder + "/gradient.npy", tape.gradient(loss, x))
+"""
+
+
+def run_without_the_library(path: pathlib.Path, signature: str) -> subprocess.CompletedProcess[str]:
+    np.save(path / "x.npy", X)
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_THE_LIBRARY, str(path), signature],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": ""},
+        cwd=path,
+        check=False,
+    )
+
+
+class Layer(tf.Module):
+    def __init__(self) -> None:
+        self.scale = tf.Variable([0.5, 1.0, 2.0])
+        self.offset = tf.Variable([0.0, 1.0, -1.0])
+        self.mean = tf.Variable([1.0, 0.5, 0.0], trainable=False)
+        self.variance = tf.Variable([4.0, 3.0, 2.0], trainable=False)
+
+
+class Forward(Layer):
+    @tf.function(input_signature=[tf.TensorSpec(SHAPE)])
+    def frozen(self, x: Any) -> Any:
+        return tf_bn_ops.fused_batch_norm(
+            x, self.scale, self.offset, self.mean, self.variance, is_training=False
+        ).y
+
+    @tf.function(input_signature=[tf.TensorSpec(SHAPE)])
+    def training(self, x: Any) -> Any:
+        y, mean, variance = tf_bn_ops.fused_batch_norm(x, self.scale, self.offset)
+        return y + tf.stop_gradient(mean + variance)
+
+
+class Backward(Layer):
+    @tf.function(input_signature=[tf.TensorSpec(SHAPE)])
+    def differentiate(self, x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.sin(tf_bn_ops.fused_batch_norm(x, self.scale, self.offset).y))
+        return tape.gradient(loss, self.scale)
+
+
+def gradient(function: Any) -> Any:
+    x = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(tf.sin(function(x)))
+    return tape.gradient(loss, x)
+
+
+def check(run: subprocess.CompletedProcess[str], file: pathlib.Path, want: Any) -> None:
+    assert run.returncode == 0, run.stderr
+    np.testing.assert_allclose(np.load(file), want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("used_before", [False, True], ids=["fresh", "differentiated"])
+def test_forward_functions_load_anywhere(tmp_path, used_before):
+    """Traced while they are saved, or earlier; with custom gradients saved, the default."""
+    model = Forward()
+    functions = {"frozen": model.frozen, "training": model.training}
+    if used_before:
+        for function in functions.values():
+            gradient(function)
+    tf.saved_model.save(model, str(tmp_path), signatures=functions)
+    assert b"TfBnOps" not in (tmp_path / "saved_model.pb").read_bytes()
+    for name, function in functions.items():
+        run = run_without_the_library(tmp_path, name)
+        check(run, tmp_path / "result.npy", function(tf.constant(X)))
+        # TensorFlow's gradient, of another kernel.
+        check(run, tmp_path / "gradient.npy", gradient(function))
+
+
+def test_exported_keras_models_load_anywhere(tmp_path):
+    import keras
+
+    import tf_bn_ops.keras
+
+    model = keras.Sequential([keras.Input(SHAPE[1:]), tf_bn_ops.keras.BatchNormalization()])
+    model.compile("sgd", "mse")
+    model.train_on_batch(X, X)
+    model.export(str(tmp_path), verbose=False)
+    run = run_without_the_library(tmp_path, "serving_default")
+    check(run, tmp_path / "result.npy", model(X, training=False))
+
+
+def test_training_signatures_keep_the_op(tmp_path):
+    model = Backward()
+    want = model.differentiate(tf.constant(X))
+    tf.saved_model.save(
+        model,
+        str(tmp_path / "ours"),
+        signatures={"train": model.differentiate},
+        options=tf.saved_model.SaveOptions(namespace_whitelist=["TfBnOps"]),
+    )
+    refused = run_without_the_library(tmp_path / "ours", "train")
+    assert refused.returncode != 0
+    assert "Op type not registered 'TfBnOps>FusedBatchNormGradV3'" in refused.stderr
+    loaded = tf.saved_model.load(str(tmp_path / "ours"))
+    np.testing.assert_array_equal(loaded.differentiate(tf.constant(X)), want)
+    tf_bn_ops.rewrite.to_builtin(tmp_path / "ours", tmp_path / "builtin")
+    run = run_without_the_library(tmp_path / "builtin", "train")
+    check(run, tmp_path / "builtin" / "result.npy", want)
