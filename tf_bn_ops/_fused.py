@@ -59,6 +59,8 @@ def fused_batch_norm(
       LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
     """
     import tensorflow as tf
+    from tensorflow.python.framework import ops as tf_ops
+    from tensorflow.python.saved_model import save_context
 
     if data_format not in DATA_FORMATS:
         raise ValueError(f"data_format is {data_format!r}, it must be one of {[*DATA_FORMATS]}")
@@ -99,22 +101,27 @@ def fused_batch_norm(
         )
 
         def gradient(y_backprop: Any, *of_statistics: Any) -> tuple[Any, ...]:
-            # The statistics get theirs below.
-            saved = (forward.reserve_space_1, forward.reserve_space_2)
-            backward = _ops.fused_batch_norm_grad_v3(
-                y_backprop,
-                x,
-                scale,
-                *(saved if is_training else (mean, variance)),
-                forward.reserve_space_3,
-                **attrs,
-            )
+            if save_context.in_save_context():
+                # A SavedModel holds this function: with TensorFlow's gradient it loads anywhere.
+                builtin = tf_ops.gradient_registry.lookup("FusedBatchNormV3")
+                by_x, by_scale, by_offset = builtin(forward.y.op, y_backprop, *[None] * 5)[:3]
+            else:
+                # The statistics get theirs below.
+                saved = (forward.reserve_space_1, forward.reserve_space_2)
+                by_x, by_scale, by_offset = _ops.fused_batch_norm_grad_v3(
+                    y_backprop,
+                    x,
+                    scale,
+                    *(saved if is_training else (mean, variance)),
+                    forward.reserve_space_3,
+                    **attrs,
+                )[:3]
             of_mean = of_variance = None
             if not is_training:
                 rstd = tf.math.rsqrt(variance + epsilon)
-                of_mean = -scale * rstd * backward.offset_backprop
-                of_variance = -0.5 * scale * tf.square(rstd) * backward.scale_backprop
-            return *backward[:3], of_mean, of_variance
+                of_mean = -scale * rstd * by_offset
+                of_variance = -0.5 * scale * tf.square(rstd) * by_scale
+            return by_x, by_scale, by_offset, of_mean, of_variance
 
         return (forward.y, forward.batch_mean, forward.batch_variance), gradient
 
