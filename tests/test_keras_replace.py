@@ -255,7 +255,7 @@ def test_what_cannot_be_copied_is_refused_with_the_remedy():
     inputs = keras.Input((4,))
     model = Compiled(inputs, KERAS_LAYER()(inputs))
     model.compile(extra="x", loss="mse")
-    with pytest.raises(ValueError, match="Compiled has a compile.. and no compile_from_config"):
+    with pytest.raises(ValueError, match=r"Compiled has a compile\(\) and no compile_from_config"):
         replace_batch_norm(model)
     assert model.compiled
 

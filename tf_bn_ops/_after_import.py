@@ -29,16 +29,23 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     def __init__(self, package: str, action: Callable[[], object]) -> None:
         self._package = package
         self._action = action
+        self._asking_others = False
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        if fullname != self._package:
+        if fullname != self._package or self._asking_others:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        self._asking_others = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._asking_others = False
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def execute_and_call(module: Any) -> None:
+                # Here and not above: a spec may be asked for without an import, as TensorFlow does.
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
                 execute(module)
                 self._action()
 

@@ -40,4 +40,4 @@ def _after(package: str) -> None:
             keras.backend.backend(),
         )
         return
-    importlib.import_module("tf_bn_ops.keras").enable()
+    importlib.import_module("tf_bn_ops.keras")  # whose last line enables

@@ -6,6 +6,9 @@ edited. Where the fused ops do not give the layer's result, the layer computes a
 Import this module before loading a saved model that holds `tf_bn_ops.keras.BatchNormalization`.
 """
 
+import keras as _keras
+
+from tf_bn_ops import _after_import, _keras_environment
 from tf_bn_ops.keras._layer import BatchNormalization
 from tf_bn_ops.keras._replace import (
     BatchNormReport,
@@ -24,3 +27,7 @@ __all__ = [
     "replace_batch_norm",
     "restore_batch_norm",
 ]
+
+if _after_import.requested(_keras_environment.KERAS_VARIABLE):
+    if _keras.backend.backend() == "tensorflow":
+        enable()
