@@ -351,7 +351,7 @@ def test_in_place_keeps_optimizer_and_traces_functions_again(monkeypatch):
             assert model.optimizer.iterations.numpy() == 4
         losses.append(model.fit(x, y, epochs=3, **fit).history["loss"])
         if inplace is not None:
-            assert fused_calls
+            assert fused_calls, inplace
             fused_calls.clear()
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
     np.testing.assert_allclose(losses[2], losses[0], rtol=1e-4)

@@ -172,7 +172,7 @@ model.save(sys.argv[1] + "/model.h5")
 model.save_weights(sys.argv[1] + "/model.weights.h5")
 model.export(sys.argv[1] + "/exported", verbose=False)
 np.savez(sys.argv[1] + "/data.npz", x=x, y=model.predict(x, verbose=0),
-         fused="fused_batch_norm" in str(sys.modules.get("tf_bn_ops")) or "tf_bn_ops" in sys.modules)
+         fused="tf_bn_ops.keras" in sys.modules)
 """
 
 LOADS = """

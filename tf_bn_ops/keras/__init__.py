@@ -28,6 +28,6 @@ __all__ = [
     "restore_batch_norm",
 ]
 
-if _after_import.requested(_keras_environment.KERAS_VARIABLE):
-    if _keras.backend.backend() == "tensorflow":
-        enable()
+_requested = _after_import.requested(_keras_environment.KERAS_VARIABLE)
+if _requested and _keras.backend.backend() == "tensorflow":
+    enable()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import tempfile
 import warnings
@@ -44,7 +45,7 @@ def copy_model(model: Any) -> Any:
         pairs = list(zip(model._flatten_layers(), copy._flatten_layers(), strict=True))
         for layer, other in pairs:  # from the outside in: a layer sets those inside it
             other.trainable = layer._trainable
-            other.supports_jit = layer.supports_jit
+            other.supports_jit = vars(layer)["supports_jit"]
             other._name = layer.name  # unnamed layers in custom ones are numbered anew
         twins = _copied_variables(model, copy)
         for layer, other in pairs:
@@ -197,9 +198,9 @@ def _compile_like(model: Any, copy: Any, twins: dict[int, Any]) -> None:
     """Compiles `copy` as `model` is, with an optimizer in the same state."""
     if type(model).compile is keras.Model.compile:
         settings = dict(model._compile_config.config)
-        settings["auto_scale_loss"] = isinstance(
-            model.optimizer, keras.optimizers.LossScaleOptimizer
-        )
+        if "auto_scale_loss" in inspect.signature(keras.Model.compile).parameters:
+            scaled = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+            settings["auto_scale_loss"] = scaled
         for name in ("optimizer", "metrics", "weighted_metrics"):
             settings[name] = keras.tree.map_structure(_without_state, settings[name])
         copy.compile(**settings)
@@ -229,7 +230,7 @@ def _copy_optimizer(optimizer: Any, copy: Any, twins: dict[int, Any]) -> None:
 
 def _copy_exclusions(optimizer: Any, copy: Any, twins: dict[int, Any]) -> None:
     """What `exclude_from_weight_decay` was told, which is in no config."""
-    excluded = getattr(optimizer, "_exclude_from_weight_decay", set())
+    excluded: set[Any] = getattr(optimizer, "_exclude_from_weight_decay", set())
     pattern = getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
     if excluded or pattern is not None:
         variables = [v for v in optimizer._trainable_variables if optimizer._var_key(v) in excluded]
