@@ -192,6 +192,23 @@ def test_custom_layers_wrappers_and_nested_models():
     assert len(kinds(copy)) == len(kinds(model)) == 7
 
 
+def test_time_distributed_over_an_unknown_time():
+    """Keras calls the layer below tf.vectorized_map there."""
+    inputs = keras.Input((None, 4, 3))
+    model = keras.Model(inputs, keras.layers.TimeDistributed(KERAS_LAYER())(inputs))
+    ours = replace_batch_norm(model)
+    x = np.random.default_rng(0).normal(size=(5, 6, 4, 3)).astype("float32")
+    signature = [tf.TensorSpec((None, None, 4, 3))]
+    for training in (False, True):
+        want, got = (
+            tf.function(lambda x, m=m, t=training: m(x, training=t), input_signature=signature)(x)
+            for m in (model, ours)
+        )
+        np.testing.assert_allclose(got, want, atol=1e-5)
+    for want, got in zip(model.get_weights(), ours.get_weights(), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5)
+
+
 class Mine(keras.Model):
     """A subclassed model without a config of its own."""
 
@@ -269,6 +286,21 @@ def test_models_of_other_kinds_are_refused_in_one_sentence():
     Theirs = type("Sequential", (), {"__module__": "tf_keras.src.engine.sequential"})
     with pytest.raises(TypeError, match=r"tf_bn_ops\.override_builtin_kernels\(\)"):
         replace_batch_norm(Theirs())
+
+
+class WithoutTraining(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.norm = KERAS_LAYER()
+
+    def call(self, x):
+        return self.norm(x)
+
+
+def test_models_whose_call_has_no_training_argument():
+    model, data = WithoutTraining(), np.random.default_rng(0).normal(size=(5, 4))
+    model(data)
+    assert kinds(replace_batch_norm(model, inplace=True, verify=data)) == [BatchNormalization]
 
 
 # ---- What stays, and the report ------------------------------------------------------------------
@@ -355,6 +387,18 @@ def test_in_place_keeps_optimizer_and_traces_functions_again(monkeypatch):
             fused_calls.clear()
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
     np.testing.assert_allclose(losses[2], losses[0], rtol=1e-4)
+
+
+def test_copies_of_optimizers_know_what_weight_decay_leaves_out():
+    x, y = np.random.default_rng(0).normal(size=(8, 4)), np.ones((8, 1))
+    model = keras.Sequential([keras.Input((4,)), KERAS_LAYER(), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.AdamW(0.1, weight_decay=0.5)
+    optimizer.exclude_from_weight_decay(var_list=[model.layers[1].kernel], var_names=["gamma"])
+    model.compile(optimizer, "mse")
+    model.fit(x, y, verbose=0)
+    copy = replace_batch_norm(model)
+    losses = [ours.fit(x, y, epochs=3, verbose=0).history["loss"] for ours in (model, copy)]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
 
 
 def test_restored_models_load_without_this_library(tmp_path):
@@ -464,8 +508,7 @@ assert "tf_bn_ops" not in sys.modules
 """
 
 
-@pytest.mark.parametrize("axis", [-1, 1])
-@pytest.mark.parametrize("onednn", ["0", "1"])
+@pytest.mark.parametrize(("axis", "onednn"), [(-1, "1"), (1, "0")])
 def test_exported_models_load_without_this_library(tmp_path, axis, onednn):
     model = keras.Sequential([keras.Input((6, 6, 3)), BatchNormalization(axis=axis)])
     randomize(model)

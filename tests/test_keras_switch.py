@@ -237,8 +237,9 @@ IMPORTS = {
 }
 
 
-@pytest.mark.parametrize("imports", IMPORTS)
-@pytest.mark.parametrize("value", ["0", "1"])
+@pytest.mark.parametrize(
+    ("value", "imports"), [("0", "TensorFlow first"), *(("1", order) for order in IMPORTS)]
+)
 def test_startup_file_reaches_programs_that_do_not_import_us(repo_root, tmp_path, value, imports):
     source = repo_root / "tools" / "tf_bn_ops_override.pth"
     if not source.exists():
@@ -270,6 +271,7 @@ for line in ("import tensorflow", "import keras"):
     assert "import tensorflow LibraryError True" in output
 
 
+@pytest.mark.large
 def test_keras_own_tests_pass_on_the_fused_ops(tmp_path):
     """The file that the keras wheel ships, in a process with TF_BN_OPS_KERAS=1."""
     tests = pathlib.Path(keras.__file__).parent / "src/layers/normalization"
