@@ -175,12 +175,8 @@ ISA_OBJECTS := $(foreach name,$(ISA_NAMES), \
 CORE_OBJECTS := $(call objects,core) $(call objects,cpu) $(ISA_OBJECTS)
 C_API_OBJECTS := $(call objects,c_api)
 OP_OBJECTS := $(call objects,ops) $(call objects,kernels)
-# The override registers the kernel class of one of the ops for TensorFlow's ops.
 OVERRIDE_OBJECTS := $(call objects,override)
-OVERRIDE_SHARED := $(B)/cc/kernels/cpu_launch.o
-# The XLA kernels call the CPU backend, and check shapes as the ops do.
 XLA_OBJECTS := $(if $(XLA),$(call objects,xla))
-XLA_SHARED := $(addprefix $(B)/cc/ops/,training_backprop_shapes.o second_order_shapes.o)
 CLIENT_OBJECTS := $(call objects,client)
 # Beside the objects of the CPU build, which knows nothing of them.
 GPU_DIR := $(BUILD_DIR)/gpu/$(KEY)
@@ -271,13 +267,13 @@ $(B)/lib/libtf_bn_ops.so: $(CORE_OBJECTS) $(OP_OBJECTS) $(B)/link.txt mk/exports
 	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(TF_LDFLAGS) $(CUDA_LDFLAGS)
 	$(Q)mv $@.new $@
 
-$(B)/lib/libtf_bn_ops_override.so: $(CORE_OBJECTS) $(OVERRIDE_SHARED) $(OVERRIDE_OBJECTS) \
+$(B)/lib/libtf_bn_ops_override.so: $(CORE_OBJECTS) $(B)/cc/kernels/cpu_launch.o $(OVERRIDE_OBJECTS) \
   $(B)/link.txt mk/exports.map
 	$(Q)echo '  LINK    $@'
 	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(TF_LDFLAGS)
 	$(Q)mv $@.new $@
 
-$(B)/lib/libtf_bn_ops_xla.so: $(CORE_OBJECTS) $(XLA_SHARED) $(XLA_OBJECTS) $(B)/link.txt mk/exports.map
+$(B)/lib/libtf_bn_ops_xla.so: $(CORE_OBJECTS) $(XLA_OBJECTS) $(B)/link.txt mk/exports.map
 	$(Q)echo '  LINK    $@'
 	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(TF_CC_LDFLAGS)
 	$(Q)mv $@.new $@

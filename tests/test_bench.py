@@ -16,6 +16,7 @@ from tf_bn_ops.bench import (
     implementations,
     measure,
     memory,
+    plots,
     report,
     results,
     shapes,
@@ -363,6 +364,14 @@ def test_the_pages_show_the_recorded_run():
         remedy = "python -m tf_bn_ops bench --load=docs/benchmarks/results.json --record"
         assert docs.with_overview(text, run) == text, f"{page.name} is out of date: {remedy}"
     assert docs.ALL_TABLES in docs.PAGES[1].read_text("utf-8")
+
+
+@pytest.mark.skipif(not docs.RECORDED.exists(), reason="needs the source tree")
+def test_the_plots_of_the_recorded_run_are_drawn(tmp_path):
+    pytest.importorskip("matplotlib", reason="needs requirements/bench.txt")
+    written = plots.write(results.load(docs.RECORDED), tmp_path, formats=("svg",))
+    assert [path.stem for path in written] == list(plots.TITLES)
+    assert all("<svg" in path.read_text("utf-8") for path in written)
 
 
 def test_the_machine_is_described():

@@ -130,7 +130,7 @@ def test_cxx_blocks_compile(tmp_path):
         body = "\n".join(line for line in code.splitlines() if not line.startswith("#include"))
         given = "" if "absl::Status status" in code else "absl::Status status;"
         text += CXX_CONTEXT.format(number=number, given=given, body=body)
-    assert text.count("void Block") >= 3
+    assert text.count("void Block") >= 2
     source = tmp_path / "blocks.cc"
     source.write_text(text)
     flags = [*tf.sysconfig.get_compile_flags(), f"-I{tf_bn_ops.get_include()}", "-w"]

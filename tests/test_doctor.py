@@ -213,3 +213,29 @@ def test_override_of_an_unknown_tensorflow(monkeypatch):
     monkeypatch.setattr(_override, "_KNOWN_TENSORFLOW", ("2.1",))
     text = problems(doctor.diagnose(healthy()))["override"]
     assert "cannot be overridden" in text
+
+
+# ---- --explain -----------------------------------------------------------------------------------
+
+
+def test_explain_needs_no_tensorflow(tmp_path):
+    (tmp_path / "tensorflow.py").write_text("raise SystemExit('imported')")
+    result = run_doctor("--explain", "32x56x56x64,NHWC,half", path=(tmp_path, PACKAGE))
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("batch_norm_grad, training, half: view [outer=100352, ")
+    assert "\nschedule " in result.stdout
+
+
+def test_explain_as_json(capsys):
+    assert doctor.main(["doctor", "--explain=4x4,NC,half,threads=3", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["call"]["threads_offered"] == "3"
+    (threads,) = (field for field in report["fields"] if field["name"] == "threads")
+    assert (threads["value"], threads["reason"]) == ("1", "below_serial_threshold")
+
+
+def test_malformed_explain_is_one_sentence(capsys):
+    assert doctor.main(["doctor", "--explain=4x4"]) == 2
+    error = capsys.readouterr().err
+    assert "is not of the form SHAPE,LAYOUT,DTYPE" in error
+    assert "\n" not in error.rstrip()

@@ -17,8 +17,6 @@ import sys
 import pytest
 from build_helpers import copy_tree, make, run
 
-from tf_bn_ops import _loader
-
 NVCC = os.environ.get("NVCC", "nvcc")
 pytestmark = pytest.mark.skipif(
     not all(map(shutil.which, ("make", "g++", "nm", NVCC))), reason="needs make, g++, nm and nvcc"
@@ -237,8 +235,3 @@ def test_scripts_for_a_gpu_machine_run_on_the_emulator(repo_root):
         result = run([sys.executable, f"tools/gpu/{name}.py", "--emulated", "--quick"], repo_root)
         assert result.returncode == 0, result.stdout + result.stderr
         assert "FAILED" not in result.stdout
-    if _loader.build_info()["xla"]:
-        script = [sys.executable, "tools/gpu/tensorflow_test.py", "--emulated", "--cases=40"]
-        result = run(script, repo_root, TF_CPP_MIN_LOG_LEVEL="3")
-        assert result.returncode == 0, result.stdout + result.stderr
-        assert re.search("40 cases: 0 failed; the worst error is 0", result.stdout)

@@ -97,7 +97,7 @@ except tf.errors.FailedPreconditionError as error:
 """
     message = run_python(program, TF_BN_OPS_CPU_ISA="mmx")
     assert message.startswith(
-        "The environment variable TF_BN_OPS_CPU_ISA cannot be followed: there is no CPU "
+        "The environment variable TF_BN_OPS_CPU_ISA is invalid: there is no CPU "
         'implementation "mmx"; this build has '
     )
 

@@ -1,6 +1,6 @@
 """Gradients and vectorization rules of the ops.
 
-`register` is called once the op library is loaded. The gradient of a gradient is the op
+`register` is called once the op library is loaded. The gradient of the first-order ops is the op
 FusedBatchNormGradGrad. It equals what TensorFlow registers for its own ops: in training, mean and
 variance count as functions of x, computed from it anew, and in either mode the inputs that hold
 them get no gradient.
@@ -84,8 +84,7 @@ def _second_order(
     data_format: str,
     is_training: bool,
 ) -> Any:
-    """What `op`, FusedBatchNormGradGrad, makes of `inputs`, which are in its order; composed where
-    it has no kernel."""
+    """`op`, FusedBatchNormGradGrad, of `inputs` in its order; composed where it has no kernel."""
     if _has_kernel(inputs[4].device):
         named = zip((arg.name for arg in _GRAD_GRAD.inputs), inputs, strict=True)
         return op(**dict(named), epsilon=epsilon, data_format=data_format, is_training=is_training)
@@ -105,11 +104,34 @@ def _devices_with_kernels() -> frozenset[str]:
 
 
 def _has_kernel(device: str) -> bool:
-    """Whether the op can run where a tensor is; an unknown place may be a GPU if there is one."""
+    """Whether the op has a kernel for a device; an unknown one may be a GPU if there is one."""
     device_type = tf.DeviceSpec.from_string(device).device_type if device else None
     if device_type is None:
         device_type = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
     return device_type in _devices_with_kernels()
+
+
+class _Channels:
+    """Sums over the channels of tensors like `x`, and vectors in a shape that broadcasts to it."""
+
+    def __init__(self, x: Any, channels_last: bool) -> None:
+        rank = tf.rank(x)
+        channel = rank - 1 if channels_last else 1
+        self._others = tf.concat([tf.range(channel), tf.range(channel + 1, rank)], axis=0)
+        # [1, ..., -1, ..., 1]
+        self._shape = tf.tensor_scatter_nd_update(tf.ones_like(tf.shape(x)), [[channel]], [-1])
+
+    def vector(self, value: Any) -> Any:
+        return tf.reshape(value, self._shape)
+
+    def sum(self, value: Any) -> Any:
+        return tf.reduce_sum(value, self._others, keepdims=True)
+
+    def mean(self, value: Any) -> Any:
+        return tf.reduce_mean(value, self._others, keepdims=True)
+
+    def centered(self, value: Any) -> Any:
+        return value - self.mean(value)
 
 
 def _composed(
@@ -117,40 +139,41 @@ def _composed(
 ) -> tuple[Any, Any, Any]:
     """FusedBatchNormGradGrad of TensorFlow ops; half and bfloat16 are computed in float32.
 
-    The formulas are those of cc/core/formulas/batch_norm_grad_grad.h, line by line. They may be
-    differentiated as often as wanted.
+    The formulas of docs/math.md, in its notation and order, as in cc/xla/hlo_second_order.h and
+    cc/client/second_order_composition.cc. They can be differentiated any number of times.
     """
     element_type, vector_type = inputs[4].dtype, inputs[5].dtype
     computed_in = element_type if element_type == tf.float64 else tf.float32
-    wide = [tf.cast(tensor, computed_in) for tensor in inputs]
-    gx, dy, x = wide[0], wide[3], wide[4]
-    rank = tf.rank(x)
-    channel = rank - 1 if channels_last else 1
-    others = tf.concat([tf.range(channel), tf.range(channel + 1, rank)], axis=0)
-    # [1, ..., -1, ..., 1]
-    per_channel = tf.tensor_scatter_nd_update(tf.ones_like(tf.shape(x)), [[channel]], [-1])
-    gs, go, scale, mean, variance = (tf.reshape(wide[i], per_channel) for i in (1, 2, 5, 6, 7))
+    gx, gs, go, dy, x, scale, mean, variance = (tf.cast(value, computed_in) for value in inputs)
     epsilon = tf.constant(epsilon, computed_in)
-
-    def mean_of(value: Any) -> Any:
-        return tf.reduce_mean(value, others, keepdims=True)
-
+    channels = _Channels(x, channels_last)
+    gs, go, scale = channels.vector(gs), channels.vector(go), channels.vector(scale)
     if is_training:
-        gxc, dyc, xc = (value - mean_of(value) for value in (gx, dy, x))
-        rstd = tf.math.rsqrt(mean_of(tf.square(xc)) + epsilon)
-        xhat, f = xc * rstd, scale * rstd
-        a, s, b = mean_of(gxc * xhat), mean_of(dyc * xhat), mean_of(gxc * dyc)
-        count = tf.cast(tf.size(x) // tf.maximum(tf.size(scale), 1), computed_in)
-        y_grad = f * gxc + (gs - f * a) * xhat + go
-        x_grad = rstd * ((gs - f * a) * dyc - f * s * gxc - (gs * s + f * (b - 3 * a * s)) * xhat)
-        scale_grad = rstd * count * (b - a * s)
+        gx_centered = channels.centered(gx)
+        dy_centered = channels.centered(dy)
+        x_centered = channels.centered(x)
+        rstd = tf.math.rsqrt(channels.mean(tf.square(x_centered)) + epsilon)
+        f = scale * rstd
+        xhat = x_centered * rstd
+        a = channels.mean(gx_centered * xhat)
+        s = channels.mean(dy_centered * xhat)
+        b = channels.mean(gx_centered * dy_centered)
+        p = gs - f * a
+        m = tf.cast(tf.size(x) // tf.maximum(tf.size(scale), 1), computed_in)
+        y_backprop_grad = f * gx_centered + p * xhat + go
+        x_grad = rstd * (
+            p * dy_centered - f * s * gx_centered - (gs * s + f * (b - 3 * a * s)) * xhat
+        )
+        scale_grad = rstd * m * (b - a * s)
     else:
-        rstd = tf.math.rsqrt(variance + epsilon)
-        y_grad = scale * rstd * gx + gs * (x - mean) * rstd + go
+        rstd = tf.math.rsqrt(channels.vector(variance) + epsilon)
+        f = scale * rstd
+        xhat = (x - channels.vector(mean)) * rstd
+        y_backprop_grad = f * gx + gs * xhat + go
         x_grad = gs * rstd * dy
-        scale_grad = rstd * tf.reduce_sum(gx * dy, others, keepdims=True)
+        scale_grad = rstd * channels.sum(gx * dy)
     return (
-        tf.cast(y_grad, element_type),
+        tf.cast(y_backprop_grad, element_type),
         tf.cast(x_grad, element_type),
         tf.cast(tf.reshape(scale_grad, [-1]), vector_type),
     )
@@ -171,7 +194,7 @@ def _third_order(op: Any, *grad: Any) -> list[Any]:
 
 
 def _vectorize_second_order(pfor_input: Any) -> list[Any]:
-    """Rule of tf.vectorized_map: the loop's dimension becomes a factor of the channels'."""
+    """Rule of tf.vectorized_map: merges the loop's dimension into the channels."""
     pfor_input.stack_inputs()
     channels_last = pfor_input.get_attr("data_format").decode().endswith("C")
 

@@ -1,7 +1,7 @@
 """Finds the built libraries, checks that they fit this TensorFlow, and loads the ops.
 
-Nothing here imports TensorFlow before `load()` is called. Whatever is wrong ends in a
-`LibraryError` of one sentence with the versions involved and what to do.
+Nothing here imports TensorFlow before `load()` is called. Every failure is a `LibraryError` of one
+sentence: the versions involved and what to do.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import functools
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -22,17 +23,11 @@ import numpy as np
 from tf_bn_ops import _loader
 from tf_bn_ops.spec import OPS
 
-
-def _result_type(op: str) -> Any:
-    """What tf.raw_ops returns: a named tuple with the name of the op and of its outputs."""
-    return collections.namedtuple(op, [output.name for output in OPS[op].outputs])
-
-
-_FusedBatchNormGrad = _result_type("FusedBatchNormGrad")
-_FusedBatchNormGradV2 = _result_type("FusedBatchNormGradV2")
-_FusedBatchNormGradV3 = _result_type("FusedBatchNormGradV3")
-_FusedBatchNormGradGrad = _result_type("FusedBatchNormGradGrad")
-_BatchNormTrainingBackprop = _result_type("BatchNormTrainingBackprop")
+# What tf.raw_ops returns: named tuples with the names of the op and of its outputs.
+_RESULTS: Mapping[str, Any] = {
+    name: collections.namedtuple(name, [output.name for output in op.outputs])
+    for name, op in OPS.items()
+}
 
 
 @functools.cache
@@ -89,19 +84,18 @@ def fused_batch_norm_grad(
       tf.errors.InvalidArgumentError: shapes that do not fit together.
       LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
     """
-    return _FusedBatchNormGrad._make(
-        load().tf_bn_ops_fused_batch_norm_grad(
-            y_backprop,
-            x,
-            scale,
-            reserve_space_1,
-            reserve_space_2,
-            epsilon,
-            data_format,
-            is_training,
-            name,
-        )
+    outputs = load().tf_bn_ops_fused_batch_norm_grad(
+        y_backprop,
+        x,
+        scale,
+        reserve_space_1,
+        reserve_space_2,
+        epsilon,
+        data_format,
+        is_training,
+        name,
     )
+    return _RESULTS["FusedBatchNormGrad"]._make(outputs)
 
 
 def fused_batch_norm_grad_v2(
@@ -121,19 +115,18 @@ def fused_batch_norm_grad_v2(
     bfloat16 or float32; tensors of shape [C] are float32. Inputs, attributes, outputs and errors
     have the same names and meaning.
     """
-    return _FusedBatchNormGradV2._make(
-        load().tf_bn_ops_fused_batch_norm_grad_v2(
-            y_backprop,
-            x,
-            scale,
-            reserve_space_1,
-            reserve_space_2,
-            epsilon,
-            data_format,
-            is_training,
-            name,
-        )
+    outputs = load().tf_bn_ops_fused_batch_norm_grad_v2(
+        y_backprop,
+        x,
+        scale,
+        reserve_space_1,
+        reserve_space_2,
+        epsilon,
+        data_format,
+        is_training,
+        name,
     )
+    return _RESULTS["FusedBatchNormGradV2"]._make(outputs)
 
 
 def fused_batch_norm_grad_v3(
@@ -195,20 +188,19 @@ def fused_batch_norm_grad_v3(
       tf.errors.ResourceExhaustedError: no memory for the outputs or the workspace.
       LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
     """
-    return _FusedBatchNormGradV3._make(
-        load().tf_bn_ops_fused_batch_norm_grad_v3(
-            y_backprop,
-            x,
-            scale,
-            reserve_space_1,
-            reserve_space_2,
-            reserve_space_3,
-            epsilon,
-            data_format,
-            is_training,
-            name,
-        )
+    outputs = load().tf_bn_ops_fused_batch_norm_grad_v3(
+        y_backprop,
+        x,
+        scale,
+        reserve_space_1,
+        reserve_space_2,
+        reserve_space_3,
+        epsilon,
+        data_format,
+        is_training,
+        name,
     )
+    return _RESULTS["FusedBatchNormGradV3"]._make(outputs)
 
 
 def fused_batch_norm_grad_grad(
@@ -225,11 +217,11 @@ def fused_batch_norm_grad_grad(
     is_training: bool = True,
     name: str | None = None,
 ) -> Any:
-    """Gradient of the gradient: what TensorFlow registers for `FusedBatchNormGrad`, in one kernel.
+    """Second-order gradient: what TensorFlow registers for `FusedBatchNormGrad`, in one kernel.
 
-    The other ops of the package call it when they are differentiated. docs/math.md derives its
-    formulas. In training, mean and variance are functions of `x` and are computed from it; the
-    reserve spaces are read if frozen alone, and get no gradient.
+    The gradient of the other ops of the package. docs/math.md derives its formulas. In training,
+    mean and variance are functions of `x` and are computed from it; the reserve spaces are read if
+    frozen alone, and get no gradient.
 
     Args:
       x_backprop_grad: gradient with respect to the output `x_backprop` of the first-order op; of
@@ -258,23 +250,22 @@ def fused_batch_norm_grad_grad(
       LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
     """
     first, *rest = _as_floats(_checked_epsilon(epsilon, "fused_batch_norm_grad_grad"))
-    return _FusedBatchNormGradGrad._make(
-        load().tf_bn_ops_fused_batch_norm_grad_grad(
-            x_backprop_grad,
-            scale_backprop_grad,
-            offset_backprop_grad,
-            y_backprop,
-            x,
-            scale,
-            reserve_space_1,
-            reserve_space_2,
-            first,
-            rest,
-            data_format,
-            is_training,
-            name,
-        )
+    outputs = load().tf_bn_ops_fused_batch_norm_grad_grad(
+        x_backprop_grad,
+        scale_backprop_grad,
+        offset_backprop_grad,
+        y_backprop,
+        x,
+        scale,
+        reserve_space_1,
+        reserve_space_2,
+        first,
+        rest,
+        data_format,
+        is_training,
+        name,
     )
+    return _RESULTS["FusedBatchNormGradGrad"]._make(outputs)
 
 
 def _as_floats(value: float) -> list[float]:
@@ -328,20 +319,16 @@ def batch_norm_training_backprop(
     """
     import tensorflow as tf
 
+    epsilon = _checked_epsilon(epsilon, "batch_norm_training_backprop")
     tensors = [input, gamma, beta, mean, variance, normalized_delta]
     if tf.executing_eagerly():
         tensors[0] = tf.convert_to_tensor(input, name="input")
         dtype = tensors[0].dtype
         tensors[1:] = [tf.convert_to_tensor(tensor, dtype) for tensor in tensors[1:]]
-        run = _training_backprop_function(
-            _checked_epsilon(epsilon, "batch_norm_training_backprop"), dtype
-        )
-        return _BatchNormTrainingBackprop._make(run(*tensors))
-    return _BatchNormTrainingBackprop._make(
-        _training_backprop_node(
-            *tensors, _checked_epsilon(epsilon, "batch_norm_training_backprop"), name
-        )
-    )
+        outputs = _training_backprop_function(epsilon, dtype)(*tensors)
+    else:
+        outputs = _training_backprop_node(*tensors, epsilon, name)
+    return _RESULTS["BatchNormTrainingBackprop"]._make(outputs)
 
 
 def _checked_epsilon(epsilon: Any, function: str) -> float:

@@ -17,12 +17,12 @@ OVERRIDE_VARIABLE = "TF_BN_OPS_OVERRIDE"
 _KNOWN_TENSORFLOW = ("2.16", "2.18", "2.21")
 
 _OPS = ("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3")
-# What the ops are renamed to where oneDNN is on; hidden again from the user.
+# TensorFlow renames the ops to these where oneDNN is on.
 _ONEDNN_OPS = tuple("_MklNative" + op for op in _OPS)
 
 
 class OverriddenKernel(NamedTuple):
-    """A kernel of TensorFlow that does not run any more in this process.
+    """A kernel of TensorFlow that is replaced in this process.
 
     Attributes:
       op: the name of the op; "_MklNative..." is what oneDNN renames it to.
@@ -89,7 +89,7 @@ def _override() -> list[OverriddenKernel]:
     before = _registered(priority=0)
     _loader.load_kernels(path)
     ours = set(_registered(priority=1))
-    # Eager calls and functions that have run keep their kernels in here.
+    # It caches the kernels of eager calls and functions that have run.
     context.context().clear_kernel_cache()
     replaced = [kernel for kernel in before if kernel in ours]
     if {kernel.op for kernel in replaced} < set(_OPS):
@@ -121,11 +121,11 @@ def _registered(priority: int) -> list[OverriddenKernel]:
 
 
 def requested() -> bool:
-    """Whether TF_BN_OPS_OVERRIDE says so."""
+    """Whether TF_BN_OPS_OVERRIDE is set, to neither 0 nor false."""
     return _after_import.requested(OVERRIDE_VARIABLE)
 
 
 def follow_environment() -> None:
-    """Overrides as soon as TensorFlow is imported, if TF_BN_OPS_OVERRIDE says so."""
+    """Overrides as soon as TensorFlow is imported, if TF_BN_OPS_OVERRIDE is set."""
     if requested():
         _after_import.call_after_import("tensorflow", override_builtin_kernels)

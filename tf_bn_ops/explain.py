@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterable
 
 from tf_bn_ops import spec
 from tf_bn_ops.harness import c_abi, machine
@@ -11,7 +13,9 @@ from tf_bn_ops.harness.command import UsageError
 USAGE = "SHAPE,LAYOUT,DTYPE[,MODE][,OP][,in_place][,threads=N]"
 EXAMPLE = "32x56x56x64,NHWC,half"
 
+# Limits of tfbn_explain.
 _MAX_THREADS = 1 << 16
+_MAX_ELEMENTS = 1 << 47
 
 
 def explain(text: str) -> c_abi.Plan:
@@ -58,20 +62,47 @@ def explain(text: str) -> c_abi.Plan:
 
 def lines(plan: c_abi.Plan) -> list[str]:
     """The plan for people: the call, then a line for each decision with its reason."""
-    call, width = plan.call, max(len(field.name) for field in plan.fields)
-    value_width = max(len(field.value) for field in plan.fields)
+    call = plan.call
+    outer, channels, inner = call["view"].split("x")
+    rows = _rows(plan)
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     return [
-        f"{call['formula']}, {call['mode']}, {call['dtype']}, view [outer, channels, inner] = "
-        f"[{call['view'].replace('x', ', ')}], {call['threads_offered']} threads offered",
-        f"{call['backend']}: {call['isa']} of version {plan.machine['version']}; "
-        f"L2 {int(call['l2_bytes']) / 2**20:g} MiB, LLC {int(call['llc_bytes']) / 2**20:g} MiB "
-        "counted on",
+        f"{call['formula']}, {call['mode']}, {call['dtype']}{_in_place(call)}: "
+        f"view [outer={outer}, channels={channels}, inner={inner}], "
+        f"threads offered: {call['threads_offered']}",
+        f"ISA {call['isa']}, L2 {_size(int(call['l2_bytes']))}, "
+        f"LLC {_size(int(call['llc_bytes']))} (tf_bn_ops {plan.machine['version']})",
         "",
-        *(
-            f"{field.name:{width}}  {field.value:{value_width}}  {field.why or ''}".rstrip()
-            for field in plan.fields
-        ),
+        *(f"{name:{widths[0]}}  {value:{widths[1]}}  {why}" for name, value, why in rows),
     ]
+
+
+def _rows(plan: c_abi.Plan) -> list[tuple[str, str, str]]:
+    """(name, value, why) of the decisions; fields that follow from one stand beside its value."""
+    rows: list[tuple[str, str, str]] = []
+    applies = False
+    for field in plan.fields:
+        if field.why is not None:
+            applies = field.reason != "not_applicable"
+            if applies:
+                why = re.sub(r"(\d+) bytes", lambda m: _size(int(m[1])), field.why)
+                rows.append((field.name, field.value, why))
+        elif applies:
+            name, value, why = rows[-1]
+            rows[-1] = (name, f"{value}, {field.name} {field.value}", why)
+    return rows
+
+
+def _size(count: int) -> str:
+    """Bytes with the unit in which they are short."""
+    for unit, factor in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= factor:
+            return f"{count / factor:.4g} {unit}"
+    return f"{count} bytes"
+
+
+def _in_place(call: dict[str, str]) -> str:
+    return ", in place" if call["in_place"] == "yes" else ""
 
 
 def _split(text: str) -> list[str]:
@@ -87,6 +118,8 @@ def _shape(text: str, layout: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\d+(x\d+)*", text):
         raise UsageError(f"the shape {text!r} is not a list of sizes such as 32x56x56x64")
     shape = tuple(map(int, text.split("x")))
+    if math.prod(shape) > _MAX_ELEMENTS:
+        raise UsageError(f"a tensor of the shape {text} is larger than any memory")
     rank, _ = spec.LAYOUTS[layout]
     if len(shape) != rank:
         raise UsageError(f"the shape {text} has {len(shape)} dimensions, but {layout} has {rank}")
@@ -99,6 +132,5 @@ def _threads(text: str) -> int:
     return int(text)
 
 
-def _unknown(what: str, text: str, known: object) -> str:
-    names = ", ".join(map(str, known))  # type: ignore[call-overload]
-    return f"there is no {what} {text!r}: it is one of {names}"
+def _unknown(what: str, text: str, known: Iterable[str]) -> str:
+    return f"there is no {what} {text!r}: it is one of {', '.join(known)}"

@@ -49,7 +49,7 @@ PYTHONS = {
 STEPS = ("build", "conformance", "test")
 REQUIREMENTS = ("build", "commands", "conformance", "dev", "runtime")
 # What a run does not need: the results themselves, and prose.
-NO_SOURCE = re.compile(r"docs/versions\.json$|[^/]*\.md$|docs/.*\.(md|svg)$")
+NO_SOURCE = re.compile(r"docs/versions\.json$|[^/]*\.md$|docs/.*\.(json|md|svg)$")
 
 
 def name_of(python: tuple[int, int]) -> str:

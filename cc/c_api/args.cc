@@ -1,4 +1,4 @@
-// Checks the arguments of the C ABI and makes them the core's.
+// Checks the arguments of the C ABI and translates them to the core's.
 
 #include "cc/c_api/args.h"
 
@@ -18,8 +18,8 @@ bool IsDType(int32_t value) { return value >= 0 && value < kNumDTypes; }
 
 namespace {
 
-// More than any memory holds, and little enough for the sizes that the core
-// computes from it.
+// Limit on the elements of a view: more than any memory holds, and small enough
+// that no size that the core computes from it overflows.
 constexpr int64_t kMaxElements = int64_t{1} << 47;
 
 }  // namespace
@@ -34,7 +34,7 @@ std::string CheckView(const View& view) {
       elements > kMaxElements) {
     return "outer * channels * inner is larger than any memory";
   }
-  // Of a view without elements too: per channel there are sums.
+  // Also where there are no elements: sums are per channel.
   if (view.channels > kMaxElements) {
     return "channels is larger than any memory";
   }
@@ -78,7 +78,7 @@ std::string CheckPointers(const BatchNormGradGradArgs& args) {
   return "";
 }
 
-// What the gradients of first and second order have in common.
+// The fields that all formulas have.
 template <typename CArgs, typename Args>
 std::string ReadCommonArgs(const CArgs* c_args, Args* args) {
   if (c_args == nullptr) return "args must not be NULL";

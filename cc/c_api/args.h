@@ -1,5 +1,4 @@
-// What the functions of the C ABI share: arguments checked and translated,
-// errors as one sentence.
+// Checks and translates the arguments of the C ABI, and reports errors.
 
 #ifndef TF_BN_OPS_CC_C_API_ARGS_H_
 #define TF_BN_OPS_CC_C_API_ARGS_H_

@@ -75,6 +75,9 @@ int Run(const CArgs* c_args, const char* implementation, int threads,
               error_size);
 }
 
+// A plan lists its tasks, whose number grows with that of the threads.
+constexpr int kMaxExplainedThreads = 1 << 16;
+
 // Translates the arguments of tfbn_explain. One sentence, or empty.
 std::string ReadRequest(const char* formula, const tfbn_explain_args* args,
                         PlanRequest* request) {
@@ -87,7 +90,10 @@ std::string ReadRequest(const char* formula, const tfbn_explain_args* args,
   if (!IsDType(args->dtype)) {
     return "dtype must be one of the TFBN_ element types";
   }
-  if (args->threads < 1) return "threads must be at least 1";
+  if (args->threads < 1 || args->threads > kMaxExplainedThreads) {
+    return "threads must be at least 1 and at most " +
+           std::to_string(kMaxExplainedThreads);
+  }
   if (args->l2_bytes < 0 || args->llc_bytes < 0) {
     return "l2_bytes and llc_bytes must not be negative";
   }

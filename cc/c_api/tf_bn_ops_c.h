@@ -2,8 +2,8 @@
  * languages.
  *
  * All functions return 0 on success. On failure they return 1 and write one
- * NUL-terminated sentence to `error` (cut to `error_size` bytes). Nothing is
- * kept between calls.
+ * NUL-terminated sentence to `error` (cut to `error_size` bytes). Calls share
+ * no state.
  */
 
 #ifndef TF_BN_OPS_CC_C_API_TF_BN_OPS_C_H_
@@ -71,7 +71,7 @@ TFBN_EXPORT int64_t tfbn_last_level_cache_bytes(void);
 TFBN_EXPORT const char* tfbn_cpu_implementation(int i, int* supported);
 
 /* The fixed partition of a view: blocks per channel, outer indices per row (0:
- * rows are runs within a channel), and bytes of scratch memory of one call. */
+ * rows are runs within a channel), and bytes of workspace of one call. */
 typedef struct tfbn_partition_info {
   int64_t blocks, fold, workspace_bytes;
 } tfbn_partition_info;

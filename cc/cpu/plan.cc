@@ -303,88 +303,12 @@ class Planner {
   const PlanRequest& request_;
   const View& view_;
   const int64_t elements_, element_bytes_;
-  const int threads_;  // Offered, or 1 below the serial threshold.
+  const int64_t threads_;  // Offered, or 1 below the serial threshold.
   Plan plan_;
 };
-
-struct ReasonText {
-  const char* name;
-  const char* sentence;
-};
-constexpr ReasonText kReasons[] = {
-#define X(enumerator, name, sentence) {name, sentence},
-    TFBN_PLAN_REASONS(X)
-#undef X
-};
-
-const char* NameOf(Schedule schedule) {
-  switch (schedule) {
-    case Schedule::kSmallOutputs:
-      return "small_outputs";
-    case Schedule::kReference:
-      return "reference";
-    case Schedule::kFrozenOnePass:
-      return "frozen_one_pass";
-    case Schedule::kChannelGroups:
-      return "channel_groups";
-    case Schedule::kTwoPasses:
-      return "two_passes";
-  }
-  return "";
-}
-
-const char* NameOf(PrefetchKind kind) {
-  switch (kind) {
-    case PrefetchKind::kNone:
-      return "none";
-    case PrefetchKind::kFixedDistance:
-      return "fixed_distance";
-    case PrefetchKind::kNextTile:
-      return "next_tile";
-  }
-  return "";
-}
 
 }  // namespace
 
 Plan MakePlan(const PlanRequest& request) { return Planner(request).Make(); }
-
-std::vector<PlanField> FieldsOf(const Plan& plan) {
-  const auto number = [](int64_t value) { return std::to_string(value); };
-  const bool rows = plan.partition.kind == Partition::kRows;
-  return {
-      {"schedule", NameOf(plan.schedule), &plan.schedule_why},
-      {"threads", number(plan.threads), &plan.threads_why},
-      {"partition", rows ? "rows" : "runs", &plan.partition_why},
-      {"fold", number(plan.partition.fold), nullptr},
-      {"blocks", number(NumBlocks(plan.partition)), nullptr},
-      {"tile_channels", number(plan.tile_channels), &plan.tile_why},
-      {"tiles", number(plan.tiles), nullptr},
-      {"group_channels", number(plan.group_channels), &plan.group_why},
-      {"groups", number(plan.groups), nullptr},
-      {"tasks", number(NumTasks(plan)), &plan.tasks_why},
-      {"store", plan.non_temporal_stores ? "non_temporal" : "temporal",
-       &plan.store_why},
-      {"first_prefetch", NameOf(plan.prefetch[0]), &plan.prefetch_why[0]},
-      {"second_prefetch", NameOf(plan.prefetch[1]), &plan.prefetch_why[1]},
-  };
-}
-
-const char* NameOf(Reason reason) {
-  return kReasons[static_cast<int>(reason)].name;
-}
-
-std::string SentenceOf(const Why& why) {
-  std::string sentence = kReasons[static_cast<int>(why.reason)].sentence;
-  const auto replace = [&](const std::string& slot, int64_t number) {
-    const size_t at = sentence.find(slot);
-    if (at != std::string::npos) {
-      sentence.replace(at, slot.size(), std::to_string(number));
-    }
-  };
-  replace("{found}", why.found);
-  replace("{limit}", why.limit);
-  return sentence;
-}
 
 }  // namespace tf_bn_ops

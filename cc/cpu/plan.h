@@ -9,7 +9,6 @@
 #define TF_BN_OPS_CC_CPU_PLAN_H_
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "cc/core/dtype.h"
@@ -102,21 +101,6 @@ inline int64_t NumTasks(const Plan& plan) {
 
 // A pure function: equal requests give equal plans, on every machine.
 Plan MakePlan(const PlanRequest& request);
-
-// A field of a plan for printing; `why` is nullptr for those that follow from
-// others.
-struct PlanField {
-  const char* name;
-  std::string value;
-  const Why* why;
-};
-// All fields in a fixed order, the same ones for every plan. They point into
-// `plan`.
-std::vector<PlanField> FieldsOf(const Plan& plan);
-
-// Name and sentence of a reason.
-const char* NameOf(Reason reason);
-std::string SentenceOf(const Why& why);
 
 }  // namespace tf_bn_ops
 

@@ -32,8 +32,8 @@ namespace tf_bn_ops {
   X(kSumsFitL1, "sums_fit_l1",                                                 \
     "{found} columns: the running sums of {limit} columns fit L1")             \
   X(kMinRowBytes, "min_row_bytes",                                             \
-    "widened to {found} bytes per row: below {limit}, scattered rows cost "    \
-    "more than they gain")                                                     \
+    "widened to {found} bytes per row: scattered rows below {limit} bytes "    \
+    "cost more than they gain")                                                \
   X(kTaskElements, "task_elements",                                            \
     "short channels: a tile has up to {limit} elements")                       \
   X(kOneChannel, "one_channel",                                                \
@@ -53,7 +53,7 @@ namespace tf_bn_ops {
   X(kTooFewChannels, "too_few_channels",                                       \
     "{found} channels: two groups for each thread need {limit}")               \
   X(kShortRows, "short_rows",                                                  \
-    "rows of a group have {found} bytes, less than {limit}")                   \
+    "rows of a group have {found} bytes, less than {limit} bytes")             \
   /* Width of a channel group. */                                              \
   X(kCacheBudget, "cache_budget",                                              \
     "as many channels as fit the {limit} bytes of cache that one thread "      \
@@ -68,7 +68,7 @@ namespace tf_bn_ops {
   X(kOneBlock, "one_block",                                                    \
     "the partition has one block of {found} elements, which one tile covers")  \
   X(kFewTasks, "few_tasks",                                                    \
-    "only {found} tasks for {limit} threads, see tasks_reason")                \
+    "no pass has more than {found} tasks for the {limit} threads")             \
   /* Tasks. */                                                                 \
   X(kGuided, "guided",                                                         \
     "guided self-scheduling: a task is a fixed part of what is left, at "      \
@@ -85,11 +85,11 @@ namespace tf_bn_ops {
   X(kWholeRows, "whole_rows",                                                  \
     "memory is read in the order of addresses: a fixed distance ahead")        \
   X(kSmallTile, "small_tile",                                                  \
-    "the next one has {found} bytes of inputs, at most {limit}: L2 holds it "  \
-    "beside this one")                                                         \
+    "the next one has {found} bytes of inputs, at most {limit} bytes: L2 "     \
+    "holds it beside this one")                                                \
   X(kLargeTile, "large_tile",                                                  \
-    "the next one has {found} bytes of inputs, more than {limit}: L2 would "   \
-    "lose it before its turn")                                                 \
+    "the next one has {found} bytes of inputs, more than {limit} bytes: L2 "   \
+    "would lose it before its turn")                                           \
   X(kL2Resident, "l2_resident",                                                \
     "the first pass left the {found} bytes of inputs in the {limit} bytes of " \
     "L2")                                                                      \

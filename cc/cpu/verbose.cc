@@ -12,7 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "cc/core/dtype.h"
+#include "cc/cpu/cache_sizes.h"
 #include "cc/cpu/dispatch.h"
+#include "cc/cpu/plan_reasons.h"
 
 #ifndef TF_BN_OPS_VERSION
 #error "TF_BN_OPS_VERSION is set by the build from tf_bn_ops/_version.py"
@@ -37,6 +40,91 @@ const char* NameOf(DType dtype) {
       return "float64";
   }
   return "";
+}
+
+struct ReasonText {
+  const char* name;
+  const char* sentence;
+};
+constexpr ReasonText kReasons[] = {
+#define X(enumerator, name, sentence) {name, sentence},
+    TFBN_PLAN_REASONS(X)
+#undef X
+};
+
+const char* NameOf(Reason reason) {
+  return kReasons[static_cast<int>(reason)].name;
+}
+
+const char* NameOf(Schedule schedule) {
+  switch (schedule) {
+    case Schedule::kSmallOutputs:
+      return "small_outputs";
+    case Schedule::kReference:
+      return "reference";
+    case Schedule::kFrozenOnePass:
+      return "frozen_one_pass";
+    case Schedule::kChannelGroups:
+      return "channel_groups";
+    case Schedule::kTwoPasses:
+      return "two_passes";
+  }
+  return "";
+}
+
+const char* NameOf(PrefetchKind kind) {
+  switch (kind) {
+    case PrefetchKind::kNone:
+      return "none";
+    case PrefetchKind::kFixedDistance:
+      return "fixed_distance";
+    case PrefetchKind::kNextTile:
+      return "next_tile";
+  }
+  return "";
+}
+
+std::string SentenceOf(const Why& why) {
+  std::string sentence = kReasons[static_cast<int>(why.reason)].sentence;
+  const auto replace = [&](const std::string& slot, int64_t number) {
+    const size_t at = sentence.find(slot);
+    if (at != std::string::npos) {
+      sentence.replace(at, slot.size(), std::to_string(number));
+    }
+  };
+  replace("{found}", why.found);
+  replace("{limit}", why.limit);
+  return sentence;
+}
+
+// A field of a plan; `why` is nullptr for those that follow from others.
+struct PlanField {
+  const char* name;
+  std::string value;
+  const Why* why;
+};
+
+// All fields in a fixed order, the same ones for every plan. They point into
+// `plan`.
+std::vector<PlanField> FieldsOf(const Plan& plan) {
+  const auto number = [](int64_t value) { return std::to_string(value); };
+  const bool rows = plan.partition.kind == Partition::kRows;
+  return {
+      {"schedule", NameOf(plan.schedule), &plan.schedule_why},
+      {"threads", number(plan.threads), &plan.threads_why},
+      {"partition", rows ? "rows" : "runs", &plan.partition_why},
+      {"fold", number(plan.partition.fold), nullptr},
+      {"blocks", number(NumBlocks(plan.partition)), nullptr},
+      {"tile_channels", number(plan.tile_channels), &plan.tile_why},
+      {"tiles", number(plan.tiles), nullptr},
+      {"group_channels", number(plan.group_channels), &plan.group_why},
+      {"groups", number(plan.groups), nullptr},
+      {"tasks", number(NumTasks(plan)), &plan.tasks_why},
+      {"store", plan.non_temporal_stores ? "non_temporal" : "temporal",
+       &plan.store_why},
+      {"first_prefetch", NameOf(plan.prefetch[0]), &plan.prefetch_why[0]},
+      {"second_prefetch", NameOf(plan.prefetch[1]), &plan.prefetch_why[1]},
+  };
 }
 
 using Fields = std::vector<std::pair<const char*, std::string>>;
@@ -134,7 +222,7 @@ void PrintCall(const PlanRequest& request, const Plan& plan, const char* isa,
     Append(field.name, field.value, &line);
     if (field.why == nullptr) continue;
     Append((std::string(field.name) + "_reason").c_str(),
-           tf_bn_ops::NameOf(field.why->reason), &line);
+           NameOf(field.why->reason), &line);
   }
   char time[32];
   std::snprintf(time, sizeof(time), "%.4f", milliseconds);
@@ -156,7 +244,7 @@ std::string PlanAsJson(const PlanRequest& request, const Plan& plan,
   for (const PlanField& field : FieldsOf(plan)) {
     Fields fields = {{"name", field.name}, {"value", field.value}};
     if (field.why != nullptr) {
-      fields.emplace_back("reason", tf_bn_ops::NameOf(field.why->reason));
+      fields.emplace_back("reason", NameOf(field.why->reason));
       fields.emplace_back("why", SentenceOf(*field.why));
     }
     json += (first ? "" : ", ") + AsJson(fields);

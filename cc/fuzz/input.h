@@ -1,4 +1,4 @@
-// Cuts the bytes that a fuzzer gives into values.
+// Reads values from the bytes that a fuzzer generates.
 
 #ifndef TF_BN_OPS_CC_FUZZ_INPUT_H_
 #define TF_BN_OPS_CC_FUZZ_INPUT_H_
@@ -11,7 +11,7 @@
 namespace tf_bn_ops {
 namespace fuzz {
 
-// Ends the process where a promise is broken; the fuzzer keeps the input.
+// Ends the process where a check fails; the fuzzer keeps the input.
 #ifndef TFBN_FUZZ_CHECK
 #define TFBN_FUZZ_CHECK(condition) \
   if (!(condition)) __builtin_trap()

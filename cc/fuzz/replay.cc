@@ -1,10 +1,10 @@
-// Runs a fuzz target on files, and on variations of them, where there is no
-// fuzzing engine: with any compiler, in the tests.
+// Runs a fuzz target on files and random variations of them without a fuzzing
+// engine, so that the tests can do so with any compiler.
 //
 //   replay VARIATIONS FILE...
 //
-// Each file as it is, then VARIATIONS times with bytes changed, cut or put in,
-// the same on every run.
+// Each file as it is, then VARIATIONS times with bytes changed, removed or
+// inserted; the seed is fixed.
 
 #include <cstdint>
 #include <cstdio>

@@ -1,5 +1,6 @@
-// Runs the CPU backend inside an op: TensorFlow's thread pool and memory, the
-// forced implementation. Knows nothing of ops or layouts.
+// Runs the CPU backend inside an op kernel: on the intra-op thread pool, with
+// workspace from TensorFlow's allocator and the selected implementation. Knows
+// nothing of ops or layouts.
 
 #ifndef TF_BN_OPS_CC_KERNELS_CPU_LAUNCH_H_
 #define TF_BN_OPS_CC_KERNELS_CPU_LAUNCH_H_
@@ -10,13 +11,12 @@
 
 namespace tf_bn_ops {
 
-// Backend of the op kernels (see fused_batch_norm_grad_op.h) on the CPU.
+// Backend of the op kernels (see batch_norm_op.h) on the CPU.
 struct CpuBackend {
-  // What reserve_space_2 holds in training.
-  static constexpr bool kVarianceIsRstdInTraining = false;
+  static constexpr bool kSavesRstd = false;
 
-  // Computes `args` on the op's Eigen thread pool. On failure (no memory for
-  // the workspace, an unusable TF_BN_OPS_CPU_ISA) sets the context's status.
+  // Computes `args`. On failure (no memory for the workspace, an invalid
+  // TF_BN_OPS_CPU_ISA) sets the context's status.
   static void Launch(tensorflow::OpKernelContext* context,
                      const BatchNormGradArgs& args);
   static void Launch(tensorflow::OpKernelContext* context,

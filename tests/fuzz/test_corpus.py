@@ -16,7 +16,7 @@ from build_helpers import make, run
 
 VARIATIONS = 2000
 # Targets that need no more than these sources.
-PARSERS = {"attributes": ["cc/client/attribute_string.cc"], "npy": []}
+PARSERS = {"attributes": ["cc/client/attribute_string.cc"], "npy_reader": []}
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -48,7 +48,7 @@ def test_the_parsers_keep_their_promises(repo_root, tmp_path, target):
 def test_a_broken_promise_is_noticed(repo_root, tmp_path):
     """The same run with a limit that the reader does not know."""
     wrong = "-DTFBN_FUZZ_CHECK(condition)=if(!(condition)||array.bytes>8)__builtin_trap()"
-    result = replay(repo_root, "npy", tmp_path, wrong)[1]
+    result = replay(repo_root, "npy_reader", tmp_path, wrong)[1]
     assert result.returncode != 0
 
 

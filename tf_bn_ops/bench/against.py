@@ -116,6 +116,9 @@ def _calls(row: AgainstRow, libraries: Sequence[Any], threads: int) -> list[Call
 
     def call_of(function: Any) -> Callable[[], None]:
         error = ctypes.create_string_buffer(256)
+        message = [ctypes.c_char_p, ctypes.c_size_t]
+        pointer = ctypes.POINTER(type(args))
+        function.argtypes = [pointer, ctypes.c_char_p, ctypes.c_int, *message]
 
         def call(keep: Any = arrays) -> None:
             if function(args, None, threads, error, len(error)) != 0:
@@ -160,7 +163,7 @@ def run(
     """
     if not pathlib.Path(path).is_file():
         raise UsageError(f"--against={path} does not exist: name a libtf_bn_ops_core.so")
-    libraries = [c_abi.load(path), c_abi.load(_loader.core_library_path())]
+    libraries = [ctypes.CDLL(path), ctypes.CDLL(_loader.core_library_path())]
     for row in random.sample(chosen, len(chosen)):
         result = compare(row, libraries, threads, seconds)
         if result.verdict == "slower than noise":

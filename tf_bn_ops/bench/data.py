@@ -1,7 +1,7 @@
-"""Inputs that every process makes for itself, bit for bit the same, without sending them around.
+"""Inputs that every process generates bitwise identically, instead of receiving them.
 
-A tensor is a pool of normal numbers, repeated. The pool's length is prime, so that no channel or
-row falls into step with it. The same elements serve all layouts of a shape.
+A tensor is a pool of normal numbers, repeated. The length of the pool is prime, so that its period
+coincides with no channel or row. All layouts of a shape have the same elements.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from tf_bn_ops import spec
 
 EPSILON = 1e-3
 _PERIOD = 4194301  # the largest prime below 2^22
-# Standard deviation and mean: about what a network's activations and gradients look like. The
-# mean of y_backprop is not zero, so that forgetting it would show.
+# Seed, standard deviation and mean: roughly those of a network's activations and gradients. The
+# mean of y_backprop is not zero, so that a missing offset_backprop term fails verification.
 _POOLS = {"y_backprop": (1, 0.5, 0.125), "x": (2, 1.5, 0.75)}
 _SEED = 20
 
@@ -44,7 +44,7 @@ def channels_of(
 
 
 def statistics(channels: int) -> dict[str, np.ndarray]:
-    """scale, mean and variance, float32 [channels], near those of x."""
+    """scale, mean and variance: float32 [channels], close to those of x."""
     rng = np.random.default_rng([_SEED, 3])
     _, deviation, mean = _POOLS["x"]
     return {

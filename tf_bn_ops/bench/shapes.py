@@ -1,4 +1,4 @@
-"""What is measured: shapes of batch-norm layers, and series of shapes for scaling.
+"""The rows of the benchmark: shapes of batch-norm layers, and series of shapes for scaling.
 
 Shapes are given channels-last, batch first; `dims` has them in any layout.
 """
@@ -22,7 +22,7 @@ class ShapeError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One thing to measure.
+    """One measurement.
 
     Attributes:
       section: "layers", or the scaling series "elements", "channels", "threads", or "latency".
@@ -76,12 +76,12 @@ class Row:
 
     @property
     def tensor_bytes(self) -> int:
-        """Bytes of one of the three big tensors."""
+        """Bytes of x, y_backprop or x_backprop."""
         return self.elements * spec.DTYPES[self.dtype].numpy.itemsize
 
     @property
     def bytes(self) -> int:
-        """Bytes of y_backprop, x and x_backprop: what has to be moved at least."""
+        """Bytes of y_backprop, x and x_backprop: the least traffic."""
         return 3 * self.tensor_bytes
 
     def __str__(self) -> str:
@@ -120,17 +120,17 @@ NETWORKS: dict[str, tuple[tuple[int, ...], ...]] = {
     ),
     # Radford et al. 2015, the generator for 64x64 images, batch 128.
     "dcgan": _square(128, ((4, 1024), (8, 512), (16, 256), (32, 128))),
-    # An image, a dense layer's output, and next to nothing.
+    # An image, a dense layer's output, a tiny tensor.
     "odd": ((32, 224, 224, 3), (4096, 1, 1, 256), (2, 4, 4, 8)),
 }  # fmt: skip
 
-# A few shapes of every kind, for runs that have to end in a minute.
+# A few shapes of every kind: --quick.
 QUICK = ((32, 56, 56, 64), (32, 14, 14, 384), (2, 16, 16, 16, 128), (2, 4, 4, 8))
 
-# Tensors of a few kilobytes, where the cost of the call is all there is.
+# Tensors of a few kilobytes: the time is the overhead of the call.
 LATENCY = ((2, 4, 4, 8), (1, 8, 8, 16), (4, 8, 8, 16), (8, 8, 8, 16))
 
-# Series: one thing varies.
+# Series: one size varies.
 ELEMENTS = tuple(10**k for k in range(3, 9))
 CHANNELS = (1, 3, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 _CHANNELS_ELEMENTS = 1 << 22
@@ -210,7 +210,7 @@ def scaling_rows(layouts_: Sequence[str], threads: int, quick: bool = False) -> 
 
 
 def latency_rows(threads: int, quick: bool = False) -> list[Row]:
-    """Small tensors, most usual types."""
+    """Small tensors in float32 and half."""
     return [
         Row("latency", "small", shape, layout, dtype, "training", threads)
         for shape in LATENCY[: 2 if quick else None]

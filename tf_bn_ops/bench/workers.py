@@ -61,7 +61,7 @@ class Worker:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What the process has said about itself; empty before it is ready."""
+        """Versions that the process has reported; empty before it is ready."""
         return self.process.facts or {}
 
     def wait_until_ready(self) -> None:

@@ -96,8 +96,7 @@ class ExplainArgs(ctypes.Structure):
 
 
 @functools.cache
-def load(path: str) -> ctypes.CDLL:
-    """A core library, with argument types declared."""
+def _load(path: str) -> ctypes.CDLL:
     lib = ctypes.CDLL(path)
     error: list[Any] = [ctypes.c_char_p, ctypes.c_size_t]
     for function, args in (
@@ -113,20 +112,20 @@ def load(path: str) -> ctypes.CDLL:
         ctypes.c_char_p,
         ctypes.POINTER(ExplainArgs),
         ctypes.c_char_p,
-        *[ctypes.c_char_p, ctypes.c_size_t],
+        *error,  # The JSON text goes into a buffer like that of the error.
         *error,
     ]
     return lib
 
 
 def library() -> ctypes.CDLL:
-    """The package's core library.
+    """The core library, with argument types declared.
 
     Raises:
       LibraryError: (an ImportError) if there is no core library.
       OSError: if the dynamic loader refuses it.
     """
-    return load(_loader.core_library_path())
+    return _load(_loader.core_library_path())
 
 
 class Implementation(NamedTuple):

@@ -16,7 +16,7 @@ from tf_bn_ops._fused import fused_batch_norm
 
 
 class _Layout(NamedTuple):
-    """How an input goes into the op: dimensions of one element to insert, then its data format."""
+    """How the op takes an input: axes of size 1 to insert, and its data format then."""
 
     inserted: tuple[int, ...]
     data_format: str

@@ -17,13 +17,13 @@ class BatchNormalization(keras.layers.BatchNormalization):
 
     Arguments, weights, config and results (within rounding) are the parent's, so weights and
     checkpoints of one load into the other. The fused path takes inputs of half, bfloat16 or
-    float32, rank 2 to 5, with the channel axis first (after the batch) or last. Everything else
-    takes the parent's path: a mask, `synchronized`, `renorm`, float64, other axes, programs that
-    XLA compiles, and backends other than TensorFlow.
+    float32, rank 2 to 5, with the channel axis first (after the batch) or last. The parent
+    class computes everything else: a mask, `synchronized`, `renorm`, float64, other axes, programs
+    that XLA compiles, and backends other than TensorFlow.
 
     Second derivatives are those of the formula; Keras' are not (docs/dropin.md).
 
-    A model that holds the layer is not compiled by XLA, which would compile the parent's path. To
+    A model that holds the layer is not compiled by XLA, which would compile Keras' formula. To
     have it compiled, set `supports_jit = True` on the layers before
     `model.compile(jit_compile=True)`.
     """

@@ -5,13 +5,12 @@ training reserve_space_2 is the inverse standard deviation, as TensorFlow's forw
 there. TensorFlow's own ops are measured beside. Needs a TensorFlow that sees a GPU, and the package
 built for it with GPU kernels ('make gpu'); `make gpu-test` sees to both. Without such a TensorFlow
 it says so and succeeds. --probe: only that, with exit status 3; --emulated: what XLA compiles for
-a GPU, on the CPU, to try the script itself.
+a GPU, on the CPU.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import pathlib
 import sys
 from collections.abc import Callable
@@ -50,11 +49,13 @@ def with_rstd(values: dict[str, np.ndarray], epsilon: float) -> tuple[np.ndarray
 def caller(tf: Any, emulated: bool) -> Callable[..., Any]:
     """Runs an op on the GPU and checks that it was there."""
     if emulated:
-        return lambda op, inputs, attrs: tf.function(
+        import xla_gpu_target
+
+        xla_gpu_target.register()
+        return lambda op, inputs, attrs: xla_gpu_target.run(
             lambda *tensors: op(**dict(zip(inputs, tensors, strict=True)), **attrs),
-            jit_compile=True,
-            autograph=False,
-        )(*inputs.values())
+            *inputs.values(),
+        )
     tf.config.set_soft_device_placement(False)
 
     def call(op: Any, inputs: dict[str, Any], attrs: dict[str, Any]) -> Any:
@@ -73,9 +74,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--emulated", action="store_true", help="try the script on the CPU")
     parser.add_argument("--cases", type=int, default=CASES, help="how many")
     flags = parser.parse_args(arguments)
-    if flags.emulated:
-        os.environ["TF_BN_OPS_XLA"] = "hlo-gpu"
-    elif missing():
+    if not flags.emulated and missing():
         print(f"gpu-test: TensorFlow's ops skipped, {missing()}; nothing of them was tested.")
         return NO_GPU if flags.probe else 0
     if flags.probe:

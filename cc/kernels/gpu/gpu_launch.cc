@@ -1,4 +1,4 @@
-// Lends TensorFlow's stream and device memory to the GPU backend.
+// Runs the GPU backend on the op's CUDA stream, in TensorFlow's device memory.
 
 #include "cc/kernels/gpu/gpu_launch.h"
 

@@ -1,5 +1,5 @@
-// Runs the GPU backend inside an op: the op's stream and memory. Knows nothing
-// of ops or layouts. Includes nothing of CUDA.
+// Runs the GPU backend inside an op: on its CUDA stream, in its device memory.
+// Knows nothing of ops or layouts. Includes nothing of CUDA.
 
 #ifndef TF_BN_OPS_CC_KERNELS_GPU_GPU_LAUNCH_H_
 #define TF_BN_OPS_CC_KERNELS_GPU_GPU_LAUNCH_H_
@@ -9,11 +9,11 @@
 
 namespace tf_bn_ops {
 
-// Backend of the op kernels (see fused_batch_norm_grad_op.h) on the GPU.
+// Backend of the op kernels (see batch_norm_op.h) on the GPU.
 struct GpuBackend {
-  // On the GPU TensorFlow's forward op hands on what cuDNN saved: the inverse
-  // standard deviation.
-  static constexpr bool kVarianceIsRstdInTraining = true;
+  // cuDNN saves the inverse standard deviation, and TensorFlow's forward op
+  // returns it.
+  static constexpr bool kSavesRstd = true;
 
   // Enqueues `args` on the op's stream, with a workspace from the op's
   // allocator. On failure (no memory, a launch that CUDA refuses) sets the

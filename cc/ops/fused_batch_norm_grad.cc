@@ -1,6 +1,5 @@
-// Registers TfBnOps>FusedBatchNormGrad, V2 and V3: TensorFlow's own ops of
-// these names, attribute for attribute, outside TensorFlow.
-// tests/test_fidelity.py compares the OpDefs with the built-in's.
+// OpDefs of TfBnOps>FusedBatchNormGrad, V2 and V3, which equal TensorFlow's own
+// in all but name and documentation: tests/test_fidelity.py compares them.
 
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"

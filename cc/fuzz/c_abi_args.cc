@@ -1,22 +1,22 @@
-// Fuzz target: views and arguments at the C ABI, and the CPU backend behind it.
+// Fuzz target: views and arguments of the C ABI, and the CPU backend behind it.
 //
 // Promised: no crash and no access outside the arrays for any arguments that
 // are refused or whose arrays are as long as they say; one sentence, cut to the
-// buffer, for those that are refused; a partition within its limits.
-
-#include "cc/c_api/args.h"
+// buffer, for those that are refused; a partition and a plan within their
+// limits.
 
 #include <cstdint>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "cc/c_api/args.h"
 #include "cc/c_api/tf_bn_ops_c.h"
 #include "cc/fuzz/input.h"
 
 namespace {
 
-// Arguments that are accepted are run up to this size, to keep runs short.
+// Accepted arguments are run up to this many elements, to keep runs short.
 constexpr int64_t kMaxElements = 1 << 14;
 
 }  // namespace
@@ -25,7 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   tf_bn_ops::fuzz::Input input(data, size);
   const uint8_t choices = input.Take<uint8_t>();
   tfbn_batch_norm_grad_args args{};
-  // Sizes of any kind, or such as are worth running.
+  // Any sizes, or sizes small enough to be run.
   const auto take_size = [&]() -> int64_t {
     return choices & 1 ? input.Take<int64_t>() : input.Take<uint16_t>() % 513;
   };
@@ -57,11 +57,24 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     TFBN_FUZZ_CHECK(error_size == 0 || std::memchr(error, 0, error_size));
   }
 
+  // The plan of any view that is accepted, within the documented buffer.
+  const tfbn_explain_args request{args.outer, args.channels,    args.inner,
+                                  args.dtype, args.is_training, choices & 32,
+                                  threads,    args.outer,       args.inner};
+  char json[8192];
+  char sentence[256];
+  const bool has_plan =
+      tfbn_explain(choices & 64 ? "batch_norm_grad" : "batch_norm_grad_grad",
+                   &request, nullptr, json, sizeof(json), sentence,
+                   sizeof(sentence)) == 0;
+  TFBN_FUZZ_CHECK(std::memchr(has_plan ? json : sentence, 0,
+                              has_plan ? sizeof(json) : sizeof(sentence)));
+  TFBN_FUZZ_CHECK(!has_plan || has_partition);
+
   const bool small = has_partition && args.channels <= kMaxElements &&
                      tf_bn_ops::NumElements({args.outer, args.channels,
                                              args.inner}) <= kMaxElements;
-  // 8 bytes hold an element of any type. A vector of its own each: an access
-  // outside is seen.
+  // A vector for each array, so that AddressSanitizer sees accesses outside it.
   const int64_t elements =
       small ? tf_bn_ops::NumElements({args.outer, args.channels, args.inner})
             : 0;
@@ -76,7 +89,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<std::vector<uint8_t>> arrays;
   for (int i = 0; i < 8; ++i) {
     const bool per_channel = i != 0 && i != 1 && i != 5;
-    // One byte at least: of an empty array the pointer must still not be NULL.
+    // At least one byte, so that the pointer of an empty array is not NULL.
     arrays.emplace_back(
         1 + (per_channel ? channels * stat_bytes : elements * element_bytes),
         fill);
@@ -94,7 +107,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   args.offset_backprop = pointer(7);
 
   if (!small || threads > 8) {
-    // What the arrays cannot back is checked, not run.
+    // Arguments without arrays of their size are checked, not run.
     tf_bn_ops::BatchNormGradArgs unused;
     tf_bn_ops::c_api::ReadArgs(&args, &unused);
     return 0;

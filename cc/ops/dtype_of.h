@@ -1,15 +1,14 @@
-// The library's names of TensorFlow's element types.
+// DType, the core's enum of element types, of each type that ops are registered
+// for.
 
-#ifndef TF_BN_OPS_CC_KERNELS_DTYPE_OF_H_
-#define TF_BN_OPS_CC_KERNELS_DTYPE_OF_H_
+#ifndef TF_BN_OPS_CC_OPS_DTYPE_OF_H_
+#define TF_BN_OPS_CC_OPS_DTYPE_OF_H_
 
 #include "cc/core/dtype.h"
 #include "tensorflow/core/framework/types.h"
 
 namespace tf_bn_ops {
 
-// The library's name for an element type; all types that the ops are registered
-// for.
 template <typename T>
 struct DTypeOf;
 template <>
@@ -31,4 +30,4 @@ struct DTypeOf<Eigen::bfloat16> {
 
 }  // namespace tf_bn_ops
 
-#endif  // TF_BN_OPS_CC_KERNELS_DTYPE_OF_H_
+#endif  // TF_BN_OPS_CC_OPS_DTYPE_OF_H_

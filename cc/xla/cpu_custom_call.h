@@ -1,25 +1,28 @@
-// The batch-norm gradient as a call of this library's CPU backend from a
-// program that XLA compiles for the CPU (a custom call of XLA's typed FFI): the
-// bits and the speed of the ops that are not compiled.
+// The first-order gradient as a custom call of XLA's typed FFI from a program
+// that XLA compiles for the CPU: the call runs this library's CPU backend, and
+// results are bitwise identical to those of the op that is not compiled.
 
-#ifndef TF_BN_OPS_CC_XLA_CPU_CALL_H_
-#define TF_BN_OPS_CC_XLA_CPU_CALL_H_
+#ifndef TF_BN_OPS_CC_XLA_CPU_CUSTOM_CALL_H_
+#define TF_BN_OPS_CC_XLA_CPU_CUSTOM_CALL_H_
 
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "cc/cpu/driver.h"
-#include "cc/xla/batch_norm_grad.h"
-#include "cc/xla/cpu_call_target.h"
+#include "cc/xla/cpu_custom_call_target.h"
+#include "cc/xla/hlo_first_order.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/layout_util.h"
 #include "xla/shape_util.h"
 
 namespace tf_bn_ops {
 
-inline XlaBatchNormGrad BuildCpuCall(const XlaBatchNormGradArgs& args) {
+// x_backprop, scale_backprop, offset_backprop
+inline std::vector<xla::XlaOp> BuildCpuCustomCall(
+    const XlaBatchNormGradArgs& args) {
   int64_t epsilon_bits;
   std::memcpy(&epsilon_bits, &args.epsilon, sizeof(epsilon_bits));
   // Attributes travel as text: an MLIR dictionary.
@@ -38,7 +41,7 @@ inline XlaBatchNormGrad BuildCpuCall(const XlaBatchNormGradArgs& args) {
   const int64_t workspace =
       static_cast<int64_t>(CpuWorkspaceBytes<BatchNormGradFormula>(args.view));
   const xla::XlaOp call = xla::CustomCallWithLayout(
-      args.x.builder(), kCpuCallTarget,
+      args.x.builder(), kCpuCustomCallTarget,
       {args.y_backprop, args.x, args.scale, args.mean, args.variance},
       xla::ShapeUtil::MakeTupleShape(
           {data, stat, stat,
@@ -53,4 +56,4 @@ inline XlaBatchNormGrad BuildCpuCall(const XlaBatchNormGradArgs& args) {
 
 }  // namespace tf_bn_ops
 
-#endif  // TF_BN_OPS_CC_XLA_CPU_CALL_H_
+#endif  // TF_BN_OPS_CC_XLA_CPU_CUSTOM_CALL_H_

@@ -1,5 +1,5 @@
-// What a program that XLA has compiled for the CPU calls (cpu_call.h): the CPU
-// backend, on the buffers and threads that XLA's FFI hands over.
+// Handler of the custom call of cpu_custom_call.h: runs the CPU backend on the
+// buffers and the thread pool that XLA's FFI passes to it.
 
 #include <cstdint>
 #include <cstring>
@@ -11,10 +11,10 @@
 #include "cc/core/executor.h"
 #include "cc/cpu/dispatch.h"
 #include "cc/cpu/driver.h"
-#include "cc/xla/cpu_call_target.h"
+#include "cc/xla/cpu_custom_call_target.h"
 #include "xla/ffi/api/ffi.h"
 
-// Of TensorFlow's libraries; its header brings in half of XLA.
+// Exported by TensorFlow's libraries; its header includes half of XLA.
 namespace xla::ffi {
 const XLA_FFI_Api* GetXlaFfiApi();
 }
@@ -22,7 +22,8 @@ const XLA_FFI_Api* GetXlaFfiApi();
 namespace tf_bn_ops {
 namespace {
 
-// The thread pool of the session, which TensorFlow hands on to the program.
+// Runs on the session's intra-op thread pool, which TensorFlow passes to the
+// program.
 class FfiExecutor final : public Executor {
  public:
   explicit FfiExecutor(xla::ffi::ThreadPool pool)
@@ -37,7 +38,7 @@ class FfiExecutor final : public Executor {
   const int count_;
 };
 
-// The library's name of an element type; false if it has none.
+// False for an element type that the library has no kernels for.
 bool DTypeOfFfi(xla::ffi::DataType type, DType* dtype) {
   switch (type) {
     case xla::ffi::DataType::F16:
@@ -74,8 +75,8 @@ xla::ffi::Error Call(xla::ffi::ThreadPool pool, int64_t outer, int64_t channels,
   args.view = View{outer, channels, inner};
   if (!DTypeOfFfi(x.element_type(), &args.dtype) ||
       !DTypeOfFfi(scale.element_type(), &args.stat_dtype)) {
-    return xla::ffi::Error::InvalidArgument(
-        absl::StrCat(kCpuCallTarget, " has no kernel for this element type"));
+    return xla::ffi::Error::InvalidArgument(absl::StrCat(
+        kCpuCustomCallTarget, " has no kernel for this element type"));
   }
   args.is_training = is_training;
   std::memcpy(&args.epsilon, &epsilon_bits, sizeof(args.epsilon));
@@ -110,7 +111,7 @@ XLA_FFI_DEFINE_HANDLER(kHandler, Call,
                            .Ret<Buffer>()    // scale_backprop
                            .Ret<Buffer>()    // offset_backprop
                            .Ret<Buffer>());  // workspace
-XLA_FFI_REGISTER_HANDLER(xla::ffi::GetXlaFfiApi(), kCpuCallTarget, "Host",
+XLA_FFI_REGISTER_HANDLER(xla::ffi::GetXlaFfiApi(), kCpuCustomCallTarget, "Host",
                          kHandler);
 
 }  // namespace

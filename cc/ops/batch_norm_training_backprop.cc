@@ -1,36 +1,18 @@
-// Registers TfBnOps>BatchNormTrainingBackprop, the op of this name of nGraph.
+// OpDef and shape function of TfBnOps>BatchNormTrainingBackprop, nGraph's op of
+// this name.
 
-#include "cc/ops/training_backprop_shapes.h"
+#include "cc/ops/batch_norm_training_backprop.h"
+
+#include "cc/ops/shape_inference.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow/core/framework/tensor_shape.pb.h"
 
 namespace tf_bn_ops {
 namespace {
 
-using ::tensorflow::PartialTensorShape;
-using ::tensorflow::shape_inference::InferenceContext;
-using ::tensorflow::shape_inference::ShapeHandle;
-
-PartialTensorShape InputShape(InferenceContext* c, int i) {
-  tensorflow::TensorShapeProto proto;
-  c->ShapeHandleToProto(c->input(i), &proto);
-  return PartialTensorShape(proto);
-}
-
-absl::Status TrainingBackpropShape(InferenceContext* c) {
-  PartialTensorShape input_delta, channels;
-  TF_RETURN_IF_ERROR(CheckTrainingBackpropShapes(
-      {InputShape(c, 0), InputShape(c, 1), InputShape(c, 2), InputShape(c, 3),
-       InputShape(c, 4), InputShape(c, 5)},
-      &input_delta, &channels));
-  ShapeHandle output;
-  TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(input_delta, &output));
-  c->set_output(0, output);
-  TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(channels, &output));
-  c->set_output(1, output);
-  c->set_output(2, output);
-  return absl::OkStatus();
+absl::Status InferBatchNormTrainingBackpropShapes(
+    tensorflow::shape_inference::InferenceContext* c) {
+  return InferShapes(BatchNormTrainingBackpropSpec(), c);
 }
 
 }  // namespace
@@ -47,7 +29,7 @@ REGISTER_OP("TfBnOps>BatchNormTrainingBackprop")
     .Output("beta_delta: T")
     .Attr("T: {half, bfloat16, float, double}")
     .Attr("epsilon: tensor")
-    .SetShapeFn(TrainingBackpropShape)
+    .SetShapeFn(InferBatchNormTrainingBackpropShapes)
     .Doc(R"doc(
 Gradient of batch normalization in training, with the semantics of nGraph's op of this name.
 

@@ -1,38 +1,20 @@
-// Registers TfBnOps>FusedBatchNormGradGrad, the gradient of the other ops.
+// OpDef and shape function of TfBnOps>FusedBatchNormGradGrad, the gradient of
+// the first-order ops.
 
-#include <string>
+#include "cc/ops/fused_batch_norm_grad_grad.h"
 
-#include "cc/ops/second_order_shapes.h"
+#include "cc/ops/shape_inference.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow/core/framework/tensor_shape.pb.h"
 
 namespace tf_bn_ops {
 namespace {
 
-using ::tensorflow::PartialTensorShape;
-using ::tensorflow::shape_inference::InferenceContext;
-using ::tensorflow::shape_inference::ShapeHandle;
-
-absl::Status GradGradShape(InferenceContext* c) {
-  std::string data_format;
-  TF_RETURN_IF_ERROR(c->GetAttr("data_format", &data_format));
-  PartialTensorShape shapes[kSecondOrderInputs];
-  for (int i = 0; i < kSecondOrderInputs; ++i) {
-    tensorflow::TensorShapeProto proto;
-    c->ShapeHandleToProto(c->input(i), &proto);
-    shapes[i] = PartialTensorShape(proto);
-  }
-  PartialTensorShape data, channels;
-  TF_RETURN_IF_ERROR(CheckSecondOrderShapes(shapes, ChannelsLast(data_format),
-                                            &data, &channels));
-  ShapeHandle output;
-  TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(data, &output));
-  c->set_output(0, output);
-  c->set_output(1, output);
-  TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(channels, &output));
-  c->set_output(2, output);
-  return absl::OkStatus();
+absl::Status InferFusedBatchNormGradGradShapes(
+    tensorflow::shape_inference::InferenceContext* c) {
+  FusedBatchNormGradGradSpec spec;
+  TF_RETURN_IF_ERROR(spec.ReadAttrs(c));
+  return InferShapes(spec, c);
 }
 
 }  // namespace
@@ -55,7 +37,7 @@ REGISTER_OP("TfBnOps>FusedBatchNormGradGrad")
     .Attr("epsilon_rest: list(float) = []")
     .Attr("data_format: {'NHWC', 'NCHW', 'NDHWC', 'NCDHW'} = 'NHWC'")
     .Attr("is_training: bool = true")
-    .SetShapeFn(GradGradShape)
+    .SetShapeFn(InferFusedBatchNormGradGradShapes)
     .Doc(R"doc(
 Gradient of the gradient of batch normalization, as TensorFlow registers it for FusedBatchNormGrad.
 

@@ -1,0 +1,46 @@
+// The core's view of a tensor.
+
+#ifndef TF_BN_OPS_CC_OPS_VIEW_OF_H_
+#define TF_BN_OPS_CC_OPS_VIEW_OF_H_
+
+#include "absl/status/status.h"
+#include "cc/core/view.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+
+namespace tf_bn_ops {
+
+// The view of a tensor whose channels are its dimension `channel_dim`.
+inline View ViewOf(const tensorflow::TensorShape& shape, int channel_dim) {
+  View view{1, shape.dim_size(channel_dim), 1};
+  // Beside a dimension of 0, the others may have any product, also one beyond
+  // 64 bits.
+  if (shape.num_elements() == 0) return View{0, view.channels, 1};
+  for (int i = 0; i < channel_dim; ++i) view.outer *= shape.dim_size(i);
+  for (int i = channel_dim + 1; i < shape.dims(); ++i) {
+    view.inner *= shape.dim_size(i);
+  }
+  return view;
+}
+
+// Validate() of a Spec whose CheckShapes(), which shape inference calls too,
+// takes partially known shapes.
+template <typename Spec>
+absl::Status ValidateByCheckShapes(
+    const Spec& spec,
+    const tensorflow::TensorShape* const (&shapes)[Spec::kInputs], View* view) {
+  tensorflow::PartialTensorShape partial[Spec::kInputs];
+  for (int i = 0; i < Spec::kInputs; ++i) {
+    partial[i] = tensorflow::PartialTensorShape(shapes[i]->dim_sizes());
+  }
+  tensorflow::PartialTensorShape unused_data, unused_channels;
+  const absl::Status status =
+      spec.CheckShapes(partial, &unused_data, &unused_channels);
+  if (!status.ok()) return status;
+  const tensorflow::TensorShape& x = *shapes[Spec::kX];
+  *view = ViewOf(x, spec.ChannelDim(x.dims()));
+  return absl::OkStatus();
+}
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_OPS_VIEW_OF_H_

@@ -1,0 +1,109 @@
+// What the formulas in XLA's own operations (hlo_first_order.h,
+// hlo_second_order.h) are written with: sums and broadcasts over channels, in
+// two precisions.
+
+#ifndef TF_BN_OPS_CC_XLA_HLO_CHANNELS_H_
+#define TF_BN_OPS_CC_XLA_HLO_CHANNELS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "cc/core/view.h"
+#include "xla/hlo/builder/lib/arithmetic.h"
+#include "xla/hlo/builder/lib/constants.h"
+#include "xla/hlo/builder/xla_builder.h"
+#include "xla/shape.h"
+#include "xla/xla_data.pb.h"
+
+namespace tf_bn_ops {
+
+// Attributes and shapes of one compiled call.
+struct XlaArgs {
+  View view;            // Of x.
+  int channel_dim = 0;  // The dimension of x that is view.channels.
+  bool is_training = true;
+  double epsilon = 0;
+  xla::Shape shape;       // Of x.
+  xla::Shape stat_shape;  // Of scale.
+};
+
+// Between tensors of the shape of x and vectors of one element per channel.
+// Sums and vectors are computed in float64, elements in float32 (in float64 if
+// they are of that type).
+class XlaChannels {
+ public:
+  XlaChannels(xla::XlaBuilder* builder, const XlaArgs& args)
+      : builder_(builder),
+        args_(args),
+        compute_(args.shape.element_type() == xla::F64 ? xla::F64 : xla::F32) {
+    for (int i = 0; i < static_cast<int>(args.shape.dimensions().size()); ++i) {
+      if (i != args.channel_dim) others_.push_back(i);
+    }
+  }
+
+  static xla::XlaOp Wide(xla::XlaOp v) {
+    return xla::ConvertElementType(v, xla::F64);
+  }
+  // A tensor in the type in which elements are computed.
+  xla::XlaOp Narrow(xla::XlaOp v) const {
+    return xla::ConvertElementType(v, compute_);
+  }
+  // A vector, broadcast to the shape of x in its own type.
+  xla::XlaOp Broadcast(xla::XlaOp v) const {
+    return xla::BroadcastInDim(v, args_.shape.dimensions(),
+                               {args_.channel_dim});
+  }
+  // A float64 vector, rounded and broadcast for computing elements.
+  xla::XlaOp Spread(xla::XlaOp v) const { return Broadcast(Narrow(v)); }
+
+  // The sum of each channel, in float64.
+  xla::XlaOp Sum(xla::XlaOp v) const {
+    return xla::Reduce(Wide(v), xla::Zero(builder_, xla::F64),
+                       xla::CreateScalarAddComputation(xla::F64, builder_),
+                       others_);
+  }
+  xla::XlaOp Mean(xla::XlaOp v) const {
+    const xla::XlaOp sum = Sum(v);
+    return sum / Count(sum);
+  }
+  // M, the number of elements of a channel, beside `like`.
+  xla::XlaOp Count(xla::XlaOp like) const {
+    return xla::ScalarLike(like,
+                           static_cast<double>(ElementsPerChannel(args_.view)));
+  }
+
+  // v - vector for computing elements, without loss to cancellation: the
+  // float64 vector is subtracted in two parts. (Infinity minus infinity would
+  // be NaN.)
+  xla::XlaOp Minus(xla::XlaOp v, xla::XlaOp vector) const {
+    const xla::XlaOp part = Narrow(vector);
+    const xla::XlaOp rest =
+        xla::Select(xla::IsFinite(vector), Narrow(vector - Wide(part)),
+                    xla::ZerosLike(part));
+    return (Narrow(v) - Broadcast(part)) - Broadcast(rest);
+  }
+
+  // 1/sqrt(variance + epsilon), of a float64 vector.
+  xla::XlaOp Rstd(xla::XlaOp variance) const {
+    return xla::ScalarLike(variance, 1.0) /
+           xla::Sqrt(variance + xla::ScalarLike(variance, args_.epsilon));
+  }
+
+  // Results in the types of the op's outputs.
+  xla::XlaOp Elements(xla::XlaOp v) const {
+    return xla::ConvertElementType(v, args_.shape.element_type());
+  }
+  xla::XlaOp Vector(xla::XlaOp v) const {
+    return xla::ConvertElementType(v, args_.stat_shape.element_type());
+  }
+
+ private:
+  xla::XlaBuilder* const builder_;
+  const XlaArgs& args_;
+  const xla::PrimitiveType compute_;
+  std::vector<int64_t> others_;  // All dimensions but the channels'.
+};
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_XLA_HLO_CHANNELS_H_

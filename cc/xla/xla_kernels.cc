@@ -1,0 +1,129 @@
+// XLA kernels of all ops, for jit_compile=True: one source, because each one
+// that includes XLA's headers takes most of a minute to compile.
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "cc/ops/batch_norm_training_backprop.h"
+#include "cc/ops/fused_batch_norm_grad.h"
+#include "cc/ops/fused_batch_norm_grad_grad.h"
+#include "cc/xla/cpu_custom_call.h"
+#include "cc/xla/hlo_first_order.h"
+#include "cc/xla/hlo_second_order.h"
+#include "tensorflow/compiler/tf2xla/shape_util.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+
+namespace tf_bn_ops {
+namespace {
+
+namespace tf = ::tensorflow;
+
+// Whether a program for the CPU calls the CPU backend. Not with
+// TF_BN_OPS_XLA=hlo, for programs that run in a process without this library.
+bool CallsCpuBackend() {
+  const char* const variable = std::getenv("TF_BN_OPS_XLA");
+  return variable == nullptr || std::string(variable) != "hlo";
+}
+
+std::vector<xla::XlaOp> Build(bool is_cpu, const XlaBatchNormGradArgs& args) {
+  return is_cpu && CallsCpuBackend() ? BuildCpuCustomCall(args)
+                                     : BuildHlo(args);
+}
+
+// In XLA's own operations on every device: XLA fuses them with what surrounds a
+// second derivative.
+std::vector<xla::XlaOp> Build(bool /*is_cpu*/,
+                              const XlaBatchNormGradGradArgs& args) {
+  return BuildHlo(args);
+}
+
+// The shape of an input; dimensions that are known at run time alone are an
+// error.
+absl::Status StaticShape(tf::XlaOpKernelContext* context, int input,
+                         xla::Shape* xla_shape, tf::TensorShape* shape) {
+  const absl::StatusOr<xla::Shape> found = context->InputXlaShape(input);
+  if (!found.ok()) return found.status();
+  if (!found->is_static()) {
+    return absl::UnimplementedError(absl::StrCat(
+        "the batch-norm gradient is compiled for shapes that are known, but ",
+        "input ", input, " has shape ", found->ToString()));
+  }
+  *xla_shape = *found;
+  return tf::XLAShapeToTensorShape(*found, shape);
+}
+
+// The XLA kernel of an op, from the Spec (cc/ops) that its other kernels use:
+// validate -> view -> arguments -> operations -> outputs.
+template <typename Spec, typename Args>
+class BatchNormXlaOp : public tf::XlaOpKernel {
+ public:
+  explicit BatchNormXlaOp(tf::OpKernelConstruction* context)
+      : XlaOpKernel(context),
+        is_cpu_(context->device_type() == tf::DEVICE_CPU_XLA_JIT) {
+    OP_REQUIRES_OK(context, spec_.ReadAttrs(context));
+  }
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    xla::Shape xla_shapes[Spec::kInputs];
+    tf::TensorShape shapes[Spec::kInputs];
+    const tf::TensorShape* pointers[Spec::kInputs];
+    for (int i = 0; i < Spec::kInputs; ++i) {
+      OP_REQUIRES_OK(context,
+                     StaticShape(context, i, &xla_shapes[i], &shapes[i]));
+      pointers[i] = &shapes[i];
+    }
+    Args args;
+    OP_REQUIRES_OK(context, spec_.Validate(pointers, &args.view));
+    args.channel_dim = spec_.ChannelDim(shapes[Spec::kX].dims());
+    args.shape = xla_shapes[Spec::kX];
+    args.stat_shape = xla_shapes[Spec::kScale];
+    spec_.BindAttrs(/*saves_rstd=*/!is_cpu_, &args);
+    Spec::BindInputs([context](int i) { return context->Input(i); }, &args);
+    const std::vector<xla::XlaOp> outputs = Build(is_cpu_, args);
+    for (int i = 0; i < Spec::kOutputs; ++i) context->SetOutput(i, outputs[i]);
+    // Placeholders where the forward op has mean and variance.
+    const tf::Tensor placeholder(tf::DT_FLOAT, tf::TensorShape({0}));
+    for (int i = Spec::kOutputs; i < num_outputs(); ++i) {
+      context->SetConstantOutput(i, placeholder);
+    }
+  }
+
+ private:
+  const bool is_cpu_;
+  Spec spec_;
+};
+
+using FusedBatchNormGradXlaOp =
+    BatchNormXlaOp<FusedBatchNormGradSpec, XlaBatchNormGradArgs>;
+using BatchNormTrainingBackpropXlaOp =
+    BatchNormXlaOp<BatchNormTrainingBackpropSpec, XlaBatchNormGradArgs>;
+using FusedBatchNormGradGradXlaOp =
+    BatchNormXlaOp<FusedBatchNormGradGradSpec, XlaBatchNormGradGradArgs>;
+
+// Not REGISTER_XLA_OP, whose kernels TensorFlow takes into account until the
+// first use of XLA in the process: this library may be loaded later. Types need
+// no constraint: XLA has all those that the ops allow.
+#define TFBN_REGISTER_XLA_OP(op, Kernel)                                     \
+  REGISTER_KERNEL_BUILDER(Name(op).Device(::tensorflow::DEVICE_CPU_XLA_JIT), \
+                          Kernel);                                           \
+  REGISTER_KERNEL_BUILDER(Name(op).Device(::tensorflow::DEVICE_GPU_XLA_JIT), \
+                          Kernel)
+
+TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNormGrad", FusedBatchNormGradXlaOp);
+TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNormGradV2", FusedBatchNormGradXlaOp);
+TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNormGradV3", FusedBatchNormGradXlaOp);
+TFBN_REGISTER_XLA_OP("TfBnOps>BatchNormTrainingBackprop",
+                     BatchNormTrainingBackpropXlaOp);
+TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNormGradGrad",
+                     FusedBatchNormGradGradXlaOp);
+
+}  // namespace
+}  // namespace tf_bn_ops

@@ -1,0 +1,403 @@
+"""The plan of a CPU call, as data: what is decided, why, and that it is what runs.
+
+Promised: a plan is a function of the request (view, dtype, formula, mode, in place, threads
+offered, cache sizes) and of nothing else; each decision names its reason; the partition, which
+fixes the order of summation, depends on the view alone; TF_BN_OPS_VERBOSE=1 prints the plan of
+every call in one line of fixed fields; a malformed request is one sentence.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tf_bn_ops import explain as explain_command
+from tf_bn_ops.harness import c_abi
+
+FIRST, SECOND = "batch_norm_grad", "batch_norm_grad_grad"
+L2, LLC = 1 << 20, 32 << 20
+
+
+def plan(view: tuple[int, int, int], formula: str = FIRST, **request) -> c_abi.Plan:
+    return c_abi.explain(
+        formula, view, **{"threads": 4, "l2_bytes": L2, "llc_bytes": LLC, **request}
+    )
+
+
+# ---- Threads -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", [(511, 64, 1), (2, 32, 511)])
+def test_below_the_serial_threshold_one_thread_runs_the_call(view):
+    found = plan(view)
+    assert (found["threads"], found.reason("threads")) == ("1", "below_serial_threshold")
+    above = plan((view[0] * 2, *view[1:]))
+    assert above.reason("threads") != "below_serial_threshold"
+
+
+def test_one_block_that_one_tile_covers_is_one_task():
+    """Three threads, 48000 elements, and one of them works: short rows are folded."""
+    found = plan((6000, 8, 1), threads=3)
+    assert (found["blocks"], found["tiles"], found["tasks"]) == ("1", "1", "1")
+    assert (found["threads"], found.reason("threads")) == ("1", "one_block")
+
+
+def test_one_offered_thread_needs_no_other_reason():
+    assert plan((100000, 64, 1), threads=1).reason("threads") == "one_offered"
+
+
+def test_large_calls_use_all_threads():
+    found = plan((100000, 64, 1), threads=4)
+    assert (found["threads"], found.reason("threads")) == ("4", "all_offered")
+
+
+def test_tasks_bound_the_threads():
+    found = plan((1, 4, 8192), threads=64)
+    assert found.reason("threads") == "few_tasks"
+    assert int(found["threads"]) == int(found["tiles"]) == 4
+
+
+# ---- Partition and tiles -------------------------------------------------------------------------
+
+PARTITION = ("partition", "fold", "blocks")
+
+
+@pytest.mark.parametrize("view", [(100352, 64, 1), (9000, 3, 1), (8, 300, 49), (3, 7, 9000)])
+def test_partition_depends_on_the_view_alone(view):
+    requests = [
+        {"threads": threads, "dtype": dtype, "formula": formula, "is_training": training}
+        for threads in (1, 2, 7, 64)
+        for dtype in c_abi.DTYPE_CODES
+        for formula in (FIRST, SECOND)
+        for training in (True, False)
+    ]
+    partitions = {tuple(plan(view, **request)[name] for name in PARTITION) for request in requests}
+    assert len(partitions) == 1
+    known = c_abi.partition(*view)
+    assert partitions.pop()[2] == str(known.blocks)
+
+
+def test_partition_reasons():
+    assert plan((9000, 3, 1)).reason("partition") == "folded_rows"
+    assert plan((9000, 64, 1)).reason("partition") == "full_rows"
+    assert plan((32, 64, 3136)).reason("partition") == "long_inner"
+    assert plan((2, 64, 100)).reason("partition") == "few_outer"
+
+
+def test_tiles_cover_each_block():
+    for view in [(1000, 5000, 1), (32, 256, 196), (4, 33, 2000)]:
+        found = plan(view)
+        width = int(found["tile_channels"])
+        assert int(found["tiles"]) == int(found["blocks"]) * -(-view[1] // width)
+
+
+def test_column_sums_bound_the_tile():
+    found = plan((50000, 5000, 1))
+    assert (found["tile_channels"], found.reason("tile_channels")) == ("1024", "sums_fit_l1")
+
+
+# ---- Schedule ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", [(100352, 64, 1), (32, 64, 196)])
+@pytest.mark.parametrize("formula", [FIRST, SECOND])
+def test_frozen_is_one_pass(view, formula):
+    found = plan(view, formula, is_training=False)
+    assert (found["schedule"], found.reason("schedule")) == ("frozen_one_pass", "frozen")
+    assert found.reason("second_prefetch") == "not_applicable"
+
+
+def test_group_that_fits_the_cache_is_read_once():
+    found = plan((32, 256, 196))
+    assert (found["schedule"], found.reason("schedule")) == ("channel_groups", "group_fits_cache")
+    assert found["second_prefetch"] == "none"
+    assert found.reason("second_prefetch") == "l2_resident"
+
+
+def test_smaller_caches_end_channel_groups():
+    found = plan((32, 256, 3136), l2_bytes=1 << 18, llc_bytes=1 << 18)
+    assert found["schedule"] == "two_passes"
+    assert found.reason("schedule") == "channel_exceeds_cache"
+
+
+@pytest.mark.parametrize(
+    ("view", "threads", "reason"),
+    [
+        ((100352, 64, 1), 4, "channels_last"),
+        ((32, 64, 196), 64, "too_few_channels"),
+        ((10000, 4, 9), 2, "folded_rows"),
+    ],
+)
+def test_two_passes_say_why(view, threads, reason):
+    found = plan(view, threads=threads)
+    assert (found["schedule"], found.reason("schedule")) == ("two_passes", reason)
+
+
+def test_every_channel_is_in_one_group():
+    found = plan((32, 250, 196))
+    groups, width = int(found["groups"]), int(found["group_channels"])
+    assert (groups - 1) * width < 250 <= groups * width
+
+
+# ---- Stores --------------------------------------------------------------------------------------
+
+
+def test_stores_are_non_temporal_beyond_the_llc():
+    tensors = 3 * 4 * 32 * 64 * 3136
+    small = plan((32, 64, 3136), llc_bytes=tensors)
+    assert (small["store"], small.reason("store")) == ("temporal", "fits_llc")
+    large = plan((32, 64, 3136), llc_bytes=tensors - 1)
+    assert (large["store"], large.reason("store")) == ("non_temporal", "exceeds_llc")
+
+
+@pytest.mark.parametrize("formula", [FIRST, SECOND])
+@pytest.mark.parametrize("is_training", [True, False])
+def test_stores_in_place_are_never_non_temporal(formula, is_training):
+    found = plan((320, 64, 3136), formula, in_place=True, is_training=is_training)
+    assert (found["store"], found.reason("store")) == ("temporal", "in_place")
+
+
+# ---- Prefetch ------------------------------------------------------------------------------------
+
+
+def test_small_groups_prefetch_the_next_one():
+    small = plan((32, 256, 49), l2_bytes=2 << 20)
+    assert (small["first_prefetch"], small.reason("first_prefetch")) == ("next_tile", "small_tile")
+    large = plan((32, 256, 3136), l2_bytes=2 << 20)
+    assert large["first_prefetch"] == "fixed_distance"
+    assert large.reason("first_prefetch") == "large_tile"
+
+
+def test_whole_rows_are_prefetched_in_the_order_of_addresses():
+    found = plan((100352, 64, 1))
+    assert found["first_prefetch"] == found["second_prefetch"] == "fixed_distance"
+    assert found.reason("first_prefetch") == "whole_rows"
+
+
+# ---- No tiles ------------------------------------------------------------------------------------
+
+
+def test_without_elements_only_small_outputs_are_written():
+    found = plan((0, 8, 4))
+    assert (found["schedule"], found.reason("schedule")) == ("small_outputs", "no_elements")
+    assert found["tasks"] == "0"
+
+
+def test_the_reference_has_no_tiles():
+    found = plan((32, 64, 196), implementation="reference")
+    assert (found["schedule"], found["threads"], found["tiles"]) == ("reference", "1", "0")
+
+
+# ---- The request ---------------------------------------------------------------------------------
+
+
+def test_equal_requests_have_equal_plans():
+    assert plan((32, 64, 196)) == plan((32, 64, 196))
+
+
+def test_cache_sizes_of_zero_are_those_of_this_machine():
+    found = c_abi.explain(FIRST, (32, 64, 196))
+    assert int(found.call["llc_bytes"]) == c_abi.last_level_cache()
+    assert found.call["l2_bytes"] == found.machine["l2_bytes"]
+
+
+def test_every_reason_has_a_sentence_without_open_slots():
+    for view in [(6000, 8, 1), (32, 64, 3136), (100352, 64, 1), (0, 1, 1)]:
+        for field in plan(view).fields:
+            assert (field.reason is None) == (field.why is None)
+            assert field.why is None or (len(field.why) > 10 and "{" not in field.why)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"formula": "batch_norm"}, 'there is no formula "batch_norm"'),
+        ({"threads": 0}, "threads must be at least 1"),
+        ({"l2_bytes": -1}, "l2_bytes and llc_bytes must not be negative"),
+        ({"view": (-1, 1, 1)}, "outer, channels and inner must not be negative"),
+        ({"implementation": "mmx"}, 'there is no CPU implementation "mmx"'),
+    ],
+)
+def test_malformed_requests_are_one_sentence(changes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        c_abi.explain(**{"formula": FIRST, "view": (4, 4, 4), **changes})
+
+
+def test_a_short_buffer_is_refused_and_not_overrun():
+    lib = c_abi.library()
+    args = c_abi.ExplainArgs(4, 4, 4, 0, 1, 0, 1, 0, 0)
+    text = c_abi.ctypes.create_string_buffer(b"x" * 64)
+    error = c_abi.ctypes.create_string_buffer(128)
+    assert lib.tfbn_explain(FIRST.encode(), args, None, text, 32, error, len(error)) == 1
+    assert error.value.startswith(b"json_size must be at least ")
+    assert text.value == b"x" * 64
+
+
+# ---- TF_BN_OPS_VERBOSE ---------------------------------------------------------------------------
+
+# Views below and above the serial threshold, of all schedules; argv: views, each of them called in
+# all modes, dtypes, numbers of threads and in place, by two threads at once.
+CALLS = """
+import sys, threading
+import numpy as np
+from tf_bn_ops.harness import c_abi
+views = [tuple(map(int, v.split("x"))) for v in sys.argv[1:]]
+def call(view, threads, training, in_place):
+    dy, x = np.ones((2, *view), np.float32)
+    one = np.ones(view[1], np.float32)
+    problem = c_abi.Problem(dy, x, one, one, one, is_training=training)
+    c_abi.run(problem, threads=threads, x_backprop=dy if in_place else None)
+def all_calls():
+    for view in views:
+        for threads in (1, 3):
+            for training in (False, True):
+                for in_place in (False, True):
+                    call(view, threads, training, in_place)
+workers = [threading.Thread(target=all_calls) for _ in range(2)]
+for w in workers: w.start()
+for w in workers: w.join()
+"""
+
+
+# A call whose bits are printed.
+BITS = """
+import sys
+import numpy as np
+from tf_bn_ops.harness import c_abi
+dy, x = np.random.default_rng(1).standard_normal((2, 100, 40, 30)).astype(np.float32)
+one = np.ones(40, np.float32)
+result = c_abi.run(c_abi.Problem(dy, x, one, one, one), threads=3)
+print("bits", hash(result.bits()), file=sys.stderr)
+"""
+
+
+def run_verbose(code: str, *arguments: str, verbose: str | None = "1") -> list[str]:
+    """The lines that a process with this code prints on stderr."""
+    environment = {k: v for k, v in os.environ.items() if k != "TF_BN_OPS_VERBOSE"}
+    if verbose is not None:
+        environment["TF_BN_OPS_VERBOSE"] = verbose
+    package = os.path.dirname(os.path.dirname(os.path.abspath(explain_command.__file__)))
+    environment["PYTHONPATH"] = package
+    environment["PYTHONHASHSEED"] = "0"
+    result = subprocess.run(
+        [sys.executable, "-c", code, *arguments], env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stderr.splitlines()
+
+
+def parse(line: str) -> tuple[str, dict[str, str]]:
+    """The event ("info", "exec") and the fields of a verbose line."""
+    prefix, version, event, *fields = line.split(",")
+    assert (prefix, version) == ("tf_bn_ops_verbose", "v1")
+    pairs = [tuple(field.split(":")) for field in fields]
+    assert all(len(pair) == 2 for pair in pairs)
+    return event, dict(pairs)
+
+
+def test_every_call_prints_the_plan_that_it_executes():
+    views = ["100x3x1", "6000x8x1", "32x16x784", "30000x40x1", "0x4x1"]
+    events = [parse(line) for line in run_verbose(CALLS, *views)]
+    assert [event for event, _ in events].count("info") == 1
+    calls = [fields for event, fields in events if event == "exec"]
+    assert len(calls) == 2 * len(views) * 8
+    names = {tuple(fields) for fields in calls}
+    assert len(names) == 1, "the fields and their order are fixed"
+    for fields in calls:
+        expected = c_abi.explain(
+            fields["formula"],
+            tuple(map(int, fields["view"].split("x"))),
+            dtype=fields["dtype"],
+            is_training=fields["mode"] == "training",
+            in_place=fields["in_place"] == "yes",
+            threads=int(fields["threads_offered"]),
+        )
+        assert {k: fields[k] for k in expected.call} == expected.call
+        for field in expected.fields:
+            assert fields[field.name] == field.value
+            assert fields.get(f"{field.name}_reason") == field.reason
+        assert float(fields["time_ms"]) >= 0
+
+
+def test_the_first_line_is_about_the_machine():
+    event, fields = parse(run_verbose(CALLS, "4x4x4")[0])
+    assert event == "info"
+    assert fields == c_abi.explain(FIRST, (1, 1, 1)).machine
+    assert fields["isa"] == c_abi.fastest()
+    assert fields["isa_reason"] == "first_supported"
+
+
+def test_the_machine_line_says_why_implementations_were_skipped(monkeypatch):
+    monkeypatch.setenv(c_abi.ISA_VARIABLE, "reference")
+    lines = run_verbose(CALLS, "4x4x4")
+    _, fields = parse(lines[0])
+    assert (fields["isa"], fields["isa_reason"]) == ("reference", c_abi.ISA_VARIABLE)
+    skipped = dict(entry.split("=") for entry in fields["skipped"].split(";"))
+    assert skipped == {
+        one.name: "not_named" if one.supported else "unsupported"
+        for one in c_abi.implementations()
+        if one.name != "reference"
+    }
+    assert parse(lines[1])[1]["schedule"] == "reference"
+
+
+@pytest.mark.parametrize("verbose", [None, "", "0"])
+def test_nothing_is_printed_unless_it_is_on(verbose):
+    assert run_verbose(CALLS, "4x4x4", verbose=verbose) == []
+
+
+def test_results_do_not_depend_on_it():
+    off, on = run_verbose(BITS, verbose=None), run_verbose(BITS)
+    assert off[-1] == on[-1]
+    assert len(on) == len(off) + 2
+
+
+# ---- doctor --explain ----------------------------------------------------------------------------
+
+
+def test_explained_shapes_become_views():
+    found = explain_command.explain("32x56x56x64,NHWC,half")
+    assert (found.call["view"], found.call["dtype"]) == ("100352x64x1", "half")
+    found = explain_command.explain("8x256x14x14,NCHW,float32,frozen,threads=4,in_place")
+    assert found.call["view"] == "8x256x196"
+    assert (found.call["mode"], found.call["in_place"]) == ("frozen", "yes")
+    assert found.call["threads_offered"] == "4"
+
+
+@pytest.mark.parametrize("op", ["FusedBatchNormGradGrad", SECOND])
+def test_an_op_or_its_formula_can_be_named(op):
+    assert explain_command.explain(f"4x4,NC,half,{op}").call["formula"] == SECOND
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "is not of the form SHAPE,LAYOUT,DTYPE"),
+        ("32x56x56x64", "is not of the form SHAPE,LAYOUT,DTYPE"),
+        ("32x56,NHWC,half", "the shape 32x56 has 2 dimensions, but NHWC has 4"),
+        ("axb,NC,half", "the shape 'axb' is not a list of sizes"),
+        ("4x-4,NC,half", "the shape '4x-4' is not a list of sizes"),
+        (f"{2**64}x4,NC,half", "is larger than any memory"),
+        ("4x4,HWC,half", "there is no layout 'HWC'"),
+        ("4x4,NC,float16", "there is no element type 'float16'"),
+        ("4x4,NC,half,fast", "there is no option 'fast'"),
+        ("4x4,NC,half,threads=0", "threads=0 is not a number of threads"),
+        ("4x4,NC,half,threads=x", "threads=x is not a number of threads"),
+    ],
+)
+def test_malformed_descriptions_are_one_sentence(text, sentence):
+    with pytest.raises(explain_command.UsageError) as refused:
+        explain_command.explain(text)
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_lines_show_each_decision_that_applies_with_its_reason():
+    lines = explain_command.lines(explain_command.explain("6000x8,NC,float32,threads=3"))
+    (threads,) = (line for line in lines if line.startswith("threads "))
+    assert threads.split(maxsplit=2)[1] == "1"
+    assert "one block of 48000 elements" in threads
+    assert not any(line.startswith("group_channels") for line in lines)
