@@ -43,6 +43,15 @@ def test_wgan_gp_has_tensorflows_gradients():
     assert all(float(difference) < 1e-3 for difference in differences), output
 
 
+def test_second_derivatives_of_keras_are_wrong_and_ours_right():
+    lines = example("keras_second_derivatives.py").splitlines()
+    errors = {name.strip(): float(error) for name, error in (x.split(":") for x in lines[2:])}
+    # In float64 too: it is the formula, not rounding.
+    assert 0.03 < errors["Keras, float64"] < 0.05
+    assert 0.03 < errors["Keras, float32"] < 0.05
+    assert errors["tf_bn_ops, float32"] < 1e-5
+
+
 def test_dropin_speed_compares():
     lines = example("dropin_speed.py", "--quick").splitlines()
     assert len(lines) == 4 * 3

@@ -10,7 +10,7 @@ Importing the package loads nothing: TensorFlow and the op library are loaded by
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tf_bn_ops import raw_ops
+from tf_bn_ops import _keras_environment, _override, raw_ops
 from tf_bn_ops._fused import fused_batch_norm
 from tf_bn_ops._loader import LibraryError, get_include, get_lib, library_path
 from tf_bn_ops._ops import (
@@ -21,7 +21,7 @@ from tf_bn_ops._ops import (
     fused_batch_norm_grad_v3,
     load,
 )
-from tf_bn_ops._override import follow_environment, override_builtin_kernels
+from tf_bn_ops._override import override_builtin_kernels
 from tf_bn_ops._version import __version__
 
 __all__ = [
@@ -43,7 +43,8 @@ __all__ = [
     "rewrite",
 ]
 
-follow_environment()
+_override.follow_environment()
+_keras_environment.follow_environment()
 
 if TYPE_CHECKING:
     from tf_bn_ops import keras, rewrite

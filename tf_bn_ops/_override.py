@@ -6,15 +6,10 @@ libtf_bn_ops_override.so registers ours with a higher one. Nothing else loads th
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.util
-import os
-import sys
 import threading
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from tf_bn_ops import _loader
+from tf_bn_ops import _after_import, _loader
 
 OVERRIDE_VARIABLE = "TF_BN_OPS_OVERRIDE"
 
@@ -48,9 +43,12 @@ def override_builtin_kernels() -> list[OverriddenKernel]:
     """Makes TensorFlow's FusedBatchNormGrad, V2 and V3 run on this library's CPU kernels.
 
     From then on, in this process: eager and in graphs, with oneDNN on or off, also below
-    `tf.GradientTape` and Keras. It cannot be undone; calling it again does nothing. Call it before
-    the first training step: a `tf.compat.v1.Session` that has run the ops keeps the kernels that it
-    has. Programs compiled by XLA (`jit_compile=True`) hold no such kernels and do not change.
+    `tf.GradientTape` and Keras 2 (tf_keras). Keras 3's BatchNormalization never calls these ops:
+    `tf_bn_ops.keras.enable()` is the switch for it.
+
+    It cannot be undone; calling it again does nothing. Call it before the first training step: a
+    `tf.compat.v1.Session` that has run the ops keeps the kernels that it has. Programs compiled by
+    XLA (`jit_compile=True`) hold no such kernels and do not change.
 
     The environment variable TF_BN_OPS_OVERRIDE=1 has the same effect, see docs/dropin.md.
 
@@ -124,33 +122,10 @@ def _registered(priority: int) -> list[OverriddenKernel]:
 
 def requested() -> bool:
     """Whether TF_BN_OPS_OVERRIDE is set, to neither 0 nor false."""
-    return os.environ.get(OVERRIDE_VARIABLE, "").lower() not in ("", "0", "false")
+    return _after_import.requested(OVERRIDE_VARIABLE)
 
 
 def follow_environment() -> None:
     """Overrides as soon as TensorFlow is imported, if TF_BN_OPS_OVERRIDE is set."""
-    if not requested():
-        return
-    if hasattr(sys.modules.get("tensorflow"), "__version__"):
-        override_builtin_kernels()
-    else:
-        sys.meta_path.insert(0, _AfterTensorflow())
-
-
-class _AfterTensorflow(importlib.abc.MetaPathFinder):
-    """Finds nothing itself; adds a call to the end of TensorFlow's import."""
-
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        if fullname != "tensorflow":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_and_override(module: Any) -> None:
-                execute(module)
-                override_builtin_kernels()
-
-            spec.loader.exec_module = execute_and_override  # type: ignore[method-assign]
-        return spec
+    if requested():
+        _after_import.call_after_import("tensorflow", override_builtin_kernels)

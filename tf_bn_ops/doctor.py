@@ -32,7 +32,7 @@ from typing import Any
 
 from absl import flags
 
-from tf_bn_ops import _loader, _override, _version, explain
+from tf_bn_ops import _keras_environment, _loader, _override, _version, explain
 from tf_bn_ops.harness import c_abi, command
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
@@ -118,8 +118,9 @@ def probe() -> Probe:
     environment = {
         **os.environ,
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        # Would replace kernels during the import, and fail there.
+        # Would load the libraries during the import, and fail there.
         _override.OVERRIDE_VARIABLE: "",
+        _keras_environment.KERAS_VARIABLE: "",
     }
     folder = str(pathlib.Path(__file__).resolve().parent.parent)
     path = sys.path if folder in sys.path else [*sys.path, folder]

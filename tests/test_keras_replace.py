@@ -1,0 +1,523 @@
+"""replace_batch_norm and restore_batch_norm: the same numbers and state, or a sentence why not."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from build_helpers import environment
+
+import tf_bn_ops
+from tf_bn_ops.keras import BatchNormalization, replace_batch_norm, restore_batch_norm
+
+ROOT = pathlib.Path(tf_bn_ops.__file__).resolve().parent.parent
+KERAS_LAYER = keras.layers.BatchNormalization
+
+
+def kinds(model) -> list[type]:
+    layers = model._flatten_layers()
+    return [type(layer) for layer in layers if isinstance(layer, KERAS_LAYER)]
+
+
+def randomize(model, seed: int = 0) -> None:
+    """Weights that are not the initial ones; variances stay positive."""
+    rng = np.random.default_rng(seed)
+    for weight in model.weights:
+        weight.assign(rng.uniform(0.5, 1.5, weight.shape))
+
+
+def both(model, x, **kwargs):
+    """The model replaced as a copy and in place, each verified; the outputs before."""
+    want = keras.tree.map_structure(np.asarray, model(x, training=False))
+    copy = replace_batch_norm(model, verify=x, **kwargs)
+    assert copy is not model
+    assert set(kinds(model)) == {KERAS_LAYER}
+    assert replace_batch_norm(model, inplace=True, verify=x, **kwargs) is model
+    for ours in (copy, model):
+        assert set(kinds(ours)) == {BatchNormalization}
+        got = ours(x, training=False)
+        keras.tree.map_structure(
+            lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5), want, got
+        )
+    return copy, model
+
+
+def images(n: int = 4, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(100, 50, (n, 6, 6, 3)).astype("float32")
+
+
+# ---- State that is not weights -------------------------------------------------------------------
+
+
+def test_adapted_normalization_stays_adapted():
+    normalization = keras.layers.Normalization()
+    normalization.adapt(images(64, seed=1))
+    model = keras.Sequential(
+        [keras.Input((6, 6, 3)), normalization, keras.layers.Conv2D(4, 3), KERAS_LAYER()]
+    )
+    for ours in both(model, images()):
+        assert np.abs(ours.layers[0](images())).max() < 10  # unnormalized: 200
+
+
+def test_adapted_lookups_keep_their_vocabulary():
+    numbers, words = keras.layers.IntegerLookup(), keras.layers.StringLookup()
+    numbers.adapt(np.array([7, 11, 13, 11]))
+    words.adapt(np.array(["a", "b", "b"]))
+    inputs = [keras.Input((2,), dtype="int64"), keras.Input((2,), dtype="string")]
+    codes = [numbers(inputs[0]), words(inputs[1])]
+    vectors = [keras.layers.Embedding(8, 3)(code) for code in codes]
+    model = keras.Model(inputs, KERAS_LAYER()(keras.layers.Add()(vectors)))
+    x = [tf.constant([[7, 11], [13, 5]], tf.int64), tf.constant([["a", "b"], ["b", "c"]])]
+    for ours in both(model, x):
+        lookup = next(layer for layer in ours.layers if layer.name == numbers.name)
+        assert lookup.get_vocabulary() == numbers.get_vocabulary()
+
+
+def test_discretization_and_dropout_seeds():
+    buckets = keras.layers.Discretization(num_bins=4)
+    buckets.adapt(np.random.default_rng(0).normal(size=(100, 1)))
+    inputs = keras.Input((3,))
+    x = keras.layers.Embedding(5, 4)(buckets(inputs))
+    x = keras.layers.Dropout(0.5, seed=3)(KERAS_LAYER()(x))
+    model = keras.Model(inputs, x)
+    data = np.random.default_rng(1).normal(size=(4, 3)).astype("float32")
+    model(data, training=True)  # the seed moves on
+    copy, model = both(model, data)
+    np.testing.assert_array_equal(model(data, training=True), copy(data, training=True))
+
+
+def test_optional_inputs_stay_optional():
+    class AddIfGiven(keras.layers.Layer):
+        def call(self, a, b=None):
+            return a if b is None else a + b
+
+    a, b = keras.Input((3,), name="a"), keras.Input((3,), name="b", optional=True)
+    model = keras.Model({"a": a, "b": b}, KERAS_LAYER()(AddIfGiven()(a, b)))
+    for ours in both(model, {"a": np.ones((2, 3), "float32"), "b": None}):
+        ours.predict({"a": np.ones((2, 3), "float32"), "b": None}, verbose=0)
+
+
+def test_trainable_of_layers_in_a_frozen_model():
+    base = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), KERAS_LAYER()])
+    base.trainable = False
+    base.layers[0].trainable = True
+    model = keras.Sequential([keras.Input((4,)), base, KERAS_LAYER()])
+    want = [layer.trainable for layer in model._flatten_layers()]
+    names = [weight.path for weight in model.trainable_weights]
+    for ours in both(model, np.ones((2, 4), "float32")):
+        assert [layer.trainable for layer in ours._flatten_layers()] == want
+        assert [weight.path for weight in ours.trainable_weights] == names
+
+
+# ---- Kinds of models -----------------------------------------------------------------------------
+
+
+class CountsSteps(keras.Model):
+    """A Functional model with a training step of its own."""
+
+    def train_step(self, data):
+        return {**super().train_step(data), "mine": 7.0}
+
+
+def test_functional_subclasses_keep_class_and_train_step():
+    inputs = keras.Input((4,))
+    model = CountsSteps(inputs, keras.layers.Dense(1)(KERAS_LAYER()(inputs)))
+    model.compile(keras.optimizers.Adam(0.1), "mse", metrics=["mae"])
+    x, y = np.random.default_rng(0).normal(size=(8, 4)), np.ones((8, 1))
+    model.fit(x, y, verbose=0)
+    copy, model = both(model, x.astype("float32"))
+    assert isinstance(copy, CountsSteps)
+    histories = [ours.fit(x, y, epochs=3, verbose=0).history for ours in (copy, model)]
+    assert histories[0]["mine"] == [7.0] * 3
+    np.testing.assert_allclose(histories[0]["loss"], histories[1]["loss"], rtol=1e-5)
+    assert histories[0].keys() == histories[1].keys()
+
+
+class Block(keras.layers.Layer):
+    """A layer that holds layers, one of them in a list."""
+
+    def __init__(self, units, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+        self.dense = keras.layers.Dense(units)
+        self.norms = [KERAS_LAYER(), KERAS_LAYER(momentum=0.5)]
+
+    def build(self, shape):
+        self.dense.build(shape)
+        for norm in self.norms:
+            norm.build((*shape[:-1], self.units))
+
+    def call(self, x, training=None):
+        x = self.dense(x)
+        for norm in self.norms:
+            x = norm(x, training=training)
+        return x
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units}
+
+
+@keras.saving.register_keras_serializable("tests")
+class NormalizedCell(keras.layers.SimpleRNNCell):
+    def __init__(self, units, **kwargs):
+        super().__init__(units, **kwargs)
+        self.norm = KERAS_LAYER()
+
+    def build(self, shape):
+        super().build(shape)
+        self.norm.build((shape[0], self.units))
+
+    def call(self, sequence, states, training=False):
+        output, states = super().call(sequence, states, training=training)
+        return self.norm(output, training=False), states
+
+
+def test_custom_layers_wrappers_and_nested_models():
+    inner = keras.Sequential([keras.Input((5, 4)), Block(4), KERAS_LAYER()])
+    inputs = keras.Input((5, 4))
+    x = keras.layers.TimeDistributed(KERAS_LAYER())(inner(inputs))
+    x = keras.layers.Bidirectional(keras.layers.RNN(NormalizedCell(3), return_sequences=True))(x)
+    shared = KERAS_LAYER()
+    model = keras.Model(inputs, keras.layers.Add()([shared(x), shared(x + 1)]))
+    randomize(model)
+    data = np.random.default_rng(2).normal(size=(4, 5, 4)).astype("float32")
+    copy, model = both(model, data)
+    assert len(kinds(copy)) == len(kinds(model)) == 7
+
+
+def test_time_distributed_over_an_unknown_time():
+    """Keras calls the layer below tf.vectorized_map there."""
+    inputs = keras.Input((None, 4, 3))
+    model = keras.Model(inputs, keras.layers.TimeDistributed(KERAS_LAYER())(inputs))
+    ours = replace_batch_norm(model)
+    x = np.random.default_rng(0).normal(size=(5, 6, 4, 3)).astype("float32")
+    signature = [tf.TensorSpec((None, None, 4, 3))]
+    for training in (False, True):
+        want, got = (
+            tf.function(lambda x, m=m, t=training: m(x, training=t), input_signature=signature)(x)
+            for m in (model, ours)
+        )
+        np.testing.assert_allclose(got, want, atol=1e-5)
+    for want, got in zip(model.get_weights(), ours.get_weights(), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+class Mine(keras.Model):
+    """A subclassed model without a config of its own."""
+
+    def __init__(self, units):
+        super().__init__()
+        self.block = Block(units)
+        self.norm = KERAS_LAYER()
+
+    def call(self, x, training=None):
+        return self.norm(self.block(x, training=training), training=training)
+
+
+class MineWithConfig(Mine):
+    def get_config(self):
+        return {"units": self.block.units}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
+
+
+def test_subclassed_models():
+    data = np.random.default_rng(2).normal(size=(8, 4)).astype("float32")
+    model = MineWithConfig(3)
+    model(data)
+    both(model, data)
+    model = Mine(3)
+    model(data)
+    replaced = replace_batch_norm(model, inplace=True, verify=data)
+    assert replaced is model
+    assert kinds(model) == [BatchNormalization] * 3
+
+
+def test_what_cannot_be_copied_is_refused_with_the_remedy():
+    data = np.ones((2, 4), "float32")
+    model = Mine(3)
+    model(data)
+    with pytest.raises(ValueError, match=r"Mine 'mine.*' cannot be copied, .* pass inplace=True"):
+        replace_batch_norm(model)
+    assert set(kinds(model)) == {KERAS_LAYER}
+
+    class Scaled(keras.layers.Layer):
+        """Adapted state in an attribute that Keras does not save."""
+
+        factor = 1.0
+
+        def call(self, x):
+            return x * self.factor
+
+    model = keras.Sequential([keras.Input((4,)), Scaled(name="scaled"), KERAS_LAYER()])
+    model.layers[0].factor = np.float32(5)
+    with pytest.raises(ValueError, match="does not save the attribute 'factor' of layer 'scaled'"):
+        replace_batch_norm(model)
+    assert kinds(replace_batch_norm(model, inplace=True, verify=data)) == [BatchNormalization]
+
+    class Compiled(keras.Model):
+        def compile(self, extra, **kwargs):
+            super().compile(**kwargs)
+            self.extra = extra
+
+    inputs = keras.Input((4,))
+    model = Compiled(inputs, KERAS_LAYER()(inputs))
+    model.compile(extra="x", loss="mse")
+    with pytest.raises(ValueError, match=r"Compiled has a compile\(\) and no compile_from_config"):
+        replace_batch_norm(model)
+    assert model.compiled
+
+
+def test_models_of_other_kinds_are_refused_in_one_sentence():
+    for wrong in (None, np.ones(3), tf.Module()):
+        with pytest.raises(TypeError, match="this takes a model of Keras 3, not a"):
+            replace_batch_norm(wrong)
+    with pytest.raises(TypeError, match="Dense is a layer and no model: pass inplace=True"):
+        replace_batch_norm(keras.layers.Dense(3))
+    Theirs = type("Sequential", (), {"__module__": "tf_keras.src.engine.sequential"})
+    with pytest.raises(TypeError, match=r"tf_bn_ops\.override_builtin_kernels\(\)"):
+        replace_batch_norm(Theirs())
+
+
+class WithoutTraining(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.norm = KERAS_LAYER()
+
+    def call(self, x):
+        return self.norm(x)
+
+
+def test_models_whose_call_has_no_training_argument():
+    model, data = WithoutTraining(), np.random.default_rng(0).normal(size=(5, 4))
+    model(data)
+    assert kinds(replace_batch_norm(model, inplace=True, verify=data)) == [BatchNormalization]
+
+
+# ---- What stays, and the report ------------------------------------------------------------------
+
+
+class Derived(KERAS_LAYER):
+    def call(self, inputs, training=None, mask=None):
+        return super().call(inputs, training=training, mask=mask) + 1
+
+
+def test_what_stays_is_logged_and_reported_with_the_reason(caplog):
+    inputs = keras.Input((4, 5, 3))
+    x = KERAS_LAYER(name="plain")(inputs)
+    x = KERAS_LAYER(axis=2, name="odd")(x)
+    x = KERAS_LAYER(dtype="float64", name="double")(x)
+    x = KERAS_LAYER(synchronized=True, name="sync")(x)
+    inner = keras.Sequential([keras.Input((4, 5, 3)), Derived(name="theirs")], name="inner")
+    model = keras.Model(inputs, inner(x))
+    data = np.random.default_rng(0).normal(size=(4, 4, 5, 3)).astype("float32")
+    before = tf_bn_ops.keras.batch_norm_report(model)
+    assert before.fused == ()
+    assert before.unfused["plain"] == "is keras.layers.BatchNormalization"
+    with caplog.at_level(logging.INFO, "tf_bn_ops"):
+        ours = replace_batch_norm(model, verify=data)
+    message = (
+        "replaced 1 of 5: odd has axis 2 in an input of rank 4; double computes in float64; "
+        "sync is synchronized; inner/theirs is of the derived class Derived"
+    )
+    assert [(r.levelname, r.message) for r in caplog.records] == [("WARNING", message)]
+    report = tf_bn_ops.keras.batch_norm_report(ours)
+    assert report.fused == ("plain",)
+    assert str(report) == message.replace("replaced", "fused")
+    assert list(report.unfused) == ["odd", "double", "sync", "inner/theirs"]
+
+
+def test_verify_raises_and_leaves_the_model(monkeypatch):
+    model = keras.Sequential([keras.Input((4,)), KERAS_LAYER()])
+    data = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
+    wrong = lambda self, inputs, training=None, mask=None: inputs * 1.1  # noqa: E731
+    monkeypatch.setattr(BatchNormalization, "call", wrong)
+    for inplace in (True, False):
+        with pytest.raises(ValueError, match=r"computes something else .* in inference .* differ"):
+            replace_batch_norm(model, inplace=inplace, verify=data)
+        assert kinds(model) == [KERAS_LAYER]
+        assert model.layers[0].supports_jit
+
+
+def test_verify_leaves_all_state_alone():
+    model = keras.Sequential([keras.Input((4,)), KERAS_LAYER(), keras.layers.Dropout(0.5)])
+    before = [variable.numpy() for variable in model.variables]
+    replace_batch_norm(model, inplace=True, verify=np.random.normal(size=(8, 4)))
+    for value, variable in zip(before, model.variables, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+# ---- In place, and the way back ------------------------------------------------------------------
+
+
+def test_in_place_keeps_optimizer_and_traces_functions_again(monkeypatch):
+    fused_calls = []
+    fused = tf_bn_ops.fused_batch_norm
+
+    def counted(*args, **kwargs):
+        fused_calls.append(kwargs["is_training"])
+        return fused(*args, **kwargs)
+
+    monkeypatch.setattr("tf_bn_ops.keras._fused_call.fused_batch_norm", counted)
+    x, y = np.random.default_rng(0).normal(size=(16, 4)), np.ones((16, 1))
+    losses = []
+    for inplace in (None, False, True):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential(
+            [keras.Input((4,)), keras.layers.Dense(8), KERAS_LAYER(), keras.layers.Dense(1)]
+        )
+        model.compile(keras.optimizers.Adam(0.01), "mse")
+        fit = {"batch_size": 8, "shuffle": False, "verbose": 0}
+        model.fit(x, y, epochs=2, **fit)
+        if inplace is not None:
+            model = replace_batch_norm(model, inplace=inplace)
+            assert model.optimizer.iterations.numpy() == 4
+        losses.append(model.fit(x, y, epochs=3, **fit).history["loss"])
+        if inplace is not None:
+            assert fused_calls, inplace
+            fused_calls.clear()
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+    np.testing.assert_allclose(losses[2], losses[0], rtol=1e-4)
+
+
+def test_copies_of_optimizers_know_what_weight_decay_leaves_out():
+    x, y = np.random.default_rng(0).normal(size=(8, 4)), np.ones((8, 1))
+    model = keras.Sequential([keras.Input((4,)), KERAS_LAYER(), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.AdamW(0.1, weight_decay=0.5)
+    optimizer.exclude_from_weight_decay(var_list=[model.layers[1].kernel], var_names=["gamma"])
+    model.compile(optimizer, "mse")
+    model.fit(x, y, verbose=0)
+    copy = replace_batch_norm(model)
+    losses = [ours.fit(x, y, epochs=3, verbose=0).history["loss"] for ours in (model, copy)]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+
+
+def test_restored_models_load_without_this_library(tmp_path):
+    inputs = keras.Input((6, 6, 3))
+    x = keras.layers.TimeDistributed(KERAS_LAYER())(keras.layers.Conv2D(4, 3)(inputs))
+    model = keras.Model(inputs, KERAS_LAYER()(x))
+    randomize(model)
+    want = model(images())
+    ours = replace_batch_norm(model)
+    back = restore_batch_norm(ours, verify=images())
+    assert set(kinds(ours)) == {BatchNormalization}
+    assert restore_batch_norm(ours, inplace=True) is ours
+    for restored in (back, ours):
+        assert set(kinds(restored)) == {KERAS_LAYER}
+        assert all(layer.supports_jit for layer in restored._flatten_layers())
+        np.testing.assert_array_equal(restored(images()), want)
+        assert restored.layers[-1].get_config() == model.layers[-1].get_config()
+    back.save(tmp_path / "back.keras")
+    program = (
+        "import sys, keras; model = keras.saving.load_model(sys.argv[1]); "
+        "assert 'tf_bn_ops' not in sys.modules"
+    )
+    run_alone(program, tmp_path / "back.keras")
+
+
+def run_alone(program: str, *arguments, **changes) -> str:
+    result = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        env=environment(TF_CPP_MIN_LOG_LEVEL="3", **changes),
+        cwd=os.path.dirname(os.path.abspath(os.sep)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+# ---- Precision, distribution ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision_with_loss_scaling(policy):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = keras.Sequential([keras.Input((6, 6, 3)), keras.layers.Conv2D(4, 3), KERAS_LAYER()])
+        model.compile("adam", "mse")
+        x, y = images() / 100, np.zeros((4, 4, 4, 4))
+        model.fit(x, y, verbose=0)
+        copy = replace_batch_norm(model, verify=x)
+        assert type(copy.optimizer) is type(model.optimizer)
+        assert copy.optimizer.iterations.numpy() == model.optimizer.iterations.numpy()
+        copy.fit(x, y, verbose=0)
+        copy.evaluate(x, y, verbose=0)
+        assert np.isfinite(copy.predict(x, verbose=0)).all()
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+MIRRORED = """
+import keras, numpy as np, tensorflow as tf
+import tf_bn_ops
+
+cpus = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+x = np.random.default_rng(0).normal(size=(16, 6, 6, 3)).astype("float32")
+y = x.mean((1, 2, 3))
+results = []
+for change in ("none", "copy", "inplace"):
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        model = keras.Sequential([
+            keras.Input((6, 6, 3)), keras.layers.Conv2D(4, 3),
+            keras.layers.BatchNormalization(), keras.layers.Flatten(), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+    if change != "none":
+        model = tf_bn_ops.keras.replace_batch_norm(model, inplace=change == "inplace")
+        assert type(model.layers[1]) is tf_bn_ops.keras.BatchNormalization
+    losses = model.fit(x, y, epochs=3, batch_size=8, shuffle=False, verbose=0).history["loss"]
+    results.append((losses, model.layers[1].moving_mean.numpy(), model.predict(x, verbose=0)))
+for result in results[1:]:
+    for got, want in zip(result, results[0]):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+"""
+
+
+def test_mirrored_strategy_on_two_cpus():
+    run_alone(MIRRORED, PYTHONPATH=str(ROOT))
+
+
+# ---- Exports -------------------------------------------------------------------------------------
+
+LOADS = """
+import sys, numpy as np, tensorflow as tf
+model = tf.saved_model.load(sys.argv[1])
+data = np.load(sys.argv[2])
+x = tf.constant(data["x"])
+with tf.GradientTape() as tape:
+    tape.watch(x)
+    y = model.serve(x)
+    loss = tf.reduce_sum(tf.sin(y))
+np.testing.assert_allclose(y, data["y"], rtol=1e-4, atol=1e-5)
+np.testing.assert_allclose(tape.gradient(loss, x), data["gradient"], rtol=1e-3, atol=1e-5)
+assert "tf_bn_ops" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize(("axis", "onednn"), [(-1, "1"), (1, "0")])
+def test_exported_models_load_without_this_library(tmp_path, axis, onednn):
+    model = keras.Sequential([keras.Input((6, 6, 3)), BatchNormalization(axis=axis)])
+    randomize(model)
+    x = tf.constant(images() / 100)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = model(x)
+        loss = tf.reduce_sum(tf.sin(y))
+    np.savez(tmp_path / "data.npz", x=x, y=y, gradient=tape.gradient(loss, x))
+    model.export(tmp_path / "exported", verbose=False)
+    arguments = (tmp_path / "exported", tmp_path / "data.npz")
+    run_alone(LOADS, *arguments, TF_ENABLE_ONEDNN_OPTS=onednn)

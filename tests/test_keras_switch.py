@@ -1,0 +1,296 @@
+"""tf_bn_ops.keras.enable() and TF_BN_OPS_KERAS: Keras' own layer on the fused ops, and back.
+
+What has to reach a whole process runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from build_helpers import environment
+
+import tf_bn_ops
+from tf_bn_ops.keras import batch_norm_report, disable, enable
+
+ROOT = pathlib.Path(tf_bn_ops.__file__).resolve().parent.parent
+KERAS_LAYER = keras.layers.BatchNormalization
+KERAS_CALL = KERAS_LAYER.call
+
+
+@pytest.fixture
+def enabled():
+    enable()
+    yield
+    disable()
+    assert KERAS_LAYER.call is KERAS_CALL
+
+
+def is_fused(layer, x, **kwargs) -> bool:
+    graph = tf.function(lambda x: layer(x, **kwargs)).get_concrete_function(x).graph
+    return "FusedBatchNormV3" in [op.type for op in graph.get_operations()]
+
+
+def data(shape=(6, 4, 5, 3), dtype="float32"):
+    return tf.cast(np.random.default_rng(0).normal(1, 2, shape), dtype)
+
+
+def test_on_and_off():
+    before, x = KERAS_LAYER(), data()
+    assert not is_fused(before, x, training=True)
+    enable()
+    enable()
+    try:
+        after = KERAS_LAYER()
+        for layer in (before, after, tf.keras.layers.BatchNormalization()):
+            assert is_fused(layer, x, training=True)
+            assert is_fused(layer, x)
+            assert layer.supports_jit is False
+    finally:
+        disable()
+    disable()
+    for layer in (before, after):
+        assert not is_fused(layer, x, training=True)
+        assert layer.supports_jit is True
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_results_are_the_layers(training):
+    results = []
+    for switch in (disable, enable):
+        switch()
+        try:
+            keras.utils.set_random_seed(0)
+            layer, x = KERAS_LAYER(axis=1, momentum=0.5), data()
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = layer(x, training=training)
+                loss = tf.reduce_sum(tf.sin(y))
+            weights = [weight.value for weight in layer.weights]
+            gradients = tape.gradient(loss, [x, layer.gamma.value, layer.beta.value])
+            results.append([y, *weights, *gradients])
+        finally:
+            disable()
+    for want, got in zip(*results, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5)
+
+
+class OwnMoments(KERAS_LAYER):
+    def _moments(self, inputs, mask):
+        mean, variance = super()._moments(inputs, mask)
+        return mean + 1, variance
+
+
+class OwnCall(KERAS_LAYER):
+    def call(self, inputs, training=None, mask=None):
+        return super().call(2 * inputs, training=training, mask=mask)
+
+
+class OwnShape(KERAS_LAYER):
+    """Weights of another shape than the op takes."""
+
+    def build(self, shape):
+        super().build(shape)
+        self.gamma = self.add_weight(shape=(1, 1, 1, shape[-1]), name="wide", initializer="ones")
+
+
+@pytest.mark.usefixtures("enabled")
+def test_elsewhere_keras_path_is_taken():
+    x = data()
+    assert is_fused(OwnCall(), x, training=True)
+    mask = tf.ones([6, 4, 5], tf.bool)
+    for layer, inputs, kwargs in (
+        (OwnMoments(), x, {}),
+        (OwnShape(), x, {}),
+        (KERAS_LAYER(axis=2), x, {}),
+        (KERAS_LAYER(dtype="float64"), data(dtype="float64"), {}),
+        (KERAS_LAYER(synchronized=True), x, {}),
+        (KERAS_LAYER(renorm=True), x, {}),
+        (KERAS_LAYER(), x, {"mask": mask}),
+    ):
+        assert not is_fused(layer, inputs, training=True, **kwargs)
+        state = layer.get_weights()
+        want = KERAS_CALL(layer, inputs, training=True, **kwargs)
+        layer.set_weights(state)
+        np.testing.assert_array_equal(layer(inputs, training=True, **kwargs), want)
+    report = batch_norm_report(OwnMoments(name="own"))
+    assert report.unfused == {"own": "computes moments in a method of its own"}
+
+
+@pytest.mark.usefixtures("enabled")
+def test_below_xla_the_path_is_keras():
+    """XLA's variance of the fused op is E[x^2] - E[x]^2: at mean 1000 it is all rounding."""
+    layer = KERAS_LAYER()
+    x = data((32, 8, 8, 3)) + 1000
+    compiled = tf.function(lambda x: layer(x, training=True), jit_compile=True)
+    try:
+        y = compiled(x)
+    except tf.errors.InvalidArgumentError:
+        pytest.skip("TensorFlow without XLA")
+    np.testing.assert_allclose(np.std(y, (0, 1, 2)), np.ones(3), rtol=1e-2)
+    graph = compiled.get_concrete_function(x).graph
+    assert "FusedBatchNormV3" not in [op.type for op in graph.get_operations()]
+
+
+@pytest.mark.usefixtures("enabled")
+def test_the_report_counts_keras_layers_as_fused():
+    model = keras.Sequential([keras.Input((4, 5)), KERAS_LAYER(name="a"), OwnCall(name="b")])
+    assert batch_norm_report(model).fused == ("a", "b")
+
+
+def test_other_backends_are_refused(monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    with pytest.raises(RuntimeError, match="Keras runs on jax"):
+        enable()
+    assert KERAS_LAYER.call is KERAS_CALL
+
+
+# ---- Programs that cannot be edited --------------------------------------------------------------
+
+# Trains, and saves in every format.
+TRAINS = """
+import sys
+import keras, numpy as np
+keras.utils.set_random_seed(0)
+model = keras.Sequential([
+    keras.Input((6, 6, 3)), keras.layers.Conv2D(4, 3), keras.layers.BatchNormalization(),
+    keras.layers.TimeDistributed(keras.layers.BatchNormalization()),
+    keras.layers.Flatten(), keras.layers.Dense(1)])
+model.compile("sgd", "mse", metrics=["mae"])
+x = np.random.default_rng(0).normal(size=(16, 6, 6, 3)).astype("float32")
+model.fit(x, x.mean((1, 2, 3)), epochs=2, verbose=0)
+model.evaluate(x, x.mean((1, 2, 3)), verbose=0)
+model.save(sys.argv[1] + "/model.keras")
+model.save(sys.argv[1] + "/model.h5")
+model.save_weights(sys.argv[1] + "/model.weights.h5")
+model.export(sys.argv[1] + "/exported", verbose=False)
+np.savez(sys.argv[1] + "/data.npz", x=x, y=model.predict(x, verbose=0),
+         fused="tf_bn_ops.keras" in sys.modules)
+"""
+
+LOADS = """
+import sys
+import keras, numpy as np, tensorflow as tf
+folder = sys.argv[1]
+data = np.load(folder + "/data.npz")
+assert bool(data["fused"])
+for name in ("model.keras", "model.h5"):
+    model = keras.saving.load_model(folder + "/" + name, compile=False)
+    assert type(model.layers[1]) is keras.layers.BatchNormalization
+    np.testing.assert_allclose(model(data["x"]), data["y"], rtol=1e-3, atol=1e-4)
+for weight in model.weights:
+    weight.assign(tf.zeros_like(weight.value))
+model.load_weights(folder + "/model.weights.h5")
+np.testing.assert_allclose(model(data["x"]), data["y"], rtol=1e-3, atol=1e-4)
+exported = tf.saved_model.load(folder + "/exported")
+np.testing.assert_allclose(exported.serve(data["x"]), data["y"], rtol=1e-3, atol=1e-4)
+assert "tf_bn_ops" not in sys.modules
+"""
+
+
+def run_alone(program: str, *arguments, **changes) -> str:
+    changes.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    result = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        env=environment(**changes),
+        cwd=os.path.abspath(os.sep),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def test_what_such_a_program_writes_loads_without_this_library(tmp_path):
+    program = "import tf_bn_ops\n" + TRAINS
+    run_alone(program, tmp_path, TF_BN_OPS_KERAS="1", PYTHONPATH=str(ROOT))
+    run_alone(LOADS, tmp_path)
+
+
+# What pip installs into site-packages; Python runs its line at every start.
+STARTUP = """
+import os, site, sys
+site.addsitedir(sys.argv[1])
+wanted = os.environ.get("TF_BN_OPS_KERAS", "0") != "0"
+assert "tensorflow" not in sys.modules and "keras" not in sys.modules
+assert ("tf_bn_ops" in sys.modules) == wanted
+{imports}
+import keras
+layer = keras.layers.BatchNormalization()
+x = tf.ones([2, 3, 4, 5])
+graph = tf.function(lambda x: layer(x)).get_concrete_function(x).graph
+assert ("FusedBatchNormV3" in [op.type for op in graph.get_operations()]) == wanted
+assert type(layer).call.__name__ == "call" and type(layer).__module__.startswith("keras.")
+"""
+IMPORTS = {
+    "TensorFlow first": "import tensorflow as tf",
+    "Keras first": "import keras; import tensorflow as tf",
+    "a part of Keras": "from keras.layers import Dense; import tensorflow as tf",
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "imports"), [("0", "TensorFlow first"), *(("1", order) for order in IMPORTS)]
+)
+def test_startup_file_reaches_programs_that_do_not_import_us(repo_root, tmp_path, value, imports):
+    source = repo_root / "tools" / "tf_bn_ops_override.pth"
+    if not source.exists():
+        pytest.skip("needs the source tree")
+    shutil.copy(source, tmp_path)
+    program = STARTUP.format(imports=IMPORTS[imports])
+    run_alone(program, tmp_path, TF_BN_OPS_KERAS=value, PYTHONPATH=str(ROOT))
+
+
+def test_importing_us_imports_neither_keras_nor_tensorflow():
+    program = "import sys, tf_bn_ops; assert not {'keras', 'tensorflow'} & set(sys.modules)"
+    run_alone(program, TF_BN_OPS_KERAS="1", PYTHONPATH=str(ROOT))
+
+
+def test_a_missing_library_stops_the_import(tmp_path):
+    program = """
+import os
+import tf_bn_ops
+for line in ("import tensorflow", "import keras"):
+    try:
+        exec(line)
+    except ImportError as error:
+        print(line, type(error).__name__, "does not exist" in str(error))
+"""
+    shutil.copy(pathlib.Path(tf_bn_ops.library_path()).parent / "build_info.json", tmp_path)
+    output = run_alone(
+        program, TF_BN_OPS_KERAS="1", TF_BN_OPS_LIBRARY=str(tmp_path), PYTHONPATH=str(ROOT)
+    )
+    assert "import tensorflow LibraryError True" in output
+
+
+@pytest.mark.large
+def test_keras_own_tests_pass_on_the_fused_ops(tmp_path):
+    """The file that the keras wheel ships, in a process with TF_BN_OPS_KERAS=1."""
+    tests = pathlib.Path(keras.__file__).parent / "src/layers/normalization"
+    file = tests / "batch_normalization_test.py"
+    if not file.exists():
+        pytest.skip("this keras is installed without its tests")
+    pytest.importorskip("absl.testing.parameterized")
+    program = f"""
+import sys
+import tf_bn_ops, pytest
+import tf_bn_ops.keras._fused_call as fused_call
+calls, fused = [], fused_call.fused_batch_norm
+fused_call.fused_batch_norm = lambda *a, **k: calls.append(1) or fused(*a, **k)
+options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-c", sys.argv[1]]
+status = pytest.main([*options, {str(file)!r}])
+print("fused calls:", len(calls))
+sys.exit(status)
+"""
+    settings = tmp_path / "pytest.ini"
+    settings.write_text("[pytest]\nmarkers = requires_trainable_backend\n")
+    output = run_alone(program, settings, TF_BN_OPS_KERAS="1", PYTHONPATH=str(ROOT))
+    assert int(output.split("fused calls:")[1]) > 20

@@ -1,0 +1,53 @@
+"""Calls a function at the end of another package's import, without importing that package."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+def requested(variable: str) -> bool:
+    """Whether an environment variable switches something on."""
+    return os.environ.get(variable, "").lower() not in ("", "0", "false")
+
+
+def call_after_import(package: str, action: Callable[[], object]) -> None:
+    """Calls `action` now if the package has been imported, else at the end of its first import."""
+    if hasattr(sys.modules.get(package), "__version__"):
+        action()
+    else:
+        sys.meta_path.insert(0, _AfterImport(package, action))
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Finds nothing itself; adds a call to the end of a package's import."""
+
+    def __init__(self, package: str, action: Callable[[], object]) -> None:
+        self._package = package
+        self._action = action
+        self._asking_others = False
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        if fullname != self._package or self._asking_others:
+            return None
+        self._asking_others = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._asking_others = False
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_call(module: Any) -> None:
+                # Here and not above: a spec may be asked for without an import, as TensorFlow does.
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                execute(module)
+                self._action()
+
+            spec.loader.exec_module = execute_and_call  # type: ignore[method-assign]
+        return spec

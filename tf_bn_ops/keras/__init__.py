@@ -1,0 +1,33 @@
+"""Keras' BatchNormalization on TensorFlow's fused forward pass and this library's gradient.
+
+One layer for new code, `replace_batch_norm` for a model, `enable` for a program that cannot be
+edited. Where the fused ops do not give the layer's result, the layer computes as Keras does.
+
+Import this module before loading a saved model that holds `tf_bn_ops.keras.BatchNormalization`.
+"""
+
+import keras as _keras
+
+from tf_bn_ops import _after_import, _keras_environment
+from tf_bn_ops.keras._layer import BatchNormalization
+from tf_bn_ops.keras._replace import (
+    BatchNormReport,
+    batch_norm_report,
+    replace_batch_norm,
+    restore_batch_norm,
+)
+from tf_bn_ops.keras._switch import disable, enable
+
+__all__ = [
+    "BatchNormReport",
+    "BatchNormalization",
+    "batch_norm_report",
+    "disable",
+    "enable",
+    "replace_batch_norm",
+    "restore_batch_norm",
+]
+
+_requested = _after_import.requested(_keras_environment.KERAS_VARIABLE)
+if _requested and _keras.backend.backend() == "tensorflow":
+    enable()
