@@ -15,9 +15,12 @@ from build_helpers import bare_venv, copy_tree, fake_tensorflow, make, run
 
 from tf_bn_ops import _loader
 
-pytestmark = pytest.mark.skipif(
-    not all(map(shutil.which, ("make", "g++", "nm"))), reason="needs make, g++ and nm"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        not all(map(shutil.which, ("make", "g++", "nm"))), reason="needs make, g++ and nm"
+    ),
+]
 
 LIBRARIES = (
     "libtf_bn_ops.so",

@@ -87,6 +87,7 @@ def test_every_block_has_a_language_and_its_exceptions_a_reason(page):
     assert not re.findall(rf"^ {{4,}}(?:{'|'.join(map(re.escape, COMMANDS))})\S* .*", rest, re.M)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("code", blocks_in("python"))
 def test_python_blocks_run(code, tmp_path):
     if "jit_compile=True" in code and not _loader.build_info()["xla"]:
@@ -116,6 +117,7 @@ void Block{number}(const tensorflow::Scope& scope, tensorflow::Output y_backprop
 """
 
 
+@pytest.mark.long
 def test_cxx_blocks_compile(tmp_path):
     """All in one file, a function each: TensorFlow's headers take the time."""
     if not shutil.which("g++"):
@@ -250,6 +252,7 @@ def test_the_picture_of_the_readme_is_small_and_whole():
     assert remedy in (ROOT / "tools" / "report_picture.py").read_text("utf-8")
 
 
+@pytest.mark.long
 def test_the_site_builds_without_a_warning(tmp_path):
     for module in ("mkdocs", "mkdocstrings", "material"):
         pytest.importorskip(module, reason="needs requirements/dev.txt")

@@ -13,7 +13,10 @@ from tf_bn_ops import _loader
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-pytestmark = pytest.mark.skipif(not (ROOT / "examples").exists(), reason="needs the source tree")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not (ROOT / "examples").exists(), reason="needs the source tree"),
+]
 
 
 def example(name: str, *arguments: str) -> str:

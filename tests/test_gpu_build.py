@@ -17,9 +17,13 @@ import pytest
 from build_helpers import copy_tree, make, run
 
 NVCC = os.environ.get("NVCC", "nvcc")
-pytestmark = pytest.mark.skipif(
-    not all(map(shutil.which, ("make", "g++", "nm", NVCC))), reason="needs make, g++, nm and nvcc"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        not all(map(shutil.which, ("make", "g++", "nm", NVCC))),
+        reason="needs make, g++, nm and nvcc",
+    ),
+]
 # Kernels per formula: 4 element types, 2 layouts, variants; the type of statistics is an argument.
 REDUCE_KERNELS, APPLY_KERNELS, FINISH_KERNELS = 4 * 2 * 3, 4 * 2 * 2, 2
 # ptxas reports the spills of every kernel on stderr.

@@ -26,6 +26,8 @@ else:
 setuptools = pytest.importorskip("setuptools", reason="needs requirements/build.txt")
 
 
+pytestmark = pytest.mark.long
+
 needs_build_tools = pytest.mark.skipif(
     not (
         int(setuptools.__version__.split(".")[0]) >= 77

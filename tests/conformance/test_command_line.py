@@ -94,6 +94,7 @@ def test_op_that_the_candidate_lacks_is_said():
     assert "tensorflow:raw_ops has no BatchNormTrainingBackprop" in said
 
 
+@pytest.mark.long
 def test_training_backprop_has_autodiff_beside_its_counterpart():
     result = _run("--op=BatchNormTrainingBackprop", "--cases=60", "--noreal")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -102,6 +103,7 @@ def test_training_backprop_has_autodiff_beside_its_counterpart():
     assert 0 < int(answered.group(1)) < 30
 
 
+@pytest.mark.long
 def test_failing_case_replays_and_is_reduced_to_a_program(tmp_path):
     flags = ["--candidate=odd_ops:flipped", "--op=V2", "--layout=NHWC", "--noreal"]
     record = tmp_path / "run.json"
@@ -129,6 +131,7 @@ def test_failing_case_replays_and_is_reduced_to_a_program(tmp_path):
     assert "scale_backprop" in again.stdout
 
 
+@pytest.mark.long
 def test_builtin_passes_as_candidate_and_real_input_runs():
     """Against itself: held to what any float32 kernel meets, and to the known divergences."""
     result = _run("--candidate=tensorflow:raw_ops", "--op=V2", "--layout=NCHW", "--cases=40")
@@ -185,6 +188,7 @@ def test_crash_and_lack_of_memory_are_the_cases_verdict(monkeypatch):
         worker.close()
 
 
+@pytest.mark.long
 def test_hang_of_the_candidate_and_crash_of_a_reference_fail_one_case_each(monkeypatch):
     """A reference that aborts is a divergence, listed or not; the run goes on."""
     monkeypatch.setenv("PYTHONPATH", str(HERE))

@@ -70,6 +70,7 @@ def test_right_op_passes_by_its_mapping_file_alone(library, tmp_path):
     assert "CPU:0" in text
 
 
+@pytest.mark.long
 def test_wrong_op_fails_a_two_way_diff_that_says_what_it_is(library, tmp_path):
     text = (VENDOR / "elementwise.toml").read_text(encoding="utf-8")
     text = text.replace("Vendor>Softplus", "VendorSoftplusOverflows")

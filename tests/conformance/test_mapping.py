@@ -70,6 +70,7 @@ def test_third_party_op_is_judged_by_mapping_file_alone(library, tmp_path):
     assert re.search(r"FusedBatchNormGradV2 +float32 +NHWC +training +26 ", result.stdout)
 
 
+@pytest.mark.long
 def test_wrong_third_party_op_fails_and_replays(library, tmp_path):
     file = tmp_path / "wrong.toml"
     text = (VENDOR / "vendor.toml").read_text(encoding="utf-8")
@@ -254,6 +255,7 @@ def test_two_ops_for_one_are_refused():
         mapping.by_op(entries)
 
 
+@pytest.mark.long
 def test_op_without_a_builtin_twin_is_a_target_too(library):
     """BatchNormTrainingBackprop: the oracle and TensorFlow's autodiff judge it."""
     mapping_file = VENDOR / "vendor_training.toml"

@@ -52,6 +52,7 @@ def test_unknown_name_is_one_sentence():
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.long
 def test_three_mutants_are_caught_and_the_unchanged_kernels_pass():
     names = ("epsilon-rounded-to-float", "tail-of-runs-not-summed", "rest-of-the-mean-dropped")
     result = _run(*names)

@@ -84,3 +84,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A program that knows TensorFlow's C API and nothing of this library."""
     program = tmp_path_factory.mktemp("server") / "server"
     return compile_program(HERE / "saved_model.cc", program, client=False)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that compile programs of their own belong to the long tier."""
+    for item in items:
+        if {"programs", "server"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.long)

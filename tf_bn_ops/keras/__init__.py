@@ -28,6 +28,11 @@ __all__ = [
     "restore_batch_norm",
 ]
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 _requested = _after_import.requested(_keras_environment.KERAS_VARIABLE)
 if _requested and _keras.backend.backend() == "tensorflow":
     enable()
