@@ -59,8 +59,8 @@ A profile fixes the constants:
   float64 and rounded once; but m is carried as two float32 numbers, or gradients with a large
   common part would lose what is left of them: it is off by 2*u_c^2*|m|, 2^-23 of a rounding.
 `textbook`: what any honest float32 implementation meets, for built-ins and third-party kernels.
-  Sums in float32 (u_s = 2^-24), in any order, naive at worst: h = M + 4, so the bound grows with the
-  number of elements, and finds no faults that are smaller than that. The sum behind
+  Sums in float32 (u_s = 2^-24), in any order, naive at worst: h = M + 4, so the bound grows with
+  the number of elements, and finds no faults that are smaller than that. The sum behind
   scale_backprop may be rearranged as sum(dy*x) - mean*S1, and x_backprop as a*dy + b*x + c, which
   replaces |xmu| by |xmu| + 2|mean| and |dy - m| by |dy - m| + 2|m|. m carries 6
   roundings, the sums' outputs 8. Of *exact* fills offset_backprop alone must match bitwise: it

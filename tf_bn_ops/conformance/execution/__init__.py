@@ -1,6 +1,5 @@
 """How ops are run: in processes of their own, each case in one or more execution modes.
 
-modes.py             execution modes, whose results have to be bitwise identical
 answer.py            what comes back
 worker.py            the process; signatures.py: what it says of another library's OpDefs
 workers.py           starts processes, sends them cases, and restarts them when they die
