@@ -61,7 +61,7 @@ def call_of(op: str, attrs: dict[str, Any]) -> Callable[..., Any]:
 
 
 def small_cases(seed: int) -> list[Case]:
-    """A random case of each combination of op, dtype, layout and mode of a first-order gradient."""
+    """A random case of every combination of first-order op, dtype, layout and mode."""
     combos = generate.combinations(FIRST_ORDER)
     return [
         case

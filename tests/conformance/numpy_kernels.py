@@ -344,7 +344,7 @@ class KernelRunner:
     pids: Sequence[int] = ()
 
     def supports(self, case: Case) -> bool:
-        return case.asks_for_values
+        return case.compares_values
 
     def expect(self, modes: Iterable[str]) -> None:
         pass

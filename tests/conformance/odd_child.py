@@ -1,4 +1,4 @@
-"""A child for tests of tf_bn_ops/processes.py, without TensorFlow: it does what it is asked."""
+"""A child for tests of tf_bn_ops/harness/processes.py: dies in the way that a request names."""
 
 import ctypes
 import os

@@ -50,7 +50,7 @@ hanging = _Ops(_hang_on_three_channels)
 
 
 class _Environment:
-    """Tells how many threads its environment asks for; aborts in graphs."""
+    """Returns the number of threads that its environment sets; aborts in graphs."""
 
     def FusedBatchNormGradV2(self, **inputs):
         if not tf.executing_eagerly():

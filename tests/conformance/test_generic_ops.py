@@ -155,7 +155,7 @@ SCALE = generic_spec("Scale", _model())
 
 
 def _case(dtype="float32", kind="uniform", n=20):
-    return Case(SCALE, dtype, kind, "eager", 5, choices=(("n", str(n)), ("format", "A")))
+    return Case(SCALE, dtype, kind, 5, choices=(("n", str(n)), ("format", "A")))
 
 
 def test_cases_are_the_same_each_time_and_are_parsed_back():
@@ -169,7 +169,7 @@ def test_cases_are_the_same_each_time_and_are_parsed_back():
     assert {dict(case.choices)["format"] for case in found} == {"A", "B"}
     sizes = {int(dict(case.choices)["n"]) for case in found}
     assert 0 in sizes and max(sizes) > 40
-    # Further execution modes come where they are asked for.
+    # Further execution modes are added on request.
     assert list(generate.attach(found, 1, None)) == found
     assert all("slice" in case.execution_modes for case in generate.attach(found, 1, ["slice"]))
 
@@ -311,7 +311,7 @@ VALUES = "[op.values.x]\nshape = [1]\nrange = [0, 1]\n"
         (HEAD + VALUES.replace("[1]", '["m"]'), "shape is a list of numbers and names"),
         (HEAD + VALUES.replace("range", "span"), "no key 'span'"),
         (HEAD + VALUES + "[op.attr_values]\nf = 3\n", "attr_values of f is a list"),
-        (HEAD + VALUES + "[[op.tolerance]]\nulp = 3\n", "needs a 'reason': who should believe it"),
+        (HEAD + VALUES + "[[op.tolerance]]\nulp = 3\n", "needs a 'reason': add it"),
         (HEAD + VALUES + '[[op.tolerance]]\nreason = "r"\n', "needs a positive ulp or relative"),
         (HEAD + VALUES + '[[op.tolerance]]\nulp = -1\nreason = "r"\n', "needs a positive"),
         (

@@ -1,4 +1,4 @@
-"""tf_bn_ops/processes.py: what a process answers, and what is said of one that cannot."""
+"""tf_bn_ops/harness/processes.py: answers, errors, and how a dead process is reported."""
 
 import pathlib
 

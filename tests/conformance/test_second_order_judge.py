@@ -86,7 +86,7 @@ FAULTS = {
     "identity as x_grad": _output("x_grad", lambda a, p: p["y_backprop"]),
     "identity as y_backprop_grad": _output("y_backprop_grad", lambda a, p: p["x_backprop_grad"]),
     "scale_grad a few ulp off": _output("scale_grad", lambda a, p: a * np.float64(1 + 2**-6)),
-    "zeros": lambda case, problem: {r: 0 * a for r, a in _right(case, problem).items()},
+    "zeros": lambda case, problem: {r: np.zeros_like(a) for r, a in _right(case, problem).items()},
 }
 
 

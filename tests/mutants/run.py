@@ -41,7 +41,7 @@ _UNCHANGED = "(unchanged)"
 
 
 class MutantError(RuntimeError):
-    """A mutant that cannot be made; the message is one sentence."""
+    """A mutant that cannot be built; the message is one sentence."""
 
 
 @dataclasses.dataclass(frozen=True)

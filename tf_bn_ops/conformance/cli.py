@@ -38,7 +38,7 @@ from tf_bn_ops.harness.formula_models import model_of
 from tf_bn_ops.harness.generic_model import GenericError, GenericOpSpec
 from tf_bn_ops.harness.problems import Inputs
 
-# Besides, one case in this many asks for an error or for static shapes.
+# In addition, one case in this many is about an error or static shapes.
 _CONTRACT_SHARE = 10
 # What the record calls the oracle of batch-norm gradients.
 _BUILT_IN_ORACLE = "float64, built in"
@@ -60,7 +60,7 @@ class _InputSource:
     def fill(self, case: Case) -> Inputs:
         if isinstance(case.spec, GenericOpSpec):
             return case.spec.model.fill(case)
-        if not case.asks_for_values:
+        if not case.compares_values:
             return contract.fill(case)
         return self.real().fill(case) if case.is_real else model_of(case.spec).fill(case)
 
@@ -99,7 +99,7 @@ class _Run:
             combos = [c for c in combos if c[0] in entries and entries[c[0]].claims(*c[1:])]
             if not combos or (self._repro and not self._candidate.supports(self._repro)):
                 raise UsageError(
-                    "no mapped op claims what --op, --dtype, --layout, --modes or --repro ask for"
+                    "no mapped op claims what --op, --dtype, --layout, --modes or --repro select"
                 )
         return combos
 

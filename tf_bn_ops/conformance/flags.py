@@ -97,7 +97,7 @@ _string("shard", None, "i/n: runs the i-th of n parts of the cases; merge combin
 _integer(
     "contract",
     None,
-    "Number of cases that ask for errors and static shapes; default: a tenth of --cases.",
+    "Number of cases of errors and static shapes; default: a tenth of --cases.",
 )
 _string(
     "execution_modes",

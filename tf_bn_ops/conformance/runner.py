@@ -42,7 +42,7 @@ def run(
 def _conclude(
     case: Case, inputs: Inputs, answers: Mapping[str, Answer], settings: Settings
 ) -> CaseResult:
-    if case.asks_for_values:
+    if case.compares_values:
         times = settings.times(case)
         result = judge(case, inputs, answers, settings.profile, settings.exempt_in(case), times)
     else:

@@ -7,7 +7,7 @@ A1 = sum|dy|, A2 = sum|dy*xmu|; m = S1/M, k = rstd^2*S2/M; in frozen mode m = k 
 
 **Sums.** Adding M numbers in any order gives |error| <= h*u_s*(sum of |terms|), where h is the
 largest number of additions that one term passes through; that sum of magnitudes, not the result,
-is what the error hangs on (the condition of the sum). Every term carries 3 roundings of its own
+is what the error depends on (the condition of the sum). Every term carries 3 roundings of its own
 (dy*(x - mean)).
 
   |c - r| <= roundings*u_T*|r| + E(S)              for offset_backprop; E(S1) = h*u_s*A1
@@ -45,8 +45,8 @@ reason to flush them, so half's own floor is only the rounding, 2^-25.
 Where r does not, but a, k or the sum |dy - m| + |xmu*k| lies beyond the largest number of the type
 computed in, an honest kernel meets infinity on the way: the bound is infinite. So it does where a
 sum of |terms| lies beyond the largest number of the type that sums are kept in, for x_backprop also
-|rstd|*A2 (scale_backprop, which k is made of), and, where products may be taken in another order,
-where scale times that sum of two terms does, or rstd^2*A2 (k before its division by M).
+|rstd|*A2 (scale_backprop, from which k is computed), and, where products may be taken in another
+order, where scale times that sum of two terms does, or rstd^2*A2 (k before its division by M).
 
 A profile fixes the constants:
 
@@ -58,9 +58,9 @@ A profile fixes the constants:
   6*sqrt(2^13) = 543, taken as h = 2^9. It does not depend on M. Coefficients are computed in
   float64 and rounded once; but m is carried as two float32 numbers, or gradients with a large
   common part would lose what is left of them: it is off by 2*u_c^2*|m|, 2^-23 of a rounding.
-`textbook`: what any honest float32 implementation meets, for built-ins and kernels of others. Sums
-  in float32 (u_s = 2^-24), in any order, naive at worst: h = M + 4, so the bound grows with the
-  number of elements, and finds no faults that are smaller than that. The sum behind
+`textbook`: what any honest float32 implementation meets, for built-ins and third-party kernels.
+  Sums in float32 (u_s = 2^-24), in any order, naive at worst: h = M + 4, so the bound grows with
+  the number of elements, and finds no faults that are smaller than that. The sum behind
   scale_backprop may be rearranged as sum(dy*x) - mean*S1, and x_backprop as a*dy + b*x + c, which
   replaces |xmu| by |xmu| + 2|mean| and |dy - m| by |dy - m| + 2|m|. m carries 6
   roundings, the sums' outputs 8. Of *exact* fills offset_backprop alone must match bitwise: it

@@ -1,4 +1,4 @@
-"""Formula models: who knows the right answer of an op, its error bound and its inputs.
+"""Formula models: the right answer of an op, its error bound, its inputs.
 
 An OpSpec names its model; a new formula is a module with a model and a line of MODELS.
 """

@@ -22,13 +22,13 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 
 # Further epsilons where the op keeps their double precision: so close that a kernel which rounds
-# them, or adds them in less than double, is told apart in the last digits of float64 only.
+# them, or adds them in less than double, differs in the last digits of float64 only.
 _DOUBLE_EPSILONS = (1e-9, 1.1e-9)
 
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-    """What a kind draws its numbers with: chance, the shape of the view, the element type."""
+    """What a kind draws its inputs with: a generator, the shape of the view, the element type."""
 
     rng: np.random.Generator
     shape: tuple[int, int, int]
@@ -72,7 +72,7 @@ class Kind:
 
     Attributes:
       make: Draw -> (y_backprop, x), arrays of the view's shape that are rounded to the element
-        type afterwards. None: the kind is made by `_exact`.
+        type afterwards. None: `_exact` draws the kind.
       epsilons: what epsilon is drawn from.
       weight: how often it comes up beside the others.
       exact: sums are exact in any order.

@@ -1,4 +1,4 @@
-"""The machine and the software that a run was made on."""
+"""The machine and the software of a run."""
 
 from __future__ import annotations
 

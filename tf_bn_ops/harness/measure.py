@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from tf_bn_ops.harness.sums import Region
 from tf_bn_ops.spec import DType
 
 # Share of an output's elements that must be distinguishable from zero for a case to be
@@ -172,16 +171,3 @@ def assembled(
     for at, array in arrays:
         result[at] = array
     return result
-
-
-__all__ = [
-    "EVIDENCE_SHARE",
-    "WHOLE",
-    "Evidence",
-    "Expected",
-    "OutputError",
-    "Region",
-    "assembled",
-    "errors_of",
-    "ulp_of",
-]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -23,33 +23,44 @@ VIEW_ROLES = frozenset(
 )
 
 
-class Call(Protocol):
-    """What a formula model knows of a call of an op: the conformance run's Case."""
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A call of an op, as far as a formula model knows it: the conformance run's Case is one.
+
+    Attributes:
+      spec: the op.
+      dtype: the element type.
+      kind: kind of inputs.
+      seed: of the inputs.
+      layout, shape, mode, statistics, epsilon: of a batch-norm gradient (cases/case.py).
+      choices: (name, value) of every size and attr of any other op.
+    """
+
+    spec: OpSpec
+    dtype: str
+    kind: str
+    seed: int
+    layout: str = ""
+    shape: tuple[int, ...] = ()
+    mode: str = ""
+    statistics: str = ""
+    epsilon: float = 0.0
+    choices: tuple[tuple[str, str], ...] = ()
 
     @property
-    def spec(self) -> OpSpec: ...
+    def is_training(self) -> bool:
+        return self.mode == "training"
+
     @property
-    def dtype(self) -> str: ...
+    def statistics_dtype(self) -> str:
+        """The type of scale, mean and variance; where the op has a choice, the seed decides."""
+        choices = self.spec.statistics_choices(self.dtype)
+        return choices[self.seed % len(choices)]
+
     @property
-    def statistics_dtype(self) -> str: ...
-    @property
-    def layout(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def statistics(self) -> str: ...
-    @property
-    def epsilon(self) -> float: ...
-    @property
-    def is_training(self) -> bool: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def aliased(self) -> bool: ...
-    @property
-    def choices(self) -> tuple[tuple[str, str], ...]: ...
+    def aliased(self) -> bool:
+        """Whether a gradient and x are one tensor."""
+        return False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +71,7 @@ class Inputs:
       values: role -> array.
       exact: the outputs whose value is the same in any order of summation.
       attrs: attrs that differ from those of the call.
-      static: role -> (dtype, shape, None for what is unknown) where static shapes are asked for.
+      static: role -> (dtype, shape, None for what is unknown) in a case of static shapes.
     """
 
     values: Mapping[str, np.ndarray]

@@ -1,4 +1,4 @@
-"""Modules in processes of their own, asked over a pipe: for the conformance run and the benchmark.
+"""Modules in processes of their own, with requests over a pipe: for conformance run and benchmark.
 
 The parent makes a `Process`; the module it names ends in
 
@@ -50,7 +50,7 @@ class Process:
     """One module in one process; when that has died, `start` makes a new one.
 
     Attributes:
-      facts: what the process has said about itself.
+      facts: what the process has sent about itself.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class Process:
         return f"{OUT_OF_MEMORY}{self._limit()}: {how}"
 
     def close(self) -> None:
-        """Ends the process, in peace if it can."""
+        """Closes the pipe, on which the process exits; SIGKILL after 5 s."""
         self._connection.close()
         deadline = time.monotonic() + 5
         while self.is_alive and time.monotonic() < deadline:

@@ -87,7 +87,7 @@ def parse(items: Any, where: str, numbers: Sequence[str]) -> tuple[Tolerance, ..
                     f"{where}: a tolerance has no key {key!r}; known: {', '.join(known)}"
                 )
         if not str(item.get("reason", "")).strip():
-            raise ToleranceError(f"{where}: a tolerance needs a 'reason': who should believe it?")
+            raise ToleranceError(f"{where}: a tolerance needs a 'reason': add it")
         given = {name: item[name] for name in _NUMBERS if name in item}
         if not given or not all(isinstance(v, (int, float)) and v > 0 for v in given.values()):
             raise ToleranceError(f"{where}: a tolerance needs a positive {' or '.join(numbers)}")

@@ -18,8 +18,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from tf_bn_ops.harness.problems import Inputs
-from tf_bn_ops.spec import OpSpec
+from tf_bn_ops.harness.problems import Call, Inputs
 
 STATISTICS = ("batch", "given")
 # How kinds begin whose inputs no formula model draws.
@@ -35,25 +34,14 @@ class CaseError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class Case(Call):
     """One call of one op. `str(case)` is its name, `generate.parse` the inverse.
 
     Attributes:
-      choices: (name, value) of every size and attr of an op that is not a batch-norm gradient;
-        layout, shape, mode, statistics and epsilon are those of the others.
+      execution: execution modes, joined by "+".
     """
 
-    spec: OpSpec
-    dtype: str
-    kind: str
-    execution: str
-    seed: int
-    layout: str = ""
-    shape: tuple[int, ...] = ()
-    mode: str = ""
-    statistics: str = ""
-    epsilon: float = 0.0
-    choices: tuple[tuple[str, str], ...] = ()
+    execution: str = "eager"
 
     def __str__(self) -> str:
         if not self.layout:
@@ -71,30 +59,20 @@ class Case:
         return self.spec.name
 
     @property
-    def is_training(self) -> bool:
-        return self.mode == "training"
-
-    @property
-    def statistics_dtype(self) -> str:
-        """The type of scale, mean and variance; where the op has a choice, the seed decides."""
-        choices = self.spec.statistics_choices(self.dtype)
-        return choices[self.seed % len(choices)]
-
-    @property
     def is_real(self) -> bool:
         return self.kind.startswith(REAL_PREFIX)
 
     @property
-    def asks_for_error(self) -> bool:
+    def expects_error(self) -> bool:
         return self.kind.startswith(ERROR_PREFIX)
 
     @property
-    def asks_for_static_shapes(self) -> bool:
+    def checks_static_shapes(self) -> bool:
         return self.kind.startswith(STATIC_PREFIX)
 
     @property
-    def asks_for_values(self) -> bool:
-        return not self.asks_for_error and not self.asks_for_static_shapes
+    def compares_values(self) -> bool:
+        return not self.expects_error and not self.checks_static_shapes
 
     @property
     def execution_modes(self) -> tuple[str, ...]:

@@ -1,19 +1,19 @@
-"""Cases that ask for something else than numbers: errors on bad calls, and static shapes.
+"""Cases without values to compare: errors on invalid calls, and static shapes.
 
-Their kinds are "error/WHAT" and "static/WHAT". What is wrong, or unknown, is drawn from the case's
-seed.
+Their kinds are "error/WHAT" and "static/WHAT". What is invalid, or unknown, is drawn from the
+case's seed.
 
-**Errors.** The input or attr that the kind names is made wrong. What has to happen is what
+**Errors.** The input or attr that the kind names is invalid. What has to happen is what
 TensorFlow's Eigen path does, the documented one: an error of the same code. An op without a
 built-in twin has to refuse with one of REFUSALS. To accept, to abort, or to fail with another code
 is wrong. The text is compared as well, names of ops taken out: a candidate that is a drop-in, as
-the ops of this library are, must give the same; of others a difference is told.
+the ops of this library are, must give the same; of others a difference is reported.
 
 **Static shapes.** The op is put into a tf.Graph with placeholders whose dimensions or ranks are
 partly unknown ("static/partial"), or contradict each other as well ("static/conflict"); the shapes
 of its outputs, or the code of the error, must be those of the built-in, or where there is none,
-those of `expected_static_shapes`. A drop-in must know as much; of others it is told where they know
-less.
+those of `expected_static_shapes`. A drop-in must know as much; of others it is
+reported where they know less.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PartialShape = tuple[int | None, ...] | None
 
 @dataclasses.dataclass
 class _Draw:
-    """What is made wrong: chance, the case, its inputs by role, its attrs."""
+    """A call that becomes invalid: a generator, the case, its inputs by role, its attrs."""
 
     rng: np.random.Generator
     case: Case
@@ -53,7 +53,7 @@ class _Draw:
 
     @property
     def roles(self) -> list[str]:
-        """The inputs whose shape matters."""
+        """The inputs with a contract on their shape."""
         return [arg.role for arg in self.case.spec.inputs if arg.kind != spec.OPAQUE]
 
     @property
@@ -151,7 +151,7 @@ def _static_inputs(d: _Draw, conflict: bool) -> dict[str, tuple[str, PartialShap
         shapes[arg.role] = _partial(d.rng, d.values[arg.role].shape)
     if conflict:
         (_rank if d.rng.random() < 0.4 else _size)(d)
-        for role in shapes:  # What was made wrong must be known.
+        for role in shapes:  # What is invalid must be known.
             shapes[role] = d.values[role].shape if d.rng.random() < 0.8 else shapes[role]
     statistics = d.case.statistics_dtype
     return {
@@ -243,4 +243,6 @@ def generate(count: int, seed: int, combos: Sequence[tuple[str, str, str, str]])
         kind = known[(i // len(ops)) % len(known)]
         execution = DRAWN[int(rng.integers(len(DRAWN)))]
         seed_of_case = int(rng.integers(1 << 31))
-        yield Case(op, dtype, kind, execution, seed_of_case, layout, shape, mode, "given", 1e-3)
+        yield Case(
+            op, dtype, kind, seed_of_case, layout, shape, mode, "given", 1e-3, execution=execution
+        )

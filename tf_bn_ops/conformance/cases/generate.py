@@ -87,7 +87,9 @@ def parse(text: str, ops: Mapping[str, OpSpec] = spec.OPS) -> Case:
         raise CaseError(f"shape {shape_text} does not fit {layout}, which has {rank} dimensions")
     if not (epsilon_text.startswith("eps=") and seed.startswith("seed=") and seed_number >= 0):
         raise CaseError(f"case {text!r} lacks eps=... or a non-negative seed=... in its place")
-    return Case(op, dtype, kind, execution, seed_number, layout, shape, mode, statistics, epsilon)
+    return Case(
+        op, dtype, kind, seed_number, layout, shape, mode, statistics, epsilon, execution=execution
+    )
 
 
 def _parse_generic(text: str, pairs: Sequence[str], op: GenericOpSpec) -> Case:
@@ -106,9 +108,8 @@ def _parse_generic(text: str, pairs: Sequence[str], op: GenericOpSpec) -> Case:
     _member(f"dtype of {op.name}", fields["dtype"], op.dtypes)
     _member("kind of inputs", fields["kind"], tuple(op.model.kinds))
     _check_execution(fields["call"])
-    return Case(
-        op, fields["dtype"], fields["kind"], fields["call"], int(fields["seed"]), choices=choices
-    )
+    dtype, kind, seed = fields["dtype"], fields["kind"], int(fields["seed"])
+    return Case(op, dtype, kind, seed, choices=choices, execution=fields["call"])
 
 
 def combinations(
@@ -164,7 +165,9 @@ def _draw(rng: np.random.Generator, combo: Combination, kind_name: str, large: b
     epsilon = float(rng.choice(inputs.epsilons(kind, op)))
     execution = DRAWN[int(rng.integers(_GRAPH_EVERY) == 0)]
     seed = int(rng.integers(1 << 31))
-    return Case(op, dtype, kind_name, execution, seed, layout, shape, mode, statistics, epsilon)
+    return Case(
+        op, dtype, kind_name, seed, layout, shape, mode, statistics, epsilon, execution=execution
+    )
 
 
 def generate_generic(count: int, seed: int, ops: Sequence[GenericOpSpec]) -> Iterator[Case]:
@@ -183,14 +186,15 @@ def generate_generic(count: int, seed: int, ops: Sequence[GenericOpSpec]) -> Ite
         kinds = list(op.model.kinds)
         kind = kinds[int(rng.integers(len(kinds)))]
         execution = DRAWN[int(rng.integers(_GRAPH_EVERY) == 0)]
-        yield Case(op, dtype, kind, execution, int(rng.integers(1 << 31)), choices=tuple(choices))
+        seed_of_case = int(rng.integers(1 << 31))
+        yield Case(op, dtype, kind, seed_of_case, choices=tuple(choices), execution=execution)
 
 
 def attach(cases: Iterable[Case], seed: int, names: Sequence[str] | None) -> Iterator[Case]:
     """The cases with further execution modes.
 
     Args:
-      cases: those that ask for values.
+      cases: those that compare values.
       seed: of the run, which the default run's random subset is drawn from.
       names: execution modes that every case gets; None: those of the default run, which has none
         for ops that are not batch-norm gradients.

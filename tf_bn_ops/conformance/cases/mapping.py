@@ -115,7 +115,7 @@ class OpMapping:
     def times_bound(self, dtype: str) -> dict[str, float]:
         """Output, by role -> how many times its bound is allowed in cases of an element type."""
         if self.is_generic:
-            return {}  # Its model has made them part of the bound.
+            return {}  # They are part of its model's bound.
         return {
             arg.role: tolerance.times_bound
             for tolerance in reversed(self.tolerances)

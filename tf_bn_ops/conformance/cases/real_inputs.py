@@ -2,7 +2,7 @@
 
 A small convolutional network trains on scikit-learn's bundled digits (1797 images of 8 x 8; no
 download). At some steps, for every batch-norm layer, the gradient that arrives at its output, its
-input, scale, and the statistics that TensorFlow's forward op hands to the gradient op are kept, and
+input, scale, the statistics that TensorFlow's forward op passes to the gradient op are kept, and
 the running averages with which it would be evaluated. The network runs in a process of its own
 (`python -m tf_bn_ops.conformance.cases.real_inputs FILE`), single-threaded and deterministic, so
 that a case means the same numbers when it is replayed on the same kind of machine.
@@ -144,8 +144,8 @@ class RealInput:
                     shape = (shape[0], shape[3], shape[1], shape[2])
                 statistics = "batch" if mode == "training" else "given"
                 yield Case(
-                    op, dtype, REAL_PREFIX + name, DRAWN[turn % 7 == 6], 0, layout, shape, mode,
-                    statistics, _EPSILON,
+                    op, dtype, REAL_PREFIX + name, 0, layout, shape, mode, statistics, _EPSILON,
+                    execution=DRAWN[turn % 7 == 6],
                 )  # fmt: skip
                 turn += 1
 

@@ -1,9 +1,8 @@
 """How ops are run: in processes of their own, each case in one or more execution modes.
 
-modes.py             execution modes, whose results have to be bitwise identical
 answer.py            what comes back
 worker.py            the process; signatures.py: what it says of another library's OpDefs
-workers.py           starts processes, asks them, and starts them again when they die
+workers.py           starts processes, sends them cases, and restarts them when they die
 implementations.py   candidate and references
 autodiff.py          references that TensorFlow differentiates
 devices.py           where ops are placed

@@ -16,7 +16,7 @@ class Answer:
       outputs: the tensors; None where it failed.
       error: code and message of the error that it raised.
       crash: how its process ended, with its last output.
-      shapes: where static shapes were asked for, those of the outputs.
+      shapes: the static shapes of the outputs, in a case of those.
       others: further execution modes of the case -> their answers, where they differ bitwise.
       same: the further execution modes whose answers are bitwise identical.
       unsupported: further execution modes that do not apply -> why.

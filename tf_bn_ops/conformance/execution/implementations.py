@@ -60,7 +60,7 @@ class Implementation:
 
     def resolve_op(self, case: Case) -> OpSpec | None:
         """The op that this implementation answers a case with, None where it has none for it."""
-        if not case.asks_for_values and (self.by_counterpart or self.only is not None):
+        if not case.compares_values and (self.by_counterpart or self.only is not None):
             # What another op refuses, or infers, says nothing.
             return case.spec if case.spec.builtin and self.only is None else None
         if self.only is not None:
@@ -164,7 +164,7 @@ def request(
     mapped: OpMapping | None = None,
     modes: Sequence[str] = ("eager",),
 ) -> dict[str, Any]:
-    """What a worker is asked (worker.py): the case in the names and types of `op`, or in the names
+    """A request to a worker (worker.py): the case in the names and types of `op`, or in the names
     of another library."""
     values = {"data_format": case.layout, "epsilon": case.epsilon, "is_training": case.is_training}
     values |= inputs.attrs

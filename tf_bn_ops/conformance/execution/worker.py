@@ -217,7 +217,7 @@ class Executor:
             ]
 
 
-# Lines of an error that say where in this program a node was made, which differs from call to call.
+# Lines of an error that say where a node was created, which differs between execution modes.
 _PLACE = re.compile(r'\s+File "|\s{8}|in user code:|Graph execution error:|Detected at node|\s*$')
 
 

@@ -82,7 +82,7 @@ class Worker:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the process has said about itself; empty before it is ready."""
+        """What the process has sent about itself; empty before it is ready."""
         return self.process.facts or {}
 
     @property

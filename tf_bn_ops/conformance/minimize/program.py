@@ -19,6 +19,7 @@ import numpy as np
 
 from tf_bn_ops import _loader, spec
 from tf_bn_ops.conformance.cases.case import Case, Problem
+from tf_bn_ops.conformance.cases.mapping import OpMapping
 from tf_bn_ops.conformance.execution.implementations import OWN_OPS, Implementation, request
 from tf_bn_ops.conformance.execution.worker import LIBRARY_PREFIX
 from tf_bn_ops.conformance.verdict.judge import Output, expect
@@ -239,15 +240,6 @@ def program(
         select = f"outputs = [getattr(outputs, name) for name in {asked['outputs']}]\n"
         checks = select + checks
     packed = ("base64", "io") if "b64decode" in checks + "".join(inputs.values()) else ()
-    epsilon = repr(case.epsilon)
-    if case.spec.epsilon_dtype == "float32":
-        epsilon = f"np.float32({epsilon})"
-    names = {
-        arg.role: (mapped.inputs.get(arg.name, arg.name) if mapped else arg.name)
-        for arg in case.spec.inputs
-        if arg.kind != spec.OPAQUE
-    }
-    source = inspect.getsource(model_of(case.spec).formula)
     return _TEMPLATE.substitute(
         op=mapped.name if mapped else case.op,
         dtype=case.dtype,
@@ -261,17 +253,38 @@ def program(
         ops=library.load,
         function=library.function,
         call=function,
-        formula=source.rstrip()
-        .replace(": Any", "")
-        .replace(": Mapping[str, Any]", "")
-        .replace(" -> Any", ""),
+        formula=_formula(case),
         wide="longdouble" if case.dtype == "float64" else "float64",
-        names=names,
-        epsilon=epsilon,
+        names=_names(case, mapped),
+        epsilon=_epsilon(case),
         channel_axis=spec.channel_axis(case.layout),
         is_training=case.is_training,
         checks=checks,
     )
+
+
+def _names(case: Case, mapped: OpMapping | None) -> dict[str, str]:
+    """The name of the input of each role that the formula reads."""
+    renamed = mapped.inputs if mapped else {}
+    return {
+        arg.role: renamed.get(arg.name, arg.name)
+        for arg in case.spec.inputs
+        if arg.kind != spec.OPAQUE
+    }
+
+
+def _epsilon(case: Case) -> str:
+    """Epsilon as the kernel has it."""
+    written = repr(case.epsilon)
+    return f"np.float32({written})" if case.spec.epsilon_dtype == "float32" else written
+
+
+def _formula(case: Case) -> str:
+    """The text of the model's formula, without type hints."""
+    text = inspect.getsource(model_of(case.spec).formula).rstrip()
+    for hint in (": Mapping[str, Any]", ": Any", " -> Any"):
+        text = text.replace(hint, "")
+    return text
 
 
 def _own_epsilon(case: Case, attrs: dict[str, str], function: str) -> tuple[dict[str, str], str]:

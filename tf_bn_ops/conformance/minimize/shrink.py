@@ -292,7 +292,7 @@ def _simplify_numbers(search: _Search) -> None:
         for i in range(old.size):
             now = search.best.inputs.values[role]
             value = float(now.reshape(-1)[i])
-            # Simpler than what is there now.
+            # Simpler than the present value.
             options = list(itertools.takewhile(value.__ne__, _simpler(value)))
             if not options or search.is_over:
                 continue

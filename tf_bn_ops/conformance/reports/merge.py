@@ -35,14 +35,14 @@ def define_outputs(values: flags.FlagValues) -> None:
 
 
 def check_outputs(values: flags.FlagValues) -> None:
-    """Raises record.RecordError where a file that was asked for could not be written."""
+    """Raises record.RecordError where a report's file could not be written."""
     for name in _OUTPUTS:
         if values[name].value is not None:
             record_lib.check_writable(pathlib.Path(values[name].value))
 
 
 def report(to: terminal.Console, record: dict[str, Any], values: flags.FlagValues) -> int:
-    """Prints a record, writes the files that were asked for, and returns the exit status."""
+    """Prints a record, writes the files of the flags, and returns the exit status."""
     terminal.print_record(to, record)
     for name, (text, _) in _OUTPUTS.items():
         if values[name].value is not None:

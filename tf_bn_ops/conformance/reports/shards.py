@@ -21,7 +21,7 @@ from tf_bn_ops.conformance.reports import record as record_lib
 
 _T = TypeVar("_T")
 
-# What all shards of one run have in common. Machines may differ: that is what a cluster is.
+# Fields that are equal in all shards of one run; machines may differ, as in a cluster.
 _COMMON = ("settings", "versions", "candidate", "implementations", "total")
 
 

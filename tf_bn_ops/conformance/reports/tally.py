@@ -6,7 +6,7 @@ import collections
 import dataclasses
 from typing import Any
 
-# What a note begins with, after the implementation's name -> what is said of all of them.
+# What a note begins with, after the implementation's name -> the summary of all such notes.
 _NOTES = {
     "message": "errors with another text than the built-in's",
     "static:less": "static shapes that say less than the built-in's",

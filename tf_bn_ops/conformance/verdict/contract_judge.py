@@ -85,7 +85,7 @@ def judge_contract(
     names: Mapping[str, Sequence[str]],
     drop_ins: Sequence[str],
 ) -> CaseResult:
-    """Judges all answers to a case that asks for an error or for static shapes.
+    """Judges all answers to a case that expects an error or checks static shapes.
 
     Args:
       case: the case.
@@ -97,7 +97,7 @@ def judge_contract(
     result = CaseResult(case, {}, evidence={})
     reference = answers.get(DOCUMENTED) if case.spec.builtin else None
     for name, answer in answers.items():
-        if case.asks_for_error:
+        if case.expects_error:
             # What the reference itself takes, or dies of, is no example for the others.
             expected = reference if reference is not None and reference.error else None
             found = _errors(answer, expected, names, name)

@@ -50,7 +50,7 @@ class Divergence:
             "rank": spec.LAYOUTS[case.layout][0],
             "empty": case.is_empty,
         }
-        if not case.asks_for_values and "kind" not in self.when:
+        if not case.compares_values and "kind" not in self.when:
             return False  # It speaks of results, which such a case has none of.
         if self.what.partition(":")[2] not in ("", *(arg.role for arg in case.spec.outputs)):
             return False

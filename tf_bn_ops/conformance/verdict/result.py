@@ -16,8 +16,8 @@ class Disagreement:
     """A difference from the op's contract that is not about values.
 
     Attributes:
-      what: "error", "crash", "count", "shape:ROLE", "dtype:ROLE"; where an error or static shapes
-        were asked for, "accepted", "code", "message" or "static".
+      what: "error", "crash", "count", "shape:ROLE", "dtype:ROLE"; of errors and static shapes
+        "accepted", "code", "message" or "static".
       detail: for people.
     """
 
