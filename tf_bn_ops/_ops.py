@@ -90,7 +90,7 @@ def fused_batch_norm_grad(
         scale,
         reserve_space_1,
         reserve_space_2,
-        checked_epsilon(epsilon, "fused_batch_norm_grad"),
+        _not_a_tensor(epsilon, "fused_batch_norm_grad"),
         data_format,
         is_training,
         name,
@@ -121,7 +121,7 @@ def fused_batch_norm_grad_v2(
         scale,
         reserve_space_1,
         reserve_space_2,
-        checked_epsilon(epsilon, "fused_batch_norm_grad_v2"),
+        _not_a_tensor(epsilon, "fused_batch_norm_grad_v2"),
         data_format,
         is_training,
         name,
@@ -195,7 +195,7 @@ def fused_batch_norm_grad_v3(
         reserve_space_1,
         reserve_space_2,
         reserve_space_3,
-        checked_epsilon(epsilon, "fused_batch_norm_grad_v3"),
+        _not_a_tensor(epsilon, "fused_batch_norm_grad_v3"),
         data_format,
         is_training,
         name,
@@ -338,7 +338,19 @@ def checked_epsilon(epsilon: Any, function: str) -> float:
             return float(epsilon)
     except (TypeError, ValueError):
         pass
-    raise TypeError(
+    raise _no_number(epsilon, function)
+
+
+def _not_a_tensor(epsilon: Any, function: str) -> Any:
+    """`epsilon`, or a TypeError for a tensor; what else is no number, TensorFlow refuses in the words
+    that it has for the built-in op."""
+    if hasattr(epsilon, "dtype") and not isinstance(epsilon, (np.generic, np.ndarray)):
+        raise _no_number(epsilon, function)
+    return epsilon
+
+
+def _no_number(epsilon: Any, function: str) -> TypeError:
+    return TypeError(
         f"epsilon must be a number, not {type(epsilon).__name__}: "
         f"{function} takes it as an attribute, not as a tensor"
     )

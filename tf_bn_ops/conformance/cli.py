@@ -26,7 +26,7 @@ from tf_bn_ops.conformance.cases import contract, generate, mapping, real_inputs
 from tf_bn_ops.conformance.cases.case import Case, CaseError, Problem
 from tf_bn_ops.conformance.cases.generate import Combination
 from tf_bn_ops.conformance.execution import devices, implementations, workers
-from tf_bn_ops.conformance.flags import VALUES
+from tf_bn_ops.conformance.flags import VALUES as _FLAGS
 from tf_bn_ops.conformance.minimize import program, shrink
 from tf_bn_ops.conformance.reports import environment, merge, shards, terminal
 from tf_bn_ops.conformance.reports import record as record_lib
@@ -80,16 +80,16 @@ class _Run:
         self._shard = flags.shard()
         self._candidate = flags.candidate(self._entries)
         self._repro = None
-        if VALUES.repro is not None and not self._is_generic:
-            self._repro = generate.parse(VALUES.repro)
+        if _FLAGS.repro is not None and not self._is_generic:
+            self._repro = generate.parse(_FLAGS.repro)
         self._combos = [] if self._is_generic else self._combinations()
         known = [] if self._is_generic else divergences.Register.load().entries
         self._settings = Settings(
             flags.profile(), divergences.Register(known), self._candidate.path,
             flags.exempt(self._candidate), self._candidate.drop_in, self._candidate.mapped,
         )  # fmt: skip
-        merge.check_outputs(VALUES)
-        if VALUES["shrink"].present and VALUES.shrink:
+        merge.check_outputs(_FLAGS)
+        if _FLAGS["shrink"].present and _FLAGS.shrink:
             shrink.check_possible()
 
     def _combinations(self) -> list[Combination]:
@@ -106,7 +106,7 @@ class _Run:
     def run(self) -> int:
         """Runs the cases, prints and writes the reports; returns the exit status."""
         started = time.monotonic()
-        needs_real = self._repro.is_real if self._repro else VALUES.real and not self._is_generic
+        needs_real = self._repro.is_real if self._repro else _FLAGS.real and not self._is_generic
         self._inputs = _InputSource(needs_real)
         self._workers = self._start()
         try:
@@ -115,7 +115,7 @@ class _Run:
             facts = self._workers[0].facts
             self._complete(facts)
             whole = self._cases(facts)
-            chosen = (self._shard or shards.Shard(1, 1)).of(whole, VALUES.seed)
+            chosen = (self._shard or shards.Shard(1, 1)).of(whole, _FLAGS.seed)
             for worker in self._workers:
                 worker.expect({mode for _, case in chosen for mode in case.execution_modes})
             clock = speed.Speed(lambda: [pid for worker in self._workers for pid in worker.pids])
@@ -129,7 +129,7 @@ class _Run:
                 "cases": found,
             }
             described = clock.describe(len(chosen))  # Before reports are written.
-            status = merge.report(self._console, record, VALUES)
+            status = merge.report(self._console, record, _FLAGS)
             self._console.print(described)
             return status
         finally:
@@ -144,7 +144,7 @@ class _Run:
         # In the default run references are compared only where that needs no further process.
         everywhere = flags.execution_modes() is not None
         return [
-            workers.Worker(i, VALUES.timeout, flags.memory(), everywhere or i is self._candidate)
+            workers.Worker(i, _FLAGS.timeout, flags.memory(), everywhere or i is self._candidate)
             for i in (self._candidate, *references)
         ]
 
@@ -176,25 +176,25 @@ class _Run:
 
     def _cases(self, facts: Mapping[str, Any]) -> list[Case]:
         """All cases of the run."""
-        names, seed = flags.execution_modes(), VALUES.seed
+        names, seed = flags.execution_modes(), _FLAGS.seed
         if self._is_generic:
             ops = {name: entry.spec for name, entry in self._entries.items()}
-            if VALUES.repro is not None:
-                return [generate.parse(VALUES.repro, ops)]
+            if _FLAGS.repro is not None:
+                return [generate.parse(_FLAGS.repro, ops)]
             drawn = generate.generate_generic(
-                VALUES.cases, seed, [op for op in ops.values() if isinstance(op, GenericOpSpec)]
+                _FLAGS.cases, seed, [op for op in ops.values() if isinstance(op, GenericOpSpec)]
             )
             return list(generate.attach(drawn, seed, names))
         if self._repro:
             return [self._repro]
         combos = self._combos if self._entries else flags.available(self._combos, facts["ops"])
         # The capture has been running while TensorFlow started: the wait is short.
-        real = self._inputs.real().make_cases(combos) if VALUES.real else ()
-        count = VALUES.cases // _CONTRACT_SHARE if VALUES.contract is None else VALUES.contract
+        real = self._inputs.real().make_cases(combos) if _FLAGS.real else ()
+        count = _FLAGS.cases // _CONTRACT_SHARE if _FLAGS.contract is None else _FLAGS.contract
         drawn = (
             case
-            for case in generate.generate(VALUES.cases, seed, combos)
-            if VALUES.largest is None or math.prod(case.shape) <= VALUES.largest
+            for case in generate.generate(_FLAGS.cases, seed, combos)
+            if _FLAGS.largest is None or math.prod(case.shape) <= _FLAGS.largest
         )
         return [
             *generate.attach(drawn, seed, names),
@@ -221,24 +221,24 @@ class _Run:
             for (index, _), result in zip(chosen, results, strict=True):
                 found.append(record_lib.of_result(index, result))
                 progress.update(task, advance=1)
-                if VALUES.repro is not None:
+                if _FLAGS.repro is not None:
                     terminal.print_details(self._console, result)
         return found
 
     def _add_programs(self, found: Sequence[dict[str, Any]]) -> None:
         """Reduces the first failures of each kind, and adds them to their entries as programs."""
-        if self._is_generic or (not shrink.is_possible() and not VALUES["shrink"].present):
+        if self._is_generic or (not shrink.is_possible() and not _FLAGS["shrink"].present):
             return
         # A bad call is small as it is.
         failed = [e for e in found if not e["kind"].startswith(contract.PREFIXES)]
-        for entry in record_lib.first_of_their_kind(failed, VALUES.shrink):
+        for entry in record_lib.first_of_their_kind(failed, _FLAGS.shrink):
             case = generate.parse(entry["case"])
             inputs = self._inputs.fill(case)
             # The execution mode that is judged.
             case = dataclasses.replace(case, execution=case.execution_modes[0])
             problem = shrink.shrink(
                 Problem(case, inputs), record_lib.wrong(entry), self._workers[0], self._settings,
-                VALUES.shrink_seconds,
+                _FLAGS.shrink_seconds,
             )  # fmt: skip
             entry["script"] = program.program(
                 problem, entry["case"], self._candidate, self._settings
@@ -254,8 +254,8 @@ class _Run:
             "replay": flags.replay_command(),
             "date": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             "settings": {
-                **{name: VALUES[name].value for name in flags.SETTINGS},
-                "selection": {name: list(VALUES[name].value) for name in flags.SELECTION},
+                **{name: _FLAGS[name].value for name in flags.SETTINGS},
+                "selection": {name: list(_FLAGS[name].value) for name in flags.SELECTION},
                 "bounds": bounds_name,
             },
             "versions": environment.versions(facts),
@@ -267,7 +267,7 @@ class _Run:
 
     def _judged(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """The field "candidate" of the record."""
-        library = VALUES.library
+        library = _FLAGS.library
         if self._candidate.ops == implementations.OWN_OPS:
             library = _loader.library_path()
         mapped = []
@@ -301,4 +301,4 @@ def main(argv: Sequence[str]) -> int:
         workers.WorkerError,
     )
     console, arguments = terminal.console(), list(argv)[1:]
-    return command.run(argv, __doc__, VALUES, lambda: _Run(console, arguments).run(), errors)
+    return command.run(argv, __doc__, _FLAGS, lambda: _Run(console, arguments).run(), errors)
