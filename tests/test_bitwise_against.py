@@ -21,6 +21,7 @@ def tool():
     return module
 
 
+@pytest.mark.long
 def test_a_library_is_bitwise_identical_to_itself_in_every_combination(tool, capsys):
     library = pathlib.Path(_loader.library_path())
     assert tool.compare(library, library, 1, 7) == 0

@@ -36,6 +36,7 @@ def run_child(*arguments: str) -> str:
     return result.stdout
 
 
+@pytest.mark.long
 def test_ten_thousand_malformed_calls():
     report = json.loads(run_child(str(HERE / "malformed_calls.py"), "10000", "1"))
     assert report["useless"] == [], "refused with another exception than for wrong arguments"

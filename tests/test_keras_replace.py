@@ -487,6 +487,7 @@ for result in results[1:]:
 """
 
 
+@pytest.mark.long
 def test_mirrored_strategy_on_two_cpus():
     run_alone(MIRRORED, PYTHONPATH=str(ROOT))
 

@@ -237,6 +237,7 @@ IMPORTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("value", "imports"), [("0", "TensorFlow first"), *(("1", order) for order in IMPORTS)]
 )

@@ -169,6 +169,7 @@ print(max(kernel.priority for kernel in found))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("value", ["0", "1"])
 def test_startup_file_reaches_programs_that_do_not_import_us(repo_root, tmp_path, value):
     source = repo_root / "tools" / "tf_bn_ops_override.pth"

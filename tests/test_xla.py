@@ -120,6 +120,7 @@ def test_the_variable_replaces_the_custom_call_by_hlo(monkeypatch):
     assert "f64[5]{0} reduce(" in program
 
 
+@pytest.mark.long
 def test_programs_for_a_gpu_keep_the_bounds_of_the_kernels(repo_root):
     """With rstd in reserve_space_2 in training, as TensorFlow's forward op returns it on a GPU;
     nGraph's op takes the variance there too."""

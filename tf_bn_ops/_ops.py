@@ -342,8 +342,8 @@ def checked_epsilon(epsilon: Any, function: str) -> float:
 
 
 def _not_a_tensor(epsilon: Any, function: str) -> Any:
-    """`epsilon`, or a TypeError for a tensor; what else is no number, TensorFlow refuses in the words
-    that it has for the built-in op."""
+    """`epsilon`, or a TypeError for a tensor; what else is no number, TensorFlow refuses with its
+    message for the built-in op."""
     if hasattr(epsilon, "dtype") and not isinstance(epsilon, (np.generic, np.ndarray)):
         raise _no_number(epsilon, function)
     return epsilon

@@ -141,6 +141,7 @@ def test_builtin_passes_as_candidate_and_real_input_runs():
     assert re.search(r"divergence onednn-placeholder-is-scalar: seen in [1-9]", result.stdout)
 
 
+@pytest.mark.long
 def test_builtin_fails_where_the_list_of_divergences_is_wrong(monkeypatch, capsys):
     """A divergence that nobody listed, and an entry that never shows."""
     listed = divergences.Register.load().entries

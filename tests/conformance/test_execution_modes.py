@@ -205,6 +205,7 @@ def test_bits_are_compared_and_not_numbers():
 # ---- Processes -----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_calls_with_another_environment_and_calls_that_crash(monkeypatch):
     """Threads have a process of their own; an abort in one call leaves the others their answers."""
     monkeypatch.setenv("PYTHONPATH", str(HERE))

@@ -179,6 +179,7 @@ def test_tolerances_of_a_file_apply_by_output_and_type(tmp_path):
     assert settings.times(generate.parse(other)) == {}
 
 
+@pytest.mark.long
 def test_map_alone_is_enough_for_equal_signatures():
     """The library's own ops, mapped as if they were someone else's."""
     from tf_bn_ops import _loader

@@ -224,6 +224,7 @@ def test_rounding_in_the_file_acquits_nobody():
     assert record._rounded(np.inf) is None
 
 
+@pytest.mark.long
 def test_merged_shards_are_the_whole_run(run):
     """Also where cases fail; shards in any order."""
     _, files, whole_printed = run(*FLAGS, worker=_Wrong, name="whole")

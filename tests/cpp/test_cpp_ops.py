@@ -379,6 +379,7 @@ def test_the_folders_are_there():
     assert (pathlib.Path(tf_bn_ops.get_lib()) / "libtf_bn_ops_client.so").is_file()
 
 
+@pytest.mark.long
 def test_the_documented_commands_compile_the_example(repo_root, tmp_path):
     """The shell code of docs/cpp.md, unchanged."""
     code = re.search(r"^```sh\n(.*?)^```", (repo_root / "docs/cpp.md").read_text(), re.S | re.M)[1]
