@@ -89,6 +89,7 @@ def test_help_lists_flags_and_commands(capsys):
     assert commands.main(["tf_bn_ops"]) == 2
 
 
+@pytest.mark.long
 def test_op_that_the_candidate_lacks_is_said():
     said = _refusal("--candidate=tensorflow:raw_ops", "--op=BatchNormTrainingBackprop")
     assert "tensorflow:raw_ops has no BatchNormTrainingBackprop" in said
@@ -152,7 +153,7 @@ def test_builtin_fails_where_the_list_of_divergences_is_wrong(monkeypatch, capsy
     monkeypatch.setattr(divergences.Register, "load", lambda: divergences.Register([*left, bogus]))
     flags = ["--candidate=eigen", "--op=V2", "--layout=NCHW", "--cases=12", "--noreal"]
     try:
-        assert cli.main(["tf_bn_ops conformance", *flags, "--execution-modes=none"]) == 1
+        assert cli.main(["tf_bn_ops conformance", *flags, "--execution_modes=none"]) == 1
     finally:
         VALUES.unparse_flags()
     output = capsys.readouterr().out

@@ -46,6 +46,7 @@ def library(tmp_path_factory):
     return build_op_library(VENDOR / "vendor_ops.cc", target)
 
 
+@pytest.mark.long
 def test_third_party_op_is_judged_by_mapping_file_alone(library, tmp_path):
     flags = (f"--mapping={VENDOR / 'vendor.toml'}", "--cases=24", f"--json={tmp_path / 'run.json'}")
     result = _run(f"--library={library}", *flags)
@@ -93,6 +94,7 @@ def test_wrong_third_party_op_fails_and_replays(library, tmp_path):
         assert ("dx[" in done.stdout) == bool(status)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("op", "message"),
     [

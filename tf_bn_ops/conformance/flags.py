@@ -41,9 +41,9 @@ BUILTIN = {
     **{path: path for path in implementations.PATHS},
 }
 
-# Execution modes that a third party's kernels are run in only where --execution-modes says so:
+# Execution modes that a third party's kernels are run in only where --execution_modes says so:
 # TensorFlow's usual access to an input, Tensor::flat, aborts on a tensor that it has not allocated.
-_CANNOT = {"unaligned": "only with --execution-modes"}
+_CANNOT = {"unaligned": "only with --execution_modes"}
 
 VALUES = flags.FlagValues()
 

@@ -5,7 +5,7 @@ of the first is judged, and every other one has to be bitwise identical to it:
 
     eager+slice+threads1
 
-`--execution-modes` says which ones a run adds to its cases; `attach` does it.
+`--execution_modes` says which ones a run adds to its cases; `attach` does it.
 """
 
 from __future__ import annotations
