@@ -464,3 +464,9 @@ def test_vectorized_map_runs_without_a_loop(data_format):
     for a, b in zip(got, call({**inputs, "x": x[1]}), strict=True):
         np.testing.assert_allclose(a[1], b, rtol=1e-5, atol=1e-5)
     assert not {"While", "StatelessWhile"} & set(types_in(mapped, stacked))
+
+
+def test_statistics_of_a_type_without_kernel_are_refused_in_one_sentence():
+    x, vector = tf.ones([2, 3, 3, 4], tf.half), tf.ones([4], tf.float64)
+    with pytest.raises(TypeError, match=r"of float32 or half .* not of float64"):
+        tf_bn_ops.fused_batch_norm_grad_grad(x, vector, vector, x, x, vector, vector, vector)

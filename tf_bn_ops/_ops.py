@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_bn_ops import _loader
+from tf_bn_ops import _loader, spec
 from tf_bn_ops._results import (
     BatchNormTrainingBackprop,
     FusedBatchNormGrad,
@@ -247,9 +247,11 @@ def fused_batch_norm_grad_grad(
     Raises:
       tf.errors.InvalidArgumentError: shapes that do not fit together. (ValueError when they are
         known while a graph is built.)
+      TypeError: scale_backprop_grad has neither of its types.
       LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
     """
     first, *rest = _as_floats(checked_epsilon(epsilon, "fused_batch_norm_grad_grad"))
+    _check_statistics_dtype("FusedBatchNormGradGrad", x_backprop_grad, scale_backprop_grad)
     outputs = load().tf_bn_ops_fused_batch_norm_grad_grad(
         x_backprop_grad,
         scale_backprop_grad,
@@ -266,6 +268,20 @@ def fused_batch_norm_grad_grad(
         name,
     )
     return FusedBatchNormGradGrad._make(outputs)
+
+
+def _check_statistics_dtype(op: str, view: Any, vector: Any) -> None:
+    """Raises a TypeError where no kernel of `op` takes the types of a tensor and of a vector."""
+    names = [getattr(getattr(value, "dtype", None), "name", "") for value in (view, vector)]
+    dtype, statistics = ({"float16": "half"}.get(name, name) for name in names)
+    if dtype not in spec.DTYPES or statistics not in spec.DTYPES:
+        return  # Not a tensor yet, or refused by TensorFlow.
+    choices = spec.OPS[op].statistics_choices(dtype)
+    if statistics not in choices:
+        raise TypeError(
+            f"{op} takes per-channel tensors of {' or '.join(choices)} with tensors of {dtype}, "
+            f"not of {statistics}"
+        )
 
 
 def _as_floats(value: float) -> list[float]:
