@@ -369,7 +369,6 @@ def test_help_lists_every_target(tree):
         assert f"make {target} " in help_text
 
 
-@pytest.mark.large
 def test_bazel_builds_the_same_libraries(tree):
     if not shutil.which("bazel"):
         pytest.skip("needs bazel")

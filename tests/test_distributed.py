@@ -122,7 +122,7 @@ def start(program: str, *arguments: str, **changes: str) -> subprocess.Popen[str
 
 
 def free_addresses(count: int) -> list[str]:
-    """Addresses on loopback that nobody listens on."""
+    """Addresses on loopback without a listener."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
     for each in sockets:

@@ -193,7 +193,7 @@ def test_other_bits_of_one_call_are_told_from_the_same():
 def test_bits_are_compared_and_not_numbers():
     zero, nan = np.zeros(2, np.float32), np.array([np.nan, 1], np.float32)
     other_nan = nan.copy()
-    other_nan.view(np.uint32)[0] |= 1  # Which NaN it is is nobody's promise.
+    other_nan.view(np.uint32)[0] |= 1  # The payload of NaN is exempt.
     assert identical([zero, nan], [zero.copy(), other_nan])
     assert not identical([zero], [-zero])
     assert not identical([nan], [nan + np.float32([0, 1])])
@@ -238,7 +238,7 @@ def _with(implementation):
     return made
 
 
-# ---- What is made of them ------------------------------------------------------------------------
+# ---- Verdicts on them ----------------------------------------------------------------------------
 
 
 def _judge(name, call, change, may_differ=()):
