@@ -100,7 +100,7 @@ struct Kernels {
 
 template <typename F>
 struct KernelTable {
-  Kernels<F> by_dtype[kNumDTypes];
+  const Kernels<F>* by_dtype;  // [kNumDTypes]
 };
 
 // Each build defines, for each formula F,
@@ -112,17 +112,18 @@ struct KernelTable {
 #define TFBN_KERNELS_OF_DTYPE(name, text, code, storage, compute)   \
   {Reduce<Formula, storage>, ComputeCoefficients<Formula, storage>, \
    Apply<Formula, storage>, Frozen<Formula, storage>},
-#define TFBN_DEFINE_KERNELS(F)                                       \
-  namespace tf_bn_ops {                                              \
-  const KernelTable<F>& TFBN_KERNEL_TABLE(TF_BN_OPS_ISA)(const F*);  \
-  const KernelTable<F>& TFBN_KERNEL_TABLE(TF_BN_OPS_ISA)(const F*) { \
-    using Formula = F;                                               \
-    static constexpr KernelTable<F> kTable = {                       \
-        {TFBN_FOR_EACH_DTYPE(TFBN_KERNELS_OF_DTYPE)}};               \
-    static_assert(kTable.by_dtype[kNumDTypes - 1].frozen != nullptr, \
-                  "an element type without kernels");                \
-    return kTable;                                                   \
-  }                                                                  \
+#define TFBN_DEFINE_KERNELS(F)                                          \
+  namespace tf_bn_ops {                                                 \
+  const KernelTable<F>& TFBN_KERNEL_TABLE(TF_BN_OPS_ISA)(const F*);     \
+  const KernelTable<F>& TFBN_KERNEL_TABLE(TF_BN_OPS_ISA)(const F*) {    \
+    using Formula = F;                                                  \
+    static constexpr Kernels<F> kKernels[] = {                          \
+        TFBN_FOR_EACH_DTYPE(TFBN_KERNELS_OF_DTYPE)};                    \
+    static_assert(sizeof(kKernels) == kNumDTypes * sizeof(kKernels[0]), \
+                  "an element type without kernels");                   \
+    static constexpr KernelTable<F> kTable = {kKernels};                \
+    return kTable;                                                      \
+  }                                                                     \
   }
 
 }  // namespace tf_bn_ops
