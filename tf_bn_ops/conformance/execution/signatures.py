@@ -84,7 +84,7 @@ def differences(
       ours: the OpDef of the op that it claims to equal.
 
     Returns:
-      (differences that leave no way to call it, other differences), a sentence each.
+      (differences that make it impossible to call, other differences), a sentence each.
     """
     if theirs is None:
         return [f"the library registers no op {query['name']}"], []
@@ -113,8 +113,8 @@ def _allowed_types(arg: Any, op_def: Any) -> list[int]:
 def _compare_args(
     kind: str, query: Mapping[str, Any], theirs: Any, ours: Any, sink: list[str], other: list[str]
 ) -> None:
-    """Names, order and types of the inputs or outputs; `sink` gets what may leave no way to call
-    it."""
+    """Names, order and types of the inputs or outputs; `sink` gets what may make it impossible to
+    call."""
     name, renamed = query["name"], query[f"{kind}s"]
     our_args, their_args = getattr(ours, f"{kind}_arg"), getattr(theirs, f"{kind}_arg")
     wanted = [renamed.get(a.name, a.name) for a in our_args]
