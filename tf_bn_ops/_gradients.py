@@ -32,6 +32,9 @@ from tf_bn_ops.spec import (
 )
 
 _FORWARD_EX = OPS["FusedBatchNormEx"]
+_GRAD_EX = OPS["FusedBatchNormGradEx"]
+_GRAD_EX_Y = [arg.role for arg in _GRAD_EX.inputs].index("y")
+_GRAD_EX_SIDE_INPUT_BACKPROP = [arg.role for arg in _GRAD_EX.outputs].index("side_input_backprop")
 _SIDE_INPUT = [arg.role for arg in _FORWARD_EX.inputs].index("side_input")
 _TRAINING_BACKPROP = OPS["BatchNormTrainingBackprop"]
 _GRAD_GRAD = OPS["FusedBatchNormGradGrad"]
@@ -56,7 +59,7 @@ def register(ops: ModuleType) -> None:
             functools.partial(_fused_batch_norm_grad, first_order)
         )
     tf.RegisterGradient(_FORWARD_EX.registered_name)(
-        functools.partial(_fused_batch_norm_ex_grad, ops.fused_batch_norm_grad_v3)
+        functools.partial(_fused_batch_norm_ex_grad, ops)
     )
     for op in (*of_formula(BATCH_NORM), _FORWARD_EX):
         pfor.RegisterPFor(op.registered_name)(functools.partial(_vectorize_forward, op))
@@ -71,6 +74,9 @@ def register(ops: ModuleType) -> None:
         rules = pfor._pfor_converter_registry
         if op.builtin in rules:
             rules.setdefault(op.registered_name, rules[op.builtin])
+    tf.RegisterGradient(_GRAD_EX.registered_name)(
+        functools.partial(_fused_batch_norm_grad_ex_grad, second_order)
+    )
     tf.RegisterGradient(_TRAINING_BACKPROP.registered_name)(
         functools.partial(_batch_norm_training_backprop_grad, second_order)
     )
@@ -99,18 +105,62 @@ def _fused_batch_norm_grad(
     return [*result[:3], *[None] * (len(op.inputs) - 3)]
 
 
-def _fused_batch_norm_ex_grad(
-    first_order: Callable[..., Any], op: Any, y_backprop: Any, *_: Any
-) -> list[Any]:
+def _fused_batch_norm_ex_grad(ops: ModuleType, op: Any, y_backprop: Any, *_: Any) -> list[Any]:
     """The same of FusedBatchNormEx, through the activation, and by the side input."""
-    activation = op.get_attr("activation_mode").decode()
-    if activation != "Identity":
-        # ReluGrad and Relu6Grad read the sign of y, not what the activation was applied to.
-        through = {"Relu": tf.raw_ops.ReluGrad, "Relu6": tf.raw_ops.Relu6Grad}[activation]
-        y_backprop = through(gradients=y_backprop, features=op.outputs[0])
-    result = _fused_batch_norm_grad(first_order, op, y_backprop)
     side_inputs = len(op.inputs) - _SIDE_INPUT
+    activation = op.get_attr("activation_mode").decode()
+    if activation != "Identity" and _has_kernel(_GRAD_EX, op.inputs[0].device):
+        x, scale, offset = op.inputs[:3]
+        result = ops.fused_batch_norm_grad_ex(
+            y_backprop,
+            x,
+            scale,
+            *op.outputs[3:],
+            offset,
+            op.outputs[0],
+            epsilon=op.get_attr("epsilon"),
+            num_side_inputs=side_inputs,
+            activation_mode=activation,
+            data_format=op.get_attr("data_format"),
+            is_training=op.get_attr("is_training"),
+        )
+        return [*result[:3], None, None, *result.side_input_backprop]
+    y_backprop = _masked(activation, y_backprop, op.outputs[0])
+    result = _fused_batch_norm_grad(ops.fused_batch_norm_grad_v3, op, y_backprop)
     return [*result[:_SIDE_INPUT], *[y_backprop] * side_inputs]
+
+
+def _masked(activation: str, gradient: Any, y: Any) -> Any:
+    """`gradient` times the derivative of the activation whose result was `y`."""
+    if activation == "Identity":
+        return gradient
+    # ReluGrad and Relu6Grad read the sign of y, not what the activation was applied to.
+    through = {"Relu": tf.raw_ops.ReluGrad, "Relu6": tf.raw_ops.Relu6Grad}[activation]
+    return through(gradients=gradient, features=y)
+
+
+def _fused_batch_norm_grad_ex_grad(
+    second_order: Callable[..., Any], op: Any, *grad: Any
+) -> list[Any]:
+    """Gradient of FusedBatchNormGradEx by its inputs; None for reserve spaces, offset and y.
+
+    The mask is constant almost everywhere, so this is the gradient of the plain op between two
+    masks.
+    """
+    y_backprop, x, scale, mean, variance = op.inputs[:5]
+    mask = functools.partial(
+        _masked, op.get_attr("activation_mode").decode(), y=op.inputs[_GRAD_EX_Y]
+    )
+    result = second_order(
+        (*grad[:3], mask(y_backprop), x, scale, mean, variance),
+        epsilon=op.get_attr("epsilon"),
+        data_format=op.get_attr("data_format").decode(),
+        is_training=op.get_attr("is_training"),
+    )
+    y_backprop_grad, *others = result
+    for side_input_grad in grad[_GRAD_EX_SIDE_INPUT_BACKPROP:]:
+        y_backprop_grad += side_input_grad
+    return [mask(y_backprop_grad), *others, *[None] * (len(op.inputs) - 3)]
 
 
 def _fused_batch_norm_grad_grad(second_order: Callable[..., Any], op: Any, *grad: Any) -> list[Any]:
@@ -149,7 +199,7 @@ def _second_order(
     is_training: bool,
 ) -> Any:
     """`op`, FusedBatchNormGradGrad, of `inputs` in its order; composed where it has no kernel."""
-    if _has_kernel(inputs[4].device):
+    if _has_kernel(_GRAD_GRAD, inputs[4].device):
         named = zip((arg.name for arg in _GRAD_GRAD.inputs), inputs, strict=True)
         return op(**dict(named), epsilon=epsilon, data_format=data_format, is_training=is_training)
     return _composed(
@@ -161,18 +211,18 @@ def _second_order(
 
 
 @functools.cache
-def _devices_with_kernels() -> frozenset[str]:
-    """The device types that FusedBatchNormGradGrad has kernels for."""
-    registered = kernels.get_registered_kernels_for_op(_GRAD_GRAD.registered_name)
+def _devices_with_kernels(spec: OpSpec) -> frozenset[str]:
+    """The device types that an op has kernels for."""
+    registered = kernels.get_registered_kernels_for_op(spec.registered_name)
     return frozenset(kernel.device_type for kernel in registered.kernel)
 
 
-def _has_kernel(device: str) -> bool:
+def _has_kernel(spec: OpSpec, device: str) -> bool:
     """Whether the op has a kernel for a device; an unknown one may be a GPU if there is one."""
     device_type = tf.DeviceSpec.from_string(device).device_type if device else None
     if device_type is None:
         device_type = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
-    return device_type in _devices_with_kernels()
+    return device_type in _devices_with_kernels(spec)
 
 
 class _Channels:

@@ -29,6 +29,7 @@ from tf_bn_ops._results import (
     FusedBatchNorm,
     FusedBatchNormEx,
     FusedBatchNormGrad,
+    FusedBatchNormGradEx,
     FusedBatchNormGradGrad,
     FusedBatchNormGradV2,
     FusedBatchNormGradV3,
@@ -235,6 +236,8 @@ def fused_batch_norm_ex(
 
     Returns:
       Named tuple with the fields of `fused_batch_norm_v3`. The statistics are those of `x` alone.
+      With an activation and without a side input, reserve_space_3 holds on CPUs and GPUs the 3 * C
+      coefficients that y was computed with, for the gradient (under XLA it is a placeholder).
 
     Raises:
       ValueError: more than one side input.
@@ -414,6 +417,75 @@ def fused_batch_norm_grad_v3(
         name,
     )
     return FusedBatchNormGradV3._make(outputs)
+
+
+def fused_batch_norm_grad_ex(
+    y_backprop: Any,
+    x: Any,
+    scale: Any,
+    reserve_space_1: Any,
+    reserve_space_2: Any,
+    reserve_space_3: Any,
+    offset: Any,
+    y: Any,
+    epsilon: float = 1e-4,
+    num_side_inputs: int = 0,
+    activation_mode: Activation = "Identity",
+    data_format: DataFormat = "NHWC",
+    is_training: bool = True,
+    name: str | None = None,
+) -> FusedBatchNormGradEx:
+    """Gradient of `fused_batch_norm_ex` in one op, TensorFlow's `_FusedBatchNormGradEx`.
+
+    `fused_batch_norm_grad_v3` of y_backprop masked by the derivative of the activation: 1 where
+    y > 0 ("Relu") or 0 < y < 6 ("Relu6"), else 0. TensorFlow's op has no kernel for CPUs and no
+    Python function.
+
+    Args:
+      y_backprop: as `fused_batch_norm_grad_v3` takes it, like x, scale, epsilon, data_format and
+        is_training.
+      x: half, bfloat16 or float32.
+      scale: float32 [C].
+      reserve_space_1: float32 [C], as `fused_batch_norm_ex` returned it.
+      reserve_space_2: the same.
+      reserve_space_3: the same. If it holds the 3 * C coefficients of the forward op, the mask is
+        computed from `x`, bitwise the forward's decision, and `y` is not read on CPUs.
+      offset: float32 [C], the offsets; read with an activation alone.
+      y: the result of `fused_batch_norm_ex`; read with an activation alone.
+      epsilon: a number.
+      num_side_inputs: how many side inputs the forward op had: 0 or 1.
+      activation_mode: "Identity", "Relu" or "Relu6".
+      data_format: "NHWC", "NDHWC", "NCHW" or "NCDHW".
+      is_training: as in the forward op.
+      name: name of the operation.
+
+    Returns:
+      Named tuple with the fields of `fused_batch_norm_grad_v3`, and side_input_backprop: a list of
+      `num_side_inputs` tensors, the masked y_backprop.
+
+    Raises:
+      tf.errors.InvalidArgumentError: shapes that do not fit together, or an unknown activation.
+        (ValueError when they are known while a graph is built.)
+      tf.errors.ResourceExhaustedError: no memory for the outputs or the workspace.
+      LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
+    """
+    outputs = load().tf_bn_ops_fused_batch_norm_grad_ex(
+        y_backprop,
+        x,
+        scale,
+        reserve_space_1,
+        reserve_space_2,
+        reserve_space_3,
+        offset,
+        y,
+        _not_a_tensor(epsilon, "fused_batch_norm_grad_ex"),
+        num_side_inputs,
+        activation_mode,
+        data_format,
+        is_training,
+        name,
+    )
+    return FusedBatchNormGradEx._make(outputs)
 
 
 def fused_batch_norm_grad_grad(

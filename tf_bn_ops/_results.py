@@ -91,6 +91,17 @@ class FusedBatchNormGradV3(NamedTuple):
     reserve_space_5: Tensor
 
 
+class FusedBatchNormGradEx(NamedTuple):
+    """Results of `raw_ops.FusedBatchNormGradEx`; reserve spaces are placeholders of shape [0]."""
+
+    x_backprop: Tensor
+    scale_backprop: Tensor
+    offset_backprop: Tensor
+    reserve_space_4: Tensor
+    reserve_space_5: Tensor
+    side_input_backprop: list[Tensor]
+
+
 class FusedBatchNormGradGrad(NamedTuple):
     """Results of `fused_batch_norm_grad_grad`."""
 

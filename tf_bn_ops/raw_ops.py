@@ -14,6 +14,7 @@ __all__ = [
     "FusedBatchNorm",
     "FusedBatchNormEx",
     "FusedBatchNormGrad",
+    "FusedBatchNormGradEx",
     "FusedBatchNormGradGrad",
     "FusedBatchNormGradV2",
     "FusedBatchNormGradV3",
@@ -51,6 +52,7 @@ FusedBatchNormV3 = _keyword_only(_ops.fused_batch_norm_v3)
 FusedBatchNormEx = _keyword_only(_ops.fused_batch_norm_ex)
 FusedBatchNormGrad = _keyword_only(_ops.fused_batch_norm_grad)
 FusedBatchNormGradV2 = _keyword_only(_ops.fused_batch_norm_grad_v2)
+FusedBatchNormGradEx = _keyword_only(_ops.fused_batch_norm_grad_ex)
 FusedBatchNormGradV3 = _keyword_only(_ops.fused_batch_norm_grad_v3)
 FusedBatchNormGradGrad = _keyword_only(_ops.fused_batch_norm_grad_grad)
 BatchNormTrainingBackprop = _keyword_only(_ops.batch_norm_training_backprop)

@@ -134,13 +134,8 @@ int tfbn_cpu_batch_norm_grad_ex(const tfbn_batch_norm_grad_ex_args* args,
     return Run<tf_bn_ops::BatchNormGradExAddFormula>(
         args, implementation, threads, error, error_size);
   }
-  if (args != nullptr && args->offset != nullptr &&
-      args->forward_coefficients != nullptr) {
-    return Run<tf_bn_ops::BatchNormGradExFormula>(args, implementation, threads,
-                                                  error, error_size);
-  }
-  return Run<tf_bn_ops::BatchNormGradExFromYFormula>(
-      args, implementation, threads, error, error_size);
+  return Run<tf_bn_ops::BatchNormGradExFormula>(args, implementation, threads,
+                                                error, error_size);
 }
 
 int tfbn_cpu_batch_norm_grad_grad(const tfbn_batch_norm_grad_grad_args* args,

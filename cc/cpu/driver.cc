@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "cc/core/partition.h"
@@ -233,10 +235,44 @@ size_t CpuWorkspaceBytes(const View& view) {
   return static_cast<size_t>(sums + coefficients) * sizeof(double);
 }
 
+namespace {
+
+// Computes a gradient behind an activation by another formula where `F` does
+// not fit: without an activation the plain one, without the forward's
+// coefficients that with the mask from y. False: `F` it is.
+template <typename F>
+bool RunOtherFormula(const BatchNormGradExArgs& args,
+                     const Implementation& implementation, Executor& executor,
+                     void* workspace) {
+  if (args.activation == Activation::kIdentity) {
+    // First, since x_backprop may be the buffer of y_backprop.
+    if (args.side_input_backprop != nullptr &&
+        args.side_input_backprop != args.y_backprop) {
+      std::memcpy(args.side_input_backprop, args.y_backprop,
+                  NumElements(args.view) * SizeOf(args.dtype));
+    }
+    RunOnCpu<BatchNormGradFormula>(args, implementation, executor, workspace);
+    return true;
+  }
+  if constexpr (std::is_same_v<F, BatchNormGradExFormula>) {
+    if (args.forward_coefficients == nullptr || args.offset == nullptr) {
+      RunOnCpu<BatchNormGradExFromYFormula>(
+          BatchNormGradExFromYArgs{args}, implementation, executor, workspace);
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
 template <typename F>
 void RunOnCpu(const typename F::Args& args,
               const Implementation& implementation, Executor& executor,
               void* workspace) {
+  if constexpr (std::is_base_of_v<BatchNormGradExArgs, typename F::Args>) {
+    if (RunOtherFormula<F>(args, implementation, executor, workspace)) return;
+  }
   const KernelTable<F>* const kernels = implementation.KernelsOf<F>();
   const PlanRequest request =
       RequestOf<F>(args, kernels == nullptr, executor.NumThreads());

@@ -21,6 +21,53 @@
 
 namespace tf_bn_ops {
 
+// The inputs of a call, for Spec::BindInputs.
+class OpInputs {
+ public:
+  explicit OpInputs(tensorflow::OpKernelContext* context) : context_(context) {}
+  const void* operator()(int i) const { return context_->input(i).data(); }
+  int64_t Size(int i) const { return context_->input(i).NumElements(); }
+
+ private:
+  tensorflow::OpKernelContext* const context_;
+};
+
+// The outputs of a call, for Spec::BindOutputs. Allocates each; on failure sets
+// the context's status and returns nullptr.
+class OpOutputs {
+ public:
+  explicit OpOutputs(tensorflow::OpKernelContext* context)
+      : context_(context) {}
+
+  // Output i, of the shape of input `like`, which may take the buffer of one of
+  // the inputs `reusable`.
+  void* operator()(int i, int like, std::initializer_list<int> reusable) const {
+    return Allocate(i, context_->input(like).shape(), reusable);
+  }
+  // Output i, of shape [size].
+  void* Vector(int i, int64_t size) const {
+    return Allocate(i, tensorflow::TensorShape({size}), {});
+  }
+  // All others, of shape [0].
+  void AllocatePlaceholders() const {
+    for (int i = 0; i < context_->num_outputs(); ++i) {
+      if (context_->mutable_output(i) == nullptr) Vector(i, 0);
+    }
+  }
+
+ private:
+  void* Allocate(int i, const tensorflow::TensorShape& shape,
+                 std::initializer_list<int> reusable) const {
+    tensorflow::Tensor* output = nullptr;
+    const absl::Status status =
+        context_->forward_input_or_allocate_output(reusable, i, shape, &output);
+    if (!status.ok()) context_->SetStatus(status);
+    return status.ok() ? output->data() : nullptr;
+  }
+
+  tensorflow::OpKernelContext* const context_;
+};
+
 // T is the element type of tensors of the shape of x, U that of the vectors.
 template <typename Spec, typename T, typename U, typename Backend>
 class BatchNormOp : public tensorflow::OpKernel {
@@ -40,26 +87,10 @@ class BatchNormOp : public tensorflow::OpKernel {
     args.dtype = DTypeOf<T>::value;
     args.stat_dtype = DTypeOf<U>::value;
     spec_.BindAttrs(Backend::kSavesRstd, &args);
-    Spec::BindInputs([context](int i) { return context->input(i).data(); },
-                     &args);
-
-    const auto allocate = [context](int i, const tensorflow::TensorShape& shape,
-                                    std::initializer_list<int> reusable) {
-      tensorflow::Tensor* output = nullptr;
-      const absl::Status status = context->forward_input_or_allocate_output(
-          reusable, i, shape, &output);
-      if (!status.ok()) context->SetStatus(status);
-      return status.ok() ? output->data() : nullptr;
-    };
-    Spec::BindOutputs(
-        [&](int i, int like, std::initializer_list<int> reusable) {
-          return allocate(i, *shapes[like], reusable);
-        },
-        &args);
-    // Placeholders where the forward op has mean and variance.
-    for (int i = Spec::kOutputs; i < num_outputs(); ++i) {
-      allocate(i, tensorflow::TensorShape({0}), {});
-    }
+    Spec::BindInputs(OpInputs(context), &args);
+    OpOutputs outputs(context);
+    Spec::BindOutputs(outputs, &args);
+    outputs.AllocatePlaceholders();
     if (context->status().ok()) Backend::Launch(context, args);
   }
 

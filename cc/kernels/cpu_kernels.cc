@@ -7,6 +7,7 @@
 #include "cc/ops/batch_norm_training_backprop.h"
 #include "cc/ops/fused_batch_norm.h"
 #include "cc/ops/fused_batch_norm_grad.h"
+#include "cc/ops/fused_batch_norm_grad_ex.h"
 #include "cc/ops/fused_batch_norm_grad_grad.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -38,6 +39,16 @@ TFBN_FUSED_BATCH_NORM_EX_KERNELS(REGISTER_FUSED_BATCH_NORM_EX)
           .TypeConstraint<T>("T"),            \
       BatchNormOp<FusedBatchNormGradSpec, T, float, CpuBackend>);
 TFBN_FUSED_BATCH_NORM_GRAD_KERNELS(REGISTER_FUSED_BATCH_NORM_GRAD)
+
+#define REGISTER_FUSED_BATCH_NORM_GRAD_EX(T, side_inputs)           \
+  REGISTER_KERNEL_BUILDER(                                          \
+      Name("TfBnOps>FusedBatchNormGradEx")                          \
+          .Device(tensorflow::DEVICE_CPU)                           \
+          .TypeConstraint<T>("T")                                   \
+          .AttrConstraint<int64_t>("num_side_inputs", side_inputs), \
+      BatchNormOp<FusedBatchNormGradExSpec<side_inputs>, T, float,  \
+                  CpuBackend>);
+TFBN_FUSED_BATCH_NORM_GRAD_EX_KERNELS(REGISTER_FUSED_BATCH_NORM_GRAD_EX)
 
 #define REGISTER_BATCH_NORM_TRAINING_BACKPROP(T) \
   REGISTER_KERNEL_BUILDER(                       \

@@ -85,6 +85,8 @@ the activation is applied.
 
 constexpr char kExArgumentsDoc[] =
     R"doc(side_input: At most one tensor of the shape of x.
+reserve_space_3: With an activation and without a side input the coefficients that y was computed with,
+  3 per channel, for the gradient; otherwise a placeholder.
 num_side_inputs: How many, 0 or 1.
 activation_mode: The activation.
 bessel_correction: Whether batch_variance has the factor M/max(M - 1, 1).
@@ -170,7 +172,7 @@ REGISTER_OP("TfBnOps>FusedBatchNormEx")
     .Attr("epsilon: float = 0.0001")
     .Attr("exponential_avg_factor: float = 1.0")
     .Attr("num_side_inputs: int >= 0 = 0")
-    .Attr("activation_mode: {'Identity', 'Relu', 'Relu6'} = 'Identity'")
+    .Attr(TFBN_ACTIVATION_MODE_ATTR)
     .Attr("data_format: {'NHWC', 'NCHW', 'NDHWC', 'NCDHW'} = 'NHWC'")
     .Attr("is_training: bool = true")
     .Attr("bessel_correction: bool = true")

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "cc/core/formulas/batch_norm.h"
 #include "cc/core/view.h"
+#include "cc/ops/activation_mode.h"
 #include "cc/ops/errors.h"
 #include "cc/ops/view_of.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -180,18 +181,7 @@ struct FusedBatchNormExSpec : FusedBatchNormSpec {
   template <typename Context>
   absl::Status ReadBuiltinAttrs(Context* context) {
     TF_RETURN_IF_ERROR(FusedBatchNormSpec::ReadAttrs(context));
-    std::string mode;
-    TF_RETURN_IF_ERROR(context->GetAttr("activation_mode", &mode));
-    if (mode == "Identity") {
-      activation = Activation::kIdentity;
-    } else if (mode == "Relu") {
-      activation = Activation::kRelu;
-    } else if (mode == "Relu6") {
-      activation = Activation::kRelu6;
-    } else {
-      return InvalidArgument("Unsupported activation mode: ", mode);
-    }
-    return absl::OkStatus();
+    return ReadActivationMode(context, &activation);
   }
 
   absl::Status Validate(const tensorflow::TensorShape* const (&shapes)[kInputs],
@@ -226,6 +216,10 @@ struct FusedBatchNormExSpec : FusedBatchNormSpec {
       args->y = output(0, kX, {kX, kSideInput});
     } else {
       args->y = output(0, kX, {kX});
+      // reserve_space_3, see BatchNormGradExFormula.
+      if (args->activation != Activation::kIdentity) {
+        args->forward_coefficients = output.Vector(5, 3 * args->view.channels);
+      }
     }
     BindStatistics(output, args);
   }

@@ -21,6 +21,7 @@ from tf_bn_ops.spec.op_spec import (
 
 # Formula models.
 BATCH_NORM_GRAD = "batch_norm_grad"
+BATCH_NORM_GRAD_EX = "batch_norm_grad_ex"
 BATCH_NORM_GRAD_GRAD = "batch_norm_grad_grad"
 BATCH_NORM = "batch_norm"
 BATCH_NORM_ADD = "batch_norm_add"  # With a side input, which BATCH_NORM lacks.
@@ -186,6 +187,35 @@ _FUSED_BATCH_NORM_EX = dataclasses.replace(
     },
 )
 
+# What TensorFlow's _FusedBatchNormGradEx takes, and more; that one has no Python name.
+_FUSED_BATCH_NORM_GRAD_EX = dataclasses.replace(
+    _fused_batch_norm_grad("V3", tuple(DATA_FORMATS), ("half", "bfloat16", "float32"), 3),
+    name="FusedBatchNormGradEx",
+    registered_name="TfBnOps>FusedBatchNormGradEx",
+    builtin=None,
+    counterpart=None,
+    formula=BATCH_NORM_GRAD_EX,
+    inputs=(
+        Arg("y_backprop", "y_backprop", VIEW),
+        Arg("x", "x", VIEW),
+        Arg("scale", "scale", CHANNEL),
+        Arg("reserve_space_1", "mean", CHANNEL),
+        Arg("reserve_space_2", "variance", CHANNEL),
+        Arg("reserve_space_3", "forward_coefficients", OPAQUE),
+        Arg("offset", "offset", CHANNEL),
+        Arg("y", "y", VIEW),
+    ),
+    outputs=(
+        Arg("x_backprop", "x_backprop", VIEW),
+        Arg("scale_backprop", "scale_backprop", CHANNEL),
+        Arg("offset_backprop", "offset_backprop", CHANNEL),
+        Arg("reserve_space_4", "placeholder", PLACEHOLDER),
+        Arg("reserve_space_5", "placeholder", PLACEHOLDER),
+        Arg("side_input_backprop", "side_input_backprop", VIEW_LIST),
+    ),
+    attrs={**_ATTRS, "num_side_inputs": 0, "activation_mode": "Identity"},
+)
+
 OPS: Mapping[str, OpSpec] = {
     op.name: op
     for op in (
@@ -198,6 +228,7 @@ OPS: Mapping[str, OpSpec] = {
         _fused_batch_norm("V2", _RANK_4, ("half", "bfloat16", "float32"), 2),
         _fused_batch_norm("V3", tuple(DATA_FORMATS), ("half", "bfloat16", "float32"), 3),
         _FUSED_BATCH_NORM_EX,
+        _FUSED_BATCH_NORM_GRAD_EX,
     )
 }
 assert all(set(op.dtypes) <= set(DTYPES) for op in OPS.values())
