@@ -1,4 +1,4 @@
-"""Several processes, on TensorFlow's own distributed runtime over loopback."""
+"""Several processes on TensorFlow's own distributed runtime over loopback, and two CPU devices."""
 
 from __future__ import annotations
 
@@ -75,6 +75,37 @@ losses = {
 assert tf_bn_ops.override_builtin_kernels()
 losses["override"] = train(function(tf.compat.v1.nn.fused_batch_norm))
 print(json.dumps(losses))
+"""
+
+# One process with two CPU devices: fits the same model with Keras' layer and with ours. Replicas
+# normalize by their own statistics, and keep moving statistics of their own.
+MIRRORED = """
+import json
+import keras, numpy as np, tensorflow as tf
+import tf_bn_ops
+
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+rng = np.random.default_rng(0)
+x, y = rng.normal(1, 2, (8, 6, 6, 3)).astype("float32"), rng.normal(size=(8, 1)).astype("float32")
+results = []
+for kind in (keras.layers.BatchNormalization, tf_bn_ops.keras.BatchNormalization):
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        layer = kind(momentum=0.8)
+        model = keras.Sequential(
+            [keras.Input((6, 6, 3)), keras.layers.Conv2D(4, 3), layer, keras.layers.ReLU(),
+             keras.layers.Flatten(), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+    history = model.fit(x, y, batch_size=4, epochs=3, shuffle=False, verbose=0).history
+    statistics = [variable.value.values for variable in layer.non_trainable_weights]
+    results.append({
+        "loss": history["loss"],
+        "of replicas": [[v.numpy().tolist() for v in values] for values in statistics],
+        "aggregation": [str(v.value.aggregation) for v in layer.non_trainable_weights],
+    })
+print(json.dumps(results))
 """
 
 # A server that others place ops on; it loads the library by the one documented line.
@@ -181,3 +212,16 @@ def test_op_on_the_device_of_a_remote_worker():
     finally:
         server.kill()
         server.communicate()
+
+
+def test_replicas_keep_moving_statistics_as_with_keras_layer():
+    process = start(MIRRORED)
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors[-3000:]
+    keras, ours = json.loads(output.splitlines()[-1])
+    assert ours["aggregation"] == keras["aggregation"]
+    np.testing.assert_allclose(ours["loss"], keras["loss"], rtol=1e-4)
+    # Means of about 0.1: absolute.
+    np.testing.assert_allclose(ours["of replicas"], keras["of replicas"], atol=1e-4)
+    first, second = np.moveaxis(ours["of replicas"], 1, 0)
+    assert not np.allclose(first, second, atol=1e-2)

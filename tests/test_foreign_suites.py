@@ -52,11 +52,12 @@ def test_keras_tests_of_batch_normalization(tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("way", ["function", "override"])
 @pytest.mark.parametrize("name", ["nn_fused_batchnorm_test", "nn_fused_batchnorm_d9m_test"])
-def test_tensorflow_tests_of_fused_batch_norm(name, tmp_path):
+def test_tensorflow_tests_of_fused_batch_norm(name, way, tmp_path):
     source = pathlib.Path(os.environ.get(TENSORFLOW_TESTS, "nowhere")) / f"{name}.py"
     if not source.is_file():
         pytest.skip(f"needs {TENSORFLOW_TESTS}, see docs/dropin.md")
-    result = run(HERE / "tensorflow_suite.py", source.resolve(), folder=tmp_path)
+    result = run(HERE / "tensorflow_suite.py", way, source.resolve(), folder=tmp_path)
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-5000:]
     assert re.search(r"Ran \d+ tests", result.stderr)

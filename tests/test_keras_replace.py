@@ -16,6 +16,7 @@ from build_helpers import environment
 
 import tf_bn_ops
 from tf_bn_ops.keras import BatchNormalization, replace_batch_norm, restore_batch_norm
+from tf_bn_ops.keras._fused_call import _normalize as _fused_call_normalize
 
 ROOT = pathlib.Path(tf_bn_ops.__file__).resolve().parent.parent
 KERAS_LAYER = keras.layers.BatchNormalization
@@ -361,13 +362,12 @@ def test_verify_leaves_all_state_alone():
 
 def test_in_place_keeps_optimizer_and_traces_functions_again(monkeypatch):
     fused_calls = []
-    fused = tf_bn_ops.fused_batch_norm
 
-    def counted(*args, **kwargs):
-        fused_calls.append(kwargs["is_training"])
-        return fused(*args, **kwargs)
+    def counted(*args):
+        fused_calls.append(args)
+        return _fused_call_normalize(*args)
 
-    monkeypatch.setattr("tf_bn_ops.keras._fused_call.fused_batch_norm", counted)
+    monkeypatch.setattr("tf_bn_ops.keras._fused_call._normalize", counted)
     x, y = np.random.default_rng(0).normal(size=(16, 4)), np.ones((16, 1))
     losses = []
     for inplace in (None, False, True):

@@ -19,20 +19,30 @@ from tf_bn_ops import __main__ as command
 from tf_bn_ops import rewrite
 
 SHAPE = (4, 6, 5, 3)
-SHIM_OPS = {f"TfBnOps>FusedBatchNormGrad{version}" for version in ("", "V2", "V3")}
-BUILTIN_OPS = {name.removeprefix("TfBnOps>") for name in SHIM_OPS}
+BUILTIN_GRADIENTS = {f"FusedBatchNormGrad{version}" for version in ("", "V2", "V3")}
+BUILTIN_OPS = BUILTIN_GRADIENTS | {f"FusedBatchNorm{version}" for version in ("", "V2", "V3")}
+SHIM_OPS = {f"TfBnOps>{name}" for name in BUILTIN_OPS}
 
 
 def op_names(graph_def) -> list[str]:
     nodes = [*graph_def.node, *(n for f in graph_def.library.function for n in f.node_def)]
-    return [node.op for node in nodes if "FusedBatchNormGrad" in node.op]
+    return [node.op for node in nodes if "FusedBatchNorm" in node.op]
+
+
+def add_forward_ops(x, vector):
+    for name, dtype in (("", tf.float32), ("V2", tf.half), ("V3", tf.bfloat16)):
+        getattr(tf.raw_ops, f"FusedBatchNorm{name}")(
+            x=tf.cast(x, dtype), scale=vector, offset=vector, mean=vector, variance=vector,
+            is_training=name == "", exponential_avg_factor=0.5, name=f"forward{name}",
+        )  # fmt: skip
 
 
 def make_graph_def():
-    """All three ops, one in a function, with names, devices, control edges and other attrs."""
+    """All six ops, one in a function, with names, devices, control edges and other attrs."""
     with tf.Graph().as_default() as graph:
         x = tf.compat.v1.placeholder(tf.float32, SHAPE, "x")
         vector = tf.ones([3])
+        add_forward_ops(x, vector)
         with tf.device("/job:worker/task:1/CPU:0"):
             first = tf.raw_ops.FusedBatchNormGrad(
                 y_backprop=x, x=x, scale=vector, reserve_space_1=vector,
@@ -94,7 +104,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 def shim(saved: pathlib.Path) -> pathlib.Path:
     """The same on the ops of this library."""
     path = saved.parent / "shim"
-    assert rewrite.to_shim(saved, path) == 1
+    assert rewrite.to_shim(saved, path) == 2  # forward and gradient
     return path
 
 
@@ -123,6 +133,15 @@ def test_only_ops_change_and_the_way_back_is_the_identity():
     )
 
 
+def test_gradients_only():
+    """For graphs whose forward ops are to go on loading without this library."""
+    graph_def = make_graph_def()
+    renamed = rewrite.to_shim(graph_def, gradients_only=True)
+    forward = BUILTIN_OPS - BUILTIN_GRADIENTS
+    assert set(op_names(renamed)) == {f"TfBnOps>{op}" for op in BUILTIN_GRADIENTS} | forward
+    assert rewrite.to_builtin(renamed) == graph_def
+
+
 def test_graphs_without_the_ops_stay_as_they_are():
     with tf.Graph().as_default() as graph:
         tf.constant(1, name="FusedBatchNormGrad")
@@ -140,7 +159,7 @@ def test_a_rewritten_graph_runs():
             node.device = ""
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             fetches = tf.import_graph_def(
-                each, return_elements=["layer/first:0", "third:1"], name=""
+                each, return_elements=["layer/first:0", "third:1", "forward:0"], name=""
             )
             results.append(session.run(fetches, {"x:0": batch()}))
     for want, got in zip(*results, strict=True):
@@ -155,7 +174,7 @@ def test_graph_def_files(tmp_path, name):
         text_format.MessageToString(graph_def).encode() if text else graph_def.SerializeToString()
     )
     (tmp_path / name).write_bytes(data)
-    assert rewrite.to_shim(tmp_path / name, tmp_path / f"new_{name}") == 3
+    assert rewrite.to_shim(tmp_path / name, tmp_path / f"new_{name}") == 6
     data = (tmp_path / f"new_{name}").read_bytes()
     parse = (lambda d: text_format.Parse(d, tf.compat.v1.GraphDef())) if text else None
     written = parse(data) if parse else tf.compat.v1.GraphDef.FromString(data)
@@ -176,7 +195,7 @@ def test_meta_files_of_checkpoints(tmp_path, as_text):
         if as_text:
             tf.compat.v1.train.export_meta_graph(f"{checkpoint}.meta.pbtxt", as_text=True)
     end = ".meta.pbtxt" if as_text else ".meta"
-    assert rewrite.to_shim(checkpoint + end, f"{tmp_path / 'new'}{end}") == 1
+    assert rewrite.to_shim(checkpoint + end, f"{tmp_path / 'new'}{end}") == 2
     results = []
     for path in (checkpoint + end, f"{tmp_path / 'new'}{end}"):
         with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
@@ -232,16 +251,169 @@ def test_concrete_function_keeps_signature_variables_and_gradient():
     np.testing.assert_allclose(run(shim)[0], run(concrete)[0], rtol=1e-4, atol=1e-5)
 
 
+# ---- FusedBatchNormEx ----------------------------------------------------------------------------
+
+
+def make_ex(x, vectors, **attrs):
+    """The op and readers of all its outputs but the placeholder."""
+    outputs = tf_bn_ops.raw_ops.FusedBatchNormEx(
+        x=x, **dict(zip(("scale", "offset", "mean", "variance"), vectors, strict=True)), **attrs,
+        name="ex",
+    )  # fmt: skip
+    return [tf.identity(output) for output in outputs[:5]]
+
+
+EX_ATTRS = [
+    {},
+    {"bessel_correction": False},
+    {"bessel_correction": False, "exponential_avg_factor": 0.25},
+    {"bessel_correction": False, "is_training": False},
+    {"exponential_avg_factor": 0.25, "activation_mode": "Relu"},
+    {"bessel_correction": False, "exponential_avg_factor": 0.5, "activation_mode": "Relu6"},
+    {"is_training": False, "activation_mode": "Relu"},
+]
+
+
+@pytest.mark.parametrize("in_function", [False, True])
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("attrs", EX_ATTRS, ids=str)
+def test_ex_becomes_ops_of_tensorflow(attrs, adds, in_function):
+    x, rng = tf.constant(batch()), np.random.default_rng(1)
+    vectors = [rng.uniform(1, 2, 3).astype(np.float32) for _ in range(4)]
+    added = [rng.normal(size=SHAPE).astype(np.float32)] if adds else []
+
+    def call(x):
+        return make_ex(x, vectors, side_input=added, **attrs)
+
+    if in_function:
+        concrete = tf.function(call).get_concrete_function(x)
+        shim, graph_def = concrete(x), rewrite.to_builtin(concrete.graph.as_graph_def())
+        got = rewrite.to_builtin(concrete)(x)
+    else:
+        shim = call(x)
+        with tf.Graph().as_default() as graph:
+            fed = tf.compat.v1.placeholder(tf.float32, SHAPE, "fed")
+            fetches = [output.name for output in call(fed)]
+        graph_def = rewrite.to_builtin(graph.as_graph_def())
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            tf.import_graph_def(graph_def, name="")
+            assert session.run("ex:0", {"fed:0": x.numpy()}).shape == SHAPE
+            got = session.run(fetches, {"fed:0": x.numpy()})
+    assert not [op for op in op_names(graph_def) if op.startswith("TfBnOps")]
+    assert len({node.name for node in graph_def.node}) == len(graph_def.node)
+    written = 5 if attrs.get("is_training", True) else 3  # frozen TensorFlow leaves memory as it is
+    for a, b in zip(got[:written], shim[:written], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_ex_in_a_while_loop_of_a_session():
+    """Constants that the expansion adds are in the frame of the loop."""
+    vectors = [tf.ones([3])] * 4
+    with tf.Graph().as_default() as graph:
+        tf.compat.v1.disable_control_flow_v2()
+        try:
+            x = tf.constant(batch())
+            vectors = [tf.ones([3])] * 4
+            attrs = {"bessel_correction": False, "exponential_avg_factor": 0.25}
+            _, y, variance = tf.while_loop(
+                lambda i, *_: i < 3,
+                lambda i, x, v: (i + 1, *make_ex(x, [*vectors[:3], v], **attrs)[::2][:2]),
+                (0, x, tf.ones([3])),
+            )
+        finally:
+            tf.compat.v1.enable_control_flow_v2()
+        fetches = [y.name, variance.name]
+    results = []
+    for each in (graph.as_graph_def(), rewrite.to_builtin(graph.as_graph_def())):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            tf.import_graph_def(each, name="")
+            results.append(session.run(fetches))
+    for want, got in zip(*results, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_signatures_and_collections_follow_the_outputs_of_ex():
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, SHAPE, "x")
+        make_ex(x, [tf.ones([3])] * 4, bessel_correction=False, activation_mode="Relu")
+    meta_graph = tf.compat.v1.MetaGraphDef(graph_def=graph.as_graph_def())
+    outputs = meta_graph.signature_def["serve"].outputs
+    outputs["y"].name, outputs["variance"].name = "ex:0", "ex:2"
+    meta_graph.collection_def["statistics"].node_list.value[:] = ["ex:1", "ex:2", "x:0"]
+    meta_graph.collection_def["numbers"].int64_list.value[:] = [7]
+    result = rewrite.to_builtin(meta_graph)
+    outputs = result.signature_def["serve"].outputs
+    names = [outputs["y"].name, outputs["variance"].name]
+    names += result.collection_def["statistics"].node_list.value
+    assert result.collection_def["numbers"] == meta_graph.collection_def["numbers"]
+    with tf.Graph().as_default() as graph:
+        tf.import_graph_def(result.graph_def, name="")
+        y, variance, mean, same, _ = (graph.get_tensor_by_name(name).op for name in names)
+    assert (y.type, variance.type, mean.type) == ("Relu", "Sub", "FusedBatchNormV3")
+    assert same is variance
+
+
+def test_two_ex_that_read_each_other_and_names_that_are_taken():
+    x, vectors = tf.constant(batch()), [tf.ones([3])] * 4
+
+    def call(x):
+        tf.identity(x, name="ex/FusedBatchNormV3")
+        attrs = {"bessel_correction": False, "activation_mode": "Relu"}
+        y, mean, variance, *_ = make_ex(x, vectors, **attrs)
+        return make_ex(y, [mean, variance, mean, variance], **attrs)[:3]
+
+    concrete = tf.function(call).get_concrete_function(x)
+    for got, want in zip(rewrite.to_builtin(concrete)(x), concrete(x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_step_of_the_keras_layer_needs_no_library_once_it_is_rewritten(tmp_path):
+    import keras
+
+    class KerasModel(tf.Module):
+        def __init__(self):
+            layer = tf_bn_ops.keras.BatchNormalization(momentum=0.75)
+            self.model = keras.Sequential([keras.Input(SHAPE[1:]), layer])
+            self.weights = [weight.value for weight in self.model.weights]
+
+        @tf.function(input_signature=[tf.TensorSpec((None, *SHAPE[1:]))])
+        def train(self, x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.sin(self.model(x, training=True)))
+            gradients = tape.gradient(loss, self.weights[:2])
+            for variable, gradient in zip(self.weights[:2], gradients, strict=True):
+                variable.assign_sub(0.01 * gradient)
+            # The moving statistics after the step.
+            return {"loss": loss + tf.reduce_sum(self.weights[2]) + tf.reduce_sum(self.weights[3])}
+
+    model = KerasModel()
+    options = tf.saved_model.SaveOptions(namespace_whitelist=["TfBnOps"])
+    signatures = {"train": model.train}
+    tf.saved_model.save(model, tmp_path / "shim", signatures=signatures, options=options)
+    assert run_without_the_library(tmp_path / "shim").returncode != 0
+    assert rewrite.to_builtin(tmp_path / "shim", tmp_path / "builtin") == 2
+    (meta_graph,) = read(tmp_path / "builtin").meta_graphs
+    used = {op.name for op in meta_graph.meta_info_def.stripped_op_list.op}
+    assert set(op_names(meta_graph.graph_def)) == {"FusedBatchNormV3", "FusedBatchNormGradV3"}
+    assert not SHIM_OPS & used and {"FusedBatchNormV3", "RealDiv", "Size"} <= used
+    run = run_without_the_library(tmp_path / "builtin")
+    assert run.returncode == 0, run.stderr
+    np.testing.assert_allclose(json.loads(run.stdout), losses(model_signatures(model)), rtol=1e-5)
+
+
 # ---- SavedModels ---------------------------------------------------------------------------------
 
 
 def test_saved_model_keeps_all_but_the_ops(saved, shim, tmp_path):
     back = tmp_path / "back"
-    assert rewrite.to_builtin(shim, back) == 1
+    assert rewrite.to_builtin(shim, back) == 2
     assert read(back) == read(saved)
     assert read(shim) != read(saved)
     used = {op.name for op in read(shim).meta_graphs[0].meta_info_def.stripped_op_list.op}
-    assert used & (SHIM_OPS | BUILTIN_OPS) == {"TfBnOps>FusedBatchNormGradV3"}
+    assert used & (SHIM_OPS | BUILTIN_OPS) == {
+        "TfBnOps>FusedBatchNormV3",
+        "TfBnOps>FusedBatchNormGradV3",
+    }
     for folder in (shim, back):
         files = {p.relative_to(folder) for p in folder.rglob("*")}
         assert files == {p.relative_to(saved) for p in saved.rglob("*")}
@@ -309,7 +481,7 @@ def test_saved_model_made_with_the_shim_and_rewritten_needs_no_library(tmp_path)
     )
     refused = run_without_the_library(tmp_path / "shim")
     assert refused.returncode != 0
-    assert "TfBnOps>FusedBatchNormGradV3" in refused.stderr
+    assert "Op type not registered 'TfBnOps>FusedBatchNorm" in refused.stderr
     arguments = [str(tmp_path / "shim"), str(tmp_path / "builtin"), "--to", "builtin"]
     assert command.main(["", "rewrite", *arguments]) == 0
     run = run_without_the_library(tmp_path / "builtin")
@@ -344,7 +516,7 @@ def test_command(saved, tmp_path, capsys):
         return status, output.out + output.err
 
     new = tmp_path / "new"
-    assert run(saved, new, "--to=shim") == (0, f"{new}: 1 node renamed\n")
+    assert run(saved, new, "--to=shim") == (0, f"{new}: 2 nodes renamed\n")
     assert run(saved, new, "--to=shim") == (
         1,
         f"error: {new} exists: name a new place, nothing is overwritten\n",
@@ -364,6 +536,16 @@ def test_command(saved, tmp_path, capsys):
     assert run(saved, new)[0] == 2
     assert run(saved, "--to=shim")[0] == 2
     assert run(saved, new, "--to=other")[0] == 2
+    gradients = tmp_path / "gradients"
+    assert run(saved, gradients, "--to=shim", "--gradients_only") == (
+        0,
+        f"{gradients}: 1 node renamed\n",
+    )
+    status, message = run(gradients, tmp_path / "d", "--to=builtin", "--gradients_only")
+    assert (status, message) == (
+        2,
+        "--gradients_only goes with --to shim: to builtin all ops are renamed\n",
+    )
     status, message = run("--help")
     assert status == 0 and "--to" in message
     assert not (tmp_path / "b").exists() and not (tmp_path / "c").exists()

@@ -51,7 +51,7 @@ def enable() -> None:
     _parent_call = _LAYER.call
     _LAYER.call = _switched(_parent_call)
     # Hides what Layer.__init__ stores in the instance: with jit_compile="auto" XLA would compile
-    # Keras' path.
+    # models with the layer.
     _LAYER.supports_jit = property(lambda layer: False, _store_supports_jit)
 
 

@@ -1,9 +1,14 @@
-"""Renaming inside TensorFlow's graph messages."""
+"""Renaming inside TensorFlow's graph messages, and expanding what TensorFlow has no op for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from tf_bn_ops.rewrite import _expand
+
+# In the place of a new op: what it stands for becomes several nodes.
+EXPANDED = ""
 
 _MESSAGES = ("GraphDef", "MetaGraphDef", "SavedModel", "FunctionDefLibrary", "FunctionDef")
 
@@ -25,7 +30,7 @@ def renamed(message: Any, names: Mapping[str, str]) -> tuple[Any, int]:
 
     Args:
       message: one of the messages that `is_message` knows.
-      names: op -> new op.
+      names: op -> new op; EXPANDED as the new op has FusedBatchNormEx expanded.
     """
     result = type(message)()
     result.CopyFrom(message)
@@ -37,30 +42,87 @@ def _rename(message: Any, names: Mapping[str, str]) -> int:
     if kind == "SavedModel":
         return sum(_rename(meta_graph, names) for meta_graph in message.meta_graphs)
     if kind == "MetaGraphDef":
-        _rename_op_list(message.meta_info_def.stripped_op_list.op, names)
-        return _rename(message.graph_def, names)
+        return _rename_meta_graph(message, names)
     if kind == "GraphDef":
-        return _rename_nodes(message.node, names) + _rename(message.library, names)
+        return _rename_graph(message, names)[0]
     if kind == "FunctionDefLibrary":
-        return sum(_rename(function, names) for function in message.function)
-    return _rename_nodes(message.node_def, names)
+        return sum(_rename_function(function, names)[0] for function in message.function)
+    return _rename_function(message, names)[0]
 
 
-def _rename_nodes(nodes: Iterable[Any], names: Mapping[str, str]) -> int:
-    count = 0
-    for node in nodes:
-        if node.op in names:
-            node.op = names[node.op]
-            count += 1
+def _rename_meta_graph(message: Any, names: Mapping[str, str]) -> int:
+    count, expanded = _rename_graph(message.graph_def, names)
+    _rename_op_list(message.meta_info_def.stripped_op_list.op, names, expanded.ops)
+    for signature in message.signature_def.values():
+        for info in (*signature.inputs.values(), *signature.outputs.values()):
+            info.name = _fetch(info.name, expanded)
+    for collection in message.collection_def.values():
+        tensors = collection.node_list.value
+        if tensors:  # reading the field must not choose it
+            tensors[:] = [_fetch(name, expanded) for name in tensors]
     return count
 
 
-def _rename_op_list(ops: Any, names: Mapping[str, str]) -> None:
+def _fetch(tensor: str, expanded: _expand.Expanded) -> str:
+    """The name of a tensor now, for who fetches it: with the number of the output, also if 0."""
+    moved = expanded.moved.get(tensor, tensor)
+    return moved if ":" in moved or moved == tensor else f"{moved}:0"
+
+
+def _rename_graph(graph_def: Any, names: Mapping[str, str]) -> tuple[int, _expand.Expanded]:
+    """How many nodes were renamed, those in the library included, and what was expanded."""
+    count, expanded = _rename_nodes(graph_def.node, names, in_function=False)
+    for function in graph_def.library.function:
+        of_function, inner = _rename_function(function, names)
+        count += of_function
+        expanded.ops |= inner.ops
+    return count, expanded
+
+
+def _rename_function(function: Any, names: Mapping[str, str]) -> tuple[int, _expand.Expanded]:
+    count, expanded = _rename_nodes(function.node_def, names, in_function=True)
+    for name, tensor in function.ret.items():
+        function.ret[name] = expanded.moved.get(tensor, tensor)
+    return count, expanded
+
+
+def _rename_nodes(
+    nodes: Any, names: Mapping[str, str], in_function: bool
+) -> tuple[int, _expand.Expanded]:
+    count = 0
+    for node in nodes:
+        if names.get(node.op, EXPANDED) != EXPANDED:
+            node.op = names[node.op]
+            count += 1
+    if _expand.OP not in names:
+        return count, _expand.Expanded()
+    expanded = _expand.expand(nodes, in_function)
+    return count + expanded.count, expanded
+
+
+def _rename_op_list(ops: Any, names: Mapping[str, str], added: Iterable[str]) -> None:
     """The list of the ops that a MetaGraphDef uses; a name stands there once."""
     present = {op.name for op in ops}
     for i in reversed(range(len(ops))):
         new_name = names.get(ops[i].name)
-        if new_name in present:
+        if new_name in present or new_name == EXPANDED:
             del ops[i]
         elif new_name is not None:
             ops[i].name = new_name
+    _add_ops(ops, added)
+
+
+def _add_ops(ops: Any, added: Iterable[str]) -> None:
+    """Adds TensorFlow's OpDefs, without documentation as in such lists."""
+    missing = sorted(set(added) - {op.name for op in ops})
+    if not missing:
+        return
+    from tensorflow.python.framework import op_def_registry
+
+    for name in missing:
+        op = ops.add()
+        op.CopyFrom(op_def_registry.get(name))
+        op.ClearField("summary")
+        op.ClearField("description")
+        for arg in (*op.input_arg, *op.output_arg, *op.attr):
+            arg.ClearField("description")

@@ -1,6 +1,6 @@
-"""Renames batch-norm gradient ops in a SavedModel, a GraphDef file or a checkpoint's .meta file.
+"""Renames batch-norm ops in a SavedModel, a GraphDef file or a checkpoint's .meta file.
 
-usage: python -m tf_bn_ops rewrite IN OUT --to shim|builtin
+usage: python -m tf_bn_ops rewrite IN OUT --to shim|builtin [--gradients_only]
 
 IN is a SavedModel folder, a GraphDef file (binary, or text if it ends in .pbtxt) or the .meta file
 of a checkpoint, OUT a place that does not exist yet. Exit status: 0 written, 1 IN or OUT is not as
@@ -21,6 +21,11 @@ flags.DEFINE_enum(
     "to", None, ["shim", "builtin"],
     "shim: the ops of tf_bn_ops; builtin: those of TensorFlow.", flag_values=_FLAGS,
 )  # fmt: skip
+flags.DEFINE_bool(
+    "gradients_only", False,
+    "With --to shim: leave the forward ops as they are, so that graphs that only infer go on "
+    "loading without tf_bn_ops.", flag_values=_FLAGS,
+)  # fmt: skip
 
 
 def main(argv: list[str]) -> int:
@@ -29,13 +34,19 @@ def main(argv: list[str]) -> int:
     return command.run(argv, __doc__, _FLAGS, lambda: _rewrite(paths), files=paths)
 
 
+def _wrong_usage(paths: list[str]) -> str | None:
+    if len(paths) != 2 or _FLAGS.to is None:
+        return "usage: python -m tf_bn_ops rewrite IN OUT --to shim|builtin   (--help says more)"
+    if _FLAGS.gradients_only and _FLAGS.to != "shim":
+        return "--gradients_only goes with --to shim: to builtin all ops are renamed"
+    return None
+
+
 def _rewrite(paths: list[str]) -> int:
     """Rewrites from the first path to the second; returns the exit status."""
-    if len(paths) != 2 or _FLAGS.to is None:
-        print(
-            "usage: python -m tf_bn_ops rewrite IN OUT --to shim|builtin   (--help says more)",
-            file=sys.stderr,
-        )
+    wrong = _wrong_usage(paths)
+    if wrong is not None:
+        print(wrong, file=sys.stderr)
         return 2
     # Nothing of TensorFlow's start concerns the user here.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -48,7 +59,10 @@ def _rewrite(paths: list[str]) -> int:
         return 1
     source, target = paths
     try:
-        count = (rewrite.to_shim if _FLAGS.to == "shim" else rewrite.to_builtin)(source, target)
+        if _FLAGS.to == "shim":
+            count = rewrite.to_shim(source, target, gradients_only=_FLAGS.gradients_only)
+        else:
+            count = rewrite.to_builtin(source, target)
     except (OSError, ValueError, errors.OpError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

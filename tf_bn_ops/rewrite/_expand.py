@@ -1,0 +1,191 @@
+"""FusedBatchNormEx as ops of TensorFlow: FusedBatchNormV3, AddV2, Relu, and arithmetic.
+
+TensorFlow's op of that name runs on GPUs alone, or behind grappler. Expanded, each step rounds to
+the element type, where the fused op rounds once. Without Bessel's correction, with M elements of a
+channel, f the factor and v what FusedBatchNormV3 returns, the running variance is
+
+    v - (v - (1 - f) * given) / M.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from tf_bn_ops.spec import OPS
+
+_EX = OPS["FusedBatchNormEx"]
+OP = _EX.registered_name
+_OUTPUTS = [arg.name for arg in _EX.outputs]
+_BATCH_VARIANCE = _OUTPUTS.index("batch_variance")
+# Op -> name of its only output.
+_OUTPUT_OF = {
+    "AddV2": "z",
+    "Cast": "y",
+    "Const": "output",
+    "Mul": "z",
+    "RealDiv": "z",
+    "Relu": "activations",
+    "Relu6": "activations",
+    "Size": "output",
+    "Sub": "z",
+}
+
+
+@dataclasses.dataclass
+class Expanded:
+    """What became of the nodes of one graph or function.
+
+    Attributes:
+      count: how many nodes were expanded.
+      ops: those of the new nodes.
+      moved: tensors that have another name now -> that name.
+    """
+
+    count: int = 0
+    ops: set[str] = dataclasses.field(default_factory=set)
+    moved: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def expand(nodes: Any, in_function: bool) -> Expanded:
+    """Replaces each FusedBatchNormEx in the nodes of a GraphDef or FunctionDef, and who reads it.
+
+    The node that computes y keeps the name: control edges, devices and fetches of y stay valid.
+    """
+    result = Expanded()
+    taken = {node.name for node in nodes}
+    while (at := next((i for i, node in enumerate(nodes) if node.op == OP), None)) is not None:
+        expansion = _Expansion(nodes[at], taken, in_function)
+        del nodes[at]
+        for node in nodes:  # not the new ones, which read what they mean
+            node.input[:] = [expansion.moved.get(name, name) for name in node.input]
+        nodes.extend(expansion.nodes)
+        result.count += 1
+        result.ops |= {node.op for node in expansion.nodes}
+        result.moved |= expansion.moved
+    return result
+
+
+@dataclasses.dataclass
+class _Attrs:
+    """Those of FusedBatchNormEx, with the defaults that saving leaves out."""
+
+    side_inputs: int
+    activation: str
+    factor: float
+    corrects_variance: bool
+
+    @classmethod
+    def of(cls, node: Any) -> _Attrs:
+        def get(name: str, field: str, default: Any) -> Any:
+            return getattr(node.attr[name], field) if name in node.attr else default
+
+        return cls(
+            side_inputs=get("num_side_inputs", "i", 0),
+            activation=get("activation_mode", "s", b"Identity").decode(),
+            factor=get("exponential_avg_factor", "f", 1.0),
+            corrects_variance=get("is_training", "b", True)
+            and not get("bessel_correction", "b", True),
+        )
+
+
+class _Expansion:
+    """The nodes in the place of one FusedBatchNormEx, and where its outputs are then."""
+
+    def __init__(self, node: Any, taken: set[str], in_function: bool) -> None:
+        self._node = type(node)()
+        self._node.CopyFrom(node)
+        self._taken, self._in_function = taken, in_function
+        self._attrs = _Attrs.of(node)
+        self.nodes: list[Any] = []
+        self.moved: dict[str, str] = {}
+        self._build()
+
+    def _build(self) -> None:
+        attrs = self._attrs
+        activation = [] if attrs.activation == "Identity" else [attrs.activation]
+        chain = ["FusedBatchNormV3", *["AddV2"] * attrs.side_inputs, *activation]
+        names = [self._unique(f"{self._node.name}/{op}") for op in chain[:-1]] + [self._node.name]
+        norm = self._normalization(names[0])
+        y = self._tensor(norm, 0)
+        for op, name in zip(chain[1:], names[1:], strict=True):
+            added = [self._node.input[5]] if op == "AddV2" else []
+            y = self._op(op, [y, *added], name=name, T=self._node.attr["T"].type)
+        outputs = [y, *(self._tensor(norm, port) for port in range(1, len(_OUTPUTS)))]
+        if attrs.corrects_variance:
+            outputs[_BATCH_VARIANCE] = self._biased(norm, outputs[_BATCH_VARIANCE])
+        for port, output in enumerate(outputs):
+            if self._tensor(self._node, port) != output:
+                self.moved[self._tensor(self._node, port)] = output
+
+    def _normalization(self, name: str) -> Any:
+        """FusedBatchNormV3 with what the node has of it."""
+        norm = type(self._node)()
+        norm.CopyFrom(self._node)
+        norm.name, norm.op = name, "FusedBatchNormV3"
+        for attr in ("num_side_inputs", "activation_mode", "bessel_correction"):
+            norm.attr.pop(attr, None)
+        del norm.input[5 : 5 + self._attrs.side_inputs]
+        self.nodes.append(norm)
+        return norm
+
+    def _biased(self, norm: Any, unbiased: str) -> str:
+        """The running variance without Bessel's correction, see the formula above."""
+        from tensorflow.core.framework import types_pb2
+
+        floating, integer = types_pb2.DT_FLOAT, types_pb2.DT_INT64
+        x, scale, _, _, given = self._node.input[:5]
+        dtype = self._node.attr["T"].type
+        sizes = [
+            self._op("Size", [x], T=dtype, out_type=integer),
+            self._op("Size", [scale], T=floating, out_type=integer),
+        ]
+        wide = [self._op("Cast", [size], SrcT=integer, DstT=floating) for size in sizes]
+        count = self._op("RealDiv", wide, T=floating)
+        new = unbiased
+        if self._attrs.factor != 1:
+            kept = self._op(
+                "Mul", [given, self._constant(1 - self._attrs.factor, norm)], T=floating
+            )
+            new = self._op("Sub", [unbiased, kept], T=floating)
+        excess = self._op("RealDiv", [new, count], T=floating)
+        return self._op("Sub", [unbiased, excess], T=floating)
+
+    def _constant(self, value: float, beside: Any) -> str:
+        """A number; after the node `beside`, so that it is in the frame of the same loop."""
+        from tensorflow.python.framework import tensor_util
+
+        output = self._op("Const", [f"^{beside.name}"], dtype=1)
+        self.nodes[-1].attr["value"].tensor.CopyFrom(
+            tensor_util.make_tensor_proto(np.float32(value))
+        )
+        return output
+
+    def _op(self, op: str, inputs: Iterable[str], name: str = "", **types: int) -> str:
+        """Adds a node with attrs that are types; its output."""
+        node = type(self._node)()
+        node.name = name or self._unique(f"{self._node.name}/{op}")
+        node.op, node.device = op, self._node.device
+        node.input.extend(inputs)
+        for attr, value in types.items():
+            node.attr[attr].type = value
+        self.nodes.append(node)
+        return self._tensor(node, 0)
+
+    def _unique(self, name: str) -> str:
+        number, unique = 0, name
+        while unique in self._taken:
+            number += 1
+            unique = f"{name}_{number}"
+        self._taken.add(unique)
+        return unique
+
+    def _tensor(self, node: Any, port: int) -> str:
+        """The name of an output where it is an input."""
+        if self._in_function:
+            output = _OUTPUT_OF.get(node.op) or _OUTPUTS[port]
+            return f"{node.name}:{output}:0"
+        return node.name if port == 0 else f"{node.name}:{port}"
