@@ -24,9 +24,18 @@ from tf_bn_ops.spec.op_spec import (
     Arg,
     OpSpec,
 )
-from tf_bn_ops.spec.ops import BATCH_NORM_GRAD, BATCH_NORM_GRAD_GRAD, OPS, of_formula
+from tf_bn_ops.spec.ops import (
+    BATCH_NORM,
+    BATCH_NORM_ADD,
+    BATCH_NORM_GRAD,
+    BATCH_NORM_GRAD_GRAD,
+    OPS,
+    of_formula,
+)
 
 __all__ = [
+    "BATCH_NORM",
+    "BATCH_NORM_ADD",
     "BATCH_NORM_GRAD",
     "BATCH_NORM_GRAD_GRAD",
     "CHANNEL",
