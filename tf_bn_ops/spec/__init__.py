@@ -21,6 +21,7 @@ from tf_bn_ops.spec.op_spec import (
     PLACEHOLDER,
     REQUIRED,
     VIEW,
+    VIEW_LIST,
     Arg,
     OpSpec,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "PLACEHOLDER",
     "REQUIRED",
     "VIEW",
+    "VIEW_LIST",
     "Arg",
     "DType",
     "DataFormat",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 from tf_bn_ops.spec.dtypes import DTYPES
@@ -13,6 +14,7 @@ from tf_bn_ops.spec.op_spec import (
     PLACEHOLDER,
     REQUIRED,
     VIEW,
+    VIEW_LIST,
     Arg,
     OpSpec,
 )
@@ -161,6 +163,29 @@ def _fused_batch_norm(
     )
 
 
+# What TensorFlow's _FusedBatchNormEx takes, and more; that one has no Python name.
+_FUSED_BATCH_NORM_EX = dataclasses.replace(
+    _fused_batch_norm("V3", tuple(DATA_FORMATS), ("half", "bfloat16", "float32"), 3),
+    name="FusedBatchNormEx",
+    registered_name="TfBnOps>FusedBatchNormEx",
+    builtin=None,
+    counterpart=None,
+    formula=BATCH_NORM_ADD,
+    inputs=(
+        Arg("x", "x", VIEW),
+        *(Arg(role, role, CHANNEL) for role in ("scale", "offset", "mean", "variance")),
+        Arg("side_input", "side_input", VIEW_LIST),
+    ),
+    attrs={
+        "epsilon": 1e-4,
+        "exponential_avg_factor": 1.0,
+        "activation_mode": "Identity",
+        "data_format": "NHWC",
+        "is_training": True,
+        "bessel_correction": True,
+    },
+)
+
 OPS: Mapping[str, OpSpec] = {
     op.name: op
     for op in (
@@ -172,6 +197,7 @@ OPS: Mapping[str, OpSpec] = {
         _fused_batch_norm("", _RANK_4, ("float32",), 2),
         _fused_batch_norm("V2", _RANK_4, ("half", "bfloat16", "float32"), 2),
         _fused_batch_norm("V3", tuple(DATA_FORMATS), ("half", "bfloat16", "float32"), 3),
+        _FUSED_BATCH_NORM_EX,
     )
 }
 assert all(set(op.dtypes) <= set(DTYPES) for op in OPS.values())
