@@ -74,9 +74,9 @@ KINDS: Mapping[str, Kind] = {
 def _exact(rng: np.random.Generator, call: Call) -> tuple[dict[str, np.ndarray], frozenset[str]]:
     """Halves of small integers and powers of two, so that every sum is exact in any order.
 
-    In training half of a channel's elements are as far above an integer mean as the others are below
-    (of an odd number one is the mean itself): the mean is exact, and where the number is even so is
-    the variance, 1/4 or 1, with which epsilon adds up to 1 or 4. rstd is then a power of two, as
+    In training half of a channel's elements are as far above an integer mean as the others are
+    below (of an odd number one is the mean itself): the mean is exact, and where the number is even
+    so is the variance, 1/4 or 1, with which epsilon adds up to 1 or 4. rstd is a power of two, as
     scale is, and y exact up to the one rounding to its type.
     """
     shape = spec.view_shape(call.shape, call.layout)
