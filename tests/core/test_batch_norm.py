@@ -139,11 +139,14 @@ def test_any_alignment_of_the_elements(dtype, offset):
 
 # Beyond the LLC size that counts, so that full cache lines of y get non-temporal stores; see the
 # test of the same name in test_cpu.py.
+NT_VIEWS = [(64, 3000, 49), (140000, 65, 1), (140000, 64, 1), (5, 8, 240001)]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "half"])
 @pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize("view", [(64, 3000, 49), (140000, 65, 1), (140000, 64, 1), (5, 8, 240001)])
+@pytest.mark.parametrize("view", NT_VIEWS)
 def test_non_temporal_stores(view, is_training, dtype):
-    """Bitwise identical to temporal stores, which a call in place uses; nothing else is written."""
+    """Bitwise identical to temporal stores, as in place; nothing else is written."""
     problem = make_problem(view, dtype, is_training=is_training)
     assert 2 * problem["x"].nbytes > 32 << 20
     plan = c_abi.explain(spec.BATCH_NORM, view, dtype=dtype, is_training=is_training, threads=2)
@@ -186,8 +189,8 @@ def promised(problem: Problem, right: dict[str, np.ndarray]) -> dict[str, np.nda
 
 @pytest.mark.parametrize("offset", [0.5, 1e2, 1e3, 1e5, 1e7])
 def test_what_the_harness_allows_is_what_is_promised(offset):
-    """With room for what the promise leaves out: 10^-5 of it for the sums, whose own error is 2^-44,
-    and for y the 2^-47 of the mean in two parts, which shows where |x - mean| is next to nothing."""
+    """With room for what the promise leaves out: 10^-5 of it for the sums, whose own error is
+    2^-44, and for y the 2^-47 of a mean in two parts, which shows where |x - mean| is tiny."""
     problem = make_problem((3000, 8, 1), offset=offset)
     parts = list(batch_norm.BatchNorm().expected(problem, bounds.PROFILES["strict"]))
     right = {p.role: p.value for p in parts if p.role != "y"}

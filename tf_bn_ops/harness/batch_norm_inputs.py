@@ -63,8 +63,8 @@ _SHARED = (
 KINDS: Mapping[str, Kind] = {
     **{name: inputs.KINDS[name] for name in _SHARED},
     # In training the variance is 1/4 with the first, 1 with the second; see `_exact`.
-    "exact": Kind(None, epsilons=(0.75, 3.0), weight=3, exact=True),
-    "huge_offset": Kind(_huge_offset, weight=2),
+    "exact": Kind(None, epsilons=(0.75, 3.0), weight=2, exact=True),
+    "huge_offset": Kind(_huge_offset),
     "outlier_first": Kind(_outlier_first),
     "kink": Kind(_kink),
     "overflow": Kind(_overflow),
