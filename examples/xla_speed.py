@@ -1,4 +1,4 @@
-"""Times batch norm in programs that XLA compiles, and its gradient: TensorFlow's and this library's ops.
+"""Times batch norm, forward and gradient, as XLA compiles it: TensorFlow's and this library's ops.
 
     python examples/xla_speed.py
 
