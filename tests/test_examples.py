@@ -77,7 +77,7 @@ def test_second_order_speed_prints_times_and_memory():
 
 def test_saved_model_trains_alike_after_each_rewriting():
     lines = example("saved_model.py").splitlines()
-    assert [line.split()[-1] for line in lines[:2]] == ["1", "1"]
+    assert [line.split()[-1] for line in lines[:2]] == ["2", "2"]
     curves = [[float(word) for word in line.split()[1:]] for line in lines[2:]]
     assert len(curves) == 3
     assert curves[0][-1] < curves[0][0]
