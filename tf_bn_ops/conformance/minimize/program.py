@@ -59,7 +59,7 @@ $attrs
 $ops
 
 def call(*tensors):
-    return ops.$function(**dict(zip(inputs, tensors)), **attrs)
+    return ops.$function(**$arguments, **attrs)
 
 
 try:
@@ -74,7 +74,7 @@ wide = np.$wide
 names = $names
 values = {role: inputs[name].astype(wide) for role, name in names.items()}
 values["epsilon"] = wide($epsilon)
-axes = tuple(axis for axis in range(values["x"].ndim) if axis != $channel_axis)
+$readaxes = tuple(axis for axis in range(values["x"].ndim) if axis != $channel_axis)
 column = [-1 if axis == $channel_axis else 1 for axis in range(values["x"].ndim)]
 with np.errstate(all="ignore"):
     right = formula(np, values, axes, column, $is_training)
@@ -255,7 +255,9 @@ def program(
         call=function,
         formula=_formula(case),
         wide="longdouble" if case.dtype == "float64" else "float64",
-        names=_names(case, mapped),
+        names=_names(problem, mapped),
+        arguments=_arguments(list(inputs), asked["lists"]),
+        read=_read(problem),
         epsilon=_epsilon(case),
         channel_axis=spec.channel_axis(case.layout),
         is_training=case.is_training,
@@ -263,13 +265,32 @@ def program(
     )
 
 
-def _names(case: Case, mapped: OpMapping | None) -> dict[str, str]:
+def _arguments(inputs: list[str], lists: list[str]) -> str:
+    """The expression of the op's inputs; of a list of tensors, none or one is given."""
+    plain = "dict(zip(inputs, tensors))"
+    if not lists:
+        return plain
+    elements = {name: f"[tensors[{inputs.index(name)}]]" for name in lists if name in inputs}
+    text = ", ".join(f'"{name}": {elements.get(name, "[]")}' for name in lists)
+    return f"{{**{plain}, {text}}}"
+
+
+def _read(problem: Problem) -> str:
+    """The attrs that the formula reads besides epsilon, a line each."""
+    lines = []
+    for name, value in problem.inputs.attrs.items():
+        text = f"float(np.float32({value!r}))" if isinstance(value, float) else repr(value)
+        lines.append(f'values["{name}"] = {text}\n')
+    return "".join(lines)
+
+
+def _names(problem: Problem, mapped: OpMapping | None) -> dict[str, str]:
     """The name of the input of each role that the formula reads."""
     renamed = mapped.inputs if mapped else {}
     return {
         arg.role: renamed.get(arg.name, arg.name)
-        for arg in case.spec.inputs
-        if arg.kind != spec.OPAQUE
+        for arg in problem.case.spec.inputs
+        if arg.kind != spec.OPAQUE and arg.role in problem.inputs.values
     }
 
 
