@@ -369,9 +369,7 @@ def test_what_would_become_a_cycle():
         )
         tf.nn.relu(y + (x - mean))
 
-    assert_refused(
-        graph_def_of(build), "what is added or waited for depends on its other outputs"
-    )
+    assert_refused(graph_def_of(build), "what is added or waited for depends on its other outputs")
 
 
 def test_devices():
@@ -487,7 +485,7 @@ def test_all_kinds_of_messages():
 def test_a_function_with_an_unknown_op_is_one_sentence():
     function = step(lambda x: tf.nn.relu(norm(x)), [SHAPES["NHWC"]]).function_def
     function.node_def.add(name="unknown", op="NoSuchOp")
-    with pytest.raises(ValueError, match="cannot be fused: .*NoSuchOp"):
+    with pytest.raises(ValueError, match=r"cannot be fused: .*NoSuchOp"):
         rewrite.fuse(function)
 
 

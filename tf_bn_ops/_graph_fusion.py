@@ -23,8 +23,8 @@ def fuse_graphs(enabled: bool = True) -> None:
 
     Graphs that have run stay as they are: call it before the first training step. Programs that XLA
     compiles (`jit_compile=True`) and eager calls are not optimized.
-    `tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": False})` takes a thread's
-    functions out.
+    With `tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": False})` TensorFlow
+    skips it. TF_CPP_VMODULE=graph_optimizer=1 logs what is fused and refused.
 
     Args:
       enabled: False to stop it, for graphs that have not run yet.
@@ -42,7 +42,7 @@ def fuse_graphs(enabled: bool = True) -> None:
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The C ABI of the library, cc/optimizer/optimizer_c.h; loaded, with the ops, at the first call.
+    """The C ABI of the library, cc/optimizer/optimizer_c.h, loaded after the ops.
 
     Raises:
       LibraryError: (an ImportError) it, or the op library, is missing or does not fit.

@@ -21,9 +21,9 @@ using ::tensorflow::FunctionLibraryDefinition;
 using ::tensorflow::GraphDef;
 using ::tensorflow::NodeDef;
 using ::tensorflow::OpInfo;
+using ::tensorflow::grappler::GraphProperties;
 using ::tensorflow::grappler::GrapplerFunctionItem;
 using ::tensorflow::grappler::GrapplerItem;
-using ::tensorflow::grappler::GraphProperties;
 
 // Inferred shapes of one graph.
 class InferredShapes {
@@ -118,9 +118,9 @@ class CompiledFunctions {
 };
 
 bool FusedAny(const std::vector<Fusion>& fusions) {
-  return std::any_of(
-      fusions.begin(), fusions.end(),
-      [](const Fusion& fusion) { return fusion.refusal.empty(); });
+  return std::any_of(fusions.begin(), fusions.end(), [](const Fusion& fusion) {
+    return fusion.refusal.empty();
+  });
 }
 
 // What has none need not be understood: its ops may be unknown here.
@@ -188,9 +188,8 @@ absl::Status FuseGraphAndLibrary(
       continue;
     }
     std::vector<Fusion> found;
-    TF_RETURN_IF_ERROR(FuseFunction(library, preserved,
-                                    graph->versions().producer(), &function,
-                                    &found));
+    TF_RETURN_IF_ERROR(FuseFunction(
+        library, preserved, graph->versions().producer(), &function, &found));
     for (const Fusion& fusion : found) fusions->push_back({name, fusion});
   }
   return absl::OkStatus();

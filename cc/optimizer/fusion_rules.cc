@@ -177,8 +177,7 @@ class Fuser {
   std::string DeviceRefusal(const NodeDef& node);
   std::string IntermediateRefusal(const NodeDef& node, const NodeDef& reader);
   bool LeftToConvolution(const Forward& forward);
-  bool SameTensor(const NodeDef& a, int input_a, const NodeDef& b,
-                  int input_b);
+  bool SameTensor(const NodeDef& a, int input_a, const NodeDef& b, int input_b);
 
   void BypassUnbroadcasts(const NodeDef& mask);
   bool IsIdentityUnbroadcast(const NodeDef& reshape);
@@ -315,8 +314,7 @@ void Fuser::RenameColocations() {
 // The chains that end in the activation: two if two norms are added.
 std::vector<Forward> Fuser::ForwardsBefore(NodeDef* activation) {
   NodeDef* const before = graph_.Producer(*activation, 0);
-  if (before == nullptr ||
-      TensorName::Parse(activation->input(0)).port != 0) {
+  if (before == nullptr || TensorName::Parse(activation->input(0)).port != 0) {
     return {};
   }
   if (IsNorm(*before)) return {{before, nullptr, 0, activation}};
@@ -357,7 +355,8 @@ std::string Fuser::ForwardRefusal(const Forward& forward) {
   if (LeftToConvolution(forward)) {
     return "TensorFlow fuses it into the convolution before it";
   }
-  std::vector<std::string> inputs = ControlInputs({&behind, forward.activation});
+  std::vector<std::string> inputs =
+      ControlInputs({&behind, forward.activation});
   if (forward.add != nullptr) {
     inputs.push_back(forward.add->input(forward.side_input));
   }
@@ -568,8 +567,8 @@ void Fuser::FuseBackward(const Backward& backward) {
 // The gradient of an addition whose inputs have shapes that were not known in
 // full when it was built is Reshape(Sum(gradient, axes), shape): the sum over
 // the axes along which an input was broadcast. Where the shapes are equal after
-// all, it is its own argument. Has the readers of such gradients read `mask`, if
-// one of them is the gradient of a norm.
+// all, it is its own argument. Has the readers of such gradients read `mask`,
+// if one of them is the gradient of a norm.
 void Fuser::BypassUnbroadcasts(const NodeDef& mask) {
   std::vector<NodeDef*> unbroadcasts;
   bool leads_to_norm = false;
@@ -578,7 +577,8 @@ void Fuser::BypassUnbroadcasts(const NodeDef& mask) {
     for (const IndexedGraph::Reader& end : graph_.Readers(sum.node->name())) {
       if (!IsIdentityUnbroadcast(*end.node)) continue;
       unbroadcasts.push_back(end.node);
-      for (const IndexedGraph::Reader& each : graph_.Readers(end.node->name())) {
+      for (const IndexedGraph::Reader& each :
+           graph_.Readers(end.node->name())) {
         leads_to_norm |= IsGradient(*each.node);
       }
     }

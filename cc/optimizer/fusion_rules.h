@@ -1,5 +1,5 @@
-// Which nodes become one FusedBatchNormEx or FusedBatchNormGradEx, and when they
-// must not. The only place of these rules: the graph optimizer and
+// Which nodes become one FusedBatchNormEx or FusedBatchNormGradEx, and when
+// they must not. The only place of these rules: the graph optimizer and
 // tf_bn_ops.rewrite.fuse both run them.
 //
 // Forward:   norm -> [Add | AddV2] -> Relu | Relu6     =>  FusedBatchNormEx
@@ -12,8 +12,8 @@
 // The two are independent of each other. ReluGrad reads the activation's
 // result, which the fused node computes as well, so nothing of the gradient
 // reads what disappears in the forward pass; and FusedBatchNormGradEx masks by
-// y, which is what ReluGrad calls features, whoever computed it. Where y is that
-// of a FusedBatchNormEx without side input, the gradient is given its
+// y, which is what ReluGrad calls features, whoever computed it. Where y is
+// that of a FusedBatchNormEx without side input, the gradient is given its
 // coefficients too, and masks without reading y.
 //
 // The fused node has the name of the last one of its chain, whose first output
@@ -49,7 +49,7 @@ struct FusionOptions {
 
 // One place where the pattern was found.
 struct Fusion {
-  std::string node;     // norm, or its gradient
+  std::string node;  // norm, or its gradient
   bool is_backward = false;
   std::string refusal;  // why it stays as it is; empty if it was fused
 };

@@ -1,22 +1,23 @@
-// The fusion as a graph optimizer of TensorFlow's. Loading the library registers
-// it under a name, which a session's RewriterConfig may list; nothing runs it
-// until tfbn_enable_graph_fusion registers it for every graph of this process.
+// The fusion as a graph optimizer of TensorFlow's. Loading the library
+// registers it under a name, which a session's RewriterConfig may list; nothing
+// runs it until tfbn_enable_graph_fusion registers it for every graph of this
+// process.
 
 #include <atomic>
-#include <set>
+#include <cstdint>
+#include <mutex>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "cc/optimizer/fuse_library.h"
 #include "cc/optimizer/fusion_rules.h"
 #include "cc/optimizer/optimizer_c.h"
 #include "tensorflow/core/framework/graph.pb.h"
-#include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/grappler/clusters/cluster.h"
 #include "tensorflow/core/grappler/grappler_item.h"
 #include "tensorflow/core/grappler/optimizers/custom_graph_optimizer.h"
 #include "tensorflow/core/grappler/optimizers/custom_graph_optimizer_registry.h"
+#include "tensorflow/core/platform/logging.h"
 
 namespace tf_bn_ops {
 namespace {
@@ -59,6 +60,10 @@ class BatchNormFusion : public grappler::CustomGraphOptimizer {
     options.same_shape = SameShapeIn(item);
     for (const Fusion& fusion : FusePatterns(options, optimized)) {
       num_fused += fusion.refusal.empty();
+      // Shown with TF_CPP_VMODULE=graph_optimizer=1.
+      VLOG(1) << item.id << ": " << fusion.node
+              << (fusion.is_backward ? ", backward: " : ", forward: ")
+              << (fusion.refusal.empty() ? "fused" : fusion.refusal);
     }
     return absl::OkStatus();
   }
@@ -71,15 +76,26 @@ class BatchNormFusion : public grappler::CustomGraphOptimizer {
 
 std::atomic<bool> plug_in_enabled{false};
 
-const grappler::CustomGraphOptimizerRegistrar registrar(
-    [] { return new BatchNormFusion(nullptr); }, BatchNormFusion::kName);
+// TensorFlow aborts where a name is registered twice, by a second copy of this
+// library.
+const bool registered = [] {
+  using Registry = grappler::CustomGraphOptimizerRegistry;
+  for (const std::string& name : Registry::GetRegisteredOptimizers()) {
+    if (name == BatchNormFusion::kName) return false;
+  }
+  Registry::RegisterOptimizerOrDie([] { return new BatchNormFusion(nullptr); },
+                                   BatchNormFusion::kName);
+  return true;
+}();
 
 }  // namespace
 }  // namespace tf_bn_ops
 
 int tfbn_enable_graph_fusion(int enable) {
   using ::tensorflow::grappler::PluginGraphOptimizerRegistry;
+  static std::mutex mutex;
   static bool registered = false;
+  const std::lock_guard<std::mutex> lock(mutex);
   if (enable != 0 && !registered) {
     // TensorFlow aborts where a second one is registered for a device type.
     if (!PluginGraphOptimizerRegistry::CreateOptimizers({"CPU"}).empty()) {

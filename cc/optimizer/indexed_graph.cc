@@ -103,9 +103,9 @@ bool IndexedGraph::DependsOn(const std::vector<std::string>& inputs,
     stack.pop_back();
     if (name == node) return true;
     const NodeDef* const found = Find(name);
-    const bool is_back_edge = found != nullptr &&
-                              (found->op() == "NextIteration" ||
-                               found->op() == "RefNextIteration");
+    const bool is_back_edge =
+        found != nullptr &&
+        (found->op() == "NextIteration" || found->op() == "RefNextIteration");
     if (found == nullptr || is_back_edge) continue;
     for (const std::string& input : found->input()) visit(input);
   }

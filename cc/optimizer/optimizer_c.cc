@@ -47,8 +47,8 @@ int tfbn_fuse_graph(const void* graph, size_t graph_size, const char* preserved,
     return 1;
   }
   std::vector<tf_bn_ops::LibraryFusion> fusions;
-  const absl::Status status = tf_bn_ops::FuseGraphAndLibrary(
-      Lines(preserved), &graph_def, &fusions);
+  const absl::Status status =
+      tf_bn_ops::FuseGraphAndLibrary(Lines(preserved), &graph_def, &fusions);
   if (!status.ok()) {
     *report = Copy(std::string(status.message()));
     return 1;

@@ -1,5 +1,5 @@
-/* The C ABI of libtf_bn_ops_optimizer.so: what Python calls. The op library must
-   have been loaded before. */
+/* The C ABI of libtf_bn_ops_optimizer.so: what Python calls. The op library
+   must have been loaded before. */
 
 #ifndef TF_BN_OPS_CC_OPTIMIZER_OPTIMIZER_C_H_
 #define TF_BN_OPS_CC_OPTIMIZER_OPTIMIZER_C_H_

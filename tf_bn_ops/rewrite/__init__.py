@@ -75,9 +75,9 @@ def to_builtin(graph: Any, output: str | os.PathLike[str] | None = None) -> Any:
     """Renames this library's twins of TensorFlow's ops to TensorFlow's: the inverse of `to_shim`.
 
     FusedBatchNormEx and FusedBatchNormGradEx have no twins that run on a CPU. They become
-    FusedBatchNormV3, AddV2 and Relu or Relu6, ReluGrad or Relu6Grad and FusedBatchNormGradV3, as far
-    as they have a side input and an activation; where the running variance is the biased one, as
-    Keras', arithmetic takes Bessel's correction out of that of FusedBatchNormV3.
+    FusedBatchNormV3, AddV2 and Relu or Relu6, ReluGrad or Relu6Grad and FusedBatchNormGradV3, as
+    far as they have a side input and an activation; where the running variance is the biased one,
+    as Keras', arithmetic takes Bessel's correction out of that of FusedBatchNormV3.
 
     The result needs no tf_bn_ops to load, unless it holds ops that TensorFlow lacks (gradients of
     gradients, or BatchNormTrainingBackprop). Arguments, result and errors are those of `to_shim`.

@@ -1,5 +1,6 @@
-"""FusedBatchNormEx and FusedBatchNormGradEx as ops of TensorFlow: FusedBatchNormV3, AddV2, Relu, and
-arithmetic; ReluGrad and FusedBatchNormGradV3.
+"""FusedBatchNormEx and FusedBatchNormGradEx as ops of TensorFlow.
+
+Forward: FusedBatchNormV3, AddV2, Relu, and arithmetic. Backward: ReluGrad, FusedBatchNormGradV3.
 
 TensorFlow's ops of these names run on GPUs alone, or behind grappler. Expanded, each step rounds to
 the element type, where the fused op rounds once. Without Bessel's correction, with M elements of a

@@ -29,8 +29,8 @@ flags.DEFINE_bool(
 )  # fmt: skip
 flags.DEFINE_bool(
     "fuse", False,
-    "Fuse batch normalization with the addition and the activation behind it, forward and backward, "
-    "and say what is left as it is, and why.", flag_values=_FLAGS,
+    "Fuse batch normalization with the addition and the activation behind it, forward and "
+    "backward, and say what is left as it is, and why.", flag_values=_FLAGS,
 )  # fmt: skip
 flags.DEFINE_bool("unfuse", False, "The way back from --fuse, as --to builtin.", flag_values=_FLAGS)
 flags.DEFINE_list(
