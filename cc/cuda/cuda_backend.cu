@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <climits>
 
+#include "cc/core/formulas/batch_norm.h"
 #include "cc/core/formulas/batch_norm_grad.h"
 #include "cc/cuda/cuda_backend.h"
 #include "cc/cuda/device_apply.h"
@@ -131,6 +132,8 @@ int CudaLaunch(const typename Formula::Args& args, void* workspace,
 #define TFBN_INSTANTIATE_CUDA(Formula)                             \
   template size_t CudaWorkspaceBytes<Formula>(const View&, DType); \
   template int CudaLaunch<Formula>(const Formula::Args&, void*, void*, int64_t)
+TFBN_INSTANTIATE_CUDA(BatchNormFormula);
+TFBN_INSTANTIATE_CUDA(BatchNormAddFormula);
 TFBN_INSTANTIATE_CUDA(BatchNormGradFormula);
 
 const char* CudaErrorMessage(int error) {

@@ -12,7 +12,8 @@
 
 namespace tf_bn_ops {
 
-// Both templates are instantiated in cuda_backend.cu for BatchNormGradFormula.
+// Both templates are instantiated in cuda_backend.cu for the formulas that its
+// last lines list.
 
 // Bytes of device memory that a call needs, at least 1: O(channels * splits),
 // where splits is a function of the view and the dtype alone.
