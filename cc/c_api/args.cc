@@ -43,6 +43,26 @@ std::string CheckView(const View& view) {
 
 namespace {
 
+std::string CheckPointers(const BatchNormArgs& args) {
+  if (args.view.channels > 0 &&
+      (args.scale == nullptr || args.offset == nullptr ||
+       args.batch_mean == nullptr || args.batch_variance == nullptr ||
+       args.saved_mean == nullptr || args.saved_variance == nullptr)) {
+    return "scale, offset, batch_mean, batch_variance, saved_mean and "
+           "saved_variance must not be NULL";
+  }
+  if (args.view.channels > 0 &&
+      !(args.is_training && args.exponential_avg_factor == 1) &&
+      (args.mean == nullptr || args.variance == nullptr)) {
+    return "mean and variance must not be NULL unless in training with an "
+           "exponential_avg_factor of 1";
+  }
+  if (NumElements(args.view) > 0 && (args.x == nullptr || args.y == nullptr)) {
+    return "x and y must not be NULL";
+  }
+  return "";
+}
+
 std::string CheckPointers(const BatchNormGradArgs& args) {
   if (args.view.channels > 0 &&
       (args.scale == nullptr || args.mean == nullptr ||
@@ -90,7 +110,6 @@ std::string ReadCommonArgs(const CArgs* c_args, Args* args) {
   args->stat_dtype = static_cast<DType>(c_args->stat_dtype);
   args->is_training = c_args->is_training != 0;
   args->epsilon = c_args->epsilon;
-  args->y_backprop = c_args->y_backprop;
   args->x = c_args->x;
   args->scale = c_args->scale;
   args->mean = c_args->mean;
@@ -100,11 +119,32 @@ std::string ReadCommonArgs(const CArgs* c_args, Args* args) {
 
 }  // namespace
 
+std::string ReadArgs(const tfbn_batch_norm_args* c_args, BatchNormArgs* args) {
+  const std::string error = ReadCommonArgs(c_args, args);
+  if (!error.empty()) return error;
+  if (c_args->activation < 0 || c_args->activation >= kNumActivations) {
+    return "activation must be TFBN_IDENTITY, TFBN_RELU or TFBN_RELU6";
+  }
+  args->exponential_avg_factor = c_args->exponential_avg_factor;
+  args->bessel_correction = c_args->bessel_correction != 0;
+  args->saves_rstd = c_args->saves_rstd != 0;
+  args->activation = static_cast<Activation>(c_args->activation);
+  args->side_input = c_args->side_input;
+  args->offset = c_args->offset;
+  args->y = c_args->y;
+  args->batch_mean = c_args->batch_mean;
+  args->batch_variance = c_args->batch_variance;
+  args->saved_mean = c_args->saved_mean;
+  args->saved_variance = c_args->saved_variance;
+  return CheckPointers(*args);
+}
+
 std::string ReadArgs(const tfbn_batch_norm_grad_args* c_args,
                      BatchNormGradArgs* args) {
   const std::string error = ReadCommonArgs(c_args, args);
   if (!error.empty()) return error;
   args->variance_is_rstd = c_args->variance_is_rstd != 0;
+  args->y_backprop = c_args->y_backprop;
   args->x_backprop = c_args->x_backprop;
   args->scale_backprop = c_args->scale_backprop;
   args->offset_backprop = c_args->offset_backprop;
@@ -118,6 +158,7 @@ std::string ReadArgs(const tfbn_batch_norm_grad_grad_args* c_args,
   args->x_backprop_grad = c_args->x_backprop_grad;
   args->scale_backprop_grad = c_args->scale_backprop_grad;
   args->offset_backprop_grad = c_args->offset_backprop_grad;
+  args->y_backprop = c_args->y_backprop;
   args->y_backprop_grad = c_args->y_backprop_grad;
   args->x_grad = c_args->x_grad;
   args->scale_grad = c_args->scale_grad;

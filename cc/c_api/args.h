@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cc/c_api/tf_bn_ops_c.h"
+#include "cc/core/formulas/batch_norm.h"
 #include "cc/core/formulas/batch_norm_grad.h"
 #include "cc/core/formulas/batch_norm_grad_grad.h"
 
@@ -21,7 +22,10 @@ bool IsDType(int32_t value);
 // One sentence, or empty when the view is usable.
 std::string CheckView(const View& view);
 
-// Translates `c_args`. One sentence, or empty when a backend can run `args`.
+// Translates `c_args`; BatchNormAddArgs are BatchNormArgs. One sentence, or
+// empty when a backend can run `args`.
+std::string ReadArgs(const tfbn_batch_norm_args* c_args, BatchNormArgs* args);
+
 std::string ReadArgs(const tfbn_batch_norm_grad_args* c_args,
                      BatchNormGradArgs* args);
 

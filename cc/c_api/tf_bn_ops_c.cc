@@ -110,6 +110,16 @@ std::string ReadRequest(const char* formula, const tfbn_explain_args* args,
 
 }  // namespace
 
+int tfbn_cpu_batch_norm(const tfbn_batch_norm_args* args,
+                        const char* implementation, int threads, char* error,
+                        size_t error_size) {
+  return args != nullptr && args->side_input != nullptr
+             ? Run<tf_bn_ops::BatchNormAddFormula>(args, implementation,
+                                                   threads, error, error_size)
+             : Run<tf_bn_ops::BatchNormFormula>(args, implementation, threads,
+                                                error, error_size);
+}
+
 int tfbn_cpu_batch_norm_grad(const tfbn_batch_norm_grad_args* args,
                              const char* implementation, int threads,
                              char* error, size_t error_size) {

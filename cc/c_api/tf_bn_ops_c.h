@@ -63,6 +63,31 @@ TFBN_EXPORT int tfbn_cpu_batch_norm_grad_grad(
     const tfbn_batch_norm_grad_grad_args* args, const char* implementation,
     int threads, char* error, size_t error_size);
 
+/* Values of tf_bn_ops::Activation. */
+enum { TFBN_IDENTITY = 0, TFBN_RELU = 1, TFBN_RELU6 = 2 };
+
+/* One batch normalization, see cc/core/formulas/batch_norm.h. */
+typedef struct tfbn_batch_norm_args {
+  int64_t outer, channels, inner;
+  int32_t dtype, stat_dtype;
+  int32_t is_training;
+  int32_t bessel_correction;
+  int32_t saves_rstd;
+  int32_t activation; /* One of TFBN_IDENTITY, ... */
+  double epsilon, exponential_avg_factor;
+  const void *x, *side_input; /* side_input: added before the activation; NULL:
+                                 there is none. */
+  const void *scale, *offset;
+  const void *mean, *variance; /* Not read, and may be NULL, in training with a
+                                  factor of 1. */
+  void *y, *batch_mean, *batch_variance, *saved_mean, *saved_variance;
+} tfbn_batch_norm_args;
+
+/* As tfbn_cpu_batch_norm_grad. */
+TFBN_EXPORT int tfbn_cpu_batch_norm(const tfbn_batch_norm_args* args,
+                                    const char* implementation, int threads,
+                                    char* error, size_t error_size);
+
 /* LLC size in bytes that the plans of the CPU backend count on. */
 TFBN_EXPORT int64_t tfbn_last_level_cache_bytes(void);
 
@@ -93,8 +118,8 @@ typedef struct tfbn_explain_args {
  * how it is cut into tiles, scheduled, stored and prefetched, each decision
  * with its reason and a sentence. Computes nothing else. Fails if the object
  * does not fit `json_size` bytes; 8192 are always enough.
- * `formula`: "batch_norm_grad" or "batch_norm_grad_grad". `implementation`: as
- * in tfbn_cpu_batch_norm_grad.
+ * `formula`: "batch_norm", "batch_norm_add", "batch_norm_grad" or
+ * "batch_norm_grad_grad". `implementation`: as in tfbn_cpu_batch_norm_grad.
  *
  *   {"machine": {NAME: VALUE, ...}, "call": {NAME: VALUE, ...},
  *    "plan": [{"name": NAME, "value": VALUE[, "reason": NAME,

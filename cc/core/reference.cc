@@ -58,14 +58,16 @@ void LoadInputs(const typename F::Args& args, int64_t element,
 template <typename F, int kSums>
 void Reduce(const typename F::Args& args, int64_t c, double center,
             double (&sums)[F::kNumSums]) {
-  Sum total[kSums];
-  ForEachElement(args.view, c, [&](int64_t element) {
-    double in[F::kInputs], terms[kSums] = {};
-    LoadInputs<F>(args, element, in);
-    F::Accumulate(in, center, terms);
-    for (int k = 0; k < kSums; ++k) total[k].Add(terms[k]);
-  });
-  for (int k = 0; k < kSums; ++k) sums[k] = total[k].Value();
+  if constexpr (kSums > 0) {
+    Sum total[kSums];
+    ForEachElement(args.view, c, [&](int64_t element) {
+      double in[F::kInputs], terms[kSums] = {};
+      LoadInputs<F>(args, element, in);
+      F::Accumulate(in, center, terms);
+      for (int k = 0; k < kSums; ++k) total[k].Add(terms[k]);
+    });
+    for (int k = 0; k < kSums; ++k) sums[k] = total[k].Value();
+  }
 }
 
 template <typename F, bool kTraining>

@@ -4,11 +4,14 @@
 #ifndef TF_BN_OPS_CC_CORE_FORMULAS_ALL_FORMULAS_H_
 #define TF_BN_OPS_CC_CORE_FORMULAS_ALL_FORMULAS_H_
 
+#include "cc/core/formulas/batch_norm.h"
 #include "cc/core/formulas/batch_norm_grad.h"
 #include "cc/core/formulas/batch_norm_grad_grad.h"
 
 // X(context, type, name)
 #define TFBN_FOR_EACH_FORMULA(X, context)             \
+  X(context, BatchNormFormula, "batch_norm")          \
+  X(context, BatchNormAddFormula, "batch_norm_add")   \
   X(context, BatchNormGradFormula, "batch_norm_grad") \
   X(context, BatchNormGradGradFormula, "batch_norm_grad_grad")
 

@@ -138,16 +138,14 @@ struct BatchNormGradGradFormula {
                                    const double (&sums)[kNumSums]) {
     const double m = static_cast<double>(ElementsPerChannel(args.view));
     const double shift = sums[kXcSum] / m;
+    const BatchStatistics x = ShiftedStatistics(
+        ElementsPerChannel(args.view), center, sums[kXcSum], sums[kXcXcSum]);
     Moments out;
-    out.mean = center + shift;
-    // What the addition rounded off (Knuth's TwoSum).
-    const double shift_part = out.mean - center;
-    out.mean_rest = (center - (out.mean - shift_part)) + (shift - shift_part);
+    out.mean = x.mean;
+    out.mean_rest = x.mean_rest;
     out.gx_mean = sums[kGxSum] / m;
     out.dy_mean = sums[kDySum] / m;
-    const double variance = sums[kXcXcSum] / m - shift * shift;
-    // Rounding may leave a variance of zero below it; NaN stays NaN.
-    out.rstd = RstdOf(variance < 0 ? 0 : variance, args.epsilon);
+    out.rstd = RstdOf(x.variance, args.epsilon);
     out.a = out.rstd * (sums[kGxXcSum] / m - out.gx_mean * shift);
     out.s = out.rstd * (sums[kDyXcSum] / m - out.dy_mean * shift);
     out.b = sums[kGxDySum] / m - out.gx_mean * out.dy_mean;

@@ -24,7 +24,8 @@
 //     // What the sums of a channel are centered at, see CenterArray.
 //     static CenterArray CentersOf(const Args&);
 //     // Reduce: adds the terms of one (vector of) element(s) to the first
-//     // kSums sums: kNumSums in training, kNumFrozenSums frozen.
+//     // kSums sums: kNumSums in training, kNumFrozenSums frozen. Without
+//     // frozen sums, the frozen pass is Apply alone.
 //     template <typename V, int kSums>
 //     static void Accumulate(const V (&in)[kInputs], V center,
 //                            V (&sum)[kSums]);
@@ -58,6 +59,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "cc/core/dtype.h"
 #include "cc/core/host_device.h"
@@ -84,22 +86,63 @@ struct Tensors {
   void* out[kOutputs];
 };
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+static TFBN_HD bool IsFinite(double value) { return value - value == 0; }
+
 // Centers of the channels: that of channel c is element c * stride of `data`;
 // zero where data is nullptr.
 struct CenterArray {
   DType dtype;
   const void* data;
   int64_t stride;
+  bool finite = false;  // Zero also where the element is infinite or NaN.
 };
 
 static TFBN_HD double CenterAt(const CenterArray& centers, int64_t c) {
-  return centers.data == nullptr
-             ? 0
-             : LoadAsDouble(centers.dtype, centers.data, c * centers.stride);
+  if (centers.data == nullptr) return 0;
+  const double center =
+      LoadAsDouble(centers.dtype, centers.data, c * centers.stride);
+  return centers.finite && !IsFinite(center) ? 0 : center;
+}
+
+// The centers of channels [first, first + n).
+static TFBN_HD void LoadCenters(const CenterArray& centers, int64_t first,
+                                int64_t n, double* out) {
+  if (centers.data == nullptr || centers.stride != 1) {
+    for (int64_t c = 0; c < n; ++c) out[c] = CenterAt(centers, first + c);
+    return;
+  }
+  LoadAsDoubles(centers.dtype, centers.data, first, n, out);  // Vectorizes.
+  if (!centers.finite) return;
+  for (int64_t c = 0; c < n; ++c) out[c] = IsFinite(out[c]) ? out[c] : 0;
 }
 
 static TFBN_HD double RstdOf(double variance, double epsilon) {
   return 1.0 / std::sqrt(variance + epsilon);
+}
+
+// Mean and biased variance of a channel; the exact sum of mean and mean_rest is
+// the mean.
+struct BatchStatistics {
+  double mean, mean_rest, variance;
+};
+// Those of `count` elements x, from the sums of xc = x - center and xc^2.
+static TFBN_HD BatchStatistics ShiftedStatistics(int64_t count, double center,
+                                                 double xc_sum,
+                                                 double xc_xc_sum) {
+  const double m = static_cast<double>(count);
+  const double shift = xc_sum / m;
+  BatchStatistics out;
+  out.mean = center + shift;
+  // What the addition rounded off (Knuth's TwoSum).
+  const double shift_part = out.mean - center;
+  out.mean_rest = (center - (out.mean - shift_part)) + (shift - shift_part);
+  const double variance = xc_xc_sum / m - shift * shift;
+  // Rounding may leave a variance of zero below it; NaN stays NaN.
+  out.variance = variance < 0 ? 0 : variance;
+  return out;
 }
 
 // `value` + `rest` as the sum of two numbers of a narrower type C. Subtracted
@@ -109,8 +152,7 @@ template <typename C>
 static TFBN_HD void Split(double value, double rest, C* part, C* part_rest) {
   *part = static_cast<C>(value);
   // Infinity minus infinity would be NaN where the value is a plain infinity.
-  const bool finite = value - value == 0;
-  *part_rest = finite
+  *part_rest = IsFinite(value)
                    ? static_cast<C>((value - static_cast<double>(*part)) + rest)
                    : C{0};
 }

@@ -175,13 +175,13 @@ TFBN_INLINE void ComputeResults(const TensorPointers<F, T>& tensors,
   }
 }
 
-template <typename F, StorePolicy kPolicy, int kVectors, bool kPartial,
-          typename T>
+template <typename F, bool kTraining, StorePolicy kPolicy, int kVectors,
+          bool kPartial, typename T>
 TFBN_INLINE void ApplyStep(
     const TensorPointers<F, T>& tensors, const Step& step,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
   VectorOf<T> k[kVectors][F::kNumCoefficients];
-  LoadCoefficients<F, kVectors, true>(coefficients, step.column, k);
+  LoadCoefficients<F, kVectors, kTraining>(coefficients, step.column, k);
   for (int64_t r = 0; r < step.rows; ++r) {
     const int64_t element =
         step.first_element + r * step.row_stride + step.column;
@@ -191,13 +191,13 @@ TFBN_INLINE void ApplyStep(
       }
     }
     for (int u = 0; u < kVectors; ++u) {
-      ComputeResults<F, kPartial, true, kPolicy>(
+      ComputeResults<F, kPartial, kTraining, kPolicy>(
           tensors, element + u * kLanesOf<T>, step.partial_lanes, k[u]);
     }
   }
 }
 
-template <typename F, StorePolicy kPolicy, typename T>
+template <typename F, bool kTraining, StorePolicy kPolicy, typename T>
 void ApplySteps(
     const TensorPointers<F, T>& tensors, const Panel& panel,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
@@ -206,40 +206,40 @@ void ApplySteps(
       VectorsPerStep(F::kNumCoefficients, kRegisters * 3 / 4);
   const auto take = [&](auto vectors, auto partial,
                         const Step& step) __attribute__((always_inline)) {
-    ApplyStep<F, kPolicy, decltype(vectors)::value, decltype(partial)::value>(
-        tensors, step, coefficients);
+    ApplyStep<F, kTraining, kPolicy, decltype(vectors)::value,
+              decltype(partial)::value>(tensors, step, coefficients);
   };
   ForEachStep<T, kVectors>(panel, take);
 }
 
 // ---- Tiles ------------------------------------------------------------------
 
-template <typename F, typename T>
+template <typename F, bool kTraining, typename T>
 void ApplyPanel(
     const TensorPointers<F, T>& tensors, const Panel& panel, StorePolicy policy,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
   ForEachStorePart(tensors, panel, policy,
                    [&](auto part_policy, const Panel& part) {
-                     ApplySteps<F, decltype(part_policy)::value>(tensors, part,
-                                                                 coefficients);
+                     ApplySteps<F, kTraining, decltype(part_policy)::value>(
+                         tensors, part, coefficients);
                    });
 }
 
-template <typename F, typename T>
+template <typename F, typename T, bool kTraining>
 void ApplyRows(const typename F::Args& args, const Partition& partition,
                const Tile& tile, const void* by_channel, StorePolicy policy) {
   const TensorPointers<F, T> tensors = PointersOf<F, T>(args);
   const RowPanels panels = RowPanelsOf<T>(args.view, partition, tile);
-  TileCoefficients<F, T, true, kMaxRowColumns> coefficients(args.view,
-                                                            by_channel);
+  TileCoefficients<F, T, kTraining, kMaxRowColumns> coefficients(args.view,
+                                                                 by_channel);
   const auto columns = coefficients.OfRows(args.view, partition, tile);
-  ApplyPanel(tensors, panels.full, policy, columns);
-  ApplyPanel(tensors, panels.remainder, policy, columns);
+  ApplyPanel<F, kTraining>(tensors, panels.full, policy, columns);
+  ApplyPanel<F, kTraining>(tensors, panels.remainder, policy, columns);
 }
 
 // The runs of channel `c` at outer index `o`. A short first row aligns all
 // others for non-temporal stores.
-template <typename F, typename T>
+template <typename F, bool kTraining, typename T>
 void ApplyRuns(
     const TensorPointers<F, T>& tensors, const View& view, const Block& block,
     int64_t c, int64_t o, int64_t prefetch_offset, StorePolicy policy,
@@ -252,41 +252,48 @@ void ApplyRuns(
     int64_t head =
         (kCacheLineBytes - misaligned_bytes) / static_cast<int64_t>(sizeof(T));
     if (head > length) head = length;
-    ApplyPanel(tensors, Panel{first, 1, kRunColumns, head},
-               StorePolicy::kTemporal, coefficients);
+    ApplyPanel<F, kTraining>(tensors, Panel{first, 1, kRunColumns, head},
+                             StorePolicy::kTemporal, coefficients);
     first += head;
     length -= head;
   }
   const int64_t runs = length / kRunColumns;
-  ApplyPanel(tensors,
-             Panel{first, runs, kRunColumns, kRunColumns, prefetch_offset},
-             policy, coefficients);
-  ApplyPanel(
+  ApplyPanel<F, kTraining>(
+      tensors, Panel{first, runs, kRunColumns, kRunColumns, prefetch_offset},
+      policy, coefficients);
+  ApplyPanel<F, kTraining>(
       tensors,
       Panel{first + runs * kRunColumns, 1, kRunColumns, length % kRunColumns},
       policy, coefficients);
+}
+
+// The results of view shape in a tile, from the coefficients alone.
+template <typename F, typename T, bool kTraining>
+void ApplyTile(const typename F::Args& args, const Partition& partition,
+               const Tile& tile, const void* by_channel, StorePolicy policy) {
+  if (partition.kind == Partition::kRows) {
+    ApplyRows<F, T, kTraining>(args, partition, tile, by_channel, policy);
+  } else {
+    const TensorPointers<F, T> tensors = PointersOf<F, T>(args);
+    const int64_t prefetch_offset = RunPrefetchOffset<T>(args.view, tile);
+    TileCoefficients<F, T, kTraining, kRunColumns> coefficients(args.view,
+                                                                by_channel);
+    for (int64_t c = tile.c0; c < tile.c1; ++c) {
+      const auto columns = coefficients.OfRun(c);
+      for (int64_t o = tile.block.o0; o < tile.block.o1; ++o) {
+        ApplyRuns<F, kTraining>(tensors, args.view, tile.block, c, o,
+                                prefetch_offset, policy, columns);
+      }
+    }
+  }
+  if (policy == StorePolicy::kNonTemporal) NonTemporalFence();
 }
 
 // Kernels::apply.
 template <typename F, typename T>
 void Apply(const typename F::Args& args, const Partition& partition,
            const Tile& tile, const void* by_channel, StorePolicy policy) {
-  if (partition.kind == Partition::kRows) {
-    ApplyRows<F, T>(args, partition, tile, by_channel, policy);
-  } else {
-    const TensorPointers<F, T> tensors = PointersOf<F, T>(args);
-    const int64_t prefetch_offset = RunPrefetchOffset<T>(args.view, tile);
-    TileCoefficients<F, T, true, kRunColumns> coefficients(args.view,
-                                                           by_channel);
-    for (int64_t c = tile.c0; c < tile.c1; ++c) {
-      const auto columns = coefficients.OfRun(c);
-      for (int64_t o = tile.block.o0; o < tile.block.o1; ++o) {
-        ApplyRuns(tensors, args.view, tile.block, c, o, prefetch_offset, policy,
-                  columns);
-      }
-    }
-  }
-  if (policy == StorePolicy::kNonTemporal) NonTemporalFence();
+  ApplyTile<F, T, true>(args, partition, tile, by_channel, policy);
 }
 
 }  // namespace

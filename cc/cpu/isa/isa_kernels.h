@@ -92,7 +92,7 @@ struct Kernels {
   void (*apply)(const Args&, const Partition&, const Tile&,
                 const void* coefficients, StorePolicy);
   // Frozen, where the results need no sums: both in one pass. Writes the first
-  // kNumFrozenSums sums.
+  // kNumFrozenSums sums; without any it is apply alone.
   void (*frozen)(const Args&, const Partition&, const Tile&,
                  const void* coefficients, StorePolicy,
                  const ChannelSums& sums);

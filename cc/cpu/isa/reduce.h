@@ -250,9 +250,8 @@ class TileReducer {
 
   void SetRowCenters() {
     const int64_t channels = tile_.c1 - tile_.c0;
-    if (view_.inner == 1 && centers_.data != nullptr && centers_.stride == 1) {
-      LoadAsDoubles(centers_.dtype, centers_.data, tile_.c0, channels,
-                    sums_.center);  // Vectorizes.
+    if (view_.inner == 1) {
+      LoadCenters(centers_, tile_.c0, channels, sums_.center);
     } else {
       for (int64_t c = 0; c < channels; ++c) {
         const double center = CenterAt(centers_, tile_.c0 + c);
@@ -340,7 +339,11 @@ template <typename F, typename T>
 void Frozen(const typename F::Args& args, const Partition& partition,
             const Tile& tile, const void* by_channel, StorePolicy policy,
             const ChannelSums& out) {
-  ReduceTile<F, T, false>(args, partition, tile, by_channel, policy, out);
+  if constexpr (F::kNumFrozenSums == 0) {
+    ApplyTile<F, T, false>(args, partition, tile, by_channel, policy);
+  } else {
+    ReduceTile<F, T, false>(args, partition, tile, by_channel, policy, out);
+  }
 }
 
 }  // namespace

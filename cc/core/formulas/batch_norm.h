@@ -1,0 +1,211 @@
+// The formulas of batch normalization itself, with and without an added tensor:
+// the contract that every backend (CPU, CUDA, reference) fulfils, and its
+// arithmetic.
+//
+// With M = outer * inner, and sums over outer and inner:
+//
+//   training:  mean = sum(x) / M,  variance = sum((x - mean)^2) / M
+//   frozen:    mean and variance are those given
+//   rstd = 1 / sqrt(variance + epsilon)
+//   y = activation(scale * rstd * (x - mean) + offset [+ side_input])
+//
+// (Ioffe and Szegedy 2015, algorithm 1.) Outputs of length `channels`:
+//
+//   saved_mean, saved_variance    mean and variance, for the gradient
+//   batch_mean, batch_variance    frozen: the same. In training, with the
+//       factor f = exponential_avg_factor, (1 - f) * given + f * new; f = 1
+//       does not read what is given. The new mean is `mean`, the new variance
+//       is variance * M / max(M - 1, 1) (Bessel's correction), or `variance`.
+//
+// Without elements, training has NaN for batch_* and 0 for saved_*.
+//
+// Accuracy that every backend promises: statistics are accumulated in double,
+// in one pass, around a shift, which is one element of the channel (Chan, Golub
+// and LeVeque 1983): its squared distance from the mean is at most M *
+// variance, so a large mean costs no digits. y is evaluated in float (in double
+// for float64) from coefficients computed in double, and the mean is subtracted
+// in two parts. The order of summation is a function of the view alone, see
+// partition.h.
+
+#ifndef TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_H_
+#define TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_H_
+
+#include <cstdint>
+
+#include "cc/core/dtype.h"
+#include "cc/core/formulas/formula.h"
+#include "cc/core/host_device.h"
+#include "cc/core/view.h"
+
+namespace tf_bn_ops {
+
+// What is applied to y; the values are part of the C ABI. NaN stays NaN.
+enum class Activation : int32_t {
+  kIdentity = 0,
+  kRelu = 1,   // max(y, 0)
+  kRelu6 = 2,  // min(max(y, 0), 6)
+};
+constexpr int kNumActivations = 3;
+
+// An activation is a clamp to [lower, upper].
+static TFBN_HD double LowerBound(Activation activation) {
+  return activation == Activation::kIdentity ? -kInfinity : 0;
+}
+static TFBN_HD double UpperBound(Activation activation) {
+  return activation == Activation::kRelu6 ? 6 : kInfinity;
+}
+
+// Inputs, outputs and attributes of one call. Pointers are borrowed. y may be
+// the buffer of x or side_input, batch_mean that of mean, batch_variance that
+// of variance (element for element), but must not overlap them in any other
+// way.
+struct BatchNormArgs : FormulaArgs {
+  double exponential_avg_factor = 1;
+  bool bessel_correction = true;
+  // cuDNN's convention on the GPU in training: saved_variance holds rstd.
+  bool saves_rstd = false;
+  Activation activation = Activation::kIdentity;
+
+  const void* x = nullptr;           // [outer, channels, inner]
+  const void* side_input = nullptr;  // [outer, channels, inner], if added
+  const void* scale = nullptr;       // [channels]
+  const void* offset = nullptr;      // [channels]
+  const void* mean = nullptr;        // [channels], not read if factor is 1
+  const void* variance = nullptr;    // [channels], not read if factor is 1
+
+  void* y = nullptr;               // [outer, channels, inner]
+  void* batch_mean = nullptr;      // [channels]
+  void* batch_variance = nullptr;  // [channels]
+  void* saved_mean = nullptr;      // [channels]
+  void* saved_variance = nullptr;  // [channels]
+};
+// The same with a side input; a type of its own, which selects the formula.
+struct BatchNormAddArgs : BatchNormArgs {};
+
+template <typename ArgsType, bool kAdd>
+struct BatchNormFormulaOf {
+  using Args = ArgsType;
+  enum Input : int {
+    kX,
+    kSideInput,
+    kInputs = kAdd ? kSideInput + 1 : kX + 1,
+    kNumFrozenInputs = kInputs
+  };
+  enum Output : int { kY, kOutputs };
+  // Over one channel, xc = x - center.
+  enum Sum : int { kXcSum, kXcXcSum, kNumSums, kNumFrozenSums = 0 };
+  // The mean has two parts, see Split.
+  enum Coefficient : int {
+    kMean,
+    kMeanRest,
+    kScaleRstd,
+    kOffset,
+    kLower,
+    kUpper,
+    kNumCoefficients,
+    kFirstFrozenCoefficient = kMean,
+  };
+
+  static TFBN_HD Tensors<kInputs, kOutputs> TensorsOf(const Args& args) {
+    if constexpr (kAdd) {
+      return {{args.x, args.side_input}, {args.y}};
+    } else {
+      return {{args.x}, {args.y}};
+    }
+  }
+
+  // The first element of a channel; zero where that is an infinity, whose
+  // distance from other elements would be NaN. Frozen, there are no sums, and
+  // in place x may be overwritten already.
+  static TFBN_HD CenterArray CentersOf(const Args& args) {
+    return {args.dtype, args.is_training ? args.x : nullptr, args.view.inner,
+            /*finite=*/true};
+  }
+
+  template <typename V, int kSums>
+  static TFBN_HD void Accumulate(const V (&in)[kInputs], V center,
+                                 V (&sum)[kSums]) {
+    const V xc = in[kX] - center;
+    sum[kXcSum] += xc;
+    sum[kXcXcSum] += xc * xc;
+  }
+
+  static TFBN_HD BatchStatistics StatisticsOf(const Args& args, int64_t c,
+                                              double center,
+                                              const double (&sums)[kNumSums]) {
+    if (!args.is_training) {
+      return {LoadAsDouble(args.stat_dtype, args.mean, c), 0,
+              LoadAsDouble(args.stat_dtype, args.variance, c)};
+    }
+    return ShiftedStatistics(ElementsPerChannel(args.view), center,
+                             sums[kXcSum], sums[kXcXcSum]);
+  }
+
+  template <typename C>
+  static TFBN_HD void Finish(const Args& args, int64_t c, double center,
+                             const double (&sums)[kNumSums],
+                             C (&k)[kNumCoefficients]) {
+    const BatchStatistics of = StatisticsOf(args, c, center, sums);
+    Split(of.mean, of.mean_rest, &k[kMean], &k[kMeanRest]);
+    k[kScaleRstd] =
+        static_cast<C>(LoadAsDouble(args.stat_dtype, args.scale, c) *
+                       RstdOf(of.variance, args.epsilon));
+    k[kOffset] = static_cast<C>(LoadAsDouble(args.stat_dtype, args.offset, c));
+    k[kLower] = static_cast<C>(LowerBound(args.activation));
+    k[kUpper] = static_cast<C>(UpperBound(args.activation));
+  }
+
+  static TFBN_HD void StoreSums(const Args& args, int64_t c, double center,
+                                const double (&sums)[kNumSums]) {
+    const BatchStatistics of = StatisticsOf(args, c, center, sums);
+    double variance = of.variance, saved_variance = of.variance;
+    if (args.is_training) {
+      const double m = static_cast<double>(ElementsPerChannel(args.view));
+      if (args.bessel_correction) variance *= m / (m > 1 ? m - 1 : 1);
+      if (args.saves_rstd) saved_variance = RstdOf(of.variance, args.epsilon);
+    }
+    // Before the averages, which may be stored to mean and variance.
+    StoreFromDouble(args.stat_dtype, args.saved_mean, c, of.mean);
+    StoreFromDouble(args.stat_dtype, args.saved_variance, c, saved_variance);
+    StoreAverage(args, c, args.mean, of.mean, args.batch_mean);
+    StoreAverage(args, c, args.variance, variance, args.batch_variance);
+  }
+
+  static TFBN_HD void StoreEmpty(const Args& args, int64_t c) {
+    const double no_sums[kNumSums] = {};
+    if (!args.is_training) return StoreSums(args, c, 0, no_sums);
+    StoreFromDouble(args.stat_dtype, args.saved_mean, c, 0);
+    StoreFromDouble(args.stat_dtype, args.saved_variance, c, 0);
+    StoreFromDouble(args.stat_dtype, args.batch_mean, c, kNaN);
+    StoreFromDouble(args.stat_dtype, args.batch_variance, c, kNaN);
+  }
+
+  template <bool kTraining, typename V>
+  static TFBN_HD void Element(const V (&in)[kInputs],
+                              const V (&k)[kNumCoefficients],
+                              V (&out)[kOutputs]) {
+    V v = ((in[kX] - k[kMean]) - k[kMeanRest]) * k[kScaleRstd] + k[kOffset];
+    if constexpr (kAdd) v = v + in[kSideInput];
+    v = v < k[kLower] ? k[kLower] : v;
+    out[kY] = v > k[kUpper] ? k[kUpper] : v;
+  }
+
+ private:
+  // Stores the exponential moving average of `given` and `value`.
+  static TFBN_HD void StoreAverage(const Args& args, int64_t c,
+                                   const void* given, double value,
+                                   void* average) {
+    const double f = args.exponential_avg_factor;
+    if (args.is_training && f != 1) {
+      value = (1 - f) * LoadAsDouble(args.stat_dtype, given, c) + f * value;
+    }
+    StoreFromDouble(args.stat_dtype, average, c, value);
+  }
+};
+
+struct BatchNormFormula : BatchNormFormulaOf<BatchNormArgs, false> {};
+struct BatchNormAddFormula : BatchNormFormulaOf<BatchNormAddArgs, true> {};
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_H_

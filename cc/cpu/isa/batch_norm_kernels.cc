@@ -1,0 +1,10 @@
+// The CPU kernels of batch normalization, compiled once for every line of
+// isa_builds.txt.
+
+#include "cc/core/formulas/batch_norm.h"
+#include "cc/cpu/isa/apply.h"
+#include "cc/cpu/isa/isa_kernels.h"
+#include "cc/cpu/isa/reduce.h"
+
+TFBN_DEFINE_KERNELS(BatchNormFormula)
+TFBN_DEFINE_KERNELS(BatchNormAddFormula)
