@@ -74,9 +74,8 @@ TFBN_HD void Finish(const KernelParams<Formula>& params, Block& block,
   const int num_sums =
       params.args.is_training ? kSums : int{Formula::kNumFrozenSums};
   // The partial sums of a channel lie `channels` apart, `fold` per split.
-  const int64_t terms = config.elements == 0 || num_sums == 0
-                            ? 0
-                            : config.splits * config.fold;
+  const int64_t terms =
+      config.elements == 0 || num_sums == 0 ? 0 : config.splits * config.fold;
 
   block.ForEachThread([&](int t) {
     const int64_t c = first + t % width;
