@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 from tf_bn_ops import _ops
-from tf_bn_ops._results import FusedBatchNorm
+from tf_bn_ops._results import BatchNorm
 from tf_bn_ops.spec import DATA_FORMATS, DataFormat
 
 
@@ -28,7 +28,7 @@ def fused_batch_norm(
     is_training: bool = True,
     name: str | None = None,
     exponential_avg_factor: float = 1.0,
-) -> FusedBatchNorm:
+) -> BatchNorm:
     """Batch normalization; `tf.compat.v1.nn.fused_batch_norm` with this library's gradient.
 
     y = (x - mean) / sqrt(variance + epsilon) * scale + offset, with the mean and biased variance of
@@ -87,7 +87,7 @@ def fused_batch_norm(
         mean = variance = tf.zeros([0])
     inputs = _captured(x, scale, offset, mean, variance)
     y, *statistics = _normalize(attrs, name, inputs)
-    return FusedBatchNorm(y, *_statistics(attrs, inputs, statistics))
+    return BatchNorm(y, *_statistics(attrs, inputs, statistics))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,8 @@
 Formulas (Ioffe and Szegedy, "Batch Normalization", 2015, section 3), with M the elements of a
 channel, rstd = 1/sqrt(variance + epsilon), and sums over all dimensions but the channel's:
 
+    y = scale * (x - mean) * rstd + offset
+
     offset_backprop = sum(y_backprop)
     scale_backprop  = rstd * sum(y_backprop * (x - mean))
     training:  x_backprop = scale * rstd * (y_backprop - offset_backprop / M
@@ -14,20 +16,27 @@ from __future__ import annotations
 
 import functools
 import numbers
+from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from tf_bn_ops import _loader, spec
 from tf_bn_ops._results import (
     BatchNormTrainingBackprop,
+    FusedBatchNorm,
+    FusedBatchNormEx,
     FusedBatchNormGrad,
     FusedBatchNormGradGrad,
     FusedBatchNormGradV2,
     FusedBatchNormGradV3,
+    FusedBatchNormV2,
+    FusedBatchNormV3,
 )
 from tf_bn_ops.spec import DataFormat
+
+Activation = Literal["Identity", "Relu", "Relu6"]
 
 
 @functools.cache
@@ -48,6 +57,209 @@ def load() -> ModuleType:
 
     _gradients.register(fused_batch_norm_grad_grad)
     return module
+
+
+def fused_batch_norm(
+    x: Any,
+    scale: Any,
+    offset: Any,
+    mean: Any,
+    variance: Any,
+    epsilon: float = 1e-4,
+    exponential_avg_factor: float = 1.0,
+    data_format: DataFormat = "NHWC",
+    is_training: bool = True,
+    name: str | None = None,
+) -> FusedBatchNorm:
+    """Batch normalization, the twin of `tf.raw_ops.FusedBatchNorm`.
+
+    `fused_batch_norm_v3` for float32 and rank 4 alone, without reserve_space_3. Inputs, attributes,
+    outputs and errors have the same names and meaning.
+    """
+    outputs = load().tf_bn_ops_fused_batch_norm(
+        x,
+        scale,
+        offset,
+        mean,
+        variance,
+        _not_a_tensor(epsilon, "fused_batch_norm"),
+        exponential_avg_factor,
+        data_format,
+        is_training,
+        name,
+    )
+    return FusedBatchNorm._make(outputs)
+
+
+def fused_batch_norm_v2(
+    x: Any,
+    scale: Any,
+    offset: Any,
+    mean: Any,
+    variance: Any,
+    epsilon: float = 1e-4,
+    exponential_avg_factor: float = 1.0,
+    data_format: DataFormat = "NHWC",
+    is_training: bool = True,
+    name: str | None = None,
+) -> FusedBatchNormV2:
+    """Batch normalization, the twin of `tf.raw_ops.FusedBatchNormV2`.
+
+    `fused_batch_norm_v3` for rank 4 alone, without reserve_space_3. Inputs, attributes, outputs and
+    errors have the same names and meaning.
+    """
+    outputs = load().tf_bn_ops_fused_batch_norm_v2(
+        x,
+        scale,
+        offset,
+        mean,
+        variance,
+        _not_a_tensor(epsilon, "fused_batch_norm_v2"),
+        exponential_avg_factor,
+        data_format,
+        is_training,
+        name,
+    )
+    return FusedBatchNormV2._make(outputs)
+
+
+def fused_batch_norm_v3(
+    x: Any,
+    scale: Any,
+    offset: Any,
+    mean: Any,
+    variance: Any,
+    epsilon: float = 1e-4,
+    exponential_avg_factor: float = 1.0,
+    data_format: DataFormat = "NHWC",
+    is_training: bool = True,
+    name: str | None = None,
+) -> FusedBatchNormV3:
+    """Batch normalization, the twin of `tf.raw_ops.FusedBatchNormV3`.
+
+    With mean and variance those of each channel of `x` in training, those given if frozen:
+
+        y = scale * (x - mean) / sqrt(variance + epsilon) + offset
+
+    All outputs are written in either mode. y is accurate at any mean of `x` (docs/math.md).
+
+    Args:
+      x: half, bfloat16 or float32, of the rank of `data_format`.
+      scale: float32 [C], the scale factors (gamma).
+      offset: float32 [C], the offsets (beta).
+      mean: float32 [C], frozen the mean of the population, in training the running mean. In
+        training with a factor of 1 it is not read, and may have any size.
+      variance: the same for the variance.
+      epsilon: added to the variance before the square root; a number, not a tensor.
+      exponential_avg_factor: in training, the weight f of this batch in the running statistics.
+      data_format: "NHWC" or "NDHWC" (channels-last), "NCHW" or "NCDHW" (channels-first), where the
+        number of letters is the rank of `x`. (Called eagerly the op accepts the other of the two
+        ranks, too, as TensorFlow's does without oneDNN.)
+      is_training: True for the statistics of `x`, False (frozen) for those given.
+      name: name of the operation.
+
+    Returns:
+      Named tuple:
+        y: the normalized tensor; type and shape of `x`.
+        batch_mean: float32 [C], the new running mean: in training (1 - f) * mean + f * (mean of x);
+          frozen the mean given. NaN where `x` has no elements.
+        batch_variance: the same for the variance, with the unbiased variance of `x` (Bessel's
+          correction: M/max(M - 1, 1) times the biased one, for M elements of a channel).
+        reserve_space_1: float32 [C], the mean that `x` was normalized with; 0 where `x` has no
+          elements.
+        reserve_space_2: the same, the biased variance. On a GPU, in training:
+          1/sqrt(variance + epsilon), as cuDNN has it.
+        reserve_space_3: a placeholder of the built-in op; float32 [0].
+
+    Raises:
+      tf.errors.InvalidArgumentError: `x` has not rank 4 or 5, or a tensor of shape [C] another
+        number of elements. (ValueError when the shapes are known while a graph is built.)
+      tf.errors.ResourceExhaustedError: no memory for the outputs or the workspace.
+      LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
+    """
+    outputs = load().tf_bn_ops_fused_batch_norm_v3(
+        x,
+        scale,
+        offset,
+        mean,
+        variance,
+        _not_a_tensor(epsilon, "fused_batch_norm_v3"),
+        exponential_avg_factor,
+        data_format,
+        is_training,
+        name,
+    )
+    return FusedBatchNormV3._make(outputs)
+
+
+def fused_batch_norm_ex(
+    x: Any,
+    scale: Any,
+    offset: Any,
+    mean: Any,
+    variance: Any,
+    side_input: Sequence[Any] = (),
+    epsilon: float = 1e-4,
+    exponential_avg_factor: float = 1.0,
+    activation_mode: Activation = "Identity",
+    data_format: DataFormat = "NHWC",
+    is_training: bool = True,
+    bessel_correction: bool = True,
+    name: str | None = None,
+) -> FusedBatchNormEx:
+    """Batch normalization, addition and activation in one op, TensorFlow's `_FusedBatchNormEx`.
+
+        y = activation(scale * (x - mean) / sqrt(variance + epsilon) + offset + side_input)
+
+    TensorFlow's op, which has no Python function, takes a side input and an activation on GPUs
+    alone. This one takes every combination of type, layout, mode, side input and activation.
+
+    Args:
+      x: as `fused_batch_norm_v3` takes it, like scale, offset, mean, variance, epsilon,
+        exponential_avg_factor, data_format and is_training.
+      scale: float32 [C].
+      offset: float32 [C].
+      mean: float32 [C].
+      variance: float32 [C].
+      side_input: a list of at most one tensor, of the type and shape of `x`: what is added before
+        the activation.
+      epsilon: a number.
+      exponential_avg_factor: a number.
+      activation_mode: "Identity", "Relu" or "Relu6".
+      data_format: "NHWC", "NDHWC", "NCHW" or "NCDHW".
+      is_training: True for the statistics of `x`, False for those given.
+      bessel_correction: whether batch_variance is averaged from the unbiased variance of `x` (as
+        TensorFlow's ops do) or from the biased one (as Keras does).
+      name: name of the operation.
+
+    Returns:
+      Named tuple with the fields of `fused_batch_norm_v3`. The statistics are those of `x` alone.
+
+    Raises:
+      ValueError: more than one side input.
+      tf.errors.InvalidArgumentError: shapes that do not fit together, or an unknown activation.
+        (ValueError when they are known while a graph is built.)
+      tf.errors.ResourceExhaustedError: no memory for the outputs or the workspace.
+      LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
+    """
+    if isinstance(side_input, (list, tuple)) and len(side_input) > 1:
+        raise ValueError(f"side_input is a list of at most one tensor, not of {len(side_input)}")
+    outputs = load().tf_bn_ops_fused_batch_norm_ex(
+        x,
+        scale,
+        offset,
+        mean,
+        variance,
+        [*side_input] if isinstance(side_input, tuple) else side_input,
+        _not_a_tensor(epsilon, "fused_batch_norm_ex"),
+        exponential_avg_factor,
+        activation_mode,
+        data_format,
+        is_training,
+        bessel_correction,
+        name,
+    )
+    return FusedBatchNormEx._make(outputs)
 
 
 def fused_batch_norm_grad(

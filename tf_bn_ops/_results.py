@@ -11,12 +11,54 @@ if TYPE_CHECKING:
     from tensorflow import Tensor
 
 
-class FusedBatchNorm(NamedTuple):
+class BatchNorm(NamedTuple):
     """Results of `fused_batch_norm`."""
 
     y: Tensor
     batch_mean: Tensor
     batch_variance: Tensor
+
+
+class FusedBatchNorm(NamedTuple):
+    """Results of `raw_ops.FusedBatchNorm`; reserve spaces are what its gradient takes."""
+
+    y: Tensor
+    batch_mean: Tensor
+    batch_variance: Tensor
+    reserve_space_1: Tensor
+    reserve_space_2: Tensor
+
+
+class FusedBatchNormV2(NamedTuple):
+    """Results of `raw_ops.FusedBatchNormV2`; reserve spaces are what its gradient takes."""
+
+    y: Tensor
+    batch_mean: Tensor
+    batch_variance: Tensor
+    reserve_space_1: Tensor
+    reserve_space_2: Tensor
+
+
+class FusedBatchNormV3(NamedTuple):
+    """Results of `raw_ops.FusedBatchNormV3`; reserve spaces are what its gradient takes."""
+
+    y: Tensor
+    batch_mean: Tensor
+    batch_variance: Tensor
+    reserve_space_1: Tensor
+    reserve_space_2: Tensor
+    reserve_space_3: Tensor
+
+
+class FusedBatchNormEx(NamedTuple):
+    """Results of `raw_ops.FusedBatchNormEx`; reserve spaces are what its gradient takes."""
+
+    y: Tensor
+    batch_mean: Tensor
+    batch_variance: Tensor
+    reserve_space_1: Tensor
+    reserve_space_2: Tensor
+    reserve_space_3: Tensor
 
 
 class FusedBatchNormGrad(NamedTuple):

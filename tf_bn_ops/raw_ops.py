@@ -11,10 +11,14 @@ from tf_bn_ops import _ops
 
 __all__ = [
     "BatchNormTrainingBackprop",
+    "FusedBatchNorm",
+    "FusedBatchNormEx",
     "FusedBatchNormGrad",
     "FusedBatchNormGradGrad",
     "FusedBatchNormGradV2",
     "FusedBatchNormGradV3",
+    "FusedBatchNormV2",
+    "FusedBatchNormV3",
 ]
 
 
@@ -41,6 +45,10 @@ def _keyword_only(function: Callable[_Parameters, _Result]) -> Callable[_Paramet
     return cast(Callable[_Parameters, _Result], raw_op)
 
 
+FusedBatchNorm = _keyword_only(_ops.fused_batch_norm)
+FusedBatchNormV2 = _keyword_only(_ops.fused_batch_norm_v2)
+FusedBatchNormV3 = _keyword_only(_ops.fused_batch_norm_v3)
+FusedBatchNormEx = _keyword_only(_ops.fused_batch_norm_ex)
 FusedBatchNormGrad = _keyword_only(_ops.fused_batch_norm_grad)
 FusedBatchNormGradV2 = _keyword_only(_ops.fused_batch_norm_grad_v2)
 FusedBatchNormGradV3 = _keyword_only(_ops.fused_batch_norm_grad_v3)

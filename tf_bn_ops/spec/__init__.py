@@ -21,12 +21,22 @@ from tf_bn_ops.spec.op_spec import (
     PLACEHOLDER,
     REQUIRED,
     VIEW,
+    VIEW_LIST,
     Arg,
     OpSpec,
 )
-from tf_bn_ops.spec.ops import BATCH_NORM_GRAD, BATCH_NORM_GRAD_GRAD, OPS, of_formula
+from tf_bn_ops.spec.ops import (
+    BATCH_NORM,
+    BATCH_NORM_ADD,
+    BATCH_NORM_GRAD,
+    BATCH_NORM_GRAD_GRAD,
+    OPS,
+    of_formula,
+)
 
 __all__ = [
+    "BATCH_NORM",
+    "BATCH_NORM_ADD",
     "BATCH_NORM_GRAD",
     "BATCH_NORM_GRAD_GRAD",
     "CHANNEL",
@@ -40,6 +50,7 @@ __all__ = [
     "PLACEHOLDER",
     "REQUIRED",
     "VIEW",
+    "VIEW_LIST",
     "Arg",
     "DType",
     "DataFormat",

@@ -21,6 +21,7 @@ REQUIRED = object()
 
 # Kinds of arguments.
 VIEW = "view"  # The shape of x, which is seen as [outer, channels, inner].
+VIEW_LIST = "view_list"  # A list of tensors of the shape of x, with at most one element.
 CHANNEL = "channel"  # [channels]
 OPAQUE = "opaque"  # Any shape; the value is not read.
 PLACEHOLDER = "placeholder"  # An output of shape [0].

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 from tf_bn_ops.spec.dtypes import DTYPES
@@ -13,6 +14,7 @@ from tf_bn_ops.spec.op_spec import (
     PLACEHOLDER,
     REQUIRED,
     VIEW,
+    VIEW_LIST,
     Arg,
     OpSpec,
 )
@@ -20,6 +22,8 @@ from tf_bn_ops.spec.op_spec import (
 # Formula models.
 BATCH_NORM_GRAD = "batch_norm_grad"
 BATCH_NORM_GRAD_GRAD = "batch_norm_grad_grad"
+BATCH_NORM = "batch_norm"
+BATCH_NORM_ADD = "batch_norm_add"  # With a side input, which BATCH_NORM lacks.
 
 _ATTRS = {"epsilon": 1e-4, "data_format": "NHWC", "is_training": True}
 _RANK_4 = ("NHWC", "NCHW")
@@ -119,6 +123,69 @@ _FUSED_BATCH_NORM_GRAD_GRAD = OpSpec(
     xla_calls_kernel=False,
 )
 
+_FORWARD_ATTRS = {
+    "epsilon": 1e-4,
+    "exponential_avg_factor": 1.0,
+    "data_format": "NHWC",
+    "is_training": True,
+}
+
+
+def _fused_batch_norm(
+    version: str, layouts: tuple[str, ...], dtypes: tuple[str, ...], reserve_spaces: int
+) -> OpSpec:
+    name = "FusedBatchNorm" + version
+    reserved = (("saved_mean", CHANNEL), ("saved_variance", CHANNEL), ("placeholder", PLACEHOLDER))
+    return OpSpec(
+        name=name,
+        registered_name="TfBnOps>" + name,
+        builtin=name,
+        counterpart=name,
+        formula=BATCH_NORM,
+        inputs=(
+            Arg("x", "x", VIEW),
+            *(Arg(role, role, CHANNEL) for role in ("scale", "offset", "mean", "variance")),
+        ),
+        outputs=(
+            Arg("y", "y", VIEW),
+            Arg("batch_mean", "batch_mean", CHANNEL),
+            Arg("batch_variance", "batch_variance", CHANNEL),
+            *(
+                Arg(f"reserve_space_{i}", *what)
+                for i, what in enumerate(reserved[:reserve_spaces], start=1)
+            ),
+        ),
+        attrs=_FORWARD_ATTRS,
+        epsilon_dtype="float32",
+        dtypes=dtypes,
+        statistics_dtypes=("float32",),
+        layouts=layouts,
+    )
+
+
+# What TensorFlow's _FusedBatchNormEx takes, and more; that one has no Python name.
+_FUSED_BATCH_NORM_EX = dataclasses.replace(
+    _fused_batch_norm("V3", tuple(DATA_FORMATS), ("half", "bfloat16", "float32"), 3),
+    name="FusedBatchNormEx",
+    registered_name="TfBnOps>FusedBatchNormEx",
+    builtin=None,
+    counterpart=None,
+    formula=BATCH_NORM_ADD,
+    inputs=(
+        Arg("x", "x", VIEW),
+        *(Arg(role, role, CHANNEL) for role in ("scale", "offset", "mean", "variance")),
+        Arg("side_input", "side_input", VIEW_LIST),
+    ),
+    attrs={
+        "epsilon": 1e-4,
+        "exponential_avg_factor": 1.0,
+        "activation_mode": "Identity",
+        "data_format": "NHWC",
+        "is_training": True,
+        "bessel_correction": True,
+    },
+)
+
 OPS: Mapping[str, OpSpec] = {
     op.name: op
     for op in (
@@ -127,6 +194,10 @@ OPS: Mapping[str, OpSpec] = {
         _fused_batch_norm_grad("V3", tuple(DATA_FORMATS), ("half", "bfloat16", "float32"), 3),
         _BATCH_NORM_TRAINING_BACKPROP,
         _FUSED_BATCH_NORM_GRAD_GRAD,
+        _fused_batch_norm("", _RANK_4, ("float32",), 2),
+        _fused_batch_norm("V2", _RANK_4, ("half", "bfloat16", "float32"), 2),
+        _fused_batch_norm("V3", tuple(DATA_FORMATS), ("half", "bfloat16", "float32"), 3),
+        _FUSED_BATCH_NORM_EX,
     )
 }
 assert all(set(op.dtypes) <= set(DTYPES) for op in OPS.values())
