@@ -20,7 +20,7 @@ import numpy as np
 
 from tf_bn_ops import _loader, spec
 from tf_bn_ops.bench import stats
-from tf_bn_ops.bench.report import Table
+from tf_bn_ops.bench.reports.table import Table
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.command import UsageError
 
