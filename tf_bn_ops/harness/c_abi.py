@@ -16,13 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tf_bn_ops import _loader, spec
-from tf_bn_ops.harness.problems import VIEW_ROLES, Problem
+from tf_bn_ops.harness.problems import ACTIVATIONS, VIEW_ROLES, Problem
 
 # Forces a CPU implementation by its name; read by the library.
 ISA_VARIABLE = "TF_BN_OPS_CPU_ISA"
 
 # The values of the TFBN_ enumeration, by name.
 DTYPE_CODES = {dtype.name: dtype.c_abi_code for dtype in spec.DTYPES.values()}
+
+ACTIVATION_CODES = {name: code for code, name in enumerate(ACTIVATIONS)}
 
 _SIZES = tuple((name, ctypes.c_int64) for name in ("outer", "channels", "inner"))
 
@@ -56,6 +58,20 @@ SECOND_ORDER_POINTERS = (
     "x_grad",
     "scale_grad",
 )
+# The same of tfbn_batch_norm_args.
+FORWARD_POINTERS = (
+    "x",
+    "side_input",
+    "scale",
+    "offset",
+    "mean",
+    "variance",
+    "y",
+    "batch_mean",
+    "batch_variance",
+    "saved_mean",
+    "saved_variance",
+)
 
 
 class Args(ctypes.Structure):
@@ -77,6 +93,19 @@ class SecondOrderArgs(ctypes.Structure):
         *_flags("dtype", "stat_dtype", "is_training"),
         ("epsilon", ctypes.c_double),
         *((name, ctypes.c_void_p) for name in SECOND_ORDER_POINTERS),
+    )
+
+
+class ForwardArgs(ctypes.Structure):
+    """tfbn_batch_norm_args."""
+
+    _fields_ = (
+        *_SIZES,
+        *_flags("dtype", "stat_dtype", "is_training", "bessel_correction", "saves_rstd"),
+        *_flags("activation"),
+        ("epsilon", ctypes.c_double),
+        ("exponential_avg_factor", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in FORWARD_POINTERS),
     )
 
 
@@ -104,6 +133,7 @@ def _load(path: str) -> ctypes.CDLL:
     for function, args in (
         (lib.tfbn_cpu_batch_norm_grad, Args),
         (lib.tfbn_cpu_batch_norm_grad_grad, SecondOrderArgs),
+        (lib.tfbn_cpu_batch_norm, ForwardArgs),
     ):
         function.argtypes = [ctypes.POINTER(args), ctypes.c_char_p, ctypes.c_int, *error]
     lib.tfbn_cpu_implementation.restype = ctypes.c_char_p
@@ -277,6 +307,10 @@ FORMULAS = {
         SECOND_ORDER_POINTERS[:8],
         SECOND_ORDER_POINTERS[8:],
     ),
+    **dict.fromkeys(
+        (spec.BATCH_NORM, spec.BATCH_NORM_ADD),
+        _Formula(ForwardArgs, "tfbn_cpu_batch_norm", FORWARD_POINTERS[:6], FORWARD_POINTERS[6:]),
+    ),
 }
 
 
@@ -307,7 +341,13 @@ def args_of(problem: Problem, outputs: Mapping[str, np.ndarray], **overrides: An
     }
     if formula.struct is Args:
         fields["variance_is_rstd"] = int(problem.variance_is_rstd)
-    fields |= {role: problem[role].ctypes.data for role in formula.inputs}
+    if formula.struct is ForwardArgs:
+        for name in ("bessel_correction", "saves_rstd", "exponential_avg_factor"):
+            fields[name] = getattr(problem, name)
+        fields["activation"] = ACTIVATION_CODES[problem.activation]
+    # NULL: there is no such input.
+    given = [role for role in formula.inputs if role in problem.values]
+    fields |= {role: problem[role].ctypes.data for role in given}
     fields |= {role: outputs[role].ctypes.data for role in formula.outputs}
     return formula.struct(**{**fields, **overrides})
 
@@ -323,7 +363,7 @@ def run(
     """Runs the CPU backend.
 
     Args:
-      problem: of either formula.
+      problem: of any formula.
       implementation: its name; None: the one that the environment or the processor chooses.
       threads: how many.
       outputs: role -> array to write to instead of a new one.

@@ -233,7 +233,7 @@ def _exact(rng: np.random.Generator, call: Call) -> tuple[dict[str, np.ndarray],
     return values, frozenset(exact)
 
 
-def _statistics(rng: np.random.Generator, call: Call, x: np.ndarray) -> Pair:
+def statistics(rng: np.random.Generator, call: Call, x: np.ndarray) -> Pair:
     """Mean and variance for x: its own, or others that are only of the same size."""
     mean, variance = np.zeros(x.shape[1]), np.ones(x.shape[1])
     if x.size:
@@ -274,7 +274,7 @@ def draw(call: Call) -> tuple[dict[str, np.ndarray], frozenset[str]]:
         scale = rng.uniform(*kind.scales, channels) * rng.choice((-1, 1), channels)
         if channels > 8:
             scale[rng.integers(channels)] = 0
-        mean, variance = _statistics(rng, call, x)
+        mean, variance = statistics(rng, call, x)
         if call.kind == "nonfinite" and channels > 5:
             mean[rng.integers(channels)] = np.nan
         values = {"y_backprop": y_backprop, "x": x, "scale": scale}
@@ -299,8 +299,9 @@ def tensors(call: Call, values: Mapping[str, np.ndarray], exact: frozenset[str])
             array = array.astype(dtype if in_view else statistics, copy=False)
         cast[role] = np.ascontiguousarray(array).reshape(call.shape if in_view else (-1,))
     if call.aliased:
-        # One tensor for a gradient and x: the exact fill has not counted on sums of squares.
-        role = next(r for a in call.spec.inputs if (r := a.role) in VIEW_ROLES and r != "x")
+        # One tensor for two inputs: the exact fill has not counted on sums of squares.
+        others = [a.role for a in call.spec.inputs if a.role in VIEW_ROLES and a.role in cast]
+        role = next((r for r in others if r != "x"), "x")
         cast[role], exact = cast["x"], frozenset()
     return Inputs(cast, exact)
 

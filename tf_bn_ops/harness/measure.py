@@ -28,6 +28,8 @@ class Expected:
         where it has cancelled below them, of its terms.
       impostors: answers that are wrong on purpose, by name; a case is evidence if each fails.
       nan_required: where a NaN may not be answered by infinity; None: it may.
+      finite_required: where the answer has to be finite though the bound is infinite, because nothing
+        overflows on the way to it; None: nowhere.
       nonfinite_exact: NaN and infinity have to be answered by the same.
     """
 
@@ -38,6 +40,7 @@ class Expected:
     magnitude: np.ndarray
     impostors: Mapping[str, Callable[[], np.ndarray]] = dataclasses.field(default_factory=dict)
     nan_required: np.ndarray | None = None
+    finite_required: np.ndarray | None = None
     nonfinite_exact: bool = False
 
     def rounded(self, dtype: DType) -> Expected:
@@ -104,7 +107,10 @@ def _errors(
         right |= either
     overflow = np.isfinite(r) & (np.abs(r) + part.bound > largest)
     right |= overflow & np.isinf(c) & (np.sign(c) == np.sign(r))
-    right |= np.isfinite(r) & np.isposinf(part.bound)
+    unbounded = np.isfinite(r) & np.isposinf(part.bound)
+    if part.finite_required is not None:
+        unbounded &= np.isfinite(c) | ~np.broadcast_to(part.finite_required, r.shape)
+    right |= unbounded
     wrong = ~right & ~np.isfinite(in_bounds)
     return (
         np.where(right, 0, np.where(wrong, np.inf, in_bounds)),

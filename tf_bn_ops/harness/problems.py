@@ -14,13 +14,16 @@ import numpy as np
 from tf_bn_ops import spec
 from tf_bn_ops.spec import DTYPES, DType, OpSpec
 
+# Values of the attr activation_mode: what is applied to y.
+IDENTITY, RELU, RELU6 = ACTIVATIONS = ("Identity", "Relu", "Relu6")
+
 # Roles of view-shaped inputs and outputs, of all ops; the others are per channel.
 VIEW_ROLES = frozenset(
     arg.role
     for op in spec.OPS.values()
     for arg in (*op.inputs, *op.outputs)
     if arg.kind == spec.VIEW
-)
+) | {"side_input"}  # A list of tensors in OpDefs.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,12 +92,18 @@ class Problem:
       epsilon: as the kernel has it.
       is_training: whether mean and variance are functions of x.
       variance_is_rstd: whether "variance" holds rstd itself, cuDNN's convention.
+      exponential_avg_factor, bessel_correction, saves_rstd, activation: of the forward formula, see
+        cc/core/formulas/batch_norm.h.
     """
 
     values: dict[str, np.ndarray]
     epsilon: float = 1e-3
     is_training: bool = True
     variance_is_rstd: bool = False
+    exponential_avg_factor: float = 1.0
+    bessel_correction: bool = True
+    saves_rstd: bool = False
+    activation: str = IDENTITY
 
     def __getitem__(self, role: str) -> np.ndarray:
         return self.values[role]
@@ -105,6 +114,8 @@ class Problem:
     @property
     def formula(self) -> str:
         """The formula whose inputs these are."""
+        if "y_backprop" not in self.values:
+            return spec.BATCH_NORM_ADD if "side_input" in self.values else spec.BATCH_NORM
         is_second = "x_backprop_grad" in self.values
         return spec.BATCH_NORM_GRAD_GRAD if is_second else spec.BATCH_NORM_GRAD
 
@@ -134,21 +145,36 @@ class Problem:
         return dataclasses.replace(self, values={r: a.copy() for r, a in self.values.items()})
 
 
+# Attrs that are fields of Problem by the same name.
+_FURTHER = ("exponential_avg_factor", "bessel_correction")
+
+
 def of_tensors(
-    values: Mapping[str, np.ndarray], layout: str, epsilon: float, is_training: bool
+    values: Mapping[str, np.ndarray],
+    layout: str,
+    epsilon: float,
+    is_training: bool,
+    **further: Any,
 ) -> Problem:
-    """The problem of tensors in `layout`, without copies; `epsilon` as the kernel has it."""
+    """The problem of tensors in `layout`, without copies; `epsilon` as the kernel has it, `further`
+    are other fields of Problem."""
     views = {
         role: spec.as_view(array, layout) if role in VIEW_ROLES else array
         for role, array in values.items()
     }
-    return Problem(views, epsilon, is_training)
+    return Problem(views, epsilon, is_training, **further)
 
 
 def of_call(call: Call, inputs: Inputs) -> Problem:
-    """The problem of a call; a `float` attr rounds epsilon."""
+    """The problem of a call; `float` attrs round epsilon and the factor of the averages."""
     epsilon = float(DTYPES[call.spec.epsilon_dtype].numpy.type(call.epsilon))
-    return of_tensors(inputs.values, call.layout, epsilon, call.is_training)
+    further = {name: inputs.attrs[name] for name in _FURTHER if name in inputs.attrs}
+    if "exponential_avg_factor" in further:
+        rounded = np.float32(further["exponential_avg_factor"])
+        further["exponential_avg_factor"] = float(rounded)
+    if "activation_mode" in inputs.attrs:
+        further["activation"] = inputs.attrs["activation_mode"]
+    return of_tensors(inputs.values, call.layout, epsilon, call.is_training, **further)
 
 
 def random_problem(
@@ -168,7 +194,7 @@ def random_problem(
     Args:
       view: [outer, channels, inner].
       dtype: element type.
-      formula: spec.BATCH_NORM_GRAD or spec.BATCH_NORM_GRAD_GRAD.
+      formula: of a gradient: spec.BATCH_NORM_GRAD or spec.BATCH_NORM_GRAD_GRAD.
       is_training, variance_is_rstd: see Problem.
       statistics_dtype: float32, float64 with float64, unless given.
       offset: the mean of the gradients; that of x is its negative.

@@ -1,0 +1,401 @@
+"""The formula model of batch normalization, with and without a side input: answers and bounds.
+
+The formula is that of cc/core/formulas/batch_norm.h. Notation of the bounds: as in bounds.py, whose
+profiles give h, u_s and the roundings of a mean (the text has those of the strict one). xc = x - x0
+with x0 the channel's first element (0 where sums may be rearranged), d = mean(xc), a = scale*rstd.
+
+**Statistics.** A mean of terms t is off by e(t) = h*u_s*mean|t|. In training,
+
+  mean      em = e(xc) + u_s*|d|, and one ulp of what it is rounded to: 2u_T*|mean|
+  variance  ev = e(xc^2) + 2|d|e(xc) + 3u_s*(mean(xc^2) + d^2), and two ulp: 4u_T*variance
+  rstd, relative: rho = ev/(variance + epsilon) + 4u_s (half of the first term, twice; no bound where
+            ev exceeds half of variance + epsilon)
+
+With the strict profile these are the accuracy that the library promises at any mean: 2u|mean|, and
+4u*variance + 2^-48 mean(x^2); x0 is at most sqrt(M*variance) from the mean, so what e(t) adds is far
+below both unless M is in the billions. Of Bessel's correction and the moving average
+(1 - f)*given + f*new, computed in the type of the sums, the four roundings count:
+
+  batch_*   f*(the new one's error) + 4u_s*(|(1 - f)*given| + |f*new|) + 2u_T*|batch_*|
+
+Frozen, and where the outputs are the given statistics, they are copies.
+
+**y** = activation(a*(x - mean) + offset + side_input), element by element in the type with roundoff
+u_c. At most 8 roundings touch a term (two of x - mean, whose mean has two parts, a itself, the
+product, three additions, the offset's own), the mean is off by em + 2u_c^2*|mean|, and a by rho:
+
+  |c - r| <= 8(u_c + u_s)*(|a*(x - mean)| + |offset| + |side_input|) + |a|*(em + 2u_c^2*|mean|)
+             + |a*(x - mean)|*rho
+
+Where sums may be rearranged, so may y = a*x + (offset - a*mean): 16u_c*|a*mean| more.
+
+**Activation.** It is monotone, so an answer lies between the activations of the ends of that
+interval: near the clamp any of them is right, and where the whole interval is clamped only the
+clamp itself is. After it the result is rounded to its type, u_T*|y|. NaN stays NaN.
+
+**Flushing.** As in bounds.py: t, the smallest normal number of the type computed in, counts beside
+every mean|t|, times the mean of the other factor in a product, and beside every element.
+
+**Overflow.** Where a sum of |terms| exceeds the largest number of the type of the sums, or a
+coefficient, x - mean or the sum of an element's |terms| that of the type computed in, the bound is
+infinite. Where only ev is too large for a bound, it is infinite too, but the answer has to be
+finite: x is, and a variance is not negative.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from tf_bn_ops import spec
+from tf_bn_ops.harness import batch_norm_inputs, inputs
+from tf_bn_ops.harness.bounds import Profile, flushed_below
+from tf_bn_ops.harness.measure import WHOLE, Expected
+from tf_bn_ops.harness.oracle import working_type
+from tf_bn_ops.harness.problems import IDENTITY, RELU6, Call, Inputs, Problem
+from tf_bn_ops.harness.sums import ChannelSums, Region, regions
+
+OUTPUTS = ("y", "batch_mean", "batch_variance", "saved_mean", "saved_variance")
+
+_Array = np.ndarray
+
+
+# A failing case, made small, is a program that holds the text of this function.
+def formula(np: Any, v: Mapping[str, Any], axes: Any, column: Any, is_training: bool) -> Any:
+    """The outputs by the formula; `column` has the shape that per-channel arrays broadcast in."""
+    x, mean, variance, factor = v["x"], v["mean"], v["variance"], v["exponential_avg_factor"]
+    batch_mean, batch_variance = mean, variance
+    if is_training:
+        count = x.size // max(v["scale"].size, 1)
+        mean = x.mean(axes)
+        variance = ((x - mean.reshape(column)) ** 2).mean(axes)
+        bessel = count / max(count - 1, 1) if v.get("bessel_correction", True) else 1
+        new_mean, new_variance = mean, variance * bessel
+        if factor != 1:
+            new_mean = (1 - factor) * batch_mean + factor * new_mean
+            new_variance = (1 - factor) * batch_variance + factor * new_variance
+        batch_mean, batch_variance = new_mean, new_variance
+        if x.size == 0:
+            batch_mean, batch_variance = 0 * v["scale"] + np.nan, 0 * v["scale"] + np.nan
+            mean, variance = 0 * v["scale"], 0 * v["scale"]
+    y = (x - mean.reshape(column)) / np.sqrt(variance + v["epsilon"]).reshape(column)
+    y = y * v["scale"].reshape(column) + v["offset"].reshape(column) + v.get("side_input", 0)
+    if v.get("activation_mode", "Identity") != "Identity":
+        y = np.maximum(y, 0)
+    if v.get("activation_mode") == "Relu6":
+        y = np.minimum(y, 6)
+    return {
+        "y": y,
+        "batch_mean": batch_mean,
+        "batch_variance": batch_variance,
+        "saved_mean": mean,
+        "saved_variance": variance,
+    }
+
+
+def activated(values: _Array, activation: str) -> _Array:
+    """The activation of some values; NaN stays NaN."""
+    if activation == IDENTITY:
+        return values
+    return np.clip(values, 0, 6 if activation == RELU6 else np.inf)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Statistics:
+    """Per channel; the mean has two parts, whose sum it is.
+
+    Attributes:
+      d: the mean's distance from the center that sums measure x from.
+      xc: mean of |x - center|.
+    """
+
+    mean: _Array
+    rest: _Array
+    variance: _Array
+    d: _Array
+    xc: _Array
+
+
+class _Oracle:
+    """The right answer to one problem, in its working type."""
+
+    def __init__(self, problem: Problem):
+        self.problem = problem
+        self.work = working_type(problem)
+        outer, _, inner = problem.view
+        self.count = outer * inner
+
+    def column(self, role: str) -> _Array:
+        return self.problem.wide(role, self.work)
+
+    def load(self, role: str, at: Region) -> _Array:
+        return self.problem.dtype.widen(self.problem[role][at], self.work)
+
+    def of_batch(self, rearranged: bool) -> _Statistics:
+        """The statistics of x: two passes, compensated, the second around the first one's mean."""
+        center = np.zeros(self.problem.view[1], self.work)
+        if self.count and not rearranged:
+            center = self.problem.dtype.widen(self.problem["x"][0, :, 0], self.work)
+            center[~np.isfinite(center)] = 0
+        first, second = self._pass(center), None
+        n = max(self.count, 1)
+        d = first["x"] / n
+        mean = center + d
+        around = np.where(np.isfinite(mean), mean, 0)
+        second = self._pass(around)
+        rest = second["x"] / n
+        variance = second["x_x"] / n - rest**2
+        variance = np.where(variance < 0, 0, variance)
+        finite = np.isfinite(mean)
+        return _Statistics(
+            mean, np.where(finite, rest, 0), np.where(finite, variance, np.nan), d, first["|x|"] / n
+        )
+
+    def _pass(self, center: _Array) -> ChannelSums:
+        sums = ChannelSums(self.problem.view[1], self.work)
+        for at in regions(self.problem.view):
+            xc = self.load("x", at) - center[at[1], None]
+            sums.add("x", at, xc)
+            sums.add_magnitudes("|x|", at, xc)
+            sums.add("x_x", at, xc * xc)
+        return sums
+
+    @functools.cached_property
+    def given(self) -> _Statistics:
+        """The given statistics; zero and one where they are not read, and may be of any size: a
+        layer's moving averages begin with them."""
+        channels = self.problem.view[1]
+        zero = np.zeros(channels, self.work)
+        read = not self.problem.is_training or self.problem.exponential_avg_factor != 1
+        mean = self.column("mean") if read else zero
+        variance = self.column("variance") if read else zero + 1
+        return _Statistics(mean, zero, variance, zero, zero)
+
+    def rstd(self, of: _Statistics) -> _Array:
+        return 1 / np.sqrt(of.variance + self.work(self.problem.epsilon))
+
+    def y(self, at: Region, of: _Statistics) -> _Array:
+        """y of a chunk with some statistics, by which wrong-on-purpose answers differ."""
+        c = at[1]
+        factor = self.column("scale") * self.rstd(of)
+        xmu = (self.load("x", at) - of.mean[c, None]) - of.rest[c, None]
+        y = xmu * factor[c, None] + self.column("offset")[c, None]
+        if "side_input" in self.problem.values:
+            y = y + self.load("side_input", at)
+        return activated(y, self.problem.activation)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Errors:
+    """The errors of a profile's statistics, per channel: em, ev, rho of the module's text."""
+
+    mean: _Array
+    variance: _Array
+    rho: _Array
+    overflow: _Array  # Whether a sum exceeds its type.
+
+    @classmethod
+    def in_training(
+        cls, profile: Profile, problem: Problem, of: _Statistics, count: int
+    ) -> _Errors:
+        summed_in = profile.sums_type(problem.dtype)
+        u_s, h = summed_in.unit_roundoff, profile.chain(count)
+        t = spec.DTYPES[problem.dtype.accumulator].smallest_normal
+        d, squares = np.abs(of.d), of.variance + of.d**2
+        e_x, e_xx = h * u_s * of.xc + t, h * u_s * squares + t * (2 * of.xc + 1)
+        ev = e_xx + 2 * d * e_x + 3 * u_s * (squares + d**2)
+        rho = np.where(ev == 0, 0, ev / (of.variance + problem.epsilon))
+        rho = np.where(rho > 0.5, np.inf, rho + 4 * u_s)
+        overflow = ~(max(count, 1) * squares <= summed_in.largest) & np.isfinite(squares)
+        overflow |= np.isinf(squares) & np.isfinite(of.mean)
+        return cls(e_x + u_s * d, ev, rho, overflow)
+
+    @classmethod
+    def frozen(cls, profile: Profile, problem: Problem) -> _Errors:
+        zero = np.zeros(problem.view[1])
+        rho = zero + 4 * profile.sums_type(problem.dtype).unit_roundoff
+        return cls(zero, zero, rho, zero > 0)
+
+
+class BatchNorm:
+    """See formula_models.FormulaModel."""
+
+    kinds = batch_norm_inputs.KINDS
+    outputs = OUTPUTS
+    formula = staticmethod(formula)
+
+    def fill(self, call: Call) -> Inputs:
+        return batch_norm_inputs.fill(call)
+
+    def expected(self, problem: Problem, profile: Profile) -> Iterator[Expected]:
+        oracle = _Oracle(problem)
+        with np.errstate(all="ignore"):
+            if problem.is_training:
+                used = oracle.of_batch(profile.rearranged)
+                errors = _Errors.in_training(profile, problem, used, oracle.count)
+            else:
+                used, errors = oracle.given, _Errors.frozen(profile, problem)
+            if not problem.is_training:
+                yield from _copies(problem, oracle.given)
+            elif not oracle.count:
+                yield from _without_elements(problem)
+            else:
+                yield from _Vectors(oracle, profile, used, errors).expected()
+        elements = _Elements(oracle, profile, used, errors)
+        for at in regions(problem.view):
+            with np.errstate(all="ignore"):
+                yield elements.expected(at)
+
+
+def _copies(problem: Problem, given: _Statistics) -> Iterator[Expected]:
+    """Frozen: the given statistics twice; subnormal numbers may be flushed."""
+    floor = np.full(problem.view[1], flushed_below(problem.statistics_dtype))
+    for role, value in (("mean", given.mean), ("variance", given.variance)):
+        for output in ("batch_" + role, "saved_" + role):
+            yield Expected(
+                output, WHOLE, value, floor, np.zeros_like(value), nan_required=np.isnan(value)
+            )
+
+
+def _without_elements(problem: Problem) -> Iterator[Expected]:
+    """Training: statistics of no elements."""
+    zero = np.zeros(problem.view[1])
+    for role in ("mean", "variance"):
+        yield Expected("batch_" + role, WHOLE, zero + np.nan, zero, zero, nan_required=zero == 0)
+        yield Expected("saved_" + role, WHOLE, zero, zero, zero)
+
+
+class _Vectors:
+    """Training: the outputs of shape [channels]; the sentences about statistics, in their order."""
+
+    def __init__(self, oracle: _Oracle, profile: Profile, of: _Statistics, errors: _Errors):
+        problem = oracle.problem
+        self._problem, self._given = problem, oracle.given
+        self._of, self._errors = of, errors
+        self._rstd = oracle.rstd(of)
+        self._count = oracle.count
+        self._u_s = profile.sums_type(problem.dtype).unit_roundoff
+        dtype = problem.statistics_dtype
+        self._ulp = profile.sum_roundings * dtype.unit_roundoff
+        self._floor = flushed_below(dtype)
+        # A NaN has to stay one where no infinity in x made it.
+        self._nan_required = inputs.channels_without_infinity(problem, of.variance)
+
+    def expected(self) -> Iterator[Expected]:
+        of, errors, m = self._of, self._errors, self._count
+        mean = of.mean + of.rest
+        unbiased = of.variance * (m / (m - 1)) if m > 1 else of.variance
+        corrected, other = unbiased, of.variance
+        if not self._problem.bessel_correction:
+            corrected, other = other, corrected
+        grown = max(m / max(m - 1, 1), 1)
+        yield self._part("saved_mean", mean, errors.mean, 1, {})
+        yield self._saved_variance({"unbiased": unbiased} if m > 1 else {})
+        yield self._average("batch_mean", mean, errors.mean, 1, self._given.mean, None)
+        yield self._average(
+            "batch_variance", corrected, grown * errors.variance, 2, self._given.variance,
+            other if m > 1 else None,
+        )  # fmt: skip
+
+    def _saved_variance(self, impostors: Mapping[str, _Array]) -> Expected:
+        of, errors = self._of, self._errors
+        if self._problem.saves_rstd:
+            return self._part("saved_variance", self._rstd, self._rstd * errors.rho, 2, {})
+        return self._part("saved_variance", of.variance, errors.variance, 2, impostors)
+
+    def _average(
+        self, role: str, new: _Array, error: _Array, ulps: int, old: _Array, other: _Array | None
+    ) -> Expected:
+        """A moving average; `other` has the other convention about Bessel's correction."""
+        f = self._problem.exponential_avg_factor
+        error = error + 4 * self._u_s * np.abs(new)
+        if f == 1:
+            return self._part(role, new, error, ulps, {} if other is None else {"Bessel": other})
+        keep = (1 - f) * old
+        impostors = {"factor swapped": f * old + (1 - f) * new, "given": old}
+        if other is not None:
+            impostors["Bessel"] = keep + f * other
+        error = abs(f) * error + 4 * self._u_s * (np.abs(keep) + np.abs(f * new))
+        return self._part(role, keep + f * new, error, ulps, impostors)
+
+    def _part(
+        self, role: str, value: _Array, error: _Array, ulps: int, impostors: Mapping[str, _Array]
+    ) -> Expected:
+        bound = ulps * self._ulp * np.abs(value) + error + self._floor
+        bound = np.where(self._errors.overflow, np.inf, bound)
+        lazy = {name: functools.partial(np.asarray, array) for name, array in impostors.items()}
+        return Expected(
+            role, WHOLE, value, bound, np.abs(value), lazy, nan_required=self._nan_required,
+            finite_required=~self._errors.overflow,
+        )  # fmt: skip
+
+
+class _Elements:
+    """y, chunk by chunk; the sentences about it, in their order."""
+
+    def __init__(self, oracle: _Oracle, profile: Profile, of: _Statistics, errors: _Errors):
+        problem = oracle.problem
+        computed_in = spec.DTYPES[problem.dtype.accumulator]
+        u_c, u_s = computed_in.unit_roundoff, profile.sums_type(problem.dtype).unit_roundoff
+        self._oracle, self._problem, self._of = oracle, problem, of
+        self._errors = errors
+        self._t, self._largest = computed_in.smallest_normal, computed_in.largest
+        with np.errstate(all="ignore"):
+            self._factor = oracle.column("scale") * oracle.rstd(of)
+            mean = np.abs(of.mean)
+            self._roundings = profile.element_roundings * (u_c + u_s)
+            off = errors.mean + profile.mean_roundings * u_c * mean
+            if profile.rearranged:
+                off = off + 2 * self._roundings * mean
+            # Zero times infinity is no bound: a scale of zero hides the statistics.
+            scaled = np.abs(self._factor) * (off + 2 * self._t)
+            self._constant = np.where(self._factor == 0, 0, scaled) + 4 * self._t
+        self._infinite = np.isinf(errors.rho)
+
+    @functools.cached_property
+    def _other(self) -> _Statistics:
+        """Those of the other mode."""
+        with np.errstate(all="ignore"):
+            oracle = self._oracle
+            return oracle.given if self._problem.is_training else oracle.of_batch(False)
+
+    def expected(self, at: Region) -> Expected:
+        oracle, c, of = self._oracle, at[1], self._of
+        factor = self._factor[c, None]
+        xmu = (oracle.load("x", at) - of.mean[c, None]) - of.rest[c, None]
+        scaled = xmu * factor
+        offset = oracle.column("offset")[c, None]
+        y, size = scaled + offset, np.abs(scaled) + np.abs(offset)
+        if "side_input" in self._problem.values:
+            side = oracle.load("side_input", at)
+            y, size = y + side, size + np.abs(side)
+        off = self._roundings * size + self._constant[c, None] + self._t * np.abs(xmu)
+        rho = np.where(self._infinite, 0, self._errors.rho)[c, None]
+        off = off + np.abs(scaled) * rho
+        overflow = (size > self._largest) | (np.abs(factor) > self._largest)
+        overflow |= (np.abs(xmu) > self._largest) | self._errors.overflow[c, None]
+        off = np.where(overflow | self._infinite[c, None], np.inf, off)
+        value, bound = self._clamped(y, off)
+        impostors: dict[str, Callable[[], _Array]] = {
+            "other mode": lambda: oracle.y(at, self._other),
+            "identity": lambda: oracle.load("x", at),
+        }
+        infinite = np.isinf(y) | np.isinf(xmu)
+        return Expected(
+            "y", at, value, bound, np.minimum(size, np.abs(value) + bound), impostors,
+            nan_required=~infinite, finite_required=~overflow,
+        )  # fmt: skip
+
+    def _clamped(self, y: _Array, off: _Array) -> tuple[_Array, _Array]:
+        """The activation of y, and how far it may be from it, rounding to its type included."""
+        kind, dtype = self._problem.activation, self._problem.dtype
+        value = activated(y, kind)
+        reach = off
+        if kind != IDENTITY:
+            reach = np.maximum(activated(y + off, kind) - value, value - activated(y - off, kind))
+        rounding = dtype.unit_roundoff * (np.abs(value) + reach) + flushed_below(dtype)
+        return value, np.where((reach == 0) & (kind != IDENTITY), 0, reach + rounding)
