@@ -266,9 +266,11 @@ def _compare_with(path: str, console: rich.console.Console) -> int:
     against.table(comparisons).print(console)
     slower = sum(c.verdict == "slower than noise" for c in comparisons)
     mean = stats.geometric_mean(c.median for c in comparisons)
+    missing = {row.formula for row in rows} - {c.row.formula for c in comparisons}
+    left_out = f"; {path} has no {', '.join(sorted(missing))}" if missing else ""
     console.print(
         f"{len(comparisons)} rows, {threads} threads: {slower} slower than noise; geometric mean "
-        f"{mean:.3f}",
+        f"{mean:.3f}{left_out}",
         soft_wrap=True,
     )
     return 1 if slower else 0

@@ -44,7 +44,7 @@ def channels_of(
 
 
 def statistics(channels: int) -> dict[str, np.ndarray]:
-    """scale, mean, variance and offset: float32 [channels]; mean and variance close to those of x."""
+    """float32 [channels]: scale, offset, and a mean and variance close to those of x."""
     rng = np.random.default_rng([_SEED, 3])
     _, deviation, mean = _POOLS["x"]
     return {

@@ -1,4 +1,4 @@
-"""Peak extra memory of one call, measured: `python -m tf_bn_ops.bench.execution.memory FD NAME THREADS`.
+"""Peak extra memory of one call: `python -m tf_bn_ops.bench.execution.memory FD NAME THREADS`.
 
 The protocol is that of worker.py. The process creates the tensors, resets its peak resident set
 size (/proc/self/clear_refs), calls the op once, and reads the peak: its growth less the outputs is
@@ -20,8 +20,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_bn_ops.bench import data, implementations, shapes
-from tf_bn_ops.bench.shapes import Row
 from tf_bn_ops.bench.execution.workers import CallError, Worker
+from tf_bn_ops.bench.shapes import Row
 from tf_bn_ops.harness import processes
 
 # No huge pages: they would round the result to 2 MiB.

@@ -55,12 +55,15 @@ class Verifier:
     def _problem(
         self, roles: tuple[str, ...], given: Mapping[str, np.ndarray], is_rstd: bool
     ) -> Problem:
-        """The problem of the inputs `roles`, of which `given` replaces some. `is_rstd`: the saved or
-        given variance is rstd."""
-        values = {role: given.get(role, self._values[role]) for role in roles}
-        problem = Problem(values, float(np.float32(data.EPSILON)), self._row.mode == "training")
-        which = "variance_is_rstd" if "y_backprop" in roles else "saves_rstd"
-        return dataclasses.replace(problem, **{which: is_rstd})
+        """The problem of the inputs `roles`, of which `given` replaces some. `is_rstd`: rstd is saved
+        and given in place of the variance."""
+        return Problem(
+            {role: given.get(role, self._values[role]) for role in roles},
+            float(np.float32(data.EPSILON)),
+            self._row.mode == "training",
+            variance_is_rstd=is_rstd,
+            saves_rstd=is_rstd,
+        )
 
     def _malformed(self, outputs: Mapping[str, np.ndarray]) -> str | None:
         """What is wrong with the shapes and types, if anything is."""
@@ -86,7 +89,7 @@ class Verifier:
         is_rstd = "saved_rstd" in by_role
         if is_rstd:  # cuDNN's convention.
             by_role["saved_variance"] = by_role.pop("saved_rstd")
-        parts = []
+        parts: list[tuple[Problem, tuple[str, ...]]] = []
         if self._row.call != GRADIENT:
             problem = self._problem(_FORWARD_INPUTS, {}, is_rstd)
             parts.append((problem, batch_norm.OUTPUTS))
@@ -98,10 +101,12 @@ class Verifier:
             }
             problem = self._problem(_GRADIENT_INPUTS, saved, is_rstd)
             parts.append((problem, batch_norm_grad.OUTPUTS))
-        bounds = {}
+        bounds: dict[str, float] = {}
         for problem, roles in parts:
             given = {role: by_role[role] for role in roles if role in by_role}
             errors = formula_models.errors(problem, given, profile)
             bounds |= {role: error.bound for role, error in errors.items()}
-        wrong = [f"{role} {bound:.3g} times its bound" for role, bound in bounds.items() if bound > 1]
+        wrong = [
+            f"{role} {bound:.3g} times its bound" for role, bound in bounds.items() if bound > 1
+        ]
         return Verdict(max(bounds.values()), ", ".join(wrong) or None)

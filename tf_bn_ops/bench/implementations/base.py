@@ -13,8 +13,8 @@ import numpy as np
 from tf_bn_ops.bench.shapes import CALLS, Row
 
 Call = Callable[[], Any]
-# Role -> array; tensors of view shape in the row's layout. Of forward calls y, and of the statistics
-# those that the library returns: batch_mean, batch_variance, saved_mean, and saved_variance or
+# Role -> array; tensors of view shape in the row's layout. A forward call has y, and those of the
+# statistics that the library returns: batch_mean, batch_variance, saved_mean, and saved_variance or
 # saved_rstd.
 Outputs = dict[str, np.ndarray]
 

@@ -31,7 +31,10 @@ class Torch:
         self._torch = import_library("torch", "PyTorch")
         self._torch.set_num_threads(threads)
         aten = self._torch.ops.aten
-        self._forward_op, self._backward_op = aten.native_batch_norm, aten.native_batch_norm_backward
+        self._forward_op, self._backward_op = (
+            aten.native_batch_norm,
+            aten.native_batch_norm_backward,
+        )
         self._flat: tuple[Any, ...] | None = None
 
     def facts(self) -> dict[str, str]:

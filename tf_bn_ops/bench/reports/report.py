@@ -34,9 +34,7 @@ def layout_kind(row: Any) -> str:
 # ---- Summary -------------------------------------------------------------------------------------
 
 
-def _groups(
-    rows: Sequence[Measurement], *names: str
-) -> dict[tuple[str, ...], list[Measurement]]:
+def _groups(rows: Sequence[Measurement], *names: str) -> dict[tuple[str, ...], list[Measurement]]:
     """Rows by some of layout, dtype and mode."""
     groups: dict[tuple[str, ...], list[Measurement]] = {}
     for m in rows:
@@ -160,8 +158,8 @@ def layer_sentences(run: Run) -> list[str]:
     if mean is None:
         return []
     return [
-        f"A layer, forward and gradient, in float32 channels-last takes TensorFlow {mean:.2f} times "
-        f"our time, geometric mean (goal: {LAYER_GOAL:g})."
+        "A layer, forward and gradient, in float32 channels-last takes TensorFlow "
+        f"{mean:.2f} times our time, geometric mean (goal: {LAYER_GOAL:g})."
     ]
 
 
