@@ -44,7 +44,8 @@ def _conclude(
 ) -> CaseResult:
     if case.compares_values:
         times = settings.times(case)
-        result = judge(case, inputs, answers, settings.profile, settings.exempt_in(case), times)
+        exempt, unwritten = settings.exempt_in(case), _unwritten(case, answers, settings)
+        result = judge(case, inputs, answers, settings.profile, exempt, times, unwritten)
     else:
         names = dict.fromkeys(answers, settings.names(case.spec))
         drop_ins = (CANDIDATE,) if settings.drop_in else ()
@@ -54,9 +55,32 @@ def _conclude(
         if who != CANDIDATE and isinstance(case.spec, GenericOpSpec):
             continue  # The contract of such an op is what TensorFlow's op does.
         known_as = settings.path if who == CANDIDATE else name
-        for d in settings.known.unexplained(known_as, case, path.disagreements):
+        found = [*path.disagreements, *path.wrong_values]
+        left = settings.known.unexplained(known_as, case, found, mode, who == CANDIDATE)
+        for d in left:
+            if d in path.wrong_values:
+                continue  # A failure already.
             text = f"{mode and mode + ': '}{d}"
             if known_as != CANDIDATE:
                 text = f"unlisted divergence of the built-in ({known_as}): {text}"
             result.failures.append(text)
+        for d in path.wrong_values:
+            if d not in left:
+                text = f"{mode and mode + ': '}{d.detail}"
+                result.failures.remove(text)
+                result.notes.append(f"{who}: {text}: a known divergence")
     return result
+
+
+def _unwritten(
+    case: Case, answers: Mapping[str, Answer], settings: Settings
+) -> dict[str, frozenset[str]]:
+    """Implementation, or "candidate:MODE" -> the outputs that it is known not to write."""
+    found = {}
+    for name, answer in answers.items():
+        known_as = settings.path if name == CANDIDATE else name
+        found[name] = settings.known.unwritten(known_as, case)
+        for mode, other in answer.others.items() if name == CANDIDATE else ():
+            if other.outputs is not None:
+                found[f"{name}:{mode}"] = settings.known.unwritten(known_as, case, mode)
+    return found

@@ -293,7 +293,7 @@ class _Vectors:
         if not self._problem.bessel_correction:
             corrected, other = other, corrected
         grown = max(m / max(m - 1, 1), 1)
-        yield self._part("saved_mean", mean, errors.mean, 1, {})
+        yield self._part("saved_mean", mean, errors.mean, 1, {}, np.abs(mean) + of.xc)
         yield self._saved_variance({"unbiased": unbiased} if m > 1 else {})
         yield self._average("batch_mean", mean, errors.mean, 1, self._given.mean, None)
         yield self._average(
@@ -305,7 +305,8 @@ class _Vectors:
         of, errors = self._of, self._errors
         if self._problem.saves_rstd:
             return self._part("saved_variance", self._rstd, self._rstd * errors.rho, 2, {})
-        return self._part("saved_variance", of.variance, errors.variance, 2, impostors)
+        squares = of.variance + of.d**2
+        return self._part("saved_variance", of.variance, errors.variance, 2, impostors, squares)
 
     def _average(
         self, role: str, new: _Array, error: _Array, ulps: int, old: _Array, other: _Array | None
@@ -323,14 +324,20 @@ class _Vectors:
         return self._part(role, keep + f * new, error, ulps, impostors)
 
     def _part(
-        self, role: str, value: _Array, error: _Array, ulps: int, impostors: Mapping[str, _Array]
+        self,
+        role: str,
+        value: _Array,
+        error: _Array,
+        ulps: int,
+        impostors: Mapping[str, _Array],
+        terms: _Array | None = None,
     ) -> Expected:
         bound = ulps * self._ulp * np.abs(value) + error + self._floor
         bound = np.where(self._errors.overflow, np.inf, bound)
         lazy = {name: functools.partial(np.asarray, array) for name, array in impostors.items()}
         return Expected(
-            role, WHOLE, value, bound, np.abs(value), lazy, nan_required=self._nan_required,
-            finite_required=~self._errors.overflow,
+            role, WHOLE, value, bound, np.abs(value) if terms is None else terms, lazy,
+            nan_required=self._nan_required, finite_required=~self._errors.overflow,
         )  # fmt: skip
 
 
@@ -386,7 +393,7 @@ class _Elements:
         }
         infinite = np.isinf(y) | np.isinf(xmu)
         return Expected(
-            "y", at, value, bound, np.minimum(size, np.abs(value) + bound), impostors,
+            "y", at, value, bound, size, impostors,
             nan_required=~infinite, finite_required=~overflow,
         )  # fmt: skip
 

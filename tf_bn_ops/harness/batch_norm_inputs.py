@@ -19,6 +19,7 @@ from tf_bn_ops.harness.problems import ACTIVATIONS, Call, Inputs
 
 # How often the given averages are not read.
 _SHARE_OF_FACTOR_1 = 0.5
+_SHARE_WITHOUT_SIDE_INPUT = 0.4
 _FACTORS = (0.1, 0.25, 0.01, 0.9)
 
 
@@ -130,7 +131,6 @@ def _attrs(rng: np.random.Generator, call: Call) -> dict[str, Any]:
     if rng.random() > _SHARE_OF_FACTOR_1:
         attrs["exponential_avg_factor"] = float(rng.choice(_FACTORS))
     choices = {"activation_mode": ACTIVATIONS, "bessel_correction": (True, False)}
-    choices["num_side_inputs"] = (0, 1)
     for name, values in choices.items():
         if name in call.spec.attrs:
             attrs[name] = values[int(rng.integers(len(values)))]
@@ -157,7 +157,8 @@ def fill(call: Call) -> Inputs:
     if call.is_training and attrs["exponential_avg_factor"] == 1:
         for role in ("mean", "variance"):
             values[role] = _unread(rng, values[role])
-    if not attrs.get("num_side_inputs"):
+    takes_side_input = "side_input" in {arg.role for arg in call.spec.inputs}
+    if not takes_side_input or rng.random() < _SHARE_WITHOUT_SIDE_INPUT:
         del values["side_input"]
     found = inputs.tensors(call, values, exact)
     return dataclasses.replace(found, attrs=attrs)

@@ -22,8 +22,8 @@ VIEW_ROLES = frozenset(
     arg.role
     for op in spec.OPS.values()
     for arg in (*op.inputs, *op.outputs)
-    if arg.kind == spec.VIEW
-) | {"side_input"}  # A list of tensors in OpDefs.
+    if arg.kind in (spec.VIEW, spec.VIEW_LIST)
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -54,12 +54,19 @@ class _Draw:
     @property
     def roles(self) -> list[str]:
         """The inputs with a contract on their shape."""
-        return [arg.role for arg in self.case.spec.inputs if arg.kind != spec.OPAQUE]
+        inputs = self.case.spec.inputs
+        return [a.role for a in inputs if a.kind != spec.OPAQUE and a.role in self.values]
+
+    @property
+    def sized(self) -> list[str]:
+        """Those with a contract on their size; what is not read may have any."""
+        unread = () if _reads_averages(self.case, self.attrs) else ("mean", "variance")
+        return [role for role in self.roles if role not in unread]
 
     @property
     def views(self) -> list[str]:
         """The inputs of the shape of x."""
-        return [arg.role for arg in self.case.spec.inputs if arg.kind == spec.VIEW]
+        return [role for role in self.roles if role in VIEW_ROLES]
 
     def reshape(self, role: str, shape: Sequence[int]) -> None:
         self.values[role] = np.ones(tuple(shape), self.values[role].dtype)
@@ -83,9 +90,11 @@ def _rank(d: _Draw) -> None:
 
 def _size(d: _Draw) -> None:
     """One input has another size."""
-    role = d.one_of(d.roles)
+    role = d.one_of(d.sized)
     shape = list(d.values[role].shape)
     axis = int(d.rng.integers(len(shape)))
+    if d.views == [role]:  # Nothing but the number of channels has to fit.
+        axis = spec.channel_axis(d.case.layout)
     if role in VIEW_ROLES:
         shape[axis] += 1
     else:
@@ -96,7 +105,7 @@ def _size(d: _Draw) -> None:
 def _dtype(d: _Draw) -> None:
     """The tensors have a type that no kernel has, or one input differs from what belongs to it."""
     role = d.one_of(["all", *d.roles])
-    if role == "all":
+    if role == "all" or d.views == [role]:
         for r in d.views:
             d.values[r] = np.ones(d.values[r].shape, np.int32)
         return
@@ -117,7 +126,7 @@ def _foreign_format(d: _Draw) -> None:
 def _attr_type(d: _Draw) -> None:
     """An attr has a value of another type."""
     name = d.one_of([n for n in d.case.spec.attrs if n != "data_format"])
-    d.attrs[name] = {"epsilon": "small", "is_training": "perhaps"}[name]
+    d.attrs[name] = 5 if name == "activation_mode" else "perhaps"
 
 
 ERRORS: Mapping[str, Callable[[_Draw], None]] = {
@@ -148,7 +157,8 @@ def _partial(rng: np.random.Generator, shape: Sequence[int]) -> PartialShape:
 def _static_inputs(d: _Draw, conflict: bool) -> dict[str, tuple[str, PartialShape]]:
     shapes: dict[str, PartialShape] = {}
     for arg in d.case.spec.inputs:
-        shapes[arg.role] = _partial(d.rng, d.values[arg.role].shape)
+        if arg.role in d.values:
+            shapes[arg.role] = _partial(d.rng, d.values[arg.role].shape)
     if conflict:
         (_rank if d.rng.random() < 0.4 else _size)(d)
         for role in shapes:  # What is invalid must be known.
@@ -162,13 +172,14 @@ def _static_inputs(d: _Draw, conflict: bool) -> dict[str, tuple[str, PartialShap
 
 def fill(case: Case) -> Inputs:
     """The inputs and attrs of a case of KINDS."""
-    values = dict(model_of(case.spec).fill(dataclasses.replace(case, kind="normal")).values)
-    draw = _Draw(np.random.default_rng([case.seed, 3]), case, values)
+    drawn = model_of(case.spec).fill(dataclasses.replace(case, kind="normal"))
+    draw = _Draw(np.random.default_rng([case.seed, 3]), case, dict(drawn.values), dict(drawn.attrs))
     prefix, _, what = case.kind.partition("/")
     if prefix + "/" == ERROR_PREFIX:
         ERRORS[what](draw)
         return Inputs(draw.values, attrs=draw.attrs)
-    return Inputs({}, static=_static_inputs(draw, what == "conflict"))
+    static = _static_inputs(draw, what == "conflict")
+    return Inputs({}, attrs=draw.attrs, static=static)
 
 
 def without_names(text: str, names: Sequence[str]) -> str:
@@ -199,21 +210,33 @@ def _merge(a: PartialShape, b: PartialShape) -> PartialShape:
     return tuple(m if n is None else n for n, m in zip(a, b, strict=True))
 
 
-def expected_static_shapes(case: Case, inputs: Mapping[str, PartialShape]) -> list[PartialShape]:
+def _reads_averages(case: Case, attrs: Mapping[str, Any]) -> bool:
+    """Whether an op with moving averages reads mean and variance; what it does not may have any
+    size."""
+    return not case.is_training or attrs.get("exponential_avg_factor") != 1
+
+
+def expected_static_shapes(
+    case: Case, inputs: Mapping[str, PartialShape], attrs: Mapping[str, Any]
+) -> list[PartialShape]:
     """The static shapes of the outputs of an op that has no built-in twin.
 
     Outputs of view shape have all that is known of the inputs of view shape, and the channels of
-    any per-channel input; the other outputs have the channels.
+    any per-channel input that is read; the other outputs have the channels, of placeholders nothing
+    is known. Forward ops take the rank that the data format has.
 
     Raises:
       Conflict: no shapes fit.
     """
-    view: PartialShape = None
+    is_forward = "exponential_avg_factor" in attrs
+    view: PartialShape = (None,) * spec.LAYOUTS[case.layout][0] if is_forward else None
     channels: PartialShape = (None,)
     for role, shape in inputs.items():
         if role in VIEW_ROLES:
             view = _merge(view, shape)
-        else:
+        elif shape is not None and len(shape) != 1:
+            raise Conflict
+        elif role not in ("mean", "variance") or _reads_averages(case, attrs):
             channels = _merge(channels, shape)
     if view is not None:
         if len(view) < 2:
@@ -225,7 +248,8 @@ def expected_static_shapes(case: Case, inputs: Mapping[str, PartialShape]) -> li
     assert channels is not None
     if channels[0] is not None and channels[0] < case.spec.min_channels:
         raise Conflict
-    return [view if arg.kind == spec.VIEW else channels for arg in case.spec.outputs]
+    known = {spec.VIEW: view, spec.CHANNEL: channels, spec.PLACEHOLDER: None}
+    return [known[arg.kind] for arg in case.spec.outputs]
 
 
 def generate(count: int, seed: int, combos: Sequence[tuple[str, str, str, str]]) -> Iterator[Case]:

@@ -143,16 +143,24 @@ def generate(count: int, seed: int, combos: Sequence[Combination] | None = None)
         return
     rng = np.random.default_rng([seed, 0])
     order = rng.permutation(len(combos))
-    # A kind as often as its weight says.
-    kinds = [name for name, kind in inputs.KINDS.items() for _ in range(kind.weight)]
-    starts = rng.integers(len(kinds), size=len(combos))
-    strides = [s for s in range(1, len(kinds) + 1) if math.gcd(s, len(kinds)) == 1]
+    kinds = {op: _weighted_kinds(spec.OPS[op]) for op in {combo[0] for combo in combos}}
+    most = max(map(len, kinds.values()))
+    starts = rng.integers(most, size=len(combos))
+    # Coprime to all of their numbers, so that each kind has its turn.
+    product = math.prod(len(of_op) for of_op in kinds.values())
+    strides = [s for s in range(1, most + 1) if math.gcd(s, product) == 1]
     stride = strides[int(rng.integers(len(strides)))]
     for i in range(count):
         which = int(order[i % len(combos)])
-        kind = kinds[(int(starts[which]) + stride * (i // len(combos))) % len(kinds)]
+        of_op = kinds[combos[which][0]]
+        kind = of_op[(int(starts[which]) + stride * (i // len(combos))) % len(of_op)]
         case_rng = np.random.default_rng([seed, 1, i])
         yield _draw(case_rng, combos[which], kind, i % _LARGE_EVERY == _LARGE_AT)
+
+
+def _weighted_kinds(op: OpSpec) -> list[str]:
+    """The kinds of inputs of an op, each as often as its weight says."""
+    return [name for name, kind in model_of(op).kinds.items() for _ in range(kind.weight)]
 
 
 def _draw(rng: np.random.Generator, combo: Combination, kind_name: str, large: bool) -> Case:
@@ -168,6 +176,11 @@ def _draw(rng: np.random.Generator, combo: Combination, kind_name: str, large: b
     return Case(
         op, dtype, kind_name, seed, layout, shape, mode, statistics, epsilon, execution=execution
     )
+
+
+def _views(op: OpSpec) -> int:
+    """How many inputs of view shape an op may have."""
+    return sum(arg.kind in (spec.VIEW, spec.VIEW_LIST) for arg in op.inputs)
 
 
 def generate_generic(count: int, seed: int, ops: Sequence[GenericOpSpec]) -> Iterator[Case]:
@@ -214,7 +227,7 @@ def attach(cases: Iterable[Case], seed: int, names: Sequence[str] | None) -> Ite
             for name in ([] if generic and names is None else wanted)
             if name not in case.execution_modes
             and not (known[name].small and math.prod(case.shape) > MOST_CONSTANT)
-            # Only drawn inputs of view shape can be the same for both tensors.
-            and not (name == ALIAS and (case.is_real or generic))
+            # Only drawn inputs of view shape can be the same for two tensors.
+            and not (name == ALIAS and (case.is_real or generic or _views(case.spec) < 2))
         ]
         yield dataclasses.replace(case, execution="+".join([*case.execution_modes, *further]))

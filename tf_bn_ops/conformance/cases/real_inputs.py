@@ -35,6 +35,8 @@ _EPSILON = 1e-3
 _MOMENTUM = 0.9
 _LEARNING_RATE = 0.1
 _TIMEOUT = 300
+# Those that the captured tensors are inputs of.
+_FORMULAS = (spec.BATCH_NORM_GRAD, spec.BATCH_NORM)
 
 
 class RealInputError(RuntimeError):
@@ -127,17 +129,18 @@ class RealInput:
     captured: Mapping[str, Mapping[str, np.ndarray]]
 
     def make_cases(self, combos: Sequence[tuple[str, str, str, str]]) -> Iterator[Case]:
-        """Every capture in every dtype, layout and mode of first-order gradients, whose inputs they
-        are; ops take turns where several fit."""
+        """Every capture in every dtype, layout and mode of the forward ops and of first-order
+        gradients, whose inputs they are; ops of a formula take turns where several fit."""
         turn = 0
-        combos = [c for c in combos if spec.OPS[c[0]].formula == spec.BATCH_NORM_GRAD]
+        combos = [c for c in combos if spec.OPS[c[0]].formula in _FORMULAS]
         for number, (name, arrays) in enumerate(self.captured.items()):
             seen = set()
-            for _, dtype, layout, mode in combos:
-                if (dtype, layout, mode) in seen or spec.LAYOUTS[layout][0] != 4:
+            for op_name, dtype, layout, mode in combos:
+                what = (spec.OPS[op_name].formula, dtype, layout, mode)
+                if what in seen or spec.LAYOUTS[layout][0] != 4:
                     continue
-                seen.add((dtype, layout, mode))
-                fitting = [c[0] for c in combos if c[1:] == (dtype, layout, mode)]
+                seen.add(what)
+                fitting = [c[0] for c in combos if (spec.OPS[c[0]].formula, *c[1:]) == what]
                 op = spec.OPS[fitting[(turn + number) % len(fitting)]]
                 shape = arrays["x"].shape
                 if layout == "NCHW":
@@ -175,7 +178,10 @@ class RealInput:
             if array.shape != case.shape:
                 raise CaseError(f"{case.kind} has shape {array.shape}, not {case.shape}")
             values[role] = array
-        return Inputs(values)
+        # The running averages of the network's layers.
+        of_forward = {"exponential_avg_factor": 1 - _MOMENTUM}
+        is_forward = "exponential_avg_factor" in case.spec.attrs
+        return Inputs(values, attrs=of_forward if is_forward else {})
 
 
 class Capture:

@@ -1,7 +1,8 @@
 """References that are not derived by hand: TensorFlow differentiates.
 
 `elementary` has ops that compute the forward formula in float64 from TensorFlow's elementary ops,
-and let tf.GradientTape find the gradient, or the gradient of the gradient. `registered` has the
+and let tf.GradientTape find the gradient, or the gradient of the gradient; and that formula itself,
+for the forward op that no built-in equals. `registered` has the
 gradient that TensorFlow registers for its own FusedBatchNormGradV3. worker.py finds both as
 `module:attribute`.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -62,6 +64,52 @@ class _Elementary:
             y = centered / root * tf.reshape(gamma, column) + tf.reshape(offset, column)
         gradients = tape.gradient(y, [x, gamma, offset], output_gradients=delta)
         return [tf.cast(gradient, dtype) for gradient in gradients]
+
+    def FusedBatchNormEx(
+        self,
+        x: Any,
+        scale: Any,
+        offset: Any,
+        mean: Any,
+        variance: Any,
+        side_input: list[Any],
+        epsilon: float,
+        exponential_avg_factor: float,
+        activation_mode: str,
+        data_format: str,
+        is_training: bool,
+        bessel_correction: bool,
+    ) -> list[Any]:
+        """The forward formula."""
+        dtype, vector = x.dtype, scale.dtype
+        x, scale, offset, *given = (
+            tf.cast(t, tf.float64) for t in (x, scale, offset, mean, variance)
+        )
+        column, others = _per_channel(x, data_format)
+        saved, averages = list(given), list(given)
+        if is_training:
+            count = tf.cast(tf.size(x), tf.float64) / tf.cast(tf.size(scale), tf.float64)
+            center = tf.reduce_mean(x, others, keepdims=True)
+            spread = tf.reduce_mean(tf.square(x - center), others)
+            saved = [tf.reshape(center, [-1]), spread]
+            bessel = count / tf.maximum(count - 1, 1) if bessel_correction else 1
+            averages = [saved[0], spread * bessel]
+            if exponential_avg_factor != 1:
+                averages = [
+                    old + exponential_avg_factor * (new - old)
+                    for old, new in zip(given, averages, strict=True)
+                ]
+            if tf.size(x) == 0:  # Means of nothing are NaN; so are the averages.
+                averages = [tf.fill(tf.shape(scale), tf.constant(np.nan, tf.float64))] * 2
+                saved = [tf.zeros_like(scale)] * 2
+        rstd = tf.math.rsqrt(saved[1] + epsilon)
+        y = (x - tf.reshape(saved[0], column)) * tf.reshape(scale * rstd, column)
+        y += tf.reshape(offset, column)
+        for other in side_input:
+            y += tf.cast(other, tf.float64)
+        y = {"Identity": tf.identity, "Relu": tf.nn.relu, "Relu6": tf.nn.relu6}[activation_mode](y)
+        vectors = [tf.cast(t, vector) for t in (*averages, *saved)]
+        return [tf.cast(y, dtype), *vectors, tf.zeros([0], vector)]
 
     def FusedBatchNormGradGrad(
         self,

@@ -127,7 +127,8 @@ def of_library(
 
 
 _AUTODIFF = "tf_bn_ops.conformance.execution.autodiff"
-# For ops that no built-in equals: TensorFlow differentiates the forward formula in float64.
+# For ops that no built-in equals: TensorFlow differentiates the forward formula in float64, or
+# computes it.
 AUTODIFF = Implementation(
     "autodiff",
     _AUTODIFF + ":elementary",
@@ -166,26 +167,39 @@ def request(
 ) -> dict[str, Any]:
     """A request to a worker (worker.py): the case in the names and types of `op`, or in the names
     of another library."""
-    values = {"data_format": case.layout, "epsilon": case.epsilon, "is_training": case.is_training}
-    values |= inputs.attrs
+    values = {**op.attrs, "data_format": case.layout, "epsilon": case.epsilon}
+    values |= {"is_training": case.is_training, **inputs.attrs}
     given: dict[str, Any]
-    what = "inputs"
+    what, of_role = "inputs", inputs.values
     if inputs.static is not None:
-        what, given = "static", {arg.name: inputs.static[arg.role] for arg in op.inputs}
-    else:
-        given = {arg.name: inputs.values[arg.role] for arg in op.inputs}
+        what, of_role = "static", inputs.static
+    # Of a list of tensors, an element; there may be none.
+    lists = [arg.name for arg in op.inputs if arg.kind == spec.VIEW_LIST]
+    given = {
+        arg.name: of_role[arg.role]
+        for arg in op.inputs
+        if arg.name not in lists or arg.role in of_role
+    }
     for arg in op.inputs:
-        if op is not case.spec and arg.kind != spec.VIEW:
+        if op is not case.spec and arg.kind not in (spec.VIEW, spec.VIEW_LIST):
             # A counterpart may take them in a wider type; every value is preserved.
             dtype = spec.DTYPES[op.statistics_dtype(case.dtype)].numpy
             given[arg.name] = given[arg.name].astype(dtype, copy=False)
     attrs = {name: values[name] for name in op.attrs}
     if mapped is None:
         names = [arg.name for arg in op.outputs]
-        return {"op": op.name, what: given, "attrs": attrs, "outputs": names, "modes": modes}
+        return {
+            "op": op.name,
+            what: given,
+            "lists": lists,
+            "attrs": attrs,
+            "outputs": names,
+            "modes": modes,
+        }
     return {
         "op": mapped.function,
         what: {mapped.inputs.get(name, name): value for name, value in given.items()},
+        "lists": [mapped.inputs.get(name, name) for name in lists],
         "attrs": {mapped.attrs.get(name, name): value for name, value in attrs.items()},
         "outputs": mapped.output_names,
         "modes": modes,

@@ -152,7 +152,8 @@ def _compare_attrs(
             other.append(f"attr {b.name} has another default than {name}")
         elif a.allowed_values != b.allowed_values:
             other.append(f"attr {b.name} allows other values than {name}")
-    used = {*wanted, *(a.type_attr for a in (*theirs.input_arg, *theirs.output_arg))}
+    arguments = (*theirs.input_arg, *theirs.output_arg)
+    used = {*wanted, *(name for a in arguments for name in (a.type_attr, a.number_attr))}
     for attr in theirs.attr:
         if attr.name not in used:
             sink = other if attr.HasField("default_value") else fatal

@@ -3,7 +3,8 @@
 OPS names what holds the ops, as `module` or `module:attribute` (`tensorflow:raw_ops`), or as
 `library:PATH` of an op library; QUERIES is then a JSON list of OpMapping.opdef_query(), whose
 OpDefs are compared. A request (harness/processes.py) is a dict with op, attrs, perhaps outputs
-(their names in the order wanted) and device, and either
+(their names in the order wanted), lists (inputs that are lists of tensors; at most one is given of
+each) and device, and either
 
 - inputs (name -> array) and modes (cases/execution_modes.py): the result is a dict from each mode
   to ("outputs", [array, ...]), ("error", "Code: message") or ("unsupported", why); for all but the
@@ -91,7 +92,8 @@ class Executor:
         return getattr(self._ops, request["op"])
 
     def _call(self, request: dict[str, Any], tensors: dict[str, Any]) -> Any:
-        return self._op(request)(**tensors, **request["attrs"])
+        lists = {name: [tensors[name]] if name in tensors else [] for name in request["lists"]}
+        return self._op(request)(**{**tensors, **lists}, **request["attrs"])
 
     def _constants(self, request: dict[str, Any]) -> dict[str, Any]:
         return {name: self._tf.constant(value) for name, value in request["inputs"].items()}

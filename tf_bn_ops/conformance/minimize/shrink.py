@@ -149,14 +149,15 @@ def _dtypes(case: Case) -> list[str]:
     return list(dict.fromkeys([d for d in ("float32",) if d in case.spec.dtypes] + [case.dtype]))
 
 
-def _types(case: Case) -> Mapping[str, np.dtype[Any]]:
-    """Role -> type of the input."""
+def _types(problem: Problem) -> Mapping[str, np.dtype[Any]]:
+    """Role -> type of the input, of those that the problem has."""
+    case = problem.case
     view = spec.DTYPES[case.dtype].numpy
     statistics = spec.DTYPES[case.statistics_dtype].numpy
     return {
-        arg.role: view if arg.kind == spec.VIEW else statistics
+        arg.role: view if arg.role in VIEW_ROLES else statistics
         for arg in case.spec.inputs
-        if arg.kind != spec.OPAQUE
+        if arg.kind != spec.OPAQUE and arg.role in problem.inputs.values
     }
 
 
@@ -171,7 +172,7 @@ def _small_cases(start: Problem) -> tuple[Any, Callable[[Any], Problem]]:
 
     case = start.case
     numbers: Any = st.integers(-_INTEGER, _INTEGER)
-    views = [role for role in _types(case) if role in VIEW_ROLES]
+    views = [role for role in _types(start) if role in VIEW_ROLES]
     originals = [start.inputs.values[role].astype(np.float64) for role in views]
     special = [v for v in (math.nan, math.inf) if any(_has(array, v) for array in originals)]
     if special:
@@ -191,7 +192,7 @@ def _small_cases(start: Problem) -> tuple[Any, Callable[[Any], Problem]]:
         channels = spec.view_shape(shape, case.layout)[1]
         count = math.prod(shape)
         lists = {role: draw(st.lists(numbers, min_size=count, max_size=count)) for role in views}
-        for role in (role for role in _types(case) if role not in VIEW_ROLES):
+        for role in (role for role in _types(start) if role not in VIEW_ROLES):
             elements = of_channels.get(role, st.integers(-1, 1))
             lists[role] = draw(st.lists(elements, min_size=channels, max_size=channels))
         return (
@@ -208,10 +209,10 @@ def _small_cases(start: Problem) -> tuple[Any, Callable[[Any], Problem]]:
         arrays = {role: np.array(v, np.float64) for role, v in lists}
         values = {
             role: _cast(arrays[role], t).reshape(shape if role in VIEW_ROLES else (-1,))
-            for role, t in _types(new).items()
+            for role, t in _types(Problem(new, start.inputs)).items()
         }
         reserve = {"reserve": np.zeros(0, np.float32)}
-        return Problem(new, Inputs({**values, **reserve}))
+        return Problem(new, Inputs({**values, **reserve}, attrs=start.inputs.attrs))
 
     return values(), make
 
@@ -226,7 +227,7 @@ def _cut(problem: Problem, axis: int, begin: int, end: int) -> Problem:
     index = tuple(slice(begin, end) if a == axis else slice(None) for a in range(len(case.shape)))
     is_channel = axis == spec.channel_axis(case.layout)
     values = dict(problem.inputs.values)
-    for role in _types(case):
+    for role in _types(problem):
         if role in VIEW_ROLES:
             values[role] = np.ascontiguousarray(values[role][index])
         elif is_channel:
@@ -235,7 +236,9 @@ def _cut(problem: Problem, axis: int, begin: int, end: int) -> Problem:
     # Partial sums of exact sums are exact; in training view-shaped outputs divide by the number of
     # rows.
     exact = problem.inputs.exact - (VIEW_ROLES if case.is_training else frozenset())
-    return Problem(dataclasses.replace(case, shape=shape), Inputs(values, exact))
+    return Problem(
+        dataclasses.replace(case, shape=shape), Inputs(values, exact, problem.inputs.attrs)
+    )
 
 
 def _cut_axes(search: _Search) -> None:
@@ -271,14 +274,14 @@ def _simpler(value: float) -> list[float]:
 
 def _replaced(problem: Problem, role: str, new: np.ndarray) -> Problem:
     values = {**problem.inputs.values, role: new.astype(problem.inputs.values[role].dtype)}
-    return Problem(problem.case, Inputs(values))
+    return Problem(problem.case, Inputs(values, attrs=problem.inputs.attrs))
 
 
 def _simplify_numbers(search: _Search) -> None:
     """Puts simpler numbers into every tensor: into all of it, then element by element."""
     from hypothesis import strategies as st
 
-    for role in sorted(_types(search.best.case), key=VIEW_ROLES.__contains__):
+    for role in sorted(_types(search.best), key=VIEW_ROLES.__contains__):
         old = search.best.inputs.values[role]
         wide = old.astype(np.float64)
         with np.errstate(all="ignore"):

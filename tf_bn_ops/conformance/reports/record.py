@@ -99,7 +99,8 @@ SCHEMA: dict[str, dict[str, str]] = {
         "name": "its name in the list",
         "what": "what differs",
         "reason": "why it is so",
-        "machine_dependent": "whether some processors do not show it",
+        "machine_dependent": "whether cases that it speaks of need not show it: some processors do "
+        "not, or some numbers",
         "covered": "number of cases that it speaks of",
         "shown": "number of cases that showed it; a list entry that none showed is stale",
     },
@@ -248,7 +249,9 @@ def of_mapping(entry: OpMapping, oracle: str | None, signature: Sequence[str]) -
 def of_divergences(known: divergences.Register) -> list[dict[str, Any]]:
     """The field "divergences"."""
     return [
-        {field: getattr(entry, field) for field in SCHEMA["divergences"]} for entry in known.entries
+        {field: getattr(entry, field) for field in SCHEMA["divergences"]}
+        | {"machine_dependent": entry.may_hide}
+        for entry in known.entries
     ]
 
 

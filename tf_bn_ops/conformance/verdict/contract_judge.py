@@ -73,7 +73,7 @@ def _expected_static(case: Case, inputs: Inputs) -> Answer:
     assert inputs.static is not None
     try:
         shapes = {role: shape for role, (_, shape) in inputs.static.items()}
-        return Answer(shapes=contract.expected_static_shapes(case, shapes))
+        return Answer(shapes=contract.expected_static_shapes(case, shapes, inputs.attrs))
     except contract.Conflict:
         return Answer(error=contract.CONFLICT)
 

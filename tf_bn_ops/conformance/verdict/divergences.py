@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tf_bn_ops import spec
@@ -30,15 +30,31 @@ class Divergence:
     when: Mapping[str, list[Any]]
     detail: str = ""
     machine_dependent: bool = False
+    data_dependent: bool = False
     covered: int = 0
     shown: int = 0
 
     @property
     def is_stale(self) -> bool:
-        return self.covered > 0 and self.shown == 0 and not self.machine_dependent
+        return self.covered > 0 and self.shown == 0 and not self.may_hide
 
-    def covers(self, path: str, case: Case) -> bool:
-        """Whether this case on this path is one of its cases."""
+    @property
+    def may_hide(self) -> bool:
+        """Whether cases that it covers need not show it."""
+        return self.machine_dependent or self.data_dependent
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether it speaks of an output that is not written, whose values say nothing."""
+        return self.what.startswith("unwritten:")
+
+    @property
+    def is_about_values(self) -> bool:
+        """Whether it speaks of values, which the candidate's alone are judged for."""
+        return self.what.startswith("values:")
+
+    def covers(self, path: str, case: Case, mode: str = "") -> bool:
+        """Whether this case on this path, in this further execution mode, is one of its cases."""
         values = {
             "path": path,
             "op": case.op,
@@ -46,7 +62,7 @@ class Divergence:
             "layout": case.layout,
             "mode": case.mode,
             "kind": case.kind,
-            "execution": case.execution_modes[0],
+            "execution": mode or case.execution_modes[0],
             "rank": spec.LAYOUTS[case.layout][0],
             "empty": case.is_empty,
         }
@@ -96,17 +112,39 @@ class Register:
             raise DivergenceError(f"cannot read known divergences from {file}: {e}") from e
         return cls([_entry(item) for item in content.get("divergence", [])])
 
+    def unwritten(self, path: str, case: Case, mode: str = "") -> frozenset[str]:
+        """The outputs of a case that are known not to be written on a path."""
+        return frozenset(
+            entry.what.partition(":")[2]
+            for entry in self.entries
+            if entry.is_unwritten and entry.covers(path, case, mode)
+        )
+
     def unexplained(
-        self, path: str, case: Case, disagreements: list[Disagreement]
+        self,
+        path: str,
+        case: Case,
+        disagreements: Sequence[Disagreement],
+        mode: str = "",
+        judged: bool = True,
     ) -> list[Disagreement]:
-        """Notes what a case showed on a path; returns what no entry explains."""
+        """Notes what a case showed on a path; returns what no entry explains. What is not written is
+        shown whenever it is covered: nobody looks.
+
+        Args:
+          path: as in the file.
+          case: the case.
+          disagreements: what it showed.
+          mode: the further execution mode in which it did, if it was one.
+          judged: whether wrong values are among the disagreements.
+        """
         left = list(disagreements)
         for entry in self.entries:
-            if not entry.covers(path, case):
+            if not entry.covers(path, case, mode) or (entry.is_about_values and not judged):
                 continue
             entry.covered += 1
             explained = [d for d in left if entry.explains(d)]
-            if explained:
+            if explained or entry.is_unwritten:
                 entry.shown += 1
                 left = [d for d in left if d not in explained]
         return left

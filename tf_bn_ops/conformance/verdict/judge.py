@@ -126,6 +126,7 @@ def judge(
     profile: bounds.Profile,
     exempt: Collection[str] = (),
     times: Mapping[str, float] | None = None,
+    unwritten: Mapping[str, Collection[str]] | None = None,
 ) -> CaseResult:
     """Judges all answers to a case by what its formula model expects.
 
@@ -133,7 +134,8 @@ def judge(
     and its execution modes whose results differ bitwise though they are not in `exempt`;
     disagreements in structure are for the caller to hold against the list of known ones. `times`
     has the outputs that the candidate is allowed more for: as many times the bound, and no
-    exactness.
+    exactness. `unwritten` has the outputs that an implementation is known not to write: whatever
+    was in their memory is not looked at.
     """
     if isinstance(case.spec, GenericOpSpec) and answers[TENSORFLOW].outputs is None:
         return _judge_refusal(case, answers)
@@ -146,6 +148,9 @@ def judge(
     expected = expect(case, inputs, answers, profile)
     results = {name: PathResult(structure(expected.outputs, a)) for name, a in paths.items()}
     values = {name: _comparable(case, expected, answer) for name, answer in paths.items()}
+    for name, roles in (unwritten or {}).items():
+        for role in roles:
+            values[name].pop(role, None)
     if isinstance(case.spec, GenericOpSpec) and case.spec.model.oracle is None:
         values[TENSORFLOW] = {}  # It is what is expected.
     exact = expected.exact - set(times)
@@ -156,7 +161,9 @@ def judge(
         for role, error in path.errors.items() if who == CANDIDATE else ():
             if not error.bound <= times.get(role, 1):
                 how = "not exact" if role in exact else f"{error.bound:.3g} times the bound"
-                result.failures.append(f"{mode and mode + ': '}{role} {how} {error.worst}")
+                text = f"{role} {how} {error.worst}"
+                path.wrong_values.append(Disagreement(f"values:{role}", text))
+                result.failures.append(f"{mode and mode + ': '}{text}")
     _compare_modes(case, answers, exempt, result)
     return result
 

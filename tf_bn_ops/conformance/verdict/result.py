@@ -13,11 +13,11 @@ BITS_DIFFER = "bits differ"
 
 @dataclasses.dataclass(frozen=True)
 class Disagreement:
-    """A difference from the op's contract that is not about values.
+    """A difference from the op's contract.
 
     Attributes:
-      what: "error", "crash", "count", "shape:ROLE", "dtype:ROLE"; of errors and static shapes
-        "accepted", "code", "message" or "static".
+      what: "error", "crash", "count", "shape:ROLE", "dtype:ROLE", "values:ROLE"; of errors and static
+        shapes "accepted", "code", "message" or "static".
       detail: for people.
     """
 
@@ -31,9 +31,16 @@ class Disagreement:
 @dataclasses.dataclass
 class PathResult:
     """One implementation in one case; a further execution mode of the candidate whose results
-    differ bitwise is a path of its own, "candidate:MODE"."""
+    differ bitwise is a path of its own, "candidate:MODE".
+
+    Attributes:
+      disagreements: what is not about values.
+      wrong_values: of the candidate, a sentence for each output beyond its bound.
+      errors: output -> its error.
+    """
 
     disagreements: list[Disagreement] = dataclasses.field(default_factory=list)
+    wrong_values: list[Disagreement] = dataclasses.field(default_factory=list)
     errors: dict[str, OutputError] = dataclasses.field(default_factory=dict)
 
     @property
