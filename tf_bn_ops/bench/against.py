@@ -165,8 +165,8 @@ def compare(row: AgainstRow, libraries: Sequence[Any], threads: int, seconds: fl
 def run(
     path: str, chosen: Sequence[AgainstRow], threads: int, seconds: float
 ) -> Iterator[Comparison]:
-    """Compares row by row; one that looks slower is measured again, four times as long. Formulas that
-    the other library lacks are left out.
+    """Compares row by row; one that looks slower is measured again, four times as long. Formulas
+    that the other library lacks are left out.
 
     Raises:
       UsageError: there is no library at `path`.

@@ -195,8 +195,8 @@ def rows_of_call(
     modes: Sequence[str],
     threads: int,
 ) -> list[Row]:
-    """The rows of one of CALLS; forward calls and layers are measured in training. Rows of one shape
-    and dtype are neighbours: they share their inputs."""
+    """The rows of one of CALLS; forward calls and layers are measured in training. Rows of one
+    shape and dtype are neighbours: they share their inputs."""
     if call != GRADIENT:
         modes = [mode for mode in modes if mode == "training"]
     return [

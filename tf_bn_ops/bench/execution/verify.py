@@ -55,8 +55,8 @@ class Verifier:
     def _problem(
         self, roles: tuple[str, ...], given: Mapping[str, np.ndarray], is_rstd: bool
     ) -> Problem:
-        """The problem of the inputs `roles`, of which `given` replaces some. `is_rstd`: rstd is saved
-        and given in place of the variance."""
+        """The problem of the inputs `roles`, of which `given` replaces some. `is_rstd`: rstd is
+        saved and given in place of the variance."""
         return Problem(
             {role: given.get(role, self._values[role]) for role in roles},
             float(np.float32(data.EPSILON)),
