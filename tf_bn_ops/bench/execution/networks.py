@@ -47,9 +47,16 @@ def without_batch_norm(model: Any) -> Any:
     """A copy of a model with an identity in place of every batch norm."""
     import keras
 
+    class Nothing(keras.layers.Layer):
+        """keras.layers.Identity with the arguments of a batch norm's call."""
+
+        def call(self, x: Any, training: Any = None, mask: Any = None) -> Any:
+            del training, mask
+            return x
+
     def clone(layer: Any) -> Any:
         if isinstance(layer, keras.layers.BatchNormalization):
-            return keras.layers.Identity(name=layer.name)
+            return Nothing(name=layer.name)
         return layer.__class__.from_config(layer.get_config())
 
     return keras.models.clone_model(model, clone_function=clone)
