@@ -47,9 +47,15 @@ def run(layer, x, training):
     return [y, *(w.value for w in layer.non_trainable_weights), *gradients]
 
 
-def is_fused(layer, x, **kwargs) -> bool:
+def ops_of(layer, x, **kwargs) -> list[str]:
     graph = tf.function(lambda x: layer(x, **kwargs)).get_concrete_function(x).graph
-    return "FusedBatchNormV3" in [op.type for op in graph.get_operations()]
+    return [op.type for op in graph.get_operations()]
+
+
+def is_fused(layer, x, training=False, **kwargs) -> bool:
+    """Whether the call is one op: ours in training, TensorFlow's in inference."""
+    op = "TfBnOps>FusedBatchNormEx" if training else "FusedBatchNormV3"
+    return op in ops_of(layer, x, training=training, **kwargs)
 
 
 def check_equal(x, dtype="float32", training=True, **kwargs):
@@ -108,6 +114,142 @@ def test_the_parents_path():
     np.testing.assert_array_equal(ours(x, training=True, mask=mask), want)
     np.testing.assert_array_equal(ours.moving_mean, parent.moving_mean)
     assert not is_fused(BatchNormalization(), x, training=True, mask=mask)
+
+
+# ---- Training ------------------------------------------------------------------------------------
+
+
+def test_a_step_is_one_op_and_two_assignments():
+    """The new moving statistics are outputs of the op: nothing is computed beside it."""
+    x = make_input(4, -1)
+    for layer in (BatchNormalization(), BatchNormalization(scale=False, center=False)):
+        layer.build(x.shape)
+        ops = ops_of(layer, x, training=True)
+        assert ops.count("TfBnOps>FusedBatchNormEx") == 1
+        assert ops.count("AssignVariableOp") == 2
+        rest = {"TfBnOps>FusedBatchNormEx", "AssignVariableOp", "ReadVariableOp", "Const"}
+        assert set(ops) - rest <= {"Placeholder", "Identity", "NoOp"}
+
+
+def formula(x, gamma, beta, epsilon=1e-3):
+    """Training, channels last, in float64: y, mean, biased variance."""
+    x, gamma, beta = (tf.cast(tensor, tf.float64) for tensor in (x, gamma, beta))
+    others = list(range(len(x.shape) - 1))
+    mean = tf.reduce_mean(x, others)
+    centered = x - mean
+    variance = tf.reduce_mean(tf.square(centered), others)
+    return centered / tf.sqrt(variance + epsilon) * gamma + beta, mean, variance
+
+
+@pytest.mark.parametrize("mean", [0, 1e2, 1e4, 1e6])
+def test_a_large_mean_costs_no_digits(mean):
+    """u = 2^-24. y: 8 u (|x - mean| rstd |gamma| + |beta|), and its rounding. Moving statistics:
+    2 u |mean| and 4 u variance + 2^-48 mean(x^2), and the rounding of the average."""
+    u = 2.0**-24
+    rng = np.random.default_rng(0)
+    x = tf.constant(rng.normal(mean, 1, (8, 7, 6, 5)), tf.float32)
+    _, layer = make_pair(x, momentum=0.75)
+    old_mean, old_variance = layer.moving_mean.numpy(), layer.moving_variance.numpy()
+    gamma, beta = layer.gamma.numpy(), layer.beta.numpy()
+    want, of_mean, of_variance = (t.numpy() for t in formula(x, gamma, beta))
+    y = layer(x, training=True).numpy()
+    assert np.all(np.abs(y - want) <= 9 * u * (np.abs(want - beta) + np.abs(beta)))
+    new = old_mean * 0.75 + of_mean * 0.25
+    assert np.all(np.abs(layer.moving_mean.numpy() - new) <= 3 * u * np.abs(new) + u)
+    new = old_variance * 0.75 + of_variance * 0.25
+    bound = 6 * u * new + 2.0**-48 * np.mean(np.float64(x) ** 2)
+    assert np.all(np.abs(layer.moving_variance.numpy() - new) <= bound)
+
+
+@pytest.mark.parametrize("momentum", [0, 0.5, 0.9, 0.99, 1])
+def test_moving_statistics_follow_keras(momentum):
+    x = make_input(4, -1)
+    parent, ours = make_pair(x, momentum=momentum)
+    for step in range(20):
+        for layer in (parent, ours):
+            layer(x * (1 + step) + step, training=True)
+    # Some roundings in each step, which later steps let decay.
+    np.testing.assert_allclose(ours.moving_mean, parent.moving_mean, rtol=3e-6)
+    np.testing.assert_allclose(ours.moving_variance, parent.moving_variance, rtol=3e-6)
+
+
+def test_momentum_as_a_tensor_takes_the_parents_path():
+    x = make_input(4, -1)
+    parent, ours = make_pair(x)
+    for layer in (parent, ours):
+        layer.momentum = tf.constant(0.75)
+        layer(x, training=True)
+    np.testing.assert_array_equal(ours.moving_mean, parent.moving_mean)
+    assert not is_fused(ours, x, training=True)
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 3, 5), (4, 0, 3, 5), (1, 1, 1, 5)])
+def test_batches_without_elements_or_with_one(shape):
+    x = tf.fill(shape, 3.0)
+    parent, ours = make_pair(x)
+    # Keras does not subtract the mean: with one element its y is beta but for rounding.
+    np.testing.assert_allclose(ours(x, training=True), parent(x, training=True), rtol=1e-5)
+    for got, want in zip(ours.non_trainable_weights, parent.non_trainable_weights, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_constants_in_place_of_weights_are_made_once():
+    from tf_bn_ops.keras import _fused_call
+
+    layer, x = BatchNormalization(scale=False, center=False), make_input(4, -1)
+    layer(x, training=True)
+    made = _fused_call._eager_constant.cache_info().misses
+    for _ in range(3):
+        layer(x, training=True)
+    assert _fused_call._eager_constant.cache_info().misses == made
+
+
+def test_inputs_narrower_than_the_compute_type():
+    """Without autocast the layer is given half and returns float32."""
+    x = make_input(4, -1, "float16")
+    parent, ours = make_pair(x, autocast=False)
+    for training in (True, False):
+        assert ours(x, training=training).dtype == tf.float32
+        np.testing.assert_allclose(ours(x, training=True), parent(x, training=True), atol=2e-5)
+    assert is_fused(ours, x, training=True)
+
+
+def test_second_derivatives_are_those_of_the_formula():
+    x = make_input(4, -1)
+    _, layer = make_pair(x)
+
+    def penalty_gradient(normalize, x, *weights):
+        with tf.GradientTape() as outer:
+            outer.watch([x, *weights])
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                loss = tf.reduce_sum(tf.sin(normalize(x)))
+            penalty = tf.reduce_sum(tf.square(inner.gradient(loss, x)))
+        return outer.gradient(penalty, [x, *weights])
+
+    gamma, beta = layer.gamma.value, layer.beta.value
+    got = penalty_gradient(lambda x: layer(x, training=True), x, gamma, beta)
+    wide = [tf.cast(tensor, tf.float64) for tensor in (x, gamma, beta)]
+    want = penalty_gradient(lambda x: formula(x, *wide[1:])[0], *wide)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * np.max(np.abs(b)))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_compiled_by_xla(training):
+    x = make_input(4, -1)
+    parent, ours = make_pair(x)
+    compiled = tf.function(lambda x: ours(x, training=training), jit_compile=True)
+    try:
+        y = compiled(x)
+    except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
+        pytest.skip(f"TensorFlow without XLA: {error}")
+    np.testing.assert_allclose(y, parent(x, training=training), atol=2e-5)
+    for got, want in zip(ours.non_trainable_weights, parent.non_trainable_weights, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+# ---- Config, models ------------------------------------------------------------------------------
 
 
 def test_config_and_weights_are_the_parents():
@@ -202,8 +344,12 @@ def test_sizes_known_at_run_time_only():
     inputs = keras.Input((None, None, 3))
     model = keras.Model(inputs, BatchNormalization()(inputs))
     x = make_input(4, -1)[..., :3]
-    y = tf.function(lambda x: model(x, training=True))(x)
-    np.testing.assert_allclose(np.mean(y, (0, 1, 2)), np.zeros(3), atol=1e-5)
+    call = tf.function(
+        lambda x: model(x, training=True), input_signature=[tf.TensorSpec([None, None, None, 3])]
+    )
+    np.testing.assert_allclose(np.mean(call(x), (0, 1, 2)), np.zeros(3), atol=1e-5)
+    ops = [op.type for op in call.get_concrete_function().graph.get_operations()]
+    assert "TfBnOps>FusedBatchNormEx" in ops
 
 
 def test_the_module_is_reached_by_attribute():

@@ -18,6 +18,7 @@ import tensorflow as tf
 from build_helpers import environment
 
 import tf_bn_ops
+from tf_bn_ops import _loader
 from tf_bn_ops.keras import batch_norm_report, disable, enable
 
 ROOT = pathlib.Path(tf_bn_ops.__file__).resolve().parent.parent
@@ -33,9 +34,15 @@ def enabled():
     assert KERAS_LAYER.call is KERAS_CALL
 
 
-def is_fused(layer, x, **kwargs) -> bool:
-    graph = tf.function(lambda x: layer(x, **kwargs)).get_concrete_function(x).graph
-    return "FusedBatchNormV3" in [op.type for op in graph.get_operations()]
+def ops_of(function) -> list[str]:
+    return [op.type for op in function.graph.get_operations()]
+
+
+def is_fused(layer, x, training=False, **kwargs) -> bool:
+    """Whether the call is one op: ours in training, TensorFlow's in inference."""
+    function = tf.function(lambda x: layer(x, training=training, **kwargs))
+    op = "TfBnOps>FusedBatchNormEx" if training else "FusedBatchNormV3"
+    return op in ops_of(function.get_concrete_function(x))
 
 
 def data(shape=(6, 4, 5, 3), dtype="float32"):
@@ -125,18 +132,29 @@ def test_elsewhere_keras_path_is_taken():
 
 
 @pytest.mark.usefixtures("enabled")
-def test_below_xla_the_path_is_keras():
-    """XLA's variance of the fused op is E[x^2] - E[x]^2: at mean 1000 it is all rounding."""
+@pytest.mark.parametrize("has_kernels", [True, False])
+def test_below_xla(has_kernels, monkeypatch):
+    """Training is on our op, or on Keras' path without its kernels; inference on Keras' path.
+
+    XLA's variance of TensorFlow's op is E[x^2] - E[x]^2: at mean 1000 it is all rounding.
+    """
+    tf_bn_ops.load()
+    if not has_kernels:
+        monkeypatch.setattr(_loader, "has_xla_kernels", lambda: False)
+    elif not _loader.has_xla_kernels():
+        pytest.skip("built without kernels for XLA")
     layer = KERAS_LAYER()
     x = data((32, 8, 8, 3)) + 1000
-    compiled = tf.function(lambda x: layer(x, training=True), jit_compile=True)
+    compiled = tf.function(lambda x, t: layer(x, training=t), jit_compile=True)
     try:
-        y = compiled(x)
+        y = compiled(x, True)
     except tf.errors.InvalidArgumentError:
         pytest.skip("TensorFlow without XLA")
     np.testing.assert_allclose(np.std(y, (0, 1, 2)), np.ones(3), rtol=1e-2)
-    graph = compiled.get_concrete_function(x).graph
-    assert "FusedBatchNormV3" not in [op.type for op in graph.get_operations()]
+    ops = ops_of(compiled.get_concrete_function(x, True))
+    assert ("TfBnOps>FusedBatchNormEx" in ops) == has_kernels
+    ops += ops_of(compiled.get_concrete_function(x, False))
+    assert "FusedBatchNormV3" not in ops
 
 
 @pytest.mark.usefixtures("enabled")
@@ -284,8 +302,8 @@ def test_keras_own_tests_pass_on_the_fused_ops(tmp_path):
 import sys
 import tf_bn_ops, pytest
 import tf_bn_ops.keras._fused_call as fused_call
-calls, fused = [], fused_call.fused_batch_norm
-fused_call.fused_batch_norm = lambda *a, **k: calls.append(1) or fused(*a, **k)
+calls, fused = [], fused_call._normalize
+fused_call._normalize = lambda *a, **k: calls.append(1) or fused(*a, **k)
 options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-c", sys.argv[1]]
 status = pytest.main([*options, {str(file)!r}])
 print("fused calls:", len(calls))

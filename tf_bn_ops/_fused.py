@@ -1,8 +1,9 @@
-"""Batch normalization: the forward pass is TensorFlow's op, the backward pass this library's.
+"""Batch normalization: this library's ops, but for TensorFlow's forward op if frozen.
 
-A graph holds TensorFlow's FusedBatchNormV3 alone. Its gradient is a Python function, which tapes
-and `tf.gradients` find beside the operation (`_attach`). tf.custom_gradient would add an IdentityN,
-whose saved gradient would need this library wherever the SavedModel is loaded.
+So a graph for inference holds TensorFlow's FusedBatchNormV3 alone, and loads anywhere. The gradient
+is a Python function, which tapes and `tf.gradients` find beside the operation (`_attach`).
+tf.custom_gradient would add an IdentityN, whose saved gradient would need this library wherever the
+SavedModel is loaded.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ def fused_batch_norm(
     name: str | None = None,
     exponential_avg_factor: float = 1.0,
 ) -> BatchNorm:
-    """Batch normalization; `tf.compat.v1.nn.fused_batch_norm` with this library's gradient.
+    """Batch normalization; `tf.compat.v1.nn.fused_batch_norm` with this library's ops.
 
     y = (x - mean) / sqrt(variance + epsilon) * scale + offset, with the mean and biased variance of
-    each channel of `x` in training, with those given if frozen. The forward pass is TensorFlow's
-    FusedBatchNormV3.
+    each channel of `x` in training, with those given if frozen. In training, the forward op is this
+    library's `raw_ops.FusedBatchNormV3`, whose results are right at any mean of `x`.
 
-    The graph holds that op and nothing of this library, so that a function that calls this can be
-    saved, and loaded anywhere; what was loaded has TensorFlow's gradients. A function that itself
-    takes the gradient holds this library's op.
+    If frozen, it is TensorFlow's, and the graph holds nothing of this library: such a function can
+    be saved, and loaded anywhere; what was loaded has TensorFlow's gradients. A function that
+    trains, or takes the gradient, holds this library's ops.
 
     The gradients take in what TensorFlow's leave out: in training `batch_mean` and
     `batch_variance` are differentiated with respect to `x`, `mean` and `variance`; if frozen, y is
@@ -142,13 +143,14 @@ def _float32(value: Any) -> Any:
 
 
 def _normalize(attrs: _Attrs, name: str | None, inputs: Sequence[Any]) -> Sequence[Any]:
-    """TensorFlow's forward op: y with its gradient, batch_mean and batch_variance without."""
+    """The forward op: y with its gradient, batch_mean and batch_variance without."""
     import tensorflow as tf
     from tensorflow.python.eager import record
 
+    forward = _ops.fused_batch_norm_v3 if attrs.is_training else tf.raw_ops.FusedBatchNormV3
     x, scale, offset, mean, variance = inputs
     with record.stop_recording():
-        outputs = tf.raw_ops.FusedBatchNormV3(
+        outputs = forward(
             x=x,
             scale=scale,
             offset=offset,

@@ -1,9 +1,10 @@
 """Gradients and vectorization rules of the ops.
 
-`register` is called once the op library is loaded. The gradient of the first-order ops is the op
-FusedBatchNormGradGrad. It equals what TensorFlow registers for its own ops: in training, mean and
-variance count as functions of x, computed from it anew, and in either mode the inputs that hold
-them get no gradient.
+`register` is called once the op library is loaded. The gradient of a forward op is the first-order
+op of its version, by x, scale and offset alone, as TensorFlow registers it for its own. The
+gradient of the first-order ops is the op FusedBatchNormGradGrad. It equals what TensorFlow
+registers for its own ops: in training, mean and variance count as functions of x, computed from it
+anew, and in either mode the inputs that hold them get no gradient.
 
 Where that op has no kernel, on another device than the CPU, and for its own gradient, its formulas
 are composed of TensorFlow ops.
@@ -13,26 +14,53 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 from tensorflow.python.ops.parallel_for import pfor
 
-from tf_bn_ops.spec import BATCH_NORM_GRAD, OPS, VIEW, OpSpec, of_formula
+from tf_bn_ops.spec import (
+    BATCH_NORM,
+    BATCH_NORM_GRAD,
+    OPS,
+    VIEW,
+    VIEW_LIST,
+    OpSpec,
+    of_formula,
+)
 
+_FORWARD_EX = OPS["FusedBatchNormEx"]
+_SIDE_INPUT = [arg.role for arg in _FORWARD_EX.inputs].index("side_input")
 _TRAINING_BACKPROP = OPS["BatchNormTrainingBackprop"]
 _GRAD_GRAD = OPS["FusedBatchNormGradGrad"]
+# Forward op -> its first-order op among the bindings.
+_FIRST_ORDER_FUNCTIONS = {
+    "FusedBatchNorm": "fused_batch_norm_grad",
+    "FusedBatchNormV2": "fused_batch_norm_grad_v2",
+    "FusedBatchNormV3": "fused_batch_norm_grad_v3",
+}
 
 
 @functools.cache
-def register(second_order_op: Callable[..., Any]) -> None:
+def register(ops: ModuleType) -> None:
     """Registers everything of this file with TensorFlow, once.
 
     Args:
-      second_order_op: FusedBatchNormGradGrad as a function of keywords.
+      ops: the bindings, tf_bn_ops._ops.
     """
-    second_order = functools.partial(_second_order, second_order_op)
+    for op in of_formula(BATCH_NORM):
+        first_order = getattr(ops, _FIRST_ORDER_FUNCTIONS[op.name])
+        tf.RegisterGradient(op.registered_name)(
+            functools.partial(_fused_batch_norm_grad, first_order)
+        )
+    tf.RegisterGradient(_FORWARD_EX.registered_name)(
+        functools.partial(_fused_batch_norm_ex_grad, ops.fused_batch_norm_grad_v3)
+    )
+    for op in (*of_formula(BATCH_NORM), _FORWARD_EX):
+        pfor.RegisterPFor(op.registered_name)(functools.partial(_vectorize_forward, op))
+    second_order = functools.partial(_second_order, ops.fused_batch_norm_grad_grad)
     for op in of_formula(BATCH_NORM_GRAD):
         if op.builtin is None:
             continue
@@ -49,6 +77,40 @@ def register(second_order_op: Callable[..., Any]) -> None:
     tf.RegisterGradient(_GRAD_GRAD.registered_name)(_third_order)
     for op in (_TRAINING_BACKPROP, _GRAD_GRAD):
         pfor.RegisterPFor(op.registered_name)(functools.partial(_vectorize, op))
+
+
+def _fused_batch_norm_grad(
+    first_order: Callable[..., Any], op: Any, y_backprop: Any, *_: Any
+) -> list[Any]:
+    """Gradient of FusedBatchNorm, V2, V3 or Ex by x, scale and offset; None by the others.
+
+    The reserve spaces that the op returns are what `first_order` takes.
+    """
+    x, scale = op.inputs[:2]
+    result = first_order(
+        y_backprop,
+        x,
+        scale,
+        *op.outputs[3:],
+        epsilon=op.get_attr("epsilon"),
+        data_format=op.get_attr("data_format"),
+        is_training=op.get_attr("is_training"),
+    )
+    return [*result[:3], *[None] * (len(op.inputs) - 3)]
+
+
+def _fused_batch_norm_ex_grad(
+    first_order: Callable[..., Any], op: Any, y_backprop: Any, *_: Any
+) -> list[Any]:
+    """The same of FusedBatchNormEx, through the activation, and by the side input."""
+    activation = op.get_attr("activation_mode").decode()
+    if activation != "Identity":
+        # ReluGrad and Relu6Grad read the sign of y, not what the activation was applied to.
+        through = {"Relu": tf.raw_ops.ReluGrad, "Relu6": tf.raw_ops.Relu6Grad}[activation]
+        y_backprop = through(gradients=y_backprop, features=op.outputs[0])
+    result = _fused_batch_norm_grad(first_order, op, y_backprop)
+    side_inputs = len(op.inputs) - _SIDE_INPUT
+    return [*result[:_SIDE_INPUT], *[y_backprop] * side_inputs]
 
 
 def _fused_batch_norm_grad_grad(second_order: Callable[..., Any], op: Any, *grad: Any) -> list[Any]:
@@ -195,6 +257,37 @@ def _third_order(op: Any, *grad: Any) -> list[Any]:
     return [*tape.gradient(outputs, inputs[:6], output_gradients=grad), None, None]
 
 
+def _vectorize_forward(spec: OpSpec, pfor_input: Any) -> list[Any]:
+    """The same for a forward op, without a transposition where the loop's dimension may be merged
+    into the batch: frozen, with the same statistics, scale and offset in every iteration."""
+    merges_batch = not pfor_input.get_attr("is_training") and not any(
+        pfor_input.input(i).is_stacked for i in range(1, _SIDE_INPUT)
+    )
+    if not merges_batch:
+        return _vectorize(spec, pfor_input)
+    tensors = [0, *range(_SIDE_INPUT, pfor_input.num_inputs)]
+    for i in tensors:
+        if not pfor_input.input(i).is_stacked:
+            pfor_input.stack_inputs([i])
+    shape = tf.shape(pfor_input.stacked_input(0))
+    merged = tf.concat([shape[:1] * shape[1:2], shape[2:]], axis=0)
+    inputs = [
+        tf.reshape(pfor_input.stacked_input(i), merged)
+        if i in tensors
+        else pfor_input.unstacked_input(i)
+        for i in range(pfor_input.num_inputs)
+    ]
+    y, *others = _with_inputs(pfor_input, inputs)
+    return [pfor.wrap(tf.reshape(y, shape), True), *[pfor.wrap(o, False) for o in others]]
+
+
+def _with_inputs(pfor_input: Any, inputs: list[Any]) -> Any:
+    """The outputs of another op like that of `pfor_input`."""
+    dtypes = [output.dtype for output in pfor_input.outputs]
+    attrs = pfor_input.op.node_def.attr
+    return pfor._create_op(pfor_input.op_type, inputs, dtypes, attrs=attrs).outputs
+
+
 def _vectorize(spec: OpSpec, pfor_input: Any) -> list[Any]:
     """Rule of tf.vectorized_map: merges the loop's dimension into the channels."""
     pfor_input.stack_inputs()
@@ -215,18 +308,14 @@ def _vectorize(spec: OpSpec, pfor_input: Any) -> list[Any]:
     inputs = [pfor_input.stacked_input(i) for i in range(pfor_input.num_inputs)]
     loops = tf.shape(inputs[0])[0]
     flat = []
-    for tensor, argument in zip(inputs, spec.inputs, strict=True):
-        if argument.kind == VIEW:
+    # A list of no tensor is no input.
+    for tensor, argument in zip(inputs, spec.inputs, strict=False):
+        if argument.kind in (VIEW, VIEW_LIST):
             tensor, shape, order = folded(tensor)
         else:
             tensor = tf.reshape(tensor, [-1])
         flat.append(tensor)
-    outputs = pfor._create_op(
-        pfor_input.op_type,
-        flat,
-        [output.dtype for output in pfor_input.outputs],
-        attrs=pfor_input.op.node_def.attr,
-    ).outputs
+    outputs = _with_inputs(pfor_input, flat)
     back = tf.math.invert_permutation(order)
     return [
         pfor.wrap(

@@ -33,6 +33,7 @@ REBUILD = (
     "'pip install --force-reinstall --no-deps .'"
 )
 _load_lock = threading.Lock()
+_xla_kernels_loaded = False
 
 
 class LibraryError(ImportError):
@@ -243,13 +244,20 @@ def _load_xla_kernels(path: pathlib.Path, tf: Any) -> None:
 
     They are not needed for anything else, so a failure is a warning.
     """
+    global _xla_kernels_loaded
     if not path.is_file():
         return
     try:
         check_whole(str(path))
         _load_with(tf.load_library, str(path), tf)
+        _xla_kernels_loaded = True
     except LibraryError as error:
         warnings.warn(f"jit_compile=True will not find the ops: {error}", stacklevel=2)
+
+
+def has_xla_kernels() -> bool:
+    """Whether the ops, once loaded, can be compiled by XLA."""
+    return _xla_kernels_loaded
 
 
 def load_kernels(path: str) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import numbers
+import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, Literal
@@ -55,7 +56,7 @@ def load() -> ModuleType:
     module = _loader.load()
     from tf_bn_ops import _gradients  # It imports TensorFlow.
 
-    _gradients.register(fused_batch_norm_grad_grad)
+    _gradients.register(sys.modules[__name__])
     return module
 
 

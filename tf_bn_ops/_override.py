@@ -1,4 +1,4 @@
-"""TensorFlow's own batch-norm gradient ops on this library's kernels, for a whole process.
+"""TensorFlow's own batch-norm ops on this library's kernels, for a whole process.
 
 Of the kernels that are registered for an op, the one of the highest priority runs; loading
 libtf_bn_ops_override.so registers ours with a higher one. Nothing else loads that library.
@@ -16,16 +16,25 @@ OVERRIDE_VARIABLE = "TF_BN_OPS_OVERRIDE"
 # Minor versions whose op names, kernel labels and priorities were verified.
 _KNOWN_TENSORFLOW = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
 
-_OPS = ("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3")
+_OPS = (
+    "FusedBatchNorm",
+    "FusedBatchNormV2",
+    "FusedBatchNormV3",
+    "FusedBatchNormGrad",
+    "FusedBatchNormGradV2",
+    "FusedBatchNormGradV3",
+    # What TensorFlow's graph optimizer makes of a forward op and the Relu behind it, with oneDNN.
+    "_FusedBatchNormEx",
+)
 # TensorFlow renames the ops to these where oneDNN is on.
-_ONEDNN_OPS = tuple("_MklNative" + op for op in _OPS)
+_ONEDNN_OPS = tuple("_MklNative" + op.removeprefix("_") for op in _OPS)
 
 
 class OverriddenKernel(NamedTuple):
     """A kernel of TensorFlow that is replaced in this process.
 
     Attributes:
-      op: the name of the op; "_MklNative..." is what oneDNN renames it to.
+      op: the name of the op; "_MklNative..." is what TensorFlow renames it to where oneDNN is on.
       device: "CPU".
       dtype: element type of x, by its name in TensorFlow.
     """
@@ -40,11 +49,13 @@ _overridden: list[OverriddenKernel] | None = None
 
 
 def override_builtin_kernels() -> list[OverriddenKernel]:
-    """Makes TensorFlow's FusedBatchNormGrad, V2 and V3 run on this library's CPU kernels.
+    """Makes TensorFlow's FusedBatchNorm and FusedBatchNormGrad run on this library's CPU kernels.
 
-    From then on, in this process: eager and in graphs, with oneDNN on or off, also below
-    `tf.GradientTape` and Keras 2 (tf_keras). Keras 3's BatchNormalization never calls these ops:
-    `tf_bn_ops.keras.enable()` is the switch for it.
+    That is V1, V2 and V3 of both, and _FusedBatchNormEx, to which TensorFlow's graph optimizer
+    fuses a forward op and its Relu. From then on, in this process: eager and in graphs, training
+    and inference, with oneDNN on or off, also below `tf.GradientTape` and Keras 2 (tf_keras).
+    Keras 3's BatchNormalization never calls these ops: `tf_bn_ops.keras.enable()` is the switch for
+    it.
 
     It cannot be undone; calling it again does nothing. Call it before the first training step: a
     `tf.compat.v1.Session` that has run the ops keeps the kernels that it has. Programs compiled by
@@ -92,7 +103,7 @@ def _override() -> list[OverriddenKernel]:
     # It caches the kernels of eager calls and functions that have run.
     context.context().clear_kernel_cache()
     replaced = [kernel for kernel in before if kernel in ours]
-    if {kernel.op for kernel in replaced} < set(_OPS):
+    if not {kernel.op for kernel in replaced} >= set(_OPS):
         raise _loader.LibraryError(
             f"{path} was loaded, but TensorFlow {tf.__version__} does not list its kernels: "
             "rebuild it with 'make'"

@@ -26,9 +26,19 @@ namespace tf = ::tensorflow;
 
 constexpr char kPrefix[] = "TfBnOps>";
 constexpr const char* kOps[] = {
-    "TfBnOps>FusedBatchNormGrad",   "TfBnOps>FusedBatchNormGradV2",
-    "TfBnOps>FusedBatchNormGradV3", "TfBnOps>BatchNormTrainingBackprop",
-    "FusedBatchNormGrad",           "FusedBatchNormGradV2",
+    "TfBnOps>FusedBatchNorm",
+    "TfBnOps>FusedBatchNormV2",
+    "TfBnOps>FusedBatchNormV3",
+    "TfBnOps>FusedBatchNormEx",
+    "TfBnOps>FusedBatchNormGrad",
+    "TfBnOps>FusedBatchNormGradV2",
+    "TfBnOps>FusedBatchNormGradV3",
+    "TfBnOps>BatchNormTrainingBackprop",
+    "FusedBatchNorm",
+    "FusedBatchNormV2",
+    "FusedBatchNormV3",
+    "FusedBatchNormGrad",
+    "FusedBatchNormGradV2",
     "FusedBatchNormGradV3",
 };
 
@@ -37,12 +47,23 @@ absl::Status InvalidArgument(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
+// Whether an attribute follows from the pins: a type, or the number of tensors
+// of an input that is a list.
+bool FollowsFromPins(const tf::OpDef::AttrDef& attr) {
+  return attr.type() == "type" || attr.type() == "int";
+}
+
+// An input that is a list of tensors: a pin of its own that may stay unset.
+bool IsOptional(const tf::OpDef::ArgDef& arg) {
+  return !arg.number_attr().empty();
+}
+
 // The attributes of `op` that `text` gives.
 absl::Status ParseAttributes(const tf::OpDef& op, const std::string& text,
                              std::map<std::string, tf::AttrValue>* attributes) {
   std::vector<AttributeDef> defs;
   for (const auto& attr : op.attr()) {
-    if (attr.type() == "type") continue;
+    if (FollowsFromPins(attr)) continue;
     AttributeDef& def = defs.emplace_back();
     def.name = attr.name();
     def.type = attr.type() == "bool"     ? AttributeDef::kBool
@@ -206,7 +227,7 @@ class BatchNormGradBlock::Impl {
     for (const auto& arg : op_.input_arg()) {
       const auto pin = pins_.find(arg.name());
       if (pin == pins_.end()) {
-        missing.push_back(arg.name());
+        if (!IsOptional(arg)) missing.push_back(arg.name());
         continue;
       }
       if (arg.type_attr().empty()) continue;
@@ -234,19 +255,17 @@ class BatchNormGradBlock::Impl {
   // stay with the scope: the session infers shapes anyway.
   absl::Status Build() {
     tf::NodeBuilder builder(scope_.GetUniqueNameForOp("block"), op_.name());
-    for (const std::string& name : input_names_) {
-      const Pin& pin = pins_.at(name);
-      if (pin.output.node() != nullptr) {
-        builder.Input(pin.output.node(), pin.output.index());
-        continue;
+    for (const auto& arg : op_.input_arg()) {
+      std::vector<tf::NodeBuilder::NodeOut> values;
+      const auto pin = pins_.find(arg.name());
+      if (pin != pins_.end()) {
+        TF_RETURN_IF_ERROR(ValueOf(*pin, &values.emplace_back()));
       }
-      tf::Node*& placeholder = placeholders_[name];
-      placeholder = nullptr;
-      TF_RETURN_IF_ERROR(
-          tf::NodeBuilder(scope_.GetUniqueNameForOp(name), "Placeholder")
-              .Attr("dtype", pin.type)
-              .Finalize(scope_.graph(), &placeholder));
-      builder.Input(placeholder, 0);
+      if (IsOptional(arg)) {
+        builder.Input(values);
+      } else {
+        builder.Input(values.front());
+      }
     }
     for (const auto& [name, value] : attributes_) builder.Attr(name, value);
     scope_.UpdateBuilder(&builder);
@@ -258,6 +277,24 @@ class BatchNormGradBlock::Impl {
       return absl::InternalError("TensorFlow has no session for this machine");
     }
     return session_->Create(graph);
+  }
+
+  // The value of a pin in the graph; for a tensor a placeholder is added.
+  absl::Status ValueOf(const std::pair<const std::string, Pin>& named,
+                       tf::NodeBuilder::NodeOut* value) {
+    const auto& [name, pin] = named;
+    if (pin.output.node() != nullptr) {
+      *value = {pin.output.node(), pin.output.index()};
+      return absl::OkStatus();
+    }
+    tf::Node*& placeholder = placeholders_[name];
+    placeholder = nullptr;
+    TF_RETURN_IF_ERROR(
+        tf::NodeBuilder(scope_.GetUniqueNameForOp(name), "Placeholder")
+            .Attr("dtype", pin.type)
+            .Finalize(scope_.graph(), &placeholder));
+    *value = {placeholder, 0};
+    return absl::OkStatus();
   }
 
   void RemoveNodes() {

@@ -1,11 +1,12 @@
 // Gradients of the ops for tensorflow::AddSymbolicGradients.
 //
-// They follow TensorFlow's Python gradient of FusedBatchNormGrad: in training,
-// mean and variance count as functions of x and are computed from it anew, and
-// the inputs that hold them get no gradient. The gradient of the first-order
-// ops is the op FusedBatchNormGradGrad; where that has no kernel, on another
-// device than the CPU, and for its own gradient, it is composed of TensorFlow's
-// ops (second_order_composition.h).
+// They follow TensorFlow's Python gradients. That of a forward op is its
+// FusedBatchNormGrad: y alone is differentiated, by x, scale, offset and
+// side_input. In that of the first-order ops, in training, mean and variance
+// count as functions of x and are computed from it anew, and the inputs that
+// hold them get no gradient: it is the op FusedBatchNormGradGrad; where that
+// has no kernel, on another device than the CPU, and for its own gradient, it
+// is composed of TensorFlow's ops (second_order_composition.h).
 
 #include "tensorflow/cc/framework/gradients.h"
 
@@ -16,6 +17,7 @@
 #include "tensorflow/cc/framework/grad_op_registry.h"
 #include "tensorflow/cc/framework/scope.h"
 #include "tensorflow/cc/ops/array_ops.h"
+#include "tensorflow/cc/ops/math_ops.h"
 #include "tensorflow/core/framework/kernel_def.pb.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -31,6 +33,98 @@ using tf::Output;
 using tf::Scope;
 
 constexpr char kSecondOrder[] = "TfBnOps>FusedBatchNormGradGrad";
+
+// The attributes that the fused ops share.
+struct FusedAttrs {
+  float epsilon = 0;
+  std::string data_format;
+  bool is_training = true;
+
+  absl::Status Read(const tf::Operation& op) {
+    const auto attrs = op.node()->attrs();
+    TF_RETURN_IF_ERROR(tf::GetNodeAttr(attrs, "epsilon", &epsilon));
+    TF_RETURN_IF_ERROR(tf::GetNodeAttr(attrs, "data_format", &data_format));
+    return tf::GetNodeAttr(attrs, "is_training", &is_training);
+  }
+};
+
+// ---- Forward ops ------------------------------------------------------------
+
+// The gradients of x, scale and offset by Op, which is FusedBatchNormGrad, V2
+// or V3 and gets `rest` after the statistics; the other inputs have none.
+template <typename Op, typename... Rest>
+absl::Status AddFirstOrder(const Scope& scope, const tf::Operation& op,
+                           const Output& y_backprop,
+                           std::vector<Output>* grad_outputs,
+                           const Rest&... rest) {
+  FusedAttrs attrs;
+  TF_RETURN_IF_ERROR(attrs.Read(op));
+  // Frozen, these outputs are the inputs; reading the inputs, as TensorFlow's
+  // gradient does, leaves no path through the forward op.
+  const Output mean = attrs.is_training ? op.output(3) : op.input(3);
+  const Output variance = attrs.is_training ? op.output(4) : op.input(4);
+  const Op grad(scope, y_backprop, op.input(0), op.input(1), mean, variance,
+                rest...,
+                Op::Epsilon(attrs.epsilon)
+                    .DataFormat(attrs.data_format)
+                    .IsTraining(attrs.is_training));
+  *grad_outputs = {grad.x_backprop, grad.scale_backprop, grad.offset_backprop};
+  grad_outputs->resize(op.num_inputs(), tf::NoGradient());
+  return scope.status();
+}
+
+template <typename Op>
+absl::Status FusedBatchNormGradient(const Scope& scope, const tf::Operation& op,
+                                    const std::vector<Output>& grad_inputs,
+                                    std::vector<Output>* grad_outputs) {
+  return AddFirstOrder<Op>(scope, op, grad_inputs[0], grad_outputs);
+}
+
+absl::Status FusedBatchNormV3Gradient(const Scope& scope,
+                                      const tf::Operation& op,
+                                      const std::vector<Output>& grad_inputs,
+                                      std::vector<Output>* grad_outputs) {
+  return AddFirstOrder<ops::FusedBatchNormGradV3>(scope, op, grad_inputs[0],
+                                                  grad_outputs, op.output(5));
+}
+
+// `y_backprop` where the activation passes it on, else zero: by Select, which
+// has a gradient in C++, as ReluGrad and Relu6Grad have not.
+absl::Status BehindActivation(const Scope& scope, const tf::Operation& op,
+                              Output* y_backprop) {
+  std::string mode;
+  TF_RETURN_IF_ERROR(
+      tf::GetNodeAttr(op.node()->attrs(), "activation_mode", &mode));
+  if (mode == "Identity") return absl::OkStatus();
+  const Output y = op.output(0);
+  const Output zeros = tf::ops::ZerosLike(scope, y);
+  Output passes = tf::ops::Greater(scope, y, zeros);
+  if (mode == "Relu6") {
+    const Output six = tf::ops::Cast(scope, 6.0f, y.type());
+    passes = tf::ops::LogicalAnd(scope, passes, tf::ops::Less(scope, y, six));
+  } else if (mode != "Relu") {
+    return absl::UnimplementedError(
+        "FusedBatchNormEx has a gradient for the activation_mode Identity, "
+        "Relu and Relu6, but it is " +
+        mode);
+  }
+  *y_backprop = tf::ops::Where3(scope, passes, *y_backprop, zeros);
+  return scope.status();
+}
+
+absl::Status FusedBatchNormExGradient(const Scope& scope,
+                                      const tf::Operation& op,
+                                      const std::vector<Output>& grad_inputs,
+                                      std::vector<Output>* grad_outputs) {
+  Output y_backprop = grad_inputs[0];
+  TF_RETURN_IF_ERROR(BehindActivation(scope, op, &y_backprop));
+  TF_RETURN_IF_ERROR(AddFirstOrder<ops::FusedBatchNormGradV3>(
+      scope, op, y_backprop, grad_outputs, op.output(5)));
+  for (int i = 5; i < op.num_inputs(); ++i) (*grad_outputs)[i] = y_backprop;
+  return scope.status();
+}
+
+// ---- First-order gradients --------------------------------------------------
 
 // Numbers of type float with the sum `value`: three hold more bits than double.
 std::vector<float> AsFloats(double value) {
@@ -78,15 +172,11 @@ SecondOrderOutputs SecondOrder(const Scope& scope, const tf::Operation& op,
 
 // Reads the attributes that the fused ops and FusedBatchNormGradGrad share.
 absl::Status ReadAttrs(const tf::Operation& op, SecondOrderInputs* inputs) {
-  const auto attrs = op.node()->attrs();
-  float epsilon;
-  std::string data_format;
-  TF_RETURN_IF_ERROR(tf::GetNodeAttr(attrs, "epsilon", &epsilon));
-  TF_RETURN_IF_ERROR(tf::GetNodeAttr(attrs, "data_format", &data_format));
-  TF_RETURN_IF_ERROR(
-      tf::GetNodeAttr(attrs, "is_training", &inputs->is_training));
-  inputs->epsilon = epsilon;
-  inputs->channels_last = data_format.back() == 'C';
+  FusedAttrs attrs;
+  TF_RETURN_IF_ERROR(attrs.Read(op));
+  inputs->epsilon = attrs.epsilon;
+  inputs->channels_last = attrs.data_format.back() == 'C';
+  inputs->is_training = attrs.is_training;
   return absl::OkStatus();
 }
 
@@ -140,6 +230,8 @@ absl::Status BatchNormTrainingBackpropGradient(
   return scope.status();
 }
 
+// ---- The second-order gradient ----------------------------------------------
+
 // The third-order gradient, by differentiating the composition.
 absl::Status FusedBatchNormGradGradGradient(
     const Scope& scope, const tf::Operation& op,
@@ -172,6 +264,12 @@ absl::Status FusedBatchNormGradGradGradient(
   return scope.status();
 }
 
+REGISTER_GRADIENT_OP("TfBnOps>FusedBatchNorm",
+                     FusedBatchNormGradient<ops::FusedBatchNormGrad>);
+REGISTER_GRADIENT_OP("TfBnOps>FusedBatchNormV2",
+                     FusedBatchNormGradient<ops::FusedBatchNormGradV2>);
+REGISTER_GRADIENT_OP("TfBnOps>FusedBatchNormV3", FusedBatchNormV3Gradient);
+REGISTER_GRADIENT_OP("TfBnOps>FusedBatchNormEx", FusedBatchNormExGradient);
 REGISTER_GRADIENT_OP("TfBnOps>FusedBatchNormGrad", FusedBatchNormGradGradient);
 REGISTER_GRADIENT_OP("TfBnOps>FusedBatchNormGradV2",
                      FusedBatchNormGradGradient);

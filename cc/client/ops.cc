@@ -20,12 +20,13 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// Adds the node TfBnOps>`name`; `set_attrs` gets its NodeBuilder. Returns
-// nullptr, with the reason in scope.status(), if that fails.
-template <typename SetAttrs>
+// Adds the node TfBnOps>`name`; `set_rest` gets its NodeBuilder for attributes
+// and inputs that are lists. Returns nullptr, with the reason in
+// scope.status(), if that fails.
+template <typename SetRest>
 tf::Node* AddNode(const tf::Scope& scope, const std::string& name,
                   std::initializer_list<tf::Input> inputs,
-                  const SetAttrs& set_attrs) {
+                  const SetRest& set_rest) {
   if (!scope.ok()) return nullptr;
   const std::string op = absl::StrCat("TfBnOps>", name);
   if (tf::OpRegistry::Global()->LookUp(op) == nullptr) {
@@ -41,7 +42,8 @@ tf::Node* AddNode(const tf::Scope& scope, const std::string& name,
     if (!scope.ok()) return nullptr;
     builder.Input(node_out);
   }
-  set_attrs(builder);
+  set_rest(builder);
+  if (!scope.ok()) return nullptr;
   scope.UpdateBuilder(&builder);
   tf::Node* node = nullptr;
   scope.UpdateStatus(builder.Finalize(scope.graph(), &node));
@@ -72,7 +74,95 @@ auto SetAttrs(const Attrs& attrs) {
   };
 }
 
+template <typename Attrs>
+auto SetForwardAttrs(const Attrs& attrs) {
+  return [&attrs](tf::NodeBuilder& builder) {
+    SetAttrs(attrs)(builder);
+    builder.Attr("exponential_avg_factor", attrs.exponential_avg_factor_);
+  };
+}
+
 }  // namespace
+
+FusedBatchNorm::FusedBatchNorm(const tf::Scope& scope, tf::Input x,
+                               tf::Input scale, tf::Input offset,
+                               tf::Input mean, tf::Input variance)
+    : FusedBatchNorm(scope, x, scale, offset, mean, variance, Attrs()) {}
+
+FusedBatchNorm::FusedBatchNorm(const tf::Scope& scope, tf::Input x,
+                               tf::Input scale, tf::Input offset,
+                               tf::Input mean, tf::Input variance,
+                               const Attrs& attrs) {
+  using Op = FusedBatchNorm;
+  SetMembers<Op>(
+      AddNode(scope, "FusedBatchNorm", {x, scale, offset, mean, variance},
+              SetForwardAttrs(attrs)),
+      {&Op::y, &Op::batch_mean, &Op::batch_variance, &Op::reserve_space_1,
+       &Op::reserve_space_2},
+      this);
+}
+
+FusedBatchNormV2::FusedBatchNormV2(const tf::Scope& scope, tf::Input x,
+                                   tf::Input scale, tf::Input offset,
+                                   tf::Input mean, tf::Input variance)
+    : FusedBatchNormV2(scope, x, scale, offset, mean, variance, Attrs()) {}
+
+FusedBatchNormV2::FusedBatchNormV2(const tf::Scope& scope, tf::Input x,
+                                   tf::Input scale, tf::Input offset,
+                                   tf::Input mean, tf::Input variance,
+                                   const Attrs& attrs) {
+  using Op = FusedBatchNormV2;
+  SetMembers<Op>(
+      AddNode(scope, "FusedBatchNormV2", {x, scale, offset, mean, variance},
+              SetForwardAttrs(attrs)),
+      {&Op::y, &Op::batch_mean, &Op::batch_variance, &Op::reserve_space_1,
+       &Op::reserve_space_2},
+      this);
+}
+
+FusedBatchNormV3::FusedBatchNormV3(const tf::Scope& scope, tf::Input x,
+                                   tf::Input scale, tf::Input offset,
+                                   tf::Input mean, tf::Input variance)
+    : FusedBatchNormV3(scope, x, scale, offset, mean, variance, Attrs()) {}
+
+FusedBatchNormV3::FusedBatchNormV3(const tf::Scope& scope, tf::Input x,
+                                   tf::Input scale, tf::Input offset,
+                                   tf::Input mean, tf::Input variance,
+                                   const Attrs& attrs) {
+  using Op = FusedBatchNormV3;
+  SetMembers<Op>(
+      AddNode(scope, "FusedBatchNormV3", {x, scale, offset, mean, variance},
+              SetForwardAttrs(attrs)),
+      {&Op::y, &Op::batch_mean, &Op::batch_variance, &Op::reserve_space_1,
+       &Op::reserve_space_2, &Op::reserve_space_3},
+      this);
+}
+
+FusedBatchNormEx::FusedBatchNormEx(const tf::Scope& scope, tf::Input x,
+                                   tf::Input scale, tf::Input offset,
+                                   tf::Input mean, tf::Input variance,
+                                   tf::InputList side_input)
+    : FusedBatchNormEx(scope, x, scale, offset, mean, variance, side_input,
+                       Attrs()) {}
+
+FusedBatchNormEx::FusedBatchNormEx(const tf::Scope& scope, tf::Input x,
+                                   tf::Input scale, tf::Input offset,
+                                   tf::Input mean, tf::Input variance,
+                                   tf::InputList side_input,
+                                   const Attrs& attrs) {
+  using Op = FusedBatchNormEx;
+  SetMembers<Op>(
+      AddNode(scope, "FusedBatchNormEx", {x, scale, offset, mean, variance},
+              [&](tf::NodeBuilder& builder) {
+                builder.Input(tf::ops::AsNodeOutList(scope, side_input));
+                SetForwardAttrs(attrs)(builder);
+                builder.Attr("activation_mode", attrs.activation_mode_)
+                    .Attr("bessel_correction", attrs.bessel_correction_);
+              }),
+      {&Op::y, &Op::batch_mean, &Op::batch_variance, &Op::reserve_space_1,
+       &Op::reserve_space_2, &Op::reserve_space_3},
+      this);
+}
 
 FusedBatchNormGrad::FusedBatchNormGrad(const tf::Scope& scope,
                                        tf::Input y_backprop, tf::Input x,

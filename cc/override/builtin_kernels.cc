@@ -1,40 +1,106 @@
-// Registers this library's CPU kernels for TensorFlow's own FusedBatchNormGrad,
-// V2 and V3, in every process that loads this library: of the kernels that are
-// registered for an op, the one of the highest priority runs.
+// Registers this library's CPU kernels for TensorFlow's own batch-norm ops,
+// forward and gradient, in every process that loads this library: of the
+// kernels that are registered for an op, the one of the highest priority runs.
+//
+// A kernel is registered exactly where TensorFlow has one, with the same
+// constraints: versions differ in the element types that oneDNN takes, and
+// TensorFlow renames an op to oneDNN's name wherever it finds a kernel for that
+// name.
 
+#include <cstdint>
+#include <string>
+
+#include "absl/algorithm/container.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "cc/kernels/batch_norm_op.h"
 #include "cc/kernels/cpu_launch.h"
+#include "cc/ops/errors.h"
+#include "cc/ops/fused_batch_norm.h"
 #include "cc/ops/fused_batch_norm_grad.h"
+#include "tensorflow/core/framework/kernel_def.pb.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/types.h"
 
 namespace tf_bn_ops {
 namespace {
 
+using ::tensorflow::DataType;
+using ::tensorflow::DataTypeToEnum;
+using ::tensorflow::KernelDef;
+using ::tensorflow::OpKernel;
+using ::tensorflow::OpKernelConstruction;
+
 // TensorFlow's kernels have priority 0.
 constexpr int kPriority = 1;
 
-#define REGISTER_OVERRIDE(op, T, label)   \
-  REGISTER_KERNEL_BUILDER(                \
-      Name(op)                            \
-          .Device(tensorflow::DEVICE_CPU) \
-          .TypeConstraint<T>("T")         \
-          .Label(label)                   \
-          .Priority(kPriority),           \
-      BatchNormOp<FusedBatchNormGradSpec, T, float, CpuBackend>);
+// TensorFlow's _FusedBatchNormEx, to which grappler fuses a forward op and the
+// Relu behind it where oneDNN is on. Its OpDef has no bessel_correction.
+struct BuiltinExSpec : FusedBatchNormExSpec<0> {
+  template <typename Context>
+  absl::Status ReadAttrs(Context* context) {
+    int64_t side_inputs;
+    TF_RETURN_IF_ERROR(context->GetAttr("num_side_inputs", &side_inputs));
+    if (side_inputs != 0) {
+      return InvalidArgument(
+          "_FusedBatchNormEx takes no side input on a CPU, num_side_inputs is ",
+          side_inputs);
+    }
+    return ReadBuiltinAttrs(context);
+  }
+};
 
-#define REGISTER_BUILTIN(op, T) REGISTER_OVERRIDE(op, T, "")
-TFBN_FUSED_BATCH_NORM_GRAD_KERNELS(REGISTER_BUILTIN)
+bool TakesType(const KernelDef& kernel, DataType dtype) {
+  return absl::c_any_of(kernel.constraint(), [dtype](const auto& constraint) {
+    return constraint.name() == "T" &&
+           absl::c_linear_search(constraint.allowed_values().list().type(),
+                                 dtype);
+  });
+}
 
-// With oneDNN, TensorFlow renames ops and looks for kernels of this label. Only
-// the types that it has such kernels for: for others it must not rename.
-#define REGISTER_ONEDNN(op, T) \
-  REGISTER_OVERRIDE("_MklNative" op, T, "MklNameChangeOp")
-REGISTER_ONEDNN("FusedBatchNormGrad", float)
-REGISTER_ONEDNN("FusedBatchNormGradV2", Eigen::half)
-REGISTER_ONEDNN("FusedBatchNormGradV2", Eigen::bfloat16)
-REGISTER_ONEDNN("FusedBatchNormGradV2", float)
-REGISTER_ONEDNN("FusedBatchNormGradV3", Eigen::bfloat16)
-REGISTER_ONEDNN("FusedBatchNormGradV3", float)
+// Ours beside those of TensorFlow that have this op name, label and type of x.
+template <typename Kernel>
+void RegisterBeside(const std::string& op, const char* label, DataType dtype) {
+  const auto theirs = tensorflow::GetRegisteredKernelsForOp(op);
+  for (const KernelDef& kernel : theirs.kernel()) {
+    if (kernel.device_type() != tensorflow::DEVICE_CPU ||
+        kernel.label() != label || !TakesType(kernel, dtype)) {
+      continue;
+    }
+    auto* ours = new KernelDef(kernel);  // The registrar owns it.
+    ours->set_priority(kPriority);
+    tensorflow::kernel_factory::OpKernelRegistrar(
+        ours, "tf_bn_ops::BatchNormOp",
+        [](OpKernelConstruction* context) -> OpKernel* {
+          return new Kernel(context);
+        });
+  }
+}
+
+// By its own name, and by the one that TensorFlow renames it to with oneDNN.
+template <typename Spec, typename T>
+void Override(const char* op) {
+  using Kernel = BatchNormOp<Spec, T, float, CpuBackend>;
+  const DataType dtype = DataTypeToEnum<T>::value;
+  RegisterBeside<Kernel>(op, "", dtype);
+  RegisterBeside<Kernel>(
+      absl::StrCat("_MklNative", absl::StripPrefix(op, "_")), "MklNameChangeOp",
+      dtype);
+}
+
+bool OverrideAll() {
+#define OVERRIDE_FORWARD(op, T, U) Override<FusedBatchNormSpec, T>(op);
+  TFBN_FUSED_BATCH_NORM_KERNELS(OVERRIDE_FORWARD)
+#define OVERRIDE_GRADIENT(op, T) Override<FusedBatchNormGradSpec, T>(op);
+  TFBN_FUSED_BATCH_NORM_GRAD_KERNELS(OVERRIDE_GRADIENT)
+  Override<BuiltinExSpec, Eigen::half>("_FusedBatchNormEx");
+  Override<BuiltinExSpec, Eigen::bfloat16>("_FusedBatchNormEx");
+  Override<BuiltinExSpec, float>("_FusedBatchNormEx");
+  return true;
+}
+
+[[maybe_unused]] const bool kOverridden = OverrideAll();
 
 }  // namespace
 }  // namespace tf_bn_ops

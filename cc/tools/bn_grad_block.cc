@@ -1,4 +1,5 @@
-// bn_grad_block: runs one batch-normalization gradient op on .npy files.
+// bn_grad_block: runs one batch-normalization op, forward or gradient, on .npy
+// files.
 //
 //   bn_grad_block --op='TfBnOps>FusedBatchNormGrad'
 //       --attributes='epsilon_=0.001;data_format_=NCHW;is_training_=true'
@@ -92,9 +93,10 @@ int Main(int argc, char** argv) {
   bool help = false;
   std::vector<tf::Flag> flags = {
       tf::Flag("op", &options.op,
-               "registered name of the op: TfBnOps>FusedBatchNormGrad, ...V2, "
-               "...V3, TfBnOps>BatchNormTrainingBackprop, or TensorFlow's own "
-               "FusedBatchNormGrad, ...V2, ...V3"),
+               "registered name of the op: TfBnOps>FusedBatchNorm, ...V2, "
+               "...V3, ...Ex, TfBnOps>FusedBatchNormGrad, ...V2, ...V3, "
+               "TfBnOps>BatchNormTrainingBackprop, or TensorFlow's own "
+               "FusedBatchNorm, FusedBatchNormGrad, ...V2, ...V3"),
       tf::Flag("attributes", &options.attributes,
                "as in epsilon_=0.001;data_format_=NCHW;is_training_=true"),
       tf::Flag("output_dir", &options.output_dir,

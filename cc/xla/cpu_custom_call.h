@@ -1,57 +1,90 @@
-// The first-order gradient as a custom call of XLA's typed FFI from a program
-// that XLA compiles for the CPU: the call runs this library's CPU backend, and
-// results are bitwise identical to those of the op that is not compiled.
+// A formula as a custom call of XLA's typed FFI from a program that XLA
+// compiles for the CPU: the call runs this library's CPU backend, and results
+// are bitwise identical to those of the op that is not compiled.
 
 #ifndef TF_BN_OPS_CC_XLA_CPU_CUSTOM_CALL_H_
 #define TF_BN_OPS_CC_XLA_CPU_CUSTOM_CALL_H_
 
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "cc/cpu/driver.h"
-#include "cc/xla/cpu_custom_call_target.h"
-#include "cc/xla/hlo_first_order.h"
+#include "cc/xla/cpu_custom_call_lists.h"
+#include "cc/xla/hlo_channels.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/layout_util.h"
+#include "xla/shape.h"
 #include "xla/shape_util.h"
 
 namespace tf_bn_ops {
 
-// x_backprop, scale_backprop, offset_backprop
-inline std::vector<xla::XlaOp> BuildCpuCustomCall(
-    const XlaBatchNormGradArgs& args) {
-  int64_t epsilon_bits;
-  std::memcpy(&epsilon_bits, &args.epsilon, sizeof(epsilon_bits));
-  // Attributes travel as text: an MLIR dictionary.
-  const std::string attributes = absl::StrCat(
-      "{outer = ", args.view.outer, " : i64, channels = ", args.view.channels,
-      " : i64, inner = ", args.view.inner,
-      " : i64, is_training = ", args.is_training ? "true" : "false",
-      ", epsilon_bits = ", epsilon_bits, " : i64}");
+// The values and shapes of operands, or the shapes of results (see
+// CpuCustomCall).
+class XlaCallList {
+ public:
+  explicit XlaCallList(const XlaArgs& args)
+      : data_(InOrder(args.shape)), vector_(InOrder(args.stat_shape)) {}
+
+  void Data(xla::XlaOp value) { Add(value, data_); }
+  void Vector(xla::XlaOp value) { Add(value, vector_); }
+  void Data(const void*) { shapes_.push_back(data_); }
+  void Vector(const void*) { shapes_.push_back(vector_); }
+  void Bytes(int64_t size) {
+    shapes_.push_back(InOrder(xla::ShapeUtil::MakeShape(xla::U8, {size})));
+  }
+
+  const std::vector<xla::XlaOp>& values() const { return values_; }
+  const std::vector<xla::Shape>& shapes() const { return shapes_; }
+
+ private:
+  void Add(xla::XlaOp value, const xla::Shape& shape) {
+    values_.push_back(value);
+    shapes_.push_back(shape);
+  }
   // The CPU backend reads elements in the order of the dimensions.
-  const auto in_order = [](xla::Shape shape) {
+  static xla::Shape InOrder(xla::Shape shape) {
     *shape.mutable_layout() = xla::LayoutUtil::GetDefaultLayoutForShape(shape);
     return shape;
-  };
-  const xla::Shape data = in_order(args.shape);
-  const xla::Shape stat = in_order(args.stat_shape);
-  const int64_t workspace =
-      static_cast<int64_t>(CpuWorkspaceBytes<BatchNormGradFormula>(args.view));
+  }
+
+  const xla::Shape data_, vector_;
+  std::vector<xla::XlaOp> values_;
+  std::vector<xla::Shape> shapes_;
+};
+
+// The outputs of the formula that `args` are arguments of, in the order of
+// CpuCustomCall's results.
+template <typename Args>
+std::vector<xla::XlaOp> BuildCpuCustomCall(const Args& args) {
+  using F = typename Args::Formula;
+  // An MLIR dictionary, as text.
+  std::string attributes;
+  AllAttributes<F>(args, [&](const char* name, const auto& value) {
+    absl::StrAppend(&attributes, attributes.empty() ? "{" : ", ", name, " = ",
+                    BitsOf(value), " : i64");
+  });
+  attributes += "}";
+
+  XlaCallList operands(args), results(args);
+  CpuCustomCall<F>::Operands(args, operands);
+  typename F::Args unset;  // Its members name the results.
+  CpuCustomCall<F>::Results(unset, results);
+  const size_t outputs = results.shapes().size();
+  results.Bytes(static_cast<int64_t>(CpuWorkspaceBytes<F>(args.view)));
+
   const xla::XlaOp call = xla::CustomCallWithLayout(
-      args.x.builder(), kCpuCustomCallTarget,
-      {args.y_backprop, args.x, args.scale, args.mean, args.variance},
-      xla::ShapeUtil::MakeTupleShape(
-          {data, stat, stat,
-           in_order(xla::ShapeUtil::MakeShape(xla::U8, {workspace}))}),
-      {data, data, stat, stat, stat}, attributes, /*has_side_effect=*/false,
-      /*output_operand_aliasing=*/{}, /*literal=*/nullptr,
-      xla::CustomCallSchedule::SCHEDULE_NONE,
+      args.x.builder(), CpuCustomCall<F>::kTarget, operands.values(),
+      xla::ShapeUtil::MakeTupleShape(results.shapes()), operands.shapes(),
+      attributes, /*has_side_effect=*/false, /*output_operand_aliasing=*/{},
+      /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
       xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
-  return {xla::GetTupleElement(call, 0), xla::GetTupleElement(call, 1),
-          xla::GetTupleElement(call, 2)};
+  std::vector<xla::XlaOp> values;
+  for (size_t i = 0; i < outputs; ++i) {
+    values.push_back(xla::GetTupleElement(call, static_cast<int64_t>(i)));
+  }
+  return values;
 }
 
 }  // namespace tf_bn_ops

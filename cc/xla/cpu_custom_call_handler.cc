@@ -1,8 +1,8 @@
-// Handler of the custom call of cpu_custom_call.h: runs the CPU backend on the
-// buffers and the thread pool that XLA's FFI passes to it.
+// Handlers of the custom calls of cpu_custom_call.h: run the CPU backend on the
+// buffers and the thread pool that XLA's FFI passes to them.
 
+#include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <string>
 #include <utility>
@@ -11,7 +11,7 @@
 #include "cc/core/executor.h"
 #include "cc/cpu/dispatch.h"
 #include "cc/cpu/driver.h"
-#include "cc/xla/cpu_custom_call_target.h"
+#include "cc/xla/cpu_custom_call_lists.h"
 #include "xla/ffi/api/ffi.h"
 
 // Exported by TensorFlow's libraries; its header includes half of XLA.
@@ -21,6 +21,8 @@ const XLA_FFI_Api* GetXlaFfiApi();
 
 namespace tf_bn_ops {
 namespace {
+
+using xla::ffi::Error;
 
 // Runs on the session's intra-op thread pool, which TensorFlow passes to the
 // program.
@@ -58,61 +60,93 @@ bool DTypeOfFfi(xla::ffi::DataType type, DType* dtype) {
   }
 }
 
-using Buffer = xla::ffi::AnyBuffer;
-using Result = xla::ffi::Result<xla::ffi::AnyBuffer>;
+// Sets members of formula arguments to the buffers of a call, one after the
+// other (see CpuCustomCall). What is wrong ends in error().
+class BufferReader {
+ public:
+  BufferReader(xla::ffi::RemainingArgs operands,
+               xla::ffi::RemainingRets results, DType* dtype, DType* stat_dtype)
+      : operands_(operands),
+        results_(results),
+        dtype_(dtype),
+        stat_dtype_(stat_dtype) {}
 
-xla::ffi::Error Call(xla::ffi::ThreadPool pool, int64_t outer, int64_t channels,
-                     int64_t inner, bool is_training, int64_t epsilon_bits,
-                     Buffer y_backprop, Buffer x, Buffer scale, Buffer mean,
-                     Buffer variance, Result x_backprop, Result scale_backprop,
-                     Result offset_backprop, Result workspace) {
-  std::string error;
-  const Implementation* const implementation = SelectedImplementation(&error);
+  void Data(const void*& member) { ReadOperand(dtype_, &member); }
+  void Vector(const void*& member) { ReadOperand(stat_dtype_, &member); }
+  void Data(void*& member) { member = ReadResult(); }
+  void Vector(void*& member) { member = ReadResult(); }
+  void* ReadResult() {
+    auto buffer = results_.get<xla::ffi::AnyBuffer>(next_result_++);
+    if (buffer.has_value()) return buffer.value()->untyped_data();
+    error_ = buffer.error();
+    return nullptr;
+  }
+
+  const Error& error() const { return error_; }
+
+ private:
+  void ReadOperand(DType* dtype, const void** member) {
+    auto buffer = operands_.get<xla::ffi::AnyBuffer>(next_operand_++);
+    if (!buffer.has_value()) {
+      error_ = buffer.error();
+    } else if (!DTypeOfFfi(buffer.value().element_type(), dtype)) {
+      error_ = Error::InvalidArgument(
+          "tf_bn_ops has no kernel for this element type");
+    } else {
+      *member = buffer.value().untyped_data();
+    }
+  }
+
+  const xla::ffi::RemainingArgs operands_;
+  const xla::ffi::RemainingRets results_;
+  DType* const dtype_;
+  DType* const stat_dtype_;
+  size_t next_operand_ = 0, next_result_ = 0;
+  Error error_ = Error::Success();
+};
+
+template <typename F>
+Error Call(xla::ffi::ThreadPool pool, xla::ffi::Dictionary attributes,
+           xla::ffi::RemainingArgs operands, xla::ffi::RemainingRets results) {
+  std::string message;
+  const Implementation* const implementation = SelectedImplementation(&message);
   if (implementation == nullptr) {
-    return xla::ffi::Error(xla::ffi::ErrorCode::kFailedPrecondition, error);
+    return Error(xla::ffi::ErrorCode::kFailedPrecondition, message);
   }
-  BatchNormGradArgs args;
-  args.view = View{outer, channels, inner};
-  if (!DTypeOfFfi(x.element_type(), &args.dtype) ||
-      !DTypeOfFfi(scale.element_type(), &args.stat_dtype)) {
-    return xla::ffi::Error::InvalidArgument(absl::StrCat(
-        kCpuCustomCallTarget, " has no kernel for this element type"));
-  }
-  args.is_training = is_training;
-  std::memcpy(&args.epsilon, &epsilon_bits, sizeof(args.epsilon));
-  args.y_backprop = y_backprop.untyped_data();
-  args.x = x.untyped_data();
-  args.scale = scale.untyped_data();
-  args.mean = mean.untyped_data();
-  args.variance = variance.untyped_data();
-  args.x_backprop = x_backprop->untyped_data();
-  args.scale_backprop = scale_backprop->untyped_data();
-  args.offset_backprop = offset_backprop->untyped_data();
+  typename F::Args args;
+  Error error = Error::Success();
+  AllAttributes<F>(args, [&](const char* name, auto& member) {
+    const auto bits = attributes.get<int64_t>(name);
+    if (bits.has_value()) {
+      SetFromBits(bits.value(), &member);
+    } else {
+      error = bits.error();
+    }
+  });
+  if (error.failure()) return error;
+  BufferReader reader(operands, results, &args.dtype, &args.stat_dtype);
+  CpuCustomCall<F>::Operands(args, reader);
+  CpuCustomCall<F>::Results(args, reader);
+  void* const workspace = reader.ReadResult();
+  if (reader.error().failure()) return reader.error();
   FfiExecutor executor(pool);
-  RunOnCpu<BatchNormGradFormula>(args, *implementation, executor,
-                                 workspace->untyped_data());
-  return xla::ffi::Error::Success();
+  RunOnCpu<F>(args, *implementation, executor, workspace);
+  return Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER(kHandler, Call,
-                       xla::ffi::Ffi::Bind()
-                           .Ctx<xla::ffi::ThreadPool>()
-                           .Attr<int64_t>("outer")
-                           .Attr<int64_t>("channels")
-                           .Attr<int64_t>("inner")
-                           .Attr<bool>("is_training")
-                           .Attr<int64_t>("epsilon_bits")
-                           .Arg<Buffer>()    // y_backprop
-                           .Arg<Buffer>()    // x
-                           .Arg<Buffer>()    // scale
-                           .Arg<Buffer>()    // mean
-                           .Arg<Buffer>()    // variance
-                           .Ret<Buffer>()    // x_backprop
-                           .Ret<Buffer>()    // scale_backprop
-                           .Ret<Buffer>()    // offset_backprop
-                           .Ret<Buffer>());  // workspace
-XLA_FFI_REGISTER_HANDLER(xla::ffi::GetXlaFfiApi(), kCpuCustomCallTarget, "Host",
-                         kHandler);
+#define TFBN_REGISTER_CPU_CUSTOM_CALL(F)                  \
+  XLA_FFI_DEFINE_HANDLER(k##F##Handler, Call<F>,          \
+                         xla::ffi::Ffi::Bind()            \
+                             .Ctx<xla::ffi::ThreadPool>() \
+                             .Attrs()                     \
+                             .RemainingArgs()             \
+                             .RemainingRets());           \
+  XLA_FFI_REGISTER_HANDLER(xla::ffi::GetXlaFfiApi(),      \
+                           CpuCustomCall<F>::kTarget, "Host", k##F##Handler)
+
+TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormFormula);
+TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormAddFormula);
+TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormGradFormula);
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// What the formulas in XLA's own operations (hlo_first_order.h,
+// What the formulas in XLA's own operations (hlo_forward.h, hlo_first_order.h,
 // hlo_second_order.h) are written with: sums and broadcasts over channels, in
 // two precisions.
 

@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "cc/core/formulas/batch_norm_grad.h"
 #include "cc/core/view.h"
 #include "cc/xla/hlo_channels.h"
 #include "xla/hlo/builder/lib/constants.h"
@@ -17,6 +18,8 @@ namespace tf_bn_ops {
 // The inputs of cc/core's BatchNormGradArgs, as values of the computation that
 // is being built.
 struct XlaBatchNormGradArgs : XlaArgs {
+  using Formula = BatchNormGradFormula;
+
   bool variance_is_rstd = false;
   xla::XlaOp y_backprop, x;          // The shape of x.
   xla::XlaOp scale, mean, variance;  // [channels]

@@ -1,6 +1,7 @@
 // XLA kernels of all ops, for jit_compile=True: one source, because each one
 // that includes XLA's headers takes most of a minute to compile.
 
+#include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -9,10 +10,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "cc/ops/batch_norm_training_backprop.h"
+#include "cc/ops/fused_batch_norm.h"
 #include "cc/ops/fused_batch_norm_grad.h"
 #include "cc/ops/fused_batch_norm_grad_grad.h"
 #include "cc/xla/cpu_custom_call.h"
 #include "cc/xla/hlo_first_order.h"
+#include "cc/xla/hlo_forward.h"
 #include "cc/xla/hlo_second_order.h"
 #include "tensorflow/compiler/tf2xla/shape_util.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
@@ -33,7 +36,8 @@ bool CallsCpuBackend() {
   return variable == nullptr || std::string(variable) != "hlo";
 }
 
-std::vector<xla::XlaOp> Build(bool is_cpu, const XlaBatchNormGradArgs& args) {
+template <typename Args>
+std::vector<xla::XlaOp> Build(bool is_cpu, const Args& args) {
   return is_cpu && CallsCpuBackend() ? BuildCpuCustomCall(args)
                                      : BuildHlo(args);
 }
@@ -53,11 +57,18 @@ absl::Status StaticShape(tf::XlaOpKernelContext* context, int input,
   if (!found.ok()) return found.status();
   if (!found->is_static()) {
     return absl::UnimplementedError(absl::StrCat(
-        "the batch-norm gradient is compiled for shapes that are known, but ",
-        "input ", input, " has shape ", found->ToString()));
+        "batch-norm ops are compiled for shapes that are known, but input ",
+        input, " has shape ", found->ToString()));
   }
   *xla_shape = *found;
   return tf::XLAShapeToTensorShape(*found, shape);
+}
+
+// Inputs that are not read may have any size, but operands of the custom call
+// have that of the vectors.
+void ReplaceUnreadInputs(XlaArgs*) {}
+void ReplaceUnreadInputs(XlaBatchNormArgs* args) {
+  if (!args->ReadsStatistics()) args->mean = args->variance = args->scale;
 }
 
 // The XLA kernel of an op, from the Spec (cc/ops) that its other kernels use:
@@ -87,9 +98,11 @@ class BatchNormXlaOp : public tf::XlaOpKernel {
     args.stat_shape = xla_shapes[Spec::kScale];
     spec_.BindAttrs(/*saves_rstd=*/!is_cpu_, &args);
     Spec::BindInputs([context](int i) { return context->Input(i); }, &args);
+    ReplaceUnreadInputs(&args);
     const std::vector<xla::XlaOp> outputs = Build(is_cpu_, args);
     for (int i = 0; i < Spec::kOutputs; ++i) context->SetOutput(i, outputs[i]);
-    // Placeholders where the forward op has mean and variance.
+    // Placeholders: reserve_space_3 of the forward ops, and in gradients what
+    // stands where the forward op has mean and variance.
     const tf::Tensor placeholder(tf::DT_FLOAT, tf::TensorShape({0}));
     for (int i = Spec::kOutputs; i < num_outputs(); ++i) {
       context->SetConstantOutput(i, placeholder);
@@ -101,6 +114,12 @@ class BatchNormXlaOp : public tf::XlaOpKernel {
   Spec spec_;
 };
 
+using FusedBatchNormXlaOp =
+    BatchNormXlaOp<FusedBatchNormSpec, XlaBatchNormArgs>;
+using FusedBatchNormExXlaOp =
+    BatchNormXlaOp<FusedBatchNormExSpec<0>, XlaBatchNormArgs>;
+using FusedBatchNormAddExXlaOp =
+    BatchNormXlaOp<FusedBatchNormExSpec<1>, XlaBatchNormAddArgs>;
 using FusedBatchNormGradXlaOp =
     BatchNormXlaOp<FusedBatchNormGradSpec, XlaBatchNormGradArgs>;
 using BatchNormTrainingBackpropXlaOp =
@@ -110,20 +129,29 @@ using FusedBatchNormGradGradXlaOp =
 
 // Not REGISTER_XLA_OP, whose kernels TensorFlow takes into account until the
 // first use of XLA in the process: this library may be loaded later. Types need
-// no constraint: XLA has all those that the ops allow.
-#define TFBN_REGISTER_XLA_OP(op, Kernel)                                     \
-  REGISTER_KERNEL_BUILDER(Name(op).Device(::tensorflow::DEVICE_CPU_XLA_JIT), \
-                          Kernel);                                           \
-  REGISTER_KERNEL_BUILDER(Name(op).Device(::tensorflow::DEVICE_GPU_XLA_JIT), \
-                          Kernel)
+// no constraint, but for U of V3, which has placeholders of type float: XLA has
+// all those that the ops allow.
+#define TFBN_REGISTER_XLA_OP(op, Kernel, ...)                                 \
+  REGISTER_KERNEL_BUILDER(                                                    \
+      Name(op).Device(::tensorflow::DEVICE_CPU_XLA_JIT) __VA_ARGS__, Kernel); \
+  REGISTER_KERNEL_BUILDER(                                                    \
+      Name(op).Device(::tensorflow::DEVICE_GPU_XLA_JIT) __VA_ARGS__, Kernel)
 
-TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNormGrad", FusedBatchNormGradXlaOp);
-TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNormGradV2", FusedBatchNormGradXlaOp);
-TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNormGradV3", FusedBatchNormGradXlaOp);
+TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNorm", FusedBatchNormXlaOp, );
+TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNormV2", FusedBatchNormXlaOp, );
+TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNormV3", FusedBatchNormXlaOp,
+                     .TypeConstraint<float>("U"));
+TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNormEx", FusedBatchNormExXlaOp,
+                     .AttrConstraint<int64_t>("num_side_inputs", 0));
+TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNormEx", FusedBatchNormAddExXlaOp,
+                     .AttrConstraint<int64_t>("num_side_inputs", 1));
+TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNormGrad", FusedBatchNormGradXlaOp, );
+TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNormGradV2", FusedBatchNormGradXlaOp, );
+TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNormGradV3", FusedBatchNormGradXlaOp, );
 TFBN_REGISTER_XLA_OP("TfBnOps>BatchNormTrainingBackprop",
-                     BatchNormTrainingBackpropXlaOp);
+                     BatchNormTrainingBackpropXlaOp, );
 TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNormGradGrad",
-                     FusedBatchNormGradGradXlaOp);
+                     FusedBatchNormGradGradXlaOp, );
 
 }  // namespace
 }  // namespace tf_bn_ops

@@ -1,4 +1,4 @@
-"""Keras' BatchNormalization on TensorFlow's fused forward pass and this library's gradient.
+"""Keras' BatchNormalization on fused ops: this library's in training, TensorFlow's in inference.
 
 One layer for new code, `replace_batch_norm` for a model, `enable` for a program that cannot be
 edited. Where the fused ops do not give the layer's result, the layer computes as Keras does.

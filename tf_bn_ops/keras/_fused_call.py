@@ -5,6 +5,8 @@ The layer of this package and the switch for Keras' own layer both call `fused_c
 
 from __future__ import annotations
 
+import functools
+import numbers
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,6 +14,7 @@ import keras
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
+from tf_bn_ops import _loader, _ops
 from tf_bn_ops._fused import fused_batch_norm
 from tf_bn_ops.spec import DataFormat
 
@@ -43,10 +46,11 @@ def fused_call(
     layer: Any, parent_call: Callable[..., Any], inputs: Any, training: bool | None, mask: Any
 ) -> Any:
     """What `call` of the layer returns: on the fused ops, or by `parent_call` where they differ."""
+    batch_statistics = bool(training and layer.trainable)
     layout = _layout_of_call(layer, inputs) if mask is None else None
-    if layout is None:
+    if layout is None or (_in_xla() and not (batch_statistics and _has_xla_kernels())):
         return parent_call(inputs, training=training, mask=mask)
-    return _normalize(layer, layout, inputs, bool(training and layer.trainable))
+    return _normalize(layer, layout, inputs, batch_statistics)
 
 
 def why_unfused(layer: Any) -> str | None:
@@ -61,6 +65,8 @@ def why_unfused(layer: Any) -> str | None:
         return "computes moments in a method of its own"
     if layer.compute_dtype not in _DTYPES:
         return f"computes in {layer.compute_dtype}"
+    if not all(isinstance(n, numbers.Real) for n in (layer.momentum, layer.epsilon)):
+        return "has a tensor as momentum or epsilon"  # they are attributes of the ops
     rank = getattr(layer.input_spec, "ndim", None)  # known once the layer is built
     if rank is not None and _layout(rank, layer.axis) is None:
         return f"has axis {layer.axis} in an input of rank {rank}"
@@ -78,7 +84,7 @@ def _layout_of_call(layer: Any, inputs: Any) -> _Layout | None:
     """The layout of an input that the fused op takes, else None."""
     if not isinstance(inputs, tf.Tensor) or why_unfused(layer) is not None:
         return None
-    if inputs.dtype.name not in _DTYPES or inputs.shape.rank is None or _in_xla():
+    if inputs.dtype.name not in _DTYPES or inputs.shape.rank is None:
         return None
     channels = inputs.shape[layer.axis]
     # 0 channels: TensorFlow's op divides by their number.
@@ -94,44 +100,75 @@ def _weights(layer: Any) -> list[Any]:
 
 
 def _in_xla() -> bool:
-    """Whether XLA will compile what is being traced.
-
-    XLA computes the variance of FusedBatchNormV3 as E[x^2] - E[x]^2: at mean 100 and deviation 1
-    y is off by 0.19, where Keras' formula is exact to rounding.
-    """
+    """Whether XLA will compile what is being traced."""
     if tf.executing_eagerly():
         return False
     graph = tf.compat.v1.get_default_graph()
     return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
+def _has_xla_kernels() -> bool:
+    """Without them training below XLA is left to Keras' formula: XLA computes the variance of
+    TensorFlow's op as E[x^2] - E[x]^2, and at mean 100 and deviation 1 its y is off by 0.19."""
+    _ops.load()
+    return _loader.has_xla_kernels()
+
+
 def _normalize(layer: Any, layout: _Layout, inputs: Any, batch_statistics: bool) -> Any:
-    """The call on the fused op, moving statistics included."""
-    channels = inputs.shape[layer.axis]
-    gamma = keras.ops.cast(layer.gamma, "float32") if layer.scale else tf.ones([channels])
-    beta = keras.ops.cast(layer.beta, "float32") if layer.center else tf.zeros([channels])
-    moving_mean = keras.ops.cast(layer.moving_mean, "float32")
-    moving_variance = keras.ops.cast(layer.moving_variance, "float32")
+    """The call on the fused ops, moving statistics included."""
     x = inputs
+    if layer.compute_dtype == "float32":
+        x = tf.cast(x, tf.float32)  # where autocast is off it may be narrower
     for axis in layout.inserted:
         x = tf.expand_dims(x, axis)
-    y, mean, variance = fused_batch_norm(
-        x,
-        gamma,
-        beta,
-        mean=None if batch_statistics else moving_mean,
-        variance=None if batch_statistics else moving_variance,
-        epsilon=layer.epsilon,
-        data_format=layout.data_format,
-        is_training=batch_statistics,
-    )
-    if batch_statistics:
-        # The op has Bessel's correction, Keras has not.
-        count = tf.cast(tf.size(x, tf.int64) // channels, tf.float32)
-        variance = variance * ((count - 1) / count)
-        kept = layer.momentum
-        layer.moving_mean.assign(moving_mean * kept + mean * (1.0 - kept))
-        layer.moving_variance.assign(moving_variance * kept + variance * (1.0 - kept))
+    normalize = _on_batch_statistics if batch_statistics else _on_moving_statistics
+    y = normalize(layer, layout.data_format, x)
     if layout.inserted:
         y = tf.squeeze(y, layout.inserted)
     return keras.ops.cast(y, layer.compute_dtype)
+
+
+def _on_batch_statistics(layer: Any, data_format: DataFormat, x: Any) -> Any:
+    """Training. Keras' moving averages are two outputs of the op, without Bessel's correction."""
+    y, mean, variance, *_ = _ops.fused_batch_norm_ex(
+        x,
+        *_vectors(layer),
+        epsilon=layer.epsilon,
+        exponential_avg_factor=1.0 - layer.momentum,
+        data_format=data_format,
+        is_training=True,
+        bessel_correction=False,
+    )
+    layer.moving_mean.assign(mean)
+    layer.moving_variance.assign(variance)
+    return y
+
+
+def _on_moving_statistics(layer: Any, data_format: DataFormat, x: Any) -> Any:
+    """Inference: TensorFlow's op, so that what is saved or exported loads without this library."""
+    return fused_batch_norm(
+        x, *_vectors(layer), epsilon=layer.epsilon, data_format=data_format, is_training=False
+    ).y
+
+
+def _vectors(layer: Any) -> list[Any]:
+    """gamma, beta and the moving statistics in float32, the type that the op takes."""
+    channels = layer.moving_mean.shape[0]
+    return [
+        _constant(1.0, channels) if layer.gamma is None else keras.ops.cast(layer.gamma, "float32"),
+        _constant(0.0, channels) if layer.beta is None else keras.ops.cast(layer.beta, "float32"),
+        keras.ops.cast(layer.moving_mean, "float32"),
+        keras.ops.cast(layer.moving_variance, "float32"),
+    ]
+
+
+def _constant(value: float, channels: int) -> Any:
+    """A vector in the place of a weight: a constant of the graph, eagerly one for all steps."""
+    if tf.executing_eagerly():
+        return _eager_constant(value, channels)
+    return tf.constant(value, tf.float32, [channels])
+
+
+@functools.lru_cache(maxsize=256)
+def _eager_constant(value: float, channels: int) -> Any:
+    return tf.constant(value, tf.float32, [channels])

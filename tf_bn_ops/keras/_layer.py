@@ -16,16 +16,18 @@ class BatchNormalization(keras.layers.BatchNormalization):
     """`keras.layers.BatchNormalization` on the fused ops.
 
     Arguments, weights, config and results (within rounding) are the parent's, so weights and
-    checkpoints of one load into the other. The fused path takes inputs of half, bfloat16 or
-    float32, rank 2 to 5, with the channel axis first (after the batch) or last. The parent
-    class computes everything else: a mask, `synchronized`, `renorm`, float64, other axes, programs
-    that XLA compiles, and backends other than TensorFlow.
+    checkpoints of one load into the other. In training a call is one op of this library, whose
+    outputs are the new moving statistics too; in inference it is TensorFlow's op, so that what is
+    exported loads anywhere. The fused path takes inputs of half, bfloat16 or float32, rank 2 to 5,
+    with the channel axis first (after the batch) or last. The parent class computes everything
+    else: a mask, `synchronized`, `renorm`, float64, other axes, inference that XLA compiles, and
+    backends other than TensorFlow.
 
-    Second derivatives are those of the formula; Keras' are not (docs/dropin.md).
+    Results in training are right at any mean of the input, and second derivatives are those of the
+    formula; Keras' are not (docs/dropin.md).
 
-    A model that holds the layer is not compiled by XLA, which would compile Keras' formula. To
-    have it compiled, set `supports_jit = True` on the layers before
-    `model.compile(jit_compile=True)`.
+    A model that holds the layer is not compiled by XLA with Keras' jit_compile="auto". To have it
+    compiled, set `supports_jit = True` on the layers before `model.compile(jit_compile=True)`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

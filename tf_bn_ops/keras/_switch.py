@@ -50,8 +50,8 @@ def enable() -> None:
     _ops.load()  # what is missing is reported here, and not by the first training step
     _parent_call = _LAYER.call
     _LAYER.call = _switched(_parent_call)
-    # Hides what Layer.__init__ stores in the instance: with jit_compile="auto" XLA would compile
-    # Keras' path.
+    # Hides what Layer.__init__ stores in the instance: with jit_compile="auto" XLA would compile the
+    # model.
     _LAYER.supports_jit = property(lambda layer: False, _store_supports_jit)
 
 

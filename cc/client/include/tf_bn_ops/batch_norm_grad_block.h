@@ -1,6 +1,6 @@
-// One batch-normalization gradient op as a block: an op name, an attribute
-// string, a tensor per input pin, Run(), a vector of tensors per output. The
-// blocks of enuSpace for TensorFlow are used in this way.
+// One batch-normalization op, forward or gradient, as a block: an op name, an
+// attribute string, a tensor per input pin, Run(), a vector of tensors per
+// output. The blocks of enuSpace for TensorFlow are used in this way.
 //
 //   tf_bn_ops::BatchNormGradBlock block(
 //       scope, "TfBnOps>FusedBatchNormGrad",
@@ -31,12 +31,14 @@ class TF_BN_OPS_EXPORT BatchNormGradBlock {
  public:
   // `scope`: the graph to which the block is added; an Output of the same graph
   //   may be an input. The block keeps a scope below it.
-  // `op`: a registered name: "TfBnOps>FusedBatchNormGrad", ...V2, ...V3 or
+  // `op`: a registered name: "TfBnOps>FusedBatchNorm", ...V2, ...V3, ...Ex,
+  //   "TfBnOps>FusedBatchNormGrad", ...V2, ...V3 or
   //   "TfBnOps>BatchNormTrainingBackprop" (the op library is loaded by
-  //   LoadOpLibrary() if it is not yet), or TensorFlow's own
+  //   LoadOpLibrary() if it is not yet), or TensorFlow's own "FusedBatchNorm",
   //   "FusedBatchNormGrad", ...V2, ...V3.
-  // `attributes`: `name=value` of the op's attributes except types, separated
-  //   by semicolons; names with or without an underscore at the end, as in
+  // `attributes`: `name=value` of the op's attributes except types and the
+  //   number of side inputs, which follow from the pins, separated by
+  //   semicolons; names with or without an underscore at the end, as in
   //   "epsilon_=0.001;data_format_=NCHW;is_training_=true". What is left out
   //   has the op's default; BatchNormTrainingBackprop's epsilon has none.
   BatchNormGradBlock(const tensorflow::Scope& scope, const std::string& op,
@@ -54,8 +56,8 @@ class TF_BN_OPS_EXPORT BatchNormGradBlock {
   const std::vector<std::string>& output_names() const;
 
   // Sets a pin: to a tensor, or to an Output of the scope's graph. It stays
-  // set until it is set again. InvalidArgument: no such pin, or a type that
-  // the op does not take there.
+  // set until it is set again. The pin side_input alone may stay unset.
+  // InvalidArgument: no such pin, or a type that the op does not take there.
   absl::Status SetInput(const std::string& name,
                         const tensorflow::Tensor& tensor);
   absl::Status SetInput(const std::string& name,

@@ -3,17 +3,27 @@
 //
 //   absl::Status status = tf_bn_ops::LoadOpLibrary();
 //   namespace bn = tf_bn_ops::ops;      // or tensorflow::ops: same spelling
+//   bn::FusedBatchNormV3 norm(
+//       scope, x, scale, offset, mean, variance,
+//       bn::FusedBatchNormV3::Epsilon(1e-3f).DataFormat("NCHW"));
+//   ... norm.y, norm.batch_mean, norm.batch_variance ...
 //   bn::FusedBatchNormGradV3 grad(
-//       scope, y_backprop, x, scale, mean, variance, reserve_space_3,
+//       scope, y_backprop, x, scale, norm.reserve_space_1,
+//       norm.reserve_space_2, norm.reserve_space_3,
 //       bn::FusedBatchNormGradV3::Epsilon(1e-3f).DataFormat("NCHW"));
 //   ... grad.x_backprop, grad.scale_backprop, grad.offset_backprop ...
 //
 // Each op has a gradient for tensorflow::AddSymbolicGradients; linking the
-// client library registers them. That of the four first-order ops is the fifth,
+// client library registers them. That of the forward ops is
+// FusedBatchNormGrad, V2 or V3; that of the first-order gradients is
 // FusedBatchNormGradGrad.
 //
 // Formulas, with M the elements of a channel, rstd = 1/sqrt(variance + epsilon)
 // and sums over all dimensions but the channel's:
+//
+//   training: mean = sum(x)/M, variance = sum((x - mean)^2)/M
+//   frozen: mean and variance are the inputs
+//   y = (x - mean) * rstd * scale + offset
 //
 //   offset_backprop = sum(y_backprop)
 //   scale_backprop = rstd * sum(y_backprop * (x - mean))
@@ -54,10 +64,10 @@ namespace ops {
 
 namespace internal {
 
-// The optional attributes of one class, which derives its own `Attrs` from
-// this.
+// The optional attributes that all classes have; each derives its own `Attrs`
+// from this.
 template <typename Attrs>
-struct FusedBatchNormGradAttrs {
+struct CommonAttrs {
   // Added to the variance.
   [[nodiscard]] Attrs Epsilon(float x) const {
     Attrs result = static_cast<const Attrs&>(*this);
@@ -85,11 +95,172 @@ struct FusedBatchNormGradAttrs {
   bool is_training_ = true;
 };
 
+// Those of the forward classes.
+template <typename Attrs>
+struct ForwardAttrs : CommonAttrs<Attrs> {
+  // In training batch_mean and batch_variance are (1 - x) * the given ones + x
+  // * those of this batch. 1: the given ones are not read, of whatever size.
+  [[nodiscard]] Attrs ExponentialAvgFactor(float x) const {
+    Attrs result = static_cast<const Attrs&>(*this);
+    result.exponential_avg_factor_ = x;
+    return result;
+  }
+
+  float exponential_avg_factor_ = 1.0f;
+};
+
 }  // namespace internal
 
 // Errors of all constructors go to scope.status(): InvalidArgument for types,
 // shapes and attributes that the op does not take, NotFound before
 // LoadOpLibrary().
+
+// Batch normalization: the twin of tensorflow::ops::FusedBatchNorm.
+//
+// x: float, 4-D; scale, offset, mean, variance: float, one element per channel.
+// All outputs are written in training and frozen.
+class TF_BN_OPS_EXPORT FusedBatchNorm {
+ public:
+  struct Attrs : internal::ForwardAttrs<Attrs> {};
+
+  FusedBatchNorm(const tensorflow::Scope& scope, tensorflow::Input x,
+                 tensorflow::Input scale, tensorflow::Input offset,
+                 tensorflow::Input mean, tensorflow::Input variance);
+  FusedBatchNorm(const tensorflow::Scope& scope, tensorflow::Input x,
+                 tensorflow::Input scale, tensorflow::Input offset,
+                 tensorflow::Input mean, tensorflow::Input variance,
+                 const Attrs& attrs);
+
+  static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
+  static Attrs ExponentialAvgFactor(float x) {
+    return Attrs().ExponentialAvgFactor(x);
+  }
+  static Attrs DataFormat(std::string_view x) { return Attrs().DataFormat(x); }
+  static Attrs IsTraining(bool x) { return Attrs().IsTraining(x); }
+
+  tensorflow::Operation operation;
+  tensorflow::Output y;           // as x
+  tensorflow::Output batch_mean;  // as scale; frozen: mean
+  // As scale; in training with Bessel's correction, M/(M - 1); frozen: variance
+  tensorflow::Output batch_variance;
+  tensorflow::Output reserve_space_1;  // mean, for the gradient
+  tensorflow::Output reserve_space_2;  // biased variance, for the gradient
+};
+
+// The twin of tensorflow::ops::FusedBatchNormV2: as FusedBatchNorm, but x and y
+// may also be half or bfloat16.
+class TF_BN_OPS_EXPORT FusedBatchNormV2 {
+ public:
+  struct Attrs : internal::ForwardAttrs<Attrs> {};
+
+  FusedBatchNormV2(const tensorflow::Scope& scope, tensorflow::Input x,
+                   tensorflow::Input scale, tensorflow::Input offset,
+                   tensorflow::Input mean, tensorflow::Input variance);
+  FusedBatchNormV2(const tensorflow::Scope& scope, tensorflow::Input x,
+                   tensorflow::Input scale, tensorflow::Input offset,
+                   tensorflow::Input mean, tensorflow::Input variance,
+                   const Attrs& attrs);
+
+  static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
+  static Attrs ExponentialAvgFactor(float x) {
+    return Attrs().ExponentialAvgFactor(x);
+  }
+  static Attrs DataFormat(std::string_view x) { return Attrs().DataFormat(x); }
+  static Attrs IsTraining(bool x) { return Attrs().IsTraining(x); }
+
+  tensorflow::Operation operation;
+  tensorflow::Output y;
+  tensorflow::Output batch_mean;
+  tensorflow::Output batch_variance;
+  tensorflow::Output reserve_space_1;
+  tensorflow::Output reserve_space_2;
+};
+
+// The twin of tensorflow::ops::FusedBatchNormV3: as FusedBatchNormV2, but also
+// in 5-D, and with one output more.
+class TF_BN_OPS_EXPORT FusedBatchNormV3 {
+ public:
+  struct Attrs : internal::ForwardAttrs<Attrs> {};
+
+  FusedBatchNormV3(const tensorflow::Scope& scope, tensorflow::Input x,
+                   tensorflow::Input scale, tensorflow::Input offset,
+                   tensorflow::Input mean, tensorflow::Input variance);
+  FusedBatchNormV3(const tensorflow::Scope& scope, tensorflow::Input x,
+                   tensorflow::Input scale, tensorflow::Input offset,
+                   tensorflow::Input mean, tensorflow::Input variance,
+                   const Attrs& attrs);
+
+  static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
+  static Attrs ExponentialAvgFactor(float x) {
+    return Attrs().ExponentialAvgFactor(x);
+  }
+  static Attrs DataFormat(std::string_view x) { return Attrs().DataFormat(x); }
+  static Attrs IsTraining(bool x) { return Attrs().IsTraining(x); }
+
+  tensorflow::Operation operation;
+  tensorflow::Output y;
+  tensorflow::Output batch_mean;
+  tensorflow::Output batch_variance;
+  tensorflow::Output reserve_space_1;
+  tensorflow::Output reserve_space_2;
+  tensorflow::Output reserve_space_3;  // placeholder of shape [0]
+};
+
+// FusedBatchNormV3 with an addition and an activation in the same pass:
+//
+//   y = activation((x - mean) * rstd * scale + offset [+ side_input])
+//
+// side_input: no tensor, or one of type and shape of x.
+class TF_BN_OPS_EXPORT FusedBatchNormEx {
+ public:
+  struct Attrs : internal::ForwardAttrs<Attrs> {
+    // "Identity", "Relu" or "Relu6". The text is copied.
+    [[nodiscard]] Attrs ActivationMode(std::string_view x) const {
+      Attrs result = *this;
+      result.activation_mode_ = std::string(x);
+      return result;
+    }
+
+    // Whether batch_variance in training has Bessel's correction. Keras' moving
+    // variance has not.
+    [[nodiscard]] Attrs BesselCorrection(bool x) const {
+      Attrs result = *this;
+      result.bessel_correction_ = x;
+      return result;
+    }
+
+    std::string activation_mode_ = "Identity";
+    bool bessel_correction_ = true;
+  };
+
+  FusedBatchNormEx(const tensorflow::Scope& scope, tensorflow::Input x,
+                   tensorflow::Input scale, tensorflow::Input offset,
+                   tensorflow::Input mean, tensorflow::Input variance,
+                   tensorflow::InputList side_input);
+  FusedBatchNormEx(const tensorflow::Scope& scope, tensorflow::Input x,
+                   tensorflow::Input scale, tensorflow::Input offset,
+                   tensorflow::Input mean, tensorflow::Input variance,
+                   tensorflow::InputList side_input, const Attrs& attrs);
+
+  static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
+  static Attrs ExponentialAvgFactor(float x) {
+    return Attrs().ExponentialAvgFactor(x);
+  }
+  static Attrs ActivationMode(std::string_view x) {
+    return Attrs().ActivationMode(x);
+  }
+  static Attrs DataFormat(std::string_view x) { return Attrs().DataFormat(x); }
+  static Attrs IsTraining(bool x) { return Attrs().IsTraining(x); }
+  static Attrs BesselCorrection(bool x) { return Attrs().BesselCorrection(x); }
+
+  tensorflow::Operation operation;
+  tensorflow::Output y;
+  tensorflow::Output batch_mean;
+  tensorflow::Output batch_variance;
+  tensorflow::Output reserve_space_1;
+  tensorflow::Output reserve_space_2;
+  tensorflow::Output reserve_space_3;  // placeholder of shape [0]
+};
 
 // Gradient of batch normalization: the twin of
 // tensorflow::ops::FusedBatchNormGrad.
@@ -98,7 +269,7 @@ struct FusedBatchNormGradAttrs {
 // (variance): float, one element per channel.
 class TF_BN_OPS_EXPORT FusedBatchNormGrad {
  public:
-  struct Attrs : internal::FusedBatchNormGradAttrs<Attrs> {};
+  struct Attrs : internal::CommonAttrs<Attrs> {};
 
   FusedBatchNormGrad(const tensorflow::Scope& scope,
                      tensorflow::Input y_backprop, tensorflow::Input x,
@@ -125,7 +296,7 @@ class TF_BN_OPS_EXPORT FusedBatchNormGrad {
 // y_backprop, x and x_backprop may also be half or bfloat16.
 class TF_BN_OPS_EXPORT FusedBatchNormGradV2 {
  public:
-  struct Attrs : internal::FusedBatchNormGradAttrs<Attrs> {};
+  struct Attrs : internal::CommonAttrs<Attrs> {};
 
   FusedBatchNormGradV2(const tensorflow::Scope& scope,
                        tensorflow::Input y_backprop, tensorflow::Input x,
@@ -155,7 +326,7 @@ class TF_BN_OPS_EXPORT FusedBatchNormGradV2 {
 // reads.
 class TF_BN_OPS_EXPORT FusedBatchNormGradV3 {
  public:
-  struct Attrs : internal::FusedBatchNormGradAttrs<Attrs> {};
+  struct Attrs : internal::CommonAttrs<Attrs> {};
 
   FusedBatchNormGradV3(const tensorflow::Scope& scope,
                        tensorflow::Input y_backprop, tensorflow::Input x,
@@ -208,7 +379,7 @@ class TF_BN_OPS_EXPORT BatchNormTrainingBackprop {
 // bfloat16, float or double. The others: (C), float or of the type of x.
 class TF_BN_OPS_EXPORT FusedBatchNormGradGrad {
  public:
-  struct Attrs : internal::FusedBatchNormGradAttrs<Attrs> {
+  struct Attrs : internal::CommonAttrs<Attrs> {
     // Added to epsilon, in double: what float cannot hold of it.
     [[nodiscard]] Attrs EpsilonRest(std::vector<float> x) const {
       Attrs result = *this;

@@ -1,0 +1,125 @@
+// What the custom calls of XLA's CPU programs pass to the CPU backend: name,
+// attributes, operands and results of each formula's call. cpu_custom_call.h
+// writes calls by these lists, cpu_custom_call_handler.cc reads them back.
+// Includes nothing of XLA, whose headers take most of a minute to compile.
+
+#ifndef TF_BN_OPS_CC_XLA_CPU_CUSTOM_CALL_LISTS_H_
+#define TF_BN_OPS_CC_XLA_CPU_CUSTOM_CALL_LISTS_H_
+
+#include <cstdint>
+#include <cstring>
+
+#include "cc/core/formulas/batch_norm.h"
+#include "cc/core/formulas/batch_norm_grad.h"
+
+namespace tf_bn_ops {
+
+// The call of formula F:
+//
+//   static constexpr char kTarget[];  // Its name.
+//   // In order, attribute(name, member) of each member of `args` beside those
+//   // of AllAttributes; F::Args and XLA's arguments have the same members.
+//   static void Attributes(Args& args, const Attribute& attribute);
+//   // visitor.Data(member) or visitor.Vector(member) of each input, that is
+//   // [outer, channels, inner] or [channels].
+//   static void Operands(Args& args, Visitor& visitor);
+//   // The same of each output of F::Args.
+//   static void Results(F::Args& args, Visitor& visitor);
+//
+// One more result is the workspace.
+template <typename F>
+struct CpuCustomCall;
+
+template <>
+struct CpuCustomCall<BatchNormGradFormula> {
+  static constexpr char kTarget[] = "tf_bn_ops.batch_norm_grad";
+
+  template <typename Args, typename Attribute>
+  static void Attributes(Args&, const Attribute&) {}
+
+  template <typename Args, typename Visitor>
+  static void Operands(Args& args, Visitor& visitor) {
+    visitor.Data(args.y_backprop);
+    visitor.Data(args.x);
+    visitor.Vector(args.scale);
+    visitor.Vector(args.mean);
+    visitor.Vector(args.variance);
+  }
+
+  template <typename Visitor>
+  static void Results(BatchNormGradArgs& args, Visitor& visitor) {
+    visitor.Data(args.x_backprop);
+    visitor.Vector(args.scale_backprop);
+    visitor.Vector(args.offset_backprop);
+  }
+};
+
+template <>
+struct CpuCustomCall<BatchNormFormula> {
+  static constexpr char kTarget[] = "tf_bn_ops.batch_norm";
+
+  template <typename Args, typename Attribute>
+  static void Attributes(Args& args, const Attribute& attribute) {
+    attribute("exponential_avg_factor", args.exponential_avg_factor);
+    attribute("bessel_correction", args.bessel_correction);
+    attribute("activation", args.activation);
+  }
+
+  template <typename Args, typename Visitor>
+  static void Operands(Args& args, Visitor& visitor) {
+    visitor.Data(args.x);
+    visitor.Vector(args.scale);
+    visitor.Vector(args.offset);
+    visitor.Vector(args.mean);
+    visitor.Vector(args.variance);
+  }
+
+  template <typename Visitor>
+  static void Results(BatchNormArgs& args, Visitor& visitor) {
+    visitor.Data(args.y);
+    visitor.Vector(args.batch_mean);
+    visitor.Vector(args.batch_variance);
+    visitor.Vector(args.saved_mean);
+    visitor.Vector(args.saved_variance);
+  }
+};
+
+template <>
+struct CpuCustomCall<BatchNormAddFormula> : CpuCustomCall<BatchNormFormula> {
+  static constexpr char kTarget[] = "tf_bn_ops.batch_norm_add";
+
+  template <typename Args, typename Visitor>
+  static void Operands(Args& args, Visitor& visitor) {
+    CpuCustomCall<BatchNormFormula>::Operands(args, visitor);
+    visitor.Data(args.side_input);
+  }
+};
+
+// All attributes of a call, in order.
+template <typename F, typename Args, typename Attribute>
+void AllAttributes(Args& args, const Attribute& attribute) {
+  attribute("outer", args.view.outer);
+  attribute("channels", args.view.channels);
+  attribute("inner", args.view.inner);
+  attribute("is_training", args.is_training);
+  attribute("epsilon", args.epsilon);
+  CpuCustomCall<F>::Attributes(args, attribute);
+}
+
+// Attributes travel as the bits of their values, so that none is rounded on its
+// way through text.
+template <typename T>
+int64_t BitsOf(T value) {
+  static_assert(sizeof(T) <= sizeof(int64_t));
+  int64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(value));
+  return bits;
+}
+template <typename T>
+void SetFromBits(int64_t bits, T* value) {
+  std::memcpy(value, &bits, sizeof(*value));
+}
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_XLA_CPU_CUSTOM_CALL_LISTS_H_
