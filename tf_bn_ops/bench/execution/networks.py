@@ -63,11 +63,17 @@ def without_batch_norm(model: Any) -> Any:
 
 
 def variants_of(build: Callable[[], Any]) -> dict[str, Any]:
-    """The network of `build` by variant."""
-    from tf_bn_ops.keras import replace_batch_norm
+    """The network of `build` by variant.
 
-    replaced = build()
-    replace_batch_norm(replaced)
+    Raises:
+      ValueError: a batch norm cannot be replaced by this library's.
+    """
+    from tf_bn_ops.keras import batch_norm_report, replace_batch_norm
+
+    replaced = replace_batch_norm(build(), inplace=True)
+    report = batch_norm_report(replaced)
+    if report.unfused or not report.fused:
+        raise ValueError(f"not all batch norms are this library's: {report}")
     return {KERAS: build(), OURS: replaced, IDENTITY: without_batch_norm(build())}
 
 
@@ -96,10 +102,7 @@ def training_step(model: Any, images: np.ndarray, labels: np.ndarray) -> Callabl
 class Server:
     """The requests of `measure`; each public method is one."""
 
-    def __init__(self, threads: int):
-        import tensorflow as tf
-
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
+    def __init__(self) -> None:
         self._steps: dict[str, Callable[[], Any]] = {}
 
     def prepare(self, name: str, batch: int, side: int) -> None:
@@ -145,7 +148,10 @@ def measure(
 def _make(name: str, threads: str) -> tuple[dict[str, str], Callable[[Any], Any]]:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(threads)])
-    server = Server(int(threads))
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(int(threads))
+    server = Server()
     return {}, lambda request: getattr(server, request[0])(*request[1:])
 
 
