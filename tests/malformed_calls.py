@@ -22,24 +22,26 @@ import tensorflow as tf
 
 import tf_bn_ops
 from tf_bn_ops.spec import (
-    BATCH_NORM_GRAD,
     DATA_FORMATS,
     DTYPES,
     LAYOUTS,
+    OPS,
     REQUIRED,
+    VIEW,
+    VIEW_LIST,
     OpSpec,
-    of_formula,
 )
 
-OPS = {op.name: op for op in of_formula(BATCH_NORM_GRAD)}
-
-DATA_ROLES = ("x", "y_backprop")
+DATA_KINDS = (VIEW, VIEW_LIST)
 WRONG_DTYPES = ("int32", "string", "complex64", "bool", "float64", "half", "bfloat16", "float32")
 WRONG_ATTRS: dict[str, list[Any]] = {
     "data_format": ["", "NHWC ", "nhwc", "NCWH", "HWNC", "NCHW_VECT_C", "NDHWC", "NCDHW", "\0",
                     "NHWC" * 500, 3, None, [], b"\xff\xfe"],
     "epsilon": ["small", None, float("nan"), float("inf"), -1.0, 1e300, [1.0, 2.0], 10**400, True],
+    "exponential_avg_factor": ["half", None, float("nan"), float("inf"), -1.0, 1e300, [0.5]],
+    "activation_mode": ["", "Elu", "relu", "Relu\0", "Relu" * 500, 3, None, [], b"\xff\xfe"],
     "is_training": ["yes", 2, None, [], -1.5],
+    "bessel_correction": ["yes", 2, None, [], -1.5],
 }  # fmt: skip
 OTHER_ATTRS: list[Any] = ["", None, -1, float("nan"), [], {}]
 # Each of them allowed by TensorFlow: the product of such sizes is taken after a zero.
@@ -66,7 +68,7 @@ def right_call(rng: random.Random) -> tuple[OpSpec, dict[str, list[int]], dict[s
     statistics = op.statistics_dtype(dtype)
     shapes, dtypes = {}, {}
     for arg in op.inputs:
-        data = arg.role in DATA_ROLES
+        data = arg.kind in DATA_KINDS
         shapes[arg.name] = list(shape) if data else [channels]
         dtypes[arg.name] = dtype if data else statistics
     attrs = {name: 1e-3 if value is REQUIRED else value for name, value in op.attrs.items()}
@@ -100,8 +102,17 @@ def value_of(shape: list[int], dtype: str) -> tf.Tensor:
     return tf.cast(tf.fill(shape, 1.0), dtype)
 
 
+def with_lists(op: OpSpec, tensors: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """The inputs, those that are lists of at most one tensor with none, one or too many."""
+    lists = {arg.name for arg in op.inputs if arg.kind == VIEW_LIST}
+    return {
+        name: [tensor] * rng.choice((0, 1, 1, 1, 2)) if name in lists else tensor
+        for name, tensor in tensors.items()
+    }
+
+
 def eager_call(op: OpSpec, shapes: dict, dtypes: dict, attrs: dict, rng: random.Random) -> None:
-    arguments: dict[str, Any] = {n: value_of(shapes[n], dtypes[n]) for n in shapes}
+    arguments = with_lists(op, {n: value_of(shapes[n], dtypes[n]) for n in shapes}, rng)
     if rng.random() < 0.1:  # Arguments that are no tensors, too few, too many.
         name = rng.choice(sorted(arguments))
         kind = rng.randrange(4)
@@ -127,7 +138,7 @@ def graph_call(op: OpSpec, shapes: dict, dtypes: dict, attrs: dict, rng: random.
             name: tf.compat.v1.placeholder(dtypes[name], partly_known(shape))
             for name, shape in shapes.items()
         }
-        getattr(tf_bn_ops.raw_ops, op.name)(**inputs, **attrs)
+        getattr(tf_bn_ops.raw_ops, op.name)(**with_lists(op, inputs, rng), **attrs)
 
 
 def one_call(rng: random.Random) -> str | None:
@@ -166,10 +177,11 @@ def digest() -> list[bytes]:
         dtype = DTYPES[op.dtypes[0]].numpy
         arguments = {}
         for arg in op.inputs:
-            size = shape if arg.role in DATA_ROLES else [shape[-1 if channels_last else 1]]
+            data = arg.kind in DATA_KINDS
+            size = shape if data else [shape[-1 if channels_last else 1]]
             statistics = DTYPES[op.statistics_dtype(op.dtypes[0])].numpy
-            kind = dtype if arg.role in DATA_ROLES else statistics
-            arguments[arg.name] = rng.uniform(0.5, 2, size).astype(kind)
+            value = rng.uniform(0.5, 2, size).astype(dtype if data else statistics)
+            arguments[arg.name] = [value] if arg.kind == VIEW_LIST else value
         attrs = {name: 1e-3 if value is REQUIRED else value for name, value in op.attrs.items()}
         if "data_format" in attrs:
             attrs["data_format"] = op.layouts[-1]

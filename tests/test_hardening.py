@@ -49,6 +49,75 @@ def test_ten_thousand_malformed_calls():
     assert outcomes["ValueError"] > 1_000, "and the shape functions"
 
 
+# Malformed inputs that crashed ops of this family, or made them read what is not theirs, somewhere:
+# (where it was published, op, element type, attrs, shapes by role).
+PUBLISHED: list[tuple[str, str, str, dict, dict]] = [
+    ("CVE-2021-29583, one of each vector", "FusedBatchNorm", "float32", {},
+     {"x": [1, 2, 2, 6], "scale": [1], "offset": [1], "mean": [1], "variance": [1]}),
+    ("CVE-2021-29583, empty vectors", "FusedBatchNorm", "float32", {},
+     {"x": [1, 2, 2, 1], "scale": [0], "offset": [0], "mean": [0], "variance": [0]}),
+    ("CVE-2021-41223", "FusedBatchNormGrad", "float32", {"data_format": "NCHW", "epsilon": 1.0},
+     {"y_backprop": [1, 1, 3, 3], "x": [1, 1, 1, 2], "scale": [1, 1], "mean": [1, 1],
+      "variance": [1, 1, 1]}),
+    ("TensorFlow issue 58999", "FusedBatchNormGrad", "float32", {},
+     {"y_backprop": [1, 1, 6, 2], "x": [1, 1, 6, 2], "scale": [], "mean": [2], "variance": [2]}),
+    ("TensorFlow issue 59001", "FusedBatchNormV3", "half", {},
+     {"x": [3, 2, 4, 2], "scale": [], "offset": [2], "mean": [2], "variance": [2]}),
+    ("TensorFlow issue 59014", "FusedBatchNormV3", "half", {"data_format": "NCDHW"},
+     {"x": [1, 2, 6, 1, 3], "scale": [], "offset": [2], "mean": [2], "variance": [2]}),
+    ("fuzzer, frozen", "FusedBatchNormV3", "float32", {"is_training": False},
+     {"x": [3, 2, 4, 2], "scale": [2], "offset": [2], "mean": [], "variance": [1, 1]}),
+    ("fuzzer, V2", "FusedBatchNormGradV2", "float32", {},
+     {"y_backprop": [1, 1, 6, 2], "x": [1, 1, 6, 2], "scale": [], "mean": [2], "variance": [2]}),
+    ("fuzzer, V3", "FusedBatchNormGradV3", "float32", {"data_format": "NCHW"},
+     {"y_backprop": [1, 6, 4, 1], "x": [1, 6, 4, 1], "scale": [], "mean": [6], "variance": [6],
+      "reserve": [1, 6, 4, 1]}),
+    ("PyTorch 85217, weight", "FusedBatchNormV3", "float32", {},
+     {"x": [2, 3, 4, 5], "scale": [0] * 10, "offset": [5], "mean": [5], "variance": [5]}),
+    ("PyTorch 85217, running statistics", "FusedBatchNormV3", "float32", {"is_training": False},
+     {"x": [2, 3, 4, 5], "scale": [5], "offset": [5], "mean": [0], "variance": [0]}),
+    ("the same, averaged", "FusedBatchNormEx", "float32", {"exponential_avg_factor": 0.5},
+     {"x": [2, 3, 4, 5], "scale": [5], "offset": [5], "mean": [0], "variance": [0],
+      "side_input": [2, 3, 4, 5]}),
+    ("a side input of another size", "FusedBatchNormEx", "float32", {"activation_mode": "Relu"},
+     {"x": [2, 3, 4, 5], "scale": [5], "offset": [5], "mean": [5], "variance": [5],
+      "side_input": [1, 1, 1, 5]}),
+]  # fmt: skip
+
+CALL_PUBLISHED = """
+import json, sys
+import tensorflow as tf, tf_bn_ops
+from tf_bn_ops.spec import OPS, VIEW, VIEW_LIST
+
+for _, name, dtype, attrs, shapes in json.loads(sys.argv[1]):
+    inputs = {}
+    for arg in OPS[name].inputs:
+        kind = dtype if arg.kind in (VIEW, VIEW_LIST) else "float32"
+        value = tf.cast(tf.fill(shapes.get(arg.role, [0]), -3.5e35), kind)
+        inputs[arg.name] = [value] if arg.kind == VIEW_LIST else value
+    try:
+        getattr(tf_bn_ops.raw_ops, name)(**inputs, **attrs)
+        print("accepted")
+    except tf.errors.InvalidArgumentError as error:
+        print(error.message.splitlines()[0])
+"""
+
+
+@pytest.mark.parametrize("onednn", ["0", "1"])
+def test_published_malformed_inputs_are_refused_in_one_sentence(onednn, monkeypatch):
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", onednn)
+    lines = run_child("-c", CALL_PUBLISHED, json.dumps(PUBLISHED)).splitlines()
+    assert len(lines) == len(PUBLISHED)
+    for (source, *_), line in zip(PUBLISHED, lines, strict=True):
+        says = ("must be 1-dimensional", "must have the same", "shape must be equal")
+        assert any(words in line for words in says), f"{source}: {line}"
+
+
+# First-order op in training and frozen, BatchNormTrainingBackprop, forward op in either mode.
+KINDS = 5
+FORWARD_INPUTS = ("x", "scale", "offset", "mean", "variance")
+
+
 def call_for(seconds: float) -> tuple[int, set[str]]:
     """Calls the ops from 8 threads for some time: number of calls, and whose results differed."""
     import tensorflow as tf
@@ -67,8 +136,16 @@ def call_for(seconds: float) -> tuple[int, set[str]]:
 
     def results(i: int) -> list[bytes]:
         (dy, x), (scale, mean, variance), data_format = problems[i % len(problems)]
-        kind = (i // len(problems)) % 3
-        if kind == 2:
+        kind = (i // len(problems)) % KINDS
+        if kind > 2:
+            out = tf_bn_ops.raw_ops.FusedBatchNormEx(
+                **dict(zip(FORWARD_INPUTS, (x, scale, mean, mean, variance), strict=True)),
+                side_input=[dy],
+                data_format=data_format,
+                is_training=kind == 3,
+                activation_mode="Relu",
+            )
+        elif kind == 2:
             out = tf_bn_ops.batch_norm_training_backprop(
                 *(x, scale, scale, mean, variance, dy), epsilon=1e-3
             ) if data_format == "NCHW" else ()  # fmt: skip
@@ -81,7 +158,7 @@ def call_for(seconds: float) -> tuple[int, set[str]]:
             )
         return [np.asarray(output).tobytes() for output in out]
 
-    count = 3 * len(problems)
+    count = KINDS * len(problems)
     alone = [results(i) for i in range(count)]
     calls, differed = [0] * 8, set()
     end = time.monotonic() + seconds
@@ -122,6 +199,9 @@ def call(shape):
     channels = shape[-1]
     data, vector = tf.ones(shape), tf.ones([channels])
     def go():
+        if sys.argv[3] == "forward":
+            names = ("scale", "offset", "mean", "variance")
+            return tf_bn_ops.raw_ops.FusedBatchNorm(x=data, **dict.fromkeys(names, vector))
         return tf_bn_ops.fused_batch_norm_grad(data, data, vector, vector, vector)
     return go
 
@@ -153,8 +233,9 @@ print("same" if all(np.array_equal(a, b) for a, b in zip(before, after)) else "o
         ("workspace", f"1,1,1,{1 << 22}", 150 << 20, "type int8"),
     ],
 )
-def test_exhausted_memory_is_resource_exhausted(what, shape, spare, asked_for):
-    lines = run_child("-c", SHORT_OF_MEMORY, shape, str(spare)).splitlines()
+@pytest.mark.parametrize("op", ["gradient", "forward"])
+def test_exhausted_memory_is_resource_exhausted(what, shape, spare, asked_for, op):
+    lines = run_child("-c", SHORT_OF_MEMORY, shape, str(spare), op).splitlines()
     assert lines[0].startswith("ResourceExhausted: "), what
     assert "OOM when allocating tensor" in lines[0]
     assert asked_for in lines[0]

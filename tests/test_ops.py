@@ -14,9 +14,14 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 import tf_bn_ops
+from tf_bn_ops import _ops
 from tf_bn_ops.spec import OPS
 
 PUBLIC_FUNCTIONS = {
+    "FusedBatchNorm": _ops.fused_batch_norm,
+    "FusedBatchNormV2": _ops.fused_batch_norm_v2,
+    "FusedBatchNormV3": _ops.fused_batch_norm_v3,
+    "FusedBatchNormEx": _ops.fused_batch_norm_ex,
     "FusedBatchNormGrad": tf_bn_ops.fused_batch_norm_grad,
     "FusedBatchNormGradV2": tf_bn_ops.fused_batch_norm_grad_v2,
     "FusedBatchNormGradV3": tf_bn_ops.fused_batch_norm_grad_v3,
@@ -96,7 +101,7 @@ def test_the_spec_is_that_of_the_op_def(op):
     assert [a.name for a in op.inputs] == [a.name for a in op_def.input_arg]
     assert [a.name for a in op.outputs] == [a.name for a in op_def.output_arg]
     attrs = {a.name: a for a in op_def.attr}
-    assert {*attrs} - {"T", "U", "epsilon_rest"} == {*op.attrs}
+    assert {*attrs} - {"T", "U", "epsilon_rest", "num_side_inputs"} == {*op.attrs}
     allowed = attrs["T"].allowed_values.list.type
     assert {tf.as_dtype(t).name for t in allowed} == {tf.as_dtype(d).name for d in op.dtypes}
     if "data_format" in attrs:
@@ -196,7 +201,7 @@ def test_one_tensor_as_both_gradient_and_input():
 
 # ---- Threads -------------------------------------------------------------------------------------
 
-HASH_PROGRAM = """
+GRAD_PROGRAM = """
 import hashlib, sys
 import numpy as np, tensorflow as tf, tf_bn_ops
 tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
@@ -216,12 +221,37 @@ for data_format, shape in [("NHWC", (8, 56, 56, 64)), ("NHWC", (64, 33, 35, 3)),
                 digest.update(output.numpy().tobytes())
 print(digest.hexdigest())
 """
+FORWARD_PROGRAM = """
+import hashlib, sys
+import numpy as np, tensorflow as tf, tf_bn_ops
+tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
+digest = hashlib.sha256()
+rng = np.random.default_rng(0)
+for data_format, shape in [("NHWC", (8, 56, 56, 64)), ("NHWC", (64, 33, 35, 3)),
+                           ("NCHW", (4, 3, 150, 151)), ("NCHW", (16, 200, 7, 7)),
+                           ("NHWC", (7, 5, 3, 1030))]:
+    channels = shape[-1] if data_format == "NHWC" else shape[1]
+    for dtype in (tf.float32, tf.half, tf.bfloat16):
+        x = tf.cast(rng.normal(3, 1, shape), dtype)
+        vectors = [tf.constant(rng.uniform(0.5, 2, channels), tf.float32) for _ in range(4)]
+        for attrs in ({}, {"exponential_avg_factor": 0.25}, {"is_training": False},
+                      {"side_input": [x], "activation_mode": "Relu6"}):
+            call = lambda *tensors: tf_bn_ops.raw_ops.FusedBatchNormEx(
+                **dict(zip(("x", "scale", "offset", "mean", "variance"), tensors)),
+                data_format=data_format, **attrs)
+            eager, graph = call(x, *vectors), tf.function(call)(x, *vectors)
+            for output, other in zip(eager, graph):
+                assert output.numpy().tobytes() == other.numpy().tobytes()
+                digest.update(output.numpy().tobytes())
+print(digest.hexdigest())
+"""
 
 
-def test_results_are_bitwise_identical_for_any_number_of_intra_op_threads():
+@pytest.mark.parametrize("program", [GRAD_PROGRAM, FORWARD_PROGRAM], ids=["gradient", "forward"])
+def test_results_are_bitwise_identical_for_any_number_of_intra_op_threads(program):
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", HASH_PROGRAM, str(threads)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", program, str(threads)], stdout=subprocess.PIPE, text=True
         )
         for threads in (1, 2, 7)
     ]
@@ -232,6 +262,30 @@ def test_results_are_bitwise_identical_for_any_number_of_intra_op_threads():
 
 
 # ---- Large ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+def test_more_than_2_to_the_31_elements_forward(data_format):
+    """8 GB of bfloat16. Zeros but for the last element: y of both, and the statistics."""
+    rows, columns = 46341, 46342
+    shape = (1, rows, columns, 1) if data_format == "NHWC" else (1, 1, rows, columns)
+    m = rows * columns
+    value = 1024.0
+    x = tf.reshape(tf.scatter_nd([[m - 1]], [tf.constant(value, tf.bfloat16)], [m]), shape)
+    one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
+    result = tf_bn_ops.raw_ops.FusedBatchNormV3(
+        x=x, scale=one, offset=one, mean=zero, variance=zero, epsilon=0.0, data_format=data_format
+    )
+    mean = value / m
+    variance = value**2 / m - mean**2
+    np.testing.assert_allclose(result.batch_mean, [mean], rtol=2.0**-23)
+    np.testing.assert_allclose(result.reserve_space_2, [variance], rtol=2.0**-22)
+    np.testing.assert_allclose(result.batch_variance, [variance * m / (m - 1)], rtol=2.0**-22)
+    flat = tf.reshape(result.y, [-1])
+    for index, element in ((0, 0.0), (m // 2, 0.0), (m - 2, 0.0), (m - 1, value)):
+        want = (element - mean) / np.sqrt(variance) + 1
+        assert float(flat[index]) == pytest.approx(want, rel=2**-8)
 
 
 @pytest.mark.large
