@@ -44,8 +44,8 @@ for name in dict.fromkeys([*(op.registered_name for op in ops), "TfBnOps>FusedBa
     for kernel in kernels.get_registered_kernels_for_op(name).kernel:
         if kernel.device_type not in found:
             continue  # XLA's.
-        (types,) = [c.allowed_values.list.type for c in kernel.constraint if c.name == "T"]
-        found[kernel.device_type].update(dtypes.as_dtype(t).name for t in types)
+        for allowed in [c.allowed_values.list.type for c in kernel.constraint if c.name == "T"]:
+            found[kernel.device_type].update(dtypes.as_dtype(t).name for t in allowed)
     print(name, sorted(found["CPU"]) == sorted(found["GPU"]), len(found["GPU"]))
 x = tf.random.normal([2, 3, 3, 4])
 one = tf.ones([4])
