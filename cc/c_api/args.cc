@@ -98,6 +98,12 @@ std::string CheckPointers(const BatchNormGradGradArgs& args) {
   return "";
 }
 
+constexpr char kActivationError[] =
+    "activation must be TFBN_IDENTITY, TFBN_RELU or TFBN_RELU6";
+bool IsActivation(int32_t value) {
+  return value >= 0 && value < kNumActivations;
+}
+
 // The fields that all formulas have.
 template <typename CArgs, typename Args>
 std::string ReadCommonArgs(const CArgs* c_args, Args* args) {
@@ -117,14 +123,22 @@ std::string ReadCommonArgs(const CArgs* c_args, Args* args) {
   return CheckView(args->view);
 }
 
+// Those of the first-order gradient, with and without an activation.
+template <typename CArgs>
+void ReadFirstOrderArgs(const CArgs* c_args, BatchNormGradArgs* args) {
+  args->variance_is_rstd = c_args->variance_is_rstd != 0;
+  args->y_backprop = c_args->y_backprop;
+  args->x_backprop = c_args->x_backprop;
+  args->scale_backprop = c_args->scale_backprop;
+  args->offset_backprop = c_args->offset_backprop;
+}
+
 }  // namespace
 
 std::string ReadArgs(const tfbn_batch_norm_args* c_args, BatchNormArgs* args) {
   const std::string error = ReadCommonArgs(c_args, args);
   if (!error.empty()) return error;
-  if (c_args->activation < 0 || c_args->activation >= kNumActivations) {
-    return "activation must be TFBN_IDENTITY, TFBN_RELU or TFBN_RELU6";
-  }
+  if (!IsActivation(c_args->activation)) return kActivationError;
   args->exponential_avg_factor = c_args->exponential_avg_factor;
   args->bessel_correction = c_args->bessel_correction != 0;
   args->saves_rstd = c_args->saves_rstd != 0;
@@ -136,6 +150,7 @@ std::string ReadArgs(const tfbn_batch_norm_args* c_args, BatchNormArgs* args) {
   args->batch_variance = c_args->batch_variance;
   args->saved_mean = c_args->saved_mean;
   args->saved_variance = c_args->saved_variance;
+  args->forward_coefficients = c_args->forward_coefficients;
   return CheckPointers(*args);
 }
 
@@ -143,11 +158,24 @@ std::string ReadArgs(const tfbn_batch_norm_grad_args* c_args,
                      BatchNormGradArgs* args) {
   const std::string error = ReadCommonArgs(c_args, args);
   if (!error.empty()) return error;
-  args->variance_is_rstd = c_args->variance_is_rstd != 0;
-  args->y_backprop = c_args->y_backprop;
-  args->x_backprop = c_args->x_backprop;
-  args->scale_backprop = c_args->scale_backprop;
-  args->offset_backprop = c_args->offset_backprop;
+  ReadFirstOrderArgs(c_args, args);
+  return CheckPointers(*args);
+}
+
+std::string ReadArgs(const tfbn_batch_norm_grad_ex_args* c_args,
+                     BatchNormGradExArgs* args) {
+  const std::string error = ReadCommonArgs(c_args, args);
+  if (!error.empty()) return error;
+  if (!IsActivation(c_args->activation)) return kActivationError;
+  ReadFirstOrderArgs(c_args, args);
+  args->activation = static_cast<Activation>(c_args->activation);
+  args->y = c_args->y;
+  args->offset = c_args->offset;
+  args->forward_coefficients = c_args->forward_coefficients;
+  args->side_input_backprop = c_args->side_input_backprop;
+  if (NumElements(args->view) > 0 && args->y == nullptr) {
+    return "y must not be NULL";
+  }
   return CheckPointers(*args);
 }
 

@@ -9,6 +9,7 @@
 #include "cc/c_api/tf_bn_ops_c.h"
 #include "cc/core/formulas/batch_norm.h"
 #include "cc/core/formulas/batch_norm_grad.h"
+#include "cc/core/formulas/batch_norm_grad_ex.h"
 #include "cc/core/formulas/batch_norm_grad_grad.h"
 
 namespace tf_bn_ops {
@@ -28,6 +29,9 @@ std::string ReadArgs(const tfbn_batch_norm_args* c_args, BatchNormArgs* args);
 
 std::string ReadArgs(const tfbn_batch_norm_grad_args* c_args,
                      BatchNormGradArgs* args);
+
+std::string ReadArgs(const tfbn_batch_norm_grad_ex_args* c_args,
+                     BatchNormGradExArgs* args);
 
 std::string ReadArgs(const tfbn_batch_norm_grad_grad_args* c_args,
                      BatchNormGradGradArgs* args);

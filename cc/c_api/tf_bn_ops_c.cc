@@ -127,6 +127,22 @@ int tfbn_cpu_batch_norm_grad(const tfbn_batch_norm_grad_args* args,
                                               error, error_size);
 }
 
+int tfbn_cpu_batch_norm_grad_ex(const tfbn_batch_norm_grad_ex_args* args,
+                                const char* implementation, int threads,
+                                char* error, size_t error_size) {
+  if (args != nullptr && args->side_input_backprop != nullptr) {
+    return Run<tf_bn_ops::BatchNormGradExAddFormula>(
+        args, implementation, threads, error, error_size);
+  }
+  if (args != nullptr && args->offset != nullptr &&
+      args->forward_coefficients != nullptr) {
+    return Run<tf_bn_ops::BatchNormGradExFormula>(args, implementation, threads,
+                                                  error, error_size);
+  }
+  return Run<tf_bn_ops::BatchNormGradExFromYFormula>(
+      args, implementation, threads, error, error_size);
+}
+
 int tfbn_cpu_batch_norm_grad_grad(const tfbn_batch_norm_grad_grad_args* args,
                                   const char* implementation, int threads,
                                   char* error, size_t error_size) {

@@ -47,6 +47,29 @@ TFBN_EXPORT int tfbn_cpu_batch_norm_grad(const tfbn_batch_norm_grad_args* args,
                                          int threads, char* error,
                                          size_t error_size);
 
+/* One gradient behind an activation, see cc/core/formulas/batch_norm_grad_ex.h.
+ */
+typedef struct tfbn_batch_norm_grad_ex_args {
+  int64_t outer, channels, inner;
+  int32_t dtype, stat_dtype;
+  int32_t is_training;
+  int32_t variance_is_rstd;
+  int32_t activation; /* One of TFBN_IDENTITY, ... */
+  double epsilon;
+  const void *y_backprop, *x, *scale, *mean, *variance;
+  const void* y;
+  /* If both are given, and side_input_backprop is not, the mask is computed
+   * from x, and y is not read unless by the reference. */
+  const void *offset, *forward_coefficients;
+  void *x_backprop, *scale_backprop, *offset_backprop;
+  void* side_input_backprop; /* NULL: the forward had no side input. */
+} tfbn_batch_norm_grad_ex_args;
+
+/* As tfbn_cpu_batch_norm_grad. */
+TFBN_EXPORT int tfbn_cpu_batch_norm_grad_ex(
+    const tfbn_batch_norm_grad_ex_args* args, const char* implementation,
+    int threads, char* error, size_t error_size);
+
 /* One second-order gradient, see cc/core/formulas/batch_norm_grad_grad.h. */
 typedef struct tfbn_batch_norm_grad_grad_args {
   int64_t outer, channels, inner;
@@ -81,6 +104,9 @@ typedef struct tfbn_batch_norm_args {
   const void *mean, *variance; /* Not read, and may be NULL, in training with a
                                   factor of 1. */
   void *y, *batch_mean, *batch_variance, *saved_mean, *saved_variance;
+  void* forward_coefficients; /* [3, channels] of float, of double for
+                                 TFBN_FLOAT64: for tfbn_cpu_batch_norm_grad_ex;
+                                 may be NULL. */
 } tfbn_batch_norm_args;
 
 /* As tfbn_cpu_batch_norm_grad. */
@@ -118,8 +144,9 @@ typedef struct tfbn_explain_args {
  * how it is cut into tiles, scheduled, stored and prefetched, each decision
  * with its reason and a sentence. Computes nothing else. Fails if the object
  * does not fit `json_size` bytes; 8192 are always enough.
- * `formula`: "batch_norm", "batch_norm_add", "batch_norm_grad" or
- * "batch_norm_grad_grad". `implementation`: as in tfbn_cpu_batch_norm_grad.
+ * `formula`: "batch_norm", "batch_norm_add", "batch_norm_grad",
+ * "batch_norm_grad_ex", "batch_norm_grad_ex_from_y", "batch_norm_grad_ex_add"
+ * or "batch_norm_grad_grad". `implementation`: as in tfbn_cpu_batch_norm_grad.
  *
  *   {"machine": {NAME: VALUE, ...}, "call": {NAME: VALUE, ...},
  *    "plan": [{"name": NAME, "value": VALUE[, "reason": NAME,

@@ -59,10 +59,13 @@ template <typename F, int kSums>
 void Reduce(const typename F::Args& args, int64_t c, double center,
             double (&sums)[F::kNumSums]) {
   if constexpr (kSums > 0) {
+    double k[F::kNumCoefficients] = {};
+    if constexpr (kHasMask<F>) F::FinishMask(args, c, k);
     Sum total[kSums];
     ForEachElement(args.view, c, [&](int64_t element) {
       double in[F::kInputs], terms[kSums] = {};
       LoadInputs<F>(args, element, in);
+      if constexpr (kHasMask<F>) F::Mask(in, k);
       F::Accumulate(in, center, terms);
       for (int k = 0; k < kSums; ++k) total[k].Add(terms[k]);
     });
@@ -101,6 +104,13 @@ void RunReference(const typename F::Args& args) {
   } else {
     RunMode<F, false>(args);
   }
+}
+
+// The forward of the reference is computed in double, not by coefficients of
+// the compute type: the mask that agrees with it is that of y.
+template <>
+void RunReference<BatchNormGradExFormula>(const BatchNormGradExArgs& args) {
+  RunReference<BatchNormGradExFromYFormula>(BatchNormGradExFromYArgs{args});
 }
 
 #define TFBN_INSTANTIATE(unused, F, name) \

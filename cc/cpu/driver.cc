@@ -40,6 +40,7 @@ class Driver {
         RunPhases(executor, {GroupPass()});
         break;
       default:
+        kernels_.mask_coefficients(args_, 0, view_.channels, coefficients_);
         RunPhases(executor, {TilePass(&Driver::Reduce), FinishPass(),
                              TilePass(&Driver::Apply, Direction::kBackward)});
     }
@@ -101,6 +102,7 @@ class Driver {
         c1 + width <= view_.channels) {
       tile.prefetch_offset = width * view_.inner;
     }
+    kernels_.mask_coefficients(args_, c0, c1, coefficients_);
     for (int64_t b = 0; b < blocks_; ++b) {
       tile.block = BlockAt(view_, plan_.partition, b);
       Reduce(tile, b);
@@ -128,7 +130,7 @@ class Driver {
   }
 
   void Reduce(const Tile& tile, int64_t b) const {
-    kernels_.reduce(args_, plan_.partition, tile, Sums(b));
+    kernels_.reduce(args_, plan_.partition, tile, coefficients_, Sums(b));
   }
   void Apply(const Tile& tile, int64_t) const {
     kernels_.apply(args_, plan_.partition, tile, coefficients_,

@@ -55,6 +55,36 @@ static TFBN_HD double UpperBound(Activation activation) {
   return activation == Activation::kRelu6 ? 6 : kInfinity;
 }
 
+// Where the gradient of an activation passes: lowest < v < highest.
+template <typename C>
+struct MaskBounds {
+  C lowest, highest;
+};
+// With v = y, or, `before_rounding`, the value that y is rounded from: the mask
+// is that of y. To nearest even, what is up to half the smallest subnormal
+// number rounds to 0, and what is at least 6 - half the distance to the next
+// smaller number rounds to 6 (6 itself has an even fraction in all types).
+template <typename C>
+static TFBN_HD MaskBounds<C> MaskBoundsOf(Activation activation, DType dtype,
+                                          bool before_rounding) {
+  MaskBounds<C> bounds = {static_cast<C>(LowerBound(activation)),
+                          static_cast<C>(UpperBound(activation))};
+  if (!before_rounding || activation == Activation::kIdentity) return bounds;
+  double half_subnormal = 0, below_six = 0;
+  if (dtype == DType::kFloat16) {
+    half_subnormal = 0x1p-25;
+    below_six = 0x1p-9;
+  } else if (dtype == DType::kBfloat16) {
+    half_subnormal = 0x1p-134;
+    below_six = 0x1p-6;
+  }
+  bounds.lowest = static_cast<C>(half_subnormal);
+  if (activation == Activation::kRelu6) {
+    bounds.highest = static_cast<C>(6 - below_six);
+  }
+  return bounds;
+}
+
 // Inputs, outputs and attributes of one call. Pointers are borrowed. y may be
 // the buffer of x or side_input, batch_mean that of mean, batch_variance that
 // of variance (element for element), but must not overlap them in any other
@@ -78,6 +108,10 @@ struct BatchNormArgs : FormulaArgs {
   void* batch_variance = nullptr;  // [channels]
   void* saved_mean = nullptr;      // [channels]
   void* saved_variance = nullptr;  // [channels]
+  // May be nullptr. [3, channels] of the compute type (float; double for
+  // float64): the coefficients by which the gradient of an activation repeats
+  // y, see batch_norm_grad_ex.h.
+  void* forward_coefficients = nullptr;
 };
 // The same with a side input; a type of its own, which selects the formula.
 struct BatchNormAddArgs : BatchNormArgs {};
@@ -104,6 +138,7 @@ struct BatchNormFormulaOf {
     kUpper,
     kNumCoefficients,
     kFirstFrozenCoefficient = kMean,
+    kFirstMaskCoefficient = kNumCoefficients,
   };
 
   static TFBN_HD Tensors<kInputs, kOutputs> TensorsOf(const Args& args) {
@@ -169,6 +204,12 @@ struct BatchNormFormulaOf {
     StoreFromDouble(args.stat_dtype, args.saved_variance, c, saved_variance);
     StoreAverage(args, c, args.mean, of.mean, args.batch_mean);
     StoreAverage(args, c, args.variance, variance, args.batch_variance);
+    if (args.forward_coefficients == nullptr) return;
+    if (args.dtype == DType::kFloat64) {
+      StoreForwardCoefficients<double>(args, c, center, sums);
+    } else {
+      StoreForwardCoefficients<float>(args, c, center, sums);
+    }
   }
 
   static TFBN_HD void StoreEmpty(const Args& args, int64_t c) {
@@ -191,6 +232,19 @@ struct BatchNormFormulaOf {
   }
 
  private:
+  template <typename C>
+  static TFBN_HD void StoreForwardCoefficients(const Args& args, int64_t c,
+                                               double center,
+                                               const double (&sums)[kNumSums]) {
+    C k[kNumCoefficients];
+    Finish(args, c, center, sums, k);
+    C* const out = static_cast<C*>(args.forward_coefficients) + c;
+    const int64_t channels = args.view.channels;
+    out[0] = k[kMean];
+    out[channels] = k[kMeanRest];
+    out[2 * channels] = k[kScaleRstd];
+  }
+
   // Stores the exponential moving average of `given` and `value`.
   static TFBN_HD void StoreAverage(const Args& args, int64_t c,
                                    const void* given, double value,

@@ -69,6 +69,7 @@ struct BatchNormGradFormula {
     kScaleRstd,
     kNumCoefficients,
     kFirstFrozenCoefficient = kScaleRstd,
+    kFirstMaskCoefficient = kNumCoefficients,
   };
 
   static TFBN_HD Tensors<kInputs, kOutputs> TensorsOf(const Args& args) {

@@ -101,6 +101,7 @@ struct BatchNormGradGradFormula {
     kXFromDy,
     kNumCoefficients,
     kFirstFrozenCoefficient = kMean,
+    kFirstMaskCoefficient = kNumCoefficients,
   };
 
   static TFBN_HD Tensors<kInputs, kOutputs> TensorsOf(const Args& args) {

@@ -18,7 +18,12 @@
 //     enum Input { ..., kInputs, kNumFrozenInputs };
 //     enum Output { ..., kOutputs };
 //     enum Sum { ..., kNumSums, kNumFrozenSums };
-//     enum Coefficient { ..., kNumCoefficients, kFirstFrozenCoefficient };
+//     // Frozen, those from kFirstFrozenCoefficient on are used. Those from
+//     // kFirstMaskCoefficient on follow from the inputs of shape [channels]
+//     // alone and are known before Reduce, which masks elements by them;
+//     // kNumCoefficients: there is no mask.
+//     enum Coefficient { ..., kNumCoefficients, kFirstFrozenCoefficient,
+//                        kFirstMaskCoefficient };
 //
 //     static Tensors<kInputs, kOutputs> TensorsOf(const Args&);
 //     // What the sums of a channel are centered at, see CenterArray.
@@ -29,6 +34,14 @@
 //     template <typename V, int kSums>
 //     static void Accumulate(const V (&in)[kInputs], V center,
 //                            V (&sum)[kSums]);
+//     // Where there is a mask: applies it to the inputs of (a vector of)
+//     // element(s) before Accumulate, in the type that Apply computes in, so
+//     // that both passes mask alike; and computes its coefficients.
+//     template <typename V>
+//     static void Mask(V (&in)[kInputs], const V (&k)[kNumCoefficients]);
+//     template <typename C>
+//     static void FinishMask(const Args&, int64_t c,
+//                            C (&k)[kNumCoefficients]);
 //     // Finish: the coefficients of channel c, computed in double and rounded
 //     // to the type C that Apply computes in. Frozen, only those from
 //     // kFirstFrozenCoefficient on are written, and no sum is read.
@@ -78,6 +91,10 @@ struct FormulaArgs {
   bool is_training = true;
   double epsilon = 0;
 };
+
+template <typename F>
+constexpr bool kHasMask =
+    int{F::kFirstMaskCoefficient} < int{F::kNumCoefficients};
 
 // The tensors of view shape.
 template <int kInputs, int kOutputs>

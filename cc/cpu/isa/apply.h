@@ -83,6 +83,24 @@ void ComputeCoefficients(const typename F::Args& args, int64_t c0, int64_t c1,
   }
 }
 
+// Kernels::mask_coefficients.
+template <typename F, typename T>
+void ComputeMaskCoefficients(const typename F::Args& args, int64_t c0,
+                             int64_t c1, void* coefficients) {
+  if constexpr (kHasMask<F>) {
+    using C = typename Compute<T>::Scalar;
+    const int64_t stride = CoefficientStride(args.view.channels);
+    for (int64_t c = c0; c < c1; ++c) {
+      C k[F::kNumCoefficients];
+      F::FinishMask(args, c, k);
+      C* const out = static_cast<C*>(coefficients) + c;
+      for (int i = F::kFirstMaskCoefficient; i < F::kNumCoefficients; ++i) {
+        out[i * stride] = k[i];
+      }
+    }
+  }
+}
+
 // Coefficient i of column c is first[i * stride + c].
 template <typename C>
 struct ColumnCoefficients {
@@ -90,13 +108,17 @@ struct ColumnCoefficients {
   int64_t stride;
 };
 
-// Loads the coefficients of kVectors vectors of columns from `column` on.
-template <typename F, int kVectors, bool kTraining, typename C, typename V>
+// The first coefficient that Apply uses.
+template <typename F, bool kTraining>
+constexpr int kFirstApplied = kTraining ? 0 : int{F::kFirstFrozenCoefficient};
+
+// Loads the coefficients from kFirst on of kVectors vectors of columns from
+// `column` on.
+template <typename F, int kVectors, int kFirst, typename C, typename V>
 TFBN_INLINE void LoadCoefficients(const ColumnCoefficients<C>& coefficients,
                                   int64_t column,
                                   V (&k)[kVectors][F::kNumCoefficients]) {
-  for (int i = kTraining ? 0 : F::kFirstFrozenCoefficient;
-       i < F::kNumCoefficients; ++i) {
+  for (int i = kFirst; i < F::kNumCoefficients; ++i) {
     for (int u = 0; u < kVectors; ++u) {
       k[u][i] = Load(coefficients.first + i * coefficients.stride + column +
                      u * kLanesOf<C>);
@@ -104,9 +126,10 @@ TFBN_INLINE void LoadCoefficients(const ColumnCoefficients<C>& coefficients,
   }
 }
 
-// The coefficients of a tile's columns, of at most kColumns: those of the
-// channels where each has one column, else copies with one value per column.
-template <typename F, typename T, bool kTraining, int64_t kColumns>
+// The coefficients from kFirst on of a tile's columns, of at most kColumns:
+// those of the channels where each has one column, else copies with one value
+// per column.
+template <typename F, typename T, int kFirst, int64_t kColumns>
 class TileCoefficients {
  public:
   using C = typename Compute<T>::Scalar;
@@ -141,7 +164,6 @@ class TileCoefficients {
 
  private:
   static constexpr int64_t kStride = kColumns + kColumnPadding;
-  static constexpr int kFirst = kTraining ? 0 : F::kFirstFrozenCoefficient;
 
   const C* const by_channel_;
   const int64_t stride_;
@@ -181,7 +203,8 @@ TFBN_INLINE void ApplyStep(
     const TensorPointers<F, T>& tensors, const Step& step,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
   VectorOf<T> k[kVectors][F::kNumCoefficients];
-  LoadCoefficients<F, kVectors, kTraining>(coefficients, step.column, k);
+  LoadCoefficients<F, kVectors, kFirstApplied<F, kTraining>>(coefficients,
+                                                             step.column, k);
   for (int64_t r = 0; r < step.rows; ++r) {
     const int64_t element =
         step.first_element + r * step.row_stride + step.column;
@@ -230,8 +253,8 @@ void ApplyRows(const typename F::Args& args, const Partition& partition,
                const Tile& tile, const void* by_channel, StorePolicy policy) {
   const TensorPointers<F, T> tensors = PointersOf<F, T>(args);
   const RowPanels panels = RowPanelsOf<T>(args.view, partition, tile);
-  TileCoefficients<F, T, kTraining, kMaxRowColumns> coefficients(args.view,
-                                                                 by_channel);
+  TileCoefficients<F, T, kFirstApplied<F, kTraining>, kMaxRowColumns>
+      coefficients(args.view, by_channel);
   const auto columns = coefficients.OfRows(args.view, partition, tile);
   ApplyPanel<F, kTraining>(tensors, panels.full, policy, columns);
   ApplyPanel<F, kTraining>(tensors, panels.remainder, policy, columns);
@@ -276,8 +299,8 @@ void ApplyTile(const typename F::Args& args, const Partition& partition,
   } else {
     const TensorPointers<F, T> tensors = PointersOf<F, T>(args);
     const int64_t prefetch_offset = RunPrefetchOffset<T>(args.view, tile);
-    TileCoefficients<F, T, kTraining, kRunColumns> coefficients(args.view,
-                                                                by_channel);
+    TileCoefficients<F, T, kFirstApplied<F, kTraining>, kRunColumns>
+        coefficients(args.view, by_channel);
     for (int64_t c = tile.c0; c < tile.c1; ++c) {
       const auto columns = coefficients.OfRun(c);
       for (int64_t o = tile.block.o0; o < tile.block.o1; ++o) {

@@ -12,16 +12,18 @@
 namespace tf_bn_ops {
 
 // Tile width: columns of a tile in kRows that L1 holds. Per column these are a
-// center and running sums in double while a tile is reduced, and coefficients
-// in float while results are computed; the tensors need the rest of 32 KiB or
-// more. At most what a row may have.
+// center and running sums in double and the mask's coefficients in float while
+// a tile is reduced, and coefficients in float while results are computed; the
+// tensors need the rest of 32 KiB or more. At most what a row may have.
 constexpr int64_t kL1TileBytes = 24 << 10;
 template <typename F>
 static constexpr int64_t TileColumns(bool is_training) {
   const int sums = is_training ? F::kNumSums : F::kNumFrozenSums;
   const int coefficients =
       F::kNumCoefficients - (is_training ? 0 : F::kFirstFrozenCoefficient);
-  const int64_t reduce_bytes = (1 + sums) * sizeof(double);
+  const int64_t reduce_bytes =
+      (1 + sums) * sizeof(double) +
+      (F::kNumCoefficients - F::kFirstMaskCoefficient) * sizeof(float);
   const int64_t apply_bytes = coefficients * sizeof(float);
   const int64_t columns =
       kL1TileBytes / (reduce_bytes > apply_bytes ? reduce_bytes : apply_bytes);
@@ -80,10 +82,14 @@ template <typename F>
 struct Kernels {
   using Args = typename F::Args;
 
+  // Training, before the first pass: writes the coefficients of the mask of
+  // channels [c0, c1), those from kFirstMaskCoefficient on.
+  void (*mask_coefficients)(const Args&, int64_t c0, int64_t c1,
+                            void* coefficients);
   // Training, the first pass: writes the sums over the tile, those of channels
-  // [c0, c1).
+  // [c0, c1). Of the coefficients reads those of the mask.
   void (*reduce)(const Args&, const Partition&, const Tile&,
-                 const ChannelSums& sums);
+                 const void* coefficients, const ChannelSums& sums);
   // Writes the coefficients of channels [c0, c1) from the sums over the view;
   // frozen, only those from kFirstFrozenCoefficient on, and no sum is read.
   void (*coefficients)(const Args&, int64_t c0, int64_t c1,
@@ -109,9 +115,10 @@ struct KernelTable {
 #define TFBN_CONCAT_(a, b) a##_##b
 #define TFBN_CONCAT(a, b) TFBN_CONCAT_(a, b)
 #define TFBN_KERNEL_TABLE(build) TFBN_CONCAT(KernelTable, build)
-#define TFBN_KERNELS_OF_DTYPE(name, text, code, storage, compute)   \
-  {Reduce<Formula, storage>, ComputeCoefficients<Formula, storage>, \
-   Apply<Formula, storage>, Frozen<Formula, storage>},
+#define TFBN_KERNELS_OF_DTYPE(name, text, code, storage, compute)       \
+  {ComputeMaskCoefficients<Formula, storage>, Reduce<Formula, storage>, \
+   ComputeCoefficients<Formula, storage>, Apply<Formula, storage>,      \
+   Frozen<Formula, storage>},
 #define TFBN_DEFINE_KERNELS(F)                                          \
   namespace tf_bn_ops {                                                 \
   const KernelTable<F>& TFBN_KERNEL_TABLE(TF_BN_OPS_ISA)(const F*);     \

@@ -83,6 +83,34 @@ TFBN_INLINE void AccumulateWide(const Wide (&wide)[F::kInputs],
   }
 }
 
+// The first coefficient that the first pass uses.
+template <typename F, bool kTraining>
+constexpr int kFirstReduced =
+    kTraining ? int{F::kFirstMaskCoefficient} : int{F::kFirstFrozenCoefficient};
+
+// Loads a vector of elements of each input as doubles; kPartial: its first
+// `lanes`. A mask is applied before they are widened.
+template <typename F, bool kPartial, typename T, typename V, typename Wide>
+TFBN_INLINE void LoadWideInputs(const TensorPointers<F, T>& tensors,
+                                int64_t element, int lanes,
+                                const V (&k)[F::kNumCoefficients],
+                                Wide (&wide)[F::kInputs]) {
+  if constexpr (kHasMask<F>) {
+    V in[F::kInputs];
+    for (int i = 0; i < F::kInputs; ++i) {
+      const T* const from = tensors.in[i] + element;
+      in[i] = kPartial ? LoadPartial(from, lanes) : Load(from);
+    }
+    F::Mask(in, k);
+    for (int i = 0; i < F::kInputs; ++i) wide[i] = Widen(in[i]);
+  } else {
+    for (int i = 0; i < F::kInputs; ++i) {
+      const T* const from = tensors.in[i] + element;
+      wide[i] = kPartial ? Widen(LoadPartial(from, lanes)) : LoadWide(from);
+    }
+  }
+}
+
 // Stores the running sums of a step; those of columns behind a partial vector's
 // stay what they are.
 template <bool kPartial, int kSums, int64_t kColumns, int kWideVectors>
@@ -121,7 +149,11 @@ TFBN_INLINE void ReduceStep(
   }
   VectorOf<T> k[kVectors][F::kNumCoefficients];
   if constexpr (kPolicy != StorePolicy::kNone) {
-    LoadCoefficients<F, kVectors, false>(coefficients, step.column, k);
+    LoadCoefficients<F, kVectors, kFirstReduced<F, false>>(coefficients,
+                                                           step.column, k);
+  } else if constexpr (kHasMask<F>) {
+    LoadCoefficients<F, kVectors, kFirstReduced<F, true>>(coefficients,
+                                                          step.column, k);
   }
   for (int64_t r = 0; r < step.rows; ++r) {
     const int64_t element =
@@ -134,11 +166,8 @@ TFBN_INLINE void ReduceStep(
     for (int u = 0; u < kVectors; ++u) {
       const int64_t first = element + u * kLanesOf<T>;
       Wide wide[F::kInputs];
-      for (int i = 0; i < F::kInputs; ++i) {
-        const T* const from = tensors.in[i] + first;
-        wide[i] = kPartial ? Widen(LoadPartial(from, step.partial_lanes))
-                           : LoadWide(from);
-      }
+      LoadWideInputs<F, kPartial>(tensors, first, step.partial_lanes, k[u],
+                                  wide);
       AccumulateWide<F>(wide, sums.center + step.column + u * kLanesOf<T>,
                         sum + u * Wide::kParts);
       if constexpr (kPolicy != StorePolicy::kNone) {
@@ -194,7 +223,7 @@ class TileReducer {
   void ReduceRows() {
     const RowPanels panels = RowPanelsOf<T>(view_, partition_, tile_);
     SetRowCenters();
-    if (!kTraining) {
+    if constexpr (kUsesCoefficients) {
       columns_ = coefficients_.OfRows(view_, partition_, tile_);
     }
     for (int64_t row = 0;; row += kChainRows) {
@@ -232,6 +261,7 @@ class TileReducer {
 
  private:
   static constexpr int kSums = kTraining ? F::kNumSums : F::kNumFrozenSums;
+  static constexpr bool kUsesCoefficients = !kTraining || kHasMask<F>;
 
   int64_t OuterColumns() const { return (tile_.c1 - tile_.c0) * view_.inner; }
 
@@ -274,7 +304,7 @@ class TileReducer {
   void BeginChannel(int64_t c) {
     const double center = CenterAt(centers_, c);
     SpreadChannels(&center, 1, kRunColumns, sums_.center);
-    if (!kTraining) columns_ = coefficients_.OfRun(c);
+    if constexpr (kUsesCoefficients) columns_ = coefficients_.OfRun(c);
     sums_.Clear(kRunColumns);
     chain_ = 0;
   }
@@ -304,7 +334,9 @@ class TileReducer {
   const ChannelSums out_;
   const TensorPointers<F, T> tensors_;
   const CenterArray centers_;
-  TileCoefficients<F, T, false, kTraining ? 0 : kColumns> coefficients_;
+  TileCoefficients<F, T, kFirstReduced<F, kTraining>,
+                   kUsesCoefficients ? kColumns : 0>
+      coefficients_;
   ColumnCoefficients<typename Compute<T>::Scalar> columns_ = {};
   ColumnSums<kSums, kColumns> sums_;
   int64_t chain_ = 0;  // kRuns: rows in the running sums.
@@ -329,8 +361,8 @@ void ReduceTile(const typename F::Args& args, const Partition& partition,
 // Kernels::reduce.
 template <typename F, typename T>
 void Reduce(const typename F::Args& args, const Partition& partition,
-            const Tile& tile, const ChannelSums& out) {
-  ReduceTile<F, T, true>(args, partition, tile, nullptr, StorePolicy::kNone,
+            const Tile& tile, const void* by_channel, const ChannelSums& out) {
+  ReduceTile<F, T, true>(args, partition, tile, by_channel, StorePolicy::kNone,
                          out);
 }
 

@@ -1,0 +1,191 @@
+// The formulas of the gradient of batch normalization with an activation behind
+// it (FusedBatchNormEx): the contract, and its arithmetic.
+//
+//   masked = y_backprop where lower < y < upper, else 0
+//   x_backprop, scale_backprop, offset_backprop = batch_norm_grad.h's of masked
+//   side_input_backprop = masked, where the forward had a side input
+//
+// with [lower, upper] the clamp of the activation: TensorFlow's ReluGrad and
+// Relu6Grad, whose comparisons are false for NaN.
+//
+// The mask comes from y, or from x by the forward's own coefficients: the same
+// operations on the same numbers in the same order, so the decision is the
+// forward's bit by bit, and y is not read at all.
+
+#ifndef TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_GRAD_EX_H_
+#define TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_GRAD_EX_H_
+
+#include <cstdint>
+
+#include "cc/core/dtype.h"
+#include "cc/core/formulas/batch_norm.h"
+#include "cc/core/formulas/batch_norm_grad.h"
+#include "cc/core/formulas/formula.h"
+#include "cc/core/host_device.h"
+#include "cc/core/view.h"
+
+namespace tf_bn_ops {
+
+// Inputs, outputs and attributes of one call, beside those of the plain
+// gradient. side_input_backprop, too, may be the buffer of y_backprop, x or y
+// (element for element) if x_backprop is another one.
+struct BatchNormGradExArgs : BatchNormGradArgs {
+  Activation activation = Activation::kIdentity;
+
+  const void* y = nullptr;       // [outer, channels, inner]
+  const void* offset = nullptr;  // [channels], read if the mask is from x
+  // [3, channels] of the compute type (float; double for float64), read if the
+  // mask is from x: what BatchNormArgs::forward_coefficients was filled with.
+  const void* forward_coefficients = nullptr;
+
+  void* side_input_backprop = nullptr;  // [outer, channels, inner]
+};
+// Types of their own, which select the formula.
+struct BatchNormGradExFromYArgs : BatchNormGradExArgs {};
+struct BatchNormGradExAddArgs : BatchNormGradExArgs {};
+
+template <typename ArgsType, bool kFromX, bool kAdd>
+struct BatchNormGradExFormulaOf {
+  using Args = ArgsType;
+  using Plain = BatchNormGradFormula;
+  enum Input : int {
+    kDy = Plain::kDy,
+    kX = Plain::kX,
+    kY,
+    kInputs = kFromX ? kX + 1 : kY + 1,
+    kNumFrozenInputs = kInputs,
+  };
+  enum Output : int {
+    kXBackprop = Plain::kXBackprop,
+    kSideInputBackprop,
+    kOutputs = kAdd ? kSideInputBackprop + 1 : kXBackprop + 1,
+  };
+  enum Sum : int {
+    kNumSums = Plain::kNumSums,
+    kNumFrozenSums = Plain::kNumFrozenSums
+  };
+  // Behind those of the plain gradient: an element passes if its value v, that
+  // of the forward before the activation or y itself, has lowest < v < highest.
+  enum Coefficient : int {
+    kFirstFrozenCoefficient = Plain::kFirstFrozenCoefficient,
+    kFirstMaskCoefficient = Plain::kNumCoefficients,
+    kLowest = kFirstMaskCoefficient,
+    kHighest,
+    kForwardMean,
+    kForwardMeanRest,
+    kForwardScaleRstd,
+    kForwardOffset,
+    kNumCoefficients = kFromX ? kForwardOffset + 1 : kHighest + 1,
+  };
+
+  static TFBN_HD Tensors<kInputs, kOutputs> TensorsOf(const Args& args) {
+    Tensors<kInputs, kOutputs> tensors = {};
+    tensors.in[kDy] = args.y_backprop;
+    tensors.in[kX] = args.x;
+    tensors.out[kXBackprop] = args.x_backprop;
+    if constexpr (!kFromX) tensors.in[kY] = args.y;
+    if constexpr (kAdd) {
+      tensors.out[kSideInputBackprop] = args.side_input_backprop;
+    }
+    return tensors;
+  }
+
+  static TFBN_HD CenterArray CentersOf(const Args& args) {
+    return Plain::CentersOf(args);
+  }
+
+  template <typename V>
+  static TFBN_HD V Masked(const V (&in)[kInputs],
+                          const V (&k)[kNumCoefficients]) {
+    V v;
+    if constexpr (kFromX) {
+      // BatchNormFormula::Element.
+      v = ((in[kX] - k[kForwardMean]) - k[kForwardMeanRest]) *
+              k[kForwardScaleRstd] +
+          k[kForwardOffset];
+    } else {
+      v = in[kY];
+    }
+    const V low_masked = v > k[kLowest] ? in[kDy] : V{};
+    return v < k[kHighest] ? low_masked : V{};
+  }
+
+  template <typename V>
+  static TFBN_HD void Mask(V (&in)[kInputs], const V (&k)[kNumCoefficients]) {
+    in[kDy] = Masked(in, k);
+  }
+
+  template <typename V, int kSums>
+  static TFBN_HD void Accumulate(const V (&in)[kInputs], V center,
+                                 V (&sum)[kSums]) {
+    const V plain[Plain::kInputs] = {in[kDy], in[kX]};
+    Plain::Accumulate(plain, center, sum);
+  }
+
+  template <typename C>
+  static TFBN_HD void FinishMask(const Args& args, int64_t c,
+                                 C (&k)[kNumCoefficients]) {
+    const MaskBounds<C> bounds =
+        MaskBoundsOf<C>(args.activation, args.dtype, kFromX);
+    k[kLowest] = bounds.lowest;
+    k[kHighest] = bounds.highest;
+    if constexpr (kFromX) {
+      const C* const forward =
+          static_cast<const C*>(args.forward_coefficients) + c;
+      const int64_t channels = args.view.channels;
+      k[kForwardMean] = forward[0];
+      k[kForwardMeanRest] = forward[channels];
+      k[kForwardScaleRstd] = forward[2 * channels];
+      k[kForwardOffset] =
+          static_cast<C>(LoadAsDouble(args.stat_dtype, args.offset, c));
+    }
+  }
+
+  template <typename C>
+  static TFBN_HD void Finish(const Args& args, int64_t c, double center,
+                             const double (&sums)[kNumSums],
+                             C (&k)[kNumCoefficients]) {
+    C plain[Plain::kNumCoefficients] = {};
+    Plain::Finish(args, c, center, sums, plain);
+    for (int i = 0; i < Plain::kNumCoefficients; ++i) k[i] = plain[i];
+    FinishMask(args, c, k);
+  }
+
+  static TFBN_HD void StoreSums(const Args& args, int64_t c, double center,
+                                const double (&sums)[kNumSums]) {
+    Plain::StoreSums(args, c, center, sums);
+  }
+
+  static TFBN_HD void StoreEmpty(const Args& args, int64_t c) {
+    Plain::StoreEmpty(args, c);
+  }
+
+  template <bool kTraining, typename V>
+  static TFBN_HD void Element(const V (&in)[kInputs],
+                              const V (&k)[kNumCoefficients],
+                              V (&out)[kOutputs]) {
+    const V plain[Plain::kInputs] = {Masked(in, k), in[kX]};
+    V plain_k[Plain::kNumCoefficients], plain_out[Plain::kOutputs];
+    for (int i = kTraining ? 0 : Plain::kFirstFrozenCoefficient;
+         i < Plain::kNumCoefficients; ++i) {
+      plain_k[i] = k[i];
+    }
+    Plain::template Element<kTraining>(plain, plain_k, plain_out);
+    out[kXBackprop] = plain_out[Plain::kXBackprop];
+    if constexpr (kAdd) out[kSideInputBackprop] = plain[Plain::kDy];
+  }
+};
+
+// The mask from x; y is not read (but by the reference, see reference.cc).
+struct BatchNormGradExFormula
+    : BatchNormGradExFormulaOf<BatchNormGradExArgs, true, false> {};
+// The mask from y.
+struct BatchNormGradExFromYFormula
+    : BatchNormGradExFormulaOf<BatchNormGradExFromYArgs, false, false> {};
+// The mask from y, and the gradient of a side input.
+struct BatchNormGradExAddFormula
+    : BatchNormGradExFormulaOf<BatchNormGradExAddArgs, false, true> {};
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_GRAD_EX_H_

@@ -1,0 +1,11 @@
+// The CPU kernels of the gradient behind an activation, compiled once for every
+// line of isa_builds.txt.
+
+#include "cc/core/formulas/batch_norm_grad_ex.h"
+#include "cc/cpu/isa/apply.h"
+#include "cc/cpu/isa/isa_kernels.h"
+#include "cc/cpu/isa/reduce.h"
+
+TFBN_DEFINE_KERNELS(BatchNormGradExFormula)
+TFBN_DEFINE_KERNELS(BatchNormGradExFromYFormula)
+TFBN_DEFINE_KERNELS(BatchNormGradExAddFormula)
