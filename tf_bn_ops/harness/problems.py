@@ -145,8 +145,8 @@ class Problem:
         return dataclasses.replace(self, values={r: a.copy() for r, a in self.values.items()})
 
 
-# Attrs that are fields of Problem by the same name.
-_FURTHER = ("exponential_avg_factor", "bessel_correction")
+# Attrs that are fields of Problem by the same name; "saves_rstd" is that of a device.
+_FURTHER = ("exponential_avg_factor", "bessel_correction", "saves_rstd")
 
 
 def of_tensors(

@@ -1,16 +1,18 @@
 """Judges TensorFlow's ops of this library on a GPU: python tools/gpu/tensorflow_test.py [--probe].
 
 Cases and error bounds are those of `make conformance`, with tensors on the GPU; in training
-reserve_space_2 is the inverse standard deviation, as TensorFlow's forward op returns it there. The
-built-in ops are measured for comparison. Needs a TensorFlow that sees a GPU, and the package built
-for it with GPU kernels (`make gpu`); `make gpu-test` takes care of both. Without such a TensorFlow
-it prints why it is skipped and succeeds. --probe: only that, with exit status 3; --emulated: what
-XLA compiles for a GPU, on the CPU, to try the script itself.
+reserve_space_2 is the inverse standard deviation, as TensorFlow's forward op returns it there: the
+gradient is given it, the forward ops have to return it. The built-in ops are measured for
+comparison. Needs a TensorFlow that sees a GPU, and the package built for it with GPU kernels
+(`make gpu`); `make gpu-test` takes care of both. Without such a TensorFlow it prints why it is
+skipped and succeeds. --probe: only that, with exit status 3; --emulated: what XLA compiles for a
+GPU, on the CPU, to try the script itself.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -91,6 +93,8 @@ def judge_case(
         if converted is None:
             return "", {}
         request["inputs"]["reserve_space_2"], inputs = converted
+    if case.is_training and case.spec.formula == spec.BATCH_NORM:
+        inputs = dataclasses.replace(inputs, attrs={**inputs.attrs, "saves_rstd": True})
     ops = {implementations.CANDIDATE: getattr(raw_ops, case.op)}
     if not emulated and case.spec.builtin is not None:
         ops["builtin"] = getattr(tf.raw_ops, case.spec.builtin)
@@ -126,7 +130,8 @@ def main(arguments: list[str]) -> int:
     call = caller(tf, flags.emulated)
     failures, worst = 0, {"candidate": 0.0, "builtin": 0.0}
     # The second-order gradient has no GPU kernel.
-    names = [op.name for op in spec.of_formula(spec.BATCH_NORM_GRAD)]
+    formulas = (spec.BATCH_NORM, spec.BATCH_NORM_GRAD)
+    names = [op.name for formula in formulas for op in spec.of_formula(formula)]
     for case in generate.generate(flags.cases, SEED, generate.combinations(names)):
         wrong, errors = judge_case(tf, case, call, flags.emulated)
         for name, error in errors.items():
