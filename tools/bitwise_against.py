@@ -6,7 +6,8 @@
 For every op, element type and layout of the specs, `--cases` random calls: shapes from one
 element to a million, both modes, ordinary numbers and numbers with infinities, NaN, subnormals and
 large offsets. Each library runs in a process of its own, on the same inputs, with 2 threads.
-Digests of the outputs are compared, in which every NaN counts as the same NaN.
+Digests of the outputs are compared, in which every NaN counts as the same NaN. An op that one of
+the libraries lacks is left out, and named.
 
 Exit status: 0 all outputs are bitwise identical, 1 some differ (the first are printed), 2 wrong
 usage or a build that failed.
@@ -33,6 +34,8 @@ sys.path.insert(0, str(ROOT))
 from tf_bn_ops import spec  # noqa: E402
 
 LIBRARY = pathlib.Path("tf_bn_ops/lib/libtf_bn_ops.so")
+# What stands for the digest where a library has no such op.
+_ABSENT = "absent"
 # Outputs that differ are printed up to this many.
 _SHOWN = 20
 # Elements of a case: most small, where tails and folded rows are; some beyond the L2 of a core.
@@ -89,13 +92,13 @@ def _shape(rng: np.random.Generator, layout: str, most: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def inputs(case: Case) -> dict[str, np.ndarray]:
-    """The inputs of a case by the op's names."""
+def inputs(case: Case) -> dict[str, Any]:
+    """The inputs of a case by the op's names; of a list of tensors, none or one."""
     rng = np.random.default_rng([case.seed, *case.name.encode()])
     channels = case.shape[spec.channel_axis(case.layout)]
-    result = {}
+    result: dict[str, Any] = {}
     for arg in case.op.inputs:
-        is_view = arg.kind == spec.VIEW
+        is_view = arg.kind in (spec.VIEW, spec.VIEW_LIST)
         shape = case.shape if is_view else (channels,)
         values = rng.standard_normal(shape)
         if case.kind == "offset" and is_view:
@@ -108,7 +111,23 @@ def inputs(case: Case) -> dict[str, np.ndarray]:
         name = case.dtype if is_view else case.op.statistics_dtype(case.dtype)
         with np.errstate(all="ignore"):
             result[arg.name] = values.astype(spec.DTYPES[name].numpy)
+        if arg.kind == spec.VIEW_LIST:
+            result[arg.name] = [result[arg.name]][: case.seed % 2]
     return result
+
+
+def attrs(case: Case) -> dict[str, Any]:
+    """The attrs of a case, of those that its op has."""
+    rng = np.random.default_rng([case.seed, *case.name.encode(), 1])
+    values = {
+        "epsilon": 1e-3,
+        "data_format": case.layout,
+        "is_training": case.is_training,
+        "exponential_avg_factor": (1.0, 0.1)[rng.integers(2)],
+        "activation_mode": ("Identity", "Relu", "Relu6")[rng.integers(3)],
+        "bessel_correction": bool(rng.integers(2)),
+    }
+    return {name: value for name, value in values.items() if name in case.op.attrs}
 
 
 def _digest(outputs: Any) -> str:
@@ -130,12 +149,17 @@ def digests(count: int, seed: int) -> None:
     import tf_bn_ops
 
     tf.config.threading.set_intra_op_parallelism_threads(2)
+    library = tf_bn_ops.load()
     for case in cases(count, seed):
-        attrs: dict[str, Any] = {"data_format": case.layout, "is_training": case.is_training}
-        attrs = {name: value for name, value in attrs.items() if name in case.op.attrs}
+        if not hasattr(library, case.op.registered_name.replace(">", "_")):
+            print(_ABSENT)
+            continue
         op = getattr(tf_bn_ops.raw_ops, case.op.name)
-        tensors = {name: tf.constant(value) for name, value in inputs(case).items()}
-        print(_digest(op(**tensors, **attrs, epsilon=1e-3)))
+        tensors = {
+            name: [tf.constant(v) for v in value] if isinstance(value, list) else tf.constant(value)
+            for name, value in inputs(case).items()
+        }
+        print(_digest(op(**tensors, **attrs(case))))
 
 
 def _run(library: pathlib.Path, count: int, seed: int) -> subprocess.Popen[str]:
@@ -155,17 +179,23 @@ def compare(library: pathlib.Path, other: pathlib.Path, count: int, seed: int) -
     ours, theirs = _run(library, count, seed), _run(other, count, seed)
     assert ours.stdout is not None and theirs.stdout is not None
     total = different = 0
+    absent: dict[str, None] = {}
     for case in cases(count, seed):
         a, b = ours.stdout.readline(), theirs.stdout.readline()
         if not a or not b:
             print(f"error: a library did not survive case {case.name}", file=sys.stderr)
             return 2
+        if _ABSENT in (a.strip(), b.strip()):
+            absent[case.op.name] = None
+            continue
         total += 1
         if a != b:
             different += 1
             if different <= _SHOWN:
                 print(f"differs: {case.name}")
     combinations = total // count
+    if absent:
+        print(f"not in both libraries: {', '.join(absent)}")
     print(
         f"bitwise identical: {total - different} of {total} cases, {count} of each of "
         f"{combinations} combinations of op, element type and layout"

@@ -39,7 +39,16 @@ FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 # The order of the menu; what is not named here comes last, by name.
 ORDER = (
     *("index", "dropin", "cpp", "gpu", "troubleshooting", "api"),
-    *("conformance", "benchmarks", "math", "design", "adr/README", "contributing", "changelog"),
+    *(
+        "conformance",
+        "findings",
+        "benchmarks",
+        "math",
+        "design",
+        "adr/README",
+        "contributing",
+        "changelog",
+    ),
 )
 
 

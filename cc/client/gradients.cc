@@ -59,12 +59,9 @@ absl::Status AddFirstOrder(const Scope& scope, const tf::Operation& op,
                            const Rest&... rest) {
   FusedAttrs attrs;
   TF_RETURN_IF_ERROR(attrs.Read(op));
-  // Frozen, these outputs are the inputs; reading the inputs, as TensorFlow's
-  // gradient does, leaves no path through the forward op.
-  const Output mean = attrs.is_training ? op.output(3) : op.input(3);
-  const Output variance = attrs.is_training ? op.output(4) : op.input(4);
-  const Op grad(scope, y_backprop, op.input(0), op.input(1), mean, variance,
-                rest...,
+  // reserve_space_1 and 2, which are written frozen too.
+  const Op grad(scope, y_backprop, op.input(0), op.input(1), op.output(3),
+                op.output(4), rest...,
                 Op::Epsilon(attrs.epsilon)
                     .DataFormat(attrs.data_format)
                     .IsTraining(attrs.is_training));

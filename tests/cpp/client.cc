@@ -1,8 +1,8 @@
-// What only this library has: loading, its fourth op, C++ gradients, the block.
+// What only this library has: loading, two ops, C++ gradients, the block.
 //   client load PATH          LoadOpLibrary(PATH), and the ops before it
-//   client ops CASE...        BatchNormTrainingBackprop
+//   client ops CASE...        BatchNormTrainingBackprop, FusedBatchNormEx
 //   client gradients CASE...  d outputs . gradN.pb / d inputs -> outputN.pb
-//   client third_order CASE... the same once more, of their sum
+//   client gradients_of_sum CASE... the same once more, of their sum
 //   client block
 
 #include <cmath>
@@ -58,13 +58,61 @@ int Load(const char* path) {
   format->assign("gone");
   delete format;
   EXPECT(attrs.data_format_ == "NCHW");
+  auto* mode = new std::string("Relu");
+  const auto ex = tf_bn_ops::ops::FusedBatchNormEx::ActivationMode(*mode);
+  mode->assign("gone");
+  delete mode;
+  EXPECT(ex.activation_mode_ == "Relu" && ex.bessel_correction_);
   return 0;
 }
 
-// The op with inputs that are constants; its outputs that have gradients.
+// The op with inputs that are constants; its outputs but for placeholders.
 struct Built {
   std::vector<Output> inputs, outputs;
 };
+
+bool IsForward(const Case& c) {
+  return c.op.rfind("FusedBatchNorm", 0) == 0 &&
+         c.op.find("Grad") == std::string::npos;
+}
+
+// The outputs of a forward op.
+std::vector<Output> Forward(const Scope& scope, const Case& c,
+                            const std::vector<Output>& in) {
+  namespace bn = tf_bn_ops::ops;
+  const auto attrs = [&](auto attrs) {
+    return attrs.Epsilon(c.epsilon)
+        .ExponentialAvgFactor(c.exponential_avg_factor)
+        .DataFormat(c.data_format)
+        .IsTraining(c.is_training != 0);
+  };
+  const auto outputs = [](const auto& op) -> std::vector<Output> {
+    return {op.y, op.batch_mean, op.batch_variance, op.reserve_space_1,
+            op.reserve_space_2};
+  };
+  if (c.op == "FusedBatchNorm") {
+    return outputs(bn::FusedBatchNorm(scope, in[0], in[1], in[2], in[3], in[4],
+                                      attrs(bn::FusedBatchNorm::Attrs())));
+  }
+  if (c.op == "FusedBatchNormV2") {
+    return outputs(bn::FusedBatchNormV2(scope, in[0], in[1], in[2], in[3],
+                                        in[4],
+                                        attrs(bn::FusedBatchNormV2::Attrs())));
+  }
+  if (c.op == "FusedBatchNormV3") {
+    return outputs(bn::FusedBatchNormV3(scope, in[0], in[1], in[2], in[3],
+                                        in[4],
+                                        attrs(bn::FusedBatchNormV3::Attrs())));
+  }
+  const std::vector<Output> side_input(in.begin() + 5, in.end());
+  const bn::FusedBatchNormEx op(
+      scope, in[0], in[1], in[2], in[3], in[4], side_input,
+      attrs(bn::FusedBatchNormEx::ActivationMode(c.activation_mode)
+                .BesselCorrection(c.bessel_correction != 0)));
+  EXPECT(op.operation.num_outputs() == 6);
+  EXPECT(op.reserve_space_3 == op.operation.output(5));
+  return outputs(op);
+}
 
 Built Build(const Scope& scope, const Case& c) {
   namespace bn = tf_bn_ops::ops;
@@ -73,6 +121,11 @@ Built Build(const Scope& scope, const Case& c) {
     built.inputs.push_back(tf::ops::Const(scope, tensor));
   }
   const auto& in = built.inputs;
+  if (IsForward(c)) {
+    built.outputs = Forward(scope, c, in);
+    Check(scope.status());
+    return built;
+  }
   const auto fused = [&](const auto& op) {
     built.outputs = {op.x_backprop, op.scale_backprop, op.offset_backprop};
   };
@@ -109,43 +162,83 @@ void Ops(const Case& c) {
   }
 }
 
-void Gradients(const Case& c, bool third_order) {
+// The inputs that an op has a gradient by.
+std::set<int> Differentiable(const Case& c) {
+  if (c.op == "BatchNormTrainingBackprop") return {0, 1, 5};
+  if (c.tensors.size() == 6 && IsForward(c)) return {0, 1, 2, 5};
+  return {0, 1, 2};
+}
+
+void Gradients(const Case& c, bool of_sum) {
   const Scope scope = Scope::NewRootScope();
   const Built built = Build(scope, c);
   std::vector<Output> outputs, grad_inputs;
   for (int i = 0; i < 3; ++i) {  // an output without a file gets no gradient
     const std::string path = File(c.folder, "grad", i);
-    if (!tf::Env::Default()->FileExists(path).ok()) continue;
+    if (!Exists(path)) continue;
     outputs.push_back(built.outputs[i]);
     grad_inputs.push_back(tf::ops::Const(scope, ReadTensor(path)));
   }
   std::vector<Output> gradients;
   Check(tf::AddSymbolicGradients(scope, outputs, built.inputs, grad_inputs,
                                  &gradients));
-  const bool ngraph = c.op == "BatchNormTrainingBackprop";
-  const std::set<int> differentiable =
-      ngraph ? std::set<int>{0, 1, 5} : std::set<int>{0, 1, 2};
+  const std::set<int> differentiable = Differentiable(c);
   std::vector<Output> kept;
   for (size_t i = 0; i < gradients.size(); ++i) {
     const bool has = gradients[i].node() != nullptr;
     EXPECT(has == (differentiable.count(i) > 0));
     if (has) kept.push_back(gradients[i]);
   }
-  if (third_order) {
-    // The gradient of the sum of all second-order gradients.
+  if (of_sum) {
     std::vector<Output> inputs;
     for (int i : differentiable) inputs.push_back(built.inputs[i]);
     gradients.clear();
     Check(tf::AddSymbolicGradients(scope, kept, inputs, &gradients));
     kept = gradients;
   }
-  const auto results = RunGraph(scope, kept);
+  std::vector<int> written;  // The others have no gradient.
+  std::vector<Output> fetched;
   size_t k = 0;
   for (int i : differentiable) {
-    EXPECT(results[k].shape() == c.tensors[i].shape());
-    EXPECT(results[k].dtype() == c.tensors[i].dtype());
-    WriteTensor(File(c.folder, "output", i), results[k++]);
+    const Output& gradient = kept[k++];
+    if (gradient.node() == nullptr) continue;
+    written.push_back(i);
+    fetched.push_back(gradient);
   }
+  const auto results = RunGraph(scope, fetched);
+  for (size_t j = 0; j < written.size(); ++j) {
+    const int i = written[j];
+    EXPECT(results[j].shape() == c.tensors[i].shape());
+    EXPECT(results[j].dtype() == c.tensors[i].dtype());
+    WriteTensor(File(c.folder, "output", i), results[j]);
+  }
+}
+
+// The side input is a pin that may stay unset.
+void ForwardBlock() {
+  using tf_bn_ops::BatchNormGradBlock;
+  const Scope scope = Scope::NewRootScope();
+  BatchNormGradBlock block(scope, "TfBnOps>FusedBatchNormEx",
+                           "is_training_=false;epsilon_=0;"
+                           "activation_mode_=Relu;bessel_correction_=true");
+  Check(block.status());
+  EXPECT(block.input_names().back() == "side_input");
+  for (const char* name : {"scale", "offset", "variance"}) {
+    Check(block.SetInput(name, Filled({1}, 1)));
+  }
+  Check(block.SetInput("mean", Filled({1}, 5)));
+  Check(block.SetInput("x", Filled({1, 2, 2, 1}, 3)));
+  Check(block.Run());
+  Check(block.SetInput("side_input", tf::Tensor(tf::DT_HALF, {1, 2, 2, 1})));
+  EXPECT(block.Run().message() ==
+         "the inputs x and side_input of TfBnOps>FusedBatchNormEx must have "
+         "one type, but are float and half");
+  Check(block.SetInput("side_input", Filled({1, 2, 2, 1}, 4)));
+  Check(block.Run());
+  const auto& y = block.result("y");
+  EXPECT(y.size() == 2);
+  EXPECT(y[0].flat<float>()(3) == 0 && y[1].flat<float>()(3) == 3);
+  EXPECT(block.result("batch_mean")[1].flat<float>()(0) == 5);
 }
 
 void Block() {
@@ -208,11 +301,14 @@ int main(int argc, char** argv) {
   const std::string command = argc > 1 ? argv[1] : "";
   if (command == "load") return Load(argc > 2 ? argv[2] : "");
   Check(tf_bn_ops::LoadOpLibrary());
-  if (command == "block") Block();
+  if (command == "block") {
+    Block();
+    ForwardBlock();
+  }
   for (int i = 2; i < argc; ++i) {
     if (command == "ops") Ops(Case(argv[i]));
     if (command == "gradients") Gradients(Case(argv[i]), false);
-    if (command == "third_order") Gradients(Case(argv[i]), true);
+    if (command == "gradients_of_sum") Gradients(Case(argv[i]), true);
   }
   return 0;
 }

@@ -42,34 +42,44 @@ inline void WriteTensor(const std::string& path,
   Check(tensorflow::WriteBinaryProto(tensorflow::Env::Default(), path, proto));
 }
 
-// One case: its folder has inputN.pb and the file `case` with op, epsilon,
-// data format and is_training (0 or 1; "-" for attributes left out).
+inline bool Exists(const std::string& path) {
+  return tensorflow::Env::Default()->FileExists(path).ok();
+}
+
+// One case: its folder has inputN.pb and the file `case` with op, epsilon, data
+// format ("-" for attributes left out), is_training (0 or 1), and what forward
+// ops have: exponential_avg_factor, activation_mode, bessel_correction.
 struct Case {
   explicit Case(const std::string& the_folder) : folder(the_folder) {
     std::ifstream(folder + "/case") >> op >> epsilon >> data_format >>
-        is_training;
+        is_training >> exponential_avg_factor >> activation_mode >>
+        bessel_correction;
     has_attrs = data_format != "-";
-    const int inputs = op == "FusedBatchNormGradV3"        ? 6
-                       : op == "BatchNormTrainingBackprop" ? 6
-                                                           : 5;
-    for (int i = 0; i < inputs; ++i) {
+    for (int i = 0; Exists(File(folder, "input", i)); ++i) {
       tensors.push_back(ReadTensor(File(folder, "input", i)));
     }
   }
-  std::string folder, op, data_format;
+  std::string folder, op, data_format, activation_mode;
   double epsilon = 0;
-  int is_training = 1;
+  float exponential_avg_factor = 1;
+  int is_training = 1, bessel_correction = 1;
   bool has_attrs = false;
   std::vector<tensorflow::Tensor> tensors;
 };
 
+// `optimize`: with Grappler, which replaces TensorFlow's frozen FusedBatchNorm
+// of constants by a node of one output, so that no other can be fetched.
 inline std::vector<tensorflow::Tensor> RunGraph(
     const tensorflow::Scope& scope,
-    const std::vector<tensorflow::Output>& outputs) {
+    const std::vector<tensorflow::Output>& outputs, bool optimize = true) {
   tensorflow::GraphDef graph;
   Check(scope.ToGraphDef(&graph));
+  tensorflow::SessionOptions options;
+  options.config.mutable_graph_options()
+      ->mutable_rewrite_options()
+      ->set_disable_meta_optimizer(!optimize);
   const std::unique_ptr<tensorflow::Session> session(
-      tensorflow::NewSession(tensorflow::SessionOptions()));
+      tensorflow::NewSession(options));
   Check(session->Create(graph));
   std::vector<std::string> names;
   for (const auto& output : outputs) names.push_back(output.name());

@@ -18,6 +18,7 @@ import tensorflow as tf
 import tf_bn_ops
 
 VECTORS = ("scale", "reserve_space_1", "reserve_space_2")
+EX = "TfBnOps>FusedBatchNormEx"
 
 
 def test_the_class(run_program):
@@ -71,6 +72,18 @@ def make_pins(
     return pins
 
 
+def forward_pins(folder: pathlib.Path, is_training: bool) -> dict[str, np.ndarray]:
+    """Those of the forward ops, NHWC, and their files."""
+    rng = np.random.default_rng(5)
+    pins = {"x": rng.normal(2, 1, (2, 3, 4, 5)).astype(np.float32)}
+    pins |= {n: rng.uniform(0.5, 2, 5).astype(np.float32) for n in ("scale", "offset")}
+    size = 0 if is_training else 5
+    pins |= {n: rng.uniform(0.5, 2, size).astype(np.float32) for n in ("mean", "variance")}
+    for name, array in pins.items():
+        np.save(folder / f"{name}.npy", array)
+    return pins
+
+
 @pytest.fixture
 def pins(tmp_path: pathlib.Path) -> dict[str, str]:
     """Good pins of V1 and V2, NCHW, in files."""
@@ -100,6 +113,53 @@ def test_results_are_those_of_python(tmp_path, prefix, version):
         assert written.shape == tensor.shape
         assert written.tobytes() == tensor.numpy().tobytes()
     assert len(list((tmp_path / "out").iterdir())) == 5
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("prefix", ["TfBnOps>", ""])
+@pytest.mark.parametrize("version", ["", "V2", "V3"])
+def test_forward_results_are_those_of_python(tmp_path, prefix, version, is_training):
+    """The pins and results of enuSpace's block; in training mean and variance are empty there."""
+    arrays = forward_pins(tmp_path, is_training)
+    op = f"FusedBatchNorm{version}"
+    result = bn_grad_block(
+        tmp_path,
+        prefix + op,
+        f"epsilon_=0.001;is_training_={str(is_training).lower()};",
+        **{n: f"{n}.npy" for n in arrays},
+    )
+    assert result.returncode == 0, result.stderr
+    module = tf_bn_ops.raw_ops if prefix else tf.raw_ops
+    python = getattr(module, op)(**arrays, epsilon=0.001, is_training=is_training)
+    for name, tensor in python._asdict().items():
+        written = np.load(tmp_path / "out" / f"{name}.npy")
+        assert written.shape == tensor.shape
+        # Frozen, TensorFlow may leave the reserve spaces unwritten.
+        if prefix or is_training or not name.startswith("reserve"):
+            assert written.tobytes() == tensor.numpy().tobytes()
+    assert len(list((tmp_path / "out").iterdir())) == (6 if version == "V3" else 5)
+
+
+@pytest.mark.parametrize("side_input", [False, True])
+def test_forward_with_activation_and_side_input(tmp_path, side_input):
+    """The side input is a pin that may stay unset."""
+    arrays = forward_pins(tmp_path, is_training=False)
+    pins = {name: f"{name}.npy" for name in arrays}
+    side = np.full((2, 3, 4, 5), 2, np.float32)
+    np.save(tmp_path / "side.npy", side)
+    if side_input:
+        pins["side_input"] = "side.npy"
+    attributes = "is_training_=false;activation_mode_=Relu6;bessel_correction_=false"
+    result = bn_grad_block(tmp_path, EX, attributes, **pins)
+    assert result.returncode == 0, result.stderr
+    python = tf_bn_ops.raw_ops.FusedBatchNormEx(
+        **arrays,
+        side_input=[side] if side_input else [],
+        is_training=False,
+        activation_mode="Relu6",
+        bessel_correction=False,
+    )
+    assert np.load(tmp_path / "out" / "y.npy").tobytes() == python.y.numpy().tobytes()
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16])
@@ -159,8 +219,11 @@ V2 = "TfBnOps>FusedBatchNormGradV2"
             "FusedBatchNormGradV9",
             "",
             'there is no block for the op "FusedBatchNormGradV9": there is one for '
+            "TfBnOps>FusedBatchNorm, TfBnOps>FusedBatchNormV2, TfBnOps>FusedBatchNormV3, "
+            "TfBnOps>FusedBatchNormEx, "
             "TfBnOps>FusedBatchNormGrad, TfBnOps>FusedBatchNormGradV2, "
-            "TfBnOps>FusedBatchNormGradV3, TfBnOps>BatchNormTrainingBackprop, FusedBatchNormGrad, "
+            "TfBnOps>FusedBatchNormGradV3, TfBnOps>BatchNormTrainingBackprop, FusedBatchNorm, "
+            "FusedBatchNormV2, FusedBatchNormV3, FusedBatchNormGrad, "
             "FusedBatchNormGradV2 and FusedBatchNormGradV3",
         ),
         (
@@ -183,6 +246,17 @@ V2 = "TfBnOps>FusedBatchNormGradV2"
             "",
             "the attribute epsilon_ of TfBnOps>BatchNormTrainingBackprop is missing: it has no "
             "default",
+        ),
+        (
+            EX,
+            "num_side_inputs_=1",
+            f'{EX} has no attribute "num_side_inputs_": it has epsilon_, exponential_avg_factor_, '
+            "activation_mode_, data_format_, is_training_ and bessel_correction_",
+        ),
+        (
+            EX,
+            "activation_mode_=Elu",
+            'the attribute activation_mode_ must be Identity, Relu or Relu6, but is "Elu"',
         ),
         *(
             (

@@ -18,9 +18,10 @@ import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
 import tf_bn_ops
-from tf_bn_ops.spec import DATA_FORMATS, DTYPES, OPS
+from tf_bn_ops.spec import BATCH_NORM, DATA_FORMATS, DTYPES, OPS, VIEW_LIST, of_formula
 
 NGRAPH = "BatchNormTrainingBackprop"
+EX = "FusedBatchNormEx"
 
 
 @dataclasses.dataclass
@@ -34,6 +35,11 @@ class Case:
     epsilon: float | None = 1e-3
     shape: tuple[int, ...] = (3, 5, 4, 6)  # of the channels-last layout, but for nGraph's
     outputs: tuple[int, ...] = (0, 1, 2)  # which get a gradient
+    # Of forward ops.
+    exponential_avg_factor: float = 1.0
+    activation_mode: str = "Identity"
+    bessel_correction: bool = True
+    side_input: bool = False
 
     @property
     def channels_last(self) -> bool:
@@ -62,8 +68,13 @@ class Case:
             "mean": rng.normal(1, 0.1, channels).astype(vectors),
             "variance": rng.uniform(3, 5, channels).astype(vectors),
             "reserve": np.zeros(0, vectors),
+            "side_input": rng.normal(0, 1, shape).astype(numpy),
         }
-        return [roles[arg.role] for arg in OPS[self.op].inputs]
+        return [
+            roles[arg.role]
+            for arg in OPS[self.op].inputs
+            if arg.kind != VIEW_LIST or self.side_input
+        ]
 
     @property
     def attrs(self) -> dict[str, Any]:
@@ -71,23 +82,33 @@ class Case:
             return {}
         if self.op == NGRAPH:
             return {"epsilon": self.epsilon}
-        return {
+        values = {
             "epsilon": self.epsilon,
             "data_format": self.data_format,
             "is_training": self.is_training,
+            "exponential_avg_factor": self.exponential_avg_factor,
+            "activation_mode": self.activation_mode,
+            "bessel_correction": self.bessel_correction,
         }
+        return {name: values[name] for name in OPS[self.op].attrs}
 
     def grads(self) -> list[np.ndarray]:
         """Gradients with respect to the first three outputs."""
-        by_role = dict(zip((arg.role for arg in OPS[self.op].inputs), self.inputs, strict=True))
+        roles = [arg.role for arg in OPS[self.op].inputs]
+        by_role = dict(zip(roles, self.inputs, strict=False))
         rng = np.random.default_rng(7)
         like = [by_role["x"], by_role["scale"], by_role["scale"]]
         return [rng.normal(0, 1, a.shape).astype(a.dtype) for a in like]
 
     def call(self, module: Any, inputs: list[Any]) -> list[Any]:
-        names = [arg.name for arg in OPS[self.op].inputs]
-        function = getattr(module, self.op)
-        call = lambda *values: function(**dict(zip(names, values, strict=True)), **self.attrs)  # noqa: E731
+        def call(*values: Any) -> Any:
+            rest = list(values)
+            named = {
+                arg.name: rest[:] if arg.kind == VIEW_LIST else rest.pop(0)
+                for arg in OPS[self.op].inputs
+            }
+            return getattr(module, self.op)(**named, **self.attrs)
+
         # In a graph, as in C++.
         return list(tf.function(call)(*map(tf.constant, inputs)))
 
@@ -96,7 +117,8 @@ class Case:
         folder.mkdir()
         data_format = "-" if self.epsilon is None else self.data_format
         (folder / "case").write_text(
-            f"{self.op} {self.epsilon or 0!r} {data_format} {self.is_training:d}"
+            f"{self.op} {self.epsilon or 0!r} {data_format} {self.is_training:d} "
+            f"{self.exponential_avg_factor!r} {self.activation_mode} {self.bessel_correction:d}"
         )
         for i, array in enumerate(self.inputs):
             write_tensor(folder / f"input{i}.pb", array)
@@ -109,6 +131,9 @@ class Case:
     def __str__(self) -> str:
         mode = "training" if self.is_training else "frozen"
         attrs = f"{self.data_format}-{mode}" if self.epsilon is not None else "defaults"
+        if self.op in FORWARD:
+            attrs += f"-{self.exponential_avg_factor}-{self.activation_mode}"
+            attrs += "-side_input" * self.side_input + "-biased" * (not self.bessel_correction)
         return f"{self.op}-{self.dtype}-{attrs}-{len(self.shape)}d-{self.outputs}"
 
 
@@ -125,15 +150,17 @@ def write_all(cases: list[Case], folder: pathlib.Path, **options: Any) -> list[p
 
 
 FUSED = [name for name, op in OPS.items() if op.builtin]
+FORWARD = [*(op.name for op in of_formula(BATCH_NORM)), EX]
 
 SAME_SOURCE = [
     *(Case(op, epsilon=None) for op in FUSED),
     *(
-        Case(op, dtype, data_format, is_training)
+        Case(op, dtype, data_format, is_training, exponential_avg_factor=factor)
         for op in FUSED
         for dtype in OPS[op].dtypes
         for data_format in OPS[op].layouts
         for is_training in (True, False)
+        for factor in ((1.0, 0.25) if op in FORWARD else (1.0,))
     ),
 ]
 
@@ -150,7 +177,10 @@ def same_source_results(request, run_program, tmp_path_factory):
     folders = write_all(cases, tmp_path_factory.mktemp(request.param))
     result = run_program(request.param, *folders)
     assert result.returncode == 0, result.stderr
-    results = [[read_tensor(folder / f"output{i}.pb") for i in range(5)] for folder in folders]
+    results = [
+        [read_tensor(folder / f"output{i}.pb") for i in range(len(OPS[case.op].outputs))]
+        for case, folder in zip(cases, folders, strict=True)
+    ]
     return request.param, result.stdout, list(zip(cases, results, strict=True))
 
 
@@ -158,7 +188,12 @@ def test_same_source_is_bitwise_identical_to_python(same_source_results):
     which, _, results = same_source_results
     module = tf_bn_ops.raw_ops if which == "ours" else tf.raw_ops
     for case, outputs in results:
-        for ours, python in zip(outputs, case.call(module, case.inputs), strict=True):
+        python_outputs = case.call(module, case.inputs)
+        assert len(outputs) == len(python_outputs)
+        if which == "builtin" and case.op in FORWARD and not case.is_training:
+            # Frozen, TensorFlow may leave the reserve spaces unwritten.
+            outputs, python_outputs = outputs[:3], python_outputs[:3]
+        for ours, python in zip(outputs, python_outputs, strict=True):
             assert ours.dtype == python.numpy().dtype, str(case)
             assert ours.shape == python.shape, str(case)
             assert ours.tobytes() == python.numpy().tobytes(), str(case)
@@ -169,7 +204,10 @@ def test_same_source_has_the_same_errors(same_source_results):
     _, printed, _ = same_source_results
     code = int(tf.errors.INVALID_ARGUMENT)
     # Types and formats are found before there is a node, shapes after.
-    assert printed.splitlines() == [f"{code} {no_node}" for no_node in (1, 0, 1, 1, 0)]
+    # Each once for a gradient and once for a forward op.
+    assert printed.splitlines() == [
+        f"{code} {no_node}" for no_node in (1, 0, 1, 1, 0) for _ in range(2)
+    ]
 
 
 def test_training_backprop_is_bitwise_identical_to_python(run_program, tmp_path):
@@ -186,7 +224,99 @@ def test_training_backprop_is_bitwise_identical_to_python(run_program, tmp_path)
             assert read_tensor(folder / f"output{i}.pb").tobytes() == python.numpy().tobytes()
 
 
-# ---- Gradients -----------------------------------------------------------------------------------
+EX_CASES = [
+    Case(EX, dtype, data_format, is_training, exponential_avg_factor=factor,
+         activation_mode=activation, bessel_correction=factor == 1, side_input=side_input)
+    for dtype, data_format, factor in (
+        ("float32", "NHWC", 1.0), ("half", "NCDHW", 0.25), ("bfloat16", "NCHW", 1.0)
+    )
+    for is_training in (True, False)
+    for activation in ("Identity", "Relu", "Relu6")
+    for side_input in (False, True)
+]  # fmt: skip
+
+
+def test_ex_is_bitwise_identical_to_python(run_program, tmp_path):
+    folders = write_all(EX_CASES, tmp_path)
+    result = run_program("client", "ops", *folders)
+    assert result.returncode == 0, result.stderr
+    for case, folder in zip(EX_CASES, folders, strict=True):
+        for i, python in enumerate(case.call(tf_bn_ops.raw_ops, case.inputs)[:5]):
+            output = read_tensor(folder / f"output{i}.pb")
+            assert output.tobytes() == python.numpy().tobytes(), str(case)
+
+
+# ---- Gradients of the forward ops ----------------------------------------------------------------
+
+FORWARD_GRADIENTS = [
+    *(
+        Case(op, dtype, data_format, is_training, outputs=(0,))
+        for op in FORWARD
+        if op != EX
+        for dtype in OPS[op].dtypes
+        for data_format in OPS[op].layouts
+        for is_training in (True, False)
+    ),
+    *(dataclasses.replace(case, outputs=(0,)) for case in EX_CASES),
+]
+
+
+def first_order(case: Case, inputs: list[Any]) -> list[Any]:
+    """Python's gradients of y by x, scale, offset and the side input."""
+    wanted = [*inputs[:3], *inputs[5:]]
+    with tf.GradientTape() as tape:
+        tape.watch(wanted)
+        y = case.call(tf_bn_ops.raw_ops, inputs)[0]
+    return tape.gradient(y, wanted, tf.constant(case.grads()[0]))
+
+
+def test_gradients_of_the_forward_ops_are_bitwise_identical_to_python(run_program, tmp_path):
+    """One FusedBatchNormGrad, V2 or V3 in both."""
+    folders = write_all(FORWARD_GRADIENTS, tmp_path, with_gradients=True)
+    result = run_program("client", "gradients", *folders)
+    assert result.returncode == 0, result.stderr
+    for case, folder in zip(FORWARD_GRADIENTS, folders, strict=True):
+        inputs = [tf.constant(value) for value in case.inputs]
+        indices = (0, 1, 2, 5)
+        for i, python in zip(indices, first_order(case, inputs), strict=False):
+            output = read_tensor(folder / f"output{i}.pb")
+            assert output.any(), str(case)
+            np.testing.assert_array_equal(output, python, str(case))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(Case(op, outputs=(0,)) for op in FORWARD if op != EX),
+        Case("FusedBatchNormV3", data_format="NCDHW", is_training=False, outputs=(0,)),
+        Case(EX, activation_mode="Relu6", side_input=True, outputs=(0,)),
+        Case(EX, data_format="NCHW", activation_mode="Relu", is_training=False, outputs=(0,)),
+    ],
+    ids=str,
+)
+def test_second_derivatives_of_the_forward_ops_are_those_of_python(case, run_program, tmp_path):
+    """Of the sum of all gradients; both by FusedBatchNormGradGrad, sums in another order."""
+    folder = case.write(tmp_path / "case", with_gradients=True)
+    result = run_program("client", "gradients_of_sum", folder)
+    assert result.returncode == 0, result.stderr
+    inputs = [tf.constant(value) for value in case.inputs]
+    indices = [0, 1, 2, 5][: 4 if case.side_input else 3]
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        first = first_order(case, inputs)
+    second = tape.gradient(
+        first, [inputs[i] for i in indices], unconnected_gradients=tf.UnconnectedGradients.ZERO
+    )
+    assert np.any(second[0])
+    largest = max(np.abs(want).max() for want in second)
+    for i, want in zip(indices, second, strict=True):
+        path = folder / f"output{i}.pb"
+        # The gradients depend on x and scale alone.
+        got = read_tensor(path) if i < 2 or path.exists() else np.zeros(want.shape, np.float32)
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6 * largest)
+
+
+# ---- Second-order gradients ----------------------------------------------------------------------
 
 GRADIENTS = [
     Case("FusedBatchNormGrad", is_training=True),
@@ -310,7 +440,7 @@ def test_third_order_symbolic_gradients_are_those_of_python(case, run_program, t
     """Both compose TensorFlow ops of the same formulas: they differ by roundings, and where terms
     cancel (with respect to scale), by roundings of the terms."""
     folder = case.write(tmp_path / "case", with_gradients=True)
-    result = run_program("client", "third_order", folder)
+    result = run_program("client", "gradients_of_sum", folder)
     assert result.returncode == 0, result.stderr
     inputs = [tf.constant(value) for value in case.inputs]
     roles = [arg.role for arg in OPS[case.op].inputs]

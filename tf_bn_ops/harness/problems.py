@@ -145,7 +145,7 @@ class Problem:
         return dataclasses.replace(self, values={r: a.copy() for r, a in self.values.items()})
 
 
-# Attrs that are fields of Problem by the same name; "saves_rstd" is that of a device.
+# Attrs that are fields of Problem by the same name; saves_rstd is the device's.
 _FURTHER = ("exponential_avg_factor", "bessel_correction", "saves_rstd")
 
 
