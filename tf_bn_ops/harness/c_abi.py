@@ -326,8 +326,22 @@ def new_outputs(
     return outputs
 
 
+def function_of(args: ctypes.Structure, backend: str) -> str:
+    """The function of the C ABI that takes `args`: that of backend "cpu", "cuda" or "emulate"."""
+    found = next(f.function for f in FORMULAS.values() if isinstance(args, f.struct))
+    return found.replace("_cpu_", f"_{backend}_")
+
+
 def args_of(problem: Problem, outputs: Mapping[str, np.ndarray], **overrides: Any) -> Any:
     """The C struct for a problem, writing to `outputs`; `overrides` replace its fields."""
+    arrays = {**problem.values, **outputs}
+    addresses = {role: array.ctypes.data for role, array in arrays.items()}
+    return args_at(problem, addresses, **overrides)
+
+
+def args_at(problem: Problem, addresses: Mapping[str, int], **overrides: Any) -> Any:
+    """The C struct for a problem whose arrays are at `addresses`, by role; `overrides` replace its
+    fields."""
     formula = FORMULAS[problem.formula]
     outer, channels, inner = problem.view
     fields: dict[str, Any] = {
@@ -347,8 +361,7 @@ def args_of(problem: Problem, outputs: Mapping[str, np.ndarray], **overrides: An
         fields["activation"] = ACTIVATION_CODES[problem.activation]
     # NULL: there is no such input.
     given = [role for role in formula.inputs if role in problem.values]
-    fields |= {role: problem[role].ctypes.data for role in given}
-    fields |= {role: outputs[role].ctypes.data for role in formula.outputs}
+    fields |= {role: addresses[role] for role in (*given, *formula.outputs)}
     return formula.struct(**{**fields, **overrides})
 
 
