@@ -74,7 +74,7 @@ wide = np.$wide
 names = $names
 values = {role: inputs[name].astype(wide) for role, name in names.items()}
 values["epsilon"] = wide($epsilon)
-$readaxes = tuple(axis for axis in range(values["x"].ndim) if axis != $channel_axis)
+${read}axes = tuple(axis for axis in range(values["x"].ndim) if axis != $channel_axis)
 column = [-1 if axis == $channel_axis else 1 for axis in range(values["x"].ndim)]
 with np.errstate(all="ignore"):
     right = formula(np, values, axes, column, $is_training)
