@@ -131,7 +131,7 @@ def test_groups_of_channels_are_bitwise_identical(emulator, view, call, dtype):
 
 @pytest.mark.parametrize("call", KERNELS)
 def test_no_groups_if_frozen_or_channels_last(emulator, call):
-    """Frozen, a gradient is reduce with apply fused, and finish; a forward call finish and apply."""
+    """Frozen: for a gradient reduce with apply fused, and finish; forward finish and apply."""
     for view in ((5, 90, 49), (5, 90, 1)):
         problem = CALLS[call](view)
         if problem.is_training and view[2] > 1:
