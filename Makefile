@@ -181,6 +181,7 @@ CORE_OBJECTS := $(call objects,core) $(call objects,cpu) $(ISA_OBJECTS)
 C_API_OBJECTS := $(call objects,c_api)
 OP_OBJECTS := $(call objects,ops) $(call objects,kernels)
 OVERRIDE_OBJECTS := $(call objects,override)
+OPTIMIZER_OBJECTS := $(call objects,optimizer)
 XLA_OBJECTS := $(if $(XLA),$(call objects,xla))
 CLIENT_OBJECTS := $(call objects,client)
 # Beside the objects of the CPU build, which knows nothing of them.
@@ -198,8 +199,8 @@ FUZZ_OBJECTS := $(call objects,fuzz)
 FUZZ_TARGETS := $(filter-out replay,$(basename $(notdir $(FUZZ_OBJECTS))))
 TOOLS := $(notdir $(TOOL_OBJECTS:.o=))
 EXAMPLES := $(EXAMPLE_OBJECTS:$(B)/cc/examples/%.o=$(B)/bin/%)
-OBJECTS := $(CORE_OBJECTS) $(C_API_OBJECTS) $(OP_OBJECTS) $(OVERRIDE_OBJECTS) $(XLA_OBJECTS) \
-  $(CLIENT_OBJECTS) $(TOOL_OBJECTS) $(EXAMPLE_OBJECTS) $(FUZZ_OBJECTS)
+OBJECTS := $(CORE_OBJECTS) $(C_API_OBJECTS) $(OP_OBJECTS) $(OVERRIDE_OBJECTS) $(OPTIMIZER_OBJECTS) \
+  $(XLA_OBJECTS) $(CLIENT_OBJECTS) $(TOOL_OBJECTS) $(EXAMPLE_OBJECTS) $(FUZZ_OBJECTS)
 
 # ---- Rules -----------------------------------------------------------------------------------
 
@@ -232,7 +233,7 @@ COMPILE = $(CXX) -MMD -MP -c -o $@ $<
 $(call objects,core) $(C_API_OBJECTS) $(FUZZ_OBJECTS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS)
 $(call objects,cpu): private LOCAL_CXXFLAGS = $(CPU_CXXFLAGS) '-DTF_BN_OPS_ISA_LIST=$(ISA_LIST)' \
   '-DTF_BN_OPS_VERSION="$(VERSION)"'
-$(OP_OBJECTS) $(OVERRIDE_OBJECTS): private LOCAL_CXXFLAGS = $(TF_ALL_CXXFLAGS)
+$(OP_OBJECTS) $(OVERRIDE_OBJECTS) $(OPTIMIZER_OBJECTS): private LOCAL_CXXFLAGS = $(TF_ALL_CXXFLAGS)
 $(XLA_OBJECTS): private LOCAL_CXXFLAGS = $(XLA_CXXFLAGS)
 $(CLIENT_OBJECTS) $(TOOL_OBJECTS) $(EXAMPLE_OBJECTS): private LOCAL_CXXFLAGS = $(CLIENT_CXXFLAGS)
 
@@ -274,6 +275,11 @@ $(B)/lib/libtf_bn_ops.so: $(CORE_OBJECTS) $(OP_OBJECTS) $(B)/link.txt mk/exports
 
 $(B)/lib/libtf_bn_ops_override.so: $(CORE_OBJECTS) $(B)/cc/kernels/cpu_launch.o $(OVERRIDE_OBJECTS) \
   $(B)/link.txt mk/exports.map
+	$(Q)echo '  LINK    $@'
+	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(TF_LDFLAGS)
+	$(Q)mv $@.new $@
+
+$(B)/lib/libtf_bn_ops_optimizer.so: $(OPTIMIZER_OBJECTS) $(B)/link.txt mk/exports.map
 	$(Q)echo '  LINK    $@'
 	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(TF_LDFLAGS)
 	$(Q)mv $@.new $@
@@ -332,7 +338,7 @@ $(if $(GPU),$(B)/lib/build_info.json: $(GPU_DIR)/nvcc.txt)
 # environment's copy, though newer, is replaced.
 # First what takes longest.
 LIBRARIES := $(if $(XLA),libtf_bn_ops_xla.so) libtf_bn_ops.so libtf_bn_ops_core.so \
-  libtf_bn_ops_client.so libtf_bn_ops_override.so build_info.json
+  libtf_bn_ops_client.so libtf_bn_ops_override.so libtf_bn_ops_optimizer.so build_info.json
 HEADERS := $(patsubst cc/client/include/%,%,$(wildcard cc/client/include/tf_bn_ops/*.h))
 PACKAGE_DIR := $(patsubst %/,%,$(dir $(LIB_DIR)))
 INSTALLED := $(addprefix $(LIB_DIR)/,$(LIBRARIES)) $(addprefix $(PACKAGE_DIR)/bin/,$(TOOLS)) \

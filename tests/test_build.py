@@ -27,6 +27,7 @@ LIBRARIES = (
     "libtf_bn_ops_core.so",
     "libtf_bn_ops_client.so",
     "libtf_bn_ops_override.so",
+    "libtf_bn_ops_optimizer.so",
     # Where this TensorFlow has what it needs.
     *(["libtf_bn_ops_xla.so"] if _loader.build_info()["xla"] else []),
 )
@@ -88,11 +89,12 @@ def test_second_make_does_nothing(tree):
 @pytest.mark.parametrize(
     ("folder", "libraries"),
     [
-        ("core", sorted({*LIBRARIES} - {"libtf_bn_ops_client.so"})),
+        ("core", sorted({*LIBRARIES} - {"libtf_bn_ops_client.so", "libtf_bn_ops_optimizer.so"})),
         ("c_api", ["libtf_bn_ops_core.so"]),
         ("kernels", ["libtf_bn_ops.so"]),
         ("ops", ["libtf_bn_ops.so"]),
         ("override", ["libtf_bn_ops_override.so"]),
+        ("optimizer", ["libtf_bn_ops_optimizer.so"]),
         *([("xla", ["libtf_bn_ops_xla.so"])] if "libtf_bn_ops_xla.so" in LIBRARIES else []),
         # What is linked against the client library is linked again.
         ("client", ["bn_grad_block", "libtf_bn_ops_client.so"]),

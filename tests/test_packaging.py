@@ -164,6 +164,7 @@ def test_wheel_metadata(wheel):
             _loader.CORE_LIBRARY,
             _loader.CLIENT_LIBRARY,
             _loader.OVERRIDE_LIBRARY,
+            _loader.OPTIMIZER_LIBRARY,
             _loader.BUILD_INFO,
             *([_loader.XLA_LIBRARY] if _loader.build_info()["xla"] else []),
         )

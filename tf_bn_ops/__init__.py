@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tf_bn_ops import _keras_environment, _override, raw_ops
 from tf_bn_ops._fused import fused_batch_norm
+from tf_bn_ops._graph_fusion import fuse_graphs
 from tf_bn_ops._loader import LibraryError, get_include, get_lib, library_path
 from tf_bn_ops._ops import (
     batch_norm_training_backprop,
@@ -28,6 +29,7 @@ __all__ = [
     "LibraryError",
     "__version__",
     "batch_norm_training_backprop",
+    "fuse_graphs",
     "fused_batch_norm",
     "fused_batch_norm_grad",
     "fused_batch_norm_grad_grad",

@@ -21,9 +21,10 @@ LIBRARY_VARIABLE = "TF_BN_OPS_LIBRARY"
 OP_LIBRARY = "libtf_bn_ops.so"
 CORE_LIBRARY = "libtf_bn_ops_core.so"
 OVERRIDE_LIBRARY = "libtf_bn_ops_override.so"
+OPTIMIZER_LIBRARY = "libtf_bn_ops_optimizer.so"
 CLIENT_LIBRARY = "libtf_bn_ops_client.so"
 # What every build has beside the op library.
-COMPANIONS = (CORE_LIBRARY, OVERRIDE_LIBRARY, CLIENT_LIBRARY)
+COMPANIONS = (CORE_LIBRARY, OVERRIDE_LIBRARY, OPTIMIZER_LIBRARY, CLIENT_LIBRARY)
 XLA_LIBRARY = "libtf_bn_ops_xla.so"
 BUILD_INFO = "build_info.json"
 
@@ -190,6 +191,15 @@ def override_library_path() -> str:
       LibraryError: (an ImportError) if there is no such file.
     """
     return existing(library_folder() / OVERRIDE_LIBRARY)
+
+
+def optimizer_library_path() -> str:
+    """Path of the library that fuses graphs.
+
+    Raises:
+      LibraryError: (an ImportError) if there is no such file.
+    """
+    return existing(library_folder() / OPTIMIZER_LIBRARY)
 
 
 def check_version(path: str, version: str) -> None:

@@ -1,7 +1,9 @@
-"""Renames TensorFlow's batch-norm ops, forward and gradient, to this library's, and back.
+"""Renames TensorFlow's batch-norm ops, forward and gradient, to this library's, and back; fuses
+them with what is around them.
 
     shim = tf_bn_ops.rewrite.to_shim(graph_def)
     builtin = tf_bn_ops.rewrite.to_builtin(shim)     # equals graph_def
+    fused = tf_bn_ops.rewrite.fuse(graph_def)
 
 The OpDefs are equal, so a node changes its op and nothing else: names, inputs, attrs, control
 edges, devices, and with them checkpoints and signatures stay as they were.
@@ -13,14 +15,19 @@ left alone: a graph that was made by differentiating this library's ops keeps ne
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
-from tf_bn_ops.rewrite import _expand, _graph
+from tf_bn_ops.rewrite import _expand, _fuse, _graph
+from tf_bn_ops.rewrite._fuse import Fusion
 from tf_bn_ops.spec import BATCH_NORM_GRAD, OPS, of_formula
 
-__all__ = ["to_builtin", "to_shim"]
+if TYPE_CHECKING:
+    from tf_bn_ops.rewrite._files import Transform
+
+__all__ = ["Fusion", "fuse", "fusion_report", "to_builtin", "to_shim", "unfuse"]
 
 
 def __dir__() -> list[str]:
@@ -30,7 +37,9 @@ def __dir__() -> list[str]:
 _TO_SHIM = {op.builtin: op.registered_name for op in OPS.values() if op.builtin is not None}
 _GRADIENTS = {op.builtin for op in of_formula(BATCH_NORM_GRAD)}
 _GRADIENTS_TO_SHIM = {name: shim for name, shim in _TO_SHIM.items() if name in _GRADIENTS}
-_TO_BUILTIN = {shim: builtin for builtin, shim in _TO_SHIM.items()} | {_expand.OP: _graph.EXPANDED}
+_TO_BUILTIN = {shim: builtin for builtin, shim in _TO_SHIM.items()} | dict.fromkeys(
+    _expand.EXPANDED_OPS, _graph.EXPANDED
+)
 
 
 def to_shim(
@@ -58,36 +67,105 @@ def to_shim(
       OSError, ValueError: a path that does not exist, holds no graph, or would be overwritten.
       LibraryError: (an ImportError) a concrete function needs the op library, and it is missing.
     """
-    return _rewrite(graph, output, _GRADIENTS_TO_SHIM if gradients_only else _TO_SHIM)
+    names = _GRADIENTS_TO_SHIM if gradients_only else _TO_SHIM
+    return _rewrite(graph, output, functools.partial(_graph.renamed, names=names))
 
 
 def to_builtin(graph: Any, output: str | os.PathLike[str] | None = None) -> Any:
     """Renames this library's twins of TensorFlow's ops to TensorFlow's: the inverse of `to_shim`.
 
-    FusedBatchNormEx has no twin that runs on a CPU. It becomes FusedBatchNormV3, AddV2 and Relu or
-    Relu6, as far as it has a side input and an activation; where the running variance is the biased
-    one, as Keras', arithmetic takes Bessel's correction out of that of FusedBatchNormV3.
+    FusedBatchNormEx and FusedBatchNormGradEx have no twins that run on a CPU. They become
+    FusedBatchNormV3, AddV2 and Relu or Relu6, ReluGrad or Relu6Grad and FusedBatchNormGradV3, as
+    far as they have a side input and an activation; where the running variance is the biased one,
+    as Keras', arithmetic takes Bessel's correction out of that of FusedBatchNormV3.
 
     The result needs no tf_bn_ops to load, unless it holds ops that TensorFlow lacks (gradients of
     gradients, or BatchNormTrainingBackprop). Arguments, result and errors are those of `to_shim`.
     """
-    return _rewrite(graph, output, _TO_BUILTIN)
+    return _rewrite(graph, output, functools.partial(_graph.renamed, names=_TO_BUILTIN))
 
 
-def _rewrite(graph: Any, output: Any, names: Mapping[str, str]) -> Any:
+def fuse(
+    graph: Any, output: str | os.PathLike[str] | None = None, *, keep: Iterable[str] = ()
+) -> Any:
+    """Fuses batch normalization with the addition and the activation behind it, both ways.
+
+    FusedBatchNorm (V1 to V3, TensorFlow's or this library's), Add or AddV2, and Relu or Relu6
+    become FusedBatchNormEx, with the name of the activation; ReluGrad or Relu6Grad and
+    FusedBatchNormGrad become FusedBatchNormGradEx, with the name of the latter. Both are for CPUs.
+
+    A place stays as it is where an intermediate is read by others, fetched or kept, where a control
+    edge would be lost, on other devices, of types that the ops lack, and where the two inputs of an
+    addition are not known to have the same shape. `fusion_report` has the reasons; they are also
+    logged, to the logger "tf_bn_ops". Functions that XLA compiles are left alone.
+
+    Args:
+      graph: as in `to_shim`.
+      output: as in `to_shim`.
+      keep: names of nodes that must stay, in addition to those that the message says are fetched: a
+        MetaGraphDef has signatures and collections, a GraphDef says nothing.
+
+    Returns:
+      As `to_shim`; with a path, how many places were fused.
+
+    Raises:
+      As `to_shim`; the op library is needed for any graph. ValueError: TensorFlow does not know an
+        op of a function that holds batch normalization.
+    """
+    result, fusions = _fused(graph, output, keep)
+    _fuse.log(fusions)
+    return result
+
+
+def _fused(graph: Any, output: Any, keep: Iterable[str]) -> tuple[Any, list[Fusion]]:
+    fusions: list[Fusion] = []
+    transform = functools.partial(_fuse.fused, keep=list(keep), report=fusions)
+    return _rewrite(graph, output, transform), fusions
+
+
+def fusion_report(graph: Any, *, keep: Iterable[str] = ()) -> list[Fusion]:
+    """What `fuse` does with each place where it finds its pattern, and why it leaves one.
+
+    Args:
+      graph: a message or a concrete function as in `to_shim`, or the path of one.
+      keep: as in `fuse`.
+
+    Raises:
+      As `fuse`.
+    """
+    from tf_bn_ops.rewrite import _files, _functions
+
+    if isinstance(graph, (str, os.PathLike)):
+        graph = _files.read(os.fspath(graph))
+    elif not _graph.is_message(graph):
+        graph = _functions.library_of(graph)
+    fusions: list[Fusion] = []
+    _fuse.fused(graph, keep=list(keep), report=fusions)
+    return fusions
+
+
+def unfuse(graph: Any, output: str | os.PathLike[str] | None = None) -> Any:
+    """The way back from `fuse`, to TensorFlow's ops alone: another name of `to_builtin`.
+
+    A node that `fuse` removed gets a new name, and V1 and V2 come back as V3.
+    """
+    return to_builtin(graph, output)
+
+
+def _rewrite(graph: Any, output: Any, transform: Transform) -> Any:
     if isinstance(graph, (str, os.PathLike)):
         if output is None:
             raise TypeError("give the path to write to as the second argument")
         from tf_bn_ops.rewrite import _files
 
-        return _files.rewrite(os.fspath(graph), os.fspath(output), names)
+        return _files.rewrite(os.fspath(graph), os.fspath(output), transform)
     if output is not None:
         raise TypeError(
             f"a second argument goes with a path only, not with a {type(graph).__name__}: the "
             "result is returned"
         )
     if _graph.is_message(graph):
-        return _graph.renamed(graph, names)[0]
+        return transform(graph)[0]
     from tf_bn_ops.rewrite import _functions
 
-    return _functions.rewrite(graph, names)
+    return _functions.rewrite(graph, transform)

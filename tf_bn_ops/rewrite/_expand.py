@@ -1,6 +1,8 @@
-"""FusedBatchNormEx as ops of TensorFlow: FusedBatchNormV3, AddV2, Relu, and arithmetic.
+"""FusedBatchNormEx and FusedBatchNormGradEx as ops of TensorFlow.
 
-TensorFlow's op of that name runs on GPUs alone, or behind grappler. Expanded, each step rounds to
+Forward: FusedBatchNormV3, AddV2, Relu, and arithmetic. Backward: ReluGrad, FusedBatchNormGradV3.
+
+TensorFlow's ops of these names run on GPUs alone, or behind grappler. Expanded, each step rounds to
 the element type, where the fused op rounds once. Without Bessel's correction, with M elements of a
 channel, f the factor and v what FusedBatchNormV3 returns, the running variance is
 
@@ -18,9 +20,24 @@ import numpy as np
 from tf_bn_ops.spec import OPS
 
 _EX = OPS["FusedBatchNormEx"]
-OP = _EX.registered_name
-_OUTPUTS = [arg.name for arg in _EX.outputs]
-_BATCH_VARIANCE = _OUTPUTS.index("batch_variance")
+_GRAD_EX = OPS["FusedBatchNormGradEx"]
+# What is expanded.
+EXPANDED_OPS = frozenset({_EX.registered_name, _GRAD_EX.registered_name})
+_EX_OUTPUTS = [arg.name for arg in _EX.outputs]
+_GRAD_EX_OUTPUTS = [arg.name for arg in _GRAD_EX.outputs]
+_BATCH_VARIANCE = _EX_OUTPUTS.index("batch_variance")
+# Of FusedBatchNormEx: mean and variance as they are saved, and as they are given.
+_SAVED, _GIVEN = slice(3, 5), slice(3, 5)
+_SIDE_INPUT_BACKPROP = _GRAD_EX_OUTPUTS.index("side_input_backprop")
+_FORWARD_COEFFICIENTS, _Y = (
+    [arg.role for arg in _GRAD_EX.inputs].index(role) for role in ("forward_coefficients", "y")
+)
+# Op -> names of its outputs, which the ops share as far as they share the outputs.
+_OUTPUTS = {
+    _EX.registered_name: _EX_OUTPUTS,
+    _GRAD_EX.registered_name: _GRAD_EX_OUTPUTS,
+    **{op: [arg.name for arg in OPS[op].outputs] for op in OPS if OPS[op].builtin == op},
+}
 # Op -> name of its only output.
 _OUTPUT_OF = {
     "AddV2": "z",
@@ -30,6 +47,8 @@ _OUTPUT_OF = {
     "RealDiv": "z",
     "Relu": "activations",
     "Relu6": "activations",
+    "Relu6Grad": "backprops",
+    "ReluGrad": "backprops",
     "Size": "output",
     "Sub": "z",
 }
@@ -51,14 +70,16 @@ class Expanded:
 
 
 def expand(nodes: Any, in_function: bool) -> Expanded:
-    """Replaces each FusedBatchNormEx in the nodes of a GraphDef or FunctionDef, and who reads it.
+    """Replaces each fused op in the nodes of a GraphDef or FunctionDef, and who reads it.
 
-    The node that computes y keeps the name: control edges, devices and fetches of y stay valid.
+    The node that computes y, or x_backprop, keeps the name: control edges, devices and fetches of
+    it stay valid.
     """
     result = Expanded()
     taken = {node.name for node in nodes}
-    while (at := next((i for i, node in enumerate(nodes) if node.op == OP), None)) is not None:
-        expansion = _Expansion(nodes[at], taken, in_function)
+    while (at := _first_fused(nodes)) is not None:
+        kind = _Forward if nodes[at].op == _EX.registered_name else _Gradient
+        expansion = kind(nodes[at], taken, in_function)
         del nodes[at]
         for node in nodes:  # not the new ones, which read what they mean
             node.input[:] = [expansion.moved.get(name, name) for name in node.input]
@@ -69,13 +90,18 @@ def expand(nodes: Any, in_function: bool) -> Expanded:
     return result
 
 
+def _first_fused(nodes: Any) -> int | None:
+    return next((i for i, node in enumerate(nodes) if node.op in EXPANDED_OPS), None)
+
+
 @dataclasses.dataclass
 class _Attrs:
-    """Those of FusedBatchNormEx, with the defaults that saving leaves out."""
+    """Those of the fused op, with the defaults that saving leaves out."""
 
     side_inputs: int
     activation: str
     factor: float
+    is_training: bool
     corrects_variance: bool
 
     @classmethod
@@ -87,13 +113,14 @@ class _Attrs:
             side_inputs=get("num_side_inputs", "i", 0),
             activation=get("activation_mode", "s", b"Identity").decode(),
             factor=get("exponential_avg_factor", "f", 1.0),
+            is_training=get("is_training", "b", True),
             corrects_variance=get("is_training", "b", True)
             and not get("bessel_correction", "b", True),
         )
 
 
 class _Expansion:
-    """The nodes in the place of one FusedBatchNormEx, and where its outputs are then."""
+    """The nodes in the place of one fused op, and where its outputs are then."""
 
     def __init__(self, node: Any, taken: set[str], in_function: bool) -> None:
         self._node = type(node)()
@@ -105,6 +132,45 @@ class _Expansion:
         self._build()
 
     def _build(self) -> None:
+        raise NotImplementedError
+
+    def _move(self, outputs: Iterable[str]) -> None:
+        """Says where the outputs of the fused op are now."""
+        for port, output in enumerate(outputs):
+            if self._tensor(self._node, port) != output:
+                self.moved[self._tensor(self._node, port)] = output
+
+    def _op(self, op: str, inputs: Iterable[str], name: str = "", **types: int) -> str:
+        """Adds a node with attrs that are types; its output."""
+        node = type(self._node)()
+        node.name = name or self._unique(f"{self._node.name}/{op}")
+        node.op, node.device = op, self._node.device
+        node.input.extend(inputs)
+        for attr, value in types.items():
+            node.attr[attr].type = value
+        self.nodes.append(node)
+        return self._tensor(node, 0)
+
+    def _unique(self, name: str) -> str:
+        number, unique = 0, name
+        while unique in self._taken:
+            number += 1
+            unique = f"{name}_{number}"
+        self._taken.add(unique)
+        return unique
+
+    def _tensor(self, node: Any, port: int) -> str:
+        """The name of an output where it is an input."""
+        if self._in_function:
+            output = _OUTPUT_OF.get(node.op) or _OUTPUTS[node.op][port]
+            return f"{node.name}:{output}:0"
+        return node.name if port == 0 else f"{node.name}:{port}"
+
+
+class _Forward(_Expansion):
+    """FusedBatchNormEx."""
+
+    def _build(self) -> None:
         attrs = self._attrs
         activation = [] if attrs.activation == "Identity" else [attrs.activation]
         chain = ["FusedBatchNormV3", *["AddV2"] * attrs.side_inputs, *activation]
@@ -114,12 +180,12 @@ class _Expansion:
         for op, name in zip(chain[1:], names[1:], strict=True):
             added = [self._node.input[5]] if op == "AddV2" else []
             y = self._op(op, [y, *added], name=name, T=self._node.attr["T"].type)
-        outputs = [y, *(self._tensor(norm, port) for port in range(1, len(_OUTPUTS)))]
+        outputs = [y, *(self._tensor(norm, port) for port in range(1, len(_EX_OUTPUTS)))]
         if attrs.corrects_variance:
             outputs[_BATCH_VARIANCE] = self._biased(norm, outputs[_BATCH_VARIANCE])
-        for port, output in enumerate(outputs):
-            if self._tensor(self._node, port) != output:
-                self.moved[self._tensor(self._node, port)] = output
+        if not attrs.is_training:  # TensorFlow's CPU kernels leave these unwritten
+            outputs[_SAVED] = self._node.input[_GIVEN]
+        self._move(outputs)
 
     def _normalization(self, name: str) -> Any:
         """FusedBatchNormV3 with what the node has of it."""
@@ -164,28 +230,32 @@ class _Expansion:
         )
         return output
 
-    def _op(self, op: str, inputs: Iterable[str], name: str = "", **types: int) -> str:
-        """Adds a node with attrs that are types; its output."""
-        node = type(self._node)()
-        node.name = name or self._unique(f"{self._node.name}/{op}")
-        node.op, node.device = op, self._node.device
-        node.input.extend(inputs)
-        for attr, value in types.items():
-            node.attr[attr].type = value
-        self.nodes.append(node)
-        return self._tensor(node, 0)
 
-    def _unique(self, name: str) -> str:
-        number, unique = 0, name
-        while unique in self._taken:
-            number += 1
-            unique = f"{name}_{number}"
-        self._taken.add(unique)
-        return unique
+class _Gradient(_Expansion):
+    """FusedBatchNormGradEx."""
 
-    def _tensor(self, node: Any, port: int) -> str:
-        """The name of an output where it is an input."""
-        if self._in_function:
-            output = _OUTPUT_OF.get(node.op) or _OUTPUTS[port]
-            return f"{node.name}:{output}:0"
-        return node.name if port == 0 else f"{node.name}:{port}"
+    def _build(self) -> None:
+        fused, attrs = self._node, self._attrs
+        masked = fused.input[0]
+        if attrs.activation != "Identity":
+            masked = self._op(
+                f"{attrs.activation}Grad", [masked, fused.input[_Y]], T=fused.attr["T"].type
+            )
+        gradient = type(fused)()
+        gradient.CopyFrom(fused)
+        inputs = [masked, *fused.input[1 : _FORWARD_COEFFICIENTS + 1]]
+        gradient.op = "FusedBatchNormGradV3"
+        if inputs[-1] == inputs[-2] and fused.attr["data_format"].s in (b"", b"NHWC", b"NCHW"):
+            # `fuse` knew of no third reserve space, which TensorFlow reads on GPUs.
+            gradient.op = "FusedBatchNormGradV2"
+            inputs.pop()
+        controls = [name for name in fused.input if name.startswith("^")]
+        gradient.input[:] = [*inputs, *controls]
+        for attr in ("num_side_inputs", "activation_mode"):
+            gradient.attr.pop(attr, None)
+        self.nodes.append(gradient)
+        outputs = [
+            self._tensor(gradient, port)
+            for port in range(min(_SIDE_INPUT_BACKPROP, len(_OUTPUTS[gradient.op])))
+        ]
+        self._move([*outputs, *[masked] * attrs.side_inputs])

@@ -3,59 +3,93 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
-from tf_bn_ops.rewrite import _graph
+# Message -> a new one, and how many nodes were rewritten.
+Transform = Callable[[Any], tuple[Any, int]]
 
 _FINGERPRINT = "fingerprint.pb"  # Beside saved_model.pb: a hash of it.
 
 
-def rewrite(source: str, target: str, names: Mapping[str, str]) -> int:
-    """Copies a SavedModel, GraphDef or MetaGraphDef with ops renamed; returns how many nodes were.
+def rewrite(source: str, target: str, transform: Transform) -> int:
+    """Copies a SavedModel, GraphDef or MetaGraphDef, rewritten; returns how many nodes were.
 
     Raises:
       OSError, ValueError: with one sentence for the user.
     """
-    from tensorflow.core.framework import graph_pb2
-    from tensorflow.core.protobuf import meta_graph_pb2
     from tensorflow.python.lib.io import file_io
 
-    if not file_io.file_exists_v2(source):
-        raise FileNotFoundError(f"{source} does not exist")
     if file_io.file_exists_v2(target):
+        _check_exists(source)
         raise FileExistsError(f"{target} exists: name a new place, nothing is overwritten")
-    if file_io.is_directory_v2(source):
-        return _rewrite_saved_model(source.rstrip("/"), target.rstrip("/"), names)
-    kinds = [graph_pb2.GraphDef, meta_graph_pb2.MetaGraphDef]
-    if not source.endswith(".pbtxt"):  # Bytes of one may parse as the other; text does not.
-        kinds = kinds[1:] if source.endswith(".meta") else kinds[:1]
-    message, count = _graph.renamed(_read(source, *kinds), names)
+    message, model_file = _read_any(source)
+    if model_file is not None:
+        return _rewrite_saved_model(
+            source.rstrip("/"), target.rstrip("/"), message, model_file, transform
+        )
+    message, count = transform(message)
     _write(target, message)
     return count
 
 
-def _rewrite_saved_model(source: str, target: str, names: Mapping[str, str]) -> int:
-    from tensorflow.core.protobuf import saved_model_pb2
+def read(source: str) -> Any:
+    """The SavedModel, GraphDef or MetaGraphDef at a path.
+
+    Raises:
+      OSError, ValueError: with one sentence for the user.
+    """
+    return _read_any(source)[0]
+
+
+def _check_exists(source: str) -> None:
     from tensorflow.python.lib.io import file_io
-    from tensorflow.python.saved_model import constants, fingerprinting_utils
+
+    if not file_io.file_exists_v2(source):
+        raise FileNotFoundError(f"{source} does not exist")
+
+
+def _read_any(source: str) -> tuple[Any, str | None]:
+    """The message at a path; of a SavedModel also the name of its file."""
+    from tensorflow.core.framework import graph_pb2
+    from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+    from tensorflow.python.lib.io import file_io
+
+    _check_exists(source)
+    if file_io.is_directory_v2(source):
+        model_file = _model_file(source)
+        return _read(os.path.join(source, model_file), saved_model_pb2.SavedModel), model_file
+    kinds = [graph_pb2.GraphDef, meta_graph_pb2.MetaGraphDef]
+    if not source.endswith(".pbtxt"):  # Bytes of one may parse as the other; text does not.
+        kinds = kinds[1:] if source.endswith(".meta") else kinds[:1]
+    return _read(source, *kinds), None
+
+
+def _model_file(source: str) -> str:
+    """The name of the file in a SavedModel that holds its graphs."""
+    from tensorflow.python.lib.io import file_io
+    from tensorflow.python.saved_model import constants
 
     for model_file in (constants.SAVED_MODEL_FILENAME_PB, constants.SAVED_MODEL_FILENAME_PBTXT):
         if file_io.file_exists_v2(os.path.join(source, model_file)):
-            break
-    else:
-        if file_io.file_exists_v2(os.path.join(source, "saved_model.cpb")):
-            raise ValueError(
-                f"{source} holds a SavedModel in chunks (saved_model.cpb), which cannot be "
-                "rewritten: save it without experimental_image_format"
-            )
+            return str(model_file)
+    if file_io.file_exists_v2(os.path.join(source, "saved_model.cpb")):
         raise ValueError(
-            f"{source} is no SavedModel: it has no saved_model.pb or saved_model.pbtxt"
+            f"{source} holds a SavedModel in chunks (saved_model.cpb), which cannot be "
+            "rewritten: save it without experimental_image_format"
         )
+    raise ValueError(f"{source} is no SavedModel: it has no saved_model.pb or saved_model.pbtxt")
+
+
+def _rewrite_saved_model(
+    source: str, target: str, saved_model: Any, model_file: str, transform: Transform
+) -> int:
+    from tensorflow.python.lib.io import file_io
+    from tensorflow.python.saved_model import fingerprinting_utils
+
     if os.path.join(target, "").startswith(os.path.join(source, "")):
         raise ValueError(f"{target} lies in {source}: name a place outside of it")
-    saved_model = _read(os.path.join(source, model_file), saved_model_pb2.SavedModel)
-    message, count = _graph.renamed(saved_model, names)
+    message, count = transform(saved_model)
     skipped = {model_file, _FINGERPRINT}
     for folder, _, files in file_io.walk_v2(source):
         relative = os.path.relpath(folder, source)

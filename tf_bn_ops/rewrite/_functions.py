@@ -2,44 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 from tf_bn_ops import _ops
-from tf_bn_ops.rewrite import _graph
+
+_SHAPES = "_output_shapes"
 
 
-def rewrite(function: Any, names: Mapping[str, str]) -> Any:
-    """A concrete function with ops renamed; signature, captures and variables are those of
-    `function`.
+def rewrite(function: Any, transform: Callable[[Any], tuple[Any, int]]) -> Any:
+    """A concrete function whose FunctionDefLibrary is rewritten by `transform`; signature, captures
+    and variables are those of `function`.
+
+    Args:
+      transform: message -> a new one, and how many nodes were rewritten.
 
     Raises:
       TypeError: `function` is no concrete function.
     """
-    from tensorflow.core.framework import function_pb2
     from tensorflow.core.function.capture import restore_captures
     from tensorflow.core.function.polymorphism import function_type as function_types
     from tensorflow.core.protobuf import saved_object_graph_pb2
-    from tensorflow.python.eager.polymorphic_function import concrete_function, polymorphic_function
     from tensorflow.python.saved_model import function_deserialization, function_serialization
 
-    if isinstance(function, polymorphic_function.Function):
-        raise TypeError(
-            "a tf.function has one graph per signature: call its get_concrete_function(...) and "
-            "rewrite what it returns"
-        )
-    if not isinstance(function, concrete_function.ConcreteFunction):
-        raise TypeError(
-            f"cannot rewrite a {type(function).__name__}: give a GraphDef or another graph "
-            "message, a concrete function, or the path of a SavedModel"
-        )
+    original = library_of(function)
+    top = original.function[-1]
     _ops.load()
-
-    library = function_pb2.FunctionDefLibrary()
-    library.CopyFrom(function.graph.as_graph_def().library)
-    top = library.function.add()
-    top.CopyFrom(function.function_def)
-    library, _ = _graph.renamed(library, names)
+    library, _ = transform(original)
+    _remove_shapes(library)
 
     # Structure of arguments and results, which a FunctionDef does not hold.
     variables = {id(variable.handle): variable for variable in function.graph.variables}
@@ -62,6 +52,44 @@ def rewrite(function: Any, names: Mapping[str, str]) -> Any:
     restore_captures.restore_captures(result, captures)
     result.add_to_graph()
     return result
+
+
+def library_of(function: Any) -> Any:
+    """The FunctionDefLibrary of a concrete function; its own FunctionDef is the last.
+
+    As in a SavedModel, static shapes are in attrs that begin with an underscore.
+
+    Raises:
+      TypeError: `function` is no concrete function.
+    """
+    from tensorflow.core.framework import function_pb2
+    from tensorflow.python.eager.polymorphic_function import concrete_function, polymorphic_function
+
+    if isinstance(function, polymorphic_function.Function):
+        raise TypeError(
+            "a tf.function has one graph per signature: call its get_concrete_function(...) and "
+            "rewrite what it returns"
+        )
+    if not isinstance(function, concrete_function.ConcreteFunction):
+        raise TypeError(
+            f"cannot rewrite a {type(function).__name__}: give a GraphDef or another graph "
+            "message, a concrete function, or the path of a SavedModel"
+        )
+    library = function_pb2.FunctionDefLibrary()
+    library.CopyFrom(function.graph.as_graph_def(add_shapes=True).library)
+    top = library.function.add()
+    top.CopyFrom(function.function_def)
+    for i, tensor in enumerate(function.graph.inputs):
+        shapes = top.arg_attr[i].attr[_SHAPES].list
+        del shapes.shape[:]
+        shapes.shape.add().CopyFrom(tensor.shape.as_proto())
+    return library
+
+
+def _remove_shapes(library: Any) -> None:
+    for function in library.function:
+        for attrs in (*function.arg_attr.values(), *function.node_def):
+            attrs.attr.pop(_SHAPES, None)
 
 
 class _Anything(dict):

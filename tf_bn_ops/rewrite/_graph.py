@@ -13,7 +13,7 @@ EXPANDED = ""
 _MESSAGES = ("GraphDef", "MetaGraphDef", "SavedModel", "FunctionDefLibrary", "FunctionDef")
 
 
-def _kind(value: Any) -> str:
+def kind(value: Any) -> str:
     """The message type; told by name, so that TensorFlow need not be imported for it."""
     descriptor = getattr(value, "DESCRIPTOR", None)
     package, _, name = getattr(descriptor, "full_name", "").rpartition(".")
@@ -22,7 +22,7 @@ def _kind(value: Any) -> str:
 
 def is_message(value: Any) -> bool:
     """Whether `renamed` takes the value."""
-    return _kind(value) in _MESSAGES
+    return kind(value) in _MESSAGES
 
 
 def renamed(message: Any, names: Mapping[str, str]) -> tuple[Any, int]:
@@ -30,7 +30,7 @@ def renamed(message: Any, names: Mapping[str, str]) -> tuple[Any, int]:
 
     Args:
       message: one of the messages that `is_message` knows.
-      names: op -> new op; EXPANDED as the new op has FusedBatchNormEx expanded.
+      names: op -> new op; EXPANDED as the new op has the fused ops expanded.
     """
     result = type(message)()
     result.CopyFrom(message)
@@ -38,14 +38,14 @@ def renamed(message: Any, names: Mapping[str, str]) -> tuple[Any, int]:
 
 
 def _rename(message: Any, names: Mapping[str, str]) -> int:
-    kind = _kind(message)
-    if kind == "SavedModel":
+    message_kind = kind(message)
+    if message_kind == "SavedModel":
         return sum(_rename(meta_graph, names) for meta_graph in message.meta_graphs)
-    if kind == "MetaGraphDef":
+    if message_kind == "MetaGraphDef":
         return _rename_meta_graph(message, names)
-    if kind == "GraphDef":
+    if message_kind == "GraphDef":
         return _rename_graph(message, names)[0]
-    if kind == "FunctionDefLibrary":
+    if message_kind == "FunctionDefLibrary":
         return sum(_rename_function(function, names)[0] for function in message.function)
     return _rename_function(message, names)[0]
 
@@ -81,7 +81,7 @@ def _rename_graph(graph_def: Any, names: Mapping[str, str]) -> tuple[int, _expan
 
 def _rename_function(function: Any, names: Mapping[str, str]) -> tuple[int, _expand.Expanded]:
     count, expanded = _rename_nodes(function.node_def, names, in_function=True)
-    for name, tensor in function.ret.items():
+    for name, tensor in list(function.ret.items()):  # assigning may move the entries
         function.ret[name] = expanded.moved.get(tensor, tensor)
     return count, expanded
 
@@ -94,7 +94,7 @@ def _rename_nodes(
         if names.get(node.op, EXPANDED) != EXPANDED:
             node.op = names[node.op]
             count += 1
-    if _expand.OP not in names:
+    if _expand.EXPANDED_OPS.isdisjoint(names):
         return count, _expand.Expanded()
     expanded = _expand.expand(nodes, in_function)
     return count + expanded.count, expanded
@@ -109,11 +109,11 @@ def _rename_op_list(ops: Any, names: Mapping[str, str], added: Iterable[str]) ->
             del ops[i]
         elif new_name is not None:
             ops[i].name = new_name
-    _add_ops(ops, added)
+    add_ops(ops, added)
 
 
-def _add_ops(ops: Any, added: Iterable[str]) -> None:
-    """Adds TensorFlow's OpDefs, without documentation as in such lists."""
+def add_ops(ops: Any, added: Iterable[str]) -> None:
+    """Adds registered OpDefs, without documentation as in such lists."""
     missing = sorted(set(added) - {op.name for op in ops})
     if not missing:
         return

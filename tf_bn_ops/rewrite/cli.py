@@ -1,6 +1,7 @@
-"""Renames batch-norm ops in a SavedModel, a GraphDef file or a checkpoint's .meta file.
+"""Renames or fuses batch-norm ops in a SavedModel, a GraphDef file or a checkpoint's .meta file.
 
 usage: python -m tf_bn_ops rewrite IN OUT --to shim|builtin [--gradients_only]
+       python -m tf_bn_ops rewrite IN OUT --fuse [--keep=NAME,...] | --unfuse
 
 IN is a SavedModel folder, a GraphDef file (binary, or text if it ends in .pbtxt) or the .meta file
 of a checkpoint, OUT a place that does not exist yet. Exit status: 0 written, 1 IN or OUT is not as
@@ -26,6 +27,17 @@ flags.DEFINE_bool(
     "With --to shim: leave the forward ops as they are, so that graphs that only infer go on "
     "loading without tf_bn_ops.", flag_values=_FLAGS,
 )  # fmt: skip
+flags.DEFINE_bool(
+    "fuse", False,
+    "Fuse batch normalization with the addition and the activation behind it, forward and "
+    "backward, and say what is left as it is, and why.", flag_values=_FLAGS,
+)  # fmt: skip
+flags.DEFINE_bool("unfuse", False, "The way back from --fuse, as --to builtin.", flag_values=_FLAGS)
+flags.DEFINE_list(
+    "keep", [],
+    "With --fuse: names of nodes that must stay, beside those of signatures and collections.",
+    flag_values=_FLAGS,
+)  # fmt: skip
 
 
 def main(argv: list[str]) -> int:
@@ -35,8 +47,13 @@ def main(argv: list[str]) -> int:
 
 
 def _wrong_usage(paths: list[str]) -> str | None:
-    if len(paths) != 2 or _FLAGS.to is None:
-        return "usage: python -m tf_bn_ops rewrite IN OUT --to shim|builtin   (--help says more)"
+    if len(paths) != 2 or (_FLAGS.to is not None) + _FLAGS.fuse + _FLAGS.unfuse != 1:
+        return (
+            "usage: python -m tf_bn_ops rewrite IN OUT --to shim|builtin, --fuse or --unfuse   "
+            "(--help says more)"
+        )
+    if _FLAGS.keep and not _FLAGS.fuse:
+        return "--keep goes with --fuse: renaming removes no node"
     if _FLAGS.gradients_only and _FLAGS.to != "shim":
         return "--gradients_only goes with --to shim: to builtin all ops are renamed"
     return None
@@ -50,8 +67,6 @@ def _rewrite(paths: list[str]) -> int:
         return 2
     # Nothing of TensorFlow's start concerns the user here.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from tf_bn_ops import rewrite
-
     try:
         from tensorflow import errors
     except ImportError as error:
@@ -59,12 +74,23 @@ def _rewrite(paths: list[str]) -> int:
         return 1
     source, target = paths
     try:
-        if _FLAGS.to == "shim":
-            count = rewrite.to_shim(source, target, gradients_only=_FLAGS.gradients_only)
-        else:
-            count = rewrite.to_builtin(source, target)
-    except (OSError, ValueError, errors.OpError) as error:
+        print(f"{target}: {_rewritten(source, target)}")
+    except (OSError, ValueError, ImportError, errors.OpError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"{target}: {count} node{'' if count == 1 else 's'} renamed")
     return 0
+
+
+def _rewritten(source: str, target: str) -> str:
+    """Rewrites by the flags; says what was done."""
+    from tf_bn_ops import rewrite
+    from tf_bn_ops.rewrite import _fuse
+
+    if _FLAGS.fuse:
+        _, fusions = rewrite._fused(source, target, _FLAGS.keep)
+        return _fuse.summary(fusions)
+    if _FLAGS.to == "shim":
+        count = rewrite.to_shim(source, target, gradients_only=_FLAGS.gradients_only)
+    else:
+        count = rewrite.to_builtin(source, target)
+    return f"{count} node{'' if count == 1 else 's'} renamed"

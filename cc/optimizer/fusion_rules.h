@@ -1,0 +1,66 @@
+// Which nodes become one FusedBatchNormEx or FusedBatchNormGradEx, and when
+// they must not. The only place of these rules: the graph optimizer and
+// tf_bn_ops.rewrite.fuse both run them.
+//
+// Forward:   norm -> [Add | AddV2] -> Relu | Relu6     =>  FusedBatchNormEx
+// Backward:  ReluGrad | Relu6Grad -> gradient of norm  =>  FusedBatchNormGradEx
+//
+// norm is FusedBatchNorm, V2, V3 of TensorFlow or of this library, or a
+// FusedBatchNormEx without activation and side input; TensorFlow's
+// _FusedBatchNormEx, which its remapper emits, is taken with an activation too.
+//
+// The two are independent of each other. ReluGrad reads the activation's
+// result, which the fused node computes as well, so nothing of the gradient
+// reads what disappears in the forward pass; and FusedBatchNormGradEx masks by
+// y, which is what ReluGrad calls features, whoever computed it. Where y is
+// that of a FusedBatchNormEx without side input, the gradient is given its
+// coefficients too, and masks without reading y.
+//
+// The fused node has the name of the last one of its chain, whose first output
+// it has. The gradient that ReluGrad computed, if others than the gradient of
+// norm read it, is side_input_backprop.
+
+#ifndef TF_BN_OPS_CC_OPTIMIZER_FUSION_RULES_H_
+#define TF_BN_OPS_CC_OPTIMIZER_FUSION_RULES_H_
+
+#include <functional>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "cc/optimizer/indexed_graph.h"
+#include "tensorflow/core/framework/graph.pb.h"
+
+namespace tf_bn_ops {
+
+struct FusionOptions {
+  // Names of nodes that somebody outside of the graph refers to.
+  std::unordered_set<std::string> preserved;
+  // Whether nodes without a device will run on a CPU.
+  bool unplaced_is_cpu = true;
+  // Whether frozen normalization of a convolution is left to TensorFlow, whose
+  // remapper fuses it into the convolution: less memory traffic than any op
+  // behind it. An optimizer that runs after the remapper takes what is left.
+  bool leaves_convolutions = true;
+  // Whether two tensors of the graph as it was have the same shape, whatever
+  // the graph is fed. Addition broadcasts, FusedBatchNormEx does not.
+  std::function<bool(const TensorName&, const TensorName&)> same_shape;
+};
+
+// One place where the pattern was found.
+struct Fusion {
+  std::string node;  // norm, or its gradient
+  bool is_backward = false;
+  std::string refusal;  // why it stays as it is; empty if it was fused
+};
+
+// Whether an op is part of a pattern at all.
+bool IsBatchNormOp(const std::string& op);
+
+// Fuses what can be fused in one graph or function body.
+std::vector<Fusion> FusePatterns(const FusionOptions& options,
+                                 tensorflow::GraphDef* graph);
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_OPTIMIZER_FUSION_RULES_H_

@@ -1,0 +1,40 @@
+/* The C ABI of libtf_bn_ops_optimizer.so: what Python calls. The op library
+   must have been loaded before. */
+
+#ifndef TF_BN_OPS_CC_OPTIMIZER_OPTIMIZER_C_H_
+#define TF_BN_OPS_CC_OPTIMIZER_OPTIMIZER_C_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define TFBN_OPTIMIZER_EXPORT __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Fuses in a serialized GraphDef and the functions of its library.
+   preserved: the names of nodes that must stay, one per line.
+   result: the new GraphDef, serialized; NULL if there is an error.
+   report: one line for each place where the pattern was found, with tabs
+   between function, node, "forward" or "backward", and why it was refused
+   (empty: it was fused); or the error. Both are freed with tfbn_free.
+   Returns 0, or 1 if there is an error. */
+TFBN_OPTIMIZER_EXPORT int tfbn_fuse_graph(const void* graph, size_t graph_size,
+                                          const char* preserved, void** result,
+                                          size_t* result_size, char** report);
+TFBN_OPTIMIZER_EXPORT void tfbn_free(void* buffer);
+
+/* Runs the fusion on every graph that TensorFlow optimizes in this process from
+   now on, or stops that. Returns 0, or 1 if another plug-in optimizer holds the
+   only place for CPUs. */
+TFBN_OPTIMIZER_EXPORT int tfbn_enable_graph_fusion(int enable);
+
+/* How many places the graph optimizer has fused in this process. */
+TFBN_OPTIMIZER_EXPORT int64_t tfbn_graph_fusions(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TF_BN_OPS_CC_OPTIMIZER_OPTIMIZER_C_H_ */

@@ -1,0 +1,571 @@
+"""tf_bn_ops.rewrite.fuse: what it fuses and what it refuses, and the way back."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from google.protobuf import text_format
+from test_rewrite import read, run_without_the_library
+
+import tf_bn_ops
+from tf_bn_ops import __main__ as command
+from tf_bn_ops import rewrite
+
+EX, GRAD_EX = "TfBnOps>FusedBatchNormEx", "TfBnOps>FusedBatchNormGradEx"
+SHAPES = {
+    "NHWC": (4, 6, 5, 3),
+    "NCHW": (4, 3, 6, 5),
+    "NDHWC": (2, 3, 4, 5, 3),
+    "NCDHW": (2, 3, 3, 4, 5),
+}
+ACTIVATIONS = {"Relu": tf.nn.relu, "Relu6": tf.nn.relu6}
+VECTORS = tuple(np.random.default_rng(7).uniform(0.5, 1.5, (4, 3)).astype(np.float32))
+
+
+def data(shape, dtype=tf.float32, seed=0):
+    return tf.cast(np.random.default_rng(seed).normal(1, 2, shape), dtype)
+
+
+def ops_of(graph) -> list[str]:
+    """The batch-norm ops and what may be fused with them, in a message or concrete function."""
+    if isinstance(graph, tf.types.experimental.ConcreteFunction):
+        graph = graph.graph.as_graph_def()
+    nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
+    parts = ("BatchNorm", "Relu", "Add")
+    return sorted(node.op for node in nodes if any(part in node.op for part in parts))
+
+
+def norm(x, version="V3", data_format="NHWC", is_training=True, vectors=VECTORS, **attrs):
+    """y of TensorFlow's op, or of this library's if `version` says so."""
+    raw = tf.raw_ops if not version.startswith("shim") else tf_bn_ops.raw_ops
+    op = getattr(raw, "FusedBatchNorm" + version.removeprefix("shim"))
+    scale, offset, mean, variance = vectors
+    return op(
+        x=x, scale=scale, offset=offset, mean=mean, variance=variance,
+        data_format=data_format, is_training=is_training, **attrs,
+    )[0]  # fmt: skip
+
+
+def step(forward, shapes, dtype=tf.float32, cotangent=lambda y: tf.cos(3 * y)):
+    """A concrete function: the result of `forward` and its gradients by all arguments."""
+
+    @tf.function(input_signature=[tf.TensorSpec(shape, dtype) for shape in shapes])
+    def function(*inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            y = forward(*inputs)
+        return [y, *tape.gradient(y, inputs, cotangent(y))]
+
+    return function.get_concrete_function()
+
+
+def refusals(graph, **keep) -> list[str]:
+    return [fusion.refusal for fusion in rewrite.fusion_report(graph, **keep)]
+
+
+def assert_close(got, want, tolerance=1e-4):
+    for a, b in zip(got, want, strict=True):
+        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * np.abs(b).max())
+
+
+# ---- What is fused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_training", [True, False], ids=["training", "frozen"])
+@pytest.mark.parametrize("adds", [False, True], ids=["plain", "add"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("data_format", SHAPES)
+@pytest.mark.parametrize("dtype", [tf.float32, tf.half, tf.bfloat16], ids=lambda d: d.name)
+def test_forward_and_backward(dtype, data_format, activation, adds, is_training):
+    """Bitwise what the fused ops give; and close to TensorFlow's chain, where it runs."""
+    shape = SHAPES[data_format]
+    attrs = {"data_format": data_format, "is_training": is_training}
+
+    def forward(x, side):
+        y = norm(x, "shimV3", **attrs)
+        return ACTIVATIONS[activation](y + side if adds else y)
+
+    concrete = step(lambda x, side: forward(x, side) + 0 * side, [shape, shape], dtype)
+    fused = rewrite.fuse(concrete)
+    assert [op for op in ops_of(fused) if "Batch" in op or "elu" in op] == [EX, GRAD_EX]
+    x, side = data(shape, dtype), data(shape, dtype, seed=1)
+    y, x_backprop, side_backprop = fused(x, side)
+    # In half, masks may differ where y is at the bound: it is rounded once instead of three times.
+    for got, want in zip((y, x_backprop, side_backprop), concrete(x, side), strict=True):
+        assert close_fraction(got, want, dtype) > (0.95 if dtype.size == 2 else 0.999)
+
+    ex = tf_bn_ops.raw_ops.FusedBatchNormEx(
+        x=x, **dict(zip(("scale", "offset", "mean", "variance"), VECTORS, strict=True)),
+        side_input=[side] if adds else [], activation_mode=activation, **attrs,
+    )  # fmt: skip
+    np.testing.assert_array_equal(y, ex.y)
+    gradient = tf_bn_ops.raw_ops.FusedBatchNormGradEx(
+        y_backprop=tf.cos(3 * y), x=x, scale=VECTORS[0],
+        reserve_space_1=ex.reserve_space_1, reserve_space_2=ex.reserve_space_2,
+        reserve_space_3=ex.reserve_space_3, offset=VECTORS[1], y=ex.y,
+        num_side_inputs=int(adds), activation_mode=activation, **attrs,
+    )  # fmt: skip
+    np.testing.assert_array_equal(x_backprop, gradient.x_backprop)
+    if adds:
+        np.testing.assert_array_equal(side_backprop, gradient.side_input_backprop[0])
+
+
+def close_fraction(got, want, dtype) -> float:
+    unit = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 6e-2}[dtype.name]
+    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+    return float(np.mean(np.abs(got - want) <= unit * (1 + np.abs(want))))
+
+
+@pytest.mark.parametrize("version", ["", "V2", "V3", "shim", "shimV2", "shimV3"])
+def test_all_versions(version):
+    concrete = step(lambda x: tf.nn.relu(norm(x, version)), [SHAPES["NHWC"]])
+    fused = rewrite.fuse(concrete)
+    assert ops_of(fused) == [EX, GRAD_EX]
+    x = data(SHAPES["NHWC"])
+    assert_close(fused(x), concrete(x))
+    unfused = rewrite.unfuse(fused)
+    assert ops_of(unfused) == ["FusedBatchNormGradV3", "FusedBatchNormV3", "Relu", "ReluGrad"]
+    assert_close(unfused(x), concrete(x))
+
+
+def test_running_statistics_are_outputs_of_the_fused_op():
+    def forward(x):
+        y, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
+            x=x, scale=VECTORS[0], offset=VECTORS[1], mean=VECTORS[2], variance=VECTORS[3],
+            exponential_avg_factor=0.25, epsilon=0.01,
+        )  # fmt: skip
+        return tf.nn.relu(y), mean, variance
+
+    x = data(SHAPES["NHWC"])
+    concrete = tf.function(forward).get_concrete_function(x)
+    fused = rewrite.fuse(concrete)
+    assert ops_of(fused) == [EX]
+    assert_close(fused(x), concrete(x))
+
+
+def test_the_keras_layers_op_keeps_its_moving_variance():
+    def forward(x):
+        y, _, variance, *_ = tf_bn_ops.raw_ops.FusedBatchNormEx(
+            x=x, scale=VECTORS[0], offset=VECTORS[1], mean=VECTORS[2], variance=VECTORS[3],
+            exponential_avg_factor=0.25, bessel_correction=False, side_input=[],
+        )  # fmt: skip
+        return tf.nn.relu6(y), variance
+
+    x = data(SHAPES["NHWC"])
+    concrete = tf.function(forward).get_concrete_function(x)
+    fused = rewrite.fuse(concrete)
+    assert ops_of(fused) == [EX]
+    np.testing.assert_array_equal(fused(x)[1], concrete(x)[1])
+    assert_close(rewrite.unfuse(fused)(x), concrete(x))
+
+
+@pytest.mark.parametrize("batch", [4, None], ids=["static", "dynamic"])
+def test_a_side_input_that_others_read_too(batch):
+    """The shortcut of a ResNet; with a batch of unknown size its gradient holds reductions."""
+
+    def forward(x):
+        shortcut = tf.nn.relu(norm(tf.sin(x)))
+        y = tf.nn.relu(norm(tf.cos(shortcut)) + shortcut)
+        return tf.nn.relu(shortcut - norm(y)) + y
+
+    shape = SHAPES["NHWC"]
+    concrete = step(forward, [(batch, *shape[1:])])
+    fused = rewrite.fuse(concrete)
+    # The last norm is subtracted, which is no pattern.
+    assert ops_of(fused).count(EX) == 2
+    assert ops_of(fused).count(GRAD_EX) == 2
+    x = data(shape)
+    assert_close(fused(x), concrete(x))
+    assert_close(rewrite.unfuse(fused)(x), concrete(x))
+
+
+@pytest.mark.parametrize("batch", [4, None], ids=["static", "dynamic"])
+def test_of_two_norms_that_are_added_one_is_fused(batch):
+    def forward(x):
+        return tf.nn.relu(norm(tf.sin(x)) + norm(tf.cos(x)))
+
+    shape = SHAPES["NHWC"]
+    concrete = step(forward, [(batch, *shape[1:])])
+    fused = rewrite.fuse(concrete)
+    norms = [op for op in ops_of(fused) if "BatchNorm" in op]
+    assert norms == ["FusedBatchNormGradV3", "FusedBatchNormV3", EX, GRAD_EX]
+    assert "ReluGrad" not in ops_of(fused)
+    x = data(shape)
+    assert_close(fused(x), concrete(x))
+
+
+def test_nested_functions_branches_and_loops():
+    @tf.function
+    def block(x):
+        return tf.nn.relu(norm(x) + x)
+
+    def forward(x):
+        x = block(x)
+        x = tf.cond(tf.reduce_sum(x) > 0, lambda: tf.nn.relu6(norm(x)), lambda: x)
+        return tf.while_loop(
+            lambda i, _: i < 3, lambda i, x: (i + 1, tf.nn.relu(norm(tf.sin(x)))), [0, x]
+        )[1]
+
+    concrete = step(forward, [SHAPES["NHWC"]])
+    report = rewrite.fusion_report(concrete)
+    assert {fusion.refusal for fusion in report} == {""}
+    assert {"while", "cond"} <= {
+        part for fusion in report for part in ("while", "cond") if part in fusion.function
+    }
+    fused = rewrite.fuse(concrete)
+    assert not {"Relu", "ReluGrad", "Relu6", "Relu6Grad"} & set(ops_of(fused))
+    x = data(SHAPES["NHWC"])
+    assert_close(fused(x), concrete(x))
+    assert_close(rewrite.unfuse(fused)(x), concrete(x))
+
+
+def test_a_backward_pass_alone_masks_by_y():
+    """Whoever computed y: the backward function of a tf.function has it as an argument."""
+
+    def backward(dy, x, y):
+        return tf.raw_ops.FusedBatchNormGradV3(
+            y_backprop=tf.raw_ops.ReluGrad(gradients=dy, features=y), x=x, scale=VECTORS[0],
+            reserve_space_1=VECTORS[2], reserve_space_2=VECTORS[3],
+            # Of the size of the fused op's coefficients, which it must not be taken for.
+            reserve_space_3=tf.fill([9], np.nan),
+        )[:3]  # fmt: skip
+
+    inputs = [data(SHAPES["NHWC"], seed=seed) for seed in range(3)]
+    concrete = tf.function(backward).get_concrete_function(*inputs)
+    fused = rewrite.fuse(concrete)
+    assert ops_of(fused) == [GRAD_EX]
+    assert_close(fused(*inputs), concrete(*inputs))
+    assert_close(rewrite.unfuse(fused)(*inputs), concrete(*inputs))
+
+
+def test_masks_at_zero_six_and_nan():
+    """y exactly at a bound: gradients are those of ReluGrad and Relu6Grad."""
+    x = np.zeros((1, 2, 2, 3), np.float32)
+    x[0, :, :, 0] = [[0, 6], [3, np.nan]]
+    ones, zeros = np.ones(3, np.float32), np.zeros(3, np.float32)
+    for activation in ACTIVATIONS.values():
+        concrete = step(
+            lambda x, activation=activation: activation(
+                norm(x, is_training=False, vectors=(ones, zeros, zeros, ones), epsilon=0.0)
+            ),
+            [x.shape],
+            cotangent=tf.ones_like,
+        )
+        fused = rewrite.fuse(concrete)
+        assert ops_of(fused) == [EX, GRAD_EX]
+        for got, want in zip(fused(x), concrete(x), strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+# ---- What is refused -----------------------------------------------------------------------------
+
+
+def placeholders(shape=SHAPES["NHWC"], dtype=tf.float32):
+    return tf.compat.v1.placeholder(dtype, shape, "x")
+
+
+def graph_def_of(build, **arguments):
+    """The GraphDef that `build` makes of a placeholder."""
+    with tf.Graph().as_default() as graph:
+        build(placeholders(**arguments))
+    return graph.as_graph_def()
+
+
+def assert_refused(graph_def, reason, **keep):
+    """Nothing is fused, for this reason, and the graph stays what it is."""
+    assert refusals(graph_def, **keep) == [reason]
+    assert rewrite.fuse(graph_def, **keep) == graph_def
+
+
+def test_an_intermediate_that_others_read():
+    def build(x):
+        y = norm(x)
+        tf.nn.relu(y)
+        tf.sin(y)
+
+    assert_refused(graph_def_of(build), "Sin reads FusedBatchNormV3 too")
+
+    def add_is_read(x):
+        y = norm(x) + x
+        tf.nn.relu(y)
+        tf.sin(y)
+
+    assert_refused(graph_def_of(add_is_read), "Sin reads add too")
+
+    def twice(x):
+        y = norm(x)
+        tf.nn.relu(y + y)
+
+    assert rewrite.fuse(graph_def_of(twice)) == graph_def_of(twice)
+
+
+def test_an_intermediate_whose_shape_is_read():
+    """Its shape is that of x."""
+
+    def build(x):
+        y = norm(tf.sin(x))
+        tf.identity(tf.shape(y), "result")
+        tf.nn.relu(y)
+
+    fused = rewrite.fuse(graph_def_of(build, shape=(None, 2, 3, 3)))
+    assert ops_of(fused) == [EX]
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.import_graph_def(fused, name="")
+        shape = session.run("result:0", {"x:0": np.zeros((5, 2, 3, 3))})
+    np.testing.assert_array_equal(shape, [5, 2, 3, 3])
+
+
+def test_an_intermediate_that_is_fetched():
+    def build(x):
+        tf.nn.relu(norm(x) + x)
+
+    assert_refused(graph_def_of(build), "add is kept by name", keep=["add"])
+
+    @tf.function
+    def returns_it(x):
+        y = norm(x)
+        return y, tf.nn.relu(y)
+
+    concrete = returns_it.get_concrete_function(data(SHAPES["NHWC"]))
+    (reason,) = refusals(concrete)
+    assert "reads FusedBatchNormV3 too" in reason
+
+    meta_graph = tf.compat.v1.MetaGraphDef()
+    meta_graph.graph_def.CopyFrom(graph_def_of(build))
+    meta_graph.signature_def["serve"].outputs["y"].name = "FusedBatchNormV3:0"
+    assert_refused(meta_graph, "FusedBatchNormV3 is kept by name")
+    meta_graph.signature_def["serve"].outputs["y"].name = "Relu:0"
+    assert refusals(meta_graph) == [""]
+    meta_graph.collection_def["mine"].node_list.value.append("add:0")
+    assert_refused(meta_graph, "add is kept by name")
+
+
+def test_control_edges():
+    def build(x):
+        y = norm(x)
+        tf.nn.relu(y)
+        with tf.control_dependencies([y]):
+            tf.constant(1, name="after")
+
+    assert_refused(graph_def_of(build), "after has a control edge from FusedBatchNormV3")
+
+    def before(x):
+        y = norm(x)
+        with tf.control_dependencies([tf.constant(1, name="before")]):
+            tf.nn.relu(y)
+
+    (fused,) = [node for node in rewrite.fuse(graph_def_of(before)).node if node.op == EX]
+    assert "^before" in fused.input
+
+
+def test_what_would_become_a_cycle():
+    def build(x):
+        y, mean, *_ = tf.raw_ops.FusedBatchNormV3(
+            x=x, scale=VECTORS[0], offset=VECTORS[1], mean=[], variance=[]
+        )
+        tf.nn.relu(y + (x - mean))
+
+    assert_refused(graph_def_of(build), "what is added or waited for depends on its other outputs")
+
+
+def test_devices():
+    def build(x):
+        with tf.device("/GPU:0"):
+            y = norm(x)
+        tf.nn.relu(y)
+
+    assert_refused(graph_def_of(build), "it is on the device /device:GPU:0")
+
+    def mixed(x):
+        with tf.device("/CPU:0"):
+            y = norm(x)
+        tf.nn.relu(y)
+
+    assert_refused(graph_def_of(mixed), "FusedBatchNormV3 and Relu are on different devices")
+
+
+def test_types():
+    def build(x):
+        vectors = tf.ones([4, 3], tf.bfloat16)
+        tf.nn.relu(norm(x, vectors=tf.unstack(vectors)))
+
+    assert_refused(graph_def_of(build, dtype=tf.bfloat16), "its attr U is DT_BFLOAT16")
+
+
+@pytest.mark.parametrize("shapes", [((4, 6, 5, 3), (4, 1, 1, 3)), ((None,) * 4, (None,) * 4)])
+def test_an_addition_that_may_broadcast(shapes):
+    concrete = step(lambda x, side: tf.nn.relu(norm(x) + side), shapes)
+    report = rewrite.fusion_report(concrete)
+    assert [fusion.refusal for fusion in report if fusion.direction == "forward"] == [
+        "the two inputs of add are not known to have the same shape"
+    ]
+    x, side = data((4, 6, 5, 3)), data((4, 1, 1, 3), seed=1)
+    assert_close(rewrite.fuse(concrete)(x, side), concrete(x, side))
+
+
+def test_frozen_norms_that_tensorflow_fuses_into_a_convolution():
+    def build(x, is_training=False):
+        x = tf.nn.conv2d(x, tf.ones([1, 1, 3, 3]), 1, "SAME")
+        tf.nn.relu(norm(x, is_training=is_training))
+
+    assert_refused(graph_def_of(build), "TensorFlow fuses it into the convolution before it")
+    assert refusals(graph_def_of(lambda x: build(x, is_training=True))) == [""]
+
+
+def test_functions_that_xla_compiles():
+    @tf.function(jit_compile=True)
+    def compiled(x):
+        return tf.nn.relu(norm(x))
+
+    @tf.function
+    def outer(x):
+        return compiled(x) + tf.nn.relu(norm(x))
+
+    x = data(SHAPES["NHWC"])
+    fused = rewrite.fuse(outer.get_concrete_function(x))
+    assert ops_of(fused).count(EX) == 1
+    assert_close([fused(x)], [outer(x)])
+
+
+def test_refusals_are_logged_by_name(caplog):
+    def build(x):
+        tf.nn.relu(norm(x, name="block/bn"))
+        y = norm(x, name="other/bn")
+        tf.nn.relu(y)
+        tf.sin(y, name="reader")
+
+    with caplog.at_level("INFO", logger="tf_bn_ops"):
+        rewrite.fuse(graph_def_of(build))
+    assert caplog.messages == [
+        "fused 1 of 2 places\n  other/bn, forward: reader reads other/bn too"
+    ]
+
+
+# ---- Messages and files --------------------------------------------------------------------------
+
+
+def test_names_colocations_and_the_argument_stay():
+    def build(x):
+        y = norm(x, name="bn")
+        with tf.compat.v1.colocate_with(y.op):
+            tf.constant(1, name="beside")
+        tf.nn.relu(y, name="act")
+
+    graph_def = graph_def_of(build)
+    before = graph_def.SerializeToString(deterministic=True)
+    fused = rewrite.fuse(graph_def)
+    assert graph_def.SerializeToString(deterministic=True) == before
+    names = {node.name: node for node in fused.node}
+    assert names["act"].op == EX and "bn" not in names
+    assert list(names["beside"].attr["_class"].list.s) == [b"loc:@act"]
+    assert rewrite.fuse(fused) == fused
+    with tf.Graph().as_default():
+        tf.import_graph_def(fused)
+
+
+def test_all_kinds_of_messages():
+    concrete = step(lambda x: tf.nn.relu(norm(x)), [SHAPES["NHWC"]])
+    function = concrete.function_def
+    assert {n.op for n in rewrite.fuse(function).node_def} >= {EX, GRAD_EX}
+    library = tf.compat.v1.GraphDef().library
+    library.function.add().CopyFrom(function)
+    assert rewrite.fuse(library).function[0] == rewrite.fuse(function)
+    restored = rewrite.unfuse(rewrite.fuse(function))
+    assert not [n.op for n in restored.node_def if "TfBnOps" in n.op]
+    with pytest.raises(TypeError, match="get_concrete_function"):
+        rewrite.fuse(tf.function(lambda x: x))
+    with pytest.raises(TypeError, match="cannot rewrite a list"):
+        rewrite.fusion_report([])
+
+
+def test_a_function_with_an_unknown_op_is_one_sentence():
+    function = step(lambda x: tf.nn.relu(norm(x)), [SHAPES["NHWC"]]).function_def
+    function.node_def.add(name="unknown", op="NoSuchOp")
+    with pytest.raises(ValueError, match=r"cannot be fused: .*NoSuchOp"):
+        rewrite.fuse(function)
+
+
+class SmallResNet(tf.Module):
+    """Two residual blocks, with a step of training as a signature."""
+
+    def __init__(self):
+        rng = np.random.default_rng(3)
+        self.kernels = [
+            tf.Variable(rng.normal(size=(3, 3, 3, 3)).astype(np.float32) / 4) for _ in range(4)
+        ]
+        self.scales = [tf.Variable(tf.ones([3])) for _ in range(4)]
+        self.moving = [tf.Variable(tf.zeros([3])) for _ in range(4)]
+
+    def layer(self, i, x, shortcut=None):
+        x = tf.nn.conv2d(x, self.kernels[i], 1, "SAME")
+        y, mean, _ = tf.compat.v1.nn.fused_batch_norm(x, self.scales[i], tf.zeros([3]))
+        self.moving[i].assign(0.9 * self.moving[i] + 0.1 * mean)
+        return tf.nn.relu(y if shortcut is None else y + shortcut)
+
+    @tf.function(input_signature=[tf.TensorSpec((None, *SHAPES["NHWC"][1:]))])
+    def train(self, x):
+        variables = [*self.kernels, *self.scales]
+        with tf.GradientTape() as tape:
+            y = self.layer(1, self.layer(0, x), x)
+            y = self.layer(3, self.layer(2, y), y)
+            loss = tf.reduce_mean(tf.square(y - tf.sin(x)))
+        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            variable.assign_sub(0.1 * gradient)
+        return {"loss": loss}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("fuse") / "plain"
+    model = SmallResNet()
+    tf.saved_model.save(model, path, signatures={"train": model.train})
+    return path
+
+
+def losses(path: pathlib.Path) -> list[float]:
+    train = tf.saved_model.load(path).signatures["train"]
+    x = tf.constant(np.random.default_rng(0).normal(size=SHAPES["NHWC"]).astype(np.float32))
+    return [float(train(x=x)["loss"]) for _ in range(4)]
+
+
+def test_a_saved_model_trains_alike_fused_and_back(saved, tmp_path):
+    tf_bn_ops.load()
+    want = losses(saved)
+    assert len(set(want)) == len(want), "nothing was trained"
+    fused, back = tmp_path / "fused", tmp_path / "back"
+    assert rewrite.fuse(saved, fused) == 8
+    np.testing.assert_allclose(losses(fused), want, rtol=1e-5)
+    model = read(fused).meta_graphs[0]
+    assert [op for op in ops_of(model.graph_def) if "BatchNorm" in op] == 4 * [EX] + 4 * [GRAD_EX]
+    listed = {op.name for op in model.meta_info_def.stripped_op_list.op}
+    assert {EX, GRAD_EX} <= listed and not {"FusedBatchNormV3", "Relu", "ReluGrad"} & listed
+
+    assert rewrite.unfuse(fused, back) == 8
+    np.testing.assert_allclose(losses(back), want, rtol=1e-6)
+    run = run_without_the_library(back)
+    assert run.returncode == 0, run.stderr
+
+
+def test_command(saved, tmp_path, capsys):
+    def run(*arguments: object) -> tuple[int, str]:
+        status = command.main(["", "rewrite", *map(str, arguments)])
+        output = capsys.readouterr()
+        return status, output.out + output.err
+
+    fused, back = tmp_path / "fused", tmp_path / "back"
+    assert run(saved, fused, "--fuse") == (0, f"{fused}: fused 8 of 8 places\n")
+    assert run(fused, back, "--unfuse") == (0, f"{back}: 8 nodes renamed\n")
+    graph_def = graph_def_of(lambda x: tf.nn.relu(norm(x) + x))
+    path, new = tmp_path / "graph.pbtxt", tmp_path / "new.pbtxt"
+    path.write_text(text_format.MessageToString(graph_def))
+    assert run(path, new, "--fuse", "--keep=add,other") == (
+        0,
+        f"{new}: fused 0 of 1 places\n  FusedBatchNormV3, forward: add is kept by name\n",
+    )
+    assert run(saved, new, "--fuse", "--unfuse")[0] == 2
+    assert run(saved, new, "--fuse", "--to=shim")[0] == 2
+    assert run(saved, new, "--to=shim", "--keep=add")[0] == 2

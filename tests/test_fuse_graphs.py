@@ -1,0 +1,322 @@
+"""tf_bn_ops.fuse_graphs(): which graphs TensorFlow's optimizers fuse, and that results stay.
+
+What is fused and refused is specified in test_fuse.py; the rules are the same code.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from build_helpers import environment
+from test_fuse import SHAPES, SmallResNet, assert_close, data, norm
+
+import tf_bn_ops
+from tf_bn_ops import _graph_fusion, _loader
+
+ROOT = pathlib.Path(_loader.__file__).resolve().parent.parent
+SHAPE = SHAPES["NHWC"]
+
+
+@pytest.fixture
+def fuses() -> Iterator[Callable[[Callable[[], Any]], tuple[Any, int]]]:
+    """Runs something with the optimizer on; its result, and how many places were fused."""
+
+    def run(call: Callable[[], Any]) -> tuple[Any, int]:
+        tf_bn_ops.fuse_graphs()
+        before = _graph_fusion.fused_so_far()
+        result = call()
+        return result, _graph_fusion.fused_so_far() - before
+
+    yield run
+    tf_bn_ops.fuse_graphs(False)
+
+
+def train(batch: int | None) -> list[float]:
+    """Losses of some steps of a new model; the tape is inside of the function, as in Keras' fit."""
+    model = SmallResNet()
+    step = tf.function(
+        functools.partial(SmallResNet.train.python_function, model),
+        input_signature=[tf.TensorSpec((batch, *SHAPE[1:]))],
+    )
+    return [float(step(data(SHAPE))["loss"]) for _ in range(3)]
+
+
+@pytest.mark.parametrize("batch", [4, None], ids=["static", "dynamic"])
+def test_a_step_of_training_is_fused_whole(fuses, batch):
+    want = train(batch)
+    got, count = fuses(lambda: train(batch))
+    assert count == 8  # four layers, both ways
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    assert len(set(want)) == len(want), "nothing was trained"
+
+
+def test_it_can_be_switched_off(fuses):
+    assert fuses(lambda: train(4))[1] == 8
+    before = _graph_fusion.fused_so_far()
+    tf_bn_ops.fuse_graphs(False)
+    train(4)
+    assert _graph_fusion.fused_so_far() == before
+    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": False})
+    try:
+        assert fuses(lambda: train(4))[1] == 0
+    finally:
+        tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": True})
+
+
+def forward(x):
+    return tf.nn.relu(norm(tf.sin(x)) + x)
+
+
+def test_a_tape_outside_of_the_function(fuses):
+    """TensorFlow then makes a forward and a backward function of it; each is fused by itself."""
+
+    def gradient():
+        function = tf.function(forward)
+        x = data(SHAPE)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return y, tape.gradient(y, x, tf.cos(3 * y))
+
+    got, count = fuses(gradient)
+    assert count == 2
+    tf_bn_ops.fuse_graphs(False)
+    assert_close(got, gradient())
+
+
+def test_the_mask_of_a_backward_function_alone_is_from_y(fuses):
+    """Without a side input the forward function returns coefficients, whose offset the backward
+    function does not know."""
+
+    def gradient():
+        function = tf.function(lambda x: tf.nn.relu6(norm(tf.sin(x))))
+        x = data(SHAPE)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return y, tape.gradient(y, x, tf.cos(3 * y))
+
+    got, count = fuses(gradient)
+    assert count == 2
+    tf_bn_ops.fuse_graphs(False)
+    assert_close(got, gradient())
+
+
+def test_branches_loops_and_functions_that_are_not_inlined(fuses):
+    @tf.function(experimental_attributes={"_noinline": True})
+    def block(x):
+        return forward(x)
+
+    def gradient():
+        @tf.function
+        def step(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = block(x)
+                y = tf.cond(tf.reduce_sum(y) > 0, lambda: tf.nn.relu6(norm(y)), lambda: y)
+                y = tf.while_loop(lambda i, _: i < 3, lambda i, z: (i + 1, forward(z)), [0, y])[1]
+            return y, tape.gradient(y, x, tf.cos(3 * y))
+
+        return step(data(SHAPE))
+
+    got, count = fuses(gradient)
+    assert count == 6
+    tf_bn_ops.fuse_graphs(False)
+    assert_close(got, gradient())
+
+
+def test_a_session(fuses):
+    fed = data(SHAPE).numpy()
+
+    def gradient():
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            x = tf.compat.v1.placeholder(tf.float32, SHAPE)
+            y = forward(x)
+            return session.run([y, tf.gradients(y, x, tf.cos(3 * y))[0]], {x: fed})
+
+    got, count = fuses(gradient)
+    assert count >= 2
+    tf_bn_ops.fuse_graphs(False)
+    assert_close(got, gradient())
+
+
+def test_what_is_fetched_is_computed(fuses):
+    @tf.function
+    def both(x):
+        y = norm(x)
+        return y, tf.nn.relu(y)
+
+    (y, activated), count = fuses(lambda: both(data(SHAPE)))
+    assert count == 0
+    np.testing.assert_array_equal(activated, tf.nn.relu(y))
+    assert float(tf.reduce_min(y)) < 0
+
+
+def test_programs_of_xla_are_left_alone(fuses):
+    compiled = tf.function(forward, jit_compile=True)
+    got, count = fuses(lambda: compiled(data(SHAPE)))
+    assert count == 0
+    assert_close([got], [forward(data(SHAPE))])
+
+
+def test_a_name_for_the_rewriter_config():
+    """Loading the library registers one, which a session may list; nothing else changes."""
+    _graph_fusion.library()
+    fed = data(SHAPE).numpy()
+
+    def run(names: list[str]) -> tuple[Any, int]:
+        config = tf.compat.v1.ConfigProto()
+        for name in names:
+            config.graph_options.rewrite_options.custom_optimizers.add().name = name
+        before = _graph_fusion.fused_so_far()
+        with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
+            x = tf.compat.v1.placeholder(tf.float32, SHAPE)
+            result = session.run([forward(x)], {x: fed})
+        return result, _graph_fusion.fused_so_far() - before
+
+    got, count = run(["TfBnOpsFusion"])
+    want, none = run([])
+    assert count >= 1 and none == 0
+    assert_close(got, want)
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import tf_bn_ops
+from test_fuse_graphs import train
+from tf_bn_ops import _graph_fusion
+
+plain = train(None)
+tf_bn_ops.fuse_graphs()
+fused = train(None)
+assert _graph_fusion.fused_so_far() == 8, _graph_fusion.fused_so_far()
+assert max(abs(a - b) for a, b in zip(plain, fused)) < 1e-5
+"""
+
+
+def test_behind_onednns_remapper():
+    """With oneDNN, TensorFlow's remapper has fused some forward ops before."""
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM, os.path.dirname(__file__)],
+        env=environment(TF_ENABLE_ONEDNN_OPTS="1", PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="3"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+
+
+OTHER_PLUG_IN = """
+#include "tensorflow/core/grappler/grappler_item.h"
+#include "tensorflow/core/grappler/optimizers/custom_graph_optimizer_registry.h"
+
+namespace grappler = tensorflow::grappler;
+
+struct Nothing : grappler::CustomGraphOptimizer {
+  std::string name() const override { return "Nothing"; }
+  bool UsesFunctionLibrary() const override { return false; }
+  absl::Status Init(const tensorflow::RewriterConfig_CustomGraphOptimizer*) override {
+    return absl::OkStatus();
+  }
+  absl::Status Optimize(grappler::Cluster*, const grappler::GrapplerItem& item,
+                        tensorflow::GraphDef* graph) override {
+    *graph = item.graph;
+    return absl::OkStatus();
+  }
+};
+
+const bool registered = [] {
+  grappler::ConfigList configs(false, {});
+  grappler::PluginGraphOptimizerRegistry::RegisterPluginOptimizerOrDie(
+      [] { return new Nothing; }, "CPU", configs);
+  return true;
+}();
+"""
+
+REFUSED = """
+import sys
+import tensorflow as tf
+import tf_bn_ops
+
+tf.load_library(sys.argv[1])
+try:
+    tf_bn_ops.fuse_graphs()
+except RuntimeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_another_plug_in_for_cpus_is_one_sentence(tmp_path):
+    """TensorFlow would end the process."""
+    source, library = tmp_path / "plug_in.cc", tmp_path / "plug_in.so"
+    source.write_text(OTHER_PLUG_IN)
+    flags = [*tf.sysconfig.get_compile_flags(), *tf.sysconfig.get_link_flags()]
+    subprocess.run(["g++", "-shared", "-fPIC", "-w", source, "-o", library, *flags], check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", REFUSED, library],
+        env=environment(PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="3"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "another plug-in" in run.stdout, run.stderr
+
+
+FIT = """
+import os, sys
+os.environ["KERAS_BACKEND"] = "tensorflow"
+import keras, numpy as np
+import tf_bn_ops.keras
+from tf_bn_ops import _graph_fusion
+
+def fit():
+    keras.utils.set_random_seed(0)
+    inputs = x = keras.Input((8, 8, 3))
+    for _ in range(2):
+        shortcut = keras.layers.BatchNormalization()(keras.layers.Conv2D(8, 1)(x))
+        x = keras.layers.BatchNormalization()(keras.layers.Conv2D(8, 3, padding="same")(x))
+        x = keras.layers.ReLU(6.0)(x)
+        x = keras.layers.BatchNormalization()(keras.layers.Conv2D(8, 3, padding="same")(x))
+        x = keras.layers.Activation("relu")(keras.layers.Add()([shortcut, x]))
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    model = keras.Model(inputs, keras.layers.Dense(4, activation="softmax")(x))
+    model = tf_bn_ops.keras.replace_batch_norm(model)
+    model.compile("sgd", "sparse_categorical_crossentropy", jit_compile=False)
+    x = np.random.default_rng(0).normal(size=(20, 8, 8, 3)).astype("float32")
+    losses = model.fit(x, np.arange(20) % 4, batch_size=8, epochs=3, verbose=0).history["loss"]
+    return losses, [w.numpy() for w in model.weights]
+
+losses, weights = fit()
+tf_bn_ops.fuse_graphs()
+fused_losses, fused_weights = fit()
+# Two blocks with two places each, both ways.
+assert _graph_fusion.fused_so_far() == 8, _graph_fusion.fused_so_far()
+np.testing.assert_allclose(fused_losses, losses, rtol=1e-5)
+for a, b in zip(fused_weights, weights):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+"""
+
+
+@pytest.mark.long
+def test_keras_fit():
+    run = subprocess.run(
+        [sys.executable, "-c", FIT],
+        env=environment(PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="3"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr

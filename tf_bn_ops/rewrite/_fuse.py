@@ -1,0 +1,140 @@
+"""Fusing in TensorFlow's graph messages, by the rules of cc/optimizer/fusion_rules.h.
+
+The rules are those of the graph optimizer, in libtf_bn_ops_optimizer.so. Here they are given
+GraphDefs, with the names that must stay.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from tf_bn_ops import _graph_fusion
+from tf_bn_ops.rewrite import _graph
+
+
+class Fusion(NamedTuple):
+    """A place where the pattern of `fuse` was found.
+
+    Attributes:
+      function: the name of the function in the library, "" for the graph itself.
+      node: the batch normalization, or its gradient.
+      direction: "forward" or "backward".
+      refusal: why it stays as it is, "" if it is fused.
+    """
+
+    function: str
+    node: str
+    direction: str
+    refusal: str
+
+
+def fused(message: Any, *, keep: Iterable[str], report: list[Fusion]) -> tuple[Any, int]:
+    """A copy with what can be fused fused, and the number of places that were.
+
+    Args:
+      message: one of the messages that `_graph.is_message` knows.
+      keep: names of nodes that must stay.
+      report: what was found is appended to it.
+    """
+    result = type(message)()
+    result.CopyFrom(message)
+    count = len(report)
+    kind = _graph.kind(message)
+    if kind == "SavedModel":
+        for meta_graph in result.meta_graphs:
+            report += _fuse_meta_graph(meta_graph, keep)
+    elif kind == "MetaGraphDef":
+        report += _fuse_meta_graph(result, keep)
+    elif kind == "GraphDef":
+        report += _fuse_graph(result, keep)
+    elif kind == "FunctionDefLibrary":
+        report += _fuse_functions(result.function, keep)
+    else:
+        functions = [result]
+        report += _fuse_functions(functions, keep)
+        result.CopyFrom(functions[0])
+    return result, sum(not fusion.refusal for fusion in report[count:])
+
+
+def summary(fusions: list[Fusion]) -> str:
+    """How many places were fused, and a line for each that was not."""
+    refused = [fusion for fusion in fusions if fusion.refusal]
+    lines = [f"fused {len(fusions) - len(refused)} of {len(fusions)} places"]
+    for fusion in refused:
+        where = f" in function {fusion.function}" if fusion.function else ""
+        lines.append(f"{fusion.node}{where}, {fusion.direction}: {fusion.refusal}")
+    return "\n  ".join(lines)
+
+
+def log(fusions: list[Fusion]) -> None:
+    refused = any(fusion.refusal for fusion in fusions)
+    logging.getLogger("tf_bn_ops").log(
+        logging.WARNING if refused else logging.INFO, "%s", summary(fusions)
+    )
+
+
+def _fuse_meta_graph(meta_graph: Any, keep: Iterable[str]) -> list[Fusion]:
+    before = _used_ops(meta_graph.graph_def)
+    fusions = _fuse_graph(meta_graph.graph_def, {*keep, *_fetched(meta_graph)})
+    after = _used_ops(meta_graph.graph_def)
+    ops = meta_graph.meta_info_def.stripped_op_list.op
+    if ops:  # a MetaGraphDef need not have the list
+        _graph.add_ops(ops, after - before)
+        for i in reversed(range(len(ops))):
+            if ops[i].name in before - after:
+                del ops[i]
+    return fusions
+
+
+def _used_ops(graph_def: Any) -> set[str]:
+    nodes = [*graph_def.node, *(n for f in graph_def.library.function for n in f.node_def)]
+    return {node.op for node in nodes}
+
+
+def _fetched(meta_graph: Any) -> Iterable[str]:
+    """The nodes that a MetaGraphDef names in signatures and collections."""
+    for signature in meta_graph.signature_def.values():
+        for info in (*signature.inputs.values(), *signature.outputs.values()):
+            tensors = [info.name, *(each.name for each in info.composite_tensor.components)]
+            coo = info.coo_sparse
+            tensors += [coo.values_tensor_name, coo.indices_tensor_name]
+            yield from (tensor.partition(":")[0] for tensor in tensors if tensor)
+    for collection in meta_graph.collection_def.values():
+        yield from (name.lstrip("^").partition(":")[0] for name in collection.node_list.value)
+
+
+def _fuse_functions(functions: Any, keep: Iterable[str]) -> list[Fusion]:
+    """Replaces the functions in a list of FunctionDefs."""
+    import tensorflow as tf
+    from tensorflow.core.framework import graph_pb2
+
+    graph_def = graph_pb2.GraphDef()
+    graph_def.versions.producer = tf.version.GRAPH_DEF_VERSION
+    graph_def.library.function.extend(functions)
+    fusions = _fuse_graph(graph_def, keep)
+    for i, function in enumerate(graph_def.library.function):
+        functions[i].CopyFrom(function)
+    return fusions
+
+
+def _fuse_graph(graph_def: Any, keep: Iterable[str]) -> list[Fusion]:
+    """Replaces a GraphDef by what `tfbn_fuse_graph` makes of it."""
+    library = _graph_fusion.library()
+    data = graph_def.SerializeToString()
+    result, size, report = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_void_p()
+    status = library.tfbn_fuse_graph(
+        data, len(data), "\n".join(keep).encode(),
+        ctypes.byref(result), ctypes.byref(size), ctypes.byref(report),
+    )  # fmt: skip
+    try:
+        text = ctypes.string_at(report.value or 0).decode()
+        if status != 0:
+            raise ValueError(f"the graph cannot be fused: {text}")
+        graph_def.ParseFromString(ctypes.string_at(result.value or 0, size.value))
+    finally:
+        library.tfbn_free(result)
+        library.tfbn_free(report)
+    return [Fusion(*line.split("\t")) for line in text.splitlines()]
