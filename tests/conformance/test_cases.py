@@ -13,6 +13,7 @@ from tf_bn_ops.conformance.cases import execution_modes, generate, shapes
 from tf_bn_ops.conformance.cases.case import STATISTICS, CaseError
 from tf_bn_ops.conformance.flags import DEFAULT_CASES
 from tf_bn_ops.harness import inputs
+from tf_bn_ops.harness.formula_models import model_of
 
 DEFAULT = list(generate.generate(DEFAULT_CASES, 1))
 FIRST_ORDER = first_order_cases(1600, 1)
@@ -65,12 +66,13 @@ def test_bad_names_say_what_is_wrong(text, message):
 
 
 def test_default_run_covers_what_it_should():
-    """Every combination with most kinds, both sources of statistics, both drawn modes."""
+    """Every combination with all kinds, both sources of statistics, both drawn modes."""
     kinds = collections.defaultdict(set)
     for case in DEFAULT:
         kinds[case.op, case.dtype, case.layout, case.mode].add(case.kind)
     assert set(kinds) == set(generate.combinations())
-    assert min(len(k) for k in kinds.values()) == len(inputs.KINDS)
+    for (op, *_), of_op in kinds.items():
+        assert of_op == set(model_of(spec.OPS[op]).kinds)
     assert {c.statistics for c in DEFAULT} == set(STATISTICS)
     assert {c.execution for c in DEFAULT} == set(execution_modes.DRAWN)
     dims = [spec.view_shape(c.shape, c.layout) for c in DEFAULT]

@@ -8,12 +8,12 @@ with x0 the channel's first element (0 where sums may be rearranged), d = mean(x
 
   mean      em = e(xc) + u_s*|d|, and one ulp of what it is rounded to: 2u_T*|mean|
   variance  ev = e(xc^2) + 2|d|e(xc) + 3u_s*(mean(xc^2) + d^2), and two ulp: 4u_T*variance
-  rstd, relative: rho = ev/(variance + epsilon) + 4u_s (half of the first term, twice; no bound where
-            ev exceeds half of variance + epsilon)
+  rstd, relative: rho = ev/(variance + epsilon) + 4u_s (half of the first term, twice; no bound
+            where ev exceeds half of variance + epsilon)
 
 With the strict profile these are the accuracy that the library promises at any mean: 2u|mean|, and
-4u*variance + 2^-48 mean(x^2); x0 is at most sqrt(M*variance) from the mean, so what e(t) adds is far
-below both unless M is in the billions. Of Bessel's correction and the moving average
+4u*variance + 2^-48 mean(x^2); x0 is at most sqrt(M*variance) from the mean, so what e(t) adds is
+far below both unless M is in the billions. Of Bessel's correction and the moving average
 (1 - f)*given + f*new, computed in the type of the sums, the four roundings count:
 
   batch_*   f*(the new one's error) + 4u_s*(|(1 - f)*given| + |f*new|) + 2u_T*|batch_*|
@@ -38,8 +38,9 @@ every mean|t|, times the mean of the other factor in a product, and beside every
 
 **Overflow.** Where a sum of |terms| exceeds the largest number of the type of the sums, or a
 coefficient, x - mean or the sum of an element's |terms| that of the type computed in, the bound is
-infinite. Where only ev is too large for a bound, it is infinite too, but the answer has to be
-finite: x is, and a variance is not negative.
+infinite; where products may be taken in another order, so it is where one of them does. Where only
+ev is too large for a bound, it is infinite too, but the answer has to be finite: x is, and a
+variance is not negative.
 """
 
 from __future__ import annotations
@@ -349,6 +350,7 @@ class _Elements:
         computed_in = spec.DTYPES[problem.dtype.accumulator]
         u_c, u_s = computed_in.unit_roundoff, profile.sums_type(problem.dtype).unit_roundoff
         self._oracle, self._problem, self._of = oracle, problem, of
+        self._rearranged = profile.rearranged
         self._errors = errors
         self._t, self._largest = computed_in.smallest_normal, computed_in.largest
         with np.errstate(all="ignore"):
@@ -362,6 +364,12 @@ class _Elements:
             scaled = np.abs(self._factor) * (off + 2 * self._t)
             self._constant = np.where(self._factor == 0, 0, scaled) + 4 * self._t
         self._infinite = np.isinf(errors.rho)
+        # What x - mean, or x and the mean, may be multiplied with on the way.
+        self._gain = np.ones(problem.view[1])
+        if profile.rearranged:
+            with np.errstate(all="ignore"):
+                scale, rstd = np.abs(oracle.column("scale")), oracle.rstd(of)
+                self._gain = np.maximum(np.maximum(scale, rstd), np.maximum(1, scale * rstd))
 
     @functools.cached_property
     def _other(self) -> _Statistics:
@@ -384,7 +392,10 @@ class _Elements:
         rho = np.where(self._infinite, 0, self._errors.rho)[c, None]
         off = off + np.abs(scaled) * rho
         overflow = (size > self._largest) | (np.abs(factor) > self._largest)
-        overflow |= (np.abs(xmu) > self._largest) | self._errors.overflow[c, None]
+        reached = (np.abs(xmu) + 2 * np.abs(of.mean)[c, None] * self._rearranged) * self._gain[
+            c, None
+        ]
+        overflow |= (reached > self._largest) | self._errors.overflow[c, None]
         off = np.where(overflow | self._infinite[c, None], np.inf, off)
         value, bound = self._clamped(y, off)
         impostors: dict[str, Callable[[], _Array]] = {

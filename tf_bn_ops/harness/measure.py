@@ -28,8 +28,8 @@ class Expected:
         where it has cancelled below them, of its terms.
       impostors: answers that are wrong on purpose, by name; a case is evidence if each fails.
       nan_required: where a NaN may not be answered by infinity; None: it may.
-      finite_required: where the answer has to be finite though the bound is infinite, because nothing
-        overflows on the way to it; None: nowhere.
+      finite_required: where the answer has to be finite though the bound is infinite, because
+        nothing overflows on the way to it; None: nowhere.
       nonfinite_exact: NaN and infinity have to be answered by the same.
     """
 

@@ -170,7 +170,8 @@ def request(
     values = {**op.attrs, "data_format": case.layout, "epsilon": case.epsilon}
     values |= {"is_training": case.is_training, **inputs.attrs}
     given: dict[str, Any]
-    what, of_role = "inputs", inputs.values
+    what = "inputs"
+    of_role: Mapping[str, Any] = inputs.values
     if inputs.static is not None:
         what, of_role = "static", inputs.static
     # Of a list of tensors, an element; there may be none.

@@ -128,8 +128,8 @@ class Register:
         mode: str = "",
         judged: bool = True,
     ) -> list[Disagreement]:
-        """Notes what a case showed on a path; returns what no entry explains. What is not written is
-        shown whenever it is covered: nobody looks.
+        """Notes what a case showed on a path; returns what no entry explains. What is not written
+        counts as shown wherever it is covered: nobody looks.
 
         Args:
           path: as in the file.
