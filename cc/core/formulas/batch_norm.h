@@ -55,7 +55,8 @@ static TFBN_HD double UpperBound(Activation activation) {
   return activation == Activation::kRelu6 ? 6 : kInfinity;
 }
 
-// Where the gradient of an activation passes: lowest < v < highest.
+// Where the gradient of an activation passes: v > lowest, and not v >= highest,
+// which is NaN where there is no upper bound: an infinite y passes a ReLU.
 template <typename C>
 struct MaskBounds {
   C lowest, highest;
@@ -67,8 +68,10 @@ struct MaskBounds {
 template <typename C>
 static TFBN_HD MaskBounds<C> MaskBoundsOf(Activation activation, DType dtype,
                                           bool before_rounding) {
-  MaskBounds<C> bounds = {static_cast<C>(LowerBound(activation)),
-                          static_cast<C>(UpperBound(activation))};
+  MaskBounds<C> bounds = {
+      static_cast<C>(LowerBound(activation)),
+      static_cast<C>(activation == Activation::kRelu6 ? UpperBound(activation)
+                                                      : kNaN)};
   if (!before_rounding || activation == Activation::kIdentity) return bounds;
   double half_subnormal = 0, below_six = 0;
   if (dtype == DType::kFloat16) {

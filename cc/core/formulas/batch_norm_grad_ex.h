@@ -1,12 +1,12 @@
 // The formulas of the gradient of batch normalization with an activation behind
 // it (FusedBatchNormEx): the contract, and its arithmetic.
 //
-//   masked = y_backprop where lower < y < upper, else 0
+//   masked = y_backprop where y > 0 (kRelu) or 0 < y < 6 (kRelu6), else 0
 //   x_backprop, scale_backprop, offset_backprop = batch_norm_grad.h's of masked
 //   side_input_backprop = masked, where the forward had a side input
 //
-// with [lower, upper] the clamp of the activation: TensorFlow's ReluGrad and
-// Relu6Grad, whose comparisons are false for NaN.
+// These are TensorFlow's ReluGrad and Relu6Grad, whose comparisons are false for
+// NaN.
 //
 // The mask comes from y, or from x by the forward's own coefficients: the same
 // operations on the same numbers in the same order, so the decision is the
@@ -65,7 +65,8 @@ struct BatchNormGradExFormulaOf {
     kNumFrozenSums = Plain::kNumFrozenSums
   };
   // Behind those of the plain gradient: an element passes if its value v, that
-  // of the forward before the activation or y itself, has lowest < v < highest.
+  // of the forward before the activation or y itself, is above kLowest and not
+  // at or above kHighest, see MaskBounds.
   enum Coefficient : int {
     kFirstFrozenCoefficient = Plain::kFirstFrozenCoefficient,
     kFirstMaskCoefficient = Plain::kNumCoefficients,
@@ -107,7 +108,7 @@ struct BatchNormGradExFormulaOf {
       v = in[kY];
     }
     const V low_masked = v > k[kLowest] ? in[kDy] : V{};
-    return v < k[kHighest] ? low_masked : V{};
+    return v >= k[kHighest] ? V{} : low_masked;
   }
 
   template <typename V>
