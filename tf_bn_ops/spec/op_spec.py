@@ -23,7 +23,7 @@ REQUIRED = object()
 VIEW = "view"  # The shape of x, which is seen as [outer, channels, inner].
 VIEW_LIST = "view_list"  # A list of tensors of the shape of x, with at most one element.
 CHANNEL = "channel"  # [channels]
-OPAQUE = "opaque"  # Any shape; the value is not read.
+OPAQUE = "opaque"  # Any shape; what it holds is between two ops, or is not read.
 PLACEHOLDER = "placeholder"  # An output of shape [0].
 
 # Stands for the element type in OpSpec.statistics_dtypes.
