@@ -109,8 +109,9 @@ CXX_CONTEXT = """
 #include "tf_bn_ops/batch_norm_grad_block.h"
 #include "tf_bn_ops/ops.h"
 void Block{number}(const tensorflow::Scope& scope, tensorflow::Output y_backprop,
-                   tensorflow::Output x, tensorflow::Output scale, tensorflow::Output mean,
-                   tensorflow::Output variance, tensorflow::Output reserve_space_3) {{
+                   tensorflow::Output x, tensorflow::Output scale, tensorflow::Output offset,
+                   tensorflow::Output mean, tensorflow::Output variance,
+                   tensorflow::Output shortcut) {{
   {given}
 {body}
 }}

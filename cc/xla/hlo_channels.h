@@ -5,6 +5,7 @@
 #ifndef TF_BN_OPS_CC_XLA_HLO_CHANNELS_H_
 #define TF_BN_OPS_CC_XLA_HLO_CHANNELS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "xla/hlo/builder/lib/constants.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/shape.h"
+#include "xla/shape_util.h"
 #include "xla/xla_data.pb.h"
 
 namespace tf_bn_ops {
@@ -55,6 +57,20 @@ class XlaChannels {
   }
   // A float64 vector, rounded and broadcast for computing elements.
   xla::XlaOp Spread(xla::XlaOp v) const { return Broadcast(Narrow(v)); }
+
+  // The first element of each channel of a tensor; zero where there is none.
+  xla::XlaOp First(xla::XlaOp v) const {
+    const int64_t channels = args_.view.channels;
+    if (NumElements(args_.view) == 0) {
+      return xla::Zeros(builder_, xla::ShapeUtil::MakeShape(
+                                      args_.shape.element_type(), {channels}));
+    }
+    const size_t rank = args_.shape.dimensions().size();
+    const std::vector<int64_t> start(rank, 0), strides(rank, 1);
+    std::vector<int64_t> limit(rank, 1);
+    limit[args_.channel_dim] = channels;
+    return xla::Reshape(xla::Slice(v, start, limit, strides), {channels});
+  }
 
   // The sum of each channel, in float64.
   xla::XlaOp Sum(xla::XlaOp v) const {

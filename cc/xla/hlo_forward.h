@@ -2,10 +2,11 @@
 // formula of cc/core/formulas/batch_norm.h, in its notation. XLA fuses the
 // passes with what surrounds them.
 //
-// The variance is a mean of squared distances from the mean, in float64, in a
-// second pass over x: as E[x^2] - E[x]^2, which XLA's own batch normalization
-// computes in float32, it is lost where the mean is large, and y is NaN at a
-// mean of 1e3 and a deviation of 1.
+// The mean is measured from the first element of a channel, and the variance is
+// a mean of squared distances from it, in float64, in a second pass over x: a
+// constant channel has a variance of 0. As E[x^2] - E[x]^2, which XLA's own
+// batch normalization computes in float32, the variance is lost where the mean
+// is large, and y is NaN at a mean of 1e3 and a deviation of 1.
 
 #ifndef TF_BN_OPS_CC_XLA_HLO_FORWARD_H_
 #define TF_BN_OPS_CC_XLA_HLO_FORWARD_H_
@@ -53,9 +54,14 @@ inline XlaStatistics StatisticsOf(const XlaBatchNormArgs& args,
                                   const XlaChannels& channels) {
   const auto wide = XlaChannels::Wide;
   if (!args.is_training) return {wide(args.mean), wide(args.variance)};
-  const xla::XlaOp mean = channels.Mean(args.x);
-  const xla::XlaOp xc = wide(args.x) - channels.Broadcast(mean);
-  return {mean, channels.Mean(xc * xc)};
+  const xla::XlaOp first = wide(channels.First(args.x));
+  // The distance from an infinity would be NaN.
+  const xla::XlaOp center =
+      xla::Select(xla::IsFinite(first), first, xla::ZerosLike(first));
+  const xla::XlaOp xc = wide(args.x) - channels.Broadcast(center);
+  const xla::XlaOp d = channels.Mean(xc);
+  const xla::XlaOp xmu = xc - channels.Broadcast(d);
+  return {center + d, channels.Mean(xmu * xmu)};
 }
 
 inline xla::XlaOp BuildY(const XlaBatchNormArgs& args,

@@ -149,8 +149,8 @@ class Problem:
         return dataclasses.replace(self, values={r: a.copy() for r, a in self.values.items()})
 
 
-# Attrs that are fields of Problem by the same name.
-_FURTHER = ("exponential_avg_factor", "bessel_correction", "num_side_inputs")
+# Attrs that are fields of Problem by the same name; saves_rstd is the device's.
+_FURTHER = ("exponential_avg_factor", "bessel_correction", "saves_rstd", "num_side_inputs")
 
 
 def of_tensors(

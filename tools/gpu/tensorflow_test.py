@@ -1,16 +1,18 @@
 """Judges TensorFlow's ops of this library on a GPU: python tools/gpu/tensorflow_test.py [--probe].
 
 Cases and error bounds are those of `make conformance`, with tensors on the GPU; in training
-reserve_space_2 is the inverse standard deviation, as TensorFlow's forward op returns it there. The
-built-in ops are measured for comparison. Needs a TensorFlow that sees a GPU, and the package built
-for it with GPU kernels (`make gpu`); `make gpu-test` takes care of both. Without such a TensorFlow
-it prints why it is skipped and succeeds. --probe: only that, with exit status 3; --emulated: what
-XLA compiles for a GPU, on the CPU, to try the script itself.
+reserve_space_2 is the inverse standard deviation there, which forward ops return and gradients
+take. The built-in ops are measured for comparison. Needs a TensorFlow that sees a GPU, and the
+package built for it with GPU kernels (`make gpu`); `make gpu-test` takes care of both. Without such
+a TensorFlow it prints why it is skipped and succeeds. --probe: only that, with exit status 3;
+--emulated: what XLA compiles for a GPU, on the CPU, to try the script itself.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -52,6 +54,41 @@ def with_rstd(inputs: Inputs, epsilon: float) -> tuple[np.ndarray, Inputs] | Non
     return rstd, Inputs({**inputs.values, "variance": variance}, exact)
 
 
+def saving_rstd(inputs: Inputs) -> Inputs:
+    """The inputs of a forward op whose reserve_space_2 is rstd, which no exact fill makes exact."""
+    attrs = {**inputs.attrs, "saves_rstd": True}
+    return dataclasses.replace(inputs, attrs=attrs, exact=inputs.exact - {"saved_variance"})
+
+
+def with_lists(op: Callable[..., Any], lists: list[str]) -> Callable[..., Any]:
+    """`op` as a function of tensors, where it takes `lists` of at most one."""
+
+    @functools.wraps(op)
+    def call(**arguments: Any) -> Any:
+        given = {name: [arguments[name]] if name in arguments else [] for name in lists}
+        return op(**{**arguments, **given})
+
+    return call
+
+
+def ops_of_device(emulated: bool) -> list[str]:
+    """The forward and first-order ops that have a kernel for the device."""
+    from tensorflow.python.framework import kernels
+
+    import tf_bn_ops
+
+    tf_bn_ops.load()
+    device = "XLA_GPU_JIT" if emulated else "GPU"
+    formulas = (spec.BATCH_NORM, spec.BATCH_NORM_ADD, spec.BATCH_NORM_GRAD)
+    return [
+        op.name
+        for formula in formulas
+        for op in spec.of_formula(formula)
+        if device
+        in {k.device_type for k in kernels.get_registered_kernels_for_op(op.registered_name).kernel}
+    ]
+
+
 def caller(tf: Any, emulated: bool) -> Callable[..., Any]:
     """Runs an op on the GPU and checks its placement."""
     if emulated:
@@ -91,7 +128,10 @@ def judge_case(
         if converted is None:
             return "", {}
         request["inputs"]["reserve_space_2"], inputs = converted
-    ops = {implementations.CANDIDATE: getattr(raw_ops, case.op)}
+    if case.is_training and "saved_variance" in {arg.role for arg in case.spec.outputs}:
+        inputs = saving_rstd(inputs)
+    ours = with_lists(getattr(raw_ops, case.op), request["lists"])
+    ops = {implementations.CANDIDATE: ours}
     if not emulated and case.spec.builtin is not None:
         ops["builtin"] = getattr(tf.raw_ops, case.spec.builtin)
     answers = {}
@@ -125,9 +165,8 @@ def main(arguments: list[str]) -> int:
 
     call = caller(tf, flags.emulated)
     failures, worst = 0, {"candidate": 0.0, "builtin": 0.0}
-    # The second-order gradient has no GPU kernel.
-    names = [op.name for op in spec.of_formula(spec.BATCH_NORM_GRAD)]
-    for case in generate.generate(flags.cases, SEED, generate.combinations(names)):
+    combos = generate.combinations(ops_of_device(flags.emulated))
+    for case in generate.generate(flags.cases, SEED, combos):
         wrong, errors = judge_case(tf, case, call, flags.emulated)
         for name, error in errors.items():
             worst[name] = max(worst[name], error)
