@@ -95,7 +95,7 @@ class BatchNormGradEx:
             magnitude = np.abs(value)
             bound = np.where(magnitude < flushed, magnitude, 0)
             yield Expected(
-                SIDE_INPUT_BACKPROP, at, value, bound, magnitude, nan_required=np.isnan(value)
+                SIDE_INPUT_BACKPROP, at, value, bound, magnitude, nonfinite_exact=True
             )
 
 

@@ -27,8 +27,10 @@
 namespace tf_bn_ops {
 
 // Inputs, outputs and attributes of one call, beside those of the plain
-// gradient. side_input_backprop, too, may be the buffer of y_backprop, x or y
-// (element for element) if x_backprop is another one.
+// gradient. x_backprop may be the buffer of y, too. So may side_input_backprop be
+// that of y_backprop, x or y (element for element) if x_backprop is another one;
+// without an activation it may not be that of x while x_backprop is that of
+// y_backprop.
 struct BatchNormGradExArgs : BatchNormGradArgs {
   Activation activation = Activation::kIdentity;
 

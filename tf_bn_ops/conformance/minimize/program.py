@@ -59,7 +59,8 @@ $attrs
 $ops
 
 def call(*tensors):
-    return ops.$function(**dict(zip(inputs, tensors)), **attrs)
+    arguments = dict(zip(inputs, tensors))$lists
+    return ops.$function(**arguments, **attrs)
 
 
 try:
@@ -73,11 +74,12 @@ $formula
 wide = np.$wide
 names = $names
 values = {role: inputs[name].astype(wide) for role, name in names.items()}
+values.update($further)
 values["epsilon"] = wide($epsilon)
 axes = tuple(axis for axis in range(values["x"].ndim) if axis != $channel_axis)
 column = [-1 if axis == $channel_axis else 1 for axis in range(values["x"].ndim)]
 with np.errstate(all="ignore"):
-    right = formula(np, values, axes, column, $is_training)
+    right = $right(np, values, axes, column, $is_training)
 
 failed = False
 
@@ -178,6 +180,8 @@ def _checks(problem: Problem, names: list[str], settings: Settings) -> str:
         written = (
             "tf.bfloat16.as_numpy_dtype" if dtype.name == "bfloat16" else repr(output.dtype.name)
         )
+        if output.shape is None:
+            continue  # Any will do.
         right, more = f"np.zeros({list(output.shape)})", ""
         if output.judged:
             right = f'right["{output.role}"]'
@@ -199,6 +203,7 @@ def _checks(problem: Problem, names: list[str], settings: Settings) -> str:
 
 
 def _view_shape(case: Case, output: Output) -> tuple[int, ...]:
+    assert output.shape is not None
     is_view = output.role in VIEW_ROLES
     return spec.view_shape(case.shape, case.layout) if is_view else output.shape
 
@@ -239,6 +244,8 @@ def program(
     if mapped:  # Outputs of another library come in its order.
         select = f"outputs = [getattr(outputs, name) for name in {asked['outputs']}]\n"
         checks = select + checks
+    if any(arg.kind == spec.VIEW_LIST for arg in case.spec.outputs):
+        checks = "outputs = tf.nest.flatten(outputs)\n" + checks
     packed = ("base64", "io") if "b64decode" in checks + "".join(inputs.values()) else ()
     return _TEMPLATE.substitute(
         op=mapped.name if mapped else case.op,
@@ -252,10 +259,13 @@ def program(
         attrs="\n".join(f'    "{name}": {text},' for name, text in attrs.items()),
         ops=library.load,
         function=library.function,
+        lists=_lists(asked),
         call=function,
         formula=_formula(case),
+        right=model_of(case.spec).formula.__name__,
+        further=_further_attrs(problem),
         wide="longdouble" if case.dtype == "float64" else "float64",
-        names=_names(case, mapped),
+        names=_names(problem, mapped),
         epsilon=_epsilon(case),
         channel_axis=spec.channel_axis(case.layout),
         is_training=case.is_training,
@@ -263,14 +273,32 @@ def program(
     )
 
 
-def _names(case: Case, mapped: OpMapping | None) -> dict[str, str]:
+def _names(problem: Problem, mapped: OpMapping | None) -> dict[str, str]:
     """The name of the input of each role that the formula reads."""
     renamed = mapped.inputs if mapped else {}
     return {
         arg.role: renamed.get(arg.name, arg.name)
-        for arg in case.spec.inputs
-        if arg.kind != spec.OPAQUE
+        for arg in problem.case.spec.inputs
+        if arg.kind != spec.OPAQUE and arg.role in problem.inputs.values
     }
+
+
+def _lists(asked: dict[str, Any]) -> str:
+    """The lines that make lists of the inputs that are lists."""
+    line = "\n    arguments[{0!r}] = {1}"
+    return "".join(
+        line.format(name, f"[arguments[{name!r}]]" if name in asked["inputs"] else "[]")
+        for name in asked["lists"]
+    )
+
+
+def _further_attrs(problem: Problem) -> dict[str, Any]:
+    """The attrs that the formula reads beside those of the case, as the kernel has them."""
+    asked = request(problem.case, problem.inputs, problem.case.spec)["attrs"]
+    attrs = {n: v for n, v in asked.items() if n not in ("epsilon", "data_format", "is_training")}
+    if "exponential_avg_factor" in attrs:
+        attrs["exponential_avg_factor"] = float(np.float32(attrs["exponential_avg_factor"]))
+    return attrs
 
 
 def _epsilon(case: Case) -> str:
@@ -280,8 +308,11 @@ def _epsilon(case: Case) -> str:
 
 
 def _formula(case: Case) -> str:
-    """The text of the model's formula, without type hints."""
-    text = inspect.getsource(model_of(case.spec).formula).rstrip()
+    """The text of the model's formula, and of functions that it calls, without type hints."""
+    formula: Any = model_of(case.spec).formula
+    called = [formula.__globals__.get(name) for name in formula.__code__.co_names]
+    functions = [*filter(inspect.isfunction, called), formula]
+    text = "\n\n\n".join(inspect.getsource(f).rstrip() for f in functions)
     for hint in (": Mapping[str, Any]", ": Any", " -> Any"):
         text = text.replace(hint, "")
     return text

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -24,16 +25,17 @@ from tf_bn_ops.harness import bounds, problems
 from tf_bn_ops.harness.formula_models import model_of
 from tf_bn_ops.harness.generic_model import GenericOpSpec, floating_dtype
 from tf_bn_ops.harness.measure import Evidence, Expected, OutputError, ulp_of
-from tf_bn_ops.harness.problems import Inputs
+from tf_bn_ops.harness.problems import VIEW_ROLES, Inputs
 
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """An output by the op's contract; `judged` where its values are compared."""
+    """An output by the op's contract; `judged` where its values are compared; without a shape it may
+    have any."""
 
     name: str
     role: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] | None
     dtype: np.dtype
     judged: bool
 
@@ -53,14 +55,19 @@ class Expectation:
     exact: frozenset[str] = frozenset()
 
 
-def outputs_of(case: Case) -> list[Output]:
-    """The outputs of a batch-norm gradient by its contract."""
+def outputs_of(case: Case, attrs: Mapping[str, Any] | None = None) -> list[Output]:
+    """The outputs of an op of the family by its contract; `attrs` are those of the case's inputs."""
     channels = spec.view_shape(case.shape, case.layout)[1]
-    shapes = {spec.VIEW: case.shape, spec.CHANNEL: (channels,), spec.PLACEHOLDER: (0,)}
+    shapes = {
+        **dict.fromkeys((spec.VIEW, spec.VIEW_LIST), case.shape),
+        spec.CHANNEL: (channels,),
+        spec.PLACEHOLDER: (0,),
+        spec.OPAQUE: None,
+    }
     judged = model_of(case.spec).outputs
     found = []
-    for arg in case.spec.outputs:
-        name = case.dtype if arg.kind == spec.VIEW else case.statistics_dtype
+    for arg in case.spec.outputs_with(attrs or {}):
+        name = case.dtype if arg.role in VIEW_ROLES else case.statistics_dtype
         dtype = spec.DTYPES[name].numpy
         found.append(Output(arg.name, arg.role, shapes[arg.kind], dtype, arg.role in judged))
     return found
@@ -80,7 +87,7 @@ def expect(
         return Expectation(outputs, case.spec.model.expected(case, inputs, reference), False)
     model = model_of(case.spec)
     parts = model.expected(problems.of_call(case, inputs), profile)
-    return Expectation(outputs_of(case), parts, True, profile.exact_of(inputs.exact))
+    return Expectation(outputs_of(case, inputs.attrs), parts, True, profile.exact_of(inputs.exact))
 
 
 def structure(outputs: Sequence[Output], answer: Answer) -> list[Disagreement]:
@@ -93,8 +100,9 @@ def structure(outputs: Sequence[Output], answer: Answer) -> list[Disagreement]:
         return [Disagreement("count", f"{len(answer.outputs)} outputs, not {len(outputs)}")]
     found = []
     for output, given in zip(outputs, answer.outputs, strict=True):
+        shape = given.shape if output.shape is None else output.shape
         for what, has, should in (
-            ("shape", list(given.shape), list(output.shape)),
+            ("shape", list(given.shape), list(shape)),
             ("dtype", given.dtype, output.dtype),
         ):
             if has != should:
@@ -215,7 +223,8 @@ def _difference(case: Case, a: Answer, b: Answer) -> str:
     assert a.outputs is not None and b.outputs is not None
     if len(a.outputs) != len(b.outputs):
         return f"{len(b.outputs)} outputs instead of {len(a.outputs)}"
-    for arg, x, y in zip(case.spec.outputs, a.outputs, b.outputs, strict=True):
+    # Those of lists come last, and may be missing.
+    for arg, x, y in zip(case.spec.outputs, a.outputs, b.outputs, strict=False):
         if x.shape != y.shape or x.dtype != y.dtype:
             return f"{arg.name} is {y.dtype}{list(y.shape)} instead of {x.dtype}{list(x.shape)}"
         differs = (x != y) & ~(np.isnan(x) & np.isnan(y))
