@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import io
+import itertools
 import os
 import pathlib
 import subprocess
@@ -31,8 +32,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tf_bn_ops import spec  # noqa: E402
+from tf_bn_ops.harness.problems import ACTIVATIONS, VIEW_ROLES  # noqa: E402
 
 LIBRARY = pathlib.Path("tf_bn_ops/lib/libtf_bn_ops.so")
+# Stands for the digest of a case whose op a library lacks.
+_MISSING = "-"
 # Outputs that differ are printed up to this many.
 _SHOWN = 20
 # Elements of a case: most small, where tails and folded rows are; some beyond the L2 of a core.
@@ -90,12 +94,18 @@ def _shape(rng: np.random.Generator, layout: str, most: int) -> tuple[int, ...]:
 
 
 def inputs(case: Case) -> dict[str, np.ndarray]:
-    """The inputs of a case by the op's names."""
+    """The inputs of a case by the op's names; of a list of tensors its element, if it has one."""
     rng = np.random.default_rng([case.seed, *case.name.encode()])
     channels = case.shape[spec.channel_axis(case.layout)]
     result = {}
     for arg in case.op.inputs:
-        is_view = arg.kind == spec.VIEW
+        is_view = arg.role in VIEW_ROLES
+        if arg.kind == spec.VIEW_LIST and rng.random() < 0.5:
+            continue
+        if arg.role == "forward_coefficients":  # Every second time none: [0].
+            size = 3 * channels * int(rng.integers(2))
+            result[arg.name] = rng.standard_normal(size).astype(np.float32)
+            continue
         shape = case.shape if is_view else (channels,)
         values = rng.standard_normal(shape)
         if case.kind == "offset" and is_view:
@@ -111,9 +121,22 @@ def inputs(case: Case) -> dict[str, np.ndarray]:
     return result
 
 
+def attrs(case: Case) -> dict[str, Any]:
+    """The attrs of a case; the activation and the number of side inputs follow from the seed."""
+    values = {
+        "data_format": case.layout,
+        "is_training": case.is_training,
+        "activation_mode": ACTIVATIONS[case.seed % 3],
+        "num_side_inputs": case.seed // 3 % 2,
+        "epsilon": 1e-3,
+    }
+    return {name: value for name, value in values.items() if name in case.op.attrs}
+
+
 def _digest(outputs: Any) -> str:
     digest = hashlib.sha256()
-    for output in outputs:
+    lists = [output if isinstance(output, list) else [output] for output in outputs]
+    for output in itertools.chain(*lists):
         array = output.numpy()
         nan = np.isnan(array)
         digest.update(f"{array.dtype}{array.shape}".encode())
@@ -126,16 +149,22 @@ def digests(count: int, seed: int) -> None:
     """Prints the digest of every case, a line each: what the child process does with the libraries
     that TF_BN_OPS_LIBRARY names."""
     import tensorflow as tf
+    from tensorflow.python.framework import op_def_registry
 
     import tf_bn_ops
 
     tf.config.threading.set_intra_op_parallelism_threads(2)
+    tf_bn_ops.load()
     for case in cases(count, seed):
-        attrs: dict[str, Any] = {"data_format": case.layout, "is_training": case.is_training}
-        attrs = {name: value for name, value in attrs.items() if name in case.op.attrs}
+        if op_def_registry.get(case.op.registered_name) is None:
+            print(_MISSING)
+            continue
         op = getattr(tf_bn_ops.raw_ops, case.op.name)
-        tensors = {name: tf.constant(value) for name, value in inputs(case).items()}
-        print(_digest(op(**tensors, **attrs, epsilon=1e-3)))
+        tensors: dict[str, Any] = {n: tf.constant(value) for n, value in inputs(case).items()}
+        for arg in case.op.inputs:
+            if arg.kind == spec.VIEW_LIST:
+                tensors[arg.name] = [tensors[arg.name]] if arg.name in tensors else []
+        print(_digest(op(**tensors, **attrs(case))))
 
 
 def _run(library: pathlib.Path, count: int, seed: int) -> subprocess.Popen[str]:
@@ -154,18 +183,23 @@ def compare(library: pathlib.Path, other: pathlib.Path, count: int, seed: int) -
     """Runs both libraries side by side; prints what differs and a summary; the exit status."""
     ours, theirs = _run(library, count, seed), _run(other, count, seed)
     assert ours.stdout is not None and theirs.stdout is not None
-    total = different = 0
+    total = different = new = 0
     for case in cases(count, seed):
         a, b = ours.stdout.readline(), theirs.stdout.readline()
         if not a or not b:
             print(f"error: a library did not survive case {case.name}", file=sys.stderr)
             return 2
+        if b.strip() == _MISSING:
+            new += 1
+            continue
         total += 1
         if a != b:
             different += 1
             if different <= _SHOWN:
                 print(f"differs: {case.name}")
     combinations = total // count
+    if new:
+        print(f"not compared: {new // count} combinations of ops that the other library lacks")
     print(
         f"bitwise identical: {total - different} of {total} cases, {count} of each of "
         f"{combinations} combinations of op, element type and layout"
