@@ -301,6 +301,17 @@ def test_the_coefficients_are_stored_where_there_is_an_array_for_them(implementa
     assert np.isfinite(outputs["forward_coefficients"]).all()
 
 
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("dtype", ["half", "float64"])
+def test_without_elements_the_coefficients_are_written_all_the_same(dtype, implementation):
+    """As 0 in training, as saved_mean and saved_variance are."""
+    for is_training in (True, False):
+        forward = forward_problem((0, 5, 3), dtype, is_training=is_training)
+        k = run_forward(forward, implementation)["forward_coefficients"]
+        assert np.isfinite(k).all()
+        assert k.any() == (not is_training)
+
+
 # ---- The mask from y -----------------------------------------------------------------------------
 
 

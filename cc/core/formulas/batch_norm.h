@@ -17,7 +17,8 @@
 //       does not read what is given. The new mean is `mean`, the new variance
 //       is variance * M / max(M - 1, 1) (Bessel's correction), or `variance`.
 //
-// Without elements, training has NaN for batch_* and 0 for saved_*.
+// Without elements, training has NaN for batch_* and 0 for saved_* and
+// forward_coefficients.
 //
 // Accuracy that every backend promises: statistics are accumulated in double,
 // in one pass, around a shift, which is one element of the channel (Chan, Golub
@@ -222,6 +223,12 @@ struct BatchNormFormulaOf {
     StoreFromDouble(args.stat_dtype, args.saved_variance, c, 0);
     StoreFromDouble(args.stat_dtype, args.batch_mean, c, kNaN);
     StoreFromDouble(args.stat_dtype, args.batch_variance, c, kNaN);
+    if (args.forward_coefficients == nullptr) return;
+    if (args.dtype == DType::kFloat64) {
+      StoreForwardCoefficients<double>(args, c, 0, 0, 0);
+    } else {
+      StoreForwardCoefficients<float>(args, c, 0, 0, 0);
+    }
   }
 
   template <bool kTraining, typename V>
@@ -241,11 +248,17 @@ struct BatchNormFormulaOf {
                                                const double (&sums)[kNumSums]) {
     C k[kNumCoefficients];
     Finish(args, c, center, sums, k);
+    StoreForwardCoefficients<C>(args, c, k[kMean], k[kMeanRest], k[kScaleRstd]);
+  }
+  template <typename C>
+  static TFBN_HD void StoreForwardCoefficients(const Args& args, int64_t c,
+                                               C mean, C mean_rest,
+                                               C scale_rstd) {
     C* const out = static_cast<C*>(args.forward_coefficients) + c;
     const int64_t channels = args.view.channels;
-    out[0] = k[kMean];
-    out[channels] = k[kMeanRest];
-    out[2 * channels] = k[kScaleRstd];
+    out[0] = mean;
+    out[channels] = mean_rest;
+    out[2 * channels] = scale_rstd;
   }
 
   // Stores the exponential moving average of `given` and `value`.
