@@ -1,4 +1,4 @@
-"""Times batch norm's gradient in programs that XLA compiles: TensorFlow's op and this library's.
+"""Times batch norm, forward and gradient, as XLA compiles it: TensorFlow's and this library's ops.
 
     python examples/xla_speed.py
 
@@ -28,7 +28,29 @@ SHAPES = (
 ROUNDS = 15
 
 
-def step(op: Callable[..., Any], data_format: str, shape: tuple[int, ...]) -> Callable[[], Any]:
+def forward(op: Callable[..., Any], data_format: str, shape: tuple[int, ...]) -> Callable[[], Any]:
+    """The forward op in training before a ReLU, as one XLA program."""
+    x = tf.random.normal(shape)
+    vector = tf.ones([shape[1 if data_format == "NCHW" else 3]])
+
+    @tf.function(jit_compile=True)
+    def program() -> Any:
+        empty = tf.zeros([0])
+        y, mean, variance, *_ = op(
+            x=x,
+            scale=vector,
+            offset=vector,
+            mean=empty,
+            variance=empty,
+            epsilon=1e-3,
+            data_format=data_format,
+        )
+        return tf.nn.relu(y), mean, variance
+
+    return lambda: program()[0].numpy()
+
+
+def gradient(op: Callable[..., Any], data_format: str, shape: tuple[int, ...]) -> Callable[[], Any]:
     """The gradient behind a ReLU, as one XLA program."""
     x, y_backprop, activation = (tf.random.normal(shape) for _ in range(3))
     channels = shape[1 if data_format == "NCHW" else 3]
@@ -54,14 +76,18 @@ def main() -> None:
     if not _loader.build_info()["xla"]:
         sys.exit("this build has no kernels for XLA: build it with TensorFlow 2.20 or later")
     rounds = 1 if "--quick" in sys.argv else ROUNDS
-    for data_format, shape in SHAPES:
-        compare(
-            f"gradient of batch norm behind a ReLU, {data_format} {list(shape)}",
-            "TensorFlow",
-            step(tf.raw_ops.FusedBatchNormGradV3, data_format, shape),
-            step(tf_bn_ops.raw_ops.FusedBatchNormGradV3, data_format, shape),
-            rounds,
-        )
+    for what, step, op in (
+        ("batch norm before a ReLU", forward, "FusedBatchNormV3"),
+        ("gradient of batch norm behind a ReLU", gradient, "FusedBatchNormGradV3"),
+    ):
+        for data_format, shape in SHAPES:
+            compare(
+                f"{what}, {data_format} {list(shape)}",
+                "TensorFlow",
+                step(getattr(tf.raw_ops, op), data_format, shape),
+                step(getattr(tf_bn_ops.raw_ops, op), data_format, shape),
+                rounds,
+            )
 
 
 if __name__ == "__main__":

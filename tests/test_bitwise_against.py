@@ -48,6 +48,26 @@ def test_one_different_output_fails_and_is_named(tool, monkeypatch, capsys):
     assert f"{len(names) - 1} of {len(names)} cases" in out
 
 
+def test_an_op_that_one_library_lacks_is_left_out_and_named(tool, monkeypatch, capsys):
+    """A commit from before the op; its other ops are compared all the same."""
+    library = pathlib.Path(_loader.library_path())
+    lines = [
+        ("absent" if case.op.name == "FusedBatchNormEx" else str(i), str(i))
+        for i, case in enumerate(tool.cases(1, 7))
+    ]
+
+    def digests(path, count, seed):
+        text = "\n".join(f"print({line[path == library]!r})" for line in lines)
+        return subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
+
+    monkeypatch.setattr(tool, "_run", digests)
+    assert tool.compare(library, pathlib.Path("other"), 1, 7) == 0
+    out = capsys.readouterr().out
+    assert "not in both libraries: FusedBatchNormEx\n" in out
+    present = sum(theirs != "absent" for theirs, _ in lines)
+    assert f"bitwise identical: {present} of {present} cases" in out
+
+
 def test_a_library_that_ends_early_is_an_error(tool, monkeypatch, capsys):
     def nothing(path, count, seed):
         return subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE, text=True)

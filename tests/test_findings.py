@@ -1,8 +1,9 @@
 """Every program of docs/findings.md runs and prints what the page says.
 
-A program is a python block; the text block behind it has the commands that run it, each a line that
-begins with "$", and what they printed. Words have to be the same; numbers of one finding are held to
-what makes it one (CLAIMS), since their digits depend on the processor and on what memory held.
+A program is a python block; the text block behind it has the commands that run it, each a line
+that begins with "$", and what they printed. Words have to be the same; numbers of one finding are
+held to what makes it one (CLAIMS), since their digits depend on the processor and on what memory
+held.
 """
 
 from __future__ import annotations

@@ -19,6 +19,101 @@ namespace {
 // Accepted arguments are run up to this many elements, to keep runs short.
 constexpr int64_t kMaxElements = 1 << 14;
 
+size_t BytesOf(int32_t dtype) {
+  return dtype == TFBN_FLOAT64 ? 8 : dtype == TFBN_FLOAT32 ? 4 : 2;
+}
+
+// A vector for each array, so that AddressSanitizer sees accesses outside it.
+// The first `in_view` have view shape, the others one element per channel.
+class Arrays {
+ public:
+  Arrays(int in_view, size_t view_bytes, size_t channel_bytes, uint8_t fill,
+         uint32_t nulls)
+      : in_view_(in_view),
+        view_bytes_(view_bytes),
+        channel_bytes_(channel_bytes),
+        fill_(fill),
+        nulls_(nulls) {}
+
+  // The next array; at least one byte, so that the pointer of an empty one is
+  // not NULL.
+  void* Next() {
+    const int i = static_cast<int>(arrays_.size());
+    arrays_.emplace_back(1 + (i < in_view_ ? view_bytes_ : channel_bytes_),
+                         fill_);
+    return nulls_ >> i & 1 ? nullptr : arrays_.back().data();
+  }
+
+ private:
+  int in_view_;
+  size_t view_bytes_, channel_bytes_;
+  uint8_t fill_;
+  uint32_t nulls_;
+  std::vector<std::vector<uint8_t>> arrays_;
+};
+
+// One sentence within the buffer where a call fails, and nothing behind it.
+template <typename Run>
+void CheckCall(size_t error_size, const Run& run) {
+  char error[64];
+  std::memset(error, 'x', sizeof(error));
+  const int status = run(error);
+  TFBN_FUZZ_CHECK(status == 0 || status == 1);
+  if (status == 1 && error_size > 0) {
+    TFBN_FUZZ_CHECK(std::memchr(error, 0, error_size));
+  }
+  for (size_t i = error_size; i < sizeof(error); ++i) {
+    TFBN_FUZZ_CHECK(error[i] == 'x');
+  }
+}
+
+// The forward formula on the view and types of `like`, whose arrays are as
+// large as `small` says.
+void RunForward(const tfbn_batch_norm_grad_args& like, bool small, int threads,
+                size_t error_size, tf_bn_ops::fuzz::Input& input) {
+  tfbn_batch_norm_args args{};
+  args.outer = like.outer;
+  args.channels = like.channels;
+  args.inner = like.inner;
+  args.dtype = like.dtype;
+  args.stat_dtype = like.stat_dtype;
+  args.is_training = like.is_training;
+  args.epsilon = like.epsilon;
+  const uint8_t flags = input.Take<uint8_t>();
+  args.bessel_correction = flags & 1;
+  args.saves_rstd = flags >> 1 & 1;
+  args.activation = flags & 4 ? input.Take<int32_t>() : flags >> 3 & 1;
+  args.exponential_avg_factor = flags & 16 ? input.Take<double>() : 1;
+  const uint32_t nulls = flags & 32 ? input.Take<uint16_t>() : 0;
+  const uint8_t fill = input.Take<uint8_t>();
+  const int64_t elements =
+      small ? tf_bn_ops::NumElements({args.outer, args.channels, args.inner})
+            : 0;
+  const int64_t channels = small ? args.channels : 0;
+  Arrays arrays(3, elements * BytesOf(args.dtype),
+                channels * BytesOf(args.stat_dtype), fill, nulls);
+  args.x = arrays.Next();
+  args.y = arrays.Next();
+  const void* const side_input = arrays.Next();
+  args.side_input = flags & 64 ? side_input : nullptr;
+  args.scale = arrays.Next();
+  args.offset = arrays.Next();
+  args.mean = arrays.Next();
+  args.variance = arrays.Next();
+  args.batch_mean = arrays.Next();
+  args.batch_variance = arrays.Next();
+  args.saved_mean = arrays.Next();
+  args.saved_variance = arrays.Next();
+  if (!small || threads > 8) {
+    tf_bn_ops::BatchNormArgs unused;
+    tf_bn_ops::c_api::ReadArgs(&args, &unused);
+    return;
+  }
+  CheckCall(error_size, [&](char* error) {
+    return tfbn_cpu_batch_norm(&args, nullptr, threads, error, error_size);
+  });
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -74,17 +169,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool small = has_partition && args.channels <= kMaxElements &&
                      tf_bn_ops::NumElements({args.outer, args.channels,
                                              args.inner}) <= kMaxElements;
+  if (choices & 128) {
+    RunForward(args, small, threads, error_size, input);
+    return 0;
+  }
   // A vector for each array, so that AddressSanitizer sees accesses outside it.
   const int64_t elements =
       small ? tf_bn_ops::NumElements({args.outer, args.channels, args.inner})
             : 0;
   const int64_t channels = small ? args.channels : 0;
-  const size_t element_bytes = args.dtype == TFBN_FLOAT64   ? 8
-                               : args.dtype == TFBN_FLOAT32 ? 4
-                                                            : 2;
-  const size_t stat_bytes = args.stat_dtype == TFBN_FLOAT64   ? 8
-                            : args.stat_dtype == TFBN_FLOAT32 ? 4
-                                                              : 2;
+  const size_t element_bytes = BytesOf(args.dtype);
+  const size_t stat_bytes = BytesOf(args.stat_dtype);
   const uint8_t fill = input.Take<uint8_t>();
   std::vector<std::vector<uint8_t>> arrays;
   for (int i = 0; i < 8; ++i) {
@@ -113,15 +208,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   const std::string name = input.Rest();
-  std::memset(error, 'x', sizeof(error));
-  const int status = tfbn_cpu_batch_norm_grad(
-      &args, choices & 16 ? name.c_str() : nullptr, threads, error, error_size);
-  TFBN_FUZZ_CHECK(status == 0 || status == 1);
-  if (status == 1 && error_size > 0) {
-    TFBN_FUZZ_CHECK(std::memchr(error, 0, error_size));
-  }
-  for (size_t i = error_size; i < sizeof(error); ++i) {
-    TFBN_FUZZ_CHECK(error[i] == 'x');
-  }
+  CheckCall(error_size, [&](char* error) {
+    return tfbn_cpu_batch_norm_grad(&args,
+                                    choices & 16 ? name.c_str() : nullptr,
+                                    threads, error, error_size);
+  });
   return 0;
 }

@@ -59,9 +59,12 @@ inline XlaStatistics StatisticsOf(const XlaBatchNormArgs& args,
   const xla::XlaOp center =
       xla::Select(xla::IsFinite(first), first, xla::ZerosLike(first));
   const xla::XlaOp xc = wide(args.x) - channels.Broadcast(center);
-  const xla::XlaOp d = channels.Mean(xc);
-  const xla::XlaOp xmu = xc - channels.Broadcast(d);
-  return {center + d, channels.Mean(xmu * xmu)};
+  const xla::XlaOp sum = channels.Sum(xc);
+  const xla::XlaOp m = channels.Count(sum);
+  const xla::XlaOp xmu = xc - channels.Broadcast(sum / m);
+  // Not center + sum/m: XLA multiplies by 1/m instead, and where the two cancel
+  // its rounding would be left.
+  return {(center * m + sum) / m, channels.Mean(xmu * xmu)};
 }
 
 inline xla::XlaOp BuildY(const XlaBatchNormArgs& args,

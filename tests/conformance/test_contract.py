@@ -163,9 +163,9 @@ def test_rule_for_static_shapes_without_a_twin(x, delta, vectors, outputs):
     inputs |= dict.fromkeys(("scale", "offset", "mean", "variance"), vectors)
     if outputs is None:
         with pytest.raises(contract.Conflict):
-            contract.expected_static_shapes(case, inputs)
+            contract.expected_static_shapes(case, inputs, {})
     else:
-        assert contract.expected_static_shapes(case, inputs) == [outputs[0], *[outputs[1]] * 2]
+        assert contract.expected_static_shapes(case, inputs, {}) == [outputs[0], *[outputs[1]] * 2]
 
 
 @pytest.mark.parametrize(

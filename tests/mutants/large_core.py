@@ -1,11 +1,11 @@
 """Judges the core library on a view of more than 2^31 elements that takes little memory.
 
-usage: python large_core.py
+usage: python large_core.py [OP]
 
-x and y_backprop are one block of numbers, mapped again and again (the same pages at many
-addresses), and at the end, beyond 2^31, a block of other numbers; x_backprop is mapped alike. All
-numbers are small integers, so that the sums are exact. Prints 1, and how it failed if it did, which
-run.py reads.
+The formula is that of OP, a first-order gradient without. Its inputs of view shape are one block of
+numbers, mapped again and again (the same pages at many addresses), and at the end, beyond 2^31, a
+block of other numbers; the output is mapped alike. All numbers are small integers, so that the sums
+are exact. Prints 1, and how it failed if it did, which run.py reads.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -103,8 +104,46 @@ def check(kernel: Kernel, block: int = BLOCK, repeats: int = REPEATS) -> str:
     return ""
 
 
+def check_forward(kernel: Kernel, block: int = BLOCK, repeats: int = REPEATS) -> str:
+    """The same of batch normalization: its statistics, and y of the first and the last block."""
+    rng = np.random.default_rng(0)
+    x, y = Repeated(block, repeats), Repeated(block, repeats)
+    for part in ("first", "last"):
+        getattr(x, part)[:] = rng.integers(-3, 4, block) + (2 if part == "last" else 0)
+        getattr(y, part)[:] = np.nan
+    shape = ((repeats + 1) * (block // _CHANNELS), _CHANNELS, 1)
+    ones, zeros = np.ones(_CHANNELS, np.float32), np.zeros(_CHANNELS, np.float32)
+    problem = Problem({"x": x.array.reshape(shape), "scale": ones, "offset": zeros})
+    problem.values |= {"mean": zeros, "variance": ones}
+    result = kernel(problem, outputs={"y": y.array.reshape(shape)})
+
+    parts = [
+        getattr(x, part).astype(np.float64).reshape(-1, _CHANNELS) for part in ("first", "last")
+    ]
+    sums = [
+        repeats * of(parts[0]).sum(axis=0) + of(parts[1]).sum(axis=0)
+        for of in (lambda x: x, lambda x: x * x)
+    ]
+    mean = sums[0] / shape[0]
+    variance = sums[1] / shape[0] - mean**2
+    for name, wanted in (("saved_mean", mean), ("saved_variance", variance)):
+        wrong = ~(np.abs(result[name] - wanted) <= 2.0**-22 * np.abs(wanted))
+        if wrong.any():
+            c = int(np.argmax(wrong))
+            return f"{name}[{c}] is {result[name][c]:.9g} instead of {wanted[c]:.9g}"
+    for part, of_part in zip(("first", "last"), parts, strict=True):
+        wanted = (of_part - mean) / np.sqrt(variance + problem.epsilon)
+        given = getattr(y, part).astype(np.float64).reshape(wanted.shape)
+        wrong = ~(np.abs(given - wanted) <= 2.0**-8 * np.abs(wanted) + 2.0**-20)
+        if wrong.any():
+            return f"y is wrong in {np.count_nonzero(wrong)} elements of the {part} block"
+    return ""
+
+
 def main() -> None:
-    failure = check(lambda *args, **kwargs: c_abi.run(*args, threads=_THREADS, **kwargs))
+    formula = spec.OPS[sys.argv[1]].formula if sys.argv[1:] else spec.BATCH_NORM_GRAD
+    run = check_forward if formula == spec.BATCH_NORM else check
+    failure = run(lambda *args, **kwargs: c_abi.run(*args, threads=_THREADS, **kwargs))
     print(f"1 a view of more than 2^31 elements: {failure}" if failure else "1")
 
 

@@ -149,7 +149,7 @@ def judge(
     """Runs the default cases of the formula of `op` on a library until one fails, in a process of
     its own; or the one case of more than 2^31 elements."""
     judge_core = ["judge_core.py", op, *([str(most)] if most else [])]
-    script, *arguments = ["large_core.py"] if large else judge_core
+    script, *arguments = ["large_core.py", op] if large else judge_core
     command = [sys.executable, str(HERE / script), *arguments]
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {
@@ -201,8 +201,8 @@ def run(names: list[str], folder: pathlib.Path) -> int:
             survivors.append(mutant)
             print(f"{mutant.name:34} {verdict.cases:5}  NOT CAUGHT: {mutant.what}", flush=True)
     controls = [judge(unchanged, op, count) for op, count in most.items()]
-    if any(mutant.large for mutant in chosen):
-        controls.append(judge(unchanged, large=True))
+    for op in dict.fromkeys(mutant.op for mutant in chosen if mutant.large):
+        controls.append(judge(unchanged, op, large=True))
     for control in controls:
         how = f"FAILED: {control.failure}" if control.failure else "passed"
         print(f"{_UNCHANGED:34} {control.cases:5}  {how}")

@@ -335,7 +335,12 @@ class _Vectors:
     ) -> Expected:
         bound = ulps * self._ulp * np.abs(value) + error + self._floor
         bound = np.where(self._errors.overflow, np.inf, bound)
-        lazy = {name: functools.partial(np.asarray, array) for name, array in impostors.items()}
+        # Beyond the type's largest number all are infinity, and none of them shows.
+        shows = np.abs(value) <= self._problem.statistics_dtype.largest
+        lazy: dict[str, Callable[[], _Array]] = {
+            name: lambda array=array: np.where(shows, array, value)  # type: ignore[misc]
+            for name, array in impostors.items()
+        }
         return Expected(
             role, WHOLE, value, bound, np.abs(value) if terms is None else terms, lazy,
             nan_required=self._nan_required, finite_required=~self._errors.overflow,

@@ -126,7 +126,7 @@ class ForwardArgs(ctypes.Structure):
         *_flags("activation"),
         ("epsilon", ctypes.c_double),
         ("exponential_avg_factor", ctypes.c_double),
-        *((name, ctypes.c_void_p) for name in FORWARD_POINTERS),
+        *((name, ctypes.c_void_p) for name in (*FORWARD_POINTERS, "forward_coefficients")),
     )
 
 
@@ -354,8 +354,22 @@ def new_outputs(
     return outputs
 
 
+def function_of(args: ctypes.Structure, backend: str) -> str:
+    """The function of the C ABI that takes `args`: that of backend "cpu", "cuda" or "emulate"."""
+    found = next(f.function for f in FORMULAS.values() if isinstance(args, f.struct))
+    return found.replace("_cpu_", f"_{backend}_")
+
+
 def args_of(problem: Problem, outputs: Mapping[str, np.ndarray], **overrides: Any) -> Any:
     """The C struct for a problem, writing to `outputs`; `overrides` replace its fields."""
+    arrays = {**problem.values, **outputs}
+    addresses = {role: array.ctypes.data for role, array in arrays.items()}
+    return args_at(problem, addresses, **overrides)
+
+
+def args_at(problem: Problem, addresses: Mapping[str, int], **overrides: Any) -> Any:
+    """The C struct for a problem whose arrays are at `addresses`, by role; `overrides` replace its
+    fields."""
     formula = FORMULAS[problem.formula]
     outer, channels, inner = problem.view
     fields: dict[str, Any] = {
@@ -375,11 +389,11 @@ def args_of(problem: Problem, outputs: Mapping[str, np.ndarray], **overrides: An
     if formula.struct in (ForwardArgs, ExArgs):
         fields["activation"] = ACTIVATION_CODES[problem.activation]
     # NULL: there is no such array.
-    given = [role for role in formula.inputs if role in problem.values]
-    if "forward_coefficients" in given and problem["forward_coefficients"].size != 3 * channels:
+    given = [role for role in (*formula.inputs, *formula.outputs) if role in addresses]
+    coefficients = problem.values.get("forward_coefficients")
+    if coefficients is not None and coefficients.size != 3 * channels:
         given.remove("forward_coefficients")  # As the op does.
-    fields |= {role: problem[role].ctypes.data for role in given}
-    fields |= {role: outputs[role].ctypes.data for role in formula.outputs if role in outputs}
+    fields |= {role: addresses[role] for role in given}
     return formula.struct(**{**fields, **overrides})
 
 

@@ -230,3 +230,45 @@ def random_problem(
         is_training,
         variance_is_rstd,
     )
+
+
+def random_forward_problem(
+    view: tuple[int, int, int],
+    dtype: str = "float32",
+    *,
+    side_input: bool = False,
+    statistics_dtype: str | None = None,
+    offset: float = 0.5,
+    seed: int = 0,
+    integers: bool = False,
+    **fields: Any,
+) -> Problem:
+    """Normal data of batch normalization itself; mean and variance are not those of x.
+
+    Args:
+      view: [outer, channels, inner].
+      dtype: element type.
+      side_input: whether there is one.
+      statistics_dtype: float32, float64 with float64, unless given.
+      offset: the mean of x.
+      seed: of the generator, next to the view.
+      integers: x of small integers instead, whose sums are exact in any order.
+      **fields: other fields of Problem.
+    """
+    rng = np.random.default_rng([seed, *view])
+    channels = view[1]
+    values = {"x": rng.normal(offset, 2, view)}
+    if integers:
+        values["x"] = rng.integers(-3, 4, view).astype(np.float64)
+    if side_input:
+        values["side_input"] = rng.normal(0, 1, view)
+    values["scale"] = rng.normal(1, 0.5, channels)
+    values["offset"] = rng.normal(0, 1, channels)
+    values["mean"] = rng.normal(offset, 0.1, channels)
+    values["variance"] = rng.uniform(0.5, 4, channels)
+    statistics = DTYPES[statistics_dtype or ("float64" if dtype == "float64" else "float32")]
+    stored = {
+        role: (DTYPES[dtype] if role in VIEW_ROLES else statistics).store(array)
+        for role, array in values.items()
+    }
+    return Problem(stored, **fields)

@@ -59,8 +59,7 @@ $attrs
 $ops
 
 def call(*tensors):
-    arguments = dict(zip(inputs, tensors))$lists
-    return ops.$function(**arguments, **attrs)
+    return ops.$function(**$arguments, **attrs)
 
 
 try:
@@ -74,9 +73,8 @@ $formula
 wide = np.$wide
 names = $names
 values = {role: inputs[name].astype(wide) for role, name in names.items()}
-values.update($further)
 values["epsilon"] = wide($epsilon)
-axes = tuple(axis for axis in range(values["x"].ndim) if axis != $channel_axis)
+${read}axes = tuple(axis for axis in range(values["x"].ndim) if axis != $channel_axis)
 column = [-1 if axis == $channel_axis else 1 for axis in range(values["x"].ndim)]
 with np.errstate(all="ignore"):
     right = $right(np, values, axes, column, $is_training)
@@ -259,18 +257,37 @@ def program(
         attrs="\n".join(f'    "{name}": {text},' for name, text in attrs.items()),
         ops=library.load,
         function=library.function,
-        lists=_lists(asked),
         call=function,
         formula=_formula(case),
         right=model_of(case.spec).formula.__name__,
-        further=_further_attrs(problem),
         wide="longdouble" if case.dtype == "float64" else "float64",
         names=_names(problem, mapped),
+        arguments=_arguments(list(inputs), asked["lists"]),
+        read=_read(problem),
         epsilon=_epsilon(case),
         channel_axis=spec.channel_axis(case.layout),
         is_training=case.is_training,
         checks=checks,
     )
+
+
+def _arguments(inputs: list[str], lists: list[str]) -> str:
+    """The expression of the op's inputs; of a list of tensors, none or one is given."""
+    plain = "dict(zip(inputs, tensors))"
+    if not lists:
+        return plain
+    elements = {name: f"[tensors[{inputs.index(name)}]]" for name in lists if name in inputs}
+    text = ", ".join(f'"{name}": {elements.get(name, "[]")}' for name in lists)
+    return f"{{**{plain}, {text}}}"
+
+
+def _read(problem: Problem) -> str:
+    """The attrs that the formula reads besides epsilon, a line each."""
+    lines = []
+    for name, value in problem.inputs.attrs.items():
+        text = f"float(np.float32({value!r}))" if isinstance(value, float) else repr(value)
+        lines.append(f'values["{name}"] = {text}\n')
+    return "".join(lines)
 
 
 def _names(problem: Problem, mapped: OpMapping | None) -> dict[str, str]:
@@ -281,24 +298,6 @@ def _names(problem: Problem, mapped: OpMapping | None) -> dict[str, str]:
         for arg in problem.case.spec.inputs
         if arg.kind != spec.OPAQUE and arg.role in problem.inputs.values
     }
-
-
-def _lists(asked: dict[str, Any]) -> str:
-    """The lines that make lists of the inputs that are lists."""
-    line = "\n    arguments[{0!r}] = {1}"
-    return "".join(
-        line.format(name, f"[arguments[{name!r}]]" if name in asked["inputs"] else "[]")
-        for name in asked["lists"]
-    )
-
-
-def _further_attrs(problem: Problem) -> dict[str, Any]:
-    """The attrs that the formula reads beside those of the case, as the kernel has them."""
-    asked = request(problem.case, problem.inputs, problem.case.spec)["attrs"]
-    attrs = {n: v for n, v in asked.items() if n not in ("epsilon", "data_format", "is_training")}
-    if "exponential_avg_factor" in attrs:
-        attrs["exponential_avg_factor"] = float(np.float32(attrs["exponential_avg_factor"]))
-    return attrs
 
 
 def _epsilon(case: Case) -> str:
