@@ -170,7 +170,7 @@ def test_the_mask_from_x_is_bitwise_that_of_the_forward_s_y_in_a_sweep(view, lev
 
 
 def at_the_bounds(view: tuple[int, int, int], dtype: str, activation: str) -> Problem:
-    """Frozen, y = x + offset, with elements at every distance from 0 and 6 that rounding decides."""
+    """Frozen, y = x + offset, with elements at all distances from 0 and 6 that rounding decides."""
     forward = forward_problem(view, dtype, activation=activation, is_training=False)
     compute = compute_type(forward)
     channels = view[1]
@@ -447,7 +447,9 @@ def test_both_outputs_in_place_over_any_two_inputs(over, view, is_training):
     problem = make_problem(view, side_input=True, is_training=is_training)
     want = c_abi.run(problem)
     copy = problem.copy()
-    outputs = dict(zip(("x_backprop", "side_input_backprop"), map(copy.values.get, over), strict=True))
+    outputs = dict(
+        zip(("x_backprop", "side_input_backprop"), map(copy.values.get, over), strict=True)
+    )
     assert bits(c_abi.run(copy, outputs=outputs, threads=2)) == bits(want)
 
 

@@ -23,7 +23,7 @@ from tf_bn_ops import spec
 from tf_bn_ops.harness import batch_norm_grad, batch_norm_grad_ex_inputs
 from tf_bn_ops.harness.batch_norm_grad import gradients
 from tf_bn_ops.harness.bounds import Profile
-from tf_bn_ops.harness.measure import Expected
+from tf_bn_ops.harness.measure import WHOLE, Expected
 from tf_bn_ops.harness.oracle import Oracle, working_type
 from tf_bn_ops.harness.problems import IDENTITY, RELU6, Call, Inputs, Problem
 from tf_bn_ops.harness.sums import regions
@@ -47,8 +47,8 @@ def gradients_behind_an_activation(
 
 
 def passes(values: np.ndarray, activation: str, closed: bool = False) -> np.ndarray:
-    """Where the activation's derivative is 1: TensorFlow's ReluGrad and Relu6Grad, whose comparisons
-    are false for NaN; `closed`: with >= where they have >, which is wrong."""
+    """Where the activation's derivative is 1: TensorFlow's ReluGrad and Relu6Grad, whose
+    comparisons are false for NaN; `closed`: with >= where they have >, which is wrong."""
     if activation == IDENTITY:
         return np.ones(values.shape, bool)
     with np.errstate(invalid="ignore"):
@@ -94,9 +94,7 @@ class BatchNormGradEx:
             value = problem.dtype.widen(masked["y_backprop"][at], work)
             magnitude = np.abs(value)
             bound = np.where(magnitude < flushed, magnitude, 0)
-            yield Expected(
-                SIDE_INPUT_BACKPROP, at, value, bound, magnitude, nonfinite_exact=True
-            )
+            yield Expected(SIDE_INPUT_BACKPROP, at, value, bound, magnitude, nonfinite_exact=True)
 
 
 class _WrongMasks:
@@ -131,23 +129,27 @@ class _WrongMasks:
 
     def answers(self, part: Expected) -> dict[str, Callable[[], np.ndarray]]:
         """The wrong answers to a part of an output, by name."""
-        if part.role in ("scale_backprop", "offset_backprop"):
-            masks = {name: m for name, m in self._masks.items() if name == "unmasked"}
-            of_role = self._scale if part.role == "scale_backprop" else self._offset
-            return {name: functools.partial(of_role, mask) for name, mask in masks.items()}
-        of_role = self._element if part.role == "x_backprop" else self._side_input
-        return {name: functools.partial(of_role, m, part) for name, m in self._masks.items()}
+        of_role = {
+            "scale_backprop": self._scale,
+            "offset_backprop": self._offset,
+            "x_backprop": self._element,
+            SIDE_INPUT_BACKPROP: self._side_input,
+        }[part.role]
+        # One is enough where each costs a pass over the tensors.
+        names = ["unmasked"] if part.at == WHOLE else list(self._masks)
+        masks = {name: self._masks[name] for name in names if name in self._masks}
+        return {name: functools.partial(of_role, mask, part) for name, mask in masks.items()}
 
     def _wrong(self, mask: np.ndarray, at: Any = ...) -> np.ndarray:
         """y_backprop under a wrong mask."""
         y_backprop = self._problem.dtype.widen(self._problem["y_backprop"][at], self._work)
         return np.where(mask[at], y_backprop, 0)
 
-    def _scale(self, mask: np.ndarray) -> np.ndarray:
+    def _scale(self, mask: np.ndarray, part: Expected) -> np.ndarray:
         xmu = self._problem.wide("x", self._work) - self._oracle.mean[:, None]
         return (self._wrong(mask) * xmu).sum((0, 2)) * self._oracle.rstd
 
-    def _offset(self, mask: np.ndarray) -> np.ndarray:
+    def _offset(self, mask: np.ndarray, part: Expected) -> np.ndarray:
         return self._wrong(mask).sum((0, 2))
 
     def _element(self, mask: np.ndarray, part: Expected) -> np.ndarray:

@@ -1,10 +1,9 @@
 """The inputs of the gradient behind an activation: those of the plain gradient, an offset, and y.
 
-What the case's string does not say, its seed decides: the activation, whether there is a side input,
-and whether reserve_space_3 holds the forward's coefficients. With them y is, bit by bit, what the
-forward computes by them, so that masks from x and from y are the same. Without them y is rounded from
-float64, and some elements are replaced by what a mask may stumble over: 0, 6, NaN, and numbers next
-to them.
+What the case's string does not say, its seed decides: the activation, whether there is a side
+input, and whether reserve_space_3 holds the forward's coefficients. With them y is, bit by bit,
+what the forward computes by them, so that masks from x and from y are the same. Without them some
+elements are replaced by what a mask may stumble over: 0, 6, NaN, and numbers next to them.
 
 Each channel has an offset by which about three of four elements pass, with some elements exactly at
 the activation's bounds, or a rounding away.
@@ -51,8 +50,8 @@ def forward_coefficients(
 def before_activation(
     x: np.ndarray, coefficients: np.ndarray, offset: np.ndarray, dtype: DType
 ) -> np.ndarray:
-    """scale * (x - mean) * rstd + offset as the forward op computes it, each operation rounded to the
-    type that it computes in."""
+    """scale * (x - mean) * rstd + offset as the forward op computes it, each operation rounded to
+    the type that it computes in."""
     compute = coefficients.dtype
     part, rest, factor = coefficients[:, :, None]
     with np.errstate(all="ignore"):
@@ -109,9 +108,8 @@ class _Forward:
             mean, variance = (a.astype(self._statistics) for a in (mean, variance))
         scale = self.values["scale"].astype(self._statistics)
         epsilon = np.dtype(self.call.spec.epsilon_dtype).type(self.call.epsilon)
-        return forward_coefficients(
-            *(np.float64(a) for a in (mean, variance, scale)), float(epsilon), self._compute
-        )
+        mean, variance, scale = (a.astype(np.float64) for a in (mean, variance, scale))
+        return forward_coefficients(mean, variance, scale, float(epsilon), self._compute)
 
     def fill_y(self, rng: np.random.Generator, wants_coefficients: bool) -> bool:
         """Sets offset and y; whether the forward's coefficients, and no others, give this y."""

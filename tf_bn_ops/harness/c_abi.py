@@ -343,7 +343,7 @@ def new_outputs(
     problem: Problem, fill: float | None = None, given: Mapping[str, np.ndarray] | None = None
 ) -> dict[str, np.ndarray]:
     """Arrays for the outputs of a problem, by role: those that are given, and new ones, filled with
-    a number if there is one. The forward's coefficients are stored where there is an array given."""
+    a number if there is one. The forward's coefficients are stored where an array is given."""
     outputs = dict(given or {})
     optional = {"forward_coefficients"}
     if not problem.num_side_inputs:

@@ -5,8 +5,8 @@
 //   x_backprop, scale_backprop, offset_backprop = batch_norm_grad.h's of masked
 //   side_input_backprop = masked, where the forward had a side input
 //
-// These are TensorFlow's ReluGrad and Relu6Grad, whose comparisons are false for
-// NaN.
+// These are TensorFlow's ReluGrad and Relu6Grad, whose comparisons are false
+// for NaN.
 //
 // The mask comes from y, or from x by the forward's own coefficients: the same
 // operations on the same numbers in the same order, so the decision is the
@@ -27,10 +27,10 @@
 namespace tf_bn_ops {
 
 // Inputs, outputs and attributes of one call, beside those of the plain
-// gradient. x_backprop may be the buffer of y, too. So may side_input_backprop be
-// that of y_backprop, x or y (element for element) if x_backprop is another one;
-// without an activation it may not be that of x while x_backprop is that of
-// y_backprop.
+// gradient. x_backprop may be the buffer of y, too. So may side_input_backprop
+// be that of y_backprop, x or y (element for element) if x_backprop is another
+// one; without an activation it may not be that of x while x_backprop is that
+// of y_backprop.
 struct BatchNormGradExArgs : BatchNormGradArgs {
   Activation activation = Activation::kIdentity;
 

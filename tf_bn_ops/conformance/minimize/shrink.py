@@ -211,7 +211,9 @@ def _small_cases(start: Problem) -> tuple[Any, Callable[[Any], Problem]]:
             role: _cast(arrays[role], t).reshape(shape if role in VIEW_ROLES else (-1,))
             for role, t in _types(Problem(new, start.inputs)).items()
         }
-        opaque = {a.role: np.zeros(0, np.float32) for a in case.spec.inputs if a.kind == spec.OPAQUE}
+        opaque = {
+            a.role: np.zeros(0, np.float32) for a in case.spec.inputs if a.kind == spec.OPAQUE
+        }
         return Problem(new, Inputs({**values, **opaque}, attrs=start.inputs.attrs))
 
     return values(), make

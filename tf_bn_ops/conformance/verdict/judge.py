@@ -31,8 +31,8 @@ from tf_bn_ops.harness.problems import VIEW_ROLES, Inputs
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """An output by the op's contract; `judged` where its values are compared; without a shape it may
-    have any."""
+    """An output by the op's contract; `judged` where its values are compared; a shape of None: it
+    may have any."""
 
     name: str
     role: str
@@ -57,7 +57,7 @@ class Expectation:
 
 
 def outputs_of(case: Case, attrs: Mapping[str, Any] | None = None) -> list[Output]:
-    """The outputs of an op of the family by its contract; `attrs` are those of the case's inputs."""
+    """The outputs of an op of the family by its contract; `attrs`: those of the case's inputs."""
     channels = spec.view_shape(case.shape, case.layout)[1]
     shapes = {
         **dict.fromkeys((spec.VIEW, spec.VIEW_LIST), case.shape),
@@ -242,8 +242,8 @@ def _difference(case: Case, a: Answer, b: Answer) -> str:
 
 
 def _alike_but_for_opaque(case: Case, a: Answer, b: Answer) -> bool:
-    """Whether two answers are bitwise identical but for outputs that may have any shape: what one op
-    leaves to another may be something else where both run otherwise."""
+    """Whether two answers are bitwise identical but for outputs that may have any shape: what one
+    op leaves to another may be something else where both run otherwise."""
     if a.outputs is None or b.outputs is None or len(a.outputs) != len(b.outputs):
         return False
     opaque = [i for i, arg in enumerate(case.spec.outputs) if arg.kind == spec.OPAQUE]
