@@ -93,7 +93,8 @@ class Problem:
       is_training: whether mean and variance are functions of x.
       variance_is_rstd: whether "variance" holds rstd itself, cuDNN's convention.
       exponential_avg_factor, bessel_correction, saves_rstd, activation: of the forward formula, see
-        cc/core/formulas/batch_norm.h.
+        cc/core/formulas/batch_norm.h; the activation of its gradient too.
+      num_side_inputs: of that gradient: whether it has an output for the side input.
     """
 
     values: dict[str, np.ndarray]
@@ -104,6 +105,7 @@ class Problem:
     bessel_correction: bool = True
     saves_rstd: bool = False
     activation: str = IDENTITY
+    num_side_inputs: int = 0
 
     def __getitem__(self, role: str) -> np.ndarray:
         return self.values[role]
@@ -116,6 +118,8 @@ class Problem:
         """The formula whose inputs these are."""
         if "y_backprop" not in self.values:
             return spec.BATCH_NORM_ADD if "side_input" in self.values else spec.BATCH_NORM
+        if "y" in self.values:
+            return spec.BATCH_NORM_GRAD_EX
         is_second = "x_backprop_grad" in self.values
         return spec.BATCH_NORM_GRAD_GRAD if is_second else spec.BATCH_NORM_GRAD
 
@@ -146,7 +150,7 @@ class Problem:
 
 
 # Attrs that are fields of Problem by the same name; saves_rstd is the device's.
-_FURTHER = ("exponential_avg_factor", "bessel_correction", "saves_rstd")
+_FURTHER = ("exponential_avg_factor", "bessel_correction", "saves_rstd", "num_side_inputs")
 
 
 def of_tensors(
