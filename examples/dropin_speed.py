@@ -1,4 +1,4 @@
-"""Times batch normalization in training on TensorFlow's gradient kernels and on every drop-in.
+"""Times batch normalization in training on TensorFlow's kernels and on every drop-in.
 
     python examples/dropin_speed.py
 

@@ -84,9 +84,8 @@ void Override(const char* op) {
   using Kernel = BatchNormOp<Spec, T, float, CpuBackend>;
   const DataType dtype = DataTypeToEnum<T>::value;
   RegisterBeside<Kernel>(op, "", dtype);
-  RegisterBeside<Kernel>(
-      absl::StrCat("_MklNative", absl::StripPrefix(op, "_")), "MklNameChangeOp",
-      dtype);
+  RegisterBeside<Kernel>(absl::StrCat("_MklNative", absl::StripPrefix(op, "_")),
+                         "MklNameChangeOp", dtype);
 }
 
 bool OverrideAll() {

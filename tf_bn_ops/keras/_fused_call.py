@@ -151,15 +151,15 @@ def _on_moving_statistics(layer: Any, data_format: DataFormat, x: Any) -> Any:
     ).y
 
 
-def _vectors(layer: Any) -> list[Any]:
+def _vectors(layer: Any) -> tuple[Any, Any, Any, Any]:
     """gamma, beta and the moving statistics in float32, the type that the op takes."""
     channels = layer.moving_mean.shape[0]
-    return [
+    return (
         _constant(1.0, channels) if layer.gamma is None else keras.ops.cast(layer.gamma, "float32"),
         _constant(0.0, channels) if layer.beta is None else keras.ops.cast(layer.beta, "float32"),
         keras.ops.cast(layer.moving_mean, "float32"),
         keras.ops.cast(layer.moving_variance, "float32"),
-    ]
+    )
 
 
 def _constant(value: float, channels: int) -> Any:
