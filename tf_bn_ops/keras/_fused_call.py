@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
 from tf_bn_ops import _loader, _ops
 from tf_bn_ops._fused import fused_batch_norm
+from tf_bn_ops._gradients import in_xla
 from tf_bn_ops.spec import DataFormat
 
 
@@ -48,7 +48,7 @@ def fused_call(
     """What `call` of the layer returns: on the fused ops, or by `parent_call` where they differ."""
     batch_statistics = bool(training and layer.trainable)
     layout = _layout_of_call(layer, inputs) if mask is None else None
-    if layout is None or (_in_xla() and not (batch_statistics and _has_xla_kernels())):
+    if layout is None or (in_xla() and not (batch_statistics and _has_xla_kernels())):
         return parent_call(inputs, training=training, mask=mask)
     return _normalize(layer, layout, inputs, batch_statistics)
 
@@ -97,14 +97,6 @@ def _weights(layer: Any) -> list[Any]:
     """The four vectors, those that the layer has; in a derived class they may be anything."""
     weights = (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance)
     return [weight for weight in weights if weight is not None]
-
-
-def _in_xla() -> bool:
-    """Whether XLA will compile what is being traced."""
-    if tf.executing_eagerly():
-        return False
-    graph = tf.compat.v1.get_default_graph()
-    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
 def _has_xla_kernels() -> bool:
