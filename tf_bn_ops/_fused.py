@@ -212,7 +212,7 @@ def _normalize(attrs: _Attrs, name: str | None, inputs: Sequence[Any]) -> Sequen
     with record.stop_recording():
         if is_ex:
             mode = ACTIVATION_MODES[attrs.activation]
-            outputs = _ops.fused_batch_norm_ex(
+            outputs: Sequence[Any] = _ops.fused_batch_norm_ex(
                 side_input=side_inputs, activation_mode=mode, **arguments
             )
         elif attrs.is_training:
