@@ -1,5 +1,6 @@
 """The benchmark: its shapes, statistics, verification, files, and one short run end to end."""
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -8,26 +9,13 @@ import numpy as np
 import pytest
 
 from tf_bn_ops import _loader, spec
-from tf_bn_ops.bench import (
-    against,
-    cli,
-    data,
-    docs,
-    implementations,
-    measure,
-    memory,
-    plots,
-    report,
-    results,
-    shapes,
-    stats,
-    verify,
-    workers,
-)
+from tf_bn_ops.bench import against, cli, data, implementations, results, shapes, stats
+from tf_bn_ops.bench.execution import measure, memory, networks, verify, workers
+from tf_bn_ops.bench.reports import docs, plots, report, table
 from tf_bn_ops.harness import c_abi, machine, oracle, problems
 
 
-def _row(shape=(2, 3, 4, 5), layout="NHWC", dtype="float32", mode="training", section="layers"):
+def _row(shape=(2, 3, 4, 5), layout="NHWC", dtype="float32", mode="training", section="gradient"):
     return shapes.Row(section, "given", shape, layout, dtype, mode, 1)
 
 
@@ -48,9 +36,13 @@ def test_networks_have_distinct_shapes_at_their_batch():
 
 def test_a_full_run_has_every_combination():
     chosen = shapes.choose([], quick=False)
-    rows = shapes.layer_rows(chosen, shapes.DTYPES, tuple(spec.DATA_FORMATS), spec.MODES, threads=2)
-    assert len(rows) == len(set(rows)) == len(chosen) * 3 * 2 * 2
-    assert {row.layout for row in rows} == set(spec.DATA_FORMATS)
+    for call, modes in (("gradient", 2), ("forward", 1), ("layer", 1)):
+        rows = shapes.rows_of_call(
+            call, chosen, shapes.DTYPES, tuple(spec.DATA_FORMATS), spec.MODES, threads=2
+        )
+        assert len(rows) == len(set(rows)) == len(chosen) * 3 * 2 * modes
+        assert {row.layout for row in rows} == set(spec.DATA_FORMATS)
+        assert {row.call for row in rows} == {call}
 
 
 def test_dims_and_views():
@@ -59,6 +51,9 @@ def test_dims_and_views():
     assert first.dims == (2, 5, 3, 4) and first.view == (2, 5, 12)
     assert _row((2, 3, 4, 6, 5), "NCDHW").view == (2, 5, 72)
     assert _row(dtype="half").bytes == 3 * 120 * 2
+    assert _row(section="forward").bytes == 2 * 120 * 4
+    assert _row(section="layer").bytes == 5 * 120 * 4
+    assert _row(section="latency").call == "gradient"
 
 
 def test_shapes_are_chosen_by_network_or_size():
@@ -88,6 +83,12 @@ def test_inputs_beyond_the_llc_are_read_twice_channels_last_in_training():
     assert measure.passes(small, llc) == (2, 1)
     assert measure.passes(_row((32, 112, 112, 64), mode="frozen"), llc) == (2, 1)
     assert measure.passes(_row((32, 112, 112, 64), "NCHW"), llc) == (2, 1)
+    for row, forward, layer in ((big, (2, 1), (6, 2)), (small, (1, 1), (3, 2))):
+        assert measure.passes(dataclasses.replace(row, section="forward"), llc) == forward
+        assert measure.passes(dataclasses.replace(row, section="layer"), llc) == layer
+    # A forward call has one input, which fits where the two of the gradient do not.
+    medium = dataclasses.replace(_row((32, 56, 56, 64)), section="layer")
+    assert measure.traffic(medium, llc) == ("1r1w", "2r1w", "2r")
 
 
 # ---- Numbers -----------------------------------------------------------------------------------
@@ -107,7 +108,7 @@ def test_statistics_helpers():
 
 
 def test_times_have_a_unit():
-    assert [report.time_text(us) for us in (2e6, 12300, 12.34)] == ["2 s", "12.3 ms", "12.3 µs"]
+    assert [table.time_text(us) for us in (2e6, 12300, 12.34)] == ["2 s", "12.3 ms", "12.3 µs"]
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
@@ -130,19 +131,54 @@ def test_the_pool_repeats():
 # ---- Verification ------------------------------------------------------------------------------
 
 
-def _right(row):
-    """The outputs of all channels, as a correct op would round them."""
-    values = data.statistics(row.channels)
+def _tensors(row):
+    """The tensors of a row in float64."""
+    return {
+        role: data.flat(role, row.dtype, row.elements).reshape(row.view).astype(np.float64)
+        for role in ("y_backprop", "x")
+    }
+
+
+def _forward(row):
+    """The forward outputs of all channels, as a correct op in training would round them."""
+    x, given = _tensors(row)["x"], data.statistics(row.channels)
+    mean, variance = x.mean((0, 2)), x.var((0, 2))
+    count = x.shape[0] * x.shape[2]
+    rstd = 1 / np.sqrt(variance + np.float32(data.EPSILON))
+    y = (x - mean[:, None]) * (given["scale"] * rstd)[:, None] + given["offset"][:, None]
+    return {
+        "y": y.astype(spec.DTYPES[row.dtype].numpy),
+        "batch_mean": mean.astype(np.float32),
+        "batch_variance": (variance * count / (count - 1)).astype(np.float32),
+        "saved_mean": mean.astype(np.float32),
+        "saved_variance": variance.astype(np.float32),
+    }
+
+
+def _gradient(row, **given):
+    """The outputs of the gradient, likewise; `given` replaces statistics."""
+    values = {**data.statistics(row.channels), **given}
     for role in ("y_backprop", "x"):
         values[role] = data.flat(role, row.dtype, row.elements).reshape(row.dims)
     epsilon = float(np.float32(data.EPSILON))
     problem = problems.of_tensors(values, row.layout, epsilon, row.mode == "training")
     exact = oracle.Oracle(problem)
-    return [
-        exact.x_backprop().astype(spec.DTYPES[row.dtype].numpy),
-        exact.scale_backprop.astype(np.float32),
-        exact.offset_backprop.astype(np.float32),
-    ]
+    return {
+        "x_backprop": exact.x_backprop().reshape(row.view).astype(spec.DTYPES[row.dtype].numpy),
+        "scale_backprop": exact.scale_backprop.astype(np.float32),
+        "offset_backprop": exact.offset_backprop.astype(np.float32),
+    }
+
+
+def _right(row):
+    """The outputs of the row's call by role, as a worker answers."""
+    if row.call == "gradient":
+        return _gradient(row)
+    forward = _forward(row)
+    if row.call == "forward":
+        return forward
+    saved = {"mean": forward["saved_mean"], "variance": forward["saved_variance"]}
+    return {**forward, **_gradient(row, **saved)}
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
@@ -156,21 +192,59 @@ def test_verification_tells_right_from_wrong(layout, mode, dtype):
     for profile in ("strict", "textbook"):
         assert verifier.judge(right, profile).wrong is None
     other = _row((4, 6, 5, 9), layout, dtype, "frozen" if mode == "training" else "training")
+    dx = right["x_backprop"]
     spoiled = {
-        "the other mode": [_right(other)[0], *right[1:]],
-        "x_backprop of zeros": [np.zeros_like(right[0]), *right[1:]],
-        "one element": [right[0].copy(), *right[1:]],
-        "not a number": [right[0].copy(), *right[1:]],
-        "scale_backprop": [right[0], right[1] * 1.01, right[2]],
-        "offset_backprop": [right[0], right[1], right[2] * 1.01],
-        "a float64 result": [right[0].astype(np.float64), *right[1:]],
-        "a channel too few": [right[0][:, 1:], *right[1:]],
+        "the other mode": {"x_backprop": _right(other)["x_backprop"]},
+        "x_backprop of zeros": {"x_backprop": np.zeros_like(dx)},
+        "one element": {"x_backprop": dx.copy()},
+        "not a number": {"x_backprop": dx.copy()},
+        "scale_backprop": {"scale_backprop": right["scale_backprop"] * 1.01},
+        "offset_backprop": {"offset_backprop": right["offset_backprop"] * 1.01},
+        "a float64 result": {"x_backprop": dx.astype(np.float64)},
+        "a channel too few": {"x_backprop": dx[:, 1:]},
     }
-    spoiled["one element"][0].flat[17] += 1
-    spoiled["not a number"][0].flat[17] = np.nan
+    spoiled["one element"]["x_backprop"].flat[17] += 1
+    spoiled["not a number"]["x_backprop"].flat[17] = np.nan
+    _assert_wrong(verifier, right, spoiled)
+    assert "scale_backprop is missing" in verifier.judge({"x_backprop": dx}, "textbook").wrong
+
+
+def _assert_wrong(verifier, right, spoiled):
     for what, outputs in spoiled.items():
-        verdict = verifier.judge(outputs, "textbook")
+        verdict = verifier.judge({**right, **outputs}, "textbook")
         assert verdict.wrong and verdict.error > 1, what
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("dtype", shapes.DTYPES)
+@pytest.mark.parametrize("call", ["forward", "layer"])
+def test_verification_of_forward_calls_tells_right_from_wrong(call, layout, dtype):
+    row = _row((4, 6, 5, 9), layout, dtype, section=call)
+    verifier, right = verify.Verifier(row), _right(row)
+    # Other libraries return less of the statistics, or rstd.
+    epsilon = np.float32(data.EPSILON)
+    rstd = 1 / np.sqrt(right["saved_variance"].astype(np.float64) + epsilon)
+    less = {role: right[role] for role in right if "variance" not in role and "batch" not in role}
+    with_rstd = {**less, "saved_rstd": rstd.astype(np.float32)}
+    for profile in ("strict", "textbook"):
+        assert verifier.judge(right, profile).wrong is None
+        assert verifier.judge(with_rstd, profile).wrong is None
+    spoiled = {
+        "y of zeros": {"y": np.zeros_like(right["y"])},
+        "y without the offset": {"y": right["y"] - right["y"][0, 0, 0]},
+        "one element": {"y": right["y"].copy()},
+        "the biased variance": {"batch_variance": right["saved_variance"]},
+        "batch_mean": {"batch_mean": right["batch_mean"] * np.float32(1.01)},
+        "saved_variance": {"saved_variance": right["saved_variance"] * np.float32(1.01)},
+        "a view of another shape": {"y": right["y"][:, 1:]},
+    }
+    spoiled["one element"]["y"].flat[17] += 1
+    if call == "layer":
+        dx = right["x_backprop"]
+        spoiled["the gradient of other statistics"] = _gradient(row)
+        spoiled["x_backprop of zeros"] = {"x_backprop": np.zeros_like(dx)}
+    _assert_wrong(verifier, right, spoiled)
+    assert "y is missing" in verifier.judge({"batch_mean": right["batch_mean"]}, "textbook").wrong
 
 
 def test_big_tensors_are_checked_in_some_channels():
@@ -195,13 +269,17 @@ class _FakeWorker:
             return {"call": [self._factor * 1e-3] * 2}
         if method == "result":
             row, channels = arguments
-            x_backprop, scale_backprop, offset_backprop = _right(row)
-            offset_backprop = offset_backprop * np.float32(self._factor)
-            return x_backprop[:, channels], scale_backprop[channels], offset_backprop[channels]
+            outputs = _right(row)
+            role = "y" if row.call == "forward" else "offset_backprop"
+            outputs[role] = (outputs[role] * self._factor).astype(outputs[role].dtype)
+            return {
+                role: array[:, channels] if role in problems.VIEW_ROLES else array[channels]
+                for role, array in outputs.items()
+            }
         return None
 
 
-def _fake_run(*fakes):
+def _fake_run(*fakes, calls=("gradient",)):
     meter = measure.Meter(fakes, measure.Budget(0.01, 3), 32 << 20)
     return results.Run(
         command="python -m tf_bn_ops bench",
@@ -210,7 +288,8 @@ def _fake_run(*fakes):
         settings={"threads": 1, "seconds": 0.01, "rounds": 3},
         versions={"tensorflow": {"tensorflow": "2.0"}},
         missing={"jax": "jax is not installed"},
-        rows=[meter.measure(_row())],
+        rows=[meter.measure(_row(section=call)) for call in calls],
+        networks=[],
         memory=[],
         eager_us={"warm": 10, "cold": 50},
     )
@@ -277,6 +356,83 @@ def test_a_peers_wrong_result_and_refusal_are_reported_alone(tmp_path, capsys):
     cli._FLAGS.unparse_flags()
 
 
+def test_a_peer_is_measured_in_its_calls_alone():
+    fakes = _FakeWorker("tf_bn_ops"), _FakeWorker("xla", 3), _FakeWorker("torch", 2)
+    run = _fake_run(*fakes, calls=("gradient", "forward"))
+    gradient, forward = run.rows
+    assert set(gradient.us) == {"tf_bn_ops", "torch"} and not gradient.refused
+    assert set(forward.us) == {"tf_bn_ops", "xla", "torch"}
+    assert forward.speedup("torch") is None, "its y is wrong"
+    (first, second) = report.tables(run)
+    assert "TensorFlow, XLA" in second.headings and "TensorFlow, XLA" not in first.headings
+    titles = [found.title for found in report.summary_tables(run)]
+    assert any("forward" in title for title in titles)
+
+
+def _network(*turns):
+    return results.NetworkMeasurement(
+        "mobilenetv2", 8, 112, 2, [tuple(map(float, t)) for t in turns]
+    )
+
+
+def test_the_share_of_batch_norms_cost_is_that_of_adjacent_steps():
+    # The second turn ran on a machine that was twice as slow: the share is the same.
+    network = _network((300, 150, 100), (600, 300, 200), (280, 170, 100))
+    assert network.share_removed.median == pytest.approx(0.75)
+    assert network.share_removed.p10 == pytest.approx(0.2 * 0.75 + 0.8 * 110 / 180)
+    assert network.ratio("keras", "tf_bn_ops").median == pytest.approx(2)
+    assert network.ratio("tf_bn_ops", "identity").median == pytest.approx(1.5)
+    assert network.milliseconds("keras") == 300
+    # Batch norm that cannot be told from noise counts as nothing removed.
+    assert _network((100, 50, 100)).share_removed.median == 0
+    # Slower than Keras is less than nothing.
+    assert _network((200, 250, 100)).share_removed.median == pytest.approx(-0.5)
+
+
+def test_networks_are_a_table_of_the_report_and_the_pages():
+    run = _fake_run(_FakeWorker("tf_bn_ops"), _FakeWorker("tensorflow"))
+    assert not report.network_table(run).rows
+    skipped = results.NetworkMeasurement("resnet50", 8, 112, 2, skipped="out of memory")
+    run.networks = [_network((300, 150, 100), (300, 140, 100)), skipped]
+    made = report.network_table(run)
+    assert made.rows[0][:6] == ["mobilenetv2", "8x112x112x3", "300 ms", "145 ms", "100 ms", "2.07"]
+    assert made.rows[0][6:] == ["78%", "76% 80%", "75%"]
+    assert made.notes == ["out of memory"]
+    assert made.markdown() in docs.overview(run) and made.markdown() in docs.page(run, [])
+
+
+@pytest.mark.long
+def test_a_turn_steps_the_same_network_with_three_normalizations(monkeypatch):
+    import keras
+
+    from tf_bn_ops.keras import batch_norm_report
+
+    def build(name, side):
+        keras.utils.set_random_seed(1)
+        inputs = keras.Input((side, side, 3))
+        x = keras.layers.Conv2D(4, 3)(inputs)
+        x = keras.layers.BatchNormalization(name="first")(x)
+        x = keras.layers.BatchNormalization(name="second")(keras.layers.ReLU()(x))
+        return keras.Model(inputs, keras.layers.Dense(1000, "softmax")(keras.layers.Flatten()(x)))
+
+    monkeypatch.setattr(networks, "_build", build)
+    variants = networks.variants_of(lambda: build("", 8))
+    fused = {name: len(batch_norm_report(model).fused) for name, model in variants.items()}
+    assert fused == {"keras": 0, "tf_bn_ops": 2, "identity": 0}
+    assert not variants["identity"].non_trainable_variables
+    server = networks.Server()
+    server.prepare("resnet50", 2, 8)
+    before = [weight.numpy() for weight in variants["keras"].trainable_variables]
+    turn = server.turn()
+    assert set(turn) == set(results.VARIANTS) and min(turn.values()) > 0
+    # Same weights, same images: the loss with our layer is that with Keras'.
+    losses = {name: float(step()) for name, step in server._steps.items()}
+    assert losses["tf_bn_ops"] == pytest.approx(losses["keras"], rel=1e-5)
+    assert losses["identity"] != pytest.approx(losses["keras"], rel=1e-5)
+    after = [weight.numpy() for weight in variants["keras"].trainable_variables]
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+
+
 def test_close_rows_are_measured_longer():
     own, far, near = (_FakeWorker(n, f) for n, f in (("tf_bn_ops", 1), ("torch", 9), ("jax", 1)))
     budget = measure.Budget(1, 3)
@@ -303,6 +459,11 @@ def test_results_are_read_back_and_checked(tmp_path):
     path = tmp_path / "results.json"
     results.save(run, path)
     assert results.load(path) == run
+    run.networks = [_network((300, 200, 100)), results.NetworkMeasurement("a", 8, 112, 2)]
+    run.networks[1].skipped = "there is no memory"
+    results.save(run, path)
+    assert results.load(path) == run
+    assert set(run.networks[0].to_json()) < set(results.SCHEMA["An element of networks"])
     documented = set(results.SCHEMA["An element of rows"])
     assert set(run.rows[0].to_json()) < documented
     for spoil in (
@@ -312,6 +473,7 @@ def test_results_are_read_back_and_checked(tmp_path):
         lambda r: r["rows"][0].update(unknown=1),
         lambda r: r.update(schema=0),
         lambda r: r["memory"].append({}),
+        lambda r: r["networks"][0]["turns"].append([1, 2]),
     ):
         broken = json.loads(results.to_text(run))
         spoil(broken)
@@ -429,9 +591,10 @@ def test_a_library_is_compared_with_another_build(tmp_path, capsys):
     flags = [f"--against={other}", "--dtypes=float64", "--layouts=NCHW", "--modes=training"]
     assert cli.main(["bench", *flags, "--seconds=0.001", "--threads=1"]) in (0, 1)
     out = capsys.readouterr().out
-    for formula in ("batch_norm_grad", "batch_norm_grad_grad"):
+    formulas = ("batch_norm", "batch_norm_add", "batch_norm_grad", "batch_norm_grad_grad")
+    for formula in formulas:
         assert f"{formula} " in out
-    assert "6 rows, 1 threads: " in out
+    assert f"{3 * len(formulas)} rows, 1 threads: " in out and "has no" not in out
     assert cli.main(["bench", f"--against={tmp_path / 'none.so'}"]) == 2
     assert "none.so does not exist" in capsys.readouterr().err
     cli._FLAGS.unparse_flags()
@@ -439,7 +602,7 @@ def test_a_library_is_compared_with_another_build(tmp_path, capsys):
 
 def test_quick_run_without_some_peers(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cli, "is_installed", lambda entry: entry.module not in ("torch", "jax"))
-    flags = ["--quick", "--shapes=2x4x4x8", "--dtypes=float32", "--sections=layers"]
+    flags = ["--quick", "--shapes=2x4x4x8", "--dtypes=float32", "--sections=gradient"]
     flags += ["--peers=eigen,torch", "--seconds=0.005", f"--out={tmp_path}"]
     assert cli.main(["bench", *flags]) == 0
     cli._FLAGS.unparse_flags()
@@ -459,7 +622,7 @@ def test_memory_of_a_call_is_measured():
         pytest.skip("needs Linux's /proc/self/clear_refs")
     entry = implementations.ENTRIES["tf_bn_ops"]
     row, small = _row((32, 56, 56, 16)), _row((64, 8, 8, 8))
-    worker = workers.Worker(entry, 1, {}, "tf_bn_ops.bench.memory")
+    worker = workers.Worker(entry, 1, {}, "tf_bn_ops.bench.execution.memory")
     try:
         extra = worker.ask("extra", row, small)
     finally:
@@ -492,14 +655,18 @@ def test_the_bandwidth_limit_moves_every_byte(bandwidth_folder, monkeypatch, thr
     a, b = (rng.integers(256, size=size, dtype=np.uint8) for _ in range(2))
     bandwidth.load(a, b)
     calls = bandwidth.variants()
-    assert set(calls) == {"2r1w non_temporal", "2r1w temporal", "2r"}
-    for name in ("2r1w non_temporal", "2r1w temporal"):
+    kinds = {"2r1w": a ^ b, "1r1w": b}
+    policies = ("non_temporal", "temporal")
+    writes = {f"{kind} {policy}": kinds[kind] for kind in kinds for policy in policies}
+    assert set(calls) == {*writes, "2r", "1r"}
+    for name, want in writes.items():
         bandwidth._out[:] = 0
         calls[name]()
         start = -bandwidth._out.ctypes.data % 64
-        assert np.array_equal(bandwidth._out[start : start + size], a ^ b)
+        assert np.array_equal(bandwidth._out[start : start + size], want)
         assert not bandwidth._out[start + size :].any()
     calls["2r"]()
+    calls["1r"]()
 
 
 def test_a_dead_worker_is_reported_and_restarted(bandwidth_folder, monkeypatch):

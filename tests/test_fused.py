@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 
 import keras
@@ -225,14 +226,162 @@ def test_wrong_arguments_are_one_sentence():
         tf_bn_ops.fused_batch_norm(x, one, one, mean=one, exponential_avg_factor=0.5)
 
 
+# ---- Activation and side input -------------------------------------------------------------------
+
+# Activation and whether there is a side input; neither is tested above.
+FUSIONS = [("relu", False), ("relu6", False), (None, True), ("relu", True), ("relu6", True)]
+
+
+def make_fused_inputs(data_format, dtype):
+    """With y on both sides of 0 and of 6, and the side input as the last."""
+    x, scale, offset, *given = make_inputs(data_format, dtype)
+    side_input = np.random.default_rng(2).normal(0, 2, x.shape)
+    return [x, 8 * scale, offset, *given, tf.cast(side_input, dtype)]
+
+
+def fused(activation, with_side_input, **attrs):
+    def call(*inputs):
+        side_input = inputs[5] if with_side_input else None
+        return tf_bn_ops.fused_batch_norm(
+            *inputs[:5], activation=activation, side_input=side_input, **attrs
+        )
+
+    return call
+
+
+def fused_formula(activation, with_side_input, y, *attrs):
+    """The definition where `y` says on which side of 0 and 6 an element is: rounding decides."""
+
+    def call(*inputs):
+        z, *statistics = formula(*inputs[:5], *attrs)
+        z = z + inputs[5] if with_side_input else z
+        if activation is not None:
+            z = tf.where(y > 0, z, 0)
+        if activation == "relu6":
+            z = tf.where(y < 6, z, 6)
+        return z, *statistics
+
+    return call
+
+
+@pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "graph"])
+@pytest.mark.parametrize("dtype", ["float32", "half", "bfloat16"])
+@pytest.mark.parametrize(("is_training", "factor"), [(True, 0.25), (False, 1.0)])
+@pytest.mark.parametrize("data_format", SHAPES)
+@pytest.mark.parametrize(("activation", "with_side_input"), FUSIONS)
+def test_values_and_gradients_with_activation_and_side_input(
+    activation, with_side_input, data_format, is_training, factor, dtype, in_graph
+):
+    inputs = make_fused_inputs(data_format, dtype)
+    ours = fused(
+        activation,
+        with_side_input,
+        epsilon=EPSILON,
+        data_format=data_format,
+        is_training=is_training,
+        exponential_avg_factor=factor,
+    )
+    outputs, got = gradients(tf.function(ours) if in_graph else ours, inputs)
+    if activation is not None:
+        assert np.min(outputs[0]) == 0
+        assert activation == "relu" or np.max(outputs[0]) == 6
+    want_outputs, want = gradients(
+        fused_formula(activation, with_side_input, outputs[0], data_format, is_training, factor),
+        [tf.cast(tensor, tf.float64) for tensor in inputs],
+    )
+    for i, (output, want_output) in enumerate(zip(outputs, want_outputs, strict=True)):
+        check(output, want_output, dtype if i == 0 else "float32")
+    for i, (gradient, want_gradient, tensor) in enumerate(zip(got, want, inputs, strict=True)):
+        assert gradient.dtype == tensor.dtype
+        check(gradient, want_gradient, dtype if i in (0, 5) else "float32")
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize(("activation", "with_side_input"), FUSIONS)
+def test_second_derivatives_with_activation_and_side_input(
+    activation, with_side_input, is_training
+):
+    inputs = make_fused_inputs("NHWC", "float32")
+    ours = fused(activation, with_side_input, epsilon=EPSILON, is_training=is_training)
+
+    def penalty(function, inputs):
+        with tf.GradientTape() as outer:
+            outer.watch(inputs)
+            with tf.GradientTape() as inner:
+                inner.watch(inputs)
+                loss = tf.reduce_sum(tf.sin(function(*inputs)[0]))
+            by = inner.gradient(loss, [inputs[0], inputs[5]], unconnected_gradients="zero")
+            value = tf.reduce_sum(tf.square(by[0])) + tf.reduce_sum(tf.sin(by[1]))
+        sources = [*inputs[:3], inputs[5]]
+        return outer.gradient(value, sources, unconnected_gradients="zero")
+
+    attrs = (ours(*inputs).y, "NHWC", is_training, 1.0)
+    theirs = fused_formula(activation, with_side_input, *attrs)
+    got = penalty(ours, inputs)
+    want = penalty(theirs, [tf.cast(tensor, tf.float64) for tensor in inputs])
+    for a, b in zip(got, want, strict=True):
+        check(a, b)
+
+
+def test_training_is_one_op_in_each_direction():
+    inputs = make_fused_inputs("NHWC", "float32")
+
+    @tf.function
+    def step(*inputs):
+        return tf.gradients(fused("relu", True)(*inputs).y, inputs[0])
+
+    graph = step.get_concrete_function(*inputs).graph
+    ops = {op.type for op in graph.get_operations()}
+    assert {"TfBnOps>FusedBatchNormEx", "TfBnOps>FusedBatchNormGradEx"} <= ops
+    assert not {"Relu", "ReluGrad", "AddV2", "AddN"} & ops
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, CHANNELS), (None, 3, None, CHANNELS)])
+def test_frozen_functions_hold_ops_of_tensorflow_alone(shape):
+    inputs = make_fused_inputs("NHWC", "float32")
+    view, vector = tf.TensorSpec(shape), tf.TensorSpec([CHANNELS])
+
+    @tf.function(input_signature=[view, *[vector] * 4, view])
+    def infer(*inputs):
+        return fused("relu6", True, is_training=False)(*inputs).y
+
+    graph = infer.get_concrete_function().graph
+    ops = {op.type for op in graph.get_operations()}
+    assert {"FusedBatchNormV3", "Relu6"} <= ops
+    assert not [op for op in ops if op.startswith("TfBnOps")]
+    want = fused("relu6", True, is_training=False)(*inputs).y
+    np.testing.assert_array_equal(infer(*inputs), want)
+    if shape[0] is None:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="same size and shape"):
+            infer(*inputs[:5], inputs[5][:1])
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_wrong_activations_and_side_inputs_are_one_sentence(is_training):
+    x, *vectors, side_input = make_fused_inputs("NHWC", "float32")
+    call = functools.partial(tf_bn_ops.fused_batch_norm, x, *vectors, is_training=is_training)
+    with pytest.raises(ValueError, match="activation is 'gelu', it must be one of"):
+        call(activation="gelu")
+    with pytest.raises(ValueError, match=r"side_input has shape \(1, 3, 4, 5\), it must have the"):
+        call(side_input=side_input[:1])
+    with pytest.raises(TypeError, match="side_input is float16, it must be float32 like x"):
+        call(side_input=tf.cast(side_input, tf.half))
+
+
 # ---- The same calls as TensorFlow's --------------------------------------------------------------
 
 
 def test_parameters_are_those_of_tensorflow_in_its_order():
-    of = lambda function: [  # noqa: E731
-        (p.name, p.default) for p in inspect.signature(function).parameters.values()
+    """And two more, by name alone."""
+    of = lambda function, kind: [  # noqa: E731
+        (p.name, p.default)
+        for p in inspect.signature(function).parameters.values()
+        if p.kind == kind
     ]
-    assert of(tf_bn_ops.fused_batch_norm) == of(tf.compat.v1.nn.fused_batch_norm)
+    ours, theirs = tf_bn_ops.fused_batch_norm, tf.compat.v1.nn.fused_batch_norm
+    either, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    assert of(ours, either) == of(theirs, either)
+    assert of(ours, by_name) == [("activation", None), ("side_input", None)]
 
 
 def test_data_format_may_be_bytes():
@@ -369,6 +518,24 @@ def of_vectorized_map(normalize):
     return lambda x: tf.vectorized_map(gradient, tf.stack([x, 2 * x]))
 
 
+def with_relu6(x, *args, side_input=None, **attrs):
+    y, *statistics = tf.compat.v1.nn.fused_batch_norm(x, *args, **attrs)
+    return tf.nn.relu6(y if side_input is None else y + side_input), *statistics
+
+
+def pairs_of_functions():
+    """Ours and TensorFlow's, by what is fused."""
+    ours = functools.partial(tf_bn_ops.fused_batch_norm, activation="relu6")
+    return {
+        "plain": (tf_bn_ops.fused_batch_norm, tf.compat.v1.nn.fused_batch_norm),
+        "relu6": (ours, with_relu6),
+        "add, relu6": tuple(
+            lambda x, *a, f=f, **k: f(x, *a, side_input=tf.cos(x), **k) for f in (ours, with_relu6)
+        ),
+    }
+
+
+@pytest.mark.parametrize("functions", pairs_of_functions().values(), ids=pairs_of_functions())
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize(
     "way",
@@ -385,7 +552,7 @@ def of_vectorized_map(normalize):
         of_vectorized_map,
     ],
 )
-def test_gradients_are_those_of_tensorflow(way, is_training):
+def test_gradients_are_those_of_tensorflow(way, is_training, functions):
     if way is of_xla and not _loader.build_info()["xla"]:
         pytest.skip("built without XLA")
     x, scale, offset, *given = make_inputs("NHWC", "float32")
@@ -398,7 +565,7 @@ def test_gradients_are_those_of_tensorflow(way, is_training):
             loss = tf.reduce_sum(tf.sin(function(x)))
         return tape.gradient(loss, [x, scale, offset], unconnected_gradients="zero")
 
-    got, want = gradient(tf_bn_ops.fused_batch_norm), gradient(tf.compat.v1.nn.fused_batch_norm)
+    got, want = map(gradient, functions)
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 

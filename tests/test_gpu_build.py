@@ -24,8 +24,9 @@ pytestmark = [
         reason="needs make, g++, nm and nvcc",
     ),
 ]
-# Kernels per formula: 4 element types, 2 layouts, variants; the type of statistics is an argument.
-REDUCE_KERNELS, APPLY_KERNELS, FINISH_KERNELS = 4 * 2 * 3, 4 * 2 * 2, 2
+# Kernels of the gradient, and of each of the two forward formulas, which have no frozen sums: 4
+# element types, 2 layouts, variants; the type of statistics is an argument.
+REDUCE_KERNELS, APPLY_KERNELS, FINISH_KERNELS = 4 * 2 * (3 + 2 * 2), 4 * 2 * 2 * 3, 2 * 3
 # ptxas reports the spills of every kernel on stderr.
 NVCC_VARIABLES = (f"NVCC={NVCC}", "NVCCFLAGS=-Xptxas=-v")
 
@@ -35,19 +36,21 @@ import tensorflow as tf
 from tensorflow.python.framework import dtypes, kernels
 import tf_bn_ops
 tf_bn_ops.load()
-from tf_bn_ops.spec import BATCH_NORM_GRAD, of_formula
+from tf_bn_ops.spec import BATCH_NORM, BATCH_NORM_GRAD, of_formula
 # The second order has no GPU kernel, it is composed of TensorFlow ops there.
-for name in [op.registered_name for op in of_formula(BATCH_NORM_GRAD)]:
+ops = [*of_formula(BATCH_NORM), *of_formula(BATCH_NORM_GRAD)]
+for name in dict.fromkeys([*(op.registered_name for op in ops), "TfBnOps>FusedBatchNormEx"]):
     found = {"CPU": set(), "GPU": set()}
     for kernel in kernels.get_registered_kernels_for_op(name).kernel:
         if kernel.device_type not in found:
             continue  # XLA's.
-        (types,) = [c.allowed_values.list.type for c in kernel.constraint if c.name == "T"]
-        found[kernel.device_type].update(dtypes.as_dtype(t).name for t in types)
+        for allowed in [c.allowed_values.list.type for c in kernel.constraint if c.name == "T"]:
+            found[kernel.device_type].update(dtypes.as_dtype(t).name for t in allowed)
     print(name, sorted(found["CPU"]) == sorted(found["GPU"]), len(found["GPU"]))
 x = tf.random.normal([2, 3, 3, 4])
 one = tf.ones([4])
 print(tf_bn_ops.fused_batch_norm_grad(x, x, one, 0 * one, one)[0].shape)
+print(tf_bn_ops.raw_ops.FusedBatchNorm(x=x, scale=one, offset=one, mean=[], variance=[])[0].shape)
 """
 
 
@@ -131,10 +134,15 @@ def test_ops_have_gpu_kernels_and_cpu_kernels_still_run(tree):
     result = run([sys.executable, "-c", REGISTERED], tree, TF_CPP_MIN_LOG_LEVEL="3")
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == [
+        "TfBnOps>FusedBatchNorm True 1",
+        "TfBnOps>FusedBatchNormV2 True 3",
+        "TfBnOps>FusedBatchNormV3 True 3",
         "TfBnOps>FusedBatchNormGrad True 1",
         "TfBnOps>FusedBatchNormGradV2 True 3",
         "TfBnOps>FusedBatchNormGradV3 True 3",
         "TfBnOps>BatchNormTrainingBackprop True 4",
+        "TfBnOps>FusedBatchNormEx True 3",
+        "(2, 3, 3, 4)",
         "(2, 3, 3, 4)",
     ]
 
@@ -164,25 +172,45 @@ print(call(size.value - 1), error.value.decode().replace(str(size.value), "N"))
 args.x += 2
 print(call(size.value), error.value.decode())
 args.x -= 2
+print(lib.tfbn_cuda_batch_norm(None, None, ctypes.c_int64(), None, groups, error, room))
+print(error.value.decode())
+forward = c_abi.ForwardArgs(8, 3, 49, 0, 0, 1, epsilon=1e-3, exponential_avg_factor=1)
+for name, at in zip(c_abi.FORWARD_POINTERS, [*address, *address], strict=False):
+    setattr(forward, name, at)
+run_forward = lambda n: lib.tfbn_cuda_batch_norm(
+    ctypes.byref(forward), ctypes.c_void_p(ctypes.addressof(workspace) // 8 * 8 + 8),
+    ctypes.c_int64(n), None, groups, error, ctypes.c_size_t(256))
+print(run_forward(size.value - 1), error.value.decode().replace(str(size.value), "N"))
+forward.side_input += 2
+print(run_forward(size.value), error.value.decode())
+forward.side_input, forward.activation = None, 3
+print(run_forward(size.value), error.value.decode())
+forward.activation = 0
 try:
     ctypes.CDLL("libcuda.so.1")
     print("GPU")
 except OSError:
-    print(call(size.value), error.value.decode().split(":")[0])
+    for function in (call, run_forward):
+        print(function(size.value), error.value.decode().split(":")[0])
 """
     result = run([sys.executable, "-c", code], tree)
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert re.fullmatch(r"0 \d+", lines[0])
-    assert lines[1:7] == [
+    assert lines[1:12] == [
         "1",
         "dtype must be one of the TFBN_ element types",
         "1",
         "args must not be NULL",
         "1 workspace must have the N bytes that tfbn_cuda_workspace returns",
         "1 y_backprop, x and x_backprop must be aligned to their element type",
+        "1",
+        "args must not be NULL",
+        "1 workspace must have the N bytes that tfbn_cuda_workspace returns",
+        "1 x, side_input and y must be aligned to their element type",
+        "1 activation must be TFBN_IDENTITY, TFBN_RELU or TFBN_RELU6",
     ]
-    assert lines[7] in ("GPU", "1 CUDA launch failed")
+    assert lines[12:] in (["GPU"], ["1 CUDA launch failed"] * 2)
 
 
 def test_build_info_names_cuda(tree, archs):

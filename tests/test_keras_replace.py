@@ -15,6 +15,7 @@ import tensorflow as tf
 from build_helpers import environment
 
 import tf_bn_ops
+from tf_bn_ops import _loader
 from tf_bn_ops.keras import BatchNormalization, replace_batch_norm, restore_batch_norm
 from tf_bn_ops.keras._fused_call import _normalize as _fused_call_normalize
 
@@ -522,3 +523,323 @@ def test_exported_models_load_without_this_library(tmp_path, axis, onednn):
     model.export(tmp_path / "exported", verbose=False)
     arguments = (tmp_path / "exported", tmp_path / "data.npz")
     run_alone(LOADS, *arguments, TF_ENABLE_ONEDNN_OPTS=onednn)
+
+
+# ---- With what follows ---------------------------------------------------------------------------
+
+
+def residual_model(activation=None, dtype=None) -> keras.Model:
+    """BN and ReLU in two spellings, and a residual block with a shortcut that is normalized."""
+    make = activation or (lambda name: keras.layers.ReLU(name=name))
+    inputs = keras.Input((6, 6, 3))
+    x = keras.layers.Conv2D(4, 3, padding="same", dtype=dtype)(inputs)
+    x = make("relu1")(KERAS_LAYER(name="bn1", dtype=dtype)(x))
+    shortcut = KERAS_LAYER(name="bn0", dtype=dtype)(keras.layers.Conv2D(4, 1, dtype=dtype)(x))
+    x = keras.layers.Conv2D(4, 3, padding="same", dtype=dtype)(x)
+    x = KERAS_LAYER(name="bn2", dtype=dtype)(x)
+    x = keras.layers.Add(name="add", dtype=dtype)([shortcut, x])
+    x = make("relu2")(x)
+    return keras.Model(inputs, keras.layers.Dense(2)(x))
+
+
+ACTIVATIONS = {
+    "ReLU": ("relu", lambda name: keras.layers.ReLU(name=name)),
+    "ReLU6": ("relu6", lambda name: keras.layers.ReLU(6.0, name=name)),
+    "relu": ("relu", lambda name: keras.layers.Activation("relu", name=name)),
+    "relu6": ("relu6", lambda name: keras.layers.Activation("relu6", name=name)),
+}
+
+
+def ops_of(function, *arguments) -> set[str]:
+    graph = tf.function(function).get_concrete_function(*arguments).graph
+    return {operation.type for operation in graph.get_operations()}
+
+
+@pytest.mark.parametrize(("name", "make"), ACTIVATIONS.values(), ids=ACTIVATIONS)
+def test_fused_with_addition_and_activation(name, make, caplog):
+    model = residual_model(make)
+    randomize(model)
+    x = images() / 100
+    names = [layer.name for layer in model.layers]
+    with caplog.at_level(logging.INFO, "tf_bn_ops"):
+        copy, ours = both(model, x, fuse=True)
+    message = (
+        "fused 2 of 3 with the activation: bn0 is added up by add, which is fused with another "
+        "normalization"
+    )
+    assert caplog.records[1].message == message
+    report = tf_bn_ops.keras.batch_norm_report(copy)
+    assert report.activations == {"bn1": name, "bn2": f"add, {name}"}
+    assert str(report) == f"fused 3 of 3\n{message}"
+    for fused in (copy, ours):
+        assert [layer.name for layer in fused.layers] == names
+        ops = ops_of(lambda x, fused=fused: fused(x, training=True), x)
+        assert "TfBnOps>FusedBatchNormEx" in ops
+        assert not {"Relu", "Relu6", "AddV2"} & ops
+    # One of them, and an addition: all of TensorFlow.
+    ops = ops_of(lambda x: copy(x, training=False), x)
+    assert {"FusedBatchNormV3", name.capitalize(), "AddV2"} <= ops
+    assert not [op for op in ops if op.startswith("TfBnOps")]
+
+
+@pytest.mark.parametrize("trainable", [True, False])
+@pytest.mark.parametrize("inplace", [True, False])
+def test_fused_models_learn_what_unfused_ones_learn(inplace, trainable):
+    x, y = images(16) / 100, np.random.default_rng(1).normal(size=(16, 6, 6, 2))
+    histories, weights = [], []
+    for fuse in (None, False, True):
+        keras.utils.set_random_seed(0)
+        model = residual_model()
+        for name in ("bn1", "bn2"):
+            model.get_layer(name).trainable = trainable
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        if fuse is not None:
+            model = replace_batch_norm(model, inplace=inplace, fuse=fuse)
+        fit = model.fit(x, y, epochs=4, batch_size=8, shuffle=False, verbose=0)
+        histories.append(fit.history["loss"])
+        weights.append(model.get_weights())
+    np.testing.assert_allclose(histories[1], histories[0], rtol=1e-4)
+    np.testing.assert_allclose(histories[2], histories[0], rtol=1e-4)
+    for got, want in zip(weights[2], weights[0], strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
+
+
+def test_restoring_separates_the_layers():
+    model = residual_model()
+    kinds_before = [type(layer) for layer in model.layers]
+    x = images() / 100
+    randomize(model)
+    want = np.asarray(model(x))
+    fused = replace_batch_norm(model, fuse=True)
+    for back in (restore_batch_norm(fused, verify=x), restore_batch_norm(fused, inplace=True)):
+        assert [type(layer) for layer in back.layers] == kinds_before
+        np.testing.assert_array_equal(back(x), want)
+        for layer, other in zip(back.layers, model.layers, strict=True):
+            assert layer.get_config() == other.get_config()
+            assert layer.supports_jit
+
+
+def test_a_failed_verification_undoes_the_fusion(monkeypatch):
+    model = residual_model()
+    before = [type(layer) for layer in model.layers]
+    wrong = lambda self, inputs: inputs[0]  # noqa: E731
+    monkeypatch.setattr("tf_bn_ops.keras._fusion.FusedAdd.call", wrong)
+    with pytest.raises(ValueError, match="computes something else"):
+        replace_batch_norm(model, fuse=True, inplace=True, verify=images())
+    assert [type(layer) for layer in model.layers] == before
+    assert not any("fused_into" in vars(layer) for layer in model.layers)
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+def test_fused_models_are_saved_and_loaded_as_such(tmp_path, suffix):
+    model = residual_model()
+    randomize(model)
+    x = images() / 100
+    fused = replace_batch_norm(model, fuse=True)
+    fused.save(tmp_path / f"model{suffix}")
+    loaded = keras.saving.load_model(tmp_path / f"model{suffix}")
+    assert tf_bn_ops.keras.batch_norm_report(loaded) == tf_bn_ops.keras.batch_norm_report(fused)
+    for training in (False, True):
+        np.testing.assert_array_equal(loaded(x, training=training), fused(x, training=training))
+    cloned = keras.models.clone_model(fused)
+    cloned.set_weights(fused.get_weights())
+    np.testing.assert_array_equal(cloned(x, training=True), fused(x, training=True))
+
+
+def test_weights_of_fused_models_are_those_of_keras(tmp_path):
+    model = residual_model()
+    randomize(model)
+    fused = replace_batch_norm(residual_model(), fuse=True)
+    for one, other in ((model, fused), (fused, model)):
+        one.save_weights(tmp_path / "model.weights.h5")
+        randomize(other, seed=1)
+        other.load_weights(tmp_path / "model.weights.h5")
+        for got, want in zip(other.get_weights(), one.get_weights(), strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+def test_exports_of_fused_models_load_without_this_library(tmp_path):
+    model = replace_batch_norm(residual_model(), fuse=True)
+    randomize(model)
+    x = tf.constant(images() / 100)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = model(x)
+        loss = tf.reduce_sum(tf.sin(y))
+    np.savez(tmp_path / "data.npz", x=x, y=y, gradient=tape.gradient(loss, x))
+    model.export(tmp_path / "exported", verbose=False)
+    run_alone(LOADS, tmp_path / "exported", tmp_path / "data.npz")
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_fused_models_in_mixed_precision(policy):
+    model = residual_model(dtype=policy)
+    x, y = images() / 100, np.zeros((4, 6, 6, 2))
+    model.compile("adam", "mse")
+    fused = replace_batch_norm(model, fuse=True, verify=x)
+    # The Dense layer behind computes in float32, but not the activation.
+    assert not tf_bn_ops.keras.batch_norm_report(fused).activations
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = residual_model()
+    finally:
+        keras.config.set_dtype_policy(before)
+    model.compile("adam", "mse")
+    fused = replace_batch_norm(model, fuse=True, verify=x)
+    assert len(tf_bn_ops.keras.batch_norm_report(fused).activations) == 2
+    fused.fit(x, y, verbose=0)
+    assert np.isfinite(fused.predict(x, verbose=0)).all()
+
+
+def test_fused_models_below_xla():
+    if not _loader.build_info()["xla"]:
+        pytest.skip("built without XLA")
+    x, y = images(8) / 100, np.random.default_rng(1).normal(size=(8, 6, 6, 2))
+    losses = []
+    for fuse in (False, True):
+        keras.utils.set_random_seed(0)
+        model = residual_model(ACTIVATIONS["relu6"][1])
+        if fuse:
+            replace_batch_norm(model, inplace=True, fuse=True)
+            for layer in model.layers:
+                layer.supports_jit = True
+        model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=fuse)
+        losses.append(model.fit(x, y, epochs=3, verbose=0).history["loss"])
+        losses[-1].append(model.evaluate(x, y, verbose=0))
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+
+
+def test_fused_in_nested_and_sequential_models():
+    inner = keras.Sequential(
+        [keras.Input((6, 6, 3)), KERAS_LAYER(name="a"), keras.layers.ReLU()], name="inner"
+    )
+    inputs = keras.Input((6, 6, 3))
+    x = keras.layers.TimeDistributed(keras.Model(inputs, residual_model()(inputs)), name="each")(
+        inner(inputs)[:, None]
+    )
+    model = keras.Model(inputs, x)
+    randomize(model)
+    for ours in both(model, images() / 100, fuse=True):
+        report = tf_bn_ops.keras.batch_norm_report(ours)
+        assert sorted(path.split("/")[-1] for path in report.activations) == ["a", "bn1", "bn2"]
+
+
+def test_a_pair_of_layers_that_is_called_twice():
+    inputs = keras.Input((6, 6, 3))
+    bn, relu = KERAS_LAYER(name="bn"), keras.layers.ReLU()
+    model = keras.Model(inputs, relu(bn(relu(bn(inputs)) + 1)))
+    for ours in both(model, images() / 100, fuse=True):
+        assert tf_bn_ops.keras.batch_norm_report(ours).activations == {"bn": "relu"}
+
+
+def test_masks_reach_a_fused_normalization():
+    inputs = keras.Input((5, 4))
+    side = keras.layers.Dense(4)(inputs)
+    x = KERAS_LAYER(name="masked")(keras.layers.Masking()(inputs))
+    x = keras.layers.Add()([keras.layers.Masking()(side), x])
+    model = keras.Model(inputs, keras.layers.ReLU()(x))
+    randomize(model)
+    data = np.random.default_rng(0).normal(size=(4, 5, 4)).astype("float32")
+    data[:, 3:] = 0
+    for ours in both(model, data, fuse=True):
+        assert tf_bn_ops.keras.batch_norm_report(ours).activations == {"masked": "add, relu"}
+
+
+def test_what_is_not_fused_is_reported_with_the_reason():
+    relu = keras.layers.ReLU
+    inputs = keras.Input((6, 6, 3))
+
+    def bn(name, x=inputs, **kwargs):
+        return KERAS_LAYER(name=name, **kwargs)(x)
+
+    shared = relu(name="shared")
+    twice = KERAS_LAYER(name="twice")
+    two_readers = bn("two_readers")
+    output = bn("output")
+    outputs = [
+        output,
+        relu()(output),
+        relu()(two_readers) + keras.layers.Dense(3)(two_readers),
+        keras.layers.Dense(3)(bn("dense")),
+        relu(negative_slope=0.1)(bn("leaky")),
+        relu(3.0)(bn("maximum")),
+        keras.layers.Activation("tanh")(bn("tanh")),
+        keras.ops.relu(bn("op")),
+        shared(bn("shared1")),
+        shared(bn("shared2")),
+        relu()(twice(inputs)),
+        relu()(twice(inputs + 1)),
+        relu()(bn("regularized", activity_regularizer="l2")),
+        relu()(keras.layers.Add(name="three")([bn("of_three"), inputs, inputs])),
+        relu()(keras.layers.Add(name="broad")([bn("broadcast"), inputs[:, :1]])),
+        keras.layers.Dense(3)(keras.layers.Add(name="sum")([bn("then_dense"), inputs])),
+        keras.layers.Add(name="last")([bn("then_output"), inputs]),
+        relu()(keras.layers.Add(name="same")([bn("itself")] * 2)),
+        relu()(bn("double", dtype="float64")),
+        relu()(bn("fine")),
+    ]
+    model = keras.Model(inputs, outputs)
+    data = images() / 100
+    fused = replace_batch_norm(model, fuse=True, verify=data)
+    report = tf_bn_ops.keras.batch_norm_report(fused)
+    assert report.activations == {"fine": "relu"}
+    assert report.alone == {
+        "output": "is an output of the model",
+        "two_readers": "has 2 readers",
+        "dense": "is followed by Dense",
+        "leaky": "is followed by a ReLU of another form",
+        "maximum": "is followed by a ReLU of another form",
+        "tanh": "is followed by the activation tanh",
+        "op": "is followed by Relu",
+        "shared1": "is followed by shared, which follows other layers, too",
+        "shared2": "is followed by shared, which follows other layers, too",
+        "twice": "has 2 readers",
+        "regularized": "has an activity regularizer",
+        "of_three": "is added up by three, which has 3 inputs",
+        "broadcast": "is added up by broad, which broadcasts",
+        "then_dense": "is added up by sum, which is followed by Dense",
+        "then_output": "is added up by last, which is an output of the model",
+        "itself": "is added up by same, which adds up other tensors, too",
+    }
+    assert list(report.unfused) == ["double"]
+    block = keras.Sequential([keras.Input((4,)), Block(4)])
+    report = tf_bn_ops.keras.batch_norm_report(replace_batch_norm(block, fuse=True))
+    assert set(report.alone.values()) == {"is in no graph of layers"}
+
+
+def test_layers_of_a_chain_refuse_to_be_taken_apart():
+    fused = replace_batch_norm(residual_model(), fuse=True)
+    x = tf.zeros([1, 6, 6, 4])
+    with pytest.raises(RuntimeError, match="'add' is fused with the batch normalization before"):
+        fused.get_layer("add")([x, x])
+    fused.summary(print_fn=lambda line: None)
+    for name in ("bn1", "bn2", "add"):
+        fused = replace_batch_norm(residual_model(), fuse=True)
+        head = keras.layers.Dense(1, name=f"head_{name}")(fused.get_layer(name).output)
+        extended = keras.Model(fused.input, head)
+        with pytest.raises(
+            RuntimeError, match=f"'{name}' is fused .* given to 'head_{name}' since"
+        ):
+            extended(images())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("application", "fused", "behind"),
+    [("ResNet50", 49, {"relu", "add, relu"}), ("MobileNetV2", 35, {"relu6"})],
+)
+def test_fused_applications(application, fused, behind):
+    make = getattr(keras.applications, application)
+    model = make(weights=None, input_shape=(64, 64, 3), classes=10)
+    x = np.random.default_rng(0).normal(size=(4, 64, 64, 3)).astype("float32")
+    ours = replace_batch_norm(model, fuse=True, verify=x)
+    report = tf_bn_ops.keras.batch_norm_report(ours)
+    assert len(report.activations) == fused
+    assert set(report.activations.values()) == behind
+    losses = []
+    for one in (model, ours):
+        keras.utils.set_random_seed(0)
+        one.compile(keras.optimizers.SGD(1e-3), "sparse_categorical_crossentropy")
+        losses.append(one.fit(x, np.arange(4), epochs=3, verbose=0).history["loss"])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=2e-2)

@@ -10,12 +10,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, cast
 
 from tf_bn_ops import _ops
 from tf_bn_ops._results import BatchNorm
 from tf_bn_ops.spec import DATA_FORMATS, DataFormat
+
+Activation = Literal["relu", "relu6"]
+# Name here -> the attr activation_mode of FusedBatchNormEx.
+ACTIVATION_MODES: dict[str | None, _ops.Activation] = {
+    None: "Identity",
+    "relu": "Relu",
+    "relu6": "Relu6",
+}
 
 
 def fused_batch_norm(
@@ -29,6 +37,9 @@ def fused_batch_norm(
     is_training: bool = True,
     name: str | None = None,
     exponential_avg_factor: float = 1.0,
+    *,
+    activation: Activation | None = None,
+    side_input: Any = None,
 ) -> BatchNorm:
     """Batch normalization; `tf.compat.v1.nn.fused_batch_norm` with this library's ops.
 
@@ -36,9 +47,12 @@ def fused_batch_norm(
     each channel of `x` in training, with those given if frozen. In training, the forward op is this
     library's `raw_ops.FusedBatchNormV3`, whose results are right at any mean of `x`.
 
-    If frozen, it is TensorFlow's, and the graph holds nothing of this library: such a function can
-    be saved, and loaded anywhere; what was loaded has TensorFlow's gradients. A function that
-    trains, or takes the gradient, holds this library's ops.
+    `side_input` is added to that, and `activation` applied to the sum: in training in the same op,
+    `raw_ops.FusedBatchNormEx`, and its gradient in one op too, `raw_ops.FusedBatchNormGradEx`.
+
+    If frozen, all of them are TensorFlow's, and the graph holds nothing of this library: such a
+    function can be saved, and loaded anywhere; what was loaded has TensorFlow's gradients. A
+    function that trains, or takes the gradient, holds this library's ops.
 
     The gradients take in what TensorFlow's leave out: in training `batch_mean` and
     `batch_variance` are differentiated with respect to `x`, `mean` and `variance`; if frozen, y is
@@ -57,6 +71,9 @@ def fused_batch_norm(
       is_training: True for the statistics of `x`, False for those given.
       name: name of the forward operation.
       exponential_avg_factor: in training, the weight f of this batch in the running statistics.
+      activation: None, "relu" (max(y, 0)) or "relu6" (min(max(y, 0), 6)).
+      side_input: what is added before the activation, of the shape and type of `x`; such as the
+        other branch of a residual block.
 
     Returns:
       Named tuple (y, batch_mean, batch_variance): y of shape and type of `x`; float32 [C] running
@@ -65,8 +82,9 @@ def fused_batch_norm(
       themselves if frozen.
 
     Raises:
-      ValueError: unknown `data_format`, or `mean` and `variance` are missing.
-      TypeError: `epsilon` is a tensor.
+      ValueError: unknown `data_format` or `activation`, `mean` and `variance` are missing, or
+        `side_input` has another shape than `x`.
+      TypeError: `epsilon` is a tensor, or `side_input` has another type than `x`.
       tf.errors.InvalidArgumentError: shapes that do not fit together.
       LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
     """
@@ -77,18 +95,28 @@ def fused_batch_norm(
         data_format.decode() if isinstance(data_format, bytes) else data_format,
         bool(is_training),
         exponential_avg_factor,
+        activation,
     )
     attrs.check(mean, variance)
     # Variables are read here, so that their gradients are TensorFlow's concern.
     x = tf.convert_to_tensor(x)
+    side_inputs = [] if side_input is None else [_checked_side_input(x, side_input)]
     scale, offset = _float32(scale), _float32(offset)
     if attrs.reads_statistics:
         mean, variance = _float32(mean), _float32(variance)
     else:
         mean = variance = tf.zeros([0])
-    inputs = _captured(x, scale, offset, mean, variance)
-    y, *statistics = _normalize(attrs, name, inputs)
-    return BatchNorm(y, *_statistics(attrs, inputs, statistics))
+    inputs = _captured(x, scale, offset, mean, variance, *side_inputs)
+    if attrs.is_training:
+        y, *statistics = _normalize(attrs, name, inputs)
+    else:
+        y, *statistics = _normalize(attrs, name, inputs[:_SIDE_INPUT])
+        y = _activated(attrs.activation, y, *inputs[_SIDE_INPUT:])
+    return BatchNorm(y, *_statistics(attrs, inputs[:_SIDE_INPUT], statistics))
+
+
+# Its position among the inputs of the forward op, if there is one.
+_SIDE_INPUT = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +125,7 @@ class _Attrs:
     data_format: str
     is_training: bool
     exponential_avg_factor: float
+    activation: str | None = None
 
     @property
     def averages(self) -> bool:
@@ -121,6 +150,10 @@ class _Attrs:
             raise ValueError(
                 f"data_format is {self.data_format!r}, it must be one of {[*DATA_FORMATS]}"
             )
+        if self.activation not in ACTIVATION_MODES:
+            raise ValueError(
+                f"activation is {self.activation!r}, it must be one of {[*ACTIVATION_MODES]}"
+            )
         if self.reads_statistics and (mean is None or variance is None):
             when = (
                 "with an exponential_avg_factor that is not 1"
@@ -139,29 +172,74 @@ def _float32(value: Any) -> Any:
     return tf.cast(tensor, tf.float32) if tensor.dtype in (tf.half, tf.bfloat16) else tensor
 
 
+def _checked_side_input(x: Any, side_input: Any) -> Any:
+    """`side_input` as a tensor, unless it is known to be of another shape or type than `x`."""
+    import tensorflow as tf
+
+    side_input = tf.convert_to_tensor(side_input, dtype_hint=x.dtype)
+    if side_input.dtype != x.dtype:
+        raise TypeError(f"side_input is {side_input.dtype.name}, it must be {x.dtype.name} like x")
+    if not side_input.shape.is_compatible_with(x.shape):
+        raise ValueError(
+            f"side_input has shape {side_input.shape}, it must have the shape {x.shape} of x"
+        )
+    return side_input
+
+
 # ---- Values --------------------------------------------------------------------------------------
 
 
 def _normalize(attrs: _Attrs, name: str | None, inputs: Sequence[Any]) -> Sequence[Any]:
-    """The forward op: y with its gradient, batch_mean and batch_variance without."""
+    """The forward op: y with its gradient, batch_mean and batch_variance without.
+
+    Of six inputs the last is the side input, for training alone.
+    """
     import tensorflow as tf
     from tensorflow.python.eager import record
 
-    forward = _ops.fused_batch_norm_v3 if attrs.is_training else tf.raw_ops.FusedBatchNormV3
-    x, scale, offset, mean, variance = inputs
+    x, scale, offset, mean, variance, *side_inputs = inputs
+    arguments = {
+        "x": x,
+        "scale": scale,
+        "offset": offset,
+        "mean": mean,
+        "variance": variance,
+        "exponential_avg_factor": attrs.exponential_avg_factor,
+        "name": name,
+        **attrs.of_gradient,
+    }
+    is_ex = attrs.is_training and (attrs.activation is not None or bool(side_inputs))
     with record.stop_recording():
-        outputs = forward(
-            x=x,
-            scale=scale,
-            offset=offset,
-            mean=mean,
-            variance=variance,
-            exponential_avg_factor=attrs.exponential_avg_factor,
-            name=name,
-            **attrs.of_gradient,
-        )
-    _attach(functools.partial(_gradient_of_y, attrs), inputs, outputs[:1], saved=outputs[3:])
+        if is_ex:
+            mode = ACTIVATION_MODES[attrs.activation]
+            outputs: Sequence[Any] = _ops.fused_batch_norm_ex(
+                side_input=side_inputs, activation_mode=mode, **arguments
+            )
+        elif attrs.is_training:
+            outputs = _ops.fused_batch_norm_v3(**arguments)
+        else:
+            outputs = tf.raw_ops.FusedBatchNormV3(**arguments)
+    gradient = _gradient_of_ex if is_ex else _gradient_of_y
+    # The gradient of the activation may read y.
+    saved = {0: outputs[0]} if is_ex else {}
+    saved.update(enumerate(outputs[3:], start=3))
+    _attach(functools.partial(gradient, attrs), inputs, outputs[:1], saved)
     return outputs[:3]
+
+
+def _activated(activation: str | None, y: Any, side_input: Any = None) -> Any:
+    """What is behind a frozen normalization, of TensorFlow's ops with their own gradients."""
+    import tensorflow as tf
+
+    if side_input is not None:
+        shapes = (y.shape, side_input.shape)
+        # AddN does not broadcast, so that it refuses shapes that differ only when it runs. Where
+        # none do, it is AddV2, which TensorFlow's graph optimizers and converters know better.
+        are_known = all(shape.is_fully_defined() for shape in shapes)
+        y = tf.raw_ops.AddV2(x=y, y=side_input) if are_known else tf.add_n([y, side_input])
+    if activation is None:
+        return y
+    return {"relu": tf.nn.relu, "relu6": tf.nn.relu6}[activation](y)
 
 
 def _statistics(attrs: _Attrs, inputs: Sequence[Any], batch: Sequence[Any]) -> Sequence[Any]:
@@ -190,7 +268,8 @@ class _EagerOperation(NamedTuple):
     """What the gradients read of a tf.Operation, which an eager call has not."""
 
     inputs: Sequence[Any]
-    saved: Sequence[Any]
+    # Those that are kept.
+    outputs: Mapping[int, Any]
 
 
 def _captured(*tensors: Any) -> Sequence[Any]:
@@ -206,7 +285,7 @@ def _attach(
     gradient: Callable[..., Any],
     inputs: Sequence[Any],
     outputs: Sequence[Any],
-    saved: Sequence[Any] = (),
+    saved: Mapping[int, Any] | None = None,
 ) -> None:
     """Makes `gradient` the derivative of `outputs` by `inputs`, for tapes and for tf.gradients.
 
@@ -215,13 +294,13 @@ def _attach(
         its inputs.
       inputs: of the operation.
       outputs: the first outputs of the operation; the others have no gradient.
-      saved: what else an eager call keeps for the gradient.
+      saved: the outputs of the operation that an eager call keeps for the gradient, by index.
     """
     import tensorflow as tf
     from tensorflow.python.eager import record
 
     if tf.executing_eagerly():
-        operation = cast(Any, _EagerOperation(inputs, saved))
+        operation = cast(Any, _EagerOperation(inputs, saved or {}))
     else:
         operation = outputs[0].op
         # An attribute in Python and none of the node, which saving would have to follow.
@@ -235,10 +314,7 @@ def _gradient_of_y(attrs: _Attrs, operation: Any, y_backprop: Any, *_: Any) -> t
     import tensorflow as tf
 
     x, scale, _, mean, variance = operation.inputs
-    is_eager = isinstance(operation, _EagerOperation)
-    reserve_space_1, reserve_space_2, reserve_space_3 = (
-        operation.saved if is_eager else operation.outputs[3:]
-    )
+    reserve_space_1, reserve_space_2, reserve_space_3 = (operation.outputs[i] for i in (3, 4, 5))
     if not attrs.is_training:
         reserve_space_1, reserve_space_2 = mean, variance
     backward = _ops.fused_batch_norm_grad_v3(
@@ -256,6 +332,19 @@ def _gradient_of_y(attrs: _Attrs, operation: Any, y_backprop: Any, *_: Any) -> t
         of_mean = -scale * rstd * backward.offset_backprop
         of_variance = -0.5 * scale * tf.square(rstd) * backward.scale_backprop
     return *backward[:3], of_mean, of_variance
+
+
+def _gradient_of_ex(attrs: _Attrs, operation: Any, y_backprop: Any, *_: Any) -> Sequence[Any]:
+    """By the inputs of the forward op with an activation or a side input, in training."""
+    from tf_bn_ops import _gradients
+
+    return _gradients.gradient_of_ex(
+        _ops,
+        operation,
+        y_backprop,
+        activation_mode=ACTIVATION_MODES[attrs.activation],
+        **attrs.of_gradient,
+    )
 
 
 def _gradient_of_statistics(

@@ -19,6 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import kernels
+from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops.parallel_for import pfor
 
 from tf_bn_ops.spec import (
@@ -27,6 +28,7 @@ from tf_bn_ops.spec import (
     OPS,
     VIEW,
     VIEW_LIST,
+    Arg,
     OpSpec,
     of_formula,
 )
@@ -36,6 +38,8 @@ _GRAD_EX = OPS["FusedBatchNormGradEx"]
 _GRAD_EX_Y = [arg.role for arg in _GRAD_EX.inputs].index("y")
 _GRAD_EX_SIDE_INPUT_BACKPROP = [arg.role for arg in _GRAD_EX.outputs].index("side_input_backprop")
 _SIDE_INPUT = [arg.role for arg in _FORWARD_EX.inputs].index("side_input")
+# The output of a forward op and the input of its gradient that may hold rows of [C] in one vector.
+_COEFFICIENTS = "reserve_space_3"
 _TRAINING_BACKPROP = OPS["BatchNormTrainingBackprop"]
 _GRAD_GRAD = OPS["FusedBatchNormGradGrad"]
 # Forward op -> its first-order op among the bindings.
@@ -81,7 +85,7 @@ def register(ops: ModuleType) -> None:
         functools.partial(_batch_norm_training_backprop_grad, second_order)
     )
     tf.RegisterGradient(_GRAD_GRAD.registered_name)(_third_order)
-    for op in (_TRAINING_BACKPROP, _GRAD_GRAD):
+    for op in (_TRAINING_BACKPROP, _GRAD_GRAD, _GRAD_EX):
         pfor.RegisterPFor(op.registered_name)(functools.partial(_vectorize, op))
 
 
@@ -107,27 +111,48 @@ def _fused_batch_norm_grad(
 
 def _fused_batch_norm_ex_grad(ops: ModuleType, op: Any, y_backprop: Any, *_: Any) -> list[Any]:
     """The same of FusedBatchNormEx, through the activation, and by the side input."""
+    return gradient_of_ex(
+        ops,
+        op,
+        y_backprop,
+        activation_mode=op.get_attr("activation_mode").decode(),
+        epsilon=op.get_attr("epsilon"),
+        data_format=op.get_attr("data_format"),
+        is_training=op.get_attr("is_training"),
+    )
+
+
+def gradient_of_ex(
+    ops: ModuleType, op: Any, y_backprop: Any, *, activation_mode: str, **attrs: Any
+) -> list[Any]:
+    """Gradient of FusedBatchNormEx by all inputs, None by mean and variance.
+
+    Args:
+      ops: the bindings, tf_bn_ops._ops.
+      op: the operation, or what has its `inputs` and its `outputs` 0, 3, 4 and 5.
+      y_backprop: gradient of y.
+      activation_mode: attr of the forward op.
+      attrs: those that FusedBatchNormGradV3 has, too.
+    """
+    x, scale, offset, *_ = op.inputs
+    y, *reserve_spaces = (op.outputs[i] for i in (0, 3, 4, 5))
     side_inputs = len(op.inputs) - _SIDE_INPUT
-    activation = op.get_attr("activation_mode").decode()
-    if activation != "Identity" and _has_kernel(_GRAD_EX, op.inputs[0].device):
-        x, scale, offset = op.inputs[:3]
+    if activation_mode != "Identity" and _has_kernel(_GRAD_EX, x.device):
         result = ops.fused_batch_norm_grad_ex(
             y_backprop,
             x,
             scale,
-            *op.outputs[3:],
+            *reserve_spaces,
             offset,
-            op.outputs[0],
-            epsilon=op.get_attr("epsilon"),
+            y,
             num_side_inputs=side_inputs,
-            activation_mode=activation,
-            data_format=op.get_attr("data_format"),
-            is_training=op.get_attr("is_training"),
+            activation_mode=activation_mode,
+            **attrs,
         )
         return [*result[:3], None, None, *result.side_input_backprop]
-    y_backprop = _masked(activation, y_backprop, op.outputs[0])
-    result = _fused_batch_norm_grad(ops.fused_batch_norm_grad_v3, op, y_backprop)
-    return [*result[:_SIDE_INPUT], *[y_backprop] * side_inputs]
+    y_backprop = _masked(activation_mode, y_backprop, y)
+    result = ops.fused_batch_norm_grad_v3(y_backprop, x, scale, *reserve_spaces, **attrs)
+    return [*result[:3], None, None, *[y_backprop] * side_inputs]
 
 
 def _masked(activation: str, gradient: Any, y: Any) -> Any:
@@ -218,11 +243,22 @@ def _devices_with_kernels(spec: OpSpec) -> frozenset[str]:
 
 
 def _has_kernel(spec: OpSpec, device: str) -> bool:
-    """Whether the op has a kernel for a device; an unknown one may be a GPU if there is one."""
+    """Whether the op has a kernel for a device, an unknown one may be a GPU if there is one; or for
+    XLA, if that will compile what is being traced."""
+    if in_xla():
+        return "XLA_CPU_JIT" in _devices_with_kernels(spec)
     device_type = tf.DeviceSpec.from_string(device).device_type if device else None
     if device_type is None:
         device_type = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
     return device_type in _devices_with_kernels(spec)
+
+
+def in_xla() -> bool:
+    """Whether XLA will compile what is being traced."""
+    if tf.executing_eagerly():
+        return False
+    graph = tf.compat.v1.get_default_graph()
+    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
 class _Channels:
@@ -357,22 +393,45 @@ def _vectorize(spec: OpSpec, pfor_input: Any) -> list[Any]:
 
     inputs = [pfor_input.stacked_input(i) for i in range(pfor_input.num_inputs)]
     loops = tf.shape(inputs[0])[0]
+    scale = inputs[[argument.role for argument in spec.inputs].index("scale")]
     flat = []
     # A list of no tensor is no input.
     for tensor, argument in zip(inputs, spec.inputs, strict=False):
         if argument.kind in (VIEW, VIEW_LIST):
             tensor, shape, order = folded(tensor)
+        elif argument.name == _COEFFICIENTS:
+            tensor = _coefficients_in_rows(tensor, of=scale)
         else:
             tensor = tf.reshape(tensor, [-1])
         flat.append(tensor)
     outputs = _with_inputs(pfor_input, flat)
     back = tf.math.invert_permutation(order)
-    return [
-        pfor.wrap(
-            tf.transpose(tf.reshape(output, shape), back)
-            if argument.kind == VIEW
-            else tf.reshape(output, [loops, -1]),
-            True,
-        )
-        for output, argument in zip(outputs, spec.outputs, strict=True)
-    ]
+
+    def unfolded(output: Any, argument: Arg) -> Any:
+        if argument.kind in (VIEW, VIEW_LIST):
+            return tf.transpose(tf.reshape(output, shape), back)
+        if argument.name == _COEFFICIENTS:
+            return _coefficients_by_iteration(output, of=scale)
+        return tf.reshape(output, [loops, -1])
+
+    pairs = zip(outputs, spec.outputs, strict=False)
+    return [pfor.wrap(unfolded(output, argument), True) for output, argument in pairs]
+
+
+def _coefficients_in_rows(tensor: Any, of: Any) -> Any:
+    """Forward coefficients of each iteration, [n, rows * C], with n merged into the channels of
+    each row; `of` is a stacked vector, [n, C]. Of a placeholder there are no rows."""
+    n, channels = tf.unstack(tf.shape(of))
+    by_row = tf.transpose(tf.reshape(tensor, [n, _rows(tensor, of), channels]), [1, 0, 2])
+    return tf.reshape(by_row, [-1])
+
+
+def _coefficients_by_iteration(tensor: Any, of: Any) -> Any:
+    """The way back."""
+    n, channels = tf.unstack(tf.shape(of))
+    by_iteration = tf.transpose(tf.reshape(tensor, [_rows(tensor, of), n, channels]), [1, 0, 2])
+    return tf.reshape(by_iteration, [n, tf.size(tensor) // tf.maximum(n, 1)])
+
+
+def _rows(tensor: Any, of: Any) -> Any:
+    return tf.size(tensor) // tf.maximum(tf.size(of), 1)

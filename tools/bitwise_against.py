@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import io
+import itertools
 import os
 import pathlib
 import subprocess
@@ -99,6 +100,10 @@ def inputs(case: Case) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for arg in case.op.inputs:
         is_view = arg.kind in (spec.VIEW, spec.VIEW_LIST)
+        if arg.role == "forward_coefficients":  # Every second time there are none.
+            size = 3 * channels * int(rng.integers(2))
+            result[arg.name] = rng.standard_normal(size).astype(np.float32)
+            continue
         shape = case.shape if is_view else (channels,)
         values = rng.standard_normal(shape)
         if case.kind == "offset" and is_view:
@@ -126,13 +131,15 @@ def attrs(case: Case) -> dict[str, Any]:
         "exponential_avg_factor": (1.0, 0.1)[rng.integers(2)],
         "activation_mode": ("Identity", "Relu", "Relu6")[rng.integers(3)],
         "bessel_correction": bool(rng.integers(2)),
+        "num_side_inputs": int(rng.integers(2)),
     }
     return {name: value for name, value in values.items() if name in case.op.attrs}
 
 
 def _digest(outputs: Any) -> str:
     digest = hashlib.sha256()
-    for output in outputs:
+    lists = [output if isinstance(output, list) else [output] for output in outputs]
+    for output in itertools.chain(*lists):
         array = output.numpy()
         nan = np.isnan(array)
         digest.update(f"{array.dtype}{array.shape}".encode())

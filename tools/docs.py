@@ -24,8 +24,9 @@ import reference
 
 ROOT = reference.ROOT  # Its import puts the package on sys.path.
 
-from tf_bn_ops.bench import docs as bench_docs  # noqa: E402
-from tf_bn_ops.bench import plots, results  # noqa: E402
+from tf_bn_ops.bench import results  # noqa: E402
+from tf_bn_ops.bench.reports import docs as bench_docs  # noqa: E402
+from tf_bn_ops.bench.reports import plots  # noqa: E402
 
 # Page of the repository -> page of the site. docs/ is the site's root.
 PAGES = {

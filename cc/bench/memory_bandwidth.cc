@@ -1,6 +1,6 @@
-// Memory bandwidth: the reads and writes of a batch-norm gradient without its
-// arithmetic, the limit that `make bench` compares kernels with. A library of
-// its own, which the wheel does not contain.
+// Memory bandwidth: the reads and writes of batch normalization and of its
+// gradient without their arithmetic, the limit that `make bench` compares
+// kernels with. A library of its own, which the wheel does not contain.
 
 #include <algorithm>
 #include <atomic>
@@ -78,6 +78,9 @@ class Team {
 void MixPlain(const uint8_t* a, const uint8_t* b, uint8_t* c, int64_t n) {
   for (int64_t i = 0; i < n; ++i) c[i] = a[i] ^ b[i];
 }
+void CopyPlain(const uint8_t* a, uint8_t* c, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) c[i] = a[i];
+}
 uint64_t SumPlain(const uint8_t* a, const uint8_t* b, int64_t n) {
   uint64_t sum = 0;
   for (int64_t i = 0; i < n; ++i) sum += a[i] ^ b[i];
@@ -86,10 +89,10 @@ uint64_t SumPlain(const uint8_t* a, const uint8_t* b, int64_t n) {
 
 #if defined(__x86_64__)
 
-// One pair of functions per vector width. Mix is 2 reads + 1 write, with
-// non-temporal stores if `non_temporal`; c is aligned to the width. Sum is 2
-// reads, with four accumulators to hide the latency of the additions. `n` is a
-// multiple of 256.
+// Three functions per vector width. Mix is 2 reads + 1 write, Copy 1 read + 1
+// write, with non-temporal stores if `non_temporal`; c is aligned to the width.
+// Sum is 2 reads, with four accumulators to hide the latency of the additions.
+// `n` is a multiple of 256.
 #define BANDWIDTH(NAME, TARGET, V, WIDTH, LOAD, STORE, NON_TEMPORAL, XOR, ADD, \
                   ZERO)                                                        \
   __attribute__((target(TARGET))) void Mix_##NAME(                             \
@@ -104,6 +107,17 @@ uint64_t SumPlain(const uint8_t* a, const uint8_t* b, int64_t n) {
       for (int64_t i = 0; i < n; i += WIDTH)                                   \
         STORE((V*)(c + i),                                                     \
               XOR(LOAD((const V*)(a + i)), LOAD((const V*)(b + i))));          \
+    }                                                                          \
+  }                                                                            \
+  __attribute__((target(TARGET))) void Copy_##NAME(                            \
+      const uint8_t* a, uint8_t* c, int64_t n, bool non_temporal) {            \
+    if (non_temporal) {                                                        \
+      for (int64_t i = 0; i < n; i += WIDTH)                                   \
+        NON_TEMPORAL((V*)(c + i), LOAD((const V*)(a + i)));                    \
+      _mm_sfence();                                                            \
+    } else {                                                                   \
+      for (int64_t i = 0; i < n; i += WIDTH)                                   \
+        STORE((V*)(c + i), LOAD((const V*)(a + i)));                           \
     }                                                                          \
   }                                                                            \
   __attribute__((target(TARGET))) uint64_t Sum_##NAME(                         \
@@ -127,10 +141,14 @@ BANDWIDTH(Avx512, "avx512f", __m512i, 64, _mm512_loadu_si512,
           _mm512_add_epi64, _mm512_setzero_si512)
 #undef BANDWIDTH
 
+// The bytes of a range that vectors take: c has to be aligned.
+int64_t Vectorized(const uint8_t* c, int64_t n) {
+  return reinterpret_cast<uintptr_t>(c) % 64 == 0 ? n / 256 * 256 : 0;
+}
+
 void Mix(const uint8_t* a, const uint8_t* b, uint8_t* c, int64_t n,
          bool non_temporal) {
-  const int64_t whole =
-      reinterpret_cast<uintptr_t>(c) % 64 == 0 ? n / 256 * 256 : 0;
+  const int64_t whole = Vectorized(c, n);
   if (__builtin_cpu_supports("avx512f")) {
     Mix_Avx512(a, b, c, whole, non_temporal);
   } else if (__builtin_cpu_supports("avx2")) {
@@ -139,6 +157,18 @@ void Mix(const uint8_t* a, const uint8_t* b, uint8_t* c, int64_t n,
     Mix_Sse2(a, b, c, whole, non_temporal);
   }
   MixPlain(a + whole, b + whole, c + whole, n - whole);
+}
+
+void Copy(const uint8_t* a, uint8_t* c, int64_t n, bool non_temporal) {
+  const int64_t whole = Vectorized(c, n);
+  if (__builtin_cpu_supports("avx512f")) {
+    Copy_Avx512(a, c, whole, non_temporal);
+  } else if (__builtin_cpu_supports("avx2")) {
+    Copy_Avx2(a, c, whole, non_temporal);
+  } else {
+    Copy_Sse2(a, c, whole, non_temporal);
+  }
+  CopyPlain(a + whole, c + whole, n - whole);
 }
 
 uint64_t Sum(const uint8_t* a, const uint8_t* b, int64_t n) {
@@ -155,6 +185,7 @@ uint64_t Sum(const uint8_t* a, const uint8_t* b, int64_t n) {
 void Mix(const uint8_t* a, const uint8_t* b, uint8_t* c, int64_t n, bool) {
   MixPlain(a, b, c, n);
 }
+void Copy(const uint8_t* a, uint8_t* c, int64_t n, bool) { CopyPlain(a, c, n); }
 uint64_t Sum(const uint8_t* a, const uint8_t* b, int64_t n) {
   return SumPlain(a, b, n);
 }
@@ -186,6 +217,15 @@ __attribute__((visibility("default"))) void tfbn_bandwidth_mix(
     Mix(static_cast<const uint8_t*>(a) + begin,
         static_cast<const uint8_t*>(b) + begin,
         static_cast<uint8_t*>(c) + begin, end - begin, non_temporal != 0);
+  });
+}
+
+// c = a: 1 read + 1 write, as above.
+__attribute__((visibility("default"))) void tfbn_bandwidth_copy(
+    const void* a, void* c, int64_t bytes, int non_temporal, int threads) {
+  Split(bytes, threads, [&](int64_t begin, int64_t end) {
+    Copy(static_cast<const uint8_t*>(a) + begin,
+         static_cast<uint8_t*>(c) + begin, end - begin, non_temporal != 0);
   });
 }
 

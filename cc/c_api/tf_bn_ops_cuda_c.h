@@ -14,8 +14,8 @@
 extern "C" {
 #endif
 
-/* Sets `bytes` to the device memory that tfbn_cuda_batch_norm_grad needs for
- * this view in addition to its arguments. */
+/* Sets `bytes` to the device memory that a call of any of the functions below
+ * needs for this view in addition to its arguments. */
 TFBN_EXPORT int tfbn_cuda_workspace(int64_t outer, int64_t channels,
                                     int64_t inner, int32_t dtype,
                                     int64_t* bytes, char* error,
@@ -37,6 +37,12 @@ TFBN_EXPORT int tfbn_cuda_batch_norm_grad(const tfbn_batch_norm_grad_args* args,
                                           void* cuda_stream,
                                           int64_t group_bytes, char* error,
                                           size_t error_size);
+
+/* The same for one batch normalization. */
+TFBN_EXPORT int tfbn_cuda_batch_norm(const tfbn_batch_norm_args* args,
+                                     void* workspace, int64_t workspace_bytes,
+                                     void* cuda_stream, int64_t group_bytes,
+                                     char* error, size_t error_size);
 
 #ifdef __cplusplus
 }

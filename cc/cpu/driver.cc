@@ -245,13 +245,19 @@ bool RunOtherFormula(const BatchNormGradExArgs& args,
                      const Implementation& implementation, Executor& executor,
                      void* workspace) {
   if (args.activation == Activation::kIdentity) {
-    // First, since x_backprop may be the buffer of y_backprop.
-    if (args.side_input_backprop != nullptr &&
-        args.side_input_backprop != args.y_backprop) {
-      std::memcpy(args.side_input_backprop, args.y_backprop,
-                  NumElements(args.view) * SizeOf(args.dtype));
+    const bool copies = args.side_input_backprop != nullptr &&
+                        args.side_input_backprop != args.y_backprop;
+    const size_t bytes = NumElements(args.view) * SizeOf(args.dtype);
+    // Last, since side_input_backprop may be the buffer of x, unless x_backprop
+    // is that of y_backprop.
+    const bool copies_first = args.x_backprop == args.y_backprop;
+    if (copies && copies_first) {
+      std::memcpy(args.side_input_backprop, args.y_backprop, bytes);
     }
     RunOnCpu<BatchNormGradFormula>(args, implementation, executor, workspace);
+    if (copies && !copies_first) {
+      std::memcpy(args.side_input_backprop, args.y_backprop, bytes);
+    }
     return true;
   }
   if constexpr (std::is_same_v<F, BatchNormGradExFormula>) {

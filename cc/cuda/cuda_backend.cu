@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <climits>
 
-#include "cc/core/formulas/batch_norm_grad.h"
 #include "cc/cuda/cuda_backend.h"
 #include "cc/cuda/device_apply.h"
 #include "cc/cuda/device_finish.h"
@@ -127,11 +126,10 @@ int CudaLaunch(const typename Formula::Args& args, void* workspace,
   return cuda::Launch<Formula>(args, workspace, policy, launcher);
 }
 
-// One line for every formula that has CUDA kernels.
 #define TFBN_INSTANTIATE_CUDA(Formula)                             \
   template size_t CudaWorkspaceBytes<Formula>(const View&, DType); \
-  template int CudaLaunch<Formula>(const Formula::Args&, void*, void*, int64_t)
-TFBN_INSTANTIATE_CUDA(BatchNormGradFormula);
+  template int CudaLaunch<Formula>(const Formula::Args&, void*, void*, int64_t);
+TFBN_FOR_EACH_CUDA_FORMULA(TFBN_INSTANTIATE_CUDA)
 
 const char* CudaErrorMessage(int error) {
   return cudaGetErrorString(static_cast<cudaError_t>(error));

@@ -8,11 +8,18 @@
 #include <cstdint>
 
 #include "cc/core/dtype.h"
+#include "cc/core/formulas/batch_norm.h"
+#include "cc/core/formulas/batch_norm_grad.h"
 #include "cc/core/view.h"
 
 namespace tf_bn_ops {
 
-// Both templates are instantiated in cuda_backend.cu for BatchNormGradFormula.
+// X(type) for each formula that has CUDA kernels, for which cuda_backend.cu
+// instantiates both templates.
+#define TFBN_FOR_EACH_CUDA_FORMULA(X) \
+  X(BatchNormFormula)                 \
+  X(BatchNormAddFormula)              \
+  X(BatchNormGradFormula)
 
 // Bytes of device memory that a call needs, at least 1: O(channels * splits),
 // where splits is a function of the view and the dtype alone.

@@ -49,7 +49,7 @@ TFBN_HD void FinishChannel(const KernelParams<Formula>& params, int64_t c,
   const double center = CenterAt(Formula::CentersOf(args), c);
   C k[Formula::kNumCoefficients];
   Formula::Finish(args, c, center, sums, k);
-  Formula::StoreSums(args, c, center, sums);
+  // Before StoreSums, so that no coefficient occupies a register there.
   C* const out = static_cast<C*>(params.coefficients) + c;
   TFBN_UNROLL
   for (int i = 0; i < Formula::kNumCoefficients; ++i) {
@@ -57,6 +57,7 @@ TFBN_HD void FinishChannel(const KernelParams<Formula>& params, int64_t c,
       out[i * args.view.channels] = k[i];
     }
   }
+  Formula::StoreSums(args, c, center, sums);
 }
 
 // C is the compute type.
@@ -69,11 +70,12 @@ TFBN_HD void Finish(const KernelParams<Formula>& params, Block& block,
   const int width = FinishChannels(channels);
   const int threads = kThreads / width;  // Per channel.
   const int64_t first = params.first_channel + block.Index() * width;
-  // The partial sums of a channel lie `channels` apart, `fold` per split.
-  const int64_t terms = config.elements == 0 ? 0 : config.splits * config.fold;
-  // The frozen reduction writes no others.
+  // The frozen reduction writes no others; without any it does not run.
   const int num_sums =
-      params.args.is_training ? kSums : Formula::kNumFrozenSums;
+      params.args.is_training ? kSums : int{Formula::kNumFrozenSums};
+  // The partial sums of a channel lie `channels` apart, `fold` per split.
+  const int64_t terms =
+      config.elements == 0 || num_sums == 0 ? 0 : config.splits * config.fold;
 
   block.ForEachThread([&](int t) {
     const int64_t c = first + t % width;

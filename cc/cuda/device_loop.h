@@ -127,7 +127,10 @@ template <bool kAligned, bool kEvictFirst, int kInputs, typename T,
 TFBN_HD void ForEachVector(BlockStrideLoop<T, kChannelsLast>* loop,
                            const void* const (&in)[kInputs], int count,
                            int64_t elements, const F& f) {
-  constexpr int kUnroll = VectorTraits<T>::kUnroll;
+  // The same bytes in flight for formulas of one and of two inputs; misaligned
+  // vectors take twice the registers.
+  constexpr int kUnroll =
+      VectorTraits<T>::kUnroll * (kInputs == 1 && kAligned ? 2 : 1);
   const auto load = [&](int64_t at, Vector<T>(&vectors)[kInputs]) {
     TFBN_UNROLL
     for (int i = 0; i < kInputs; ++i) {

@@ -11,6 +11,9 @@
 //
 // each of which returns 0, or an error that ends the call.
 //
+// Frozen, a formula without frozen sums needs no reduction: finish computes the
+// coefficients from the given statistics, apply follows.
+//
 // Large channels-first tensors are processed in groups of channels: reduce,
 // finish and apply of one group after the other, each group small enough for
 // the apply to read L2 instead of DRAM. The launch configuration stays that of
@@ -87,6 +90,8 @@ struct LaunchPlan {
   KernelParams<Formula> params;
   // Of the apply, whose grid of vectors follows the alignment of its output.
   LaunchConfig apply_config;
+  // There are sums to compute.
+  bool reduces = false;
   // Frozen, and all tensors aligned: the reduction writes the outputs too.
   bool fused = false;
   bool inputs_aligned = false;
@@ -145,7 +150,8 @@ LaunchPlan<Formula> MakeLaunchPlan(const typename Formula::Args& args,
   const unsigned out_bytes = MisalignedBytes(tensors.out[0]);
   plan.inputs_aligned = AllMisalignedBy(0, tensors.in, Formula::kInputs);
   plan.apply_aligned = AllMisalignedBy(out_bytes, tensors.in, read);
-  plan.fused = plan.inputs_aligned && !args.is_training &&
+  plan.reduces = args.is_training || Formula::kNumFrozenSums > 0;
+  plan.fused = plan.reduces && plan.inputs_aligned && !args.is_training &&
                AllMisalignedBy(0, tensors.out, Formula::kOutputs);
   plan.apply_config =
       MakeLaunchConfig(args.view, VectorElements(args.dtype),
@@ -165,15 +171,18 @@ void SelectTiles(int64_t first, int64_t n, KernelParams<Formula>* params) {
                                  params->first_channel + n * config.threads_y);
 }
 
-// Reduce, finish and apply of one group.
+// Reduce (if there are sums), finish and apply of one group.
 template <typename T, bool kChannelsLast, typename Formula, typename Launcher>
 int LaunchGroup(const LaunchPlan<Formula>& plan,
                 const KernelParams<Formula>& reduce,
                 const KernelParams<Formula>& apply, Launcher& launcher) {
-  int error =
-      plan.inputs_aligned
-          ? launcher.template Reduce<T, kChannelsLast, true, false>(reduce)
-          : launcher.template Reduce<T, kChannelsLast, false, false>(reduce);
+  int error = 0;
+  if (plan.reduces) {
+    error =
+        plan.inputs_aligned
+            ? launcher.template Reduce<T, kChannelsLast, true, false>(reduce)
+            : launcher.template Reduce<T, kChannelsLast, false, false>(reduce);
+  }
   if (error == 0) error = launcher.template Finish<T>(reduce);
   if (error != 0) return error;
   return plan.apply_aligned
@@ -183,10 +192,12 @@ int LaunchGroup(const LaunchPlan<Formula>& plan,
 
 template <typename T, bool kChannelsLast, typename Formula, typename Launcher>
 int LaunchLayout(const LaunchPlan<Formula>& plan, Launcher& launcher) {
-  if (plan.fused) {
-    const int error =
-        launcher.template Reduce<T, kChannelsLast, true, true>(plan.params);
-    return error != 0 ? error : launcher.template Finish<T>(plan.params);
+  if constexpr (Formula::kNumFrozenSums > 0) {
+    if (plan.fused) {
+      const int error =
+          launcher.template Reduce<T, kChannelsLast, true, true>(plan.params);
+      return error != 0 ? error : launcher.template Finish<T>(plan.params);
+    }
   }
   KernelParams<Formula> reduce = plan.params, apply = plan.params;
   apply.config = plan.apply_config;

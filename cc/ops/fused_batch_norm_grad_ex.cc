@@ -3,6 +3,8 @@
 
 #include "cc/ops/fused_batch_norm_grad_ex.h"
 
+#include <string>
+
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -10,8 +12,38 @@
 namespace tf_bn_ops {
 namespace {
 
+using ::tensorflow::shape_inference::DimensionHandle;
 using ::tensorflow::shape_inference::FusedBatchNormGradShape;
 using ::tensorflow::shape_inference::InferenceContext;
+using ::tensorflow::shape_inference::ShapeHandle;
+
+using Spec = FusedBatchNormGradExSpec<0>;
+enum Output : int { kXBackprop, kScaleBackprop, kOffsetBackprop };
+
+// Adds what x says, and offset and y where they are read: TensorFlow's shape
+// function takes the dimensions from y_backprop, all but the channels'.
+absl::Status MergeFurtherInputs(InferenceContext* c) {
+  ShapeHandle view, vector = c->output(kScaleBackprop);
+  TF_RETURN_IF_ERROR(
+      c->Merge(c->output(kXBackprop), c->input(Spec::kX), &view));
+  Activation activation;
+  TF_RETURN_IF_ERROR(ReadActivationMode(c, &activation));
+  if (activation != Activation::kIdentity) {
+    TF_RETURN_IF_ERROR(c->Merge(view, c->input(Spec::kY), &view));
+    TF_RETURN_IF_ERROR(c->Merge(vector, c->input(Spec::kOffset), &vector));
+  }
+  std::string data_format;
+  TF_RETURN_IF_ERROR(c->GetAttr("data_format", &data_format));
+  const int axis = data_format.back() == 'C' ? c->Rank(view) - 1 : 1;
+  DimensionHandle channels;
+  TF_RETURN_IF_ERROR(
+      c->Merge(c->Dim(view, axis), c->Dim(vector, 0), &channels));
+  TF_RETURN_IF_ERROR(c->ReplaceDim(view, axis, channels, &view));
+  c->set_output(kXBackprop, view);
+  c->set_output(kScaleBackprop, c->Vector(channels));
+  c->set_output(kOffsetBackprop, c->Vector(channels));
+  return absl::OkStatus();
+}
 
 absl::Status InferFusedBatchNormGradExShapes(InferenceContext* c) {
   int num_side_inputs;
@@ -22,7 +54,10 @@ absl::Status InferFusedBatchNormGradExShapes(InferenceContext* c) {
         "num_side_inputs is ", num_side_inputs);
   }
   TF_RETURN_IF_ERROR(FusedBatchNormGradShape(c));
-  if (num_side_inputs == 1) c->set_output(5, c->output(0));
+  TF_RETURN_IF_ERROR(MergeFurtherInputs(c));
+  if (num_side_inputs == 1) {
+    c->set_output(Spec::kSideInputBackprop, c->output(kXBackprop));
+  }
   return absl::OkStatus();
 }
 

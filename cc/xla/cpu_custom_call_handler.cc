@@ -147,6 +147,8 @@ Error Call(xla::ffi::ThreadPool pool, xla::ffi::Dictionary attributes,
 TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormFormula);
 TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormAddFormula);
 TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormGradFormula);
+TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormGradExFromYFormula);
+TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormGradExAddFormula);
 
 }  // namespace
 

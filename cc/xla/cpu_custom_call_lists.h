@@ -11,6 +11,7 @@
 
 #include "cc/core/formulas/batch_norm.h"
 #include "cc/core/formulas/batch_norm_grad.h"
+#include "cc/core/formulas/batch_norm_grad_ex.h"
 
 namespace tf_bn_ops {
 
@@ -51,6 +52,36 @@ struct CpuCustomCall<BatchNormGradFormula> {
     visitor.Data(args.x_backprop);
     visitor.Vector(args.scale_backprop);
     visitor.Vector(args.offset_backprop);
+  }
+};
+
+// The mask is from y: the forward of an XLA program leaves no coefficients.
+template <>
+struct CpuCustomCall<BatchNormGradExFromYFormula>
+    : CpuCustomCall<BatchNormGradFormula> {
+  static constexpr char kTarget[] = "tf_bn_ops.batch_norm_grad_ex_from_y";
+
+  template <typename Args, typename Attribute>
+  static void Attributes(Args& args, const Attribute& attribute) {
+    attribute("activation", args.activation);
+  }
+
+  template <typename Args, typename Visitor>
+  static void Operands(Args& args, Visitor& visitor) {
+    CpuCustomCall<BatchNormGradFormula>::Operands(args, visitor);
+    visitor.Data(args.y);
+  }
+};
+
+template <>
+struct CpuCustomCall<BatchNormGradExAddFormula>
+    : CpuCustomCall<BatchNormGradExFromYFormula> {
+  static constexpr char kTarget[] = "tf_bn_ops.batch_norm_grad_ex_add";
+
+  template <typename Visitor>
+  static void Results(BatchNormGradExArgs& args, Visitor& visitor) {
+    CpuCustomCall<BatchNormGradFormula>::Results(args, visitor);
+    visitor.Data(args.side_input_backprop);
   }
 };
 

@@ -12,9 +12,11 @@
 #include "cc/ops/batch_norm_training_backprop.h"
 #include "cc/ops/fused_batch_norm.h"
 #include "cc/ops/fused_batch_norm_grad.h"
+#include "cc/ops/fused_batch_norm_grad_ex.h"
 #include "cc/ops/fused_batch_norm_grad_grad.h"
 #include "cc/xla/cpu_custom_call.h"
 #include "cc/xla/hlo_first_order.h"
+#include "cc/xla/hlo_first_order_ex.h"
 #include "cc/xla/hlo_forward.h"
 #include "cc/xla/hlo_second_order.h"
 #include "tensorflow/compiler/tf2xla/shape_util.h"
@@ -71,6 +73,10 @@ void ReplaceUnreadInputs(XlaBatchNormArgs* args) {
   if (!args->ReadsStatistics()) args->mean = args->variance = args->scale;
 }
 
+void ReplaceUnreadInputs(XlaBatchNormGradExArgs* args) {
+  if (args->activation == Activation::kIdentity) args->y = args->x;
+}
+
 // The XLA kernel of an op, from the Spec (cc/ops) that its other kernels use:
 // validate -> view -> arguments -> operations -> outputs.
 template <typename Spec, typename Args>
@@ -102,10 +108,15 @@ class BatchNormXlaOp : public tf::XlaOpKernel {
     const std::vector<xla::XlaOp> outputs = Build(is_cpu_, args);
     for (int i = 0; i < Spec::kOutputs; ++i) context->SetOutput(i, outputs[i]);
     // Placeholders: reserve_space_3 of the forward ops, and in gradients what
-    // stands where the forward op has mean and variance.
+    // stands where the forward op has mean and variance. The gradient of a side
+    // input comes behind them.
+    const int last = static_cast<int>(outputs.size()) - Spec::kOutputs;
     const tf::Tensor placeholder(tf::DT_FLOAT, tf::TensorShape({0}));
-    for (int i = Spec::kOutputs; i < num_outputs(); ++i) {
+    for (int i = Spec::kOutputs; i < num_outputs() - last; ++i) {
       context->SetConstantOutput(i, placeholder);
+    }
+    for (int i = 0; i < last; ++i) {
+      context->SetOutput(num_outputs() - last + i, outputs[Spec::kOutputs + i]);
     }
   }
 
@@ -122,6 +133,10 @@ using FusedBatchNormAddExXlaOp =
     BatchNormXlaOp<FusedBatchNormExSpec<1>, XlaBatchNormAddArgs>;
 using FusedBatchNormGradXlaOp =
     BatchNormXlaOp<FusedBatchNormGradSpec, XlaBatchNormGradArgs>;
+using FusedBatchNormGradExXlaOp =
+    BatchNormXlaOp<FusedBatchNormGradExSpec<0>, XlaBatchNormGradExArgs>;
+using FusedBatchNormGradAddExXlaOp =
+    BatchNormXlaOp<FusedBatchNormGradExSpec<1>, XlaBatchNormGradExAddArgs>;
 using BatchNormTrainingBackpropXlaOp =
     BatchNormXlaOp<BatchNormTrainingBackpropSpec, XlaBatchNormGradArgs>;
 using FusedBatchNormGradGradXlaOp =
@@ -148,6 +163,11 @@ TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNormEx", FusedBatchNormAddExXlaOp,
 TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNormGrad", FusedBatchNormGradXlaOp, );
 TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNormGradV2", FusedBatchNormGradXlaOp, );
 TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNormGradV3", FusedBatchNormGradXlaOp, );
+TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNormGradEx", FusedBatchNormGradExXlaOp,
+                     .AttrConstraint<int64_t>("num_side_inputs", 0));
+TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNormGradEx",
+                     FusedBatchNormGradAddExXlaOp,
+                     .AttrConstraint<int64_t>("num_side_inputs", 1));
 TFBN_REGISTER_XLA_OP("TfBnOps>BatchNormTrainingBackprop",
                      BatchNormTrainingBackpropXlaOp, );
 TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNormGradGrad",

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from tf_bn_ops.harness import c_abi
-from tf_bn_ops.harness.problems import Problem, random_problem
+from tf_bn_ops.harness.problems import Problem, random_forward_problem, random_problem
 from tf_bn_ops.spec import DTYPES
 
 TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools" / "gpu"
@@ -31,6 +31,13 @@ import emulated_device  # noqa: E402
 PROT_NONE = 0
 # Threads run one by one, which is slow.
 VIEWS = [view for view in device_calls.VIEWS if 0 < np.prod(view) <= 200_000]
+CALLS = device_calls.CALLS
+# One call for every kernel; the others take other branches in it.
+KERNELS = (
+    *("gradient, training", "gradient, frozen", "forward, training, rstd", "forward, frozen"),
+    *("forward of a sum, training, rstd, Relu6", "forward of a sum, frozen, Relu"),
+)
+assert set(KERNELS) <= set(CALLS)
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +70,10 @@ def assert_within_bounds(outputs: dict[str, np.ndarray], problem: Problem) -> No
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("call", KERNELS)
 @pytest.mark.parametrize("view", VIEWS)
-def test_within_bounds_and_identical_in_any_thread_order(emulator, view, is_training, dtype):
-    problem = random_problem(view, dtype, is_training=is_training)
+def test_within_bounds_and_identical_in_any_thread_order(emulator, view, call, dtype):
+    problem = CALLS[call](view, dtype)
     outputs = emulate(emulator, problem)
     assert_within_bounds(outputs, problem)
     if np.prod(view) < 20_000:
@@ -75,18 +82,43 @@ def test_within_bounds_and_identical_in_any_thread_order(emulator, view, is_trai
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("view", [(100, 3, 1), (300, 40, 1), (9, 5, 49), (2, 3, 9000)])
-def test_variance_is_rstd(emulator, view, dtype):
-    problem = random_problem(view, dtype, variance_is_rstd=True)
+@pytest.mark.parametrize("call", sorted(set(CALLS) - set(KERNELS)))
+def test_other_calls_of_the_same_kernels(emulator, call, view, dtype):
+    problem = CALLS[call](view, dtype)
     assert_within_bounds(emulate(emulator, problem), problem)
 
 
+@pytest.mark.parametrize("view", [(100, 3, 1), (9, 5, 49), (2, 3, 9000), (1, 5, 1)])
+@pytest.mark.parametrize("mean", [1e2, 1e5])
+def test_the_forward_statistics_are_right_at_any_mean(emulator, mean, view):
+    problem = random_forward_problem(view, offset=mean)
+    assert_within_bounds(emulate(emulator, problem), problem)
+
+
+@pytest.mark.parametrize("view", [(100, 3, 1), (9, 5, 49)])
+def test_the_forward_computes_the_bits_of_the_cpu_but_for_the_order_of_sums(emulator, view):
+    """Frozen, no sums are computed: y is bitwise that of the CPU."""
+    for call in KERNELS:
+        if "forward" in call and "frozen" in call:
+            problem = CALLS[call](view)
+            assert emulated_bits(emulator, problem) == c_abi.bits(c_abi.run(problem))
+
+
+def test_the_forward_writes_moving_averages_over_those_given(emulator):
+    problem = CALLS["forward, training, averages, Relu"]((100, 3, 1))
+    want = emulate(emulator, problem)
+    own = {"batch_mean": problem["mean"], "batch_variance": problem["variance"]}
+    assert c_abi.bits(emulate(emulator, problem, **own)) == c_abi.bits(want)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("call", [call for call in KERNELS if "training" in call])
 @pytest.mark.parametrize("view", [(5, 90, 49), (2, 24, 4100), (9, 1500, 3), (2, 2000, 3)])
-def test_groups_of_channels_are_bitwise_identical(emulator, view, dtype):
+def test_groups_of_channels_are_bitwise_identical(emulator, view, call, dtype):
     """Each group of channels is applied before the next one is reduced."""
-    problem = random_problem(view, dtype)
+    problem = CALLS[call](view, dtype)
     want = emulated_bits(emulator, problem)
-    whole = 2 * problem["x"].nbytes
+    whole = (len(device_calls.in_view(problem)) - 1) * problem["x"].nbytes
     counts = []
     for group_bytes in (1, whole // 50, whole // 7, whole // 3, whole // 2, whole - 1, whole):
         assert emulated_bits(emulator, problem, seed=9, group_bytes=group_bytes) == want
@@ -97,13 +129,15 @@ def test_groups_of_channels_are_bitwise_identical(emulator, view, dtype):
     assert all(count % 3 == 0 for count in counts)
 
 
-@pytest.mark.parametrize(
-    ("view", "is_training", "launches"), [((5, 90, 49), False, 2), ((5, 90, 1), True, 3)]
-)
-def test_no_groups_if_frozen_or_channels_last(emulator, view, is_training, launches):
-    problem = random_problem(view, is_training=is_training)
-    emulate(emulator, problem, group_bytes=2 * problem["x"].nbytes // 3)
-    assert emulator.launches == launches
+@pytest.mark.parametrize("call", KERNELS)
+def test_no_groups_if_frozen_or_channels_last(emulator, call):
+    """Frozen: for a gradient reduce with apply fused, and finish; forward finish and apply."""
+    for view in ((5, 90, 49), (5, 90, 1)):
+        problem = CALLS[call](view)
+        if problem.is_training and view[2] > 1:
+            continue
+        emulate(emulator, problem, group_bytes=problem["x"].nbytes // 3)
+        assert emulator.launches == (3 if problem.is_training else 2)
 
 
 def test_large_channels_first_tensor(emulator):
@@ -140,9 +174,9 @@ def test_groups_where_they_pay(emulator):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("call", KERNELS)
 @pytest.mark.parametrize("view", [(61, 5, 1), (61, 48, 1), (3, 5, 1300), (9, 5, 49), (5, 3, 2)])
-def test_any_alignment_and_in_place(emulator, view, is_training, dtype):
+def test_any_alignment_and_in_place(emulator, view, call, dtype):
     def shifted(array: np.ndarray, offset: int) -> np.ndarray:
         store = np.zeros(array.nbytes + 64 + 16 * array.itemsize, np.uint8)
         start = -store.ctypes.data % 64 + offset * array.itemsize
@@ -150,17 +184,19 @@ def test_any_alignment_and_in_place(emulator, view, is_training, dtype):
         copy[...] = array
         return copy
 
-    original = random_problem(view, dtype, is_training=is_training)
+    original = CALLS[call](view, dtype)
     want = emulated_bits(emulator, original)
+    *inputs, output = device_calls.in_view(original)
     for offsets in [(0, 0, 0), (1, 0, 0), (0, 3, 0), (0, 0, 1), (5, 5, 5), (1, 2, 3), (7, 7, 6)]:
         p = original.copy()
-        p["y_backprop"] = shifted(original["y_backprop"], offsets[0])
-        p["x"] = shifted(original["x"], offsets[1])
+        for role, offset in zip(inputs, offsets, strict=False):
+            p[role] = shifted(original[role], offset)
         out = shifted(np.zeros_like(original["x"]), offsets[2])
-        assert emulated_bits(emulator, p, x_backprop=out, seed=3) == want
-        assert emulated_bits(emulator, p, x_backprop=p["x"], seed=5) == want
-        p["x"] = shifted(original["x"], offsets[1])
-        assert emulated_bits(emulator, p, x_backprop=p["y_backprop"]) == want
+        assert emulated_bits(emulator, p, seed=3, **{output: out}) == want
+        for seed, role in enumerate(inputs):
+            before = p[role].copy()
+            assert emulated_bits(emulator, p, seed=seed, **{output: p[role]}) == want
+            p[role][...] = before
 
 
 def at_the_end_of_a_page(array: np.ndarray) -> np.ndarray:
@@ -182,13 +218,14 @@ def at_the_end_of_a_page(array: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("view", [(61, 5, 1), (61, 48, 1), (3, 5, 1300), (9, 5, 49), (1, 1, 1)])
 def test_no_access_outside_the_arrays(emulator, view, dtype):
-    for is_training in (True, False):
-        problem = random_problem(view, dtype, is_training=is_training)
+    for call in KERNELS:
+        problem = CALLS[call](view, dtype)
         want = emulated_bits(emulator, problem)
-        for role, array in problem.values.items():
-            problem[role] = at_the_end_of_a_page(array)
-        out = at_the_end_of_a_page(problem["x"])
-        assert emulated_bits(emulator, problem, x_backprop=out) == want
+        outputs = c_abi.new_outputs(problem)
+        for arrays in (problem.values, outputs):
+            for role, array in arrays.items():
+                arrays[role] = at_the_end_of_a_page(array)
+        assert emulated_bits(emulator, problem, **outputs) == want
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -203,9 +240,12 @@ def test_sums_of_small_integers_are_exact(emulator, view, dtype):
 
 
 @pytest.mark.parametrize("view", [(0, 3, 1), (5, 3, 0), (4, 0, 2)])
-def test_empty_views_give_zero_sums(emulator, view):
+def test_views_without_elements(emulator, view):
     outputs = emulate(emulator, random_problem(view))
     assert not outputs["scale_backprop"].any() and not outputs["offset_backprop"].any()
+    for is_training in (True, False):
+        problem = random_forward_problem(view, is_training=is_training)
+        assert_within_bounds(emulate(emulator, problem), problem)
 
 
 RESNET50 = [(112, 64), (56, 64), (56, 256), (28, 512), (14, 1024), (7, 2048), (7, 512)]

@@ -21,7 +21,7 @@ from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.verdict.judge import judge
 from tf_bn_ops.harness import bounds, c_abi, problems
 from tf_bn_ops.harness.formula_models import model_of
-from tf_bn_ops.harness.problems import Inputs
+from tf_bn_ops.harness.problems import VIEW_ROLES, Inputs
 
 _THREADS = 2
 
@@ -31,11 +31,12 @@ def answer(case: Case, inputs: Inputs) -> Answer:
     problem = problems.of_call(case, inputs)
     outputs = c_abi.new_outputs(problem, fill=np.nan)
     c_abi.run(problem, threads=_THREADS, outputs=outputs)
-    outputs["placeholder"] = np.zeros(0, problem.statistics_dtype.numpy)
+    for role in ("placeholder", "forward_coefficients"):
+        outputs[role] = np.zeros(0, problem.statistics_dtype.numpy)
     return Answer(
         [
-            outputs[arg.role].reshape(case.shape if arg.kind == spec.VIEW else (-1,))
-            for arg in case.spec.outputs
+            outputs[arg.role].reshape(case.shape if arg.role in VIEW_ROLES else (-1,))
+            for arg in case.spec.outputs_with(inputs.attrs)
         ]
     )
 

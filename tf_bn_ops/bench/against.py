@@ -13,24 +13,28 @@ import math
 import pathlib
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tf_bn_ops import _loader, spec
 from tf_bn_ops.bench import stats
-from tf_bn_ops.bench.report import Table
+from tf_bn_ops.bench.reports.table import Table
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.command import UsageError
+from tf_bn_ops.harness.problems import VIEW_ROLES
 
-# Formula -> (struct, its pointers). The function of the C ABI is tfbn_cpu_FORMULA.
-_FORMULAS = {
-    "batch_norm_grad": (c_abi.Args, c_abi.POINTERS),
-    "batch_norm_grad_grad": (c_abi.SecondOrderArgs, c_abi.SECOND_ORDER_POINTERS),
+# Fields of a formula's struct that say what is computed, beyond those that all have.
+_FIELDS: Mapping[str, Mapping[str, Any]] = {
+    spec.BATCH_NORM: {"exponential_avg_factor": 0.1, "bessel_correction": 1},
+    spec.BATCH_NORM_ADD: {
+        "exponential_avg_factor": 1,
+        "activation": c_abi.ACTIVATION_CODES["Relu"],
+    },
 }
-# Pointers to tensors of view shape; the others are to [channels].
-_OF_VIEW_SHAPE = {"x_backprop_grad", "y_backprop", "x", "x_backprop", "y_backprop_grad", "x_grad"}
+# Formula -> pointers that stay NULL.
+_WITHOUT = {spec.BATCH_NORM: {"side_input"}}
 # Larger than the caches of most cores, in L2, a few kilobytes; [outer, channels, inner].
 _VIEWS = {
     "NHWC": ((100352, 64, 1), (6272, 256, 1), (64, 8, 1)),
@@ -78,7 +82,7 @@ class Comparison:
 def rows(dtypes: Sequence[str], layouts: Sequence[str], modes: Sequence[str]) -> list[AgainstRow]:
     return [
         AgainstRow(formula, view, layout, dtype, mode)
-        for formula in _FORMULAS
+        for formula in c_abi.FORMULAS
         for layout, views in _VIEWS.items()
         if layout in layouts
         for view in views
@@ -92,8 +96,11 @@ def _arrays(row: AgainstRow) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(1)
     statistics = spec.DTYPES["float64" if row.dtype == "float64" else "float32"]
     arrays = {}
-    for name in _FORMULAS[row.formula][1]:
-        of_view = name in _OF_VIEW_SHAPE
+    formula = c_abi.FORMULAS[row.formula]
+    for name in (*formula.inputs, *formula.outputs):
+        if name in _WITHOUT.get(row.formula, ()):
+            continue
+        of_view = name in VIEW_ROLES
         values = rng.standard_normal(row.view if of_view else row.view[1])
         if name in ("scale", "variance"):
             values = np.abs(values) + 0.5
@@ -105,13 +112,15 @@ def _calls(row: AgainstRow, libraries: Sequence[Any], threads: int) -> list[Call
     """The row's call of each library, all on the same arrays."""
     arrays = _arrays(row)
     statistics = "float64" if row.dtype == "float64" else "float32"
-    args = _FORMULAS[row.formula][0](
+    formula = c_abi.FORMULAS[row.formula]
+    args = formula.struct(
         **dict(zip(("outer", "channels", "inner"), row.view, strict=True)),
         **{name: array.ctypes.data for name, array in arrays.items()},
         dtype=c_abi.DTYPE_CODES[row.dtype],
         stat_dtype=c_abi.DTYPE_CODES[statistics],
         is_training=row.mode == "training",
         epsilon=1e-3,
+        **_FIELDS.get(row.formula, {}),
     )
 
     def call_of(function: Any) -> Callable[[], None]:
@@ -126,7 +135,7 @@ def _calls(row: AgainstRow, libraries: Sequence[Any], threads: int) -> list[Call
 
         return call
 
-    return [call_of(getattr(library, f"tfbn_cpu_{row.formula}")) for library in libraries]
+    return [call_of(getattr(library, formula.function)) for library in libraries]
 
 
 def compare(row: AgainstRow, libraries: Sequence[Any], threads: int, seconds: float) -> Comparison:
@@ -156,7 +165,8 @@ def compare(row: AgainstRow, libraries: Sequence[Any], threads: int, seconds: fl
 def run(
     path: str, chosen: Sequence[AgainstRow], threads: int, seconds: float
 ) -> Iterator[Comparison]:
-    """Compares row by row; one that looks slower is measured again, four times as long.
+    """Compares row by row; one that looks slower is measured again, four times as long. Formulas
+    that the other library lacks are left out.
 
     Raises:
       UsageError: there is no library at `path`.
@@ -164,7 +174,8 @@ def run(
     if not pathlib.Path(path).is_file():
         raise UsageError(f"--against={path} does not exist: name a libtf_bn_ops_core.so")
     libraries = [ctypes.CDLL(path), ctypes.CDLL(_loader.core_library_path())]
-    for row in random.sample(chosen, len(chosen)):
+    known = [row for row in chosen if hasattr(libraries[0], c_abi.FORMULAS[row.formula].function)]
+    for row in random.sample(known, len(known)):
         result = compare(row, libraries, threads, seconds)
         if result.verdict == "slower than noise":
             result = compare(row, libraries, threads, 4 * seconds)

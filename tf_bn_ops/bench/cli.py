@@ -21,24 +21,16 @@ import rich.progress
 from absl import flags
 
 from tf_bn_ops import _loader, spec
-from tf_bn_ops.bench import (
-    against,
-    docs,
-    implementations,
-    measure,
-    memory,
-    plots,
-    report,
-    results,
-    shapes,
-    stats,
-)
-from tf_bn_ops.bench.workers import Worker, WorkerError, is_installed
+from tf_bn_ops.bench import against, implementations, results, shapes, stats
+from tf_bn_ops.bench.execution import measure, memory, networks
+from tf_bn_ops.bench.execution.workers import Worker, WorkerError, is_installed
+from tf_bn_ops.bench.reports import docs, plots, report
 from tf_bn_ops.harness import c_abi, command, machine
 from tf_bn_ops.harness.command import UsageError
 
-SECTIONS = ("layers", "latency", "scaling", "memory")
-_QUICK_SECTIONS = ("layers", "latency", "memory")
+NETWORK = "network"
+SECTIONS = (*shapes.CALLS, NETWORK, "latency", "scaling", "memory")
+_QUICK_SECTIONS = (*shapes.CALLS, "latency", "memory")
 _QUICK_DTYPES = ("float32", "half")
 # --quick skips rows that have not begun by then; the report takes the rest of a minute.
 _QUICK_SECONDS = 45.0
@@ -57,6 +49,7 @@ _list("layouts", f"Data formats: {', '.join(spec.DATA_FORMATS)}; default: all.")
 _list("modes", f"{', '.join(spec.MODES)}; default: both.")
 _list("peers", f"Peers to compare with: {', '.join(implementations.PEERS)}; default: all.")
 _list("sections", f"What to measure: {', '.join(SECTIONS)}; default: all.")
+_list("networks", f"Of section network: {', '.join(networks.NETWORKS)}; default: all.")
 flags.DEFINE_boolean(
     "quick", False, "A few shapes, one minute: a smoke test, not a measurement.",
     flag_values=_FLAGS,
@@ -106,13 +99,14 @@ class _Run:
             if quick:
                 self.sections = list(_QUICK_SECTIONS)
             if _FLAGS.shapes:
-                self.sections = ["layers"]
+                self.sections = list(shapes.CALLS)
         self.peers = _chosen("peer", _FLAGS.peers, implementations.PEERS)
         self.dtypes = _chosen("dtype", _FLAGS.dtypes, shapes.DTYPES)
         if quick and not _FLAGS.dtypes:
             self.dtypes = list(_QUICK_DTYPES)
         self.layouts = _chosen("layout", _FLAGS.layouts, tuple(spec.DATA_FORMATS))
         self.modes = _chosen("mode", _FLAGS.modes, spec.MODES)
+        self.networks = _chosen("network", _FLAGS.networks, tuple(networks.NETWORKS))
         self.shapes = shapes.choose(_FLAGS.shapes, quick)
         self.threads = _FLAGS.threads or machine.cores()
         if self.threads > machine.cores():
@@ -153,12 +147,13 @@ class _Run:
 
     def _rows(self) -> list[shapes.Row]:
         rows = []
-        if "layers" in self.sections:
-            rows += shapes.layer_rows(
-                self.shapes, self.dtypes, self.layouts, self.modes, self.threads
+        calls = [call for call in shapes.CALLS if call in self.sections]
+        for call in calls:
+            rows += shapes.rows_of_call(
+                call, self.shapes, self.dtypes, self.layouts, self.modes, self.threads
             )
-            if not rows:
-                raise UsageError("no row has this combination of --shapes, --layouts and the rest")
+        if calls and not rows:
+            raise UsageError("no row has this combination of --shapes, --layouts and the rest")
         if "latency" in self.sections:
             rows += shapes.latency_rows(self.threads, _FLAGS.quick)
         if "scaling" in self.sections:
@@ -196,6 +191,16 @@ class _Run:
                 progress.advance(task)
         return measured
 
+    def _measure_networks(self) -> list[results.NetworkMeasurement]:
+        if NETWORK not in self.sections:
+            return []
+        turns = networks.QUICK_TURNS if _FLAGS.quick else networks.TURNS
+        measured = []
+        for network in networks.measure(self.networks, self.threads, turns):
+            self._console.print(f"measured {network.network}, {turns} turns", soft_wrap=True)
+            measured.append(network)
+        return measured
+
     def run(self) -> results.Run:
         begin = time.monotonic()
         if _FLAGS.quick and not _FLAGS.shapes:
@@ -218,9 +223,9 @@ class _Run:
             whose = [implementations.CANDIDATE, *([] if _FLAGS.quick else self.peers)]
             whose = [n for n in whose if is_installed(implementations.ENTRIES[n])]
             extra, _ = memory.measure(whose, self.threads, _FLAGS.quick)
-        return results.Run(
+        run = results.Run(
             command=self.command,
-            seconds=time.monotonic() - begin,
+            seconds=0,
             machine=described,
             settings={
                 "threads": self.threads,
@@ -230,9 +235,12 @@ class _Run:
             versions=self.versions,
             missing=self.missing,
             rows=measured,
+            networks=self._measure_networks(),
             memory=extra,
             eager_us=eager_us,
         )
+        run.seconds = time.monotonic() - begin
+        return run
 
     @contextlib.contextmanager
     def _workers(self, threads: int) -> Iterator[list[Worker]]:
@@ -258,9 +266,11 @@ def _compare_with(path: str, console: rich.console.Console) -> int:
     against.table(comparisons).print(console)
     slower = sum(c.verdict == "slower than noise" for c in comparisons)
     mean = stats.geometric_mean(c.median for c in comparisons)
+    missing = {row.formula for row in rows} - {c.row.formula for c in comparisons}
+    left_out = f"; {path} has no {', '.join(sorted(missing))}" if missing else ""
     console.print(
         f"{len(comparisons)} rows, {threads} threads: {slower} slower than noise; geometric mean "
-        f"{mean:.3f}",
+        f"{mean:.3f}{left_out}",
         soft_wrap=True,
     )
     return 1 if slower else 0

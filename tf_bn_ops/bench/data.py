@@ -44,11 +44,12 @@ def channels_of(
 
 
 def statistics(channels: int) -> dict[str, np.ndarray]:
-    """scale, mean and variance: float32 [channels], close to those of x."""
+    """float32 [channels]: scale, offset, and a mean and variance close to those of x."""
     rng = np.random.default_rng([_SEED, 3])
     _, deviation, mean = _POOLS["x"]
     return {
         "scale": rng.uniform(0.5, 1.5, channels).astype(np.float32),
         "mean": (mean + 0.1 * rng.standard_normal(channels)).astype(np.float32),
         "variance": (deviation**2 * rng.uniform(0.8, 1.25, channels)).astype(np.float32),
+        "offset": rng.uniform(-1, 1, channels).astype(np.float32),
     }

@@ -16,7 +16,7 @@ from tf_bn_ops.bench import implementations, stats
 from tf_bn_ops.bench.shapes import Row
 from tf_bn_ops.harness import command
 
-VERSION = 3
+VERSION = 4
 
 # Rows that move more than this are compared with the bandwidth limit: they exceed the LLC of most
 # machines.
@@ -35,11 +35,13 @@ SCHEMA: dict[str, dict[str, str]] = {
         "versions": "implementation -> versions of its libraries",
         "missing": "implementation -> why it was left out",
         "rows": "what was measured, see below",
+        "networks": "step times of whole networks, see below",
         "memory": "peak extra memory of one call, see below",
         "eager_us": "an eager TensorFlow op without work: warm; cold (after 16 MiB of other data)",
     },
     "An element of rows": {
-        "section": "layers, latency, or a series: elements, channels, threads",
+        "section": "gradient, forward, layer (forward and gradient); of the gradient also latency, "
+        "and the series elements, channels, threads",
         "network": "where the shape comes from",
         "shape": "in the layout",
         "layout": "data format",
@@ -53,6 +55,14 @@ SCHEMA: dict[str, dict[str, str]] = {
         "refused": "implementation -> its error message",
         "wrong": "implementation -> what is wrong with its result",
         "skipped": "why the row was not measured",
+    },
+    "An element of networks": {
+        "network": "its name",
+        "batch": "images per step",
+        "side": "height and width of the images",
+        "threads": "number of threads",
+        "turns": "milliseconds of adjacent steps with Keras' batch norm, ours, and an identity",
+        "skipped": "why it was not measured",
     },
     "An element of memory": {
         "implementation": "its name",
@@ -105,7 +115,7 @@ class Measurement:
         return self.us[peer] / self.own_us if peer in self.us else None
 
     def gb_per_s(self, name: str = implementations.CANDIDATE) -> float:
-        """Bytes of y_backprop, x and x_backprop over the time, in 10^9 bytes per second."""
+        """Bytes of all tensors of the size of x over the time, in 10^9 bytes per second."""
         return self.row.bytes / self.us[name] * 1e-3
 
     @property
@@ -160,6 +170,54 @@ class Measurement:
         return cls(row, **rest)
 
 
+# What stands for batch norm in a network, in the order of `turns`.
+KERAS, OURS, IDENTITY = VARIANTS = ("keras", "tf_bn_ops", "identity")
+
+
+@dataclasses.dataclass
+class NetworkMeasurement:
+    """Training steps of a network; the fields are those of SCHEMA."""
+
+    network: str
+    batch: int
+    side: int
+    threads: int
+    turns: list[tuple[float, ...]] = dataclasses.field(default_factory=list)
+    skipped: str | None = None
+
+    def milliseconds(self, variant: str) -> float:
+        """Median time of a step."""
+        at = VARIANTS.index(variant)
+        return stats.percentile([turn[at] for turn in self.turns], 0.5)
+
+    def ratio(self, variant: str, other: str) -> stats.Spread:
+        """The time of a variant over that of another one, in pairs of adjacent steps."""
+        a, b = VARIANTS.index(variant), VARIANTS.index(other)
+        return stats.spread([turn[a] / turn[b] for turn in self.turns])
+
+    @property
+    def share_removed(self) -> stats.Spread:
+        """The share of batch norm's cost that this library removes: (keras - ours) / (keras -
+        identity), turn by turn. In a turn in which Keras' step is not the slower one the cost is
+        lost in noise; it counts as nothing removed."""
+        shares = [(k - o) / (k - i) if k > i else 0.0 for k, o, i in self.turns]
+        return stats.spread(shares)
+
+    def to_json(self) -> dict[str, Any]:
+        """An element of the field "networks"."""
+        fields = dataclasses.asdict(self)
+        fields["turns"] = [[_short(ms) for ms in turn] for turn in self.turns]
+        return {name: value for name, value in fields.items() if value}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> NetworkMeasurement:
+        """The inverse of to_json."""
+        turns = [tuple(map(float, turn)) for turn in fields.get("turns", ())]
+        if any(len(turn) != len(VARIANTS) for turn in turns):
+            raise ValueError("a turn has a step of every variant")
+        return cls(**{**fields, "turns": turns})
+
+
 @dataclasses.dataclass
 class Run:
     """One run; the fields are those of SCHEMA."""
@@ -171,6 +229,7 @@ class Run:
     versions: dict[str, dict[str, str]]
     missing: dict[str, str]
     rows: list[Measurement]
+    networks: list[NetworkMeasurement]
     memory: list[dict[str, Any]]
     eager_us: dict[str, float] | None
 
@@ -181,8 +240,13 @@ class Run:
     @property
     def peers(self) -> list[str]:
         """Peers that were measured, or refused every row."""
-        found = {name for m in self.rows for name in (*m.us, *m.refused)}
-        return [peer for peer in implementations.PEERS if peer in found]
+        return peers_of(self.rows)
+
+
+def peers_of(rows: Iterable[Measurement]) -> list[str]:
+    """Peers that were measured, or refused, in some rows."""
+    found = {name for m in rows for name in (*m.us, *m.refused)}
+    return [peer for peer in implementations.PEERS if peer in found]
 
 
 def _short(value: float) -> float:
@@ -192,12 +256,14 @@ def _short(value: float) -> float:
 
 
 def to_text(run: Run) -> str:
-    """The JSON file: one line per field, and one per element of rows and memory."""
+    """The JSON file: one line per field, and one per element of rows, networks and
+    memory."""
     content = {
         **{field.name: getattr(run, field.name) for field in dataclasses.fields(run)},
         "schema": VERSION,
         "seconds": _short(run.seconds),
         "rows": [m.to_json() for m in run.rows],
+        "networks": [m.to_json() for m in run.networks],
     }
 
     def dump(value: Any) -> str:
@@ -230,6 +296,8 @@ def load(path: pathlib.Path) -> Run:
         raise ResultsError(f"{path} has format {version}; this command reads format {VERSION}")
     try:
         content["rows"] = [Measurement.from_json(fields) for fields in content["rows"]]
+        found = [NetworkMeasurement.from_json(fields) for fields in content["networks"]]
+        content["networks"] = found
         if any(set(entry) != set(SCHEMA["An element of memory"]) for entry in content["memory"]):
             raise ValueError("an element of memory has other fields")
         return Run(**content)

@@ -15,6 +15,11 @@ from tf_bn_ops import spec
 
 DTYPES = ("float32", "half", "bfloat16")
 
+# What is called: the gradient op, the forward op, or one after the other as in a layer's training.
+GRADIENT, FORWARD, LAYER = CALLS = ("gradient", "forward", "layer")
+# Tensors of the size of x that it reads or writes.
+_TENSORS = {GRADIENT: 3, FORWARD: 2, LAYER: 5}
+
 
 class ShapeError(ValueError):
     """A filter that names no shape; the message is one sentence."""
@@ -25,7 +30,8 @@ class Row:
     """One measurement.
 
     Attributes:
-      section: "layers", or the scaling series "elements", "channels", "threads", or "latency".
+      section: one of CALLS, of layers of networks; of the gradient also the scaling series
+        "elements", "channels", "threads", and "latency".
       network: where the shape comes from.
       shape: batch, spatial dimensions, channels.
       layout: data format of the tensors.
@@ -49,6 +55,11 @@ class Row:
         """A row whose shape is given in its layout; `rest` is dtype, mode, threads."""
         last = spec.DATA_FORMATS[layout][1]
         return cls(section, network, dims if last else (dims[0], *dims[2:], dims[1]), layout, *rest)
+
+    @property
+    def call(self) -> str:
+        """One of CALLS."""
+        return self.section if self.section in CALLS else GRADIENT
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -81,8 +92,9 @@ class Row:
 
     @property
     def bytes(self) -> int:
-        """Bytes of y_backprop, x and x_backprop: the least traffic."""
-        return 3 * self.tensor_bytes
+        """Bytes of all tensors of the size of x: the least traffic. Of a gradient y_backprop, x and
+        x_backprop, of a forward call x and y, of a layer both."""
+        return _TENSORS[self.call] * self.tensor_bytes
 
     def __str__(self) -> str:
         return f"{'x'.join(map(str, self.dims))} {self.layout} {self.dtype} {self.mode}"
@@ -175,16 +187,20 @@ def choose(names: Sequence[str], quick: bool) -> list[tuple[str, tuple[int, ...]
     return chosen
 
 
-def layer_rows(
+def rows_of_call(
+    call: str,
     shapes: Sequence[tuple[str, tuple[int, ...]]],
     dtypes: Sequence[str],
     layouts_: Sequence[str],
     modes: Sequence[str],
     threads: int,
 ) -> list[Row]:
-    """The main table. Rows of one shape and dtype are neighbours: they share their inputs."""
+    """The rows of one of CALLS; forward calls and layers are measured in training. Rows of one
+    shape and dtype are neighbours: they share their inputs."""
+    if call != GRADIENT:
+        modes = [mode for mode in modes if mode == "training"]
     return [
-        Row("layers", network, shape, layout, dtype, mode, threads)
+        Row(call, network, shape, layout, dtype, mode, threads)
         for network, shape in shapes
         for dtype in dtypes
         for layout in layouts(shape)

@@ -337,8 +337,8 @@ class _Vectors:
         bound = np.where(self._errors.overflow, np.inf, bound)
         # Beyond the type's largest number all are infinity, and none of them shows.
         shows = np.abs(value) <= self._problem.statistics_dtype.largest
-        lazy = {
-            name: functools.partial(np.where, shows, array, value)
+        lazy: dict[str, Callable[[], _Array]] = {
+            name: lambda array=array: np.where(shows, array, value)  # type: ignore[misc]
             for name, array in impostors.items()
         }
         return Expected(

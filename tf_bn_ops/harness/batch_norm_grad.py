@@ -17,7 +17,7 @@ OUTPUTS = ("x_backprop", "scale_backprop", "offset_backprop")
 
 
 # A failing case, made small, is a program that holds the text of this function.
-def formula(np: Any, v: Mapping[str, Any], axes: Any, column: Any, is_training: bool) -> Any:
+def gradients(np: Any, v: Mapping[str, Any], axes: Any, column: Any, is_training: bool) -> Any:
     """The outputs by the formula; `column` has the shape that per-channel arrays broadcast in."""
     dy, xmu = v["y_backprop"], v["x"] - v["mean"].reshape(column)
     rstd = 1 / np.sqrt(v["variance"] + v["epsilon"])
@@ -37,41 +37,47 @@ class BatchNormGrad:
 
     kinds = inputs.KINDS
     outputs = OUTPUTS
-    formula = staticmethod(formula)
+    formula = staticmethod(gradients)
 
     def fill(self, call: Call) -> Inputs:
         return inputs.fill(call)
 
     def expected(self, problem: Problem, profile: bounds_lib.Profile) -> Iterator[Expected]:
-        oracle = oracle_lib.Oracle(problem)
-        bounds = bounds_lib.derive(profile, oracle, problem.dtype, problem.statistics_dtype)
-        nan_required = inputs.channels_without_infinity(problem, oracle.sums.dy_xmu)
-        sums, n = oracle.sums, max(oracle.sums.n, 1)
+        yield from expected_of(oracle_lib.Oracle(problem), problem, profile)
+
+
+def expected_of(
+    oracle: oracle_lib.Oracle, problem: Problem, profile: bounds_lib.Profile
+) -> Iterator[Expected]:
+    """What is expected of a problem whose oracle is known."""
+    bounds = bounds_lib.derive(profile, oracle, problem.dtype, problem.statistics_dtype)
+    nan_required = inputs.channels_without_infinity(problem, oracle.sums.dy_xmu)
+    sums, n = oracle.sums, max(oracle.sums.n, 1)
+    with np.errstate(all="ignore"):
+        terms = np.abs(oracle.rstd) * sums.dy_xmu_abs / n
+        yield Expected(
+            "scale_backprop", WHOLE, oracle.scale_backprop, bounds.scale_backprop, terms,
+            nan_required=nan_required,
+        )  # fmt: skip
+        yield Expected(
+            "offset_backprop", WHOLE, oracle.offset_backprop, bounds.offset_backprop,
+            sums.dy_abs / n, nan_required=nan_required,
+        )  # fmt: skip
+    for chunk in oracle.chunks():
+        c = chunk.at[1]
         with np.errstate(all="ignore"):
-            terms = np.abs(oracle.rstd) * sums.dy_xmu_abs / n
+            terms = np.fmax(
+                np.abs(chunk.centered), np.abs(chunk.xmu) * np.abs(oracle.slope)[c, None]
+            )
             yield Expected(
-                "scale_backprop", WHOLE, oracle.scale_backprop, bounds.scale_backprop, terms,
-                nan_required=nan_required,
-            )  # fmt: skip
-            yield Expected(
-                "offset_backprop", WHOLE, oracle.offset_backprop, bounds.offset_backprop,
-                sums.dy_abs / n, nan_required=nan_required,
-            )  # fmt: skip
-        for chunk in oracle.chunks():
-            c = chunk.at[1]
-            with np.errstate(all="ignore"):
-                terms = np.fmax(
-                    np.abs(chunk.centered), np.abs(chunk.xmu) * np.abs(oracle.slope)[c, None]
-                )
-                yield Expected(
-                    "x_backprop",
-                    chunk.at,
-                    chunk.x_backprop,
-                    bounds.x_backprop(chunk),
-                    terms * np.abs(oracle.factor)[c, None],
-                    {"other mode": _other_mode(oracle, chunk), "identity": _identity(chunk)},
-                    None if nan_required is None else nan_required[c, None],
-                )
+                "x_backprop",
+                chunk.at,
+                chunk.x_backprop,
+                bounds.x_backprop(chunk),
+                terms * np.abs(oracle.factor)[c, None],
+                {"other mode": _other_mode(oracle, chunk), "identity": _identity(chunk)},
+                None if nan_required is None else nan_required[c, None],
+            )
 
 
 def _identity(chunk: oracle_lib.Chunk) -> Callable[[], np.ndarray]:

@@ -44,6 +44,15 @@ POINTERS = (
     "scale_backprop",
     "offset_backprop",
 )
+# The same of tfbn_batch_norm_grad_ex_args.
+EX_POINTERS = (
+    *POINTERS[:5],
+    "y",
+    "offset",
+    "forward_coefficients",
+    *POINTERS[5:],
+    "side_input_backprop",
+)
 # The same of tfbn_batch_norm_grad_grad_args.
 SECOND_ORDER_POINTERS = (
     "x_backprop_grad",
@@ -71,6 +80,7 @@ FORWARD_POINTERS = (
     "batch_variance",
     "saved_mean",
     "saved_variance",
+    "forward_coefficients",
 )
 
 
@@ -82,6 +92,17 @@ class Args(ctypes.Structure):
         *_flags("dtype", "stat_dtype", "is_training", "variance_is_rstd"),
         ("epsilon", ctypes.c_double),
         *((name, ctypes.c_void_p) for name in POINTERS),
+    )
+
+
+class ExArgs(ctypes.Structure):
+    """tfbn_batch_norm_grad_ex_args."""
+
+    _fields_ = (
+        *_SIZES,
+        *_flags("dtype", "stat_dtype", "is_training", "variance_is_rstd", "activation"),
+        ("epsilon", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in EX_POINTERS),
     )
 
 
@@ -132,6 +153,7 @@ def _load(path: str) -> ctypes.CDLL:
     error: list[Any] = [ctypes.c_char_p, ctypes.c_size_t]
     for function, args in (
         (lib.tfbn_cpu_batch_norm_grad, Args),
+        (lib.tfbn_cpu_batch_norm_grad_ex, ExArgs),
         (lib.tfbn_cpu_batch_norm_grad_grad, SecondOrderArgs),
         (lib.tfbn_cpu_batch_norm, ForwardArgs),
     ):
@@ -301,6 +323,9 @@ class _Formula:
 
 FORMULAS = {
     spec.BATCH_NORM_GRAD: _Formula(Args, "tfbn_cpu_batch_norm_grad", POINTERS[:5], POINTERS[5:]),
+    spec.BATCH_NORM_GRAD_EX: _Formula(
+        ExArgs, "tfbn_cpu_batch_norm_grad_ex", EX_POINTERS[:8], EX_POINTERS[8:]
+    ),
     spec.BATCH_NORM_GRAD_GRAD: _Formula(
         SecondOrderArgs,
         "tfbn_cpu_batch_norm_grad_grad",
@@ -318,16 +343,33 @@ def new_outputs(
     problem: Problem, fill: float | None = None, given: Mapping[str, np.ndarray] | None = None
 ) -> dict[str, np.ndarray]:
     """Arrays for the outputs of a problem, by role: those that are given, and new ones, filled with
-    a number if there is one."""
+    a number if there is one. The forward's coefficients are stored where an array is given."""
     outputs = dict(given or {})
-    for role in set(FORMULAS[problem.formula].outputs) - set(outputs):
+    optional = {"forward_coefficients"}
+    if not problem.num_side_inputs:
+        optional.add("side_input_backprop")
+    for role in set(FORMULAS[problem.formula].outputs) - optional - set(outputs):
         like = problem["x"] if role in VIEW_ROLES else problem["scale"]
         outputs[role] = np.empty_like(like) if fill is None else np.full_like(like, fill)
     return outputs
 
 
+def function_of(args: ctypes.Structure, backend: str) -> str:
+    """The function of the C ABI that takes `args`: that of backend "cpu", "cuda" or "emulate"."""
+    found = next(f.function for f in FORMULAS.values() if isinstance(args, f.struct))
+    return found.replace("_cpu_", f"_{backend}_")
+
+
 def args_of(problem: Problem, outputs: Mapping[str, np.ndarray], **overrides: Any) -> Any:
     """The C struct for a problem, writing to `outputs`; `overrides` replace its fields."""
+    arrays = {**problem.values, **outputs}
+    addresses = {role: array.ctypes.data for role, array in arrays.items()}
+    return args_at(problem, addresses, **overrides)
+
+
+def args_at(problem: Problem, addresses: Mapping[str, int], **overrides: Any) -> Any:
+    """The C struct for a problem whose arrays are at `addresses`, by role; `overrides` replace its
+    fields."""
     formula = FORMULAS[problem.formula]
     outer, channels, inner = problem.view
     fields: dict[str, Any] = {
@@ -339,16 +381,19 @@ def args_of(problem: Problem, outputs: Mapping[str, np.ndarray], **overrides: An
         "is_training": problem.is_training,
         "epsilon": problem.epsilon,
     }
-    if formula.struct is Args:
+    if formula.struct in (Args, ExArgs):
         fields["variance_is_rstd"] = int(problem.variance_is_rstd)
     if formula.struct is ForwardArgs:
         for name in ("bessel_correction", "saves_rstd", "exponential_avg_factor"):
             fields[name] = getattr(problem, name)
+    if formula.struct in (ForwardArgs, ExArgs):
         fields["activation"] = ACTIVATION_CODES[problem.activation]
-    # NULL: there is no such input.
-    given = [role for role in formula.inputs if role in problem.values]
-    fields |= {role: problem[role].ctypes.data for role in given}
-    fields |= {role: outputs[role].ctypes.data for role in formula.outputs}
+    # NULL: there is no such array.
+    given = [role for role in (*formula.inputs, *formula.outputs) if role in addresses]
+    coefficients = problem.values.get("forward_coefficients")
+    if coefficients is not None and coefficients.size != 3 * channels:
+        given.remove("forward_coefficients")  # As the op does.
+    fields |= {role: addresses[role] for role in given}
     return formula.struct(**{**fields, **overrides})
 
 

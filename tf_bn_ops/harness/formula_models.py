@@ -13,6 +13,7 @@ import numpy as np
 from tf_bn_ops import spec
 from tf_bn_ops.harness.batch_norm import BatchNorm
 from tf_bn_ops.harness.batch_norm_grad import BatchNormGrad
+from tf_bn_ops.harness.batch_norm_grad_ex import BatchNormGradEx
 from tf_bn_ops.harness.batch_norm_grad_grad import BatchNormGradGrad
 from tf_bn_ops.harness.bounds import PROFILES, Profile
 from tf_bn_ops.harness.generic_model import GenericOpSpec
@@ -47,6 +48,7 @@ class FormulaModel(Protocol):
 
 MODELS: Mapping[str, FormulaModel] = {
     spec.BATCH_NORM_GRAD: BatchNormGrad(),
+    spec.BATCH_NORM_GRAD_EX: BatchNormGradEx(),
     spec.BATCH_NORM_GRAD_GRAD: BatchNormGradGrad(),
     spec.BATCH_NORM: BatchNorm(),
     spec.BATCH_NORM_ADD: BatchNorm(),

@@ -17,6 +17,11 @@ _EXACT_SUM = 2**24
 _EXACT_ROWS = 1024
 
 
+# Inputs of any shape, which stay as they were drawn.
+_OPAQUE_ROLES = frozenset(
+    arg.role for op in spec.OPS.values() for arg in op.inputs if arg.kind == spec.OPAQUE
+)
+
 # (y_backprop, x)
 Pair = tuple[np.ndarray, np.ndarray]
 
@@ -251,7 +256,7 @@ def statistics(rng: np.random.Generator, call: Call, x: np.ndarray) -> Pair:
     return mean, variance
 
 
-def _reserve_space(rng: np.random.Generator, channels: int) -> np.ndarray:
+def reserve_space(rng: np.random.Generator, channels: int) -> np.ndarray:
     """reserve_space_3 of V3: its contents and shape mean nothing on a CPU, so any will do."""
     shape = ((0,), (), (channels,), (2, 3))[int(rng.integers(4))]
     return np.full(shape, 7, np.float32)
@@ -281,7 +286,7 @@ def draw(call: Call) -> tuple[dict[str, np.ndarray], frozenset[str]]:
         values |= {"mean": mean, "variance": variance}
     # No result depends on it, so NaN will do as well as a number.
     values["offset"] = np.where(rng.random(channels) < 0.25, np.nan, rng.normal(size=channels))
-    values["reserve"] = _reserve_space(rng, channels)
+    values["reserve"] = reserve_space(rng, channels)
     return values, exact
 
 
@@ -291,7 +296,7 @@ def tensors(call: Call, values: Mapping[str, np.ndarray], exact: frozenset[str])
     statistics = spec.DTYPES[call.statistics_dtype].numpy
     cast: dict[str, np.ndarray] = {}
     for role, array in values.items():
-        if role == "reserve":
+        if role in _OPAQUE_ROLES:
             cast[role] = array
             continue
         in_view = role in VIEW_ROLES

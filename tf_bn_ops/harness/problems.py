@@ -93,7 +93,8 @@ class Problem:
       is_training: whether mean and variance are functions of x.
       variance_is_rstd: whether "variance" holds rstd itself, cuDNN's convention.
       exponential_avg_factor, bessel_correction, saves_rstd, activation: of the forward formula, see
-        cc/core/formulas/batch_norm.h.
+        cc/core/formulas/batch_norm.h; the activation of its gradient too.
+      num_side_inputs: of that gradient: whether it has an output for the side input.
     """
 
     values: dict[str, np.ndarray]
@@ -104,6 +105,7 @@ class Problem:
     bessel_correction: bool = True
     saves_rstd: bool = False
     activation: str = IDENTITY
+    num_side_inputs: int = 0
 
     def __getitem__(self, role: str) -> np.ndarray:
         return self.values[role]
@@ -116,6 +118,8 @@ class Problem:
         """The formula whose inputs these are."""
         if "y_backprop" not in self.values:
             return spec.BATCH_NORM_ADD if "side_input" in self.values else spec.BATCH_NORM
+        if "y" in self.values:
+            return spec.BATCH_NORM_GRAD_EX
         is_second = "x_backprop_grad" in self.values
         return spec.BATCH_NORM_GRAD_GRAD if is_second else spec.BATCH_NORM_GRAD
 
@@ -146,7 +150,7 @@ class Problem:
 
 
 # Attrs that are fields of Problem by the same name; saves_rstd is the device's.
-_FURTHER = ("exponential_avg_factor", "bessel_correction", "saves_rstd")
+_FURTHER = ("exponential_avg_factor", "bessel_correction", "saves_rstd", "num_side_inputs")
 
 
 def of_tensors(
@@ -226,3 +230,45 @@ def random_problem(
         is_training,
         variance_is_rstd,
     )
+
+
+def random_forward_problem(
+    view: tuple[int, int, int],
+    dtype: str = "float32",
+    *,
+    side_input: bool = False,
+    statistics_dtype: str | None = None,
+    offset: float = 0.5,
+    seed: int = 0,
+    integers: bool = False,
+    **fields: Any,
+) -> Problem:
+    """Normal data of batch normalization itself; mean and variance are not those of x.
+
+    Args:
+      view: [outer, channels, inner].
+      dtype: element type.
+      side_input: whether there is one.
+      statistics_dtype: float32, float64 with float64, unless given.
+      offset: the mean of x.
+      seed: of the generator, next to the view.
+      integers: x of small integers instead, whose sums are exact in any order.
+      **fields: other fields of Problem.
+    """
+    rng = np.random.default_rng([seed, *view])
+    channels = view[1]
+    values = {"x": rng.normal(offset, 2, view)}
+    if integers:
+        values["x"] = rng.integers(-3, 4, view).astype(np.float64)
+    if side_input:
+        values["side_input"] = rng.normal(0, 1, view)
+    values["scale"] = rng.normal(1, 0.5, channels)
+    values["offset"] = rng.normal(0, 1, channels)
+    values["mean"] = rng.normal(offset, 0.1, channels)
+    values["variance"] = rng.uniform(0.5, 4, channels)
+    statistics = DTYPES[statistics_dtype or ("float64" if dtype == "float64" else "float32")]
+    stored = {
+        role: (DTYPES[dtype] if role in VIEW_ROLES else statistics).store(array)
+        for role, array in values.items()
+    }
+    return Problem(stored, **fields)

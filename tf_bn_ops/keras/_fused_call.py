@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
 from tf_bn_ops import _loader, _ops
-from tf_bn_ops._fused import fused_batch_norm
+from tf_bn_ops._fused import ACTIVATION_MODES, Activation, fused_batch_norm
+from tf_bn_ops._gradients import in_xla
 from tf_bn_ops.spec import DataFormat
 
 
@@ -42,15 +42,67 @@ _DTYPES = ("float32", "float16", "bfloat16")
 _PARENT_MOMENTS = keras.layers.BatchNormalization._moments
 
 
+class Behind(NamedTuple):
+    """What follows the normalization in the same call: an addition, then an activation."""
+
+    activation: Activation | None = None
+    side_input: Any = None
+
+    def check(self, inputs: Any) -> None:
+        """Raises a ValueError if the side input is known to have another shape than `inputs`."""
+        if self.side_input is None or self.side_input.shape.is_compatible_with(inputs.shape):
+            return
+        raise ValueError(
+            f"side_input has shape {self.side_input.shape}, it must have the shape "
+            f"{inputs.shape} of the input"
+        )
+
+    def of(self, y: Any) -> Any:
+        """By Keras' ops, of the result of the normalization."""
+        if self.side_input is not None:
+            y = keras.ops.add(y, keras.ops.cast(self.side_input, y.dtype))
+        if self.activation is None:
+            return y
+        return {"relu": keras.ops.relu, "relu6": keras.ops.relu6}[self.activation](y)
+
+
+class Deferred(NamedTuple):
+    """The call of a normalization that the addition behind it computes.
+
+    It is an attribute of the tensor between the two layers, as a mask of Keras is.
+    """
+
+    layer: Any
+    training: bool | None
+    mask: Any
+
+    @classmethod
+    def through(cls, layer: Any, inputs: Any, training: bool | None, mask: Any) -> Any:
+        """What `call` of the layer returns: its input as a new tensor that others do not read."""
+        tensor = tf.identity(inputs)
+        tensor._tf_bn_ops_deferred = cls(layer, training, mask)
+        return tensor
+
+    @classmethod
+    def of(cls, tensor: Any) -> Deferred | None:
+        return getattr(tensor, "_tf_bn_ops_deferred", None)
+
+
 def fused_call(
-    layer: Any, parent_call: Callable[..., Any], inputs: Any, training: bool | None, mask: Any
+    layer: Any,
+    parent_call: Callable[..., Any],
+    inputs: Any,
+    training: bool | None,
+    mask: Any,
+    behind: Behind = Behind(),  # noqa: B008, which is immutable
 ) -> Any:
     """What `call` of the layer returns: on the fused ops, or by `parent_call` where they differ."""
     batch_statistics = bool(training and layer.trainable)
     layout = _layout_of_call(layer, inputs) if mask is None else None
-    if layout is None or (_in_xla() and not (batch_statistics and _has_xla_kernels())):
-        return parent_call(inputs, training=training, mask=mask)
-    return _normalize(layer, layout, inputs, batch_statistics)
+    behind.check(inputs)
+    if layout is None or (in_xla() and not (batch_statistics and _has_xla_kernels())):
+        return behind.of(parent_call(inputs, training=training, mask=mask))
+    return _normalize(layer, layout, inputs, batch_statistics, behind)
 
 
 def why_unfused(layer: Any) -> str | None:
@@ -99,14 +151,6 @@ def _weights(layer: Any) -> list[Any]:
     return [weight for weight in weights if weight is not None]
 
 
-def _in_xla() -> bool:
-    """Whether XLA will compile what is being traced."""
-    if tf.executing_eagerly():
-        return False
-    graph = tf.compat.v1.get_default_graph()
-    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
-
-
 def _has_xla_kernels() -> bool:
     """Without them training below XLA is left to Keras' formula: XLA computes the variance of
     TensorFlow's op as E[x^2] - E[x]^2, and at mean 100 and deviation 1 its y is off by 0.19."""
@@ -114,27 +158,42 @@ def _has_xla_kernels() -> bool:
     return _loader.has_xla_kernels()
 
 
-def _normalize(layer: Any, layout: _Layout, inputs: Any, batch_statistics: bool) -> Any:
+def _normalize(
+    layer: Any, layout: _Layout, inputs: Any, batch_statistics: bool, behind: Behind
+) -> Any:
     """The call on the fused ops, moving statistics included."""
     x = inputs
     if layer.compute_dtype == "float32":
         x = tf.cast(x, tf.float32)  # where autocast is off it may be narrower
-    for axis in layout.inserted:
-        x = tf.expand_dims(x, axis)
-    normalize = _on_batch_statistics if batch_statistics else _on_moving_statistics
-    y = normalize(layer, layout.data_format, x)
+    x = _expanded(x, layout)
+    if batch_statistics:
+        if behind.side_input is not None:
+            side_input = _expanded(tf.cast(behind.side_input, x.dtype), layout)
+            behind = behind._replace(side_input=side_input)
+        y = _on_batch_statistics(layer, layout.data_format, x, behind)
+    else:
+        y = _on_moving_statistics(layer, layout.data_format, x)
     if layout.inserted:
         y = tf.squeeze(y, layout.inserted)
-    return keras.ops.cast(y, layer.compute_dtype)
+    y = keras.ops.cast(y, layer.compute_dtype)
+    return y if batch_statistics else behind.of(y)
 
 
-def _on_batch_statistics(layer: Any, data_format: DataFormat, x: Any) -> Any:
+def _expanded(tensor: Any, layout: _Layout) -> Any:
+    for axis in layout.inserted:
+        tensor = tf.expand_dims(tensor, axis)
+    return tensor
+
+
+def _on_batch_statistics(layer: Any, data_format: DataFormat, x: Any, behind: Behind) -> Any:
     """Training. Keras' moving averages are two outputs of the op, without Bessel's correction."""
     y, mean, variance, *_ = _ops.fused_batch_norm_ex(
         x,
         *_vectors(layer),
+        side_input=[] if behind.side_input is None else [behind.side_input],
         epsilon=layer.epsilon,
         exponential_avg_factor=1.0 - layer.momentum,
+        activation_mode=ACTIVATION_MODES[behind.activation],
         data_format=data_format,
         is_training=True,
         bessel_correction=False,

@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from tf_bn_ops.keras import _switch
+from tf_bn_ops.keras import _fusion, _switch
 from tf_bn_ops.keras._copy import copy_model
 from tf_bn_ops.keras._fused_call import why_unfused
 from tf_bn_ops.keras._layer import BatchNormalization
@@ -22,6 +22,7 @@ from tf_bn_ops.keras._verify import Verification
 _KERAS_LAYER = keras.layers.BatchNormalization
 # Where a replaced layer keeps the `supports_jit` of Keras' layer.
 _SUPPORTED_JIT = "_tf_bn_ops_supported_jit"
+_LOGGER = logging.getLogger("tf_bn_ops")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,14 +32,29 @@ class BatchNormReport:
     Attributes:
       fused: the paths of those that are, such as "resnet/block3/bn".
       unfused: path to reason of the others, the reason as the end of a sentence about the layer.
+      activations: path of a layer in `fused` -> what it is fused with in one op: "relu", "relu6",
+        "add, relu" or "add, relu6".
+      alone: path to reason of those in `fused` that are fused with no activation.
     """
 
     fused: tuple[str, ...]
     unfused: dict[str, str]
+    activations: dict[str, str] = dataclasses.field(default_factory=dict)
+    alone: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         total = len(self.fused) + len(self.unfused)
-        return f"fused {len(self.fused)} of {total}{_reasons(self.unfused)}"
+        text = f"fused {len(self.fused)} of {total}{_reasons(self.unfused)}"
+        if self.activations:
+            text += f"\n{self.with_activation()}"
+        return text
+
+    def with_activation(self) -> str:
+        """A sentence about `activations` and `alone`."""
+        return (
+            f"fused {len(self.activations)} of {len(self.fused)} with the activation"
+            f"{_reasons(self.alone)}"
+        )
 
 
 def batch_norm_report(model: Any) -> BatchNormReport:
@@ -50,8 +66,9 @@ def batch_norm_report(model: Any) -> BatchNormReport:
     Args:
       model: any Keras model or layer.
     """
-    fused, unfused = [], {}
-    for path, layer in _batch_norms(_checked(model)):
+    fused, unfused, activations, alone = [], {}, {}, {}
+    whys = _fusion.why_not_fused(_checked(model))
+    for path, layer in _batch_norms(model):
         reason = why_unfused(layer)
         if (
             reason is None
@@ -59,14 +76,21 @@ def batch_norm_report(model: Any) -> BatchNormReport:
             and not isinstance(layer, BatchNormalization)
         ):
             reason = _derived(layer) or "is keras.layers.BatchNormalization"
-        if reason is None:
-            fused.append(path)
-        else:
+        behind = _fusion.fused_with(layer)
+        if reason is not None:
             unfused[path] = reason
-    return BatchNormReport(tuple(fused), unfused)
+            continue
+        fused.append(path)
+        if behind is not None:
+            activations[path] = behind
+        else:
+            alone[path] = whys.get(id(layer), "is in no graph of layers")
+    return BatchNormReport(tuple(fused), unfused, activations, alone)
 
 
-def replace_batch_norm(model: Any, *, inplace: bool = False, verify: Any = None) -> Any:
+def replace_batch_norm(
+    model: Any, *, inplace: bool = False, fuse: bool = False, verify: Any = None
+) -> Any:
     """A model with this module's BatchNormalization in the place of Keras'.
 
     Layers are found wherever Keras tracks them: in nested and subclassed models, custom layers and
@@ -79,11 +103,21 @@ def replace_batch_norm(model: Any, *, inplace: bool = False, verify: Any = None)
     state on the way, it is refused. With `inplace=True` there is no copy to be made, and any Keras
     model will do.
 
+    With `fuse=True` a normalization also computes what follows it, in training as one op in each
+    direction: ReLU or ReLU6 (the layers ReLU and Activation), or an Add of two tensors and then
+    such an activation. That is in graphs of layers, Functional and Sequential models and those
+    nested in them, where nothing else reads what is between the layers. Layers, names, weights and
+    results stay: the layers of a chain divide the work anew, so that a call of one of them alone,
+    or a new model from the output of one, computes something else (`layer.output` is an error).
+    With `inplace=True` that goes for models that share layers with this one, too. What is not fused
+    is logged with the reason, and `batch_norm_report` returns it.
+
     Args:
       model: a Keras model; with `inplace=True` also a layer.
       inplace: True to replace the layers in `model` itself. Its functions for training, evaluation
         and prediction are traced again; a `tf.function` of your own that has called the model
         keeps Keras' path.
+      fuse: True to fuse the layers with what follows them.
       verify: an input of the model, one batch. The model is called with it before and after, in
         inference and in training, without a lasting effect on its state, and the results compared.
 
@@ -94,13 +128,15 @@ def replace_batch_norm(model: Any, *, inplace: bool = False, verify: Any = None)
       TypeError: not a model of Keras 3; tf_keras has TensorFlow's fused ops already.
       ValueError: `model` cannot be copied, or `verify` finds that it computes something else.
     """
-    return _exchange(model, inplace, verify, "replaced", BatchNormalization, _why_kept)
+    return _exchange(model, inplace, verify, _replace_all if not fuse else _replace_and_fuse)
 
 
 def restore_batch_norm(model: Any, *, inplace: bool = False, verify: Any = None) -> Any:
     """The way back: Keras' BatchNormalization in the place of this module's.
 
-    What the restored model saves loads in a process without this library.
+    Layers that `replace_batch_norm` fused with what follows are separated. What the restored model
+    saves loads in a process without this library. What Keras' layer cannot compute stays, and is
+    logged: `activation` and side inputs of this module's layer.
 
     Args:
       model: a Keras model; with `inplace=True` also a layer.
@@ -112,18 +148,13 @@ def restore_batch_norm(model: Any, *, inplace: bool = False, verify: Any = None)
     Raises:
       TypeError, ValueError: as `replace_batch_norm`.
     """
-    return _exchange(model, inplace, verify, "restored", _KERAS_LAYER, _derived)
+    return _exchange(model, inplace, verify, _restore_all)
 
 
 def _exchange(
-    model: Any,
-    inplace: bool,
-    verify: Any,
-    done: str,
-    kind: type,
-    why_kept: Callable[[Any], str | None],
+    model: Any, inplace: bool, verify: Any, change: Callable[[Any], list[_fusion.Undo]]
 ) -> Any:
-    """Makes the layers of a model layers of class `kind`, where `why_kept` has no objection."""
+    """Changes layers of a model or of its copy, and undoes it if the results are others."""
     _checked(model)
     if not inplace and not isinstance(model, keras.Model):
         raise TypeError(
@@ -131,46 +162,74 @@ def _exchange(
         )
     verification = None if verify is None else Verification(model, verify)
     result = model if inplace else copy_model(model)
-    exchanged, kept = [], {}
-    for path, layer in _batch_norms(result):
-        if type(layer) is kind or (
-            kind is _KERAS_LAYER and not isinstance(layer, BatchNormalization)
-        ):
-            continue
-        reason = why_kept(layer)
-        if reason is None:
-            exchanged.append(layer)
-        else:
-            kept[path] = reason
-    for layer in exchanged:
-        _change_class(layer, kind)
+    undo = change(result)
     _forget_functions(result)
     if verification is not None:
         try:
             verification.check(result)
         except ValueError:
-            for layer in exchanged:
-                _change_class(layer, BatchNormalization if kind is _KERAS_LAYER else _KERAS_LAYER)
+            for step in reversed(undo):
+                step()
             _forget_functions(result)
             raise
-    logging.getLogger("tf_bn_ops").log(
-        logging.WARNING if kept else logging.INFO,
-        "%s %d of %d%s",
-        done,
-        len(exchanged),
-        len(exchanged) + len(kept),
-        _reasons(kept),
-    )
     return result
 
 
-def _change_class(layer: Any, kind: type) -> None:
-    layer.__class__ = kind
+def _replace_all(model: Any) -> list[_fusion.Undo]:
+    return _change_all(
+        model, BatchNormalization, lambda layer: not _is_ours(layer), _why_kept, "replaced"
+    )
+
+
+def _replace_and_fuse(model: Any) -> list[_fusion.Undo]:
+    undo = [*_replace_all(model), *_fusion.fuse(model)]
+    _LOGGER.info("%s", batch_norm_report(model).with_activation())
+    return undo
+
+
+def _restore_all(model: Any) -> list[_fusion.Undo]:
+    undo = _fusion.unfuse(model)
+    is_ours = lambda layer: isinstance(layer, BatchNormalization)  # noqa: E731
+    return [*undo, *_change_all(model, _KERAS_LAYER, is_ours, _why_not_restored, "restored")]
+
+
+def _change_all(
+    model: Any,
+    kind: type,
+    concerns: Callable[[Any], bool],
+    why_kept: Callable[[Any], str | None],
+    done: str,
+) -> list[_fusion.Undo]:
+    """Makes the layers that `concerns` finds layers of class `kind`, if nothing speaks against."""
+    undo, kept = [], {}
+    for path, layer in _batch_norms(model):
+        if not concerns(layer):
+            continue
+        reason = why_kept(layer)
+        if reason is None:
+            undo.append(_change_class(layer, kind))
+        else:
+            kept[path] = reason
+    _LOGGER.log(
+        logging.WARNING if kept else logging.INFO,
+        "%s %d of %d%s",
+        done,
+        len(undo),
+        len(undo) + len(kept),
+        _reasons(kept),
+    )
+    return undo
+
+
+def _change_class(layer: Any, kind: type) -> _fusion.Undo:
     if kind is BatchNormalization:
-        vars(layer)[_SUPPORTED_JIT] = vars(layer)["supports_jit"]
-        layer.supports_jit = False
+        supports_jit = {_SUPPORTED_JIT: vars(layer)["supports_jit"], "supports_jit": False}
     else:
-        layer.supports_jit = vars(layer).pop(_SUPPORTED_JIT, True)
+        supports_jit = {
+            _SUPPORTED_JIT: None,
+            "supports_jit": vars(layer).get(_SUPPORTED_JIT, True),
+        }
+    return _fusion.change_class(layer, kind, **supports_jit)
 
 
 def _forget_functions(model: Any) -> None:
@@ -211,6 +270,10 @@ def _batch_norms(model: Any) -> Iterator[tuple[str, Any]]:
     yield from walk(model, "")
 
 
+def _is_ours(layer: Any) -> bool:
+    return type(layer) is BatchNormalization
+
+
 def _derived(layer: Any) -> str | None:
     """Says that a layer's class is neither Keras' nor ours; else None."""
     if "call" in vars(layer):
@@ -222,6 +285,14 @@ def _derived(layer: Any) -> str | None:
 
 def _why_kept(layer: Any) -> str | None:
     return _derived(layer) or why_unfused(layer)
+
+
+def _why_not_restored(layer: Any) -> str | None:
+    if _fusion.fused_with(layer) is not None:
+        return f"computes the activation {_fusion.fused_with(layer)}"
+    if any("side_input" in node.arguments.kwargs for node in layer._inbound_nodes):
+        return "has a side input"
+    return _derived(layer)
 
 
 def _reasons(reasons: dict[str, str]) -> str:

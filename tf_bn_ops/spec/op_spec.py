@@ -19,11 +19,14 @@ MODES = ("training", "frozen")
 # Stands for the default of an attr that has none.
 REQUIRED = object()
 
+# The attr that is the length of a VIEW_LIST.
+NUM_SIDE_INPUTS = "num_side_inputs"
+
 # Kinds of arguments.
 VIEW = "view"  # The shape of x, which is seen as [outer, channels, inner].
 VIEW_LIST = "view_list"  # A list of tensors of the shape of x, with at most one element.
 CHANNEL = "channel"  # [channels]
-OPAQUE = "opaque"  # Any shape; the value is not read.
+OPAQUE = "opaque"  # Any shape; what it holds is between two ops, or is not read.
 PLACEHOLDER = "placeholder"  # An output of shape [0].
 
 # Stands for the element type in OpSpec.statistics_dtypes.
@@ -97,6 +100,11 @@ class OpSpec:
     def statistics_dtype(self, dtype: str) -> str:
         """The first of them."""
         return self.statistics_choices(dtype)[0]
+
+    def outputs_with(self, attrs: Mapping[str, Any]) -> tuple[Arg, ...]:
+        """The outputs of a call with some attrs, those of lists that have an element among them."""
+        has_elements = {**self.attrs, **attrs}.get(NUM_SIDE_INPUTS, 0)
+        return tuple(a for a in self.outputs if a.kind != VIEW_LIST or has_elements)
 
     def arg(self, role: str) -> Arg:
         """The input or output with this role.

@@ -177,6 +177,13 @@ _FUSED_BATCH_NORM_EX = dataclasses.replace(
         *(Arg(role, role, CHANNEL) for role in ("scale", "offset", "mean", "variance")),
         Arg("side_input", "side_input", VIEW_LIST),
     ),
+    outputs=(
+        Arg("y", "y", VIEW),
+        *(Arg(role, role, CHANNEL) for role in ("batch_mean", "batch_variance")),
+        Arg("reserve_space_1", "saved_mean", CHANNEL),
+        Arg("reserve_space_2", "saved_variance", CHANNEL),
+        Arg("reserve_space_3", "forward_coefficients", OPAQUE),
+    ),
     attrs={
         "epsilon": 1e-4,
         "exponential_avg_factor": 1.0,

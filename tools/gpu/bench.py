@@ -1,7 +1,7 @@
 """Measures the GPU kernels through the C ABI: python tools/gpu/bench.py --library=LIBRARY.
 
-Shapes are those of the batch normalizations of ResNet-50 at batch 256. For comparison: PyTorch's
-batch-norm backward (by cuDNN, and by its native kernels) where a PyTorch that sees the GPU is
+Shapes are those of the batch normalizations of ResNet-50 at batch 256, forward and backward. For
+comparison: PyTorch's (by cuDNN, and by its native kernels) where a PyTorch that sees the GPU is
 installed, and the copy bandwidth of the device, measured in the same run. Times are medians by CUDA
 events over rotating tensors, so that L2 holds none of them. `make gpu-bench` builds the library and
 calls it. Without a GPU it prints why it is skipped and succeeds; --emulated runs the script on the
@@ -25,8 +25,9 @@ import cuda_device
 import device_calls
 import emulated_device
 import numpy as np
-import pytorch_backward
+import pytorch_calls
 
+from tf_bn_ops.harness import c_abi
 from tf_bn_ops.spec import DTYPES, layouts
 
 # (height = width, channels) of ResNet-50's batch normalizations.
@@ -56,12 +57,14 @@ class Row:
     """One line of the table; times in seconds, None: not measured.
 
     Attributes:
+      forward: batch normalization itself, not its gradient.
       grouped: our time in groups of half of L2, whatever the device's policy; channels-first in
         training, where L2 does not hold both inputs.
-      least_bytes: bytes that must be moved: 2 reads and 1 write; 4 and 1 where x and y_backprop,
-        which are needed twice, do not fit into L2.
+      least_bytes: bytes that must be moved: every input read, and the output written; in training
+        every input read twice where they do not all fit into L2.
     """
 
+    forward: bool
     layout: str
     side: int
     channels: int
@@ -73,6 +76,10 @@ class Row:
     native: float | None = None
     grouped: float | None = None
     least_bytes: int = 0
+
+    @property
+    def call(self) -> str:
+        return "forward" if self.forward else "gradient"
 
     def percent_of_copy(self, bandwidth: float) -> float:
         return 100 * self.least_bytes / self.ours / bandwidth
@@ -101,49 +108,95 @@ def rotated_sets(tensor_bytes: int) -> int:
     return max(2, math.ceil(ROTATED_BYTES / (3 * tensor_bytes)))
 
 
+# (inputs of view shape, output of view shape, arrays per channel) of a call.
+_ROLES = {
+    False: (
+        ("y_backprop", "x"),
+        "x_backprop",
+        ("scale", "mean", "variance", "scale_backprop", "offset_backprop"),
+    ),
+    True: (
+        ("x",),
+        "y",
+        (
+            *("scale", "offset", "mean", "variance"),
+            *("batch_mean", "batch_variance", "saved_mean", "saved_variance"),
+        ),
+    ),
+}
+
+
 def allocate_set(
-    device: Any, view: tuple[int, int, int], dtype: str, block: np.ndarray, rng: np.random.Generator
+    device: Any,
+    forward: bool,
+    view: tuple[int, int, int],
+    dtype: str,
+    block: np.ndarray,
+    rng: np.random.Generator,
 ) -> dict[str, int]:
     """Addresses by role of the arrays of one call; inputs repeat `block`."""
+    inputs, output, per_channel = _ROLES[forward]
     size = DTYPES[dtype].numpy.itemsize * math.prod(view)
-    addresses = {role: device.allocate(size) for role in ("y_backprop", "x", "x_backprop")}
-    for role in ("y_backprop", "x"):
+    addresses = {role: device.allocate(size) for role in (*inputs, output)}
+    for role in inputs:
         for at in range(0, size, block.nbytes):
             device.write(addresses[role] + at, block[: (size - at) // block.itemsize])
-    for role in ("scale", "mean", "variance", "scale_backprop", "offset_backprop"):
+    for role in per_channel:
         addresses[role] = device.allocate(4 * view[1])
         device.write(addresses[role], rng.uniform(0.5, 1.5, view[1]).astype(np.float32))
     return addresses
 
 
+def call_args(
+    device: Any, forward: bool, view: tuple[int, int, int], dtype: str, training: bool, sets: int
+) -> list[Any]:
+    """The C structs of calls on tensors of their own, as TensorFlow's ops make them."""
+    # Random, not constant: power depends on the data.
+    rng = np.random.default_rng(0)
+    block = DTYPES[dtype].store(rng.normal(size=min(math.prod(view), 1 << 22)))
+    fields: dict[str, Any] = {"is_training": int(training), "epsilon": 1e-3}
+    if forward:
+        fields |= {"saves_rstd": 1, "bessel_correction": 1, "exponential_avg_factor": 1}
+    else:
+        fields["variance_is_rstd"] = int(training)
+    struct = c_abi.ForwardArgs if forward else c_abi.Args
+    return [
+        device_calls.args_at(
+            view, dtype, allocate_set(device, forward, view, dtype, block, rng), struct, **fields
+        )
+        for _ in range(sets)
+    ]
+
+
 def measure(
-    device: Any, layout: str, batch: int, side: int, channels: int, dtype: str, training: bool
+    device: Any,
+    forward: bool,
+    layout: str,
+    batch: int,
+    side: int,
+    channels: int,
+    dtype: str,
+    training: bool,
 ) -> Row:
     """Our time of one row."""
     shape = (batch, side, side, channels) if layout == "NHWC" else (batch, channels, side, side)
     view = layouts.view_shape(shape, layout)
     size = DTYPES[dtype].numpy.itemsize * math.prod(view)
     sets = 2 if device.emulated else rotated_sets(size)
-    # Random, not constant: power depends on the data.
-    rng = np.random.default_rng(0)
-    block = DTYPES[dtype].store(rng.normal(size=min(math.prod(view), 1 << 22)))
-    mode = {"is_training": int(training), "variance_is_rstd": int(training), "epsilon": 1e-3}
-    calls = [
-        device_calls.args_at(view, dtype, allocate_set(device, view, dtype, block, rng), **mode)
-        for _ in range(sets)
-    ]
+    calls = call_args(device, forward, view, dtype, training, sets)
     seconds = median_time(device, [functools.partial(device.run, args) for args in calls])
     l2 = device.attribute(cuda_device.L2_BYTES)
-    fits = 2 * size <= l2
+    inputs = len(_ROLES[forward][0])
+    fits = inputs * size <= l2
     grouped = None
     if layout == "NCHW" and training and not fits:
         grouped = median_time(
             device, [functools.partial(device.run, args, l2 // 2) for args in calls]
         )
     device.free_all()
-    passes = 3 if fits or not training else 5
+    passes = inputs * (1 if fits or not training else 2) + 1
     return Row(
-        layout, side, channels, dtype, training, size, seconds,
+        forward, layout, side, channels, dtype, training, size, seconds,
         grouped=grouped, least_bytes=passes * size,
     )  # fmt: skip
 
@@ -159,21 +212,22 @@ def print_table(rows: list[Row], bandwidth: float) -> None:
         return "-" if seconds is None else f"{1e6 * seconds:.1f} ({seconds / ours:.2f}x)"
 
     print(
-        "\nlayout  shape        dtype     mode      ours us   % of limit  "
+        "\ncall      layout  shape        dtype     mode      ours us   % of limit  "
         "cuDNN us (ratio)  native us (ratio)  in groups us (ratio)"
     )
     for r in rows:
         print(
-            f"{r.layout:7} {f'{r.side}x{r.side}x{r.channels}':12} {r.dtype:9} "
+            f"{r.call:9} {r.layout:7} {f'{r.side}x{r.side}x{r.channels}':12} {r.dtype:9} "
             f"{'training' if r.training else 'frozen':9} {1e6 * r.ours:<9.1f} "
             f"{r.percent_of_copy(bandwidth):<11.0f} {cell(r.cudnn, r.ours):17} "
             f"{cell(r.native, r.ours):18} {cell(r.grouped, r.ours)}"
         )
-    for name in ("cudnn", "native", "grouped"):
-        ratios = [getattr(r, name) / r.ours for r in rows if getattr(r, name) is not None]
+    for call, name in itertools.product(("gradient", "forward"), ("cudnn", "native", "grouped")):
+        of_call = [r for r in rows if r.call == call]
+        ratios = [getattr(r, name) / r.ours for r in of_call if getattr(r, name) is not None]
         if ratios:
             print(
-                f"{name}: {len(ratios)} rows, ratio at least {min(ratios):.2f}, "
+                f"{call}, {name}: {len(ratios)} rows, ratio at least {min(ratios):.2f}, "
                 f"geometric mean {geometric_mean(ratios):.2f}"
             )
     large = [r.percent_of_copy(bandwidth) for r in rows if r.tensor_bytes > 64e6]
@@ -204,23 +258,25 @@ def main(arguments: list[str]) -> int:
     if flags.emulated:
         shapes, batch, copied = [(7, 16)], 2, 1 << 16
     bandwidth = copy_bandwidth(device, copied)
-    torch = "" if flags.emulated else pytorch_backward.version()
+    torch = "" if flags.emulated else pytorch_calls.version()
     print(f"{device.name}, batch {batch}, copy {bandwidth / 1e9:.0f} GB/s read and written")
     print(f"PyTorch {torch}" if torch else "PyTorch: not installed, or it sees no GPU")
     rows = []
-    modes = itertools.product(("NHWC", "NCHW"), ("float32", "half", "bfloat16"), (True, False))
-    for (layout, dtype, training), (side, channels) in itertools.product(modes, shapes):
-        row = measure(device, layout, batch, side, channels, dtype, training)
+    dtypes = ("float32", "half", "bfloat16")
+    modes = itertools.product((False, True), ("NHWC", "NCHW"), dtypes, (True, False))
+    for (forward, layout, dtype, training), (side, channels) in itertools.product(modes, shapes):
+        row = measure(device, forward, layout, batch, side, channels, dtype, training)
         if torch:
-            time_backward = functools.partial(
-                pytorch_backward.seconds,
+            time_peer = functools.partial(
+                pytorch_calls.seconds,
                 *((batch, channels, side, side), layout, dtype),
+                forward=forward,
                 training=training,
                 tensors=rotated_sets(row.tensor_bytes),
                 warm_up=WARM_UP,
                 timed=TIMED,
             )
-            row.cudnn, row.native = time_backward(cudnn=True), time_backward(cudnn=False)
+            row.cudnn, row.native = time_peer(cudnn=True), time_peer(cudnn=False)
         rows.append(row)
     if flags.emulated:
         print("gpu-bench: no times on the emulator.")

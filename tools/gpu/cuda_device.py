@@ -144,7 +144,7 @@ class CudaDevice:
             self._call("cuEventDestroy_v2", event)
         return result
 
-    def workspace(self, args: c_abi.Args) -> tuple[int, int]:
+    def workspace(self, args: c_abi.Args | c_abi.ForwardArgs) -> tuple[int, int]:
         """(address, bytes) of the workspace, reused for the same view and dtype."""
         key = (args.outer, args.channels, args.inner, args.dtype)
         if key not in self._workspace:
@@ -165,11 +165,13 @@ class CudaDevice:
             self._workspace[key] = address, size.value
         return self._workspace[key]
 
-    def run(self, args: c_abi.Args, group_bytes: int = GROUPS_BY_DEVICE) -> None:
+    def run(
+        self, args: c_abi.Args | c_abi.ForwardArgs, group_bytes: int = GROUPS_BY_DEVICE
+    ) -> None:
         """Enqueues one call; `group_bytes` as in tf_bn_ops_cuda_c.h."""
         address, size = self.workspace(args)
         error = ctypes.create_string_buffer(512)
-        status = self._library.tfbn_cuda_batch_norm_grad(
+        status = getattr(self._library, c_abi.function_of(args, "cuda"))(
             ctypes.byref(args),
             ctypes.c_void_p(address),
             ctypes.c_int64(size),

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import cuda_device
 import numpy as np
 
-from tf_bn_ops import spec
-from tf_bn_ops.harness import bounds, c_abi, formula_models, measure
-from tf_bn_ops.harness.problems import VIEW_ROLES, Problem
+from tf_bn_ops.harness import c_abi, formula_models
+from tf_bn_ops.harness.problems import (
+    RELU,
+    RELU6,
+    VIEW_ROLES,
+    Problem,
+    random_forward_problem,
+    random_problem,
+)
 
 # Sizes around every limit of the launch configuration (cc/cuda/launch_config.h): vectors of 2, 4
 # and 8 elements, tiles of 32 vectors, 256 threads, runs of 1024 vectors, four items per thread,
@@ -25,30 +32,59 @@ VIEWS = [
     *((40, 3, 1300), (2, 2000, 3), (0, 3, 1), (4, 0, 2), (5, 3, 0)),
 ]
 
+# What is called, by name: all kernels of the backend.
+CALLS: Mapping[str, Callable[..., Problem]] = {
+    "gradient, training": random_problem,
+    "gradient, training, rstd": functools.partial(random_problem, variance_is_rstd=True),
+    "gradient, frozen": functools.partial(random_problem, is_training=False),
+    "forward, training, rstd": functools.partial(random_forward_problem, saves_rstd=True),
+    "forward, training, averages, Relu": functools.partial(
+        random_forward_problem,
+        exponential_avg_factor=0.125,
+        bessel_correction=False,
+        activation=RELU,
+    ),
+    "forward, frozen": functools.partial(random_forward_problem, is_training=False),
+    "forward of a sum, training, rstd, Relu6": functools.partial(
+        random_forward_problem, side_input=True, saves_rstd=True, activation=RELU6
+    ),
+    "forward of a sum, frozen, Relu": functools.partial(
+        random_forward_problem, side_input=True, is_training=False, activation=RELU
+    ),
+}
+
 # Bytes around every output that must stay as they are.
 _GUARD = 64
-_INPUTS, _OUTPUTS = c_abi.POINTERS[:5], c_abi.POINTERS[5:]
 
 
 def check(problem: Problem, outputs: Mapping[str, np.ndarray]) -> str:
     """The worst output beyond its error bound in one sentence, or nothing."""
-    expected = formula_models.MODELS[spec.BATCH_NORM_GRAD].expected(
-        problem, bounds.PROFILES["strict"]
-    )
-    types = {role: problem.type_of(role) for role in outputs}
-    errors = measure.errors_of(outputs, expected, types)
-    role, error = max(errors.items(), key=lambda item: item[1].bound)
-    return f"{role} {error.worst}" if error.bound > 1 else ""
+    return formula_models.check(problem, outputs)
+
+
+def outputs_of(problem: Problem) -> tuple[str, ...]:
+    """The roles of its outputs."""
+    return c_abi.FORMULAS[problem.formula].outputs
+
+
+def in_view(problem: Problem) -> list[str]:
+    """The roles of its tensors of view shape: inputs, then the output."""
+    roles = (*problem.values, *outputs_of(problem))
+    return [role for role in roles if role in VIEW_ROLES]
 
 
 def args_at(
-    view: tuple[int, int, int], dtype: str, addresses: Mapping[str, int], **fields: Any
-) -> c_abi.Args:
+    view: tuple[int, int, int],
+    dtype: str,
+    addresses: Mapping[str, int],
+    struct: type[Any] = c_abi.Args,
+    **fields: Any,
+) -> Any:
     """The C struct for arrays at these addresses, by role; statistics in float32."""
     outer, channels, inner = view
     codes = c_abi.DTYPE_CODES
     defaults = {"dtype": codes[dtype], "stat_dtype": codes["float32"], "is_training": 1}
-    return c_abi.Args(
+    return struct(
         outer=outer, channels=channels, inner=inner, **{**defaults, **addresses, **fields}
     )
 
@@ -56,7 +92,7 @@ def args_at(
 def _allocate(device: Any, problem: Problem, offsets: Mapping[str, int]) -> dict[str, int]:
     """Addresses by role, `offsets` elements from an aligned one, with room for the guards."""
     addresses = {}
-    for role in c_abi.POINTERS:
+    for role in (*problem.values, *outputs_of(problem)):
         itemsize = problem.type_of(role).numpy.itemsize
         base = device.allocate(_size(problem, role) + 2 * 256)
         addresses[role] = base + 256 + offsets.get(role, 0) * itemsize
@@ -97,30 +133,23 @@ def run(
       device: a CudaDevice or EmulatedDevice.
       problem: the inputs.
       offsets: role -> elements by which the array is shifted from an aligned address.
-      in_place: the input whose buffer x_backprop is written to.
+      in_place: the input whose buffer the output of view shape is written to.
       repetitions: how many times.
       group_bytes: as in cc/c_api/tf_bn_ops_cuda_c.h.
     """
     addresses = _allocate(device, problem, offsets or {})
     if in_place is not None:
-        addresses["x_backprop"] = addresses[in_place]
-    args = args_at(
-        problem.view,
-        problem.dtype.name,
-        addresses,
-        stat_dtype=c_abi.DTYPE_CODES[problem.statistics_dtype.name],
-        is_training=int(problem.is_training),
-        variance_is_rstd=int(problem.variance_is_rstd),
-        epsilon=problem.epsilon,
-    )
+        addresses[in_view(problem)[-1]] = addresses[in_place]
+    args = c_abi.args_at(problem, addresses)
+    outputs = outputs_of(problem)
     results = []
     for _ in range(repetitions):
-        for role in _OUTPUTS:
+        for role in outputs:
             device.fill(addresses[role] - _GUARD, 0xFF, _size(problem, role) + 2 * _GUARD)
-        for role in _INPUTS:
+        for role in problem.values:
             device.write(addresses[role], problem[role])
         device.run(args, group_bytes)
         device.wait()
-        results.append({role: _read(device, problem, role, addresses[role]) for role in _OUTPUTS})
+        results.append({role: _read(device, problem, role, addresses[role]) for role in outputs})
     device.free_all()
     return results

@@ -19,7 +19,7 @@ from tf_bn_ops.harness import c_abi
 
 _SOURCES = ("cc/cuda/testing/emulator.cc", "cc/c_api/args.cc")
 # The arithmetic of the device: IEEE, without fused multiply-add.
-_FLAGS = ("-std=c++17", "-O2", "-ffp-contract=off", "-shared", "-fPIC", "-I.")
+_FLAGS = ("-std=c++17", "-O1", "-ffp-contract=off", "-shared", "-fPIC", "-I.")
 
 _VIEW = (ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32)
 _CONFIG = ("grid", "threads_x", "threads_y", "threads_z", "fold", "steps", "items", "splits")
@@ -36,15 +36,16 @@ def _build(folder: str) -> ctypes.CDLL:
     lib.tfbn_emulate_launch_config.argtypes = [*_VIEW, ctypes.POINTER(ctypes.c_int64)]
     lib.tfbn_emulate_group_bytes.restype = ctypes.c_int64
     lib.tfbn_emulate_group_bytes.argtypes = [*_VIEW, ctypes.c_int64, ctypes.c_double]
-    lib.tfbn_emulate.argtypes = [
-        ctypes.POINTER(c_abi.Args),
-        ctypes.c_void_p,
-        ctypes.c_uint32,
-        ctypes.c_int64,
-        ctypes.POINTER(ctypes.c_int32),
-        ctypes.c_char_p,
-        ctypes.c_size_t,
-    ]
+    for struct in (c_abi.Args, c_abi.ForwardArgs):
+        getattr(lib, c_abi.function_of(struct(), "emulate")).argtypes = [
+            ctypes.POINTER(struct),
+            ctypes.c_void_p,
+            ctypes.c_uint32,
+            ctypes.c_int64,
+            ctypes.POINTER(ctypes.c_int32),
+            ctypes.c_char_p,
+            ctypes.c_size_t,
+        ]
     return lib
 
 
@@ -96,7 +97,9 @@ class EmulatedDevice:
             call()
         return [1.0] * len(work)
 
-    def run(self, args: c_abi.Args, group_bytes: int = 0, seed: int = 0) -> None:
+    def run(
+        self, args: c_abi.Args | c_abi.ForwardArgs, group_bytes: int = 0, seed: int = 0
+    ) -> None:
         """Executes one call. `seed` other than 0 shuffles threads and blocks; `group_bytes` as in
         cc/cuda/cuda_backend.h."""
         size = self._library.tfbn_emulate_workspace(
@@ -105,7 +108,8 @@ class EmulatedDevice:
         workspace = np.full(size // 8 + 1, np.nan)
         launches = ctypes.c_int32()
         error = ctypes.create_string_buffer(512)
-        status = self._library.tfbn_emulate(
+        function = getattr(self._library, c_abi.function_of(args, "emulate"))
+        status = function(
             args, workspace.ctypes.data, seed, max(group_bytes, 0), launches, error, len(error)
         )
         if status != 0:
@@ -124,6 +128,6 @@ class EmulatedDevice:
     def group_bytes(
         self, view: tuple[int, int, int], dtype: str, l2_bytes: int, bytes_per_second: float
     ) -> int:
-        """Bytes of both inputs in a group of channels on such a device; 0: no groups."""
+        """Bytes of a gradient's inputs in a group of channels on such a device; 0: no groups."""
         code = c_abi.DTYPE_CODES[dtype]
         return self._library.tfbn_emulate_group_bytes(*view, code, l2_bytes, bytes_per_second)

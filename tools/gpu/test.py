@@ -8,6 +8,7 @@ skipped and succeeds; --emulated runs all of it on the host emulator instead.
 from __future__ import annotations
 
 import argparse
+import itertools
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,7 @@ import numpy as np
 from device_calls import VIEWS, run
 
 from tf_bn_ops.harness import c_abi
-from tf_bn_ops.harness.problems import Problem, random_problem
+from tf_bn_ops.harness.problems import Problem, random_forward_problem, random_problem
 from tf_bn_ops.spec import DTYPES
 
 REPETITIONS = 20
@@ -33,16 +34,15 @@ Device = cuda_device.CudaDevice | EmulatedDevice
 Check = tuple[str, str]  # The case; what is wrong, or nothing.
 
 
-def combinations() -> Iterator[tuple[str, bool, bool]]:
-    """(dtype, is_training, variance_is_rstd)"""
-    for dtype in DTYPES:
-        for is_training, is_rstd in ((True, True), (True, False), (False, False)):
-            yield dtype, is_training, is_rstd
+def all_problems(view: tuple[int, int, int]) -> Iterator[tuple[str, Problem]]:
+    """Labels and problems of every call and type."""
+    for call, dtype in itertools.product(device_calls.CALLS, DTYPES):
+        yield f"{view} {dtype}, {call}", device_calls.CALLS[call](view, dtype)
 
 
 def label(p: Problem) -> str:
     mode = ("training" if p.is_training else "frozen") + (", rstd" if p.variance_is_rstd else "")
-    return f"{p.view} {p.dtype.name}, {mode}"
+    return f"{p.view} {p.dtype.name}, {p.formula}, {mode}"
 
 
 def run_bits(device: Device, problem: Problem, **options: Any) -> bytes:
@@ -52,14 +52,13 @@ def run_bits(device: Device, problem: Problem, **options: Any) -> bytes:
 def test_oracle(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
     """Every view, type and mode: within the bounds, and bitwise identical to the emulator."""
     for view in VIEWS:
-        for dtype, training, is_rstd in combinations():
-            p = random_problem(view, dtype, is_training=training, variance_is_rstd=is_rstd)
+        for what, p in all_problems(view):
             (result,) = run(device, p)
             wrong = device_calls.check(p, result)
             emulate = not wrong and np.prod(view) < 1 << 18
             if emulate and run_bits(emulator, p) != c_abi.bits(result):
                 wrong = "not bitwise identical to the host emulator"
-            yield label(p), wrong
+            yield what, wrong
 
 
 def test_statistics_in_the_element_type(
@@ -88,47 +87,45 @@ def test_exact_sums(device: Device, emulator: EmulatedDevice) -> Iterator[Check]
 
 
 def alignment_differences(device: Device, p: Problem) -> Iterator[str]:
-    want = run_bits(device, p)
+    want, tensors = run_bits(device, p), device_calls.in_view(p)
     for shifts in ((1, 0, 0), (0, 3, 0), (0, 0, 1), (5, 5, 5), (1, 2, 3), (7, 7, 6)):
-        offsets = dict(zip(("y_backprop", "x", "x_backprop"), shifts, strict=True))
+        # The last ones, so that the output is always among them.
+        offsets = dict(zip(tensors, shifts[-len(tensors) :], strict=True))
         if run_bits(device, p, offsets=offsets) != want:
-            yield f"not bitwise identical with tensors shifted by {shifts} elements"
-    for name in ("y_backprop", "x"):
+            yield f"not bitwise identical with tensors shifted by {offsets} elements"
+    for name in tensors[:-1]:
         for shift in (0, 1):
-            if run_bits(device, p, offsets={"y_backprop": shift}, in_place=name) != want:
+            if run_bits(device, p, offsets={tensors[0]: shift}, in_place=name) != want:
                 yield f"not bitwise identical in place of {name}, shifted by {shift} elements"
 
 
 def test_alignment(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
     """Bitwise identical for any alignment of any tensor, and in place."""
     for view in ((300, 5, 1), (301, 48, 1), (9, 5, 1300), (9, 5, 49), (2, 3, 70001)):
-        for dtype, training, _ in combinations():
-            p = random_problem(view, dtype, is_training=training)
+        for what, p in all_problems(view):
             wrong = next(alignment_differences(device, p), "")
-            yield f"{label(p)}, misaligned and in place", wrong
+            yield f"{what}, misaligned and in place", wrong
 
 
 def test_groups(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
     """Bitwise identical with any groups of channels."""
     for view in ((9, 90, 49), (3, 7, 4100), (64, 40, 784)):
-        for dtype in DTYPES:
-            p = random_problem(view, dtype)
-            whole = 2 * p["x"].nbytes
+        for what, p in all_problems(view):
+            whole = (len(device_calls.in_view(p)) - 1) * p["x"].nbytes
             sizes = (0, whole // 7, whole // 3, whole // 2)
             distinct = {run_bits(device, p, group_bytes=size) for size in sizes}
             wrong = "" if len(distinct) == 1 else "not bitwise identical with groups"
-            yield f"{label(p)}, groups", wrong
+            yield f"{what}, groups", wrong
 
 
 def test_repetition(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
     """Every run is bitwise identical."""
     for view in ((8000, 300, 1), (70000, 3, 1), (64, 40, 784)):
-        for dtype, training, _ in combinations():
-            p = random_problem(view, dtype, is_training=training)
+        for what, p in all_problems(view):
             count = 2 if device.emulated else REPETITIONS
             distinct = {c_abi.bits(result) for result in run(device, p, repetitions=count)}
             wrong = "" if len(distinct) == 1 else f"{len(distinct)} different results"
-            yield f"{label(p)}, {count} times", wrong
+            yield f"{what}, {count} times", wrong
 
 
 def test_nan(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
@@ -147,6 +144,9 @@ def test_nan(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
                 affected = not np.isfinite(result["scale_backprop"][2])
                 wrong = "" if clean and affected else "it reached other channels, or was lost"
                 yield f"{label(p)}, {bad} in {name}", wrong
+            p = random_forward_problem(view)
+            p["x"][2, 2, 0] = bad
+            yield f"{label(p)}, {bad} in x", device_calls.check(p, run(device, p)[0])
 
 
 # memset fills tensors of half with it.
@@ -168,6 +168,18 @@ def allocate_constants(device: Device, view: tuple[int, int, int]) -> dict[str, 
     return addresses
 
 
+def elements_beside(
+    device: Device, address: int, elements: int, want: np.float16, ulps: int
+) -> Iterator[str]:
+    """Where a tensor of half has elements more than `ulps` from `want`."""
+    step = 1 << 27
+    for first in range(0, elements, step):
+        part = np.empty(min(step, elements - first), np.float16)
+        device.read(address + 2 * first, part)
+        if not (np.abs(part.view(np.int16) - want.view(np.int16)) <= ulps).all():
+            yield f"wrong in elements {first} and following"
+
+
 def huge_errors(
     device: Device, view: tuple[int, int, int], addresses: dict[str, int]
 ) -> Iterator[str]:
@@ -179,13 +191,22 @@ def huge_errors(
         device.read(addresses[role], got)
         if not (np.abs(got / np.float64(want) - 1) <= 2.0**-23).all():
             yield f"{role} is {got[0]}, not {want}"
-    want_dx = np.float16(-(value**3)).view(np.int16)
-    elements, step = int(np.prod(view)), 1 << 27
-    for first in range(0, elements, step):
-        part = np.empty(min(step, elements - first), np.float16)
-        device.read(addresses["x_backprop"] + 2 * first, part)
-        if not (np.abs(part.view(np.int16) - want_dx) <= 1).all():  # One rounding.
-            yield f"x_backprop is wrong in elements {first} and following"
+    want_dx = np.float16(-(value**3))
+    x_backprop, elements = addresses["x_backprop"], int(np.prod(view))
+    # One rounding.
+    yield from elements_beside(device, x_backprop, elements, want_dx, 1)
+
+
+def huge_forward_errors(
+    device: Device, view: tuple[int, int, int], addresses: dict[str, int]
+) -> Iterator[str]:
+    """The same x everywhere: its mean is x, its variance 0, and y the offset, which is 1."""
+    for role, want in (("saved_mean", np.float32(HUGE_VALUE)), ("batch_variance", 0)):
+        got = np.empty(view[1], np.float32)
+        device.read(addresses[role], got)
+        if not (got == want).all():
+            yield f"{role} is {got[0]}, not {want}"
+    yield from elements_beside(device, addresses["y"], int(np.prod(view)), np.float16(1), 0)
 
 
 def test_huge(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
@@ -200,6 +221,19 @@ def test_huge(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
         device.run(device_calls.args_at(view, "half", addresses, variance_is_rstd=1))
         device.wait()
         wrong = next(huge_errors(device, view, addresses), "")
+        # The output and the arrays per channel serve the forward call too.
+        y, ones = addresses["x_backprop"], addresses["scale"]
+        statistics = [device.allocate(4 * view[1]) for _ in range(4)]
+        names = ("batch_mean", "batch_variance", "saved_mean", "saved_variance")
+        forward = {
+            **{"x": addresses["x"], "y": y, "scale": ones, "offset": ones},
+            **dict(zip(names, statistics, strict=True)),
+        }
+        device.fill(y, 0xFF, 2 * elements)
+        fields = {"epsilon": 1e-3, "exponential_avg_factor": 1}
+        device.run(device_calls.args_at(view, "half", forward, c_abi.ForwardArgs, **fields))
+        device.wait()
+        wrong = wrong or next(huge_forward_errors(device, view, forward), "")
         device.free_all()
         yield what, wrong
 

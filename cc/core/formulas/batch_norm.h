@@ -17,7 +17,8 @@
 //       does not read what is given. The new mean is `mean`, the new variance
 //       is variance * M / max(M - 1, 1) (Bessel's correction), or `variance`.
 //
-// Without elements, training has NaN for batch_* and 0 for saved_*.
+// Without elements, training has NaN for batch_* and 0 for saved_* and
+// forward_coefficients.
 //
 // Accuracy that every backend promises: statistics are accumulated in double,
 // in one pass, around a shift, which is one element of the channel (Chan, Golub
@@ -55,7 +56,8 @@ static TFBN_HD double UpperBound(Activation activation) {
   return activation == Activation::kRelu6 ? 6 : kInfinity;
 }
 
-// Where the gradient of an activation passes: lowest < v < highest.
+// Where the gradient of an activation passes: v > lowest, and not v >= highest,
+// which is NaN where there is no upper bound: an infinite y passes a ReLU.
 template <typename C>
 struct MaskBounds {
   C lowest, highest;
@@ -67,8 +69,10 @@ struct MaskBounds {
 template <typename C>
 static TFBN_HD MaskBounds<C> MaskBoundsOf(Activation activation, DType dtype,
                                           bool before_rounding) {
-  MaskBounds<C> bounds = {static_cast<C>(LowerBound(activation)),
-                          static_cast<C>(UpperBound(activation))};
+  MaskBounds<C> bounds = {
+      static_cast<C>(LowerBound(activation)),
+      static_cast<C>(activation == Activation::kRelu6 ? UpperBound(activation)
+                                                      : kNaN)};
   if (!before_rounding || activation == Activation::kIdentity) return bounds;
   double half_subnormal = 0, below_six = 0;
   if (dtype == DType::kFloat16) {
@@ -219,6 +223,12 @@ struct BatchNormFormulaOf {
     StoreFromDouble(args.stat_dtype, args.saved_variance, c, 0);
     StoreFromDouble(args.stat_dtype, args.batch_mean, c, kNaN);
     StoreFromDouble(args.stat_dtype, args.batch_variance, c, kNaN);
+    if (args.forward_coefficients == nullptr) return;
+    if (args.dtype == DType::kFloat64) {
+      StoreForwardCoefficients<double>(args, c, 0, 0, 0);
+    } else {
+      StoreForwardCoefficients<float>(args, c, 0, 0, 0);
+    }
   }
 
   template <bool kTraining, typename V>
@@ -238,11 +248,17 @@ struct BatchNormFormulaOf {
                                                const double (&sums)[kNumSums]) {
     C k[kNumCoefficients];
     Finish(args, c, center, sums, k);
+    StoreForwardCoefficients<C>(args, c, k[kMean], k[kMeanRest], k[kScaleRstd]);
+  }
+  template <typename C>
+  static TFBN_HD void StoreForwardCoefficients(const Args& args, int64_t c,
+                                               C mean, C mean_rest,
+                                               C scale_rstd) {
     C* const out = static_cast<C*>(args.forward_coefficients) + c;
     const int64_t channels = args.view.channels;
-    out[0] = k[kMean];
-    out[channels] = k[kMeanRest];
-    out[2 * channels] = k[kScaleRstd];
+    out[0] = mean;
+    out[channels] = mean_rest;
+    out[2 * channels] = scale_rstd;
   }
 
   // Stores the exponential moving average of `given` and `value`.

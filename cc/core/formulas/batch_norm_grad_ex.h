@@ -1,12 +1,12 @@
 // The formulas of the gradient of batch normalization with an activation behind
 // it (FusedBatchNormEx): the contract, and its arithmetic.
 //
-//   masked = y_backprop where lower < y < upper, else 0
+//   masked = y_backprop where y > 0 (kRelu) or 0 < y < 6 (kRelu6), else 0
 //   x_backprop, scale_backprop, offset_backprop = batch_norm_grad.h's of masked
 //   side_input_backprop = masked, where the forward had a side input
 //
-// with [lower, upper] the clamp of the activation: TensorFlow's ReluGrad and
-// Relu6Grad, whose comparisons are false for NaN.
+// These are TensorFlow's ReluGrad and Relu6Grad, whose comparisons are false
+// for NaN.
 //
 // The mask comes from y, or from x by the forward's own coefficients: the same
 // operations on the same numbers in the same order, so the decision is the
@@ -27,8 +27,10 @@
 namespace tf_bn_ops {
 
 // Inputs, outputs and attributes of one call, beside those of the plain
-// gradient. side_input_backprop, too, may be the buffer of y_backprop, x or y
-// (element for element) if x_backprop is another one.
+// gradient. x_backprop may be the buffer of y, too. So may side_input_backprop
+// be that of y_backprop, x or y (element for element) if x_backprop is another
+// one; without an activation it may not be that of x while x_backprop is that
+// of y_backprop.
 struct BatchNormGradExArgs : BatchNormGradArgs {
   Activation activation = Activation::kIdentity;
 
@@ -65,7 +67,8 @@ struct BatchNormGradExFormulaOf {
     kNumFrozenSums = Plain::kNumFrozenSums
   };
   // Behind those of the plain gradient: an element passes if its value v, that
-  // of the forward before the activation or y itself, has lowest < v < highest.
+  // of the forward before the activation or y itself, is above kLowest and not
+  // at or above kHighest, see MaskBounds.
   enum Coefficient : int {
     kFirstFrozenCoefficient = Plain::kFirstFrozenCoefficient,
     kFirstMaskCoefficient = Plain::kNumCoefficients,
@@ -107,7 +110,7 @@ struct BatchNormGradExFormulaOf {
       v = in[kY];
     }
     const V low_masked = v > k[kLowest] ? in[kDy] : V{};
-    return v < k[kHighest] ? low_masked : V{};
+    return v >= k[kHighest] ? V{} : low_masked;
   }
 
   template <typename V>

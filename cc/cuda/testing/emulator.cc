@@ -1,5 +1,5 @@
 // The CUDA kernels on the host, thread by thread: the device code and launch
-// plan of cc/cuda, compiled as plain C++ behind the C ABI's struct. Tests
+// plan of cc/cuda, compiled as plain C++ behind the C ABI's structs. Tests
 // indexing and arithmetic without a GPU, and computes the bits that a GPU must
 // reproduce.
 //
@@ -17,7 +17,7 @@
 
 #include "cc/c_api/args.h"
 #include "cc/c_api/tf_bn_ops_c.h"
-#include "cc/core/formulas/batch_norm_grad.h"
+#include "cc/cuda/cuda_backend.h"
 #include "cc/cuda/launch_plan.h"
 
 namespace tf_bn_ops {
@@ -116,42 +116,80 @@ class EmulatorLauncher {
 }  // namespace tf_bn_ops
 
 namespace cuda = tf_bn_ops::cuda;
+using tf_bn_ops::BatchNormAddFormula;
+using tf_bn_ops::BatchNormFormula;
+using tf_bn_ops::BatchNormGradFormula;
 using tf_bn_ops::DType;
 using tf_bn_ops::View;
-using Formula = tf_bn_ops::BatchNormGradFormula;
 
-extern "C" {
+namespace {
 
-TFBN_EXPORT int64_t tfbn_emulate_workspace(int64_t outer, int64_t channels,
-                                           int64_t inner, int32_t dtype) {
-  return static_cast<int64_t>(cuda::WorkspaceBytes<Formula>(
-      View{outer, channels, inner}, static_cast<DType>(dtype)));
-}
+// How a call is emulated: the arguments of the exported functions.
+struct Emulation {
+  void* workspace;
+  uint32_t seed;
+  int64_t group_bytes;
+  int32_t* launches;
+};
 
-// `seed` other than 0 shuffles threads and blocks; `group_bytes` as in
-// CudaLaunch; `launches`, if not null, receives the number of kernels.
-TFBN_EXPORT int tfbn_emulate(const tfbn_batch_norm_grad_args* c_args,
-                             void* workspace, uint32_t seed,
-                             int64_t group_bytes, int32_t* launches,
-                             char* error, size_t error_size) {
-  Formula::Args args;
+template <typename Formula, typename CArgs>
+int Emulate(const CArgs* c_args, const Emulation& emulation, char* error,
+            size_t error_size) {
+  typename Formula::Args args;
   const std::string message = tf_bn_ops::c_api::ReadArgs(c_args, &args);
   if (!message.empty()) {
     return tf_bn_ops::c_api::Fail(message, error, error_size);
   }
-  cuda::EmulatorLauncher<Formula> launcher(seed);
-  const int failed =
-      cuda::Launch<Formula>(args, workspace, {group_bytes, 0}, launcher);
-  if (launches != nullptr) *launches = launcher.launches();
+  cuda::EmulatorLauncher<Formula> launcher(emulation.seed);
+  const int failed = cuda::Launch<Formula>(
+      args, emulation.workspace, {emulation.group_bytes, 0}, launcher);
+  if (emulation.launches != nullptr) *emulation.launches = launcher.launches();
   return failed;
 }
 
-// Bytes of both inputs in a group of channels on a device with this L2 cache
-// and memory bandwidth; 0: no groups.
+}  // namespace
+
+extern "C" {
+
+// As tfbn_cuda_workspace.
+TFBN_EXPORT int64_t tfbn_emulate_workspace(int64_t outer, int64_t channels,
+                                           int64_t inner, int32_t dtype) {
+  size_t bytes = 0;
+#define X(Formula)                                                             \
+  bytes = std::max(bytes,                                                      \
+                   cuda::WorkspaceBytes<Formula>(View{outer, channels, inner}, \
+                                                 static_cast<DType>(dtype)));
+  TFBN_FOR_EACH_CUDA_FORMULA(X)
+#undef X
+  return static_cast<int64_t>(bytes);
+}
+
+// `seed` other than 0 shuffles threads and blocks; `group_bytes` as in
+// CudaLaunch; `launches`, if not null, receives the number of kernels.
+TFBN_EXPORT int tfbn_emulate_batch_norm_grad(
+    const tfbn_batch_norm_grad_args* args, void* workspace, uint32_t seed,
+    int64_t group_bytes, int32_t* launches, char* error, size_t error_size) {
+  return Emulate<BatchNormGradFormula>(
+      args, {workspace, seed, group_bytes, launches}, error, error_size);
+}
+
+TFBN_EXPORT int tfbn_emulate_batch_norm(const tfbn_batch_norm_args* args,
+                                        void* workspace, uint32_t seed,
+                                        int64_t group_bytes, int32_t* launches,
+                                        char* error, size_t error_size) {
+  const Emulation emulation{workspace, seed, group_bytes, launches};
+  return args->side_input != nullptr
+             ? Emulate<BatchNormAddFormula>(args, emulation, error, error_size)
+             : Emulate<BatchNormFormula>(args, emulation, error, error_size);
+}
+
+// Bytes of both inputs of a gradient in a group of channels on a device with
+// this L2 cache and memory bandwidth; 0: no groups.
 TFBN_EXPORT int64_t tfbn_emulate_group_bytes(int64_t outer, int64_t channels,
                                              int64_t inner, int32_t dtype,
                                              int64_t l2_bytes,
                                              double bytes_per_second) {
+  using Formula = BatchNormGradFormula;
   Formula::Args args;
   args.view = View{outer, channels, inner};
   args.dtype = static_cast<DType>(dtype);

@@ -4,7 +4,7 @@
 #ifndef TF_BN_OPS_CC_KERNELS_GPU_GPU_LAUNCH_H_
 #define TF_BN_OPS_CC_KERNELS_GPU_GPU_LAUNCH_H_
 
-#include "cc/core/formulas/batch_norm_grad.h"
+#include "cc/cuda/cuda_backend.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_bn_ops {
@@ -18,8 +18,10 @@ struct GpuBackend {
   // Enqueues `args` on the op's stream, with a workspace from the op's
   // allocator. On failure (no memory, a launch that CUDA refuses) sets the
   // context's status.
-  static void Launch(tensorflow::OpKernelContext* context,
-                     const BatchNormGradArgs& args);
+#define TFBN_DECLARE_LAUNCH(F) \
+  static void Launch(tensorflow::OpKernelContext* context, const F::Args& args);
+  TFBN_FOR_EACH_CUDA_FORMULA(TFBN_DECLARE_LAUNCH)
+#undef TFBN_DECLARE_LAUNCH
 };
 
 }  // namespace tf_bn_ops

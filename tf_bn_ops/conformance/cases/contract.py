@@ -29,11 +29,14 @@ from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases.case import ERROR_PREFIX, STATIC_PREFIX, Case
 from tf_bn_ops.conformance.cases.execution_modes import DRAWN
 from tf_bn_ops.harness.formula_models import model_of
-from tf_bn_ops.harness.problems import VIEW_ROLES, Inputs
+from tf_bn_ops.harness.problems import IDENTITY, VIEW_ROLES, Inputs
 
 PREFIXES = (ERROR_PREFIX, STATIC_PREFIX)
 # Errors by which an op without a twin may refuse a call.
 REFUSALS = ("InvalidArgumentError", "ValueError", "TypeError")
+
+# The formulas of ops that take tensors of the rank of their data format alone.
+_OF_ONE_RANK = (spec.BATCH_NORM, spec.BATCH_NORM_ADD, spec.BATCH_NORM_GRAD_EX)
 
 # A shape that is partly unknown: None is an unknown dimension; None for all of it an unknown rank.
 PartialShape = tuple[int | None, ...] | None
@@ -52,10 +55,17 @@ class _Draw:
         return choices[int(self.rng.integers(len(choices)))]
 
     @property
-    def roles(self) -> list[str]:
-        """The inputs with a contract on their shape."""
+    def typed(self) -> list[str]:
+        """The inputs with a contract on their type."""
         inputs = self.case.spec.inputs
         return [a.role for a in inputs if a.kind != spec.OPAQUE and a.role in self.values]
+
+    @property
+    def roles(self) -> list[str]:
+        """The inputs with a contract on their rank: without an activation, its gradient reads
+        neither offset nor y."""
+        unread = () if _reads_y(self.case, self.attrs) else ("offset", "y")
+        return [role for role in self.typed if role not in unread]
 
     @property
     def sized(self) -> list[str]:
@@ -104,7 +114,7 @@ def _size(d: _Draw) -> None:
 
 def _dtype(d: _Draw) -> None:
     """The tensors have a type that no kernel has, or one input differs from what belongs to it."""
-    role = d.one_of(["all", *d.roles])
+    role = d.one_of(["all", *d.typed])
     if role == "all" or d.views == [role]:
         for r in d.views:
             d.values[r] = np.ones(d.values[r].shape, np.int32)
@@ -210,6 +220,11 @@ def _merge(a: PartialShape, b: PartialShape) -> PartialShape:
     return tuple(m if n is None else n for n, m in zip(a, b, strict=True))
 
 
+def _reads_y(case: Case, attrs: Mapping[str, Any]) -> bool:
+    """Whether an op that is behind an activation reads what that was computed from."""
+    return case.spec.formula != spec.BATCH_NORM_GRAD_EX or attrs["activation_mode"] != IDENTITY
+
+
 def _reads_averages(case: Case, attrs: Mapping[str, Any]) -> bool:
     """Whether an op with moving averages reads mean and variance; what it does not may have any
     size."""
@@ -222,16 +237,20 @@ def expected_static_shapes(
     """The static shapes of the outputs of an op that has no built-in twin.
 
     Outputs of view shape have all that is known of the inputs of view shape, and the channels of
-    any per-channel input that is read; the other outputs have the channels, of placeholders nothing
-    is known. Forward ops take the rank that the data format has.
+    any per-channel input that is read; the other outputs have the channels. Forward ops and the
+    gradient behind an activation take the rank that the data format has.
 
     Raises:
       Conflict: no shapes fit.
     """
-    is_forward = "exponential_avg_factor" in attrs
-    view: PartialShape = (None,) * spec.LAYOUTS[case.layout][0] if is_forward else None
+    rank = spec.LAYOUTS[case.layout][0]
+    view: PartialShape = (None,) * rank if case.spec.formula in _OF_ONE_RANK else None
     channels: PartialShape = (None,)
+    unread = {a.role for a in case.spec.inputs if a.kind == spec.OPAQUE}
+    unread |= set() if _reads_y(case, attrs) else {"offset", "y"}
     for role, shape in inputs.items():
+        if role in unread:
+            continue
         if role in VIEW_ROLES:
             view = _merge(view, shape)
         elif shape is not None and len(shape) != 1:
@@ -248,8 +267,13 @@ def expected_static_shapes(
     assert channels is not None
     if channels[0] is not None and channels[0] < case.spec.min_channels:
         raise Conflict
-    known = {spec.VIEW: view, spec.CHANNEL: channels, spec.PLACEHOLDER: None}
-    return [known[arg.kind] for arg in case.spec.outputs]
+    known = {
+        **dict.fromkeys((spec.VIEW, spec.VIEW_LIST), view),
+        spec.CHANNEL: channels,
+        spec.PLACEHOLDER: (0,),
+        spec.OPAQUE: None,
+    }
+    return [known[arg.kind] for arg in case.spec.outputs_with(attrs)]
 
 
 def generate(count: int, seed: int, combos: Sequence[tuple[str, str, str, str]]) -> Iterator[Case]:

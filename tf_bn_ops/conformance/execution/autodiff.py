@@ -23,6 +23,42 @@ def _per_channel(x: Any, data_format: str) -> tuple[Any, Any]:
     return shape, tf.concat([tf.range(axis), tf.range(axis + 1, rank)], axis=0)
 
 
+def _first_order(
+    x: Any,
+    scale: Any,
+    mean: Any,
+    variance: Any,
+    y_backprop: Any,
+    epsilon: float,
+    data_format: str,
+    is_training: bool = True,
+) -> list[Any]:
+    """The gradients with respect to x, scale and the offset.
+
+    The ops take mean and variance as given, also when they are not the statistics of x, and in
+    training differentiate them as functions of x: a statistic is its given value plus the batch's
+    less the same with its gradient stopped, which is zero and has the wanted derivative.
+    Derivatives of the variance are those of mean((x - mean)^2) with the given mean.
+    """
+    column, others = _per_channel(x, data_format)
+
+    def as_function_of_x(given: Any, of_batch: Any) -> Any:
+        if not is_training:
+            return tf.reshape(given, column)
+        return tf.reshape(given, column) + (of_batch - tf.stop_gradient(of_batch))
+
+    offset = tf.zeros_like(scale)  # It may be any number.
+    with tf.GradientTape() as tape:
+        tape.watch([x, scale, offset])
+        batch_mean = tf.reduce_mean(x, others, keepdims=True)
+        spread = tf.square(x - tf.reshape(mean, column))
+        batch_variance = tf.reduce_mean(spread, others, keepdims=True)
+        centered = x - as_function_of_x(mean, batch_mean)
+        root = tf.sqrt(as_function_of_x(variance, batch_variance) + epsilon)
+        y = centered / root * tf.reshape(scale, column) + tf.reshape(offset, column)
+    return tape.gradient(y, [x, scale, offset], output_gradients=y_backprop)
+
+
 class _Elementary:
     """Ops by their names and arguments, in float64."""
 
@@ -36,34 +72,48 @@ class _Elementary:
         normalized_delta: Any,
         epsilon: float,
     ) -> list[Any]:
-        """The gradients with respect to input, gamma and beta.
-
-        The op takes mean and variance as given, also when they are not the statistics of x, and
-        differentiates them as functions of x: a statistic is its given value plus the batch's less
-        the same with its gradient stopped, which is zero and has the wanted derivative. Derivatives
-        of the variance are those of mean((x - mean)^2) with the given mean.
-        """
-        del beta  # Its gradient does not depend on it; the offset below may be any number.
+        """The gradients with respect to input, gamma and beta."""
+        del beta  # Its gradient does not depend on it.
         dtype = input.dtype
         x, gamma, mean, variance, delta = (
             tf.cast(t, tf.float64) for t in (input, gamma, mean, variance, normalized_delta)
         )
-        column, others = _per_channel(x, "NCHW")
-
-        def as_function_of_x(given: Any, of_batch: Any) -> Any:
-            return tf.reshape(given, column) + (of_batch - tf.stop_gradient(of_batch))
-
-        offset = tf.zeros_like(gamma)
-        with tf.GradientTape() as tape:
-            tape.watch([x, gamma, offset])
-            batch_mean = tf.reduce_mean(x, others, keepdims=True)
-            spread = tf.square(x - tf.reshape(mean, column))
-            batch_variance = tf.reduce_mean(spread, others, keepdims=True)
-            centered = x - as_function_of_x(mean, batch_mean)
-            root = tf.sqrt(as_function_of_x(variance, batch_variance) + epsilon)
-            y = centered / root * tf.reshape(gamma, column) + tf.reshape(offset, column)
-        gradients = tape.gradient(y, [x, gamma, offset], output_gradients=delta)
+        gradients = _first_order(x, gamma, mean, variance, delta, epsilon, "NCHW")
         return [tf.cast(gradient, dtype) for gradient in gradients]
+
+    def FusedBatchNormGradEx(
+        self,
+        y_backprop: Any,
+        x: Any,
+        scale: Any,
+        reserve_space_1: Any,
+        reserve_space_2: Any,
+        reserve_space_3: Any,
+        offset: Any,
+        y: Any,
+        epsilon: float,
+        data_format: str,
+        is_training: bool,
+        num_side_inputs: int,
+        activation_mode: str,
+    ) -> list[Any]:
+        """The gradients with respect to x, scale, the offset and the side input."""
+        del reserve_space_3, offset
+        dtype, vector = x.dtype, scale.dtype
+        passes = tf.ones_like(y, tf.bool)
+        if activation_mode != "Identity":
+            passes = y > 0
+        if activation_mode == "Relu6":
+            passes &= y < 6
+        masked = tf.where(passes, y_backprop, tf.zeros_like(y_backprop))
+        x, scale, mean, variance, delta = (
+            tf.cast(t, tf.float64) for t in (x, scale, reserve_space_1, reserve_space_2, masked)
+        )
+        gradients = _first_order(
+            x, scale, mean, variance, delta, epsilon, data_format, is_training=is_training
+        )
+        found = [tf.cast(t, to) for t, to in zip(gradients, (dtype, vector, vector), strict=True)]
+        return [*found, *[tf.zeros([0], vector)] * 2, *[masked] * num_side_inputs]
 
     def FusedBatchNormEx(
         self,

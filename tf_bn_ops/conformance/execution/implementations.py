@@ -188,7 +188,7 @@ def request(
             given[arg.name] = given[arg.name].astype(dtype, copy=False)
     attrs = {name: values[name] for name in op.attrs}
     if mapped is None:
-        names = [arg.name for arg in op.outputs]
+        names = [arg.name for arg in op.outputs_with(attrs)]
         return {
             "op": op.name,
             what: given,

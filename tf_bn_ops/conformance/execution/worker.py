@@ -103,8 +103,10 @@ class Executor:
         if not isinstance(outputs, (list, tuple)):
             return [outputs]
         if names and set(names) <= set(getattr(outputs, "_fields", ())):
-            return [getattr(outputs, name) for name in names]
-        return outputs
+            outputs = [getattr(outputs, name) for name in names]
+        # The elements of lists; with one output of the op alone it is the list.
+        lists = [output if isinstance(output, (list, tuple)) else [output] for output in outputs]
+        return [tensor for tensors in lists for tensor in tensors]
 
     def _outputs(self, request: dict[str, Any], outputs: Any) -> tuple[str, list[np.ndarray]]:
         return "outputs", [output.numpy() for output in self._in_order(request, outputs)]

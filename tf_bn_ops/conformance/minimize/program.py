@@ -74,10 +74,10 @@ wide = np.$wide
 names = $names
 values = {role: inputs[name].astype(wide) for role, name in names.items()}
 values["epsilon"] = wide($epsilon)
-$readaxes = tuple(axis for axis in range(values["x"].ndim) if axis != $channel_axis)
+${read}axes = tuple(axis for axis in range(values["x"].ndim) if axis != $channel_axis)
 column = [-1 if axis == $channel_axis else 1 for axis in range(values["x"].ndim)]
 with np.errstate(all="ignore"):
-    right = formula(np, values, axes, column, $is_training)
+    right = $right(np, values, axes, column, $is_training)
 
 failed = False
 
@@ -178,6 +178,8 @@ def _checks(problem: Problem, names: list[str], settings: Settings) -> str:
         written = (
             "tf.bfloat16.as_numpy_dtype" if dtype.name == "bfloat16" else repr(output.dtype.name)
         )
+        if output.shape is None:
+            continue  # Any will do.
         right, more = f"np.zeros({list(output.shape)})", ""
         if output.judged:
             right = f'right["{output.role}"]'
@@ -199,6 +201,7 @@ def _checks(problem: Problem, names: list[str], settings: Settings) -> str:
 
 
 def _view_shape(case: Case, output: Output) -> tuple[int, ...]:
+    assert output.shape is not None
     is_view = output.role in VIEW_ROLES
     return spec.view_shape(case.shape, case.layout) if is_view else output.shape
 
@@ -239,6 +242,8 @@ def program(
     if mapped:  # Outputs of another library come in its order.
         select = f"outputs = [getattr(outputs, name) for name in {asked['outputs']}]\n"
         checks = select + checks
+    if any(arg.kind == spec.VIEW_LIST for arg in case.spec.outputs):
+        checks = "outputs = tf.nest.flatten(outputs)\n" + checks
     packed = ("base64", "io") if "b64decode" in checks + "".join(inputs.values()) else ()
     return _TEMPLATE.substitute(
         op=mapped.name if mapped else case.op,
@@ -254,6 +259,7 @@ def program(
         function=library.function,
         call=function,
         formula=_formula(case),
+        right=model_of(case.spec).formula.__name__,
         wide="longdouble" if case.dtype == "float64" else "float64",
         names=_names(problem, mapped),
         arguments=_arguments(list(inputs), asked["lists"]),
@@ -301,8 +307,11 @@ def _epsilon(case: Case) -> str:
 
 
 def _formula(case: Case) -> str:
-    """The text of the model's formula, without type hints."""
-    text = inspect.getsource(model_of(case.spec).formula).rstrip()
+    """The text of the model's formula, and of functions that it calls, without type hints."""
+    formula: Any = model_of(case.spec).formula
+    called = [formula.__globals__.get(name) for name in formula.__code__.co_names]
+    functions = [*filter(inspect.isfunction, called), formula]
+    text = "\n\n\n".join(inspect.getsource(f).rstrip() for f in functions)
     for hint in (": Mapping[str, Any]", ": Any", " -> Any"):
         text = text.replace(hint, "")
     return text

@@ -211,14 +211,23 @@ def _small_cases(start: Problem) -> tuple[Any, Callable[[Any], Problem]]:
             role: _cast(arrays[role], t).reshape(shape if role in VIEW_ROLES else (-1,))
             for role, t in _types(Problem(new, start.inputs)).items()
         }
-        reserve = {"reserve": np.zeros(0, np.float32)}
-        return Problem(new, Inputs({**values, **reserve}, attrs=start.inputs.attrs))
+        opaque = {
+            a.role: np.zeros(0, np.float32) for a in case.spec.inputs if a.kind == spec.OPAQUE
+        }
+        return Problem(new, Inputs({**values, **opaque}, attrs=start.inputs.attrs))
 
     return values(), make
 
 
 def _has(array: np.ndarray, value: float) -> bool:
     return bool(np.any(np.isnan(array) if math.isnan(value) else np.isinf(array)))
+
+
+def _has_coefficients(problem: Problem) -> bool:
+    """Whether reserve_space_3 holds those that y was computed from x by."""
+    channels = problem.inputs.values["scale"].size
+    coefficients = problem.inputs.values.get("forward_coefficients", np.zeros(0))
+    return coefficients.size == 3 * channels > 0
 
 
 def _cut(problem: Problem, axis: int, begin: int, end: int) -> Problem:
@@ -232,6 +241,9 @@ def _cut(problem: Problem, axis: int, begin: int, end: int) -> Problem:
             values[role] = np.ascontiguousarray(values[role][index])
         elif is_channel:
             values[role] = values[role][begin:end]
+    if is_channel and _has_coefficients(problem):
+        rows = values["forward_coefficients"].reshape(3, -1)
+        values["forward_coefficients"] = rows[:, begin:end].reshape(-1)
     shape = values["x"].shape
     # Partial sums of exact sums are exact; in training view-shaped outputs divide by the number of
     # rows.
@@ -281,7 +293,9 @@ def _simplify_numbers(search: _Search) -> None:
     """Puts simpler numbers into every tensor: into all of it, then element by element."""
     from hypothesis import strategies as st
 
-    for role in sorted(_types(search.best), key=VIEW_ROLES.__contains__):
+    # What would not belong together any more if one of them changed.
+    kept = {"x", "offset", "y"} if _has_coefficients(search.best) else set()
+    for role in sorted(set(_types(search.best)) - kept, key=lambda r: (r in VIEW_ROLES, r)):
         old = search.best.inputs.values[role]
         wide = old.astype(np.float64)
         with np.errstate(all="ignore"):

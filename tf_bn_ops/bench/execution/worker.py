@@ -1,4 +1,4 @@
-"""The process of one implementation: `python -m tf_bn_ops.bench.worker FD NAME THREADS`.
+"""The process of one implementation: `python -m tf_bn_ops.bench.execution.worker FD NAME THREADS`.
 
 NAME is a key of implementations.ENTRIES. A request (processes.py) is a tuple of a method's name
 and its arguments.
@@ -18,6 +18,7 @@ import numpy as np
 from tf_bn_ops.bench import data, implementations, stats
 from tf_bn_ops.bench.shapes import Row
 from tf_bn_ops.harness import processes
+from tf_bn_ops.harness.problems import VIEW_ROLES
 
 # Least length of a sample: the clock's resolution and an interrupt are small against it.
 _SAMPLE_SECONDS = 2e-3
@@ -140,15 +141,19 @@ class Server:
                 seconds.append(clock() - start)
         return {kind: stats.spread(seconds).median * 1e6 for kind, seconds in samples.items()}
 
-    def result(self, row: Row, channels: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Outputs of one more call, of some channels: x_backprop as [outer, channels, inner]."""
+    def result(self, row: Row, channels: np.ndarray) -> dict[str, np.ndarray]:
+        """Outputs of one more call by role, of some channels; those of the shape of x as
+        [outer, channels, inner]."""
         assert self._call is not None
-        outputs = self._implementation.outputs(self._call())
-        x_backprop, scale_backprop, offset_backprop = outputs
-        if x_backprop.shape != row.dims:
-            raise ValueError(f"x_backprop has shape {x_backprop.shape}")
-        view = x_backprop.reshape(row.view)
-        return view[:, channels], scale_backprop[channels], offset_backprop[channels]
+        some = {}
+        for role, array in self._implementation.outputs(self._call()).items():
+            if role not in VIEW_ROLES:
+                some[role] = array[channels]
+                continue
+            if array.shape != row.dims:
+                raise ValueError(f"{role} has shape {array.shape}")
+            some[role] = array.reshape(row.view)[:, channels]
+        return some
 
     def forget(self) -> None:
         """Frees the tensors."""

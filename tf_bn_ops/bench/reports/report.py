@@ -2,84 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
 from tf_bn_ops.bench import implementations, results
-from tf_bn_ops.bench.results import Measurement, Run
+from tf_bn_ops.bench.reports.table import Table, bytes_text, label, time_text, times_text
+from tf_bn_ops.bench.results import IDENTITY, KERAS, OURS, Measurement, Run
+from tf_bn_ops.bench.shapes import CALLS, FORWARD, GRADIENT, LAYER
 
-# Goals of the project, by peer: (least ratio of a row, geometric mean).
-GOALS = {"tensorflow": (0.95, 2.5), "eigen": (None, 8.0), "torch": (1.0, 2.0)}
+# Goals of the project, by what is called and by peer: (least ratio of a row, geometric mean).
+GOALS: dict[str, dict[str, tuple[float | None, float | None]]] = {
+    GRADIENT: {"tensorflow": (0.95, 2.5), "eigen": (None, 8.0), "torch": (1.0, 2.0)},
+    FORWARD: {"tensorflow": (1.0, 2.5)},
+    LAYER: {},
+}
+# Of a layer the geometric mean in float32, channels-last, against TensorFlow.
+LAYER_GOAL = 1.5
+# Share of batch norm's cost that is removed from every network.
+NETWORK_GOAL = 0.75
+# What is called, in titles.
+CALL_TITLES = {GRADIENT: "gradient", FORWARD: "forward", LAYER: "forward + gradient"}
 LIMIT_GOALS = {0.65: 1.0, 0.8: 0.5}  # share of the limit -> share of rows that reach it
 BUSY = 0.7  # Load average above which a run is unreliable.
-
-
-@dataclasses.dataclass
-class Table:
-    """Cells as text; the first `left` columns are words, the others numbers."""
-
-    title: str
-    headings: list[str]
-    left: int
-    rows: list[list[str]] = dataclasses.field(default_factory=list)
-    notes: list[str] = dataclasses.field(default_factory=list)
-
-    def note(self, text: str) -> str:
-        """The mark of a footnote."""
-        if text not in self.notes:
-            self.notes.append(text)
-        return f"[{self.notes.index(text) + 1}]"
-
-    def markdown(self) -> str:
-        """The table and its notes, without the title."""
-        sides = ["---" if i < self.left else "---:" for i in range(len(self.headings))]
-        lines = [f"| {' | '.join(cells)} |" for cells in (self.headings, sides, *self.rows)]
-        if self.notes:
-            lines += ["", *(f"- [{i + 1}] {_escaped(n)}" for i, n in enumerate(self.notes))]
-        return "\n".join(lines)
-
-    def print(self, console: Any) -> None:
-        """To the terminal."""
-        import rich.table
-
-        table = rich.table.Table(box=None, pad_edge=False, header_style="bold")
-        for i, heading in enumerate(self.headings):
-            table.add_column(heading, no_wrap=True, justify="left" if i < self.left else "right")
-        for row in self.rows:
-            style = "red" if any("wrong" in cell for cell in row) else None
-            table.add_row(*(cell.replace("[", "\\[") for cell in row), style=style)
-        console.print(f"\n{self.title}", style="bold", highlight=False)
-        console.print(table)
-        for i, note in enumerate(self.notes):
-            console.print(f"[{i + 1}] {note}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
-
-
-def time_text(us: float) -> str:
-    """Three digits and a unit."""
-    for unit, size in (("s", 1e6), ("ms", 1e3)):
-        if us >= size:
-            return f"{us / size:.3g} {unit}"
-    return f"{us:.3g} µs"
-
-
-def _bytes(value: float) -> str:
-    if abs(value) >= 1 << 20:
-        return f"{value / (1 << 20):.1f} MiB"
-    return f"{value / (1 << 10):.0f} KiB"
-
-
-def _times(ratio: float | None) -> str:
-    return "" if ratio is None else f"{ratio:.2f}"
-
-
-def label(name: str) -> str:
-    return implementations.ENTRIES[name].label
 
 
 def layout_kind(row: Any) -> str:
@@ -89,23 +34,33 @@ def layout_kind(row: Any) -> str:
 # ---- Summary -------------------------------------------------------------------------------------
 
 
-def overview_table(run: Run) -> Table:
+def _groups(rows: Sequence[Measurement], *names: str) -> dict[tuple[str, ...], list[Measurement]]:
+    """Rows by some of layout, dtype and mode."""
+    groups: dict[tuple[str, ...], list[Measurement]] = {}
+    for m in rows:
+        values = {"layout": layout_kind(m.row), "dtype": m.row.dtype, "mode": m.row.mode}
+        groups.setdefault(tuple(values[name] for name in names), []).append(m)
+    return groups
+
+
+def overview_table(run: Run, call: str = GRADIENT) -> Table:
     """By layout and dtype: median of each peer's time over ours, rows in which it is faster."""
-    table = Table("Time of a peer over ours, by layout and dtype", ["layout", "dtype"], 2)
-    peers = [peer for peer in ("tensorflow", "torch", "jax") if peer in run.peers]
-    modes = list(dict.fromkeys(m.row.mode for m in run.of_section("layers")))
+    layers = run.of_section(call)
+    title = f"Time of a peer over ours, {CALL_TITLES[call]}, by layout and dtype"
+    table = Table(title, ["layout", "dtype"], 2)
+    found = results.peers_of(layers)
+    peers = [peer for peer in ("tensorflow", "xla", "torch", "jax") if peer in found]
+    modes = list(dict.fromkeys(m.row.mode for m in layers))
     for peer in peers:
         table.headings += [f"{label(peer)}, {mode}" for mode in modes]
         table.headings.append(f"{label(peer)} faster in")
-    groups: dict[tuple[str, str], list[Measurement]] = {}
-    for m in run.of_section("layers"):
-        groups.setdefault((layout_kind(m.row), m.row.dtype), []).append(m)
-    for key, rows in sorted(groups.items(), key=lambda item: item[0][0], reverse=True):
+    by_group = _groups(layers, "layout", "dtype")
+    for key, rows in sorted(by_group.items(), key=lambda item: item[0][0], reverse=True):
         line = list(key)
         for peer in peers:
             for mode in modes:
-                found = [r for r, m in results.ratios(rows, peer) if m.row.mode == mode]
-                line.append(f"{statistics.median(found):.1f}" if found else "-")
+                ratios = [r for r, m in results.ratios(rows, peer) if m.row.mode == mode]
+                line.append(f"{statistics.median(ratios):.1f}" if ratios else "-")
             all_ratios = results.ratios(rows, peer)
             faster = sum(ratio < 1 for ratio, _ in all_ratios)
             line.append(f"{faster} of {len(all_ratios)}")
@@ -113,27 +68,27 @@ def overview_table(run: Run) -> Table:
     return table
 
 
-def summary_table(run: Run) -> Table:
+def summary_table(run: Run, call: str = GRADIENT) -> Table:
     """Each peer's ratios over all rows, and the goals."""
-    table = Table(
-        "Time of a peer over ours",
-        ["peer", "rows", "geometric mean", "goal", "at most", "minimum", "goal", "where"],
-        1,
-    )
-    layers = run.of_section("layers")
-    for peer in run.peers:
+    headings = ["peer", "rows", "geometric mean", "goal", "at most", "minimum", "goal", "where"]
+    table = Table(f"Time of a peer over ours, {CALL_TITLES[call]}", headings, 1)
+    layers = run.of_section(call)
+    for peer in results.peers_of(layers):
         if not (found := results.ratios(layers, peer)):
             continue
         minimum, where = min(found, key=lambda pair: pair[0])
-        least, mean = GOALS.get(peer, (None, None))
-        most = results.ceiling(layers, peer, run.eager_us["warm"]) if run.eager_us else None
+        least, mean = GOALS[call].get(peer, (None, None))
+        # A layer is two eager calls.
+        calls = 2 if call == LAYER else 1
+        eager_us = calls * run.eager_us["warm"] if run.eager_us else None
+        most = results.ceiling(layers, peer, eager_us) if eager_us else None
         table.rows.append(
             [
                 label(peer),
                 str(len(found)),
-                _times(results.mean_ratio(layers, peer)),
+                times_text(results.mean_ratio(layers, peer)),
                 "" if mean is None else f"{mean:g}",
-                _times(most),
+                times_text(most),
                 f"{minimum:.2f}",
                 "" if least is None else f"{least:g}",
                 str(where.row),
@@ -142,18 +97,16 @@ def summary_table(run: Run) -> Table:
     return table
 
 
-def limit_table(run: Run) -> Table:
+def limit_table(run: Run, call: str = GRADIENT) -> Table:
     """Our shares of the bandwidth limit, by dtype, layout and mode."""
     least = min(LIMIT_GOALS)
     table = Table(
-        f"Share of the bandwidth limit, rows that move more than {results.LIMIT_BYTES >> 20} MiB",
+        f"Share of the bandwidth limit, {CALL_TITLES[call]}, rows that move more than "
+        f"{results.LIMIT_BYTES >> 20} MiB",
         ["dtype", "layout", "mode", "rows", "median", "minimum", f"reach {least:.0%}"],
         3,
     )
-    groups: dict[tuple[str, str, str], list[Measurement]] = {}
-    for m in run.of_section("layers"):
-        groups.setdefault((m.row.dtype, layout_kind(m.row), m.row.mode), []).append(m)
-    for key, rows in groups.items():
+    for key, rows in _groups(run.of_section(call), "dtype", "layout", "mode").items():
         if shares := results.limit_shares(rows):
             reached = sum(share >= least for share in shares)
             cells = f"{statistics.median(shares):.0%}", f"{min(shares):.0%}", str(reached)
@@ -161,15 +114,58 @@ def limit_table(run: Run) -> Table:
     return table
 
 
+def network_table(run: Run) -> Table:
+    """Step times of whole networks, and the share of batch norm's cost that is removed."""
+    table = Table(
+        "A training step of a network",
+        ["network", "input", "Keras", "tf_bn_ops", "without batch norm", "Keras / tf_bn_ops"],
+        2,
+    )
+    table.headings += ["batch norm's cost removed", "10-90%", "goal"]
+    for m in run.networks:
+        size = f"{m.batch}x{m.side}x{m.side}x3"
+        if m.skipped:
+            table.rows.append([m.network, f"{size} {table.note(m.skipped)}", *["-"] * 6, ""])
+            continue
+        times = [time_text(1e3 * m.milliseconds(v)) for v in (KERAS, OURS, IDENTITY)]
+        removed = m.share_removed
+        table.rows.append(
+            [
+                m.network,
+                size,
+                *times,
+                f"{m.ratio(KERAS, OURS).median:.2f}",
+                f"{removed.median:.0%}",
+                f"{removed.p10:.0%} {removed.p90:.0%}",
+                f"{NETWORK_GOAL:.0%}",
+            ]
+        )
+    return table
+
+
 def summary_tables(run: Run) -> list[Table]:
     """The tables above all others; empty ones are left out."""
-    tables = (overview_table(run), summary_table(run), limit_table(run))
-    return [table for table in tables if table.rows]
+    tables = [
+        make(run, call) for call in CALLS for make in (overview_table, summary_table, limit_table)
+    ]
+    return [table for table in (*tables, network_table(run)) if table.rows]
+
+
+def layer_sentences(run: Run) -> list[str]:
+    """The goal of the section layer."""
+    rows = _groups(run.of_section(LAYER), "layout", "dtype").get(("channels-last", "float32"), [])
+    mean = results.mean_ratio(rows, "tensorflow")
+    if mean is None:
+        return []
+    return [
+        "A layer, forward and gradient, in float32 channels-last takes TensorFlow "
+        f"{mean:.2f} times our time, geometric mean (goal: {LAYER_GOAL:g})."
+    ]
 
 
 def limit_sentences(run: Run) -> list[str]:
     """The bandwidth limit and the overhead of an eager call, in sentences."""
-    layers = run.of_section("layers")
+    layers = run.of_section(GRADIENT)
     sentences = []
     if shares := results.limit_shares(layers):
         parts = [
@@ -221,14 +217,15 @@ def _own_cells(m: Measurement) -> list[str]:
     return [spread, f"{m.gb_per_s():.1f}", "" if share is None else f"{share:.0%}"]
 
 
-def rows_table(title: str, run: Run, rows: Sequence[Measurement]) -> Table:
+def rows_table(title: str, rows: Sequence[Measurement]) -> Table:
     """One line per row, with the times of all peers and their ratio to ours."""
     table = Table(title, ["shape", "layout", "dtype", "mode"], 4)
     with_threads = len({m.row.threads for m in rows}) > 1
     with_empty = any(m.empty_us for m in rows)
     table.headings += ["threads"] * with_threads + ["tf_bn_ops", "10-90%", "GB/s", "limit"]
     table.headings += ["empty op"] * with_empty
-    for peer in run.peers:
+    peers = results.peers_of(rows)
+    for peer in peers:
         table.headings += [label(peer), "ratio"]
     for m in rows:
         line = str(m.row).split()
@@ -236,8 +233,8 @@ def rows_table(title: str, run: Run, rows: Sequence[Measurement]) -> Table:
         line += [_cell(table, m, implementations.CANDIDATE), *_own_cells(m)]
         if with_empty:
             line.append(time_text(m.empty_us) if m.empty_us else "")
-        for peer in run.peers:
-            line += [_cell(table, m, peer), _times(m.speedup(peer))]
+        for peer in peers:
+            line += [_cell(table, m, peer), times_text(m.speedup(peer))]
         table.rows.append(line)
     return table
 
@@ -252,19 +249,18 @@ def memory_table(run: Run) -> Table:
         key = tuple(entry[f] for f in ("shape", "layout", "dtype", "mode", "allowed_bytes"))
         lines.setdefault(key, {})[entry["implementation"]] = entry["extra_bytes"]
     for key, values in lines.items():
-        cells = [_bytes(values[n]) if n in values else "-" for n in names]
-        table.rows.append([*key[:4], _bytes(key[4]), *cells])
+        cells = [bytes_text(values[n]) if n in values else "-" for n in names]
+        table.rows.append([*key[:4], bytes_text(key[4]), *cells])
     return table
 
 
 def tables(run: Run) -> list[Table]:
     """All tables of rows, in the order of the report; empty ones are left out."""
     found = []
-    groups: dict[tuple[str, str], list[Measurement]] = {}
-    for m in run.of_section("layers"):
-        groups.setdefault((m.row.dtype, m.row.mode), []).append(m)
-    for (dtype, mode), rows in groups.items():
-        found.append(rows_table(f"Layers of networks, {dtype}, {mode}", run, rows))
+    for call in CALLS:
+        for (dtype, mode), rows in _groups(run.of_section(call), "dtype", "mode").items():
+            title = f"Layers of networks, {CALL_TITLES[call]}, {dtype}, {mode}"
+            found.append(rows_table(title, rows))
     for section, title in (
         ("latency", "Small tensors: the overhead of a call"),
         ("elements", "Time against elements"),
@@ -272,7 +268,7 @@ def tables(run: Run) -> list[Table]:
         ("threads", "Time against threads"),
     ):
         if rows := run.of_section(section):
-            found.append(rows_table(title, run, rows))
+            found.append(rows_table(title, rows))
     return [*found, *([memory_table(run)] if run.memory else [])]
 
 
@@ -307,11 +303,13 @@ def print_report(run: Run, console: Any) -> None:
     """Everything, the most important last."""
     for table in tables(run):
         table.print(console)
-    if run.of_section("layers"):
-        for table in summary_tables(run):
-            table.print(console)
+    for table in summary_tables(run):
+        table.print(console)
+    if run.of_section(GRADIENT):
         for sentence in limit_sentences(run):
             console.print(sentence, soft_wrap=True)
+    for sentence in layer_sentences(run):
+        console.print(sentence, soft_wrap=True)
     load = run.machine["load_before"]
     if load > BUSY:
         console.print(

@@ -1,4 +1,4 @@
-"""Peak extra memory of one call, measured: `python -m tf_bn_ops.bench.memory FD NAME THREADS`.
+"""Peak extra memory of one call: `python -m tf_bn_ops.bench.execution.memory FD NAME THREADS`.
 
 The protocol is that of worker.py. The process creates the tensors, resets its peak resident set
 size (/proc/self/clear_refs), calls the op once, and reads the peak: its growth less the outputs is
@@ -20,8 +20,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_bn_ops.bench import data, implementations, shapes
+from tf_bn_ops.bench.execution.workers import CallError, Worker
 from tf_bn_ops.bench.shapes import Row
-from tf_bn_ops.bench.workers import CallError, Worker
 from tf_bn_ops.harness import processes
 
 # No huge pages: they would round the result to 2 MiB.
@@ -89,7 +89,7 @@ def measure(
             for layout in shapes.layouts(shape):
                 row = Row("memory", "", shape, layout, "float32", "training", threads)
                 small = Row("", "", (64, 8, 8, 8), layout, "float32", "training", threads)
-                worker = Worker(entry, threads, _SMALL_PAGES, "tf_bn_ops.bench.memory")
+                worker = Worker(entry, threads, _SMALL_PAGES, "tf_bn_ops.bench.execution.memory")
                 try:
                     extra = worker.ask("extra", row, small)
                 except CallError as e:

@@ -1,4 +1,4 @@
-"""Times PyTorch's batch-norm backward on a GPU: by cuDNN, and by its native kernels."""
+"""Times PyTorch's batch norm and its backward on a GPU: by cuDNN, and by its native kernels."""
 
 from __future__ import annotations
 
@@ -17,6 +17,18 @@ def version() -> str:
     except ImportError:
         return ""
     return torch.__version__ if torch.cuda.is_available() else ""
+
+
+def _forward(
+    x: Any, weight: Any, mean: Any, var: Any, training: bool, cudnn: bool
+) -> Callable[[], Any]:
+    import torch
+
+    bias = torch.zeros_like(weight)
+    # In training without moving averages, which our call does not update either.
+    given = (x, weight, bias, *((None, None) if training else (mean, var)))
+    op = torch.ops.aten.cudnn_batch_norm if cudnn else torch.ops.aten.native_batch_norm
+    return functools.partial(op, *given, training, 0.1, _EPSILON)
 
 
 def _cudnn_backward(x: Any, dy: Any, weight: Any, mean: Any, var: Any) -> Callable[[], Any]:
@@ -68,6 +80,7 @@ def seconds(
     layout: str,
     dtype: str,
     *,
+    forward: bool,
     training: bool,
     cudnn: bool,
     tensors: int,
@@ -80,6 +93,7 @@ def seconds(
       shape: (N, C, H, W), whatever the layout.
       layout: "NHWC" or "NCHW".
       dtype: "half", "bfloat16" or "float32".
+      forward: batch norm itself, not its backward.
       training: with batch statistics; cuDNN has no backward with frozen ones.
       cudnn: by cuDNN instead of the native kernels.
       tensors: pairs of inputs that the calls rotate through, so that L2 holds none.
@@ -87,7 +101,7 @@ def seconds(
     """
     import torch
 
-    if cudnn and not training:
+    if cudnn and not (training or forward):
         return None
     types = {"half": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
     memory_format = torch.channels_last if layout == "NHWC" else torch.contiguous_format
@@ -102,7 +116,9 @@ def seconds(
                     )
                     for _ in range(2)
                 )
-                if cudnn:
+                if forward:
+                    calls.append(_forward(x, weight, mean, var, training, cudnn))
+                elif cudnn:
                     calls.append(_cudnn_backward(x, dy, weight, mean, var))
                 else:
                     calls.append(_native_backward(x, dy, weight, mean, var, training))

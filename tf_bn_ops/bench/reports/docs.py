@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import pathlib
 
-from tf_bn_ops.bench import implementations, plots, report, results
+from tf_bn_ops.bench import implementations, results
+from tf_bn_ops.bench.reports import plots, report
+from tf_bn_ops.bench.reports.table import label
 from tf_bn_ops.bench.results import Run
+from tf_bn_ops.bench.shapes import FORWARD, GRADIENT, LAYER
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 RECORDED = ROOT / "docs" / "benchmarks" / "results.json"
 PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
 
@@ -31,11 +34,11 @@ class DocsError(ValueError):
 
 
 def overview(run: Run) -> str:
-    """The table by layout and dtype, and one sentence on the run."""
-    rows = run.of_section("layers")
+    """The tables by layout and dtype, of whole networks, and a few sentences on the run."""
+    rows = run.of_section(GRADIENT)
     shapes = len({m.row.shape for m in rows})
     versions = ", ".join(
-        f"{report.label(peer)} {next(iter(run.versions[peer].values()))}"
+        f"{label(peer)} {next(iter(run.versions[peer].values()))}"
         for peer in run.peers
         if peer in run.versions and peer != "eigen"
     )
@@ -46,6 +49,18 @@ def overview(run: Run) -> str:
         f"tf_bn_ops is faster; -: the peer refuses. {run.machine['cpu']}, "
         f"{run.settings['threads']} threads, {versions}, {run.machine['date']}.",
     ]
+    for call, text in (
+        (FORWARD, "The forward op, likewise:"),
+        (LAYER, "A layer in training, the forward op and that of the gradient:"),
+    ):
+        if run.of_section(call):
+            lines += ["", text, "", report.overview_table(run, call).markdown()]
+    if run.networks:
+        lines += [
+            *("", "A training step of whole networks, with Keras' batch norm, with"),
+            "`tf_bn_ops.keras.replace_batch_norm`, and with nothing in place of batch norm:",
+            *("", report.network_table(run).markdown()),
+        ]
     return "\n".join(lines)
 
 
@@ -92,11 +107,11 @@ def _machine(run: Run) -> list[str]:
         "system": f"{machine['system']}, Python {machine['python']}",
         "tf_bn_ops": f"{machine['tf_bn_ops']}, {machine['isa']} build, {machine['compiler']}",
         "peers": ", ".join(
-            f"{report.label(name)} {', '.join(versions.values())}"
+            f"{label(name)} {', '.join(versions.values())}"
             for name, versions in run.versions.items()
             if name not in ours
         ),
-        "left out": "; ".join(f"{report.label(n)}: {r}" for n, r in run.missing.items()),
+        "left out": "; ".join(f"{label(n)}: {r}" for n, r in run.missing.items()),
         "run": (
             f"{machine['date']}, {run.settings['threads']} threads, {run.seconds / 60:.0f} minutes,"
             f" load of the machine before it {machine['load_before']:.1f}"
@@ -119,7 +134,7 @@ def page(run: Run, pictures: list[str]) -> str:
     lines = ["## Machine", "", *_machine(run), "", "## Summary"]
     for table in report.summary_tables(run):
         lines += ["", f"### {table.title}", "", table.markdown()]
-    lines += ["", *report.limit_sentences(run)]
+    lines += ["", *report.limit_sentences(run), "", *report.layer_sentences(run)]
     own, others = report.wrong(run)
     lines += ["", *([] if own else ["Every result of tf_bn_ops was within its error bound."])]
     lines += [f"\n**Wrong:** {text}" for text in own]

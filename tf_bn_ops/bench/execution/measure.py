@@ -8,11 +8,11 @@ import time
 from collections.abc import Sequence
 
 from tf_bn_ops.bench import stats
+from tf_bn_ops.bench.execution.verify import Verifier
+from tf_bn_ops.bench.execution.workers import CallError, Worker
 from tf_bn_ops.bench.implementations import CANDIDATE, MEMORY_BANDWIDTH
 from tf_bn_ops.bench.results import Limit, Measurement
-from tf_bn_ops.bench.shapes import Row
-from tf_bn_ops.bench.verify import Verifier
-from tf_bn_ops.bench.workers import CallError, Worker
+from tf_bn_ops.bench.shapes import FORWARD, GRADIENT, LAYER, Row
 from tf_bn_ops.harness import machine
 
 # Between two implementations: threads of the first may still spin.
@@ -39,15 +39,32 @@ QUICK = Budget(0.03, 3)
 FULL = Budget(0.1, 5)
 
 
-def passes(row: Row, last_level_cache: int) -> tuple[int, int]:
-    """The least traffic of a row, in reads and writes of a whole tensor.
+# What is called -> input tensors of the size of x.
+_INPUTS = {GRADIENT: 2, FORWARD: 1}
 
-    Training needs both sums of a channel before its first element can be written. Channels-first
+
+def traffic(row: Row, last_level_cache: int) -> tuple[str, ...]:
+    """The least traffic of a row as passes over tensors of the size of x, "2r1w" and so on.
+
+    Training needs all sums of a channel before its first element can be written. Channels-first
     reduces and applies one channel at a time, and inputs that fit into the LLC are read from
-    memory once; other channels-last inputs are read twice. A frozen gradient is one pass.
+    memory once; other channels-last inputs are read twice. A frozen call is one pass. A layer is a
+    forward call and a gradient.
     """
-    twice = row.mode == "training" and row.channels_last and 2 * row.tensor_bytes > last_level_cache
-    return (4 if twice else 2), 1
+    kinds = []
+    for call in (FORWARD, GRADIENT) if row.call == LAYER else (row.call,):
+        inputs = _INPUTS[call]
+        kinds.append(f"{inputs}r1w")
+        large = inputs * row.tensor_bytes > last_level_cache
+        if row.mode == "training" and row.channels_last and large:
+            kinds.append(f"{inputs}r")
+    return tuple(kinds)
+
+
+def passes(row: Row, last_level_cache: int) -> tuple[int, int]:
+    """The reads and writes of a whole tensor in the least traffic of a row."""
+    kinds = traffic(row, last_level_cache)
+    return sum(int(kind[0]) for kind in kinds), sum(kind.endswith("w") for kind in kinds)
 
 
 class Meter:
@@ -102,11 +119,13 @@ class Meter:
     def _prepare(self, row: Row) -> tuple[list[Worker], dict[str, str]]:
         """The workers that are ready for a row, and why the others refused."""
         ready, refused = [], {}
-        reads, _ = passes(row, self._last_level_cache)
         for worker in self._turns:
+            if row.call not in worker.entry.calls:
+                continue
             try:
                 if worker is self._bandwidth:
-                    worker.ask("prepare_bandwidth", row, ["2r1w", *(["2r"] if reads == 4 else [])])
+                    kinds = traffic(row, self._last_level_cache)
+                    worker.ask("prepare_bandwidth", row, list(kinds))
                 else:
                     worker.ask("prepare", row)
                 ready.append(worker)

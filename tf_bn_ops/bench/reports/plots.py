@@ -8,8 +8,10 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tf_bn_ops.bench import implementations, report, results, stats
+from tf_bn_ops.bench import implementations, results, stats
+from tf_bn_ops.bench.reports.table import label
 from tf_bn_ops.bench.results import Measurement, Run
+from tf_bn_ops.bench.shapes import GRADIENT
 
 TITLES = {
     "roofline": "Bytes per second of every layer, and the bandwidth limit",
@@ -92,7 +94,7 @@ def _layout_name(last: bool) -> str:
 
 
 def _roofline(pyplot: Any, run: Run) -> Any:
-    rows = [m for m in run.of_section("layers") if m.row.mode == "training"]
+    rows = [m for m in run.of_section(GRADIENT) if m.row.mode == "training"]
     dtypes = list(dict.fromkeys(m.row.dtype for m in rows))
     if not dtypes:
         return None
@@ -105,12 +107,12 @@ def _roofline(pyplot: Any, run: Run) -> Any:
             _limit(
                 axis, chosen, lambda r: r.bytes, lambda m: m.row.bytes / m.limit.us * 1e-3, "-"
             )  # fmt: skip
-            for name in (*run.peers, implementations.CANDIDATE):
+            for name in (*results.peers_of(rows), implementations.CANDIDATE):
                 points = [m for m in chosen if name in m.us]
                 axis.plot(
                     [m.row.bytes for m in points],
                     [m.gb_per_s(name) for m in points],
-                    _MARKERS[name], color=_COLOURS[name], label=report.label(name),
+                    _MARKERS[name], color=_COLOURS[name], label=label(name),
                     markersize=5 if name == implementations.CANDIDATE else 3, alpha=0.8,
                 )  # fmt: skip
             axis.set_xscale("log", base=2)
@@ -134,23 +136,24 @@ def _legend(figure: Any, axes: Any) -> None:
 
 
 def _speedup(pyplot: Any, run: Run) -> Any:
-    rows = run.of_section("layers")
+    rows = run.of_section(GRADIENT)
     groups = list(dict.fromkeys((m.row.channels_last, m.row.dtype, m.row.mode) for m in rows))
     groups.sort(key=lambda g: (g[2] != "training", not g[0]))
-    if not groups or not run.peers:
+    peers = results.peers_of(rows)
+    if not groups or not peers:
         return None
     figure, axis = pyplot.subplots(figsize=(10, 4.2))
-    width = 0.8 / len(run.peers)
-    for i, peer in enumerate(run.peers):
+    width = 0.8 / len(peers)
+    for i, peer in enumerate(peers):
         means = [
             results.mean_ratio(_chosen(rows, last, dtype=dtype, mode=mode), peer)
             for last, dtype, mode in groups
         ]
-        at = [k + (i - (len(run.peers) - 1) / 2) * width for k in range(len(groups))]
+        at = [k + (i - (len(peers) - 1) / 2) * width for k in range(len(groups))]
         shown = [(x, mean) for x, mean in zip(at, means, strict=True) if mean is not None]
         bars = axis.bar(
             [x for x, _ in shown], [mean for _, mean in shown], width,
-            color=_COLOURS[peer], label=report.label(peer),
+            color=_COLOURS[peer], label=label(peer),
         )  # fmt: skip
         axis.bar_label(bars, fmt="%.1f", fontsize=6)
     axis.axhline(1, color="black", linewidth=1)
@@ -168,10 +171,10 @@ def _speedup(pyplot: Any, run: Run) -> Any:
 
 def _shapes(pyplot: Any, run: Run) -> Any:
     rows = [
-        m for m in run.of_section("layers")
+        m for m in run.of_section(GRADIENT)
         if m.row.dtype == "float32" and m.row.mode == "training"
     ]  # fmt: skip
-    peers = [peer for peer in run.peers if results.ratios(rows, peer)]
+    peers = [peer for peer in results.peers_of(rows) if results.ratios(rows, peer)]
     if not rows or not peers:
         return None
     figure, axes = pyplot.subplots(
@@ -184,7 +187,7 @@ def _shapes(pyplot: Any, run: Run) -> Any:
             axis.barh(
                 [k + (i - (len(peers) - 1) / 2) * height for k in range(len(chosen))],
                 [m.speedup(peer) or 0 for m in chosen],
-                height, color=_COLOURS[peer], label=report.label(peer),
+                height, color=_COLOURS[peer], label=label(peer),
             )  # fmt: skip
         axis.axvline(1, color="black", linewidth=1)
         axis.set_xscale("log")
@@ -217,24 +220,24 @@ def _scaling(pyplot: Any, run: Run) -> Any:
             rows = [m for m in rows if m.row.elements == most]
             what += f" ({most / 1e6:.0f} million elements, 64 channels)"
         for axis, last in zip(line, (True, False), strict=True):
-            _scaling_axis(axis, run, _chosen(rows, last), section)
+            _scaling_axis(axis, _chosen(rows, last), section)
             axis.set_xlabel(what)
             axis.set_title(f"{_layout_name(last)}, float32, training")
     _legend(figure, axes)
     return figure
 
 
-def _scaling_axis(axis: Any, run: Run, rows: list[Measurement], section: str) -> None:
+def _scaling_axis(axis: Any, rows: list[Measurement], section: str) -> None:
     def key(row: Any) -> Any:
         return getattr(row, section)
 
     rows.sort(key=lambda m: key(m.row))
-    for name in (*run.peers, implementations.CANDIDATE):
+    for name in (*results.peers_of(rows), implementations.CANDIDATE):
         points = [m for m in rows if name in m.us]
         axis.plot(
             [key(m.row) for m in points],
             [m.us[name] * 1e-3 for m in points],
-            marker=_MARKERS[name], markersize=4, color=_COLOURS[name], label=report.label(name),
+            marker=_MARKERS[name], markersize=4, color=_COLOURS[name], label=label(name),
         )  # fmt: skip
     _limit(axis, rows, key, lambda m: m.limit.us * 1e-3, ":")
     axis.set_xscale("log", base=10 if section == "elements" else 2)

@@ -1,0 +1,622 @@
+"""The gradient behind an activation on the CPU through the C ABI, without TensorFlow.
+
+Promised: bitwise the plain gradient of the masked y_backprop, whose specification is test_cpu.py;
+the mask is that of y, whether it is taken from y or, without reading y, from x by the forward's
+coefficients; so for every ISA build, thread count, alignment, and in place; NaN does not pass, an
+infinity passes a ReLU; the documented errors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from tf_bn_ops import spec
+from tf_bn_ops.harness import batch_norm_grad_ex, c_abi, formula_models
+from tf_bn_ops.harness.c_abi import bits, shifted
+from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Problem
+from tf_bn_ops.spec import DTYPES
+
+IMPLEMENTATIONS = c_abi.supported_implementations()
+ISA_BUILDS = [name for name in IMPLEMENTATIONS if name != "reference"]
+# Boundaries of cases in the code, see VIEWS in test_cpu.py.
+VIEWS = [
+    (1, 1, 1),
+    (129, 1, 1),
+    (9, 2, 1),
+    (33, 7, 1),
+    (23, 17, 1),
+    (18, 64, 1),
+    (9, 1025, 1),
+    (4000, 40, 1),
+    (9, 5, 49),
+    (9, 2, 1025),
+    (3, 2, 4099),
+    (70000, 1, 1),
+]
+FEW_VIEWS = [(33, 7, 1), (18, 64, 1), (9, 5, 49), (3, 2, 1025)]
+MODES = list(itertools.product((RELU, RELU6), (True, False)))
+
+
+def forward_problem(
+    view: tuple[int, int, int],
+    dtype: str = "float32",
+    *,
+    activation: str = RELU,
+    is_training: bool = True,
+    side_input: bool = False,
+    levels: int = 0,
+    seed: int = 0,
+) -> Problem:
+    """The forward op's call; with `levels`, x has that many values, as quantized data have."""
+    rng = np.random.default_rng([seed, *view])
+    channels = view[1]
+    x = rng.normal(0.5, 2, view)
+    if levels:
+        x = np.round(x * levels / 8) * 8 / levels
+    values = {"x": x}
+    if side_input:
+        values["side_input"] = rng.normal(0, 1, view)
+    values["scale"] = rng.uniform(0.5, 2, channels) * rng.choice((-1, 1), channels)
+    values["offset"] = rng.uniform(0.5, 3, channels)
+    values["mean"] = rng.normal(0.5, 0.1, channels)
+    values["variance"] = rng.uniform(0.5, 4, channels)
+    statistics = DTYPES["float64" if dtype == "float64" else "float32"]
+    in_view = ("x", "side_input")
+    stored = {
+        role: (DTYPES[dtype] if role in in_view else statistics).store(array)
+        for role, array in values.items()
+    }
+    return Problem(stored, is_training=is_training, activation=activation)
+
+
+def compute_type(problem: Problem) -> np.dtype:
+    return DTYPES[problem.dtype.accumulator].numpy
+
+
+def run_forward(forward: Problem, implementation: str | None = None) -> dict[str, np.ndarray]:
+    """The forward's outputs, its coefficients among them."""
+    coefficients = np.full(3 * forward.view[1], np.nan, compute_type(forward))
+    given = {"forward_coefficients": coefficients}
+    return c_abi.run(forward, implementation=implementation, outputs=given)
+
+
+def gradient_of(forward: Problem, outputs: dict[str, np.ndarray], seed: int = 1) -> Problem:
+    """The gradient of a forward call, with the mask from x where there is no side input."""
+    rng = np.random.default_rng([seed, *forward.view])
+    y_backprop = forward.dtype.store(rng.normal(0.5, 1, forward.view))
+    values = {
+        "y_backprop": y_backprop,
+        **{role: forward[role] for role in ("x", "scale", "offset")},
+        "mean": outputs["saved_mean"],
+        "variance": outputs["saved_variance"],
+        "y": outputs["y"],
+    }
+    has_side_input = "side_input" in forward.values
+    if not has_side_input:
+        values["forward_coefficients"] = outputs["forward_coefficients"]
+    return Problem(
+        values,
+        forward.epsilon,
+        forward.is_training,
+        activation=forward.activation,
+        num_side_inputs=int(has_side_input),
+    )
+
+
+def make_problem(view: tuple[int, int, int], dtype: str = "float32", **fields: object) -> Problem:
+    forward = forward_problem(view, dtype, **fields)  # type: ignore[arg-type]
+    return gradient_of(forward, run_forward(forward))
+
+
+def without_coefficients(problem: Problem) -> Problem:
+    """The same, with the mask from y."""
+    values = {r: a for r, a in problem.values.items() if r != "forward_coefficients"}
+    return dataclasses.replace(problem, values=values)
+
+
+def without_y(problem: Problem) -> Problem:
+    """The same with a y that passes nowhere: whoever reads it shows."""
+    nothing = problem.dtype.store(np.full(problem.view, -1.0))
+    return dataclasses.replace(problem, values={**problem.values, "y": nothing})
+
+
+def plain(problem: Problem, **how: object) -> dict[str, np.ndarray]:
+    """The plain gradient of the masked y_backprop, and that itself for a side input."""
+    masked = batch_norm_grad_ex.masked_problem(problem)
+    right = c_abi.run(masked, **how)  # type: ignore[arg-type]
+    if problem.num_side_inputs:
+        right["side_input_backprop"] = masked["y_backprop"]
+    return right
+
+
+def assert_right(outputs: dict[str, np.ndarray], problem: Problem) -> None:
+    assert not formula_models.check(problem, outputs)
+
+
+def assert_mask_from_x_is_that_of_y(forward: Problem, implementation: str, threads: int = 1):
+    """The gradient does not read y, and is bitwise that of y_backprop masked by the forward's y."""
+    problem = gradient_of(forward, run_forward(forward, implementation))
+    want = plain(problem, implementation=implementation)
+    got = c_abi.run(without_y(problem), implementation=implementation, threads=threads)
+    assert bits(got) == bits(want)
+
+
+# ---- The mask from x -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("view", FEW_VIEWS)
+def test_the_mask_from_x_is_bitwise_that_of_the_forward_s_y(view, dtype):
+    for (activation, is_training), name in itertools.product(MODES, ISA_BUILDS):
+        forward = forward_problem(view, dtype, activation=activation, is_training=is_training)
+        assert_mask_from_x_is_that_of_y(forward, name)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("levels", [0, 16, 256])
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_mask_from_x_is_bitwise_that_of_the_forward_s_y_in_a_sweep(view, levels, dtype):
+    for (activation, is_training), name in itertools.product(MODES, ISA_BUILDS):
+        forward = forward_problem(
+            view, dtype, activation=activation, is_training=is_training, levels=levels, seed=2
+        )
+        for threads in (1, 2, 7):
+            assert_mask_from_x_is_that_of_y(forward, name, threads)
+
+
+def at_the_bounds(view: tuple[int, int, int], dtype: str, activation: str) -> Problem:
+    """Frozen, y = x + offset, with elements at all distances from 0 and 6 that rounding decides."""
+    forward = forward_problem(view, dtype, activation=activation, is_training=False)
+    compute = compute_type(forward)
+    channels = view[1]
+    forward.epsilon = 0
+    forward["mean"][:], forward["variance"][:] = 0, 1
+    forward["scale"][:] = 1
+    channel = np.arange(channels)
+    bound = np.where((channel % 2 == 1) & (activation == RELU6), 6.0, 0.0)
+    steps = np.array([0, 0.25, 0.5, 0.5000001, 0.75, 1, 1.5, 1.5000001, 2, 3])
+    steps = np.concatenate([steps, -steps])[channel // 2 % 20]
+    # Of 4 to 8, and next to 0; kernels flush numbers that are subnormal in the type computed in.
+    is_half = dtype == "half"
+    least = forward.dtype.smallest_subnormal if is_half else forward.dtype.smallest_normal
+    step = np.where(bound == 6, 8 * forward.dtype.unit_roundoff, least)
+    forward["offset"][:] = (steps * step).astype(compute)
+    x = np.broadcast_to(bound[:, None], view).copy()
+    x[1::2] += 0.5  # Ordinary elements beside them.
+    forward["x"] = forward.dtype.store(x)
+    return forward
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", [RELU, RELU6])
+def test_what_rounds_to_0_or_to_6_does_not_pass(activation, dtype):
+    """To nearest even: half the least subnormal number is 0, and half a step below 6 is 6."""
+    forward = at_the_bounds((10, 43, 3), dtype, activation)
+    y = forward.dtype.widen(run_forward(forward)["y"])
+    # The test sees what it is about: both sides of both bounds.
+    assert (y[0] == 0).any() and (y[0] > 0).any()
+    if activation == RELU6:
+        assert (y[0] == 6).any() and ((y[0] > 5.9) & (y[0] < 6)).any()
+    for name in ISA_BUILDS:
+        assert_mask_from_x_is_that_of_y(forward, name)
+
+
+@pytest.mark.parametrize("dtype", ["half", "bfloat16"])
+@pytest.mark.parametrize("implementation", ISA_BUILDS)
+def test_every_value_of_the_type(implementation, dtype):
+    """x runs through all 65536 values, NaN and infinities among them, around which offset moves."""
+    forward = forward_problem((65536, 4, 1), dtype, activation=RELU6, is_training=False)
+    values = np.arange(65536, dtype=np.uint16).view(DTYPES[dtype].numpy)
+    forward["x"] = np.ascontiguousarray(np.broadcast_to(values[:, None, None], forward.view))
+    for activation in (RELU, RELU6):
+        forward.activation = activation
+        outputs = run_forward(forward, implementation)
+        problem = gradient_of(forward, outputs)
+        problem.num_side_inputs = 1  # The masked y_backprop itself; always masked by y.
+        from_y = c_abi.run(problem, implementation=implementation)["side_input_backprop"]
+        # Frozen with a scale and a variance of 1, x_backprop is the masked y_backprop, too.
+        problem.num_side_inputs, problem.epsilon = 0, 0
+        problem["scale"] = np.ones_like(problem["scale"])
+        problem["variance"] = np.ones_like(problem["variance"])
+        from_x = c_abi.run(without_y(problem), implementation=implementation)["x_backprop"]
+        assert from_x.tobytes() == from_y.tobytes()
+        want = batch_norm_grad_ex.masked_problem(problem)["y_backprop"]
+        assert from_y.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("implementation", ISA_BUILDS)
+def test_half_that_overflows_passes_a_relu(implementation):
+    """y is infinite, and above 0: ReluGrad lets the gradient through. ReLU6 does not."""
+    for activation in (RELU, RELU6):
+        forward = forward_problem((40, 3, 5), "half", activation=activation, is_training=False)
+        forward["scale"][:] = 3e4
+        outputs = run_forward(forward)
+        assert np.isposinf(outputs["y"]).any() == (activation == RELU)
+        assert_mask_from_x_is_that_of_y(forward, implementation)
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("activation", [RELU, RELU6])
+@pytest.mark.parametrize("dtype", ["float32", "half"])
+def test_quantized_data_hit_the_kink(dtype, activation, is_training):
+    """Few values of x, and an offset that takes the most frequent one exactly to 0."""
+    forward = forward_problem(
+        (300, 20, 4), dtype, activation=activation, is_training=is_training, levels=16
+    )
+    k = run_forward(forward)["forward_coefficients"].reshape(3, -1)
+    chosen = forward.dtype.widen(forward["x"][7, :, 1], np.float32)
+    forward["offset"] = -(((chosen - k[0]) - k[1]) * k[2])
+    y = run_forward(forward)["y"]
+    assert (y[7, :, 1] == 0).all() and (y > 0).mean() > 0.1
+    for name in ISA_BUILDS:
+        assert_mask_from_x_is_that_of_y(forward, name)
+
+
+# ---- The forward's coefficients ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("offset", [0, 1000])
+def test_by_the_coefficients_y_can_be_repeated_bitwise(offset, is_training, dtype):
+    forward = forward_problem((200, 5, 3), dtype, is_training=is_training)
+    forward["x"] = forward.dtype.store(forward.dtype.widen(forward["x"]) + offset)
+    forward["mean"] += offset
+    for name in ISA_BUILDS:
+        outputs = run_forward(forward, name)
+        k = outputs["forward_coefficients"].reshape(3, -1)
+        x = forward.dtype.widen(forward["x"], k.dtype)
+        v = ((x - k[0][:, None]) - k[1][:, None]) * k[2][:, None] + forward["offset"][:, None]
+        y = forward.dtype.store(np.maximum(v, 0))
+        assert outputs["y"].tobytes() == y.tobytes()
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_the_coefficients_are_the_mean_in_two_parts_and_scale_times_rstd(is_training):
+    forward = forward_problem((500, 9, 2), is_training=is_training)
+    x = forward["x"].astype(np.longdouble)
+    mean, variance = forward["mean"].astype(float), forward["variance"].astype(float)
+    if is_training:
+        mean, variance = x.mean((0, 2)), x.var((0, 2))
+    for name in IMPLEMENTATIONS:
+        part, rest, factor = run_forward(forward, name)["forward_coefficients"].reshape(3, -1)
+        assert (np.abs(rest) <= 2.0**-24 * np.abs(part)).all()
+        parts = part.astype(np.longdouble) + rest
+        np.testing.assert_allclose(parts.astype(float), mean.astype(float), rtol=2.0**-46)
+        rstd = 1 / np.sqrt(variance + forward.epsilon)
+        np.testing.assert_allclose(factor, forward["scale"] * rstd.astype(float), rtol=2.0**-23)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_the_coefficients_are_stored_where_there_is_an_array_for_them(implementation):
+    forward = forward_problem((40, 5, 3))
+    without = c_abi.run(forward, implementation=implementation)
+    outputs = run_forward(forward, implementation)
+    assert bits(without) == bits({role: outputs[role] for role in without})
+    assert np.isfinite(outputs["forward_coefficients"]).all()
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("dtype", ["half", "float64"])
+def test_without_elements_the_coefficients_are_written_all_the_same(dtype, implementation):
+    """As 0 in training, as saved_mean and saved_variance are."""
+    for is_training in (True, False):
+        forward = forward_problem((0, 5, 3), dtype, is_training=is_training)
+        k = run_forward(forward, implementation)["forward_coefficients"]
+        assert np.isfinite(k).all()
+        assert k.any() == (not is_training)
+
+
+# ---- The mask from y -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("view", FEW_VIEWS)
+@pytest.mark.parametrize("side_input", [False, True])
+def test_the_mask_from_y(side_input, view, dtype):
+    """y decides, whatever x and the coefficients say; NaN does not pass, infinity passes a ReLU."""
+    special = [-1, -np.inf, -0.0, 0, 6, 7, np.nan, np.inf, 5.97, 1e-3]
+    for activation, is_training in MODES:
+        problem = make_problem(
+            view, dtype, activation=activation, is_training=is_training, side_input=side_input
+        )
+        rng = np.random.default_rng(3)
+        y = problem.dtype.widen(problem["y"])
+        chosen = np.array(special)[rng.integers(len(special), size=y.shape)]
+        problem["y"] = problem.dtype.store(np.where(rng.random(y.shape) < 0.3, chosen, y))
+        problem = without_coefficients(problem)
+        for name in ISA_BUILDS:
+            got = c_abi.run(problem, implementation=name)
+            assert bits(got) == bits(plain(problem, implementation=name))
+        assert_right(c_abi.run(problem, implementation="reference"), problem)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize(
+    ("activation", "want"),
+    [
+        (IDENTITY, [1, 1, 1, 1, 1, 1, 1, 1]),
+        (RELU, [0, 0, 1, 1, 1, 1, 0, 1]),
+        (RELU6, [0, 0, 1, 1, 0, 0, 0, 0]),
+    ],
+)
+def test_where_the_gradient_passes(activation, want, implementation):
+    """The table of ReluGrad and Relu6Grad, bounds, NaN and infinity included."""
+    y = np.float32([-1, 0, 1e-3, 5.999, 6, 7, np.nan, np.inf])
+    problem = make_problem((8, 1, 1), side_input=True, activation=activation)
+    problem["y"] = y.reshape(8, 1, 1)
+    problem["y_backprop"] = np.ones_like(problem["y"])
+    got = c_abi.run(problem, implementation=implementation)
+    np.testing.assert_array_equal(got["side_input_backprop"].reshape(8), want)
+    assert got["offset_backprop"] == sum(want)
+    assert_right(got, problem)
+
+
+def test_with_a_side_input_the_coefficients_are_not_used():
+    """They do not say what y is then."""
+    problem = make_problem((50, 7, 3), side_input=True)
+    want = c_abi.run(problem)
+    problem["forward_coefficients"] = np.full(21, np.nan, np.float32)
+    assert bits(c_abi.run(problem)) == bits(want)
+
+
+@pytest.mark.parametrize("implementation", ISA_BUILDS)
+@pytest.mark.parametrize("missing", ["offset", "forward_coefficients"])
+def test_without_the_coefficients_or_the_offset_the_mask_is_that_of_y(missing, implementation):
+    problem = make_problem((50, 7, 3))
+    problem["y"][:, 3] = 0
+    want = plain(problem, implementation=implementation)
+    assert bits(c_abi.run(problem, implementation=implementation, **{missing: None})) == bits(want)
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_the_reference_takes_the_mask_of_y(is_training):
+    """Its forward is computed in double, so no coefficients of float32 repeat it."""
+    for activation in (RELU, RELU6):
+        problem = make_problem((33, 17, 5), activation=activation, is_training=is_training)
+        problem["y"][:, 3] = 0
+        got = c_abi.run(problem, implementation="reference")
+        assert bits(got) == bits(plain(problem, implementation="reference"))
+        assert_right(got, problem)
+
+
+# ---- Bitwise reproducible ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("side_input", [False, True])
+def test_every_build_is_right_and_all_are_bitwise_identical(view, side_input):
+    dtype = list(DTYPES)[sum(view) % len(DTYPES)]
+    for activation, is_training in MODES:
+        problem = make_problem(
+            view, dtype, activation=activation, is_training=is_training, side_input=side_input
+        )
+        results = [c_abi.run(problem, implementation=name) for name in IMPLEMENTATIONS]
+        assert_right(results[0], problem)
+        assert_right(results[-1], problem)
+        assert len({bits(result) for result in results[: len(ISA_BUILDS)]}) == 1
+
+
+@pytest.mark.parametrize("side_input", [False, True])
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("view", [(4000, 40, 1), (9000, 3, 1), (8, 300, 49), (3, 7, 9000)])
+def test_bitwise_identical_for_any_number_of_threads(view, is_training, side_input):
+    problem = make_problem(view, "bfloat16", is_training=is_training, side_input=side_input)
+    runs = {bits(c_abi.run(problem, threads=n)) for n in (1, 2, 7)}
+    if not side_input:
+        runs |= {bits(c_abi.run(without_coefficients(problem), threads=n)) for n in (1, 7)}
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("offset", [1, 3])
+@pytest.mark.parametrize("side_input", [False, True])
+def test_any_alignment_of_the_elements(side_input, offset, dtype):
+    problem = make_problem((9, 5, 1300), dtype, side_input=side_input)
+    want = c_abi.run(problem)
+    for name, array in problem.values.items():
+        problem[name] = shifted(array, offset)
+    views = ("x_backprop", "side_input_backprop")[: 1 + problem.num_side_inputs]
+    outputs = {role: shifted(np.zeros_like(problem["x"]), offset) for role in views}
+    assert bits(c_abi.run(problem, outputs=outputs)) == bits(want)
+
+
+# ---- In place ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("view", [(4000, 40, 1), (9, 5, 49), (3, 2, 4099), (129, 1, 1)])
+@pytest.mark.parametrize("over", ["y_backprop", "x", "y"])
+def test_in_place_over_any_input(over, view, is_training):
+    problem = make_problem(view, is_training=is_training)
+    for how in (lambda p: p, without_coefficients):
+        want = c_abi.run(how(problem))
+        copy = how(problem).copy()
+        assert bits(c_abi.run(copy, outputs={"x_backprop": copy[over]}, threads=2)) == bits(want)
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("view", [(4000, 40, 1), (9, 5, 49), (3, 2, 4099)])
+@pytest.mark.parametrize("over", [*itertools.permutations(("y_backprop", "x", "y"), 2)])
+def test_both_outputs_in_place_over_any_two_inputs(over, view, is_training):
+    problem = make_problem(view, side_input=True, is_training=is_training)
+    want = c_abi.run(problem)
+    copy = problem.copy()
+    outputs = dict(
+        zip(("x_backprop", "side_input_backprop"), map(copy.values.get, over), strict=True)
+    )
+    assert bits(c_abi.run(copy, outputs=outputs, threads=2)) == bits(want)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_y_backprop_y_and_x_may_be_one_tensor(implementation):
+    """A mask from y whose buffer is x's; the gradient's, too."""
+    problem = without_coefficients(make_problem((50, 20, 3)))
+    for role in ("y", "y_backprop"):
+        problem[role] = problem["x"].copy()
+    want = c_abi.run(problem, implementation=implementation)
+    assert_right(want, problem)
+    problem["y"] = problem["y_backprop"] = problem["x"]
+    assert bits(c_abi.run(problem, implementation=implementation)) == bits(want)
+
+
+# Beyond the LLC size that counts, see the test of the same name in test_batch_norm.py.
+@pytest.mark.long
+@pytest.mark.parametrize("side_input", [False, True])
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("view", [(64, 3000, 49), (140000, 64, 1)])
+def test_non_temporal_stores(view, is_training, side_input):
+    """Bitwise identical to temporal stores, which a call in place uses."""
+    problem = make_problem(view, is_training=is_training, side_input=side_input)
+    formula = spec.BATCH_NORM_GRAD_EX + ("_add" if side_input else "")
+    plan = c_abi.explain(formula, view, is_training=is_training, threads=2)
+    assert plan["store"] == "non_temporal"
+    copy = problem.copy()
+    want = c_abi.run(copy, outputs={"x_backprop": copy["x"]}, threads=2)
+    assert bits(c_abi.run(problem, threads=2)) == bits(want)
+
+
+# ---- Without an activation -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("side_input", [False, True])
+@pytest.mark.parametrize("is_training", [True, False])
+def test_identity_is_the_plain_gradient(is_training, side_input, implementation):
+    """y is not looked at, and the side input's gradient is y_backprop."""
+    problem = make_problem(
+        (33, 17, 5), activation=IDENTITY, is_training=is_training, side_input=side_input
+    )
+    problem["y"][:] = np.nan
+    want = plain(problem, implementation=implementation)
+    assert bits(c_abi.run(problem, implementation=implementation)) == bits(want)
+    if side_input:
+        assert want["side_input_backprop"].tobytes() == problem["y_backprop"].tobytes()
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        {"x_backprop": "y_backprop"},
+        {"x_backprop": "x"},
+        {"side_input_backprop": "y_backprop"},
+        {"side_input_backprop": "x"},
+        {"x_backprop": "x", "side_input_backprop": "y_backprop"},
+    ],
+)
+def test_identity_in_place(over):
+    problem = make_problem((33, 17, 5), activation=IDENTITY, side_input=True)
+    want = c_abi.run(problem)
+    outputs = {output: problem[role] for output, role in over.items()}
+    assert bits(c_abi.run(problem, outputs=outputs)) == bits(want)
+
+
+# ---- NaN, infinity, few elements -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("where", ["y_backprop", "x"])
+def test_nan_and_infinity_stay_in_their_channel(where, bad, implementation):
+    forward = forward_problem((50, 5, 3))
+    if where == "x":
+        forward["x"][7, 2, 1] = bad
+    problem = gradient_of(forward, run_forward(forward))
+    if where == "y_backprop":
+        problem["y_backprop"][7, 2, 1], problem["y"][7, 2, 1] = bad, 1
+        problem = without_coefficients(problem)
+    got = c_abi.run(problem, implementation=implementation)
+    by_channel = got["x_backprop"].swapaxes(0, 1)
+    finite = [bool(np.isfinite(by_channel[c]).all()) for c in range(5)]
+    assert finite == [True, True, False, True, True]
+    assert_right(got, problem)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_gradient_that_does_not_pass_does_not_count(bad, implementation):
+    """Not even NaN: it is replaced by 0, not multiplied with it."""
+    problem = make_problem((50, 5, 3), side_input=True)
+    problem["y"][7, 2] = 0
+    problem["y_backprop"][7, 2] = 0
+    want = c_abi.run(problem, implementation=implementation)
+    problem["y_backprop"][7, 2] = bad
+    assert bits(c_abi.run(problem, implementation=implementation)) == bits(want)
+
+
+@pytest.mark.parametrize("view", [(0, 3, 1), (5, 3, 0), (0, 0, 0), (4, 0, 2)])
+@pytest.mark.parametrize("side_input", [False, True])
+@pytest.mark.parametrize("activation", [IDENTITY, RELU])
+def test_empty_views_give_zero_sums(view, side_input, activation):
+    for is_training in (True, False):
+        problem = make_problem(
+            view, activation=activation, side_input=side_input, is_training=is_training
+        )
+        got = c_abi.run(problem)
+        for role in ("scale_backprop", "offset_backprop"):
+            np.testing.assert_array_equal(got[role], np.zeros(view[1]))
+
+
+@pytest.mark.parametrize("implementation", ISA_BUILDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_one_element_per_channel(implementation, dtype):
+    """In training x is its own mean and y the offset, which is at a bound in some channels."""
+    for activation, is_training in MODES:
+        forward = forward_problem((1, 40, 1), dtype, activation=activation, is_training=is_training)
+        forward["offset"][::4], forward["offset"][1::4], forward["offset"][2::4] = 0, 6, -1
+        assert_mask_from_x_is_that_of_y(forward, implementation)
+
+
+def test_cudnn_s_convention():
+    """reserve_space_2 of a GPU in training holds rstd."""
+    problem = make_problem((40, 5, 7))
+    want = c_abi.run(problem)
+    rstd = 1 / np.sqrt(problem["variance"].astype(np.float64) + problem.epsilon)
+    problem["variance"] = rstd.astype(np.float32)
+    problem.variance_is_rstd = True
+    got = c_abi.run(problem)
+    assert_right(got, problem)
+    np.testing.assert_allclose(got["x_backprop"], want["x_backprop"], rtol=1e-4, atol=1e-6)
+
+
+# ---- Plans ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", [(64, 32, 3136), (64, 8, 1), (100000, 64, 1)])
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("suffix", ["", "_from_y", "_add"])
+def test_the_plan_is_that_of_the_plain_gradient(suffix, is_training, view):
+    """The same passes, whose mask costs no pass of its own."""
+    how = {"is_training": is_training, "threads": 2}
+    plan = c_abi.explain(spec.BATCH_NORM_GRAD_EX + suffix, view, **how)
+    assert plan.call["formula"] == spec.BATCH_NORM_GRAD_EX + suffix
+    assert plan["schedule"] == c_abi.explain(spec.BATCH_NORM_GRAD, view, **how)["schedule"]
+
+
+# ---- Errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        ({"outer": -1}, "outer, channels and inner must not be negative"),
+        ({"dtype": 9}, "dtype and stat_dtype must be one of the TFBN_ element types"),
+        ({"activation": 3}, "activation must be TFBN_IDENTITY, TFBN_RELU or TFBN_RELU6"),
+        ({"y": None}, "y must not be NULL"),
+        ({"x": None}, "y_backprop, x and x_backprop must not be NULL"),
+        (
+            {"mean": None},
+            "scale, mean, variance, scale_backprop and offset_backprop must not be NULL",
+        ),
+        ({"threads": 0}, "threads must be at least 1"),
+    ],
+)
+def test_errors_are_one_sentence(overrides, sentence):
+    with pytest.raises(ValueError) as error:
+        c_abi.run(make_problem((2, 3, 1)), **overrides)
+    assert str(error.value) == sentence

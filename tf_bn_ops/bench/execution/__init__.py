@@ -1,0 +1,8 @@
+"""How implementations are run: each in a process of its own, one at a time.
+
+worker.py    the process of one implementation; workers.py: its client
+measure.py   rounds over all implementations, row by row
+verify.py    results against float64
+memory.py    peak extra memory of one call
+networks.py  step times of whole networks
+"""

@@ -1,0 +1,159 @@
+"""Step times of whole networks: `python -m tf_bn_ops.bench.execution.networks FD NAME THREADS`.
+
+A process trains three copies of one network of Keras' applications: with Keras' batch norm, with
+this library's, and with an identity in place of it. A turn is one training step of each, adjacent
+in time and in random order, so that drift of the machine cancels in their ratios.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_bn_ops.bench import implementations
+from tf_bn_ops.bench.execution.workers import CallError, Worker
+from tf_bn_ops.bench.results import IDENTITY, KERAS, OURS, VARIANTS, NetworkMeasurement
+from tf_bn_ops.harness import processes
+
+# Name -> class of keras.applications.
+NETWORKS = {"resnet50": "ResNet50", "mobilenetv2": "MobileNetV2", "densenet121": "DenseNet121"}
+# A step takes 0.1 to 1 s on two cores.
+BATCH, SIDE = 8, 112
+TURNS, QUICK_TURNS = 31, 3
+_WARM_UP_STEPS = 3
+_SEED = 1
+
+ENTRY = dataclasses.replace(
+    implementations.ENTRIES[implementations.CANDIDATE], name="networks", label="networks"
+)
+
+
+def _build(name: str, side: int) -> Any:
+    """The network with its initial weights."""
+    import keras
+
+    keras.utils.set_random_seed(_SEED)
+    return getattr(keras.applications, NETWORKS[name])(weights=None, input_shape=(side, side, 3))
+
+
+def without_batch_norm(model: Any) -> Any:
+    """A copy of a model with an identity in place of every batch norm."""
+    import keras
+
+    class Nothing(keras.layers.Layer):
+        """keras.layers.Identity with the arguments of a batch norm's call."""
+
+        def call(self, x: Any, training: Any = None, mask: Any = None) -> Any:
+            del training, mask
+            return x
+
+    def clone(layer: Any) -> Any:
+        if isinstance(layer, keras.layers.BatchNormalization):
+            return Nothing(name=layer.name)
+        return layer.__class__.from_config(layer.get_config())
+
+    return keras.models.clone_model(model, clone_function=clone)
+
+
+def variants_of(build: Callable[[], Any]) -> dict[str, Any]:
+    """The network of `build` by variant.
+
+    Raises:
+      ValueError: a batch norm cannot be replaced by this library's.
+    """
+    from tf_bn_ops.keras import batch_norm_report, replace_batch_norm
+
+    replaced = replace_batch_norm(build(), inplace=True)
+    report = batch_norm_report(replaced)
+    if report.unfused or not report.fused:
+        raise ValueError(f"not all batch norms are this library's: {report}")
+    return {KERAS: build(), OURS: replaced, IDENTITY: without_batch_norm(build())}
+
+
+def training_step(model: Any, images: np.ndarray, labels: np.ndarray) -> Callable[[], Any]:
+    """One step of gradient descent as a call, complete when it returns. The learning rate is 0:
+    without batch norm a network would diverge, and slow down or not for numbers like NaN."""
+    import keras
+    import tensorflow as tf
+
+    optimizer = keras.optimizers.SGD(0.0)
+    optimizer.build(model.trainable_variables)
+    loss_of = keras.losses.SparseCategoricalCrossentropy()
+    x, y = tf.constant(images), tf.constant(labels)
+
+    @tf.function(autograph=False)
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        variables = model.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+        return loss
+
+    return lambda: step(x, y).numpy()
+
+
+class Server:
+    """The requests of `measure`; each public method is one."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, Callable[[], Any]] = {}
+
+    def prepare(self, name: str, batch: int, side: int) -> None:
+        """Builds the three copies of a network and warms their steps up."""
+        rng = np.random.default_rng(_SEED)
+        images = rng.standard_normal((batch, side, side, 3), np.float32)
+        labels = rng.integers(1000, size=batch)
+        models = variants_of(lambda: _build(name, side))
+        self._steps = {v: training_step(model, images, labels) for v, model in models.items()}
+        for step in self._steps.values():
+            for _ in range(_WARM_UP_STEPS):
+                step()
+
+    def turn(self) -> dict[str, float]:
+        """Seconds of one step of each variant, in random order."""
+        seconds = {}
+        for variant in random.sample(VARIANTS, len(VARIANTS)):
+            begin = time.perf_counter()
+            self._steps[variant]()
+            seconds[variant] = time.perf_counter() - begin
+        return seconds
+
+
+def measure(
+    names: Sequence[str], threads: int, turns: int, batch: int = BATCH, side: int = SIDE
+) -> Iterator[NetworkMeasurement]:
+    """Measures networks, each in a process of its own."""
+    for name in names:
+        measured = NetworkMeasurement(name, batch, side, threads)
+        worker = Worker(ENTRY, threads, module="tf_bn_ops.bench.execution.networks")
+        try:
+            worker.ask("prepare", name, batch, side)
+            for _ in range(turns):
+                seconds = worker.ask("turn")
+                measured.turns.append(tuple(seconds[variant] * 1e3 for variant in VARIANTS))
+        except CallError as e:
+            measured = dataclasses.replace(measured, turns=[], skipped=str(e))
+        finally:
+            worker.close()
+        yield measured
+
+
+def _make(name: str, threads: str) -> tuple[dict[str, str], Callable[[Any], Any]]:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(threads)])
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(int(threads))
+    server = Server()
+    return {}, lambda request: getattr(server, request[0])(*request[1:])
+
+
+if __name__ == "__main__":
+    processes.serve(sys.argv, _make)

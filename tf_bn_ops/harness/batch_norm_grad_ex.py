@@ -1,0 +1,161 @@
+"""The formula model of the gradient of batch normalization behind an activation.
+
+The formula is that of cc/core/formulas/batch_norm_grad_ex.h: the first-order gradient of the masked
+y_backprop, whose oracle and bounds are those of batch_norm_grad.py. The mask is that of y as it is
+given. It has no error: each comparison is between numbers that both sides have. Where an op takes
+the mask from x by the forward's coefficients, its decision has to be that of y all the same: y is
+then what these very coefficients give (batch_norm_grad_ex_inputs.py).
+
+side_input_backprop is the masked y_backprop itself, bitwise but for subnormal numbers, which may be
+flushed to zero where they are subnormal in the type computed in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from tf_bn_ops import spec
+from tf_bn_ops.harness import batch_norm_grad, batch_norm_grad_ex_inputs
+from tf_bn_ops.harness.batch_norm_grad import gradients
+from tf_bn_ops.harness.bounds import Profile
+from tf_bn_ops.harness.measure import WHOLE, Expected
+from tf_bn_ops.harness.oracle import Oracle, working_type
+from tf_bn_ops.harness.problems import IDENTITY, RELU6, Call, Inputs, Problem
+from tf_bn_ops.harness.sums import regions
+
+SIDE_INPUT_BACKPROP = "side_input_backprop"
+
+
+# A failing case, made small, is a program that holds the text of this function.
+def gradients_behind_an_activation(
+    np: Any, v: Mapping[str, Any], axes: Any, column: Any, is_training: bool
+) -> Any:
+    """The outputs by the formula; `column` has the shape that per-channel arrays broadcast in."""
+    passes, y = np.ones(v["x"].shape, bool), v["y"]
+    if v.get("activation_mode", "Identity") != "Identity":
+        passes = y > 0
+    if v.get("activation_mode") == "Relu6":
+        passes = passes & (y < 6)
+    masked = np.where(passes, v["y_backprop"], 0)
+    right = gradients(np, {**v, "y_backprop": masked}, axes, column, is_training)
+    return {**right, "side_input_backprop": masked}
+
+
+def passes(values: np.ndarray, activation: str, closed: bool = False) -> np.ndarray:
+    """Where the activation's derivative is 1: TensorFlow's ReluGrad and Relu6Grad, whose
+    comparisons are false for NaN; `closed`: with >= where they have >, which is wrong."""
+    if activation == IDENTITY:
+        return np.ones(values.shape, bool)
+    with np.errstate(invalid="ignore"):
+        found = values >= 0 if closed else values > 0
+        if activation == RELU6:
+            found &= values <= 6 if closed else values < 6
+    return found
+
+
+def masked_problem(problem: Problem) -> Problem:
+    """The problem of the plain gradient: y_backprop is masked, and nothing else is left of y."""
+    y_backprop = problem["y_backprop"]
+    mask = passes(problem.wide("y", np.float64), problem.activation)
+    masked = np.where(mask, y_backprop, np.zeros((), y_backprop.dtype))
+    own = ("x", "scale", "mean", "variance")
+    values = {role: problem[role] for role in own} | {"y_backprop": masked}
+    return dataclasses.replace(problem, values=values)
+
+
+class BatchNormGradEx:
+    """See formula_models.FormulaModel."""
+
+    kinds = batch_norm_grad_ex_inputs.KINDS
+    outputs = (*batch_norm_grad.OUTPUTS, SIDE_INPUT_BACKPROP)
+    formula = staticmethod(gradients_behind_an_activation)
+
+    def fill(self, call: Call) -> Inputs:
+        return batch_norm_grad_ex_inputs.fill(call)
+
+    def expected(self, problem: Problem, profile: Profile) -> Iterator[Expected]:
+        masked = masked_problem(problem)
+        oracle = Oracle(masked)
+        wrong = _WrongMasks(problem, masked, oracle)
+        for part in batch_norm_grad.expected_of(oracle, masked, profile):
+            yield dataclasses.replace(part, impostors={**part.impostors, **wrong.answers(part)})
+        for part in self._of_side_input(problem, masked) if problem.num_side_inputs else ():
+            yield dataclasses.replace(part, impostors=wrong.answers(part))
+
+    def _of_side_input(self, problem: Problem, masked: Problem) -> Iterator[Expected]:
+        work = working_type(problem)
+        flushed = spec.DTYPES[problem.dtype.accumulator].smallest_normal
+        for at in regions(problem.view):
+            value = problem.dtype.widen(masked["y_backprop"][at], work)
+            magnitude = np.abs(value)
+            bound = np.where(magnitude < flushed, magnitude, 0)
+            yield Expected(SIDE_INPUT_BACKPROP, at, value, bound, magnitude, nonfinite_exact=True)
+
+
+class _WrongMasks:
+    """Answers that are wrong on purpose: y_backprop under masks that differ from the right one.
+
+    Of x_backprop they have the right sums: it is linear in y_backprop, and what a wrong mask in the
+    second pass alone lets through or not shows by itself.
+    """
+
+    def __init__(self, problem: Problem, masked: Problem, oracle: Oracle):
+        self._problem, self._masked, self._oracle = problem, masked, oracle
+        self._work = working_type(problem)
+
+    @functools.cached_property
+    def _masks(self) -> Mapping[str, np.ndarray]:
+        """By name; those that make a difference, and none at all."""
+        problem, activation = self._problem, self._problem.activation
+        if activation == IDENTITY:
+            return {}
+        y = problem.wide("y", np.float64)
+        wrong = {
+            ">= for >": passes(y, activation, closed=True),
+            "mask from x": passes(problem.wide("x", np.float64), activation),
+            "mask from y_backprop": passes(problem.wide("y_backprop", np.float64), activation),
+        }
+        right = passes(y, activation)
+        moved = {name: mask for name, mask in wrong.items() if self._moves(mask, right)}
+        return {"unmasked": np.ones(right.shape, bool), **moved}
+
+    def _moves(self, mask: np.ndarray, right: np.ndarray) -> bool:
+        return bool(np.any((mask != right) & (self._problem.wide("y_backprop", np.float64) != 0)))
+
+    def answers(self, part: Expected) -> dict[str, Callable[[], np.ndarray]]:
+        """The wrong answers to a part of an output, by name."""
+        of_role = {
+            "scale_backprop": self._scale,
+            "offset_backprop": self._offset,
+            "x_backprop": self._element,
+            SIDE_INPUT_BACKPROP: self._side_input,
+        }[part.role]
+        # One is enough where each costs a pass over the tensors.
+        names = ["unmasked"] if part.at == WHOLE else list(self._masks)
+        masks = {name: self._masks[name] for name in names if name in self._masks}
+        return {name: functools.partial(of_role, mask, part) for name, mask in masks.items()}
+
+    def _wrong(self, mask: np.ndarray, at: Any = ...) -> np.ndarray:
+        """y_backprop under a wrong mask."""
+        y_backprop = self._problem.dtype.widen(self._problem["y_backprop"][at], self._work)
+        return np.where(mask[at], y_backprop, 0)
+
+    def _scale(self, mask: np.ndarray, part: Expected) -> np.ndarray:
+        xmu = self._problem.wide("x", self._work) - self._oracle.mean[:, None]
+        return (self._wrong(mask) * xmu).sum((0, 2)) * self._oracle.rstd
+
+    def _offset(self, mask: np.ndarray, part: Expected) -> np.ndarray:
+        return self._wrong(mask).sum((0, 2))
+
+    def _element(self, mask: np.ndarray, part: Expected) -> np.ndarray:
+        right = self._problem.dtype.widen(self._masked["y_backprop"][part.at], self._work)
+        more = self._wrong(mask, part.at) - right
+        return part.value + self._oracle.factor[part.at[1], None] * more
+
+    def _side_input(self, mask: np.ndarray, part: Expected) -> np.ndarray:
+        return self._wrong(mask, part.at)

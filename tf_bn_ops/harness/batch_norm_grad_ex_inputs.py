@@ -1,0 +1,159 @@
+"""The inputs of the gradient behind an activation: those of the plain gradient, an offset, and y.
+
+What the case's string does not say, its seed decides: the activation, whether there is a side
+input, and whether reserve_space_3 holds the forward's coefficients. With them y is, bit by bit,
+what the forward computes by them, so that masks from x and from y are the same. Without them some
+elements are replaced by what a mask may stumble over: 0, 6, NaN, and numbers next to them.
+
+Each channel has an offset by which about three of four elements pass, with some elements exactly at
+the activation's bounds, or a rounding away.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from tf_bn_ops import spec
+from tf_bn_ops.harness import inputs
+from tf_bn_ops.harness.batch_norm import activated
+from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Call, Inputs
+from tf_bn_ops.spec import DType
+
+KINDS = inputs.KINDS
+
+# What is drawn of; one in this many for each entry.
+_ACTIVATIONS = (RELU, RELU, RELU6, RELU6, RELU6, IDENTITY)
+_SHARE_WITH_SIDE_INPUT = 0.35
+_SHARE_WITH_COEFFICIENTS = 0.6
+# Of the elements of a y that no coefficients belong to.
+_SHARE_SPECIAL = 0.05
+# Below it a result, or a sum on the way to it, may be flushed to zero: the forward's decision would
+# depend on where it runs.
+_TINY = 1e-30
+
+
+def forward_coefficients(
+    mean: np.ndarray, variance: np.ndarray, scale: np.ndarray, epsilon: float, compute: Any
+) -> np.ndarray:
+    """What the forward op leaves in reserve_space_3: the mean in two parts and scale * rstd, each
+    rounded to the type that it computes in; [3, channels]."""
+    with np.errstate(all="ignore"):
+        part = mean.astype(compute)
+        rest = np.where(np.isfinite(mean), mean - part, 0).astype(compute)
+        factor = (scale * (1 / np.sqrt(variance + epsilon))).astype(compute)
+    return np.stack([part, rest, factor])
+
+
+def before_activation(
+    x: np.ndarray, coefficients: np.ndarray, offset: np.ndarray, dtype: DType
+) -> np.ndarray:
+    """scale * (x - mean) * rstd + offset as the forward op computes it, each operation rounded to
+    the type that it computes in."""
+    compute = coefficients.dtype
+    part, rest, factor = coefficients[:, :, None]
+    with np.errstate(all="ignore"):
+        xmu = (dtype.widen(x, compute) - part) - rest
+        return xmu * factor + offset.astype(compute)[:, None]
+
+
+def _offsets(rng: np.random.Generator, scaled: np.ndarray, activation: str) -> np.ndarray:
+    """An offset for each channel, from the channel's scale * (x - mean) * rstd."""
+    outer, channels, inner = scaled.shape
+    offset = rng.choice((-1, 1, 2, 4), channels).astype(scaled.dtype)
+    ordered = np.sort(scaled.swapaxes(0, 1).reshape(channels, outer * inner), axis=1)
+    finite = np.isfinite(ordered).sum(1) if ordered.size else np.zeros(channels, int)
+    for c in np.flatnonzero(finite > 1):
+        if ordered[c, 0] == ordered[c, finite[c] - 1]:
+            continue  # A constant channel: all elements pass, or none.
+        at_upper = activation == RELU6 and rng.random() < 0.3
+        place = 0.8 if at_upper else 0.25
+        element = ordered[c, int(place * (finite[c] - 1))]
+        offset[c] = (6 if at_upper else 0) - element
+        for _ in range(int(rng.integers(3))):
+            offset[c] = np.nextafter(offset[c], offset[c] + rng.choice((-1, 1)))
+    return offset
+
+
+def _special(rng: np.random.Generator, y: np.ndarray, dtype: DType) -> np.ndarray:
+    """y, with some elements at the activation's bounds, next to them, or NaN."""
+    near_six = 6 * (1 - 2 * dtype.unit_roundoff)
+    least = dtype.smallest_subnormal if dtype.name == "half" else dtype.smallest_normal
+    values = np.array([0, 0, 6, 6, least, near_six, 6 * (1 + 2 * dtype.unit_roundoff), np.nan])
+    chosen = values[rng.integers(len(values), size=y.shape)]
+    return np.where(rng.random(y.shape, dtype=np.float32) < _SHARE_SPECIAL, chosen, y)
+
+
+@dataclasses.dataclass
+class _Forward:
+    """The call of the forward op that a gradient belongs to."""
+
+    call: Call
+    values: dict[str, np.ndarray]
+    activation: str
+    has_side_input: bool
+
+    def __post_init__(self) -> None:
+        self.dtype = spec.DTYPES[self.call.dtype]
+        self._statistics = spec.DTYPES[self.call.statistics_dtype].numpy
+        self._compute = spec.DTYPES[self.dtype.accumulator].numpy.type
+        self.x = self.dtype.store(self.values["x"])
+
+    def coefficients(self) -> np.ndarray:
+        """In training of the mean and variance before they are rounded."""
+        mean, variance = (np.float64(self.values[role]) for role in ("mean", "variance"))
+        if not self.call.is_training:
+            mean, variance = (a.astype(self._statistics) for a in (mean, variance))
+        scale = self.values["scale"].astype(self._statistics)
+        epsilon = np.dtype(self.call.spec.epsilon_dtype).type(self.call.epsilon)
+        mean, variance, scale = (a.astype(np.float64) for a in (mean, variance, scale))
+        return forward_coefficients(mean, variance, scale, float(epsilon), self._compute)
+
+    def fill_y(self, rng: np.random.Generator, wants_coefficients: bool) -> bool:
+        """Sets offset and y; whether the forward's coefficients, and no others, give this y."""
+        k = self.coefficients()
+        none = np.zeros(k.shape[1])
+        offset = _offsets(rng, before_activation(self.x, k, none, self.dtype), self.activation)
+        self.values["offset"] = offset.astype(self._statistics)
+        v = before_activation(self.x, k, self.values["offset"], self.dtype)
+        tiny = (v != 0) & (np.abs(v) < _TINY)
+        if wants_coefficients and not tiny.any():
+            with np.errstate(over="ignore"):
+                self.values["y"] = self.dtype.store(activated(v, self.activation))
+            return True
+        with np.errstate(all="ignore"):
+            v = np.float64(v)
+            if self.has_side_input:
+                v += rng.normal(0, 0.5, v.shape)
+            y = _special(rng, activated(v, self.activation), self.dtype)
+            flushed = spec.DTYPES[self.dtype.accumulator].smallest_normal
+            self.values["y"] = self.dtype.store(np.where(np.abs(y) < flushed, 0, y))
+        return False
+
+
+def fill(call: Call) -> Inputs:
+    """The inputs of a call, from its seed, by role; those of other ops of the family among them."""
+    values, exact = inputs.draw(call)
+    rng = np.random.default_rng([call.seed, len(call.shape), 11])
+    activation = _ACTIVATIONS[int(rng.integers(len(_ACTIVATIONS)))]
+    has_side_input = bool(rng.random() < _SHARE_WITH_SIDE_INPUT)
+    wanted = rng.random() < _SHARE_WITH_COEFFICIENTS
+    forward = _Forward(call, values, activation, has_side_input)
+    channels = values["scale"].size
+    # Of another size than coefficients have, it says nothing.
+    reserve = inputs.reserve_space(rng, channels)
+    if reserve.size == 3 * channels:
+        reserve = reserve[:0]
+    if forward.fill_y(rng, bool(wanted and activation != IDENTITY and not has_side_input)):
+        reserve = forward.coefficients().reshape(-1)
+    values["forward_coefficients"] = reserve
+    if activation == IDENTITY:  # Neither is read.
+        values["offset"] = np.full(channels, np.nan)
+        if rng.random() < 0.5:
+            values["y"] = np.full_like(values["y"], np.nan)
+    if has_side_input:
+        exact |= {"side_input_backprop"} if exact else set()
+    attrs = {"activation_mode": activation, "num_side_inputs": int(has_side_input)}
+    return dataclasses.replace(inputs.tensors(call, values, exact), attrs=attrs)
