@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "cc/core/fp_env.h"
 #include "cc/core/partition.h"
 #include "cc/core/reference.h"
 #include "cc/cpu/cache_sizes.h"
@@ -33,6 +34,8 @@ class Driver {
         coefficients_(sums_ + F::kNumSums * view_.channels * blocks_) {}
 
   void Run(Executor& executor) {
+    // For coefficients that are computed before the first task, too.
+    const ScopedFpState fp_state;
     switch (plan_.schedule) {
       case Schedule::kFrozenOnePass:
         kernels_.coefficients(args_, 0, view_.channels, Sums(0), coefficients_);

@@ -144,6 +144,8 @@ PROGRAMS = (
     "BatchNormTrainingBackprop,float64,NC,7x2,training,normal,given,eps=1e-09,eager,seed=7",
     "FusedBatchNormGradGrad,float32,NHWC,2x2x2x3,training,normal,given,eps=0.1,eager,seed=8",
     "FusedBatchNormGradGrad,half,NCHW,2x3x2x2,frozen,exact,given,eps=0.25,graph,seed=9",
+    "FusedBatchNormGradEx,float32,NHWC,2x2x2x3,training,normal,given,eps=0.1,eager,seed=10",
+    "FusedBatchNormGradEx,half,NCDHW,2x3x2x2x2,training,normal,batch,eps=0.1,graph,seed=15",
 )
 
 

@@ -276,6 +276,21 @@ def test_by_the_coefficients_y_can_be_repeated_bitwise(offset, is_training, dtyp
         assert outputs["y"].tobytes() == y.tobytes()
 
 
+def test_a_subnormal_scale_is_flushed_for_the_coefficients_too():
+    """By the kernels, whatever the caller's thread does with subnormal numbers: y is the offset,
+    though scale * rstd is a normal number."""
+    forward = forward_problem((40, 6, 3), is_training=False)
+    forward.epsilon = 1e-8
+    forward["x"] *= np.float32(1e36)
+    forward["scale"][:] = 1e-39
+    forward["mean"][:], forward["variance"][:] = 0, 0
+    for name in ISA_BUILDS:
+        outputs = run_forward(forward, name)
+        assert (outputs["y"] == forward["offset"][:, None]).all()
+        assert not outputs["forward_coefficients"].reshape(3, -1)[2].any()
+        assert_mask_from_x_is_that_of_y(forward, name)
+
+
 @pytest.mark.parametrize("is_training", [True, False])
 def test_the_coefficients_are_the_mean_in_two_parts_and_scale_times_rstd(is_training):
     forward = forward_problem((500, 9, 2), is_training=is_training)

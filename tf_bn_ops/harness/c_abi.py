@@ -126,7 +126,7 @@ class ForwardArgs(ctypes.Structure):
         *_flags("activation"),
         ("epsilon", ctypes.c_double),
         ("exponential_avg_factor", ctypes.c_double),
-        *((name, ctypes.c_void_p) for name in (*FORWARD_POINTERS, "forward_coefficients")),
+        *((name, ctypes.c_void_p) for name in FORWARD_POINTERS),
     )
 
 
