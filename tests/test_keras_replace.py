@@ -837,9 +837,11 @@ def test_fused_applications(application, fused, behind):
     report = tf_bn_ops.keras.batch_norm_report(ours)
     assert len(report.activations) == fused
     assert set(report.activations.values()) == behind
+    # Compared with the same layers unfused: in a network this deep, roundings differ from Keras' by
+    # what a gradient of 1e-3 of its size does to the next steps.
     losses = []
-    for one in (model, ours):
+    for one in (replace_batch_norm(model), ours):
         keras.utils.set_random_seed(0)
         one.compile(keras.optimizers.SGD(1e-3), "sparse_categorical_crossentropy")
         losses.append(one.fit(x, np.arange(4), epochs=3, verbose=0).history["loss"])
-    np.testing.assert_allclose(losses[1], losses[0], rtol=2e-2)
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
