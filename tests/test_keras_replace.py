@@ -470,15 +470,17 @@ strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 x = np.random.default_rng(0).normal(size=(16, 6, 6, 3)).astype("float32")
 y = x.mean((1, 2, 3))
 results = []
-for change in ("none", "copy", "inplace"):
+for change in ("none", "copy", "inplace", "fused"):
     keras.utils.set_random_seed(0)
     with strategy.scope():
         model = keras.Sequential([
             keras.Input((6, 6, 3)), keras.layers.Conv2D(4, 3),
-            keras.layers.BatchNormalization(), keras.layers.Flatten(), keras.layers.Dense(1)])
+            keras.layers.BatchNormalization(), keras.layers.ReLU(), keras.layers.Flatten(),
+            keras.layers.Dense(1)])
         model.compile(keras.optimizers.SGD(0.01), "mse")
     if change != "none":
-        model = tf_bn_ops.keras.replace_batch_norm(model, inplace=change == "inplace")
+        attrs = dict(inplace=change != "copy", fuse=change == "fused")
+        model = tf_bn_ops.keras.replace_batch_norm(model, **attrs)
         assert type(model.layers[1]) is tf_bn_ops.keras.BatchNormalization
     losses = model.fit(x, y, epochs=3, batch_size=8, shuffle=False, verbose=0).history["loss"]
     results.append((losses, model.layers[1].moving_mean.numpy(), model.predict(x, verbose=0)))
