@@ -249,6 +249,99 @@ def test_compiled_by_xla(training):
         np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
+# ---- Activation and side input -------------------------------------------------------------------
+
+
+def make_fused_pair(x, activation, **kwargs):
+    """A chain of Keras' layers, and ours with all of them inside, both of x and a side input."""
+    parent, _ = make_pair(x, **kwargs)
+    fused = BatchNormalization(activation=activation, **kwargs)
+    fused.build(x.shape)
+    fused.set_weights(parent.get_weights())
+    act = getattr(keras.activations, activation)
+
+    def chain(x, side, **k):
+        y = parent(x, **k)
+        return act(y if side is None else y + tf.cast(side, y.dtype))
+
+    return (parent, chain), (fused, lambda x, side, **k: fused(x, side_input=side, **k))
+
+
+@pytest.mark.parametrize("with_side_input", [True, False])
+@pytest.mark.parametrize("activation", ["relu", "relu6"])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    ("rank", "axis", "dtype"),
+    [
+        *((rank, axis, "float32") for rank, axis in LAYOUTS),
+        (4, -1, "mixed_float16"),
+        (4, 1, "mixed_bfloat16"),
+        (4, -1, "float64"),  # the parent's path, as are the next
+        (4, 2, "float32"),
+    ],
+)
+def test_activation_and_side_input(rank, axis, dtype, training, activation, with_side_input):
+    x = make_input(rank, axis, "float64" if dtype == "float64" else "float32")
+    side = tf.sin(3 * x) if with_side_input else None
+    results = []
+    for layer, call in make_fused_pair(x, activation, axis=axis, dtype=dtype):
+        with tf.GradientTape() as tape:
+            tape.watch([x] if side is None else [x, side])
+            y = call(x, side, training=training)
+            loss = tf.reduce_sum(tf.sin(tf.cast(y, tf.float32)))
+        sources = [x, *([] if side is None else [side])]
+        sources += [weight.value for weight in layer.trainable_weights]
+        moving = [weight.value for weight in layer.non_trainable_weights]
+        results.append([y, *moving, *tape.gradient(loss, sources)])
+    assert np.min(results[0][0]) == 0
+    for want, got in zip(*results, strict=True):
+        assert got.dtype == want.dtype
+        want, got = np.float64(want), np.float64(got)
+        bound = TOLERANCES.get(dtype, 1e-12) * max(1, np.max(np.abs(want)))
+        np.testing.assert_allclose(got, want, rtol=0, atol=bound)
+
+
+def test_side_inputs_in_functional_models(tmp_path):
+    inputs = keras.Input((6, 6, 3))
+    x = keras.layers.Conv2D(3, 3, padding="same")(inputs)
+    x = BatchNormalization(activation="relu", name="bn")(x, side_input=inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1)(x))
+    model.compile("sgd", "mse")
+    data = np.random.default_rng(0).normal(size=(8, 6, 6, 3)).astype("float32")
+    model.fit(data, data[..., :1], verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded(data), model(data))
+    ops = ops_of(model, tf.constant(data), training=False)
+    assert {"FusedBatchNormV3", "AddV2", "Relu"} <= {*ops}
+    assert not [op for op in ops if op.startswith("TfBnOps")]
+    assert tf_bn_ops.keras.batch_norm_report(model).activations == {"bn": "relu"}
+    restored = tf_bn_ops.keras.restore_batch_norm(model)
+    assert type(restored.get_layer("bn")) is BatchNormalization
+    np.testing.assert_array_equal(restored(data), model(data))
+
+
+def test_wrong_activations_and_side_inputs_are_one_sentence():
+    with pytest.raises(ValueError, match="activation is 'gelu', it must be one of"):
+        BatchNormalization(activation="gelu")
+    layer, x = BatchNormalization(), make_input(4, -1)
+    for training in (True, False):
+        with pytest.raises(ValueError, match=r"side_input has shape \(1, 4, 3, 5\), it must have"):
+            layer(x, side_input=x[:1], training=training)
+
+
+def test_the_mask_of_the_input_counts_with_a_side_input():
+    x = np.random.default_rng(0).normal(size=(4, 5, 3)).astype("float32")
+    x[:, 3:] = 0
+    inputs = keras.Input((5, 3))
+    masked = keras.layers.Masking()(inputs)
+    theirs, ours = keras.layers.BatchNormalization(), BatchNormalization()
+    chain = keras.Model(inputs, keras.layers.Add()([theirs(masked), inputs]))
+    fused = keras.Model(inputs, ours(masked, side_input=inputs))
+    np.testing.assert_allclose(fused(x, training=True), chain(x, training=True), atol=1e-5)
+    np.testing.assert_allclose(ours.moving_mean, theirs.moving_mean, atol=1e-6)
+
+
 # ---- Config, models ------------------------------------------------------------------------------
 
 

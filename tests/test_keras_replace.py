@@ -470,15 +470,17 @@ strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 x = np.random.default_rng(0).normal(size=(16, 6, 6, 3)).astype("float32")
 y = x.mean((1, 2, 3))
 results = []
-for change in ("none", "copy", "inplace"):
+for change in ("none", "copy", "inplace", "fused"):
     keras.utils.set_random_seed(0)
     with strategy.scope():
         model = keras.Sequential([
             keras.Input((6, 6, 3)), keras.layers.Conv2D(4, 3),
-            keras.layers.BatchNormalization(), keras.layers.Flatten(), keras.layers.Dense(1)])
+            keras.layers.BatchNormalization(), keras.layers.ReLU(), keras.layers.Flatten(),
+            keras.layers.Dense(1)])
         model.compile(keras.optimizers.SGD(0.01), "mse")
     if change != "none":
-        model = tf_bn_ops.keras.replace_batch_norm(model, inplace=change == "inplace")
+        attrs = dict(inplace=change != "copy", fuse=change == "fused")
+        model = tf_bn_ops.keras.replace_batch_norm(model, **attrs)
         assert type(model.layers[1]) is tf_bn_ops.keras.BatchNormalization
     losses = model.fit(x, y, epochs=3, batch_size=8, shuffle=False, verbose=0).history["loss"]
     results.append((losses, model.layers[1].moving_mean.numpy(), model.predict(x, verbose=0)))
@@ -837,9 +839,11 @@ def test_fused_applications(application, fused, behind):
     report = tf_bn_ops.keras.batch_norm_report(ours)
     assert len(report.activations) == fused
     assert set(report.activations.values()) == behind
+    # Compared with the same layers unfused: in a network this deep, roundings differ from Keras' by
+    # what a gradient of 1e-3 of its size does to the next steps.
     losses = []
-    for one in (model, ours):
+    for one in (replace_batch_norm(model), ours):
         keras.utils.set_random_seed(0)
         one.compile(keras.optimizers.SGD(1e-3), "sparse_categorical_crossentropy")
         losses.append(one.fit(x, np.arange(4), epochs=3, verbose=0).history["loss"])
-    np.testing.assert_allclose(losses[1], losses[0], rtol=2e-2)
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)

@@ -26,12 +26,14 @@ _OPS = (
     # What TensorFlow's graph optimizer makes of a forward op and the Relu behind it, with oneDNN.
     "_FusedBatchNormEx",
 )
+# Its gradient, which TensorFlow has no kernel for on a CPU.
+_ADDED_OPS = ("_FusedBatchNormGradEx",)
 # TensorFlow renames the ops to these where oneDNN is on.
 _ONEDNN_OPS = tuple("_MklNative" + op.removeprefix("_") for op in _OPS)
 
 
 class OverriddenKernel(NamedTuple):
-    """A kernel of TensorFlow that is replaced in this process.
+    """A kernel of TensorFlow that is replaced in this process, or added for an op without one.
 
     Attributes:
       op: the name of the op; "_MklNative..." is what TensorFlow renames it to where oneDNN is on.
@@ -52,10 +54,11 @@ def override_builtin_kernels() -> list[OverriddenKernel]:
     """Makes TensorFlow's FusedBatchNorm and FusedBatchNormGrad run on this library's CPU kernels.
 
     That is V1, V2 and V3 of both, and _FusedBatchNormEx, to which TensorFlow's graph optimizer
-    fuses a forward op and its Relu. From then on, in this process: eager and in graphs, training
-    and inference, with oneDNN on or off, also below `tf.GradientTape` and Keras 2 (tf_keras).
-    Keras 3's BatchNormalization never calls these ops: `tf_bn_ops.keras.enable()` is the switch for
-    it.
+    fuses a forward op and its Relu. Its gradient, _FusedBatchNormGradEx, which TensorFlow computes
+    on GPUs alone, gets kernels for CPUs. From then on, in this process: eager and in graphs,
+    training and inference, with oneDNN on or off, also below `tf.GradientTape` and Keras 2
+    (tf_keras). Keras 3's BatchNormalization never calls these ops: `tf_bn_ops.keras.enable()` is
+    the switch for it.
 
     It cannot be undone; calling it again does nothing. Call it before the first training step: a
     `tf.compat.v1.Session` that has run the ops keeps the kernels that it has. Programs compiled by
@@ -64,7 +67,7 @@ def override_builtin_kernels() -> list[OverriddenKernel]:
     The environment variable TF_BN_OPS_OVERRIDE=1 has the same effect, see docs/dropin.md.
 
     Returns:
-      The kernels of TensorFlow that were replaced, in the order of ops and types.
+      The kernels that were replaced or added, in the order of ops and types.
 
     Raises:
       LibraryError: (an ImportError) the library is missing, or does not fit this TensorFlow, or
@@ -102,8 +105,10 @@ def _override() -> list[OverriddenKernel]:
     ours = set(_registered(priority=1))
     # It caches the kernels of eager calls and functions that have run.
     context.context().clear_kernel_cache()
-    replaced = [kernel for kernel in before if kernel in ours]
-    if not {kernel.op for kernel in replaced} >= set(_OPS):
+    replaced = [
+        kernel for kernel in sorted(ours, key=_order) if kernel in before or kernel.op in _ADDED_OPS
+    ]
+    if not {kernel.op for kernel in replaced} >= {*_OPS, *_ADDED_OPS}:
         raise _loader.LibraryError(
             f"{path} was loaded, but TensorFlow {tf.__version__} does not list its kernels: "
             "rebuild it with 'make'"
@@ -117,7 +122,7 @@ def _registered(priority: int) -> list[OverriddenKernel]:
     from tensorflow.python.framework import kernels
 
     result = set()
-    for op in _OPS + _ONEDNN_OPS:
+    for op in _OPS + _ADDED_OPS + _ONEDNN_OPS:
         for kernel in kernels.get_registered_kernels_for_op(op).kernel:
             if kernel.priority != priority or kernel.device_type != "CPU":
                 continue
@@ -125,7 +130,11 @@ def _registered(priority: int) -> list[OverriddenKernel]:
                 if constraint.name == "T":
                     for dtype in constraint.allowed_values.list.type:
                         result.add(OverriddenKernel(op, "CPU", tf.dtypes.as_dtype(dtype).name))
-    return sorted(result, key=lambda kernel: (kernel.op.startswith("_"), kernel))
+    return sorted(result, key=_order)
+
+
+def _order(kernel: OverriddenKernel) -> tuple[bool, OverriddenKernel]:
+    return kernel.op.startswith("_"), kernel
 
 
 # ---- The environment variable --------------------------------------------------------------------

@@ -5,7 +5,8 @@
 // A kernel is registered exactly where TensorFlow has one, with the same
 // constraints: versions differ in the element types that oneDNN takes, and
 // TensorFlow renames an op to oneDNN's name wherever it finds a kernel for that
-// name.
+// name. The exception is _FusedBatchNormGradEx, which has kernels on GPUs alone
+// and no name of oneDNN's.
 
 #include <cstdint>
 #include <string>
@@ -19,6 +20,7 @@
 #include "cc/ops/errors.h"
 #include "cc/ops/fused_batch_norm.h"
 #include "cc/ops/fused_batch_norm_grad.h"
+#include "cc/ops/fused_batch_norm_grad_ex.h"
 #include "tensorflow/core/framework/kernel_def.pb.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/types.h"
@@ -36,7 +38,9 @@ using ::tensorflow::OpKernelConstruction;
 constexpr int kPriority = 1;
 
 // TensorFlow's _FusedBatchNormEx, to which grappler fuses a forward op and the
-// Relu behind it where oneDNN is on. Its OpDef has no bessel_correction.
+// Relu behind it where oneDNN is on. Its OpDef has no bessel_correction. With
+// an activation reserve_space_3 holds the forward coefficients, for
+// _FusedBatchNormGradEx.
 struct BuiltinExSpec : FusedBatchNormExSpec<0> {
   template <typename Context>
   absl::Status ReadAttrs(Context* context) {
@@ -98,6 +102,21 @@ bool OverrideAll() {
   Override<BuiltinExSpec, float>("_FusedBatchNormEx");
   return true;
 }
+
+// In the types that the OpDef of _FusedBatchNormGradEx allows.
+#define REGISTER_GRADIENT_EX(T, side_inputs)                       \
+  REGISTER_KERNEL_BUILDER(                                         \
+      Name("_FusedBatchNormGradEx")                                \
+          .Device(tensorflow::DEVICE_CPU)                          \
+          .TypeConstraint<T>("T")                                  \
+          .AttrConstraint<int64_t>("num_side_inputs", side_inputs) \
+          .Priority(kPriority),                                    \
+      BatchNormOp<FusedBatchNormGradExSpec<side_inputs>, T, float, \
+                  CpuBackend>)
+REGISTER_GRADIENT_EX(Eigen::half, 0);
+REGISTER_GRADIENT_EX(Eigen::half, 1);
+REGISTER_GRADIENT_EX(float, 0);
+REGISTER_GRADIENT_EX(float, 1);
 
 [[maybe_unused]] const bool kOverridden = OverrideAll();
 

@@ -1,7 +1,7 @@
 """Fuses normalizations with what follows them in graphs of layers: an Add, a ReLU or ReLU6.
 
 No layer is added, removed or connected anew: the layers of a chain change their class, and divide
-the work anew among them (docs/adr/0024). Batch norm and ReLU: the first computes both, the second
+the work anew among them (docs/adr/0025). Batch norm and ReLU: the first computes both, the second
 passes its input on. Batch norm, Add and ReLU: the first passes its input on, the Add computes all
 three, the last passes its input on.
 """
