@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cc/ops/errors.h"
+#include "cc/ops/shape_inference.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -19,6 +20,27 @@ using ::tensorflow::shape_inference::FusedBatchNormV3Shape;
 using ::tensorflow::shape_inference::InferenceContext;
 using ::tensorflow::shape_inference::ShapeHandle;
 
+// Adds what mean and variance say where they are read, and the side input:
+// TensorFlow's shape function looks at the former in inference alone.
+absl::Status MergeFurtherInputs(InferenceContext* c, bool has_side_input) {
+  ShapeHandle y = c->output(0), vector = c->output(1);
+  FusedBatchNormSpec spec;
+  TF_RETURN_IF_ERROR(spec.ReadAttrs(c));
+  for (int input : {FusedBatchNormSpec::kMean, FusedBatchNormSpec::kVariance}) {
+    ShapeHandle given;
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(input), 1, &given));
+    if (spec.is_training && spec.exponential_avg_factor == 1) continue;
+    TF_RETURN_IF_ERROR(c->Merge(vector, given, &vector));
+  }
+  if (has_side_input) {
+    TF_RETURN_IF_ERROR(c->Merge(y, c->input(FusedBatchNormSpec::kInputs), &y));
+  }
+  TF_RETURN_IF_ERROR(MergeChannels(c, &y, &vector));
+  c->set_output(0, y);
+  for (int i = 1; i <= 4; ++i) c->set_output(i, vector);
+  return absl::OkStatus();
+}
+
 // Not TensorFlow's FusedBatchNormExShape, which refuses ranks and channel
 // counts that its GPU kernel does not take.
 absl::Status InferFusedBatchNormExShapes(InferenceContext* c) {
@@ -29,13 +51,7 @@ absl::Status InferFusedBatchNormExShapes(InferenceContext* c) {
                            "num_side_inputs is ", num_side_inputs);
   }
   TF_RETURN_IF_ERROR(FusedBatchNormV3Shape(c));
-  if (num_side_inputs == 1) {
-    ShapeHandle y;
-    TF_RETURN_IF_ERROR(
-        c->Merge(c->output(0), c->input(FusedBatchNormSpec::kInputs), &y));
-    c->set_output(0, y);
-  }
-  return absl::OkStatus();
+  return MergeFurtherInputs(c, num_side_inputs == 1);
 }
 
 // What the documentations have in common.

@@ -3,8 +3,7 @@
 
 #include "cc/ops/fused_batch_norm_grad_ex.h"
 
-#include <string>
-
+#include "cc/ops/shape_inference.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -12,7 +11,6 @@
 namespace tf_bn_ops {
 namespace {
 
-using ::tensorflow::shape_inference::DimensionHandle;
 using ::tensorflow::shape_inference::FusedBatchNormGradShape;
 using ::tensorflow::shape_inference::InferenceContext;
 using ::tensorflow::shape_inference::ShapeHandle;
@@ -32,16 +30,10 @@ absl::Status MergeFurtherInputs(InferenceContext* c) {
     TF_RETURN_IF_ERROR(c->Merge(view, c->input(Spec::kY), &view));
     TF_RETURN_IF_ERROR(c->Merge(vector, c->input(Spec::kOffset), &vector));
   }
-  std::string data_format;
-  TF_RETURN_IF_ERROR(c->GetAttr("data_format", &data_format));
-  const int axis = data_format.back() == 'C' ? c->Rank(view) - 1 : 1;
-  DimensionHandle channels;
-  TF_RETURN_IF_ERROR(
-      c->Merge(c->Dim(view, axis), c->Dim(vector, 0), &channels));
-  TF_RETURN_IF_ERROR(c->ReplaceDim(view, axis, channels, &view));
+  TF_RETURN_IF_ERROR(MergeChannels(c, &view, &vector));
   c->set_output(kXBackprop, view);
-  c->set_output(kScaleBackprop, c->Vector(channels));
-  c->set_output(kOffsetBackprop, c->Vector(channels));
+  c->set_output(kScaleBackprop, vector);
+  c->set_output(kOffsetBackprop, vector);
   return absl::OkStatus();
 }
 

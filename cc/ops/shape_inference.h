@@ -1,7 +1,10 @@
-// Shape functions of the ops whose Spec has CheckShapes().
+// Shape functions of the ops whose Spec has CheckShapes(), and what those of
+// others have in common.
 
 #ifndef TF_BN_OPS_CC_OPS_SHAPE_INFERENCE_H_
 #define TF_BN_OPS_CC_OPS_SHAPE_INFERENCE_H_
+
+#include <string>
 
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -30,6 +33,22 @@ absl::Status InferShapes(const Spec& spec,
     c->set_output(i, output);
   }
   return absl::OkStatus();
+}
+
+// Merges the channels of x, which `view` has the shape of in the op's attr
+// data_format, with those of `vector`, [channels].
+inline absl::Status MergeChannels(
+    tensorflow::shape_inference::InferenceContext* c,
+    tensorflow::shape_inference::ShapeHandle* view,
+    tensorflow::shape_inference::ShapeHandle* vector) {
+  std::string data_format;
+  TF_RETURN_IF_ERROR(c->GetAttr("data_format", &data_format));
+  const int dim = data_format.back() == 'C' ? c->Rank(*view) - 1 : 1;
+  tensorflow::shape_inference::DimensionHandle channels;
+  TF_RETURN_IF_ERROR(
+      c->Merge(c->Dim(*view, dim), c->Dim(*vector, 0), &channels));
+  *vector = c->Vector(channels);
+  return c->ReplaceDim(*view, dim, channels, view);
 }
 
 }  // namespace tf_bn_ops
