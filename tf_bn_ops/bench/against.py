@@ -32,9 +32,10 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
         "exponential_avg_factor": 1,
         "activation": c_abi.ACTIVATION_CODES["Relu"],
     },
+    spec.BATCH_NORM_GRAD_EX: {"activation": c_abi.ACTIVATION_CODES["Relu"]},
 }
 # Formula -> pointers that stay NULL.
-_WITHOUT = {spec.BATCH_NORM: {"side_input"}}
+_WITHOUT = {spec.BATCH_NORM: {"side_input"}, spec.BATCH_NORM_GRAD_EX: {"side_input_backprop"}}
 # Larger than the caches of most cores, in L2, a few kilobytes; [outer, channels, inner].
 _VIEWS = {
     "NHWC": ((100352, 64, 1), (6272, 256, 1), (64, 8, 1)),
@@ -101,7 +102,9 @@ def _arrays(row: AgainstRow) -> dict[str, np.ndarray]:
         if name in _WITHOUT.get(row.formula, ()):
             continue
         of_view = name in VIEW_ROLES
-        values = rng.standard_normal(row.view if of_view else row.view[1])
+        # The coefficients of an activation's mask, see FusedBatchNormEx.
+        length = row.view[1] * (3 if name == "forward_coefficients" else 1)
+        values = rng.standard_normal(row.view if of_view else length)
         if name in ("scale", "variance"):
             values = np.abs(values) + 0.5
         arrays[name] = (spec.DTYPES[row.dtype] if of_view else statistics).store(values)
