@@ -11,6 +11,7 @@ import pytest
 from tf_bn_ops import _loader, spec
 from tf_bn_ops.bench import against, cli, data, implementations, results, shapes, stats
 from tf_bn_ops.bench.execution import measure, memory, networks, verify, workers
+from tf_bn_ops.bench.implementations import jax_ops
 from tf_bn_ops.bench.reports import docs, plots, report, table
 from tf_bn_ops.harness import c_abi, machine, oracle, problems
 
@@ -36,7 +37,8 @@ def test_networks_have_distinct_shapes_at_their_batch():
 
 def test_a_full_run_has_every_combination():
     chosen = shapes.choose([], quick=False)
-    for call, modes in (("gradient", 2), ("forward", 1), ("layer", 1)):
+    for call in shapes.CALLS:
+        modes = 2 if call == "gradient" else 1
         rows = shapes.rows_of_call(
             call, chosen, shapes.DTYPES, tuple(spec.DATA_FORMATS), spec.MODES, threads=2
         )
@@ -53,7 +55,15 @@ def test_dims_and_views():
     assert _row(dtype="half").bytes == 3 * 120 * 2
     assert _row(section="forward").bytes == 2 * 120 * 4
     assert _row(section="layer").bytes == 5 * 120 * 4
+    assert _row(section="layer_relu").bytes == 5 * 120 * 4, "the mask comes from x"
+    assert _row(section="layer_add_relu").bytes == 8 * 120 * 4
     assert _row(section="latency").call == "gradient"
+
+
+def test_a_side_input_is_of_the_addition_alone():
+    for call in shapes.CALLS:
+        added = ("side_input",) if call == "layer_add_relu" else ()
+        assert _row(section=call).inputs == ("y_backprop", "x", *added)
 
 
 def test_shapes_are_chosen_by_network_or_size():
@@ -89,6 +99,37 @@ def test_inputs_beyond_the_llc_are_read_twice_channels_last_in_training():
     # A forward call has one input, which fits where the two of the gradient do not.
     medium = dataclasses.replace(_row((32, 56, 56, 64)), section="layer")
     assert measure.traffic(medium, llc) == ("1r1w", "2r1w", "2r")
+    # The mask of ReLU moves nothing; behind an addition there are the side input, its gradient, y.
+    for row in (big, small, medium):
+        layer, relu = (dataclasses.replace(row, section=s) for s in ("layer", "layer_relu"))
+        assert measure.traffic(relu, llc) == measure.traffic(layer, llc)
+    add = dataclasses.replace(small, section="layer_add_relu")
+    assert measure.traffic(add, llc) == ("2r1w", "2r1w", "1r1w")
+    assert measure.passes(add, llc) == (5, 3)
+    assert measure.passes(dataclasses.replace(big, section="layer_add_relu"), llc) == (9, 3)
+
+
+class _FakeBandwidth:
+    """Answers as the worker of memory bandwidth: 100 µs for a tensor that is read or written."""
+
+    name, entry = "memory_bandwidth", implementations.ENTRIES["memory_bandwidth"]
+
+    def ask(self, method, *arguments):
+        if method == "prepare_bandwidth":
+            self._kinds = set(arguments[1])
+        if method == "time":
+            sizes = {kind: int(kind[0]) + kind.endswith("w") for kind in self._kinds}
+            return {kind: [size * 1e-4] * 2 for kind, size in sizes.items()}
+        return None
+
+
+@pytest.mark.parametrize("call", shapes.CALLS)
+def test_the_limit_counts_every_pass(call):
+    row = _row((4, 6, 5, 9), section=call)
+    workers_ = [_FakeWorker("tf_bn_ops"), _FakeBandwidth()]
+    limit = measure.Meter(workers_, measure.Budget(0.01, 3), 32 << 20).measure(row).limit
+    assert (limit.reads + limit.writes) * row.tensor_bytes == row.bytes
+    assert limit.us == pytest.approx(100 * (limit.reads + limit.writes))
 
 
 # ---- Numbers -----------------------------------------------------------------------------------
@@ -135,19 +176,27 @@ def _tensors(row):
     """The tensors of a row in float64."""
     return {
         role: data.flat(role, row.dtype, row.elements).reshape(row.view).astype(np.float64)
-        for role in ("y_backprop", "x")
+        for role in row.inputs
     }
 
 
-def _forward(row):
-    """The forward outputs of all channels, as a correct op in training would round them."""
-    x, given = _tensors(row)["x"], data.statistics(row.channels)
+def _forward(row, chain=False):
+    """The forward outputs of all channels, as a correct op in training would round them; `chain`:
+    as ops one after the other would."""
+    tensors, given = _tensors(row), data.statistics(row.channels)
+    x, dtype = tensors["x"], spec.DTYPES[row.dtype].numpy
     mean, variance = x.mean((0, 2)), x.var((0, 2))
     count = x.shape[0] * x.shape[2]
     rstd = 1 / np.sqrt(variance + np.float32(data.EPSILON))
     y = (x - mean[:, None]) * (given["scale"] * rstd)[:, None] + given["offset"][:, None]
+    if chain:
+        y = y.astype(dtype).astype(np.float64)
+    if "side_input" in tensors:
+        y += tensors["side_input"]
+    if row.activated:
+        y = np.maximum(y, 0)
     return {
-        "y": y.astype(spec.DTYPES[row.dtype].numpy),
+        "y": y.astype(dtype),
         "batch_mean": mean.astype(np.float32),
         "batch_variance": (variance * count / (count - 1)).astype(np.float32),
         "saved_mean": mean.astype(np.float32),
@@ -156,10 +205,11 @@ def _forward(row):
 
 
 def _gradient(row, **given):
-    """The outputs of the gradient, likewise; `given` replaces statistics."""
+    """The outputs of the gradient, likewise; `given` replaces statistics and y_backprop."""
     values = {**data.statistics(row.channels), **given}
     for role in ("y_backprop", "x"):
-        values[role] = data.flat(role, row.dtype, row.elements).reshape(row.dims)
+        found = values.get(role, data.flat(role, row.dtype, row.elements))
+        values[role] = found.reshape(row.dims)
     epsilon = float(np.float32(data.EPSILON))
     problem = problems.of_tensors(values, row.layout, epsilon, row.mode == "training")
     exact = oracle.Oracle(problem)
@@ -170,15 +220,25 @@ def _gradient(row, **given):
     }
 
 
-def _right(row):
+def _right(row, chain=False):
     """The outputs of the row's call by role, as a worker answers."""
     if row.call == "gradient":
         return _gradient(row)
-    forward = _forward(row)
+    forward = _forward(row, chain)
     if row.call == "forward":
         return forward
-    saved = {"mean": forward["saved_mean"], "variance": forward["saved_variance"]}
-    return {**forward, **_gradient(row, **saved)}
+    return {**forward, **_behind(row, forward, forward["y"] > 0)}
+
+
+def _behind(row, forward, mask):
+    """The gradients of a layer for the statistics of its forward call and, with ReLU, a mask."""
+    given = {"mean": forward["saved_mean"], "variance": forward["saved_variance"]}
+    if not row.activated:
+        return _gradient(row, **given)
+    y_backprop = data.flat("y_backprop", row.dtype, row.elements).reshape(row.view)
+    masked = np.where(mask, y_backprop, np.zeros_like(y_backprop))
+    side = {"side_input_backprop": masked} if "side_input" in row.inputs else {}
+    return {**_gradient(row, **given, y_backprop=masked), **side}
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
@@ -217,7 +277,7 @@ def _assert_wrong(verifier, right, spoiled):
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
 @pytest.mark.parametrize("dtype", shapes.DTYPES)
-@pytest.mark.parametrize("call", ["forward", "layer"])
+@pytest.mark.parametrize("call", shapes.CALLS[1:])
 def test_verification_of_forward_calls_tells_right_from_wrong(call, layout, dtype):
     row = _row((4, 6, 5, 9), layout, dtype, section=call)
     verifier, right = verify.Verifier(row), _right(row)
@@ -231,7 +291,7 @@ def test_verification_of_forward_calls_tells_right_from_wrong(call, layout, dtyp
         assert verifier.judge(with_rstd, profile).wrong is None
     spoiled = {
         "y of zeros": {"y": np.zeros_like(right["y"])},
-        "y without the offset": {"y": right["y"] - right["y"][0, 0, 0]},
+        "y moved by an element": {"y": right["y"] - right["y"].max()},
         "one element": {"y": right["y"].copy()},
         "the biased variance": {"batch_variance": right["saved_variance"]},
         "batch_mean": {"batch_mean": right["batch_mean"] * np.float32(1.01)},
@@ -239,12 +299,90 @@ def test_verification_of_forward_calls_tells_right_from_wrong(call, layout, dtyp
         "a view of another shape": {"y": right["y"][:, 1:]},
     }
     spoiled["one element"]["y"].flat[17] += 1
-    if call == "layer":
+    if call != "forward":
         dx = right["x_backprop"]
         spoiled["the gradient of other statistics"] = _gradient(row)
         spoiled["x_backprop of zeros"] = {"x_backprop": np.zeros_like(dx)}
     _assert_wrong(verifier, right, spoiled)
     assert "y is missing" in verifier.judge({"batch_mean": right["batch_mean"]}, "textbook").wrong
+
+
+_ACTIVATED = ["layer_relu", "layer_add_relu"]
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("dtype", shapes.DTYPES)
+@pytest.mark.parametrize("call", _ACTIVATED)
+def test_the_gradient_behind_relu_has_the_mask_of_the_own_y(call, layout, dtype):
+    row = _row((4, 6, 5, 9), layout, dtype, section=call)
+    verifier, right = verify.Verifier(row), _right(row)
+    mask = right["y"] > 0
+    assert 0.35 < mask.mean() < 0.65
+    # An element that rounding has put on the other side: its gradient is that of the y returned.
+    smallest = np.argmin(np.where(mask, right["y"].astype(np.float64), np.inf))
+    bent = {**right, "y": right["y"].copy()}
+    bent["y"].flat[smallest] = 0
+    assert "x_backprop" in verifier.judge(bent, "textbook").wrong
+    bent |= _behind(row, bent, bent["y"] > 0)
+    assert "x_backprop" not in (verifier.judge(bent, "textbook").wrong or "")
+    x = _tensors(row)["x"]
+    wrong_masks = {
+        "no mask": np.ones_like(mask),
+        "the mask of x": x > 0,
+        "the opposite mask": ~mask,
+        "an element more": mask.copy(),
+    }
+    wrong_masks["an element more"].flat[np.flatnonzero(~mask)[3]] = True
+    _assert_wrong(
+        verifier, right, {name: _behind(row, right, wrong) for name, wrong in wrong_masks.items()}
+    )
+    without = {role: right[role] for role in right if role != "side_input_backprop"}
+    wrong = verifier.judge(without, "textbook").wrong
+    assert wrong == ("side_input_backprop is missing" if call == "layer_add_relu" else None)
+
+
+@pytest.mark.parametrize("dtype", ["half", "bfloat16"])
+def test_a_peer_alone_may_round_before_the_addition(dtype):
+    row = _row((4, 6, 5, 9), dtype=dtype, section="layer_add_relu")
+    verifier, chain = verify.Verifier(row), _right(row, chain=True)
+    assert verifier.judge(chain, "textbook").wrong is None
+    assert verifier.judge(chain, "strict").wrong.startswith("y ")
+    # Once more is too much.
+    moved = chain["y"] * chain["y"].dtype.type(1 + 8 * spec.DTYPES[dtype].unit_roundoff)
+    _assert_wrong(verifier, chain, {"y moved by four ulp": {"y": moved}})
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("call", _ACTIVATED)
+@pytest.mark.parametrize("name", ["tf_bn_ops", "tensorflow", "torch", "jax"])
+def test_layers_with_relu_are_right_in_every_implementation(name, call, layout):
+    entry = implementations.ENTRIES[name]
+    pytest.importorskip(entry.module, reason="needs requirements/bench.txt")
+    implementation = entry.make(machine.cores())
+    row = _row((4, 6, 5, 9), layout, section=call)
+    implementation.load(*(data.flat(role, row.dtype, row.elements) for role in row.inputs))
+    result = implementation.bind(row, data.statistics(row.channels))()
+    outputs = {
+        role: array.reshape(row.view) if role in problems.VIEW_ROLES else array
+        for role, array in implementation.outputs(result).items()
+    }
+    assert verify.Verifier(row).judge(outputs, entry.bounds).wrong is None
+
+
+@pytest.mark.parametrize("dtype", shapes.DTYPES)
+@pytest.mark.parametrize("call", shapes.CALLS)
+def test_the_formulas_of_jax_are_right_in_numpy(call, dtype):
+    row = _row((4, 6, 5, 9), dtype=dtype, section=call)
+    y_backprop, x, *added = (
+        data.flat(role, dtype, row.elements).reshape(row.dims) for role in row.inputs
+    )
+    given = data.statistics(row.channels) | dict(zip(row.inputs[2:], added, strict=True))
+    formula = jax_ops._formulas(np)[call]
+    outputs = {
+        role: array.reshape(row.view) if role in problems.VIEW_ROLES else array
+        for role, array in formula(y_backprop, x, given, 3, True).items()
+    }
+    assert verify.Verifier(row).judge(outputs, "textbook").wrong is None
 
 
 def test_big_tensors_are_checked_in_some_channels():
@@ -377,32 +515,58 @@ def _network(*turns):
 
 def test_the_share_of_batch_norms_cost_is_that_of_adjacent_steps():
     # The second turn ran on a machine that was twice as slow: the share is the same.
-    network = _network((300, 150, 100), (600, 300, 200), (280, 170, 100))
+    network = _network(
+        (300, 150, 100, 130, 90), (600, 300, 200, 260, 180), (280, 170, 100, 100, 80)
+    )
     assert network.share_removed.median == pytest.approx(0.75)
     assert network.share_removed.p10 == pytest.approx(0.2 * 0.75 + 0.8 * 110 / 180)
     assert network.ratio("keras", "tf_bn_ops").median == pytest.approx(2)
     assert network.ratio("tf_bn_ops", "identity").median == pytest.approx(1.5)
     assert network.milliseconds("keras") == 300
+    # Of the fused variant the cost is that of batch norm and the activations behind it.
+    assert network.share_of_both_removed.median == pytest.approx(170 / 210)
+    assert network.ratio("keras", "fused").median == pytest.approx(30 / 13)
     # Batch norm that cannot be told from noise counts as nothing removed.
-    assert _network((100, 50, 100)).share_removed.median == 0
+    assert _network((100, 50, 100, 50, 100)).share_removed.median == 0
     # Slower than Keras is less than nothing.
-    assert _network((200, 250, 100)).share_removed.median == pytest.approx(-0.5)
+    assert _network((200, 250, 100, 150, 90)).share_removed.median == pytest.approx(-0.5)
 
 
 def test_networks_are_a_table_of_the_report_and_the_pages():
     run = _fake_run(_FakeWorker("tf_bn_ops"), _FakeWorker("tensorflow"))
-    assert not report.network_table(run).rows
+    assert not report.network_table(run).rows and not report.fused_network_table(run).rows
     skipped = results.NetworkMeasurement("resnet50", 8, 112, 2, skipped="out of memory")
-    run.networks = [_network((300, 150, 100), (300, 140, 100)), skipped]
+    turns = (300, 150, 100, 120, 90), (300, 140, 100, 116, 90)
+    run.networks = [_network(*turns), skipped]
     made = report.network_table(run)
     assert made.rows[0][:6] == ["mobilenetv2", "8x112x112x3", "300 ms", "145 ms", "100 ms", "2.07"]
     assert made.rows[0][6:] == ["78%", "76% 80%", "75%"]
     assert made.notes == ["out of memory"]
-    assert made.markdown() in docs.overview(run) and made.markdown() in docs.page(run, [])
+    fused = report.fused_network_table(run)
+    assert fused.rows[0][2:] == ["300 ms", "118 ms", "90 ms", "2.54", "87%", "86% 87%", "80%"]
+    assert fused.notes == ["out of memory"]
+    for table_ in (made, fused):
+        assert table_.markdown() in docs.overview(run) and table_.markdown() in docs.page(run, [])
+
+
+def test_layers_with_relu_have_tables_and_goals():
+    fakes = _FakeWorker("tf_bn_ops"), _FakeWorker("tensorflow"), _FakeWorker("xla")
+    run = _fake_run(*fakes, calls=("gradient", *_ACTIVATED))
+    for call in _ACTIVATED:
+        made = report.overview_table(run, call)
+        assert made.rows == [["channels-last", "float32", "1.0", "0 of 1", "1.0", "0 of 1"]]
+        assert made.markdown() in docs.overview(run)
+    goals = {row[0]: row[3] for row in report.summary_table(run, "layer_relu").rows}
+    assert goals == {"TensorFlow": "3", "TensorFlow, XLA": ""}
+    assert not report.layer_sentences(run), "the tensor is small"
+    large = _row((32, 112, 112, 64), section="layer_relu")
+    run.rows.append(results.Measurement(large, {"tf_bn_ops": 1000, "tensorflow": 2500}))
+    (sentence,) = report.layer_sentences(run)
+    assert "more than 8 MiB" in sentence and "2.50 times our time" in sentence
 
 
 @pytest.mark.long
-def test_a_turn_steps_the_same_network_with_three_normalizations(monkeypatch):
+def test_a_turn_steps_the_same_network_with_every_variant(monkeypatch):
     import keras
 
     from tf_bn_ops.keras import batch_norm_report
@@ -412,14 +576,23 @@ def test_a_turn_steps_the_same_network_with_three_normalizations(monkeypatch):
         inputs = keras.Input((side, side, 3))
         x = keras.layers.Conv2D(4, 3)(inputs)
         x = keras.layers.BatchNormalization(name="first")(x)
-        x = keras.layers.BatchNormalization(name="second")(keras.layers.ReLU()(x))
+        x = keras.layers.BatchNormalization(name="second")(keras.layers.ReLU(name="relu")(x))
+        x = keras.layers.Add()([keras.layers.Conv2D(4, 1)(x), x])
+        x = keras.layers.Conv2D(4, 1)(keras.layers.ReLU(name="not_behind")(x))
+        y = keras.layers.BatchNormalization(name="third")(x)
+        x = keras.layers.Activation("relu", name="out")(keras.layers.Add()([x, y]))
         return keras.Model(inputs, keras.layers.Dense(1000, "softmax")(keras.layers.Flatten()(x)))
 
     monkeypatch.setattr(networks, "_build", build)
     variants = networks.variants_of(lambda: build("", 8))
     fused = {name: len(batch_norm_report(model).fused) for name, model in variants.items()}
-    assert fused == {"keras": 0, "tf_bn_ops": 2, "identity": 0}
+    ours = {"tf_bn_ops": 3, "fused": 3}
+    assert fused == {"keras": 0, "identity": 0, "without_both": 0, **ours}
     assert not variants["identity"].non_trainable_variables
+    # The activations that are fused are those without which the other identity is.
+    assert networks.fused_activations(variants["fused"]) == {"relu", "out"}
+    kinds = {layer.name: type(layer).__name__ for layer in variants["without_both"].layers}
+    assert [kinds[name] for name in ("relu", "out", "not_behind")] == ["Nothing", "Nothing", "ReLU"]
     server = networks.Server()
     server.prepare("resnet50", 2, 8)
     before = [weight.numpy() for weight in variants["keras"].trainable_variables]
@@ -427,8 +600,10 @@ def test_a_turn_steps_the_same_network_with_three_normalizations(monkeypatch):
     assert set(turn) == set(results.VARIANTS) and min(turn.values()) > 0
     # Same weights, same images: the loss with our layer is that with Keras'.
     losses = {name: float(step()) for name, step in server._steps.items()}
-    assert losses["tf_bn_ops"] == pytest.approx(losses["keras"], rel=1e-5)
-    assert losses["identity"] != pytest.approx(losses["keras"], rel=1e-5)
+    for name in ours:
+        assert losses[name] == pytest.approx(losses["keras"], rel=1e-5)
+    for name in ("identity", "without_both"):
+        assert losses[name] != pytest.approx(losses["keras"], rel=1e-5)
     after = [weight.numpy() for weight in variants["keras"].trainable_variables]
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
 
@@ -459,7 +634,7 @@ def test_results_are_read_back_and_checked(tmp_path):
     path = tmp_path / "results.json"
     results.save(run, path)
     assert results.load(path) == run
-    run.networks = [_network((300, 200, 100)), results.NetworkMeasurement("a", 8, 112, 2)]
+    run.networks = [_network((300, 200, 100, 150, 90)), results.NetworkMeasurement("a", 8, 112, 2)]
     run.networks[1].skipped = "there is no memory"
     results.save(run, path)
     assert results.load(path) == run

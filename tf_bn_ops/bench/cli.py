@@ -30,7 +30,8 @@ from tf_bn_ops.harness.command import UsageError
 
 NETWORK = "network"
 SECTIONS = (*shapes.CALLS, NETWORK, "latency", "scaling", "memory")
-_QUICK_SECTIONS = (*shapes.CALLS, "latency", "memory")
+# What is behind a layer is left out: there is no time for it.
+_QUICK_SECTIONS = (shapes.GRADIENT, shapes.FORWARD, shapes.LAYER, "latency", "memory")
 _QUICK_DTYPES = ("float32", "half")
 # --quick skips rows that have not begun by then; the report takes the rest of a minute.
 _QUICK_SECONDS = 45.0

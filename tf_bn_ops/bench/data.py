@@ -16,11 +16,12 @@ EPSILON = 1e-3
 _PERIOD = 4194301  # the largest prime below 2^22
 # Seed, standard deviation and mean: roughly those of a network's activations and gradients. The
 # mean of y_backprop is not zero, so that a missing offset_backprop term fails verification.
-_POOLS = {"y_backprop": (1, 0.5, 0.125), "x": (2, 1.5, 0.75)}
+# That of side_input is zero: ReLU behind the addition lets about half of the elements through.
+_POOLS = {"y_backprop": (1, 0.5, 0.125), "x": (2, 1.5, 0.75), "side_input": (4, 1.0, 0.0)}
 _SEED = 20
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=6)
 def _pool(role: str, dtype: str) -> np.ndarray:
     seed, deviation, mean = _POOLS[role]
     normal = np.random.default_rng([_SEED, seed]).standard_normal(_PERIOD, np.float32)
@@ -28,7 +29,7 @@ def _pool(role: str, dtype: str) -> np.ndarray:
 
 
 def flat(role: str, dtype: str, elements: int) -> np.ndarray:
-    """All elements of "y_backprop" or "x", in the order of memory."""
+    """All elements of "y_backprop", "x" or "side_input", in the order of memory."""
     return np.resize(_pool(role, dtype), elements)
 
 

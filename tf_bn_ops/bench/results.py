@@ -16,7 +16,7 @@ from tf_bn_ops.bench import implementations, stats
 from tf_bn_ops.bench.shapes import Row
 from tf_bn_ops.harness import command
 
-VERSION = 4
+VERSION = 5
 
 # Rows that move more than this are compared with the bandwidth limit: they exceed the LLC of most
 # machines.
@@ -40,8 +40,9 @@ SCHEMA: dict[str, dict[str, str]] = {
         "eager_us": "an eager TensorFlow op without work: warm; cold (after 16 MiB of other data)",
     },
     "An element of rows": {
-        "section": "gradient, forward, layer (forward and gradient); of the gradient also latency, "
-        "and the series elements, channels, threads",
+        "section": "gradient, forward, layer (forward and gradient), layer_relu, layer_add_relu "
+        "(with what is behind it); of the gradient also latency, and the series elements, "
+        "channels, threads",
         "network": "where the shape comes from",
         "shape": "in the layout",
         "layout": "data format",
@@ -61,7 +62,8 @@ SCHEMA: dict[str, dict[str, str]] = {
         "batch": "images per step",
         "side": "height and width of the images",
         "threads": "number of threads",
-        "turns": "milliseconds of adjacent steps with Keras' batch norm, ours, and an identity",
+        "turns": "milliseconds of adjacent steps with Keras' batch norm, ours, an identity, ours "
+        "fused with the activations behind, and an identity for all of these",
         "skipped": "why it was not measured",
     },
     "An element of memory": {
@@ -170,8 +172,12 @@ class Measurement:
         return cls(row, **rest)
 
 
-# What stands for batch norm in a network, in the order of `turns`.
-KERAS, OURS, IDENTITY = VARIANTS = ("keras", "tf_bn_ops", "identity")
+# What stands for batch norm in a network, in the order of `turns`. FUSED is this library's with the
+# activations behind it, and WITHOUT_BOTH an identity for batch norm and for each of these.
+KERAS, OURS, IDENTITY, FUSED, WITHOUT_BOTH = VARIANTS = (
+    *("keras", "tf_bn_ops", "identity"),
+    *("fused", "without_both"),
+)
 
 
 @dataclasses.dataclass
@@ -197,11 +203,20 @@ class NetworkMeasurement:
 
     @property
     def share_removed(self) -> stats.Spread:
-        """The share of batch norm's cost that this library removes: (keras - ours) / (keras -
-        identity), turn by turn. In a turn in which Keras' step is not the slower one the cost is
-        lost in noise; it counts as nothing removed."""
-        shares = [(k - o) / (k - i) if k > i else 0.0 for k, o, i in self.turns]
-        return stats.spread(shares)
+        """The share of batch norm's cost that this library removes."""
+        return self._share_removed(OURS, IDENTITY)
+
+    @property
+    def share_of_both_removed(self) -> stats.Spread:
+        """The share of the cost of batch norm and the activations behind it that fusing removes."""
+        return self._share_removed(FUSED, WITHOUT_BOTH)
+
+    def _share_removed(self, variant: str, without: str) -> stats.Spread:
+        """(keras - variant) / (keras - without), turn by turn. In a turn in which Keras' step is
+        not the slower one the cost is lost in noise; it counts as nothing removed."""
+        at = [VARIANTS.index(v) for v in (KERAS, variant, without)]
+        times = [[turn[i] for i in at] for turn in self.turns]
+        return stats.spread([(k - v) / (k - w) if k > w else 0.0 for k, v, w in times])
 
     def to_json(self) -> dict[str, Any]:
         """An element of the field "networks"."""

@@ -15,10 +15,16 @@ from tf_bn_ops import spec
 
 DTYPES = ("float32", "half", "bfloat16")
 
-# What is called: the gradient op, the forward op, or one after the other as in a layer's training.
-GRADIENT, FORWARD, LAYER = CALLS = ("gradient", "forward", "layer")
-# Tensors of the size of x that it reads or writes.
-_TENSORS = {GRADIENT: 3, FORWARD: 2, LAYER: 5}
+# What is called: the gradient op, the forward op, or one after the other as in a layer's training:
+# of batch norm alone, with ReLU, or with the addition of a side input and ReLU behind it.
+GRADIENT, FORWARD, LAYER, LAYER_RELU, LAYER_ADD_RELU = CALLS = (
+    *("gradient", "forward"),
+    *("layer", "layer_relu", "layer_add_relu"),
+)
+LAYERS = (LAYER, LAYER_RELU, LAYER_ADD_RELU)
+# Tensors of the size of x that it has to read or write. The mask of ReLU can be computed from x and
+# the statistics; behind an addition y is read for it, or the side input.
+_TENSORS = {GRADIENT: 3, FORWARD: 2, LAYER: 5, LAYER_RELU: 5, LAYER_ADD_RELU: 8}
 
 
 class ShapeError(ValueError):
@@ -62,6 +68,17 @@ class Row:
         return self.section if self.section in CALLS else GRADIENT
 
     @property
+    def activated(self) -> bool:
+        """Whether ReLU is behind batch norm."""
+        return self.call in (LAYER_RELU, LAYER_ADD_RELU)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The roles of the inputs of the size of x, in the order of Implementation.load."""
+        added = ("side_input",) if self.call == LAYER_ADD_RELU else ()
+        return ("y_backprop", "x", *added)
+
+    @property
     def dims(self) -> tuple[int, ...]:
         """The shape in the layout."""
         if self.channels_last:
@@ -93,7 +110,8 @@ class Row:
     @property
     def bytes(self) -> int:
         """Bytes of all tensors of the size of x: the least traffic. Of a gradient y_backprop, x and
-        x_backprop, of a forward call x and y, of a layer both."""
+        x_backprop, of a forward call x and y, of a layer both. An addition has three more: the side
+        input, its gradient, and y for the mask of that."""
         return _TENSORS[self.call] * self.tensor_bytes
 
     def __str__(self) -> str:

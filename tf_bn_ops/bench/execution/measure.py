@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import time
@@ -12,7 +13,7 @@ from tf_bn_ops.bench.execution.verify import Verifier
 from tf_bn_ops.bench.execution.workers import CallError, Worker
 from tf_bn_ops.bench.implementations import CANDIDATE, MEMORY_BANDWIDTH
 from tf_bn_ops.bench.results import Limit, Measurement
-from tf_bn_ops.bench.shapes import FORWARD, GRADIENT, LAYER, Row
+from tf_bn_ops.bench.shapes import FORWARD, GRADIENT, LAYER, LAYER_ADD_RELU, LAYER_RELU, Row
 from tf_bn_ops.harness import machine
 
 # Between two implementations: threads of the first may still spin.
@@ -39,8 +40,36 @@ QUICK = Budget(0.03, 3)
 FULL = Budget(0.1, 5)
 
 
-# What is called -> input tensors of the size of x.
-_INPUTS = {GRADIENT: 2, FORWARD: 1}
+@dataclasses.dataclass(frozen=True)
+class _Pass:
+    """The least traffic of an op, as passes over tensors of the size of x.
+
+    Attributes:
+      apply: the passes that read inputs and write outputs.
+      sums: in training, those that read what the sums are taken of.
+    """
+
+    apply: tuple[str, ...]
+    sums: tuple[str, ...]
+
+    @property
+    def inputs(self) -> int:
+        """Tensors that the sums are taken of."""
+        return sum(int(kind[0]) for kind in self.sums)
+
+
+_FORWARD, _GRADIENT = _Pass(("1r1w",), ("1r",)), _Pass(("2r1w",), ("2r",))
+# What is called -> the ops. Behind an addition the gradient reads y too, and writes two gradients.
+_PASSES = {
+    GRADIENT: (_GRADIENT,),
+    FORWARD: (_FORWARD,),
+    LAYER: (_FORWARD, _GRADIENT),
+    LAYER_RELU: (_FORWARD, _GRADIENT),
+    LAYER_ADD_RELU: (
+        _Pass(("2r1w",), ("1r",)),
+        _Pass(("2r1w", "1r1w"), ("2r", "1r")),
+    ),
+}
 
 
 def traffic(row: Row, last_level_cache: int) -> tuple[str, ...]:
@@ -51,13 +80,12 @@ def traffic(row: Row, last_level_cache: int) -> tuple[str, ...]:
     memory once; other channels-last inputs are read twice. A frozen call is one pass. A layer is a
     forward call and a gradient.
     """
-    kinds = []
-    for call in (FORWARD, GRADIENT) if row.call == LAYER else (row.call,):
-        inputs = _INPUTS[call]
-        kinds.append(f"{inputs}r1w")
-        large = inputs * row.tensor_bytes > last_level_cache
+    kinds: list[str] = []
+    for op in _PASSES[row.call]:
+        kinds += op.apply
+        large = op.inputs * row.tensor_bytes > last_level_cache
         if row.mode == "training" and row.channels_last and large:
-            kinds.append(f"{inputs}r")
+            kinds += op.sums
     return tuple(kinds)
 
 
@@ -86,7 +114,9 @@ class Meter:
         samples, refused = self._time(row)
         measured = Measurement(row, refused=refused)
         if (limit := samples.pop(MEMORY_BANDWIDTH, None)) is not None:
-            totals = [sum(parts) for parts in zip(*limit.values(), strict=True)]
+            counts = collections.Counter(traffic(row, self._last_level_cache))
+            weighted = ([counts[kind] * s for s in seconds] for kind, seconds in limit.items())
+            totals = [sum(parts) for parts in zip(*weighted, strict=True)]
             reads, writes = passes(row, self._last_level_cache)
             measured.limit = Limit(reads, writes, stats.spread(totals).median * 1e6)
         verifier = Verifier(row)

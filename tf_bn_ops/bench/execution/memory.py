@@ -56,7 +56,7 @@ class Server:
             libc.mallopt(option, value)
 
     def _call(self, row: Row) -> implementations.Call:
-        tensors = (data.flat(role, row.dtype, row.elements) for role in ("y_backprop", "x"))
+        tensors = (data.flat(role, row.dtype, row.elements) for role in row.inputs)
         self._implementation.load(*tensors)
         return self._implementation.bind(row, data.statistics(row.channels))
 

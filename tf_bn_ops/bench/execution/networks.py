@@ -1,8 +1,10 @@
 """Step times of whole networks: `python -m tf_bn_ops.bench.execution.networks FD NAME THREADS`.
 
-A process trains three copies of one network of Keras' applications: with Keras' batch norm, with
-this library's, and with an identity in place of it. A turn is one training step of each, adjacent
-in time and in random order, so that drift of the machine cancels in their ratios.
+A process trains five copies of one network of Keras' applications: with Keras' batch norm, with
+this library's, with this library's fused with the activations behind it, and two with an identity,
+in place of batch norm and in place of batch norm and of these activations. A turn is one training
+step of each, adjacent in time and in random order, so that drift of the machine cancels in their
+ratios.
 """
 
 from __future__ import annotations
@@ -12,14 +14,22 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from tf_bn_ops.bench import implementations
 from tf_bn_ops.bench.execution.workers import CallError, Worker
-from tf_bn_ops.bench.results import IDENTITY, KERAS, OURS, VARIANTS, NetworkMeasurement
+from tf_bn_ops.bench.results import (
+    FUSED,
+    IDENTITY,
+    KERAS,
+    OURS,
+    VARIANTS,
+    WITHOUT_BOTH,
+    NetworkMeasurement,
+)
 from tf_bn_ops.harness import processes
 
 # Name -> class of keras.applications.
@@ -43,8 +53,8 @@ def _build(name: str, side: int) -> Any:
     return getattr(keras.applications, NETWORKS[name])(weights=None, input_shape=(side, side, 3))
 
 
-def without_batch_norm(model: Any) -> Any:
-    """A copy of a model with an identity in place of every batch norm."""
+def without_batch_norm(model: Any, and_layers: Collection[str] = ()) -> Any:
+    """A copy of a model with an identity in place of every batch norm, and of layers by name."""
     import keras
 
     class Nothing(keras.layers.Layer):
@@ -55,7 +65,7 @@ def without_batch_norm(model: Any) -> Any:
             return x
 
     def clone(layer: Any) -> Any:
-        if isinstance(layer, keras.layers.BatchNormalization):
+        if isinstance(layer, keras.layers.BatchNormalization) or layer.name in and_layers:
             return Nothing(name=layer.name)
         return layer.__class__.from_config(layer.get_config())
 
@@ -66,15 +76,30 @@ def variants_of(build: Callable[[], Any]) -> dict[str, Any]:
     """The network of `build` by variant.
 
     Raises:
-      ValueError: a batch norm cannot be replaced by this library's.
+      ValueError: a batch norm cannot be replaced by this library's, or none can be fused.
     """
     from tf_bn_ops.keras import batch_norm_report, replace_batch_norm
 
     replaced = replace_batch_norm(build(), inplace=True)
-    report = batch_norm_report(replaced)
-    if report.unfused or not report.fused:
-        raise ValueError(f"not all batch norms are this library's: {report}")
-    return {KERAS: build(), OURS: replaced, IDENTITY: without_batch_norm(build())}
+    fused = replace_batch_norm(build(), inplace=True, fuse=True)
+    report = batch_norm_report(fused)
+    if report.unfused or not report.activations:
+        raise ValueError(f"not all batch norms are this library's, or none is fused: {report}")
+    return {
+        KERAS: build(),
+        OURS: replaced,
+        IDENTITY: without_batch_norm(build()),
+        FUSED: fused,
+        WITHOUT_BOTH: without_batch_norm(build(), fused_activations(fused)),
+    }
+
+
+def fused_activations(model: Any) -> frozenset[str]:
+    """The names of the activations that a model's batch norms have computed, additions included."""
+    from tf_bn_ops.keras._fusion import FusedActivation, FusedReLU
+
+    kinds = (FusedActivation, FusedReLU)
+    return frozenset(layer.name for layer in model._flatten_layers() if isinstance(layer, kinds))
 
 
 def training_step(model: Any, images: np.ndarray, labels: np.ndarray) -> Callable[[], Any]:
@@ -106,7 +131,7 @@ class Server:
         self._steps: dict[str, Callable[[], Any]] = {}
 
     def prepare(self, name: str, batch: int, side: int) -> None:
-        """Builds the three copies of a network and warms their steps up."""
+        """Builds the copies of a network and warms their steps up."""
         rng = np.random.default_rng(_SEED)
         images = rng.standard_normal((batch, side, side, 3), np.float32)
         labels = rng.integers(1000, size=batch)

@@ -78,18 +78,18 @@ class Server:
     def __init__(self, name: str, threads: int):
         self._name = name
         self._implementation = implementations.ENTRIES[name].make(threads)
-        self._loaded: tuple[str, int] | None = None
+        self._loaded: tuple[tuple[str, ...], str, int] | None = None
         self._timers: dict[str, _Timer] = {}
 
     def facts(self) -> dict[str, str]:
         return self._implementation.facts()
 
     def _load(self, row: Row) -> None:
-        wanted = (row.dtype, row.elements)
+        wanted = (row.inputs, row.dtype, row.elements)
         if self._loaded != wanted:
             self._loaded = None
-            roles = ("y_backprop", "x")
-            self._implementation.load(*(data.flat(role, *wanted) for role in roles))
+            tensors = (data.flat(role, row.dtype, row.elements) for role in row.inputs)
+            self._implementation.load(*tensors)
             self._loaded = wanted
 
     def prepare(self, row: Row) -> None:

@@ -18,7 +18,7 @@ from tf_bn_ops.bench.implementations.base import Call, Entry, Unavailable
 from tf_bn_ops.bench.implementations.jax_ops import Jax
 from tf_bn_ops.bench.implementations.tensorflow_ops import TensorFlow
 from tf_bn_ops.bench.implementations.torch_ops import Torch
-from tf_bn_ops.bench.shapes import FORWARD, LAYER
+from tf_bn_ops.bench.shapes import FORWARD, LAYERS
 
 __all__ = [
     "CANDIDATE",
@@ -65,7 +65,7 @@ ENTRIES: Mapping[str, Entry] = {
             "TensorFlow, XLA",
             lambda threads: TensorFlow("tensorflow:raw_ops", threads, jit=True),
             _ONEDNN_BY_DEFAULT,
-            calls=(FORWARD, LAYER),
+            calls=(FORWARD, *LAYERS),
         ),
         Entry("torch", "PyTorch", Torch, module="torch"),
         Entry("jax", "JAX", Jax, {"JAX_PLATFORMS": "cpu"}, module="jax"),

@@ -15,7 +15,7 @@ from tf_bn_ops.bench.shapes import CALLS, Row
 Call = Callable[[], Any]
 # Role -> array; tensors of view shape in the row's layout. A forward call has y, and those of the
 # statistics that the library returns: batch_mean, batch_variance, saved_mean, and saved_variance or
-# saved_rstd.
+# saved_rstd. The y of a layer with ReLU is what ReLU returns.
 Outputs = dict[str, np.ndarray]
 
 
@@ -29,8 +29,8 @@ class Implementation(Protocol):
     def facts(self) -> dict[str, str]:
         """Versions."""
 
-    def load(self, y_backprop: np.ndarray, x: np.ndarray) -> None:
-        """Keeps the flat tensors of a row; may be called again."""
+    def load(self, *tensors: np.ndarray) -> None:
+        """Keeps the flat tensors of a row, those of Row.inputs; may be called again."""
 
     def bind(self, row: Row, statistics: Mapping[str, np.ndarray]) -> Call:
         """What row.call says as one call, complete when it returns."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from tf_bn_ops.bench import data
 from tf_bn_ops.bench.implementations.base import Call, Outputs, import_library
-from tf_bn_ops.bench.shapes import FORWARD, GRADIENT, LAYER, Row
+from tf_bn_ops.bench.shapes import FORWARD, GRADIENT, LAYER, LAYER_ADD_RELU, LAYER_RELU, Row
 
 
 def _formulas(jnp: Any) -> dict[str, Callable[..., dict[str, Any]]]:
@@ -64,7 +64,22 @@ def _formulas(jnp: Any) -> dict[str, Callable[..., dict[str, Any]]]:
         used = {**given, "mean": first["saved_mean"], "variance": first["saved_variance"]}
         return {**first, **gradient(y_backprop, x, used, axis, training)}
 
-    return {GRADIENT: gradient, FORWARD: forward, LAYER: layer}
+    def activated_layer(
+        y_backprop: Any, x: Any, given: Mapping[str, Any], axis: int, training: bool
+    ) -> dict[str, Any]:
+        first = forward(y_backprop, x, given, axis, training)
+        added = given.get("side_input")
+        y = jnp.maximum(first["y"] if added is None else first["y"] + added, 0)
+        masked = jnp.where(y > 0, y_backprop, jnp.zeros_like(y_backprop))
+        used = {**given, "mean": first["saved_mean"], "variance": first["saved_variance"]}
+        second = gradient(masked, x, used, axis, training)
+        side = {} if added is None else {"side_input_backprop": masked}
+        return {**first, "y": y, **second, **side}
+
+    return {
+        GRADIENT: gradient, FORWARD: forward, LAYER: layer, LAYER_RELU: activated_layer,
+        LAYER_ADD_RELU: activated_layer,
+    }  # fmt: skip
 
 
 class Jax:
@@ -83,14 +98,15 @@ class Jax:
     def facts(self) -> dict[str, str]:
         return {"jax": self._jax.__version__}
 
-    def load(self, y_backprop: np.ndarray, x: np.ndarray) -> None:
+    def load(self, *tensors: np.ndarray) -> None:
         self._flat = None
-        self._flat = tuple(self._jax.device_put(array) for array in (y_backprop, x))
+        self._flat = tuple(self._jax.device_put(array) for array in tensors)
 
     def bind(self, row: Row, statistics: Mapping[str, np.ndarray]) -> Call:
         assert self._flat is not None
-        y_backprop, x = (array.reshape(row.dims) for array in self._flat)
+        y_backprop, x, *added = (array.reshape(row.dims) for array in self._flat)
         given = {role: self._jax.device_put(array) for role, array in statistics.items()}
+        given |= dict(zip(row.inputs[2:], added, strict=True))
         axis = len(row.dims) - 1 if row.channels_last else 1
         function = self._functions[row.call]
         compiled = function.lower(y_backprop, x, given, axis, row.mode == "training").compile()

@@ -1,4 +1,8 @@
-"""FusedBatchNormV3 and FusedBatchNormGradV3 of TensorFlow and of this library."""
+"""FusedBatchNormV3 and FusedBatchNormGradV3 of TensorFlow and of this library.
+
+With ReLU behind batch norm TensorFlow's are a chain with AddV2, Relu and ReluGrad; this library's
+are FusedBatchNormEx and FusedBatchNormGradEx.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,17 @@ import numpy as np
 
 from tf_bn_ops.bench import data
 from tf_bn_ops.bench.implementations.base import Call, Outputs, import_library
-from tf_bn_ops.bench.shapes import FORWARD, GRADIENT, LAYER, Row
+from tf_bn_ops.bench.shapes import FORWARD, GRADIENT, LAYER, LAYER_ADD_RELU, LAYER_RELU, Row
 
 # The outputs that are judged, in order.
+_GRADIENTS = ("x_backprop", "scale_backprop", "offset_backprop")
+_OF_LAYER = ("y", "saved_mean", "saved_variance", *_GRADIENTS)
 _ROLES = {
-    GRADIENT: ("x_backprop", "scale_backprop", "offset_backprop"),
+    GRADIENT: _GRADIENTS,
     FORWARD: ("y", "batch_mean", "batch_variance", "saved_mean", "saved_variance"),
-    LAYER: (
-        *("y", "saved_mean", "saved_variance"),
-        *("x_backprop", "scale_backprop", "offset_backprop"),
-    ),
+    LAYER: _OF_LAYER,
+    LAYER_RELU: _OF_LAYER,
+    LAYER_ADD_RELU: (*_OF_LAYER, "side_input_backprop"),
 }
 
 # A function of tensors, and the tensors.
@@ -36,24 +41,34 @@ class TensorFlow:
         module, _, attribute = ops.partition(":")
         found = getattr(importlib.import_module(module), attribute)
         self._forward_op, self._gradient_op = found.FusedBatchNormV3, found.FusedBatchNormGradV3
+        # TensorFlow has those with an activation for its graph optimizer alone, and none of them
+        # for training on CPUs.
+        self._fused_ops = None
+        if hasattr(found, "FusedBatchNormGradEx"):
+            self._fused_ops = found.FusedBatchNormEx, found.FusedBatchNormGradEx
         self._jit = jit
         self._flat: tuple[Any, ...] | None = None
 
     def facts(self) -> dict[str, str]:
         return {"tensorflow": self._tf.__version__}
 
-    def load(self, y_backprop: np.ndarray, x: np.ndarray) -> None:
+    def load(self, *tensors: np.ndarray) -> None:
         self._flat = None  # Frees the tensors of the last row.
-        self._flat = tuple(self._tf.constant(array) for array in (y_backprop, x))
+        self._flat = tuple(self._tf.constant(array) for array in tensors)
 
     def bind(self, row: Row, statistics: Mapping[str, np.ndarray]) -> Call:
         tf = self._tf
         assert self._flat is not None
-        y_backprop, x = (tf.reshape(tensor, row.dims) for tensor in self._flat)
+        y_backprop, x, *added = (tf.reshape(tensor, row.dims) for tensor in self._flat)
         given = {role: tf.constant(array) for role, array in statistics.items()}
         self._roles = _ROLES[row.call]
-        bind = {GRADIENT: self._gradient, FORWARD: self._forward, LAYER: self._layer}[row.call]
+        activated = self._chain if self._fused_ops is None else self._fused
+        bind = {
+            GRADIENT: self._gradient, FORWARD: self._forward, LAYER: self._layer,
+            LAYER_RELU: activated, LAYER_ADD_RELU: activated,
+        }[row.call]  # fmt: skip
         function, tensors = bind(row, y_backprop, x, given)
+        tensors += added
         if self._jit:
             compiled = tf.function(function, jit_compile=True, autograph=False)
             function = compiled.get_concrete_function(*tensors)
@@ -96,6 +111,47 @@ class TensorFlow:
             return (y, *reserved[:2], *backprop[:3])
 
         return layer, [y_backprop, *tensors]
+
+    def _chain(self, row: Row, y_backprop: Any, x: Any, given: Mapping[str, Any]) -> _Bound:
+        """Of the ops of batch norm, addition and ReLU; the side input is the last tensor."""
+        forward, tensors = self._forward(row, y_backprop, x, given)
+        gradient, _ = self._gradient(row, y_backprop, x, given)
+        ops, count = self._tf.raw_ops, len(tensors)
+
+        def chain(y_backprop: Any, *others: Any) -> Any:
+            (x, scale, *_), added = others[:count], others[count:]
+            y, _, _, *reserved = forward(*others[:count])
+            for side_input in added:
+                y = ops.AddV2(x=y, y=side_input)
+            y = ops.Relu(features=y)
+            masked = ops.ReluGrad(gradients=y_backprop, features=y)
+            backprop = gradient(masked, x, scale, *reserved)
+            return (y, *reserved[:2], *backprop[:3], *(masked for _ in added))
+
+        return chain, [y_backprop, *tensors]
+
+    def _fused(self, row: Row, y_backprop: Any, x: Any, given: Mapping[str, Any]) -> _Bound:
+        """Of one op in each direction."""
+        assert self._fused_ops is not None
+        forward, gradient = self._fused_ops
+        _, tensors = self._forward(row, y_backprop, x, given)
+        attrs = {**self._attrs(row), "activation_mode": "Relu"}
+
+        def fused(
+            y_backprop: Any, x: Any, scale: Any, offset: Any, mean: Any, variance: Any, *added: Any
+        ) -> Any:
+            y, _, _, *reserved = forward(
+                x=x, scale=scale, offset=offset, mean=mean, variance=variance,
+                side_input=[*added], **attrs,
+            )  # fmt: skip
+            names = (f"reserve_space_{i}" for i in (1, 2, 3))
+            backprop = gradient(
+                y_backprop=y_backprop, x=x, scale=scale, offset=offset, y=y,
+                num_side_inputs=len(added), **dict(zip(names, reserved, strict=True)), **attrs,
+            )  # fmt: skip
+            return (y, *reserved[:2], *backprop[:3], *backprop.side_input_backprop)
+
+        return fused, [y_backprop, *tensors]
 
     def empty_call(self) -> Call:
         """An op without work on as many tensors: the overhead of an eager call."""

@@ -1,4 +1,8 @@
-"""PyTorch's native_batch_norm and native_batch_norm_backward."""
+"""PyTorch's native_batch_norm and native_batch_norm_backward, and what a network has behind them.
+
+An addition and ReLU are in place, as in torchvision's networks: the backward pass of batch norm
+does not read y.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,17 @@ import numpy as np
 from tf_bn_ops import spec
 from tf_bn_ops.bench import data
 from tf_bn_ops.bench.implementations.base import Call, Outputs, import_library
-from tf_bn_ops.bench.shapes import FORWARD, GRADIENT, LAYER, Row
+from tf_bn_ops.bench.shapes import FORWARD, GRADIENT, LAYER, LAYER_ADD_RELU, LAYER_RELU, Row
 from tf_bn_ops.harness.problems import VIEW_ROLES
 
+_GRADIENTS = ("x_backprop", "scale_backprop", "offset_backprop")
+_OUTPUTS = ("y", "saved_mean", "saved_rstd")
 _ROLES = {
-    GRADIENT: ("x_backprop", "scale_backprop", "offset_backprop"),
-    FORWARD: ("y", "saved_mean", "saved_rstd"),
-    LAYER: (
-        *("y", "saved_mean", "saved_rstd"),
-        *("x_backprop", "scale_backprop", "offset_backprop"),
-    ),
+    GRADIENT: _GRADIENTS,
+    FORWARD: _OUTPUTS,
+    LAYER: (*_OUTPUTS, *_GRADIENTS),
+    LAYER_RELU: (*_OUTPUTS, *_GRADIENTS),
+    LAYER_ADD_RELU: (*_OUTPUTS, *_GRADIENTS, "side_input_backprop"),
 }
 _MASK = [True, True, True]
 
@@ -45,16 +50,17 @@ class Torch:
             return self._torch.from_numpy(array.view(np.int16)).view(self._torch.bfloat16)
         return self._torch.from_numpy(array)
 
-    def load(self, y_backprop: np.ndarray, x: np.ndarray) -> None:
+    def load(self, *tensors: np.ndarray) -> None:
         self._flat = None
-        self._flat = tuple(self._tensor(array) for array in (y_backprop, x))
+        self._flat = tuple(self._tensor(array) for array in tensors)
 
     def bind(self, row: Row, statistics: Mapping[str, np.ndarray]) -> Call:
         assert self._flat is not None
         self._row = row
-        y_backprop, x = (tensor.view(row.dims) for tensor in self._flat)
+        tensors = [tensor.view(row.dims) for tensor in self._flat]
         if row.channels_last:  # Seen as NCHW, in memory as it was.
-            y_backprop, x = (tensor.movedim(-1, 1) for tensor in (y_backprop, x))
+            tensors = [tensor.movedim(-1, 1) for tensor in tensors]
+        y_backprop, x, *added = tensors
         given = {role: self._torch.from_numpy(array) for role, array in statistics.items()}
         if row.call == GRADIENT:
             return self._gradient(row, y_backprop, x, given)
@@ -65,14 +71,24 @@ class Torch:
         if row.call == FORWARD:
             return lambda: forward(*rest)
 
+        def gradient(masked: Any, mean: Any, rstd: Any) -> Any:
+            return backward(masked, x, scale, *running, mean, rstd, training, data.EPSILON, _MASK)
+
         def layer() -> Any:
             y, mean, rstd = forward(*rest)
-            backprop = backward(
-                y_backprop, x, scale, *running, mean, rstd, training, data.EPSILON, _MASK
-            )
-            return (y, mean, rstd, *backprop)
+            return (y, mean, rstd, *gradient(y_backprop, mean, rstd))
 
-        return layer
+        relu, threshold = self._torch.relu_, self._torch.ops.aten.threshold_backward
+
+        def activated_layer() -> Any:
+            y, mean, rstd = forward(*rest)
+            for side_input in added:
+                y.add_(side_input)
+            relu(y)
+            masked = threshold(y_backprop, y, 0)
+            return (y, mean, rstd, *gradient(masked, mean, rstd), *(masked for _ in added))
+
+        return activated_layer if row.activated else layer
 
     def _gradient(self, row: Row, y_backprop: Any, x: Any, given: Mapping[str, Any]) -> Call:
         mean, variance, op = given["mean"], given["variance"], self._backward_op

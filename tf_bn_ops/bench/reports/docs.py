@@ -12,7 +12,7 @@ from tf_bn_ops.bench import implementations, results
 from tf_bn_ops.bench.reports import plots, report
 from tf_bn_ops.bench.reports.table import label
 from tf_bn_ops.bench.results import Run
-from tf_bn_ops.bench.shapes import FORWARD, GRADIENT, LAYER
+from tf_bn_ops.bench.shapes import FORWARD, GRADIENT, LAYER, LAYER_ADD_RELU, LAYER_RELU
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 RECORDED = ROOT / "docs" / "benchmarks" / "results.json"
@@ -52,6 +52,8 @@ def overview(run: Run) -> str:
     for call, text in (
         (FORWARD, "The forward op, likewise:"),
         (LAYER, "A layer in training, the forward op and that of the gradient:"),
+        (LAYER_RELU, "A layer with ReLU behind it, likewise; TensorFlow's is a chain of ops:"),
+        (LAYER_ADD_RELU, "A layer with the addition of a side input and ReLU behind it, likewise:"),
     ):
         if run.of_section(call):
             lines += ["", text, "", report.overview_table(run, call).markdown()]
@@ -60,6 +62,8 @@ def overview(run: Run) -> str:
             *("", "A training step of whole networks, with Keras' batch norm, with"),
             "`tf_bn_ops.keras.replace_batch_norm`, and with nothing in place of batch norm:",
             *("", report.network_table(run).markdown()),
+            *("", "With batch norm fused with the activations behind it (`fuse=True`), and with"),
+            *("nothing in place of both:", "", report.fused_network_table(run).markdown()),
         ]
     return "\n".join(lines)
 

@@ -6,23 +6,51 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from tf_bn_ops.bench import implementations, results
+from tf_bn_ops.bench import implementations, results, stats
 from tf_bn_ops.bench.reports.table import Table, bytes_text, label, time_text, times_text
-from tf_bn_ops.bench.results import IDENTITY, KERAS, OURS, Measurement, Run
-from tf_bn_ops.bench.shapes import CALLS, FORWARD, GRADIENT, LAYER
+from tf_bn_ops.bench.results import (
+    FUSED,
+    IDENTITY,
+    KERAS,
+    OURS,
+    WITHOUT_BOTH,
+    Measurement,
+    NetworkMeasurement,
+    Run,
+)
+from tf_bn_ops.bench.shapes import (
+    CALLS,
+    FORWARD,
+    GRADIENT,
+    LAYER,
+    LAYER_ADD_RELU,
+    LAYER_RELU,
+    LAYERS,
+)
 
 # Goals of the project, by what is called and by peer: (least ratio of a row, geometric mean).
 GOALS: dict[str, dict[str, tuple[float | None, float | None]]] = {
     GRADIENT: {"tensorflow": (0.95, 2.5), "eigen": (None, 8.0), "torch": (1.0, 2.0)},
     FORWARD: {"tensorflow": (1.0, 2.5)},
     LAYER: {},
+    LAYER_RELU: {"tensorflow": (None, 3.0)},
+    LAYER_ADD_RELU: {},
 }
-# Of a layer the geometric mean in float32, channels-last, against TensorFlow.
-LAYER_GOAL = 1.5
-# Share of batch norm's cost that is removed from every network.
+# Of layers the geometric mean in float32, channels-last, against TensorFlow, of tensors of more
+# bytes than these: call -> (goal, bytes).
+LAYER_GOALS = {LAYER: (1.5, 0), LAYER_RELU: (2.0, 8 << 20)}
+# Share of batch norm's cost that is removed from every network, and by name of the network of the
+# cost of batch norm and the activations behind it.
 NETWORK_GOAL = 0.75
+BOTH_GOALS = {"resnet50": 0.85, "mobilenetv2": 0.8, "densenet121": 0.85}
 # What is called, in titles.
-CALL_TITLES = {GRADIENT: "gradient", FORWARD: "forward", LAYER: "forward + gradient"}
+CALL_TITLES = {
+    GRADIENT: "gradient",
+    FORWARD: "forward",
+    LAYER: "forward + gradient",
+    LAYER_RELU: "batch norm + ReLU, forward + gradient",
+    LAYER_ADD_RELU: "batch norm + add + ReLU, forward + gradient",
+}
 LIMIT_GOALS = {0.65: 1.0, 0.8: 0.5}  # share of the limit -> share of rows that reach it
 BUSY = 0.7  # Load average above which a run is unreliable.
 
@@ -79,7 +107,7 @@ def summary_table(run: Run, call: str = GRADIENT) -> Table:
         minimum, where = min(found, key=lambda pair: pair[0])
         least, mean = GOALS[call].get(peer, (None, None))
         # A layer is two eager calls.
-        calls = 2 if call == LAYER else 1
+        calls = 2 if call in LAYERS else 1
         eager_us = calls * run.eager_us["warm"] if run.eager_us else None
         most = results.ceiling(layers, peer, eager_us) if eager_us else None
         table.rows.append(
@@ -116,31 +144,52 @@ def limit_table(run: Run, call: str = GRADIENT) -> Table:
 
 def network_table(run: Run) -> Table:
     """Step times of whole networks, and the share of batch norm's cost that is removed."""
-    table = Table(
-        "A training step of a network",
-        ["network", "input", "Keras", "tf_bn_ops", "without batch norm", "Keras / tf_bn_ops"],
-        2,
-    )
-    table.headings += ["batch norm's cost removed", "10-90%", "goal"]
+    headings = ["tf_bn_ops", "without batch norm", "Keras / tf_bn_ops", "batch norm's cost removed"]
+    table = _network_table("A training step of a network", headings)
     for m in run.networks:
-        size = f"{m.batch}x{m.side}x{m.side}x3"
-        if m.skipped:
-            table.rows.append([m.network, f"{size} {table.note(m.skipped)}", *["-"] * 6, ""])
-            continue
-        times = [time_text(1e3 * m.milliseconds(v)) for v in (KERAS, OURS, IDENTITY)]
-        removed = m.share_removed
-        table.rows.append(
-            [
-                m.network,
-                size,
-                *times,
-                f"{m.ratio(KERAS, OURS).median:.2f}",
-                f"{removed.median:.0%}",
-                f"{removed.p10:.0%} {removed.p90:.0%}",
-                f"{NETWORK_GOAL:.0%}",
-            ]
-        )
+        removed = None if m.skipped else m.share_removed
+        _add_network(table, m, (OURS, IDENTITY), removed, NETWORK_GOAL)
     return table
+
+
+def fused_network_table(run: Run) -> Table:
+    """The same with batch norm and the activations behind it fused, and of the cost of both."""
+    headings = ["fused", "without both", "Keras / fused", "cost of both removed"]
+    title = "A training step of a network, batch norm fused with the activations behind it"
+    table = _network_table(title, headings)
+    for m in run.networks:
+        removed = None if m.skipped else m.share_of_both_removed
+        _add_network(table, m, (FUSED, WITHOUT_BOTH), removed, BOTH_GOALS.get(m.network))
+    return table
+
+
+def _network_table(title: str, headings: Sequence[str]) -> Table:
+    return Table(title, ["network", "input", "Keras", *headings, "10-90%", "goal"], 2)
+
+
+def _add_network(
+    table: Table,
+    m: NetworkMeasurement,
+    variants: tuple[str, str],
+    removed: stats.Spread | None,
+    goal: float | None,
+) -> None:
+    """A line; `variants` are this library's and an identity."""
+    size = f"{m.batch}x{m.side}x{m.side}x3"
+    if removed is None:
+        table.rows.append([m.network, f"{size} {table.note(str(m.skipped))}", *["-"] * 6, ""])
+        return
+    table.rows.append(
+        [
+            m.network,
+            size,
+            *(time_text(1e3 * m.milliseconds(v)) for v in (KERAS, *variants)),
+            f"{m.ratio(KERAS, variants[0]).median:.2f}",
+            f"{removed.median:.0%}",
+            f"{removed.p10:.0%} {removed.p90:.0%}",
+            "" if goal is None else f"{goal:.0%}",
+        ]
+    )
 
 
 def summary_tables(run: Run) -> list[Table]:
@@ -148,19 +197,27 @@ def summary_tables(run: Run) -> list[Table]:
     tables = [
         make(run, call) for call in CALLS for make in (overview_table, summary_table, limit_table)
     ]
-    return [table for table in (*tables, network_table(run)) if table.rows]
+    tables += [network_table(run), fused_network_table(run)]
+    return [table for table in tables if table.rows]
 
 
 def layer_sentences(run: Run) -> list[str]:
-    """The goal of the section layer."""
-    rows = _groups(run.of_section(LAYER), "layout", "dtype").get(("channels-last", "float32"), [])
-    mean = results.mean_ratio(rows, "tensorflow")
-    if mean is None:
-        return []
-    return [
-        "A layer, forward and gradient, in float32 channels-last takes TensorFlow "
-        f"{mean:.2f} times our time, geometric mean (goal: {LAYER_GOAL:g})."
-    ]
+    """The goals of layers in float32, channels-last."""
+    sentences = []
+    for call, (goal, least_bytes) in LAYER_GOALS.items():
+        groups = _groups(run.of_section(call), "layout", "dtype")
+        rows = groups.get(("channels-last", "float32"), [])
+        rows = [m for m in rows if m.row.tensor_bytes > least_bytes]
+        mean = results.mean_ratio(rows, "tensorflow")
+        if mean is None:
+            continue
+        what = "A layer" if call == LAYER else "A layer with ReLU"
+        size = f", tensors of more than {least_bytes >> 20} MiB," if least_bytes else ""
+        sentences.append(
+            f"{what}, forward and gradient, in float32 channels-last{size} takes TensorFlow "
+            f"{mean:.2f} times our time, geometric mean (goal: {goal:g})."
+        )
+    return sentences
 
 
 def limit_sentences(run: Run) -> list[str]:
