@@ -29,7 +29,7 @@ from tf_bn_ops.conformance.verdict.judge import judge, outputs_of, structure
 from tf_bn_ops.harness import bounds, formula_models
 from tf_bn_ops.harness.formula_models import model_of
 from tf_bn_ops.harness.problems import Problem
-from tf_bn_ops.spec import OPS
+from tf_bn_ops.spec import OPAQUE, OPS
 
 pytestmark = pytest.mark.skipif(
     not (_loader.library_folder() / _loader.XLA_LIBRARY).is_file(), reason="built without XLA"
@@ -104,8 +104,10 @@ def test_on_a_cpu_results_are_bitwise_identical_to_those_of_the_op(case):
     got = compiled(call, *inputs)
     assert type(got) is type(want)
     assert structure(outputs_of(case), Answer([output.numpy() for output in got])) == []
-    for a, b in zip(want, got, strict=True):
-        np.testing.assert_array_equal(bits(a), bits(b))
+    for output, a, b in zip(case.spec.outputs, want, got, strict=True):
+        # Under XLA the forward op leaves no coefficients for the mask of its gradient.
+        if output.kind != OPAQUE:
+            np.testing.assert_array_equal(bits(a), bits(b))
 
 
 @pytest.mark.parametrize("case", small_cases(seed=12), ids=str)
@@ -301,7 +303,8 @@ def test_gradients_of_the_forward_ops_are_bitwise_identical_to_those_of_the_op(o
 
     program = hlo(first_order, *inputs)
     targets = set(re.findall('custom_call_target="([^"]*)"', program))
-    assert "tf_bn_ops.batch_norm_grad" in targets
+    backward = "batch_norm_grad_ex_add" if op == "FusedBatchNormEx" else "batch_norm_grad"
+    assert f"tf_bn_ops.{backward}" in targets
     for want, got in zip(first_order(*inputs), compiled(first_order, *inputs), strict=True):
         assert np.any(want)
         np.testing.assert_array_equal(want, got)

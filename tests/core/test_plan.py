@@ -231,7 +231,7 @@ def test_every_reason_has_a_sentence_without_open_slots():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"formula": "batch_norm"}, 'there is no formula "batch_norm"'),
+        ({"formula": "layer_norm"}, 'there is no formula "layer_norm"'),
         ({"threads": 0}, "threads must be at least 1"),
         ({"l2_bytes": -1}, "l2_bytes and llc_bytes must not be negative"),
         ({"view": (-1, 1, 1)}, "outer, channels and inner must not be negative"),
