@@ -113,8 +113,14 @@ def filled():
 
 
 def _answer(outputs, case):
-    outputs = {**outputs, "placeholder": np.zeros(0, np.float32)}
-    shapes = {spec.VIEW: case.shape, spec.CHANNEL: (-1,), spec.PLACEHOLDER: (0,)}
+    nothing = np.zeros(0, np.float32)
+    outputs = {**outputs, "placeholder": nothing, "forward_coefficients": nothing}
+    shapes = {
+        spec.VIEW: case.shape,
+        spec.CHANNEL: (-1,),
+        spec.OPAQUE: (0,),
+        spec.PLACEHOLDER: (0,),
+    }
     return Answer([outputs[arg.role].reshape(shapes[arg.kind]) for arg in case.spec.outputs])
 
 
