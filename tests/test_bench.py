@@ -7,6 +7,7 @@ import subprocess
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tf_bn_ops import _loader, spec
 from tf_bn_ops.bench import against, cli, data, implementations, results, shapes, stats
@@ -355,9 +356,12 @@ def test_a_peer_alone_may_round_before_the_addition(dtype):
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
 @pytest.mark.parametrize("call", _ACTIVATED)
 @pytest.mark.parametrize("name", ["tf_bn_ops", "tensorflow", "torch", "jax"])
-def test_layers_with_relu_are_right_in_every_implementation(name, call, layout):
+def test_layers_with_relu_are_right_in_every_implementation(name, call, layout, monkeypatch):
     entry = implementations.ENTRIES[name]
     pytest.importorskip(entry.module, reason="needs requirements/bench.txt")
+    # Once TensorFlow has begun, as in a test before this one, it refuses to change them.
+    threading = tf.config.threading
+    monkeypatch.setattr(threading, "set_intra_op_parallelism_threads", lambda threads: None)
     implementation = entry.make(machine.cores())
     row = _row((4, 6, 5, 9), layout, section=call)
     implementation.load(*(data.flat(role, row.dtype, row.elements) for role in row.inputs))

@@ -200,6 +200,7 @@ def test_two_workers_train_as_on_tensorflows_gradient(losses, kind, reference):
     np.testing.assert_allclose(losses[0][kind], losses[0][reference], rtol=1e-5)
 
 
+@pytest.mark.long
 def test_op_on_the_device_of_a_remote_worker():
     (address,) = free_addresses(1)
     server = start(SERVER, address)
@@ -214,6 +215,7 @@ def test_op_on_the_device_of_a_remote_worker():
         server.communicate()
 
 
+@pytest.mark.long
 def test_replicas_keep_moving_statistics_as_with_keras_layer():
     process = start(MIRRORED)
     output, errors = process.communicate(timeout=300)

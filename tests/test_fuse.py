@@ -532,6 +532,7 @@ def losses(path: pathlib.Path) -> list[float]:
     return [float(train(x=x)["loss"]) for _ in range(4)]
 
 
+@pytest.mark.long
 def test_a_saved_model_trains_alike_fused_and_back(saved, tmp_path):
     tf_bn_ops.load()
     want = losses(saved)

@@ -227,6 +227,7 @@ def run_alone(program: str, *arguments, **changes) -> str:
     return result.stdout
 
 
+@pytest.mark.long
 def test_what_such_a_program_writes_loads_without_this_library(tmp_path):
     program = "import tf_bn_ops\n" + TRAINS
     run_alone(program, tmp_path, TF_BN_OPS_KERAS="1", PYTHONPATH=str(ROOT))

@@ -249,6 +249,7 @@ print(digest.hexdigest())
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("program", [GRAD_PROGRAM, FORWARD_PROGRAM], ids=["gradient", "forward"])
 def test_results_are_bitwise_identical_for_any_number_of_intra_op_threads(program):
     processes = [

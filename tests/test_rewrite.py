@@ -367,6 +367,7 @@ def test_two_ex_that_read_each_other_and_names_that_are_taken():
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_step_of_the_keras_layer_needs_no_library_once_it_is_rewritten(tmp_path):
     import keras
 
@@ -471,6 +472,7 @@ class ShimModel(Model):
         return {"loss": tf.reduce_sum(tf.sin(y))}
 
 
+@pytest.mark.long
 def test_saved_model_made_with_the_shim_and_rewritten_needs_no_library(tmp_path):
     model = ShimModel()
     tf.saved_model.save(

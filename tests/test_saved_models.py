@@ -117,6 +117,7 @@ def test_exported_keras_models_load_anywhere(tmp_path):
     check(run, tmp_path / "result.npy", model(X, training=False))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "op"), [("normalize", "FusedBatchNormV3"), ("differentiate", "FusedBatchNormGradV3")]
 )

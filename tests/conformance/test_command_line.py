@@ -76,6 +76,7 @@ def test_missing_library_is_said():
     assert "/nowhere/lib.so" in _refusal(TF_BN_OPS_LIBRARY="/nowhere/lib.so")
 
 
+@pytest.mark.long
 def test_candidate_that_is_not_there_is_said():
     assert "no_such_module" in _refusal("--candidate=no_such_module:ops")
 
@@ -165,6 +166,7 @@ def test_builtin_fails_where_the_list_of_divergences_is_wrong(monkeypatch, capsy
 FRAGILE = "FusedBatchNormGradV2,float32,NHWC,1x2x2x{},training,normal,batch,eps=0.1,eager,seed=1"
 
 
+@pytest.mark.long
 def test_crash_and_lack_of_memory_are_the_cases_verdict(monkeypatch):
     """With the signal and the last output; a new process then answers the next case. Other ways to
     die are in test_processes.py."""
