@@ -22,7 +22,8 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 import tf_bn_ops
-from tf_bn_ops.spec import BATCH_NORM, BATCH_NORM_GRAD, DATA_FORMATS, DTYPES, OPS, VIEW
+from tf_bn_ops.spec import DATA_FORMATS, DTYPES, OPS, VIEW
+from tf_bn_ops.spec.ops import BATCH_NORM, BATCH_NORM_GRAD
 
 TWINS = [op for op in OPS.values() if op.builtin is not None]
 TWIN_NAMES = [op.name for op in TWINS]

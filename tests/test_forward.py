@@ -13,7 +13,8 @@ import pytest
 import tensorflow as tf
 
 import tf_bn_ops
-from tf_bn_ops.spec import BATCH_NORM, DATA_FORMATS, DTYPES, OPS, as_view, dtype_of, of_formula
+from tf_bn_ops.spec import DATA_FORMATS, DTYPES, OPS, as_view, dtype_of, of_formula
+from tf_bn_ops.spec.ops import BATCH_NORM
 
 FORWARD = [*of_formula(BATCH_NORM), OPS["FusedBatchNormEx"]]
 EX = tf_bn_ops.raw_ops.FusedBatchNormEx

@@ -36,7 +36,8 @@ import tensorflow as tf
 from tensorflow.python.framework import dtypes, kernels
 import tf_bn_ops
 tf_bn_ops.load()
-from tf_bn_ops.spec import BATCH_NORM, BATCH_NORM_GRAD, of_formula
+from tf_bn_ops.spec import of_formula
+from tf_bn_ops.spec.ops import BATCH_NORM, BATCH_NORM_GRAD
 # The second order has no GPU kernel, it is composed of TensorFlow ops there.
 ops = [*of_formula(BATCH_NORM), *of_formula(BATCH_NORM_GRAD)]
 for name in dict.fromkeys([*(op.registered_name for op in ops), "TfBnOps>FusedBatchNormEx"]):

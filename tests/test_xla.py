@@ -36,9 +36,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 COMPILE = "TF_BN_OPS_XLA"
-FIRST_ORDER = [op.name for op in spec.of_formula(spec.BATCH_NORM_GRAD)]
+FIRST_ORDER = [op.name for op in spec.of_formula(spec.ops.BATCH_NORM_GRAD)]
 FORWARD = [
-    op.name for f in (spec.BATCH_NORM, spec.BATCH_NORM_ADD) for op in spec.of_formula(f)
+    op.name for f in (spec.ops.BATCH_NORM, spec.ops.BATCH_NORM_ADD) for op in spec.of_formula(f)
 ]  # fmt: skip
 # Larger cases take seconds each; `make conformance` runs them on the same kernels.
 MOST_ELEMENTS = 40_000

@@ -22,16 +22,8 @@ from tensorflow.python.framework import kernels
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops.parallel_for import pfor
 
-from tf_bn_ops.spec import (
-    BATCH_NORM,
-    BATCH_NORM_GRAD,
-    OPS,
-    VIEW,
-    VIEW_LIST,
-    Arg,
-    OpSpec,
-    of_formula,
-)
+from tf_bn_ops.spec import OPS, VIEW, VIEW_LIST, Arg, OpSpec, of_formula
+from tf_bn_ops.spec.ops import BATCH_NORM, BATCH_NORM_GRAD
 
 _FORWARD_EX = OPS["FusedBatchNormEx"]
 _GRAD_EX = OPS["FusedBatchNormGradEx"]

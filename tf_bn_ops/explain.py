@@ -34,7 +34,7 @@ def explain(text: str) -> c_abi.Plan:
         raise UsageError(_unknown("element type", dtype, spec.DTYPES))
     formulas = {op.name: op.formula for op in spec.OPS.values()}
     formulas.update({formula: formula for formula in formulas.values()})
-    mode, formula, in_place, threads = "training", spec.BATCH_NORM_GRAD, False, machine.cores()
+    mode, formula, in_place, threads = "training", spec.ops.BATCH_NORM_GRAD, False, machine.cores()
     for option in options:
         if option in spec.MODES:
             mode = option

@@ -23,7 +23,7 @@ from tf_bn_ops.harness.problems import Inputs
 Outputs = tuple[np.ndarray, np.ndarray, np.ndarray]  # x_backprop (as a view), scale, offset
 
 # The combinations of the ops whose formula these kernels compute.
-FIRST_ORDER = generate.combinations([op.name for op in spec.of_formula(spec.BATCH_NORM_GRAD)])
+FIRST_ORDER = generate.combinations([op.name for op in spec.of_formula(spec.ops.BATCH_NORM_GRAD)])
 
 
 def first_order_cases(count: int, seed: int) -> list[Case]:

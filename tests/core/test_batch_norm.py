@@ -149,7 +149,7 @@ def test_non_temporal_stores(view, is_training, dtype):
     """Bitwise identical to temporal stores, as in place; nothing else is written."""
     problem = make_problem(view, dtype, is_training=is_training)
     assert 2 * problem["x"].nbytes > 32 << 20
-    plan = c_abi.explain(spec.BATCH_NORM, view, dtype=dtype, is_training=is_training, threads=2)
+    plan = c_abi.explain(spec.ops.BATCH_NORM, view, dtype=dtype, is_training=is_training, threads=2)
     assert plan["store"] == "non_temporal"
     copy = problem.copy()
     want = bits(c_abi.run(copy, outputs={"y": copy["x"]}, threads=2))
@@ -164,11 +164,11 @@ def test_non_temporal_stores(view, is_training, dtype):
 
 def test_frozen_is_one_pass_without_sums_and_training_is_two():
     """What tfbn_explain says of both modes."""
-    frozen = c_abi.explain(spec.BATCH_NORM, (64, 32, 3136), is_training=False, threads=2)
-    training = c_abi.explain(spec.BATCH_NORM, (64, 32, 3136), threads=2)
+    frozen = c_abi.explain(spec.ops.BATCH_NORM, (64, 32, 3136), is_training=False, threads=2)
+    training = c_abi.explain(spec.ops.BATCH_NORM, (64, 32, 3136), threads=2)
     assert frozen["schedule"] != training["schedule"]
-    add = c_abi.explain(spec.BATCH_NORM_ADD, (64, 32, 3136), threads=2)
-    assert add.call["formula"] == spec.BATCH_NORM_ADD
+    add = c_abi.explain(spec.ops.BATCH_NORM_ADD, (64, 32, 3136), threads=2)
+    assert add.call["formula"] == spec.ops.BATCH_NORM_ADD
 
 
 # ---- Accuracy ------------------------------------------------------------------------------------

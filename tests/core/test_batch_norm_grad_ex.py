@@ -488,7 +488,7 @@ def test_y_backprop_y_and_x_may_be_one_tensor(implementation):
 def test_non_temporal_stores(view, is_training, side_input):
     """Bitwise identical to temporal stores, which a call in place uses."""
     problem = make_problem(view, is_training=is_training, side_input=side_input)
-    formula = spec.BATCH_NORM_GRAD_EX + ("_add" if side_input else "")
+    formula = spec.ops.BATCH_NORM_GRAD_EX + ("_add" if side_input else "")
     plan = c_abi.explain(formula, view, is_training=is_training, threads=2)
     assert plan["store"] == "non_temporal"
     copy = problem.copy()
@@ -608,9 +608,9 @@ def test_cudnn_s_convention():
 def test_the_plan_is_that_of_the_plain_gradient(suffix, is_training, view):
     """The same passes, whose mask costs no pass of its own."""
     how = {"is_training": is_training, "threads": 2}
-    plan = c_abi.explain(spec.BATCH_NORM_GRAD_EX + suffix, view, **how)
-    assert plan.call["formula"] == spec.BATCH_NORM_GRAD_EX + suffix
-    assert plan["schedule"] == c_abi.explain(spec.BATCH_NORM_GRAD, view, **how)["schedule"]
+    plan = c_abi.explain(spec.ops.BATCH_NORM_GRAD_EX + suffix, view, **how)
+    assert plan.call["formula"] == spec.ops.BATCH_NORM_GRAD_EX + suffix
+    assert plan["schedule"] == c_abi.explain(spec.ops.BATCH_NORM_GRAD, view, **how)["schedule"]
 
 
 # ---- Errors --------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ import pytest
 from tf_bn_ops.harness import c_abi, formula_models
 from tf_bn_ops.harness.c_abi import bits, shifted
 from tf_bn_ops.harness.problems import Problem, random_problem
-from tf_bn_ops.spec import BATCH_NORM_GRAD_GRAD, DTYPES
+from tf_bn_ops.spec import DTYPES
+from tf_bn_ops.spec.ops import BATCH_NORM_GRAD_GRAD
 
 # Boundaries of cases in the code, see VIEWS in test_cpu.py. A step has one vector here.
 VIEWS = [

@@ -18,7 +18,8 @@ import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
 import tf_bn_ops
-from tf_bn_ops.spec import BATCH_NORM, DATA_FORMATS, DTYPES, OPS, VIEW_LIST, of_formula
+from tf_bn_ops.spec import DATA_FORMATS, DTYPES, OPS, VIEW_LIST, of_formula
+from tf_bn_ops.spec.ops import BATCH_NORM
 
 NGRAPH = "BatchNormTrainingBackprop"
 EX = "FusedBatchNormEx"

@@ -141,8 +141,8 @@ def check_forward(kernel: Kernel, block: int = BLOCK, repeats: int = REPEATS) ->
 
 
 def main() -> None:
-    formula = spec.OPS[sys.argv[1]].formula if sys.argv[1:] else spec.BATCH_NORM_GRAD
-    run = check_forward if formula == spec.BATCH_NORM else check
+    formula = spec.OPS[sys.argv[1]].formula if sys.argv[1:] else spec.ops.BATCH_NORM_GRAD
+    run = check_forward if formula == spec.ops.BATCH_NORM else check
     failure = run(lambda *args, **kwargs: c_abi.run(*args, threads=_THREADS, **kwargs))
     print(f"1 a view of more than 2^31 elements: {failure}" if failure else "1")
 

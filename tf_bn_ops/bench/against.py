@@ -27,15 +27,18 @@ from tf_bn_ops.harness.problems import VIEW_ROLES
 
 # Fields of a formula's struct that say what is computed, beyond those that all have.
 _FIELDS: Mapping[str, Mapping[str, Any]] = {
-    spec.BATCH_NORM: {"exponential_avg_factor": 0.1, "bessel_correction": 1},
-    spec.BATCH_NORM_ADD: {
+    spec.ops.BATCH_NORM: {"exponential_avg_factor": 0.1, "bessel_correction": 1},
+    spec.ops.BATCH_NORM_ADD: {
         "exponential_avg_factor": 1,
         "activation": c_abi.ACTIVATION_CODES["Relu"],
     },
-    spec.BATCH_NORM_GRAD_EX: {"activation": c_abi.ACTIVATION_CODES["Relu"]},
+    spec.ops.BATCH_NORM_GRAD_EX: {"activation": c_abi.ACTIVATION_CODES["Relu"]},
 }
 # Formula -> pointers that stay NULL.
-_WITHOUT = {spec.BATCH_NORM: {"side_input"}, spec.BATCH_NORM_GRAD_EX: {"side_input_backprop"}}
+_WITHOUT = {
+    spec.ops.BATCH_NORM: {"side_input"},
+    spec.ops.BATCH_NORM_GRAD_EX: {"side_input_backprop"},
+}
 # Larger than the caches of most cores, in L2, a few kilobytes; [outer, channels, inner].
 _VIEWS = {
     "NHWC": ((100352, 64, 1), (6272, 256, 1), (64, 8, 1)),

@@ -322,18 +322,20 @@ class _Formula:
 
 
 FORMULAS = {
-    spec.BATCH_NORM_GRAD: _Formula(Args, "tfbn_cpu_batch_norm_grad", POINTERS[:5], POINTERS[5:]),
-    spec.BATCH_NORM_GRAD_EX: _Formula(
+    spec.ops.BATCH_NORM_GRAD: _Formula(
+        Args, "tfbn_cpu_batch_norm_grad", POINTERS[:5], POINTERS[5:]
+    ),
+    spec.ops.BATCH_NORM_GRAD_EX: _Formula(
         ExArgs, "tfbn_cpu_batch_norm_grad_ex", EX_POINTERS[:8], EX_POINTERS[8:]
     ),
-    spec.BATCH_NORM_GRAD_GRAD: _Formula(
+    spec.ops.BATCH_NORM_GRAD_GRAD: _Formula(
         SecondOrderArgs,
         "tfbn_cpu_batch_norm_grad_grad",
         SECOND_ORDER_POINTERS[:8],
         SECOND_ORDER_POINTERS[8:],
     ),
     **dict.fromkeys(
-        (spec.BATCH_NORM, spec.BATCH_NORM_ADD),
+        (spec.ops.BATCH_NORM, spec.ops.BATCH_NORM_ADD),
         _Formula(ForwardArgs, "tfbn_cpu_batch_norm", FORWARD_POINTERS[:6], FORWARD_POINTERS[6:]),
     ),
 }

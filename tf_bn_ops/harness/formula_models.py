@@ -47,11 +47,11 @@ class FormulaModel(Protocol):
 
 
 MODELS: Mapping[str, FormulaModel] = {
-    spec.BATCH_NORM_GRAD: BatchNormGrad(),
-    spec.BATCH_NORM_GRAD_EX: BatchNormGradEx(),
-    spec.BATCH_NORM_GRAD_GRAD: BatchNormGradGrad(),
-    spec.BATCH_NORM: BatchNorm(),
-    spec.BATCH_NORM_ADD: BatchNorm(),
+    spec.ops.BATCH_NORM_GRAD: BatchNormGrad(),
+    spec.ops.BATCH_NORM_GRAD_EX: BatchNormGradEx(),
+    spec.ops.BATCH_NORM_GRAD_GRAD: BatchNormGradGrad(),
+    spec.ops.BATCH_NORM: BatchNorm(),
+    spec.ops.BATCH_NORM_ADD: BatchNorm(),
 }
 
 

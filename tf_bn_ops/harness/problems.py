@@ -117,11 +117,11 @@ class Problem:
     def formula(self) -> str:
         """The formula whose inputs these are."""
         if "y_backprop" not in self.values:
-            return spec.BATCH_NORM_ADD if "side_input" in self.values else spec.BATCH_NORM
+            return spec.ops.BATCH_NORM_ADD if "side_input" in self.values else spec.ops.BATCH_NORM
         if "y" in self.values:
-            return spec.BATCH_NORM_GRAD_EX
+            return spec.ops.BATCH_NORM_GRAD_EX
         is_second = "x_backprop_grad" in self.values
-        return spec.BATCH_NORM_GRAD_GRAD if is_second else spec.BATCH_NORM_GRAD
+        return spec.ops.BATCH_NORM_GRAD_GRAD if is_second else spec.ops.BATCH_NORM_GRAD
 
     @property
     def dtype(self) -> DType:
@@ -185,7 +185,7 @@ def random_problem(
     view: tuple[int, int, int],
     dtype: str = "float32",
     *,
-    formula: str = spec.BATCH_NORM_GRAD,
+    formula: str = spec.ops.BATCH_NORM_GRAD,
     is_training: bool = True,
     variance_is_rstd: bool = False,
     statistics_dtype: str | None = None,
@@ -198,7 +198,7 @@ def random_problem(
     Args:
       view: [outer, channels, inner].
       dtype: element type.
-      formula: of a gradient: spec.BATCH_NORM_GRAD or spec.BATCH_NORM_GRAD_GRAD.
+      formula: of a gradient: spec.ops.BATCH_NORM_GRAD or spec.ops.BATCH_NORM_GRAD_GRAD.
       is_training, variance_is_rstd: see Problem.
       statistics_dtype: float32, float64 with float64, unless given.
       offset: the mean of the gradients; that of x is its negative.
@@ -211,7 +211,7 @@ def random_problem(
     values["scale"] = rng.normal(1, 0.5, channels)
     values["mean"] = rng.normal(-offset, 0.1, channels)
     values["variance"] = rng.uniform(0.5, 4, channels)
-    if formula == spec.BATCH_NORM_GRAD_GRAD:
+    if formula == spec.ops.BATCH_NORM_GRAD_GRAD:
         values["x_backprop_grad"] = rng.normal(-offset, 1, view)
         for role in ("scale_backprop_grad", "offset_backprop_grad"):
             values[role] = rng.uniform(-1, 1, channels)

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from tf_bn_ops.rewrite import _expand, _fuse, _graph
 from tf_bn_ops.rewrite._fuse import Fusion
-from tf_bn_ops.spec import BATCH_NORM_GRAD, OPS, of_formula
+from tf_bn_ops.spec import OPS, of_formula
+from tf_bn_ops.spec.ops import BATCH_NORM_GRAD
 
 if TYPE_CHECKING:
     from tf_bn_ops.rewrite._files import Transform

@@ -4,6 +4,7 @@ Bindings, harness, conformance run, benchmark and tests read op names, arguments
 layouts from here.
 """
 
+from tf_bn_ops.spec import ops
 from tf_bn_ops.spec.dtypes import DTYPES, DType, dtype_of
 from tf_bn_ops.spec.layouts import (
     DATA_FORMATS,
@@ -25,22 +26,9 @@ from tf_bn_ops.spec.op_spec import (
     Arg,
     OpSpec,
 )
-from tf_bn_ops.spec.ops import (
-    BATCH_NORM,
-    BATCH_NORM_ADD,
-    BATCH_NORM_GRAD,
-    BATCH_NORM_GRAD_EX,
-    BATCH_NORM_GRAD_GRAD,
-    OPS,
-    of_formula,
-)
+from tf_bn_ops.spec.ops import OPS, of_formula
 
 __all__ = [
-    "BATCH_NORM",
-    "BATCH_NORM_ADD",
-    "BATCH_NORM_GRAD",
-    "BATCH_NORM_GRAD_EX",
-    "BATCH_NORM_GRAD_GRAD",
     "CHANNEL",
     "DATA_FORMATS",
     "DTYPES",
@@ -61,5 +49,6 @@ __all__ = [
     "channel_axis",
     "dtype_of",
     "of_formula",
+    "ops",
     "view_shape",
 ]

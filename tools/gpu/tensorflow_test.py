@@ -79,7 +79,7 @@ def ops_of_device(emulated: bool) -> list[str]:
 
     tf_bn_ops.load()
     device = "XLA_GPU_JIT" if emulated else "GPU"
-    formulas = (spec.BATCH_NORM, spec.BATCH_NORM_ADD, spec.BATCH_NORM_GRAD)
+    formulas = (spec.ops.BATCH_NORM, spec.ops.BATCH_NORM_ADD, spec.ops.BATCH_NORM_GRAD)
     return [
         op.name
         for formula in formulas

@@ -129,7 +129,7 @@ def _errors(
     problem: Problem, outputs: Mapping[str, np.ndarray], profile: str
 ) -> dict[str, OutputError]:
     """formula_models.errors, of a chain of ops where the profile is that of peers."""
-    if profile == "strict" or problem.formula != spec.BATCH_NORM_ADD:
+    if profile == "strict" or problem.formula != spec.ops.BATCH_NORM_ADD:
         return formula_models.errors(problem, outputs, profile)
     types = {role: problem.type_of(role) for role in outputs}
     return errors_of(outputs, _of_chain(problem, profile), types)

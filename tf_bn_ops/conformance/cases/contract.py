@@ -36,7 +36,7 @@ PREFIXES = (ERROR_PREFIX, STATIC_PREFIX)
 REFUSALS = ("InvalidArgumentError", "ValueError", "TypeError")
 
 # The formulas of ops that take tensors of the rank of their data format alone.
-_OF_ONE_RANK = (spec.BATCH_NORM, spec.BATCH_NORM_ADD, spec.BATCH_NORM_GRAD_EX)
+_OF_ONE_RANK = (spec.ops.BATCH_NORM, spec.ops.BATCH_NORM_ADD, spec.ops.BATCH_NORM_GRAD_EX)
 
 # A shape that is partly unknown: None is an unknown dimension; None for all of it an unknown rank.
 PartialShape = tuple[int | None, ...] | None
@@ -222,7 +222,7 @@ def _merge(a: PartialShape, b: PartialShape) -> PartialShape:
 
 def _reads_y(case: Case, attrs: Mapping[str, Any]) -> bool:
     """Whether an op that is behind an activation reads what that was computed from."""
-    return case.spec.formula != spec.BATCH_NORM_GRAD_EX or attrs["activation_mode"] != IDENTITY
+    return case.spec.formula != spec.ops.BATCH_NORM_GRAD_EX or attrs["activation_mode"] != IDENTITY
 
 
 def _reads_averages(case: Case, attrs: Mapping[str, Any]) -> bool:

@@ -36,7 +36,7 @@ _MOMENTUM = 0.9
 _LEARNING_RATE = 0.1
 _TIMEOUT = 300
 # Those that the captured tensors are inputs of.
-_FORMULAS = (spec.BATCH_NORM_GRAD, spec.BATCH_NORM)
+_FORMULAS = (spec.ops.BATCH_NORM_GRAD, spec.ops.BATCH_NORM)
 
 
 class RealInputError(RuntimeError):

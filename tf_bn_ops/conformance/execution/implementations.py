@@ -139,7 +139,7 @@ REGISTERED_GRADIENT = Implementation(
     TENSORFLOW,
     _AUTODIFF + ":registered",
     {"TF_ENABLE_ONEDNN_OPTS": "1"},
-    only={op.name: "FusedBatchNormGradV3" for op in spec.of_formula(spec.BATCH_NORM_GRAD_GRAD)},
+    only={op.name: "FusedBatchNormGradV3" for op in spec.of_formula(spec.ops.BATCH_NORM_GRAD_GRAD)},
 )
 
 
