@@ -341,16 +341,22 @@ FORMULAS = {
 }
 
 
+def required_outputs(problem: Problem) -> tuple[str, ...]:
+    """The roles of the outputs of a problem that are no option: not the forward's coefficients, and
+    the gradient of a side input where there was one."""
+    optional = {"forward_coefficients"}
+    if not problem.num_side_inputs:
+        optional.add("side_input_backprop")
+    return tuple(role for role in FORMULAS[problem.formula].outputs if role not in optional)
+
+
 def new_outputs(
     problem: Problem, fill: float | None = None, given: Mapping[str, np.ndarray] | None = None
 ) -> dict[str, np.ndarray]:
     """Arrays for the outputs of a problem, by role: those that are given, and new ones, filled with
     a number if there is one. The forward's coefficients are stored where an array is given."""
     outputs = dict(given or {})
-    optional = {"forward_coefficients"}
-    if not problem.num_side_inputs:
-        optional.add("side_input_backprop")
-    for role in set(FORMULAS[problem.formula].outputs) - optional - set(outputs):
+    for role in set(required_outputs(problem)) - set(outputs):
         like = problem["x"] if role in VIEW_ROLES else problem["scale"]
         outputs[role] = np.empty_like(like) if fill is None else np.full_like(like, fill)
     return outputs

@@ -64,7 +64,7 @@ def check(problem: Problem, outputs: Mapping[str, np.ndarray]) -> str:
 
 def outputs_of(problem: Problem) -> tuple[str, ...]:
     """The roles of its outputs."""
-    return c_abi.FORMULAS[problem.formula].outputs
+    return c_abi.required_outputs(problem)
 
 
 def in_view(problem: Problem) -> list[str]:
