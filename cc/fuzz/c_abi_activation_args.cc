@@ -139,7 +139,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Array y = view(), batch_mean = vector(), batch_variance = vector(),
         saved_mean = vector(), saved_variance = vector();
   Array coefficients = Filled(
-      3 * shape.channels,
+      tf_bn_ops::kNumForwardCoefficients * shape.channels,
       shape.dtype == TFBN_FLOAT64 ? TFBN_FLOAT64 : TFBN_FLOAT32, bytes, &next);
   forward.x = x.data();
   forward.scale = scale.data();
