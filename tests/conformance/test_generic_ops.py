@@ -54,6 +54,7 @@ def _run(*flags):
     )
 
 
+@pytest.mark.long
 def test_right_op_passes_by_its_mapping_file_alone(library, tmp_path):
     page = tmp_path / "run.html"
     flags = (f"--mapping={VENDOR / 'elementwise.toml'}", "--cases=120", f"--html={page}")
