@@ -512,19 +512,23 @@ assert "tf_bn_ops" not in sys.modules
 """
 
 
-@pytest.mark.parametrize(("axis", "onednn"), [(-1, "1"), (1, "0")])
-def test_exported_models_load_without_this_library(tmp_path, axis, onednn):
-    model = keras.Sequential([keras.Input((6, 6, 3)), BatchNormalization(axis=axis)])
+def assert_export_loads(model, folder, **environment):
+    """Values and gradients, in a process without this library."""
     randomize(model)
     x = tf.constant(images() / 100)
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = model(x)
         loss = tf.reduce_sum(tf.sin(y))
-    np.savez(tmp_path / "data.npz", x=x, y=y, gradient=tape.gradient(loss, x))
-    model.export(tmp_path / "exported", verbose=False)
-    arguments = (tmp_path / "exported", tmp_path / "data.npz")
-    run_alone(LOADS, *arguments, TF_ENABLE_ONEDNN_OPTS=onednn)
+    np.savez(folder / "data.npz", x=x, y=y, gradient=tape.gradient(loss, x))
+    model.export(folder / "exported", verbose=False)
+    run_alone(LOADS, folder / "exported", folder / "data.npz", **environment)
+
+
+@pytest.mark.parametrize(("axis", "onednn"), [(-1, "1"), (1, "0")])
+def test_exported_models_load_without_this_library(tmp_path, axis, onednn):
+    model = keras.Sequential([keras.Input((6, 6, 3)), BatchNormalization(axis=axis)])
+    assert_export_loads(model, tmp_path, TF_ENABLE_ONEDNN_OPTS=onednn)
 
 
 # ---- With what follows ---------------------------------------------------------------------------
@@ -661,16 +665,7 @@ def test_weights_of_fused_models_are_those_of_keras(tmp_path):
 
 
 def test_exports_of_fused_models_load_without_this_library(tmp_path):
-    model = replace_batch_norm(residual_model(), fuse=True)
-    randomize(model)
-    x = tf.constant(images() / 100)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = model(x)
-        loss = tf.reduce_sum(tf.sin(y))
-    np.savez(tmp_path / "data.npz", x=x, y=y, gradient=tape.gradient(loss, x))
-    model.export(tmp_path / "exported", verbose=False)
-    run_alone(LOADS, tmp_path / "exported", tmp_path / "data.npz")
+    assert_export_loads(replace_batch_norm(residual_model(), fuse=True), tmp_path)
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
