@@ -140,9 +140,9 @@ struct BatchNormArgs : FormulaArgs {
   void* batch_variance = nullptr;  // [channels]
   void* saved_mean = nullptr;      // [channels]
   void* saved_variance = nullptr;  // [channels]
-  // May be nullptr. [3, channels] of the compute type (float; double for
-  // float64): the coefficients by which the gradient of an activation repeats
-  // y, see batch_norm_grad_ex.h.
+  // May be nullptr. [kNumForwardCoefficients, channels] of the compute type
+  // (float; double for float64): the coefficients by which the gradient of an
+  // activation repeats y, see batch_norm_grad_ex.h.
   void* forward_coefficients = nullptr;
   // May be nullptr. [channels] of float64.
   void* mean64 = nullptr;

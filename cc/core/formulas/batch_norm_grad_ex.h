@@ -38,9 +38,10 @@ struct BatchNormGradExArgs : BatchNormGradArgs {
 
   const void* y = nullptr;       // [outer, channels, inner]
   const void* offset = nullptr;  // [channels], read if the mask is from x
-  // [3, channels] of the compute type (float; double for float64), read if the
-  // mask is from x: what BatchNormArgs::forward_coefficients was filled with.
-  // nullptr: those of a frozen forward with this mean and variance.
+  // [kNumForwardCoefficients, channels] of the compute type (float; double for
+  // float64), read if the mask is from x: what
+  // BatchNormArgs::forward_coefficients was filled with. nullptr: those of a
+  // frozen forward with this mean and variance.
   const void* forward_coefficients = nullptr;
 
   void* side_input_backprop = nullptr;  // [outer, channels, inner]
