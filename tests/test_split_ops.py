@@ -18,7 +18,7 @@ import tensorflow as tf
 from tf_bn_ops import _loader, _ops, raw_ops
 from tf_bn_ops.harness import split_c_abi
 
-EPSILON = 1e-3
+EPSILON = float(np.float32(1e-3))  # As the attr rounds it.
 WITH_XLA = (_loader.library_folder() / _loader.XLA_LIBRARY).is_file()
 
 
@@ -351,7 +351,7 @@ def elements_of(**changed: Any) -> Any:
             lambda: elements_of(activation_mode="Relu", num_side_inputs=1),
             "y must be given where an activation follows a side input",
         ),
-        (lambda: elements_of(num_side_inputs=2), "at most one side input is accepted, but num_si"),
+        (lambda: elements_of(num_side_inputs=2), "num_side_inputs must be 0 or 1, not 2"),
         (
             lambda: _ops.batch_norm_gather_stats(TWO, [TWO], [TWO]),
             "counts must have one element per row of means and m2s",
