@@ -163,6 +163,11 @@ class Planner {
       plan_.schedule_why = {Reason::kFrozen};
       return;
     }
+    if (request_.formula.outputs == 0) {
+      plan_.schedule = Schedule::kReduceOnly;
+      plan_.schedule_why = {Reason::kSumsWanted};
+      return;
+    }
     ChooseGroup();
     plan_.schedule = plan_.group_channels > 0 ? Schedule::kChannelGroups
                                               : Schedule::kTwoPasses;
@@ -265,6 +270,10 @@ class Planner {
   void ChooseStores() {
     const int64_t bytes = (request_.formula.inputs + request_.formula.outputs) *
                           elements_ * element_bytes_;
+    if (request_.formula.outputs == 0) {
+      plan_.store_policy = StorePolicy::kNone;
+      return;
+    }
     const CacheSizes& caches = request_.caches;
     const int64_t l2s = caches.l2_bytes * plan_.threads;
     const bool many_threads = l2s > caches.llc_bytes;
