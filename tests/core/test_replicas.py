@@ -82,7 +82,12 @@ CASES = [(dtype, view) for dtype in DTYPES for view in VIEWS]
 
 @pytest.mark.parametrize(("dtype", "view"), CASES)
 def test_every_build_is_right_and_all_are_bitwise_identical(view, dtype):
-    for side_input, activation in ((False, IDENTITY), (False, RELU6), (True, RELU), (True, IDENTITY)):
+    for side_input, activation in (
+        (False, IDENTITY),
+        (False, RELU6),
+        (True, RELU),
+        (True, IDENTITY),
+    ):
         for problem in parts_of(view, dtype, activation, side_input=side_input):
             results = [split_c_abi.run(problem, How(name)) for name in ISA_BUILDS]
             assert not formula_models.check(problem, results[0])
@@ -94,9 +99,7 @@ def test_every_build_is_right_and_all_are_bitwise_identical(view, dtype):
 def test_the_reference_is_right(view, dtype):
     """Its mask is that of its own y, which is computed in float64."""
     for side_input, activation in ((False, IDENTITY), (True, RELU)):
-        parts = parts_of(
-            view, dtype, activation, side_input=side_input, implementation="reference"
-        )
+        parts = parts_of(view, dtype, activation, side_input=side_input, implementation="reference")
         for problem in parts:
             result = split_c_abi.run(problem, How("reference"))
             assert not formula_models.check(problem, result)
@@ -285,7 +288,9 @@ def test_parts_without_samples_are_ignored_whatever_they_hold():
     kept = Stats(*(array[[1, 4]] for array in given))
     for value in (np.nan, np.inf, -1e300):
         given.mean[given.count == 0] = given.m2[given.count == 0] = value
-        for a, b in zip(split_c_abi.gather_stats(given), split_c_abi.gather_stats(kept), strict=True):
+        for a, b in zip(
+            split_c_abi.gather_stats(given), split_c_abi.gather_stats(kept), strict=True
+        ):
             assert a.tobytes() == b.tobytes()
     given.count[:] = 0
     for array in split_c_abi.gather_stats(given):

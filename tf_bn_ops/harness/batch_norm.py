@@ -200,9 +200,7 @@ class Errors:
     overflow: _Array  # Whether a sum exceeds its type.
 
     @classmethod
-    def in_training(
-        cls, profile: Profile, problem: Problem, of: _Statistics, count: int
-    ) -> Errors:
+    def in_training(cls, profile: Profile, problem: Problem, of: _Statistics, count: int) -> Errors:
         summed_in = profile.sums_type(problem.dtype)
         u_s, h = summed_in.unit_roundoff, profile.chain(count)
         t = spec.DTYPES[problem.dtype.accumulator].smallest_normal

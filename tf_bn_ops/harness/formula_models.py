@@ -11,11 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from tf_bn_ops import spec
+from tf_bn_ops.harness import split_ops
 from tf_bn_ops.harness.batch_norm import BatchNorm
 from tf_bn_ops.harness.batch_norm_grad import BatchNormGrad
 from tf_bn_ops.harness.batch_norm_grad_ex import BatchNormGradEx
 from tf_bn_ops.harness.batch_norm_grad_grad import BatchNormGradGrad
-from tf_bn_ops.harness import split_ops
 from tf_bn_ops.harness.bounds import PROFILES, Profile
 from tf_bn_ops.harness.generic_model import GenericOpSpec
 from tf_bn_ops.harness.inputs import Kind
