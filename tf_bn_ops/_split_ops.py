@@ -10,7 +10,7 @@ float64. With the counts, means and sums of squares of all replicas stacked by r
     sums = batch_norm_backward_reduce(y_backprop, x, scale, offset, mean, m2 / count)
     x_backprop = batch_norm_backward_elemt(
         y_backprop, x, scale, offset, mean, m2 / count,
-        sums.sum_dy, sums.sum_dy_xmu, count)                       # Both sums added up over replicas.
+        sums.sum_dy, sums.sum_dy_xmu, count)  # Both sums added up over replicas.
 
 They mean what PyTorch's functions of these names mean. On GPUs they have no kernels: TensorFlow's
 soft placement runs them on the CPU.

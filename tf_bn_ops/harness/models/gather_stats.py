@@ -1,5 +1,5 @@
-"""What BatchNormGatherStats answers, bit by bit: the formula of Chan, Golub and LeVeque in the order
-of the rows, one float64 operation after the other (cc/core/gather_stats.h)."""
+"""What BatchNormGatherStats answers, bit by bit: the formula of Chan, Golub and LeVeque in order of
+the rows, one float64 operation after the other (cc/core/gather_stats.h)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def chan(parts: Stats) -> Stats:
 
 
 def random_parts(parts: int, channels: int, offset: float = 0.0, seed: int = 0) -> Stats:
-    """Parts of up to 49 elements a channel, some of them without any, with means around `offset`."""
+    """Parts of up to 49 elements a channel, some without any, with means around `offset`."""
     rng = np.random.default_rng([parts, channels, seed])
     counts = rng.integers(0, 50, parts).astype(np.float64)
     counts[rng.random(parts) < 0.2] = 0
