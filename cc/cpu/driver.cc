@@ -47,7 +47,7 @@ class Driver {
         break;
       case Schedule::kReduceOnly:
         kernels_.mask_coefficients(args_, 0, view_.channels, coefficients_);
-        RunPhases(executor, {TilePass(&Driver::Reduce), FinishPass()});
+        RunPhases(executor, WithFinish(TilePass(&Driver::Reduce)));
         break;
       default:
         kernels_.mask_coefficients(args_, 0, view_.channels, coefficients_);
