@@ -23,7 +23,7 @@ namespace tf_bn_ops {
 // What a plan has to know of a formula (cc/core/formulas).
 struct FormulaTraits {
   const char* name;     // Such as "batch_norm_grad".
-  int inputs, outputs;  // Tensors of view shape.
+  int inputs, outputs;  // Tensors of view shape that the call has.
   // Columns of a tile whose running sums fit L1 (TileColumns), by mode.
   int64_t training_l1_columns, frozen_l1_columns;
 };
@@ -44,6 +44,7 @@ enum class Schedule {
   kSmallOutputs,   // No elements: outputs of shape [channels] alone.
   kReference,      // The naive reference.
   kFrozenOnePass,  // Frozen: one pass over all tiles sums and stores.
+  kReduceOnly,     // Training without outputs of view shape: reduce all tiles.
   kChannelGroups,  // Training: both passes over one channel group at a time.
   kTwoPasses,      // Training: reduce all tiles, then apply in reverse order,
                    // since the last ones read are still in cache.
@@ -82,6 +83,9 @@ struct Plan {
   // Task i covers tiles (or channel groups) from task_bounds[i] up to, without,
   // task_bounds[i + 1].
   std::vector<int64_t> task_bounds;
+  // Share s, which is that of one thread (see executor.h), has the tasks from
+  // share_bounds[s] up to, without, share_bounds[s + 1].
+  std::vector<int64_t> share_bounds;
   Why tasks_why;
 
   int threads = 1;  // That find a task, the caller's included.

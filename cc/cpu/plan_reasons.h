@@ -48,6 +48,8 @@ namespace tf_bn_ops {
   /* Schedule. */                                                              \
   X(kFrozen, "frozen",                                                         \
     "frozen, the results do not depend on the sums: one pass")                 \
+  X(kSumsWanted, "sums_wanted",                                                \
+    "no output of view shape is wanted: one pass sums")                        \
   X(kGroupFitsCache, "group_fits_cache",                                       \
     "a group's {found} bytes of inputs stay in the {limit} bytes of cache "    \
     "that one thread counts on: memory is read once for both passes")          \
@@ -81,6 +83,12 @@ namespace tf_bn_ops {
     "guided self-scheduling: a task is a fixed part of what is left, at "      \
     "least {limit} elements")                                                  \
   /* Stores. */                                                                \
+  X(kFitsL2s, "fits_l2s",                                                      \
+    "inputs and outputs have {found} bytes, within the {limit} bytes of the "  \
+    "threads' L2")                                                             \
+  X(kExceedsL2s, "exceeds_l2s",                                                \
+    "inputs and outputs have {found} bytes, more than the {limit} bytes of "   \
+    "the threads' L2: results would evict what is read next")                  \
   X(kFitsLlc, "fits_llc",                                                      \
     "inputs and outputs have {found} bytes, within the {limit} bytes of LLC")  \
   X(kExceedsLlc, "exceeds_llc",                                                \

@@ -9,12 +9,14 @@ from tf_bn_ops.spec.dtypes import DTYPES
 from tf_bn_ops.spec.layouts import DATA_FORMATS
 from tf_bn_ops.spec.op_spec import (
     CHANNEL,
+    COUNT,
     ELEMENT,
     OPAQUE,
     PLACEHOLDER,
     REQUIRED,
     VIEW,
     VIEW_LIST,
+    WIDE,
     Arg,
     OpSpec,
 )
@@ -25,6 +27,17 @@ BATCH_NORM_GRAD_EX = "batch_norm_grad_ex"
 BATCH_NORM_GRAD_GRAD = "batch_norm_grad_grad"
 BATCH_NORM = "batch_norm"
 BATCH_NORM_ADD = "batch_norm_add"  # With a side input, which BATCH_NORM lacks.
+BATCH_NORM_STATS = "batch_norm_stats"
+BATCH_NORM_ELEMT = "batch_norm_elemt"
+BATCH_NORM_BACKWARD_REDUCE = "batch_norm_backward_reduce"
+BATCH_NORM_BACKWARD_ELEMT = "batch_norm_backward_elemt"
+# Those of parts of synchronised batch normalization.
+PARTS = (
+    BATCH_NORM_STATS,
+    BATCH_NORM_ELEMT,
+    BATCH_NORM_BACKWARD_REDUCE,
+    BATCH_NORM_BACKWARD_ELEMT,
+)
 
 # The rows of FusedBatchNormEx's reserve_space_3, see cc/core/formulas/batch_norm.h.
 NUM_FORWARD_COEFFICIENTS = 3
@@ -208,6 +221,93 @@ _FUSED_BATCH_NORM_GRAD_EX = dataclasses.replace(
     attrs={**_ATTRS, "num_side_inputs": 0, "activation_mode": "Identity"},
 )
 
+# The parts of synchronised batch normalization, each a pass over one batch. BatchNormGatherStats,
+# which combines the statistics of several, takes no tensor of view shape and is no op of this kind.
+# They take any rank and axis (tests/test_split_ops.py); these two layouts are those of cases.
+_SPLIT_LAYOUTS = ("NWC", "NCHW")
+
+
+def _split(
+    name: str,
+    formula: str,
+    inputs: tuple[Arg, ...],
+    outputs: tuple[Arg, ...],
+    attrs: Mapping[str, object],
+    statistics_dtypes: tuple[str, ...] = ("float32", "float64"),
+) -> OpSpec:
+    return OpSpec(
+        name=name,
+        registered_name="TfBnOps>" + name,
+        builtin=None,
+        counterpart=None,
+        formula=formula,
+        inputs=inputs,
+        outputs=outputs,
+        attrs={**attrs, "axis": -1},
+        epsilon_dtype="float32",
+        dtypes=_ALL_DTYPES,
+        statistics_dtypes=statistics_dtypes,
+        layouts=_SPLIT_LAYOUTS,
+    )
+
+
+_SCALE_TO_VARIANCE = (
+    Arg("scale", "scale", CHANNEL),
+    Arg("offset", "offset", CHANNEL),
+    Arg("mean", "mean", WIDE),
+    Arg("variance", "variance", WIDE),
+)
+_ACTIVATION = {"activation_mode": "Identity"}
+
+_BATCH_NORM_STATS = _split(
+    "BatchNormStats",
+    BATCH_NORM_STATS,
+    (Arg("x", "x", VIEW),),
+    (Arg("count", "local_count", COUNT), *(Arg(n, "local_" + n, WIDE) for n in ("mean", "m2"))),
+    {},
+    ("float64",),
+)
+_BATCH_NORM_ELEMT = _split(
+    "BatchNormElemt",
+    BATCH_NORM_ELEMT,
+    (Arg("x", "x", VIEW), *_SCALE_TO_VARIANCE, Arg("side_input", "side_input", VIEW_LIST)),
+    (Arg("y", "y", VIEW),),
+    {"epsilon": 1e-4, **_ACTIVATION},
+)
+_BATCH_NORM_BACKWARD_REDUCE = _split(
+    "BatchNormBackwardReduce",
+    BATCH_NORM_BACKWARD_REDUCE,
+    (
+        Arg("y_backprop", "y_backprop", VIEW),
+        Arg("x", "x", VIEW),
+        *_SCALE_TO_VARIANCE,
+        Arg("y", "y", VIEW_LIST),
+    ),
+    (
+        Arg("sum_dy", "local_sum_dy", WIDE),
+        Arg("sum_dy_xmu", "local_sum_dy_xmu", WIDE),
+        Arg("scale_backprop", "scale_backprop", CHANNEL),
+        Arg("offset_backprop", "offset_backprop", CHANNEL),
+    ),
+    {"epsilon": 1e-4, **_ACTIVATION},
+)
+_BATCH_NORM_BACKWARD_ELEMT = _split(
+    "BatchNormBackwardElemt",
+    BATCH_NORM_BACKWARD_ELEMT,
+    (
+        *_BATCH_NORM_BACKWARD_REDUCE.inputs[:-1],
+        Arg("sum_dy", "sum_dy", WIDE),
+        Arg("sum_dy_xmu", "sum_dy_xmu", WIDE),
+        Arg("count", "count", COUNT),
+        Arg("y", "y", VIEW_LIST),
+    ),
+    (
+        Arg("x_backprop", "x_backprop", VIEW),
+        Arg("side_input_backprop", "side_input_backprop", VIEW_LIST),
+    ),
+    {"epsilon": 1e-4, "num_side_inputs": 0, **_ACTIVATION},
+)
+
 OPS: Mapping[str, OpSpec] = {
     op.name: op
     for op in (
@@ -221,6 +321,10 @@ OPS: Mapping[str, OpSpec] = {
         _FUSED_BATCH_NORM_V3,
         _FUSED_BATCH_NORM_EX,
         _FUSED_BATCH_NORM_GRAD_EX,
+        _BATCH_NORM_STATS,
+        _BATCH_NORM_ELEMT,
+        _BATCH_NORM_BACKWARD_REDUCE,
+        _BATCH_NORM_BACKWARD_ELEMT,
     )
 }
 assert all(set(op.dtypes) <= set(DTYPES) for op in OPS.values())

@@ -26,7 +26,7 @@ from tf_bn_ops.harness import bounds, problems
 from tf_bn_ops.harness.measure import Evidence, Expected, OutputError, ulp_of
 from tf_bn_ops.harness.models.formula_models import model_of
 from tf_bn_ops.harness.models.generic_model import GenericOpSpec, floating_dtype
-from tf_bn_ops.harness.problems import VIEW_ROLES, Inputs
+from tf_bn_ops.harness.problems import Inputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,14 +61,15 @@ def outputs_of(case: Case, attrs: Mapping[str, Any] | None = None) -> list[Outpu
     channels = spec.view_shape(case.shape, case.layout)[1]
     shapes = {
         **dict.fromkeys((spec.VIEW, spec.VIEW_LIST), case.shape),
-        spec.CHANNEL: (channels,),
+        **dict.fromkeys((spec.CHANNEL, spec.WIDE), (channels,)),
+        spec.COUNT: (),
         spec.PLACEHOLDER: (0,),
         spec.OPAQUE: None,
     }
     judged = model_of(case.spec).outputs
     found = []
     for arg in case.spec.outputs_with(attrs or {}):
-        name = case.dtype if arg.role in VIEW_ROLES else case.statistics_dtype
+        name = case.spec.type_of(arg, case.dtype, case.statistics_dtype)
         dtype = spec.DTYPES[name].numpy
         found.append(Output(arg.name, arg.role, shapes[arg.kind], dtype, arg.role in judged))
     return found

@@ -14,6 +14,7 @@ from tf_bn_ops import spec
 from tf_bn_ops.harness.bounds import PROFILES, Profile
 from tf_bn_ops.harness.inputs import Kind
 from tf_bn_ops.harness.measure import Expected, OutputError, errors_of
+from tf_bn_ops.harness.models import split_ops
 from tf_bn_ops.harness.models.batch_norm import BatchNorm
 from tf_bn_ops.harness.models.batch_norm_grad import BatchNormGrad
 from tf_bn_ops.harness.models.batch_norm_grad_ex import BatchNormGradEx
@@ -52,6 +53,10 @@ MODELS: Mapping[str, FormulaModel] = {
     spec.ops.BATCH_NORM_GRAD_GRAD: BatchNormGradGrad(),
     spec.ops.BATCH_NORM: BatchNorm(),
     spec.ops.BATCH_NORM_ADD: BatchNorm(),
+    spec.ops.BATCH_NORM_STATS: split_ops.BatchNormStats(),
+    spec.ops.BATCH_NORM_ELEMT: split_ops.BatchNormElemt(),
+    spec.ops.BATCH_NORM_BACKWARD_REDUCE: split_ops.BatchNormBackwardReduce(),
+    spec.ops.BATCH_NORM_BACKWARD_ELEMT: split_ops.BatchNormBackwardElemt(),
 }
 
 
