@@ -6,9 +6,10 @@ OpDefs are compared. A request (harness/processes.py) is a dict with op, attrs, 
 (their names in the order wanted), lists (inputs that are lists of tensors; at most one is given of
 each) and device, and either
 
-- inputs (name -> array) and modes (cases/execution_modes.py): the result is a dict from each mode
-  to ("outputs", [array, ...]), ("error", "Code: message") or ("unsupported", why); for all but the
-  first mode ("same", None) where its answer is bitwise identical to the first; or
+- inputs (name -> array), modes (cases/execution_modes.py) and perhaps before (requests that the
+  mode `history` makes first): the result is a dict from each mode to ("outputs", [array, ...]),
+  ("unwritten", (arrays, {output: where})), ("error", "Code: message") or ("unsupported", why); for
+  all but the first mode ("same", None) where its answer is bitwise identical to the first; or
 - static (name -> (dtype, shape)): the result is {"static": ("shapes", [shape, ...])}, or an error.
 """
 
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance.execution import devices, signatures
+from tf_bn_ops.conformance.execution import devices, signatures, stateful
 from tf_bn_ops.conformance.execution.answer import identical
 from tf_bn_ops.harness import processes
 
@@ -57,6 +58,7 @@ class Executor:
         self._tf = tf
         self._ops = ops
         self._graphs: dict[tuple, Any] = {}
+        self._poison_fails: str | None = None
 
     def facts(self) -> dict[str, Any]:
         has = [name for name in spec.OPS if hasattr(self._ops, name)]
@@ -111,7 +113,7 @@ class Executor:
     def _outputs(self, request: dict[str, Any], outputs: Any) -> tuple[str, list[np.ndarray]]:
         return "outputs", [output.numpy() for output in self._in_order(request, outputs)]
 
-    # One method for each execution mode that needs no process of its own.
+    # One method for each execution mode that is a way of calling.
 
     def _eager(self, request: dict[str, Any]) -> Any:
         return self._outputs(request, self._call(request, self._constants(request)))
@@ -165,6 +167,39 @@ class Executor:
     def _unaligned(self, request: dict[str, Any]) -> Any:
         tensors = {name: self._inside(value, 1) for name, value in request["inputs"].items()}
         return self._outputs(request, self._call(request, tensors))
+
+    def _poison(self, request: dict[str, Any]) -> Any:
+        if self._poison_fails is None:
+            self._poison_fails = stateful.check_poison(self._empty)
+        if self._poison_fails:
+            return "unsupported", self._poison_fails
+        return stateful.poisoned(self._eagerly, request)
+
+    def _empty(self, size: int) -> np.ndarray:
+        return self._tf.raw_ops.Empty(shape=[size], dtype=self._tf.uint8, init=False).numpy()
+
+    def _history(self, request: dict[str, Any]) -> Any:
+        return stateful.after_others(self._eagerly, request)
+
+    def _concurrent(self, request: dict[str, Any]) -> Any:
+        """TensorFlow keeps one kernel for all eager calls with the same attrs."""
+
+        def prepare(asked: Any) -> Callable[[], list[np.ndarray]]:
+            tensors = self._constants(asked)
+            return lambda: self._outputs(asked, self._call(asked, tensors))[1]
+
+        return stateful.concurrent(prepare, request)
+
+    def _session(self, request: dict[str, Any]) -> Any:
+        def prepare(asked: Any) -> Callable[[], list[np.ndarray]]:
+            tensors = self._constants(asked)
+            function = self._function(asked, tensors)
+            return lambda: self._outputs(asked, function(*tensors.values()))[1]
+
+        return stateful.concurrent(prepare, request)
+
+    def _eagerly(self, request: Any) -> list[np.ndarray]:
+        return self._eager(request)[1]
 
     def _inside(self, value: np.ndarray, shift: int) -> Any:
         """A tensor in the middle of a larger one that is filled with NaN, `shift` elements behind
