@@ -25,6 +25,7 @@ from tf_bn_ops.conformance import flags, runner, speed
 from tf_bn_ops.conformance.cases import contract, generate, mapping, real_inputs
 from tf_bn_ops.conformance.cases.case import Case, CaseError, Problem
 from tf_bn_ops.conformance.cases.generate import Combination
+from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.execution import devices, implementations, workers
 from tf_bn_ops.conformance.flags import VALUES as _FLAGS
 from tf_bn_ops.conformance.minimize import program, shrink
@@ -60,6 +61,8 @@ class _InputSource:
     def fill(self, case: Case) -> Inputs:
         if isinstance(case.spec, GenericOpSpec):
             return case.spec.model.fill(case)
+        if case.checks_relation:
+            return table.fill(case)
         if not case.compares_values:
             return contract.fill(case)
         return self.real().fill(case) if case.is_real else model_of(case.spec).fill(case)

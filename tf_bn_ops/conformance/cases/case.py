@@ -7,7 +7,7 @@ The first form is that of batch-norm gradients: op, dtype, layout, shape, mode, 
 (harness/inputs.py), where mean and variance come from ("batch": the statistics of x; "given":
 others), epsilon, execution modes (execution/modes.py: "eager", "graph", or several joined by "+"
 whose results have to be bitwise identical), seed. Kinds "error/..." and "static/..." are described
-in contract.py, kinds "digits/..." in real_inputs.py. The second form is that of any other op of a
+in contract.py, kinds "digits/..." in real_inputs.py, kinds "relation/..." in relations/. The second form is that of any other op of a
 mapping file; sizes and attrs come last.
 
 generate.py parses both, and draws cases.
@@ -25,6 +25,7 @@ STATISTICS = ("batch", "given")
 REAL_PREFIX = "digits/"
 ERROR_PREFIX = "error/"
 STATIC_PREFIX = "static/"
+RELATION_PREFIX = "relation/"
 # The execution mode in which a gradient and x are one tensor.
 ALIAS = "alias"
 
@@ -71,8 +72,14 @@ class Case(Call):
         return self.kind.startswith(STATIC_PREFIX)
 
     @property
+    def checks_relation(self) -> bool:
+        return self.kind.startswith(RELATION_PREFIX)
+
+    @property
     def compares_values(self) -> bool:
-        return not self.expects_error and not self.checks_static_shapes
+        """Whether its outputs are held against the right ones."""
+        special = self.expects_error or self.checks_static_shapes or self.checks_relation
+        return not special
 
     @property
     def execution_modes(self) -> tuple[str, ...]:
