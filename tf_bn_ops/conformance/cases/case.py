@@ -7,8 +7,8 @@ The first form is that of batch-norm gradients: op, dtype, layout, shape, mode, 
 (harness/inputs.py), where mean and variance come from ("batch": the statistics of x; "given":
 others), epsilon, execution modes (execution/modes.py: "eager", "graph", or several joined by "+"
 whose results have to be bitwise identical), seed. Kinds "error/..." and "static/..." are described
-in contract.py, kinds "digits/..." in real_inputs.py, kinds "relation/..." in relations/. The second form is that of any other op of a
-mapping file; sizes and attrs come last.
+in contract.py, kinds "digits/..." in real_inputs.py, kinds "relation/..." in relations/. The second
+form is that of any other op of a mapping file; sizes and attrs come last.
 
 generate.py parses both, and draws cases.
 """

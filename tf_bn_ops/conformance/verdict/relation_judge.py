@@ -11,9 +11,8 @@ from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.cases.relations.relation import Answered, Comparison, Member, outputs_of
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
-from tf_bn_ops.conformance.verdict.judge import compare_modes
+from tf_bn_ops.conformance.verdict.judge import compare_modes, structure
 from tf_bn_ops.conformance.verdict.judge import outputs_of as contract_of
-from tf_bn_ops.conformance.verdict.judge import structure
 from tf_bn_ops.conformance.verdict.result import CaseResult, Disagreement, PathResult
 from tf_bn_ops.harness.bounds import Profile
 from tf_bn_ops.harness.measure import EVIDENCE_SHARE, OutputError
@@ -82,7 +81,9 @@ def _add(result: CaseResult, path: PathResult, comparison: Comparison) -> None:
     )
     if worst > 1:
         what = table.of(result.case).what
-        text = f"{comparison.role} {worst:.3g} times what the relation allows {error.worst} ({what})"
+        text = (
+            f"{comparison.role} {worst:.3g} times what the relation allows {error.worst} ({what})"
+        )
         path.wrong_values.append(Disagreement(f"values:{comparison.role}", text))
         result.failures.append(text)
 

@@ -31,9 +31,7 @@ def _is_known(op: spec.OpSpec, mode: str) -> bool:
     return bool(linear_in(op)[0])
 
 
-def _arranged(
-    inputs: Inputs, of_view: _Arrange, of_channels: _Arrange, channels: int
-) -> Inputs:
+def _arranged(inputs: Inputs, of_view: _Arrange, of_channels: _Arrange, channels: int) -> Inputs:
     """The inputs, arranged; what is neither of the two, and is not read, stays."""
     values = {}
     for role, array in inputs.values.items():

@@ -78,9 +78,7 @@ def _derivative(
     def moved(step: float) -> float:
         return loss({r: a + step * direction[r] if r in direction else a for r, a in at.items()})
 
-    coarse, fine = (
-        (moved(step) - moved(-step)) / (2 * step) for step in (_STEP, _STEP / 2)
-    )
+    coarse, fine = ((moved(step) - moved(-step)) / (2 * step) for step in (_STEP, _STEP / 2))
     rounding = 2.0**-50 * (abs(moved(0.0)) + abs(moved(_STEP))) / _STEP
     return (4 * fine - coarse) / 3, abs(fine - coarse) * 0.05 + 64 * rounding
 

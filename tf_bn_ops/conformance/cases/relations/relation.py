@@ -161,9 +161,11 @@ def base(case: Case, identity: bool) -> Inputs:
     values = dict(inputs.values)
     if "forward_coefficients" in values:  # y says it too, and follows the other inputs.
         values["forward_coefficients"] = np.zeros(0, np.float32)
-    for role in ("offset", "y"):  # What is not read may be NaN, which no order is kept in.
+    for role in ("offset", "y"):  # What is not read may be NaN, which is no number to compute with.
         if role in values:
-            values[role] = np.nan_to_num(values[role])
+            values[role] = np.where(
+                np.isnan(values[role]), np.zeros_like(values[role]), values[role]
+            )
     return dataclasses.replace(inputs, values=values, attrs=attrs, exact=frozenset())
 
 
