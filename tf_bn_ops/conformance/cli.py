@@ -2,6 +2,7 @@
 
 usage: python -m tf_bn_ops conformance [flags]
        python -m tf_bn_ops conformance merge FILE.json ... [--json --junit --html]
+       python -m tf_bn_ops conformance advisories [--markdown=PATH]
 
 Exit status: 0 all cases passed, 1 a case failed, 2 wrong usage or a part that is missing.
 docs/conformance.md explains the report.
@@ -21,9 +22,15 @@ from typing import Any
 import rich.progress
 
 from tf_bn_ops import _loader, spec
-from tf_bn_ops.conformance import flags, runner, speed
-from tf_bn_ops.conformance.cases import contract, generate, mapping, real_inputs
-from tf_bn_ops.conformance.cases.case import RELATION_PREFIX, Case, CaseError, Problem
+from tf_bn_ops.conformance import advisories_table, flags, runner, speed
+from tf_bn_ops.conformance.cases import advisories, contract, generate, mapping, real_inputs
+from tf_bn_ops.conformance.cases.case import (
+    ADVISORY_PREFIX,
+    RELATION_PREFIX,
+    Case,
+    CaseError,
+    Problem,
+)
 from tf_bn_ops.conformance.cases.generate import Combination
 from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.execution import devices, implementations, workers
@@ -72,6 +79,8 @@ class _InputSource:
             return case.spec.model.fill(case)
         if case.checks_relation:
             return table.fill(case)
+        if case.is_advisory:
+            return advisories.fill(case)
         if not case.compares_values:
             return contract.fill(case)
         return self.real().fill(case) if case.is_real else model_of(case.spec).fill(case)
@@ -223,7 +232,16 @@ class _Run:
             *contract.generate(_count("contract", _CONTRACT_SHARE), seed, combos),
             *generate.attach(real, seed, names),
             *generate.attach(related, seed + 1, names),
+            *self._published(combos),
         ]
+
+    def _published(self, combos: Sequence[Combination]) -> list[Case]:
+        """The inputs of advisories, in runs that are no mere sample."""
+        wanted = _FLAGS.advisories
+        if wanted is None:
+            wanted = _FLAGS.cases >= flags.LEAST_WHOLE and not _FLAGS["op"].present
+        cases = advisories.generate(list(dict.fromkeys(op for op, *_ in combos)))
+        return [case for case in cases if wanted and self._candidate.supports(case)]
 
     def _judge(self, chosen: Sequence[tuple[int, Case]]) -> list[dict[str, Any]]:
         """Runs and judges cases; their entries of the record."""
@@ -253,7 +271,7 @@ class _Run:
         if self._is_generic or (not shrink.is_possible() and not _FLAGS["shrink"].present):
             return
         # A bad call is small as it is, and a relation's are several.
-        kept = (*contract.PREFIXES, RELATION_PREFIX)
+        kept = (*contract.PREFIXES, RELATION_PREFIX, ADVISORY_PREFIX)
         failed = [e for e in found if not e["kind"].startswith(kept)]
         for entry in record_lib.first_of_their_kind(failed, _FLAGS.shrink):
             case = generate.parse(entry["case"])
@@ -310,6 +328,8 @@ class _Run:
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command; argv is its name, then flags; returns the exit status."""
+    if argv[1:2] == ["advisories"]:
+        return advisories_table.main([f"{argv[0]} advisories", *argv[2:]])
     if argv[1:2] == ["merge"]:
         return merge.main([f"{argv[0]} merge", *argv[2:]])
     errors = (

@@ -30,7 +30,7 @@ COMMAND = "python -m tf_bn_ops conformance"
 # Flags whose values the record keeps as they are.
 SETTINGS = (
     "seed", "cases", "real", "repro", "timeout", "shrink", "contract", "relations", "oracle",
-    "execution_modes", "bitwise_exempt", "largest",
+    "advisories", "execution_modes", "bitwise_exempt", "largest",
 )  # fmt: skip
 # Filters of the combinations: flag -> the record's name for it.
 SELECTION = ("op", "dtype", "layout", "modes")
@@ -44,6 +44,9 @@ BUILTIN = {
 # Execution modes that a third party's kernels are run in only where --execution_modes says so:
 # TensorFlow's usual access to an input, Tensor::flat, aborts on a tensor that it has not allocated.
 _CANNOT = {"unaligned": "only with --execution_modes"}
+
+# Runs of fewer cases are samples: they leave out what a whole run has once, unless asked for it.
+LEAST_WHOLE = 1000
 
 # The value of --oracle with which the candidate runs alone.
 NO_ORACLE = "none"
@@ -108,6 +111,12 @@ _integer(
     "Number of cases that check relations between the candidate's own answers; default: a tenth of "
     "--cases.",
 )
+flags.DEFINE_boolean(
+    "advisories", None,
+    "Also runs malformed inputs that were published; default: in runs of at least "
+    f"{LEAST_WHOLE} cases of all ops.",
+    flag_values=VALUES,
+)  # fmt: skip
 flags.DEFINE_enum(
     "oracle", "float64", ["float64", NO_ORACLE],
     "What the right answers come from; none: the candidate runs alone, and --cases of it check "

@@ -10,7 +10,7 @@ from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
 from tf_bn_ops.conformance.execution.workers import Runner
-from tf_bn_ops.conformance.verdict.contract_judge import judge_contract
+from tf_bn_ops.conformance.verdict.contract_judge import judge_advisory, judge_contract
 from tf_bn_ops.conformance.verdict.judge import judge
 from tf_bn_ops.conformance.verdict.relation_judge import judge_relation
 from tf_bn_ops.conformance.verdict.result import CaseResult
@@ -32,11 +32,13 @@ def run(
     waiting: tuple[Case, Inputs, dict[str, Answer]] | None = None
     for case in cases:
         inputs = fill(case)
-        if case.checks_relation:
+        if case.is_for_one:
             if waiting is not None:
                 yield _conclude(*waiting, settings)
                 waiting = None
-            yield _relate(case, inputs, runners, settings)
+            (candidate,) = (runner for runner in runners if runner.name == CANDIDATE)
+            judged = _relate if case.checks_relation else _survive
+            yield judged(case, inputs, candidate, settings)
             continue
         asked = [runner for runner in runners if runner.supports(case)]
         for runner in asked:
@@ -48,11 +50,8 @@ def run(
         yield _conclude(*waiting, settings)
 
 
-def _relate(
-    case: Case, inputs: Inputs, runners: Sequence[Runner], settings: Settings
-) -> CaseResult:
-    """Runs the calls of a relation on the candidate, one after the other, and judges them."""
-    (candidate,) = (runner for runner in runners if runner.name == CANDIDATE)
+def _relate(case: Case, inputs: Inputs, candidate: Runner, settings: Settings) -> CaseResult:
+    """Runs the calls of a relation, one after the other, and judges them."""
     members, answers = table.calls(case, inputs), []
     for called, its_inputs in members:
         # The further execution modes are those of the first.
@@ -61,6 +60,14 @@ def _relate(
         answers.append(candidate.collect())
     exempt, times = settings.exempt_in(case), settings.times(case)
     result = judge_relation(case, members, answers, settings.profile, exempt, times)
+    _settle(result, settings)
+    return result
+
+
+def _survive(case: Case, inputs: Inputs, candidate: Runner, settings: Settings) -> CaseResult:
+    """Runs and judges an input that was published."""
+    candidate.submit(case, inputs)
+    result = judge_advisory(case, candidate.collect())
     _settle(result, settings)
     return result
 

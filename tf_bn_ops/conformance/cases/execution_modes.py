@@ -52,6 +52,11 @@ class ExecutionMode:
         return self.own_process or bool(self.environment)
 
 
+# The mode of a process for each call, and the variable by which a worker knows that it is forked
+# for that: it must not start TensorFlow's threads.
+FRESH = "fresh"
+FORKS_VARIABLE = "TF_BN_OPS_WORKER_FORKS"
+
 EXECUTION_MODES: Mapping[str, ExecutionMode] = {
     "eager": ExecutionMode("eagerly", every=40),
     "graph": ExecutionMode("in a tf.function of unknown shapes", every=30),
@@ -83,11 +88,16 @@ EXECUTION_MODES: Mapping[str, ExecutionMode] = {
         own_call=True,
         preceded=True,
     ),
+    FRESH: ExecutionMode(
+        "eagerly in a process that has run no op, one for each call",
+        {FORKS_VARIABLE: "1"},
+        own_call=True,
+    ),
     "concurrent": ExecutionMode("eagerly from 4 threads at once", small=True, every=15),
     "session": ExecutionMode("in one graph, run by 4 threads at once", small=True, every=30),
 }
 # Those that may come first.
-BASES = tuple(name for name, mode in EXECUTION_MODES.items() if not mode.is_apart)
+BASES = (*(name for name, mode in EXECUTION_MODES.items() if not mode.is_apart), FRESH)
 # Those of them that cases are drawn with; the others are added to cases by generate.attach.
 DRAWN = ("eager", "graph")
 OTHER_KERNELS = frozenset(name for name, mode in EXECUTION_MODES.items() if mode.other_kernel)

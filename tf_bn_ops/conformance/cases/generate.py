@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance.cases import contract, shapes
+from tf_bn_ops.conformance.cases import advisories, contract, shapes
 from tf_bn_ops.conformance.cases.case import ALIAS, REAL_PREFIX, STATISTICS, Case, CaseError
 from tf_bn_ops.conformance.cases.execution_modes import (
     BASES,
@@ -74,7 +74,7 @@ def parse(text: str, ops: Mapping[str, OpSpec] = spec.OPS) -> Case:
     _member(f"layout of {op.name}", layout, op.layouts)
     _member(f"mode of {op.name}", mode, op.modes)
     if not kind.startswith(REAL_PREFIX):
-        special = (*contract.kinds(op), *table.kinds(op))
+        special = (*contract.kinds(op), *table.kinds(op), *advisories.kinds())
         _member("kind of inputs", kind, (*model_of(op).kinds, *special))
     _member("source of statistics", statistics, STATISTICS)
     _check_execution(execution)
@@ -189,7 +189,7 @@ def _may_alias(case: Case) -> bool:
     """Whether two of its inputs can be one tensor: drawn ones of view shape."""
     if isinstance(case.spec, GenericOpSpec):
         return False
-    return not case.is_real and not case.checks_relation and _views(case.spec) > 1
+    return not case.is_real and not case.is_for_one and _views(case.spec) > 1
 
 
 def generate_generic(count: int, seed: int, ops: Sequence[GenericOpSpec]) -> Iterator[Case]:

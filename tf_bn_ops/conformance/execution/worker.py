@@ -8,8 +8,9 @@ each) and device, and either
 
 - inputs (name -> array), modes (cases/execution_modes.py) and perhaps before (requests that the
   mode `history` makes first): the result is a dict from each mode to ("outputs", [array, ...]),
-  ("unwritten", (arrays, {output: where})), ("error", "Code: message") or ("unsupported", why); for
-  all but the first mode ("same", None) where its answer is bitwise identical to the first; or
+  ("unwritten", (arrays, {output: where})), ("error", "Code: message"), ("unsupported", why) or, of
+  the mode `fresh`, ("crash", how its process ended); for all but the first mode ("same", None)
+  where its answer is bitwise identical to the first; or
 - static (name -> (dtype, shape)): the result is {"static": ("shapes", [shape, ...])}, or an error.
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -25,7 +27,8 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance.execution import devices, signatures, stateful
+from tf_bn_ops.conformance.cases.execution_modes import FORKS_VARIABLE
+from tf_bn_ops.conformance.execution import devices, fork, signatures, stateful
 from tf_bn_ops.conformance.execution.answer import identical
 from tf_bn_ops.harness import processes
 
@@ -62,6 +65,8 @@ class Executor:
 
     def facts(self) -> dict[str, Any]:
         has = [name for name in spec.OPS if hasattr(self._ops, name)]
+        if os.environ.get(FORKS_VARIABLE):
+            return {"ops": has}  # To list devices starts threads, which a fork would lack.
         return {**devices.facts(self._tf), "ops": has}
 
     def __call__(self, request: dict[str, Any]) -> dict[str, tuple[str, Any]]:
@@ -177,6 +182,9 @@ class Executor:
 
     def _empty(self, size: int) -> np.ndarray:
         return self._tf.raw_ops.Empty(shape=[size], dtype=self._tf.uint8, init=False).numpy()
+
+    def _fresh(self, request: dict[str, Any]) -> Any:
+        return fork.call(lambda: self._attempt(self._eager, request))
 
     def _history(self, request: dict[str, Any]) -> Any:
         return stateful.after_others(self._eagerly, request)

@@ -69,6 +69,7 @@ class Worker:
         self._own_processes = own_processes
         self._variants: dict[str, Worker] = {}
         self._crash = ""  # Known before `collect`.
+        self._instead: Worker | None = None  # That answers the case.
         arguments = [implementation.ops]
         if implementation.mapped is not None:
             queries = [entry.opdef_query() for entry in implementation.mapped.values()]
@@ -133,6 +134,11 @@ class Worker:
         """Sends a case that it supports; the answer is for `collect` to fetch."""
         self._asked = case, inputs
         first, *others = case.execution_modes
+        self._instead = None
+        if EXECUTION_MODES[first].is_apart and self._own_processes:
+            self._instead = self.variant(first)
+            self._instead.submit(case, inputs)
+            return
         if self._implementation.only is not None:
             others = []  # A reference for values alone.
         self._unsupported = {m: why for m in others if (why := self.refusal(m))}
@@ -171,6 +177,8 @@ class Worker:
 
     def collect(self) -> Answer:
         """The answer to the case last submitted; a crash or a hang is one as well."""
+        if self._instead is not None:
+            return self._instead.collect()
         answers = self._receive(self._here)
         if len(self._here) > 1 and any(answer.crash for answer in answers.values()):
             answers = {}  # Which of the modes was it?
@@ -206,6 +214,10 @@ class Worker:
         if "static" in content:
             content = {modes[0]: content["static"]}
         answers = {mode: received(mode, *content[mode]) for mode in modes}
+        for mode, answer in answers.items():
+            if answer.crash:  # Of a process that this one has forked, whose output is here.
+                how = self.process.with_output(answer.crash)
+                answers[mode] = dataclasses.replace(answer, crash=how)
         lacking = [a.error for a in answers.values() if a.error.startswith(_MEMORY_ERRORS)]
         if lacking:
             # It lives, but may still hold the memory.
@@ -239,6 +251,8 @@ def received(mode: str, state: str, content: Any) -> Answer:
         return Answer(error=f"unsupported: {content}", unsupported={mode: content})
     if state == "error":
         return Answer(error=content)
+    if state == "crash":
+        return Answer(crash=content)
     if state == "unwritten":
         outputs, where = content
         return Answer(outputs=outputs, unwritten=where)
