@@ -1,7 +1,9 @@
 """Published malformed inputs: which ops they are run for, what has to become of them, and that a
 crash is a verdict of its case alone."""
 
+import os
 import pathlib
+import signal
 
 import numpy as np
 import pytest
@@ -81,9 +83,6 @@ def test_docs_list_every_advisory(repo_root):
 
 
 def test_call_in_a_fork_tells_how_it_ended():
-    import os
-    import signal
-
     assert fork.call(lambda: ("outputs", [1])) == ("outputs", [1])
     killed = fork.call(lambda: os.kill(os.getpid(), signal.SIGSEGV) or ("outputs", []))
     assert killed == ("crash", "killed by SIGSEGV")
@@ -98,8 +97,8 @@ def test_crash_costs_its_case_alone(monkeypatch):
     try:
         found = []
         for shape in ("1x2x2x3", "1x2x2x1"):
-            text = f"FusedBatchNormGradV2,float32,NHWC,{shape},training,normal,batch,eps=0.1,fresh,seed=1"
-            case = generate.parse(text)
+            rest = "training,normal,batch,eps=0.1,fresh,seed=1"
+            case = generate.parse(f"FusedBatchNormGradV2,float32,NHWC,{shape},{rest}")
             worker.submit(case, workers.fill(case))
             found.append(worker.collect())
     finally:

@@ -31,11 +31,12 @@ flags.DEFINE_string(
 
 _TITLE = "# Malformed inputs that were published\n"
 _TEXT = """
-Advisories, fuzzers' findings and bug reports on the batch-norm ops of TensorFlow and PyTorch. Each is a
-case by name of `make conformance`, for all ops that have such inputs, forward and backward, in a
-process of its own; `tf_bn_ops/conformance/cases/advisories.toml` has the inputs. A call whose inputs
-depart from the op's contract has to be *refused* with InvalidArgument (or a Python error of its
-kind); any other has to be *survived*, whatever it gives. **Wrong** is what does neither.
+Advisories, fuzzers' findings and bug reports on the batch-norm ops of TensorFlow and PyTorch. Each
+is a case by name of `make conformance`, for all ops that have such inputs, forward and backward, in
+a process of its own; `tf_bn_ops/conformance/cases/advisories.toml` has the inputs. A call with an
+input that departs from the op's contract has to be *refused* with InvalidArgument (or a Python
+error of its kind); any other has to be *survived*, whatever it gives. **Wrong** is what does
+neither.
 
 ```sh
 python -m tf_bn_ops conformance advisories --markdown=docs/advisories.md    # writes this page

@@ -23,7 +23,14 @@ import rich.progress
 
 from tf_bn_ops import _loader, spec
 from tf_bn_ops.conformance import advisories_table, flags, runner, speed
-from tf_bn_ops.conformance.cases import advisories, contract, generate, mapping, real_inputs
+from tf_bn_ops.conformance.cases import (
+    advisories,
+    contract,
+    foreign_shapes,
+    generate,
+    mapping,
+    real_inputs,
+)
 from tf_bn_ops.conformance.cases.case import (
     ADVISORY_PREFIX,
     RELATION_PREFIX,
@@ -233,15 +240,21 @@ class _Run:
             *generate.attach(real, seed, names),
             *generate.attach(related, seed + 1, names),
             *self._published(combos),
+            *self._foreign(combos),
         ]
 
     def _published(self, combos: Sequence[Combination]) -> list[Case]:
         """The inputs of advisories, in runs that are no mere sample."""
-        wanted = _FLAGS.advisories
-        if wanted is None:
-            wanted = _FLAGS.cases >= flags.LEAST_WHOLE and not _FLAGS["op"].present
         cases = advisories.generate(list(dict.fromkeys(op for op, *_ in combos)))
+        wanted = flags.wants("advisories")
         return [case for case in cases if wanted and self._candidate.supports(case)]
+
+    def _foreign(self, combos: Sequence[Combination]) -> list[Case]:
+        """The shapes on which other libraries failed, in such runs."""
+        wanted = flags.wants("foreign_shapes") and not self._is_alone
+        most = math.inf if _FLAGS.largest is None else _FLAGS.largest
+        cases = foreign_shapes.generate(combos) if wanted else ()
+        return [case for case in cases if math.prod(case.shape) <= most]
 
     def _judge(self, chosen: Sequence[tuple[int, Case]]) -> list[dict[str, Any]]:
         """Runs and judges cases; their entries of the record."""

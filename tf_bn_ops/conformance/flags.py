@@ -30,7 +30,7 @@ COMMAND = "python -m tf_bn_ops conformance"
 # Flags whose values the record keeps as they are.
 SETTINGS = (
     "seed", "cases", "real", "repro", "timeout", "shrink", "contract", "relations", "oracle",
-    "advisories", "execution_modes", "bitwise_exempt", "largest",
+    "advisories", "foreign_shapes", "execution_modes", "bitwise_exempt", "largest",
 )  # fmt: skip
 # Filters of the combinations: flag -> the record's name for it.
 SELECTION = ("op", "dtype", "layout", "modes")
@@ -111,12 +111,14 @@ _integer(
     "Number of cases that check relations between the candidate's own answers; default: a tenth of "
     "--cases.",
 )
-flags.DEFINE_boolean(
-    "advisories", None,
-    "Also runs malformed inputs that were published; default: in runs of at least "
-    f"{LEAST_WHOLE} cases of all ops.",
-    flag_values=VALUES,
-)  # fmt: skip
+for _name, _text in (
+    ("advisories", "malformed inputs that were published"),
+    ("foreign_shapes", "shapes on which other libraries failed"),
+):
+    flags.DEFINE_boolean(
+        _name, None, f"Also runs {_text}; default: in runs of {LEAST_WHOLE} random cases or more.",
+        flag_values=VALUES,
+    )  # fmt: skip
 flags.DEFINE_enum(
     "oracle", "float64", ["float64", NO_ORACLE],
     "What the right answers come from; none: the candidate runs alone, and --cases of it check "
@@ -248,6 +250,12 @@ def memory() -> int:
     if VALUES.memory is not None:
         return int(VALUES.memory * 2**30)
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def wants(name: str) -> bool:
+    """Whether a run has what a whole run has once: as the flag says, or by its number of cases."""
+    given = VALUES[name].value
+    return bool(VALUES.cases >= LEAST_WHOLE if given is None else given)
 
 
 def profile() -> bounds.Profile:

@@ -65,6 +65,7 @@ SCHEMA: dict[str, dict[str, str]] = {
         "relations": "number of cases that check relations; null: a tenth of cases",
         "oracle": "`float64`, or `none` where the candidate ran alone, judged by relations",
         "advisories": "whether inputs of advisories were run; null: in a whole run",
+        "foreign_shapes": "the same of shapes on which other libraries failed",
         "execution_modes": "the further execution modes of every case; `default`: a random subset",
         "bitwise_exempt": "execution modes in which the candidate is exempt from the bitwise check",
         "largest": "the largest number of elements of a random case, or null",
