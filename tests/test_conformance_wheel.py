@@ -1,4 +1,4 @@
-"""The harness as a pure-Python wheel: it judges a vendor's library where nothing of ours is built."""
+"""The harness as a pure-Python wheel judges a vendor's library where nothing of ours is built."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""Writes the conformance harness as a wheel of its own: pure Python, without ops, without a compiler.
+"""Writes the conformance harness as a wheel of its own: pure Python, no ops, no compiler.
 
 usage: python tools/conformance_wheel.py [FOLDER]
 

@@ -68,9 +68,9 @@ def _evidence(summary: Summary) -> str:
     share = total.complete / max(total.cases, 1)
     worst = total.worst(record_lib.CANDIDATE, "bound")
     return (
-        f"{total.complete:,} of {total.cases:,} cases ({share:.0%}) would have failed a wrong answer "
-        "in every output; the others test shapes, errors, or outputs that are zero by right. "
-        f"The worst error is {number(worst)} times what is allowed"
+        f"{total.complete:,} of {total.cases:,} cases ({share:.0%}) would have failed a wrong "
+        "answer in every output; the others test shapes, errors, or outputs that are zero by "
+        f"right. The worst error is {number(worst)} times what is allowed"
     )
 
 
