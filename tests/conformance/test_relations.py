@@ -14,7 +14,8 @@ from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.verdict.relation_judge import judge_relation
-from tf_bn_ops.harness import batch_norm_grad, bounds, c_abi, problems
+from tf_bn_ops.harness import bounds, c_abi, problems
+from tf_bn_ops.harness.models import batch_norm_grad
 from tf_bn_ops.harness.problems import VIEW_ROLES
 
 STRICT = bounds.PROFILES["strict"]

@@ -20,7 +20,7 @@ from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.verdict.judge import judge
 from tf_bn_ops.harness import bounds, c_abi, problems
-from tf_bn_ops.harness.formula_models import model_of
+from tf_bn_ops.harness.models.formula_models import model_of
 from tf_bn_ops.harness.problems import VIEW_ROLES, Inputs
 
 _THREADS = 2

@@ -26,8 +26,14 @@ BATCH_NORM_GRAD_GRAD = "batch_norm_grad_grad"
 BATCH_NORM = "batch_norm"
 BATCH_NORM_ADD = "batch_norm_add"  # With a side input, which BATCH_NORM lacks.
 
-_ATTRS = {"epsilon": 1e-4, "data_format": "NHWC", "is_training": True}
+# The rows of FusedBatchNormEx's reserve_space_3, see cc/core/formulas/batch_norm.h.
+NUM_FORWARD_COEFFICIENTS = 3
+
+# Cases are drawn attr by attr: the order of attrs is part of what a seed means.
+_FORMAT_AND_MODE = {"data_format": "NHWC", "is_training": True}
+_ATTRS = {"epsilon": 1e-4, **_FORMAT_AND_MODE}
 _RANK_4 = ("NHWC", "NCHW")
+_V2_DTYPES = ("half", "bfloat16", "float32")
 _ALL_DTYPES = ("float64", "float32", "half", "bfloat16")
 
 
@@ -124,12 +130,7 @@ _FUSED_BATCH_NORM_GRAD_GRAD = OpSpec(
     xla_calls_kernel=False,
 )
 
-_FORWARD_ATTRS = {
-    "epsilon": 1e-4,
-    "exponential_avg_factor": 1.0,
-    "data_format": "NHWC",
-    "is_training": True,
-}
+_EPSILON_AND_FACTOR = {"epsilon": 1e-4, "exponential_avg_factor": 1.0}
 
 
 def _fused_batch_norm(
@@ -156,7 +157,7 @@ def _fused_batch_norm(
                 for i, what in enumerate(reserved[:reserve_spaces], start=1)
             ),
         ),
-        attrs=_FORWARD_ATTRS,
+        attrs={**_EPSILON_AND_FACTOR, **_FORMAT_AND_MODE},
         epsilon_dtype="float32",
         dtypes=dtypes,
         statistics_dtypes=("float32",),
@@ -164,60 +165,44 @@ def _fused_batch_norm(
     )
 
 
+_FUSED_BATCH_NORM_V3 = _fused_batch_norm("V3", tuple(DATA_FORMATS), _V2_DTYPES, 3)
+_FUSED_BATCH_NORM_GRAD_V3 = _fused_batch_norm_grad("V3", tuple(DATA_FORMATS), _V2_DTYPES, 3)
+_FORWARD_COEFFICIENTS = Arg("reserve_space_3", "forward_coefficients", OPAQUE)
+
 # What TensorFlow's _FusedBatchNormEx takes, and more; that one has no Python name.
 _FUSED_BATCH_NORM_EX = dataclasses.replace(
-    _fused_batch_norm("V3", tuple(DATA_FORMATS), ("half", "bfloat16", "float32"), 3),
+    _FUSED_BATCH_NORM_V3,
     name="FusedBatchNormEx",
     registered_name="TfBnOps>FusedBatchNormEx",
     builtin=None,
     counterpart=None,
     formula=BATCH_NORM_ADD,
-    inputs=(
-        Arg("x", "x", VIEW),
-        *(Arg(role, role, CHANNEL) for role in ("scale", "offset", "mean", "variance")),
-        Arg("side_input", "side_input", VIEW_LIST),
-    ),
-    outputs=(
-        Arg("y", "y", VIEW),
-        *(Arg(role, role, CHANNEL) for role in ("batch_mean", "batch_variance")),
-        Arg("reserve_space_1", "saved_mean", CHANNEL),
-        Arg("reserve_space_2", "saved_variance", CHANNEL),
-        Arg("reserve_space_3", "forward_coefficients", OPAQUE),
-    ),
+    inputs=(*_FUSED_BATCH_NORM_V3.inputs, Arg("side_input", "side_input", VIEW_LIST)),
+    outputs=(*_FUSED_BATCH_NORM_V3.outputs[:-1], _FORWARD_COEFFICIENTS),
     attrs={
-        "epsilon": 1e-4,
-        "exponential_avg_factor": 1.0,
+        **_EPSILON_AND_FACTOR,
         "activation_mode": "Identity",
-        "data_format": "NHWC",
-        "is_training": True,
+        **_FORMAT_AND_MODE,
         "bessel_correction": True,
     },
 )
 
 # What TensorFlow's _FusedBatchNormGradEx takes, and more; that one has no Python name.
 _FUSED_BATCH_NORM_GRAD_EX = dataclasses.replace(
-    _fused_batch_norm_grad("V3", tuple(DATA_FORMATS), ("half", "bfloat16", "float32"), 3),
+    _FUSED_BATCH_NORM_GRAD_V3,
     name="FusedBatchNormGradEx",
     registered_name="TfBnOps>FusedBatchNormGradEx",
     builtin=None,
     counterpart=None,
     formula=BATCH_NORM_GRAD_EX,
     inputs=(
-        Arg("y_backprop", "y_backprop", VIEW),
-        Arg("x", "x", VIEW),
-        Arg("scale", "scale", CHANNEL),
-        Arg("reserve_space_1", "mean", CHANNEL),
-        Arg("reserve_space_2", "variance", CHANNEL),
-        Arg("reserve_space_3", "forward_coefficients", OPAQUE),
+        *_FUSED_BATCH_NORM_GRAD_V3.inputs[:-1],
+        _FORWARD_COEFFICIENTS,
         Arg("offset", "offset", CHANNEL),
         Arg("y", "y", VIEW),
     ),
     outputs=(
-        Arg("x_backprop", "x_backprop", VIEW),
-        Arg("scale_backprop", "scale_backprop", CHANNEL),
-        Arg("offset_backprop", "offset_backprop", CHANNEL),
-        Arg("reserve_space_4", "placeholder", PLACEHOLDER),
-        Arg("reserve_space_5", "placeholder", PLACEHOLDER),
+        *_FUSED_BATCH_NORM_GRAD_V3.outputs,
         Arg("side_input_backprop", "side_input_backprop", VIEW_LIST),
     ),
     attrs={**_ATTRS, "num_side_inputs": 0, "activation_mode": "Identity"},
@@ -227,13 +212,13 @@ OPS: Mapping[str, OpSpec] = {
     op.name: op
     for op in (
         _fused_batch_norm_grad("", _RANK_4, ("float32",), 2),
-        _fused_batch_norm_grad("V2", _RANK_4, ("half", "bfloat16", "float32"), 2),
-        _fused_batch_norm_grad("V3", tuple(DATA_FORMATS), ("half", "bfloat16", "float32"), 3),
+        _fused_batch_norm_grad("V2", _RANK_4, _V2_DTYPES, 2),
+        _FUSED_BATCH_NORM_GRAD_V3,
         _BATCH_NORM_TRAINING_BACKPROP,
         _FUSED_BATCH_NORM_GRAD_GRAD,
         _fused_batch_norm("", _RANK_4, ("float32",), 2),
-        _fused_batch_norm("V2", _RANK_4, ("half", "bfloat16", "float32"), 2),
-        _fused_batch_norm("V3", tuple(DATA_FORMATS), ("half", "bfloat16", "float32"), 3),
+        _fused_batch_norm("V2", _RANK_4, _V2_DTYPES, 2),
+        _FUSED_BATCH_NORM_V3,
         _FUSED_BATCH_NORM_EX,
         _FUSED_BATCH_NORM_GRAD_EX,
     )

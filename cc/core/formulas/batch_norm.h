@@ -74,6 +74,9 @@ static TFBN_HD MaskBounds<C> MaskBoundsOf(Activation activation, DType dtype,
       static_cast<C>(activation == Activation::kRelu6 ? UpperBound(activation)
                                                       : kNaN)};
   if (!before_rounding || activation == Activation::kIdentity) return bounds;
+  static_assert(
+      kNumDTypes == 4,
+      "a type that is narrower than it is computed in needs a branch");
   double half_subnormal = 0, below_six = 0;
   if (dtype == DType::kFloat16) {
     half_subnormal = 0x1p-25;
@@ -87,6 +90,18 @@ static TFBN_HD MaskBounds<C> MaskBoundsOf(Activation activation, DType dtype,
     bounds.highest = static_cast<C>(6 - below_six);
   }
   return bounds;
+}
+
+// The rows of forward_coefficients: mean, the rest of the mean, scale * rstd.
+constexpr int kNumForwardCoefficients = 3;
+
+// y before a side input is added and the activation is applied. The gradient of
+// an activation repeats it bit by bit, so it stands here alone. The mean has
+// two parts, see Split.
+template <typename V>
+static TFBN_HD V ScaledAndShifted(V x, V mean, V mean_rest, V scale_rstd,
+                                  V offset) {
+  return ((x - mean) - mean_rest) * scale_rstd + offset;
 }
 
 // Inputs, outputs and attributes of one call. Pointers are borrowed. y may be
@@ -112,9 +127,9 @@ struct BatchNormArgs : FormulaArgs {
   void* batch_variance = nullptr;  // [channels]
   void* saved_mean = nullptr;      // [channels]
   void* saved_variance = nullptr;  // [channels]
-  // May be nullptr. [3, channels] of the compute type (float; double for
-  // float64): the coefficients by which the gradient of an activation repeats
-  // y, see batch_norm_grad_ex.h.
+  // May be nullptr. [kNumForwardCoefficients, channels] of the compute type
+  // (float; double for float64): the coefficients by which the gradient of an
+  // activation repeats y, see batch_norm_grad_ex.h.
   void* forward_coefficients = nullptr;
 };
 // The same with a side input; a type of its own, which selects the formula.
@@ -235,7 +250,8 @@ struct BatchNormFormulaOf {
   static TFBN_HD void Element(const V (&in)[kInputs],
                               const V (&k)[kNumCoefficients],
                               V (&out)[kOutputs]) {
-    V v = ((in[kX] - k[kMean]) - k[kMeanRest]) * k[kScaleRstd] + k[kOffset];
+    V v = ScaledAndShifted(in[kX], k[kMean], k[kMeanRest], k[kScaleRstd],
+                           k[kOffset]);
     if constexpr (kAdd) v = v + in[kSideInput];
     v = v < k[kLower] ? k[kLower] : v;
     out[kY] = v > k[kUpper] ? k[kUpper] : v;

@@ -36,8 +36,9 @@ struct BatchNormGradExArgs : BatchNormGradArgs {
 
   const void* y = nullptr;       // [outer, channels, inner]
   const void* offset = nullptr;  // [channels], read if the mask is from x
-  // [3, channels] of the compute type (float; double for float64), read if the
-  // mask is from x: what BatchNormArgs::forward_coefficients was filled with.
+  // [kNumForwardCoefficients, channels] of the compute type (float; double for
+  // float64), read if the mask is from x: what
+  // BatchNormArgs::forward_coefficients was filled with.
   const void* forward_coefficients = nullptr;
 
   void* side_input_backprop = nullptr;  // [outer, channels, inner]
@@ -102,10 +103,8 @@ struct BatchNormGradExFormulaOf {
                           const V (&k)[kNumCoefficients]) {
     V v;
     if constexpr (kFromX) {
-      // BatchNormFormula::Element.
-      v = ((in[kX] - k[kForwardMean]) - k[kForwardMeanRest]) *
-              k[kForwardScaleRstd] +
-          k[kForwardOffset];
+      v = ScaledAndShifted(in[kX], k[kForwardMean], k[kForwardMeanRest],
+                           k[kForwardScaleRstd], k[kForwardOffset]);
     } else {
       v = in[kY];
     }

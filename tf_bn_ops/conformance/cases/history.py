@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases.case import Case
-from tf_bn_ops.harness.formula_models import kinds_of
-from tf_bn_ops.harness.generic_model import GenericOpSpec
+from tf_bn_ops.harness.models.formula_models import kinds_of
+from tf_bn_ops.harness.models.generic_model import GenericOpSpec
 
 
 def predecessors(case: Case) -> Iterator[Case]:

@@ -15,7 +15,7 @@ from tf_bn_ops.conformance.execution import devices
 from tf_bn_ops.conformance.execution.answer import Answer, identical
 from tf_bn_ops.conformance.execution.implementations import Implementation, request, translated
 from tf_bn_ops.harness import processes
-from tf_bn_ops.harness.formula_models import fill
+from tf_bn_ops.harness.models.formula_models import fill
 from tf_bn_ops.harness.problems import Inputs
 from tf_bn_ops.harness.processes import WorkerError
 

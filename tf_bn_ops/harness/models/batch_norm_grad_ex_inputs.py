@@ -18,7 +18,7 @@ import numpy as np
 
 from tf_bn_ops import spec
 from tf_bn_ops.harness import inputs
-from tf_bn_ops.harness.batch_norm import activated
+from tf_bn_ops.harness.models.batch_norm import activated
 from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Call, Inputs
 from tf_bn_ops.spec import DType
 
@@ -144,7 +144,7 @@ def fill(call: Call) -> Inputs:
     channels = values["scale"].size
     # Of another size than coefficients have, it says nothing.
     reserve = inputs.reserve_space(rng, channels)
-    if reserve.size == 3 * channels:
+    if reserve.size == spec.ops.NUM_FORWARD_COEFFICIENTS * channels:
         reserve = reserve[:0]
     if forward.fill_y(rng, bool(wanted and activation != IDENTITY and not has_side_input)):
         reserve = forward.coefficients().reshape(-1)
