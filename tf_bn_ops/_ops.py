@@ -15,15 +15,15 @@ channel, rstd = 1/sqrt(variance + epsilon), and sums over all dimensions but the
 from __future__ import annotations
 
 import functools
-import numbers
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from tf_bn_ops import _loader, spec
+from tf_bn_ops import _loader
+from tf_bn_ops._arguments import check_statistics_dtype, checked_epsilon, not_a_tensor
 from tf_bn_ops._results import (
     BatchNormTrainingBackprop,
     FusedBatchNorm,
@@ -36,9 +36,34 @@ from tf_bn_ops._results import (
     FusedBatchNormV2,
     FusedBatchNormV3,
 )
+from tf_bn_ops._split_ops import (
+    Activation,
+    batch_norm_backward_elemt,
+    batch_norm_backward_reduce,
+    batch_norm_elemt,
+    batch_norm_gather_stats,
+    batch_norm_stats,
+)
 from tf_bn_ops.spec import DataFormat
 
-Activation = Literal["Identity", "Relu", "Relu6"]
+__all__ = [
+    "batch_norm_backward_elemt",
+    "batch_norm_backward_reduce",
+    "batch_norm_elemt",
+    "batch_norm_gather_stats",
+    "batch_norm_stats",
+    "batch_norm_training_backprop",
+    "fused_batch_norm",
+    "fused_batch_norm_ex",
+    "fused_batch_norm_grad",
+    "fused_batch_norm_grad_ex",
+    "fused_batch_norm_grad_grad",
+    "fused_batch_norm_grad_v2",
+    "fused_batch_norm_grad_v3",
+    "fused_batch_norm_v2",
+    "fused_batch_norm_v3",
+    "load",
+]
 
 
 @functools.cache
@@ -84,7 +109,7 @@ def fused_batch_norm(
         offset,
         mean,
         variance,
-        _not_a_tensor(epsilon, "fused_batch_norm"),
+        not_a_tensor(epsilon, "fused_batch_norm"),
         exponential_avg_factor,
         data_format,
         is_training,
@@ -116,7 +141,7 @@ def fused_batch_norm_v2(
         offset,
         mean,
         variance,
-        _not_a_tensor(epsilon, "fused_batch_norm_v2"),
+        not_a_tensor(epsilon, "fused_batch_norm_v2"),
         exponential_avg_factor,
         data_format,
         is_training,
@@ -185,7 +210,7 @@ def fused_batch_norm_v3(
         offset,
         mean,
         variance,
-        _not_a_tensor(epsilon, "fused_batch_norm_v3"),
+        not_a_tensor(epsilon, "fused_batch_norm_v3"),
         exponential_avg_factor,
         data_format,
         is_training,
@@ -255,7 +280,7 @@ def fused_batch_norm_ex(
         mean,
         variance,
         [*side_input] if isinstance(side_input, tuple) else side_input,
-        _not_a_tensor(epsilon, "fused_batch_norm_ex"),
+        not_a_tensor(epsilon, "fused_batch_norm_ex"),
         exponential_avg_factor,
         activation_mode,
         data_format,
@@ -306,7 +331,7 @@ def fused_batch_norm_grad(
         scale,
         reserve_space_1,
         reserve_space_2,
-        _not_a_tensor(epsilon, "fused_batch_norm_grad"),
+        not_a_tensor(epsilon, "fused_batch_norm_grad"),
         data_format,
         is_training,
         name,
@@ -337,7 +362,7 @@ def fused_batch_norm_grad_v2(
         scale,
         reserve_space_1,
         reserve_space_2,
-        _not_a_tensor(epsilon, "fused_batch_norm_grad_v2"),
+        not_a_tensor(epsilon, "fused_batch_norm_grad_v2"),
         data_format,
         is_training,
         name,
@@ -411,7 +436,7 @@ def fused_batch_norm_grad_v3(
         reserve_space_1,
         reserve_space_2,
         reserve_space_3,
-        _not_a_tensor(epsilon, "fused_batch_norm_grad_v3"),
+        not_a_tensor(epsilon, "fused_batch_norm_grad_v3"),
         data_format,
         is_training,
         name,
@@ -478,7 +503,7 @@ def fused_batch_norm_grad_ex(
         reserve_space_3,
         offset,
         y,
-        _not_a_tensor(epsilon, "fused_batch_norm_grad_ex"),
+        not_a_tensor(epsilon, "fused_batch_norm_grad_ex"),
         num_side_inputs,
         activation_mode,
         data_format,
@@ -536,7 +561,7 @@ def fused_batch_norm_grad_grad(
       LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
     """
     first, *rest = _as_floats(checked_epsilon(epsilon, "fused_batch_norm_grad_grad"))
-    _check_statistics_dtype("FusedBatchNormGradGrad", x_backprop_grad, scale_backprop_grad)
+    check_statistics_dtype("FusedBatchNormGradGrad", x_backprop_grad, scale_backprop_grad)
     outputs = load().tf_bn_ops_fused_batch_norm_grad_grad(
         x_backprop_grad,
         scale_backprop_grad,
@@ -553,20 +578,6 @@ def fused_batch_norm_grad_grad(
         name,
     )
     return FusedBatchNormGradGrad._make(outputs)
-
-
-def _check_statistics_dtype(op: str, view: Any, vector: Any) -> None:
-    """Raises a TypeError where no kernel of `op` takes the types of a tensor and of a vector."""
-    names = [getattr(getattr(value, "dtype", None), "name", "") for value in (view, vector)]
-    dtype, statistics = ({"float16": "half"}.get(name, name) for name in names)
-    if dtype not in spec.DTYPES or statistics not in spec.DTYPES:
-        return  # Not a tensor yet, or refused by TensorFlow.
-    choices = spec.OPS[op].statistics_choices(dtype)
-    if statistics not in choices:
-        raise TypeError(
-            f"{op} takes per-channel tensors of {' or '.join(choices)} with tensors of {dtype}, "
-            f"not of {statistics}"
-        )
 
 
 def _as_floats(value: float) -> list[float]:
@@ -630,31 +641,6 @@ def batch_norm_training_backprop(
     else:
         outputs = _training_backprop_node(*tensors, epsilon, name)
     return BatchNormTrainingBackprop._make(outputs)
-
-
-def checked_epsilon(epsilon: Any, function: str) -> float:
-    """`epsilon` as a float, or a TypeError; eager tensors are refused as those of a graph are."""
-    try:
-        if isinstance(epsilon, (numbers.Real, np.generic, np.ndarray)):
-            return float(epsilon)
-    except (TypeError, ValueError):
-        pass
-    raise _no_number(epsilon, function)
-
-
-def _not_a_tensor(epsilon: Any, function: str) -> Any:
-    """`epsilon`, or a TypeError for a tensor; what else is no number, TensorFlow refuses with its
-    message for the built-in op."""
-    if hasattr(epsilon, "dtype") and not isinstance(epsilon, (np.generic, np.ndarray)):
-        raise _no_number(epsilon, function)
-    return epsilon
-
-
-def _no_number(epsilon: Any, function: str) -> TypeError:
-    return TypeError(
-        f"epsilon must be a number, not {type(epsilon).__name__}: "
-        f"{function} takes it as an attribute, not as a tensor"
-    )
 
 
 def _training_backprop_node(*arguments: Any) -> Any:

@@ -116,3 +116,35 @@ class BatchNormTrainingBackprop(NamedTuple):
     input_delta: Tensor
     gamma_delta: Tensor
     beta_delta: Tensor
+
+
+class BatchNormStats(NamedTuple):
+    """Results of `raw_ops.BatchNormStats`, of float64."""
+
+    count: Tensor
+    mean: Tensor
+    m2: Tensor
+
+
+class BatchNormGatherStats(NamedTuple):
+    """Results of `raw_ops.BatchNormGatherStats`, of float64."""
+
+    count: Tensor
+    mean: Tensor
+    m2: Tensor
+
+
+class BatchNormBackwardReduce(NamedTuple):
+    """Results of `raw_ops.BatchNormBackwardReduce`."""
+
+    sum_dy: Tensor
+    sum_dy_xmu: Tensor
+    scale_backprop: Tensor
+    offset_backprop: Tensor
+
+
+class BatchNormBackwardElemt(NamedTuple):
+    """Results of `raw_ops.BatchNormBackwardElemt`."""
+
+    x_backprop: Tensor
+    side_input_backprop: list[Tensor]

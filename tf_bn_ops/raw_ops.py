@@ -10,6 +10,11 @@ from typing import Any, ParamSpec, TypeVar, cast
 from tf_bn_ops import _ops
 
 __all__ = [
+    "BatchNormBackwardElemt",
+    "BatchNormBackwardReduce",
+    "BatchNormElemt",
+    "BatchNormGatherStats",
+    "BatchNormStats",
     "BatchNormTrainingBackprop",
     "FusedBatchNorm",
     "FusedBatchNormEx",
@@ -56,3 +61,8 @@ FusedBatchNormGradEx = _keyword_only(_ops.fused_batch_norm_grad_ex)
 FusedBatchNormGradV3 = _keyword_only(_ops.fused_batch_norm_grad_v3)
 FusedBatchNormGradGrad = _keyword_only(_ops.fused_batch_norm_grad_grad)
 BatchNormTrainingBackprop = _keyword_only(_ops.batch_norm_training_backprop)
+BatchNormStats = _keyword_only(_ops.batch_norm_stats)
+BatchNormGatherStats = _keyword_only(_ops.batch_norm_gather_stats)
+BatchNormElemt = _keyword_only(_ops.batch_norm_elemt)
+BatchNormBackwardReduce = _keyword_only(_ops.batch_norm_backward_reduce)
+BatchNormBackwardElemt = _keyword_only(_ops.batch_norm_backward_elemt)

@@ -16,6 +16,11 @@ int Fail(const std::string& message, char* error, size_t error_size) {
 
 bool IsDType(int32_t value) { return value >= 0 && value < kNumDTypes; }
 
+std::string CheckActivation(int32_t value) {
+  if (value >= 0 && value < kNumActivations) return "";
+  return "activation must be TFBN_IDENTITY, TFBN_RELU or TFBN_RELU6";
+}
+
 namespace {
 
 // Limit on the elements of a view: more than any memory holds, and small enough
@@ -98,12 +103,6 @@ std::string CheckPointers(const BatchNormGradGradArgs& args) {
   return "";
 }
 
-constexpr char kActivationError[] =
-    "activation must be TFBN_IDENTITY, TFBN_RELU or TFBN_RELU6";
-bool IsActivation(int32_t value) {
-  return value >= 0 && value < kNumActivations;
-}
-
 // The fields that all formulas have.
 template <typename CArgs, typename Args>
 std::string ReadCommonArgs(const CArgs* c_args, Args* args) {
@@ -136,9 +135,9 @@ void ReadFirstOrderArgs(const CArgs* c_args, BatchNormGradArgs* args) {
 }  // namespace
 
 std::string ReadArgs(const tfbn_batch_norm_args* c_args, BatchNormArgs* args) {
-  const std::string error = ReadCommonArgs(c_args, args);
+  std::string error = ReadCommonArgs(c_args, args);
+  if (error.empty()) error = CheckActivation(c_args->activation);
   if (!error.empty()) return error;
-  if (!IsActivation(c_args->activation)) return kActivationError;
   args->exponential_avg_factor = c_args->exponential_avg_factor;
   args->bessel_correction = c_args->bessel_correction != 0;
   args->saves_rstd = c_args->saves_rstd != 0;
@@ -164,9 +163,9 @@ std::string ReadArgs(const tfbn_batch_norm_grad_args* c_args,
 
 std::string ReadArgs(const tfbn_batch_norm_grad_ex_args* c_args,
                      BatchNormGradExArgs* args) {
-  const std::string error = ReadCommonArgs(c_args, args);
+  std::string error = ReadCommonArgs(c_args, args);
+  if (error.empty()) error = CheckActivation(c_args->activation);
   if (!error.empty()) return error;
-  if (!IsActivation(c_args->activation)) return kActivationError;
   ReadFirstOrderArgs(c_args, args);
   args->activation = static_cast<Activation>(c_args->activation);
   args->y = c_args->y;

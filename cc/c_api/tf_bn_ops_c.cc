@@ -145,6 +145,62 @@ int tfbn_cpu_batch_norm_grad_grad(const tfbn_batch_norm_grad_grad_args* args,
                                                   error, error_size);
 }
 
+int tfbn_cpu_batch_norm_stats(const tfbn_batch_norm_stats_args* args,
+                              const char* implementation, int threads,
+                              char* error, size_t error_size) {
+  const int failed = Run<tf_bn_ops::BatchNormFormula>(
+      args, implementation, threads, error, error_size);
+  if (failed == 0) {
+    *args->count = static_cast<double>(tf_bn_ops::ElementsPerChannel(
+        View{args->outer, args->channels, args->inner}));
+  }
+  return failed;
+}
+
+int tfbn_cpu_batch_norm_gather_stats(
+    const tfbn_batch_norm_gather_stats_args* args, char* error,
+    size_t error_size) {
+  tf_bn_ops::GatherStatsArgs gather;
+  const std::string sentence = ReadArgs(args, &gather);
+  if (!sentence.empty()) return Fail(sentence, error, error_size);
+  tf_bn_ops::GatherStats(gather);
+  return 0;
+}
+
+int tfbn_cpu_batch_norm_elemt(const tfbn_batch_norm_elemt_args* args,
+                              const char* implementation, int threads,
+                              char* error, size_t error_size) {
+  return args != nullptr && args->side_input != nullptr
+             ? Run<tf_bn_ops::BatchNormAddFormula>(args, implementation,
+                                                   threads, error, error_size)
+             : Run<tf_bn_ops::BatchNormFormula>(args, implementation, threads,
+                                                error, error_size);
+}
+
+int tfbn_cpu_batch_norm_backward_reduce(
+    const tfbn_batch_norm_backward_reduce_args* args,
+    const char* implementation, int threads, char* error, size_t error_size) {
+  return args != nullptr && args->y != nullptr
+             ? Run<tf_bn_ops::BatchNormGradExFromYFormula>(
+                   args, implementation, threads, error, error_size)
+             : Run<tf_bn_ops::BatchNormGradExFormula>(
+                   args, implementation, threads, error, error_size);
+}
+
+int tfbn_cpu_batch_norm_backward_elemt(
+    const tfbn_batch_norm_backward_elemt_args* args, const char* implementation,
+    int threads, char* error, size_t error_size) {
+  if (args != nullptr && args->side_input_backprop != nullptr) {
+    return Run<tf_bn_ops::BatchNormBackwardElemtAddFormula>(
+        args, implementation, threads, error, error_size);
+  }
+  return args != nullptr && args->y != nullptr
+             ? Run<tf_bn_ops::BatchNormBackwardElemtFromYFormula>(
+                   args, implementation, threads, error, error_size)
+             : Run<tf_bn_ops::BatchNormBackwardElemtFromXFormula>(
+                   args, implementation, threads, error, error_size);
+}
+
 int tfbn_explain(const char* formula, const tfbn_explain_args* args,
                  const char* implementation, char* json, size_t json_size,
                  char* error, size_t error_size) try {

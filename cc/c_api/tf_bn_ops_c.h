@@ -114,6 +114,94 @@ TFBN_EXPORT int tfbn_cpu_batch_norm(const tfbn_batch_norm_args* args,
                                     const char* implementation, int threads,
                                     char* error, size_t error_size);
 
+/* The parts of a synchronised batch normalization, in which statistics and sums
+ * travel between replicas as float64. */
+
+/* Statistics of one batch, see cc/core/formulas/batch_norm.h; zeros without
+ * elements. */
+typedef struct tfbn_batch_norm_stats_args {
+  int64_t outer, channels, inner;
+  int32_t dtype;
+  const void* x;
+  double *count, *mean, *m2; /* One element, [channels], [channels]. */
+} tfbn_batch_norm_stats_args;
+
+/* As tfbn_cpu_batch_norm_grad. */
+TFBN_EXPORT int tfbn_cpu_batch_norm_stats(
+    const tfbn_batch_norm_stats_args* args, const char* implementation,
+    int threads, char* error, size_t error_size);
+
+/* Statistics of a batch from those of its parts, see cc/core/gather_stats.h.
+ * No output may overlap an input. */
+typedef struct tfbn_batch_norm_gather_stats_args {
+  int64_t parts, channels;
+  const double *counts, *means, *m2s; /* [parts], [parts, channels] twice. */
+  double *count, *mean, *m2;          /* One element, [channels], [channels]. */
+} tfbn_batch_norm_gather_stats_args;
+
+TFBN_EXPORT int tfbn_cpu_batch_norm_gather_stats(
+    const tfbn_batch_norm_gather_stats_args* args, char* error,
+    size_t error_size);
+
+/* The second pass of a batch normalization: y from statistics. */
+typedef struct tfbn_batch_norm_elemt_args {
+  int64_t outer, channels, inner;
+  int32_t dtype, stat_dtype; /* stat_dtype: that of scale and offset. */
+  int32_t activation;
+  double epsilon;
+  const void *x, *side_input; /* side_input: NULL: there is none. */
+  const void *scale, *offset;
+  const double *mean, *variance;
+  void* y;
+} tfbn_batch_norm_elemt_args;
+
+/* As tfbn_cpu_batch_norm_grad. */
+TFBN_EXPORT int tfbn_cpu_batch_norm_elemt(
+    const tfbn_batch_norm_elemt_args* args, const char* implementation,
+    int threads, char* error, size_t error_size);
+
+/* The first pass of the gradient: the sums over one batch, see
+ * cc/core/formulas/batch_norm_grad_ex.h. */
+typedef struct tfbn_batch_norm_backward_reduce_args {
+  int64_t outer, channels, inner;
+  int32_t dtype, stat_dtype; /* stat_dtype: that of scale, offset and theirs. */
+  int32_t activation;
+  double epsilon;
+  const void *y_backprop, *x;
+  const void* y; /* NULL: the mask of the activation is computed from x. */
+  const void *scale, *offset;
+  const double *mean, *variance;
+  double *sum_dy, *sum_dy_xmu;
+  void *scale_backprop, *offset_backprop;
+} tfbn_batch_norm_backward_reduce_args;
+
+/* As tfbn_cpu_batch_norm_grad. */
+TFBN_EXPORT int tfbn_cpu_batch_norm_backward_reduce(
+    const tfbn_batch_norm_backward_reduce_args* args,
+    const char* implementation, int threads, char* error, size_t error_size);
+
+/* The second pass of the gradient, from sums over all batches, see
+ * cc/core/formulas/batch_norm_backward_elemt.h. */
+typedef struct tfbn_batch_norm_backward_elemt_args {
+  int64_t outer, channels, inner;
+  int32_t dtype, stat_dtype;
+  int32_t activation;
+  double epsilon;
+  double count; /* Elements of a channel in all batches. */
+  const void *y_backprop, *x;
+  const void* y; /* NULL: the mask is computed from x; not with an activation
+                    and side_input_backprop. */
+  const void *scale, *offset;
+  const double *mean, *variance, *sum_dy, *sum_dy_xmu;
+  void* x_backprop;
+  void* side_input_backprop; /* NULL: the forward had no side input. */
+} tfbn_batch_norm_backward_elemt_args;
+
+/* As tfbn_cpu_batch_norm_grad. */
+TFBN_EXPORT int tfbn_cpu_batch_norm_backward_elemt(
+    const tfbn_batch_norm_backward_elemt_args* args, const char* implementation,
+    int threads, char* error, size_t error_size);
+
 /* LLC size in bytes that the plans of the CPU backend count on. */
 TFBN_EXPORT int64_t tfbn_last_level_cache_bytes(void);
 
@@ -145,8 +233,10 @@ typedef struct tfbn_explain_args {
  * with its reason and a sentence. Computes nothing else. Fails if the object
  * does not fit `json_size` bytes; 8192 are always enough.
  * `formula`: "batch_norm", "batch_norm_add", "batch_norm_grad",
- * "batch_norm_grad_ex", "batch_norm_grad_ex_from_y", "batch_norm_grad_ex_add"
- * or "batch_norm_grad_grad". `implementation`: as in tfbn_cpu_batch_norm_grad.
+ * "batch_norm_grad_ex", "batch_norm_grad_ex_from_y", "batch_norm_grad_ex_add",
+ * "batch_norm_backward_elemt", "batch_norm_backward_elemt_from_x",
+ * "batch_norm_backward_elemt_from_y", "batch_norm_backward_elemt_add" or
+ * "batch_norm_grad_grad". `implementation`: as in tfbn_cpu_batch_norm_grad.
  *
  *   {"machine": {NAME: VALUE, ...}, "call": {NAME: VALUE, ...},
  *    "plan": [{"name": NAME, "value": VALUE[, "reason": NAME,

@@ -84,6 +84,7 @@ void RunMode(const typename F::Args& args) {
                                                            sums);
     F::Finish(args, c, center, sums, k);
     F::StoreSums(args, c, center, sums);
+    if (tensors.out[0] == nullptr) continue;
     ForEachElement(args.view, c, [&](int64_t element) {
       double in[F::kInputs], out[F::kOutputs];
       LoadInputs<F>(args, element, in);
@@ -95,21 +96,27 @@ void RunMode(const typename F::Args& args) {
   }
 }
 
+template <typename F>
+void RunBothModes(const typename F::Args& args) {
+  if constexpr (!kIsFrozenOnly<F>) {
+    if (args.is_training) return RunMode<F, true>(args);
+  }
+  RunMode<F, false>(args);
+}
+
 }  // namespace
 
 template <typename F>
 void RunReference(const typename F::Args& args) {
-  if (args.is_training) {
-    RunMode<F, true>(args);
-  } else {
-    RunMode<F, false>(args);
-  }
+  RunBothModes<F>(args);
 }
 
 // The forward of the reference is computed in double, not by coefficients of
-// the compute type: the mask that agrees with it is that of y.
+// the compute type: the mask that agrees with it is that of y. Without y it is
+// that of the double that y is rounded from.
 template <>
 void RunReference<BatchNormGradExFormula>(const BatchNormGradExArgs& args) {
+  if (args.y == nullptr) return RunBothModes<BatchNormGradExFormula>(args);
   RunReference<BatchNormGradExFromYFormula>(BatchNormGradExFromYArgs{args});
 }
 

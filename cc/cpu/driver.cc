@@ -44,6 +44,10 @@ class Driver {
       case Schedule::kChannelGroups:
         RunPhases(executor, {GroupPass()});
         break;
+      case Schedule::kReduceOnly:
+        kernels_.mask_coefficients(args_, 0, view_.channels, coefficients_);
+        RunPhases(executor, {TilePass(&Driver::Reduce), FinishPass()});
+        break;
       default:
         kernels_.mask_coefficients(args_, 0, view_.channels, coefficients_);
         RunPhases(executor, {TilePass(&Driver::Reduce), FinishPass(),
@@ -158,7 +162,7 @@ class Driver {
         for (int64_t c = c0; c < c1; ++c) sum[c] += part[c];
       }
     }
-    if (args_.is_training) {
+    if (args_.is_training && plan_.schedule != Schedule::kReduceOnly) {
       kernels_.coefficients(args_, c0, c1, total, coefficients_);
     }
     for (int64_t c = c0; c < c1; ++c) StoreSums(total, c);
@@ -202,8 +206,11 @@ PlanRequest RequestOf(const typename F::Args& args, bool reference,
   request.formula = TraitsOf<F>();
   request.is_training = args.is_training;
   const auto tensors = F::TensorsOf(args);
+  if (tensors.out[0] == nullptr) request.formula.outputs = 0;
   for (const void* out : tensors.out) {
-    for (const void* in : tensors.in) request.in_place |= out == in;
+    for (const void* in : tensors.in) {
+      request.in_place |= out == in && out != nullptr;
+    }
   }
   request.reference = reference;
   request.threads = threads;
@@ -240,11 +247,17 @@ size_t CpuWorkspaceBytes(const View& view) {
 
 namespace {
 
+// The formula without an activation of a gradient that may have one.
+template <typename F>
+using WithoutActivation =
+    std::conditional_t<kIsFrozenOnly<F>, BatchNormBackwardElemtFormula,
+                       BatchNormGradFormula>;
+
 // Computes a gradient behind an activation by another formula where `F` does
 // not fit: without an activation the plain one, without the forward's
 // coefficients that with the mask from y. False: `F` it is.
 template <typename F>
-bool RunOtherFormula(const BatchNormGradExArgs& args,
+bool RunOtherFormula(const typename F::Args& args,
                      const Implementation& implementation, Executor& executor,
                      void* workspace) {
   if (args.activation == Activation::kIdentity) {
@@ -257,14 +270,15 @@ bool RunOtherFormula(const BatchNormGradExArgs& args,
     if (copies && copies_first) {
       std::memcpy(args.side_input_backprop, args.y_backprop, bytes);
     }
-    RunOnCpu<BatchNormGradFormula>(args, implementation, executor, workspace);
+    RunOnCpu<WithoutActivation<F>>(args, implementation, executor, workspace);
     if (copies && !copies_first) {
       std::memcpy(args.side_input_backprop, args.y_backprop, bytes);
     }
     return true;
   }
   if constexpr (std::is_same_v<F, BatchNormGradExFormula>) {
-    if (args.forward_coefficients == nullptr || args.offset == nullptr) {
+    if (args.y != nullptr &&
+        (args.forward_coefficients == nullptr || args.offset == nullptr)) {
       RunOnCpu<BatchNormGradExFromYFormula>(
           BatchNormGradExFromYArgs{args}, implementation, executor, workspace);
       return true;
@@ -279,7 +293,8 @@ template <typename F>
 void RunOnCpu(const typename F::Args& args,
               const Implementation& implementation, Executor& executor,
               void* workspace) {
-  if constexpr (std::is_base_of_v<BatchNormGradExArgs, typename F::Args>) {
+  if constexpr (std::is_base_of_v<BatchNormGradExArgs, typename F::Args> &&
+                !std::is_same_v<F, WithoutActivation<F>>) {
     if (RunOtherFormula<F>(args, implementation, executor, workspace)) return;
   }
   const KernelTable<F>* const kernels = implementation.KernelsOf<F>();

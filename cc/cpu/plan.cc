@@ -163,6 +163,11 @@ class Planner {
       plan_.schedule_why = {Reason::kFrozen};
       return;
     }
+    if (request_.formula.outputs == 0) {
+      plan_.schedule = Schedule::kReduceOnly;
+      plan_.schedule_why = {Reason::kSumsWanted};
+      return;
+    }
     ChooseGroup();
     plan_.schedule = plan_.group_channels > 0 ? Schedule::kChannelGroups
                                               : Schedule::kTwoPasses;
@@ -253,6 +258,10 @@ class Planner {
     const int64_t bytes = (request_.formula.inputs + request_.formula.outputs) *
                           elements_ * element_bytes_;
     const int64_t llc = request_.caches.llc_bytes;
+    if (request_.formula.outputs == 0) {
+      plan_.store_policy = StorePolicy::kNone;
+      return;
+    }
     if (bytes > llc && !request_.in_place) {
       plan_.store_policy = StorePolicy::kNonTemporal;
     }

@@ -23,7 +23,7 @@ namespace tf_bn_ops {
 // What a plan has to know of a formula (cc/core/formulas).
 struct FormulaTraits {
   const char* name;     // Such as "batch_norm_grad".
-  int inputs, outputs;  // Tensors of view shape.
+  int inputs, outputs;  // Tensors of view shape that the call has.
   // Columns of a tile whose running sums fit L1 (TileColumns), by mode.
   int64_t training_l1_columns, frozen_l1_columns;
 };
@@ -44,6 +44,7 @@ enum class Schedule {
   kSmallOutputs,   // No elements: outputs of shape [channels] alone.
   kReference,      // The naive reference.
   kFrozenOnePass,  // Frozen: one pass over all tiles sums and stores.
+  kReduceOnly,     // Training without outputs of view shape: reduce all tiles.
   kChannelGroups,  // Training: both passes over one channel group at a time.
   kTwoPasses,      // Training: reduce all tiles, then apply in reverse order,
                    // since the last ones read are still in cache.

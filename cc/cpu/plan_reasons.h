@@ -48,6 +48,8 @@ namespace tf_bn_ops {
   /* Schedule. */                                                              \
   X(kFrozen, "frozen",                                                         \
     "frozen, the results do not depend on the sums: one pass")                 \
+  X(kSumsWanted, "sums_wanted",                                                \
+    "no output of view shape is wanted: one pass sums")                        \
   X(kGroupFitsCache, "group_fits_cache",                                       \
     "a group's {found} bytes of inputs stay in the {limit} bytes of cache "    \
     "that one thread counts on: memory is read once for both passes")          \

@@ -61,6 +61,8 @@ const char* NameOf(Schedule schedule) {
       return "reference";
     case Schedule::kFrozenOnePass:
       return "frozen_one_pass";
+    case Schedule::kReduceOnly:
+      return "reduce_only";
     case Schedule::kChannelGroups:
       return "channel_groups";
     case Schedule::kTwoPasses:
@@ -70,7 +72,9 @@ const char* NameOf(Schedule schedule) {
 }
 
 const char* NameOf(StorePolicy policy) {
-  return policy == StorePolicy::kNonTemporal ? "non_temporal" : "temporal";
+  return policy == StorePolicy::kNone          ? "none"
+         : policy == StorePolicy::kNonTemporal ? "non_temporal"
+                                               : "temporal";
 }
 
 const char* NameOf(PrefetchKind kind) {

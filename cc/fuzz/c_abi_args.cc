@@ -52,21 +52,6 @@ class Arrays {
   std::vector<std::vector<uint8_t>> arrays_;
 };
 
-// One sentence within the buffer where a call fails, and nothing behind it.
-template <typename Run>
-void CheckCall(size_t error_size, const Run& run) {
-  char error[64];
-  std::memset(error, 'x', sizeof(error));
-  const int status = run(error);
-  TFBN_FUZZ_CHECK(status == 0 || status == 1);
-  if (status == 1 && error_size > 0) {
-    TFBN_FUZZ_CHECK(std::memchr(error, 0, error_size));
-  }
-  for (size_t i = error_size; i < sizeof(error); ++i) {
-    TFBN_FUZZ_CHECK(error[i] == 'x');
-  }
-}
-
 // The forward formula on the view and types of `like`, whose arrays are as
 // large as `small` says.
 void RunForward(const tfbn_batch_norm_grad_args& like, bool small, int threads,
@@ -109,7 +94,7 @@ void RunForward(const tfbn_batch_norm_grad_args& like, bool small, int threads,
     tf_bn_ops::c_api::ReadArgs(&args, &unused);
     return;
   }
-  CheckCall(error_size, [&](char* error) {
+  tf_bn_ops::fuzz::CheckCall(error_size, [&](char* error) {
     return tfbn_cpu_batch_norm(&args, nullptr, threads, error, error_size);
   });
 }
@@ -208,7 +193,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   const std::string name = input.Rest();
-  CheckCall(error_size, [&](char* error) {
+  tf_bn_ops::fuzz::CheckCall(error_size, [&](char* error) {
     return tfbn_cpu_batch_norm_grad(&args,
                                     choices & 16 ? name.c_str() : nullptr,
                                     threads, error, error_size);

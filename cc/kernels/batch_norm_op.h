@@ -48,6 +48,10 @@ class OpOutputs {
   void* Vector(int i, int64_t size) const {
     return Allocate(i, tensorflow::TensorShape({size}), {});
   }
+  // Output i, of shape [].
+  void* Scalar(int i) const {
+    return Allocate(i, tensorflow::TensorShape({}), {});
+  }
   // All others, of shape [0].
   void AllocatePlaceholders() const {
     for (int i = 0; i < context_->num_outputs(); ++i) {

@@ -7,7 +7,6 @@
 #define TF_BN_OPS_CC_OPS_FUSED_BATCH_NORM_H_
 
 #include <cstdint>
-#include <string>
 #include <type_traits>
 
 #include "absl/status/status.h"
@@ -15,9 +14,9 @@
 #include "cc/core/view.h"
 #include "cc/ops/activation_mode.h"
 #include "cc/ops/errors.h"
+#include "cc/ops/fused_batch_norm_attrs.h"
 #include "cc/ops/view_of.h"
 #include "tensorflow/core/framework/tensor_shape.h"
-#include "tensorflow/core/util/tensor_format.h"
 
 namespace tf_bn_ops {
 
@@ -43,39 +42,23 @@ namespace tf_bn_ops {
   X(Eigen::bfloat16, 0) X(Eigen::bfloat16, 1) X(float, 0) X(float, 1)
 
 // V3 has one output more, a placeholder.
-struct FusedBatchNormSpec {
+struct FusedBatchNormSpec : FusedBatchNormAttrs {
   using Args = BatchNormArgs;
 
   // In the order of the OpDefs.
   enum Input : int { kX, kScale, kOffset, kMean, kVariance, kInputs };
   static constexpr int kOutputs = 5;
 
-  double epsilon = 0;
   double exponential_avg_factor = 1;
-  bool channels_last = true;
-  bool is_training = true;
 
-  // Reads the attributes, or says what is wrong with them.
   template <typename Context>
   absl::Status ReadAttrs(Context* context) {
-    float epsilon_attr, factor;
-    TF_RETURN_IF_ERROR(context->GetAttr("epsilon", &epsilon_attr));
-    epsilon = epsilon_attr;
+    TF_RETURN_IF_ERROR(FusedBatchNormAttrs::ReadAttrs(context));
+    float factor;
     TF_RETURN_IF_ERROR(context->GetAttr("exponential_avg_factor", &factor));
     exponential_avg_factor = factor;
-    std::string data_format;
-    TF_RETURN_IF_ERROR(context->GetAttr("data_format", &data_format));
-    tensorflow::TensorFormat format;
-    if (!tensorflow::FormatFromString(data_format, &format)) {
-      return InvalidArgument("Invalid data format");
-    }
-    channels_last = format == tensorflow::FORMAT_NHWC;
-    return context->GetAttr("is_training", &is_training);
+    return absl::OkStatus();
   }
-
-  // Also where x has another rank than data_format has letters: TensorFlow
-  // compares them when it builds a graph, and its Eigen kernels do not.
-  int ChannelDim(int rank) const { return channels_last ? rank - 1 : 1; }
 
   // OK with the view of x, or InvalidArgument. Messages and the order of checks
   // are the built-in's, for code that reads them.
@@ -218,7 +201,8 @@ struct FusedBatchNormExSpec : FusedBatchNormSpec {
       args->y = output(0, kX, {kX});
       // reserve_space_3, see BatchNormGradExFormula.
       if (args->activation != Activation::kIdentity) {
-        args->forward_coefficients = output.Vector(5, 3 * args->view.channels);
+        args->forward_coefficients =
+            output.Vector(5, kNumForwardCoefficients * args->view.channels);
       }
     }
     BindStatistics(output, args);

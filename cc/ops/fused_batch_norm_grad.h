@@ -5,15 +5,13 @@
 #ifndef TF_BN_OPS_CC_OPS_FUSED_BATCH_NORM_GRAD_H_
 #define TF_BN_OPS_CC_OPS_FUSED_BATCH_NORM_GRAD_H_
 
-#include <string>
-
 #include "absl/status/status.h"
 #include "cc/core/view.h"
 #include "cc/ops/errors.h"
 #include "cc/ops/first_order_bindings.h"
+#include "cc/ops/fused_batch_norm_attrs.h"
 #include "cc/ops/view_of.h"
 #include "tensorflow/core/framework/tensor_shape.h"
-#include "tensorflow/core/util/tensor_format.h"
 
 namespace tf_bn_ops {
 
@@ -30,32 +28,11 @@ namespace tf_bn_ops {
   X("FusedBatchNormGradV3", float)
 
 // The last two outputs are placeholders.
-struct FusedBatchNormGradSpec : FirstOrderBindings<FusedBatchNormGradSpec> {
+struct FusedBatchNormGradSpec : FusedBatchNormAttrs,
+                                FirstOrderBindings<FusedBatchNormGradSpec> {
   // In the order of the OpDefs, without reserve_space_3 of V3, which only cuDNN
   // reads.
   enum Input : int { kYBackprop, kX, kScale, kMean, kVariance, kInputs };
-
-  double epsilon = 0;
-  bool channels_last = true;
-  bool is_training = true;
-
-  // Reads the attributes, or says what is wrong with them.
-  template <typename Context>
-  absl::Status ReadAttrs(Context* context) {
-    float epsilon_attr;
-    TF_RETURN_IF_ERROR(context->GetAttr("epsilon", &epsilon_attr));
-    epsilon = epsilon_attr;
-    std::string data_format;
-    TF_RETURN_IF_ERROR(context->GetAttr("data_format", &data_format));
-    tensorflow::TensorFormat format;
-    if (!tensorflow::FormatFromString(data_format, &format)) {
-      return InvalidArgument("Invalid data format");
-    }
-    channels_last = format == tensorflow::FORMAT_NHWC;
-    return context->GetAttr("is_training", &is_training);
-  }
-
-  int ChannelDim(int rank) const { return channels_last ? rank - 1 : 1; }
 
   // OK with the view of x, or InvalidArgument. Messages and the order of checks
   // are the built-in's, for code that reads them.

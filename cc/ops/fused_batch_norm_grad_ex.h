@@ -93,7 +93,8 @@ struct FusedBatchNormGradExSpec : FusedBatchNormGradSpec {
       // What this library's forward op stores there; nothing or another size if
       // reserve_space_3 is another op's.
       if (args->view.channels > 0 &&
-          input.Size(kForwardCoefficients) == 3 * args->view.channels) {
+          input.Size(kForwardCoefficients) ==
+              kNumForwardCoefficients * args->view.channels) {
         args->forward_coefficients = input(kForwardCoefficients);
       }
     }

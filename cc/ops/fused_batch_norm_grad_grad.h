@@ -15,6 +15,7 @@
 #include "cc/core/formulas/batch_norm_grad_grad.h"
 #include "cc/core/view.h"
 #include "cc/ops/errors.h"
+#include "cc/ops/fused_batch_norm_attrs.h"
 #include "cc/ops/view_of.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
@@ -30,7 +31,7 @@ namespace tf_bn_ops {
   X(Eigen::bfloat16, float)                        \
   X(Eigen::bfloat16, Eigen::bfloat16) X(float, float) X(double, double)
 
-struct FusedBatchNormGradGradSpec {
+struct FusedBatchNormGradGradSpec : FusedBatchNormAttrs {
   using Args = BatchNormGradGradArgs;
 
   // In the order of the OpDef.
@@ -56,10 +57,7 @@ struct FusedBatchNormGradGradSpec {
   static constexpr int kOutputs = 3;
   static constexpr int kDataOutputs = 2;
 
-  double epsilon = 0;
-  bool channels_last = true;
-  bool is_training = true;
-
+  // epsilon is the sum of two attrs, and data_format that of any rank.
   template <typename Context>
   absl::Status ReadAttrs(Context* context) {
     float first;
@@ -74,8 +72,6 @@ struct FusedBatchNormGradGradSpec {
     channels_last = !data_format.empty() && data_format.back() == 'C';
     return absl::OkStatus();
   }
-
-  int ChannelDim(int rank) const { return channels_last ? rank - 1 : 1; }
 
   // OK if the shapes fit together as far as they are known, with what is known
   // of the shapes of x and of the vectors; or InvalidArgument in one sentence

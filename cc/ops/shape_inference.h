@@ -13,6 +13,15 @@
 
 namespace tf_bn_ops {
 
+// What is known of a shape.
+inline tensorflow::PartialTensorShape PartialShapeOf(
+    tensorflow::shape_inference::InferenceContext* c,
+    tensorflow::shape_inference::ShapeHandle shape) {
+  tensorflow::TensorShapeProto proto;
+  c->ShapeHandleToProto(shape, &proto);
+  return tensorflow::PartialTensorShape(proto);
+}
+
 // Infers the outputs, the first Spec::kDataOutputs of them in the shape of x,
 // the others vectors of one element per channel.
 template <typename Spec>
@@ -20,9 +29,7 @@ absl::Status InferShapes(const Spec& spec,
                          tensorflow::shape_inference::InferenceContext* c) {
   tensorflow::PartialTensorShape shapes[Spec::kInputs];
   for (int i = 0; i < Spec::kInputs; ++i) {
-    tensorflow::TensorShapeProto proto;
-    c->ShapeHandleToProto(c->input(i), &proto);
-    shapes[i] = tensorflow::PartialTensorShape(proto);
+    shapes[i] = PartialShapeOf(c, c->input(i));
   }
   tensorflow::PartialTensorShape data, channels;
   TF_RETURN_IF_ERROR(spec.CheckShapes(shapes, &data, &channels));

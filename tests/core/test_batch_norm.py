@@ -14,7 +14,14 @@ import pytest
 from tf_bn_ops import spec
 from tf_bn_ops.harness import batch_norm, bounds, c_abi, formula_models
 from tf_bn_ops.harness.c_abi import bits, shifted
-from tf_bn_ops.harness.problems import ACTIVATIONS, IDENTITY, RELU, RELU6, Problem
+from tf_bn_ops.harness.problems import (
+    ACTIVATIONS,
+    IDENTITY,
+    RELU,
+    RELU6,
+    Problem,
+    random_forward_problem,
+)
 from tf_bn_ops.spec import DTYPES
 
 IMPLEMENTATIONS = c_abi.supported_implementations()
@@ -43,33 +50,6 @@ def views(dtype: str) -> list[tuple[int, int, int]]:
     ]  # fmt: skip
 
 
-def make_problem(
-    view: tuple[int, int, int],
-    dtype: str = "float32",
-    *,
-    side_input: bool = False,
-    offset: float = 0.5,
-    seed: int = 0,
-    **fields: object,
-) -> Problem:
-    """Normal data of mean `offset` and deviation 2; the given statistics are not those of x."""
-    rng = np.random.default_rng([seed, *view])
-    channels = view[1]
-    values = {"x": rng.normal(offset, 2, view)}
-    if side_input:
-        values["side_input"] = rng.normal(0, 1, view)
-    values["scale"], values["offset"] = rng.normal(1, 0.5, channels), rng.normal(0, 1, channels)
-    values["mean"] = rng.normal(offset, 0.1, channels)
-    values["variance"] = rng.uniform(0.5, 4, channels)
-    statistics = DTYPES["float64" if dtype == "float64" else "float32"]
-    in_view = ("x", "side_input")
-    stored = {
-        role: (DTYPES[dtype] if role in in_view else statistics).store(array)
-        for role, array in values.items()
-    }
-    return Problem(stored, **fields)  # type: ignore[arg-type]
-
-
 def assert_right(outputs: dict[str, np.ndarray], problem: Problem) -> None:
     assert not formula_models.check(problem, outputs)
 
@@ -81,7 +61,7 @@ CASES = [(dtype, view) for dtype in DTYPES for view in views(dtype)]
 @pytest.mark.parametrize(("dtype", "view"), CASES)
 def test_every_build_is_right_and_all_are_bitwise_identical(view, is_training, dtype):
     for side_input, activation in ((False, IDENTITY), (True, RELU), (False, RELU6)):
-        problem = make_problem(
+        problem = random_forward_problem(
             view, dtype, side_input=side_input, is_training=is_training, activation=activation
         )
         results = [c_abi.run(problem, implementation=name) for name in IMPLEMENTATIONS]
@@ -94,7 +74,7 @@ def test_every_build_is_right_and_all_are_bitwise_identical(view, is_training, d
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("view", [(4000, 40, 1), (9000, 3, 1), (8, 300, 49), (3, 7, 9000)])
 def test_bitwise_identical_for_any_number_of_threads(view, dtype, is_training):
-    problem = make_problem(view, dtype, side_input=True, is_training=is_training)
+    problem = random_forward_problem(view, dtype, side_input=True, is_training=is_training)
     assert len({bits(c_abi.run(problem, threads=n)) for n in (1, 2, 7)}) == 1
 
 
@@ -102,23 +82,23 @@ def test_bitwise_identical_for_any_number_of_threads(view, dtype, is_training):
 @pytest.mark.parametrize("view", [(4000, 40, 1), (9, 5, 49), (3, 2, 4099), (129, 1, 1)])
 @pytest.mark.parametrize("over", ["x", "side_input"])
 def test_in_place_over_x_and_over_the_side_input(over, view, is_training):
-    want = c_abi.run(make_problem(view, side_input=True, is_training=is_training))
-    problem = make_problem(view, side_input=True, is_training=is_training)
+    want = c_abi.run(random_forward_problem(view, side_input=True, is_training=is_training))
+    problem = random_forward_problem(view, side_input=True, is_training=is_training)
     assert bits(c_abi.run(problem, outputs={"y": problem[over]}, threads=2)) == bits(want)
 
 
 @pytest.mark.parametrize("is_training", [True, False])
 def test_averages_in_place_over_the_given_ones(is_training):
     fields = {"is_training": is_training, "exponential_avg_factor": 0.1}
-    want = c_abi.run(make_problem((9, 70, 5), **fields))
-    problem = make_problem((9, 70, 5), **fields)
+    want = c_abi.run(random_forward_problem((9, 70, 5), **fields))
+    problem = random_forward_problem((9, 70, 5), **fields)
     outputs = {"batch_mean": problem["mean"], "batch_variance": problem["variance"]}
     assert bits(c_abi.run(problem, outputs=outputs)) == bits(want)
 
 
 @pytest.mark.parametrize("is_training", [True, False])
 def test_the_side_input_may_be_x(is_training):
-    problem = make_problem((50, 20, 3), side_input=True, is_training=is_training)
+    problem = random_forward_problem((50, 20, 3), side_input=True, is_training=is_training)
     problem["side_input"] = problem["x"].copy()
     want = c_abi.run(problem)
     assert_right(want, problem)
@@ -129,7 +109,7 @@ def test_the_side_input_may_be_x(is_training):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("offset", [1, 3])
 def test_any_alignment_of_the_elements(dtype, offset):
-    problem = make_problem((9, 5, 1300), dtype, side_input=True)
+    problem = random_forward_problem((9, 5, 1300), dtype, side_input=True)
     want = c_abi.run(problem)
     for name, array in problem.values.items():
         problem[name] = shifted(array, offset)
@@ -147,7 +127,7 @@ NT_VIEWS = [(64, 3000, 49), (140000, 65, 1), (140000, 64, 1), (5, 8, 240001)]
 @pytest.mark.parametrize("view", NT_VIEWS)
 def test_non_temporal_stores(view, is_training, dtype):
     """Bitwise identical to temporal stores, as in place; nothing else is written."""
-    problem = make_problem(view, dtype, is_training=is_training)
+    problem = random_forward_problem(view, dtype, is_training=is_training)
     assert 2 * problem["x"].nbytes > 32 << 20
     plan = c_abi.explain(spec.ops.BATCH_NORM, view, dtype=dtype, is_training=is_training, threads=2)
     assert plan["store"] == "non_temporal"
@@ -191,7 +171,7 @@ def promised(problem: Problem, right: dict[str, np.ndarray]) -> dict[str, np.nda
 def test_what_the_harness_allows_is_what_is_promised(offset):
     """With room for what the promise leaves out: 10^-5 of it for the sums, whose own error is
     2^-44, and for y the 2^-47 of a mean in two parts, which shows where |x - mean| is tiny."""
-    problem = make_problem((3000, 8, 1), offset=offset)
+    problem = random_forward_problem((3000, 8, 1), offset=offset)
     parts = list(batch_norm.BatchNorm().expected(problem, bounds.PROFILES["strict"]))
     right = {p.role: p.value for p in parts if p.role != "y"}
     right["y"] = np.zeros(problem.view)
@@ -209,7 +189,7 @@ def test_what_the_harness_allows_is_what_is_promised(offset):
 @pytest.mark.parametrize("offset", [1e2, 1e3, 1e5, 1e7])
 def test_a_large_mean_costs_no_accuracy(implementation, offset):
     """TensorFlow's y is off by 5.5 at mean 1e5 and deviation 1; ours by what it is at mean 0."""
-    problem = make_problem((3000, 8, 1), offset=offset)
+    problem = random_forward_problem((3000, 8, 1), offset=offset)
     got = c_abi.run(problem, implementation=implementation)
     assert_right(got, problem)
     x = problem["x"].astype(np.longdouble)
@@ -229,7 +209,7 @@ def test_a_large_mean_costs_no_accuracy(implementation, offset):
 @pytest.mark.parametrize("outlier", [1e4, -1e7])
 def test_an_outlier_in_the_first_element_which_is_the_shift(implementation, dtype, outlier):
     """The element that sums measure x from is the worst there can be."""
-    problem = make_problem((5000, 3, 1), dtype)
+    problem = random_forward_problem((5000, 3, 1), dtype)
     problem["x"][0] = outlier
     assert_right(c_abi.run(problem, implementation=implementation), problem)
 
@@ -237,7 +217,7 @@ def test_an_outlier_in_the_first_element_which_is_the_shift(implementation, dtyp
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_constant_channel_has_no_variance(implementation):
     """Not even a rounding error: y is the offset."""
-    problem = make_problem((1000, 3, 7))
+    problem = random_forward_problem((1000, 3, 7))
     problem["x"][:] = np.float32(0.1)
     got = c_abi.run(problem, implementation=implementation)
     np.testing.assert_array_equal(got["saved_mean"], np.full(3, 0.1, np.float32))
@@ -252,7 +232,7 @@ def test_a_constant_channel_has_no_variance(implementation):
 def test_statistics_of_small_integers_are_exact(implementation, dtype):
     """Half of the elements 1 above the mean and half 1 below: all sums are exact, rstd is 1/2."""
     view = (34, 5, 16)
-    problem = make_problem(view, dtype, epsilon=3.0)
+    problem = random_forward_problem(view, dtype, epsilon=3.0)
     signs = np.where(np.arange(34) % 2, 1, -1)[:, None, None]
     problem["x"] = np.broadcast_to(np.arange(5)[:, None] + signs, view).astype(problem["x"].dtype)
     problem["scale"][:], problem["offset"][:] = 2, 0.25
@@ -271,7 +251,7 @@ def test_statistics_of_small_integers_are_exact(implementation, dtype):
 @pytest.mark.parametrize("bessel_correction", [True, False])
 def test_moving_averages(implementation, factor, bessel_correction):
     """(1 - f) * given + f * new; the new variance with or without M / (M - 1)."""
-    problem = make_problem(
+    problem = random_forward_problem(
         (3, 5, 7), exponential_avg_factor=factor, bessel_correction=bessel_correction
     )
     got = c_abi.run(problem, implementation=implementation)
@@ -285,7 +265,7 @@ def test_moving_averages(implementation, factor, bessel_correction):
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_with_a_factor_of_1_the_given_averages_are_not_read(implementation):
-    problem = make_problem((40, 5, 7))
+    problem = random_forward_problem((40, 5, 7))
     want = c_abi.run(problem, implementation=implementation)
     problem["mean"][:], problem["variance"][:] = np.nan, np.nan
     assert bits(c_abi.run(problem, implementation=implementation)) == bits(want)
@@ -296,7 +276,7 @@ def test_with_a_factor_of_1_the_given_averages_are_not_read(implementation):
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_cudnn_s_convention_saves_rstd_in_training(implementation):
-    problem = make_problem((40, 5, 7), saves_rstd=True)
+    problem = random_forward_problem((40, 5, 7), saves_rstd=True)
     got = c_abi.run(problem, implementation=implementation)
     assert_right(got, problem)
     variance = problem["x"].astype(np.float64).var((0, 2))
@@ -309,7 +289,7 @@ def test_cudnn_s_convention_saves_rstd_in_training(implementation):
 @pytest.mark.parametrize("factor", [1.0, 0.1])
 def test_frozen_all_statistics_are_those_given(implementation, factor):
     """Every output is written; TensorFlow's Eigen kernel leaves the reserve spaces unwritten."""
-    problem = make_problem((40, 5, 7), is_training=False, exponential_avg_factor=factor)
+    problem = random_forward_problem((40, 5, 7), is_training=False, exponential_avg_factor=factor)
     outputs = c_abi.new_outputs(problem, fill=np.nan)
     got = c_abi.run(problem, implementation=implementation, outputs=outputs)
     for role in STATISTICS:
@@ -319,7 +299,7 @@ def test_frozen_all_statistics_are_those_given(implementation, factor):
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("view", [(1, 5, 1), (1, 40, 1)])
 def test_one_element_per_channel_is_its_mean(implementation, view):
-    problem = make_problem(view)
+    problem = random_forward_problem(view)
     got = c_abi.run(problem, implementation=implementation)
     np.testing.assert_array_equal(got["y"].reshape(-1), problem["offset"])
     np.testing.assert_array_equal(got["batch_mean"], problem["x"].reshape(-1))
@@ -331,7 +311,7 @@ def test_one_element_per_channel_is_its_mean(implementation, view):
 @pytest.mark.parametrize("factor", [1.0, 0.1])
 def test_empty_views(implementation, view, factor):
     """Statistics of nothing are NaN, those saved for a gradient that is empty too are 0."""
-    problem = make_problem(view, exponential_avg_factor=factor)
+    problem = random_forward_problem(view, exponential_avg_factor=factor)
     outputs = c_abi.new_outputs(problem, fill=7)
     got = c_abi.run(problem, implementation=implementation, outputs=outputs)
     for role in STATISTICS:
@@ -349,7 +329,7 @@ def test_empty_views(implementation, view, factor):
 @pytest.mark.parametrize("at", [(7, 2, 1), (0, 2, 0)])
 def test_nan_and_infinity_stay_in_their_channel(implementation, bad, at):
     """Also in the first element, which is the shift: an infinite mean is infinite, not NaN."""
-    problem = make_problem((50, 5, 3))
+    problem = random_forward_problem((50, 5, 3))
     problem["x"][at] = bad
     got = c_abi.run(problem, implementation=implementation)
     assert_right(got, problem)
@@ -364,7 +344,7 @@ def test_nan_and_infinity_stay_in_their_channel(implementation, bad, at):
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_frozen_one_bad_element_spoils_itself_alone(implementation, bad):
-    problem = make_problem((50, 5, 3), is_training=False)
+    problem = random_forward_problem((50, 5, 3), is_training=False)
     problem["scale"][:] = 1
     problem["x"][7, 2, 1] = bad
     got = c_abi.run(problem, implementation=implementation)["y"]
@@ -382,7 +362,7 @@ def test_frozen_one_bad_element_spoils_itself_alone(implementation, bad):
 def test_the_activation_is_that_of_the_plain_result(activation, dtype, is_training, side_input):
     """Clamping and rounding commute, since 0 and 6 are numbers of every type."""
     fields = {"side_input": side_input, "is_training": is_training}
-    problem = make_problem((33, 17, 5), dtype, **fields)
+    problem = random_forward_problem((33, 17, 5), dtype, **fields)
     problem["scale"][:] = 4
     plain = c_abi.run(problem)["y"]
     problem.activation = activation
@@ -398,7 +378,7 @@ def test_the_activation_is_that_of_the_plain_result(activation, dtype, is_traini
 @pytest.mark.parametrize("activation", [RELU, RELU6])
 def test_an_activation_lets_nan_through_and_clamps_infinity(implementation, activation):
     """A ReLU that answers NaN with 0 hides where a network broke."""
-    problem = make_problem((50, 5, 3), is_training=False, activation=activation)
+    problem = random_forward_problem((50, 5, 3), is_training=False, activation=activation)
     problem["scale"][:] = 1
     problem["x"][7, 2] = np.nan, np.inf, -np.inf
     got = c_abi.run(problem, implementation=implementation)["y"][7, 2]
@@ -408,7 +388,7 @@ def test_an_activation_lets_nan_through_and_clamps_infinity(implementation, acti
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_an_element_at_the_mean_with_offset_0_is_exactly_0(implementation):
     """The kink of the ReLU: a gradient that masks by y > 0 finds the same elements everywhere."""
-    problem = make_problem((30, 4, 8), activation=RELU)
+    problem = random_forward_problem((30, 4, 8), activation=RELU)
     problem["x"] = np.tile(np.float32([-1, 0, 1]), 320).reshape(30, 4, 8)
     problem["offset"][:] = 0
     x = problem["x"].astype(np.float64)
@@ -431,7 +411,7 @@ def test_an_element_at_the_mean_with_offset_0_is_exactly_0(implementation):
 )
 def test_errors_are_one_sentence(overrides, sentence):
     with pytest.raises(ValueError) as error:
-        c_abi.run(make_problem((2, 3, 1)), **overrides)
+        c_abi.run(random_forward_problem((2, 3, 1)), **overrides)
     assert str(error.value) == sentence
 
 
@@ -450,9 +430,9 @@ def test_errors_are_one_sentence(overrides, sentence):
 )
 def test_a_missing_array_is_named(fields, missing):
     with pytest.raises(ValueError, match=rf"\b{missing}\b.* must not be NULL"):
-        c_abi.run(make_problem((2, 3, 1), **fields), **{missing: None})
+        c_abi.run(random_forward_problem((2, 3, 1), **fields), **{missing: None})
 
 
 def test_an_unknown_activation_is_refused():
     with pytest.raises(ValueError, match="activation"):
-        c_abi.run(make_problem((2, 3, 1)), activation=3)
+        c_abi.run(random_forward_problem((2, 3, 1)), activation=3)

@@ -17,7 +17,7 @@ import pytest
 from tf_bn_ops import spec
 from tf_bn_ops.harness import batch_norm_grad_ex, c_abi, formula_models
 from tf_bn_ops.harness.c_abi import bits, shifted
-from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Problem
+from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Problem, stored
 from tf_bn_ops.spec import DTYPES
 
 IMPLEMENTATIONS = c_abi.supported_implementations()
@@ -64,13 +64,7 @@ def forward_problem(
     values["offset"] = rng.uniform(0.5, 3, channels)
     values["mean"] = rng.normal(0.5, 0.1, channels)
     values["variance"] = rng.uniform(0.5, 4, channels)
-    statistics = DTYPES["float64" if dtype == "float64" else "float32"]
-    in_view = ("x", "side_input")
-    stored = {
-        role: (DTYPES[dtype] if role in in_view else statistics).store(array)
-        for role, array in values.items()
-    }
-    return Problem(stored, is_training=is_training, activation=activation)
+    return Problem(stored(values, dtype), is_training=is_training, activation=activation)
 
 
 def compute_type(problem: Problem) -> np.dtype:
@@ -79,7 +73,9 @@ def compute_type(problem: Problem) -> np.dtype:
 
 def run_forward(forward: Problem, implementation: str | None = None) -> dict[str, np.ndarray]:
     """The forward's outputs, its coefficients among them."""
-    coefficients = np.full(3 * forward.view[1], np.nan, compute_type(forward))
+    coefficients = np.full(
+        spec.ops.NUM_FORWARD_COEFFICIENTS * forward.view[1], np.nan, compute_type(forward)
+    )
     given = {"forward_coefficients": coefficients}
     return c_abi.run(forward, implementation=implementation, outputs=given)
 

@@ -106,7 +106,9 @@ def _arrays(row: AgainstRow) -> dict[str, np.ndarray]:
             continue
         of_view = name in VIEW_ROLES
         # The coefficients of an activation's mask, see FusedBatchNormEx.
-        length = row.view[1] * (3 if name == "forward_coefficients" else 1)
+        length = row.view[1] * (
+            spec.ops.NUM_FORWARD_COEFFICIENTS if name == "forward_coefficients" else 1
+        )
         values = rng.standard_normal(row.view if of_view else length)
         if name in ("scale", "variance"):
             values = np.abs(values) + 0.5

@@ -144,7 +144,7 @@ def fill(call: Call) -> Inputs:
     channels = values["scale"].size
     # Of another size than coefficients have, it says nothing.
     reserve = inputs.reserve_space(rng, channels)
-    if reserve.size == 3 * channels:
+    if reserve.size == spec.ops.NUM_FORWARD_COEFFICIENTS * channels:
         reserve = reserve[:0]
     if forward.fill_y(rng, bool(wanted and activation != IDENTITY and not has_side_input)):
         reserve = forward.coefficients().reshape(-1)

@@ -399,7 +399,10 @@ def args_at(problem: Problem, addresses: Mapping[str, int], **overrides: Any) ->
     # NULL: there is no such array.
     given = [role for role in (*formula.inputs, *formula.outputs) if role in addresses]
     coefficients = problem.values.get("forward_coefficients")
-    if coefficients is not None and coefficients.size != 3 * channels:
+    if (
+        coefficients is not None
+        and coefficients.size != spec.ops.NUM_FORWARD_COEFFICIENTS * channels
+    ):
         given.remove("forward_coefficients")  # As the op does.
     fields |= {role: addresses[role] for role in given}
     return formula.struct(**{**fields, **overrides})

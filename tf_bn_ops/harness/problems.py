@@ -181,6 +181,18 @@ def of_call(call: Call, inputs: Inputs) -> Problem:
     return of_tensors(inputs.values, call.layout, epsilon, call.is_training, **further)
 
 
+def stored(
+    values: Mapping[str, np.ndarray], dtype: str, statistics_dtype: str | None = None
+) -> dict[str, np.ndarray]:
+    """Each array in its role's type: `dtype` if of view shape, else that of the statistics, which is
+    float32, float64 with float64, unless given."""
+    statistics = DTYPES[statistics_dtype or ("float64" if dtype == "float64" else "float32")]
+    return {
+        role: (DTYPES[dtype] if role in VIEW_ROLES else statistics).store(array)
+        for role, array in values.items()
+    }
+
+
 def random_problem(
     view: tuple[int, int, int],
     dtype: str = "float32",
@@ -220,12 +232,8 @@ def random_problem(
             values[role] = rng.integers(-3, 4, view).astype(np.float64)
         values["mean"] = rng.integers(-2, 3, channels).astype(np.float64)
         values["variance"] = np.full(channels, 2.0 if variance_is_rstd else 0.25)
-    statistics = DTYPES[statistics_dtype or ("float64" if dtype == "float64" else "float32")]
     return Problem(
-        {
-            role: (DTYPES[dtype] if role in VIEW_ROLES else statistics).store(array)
-            for role, array in values.items()
-        },
+        stored(values, dtype, statistics_dtype),
         0.0 if integers else 1e-3,
         is_training,
         variance_is_rstd,
@@ -266,9 +274,4 @@ def random_forward_problem(
     values["offset"] = rng.normal(0, 1, channels)
     values["mean"] = rng.normal(offset, 0.1, channels)
     values["variance"] = rng.uniform(0.5, 4, channels)
-    statistics = DTYPES[statistics_dtype or ("float64" if dtype == "float64" else "float32")]
-    stored = {
-        role: (DTYPES[dtype] if role in VIEW_ROLES else statistics).store(array)
-        for role, array in values.items()
-    }
-    return Problem(stored, **fields)
+    return Problem(stored(values, dtype, statistics_dtype), **fields)

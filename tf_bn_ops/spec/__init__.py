@@ -16,13 +16,16 @@ from tf_bn_ops.spec.layouts import (
 )
 from tf_bn_ops.spec.op_spec import (
     CHANNEL,
+    COUNT,
     ELEMENT,
+    LIST_LENGTHS,
     MODES,
     OPAQUE,
     PLACEHOLDER,
     REQUIRED,
     VIEW,
     VIEW_LIST,
+    WIDE,
     Arg,
     OpSpec,
 )
@@ -30,10 +33,12 @@ from tf_bn_ops.spec.ops import OPS, of_formula
 
 __all__ = [
     "CHANNEL",
+    "COUNT",
     "DATA_FORMATS",
     "DTYPES",
     "ELEMENT",
     "LAYOUTS",
+    "LIST_LENGTHS",
     "MODES",
     "OPAQUE",
     "OPS",
@@ -41,6 +46,7 @@ __all__ = [
     "REQUIRED",
     "VIEW",
     "VIEW_LIST",
+    "WIDE",
     "Arg",
     "DType",
     "DataFormat",

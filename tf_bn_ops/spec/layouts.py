@@ -19,11 +19,12 @@ DATA_FORMATS: Mapping[str, tuple[int, bool]] = {
 # The same as a type. TensorFlow takes text and bytes; op.get_attr("data_format") gives bytes.
 DataFormat = Literal["NHWC", "NCHW", "NDHWC", "NCDHW", b"NHWC", b"NCHW", b"NDHWC", b"NCDHW"]
 
-# The same with the layouts of nGraph's op, which takes any rank from 2 on. A rank without a data
-# format gets a name here, so that cases and tables can speak of it: T is one more dimension.
+# The same with the layouts of ops that take any rank. A rank without a data format gets a name
+# here, so that cases and tables can speak of it: T is one more dimension.
 LAYOUTS: Mapping[str, tuple[int, bool]] = {
     **DATA_FORMATS,
     "NC": (2, False),
+    "NWC": (3, True),
     "NCW": (3, False),
     "NCTDHW": (6, False),
 }

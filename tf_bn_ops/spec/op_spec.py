@@ -19,13 +19,18 @@ MODES = ("training", "frozen")
 # Stands for the default of an attr that has none.
 REQUIRED = object()
 
-# The attr that is the length of a VIEW_LIST.
+# The attr that is the length of a VIEW_LIST among the outputs.
 NUM_SIDE_INPUTS = "num_side_inputs"
+
+# The attrs that are lengths of lists of inputs: derived from them, and no arguments.
+LIST_LENGTHS = frozenset({NUM_SIDE_INPUTS, "num_y"})
 
 # Kinds of arguments.
 VIEW = "view"  # The shape of x, which is seen as [outer, channels, inner].
 VIEW_LIST = "view_list"  # A list of tensors of the shape of x, with at most one element.
 CHANNEL = "channel"  # [channels]
+WIDE = "wide"  # [channels] of float64, whatever the type of other per-channel tensors.
+COUNT = "count"  # A scalar of float64.
 OPAQUE = "opaque"  # Any shape; what it holds is between two ops, or is not read.
 PLACEHOLDER = "placeholder"  # An output of shape [0].
 
@@ -80,6 +85,13 @@ class OpSpec:
     layouts: tuple[str, ...]
     min_channels: int = 0
     xla_calls_kernel: bool = True
+
+    def type_of(self, arg: Arg, dtype: str, statistics_dtype: str) -> str:
+        """The type of an argument in a call with an element type and one of its statistics types;
+        that of an OPAQUE one means nothing."""
+        if arg.kind in (WIDE, COUNT):
+            return "float64"
+        return dtype if arg.kind in (VIEW, VIEW_LIST) else statistics_dtype
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -11,14 +11,15 @@
 //
 // (Ioffe and Szegedy 2015, algorithm 1.) Outputs of length `channels`:
 //
+//   mean64, m2    training: mean and sum((x - mean)^2) in float64, from which
+//       statistics of several batches are combined, see gather_stats.h
 //   saved_mean, saved_variance    mean and variance, for the gradient
 //   batch_mean, batch_variance    frozen: the same. In training, with the
 //       factor f = exponential_avg_factor, (1 - f) * given + f * new; f = 1
 //       does not read what is given. The new mean is `mean`, the new variance
 //       is variance * M / max(M - 1, 1) (Bessel's correction), or `variance`.
 //
-// Without elements, training has NaN for batch_* and 0 for saved_* and
-// forward_coefficients.
+// Without elements, training has NaN for batch_* and 0 for all others.
 //
 // Accuracy that every backend promises: statistics are accumulated in double,
 // in one pass, around a shift, which is one element of the channel (Chan, Golub
@@ -89,10 +90,37 @@ static TFBN_HD MaskBounds<C> MaskBoundsOf(Activation activation, DType dtype,
   return bounds;
 }
 
+// The rows of forward_coefficients: mean, the rest of the mean, scale * rstd.
+constexpr int kNumForwardCoefficients = 3;
+
+// y before a side input is added and the activation is applied. The gradient of
+// an activation repeats it bit by bit, so it stands here alone. The mean has
+// two parts, see Split.
+template <typename V>
+static TFBN_HD V ScaledAndShifted(V x, V mean, V mean_rest, V scale_rstd,
+                                  V offset) {
+  return ((x - mean) - mean_rest) * scale_rstd + offset;
+}
+
+// The coefficients of y beside the offset; the mean has two parts, see Split.
+template <typename C>
+struct ForwardCoefficients {
+  C mean, mean_rest, scale_rstd;
+};
+template <typename C>
+static TFBN_HD ForwardCoefficients<C> ForwardCoefficientsOf(
+    double scale, const BatchStatistics& of, double epsilon) {
+  ForwardCoefficients<C> k;
+  Split(of.mean, of.mean_rest, &k.mean, &k.mean_rest);
+  k.scale_rstd = static_cast<C>(scale * RstdOf(of.variance, epsilon));
+  return k;
+}
+
 // Inputs, outputs and attributes of one call. Pointers are borrowed. y may be
 // the buffer of x or side_input, batch_mean that of mean, batch_variance that
 // of variance (element for element), but must not overlap them in any other
-// way.
+// way. Outputs may be nullptr and are left out then, y in training alone, where
+// nothing but statistics is computed: x is read once.
 struct BatchNormArgs : FormulaArgs {
   double exponential_avg_factor = 1;
   bool bessel_correction = true;
@@ -112,10 +140,13 @@ struct BatchNormArgs : FormulaArgs {
   void* batch_variance = nullptr;  // [channels]
   void* saved_mean = nullptr;      // [channels]
   void* saved_variance = nullptr;  // [channels]
-  // May be nullptr. [3, channels] of the compute type (float; double for
-  // float64): the coefficients by which the gradient of an activation repeats
-  // y, see batch_norm_grad_ex.h.
+  // May be nullptr. [kNumForwardCoefficients, channels] of the compute type
+  // (float; double for float64): the coefficients by which the gradient of an
+  // activation repeats y, see batch_norm_grad_ex.h.
   void* forward_coefficients = nullptr;
+  // May be nullptr. [channels] of float64.
+  void* mean64 = nullptr;
+  void* m2 = nullptr;
 };
 // The same with a side input; a type of its own, which selects the formula.
 struct BatchNormAddArgs : BatchNormArgs {};
@@ -173,8 +204,9 @@ struct BatchNormFormulaOf {
                                               double center,
                                               const double (&sums)[kNumSums]) {
     if (!args.is_training) {
-      return {LoadAsDouble(args.stat_dtype, args.mean, c), 0,
-              LoadAsDouble(args.stat_dtype, args.variance, c)};
+      const DType dtype = StatisticsDTypeOf(args);
+      return {LoadAsDouble(dtype, args.mean, c), 0,
+              LoadAsDouble(dtype, args.variance, c)};
     }
     return ShiftedStatistics(ElementsPerChannel(args.view), center,
                              sums[kXcSum], sums[kXcXcSum]);
@@ -185,10 +217,11 @@ struct BatchNormFormulaOf {
                              const double (&sums)[kNumSums],
                              C (&k)[kNumCoefficients]) {
     const BatchStatistics of = StatisticsOf(args, c, center, sums);
-    Split(of.mean, of.mean_rest, &k[kMean], &k[kMeanRest]);
-    k[kScaleRstd] =
-        static_cast<C>(LoadAsDouble(args.stat_dtype, args.scale, c) *
-                       RstdOf(of.variance, args.epsilon));
+    const auto forward = ForwardCoefficientsOf<C>(
+        LoadAsDouble(args.stat_dtype, args.scale, c), of, args.epsilon);
+    k[kMean] = forward.mean;
+    k[kMeanRest] = forward.mean_rest;
+    k[kScaleRstd] = forward.scale_rstd;
     k[kOffset] = static_cast<C>(LoadAsDouble(args.stat_dtype, args.offset, c));
     k[kLower] = static_cast<C>(LowerBound(args.activation));
     k[kUpper] = static_cast<C>(UpperBound(args.activation));
@@ -202,10 +235,12 @@ struct BatchNormFormulaOf {
       const double m = static_cast<double>(ElementsPerChannel(args.view));
       if (args.bessel_correction) variance *= m / (m > 1 ? m - 1 : 1);
       if (args.saves_rstd) saved_variance = RstdOf(of.variance, args.epsilon);
+      StoreIfWanted(DType::kFloat64, args.mean64, c, of.mean);
+      StoreIfWanted(DType::kFloat64, args.m2, c, of.variance * m);
     }
     // Before the averages, which may be stored to mean and variance.
-    StoreFromDouble(args.stat_dtype, args.saved_mean, c, of.mean);
-    StoreFromDouble(args.stat_dtype, args.saved_variance, c, saved_variance);
+    StoreIfWanted(args.stat_dtype, args.saved_mean, c, of.mean);
+    StoreIfWanted(args.stat_dtype, args.saved_variance, c, saved_variance);
     StoreAverage(args, c, args.mean, of.mean, args.batch_mean);
     StoreAverage(args, c, args.variance, variance, args.batch_variance);
     if (args.forward_coefficients == nullptr) return;
@@ -219,10 +254,12 @@ struct BatchNormFormulaOf {
   static TFBN_HD void StoreEmpty(const Args& args, int64_t c) {
     const double no_sums[kNumSums] = {};
     if (!args.is_training) return StoreSums(args, c, 0, no_sums);
-    StoreFromDouble(args.stat_dtype, args.saved_mean, c, 0);
-    StoreFromDouble(args.stat_dtype, args.saved_variance, c, 0);
-    StoreFromDouble(args.stat_dtype, args.batch_mean, c, kNaN);
-    StoreFromDouble(args.stat_dtype, args.batch_variance, c, kNaN);
+    StoreIfWanted(DType::kFloat64, args.mean64, c, 0);
+    StoreIfWanted(DType::kFloat64, args.m2, c, 0);
+    StoreIfWanted(args.stat_dtype, args.saved_mean, c, 0);
+    StoreIfWanted(args.stat_dtype, args.saved_variance, c, 0);
+    StoreIfWanted(args.stat_dtype, args.batch_mean, c, kNaN);
+    StoreIfWanted(args.stat_dtype, args.batch_variance, c, kNaN);
     if (args.forward_coefficients == nullptr) return;
     if (args.dtype == DType::kFloat64) {
       StoreForwardCoefficients<double>(args, c, 0, 0, 0);
@@ -235,7 +272,8 @@ struct BatchNormFormulaOf {
   static TFBN_HD void Element(const V (&in)[kInputs],
                               const V (&k)[kNumCoefficients],
                               V (&out)[kOutputs]) {
-    V v = ((in[kX] - k[kMean]) - k[kMeanRest]) * k[kScaleRstd] + k[kOffset];
+    V v = ScaledAndShifted(in[kX], k[kMean], k[kMeanRest], k[kScaleRstd],
+                           k[kOffset]);
     if constexpr (kAdd) v = v + in[kSideInput];
     v = v < k[kLower] ? k[kLower] : v;
     out[kY] = v > k[kUpper] ? k[kUpper] : v;
@@ -265,6 +303,7 @@ struct BatchNormFormulaOf {
   static TFBN_HD void StoreAverage(const Args& args, int64_t c,
                                    const void* given, double value,
                                    void* average) {
+    if (average == nullptr) return;
     const double f = args.exponential_avg_factor;
     if (args.is_training && f != 1) {
       value = (1 - f) * LoadAsDouble(args.stat_dtype, given, c) + f * value;

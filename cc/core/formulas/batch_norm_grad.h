@@ -10,6 +10,9 @@
 //                           - (x - mean) * rstd * scale_backprop / M)
 //   frozen:    x_backprop = scale * rstd * y_backprop
 //
+//   sum_dy          = sum(y_backprop), in float64
+//   sum_dy_xmu      = sum(y_backprop * (x - mean)), in float64
+//
 // (Ioffe and Szegedy 2015, section 3, with mean and variance taken as given:
 // they are not recomputed from x, also when they are not the statistics of x.)
 //
@@ -33,7 +36,8 @@ namespace tf_bn_ops {
 
 // Inputs, outputs and attributes of one call. Pointers are borrowed. x_backprop
 // may be the buffer of y_backprop or x (element for element), but must not
-// overlap them in any other way.
+// overlap them in any other way; nullptr, in training alone: nothing but the
+// sums is computed.
 struct BatchNormGradArgs : FormulaArgs {
   // cuDNN's convention on the GPU in training: `variance` holds rstd itself.
   bool variance_is_rstd = false;
@@ -47,6 +51,9 @@ struct BatchNormGradArgs : FormulaArgs {
   void* x_backprop = nullptr;       // [outer, channels, inner]
   void* scale_backprop = nullptr;   // [channels]
   void* offset_backprop = nullptr;  // [channels]
+  // May be nullptr. [channels] of float64.
+  void* sum_dy = nullptr;
+  void* sum_dy_xmu = nullptr;
 };
 
 struct BatchNormGradFormula {
@@ -77,7 +84,7 @@ struct BatchNormGradFormula {
   }
 
   static TFBN_HD CenterArray CentersOf(const Args& args) {
-    return {args.stat_dtype, args.mean, 1};
+    return {StatisticsDTypeOf(args), args.mean, 1};
   }
 
   template <typename V, int kSums>
@@ -89,7 +96,8 @@ struct BatchNormGradFormula {
 
   // 1 / sqrt(variance + epsilon) of channel `c`.
   static TFBN_HD double Rstd(const Args& args, int64_t c) {
-    const double variance = LoadAsDouble(args.stat_dtype, args.variance, c);
+    const double variance =
+        LoadAsDouble(StatisticsDTypeOf(args), args.variance, c);
     return args.variance_is_rstd ? variance : RstdOf(variance, args.epsilon);
   }
 
@@ -101,8 +109,16 @@ struct BatchNormGradFormula {
     const double scale = LoadAsDouble(args.stat_dtype, args.scale, c);
     k[kScaleRstd] = static_cast<C>(scale * rstd);
     if (!args.is_training) return;
-    const double m = static_cast<double>(ElementsPerChannel(args.view));
     k[kMean] = static_cast<C>(center);
+    FinishMeans(static_cast<double>(ElementsPerChannel(args.view)), rstd, sums,
+                k);
+  }
+
+  // The coefficients that follow from the sums over `m` elements.
+  template <typename C>
+  static TFBN_HD void FinishMeans(double m, double rstd,
+                                  const double (&sums)[kNumSums],
+                                  C (&k)[kNumCoefficients]) {
     k[kRstd] = static_cast<C>(rstd);
     Split(sums[kDySum] / m, 0, &k[kDyMean], &k[kDyMeanRest]);
     k[kXhatDyMean] = static_cast<C>(rstd * sums[kDyXmuSum] / m);
@@ -113,11 +129,15 @@ struct BatchNormGradFormula {
     StoreFromDouble(args.stat_dtype, args.offset_backprop, c, sums[kDySum]);
     StoreFromDouble(args.stat_dtype, args.scale_backprop, c,
                     Rstd(args, c) * sums[kDyXmuSum]);
+    StoreIfWanted(DType::kFloat64, args.sum_dy, c, sums[kDySum]);
+    StoreIfWanted(DType::kFloat64, args.sum_dy_xmu, c, sums[kDyXmuSum]);
   }
 
   static TFBN_HD void StoreEmpty(const Args& args, int64_t c) {
     StoreFromDouble(args.stat_dtype, args.offset_backprop, c, 0);
     StoreFromDouble(args.stat_dtype, args.scale_backprop, c, 0);
+    StoreIfWanted(DType::kFloat64, args.sum_dy, c, 0);
+    StoreIfWanted(DType::kFloat64, args.sum_dy_xmu, c, 0);
   }
 
   template <bool kTraining, typename V>

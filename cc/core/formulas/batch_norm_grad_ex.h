@@ -10,7 +10,9 @@
 //
 // The mask comes from y, or from x by the forward's own coefficients: the same
 // operations on the same numbers in the same order, so the decision is the
-// forward's bit by bit, and y is not read at all.
+// forward's bit by bit, and y is not read at all. The coefficients are those
+// that the forward left, or follow from mean and variance where the forward was
+// given the same ones.
 
 #ifndef TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_GRAD_EX_H_
 #define TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_GRAD_EX_H_
@@ -36,8 +38,10 @@ struct BatchNormGradExArgs : BatchNormGradArgs {
 
   const void* y = nullptr;       // [outer, channels, inner]
   const void* offset = nullptr;  // [channels], read if the mask is from x
-  // [3, channels] of the compute type (float; double for float64), read if the
-  // mask is from x: what BatchNormArgs::forward_coefficients was filled with.
+  // [kNumForwardCoefficients, channels] of the compute type (float; double for
+  // float64), read if the mask is from x: what
+  // BatchNormArgs::forward_coefficients was filled with. nullptr: those of a
+  // frozen forward with this mean and variance.
   const void* forward_coefficients = nullptr;
 
   void* side_input_backprop = nullptr;  // [outer, channels, inner]
@@ -45,6 +49,14 @@ struct BatchNormGradExArgs : BatchNormGradArgs {
 // Types of their own, which select the formula.
 struct BatchNormGradExFromYArgs : BatchNormGradExArgs {};
 struct BatchNormGradExAddArgs : BatchNormGradExArgs {};
+
+// dy where the activation passes it: v, the value before or behind the
+// activation, is above `lowest` and not at or above `highest`, see MaskBounds.
+template <typename V>
+static TFBN_HD V MaskedBy(V dy, V v, V lowest, V highest) {
+  const V low_masked = v > lowest ? dy : V{};
+  return v >= highest ? V{} : low_masked;
+}
 
 template <typename ArgsType, bool kFromX, bool kAdd>
 struct BatchNormGradExFormulaOf {
@@ -102,15 +114,12 @@ struct BatchNormGradExFormulaOf {
                           const V (&k)[kNumCoefficients]) {
     V v;
     if constexpr (kFromX) {
-      // BatchNormFormula::Element.
-      v = ((in[kX] - k[kForwardMean]) - k[kForwardMeanRest]) *
-              k[kForwardScaleRstd] +
-          k[kForwardOffset];
+      v = ScaledAndShifted(in[kX], k[kForwardMean], k[kForwardMeanRest],
+                           k[kForwardScaleRstd], k[kForwardOffset]);
     } else {
       v = in[kY];
     }
-    const V low_masked = v > k[kLowest] ? in[kDy] : V{};
-    return v >= k[kHighest] ? V{} : low_masked;
+    return MaskedBy(in[kDy], v, k[kLowest], k[kHighest]);
   }
 
   template <typename V>
@@ -133,12 +142,10 @@ struct BatchNormGradExFormulaOf {
     k[kLowest] = bounds.lowest;
     k[kHighest] = bounds.highest;
     if constexpr (kFromX) {
-      const C* const forward =
-          static_cast<const C*>(args.forward_coefficients) + c;
-      const int64_t channels = args.view.channels;
-      k[kForwardMean] = forward[0];
-      k[kForwardMeanRest] = forward[channels];
-      k[kForwardScaleRstd] = forward[2 * channels];
+      const ForwardCoefficients<C> forward = ForwardOf<C>(args, c);
+      k[kForwardMean] = forward.mean;
+      k[kForwardMeanRest] = forward.mean_rest;
+      k[kForwardScaleRstd] = forward.scale_rstd;
       k[kForwardOffset] =
           static_cast<C>(LoadAsDouble(args.stat_dtype, args.offset, c));
     }
@@ -176,6 +183,23 @@ struct BatchNormGradExFormulaOf {
     Plain::template Element<kTraining>(plain, plain_k, plain_out);
     out[kXBackprop] = plain_out[Plain::kXBackprop];
     if constexpr (kAdd) out[kSideInputBackprop] = plain[Plain::kDy];
+  }
+
+ private:
+  template <typename C>
+  static TFBN_HD ForwardCoefficients<C> ForwardOf(const Args& args, int64_t c) {
+    if (args.forward_coefficients == nullptr) {
+      const DType dtype = StatisticsDTypeOf(args);
+      return ForwardCoefficientsOf<C>(
+          LoadAsDouble(args.stat_dtype, args.scale, c),
+          {LoadAsDouble(dtype, args.mean, c), 0,
+           LoadAsDouble(dtype, args.variance, c)},
+          args.epsilon);
+    }
+    const C* const forward =
+        static_cast<const C*>(args.forward_coefficients) + c;
+    const int64_t channels = args.view.channels;
+    return {forward[0], forward[channels], forward[2 * channels]};
   }
 };
 

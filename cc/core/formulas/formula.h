@@ -62,6 +62,11 @@
 //                         const V (&k)[kNumCoefficients], V (&out)[kOutputs]);
 //   };
 //
+// Where the output pointers of TensorsOf are nullptr, a call in training ends
+// after Finish: it wants the sums alone. A formula that derives from FrozenOnly
+// has no training: Apply alone, from coefficients that Finish computes of what
+// is given; it has neither Accumulate nor a mask before Reduce.
+//
 // All functions are always inlined (TFBN_HD) and contain no lambdas, since
 // translation units with different -m flags instantiate them. No multiplication
 // is fused with an addition (mk/cxxflags.txt, mk/nvccflags.txt), so that every
@@ -73,6 +78,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "cc/core/dtype.h"
 #include "cc/core/host_device.h"
@@ -81,7 +87,7 @@
 namespace tf_bn_ops {
 
 // What the arguments of every formula have. Arrays of view shape have `dtype`,
-// arrays of length `channels` have `stat_dtype`.
+// arrays of length `channels` have `stat_dtype` unless they say otherwise.
 struct FormulaArgs {
   View view;
   DType dtype = DType::kFloat32;
@@ -89,8 +95,18 @@ struct FormulaArgs {
   // Training, where the results depend on sums over the view, or frozen, where
   // the statistics are constants.
   bool is_training = true;
+  // mean and variance that are given are float64, whatever stat_dtype is.
+  bool float64_statistics = false;
   double epsilon = 0;
 };
+
+static TFBN_HD DType StatisticsDTypeOf(const FormulaArgs& args) {
+  return args.float64_statistics ? DType::kFloat64 : args.stat_dtype;
+}
+
+struct FrozenOnly {};
+template <typename F>
+constexpr bool kIsFrozenOnly = std::is_base_of_v<FrozenOnly, F>;
 
 template <typename F>
 constexpr bool kHasMask =
@@ -134,6 +150,12 @@ static TFBN_HD void LoadCenters(const CenterArray& centers, int64_t first,
   LoadAsDoubles(centers.dtype, centers.data, first, n, out);  // Vectorizes.
   if (!centers.finite) return;
   for (int64_t c = 0; c < n; ++c) out[c] = IsFinite(out[c]) ? out[c] : 0;
+}
+
+// Stores an output of shape [channels] that the caller may leave out.
+static TFBN_HD void StoreIfWanted(DType dtype, void* data, int64_t c,
+                                  double value) {
+  if (data != nullptr) StoreFromDouble(dtype, data, c, value);
 }
 
 static TFBN_HD double RstdOf(double variance, double epsilon) {

@@ -316,7 +316,9 @@ void ApplyTile(const typename F::Args& args, const Partition& partition,
 template <typename F, typename T>
 void Apply(const typename F::Args& args, const Partition& partition,
            const Tile& tile, const void* by_channel, StorePolicy policy) {
-  ApplyTile<F, T, true>(args, partition, tile, by_channel, policy);
+  if constexpr (!kIsFrozenOnly<F>) {
+    ApplyTile<F, T, true>(args, partition, tile, by_channel, policy);
+  }
 }
 
 }  // namespace

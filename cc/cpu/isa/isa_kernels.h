@@ -77,7 +77,8 @@ static TFBN_INLINE int64_t CoefficientStride(int64_t channels) {
 
 // The kernels of one formula (cc/core/formulas) for one element type.
 // Coefficients are arrays in the type that the formula is applied in (double
-// for float64, else float), one after the other, CoefficientStride apart.
+// for float64, else float), one after the other, CoefficientStride apart. Those
+// for training do nothing where the formula is FrozenOnly.
 template <typename F>
 struct Kernels {
   using Args = typename F::Args;

@@ -362,8 +362,10 @@ void ReduceTile(const typename F::Args& args, const Partition& partition,
 template <typename F, typename T>
 void Reduce(const typename F::Args& args, const Partition& partition,
             const Tile& tile, const void* by_channel, const ChannelSums& out) {
-  ReduceTile<F, T, true>(args, partition, tile, by_channel, StorePolicy::kNone,
-                         out);
+  if constexpr (!kIsFrozenOnly<F>) {
+    ReduceTile<F, T, true>(args, partition, tile, by_channel,
+                           StorePolicy::kNone, out);
+  }
 }
 
 // Kernels::frozen.

@@ -1,0 +1,177 @@
+// The formulas of the second pass of the gradient by itself, from sums that are
+// given: synchronised batch normalization adds up the sums of several replicas
+// between the two passes. The contract, and its arithmetic.
+//
+// With m = total_count, the elements of a channel in the batches of all
+// replicas, and the sums of batch_norm_grad.h over all of them:
+//
+//   masked = y_backprop where the activation passes it, see
+//            batch_norm_grad_ex.h; without an activation y_backprop
+//   x_backprop = scale * rstd * (masked - total_dy / m
+//                - (x - mean) * rstd^2 * total_dy_xmu / m)
+//   side_input_backprop = masked, where the forward had a side input
+//
+// The means are over all replicas and the tensors of one of them, so the mean
+// is float64, and is subtracted in two parts (see Split).
+
+#ifndef TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_BACKWARD_ELEMT_H_
+#define TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_BACKWARD_ELEMT_H_
+
+#include <cstdint>
+
+#include "cc/core/dtype.h"
+#include "cc/core/formulas/batch_norm.h"
+#include "cc/core/formulas/batch_norm_grad.h"
+#include "cc/core/formulas/batch_norm_grad_ex.h"
+#include "cc/core/formulas/formula.h"
+#include "cc/core/host_device.h"
+
+namespace tf_bn_ops {
+
+// Inputs, outputs and attributes of one call, beside those of the gradient
+// behind an activation, of which scale_backprop, offset_backprop and sums are
+// not computed. An output may be the buffer of an input as it may there.
+struct BatchNormBackwardElemtArgs : BatchNormGradExArgs {
+  const void* total_count = nullptr;   // One element of float64.
+  const void* total_dy = nullptr;      // [channels] of float64
+  const void* total_dy_xmu = nullptr;  // [channels] of float64
+};
+// Types of their own, which select the formula.
+struct BatchNormBackwardElemtFromXArgs : BatchNormBackwardElemtArgs {};
+struct BatchNormBackwardElemtFromYArgs : BatchNormBackwardElemtArgs {};
+struct BatchNormBackwardElemtAddArgs : BatchNormBackwardElemtArgs {};
+
+// Where the mask of an activation comes from.
+enum class MaskSource { kNone, kX, kY };
+
+template <typename ArgsType, MaskSource kMask, bool kAdd>
+struct BatchNormBackwardElemtFormulaOf : FrozenOnly {
+  using Args = ArgsType;
+  using Plain = BatchNormGradFormula;
+  enum Input : int {
+    kDy = Plain::kDy,
+    kX = Plain::kX,
+    kY,
+    kInputs = kMask == MaskSource::kY ? kY + 1 : kX + 1,
+    kNumFrozenInputs = kInputs,
+  };
+  enum Output : int {
+    kXBackprop = Plain::kXBackprop,
+    kSideInputBackprop,
+    kOutputs = kAdd ? kSideInputBackprop + 1 : kXBackprop + 1,
+  };
+  enum Sum : int { kNumSums = Plain::kNumSums, kNumFrozenSums = 0 };
+  // Behind those of the plain gradient. The forward's mean and scale * rstd are
+  // the gradient's.
+  enum Coefficient : int {
+    kMeanRest = Plain::kNumCoefficients,
+    kLowest,
+    kHighest,
+    kOffset,
+    kNumCoefficients = kMask == MaskSource::kNone ? kMeanRest + 1
+                       : kMask == MaskSource::kY  ? kHighest + 1
+                                                  : kOffset + 1,
+    kFirstFrozenCoefficient = 0,
+    kFirstMaskCoefficient = kNumCoefficients,
+  };
+
+  static TFBN_HD Tensors<kInputs, kOutputs> TensorsOf(const Args& args) {
+    Tensors<kInputs, kOutputs> tensors = {};
+    tensors.in[kDy] = args.y_backprop;
+    tensors.in[kX] = args.x;
+    tensors.out[kXBackprop] = args.x_backprop;
+    if constexpr (kMask == MaskSource::kY) tensors.in[kY] = args.y;
+    if constexpr (kAdd) {
+      tensors.out[kSideInputBackprop] = args.side_input_backprop;
+    }
+    return tensors;
+  }
+
+  static TFBN_HD CenterArray CentersOf(const Args& args) {
+    return Plain::CentersOf(args);
+  }
+
+  template <typename C>
+  static TFBN_HD void Finish(const Args& args, int64_t c, double mean,
+                             const double (&)[kNumSums],
+                             C (&k)[kNumCoefficients]) {
+    const double scale = LoadAsDouble(args.stat_dtype, args.scale, c);
+    const double variance =
+        LoadAsDouble(StatisticsDTypeOf(args), args.variance, c);
+    const auto forward =
+        ForwardCoefficientsOf<C>(scale, {mean, 0, variance}, args.epsilon);
+    const double totals[Plain::kNumSums] = {
+        LoadAsDouble(DType::kFloat64, args.total_dy, c),
+        LoadAsDouble(DType::kFloat64, args.total_dy_xmu, c)};
+    C plain[Plain::kNumCoefficients] = {};
+    Plain::FinishMeans(LoadAsDouble(DType::kFloat64, args.total_count, 0),
+                       Plain::Rstd(args, c), totals, plain);
+    plain[Plain::kMean] = forward.mean;
+    plain[Plain::kScaleRstd] = forward.scale_rstd;
+    for (int i = 0; i < Plain::kNumCoefficients; ++i) k[i] = plain[i];
+    k[kMeanRest] = forward.mean_rest;
+    if constexpr (kMask != MaskSource::kNone) {
+      const MaskBounds<C> bounds =
+          MaskBoundsOf<C>(args.activation, args.dtype, kMask == MaskSource::kX);
+      k[kLowest] = bounds.lowest;
+      k[kHighest] = bounds.highest;
+    }
+    if constexpr (kMask == MaskSource::kX) {
+      k[kOffset] =
+          static_cast<C>(LoadAsDouble(args.stat_dtype, args.offset, c));
+    }
+  }
+
+  static TFBN_HD void StoreSums(const Args&, int64_t, double,
+                                const double (&)[kNumSums]) {}
+  static TFBN_HD void StoreEmpty(const Args&, int64_t) {}
+
+  template <typename V>
+  static TFBN_HD V Masked(const V (&in)[kInputs],
+                          const V (&k)[kNumCoefficients]) {
+    if constexpr (kMask == MaskSource::kNone) {
+      return in[kDy];
+    } else if constexpr (kMask == MaskSource::kX) {
+      const V v = ScaledAndShifted(in[kX], k[Plain::kMean], k[kMeanRest],
+                                   k[Plain::kScaleRstd], k[kOffset]);
+      return MaskedBy(in[kDy], v, k[kLowest], k[kHighest]);
+    } else {
+      return MaskedBy(in[kDy], in[kY], k[kLowest], k[kHighest]);
+    }
+  }
+
+  template <bool kTraining, typename V>
+  static TFBN_HD void Element(const V (&in)[kInputs],
+                              const V (&k)[kNumCoefficients],
+                              V (&out)[kOutputs]) {
+    // The plain gradient subtracts one part of the mean, the rest here.
+    const V plain[Plain::kInputs] = {Masked(in, k), in[kX] - k[Plain::kMean]};
+    V plain_k[Plain::kNumCoefficients], plain_out[Plain::kOutputs];
+    for (int i = 0; i < Plain::kNumCoefficients; ++i) plain_k[i] = k[i];
+    plain_k[Plain::kMean] = k[kMeanRest];
+    Plain::Element<true>(plain, plain_k, plain_out);
+    out[kXBackprop] = plain_out[Plain::kXBackprop];
+    if constexpr (kAdd) out[kSideInputBackprop] = plain[Plain::kDy];
+  }
+};
+
+// Without an activation.
+struct BatchNormBackwardElemtFormula
+    : BatchNormBackwardElemtFormulaOf<BatchNormBackwardElemtArgs,
+                                      MaskSource::kNone, false> {};
+// The mask from x.
+struct BatchNormBackwardElemtFromXFormula
+    : BatchNormBackwardElemtFormulaOf<BatchNormBackwardElemtFromXArgs,
+                                      MaskSource::kX, false> {};
+// The mask from y.
+struct BatchNormBackwardElemtFromYFormula
+    : BatchNormBackwardElemtFormulaOf<BatchNormBackwardElemtFromYArgs,
+                                      MaskSource::kY, false> {};
+// The mask from y, and the gradient of a side input.
+struct BatchNormBackwardElemtAddFormula
+    : BatchNormBackwardElemtFormulaOf<BatchNormBackwardElemtAddArgs,
+                                      MaskSource::kY, true> {};
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_BACKWARD_ELEMT_H_

@@ -1,0 +1,41 @@
+// Statistics of a batch from those of its parts, see batch_norm.h for what they
+// are: what the replicas of a synchronised batch normalization send each other.
+
+#ifndef TF_BN_OPS_CC_CORE_GATHER_STATS_H_
+#define TF_BN_OPS_CC_CORE_GATHER_STATS_H_
+
+#include <cstdint>
+
+namespace tf_bn_ops {
+
+// Inputs and outputs of one call. Pointers are borrowed, and no output overlaps
+// an input.
+struct GatherStatsArgs {
+  int64_t parts = 0, channels = 0;
+  const double* counts = nullptr;  // [parts], elements per channel
+  const double* means = nullptr;   // [parts, channels]
+  const double* m2s = nullptr;     // [parts, channels], sums (x - mean)^2
+
+  double* count = nullptr;  // One element.
+  double* mean = nullptr;   // [channels]
+  double* m2 = nullptr;     // [channels]
+};
+
+// The pairwise formula of Chan, Golub and LeVeque (1983), part after part in
+// their order, so that every replica computes the same bits:
+//
+//   delta = mean_part - mean
+//   mean += delta * (count_part / (count + count_part))
+//   m2   += m2_part + delta^2 * (count * count_part / (count + count_part))
+//
+// Nothing cancels where a mean is large against the deviations from it, as it
+// would in a sum of squares. Parts whose count is not above zero are left out,
+// whatever their mean and m2 hold; without any other all results are zero.
+void GatherStats(const GatherStatsArgs& args);
+
+// The first part whose count is negative, infinite or NaN; -1 if there is none.
+int64_t FindInvalidCount(const GatherStatsArgs& args);
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_CORE_GATHER_STATS_H_

@@ -1,0 +1,12 @@
+// The CPU kernels of the second pass of the gradient by itself, compiled once
+// for every line of isa_builds.txt.
+
+#include "cc/core/formulas/batch_norm_backward_elemt.h"
+#include "cc/cpu/isa/apply.h"
+#include "cc/cpu/isa/isa_kernels.h"
+#include "cc/cpu/isa/reduce.h"
+
+TFBN_DEFINE_KERNELS(BatchNormBackwardElemtFormula)
+TFBN_DEFINE_KERNELS(BatchNormBackwardElemtFromXFormula)
+TFBN_DEFINE_KERNELS(BatchNormBackwardElemtFromYFormula)
+TFBN_DEFINE_KERNELS(BatchNormBackwardElemtAddFormula)

@@ -1,0 +1,295 @@
+// Specs of the ops that synchronised batch normalization consists of, each one
+// pass over one batch, for shape inference and the kernels of every device and
+// of XLA: attributes, accepted shapes, element types, and which tensor is which
+// of the formula's. split_ops.cc has the OpDefs, and that of
+// BatchNormGatherStats, which has no view.
+
+#ifndef TF_BN_OPS_CC_OPS_SPLIT_OPS_H_
+#define TF_BN_OPS_CC_OPS_SPLIT_OPS_H_
+
+#include <cstdint>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "cc/core/formulas/batch_norm.h"
+#include "cc/core/formulas/batch_norm_backward_elemt.h"
+#include "cc/core/formulas/batch_norm_grad_ex.h"
+#include "cc/core/view.h"
+#include "cc/ops/activation_mode.h"
+#include "cc/ops/errors.h"
+#include "cc/ops/split_shapes.h"
+#include "cc/ops/view_of.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+
+namespace tf_bn_ops {
+
+// The types of x and of scale and offset, for the OpDefs; X(T) for each kernel
+// without the latter, and X(T, U) for each
+// with them: no vector is narrower than its tensor. Statistics and sums are
+// float64.
+#define TFBN_SPLIT_TYPES "{half, bfloat16, float, double}"
+#define TFBN_SPLIT_VECTOR_TYPES "{float, double}"
+#define TFBN_SPLIT_STATS_KERNELS(X) \
+  X(Eigen::half) X(Eigen::bfloat16) X(float) X(double)
+#define TFBN_SPLIT_KERNELS(X) \
+  X(Eigen::half, float)       \
+  X(Eigen::half, double)      \
+  X(Eigen::bfloat16, float)   \
+  X(Eigen::bfloat16, double) X(float, float) X(float, double) X(double, double)
+
+// What the Specs have in common; `Op` has kInputs, kX and
+// Inputs(), the SplitInputs of the op.
+template <typename Op>
+struct SplitSpec {
+  int axis = -1;
+
+  template <typename Context>
+  absl::Status ReadAttrs(Context* context) {
+    return context->GetAttr("axis", &axis);
+  }
+
+  int ChannelDim(int rank) const { return axis < 0 ? axis + rank : axis; }
+
+  // OK with the view of x, or InvalidArgument in one sentence that names the
+  // tensor at fault and its shape.
+  template <int kInputs>
+  absl::Status Validate(const tensorflow::TensorShape* const (&shapes)[kInputs],
+                        View* view) const {
+    tensorflow::PartialTensorShape partial[kInputs], data, channels;
+    for (int i = 0; i < kInputs; ++i) {
+      partial[i] = tensorflow::PartialTensorShape(shapes[i]->dim_sizes());
+    }
+    const absl::Status status = CheckSplitShapes(Op::Inputs(), axis, partial,
+                                                 kInputs, &data, &channels);
+    if (!status.ok()) return status;
+    const tensorflow::TensorShape& x = *shapes[Op::kX];
+    *view = ViewOf(x, ChannelDim(x.dims()));
+    return absl::OkStatus();
+  }
+
+  template <typename FormulaArgs>
+  void BindAttrs(bool /*saves_rstd*/, FormulaArgs* args) const {
+    args->float64_statistics = true;
+  }
+};
+
+// Those with an activation.
+template <typename Op>
+struct ActivationSplitSpec : SplitSpec<Op> {
+  double epsilon = 0;
+  Activation activation = Activation::kIdentity;
+
+  template <typename Context>
+  absl::Status ReadAttrs(Context* context) {
+    absl::Status status = SplitSpec<Op>::ReadAttrs(context);
+    float epsilon_attr = 0;
+    if (status.ok()) status = context->GetAttr("epsilon", &epsilon_attr);
+    epsilon = epsilon_attr;
+    return status.ok() ? ReadActivationMode(context, &activation) : status;
+  }
+
+  template <typename FormulaArgs>
+  void BindAttrs(bool saves_rstd, FormulaArgs* args) const {
+    SplitSpec<Op>::BindAttrs(saves_rstd, args);
+    args->epsilon = epsilon;
+    args->activation = activation;
+  }
+
+  template <typename Value, typename FormulaArgs>
+  static void BindInputs(const Value& input, FormulaArgs* args) {
+    args->x = input(Op::kX);
+    args->scale = input(Op::kScale);
+    args->offset = input(Op::kOffset);
+    args->mean = input(Op::kMean);
+    args->variance = input(Op::kVariance);
+  }
+};
+
+struct BatchNormStatsSpec : SplitSpec<BatchNormStatsSpec> {
+  using Args = BatchNormArgs;
+
+  // In the order of the OpDef, as all that follow.
+  enum Input : int { kX, kInputs };
+  static SplitInputs Inputs() { return {{{"x", SplitInput::kView}}, nullptr}; }
+
+  template <typename Value, typename FormulaArgs>
+  static void BindInputs(const Value& input, FormulaArgs* args) {
+    args->x = input(kX);
+  }
+  template <typename Outputs>
+  static void BindOutputs(const Outputs& output, Args* args) {
+    double* const count = static_cast<double*>(output.Scalar(0));
+    if (count != nullptr) {
+      *count = static_cast<double>(ElementsPerChannel(args->view));
+    }
+    args->mean64 = output.Vector(1, args->view.channels);
+    args->m2 = output.Vector(2, args->view.channels);
+  }
+};
+
+// With `kSideInputs` (0 or 1) tensors that are added before the activation.
+template <int kSideInputs>
+struct BatchNormElemtSpec
+    : ActivationSplitSpec<BatchNormElemtSpec<kSideInputs>> {
+  using Base = ActivationSplitSpec<BatchNormElemtSpec>;
+  using Args =
+      std::conditional_t<kSideInputs == 0, BatchNormArgs, BatchNormAddArgs>;
+
+  enum Input : int {
+    kX,
+    kScale,
+    kOffset,
+    kMean,
+    kVariance,
+    kSideInput,
+    kInputs = kSideInput + kSideInputs
+  };
+  static SplitInputs Inputs() {
+    return {{{"x", SplitInput::kView},
+             {"scale", SplitInput::kVector},
+             {"offset", SplitInput::kVector},
+             {"mean", SplitInput::kVector},
+             {"variance", SplitInput::kVector}},
+            "side_input"};
+  }
+
+  template <typename FormulaArgs>
+  void BindAttrs(bool saves_rstd, FormulaArgs* args) const {
+    Base::BindAttrs(saves_rstd, args);
+    args->is_training = false;
+  }
+  template <typename Value, typename FormulaArgs>
+  static void BindInputs(const Value& input, FormulaArgs* args) {
+    Base::BindInputs(input, args);
+    if constexpr (kSideInputs > 0) args->side_input = input(kSideInput);
+  }
+  template <typename Outputs>
+  static void BindOutputs(const Outputs& output, Args* args) {
+    if constexpr (kSideInputs > 0) {
+      args->y = output(0, kX, {kX, kSideInput});
+    } else {
+      args->y = output(0, kX, {kX});
+    }
+  }
+};
+
+// With `kYs` (0 or 1) tensors y: without it the mask of the activation comes
+// from x.
+template <int kYs>
+struct BatchNormBackwardReduceSpec
+    : ActivationSplitSpec<BatchNormBackwardReduceSpec<kYs>> {
+  using Base = ActivationSplitSpec<BatchNormBackwardReduceSpec>;
+  using Args = std::conditional_t<kYs == 0, BatchNormGradExArgs,
+                                  BatchNormGradExFromYArgs>;
+
+  enum Input : int {
+    kYBackprop,
+    kX,
+    kScale,
+    kOffset,
+    kMean,
+    kVariance,
+    kY,
+    kInputs = kY + kYs
+  };
+  static SplitInputs Inputs() {
+    return {{{"y_backprop", SplitInput::kView},
+             {"x", SplitInput::kView},
+             {"scale", SplitInput::kVector},
+             {"offset", SplitInput::kVector},
+             {"mean", SplitInput::kVector},
+             {"variance", SplitInput::kVector}},
+            "y"};
+  }
+
+  template <typename Value, typename FormulaArgs>
+  static void BindInputs(const Value& input, FormulaArgs* args) {
+    Base::BindInputs(input, args);
+    args->y_backprop = input(kYBackprop);
+    if constexpr (kYs > 0) args->y = input(kY);
+  }
+  template <typename Outputs>
+  static void BindOutputs(const Outputs& output, Args* args) {
+    args->sum_dy = output.Vector(0, args->view.channels);
+    args->sum_dy_xmu = output.Vector(1, args->view.channels);
+    args->scale_backprop = output.Vector(2, args->view.channels);
+    args->offset_backprop = output.Vector(3, args->view.channels);
+  }
+};
+
+// The arguments, which select the formula.
+template <int kYs, int kSideInputs>
+using BatchNormBackwardElemtArgsOf = std::conditional_t<
+    kSideInputs == 1, BatchNormBackwardElemtAddArgs,
+    std::conditional_t<kYs == 1, BatchNormBackwardElemtFromYArgs,
+                       BatchNormBackwardElemtFromXArgs>>;
+
+template <int kYs, int kSideInputs>
+struct BatchNormBackwardElemtSpec
+    : ActivationSplitSpec<BatchNormBackwardElemtSpec<kYs, kSideInputs>> {
+  using Base = ActivationSplitSpec<BatchNormBackwardElemtSpec>;
+  using Args = BatchNormBackwardElemtArgsOf<kYs, kSideInputs>;
+
+  enum Input : int {
+    kYBackprop,
+    kX,
+    kScale,
+    kOffset,
+    kMean,
+    kVariance,
+    kSumDy,
+    kSumDyXmu,
+    kCount,
+    kY,
+    kInputs = kY + kYs
+  };
+  static SplitInputs Inputs() {
+    return {{{"y_backprop", SplitInput::kView},
+             {"x", SplitInput::kView},
+             {"scale", SplitInput::kVector},
+             {"offset", SplitInput::kVector},
+             {"mean", SplitInput::kVector},
+             {"variance", SplitInput::kVector},
+             {"sum_dy", SplitInput::kVector},
+             {"sum_dy_xmu", SplitInput::kVector},
+             {"count", SplitInput::kScalar}},
+            "y"};
+  }
+
+  template <typename Context>
+  absl::Status ReadAttrs(Context* context) {
+    const absl::Status status = Base::ReadAttrs(context);
+    return status.ok() ? CheckMaskSource(kYs, kSideInputs, this->activation)
+                       : status;
+  }
+
+  template <typename FormulaArgs>
+  void BindAttrs(bool saves_rstd, FormulaArgs* args) const {
+    Base::BindAttrs(saves_rstd, args);
+    args->is_training = false;
+  }
+  template <typename Value, typename FormulaArgs>
+  static void BindInputs(const Value& input, FormulaArgs* args) {
+    Base::BindInputs(input, args);
+    args->y_backprop = input(kYBackprop);
+    args->total_dy = input(kSumDy);
+    args->total_dy_xmu = input(kSumDyXmu);
+    args->total_count = input(kCount);
+    if constexpr (kYs > 0) args->y = input(kY);
+  }
+  template <typename Outputs>
+  static void BindOutputs(const Outputs& output, Args* args) {
+    if constexpr (kSideInputs > 0) {
+      args->x_backprop = output(0, kX, {kX});
+      args->side_input_backprop = output(1, kX, {kYBackprop});
+    } else if constexpr (kYs > 0) {
+      args->x_backprop = output(0, kX, {kYBackprop, kX, kY});
+    } else {
+      args->x_backprop = output(0, kX, {kYBackprop, kX});
+    }
+  }
+};
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_OPS_SPLIT_OPS_H_

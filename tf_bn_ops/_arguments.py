@@ -1,0 +1,49 @@
+"""Checks of arguments that several bindings have."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import numpy as np
+
+from tf_bn_ops import spec
+
+
+def check_statistics_dtype(op: str, view: Any, vector: Any) -> None:
+    """Raises a TypeError where no kernel of `op` takes the types of a tensor and of a vector."""
+    names = [getattr(getattr(value, "dtype", None), "name", "") for value in (view, vector)]
+    dtype, statistics = ({"float16": "half"}.get(name, name) for name in names)
+    if dtype not in spec.DTYPES or statistics not in spec.DTYPES:
+        return  # Not a tensor yet, or refused by TensorFlow.
+    choices = spec.OPS[op].statistics_choices(dtype)
+    if statistics not in choices:
+        raise TypeError(
+            f"{op} takes per-channel tensors of {' or '.join(choices)} with tensors of {dtype}, "
+            f"not of {statistics}"
+        )
+
+
+def checked_epsilon(epsilon: Any, function: str) -> float:
+    """`epsilon` as a float, or a TypeError; eager tensors are refused as those of a graph are."""
+    try:
+        if isinstance(epsilon, (numbers.Real, np.generic, np.ndarray)):
+            return float(epsilon)
+    except (TypeError, ValueError):
+        pass
+    raise _no_number(epsilon, function)
+
+
+def not_a_tensor(epsilon: Any, function: str) -> Any:
+    """`epsilon`, or a TypeError for a tensor; what else is no number, TensorFlow refuses with its
+    message for the built-in op."""
+    if hasattr(epsilon, "dtype") and not isinstance(epsilon, (np.generic, np.ndarray)):
+        raise _no_number(epsilon, function)
+    return epsilon
+
+
+def _no_number(epsilon: Any, function: str) -> TypeError:
+    return TypeError(
+        f"epsilon must be a number, not {type(epsilon).__name__}: "
+        f"{function} takes it as an attribute, not as a tensor"
+    )
