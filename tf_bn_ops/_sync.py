@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tf_bn_ops import _fused, _ops, _replicas
+from tf_bn_ops._arguments import checked_epsilon
 from tf_bn_ops._fused import ACTIVATION_MODES, Activation
 from tf_bn_ops._results import BatchNorm
 from tf_bn_ops.spec import DATA_FORMATS, DataFormat
@@ -86,7 +87,7 @@ def sync_batch_norm(
 
     _replicas.check_context("sync_batch_norm")
     attrs = _fused.Attrs(
-        _ops.checked_epsilon(epsilon, "sync_batch_norm"),
+        checked_epsilon(epsilon, "sync_batch_norm"),
         data_format.decode() if isinstance(data_format, bytes) else data_format,
         bool(is_training),
         exponential_avg_factor,
