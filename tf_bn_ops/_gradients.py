@@ -22,6 +22,7 @@ from tensorflow.python.framework import kernels
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops.parallel_for import pfor
 
+from tf_bn_ops import _split_gradients
 from tf_bn_ops.spec import OPS, VIEW, VIEW_LIST, Arg, OpSpec, of_formula
 from tf_bn_ops.spec.ops import BATCH_NORM, BATCH_NORM_GRAD
 
@@ -77,6 +78,7 @@ def register(ops: ModuleType) -> None:
         functools.partial(_batch_norm_training_backprop_grad, second_order)
     )
     tf.RegisterGradient(_GRAD_GRAD.registered_name)(_third_order)
+    _split_gradients.register(ops, _masked)
     for op in (_TRAINING_BACKPROP, _GRAD_GRAD, _GRAD_EX):
         pfor.RegisterPFor(op.registered_name)(functools.partial(_vectorize, op))
 

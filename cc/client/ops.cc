@@ -3,15 +3,8 @@
 
 #include "tf_bn_ops/ops.h"
 
-#include <initializer_list>
-#include <utility>
-
-#include "absl/strings/str_cat.h"
-#include "tensorflow/cc/ops/const_op.h"
-#include "tensorflow/core/framework/op.h"
+#include "cc/client/add_node.h"
 #include "tensorflow/core/framework/tensor.h"
-#include "tensorflow/core/framework/tensor_shape.h"
-#include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/graph/node_builder.h"
 
 namespace tf_bn_ops {
@@ -19,51 +12,6 @@ namespace ops {
 namespace {
 
 namespace tf = ::tensorflow;
-
-// Adds the node TfBnOps>`name`; `set_rest` gets its NodeBuilder for attributes
-// and inputs that are lists. Returns nullptr, with the reason in
-// scope.status(), if that fails.
-template <typename SetRest>
-tf::Node* AddNode(const tf::Scope& scope, const std::string& name,
-                  std::initializer_list<tf::Input> inputs,
-                  const SetRest& set_rest) {
-  if (!scope.ok()) return nullptr;
-  const std::string op = absl::StrCat("TfBnOps>", name);
-  if (tf::OpRegistry::Global()->LookUp(op) == nullptr) {
-    scope.UpdateStatus(absl::NotFoundError(
-        absl::StrCat("the op ", op,
-                     " is not registered: call tf_bn_ops::LoadOpLibrary() "
-                     "before building a graph that holds it")));
-    return nullptr;
-  }
-  tf::NodeBuilder builder(scope.GetUniqueNameForOp(name), op);
-  for (const tf::Input& input : inputs) {
-    const auto node_out = tf::ops::AsNodeOut(scope, input);
-    if (!scope.ok()) return nullptr;
-    builder.Input(node_out);
-  }
-  set_rest(builder);
-  if (!scope.ok()) return nullptr;
-  scope.UpdateBuilder(&builder);
-  tf::Node* node = nullptr;
-  scope.UpdateStatus(builder.Finalize(scope.graph(), &node));
-  if (!scope.ok()) return nullptr;
-  scope.UpdateStatus(scope.DoShapeInference(node));
-  return node;  // set even if shapes do not fit, as TensorFlow's classes are
-}
-
-// The members of `op`, in the order of the OpDef. All ops of the family have
-// one tensor per output, so the position is the index.
-template <typename Op>
-void SetMembers(tf::Node* node, std::initializer_list<tf::Output Op::*> outputs,
-                Op* op) {
-  if (node == nullptr) return;
-  op->operation = tf::Operation(node);
-  int index = 0;
-  for (tf::Output Op::* output : outputs) {
-    op->*output = tf::Output(node, index++);
-  }
-}
 
 template <typename Attrs>
 auto SetAttrs(const Attrs& attrs) {

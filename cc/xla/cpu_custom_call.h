@@ -25,12 +25,20 @@ namespace tf_bn_ops {
 class XlaCallList {
  public:
   explicit XlaCallList(const XlaArgs& args)
-      : data_(InOrder(args.shape)), vector_(InOrder(args.stat_shape)) {}
+      : data_(InOrder(args.shape)),
+        vector_(InOrder(args.stat_shape)),
+        wide_(InOrder(
+            xla::ShapeUtil::MakeShape(xla::F64, {args.view.channels}))) {}
 
   void Data(xla::XlaOp value) { Add(value, data_); }
   void Vector(xla::XlaOp value) { Add(value, vector_); }
+  void Wide(xla::XlaOp value) { Add(value, wide_); }
+  void Scalar(xla::XlaOp value) {
+    Add(value, xla::ShapeUtil::MakeShape(xla::F64, {}));
+  }
   void Data(const void*) { shapes_.push_back(data_); }
   void Vector(const void*) { shapes_.push_back(vector_); }
+  void Wide(const void*) { shapes_.push_back(wide_); }
   void Bytes(int64_t size) {
     shapes_.push_back(InOrder(xla::ShapeUtil::MakeShape(xla::U8, {size})));
   }
@@ -49,33 +57,35 @@ class XlaCallList {
     return shape;
   }
 
-  const xla::Shape data_, vector_;
+  const xla::Shape data_, vector_, wide_;
   std::vector<xla::XlaOp> values_;
   std::vector<xla::Shape> shapes_;
 };
 
-// The outputs of the formula that `args` are arguments of, in the order of
+// The outputs of the call that `args` are arguments of, in the order of
 // CpuCustomCall's results.
 template <typename Args>
 std::vector<xla::XlaOp> BuildCpuCustomCall(const Args& args) {
-  using F = typename Args::Formula;
+  using Call = CpuCustomCall<typename Args::Call>;
+  using F = typename Call::Formula;
   // An MLIR dictionary, as text.
   std::string attributes;
-  AllAttributes<F>(args, [&](const char* name, const auto& value) {
-    absl::StrAppend(&attributes, attributes.empty() ? "{" : ", ", name, " = ",
-                    BitsOf(value), " : i64");
-  });
+  AllAttributes<typename Args::Call>(
+      args, [&](const char* name, const auto& value) {
+        absl::StrAppend(&attributes, attributes.empty() ? "{" : ", ", name,
+                        " = ", BitsOf(value), " : i64");
+      });
   attributes += "}";
 
   XlaCallList operands(args), results(args);
-  CpuCustomCall<F>::Operands(args, operands);
+  Call::Operands(args, operands);
   typename F::Args unset;  // Its members name the results.
-  CpuCustomCall<F>::Results(unset, results);
+  Call::Results(unset, results);
   const size_t outputs = results.shapes().size();
   results.Bytes(static_cast<int64_t>(CpuWorkspaceBytes<F>(args.view)));
 
   const xla::XlaOp call = xla::CustomCallWithLayout(
-      args.x.builder(), CpuCustomCall<F>::kTarget, operands.values(),
+      args.x.builder(), Call::kTarget, operands.values(),
       xla::ShapeUtil::MakeTupleShape(results.shapes()), operands.shapes(),
       attributes, /*has_side_effect=*/false, /*output_operand_aliasing=*/{},
       /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cc/core/executor.h"
+#include "cc/core/gather_stats.h"
 #include "cc/cpu/dispatch.h"
 #include "cc/cpu/driver.h"
 #include "cc/xla/cpu_custom_call_lists.h"
@@ -73,8 +74,11 @@ class BufferReader {
 
   void Data(const void*& member) { ReadOperand(dtype_, &member); }
   void Vector(const void*& member) { ReadOperand(stat_dtype_, &member); }
+  void Wide(const void*& member) { ReadFloat64(&member); }
+  void Scalar(const void*& member) { ReadFloat64(&member); }
   void Data(void*& member) { member = ReadResult(); }
   void Vector(void*& member) { member = ReadResult(); }
+  void Wide(void*& member) { member = ReadResult(); }
   void* ReadResult() {
     auto buffer = results_.get<xla::ffi::AnyBuffer>(next_result_++);
     if (buffer.has_value()) return buffer.value()->untyped_data();
@@ -85,6 +89,10 @@ class BufferReader {
   const Error& error() const { return error_; }
 
  private:
+  void ReadFloat64(const void** member) {
+    DType unused;
+    ReadOperand(&unused, member);
+  }
   void ReadOperand(DType* dtype, const void** member) {
     auto buffer = operands_.get<xla::ffi::AnyBuffer>(next_operand_++);
     if (!buffer.has_value()) {
@@ -105,7 +113,7 @@ class BufferReader {
   Error error_ = Error::Success();
 };
 
-template <typename F>
+template <typename C>
 Error Call(xla::ffi::ThreadPool pool, xla::ffi::Dictionary attributes,
            xla::ffi::RemainingArgs operands, xla::ffi::RemainingRets results) {
   std::string message;
@@ -113,9 +121,10 @@ Error Call(xla::ffi::ThreadPool pool, xla::ffi::Dictionary attributes,
   if (implementation == nullptr) {
     return Error(xla::ffi::ErrorCode::kFailedPrecondition, message);
   }
+  using F = typename CpuCustomCall<C>::Formula;
   typename F::Args args;
   Error error = Error::Success();
-  AllAttributes<F>(args, [&](const char* name, auto& member) {
+  AllAttributes<C>(args, [&](const char* name, auto& member) {
     const auto bits = attributes.get<int64_t>(name);
     if (bits.has_value()) {
       SetFromBits(bits.value(), &member);
@@ -125,14 +134,49 @@ Error Call(xla::ffi::ThreadPool pool, xla::ffi::Dictionary attributes,
   });
   if (error.failure()) return error;
   BufferReader reader(operands, results, &args.dtype, &args.stat_dtype);
-  CpuCustomCall<F>::Operands(args, reader);
-  CpuCustomCall<F>::Results(args, reader);
+  CpuCustomCall<C>::Operands(args, reader);
+  CpuCustomCall<C>::Results(args, reader);
   void* const workspace = reader.ReadResult();
   if (reader.error().failure()) return reader.error();
   FfiExecutor executor(pool);
   RunOnCpu<F>(args, *implementation, executor, workspace);
   return Error::Success();
 }
+
+Error CallGatherStats(xla::ffi::Buffer<xla::ffi::F64> counts,
+                      xla::ffi::Buffer<xla::ffi::F64> means,
+                      xla::ffi::Buffer<xla::ffi::F64> m2s,
+                      xla::ffi::Result<xla::ffi::Buffer<xla::ffi::F64>> count,
+                      xla::ffi::Result<xla::ffi::Buffer<xla::ffi::F64>> mean,
+                      xla::ffi::Result<xla::ffi::Buffer<xla::ffi::F64>> m2) {
+  const GatherStatsArgs args = {static_cast<int64_t>(means.dimensions()[0]),
+                                static_cast<int64_t>(means.dimensions()[1]),
+                                counts.typed_data(),
+                                means.typed_data(),
+                                m2s.typed_data(),
+                                count->typed_data(),
+                                mean->typed_data(),
+                                m2->typed_data()};
+  const int64_t invalid = FindInvalidCount(args);
+  if (invalid >= 0) {
+    return Error::InvalidArgument(
+        absl::StrCat("counts must be finite and not negative, but counts[",
+                     invalid, "] is ", args.counts[invalid]));
+  }
+  GatherStats(args);
+  return Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER(kGatherStatsHandler, CallGatherStats,
+                       xla::ffi::Ffi::Bind()
+                           .Arg<xla::ffi::Buffer<xla::ffi::F64>>()
+                           .Arg<xla::ffi::Buffer<xla::ffi::F64>>()
+                           .Arg<xla::ffi::Buffer<xla::ffi::F64>>()
+                           .Ret<xla::ffi::Buffer<xla::ffi::F64>>()
+                           .Ret<xla::ffi::Buffer<xla::ffi::F64>>()
+                           .Ret<xla::ffi::Buffer<xla::ffi::F64>>());
+XLA_FFI_REGISTER_HANDLER(xla::ffi::GetXlaFfiApi(), kGatherStatsTarget, "Host",
+                         kGatherStatsHandler);
 
 #define TFBN_REGISTER_CPU_CUSTOM_CALL(F)                  \
   XLA_FFI_DEFINE_HANDLER(k##F##Handler, Call<F>,          \
@@ -149,6 +193,14 @@ TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormAddFormula);
 TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormGradFormula);
 TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormGradExFromYFormula);
 TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormGradExAddFormula);
+TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormStatsCall);
+TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormElemtCall);
+TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormElemtAddCall);
+TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormBackwardReduceCall);
+TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormBackwardReduceFromYCall);
+TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormBackwardElemtFromXFormula);
+TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormBackwardElemtFromYFormula);
+TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormBackwardElemtAddFormula);
 
 }  // namespace
 

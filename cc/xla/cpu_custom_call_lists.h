@@ -10,19 +10,22 @@
 #include <cstring>
 
 #include "cc/core/formulas/batch_norm.h"
+#include "cc/core/formulas/batch_norm_backward_elemt.h"
 #include "cc/core/formulas/batch_norm_grad.h"
 #include "cc/core/formulas/batch_norm_grad_ex.h"
 
 namespace tf_bn_ops {
 
-// The call of formula F:
+// The call of formula F, or of a part of it:
 //
+//   using Formula = F;
 //   static constexpr char kTarget[];  // Its name.
 //   // In order, attribute(name, member) of each member of `args` beside those
 //   // of AllAttributes; F::Args and XLA's arguments have the same members.
 //   static void Attributes(Args& args, const Attribute& attribute);
 //   // visitor.Data(member) or visitor.Vector(member) of each input, that is
-//   // [outer, channels, inner] or [channels].
+//   // [outer, channels, inner] or [channels]; visitor.Wide(member): [channels]
+//   // of float64, visitor.Scalar(member): one element of float64.
 //   static void Operands(Args& args, Visitor& visitor);
 //   // The same of each output of F::Args.
 //   static void Results(F::Args& args, Visitor& visitor);
@@ -33,6 +36,7 @@ struct CpuCustomCall;
 
 template <>
 struct CpuCustomCall<BatchNormGradFormula> {
+  using Formula = BatchNormGradFormula;
   static constexpr char kTarget[] = "tf_bn_ops.batch_norm_grad";
 
   template <typename Args, typename Attribute>
@@ -59,6 +63,7 @@ struct CpuCustomCall<BatchNormGradFormula> {
 template <>
 struct CpuCustomCall<BatchNormGradExFromYFormula>
     : CpuCustomCall<BatchNormGradFormula> {
+  using Formula = BatchNormGradExFromYFormula;
   static constexpr char kTarget[] = "tf_bn_ops.batch_norm_grad_ex_from_y";
 
   template <typename Args, typename Attribute>
@@ -76,6 +81,7 @@ struct CpuCustomCall<BatchNormGradExFromYFormula>
 template <>
 struct CpuCustomCall<BatchNormGradExAddFormula>
     : CpuCustomCall<BatchNormGradExFromYFormula> {
+  using Formula = BatchNormGradExAddFormula;
   static constexpr char kTarget[] = "tf_bn_ops.batch_norm_grad_ex_add";
 
   template <typename Visitor>
@@ -87,6 +93,7 @@ struct CpuCustomCall<BatchNormGradExAddFormula>
 
 template <>
 struct CpuCustomCall<BatchNormFormula> {
+  using Formula = BatchNormFormula;
   static constexpr char kTarget[] = "tf_bn_ops.batch_norm";
 
   template <typename Args, typename Attribute>
@@ -117,6 +124,7 @@ struct CpuCustomCall<BatchNormFormula> {
 
 template <>
 struct CpuCustomCall<BatchNormAddFormula> : CpuCustomCall<BatchNormFormula> {
+  using Formula = BatchNormAddFormula;
   static constexpr char kTarget[] = "tf_bn_ops.batch_norm_add";
 
   template <typename Args, typename Visitor>
@@ -126,15 +134,169 @@ struct CpuCustomCall<BatchNormAddFormula> : CpuCustomCall<BatchNormFormula> {
   }
 };
 
+// The parts of synchronised batch normalization: calls of formulas of which one
+// pass is wanted, or that of a gradient.
+struct BatchNormStatsCall {};
+struct BatchNormElemtCall {};
+struct BatchNormElemtAddCall {};
+struct BatchNormBackwardReduceCall {};       // The mask from x.
+struct BatchNormBackwardReduceFromYCall {};  // The mask from y.
+
+template <>
+struct CpuCustomCall<BatchNormStatsCall> {
+  using Formula = BatchNormFormula;
+  static constexpr char kTarget[] = "tf_bn_ops.batch_norm_stats";
+
+  template <typename Args, typename Attribute>
+  static void Attributes(Args&, const Attribute&) {}
+
+  template <typename Args, typename Visitor>
+  static void Operands(Args& args, Visitor& visitor) {
+    visitor.Data(args.x);
+  }
+
+  template <typename Visitor>
+  static void Results(BatchNormArgs& args, Visitor& visitor) {
+    visitor.Wide(args.mean64);
+    visitor.Wide(args.m2);
+  }
+};
+
+// What all parts have that take statistics.
+struct SplitCallInputs {
+  template <typename Args, typename Attribute>
+  static void Attributes(Args& args, const Attribute& attribute) {
+    attribute("float64_statistics", args.float64_statistics);
+    attribute("activation", args.activation);
+  }
+
+  template <typename Args, typename Visitor>
+  static void Operands(Args& args, Visitor& visitor) {
+    visitor.Data(args.x);
+    visitor.Vector(args.scale);
+    visitor.Vector(args.offset);
+    visitor.Wide(args.mean);
+    visitor.Wide(args.variance);
+  }
+};
+
+template <>
+struct CpuCustomCall<BatchNormElemtCall> : SplitCallInputs {
+  using Formula = BatchNormFormula;
+  static constexpr char kTarget[] = "tf_bn_ops.batch_norm_elemt";
+
+  template <typename Visitor>
+  static void Results(BatchNormArgs& args, Visitor& visitor) {
+    visitor.Data(args.y);
+  }
+};
+
+template <>
+struct CpuCustomCall<BatchNormElemtAddCall>
+    : CpuCustomCall<BatchNormElemtCall> {
+  using Formula = BatchNormAddFormula;
+  static constexpr char kTarget[] = "tf_bn_ops.batch_norm_elemt_add";
+
+  template <typename Args, typename Visitor>
+  static void Operands(Args& args, Visitor& visitor) {
+    SplitCallInputs::Operands(args, visitor);
+    visitor.Data(args.side_input);
+  }
+};
+
+template <>
+struct CpuCustomCall<BatchNormBackwardReduceCall> : SplitCallInputs {
+  using Formula = BatchNormGradExFormula;
+  static constexpr char kTarget[] = "tf_bn_ops.batch_norm_backward_reduce";
+
+  template <typename Args, typename Visitor>
+  static void Operands(Args& args, Visitor& visitor) {
+    SplitCallInputs::Operands(args, visitor);
+    visitor.Data(args.y_backprop);
+  }
+
+  template <typename Visitor>
+  static void Results(BatchNormGradArgs& args, Visitor& visitor) {
+    visitor.Wide(args.sum_dy);
+    visitor.Wide(args.sum_dy_xmu);
+    visitor.Vector(args.scale_backprop);
+    visitor.Vector(args.offset_backprop);
+  }
+};
+
+template <>
+struct CpuCustomCall<BatchNormBackwardReduceFromYCall>
+    : CpuCustomCall<BatchNormBackwardReduceCall> {
+  using Formula = BatchNormGradExFromYFormula;
+  static constexpr char kTarget[] =
+      "tf_bn_ops.batch_norm_backward_reduce_from_y";
+
+  template <typename Args, typename Visitor>
+  static void Operands(Args& args, Visitor& visitor) {
+    CpuCustomCall<BatchNormBackwardReduceCall>::Operands(args, visitor);
+    visitor.Data(args.y);
+  }
+};
+
+template <>
+struct CpuCustomCall<BatchNormBackwardElemtFromXFormula> : SplitCallInputs {
+  using Formula = BatchNormBackwardElemtFromXFormula;
+  static constexpr char kTarget[] =
+      "tf_bn_ops.batch_norm_backward_elemt_from_x";
+
+  template <typename Args, typename Visitor>
+  static void Operands(Args& args, Visitor& visitor) {
+    CpuCustomCall<BatchNormBackwardReduceCall>::Operands(args, visitor);
+    visitor.Wide(args.total_dy);
+    visitor.Wide(args.total_dy_xmu);
+    visitor.Scalar(args.total_count);
+  }
+
+  template <typename Visitor>
+  static void Results(BatchNormBackwardElemtArgs& args, Visitor& visitor) {
+    visitor.Data(args.x_backprop);
+  }
+};
+
+template <>
+struct CpuCustomCall<BatchNormBackwardElemtFromYFormula>
+    : CpuCustomCall<BatchNormBackwardElemtFromXFormula> {
+  using Formula = BatchNormBackwardElemtFromYFormula;
+  static constexpr char kTarget[] =
+      "tf_bn_ops.batch_norm_backward_elemt_from_y";
+
+  template <typename Args, typename Visitor>
+  static void Operands(Args& args, Visitor& visitor) {
+    CpuCustomCall<BatchNormBackwardElemtFromXFormula>::Operands(args, visitor);
+    visitor.Data(args.y);
+  }
+};
+
+template <>
+struct CpuCustomCall<BatchNormBackwardElemtAddFormula>
+    : CpuCustomCall<BatchNormBackwardElemtFromYFormula> {
+  using Formula = BatchNormBackwardElemtAddFormula;
+  static constexpr char kTarget[] = "tf_bn_ops.batch_norm_backward_elemt_add";
+
+  template <typename Visitor>
+  static void Results(BatchNormBackwardElemtArgs& args, Visitor& visitor) {
+    CpuCustomCall<BatchNormBackwardElemtFromXFormula>::Results(args, visitor);
+    visitor.Data(args.side_input_backprop);
+  }
+};
+
+// The call of BatchNormGatherStats, which has no view.
+constexpr char kGatherStatsTarget[] = "tf_bn_ops.batch_norm_gather_stats";
+
 // All attributes of a call, in order.
-template <typename F, typename Args, typename Attribute>
+template <typename Call, typename Args, typename Attribute>
 void AllAttributes(Args& args, const Attribute& attribute) {
   attribute("outer", args.view.outer);
   attribute("channels", args.view.channels);
   attribute("inner", args.view.inner);
   attribute("is_training", args.is_training);
   attribute("epsilon", args.epsilon);
-  CpuCustomCall<F>::Attributes(args, attribute);
+  CpuCustomCall<Call>::Attributes(args, attribute);
 }
 
 // Attributes travel as the bits of their values, so that none is rounded on its

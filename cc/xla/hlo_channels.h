@@ -24,6 +24,7 @@ struct XlaArgs {
   View view;            // Of x.
   int channel_dim = 0;  // The dimension of x that is view.channels.
   bool is_training = true;
+  bool float64_statistics = false;
   double epsilon = 0;
   xla::Shape shape;       // Of x.
   xla::Shape stat_shape;  // Of scale.

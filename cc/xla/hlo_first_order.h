@@ -18,42 +18,67 @@ namespace tf_bn_ops {
 // The inputs of cc/core's BatchNormGradArgs, as values of the computation that
 // is being built.
 struct XlaBatchNormGradArgs : XlaArgs {
-  using Formula = BatchNormGradFormula;
+  using Call = BatchNormGradFormula;
 
   bool variance_is_rstd = false;
   xla::XlaOp y_backprop, x;          // The shape of x.
   xla::XlaOp scale, mean, variance;  // [channels]
 };
 
+// Of a gradient, in float64: the sums over y_backprop and over y_backprop * (x
+// - mean).
+struct XlaGradSums {
+  xla::XlaOp dy, dy_xmu;
+};
+inline XlaGradSums SumsOf(const XlaBatchNormGradArgs& args,
+                          const XlaChannels& channels) {
+  const auto wide = XlaChannels::Wide;
+  return {channels.Sum(args.y_backprop),
+          channels.Sum(wide(args.y_backprop) *
+                       (wide(args.x) - channels.Broadcast(wide(args.mean))))};
+}
+
+inline xla::XlaOp RstdOf(const XlaBatchNormGradArgs& args,
+                         const XlaChannels& channels) {
+  const xla::XlaOp variance = XlaChannels::Wide(args.variance);
+  return args.variance_is_rstd ? variance : channels.Rstd(variance);
+}
+
+inline xla::XlaOp BuildScaleBackprop(const XlaBatchNormGradArgs& args,
+                                     const XlaChannels& channels,
+                                     xla::XlaOp rstd, xla::XlaOp dy_xmu_sum) {
+  return NumElements(args.view) == 0
+             ? xla::ZerosLike(args.scale)  // Whatever rstd is.
+             : channels.Vector(rstd * dy_xmu_sum);
+}
+
+// y_backprop without what mean and variance take from it: `xmu` is x - mean,
+// the sums are over `count` elements.
+inline xla::XlaOp BuildCentered(const XlaChannels& channels,
+                                xla::XlaOp y_backprop, xla::XlaOp xmu,
+                                xla::XlaOp rstd, const XlaGradSums& sums,
+                                xla::XlaOp count) {
+  const xla::XlaOp s = rstd * sums.dy_xmu / count;
+  const xla::XlaOp xhat = xmu * channels.Spread(rstd);
+  return channels.Minus(y_backprop, sums.dy / count) -
+         xhat * channels.Spread(s);
+}
+
 // x_backprop, scale_backprop, offset_backprop
 inline std::vector<xla::XlaOp> BuildHlo(const XlaBatchNormGradArgs& args) {
   const XlaChannels channels(args.x.builder(), args);
-  const auto wide = XlaChannels::Wide;
-  const auto spread = [&](xla::XlaOp v) { return channels.Spread(v); };
-
-  const xla::XlaOp variance = wide(args.variance);
-  const xla::XlaOp rstd =
-      args.variance_is_rstd ? variance : channels.Rstd(variance);
-  const xla::XlaOp f = wide(args.scale) * rstd;
-  const xla::XlaOp dy_sum = channels.Sum(args.y_backprop);
-  const xla::XlaOp dy_xc_sum =
-      channels.Sum(wide(args.y_backprop) *
-                   (wide(args.x) - channels.Broadcast(wide(args.mean))));
-
+  const xla::XlaOp rstd = RstdOf(args, channels);
+  const xla::XlaOp f = XlaChannels::Wide(args.scale) * rstd;
+  const XlaGradSums sums = SumsOf(args, channels);
   xla::XlaOp dy_centered = channels.Narrow(args.y_backprop);
   if (args.is_training) {
-    const xla::XlaOp s = rstd * dy_xc_sum / channels.Count(dy_xc_sum);
-    const xla::XlaOp xhat =
-        (channels.Narrow(args.x) - spread(args.mean)) * spread(rstd);
-    dy_centered =
-        channels.Minus(args.y_backprop, dy_sum / channels.Count(dy_sum)) -
-        xhat * spread(s);
+    const xla::XlaOp xmu = channels.Narrow(args.x) - channels.Spread(args.mean);
+    dy_centered = BuildCentered(channels, args.y_backprop, xmu, rstd, sums,
+                                channels.Count(sums.dy));
   }
-  return {channels.Elements(spread(f) * dy_centered),
-          NumElements(args.view) == 0
-              ? xla::ZerosLike(args.scale)  // Whatever rstd is.
-              : channels.Vector(rstd * dy_xc_sum),
-          channels.Vector(dy_sum)};
+  return {channels.Elements(channels.Spread(f) * dy_centered),
+          BuildScaleBackprop(args, channels, rstd, sums.dy_xmu),
+          channels.Vector(sums.dy)};
 }
 
 }  // namespace tf_bn_ops

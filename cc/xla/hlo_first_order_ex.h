@@ -17,7 +17,7 @@ namespace tf_bn_ops {
 // The attributes and inputs of cc/core's BatchNormGradExArgs, inputs as values
 // of the computation that is being built.
 struct XlaBatchNormGradExArgs : XlaBatchNormGradArgs {
-  using Formula = BatchNormGradExFromYFormula;
+  using Call = BatchNormGradExFromYFormula;
 
   Activation activation = Activation::kIdentity;
   xla::XlaOp offset;  // Not read.
@@ -25,7 +25,7 @@ struct XlaBatchNormGradExArgs : XlaBatchNormGradArgs {
 };
 // The same with the gradient of a side input.
 struct XlaBatchNormGradExAddArgs : XlaBatchNormGradExArgs {
-  using Formula = BatchNormGradExAddFormula;
+  using Call = BatchNormGradExAddFormula;
 };
 
 // y_backprop where the activation passes it.

@@ -26,7 +26,7 @@ namespace tf_bn_ops {
 // The attributes and inputs of cc/core's BatchNormArgs, inputs as values of the
 // computation that is being built.
 struct XlaBatchNormArgs : XlaArgs {
-  using Formula = BatchNormFormula;
+  using Call = BatchNormFormula;
 
   double exponential_avg_factor = 1;
   bool bessel_correction = true;
@@ -42,7 +42,7 @@ struct XlaBatchNormArgs : XlaArgs {
 };
 // The same with a side input.
 struct XlaBatchNormAddArgs : XlaBatchNormArgs {
-  using Formula = BatchNormAddFormula;
+  using Call = BatchNormAddFormula;
 };
 
 // The statistics that x is normalized with, in float64.

@@ -1,27 +1,21 @@
-// XLA kernels of all ops, for jit_compile=True: one source, because each one
-// that includes XLA's headers takes most of a minute to compile.
+// XLA kernels, for jit_compile=True, of all ops but the split ones: few
+// sources, because each one that includes XLA's headers takes most of a minute
+// to compile.
 
 #include <cstdint>
-#include <cstdlib>
-#include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "cc/ops/batch_norm_training_backprop.h"
 #include "cc/ops/fused_batch_norm.h"
 #include "cc/ops/fused_batch_norm_grad.h"
 #include "cc/ops/fused_batch_norm_grad_ex.h"
 #include "cc/ops/fused_batch_norm_grad_grad.h"
-#include "cc/xla/cpu_custom_call.h"
 #include "cc/xla/hlo_first_order.h"
 #include "cc/xla/hlo_first_order_ex.h"
 #include "cc/xla/hlo_forward.h"
 #include "cc/xla/hlo_second_order.h"
-#include "tensorflow/compiler/tf2xla/shape_util.h"
+#include "cc/xla/xla_op.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
-#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -31,39 +25,11 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// Whether a program for the CPU calls the CPU backend. Not with
-// TF_BN_OPS_XLA=hlo, for programs that run in a process without this library.
-bool CallsCpuBackend() {
-  const char* const variable = std::getenv("TF_BN_OPS_XLA");
-  return variable == nullptr || std::string(variable) != "hlo";
-}
-
-template <typename Args>
-std::vector<xla::XlaOp> Build(bool is_cpu, const Args& args) {
-  return is_cpu && CallsCpuBackend() ? BuildCpuCustomCall(args)
-                                     : BuildHlo(args);
-}
-
 // In XLA's own operations on every device: XLA fuses them with what surrounds a
 // second derivative.
 std::vector<xla::XlaOp> Build(bool /*is_cpu*/,
                               const XlaBatchNormGradGradArgs& args) {
   return BuildHlo(args);
-}
-
-// The shape of an input; dimensions that are known at run time alone are an
-// error.
-absl::Status StaticShape(tf::XlaOpKernelContext* context, int input,
-                         xla::Shape* xla_shape, tf::TensorShape* shape) {
-  const absl::StatusOr<xla::Shape> found = context->InputXlaShape(input);
-  if (!found.ok()) return found.status();
-  if (!found->is_static()) {
-    return absl::UnimplementedError(absl::StrCat(
-        "batch-norm ops are compiled for shapes that are known, but input ",
-        input, " has shape ", found->ToString()));
-  }
-  *xla_shape = *found;
-  return tf::XLAShapeToTensorShape(*found, shape);
 }
 
 // Inputs that are not read may have any size, but operands of the custom call
@@ -141,16 +107,6 @@ using BatchNormTrainingBackpropXlaOp =
     BatchNormXlaOp<BatchNormTrainingBackpropSpec, XlaBatchNormGradArgs>;
 using FusedBatchNormGradGradXlaOp =
     BatchNormXlaOp<FusedBatchNormGradGradSpec, XlaBatchNormGradGradArgs>;
-
-// Not REGISTER_XLA_OP, whose kernels TensorFlow takes into account until the
-// first use of XLA in the process: this library may be loaded later. Types need
-// no constraint, but for U of V3, which has placeholders of type float: XLA has
-// all those that the ops allow.
-#define TFBN_REGISTER_XLA_OP(op, Kernel, ...)                                 \
-  REGISTER_KERNEL_BUILDER(                                                    \
-      Name(op).Device(::tensorflow::DEVICE_CPU_XLA_JIT) __VA_ARGS__, Kernel); \
-  REGISTER_KERNEL_BUILDER(                                                    \
-      Name(op).Device(::tensorflow::DEVICE_GPU_XLA_JIT) __VA_ARGS__, Kernel)
 
 TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNorm", FusedBatchNormXlaOp, );
 TFBN_REGISTER_XLA_OP("TfBnOps>FusedBatchNormV2", FusedBatchNormXlaOp, );
