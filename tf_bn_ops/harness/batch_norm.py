@@ -121,7 +121,7 @@ class _Statistics:
     xc: _Array
 
 
-class _Oracle:
+class Oracle:
     """The right answer to one problem, in its working type."""
 
     def __init__(self, problem: Problem):
@@ -191,7 +191,7 @@ class _Oracle:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Errors:
+class Errors:
     """The errors of a profile's statistics, per channel: em, ev, rho of the module's text."""
 
     mean: _Array
@@ -202,7 +202,7 @@ class _Errors:
     @classmethod
     def in_training(
         cls, profile: Profile, problem: Problem, of: _Statistics, count: int
-    ) -> _Errors:
+    ) -> Errors:
         summed_in = profile.sums_type(problem.dtype)
         u_s, h = summed_in.unit_roundoff, profile.chain(count)
         t = spec.DTYPES[problem.dtype.accumulator].smallest_normal
@@ -216,7 +216,7 @@ class _Errors:
         return cls(e_x + u_s * d, ev, rho, overflow)
 
     @classmethod
-    def frozen(cls, profile: Profile, problem: Problem) -> _Errors:
+    def frozen(cls, profile: Profile, problem: Problem) -> Errors:
         zero = np.zeros(problem.view[1])
         rho = zero + 4 * profile.sums_type(problem.dtype).unit_roundoff
         return cls(zero, zero, rho, zero > 0)
@@ -233,13 +233,13 @@ class BatchNorm:
         return batch_norm_inputs.fill(call)
 
     def expected(self, problem: Problem, profile: Profile) -> Iterator[Expected]:
-        oracle = _Oracle(problem)
+        oracle = Oracle(problem)
         with np.errstate(all="ignore"):
             if problem.is_training:
                 used = oracle.of_batch(profile.rearranged)
-                errors = _Errors.in_training(profile, problem, used, oracle.count)
+                errors = Errors.in_training(profile, problem, used, oracle.count)
             else:
-                used, errors = oracle.given, _Errors.frozen(profile, problem)
+                used, errors = oracle.given, Errors.frozen(profile, problem)
             if not problem.is_training:
                 yield from _copies(problem, oracle.given)
             elif not oracle.count:
@@ -273,7 +273,7 @@ def _without_elements(problem: Problem) -> Iterator[Expected]:
 class _Vectors:
     """Training: the outputs of shape [channels]; the sentences about statistics, in their order."""
 
-    def __init__(self, oracle: _Oracle, profile: Profile, of: _Statistics, errors: _Errors):
+    def __init__(self, oracle: Oracle, profile: Profile, of: _Statistics, errors: Errors):
         problem = oracle.problem
         self._problem, self._given = problem, oracle.given
         self._of, self._errors = of, errors
@@ -350,7 +350,7 @@ class _Vectors:
 class _Elements:
     """y, chunk by chunk; the sentences about it, in their order."""
 
-    def __init__(self, oracle: _Oracle, profile: Profile, of: _Statistics, errors: _Errors):
+    def __init__(self, oracle: Oracle, profile: Profile, of: _Statistics, errors: Errors):
         problem = oracle.problem
         computed_in = spec.DTYPES[problem.dtype.accumulator]
         u_c, u_s = computed_in.unit_roundoff, profile.sums_type(problem.dtype).unit_roundoff

@@ -68,6 +68,17 @@ def masked_problem(problem: Problem) -> Problem:
     return dataclasses.replace(problem, values=values)
 
 
+def of_side_input(problem: Problem, masked: Problem) -> Iterator[Expected]:
+    """What is expected of side_input_backprop."""
+    work = working_type(problem)
+    flushed = spec.DTYPES[problem.dtype.accumulator].smallest_normal
+    for at in regions(problem.view):
+        value = problem.dtype.widen(masked["y_backprop"][at], work)
+        magnitude = np.abs(value)
+        bound = np.where(magnitude < flushed, magnitude, 0)
+        yield Expected(SIDE_INPUT_BACKPROP, at, value, bound, magnitude, nonfinite_exact=True)
+
+
 class BatchNormGradEx:
     """See formula_models.FormulaModel."""
 
@@ -81,23 +92,14 @@ class BatchNormGradEx:
     def expected(self, problem: Problem, profile: Profile) -> Iterator[Expected]:
         masked = masked_problem(problem)
         oracle = Oracle(masked)
-        wrong = _WrongMasks(problem, masked, oracle)
+        wrong = WrongMasks(problem, masked, oracle)
         for part in batch_norm_grad.expected_of(oracle, masked, profile):
             yield dataclasses.replace(part, impostors={**part.impostors, **wrong.answers(part)})
-        for part in self._of_side_input(problem, masked) if problem.num_side_inputs else ():
+        for part in of_side_input(problem, masked) if problem.num_side_inputs else ():
             yield dataclasses.replace(part, impostors=wrong.answers(part))
 
-    def _of_side_input(self, problem: Problem, masked: Problem) -> Iterator[Expected]:
-        work = working_type(problem)
-        flushed = spec.DTYPES[problem.dtype.accumulator].smallest_normal
-        for at in regions(problem.view):
-            value = problem.dtype.widen(masked["y_backprop"][at], work)
-            magnitude = np.abs(value)
-            bound = np.where(magnitude < flushed, magnitude, 0)
-            yield Expected(SIDE_INPUT_BACKPROP, at, value, bound, magnitude, nonfinite_exact=True)
 
-
-class _WrongMasks:
+class WrongMasks:
     """Answers that are wrong on purpose: y_backprop under masks that differ from the right one.
 
     Of x_backprop they have the right sums: it is linear in y_backprop, and what a wrong mask in the

@@ -174,7 +174,7 @@ class _SumErrors:
     shift: np.ndarray  # Of |xmu| where the sum behind scale_backprop may be rearranged.
 
 
-def _sum_errors(profile: Profile, oracle: oracle_lib.Oracle, dtype: DType) -> _SumErrors:
+def sum_errors(profile: Profile, oracle: oracle_lib.Oracle, dtype: DType) -> _SumErrors:
     sums, summed_in = oracle.sums, profile.sums_type(dtype)
     relative = profile.chain(sums.n) * summed_in.unit_roundoff
     t = DTYPES[dtype.accumulator].smallest_normal
@@ -222,7 +222,7 @@ def derive(
     u_c, t = computed_in.unit_roundoff, computed_in.smallest_normal
     u_s = profile.sums_type(dtype).unit_roundoff
     with np.errstate(all="ignore"):
-        errors = _sum_errors(profile, oracle, dtype)
+        errors = sum_errors(profile, oracle, dtype)
         relative = profile.sum_roundings * statistics_dtype.unit_roundoff
         floor = flushed_below(statistics_dtype)
         offset = relative * np.abs(oracle.offset_backprop) + errors.dy + floor

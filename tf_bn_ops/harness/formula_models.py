@@ -15,6 +15,7 @@ from tf_bn_ops.harness.batch_norm import BatchNorm
 from tf_bn_ops.harness.batch_norm_grad import BatchNormGrad
 from tf_bn_ops.harness.batch_norm_grad_ex import BatchNormGradEx
 from tf_bn_ops.harness.batch_norm_grad_grad import BatchNormGradGrad
+from tf_bn_ops.harness import split_ops
 from tf_bn_ops.harness.bounds import PROFILES, Profile
 from tf_bn_ops.harness.generic_model import GenericOpSpec
 from tf_bn_ops.harness.inputs import Kind
@@ -52,6 +53,10 @@ MODELS: Mapping[str, FormulaModel] = {
     spec.ops.BATCH_NORM_GRAD_GRAD: BatchNormGradGrad(),
     spec.ops.BATCH_NORM: BatchNorm(),
     spec.ops.BATCH_NORM_ADD: BatchNorm(),
+    spec.ops.BATCH_NORM_STATS: split_ops.BatchNormStats(),
+    spec.ops.BATCH_NORM_ELEMT: split_ops.BatchNormElemt(),
+    spec.ops.BATCH_NORM_BACKWARD_REDUCE: split_ops.BatchNormBackwardReduce(),
+    spec.ops.BATCH_NORM_BACKWARD_ELEMT: split_ops.BatchNormBackwardElemt(),
 }
 
 

@@ -292,8 +292,11 @@ def draw(call: Call) -> tuple[dict[str, np.ndarray], frozenset[str]]:
 
 def tensors(call: Call, values: Mapping[str, np.ndarray], exact: frozenset[str]) -> Inputs:
     """Drawn values in the types and shapes of the call's tensors."""
-    dtype = spec.DTYPES[call.dtype].numpy
-    statistics = spec.DTYPES[call.statistics_dtype].numpy
+    types = {
+        arg.role: spec.DTYPES[call.spec.type_of(arg, call.dtype, call.statistics_dtype)].numpy
+        for arg in call.spec.inputs
+    }
+    of_view, of_vector = (spec.DTYPES[name].numpy for name in (call.dtype, call.statistics_dtype))
     cast: dict[str, np.ndarray] = {}
     for role, array in values.items():
         if role in _OPAQUE_ROLES:
@@ -301,7 +304,8 @@ def tensors(call: Call, values: Mapping[str, np.ndarray], exact: frozenset[str])
             continue
         in_view = role in VIEW_ROLES
         with np.errstate(over="ignore"):
-            array = array.astype(dtype if in_view else statistics, copy=False)
+            dtype = types.get(role, of_view if in_view else of_vector)
+            array = array.astype(dtype, copy=False)
         cast[role] = np.ascontiguousarray(array).reshape(call.shape if in_view else (-1,))
     if call.aliased:
         # One tensor for two inputs: the exact fill has not counted on sums of squares.

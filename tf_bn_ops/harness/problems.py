@@ -14,6 +14,14 @@ import numpy as np
 from tf_bn_ops import spec
 from tf_bn_ops.spec import DTYPES, DType, OpSpec
 
+# Roles that are float64 in every op that has them.
+_WIDE_ROLES = frozenset(
+    arg.role
+    for op in spec.OPS.values()
+    for arg in op.outputs
+    if arg.kind in (spec.WIDE, spec.COUNT)
+)
+
 # Values of the attr activation_mode: what is applied to y.
 IDENTITY, RELU, RELU6 = ACTIVATIONS = ("Identity", "Relu", "Relu6")
 
@@ -95,6 +103,7 @@ class Problem:
       exponential_avg_factor, bessel_correction, saves_rstd, activation: of the forward formula, see
         cc/core/formulas/batch_norm.h; the activation of its gradient too.
       num_side_inputs: of that gradient: whether it has an output for the side input.
+      part: the formula, where it is a part of synchronised batch normalization.
     """
 
     values: dict[str, np.ndarray]
@@ -106,6 +115,7 @@ class Problem:
     saves_rstd: bool = False
     activation: str = IDENTITY
     num_side_inputs: int = 0
+    part: str = ""
 
     def __getitem__(self, role: str) -> np.ndarray:
         return self.values[role]
@@ -116,6 +126,8 @@ class Problem:
     @property
     def formula(self) -> str:
         """The formula whose inputs these are."""
+        if self.part:
+            return self.part
         if "y_backprop" not in self.values:
             return spec.ops.BATCH_NORM_ADD if "side_input" in self.values else spec.ops.BATCH_NORM
         if "y" in self.values:
@@ -129,7 +141,8 @@ class Problem:
 
     @property
     def statistics_dtype(self) -> DType:
-        return spec.dtype_of(self.values["scale"])
+        # BatchNormStats has no other vectors than float64 ones.
+        return spec.dtype_of(self.values["scale"]) if "scale" in self.values else DTYPES["float64"]
 
     @property
     def view(self) -> tuple[int, int, int]:
@@ -138,7 +151,12 @@ class Problem:
 
     def type_of(self, role: str) -> DType:
         """The type of an input or output."""
-        return self.dtype if role in VIEW_ROLES else self.statistics_dtype
+        if role in VIEW_ROLES:
+            return self.dtype
+        if role in _WIDE_ROLES:
+            return DTYPES["float64"]
+        given = self.values.get(role)
+        return self.statistics_dtype if given is None else spec.dtype_of(given)
 
     def wide(self, role: str, work: Any) -> np.ndarray:
         """An input in a wider type."""
@@ -178,6 +196,8 @@ def of_call(call: Call, inputs: Inputs) -> Problem:
         further["exponential_avg_factor"] = float(rounded)
     if "activation_mode" in inputs.attrs:
         further["activation"] = inputs.attrs["activation_mode"]
+    if call.spec.formula in spec.ops.PARTS:
+        further["part"] = call.spec.formula
     return of_tensors(inputs.values, call.layout, epsilon, call.is_training, **further)
 
 

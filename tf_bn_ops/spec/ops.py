@@ -31,6 +31,13 @@ BATCH_NORM_STATS = "batch_norm_stats"
 BATCH_NORM_ELEMT = "batch_norm_elemt"
 BATCH_NORM_BACKWARD_REDUCE = "batch_norm_backward_reduce"
 BATCH_NORM_BACKWARD_ELEMT = "batch_norm_backward_elemt"
+# Those of parts of synchronised batch normalization.
+PARTS = (
+    BATCH_NORM_STATS,
+    BATCH_NORM_ELEMT,
+    BATCH_NORM_BACKWARD_REDUCE,
+    BATCH_NORM_BACKWARD_ELEMT,
+)
 
 # The rows of FusedBatchNormEx's reserve_space_3, see cc/core/formulas/batch_norm.h.
 NUM_FORWARD_COEFFICIENTS = 3

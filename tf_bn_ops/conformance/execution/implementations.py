@@ -168,7 +168,8 @@ def request(
     """A request to a worker (worker.py): the case in the names and types of `op`, or in the names
     of another library."""
     values = {**op.attrs, "data_format": case.layout, "epsilon": case.epsilon}
-    values |= {"is_training": case.is_training, **inputs.attrs}
+    axis = spec.channel_axis(case.layout)
+    values |= {"axis": axis if axis == 1 else -1, "is_training": case.is_training, **inputs.attrs}
     given: dict[str, Any]
     what = "inputs"
     of_role: Mapping[str, Any] = inputs.values

@@ -61,14 +61,15 @@ def outputs_of(case: Case, attrs: Mapping[str, Any] | None = None) -> list[Outpu
     channels = spec.view_shape(case.shape, case.layout)[1]
     shapes = {
         **dict.fromkeys((spec.VIEW, spec.VIEW_LIST), case.shape),
-        spec.CHANNEL: (channels,),
+        **dict.fromkeys((spec.CHANNEL, spec.WIDE), (channels,)),
+        spec.COUNT: (),
         spec.PLACEHOLDER: (0,),
         spec.OPAQUE: None,
     }
     judged = model_of(case.spec).outputs
     found = []
     for arg in case.spec.outputs_with(attrs or {}):
-        name = case.dtype if arg.role in VIEW_ROLES else case.statistics_dtype
+        name = case.spec.type_of(arg, case.dtype, case.statistics_dtype)
         dtype = spec.DTYPES[name].numpy
         found.append(Output(arg.name, arg.role, shapes[arg.kind], dtype, arg.role in judged))
     return found
