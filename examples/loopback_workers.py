@@ -1,4 +1,4 @@
-"""Starts a program again as workers over loopback, for the examples whose names begin with sync_."""
+"""Starts a program again as workers over loopback, for the examples named sync_*.py."""
 
 from __future__ import annotations
 

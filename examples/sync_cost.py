@@ -71,9 +71,7 @@ def work(quick: bool) -> None:
                 value = tf.distribute.get_replica_context().all_reduce("mean", value + 0.0)
             return tf.reduce_sum(value)
 
-        step = tf.function(
-            lambda value: strategy.run(replica_step, args=(value,)), autograph=False
-        )
+        step = tf.function(lambda value: strategy.run(replica_step, args=(value,)), autograph=False)
         value = tf.ones([size], tf.float64)
         step(value)
         taken = []

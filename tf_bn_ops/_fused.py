@@ -108,9 +108,9 @@ def fused_batch_norm(
         mean = variance = tf.zeros([0])
     inputs = captured(x, scale, offset, mean, variance, *side_inputs)
     if attrs.is_training:
-        y, *statistics = _normalize(attrs, name, inputs)
+        y, *statistics = normalize(attrs, name, inputs)
     else:
-        y, *statistics = _normalize(attrs, name, inputs[:_SIDE_INPUT])
+        y, *statistics = normalize(attrs, name, inputs[:_SIDE_INPUT])
         y = activated(attrs.activation, y, *inputs[_SIDE_INPUT:])
     return BatchNorm(y, *_statistics(attrs, inputs[:_SIDE_INPUT], statistics))
 
@@ -189,7 +189,7 @@ def checked_side_input(x: Any, side_input: Any) -> Any:
 # ---- Values --------------------------------------------------------------------------------------
 
 
-def _normalize(attrs: Attrs, name: str | None, inputs: Sequence[Any]) -> Sequence[Any]:
+def normalize(attrs: Attrs, name: str | None, inputs: Sequence[Any]) -> Sequence[Any]:
     """The forward op: y with its gradient, batch_mean and batch_variance without.
 
     Of six inputs the last is the side input, for training alone.

@@ -107,7 +107,7 @@ def sync_batch_norm(
     call = Call(attrs.epsilon, ACTIVATION_MODES[activation], channel)
     y = normalize(call, x, scale, offset, statistics, side_inputs, name)
     f = attrs.exponential_avg_factor
-    averages = statistics.averages(mean, variance, f, bessel_correction=True)
+    averages = statistics.averages((mean, variance), f, bessel_correction=True)
     return BatchNorm(y, *(tf.cast(value, scale.dtype) for value in averages))
 
 
@@ -150,9 +150,10 @@ class Statistics(NamedTuple):
     variance: Any
 
     def averages(
-        self, mean: Any, variance: Any, factor: float, *, bessel_correction: bool
-    ) -> tuple[Any, Any]:
-        """The running statistics after this batch, in float64; NaN for a batch without samples."""
+        self, given: Sequence[Any], factor: float, *, bessel_correction: bool
+    ) -> Sequence[Any]:
+        """The running mean and variance after this batch, from those given, in float64; NaN for a
+        batch without samples. With a factor of 1 those given are not read."""
         import tensorflow as tf
 
         batch = [self.mean, self.variance]
@@ -161,9 +162,9 @@ class Statistics(NamedTuple):
         nan = tf.constant(float("nan"), tf.float64)
         batch = [tf.where(self.count > 0, value, nan) for value in batch]
         if factor != 1.0:
-            old = [tf.cast(value, tf.float64) for value in (mean, variance)]
+            old = [tf.cast(value, tf.float64) for value in given]
             batch = [(1 - factor) * a + factor * b for a, b in zip(old, batch, strict=True)]
-        return batch[0], batch[1]
+        return batch
 
 
 def global_statistics(x: Any, axis: int) -> Statistics:
@@ -206,7 +207,7 @@ def normalize(
     side_inputs: Sequence[Any] = (),
     name: str | None = None,
 ) -> Any:
-    """y, with the gradient of mean and variance as functions of `x`: they are those of `x` itself."""
+    """y, whose gradient has mean and variance as functions of `x`: they are its own statistics."""
     from tensorflow.python.eager import record
 
     count, mean, variance = statistics
@@ -270,15 +271,9 @@ def _frozen(
     x, *vectors = inputs
     data_format = _data_format(x, channel)
     if data_format is not None:
-        return _fused.fused_batch_norm(
-            *inputs,
-            attrs.epsilon,
-            data_format,
-            is_training=False,
-            name=name,
-            activation=attrs.activation,
-            side_input=side_inputs[0] if side_inputs else None,
-        ).y
+        attrs = dataclasses.replace(attrs, data_format=data_format)
+        y = _fused.normalize(attrs, name, inputs)[0]
+        return _fused.activated(attrs.activation, y, *side_inputs)
     rank = tf.rank(x)
     shape = tf.where(tf.equal(tf.range(rank), channel % rank), -1, 1)
     scale, offset, mean, variance = (tf.reshape(vector, shape) for vector in vectors)

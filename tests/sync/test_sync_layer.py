@@ -37,8 +37,8 @@ def assert_same_training(got: dict[str, Any], want: dict[str, Any], tolerance: f
 def test_two_devices_train_as_one_with_the_whole_batch(reference):
     (got,) = train(2)
     assert got.keys() == reference.keys()
-    # Some hundred roundings of the type that the steps compute in; float32 in Keras' masked formula,
-    # which divides by the count plus 1e-7.
+    # Some hundred roundings of the type that the steps compute in; Keras' masked formula divides by
+    # the count plus 1e-7.
     tolerances = {"mixed_float16": 2.0**-7, "mixed_bfloat16": 2.0**-4}
     for how, want in reference.items():
         assert_same_training(got[how], want, tolerances.get(how, 1e-5))

@@ -1,4 +1,4 @@
-"""Workers of MultiWorkerMirroredStrategy over loopback: right together, and an error without one."""
+"""Workers of MultiWorkerMirroredStrategy over loopback: right together, an error if one fails."""
 
 from __future__ import annotations
 
@@ -38,3 +38,11 @@ def test_a_worker_that_fails_is_an_error_in_the_time_of_the_collectives(how):
     assert not found["outcome"].startswith("returned"), found
     # TensorFlow looks at its clock every now and then, and the machine has other work.
     assert found["seconds"] < 3 * timeout, found
+
+
+@pytest.mark.long
+def test_a_step_under_parameter_servers_has_the_statistics_of_its_own_batch():
+    (output,) = replica_processes.run(
+        "parameter_server_program.py", *replica_processes.free_addresses(3)
+    )
+    assert json.loads(output) == [1, 3]

@@ -100,10 +100,13 @@ def fused_call(
     batch_statistics = bool(training and layer.trainable)
     layout = _layout_of_call(layer, inputs)
     behind.check(inputs)
-    if layout is not None and batch_statistics and _exchanges(layer):
-        if mask is None or _is_of_samples(mask, layer, inputs):
-            return _synchronized(layer, inputs, mask, behind)
-    if layout is None or mask is not None or (in_xla() and not (batch_statistics and _has_xla_kernels())):
+    if layout is None:
+        return behind.of(parent_call(inputs, training=training, mask=mask))
+    takes_mask = mask is None or _is_of_samples(mask, layer, inputs)
+    if batch_statistics and takes_mask and _exchanges(layer):
+        return _synchronized(layer, inputs, mask, behind)
+    is_left_to_xla = in_xla() and not (batch_statistics and _has_xla_kernels())
+    if mask is not None or is_left_to_xla:
         return behind.of(parent_call(inputs, training=training, mask=mask))
     return _normalize(layer, layout, inputs, batch_statistics, behind)
 
@@ -186,7 +189,7 @@ def _exchanges(layer: Any) -> bool:
 
 
 def _is_of_samples(mask: Any, layer: Any, inputs: Any) -> bool:
-    """Whether a mask is of all dimensions but the channels'; Keras' call takes or refuses others."""
+    """Whether a mask is of all dimensions but the channels'; others are for Keras' call."""
     rank = inputs.shape.rank
     return layer.axis % rank == rank - 1 and len(mask.shape) == rank - 1
 
@@ -208,7 +211,7 @@ def _synchronized(layer: Any, inputs: Any, mask: Any, behind: Behind) -> Any:
         # Statistics and y are of different samples, so they are differentiated apart.
         _, mean, variance = statistics
         y = _sync.elemt(call, x, scale, offset, mean, variance, side_inputs=side_inputs)
-    averages = statistics.averages(*moving, 1.0 - layer.momentum, bessel_correction=False)
+    averages = statistics.averages(moving, 1.0 - layer.momentum, bessel_correction=False)
     for variable, average in zip((layer.moving_mean, layer.moving_variance), averages, strict=True):
         variable.assign(tf.cast(average, tf.float32))
     return keras.ops.cast(y, layer.compute_dtype)
