@@ -22,6 +22,7 @@ import tensorflow as tf
 
 import tf_bn_ops
 from tf_bn_ops.spec import (
+    COUNT,
     DATA_FORMATS,
     DTYPES,
     LAYOUTS,
@@ -29,7 +30,9 @@ from tf_bn_ops.spec import (
     REQUIRED,
     VIEW,
     VIEW_LIST,
+    Arg,
     OpSpec,
+    channel_axis,
 )
 
 DATA_KINDS = (VIEW, VIEW_LIST)
@@ -42,6 +45,7 @@ WRONG_ATTRS: dict[str, list[Any]] = {
     "activation_mode": ["", "Elu", "relu", "Relu\0", "Relu" * 500, 3, None, [], b"\xff\xfe"],
     "is_training": ["yes", 2, None, [], -1.5],
     "bessel_correction": ["yes", 2, None, [], -1.5],
+    "axis": ["last", None, 9, -9, 1 << 40, [], 1.5],
 }  # fmt: skip
 OTHER_ATTRS: list[Any] = ["", None, -1, float("nan"), [], {}]
 # Each of them allowed by TensorFlow: the product of such sizes is taken after a zero.
@@ -57,6 +61,13 @@ EXPECTED = (
 )
 
 
+def shape_of(arg: Arg, shape: list[int], channels: int) -> list[int]:
+    """The shape of an input beside an x of some shape."""
+    if arg.kind == COUNT:
+        return []
+    return list(shape) if arg.kind in DATA_KINDS else [channels]
+
+
 def right_call(rng: random.Random) -> tuple[OpSpec, dict[str, list[int]], dict[str, str], dict]:
     """An op, the shape and type of each input, and the attributes."""
     op = OPS[rng.choice(sorted(OPS))]
@@ -68,12 +79,13 @@ def right_call(rng: random.Random) -> tuple[OpSpec, dict[str, list[int]], dict[s
     statistics = op.statistics_dtype(dtype)
     shapes, dtypes = {}, {}
     for arg in op.inputs:
-        data = arg.kind in DATA_KINDS
-        shapes[arg.name] = list(shape) if data else [channels]
-        dtypes[arg.name] = dtype if data else statistics
+        shapes[arg.name] = shape_of(arg, shape, channels)
+        dtypes[arg.name] = op.type_of(arg, dtype, statistics)
     attrs = {name: 1e-3 if value is REQUIRED else value for name, value in op.attrs.items()}
     if "data_format" in attrs and layout in DATA_FORMATS:
         attrs["data_format"] = layout
+    if "axis" in attrs:
+        attrs["axis"] = channel_axis(layout)
     return op, shapes, dtypes, attrs
 
 
@@ -171,20 +183,20 @@ def digest() -> list[bytes]:
     """A digest of the results of valid calls, which no earlier call may change."""
     result = []
     for op in OPS.values():
-        rank, channels_last = LAYOUTS[op.layouts[-1]]
+        rank, _ = LAYOUTS[op.layouts[-1]]
         shape = [3, 2, 4, 5, 2, 3][:rank]
         rng = np.random.default_rng(0)
-        dtype = DTYPES[op.dtypes[0]].numpy
         arguments = {}
         for arg in op.inputs:
-            data = arg.kind in DATA_KINDS
-            size = shape if data else [shape[-1 if channels_last else 1]]
-            statistics = DTYPES[op.statistics_dtype(op.dtypes[0])].numpy
-            value = rng.uniform(0.5, 2, size).astype(dtype if data else statistics)
+            size = shape_of(arg, shape, shape[channel_axis(op.layouts[-1])])
+            name = op.type_of(arg, op.dtypes[0], op.statistics_dtype(op.dtypes[0]))
+            value = rng.uniform(0.5, 2, size).astype(DTYPES[name].numpy)
             arguments[arg.name] = [value] if arg.kind == VIEW_LIST else value
         attrs = {name: 1e-3 if value is REQUIRED else value for name, value in op.attrs.items()}
         if "data_format" in attrs:
             attrs["data_format"] = op.layouts[-1]
+        if "axis" in attrs:
+            attrs["axis"] = channel_axis(op.layouts[-1])
         for output in getattr(tf_bn_ops.raw_ops, op.name)(**arguments, **attrs):
             result.append(np.asarray(output).tobytes())
     return result

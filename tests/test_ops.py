@@ -15,7 +15,7 @@ from tensorflow.python.framework import op_def_registry
 
 import tf_bn_ops
 from tf_bn_ops import _ops
-from tf_bn_ops.spec import OPS
+from tf_bn_ops.spec import LIST_LENGTHS, OPS, ops
 
 PUBLIC_FUNCTIONS = {
     "FusedBatchNorm": _ops.fused_batch_norm,
@@ -27,8 +27,18 @@ PUBLIC_FUNCTIONS = {
     "FusedBatchNormGradV3": tf_bn_ops.fused_batch_norm_grad_v3,
     "FusedBatchNormGradGrad": tf_bn_ops.fused_batch_norm_grad_grad,
     "BatchNormTrainingBackprop": tf_bn_ops.batch_norm_training_backprop,
+    "BatchNormStats": _ops.batch_norm_stats,
+    "BatchNormElemt": _ops.batch_norm_elemt,
+    "BatchNormBackwardReduce": _ops.batch_norm_backward_reduce,
+    "BatchNormBackwardElemt": _ops.batch_norm_backward_elemt,
 }
 
+
+# The others are called in test_split_ops.py.
+WITH_FLOAT32_STATISTICS = [
+    tf_bn_ops.fused_batch_norm,
+    *(f for name, f in PUBLIC_FUNCTIONS.items() if OPS[name].formula not in ops.PARTS),
+]
 
 VIEWS = {"y_backprop", "x", "x_backprop_grad", "input", "normalized_delta"}
 
@@ -73,7 +83,8 @@ data = tf.ones([1, 2, 2, 1])
 print(float(ops.tf_bn_ops_fused_batch_norm_grad(data, data, one, one, one).offset_backprop[0]))
 print(sorted(n for n in dir(ops) if n.startswith("TfBnOps_")))
 """
-    names = sorted("TfBnOps_" + name for name in OPS)
+    # One op is none of those that take a tensor of the shape of x.
+    names = sorted("TfBnOps_" + name for name in [*OPS, "BatchNormGatherStats"])
     assert run_python(program) == f"4.0\n{names}\n"
 
 
@@ -102,7 +113,7 @@ def test_the_spec_is_that_of_the_op_def(op):
     assert [a.name for a in op.outputs] == [a.name for a in op_def.output_arg]
     attrs = {a.name: a for a in op_def.attr}
     # The length of a list of inputs is no argument, that of a list of outputs is.
-    derived = {"T", "U", "epsilon_rest"} | ({"num_side_inputs"} - {*op.attrs})
+    derived = {"T", "U", "epsilon_rest"} | (LIST_LENGTHS - {*op.attrs})
     assert {*attrs} - derived == {*op.attrs}
     allowed = attrs["T"].allowed_values.list.type
     assert {tf.as_dtype(t).name for t in allowed} == {tf.as_dtype(d).name for d in op.dtypes}
@@ -130,7 +141,7 @@ except tf.errors.FailedPreconditionError as error:
 
 
 @pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "graph"])
-@pytest.mark.parametrize("function", [*PUBLIC_FUNCTIONS.values(), tf_bn_ops.fused_batch_norm])
+@pytest.mark.parametrize("function", WITH_FLOAT32_STATISTICS)
 def test_a_tensor_as_epsilon_is_refused_eagerly_and_in_graphs(function, in_graph):
     """It is an attribute of the op; a number of NumPy is a number."""
     parameters = inspect.signature(function).parameters.values()

@@ -77,6 +77,8 @@ def test_types_say_what_the_specs_say():
         DATA_FORMATS
     )
     for name, spec in OPS.items():
+        if len(spec.outputs) == 1:  # A tensor.
+            continue
         assert getattr(_results, name)._fields == tuple(output.name for output in spec.outputs)
 
 

@@ -104,16 +104,17 @@ def inputs(case: Case) -> dict[str, Any]:
             size = 3 * channels * int(rng.integers(2))
             result[arg.name] = rng.standard_normal(size).astype(np.float32)
             continue
-        shape = case.shape if is_view else (channels,)
+        shape = case.shape if is_view else () if arg.kind == spec.COUNT else (channels,)
         values = rng.standard_normal(shape)
         if case.kind == "offset" and is_view:
             values += 1000
         if case.kind == "special" and is_view:
             special = rng.choice((np.inf, -np.inf, np.nan, 1e-40, 6e-8, 0.0), shape)
             values = np.where(rng.random(shape) < 0.01, special, values)
-        if arg.role == "variance":
+        if arg.role in ("variance", "count"):
             values = np.abs(values)
-        name = case.dtype if is_view else case.op.statistics_dtype(case.dtype)
+        statistics = case.op.statistics_dtype(case.dtype)
+        name = case.op.type_of(arg, case.dtype, statistics)
         with np.errstate(all="ignore"):
             result[arg.name] = values.astype(spec.DTYPES[name].numpy)
         if arg.kind == spec.VIEW_LIST:
@@ -132,12 +133,17 @@ def attrs(case: Case) -> dict[str, Any]:
         "activation_mode": ("Identity", "Relu", "Relu6")[rng.integers(3)],
         "bessel_correction": bool(rng.integers(2)),
         "num_side_inputs": int(rng.integers(2)),
+        "axis": spec.channel_axis(case.layout),
     }
+    if case.op.formula in spec.ops.PARTS:  # What follows a side input needs y.
+        values["num_side_inputs"] = case.seed % 2
     return {name: value for name, value in values.items() if name in case.op.attrs}
 
 
 def _digest(outputs: Any) -> str:
     digest = hashlib.sha256()
+    if not isinstance(outputs, tuple):  # One output.
+        outputs = [outputs]
     lists = [output if isinstance(output, list) else [output] for output in outputs]
     for output in itertools.chain(*lists):
         array = output.numpy()

@@ -16,7 +16,7 @@ import numpy as np
 
 from tf_bn_ops import spec
 from tf_bn_ops.harness import c_abi
-from tf_bn_ops.harness.problems import IDENTITY
+from tf_bn_ops.harness.problems import IDENTITY, Problem
 
 _SIZES = tuple((name, ctypes.c_int64) for name in ("outer", "channels", "inner"))
 _ATTRS = (
@@ -239,3 +239,27 @@ def backward_elemt(
     )
     call("tfbn_cpu_batch_norm_backward_elemt", args, how)
     return out
+
+
+def run(problem: Problem, how: How = How()) -> dict[str, np.ndarray]:
+    """The outputs by role of a problem of one of spec.ops.PARTS."""
+    v, epsilon, activation = problem.values, problem.epsilon, problem.activation
+    if problem.part == spec.ops.BATCH_NORM_STATS:
+        found = stats(v["x"], how)
+        return {"local_" + role: array for role, array in found._asdict().items()}
+    if problem.part == spec.ops.BATCH_NORM_ELEMT:
+        return {"y": elemt(v, epsilon, activation, how)}
+    if problem.part == spec.ops.BATCH_NORM_BACKWARD_REDUCE:
+        sums = backward_reduce(v, epsilon, activation, how)._asdict()
+        wide = {"local_" + role: sums.pop(role) for role in ("sum_dy", "sum_dy_xmu")}
+        return {**wide, **sums}
+    totals = Sums(v["sum_dy"], v["sum_dy_xmu"], np.zeros(0), np.zeros(0))
+    return backward_elemt(
+        v,
+        totals,
+        float(v["count"]),
+        epsilon,
+        activation,
+        side_input=bool(problem.num_side_inputs),
+        how=how,
+    )

@@ -128,8 +128,9 @@ class BatchNormStats:
             of = right.of_batch(profile.rearranged)
             errors = batch_norm.Errors.in_training(profile, problem, of, m)
             mean, m2 = of.mean + of.rest, of.variance * m
-            of_mean = errors.mean + 4 * _U * np.abs(mean)
-            of_m2 = m * errors.variance + 8 * _U * m2
+            floor = 4 * bounds_lib.flushed_below(spec.DTYPES["float64"])
+            of_mean = errors.mean + 4 * _U * np.abs(mean) + floor
+            of_m2 = m * errors.variance + 8 * _U * m2 + floor
             squares = m * (of.variance + of.d**2)
         impostors: dict[str, Callable[[], np.ndarray]] = {}
         if m > 1:

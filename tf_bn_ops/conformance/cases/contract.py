@@ -71,7 +71,7 @@ class _Draw:
     def sized(self) -> list[str]:
         """Those with a contract on their size; what is not read may have any."""
         unread = () if _reads_averages(self.case, self.attrs) else ("mean", "variance")
-        return [role for role in self.roles if role not in unread]
+        return [role for role in self.roles if role not in unread and self.values[role].ndim]
 
     @property
     def views(self) -> list[str]:
@@ -86,7 +86,12 @@ def _rank(d: _Draw) -> None:
     """One input, or all of view shape, have another rank."""
     role = d.one_of([*d.roles, "all"])
     shape = list(d.case.shape)
-    if role == "all" or role in VIEW_ROLES:
+    if d.case.spec.formula in spec.ops.PARTS and (role == "all" or d.views == [role]):
+        for r in d.views:  # Any rank from 1 on is right where all have it.
+            d.reshape(r, [])
+    elif role != "all" and not d.values[role].ndim:
+        d.reshape(role, d.one_of([[1], [1, 1]]))
+    elif role == "all" or role in VIEW_ROLES:
         # Not more than TensorFlow's data formats have: the next rank belongs to another format.
         new = d.one_of([[], shape[-1:], shape[2:], [1, 1, *shape[:-1], 2, 2]])
         if len(new) >= 2 and d.case.spec.builtin is None and role == "all":
@@ -153,7 +158,9 @@ KINDS = (*(ERROR_PREFIX + k for k in ERRORS), *(STATIC_PREFIX + k for k in STATI
 
 def kinds(op: spec.OpSpec) -> tuple[str, ...]:
     """The kinds that an op has."""
-    return tuple(k for k in KINDS if "data_format" in op.attrs or not k.endswith("_format"))
+    known = KINDS if "data_format" in op.attrs else [k for k in KINDS if not k.endswith("_format")]
+    # One tensor of any size is right.
+    return tuple(k for k in known if len(op.inputs) > 1 or k != ERROR_PREFIX + "size")
 
 
 def _partial(rng: np.random.Generator, shape: Sequence[int]) -> PartialShape:
@@ -173,10 +180,11 @@ def _static_inputs(d: _Draw, conflict: bool) -> dict[str, tuple[str, PartialShap
         (_rank if d.rng.random() < 0.4 else _size)(d)
         for role in shapes:  # What is invalid must be known.
             shapes[role] = d.values[role].shape if d.rng.random() < 0.8 else shapes[role]
-    statistics = d.case.statistics_dtype
+    case = d.case
     return {
-        role: (d.case.dtype if role in VIEW_ROLES else statistics, shape)
-        for role, shape in shapes.items()
+        arg.role: (case.spec.type_of(arg, case.dtype, case.statistics_dtype), shapes[arg.role])
+        for arg in case.spec.inputs
+        if arg.role in shapes
     }
 
 
@@ -248,19 +256,23 @@ def expected_static_shapes(
     channels: PartialShape = (None,)
     unread = {a.role for a in case.spec.inputs if a.kind == spec.OPAQUE}
     unread |= set() if _reads_y(case, attrs) else {"offset", "y"}
+    scalars = {a.role for a in case.spec.inputs if a.kind == spec.COUNT}
     for role, shape in inputs.items():
         if role in unread:
             continue
         if role in VIEW_ROLES:
             view = _merge(view, shape)
+        elif role in scalars:
+            _merge((), shape)
         elif shape is not None and len(shape) != 1:
             raise Conflict
         elif role not in ("mean", "variance") or _reads_averages(case, attrs):
             channels = _merge(channels, shape)
     if view is not None:
-        if len(view) < 2:
-            raise Conflict
         axis = len(view) - 1 if spec.LAYOUTS[case.layout][1] else 1
+        least = 1 if case.spec.formula in spec.ops.PARTS else 2
+        if not axis < len(view) >= least:
+            raise Conflict
         channels = _merge(channels, (view[axis],))
         assert channels is not None
         view = (*view[:axis], channels[0], *view[axis + 1 :])
@@ -269,7 +281,8 @@ def expected_static_shapes(
         raise Conflict
     known = {
         **dict.fromkeys((spec.VIEW, spec.VIEW_LIST), view),
-        spec.CHANNEL: channels,
+        **dict.fromkeys((spec.CHANNEL, spec.WIDE), channels),
+        spec.COUNT: (),
         spec.PLACEHOLDER: (0,),
         spec.OPAQUE: None,
     }

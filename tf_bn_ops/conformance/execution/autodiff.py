@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_bn_ops.conformance.execution.elementary_parts import ElementaryParts
+
 
 def _per_channel(x: Any, data_format: str) -> tuple[Any, Any]:
     """(the shape that per-channel tensors broadcast in, the other dimensions)."""
@@ -59,7 +61,7 @@ def _first_order(
     return tape.gradient(y, [x, scale, offset], output_gradients=y_backprop)
 
 
-class _Elementary:
+class _Elementary(ElementaryParts):
     """Ops by their names and arguments, in float64."""
 
     def BatchNormTrainingBackprop(

@@ -1,0 +1,405 @@
+"""The ops that synchronised batch normalization consists of, in TensorFlow.
+
+Promised: the answers of the C ABI, whose specification is tests/core/test_split_ops.py, on every
+axis of any rank; a batch that is split over replicas, normalized with the ops, has the results of
+the whole batch; gradients are those of the formulas, any number of times; one sentence for what is
+wrong. `make conformance` runs the ops but BatchNormGatherStats against their models.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_bn_ops import _loader, _ops, raw_ops
+from tf_bn_ops.harness import split_c_abi
+
+EPSILON = 1e-3
+WITH_XLA = (_loader.library_folder() / _loader.XLA_LIBRARY).is_file()
+
+
+def tensors(shape: tuple[int, ...], axis: int, dtype: Any = tf.float32, seed: int = 0) -> dict:
+    """Inputs of BatchNormBackwardReduce by name; mean and variance are not those of x."""
+    rng = np.random.default_rng(seed)
+    channels = shape[axis]
+    vector = tf.float64 if dtype == tf.float64 else tf.float32
+    return {
+        "y_backprop": tf.cast(rng.normal(0.5, 1, shape), dtype),
+        "x": tf.cast(rng.normal(3, 2, shape), dtype),
+        "scale": tf.cast(rng.uniform(0.5, 2, channels), vector),
+        "offset": tf.cast(rng.normal(0, 1, channels), vector),
+        "mean": tf.constant(rng.normal(3, 0.1, channels)),
+        "variance": tf.constant(rng.uniform(0.5, 4, channels)),
+    }
+
+
+def as_view(tensor: tf.Tensor, axis: int) -> np.ndarray:
+    shape = tensor.shape.as_list()
+    axis %= len(shape)
+    size = np.prod(shape[:axis], dtype=int), shape[axis], np.prod(shape[axis + 1 :], dtype=int)
+    return np.asarray(tensor).reshape(size)
+
+
+def views(v: dict[str, tf.Tensor], axis: int) -> dict[str, np.ndarray]:
+    """The same for the C ABI."""
+    in_view = ("x", "y", "y_backprop", "side_input")
+    return {
+        name: as_view(tensor, axis) if name in in_view else np.asarray(tensor)
+        for name, tensor in v.items()
+    }
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    return np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+AXES = [((7,), 0), ((7,), -1), ((6, 4), 0), ((6, 4), 1), ((5, 3, 4), 1), ((2, 3, 4, 5), 2),
+        ((2, 3, 4, 5), -4), ((2, 3, 4, 2, 5), -1), ((2, 5, 2, 2, 2, 2), 1)]  # fmt: skip
+
+
+@pytest.mark.parametrize("activation", ["Identity", "Relu6"])
+@pytest.mark.parametrize(("shape", "axis"), AXES)
+def test_channels_may_be_any_dimension_of_any_rank(shape, axis, activation):
+    v = tensors(shape, axis)
+    attrs = {"epsilon": EPSILON, "activation_mode": activation, "axis": axis}
+    view, how = views(v, axis), (EPSILON, activation)
+    for got, want in zip(
+        raw_ops.BatchNormStats(x=v["x"], axis=axis), split_c_abi.stats(view["x"]), strict=True
+    ):
+        assert got.dtype == tf.float64
+        assert same_bits(got, want)
+    y = raw_ops.BatchNormElemt(
+        **{n: t for n, t in v.items() if n != "y_backprop"}, side_input=[], **attrs
+    )
+    assert same_bits(y, split_c_abi.elemt(view, *how))
+    sums = raw_ops.BatchNormBackwardReduce(**v, y=[], **attrs)
+    want_sums = split_c_abi.backward_reduce(view, *how)
+    assert all(same_bits(a, b) for a, b in zip(sums, want_sums, strict=True))
+    got = raw_ops.BatchNormBackwardElemt(
+        **v, sum_dy=sums[0], sum_dy_xmu=sums[1], count=100.0, y=[], num_side_inputs=0, **attrs
+    )
+    want_elements = split_c_abi.backward_elemt(view, want_sums, 100, *how)
+    assert got.x_backprop.shape == shape
+    assert got.side_input_backprop == []
+    assert same_bits(got.x_backprop, want_elements["x_backprop"])
+
+
+@pytest.mark.parametrize("dtype", [tf.half, tf.bfloat16, tf.float32, tf.float64])
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_a_side_input_and_y(dtype, in_graph):
+    v = tensors((4, 3, 5), -1, dtype)
+    side = tf.cast(np.random.default_rng(1).normal(size=(4, 3, 5)), dtype)
+    attrs = {"epsilon": EPSILON, "activation_mode": "Relu"}
+
+    def call() -> Any:
+        forward = {n: t for n, t in v.items() if n != "y_backprop"}
+        y = _ops.batch_norm_elemt(**forward, side_input=(side,), **attrs)
+        sums = _ops.batch_norm_backward_reduce(**v, y=(y,), **attrs)
+        totals = {"sum_dy": sums.sum_dy, "sum_dy_xmu": sums.sum_dy_xmu, "count": 12.0}
+        elements = _ops.batch_norm_backward_elemt(
+            **v, **totals, y=[y], num_side_inputs=1, **attrs
+        )
+        return y, sums, elements.x_backprop, elements.side_input_backprop[0]
+
+    y, sums, x_backprop, side_backprop = (tf.function(call) if in_graph else call)()
+    view = views({**v, "side_input": side, "y": y}, -1)
+    assert same_bits(y, split_c_abi.elemt(view, EPSILON, "Relu"))
+    want = split_c_abi.backward_reduce(view, EPSILON, "Relu")
+    assert all(same_bits(a, b) for a, b in zip(sums, want, strict=True))
+    want_elements = split_c_abi.backward_elemt(view, want, 12, EPSILON, "Relu", side_input=True)
+    assert same_bits(x_backprop, want_elements["x_backprop"])
+    masked = tf.where(y > 0, v["y_backprop"], tf.zeros_like(y))
+    assert same_bits(side_backprop, masked)
+
+
+# ---- Gather --------------------------------------------------------------------------------------
+
+
+def test_gathered_statistics_are_those_of_the_c_abi_and_ignore_parts_without_elements():
+    rng = np.random.default_rng(0)
+    counts = np.array([5.0, 0.0, 1.0, 700.0])
+    means, m2s = rng.normal(1e5, 1, (4, 6)), rng.uniform(0, 9, (4, 6))
+    means[1], m2s[1] = np.nan, np.inf
+    got = raw_ops.BatchNormGatherStats(counts=counts, means=means, m2s=m2s)
+    want = split_c_abi.gather_stats(split_c_abi.Stats(counts, means, m2s))
+    assert all(same_bits(a, b) for a, b in zip(got, want, strict=True))
+    assert float(got.count) == 706
+    nothing = raw_ops.BatchNormGatherStats(counts=0 * counts, means=means, m2s=m2s)
+    assert float(nothing.count) == 0
+    assert not np.any(nothing.mean) and not np.any(nothing.m2)
+
+
+# ---- Compiled ------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not WITH_XLA, reason="built without XLA")
+@pytest.mark.parametrize("how", ["kernels", "hlo"])
+def test_replicas_compiled(how, monkeypatch):
+    """A step of two replicas in one XLA program: bitwise that of the ops where XLA calls the
+    kernels, within float32's rounding of it in XLA's own operations."""
+    monkeypatch.setenv("TF_BN_OPS_XLA", how)
+    x = tf.constant(np.random.default_rng(0).normal(1e5, 1, (6, 4, 5)).astype(np.float32))
+    dy = tf.constant(np.random.default_rng(1).normal(1, 1, (6, 4, 5)).astype(np.float32))
+
+    def step() -> Any:
+        return two_replicas(x, dy, 2, "Relu")
+
+    want, got = step(), tf.function(step, jit_compile=True, autograph=False)()
+    for a, b in zip(tf.nest.flatten(want), tf.nest.flatten(got), strict=True):
+        assert a.dtype == b.dtype
+        if how == "kernels":
+            assert same_bits(a, b)
+        else:
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def two_replicas(x: tf.Tensor, dy: tf.Tensor, at: int, activation: str) -> Any:
+    """y and the gradients of x and scale of a batch that is split behind its first `at` samples."""
+    scale = tf.linspace(0.5, 2.0, x.shape[-1])
+    offset = tf.linspace(-1.0, 1.0, x.shape[-1])
+    parts = [(x[:at], dy[:at]), (x[at:], dy[at:])]
+    local = [_ops.batch_norm_stats(part) for part, _ in parts]
+    stats = _ops.batch_norm_gather_stats(*(tf.stack(rows) for rows in zip(*local, strict=True)))
+    vectors = (scale, offset, stats.mean, stats.m2 / stats.count)
+    attrs = {"epsilon": EPSILON, "activation_mode": activation}
+    sums = [_ops.batch_norm_backward_reduce(d, part, *vectors, **attrs) for part, d in parts]
+    totals = [tf.add_n(rows) for rows in zip(*sums, strict=True)]
+    y = [_ops.batch_norm_elemt(part, *vectors, **attrs) for part, _ in parts]
+    x_backprop = [
+        _ops.batch_norm_backward_elemt(
+            d, part, *vectors, *totals[:2], stats.count, **attrs
+        ).x_backprop
+        for part, d in parts
+    ]
+    return tf.concat(y, 0), tf.concat(x_backprop, 0), totals[2]
+
+
+@pytest.mark.parametrize("activation", ["Identity", "Relu", "Relu6"])
+@pytest.mark.parametrize("at", [0, 1, 4])
+def test_a_split_batch_has_the_results_of_the_whole(at, activation):
+    """At a mean of 1e5, also where one replica has no samples: within a few roundings of float64
+    operations on the whole batch."""
+    x = np.random.default_rng(0).normal(1e5, 1, (6, 4, 5)).astype(np.float32)
+    dy = np.random.default_rng(1).normal(1, 1, (6, 4, 5)).astype(np.float32)
+    got = two_replicas(tf.constant(x), tf.constant(dy), at, activation)
+    scale = tf.linspace(tf.constant(0.5, tf.float64), 2.0, 5)
+    offset = tf.linspace(tf.constant(-1.0, tf.float64), 1.0, 5)
+    wide = tf.constant(x, tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch([wide, scale])
+        mean = tf.reduce_mean(wide, (0, 1))
+        variance = tf.reduce_mean(tf.square(wide - mean), (0, 1))
+        y = (wide - mean) / tf.sqrt(variance + EPSILON) * scale + offset
+        y = {"Identity": tf.identity, "Relu": tf.nn.relu, "Relu6": tf.nn.relu6}[activation](y)
+    want = (y, *tape.gradient(y, [wide, scale], output_gradients=tf.cast(dy, tf.float64)))
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-6)
+
+
+# ---- Gradients -----------------------------------------------------------------------------------
+
+
+def sync_layer(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, activation: str) -> tf.Tensor:
+    """A layer over two replicas out of the ops; TensorFlow differentiates it."""
+    parts = [x[:2], x[2:]]
+    local = [_ops.batch_norm_stats(part) for part in parts]
+    stats = _ops.batch_norm_gather_stats(*(tf.stack(rows) for rows in zip(*local, strict=True)))
+    attrs = {"epsilon": EPSILON, "activation_mode": activation}
+    vectors = (scale, offset, stats.mean, stats.m2 / stats.count)
+    return tf.concat([_ops.batch_norm_elemt(part, *vectors, **attrs) for part in parts], 0)
+
+
+def plain_layer(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, activation: str) -> tf.Tensor:
+    others = tuple(range(x.shape.rank - 1))
+    mean = tf.reduce_mean(x, others)
+    variance = tf.reduce_mean(tf.square(x - mean), others)
+    y = (x - mean) / tf.sqrt(variance + tf.constant(np.float32(EPSILON), x.dtype)) * scale + offset
+    return {"Identity": tf.identity, "Relu": tf.nn.relu}[activation](y)
+
+
+def derivatives(layer: Any, orders: int, activation: str) -> list[tf.Tensor]:
+    """The derivatives of all orders up to `orders` of a loss by x, scale and offset, in float64."""
+    rng = np.random.default_rng(0)
+    inputs = [tf.constant(a) for a in (rng.normal(3, 2, (5, 3, 4)), *rng.uniform(1, 2, (2, 4)))]
+    weights = tf.constant(rng.normal(size=(5, 3, 4)))
+    found: list[tf.Tensor] = []
+
+    def loss(order: int) -> tf.Tensor:
+        if order == 0:
+            return tf.reduce_sum(tf.sin(layer(*inputs, activation)) * weights)
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            inner = loss(order - 1)
+        gradients = tape.gradient(inner, inputs)
+        found.extend(gradients)
+        return tf.add_n([tf.reduce_sum(tf.square(g)) for g in gradients])
+
+    loss(orders)
+    return found
+
+
+@pytest.mark.parametrize("activation", ["Identity", "Relu"])
+def test_first_second_and_third_derivatives_through_the_statistics(activation):
+    """Through the statistics of all replicas, as a gradient penalty has them: in float64 those of
+    the formula, differentiated by TensorFlow."""
+    got = derivatives(sync_layer, 3, activation)
+    want = derivatives(plain_layer, 3, activation)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9 * np.abs(b).max())
+
+
+@pytest.mark.parametrize("activation", ["Identity", "Relu"])
+@pytest.mark.parametrize("side_inputs", [0, 1])
+def test_gradients_of_every_input_are_those_of_the_formula(side_inputs, activation):
+    """Of BatchNormElemt, BatchNormBackwardReduce and BatchNormBackwardElemt by each input that they
+    depend on, against numerical differences in float64."""
+    v = tensors((4, 3, 2), -1, tf.float64)
+    side = [tf.constant(np.random.default_rng(1).normal(size=(4, 3, 2)))] * side_inputs
+    attrs = {"epsilon": EPSILON, "activation_mode": activation}
+    totals = [tf.constant([3.0, -4.0], tf.float64), tf.constant([5.0, 2.0], tf.float64)]
+    count = tf.constant(17.0, tf.float64)
+    names = ("x", "scale", "offset", "mean", "variance")
+
+    def elemt(*inputs: Any) -> Any:
+        return _ops.batch_norm_elemt(*inputs[:5], side_input=[*inputs[5:]], **attrs)
+
+    forward = [v[name] for name in names]
+    y = [elemt(*forward, *side)] if side else []
+    dy = v["y_backprop"]
+
+    def reduce_sums(dy: Any, x: Any, mean: Any, variance: Any) -> Any:
+        sums = _ops.batch_norm_backward_reduce(
+            dy, x, v["scale"], v["offset"], mean, variance, y=y, **attrs
+        )
+        return tf.concat([sums.sum_dy, 2 * sums.sum_dy_xmu, 3 * sums.scale_backprop], 0)
+
+    def elements(dy: Any, x: Any, scale: Any, mean: Any, variance: Any, *sums: Any) -> Any:
+        found = _ops.batch_norm_backward_elemt(
+            dy, x, scale, v["offset"], mean, variance, *sums, y=y,
+            num_side_inputs=side_inputs, **attrs,
+        )  # fmt: skip
+        return tf.concat([found.x_backprop, *found.side_input_backprop], 0)
+
+    of_statistics = [v["mean"], v["variance"]]
+    for function, inputs in (
+        (elemt, [*forward, *side]),
+        (reduce_sums, [dy, v["x"], *of_statistics]),
+        (elements, [dy, v["x"], v["scale"], *of_statistics, *totals, count]),
+    ):
+        theory, numeric = tf.test.compute_gradient(function, inputs, delta=1e-5)
+        for a, b in zip(theory, numeric, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
+def test_gradients_of_gathered_statistics():
+    rng = np.random.default_rng(0)
+    counts = tf.constant([5.0, 0.0, 3.0], tf.float64)
+    means, m2s = rng.normal(size=(3, 2)), rng.uniform(1, 2, (3, 2))
+    inputs = [tf.constant(means), tf.constant(m2s)]
+
+    def gathered(means: Any, m2s: Any) -> Any:
+        found = _ops.batch_norm_gather_stats(counts, means, m2s)
+        return tf.concat([found.mean, 3 * found.m2], 0)
+
+    theory, numeric = tf.test.compute_gradient(gathered, inputs, delta=1e-5)
+    for a, b in zip(theory, numeric, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+    # A replica without samples may hold anything, and gets a gradient of zero.
+    means[1] = m2s[1] = np.nan
+    inputs = [tf.constant(means), tf.constant(m2s)]
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        out = gathered(*inputs)
+    for gradient in tape.gradient(out, inputs):
+        assert np.isfinite(gradient).all()
+        assert not np.any(gradient[1])
+
+
+# ---- Errors --------------------------------------------------------------------------------------
+
+STATS = _ops.batch_norm_stats
+ONE, TWO = tf.ones([1], tf.float64), tf.ones([2], tf.float64)
+
+
+def elements_of(**changed: Any) -> Any:
+    inputs = {
+        **{name: tf.ones([4, 2]) for name in ("y_backprop", "x")},
+        **{name: tf.ones([2]) for name in ("scale", "offset")},
+        **{name: TWO for name in ("mean", "variance", "sum_dy", "sum_dy_xmu")},
+        "count": 8.0,
+        **changed,
+    }
+    return _ops.batch_norm_backward_elemt(**inputs)
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: STATS(tf.ones([])), "x must have at least one dimension, that of the channels"),
+        (lambda: STATS(tf.ones([2, 3]), axis=2), "axis must be a dimension of x, at least -2 and"),
+        (lambda: elements_of(mean=ONE), r"mean must have one element per channel of x, 2 \(axis"),
+        (lambda: elements_of(sum_dy=[TWO]), "sum_dy must be 1-dimensional, with one element per"),
+        (lambda: elements_of(y_backprop=tf.ones([4, 3])), "y_backprop must have the shape of x"),
+        (lambda: elements_of(y=[tf.ones([1, 2])]), "y must have the shape of x, but y has shape"),
+        (lambda: elements_of(count=TWO), "count must be a scalar, but count has shape"),
+        (
+            lambda: elements_of(activation_mode="Relu", num_side_inputs=1),
+            "y must be given where an activation follows a side input",
+        ),
+        (lambda: elements_of(num_side_inputs=2), "at most one side input is accepted, but num_si"),
+        (
+            lambda: _ops.batch_norm_gather_stats(TWO, [TWO], [TWO]),
+            "counts must have one element per row of means and m2s",
+        ),
+        (
+            lambda: _ops.batch_norm_gather_stats(ONE, [TWO], TWO),
+            "m2s must have 2 dimensions, the replicas first",
+        ),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(call, sentence, in_graph):
+    errors = (tf.errors.InvalidArgumentError, ValueError)
+    with pytest.raises(errors, match=sentence):
+        (tf.function(call, autograph=False) if in_graph else call)()
+
+
+@pytest.mark.parametrize("count", [-1.0, np.nan, np.inf])
+@pytest.mark.parametrize("jit_compile", [False, True] if WITH_XLA else [False])
+def test_a_count_that_is_none_is_one_sentence(count, jit_compile):
+    call = tf.function(_ops.batch_norm_gather_stats, jit_compile=jit_compile)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="counts must be finite and not nega"):
+        call(tf.constant([3.0, count], tf.float64), tf.ones([2, 5], tf.float64), tf.ones([2, 5], tf.float64))
+
+
+def test_lists_of_two_and_types_that_have_no_kernel():
+    v = tensors((4, 2), -1, tf.float64)
+    with pytest.raises(ValueError, match="y is a list of at most one tensor, not of 2"):
+        _ops.batch_norm_backward_reduce(**v, y=[v["x"]] * 2)
+    v["scale"] = tf.cast(v["scale"], tf.float32)
+    with pytest.raises(TypeError, match="per-channel tensors of float64 with tensors of float64"):
+        _ops.batch_norm_backward_reduce(**v)
+    with pytest.raises(TypeError, match="epsilon must be a number, not EagerTensor"):
+        elements_of(epsilon=tf.constant(1e-3))
+
+
+def test_static_shapes_are_known_as_far_as_the_inputs_say():
+    unknown = tf.TensorSpec(None, tf.float32)
+    partly = tf.TensorSpec([None, 3, None], tf.float32)
+    for x, axis, vector in ((unknown, 1, [None]), (partly, 1, [3]), (partly, 0, [None])):
+        stats = tf.function(lambda x, axis=axis: _ops.batch_norm_stats(x, axis))
+        shapes = stats.get_concrete_function(x).output_shapes
+        assert [shape.as_list() for shape in shapes] == [[], vector, vector]
+    specs = [
+        tf.TensorSpec(shape, dtype)
+        for shape, dtype in itertools.chain(
+            [(None, tf.float32), ([None, None, 5], tf.float32)],
+            [([None], tf.float32)] * 2 + [([None], tf.float64)] * 4 + [([], tf.float64)],
+        )
+    ]
+    elements = tf.function(_ops.batch_norm_backward_elemt).get_concrete_function(*specs)
+    assert elements.output_shapes.x_backprop.as_list() == [None, None, 5]
