@@ -44,7 +44,6 @@ class Case:
 
 # Samples of each replica: even, uneven, one sample, none.
 SPLITS = {
-    1: [[7]],
     2: [[3, 4], [6, 1], [0, 7], [7, 0]],
     3: [[2, 2, 3], [1, 0, 6], [0, 0, 7]],
     4: [[2, 2, 2, 1], [0, 1, 0, 6]],

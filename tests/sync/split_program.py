@@ -47,6 +47,18 @@ def replica_step(case: Case, inputs: dict[str, Any], ends: Any) -> dict[str, Any
     return {**result._asdict(), **dict(zip(names, gradients, strict=True))}
 
 
+def check_refusal(strategy: tf.distribute.Strategy) -> None:
+    """Outside of the replicas there is no batch to be synchronised."""
+    x = tf.ones([2, 2, 2, 1])
+    try:
+        with strategy.scope():
+            tf_bn_ops.sync_batch_norm(x, tf.ones([1]), tf.ones([1]))
+    except RuntimeError as error:
+        assert "call it in the function that is given to strategy.run" in str(error), error
+    else:
+        raise SystemExit("sync_batch_norm ran outside of the replicas")
+
+
 def numpy_bits(tensor: Any) -> np.ndarray:
     """As an array that a file of NumPy's holds: bfloat16 as its bits."""
     array = tensor.numpy()
@@ -73,6 +85,7 @@ def main(path: str, replicas: str, which: str) -> None:
                         if run and results[key].tobytes() != bits.tobytes():
                             raise SystemExit(f"{key} has other bits in the second run")
                         results[key] = bits
+    check_refusal(strategy)
     resolver = strategy.cluster_resolver
     worker = resolver.task_id if resolver is not None and resolver.task_id is not None else 0
     np.savez(path.format(worker=worker), **results)
