@@ -2,9 +2,10 @@
 
     python examples/sync_cost.py [--workers=2,3,4] [--quick]
 
-The model is LogP's for a ring, TensorFlow's all-reduce over gRPC: n bytes between P workers take
+The model is LogP's for a ring, which TensorFlow's collectives over gRPC are. With P workers
 
-    overhead + 2 (P - 1) (latency + n / (P * bandwidth))
+    gather of n bytes from each:  overhead + (P - 1) (latency + n / bandwidth)
+    all-reduce of n bytes:        overhead + 2 (P - 1) (latency + n / (P * bandwidth))
 
 Overhead is what TensorFlow does for each collective, latency that of a message, sending and
 receiving included. All three are fitted to what is measured here.
@@ -43,19 +44,14 @@ class Network(NamedTuple):
     latency: float
     bandwidth: float
 
+    def gather(self, workers: int, size: float) -> float:
+        """Seconds for `size` bytes of each worker."""
+        return self.overhead + (workers - 1) * (self.latency + size / self.bandwidth)
+
     def all_reduce(self, workers: int, size: float) -> float:
         """Seconds for `size` bytes."""
         step = self.latency + size / workers / self.bandwidth
         return self.overhead + 2 * (workers - 1) * step
-
-
-def forward_bytes(workers: int, channels: int) -> int:
-    """The all-reduced tensor of a layer: a row of float64 for each worker."""
-    return 8 * workers * (2 * channels + 1)
-
-
-def backward_bytes(channels: int) -> int:
-    return 8 * 2 * channels
 
 
 def work(quick: bool) -> None:
@@ -109,14 +105,15 @@ def print_model(network: Network) -> None:
     print("ResNet-50 per step: MB that a worker sends, and seconds")
     print("workers   statistics       sums       gradient of the variables")
     for workers in (2, 8, 64, 512):
-        share = 2 * (workers - 1) / workers
-        forward = [forward_bytes(workers, c) for c in layers]
-        backward = [backward_bytes(c) for c in layers]
         columns = []
-        for sizes in (forward, backward, [4 * _PARAMETERS]):
-            seconds = sum(network.all_reduce(workers, size) for size in sizes)
-            columns.append(f"{share * sum(sizes) / 1e6:7.1f} {seconds:7.3f}")
-        print(f"{workers:7}  " + "  ".join(columns))
+        for sizes in ([8 * (2 * c + 1) for c in layers], [8 * 2 * c for c in layers]):
+            seconds = sum(network.gather(workers, size) for size in sizes)
+            columns.append(((workers - 1) * sum(sizes), seconds))
+        variables = 4 * _PARAMETERS
+        sent = 2 * (workers - 1) / workers * variables
+        columns.append((sent, network.all_reduce(workers, variables)))
+        texts = [f"{size / 1e6:7.1f} {seconds:7.3f}" for size, seconds in columns]
+        print(f"{workers:7}  " + "  ".join(texts))
 
 
 def main(argv: list[str]) -> None:

@@ -1,7 +1,8 @@
 """Batch normalization with the statistics of all replicas of tf.distribute.
 
 Forward: BatchNormStats of the replica, one all-gather, BatchNormGatherStats in rank order,
-BatchNormElemt. Backward: BatchNormBackwardReduce, one all-reduce, BatchNormBackwardElemt.
+BatchNormElemt. Backward: BatchNormBackwardReduce, another all-gather whose rows are added in rank
+order, BatchNormBackwardElemt.
 
 The statistics are a function of x with registered gradients, the collectives included. y has the
 fused gradient instead, which takes in that mean and variance depend on x. Its own ops have
@@ -246,8 +247,8 @@ def _gradient_of_y(call: Call, count: Any, operation: Any, y_backprop: Any) -> S
     y = [operation.outputs[0]] if reads_y else []
     given = (y_backprop, x, scale, offset, mean, variance)
     sums = _ops.batch_norm_backward_reduce(*given, y=y, **call.attrs)
-    of_all = _replicas.all_sum(tf.stack([sums.sum_dy, sums.sum_dy_xmu]))
-    sum_dy, sum_dy_xmu = tf.unstack(of_all, num=2)
+    of_all = _replicas.all_sum(tf.concat([sums.sum_dy, sums.sum_dy_xmu], axis=0))
+    sum_dy, sum_dy_xmu = tf.split(of_all, 2)
     result = _ops.batch_norm_backward_elemt(
         *given, sum_dy, sum_dy_xmu, count, y=y, num_side_inputs=len(side_inputs), **call.attrs
     )

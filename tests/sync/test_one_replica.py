@@ -15,7 +15,7 @@ from test_splits import assert_right
 import tf_bn_ops
 from tf_bn_ops import sync_batch_norm
 
-EPSILON = 1e-3
+EPSILON = 2.0**-10  # The same number in float32, the type of the attr.
 
 
 @pytest.mark.parametrize("case", [*split_cases.ALL, *split_cases.QUICK])
