@@ -61,3 +61,14 @@ def strategy(threads: int = 0) -> Any:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=60)
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+
+
+def mirrored(devices: int) -> Any:
+    """The strategy of one process instead, with CPU devices that share as many threads."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(devices)
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    each = [tf.config.LogicalDeviceConfiguration()] * devices
+    tf.config.set_logical_device_configuration(cpu, each)
+    return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(devices)])

@@ -64,7 +64,8 @@ def work(quick: bool) -> None:
 
         def replica_step(value: tf.Tensor) -> tf.Tensor:
             for _ in range(_CHAIN):
-                value = tf.distribute.get_replica_context().all_reduce("mean", value + 0.0)
+                context = tf.distribute.get_replica_context()
+                value = context.all_reduce("mean", value + 0.0)
             return tf.reduce_sum(value)
 
         step = tf.function(lambda value: strategy.run(replica_step, args=(value,)), autograph=False)

@@ -1,10 +1,10 @@
 """Times a layer's step on two workers: without synchronisation, with this library's, with Keras'.
 
-    python examples/sync_speed.py [--workers=2] [--quick]
+    python examples/sync_speed.py [--workers=2] [--mirrored] [--quick]
 
-Each worker is a process with one thread, its batch is 25 MB of float32; a step is forward and
-backward in training. The kinds take turns, and the workers wait for each other before each step.
-Prints the medians of the first worker.
+Each worker is a process with one thread, or with --mirrored a CPU device of one process with as
+many threads; its batch is 25 MB of float32. A step is forward and backward in training. The kinds
+take turns, and the workers wait for each other before each step. Prints the medians of the first.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import loopback_workers
 from absl import app, flags
 
 _WORKERS = flags.DEFINE_integer("workers", 2, "Processes.", lower_bound=2)
+_MIRRORED = flags.DEFINE_bool("mirrored", False, "Devices of one process, and no processes.")
 _QUICK = flags.DEFINE_bool("quick", False, "A small batch and a few rounds.")
 
 _SHAPE, _QUICK_SHAPE = (32, 56, 56, 64), (4, 14, 14, 16)
@@ -46,12 +47,11 @@ def layer_step(strategy: Any, layer: Any, shape: tuple[int, ...]) -> Callable[[]
         return gradients[0][0, 0, 0, :2], gradients[1:]
 
     step = tf.function(lambda: strategy.run(replica_step), autograph=False)
-    return lambda: step()[0].numpy()
+    return lambda: [value.numpy() for value in strategy.experimental_local_results(step()[0])]
 
 
-def work(quick: bool) -> None:
-    """One worker."""
-    strategy = loopback_workers.strategy(threads=1)
+def work(strategy: Any, quick: bool) -> None:
+    """Times all kinds in one worker, or on all devices of this process."""
     import keras
     import tensorflow as tf
 
@@ -74,7 +74,7 @@ def work(quick: bool) -> None:
     times: dict[str, list[float]] = {name: [] for name in steps}
     for i in range(1 + (_QUICK_ROUNDS if quick else _ROUNDS)):
         for name, step in steps.items():
-            barrier().numpy()
+            strategy.experimental_local_results(barrier())[0].numpy()
             start = time.perf_counter()
             step()
             if i:
@@ -91,7 +91,9 @@ def main(argv: list[str]) -> None:
     if len(argv) > 1:
         sys.exit(f"error: {argv[1]!r} is not a flag; --help lists them")
     if loopback_workers.is_worker():
-        work(_QUICK.value)
+        work(loopback_workers.strategy(threads=1), _QUICK.value)
+    elif _MIRRORED.value:
+        work(loopback_workers.mirrored(_WORKERS.value), _QUICK.value)
     else:
         print(loopback_workers.start(_WORKERS.value, f"--quick={_QUICK.value}"), end="")
 
