@@ -45,7 +45,7 @@ def start(workers: int, *arguments: str) -> str:
             process.kill()
     for process, (_, errors) in zip(processes, outputs, strict=True):
         if process.returncode:
-            sys.exit(f"error: a worker failed: {errors[-2000:]}")
+            sys.exit(f"error: a worker failed with {process.returncode}: {errors[-2000:]}")
     return outputs[0][0]
 
 
@@ -61,6 +61,19 @@ def strategy(threads: int = 0) -> Any:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=60)
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+
+
+def leave(strategy: Any) -> None:
+    """Ends this worker when all have come here: one that is left alone is ended by TensorFlow."""
+    import tensorflow as tf
+
+    def meet() -> Any:
+        return tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0) + 0.0)
+
+    meeting = tf.function(lambda: strategy.run(meet), autograph=False)()
+    strategy.experimental_local_results(meeting)[0].numpy()
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def mirrored(devices: int) -> Any:

@@ -78,6 +78,7 @@ def work(quick: bool) -> None:
             taken.append(time.perf_counter() - start)
         measured.append([size, statistics.median(taken) / _CHAIN])
     print(json.dumps(measured))
+    loopback_workers.leave(strategy)
 
 
 def fitted(measured: dict[int, list[tuple[int, float]]]) -> Network:

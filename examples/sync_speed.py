@@ -91,7 +91,9 @@ def main(argv: list[str]) -> None:
     if len(argv) > 1:
         sys.exit(f"error: {argv[1]!r} is not a flag; --help lists them")
     if loopback_workers.is_worker():
-        work(loopback_workers.strategy(threads=1), _QUICK.value)
+        strategy = loopback_workers.strategy(threads=1)
+        work(strategy, _QUICK.value)
+        loopback_workers.leave(strategy)
     elif _MIRRORED.value:
         work(loopback_workers.mirrored(_WORKERS.value), _QUICK.value)
     else:

@@ -94,6 +94,7 @@ def main(replicas: str) -> None:
         for dtype in ("float32", "mixed_float16", "mixed_bfloat16"):
             results[dtype] = by_fit(strategy, dtype)
     print(json.dumps(results))
+    strategies.leave(strategy)
 
 
 if __name__ == "__main__":

@@ -90,6 +90,7 @@ def main(path: str, replicas: str, which: str) -> None:
     worker = resolver.task_id if resolver is not None and resolver.task_id is not None else 0
     np.savez(path.format(worker=worker), **results)
     print("done")
+    strategies.leave(strategy)
 
 
 if __name__ == "__main__":
