@@ -38,7 +38,7 @@ LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 # The order of the menu; what is not named here comes last, by name.
 ORDER = (
-    *("index", "dropin", "cpp", "gpu", "troubleshooting", "api"),
+    *("index", "dropin", "synchronized", "cpp", "gpu", "troubleshooting", "api"),
     *(
         "conformance",
         "findings",
