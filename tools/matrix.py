@@ -48,6 +48,8 @@ PYTHONS = {
 }
 STEPS = ("build", "conformance", "test")
 REQUIREMENTS = ("build", "commands", "conformance", "dev", "runtime")
+# Those that name a version of TensorFlow.
+OF_A_VERSION = ("tensorflow", "without_dependencies")
 # What a run does not need: the results themselves, and prose.
 NO_SOURCE = re.compile(r"docs/versions\.json$|[^/]*\.md$|docs/.*\.(json|md|svg)$")
 
@@ -155,6 +157,15 @@ class Version:
         print(f"  {self.version}: {name} passed in {seconds:.0f} s", flush=True)
         return output
 
+    def _of_this_version(self, name: str) -> pathlib.Path:
+        """A copy of requirements/NAME.txt with this version in the place of its own."""
+        copy = self.folder / f"{name}.txt"
+        text = (ROOT / "requirements" / f"{name}.txt").read_text()
+        text = re.sub(r"==2\.\d+\.\*", f"=={self.version}.*", text)
+        if not copy.exists() or copy.read_text() != text:
+            copy.write_text(text)
+        return copy
+
     def run(self, files: list[str], steps: list[str], again: bool) -> bool:
         self.folder.mkdir(parents=True, exist_ok=True)
         passed = {} if again else self.passed_before()
@@ -173,15 +184,10 @@ class Version:
             oldest, newest = map(name_of, PYTHONS[self.version])
             raise Failed(f"no Python {oldest} to {newest} found: install one, or name it with "
                          "VENV_PYTHON=/path/to/python")  # fmt: skip
-        venv, tensorflow = self.folder / "venv", self.folder / "tensorflow.txt"
-        # The names that requirements/tensorflow.txt gives it, in this version.
-        wanted = (ROOT / "requirements" / "tensorflow.txt").read_text()
-        text = re.sub(r"==[\d.]+\*", f"=={self.version}.*", wanted)
-        if not tensorflow.exists() or tensorflow.read_text() != text:
-            tensorflow.write_text(text)
-        lists = [f"requirements/{name}.txt" for name in REQUIREMENTS]
-        self.step("venv", ["tools/make_venv.sh", str(venv), str(tensorflow), *lists],
-                  VENV_PYTHON=base)  # fmt: skip
+        venv = self.folder / "venv"
+        lists = [str(self._of_this_version(name)) for name in OF_A_VERSION]
+        lists += [f"requirements/{name}.txt" for name in REQUIREMENTS]
+        self.step("venv", ["tools/make_venv.sh", str(venv), *lists], VENV_PYTHON=base)
         python = str(venv / "bin" / "python")
         asked = subprocess.run(
             [python, "tools/tf_env.py", "dist"], cwd=ROOT, capture_output=True, text=True
