@@ -105,7 +105,6 @@ def test_the_parents_path():
     check_equal(x, axis=2)
     assert not is_fused(BatchNormalization(axis=2), x, training=True)
     x = make_input(3, -1)
-    assert not is_fused(BatchNormalization(synchronized=True), x, training=True)
     assert not is_fused(BatchNormalization(dtype="float64"), tf.cast(x, "float64"), training=True)
     check_equal(tf.cast(x, "float64"), dtype="float64")
     mask = tf.constant([[True, True, False, True]] * 6)

@@ -118,7 +118,6 @@ def test_elsewhere_keras_path_is_taken():
         (OwnShape(), x, {}),
         (KERAS_LAYER(axis=2), x, {}),
         (KERAS_LAYER(dtype="float64"), data(dtype="float64"), {}),
-        (KERAS_LAYER(synchronized=True), x, {}),
         (KERAS_LAYER(renorm=True), x, {}),
         (KERAS_LAYER(), x, {"mask": mask}),
     ):

@@ -23,6 +23,7 @@ from tf_bn_ops._ops import (
     load,
 )
 from tf_bn_ops._override import override_builtin_kernels
+from tf_bn_ops._sync import sync_batch_norm
 from tf_bn_ops._version import __version__
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "override_builtin_kernels",
     "raw_ops",
     "rewrite",
+    "sync_batch_norm",
 ]
 
 _override.follow_environment()

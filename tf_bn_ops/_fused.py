@@ -1,7 +1,7 @@
 """Batch normalization: this library's ops, but for TensorFlow's forward op if frozen.
 
 So a graph for inference holds TensorFlow's FusedBatchNormV3 alone, and loads anywhere. The gradient
-is a Python function, which tapes and `tf.gradients` find beside the operation (`_attach`).
+is a Python function, which tapes and `tf.gradients` find beside the operation (`attach`).
 tf.custom_gradient would add an IdentityN, whose saved gradient would need this library wherever the
 SavedModel is loaded.
 """
@@ -90,7 +90,7 @@ def fused_batch_norm(
     """
     import tensorflow as tf
 
-    attrs = _Attrs(
+    attrs = Attrs(
         _ops.checked_epsilon(epsilon, "fused_batch_norm"),
         data_format.decode() if isinstance(data_format, bytes) else data_format,
         bool(is_training),
@@ -100,18 +100,18 @@ def fused_batch_norm(
     attrs.check(mean, variance)
     # Variables are read here, so that their gradients are TensorFlow's concern.
     x = tf.convert_to_tensor(x)
-    side_inputs = [] if side_input is None else [_checked_side_input(x, side_input)]
-    scale, offset = _float32(scale), _float32(offset)
+    side_inputs = [] if side_input is None else [checked_side_input(x, side_input)]
+    scale, offset = float32(scale), float32(offset)
     if attrs.reads_statistics:
-        mean, variance = _float32(mean), _float32(variance)
+        mean, variance = float32(mean), float32(variance)
     else:
         mean = variance = tf.zeros([0])
-    inputs = _captured(x, scale, offset, mean, variance, *side_inputs)
+    inputs = captured(x, scale, offset, mean, variance, *side_inputs)
     if attrs.is_training:
-        y, *statistics = _normalize(attrs, name, inputs)
+        y, *statistics = normalize(attrs, name, inputs)
     else:
-        y, *statistics = _normalize(attrs, name, inputs[:_SIDE_INPUT])
-        y = _activated(attrs.activation, y, *inputs[_SIDE_INPUT:])
+        y, *statistics = normalize(attrs, name, inputs[:_SIDE_INPUT])
+        y = activated(attrs.activation, y, *inputs[_SIDE_INPUT:])
     return BatchNorm(y, *_statistics(attrs, inputs[:_SIDE_INPUT], statistics))
 
 
@@ -120,7 +120,7 @@ _SIDE_INPUT = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class _Attrs:
+class Attrs:
     epsilon: float
     data_format: str
     is_training: bool
@@ -163,7 +163,7 @@ class _Attrs:
             raise ValueError(f"mean and variance are needed {when}")
 
 
-def _float32(value: Any) -> Any:
+def float32(value: Any) -> Any:
     """`value` as a tensor. One that is no float32 is left to the op to refuse, but for variables
     that mixed precision reads in half or bfloat16."""
     import tensorflow as tf
@@ -172,7 +172,7 @@ def _float32(value: Any) -> Any:
     return tf.cast(tensor, tf.float32) if tensor.dtype in (tf.half, tf.bfloat16) else tensor
 
 
-def _checked_side_input(x: Any, side_input: Any) -> Any:
+def checked_side_input(x: Any, side_input: Any) -> Any:
     """`side_input` as a tensor, unless it is known to be of another shape or type than `x`."""
     import tensorflow as tf
 
@@ -189,12 +189,11 @@ def _checked_side_input(x: Any, side_input: Any) -> Any:
 # ---- Values --------------------------------------------------------------------------------------
 
 
-def _normalize(attrs: _Attrs, name: str | None, inputs: Sequence[Any]) -> Sequence[Any]:
+def normalize(attrs: Attrs, name: str | None, inputs: Sequence[Any]) -> Sequence[Any]:
     """The forward op: y with its gradient, batch_mean and batch_variance without.
 
     Of six inputs the last is the side input, for training alone.
     """
-    import tensorflow as tf
     from tensorflow.python.eager import record
 
     x, scale, offset, mean, variance, *side_inputs = inputs
@@ -210,24 +209,33 @@ def _normalize(attrs: _Attrs, name: str | None, inputs: Sequence[Any]) -> Sequen
     }
     is_ex = attrs.is_training and (attrs.activation is not None or bool(side_inputs))
     with record.stop_recording():
-        if is_ex:
-            mode = ACTIVATION_MODES[attrs.activation]
-            outputs: Sequence[Any] = _ops.fused_batch_norm_ex(
-                side_input=side_inputs, activation_mode=mode, **arguments
-            )
-        elif attrs.is_training:
-            outputs = _ops.fused_batch_norm_v3(**arguments)
-        else:
-            outputs = tf.raw_ops.FusedBatchNormV3(**arguments)
+        outputs = _forward_op(attrs, arguments, side_inputs if is_ex else None)
     gradient = _gradient_of_ex if is_ex else _gradient_of_y
     # The gradient of the activation may read y.
     saved = {0: outputs[0]} if is_ex else {}
     saved.update(enumerate(outputs[3:], start=3))
-    _attach(functools.partial(gradient, attrs), inputs, outputs[:1], saved)
+    attach(functools.partial(gradient, attrs), inputs, outputs[:1], saved)
     return outputs[:3]
 
 
-def _activated(activation: str | None, y: Any, side_input: Any = None) -> Any:
+def _forward_op(
+    attrs: Attrs, arguments: dict[str, Any], side_inputs: Sequence[Any] | None
+) -> Sequence[Any]:
+    """All outputs of the op that computes this; `side_inputs` are None but for FusedBatchNormEx.
+
+    A function of its own for AutoGraph, which cannot convert an annotated variable in a branch.
+    """
+    import tensorflow as tf
+
+    if side_inputs is not None:
+        mode = ACTIVATION_MODES[attrs.activation]
+        return _ops.fused_batch_norm_ex(side_input=side_inputs, activation_mode=mode, **arguments)
+    if attrs.is_training:
+        return _ops.fused_batch_norm_v3(**arguments)
+    return tf.raw_ops.FusedBatchNormV3(**arguments)
+
+
+def activated(activation: str | None, y: Any, side_input: Any = None) -> Any:
     """What is behind a frozen normalization, of TensorFlow's ops with their own gradients."""
     import tensorflow as tf
 
@@ -242,7 +250,7 @@ def _activated(activation: str | None, y: Any, side_input: Any = None) -> Any:
     return {"relu": tf.nn.relu, "relu6": tf.nn.relu6}[activation](y)
 
 
-def _statistics(attrs: _Attrs, inputs: Sequence[Any], batch: Sequence[Any]) -> Sequence[Any]:
+def _statistics(attrs: Attrs, inputs: Sequence[Any], batch: Sequence[Any]) -> Sequence[Any]:
     """The returned statistics with their gradient; `batch` are those of the forward op.
 
     An operation beside the forward op, so that a backward pass of y alone computes nothing of it.
@@ -257,7 +265,7 @@ def _statistics(attrs: _Attrs, inputs: Sequence[Any], batch: Sequence[Any]) -> S
         else:
             outputs = tf.identity_n([*values, *inputs])[:2]
     inputs = [*values, *inputs]
-    _attach(functools.partial(_gradient_of_statistics, attrs), inputs, outputs)
+    attach(functools.partial(_gradient_of_statistics, attrs), inputs, outputs)
     return outputs
 
 
@@ -272,7 +280,7 @@ class _EagerOperation(NamedTuple):
     outputs: Mapping[int, Any]
 
 
-def _captured(*tensors: Any) -> Sequence[Any]:
+def captured(*tensors: Any) -> Sequence[Any]:
     """`tensors` as inputs of the current graph: what a tape sees of a captured tensor is recorded
     here, and not where recording is stopped."""
     import tensorflow as tf
@@ -281,7 +289,7 @@ def _captured(*tensors: Any) -> Sequence[Any]:
     return tensors if tf.executing_eagerly() or capture is None else [*map(capture, tensors)]
 
 
-def _attach(
+def attach(
     gradient: Callable[..., Any],
     inputs: Sequence[Any],
     outputs: Sequence[Any],
@@ -309,7 +317,7 @@ def _attach(
     record.record_operation("TfBnOps", list(outputs), list(inputs), backward)
 
 
-def _gradient_of_y(attrs: _Attrs, operation: Any, y_backprop: Any, *_: Any) -> tuple[Any, ...]:
+def _gradient_of_y(attrs: Attrs, operation: Any, y_backprop: Any, *_: Any) -> tuple[Any, ...]:
     """By the inputs of the forward op."""
     import tensorflow as tf
 
@@ -334,7 +342,7 @@ def _gradient_of_y(attrs: _Attrs, operation: Any, y_backprop: Any, *_: Any) -> t
     return *backward[:3], of_mean, of_variance
 
 
-def _gradient_of_ex(attrs: _Attrs, operation: Any, y_backprop: Any, *_: Any) -> Sequence[Any]:
+def _gradient_of_ex(attrs: Attrs, operation: Any, y_backprop: Any, *_: Any) -> Sequence[Any]:
     """By the inputs of the forward op with an activation or a side input, in training."""
     from tf_bn_ops import _gradients
 
@@ -348,7 +356,7 @@ def _gradient_of_ex(attrs: _Attrs, operation: Any, y_backprop: Any, *_: Any) -> 
 
 
 def _gradient_of_statistics(
-    attrs: _Attrs, operation: Any, of_mean: Any, of_variance: Any, *_: Any
+    attrs: Attrs, operation: Any, of_mean: Any, of_variance: Any, *_: Any
 ) -> tuple[Any, ...]:
     """By what `_statistics` returns of, and the inputs of the forward op."""
     import tensorflow as tf

@@ -33,12 +33,13 @@ PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
 }
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 # The order of the menu; what is not named here comes last, by name.
 ORDER = (
-    *("index", "dropin", "cpp", "gpu", "troubleshooting", "api"),
+    *("index", "dropin", "synchronized", "cpp", "gpu", "troubleshooting", "api"),
     *(
         "conformance",
         "findings",

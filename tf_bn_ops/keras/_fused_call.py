@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tf_bn_ops import _loader, _ops
+from tf_bn_ops import _loader, _ops, _replicas, _sync
 from tf_bn_ops._fused import ACTIVATION_MODES, Activation, fused_batch_norm
 from tf_bn_ops._gradients import in_xla
 from tf_bn_ops.spec import DataFormat
@@ -98,9 +98,15 @@ def fused_call(
 ) -> Any:
     """What `call` of the layer returns: on the fused ops, or by `parent_call` where they differ."""
     batch_statistics = bool(training and layer.trainable)
-    layout = _layout_of_call(layer, inputs) if mask is None else None
+    layout = _layout_of_call(layer, inputs)
     behind.check(inputs)
-    if layout is None or (in_xla() and not (batch_statistics and _has_xla_kernels())):
+    if layout is None:
+        return behind.of(parent_call(inputs, training=training, mask=mask))
+    takes_mask = mask is None or _is_of_samples(mask, layer, inputs)
+    if batch_statistics and takes_mask and _exchanges(layer):
+        return _synchronized(layer, inputs, mask, behind)
+    is_left_to_xla = in_xla() and not (batch_statistics and _has_xla_kernels())
+    if mask is not None or is_left_to_xla:
         return behind.of(parent_call(inputs, training=training, mask=mask))
     return _normalize(layer, layout, inputs, batch_statistics, behind)
 
@@ -109,8 +115,6 @@ def why_unfused(layer: Any) -> str | None:
     """Why no call of the layer can be fused, as the end of a sentence about it; else None."""
     if keras.backend.backend() != "tensorflow":
         return f"runs on the backend {keras.backend.backend()}"
-    if getattr(layer, "synchronized", False):
-        return "is synchronized"
     if getattr(layer, "renorm", False):
         return "has renorm"
     if getattr(getattr(layer, "_moments", None), "__func__", None) is not _PARENT_MOMENTS:
@@ -177,6 +181,40 @@ def _normalize(
         y = tf.squeeze(y, layout.inserted)
     y = keras.ops.cast(y, layer.compute_dtype)
     return y if batch_statistics else behind.of(y)
+
+
+def _exchanges(layer: Any) -> bool:
+    """Whether the layer has other replicas to be synchronised with."""
+    return getattr(layer, "synchronized", False) and _replicas.count() > 1
+
+
+def _is_of_samples(mask: Any, layer: Any, inputs: Any) -> bool:
+    """Whether a mask is of all dimensions but the channels'; others are for Keras' call."""
+    rank = inputs.shape.rank
+    return layer.axis % rank == rank - 1 and len(mask.shape) == rank - 1
+
+
+def _synchronized(layer: Any, inputs: Any, mask: Any, behind: Behind) -> Any:
+    """Training on the statistics of all replicas; with a mask, on those of the samples in it."""
+    x = inputs
+    if layer.compute_dtype == "float32":
+        x = tf.cast(x, tf.float32)
+    side_inputs = [] if behind.side_input is None else [tf.cast(behind.side_input, x.dtype)]
+    call = _sync.Call(layer.epsilon, ACTIVATION_MODES[behind.activation], layer.axis)
+    scale, offset, *moving = _vectors(layer)
+    if mask is None:
+        statistics = _sync.global_statistics(x, layer.axis)
+        y = _sync.normalize(call, x, scale, offset, statistics, side_inputs)
+    else:
+        mask = tf.broadcast_to(tf.cast(mask, tf.bool), tf.shape(x)[:-1])
+        statistics = _sync.global_statistics(tf.boolean_mask(x, mask), -1)
+        # Statistics and y are of different samples, so they are differentiated apart.
+        _, mean, variance = statistics
+        y = _sync.elemt(call, x, scale, offset, mean, variance, side_inputs=side_inputs)
+    averages = statistics.averages(moving, 1.0 - layer.momentum, bessel_correction=False)
+    for variable, average in zip((layer.moving_mean, layer.moving_variance), averages, strict=True):
+        variable.assign(tf.cast(average, tf.float32))
+    return keras.ops.cast(y, layer.compute_dtype)
 
 
 def _expanded(tensor: Any, layout: _Layout) -> Any:

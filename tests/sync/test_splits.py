@@ -1,0 +1,115 @@
+"""However a batch is cut over replicas, results are those of the whole batch, within its bounds.
+
+The bounds are the strict ones of tf_bn_ops/harness, those of the ops on one replica. The gradients
+by scale and offset come from each replica for its own samples; their sum is judged, each with the
+rounding of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+import replica_processes
+import split_cases
+from split_cases import Case
+
+from tf_bn_ops.harness import formula_models
+from tf_bn_ops.harness.bounds import PROFILES
+from tf_bn_ops.harness.measure import assembled
+from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Problem, of_tensors
+from tf_bn_ops.spec import DTYPES
+
+ACTIVATIONS = {None: IDENTITY, "relu": RELU, "relu6": RELU6}
+BATCH = ("y", "x_backprop", "side_input_backprop")
+AVERAGES = ("batch_mean", "batch_variance")
+Results = Mapping[str, np.ndarray]
+
+
+def results_of(files: Sequence[pathlib.Path], case: int, split: int) -> list[Results]:
+    """The results of each replica by name, in rank order."""
+    found: list[Results] = []
+    for file in files:
+        with np.load(file) as arrays:
+            for replica in range(len(arrays.files)):
+                prefix = f"{case}/{split}/{replica}/"
+                names = [name for name in arrays.files if name.startswith(prefix)]
+                if names:
+                    found.append({name[len(prefix) :]: arrays[name] for name in names})
+    return found
+
+
+def forward_problem(case: Case) -> Problem:
+    inputs = case.inputs()
+    del inputs["y_backprop"]
+    return of_tensors(
+        inputs,
+        "NHWC" if case.channels_last else "NCHW",
+        split_cases.EPSILON,
+        True,
+        exponential_avg_factor=split_cases.FACTOR,
+        activation=ACTIVATIONS[case.activation],
+    )
+
+
+def backward_problem(case: Case, y: np.ndarray) -> Problem:
+    """With the statistics of the whole batch in float64, in which replicas exchange theirs."""
+    inputs = case.inputs()
+    layout = "NHWC" if case.channels_last else "NCHW"
+    values = {name: inputs[name] for name in ("x", "y_backprop", "scale", "offset")}
+    problem = of_tensors(values | {"y": y}, layout, split_cases.EPSILON, True)
+    x = problem.wide("x", np.longdouble)
+    problem["mean"] = x.mean((0, 2)).astype(np.float64)
+    problem["variance"] = x.var((0, 2)).astype(np.float64)
+    activation = ACTIVATIONS[case.activation]
+    return dataclasses.replace(problem, activation=activation, num_side_inputs=int(case.side_input))
+
+
+def whole(replicas: list[Results], case: Case, name: str) -> np.ndarray:
+    batch = np.concatenate([replica[name] for replica in replicas])
+    return batch.view(DTYPES[case.dtype].numpy)
+
+
+def assert_right(replicas: list[Results], case: Case) -> None:
+    problem = forward_problem(case)
+    y = whole(replicas, case, "y")
+    outputs = {name: replicas[0][name] for name in AVERAGES}
+    assert not formula_models.check(problem, outputs | {"y": y.reshape(problem.view)})
+
+    problem = backward_problem(case, y)
+    batch = BATCH[1:] if case.side_input else BATCH[1:2]
+    outputs = {name: whole(replicas, case, name).reshape(problem.view) for name in batch}
+    assert not formula_models.check(problem, outputs)
+    expected = list(formula_models.MODELS[problem.formula].expected(problem, PROFILES["strict"]))
+    for name in ("scale_backprop", "offset_backprop"):
+        parts = np.float64([replica[name] for replica in replicas])
+        value, bound = (assembled(expected, name, f, parts[0].shape) for f in ("value", "bound"))
+        u = DTYPES[replicas[0][name].dtype.name].unit_roundoff
+        assert np.all(np.abs(parts.sum(0) - value) <= bound + 2 * u * np.abs(parts).sum(0)), name
+
+
+def assert_all_right(files: Sequence[pathlib.Path], replicas: int, cases: Sequence[Case]) -> None:
+    for c, case in enumerate(cases):
+        for s, split in enumerate(split_cases.SPLITS[replicas]):
+            results = results_of(files, c, s)
+            assert [len(result["y"]) for result in results] == split
+            for name in AVERAGES:
+                assert len({result[name].tobytes() for result in results}) == 1, (case, split)
+            assert_right(results, case)
+
+
+def test_two_replicas_are_right_at_a_large_mean(tmp_path):
+    file = tmp_path / "results.npz"
+    replica_processes.run("split_program.py", str(file), "2", "quick")
+    assert_all_right([file], 2, split_cases.QUICK)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("replicas", split_cases.SPLITS)
+def test_any_split_over_the_devices_of_a_process(replicas, tmp_path):
+    file = tmp_path / "results.npz"
+    replica_processes.run("split_program.py", str(file), str(replicas), "all")
+    assert_all_right([file], replicas, split_cases.ALL)
