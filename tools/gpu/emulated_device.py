@@ -1,12 +1,15 @@
 """The host emulator of the CUDA kernels, with the methods of cuda_device.CudaDevice.
 
 cc/cuda/testing/emulator.cc executes the device code thread by thread, so that all that is written
-for a GPU can be tried without one. It measures nothing.
+for a GPU can be tried without one. It measures nothing. It is compiled once, into build/emulator.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
+import hashlib
+import os
 import pathlib
 import subprocess
 import tempfile
@@ -25,12 +28,50 @@ _VIEW = (ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32)
 _CONFIG = ("grid", "threads_x", "threads_y", "threads_z", "fold", "steps", "items", "splits")
 
 
-def _build(folder: str) -> ctypes.CDLL:
-    """Compiles the emulator; the library, with argument types declared."""
-    target = pathlib.Path(folder) / "libtf_bn_ops_emulator.so"
-    command = ["g++", *_FLAGS, "-o", str(target), *_SOURCES]
-    subprocess.run(command, cwd=repository.ROOT, check=True)
-    lib = ctypes.CDLL(str(target))
+def _digest() -> str:
+    """Of all that the emulator is compiled from, and how."""
+    digest = hashlib.sha256(repr((_SOURCES, _FLAGS)).encode())
+    for folder in ("core", "cuda", "c_api"):
+        for file in sorted(repository.ROOT.glob(f"cc/{folder}/**/*.*")):
+            digest.update(str(file.relative_to(repository.ROOT)).encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+@functools.cache
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    """Where the tree cannot be written to."""
+    return tempfile.TemporaryDirectory()
+
+
+def _folder() -> pathlib.Path:
+    folder = repository.ROOT / "build" / "emulator"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_writable = os.access(folder, os.W_OK)
+    except OSError:
+        is_writable = False
+    return folder if is_writable else pathlib.Path(_scratch().name)
+
+
+def _compile() -> pathlib.Path:
+    """The emulator's library in build/, compiled (10 s) where there is none of these sources."""
+    folder = _folder()
+    target = folder / f"libtf_bn_ops_emulator-{_digest()[:16]}.so"
+    if not target.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            new = pathlib.Path(scratch) / target.name
+            command = ["g++", *_FLAGS, "-o", str(new), *_SOURCES]
+            subprocess.run(command, cwd=repository.ROOT, check=True)
+            new.replace(target)
+        for other in folder.glob("*.so"):
+            if other != target:
+                other.unlink(missing_ok=True)
+    return target
+
+
+def _build() -> ctypes.CDLL:
+    """The library, with argument types declared."""
+    lib = ctypes.CDLL(str(_compile()))
     lib.tfbn_emulate_workspace.restype = ctypes.c_int64
     lib.tfbn_emulate_workspace.argtypes = [*_VIEW]
     lib.tfbn_emulate_launch_config.argtypes = [*_VIEW, ctypes.POINTER(ctypes.c_int64)]
@@ -56,8 +97,7 @@ class EmulatedDevice:
     name = "host emulator"
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        self._library = _build(self._folder.name)
+        self._library = _build()
         self._owned: list[np.ndarray] = []
         self.launches = 0  # Kernels of the last call.
 
