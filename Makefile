@@ -284,7 +284,8 @@ $(B)/lib/libtf_bn_ops_optimizer.so: $(OPTIMIZER_OBJECTS) $(B)/link.txt mk/export
 	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(TF_LDFLAGS)
 	$(Q)mv $@.new $@
 
-$(B)/lib/libtf_bn_ops_xla.so: $(CORE_OBJECTS) $(XLA_OBJECTS) $(B)/link.txt mk/exports.map
+$(B)/lib/libtf_bn_ops_xla.so: $(CORE_OBJECTS) $(B)/cc/ops/split_shapes.o $(XLA_OBJECTS) $(B)/link.txt \
+  mk/exports.map
 	$(Q)echo '  LINK    $@'
 	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(TF_CC_LDFLAGS)
 	$(Q)mv $@.new $@
