@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import re
 import sys
@@ -99,7 +100,7 @@ def test_sync_cost_prints_a_model_of_larger_clusters():
     assert [row[0] for row in rows] == [2, 8, 64, 512]
     # ResNet-50: 8 bytes of 2 C + 1 and of 2 C numbers, in all layers, to one other worker.
     assert rows[0][1] == pytest.approx((2 * 26560 + 53) * 8 / 1e6, abs=0.06)
-    assert all(later > earlier for earlier, later in zip(rows, rows[1:], strict=False))
+    assert all(later > earlier for earlier, later in itertools.pairwise(rows))
 
 
 def test_sync_detector_is_trained_by_both_kinds():
