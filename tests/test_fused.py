@@ -487,16 +487,19 @@ def of_xla(normalize):
     return tf.function(normalize, jit_compile=True)
 
 
-def of_inner_tape(normalize):
-    """A gradient penalty."""
-
-    def run(x):
+def inner_gradient(normalize):
+    def gradient(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = tf.reduce_sum(tf.sin(normalize(x)))
         return tape.gradient(y, x)
 
-    return tf.function(run)
+    return gradient
+
+
+def of_inner_tape(normalize):
+    """A gradient penalty."""
+    return tf.function(inner_gradient(normalize))
 
 
 def of_forward_mode(normalize):
@@ -509,12 +512,7 @@ def of_forward_mode(normalize):
 
 
 def of_vectorized_map(normalize):
-    def gradient(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = tf.reduce_sum(tf.sin(normalize(x)))
-        return tape.gradient(y, x)
-
+    gradient = inner_gradient(normalize)
     return lambda x: tf.vectorized_map(gradient, tf.stack([x, 2 * x]))
 
 

@@ -498,33 +498,46 @@ def test_mirrored_strategy_on_two_cpus():
 # ---- Exports -------------------------------------------------------------------------------------
 
 LOADS = """
-import sys, numpy as np, tensorflow as tf
-model = tf.saved_model.load(sys.argv[1])
-data = np.load(sys.argv[2])
-x = tf.constant(data["x"])
-with tf.GradientTape() as tape:
-    tape.watch(x)
-    y = model.serve(x)
-    loss = tf.reduce_sum(tf.sin(y))
-np.testing.assert_allclose(y, data["y"], rtol=1e-4, atol=1e-5)
-np.testing.assert_allclose(tape.gradient(loss, x), data["gradient"], rtol=1e-3, atol=1e-5)
+import pathlib, sys, numpy as np, tensorflow as tf
+for folder in map(pathlib.Path, sys.argv[1:]):
+    model = tf.saved_model.load(folder / "exported")
+    data = np.load(folder / "data.npz")
+    x = tf.constant(data["x"])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = model.serve(x)
+        loss = tf.reduce_sum(tf.sin(y))
+    np.testing.assert_allclose(y, data["y"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(tape.gradient(loss, x), data["gradient"], rtol=1e-3, atol=1e-5)
 assert "tf_bn_ops" not in sys.modules
 """
 
 
-@pytest.mark.parametrize(("axis", "onednn"), [(-1, "1"), (1, "0")])
-def test_exported_models_load_without_this_library(tmp_path, axis, onednn):
-    model = keras.Sequential([keras.Input((6, 6, 3)), BatchNormalization(axis=axis)])
+def export(model, folder) -> None:
+    """The model, and what it computes."""
     randomize(model)
     x = tf.constant(images() / 100)
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = model(x)
         loss = tf.reduce_sum(tf.sin(y))
-    np.savez(tmp_path / "data.npz", x=x, y=y, gradient=tape.gradient(loss, x))
-    model.export(tmp_path / "exported", verbose=False)
-    arguments = (tmp_path / "exported", tmp_path / "data.npz")
-    run_alone(LOADS, *arguments, TF_ENABLE_ONEDNN_OPTS=onednn)
+    folder.mkdir()
+    np.savez(folder / "data.npz", x=x, y=y, gradient=tape.gradient(loss, x))
+    model.export(folder / "exported", verbose=False)
+
+
+@pytest.mark.parametrize(("axis", "onednn"), [(-1, "1"), (1, "0")])
+def test_exported_models_load_without_this_library(tmp_path, axis, onednn):
+    """Values and gradients of a layer, and of a model whose layers are fused."""
+    export(
+        keras.Sequential([keras.Input((6, 6, 3)), BatchNormalization(axis=axis)]),
+        tmp_path / "layer",
+    )
+    folders = [tmp_path / "layer"]
+    if onednn == "0":
+        folders.append(tmp_path / "fused")
+        export(replace_batch_norm(residual_model(), fuse=True), folders[-1])
+    run_alone(LOADS, *folders, TF_ENABLE_ONEDNN_OPTS=onednn)
 
 
 # ---- With what follows ---------------------------------------------------------------------------
@@ -658,19 +671,6 @@ def test_weights_of_fused_models_are_those_of_keras(tmp_path):
         other.load_weights(tmp_path / "model.weights.h5")
         for got, want in zip(other.get_weights(), one.get_weights(), strict=True):
             np.testing.assert_array_equal(got, want)
-
-
-def test_exports_of_fused_models_load_without_this_library(tmp_path):
-    model = replace_batch_norm(residual_model(), fuse=True)
-    randomize(model)
-    x = tf.constant(images() / 100)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = model(x)
-        loss = tf.reduce_sum(tf.sin(y))
-    np.savez(tmp_path / "data.npz", x=x, y=y, gradient=tape.gradient(loss, x))
-    model.export(tmp_path / "exported", verbose=False)
-    run_alone(LOADS, tmp_path / "exported", tmp_path / "data.npz")
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])

@@ -64,17 +64,6 @@ def test_import_is_silent_and_lazy():
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
-def test_library_path_alone_is_enough_for_load_op_library():
-    result = python(
-        "import tensorflow as tf, tf_bn_ops\n"
-        "assert tf.load_op_library(tf_bn_ops.library_path()).tf_bn_ops_fused_batch_norm_grad\n"
-        "assert tf_bn_ops.raw_ops.FusedBatchNormGrad\n"
-        "from tf_bn_ops import _loader; _loader.load()",
-        TF_CPP_MIN_LOG_LEVEL="3",
-    )
-    assert result.returncode == 0, result.stderr
-
-
 def test_load_is_done_once():
     assert _loader.load() is _loader.load()
 
@@ -90,15 +79,6 @@ def test_variable_names_a_folder_or_a_file(other_build, monkeypatch):
     monkeypatch.setenv(_loader.LIBRARY_VARIABLE, expected)
     assert _loader.library_path() == expected
     assert _loader.core_library_path() == str(other_build / _loader.CORE_LIBRARY)
-
-
-def test_another_build_of_the_same_ops_loads(other_build):
-    result = python(
-        "from tf_bn_ops import _loader; assert _loader.load().tf_bn_ops_fused_batch_norm_grad",
-        TF_BN_OPS_LIBRARY=str(other_build),
-        TF_CPP_MIN_LOG_LEVEL="3",
-    )
-    assert result.returncode == 0, result.stderr
 
 
 def test_missing_library(tmp_path):
@@ -131,11 +111,11 @@ def test_another_tensorflow_version_is_refused(other_build, built_for):
     assert "make PYTHON=" in message
 
 
-def test_another_patch_version_is_accepted(other_build):
+def test_another_build_of_the_same_ops_loads_with_another_patch_version(other_build):
     minor = ".".join(tensorflow_version().split(".")[:2])
     edit_build_info(other_build, tensorflow_version=f"{minor}.99")
     result = python(
-        "from tf_bn_ops import _loader; _loader.load()",
+        "from tf_bn_ops import _loader; assert _loader.load().tf_bn_ops_fused_batch_norm_grad",
         TF_BN_OPS_LIBRARY=str(other_build),
         TF_CPP_MIN_LOG_LEVEL="3",
     )

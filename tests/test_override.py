@@ -149,7 +149,10 @@ def finish(process: subprocess.Popen[str]) -> dict:
     return json.loads(output.splitlines()[-1])
 
 
-@pytest.fixture(scope="module", params=["0", "1"], ids=["eigen", "onednn"])
+# oneDNN is TensorFlow's default, and has kernels of its own for more of the ops.
+@pytest.fixture(
+    scope="module", params=[pytest.param("0", marks=pytest.mark.long), "1"], ids=["eigen", "onednn"]
+)
 def called(request) -> dict:
     return finish(start(PROGRAM, "call", TF_ENABLE_ONEDNN_OPTS=request.param))
 

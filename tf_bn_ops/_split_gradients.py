@@ -38,9 +38,7 @@ def register(ops: ModuleType, masked: Callable[[str, Any, Any], Any]) -> None:
 
 def _affine(ops: ModuleType, x: Any, factor: Any, added: Any, mean: Any, axis: int) -> Any:
     """factor * (x - mean) + added, by channel: a pass of BatchNormElemt with a deviation of 1."""
-    return ops.batch_norm_elemt(
-        x, factor, added, mean, tf.ones_like(mean), epsilon=0.0, axis=axis
-    )
+    return ops.batch_norm_elemt(x, factor, added, mean, tf.ones_like(mean), epsilon=0.0, axis=axis)
 
 
 def _scaled(ops: ModuleType, x: Any, factor: Any, axis: int) -> Any:

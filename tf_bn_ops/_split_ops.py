@@ -10,7 +10,7 @@ float64. With the counts, means and sums of squares of all replicas stacked by r
     sums = batch_norm_backward_reduce(y_backprop, x, scale, offset, mean, m2 / count)
     x_backprop = batch_norm_backward_elemt(
         y_backprop, x, scale, offset, mean, m2 / count,
-        sums.sum_dy, sums.sum_dy_xmu, count)                       # Both sums added up over replicas.
+        sums.sum_dy, sums.sum_dy_xmu, count)  # Both sums added up over replicas.
 
 They mean what PyTorch's functions of these names mean. On GPUs they have no kernels: TensorFlow's
 soft placement runs them on the CPU.
@@ -257,12 +257,14 @@ def batch_norm_backward_elemt(
       many such tensors as there were side inputs.
 
     Raises:
-      ValueError: more than one y.
+      ValueError: more than one y, or num_side_inputs above 1.
       TypeError: scale has none of its types, or epsilon is a tensor.
       tf.errors.InvalidArgumentError: shapes that do not fit together, an unknown activation, or one
         behind a side input without y. (ValueError when they are known while a graph is built.)
       LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
     """
+    if isinstance(num_side_inputs, int) and num_side_inputs > 1:
+        raise ValueError(f"num_side_inputs must be 0 or 1, not {num_side_inputs}")
     check_statistics_dtype("BatchNormBackwardElemt", x, scale)
     outputs = _load().tf_bn_ops_batch_norm_backward_elemt(
         y_backprop,

@@ -27,7 +27,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from absl import flags
@@ -211,6 +211,46 @@ def _tensorflow(found: Probe) -> Iterator[Finding]:
         )
 
 
+def _build() -> Finding:
+    """Whether the libraries are this machine's and of the Python files' version."""
+    info = _loader.build_info()
+    about = (
+        f"version {info.get('version')} for TensorFlow {info['tensorflow_version']}, "
+        f"{info.get('machine')}, by {info.get('compiler')}"
+    )
+    if info.get("machine") not in (None, platform.machine()):
+        return Finding(
+            "build",
+            PROBLEM,
+            f"{about}, but this machine is {platform.machine()}: {_loader.REBUILD}",
+        )
+    if info.get("version") != _version.__version__:
+        return Finding(
+            "build",
+            WARNING,
+            f"{about}, but the Python files are version {_version.__version__}: {_loader.REBUILD}",
+        )
+    return Finding("build", OK, about)
+
+
+def _abi(path: str, tensorflow: Mapping[str, Any]) -> Iterator[Finding]:
+    """Whether the library fits the TensorFlow that was found."""
+    version, flag = tensorflow["version"], tensorflow["cxx11_abi"]
+    refused = _refusal(lambda: _loader.check_version(path, version))
+    built_for = ".".join(str(_loader.build_info()["tensorflow_version"]).split(".")[:2])
+    yield Finding(
+        "ABI: version",
+        PROBLEM if refused else OK,
+        refused or f"TensorFlow {version} is a {built_for}, as at build time",
+    )
+    refused = _refusal(lambda: _loader.check_cxx11_abi(path, version, flag))
+    yield Finding(
+        "ABI: C++ strings",
+        PROBLEM if refused else OK,
+        refused or f"_GLIBCXX_USE_CXX11_ABI={flag} on both sides",
+    )
+
+
 def _libraries(found: Probe) -> Iterator[Finding]:
     chosen = os.environ.get(_loader.LIBRARY_VARIABLE)
     folder = _loader.library_folder()
@@ -232,40 +272,9 @@ def _libraries(found: Probe) -> Iterator[Finding]:
     if refused:
         yield Finding("build", PROBLEM, refused)
         return
-    info = _loader.build_info()
-    about = (
-        f"version {info.get('version')} for TensorFlow {info['tensorflow_version']}, "
-        f"{info.get('machine')}, by {info.get('compiler')}"
-    )
-    if info.get("machine") not in (None, platform.machine()):
-        yield Finding(
-            "build",
-            PROBLEM,
-            f"{about}, but this machine is {platform.machine()}: {_loader.REBUILD}",
-        )
-    elif info.get("version") != _version.__version__:
-        yield Finding(
-            "build",
-            WARNING,
-            f"{about}, but the Python files are version {_version.__version__}: {_loader.REBUILD}",
-        )
-    else:
-        yield Finding("build", OK, about)
+    yield _build()
     if found.tensorflow is not None:
-        version, flag = found.tensorflow["version"], found.tensorflow["cxx11_abi"]
-        refused = _refusal(lambda: _loader.check_version(path, version))
-        built_for = ".".join(str(info["tensorflow_version"]).split(".")[:2])
-        yield Finding(
-            "ABI: version",
-            PROBLEM if refused else OK,
-            refused or f"TensorFlow {version} is a {built_for}, as at build time",
-        )
-        refused = _refusal(lambda: _loader.check_cxx11_abi(path, version, flag))
-        yield Finding(
-            "ABI: C++ strings",
-            PROBLEM if refused else OK,
-            refused or f"_GLIBCXX_USE_CXX11_ABI={flag} on both sides",
-        )
+        yield from _abi(path, found.tensorflow)
 
 
 def _ops(found: Probe) -> Iterator[Finding]:

@@ -151,8 +151,10 @@ int tfbn_cpu_batch_norm_stats(const tfbn_batch_norm_stats_args* args,
   const int failed = Run<tf_bn_ops::BatchNormFormula>(
       args, implementation, threads, error, error_size);
   if (failed == 0) {
-    *args->count = static_cast<double>(tf_bn_ops::ElementsPerChannel(
-        View{args->outer, args->channels, args->inner}));
+    const View view{args->outer, args->channels, args->inner};
+    *args->count = NumElements(view) == 0
+                       ? 0
+                       : static_cast<double>(ElementsPerChannel(view));
   }
   return failed;
 }

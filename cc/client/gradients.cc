@@ -86,7 +86,8 @@ absl::Status FusedBatchNormV3Gradient(const Scope& scope,
 }
 
 // `y_backprop` where the activation passes it on, else zero: by Select, which
-// has a gradient in C++, as ReluGrad and Relu6Grad have not.
+// has a registered gradient in C++; ReluGrad and Relu6Grad have none (up to
+// TensorFlow 2.21), and a second derivative would be refused.
 absl::Status BehindActivation(const Scope& scope, const tf::Operation& op,
                               Output* y_backprop) {
   std::string mode;

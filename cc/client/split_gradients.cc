@@ -92,7 +92,7 @@ absl::Status ElemtGradient(const Scope& scope, const tf::Operation& op,
   const Output scale = op.input(1), mean = op.input(3), variance = op.input(4);
   // x tells the mask, unless something was added.
   std::vector<tf::Input> y;
-  if (side_inputs > 0 && activation != "Identity") y = {op.output(0)};
+  if (side_inputs > 0 && activation != "Identity") y.emplace_back(op.output(0));
   const auto inputs = [&](int i) { return op.input(i); };
   const ops::BatchNormBackwardReduce sums(
       scope, grad_inputs[0], inputs(0), inputs(1), inputs(2), mean, variance,

@@ -82,9 +82,9 @@ void RunMode(const typename F::Args& args) {
     double sums[F::kNumSums] = {}, k[F::kNumCoefficients] = {};
     Reduce<F, kTraining ? F::kNumSums : F::kNumFrozenSums>(args, c, center,
                                                            sums);
-    F::Finish(args, c, center, sums, k);
     F::StoreSums(args, c, center, sums);
     if (tensors.out[0] == nullptr) continue;
+    F::Finish(args, c, center, sums, k);
     ForEachElement(args.view, c, [&](int64_t element) {
       double in[F::kInputs], out[F::kOutputs];
       LoadInputs<F>(args, element, in);

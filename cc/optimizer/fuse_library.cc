@@ -1,3 +1,6 @@
+// Runs the fusion on a GraphDef and on its functions, with the shapes that
+// grappler infers.
+
 #include "cc/optimizer/fuse_library.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// What both directions of the fusion share: kinds of nodes, reasons to refuse a
+// chain, rewiring; and the order in which the rules are applied.
+
 #include "cc/optimizer/fusion_rules.h"
 
 #include <algorithm>
@@ -5,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "cc/optimizer/fuser.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/types.pb.h"
 #include "tensorflow/core/util/device_name_utils.h"
@@ -14,23 +18,6 @@ namespace {
 
 using ::tensorflow::DeviceNameUtils;
 using ::tensorflow::NodeDef;
-
-constexpr char kFusedForward[] = "TfBnOps>FusedBatchNormEx";
-constexpr char kFusedBackward[] = "TfBnOps>FusedBatchNormGradEx";
-constexpr char kRemapped[] = "_FusedBatchNormEx";
-
-// Inputs and outputs by the OpDefs.
-constexpr int kNormInputs = 5;  // x, scale, offset, mean, variance
-constexpr int kX = 0;
-constexpr int kScale = 1;
-constexpr int kOffset = 2;
-constexpr int kForwardCoefficients = 5;  // output of FusedBatchNormEx
-constexpr int kGradYBackprop = 0;
-constexpr int kGradX = 1;
-constexpr int kGradScale = 2;
-constexpr int kGradInputs = 5;  // up to reserve_space_2
-constexpr int kSideInputBackprop = 5;
-constexpr int kFeatures = 1;  // of ReluGrad
 
 // An op's name without this library's prefix.
 std::string BaseName(const std::string& op) {
@@ -44,6 +31,27 @@ bool IsPlainNorm(const NodeDef& node) {
       "FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"};
   return kOps->count(BaseName(node.op())) != 0;
 }
+
+bool IsActivation(const NodeDef& node) {
+  return node.op() == "Relu" || node.op() == "Relu6";
+}
+
+// Ops that read only the shape of a tensor.
+bool ReadsShapeAlone(const NodeDef& node) {
+  static const std::set<std::string>* const kOps =
+      new std::set<std::string>{"Shape", "ShapeN", "Size", "Rank"};
+  return kOps->count(node.op()) != 0;
+}
+
+std::string StringAttr(const NodeDef& node, const std::string& name,
+                       const std::string& otherwise) {
+  const auto found = node.attr().find(name);
+  return found == node.attr().end() ? otherwise : found->second.s();
+}
+
+}  // namespace
+
+// ---- Kinds of nodes, and their attrs -------------------------------------
 
 bool IsFusedNorm(const NodeDef& node) {
   return node.op() == kFusedForward || node.op() == kRemapped;
@@ -59,27 +67,14 @@ bool IsAddition(const NodeDef& node) {
   return node.op() == "Add" || node.op() == "AddV2";
 }
 
-bool IsActivation(const NodeDef& node) {
-  return node.op() == "Relu" || node.op() == "Relu6";
+bool IsNorm(const NodeDef& node) {
+  return IsPlainNorm(node) || (IsFusedNorm(node) && SideInputsOf(node) == 0 &&
+                               ActivationOf(node) == "Identity");
 }
 
-// The activation whose gradient the node is; empty if it is none.
 std::string ActivationOfGradient(const NodeDef& node) {
   if (node.op() == "ReluGrad") return "Relu";
   return node.op() == "Relu6Grad" ? "Relu6" : "";
-}
-
-// Ops that read nothing of a tensor but its shape.
-bool ReadsShapeAlone(const NodeDef& node) {
-  static const std::set<std::string>* const kOps =
-      new std::set<std::string>{"Shape", "ShapeN", "Size", "Rank"};
-  return kOps->count(node.op()) != 0;
-}
-
-std::string StringAttr(const NodeDef& node, const std::string& name,
-                       const std::string& otherwise) {
-  const auto found = node.attr().find(name);
-  return found == node.attr().end() ? otherwise : found->second.s();
 }
 
 bool IsTraining(const NodeDef& node) {
@@ -95,11 +90,6 @@ std::string ActivationOf(const NodeDef& norm) {
 int SideInputsOf(const NodeDef& norm) {
   const auto found = norm.attr().find("num_side_inputs");
   return found == norm.attr().end() ? 0 : static_cast<int>(found->second.i());
-}
-
-bool IsNorm(const NodeDef& node) {
-  return IsPlainNorm(node) || (IsFusedNorm(node) && SideInputsOf(node) == 0 &&
-                               ActivationOf(node) == "Identity");
 }
 
 std::vector<std::string> DataInputs(const NodeDef& node) {
@@ -121,7 +111,12 @@ std::vector<std::string> ControlInputs(
   return {result.begin(), result.end()};
 }
 
-// Copies what `names` lists, and internal attrs that hold of any node.
+bool SameTensor(const NodeDef& a, int input_a, const NodeDef& b, int input_b) {
+  return input_a < a.input_size() && input_b < b.input_size() &&
+         TensorName::Parse(a.input(input_a)) ==
+             TensorName::Parse(b.input(input_b));
+}
+
 void CopyAttrs(const NodeDef& from, const std::vector<std::string>& names,
                NodeDef* to) {
   for (const std::string& name : names) {
@@ -137,61 +132,7 @@ void CopyAttrs(const NodeDef& from, const std::vector<std::string>& names,
   }
 }
 
-struct Forward {
-  NodeDef* norm = nullptr;
-  NodeDef* add = nullptr;  // nullptr: there is none
-  int side_input = 0;      // which of its inputs is not the norm's
-  NodeDef* activation = nullptr;
-
-  NodeDef* BehindNorm() const { return add != nullptr ? add : activation; }
-};
-
-struct Backward {
-  NodeDef* mask = nullptr;  // ReluGrad
-  NodeDef* gradient = nullptr;
-};
-
-class Fuser {
- public:
-  Fuser(const FusionOptions& options, tensorflow::GraphDef* graph)
-      : options_(options), graph_(graph) {}
-
-  std::vector<Fusion> Run();
-
- private:
-  std::vector<Forward> ForwardsBefore(NodeDef* activation);
-  void TryForward(NodeDef* activation);
-  std::string ForwardRefusal(const Forward& forward);
-  std::string AdditionRefusal(const Forward& forward);
-  void FuseForward(const Forward& forward);
-  void TakeRemapped(NodeDef* node);
-
-  void TryBackward(NodeDef* mask);
-  std::vector<NodeDef*> GradientsBehind(const NodeDef& mask);
-  std::string BackwardRefusal(const Backward& backward);
-  void FuseBackward(const Backward& backward);
-  const NodeDef* ForwardOf(const Backward& backward);
-  std::string CoefficientsFor(const Backward& backward);
-
-  std::string NodeRefusal(const NodeDef& node);
-  std::string DeviceRefusal(const NodeDef& node);
-  std::string IntermediateRefusal(const NodeDef& node, const NodeDef& reader);
-  bool LeftToConvolution(const Forward& forward);
-  bool SameTensor(const NodeDef& a, int input_a, const NodeDef& b, int input_b);
-
-  void BypassUnbroadcasts(const NodeDef& mask);
-  bool IsIdentityUnbroadcast(const NodeDef& reshape);
-  void RemoveUnread(NodeDef* node);
-  void Replace(NodeDef* removed, const NodeDef& by);
-  void MoveReaders(const std::string& from, const std::string& to,
-                   const std::map<int, TensorName>& moved);
-  void RenameColocations();
-
-  const FusionOptions& options_;
-  IndexedGraph graph_;
-  std::map<std::string, std::string> replaced_;  // removed node -> its heir
-  std::vector<Fusion> fusions_;
-};
+// ---- The pass ------------------------------------------------------------
 
 std::vector<Fusion> Fuser::Run() {
   const int size = graph_.size();
@@ -211,12 +152,12 @@ std::vector<Fusion> Fuser::Run() {
   return fusions_;
 }
 
-// ---- What both directions ask --------------------------------------------
+// ---- Reasons to refuse, and rewiring -------------------------------------
 
 std::string Fuser::DeviceRefusal(const NodeDef& node) {
   DeviceNameUtils::ParsedName parsed;
   if (!DeviceNameUtils::ParseFullName(node.device(), &parsed)) {
-    return "its device " + node.device() + " is no name of a device";
+    return "its device " + node.device() + " is not a valid device name";
   }
   if (parsed.has_type ? parsed.type == "CPU" : options_.unplaced_is_cpu) {
     return "";
@@ -242,23 +183,23 @@ std::string Fuser::NodeRefusal(const NodeDef& node) {
   return DeviceRefusal(node);
 }
 
-// Why the node cannot disappear, `reader` being the only one that is fused with
-// it.
+// Why the node cannot be removed when it is fused with `consumer`.
 std::string Fuser::IntermediateRefusal(const NodeDef& node,
-                                       const NodeDef& reader) {
+                                       const NodeDef& consumer) {
   if (options_.preserved.count(node.name()) != 0) {
     return node.name() + " is kept by name";
   }
-  if (node.device() != reader.device()) {
-    return node.name() + " and " + reader.name() + " are on different devices";
+  if (node.device() != consumer.device()) {
+    return node.name() + " and " + consumer.name() +
+           " are on different devices";
   }
-  for (const IndexedGraph::Reader& other : graph_.Readers(node.name())) {
+  for (const IndexedGraph::Consumer& other : graph_.Consumers(node.name())) {
     if (other.port == TensorName::kControl) {
       return other.node->name() + " has a control edge from " + node.name();
     }
     const bool same_edge =
-        other.node == &reader && other.port == 0 &&
-        std::count_if(reader.input().begin(), reader.input().end(),
+        other.node == &consumer && other.port == 0 &&
+        std::count_if(consumer.input().begin(), consumer.input().end(),
                       [&](const std::string& input) {
                         return TensorName::Parse(input) ==
                                TensorName{node.name(), 0};
@@ -270,22 +211,15 @@ std::string Fuser::IntermediateRefusal(const NodeDef& node,
   return "";
 }
 
-bool Fuser::SameTensor(const NodeDef& a, int input_a, const NodeDef& b,
-                       int input_b) {
-  return input_a < a.input_size() && input_b < b.input_size() &&
-         TensorName::Parse(a.input(input_a)) ==
-             TensorName::Parse(b.input(input_b));
-}
-
-// Has readers of some outputs of `from` read other tensors: port -> tensor.
-// Ports that are not in `moved` become those of `to`.
-void Fuser::MoveReaders(const std::string& from, const std::string& to,
-                        const std::map<int, TensorName>& moved) {
-  for (const IndexedGraph::Reader& reader : graph_.Readers(from)) {
-    const auto found = moved.find(reader.port);
+// Rewires the consumers of `from`: output -> tensor. Outputs that are not
+// in `moved` become those of `to`.
+void Fuser::MoveConsumers(const std::string& from, const std::string& to,
+                          const std::map<int, TensorName>& moved) {
+  for (const IndexedGraph::Consumer& consumer : graph_.Consumers(from)) {
+    const auto found = moved.find(consumer.port);
     graph_.SetInput(
-        reader.node, reader.input,
-        found == moved.end() ? TensorName{to, reader.port} : found->second);
+        consumer.node, consumer.input,
+        found == moved.end() ? TensorName{to, consumer.port} : found->second);
   }
 }
 
@@ -294,7 +228,7 @@ void Fuser::Replace(NodeDef* removed, const NodeDef& by) {
   graph_.Remove(removed);
 }
 
-// Nodes may be colocated with one that is gone.
+// Rewrites colocation constraints on nodes that were removed.
 void Fuser::RenameColocations() {
   if (replaced_.empty()) return;
   const std::string prefix = "loc:@";
@@ -303,332 +237,13 @@ void Fuser::RenameColocations() {
     if (found == graph_.node(i)->mutable_attr()->end()) continue;
     for (std::string& value : *found->second.mutable_list()->mutable_s()) {
       if (value.compare(0, prefix.size(), prefix) != 0) continue;
-      const auto heir = replaced_.find(value.substr(prefix.size()));
-      if (heir != replaced_.end()) value = prefix + heir->second;
-    }
-  }
-}
-
-// ---- Forward --------------------------------------------------------------
-
-// The chains that end in the activation: two if two norms are added.
-std::vector<Forward> Fuser::ForwardsBefore(NodeDef* activation) {
-  NodeDef* const before = graph_.Producer(*activation, 0);
-  if (before == nullptr || TensorName::Parse(activation->input(0)).port != 0) {
-    return {};
-  }
-  if (IsNorm(*before)) return {{before, nullptr, 0, activation}};
-  std::vector<Forward> result;
-  if (!IsAddition(*before)) return result;
-  for (int input = 0; input < 2; ++input) {
-    NodeDef* const norm = graph_.Producer(*before, input);
-    if (norm != nullptr && IsNorm(*norm) &&
-        TensorName::Parse(before->input(input)).port == 0) {
-      result.push_back({norm, before, 1 - input, activation});
-    }
-  }
-  return result;
-}
-
-void Fuser::TryForward(NodeDef* activation) {
-  std::vector<Fusion> refused;
-  for (const Forward& forward : ForwardsBefore(activation)) {
-    const Fusion fusion = {forward.norm->name(), /*is_backward=*/false,
-                           ForwardRefusal(forward)};
-    if (fusion.refusal.empty()) {
-      FuseForward(forward);
-      fusions_.push_back(fusion);
-      return;  // The other norm, if there is one, is its side input.
-    }
-    refused.push_back(fusion);
-  }
-  fusions_.insert(fusions_.end(), refused.begin(), refused.end());
-}
-
-std::string Fuser::ForwardRefusal(const Forward& forward) {
-  const NodeDef& behind = *forward.BehindNorm();
-  for (const std::string& refusal :
-       {NodeRefusal(*forward.norm), IntermediateRefusal(*forward.norm, behind),
-        AdditionRefusal(forward)}) {
-    if (!refusal.empty()) return refusal;
-  }
-  if (LeftToConvolution(forward)) {
-    return "TensorFlow fuses it into the convolution before it";
-  }
-  std::vector<std::string> inputs =
-      ControlInputs({&behind, forward.activation});
-  if (forward.add != nullptr) {
-    inputs.push_back(forward.add->input(forward.side_input));
-  }
-  if (graph_.DependsOn(inputs, forward.norm->name())) {
-    return "what is added or waited for depends on its other outputs";
-  }
-  return "";
-}
-
-std::string Fuser::AdditionRefusal(const Forward& forward) {
-  if (forward.add == nullptr) return "";
-  const std::string refusal =
-      IntermediateRefusal(*forward.add, *forward.activation);
-  if (!refusal.empty()) return refusal;
-  if (!options_.same_shape(
-          TensorName::Parse(forward.norm->input(kX)),
-          TensorName::Parse(forward.add->input(forward.side_input)))) {
-    return "the two inputs of " + forward.add->name() +
-           " are not known to have the same shape";
-  }
-  return "";
-}
-
-bool Fuser::LeftToConvolution(const Forward& forward) {
-  if (!options_.leaves_convolutions || forward.add != nullptr ||
-      IsTraining(*forward.norm)) {
-    return false;
-  }
-  const NodeDef* const x = graph_.Producer(*forward.norm, kX);
-  return x != nullptr && x->op() == "Conv2D" &&
-         graph_.Readers(x->name()).size() == 1;
-}
-
-void Fuser::FuseForward(const Forward& forward) {
-  NodeDef* const fused = forward.activation;
-  const NodeDef& norm = *forward.norm;
-  const TensorName x = TensorName::Parse(norm.input(kX));
-  std::vector<std::string> inputs = DataInputs(norm);
-  std::vector<const NodeDef*> chain = {&norm, fused};
-  if (forward.add != nullptr) {
-    inputs.push_back(forward.add->input(forward.side_input));
-    chain.push_back(forward.add);
-  }
-  for (const std::string& control : ControlInputs(chain)) {
-    inputs.push_back(control);
-  }
-
-  NodeDef node;
-  node.set_name(fused->name());
-  node.set_op(kFusedForward);
-  node.set_device(norm.device());
-  CopyAttrs(norm,
-            {"T", "U", "epsilon", "exponential_avg_factor", "data_format",
-             "is_training", "bessel_correction"},
-            &node);
-  CopyAttrs(*fused, {}, &node);
-  (*node.mutable_attr())["U"].set_type(tensorflow::DT_FLOAT);
-  (*node.mutable_attr())["num_side_inputs"].set_i(forward.add != nullptr);
-  (*node.mutable_attr())["activation_mode"].set_s(fused->op());
-
-  // Who reads y of the norm, or the sum, reads its shape, which is that of x.
-  MoveReaders(norm.name(), fused->name(), {{0, x}});
-  if (forward.add != nullptr) {
-    MoveReaders(forward.add->name(), fused->name(), {{0, x}});
-  }
-  graph_.SetInputs(fused, inputs);
-  fused->set_op(node.op());
-  fused->set_device(node.device());
-  fused->mutable_attr()->swap(*node.mutable_attr());
-  if (forward.add != nullptr) Replace(forward.add, *fused);
-  Replace(forward.norm, *fused);
-}
-
-// What TensorFlow's remapper has fused already: the attrs are the same.
-void Fuser::TakeRemapped(NodeDef* node) {
-  const std::string activation = ActivationOf(*node);
-  if (activation != "Relu" && activation != "Relu6") return;
-  const std::string refusal = NodeRefusal(*node);
-  fusions_.push_back({node->name(), /*is_backward=*/false, refusal});
-  if (refusal.empty()) node->set_op(kFusedForward);
-}
-
-// ---- Backward -------------------------------------------------------------
-
-void Fuser::TryBackward(NodeDef* mask) {
-  BypassUnbroadcasts(*mask);
-  std::vector<Fusion> refused;
-  for (NodeDef* const gradient : GradientsBehind(*mask)) {
-    const Backward backward = {mask, gradient};
-    const Fusion fusion = {gradient->name(), /*is_backward=*/true,
-                           BackwardRefusal(backward)};
-    if (fusion.refusal.empty()) {
-      FuseBackward(backward);
-      fusions_.push_back(fusion);
-      return;  // Another gradient, if there is one, reads side_input_backprop.
-    }
-    refused.push_back(fusion);
-  }
-  fusions_.insert(fusions_.end(), refused.begin(), refused.end());
-}
-
-// First the one whose forward op the activation was fused with, if any.
-std::vector<NodeDef*> Fuser::GradientsBehind(const NodeDef& mask) {
-  std::vector<NodeDef*> result;
-  NodeDef* const forward = graph_.Producer(mask, kFeatures);
-  for (const IndexedGraph::Reader& reader : graph_.Readers(mask.name())) {
-    if (!IsGradient(*reader.node) || reader.port != 0 ||
-        reader.input != kGradYBackprop) {
-      continue;
-    }
-    const bool matches = forward != nullptr && IsFusedNorm(*forward) &&
-                         SameTensor(*forward, kX, *reader.node, kGradX);
-    result.insert(matches ? result.begin() : result.end(), reader.node);
-  }
-  return result;
-}
-
-std::string Fuser::BackwardRefusal(const Backward& backward) {
-  const NodeDef& mask = *backward.mask;
-  const NodeDef& gradient = *backward.gradient;
-  const std::string refusal = NodeRefusal(gradient);
-  if (!refusal.empty()) return refusal;
-  if (options_.preserved.count(mask.name()) != 0) {
-    return mask.name() + " is kept by name";
-  }
-  if (mask.device() != gradient.device()) {
-    return mask.name() + " and " + gradient.name() +
-           " are on different devices";
-  }
-  for (const IndexedGraph::Reader& reader : graph_.Readers(mask.name())) {
-    if (reader.port == TensorName::kControl) {
-      return reader.node->name() + " has a control edge from " + mask.name();
-    }
-  }
-  std::vector<std::string> others(gradient.input().begin() + 1,
-                                  gradient.input().end());
-  if (graph_.DependsOn(others, mask.name())) {
-    return "its other inputs depend on " + mask.name();
-  }
-  return "";
-}
-
-// The FusedBatchNormEx that computed features, if its coefficients decide as
-// features does; else nullptr.
-const NodeDef* Fuser::ForwardOf(const Backward& backward) {
-  const NodeDef* const forward = graph_.Producer(*backward.mask, kFeatures);
-  const bool matches =
-      forward != nullptr && forward->op() == kFusedForward &&
-      TensorName::Parse(backward.mask->input(kFeatures)).port == 0 &&
-      SideInputsOf(*forward) == 0 &&
-      ActivationOf(*forward) == ActivationOfGradient(*backward.mask) &&
-      SameTensor(*forward, kX, *backward.gradient, kGradX);
-  return matches ? forward : nullptr;
-}
-
-// reserve_space_3 of the fused op: the coefficients of the forward op; or a
-// tensor of another size than theirs, so that the mask is from y. That is what
-// the gradient has there, if it is known to be a placeholder, else
-// reserve_space_2.
-std::string Fuser::CoefficientsFor(const Backward& backward) {
-  const NodeDef& gradient = *backward.gradient;
-  if (const NodeDef* const forward = ForwardOf(backward)) {
-    return TensorName{forward->name(), kForwardCoefficients}.ToInput();
-  }
-  const std::vector<std::string> inputs = DataInputs(gradient);
-  if (inputs.size() > kGradInputs) {
-    const NodeDef* const forward = graph_.Producer(gradient, kGradInputs);
-    const bool is_placeholder =
-        forward != nullptr &&
-        TensorName::Parse(inputs[kGradInputs]).port == kForwardCoefficients &&
-        (IsNorm(*forward) || SideInputsOf(*forward) == 1);
-    if (is_placeholder) return inputs[kGradInputs];
-  }
-  return inputs[kGradInputs - 1];
-}
-
-void Fuser::FuseBackward(const Backward& backward) {
-  NodeDef* const mask = backward.mask;
-  NodeDef* const fused = backward.gradient;
-  const std::vector<std::string> controls = ControlInputs({mask, fused});
-  std::vector<std::string> inputs = DataInputs(*fused);
-  inputs.resize(kGradInputs);
-  inputs[kGradYBackprop] = mask->input(0);
-  const NodeDef* const forward = ForwardOf(backward);
-  inputs.push_back(CoefficientsFor(backward));
-  inputs.push_back(forward != nullptr ? forward->input(kOffset)
-                                      : inputs[kGradScale]);  // not read
-  inputs.push_back(mask->input(kFeatures));
-  inputs.insert(inputs.end(), controls.begin(), controls.end());
-
-  NodeDef node;
-  CopyAttrs(*fused, {"T", "U", "epsilon", "data_format", "is_training"}, &node);
-  CopyAttrs(*mask, {}, &node);
-  (*node.mutable_attr())["U"].set_type(tensorflow::DT_FLOAT);
-  (*node.mutable_attr())["activation_mode"].set_s(ActivationOfGradient(*mask));
-  graph_.SetInputs(fused, inputs);
-  fused->set_op(kFusedBackward);
-  const bool has_other_readers = !graph_.Readers(mask->name()).empty();
-  (*node.mutable_attr())["num_side_inputs"].set_i(has_other_readers);
-  fused->mutable_attr()->swap(*node.mutable_attr());
-  MoveReaders(mask->name(), fused->name(),
-              {{0, TensorName{fused->name(), kSideInputBackprop}}});
-  Replace(mask, *fused);
-}
-
-// ---- Gradients of additions -----------------------------------------------
-
-// The gradient of an addition whose inputs have shapes that were not known in
-// full when it was built is Reshape(Sum(gradient, axes), shape): the sum over
-// the axes along which an input was broadcast. Where the shapes are equal after
-// all, it is its own argument. Has the readers of such gradients read `mask`,
-// if one of them is the gradient of a norm.
-void Fuser::BypassUnbroadcasts(const NodeDef& mask) {
-  std::vector<NodeDef*> unbroadcasts;
-  bool leads_to_norm = false;
-  for (const IndexedGraph::Reader& sum : graph_.Readers(mask.name())) {
-    if (sum.node->op() != "Sum" || sum.input != 0) continue;
-    for (const IndexedGraph::Reader& end : graph_.Readers(sum.node->name())) {
-      if (!IsIdentityUnbroadcast(*end.node)) continue;
-      unbroadcasts.push_back(end.node);
-      for (const IndexedGraph::Reader& each :
-           graph_.Readers(end.node->name())) {
-        leads_to_norm |= IsGradient(*each.node);
+      const auto replacement = replaced_.find(value.substr(prefix.size()));
+      if (replacement != replaced_.end()) {
+        value = prefix + replacement->second;
       }
     }
   }
-  if (!leads_to_norm) return;
-  for (NodeDef* const unbroadcast : unbroadcasts) {
-    MoveReaders(unbroadcast->name(), unbroadcast->name(),
-                {{0, TensorName{mask.name(), 0}}});
-    RemoveUnread(unbroadcast);
-  }
 }
-
-bool Fuser::IsIdentityUnbroadcast(const NodeDef& reshape) {
-  if (reshape.op() != "Reshape") return false;
-  const NodeDef* const sum = graph_.Producer(reshape, 0);
-  const NodeDef* const shape = graph_.Producer(reshape, 1);
-  if (sum == nullptr || sum->op() != "Sum" || shape == nullptr) return false;
-  const NodeDef* const axes = graph_.Producer(*sum, 1);
-  if (axes == nullptr || axes->op() != "BroadcastGradientArgs") return false;
-  const NodeDef* const shapes[] = {shape, graph_.Producer(*axes, 0),
-                                   graph_.Producer(*axes, 1)};
-  for (const NodeDef* const each : shapes) {
-    if (each == nullptr || each->op() != "Shape") return false;
-  }
-  const auto same = [this](const NodeDef& a, const NodeDef& b) {
-    return SameTensor(a, 0, b, 0) ||
-           options_.same_shape(TensorName::Parse(a.input(0)),
-                               TensorName::Parse(b.input(0)));
-  };
-  return same(*shapes[0], *shapes[1]) && same(*shapes[1], *shapes[2]);
-}
-
-// Removes a node of an unbroadcast that nobody reads, and what then is unread.
-void Fuser::RemoveUnread(NodeDef* node) {
-  static const std::set<std::string>* const kOps = new std::set<std::string>{
-      "Reshape", "Sum", "BroadcastGradientArgs", "Shape"};
-  if (node == nullptr || graph_.IsRemoved(*node) ||
-      kOps->count(node->op()) == 0 ||
-      options_.preserved.count(node->name()) != 0 ||
-      !graph_.Readers(node->name()).empty()) {
-    return;
-  }
-  const std::vector<std::string> inputs = DataInputs(*node);
-  graph_.Remove(node);
-  for (const std::string& input : inputs) {
-    RemoveUnread(graph_.Find(TensorName::Parse(input).node));
-  }
-}
-
-}  // namespace
 
 bool IsBatchNormOp(const std::string& op) {
   NodeDef node;

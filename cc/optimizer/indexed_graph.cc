@@ -1,3 +1,5 @@
+// The index of producers and consumers, kept up to date by each rewiring.
+
 #include "cc/optimizer/indexed_graph.h"
 
 #include <algorithm>
@@ -40,11 +42,11 @@ NodeDef* IndexedGraph::Producer(const NodeDef& node, int input) {
   return tensor.port == TensorName::kControl ? nullptr : Find(tensor.node);
 }
 
-std::vector<IndexedGraph::Reader> IndexedGraph::Readers(
+std::vector<IndexedGraph::Consumer> IndexedGraph::Consumers(
     const std::string& name) const {
-  std::vector<Reader> result;
-  const auto found = readers_.find(name);
-  if (found == readers_.end()) return result;
+  std::vector<Consumer> result;
+  const auto found = consumers_.find(name);
+  if (found == consumers_.end()) return result;
   for (const Edge& edge : found->second) {
     result.push_back({edge.node, edge.input,
                       TensorName::Parse(edge.node->input(edge.input)).port});
@@ -53,11 +55,12 @@ std::vector<IndexedGraph::Reader> IndexedGraph::Readers(
 }
 
 void IndexedGraph::AddEdge(NodeDef* node, int input) {
-  readers_[TensorName::Parse(node->input(input)).node].push_back({node, input});
+  consumers_[TensorName::Parse(node->input(input)).node].push_back(
+      {node, input});
 }
 
 void IndexedGraph::RemoveEdges(const NodeDef* node, const std::string& from) {
-  std::vector<Edge>& edges = readers_[from];
+  std::vector<Edge>& edges = consumers_[from];
   edges.erase(
       std::remove_if(edges.begin(), edges.end(),
                      [node](const Edge& edge) { return edge.node == node; }),

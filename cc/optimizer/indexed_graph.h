@@ -1,5 +1,5 @@
-// A GraphDef with an index of who produces and who reads which tensor, kept up
-// to date while nodes are rewired and removed.
+// A GraphDef with an index of the producer and the consumers of each tensor,
+// kept up to date while nodes are rewired and removed.
 
 #ifndef TF_BN_OPS_CC_OPTIMIZER_INDEXED_GRAPH_H_
 #define TF_BN_OPS_CC_OPTIMIZER_INDEXED_GRAPH_H_
@@ -32,7 +32,7 @@ class IndexedGraph {
  public:
   // Input number `input` of `node`, which reads `port` of what it is listed
   // for.
-  struct Reader {
+  struct Consumer {
     tensorflow::NodeDef* node;
     int input;
     int port;
@@ -53,9 +53,9 @@ class IndexedGraph {
   // The node that computes data input `input`; nullptr if there is none.
   tensorflow::NodeDef* Producer(const tensorflow::NodeDef& node, int input);
 
-  // Who reads outputs of the node, in no particular order of nodes; control
-  // edges have the port kControl.
-  std::vector<Reader> Readers(const std::string& name) const;
+  // The consumers of the node's outputs, in no particular order of nodes;
+  // control edges have the port kControl.
+  std::vector<Consumer> Consumers(const std::string& name) const;
 
   void SetInput(tensorflow::NodeDef* node, int input, const TensorName& tensor);
   // Replaces all inputs; data inputs come first.
@@ -68,7 +68,7 @@ class IndexedGraph {
   bool DependsOn(const std::vector<std::string>& inputs,
                  const std::string& node);
 
-  // Takes the removed nodes out of the GraphDef. The object is of no use
+  // Deletes the removed nodes from the GraphDef. The object is invalid
   // afterwards.
   void Compact();
 
@@ -83,7 +83,7 @@ class IndexedGraph {
 
   tensorflow::GraphDef* graph_;
   std::unordered_map<std::string, tensorflow::NodeDef*> nodes_;
-  std::unordered_map<std::string, std::vector<Edge>> readers_;
+  std::unordered_map<std::string, std::vector<Edge>> consumers_;
   std::unordered_set<const tensorflow::NodeDef*> removed_;
 };
 

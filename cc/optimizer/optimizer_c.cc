@@ -1,3 +1,5 @@
+// The C functions by which Python fuses a serialized GraphDef.
+
 #include "cc/optimizer/optimizer_c.h"
 
 #include <cstdlib>

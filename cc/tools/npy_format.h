@@ -138,9 +138,13 @@ struct Array {
 constexpr size_t kMaxDimensions = 64;
 constexpr char kTooLarge[] = "has a shape that is too large for a tensor";
 
-// Finds the array in the bytes of a file. What is wrong with them, to follow
-// the name of the file, or empty.
-inline std::string Parse(const std::string& file, Array* array) {
+constexpr char kTruncated[] = "is truncated: copy or write it again";
+
+// Finds the text of the header: the dictionary that ends at `data`, where the
+// elements begin. Like the functions below, returns what is wrong with the
+// file, to follow its name, or empty.
+inline std::string FindHeader(const std::string& file, std::string* text,
+                              size_t* data) {
   if (file.compare(0, kMagicSize, kMagic) != 0) {
     return "is no .npy file: write it with numpy.save()";
   }
@@ -149,7 +153,6 @@ inline std::string Parse(const std::string& file, Array* array) {
   };
   // Magic, version (major, minor), length of the header: 2 bytes in version 1,
   // 4 in later ones.
-  const char* const kTruncated = "is truncated: copy or write it again";
   if (file.size() < kMagicSize + 2) return kTruncated;
   const size_t version = byte(kMagicSize);
   if (version < 1 || version > 3) {
@@ -157,33 +160,48 @@ inline std::string Parse(const std::string& file, Array* array) {
            " of the .npy format, of which versions 1 to 3 are known";
   }
   const size_t length_size = version == 1 ? 2 : 4;
-  size_t begin = kMagicSize + 2 + length_size;
+  const size_t begin = kMagicSize + 2 + length_size;
   if (file.size() < begin) return kTruncated;
   size_t length = 0;
   for (size_t i = 0; i < length_size; ++i) {
     length |= byte(kMagicSize + 2 + i) << (8 * i);
   }
   if (file.size() - begin < length) return kTruncated;
-  const std::string text = file.substr(begin, length);
-  begin += length;
+  *text = file.substr(begin, length);
+  *data = begin + length;
+  return "";
+}
 
+// Finds the element type of a descr.
+inline std::string FindDescr(const std::string& text, const Descr** descr) {
+  for (const Descr& known : kDescrs) {
+    if (text == known.text) {
+      *descr = &known;
+      return "";
+    }
+  }
+  if (text[0] == '>') {
+    return "is big-endian (" + text +
+           "): convert it with array.astype(array.dtype.newbyteorder('<'))";
+  }
+  return "holds elements of type " + text +
+         ": convert it to float16, float32 or float64 (or bfloat16)";
+}
+
+// Finds the array in the bytes of a file.
+inline std::string Parse(const std::string& file, Array* array) {
+  std::string text;
+  size_t begin = 0;
+  std::string wrong = FindHeader(file, &text, &begin);
+  if (!wrong.empty()) return wrong;
   Header header;
   if (!HeaderParser(text).Parse(&header)) {
     return "has a header that describes no plain array: write it with "
            "numpy.save() from an array of float16, float32 or float64";
   }
   const Descr* descr = nullptr;
-  for (const Descr& known : kDescrs) {
-    if (header.descr == known.text) descr = &known;
-  }
-  if (descr == nullptr) {
-    if (header.descr[0] == '>') {
-      return "is big-endian (" + header.descr +
-             "): convert it with array.astype(array.dtype.newbyteorder('<'))";
-    }
-    return "holds elements of type " + header.descr +
-           ": convert it to float16, float32 or float64 (or bfloat16)";
-  }
+  wrong = FindDescr(header.descr, &descr);
+  if (!wrong.empty()) return wrong;
   // One dimension at most is the same in both orders.
   if (header.fortran_order && header.shape.size() > 1) {
     return "is in Fortran order: convert it with numpy.ascontiguousarray()";

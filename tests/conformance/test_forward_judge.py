@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from numpy_kernels import fill
+from judged_faults import STRICT, Filled, Judged
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance import runner
@@ -16,10 +16,9 @@ from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.judge import judge
 from tf_bn_ops.conformance.verdict.settings import Settings
-from tf_bn_ops.harness import bounds, problems
-from tf_bn_ops.harness.batch_norm import OUTPUTS, formula
+from tf_bn_ops.harness import bounds
+from tf_bn_ops.harness.models.batch_norm import OUTPUTS, formula
 
-STRICT = bounds.PROFILES["strict"]
 COMBOS = generate.combinations(["FusedBatchNormV3", "FusedBatchNormEx"])
 CASES = [c for c in generate.generate(600, 1, COMBOS) if 0 < math.prod(c.shape) < 5_000]
 
@@ -103,15 +102,6 @@ FAULTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def filled():
-    found = []
-    for case in CASES:
-        inputs = fill(case)
-        found.append((case, inputs, problems.of_call(case, inputs)))
-    return found
-
-
 def _answer(outputs, case):
     nothing = np.zeros(0, np.float32)
     outputs = {**outputs, "placeholder": nothing, "forward_coefficients": nothing}
@@ -124,43 +114,35 @@ def _answer(outputs, case):
     return Answer([outputs[arg.role].reshape(shapes[arg.kind]) for arg in case.spec.outputs])
 
 
-def _judge(kernel, case, inputs, problem):
-    return judge(case, inputs, {"candidate": _answer(kernel(case, problem), case)}, STRICT)
+JUDGED = Judged(_right, FAULTS, OUTPUTS, _answer)
+
+
+@pytest.fixture(scope="module")
+def filled():
+    return [Filled.of(case) for case in CASES]
 
 
 def test_the_formula_in_a_wider_type_passes(filled):
-    for case, inputs, problem in filled:
-        # There the order of operations decides what infinity becomes.
-        if case.kind not in ("nonfinite", "overflow"):
-            result = _judge(_right, case, inputs, problem)
-            assert not result.failures, (str(case), result.failures)
-            assert set(result.evidence) == set(OUTPUTS)
+    JUDGED.assert_right_answers_pass(filled)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_fault_is_caught(fault, filled):
-    assert any(_judge(FAULTS[fault], *one).failures for one in filled)
+    JUDGED.assert_caught(fault, filled)
 
 
 @pytest.mark.parametrize("wrong", ["zeros", "identity as y", "saved variance unbiased"])
 def test_cases_that_count_as_evidence_fail_what_they_are_evidence_against(wrong, filled):
     roles = {"identity as y": ["y"], "saved variance unbiased": ["saved_variance"]}
-    counted = dict.fromkeys(roles.get(wrong, OUTPUTS), 0)
-    for one in filled:
-        evidence = _judge(_right, *one).evidence
-        failed = {failure.split()[0] for failure in _judge(FAULTS[wrong], *one).failures}
-        for role in counted:
-            if role == "saved_variance" and wrong != "zeros" and not one[0].is_training:
-                continue  # It is what was given.
-            counted[role] += evidence[role]
-            assert role in failed or not evidence[role], (str(one[0]), role)
+    # Frozen, the saved variance is what was given.
+    in_training = [one for one in filled if one.case.is_training]
+    cases = in_training if "unbiased" in wrong else filled
+    counted = JUDGED.evidence_against(wrong, roles.get(wrong, OUTPUTS), cases)
     assert min(counted.values()) > len(filled) / 6
 
 
 def _case(text):
-    case = generate.parse(text)
-    inputs = fill(case)
-    return case, inputs, problems.of_call(case, inputs)
+    return Filled.of(generate.parse(text))
 
 
 def test_where_the_variance_cancels_any_number_may_do_but_not_nan():

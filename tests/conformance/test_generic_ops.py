@@ -23,8 +23,9 @@ from tf_bn_ops.conformance.execution import devices
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.settings import Settings
-from tf_bn_ops.harness import bounds, generic_model, tolerances
-from tf_bn_ops.harness.generic_model import (
+from tf_bn_ops.harness import bounds
+from tf_bn_ops.harness.models import generic_model, tolerances
+from tf_bn_ops.harness.models.generic_model import (
     GenericError,
     GenericModel,
     Signature,
@@ -53,6 +54,7 @@ def _run(*flags):
     )
 
 
+@pytest.mark.long
 def test_right_op_passes_by_its_mapping_file_alone(library, tmp_path):
     page = tmp_path / "run.html"
     flags = (f"--mapping={VENDOR / 'elementwise.toml'}", "--cases=120", f"--html={page}")

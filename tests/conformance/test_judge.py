@@ -13,7 +13,7 @@ from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.verdict import divergences, judge
 from tf_bn_ops.conformance.verdict.settings import Settings
 from tf_bn_ops.harness import bounds, oracle, problems
-from tf_bn_ops.harness.batch_norm_grad import OUTPUTS
+from tf_bn_ops.harness.models.batch_norm_grad import OUTPUTS
 from tf_bn_ops.harness.problems import Inputs
 from tf_bn_ops.spec import DTYPES
 

@@ -22,7 +22,7 @@ from tf_bn_ops.conformance.execution.implementations import BUILTIN_OPS, of_libr
 from tf_bn_ops.conformance.verdict import divergences, judge
 from tf_bn_ops.conformance.verdict.settings import Settings
 from tf_bn_ops.harness import bounds
-from tf_bn_ops.harness.batch_norm_grad import OUTPUTS as ROLES
+from tf_bn_ops.harness.models.batch_norm_grad import OUTPUTS as ROLES
 from tf_bn_ops.spec import OPS
 
 HERE = pathlib.Path(__file__).resolve().parent

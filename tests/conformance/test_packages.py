@@ -10,14 +10,15 @@ import tf_bn_ops
 PACKAGE = pathlib.Path(tf_bn_ops.__file__).parent
 # From the lowest to the highest; modules of conformance itself are above its packages.
 LAYERS = (
-    "spec", "harness", "conformance.cases", "conformance.execution", "conformance.verdict",
-    "conformance.reports", "conformance.minimize", "conformance",
+    "spec", "harness", "harness.models", "conformance.cases", "conformance.execution",
+    "conformance.verdict", "conformance.reports", "conformance.minimize", "conformance",
 )  # fmt: skip
 WITHOUT = """
 import sys
 for name in ("tensorflow", "ml_dtypes", "absl", "rich"):
     sys.modules[name] = None
-from tf_bn_ops.harness import c_abi, formula_models, machine, processes
+from tf_bn_ops.harness import c_abi, machine, processes
+from tf_bn_ops.harness.models import formula_models
 from tf_bn_ops.harness.problems import random_problem
 from tf_bn_ops.spec import DTYPES
 for dtype in DTYPES:

@@ -16,7 +16,7 @@ from tf_bn_ops.conformance.execution.implementations import (
 )
 from tf_bn_ops.conformance.verdict import judge
 from tf_bn_ops.harness import bounds, inputs
-from tf_bn_ops.harness.batch_norm_grad import OUTPUTS
+from tf_bn_ops.harness.models.batch_norm_grad import OUTPUTS
 
 # Finite kinds: what overflows on the way is the business of each implementation.
 KINDS = [k for k in inputs.KINDS if k not in ("nonfinite", "overflow")]

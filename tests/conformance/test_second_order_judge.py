@@ -5,16 +5,13 @@ import math
 
 import numpy as np
 import pytest
-from numpy_kernels import fill
+from judged_faults import Filled, Judged
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.execution.answer import Answer
-from tf_bn_ops.conformance.verdict.judge import judge
-from tf_bn_ops.harness import bounds, problems
-from tf_bn_ops.harness.batch_norm_grad_grad import OUTPUTS, formula
+from tf_bn_ops.harness.models.batch_norm_grad_grad import OUTPUTS, formula
 
-STRICT = bounds.PROFILES["strict"]
 COMBOS = generate.combinations(["FusedBatchNormGradGrad"])
 CASES = [c for c in generate.generate(400, 1, COMBOS) if 0 < math.prod(c.shape) < 5_000]
 TENSORS = ("x_backprop_grad", "y_backprop", "x")
@@ -90,48 +87,36 @@ FAULTS = {
 }
 
 
+def _answer(outputs, case):
+    return Answer(
+        [
+            outputs[arg.role].reshape(case.shape if arg.kind == spec.VIEW else (-1,))
+            for arg in case.spec.outputs
+        ]
+    )
+
+
+JUDGED = Judged(_right, FAULTS, OUTPUTS, _answer)
+
+
 @pytest.fixture(scope="module")
 def filled():
-    found = []
-    for case in CASES:
-        inputs = fill(case)
-        found.append((case, inputs, problems.of_call(case, inputs)))
-    return found
-
-
-def _judge(kernel, case, inputs, problem):
-    outputs = kernel(case, problem)
-    by_role = [
-        outputs[arg.role].reshape(case.shape if arg.kind == spec.VIEW else (-1,))
-        for arg in case.spec.outputs
-    ]
-    return judge(case, inputs, {"candidate": Answer(by_role)}, STRICT)
+    return [Filled.of(case) for case in CASES]
 
 
 def test_the_formula_in_a_wider_type_passes(filled):
-    for case, inputs, problem in filled:
-        # There x - mean of infinity and NaN is the kernel's business.
-        if case.kind not in ("nonfinite", "overflow"):
-            result = _judge(_right, case, inputs, problem)
-            assert not result.failures, (str(case), result.failures)
-            assert set(result.evidence) == set(OUTPUTS)
+    JUDGED.assert_right_answers_pass(filled)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_fault_is_caught(fault, filled):
-    assert any(_judge(FAULTS[fault], *one).failures for one in filled)
+    JUDGED.assert_caught(fault, filled)
 
 
 @pytest.mark.parametrize("wrong", ["zeros", "identity as x_grad", "identity as y_backprop_grad"])
 def test_cases_that_count_as_evidence_fail_what_they_are_evidence_against(wrong, filled):
     roles = [role for role in OUTPUTS if role in wrong] or OUTPUTS
-    counted = dict.fromkeys(roles, 0)
-    for one in filled:
-        evidence = _judge(_right, *one).evidence
-        failed = {failure.split()[0] for failure in _judge(FAULTS[wrong], *one).failures}
-        for role in roles:
-            counted[role] += evidence[role]
-            assert role in failed or not evidence[role], (str(one[0]), role)
+    counted = JUDGED.evidence_against(wrong, roles, filled)
     assert min(counted.values()) > len(filled) / 2
 
 

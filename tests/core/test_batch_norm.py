@@ -1,9 +1,9 @@
 """Batch normalization itself on the CPU through the C ABI, without TensorFlow.
 
-Promised: results within the bounds of tf_bn_ops/harness/batch_norm.py, which with these kernels are
-8u (|x - mean| rstd |scale| + |offset|) for y and 2u and 4u for mean and variance, at any mean;
-exact where the terms are; bitwise identical for every ISA build, thread count, alignment, and in
-place; every output written in every mode; the documented errors.
+Promised: results within the bounds of tf_bn_ops/harness/models/batch_norm.py, which with these
+kernels are 8u (|x - mean| rstd |scale| + |offset|) for y and 2u and 4u for mean and variance, at
+any mean; exact where the terms are; bitwise identical for every ISA build, thread count, alignment,
+and in place; every output written in every mode; the documented errors.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from tf_bn_ops import spec
-from tf_bn_ops.harness import batch_norm, bounds, c_abi, formula_models
+from tf_bn_ops.harness import bounds, c_abi
 from tf_bn_ops.harness.c_abi import bits, shifted
+from tf_bn_ops.harness.models import batch_norm, formula_models
 from tf_bn_ops.harness.problems import (
     ACTIVATIONS,
     IDENTITY,

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from tf_bn_ops import spec
-from tf_bn_ops.harness import batch_norm_grad_ex, c_abi, formula_models
+from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.c_abi import bits, shifted
+from tf_bn_ops.harness.models import batch_norm_grad_ex, formula_models
 from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Problem, stored
 from tf_bn_ops.spec import DTYPES
 

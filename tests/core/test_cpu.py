@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from tf_bn_ops import _loader
-from tf_bn_ops.harness import c_abi, formula_models, oracle
+from tf_bn_ops.harness import c_abi, oracle
 from tf_bn_ops.harness.c_abi import bits, shifted
+from tf_bn_ops.harness.models import formula_models
 from tf_bn_ops.harness.problems import Problem, random_problem
 from tf_bn_ops.spec import DTYPES
 

@@ -1,6 +1,6 @@
 """The second-order gradient on the CPU through the C ABI, without TensorFlow.
 
-Promised: results within the bounds of tf_bn_ops/harness/batch_norm_grad_grad.py; exact where
+Promised: results within the bounds of tf_bn_ops/harness/models/batch_norm_grad_grad.py; exact where
 the terms are; bitwise identical for every ISA build, thread count, alignment, and in place;
 statistics from x in training, whatever is given; the documented errors.
 """
@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tf_bn_ops.harness import c_abi, formula_models
+from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.c_abi import bits, shifted
+from tf_bn_ops.harness.models import formula_models
 from tf_bn_ops.harness.problems import Problem, random_problem
 from tf_bn_ops.spec import DTYPES
 from tf_bn_ops.spec.ops import BATCH_NORM_GRAD_GRAD

@@ -10,6 +10,7 @@ line.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -19,30 +20,53 @@ from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.verdict.judge import judge
-from tf_bn_ops.harness import bounds, c_abi, problems
-from tf_bn_ops.harness.formula_models import model_of
+from tf_bn_ops.harness import bounds, c_abi, gather_stats, problems, split_c_abi
+from tf_bn_ops.harness.models.formula_models import model_of
 from tf_bn_ops.harness.problems import VIEW_ROLES, Inputs
 
 _THREADS = 2
+GATHER_STATS = "BatchNormGatherStats"
 
 
 def answer(case: Case, inputs: Inputs) -> Answer:
     """What an op on this library would answer; outputs start as NaN, so none may be left out."""
     problem = problems.of_call(case, inputs)
+    if problem.part:
+        found = split_c_abi.run(problem, split_c_abi.How(threads=_THREADS))
+        return _in_order(case, inputs, found)
     outputs = c_abi.new_outputs(problem, fill=np.nan)
     c_abi.run(problem, threads=_THREADS, outputs=outputs)
     for role in ("placeholder", "forward_coefficients"):
         outputs[role] = np.zeros(0, problem.statistics_dtype.numpy)
+    return _in_order(case, inputs, outputs)
+
+
+def _in_order(case: Case, inputs: Inputs, outputs: Mapping[str, np.ndarray]) -> Answer:
     return Answer(
         [
-            outputs[arg.role].reshape(case.shape if arg.role in VIEW_ROLES else (-1,))
+            outputs[arg.role].reshape(case.shape) if arg.role in VIEW_ROLES else outputs[arg.role]
             for arg in case.spec.outputs_with(inputs.attrs)
         ]
     )
 
 
+def judge_gather_stats(count: int) -> None:
+    """The same of BatchNormGatherStats, which has no case: bitwise Chan's formula."""
+    for number in range(1, count + 1):
+        parts = gather_stats.random_parts(number % 9, number % 5, 1e3 * (number % 2), number)
+        parts.mean[parts.count == 0] = np.nan
+        got, want = split_c_abi.gather_stats(parts), gather_stats.chan(parts)
+        if any(a.tobytes() != b.tobytes() for a, b in zip(got, want, strict=True)):
+            print(f"{number} {parts}: {got} instead of {want}", flush=True)
+            return
+        print(number, flush=True)
+
+
 def main() -> None:
     op, *most = sys.argv[1:]
+    if op == GATHER_STATS:
+        judge_gather_stats(int(most[0]) if most else flags.DEFAULT_CASES)
+        return
     ops = spec.of_formula(spec.OPS[op].formula)
     combos = generate.combinations([op.name for op in ops])
     count = int(most[0]) if most else flags.DEFAULT_CASES

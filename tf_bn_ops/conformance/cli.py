@@ -34,8 +34,8 @@ from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.settings import Settings
 from tf_bn_ops.harness import command
 from tf_bn_ops.harness.command import UsageError
-from tf_bn_ops.harness.formula_models import model_of
-from tf_bn_ops.harness.generic_model import GenericError, GenericOpSpec
+from tf_bn_ops.harness.models.formula_models import model_of
+from tf_bn_ops.harness.models.generic_model import GenericError, GenericOpSpec
 from tf_bn_ops.harness.problems import Inputs
 
 # In addition, one case in this many is about an error or static shapes.

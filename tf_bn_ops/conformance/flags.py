@@ -23,7 +23,7 @@ from tf_bn_ops.harness.command import UsageError
 
 # A number of cases that ends within four minutes on two cores, and has every combination of op,
 # dtype, layout and mode with most kinds of inputs.
-DEFAULT_CASES = 3600
+DEFAULT_CASES = 4240
 DEFAULT_SEED = 1
 COMMAND = "python -m tf_bn_ops conformance"
 

@@ -12,7 +12,7 @@ from tf_bn_ops.conformance.verdict.contract_judge import judge_contract
 from tf_bn_ops.conformance.verdict.judge import judge
 from tf_bn_ops.conformance.verdict.result import CaseResult
 from tf_bn_ops.conformance.verdict.settings import Settings
-from tf_bn_ops.harness.generic_model import GenericOpSpec
+from tf_bn_ops.harness.models.generic_model import GenericOpSpec
 from tf_bn_ops.harness.problems import Inputs
 
 

@@ -204,8 +204,8 @@ def of_call(call: Call, inputs: Inputs) -> Problem:
 def stored(
     values: Mapping[str, np.ndarray], dtype: str, statistics_dtype: str | None = None
 ) -> dict[str, np.ndarray]:
-    """Each array in its role's type: `dtype` if of view shape, else that of the statistics, which is
-    float32, float64 with float64, unless given."""
+    """Each array in the type of its role: `dtype` if of view shape, else that of the statistics,
+    which is float32, float64 with float64, unless given."""
     statistics = DTYPES[statistics_dtype or ("float64" if dtype == "float64" else "float32")]
     return {
         role: (DTYPES[dtype] if role in VIEW_ROLES else statistics).store(array)

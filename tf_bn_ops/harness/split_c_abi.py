@@ -19,7 +19,7 @@ from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.problems import IDENTITY, Problem
 
 _SIZES = tuple((name, ctypes.c_int64) for name in ("outer", "channels", "inner"))
-_ATTRS = (
+_ATTRS: tuple[tuple[str, Any], ...] = (
     *((name, ctypes.c_int32) for name in ("dtype", "stat_dtype", "activation")),
     ("epsilon", ctypes.c_double),
 )
@@ -81,7 +81,7 @@ class BackwardElemtArgs(ctypes.Structure):
 class Stats(NamedTuple):
     """Statistics of a batch, or of the parts of one with an axis for them in front."""
 
-    count: np.ndarray
+    count: np.ndarray  # type: ignore[assignment]  # Not the method of tuples.
     mean: np.ndarray
     m2: np.ndarray
 

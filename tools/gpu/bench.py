@@ -18,7 +18,7 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cuda_device
@@ -235,6 +235,30 @@ def print_table(rows: list[Row], bandwidth: float) -> None:
         print(f"tensors over 64 MB: at least {min(large):.0f}% of the streaming limit")
 
 
+def measure_all(
+    device: Any, shapes: Sequence[tuple[int, int]], batch: int, has_torch: bool
+) -> list[Row]:
+    """Rows of every call, layout, type and mode, with PyTorch's times where there is one."""
+    rows = []
+    dtypes = ("float32", "half", "bfloat16")
+    modes = itertools.product((False, True), ("NHWC", "NCHW"), dtypes, (True, False))
+    for (forward, layout, dtype, training), (side, channels) in itertools.product(modes, shapes):
+        row = measure(device, forward, layout, batch, side, channels, dtype, training)
+        if has_torch:
+            time_peer = functools.partial(
+                pytorch_calls.seconds,
+                *((batch, channels, side, side), layout, dtype),
+                forward=forward,
+                training=training,
+                tensors=rotated_sets(row.tensor_bytes),
+                warm_up=WARM_UP,
+                timed=TIMED,
+            )
+            row.cudnn, row.native = time_peer(cudnn=True), time_peer(cudnn=False)
+        rows.append(row)
+    return rows
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--library", help="libtf_bn_ops_core.so, built with CUDA")
@@ -261,23 +285,7 @@ def main(arguments: list[str]) -> int:
     torch = "" if flags.emulated else pytorch_calls.version()
     print(f"{device.name}, batch {batch}, copy {bandwidth / 1e9:.0f} GB/s read and written")
     print(f"PyTorch {torch}" if torch else "PyTorch: not installed, or it sees no GPU")
-    rows = []
-    dtypes = ("float32", "half", "bfloat16")
-    modes = itertools.product((False, True), ("NHWC", "NCHW"), dtypes, (True, False))
-    for (forward, layout, dtype, training), (side, channels) in itertools.product(modes, shapes):
-        row = measure(device, forward, layout, batch, side, channels, dtype, training)
-        if torch:
-            time_peer = functools.partial(
-                pytorch_calls.seconds,
-                *((batch, channels, side, side), layout, dtype),
-                forward=forward,
-                training=training,
-                tensors=rotated_sets(row.tensor_bytes),
-                warm_up=WARM_UP,
-                timed=TIMED,
-            )
-            row.cudnn, row.native = time_peer(cudnn=True), time_peer(cudnn=False)
-        rows.append(row)
+    rows = measure_all(device, shapes, batch, has_torch=bool(torch))
     if flags.emulated:
         print("gpu-bench: no times on the emulator.")
     else:

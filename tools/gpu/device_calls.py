@@ -9,7 +9,8 @@ from typing import Any
 import cuda_device
 import numpy as np
 
-from tf_bn_ops.harness import c_abi, formula_models
+from tf_bn_ops.harness import c_abi
+from tf_bn_ops.harness.models import formula_models
 from tf_bn_ops.harness.problems import (
     RELU,
     RELU6,

@@ -75,6 +75,9 @@ static TFBN_HD MaskBounds<C> MaskBoundsOf(Activation activation, DType dtype,
       static_cast<C>(activation == Activation::kRelu6 ? UpperBound(activation)
                                                       : kNaN)};
   if (!before_rounding || activation == Activation::kIdentity) return bounds;
+  static_assert(
+      kNumDTypes == 4,
+      "a type that is narrower than it is computed in needs a branch");
   double half_subnormal = 0, below_six = 0;
   if (dtype == DType::kFloat16) {
     half_subnormal = 0x1p-25;

@@ -46,8 +46,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tf_bn_ops import spec
-from tf_bn_ops.harness import tolerances
-from tf_bn_ops.harness.generic_model import (
+from tf_bn_ops.harness.models import tolerances
+from tf_bn_ops.harness.models.generic_model import (
     GenericError,
     GenericModel,
     GenericOpSpec,

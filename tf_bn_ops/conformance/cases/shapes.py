@@ -67,35 +67,18 @@ def _assemble(layout: str, batch: int, channels: int, spatial: list[int]) -> tup
     return (batch, *spatial, channels) if channels_last else (batch, channels, *spatial)
 
 
-def draw(
-    rng: np.random.Generator,
-    layout: str,
-    large: bool = False,
-    power_of_two_rows: bool = False,
-    min_channels: int = 0,
-) -> tuple[int, ...]:
-    """A shape in `layout`.
+def _draw_class(rng: np.random.Generator) -> str:
+    names = list(_CLASSES)
+    weights = np.array([_CLASSES[n][0] for n in names], float)
+    return names[int(rng.choice(len(names), p=weights / weights.sum()))]
 
-    Args:
-      rng: where chance comes from.
-      layout: one of spec.LAYOUTS.
-      large: tens of megabytes instead of a random class.
-      power_of_two_rows: make N*D*H*W a power of two of at most 1024.
-      min_channels: no empty shape has fewer.
-    """
+
+def _draw_special(
+    rng: np.random.Generator, layout: str, name: str, min_channels: int
+) -> tuple[int, ...]:
+    """A shape of a class that is not drawn by its number of elements."""
     rank, channels_last = spec.LAYOUTS[layout]
     spatial = rank - 2
-    if power_of_two_rows:
-        rows = 1 << int(rng.integers(0, 11))
-        batch, *inner = _exact_split(rng, rows, 1 + spatial)
-        return _assemble(layout, batch, int(rng.choice(_CHANNELS)), inner)
-    if large:
-        name, least, most = "large", *LARGE_ELEMENTS
-    else:
-        names = list(_CLASSES)
-        weights = np.array([_CLASSES[n][0] for n in names], float)
-        name = names[int(rng.choice(len(names), p=weights / weights.sum()))]
-        _, least, most = _CLASSES[name]
     if name == "one":
         return _assemble(layout, 1, 1, [1] * spatial)
     if name == "single":
@@ -111,11 +94,20 @@ def draw(
         sizes = [1] * (1 + spatial)
         sizes[int(rng.integers(len(sizes)))] = int(rng.choice(_PRIMES))
         return _assemble(layout, sizes[0], int(rng.choice((1, 2, 3, 17))), sizes[1:])
-    if name == "power_of_two":
-        product = 1 << int(rng.integers(least.bit_length() - 1, most.bit_length()))
-        channels = int(rng.choice((1, 1, 2, 64)))
-        batch, *inner = _exact_split(rng, product // channels, 1 + spatial)
-        return _assemble(layout, batch, channels, inner)
+    assert name == "power_of_two"
+    _, least, most = _CLASSES[name]
+    product = 1 << int(rng.integers(least.bit_length() - 1, most.bit_length()))
+    channels = int(rng.choice((1, 1, 2, 64)))
+    batch, *inner = _exact_split(rng, product // channels, 1 + spatial)
+    return _assemble(layout, batch, channels, inner)
+
+
+def _draw_of_size(
+    rng: np.random.Generator, layout: str, name: str, least: int, most: int
+) -> tuple[int, ...]:
+    """A shape of `least` to `most` elements, uniformly in the logarithm."""
+    rank, channels_last = spec.LAYOUTS[layout]
+    spatial = rank - 2
     elements = _log_uniform(rng, least, most)
     if name == "one_channel":
         channels = 1
@@ -132,3 +124,31 @@ def draw(
         inner = _split(rng, wanted, spatial)
         batch = max(1, rows // math.prod(inner))
     return _assemble(layout, batch, channels, inner)
+
+
+def draw(
+    rng: np.random.Generator,
+    layout: str,
+    large: bool = False,
+    power_of_two_rows: bool = False,
+    min_channels: int = 0,
+) -> tuple[int, ...]:
+    """A shape in `layout`.
+
+    Args:
+      rng: where chance comes from.
+      layout: one of spec.LAYOUTS.
+      large: tens of megabytes instead of a random class.
+      power_of_two_rows: make N*D*H*W a power of two of at most 1024.
+      min_channels: no empty shape has fewer.
+    """
+    if power_of_two_rows:
+        rows = 1 << int(rng.integers(0, 11))
+        batch, *inner = _exact_split(rng, rows, spec.LAYOUTS[layout][0] - 1)
+        return _assemble(layout, batch, int(rng.choice(_CHANNELS)), inner)
+    if large:
+        return _draw_of_size(rng, layout, "large", *LARGE_ELEMENTS)
+    name = _draw_class(rng)
+    if name in ("one", "single", "empty", "prime", "power_of_two"):
+        return _draw_special(rng, layout, name, min_channels)
+    return _draw_of_size(rng, layout, name, *_CLASSES[name][1:])

@@ -72,15 +72,8 @@ def _flattened(machines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def merge(records: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
-    """The record of the whole run, as if it had not been sharded; `seconds` are added up.
-
-    Args:
-      records: (name for messages, record) of every shard, in any order.
-
-    Raises:
-      ShardError: they are not all the shards of one run, each once.
-    """
+def _in_order(records: Sequence[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The records of all shards of one run, by index; ShardError if they are not that."""
     if not records:
         raise ShardError("there is nothing to merge: name the JSON files of all shards")
     by_index: dict[int, tuple[str, dict[str, Any]]] = {}
@@ -104,14 +97,23 @@ def merge(records: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     missing = [f"{i}/{count}" for i in range(1, count + 1) if i not in by_index]
     if missing:
         raise ShardError(f"missing: the shards {', '.join(missing)}")
-    parts = [by_index[i][1] for i in range(1, count + 1)]
+    return [by_index[i][1] for i in range(1, count + 1)]
+
+
+def _cases(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The cases of all shards, with the reduced programs that the whole run would have."""
+    first = parts[0]
     cases = sorted((c for part in parts for c in part["cases"]), key=lambda c: int(c["index"]))
     if [case["index"] for case in cases] != list(range(first["total"])):
         raise ShardError(f"the shards do not hold the {first['total']} cases of the run, each once")
     # Every shard has reduced the first failures of its own; these are the first of all.
     reduced = record_lib.first_of_their_kind(cases, first["settings"]["shrink"])
     places = {case["index"] for case in reduced}
-    cases = [c if c["index"] in places else {**c, "script": None} for c in cases]
+    return [c if c["index"] in places else {**c, "script": None} for c in cases]
+
+
+def _divergences(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The known divergences, with the counts of all shards added up."""
     divergences = [dict(entry) for entry in parts[0]["divergences"]]
     for part in parts[1:]:
         for entry, more in zip(divergences, part["divergences"], strict=True):
@@ -119,6 +121,20 @@ def merge(records: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
                 raise ShardError("the shards were run with different lists of known divergences")
             entry["covered"] += more["covered"]
             entry["shown"] += more["shown"]
+    return divergences
+
+
+def merge(records: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    """The record of the whole run, as if it had not been sharded; `seconds` are added up.
+
+    Args:
+      records: (name for messages, record) of every shard, in any order.
+
+    Raises:
+      ShardError: they are not all the shards of one run, each once.
+    """
+    parts = _in_order(records)
+    cases = _cases(parts)
     return {
         **parts[0],
         "command": re.sub(r" --shard[= ]\S+", "", parts[0]["command"]),
@@ -126,6 +142,6 @@ def merge(records: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
         "seconds": sum(part["seconds"] for part in parts),
         "shard": None,
         "machines": _flattened([machine for part in parts for machine in part["machines"]]),
-        "divergences": divergences,
+        "divergences": _divergences(parts),
         "cases": cases,
     }

@@ -96,31 +96,24 @@ def _print_modes(console: Console, record: dict[str, Any]) -> None:
         say(console, f"{name}: {text} in {count} cases (reported, not judged)")
 
 
-def print_record(console: Console, record: dict[str, Any]) -> None:
-    """Prints the summary and the failures."""
-    summary = Summary.of(record)
-    implementations = record["implementations"]
-    total = summary.total
-    if total.cases:
-        every = ("all", *[""] * (len(GROUP) - 1))
-        groups = [*summary.groups.items(), (every, total)]
-        console.print(_table(GROUP, groups, implementations))
-        console.print()
-        kinds = [((kind,), row) for kind, row in summary.kinds.items()]
-        console.print(_table(("kind of inputs",), kinds, implementations))
-        say(
-            console,
-            "\nevidence: cases that are evidence for each output, in the op's order; ulp: the "
-            "worst error in units in the last place (denormals left out: they may be flushed to "
-            "zero); x bound: in units of the bound, 1 is allowed; -: no answer.",
-        )
-    _print_modes(console, record)
+def _print_tables(console: Console, summary: Summary, implementations: Sequence[str]) -> None:
+    every = ("all", *[""] * (len(GROUP) - 1))
+    groups = [*summary.groups.items(), (every, summary.total)]
+    console.print(_table(GROUP, groups, implementations))
+    console.print()
+    kinds = [((kind,), row) for kind, row in summary.kinds.items()]
+    console.print(_table(("kind of inputs",), kinds, implementations))
     say(
         console,
-        f"{total.cases} cases; with evidence: {evidence_counts(total) or 'none'} (the others would "
-        "pass a wrong answer too)",
+        "\nevidence: cases that are evidence for each output, in the op's order; ulp: the "
+        "worst error in units in the last place (denormals left out: they may be flushed to "
+        "zero); x bound: in units of the bound, 1 is allowed; -: no answer.",
     )
-    for name in implementations[1:]:
+
+
+def _print_references(console: Console, record: dict[str, Any], total: Row) -> None:
+    """Prints how the other implementations fared, and the known divergences."""
+    for name in record["implementations"][1:]:
         if errors := total.errors.get(name):
             say(
                 console,
@@ -133,11 +126,9 @@ def print_record(console: Console, record: dict[str, Any]) -> None:
             how = "STALE: never seen" if is_stale else f"seen in {entry['shown']}"
             text = f"known divergence {entry['name']}: {how} of {entry['covered']} cases"
             say(console, text, "red" if is_stale else None)
-    failures = record_lib.failed(record)
-    for case in failures[:_SHOWN_FAILURES]:
-        _print_failure(console, record, case)
-    if len(failures) > _SHOWN_FAILURES:
-        say(console, f"... and {len(failures) - _SHOWN_FAILURES} more cases failed")
+
+
+def _print_verdict(console: Console, record: dict[str, Any], total: Row, failures: int) -> None:
     for verdict, count in sorted(total.verdicts.items()):
         if verdict != record_lib.PASSED:
             say(console, f"failed ({verdict}): {count} of {total.cases} cases")
@@ -145,7 +136,7 @@ def print_record(console: Console, record: dict[str, Any]) -> None:
     passed = record_lib.passed(record)
     say(
         console,
-        f"conformance {'passed' if passed else 'FAILED'}: {len(failures)} of {total.cases} cases "
+        f"conformance {'passed' if passed else 'FAILED'}: {failures} of {total.cases} cases "
         f"failed{f', {len(stale)} stale known divergences' if stale else ''}",
         "bold green" if passed else "bold red",
     )
@@ -157,6 +148,27 @@ def print_record(console: Console, record: dict[str, Any]) -> None:
         f"TensorFlow {record['versions']['tensorflow']}, seed {settings['seed']}, "
         f"bounds {settings['bounds']}, {part}{record['seconds']:.0f} s",
     )
+
+
+def print_record(console: Console, record: dict[str, Any]) -> None:
+    """Prints the summary and the failures."""
+    summary = Summary.of(record)
+    total = summary.total
+    if total.cases:
+        _print_tables(console, summary, record["implementations"])
+    _print_modes(console, record)
+    say(
+        console,
+        f"{total.cases} cases; with evidence: {evidence_counts(total) or 'none'} (the others would "
+        "pass a wrong answer too)",
+    )
+    _print_references(console, record, total)
+    failures = record_lib.failed(record)
+    for case in failures[:_SHOWN_FAILURES]:
+        _print_failure(console, record, case)
+    if len(failures) > _SHOWN_FAILURES:
+        say(console, f"... and {len(failures) - _SHOWN_FAILURES} more cases failed")
+    _print_verdict(console, record, total, len(failures))
 
 
 def print_details(console: Console, result: CaseResult) -> None:

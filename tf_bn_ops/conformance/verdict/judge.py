@@ -23,10 +23,10 @@ from tf_bn_ops.conformance.verdict.result import (
     PathResult,
 )
 from tf_bn_ops.harness import bounds, problems
-from tf_bn_ops.harness.formula_models import model_of
-from tf_bn_ops.harness.generic_model import GenericOpSpec, floating_dtype
 from tf_bn_ops.harness.measure import Evidence, Expected, OutputError, ulp_of
-from tf_bn_ops.harness.problems import VIEW_ROLES, Inputs
+from tf_bn_ops.harness.models.formula_models import model_of
+from tf_bn_ops.harness.models.generic_model import GenericOpSpec, floating_dtype
+from tf_bn_ops.harness.problems import Inputs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,8 +20,8 @@ from tf_bn_ops import spec
 from tf_bn_ops.harness.bounds import flushed_below
 from tf_bn_ops.harness.inputs import Kind
 from tf_bn_ops.harness.measure import Expected
+from tf_bn_ops.harness.models.tolerances import Tolerance
 from tf_bn_ops.harness.problems import Call, Inputs
-from tf_bn_ops.harness.tolerances import Tolerance
 from tf_bn_ops.spec import DTYPES, DType, OpSpec
 
 # The formula of OpSpecs that have a model of their own.

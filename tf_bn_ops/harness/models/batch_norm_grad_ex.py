@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.harness import batch_norm_grad, batch_norm_grad_ex_inputs
-from tf_bn_ops.harness.batch_norm_grad import gradients
 from tf_bn_ops.harness.bounds import Profile
 from tf_bn_ops.harness.measure import WHOLE, Expected
+from tf_bn_ops.harness.models import batch_norm_grad, batch_norm_grad_ex_inputs
+from tf_bn_ops.harness.models.batch_norm_grad import gradients
 from tf_bn_ops.harness.oracle import Oracle, working_type
 from tf_bn_ops.harness.problems import IDENTITY, RELU6, Call, Inputs, Problem
 from tf_bn_ops.harness.sums import regions

@@ -11,15 +11,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.harness.batch_norm import BatchNorm
-from tf_bn_ops.harness.batch_norm_grad import BatchNormGrad
-from tf_bn_ops.harness.batch_norm_grad_ex import BatchNormGradEx
-from tf_bn_ops.harness.batch_norm_grad_grad import BatchNormGradGrad
-from tf_bn_ops.harness import split_ops
 from tf_bn_ops.harness.bounds import PROFILES, Profile
-from tf_bn_ops.harness.generic_model import GenericOpSpec
 from tf_bn_ops.harness.inputs import Kind
 from tf_bn_ops.harness.measure import Expected, OutputError, errors_of
+from tf_bn_ops.harness.models import split_ops
+from tf_bn_ops.harness.models.batch_norm import BatchNorm
+from tf_bn_ops.harness.models.batch_norm_grad import BatchNormGrad
+from tf_bn_ops.harness.models.batch_norm_grad_ex import BatchNormGradEx
+from tf_bn_ops.harness.models.batch_norm_grad_grad import BatchNormGradGrad
+from tf_bn_ops.harness.models.generic_model import GenericOpSpec
 from tf_bn_ops.harness.problems import Call, Inputs, Problem
 from tf_bn_ops.spec import OpSpec
 

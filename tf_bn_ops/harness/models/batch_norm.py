@@ -53,9 +53,10 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.harness import batch_norm_inputs, inputs
+from tf_bn_ops.harness import inputs
 from tf_bn_ops.harness.bounds import Profile, flushed_below
 from tf_bn_ops.harness.measure import WHOLE, Expected
+from tf_bn_ops.harness.models import batch_norm_inputs
 from tf_bn_ops.harness.oracle import working_type
 from tf_bn_ops.harness.problems import IDENTITY, RELU6, Call, Inputs, Problem
 from tf_bn_ops.harness.sums import ChannelSums, Region, regions
@@ -200,9 +201,7 @@ class Errors:
     overflow: _Array  # Whether a sum exceeds its type.
 
     @classmethod
-    def in_training(
-        cls, profile: Profile, problem: Problem, of: _Statistics, count: int
-    ) -> Errors:
+    def in_training(cls, profile: Profile, problem: Problem, of: _Statistics, count: int) -> Errors:
         summed_in = profile.sums_type(problem.dtype)
         u_s, h = summed_in.unit_roundoff, profile.chain(count)
         t = spec.DTYPES[problem.dtype.accumulator].smallest_normal

@@ -13,8 +13,8 @@ import dataclasses
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.harness import batch_norm_grad_ex_inputs, batch_norm_inputs
-from tf_bn_ops.harness.batch_norm import activated
+from tf_bn_ops.harness.models import batch_norm_grad_ex_inputs, batch_norm_inputs
+from tf_bn_ops.harness.models.batch_norm import activated
 from tf_bn_ops.harness.problems import IDENTITY, Call, Inputs, Problem, of_call
 
 # The batches that sums are over, in sizes of the one at hand; powers of two keep sums exact.
@@ -80,7 +80,7 @@ def fill_backward_reduce(call: Call) -> Inputs:
 def fill_backward_elemt(call: Call) -> Inputs:
     """The inputs of BatchNormBackwardElemt, with the sums of the batch at hand and of others like
     it."""
-    from tf_bn_ops.harness import split_ops  # It draws its inputs here.
+    from tf_bn_ops.harness.models import split_ops  # It draws its inputs here.
 
     found = fill_backward_reduce(call)
     rng = np.random.default_rng([call.seed, 17])

@@ -18,7 +18,7 @@ import numpy as np
 
 from tf_bn_ops import spec
 from tf_bn_ops.harness import inputs
-from tf_bn_ops.harness.batch_norm import activated
+from tf_bn_ops.harness.models.batch_norm import activated
 from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Call, Inputs
 from tf_bn_ops.spec import DType
 

@@ -1,0 +1,394 @@
+"""The parts of synchronised batch normalization through the C ABI, without TensorFlow.
+
+Promised: each part is within the bounds of its model (tf_bn_ops/harness/models/split_ops.py) in every ISA
+build, bitwise identical in all of them, for every thread count and in place; with one replica the
+parts are bitwise the ops that compute both passes, in element types up to float32; for any split of
+a batch over replicas, some of them without samples, the results are within the bounds of the op on
+the whole batch, at a mean of 1e5 and a deviation of 1; combined statistics are those of Chan's
+formula in rank order, bit by bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from tf_bn_ops import spec
+from tf_bn_ops.harness import c_abi, split_c_abi
+from tf_bn_ops.harness.gather_stats import chan, random_parts
+from tf_bn_ops.harness.models import formula_models
+from tf_bn_ops.harness.problems import (
+    ACTIVATIONS,
+    IDENTITY,
+    RELU,
+    RELU6,
+    Problem,
+    random_forward_problem,
+)
+from tf_bn_ops.harness.split_c_abi import How, Stats, Sums
+from tf_bn_ops.spec import DTYPES
+
+IMPLEMENTATIONS = c_abi.supported_implementations()
+ISA_BUILDS = [name for name in IMPLEMENTATIONS if name != "reference"]
+EPSILON = 1e-3
+# Boundaries of cases in the code, see VIEWS in test_cpu.py.
+VIEWS = [(1, 1, 1), (129, 1, 1), (9, 2, 1), (33, 7, 1), (23, 17, 1), (18, 64, 1), (9, 1025, 1),
+         (4000, 40, 1), (9, 5, 49), (9, 2, 1025), (3, 2, 4099), (70000, 1, 1)]  # fmt: skip
+FEW_VIEWS = [(33, 7, 1), (9, 5, 49), (3, 2, 1025)]
+
+
+def bits(outputs: dict[str, np.ndarray]) -> bytes:
+    return c_abi.bits(outputs)
+
+
+def parts_of(
+    view: tuple[int, int, int],
+    dtype: str,
+    activation: str = IDENTITY,
+    *,
+    side_input: bool = False,
+    offset: float = 0.5,
+    implementation: str | None = None,
+) -> list[Problem]:
+    """A problem of each part; the sums of BatchNormBackwardElemt are those of a larger batch.
+
+    The mask of an activation is from x, behind a side input from y. Two dozen levels of x put
+    elements of y exactly at the activation's bounds.
+    """
+    rng = np.random.default_rng([*view])
+    v = random_forward_problem(view, dtype, side_input=side_input, offset=offset).values
+    v["x"] = DTYPES[dtype].store(np.round(2 * DTYPES[dtype].widen(v["x"], np.float64)) / 2)
+    v["mean"], v["variance"] = rng.normal(offset, 0.1, view[1]), rng.uniform(0.5, 4, view[1])
+    gradient = {"y_backprop": DTYPES[dtype].store(rng.normal(0.5, 1, view)), **v}
+    if gradient.pop("side_input", None) is not None:
+        gradient["y"] = split_c_abi.elemt(v, EPSILON, activation, How(implementation))
+    rows = view[0] * view[2]
+    totals = {role: rng.normal(0, rows, view[1]) for role in ("sum_dy", "sum_dy_xmu")}
+    totals["count"] = np.asarray(1.5 * rows)
+    values = [{"x": v["x"]}, v, gradient, {**gradient, **totals}]
+    return [
+        Problem(of_part, EPSILON, activation=activation, num_side_inputs=int(side_input), part=part)
+        for part, of_part in zip(spec.ops.PARTS, values, strict=True)
+    ]
+
+
+CASES = [(dtype, view) for dtype in DTYPES for view in VIEWS]
+
+
+@pytest.mark.parametrize(("dtype", "view"), CASES)
+def test_every_build_is_right_and_all_are_bitwise_identical(view, dtype):
+    for side_input, activation in (
+        (False, IDENTITY),
+        (False, RELU6),
+        (True, RELU),
+        (True, IDENTITY),
+    ):
+        for problem in parts_of(view, dtype, activation, side_input=side_input):
+            results = [split_c_abi.run(problem, How(name)) for name in ISA_BUILDS]
+            assert not formula_models.check(problem, results[0])
+            assert len({bits(result) for result in results}) == 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("view", FEW_VIEWS)
+def test_the_reference_is_right(view, dtype):
+    """Its mask is that of its own y, which is computed in float64."""
+    for side_input, activation in ((False, IDENTITY), (True, RELU)):
+        parts = parts_of(view, dtype, activation, side_input=side_input, implementation="reference")
+        for problem in parts:
+            result = split_c_abi.run(problem, How("reference"))
+            assert not formula_models.check(problem, result)
+
+
+@pytest.mark.parametrize("view", [(4000, 40, 1), (9000, 3, 1), (8, 300, 49), (3, 7, 9000)])
+def test_bitwise_identical_for_any_number_of_threads(view):
+    for problem in parts_of(view, "float32", RELU6):
+        found = {bits(split_c_abi.run(problem, How(threads=n))) for n in (1, 2, 7)}
+        assert len(found) == 1
+
+
+@pytest.mark.parametrize("over", ["y_backprop", "x", "y"])
+@pytest.mark.parametrize("view", [(4000, 40, 1), (9, 5, 49), (129, 1, 1)])
+def test_in_place(view, over):
+    *_, problem = parts_of(view, "float32", RELU, side_input=True)
+    problem = dataclasses.replace(problem, num_side_inputs=0)
+    want = split_c_abi.run(problem)
+    sums = Sums(problem["sum_dy"], problem["sum_dy_xmu"], np.zeros(0), np.zeros(0))
+    problem = problem.copy()
+    got = split_c_abi.backward_elemt(
+        problem.values, sums, float(problem["count"]), EPSILON, RELU,
+        outputs={"x_backprop": problem[over]}, how=How(threads=2),
+    )  # fmt: skip
+    assert got["x_backprop"] is problem[over]
+    assert bits(got) == bits(want)
+
+
+# ---- One replica ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", ["half", "bfloat16", "float32"])
+@pytest.mark.parametrize("side_input", [False, True])
+def test_with_one_replica_the_forward_is_bitwise_that_of_the_fused_op(
+    side_input, dtype, activation
+):
+    """Statistics, a gather of one, and y: of the mean no float32 result shows what float64 rounds
+    off. In float64 it shows in the last bits, where the bounds of the models hold."""
+    for view in VIEWS:
+        whole = random_forward_problem(view, dtype, side_input=side_input, activation=activation)
+        want = c_abi.run(whole)
+        local = split_c_abi.stats(whole["x"])
+        gathered = split_c_abi.gather_stats(Stats(*(array[None] for array in local)))
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(local, gathered, strict=True))
+        variance = gathered.m2 / gathered.count
+        for role, wide in (("saved_mean", gathered.mean), ("saved_variance", variance)):
+            assert wide.astype(np.float32).tobytes() == want[role].tobytes()
+        v = {**whole.values, "mean": gathered.mean, "variance": variance}
+        y = split_c_abi.elemt(v, whole.epsilon, activation)
+        assert y.tobytes() == want["y"].tobytes()
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("side_input", [False, True])
+def test_with_one_replica_the_gradient_is_bitwise_that_of_the_fused_op(
+    side_input, dtype, activation
+):
+    """Given the mean and variance that the fused op has, of its own type; the mask is from x or
+    from y."""
+    for view in VIEWS:
+        *_, problem = parts_of(view, dtype, activation, side_input=side_input)
+        v = problem.values
+        for role in ("mean", "variance"):
+            v[role] = v[role].astype(v["scale"].dtype).astype(np.float64)
+        forward = {role: v[role] for role in ("x", "scale", "offset", "mean", "variance")}
+        y = v["y"] if side_input else split_c_abi.elemt(forward, EPSILON, activation)
+        narrow = {role: v[role].astype(v["scale"].dtype) for role in ("mean", "variance")}
+        fused = {role: v[role] for role in ("y_backprop", "x", "scale", "offset")} | narrow
+        want = c_abi.run(
+            Problem(
+                {**fused, "y": y}, EPSILON, activation=activation, num_side_inputs=int(side_input)
+            )
+        )
+        masks = [{**v, "y": y}] if side_input else [v, {**v, "y": y}]
+        for given in masks:
+            sums = split_c_abi.backward_reduce(given, EPSILON, activation)
+            got = split_c_abi.backward_elemt(
+                given, sums, view[0] * view[2], EPSILON, activation, side_input=side_input
+            )
+            of_batch = {role: getattr(sums, role) for role in ("scale_backprop", "offset_backprop")}
+            assert bits({**got, **of_batch}) == bits(want)
+
+
+# ---- Several replicas ----------------------------------------------------------------------------
+
+
+def split(array: np.ndarray, cuts: list[int]) -> list[np.ndarray]:
+    return [np.ascontiguousarray(part) for part in np.split(array, cuts)]
+
+
+def gathered_stats(parts: list[np.ndarray]) -> Stats:
+    local = [split_c_abi.stats(part) for part in parts]
+    return split_c_abi.gather_stats(Stats(*(np.stack(rows) for rows in zip(*local, strict=True))))
+
+
+def random_cuts(rng: np.random.Generator, outer: int) -> list[int]:
+    """Where a batch is cut into 1 to 4 parts; some of them may be empty."""
+    return sorted(int(n) for n in rng.integers(0, outer + 1, rng.integers(0, 4)))
+
+
+@pytest.mark.parametrize(("dtype", "offset"), [("float32", 0), ("float32", 1e5), ("float64", 0)])
+@pytest.mark.parametrize("view", [(40, 7, 1), (12, 3, 49), (6, 2, 1025), (3000, 8, 1)])
+def test_any_split_of_a_batch_is_within_the_bounds_of_the_whole(view, dtype, offset):
+    """Forward and gradient of the fused op over the whole batch, x of deviation 1 around `offset`.
+    TensorFlow's float32 formula of the variance, E[x^2] - E[x]^2, has no digit right at 1e5. (Of
+    float64 elements at 1e5 the float64 mean that travels says as much as it can.)"""
+    rng = np.random.default_rng([*view])
+    x = DTYPES[dtype].store(rng.normal(offset, 1, view))
+    dy = DTYPES[dtype].store(rng.normal(0.5, 1, view))
+    vectors = random_forward_problem(view, dtype).values
+    for _ in range(6):
+        cuts = random_cuts(rng, view[0])
+        parts, gradients = split(x, cuts), split(dy, cuts)
+        stats = gathered_stats(parts)
+        assert stats.count == view[0] * view[2]
+        v = {
+            "scale": vectors["scale"],
+            "offset": vectors["offset"],
+            "mean": stats.mean,
+            "variance": stats.m2 / stats.count,
+        }
+        y = [split_c_abi.elemt({**v, "x": part}, EPSILON) for part in parts]
+        saved = {"saved_" + role: DTYPES[dtype].store(v[role]) for role in ("mean", "variance")}
+        forward = Problem({**vectors, "x": x}, EPSILON)
+        assert not formula_models.check(forward, {"y": np.concatenate(y), **saved}), cuts
+        given = [{**v, "x": a, "y_backprop": b} for a, b in zip(parts, gradients, strict=True)]
+        local = [split_c_abi.backward_reduce(one, EPSILON) for one in given]
+        sums = Sums(*(np.sum(rows, axis=0) for rows in zip(*local, strict=True)))
+        elements = [
+            split_c_abi.backward_elemt(one, sums, float(stats.count), EPSILON)["x_backprop"]
+            for one in given
+        ]
+        own = {role: v[role] for role in ("scale", "mean", "variance")}
+        gradient = Problem({**own, "x": x, "y_backprop": dy}, EPSILON)
+        right = {"x_backprop": np.concatenate(elements)}
+        # In float32 each replica rounds its share of the sums.
+        if dtype == "float64":
+            right |= {role: getattr(sums, role) for role in ("scale_backprop", "offset_backprop")}
+        assert not formula_models.check(gradient, right), cuts
+
+
+def test_unequal_replicas_count_by_their_samples():
+    """A mean of means, which the mean of 1 and 99 samples is not, would be off by half."""
+    x = np.zeros((100, 1, 1), np.float32)
+    x[:1] = 100
+    stats = gathered_stats(split(x, [1]))
+    assert (stats.count, stats.mean[0], stats.m2[0]) == (100, 1, 99 * 99 + 99)
+
+
+# ---- Chan's formula ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parts", [0, 1, 2, 3, 8, 512])
+@pytest.mark.parametrize("channels", [0, 1, 7, 64])
+def test_the_formula_in_the_order_of_the_ranks_bit_by_bit(parts, channels):
+    given = random_parts(parts, channels, 1e5)
+    got = split_c_abi.gather_stats(given)
+    for a, b in zip(got, chan(given), strict=True):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def test_against_exact_rational_numbers():
+    """mean = sum n mean_w / N and m2 = sum m2_w + n (mean_w - mean)^2, at a mean of 1e5: within a
+    few roundings for each part."""
+    given = random_parts(9, 5, 1e5)
+    got = split_c_abi.gather_stats(given)
+    counts = [Fraction(n) for n in given.count]
+    total = sum(counts)
+    assert got.count == total
+    given.m2[given.count == 0] = 0
+    for c in range(5):
+        means = [Fraction(m) for m in given.mean[:, c]]
+        mean = sum(n * m for n, m in zip(counts, means, strict=True)) / total
+        m2 = sum(n * (m - mean) ** 2 for n, m in zip(counts, means, strict=True))
+        m2 += sum(Fraction(m) for m in given.m2[:, c])
+        assert abs(Fraction(got.mean[c]) - mean) <= 9 * 2.0**-52 * 1e5
+        # The means are off by roundings of 1e5, twice as often as they are counted.
+        assert abs(Fraction(got.m2[c]) - m2) <= 32 * 2.0**-52 * float(m2) + 1e-8
+
+
+def test_parts_without_samples_are_ignored_whatever_they_hold():
+    given = random_parts(6, 4, 0.0, seed=1)
+    given.count[:] = [0, 5, 0, 0, 3, 0]
+    kept = Stats(*(array[[1, 4]] for array in given))
+    for value in (np.nan, np.inf, -1e300):
+        given.mean[given.count == 0] = given.m2[given.count == 0] = value
+        for a, b in zip(
+            split_c_abi.gather_stats(given), split_c_abi.gather_stats(kept), strict=True
+        ):
+            assert a.tobytes() == b.tobytes()
+    given.count[:] = 0
+    for array in split_c_abi.gather_stats(given):
+        assert not array.any()
+
+
+def test_infinities_of_one_replica_are_those_of_its_channels():
+    x = np.random.default_rng(0).normal(size=(8, 3, 1)).astype(np.float32)
+    x[1, 0], x[6, 1] = np.inf, np.nan
+    stats = gathered_stats(split(x, [3]))
+    assert not np.isfinite(stats.mean[:2]).any()
+    assert not np.isfinite(stats.m2[:2]).any()
+    assert np.isfinite(stats.mean[2]) and np.isfinite(stats.m2[2])
+
+
+# ---- Borders -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", [(0, 5, 1), (0, 5, 7), (3, 0, 1), (3, 5, 0)])
+def test_no_elements(view):
+    for problem in parts_of(view, "float32", RELU, side_input=True):
+        result = split_c_abi.run(problem)
+        for array in result.values():
+            assert not array.any()
+
+
+def test_a_constant_channel_has_no_deviation_and_one_element_neither():
+    for view in ((50, 3, 7), (1, 3, 1)):
+        stats = split_c_abi.stats(np.full(view, 1e5 / 3, np.float32))
+        assert not stats.m2.any()
+        assert (stats.mean == np.float32(1e5 / 3)).all()
+
+
+def test_sums_alone_are_one_pass():
+    """What TF_BN_OPS_VERBOSE=1 says: x is read once, and nothing of its shape is written."""
+    program = (
+        "import numpy as np; from tf_bn_ops.harness import split_c_abi;"
+        "split_c_abi.stats(np.ones((64, 32, 49), np.float32))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "TF_BN_OPS_VERBOSE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    text = run.stdout + run.stderr
+    assert "schedule:reduce_only" in text and "store:none" in text, text
+
+
+CHANNELS = np.ones(2)
+ARGS = {
+    split_c_abi.StatsArgs: "tfbn_cpu_batch_norm_stats",
+    split_c_abi.ElemtArgs: "tfbn_cpu_batch_norm_elemt",
+    split_c_abi.BackwardReduceArgs: "tfbn_cpu_batch_norm_backward_reduce",
+    split_c_abi.BackwardElemtArgs: "tfbn_cpu_batch_norm_backward_elemt",
+}
+
+
+@pytest.mark.parametrize("struct", ARGS)
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"outer": -1}, "outer, channels and inner must not be negative"),
+        ({"outer": 1 << 40, "channels": 1 << 40}, "larger than any memory"),
+        ({"dtype": 9}, "dtype must be one of the TFBN_ element types"),
+        ({"stat_dtype": -1}, "stat_dtype must be one of the TFBN_ element types"),
+        ({"activation": 3}, "activation must be TFBN_IDENTITY, TFBN_RELU or TFBN_RELU6"),
+        ({"channels": 2}, "must not be NULL"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(struct, fields, sentence):
+    known = {name for name, _ in struct._fields_}
+    if not {*fields} <= known:
+        pytest.skip("it has no such field")
+    with pytest.raises(ValueError, match=sentence):
+        split_c_abi.call(ARGS[struct], struct(**fields), How())
+
+
+def test_what_is_wrong_with_parts_is_one_sentence():
+    given = random_parts(3, 2, 0.0)
+    for count in (-1.0, np.nan, np.inf):
+        given.count[1] = count
+        with pytest.raises(ValueError, match="counts must be finite and not negative"):
+            split_c_abi.gather_stats(given)
+    for fields, sentence in (
+        ({"parts": -1}, "parts must not be negative"),
+        ({"parts": 1 << 40, "channels": 1 << 40}, "larger than any memory"),
+        ({"parts": 1, "channels": 1}, "count, mean and m2 must not be NULL"),
+    ):
+        args = split_c_abi.GatherStatsArgs(**fields)
+        with pytest.raises(ValueError, match=sentence):
+            split_c_abi.call("tfbn_cpu_batch_norm_gather_stats", args)
+
+
+def test_an_activation_behind_a_side_input_needs_y():
+    *_, problem = parts_of((9, 3, 1), "float32", RELU, side_input=True)
+    del problem.values["y"]
+    with pytest.raises(ValueError, match="y must not be NULL with an activation"):
+        split_c_abi.run(problem)

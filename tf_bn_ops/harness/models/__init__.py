@@ -1,0 +1,12 @@
+"""The models of all formulas: right answer, error bound, inputs, evidence.
+
+formula_models.py           the list of them, and what a model is
+batch_norm.py               batch normalization itself, with and without side input
+batch_norm_inputs.py        and the inputs that it draws
+batch_norm_grad.py          first order, with oracle.py and bounds.py of the folder above
+batch_norm_grad_ex.py       the gradient behind an activation
+batch_norm_grad_ex_inputs.py and the inputs that it draws
+batch_norm_grad_grad.py     second order
+generic_model.py            any other op of TensorFlow
+tolerances.py               what the op of a mapping file may be off beyond the bounds
+"""
