@@ -31,7 +31,7 @@ GOALS := $(or $(MAKECMDGOALS),all)
 # These run on a machine for GPU tests, without TensorFlow; of Python they need NumPy.
 GPU_GOALS := gpu-core gpu-test gpu-bench
 GOALS_WITHOUT_PYTHON := help clean distclean matrix $(GPU_GOALS)
-GOALS_WITHOUT_TENSORFLOW := $(GOALS_WITHOUT_PYTHON) bazel docs lint lint-python lint-types \
+GOALS_WITHOUT_TENSORFLOW := $(GOALS_WITHOUT_PYTHON) bazel docs wheel-conformance lint lint-python lint-types \
   lint-cxx format
 NEEDS_PYTHON := $(filter-out $(GOALS_WITHOUT_PYTHON),$(GOALS))
 NEEDS_TENSORFLOW := $(filter-out $(GOALS_WITHOUT_TENSORFLOW),$(GOALS))
@@ -364,7 +364,7 @@ endif
 # ---- Targets ---------------------------------------------------------------------------------
 
 .PHONY: all gpu gpu-core gpu-test gpu-bench examples conformance mutants bench bench-against test sanitize sanitize-core \
-  sanitize-threads fuzz fuzz-run matrix wheel test-wheel bazel docs lint lint-python lint-types lint-cxx format clean \
+  sanitize-threads fuzz fuzz-run matrix wheel wheel-conformance test-wheel bazel docs lint lint-python lint-types lint-cxx format clean \
   distclean help
 
 all: $(INSTALLED)  ## Build tf_bn_ops/lib (the default)
@@ -500,6 +500,9 @@ wheel: all  ## Build a wheel for this environment's TensorFlow into dist/
 	$(Q)rm -f dist/*.whl
 	$(Q)tools/repair_wheel.sh '$(PYTHON)' $(BUILD_DIR)/wheel/*.whl dist
 	$(Q)ls dist/*.whl
+
+wheel-conformance: $(PYTHON_READY)  ## Write the harness alone as a pure-Python wheel into dist/, for vendors
+	$(Q)'$(PYTHON)' tools/conformance_wheel.py dist
 
 test-wheel: wheel  ## Install that wheel into a fresh environment and run the tests there, outside the tree
 	$(Q)tools/test_wheel.sh '$(PYTHON)' dist/*.whl $(TEST_WORKERS) $(ARGS)

@@ -1,13 +1,15 @@
-"""Times Keras' BatchNormalization and this library's: the layer alone, and a ResNet-50 step.
+"""Times Keras' BatchNormalization and this library's: layers alone, and a step of ResNet-50.
 
     python examples/keras_speed.py
 
-Both run alternately in one process; prints the median of each, and their ratio.
+All run alternately in one process. Prints the table of docs/dropin.md: the median of each in
+milliseconds, and Keras' over it; the last column has ReLU and addition inside (`fuse=True`).
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,18 +17,19 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import tensorflow as tf
-from timing import compare
+from timing import medians, print_header, print_row
 
 import tf_bn_ops.keras
 
+NAMES = ("Keras", "tf_bn_ops", "with `fuse=True`")
 LAYER_SHAPE = (32, 56, 56, 64)
 LAYER_ROUNDS = 15
 IMAGES = (8, 112, 112, 3)
 RESNET_ROUNDS = 5
 
 
-def layer_step(layer: Any) -> Callable[[], Any]:
-    """Forward and backward of the layer in training."""
+def layer_step(layer: Any, relu: bool = False) -> Callable[[], Any]:
+    """Forward and backward of the layer in training, and of a ReLU behind it."""
     x = tf.random.normal(LAYER_SHAPE)
     y_backprop = tf.random.normal(LAYER_SHAPE)
     layer.build(x.shape)
@@ -36,6 +39,8 @@ def layer_step(layer: Any) -> Callable[[], Any]:
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = layer(x, training=True)
+            if relu:
+                y = tf.nn.relu(y)
         weights = [weight.value for weight in layer.trainable_weights]
         return tape.gradient(y, [x, *weights], y_backprop)
 
@@ -51,22 +56,27 @@ def model_step(model: Any) -> Callable[[], Any]:
 
 
 def main() -> None:
-    compare(
-        f"BatchNormalization, forward and backward, {list(LAYER_SHAPE)}",
-        "Keras",
-        layer_step(keras.layers.BatchNormalization()),
-        layer_step(tf_bn_ops.keras.BatchNormalization()),
-        LAYER_ROUNDS,
-    )
+    quick = "--quick" in sys.argv  # Measures nothing worth keeping.
+    print_header("training", NAMES)
+    theirs, ours = keras.layers.BatchNormalization, tf_bn_ops.keras.BatchNormalization
+    steps = {"Keras": layer_step(theirs()), "tf_bn_ops": layer_step(ours())}
+    layer_rounds = 1 if quick else LAYER_ROUNDS
+    row = f"the layer, forward and backward, {list(LAYER_SHAPE)}"
+    print_row(row, [*medians(steps, layer_rounds).values(), None])
+
+    alone = {"Keras": theirs(), "tf_bn_ops": ours()}
+    steps = {name: layer_step(layer, relu=True) for name, layer in alone.items()}
+    steps["fused"] = layer_step(ours(activation="relu"))
+    row = f"the layer and ReLU, forward and backward, {list(LAYER_SHAPE)}"
+    print_row(row, medians(steps, layer_rounds).values())
+
     model = keras.applications.ResNet50(weights=None, input_shape=IMAGES[1:])
     replaced = tf_bn_ops.keras.replace_batch_norm(model)
-    compare(
-        f"ResNet-50, a step of training, {list(IMAGES)}",
-        "Keras",
-        model_step(model),
-        model_step(replaced),
-        RESNET_ROUNDS,
-    )
+    fused = tf_bn_ops.keras.replace_batch_norm(model, fuse=True)
+    models = {"Keras": model, "tf_bn_ops": replaced, "fused": fused}
+    steps = {name: model_step(model) for name, model in models.items()}
+    row = f"a step of ResNet-50, images {list(IMAGES)}"
+    print_row(row, medians(steps, 1 if quick else RESNET_ROUNDS).values())
 
 
 if __name__ == "__main__":

@@ -1,11 +1,28 @@
-"""Times two programs alternately, for the examples whose names end in _speed.py."""
+"""Times programs alternately, for the examples whose names end in _speed.py."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+
+def medians(steps: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Milliseconds of each step: the median of `rounds` alternating runs, after a warm-up of each.
+
+    Args:
+      steps: name of an implementation -> runs it to its end.
+      rounds: number of runs of each.
+    """
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for i in range(rounds + 1):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            step()
+            if i:
+                times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(taken) * 1e3 for name, taken in times.items()}
 
 
 def compare(
@@ -20,15 +37,28 @@ def compare(
       our_step: runs this library's to its end.
       rounds: number of runs of each.
     """
-    times: dict[Callable[[], Any], list[float]] = {step: [], our_step: []}
-    for i in range(rounds + 1):
-        for run, taken in times.items():
-            start = time.perf_counter()
-            run()
-            if i:
-                taken.append(time.perf_counter() - start)
-    theirs, ours = (statistics.median(taken) * 1e3 for taken in times.values())
+    theirs, ours = medians({name: step, "tf_bn_ops": our_step}, rounds).values()
     print(
         f"{what}: {name} {theirs:.1f} ms, tf_bn_ops {ours:.1f} ms, "
         f"{theirs / ours:.2f} times as fast"
     )
+
+
+def print_header(what: str, names: Iterable[str]) -> None:
+    """Prints the head of a Markdown table, as docs/dropin.md shows it, for `print_row`."""
+    names = list(names)
+    print(f"| {what} | {' | '.join(names)} |")
+    print("|---" * (1 + len(names)) + "|")
+
+
+def print_row(what: str, milliseconds: Iterable[float | None]) -> None:
+    """Prints a row: the first time, then each other and the first over it; None is a dash."""
+    first, *others = milliseconds
+    assert first is not None
+    cells = [_text(first)]
+    cells += ["-" if ms is None else f"{_text(ms)} ({first / ms:.2f})" for ms in others]
+    print(f"| {what} | {' | '.join(cells)} |", flush=True)
+
+
+def _text(milliseconds: float) -> str:
+    return f"{milliseconds:.0f}" if milliseconds >= 100 else f"{milliseconds:.1f}"

@@ -56,10 +56,32 @@ def test_second_derivatives_of_keras_are_wrong_and_ours_right():
     assert errors["tf_bn_ops, float32"] < 1e-5
 
 
-def test_dropin_speed_compares():
-    lines = example("dropin_speed.py", "--quick").splitlines()
-    assert len(lines) == 4 * 3
-    assert sum(" ms, " in line and "TensorFlow" in line for line in lines) == 8
+def table(output: str) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of a Markdown table."""
+    head, rule, *rows = ([cell.strip() for cell in x.split("|")[1:-1]] for x in output.splitlines())
+    assert set("".join(rule)) == {"-"} and {len(head), *map(len, rows)} == {len(rule)}
+    return head, rows
+
+
+# Milliseconds, and how many times as fast.
+TIME, AND_FACTOR = r"\d+(\.\d)?", r" \(\d+\.\d\d\)"
+
+
+def test_dropin_speed_prints_the_table_of_the_docs():
+    head, rows = table(example("dropin_speed.py", "--quick"))
+    assert head == ["layer, training", "TensorFlow", "with `activation`"]
+    assert len(rows) == 4
+    for _, theirs, ours in rows:
+        assert re.fullmatch(TIME, theirs) and re.fullmatch(TIME + AND_FACTOR, ours)
+
+
+def test_keras_speed_prints_the_table_of_the_docs():
+    head, (layer, relu, resnet) = table(example("keras_speed.py", "--quick"))
+    assert head == ["training", "Keras", "tf_bn_ops", "with `fuse=True`"]
+    assert layer.pop() == "-"
+    for _, theirs, *ours in (layer, relu, resnet):
+        assert re.fullmatch(TIME, theirs)
+        assert all(re.fullmatch(TIME + AND_FACTOR, cell) for cell in ours)
 
 
 def test_xla_speed_compares():

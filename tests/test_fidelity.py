@@ -573,12 +573,26 @@ def test_gradients_of_forward_ops_equal_the_builtins(op, mode):
             )
 
 
-@pytest.mark.parametrize("op", FORWARD, ids=FORWARD_NAMES)
+@pytest.mark.parametrize(
+    ("op", "narrow"),
+    [
+        *((op, False) for op in FORWARD),
+        # The converters do not look at the element type.
+        *(
+            pytest.param(op, True, marks=pytest.mark.long)
+            for op in FORWARD
+            if set(op.dtypes) > {"float32"}
+        ),
+    ],
+    ids=lambda value: getattr(value, "name", ["float32", "narrow"][value is True]),
+)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("stacked", [["x"], ["x", "scale", "mean"], ["offset"]], ids=str)
-def test_vectorized_map_of_forward_ops_equals_a_loop(op, mode, stacked):
+def test_vectorized_map_of_forward_ops_equals_a_loop(op, narrow, mode, stacked):
     """Without a while loop, over any of the inputs."""
-    for data_format, dtype, shape, channels in calls_of(op):
+    calls = [call for call in calls_of(op) if (call[1] != "float32") == narrow]
+    assert calls
+    for data_format, dtype, shape, channels in calls:
         inputs = inputs_of(op.name, shape, channels, dtype)
         inputs = {name: tf.convert_to_tensor(value) for name, value in inputs.items()}
         looped = {n: tf.stack([inputs[n], inputs[n] / 2, inputs[n] * 2]) for n in stacked}

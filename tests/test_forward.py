@@ -71,7 +71,7 @@ def expected(
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """The outputs by name, and the size of the terms of y."""
     x = wide(inputs["x"], data_format)
-    scale, offset, mean, variance = (np.float64(inputs[name])[:, None] for name in VECTORS)
+    scale, offset, mean, variance = (inputs[name].astype(np.float64)[:, None] for name in VECTORS)
     batch_mean, batch_variance = mean, variance
     if is_training:
         f, m = exponential_avg_factor, x.shape[0] * x.shape[2]

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tf_bn_ops
-from tf_bn_ops import _loader
+from tf_bn_ops import _fused, _gradients, _loader, _ops
 from tf_bn_ops.spec import DATA_FORMATS, DTYPES
 
 EPSILON = 0.1
@@ -589,3 +589,17 @@ def test_gradients_of_a_session_with_a_loop(control_flow_v2):
     finally:
         tf.compat.v1.enable_control_flow_v2()
     np.testing.assert_allclose(*got, rtol=1e-4, atol=1e-4)
+
+
+def functions_of(module):
+    return [f for f in vars(module).values() if inspect.isfunction(f)]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [f for module in (_fused, _ops, _gradients) for f in functions_of(module)],
+    ids=lambda function: f"{function.__module__.split('.')[-1]}-{function.__name__}",
+)
+def test_autograph_converts_what_a_traced_call_enters(function):
+    """What it cannot convert it runs as it is, with a warning that the user is to report a bug."""
+    tf.autograph.to_graph(function)

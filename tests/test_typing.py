@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import json
 import pathlib
 import subprocess
 import sys
@@ -17,10 +18,11 @@ import tf_bn_ops
 from tf_bn_ops import _results
 from tf_bn_ops.spec import DATA_FORMATS, OPS, DataFormat
 
-# Every line with an error, and no other, is one to mypy.
+# Every line with an error, and no other, is one to mypy and to pyright (VS Code's Pylance).
 PROGRAM = """
 from typing import Any
 import tf_bn_ops
+import tf_bn_ops.keras
 
 def use(x: Any, c: Any, layout: str) -> None:
     normalized = tf_bn_ops.fused_batch_norm(x, c, c, data_format="NCHW")
@@ -46,25 +48,64 @@ def use(x: Any, c: Any, layout: str) -> None:
     tf_bn_ops.fused_batch_norm_grad_grad(x, c, c, x, x, c, c, c).scale_grad
     tf_bn_ops.fused_batchnorm  # error
     tf_bn_ops.rewrite.to_shim(x)
+    tf_bn_ops.rewrite.to_shim(x, gradient_only=True)  # error
+    tf_bn_ops.rewrite.fusion_report(x)[0].refusal.upper()
+    tf_bn_ops.rewrite.fusion_report(x)[0].reason  # error
+    tf_bn_ops.override_builtin_kernels()[0].dtype.upper()
+    tf_bn_ops.override_builtin_kernels()[0].type  # error
+    tf_bn_ops.fused_batch_norm(x, c, c, activation="relu6", side_input=x)
+    tf_bn_ops.fused_batch_norm(x, c, c, activation="gelu")  # error
+
+class Network:
+    depth = 50
+
+def use_keras(network: Network) -> None:
+    tf_bn_ops.keras.replace_batch_norm(network, fuse=True).depth
+    tf_bn_ops.keras.replace_batch_norm(network).width  # error
+    tf_bn_ops.keras.replace_batch_norm(network, fused=True)  # error
+    tf_bn_ops.keras.restore_batch_norm(network, inplace=True).depth
+    tf_bn_ops.keras.restore_batch_norm(network).width  # error
+    tf_bn_ops.keras.batch_norm_report(network).unfused["bn"].upper()
+    tf_bn_ops.keras.batch_norm_report(network).replaced  # error
+    tf_bn_ops.keras.BatchNormalization(axis=1, activation="relu")
+    tf_bn_ops.keras.BatchNormalization(activation="gelu")  # error
 """
 
 
-def test_mypy_reports_wrong_fields_formats_and_names(repo_root: pathlib.Path, tmp_path):
-    if importlib.util.find_spec("mypy") is None:
-        pytest.skip("needs mypy (requirements/dev.txt)")
+def mypy_errors(repo_root: pathlib.Path, program: pathlib.Path) -> set[int]:
+    options = ["--config-file=pyproject.toml", "--no-error-summary"]
+    options += ["--follow-imports=silent", f"--cache-dir={program.parent}"]
+    output = check(repo_root, "mypy", *options, str(program))
+    return {int(line.split(":")[1]) for line in output.splitlines() if ": error: " in line}
+
+
+def pyright_errors(repo_root: pathlib.Path, program: pathlib.Path) -> set[int]:
+    settings = {
+        "include": [program.name],
+        "extraPaths": [str(repo_root)],
+        "typeCheckingMode": "standard",
+    }
+    project = program.parent / "pyrightconfig.json"
+    project.write_text(json.dumps(settings))
+    options = ["--outputjson", f"--pythonpath={sys.executable}", f"--project={project}"]
+    found = json.loads(check(repo_root, "pyright", *options))["generalDiagnostics"]
+    return {entry["range"]["start"]["line"] + 1 for entry in found if entry["severity"] == "error"}
+
+
+def check(folder: pathlib.Path, checker: str, *options: str) -> str:
+    if importlib.util.find_spec(checker) is None:
+        pytest.skip(f"needs {checker} (requirements/dev.txt)")
+    command = [sys.executable, "-m", checker, *options]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
+
+
+@pytest.mark.parametrize("errors_of", [mypy_errors, pyright_errors])
+def test_type_checkers_report_wrong_fields_formats_and_names(errors_of, repo_root, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    options = ["--config-file=pyproject.toml", "--no-error-summary", f"--cache-dir={tmp_path}"]
-    run = subprocess.run(
-        [sys.executable, "-m", "mypy", *options, "--follow-imports=silent", str(program)],
-        cwd=repo_root,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    reported = {int(line.split(":")[1]) for line in run.stdout.splitlines() if ": error: " in line}
     lines = enumerate(PROGRAM.splitlines(), start=1)
-    assert reported == {number for number, line in lines if line.endswith("# error")}, run.stdout
+    wanted = {number for number, line in lines if line.endswith("# error")}
+    assert errors_of(repo_root, program) == wanted
 
 
 def test_the_package_says_that_it_is_typed():

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.util
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tf_bn_ops import _environment
+
 
 def requested(variable: str) -> bool:
     """Whether an environment variable switches something on."""
-    return os.environ.get(variable, "").lower() not in ("", "0", "false")
+    return _environment.variable(variable).lower() not in ("", "0", "false")
 
 
 def call_after_import(package: str, action: Callable[[], object]) -> None:

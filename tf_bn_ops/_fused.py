@@ -194,7 +194,6 @@ def normalize(attrs: Attrs, name: str | None, inputs: Sequence[Any]) -> Sequence
 
     Of six inputs the last is the side input, for training alone.
     """
-    import tensorflow as tf
     from tensorflow.python.eager import record
 
     x, scale, offset, mean, variance, *side_inputs = inputs
@@ -210,21 +209,30 @@ def normalize(attrs: Attrs, name: str | None, inputs: Sequence[Any]) -> Sequence
     }
     is_ex = attrs.is_training and (attrs.activation is not None or bool(side_inputs))
     with record.stop_recording():
-        if is_ex:
-            mode = ACTIVATION_MODES[attrs.activation]
-            outputs: Sequence[Any] = _ops.fused_batch_norm_ex(
-                side_input=side_inputs, activation_mode=mode, **arguments
-            )
-        elif attrs.is_training:
-            outputs = _ops.fused_batch_norm_v3(**arguments)
-        else:
-            outputs = tf.raw_ops.FusedBatchNormV3(**arguments)
+        outputs = _forward_op(attrs, arguments, side_inputs if is_ex else None)
     gradient = _gradient_of_ex if is_ex else _gradient_of_y
     # The gradient of the activation may read y.
     saved = {0: outputs[0]} if is_ex else {}
     saved.update(enumerate(outputs[3:], start=3))
     attach(functools.partial(gradient, attrs), inputs, outputs[:1], saved)
     return outputs[:3]
+
+
+def _forward_op(
+    attrs: Attrs, arguments: dict[str, Any], side_inputs: Sequence[Any] | None
+) -> Sequence[Any]:
+    """All outputs of the op that computes this; `side_inputs` are None but for FusedBatchNormEx.
+
+    A function of its own for AutoGraph, which cannot convert an annotated variable in a branch.
+    """
+    import tensorflow as tf
+
+    if side_inputs is not None:
+        mode = ACTIVATION_MODES[attrs.activation]
+        return _ops.fused_batch_norm_ex(side_input=side_inputs, activation_mode=mode, **arguments)
+    if attrs.is_training:
+        return _ops.fused_batch_norm_v3(**arguments)
+    return tf.raw_ops.FusedBatchNormV3(**arguments)
 
 
 def activated(activation: str | None, y: Any, side_input: Any = None) -> Any:

@@ -11,6 +11,7 @@ import logging
 import sys
 
 from tf_bn_ops._after_import import call_after_import, requested
+from tf_bn_ops._override import OVERRIDE_VARIABLE
 
 KERAS_VARIABLE = "TF_BN_OPS_KERAS"
 
@@ -24,6 +25,8 @@ def follow_environment() -> None:
     if requested(KERAS_VARIABLE):
         for package in ("tensorflow", "keras"):
             call_after_import(package, functools.partial(_after, package))
+        if not requested(OVERRIDE_VARIABLE):
+            call_after_import("tf_keras", _warn_of_tf_keras)
 
 
 def _after(package: str) -> None:
@@ -41,3 +44,12 @@ def _after(package: str) -> None:
         )
         return
     importlib.import_module("tf_bn_ops.keras")  # whose last line enables
+
+
+def _warn_of_tf_keras() -> None:
+    logging.getLogger("tf_bn_ops").warning(
+        "%s does nothing for tf_keras: its layers call TensorFlow's fused ops, which %s=1 puts on "
+        "this library's kernels",
+        KERAS_VARIABLE,
+        OVERRIDE_VARIABLE,
+    )

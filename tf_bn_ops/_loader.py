@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import pathlib
 import struct
 import threading
@@ -16,6 +15,8 @@ import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
+
+from tf_bn_ops import _environment
 
 LIBRARY_VARIABLE = "TF_BN_OPS_LIBRARY"
 OP_LIBRARY = "libtf_bn_ops.so"
@@ -43,7 +44,7 @@ class LibraryError(ImportError):
 
 def library_folder() -> pathlib.Path:
     """The folder of the libraries: the package's own, or the one that TF_BN_OPS_LIBRARY names."""
-    chosen = os.environ.get(LIBRARY_VARIABLE)
+    chosen = _environment.variable(LIBRARY_VARIABLE)
     if not chosen:
         return pathlib.Path(__file__).resolve().parent / "lib"
     path = pathlib.Path(chosen).expanduser().absolute()
@@ -54,7 +55,7 @@ def existing(path: pathlib.Path) -> str:
     """`path` as text, if there is such a file; otherwise a LibraryError that says what to do."""
     if path.is_file():
         return str(path)
-    if os.environ.get(LIBRARY_VARIABLE):
+    if _environment.variable(LIBRARY_VARIABLE):
         raise LibraryError(
             f"{path} does not exist: set {LIBRARY_VARIABLE} to a {OP_LIBRARY} or the folder that "
             "holds one, or unset it to use the package's own"
@@ -75,7 +76,7 @@ def library_path() -> str:
     Raises:
       LibraryError: (an ImportError) if there is no such file.
     """
-    chosen = os.environ.get(LIBRARY_VARIABLE)
+    chosen = _environment.variable(LIBRARY_VARIABLE)
     if chosen:
         path = pathlib.Path(chosen).expanduser().absolute()
         return existing(path / OP_LIBRARY if path.is_dir() else path)

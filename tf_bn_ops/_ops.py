@@ -584,8 +584,10 @@ def _as_floats(value: float) -> list[float]:
     """At least one, at most three float32 numbers whose sum is `value` (float64 has 53 bits, three
     floats hold 72), as long as none of them is subnormal."""
     parts = [float(np.float32(value))]
-    while (rest := value - sum(parts)) and len(parts) < 3:
-        parts.append(float(np.float32(rest)))
+    for _ in range(2):
+        rest = value - sum(parts)
+        if rest != 0:
+            parts.append(float(np.float32(rest)))
     return parts
 
 

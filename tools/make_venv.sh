@@ -32,8 +32,19 @@ if [ ! -x "$venv/bin/python" ]; then
 fi
 
 echo "  PIP     $* (TensorFlow is large: this takes a while the first time)"
-set -- $(for file in "$@"; do printf ' -r %s' "$file"; done)
-if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; then
+# What asks for the distribution `tensorflow` would replace tensorflow-cpu: it comes without.
+alone=
+with=
+for file in "$@"; do
+  case $file in
+    *without_dependencies*) alone="$alone -r $file" ;;
+    *) with="$with -r $file" ;;
+  esac
+done
+install() {
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
+}
+if ! { install $with && { [ -z "$alone" ] || install --no-deps $alone; }; }; then
   echo "error: pip could not install the requirements into $venv (its message is above): check the network or pip's index settings and run make again." >&2
   exit 1
 fi

@@ -1,10 +1,11 @@
 """Builds and tests with several versions of TensorFlow, one after the other.
 
 usage: python tools/matrix.py [--versions="2.16 2.19 2.21"] [--folder=build/matrix] [--again]
-                              [--steps="build conformance test"]
+                              [--steps="build supports conformance test"]
 
 For each version: an environment with the first Python on this machine that it supports, a copy of
-the sources, then `make`, `make conformance` and `make test` in it, as a user would. What a version
+the sources, then `make`, tools/supports.py, `make conformance` and `make test` in it, as a user
+would. What a version
 has passed, step by step, is kept in FOLDER/VERSION/result.json and not run again until the sources
 change (or with --again); the environment and objects are kept as well. Results go to
 docs/versions.json, and from there into the table of README.md; versions that were not run keep the
@@ -46,8 +47,10 @@ PYTHONS = {
     "2.20": ((3, 10), (3, 13)),
     "2.21": ((3, 10), (3, 13)),
 }
-STEPS = ("build", "conformance", "test")
+STEPS = ("build", "supports", "conformance", "test")
 REQUIREMENTS = ("build", "commands", "conformance", "dev", "runtime")
+# Those that name a version of TensorFlow.
+OF_A_VERSION = ("tensorflow", "without_dependencies")
 # What a run does not need: the results themselves, and prose.
 NO_SOURCE = re.compile(r"docs/versions\.json$|[^/]*\.md$|docs/.*\.(json|md|svg)$")
 
@@ -155,6 +158,15 @@ class Version:
         print(f"  {self.version}: {name} passed in {seconds:.0f} s", flush=True)
         return output
 
+    def _of_this_version(self, name: str) -> pathlib.Path:
+        """A copy of requirements/NAME.txt with this version in the place of its own."""
+        copy = self.folder / f"{name}.txt"
+        text = (ROOT / "requirements" / f"{name}.txt").read_text()
+        text = re.sub(r"==2\.\d+\.\*", f"=={self.version}.*", text)
+        if not copy.exists() or copy.read_text() != text:
+            copy.write_text(text)
+        return copy
+
     def run(self, files: list[str], steps: list[str], again: bool) -> bool:
         self.folder.mkdir(parents=True, exist_ok=True)
         passed = {} if again else self.passed_before()
@@ -173,15 +185,10 @@ class Version:
             oldest, newest = map(name_of, PYTHONS[self.version])
             raise Failed(f"no Python {oldest} to {newest} found: install one, or name it with "
                          "VENV_PYTHON=/path/to/python")  # fmt: skip
-        venv, tensorflow = self.folder / "venv", self.folder / "tensorflow.txt"
-        # The names that requirements/tensorflow.txt gives it, in this version.
-        wanted = (ROOT / "requirements" / "tensorflow.txt").read_text()
-        text = re.sub(r"==[\d.]+\*", f"=={self.version}.*", wanted)
-        if not tensorflow.exists() or tensorflow.read_text() != text:
-            tensorflow.write_text(text)
-        lists = [f"requirements/{name}.txt" for name in REQUIREMENTS]
-        self.step("venv", ["tools/make_venv.sh", str(venv), str(tensorflow), *lists],
-                  VENV_PYTHON=base)  # fmt: skip
+        venv = self.folder / "venv"
+        lists = [str(self._of_this_version(name)) for name in OF_A_VERSION]
+        lists += [f"requirements/{name}.txt" for name in REQUIREMENTS]
+        self.step("venv", ["tools/make_venv.sh", str(venv), *lists], VENV_PYTHON=base)
         python = str(venv / "bin" / "python")
         asked = subprocess.run(
             [python, "tools/tf_env.py", "dist"], cwd=ROOT, capture_output=True, text=True
@@ -202,7 +209,9 @@ class Version:
                 print(f"  {self.version}: {step} passed before, with these sources", flush=True)
                 continue
             self.result["failed"] = step
-            output = self.step(step, make if step == "build" else [*make, step])
+            commands = {"build": make, "supports": [python, "tools/supports.py"]}
+            variables = {"PYTHONPATH": "."} if step == "supports" else {}
+            output = self.step(step, commands.get(step, [*make, step]), **variables)
             del self.result["failed"]
             passed[step] = FOUND[step](output)
 
@@ -218,34 +227,48 @@ def counts_of(output: str) -> dict[str, int]:
     return {"passed": counts.get("passed", 0), "skipped": counts.get("skipped", 0)}
 
 
+# Columns of the table in README.md; those in the middle are of tools/supports.py.
+HOOKS = ("fuse_graphs", "jit_compile")
+COLUMNS = (
+    "TensorFlow", "Python", "override", *(f"`{hook}`" for hook in HOOKS), "conformance", "tests",
+)  # fmt: skip
+
 # What is kept of the output of a step that passed.
 FOUND: dict[str, Callable[[str], Any]] = {
     "build": lambda output: True,
+    "supports": lambda output: json.loads(output.splitlines()[-1]),
     "conformance": cases_of,
     "test": counts_of,
 }
 
 
+def row(version: str, result: dict[str, Any]) -> list[str]:
+    """The cells of a version; a dash where it was not run."""
+    oldest, newest = map(name_of, PYTHONS[version])
+    name, python = version, f"{oldest} to {newest}"
+    passed, cells = result.get("passed", {}), dict.fromkeys(STEPS[1:], "-")
+    if result.get("failed") == "build":
+        name += " (**does not build**)"
+    elif passed:
+        name = result["tensorflow"]
+        python = f"{'.'.join(result['python'].split('.')[:2])} (of {python})"
+    supports = passed.get("supports", {})
+    if "conformance" in passed:
+        cells["conformance"] = f"{passed['conformance']} cases passed"
+    if "test" in passed:
+        cells["test"] = "{passed} passed, {skipped} skipped".format(**passed["test"])
+    if result.get("failed") in cells:
+        cells[result["failed"]] = "**failed**"
+    override = f"{supports['overridden']} kernels" if supports else cells["supports"]
+    hooks = [{True: "yes", False: "no"}.get(supports.get(what), "-") for what in HOOKS]
+    return [name, python, override, *hooks, cells["conformance"], cells["test"]]
+
+
 def table(results: dict[str, dict[str, Any]]) -> str:
     """The table of README.md, newest version first."""
-    lines = ["| TensorFlow | Python | conformance | tests |", "|---|---|---|---|"]
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     for version in sorted(PYTHONS, reverse=True):
-        oldest, newest = map(name_of, PYTHONS[version])
-        result = results.get(version, {})
-        passed, cells = result.get("passed", {}), {"conformance": "-", "test": "-"}
-        if "conformance" in passed:
-            cells["conformance"] = f"{passed['conformance']} cases passed"
-        if "test" in passed:
-            cells["test"] = "{passed} passed, {skipped} skipped".format(**passed["test"])
-        if result.get("failed") in cells:
-            cells[result["failed"]] = "**failed**"
-        name, python = version, f"{oldest} to {newest}"
-        if result.get("failed") == "build":
-            name += " (**does not build**)"
-        elif passed:
-            name = result["tensorflow"]
-            python = f"{'.'.join(result['python'].split('.')[:2])} (of {python})"
-        lines.append(f"| {name} | {python} | {cells['conformance']} | {cells['test']} |")
+        lines.append(f"| {' | '.join(row(version, results.get(version, {})))} |")
     return "\n".join(lines)
 
 

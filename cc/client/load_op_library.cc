@@ -44,7 +44,9 @@ absl::Status LoadOpLibrary(const std::string& path) {
   std::string file = path;
   const char* advice = "pass the path of one to tf_bn_ops::LoadOpLibrary()";
   if (file.empty()) {
-    const char* const variable = getenv(kVariable);
+    // Not of a process with the rights of another user: it would load a
+    // library that the caller names.
+    const char* const variable = secure_getenv(kVariable);
     if (variable != nullptr && *variable != '\0') {
       file = variable;
       advice =

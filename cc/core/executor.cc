@@ -1,4 +1,4 @@
-// Dynamic scheduling of phases over shared atomic counters.
+// Dynamic scheduling of phases over atomic counters, one for each share.
 
 #include "cc/core/executor.h"
 
@@ -37,44 +37,61 @@ void Relax() {
 class PhaseRunner {
  public:
   explicit PhaseRunner(std::vector<Phase> phases)
-      : phases_(std::move(phases)), progress_(phases_.size()) {}
+      : phases_(std::move(phases)), progress_(phases_.size()) {
+    for (size_t p = 0; p < phases_.size(); ++p) {
+      std::vector<int64_t>& bounds = phases_[p].share_bounds;
+      if (bounds.empty()) bounds = {0, phases_[p].num_tasks};
+      progress_[p].next = std::vector<std::atomic<int64_t>>(bounds.size() - 1);
+      for (size_t s = 0; s + 1 < bounds.size(); ++s) {
+        progress_[p].next[s].store(bounds[s], std::memory_order_relaxed);
+      }
+    }
+  }
 
-  void Work(bool is_caller) {
+  // The work of thread `thread`; the caller is thread 0.
+  void Work(size_t thread) {
     ScopedFpState fp_state;
     for (size_t p = 0; p < phases_.size(); ++p) {
-      TakeTasks(p);
+      TakeTasks(p, thread);
       // After the last phase only the caller has to wait.
-      if (is_caller || p + 1 < phases_.size()) Wait(p);
+      if (thread == 0 || p + 1 < phases_.size()) Wait(p);
     }
   }
 
  private:
   struct Progress {
-    std::atomic<int64_t> next{0};
-    std::atomic<int64_t> done{0};
+    std::vector<std::atomic<int64_t>> next;  // By share.
+    std::atomic<int64_t> finished{0};
+    std::atomic<bool> done{false};
   };
 
-  void TakeTasks(size_t p) {
+  void TakeTasks(size_t p, size_t thread) {
     const Phase& phase = phases_[p];
     Progress& progress = progress_[p];
+    const size_t shares = progress.next.size();
     int64_t finished = 0;
-    for (int64_t i; (i = progress.next.fetch_add(
-                         1, std::memory_order_relaxed)) < phase.num_tasks;) {
-      phase.task(i);
-      ++finished;
+    for (size_t k = 0; k < shares; ++k) {
+      const size_t s = (thread + k) % shares;
+      for (int64_t i;
+           (i = progress.next[s].fetch_add(1, std::memory_order_relaxed)) <
+           phase.share_bounds[s + 1];) {
+        phase.task(i);
+        ++finished;
+      }
     }
     if (finished > 0 &&
-        progress.done.fetch_add(finished, std::memory_order_acq_rel) +
+        progress.finished.fetch_add(finished, std::memory_order_acq_rel) +
                 finished ==
             phase.num_tasks) {
+      if (phase.last) phase.last();
       std::lock_guard<std::mutex> lock(mutex_);
+      progress.done.store(true, std::memory_order_release);
       end_of_phase_.notify_all();
     }
   }
 
   bool Done(size_t p) const {
-    return progress_[p].done.load(std::memory_order_acquire) >=
-           phases_[p].num_tasks;
+    return progress_[p].done.load(std::memory_order_acquire);
   }
 
   // Returns when all tasks of phase `p` are done.
@@ -92,7 +109,7 @@ class PhaseRunner {
   }
 
   // What the tasks capture is valid while a task is left.
-  const std::vector<Phase> phases_;
+  std::vector<Phase> phases_;
   std::vector<Progress> progress_;
   std::mutex mutex_;
   std::condition_variable end_of_phase_;
@@ -102,6 +119,7 @@ void RunInline(const std::vector<Phase>& phases) {
   ScopedFpState fp_state;
   for (const Phase& phase : phases) {
     for (int64_t i = 0; i < phase.num_tasks; ++i) phase.task(i);
+    if (phase.last) phase.last();
   }
 }
 
@@ -117,14 +135,14 @@ void RunPhases(Executor& executor, std::vector<Phase> phases) {
   if (helpers <= 0) return RunInline(phases);
   auto runner = std::make_shared<PhaseRunner>(std::move(phases));
   try {
-    for (int64_t h = 0; h < helpers; ++h) {
-      executor.Schedule([runner] { runner->Work(false); });
+    for (int64_t h = 1; h <= helpers; ++h) {
+      executor.Schedule([runner, h] { runner->Work(h); });
     }
   } catch (const std::exception&) {
     // No memory or no thread for another helper: those that were scheduled and
     // the caller do the work. To leave here would destroy what the tasks use.
   }
-  runner->Work(true);
+  runner->Work(0);
 }
 
 }  // namespace tf_bn_ops

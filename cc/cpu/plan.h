@@ -83,6 +83,9 @@ struct Plan {
   // Task i covers tiles (or channel groups) from task_bounds[i] up to, without,
   // task_bounds[i + 1].
   std::vector<int64_t> task_bounds;
+  // Share s, which is that of one thread (see executor.h), has the tasks from
+  // share_bounds[s] up to, without, share_bounds[s + 1].
+  std::vector<int64_t> share_bounds;
   Why tasks_why;
 
   int threads = 1;  // That find a task, the caller's included.

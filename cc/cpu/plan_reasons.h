@@ -83,6 +83,12 @@ namespace tf_bn_ops {
     "guided self-scheduling: a task is a fixed part of what is left, at "      \
     "least {limit} elements")                                                  \
   /* Stores. */                                                                \
+  X(kFitsL2s, "fits_l2s",                                                      \
+    "inputs and outputs have {found} bytes, within the {limit} bytes of the "  \
+    "threads' L2")                                                             \
+  X(kExceedsL2s, "exceeds_l2s",                                                \
+    "inputs and outputs have {found} bytes, more than the {limit} bytes of "   \
+    "the threads' L2: results would evict what is read next")                  \
   X(kFitsLlc, "fits_llc",                                                      \
     "inputs and outputs have {found} bytes, within the {limit} bytes of LLC")  \
   X(kExceedsLlc, "exceeds_llc",                                                \

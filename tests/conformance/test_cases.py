@@ -9,7 +9,7 @@ import pytest
 from numpy_kernels import fill, first_order_cases
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance.cases import execution_modes, generate, shapes
+from tf_bn_ops.conformance.cases import execution_modes, foreign_shapes, generate, shapes
 from tf_bn_ops.conformance.cases.case import STATISTICS, CaseError
 from tf_bn_ops.conformance.flags import DEFAULT_CASES
 from tf_bn_ops.harness import inputs
@@ -188,3 +188,14 @@ def test_exact_elements_are_exact_in_float32():
         assert f["scale"] * r1 * inside == Fraction(float(first[o, c, i]))
         checked += 1
     assert checked >= 10
+
+
+def test_shapes_that_broke_other_libraries_are_run_for_every_formula():
+    cases = list(foreign_shapes.generate(generate.combinations()))
+    assert all(generate.parse(str(case)) == case for case in cases)
+    for foreign in foreign_shapes.SHAPES:
+        own = [c for c in cases if c.shape in map(foreign.in_layout, foreign.layouts)]
+        of = {case.spec.formula for case in own if case.dtype == foreign.dtype}
+        assert of == {foreign.only} if foreign.only else len(of) >= 5, foreign
+    for shape in ((16, 147, 147, 64), (256, 1024, 14, 14), (1, 100, 100, 65), (1, 512, 768, 1)):
+        assert any(case.shape == shape for case in cases), shape

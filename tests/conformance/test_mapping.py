@@ -200,7 +200,11 @@ def test_map_alone_is_enough_for_equal_signatures():
     [
         (["--library=/nowhere.so", "--map=A=FusedBatchNormGrad"], "no library /nowhere.so"),
         ([f"--library={__file__}"], "say what the ops of --library claim"),
-        ([f"--library={__file__}", "--map=A=FusedBatchNormGrad"], "cannot be used"),
+        pytest.param(  # Found by the candidate's process, beside those of all references.
+            [f"--library={__file__}", "--map=A=FusedBatchNormGrad"],
+            "cannot be used",
+            marks=pytest.mark.long,
+        ),
         (["--map=A=FusedBatchNormGrad"], "give one"),
         ([f"--library={__file__}", "--map=A"], "--map takes"),
         ([f"--library={__file__}", "--map=A=B"], "'B' is not one of"),

@@ -21,6 +21,7 @@ from tf_bn_ops.conformance.verdict import divergences
 
 FLAGS = (
     "--contract=0",
+    "--relations=0",
     "--op=V2,V3",
     "--noreal",
     "--cases=42",
@@ -309,7 +310,7 @@ def test_what_is_not_one_run_is_refused(two, change, message):
 
 def test_refusal_is_one_sentence_and_status_2(run, tmp_path):
     broken = tmp_path / "broken.json"
-    broken.write_text('{"schema": 2}')
+    broken.write_text('{"schema": 3}')
     for files, message in (
         ([], "nothing to merge"),
         ([str(broken)], "should have the fields"),
@@ -340,7 +341,7 @@ def test_another_version_of_the_format_is_said(run):
     content = json.loads(files["json"].read_text())
     content["schema"] = 99
     files["json"].write_text(json.dumps(content))
-    with pytest.raises(record.RecordError, match="format 99, this is for 2"):
+    with pytest.raises(record.RecordError, match="format 99, this is for 3"):
         record.load(files["json"])
 
 
@@ -367,3 +368,15 @@ def test_machines_of_a_cluster_are_all_listed(two):
     merged = shards.merge(two)
     assert [m["cpu"] for m in merged["machines"]][1:] == ["another processor"]
     assert "another processor" in _Page(page.of_record(merged)).text
+
+
+def test_without_an_oracle_the_candidate_runs_alone(run):
+    flags = ("--oracle=none", "--op=V2", "--cases=40", "--candidate=numpy:kernels", "--contract=0")
+    status, files, printed = run(*flags)
+    read = record.load(files["json"])
+    assert (status, read["implementations"], read["total"]) == (0, ["candidate"], 40)
+    assert {case["kind"].split("/")[0] for case in read["cases"]} == {"relation"}
+    status, _, printed = run(*flags, worker=_Wrong)
+    assert status == 1
+    assert "times what the relation allows" in printed
+    assert "--repro FusedBatchNormGradV2," in printed

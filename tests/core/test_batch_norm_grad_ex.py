@@ -13,16 +13,15 @@ import itertools
 
 import numpy as np
 import pytest
+from builds import IMPLEMENTATIONS, ISA_BUILDS, assert_right
 
 from tf_bn_ops import spec
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.c_abi import bits, shifted
-from tf_bn_ops.harness.models import batch_norm_grad_ex, formula_models
+from tf_bn_ops.harness.models import batch_norm_grad_ex
 from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Problem, stored
 from tf_bn_ops.spec import DTYPES
 
-IMPLEMENTATIONS = c_abi.supported_implementations()
-ISA_BUILDS = [name for name in IMPLEMENTATIONS if name != "reference"]
 # Boundaries of cases in the code, see VIEWS in test_cpu.py.
 VIEWS = [
     (1, 1, 1),
@@ -128,10 +127,6 @@ def plain(problem: Problem, **how: object) -> dict[str, np.ndarray]:
     if problem.num_side_inputs:
         right["side_input_backprop"] = masked["y_backprop"]
     return right
-
-
-def assert_right(outputs: dict[str, np.ndarray], problem: Problem) -> None:
-    assert not formula_models.check(problem, outputs)
 
 
 def assert_mask_from_x_is_that_of_y(forward: Problem, implementation: str, threads: int = 1):

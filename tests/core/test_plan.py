@@ -162,12 +162,16 @@ def test_every_channel_is_in_one_group():
 # ---- Stores --------------------------------------------------------------------------------------
 
 
-def test_stores_are_non_temporal_beyond_the_llc():
+@pytest.mark.parametrize(("l2_of_tensors", "level"), [(0.25, "l2s"), (1, "llc")])
+def test_stores_are_non_temporal_beyond_the_caches(l2_of_tensors, level):
+    """Of four threads: their L2s together, or the LLC where it is smaller than these."""
     tensors = 3 * 4 * 32 * 64 * 3136
-    small = plan((32, 64, 3136), llc_bytes=tensors)
-    assert (small["store"], small.reason("store")) == ("temporal", "fits_llc")
-    large = plan((32, 64, 3136), llc_bytes=tensors - 1)
-    assert (large["store"], large.reason("store")) == ("non_temporal", "exceeds_llc")
+    l2 = int(l2_of_tensors * tensors)
+    llc = 2 * tensors if level == "l2s" else tensors
+    small = plan((32, 64, 3136), l2_bytes=l2, llc_bytes=llc)
+    assert (small["store"], small.reason("store")) == ("temporal", f"fits_{level}")
+    large = plan((32, 65, 3136), l2_bytes=l2, llc_bytes=llc)
+    assert (large["store"], large.reason("store")) == ("non_temporal", f"exceeds_{level}")
 
 
 @pytest.mark.parametrize("formula", [FIRST, SECOND])

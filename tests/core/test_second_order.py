@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from builds import (
+    IMPLEMENTATIONS,
+    ISA_BUILDS,
+    assert_builds_are_right_and_bitwise_identical,
+    assert_right,
+)
 
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.c_abi import bits, shifted
-from tf_bn_ops.harness.models import formula_models
 from tf_bn_ops.harness.problems import Problem, random_problem
 from tf_bn_ops.spec import DTYPES
 from tf_bn_ops.spec.ops import BATCH_NORM_GRAD_GRAD
@@ -39,8 +44,6 @@ VIEWS = [
     (1, 1, 70001),
     (70000, 1, 1),
 ]
-IMPLEMENTATIONS = c_abi.supported_implementations()
-ISA_BUILDS = [name for name in IMPLEMENTATIONS if name != "reference"]
 TENSORS = ("x_backprop_grad", "y_backprop", "x")
 
 
@@ -56,19 +59,13 @@ def make_problem(
     )
 
 
-def assert_right(outputs: dict[str, np.ndarray], problem: Problem) -> None:
-    assert not formula_models.check(problem, outputs)
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_build_is_right_and_all_are_bitwise_identical(view, is_training, dtype):
-    problem = make_problem(view, dtype, is_training=is_training)
-    results = [c_abi.run(problem, implementation=name) for name in IMPLEMENTATIONS]
-    for result in results:
-        assert_right(result, problem)
-    assert len({bits(result) for result in results[: len(ISA_BUILDS)]}) == 1
+    assert_builds_are_right_and_bitwise_identical(
+        make_problem(view, dtype, is_training=is_training)
+    )
 
 
 @pytest.mark.parametrize("is_training", [True, False])

@@ -20,7 +20,8 @@ from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.verdict.judge import judge
-from tf_bn_ops.harness import bounds, c_abi, gather_stats, problems, split_c_abi
+from tf_bn_ops.harness import bounds, c_abi, problems, split_c_abi
+from tf_bn_ops.harness.models import gather_stats
 from tf_bn_ops.harness.models.formula_models import model_of
 from tf_bn_ops.harness.problems import VIEW_ROLES, Inputs
 

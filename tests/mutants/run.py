@@ -88,7 +88,10 @@ def load_mutants(file: pathlib.Path = HERE / "mutants.toml") -> list[Mutant]:
 
 
 class Build:
-    """A copy of the sources that builds the core library."""
+    """A copy of the sources that builds the core library, with `flags` by `compiler`."""
+
+    flags = "-O1 -w"
+    compiler = ""  # Empty: make's.
 
     def __init__(self, folder: pathlib.Path):
         self.folder = folder
@@ -105,7 +108,9 @@ class Build:
           MutantError: it does not compile.
         """
         command = ["make", f"PYTHON={sys.executable}", "BUILD_DIR=build", "LIB_DIR=lib"]
-        command += ["ISA_BUILDS=baseline", "CXXFLAGS=-O1 -w", *(f"lib/{n}" for n in _LIBRARIES)]
+        command += ["ISA_BUILDS=baseline", f"CXXFLAGS={self.flags}"]
+        command += [f"CXX={self.compiler}"] if self.compiler else []
+        command += [f"lib/{name}" for name in _LIBRARIES]
         dropped = ("MAKE", "MFLAGS", "TF_BN_OPS")
         environment = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
         done = subprocess.run(

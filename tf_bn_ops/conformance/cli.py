@@ -2,6 +2,7 @@
 
 usage: python -m tf_bn_ops conformance [flags]
        python -m tf_bn_ops conformance merge FILE.json ... [--json --junit --html]
+       python -m tf_bn_ops conformance advisories [--markdown=PATH]
 
 Exit status: 0 all cases passed, 1 a case failed, 2 wrong usage or a part that is missing.
 docs/conformance.md explains the report.
@@ -21,10 +22,24 @@ from typing import Any
 import rich.progress
 
 from tf_bn_ops import _loader, spec
-from tf_bn_ops.conformance import flags, runner, speed
-from tf_bn_ops.conformance.cases import contract, generate, mapping, real_inputs
-from tf_bn_ops.conformance.cases.case import Case, CaseError, Problem
+from tf_bn_ops.conformance import advisories_table, flags, runner, speed
+from tf_bn_ops.conformance.cases import (
+    advisories,
+    contract,
+    foreign_shapes,
+    generate,
+    mapping,
+    real_inputs,
+)
+from tf_bn_ops.conformance.cases.case import (
+    ADVISORY_PREFIX,
+    RELATION_PREFIX,
+    Case,
+    CaseError,
+    Problem,
+)
 from tf_bn_ops.conformance.cases.generate import Combination
+from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.execution import devices, implementations, workers
 from tf_bn_ops.conformance.flags import VALUES as _FLAGS
 from tf_bn_ops.conformance.minimize import program, shrink
@@ -38,10 +53,19 @@ from tf_bn_ops.harness.models.formula_models import model_of
 from tf_bn_ops.harness.models.generic_model import GenericError, GenericOpSpec
 from tf_bn_ops.harness.problems import Inputs
 
-# In addition, one case in this many is about an error or static shapes.
+# In addition, one case in this many is about an error or static shapes, and one about a relation.
 _CONTRACT_SHARE = 10
+_RELATION_SHARE = 10
 # What the record calls the oracle of batch-norm gradients.
 _BUILT_IN_ORACLE = "float64, built in"
+
+
+def _count(flag: str, share: int, every: bool = False) -> int:
+    """How many cases a flag asks for; without it a share of the random cases, or as many."""
+    given = _FLAGS[flag].value
+    if given is not None:
+        return int(given)
+    return int(_FLAGS.cases if every else _FLAGS.cases // share)
 
 
 class _InputSource:
@@ -60,6 +84,10 @@ class _InputSource:
     def fill(self, case: Case) -> Inputs:
         if isinstance(case.spec, GenericOpSpec):
             return case.spec.model.fill(case)
+        if case.checks_relation:
+            return table.fill(case)
+        if case.is_advisory:
+            return advisories.fill(case)
         if not case.compares_values:
             return contract.fill(case)
         return self.real().fill(case) if case.is_real else model_of(case.spec).fill(case)
@@ -103,10 +131,19 @@ class _Run:
                 )
         return combos
 
+    @property
+    def _is_alone(self) -> bool:
+        """Whether there is no oracle, and so no reference: relations and refusals are judged."""
+        return bool(_FLAGS.oracle == flags.NO_ORACLE)
+
+    @property
+    def _has_real(self) -> bool:
+        return _FLAGS.real and not self._is_generic and not self._is_alone
+
     def run(self) -> int:
         """Runs the cases, prints and writes the reports; returns the exit status."""
         started = time.monotonic()
-        needs_real = self._repro.is_real if self._repro else _FLAGS.real and not self._is_generic
+        needs_real = self._repro.is_real if self._repro else self._has_real
         self._inputs = _InputSource(needs_real)
         self._workers = self._start()
         try:
@@ -140,7 +177,8 @@ class _Run:
     def _start(self) -> list[workers.Worker]:
         """The worker of the candidate and those of the references."""
         ops = {self._repro.op} if self._repro else {op for op, *_ in self._combos}
-        references = implementations.references([spec.OPS[op] for op in ops], self._entries)
+        judged = [] if self._is_alone else [spec.OPS[op] for op in ops]
+        references = implementations.references(judged, self._entries)
         # In the default run references are compared only where that needs no further process.
         everywhere = flags.execution_modes() is not None
         return [
@@ -189,18 +227,34 @@ class _Run:
             return [self._repro]
         combos = self._combos if self._entries else flags.available(self._combos, facts["ops"])
         # The capture has been running while TensorFlow started: the wait is short.
-        real = self._inputs.real().make_cases(combos) if _FLAGS.real else ()
-        count = _FLAGS.cases // _CONTRACT_SHARE if _FLAGS.contract is None else _FLAGS.contract
+        real = self._inputs.real().make_cases(combos) if self._has_real else ()
         drawn = (
             case
-            for case in generate.generate(_FLAGS.cases, seed, combos)
+            for case in generate.generate(0 if self._is_alone else _FLAGS.cases, seed, combos)
             if _FLAGS.largest is None or math.prod(case.shape) <= _FLAGS.largest
         )
+        related = table.generate(_count("relations", _RELATION_SHARE, self._is_alone), seed, combos)
         return [
             *generate.attach(drawn, seed, names),
-            *contract.generate(count, seed, combos),
+            *contract.generate(_count("contract", _CONTRACT_SHARE), seed, combos),
             *generate.attach(real, seed, names),
+            *generate.attach(related, seed + 1, names),
+            *self._published(combos),
+            *self._foreign(combos),
         ]
+
+    def _published(self, combos: Sequence[Combination]) -> list[Case]:
+        """The inputs of advisories, in runs that are no mere sample."""
+        cases = advisories.generate(list(dict.fromkeys(op for op, *_ in combos)))
+        wanted = flags.wants("advisories")
+        return [case for case in cases if wanted and self._candidate.supports(case)]
+
+    def _foreign(self, combos: Sequence[Combination]) -> list[Case]:
+        """The shapes on which other libraries failed, in such runs."""
+        wanted = flags.wants("foreign_shapes") and not self._is_alone
+        most = math.inf if _FLAGS.largest is None else _FLAGS.largest
+        cases = foreign_shapes.generate(combos) if wanted else ()
+        return [case for case in cases if math.prod(case.shape) <= most]
 
     def _judge(self, chosen: Sequence[tuple[int, Case]]) -> list[dict[str, Any]]:
         """Runs and judges cases; their entries of the record."""
@@ -229,8 +283,9 @@ class _Run:
         """Reduces the first failures of each kind, and adds them to their entries as programs."""
         if self._is_generic or (not shrink.is_possible() and not _FLAGS["shrink"].present):
             return
-        # A bad call is small as it is.
-        failed = [e for e in found if not e["kind"].startswith(contract.PREFIXES)]
+        # A bad call is small as it is, and a relation's are several.
+        kept = (*contract.PREFIXES, RELATION_PREFIX, ADVISORY_PREFIX)
+        failed = [e for e in found if not e["kind"].startswith(kept)]
         for entry in record_lib.first_of_their_kind(failed, _FLAGS.shrink):
             case = generate.parse(entry["case"])
             inputs = self._inputs.fill(case)
@@ -286,6 +341,8 @@ class _Run:
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command; argv is its name, then flags; returns the exit status."""
+    if argv[1:2] == ["advisories"]:
+        return advisories_table.main([f"{argv[0]} advisories", *argv[2:]])
     if argv[1:2] == ["merge"]:
         return merge.main([f"{argv[0]} merge", *argv[2:]])
     errors = (

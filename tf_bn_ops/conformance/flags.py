@@ -29,8 +29,8 @@ COMMAND = "python -m tf_bn_ops conformance"
 
 # Flags whose values the record keeps as they are.
 SETTINGS = (
-    "seed", "cases", "real", "repro", "timeout", "shrink", "contract", "execution_modes",
-    "bitwise_exempt", "largest",
+    "seed", "cases", "real", "repro", "timeout", "shrink", "contract", "relations", "oracle",
+    "advisories", "foreign_shapes", "execution_modes", "bitwise_exempt", "largest",
 )  # fmt: skip
 # Filters of the combinations: flag -> the record's name for it.
 SELECTION = ("op", "dtype", "layout", "modes")
@@ -44,6 +44,12 @@ BUILTIN = {
 # Execution modes that a third party's kernels are run in only where --execution_modes says so:
 # TensorFlow's usual access to an input, Tensor::flat, aborts on a tensor that it has not allocated.
 _CANNOT = {"unaligned": "only with --execution_modes"}
+
+# Runs of fewer cases are samples: they leave out what a whole run has once, unless asked for it.
+LEAST_WHOLE = 1000
+
+# The value of --oracle with which the candidate runs alone.
+NO_ORACLE = "none"
 
 VALUES = flags.FlagValues()
 
@@ -99,6 +105,26 @@ _integer(
     None,
     "Number of cases of errors and static shapes; default: a tenth of --cases.",
 )
+_integer(
+    "relations",
+    None,
+    "Number of cases that check relations between the candidate's own answers; default: a tenth of "
+    "--cases.",
+)
+for _name, _text in (
+    ("advisories", "malformed inputs that were published"),
+    ("foreign_shapes", "shapes on which other libraries failed"),
+):
+    flags.DEFINE_boolean(
+        _name, None, f"Also runs {_text}; default: in runs of {LEAST_WHOLE} random cases or more.",
+        flag_values=VALUES,
+    )  # fmt: skip
+flags.DEFINE_enum(
+    "oracle", "float64", ["float64", NO_ORACLE],
+    "What the right answers come from; none: the candidate runs alone, and --cases of it check "
+    "relations between its answers.",
+    flag_values=VALUES,
+)  # fmt: skip
 _string(
     "execution_modes",
     "default",
@@ -168,6 +194,8 @@ def mapped_ops() -> dict[str, OpMapping]:
                 raise UsageError(
                     f"--{name} is for batch-norm gradients; the mapping file says it here"
                 )
+    if entries and entries[0].is_generic and VALUES.oracle == NO_ORACLE:
+        raise UsageError("--oracle=none is for batch norm: it checks relations that its ops have")
     if entries and VALUES.library is None:
         raise UsageError("--map and --mapping say what is in a --library; give one")
     return mapping.by_op(entries)
@@ -222,6 +250,12 @@ def memory() -> int:
     if VALUES.memory is not None:
         return int(VALUES.memory * 2**30)
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def wants(name: str) -> bool:
+    """Whether a run has what a whole run has once: as the flag says, or by its number of cases."""
+    given = VALUES[name].value
+    return bool(VALUES.cases >= LEAST_WHOLE if given is None else given)
 
 
 def profile() -> bounds.Profile:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tf_bn_ops.conformance.cases.case import Case
+from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
 from tf_bn_ops.conformance.execution.workers import Runner
-from tf_bn_ops.conformance.verdict.contract_judge import judge_contract
+from tf_bn_ops.conformance.verdict.contract_judge import judge_advisory, judge_contract
 from tf_bn_ops.conformance.verdict.judge import judge
+from tf_bn_ops.conformance.verdict.relation_judge import judge_relation
 from tf_bn_ops.conformance.verdict.result import CaseResult
 from tf_bn_ops.conformance.verdict.settings import Settings
 from tf_bn_ops.harness.models.generic_model import GenericOpSpec
@@ -29,6 +32,14 @@ def run(
     waiting: tuple[Case, Inputs, dict[str, Answer]] | None = None
     for case in cases:
         inputs = fill(case)
+        if case.is_for_one:
+            if waiting is not None:
+                yield _conclude(*waiting, settings)
+                waiting = None
+            (candidate,) = (runner for runner in runners if runner.name == CANDIDATE)
+            judged = _relate if case.checks_relation else _survive
+            yield judged(case, inputs, candidate, settings)
+            continue
         asked = [runner for runner in runners if runner.supports(case)]
         for runner in asked:
             runner.submit(case, inputs)
@@ -37,6 +48,32 @@ def run(
         waiting = case, inputs, {runner.name: runner.collect() for runner in asked}
     if waiting is not None:
         yield _conclude(*waiting, settings)
+
+
+def _relate(case: Case, inputs: Inputs, candidate: Runner, settings: Settings) -> CaseResult:
+    """Runs the calls of a relation, one after the other, and judges them."""
+    members, answers = table.calls(case, inputs), []
+    for called, its_inputs in members:
+        # The further execution modes are those of the first.
+        one = called if not answers else dataclasses.replace(called, execution=_first_mode(called))
+        candidate.submit(one, its_inputs)
+        answers.append(candidate.collect())
+    exempt, times = settings.exempt_in(case), settings.times(case)
+    result = judge_relation(case, members, answers, settings.profile, exempt, times)
+    _settle(result, settings)
+    return result
+
+
+def _survive(case: Case, inputs: Inputs, candidate: Runner, settings: Settings) -> CaseResult:
+    """Runs and judges an input that was published."""
+    candidate.submit(case, inputs)
+    result = judge_advisory(case, candidate.collect())
+    _settle(result, settings)
+    return result
+
+
+def _first_mode(case: Case) -> str:
+    return case.execution_modes[0]
 
 
 def _conclude(
@@ -50,6 +87,13 @@ def _conclude(
         names = dict.fromkeys(answers, settings.names(case.spec))
         drop_ins = (CANDIDATE,) if settings.drop_in else ()
         result = judge_contract(case, inputs, answers, names, drop_ins)
+    _settle(result, settings)
+    return result
+
+
+def _settle(result: CaseResult, settings: Settings) -> None:
+    """Fails a case for what departs from the contract and is no known divergence."""
+    case = result.case
     for name, path in result.paths.items():
         who, _, mode = name.partition(":")
         if who != CANDIDATE and isinstance(case.spec, GenericOpSpec):
@@ -69,7 +113,6 @@ def _conclude(
                 text = f"{mode and mode + ': '}{d.detail}"
                 result.failures.remove(text)
                 result.notes.append(f"{who}: {text}: a known divergence")
-    return result
 
 
 def _unwritten(

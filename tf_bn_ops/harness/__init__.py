@@ -4,7 +4,7 @@ models/                     per formula: right answer, error bound, inputs, evid
 oracle.py, bounds.py        first order: the right answer, how far from it an answer may be
 inputs.py, problems.py      kinds of inputs; inputs as tensors, and as views
 measure.py, sums.py         errors against the bound, evidence; compensated sums
-c_abi.py                    the C ABI through ctypes: the only place with its structs
+c_abi.py, split_c_abi.py    the C ABI through ctypes: the only places with its structs
 processes.py, command.py    modules in processes of their own; what the commands have in common
 machine.py                  where a run takes place
 

@@ -151,7 +151,7 @@ class Process:
         try:
             if not self._connection.poll(timeout):
                 self.kill()
-                raise Died(self._with_output(f"no answer in {timeout:.0f} s"))
+                raise Died(self.with_output(f"no answer in {timeout:.0f} s"))
             return self._connection.recv()
         except (EOFError, OSError):
             raise Died(self.last_words()) from None
@@ -168,19 +168,19 @@ class Process:
             status = self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             self.kill()
-            return self._with_output("closed its connection without ending")
+            return self.with_output("closed its connection without ending")
         how = f"ended with status {status}"
         if status < 0:
             try:
                 how = f"killed by {signal.Signals(-status).name}"
             except ValueError:
                 how = f"killed by signal {-status}"
-        return self._with_output(how)
+        return self.with_output(how)
 
     def _log_size(self) -> int:
         return os.fstat(self._log.fileno()).st_size
 
-    def _with_output(self, how: str) -> str:
+    def with_output(self, how: str) -> str:
         """`how`, and the last lines that the process has put out since the request."""
         begin = max(self._mark, self._log_size() - _LAST_BYTES)
         # Not seek: the process writes at the same offset.

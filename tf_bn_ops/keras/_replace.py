@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 
@@ -23,6 +23,9 @@ _KERAS_LAYER = keras.layers.BatchNormalization
 # Where a replaced layer keeps the `supports_jit` of Keras' layer.
 _SUPPORTED_JIT = "_tf_bn_ops_supported_jit"
 _LOGGER = logging.getLogger("tf_bn_ops")
+
+# A model keeps its class, for type checkers too.
+_Model = TypeVar("_Model")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,8 +92,8 @@ def batch_norm_report(model: Any) -> BatchNormReport:
 
 
 def replace_batch_norm(
-    model: Any, *, inplace: bool = False, fuse: bool = False, verify: Any = None
-) -> Any:
+    model: _Model, *, inplace: bool = False, fuse: bool = False, verify: Any = None
+) -> _Model:
     """A model with this module's BatchNormalization in the place of Keras'.
 
     Layers are found wherever Keras tracks them: in nested and subclassed models, custom layers and
@@ -131,7 +134,7 @@ def replace_batch_norm(
     return _exchange(model, inplace, verify, _replace_all if not fuse else _replace_and_fuse)
 
 
-def restore_batch_norm(model: Any, *, inplace: bool = False, verify: Any = None) -> Any:
+def restore_batch_norm(model: _Model, *, inplace: bool = False, verify: Any = None) -> _Model:
     """The way back: Keras' BatchNormalization in the place of this module's.
 
     Layers that `replace_batch_norm` fused with what follows are separated. What the restored model

@@ -7,8 +7,9 @@ The first form is that of batch-norm gradients: op, dtype, layout, shape, mode, 
 (harness/inputs.py), where mean and variance come from ("batch": the statistics of x; "given":
 others), epsilon, execution modes (execution/modes.py: "eager", "graph", or several joined by "+"
 whose results have to be bitwise identical), seed. Kinds "error/..." and "static/..." are described
-in contract.py, kinds "digits/..." in real_inputs.py. The second form is that of any other op of a
-mapping file; sizes and attrs come last.
+in contract.py, kinds "digits/..." in real_inputs.py, kinds "relation/..." in relations/, kinds
+"advisory/..." in advisories.py. The second form is that of any other op of a mapping file; sizes
+and attrs come last.
 
 generate.py parses both, and draws cases.
 """
@@ -25,6 +26,8 @@ STATISTICS = ("batch", "given")
 REAL_PREFIX = "digits/"
 ERROR_PREFIX = "error/"
 STATIC_PREFIX = "static/"
+RELATION_PREFIX = "relation/"
+ADVISORY_PREFIX = "advisory/"
 # The execution mode in which a gradient and x are one tensor.
 ALIAS = "alias"
 
@@ -71,8 +74,22 @@ class Case(Call):
         return self.kind.startswith(STATIC_PREFIX)
 
     @property
+    def checks_relation(self) -> bool:
+        return self.kind.startswith(RELATION_PREFIX)
+
+    @property
+    def is_advisory(self) -> bool:
+        return self.kind.startswith(ADVISORY_PREFIX)
+
+    @property
+    def is_for_one(self) -> bool:
+        """Whether the candidate answers it alone."""
+        return self.checks_relation or self.is_advisory
+
+    @property
     def compares_values(self) -> bool:
-        return not self.expects_error and not self.checks_static_shapes
+        """Whether its outputs are held against the right ones."""
+        return not (self.expects_error or self.checks_static_shapes or self.is_for_one)
 
     @property
     def execution_modes(self) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ class _Draw:
     @property
     def sized(self) -> list[str]:
         """Those with a contract on their size; what is not read may have any."""
-        unread = () if _reads_averages(self.case, self.attrs) else ("mean", "variance")
+        unread = () if reads_averages(self.case, self.attrs) else ("mean", "variance")
         return [role for role in self.roles if role not in unread and self.values[role].ndim]
 
     @property
@@ -233,7 +233,7 @@ def _reads_y(case: Case, attrs: Mapping[str, Any]) -> bool:
     return case.spec.formula != spec.ops.BATCH_NORM_GRAD_EX or attrs["activation_mode"] != IDENTITY
 
 
-def _reads_averages(case: Case, attrs: Mapping[str, Any]) -> bool:
+def reads_averages(case: Case, attrs: Mapping[str, Any]) -> bool:
     """Whether an op with moving averages reads mean and variance; what it does not may have any
     size."""
     return not case.is_training or attrs.get("exponential_avg_factor") != 1
@@ -266,7 +266,7 @@ def expected_static_shapes(
             _merge((), shape)
         elif shape is not None and len(shape) != 1:
             raise Conflict
-        elif role not in ("mean", "variance") or _reads_averages(case, attrs):
+        elif role not in ("mean", "variance") or reads_averages(case, attrs):
             channels = _merge(channels, shape)
     if view is not None:
         axis = len(view) - 1 if spec.LAYOUTS[case.layout][1] else 1

@@ -31,6 +31,10 @@ class ExecutionMode:
         none has.
       other_kernel: it may run another kernel, whose bits may differ: both are held to the bounds,
         and the difference is reported.
+      own_process: it needs a process of its own, with the environment or without one.
+      own_call: in its process it calls the op in a way of its own; the others of these modes call
+        it as the first mode of the case does.
+      preceded: other calls come first (history.py).
     """
 
     what: str
@@ -38,7 +42,20 @@ class ExecutionMode:
     small: bool = False
     every: int = 0
     other_kernel: bool = False
+    own_process: bool = False
+    own_call: bool = False
+    preceded: bool = False
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether it has a process of its own."""
+        return self.own_process or bool(self.environment)
+
+
+# The mode of a process for each call, and the variable by which a worker knows that it is forked
+# for that: it must not start TensorFlow's threads.
+FRESH = "fresh"
+FORKS_VARIABLE = "TF_BN_OPS_WORKER_FORKS"
 
 EXECUTION_MODES: Mapping[str, ExecutionMode] = {
     "eager": ExecutionMode("eagerly", every=40),
@@ -56,9 +73,31 @@ EXECUTION_MODES: Mapping[str, ExecutionMode] = {
     "threads1": ExecutionMode("with 1 thread", {"TF_NUM_INTRAOP_THREADS": "1"}, every=6),
     "threads2": ExecutionMode("with 2 threads", {"TF_NUM_INTRAOP_THREADS": "2"}),
     "onednn0": ExecutionMode("with oneDNN turned off", {"TF_ENABLE_ONEDNN_OPTS": "0"}, every=15),
+    # With oneDNN, TensorFlow has an allocator of its own for tensors of 256 KiB and more.
+    "poison": ExecutionMode(
+        "with all memory filled with a pattern, and with another one",
+        {"TF_ENABLE_ONEDNN_OPTS": "0"},
+        every=8,
+        own_call=True,
+    ),
+    "history": ExecutionMode(
+        "after calls of equal dimensions with other layout, dtype, epsilon, mode and numbers",
+        small=True,
+        every=12,
+        own_process=True,
+        own_call=True,
+        preceded=True,
+    ),
+    FRESH: ExecutionMode(
+        "eagerly in a process that has run no op, one for each call",
+        {FORKS_VARIABLE: "1"},
+        own_call=True,
+    ),
+    "concurrent": ExecutionMode("eagerly from 4 threads at once", small=True, every=15),
+    "session": ExecutionMode("in one graph, run by 4 threads at once", small=True, every=30),
 }
 # Those that may come first.
-BASES = tuple(name for name, mode in EXECUTION_MODES.items() if not mode.environment)
+BASES = (*(name for name, mode in EXECUTION_MODES.items() if not mode.is_apart), FRESH)
 # Those of them that cases are drawn with; the others are added to cases by generate.attach.
 DRAWN = ("eager", "graph")
 OTHER_KERNELS = frozenset(name for name, mode in EXECUTION_MODES.items() if mode.other_kernel)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance.cases import contract, shapes
+from tf_bn_ops.conformance.cases import advisories, contract, shapes
 from tf_bn_ops.conformance.cases.case import ALIAS, REAL_PREFIX, STATISTICS, Case, CaseError
 from tf_bn_ops.conformance.cases.execution_modes import (
     BASES,
@@ -17,6 +17,7 @@ from tf_bn_ops.conformance.cases.execution_modes import (
     EXECUTION_MODES,
     MOST_CONSTANT,
 )
+from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.harness import inputs
 from tf_bn_ops.harness.models.formula_models import model_of
 from tf_bn_ops.harness.models.generic_model import GenericOpSpec
@@ -73,7 +74,8 @@ def parse(text: str, ops: Mapping[str, OpSpec] = spec.OPS) -> Case:
     _member(f"layout of {op.name}", layout, op.layouts)
     _member(f"mode of {op.name}", mode, op.modes)
     if not kind.startswith(REAL_PREFIX):
-        _member("kind of inputs", kind, (*model_of(op).kinds, *contract.kinds(op)))
+        special = (*contract.kinds(op), *table.kinds(op), *advisories.kinds())
+        _member("kind of inputs", kind, (*model_of(op).kinds, *special))
     _member("source of statistics", statistics, STATISTICS)
     _check_execution(execution)
     try:
@@ -183,6 +185,13 @@ def _views(op: OpSpec) -> int:
     return sum(arg.kind in (spec.VIEW, spec.VIEW_LIST) for arg in op.inputs)
 
 
+def _may_alias(case: Case) -> bool:
+    """Whether two of its inputs can be one tensor: drawn ones of view shape."""
+    if isinstance(case.spec, GenericOpSpec):
+        return False
+    return not case.is_real and not case.is_for_one and _views(case.spec) > 1
+
+
 def generate_generic(count: int, seed: int, ops: Sequence[GenericOpSpec]) -> Iterator[Case]:
     """`count` cases of ops that are not batch-norm gradients, in turn of every op and dtype."""
     combos = [(op, dtype) for op in ops for dtype in op.dtypes]
@@ -207,7 +216,7 @@ def attach(cases: Iterable[Case], seed: int, names: Sequence[str] | None) -> Ite
     """The cases with further execution modes.
 
     Args:
-      cases: those that compare values.
+      cases: those that compare values, or check relations.
       seed: of the run, which the default run's random subset is drawn from.
       names: execution modes that every case gets; None: those of the default run, which has none
         for ops that are not batch-norm gradients.
@@ -227,7 +236,6 @@ def attach(cases: Iterable[Case], seed: int, names: Sequence[str] | None) -> Ite
             for name in ([] if generic and names is None else wanted)
             if name not in case.execution_modes
             and not (known[name].small and math.prod(case.shape) > MOST_CONSTANT)
-            # Only drawn inputs of view shape can be the same for two tensors.
-            and not (name == ALIAS and (case.is_real or generic or _views(case.spec) < 2))
+            and not (name == ALIAS and not _may_alias(case))
         ]
         yield dataclasses.replace(case, execution="+".join([*case.execution_modes, *further]))

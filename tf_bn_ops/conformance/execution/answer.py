@@ -20,6 +20,7 @@ class Answer:
       others: further execution modes of the case -> their answers, where they differ bitwise.
       same: the further execution modes whose answers are bitwise identical.
       unsupported: further execution modes that do not apply -> why.
+      unwritten: output, by number -> which of its elements were never written.
     """
 
     outputs: Sequence[np.ndarray] | None = None
@@ -29,6 +30,7 @@ class Answer:
     others: Mapping[str, Answer] = dataclasses.field(default_factory=dict)
     same: tuple[str, ...] = ()
     unsupported: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unwritten: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
 
 def identical(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:

@@ -6,9 +6,11 @@ OpDefs are compared. A request (harness/processes.py) is a dict with op, attrs, 
 (their names in the order wanted), lists (inputs that are lists of tensors; at most one is given of
 each) and device, and either
 
-- inputs (name -> array) and modes (cases/execution_modes.py): the result is a dict from each mode
-  to ("outputs", [array, ...]), ("error", "Code: message") or ("unsupported", why); for all but the
-  first mode ("same", None) where its answer is bitwise identical to the first; or
+- inputs (name -> array), modes (cases/execution_modes.py) and perhaps before (requests that the
+  mode `history` makes first): the result is a dict from each mode to ("outputs", [array, ...]),
+  ("unwritten", (arrays, {output: where})), ("error", "Code: message"), ("unsupported", why) or, of
+  the mode `fresh`, ("crash", how its process ended); for all but the first mode ("same", None)
+  where its answer is bitwise identical to the first; or
 - static (name -> (dtype, shape)): the result is {"static": ("shapes", [shape, ...])}, or an error.
 """
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -24,7 +27,8 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance.execution import devices, signatures
+from tf_bn_ops.conformance.cases.execution_modes import FORKS_VARIABLE
+from tf_bn_ops.conformance.execution import devices, fork, signatures, stateful
 from tf_bn_ops.conformance.execution.answer import identical
 from tf_bn_ops.harness import processes
 
@@ -57,9 +61,12 @@ class Executor:
         self._tf = tf
         self._ops = ops
         self._graphs: dict[tuple, Any] = {}
+        self._poison_fails: str | None = None
 
     def facts(self) -> dict[str, Any]:
         has = [name for name in spec.OPS if hasattr(self._ops, name)]
+        if os.environ.get(FORKS_VARIABLE):
+            return {"ops": has}  # To list devices starts threads, which a fork would lack.
         return {**devices.facts(self._tf), "ops": has}
 
     def __call__(self, request: dict[str, Any]) -> dict[str, tuple[str, Any]]:
@@ -111,7 +118,7 @@ class Executor:
     def _outputs(self, request: dict[str, Any], outputs: Any) -> tuple[str, list[np.ndarray]]:
         return "outputs", [output.numpy() for output in self._in_order(request, outputs)]
 
-    # One method for each execution mode that needs no process of its own.
+    # One method for each execution mode that is a way of calling.
 
     def _eager(self, request: dict[str, Any]) -> Any:
         return self._outputs(request, self._call(request, self._constants(request)))
@@ -165,6 +172,42 @@ class Executor:
     def _unaligned(self, request: dict[str, Any]) -> Any:
         tensors = {name: self._inside(value, 1) for name, value in request["inputs"].items()}
         return self._outputs(request, self._call(request, tensors))
+
+    def _poison(self, request: dict[str, Any]) -> Any:
+        if self._poison_fails is None:
+            self._poison_fails = stateful.check_poison(self._empty)
+        if self._poison_fails:
+            return "unsupported", self._poison_fails
+        return stateful.poisoned(self._eagerly, request)
+
+    def _empty(self, size: int) -> np.ndarray:
+        return self._tf.raw_ops.Empty(shape=[size], dtype=self._tf.uint8, init=False).numpy()
+
+    def _fresh(self, request: dict[str, Any]) -> Any:
+        return fork.call(lambda: self._attempt(self._eager, request))
+
+    def _history(self, request: dict[str, Any]) -> Any:
+        return stateful.after_others(self._eagerly, request)
+
+    def _concurrent(self, request: dict[str, Any]) -> Any:
+        """TensorFlow keeps one kernel for all eager calls with the same attrs."""
+
+        def prepare(asked: Any) -> Callable[[], list[np.ndarray]]:
+            tensors = self._constants(asked)
+            return lambda: self._outputs(asked, self._call(asked, tensors))[1]
+
+        return stateful.concurrent(prepare, request)
+
+    def _session(self, request: dict[str, Any]) -> Any:
+        def prepare(asked: Any) -> Callable[[], list[np.ndarray]]:
+            tensors = self._constants(asked)
+            function = self._function(asked, tensors)
+            return lambda: self._outputs(asked, function(*tensors.values()))[1]
+
+        return stateful.concurrent(prepare, request)
+
+    def _eagerly(self, request: Any) -> list[np.ndarray]:
+        return self._eager(request)[1]
 
     def _inside(self, value: np.ndarray, shift: int) -> Any:
         """A tensor in the middle of a larger one that is filled with NaN, `shift` elements behind

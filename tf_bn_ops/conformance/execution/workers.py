@@ -8,12 +8,14 @@ import os
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from tf_bn_ops.conformance.cases import history
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.cases.execution_modes import EXECUTION_MODES
 from tf_bn_ops.conformance.execution import devices
 from tf_bn_ops.conformance.execution.answer import Answer, identical
 from tf_bn_ops.conformance.execution.implementations import Implementation, request, translated
 from tf_bn_ops.harness import processes
+from tf_bn_ops.harness.models.formula_models import fill
 from tf_bn_ops.harness.problems import Inputs
 from tf_bn_ops.harness.processes import WorkerError
 
@@ -67,6 +69,7 @@ class Worker:
         self._own_processes = own_processes
         self._variants: dict[str, Worker] = {}
         self._crash = ""  # Known before `collect`.
+        self._instead: Worker | None = None  # That answers the case.
         arguments = [implementation.ops]
         if implementation.mapped is not None:
             queries = [entry.opdef_query() for entry in implementation.mapped.values()]
@@ -123,7 +126,7 @@ class Worker:
     def expect(self, modes: Iterable[str]) -> None:
         """Starts the processes that these execution modes will need."""
         for mode in modes:
-            needs_process = self._own_processes and EXECUTION_MODES[mode].environment
+            needs_process = self._own_processes and EXECUTION_MODES[mode].is_apart
             if needs_process and not self.refusal(mode):
                 self.variant(mode)
 
@@ -131,15 +134,21 @@ class Worker:
         """Sends a case that it supports; the answer is for `collect` to fetch."""
         self._asked = case, inputs
         first, *others = case.execution_modes
+        self._instead = None
+        if EXECUTION_MODES[first].is_apart and self._own_processes:
+            self._instead = self.variant(first)
+            self._instead.submit(case, inputs)
+            return
         if self._implementation.only is not None:
             others = []  # A reference for values alone.
         self._unsupported = {m: why for m in others if (why := self.refusal(m))}
         others = [m for m in others if m not in self._unsupported]
-        self._elsewhere = [m for m in others if EXECUTION_MODES[m].environment]
+        self._elsewhere = [m for m in others if EXECUTION_MODES[m].is_apart]
         self._elsewhere = self._elsewhere if self._own_processes else []
-        self._here = [first, *(m for m in others if not EXECUTION_MODES[m].environment)]
+        self._here = [first, *(m for m in others if not EXECUTION_MODES[m].is_apart)]
         for mode in self._elsewhere:
-            self.variant(mode).submit(dataclasses.replace(case, execution=first), inputs)
+            call = mode if EXECUTION_MODES[mode].own_call else first
+            self.variant(mode).submit(dataclasses.replace(case, execution=call), inputs)
         self._send(self._here)
 
     def _send(self, modes: list[str]) -> None:
@@ -150,12 +159,26 @@ class Worker:
         try:
             self.process.wait_until_ready()
             device = self._implementation.devices.get(case.op)
-            self.process.send({**request(case, inputs, op, mapped, modes), "device": device})
+            asked = request(case, inputs, op, mapped, modes)
+            if EXECUTION_MODES[modes[0]].preceded:
+                asked["before"] = self._before(case)
+            self.process.send({**asked, "device": device})
         except (processes.Died, WorkerError) as e:
             self._crash = self._died(f"died before the case: {e}")
 
+    def _before(self, case: Case) -> list[dict[str, Any]]:
+        """The requests that come before a case: those of its predecessors that it has ops for."""
+        requests = []
+        for earlier in history.predecessors(case):
+            if (op := self._implementation.resolve_op(earlier)) is not None:
+                mapped = (self._implementation.mapped or {}).get(op.name)
+                requests.append(request(earlier, fill(earlier), op, mapped))
+        return requests
+
     def collect(self) -> Answer:
         """The answer to the case last submitted; a crash or a hang is one as well."""
+        if self._instead is not None:
+            return self._instead.collect()
         answers = self._receive(self._here)
         if len(self._here) > 1 and any(answer.crash for answer in answers.values()):
             answers = {}  # Which of the modes was it?
@@ -191,6 +214,10 @@ class Worker:
         if "static" in content:
             content = {modes[0]: content["static"]}
         answers = {mode: received(mode, *content[mode]) for mode in modes}
+        for mode, answer in answers.items():
+            if answer.crash:  # Of a process that this one has forked, whose output is here.
+                how = self.process.with_output(answer.crash)
+                answers[mode] = dataclasses.replace(answer, crash=how)
         lacking = [a.error for a in answers.values() if a.error.startswith(_MEMORY_ERRORS)]
         if lacking:
             # It lives, but may still hold the memory.
@@ -224,6 +251,11 @@ def received(mode: str, state: str, content: Any) -> Answer:
         return Answer(error=f"unsupported: {content}", unsupported={mode: content})
     if state == "error":
         return Answer(error=content)
+    if state == "crash":
+        return Answer(crash=content)
+    if state == "unwritten":
+        outputs, where = content
+        return Answer(outputs=outputs, unwritten=where)
     return Answer(shapes=content) if state == "shapes" else Answer(outputs=content)
 
 

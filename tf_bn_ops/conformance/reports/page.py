@@ -14,6 +14,7 @@ import string
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from tf_bn_ops.conformance.reports import overview
 from tf_bn_ops.conformance.reports import record as record_lib
 from tf_bn_ops.conformance.reports.summary import (
     GROUP,
@@ -27,6 +28,8 @@ from tf_bn_ops.conformance.reports.tally import count_modes
 
 # Failures shown in full: a page of thousands is no help to anyone. The JSON file has all.
 _SHOWN_FAILURES = 100
+# Those that need no click.
+_OPEN_FAILURES = 5
 _WORST = 10
 
 # One shape for each implementation, beside its colour; around the origin, in pixels.
@@ -371,14 +374,15 @@ def _failures(record: dict[str, Any], summary: Summary) -> str:
         if verdict != record_lib.PASSED
     )
     parts = [_note(f"By verdict: {verdicts}.")]
-    for case in failures[:_SHOWN_FAILURES]:
+    for number_of, case in enumerate(failures[:_SHOWN_FAILURES]):
+        is_open = " open" if number_of < _OPEN_FAILURES else ""
         sentences = "".join(f"<li>{_esc(failure)}</li>" for failure in case["failures"])
         replay = f"<pre>{_esc(record['replay'])} {_esc(case['case'])}</pre>"
         script = ""
         if case["script"]:
             script = f"<p>Reduced, as a program of its own:</p><pre>{_esc(case['script'])}</pre>"
         parts.append(
-            f'<details><summary><span class="pill bad">{_esc(case["verdict"])}</span> '
+            f'<details{is_open}><summary><span class="pill bad">{_esc(case["verdict"])}</span> '
             f"{_case(case['case'])}</summary>"
             f"<ul>{sentences}</ul>{replay}{script}</details>"
         )
@@ -485,6 +489,7 @@ def of_record(record: dict[str, Any]) -> str:
         verdict="passed" if is_passed else "failed",
         headline=_esc(headline),
         command=_esc(record["command"]),
+        overview=overview.of_record(record, summary),
         contents="".join(f'<a href="#{a}">{heading}</a>' for a, (heading, _) in _SECTIONS.items()),
         sections="\n".join(sections),
     )

@@ -20,7 +20,7 @@ from tf_bn_ops.conformance.verdict.result import BITS_DIFFER, CaseResult, Disagr
 from tf_bn_ops.harness.models.formula_models import kinds_of
 
 # Raised when a field changes its meaning or goes; new fields need `check` to know them.
-VERSION = 2
+VERSION = 3
 
 PASSED = "passed"
 # The verdict on wrong numbers. Others are the first word of result.Disagreement.what.
@@ -62,6 +62,10 @@ SCHEMA: dict[str, dict[str, str]] = {
         "timeout": "seconds after which a case counts as hanging",
         "shrink": "number of failing cases that are reduced",
         "contract": "number of cases of errors and static shapes; null: a tenth of cases",
+        "relations": "number of cases that check relations; null: a tenth of cases",
+        "oracle": "`float64`, or `none` where the candidate ran alone, judged by relations",
+        "advisories": "whether inputs of advisories were run; null: in a whole run",
+        "foreign_shapes": "the same of shapes on which other libraries failed",
         "execution_modes": "the further execution modes of every case; `default`: a random subset",
         "bitwise_exempt": "execution modes in which the candidate is exempt from the bitwise check",
         "largest": "the largest number of elements of a random case, or null",
@@ -194,7 +198,8 @@ def of_result(index: int, result: CaseResult) -> dict[str, Any]:
     """
     case = result.case
     kind = kinds_of(case.spec).get(case.kind)
-    flushed = kind is not None and kind.flushed
+    # What a relation is off by has no unit in the last place.
+    flushed = case.checks_relation or (kind is not None and kind.flushed)
     return {
         "index": index,
         "case": str(case),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tf_bn_ops.conformance.cases import contract
+from tf_bn_ops.conformance.cases import advisories, contract
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.execution.answer import Answer
-from tf_bn_ops.conformance.execution.implementations import DOCUMENTED
+from tf_bn_ops.conformance.execution.implementations import CANDIDATE, DOCUMENTED
 from tf_bn_ops.conformance.verdict.result import CaseResult, Disagreement, PathResult
 from tf_bn_ops.harness.problems import Inputs
 
@@ -76,6 +76,21 @@ def _expected_static(case: Case, inputs: Inputs) -> Answer:
         return Answer(shapes=contract.expected_static_shapes(case, shapes, inputs.attrs))
     except contract.Conflict:
         return Answer(error=contract.CONFLICT)
+
+
+def judge_advisory(case: Case, answer: Answer) -> CaseResult:
+    """Judges the candidate's answer to an input that was published: refused where its contract says
+    so, survived otherwise."""
+    found = []
+    if answer.crash:
+        found = [Disagreement("crash", answer.crash)]
+    elif answer.error:
+        code, _, text = answer.error.partition(": ")
+        if code not in contract.REFUSALS:
+            found = [Disagreement("code", f"{code}: {text}")]
+    elif advisories.must_be_refused(case):
+        found = [Disagreement("accepted", f"no error on {advisories.of(case).what}")]
+    return CaseResult(case, {CANDIDATE: PathResult(found)}, evidence={})
 
 
 def judge_contract(

@@ -174,7 +174,7 @@ def judge(
                 text = f"{role} {how} {error.worst}"
                 path.wrong_values.append(Disagreement(f"values:{role}", text))
                 result.failures.append(f"{mode and mode + ': '}{text}")
-    _compare_modes(case, answers, exempt, result)
+    compare_modes(case, answers, exempt, result, unwritten)
     return result
 
 
@@ -252,11 +252,26 @@ def _alike_but_for_opaque(case: Case, a: Answer, b: Answer) -> bool:
     return bool(opaque) and identical(*kept)
 
 
-def _compare_modes(
-    case: Case, answers: Mapping[str, Answer], exempt: Collection[str], result: CaseResult
+def _never_written(case: Case, answer: Answer, known: Collection[str]) -> str:
+    """Which outputs were not written, but for those that are known not to be, in one sentence."""
+    named = list(zip(case.spec.outputs, range(len(case.spec.outputs)), strict=True))
+    return ", ".join(
+        f"{arg.name} is not written in {answer.unwritten[index]}"
+        for arg, index in named
+        if index in answer.unwritten and arg.role not in known
+    )
+
+
+def compare_modes(
+    case: Case,
+    answers: Mapping[str, Answer],
+    exempt: Collection[str],
+    result: CaseResult,
+    unwritten: Mapping[str, Collection[str]] | None = None,
 ) -> None:
     """Notes which further execution modes were bitwise identical, and fails the candidate where
-    they had to be."""
+    they had to be; an output that was never written fails it in any mode, but for those that it is
+    known not to write (`unwritten`, as in `judge`)."""
     for name, answer in answers.items():
         for mode in answer.same:
             result.modes[name, mode] = "same"
@@ -268,9 +283,12 @@ def _compare_modes(
                 result.modes[name, mode] = "same"
                 continue
             result.modes[name, mode] = "differs"
+            known = (unwritten or {}).get(f"{name}:{mode}", ())
+            left = _never_written(case, other, known)
             text = f"{BITS_DIFFER} between {case.execution_modes[0]} and {mode}: "
-            text += _difference(case, answer, other)
-            if name == CANDIDATE and (mode not in exempt or other.outputs is None):
+            text += left or _difference(case, answer, other)
+            must_not = mode not in exempt or other.outputs is None or bool(left)
+            if name == CANDIDATE and must_not:
                 result.failures.append(text)
             else:
                 result.notes.append(f"{name}: {text}")

@@ -7,6 +7,9 @@ batch_norm_grad.py          first order, with oracle.py and bounds.py of the fol
 batch_norm_grad_ex.py       the gradient behind an activation
 batch_norm_grad_ex_inputs.py and the inputs that it draws
 batch_norm_grad_grad.py     second order
+split_ops.py                the parts of synchronised batch normalization
+split_ops_inputs.py         and the inputs that they draw
+gather_stats.py             statistics of several replicas, bit by bit
 generic_model.py            any other op of TensorFlow
 tolerances.py               what the op of a mapping file may be off beyond the bounds
 """

@@ -103,7 +103,8 @@ class _Forward:
 
     def coefficients(self) -> np.ndarray:
         """In training of the mean and variance before they are rounded."""
-        mean, variance = (np.float64(self.values[role]) for role in ("mean", "variance"))
+        # Not np.float64(array): before NumPy 2.2 it makes a scalar of an array of one element.
+        mean, variance = (self.values[role].astype(np.float64) for role in ("mean", "variance"))
         if not self.call.is_training:
             mean, variance = (a.astype(self._statistics) for a in (mean, variance))
         scale = self.values["scale"].astype(self._statistics)
@@ -124,7 +125,7 @@ class _Forward:
                 self.values["y"] = self.dtype.store(activated(v, self.activation))
             return True
         with np.errstate(all="ignore"):
-            v = np.float64(v)
+            v = v.astype(np.float64)
             if self.has_side_input:
                 v += rng.normal(0, 0.5, v.shape)
             y = _special(rng, activated(v, self.activation), self.dtype)

@@ -65,6 +65,12 @@ def model_of(op: OpSpec) -> FormulaModel:
     return MODELS[op.formula]
 
 
+def fill(call: Call) -> Inputs:
+    """The inputs of a call of any op, one of a mapping file included."""
+    op = call.spec
+    return op.model.fill(call) if isinstance(op, GenericOpSpec) else model_of(op).fill(call)
+
+
 def kinds_of(op: OpSpec) -> Mapping[str, Kind]:
     """The kinds of inputs of an op, one of a mapping file included."""
     return op.model.kinds if isinstance(op, GenericOpSpec) else model_of(op).kinds

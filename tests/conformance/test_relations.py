@@ -1,0 +1,180 @@
+"""Relations between a candidate's own answers: right kernels have them, wrong ones do not, and no
+right answer is needed to tell."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import numpy_kernels
+import pytest
+from numpy_kernels import FAULTS, FIRST_ORDER, Kernel
+
+from tf_bn_ops import spec
+from tf_bn_ops.conformance.cases import generate
+from tf_bn_ops.conformance.cases.relations import table
+from tf_bn_ops.conformance.execution.answer import Answer
+from tf_bn_ops.conformance.verdict.relation_judge import judge_relation
+from tf_bn_ops.harness import bounds, c_abi, problems
+from tf_bn_ops.harness.models import batch_norm_grad
+from tf_bn_ops.harness.problems import VIEW_ROLES
+
+STRICT = bounds.PROFILES["strict"]
+# Faults below any bound that does not know the right answer, and those of numbers that these cases
+# do not have: the oracle has to see them.
+FOR_THE_ORACLE = {
+    "EpsilonRoundedToFloat32", "Float64ComputedInFloat32", "NanSwallowed", "SubnormalHalfFlushed",
+    "TruncatedInsteadOfRounded",
+}  # fmt: skip
+
+
+def _core(case, inputs):
+    """What an op on the core library answers."""
+    problem = problems.of_call(case, inputs)
+    outputs = c_abi.new_outputs(problem, fill=np.nan)
+    c_abi.run(problem, threads=2, outputs=outputs)
+    for role in ("placeholder", "forward_coefficients"):
+        outputs[role] = np.zeros(0, problem.statistics_dtype.numpy)
+    return Answer(
+        [
+            outputs[arg.role].reshape(case.shape if arg.role in VIEW_ROLES else (-1,))
+            for arg in case.spec.outputs_with(inputs.attrs)
+        ]
+    )
+
+
+def _of(kernel):
+    return lambda case, inputs: numpy_kernels.answer(kernel, case, inputs.values)
+
+
+def _judged(case, op):
+    members = table.calls(case, table.fill(case))
+    return judge_relation(case, members, [op(*member) for member in members], STRICT)
+
+
+@functools.cache
+def _first_order(name, count=12):
+    """Cases of one relation."""
+    cases = table.generate(12 * count, 1, FIRST_ORDER)
+    return [case for case in cases if case.kind == f"relation/{name}"][:count]
+
+
+def _caught(name, op):
+    return any(_judged(case, op).failures for case in _first_order(name))
+
+
+def test_kernels_of_this_library_have_all_relations_in_every_op():
+    cases = list(table.generate(200, 5, generate.combinations()))
+    results = [_judged(case, _core) for case in cases]
+    assert [f"{r.case}: {r.failures[0]}" for r in results if r.failures] == []
+    assert {case.kind for case in cases} == {f"relation/{name}" for name in table.RELATIONS}
+    assert {case.op for case in cases} == set(spec.OPS)
+    # Zeros would have most relations, too: the outputs must be something else.
+    assert sum(all(r.evidence.values()) for r in results) > 0.95 * len(results)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_wrong_kernels_are_caught_without_an_oracle(fault):
+    cases = table.generate(80, 1, FIRST_ORDER)
+    caught = any(_judged(case, _of(fault)).failures for case in cases)
+    assert caught == (fault.__name__ not in FOR_THE_ORACLE)
+
+
+class _Saturates(Kernel):
+    """The gradient is clipped, as a loss scale that is too large makes it."""
+
+    def run(self):
+        self.dy = np.clip(self.dy, -4, 4)
+        return super().run()
+
+
+class _ForgetsTheOrder(Kernel):
+    """The last channel of an even number is taken for the first."""
+
+    def run(self):
+        x, scale, offset = super().run()
+        if len(scale) % 2 == 0:
+            x[:, -1] = x[:, 0]
+        return x, scale, offset
+
+
+class _OneLayout(Kernel):
+    """Channels-last is right, channels-first has one row too few."""
+
+    def rows(self):
+        return super().rows() - (self.x.shape[2] > 1 and self.case.layout.startswith("NC"))
+
+
+@pytest.mark.parametrize(
+    ("relation", "fault"),
+    [
+        ("power_of_two", _Saturates),
+        ("sum", _Saturates),
+        ("channel_order", _ForgetsTheOrder),
+        ("channel_split", numpy_kernels.MissedVectorTail),
+        ("batch_order", numpy_kernels.MissedTailOfSums),
+        ("layout", _OneLayout),
+        ("channel_sum", numpy_kernels.OneRowTooFew),
+        ("projection", numpy_kernels.SignFlip),
+        ("shift", numpy_kernels.AlwaysFrozen),
+        ("finite_differences", numpy_kernels.ScaleSignFlip),
+    ],
+)
+def test_every_relation_finds_what_it_is_for(relation, fault):
+    assert _caught(relation, _of(fault))
+    assert not _caught(relation, _of(Kernel))
+
+
+def test_the_right_answer_is_never_looked_at(monkeypatch):
+    """An oracle with the same wrong sign, which lets a wrong kernel pass, changes no verdict."""
+    cases = list(table.generate(30, 2, FIRST_ORDER))
+    wrong = _of(numpy_kernels.SignFlip)
+    before = [(_judged(c, _core).failures, _judged(c, wrong).failures) for c in cases]
+    right = batch_norm_grad.BatchNormGrad.expected
+
+    def unknown(self, problem, profile):
+        for part in right(self, problem, profile):
+            yield dataclasses.replace(part, value=np.full_like(part.value, np.nan))
+
+    monkeypatch.setattr(batch_norm_grad.BatchNormGrad, "expected", unknown)
+    after = [(_judged(c, _core).failures, _judged(c, wrong).failures) for c in cases]
+    assert after == before
+    assert any(failures for _, failures in after)
+
+
+def test_second_order_with_a_factor_wrong_is_seen_by_finite_differences():
+    """MIOpen's frozen kernels had a wrong formula, and so had their oracle."""
+
+    def wrong(case, inputs):
+        answer = _core(case, inputs)
+        return Answer([answer.outputs[0], answer.outputs[1], 2 * answer.outputs[2]])
+
+    combos = generate.combinations(["FusedBatchNormGradGrad"])
+    cases = [c for c in table.generate(60, 3, combos) if c.kind == "relation/finite_differences"]
+    assert cases
+    for case in cases:
+        assert _judged(case, _core).failures == []
+        assert any("scale_grad" in f for f in _judged(case, wrong).failures), str(case)
+
+
+def test_cases_are_the_same_each_time_and_are_parsed_back():
+    first, second = (list(table.generate(50, 4, generate.combinations())) for _ in range(2))
+    assert first == second
+    assert all(generate.parse(str(case)) == case for case in first)
+    assert not any(case.compares_values for case in first)
+
+
+def test_ops_with_roles_that_are_not_known_have_no_relation():
+    """A relation that does not apply must not be claimed: an op of the family may take sums."""
+    op = spec.OPS["FusedBatchNormGradV3"]
+    inputs = (*op.inputs, spec.op_spec.Arg("sum_dy", "sum_dy", spec.CHANNEL))
+    assert table.kinds(op)
+    assert table.kinds(dataclasses.replace(op, inputs=inputs)) == ()
+
+
+def test_wrong_shape_is_a_departure_from_the_contract():
+    def short(case, inputs):
+        answer = _core(case, inputs)
+        return Answer([answer.outputs[0][:1], *answer.outputs[1:]])
+
+    result = _judged(_first_order("sum")[0], short)
+    assert [d.what for d in result.paths["candidate"].disagreements] == ["shape:x_backprop"]

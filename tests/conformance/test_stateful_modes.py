@@ -1,0 +1,156 @@
+"""Execution modes that look for state: memory that is not written, calls before, calls at once.
+
+Each is proved by kernels that are right when they are called once: those of
+third_party/stateful_ops.cc, each with one fault that a single call does not show.
+"""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from build_helpers import build_op_library
+from numpy_kernels import Kernel, answer, fill
+
+from tf_bn_ops.conformance.cases import generate, history
+from tf_bn_ops.conformance.cases.execution_modes import EXECUTION_MODES
+from tf_bn_ops.conformance.execution import stateful, worker
+from tf_bn_ops.conformance.execution.implementations import CANDIDATE, request
+from tf_bn_ops.conformance.execution.workers import received
+from tf_bn_ops.conformance.verdict import judge
+from tf_bn_ops.harness import bounds, poison
+
+THIRD_PARTY = pathlib.Path(__file__).resolve().parent / "third_party"
+CASE = "FusedBatchNormGradV2,float32,NHWC,{},training,normal,given,eps=0.1,eager,seed={}"
+SHAPES = ("3x4x5x7", "1x1x3x3", "9x7x5x31", "2x3x4x129")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    target = tmp_path_factory.mktemp("library") / "libstateful.so"
+    return tf.load_op_library(str(build_op_library(THIRD_PARTY / "stateful_ops.cc", target)))
+
+
+class _Renamed:
+    """One op of the library under the name of the built-in."""
+
+    def __init__(self, library, op):
+        self.FusedBatchNormGradV2 = getattr(library, op)
+
+
+def _answers(library, op, mode):
+    """Case by case: the answer in this mode alone, in a new worker, and that of the right op."""
+    executor = worker.Executor(_Renamed(library, op))
+    right = worker.Executor(_Renamed(library, "StatelessBnGrad"))
+    for seed, shape in enumerate(SHAPES):
+        case = generate.parse(CASE.format(shape, seed))
+        asked = request(case, fill(case), case.spec, None, [mode])
+        asked["before"] = [request(c, fill(c), c.spec) for c in history.predecessors(case)]
+        yield executor(asked)[mode], right({**asked, "modes": ["eager"]})["eager"]
+
+
+def _differ(library, op, mode):
+    """The number of cases whose answer is not bitwise that of the right op called once."""
+    return sum(
+        given[0] != "outputs" or not worker.identical(given[1], right[1])
+        for given, right in _answers(library, op, mode)
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["poison", "history", "concurrent", "session"])
+def test_right_kernel_gives_the_same_bits_in_every_mode(library, mode):
+    assert _differ(library, "StatelessBnGrad", mode) == 0
+
+
+@pytest.mark.long
+def test_unwritten_elements_are_named_and_nothing_else_is(library):
+    """The planted kernel leaves what is beyond the last four elements unwritten."""
+    for shape, (given, _) in zip(
+        SHAPES, _answers(library, "UnwrittenTailBnGrad", "poison"), strict=True
+    ):
+        count = np.prod([int(n) for n in shape.split("x")]) % 4
+        assert given[0] == ("unwritten" if count else "outputs"), given
+        if count:
+            _, (outputs, found) = given
+            assert list(found) == [0]
+            assert found[0].startswith(f"{count} elements, first at [")
+            assert poison.holds(outputs[0], poison.PATTERNS[0]).sum() == count
+
+
+@pytest.mark.long
+def test_memory_that_is_not_cleared_makes_a_gross_difference(library):
+    assert _differ(library, "ScratchNotClearedBnGrad", "poison") == len(SHAPES)
+
+
+@pytest.mark.long
+def test_what_is_kept_by_dimensions_without_the_layout_is_seen(library):
+    """The same op, called alone and first, is right."""
+    op = _Renamed(library, "CachesByDimensionsBnGrad")
+    case = generate.parse(CASE.format("2x5x6x3", 5))
+    asked = request(case, fill(case), case.spec, None, ["eager"])
+    right = worker.Executor(_Renamed(library, "StatelessBnGrad"))(asked)["eager"]
+    assert worker.identical(worker.Executor(op)(asked)["eager"][1], right[1])
+    assert _differ(library, "CachesByDimensionsBnGrad", "history") == len(SHAPES)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["concurrent", "session"])
+def test_members_written_in_compute_are_seen(library, mode):
+    """A race shows when it wants to: in one of some cases."""
+    assert any(_differ(library, "MemberInComputeBnGrad", mode) for _ in range(10))
+
+
+def test_large_tensors_come_from_malloc_where_poison_relies_on_it():
+    """oneDNN is off here, as in the process of this mode."""
+    executor = worker.Executor(tf.raw_ops)
+    assert EXECUTION_MODES["poison"].environment == {"TF_ENABLE_ONEDNN_OPTS": "0"}
+    assert stateful.check_poison(executor._empty) == ""
+    assert "malloc" in stateful.check_poison(lambda size: np.zeros(size, np.uint8))
+
+
+def test_value_that_happens_to_be_a_pattern_was_written():
+    """203.25 is the first pattern as half."""
+    value = np.frombuffer(bytes(poison.PATTERNS[:1] * 4), np.float16)
+    kept = [np.frombuffer(bytes([p] * 4), np.float16) for p in poison.PATTERNS]
+    assert value[0] == np.float16(203.25)
+    assert poison.unwritten([[value], [value]]) == {}
+    assert poison.unwritten([[value, kept[0]], [value, kept[1]]]) == {1: "2 elements, first at [0]"}
+
+
+def test_predecessors_have_the_dimensions_and_differ_in_one_thing_each():
+    case = generate.parse(CASE.format("3x4x5x7", 3))
+    found = list(history.predecessors(case))
+    assert {c.shape for c in found} == {case.shape}
+    different = [
+        {f.name for f in dataclasses.fields(c) if getattr(c, f.name) != getattr(case, f.name)}
+        - {"seed"}
+        for c in found
+    ]
+    assert {frozenset(d) for d in different} == {
+        frozenset(names) for names in ({"layout"}, {"dtype"}, {"epsilon"}, {"mode"}, set())
+    }
+    assert len({c.seed for c in (case, *found)}) == 1 + len(found)
+
+
+def _verdict(exempt=(), known=()):
+    case = generate.parse(CASE.format("3x4x5x7", 3).replace("eager", "eager+poison"))
+    filled = fill(case)
+    right = answer(Kernel, case, filled.values)
+    outputs = [o.copy() for o in right.outputs]
+    outputs[0][0, 0, 0, 1] = 1e16
+    reply = received("poison", "unwritten", (outputs, {0: "1 elements, first at [0, 0, 0, 1]"}))
+    given = {CANDIDATE: dataclasses.replace(right, others={"poison": reply})}
+    unwritten = {f"{CANDIDATE}:poison": frozenset(known)}
+    return judge.judge(case, filled, given, bounds.PROFILES["strict"], exempt, None, unwritten)
+
+
+def test_unwritten_output_fails_also_where_bits_may_differ():
+    for exempt in ((), ("poison",)):
+        failures = _verdict(exempt).failures
+        assert any("x_backprop is not written in 1 elements" in f for f in failures), failures
+
+
+def test_output_that_is_known_not_to_be_written_fails_nothing_where_bits_may_differ():
+    assert not _verdict(("poison",), {"x_backprop"}).failures

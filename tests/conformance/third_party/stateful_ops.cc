@@ -1,0 +1,171 @@
+// Ops in the style of another library, for the tests of execution modes that
+// look for state: a batch-norm gradient that is right, and the same with one
+// fault each that a call on its own does not show. float, NHWC and NCHW; the
+// OpDef is that of FusedBatchNormGradV2.
+
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace {
+
+namespace tf = ::tensorflow;
+
+#define STATEFUL_OP(name)                             \
+  REGISTER_OP(name)                                   \
+      .Input("y_backprop: T")                         \
+      .Input("x: T")                                  \
+      .Input("scale: float")                          \
+      .Input("reserve_space_1: U")                    \
+      .Input("reserve_space_2: U")                    \
+      .Output("x_backprop: T")                        \
+      .Output("scale_backprop: U")                    \
+      .Output("offset_backprop: U")                   \
+      .Output("reserve_space_3: U")                   \
+      .Output("reserve_space_4: U")                   \
+      .Attr("T: {half, bfloat16, float}")             \
+      .Attr("U: {float}")                             \
+      .Attr("epsilon: float = 0.0001")                \
+      .Attr("data_format: {'NHWC', 'NCHW'} = 'NHWC'") \
+      .Attr("is_training: bool = true")               \
+      .SetShapeFn(tf::shape_inference::FusedBatchNormGradShape)
+
+STATEFUL_OP("StatelessBnGrad");          // Right.
+STATEFUL_OP("UnwrittenTailBnGrad");      // Leaves elements unwritten.
+STATEFUL_OP("ScratchNotClearedBnGrad");  // Adds to memory that is not cleared.
+STATEFUL_OP(
+    "CachesByDimensionsBnGrad");       // Keeps strides by the dimensions alone.
+STATEFUL_OP("MemberInComputeBnGrad");  // Keeps sums in the kernel, in Compute.
+
+// Where element (outer, channel, inner) lies.
+struct View {
+  int64_t outer, channels, inner;
+  int64_t At(int64_t o, int64_t c, int64_t i) const {
+    return (o * channels + c) * inner + i;
+  }
+};
+
+class BnGrad : public tf::OpKernel {
+ public:
+  explicit BnGrad(tf::OpKernelConstruction* context)
+      : OpKernel(context), fault_(type_string()) {
+    OP_REQUIRES_OK(context, context->GetAttr("epsilon", &epsilon_));
+    OP_REQUIRES_OK(context, context->GetAttr("is_training", &training_));
+    OP_REQUIRES_OK(context, context->GetAttr("data_format", &format_));
+  }
+
+  void Compute(tf::OpKernelContext* context) override {
+    const tf::Tensor& x = context->input(1);
+    OP_REQUIRES(context,
+                x.dims() == 4 && context->input(0).shape() == x.shape(),
+                absl::InvalidArgumentError("y_backprop and x differ in shape"));
+    const View view = ViewOf(x);
+    const tf::TensorShape vector({view.channels});
+    tf::Tensor *dx, *dscale, *doffset, *unused, scratch;
+    OP_REQUIRES_OK(context, context->allocate_output(0, x.shape(), &dx));
+    OP_REQUIRES_OK(context, context->allocate_output(1, vector, &dscale));
+    OP_REQUIRES_OK(context, context->allocate_output(2, vector, &doffset));
+    for (int i : {3, 4}) {
+      OP_REQUIRES_OK(
+          context, context->allocate_output(i, tf::TensorShape({0}), &unused));
+    }
+    OP_REQUIRES(context, context->input(2).shape() == vector,
+                absl::InvalidArgumentError("scale must have a channel each"));
+    OP_REQUIRES_OK(
+        context,
+        context->allocate_temp(tf::DT_FLOAT,
+                               tf::TensorShape({2 * view.channels}), &scratch));
+    float* sums = scratch.flat<float>().data();
+    if (fault_ == "MemberInComputeBnGrad") {
+      member_.resize(2 * view.channels);
+      sums = member_.data();
+    }
+    Reduce(context, view, sums);
+    Apply(context, view, sums, dx, dscale, doffset);
+  }
+
+ private:
+  View ViewOf(const tf::Tensor& x) const {
+    View view{x.dim_size(0) * x.dim_size(1) * x.dim_size(2), x.dim_size(3), 1};
+    if (format_ == "NCHW") {
+      view = {x.dim_size(0), x.dim_size(1), x.dim_size(2) * x.dim_size(3)};
+    }
+    if (fault_ != "CachesByDimensionsBnGrad") return view;
+    static std::mutex mutex;
+    static auto* views = new std::map<std::vector<int64_t>, View>;
+    std::lock_guard<std::mutex> lock(mutex);
+    std::vector<int64_t> dimensions;
+    for (int i = 0; i < 4; ++i) dimensions.push_back(x.dim_size(i));
+    return views->emplace(dimensions, view).first->second;
+  }
+
+  void Reduce(tf::OpKernelContext* context, const View& view,
+              float* sums) const {
+    const auto at = [&](int i) { return context->input(i).flat<float>(); };
+    const auto dy = at(0), x = at(1), mean = at(3);
+    for (int64_t c = 0; c < view.channels; ++c) {
+      const float garbage =
+          fault_ == "ScratchNotClearedBnGrad" ? sums[2 * c] : 0;
+      double sum = garbage, product = 0;
+      for (int64_t o = 0; o < view.outer; ++o) {
+        for (int64_t i = 0; i < view.inner; ++i) {
+          const int64_t k = view.At(o, c, i);
+          sum += dy(k);
+          product += dy(k) * (static_cast<double>(x(k)) - mean(c));
+        }
+      }
+      sums[2 * c] = static_cast<float>(sum);
+      sums[2 * c + 1] = static_cast<float>(product);
+    }
+  }
+
+  void Apply(tf::OpKernelContext* context, const View& view, const float* sums,
+             tf::Tensor* dx, tf::Tensor* dscale, tf::Tensor* doffset) const {
+    const auto at = [&](int i) { return context->input(i).flat<float>(); };
+    const auto dy = at(0), x = at(1), scale = at(2), mean = at(3), var = at(4);
+    const int64_t rows = view.outer * view.inner;
+    for (int64_t c = 0; c < view.channels; ++c) {
+      const double rstd = 1 / std::sqrt(static_cast<double>(var(c)) + epsilon_);
+      const double m = training_ ? sums[2 * c] / static_cast<double>(rows) : 0;
+      const double k =
+          training_ ? rstd * rstd * sums[2 * c + 1] / static_cast<double>(rows)
+                    : 0;
+      for (int64_t o = 0; o < view.outer; ++o) {
+        for (int64_t i = 0; i < view.inner; ++i) {
+          const int64_t e = view.At(o, c, i);
+          if (fault_ == "UnwrittenTailBnGrad" && e >= x.size() / 4 * 4)
+            continue;
+          dx->flat<float>()(e) = static_cast<float>(
+              scale(c) * rstd *
+              (dy(e) - m - (static_cast<double>(x(e)) - mean(c)) * k));
+        }
+      }
+      dscale->flat<float>()(c) = static_cast<float>(rstd * sums[2 * c + 1]);
+      doffset->flat<float>()(c) = sums[2 * c];
+    }
+  }
+
+  const std::string fault_;
+  float epsilon_;
+  bool training_;
+  std::string format_;
+  std::vector<float> member_;
+};
+
+#define KERNEL(name)       \
+  REGISTER_KERNEL_BUILDER( \
+      Name(name).Device(tf::DEVICE_CPU).TypeConstraint<float>("T"), BnGrad)
+
+KERNEL("StatelessBnGrad");
+KERNEL("UnwrittenTailBnGrad");
+KERNEL("ScratchNotClearedBnGrad");
+KERNEL("CachesByDimensionsBnGrad");
+KERNEL("MemberInComputeBnGrad");
+
+}  // namespace

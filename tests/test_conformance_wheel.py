@@ -1,0 +1,83 @@
+"""The harness as a pure-Python wheel judges a vendor's library where nothing of ours is built."""
+
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from build_helpers import bare_venv, build_op_library, run, site_packages
+
+THIRD_PARTY = pathlib.Path(__file__).resolve().parent / "conformance" / "third_party"
+
+
+@pytest.fixture(scope="module")
+def wheel(repo_root, tmp_path_factory):
+    path = repo_root / "tools" / "conformance_wheel.py"
+    module_spec = importlib.util.spec_from_file_location("conformance_wheel", path)
+    module = importlib.util.module_from_spec(module_spec)
+    module_spec.loader.exec_module(module)
+    first, second = (module.write(tmp_path_factory.mktemp("dist")) for _ in range(2))
+    assert first.read_bytes() == second.read_bytes()
+    return first
+
+
+def test_wheel_is_pure_and_asks_for_no_tensorflow(wheel):
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (metadata,) = (archive.read(n).decode() for n in names if n.endswith("/METADATA"))
+    assert not [name for name in names if name.endswith((".so", ".h", ".pyc"))]
+    for needed in (
+        "conformance/cases/advisories.toml", "conformance/verdict/known_divergences.toml",
+        "conformance/reports/page.css", "conformance/cases/relations/table.py", "__main__.py",
+    ):  # fmt: skip
+        assert f"tf_bn_ops/{needed}" in names
+    assert "Requires-Dist: numpy" in metadata and "Requires-Dist: absl-py" in metadata
+    assert "tensorflow" not in metadata.lower().replace("judges tensorflow", "")
+    assert 'Requires-Dist: hypothesis>=6.100; extra == "full"' in metadata
+
+
+@pytest.fixture(scope="module")
+def python(wheel, tmp_path_factory):
+    """A fresh environment with the wheel, which sees this environment's other packages."""
+    python = bare_venv(tmp_path_factory.mktemp("vendor") / "venv")
+    outer = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    (site_packages(python) / "outer.pth").write_text("\n".join(outer) + "\n")
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+    result = run([*pip, "--no-index", str(wheel)], wheel.parent)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return python
+
+
+def _judge(python, folder, *flags):
+    return run([python, "-m", "tf_bn_ops", "conformance", *flags], folder, PYTHONPATH=None)
+
+
+@pytest.mark.long
+def test_library_of_a_vendor_is_judged_where_ours_is_not(python, tmp_path):
+    where = "import tf_bn_ops.conformance as c; print(c.__file__)"
+    done = subprocess.run(
+        [python, "-c", where], cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert str(site_packages(python)) in done.stdout, done.stdout + done.stderr
+    library = build_op_library(THIRD_PARTY / "stateful_ops.cc", tmp_path / "libvendor.so")
+    for op, status in (("StatelessBnGrad", 0), ("UnwrittenTailBnGrad", 1)):
+        text = (THIRD_PARTY / "stateful.toml").read_text(encoding="utf-8")
+        (tmp_path / "mapping.toml").write_text(text.replace("StatelessBnGrad", op))
+        flags = (f"--library={library}", "--mapping=mapping.toml", "--junit=run.xml", "--shrink=0")
+        more = ("--oracle=none", "--cases=20", "--contract=0", "--execution_modes=poison")
+        result = _judge(python, tmp_path, *flags, *more)
+        assert result.returncode == status, result.stdout + result.stderr
+        assert (tmp_path / "run.xml").exists()
+    assert "is not written in" in result.stdout
+
+
+@pytest.mark.long
+def test_without_a_library_it_says_that_there_are_no_ops(python, tmp_path):
+    result = _judge(python, tmp_path, "--cases=1")
+    assert result.returncode == 2
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr

@@ -1,0 +1,85 @@
+"""What SECURITY.md promises: hardened libraries, and no code of whoever sets the environment."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from build_helpers import environment
+
+from tf_bn_ops import _loader
+
+ROOT = pathlib.Path(_loader.__file__).resolve().parent.parent
+LIBRARIES = sorted(_loader.library_folder().glob("libtf_bn_ops*.so"))
+
+
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="needs readelf (binutils)")
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda path: path.stem)
+def test_libraries_are_hardened(library):
+    command = ["readelf", "--wide", "--dynamic", "--program-headers", str(library)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    # Function pointers of the dynamic linker: resolved at load time, then read-only.
+    assert "GNU_RELRO" in text and re.search(r"\(FLAGS\).*BIND_NOW|\(FLAGS_1\).*NOW", text)
+    # No memory is writable and executable, the stack least of all.
+    assert re.search(r"GNU_STACK .* RW +0x", text)
+    assert "TEXTREL" not in text and not re.search(r"LOAD .* RWE ", text)
+    # Other libraries are looked for beside this one at most, never at a place of the build machine.
+    paths = re.findall(r"\((?:RPATH|RUNPATH)\).*\[(.*)\]", text)
+    assert all(path.startswith("$ORIGIN/") for entry in paths for path in entry.split(":")), paths
+
+
+# Both variables are set to what would be visible if it were read.
+SEES_THE_ENVIRONMENT = """
+import os, site, sys
+{before}
+sys.path.insert(0, sys.argv[1])
+site.addsitedir(sys.argv[2])
+hook_ran = "tf_bn_ops" in sys.modules
+import tf_bn_ops
+from tf_bn_ops import _loader, _override
+print(hook_ran, _override.requested(), str(_loader.library_folder()) == "/somewhere")
+"""
+
+
+def sees_the_environment(folder: pathlib.Path, *options: str, before: str = "") -> list[bool]:
+    """Whether the hook in site-packages, the switches and the loader follow the environment."""
+    shutil.copy(ROOT / "tools" / "tf_bn_ops_override.pth", folder)
+    folder.chmod(0o755)
+    program = SEES_THE_ENVIRONMENT.format(before=before)
+    result = subprocess.run(
+        [sys.executable, *options, "-c", program, str(ROOT), str(folder)],
+        env=environment(TF_BN_OPS_OVERRIDE="1", TF_BN_OPS_LIBRARY="/somewhere/lib.so"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return [word == "True" for word in result.stdout.split()]
+
+
+needs_the_hook = pytest.mark.skipif(
+    not (ROOT / "tools").exists(), reason="needs the source tree, with tools/tf_bn_ops_override.pth"
+)
+
+
+@needs_the_hook
+def test_an_ordinary_run_follows_the_environment(tmp_path):
+    assert sees_the_environment(tmp_path) == [True, True, True]
+
+
+@needs_the_hook
+@pytest.mark.parametrize("option", ["-I", "-E"])
+def test_an_isolated_run_does_not(tmp_path, option):
+    assert sees_the_environment(tmp_path, option) == [False, False, False]
+
+
+@needs_the_hook
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give up the real user's rights")
+@pytest.mark.parametrize("call", ["os.setresuid(65534, 0, 0)", "os.setresgid(65534, 0, 0)"])
+def test_a_process_with_the_rights_of_another_user_does_not(tmp_path, call):
+    assert sees_the_environment(tmp_path, before=call) == [False, False, False]

@@ -1,0 +1,119 @@
+"""Execution modes that look for state: what a kernel leaves unwritten, keeps between calls, or
+shares between concurrent ones.
+
+Each is a function of a way to call an op (a request -> its outputs as arrays) and a request
+(worker.py); Executor has the methods.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_bn_ops.conformance.execution.answer import identical
+from tf_bn_ops.harness import poison
+
+# (state, content), as worker.py answers.
+Reply = tuple[str, Any]
+Call = Callable[[Mapping[str, Any]], list[np.ndarray]]
+# A request -> the same call, ready to be made again and again.
+Prepare = Callable[[Mapping[str, Any]], Callable[[], list[np.ndarray]]]
+
+# Threads that call one kernel at the same time, and how often each calls it: for some time.
+THREADS = 4
+_LEAST_CALLS, _MOST_CALLS = 8, 400
+_SECONDS = 0.02
+# Sizes of tensors whose memory is looked at before `poisoned` is relied on: allocators have
+# thresholds (malloc maps from 128 KiB on; TensorFlow's own begins at 256 KiB).
+_PROBED_BYTES = (64, 4096, 1 << 16, 1 << 19, 1 << 23)
+
+
+def check_poison(empty: Callable[[int], np.ndarray]) -> str:
+    """Why memory of tensors cannot be filled with a pattern in this process, or "".
+
+    Args:
+      empty: the memory of a new tensor of so many bytes that nothing was written to.
+    """
+    for pattern in poison.PATTERNS:
+        for size in _PROBED_BYTES:
+            try:
+                with poison.filled(pattern):
+                    memory = empty(size)
+            except poison.PoisonError as error:
+                return str(error)
+            if not poison.holds(memory, pattern).all():
+                return "tensors do not come from the C library's malloc"
+    return ""
+
+
+def poisoned(call: Call, request: Mapping[str, Any]) -> Reply:
+    """With all memory filled with one pattern, then with another: what holds both was never
+    written. What merely depends on it differs from the other modes: of the first pattern, whose
+    numbers are large, the outputs are the answer."""
+    results = []
+    for pattern in poison.PATTERNS:
+        with poison.filled(pattern):
+            results.append(call(request))
+    if len(results[0]) == len(results[1]) and (found := poison.unwritten(results)):
+        return "unwritten", (results[0], found)
+    return "outputs", results[0]
+
+
+def after_others(call: Call, request: Mapping[str, Any]) -> Reply:
+    """After the calls of request["before"], whatever becomes of them, and after one with other
+    numbers alone."""
+    for earlier in (*request.get("before", ()), _rolled(request, 1)):
+        try:
+            call(earlier)
+        except Exception:
+            continue
+    return "outputs", call(request)
+
+
+def concurrent(prepare: Prepare, request: Mapping[str, Any]) -> Reply:
+    """While other threads call the same kernel with other numbers; every thread also calls it with
+    those of the request. The answer is the first that differs from that of one thread."""
+    call = prepare(request)
+    alone = call()
+    start = threading.Barrier(THREADS)
+    found: list[Any] = [None] * THREADS
+
+    def work(thread: int) -> None:
+        try:
+            other = prepare(_rolled(request, thread + 1))
+            start.wait()
+            end = time.monotonic() + _SECONDS
+            for i in range(_MOST_CALLS):
+                outputs = call() if (i + thread) % 2 else other()
+                if (i + thread) % 2 and not identical(outputs, alone):
+                    found[thread] = outputs
+                if found[thread] is not None or (i > _LEAST_CALLS and time.monotonic() > end):
+                    return
+        except Exception as error:  # It is the answer, in the thread that waits.
+            found[thread] = error
+            start.abort()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # Calls take microseconds: they must not wait for Python's lock.
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(interval)
+    outcomes = [outcome for outcome in found if outcome is not None]
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+    return "outputs", outcomes[0] if outcomes else alone
+
+
+def _rolled(request: Mapping[str, Any], by: int) -> dict[str, Any]:
+    """The request with the numbers of every input rotated: valid ones, in another order."""
+    inputs: Mapping[str, Sequence[Any]] = request["inputs"]
+    return {**request, "inputs": {name: np.roll(value, by) for name, value in inputs.items()}}
