@@ -16,7 +16,6 @@ import tensorflow as tf
 
 from tf_bn_ops.keras import BatchNormalization, batch_norm_report, replace_batch_norm
 
-
 # Some hundred roundings of the type that the steps compute in. With a mask, the reference is Keras'
 # float32 formula, whose mean of 100 is off by 1e-5 and whose counts are 1e-7 too large.
 TOLERANCE = 1e-4
