@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -50,7 +51,7 @@ def start(workers: int, *arguments: str) -> str:
 
 
 def strategy(threads: int = 0) -> Any:
-    """The strategy of a worker, whose collectives fail after a minute without the others.
+    """The strategy of a worker; without a timeout, which costs a thread for each collective.
 
     Args:
       threads: of the worker; 0 leaves that to TensorFlow.
@@ -59,8 +60,7 @@ def strategy(threads: int = 0) -> Any:
 
     if threads:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
-    options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=60)
-    return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    return tf.distribute.MultiWorkerMirroredStrategy()
 
 
 def leave(strategy: Any) -> None:
@@ -70,8 +70,8 @@ def leave(strategy: Any) -> None:
     def meet() -> Any:
         return tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0) + 0.0)
 
-    meeting = tf.function(lambda: strategy.run(meet), autograph=False)()
-    strategy.experimental_local_results(meeting)[0].numpy()
+    with contextlib.suppress(tf.errors.OpError):  # Another one has met this one and left.
+        tf.function(lambda: strategy.run(meet), autograph=False)().numpy()
     sys.stdout.flush()
     os._exit(0)
 

@@ -3,10 +3,10 @@
     python examples/sync_detector.py [--steps=400] [--seeds=3] [--plot=curves.png]
 
 An image of 48 x 48 has three digits, drawn as glyphs of 10 x 14 in random places, of a brightness
-and contrast of its own. The model says for each cell of 8 x 8 pixels
-whether the middle of a digit is in it, and which. With two images per worker the statistics of a
-batch are those of two backgrounds; with synchronisation those of four. Prints loss and the share of
-cells with digits that are told right, in inference on images that were held back.
+and contrast of its own. The model says for each cell of 8 x 8 pixels whether the middle of a digit
+is in it, and which. With two images per worker the statistics of a batch are those of two images;
+with synchronisation those of four. Prints the loss in training and, in inference on images that
+were held back, the loss and the share of cells with digits that are told right.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import re
 import sys
@@ -105,3 +106,26 @@ def test_saved_model_trains_alike_after_each_rewriting():
     assert curves[0][-1] < curves[0][0]
     assert curves[1] == pytest.approx(curves[0], rel=1e-4)
     assert curves[2] == curves[0]
+
+
+def test_sync_speed_compares():
+    for mirrored in ("--nomirrored", "--mirrored"):
+        lines = example("sync_speed.py", "--quick", mirrored).splitlines()
+        times = [float(line.split()[-2]) for line in lines[:4]]
+        assert len(times) == 4 and all(time > 0 for time in times)
+        assert "synchronisation costs a factor of" in lines[4]
+
+
+def test_sync_cost_prints_a_model_of_larger_clusters():
+    lines = example("sync_cost.py", "--quick", "--workers=2").splitlines()
+    rows = [[float(word) for word in line.split()] for line in lines[-4:]]
+    assert [row[0] for row in rows] == [2, 8, 64, 512]
+    # ResNet-50: 8 bytes of 2 C + 1 and of 2 C numbers, in all layers, to one other worker.
+    assert rows[0][1] == pytest.approx((2 * 26560 + 53) * 8 / 1e6, abs=0.06)
+    assert all(later > earlier for earlier, later in itertools.pairwise(rows))
+
+
+def test_sync_detector_is_trained_by_both_kinds():
+    lines = example("sync_detector.py", "--steps=4", "--seeds=1").splitlines()
+    assert [line.split("  ")[0] for line in lines[1:]] == ["not synchronised", "synchronised"]
+    assert all(0 < float(line.split()[-3]) < 100 for line in lines[1:])

@@ -283,17 +283,12 @@ def _frozen(
     return _fused.activated(attrs.activation, tf.cast(y, x.dtype), *side_inputs)
 
 
-def _data_format(x: Any, channel: int) -> DataFormat | None:
+def _data_format(x: Any, channel: int) -> str | None:
     """How FusedBatchNormV3 names the layout of `x`; None if it does not take it."""
     import tensorflow as tf
 
     rank = x.shape.rank
     if rank is None or x.dtype == tf.float64:
         return None
-    layouts: dict[tuple[int, int], DataFormat] = {
-        (4, 3): "NHWC",
-        (4, 1): "NCHW",
-        (5, 4): "NDHWC",
-        (5, 1): "NCDHW",
-    }
+    layouts = {(4, 3): "NHWC", (4, 1): "NCHW", (5, 4): "NDHWC", (5, 1): "NCDHW"}
     return layouts.get((rank, channel % rank))

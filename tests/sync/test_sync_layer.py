@@ -16,6 +16,10 @@ import tensorflow as tf
 
 from tf_bn_ops.keras import BatchNormalization, batch_norm_report, replace_batch_norm
 
+# Some hundred roundings of the type that the steps compute in. With a mask, the reference is Keras'
+# float32 formula, whose mean of 100 is off by 1e-5 and whose counts are 1e-7 too large.
+TOLERANCE = 1e-4
+
 
 def train(replicas: int, workers: int = 0) -> list[dict[str, Any]]:
     outputs = replica_processes.run("layer_program.py", str(replicas), workers=workers)
@@ -38,18 +42,16 @@ def assert_same_training(got: dict[str, Any], want: dict[str, Any], tolerance: f
 def test_two_devices_train_as_one_with_the_whole_batch(reference):
     (got,) = train(2)
     assert got.keys() == reference.keys()
-    # Some hundred roundings of the type that the steps compute in; Keras' masked formula divides by
-    # the count plus 1e-7.
     tolerances = {"mixed_float16": 2.0**-7, "mixed_bfloat16": 2.0**-4}
     for how, want in reference.items():
-        assert_same_training(got[how], want, tolerances.get(how, 1e-5))
+        assert_same_training(got[how], want, tolerances.get(how, TOLERANCE))
 
 
 @pytest.mark.long
 def test_two_workers_train_as_one_with_the_whole_batch(reference):
     for got in train(2, workers=2):
         for how in ("by hand", "masked"):
-            assert_same_training(got[how], reference[how], 1e-5)
+            assert_same_training(got[how], reference[how], TOLERANCE)
 
 
 def test_a_layer_without_other_replicas_is_the_layer_without_synchronisation():
