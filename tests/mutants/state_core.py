@@ -6,6 +6,7 @@ between calls, calls that disturb each other. The execution modes `poison`, `his
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 
@@ -19,7 +20,8 @@ from tf_bn_ops.harness import c_abi, poison, problems
 from tf_bn_ops.harness.models.formula_models import fill
 from tf_bn_ops.harness.problems import Problem
 
-_THREADS, _CALLS = 4, 6
+# Calls take microseconds: it takes some until two of them are at work at the same time.
+_THREADS, _CALLS = 4, 80
 
 Outputs = Mapping[str, np.ndarray]
 
@@ -74,10 +76,13 @@ def _concurrent(problem: Problem, right: Outputs) -> Iterator[str]:
             elif not _same(c_abi.run(problem), right):
                 wrong.append(thread)
 
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
     threads = [threading.Thread(target=work, args=(i,)) for i in range(_THREADS)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    sys.setswitchinterval(interval)
     if wrong:
         yield f"bits differ in {len(wrong)} calls while other threads call"
