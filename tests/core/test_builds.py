@@ -83,8 +83,8 @@ def test_bounds_hold_with_room_under_random_rounding(build):
     """A directed rounding is off by up to a unit in the last place, twice what a rounding to
     nearest is: so may be what it leads to. The bounds are not tuned to one rounding. What is too
     large for its type becomes the largest number instead of infinity where the rounding is towards
-    zero: the kind about that is left out. So is the gradient behind an activation, whose mask repeats
-    the forward's rounding bit by bit."""
+    zero: the kind about that is left out. So is the gradient behind an activation, whose mask
+    repeats the forward's rounding bit by bit."""
     left_out = ("overflow", "batch_norm_grad_ex")
     nearest = build(*left_out)
     random = build(*left_out, mutant=RANDOM_ROUNDING)
