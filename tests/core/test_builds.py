@@ -47,8 +47,8 @@ def build(tmp_path_factory):
     """Builds the core by its arguments, once each; returns what judge_build.py says of it."""
     kept = {}
 
-    def judged(compiler="g++", flags="-O1", mutant=None):
-        key = compiler, flags, mutant
+    def judged(*left_out, compiler="g++", flags="-O1", mutant=None):
+        key = left_out, compiler, flags, mutant
         if key not in kept:
             if not shutil.which(compiler):
                 pytest.skip(f"needs {compiler}")
@@ -56,7 +56,7 @@ def build(tmp_path_factory):
             folder.flags, folder.compiler = f"{flags} -w", compiler
             library = folder.library_of(mutant)
             done = subprocess.run(
-                [sys.executable, HERE / "judge_build.py", str(CASES)],
+                [sys.executable, HERE / "judge_build.py", str(CASES), *left_out],
                 env={
                     **os.environ, "TF_BN_OPS_LIBRARY": str(library),
                     "PYTHONPATH": str(mutants.ROOT),
@@ -73,7 +73,7 @@ def build(tmp_path_factory):
 @pytest.mark.parametrize("flags", ["-O0", "-O2", "-O3"])
 @pytest.mark.parametrize("compiler", ["g++", "clang++"])
 def test_compilers_and_optimization_levels_give_the_same_bits(build, compiler, flags):
-    built, reference = build(compiler, flags), build()
+    built, reference = build(compiler=compiler, flags=flags), build()
     assert built["worst"] == reference["worst"]
     assert built["digest"] == reference["digest"]
 
@@ -81,8 +81,13 @@ def test_compilers_and_optimization_levels_give_the_same_bits(build, compiler, f
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the edit is that of x86's MXCSR")
 def test_bounds_hold_with_room_under_random_rounding(build):
     """A directed rounding is off by up to a unit in the last place, twice what a rounding to
-    nearest is: so may be what it leads to. The bounds are not tuned to one rounding."""
-    nearest, random = build(), build(mutant=RANDOM_ROUNDING)
+    nearest is: so may be what it leads to. The bounds are not tuned to one rounding. What is too
+    large for its type becomes the largest number instead of infinity where the rounding is towards
+    zero: the kind about that is left out. So is the gradient behind an activation, whose mask
+    repeats the forward's rounding bit by bit."""
+    left_out = ("overflow", "batch_norm_grad_ex")
+    nearest = build(*left_out)
+    random = build(*left_out, mutant=RANDOM_ROUNDING)
     assert random["digest"] != nearest["digest"]  # It did round otherwise.
     assert {role: bound for role, bound in nearest["worst"].items() if bound > 1} == {}
     assert {role: bound for role, bound in random["worst"].items() if bound > 2} == {}

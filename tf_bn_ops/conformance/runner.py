@@ -52,7 +52,8 @@ def run(
 
 def _relate(case: Case, inputs: Inputs, candidate: Runner, settings: Settings) -> CaseResult:
     """Runs the calls of a relation, one after the other, and judges them."""
-    members, answers = table.calls(case, inputs), []
+    members = table.calls(case, inputs)
+    answers: list[Answer] = []
     for called, its_inputs in members:
         # The further execution modes are those of the first.
         one = called if not answers else dataclasses.replace(called, execution=_first_mode(called))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases.case import Case
@@ -21,7 +22,7 @@ def predecessors(case: Case) -> Iterator[Case]:
     the numbers do."""
     kind = case.kind if case.kind in kinds_of(case.spec) else "normal"
     drawn = dataclasses.replace(case, kind=kind, execution="eager")
-    changed = [
+    changed: list[dict[str, Any]] = [
         *({"layout": layout} for layout in _other_layouts(case)),
         *({"dtype": dtype} for dtype in case.spec.dtypes if dtype != case.dtype),
     ]
@@ -31,7 +32,7 @@ def predecessors(case: Case) -> Iterator[Case]:
             *({"mode": mode} for mode in case.spec.modes if mode != case.mode),
         ]
     for number, change in enumerate([*changed, {}], start=1):
-        yield dataclasses.replace(drawn, seed=case.seed + number, **change)  # type: ignore[arg-type]
+        yield dataclasses.replace(drawn, seed=case.seed + number, **change)
 
 
 def _other_layouts(case: Case) -> list[str]:

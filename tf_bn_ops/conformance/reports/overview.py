@@ -84,7 +84,7 @@ def _failed(record: dict[str, Any]) -> str:
     if len(groups) > _NAMED:
         named.append(f"and {len(groups) - _NAMED} more groups")
     named += [f"{len(stale)} known divergences that are none any more"] if stale else []
-    first = f"<br>The first: {_esc(failures[0]['failures'][0])}" if failures else ""
+    first = f"<div>The first: {_esc(failures[0]['failures'][0])}</div>" if failures else ""
     return f'<a href="#failures">{_esc("; ".join(named))}</a>{first}'
 
 

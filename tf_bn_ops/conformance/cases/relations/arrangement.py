@@ -78,7 +78,7 @@ def _check_permuted(answers: Sequence[Answered]) -> Iterator[Comparison]:
     case = answers[0].case
     axis, channels = _channels(case)
     order = _order(case, channels)
-    yield from _compared(*answers, lambda a: a.take(order, axis), lambda a: a[order])
+    yield from _compared(answers[0], answers[1], lambda a: a.take(order, axis), lambda a: a[order])
 
 
 def _cut(case: Case) -> int:
@@ -91,12 +91,17 @@ def _parts(case: Case) -> list[np.ndarray]:
     return np.split(np.arange(channels), [_cut(case)])
 
 
+def _taken(which: np.ndarray, axis: int) -> _Arrange:
+    """Takes some channels, whose axis it is."""
+    return lambda a: a.take(which, axis)
+
+
 def _split(case: Case, inputs: Inputs) -> Sequence[Member]:
     axis, channels = _channels(case)
     members = [(case, inputs)]
     for part in _parts(case):
         shape = tuple(len(part) if i == axis else n for i, n in enumerate(case.shape))
-        own = _arranged(inputs, lambda a, p=part: a.take(p, axis), lambda a, p=part: a[p], channels)
+        own = _arranged(inputs, _taken(part, axis), _taken(part, 0), channels)
         members.append((dataclasses.replace(case, shape=shape), own))
     return members
 
@@ -105,9 +110,7 @@ def _check_split(answers: Sequence[Answered]) -> Iterator[Comparison]:
     whole, *parts = answers
     axis, _ = _channels(whole.case)
     for part, channels in zip(parts, _parts(whole.case), strict=True):
-        yield from _compared(
-            whole, part, lambda a, c=channels: a.take(c, axis), lambda a, c=channels: a[c]
-        )
+        yield from _compared(whole, part, _taken(channels, axis), _taken(channels, 0))
 
 
 # ---- Batch and layout ----------------------------------------------------------------------------
@@ -121,7 +124,7 @@ def _reordered(case: Case, inputs: Inputs) -> Sequence[Member]:
 
 def _check_reordered(answers: Sequence[Answered]) -> Iterator[Comparison]:
     order = _order(answers[0].case, answers[0].case.shape[0])
-    yield from _compared(*answers, lambda a: a[order], lambda a: a)
+    yield from _compared(answers[0], answers[1], lambda a: a[order], lambda a: a)
 
 
 def _other_layout(op: spec.OpSpec, layout: str) -> str | None:
@@ -145,7 +148,7 @@ def _transposed(case: Case, inputs: Inputs) -> Sequence[Member]:
 
 
 def _check_transposed(answers: Sequence[Answered]) -> Iterator[Comparison]:
-    yield from _compared(*answers, _transpose(answers[0].case), lambda a: a)
+    yield from _compared(answers[0], answers[1], _transpose(answers[0].case), lambda a: a)
 
 
 CHANNEL_ORDER = Relation(
