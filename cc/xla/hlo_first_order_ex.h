@@ -20,7 +20,7 @@ struct XlaBatchNormGradExArgs : XlaBatchNormGradArgs {
   using Call = BatchNormGradExFromYFormula;
 
   Activation activation = Activation::kIdentity;
-  xla::XlaOp offset;  // Not read.
+  xla::XlaOp offset;  // Read by hlo_split.h alone.
   xla::XlaOp y;       // The shape of x, read with an activation.
 };
 // The same with the gradient of a side input.
