@@ -75,7 +75,7 @@ def prose(text: str) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_has_a_language_and_its_exceptions_a_reason(page):
-    known = ("python", "c++", "toml", "json", "sh", "text")
+    known = ("python", "c++", "toml", "json", "yaml", "sh", "text")
     for block in blocks(page):
         assert block.language in known, block.code
         if block.remark:
@@ -159,6 +159,7 @@ def test_commands_exist(code):
             assert result.returncode == 0, result.stderr
         elif words[:3] == ["python", "-m", "tf_bn_ops"]:
             command = importlib.import_module(_COMMANDS[words[3]][0])
+            command = getattr(command, "_SUBCOMMANDS", {}).get(" ".join(words[4:5]), command)
             command._FLAGS.unparse_flags()
             try:
                 command._FLAGS([words[3], *words[4:]])

@@ -14,6 +14,7 @@
 #include "cc/c_api/tf_bn_ops_c.h"
 #include "cc/core/dtype.h"
 #include "cc/core/formulas/batch_norm.h"
+#include "cc/fuzz/c_abi_call.h"
 #include "cc/fuzz/input.h"
 
 namespace {

@@ -12,6 +12,7 @@
 
 #include "cc/c_api/args.h"
 #include "cc/c_api/tf_bn_ops_c.h"
+#include "cc/fuzz/c_abi_call.h"
 #include "cc/fuzz/input.h"
 
 namespace {

@@ -1,5 +1,4 @@
-// What the fuzz targets share: values from the bytes that a fuzzer generates,
-// and the check of a call of the C ABI.
+// What the fuzz targets share: values from the bytes that a fuzzer generates.
 
 #ifndef TF_BN_OPS_CC_FUZZ_INPUT_H_
 #define TF_BN_OPS_CC_FUZZ_INPUT_H_
@@ -43,26 +42,6 @@ class Input {
   const uint8_t* next_;
   size_t left_;
 };
-
-// The largest error_size that CheckCall takes.
-constexpr size_t kMaxErrorSize = 64;
-
-// The status of run(error), a call with an error buffer of `error_size` bytes:
-// one sentence within the buffer where it fails, and nothing behind it.
-template <typename Run>
-int CheckCall(size_t error_size, const Run& run) {
-  char error[kMaxErrorSize];
-  std::memset(error, 'x', sizeof(error));
-  const int status = run(error);
-  TFBN_FUZZ_CHECK(status == 0 || status == 1);
-  if (status == 1 && error_size > 0) {
-    TFBN_FUZZ_CHECK(std::memchr(error, 0, error_size));
-  }
-  for (size_t i = error_size; i < sizeof(error); ++i) {
-    TFBN_FUZZ_CHECK(error[i] == 'x');
-  }
-  return status;
-}
 
 }  // namespace fuzz
 }  // namespace tf_bn_ops

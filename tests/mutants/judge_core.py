@@ -10,48 +10,22 @@ line.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 
+import core_answer
 import numpy as np
 import state_core
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance import flags
 from tf_bn_ops.conformance.cases import generate
-from tf_bn_ops.conformance.cases.case import Case
-from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.verdict.judge import judge
 from tf_bn_ops.harness import bounds, c_abi, problems, split_c_abi
 from tf_bn_ops.harness.models import gather_stats
 from tf_bn_ops.harness.models.formula_models import model_of
-from tf_bn_ops.harness.problems import VIEW_ROLES, Inputs
 
-_THREADS = 2
 GATHER_STATS = "BatchNormGatherStats"
 # One case of this many is looked at for state (state_core.py).
 _STATE_EVERY = 8
-
-
-def answer(case: Case, inputs: Inputs) -> Answer:
-    """What an op on this library would answer; outputs start as NaN, so none may be left out."""
-    problem = problems.of_call(case, inputs)
-    if problem.part:
-        found = split_c_abi.run(problem, split_c_abi.How(threads=_THREADS))
-        return _in_order(case, inputs, found)
-    outputs = c_abi.new_outputs(problem, fill=np.nan)
-    c_abi.run(problem, threads=_THREADS, outputs=outputs)
-    for role in ("placeholder", "forward_coefficients"):
-        outputs[role] = np.zeros(0, problem.statistics_dtype.numpy)
-    return _in_order(case, inputs, outputs)
-
-
-def _in_order(case: Case, inputs: Inputs, outputs: Mapping[str, np.ndarray]) -> Answer:
-    return Answer(
-        [
-            outputs[arg.role].reshape(case.shape) if arg.role in VIEW_ROLES else outputs[arg.role]
-            for arg in case.spec.outputs_with(inputs.attrs)
-        ]
-    )
 
 
 def judge_gather_stats(count: int) -> None:
@@ -77,10 +51,10 @@ def main() -> None:
     cases = generate.generate(count, flags.DEFAULT_SEED, combos)
     for number, case in enumerate(cases, start=1):
         inputs = model_of(case.spec).fill(case)
-        looks_for_state = number % _STATE_EVERY == 0 and state_core.is_small(case)
+        looks_for_state = number % _STATE_EVERY == 0 and state_core.is_looked_at(case)
         if looks_for_state:
             state_core.call_predecessors(case)
-        answers = {"candidate": answer(case, inputs)}
+        answers = {"candidate": core_answer.answer(case, inputs)}
         failures = judge(case, inputs, answers, bounds.PROFILES["strict"]).failures
         if looks_for_state and not failures:
             problem = problems.of_call(case, inputs)

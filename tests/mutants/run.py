@@ -156,7 +156,7 @@ def judge(
     judge_core = ["judge_core.py", op, *([str(most)] if most else [])]
     script, *arguments = ["large_core.py", op] if large else judge_core
     command = [sys.executable, str(HERE / script), *arguments]
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    paths = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
         "TF_BN_OPS_LIBRARY": str(library),

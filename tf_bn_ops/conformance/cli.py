@@ -339,12 +339,14 @@ class _Run:
         }
 
 
+# Name -> module with flags and a `main` of its own.
+_SUBCOMMANDS = {"advisories": advisories_table, "merge": merge}
+
+
 def main(argv: Sequence[str]) -> int:
     """Runs the command; argv is its name, then flags; returns the exit status."""
-    if argv[1:2] == ["advisories"]:
-        return advisories_table.main([f"{argv[0]} advisories", *argv[2:]])
-    if argv[1:2] == ["merge"]:
-        return merge.main([f"{argv[0]} merge", *argv[2:]])
+    if argv[1:] and argv[1] in _SUBCOMMANDS:
+        return _SUBCOMMANDS[argv[1]].main([" ".join(argv[:2]), *argv[2:]])
     errors = (
         CaseError,
         devices.DeviceError,

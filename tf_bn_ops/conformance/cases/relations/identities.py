@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.cases.relations.relation import (
     Answered,
@@ -71,8 +72,10 @@ class _Centered:
 
 
 def _is_training(op: OpSpec, mode: str) -> bool:
+    """Statistics and sums are those of the batch at hand: not in the parts of synchronised batch
+    normalization, which are given those of all replicas."""
     known = is_gradient(op) or is_second_order(op) or is_forward(op)
-    return known and mode == "training"
+    return known and mode == "training" and op.formula not in spec.ops.PARTS
 
 
 def _plain_y(of: Answered) -> np.ndarray:
