@@ -84,6 +84,13 @@ def test_keras_speed_prints_the_table_of_the_docs():
         assert all(re.fullmatch(TIME + AND_FACTOR, cell) for cell in ours)
 
 
+def test_fused_memory_prints_the_table_of_the_docs():
+    lines = example("fused_memory.py", "--network=MobileNetV2", "--batch=1", "--side=32")
+    _, rows = table(lines)
+    assert [row[0] for row in rows] == ["Keras", "tf_bn_ops", "with `fuse=True`"]
+    assert all(float(mib) > 0 and float(share) > 0 for _, mib, share in rows)
+
+
 def test_xla_speed_compares():
     if not _loader.build_info()["xla"]:
         pytest.skip("built without XLA")
