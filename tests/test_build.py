@@ -235,7 +235,12 @@ def test_exported_symbols(tree):
         assert "Impl" not in symbol
         classes.add(found.group(2))
     assert classes == {
+        "BatchNormBackwardElemt",
+        "BatchNormBackwardReduce",
+        "BatchNormElemt",
+        "BatchNormGatherStats",
         "BatchNormGradBlock",
+        "BatchNormStats",
         "BatchNormTrainingBackprop",
         "FusedBatchNorm",
         "FusedBatchNormEx",

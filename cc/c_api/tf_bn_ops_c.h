@@ -139,6 +139,7 @@ typedef struct tfbn_batch_norm_gather_stats_args {
   double *count, *mean, *m2;          /* One element, [channels], [channels]. */
 } tfbn_batch_norm_gather_stats_args;
 
+/* As tfbn_cpu_batch_norm_grad, on the calling thread. */
 TFBN_EXPORT int tfbn_cpu_batch_norm_gather_stats(
     const tfbn_batch_norm_gather_stats_args* args, char* error,
     size_t error_size);

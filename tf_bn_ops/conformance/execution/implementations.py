@@ -168,8 +168,9 @@ def request(
     """A request to a worker (worker.py): the case in the names and types of `op`, or in the names
     of another library."""
     values = {**op.attrs, "data_format": case.layout, "epsilon": case.epsilon}
-    axis = spec.channel_axis(case.layout)
-    values |= {"axis": axis if axis == 1 else -1, "is_training": case.is_training, **inputs.attrs}
+    if "axis" in op.attrs:
+        values["axis"] = 1 if spec.channel_axis(case.layout) == 1 else -1
+    values |= {"is_training": case.is_training, **inputs.attrs}
     given: dict[str, Any]
     what = "inputs"
     of_role: Mapping[str, Any] = inputs.values

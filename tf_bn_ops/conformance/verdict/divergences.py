@@ -66,8 +66,12 @@ class Divergence:
             "rank": spec.LAYOUTS[case.layout][0],
             "empty": case.is_empty,
         }
-        if not case.compares_values and "kind" not in self.when:
-            return False  # It speaks of results, which such a case has none of.
+        # It speaks of results: of a case without values there are none, a relation compares some.
+        has_results = case.compares_values or (
+            case.checks_relation and not self.is_about_values and not self.is_unwritten
+        )
+        if not has_results and "kind" not in self.when:
+            return False
         if self.what.partition(":")[2] not in ("", *(arg.role for arg in case.spec.outputs)):
             return False
         return all(values[key] in allowed for key, allowed in self.when.items())
