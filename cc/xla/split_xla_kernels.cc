@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "cc/ops/split_ops.h"
 #include "cc/xla/hlo_split.h"
+#include "cc/xla/spec_xla_op.h"
 #include "cc/xla/xla_op.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -37,32 +38,15 @@ constexpr int kVectorInput<BatchNormStatsSpec> = BatchNormStatsSpec::kX;
 // The XLA kernel of a part, from the Spec (cc/ops) that its other kernels use:
 // validate -> view -> arguments -> operations -> outputs.
 template <typename Spec, typename Args>
-class SplitXlaOp : public tf::XlaOpKernel {
+class SplitXlaOp : public SpecXlaOp<Spec, Args> {
  public:
-  explicit SplitXlaOp(tf::OpKernelConstruction* context)
-      : XlaOpKernel(context),
-        is_cpu_(context->device_type() == tf::DEVICE_CPU_XLA_JIT) {
-    OP_REQUIRES_OK(context, spec_.ReadAttrs(context));
-  }
+  using SpecXlaOp<Spec, Args>::SpecXlaOp;
 
   void Compile(tf::XlaOpKernelContext* context) override {
-    xla::Shape xla_shapes[Spec::kInputs];
-    tf::TensorShape shapes[Spec::kInputs];
-    const tf::TensorShape* pointers[Spec::kInputs];
-    for (int i = 0; i < Spec::kInputs; ++i) {
-      OP_REQUIRES_OK(context,
-                     StaticShape(context, i, &xla_shapes[i], &shapes[i]));
-      pointers[i] = &shapes[i];
-    }
     Args args;
-    OP_REQUIRES_OK(context, spec_.Validate(pointers, &args.view));
-    args.channel_dim = spec_.ChannelDim(shapes[Spec::kX].dims());
-    args.shape = xla_shapes[Spec::kX];
-    args.stat_shape = xla_shapes[kVectorInput<Spec>];
-    spec_.BindAttrs(/*saves_rstd=*/!is_cpu_, &args);
-    Spec::BindInputs([context](int i) { return context->Input(i); }, &args);
+    OP_REQUIRES_OK(context, this->ReadCall(context, kVectorInput<Spec>, &args));
     ReplaceUnreadInputs(&args);
-    SetOutputs(context, args, Build(is_cpu_, args));
+    SetOutputs(context, args, Build(this->is_cpu_, args));
   }
 
  private:
@@ -83,8 +67,6 @@ class SplitXlaOp : public tf::XlaOpKernel {
   }
 
   static constexpr bool kIsStats = std::is_same_v<Spec, BatchNormStatsSpec>;
-  const bool is_cpu_;
-  Spec spec_;
 };
 
 class GatherStatsXlaOp : public tf::XlaOpKernel {

@@ -14,6 +14,7 @@
 #include "cc/xla/hlo_first_order_ex.h"
 #include "cc/xla/hlo_forward.h"
 #include "cc/xla/hlo_second_order.h"
+#include "cc/xla/spec_xla_op.h"
 #include "cc/xla/xla_op.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -46,49 +47,29 @@ void ReplaceUnreadInputs(XlaBatchNormGradExArgs* args) {
 // The XLA kernel of an op, from the Spec (cc/ops) that its other kernels use:
 // validate -> view -> arguments -> operations -> outputs.
 template <typename Spec, typename Args>
-class BatchNormXlaOp : public tf::XlaOpKernel {
+class BatchNormXlaOp : public SpecXlaOp<Spec, Args> {
  public:
-  explicit BatchNormXlaOp(tf::OpKernelConstruction* context)
-      : XlaOpKernel(context),
-        is_cpu_(context->device_type() == tf::DEVICE_CPU_XLA_JIT) {
-    OP_REQUIRES_OK(context, spec_.ReadAttrs(context));
-  }
+  using SpecXlaOp<Spec, Args>::SpecXlaOp;
 
   void Compile(tf::XlaOpKernelContext* context) override {
-    xla::Shape xla_shapes[Spec::kInputs];
-    tf::TensorShape shapes[Spec::kInputs];
-    const tf::TensorShape* pointers[Spec::kInputs];
-    for (int i = 0; i < Spec::kInputs; ++i) {
-      OP_REQUIRES_OK(context,
-                     StaticShape(context, i, &xla_shapes[i], &shapes[i]));
-      pointers[i] = &shapes[i];
-    }
     Args args;
-    OP_REQUIRES_OK(context, spec_.Validate(pointers, &args.view));
-    args.channel_dim = spec_.ChannelDim(shapes[Spec::kX].dims());
-    args.shape = xla_shapes[Spec::kX];
-    args.stat_shape = xla_shapes[Spec::kScale];
-    spec_.BindAttrs(/*saves_rstd=*/!is_cpu_, &args);
-    Spec::BindInputs([context](int i) { return context->Input(i); }, &args);
+    OP_REQUIRES_OK(context, this->ReadCall(context, Spec::kScale, &args));
     ReplaceUnreadInputs(&args);
-    const std::vector<xla::XlaOp> outputs = Build(is_cpu_, args);
+    const std::vector<xla::XlaOp> outputs = Build(this->is_cpu_, args);
     for (int i = 0; i < Spec::kOutputs; ++i) context->SetOutput(i, outputs[i]);
     // Placeholders: reserve_space_3 of the forward ops, and in gradients what
     // stands where the forward op has mean and variance. The gradient of a side
     // input comes behind them.
     const int last = static_cast<int>(outputs.size()) - Spec::kOutputs;
     const tf::Tensor placeholder(tf::DT_FLOAT, tf::TensorShape({0}));
-    for (int i = Spec::kOutputs; i < num_outputs() - last; ++i) {
+    for (int i = Spec::kOutputs; i < this->num_outputs() - last; ++i) {
       context->SetConstantOutput(i, placeholder);
     }
     for (int i = 0; i < last; ++i) {
-      context->SetOutput(num_outputs() - last + i, outputs[Spec::kOutputs + i]);
+      context->SetOutput(this->num_outputs() - last + i,
+                         outputs[Spec::kOutputs + i]);
     }
   }
-
- private:
-  const bool is_cpu_;
-  Spec spec_;
 };
 
 using FusedBatchNormXlaOp =
