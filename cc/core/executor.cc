@@ -39,11 +39,14 @@ class PhaseRunner {
   explicit PhaseRunner(std::vector<Phase> phases)
       : phases_(std::move(phases)), progress_(phases_.size()) {
     for (size_t p = 0; p < phases_.size(); ++p) {
-      std::vector<int64_t>& bounds = phases_[p].share_bounds;
-      if (bounds.empty()) bounds = {0, phases_[p].num_tasks};
-      progress_[p].next = std::vector<std::atomic<int64_t>>(bounds.size() - 1);
+      const std::vector<int64_t> one_share = {0, phases_[p].num_tasks};
+      const std::vector<int64_t>& bounds =
+          phases_[p].share_bounds ? *phases_[p].share_bounds : one_share;
+      progress_[p].shares = std::vector<Share>(bounds.size() - 1);
       for (size_t s = 0; s + 1 < bounds.size(); ++s) {
-        progress_[p].next[s].store(bounds[s], std::memory_order_relaxed);
+        Share& share = progress_[p].shares[s];
+        share.next.store(bounds[s], std::memory_order_relaxed);
+        share.end = bounds[s + 1];
       }
     }
   }
@@ -59,39 +62,44 @@ class PhaseRunner {
   }
 
  private:
+  struct Share {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
   struct Progress {
-    std::vector<std::atomic<int64_t>> next;  // By share.
-    std::atomic<int64_t> finished{0};
-    std::atomic<bool> done{false};
+    std::vector<Share> shares;
+    std::atomic<int64_t> done{0};  // Tasks, and Phase::last as one more.
   };
 
   void TakeTasks(size_t p, size_t thread) {
     const Phase& phase = phases_[p];
     Progress& progress = progress_[p];
-    const size_t shares = progress.next.size();
+    const size_t shares = progress.shares.size();
     int64_t finished = 0;
     for (size_t k = 0; k < shares; ++k) {
-      const size_t s = (thread + k) % shares;
-      for (int64_t i;
-           (i = progress.next[s].fetch_add(1, std::memory_order_relaxed)) <
-           phase.share_bounds[s + 1];) {
+      Share& share = progress.shares[(thread + k) % shares];
+      for (int64_t i; (i = share.next.fetch_add(1, std::memory_order_relaxed)) <
+                      share.end;) {
         phase.task(i);
         ++finished;
       }
     }
     if (finished > 0 &&
-        progress.finished.fetch_add(finished, std::memory_order_acq_rel) +
+        progress.done.fetch_add(finished, std::memory_order_acq_rel) +
                 finished ==
             phase.num_tasks) {
-      if (phase.last) phase.last();
+      if (phase.last) {
+        phase.last();
+        progress.done.fetch_add(1, std::memory_order_release);
+      }
       std::lock_guard<std::mutex> lock(mutex_);
-      progress.done.store(true, std::memory_order_release);
       end_of_phase_.notify_all();
     }
   }
 
   bool Done(size_t p) const {
-    return progress_[p].done.load(std::memory_order_acquire);
+    return progress_[p].done.load(std::memory_order_acquire) >=
+           phases_[p].num_tasks + (phases_[p].last ? 1 : 0);
   }
 
   // Returns when all tasks of phase `p` are done.
@@ -109,7 +117,7 @@ class PhaseRunner {
   }
 
   // What the tasks capture is valid while a task is left.
-  std::vector<Phase> phases_;
+  const std::vector<Phase> phases_;
   std::vector<Progress> progress_;
   std::mutex mutex_;
   std::condition_variable end_of_phase_;

@@ -34,9 +34,10 @@ struct Phase {
   int64_t num_tasks;
   std::function<void(int64_t)> task;
   // Shares of neighbouring tasks: share s has the tasks from share_bounds[s] up
-  // to, without, share_bounds[s + 1]. Empty: all tasks are one share.
-  std::vector<int64_t> share_bounds = {};
-  // If set, runs once, after the last task and before the phase ends.
+  // to, without, share_bounds[s + 1]. Borrowed; nullptr: all are one share.
+  const std::vector<int64_t>* share_bounds = nullptr;
+  // If set, runs once, after the last task (there is one) and before the phase
+  // ends.
   std::function<void()> last = {};
 };
 

@@ -88,7 +88,7 @@ class Driver {
                          first + end - plan_.task_bounds[task + 1]);
               }
             },
-            plan_.share_bounds};
+            &plan_.share_bounds};
   }
 
   // Tiles from `first` to `last`, which is included, up or down.
@@ -120,7 +120,7 @@ class Driver {
                 BothPasses(g, g + 1 < end);
               }
             },
-            plan_.share_bounds};
+            &plan_.share_bounds};
   }
 
   // Both passes over channel group g; `has_next`: the task goes on with g + 1.
