@@ -1,8 +1,8 @@
 """The collectives of synchronised batch normalization, between the replicas of tf.distribute.
 
-Everything that is exchanged is gathered, and combined in rank order: the same bits on every replica
-in every run, whatever the engine. In a function the gather is one CollectiveGatherV2, launched as
-the strategy launches its own; elsewhere a `ReplicaContext.all_reduce` (docs/adr/0026).
+Everything that is exchanged is gathered, and combined in rank order: bitwise identical on every
+replica, in every run, whatever the engine. In a function the gather is one CollectiveGatherV2,
+launched as the strategy launches its own; elsewhere a `ReplicaContext.all_reduce` (docs/adr/0026).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Each is one pass over the batch of one replica; statistics and sums travel betwe
 float64. With the counts, means and sums of squares of all replicas stacked by rank:
 
     count, mean, m2 = batch_norm_stats(x)                          # On each replica, then gather.
-    count, mean, m2 = batch_norm_gather_stats(counts, means, m2s)  # The same bits on each replica.
+    count, mean, m2 = batch_norm_gather_stats(counts, means, m2s)  # Bitwise identical everywhere.
     y = batch_norm_elemt(x, scale, offset, mean, m2 / count)
 
     sums = batch_norm_backward_reduce(y_backprop, x, scale, offset, mean, m2 / count)
@@ -67,7 +67,7 @@ def batch_norm_gather_stats(
 ) -> BatchNormGatherStats:
     """Statistics of a batch from those of its parts, by Chan's formula in the order of the rows.
 
-    The same bits on every replica that is given the same rows. Nothing cancels where a mean is
+    Bitwise identical on every replica that is given the same rows. Nothing cancels where a mean is
     large, and parts of different sizes count by their sizes.
 
     Args:

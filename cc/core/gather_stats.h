@@ -22,7 +22,7 @@ struct GatherStatsArgs {
 };
 
 // The pairwise formula of Chan, Golub and LeVeque (1983), part after part in
-// their order, so that every replica computes the same bits:
+// their order, so that results are bitwise identical on every replica:
 //
 //   delta = mean_part - mean
 //   mean += delta * (count_part / (count + count_part))

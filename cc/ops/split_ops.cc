@@ -128,7 +128,7 @@ axis: The dimension of the channels; from the end if negative.
 constexpr char kGatherStatsDoc[] = R"doc(
 Statistics of a batch from those of its parts, by the formula of Chan, Golub and LeVeque.
 
-Row by row in their order, so that all replicas compute the same bits:
+Row by row in their order, so that results are bitwise identical on all replicas:
 
   delta = means[w] - mean
   mean += delta * (counts[w] / (count + counts[w]))

@@ -26,7 +26,7 @@ ENDS = {1: [0, 8], 2: [0, 3, 8]}
 
 
 def statistics_of(layer: Any) -> list[list[float]]:
-    """Moving mean and variance; the same bits on all replicas of this process."""
+    """Moving mean and variance; bitwise identical on all replicas of this process."""
     found = []
     for variable in (layer.moving_mean, layer.moving_variance):
         values = [v.numpy() for v in getattr(variable.value, "values", [variable.value])]

@@ -1,7 +1,7 @@
 """Execution modes that look for state: what a kernel leaves unwritten, keeps between calls, or
 shares between concurrent ones.
 
-Each is a function of a way to call an op (a request -> its outputs as arrays) and a request
+Each takes a callable that runs an op (a request -> its outputs as arrays) and a request
 (worker.py); Executor has the methods.
 """
 

@@ -118,7 +118,7 @@ class Executor:
     def _outputs(self, request: dict[str, Any], outputs: Any) -> tuple[str, list[np.ndarray]]:
         return "outputs", [output.numpy() for output in self._in_order(request, outputs)]
 
-    # One method for each execution mode that is a way of calling.
+    # One method per execution mode that makes a call of its own.
 
     def _eager(self, request: dict[str, Any]) -> Any:
         return self._outputs(request, self._call(request, self._constants(request)))

@@ -54,7 +54,7 @@ def _against(record: dict[str, Any]) -> str:
     parts = []
     if oracles != {None}:
         parts.append(
-            "the right answer, computed in float64 from the same bits, within error bounds "
+            "the right answer, computed in float64 from the same inputs, within error bounds "
             f"derived from the arithmetic (<em>{_esc(record['settings']['bounds'])}</em>)"
         )
     others = [_REFERENCES.get(name, name) for name in record["implementations"][1:]]

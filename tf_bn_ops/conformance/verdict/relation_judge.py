@@ -89,7 +89,7 @@ def _add(result: CaseResult, path: PathResult, comparison: Comparison) -> None:
 
 
 def _evidence(answered: Answered, roles: Sequence[str]) -> dict[str, bool]:
-    """Whether most elements of the outputs can be told from zero, which fits most relations."""
+    """Whether most elements of the outputs are distinguishable from zero, which fits relations."""
     found = {}
     for role in roles:
         told = np.abs(answered.outputs[role]) > answered.bound(role)
