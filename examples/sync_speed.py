@@ -4,7 +4,8 @@
 
 Each worker is a process with one thread, or with --mirrored a CPU device of one process with as
 many threads; its batch is 25 MB of float32. A step is forward and backward in training. The kinds
-take turns, and the workers wait for each other before each step. Prints the medians of the first.
+take turns, and the workers wait for each other before each step. Prints what the first one has
+measured: the median of each kind, and the median and the quartiles of ratios of adjacent steps.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _MIRRORED = flags.DEFINE_bool("mirrored", False, "Devices of one process, and no
 _QUICK = flags.DEFINE_bool("quick", False, "A small batch and a few rounds.")
 
 _SHAPE, _QUICK_SHAPE = (32, 56, 56, 64), (4, 14, 14, 16)
-_ROUNDS, _QUICK_ROUNDS = 25, 3
+_ROUNDS, _QUICK_ROUNDS = 75, 3
 
 
 def layer_step(strategy: Any, layer: Any, shape: tuple[int, ...]) -> Callable[[], Any]:
@@ -79,12 +80,18 @@ def work(strategy: Any, quick: bool) -> None:
             step()
             if i:
                 times[name].append(time.perf_counter() - start)
-    medians = {name: statistics.median(taken) * 1e3 for name, taken in times.items()}
-    for name, median in medians.items():
-        print(f"{name}: {median:.1f} ms")
-    alone, together, _, keras_together = medians.values()
-    print(f"synchronisation costs a factor of {together / alone:.2f}")
-    print(f"{keras_together / together:.2f} times as fast as Keras, synchronised")
+    for name, taken in times.items():
+        print(f"{name}: {statistics.median(taken) * 1e3:.1f} ms")
+    alone, together, _, keras_together = times.values()
+    print(f"synchronisation costs a factor of {ratios(together, alone)}")
+    print(f"{ratios(keras_together, together)} times as fast as Keras, synchronised")
+
+
+def ratios(slower: list[float], faster: list[float]) -> str:
+    """Median and quartiles of the ratios of the steps of each round."""
+    of_rounds = [a / b for a, b in zip(slower, faster, strict=True)]
+    low, median, high = statistics.quantiles(of_rounds, n=4)
+    return f"{median:.2f} ({low:.2f} to {high:.2f})"
 
 
 def main(argv: list[str]) -> None:

@@ -60,7 +60,7 @@ absl::Status GatherStatsGradient(const Scope& scope, const tf::Operation& op,
   const Output has = tf::ops::Greater(scope, n, Number(scope, 0));
   // Parts without elements may hold anything.
   const Output apart =
-      tf::ops::Subtract(scope, tf::ops::Where3(scope, has, means, mean), mean);
+      tf::ops::Subtract(scope, tf::ops::SelectV2(scope, has, means, mean), mean);
   const Output share = tf::ops::DivNoNan(scope, n, count);
   const Output d_means =
       Plus(scope, Times(scope, share, d_mean),
