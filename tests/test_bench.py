@@ -451,10 +451,12 @@ def test_rows_that_no_tensorflow_op_can_win_are_counted():
     run = _fake_run(_FakeWorker("tf_bn_ops"), _FakeWorker("torch"))
     (row,) = run.rows
     row.us["torch"] = 400  # Ours: 1000.
+    row.ratios["torch"] = stats.Ratio(0.4, 0.4, 0.4)
     row.limit = results.Limit(2, 1, 300)
     assert results.beyond_reach(run.rows, "torch", 50) == (1, 0)
     assert results.beyond_reach(run.rows, "torch", 200) == (1, 1)
     row.us["torch"] = 2000
+    row.ratios["torch"] = stats.Ratio(2, 2, 2)
     assert results.beyond_reach(run.rows, "torch", 200) == (0, 0)
     assert any("takes 10 µs" in sentence for sentence in report.limit_sentences(run))
 
@@ -463,8 +465,15 @@ def _with_ratios(run, layout, dtype, *torch_us):
     """Rows of a large tensor whose time is 1000 µs and whose limit is 500 µs."""
     row = _row((32, 112, 112, 64), layout, dtype)
     for us in torch_us:
-        limit = results.Limit(2, 1, 500)
-        run.rows.append(results.Measurement(row, {"tf_bn_ops": 1000, "torch": us}, limit=limit))
+        ratios = {"torch": us / 1000, "memory_bandwidth": 0.5}
+        run.rows.append(
+            results.Measurement(
+                row,
+                {"tf_bn_ops": 1000, "torch": us},
+                {name: stats.Ratio(value, value, value) for name, value in ratios.items()},
+                limit=results.Limit(2, 1, 500),
+            )
+        )
 
 
 def test_ratios_and_shares_are_told_apart_by_dtype_and_layout():
@@ -564,7 +573,8 @@ def test_layers_with_relu_have_tables_and_goals():
     assert goals == {"TensorFlow": "3", "TensorFlow, XLA": ""}
     assert not report.layer_sentences(run), "the tensor is small"
     large = _row((32, 112, 112, 64), section="layer_relu")
-    run.rows.append(results.Measurement(large, {"tf_bn_ops": 1000, "tensorflow": 2500}))
+    times, ratio = {"tf_bn_ops": 1000, "tensorflow": 2500}, stats.Ratio(2.5, 2.4, 2.6)
+    run.rows.append(results.Measurement(large, times, {"tensorflow": ratio}))
     (sentence,) = report.layer_sentences(run)
     assert "more than 8 MiB" in sentence and "2.50 times our time" in sentence
 
@@ -619,6 +629,51 @@ def test_close_rows_are_measured_longer():
     assert own.visits == 3
     measure.Meter([own, near], budget, 1 << 20).measure(_row())
     assert near.visits == 6 and own.visits == 9
+
+
+class _DriftingWorker(_FakeWorker):
+    """On a machine that becomes slower by a third with every visit, whoever it is of."""
+
+    clock = 1.0
+
+    def ask(self, method, *arguments):
+        answer = super().ask(method, *arguments)
+        if method == "time":
+            type(self).clock *= 4 / 3
+            return {kind: [s * self.clock for s in seconds] for kind, seconds in answer.items()}
+        return answer
+
+
+@pytest.mark.parametrize("peers", [["torch"], ["torch", "jax"], ["torch", "jax", "eigen"]])
+def test_every_peer_is_compared_with_the_visit_of_ours_beside_it(peers):
+    fakes = [_DriftingWorker("tf_bn_ops"), *(_DriftingWorker(name, 5) for name in peers)]
+    row = measure.Meter(fakes, measure.Budget(1, 6), 1 << 20).measure(_row())
+    assert set(row.ratios) == set(peers)
+    for ratio in row.ratios.values():
+        # As often before ours as after it: 5 times 3/4 and 5 times 4/3, not a power of them.
+        assert ratio.p25 == pytest.approx(5 * 3 / 4) and ratio.p75 == pytest.approx(5 * 4 / 3)
+
+
+def test_the_limit_is_a_peer_of_the_same_pairs():
+    fakes = [_FakeWorker("tf_bn_ops"), _FakeWorker("torch", 2), _FakeBandwidth()]
+    row = measure.Meter(fakes, measure.Budget(1, 3), 1 << 20).measure(_row())
+    assert row.ratios["memory_bandwidth"].median == pytest.approx(row.limit.us / row.own_us)
+    assert row.ratios["torch"].median == pytest.approx(2)
+
+
+def test_rows_in_which_a_peer_is_faster_are_listed():
+    run = _fake_run(_FakeWorker("tf_bn_ops"))
+    run.rows = []
+    _with_ratios(run, "NHWC", "float32", 500, 1500, 900)
+    _with_ratios(run, "NCHW", "half", 990)
+    of = ["PyTorch", "gradient"]
+    shape = "32x112x112x64"
+    assert report.slower_table(run).rows == [
+        [*of, "channels-last", "float32", f"{shape} 0.50, {shape} 0.90"],
+        [*of, "channels-first", "half", "32x64x112x112 0.99"],
+    ]
+    assert report.slower_table(run).markdown() in docs.overview(run, with_slower=True)
+    assert report.slower_table(run).markdown() not in docs.overview(run)
 
 
 def test_rows_that_are_left_out_are_counted():
@@ -685,7 +740,7 @@ def test_recording_writes_the_file_and_the_overviews(tmp_path, monkeypatch):
         assert "| channels-last | float32 | 1.0 | 0 of 1 |" in text
     assert results.load(docs.RECORDED) == run
     with pytest.raises(docs.DocsError, match="needs one line"):
-        docs.with_overview("no markers", run)
+        docs.with_overview("no markers", "")
 
 
 def test_the_site_page_has_all_tables():
@@ -705,7 +760,8 @@ def test_the_pages_show_the_recorded_run():
     for page in docs.PAGES:
         text = page.read_text("utf-8")
         remedy = "python -m tf_bn_ops bench --load=docs/benchmarks/results.json --record"
-        assert docs.with_overview(text, run) == text, f"{page.name} is out of date: {remedy}"
+        written = docs.on_page(page, run)
+        assert docs.with_overview(text, written) == text, f"{page.name} is out of date: {remedy}"
     assert docs.ALL_TABLES in docs.PAGES[1].read_text("utf-8")
 
 

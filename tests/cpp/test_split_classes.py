@@ -83,9 +83,7 @@ def test_two_replicas_in_a_graph(dtype, data_format, activation, run_program, tm
     axis = 1 if data_format == "NCHW" else -1
     in_graph = tf.function(lambda *values: in_python(list(values), activation, axis))
     *of_ops, by_x_0, by_x_1 = outputs
-    for k, (got, python) in enumerate(
-        zip(of_ops, in_graph(*map(tf.constant, given)), strict=True)
-    ):
+    for k, (got, python) in enumerate(zip(of_ops, in_graph(*map(tf.constant, given)), strict=True)):
         assert got.tobytes() == python.numpy().tobytes(), OF_REPLICA[k % len(OF_REPLICA)]
     # Roundings: of x_backprop, and of the terms, in the type of x, that TensorFlow adds up.
     tolerance = 8 * DTYPES[dtype].unit_roundoff

@@ -16,7 +16,7 @@ from tf_bn_ops.bench import implementations, stats
 from tf_bn_ops.bench.shapes import Row
 from tf_bn_ops.harness import command
 
-VERSION = 5
+VERSION = 6
 
 # Rows that move more than this are compared with the bandwidth limit: they exceed the LLC of most
 # machines.
@@ -50,6 +50,8 @@ SCHEMA: dict[str, dict[str, str]] = {
         "mode": "training or frozen",
         "threads": "threads of every implementation",
         "us": "implementation -> median time of a call in microseconds",
+        "ratios": "implementation, or memory_bandwidth for the bandwidth limit -> its time over "
+        "that of tf_bn_ops in adjacent pairs: median and quartiles",
         "p10_p90_us": "10th and 90th percentile of tf_bn_ops",
         "limit": "the bandwidth limit: reads and writes of a tensor, and their microseconds",
         "empty_us": "an eager TensorFlow op without work (section latency)",
@@ -98,6 +100,7 @@ class Measurement:
 
     row: Row
     us: dict[str, float] = dataclasses.field(default_factory=dict)
+    ratios: dict[str, stats.Ratio] = dataclasses.field(default_factory=dict)
     p10_p90_us: tuple[float, float] | None = None
     limit: Limit | None = None
     empty_us: float | None = None
@@ -111,10 +114,11 @@ class Measurement:
         return self.us.get(implementations.CANDIDATE)
 
     def speedup(self, peer: str) -> float | None:
-        """The peer's time over ours; None unless both results are there and right."""
-        if self.wrong.keys() & {peer, implementations.CANDIDATE} or self.own_us is None:
+        """The peer's time over ours, the median of adjacent pairs; None unless both results are
+        there and right."""
+        if self.wrong.keys() & {peer, implementations.CANDIDATE} or peer not in self.ratios:
             return None
-        return self.us[peer] / self.own_us if peer in self.us else None
+        return self.ratios[peer].median
 
     def gb_per_s(self, name: str = implementations.CANDIDATE) -> float:
         """Bytes of all tensors of the size of x over the time, in 10^9 bytes per second."""
@@ -122,10 +126,10 @@ class Measurement:
 
     @property
     def limit_share(self) -> float | None:
-        """Time of the bandwidth limit over ours; None for small rows."""
-        if self.limit is None or self.own_us is None or self.row.bytes < SMALL_BYTES:
-            return None
-        return self.limit.us / self.own_us
+        """Time of the bandwidth limit over ours, the median of adjacent pairs; None for small
+        rows."""
+        found = self.ratios.get(implementations.MEMORY_BANDWIDTH)
+        return None if found is None or self.row.bytes < SMALL_BYTES else found.median
 
     def least_us(self, eager_us: float) -> float:
         """The time of an op that takes an eager call and the bandwidth limit, and nothing else."""
@@ -143,6 +147,10 @@ class Measurement:
             "mode": row.mode,
             "threads": row.threads,
             "us": {name: _short(us) for name, us in self.us.items()},
+            "ratios": {
+                name: [_short(value) for value in dataclasses.astuple(ratio)]
+                for name, ratio in self.ratios.items()
+            },
             "p10_p90_us": self.p10_p90_us and [_short(us) for us in self.p10_p90_us],
             "limit": self.limit and [self.limit.reads, self.limit.writes, _short(self.limit.us)],
             "empty_us": self.empty_us and _short(self.empty_us),
@@ -167,6 +175,8 @@ class Measurement:
         )
         if "limit" in rest:
             rest["limit"] = Limit(*rest["limit"])
+        found = rest.pop("ratios", {}).items()
+        rest["ratios"] = {name: stats.Ratio(*numbers) for name, numbers in found}
         if "p10_p90_us" in rest:
             rest["p10_p90_us"] = tuple(rest["p10_p90_us"])
         return cls(row, **rest)

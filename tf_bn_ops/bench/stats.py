@@ -32,6 +32,24 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[low] + (at - low) * (ordered[high] - ordered[low])
 
 
+@dataclasses.dataclass(frozen=True)
+class Ratio:
+    """Median and quartiles of the ratios of adjacent pairs."""
+
+    median: float
+    p25: float
+    p75: float
+
+
+def ratio(pairs: Sequence[float]) -> Ratio:
+    """Median and quartiles.
+
+    Raises:
+      ValueError: there are no pairs.
+    """
+    return Ratio(*(percentile(pairs, share) for share in (0.5, 0.25, 0.75)))
+
+
 def spread(values: Sequence[float]) -> Spread:
     """Median and percentiles of samples."""
     return Spread(

@@ -21,6 +21,8 @@ _PAUSE_SECONDS = 2e-3
 # A row in which a peer's ratio to ours lies between these gets more rounds: factor _LONGER.
 _CLOSE = (0.8, 1.25)
 _LONGER = 2
+# Rounds that slow calls get, too.
+_LEAST_ROUNDS = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Budget:
 
 
 QUICK = Budget(0.03, 3)
-FULL = Budget(0.1, 5)
+FULL = Budget(0.1, 8)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +97,41 @@ def passes(row: Row, last_level_cache: int) -> tuple[int, int]:
     return sum(int(kind[0]) for kind in kinds), sum(kind.endswith("w") for kind in kinds)
 
 
+@dataclasses.dataclass
+class _Samples:
+    """What the visits of a row have measured.
+
+    Attributes:
+      seconds: implementation -> kind of call -> its times.
+      pairs: implementation -> its time over ours, in visits that follow each other.
+      refused: implementation -> why.
+    """
+
+    seconds: dict[str, dict[str, list[float]]]
+    pairs: dict[str, list[float]]
+    refused: dict[str, str]
+
+    def refuse(self, name: str, why: str) -> None:
+        """Forgets what an implementation has measured."""
+        self.refused[name] = why
+        self.seconds.pop(name, None)
+        self.pairs.pop(name, None)
+
+    def add_pair(self, *visits: tuple[str, float]) -> None:
+        """Two visits that follow each other; they are a pair if one is ours."""
+        by_name = dict(visits)
+        own = by_name.pop(CANDIDATE, None)
+        if own is not None:
+            for name, seconds in by_name.items():
+                self.pairs.setdefault(name, []).append(seconds / own)
+
+    @property
+    def is_close(self) -> bool:
+        """Whether a peer is about as fast as we are."""
+        found = (stats.ratio(p).median for n, p in self.pairs.items() if n != MEMORY_BANDWIDTH)
+        return any(_CLOSE[0] < median < _CLOSE[1] for median in found)
+
+
 class Meter:
     """Measures rows on a set of workers."""
 
@@ -111,24 +148,23 @@ class Meter:
         needed = 2 * row.bytes * (len(self._workers) + 1)
         if needed > machine.available_memory():
             return Measurement(row, skipped=f"needs about {needed >> 30} GiB of memory")
-        samples, refused = self._time(row)
-        measured = Measurement(row, refused=refused)
-        if (limit := samples.pop(MEMORY_BANDWIDTH, None)) is not None:
-            counts = collections.Counter(traffic(row, self._last_level_cache))
-            weighted = ([counts[kind] * s for s in seconds] for kind, seconds in limit.items())
-            totals = [sum(parts) for parts in zip(*weighted, strict=True)]
+        samples = self._time(row)
+        measured = Measurement(row, refused=samples.refused)
+        measured.ratios = {name: stats.ratio(pairs) for name, pairs in samples.pairs.items()}
+        if limit := samples.seconds.pop(MEMORY_BANDWIDTH, None):
             reads, writes = passes(row, self._last_level_cache)
-            measured.limit = Limit(reads, writes, stats.spread(totals).median * 1e6)
+            us = stats.spread(limit["call"]).median * 1e6
+            measured.limit = Limit(reads, writes, us)
         verifier = Verifier(row)
         for worker in self._workers:
-            if worker.name not in samples:
+            if not (seconds := samples.seconds.get(worker.name)):
                 continue
-            spread = stats.spread(samples[worker.name]["call"])
+            spread = stats.spread(seconds["call"])
             measured.us[worker.name] = spread.median * 1e6
             if worker.name == CANDIDATE:
                 measured.p10_p90_us = (spread.p10 * 1e6, spread.p90 * 1e6)
-            if "empty" in samples[worker.name]:
-                measured.empty_us = stats.spread(samples[worker.name]["empty"]).median * 1e6
+            if "empty" in seconds:
+                measured.empty_us = stats.spread(seconds["empty"]).median * 1e6
             if wrong := self._verify(worker, verifier, row):
                 measured.wrong[worker.name] = wrong
         if 4 * needed > machine.available_memory():
@@ -163,49 +199,67 @@ class Meter:
                 refused[worker.name] = _shortened(str(e))
         return ready, refused
 
-    def _time(self, row: Row) -> tuple[dict[str, dict[str, list[float]]], dict[str, str]]:
-        """Samples by implementation and kind of call, and why the others refused."""
+    def _time(self, row: Row) -> _Samples:
+        """Visits all implementations in rounds."""
         running, refused = self._prepare(row)
-        samples: dict[str, dict[str, list[float]]] = {worker.name: {} for worker in running}
+        samples = _Samples({worker.name: {} for worker in running}, {}, refused)
         rounds = self._budget.rounds
         turn = 0
         while turn < rounds and running:
-            first = turn % len(running)  # Each is the first of a round in turn.
-            for worker in (*running[first:], *running[:first]):
+            before: tuple[str, float] | None = None
+            for worker in _sequence(running, turn):
                 time.sleep(_PAUSE_SECONDS)
-                try:
-                    visit = worker.ask("time", self._budget.seconds / self._budget.rounds)
-                except CallError as e:
-                    refused[worker.name] = _shortened(str(e))
-                    samples.pop(worker.name, None)
-                    continue
-                for kind, seconds in visit.items():
-                    samples[worker.name].setdefault(kind, []).extend(seconds)
-            running = [worker for worker in running if worker.name in samples]
+                before = self._visit(row, worker, samples, before)
+            running = [worker for worker in running if worker.name in samples.seconds]
             turn += 1
-            if turn == self._budget.rounds and self._is_close(samples):
+            if turn == self._budget.rounds and samples.is_close:
                 rounds = self._budget.rounds * _LONGER
-            if turn >= 3:
-                running = [w for w in running if not self._used_up(samples[w.name], rounds)]
-        if limit := samples.get(MEMORY_BANDWIDTH):
-            count = min(map(len, limit.values()))  # The two kinds of traffic are added up.
-            samples[MEMORY_BANDWIDTH] = {k: v[:count] for k, v in limit.items()}
-        return samples, refused
+            if turn >= _LEAST_ROUNDS:
+                running = [w for w in running if not self._used_up(samples.seconds[w.name], rounds)]
+        return samples
+
+    def _visit(
+        self, row: Row, worker: Worker, samples: _Samples, before: tuple[str, float] | None
+    ) -> tuple[str, float] | None:
+        """One visit; returns its name and median for the next one, which it may be a pair with."""
+        try:
+            visit = worker.ask("time", self._budget.seconds / self._budget.rounds)
+        except CallError as e:
+            samples.refuse(worker.name, _shortened(str(e)))
+            return None
+        if worker is self._bandwidth:
+            visit = {"call": self._limit_seconds(row, visit)}
+        for kind, seconds in visit.items():
+            samples.seconds[worker.name].setdefault(kind, []).extend(seconds)
+        now = worker.name, stats.percentile(visit["call"], 0.5)
+        if before is not None:
+            samples.add_pair(before, now)
+        return now
+
+    def _limit_seconds(self, row: Row, visit: dict[str, list[float]]) -> list[float]:
+        """The limit's time in each sample: all passes of the least traffic, one after the other."""
+        counts = collections.Counter(traffic(row, self._last_level_cache))
+        weighted = ([counts[kind] * s for s in seconds] for kind, seconds in visit.items())
+        return [sum(parts) for parts in zip(*weighted, strict=False)]
 
     def _used_up(self, samples: dict[str, list[float]], rounds: int) -> bool:
         budget = self._budget.seconds * rounds / self._budget.rounds
         return any(sum(seconds) > 2 * budget for seconds in samples.values())
 
-    def _is_close(self, samples: dict[str, dict[str, list[float]]]) -> bool:
-        if CANDIDATE not in samples:
-            return False
-        medians = {
-            name: stats.spread(kinds["call"]).median
-            for name, kinds in samples.items()
-            if name != MEMORY_BANDWIDTH
-        }
-        own = medians.pop(CANDIDATE)
-        return any(_CLOSE[0] < other / own < _CLOSE[1] for other in medians.values())
+
+def _sequence(running: Sequence[Worker], turn: int) -> list[Worker]:
+    """The visits of a round: ours stands between two others, so that each of them has a visit of
+    ours beside it, before it in one round and after it in another."""
+    others = [worker for worker in running if worker.name != CANDIDATE]
+    own = [worker for worker in running if worker.name == CANDIDATE]
+    if not others:
+        return own
+    reverse, first = divmod(turn, len(others))
+    others = others[first:] + others[:first]
+    sequence = []
+    for i in range(0, len(others), 2):
+        sequence += [others[i], *own, *others[i + 1 : i + 2]]
+    return sequence[::-1] if reverse % 2 else sequence
 
 
 def _shortened(message: str) -> str:

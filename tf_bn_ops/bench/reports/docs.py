@@ -33,8 +33,9 @@ class DocsError(ValueError):
 # ---- The overview in the repository's pages ------------------------------------------------------
 
 
-def overview(run: Run) -> str:
-    """The tables by layout and dtype, of whole networks, and a few sentences on the run."""
+def overview(run: Run, with_slower: bool = False) -> str:
+    """The tables by layout and dtype, of whole networks, and a few sentences on the run; perhaps
+    each row in which a peer is faster."""
     rows = run.of_section(GRADIENT)
     shapes = len({m.row.shape for m in rows})
     versions = ", ".join(
@@ -49,6 +50,8 @@ def overview(run: Run) -> str:
         f"tf_bn_ops is faster; -: the peer refuses. {run.machine['cpu']}, "
         f"{run.settings['threads']} threads, {versions}, {run.machine['date']}.",
     ]
+    if with_slower:
+        lines += ["", slower(run)]
     for call, text in (
         (FORWARD, "The forward op, likewise:"),
         (LAYER, "A layer in training, the forward op and that of the gradient:"),
@@ -68,7 +71,24 @@ def overview(run: Run) -> str:
     return "\n".join(lines)
 
 
-def with_overview(text: str, run: Run) -> str:
+def on_page(page: pathlib.Path, run: Run) -> str:
+    """What stands between the markers of a page: only that of the benchmarks has every row that is
+    slower than a peer's."""
+    return overview(run, with_slower=page.name == "benchmarks.md")
+
+
+def slower(run: Run) -> str:
+    """The rows in which a peer is faster."""
+    table = report.slower_table(run)
+    if not table.rows:
+        return "In no row is a peer faster."
+    return (
+        "Rows in which a peer is faster, with its time over that of tf_bn_ops:\n\n"
+        f"{table.markdown()}"
+    )
+
+
+def with_overview(text: str, written: str) -> str:
     """A page with what is between its markers replaced.
 
     Raises:
@@ -77,7 +97,7 @@ def with_overview(text: str, run: Run) -> str:
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise DocsError(f"the page needs one line {BEGIN!r} and after it one line {END!r}")
     before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n{overview(run)}\n{END}{rest.split(END)[1]}"
+    return f"{before}{BEGIN}\n{written}\n{END}{rest.split(END)[1]}"
 
 
 def check() -> None:
@@ -92,7 +112,7 @@ def record(run: Run) -> list[pathlib.Path]:
     check()
     results.save(run, RECORDED)
     for page in PAGES:
-        page.write_text(with_overview(page.read_text("utf-8"), run), "utf-8")
+        page.write_text(with_overview(page.read_text("utf-8"), on_page(page, run)), "utf-8")
     return [RECORDED, *PAGES]
 
 

@@ -96,6 +96,26 @@ def overview_table(run: Run, call: str = GRADIENT) -> Table:
     return table
 
 
+def slower_table(run: Run) -> Table:
+    """The rows in which a peer is faster, by peer, call, layout and dtype; the slowest first."""
+    table = Table("Rows in which a peer is faster", ["peer", "call", "layout", "dtype", "rows"], 5)
+    for peer in run.peers:
+        for call in CALLS:
+            for key, rows in _groups(run.of_section(call), "layout", "dtype").items():
+                slower = sorted(
+                    ((ratio, m) for ratio, m in results.ratios(rows, peer) if ratio < 1),
+                    key=lambda pair: pair[0],
+                )
+                if slower:
+                    cells = [
+                        f"{'x'.join(map(str, m.row.dims))}{' frozen' * (m.row.mode == 'frozen')} "
+                        f"{ratio:.2f}"
+                        for ratio, m in slower
+                    ]
+                    table.rows.append([label(peer), CALL_TITLES[call], *key, ", ".join(cells)])
+    return table
+
+
 def summary_table(run: Run, call: str = GRADIENT) -> Table:
     """Each peer's ratios over all rows, and the goals."""
     headings = ["peer", "rows", "geometric mean", "goal", "at most", "minimum", "goal", "where"]
