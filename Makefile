@@ -111,11 +111,13 @@ OUR_LDFLAGS := -shared $(shell tools/list_flags.sh flags mk/ldflags.txt)
 PROGRAM_LDFLAGS := $(filter-out -shared -Wl$(comma)--version-script=%,$(OUR_LDFLAGS))
 # tensorflow::Scope and its ops are in a library of their own, which tf.sysconfig does not name.
 TF_CC_LDFLAGS = $(TF_LDFLAGS) $(subst _framework,_cc,$(filter -l%,$(TF_LDFLAGS)))
+# Beside the library, or where a wheel for several TensorFlows has its one core library.
+CORE_RPATH := '-Wl,-rpath,$$ORIGIN:$$ORIGIN/../lib'
 # Installed, the package lies beside the tensorflow package.
 CLIENT_RPATH := '-Wl,-rpath,$$ORIGIN/../../tensorflow'
 # XLA kernels see headers of XLA's, which look for those of others, and link TensorFlow's compiler.
 XLA_CXXFLAGS = $(TF_ALL_CXXFLAGS) $(XLA_INCLUDES)
-PROGRAM_RPATH := '-Wl,-rpath,$$ORIGIN/../lib' $(CLIENT_RPATH)
+PROGRAM_RPATH := '-Wl,-rpath,$$ORIGIN:$$ORIGIN/../lib' $(CLIENT_RPATH)
 
 # ---- XLA -------------------------------------------------------------------------------------
 
@@ -179,6 +181,11 @@ ISA_OBJECTS := $(foreach name,$(ISA_NAMES), \
 
 CORE_OBJECTS := $(call objects,core) $(call objects,cpu) $(ISA_OBJECTS)
 C_API_OBJECTS := $(call objects,c_api)
+# The kernels are in the core library alone; the others call its table (cc/shared_core).
+EXPORT_OBJECTS := $(B)/cc/shared_core/export.o
+IMPORT_OBJECTS := $(B)/cc/shared_core/import.o
+# Older symbols in the place of this machine's newest, so that older systems load the libraries.
+PORTABLE_OBJECTS := $(call objects,portable)
 OP_OBJECTS := $(call objects,ops) $(call objects,kernels)
 OVERRIDE_OBJECTS := $(call objects,override)
 OPTIMIZER_OBJECTS := $(call objects,optimizer)
@@ -199,7 +206,8 @@ FUZZ_OBJECTS := $(call objects,fuzz)
 FUZZ_TARGETS := $(filter-out replay,$(basename $(notdir $(FUZZ_OBJECTS))))
 TOOLS := $(notdir $(TOOL_OBJECTS:.o=))
 EXAMPLES := $(EXAMPLE_OBJECTS:$(B)/cc/examples/%.o=$(B)/bin/%)
-OBJECTS := $(CORE_OBJECTS) $(C_API_OBJECTS) $(OP_OBJECTS) $(OVERRIDE_OBJECTS) $(OPTIMIZER_OBJECTS) \
+OBJECTS := $(CORE_OBJECTS) $(C_API_OBJECTS) $(EXPORT_OBJECTS) $(IMPORT_OBJECTS) \
+  $(PORTABLE_OBJECTS) $(OP_OBJECTS) $(OVERRIDE_OBJECTS) $(OPTIMIZER_OBJECTS) \
   $(XLA_OBJECTS) $(CLIENT_OBJECTS) $(TOOL_OBJECTS) $(EXAMPLE_OBJECTS) $(FUZZ_OBJECTS)
 
 # ---- Rules -----------------------------------------------------------------------------------
@@ -230,7 +238,9 @@ $(eval $(call remember,$(B)/link.txt,$$(LINK_INPUTS)))
 
 COMPILE = $(CXX) -MMD -MP -c -o $@ $<
 
-$(call objects,core) $(C_API_OBJECTS) $(FUZZ_OBJECTS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS)
+$(call objects,core) $(C_API_OBJECTS) $(PORTABLE_OBJECTS) $(FUZZ_OBJECTS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS)
+$(EXPORT_OBJECTS) $(IMPORT_OBJECTS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS) \
+  -DTFBN_ENTRY_POINTS=tfbn_entry_points_$(subst .,_,$(VERSION))
 $(call objects,cpu): private LOCAL_CXXFLAGS = $(CPU_CXXFLAGS) '-DTF_BN_OPS_ISA_LIST=$(ISA_LIST)' \
   '-DTF_BN_OPS_VERSION="$(VERSION)"'
 $(OP_OBJECTS) $(OVERRIDE_OBJECTS) $(OPTIMIZER_OBJECTS): private LOCAL_CXXFLAGS = $(TF_ALL_CXXFLAGS)
@@ -267,46 +277,52 @@ $(B)/lib/libtf_bn_ops.so: $(CUDA_OBJECTS) $(GPU_OP_OBJECTS)
 $(B)/lib/libtf_bn_ops_core.so: $(CUDA_OBJECTS) $(GPU_C_API_OBJECTS)
 endif
 
+# Whatever else they use of the core, each links for itself.
+$(B)/core.a: $(CORE_OBJECTS)
+$(B)/portable.a: $(PORTABLE_OBJECTS)
+$(B)/core.a $(B)/portable.a:
+	$(Q)rm -f $@ && $(AR) rcsD $@ $^
+
 # Renamed into place, so that a process that has the old library loaded keeps it whole.
-$(B)/lib/libtf_bn_ops.so: $(CORE_OBJECTS) $(OP_OBJECTS) $(B)/link.txt mk/exports.map
-	$(Q)echo '  LINK    $@'
-	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(TF_LDFLAGS) $(CUDA_LDFLAGS)
-	$(Q)mv $@.new $@
+# $(call link_library,FLAGS)
+link_library = $(Q)$(CXX) -o $@.new $(filter %.o,$^) $(filter %.a,$^) $(filter %.so,$^) $(OUR_LDFLAGS) \
+  -Wl,-soname,$(@F) $(LDFLAGS) $(1) && mv $@.new $@
 
-$(B)/lib/libtf_bn_ops_override.so: $(CORE_OBJECTS) $(B)/cc/kernels/cpu_launch.o $(OVERRIDE_OBJECTS) \
-  $(B)/link.txt mk/exports.map
+ON_CORE := $(IMPORT_OBJECTS) $(B)/core.a $(B)/lib/libtf_bn_ops_core.so
+$(B)/lib/libtf_bn_ops.so: $(OP_OBJECTS) $(ON_CORE)
 	$(Q)echo '  LINK    $@'
-	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(TF_LDFLAGS)
-	$(Q)mv $@.new $@
+	$(call link_library,$(CORE_RPATH) $(TF_LDFLAGS) $(CUDA_LDFLAGS))
 
-$(B)/lib/libtf_bn_ops_optimizer.so: $(OPTIMIZER_OBJECTS) $(B)/link.txt mk/exports.map
+$(B)/lib/libtf_bn_ops_override.so: $(B)/cc/kernels/cpu_launch.o $(OVERRIDE_OBJECTS) $(ON_CORE)
 	$(Q)echo '  LINK    $@'
-	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(TF_LDFLAGS)
-	$(Q)mv $@.new $@
+	$(call link_library,$(CORE_RPATH) $(TF_LDFLAGS))
 
-$(B)/lib/libtf_bn_ops_xla.so: $(CORE_OBJECTS) $(B)/cc/ops/split_shapes.o $(XLA_OBJECTS) $(B)/link.txt \
-  mk/exports.map
+$(B)/lib/libtf_bn_ops_optimizer.so: $(OPTIMIZER_OBJECTS)
 	$(Q)echo '  LINK    $@'
-	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(TF_CC_LDFLAGS)
-	$(Q)mv $@.new $@
+	$(call link_library,$(TF_LDFLAGS))
 
-$(B)/lib/libtf_bn_ops_core.so: $(CORE_OBJECTS) $(C_API_OBJECTS) $(B)/link.txt mk/exports.map
+$(B)/lib/libtf_bn_ops_xla.so: $(B)/cc/ops/split_shapes.o $(XLA_OBJECTS) $(ON_CORE)
 	$(Q)echo '  LINK    $@'
-	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(CUDA_LDFLAGS)
-	$(Q)mv $@.new $@
+	$(call link_library,$(CORE_RPATH) $(TF_CC_LDFLAGS))
 
-$(B)/lib/libtf_bn_ops_client.so: $(CLIENT_OBJECTS) $(B)/link.txt mk/exports.map
+$(B)/lib/libtf_bn_ops_core.so: $(CORE_OBJECTS) $(C_API_OBJECTS) $(EXPORT_OBJECTS)
 	$(Q)echo '  LINK    $@'
-	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(CLIENT_RPATH) $(LDFLAGS) $(TF_CC_LDFLAGS)
-	$(Q)mv $@.new $@
+	$(call link_library,$(CUDA_LDFLAGS))
+
+$(addprefix $(B)/lib/libtf_bn_ops,.so _override.so _optimizer.so _xla.so _core.so _client.so): \
+  $(B)/portable.a $(B)/link.txt mk/exports.map
+
+$(B)/lib/libtf_bn_ops_client.so: $(CLIENT_OBJECTS)
+	$(Q)echo '  LINK    $@'
+	$(call link_library,$(CLIENT_RPATH) $(TF_CC_LDFLAGS))
 
 $(TOOL_OBJECTS:$(B)/cc/tools/%.o=$(B)/bin/%): $(B)/bin/%: $(B)/cc/tools/%.o
 $(EXAMPLES): $(B)/bin/%: $(B)/cc/examples/%.o
 # Examples are run where they were built: they get the path of this TensorFlow as well.
 $(EXAMPLES): private LOCAL_LDFLAGS = $(patsubst -L%,-Wl$(comma)-rpath$(comma)%,$(filter -L%,$(TF_LDFLAGS)))
-$(B)/bin/%: $(B)/lib/libtf_bn_ops_client.so $(B)/link.txt
+$(B)/bin/%: $(B)/lib/libtf_bn_ops_client.so $(B)/portable.a $(B)/link.txt
 	$(Q)echo '  LINK    $@'
-	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(filter %.so,$^) $(PROGRAM_LDFLAGS) $(PROGRAM_RPATH) $(LOCAL_LDFLAGS) $(LDFLAGS) $(TF_CC_LDFLAGS)
+	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(filter %.a %.so,$^) $(PROGRAM_LDFLAGS) $(PROGRAM_RPATH) $(LOCAL_LDFLAGS) $(LDFLAGS) $(TF_CC_LDFLAGS)
 	$(Q)mv $@.new $@
 
 FUZZED := $(CORE_OBJECTS) $(C_API_OBJECTS) $(B)/cc/client/attribute_string.o

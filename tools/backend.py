@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
+import re
 import subprocess
 import sys
 from typing import Any, NamedTuple
@@ -49,6 +50,19 @@ class TensorFlow(NamedTuple):
     distribution: str
     version: str
     temporary: bool  # lives in pip's overlay, which is gone after the build
+
+    @property
+    def minor(self) -> str:
+        return ".".join(self.version.split(".")[:2])
+
+
+def version() -> str:
+    """Of the package."""
+    text = (ROOT / "tf_bn_ops" / "_version.py").read_text(encoding="utf-8")
+    found = re.search(r'^__version__ = "(.+)"', text, re.MULTILINE)
+    if found is None:
+        sys.exit("error: tf_bn_ops/_version.py has no line __version__ = \"...\".")
+    return found[1]
 
 
 def say(progress: str) -> None:
