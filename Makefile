@@ -104,7 +104,7 @@ OUR_CXXFLAGS := $(shell tools/list_flags.sh flags mk/cxxflags.txt) -I.
 # Not even an indirect include of TensorFlow compiles in the core: it gets no path to it.
 CORE_CXXFLAGS = $(TF_CXXFLAGS) $(OUR_CXXFLAGS)
 CPU_CXXFLAGS = $(CORE_CXXFLAGS) $(EIGEN_INCLUDES)
-TF_ALL_CXXFLAGS = $(TF_INCLUDES) $(CORE_CXXFLAGS)
+TF_ALL_CXXFLAGS = $(TF_INCLUDES) $(TF_PREFIX_MAP) $(CORE_CXXFLAGS)
 # The C++ API, and programs on top of it, include its headers as users do.
 CLIENT_CXXFLAGS = $(TF_ALL_CXXFLAGS) -Icc/client/include
 OUR_LDFLAGS := -shared $(shell tools/list_flags.sh flags mk/ldflags.txt)

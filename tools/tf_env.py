@@ -202,6 +202,9 @@ def write_config(path):
         "XLA_INCLUDES := %s"
         % quote(flag for path in about["xla_include"] for flag in ("-isystem", path)),
         "TF_CXXFLAGS := %s" % quote(about["cxxflags"]),
+        # Its headers name themselves in messages: the same bytes wherever TensorFlow lies.
+        "TF_PREFIX_MAP := %s"
+        % quote("-fmacro-prefix-map=%s=tensorflow/include" % path for path in about["include"]),
         "TF_LDFLAGS := %s" % quote(about["ldflags"]),
         "EIGEN_INCLUDES := %s" % quote(["-isystem", os.path.relpath(eigen)]),
         "",
