@@ -30,14 +30,14 @@ MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2) --no-builtin-rules
 GOALS := $(or $(MAKECMDGOALS),all)
 # These run on a machine for GPU tests, without TensorFlow; of Python they need NumPy.
 GPU_GOALS := gpu-core gpu-test gpu-bench
-GOALS_WITHOUT_PYTHON := help clean distclean matrix $(GPU_GOALS)
-GOALS_WITHOUT_TENSORFLOW := $(GOALS_WITHOUT_PYTHON) bazel docs wheel-conformance lint lint-python lint-types \
+GOALS_WITHOUT_PYTHON := help clean distclean matrix release $(GPU_GOALS)
+GOALS_WITHOUT_TENSORFLOW := $(GOALS_WITHOUT_PYTHON) bazel docs wheels wheel-conformance release-check lint lint-python lint-types \
   lint-cxx format
 NEEDS_PYTHON := $(filter-out $(GOALS_WITHOUT_PYTHON),$(GOALS))
 NEEDS_TENSORFLOW := $(filter-out $(GOALS_WITHOUT_TENSORFLOW),$(GOALS))
 
-# Without the benchmark's peers, which are large and needed by nothing else.
-REQUIREMENTS := $(filter-out requirements/bench.txt,$(wildcard requirements/*.txt))
+# Without the benchmark's peers, which are large and needed by nothing else, and a release's tools.
+REQUIREMENTS := $(filter-out requirements/bench.txt requirements/release.txt,$(wildcard requirements/*.txt))
 
 # make remakes an included file that is missing or older than what it depends on, and starts over:
 # that is how .venv and TensorFlow's flags come to be there before the rest is read.
@@ -103,7 +103,6 @@ VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' tf_bn_ops/_version.py
 OUR_CXXFLAGS := $(shell tools/list_flags.sh flags mk/cxxflags.txt) -I.
 # Not even an indirect include of TensorFlow compiles in the core: it gets no path to it.
 CORE_CXXFLAGS = $(TF_CXXFLAGS) $(OUR_CXXFLAGS)
-CPU_CXXFLAGS = $(CORE_CXXFLAGS) $(EIGEN_INCLUDES)
 TF_ALL_CXXFLAGS = $(TF_INCLUDES) $(TF_PREFIX_MAP) $(CORE_CXXFLAGS)
 # The C++ API, and programs on top of it, include its headers as users do.
 CLIENT_CXXFLAGS = $(TF_ALL_CXXFLAGS) -Icc/client/include
@@ -241,7 +240,7 @@ COMPILE = $(CXX) -MMD -MP -c -o $@ $<
 $(call objects,core) $(C_API_OBJECTS) $(PORTABLE_OBJECTS) $(FUZZ_OBJECTS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS)
 $(EXPORT_OBJECTS) $(IMPORT_OBJECTS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS) \
   -DTFBN_ENTRY_POINTS=tfbn_entry_points_$(subst .,_,$(VERSION))
-$(call objects,cpu): private LOCAL_CXXFLAGS = $(CPU_CXXFLAGS) '-DTF_BN_OPS_ISA_LIST=$(ISA_LIST)' \
+$(call objects,cpu): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS) '-DTF_BN_OPS_ISA_LIST=$(ISA_LIST)' \
   '-DTF_BN_OPS_VERSION="$(VERSION)"'
 $(OP_OBJECTS) $(OVERRIDE_OBJECTS) $(OPTIMIZER_OBJECTS): private LOCAL_CXXFLAGS = $(TF_ALL_CXXFLAGS)
 $(XLA_OBJECTS): private LOCAL_CXXFLAGS = $(XLA_CXXFLAGS)
@@ -255,7 +254,7 @@ $(filter-out $(ISA_OBJECTS),$(OBJECTS)): $(B)/%.o: %.cc $(B)/compile.txt
 define isa_rule
 $(B)/cc/cpu/isa/%.$(1).o: cc/cpu/isa/%.cc $(B)/compile.txt
 	$$(Q)echo '  CXX     $$< ($(1))'
-	$$(Q)$$(COMPILE) $$(CPU_CXXFLAGS) -DTF_BN_OPS_ISA=$(1) $(2) $$(CXXFLAGS)
+	$$(Q)$$(COMPILE) $$(CORE_CXXFLAGS) -DTF_BN_OPS_ISA=$(1) $(2) $$(CXXFLAGS)
 endef
 $(foreach build,$(ISA_BUILDS),$(eval $(call \
   isa_rule,$(call isa_name,$(build)),$(call isa_flags,$(build)))))
@@ -381,7 +380,7 @@ endif
 # ---- Targets ---------------------------------------------------------------------------------
 
 .PHONY: all gpu gpu-core gpu-test gpu-bench examples conformance mutants bench bench-against test sanitize sanitize-core \
-  sanitize-threads fuzz fuzz-run matrix wheel wheel-conformance test-wheel bazel docs lint lint-python lint-types lint-cxx format clean \
+  sanitize-threads fuzz fuzz-run matrix wheel wheels wheel-conformance test-wheel release release-check bazel docs lint lint-python lint-types lint-cxx format clean \
   distclean help
 
 all: $(INSTALLED)  ## Build tf_bn_ops/lib (the default)
@@ -508,15 +507,29 @@ bazel: $(PYTHON_READY)  ## Build and test with Bazel, which downloads nothing; B
 # Each version has an environment of its own; a Python of the machine runs the script.
 VERSIONS ?= 2.16 2.17 2.18 2.19 2.20 2.21
 matrix:  ## Build and test with other TensorFlows: VERSIONS="2.16 2.21"; writes the README's table
-	$(Q)$(or $(VENV_PYTHON),python3) tools/matrix.py --versions='$(VERSIONS)' --folder=$(BUILD_DIR)/matrix $(ARGS)
+	$(Q)$(or $(VENV_PYTHON),python3) tools/matrix.py --versions='$(VERSIONS)' --folder='$(ENVIRONMENTS)' $(ARGS)
 
-wheel: all  ## Build a wheel for this environment's TensorFlow into dist/
+# Where make matrix keeps an environment for each version; wheels are built in them too.
+ENVIRONMENTS ?= $(BUILD_DIR)/matrix
+
+wheel: all  ## Build a wheel for this environment's TensorFlow alone into dist/
 	$(Q)$(call need,setuptools)
 	$(Q)rm -rf $(BUILD_DIR)/wheel && mkdir -p $(BUILD_DIR)/wheel
 	$(Q)'$(PYTHON)' -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps -w $(BUILD_DIR)/wheel .
 	$(Q)rm -f dist/*.whl
 	$(Q)tools/repair_wheel.sh '$(PYTHON)' $(BUILD_DIR)/wheel/*.whl dist
 	$(Q)ls dist/*.whl
+
+wheels: $(PYTHON_READY)  ## Build the wheel of a release, for all TensorFlows of VERSIONS, into dist/
+	$(Q)$(call need,auditwheel)
+	$(Q)'$(PYTHON)' tools/release/wheels.py --versions='$(VERSIONS)' --environments='$(ENVIRONMENTS)' $(ARGS)
+
+release-check: $(PYTHON_READY)  ## Rehearse a release: wheels, sdist, fresh installs, SBOM, docs; ARGS="--steps='build metadata'"
+	$(Q)$(call need,auditwheel)
+	$(Q)'$(PYTHON)' tools/release/check.py --versions='$(VERSIONS)' --environments='$(ENVIRONMENTS)' $(ARGS)
+
+release:  ## Set the version and date the changelog: VERSION=1.2.3
+	$(Q)$(or $(VENV_PYTHON),python3) tools/release/new_version.py '$(VERSION)' $(ARGS)
 
 wheel-conformance: $(PYTHON_READY)  ## Write the harness alone as a pure-Python wheel into dist/, for vendors
 	$(Q)'$(PYTHON)' tools/conformance_wheel.py dist

@@ -17,7 +17,11 @@ from tf_bn_ops import _loader
 def _program() -> pathlib.Path:
     """In bin/, or beside the libraries of the TensorFlow that is here."""
     beside = _loader.library_folder() / "bn_grad_block"
-    return beside if beside.is_file() else pathlib.Path(__file__).resolve().parent / "bin" / beside.name
+    return (
+        beside
+        if beside.is_file()
+        else pathlib.Path(__file__).resolve().parent / "bin" / beside.name
+    )
 
 
 def main() -> int:
