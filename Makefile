@@ -284,10 +284,11 @@ $(B)/core.a $(B)/portable.a:
 
 # Renamed into place, so that a process that has the old library loaded keeps it whole.
 # $(call link_library,FLAGS)
-link_library = $(Q)$(CXX) -o $@.new $(filter %.o,$^) $(filter %.a,$^) $(filter %.so,$^) $(OUR_LDFLAGS) \
+link_library = $(Q)$(CXX) -o $@.new $(filter %.o,$^) $(filter %.a,$^) $(filter %.so,$|) $(OUR_LDFLAGS) \
   -Wl,-soname,$(@F) $(LDFLAGS) $(1) && mv $@.new $@
 
-ON_CORE := $(IMPORT_OBJECTS) $(B)/core.a $(B)/lib/libtf_bn_ops_core.so
+# Order-only: another core library has the same table.
+ON_CORE := $(IMPORT_OBJECTS) $(B)/core.a | $(B)/lib/libtf_bn_ops_core.so
 $(B)/lib/libtf_bn_ops.so: $(OP_OBJECTS) $(ON_CORE)
 	$(Q)echo '  LINK    $@'
 	$(call link_library,$(CORE_RPATH) $(TF_LDFLAGS) $(CUDA_LDFLAGS))

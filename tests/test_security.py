@@ -18,7 +18,13 @@ ROOT = pathlib.Path(_loader.__file__).resolve().parent.parent
 LIBRARIES = sorted(_loader.library_folder().glob("libtf_bn_ops*.so"))
 
 
-@pytest.mark.skipif(shutil.which("readelf") is None, reason="needs readelf (binutils)")
+PROGRAMS = sorted(_loader.library_folder().parent.glob("bin/*"))
+needs_readelf = pytest.mark.skipif(
+    shutil.which("readelf") is None, reason="needs readelf (binutils)"
+)
+
+
+@needs_readelf
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda path: path.stem)
 def test_libraries_are_hardened(library):
     command = ["readelf", "--wide", "--dynamic", "--program-headers", str(library)]
@@ -29,8 +35,39 @@ def test_libraries_are_hardened(library):
     assert re.search(r"GNU_STACK .* RW +0x", text)
     assert "TEXTREL" not in text and not re.search(r"LOAD .* RWE ", text)
     # Other libraries are looked for beside this one at most, never at a place of the build machine.
-    paths = re.findall(r"\((?:RPATH|RUNPATH)\).*\[(.*)\]", text)
-    assert all(path.startswith("$ORIGIN/") for entry in paths for path in entry.split(":")), paths
+    assert "(RPATH)" not in text  # Which would go before LD_LIBRARY_PATH.
+    paths = re.findall(r"\(RUNPATH\).*\[(.*)\]", text)
+    for path in (path for entry in paths for path in entry.split(":")):
+        assert re.fullmatch(r"\$ORIGIN|\$ORIGIN/\.\./(lib|\.\./tensorflow)", path), paths
+
+
+def needed_symbols(library: pathlib.Path) -> dict[str, str]:
+    """Symbol -> the version of it that the library asks of the system's libraries."""
+    command = ["readelf", "--wide", "--dyn-syms", str(library)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return dict(re.findall(r" UND ([^@\s]+)@(\S+)", text))
+
+
+@needs_readelf
+def test_stacks_and_buffers_are_guarded():
+    """The flags of mk/cxxflags.txt have arrived where there is something to guard."""
+    needed = {path.stem.removeprefix("lib"): needed_symbols(path) for path in LIBRARIES}
+    for name, symbols in needed.items():
+        assert "__stack_chk_fail" in symbols, name
+    # The core formats messages into buffers of its callers.
+    assert "__snprintf_chk" in needed["tf_bn_ops_core"]
+
+
+@needs_readelf
+@pytest.mark.parametrize("program", [*LIBRARIES, *PROGRAMS], ids=lambda path: path.stem)
+def test_libraries_load_on_older_systems(program):
+    """glibc 2.17 and the libstdc++ of GCC 8 (RHEL 8), below what TensorFlow's own wheels need:
+    cc/portable makes newer symbols of older ones."""
+    newest = {"GLIBC": (2, 17), "GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11), "GCC": (7, 0, 0)}
+    for symbol, version in needed_symbols(program).items():
+        library, _, number = version.partition("_")
+        if number and library in newest:
+            assert tuple(map(int, number.split("."))) <= newest[library], (symbol, version)
 
 
 # Both variables are set to what would be visible if it were read.
