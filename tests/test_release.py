@@ -1,4 +1,4 @@
-"""A release: one wheel for all versions of TensorFlow, as users install it; version, changelog, links.
+"""A release: one wheel for all TensorFlows, as users install it; version, changelog, links.
 
 The wheel is built for the TensorFlow of this environment, and for a second one where
 TF_BN_OPS_ENVIRONMENTS (or build/matrix) holds environments as `make matrix` makes them; without, a
@@ -238,9 +238,7 @@ def test_pip_installs_it_and_the_loader_chooses(wheel, environments, tools, tmp_
         version, place = folder.name, tmp_path / folder.name
         place.mkdir()
         python = install(wheel, site_packages(folder / "venv" / "bin" / "python"), place, tools)
-        result = run(
-            [python, "-c", USES_ALL], place, PATH=str(place), TF_CPP_MIN_LOG_LEVEL="3"
-        )
+        result = run([python, "-c", USES_ALL], place, PATH=str(place), TF_CPP_MIN_LOG_LEVEL="3")
         assert result.returncode == 0, result.stderr
         (tensorflow, library, core), (total,), (overridden,) = map(
             str.split, result.stdout.splitlines()

@@ -10,9 +10,9 @@ import subprocess
 import sys
 
 import pytest
-from build_helpers import environment
+from build_helpers import bare_venv, environment, run, site_packages
 
-from tf_bn_ops import _loader
+from tf_bn_ops import _environment, _loader
 
 ROOT = pathlib.Path(_loader.__file__).resolve().parent.parent
 LIBRARIES = sorted(_loader.library_folder().glob("libtf_bn_ops*.so"))
@@ -120,3 +120,32 @@ def test_an_isolated_run_does_not(tmp_path, option):
 @pytest.mark.parametrize("call", ["os.setresuid(65534, 0, 0)", "os.setresgid(65534, 0, 0)"])
 def test_a_process_with_the_rights_of_another_user_does_not(tmp_path, call):
     assert sees_the_environment(tmp_path, before=call) == [False, False, False]
+
+
+def test_a_program_with_capabilities_does_not(monkeypatch):
+    """Its ids are those of the caller: the kernel's own flag decides, as for LD_LIBRARY_PATH."""
+    page_size = 6  # AT_PAGESZ: that this is the vector which the kernel filled.
+    assert _environment._auxiliary(page_size) == os.sysconf("SC_PAGE_SIZE")
+    monkeypatch.setenv("TF_BN_OPS_OVERRIDE", "1")
+    assert _environment.variable("TF_BN_OPS_OVERRIDE") == "1"
+    monkeypatch.setattr(_environment, "_auxiliary", {_environment._AT_SECURE: 1}.get)
+    assert _environment.variable("TF_BN_OPS_OVERRIDE") == ""
+
+
+@needs_the_hook
+def test_the_hook_runs_only_where_it_is_asked_for(tmp_path):
+    """In an environment as pip makes it, with a package that says that it was imported."""
+    python = bare_venv(tmp_path)
+    site = site_packages(python)
+    shutil.copy(ROOT / "tools" / "tf_bn_ops_override.pth", site)
+    (site / "tf_bn_ops.py").write_text("print('imported')\n")
+    for options, variables, runs in (
+        ([], {"TF_BN_OPS_OVERRIDE": "1"}, True),
+        (["-s"], {"TF_BN_OPS_KERAS": "1"}, True),
+        (["-S"], {"TF_BN_OPS_OVERRIDE": "1"}, False),  # Python loads no site at all.
+        (["-I"], {"TF_BN_OPS_KERAS": "1"}, False),
+        ([], {"TF_BN_OPS_OVERRIDE": "0", "TF_BN_OPS_KERAS": ""}, False),
+    ):
+        result = run([python, *options, "-c", ""], tmp_path, **variables)
+        assert (result.returncode, result.stderr) == (0, "")
+        assert result.stdout == ("imported\n" if runs else ""), (options, variables)
