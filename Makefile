@@ -100,9 +100,11 @@ endif
 endif
 
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' tf_bn_ops/_version.py)
-OUR_CXXFLAGS := $(shell tools/list_flags.sh flags mk/cxxflags.txt) -I.
+HARDENING := $(shell tools/list_flags.sh flags mk/hardening.txt)
+OUR_CXXFLAGS := $(shell tools/list_flags.sh flags mk/cxxflags.txt)
 # Not even an indirect include of TensorFlow compiles in the core: it gets no path to it.
-CORE_CXXFLAGS = $(TF_CXXFLAGS) $(OUR_CXXFLAGS)
+KERNEL_CXXFLAGS = $(TF_CXXFLAGS) $(OUR_CXXFLAGS) -I.
+CORE_CXXFLAGS = $(TF_CXXFLAGS) $(OUR_CXXFLAGS) $(HARDENING) -I.
 TF_ALL_CXXFLAGS = $(TF_INCLUDES) $(TF_PREFIX_MAP) $(CORE_CXXFLAGS)
 # The C++ API, and programs on top of it, include its headers as users do.
 CLIENT_CXXFLAGS = $(TF_ALL_CXXFLAGS) -Icc/client/include
@@ -254,7 +256,7 @@ $(filter-out $(ISA_OBJECTS),$(OBJECTS)): $(B)/%.o: %.cc $(B)/compile.txt
 define isa_rule
 $(B)/cc/cpu/isa/%.$(1).o: cc/cpu/isa/%.cc $(B)/compile.txt
 	$$(Q)echo '  CXX     $$< ($(1))'
-	$$(Q)$$(COMPILE) $$(CORE_CXXFLAGS) -DTF_BN_OPS_ISA=$(1) $(2) $$(CXXFLAGS)
+	$$(Q)$$(COMPILE) $$(KERNEL_CXXFLAGS) -DTF_BN_OPS_ISA=$(1) $(2) $$(CXXFLAGS)
 endef
 $(foreach build,$(ISA_BUILDS),$(eval $(call \
   isa_rule,$(call isa_name,$(build)),$(call isa_flags,$(build)))))
