@@ -9,6 +9,7 @@
 
 asm(".symver tfbn_dladdr,dladdr@" TFBN_FIRST_GLIBC);
 extern "C" int tfbn_dladdr(const void* address, void* info);
-extern "C" __attribute__((visibility("hidden"))) int dladdr(const void* address, void* info) {
+extern "C" __attribute__((visibility("hidden"))) int dladdr(const void* address,
+                                                            void* info) {
   return tfbn_dladdr(address, info);
 }

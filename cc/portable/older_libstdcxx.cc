@@ -21,21 +21,21 @@ asm(".symver tfbn_wait,"
     "_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE@GLIBCXX_3.4.11");
 extern "C" void tfbn_wait(std::condition_variable* self,
                           std::unique_lock<std::mutex>* lock);
-TFBN_HIDDEN void Wait(std::condition_variable* self,
-                      std::unique_lock<std::mutex>* lock)
-    asm("_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE");
+TFBN_HIDDEN void
+Wait(std::condition_variable* self, std::unique_lock<std::mutex>* lock) asm(
+    "_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE");
 void Wait(std::condition_variable* self, std::unique_lock<std::mutex>* lock) {
   tfbn_wait(self, lock);
 }
 
 // GCC 11.
-TFBN_HIDDEN void ThrowBadArrayNewLength()
-    asm("_ZSt28__throw_bad_array_new_lengthv");
+TFBN_HIDDEN void ThrowBadArrayNewLength() asm(
+    "_ZSt28__throw_bad_array_new_lengthv");
 void ThrowBadArrayNewLength() { throw std::bad_array_new_length(); }
 
 // GCC 9: the constructor without an argument.
-TFBN_HIDDEN void MakeStringStream(void* self)
-    asm("_ZNSt7__cxx1118basic_stringstreamIcSt11char_traitsIcESaIcEEC1Ev");
+TFBN_HIDDEN void MakeStringStream(void* self) asm(
+    "_ZNSt7__cxx1118basic_stringstreamIcSt11char_traitsIcESaIcEEC1Ev");
 void MakeStringStream(void* self) {
   new (self) std::stringstream(std::ios_base::in | std::ios_base::out);
 }

@@ -21,7 +21,8 @@ struct FormulaEntryPoints {
   decltype(&RunOnCpu<F>) run;
 };
 
-#define TFBN_ENTRY_POINTS_OF(unused, F, name) std::tuple<FormulaEntryPoints<F>>(),
+#define TFBN_ENTRY_POINTS_OF(unused, F, name) \
+  std::tuple<FormulaEntryPoints<F>>(),
 using AllFormulaEntryPoints = decltype(std::tuple_cat(
     TFBN_FOR_EACH_FORMULA(TFBN_ENTRY_POINTS_OF, ) std::tuple<>()));
 #undef TFBN_ENTRY_POINTS_OF

@@ -60,7 +60,8 @@ def build_environment() -> dict[str, str]:
 
 def python_of(version: str, environments: pathlib.Path) -> str:
     """The Python of this version's environment, which is made where it is missing."""
-    python = environments / version / "venv" / "bin" / "python"
+    # Without links: make knows an environment by its path.
+    python = (environments / version / "venv").resolve() / "bin" / "python"
     if python.exists():
         return str(python)
     return matrix.Version(version, environments, "").environment()
