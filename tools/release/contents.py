@@ -33,7 +33,8 @@ OF_EACH = ("libtf_bn_ops.so", "libtf_bn_ops_override.so", "libtf_bn_ops_optimize
 
 def problems(wheel: pathlib.Path, versions: list[str]) -> list[str]:
     with zipfile.ZipFile(wheel) as archive:
-        files = {name: archive.read(name) for name in archive.namelist()}
+        names = [name for name in archive.namelist() if not name.endswith("/")]
+        files = {name: archive.read(name) for name in names}
     (info,) = {name.split("/")[0] for name in files if ".dist-info/" in name}
     metadata = email.message_from_bytes(files[f"{info}/METADATA"])
     return [
