@@ -10,7 +10,7 @@ The steps, each by itself and in this order:
   reproducible  the same bytes from a copy of the sources in another folder (newest version alone)
   install       for each version: a fresh environment, pip from a local index in less than 10 s,
                 `doctor`, quick tests, 200 conformance cases
-  sbom          a CycloneDX bill of materials of the newest of these environments, and SHA256SUMS
+  sbom          a CycloneDX bill of materials of the wheel and what it requires, and SHA256SUMS
   docs          the site, and every link in it
 
 --borrow_tensorflow takes TensorFlow and what the tests need from ENVIRONMENTS/VERSION/venv instead
@@ -20,6 +20,7 @@ of the network. Logs are in FOLDER. Exit status: 0 all passed, 1 some did not, 2
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pathlib
 import shutil
@@ -27,6 +28,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import contents
 import local_index
@@ -194,16 +196,38 @@ def try_out(rehearsal: Rehearsal, version: str, python: str) -> str:
 
 
 def sbom(rehearsal: Rehearsal) -> str:
-    """Of the library and what it runs with; then the sums of all that is published."""
-    venv = rehearsal.folder / f"fresh-{rehearsal.newest()}"
-    target = rehearsal.dist / f"{'-'.join(rehearsal.wheel().name.split('-')[:2])}.cdx.json"
+    """Of the wheel and what pip installs with it; then the sums of all that is published."""
+    venv, wheel = rehearsal.folder / "bill", rehearsal.wheel()
+    shutil.rmtree(venv, ignore_errors=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    python = str(venv / "bin" / "python")
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", str(wheel)]
+    rehearsal.run("bill", pip)
+    target = rehearsal.dist / f"{'-'.join(wheel.name.split('-')[:2])}.cdx.json"
     command = [str(rehearsal.tools() / "cyclonedx-py"), "environment", "--output-reproducible"]
-    command += ["--mc-type=library", "--pyproject=pyproject.toml", f"--output-file={target}"]
-    rehearsal.run("sbom", [*command, str(venv / "bin" / "python")])
+    rehearsal.run("sbom", [*command, f"--output-file={target}", python])
+    told = check_bill(json.loads(target.read_text(encoding="utf-8")), wheel.name.split("-")[1])
     sums = rehearsal.dist / "SHA256SUMS"
     local_index.write_sums((f for f in rehearsal.dist.iterdir() if f != sums), sums)
     rehearsal.run("sums", ["sha256sum", "--check", sums.name], cwd=rehearsal.dist)
-    return f"{target.name}, {sums.name}"
+    return f"{target.name} ({told}), {sums.name}"
+
+
+def check_bill(bill: dict[str, Any], version: str) -> str:
+    """The bill names this release, and a licence for each thing in it; returns these in words."""
+    found = {}
+    for component in bill["components"]:
+        licences = [
+            one.get("expression") or one["license"].get("id") or one["license"].get("name", "")
+            for one in component.get("licenses", [])
+        ]
+        found[component["name"]] = (component.get("version"), " and ".join(filter(None, licences)))
+    if found.get("tf-bn-ops") != (version, contents.LICENCE):
+        raise Failed(f"the bill of materials has {found.get('tf-bn-ops')} for tf-bn-ops {version}")
+    without = [name for name, (_, licence) in found.items() if not licence]
+    if without:
+        raise Failed(f"nobody says under which licence {', '.join(without)} is")
+    return ", ".join(f"{name} {number}: {licence}" for name, (number, licence) in found.items())
 
 
 def docs(rehearsal: Rehearsal) -> str:
