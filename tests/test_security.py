@@ -15,7 +15,8 @@ from build_helpers import bare_venv, environment, run, site_packages
 from tf_bn_ops import _environment, _loader
 
 ROOT = pathlib.Path(_loader.__file__).resolve().parent.parent
-LIBRARIES = sorted(_loader.library_folder().glob("libtf_bn_ops*.so"))
+CORE = pathlib.Path(_loader.core_library_path())
+LIBRARIES = sorted({CORE, *_loader.library_folder().glob("libtf_bn_ops*.so")})
 
 
 PROGRAMS = sorted(_loader.library_folder().parent.glob("bin/*"))
