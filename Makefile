@@ -30,14 +30,14 @@ MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2) --no-builtin-rules
 GOALS := $(or $(MAKECMDGOALS),all)
 # These run on a machine for GPU tests, without TensorFlow; of Python they need NumPy.
 GPU_GOALS := gpu-core gpu-test gpu-bench
-GOALS_WITHOUT_PYTHON := help clean distclean matrix $(GPU_GOALS)
-GOALS_WITHOUT_TENSORFLOW := $(GOALS_WITHOUT_PYTHON) bazel docs wheel-conformance lint lint-python lint-types \
+GOALS_WITHOUT_PYTHON := help clean distclean matrix release $(GPU_GOALS)
+GOALS_WITHOUT_TENSORFLOW := $(GOALS_WITHOUT_PYTHON) bazel docs wheels wheel-conformance release-check lint lint-python lint-types \
   lint-cxx format
 NEEDS_PYTHON := $(filter-out $(GOALS_WITHOUT_PYTHON),$(GOALS))
 NEEDS_TENSORFLOW := $(filter-out $(GOALS_WITHOUT_TENSORFLOW),$(GOALS))
 
-# Without the benchmark's peers, which are large and needed by nothing else.
-REQUIREMENTS := $(filter-out requirements/bench.txt,$(wildcard requirements/*.txt))
+# Without the benchmark's peers, which are large and needed by nothing else, and a release's tools.
+REQUIREMENTS := $(filter-out requirements/bench.txt requirements/release.txt,$(wildcard requirements/*.txt))
 
 # make remakes an included file that is missing or older than what it depends on, and starts over:
 # that is how .venv and TensorFlow's flags come to be there before the rest is read.
@@ -100,22 +100,25 @@ endif
 endif
 
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' tf_bn_ops/_version.py)
-OUR_CXXFLAGS := $(shell tools/list_flags.sh flags mk/cxxflags.txt) -I.
+HARDENING := $(shell tools/list_flags.sh flags mk/hardening.txt)
+OUR_CXXFLAGS := $(shell tools/list_flags.sh flags mk/cxxflags.txt)
 # Not even an indirect include of TensorFlow compiles in the core: it gets no path to it.
-CORE_CXXFLAGS = $(TF_CXXFLAGS) $(OUR_CXXFLAGS)
-CPU_CXXFLAGS = $(CORE_CXXFLAGS) $(EIGEN_INCLUDES)
-TF_ALL_CXXFLAGS = $(TF_INCLUDES) $(CORE_CXXFLAGS)
+KERNEL_CXXFLAGS = $(TF_CXXFLAGS) $(OUR_CXXFLAGS) -I.
+CORE_CXXFLAGS = $(TF_CXXFLAGS) $(OUR_CXXFLAGS) $(HARDENING) -I.
+TF_ALL_CXXFLAGS = $(TF_INCLUDES) $(TF_PREFIX_MAP) $(CORE_CXXFLAGS)
 # The C++ API, and programs on top of it, include its headers as users do.
 CLIENT_CXXFLAGS = $(TF_ALL_CXXFLAGS) -Icc/client/include
 OUR_LDFLAGS := -shared $(shell tools/list_flags.sh flags mk/ldflags.txt)
 PROGRAM_LDFLAGS := $(filter-out -shared -Wl$(comma)--version-script=%,$(OUR_LDFLAGS))
 # tensorflow::Scope and its ops are in a library of their own, which tf.sysconfig does not name.
 TF_CC_LDFLAGS = $(TF_LDFLAGS) $(subst _framework,_cc,$(filter -l%,$(TF_LDFLAGS)))
+# Beside the library, or where a wheel for several TensorFlows has its one core library.
+CORE_RPATH := '-Wl,-rpath,$$ORIGIN:$$ORIGIN/../lib'
 # Installed, the package lies beside the tensorflow package.
 CLIENT_RPATH := '-Wl,-rpath,$$ORIGIN/../../tensorflow'
 # XLA kernels see headers of XLA's, which look for those of others, and link TensorFlow's compiler.
 XLA_CXXFLAGS = $(TF_ALL_CXXFLAGS) $(XLA_INCLUDES)
-PROGRAM_RPATH := '-Wl,-rpath,$$ORIGIN/../lib' $(CLIENT_RPATH)
+PROGRAM_RPATH := '-Wl,-rpath,$$ORIGIN:$$ORIGIN/../lib' $(CLIENT_RPATH)
 
 # ---- XLA -------------------------------------------------------------------------------------
 
@@ -179,6 +182,11 @@ ISA_OBJECTS := $(foreach name,$(ISA_NAMES), \
 
 CORE_OBJECTS := $(call objects,core) $(call objects,cpu) $(ISA_OBJECTS)
 C_API_OBJECTS := $(call objects,c_api)
+# The kernels are in the core library alone; the others call its table (cc/shared_core).
+EXPORT_OBJECTS := $(B)/cc/shared_core/export.o
+IMPORT_OBJECTS := $(B)/cc/shared_core/import.o
+# Older symbols in the place of this machine's newest, so that older systems load the libraries.
+PORTABLE_OBJECTS := $(call objects,portable)
 OP_OBJECTS := $(call objects,ops) $(call objects,kernels)
 OVERRIDE_OBJECTS := $(call objects,override)
 OPTIMIZER_OBJECTS := $(call objects,optimizer)
@@ -199,7 +207,8 @@ FUZZ_OBJECTS := $(call objects,fuzz)
 FUZZ_TARGETS := $(filter-out replay,$(basename $(notdir $(FUZZ_OBJECTS))))
 TOOLS := $(notdir $(TOOL_OBJECTS:.o=))
 EXAMPLES := $(EXAMPLE_OBJECTS:$(B)/cc/examples/%.o=$(B)/bin/%)
-OBJECTS := $(CORE_OBJECTS) $(C_API_OBJECTS) $(OP_OBJECTS) $(OVERRIDE_OBJECTS) $(OPTIMIZER_OBJECTS) \
+OBJECTS := $(CORE_OBJECTS) $(C_API_OBJECTS) $(EXPORT_OBJECTS) $(IMPORT_OBJECTS) \
+  $(PORTABLE_OBJECTS) $(OP_OBJECTS) $(OVERRIDE_OBJECTS) $(OPTIMIZER_OBJECTS) \
   $(XLA_OBJECTS) $(CLIENT_OBJECTS) $(TOOL_OBJECTS) $(EXAMPLE_OBJECTS) $(FUZZ_OBJECTS)
 
 # ---- Rules -----------------------------------------------------------------------------------
@@ -230,8 +239,10 @@ $(eval $(call remember,$(B)/link.txt,$$(LINK_INPUTS)))
 
 COMPILE = $(CXX) -MMD -MP -c -o $@ $<
 
-$(call objects,core) $(C_API_OBJECTS) $(FUZZ_OBJECTS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS)
-$(call objects,cpu): private LOCAL_CXXFLAGS = $(CPU_CXXFLAGS) '-DTF_BN_OPS_ISA_LIST=$(ISA_LIST)' \
+$(call objects,core) $(C_API_OBJECTS) $(PORTABLE_OBJECTS) $(FUZZ_OBJECTS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS)
+$(EXPORT_OBJECTS) $(IMPORT_OBJECTS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS) \
+  -DTFBN_ENTRY_POINTS=tfbn_entry_points_$(subst .,_,$(VERSION))
+$(call objects,cpu): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS) '-DTF_BN_OPS_ISA_LIST=$(ISA_LIST)' \
   '-DTF_BN_OPS_VERSION="$(VERSION)"'
 $(OP_OBJECTS) $(OVERRIDE_OBJECTS) $(OPTIMIZER_OBJECTS): private LOCAL_CXXFLAGS = $(TF_ALL_CXXFLAGS)
 $(XLA_OBJECTS): private LOCAL_CXXFLAGS = $(XLA_CXXFLAGS)
@@ -245,7 +256,7 @@ $(filter-out $(ISA_OBJECTS),$(OBJECTS)): $(B)/%.o: %.cc $(B)/compile.txt
 define isa_rule
 $(B)/cc/cpu/isa/%.$(1).o: cc/cpu/isa/%.cc $(B)/compile.txt
 	$$(Q)echo '  CXX     $$< ($(1))'
-	$$(Q)$$(COMPILE) $$(CPU_CXXFLAGS) -DTF_BN_OPS_ISA=$(1) $(2) $$(CXXFLAGS)
+	$$(Q)$$(COMPILE) $$(KERNEL_CXXFLAGS) -DTF_BN_OPS_ISA=$(1) $(2) $$(CXXFLAGS)
 endef
 $(foreach build,$(ISA_BUILDS),$(eval $(call \
   isa_rule,$(call isa_name,$(build)),$(call isa_flags,$(build)))))
@@ -267,46 +278,53 @@ $(B)/lib/libtf_bn_ops.so: $(CUDA_OBJECTS) $(GPU_OP_OBJECTS)
 $(B)/lib/libtf_bn_ops_core.so: $(CUDA_OBJECTS) $(GPU_C_API_OBJECTS)
 endif
 
+# Whatever else they use of the core, each links for itself.
+$(B)/core.a: $(CORE_OBJECTS)
+$(B)/portable.a: $(PORTABLE_OBJECTS)
+$(B)/core.a $(B)/portable.a:
+	$(Q)rm -f $@ && $(AR) rcsD $@ $^
+
 # Renamed into place, so that a process that has the old library loaded keeps it whole.
-$(B)/lib/libtf_bn_ops.so: $(CORE_OBJECTS) $(OP_OBJECTS) $(B)/link.txt mk/exports.map
-	$(Q)echo '  LINK    $@'
-	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(TF_LDFLAGS) $(CUDA_LDFLAGS)
-	$(Q)mv $@.new $@
+# $(call link_library,FLAGS)
+link_library = $(Q)$(CXX) -o $@.new $(filter %.o,$^) $(filter %.a,$^) $(filter %.so,$|) $(OUR_LDFLAGS) \
+  -Wl,-soname,$(@F) $(LDFLAGS) $(1) && mv $@.new $@
 
-$(B)/lib/libtf_bn_ops_override.so: $(CORE_OBJECTS) $(B)/cc/kernels/cpu_launch.o $(OVERRIDE_OBJECTS) \
-  $(B)/link.txt mk/exports.map
+# Order-only: another core library has the same table.
+ON_CORE := $(IMPORT_OBJECTS) $(B)/core.a | $(B)/lib/libtf_bn_ops_core.so
+$(B)/lib/libtf_bn_ops.so: $(OP_OBJECTS) $(ON_CORE)
 	$(Q)echo '  LINK    $@'
-	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(TF_LDFLAGS)
-	$(Q)mv $@.new $@
+	$(call link_library,$(CORE_RPATH) $(TF_LDFLAGS) $(CUDA_LDFLAGS))
 
-$(B)/lib/libtf_bn_ops_optimizer.so: $(OPTIMIZER_OBJECTS) $(B)/link.txt mk/exports.map
+$(B)/lib/libtf_bn_ops_override.so: $(B)/cc/kernels/cpu_launch.o $(OVERRIDE_OBJECTS) $(ON_CORE)
 	$(Q)echo '  LINK    $@'
-	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(TF_LDFLAGS)
-	$(Q)mv $@.new $@
+	$(call link_library,$(CORE_RPATH) $(TF_LDFLAGS))
 
-$(B)/lib/libtf_bn_ops_xla.so: $(CORE_OBJECTS) $(B)/cc/ops/split_shapes.o $(XLA_OBJECTS) $(B)/link.txt \
-  mk/exports.map
+$(B)/lib/libtf_bn_ops_optimizer.so: $(OPTIMIZER_OBJECTS)
 	$(Q)echo '  LINK    $@'
-	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(TF_CC_LDFLAGS)
-	$(Q)mv $@.new $@
+	$(call link_library,$(TF_LDFLAGS))
 
-$(B)/lib/libtf_bn_ops_core.so: $(CORE_OBJECTS) $(C_API_OBJECTS) $(B)/link.txt mk/exports.map
+$(B)/lib/libtf_bn_ops_xla.so: $(B)/cc/ops/split_shapes.o $(XLA_OBJECTS) $(ON_CORE)
 	$(Q)echo '  LINK    $@'
-	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS) $(CUDA_LDFLAGS)
-	$(Q)mv $@.new $@
+	$(call link_library,$(CORE_RPATH) $(TF_CC_LDFLAGS))
 
-$(B)/lib/libtf_bn_ops_client.so: $(CLIENT_OBJECTS) $(B)/link.txt mk/exports.map
+$(B)/lib/libtf_bn_ops_core.so: $(CORE_OBJECTS) $(C_API_OBJECTS) $(EXPORT_OBJECTS)
 	$(Q)echo '  LINK    $@'
-	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(CLIENT_RPATH) $(LDFLAGS) $(TF_CC_LDFLAGS)
-	$(Q)mv $@.new $@
+	$(call link_library,$(CUDA_LDFLAGS))
+
+$(addprefix $(B)/lib/libtf_bn_ops,.so _override.so _optimizer.so _xla.so _core.so _client.so): \
+  $(B)/portable.a $(B)/link.txt mk/exports.map
+
+$(B)/lib/libtf_bn_ops_client.so: $(CLIENT_OBJECTS)
+	$(Q)echo '  LINK    $@'
+	$(call link_library,$(CLIENT_RPATH) $(TF_CC_LDFLAGS))
 
 $(TOOL_OBJECTS:$(B)/cc/tools/%.o=$(B)/bin/%): $(B)/bin/%: $(B)/cc/tools/%.o
 $(EXAMPLES): $(B)/bin/%: $(B)/cc/examples/%.o
 # Examples are run where they were built: they get the path of this TensorFlow as well.
 $(EXAMPLES): private LOCAL_LDFLAGS = $(patsubst -L%,-Wl$(comma)-rpath$(comma)%,$(filter -L%,$(TF_LDFLAGS)))
-$(B)/bin/%: $(B)/lib/libtf_bn_ops_client.so $(B)/link.txt
+$(B)/bin/%: $(B)/lib/libtf_bn_ops_client.so $(B)/portable.a $(B)/link.txt
 	$(Q)echo '  LINK    $@'
-	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(filter %.so,$^) $(PROGRAM_LDFLAGS) $(PROGRAM_RPATH) $(LOCAL_LDFLAGS) $(LDFLAGS) $(TF_CC_LDFLAGS)
+	$(Q)$(CXX) -o $@.new $(filter %.o,$^) $(filter %.a %.so,$^) $(PROGRAM_LDFLAGS) $(PROGRAM_RPATH) $(LOCAL_LDFLAGS) $(LDFLAGS) $(TF_CC_LDFLAGS)
 	$(Q)mv $@.new $@
 
 FUZZED := $(CORE_OBJECTS) $(C_API_OBJECTS) $(B)/cc/client/attribute_string.o
@@ -365,7 +383,7 @@ endif
 # ---- Targets ---------------------------------------------------------------------------------
 
 .PHONY: all gpu gpu-core gpu-test gpu-bench examples conformance mutants bench bench-against test sanitize sanitize-core \
-  sanitize-threads fuzz fuzz-run matrix wheel wheel-conformance test-wheel bazel docs lint lint-python lint-types lint-cxx format clean \
+  sanitize-threads fuzz fuzz-run matrix wheel wheels wheel-conformance test-wheel release release-check bazel docs lint lint-python lint-types lint-cxx format clean \
   distclean help
 
 all: $(INSTALLED)  ## Build tf_bn_ops/lib (the default)
@@ -492,15 +510,29 @@ bazel: $(PYTHON_READY)  ## Build and test with Bazel, which downloads nothing; B
 # Each version has an environment of its own; a Python of the machine runs the script.
 VERSIONS ?= 2.16 2.17 2.18 2.19 2.20 2.21
 matrix:  ## Build and test with other TensorFlows: VERSIONS="2.16 2.21"; writes the README's table
-	$(Q)$(or $(VENV_PYTHON),python3) tools/matrix.py --versions='$(VERSIONS)' --folder=$(BUILD_DIR)/matrix $(ARGS)
+	$(Q)$(or $(VENV_PYTHON),python3) tools/matrix.py --versions='$(VERSIONS)' --folder='$(ENVIRONMENTS)' $(ARGS)
 
-wheel: all  ## Build a wheel for this environment's TensorFlow into dist/
+# Where make matrix keeps an environment for each version; wheels are built in them too.
+ENVIRONMENTS ?= $(BUILD_DIR)/matrix
+
+wheel: all  ## Build a wheel for this environment's TensorFlow alone into dist/
 	$(Q)$(call need,setuptools)
 	$(Q)rm -rf $(BUILD_DIR)/wheel && mkdir -p $(BUILD_DIR)/wheel
 	$(Q)'$(PYTHON)' -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps -w $(BUILD_DIR)/wheel .
 	$(Q)rm -f dist/*.whl
 	$(Q)tools/repair_wheel.sh '$(PYTHON)' $(BUILD_DIR)/wheel/*.whl dist
 	$(Q)ls dist/*.whl
+
+wheels: $(PYTHON_READY)  ## Build the wheel of a release, for all TensorFlows of VERSIONS, into dist/
+	$(Q)$(call need,auditwheel)
+	$(Q)'$(PYTHON)' tools/release/wheels.py --versions='$(VERSIONS)' --environments='$(ENVIRONMENTS)' $(ARGS)
+
+release-check: $(PYTHON_READY)  ## Rehearse a release: wheels, sdist, fresh installs, SBOM, docs; ARGS="--steps='build metadata'"
+	$(Q)$(call need,auditwheel)
+	$(Q)'$(PYTHON)' tools/release/check.py --versions='$(VERSIONS)' --environments='$(ENVIRONMENTS)' $(ARGS)
+
+release:  ## Set the version and date the changelog: VERSION=1.2.3
+	$(Q)$(or $(VENV_PYTHON),python3) tools/release/new_version.py '$(VERSION)' $(ARGS)
 
 wheel-conformance: $(PYTHON_READY)  ## Write the harness alone as a pure-Python wheel into dist/, for vendors
 	$(Q)'$(PYTHON)' tools/conformance_wheel.py dist

@@ -1,9 +1,18 @@
 """What pyproject.toml cannot say: the libraries come from the Makefile, the TensorFlow that was
-built against becomes a requirement, and the wheel fits any Python 3 of its platform."""
+built against becomes a requirement and a part of the version, and the wheel fits any Python 3 of
+its platform.
+
+The environment can say otherwise, for tools/release/wheels.py and for cross builds:
+  TF_BN_OPS_PREBUILT   a folder of libraries, laid out as the package, that go into the wheel in the
+                       place of a build. They choose among themselves when they are loaded: nothing
+                       is required, and the version has no addition.
+  TF_BN_OPS_PLATFORM   the platform of the wheel, such as linux_aarch64.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
 import shutil
 import subprocess
@@ -21,6 +30,21 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import backend  # noqa: E402
 
+PREBUILT = os.environ.get("TF_BN_OPS_PREBUILT", "")
+PLATFORM = os.environ.get("TF_BN_OPS_PLATFORM", "")
+
+
+def built_against() -> backend.TensorFlow | None:
+    """None for what fits several: an sdist, and a wheel of libraries for several."""
+    return None if PREBUILT or "sdist" in sys.argv else backend.find_tensorflow()
+
+
+def version() -> str:
+    """With the TensorFlow that was built against: wheels for two of them are two versions."""
+    tensorflow = built_against()
+    public = backend.version()
+    return f"{public}+tf{tensorflow.minor}" if tensorflow else public
+
 
 def dependencies() -> list[str]:
     """The runtime requirements and the minor version of the TensorFlow that was built against.
@@ -28,11 +52,12 @@ def dependencies() -> list[str]:
     By the name under which it is installed (tensorflow, tensorflow-cpu, ...): another name would
     make pip install a second TensorFlow over the first.
     """
-    tensorflow = backend.find_tensorflow()
+    tensorflow = built_against()
+    if PREBUILT:
+        return backend.requirements("runtime")
     if tensorflow is None:  # an sdist, or metadata alone: nothing was built against anything
         return backend.requirements("runtime") + backend.requirements("tensorflow")
-    minor = ".".join(tensorflow.version.split(".")[:2])
-    return [*backend.requirements("runtime"), f"{tensorflow.distribution}=={minor}.*"]
+    return [*backend.requirements("runtime"), f"{tensorflow.distribution}=={tensorflow.minor}.*"]
 
 
 class BuildLibraries(Command):
@@ -49,6 +74,10 @@ class BuildLibraries(Command):
         self.set_undefined_options("build_py", ("build_lib", "build_lib"))
 
     def run(self) -> None:
+        if PREBUILT:
+            target = ROOT / str(self.build_lib) / "tf_bn_ops"
+            shutil.copytree(PREBUILT, target, dirs_exist_ok=True)
+            return
         tensorflow = backend.find_tensorflow()
         if tensorflow is None:
             sys.exit(
@@ -123,10 +152,11 @@ class BdistWheel(bdist_wheel):
     """py3-none-PLATFORM: the libraries use TensorFlow's C++ ABI and nothing of Python's."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        return ("py3", "none", super().get_tag()[2])
+        return ("py3", "none", PLATFORM or super().get_tag()[2])
 
 
 setup(
+    version=version(),
     install_requires=dependencies(),
     distclass=PlatformDistribution,
     cmdclass={

@@ -56,6 +56,7 @@ def _tensorflow_configure_impl(repository_ctx):
     list_flags = str(repository_ctx.path(Label("//:tools/list_flags.sh")))
     lists = {
         "CXXFLAGS": ("flags", Label("//:mk/cxxflags.txt")),
+        "HARDENING": ("flags", Label("//:mk/hardening.txt")),
         "LDFLAGS": ("flags", Label("//:mk/ldflags.txt")),
         "ISA_BUILDS": ("isa", Label("//:cc/cpu/isa/isa_builds.txt")),
     }

@@ -106,7 +106,7 @@ def edit_build_info(folder: pathlib.Path, **changes: object) -> None:
 def package_without_build(folder: pathlib.Path) -> pathlib.Path:
     """Puts a copy of the package without libraries into `folder`: a checkout that was not built."""
     source = pathlib.Path(_loader.__file__).parent
-    ignored = shutil.ignore_patterns("lib", "__pycache__")
+    ignored = shutil.ignore_patterns("lib", "lib_tf*", "__pycache__")
     shutil.copytree(source, folder / "tf_bn_ops", ignore=ignored)
     return folder
 

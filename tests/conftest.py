@@ -28,5 +28,7 @@ def other_build(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> path
 
     folder = tmp_path / "lib"
     shutil.copytree(os.path.dirname(_loader.library_path()), folder)
+    if not (folder / _loader.CORE_LIBRARY).exists():  # A package for several TensorFlows.
+        shutil.copy(_loader.core_library_path(), folder)
     monkeypatch.setenv(_loader.LIBRARY_VARIABLE, str(folder))
     return folder

@@ -127,6 +127,7 @@ def test_the_build_says_what_it_does_and_runs_in_parallel(tree, tmp_path):
 
 @needs_build_tools
 def test_sdist_holds_all_sources(sdist, repo_root):
+    assert sdist.name == f"tf_bn_ops-{_version.__version__}.tar.gz"  # Built against nothing.
     with tarfile.open(sdist) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     for name in ("Makefile", "cc/cpu/isa/isa_builds.txt", "tools/backend.py", "mk/exports.map"):
@@ -146,16 +147,19 @@ def test_wheel_metadata(wheel):
         names = archive.namelist()
         (path,) = (name for name in names if name.endswith(".dist-info/METADATA"))
         metadata = email.message_from_string(archive.read(path).decode())
-    assert metadata["Version"] == _version.__version__
-    # The one that was built against, under the name by which it is installed.
+    # The one that was built against, under the name by which it is installed, and in the version:
+    # wheels for two of them do not have the same name.
     info = _loader.build_info()
     minor = ".".join(info["tensorflow_version"].split(".")[:2])
+    assert metadata["Version"] == f"{_version.__version__}+tf{minor}"
+    assert wheel.name.startswith(f"tf_bn_ops-{metadata['Version']}-py3-none-")
     required = [
         value for value in metadata.get_all("Requires-Dist") if value.startswith("tensorflow")
     ]
     required = [value for value in required if "extra" not in value]
     assert required == [f"{info['tensorflow_distribution']}=={minor}.*"]
     assert re.fullmatch(r"tf_bn_ops-.*-py3-none-(linux|manylinux)_\w+\.whl", wheel.name)
+    assert f"tf_bn_ops/lib/{_loader.CORE_LIBRARY}" in names  # Which the others link.
     libraries = {name for name in names if name.startswith("tf_bn_ops/lib/")}
     assert libraries == {
         f"tf_bn_ops/lib/{name}"

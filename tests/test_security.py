@@ -10,15 +10,22 @@ import subprocess
 import sys
 
 import pytest
-from build_helpers import environment
+from build_helpers import bare_venv, environment, run, site_packages
 
-from tf_bn_ops import _loader
+from tf_bn_ops import _environment, _loader
 
 ROOT = pathlib.Path(_loader.__file__).resolve().parent.parent
-LIBRARIES = sorted(_loader.library_folder().glob("libtf_bn_ops*.so"))
+CORE = pathlib.Path(_loader.core_library_path())
+LIBRARIES = sorted({CORE, *_loader.library_folder().glob("libtf_bn_ops*.so")})
 
 
-@pytest.mark.skipif(shutil.which("readelf") is None, reason="needs readelf (binutils)")
+PROGRAMS = sorted(_loader.library_folder().parent.glob("bin/*"))
+needs_readelf = pytest.mark.skipif(
+    shutil.which("readelf") is None, reason="needs readelf (binutils)"
+)
+
+
+@needs_readelf
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda path: path.stem)
 def test_libraries_are_hardened(library):
     command = ["readelf", "--wide", "--dynamic", "--program-headers", str(library)]
@@ -29,8 +36,39 @@ def test_libraries_are_hardened(library):
     assert re.search(r"GNU_STACK .* RW +0x", text)
     assert "TEXTREL" not in text and not re.search(r"LOAD .* RWE ", text)
     # Other libraries are looked for beside this one at most, never at a place of the build machine.
-    paths = re.findall(r"\((?:RPATH|RUNPATH)\).*\[(.*)\]", text)
-    assert all(path.startswith("$ORIGIN/") for entry in paths for path in entry.split(":")), paths
+    assert "(RPATH)" not in text  # Which would go before LD_LIBRARY_PATH.
+    paths = re.findall(r"\(RUNPATH\).*\[(.*)\]", text)
+    for path in (path for entry in paths for path in entry.split(":")):
+        assert re.fullmatch(r"\$ORIGIN|\$ORIGIN/\.\./(lib|\.\./tensorflow)", path), paths
+
+
+def needed_symbols(library: pathlib.Path) -> dict[str, str]:
+    """Symbol -> the version of it that the library asks of the system's libraries."""
+    command = ["readelf", "--wide", "--dyn-syms", str(library)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return dict(re.findall(r" UND ([^@\s]+)@(\S+)", text))
+
+
+@needs_readelf
+def test_stacks_and_buffers_are_guarded():
+    """The flags of mk/cxxflags.txt have arrived where there is something to guard."""
+    needed = {path.stem.removeprefix("lib"): needed_symbols(path) for path in LIBRARIES}
+    for name, symbols in needed.items():
+        assert "__stack_chk_fail" in symbols, name
+    # The core formats messages into buffers of its callers.
+    assert "__snprintf_chk" in needed["tf_bn_ops_core"]
+
+
+@needs_readelf
+@pytest.mark.parametrize("program", [*LIBRARIES, *PROGRAMS], ids=lambda path: path.stem)
+def test_libraries_load_on_older_systems(program):
+    """glibc 2.17 and the libstdc++ of GCC 6, which RHEL 8 and Ubuntu 18.04 have, whatever this one
+    was built on: cc/portable makes newer symbols of older ones."""
+    newest = {"GLIBC": (2, 17), "GLIBCXX": (3, 4, 22), "CXXABI": (1, 3, 10), "GCC": (4, 3, 0)}
+    for symbol, version in needed_symbols(program).items():
+        library, _, number = version.partition("_")
+        if number and library in newest:
+            assert tuple(map(int, number.split("."))) <= newest[library], (symbol, version)
 
 
 # Both variables are set to what would be visible if it were read.
@@ -83,3 +121,32 @@ def test_an_isolated_run_does_not(tmp_path, option):
 @pytest.mark.parametrize("call", ["os.setresuid(65534, 0, 0)", "os.setresgid(65534, 0, 0)"])
 def test_a_process_with_the_rights_of_another_user_does_not(tmp_path, call):
     assert sees_the_environment(tmp_path, before=call) == [False, False, False]
+
+
+def test_a_program_with_capabilities_does_not(monkeypatch):
+    """Its ids are those of the caller: the kernel's own flag decides, as for LD_LIBRARY_PATH."""
+    page_size = 6  # AT_PAGESZ: that this is the vector which the kernel filled.
+    assert _environment._auxiliary(page_size) == os.sysconf("SC_PAGE_SIZE")
+    monkeypatch.setenv("TF_BN_OPS_OVERRIDE", "1")
+    assert _environment.variable("TF_BN_OPS_OVERRIDE") == "1"
+    monkeypatch.setattr(_environment, "_auxiliary", {_environment._AT_SECURE: 1}.get)
+    assert _environment.variable("TF_BN_OPS_OVERRIDE") == ""
+
+
+@needs_the_hook
+def test_the_hook_runs_only_where_it_is_asked_for(tmp_path):
+    """In an environment as pip makes it, with a package that says that it was imported."""
+    python = bare_venv(tmp_path)
+    site = site_packages(python)
+    shutil.copy(ROOT / "tools" / "tf_bn_ops_override.pth", site)
+    (site / "tf_bn_ops.py").write_text("print('imported')\n")
+    for options, variables, runs in (
+        ([], {"TF_BN_OPS_OVERRIDE": "1"}, True),
+        (["-s"], {"TF_BN_OPS_KERAS": "1"}, True),
+        (["-S"], {"TF_BN_OPS_OVERRIDE": "1"}, False),  # Python loads no site at all.
+        (["-I"], {"TF_BN_OPS_KERAS": "1"}, False),
+        ([], {"TF_BN_OPS_OVERRIDE": "0", "TF_BN_OPS_KERAS": ""}, False),
+    ):
+        result = run([python, *options, "-c", ""], tmp_path, **variables)
+        assert (result.returncode, result.stderr) == (0, "")
+        assert result.stdout == ("imported\n" if runs else ""), (options, variables)

@@ -11,10 +11,22 @@ import os
 import pathlib
 import sys
 
+from tf_bn_ops import _loader
+
+
+def _program() -> pathlib.Path:
+    """In bin/, or beside the libraries of the TensorFlow that is here."""
+    beside = _loader.library_folder() / "bn_grad_block"
+    return (
+        beside
+        if beside.is_file()
+        else pathlib.Path(__file__).resolve().parent / "bin" / beside.name
+    )
+
 
 def main() -> int:
     """Replaces this process by the program; returns 1 if it cannot."""
-    program = pathlib.Path(__file__).resolve().parent / "bin" / "bn_grad_block"
+    program = _program()
     tensorflow = importlib.util.find_spec("tensorflow")
     if not program.is_file():
         problem = (

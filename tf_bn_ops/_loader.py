@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from tf_bn_ops import _environment
+from tf_bn_ops import _environment, _installed
 
 LIBRARY_VARIABLE = "TF_BN_OPS_LIBRARY"
 OP_LIBRARY = "libtf_bn_ops.so"
@@ -34,6 +34,7 @@ REBUILD = (
     "rebuild it with 'make PYTHON=/path/to/this/python' in the source tree, or reinstall it with "
     "'pip install --force-reinstall --no-deps .'"
 )
+_PACKAGE = pathlib.Path(__file__).resolve().parent
 _load_lock = threading.Lock()
 _xla_kernels_loaded = False
 
@@ -42,13 +43,26 @@ class LibraryError(ImportError):
     """The library is missing, or does not fit this environment."""
 
 
+def folders_by_minor() -> dict[str, pathlib.Path]:
+    """Minor version of TensorFlow -> folder of its libraries, oldest first, in a package that was
+    built for several; empty in one that was built for one, which has them in lib/."""
+    found = {path.name.removeprefix("lib_tf"): path for path in _PACKAGE.glob("lib_tf*.*")}
+    return dict(sorted(found.items(), key=lambda item: [int(n) for n in _minor(item[0])]))
+
+
 def library_folder() -> pathlib.Path:
-    """The folder of the libraries: the package's own, or the one that TF_BN_OPS_LIBRARY names."""
+    """The folder of the libraries: the package's own for this TensorFlow, or the one that
+    TF_BN_OPS_LIBRARY names."""
     chosen = _environment.variable(LIBRARY_VARIABLE)
-    if not chosen:
-        return pathlib.Path(__file__).resolve().parent / "lib"
-    path = pathlib.Path(chosen).expanduser().absolute()
-    return path if path.is_dir() else path.parent
+    if chosen:
+        path = pathlib.Path(chosen).expanduser().absolute()
+        return path if path.is_dir() else path.parent
+    several = folders_by_minor()
+    if not several or (_PACKAGE / "lib" / OP_LIBRARY).is_file():
+        return _PACKAGE / "lib"
+    minor = ".".join(_minor(_installed.tensorflow_version() or ""))
+    # Where none fits, the newest says so: check_version.
+    return several.get(minor, next(reversed(several.values())))
 
 
 def existing(path: pathlib.Path) -> str:
@@ -89,7 +103,20 @@ def core_library_path() -> str:
     Raises:
       LibraryError: (an ImportError) if there is no such file.
     """
-    return existing(library_folder() / CORE_LIBRARY)
+    return companion_path(CORE_LIBRARY)
+
+
+def companion_path(name: str) -> str:
+    """Path of a library of COMPANIONS; a package for several TensorFlows has the core once.
+
+    Raises:
+      LibraryError: (an ImportError) if there is no such file.
+    """
+    path = library_folder() / name
+    shared = _PACKAGE / "lib" / name
+    if path.parent.parent == _PACKAGE and not path.is_file() and shared.is_file():
+        return str(shared)
+    return existing(path)
 
 
 def get_include() -> str:
@@ -98,7 +125,7 @@ def get_include() -> str:
     Raises:
       LibraryError: (an ImportError) if the headers are not there.
     """
-    folder = pathlib.Path(__file__).resolve().parent / "include"
+    folder = _PACKAGE / "include"
     if not (folder / "tf_bn_ops" / "ops.h").is_file():
         raise LibraryError(
             f"{folder} holds no tf_bn_ops/ops.h: build it with 'make' in the source tree, or "
@@ -191,7 +218,7 @@ def override_library_path() -> str:
     Raises:
       LibraryError: (an ImportError) if there is no such file.
     """
-    return existing(library_folder() / OVERRIDE_LIBRARY)
+    return companion_path(OVERRIDE_LIBRARY)
 
 
 def optimizer_library_path() -> str:
@@ -200,12 +227,19 @@ def optimizer_library_path() -> str:
     Raises:
       LibraryError: (an ImportError) if there is no such file.
     """
-    return existing(library_folder() / OPTIMIZER_LIBRARY)
+    return companion_path(OPTIMIZER_LIBRARY)
 
 
 def check_version(path: str, version: str) -> None:
     """Refuses a library that was built for another minor version than this TensorFlow's."""
     built_for = str(build_info()["tensorflow_version"])
+    several = list(folders_by_minor())
+    if several and library_folder().parent == _PACKAGE and ".".join(_minor(version)) not in several:
+        raise LibraryError(
+            f"this package has libraries for TensorFlow {', '.join(several)}, but this is "
+            f"TensorFlow {version}: install one of these, or build the package for yours with "
+            "'make PYTHON=/path/to/this/python' in the source tree"
+        )
     if _minor(version) != _minor(built_for):
         raise LibraryError(
             f"{path} was built for TensorFlow {built_for}, but this is TensorFlow {version}: "
@@ -229,6 +263,7 @@ def _check_fits(path: str) -> Any:
     check_version(path, tf.__version__)
     check_cxx11_abi(path, tf.__version__, tf.sysconfig.CXX11_ABI_FLAG)
     check_whole(path)
+    check_whole(companion_path(CORE_LIBRARY))  # Which it links.
     return tf
 
 

@@ -163,6 +163,10 @@ def _check_file(path: str) -> None:
     _loader.check_whole(_loader.existing(pathlib.Path(path)))
 
 
+def _check_companion(name: str) -> None:
+    _loader.check_whole(_loader.companion_path(name))
+
+
 # ---- The lines, in the order in which they are shown ---------------------------------------------
 
 
@@ -253,15 +257,14 @@ def _abi(path: str, tensorflow: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _libraries(found: Probe) -> Iterator[Finding]:
     chosen = os.environ.get(_loader.LIBRARY_VARIABLE)
-    folder = _loader.library_folder()
     refused = _refusal(_loader.library_path)
     if refused:
         yield Finding("library", PROBLEM, refused)
         return
     path = _loader.library_path()
     by = f" (chosen by {_loader.LIBRARY_VARIABLE})" if chosen else ""
-    paths = [path, *(str(folder / name) for name in _loader.COMPANIONS)]
-    checks = [functools.partial(_check_file, one) for one in paths]
+    checks = [functools.partial(_check_file, path)]
+    checks += [functools.partial(_check_companion, name) for name in _loader.COMPANIONS]
     damage = [refused for refused in map(_refusal, checks) if refused]
     if damage:
         yield from (Finding("library", PROBLEM, text) for text in damage)

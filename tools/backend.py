@@ -14,10 +14,14 @@ that instead of the one that is installed.
 from __future__ import annotations
 
 import functools
+import gzip
+import io
 import os
 import pathlib
+import re
 import subprocess
 import sys
+import tarfile
 from typing import Any, NamedTuple
 
 import setuptools
@@ -34,11 +38,29 @@ if int(setuptools.__version__.split(".")[0]) < OLDEST_SETUPTOOLS:
         "--no-build-isolation."
     )
 
-build_sdist = build_meta.build_sdist
 build_wheel = build_meta.build_wheel
 build_editable = build_meta.build_editable
 prepare_metadata_for_build_wheel = build_meta.prepare_metadata_for_build_wheel
 prepare_metadata_for_build_editable = build_meta.prepare_metadata_for_build_editable
+
+
+def build_sdist(sdist_directory: str, config_settings: Any = None) -> str:
+    """setuptools' archive, in an order and with dates that do not depend on the machine."""
+    name: str = build_meta.build_sdist(sdist_directory, config_settings)
+    path = pathlib.Path(sdist_directory) / name
+    when = int(os.environ.get("SOURCE_DATE_EPOCH") or 0)
+    with tarfile.open(path) as archive:
+        members = sorted(archive.getmembers(), key=lambda member: member.name)
+        contents = [archive.extractfile(m).read() if m.isfile() else b"" for m in members]  # type: ignore[union-attr]
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for member, content in zip(members, contents, strict=True):
+            plain = tarfile.TarInfo(member.name)
+            plain.type, plain.size, plain.mtime = member.type, len(content), when
+            plain.mode = 0o755 if member.mode & 0o100 else 0o644
+            archive.addfile(plain, io.BytesIO(content))
+    path.write_bytes(gzip.compress(packed.getvalue(), mtime=when))
+    return name
 
 
 class TensorFlow(NamedTuple):
@@ -49,6 +71,19 @@ class TensorFlow(NamedTuple):
     distribution: str
     version: str
     temporary: bool  # lives in pip's overlay, which is gone after the build
+
+    @property
+    def minor(self) -> str:
+        return ".".join(self.version.split(".")[:2])
+
+
+def version() -> str:
+    """Of the package."""
+    text = (ROOT / "tf_bn_ops" / "_version.py").read_text(encoding="utf-8")
+    found = re.search(r'^__version__ = "(.+)"', text, re.MULTILINE)
+    if found is None:
+        sys.exit('error: tf_bn_ops/_version.py has no line __version__ = "...".')
+    return found[1]
 
 
 def say(progress: str) -> None:
@@ -114,7 +149,7 @@ def get_requires_for_build_sdist(config_settings: Any = None) -> list[str]:
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
-    if find_tensorflow(installed_only=True):
+    if os.environ.get("TF_BN_OPS_PREBUILT") or find_tensorflow(installed_only=True):
         return []
     needed = requirements("tensorflow")
     say(f"no TensorFlow in {sys.executable}: pip downloads one to build against ({needed[0]})")

@@ -22,6 +22,16 @@ DISTRIBUTION = "tf_bn_ops_conformance"
 # Not Python's, or of no use without the ops.
 _LEFT_OUT = ("lib", "include", "bin", "bench", "__pycache__")
 _SUFFIXES = (".py", ".toml", ".html", ".css", ".txt", ".json", ".yaml", ".typed")
+_DESCRIPTION = """# tf-bn-ops-conformance
+
+Judges the batch-norm ops of any TensorFlow op library, forward and gradient, against TensorFlow's
+own and a float64 oracle, with an error bound for each output element. Pure Python; needs
+TensorFlow, and no compiler.
+
+    python -m tf_bn_ops conformance --library=other.so --map="TheirOp=FusedBatchNormGradV3"
+
+The package tf-bn-ops has the same command, and ops.
+"""
 _WHEN = (1980, 1, 1, 0, 0, 0)
 
 
@@ -55,8 +65,9 @@ def _metadata(version: str) -> str:
         *_requirements("commands"),
         "Provides-Extra: full",
         *_requirements("conformance", "full"),
+        "Description-Content-Type: text/markdown",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n\n" + _DESCRIPTION
 
 
 def _files() -> dict[str, bytes]:

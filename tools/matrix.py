@@ -179,22 +179,28 @@ class Version:
         self.saved.write_text(json.dumps(self.result, indent=2) + "\n")
         return "failure" not in self.result
 
-    def _run(self, files: list[str], steps: list[str]) -> None:
+    def environment(self) -> str:
+        """Makes this version's environment, or brings it up to date; returns its Python."""
         base = find_python(self.version)
         if base is None:
             oldest, newest = map(name_of, PYTHONS[self.version])
             raise Failed(f"no Python {oldest} to {newest} found: install one, or name it with "
                          "VENV_PYTHON=/path/to/python")  # fmt: skip
+        self.folder.mkdir(parents=True, exist_ok=True)
         venv = self.folder / "venv"
         lists = [str(self._of_this_version(name)) for name in OF_A_VERSION]
         lists += [f"requirements/{name}.txt" for name in REQUIREMENTS]
         self.step("venv", ["tools/make_venv.sh", str(venv), *lists], VENV_PYTHON=base)
-        python = str(venv / "bin" / "python")
+        return str(venv / "bin" / "python")
+
+    def _run(self, files: list[str], steps: list[str]) -> None:
+        python = self.environment()
         asked = subprocess.run(
             [python, "tools/tf_env.py", "dist"], cwd=ROOT, capture_output=True, text=True
         )
         if asked.returncode != 0:
-            raise Failed(f"venv: {asked.stderr.strip()} Remove {venv} and run make matrix again")
+            raise Failed(f"venv: {asked.stderr.strip()} Remove {self.folder / 'venv'} and run make "
+                         "matrix again")  # fmt: skip
         self.result["tensorflow"] = asked.stdout.split()[1]
         code = "import platform; print(platform.python_version())"
         asked = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)

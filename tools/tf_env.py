@@ -184,14 +184,6 @@ def write_config(path):
         return " ".join(shlex.quote(flag) for flag in flags).replace("$", "$$")
 
     about = facts()
-    # Eigen alone, for the sources that must not see TensorFlow.
-    eigen = os.path.join(os.path.dirname(os.path.abspath(path)), "eigen")
-    os.makedirs(eigen, exist_ok=True)
-    for name in ("Eigen", "unsupported"):
-        link, target = os.path.join(eigen, name), os.path.join(about["include"][0], name)
-        if os.path.islink(link):
-            os.remove(link)
-        os.symlink(target, link)
     lines = [
         "# Written by tools/tf_env.py from tf.sysconfig of %s." % about["python"],
         "TF_VERSION := %s" % about["version"],
@@ -202,8 +194,10 @@ def write_config(path):
         "XLA_INCLUDES := %s"
         % quote(flag for path in about["xla_include"] for flag in ("-isystem", path)),
         "TF_CXXFLAGS := %s" % quote(about["cxxflags"]),
+        # Its headers name themselves in messages: the same bytes wherever TensorFlow lies.
+        "TF_PREFIX_MAP := %s"
+        % quote("-fmacro-prefix-map=%s=tensorflow/include" % path for path in about["include"]),
         "TF_LDFLAGS := %s" % quote(about["ldflags"]),
-        "EIGEN_INCLUDES := %s" % quote(["-isystem", os.path.relpath(eigen)]),
         "",
     ]
     with open(path, "w", encoding="utf-8") as file:

@@ -2,7 +2,7 @@
 
 #include <dlfcn.h>
 #include <stdlib.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 #include <memory>
 #include <mutex>  // NOLINT: std::mutex serves as well as TensorFlow's
@@ -56,11 +56,10 @@ absl::Status LoadOpLibrary(const std::string& path) {
       file = OwnFolder();
     }
   }
-  struct stat about;
-  if (stat(file.c_str(), &about) == 0 && S_ISDIR(about.st_mode)) {
+  if (access(absl::StrCat(file, "/.").c_str(), F_OK) == 0) {  // A folder.
     absl::StrAppend(&file, "/", kLibrary);
   }
-  if (stat(file.c_str(), &about) != 0) {
+  if (access(file.c_str(), F_OK) != 0) {
     return absl::NotFoundError(absl::StrCat(file, " does not exist: ", advice));
   }
 

@@ -47,6 +47,8 @@ def copy_model(model: Any) -> Any:
             other.trainable = layer._trainable
             other.supports_jit = vars(layer)["supports_jit"]
             other._name = layer.name  # unnamed layers in custom ones are numbered anew
+            if isinstance(layer, keras.layers.InputLayer):
+                other.optional = layer.optional  # Keras 3.12 leaves it out of the config
         twins = _copied_variables(model, copy)
         for layer, other in pairs:
             if _is_compiled(layer):

@@ -1,0 +1,305 @@
+"""A release: one wheel for all TensorFlows, as users install it; version, changelog, links.
+
+The wheel is built for the TensorFlow of this environment, and for a second one where
+TF_BN_OPS_ENVIRONMENTS (or build/matrix) holds environments as `make matrix` makes them; without, a
+copy of the libraries stands in for the second, which is chosen and not loaded.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pathlib
+import re
+import shutil
+import sys
+import time
+import types
+import zipfile
+
+import pytest
+from build_helpers import bare_venv, copy_tree, fake_tensorflow, run, site_packages
+
+from tf_bn_ops import _loader, _version
+
+OWN = ".".join(str(_loader.build_info()["tensorflow_version"]).split(".")[:2])
+
+
+@pytest.fixture(scope="module")
+def tools(repo_root: pathlib.Path) -> pathlib.Path:
+    return repo_root / "tools" / "release"
+
+
+def module(tools: pathlib.Path, name: str, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """One of tools/release/*.py; they are programs, not a package."""
+    monkeypatch.syspath_prepend(str(tools))
+    monkeypatch.syspath_prepend(str(tools.parent))
+    return importlib.import_module(name)
+
+
+# ---- Version and changelog ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def sources(repo_root: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    """What new_version.py changes, of a release 1.2.0 with one change since."""
+    (tmp_path / "tf_bn_ops").mkdir()
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "tf_bn_ops" / "_version.py").write_text('"""Text."""\n\n__version__ = "1.2.0"\n')
+    (tmp_path / "docs" / "page.md").write_text("install tf_bn_ops_conformance-1.2.0-py3-none-any\n")
+    (tmp_path / "CHANGELOG.md").write_text(
+        "# Changelog\n\n## [Unreleased]\n\n- A change.\n\n## [1.2.0] - 2026-01-01\n\n- First.\n"
+    )
+    return tmp_path
+
+
+def test_a_release_names_its_changes(tools, sources, monkeypatch):
+    new_version = module(tools, "new_version", monkeypatch)
+    changed = new_version.release(sources, "1.3.0rc1", "2026-02-03")
+    assert changed == ["tf_bn_ops/_version.py", "CHANGELOG.md", "docs/page.md"]
+    assert '"1.3.0rc1"' in (sources / "tf_bn_ops" / "_version.py").read_text()
+    assert "tf_bn_ops_conformance-1.3.0rc1-py3" in (sources / "docs" / "page.md").read_text()
+    headings = re.findall(r"^(?:## .*|- .*)$", (sources / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings == [
+        "## [Unreleased]", "## [1.3.0rc1] - 2026-02-03", "- A change.",
+        "## [1.2.0] - 2026-01-01", "- First.",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("version", "sentence"),
+    [
+        ("1.3", "'1.3' is no version"),
+        ("1.2.0", "1.2.0 is not higher than 1.2.0"),
+        ("1.2.0rc1", "1.2.0rc1 is not higher than 1.2.0"),
+    ],
+)
+def test_a_wrong_version_is_refused_before_anything_changes(
+    tools, sources, monkeypatch, version, sentence
+):
+    new_version = module(tools, "new_version", monkeypatch)
+    before = {path: path.read_bytes() for path in sources.rglob("*.*")}
+    with pytest.raises(new_version.Refused, match=re.escape(sentence)):
+        new_version.release(sources, version, "2026-02-03")
+    assert {path: path.read_bytes() for path in sources.rglob("*.*")} == before
+
+
+def test_a_release_without_changes_is_refused(tools, sources, monkeypatch):
+    new_version = module(tools, "new_version", monkeypatch)
+    new_version.release(sources, "1.3.0", "2026-02-03")
+    with pytest.raises(new_version.Refused, match="lists no change since the last version"):
+        new_version.release(sources, "1.4.0", "2026-02-04")
+
+
+# ---- Links of the site -------------------------------------------------------------------------
+
+
+def test_links_of_a_site(tools, tmp_path, monkeypatch):
+    links = module(tools, "links", monkeypatch)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "index.html").write_text(
+        '<h1 id="top">x</h1><a href="sub/">ok</a><a href="sub/#here">ok</a><a href="#top">ok</a>'
+        '<img src="missing.png"><a href="sub/#gone">no</a><a href="https://example.com/">out</a>'
+    )
+    (tmp_path / "sub" / "index.html").write_text('<a id="here" href="../index.html">ok</a>')
+    broken, inside, outside = links.broken_links(tmp_path)
+    assert (inside, outside) == (6, 1)
+    assert broken == [
+        "index.html refers to missing.png, which is not in the site",
+        "index.html refers to sub/#gone, which has no such anchor",
+    ]
+
+
+# ---- The wheel ---------------------------------------------------------------------------------
+
+long = pytest.mark.long
+
+
+def second_environment(repo_root: pathlib.Path) -> tuple[str, pathlib.Path] | None:
+    """(version, its site-packages) of another TensorFlow than this one, newest first."""
+    folder = pathlib.Path(os.environ.get("TF_BN_OPS_ENVIRONMENTS", repo_root / "build" / "matrix"))
+    found = [path for path in folder.glob("2.*/venv/bin/python") if path.parts[-4] != OWN]
+    for python in sorted(found, reverse=True):
+        return python.parts[-4], site_packages(python)
+    return None
+
+
+@pytest.fixture(scope="module")
+def environments(repo_root: pathlib.Path, tmp_path_factory) -> pathlib.Path:
+    """FOLDER/VERSION/venv for the versions of the wheel."""
+    folder = tmp_path_factory.mktemp("environments")
+    (folder / OWN).mkdir()
+    (folder / OWN / "venv").symlink_to(sys.prefix)
+    second = second_environment(repo_root)
+    if second:
+        (folder / second[0]).mkdir()
+        (folder / second[0] / "venv").symlink_to(second[1].parents[2])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(repo_root: pathlib.Path, environments: pathlib.Path, tmp_path_factory) -> pathlib.Path:
+    """Built by the command of a release, in a copy of the tree with its objects."""
+    for tool in ("auditwheel", "setuptools"):
+        pytest.importorskip(tool, reason="needs requirements/dev.txt and build.txt")
+    tree = copy_tree(repo_root, tmp_path_factory.mktemp("release") / "tree")
+    versions = sorted(path.name for path in environments.iterdir())
+    if len(versions) == 1:
+        add_stand_in(tree)
+    command = [sys.executable, "tools/release/wheels.py", f"--versions={' '.join(versions)}"]
+    result = run([*command, f"--environments={environments}"], tree)
+    assert result.returncode == 0, result.stdout + result.stderr
+    (path,) = (tree / "dist").glob("*.whl")
+    return path
+
+
+def add_stand_in(tree: pathlib.Path) -> None:
+    """Makes the copy's wheels.py stage its one version twice, as a TensorFlow 2.16 too."""
+    path = tree / "tools" / "release" / "wheels.py"
+    text = path.read_text()
+    before = "        arguments.dist.mkdir("
+    copy = f'        shutil.copytree(stage / "lib_tf{OWN}", stage / "lib_tf2.16")\n'
+    assert text.count(before) == 1
+    path.write_text(text.replace(before, copy + before))
+
+
+def minors_of(wheel: pathlib.Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return sorted(set(re.findall(r"lib_tf([\d.]+)/", " ".join(archive.namelist()))))
+
+
+def install(wheel: pathlib.Path, site: pathlib.Path | None, folder: pathlib.Path, tools) -> str:
+    """pip install from a local index, into a fresh environment that sees `site`; its Python."""
+    sys.path[:0] = [str(tools)]
+    import local_index
+
+    sys.path.remove(str(tools))
+    url = local_index.write([wheel], folder / "index")
+    python = bare_venv(folder / "venv")
+    if site:
+        (site_packages(python) / "outer.pth").write_text(f"{site}\n")
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--no-cache-dir"]
+    begin = time.monotonic()
+    result = run([*pip, f"--index-url={url}", "tf-bn-ops"], folder, PIP_FIND_LINKS="")
+    seconds = time.monotonic() - begin
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "building" not in result.stdout.lower()
+    assert seconds < 10, "what users wait for beside TensorFlow"
+    return str(python)
+
+
+@long
+def test_the_wheel_is_one_file_for_every_tensorflow(wheel, tools, monkeypatch):
+    """Its name, requirements, licence and libraries; smaller than one version's was before."""
+    contents = module(tools, "contents", monkeypatch)
+    assert contents.problems(wheel, minors_of(wheel)) == []
+    assert len(minors_of(wheel)) == 2
+    assert wheel.stat().st_size < 10_000_000
+    with zipfile.ZipFile(wheel) as archive:
+        cores = [name for name in archive.namelist() if name.endswith(_loader.CORE_LIBRARY)]
+    assert cores == [f"tf_bn_ops/lib/{_loader.CORE_LIBRARY}"]
+
+
+@long
+def test_a_spoiled_wheel_is_found_out(wheel, tools, tmp_path, monkeypatch):
+    contents = module(tools, "contents", monkeypatch)
+    spoiled = tmp_path / wheel.name.replace("-manylinux", "-linux")
+    with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(spoiled, "w") as target:
+        for name in whole.namelist():
+            content = whole.read(name)
+            if name.endswith("/METADATA"):
+                content = b"Requires-Dist: tensorflow-cpu==2.21.*\n" + content
+            if name.endswith(_loader.OVERRIDE_LIBRARY):
+                content = content.replace(b"$ORIGIN:$ORIGIN/../lib", b"/tmp/x:/tmp/abcdef1234")
+            if not name.endswith("/LICENSE"):
+                target.writestr(name, content)
+    told = " ".join(contents.problems(spoiled, [*minors_of(wheel), "2.99"]))
+    for wrong in (
+        "is not tagged py3-none-manylinux", "it requires tensorflow-cpu==2.21.*",
+        "does not hold the file LICENSE", "RECORD has another hash for tf_bn_ops/lib_tf",
+        "it lacks tf_bn_ops/lib_tf2.99/libtf_bn_ops.so", "looks for libraries in /tmp/x",
+    ):  # fmt: skip
+        assert wrong in told, told
+
+
+USES_ALL = """
+import numpy as np, tensorflow as tf, tf_bn_ops
+x, one = np.arange(8, dtype=np.float32).reshape(2, 2, 2, 1), np.ones(1, np.float32)
+print(tf.__version__, tf_bn_ops.library_path(), tf_bn_ops._loader.core_library_path())
+print(float(tf_bn_ops.fused_batch_norm_grad(x, x, one, one, one).offset_backprop[0]))
+print(len(tf_bn_ops.override_builtin_kernels()))
+"""
+
+
+@long
+def test_pip_installs_it_and_the_loader_chooses(wheel, environments, tools, tmp_path):
+    """In a fresh environment for each TensorFlow, with nothing that compiles on the path."""
+    for folder in sorted(environments.iterdir()):
+        version, place = folder.name, tmp_path / folder.name
+        place.mkdir()
+        python = install(wheel, site_packages(folder / "venv" / "bin" / "python"), place, tools)
+        result = run([python, "-c", USES_ALL], place, PATH=str(place), TF_CPP_MIN_LOG_LEVEL="3")
+        assert result.returncode == 0, result.stderr
+        (tensorflow, library, core), (total,), (overridden,) = map(
+            str.split, result.stdout.splitlines()
+        )
+        assert tensorflow.startswith(f"{version}.")
+        assert f"/lib_tf{version}/" in library and library.startswith(str(place))
+        assert core.endswith("/tf_bn_ops/lib/libtf_bn_ops_core.so")
+        assert (float(total), int(overridden)) == (28.0, 34)
+        doctor = run([python, "-m", "tf_bn_ops", "doctor"], place)
+        assert doctor.returncode == 0, doctor.stdout
+        program = run([pathlib.Path(python).parent / "bn_grad_block", "--op=X"], place)
+        assert program.stderr.startswith("error: "), program.stderr
+
+
+@long
+@pytest.mark.parametrize(
+    ("version", "chosen"),
+    [("2.16.2", "2.16"), ("2.99.0", None), (None, None)],
+    ids=["another", "unknown", "none"],
+)
+def test_the_loader_says_what_the_package_has(wheel, tools, tmp_path, version, chosen):
+    """Told by the metadata of what is installed; TensorFlow itself is not imported for it."""
+    if chosen and chosen not in minors_of(wheel):
+        pytest.skip("the wheel has libraries of real versions, which other tests load")
+    python = bare_venv(tmp_path / "venv")
+    site = site_packages(python)
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    if version:
+        fake_tensorflow(site, version, f"__version__ = {version!r}\n")
+    code = (
+        "import sys; sys.path.append(sys.argv[1])\n"
+        "from tf_bn_ops import _loader\n"
+        "print(_loader.library_path(), 'tensorflow' in sys.modules)\n"
+        "_loader.load()"
+    )
+    numpy = pathlib.Path(__import__("numpy").__file__).parents[1]
+    (tmp_path / "outer").mkdir()
+    (tmp_path / "outer" / "numpy").symlink_to(numpy / "numpy")
+    result = run([python, "-c", code, tmp_path / "outer"], tmp_path)
+    path, imported = result.stdout.split()
+    assert f"/lib_tf{chosen or minors_of(wheel)[-1]}/" in path and imported == "False"
+    last = result.stderr.splitlines()[-1]
+    if version == "2.99.0":
+        assert f"this package has libraries for TensorFlow {', '.join(minors_of(wheel))}" in last
+        assert "but this is TensorFlow 2.99.0: install one of these" in last
+    if version is None:
+        assert "TensorFlow cannot be imported here" in last and "pip install" in last
+
+
+@long
+def test_the_sdist_is_the_same_twice(repo_root, tmp_path):
+    code = "import sys; sys.path.insert(0, 'tools'); import backend; backend.build_sdist('dist')"
+    packed = []
+    for name in ("one", "other place"):
+        tree = copy_tree(repo_root, tmp_path / name)
+        shutil.rmtree(tree / "build", ignore_errors=True)
+        result = run([sys.executable, "-c", code], tree, SOURCE_DATE_EPOCH="1000000000")
+        assert result.returncode == 0, result.stderr
+        (path,) = (tree / "dist").glob("*.tar.gz")
+        assert path.name == f"tf_bn_ops-{_version.__version__}.tar.gz"
+        packed.append(path.read_bytes())
+        time.sleep(1.1)  # Dates of files and archives have seconds.
+    assert packed[0] == packed[1]

@@ -1,0 +1,271 @@
+"""Rehearses a release: builds everything that would be published, and checks it as users get it.
+
+usage: python tools/release/check.py [--versions="2.20 2.21"] [--steps="build metadata ..."]
+                                     [--environments=build/matrix] [--folder=build/release]
+                                     [--borrow_tensorflow]
+
+The steps, each by itself and in this order:
+  build         the wheel for all versions, the sdist, and the harness's wheel, into dist/
+  metadata      twine's checks, long description, licence, tags, requirements, what libraries link
+  reproducible  the same bytes from a copy of the sources in another folder (newest version alone)
+  install       for each version: a fresh environment, pip from a local index in less than 10 s,
+                `doctor`, quick tests, 200 conformance cases
+  sbom          a CycloneDX bill of materials of the wheel and what it requires, and SHA256SUMS
+  docs          the site, and every link in it
+
+--borrow_tensorflow takes TensorFlow and what the tests need from ENVIRONMENTS/VERSION/venv instead
+of the network. Logs are in FOLDER. Exit status: 0 all passed, 1 some did not, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import contents
+import local_index
+import wheels
+from wheels import matrix
+
+ROOT = wheels.ROOT
+# Tests of what differs between environments, in less than a minute.
+QUICK_TESTS = ("tests/test_loader.py", "tests/test_doctor.py", "tests/test_forward.py")
+CASES = 200
+LONGEST_INSTALL = 10.0
+
+
+class Failed(Exception):
+    """A check did not pass; the message says what is wrong."""
+
+
+class Rehearsal:
+    """What the steps share: where things are, and how commands run."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.versions: list[str] = arguments.versions.split()
+        self.environments: pathlib.Path = arguments.environments.resolve()
+        self.folder: pathlib.Path = arguments.folder.resolve()
+        self.borrow: bool = arguments.borrow_tensorflow
+        self.dist = ROOT / "dist"
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def newest(self) -> str:
+        return max(self.versions, key=lambda version: int(version.split(".")[1]))
+
+    def wheel(self) -> pathlib.Path:
+        (wheel,) = self.dist.glob("tf_bn_ops-*.whl")
+        return wheel
+
+    def run(self, log: str, command: list[str], cwd: pathlib.Path = ROOT, **changes: str) -> str:
+        """Runs a command into FOLDER/LOG.log; returns its output."""
+        path = self.folder / f"{log}.log"
+        with path.open("w", encoding="utf-8") as file:
+            status = subprocess.run(
+                command, cwd=cwd, env={**wheels.build_environment(), **changes},
+                stdout=file, stderr=subprocess.STDOUT,
+            ).returncode  # fmt: skip
+        output = path.read_text(encoding="utf-8", errors="replace")
+        if status != 0:
+            last = next((x for x in reversed(output.splitlines()) if x.strip()), "no output")
+            raise Failed(f"{log}: {last}  (see {path})")
+        return output
+
+    def tools(self) -> pathlib.Path:
+        """The programs of requirements/release.txt, in an environment of their own."""
+        listed = ROOT / "requirements" / "release.txt"
+        self.run("tools", ["tools/make_venv.sh", str(self.folder / "tools"), str(listed)])
+        return self.folder / "tools" / "bin"
+
+
+def build(rehearsal: Rehearsal) -> str:
+    shutil.rmtree(rehearsal.dist, ignore_errors=True)
+    rehearsal.dist.mkdir()
+    command = [
+        sys.executable,
+        "tools/release/wheels.py",
+        f"--versions={' '.join(rehearsal.versions)}",
+    ]
+    rehearsal.run("wheels", [*command, f"--environments={rehearsal.environments}"])
+    rehearsal.run("sdist", sdist_command(rehearsal.dist))
+    rehearsal.run("conformance", [sys.executable, "tools/conformance_wheel.py", "dist"])
+    files = sorted(rehearsal.dist.iterdir())
+    return ", ".join(f"{file.name} ({file.stat().st_size / 1e6:.1f} MB)" for file in files)
+
+
+def sdist_command(folder: pathlib.Path) -> list[str]:
+    code = (
+        "import sys; sys.path.insert(0, 'tools'); import backend; "
+        f"backend.build_sdist({str(folder)!r})"
+    )
+    return [sys.executable, "-c", code]
+
+
+def metadata(rehearsal: Rehearsal) -> str:
+    files = [str(file) for file in rehearsal.dist.iterdir() if file.suffix in (".whl", ".gz")]
+    rehearsal.run("twine", [str(rehearsal.tools() / "twine"), "check", "--strict", *files])
+    problems = contents.problems(rehearsal.wheel(), rehearsal.versions)
+    if problems:
+        raise Failed("; ".join(problems))
+    return f"{len(files)} files accepted by twine, {rehearsal.wheel().name}"
+
+
+def reproducible(rehearsal: Rehearsal) -> str:
+    """Twice, from sources in different folders and without a compiler cache."""
+    version, results = rehearsal.newest(), []
+    for name in ("first", "second place"):
+        tree = rehearsal.folder / "twice" / name / "sources"
+        shutil.rmtree(tree.parent, ignore_errors=True)
+        matrix.copy_sources(matrix.source_files(), tree)
+        command = [sys.executable, "tools/release/wheels.py", f"--versions={version}"]
+        command += [f"--environments={rehearsal.environments}"]
+        changes = {"SOURCE_DATE_EPOCH": wheels.source_date(), "CCACHE_DISABLE": "1"}
+        log = f"twice-{name.split()[0]}"
+        rehearsal.run(log, command, cwd=tree, **changes)
+        rehearsal.run(f"{log}-sdist", sdist_command(tree / "dist"), cwd=tree, **changes)
+        results.append({file.name: local_index.sha256(file) for file in (tree / "dist").iterdir()})
+    if results[0] != results[1]:
+        differing = sorted(name for name in results[0] if results[0][name] != results[1].get(name))
+        raise Failed(f"two builds differ in {', '.join(differing)}: compare FOLDER/twice/*/sources")
+    return f"{', '.join(results[0])}: the same bytes from two folders"
+
+
+def install(rehearsal: Rehearsal) -> str:
+    index = local_index.write(rehearsal.dist.glob("tf_bn_ops-*.whl"), rehearsal.folder / "index")
+    told = []
+    for version in rehearsal.versions:
+        python = fresh_environment(rehearsal, version)
+        pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--no-cache-dir"]
+        begin = time.monotonic()
+        rehearsal.run(f"install-{version}", [*pip, f"--index-url={index}", "tf-bn-ops"])
+        seconds = time.monotonic() - begin
+        if seconds > LONGEST_INSTALL:
+            raise Failed(f"pip took {seconds:.0f} s with TensorFlow {version}")
+        told.append(
+            f"{version}: installed in {seconds:.1f} s, {try_out(rehearsal, version, python)}"
+        )
+    return "; ".join(told)
+
+
+def fresh_environment(rehearsal: Rehearsal, version: str) -> str:
+    """With this TensorFlow and what the tests need, and nothing of ours; returns its Python."""
+    venv = rehearsal.folder / f"fresh-{version}"
+    shutil.rmtree(venv, ignore_errors=True)
+    lender = pathlib.Path(wheels.python_of(version, rehearsal.environments))
+    subprocess.run([str(lender.resolve()), "-m", "venv", str(venv)], check=True)
+    python = str(venv / "bin" / "python")
+    if rehearsal.borrow:
+        (site,) = venv.glob("lib/python*/site-packages")
+        (lent,) = lender.parent.parent.glob("lib/python*/site-packages")
+        (site / "borrowed.pth").write_text(f"{lent}\n")
+        return python
+    lists = [f"requirements/{name}.txt" for name in ("commands", "conformance", "runtime")]
+    words = [word for name in lists for word in ("-r", name)]
+    words += [
+        "pytest",
+        str(f"tensorflow-cpu=={version}.*" if cpu_wheels() else f"tensorflow=={version}.*"),
+    ]
+    rehearsal.run(f"fresh-{version}", [python, "-m", "pip", "install", "--quiet", *words])
+    return python
+
+
+def cpu_wheels() -> bool:
+    """There are tensorflow-cpu wheels for x86 only."""
+    return os.uname().machine == "x86_64"
+
+
+def try_out(rehearsal: Rehearsal, version: str, python: str) -> str:
+    """What a user would do first, from a folder without sources."""
+    place = rehearsal.folder / f"user-{version}"
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(ROOT / "tests", place / "tests")
+    run = [python, "-m", "tf_bn_ops"]
+    rehearsal.run(f"doctor-{version}", [*run, "doctor"], cwd=place)
+    cases = rehearsal.run(f"cases-{version}", [*run, "conformance", f"--cases={CASES}"], cwd=place)
+    tests = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not long and not large"]
+    tests += ["-c", str(ROOT / "pyproject.toml"), f"--rootdir={place}", *QUICK_TESTS]
+    output = rehearsal.run(f"tests-{version}", tests, cwd=place)
+    return f"{matrix.cases_of(cases)} cases and {matrix.counts_of(output)['passed']} tests passed"
+
+
+def sbom(rehearsal: Rehearsal) -> str:
+    """Of the wheel and what pip installs with it; then the sums of all that is published."""
+    venv, wheel = rehearsal.folder / "bill", rehearsal.wheel()
+    shutil.rmtree(venv, ignore_errors=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    python = str(venv / "bin" / "python")
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", str(wheel)]
+    rehearsal.run("bill", pip)
+    target = rehearsal.dist / f"{'-'.join(wheel.name.split('-')[:2])}.cdx.json"
+    command = [str(rehearsal.tools() / "cyclonedx-py"), "environment", "--output-reproducible"]
+    rehearsal.run("sbom", [*command, f"--output-file={target}", python])
+    told = check_bill(json.loads(target.read_text(encoding="utf-8")), wheel.name.split("-")[1])
+    sums = rehearsal.dist / "SHA256SUMS"
+    local_index.write_sums((f for f in rehearsal.dist.iterdir() if f != sums), sums)
+    rehearsal.run("sums", ["sha256sum", "--check", sums.name], cwd=rehearsal.dist)
+    return f"{target.name} ({told}), {sums.name}"
+
+
+def check_bill(bill: dict[str, Any], version: str) -> str:
+    """The bill names this release, and a licence for each thing in it; returns these in words."""
+    found = {}
+    for component in bill["components"]:
+        licences = [
+            one.get("expression") or one["license"].get("id") or one["license"].get("name", "")
+            for one in component.get("licenses", [])
+        ]
+        found[component["name"]] = (component.get("version"), " and ".join(filter(None, licences)))
+    if found.get("tf-bn-ops") != (version, contents.LICENCE):
+        raise Failed(f"the bill of materials has {found.get('tf-bn-ops')} for tf-bn-ops {version}")
+    without = [name for name, (_, licence) in found.items() if not licence]
+    if without:
+        raise Failed(f"nobody says under which licence {', '.join(without)} is")
+    return ", ".join(f"{name} {number}: {licence}" for name, (number, licence) in found.items())
+
+
+def docs(rehearsal: Rehearsal) -> str:
+    rehearsal.run("docs", [sys.executable, "tools/docs.py", str(rehearsal.folder / "docs")])
+    command = [sys.executable, "tools/release/links.py", str(rehearsal.folder / "docs" / "site")]
+    return rehearsal.run("links", command).strip()
+
+
+STEPS: dict[str, Callable[[Rehearsal], str]] = {
+    step.__name__: step for step in (build, metadata, reproducible, install, sbom, docs)
+}
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="check.py", usage=__doc__)
+    parser.add_argument("--versions", default=" ".join(matrix.PYTHONS))
+    parser.add_argument("--steps", default=" ".join(STEPS))
+    parser.add_argument("--environments", type=pathlib.Path, default=ROOT / "build" / "matrix")
+    parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "release")
+    parser.add_argument("--borrow_tensorflow", action="store_true")
+    arguments = parser.parse_args(argv)
+    unknown = [step for step in arguments.steps.split() if step not in STEPS]
+    unknown += [version for version in arguments.versions.split() if version not in matrix.PYTHONS]
+    if unknown:
+        print(f"error: there is no {', '.join(unknown)}: the steps are {', '.join(STEPS)}, the "
+              f"versions {', '.join(matrix.PYTHONS)}", file=sys.stderr)  # fmt: skip
+        return 2
+    rehearsal, passed = Rehearsal(arguments), True
+    for name in arguments.steps.split():
+        begin = time.monotonic()
+        try:
+            said = STEPS[name](rehearsal)
+            print(f"  {name:12} passed in {time.monotonic() - begin:4.0f} s: {said}", flush=True)
+        except (Failed, wheels.WheelError, matrix.Failed) as failure:
+            print(f"  {name:12} FAILED: {failure}", flush=True)
+            passed = False
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
