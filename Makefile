@@ -8,6 +8,8 @@
 #                                 make GPU= or make clean
 #   make XLA=                     the same without kernels for jit_compile=True, which take a minute;
 #                                 they are left out by themselves where TensorFlow lacks XLA's headers
+#   make ARCH=aarch64 ...         the same for another machine, into build/aarch64, with a cross compiler and
+#                                 that machine's Python under an emulator: make aarch64-parts gets them
 # Other knobs: CXX, CXXFLAGS (appended to ours), LDFLAGS, V=1 (show commands),
 # VENV_PYTHON (the Python that makes .venv), ARGS (passed on by conformance and test),
 # TESTS (what make test runs).
@@ -25,6 +27,35 @@ Q := $(if $(V),,@)
 # As many jobs as there are processors; a -j on the command line wins.
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2) --no-builtin-rules
 
+# ---- The machine that is built for -----------------------------------------------------------
+
+HOST_ARCH := $(shell uname -m)
+ARCH ?= $(HOST_ARCH)
+# Programs that this file starts see it, too; pip builds through this file.
+export ARCH
+ifneq ($(ARCH),$(HOST_ARCH))
+ifneq ($(ARCH),aarch64)
+$(error ARCH=$(ARCH) is none that $(HOST_ARCH) builds for: leave it out, or say ARCH=aarch64)
+endif
+CROSS := build/$(ARCH)
+ifeq ($(PYTHON),)
+PYTHON := $(abspath $(CROSS)/bin/python)
+ifeq ($(wildcard $(PYTHON)),)
+$(error ARCH=$(ARCH) needs a Python and a TensorFlow of that machine: run make aarch64-parts first, which fetches them into $(CROSS))
+endif
+endif
+ifeq ($(origin CXX),default)
+CXX := $(or $(shell command -v $(ARCH)-linux-gnu-g++),$(CROSS)/bin/$(ARCH)-linux-gnu-g++)
+endif
+ifeq ($(origin BUILD_DIR),file)
+BUILD_DIR := $(CROSS)
+endif
+ifeq ($(origin LIB_DIR),file)
+LIB_DIR := $(CROSS)/tf_bn_ops/lib
+endif
+GPU :=
+endif
+
 # ---- The Python environment ------------------------------------------------------------------
 
 GOALS := $(or $(MAKECMDGOALS),all)
@@ -32,7 +63,7 @@ GOALS := $(or $(MAKECMDGOALS),all)
 GPU_GOALS := gpu-core gpu-test gpu-bench
 GOALS_WITHOUT_PYTHON := help clean distclean matrix $(GPU_GOALS)
 GOALS_WITHOUT_TENSORFLOW := $(GOALS_WITHOUT_PYTHON) bazel docs wheel-conformance lint lint-python lint-types \
-  lint-cxx format
+  lint-cxx format aarch64-parts
 NEEDS_PYTHON := $(filter-out $(GOALS_WITHOUT_PYTHON),$(GOALS))
 NEEDS_TENSORFLOW := $(filter-out $(GOALS_WITHOUT_TENSORFLOW),$(GOALS))
 
@@ -96,6 +127,11 @@ ifneq ($(TF_VERSION),)
 CXX_VERSION := $(shell $(CXX) -dumpfullversion -dumpversion 2>/dev/null)
 ifeq ($(CXX_VERSION),)
 $(error the C++ compiler '$(CXX)' does not run: install one (Debian/Ubuntu: apt install g++) or name yours with make CXX=/path/to/compiler)
+endif
+ifneq ($(CROSS),)
+ifeq ($(filter $(ARCH)%,$(shell $(CXX) -dumpmachine)),)
+$(error the C++ compiler '$(CXX)' does not build for $(ARCH): leave out CXX, or name one that does (Debian/Ubuntu: apt install g++-$(ARCH)-linux-gnu))
+endif
 endif
 endif
 
