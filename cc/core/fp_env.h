@@ -42,7 +42,9 @@ class ScopedFpState {
     asm volatile("mrs %0, fpcr" : "=r"(s) : : "memory");
     return s;
   }
-  static void Set(State s) { asm volatile("msr fpcr, %0" : : "r"(s) : "memory"); }
+  static void Set(State s) {
+    asm volatile("msr fpcr, %0" : : "r"(s) : "memory");
+  }
   static State Wanted(State s) { return (s & ~State{0x6c80007}) | 0x1000000; }
 #else
   using State = int;

@@ -1,5 +1,5 @@
-// Lists the CPU implementations and selects one by what the processor has, or by
-// environment.
+// Lists the CPU implementations and selects one by what the processor has, or
+// by environment.
 
 #include "cc/cpu/dispatch.h"
 

@@ -20,12 +20,12 @@ struct ProcessorFeature {
   int bit;              // Part of the kernel's ABI.
 };
 constexpr ProcessorFeature kProcessorFeatures[] = {
-    {"asimd", AT_HWCAP, 1},      {"asimdhp", AT_HWCAP, 10},
-    {"asimdrdm", AT_HWCAP, 12},  {"asimddp", AT_HWCAP, 20},
-    {"sve", AT_HWCAP, 22},       {"asimdfhm", AT_HWCAP, 23},
-    {"sve2", AT_HWCAP2, 1},      {"svei8mm", AT_HWCAP2, 9},
-    {"svebf16", AT_HWCAP2, 12},  {"i8mm", AT_HWCAP2, 13},
-    {"bf16", AT_HWCAP2, 14},     {"sme", AT_HWCAP2, 23},
+    {"asimd", AT_HWCAP, 1},     {"asimdhp", AT_HWCAP, 10},
+    {"asimdrdm", AT_HWCAP, 12}, {"asimddp", AT_HWCAP, 20},
+    {"sve", AT_HWCAP, 22},      {"asimdfhm", AT_HWCAP, 23},
+    {"sve2", AT_HWCAP2, 1},     {"svei8mm", AT_HWCAP2, 9},
+    {"svebf16", AT_HWCAP2, 12}, {"i8mm", AT_HWCAP2, 13},
+    {"bf16", AT_HWCAP2, 14},    {"sme", AT_HWCAP2, 23},
 };
 constexpr int kNumProcessorFeatures =
     sizeof(kProcessorFeatures) / sizeof(kProcessorFeatures[0]);
@@ -49,9 +49,9 @@ bool HasProcessorFeature() {
   return (getauxval(feature.entry) >> feature.bit & 1) != 0;
 }
 
-#define HAS(feature) \
-  ::tf_bn_ops::HasProcessorFeature<   \
-      ::tf_bn_ops::ProcessorFeatureIndex(#feature)>()
+#define HAS(feature)                                                   \
+  ::tf_bn_ops::HasProcessorFeature<::tf_bn_ops::ProcessorFeatureIndex( \
+      #feature)>()
 
 #else
 

@@ -16,9 +16,7 @@ namespace tf_bn_ops {
 namespace {
 
 // FPCR's switch that flushes subnormal numbers does not apply to halves.
-TFBN_INLINE VF WidenFloat16(V16 v) {
-  return (VF)vcvt_f32_f16((float16x4_t)v);
-}
+TFBN_INLINE VF WidenFloat16(V16 v) { return (VF)vcvt_f32_f16((float16x4_t)v); }
 TFBN_INLINE V16 NarrowFloat16(VF v) {
   return (V16)vcvt_f16_f32((float32x4_t)v);
 }
@@ -86,9 +84,7 @@ TFBN_INLINE void StoreNonTemporalBits(void* p, V v) {
 TFBN_INLINE void StoreNonTemporalBits(void* p, VD v) {
   typedef double Half __attribute__((may_alias));
   Half* const to = static_cast<Half*>(p);
-  asm("stnp %d2, %d3, %0"
-      : "=Ump"(to[0]), "=m"(to[1])
-      : "w"(v[0]), "w"(v[1]));
+  asm("stnp %d2, %d3, %0" : "=Ump"(to[0]), "=m"(to[1]) : "w"(v[0]), "w"(v[1]));
 }
 TFBN_INLINE void StoreNonTemporalBits(void* p, VF v) {
   StoreNonTemporalBits(p, (VD)v);
