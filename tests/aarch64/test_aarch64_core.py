@@ -90,7 +90,7 @@ def test_an_isa_that_the_processor_lacks_is_refused():
         "except ValueError as error: print(error)"
     )
     said = emulated.run_python("-c", program, QEMU_CPU="cortex-a72", TF_BN_OPS_CPU_ISA="neonbf16")
-    assert 'TF_BN_OPS_CPU_ISA is invalid: this processor lacks the instructions' in said
+    assert "TF_BN_OPS_CPU_ISA is invalid: this processor lacks the instructions" in said
 
 
 @pytest.mark.parametrize("formula", list(dict.fromkeys(op.formula for op in spec.OPS.values())))
@@ -133,6 +133,24 @@ def test_every_number_of_the_narrow_types(there, dtype, scale):
         assert identical([there(problem, name)["x_backprop"]], [want]), name
 
 
+def test_the_one_difference(there):
+    """A product less than a quarter of a unit in the last place below the smallest normal number:
+    x86 rounds before it looks whether the result is subnormal, Arm looks before it rounds."""
+    rng = np.random.default_rng(0)
+    a = rng.uniform(1, 2, 1 << 20).astype(np.float32)
+    b = (1 / a.astype(np.float64)).astype(np.float32)
+    product = a.astype(np.float64) * b  # Exact.
+    a, b = (v[(product < 1) & (product >= 1 - 2.0**-25)][:64] for v in (a, b))
+    one, least = np.ones_like(a), np.float32(np.finfo(np.float32).smallest_normal)
+    y_backprop = (a * least).reshape(1, -1, 1)
+    values = {"y_backprop": y_backprop, "x": 0 * y_backprop, "scale": b}
+    problem = Problem({**values, "mean": 0 * one, "variance": one}, 0.0, is_training=False)
+    assert len(a) == 64
+    assert np.all(here(problem, "baseline")["x_backprop"] == least)
+    for name in ISA_BUILDS:
+        assert np.all(there(problem, name)["x_backprop"] == 0), name
+
+
 def disassembly(library: str) -> str:
     objdump = shutil.which("aarch64-linux-gnu-objdump") or next(
         map(str, emulated.FOLDER.glob("tools/usr/bin/aarch64-linux-gnu-objdump")), None
@@ -167,7 +185,9 @@ def test_the_core_tests_hold_there(tmp_path):
         f"--junitxml={report}", "--ignore=tests/core/test_cuda_emulator.py", "tests/core",
         TFBN_TEST_EVERY="12",
     )  # fmt: skip
-    passed, skipped = (len(re.findall(tag, report.read_text())) for tag in ("<testcase", "<skipped"))
+    passed, skipped = (
+        len(re.findall(tag, report.read_text())) for tag in ("<testcase", "<skipped")
+    )
     assert passed - skipped > 100
 
 
