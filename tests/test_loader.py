@@ -142,7 +142,7 @@ def test_truncated_library(other_build, kept):
 
 
 def test_library_of_another_machine(other_build):
-    """The dynamic loader calls it by an "invalid ELF header", or says that there is no such file."""
+    """The dynamic loader says of it that there is no such file, or an invalid header."""
     library = other_build / _loader.OP_LIBRARY
     whole = bytearray(library.read_bytes())
     number_of = {name: number for number, name in _loader._MACHINES.items()}

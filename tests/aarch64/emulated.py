@@ -50,12 +50,12 @@ def environment(**changes: str) -> dict[str, str]:
     return {**ours, **changes}
 
 
-def run_python(*arguments: str, **changes: str) -> str:
+def run_python(*arguments: str, cwd: pathlib.Path = ROOT, **changes: str) -> str:
     """The output of a program under the emulator, which has to succeed."""
     done = subprocess.run(
         [str(PYTHON), *arguments],
         env={**os.environ, **environment(**changes)},
-        cwd=ROOT,
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=SECONDS,

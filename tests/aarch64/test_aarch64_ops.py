@@ -12,6 +12,7 @@ import email
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import zipfile
@@ -22,6 +23,8 @@ import numpy as np
 import pytest
 
 emulated.skip_without_parts()
+
+from build_helpers import make  # noqa: E402
 
 from tf_bn_ops import _loader, spec  # noqa: E402
 from tf_bn_ops.conformance.cases import generate  # noqa: E402
@@ -86,9 +89,38 @@ def test_keras_layer_xla_and_statistics_of_replicas():
     assert found == {"xla": True, "gather_stats": True}
 
 
-def test_the_doctor_finds_no_problem():
-    report = json.loads(emulated.run_python("-m", "tf_bn_ops", "doctor", "--json"))
+@pytest.fixture(scope="module")
+def wheel() -> pathlib.Path:
+    """What make wheel ARCH=aarch64 writes."""
+    made = make(emulated.ROOT, "ARCH=aarch64", "wheel", python="")
+    assert made.returncode == 0, made.stdout + made.stderr
+    (built,) = (emulated.ROOT / "dist").glob("*_aarch64.whl")
+    return built
+
+
+def test_the_wheel_is_for_that_machine(wheel):
+    """And asks for TensorFlow by the name that its aarch64 wheels have; all its programs and
+    libraries are aarch64's."""
+    assert re.fullmatch(r"tf_bn_ops-.*-py3-none-manylinux_\d+_\d+_aarch64\.whl", wheel.name)
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        about = email.message_from_bytes(archive.read(metadata))
+        files = {name: archive.read(name)[:20] for name in archive.namelist()}
+    minor = ".".join(_loader.build_info()["tensorflow_version"].split(".")[:2])
+    assert f"tensorflow=={minor}.*" in about.get_all("Requires-Dist", [])
+    programs = {name: head for name, head in files.items() if head.startswith(b"\x7fELF")}
+    assert len(programs) >= len(_loader.COMPANIONS) + 2  # The op library; bn_grad_block.
+    assert {head[18:20] for head in programs.values()} == {b"\xb7\x00"}
+
+
+def test_the_doctor_finds_no_problem_in_the_installed_wheel(wheel, tmp_path):
+    pip = ("-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", str(tmp_path))
+    emulated.run_python(*pip, str(wheel), PYTHONPATH="")
+    command = ("-m", "tf_bn_ops", "doctor", "--json")
+    where = {"PYTHONPATH": str(tmp_path), "TF_BN_OPS_LIBRARY": ""}
+    report = json.loads(emulated.run_python(*command, cwd=tmp_path, **where))
     states = {finding["name"]: finding for finding in report["findings"]}
+    assert str(tmp_path) in states["library"]["text"]
     assert [name for name, finding in states.items() if finding["state"] == "problem"] == []
     assert "neonbf16 is in use" in states["CPU"]["text"]
     assert "aarch64" in states["build"]["text"]

@@ -10,7 +10,7 @@ from pip's registry. What is there already is kept; delete FOLDER to get all of 
     FOLDER/bin/python                   a Python of aarch64 that has TensorFlow, under the emulator
     FOLDER/bin/aarch64-linux-gnu-g++    the compiler, where PATH has none
     FOLDER/root                         Debian's Python and libraries; the wheels
-    FOLDER/tools                        emulator and compiler, those that PATH lacks
+    FOLDER/tools                        emulator, compiler and patchelf, those that PATH lacks
 
 Exit status: 0 all is there, 1 something could not be had (one sentence says what).
 """
@@ -27,8 +27,12 @@ import sys
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 EMULATOR = "qemu-aarch64-static"
 COMPILER = "aarch64-linux-gnu-g++"
-# Program -> the package that has it.
-PROGRAMS = {EMULATOR: "qemu-user-static", COMPILER: "g++-aarch64-linux-gnu"}
+# Program of this machine -> the package that has it; the last for make wheel.
+PROGRAMS = {
+    EMULATOR: "qemu-user-static",
+    COMPILER: "g++-aarch64-linux-gnu",
+    "patchelf": "patchelf",
+}
 # Of the emulated machine: an interpreter, and the libraries that wheels expect of every Linux.
 PACKAGES = ("python3", "libstdc++6", "zlib1g")
 # Platforms that the wheels may be for, TensorFlow's being the newest that is needed.
@@ -119,13 +123,13 @@ def found(program: str, folder: pathlib.Path) -> str:
 
 
 def get_programs(apt: Apt, folder: pathlib.Path) -> None:
-    """Emulator and compiler, where PATH has none."""
+    """The programs of this machine that PATH lacks."""
     missing = tuple(package for name, package in PROGRAMS.items() if not found(name, folder))
     if not missing:
         return
     tools = folder / "tools"
     apt.unpack(missing, tools, emulated=False)
-    if shutil.which(COMPILER):
+    if PROGRAMS[COMPILER] not in missing:
         return
     # The scripts that the linker reads in place of libraries name them by absolute paths.
     for library in (tools / "usr" / "aarch64-linux-gnu" / "lib").glob("lib*.so"):
@@ -177,6 +181,7 @@ def get_wheels(packages: pathlib.Path) -> None:
     stamp = packages / "requirements.txt"
     if stamp.exists() and stamp.read_text() == "\n".join(wanted):
         return
+    print(f"  FETCH   {wanted[0]} of aarch64, some hundred megabytes", flush=True)
     version = packages.parent.name.removeprefix("python")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command += ["--no-compile", "--upgrade", "--target", str(packages), "--only-binary=:all:"]
@@ -197,7 +202,6 @@ def main() -> int:
         apt = Apt(folder / "apt")
         get_programs(apt, folder)
         packages = get_python(apt, folder)
-        print(f"  FETCH   {requirements()[0]} of aarch64, some hundred megabytes", flush=True)
         get_wheels(packages)
     except FetchError as error:
         print(f"error: {error}.", file=sys.stderr)
