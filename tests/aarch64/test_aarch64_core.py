@@ -22,6 +22,7 @@ import pytest
 
 emulated.skip_without_parts()
 
+import test_security  # noqa: E402
 from builds import beyond_the_llc  # noqa: E402
 
 from tf_bn_ops import spec  # noqa: E402
@@ -175,6 +176,14 @@ def test_the_instructions_are_those_of_arm():
     found = set(re.findall(r"^\s+[0-9a-f]+:\s+(\S+)", disassembly("libtf_bn_ops_core.so"), re.M))
     assert {"stnp", "prfm", "yield", "fcvtl", "fcvtn", "bfcvtn", "mrs", "msr"} <= found
     assert not found & {"fmla", "fmls", "fmadd", "fmsub", "fnmadd", "fnmsub"}
+
+
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="needs readelf (binutils)")
+@pytest.mark.parametrize(
+    "library", sorted(emulated.LIBRARIES.glob("libtf_bn_ops*.so")), ids=lambda path: path.stem
+)
+def test_libraries_are_as_hardened_as_here(library):
+    test_security.test_libraries_are_hardened(library)
 
 
 def test_the_core_tests_hold_there(tmp_path):
