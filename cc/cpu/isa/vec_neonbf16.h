@@ -9,8 +9,13 @@
 namespace tf_bn_ops {
 namespace {
 
+// The instruction flushes subnormals; see vec_avx512bf16.h.
 TFBN_INLINE V16 NarrowBfloat16(VF v) {
-  return (V16)vcvt_bf16_f32((float32x4_t)v);
+  const uint32x4_t bits = (uint32x4_t)v;
+  const uint32x4_t normal = vtstq_u32(bits, vdupq_n_u32(0x7f800000));
+  return (V16)vbsl_u16(vmovn_u32(normal),
+                       (uint16x4_t)vcvt_bf16_f32((float32x4_t)v),
+                       vshrn_n_u32(bits, 16));
 }
 
 }  // namespace
