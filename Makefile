@@ -8,6 +8,8 @@
 #                                 make GPU= or make clean
 #   make XLA=                     the same without kernels for jit_compile=True, which take a minute;
 #                                 they are left out by themselves where TensorFlow lacks XLA's headers
+#   make ARCH=aarch64 ...         the same for another machine, into build/aarch64, with a cross compiler and
+#                                 that machine's Python under an emulator: make aarch64-parts gets them
 # Other knobs: CXX, CXXFLAGS (appended to ours), LDFLAGS, V=1 (show commands),
 # VENV_PYTHON (the Python that makes .venv), ARGS (passed on by conformance and test),
 # TESTS (what make test runs).
@@ -25,6 +27,37 @@ Q := $(if $(V),,@)
 # As many jobs as there are processors; a -j on the command line wins.
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2) --no-builtin-rules
 
+# ---- The machine that is built for -----------------------------------------------------------
+
+HOST_ARCH := $(shell uname -m)
+ARCH ?= $(HOST_ARCH)
+AARCH64_PARTS := $(CURDIR)/build/aarch64
+AARCH64_CXX ?= $(or $(shell command -v aarch64-linux-gnu-g++),$(AARCH64_PARTS)/bin/aarch64-linux-gnu-g++)
+# Programs that this file starts see it, too; pip builds through this file.
+export ARCH
+ifneq ($(ARCH),$(HOST_ARCH))
+ifneq ($(ARCH),aarch64)
+$(error ARCH=$(ARCH) is none that $(HOST_ARCH) builds for: leave it out, or say ARCH=aarch64)
+endif
+CROSS := build/$(ARCH)
+ifeq ($(PYTHON),)
+PYTHON := $(AARCH64_PARTS)/bin/python
+ifeq ($(wildcard $(PYTHON)),)
+$(error ARCH=$(ARCH) needs a Python and a TensorFlow of that machine: run make aarch64-parts first, which fetches them into $(CROSS))
+endif
+endif
+ifeq ($(origin CXX),default)
+CXX := $(AARCH64_CXX)
+endif
+ifeq ($(origin BUILD_DIR),file)
+BUILD_DIR := $(CROSS)
+endif
+ifeq ($(origin LIB_DIR),file)
+LIB_DIR := $(CROSS)/tf_bn_ops/lib
+endif
+GPU :=
+endif
+
 # ---- The Python environment ------------------------------------------------------------------
 
 GOALS := $(or $(MAKECMDGOALS),all)
@@ -32,7 +65,7 @@ GOALS := $(or $(MAKECMDGOALS),all)
 GPU_GOALS := gpu-core gpu-test gpu-bench
 GOALS_WITHOUT_PYTHON := help clean distclean matrix release $(GPU_GOALS)
 GOALS_WITHOUT_TENSORFLOW := $(GOALS_WITHOUT_PYTHON) bazel docs wheels wheel-conformance release-check lint lint-python lint-types \
-  lint-cxx format
+  lint-cxx format aarch64-parts
 NEEDS_PYTHON := $(filter-out $(GOALS_WITHOUT_PYTHON),$(GOALS))
 NEEDS_TENSORFLOW := $(filter-out $(GOALS_WITHOUT_TENSORFLOW),$(GOALS))
 
@@ -63,7 +96,7 @@ endif
 # ---- TensorFlow's flags, asked once per environment ------------------------------------------
 
 ifneq ($(and $(NEEDS_TENSORFLOW),$(HAVE_PYTHON)),)
-KEY := $(shell '$(PYTHON)' tools/tf_env.py key '$(BUILD_DIR)')
+KEY := $(shell ARCH='$(ARCH)' '$(PYTHON)' tools/tf_env.py key '$(BUILD_DIR)')
 ifneq ($(filter error:,$(firstword $(KEY))),)
 $(error $(wordlist 2,999,$(KEY)))
 endif
@@ -96,6 +129,11 @@ ifneq ($(TF_VERSION),)
 CXX_VERSION := $(shell $(CXX) -dumpfullversion -dumpversion 2>/dev/null)
 ifeq ($(CXX_VERSION),)
 $(error the C++ compiler '$(CXX)' does not run: install one (Debian/Ubuntu: apt install g++) or name yours with make CXX=/path/to/compiler)
+endif
+ifneq ($(CROSS),)
+ifeq ($(filter $(ARCH)%,$(shell $(CXX) -dumpmachine)),)
+$(error the C++ compiler '$(CXX)' does not build for $(ARCH): leave out CXX, or name one that does (Debian/Ubuntu: apt install g++-$(ARCH)-linux-gnu))
+endif
 endif
 endif
 
@@ -169,7 +207,7 @@ sources = $(sort $(filter-out %_test.cc,$(wildcard cc/$(1)/*.cc)))
 objects = $(patsubst %.cc,$(B)/%.o,$(call sources,$(1)))
 
 # Each line of isa_builds.txt that fits this machine, as name|condition|flag|flag...
-ISA_BUILDS := $(shell tools/list_flags.sh isa cc/cpu/isa/isa_builds.txt)
+ISA_BUILDS := $(shell ARCH='$(ARCH)' tools/list_flags.sh isa cc/cpu/isa/isa_builds.txt)
 isa_name = $(firstword $(subst |, ,$(1)))
 isa_condition = $(or $(word 2,$(subst |, ,$(1))),true)
 isa_flags = $(wordlist 3,99,$(subst |, ,$(1)))
@@ -383,7 +421,7 @@ endif
 # ---- Targets ---------------------------------------------------------------------------------
 
 .PHONY: all gpu gpu-core gpu-test gpu-bench examples conformance mutants bench bench-against test sanitize sanitize-core \
-  sanitize-threads fuzz fuzz-run matrix wheel wheels wheel-conformance test-wheel release release-check bazel docs lint lint-python lint-types lint-cxx format clean \
+  sanitize-threads fuzz fuzz-run matrix aarch64-parts aarch64-test wheel wheels wheel-conformance test-wheel release release-check bazel docs lint lint-python lint-types lint-cxx format clean \
   distclean help
 
 all: $(INSTALLED)  ## Build tf_bn_ops/lib (the default)
@@ -442,6 +480,16 @@ test: all  ## Run the tests that belong to every change, a few minutes; ARGS="-k
 
 test-all: all  ## Run these and the long ones: wheels, docs, Bazel, CUDA, examples, mutants, long sweeps
 	$(call pytest,not large)
+
+aarch64-parts: $(PYTHON_READY)  ## Fetch what make ARCH=aarch64 needs: compiler, emulator, a Python with TensorFlow; by apt-get and pip
+	$(Q)'$(PYTHON)' tools/aarch64/fetch_parts.py $(AARCH64_PARTS)
+
+# The compiler and the Python of this machine are not those of the other.
+aarch64-test: all  ## Build for aarch64 and run tests/aarch64 under the emulator, an hour; skipped without make aarch64-parts
+	$(Q)$(call need,pytest)
+	+$(Q)[ ! -e $(AARCH64_PARTS)/bin/python ] || $(MAKE) --no-print-directory ARCH=aarch64 CXX='$(AARCH64_CXX)' \
+	  PYTHON=$(AARCH64_PARTS)/bin/python GPU= all
+	$(Q)'$(PYTHON)' -m pytest -m 'not large' tests/aarch64 $(ARGS)
 
 bitwise-against: all  ## Compare every output bit by bit with another commit: REF=<commit>; ARGS="--cases=500"
 	$(Q)'$(PYTHON)' tools/bitwise_against.py --ref='$(or $(REF),HEAD)' $(ARGS)
@@ -519,9 +567,9 @@ wheel: all  ## Build a wheel for this environment's TensorFlow alone into dist/
 	$(Q)$(call need,setuptools)
 	$(Q)rm -rf $(BUILD_DIR)/wheel && mkdir -p $(BUILD_DIR)/wheel
 	$(Q)'$(PYTHON)' -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps -w $(BUILD_DIR)/wheel .
-	$(Q)rm -f dist/*.whl
-	$(Q)tools/repair_wheel.sh '$(PYTHON)' $(BUILD_DIR)/wheel/*.whl dist
-	$(Q)ls dist/*.whl
+	$(Q)rm -f dist/*_$(ARCH).whl
+	$(Q)$(if $(CROSS),PATH="$$PATH:$(AARCH64_PARTS)/tools/usr/bin") tools/repair_wheel.sh '$(PYTHON)' $(BUILD_DIR)/wheel/*.whl dist
+	$(Q)ls dist/*_$(ARCH).whl
 
 wheels: $(PYTHON_READY)  ## Build the wheel of a release, for all TensorFlows of VERSIONS, into dist/
 	$(Q)$(call need,auditwheel)
@@ -538,7 +586,7 @@ wheel-conformance: $(PYTHON_READY)  ## Write the harness alone as a pure-Python 
 	$(Q)'$(PYTHON)' tools/conformance_wheel.py dist
 
 test-wheel: wheel  ## Install that wheel into a fresh environment and run the tests there, outside the tree
-	$(Q)tools/test_wheel.sh '$(PYTHON)' dist/*.whl $(TEST_WORKERS) $(ARGS)
+	$(Q)tools/test_wheel.sh '$(PYTHON)' dist/*_$(ARCH).whl $(TEST_WORKERS) $(ARGS)
 
 docs: $(PYTHON_READY)  ## Build the documentation site into build/docs/site
 	$(Q)$(call need,mkdocs)
@@ -580,6 +628,6 @@ distclean: clean  ## Remove what was built, and .venv
 	$(Q)rm -rf $(VENV)
 
 help:  ## Show this list
-	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
+	@sed -n 's/^\([a-z0-9-]*\):.*  ## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
 	  awk -F'|' '{ printf "make %-12s %s\n", $$1, $$2 }'
 	@echo 'PYTHON=/path/to/python uses that environment instead of .venv and installs nothing into it.'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import platform
 import re
 import shutil
 import subprocess
@@ -312,6 +313,17 @@ def test_missing_compiler(tree):
 def test_missing_python(tree):
     sentence = problem(make(tree, python="/nonexistent/python"))
     assert "PYTHON=/nonexistent/python" in sentence
+
+
+def test_another_machine_without_its_parts(tree):
+    """Of a machine that is none of ours, and of one whose Python and compiler are not there."""
+    other = "sparc" if platform.machine() != "sparc" else "s390x"
+    assert f"ARCH={other} is none" in problem(make(tree, f"ARCH={other}"))
+    if platform.machine() == "aarch64":
+        return
+    assert "make aarch64-parts" in problem(make(tree, "ARCH=aarch64", python=""))
+    sentence = problem(make(tree, "ARCH=aarch64"))
+    assert f"{sys.executable} is a Python of {platform.machine()}, but ARCH is aarch64" in sentence
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import platform
 import shutil
 import subprocess
 import sys
@@ -137,6 +138,21 @@ def test_truncated_library(other_build, kept):
     library.write_bytes(whole[: int(len(whole) * kept)])
     message = refusal()
     assert "is cut off" in message or "is no 64-bit shared library" in message
+    assert "rebuild it" in message
+
+
+def test_library_of_another_machine(other_build):
+    """The dynamic loader says of it that there is no such file, or an invalid header."""
+    library = other_build / _loader.OP_LIBRARY
+    whole = bytearray(library.read_bytes())
+    number_of = {name: number for number, name in _loader._MACHINES.items()}
+    here = platform.machine()
+    other = next(name for name in number_of if name != here)
+    assert bytes(whole[0x12:0x14]) == number_of[here]
+    whole[0x12:0x14] = number_of[other]
+    library.write_bytes(whole)
+    message = refusal()
+    assert f"was built for {other}, but this machine is {here}" in message
     assert "rebuild it" in message
 
 

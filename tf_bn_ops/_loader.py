@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import pathlib
+import platform
 import struct
 import threading
 import warnings
@@ -35,6 +36,9 @@ REBUILD = (
     "'pip install --force-reinstall --no-deps .'"
 )
 _PACKAGE = pathlib.Path(__file__).resolve().parent
+# Where an ELF file says what machine it is for, and the names of those that we build for.
+_E_MACHINE = 0x12
+_MACHINES = {b"\x3e\x00": "x86_64", b"\xb7\x00": "aarch64"}
 _load_lock = threading.Lock()
 _xla_kernels_loaded = False
 
@@ -189,10 +193,16 @@ def _import_tensorflow(built_for: str) -> Any:
 
 
 def check_whole(path: str) -> None:
-    """Refuses a file that ends too early: the dynamic loader would kill the process over it."""
+    """Refuses a file of another machine, which the dynamic loader calls by many names, and one that
+    ends too early, over which it would kill the process."""
     data = pathlib.Path(path).read_bytes()
     if data[:5] != b"\x7fELF\x02":
         raise LibraryError(f"{path} is no 64-bit shared library: {REBUILD}")
+    built_for = _MACHINES.get(data[_E_MACHINE : _E_MACHINE + 2])
+    if built_for not in (None, platform.machine()):
+        raise LibraryError(
+            f"{path} was built for {built_for}, but this machine is {platform.machine()}: {REBUILD}"
+        )
     try:
         # e_phoff, e_shoff; e_phentsize, e_phnum, e_shentsize, e_shnum; the table of sections is
         # the last thing in the file.

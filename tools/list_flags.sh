@@ -2,14 +2,14 @@
 # Prints a list file without comments, for Make and for Bazel's repository rule.
 #   list_flags.sh flags FILE   -> the words of FILE
 #   list_flags.sh isa FILE     -> of each line `name machine features flags...` of isa_builds.txt that
-#                                 fits this machine: name|condition|flag|flag..., the condition in C++,
+#                                 fits this machine, or the one that $ARCH names: name|condition|flag|flag..., the condition in C++,
 #                                 such as HAS(avx2)&&HAS(fma) (HAS is defined in cc/cpu)
 set -eu
 [ -e "$2" ] || exit 0
 case $1 in
   flags) sed 's/#.*//' "$2" ;;
   isa)
-    awk -v arch="$(uname -m)" '
+    awk -v arch="${ARCH:-$(uname -m)}" '
       { sub(/#.*/, "") }
       NF && ($2 == arch || $2 == "any") {
         condition = "true"

@@ -18,6 +18,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import platform
 import re
 import shlex
 import sys
@@ -49,6 +50,15 @@ def check_python():
             "Python %s (%s) is too old: tf_bn_ops needs Python %d.%d or later; name one with "
             "make PYTHON=/path/to/python"
             % ((sys.version.split()[0], sys.executable) + OLDEST_PYTHON)
+        )
+
+
+def check_machine():
+    wanted, machine = os.environ.get("ARCH", ""), platform.machine()
+    if wanted and wanted != machine:
+        raise Problem(
+            "%s is a Python of %s, but ARCH is %s: leave out PYTHON, or ARCH"
+            % (sys.executable, machine, wanted)
         )
 
 
@@ -100,6 +110,7 @@ def distribution(folder):
 def environment():
     """(key, text that changes whenever the flags could) of this Python's TensorFlow."""
     check_python()
+    check_machine()
     folder = tensorflow_folder()
     found = distribution(folder)
     name, version = found[:2] if found else ("tensorflow", "unknown")

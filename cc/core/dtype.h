@@ -96,11 +96,24 @@ static TFBN_HD uint32_t BitsFromFloat(float f) {
   return bits;
 }
 
-static TFBN_HD double ToDouble(float v) { return v; }
+// The conversion flushes subnormals in the kernels' floating-point state
+// (fp_env.h). A compiler that sees the way to double and back would leave out
+// both, which GCC did for aarch64: it is not to know the result.
+static TFBN_HD double ToDouble(float v) {
+  double wide = v;
+#if !defined(__CUDACC__) && !defined(__HIPCC__)
+#if defined(__x86_64__)
+  asm("" : "+x"(wide));
+#elif defined(__aarch64__)
+  asm("" : "+w"(wide));
+#endif
+#endif
+  return wide;
+}
 static TFBN_HD double ToDouble(double v) { return v; }
 
 static TFBN_HD double ToDouble(Bfloat16 v) {
-  return FloatFromBits(static_cast<uint32_t>(v.bits) << 16);
+  return ToDouble(FloatFromBits(static_cast<uint32_t>(v.bits) << 16));
 }
 
 static TFBN_HD double ToDouble(Float16 v) {

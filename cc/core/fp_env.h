@@ -33,16 +33,19 @@ class ScopedFpState {
   static State Wanted(State s) { return (s & ~0x6000u) | 0x8040u; }
 #elif defined(__aarch64__)
   using State = uint64_t;
-  // FPCR: bit 24 flush-to-zero, bits 22-23 rounding (0 = nearest).
+  // FPCR: bit 24 FZ, flush-to-zero of operands and results; bits 22-23 rounding
+  // (0 = nearest). Cleared: bit 26 AHP, halves without infinity and NaN; bit 25
+  // DN, one NaN for all; bit 19 FZ16; bits 0 to 2 FIZ, AH and NEP of FEAT_AFP,
+  // under which instructions compute otherwise.
   static State Get() {
     State s;
-    asm volatile("mrs %0, fpcr" : "=r"(s));
+    asm volatile("mrs %0, fpcr" : "=r"(s) : : "memory");
     return s;
   }
-  static void Set(State s) { asm volatile("msr fpcr, %0" ::"r"(s)); }
-  static State Wanted(State s) {
-    return (s & ~(State{3} << 22)) | (State{1} << 24);
+  static void Set(State s) {
+    asm volatile("msr fpcr, %0" : : "r"(s) : "memory");
   }
+  static State Wanted(State s) { return (s & ~State{0x6c80007}) | 0x1000000; }
 #else
   using State = int;
   static State Get() { return 0; }

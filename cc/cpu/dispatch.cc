@@ -1,9 +1,12 @@
-// Lists the CPU implementations and selects one by CPUID or environment.
+// Lists the CPU implementations and selects one by what the processor has, or
+// by environment.
 
 #include "cc/cpu/dispatch.h"
 
 #include <cstdlib>
 #include <utility>
+
+#include "cc/cpu/processor_features.h"
 
 // TF_BN_OPS_ISA_LIST comes from the build: X(name, condition) for each line of
 // isa/isa_builds.txt that fits the machine, in that order.
@@ -21,9 +24,6 @@ TF_BN_OPS_ISA_LIST
 #undef X
 
 namespace {
-
-// In the conditions of TF_BN_OPS_ISA_LIST.
-#define HAS(feature) __builtin_cpu_supports(#feature)
 
 bool SupportsReference() { return true; }
 

@@ -322,6 +322,18 @@ def test_without_elements_the_coefficients_are_written_all_the_same(dtype, imple
 # ---- The mask from y -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_subnormal_gradients_reach_the_side_input(dtype, implementation):
+    """They are handed on, not computed: what the mask lets pass keeps its bits."""
+    problem = make_problem((33, 7, 1), dtype, side_input=True)
+    steps = np.arange(1, problem["y_backprop"].size + 1).reshape(problem.view)
+    problem["y_backprop"] = problem.dtype.store(steps % 100 * problem.dtype.smallest_subnormal)
+    assert np.count_nonzero(problem["y_backprop"]) > 200
+    got = c_abi.run(problem, implementation=implementation)["side_input_backprop"]
+    assert got.tobytes() == batch_norm_grad_ex.masked_problem(problem)["y_backprop"].tobytes()
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("view", FEW_VIEWS)
 @pytest.mark.parametrize("side_input", [False, True])

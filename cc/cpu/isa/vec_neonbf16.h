@@ -1,0 +1,24 @@
+// vec_neon.h with the conversion to bfloat16 of Arm's BF16 extension.
+
+#ifndef TF_BN_OPS_CC_CPU_ISA_VEC_NEONBF16_H_
+#define TF_BN_OPS_CC_CPU_ISA_VEC_NEONBF16_H_
+
+#define TFBN_VEC_NEONBF16
+#include "cc/cpu/isa/vec_neon.h"
+
+namespace tf_bn_ops {
+namespace {
+
+// The instruction flushes subnormals; see vec_avx512bf16.h.
+TFBN_INLINE V16 NarrowBfloat16(VF v) {
+  const uint32x4_t bits = (uint32x4_t)v;
+  const uint32x4_t normal = vtstq_u32(bits, vdupq_n_u32(0x7f800000));
+  return (V16)vbsl_u16(vmovn_u32(normal),
+                       (uint16x4_t)vcvt_bf16_f32((float32x4_t)v),
+                       vshrn_n_u32(bits, 16));
+}
+
+}  // namespace
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_CPU_ISA_VEC_NEONBF16_H_

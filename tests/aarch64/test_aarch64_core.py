@@ -1,0 +1,207 @@
+"""The core library of aarch64 under an emulator, beside that of this machine.
+
+Promised: every implementation, NEON's too, gives bitwise what this machine gives, whatever the
+inputs; so for any number of threads, with non-temporal stores and without; the one that is taken is
+what the processor's features (HWCAP) say; the caller's floating-point state is untouched; the
+core's own tests hold there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import emulated
+import numpy as np
+import pytest
+
+emulated.skip_without_parts()
+
+import test_security  # noqa: E402
+from builds import beyond_the_llc  # noqa: E402
+
+from tf_bn_ops import spec  # noqa: E402
+from tf_bn_ops.conformance.cases import generate  # noqa: E402
+from tf_bn_ops.conformance.execution.answer import identical  # noqa: E402
+from tf_bn_ops.conformance.flags import DEFAULT_SEED  # noqa: E402
+from tf_bn_ops.harness import c_abi, problems, processes, split_c_abi  # noqa: E402
+from tf_bn_ops.harness.models import formula_models  # noqa: E402
+from tf_bn_ops.harness.problems import Problem, random_problem  # noqa: E402
+
+pytestmark = pytest.mark.long
+
+ALL = ["neonbf16", "neon", "baseline", "reference"]
+ISA_BUILDS = ALL[:-1]
+CASES = 240  # Of each formula; all implementations.
+MOST_ELEMENTS = 30_000
+
+
+@pytest.fixture(scope="module")
+def process(emulation) -> Iterator[processes.Process]:
+    with emulation():
+        core = processes.Process("aarch64", "core_server", [], emulated.environment())
+        core.wait_until_ready()
+    yield core
+    core.close()
+
+
+@pytest.fixture
+def there(process):
+    """Runs a problem on aarch64."""
+
+    def run(problem: Problem, implementation: str | None = None, threads: int = 1):
+        process.send((problem, implementation, threads))
+        state, outputs = process.receive(emulated.SECONDS)
+        assert state == "done", outputs
+        return outputs
+
+    return run
+
+
+def here(problem: Problem, implementation: str | None = None):
+    """Runs it on this machine."""
+    if problem.part:
+        return split_c_abi.run(problem, split_c_abi.How(implementation))
+    return c_abi.run(problem, implementation=implementation)
+
+
+def differing(a, b) -> list[str]:
+    """The outputs that are not bitwise identical; every NaN is the same NaN."""
+    assert set(a) == set(b)
+    return [role for role in sorted(a) if not identical([a[role]], [b[role]])]
+
+
+def test_the_features_of_the_processor_choose(process):
+    """The emulated processor has everything; Neoverse N1, as in Graviton 2, no bfloat16."""
+    assert process.facts == [(name, True) for name in ALL]
+    program = "from tf_bn_ops.harness import c_abi; print(*c_abi.supported_implementations())"
+    found = emulated.run_python("-c", program, QEMU_CPU="neoverse-n1")
+    assert found.split() == ["neon", "baseline", "reference"]
+
+
+def test_an_isa_that_the_processor_lacks_is_refused():
+    program = (
+        "from tf_bn_ops.harness import c_abi, problems\n"
+        "try: c_abi.run(problems.random_problem((2, 3, 1)))\n"
+        "except ValueError as error: print(error)"
+    )
+    said = emulated.run_python("-c", program, QEMU_CPU="cortex-a72", TF_BN_OPS_CPU_ISA="neonbf16")
+    assert "TF_BN_OPS_CPU_ISA is invalid: this processor lacks the instructions" in said
+
+
+@pytest.mark.parametrize("formula", list(dict.fromkeys(op.formula for op in spec.OPS.values())))
+def test_bitwise_what_this_machine_gives(there, formula):
+    """On the conformance run's cases, of all kinds of inputs."""
+    names = [op.name for op in spec.of_formula(formula)]
+    cases = list(generate.generate(CASES, DEFAULT_SEED, generate.combinations(names)))
+    cases = [case for case in cases if np.prod(case.shape) <= MOST_ELEMENTS]
+    assert len(cases) > CASES // 2
+    for i, case in enumerate(cases):
+        problem = problems.of_call(case, formula_models.fill(case))
+        want = {"reference": here(problem, "reference")}
+        want |= dict.fromkeys(ISA_BUILDS, here(problem, "baseline"))
+        name = ALL[i % len(ALL)]
+        assert not differing(there(problem, name, threads=1 + i % 3), want[name]), f"{case} {name}"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "half", "bfloat16", "float64"])
+@pytest.mark.parametrize("view", [(96000, 65, 1), (64, 2000, 49)])
+def test_non_temporal_stores(there, view, dtype):
+    """Beyond the LLC that counts, rows that begin within a cache line, and runs."""
+    problem = random_problem(beyond_the_llc(view, dtype), dtype)
+    assert 3 * problem["x"].nbytes > 32 << 20
+    name = "neonbf16" if dtype == "bfloat16" else "neon"
+    assert not differing(there(problem, name, threads=2), here(problem))
+
+
+# Every pattern of bits, and what conversions have to round: halves and bfloat16 of frozen results,
+# where x_backprop is y_backprop times 1, or times 1 / 3.
+@pytest.mark.parametrize("dtype", ["half", "bfloat16"])
+@pytest.mark.parametrize("scale", [1.0, 1 / 3])
+def test_every_number_of_the_narrow_types(there, dtype, scale):
+    patterns = np.arange(1 << 16, dtype=np.uint16).view(spec.DTYPES[dtype].numpy)
+    x = patterns.reshape(-1, 1, 1)
+    one = np.ones(1, np.float32)
+    values = {"y_backprop": x, "x": np.zeros_like(x), "scale": one * np.float32(scale)}
+    problem = Problem({**values, "mean": 0 * one, "variance": one}, 0.0, is_training=False)
+    want = here(problem, "baseline")["x_backprop"]
+    for name in ISA_BUILDS:
+        assert identical([there(problem, name)["x_backprop"]], [want]), name
+
+
+def test_the_one_difference(there):
+    """A product less than a quarter of a unit in the last place below the smallest normal number:
+    x86 rounds before it looks whether the result is subnormal, Arm looks before it rounds."""
+    rng = np.random.default_rng(0)
+    a = rng.uniform(1, 2, 1 << 20).astype(np.float32)
+    b = (1 / a.astype(np.float64)).astype(np.float32)
+    product = a.astype(np.float64) * b  # Exact.
+    a, b = (v[(product < 1) & (product >= 1 - 2.0**-25)][:64] for v in (a, b))
+    one, least = np.ones_like(a), np.float32(np.finfo(np.float32).smallest_normal)
+    y_backprop = (a * least).reshape(1, -1, 1)
+    values = {"y_backprop": y_backprop, "x": 0 * y_backprop, "scale": b}
+    problem = Problem({**values, "mean": 0 * one, "variance": one}, 0.0, is_training=False)
+    assert len(a) == 64
+    assert np.all(here(problem, "baseline")["x_backprop"] == least)
+    for name in ISA_BUILDS:
+        assert np.all(there(problem, name)["x_backprop"] == 0), name
+
+
+def disassembly(library: str) -> str:
+    objdump = shutil.which("aarch64-linux-gnu-objdump") or next(
+        map(str, emulated.FOLDER.glob("tools/usr/bin/aarch64-linux-gnu-objdump")), None
+    )
+    if objdump is None:
+        pytest.skip("needs aarch64-linux-gnu-objdump")
+    # The unpacked one finds its own libraries beside it.
+    beside = ":".join(map(str, emulated.FOLDER.glob("tools/usr/lib/*-linux-gnu")))
+    found = subprocess.run(
+        [objdump, "-d", "--no-show-raw-insn", str(emulated.LIBRARIES / library)],
+        env={**os.environ, "LD_LIBRARY_PATH": beside},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return found.stdout
+
+
+def test_the_instructions_are_those_of_arm():
+    """Non-temporal stores, prefetches into L2, the hint of a spin loop, conversions, the control of
+    subnormals; and no multiplication is fused with an addition, which would round otherwise."""
+    found = set(re.findall(r"^\s+[0-9a-f]+:\s+(\S+)", disassembly("libtf_bn_ops_core.so"), re.M))
+    assert {"stnp", "prfm", "yield", "fcvtl", "fcvtn", "bfcvtn", "mrs", "msr"} <= found
+    assert not found & {"fmla", "fmls", "fmadd", "fmsub", "fnmadd", "fnmsub"}
+
+
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="needs readelf (binutils)")
+@pytest.mark.parametrize(
+    "library", sorted(emulated.LIBRARIES.glob("libtf_bn_ops*.so")), ids=lambda path: path.stem
+)
+def test_libraries_are_as_hardened_as_here(library):
+    test_security.test_libraries_are_hardened(library)
+
+
+def test_the_core_tests_hold_there(tmp_path):
+    """Every fifth of the core's own tests, but for those that compile."""
+    report = tmp_path / "report.xml"
+    emulated.run_python(
+        "-m", "pytest", "-q", "-p", "sample", "-p", "no:cacheprovider", "-m", "not long",
+        f"--junitxml={report}", "--ignore=tests/core/test_cuda_emulator.py", "tests/core",
+        TFBN_TEST_EVERY="5",
+    )  # fmt: skip
+    passed, skipped = (
+        len(re.findall(tag, report.read_text())) for tag in ("<testcase", "<skipped")
+    )
+    assert passed - skipped > 250
+
+
+def test_the_build_says_what_it_is_for():
+    info = json.loads((emulated.LIBRARIES / "build_info.json").read_text())
+    assert info["machine"] == "aarch64" != platform.machine()
+    assert info["isa_builds"] == ISA_BUILDS
+    assert "aarch64" in info["compiler"]
