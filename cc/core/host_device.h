@@ -12,11 +12,11 @@
 #if defined(__CUDACC__)
 #define TFBN_HD __host__ __device__ __forceinline__
 #define TFBN_UNROLL _Pragma("unroll")
-#define TFBN_UNROLL_4 _Pragma("unroll 4")
+#define TFBN_NO_UNROLL _Pragma("unroll 1")
 #else
 #define TFBN_HD TFBN_INLINE
 #define TFBN_UNROLL
-#define TFBN_UNROLL_4
+#define TFBN_NO_UNROLL
 #endif
 
 #endif  // TF_BN_OPS_CC_CORE_HOST_DEVICE_H_

@@ -8,8 +8,10 @@
 
 #include "cc/core/formulas/formula.h"
 #include "cc/core/host_device.h"
+#include "cc/core/two_level_sum.h"
 #include "cc/cuda/device_apply.h"
 #include "cc/cuda/device_loop.h"
+#include "cc/cuda/device_sums.h"
 #include "cc/cuda/device_tree_reduction.h"
 #include "cc/cuda/device_vector.h"
 #include "cc/cuda/launch_config.h"
@@ -31,75 +33,58 @@ struct ReduceShared {
 
   double sums[kSums * kColumns][kThreads];
   // Of every column or channel of the tile.
+  Compute<T> center[kThreads];
   Compute<T> frozen[kFused ? kFrozenCoefficients : 1][kThreads];
 };
 
-// Computes the frozen coefficients of the tile: once per column, since the
-// square root and division in double are too slow to repeat in every thread.
-template <typename Formula, typename T, bool kChannelsLast, typename Block>
-TFBN_HD void FinishFrozen(
+// What a thread needs of the channels of its columns, computed or loaded once
+// per column of the tile: the center and the frozen coefficients, whose square
+// root and division in double are too slow to repeat in every thread.
+template <typename Formula, typename T, bool kChannelsLast, bool kFused,
+          typename Block>
+TFBN_HD void PrepareColumns(
     const KernelParams<Formula>& params, Block& block,
-    ReduceShared<Formula, T, kChannelsLast, true>* shared) {
+    ReduceShared<Formula, T, kChannelsLast, kFused>* shared) {
   const LaunchConfig& config = params.config;
-  auto args = params.args;
-  args.is_training = false;  // A constant, so that no code of training remains.
   block.ForEachThread([&](int t) {
     const int width = kChannelsLast
                           ? config.threads_x * VectorTraits<T>::kVector
                           : config.threads_y;
     const int64_t column = config.TileOf(block.Index()) * width + t;
     if (t >= width || column >= config.Columns()) return;
-    const int64_t c = column % config.view.channels;
-    const double no_sums[Formula::kNumSums] = {};
-    Compute<T> k[Formula::kNumCoefficients];
-    Formula::Finish(args, c, CenterAt(Formula::CentersOf(args), c), no_sums, k);
-    TFBN_UNROLL
-    for (int i = Formula::kFirstFrozenCoefficient;
-         i < Formula::kNumCoefficients; ++i) {
-      shared->frozen[i - Formula::kFirstFrozenCoefficient][t] = k[i];
+    const int64_t c = config.ChannelOf(column);
+    const double center = CenterAt(Formula::CentersOf(params.args), c);
+    shared->center[t] =
+        static_cast<Compute<T>>(RunCenter(params.args.dtype, center));
+    if constexpr (kFused) {
+      auto args = params.args;
+      args.is_training = false;  // A constant: no code of training remains.
+      const double no_sums[Formula::kNumSums] = {};
+      Compute<T> k[Formula::kNumCoefficients];
+      Formula::Finish(args, c, center, no_sums, k);
+      TFBN_UNROLL
+      for (int i = Formula::kFirstFrozenCoefficient;
+           i < Formula::kNumCoefficients; ++i) {
+        shared->frozen[i - Formula::kFirstFrozenCoefficient][t] = k[i];
+      }
     }
   });
 }
 
-// Adds the terms of one vector to the sums of the thread.
-template <typename Formula, typename T, int kColumns, int kSums>
-TFBN_HD void AccumulateVector(const VectorSlot& slot,
-                              const Vector<T> (&in)[Formula::kInputs],
-                              const double (&center)[kColumns],
-                              double (&sums)[kColumns][kSums]) {
-  constexpr int kVector = VectorTraits<T>::kVector;
-  double terms[kVector][kSums];
-  TFBN_UNROLL
-  for (int e = 0; e < kVector; ++e) {
-    double from[Formula::kInputs];
-    TFBN_UNROLL
-    for (int i = 0; i < Formula::kInputs; ++i) {
-      from[i] = ToDouble(in[i].element[e]);
-    }
-    // The identity of addition: -0.0 + term is bitwise the term, so the
-    // compiler folds the addition.
-    TFBN_UNROLL
-    for (int s = 0; s < kSums; ++s) terms[e][s] = -0.0;
-    Formula::Accumulate(from, center[kColumns > 1 ? e : 0], terms[e]);
-    const bool own = e >= slot.begin && e < slot.end;
-    TFBN_UNROLL
-    for (int s = 0; s < kSums; ++s) terms[e][s] = own ? terms[e][s] : 0.0;
-  }
-  if (kColumns == 1) {
-    // A tree within the vector: one addition per vector in the chain of sums.
-    TFBN_UNROLL
-    for (int n = kVector / 2; n > 0; n /= 2) {
-      TFBN_UNROLL
-      for (int e = 0; e < n; ++e) {
-        TFBN_UNROLL
-        for (int s = 0; s < kSums; ++s) terms[e][s] += terms[e + n][s];
-      }
-    }
-  }
-  TFBN_UNROLL
-  for (int e = 0; e < kColumns; ++e) {
-    TFBN_UNROLL
-    for (int s = 0; s < kSums; ++s) sums[e][s] += terms[e][s];
+// Adds the group of items up in double.
+template <typename Sums, typename T, bool kChannelsLast, typename Loader,
+          int kColumns>
+TFBN_HD void AddGroupAgain(const BlockStrideLoop<T, kChannelsLast>& loop,
+                           const Loader& loader,
+                           const Compute<T> (&center)[kColumns], Sums* sums) {
+  typename BlockStrideLoop<T, kChannelsLast>::MaskedItems items(loop);
+  TFBN_NO_UNROLL
+  for (int i = 0; i < loop.GroupItems(); ++i) {
+    const VectorSlot slot = items.Next();
+    if (!slot.Present()) continue;
+    Words words[Loader::kTensors];
+    loader.LoadOwned(slot, Loader::kTensors, words);
+    sums->AddAgain(slot.begin, slot.end, words, center);
   }
 }
 
@@ -110,20 +95,24 @@ TFBN_HD void ReduceThread(
     const KernelParams<Formula>& params, int64_t block, int t,
     ReduceShared<Formula, T, kChannelsLast, kFused>* shared) {
   using Shared = ReduceShared<Formula, T, kChannelsLast, kFused>;
+  using Loop = BlockStrideLoop<T, kChannelsLast>;
   constexpr int kColumns = Shared::kColumns, kSums = Shared::kSums;
-  double sums[kColumns][kSums] = {};
-  BlockStrideLoop<T, kChannelsLast> loop(params.config, block, t);
+  constexpr int kVector = VectorTraits<T>::kVector;
+  constexpr int kCount = Formula::kNumReduceInputs;
+  // Registers per column: runs, center, frozen coefficients.
+  constexpr int kHeld =
+      kColumns * (kSums + 1 + (kFused ? Shared::kFrozenCoefficients : 0));
+  ThreadSums<Formula, T, kColumns, kSums> sums(shared->sums, t);
+  Loop loop(params.config, block, t);
   if (loop.Active()) {
     const auto tensors = Formula::TensorsOf(params.args);
-    const CenterArray centers = Formula::CentersOf(params.args);
-    double center[kColumns];
+    Compute<T> center[kColumns];
     Compute<T> k[kColumns][Formula::kNumCoefficients];
-    int64_t c = loop.Channel();
     TFBN_UNROLL
-    for (int e = 0; e < kColumns; ++e, c = loop.NextChannel(c)) {
-      center[e] = CenterAt(centers, c);
+    for (int e = 0; e < kColumns; ++e) {
+      const int column = kChannelsLast ? loop.x() * kColumns + e : loop.y();
+      center[e] = shared->center[column];
       if constexpr (kFused) {
-        const int column = kChannelsLast ? loop.x() * kColumns + e : loop.y();
         TFBN_UNROLL
         for (int i = 0; i < Shared::kFrozenCoefficients; ++i) {
           k[e][Formula::kFirstFrozenCoefficient + i] =
@@ -131,22 +120,45 @@ TFBN_HD void ReduceThread(
         }
       }
     }
-    ForEachVector<kAligned, kFused>(
-        &loop, tensors.in, Formula::kInputs, params.config.elements,
-        [&](const VectorSlot& slot, const Vector<T>(&in)[Formula::kInputs]) {
-          AccumulateVector<Formula>(slot, in, center, sums);
-          if constexpr (kFused) {
-            ApplyVector<Formula, true>(false, slot, in, k, tensors.out);
-          }
-        });
-  }
-  TFBN_UNROLL
-  for (int e = 0; e < kColumns; ++e) {
-    TFBN_UNROLL
-    for (int s = 0; s < kSums; ++s) {
-      shared->sums[s * kColumns + e][t] = sums[e][s];
+    const VectorLoader<T, kCount, kAligned, kFused> loader(tensors.in, 0);
+    const VectorWriter<T, Formula::kOutputs> writer(tensors.out, 0);
+    const auto masked = [&](int i, const VectorSlot& slot,
+                            const Words(&in)[kCount]) {
+      sums.template Add<true>(i, slot.Present(), slot.begin, slot.end, in,
+                              center);
+      if constexpr (kFused) {
+        if (slot.Present()) {
+          ApplyVector<Formula, T, true>(false, slot, in, k, writer);
+        }
+      }
+    };
+    const auto whole = [&](int i, bool present, int64_t byte,
+                           const Words(&in)[kCount]) {
+      sums.template Add<false>(i, present, 0, kVector, in, center);
+      if constexpr (kFused) {
+        if (present) {
+          ApplyVector<Formula, T, false>(false, VectorSlot{byte, 0, kVector},
+                                         in, k, writer);
+        }
+      }
+    };
+    for (; !loop.Done(); loop.NextGroup()) {
+      sums.BeginGroup();
+      if (!IsWhole<kAligned>(params.config, loop)) {
+        const bool own_only =
+            (kFused && params.in_place) || !loop.template Inside<kAligned>();
+        ForEachMasked(loop, loader, kCount, own_only, masked);
+      } else if (kChannelsLast && loop.GroupItems() == kGroupItems) {
+        ForEachWhole<kHeld, true>(loop, loader, kCount, whole);
+      } else {
+        ForEachWhole<kHeld, false>(loop, loader, kCount, whole);
+      }
+      if (!sums.EndGroup(loop.GroupItems())) {
+        AddGroupAgain(loop, loader, center, &sums);
+      }
     }
   }
+  sums.Finish();
 }
 
 template <typename Formula, typename T, bool kChannelsLast, bool kAligned,
@@ -156,7 +168,7 @@ TFBN_HD void Reduce(const KernelParams<Formula>& params, Block& block,
   using Shared = ReduceShared<Formula, T, kChannelsLast, kFused>;
   constexpr int kColumns = Shared::kColumns, kSums = Shared::kSums;
   const LaunchConfig& config = params.config;
-  if constexpr (kFused) FinishFrozen(params, block, shared);
+  PrepareColumns(params, block, shared);
   block.ForEachThread([&](int t) {
     ReduceThread<Formula, T, kChannelsLast, kAligned, kFused>(
         params, block.Index(), t, shared);
@@ -172,7 +184,7 @@ TFBN_HD void Reduce(const KernelParams<Formula>& params, Block& block,
                                  [=](int t) { return t % threads_x; });
   }
 
-  block.ForEachThread([&](int t) {
+  block.LastPhase([&](int t) {
     const BlockStrideLoop<T, kChannelsLast> loop(config, block.Index(), t);
     if (!loop.Active() || loop.z() != 0 || (!kChannelsLast && loop.x() != 0)) {
       return;
