@@ -33,10 +33,7 @@ class CudaDevice:
     emulated = False
 
     def __init__(self, library: str | pathlib.Path) -> None:
-        try:
-            self._cuda = ctypes.CDLL("libcuda.so.1")
-        except OSError:
-            raise NoGpuError("this machine has no NVIDIA driver (libcuda.so.1)") from None
+        self._cuda = self._driver()
         count = ctypes.c_int(0)
         if self._cuda.cuInit(0) != 0 or self._cuda.cuDeviceGetCount(ctypes.byref(count)) != 0:
             raise NoGpuError("the NVIDIA driver of this machine does not start")
@@ -54,6 +51,15 @@ class CudaDevice:
         self._library = ctypes.CDLL(str(library))
         self._workspace: dict[tuple[int, ...], tuple[int, int]] = {}
         self._owned: list[int] = []
+
+    def _driver(self) -> ctypes.CDLL:
+        try:
+            return ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            raise NoGpuError("this machine has no NVIDIA driver (libcuda.so.1)") from None
+
+    def declare(self, address: int, size: int, role: str, writable: bool) -> None:
+        """An array of the next call; for devices that check accesses."""
 
     def _call(self, function: str, *arguments: Any) -> None:
         status = getattr(self._cuda, function)(*arguments)
@@ -81,6 +87,9 @@ class CudaDevice:
 
     def free_all(self) -> None:
         self.wait()
+        self._free()
+
+    def _free(self) -> None:
         for pointer in self._owned:
             self._call("cuMemFree_v2", ctypes.c_uint64(pointer))
         self._owned.clear()

@@ -68,10 +68,14 @@ def outputs_of(problem: Problem) -> tuple[str, ...]:
     return c_abi.required_outputs(problem)
 
 
-def in_view(problem: Problem) -> list[str]:
-    """The roles of its tensors of view shape: inputs, then the output."""
-    roles = (*problem.values, *outputs_of(problem))
-    return [role for role in roles if role in VIEW_ROLES]
+def view_inputs(problem: Problem) -> list[str]:
+    """The roles of its inputs of view shape."""
+    return [role for role in problem.values if role in VIEW_ROLES]
+
+
+def view_outputs(problem: Problem) -> list[str]:
+    """The roles of its outputs of view shape."""
+    return [role for role in outputs_of(problem) if role in VIEW_ROLES]
 
 
 def args_at(
@@ -124,7 +128,7 @@ def run(
     problem: Problem,
     *,
     offsets: Mapping[str, int] | None = None,
-    in_place: str | None = None,
+    in_place: Mapping[str, str] | None = None,
     repetitions: int = 1,
     group_bytes: int = cuda_device.GROUPS_BY_DEVICE,
 ) -> list[dict[str, np.ndarray]]:
@@ -134,15 +138,18 @@ def run(
       device: a CudaDevice or EmulatedDevice.
       problem: the inputs.
       offsets: role -> elements by which the array is shifted from an aligned address.
-      in_place: the input whose buffer the output of view shape is written to.
+      in_place: output of view shape -> the input whose buffer it is written to.
       repetitions: how many times.
       group_bytes: as in cc/c_api/tf_bn_ops_cuda_c.h.
     """
     addresses = _allocate(device, problem, offsets or {})
-    if in_place is not None:
-        addresses[in_view(problem)[-1]] = addresses[in_place]
+    for role, over in (in_place or {}).items():
+        addresses[role] = addresses[over]
     args = c_abi.args_at(problem, addresses)
     outputs = outputs_of(problem)
+    written = {addresses[role] for role in outputs}
+    for role, address in addresses.items():
+        device.declare(address, _size(problem, role), role, address in written)
     results = []
     for _ in range(repetitions):
         for role in outputs:

@@ -113,6 +113,9 @@ class EmulatedDevice:
         self._owned.append(store)
         return -(-store.ctypes.data // 256) * 256
 
+    def declare(self, address: int, size: int, role: str, writable: bool) -> None:
+        pass
+
     def free_all(self) -> None:
         self._owned.clear()
 
