@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "cc/core/formulas/formula.h"
 #include "cc/core/host_device.h"
 #include "cc/cuda/device_loop.h"
 #include "cc/cuda/device_vector.h"
@@ -15,15 +16,28 @@ namespace tf_bn_ops {
 namespace cuda {
 namespace {
 
+// One element of every output.
+template <typename Formula, typename C>
+TFBN_HD void ApplyElement(bool training, const C (&from)[Formula::kInputs],
+                          const C (&k)[Formula::kNumCoefficients],
+                          C (&to)[Formula::kOutputs]) {
+  if constexpr (!kIsFrozenOnly<Formula>) {
+    if (training) {
+      Formula::template Element<true>(from, k, to);
+      return;
+    }
+  }
+  Formula::template Element<false>(from, k, to);
+}
+
 // Evaluates the formula for one vector of every input and stores the outputs.
-// The first output is aligned to 16 bytes; kAligned: all are. `k` has the
-// coefficients of each column of the vector, or of its one channel.
-template <typename Formula, bool kAligned, typename T, int kColumns>
-TFBN_HD void ApplyVector(
-    bool training, const VectorSlot& slot,
-    const Vector<T> (&in)[Formula::kInputs],
-    const Compute<T> (&k)[kColumns][Formula::kNumCoefficients],
-    void* const (&out)[Formula::kOutputs]) {
+// The first output is aligned to 16 bytes; kAligned: all are.
+// `coefficients`.Load(e, k): those of element `e` of the vector.
+template <typename Formula, bool kAligned, typename T, typename Coefficients>
+TFBN_HD void ApplyVector(bool training, const VectorSlot& slot,
+                         const Vector<T> (&in)[Formula::kInputs],
+                         const Coefficients& coefficients,
+                         void* const (&out)[Formula::kOutputs]) {
   constexpr int kVector = VectorTraits<T>::kVector;
   Vector<T> result[Formula::kOutputs];
   TFBN_UNROLL
@@ -33,12 +47,9 @@ TFBN_HD void ApplyVector(
     for (int i = 0; i < Formula::kInputs; ++i) {
       from[i] = ToCompute(in[i].element[e]);
     }
-    const auto& coefficients = k[kColumns > 1 ? e : 0];
-    if (training) {
-      Formula::template Element<true>(from, coefficients, to);
-    } else {
-      Formula::template Element<false>(from, coefficients, to);
-    }
+    Compute<T> k[Formula::kNumCoefficients];
+    coefficients.Load(e, k);
+    ApplyElement<Formula>(training, from, k, to);
     TFBN_UNROLL
     for (int o = 0; o < Formula::kOutputs; ++o) {
       FromDouble(to[o], &result[o].element[e]);
@@ -50,6 +61,18 @@ TFBN_HD void ApplyVector(
                 slot.end, kAligned || o == 0);
   }
 }
+
+// Coefficients of columns, or of one channel, in registers.
+template <typename Formula, typename C, int kColumns>
+struct ThreadCoefficients {
+  TFBN_HD void Load(int e, C (&to)[Formula::kNumCoefficients]) const {
+    TFBN_UNROLL
+    for (int i = 0; i < Formula::kNumCoefficients; ++i) {
+      to[i] = k[kColumns > 1 ? e : 0][i];
+    }
+  }
+  C k[kColumns][Formula::kNumCoefficients];
+};
 
 // The coefficients of the thread's columns; frozen, those that the formula
 // computes then.
@@ -90,11 +113,12 @@ TFBN_HD void Apply(const KernelParams<Formula>& params, Block& block) {
     BlockStrideLoop<T, kChannelsLast> loop(
         config, config.GridSize() - 1 - block.Index(), t);
     if (!loop.Active()) return;
-    Compute<T> k[kColumns][Formula::kNumCoefficients];
-    LoadCoefficients(params, loop, k);
+    ThreadCoefficients<Formula, Compute<T>, kColumns> coefficients;
+    LoadCoefficients(params, loop, coefficients.k);
     const auto apply = [&](const VectorSlot& slot,
                            const Vector<T>(&in)[Formula::kInputs]) {
-      ApplyVector<Formula, false>(training, slot, in, k, tensors.out);
+      ApplyVector<Formula, false>(training, slot, in, coefficients,
+                                  tensors.out);
     };
     ForEachVector<kAligned, true>(&loop, tensors.in, inputs, config.elements,
                                   apply);

@@ -95,9 +95,9 @@ class BlockStrideLoop {
     return column < 0 ? column + config_.row_vectors * kVector : column;
   }
 
-  // Channel of the first element (channels first: of all elements).
-  TFBN_HD int64_t Channel() const {
-    return kChannelsLast ? Column(0) % config_.view.channels : channel_;
+  // Channel of element `e` (channels first: of all elements).
+  TFBN_HD int64_t Channel(int e = 0) const {
+    return kChannelsLast ? Column(e) % config_.view.channels : channel_;
   }
 
   // Channels last: the channel of the column after one of channel `c`.

@@ -153,7 +153,7 @@ class CudaDevice:
             self._call("cuEventDestroy_v2", event)
         return result
 
-    def workspace(self, args: c_abi.Args | c_abi.ForwardArgs) -> tuple[int, int]:
+    def workspace(self, args: Any) -> tuple[int, int]:
         """(address, bytes) of the workspace, reused for the same view and dtype."""
         key = (args.outer, args.channels, args.inner, args.dtype)
         if key not in self._workspace:
@@ -174,9 +174,7 @@ class CudaDevice:
             self._workspace[key] = address, size.value
         return self._workspace[key]
 
-    def run(
-        self, args: c_abi.Args | c_abi.ForwardArgs, group_bytes: int = GROUPS_BY_DEVICE
-    ) -> None:
+    def run(self, args: Any, group_bytes: int = GROUPS_BY_DEVICE) -> None:
         """Enqueues one call; `group_bytes` as in tf_bn_ops_cuda_c.h."""
         address, size = self.workspace(args)
         error = ctypes.create_string_buffer(512)
@@ -188,6 +186,15 @@ class CudaDevice:
             ctypes.c_int64(group_bytes),
             error,
             ctypes.c_size_t(512),
+        )
+        if status != 0:
+            raise GpuError(error.value.decode())
+
+    def gather_stats(self, args: Any) -> None:
+        """Enqueues the combination of statistics."""
+        error = ctypes.create_string_buffer(512)
+        status = self._library.tfbn_cuda_batch_norm_gather_stats(
+            ctypes.byref(args), None, error, ctypes.c_size_t(512)
         )
         if status != 0:
             raise GpuError(error.value.decode())

@@ -23,7 +23,8 @@ import cuda_device
 import device_calls
 import emulated_device
 import numpy as np
-from device_calls import CALLS, VIEWS
+from device_calls import VIEWS
+from device_problems import CALLS
 from simulated_device import LOCK_STEP, ORDERS, SimulatedDevice
 
 from tf_bn_ops.harness import c_abi

@@ -17,6 +17,7 @@ from typing import Any
 
 import cuda_device
 import device_calls
+import device_problems
 import emulated_device
 import numpy as np
 from device_calls import VIEWS, run
@@ -36,8 +37,8 @@ Check = tuple[str, str]  # The case; what is wrong, or nothing.
 
 def all_problems(view: tuple[int, int, int]) -> Iterator[tuple[str, Problem]]:
     """Labels and problems of every call and type."""
-    for call, dtype in itertools.product(device_calls.CALLS, DTYPES):
-        yield f"{view} {dtype}, {call}", device_calls.CALLS[call](view, dtype)
+    for call, dtype in itertools.product(device_problems.CALLS, DTYPES):
+        yield f"{view} {dtype}, {call}", device_problems.CALLS[call](view, dtype)
 
 
 def label(p: Problem) -> str:
