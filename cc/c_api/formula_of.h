@@ -47,7 +47,9 @@ int RunFormulaOf(const tfbn_batch_norm_stats_args* args, const Run& run) {
   const int failed = run(FormulaTag<BatchNormFormula>());
   if (failed == 0) {
     const View view{args->outer, args->channels, args->inner};
-    *args->count = static_cast<double>(ElementsPerChannel(view));
+    *args->count = NumElements(view) == 0
+                       ? 0
+                       : static_cast<double>(ElementsPerChannel(view));
   }
   return failed;
 }

@@ -117,8 +117,8 @@ TFBN_EXPORT int tfbn_cpu_batch_norm(const tfbn_batch_norm_args* args,
 /* The parts of a synchronised batch normalization, in which statistics and sums
  * travel between replicas as float64. */
 
-/* Statistics of one batch, see cc/core/formulas/batch_norm.h; zeros where
- * channels have no elements. */
+/* Statistics of one batch, see cc/core/formulas/batch_norm.h; zeros without
+ * elements. */
 typedef struct tfbn_batch_norm_stats_args {
   int64_t outer, channels, inner;
   int32_t dtype;

@@ -1,12 +1,11 @@
 // Which formula a call takes, and its workspace. The kernels are in kernels/.
 
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 
 #include "cc/core/formulas/all_formulas.h"
 #include "cc/core/formulas/fitting_formula.h"
 #include "cc/cuda/cuda_backend.h"
+#include "cc/cuda/gpu_runtime.h"
 #include "cc/cuda/launch_plan.h"
 
 namespace tf_bn_ops {

@@ -5,8 +5,6 @@
 #ifndef TF_BN_OPS_CC_CUDA_CUDA_LAUNCHER_H_
 #define TF_BN_OPS_CC_CUDA_CUDA_LAUNCHER_H_
 
-#include <cuda_runtime_api.h>
-
 #include <climits>
 #include <cstddef>
 #include <cstdint>
@@ -15,13 +13,16 @@
 #include "cc/cuda/device_apply.h"
 #include "cc/cuda/device_finish.h"
 #include "cc/cuda/device_reduce.h"
+#include "cc/cuda/gpu_runtime.h"
 #include "cc/cuda/launch_plan.h"
 
 namespace tf_bn_ops {
 namespace cuda {
 namespace {
 
-// Two resident blocks per multiprocessor: at most 128 registers per thread.
+// Two resident blocks per multiprocessor: at most 128 registers per thread. HIP
+// takes the number for wavefronts per SIMD, of which a block of kThreads has one
+// on each of the four: the same.
 constexpr int kMinBlocksPerMultiprocessor = 2;
 // Limit of static shared memory per block, on every device.
 constexpr int kMaxSharedBytes = 48 << 10;

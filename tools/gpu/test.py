@@ -38,6 +38,9 @@ Check = tuple[str, str]  # The case; what is wrong, or nothing.
 def all_problems(view: tuple[int, int, int]) -> Iterator[tuple[str, Problem]]:
     """Labels and problems of every call and type."""
     for call, dtype in itertools.product(device_problems.CALLS, DTYPES):
+        # The count of no channels is the op's affair: the C ABI has 0.
+        if call == "statistics" and view[1] == 0:
+            continue
         yield f"{view} {dtype}, {call}", device_problems.CALLS[call](view, dtype)
 
 

@@ -220,6 +220,8 @@ TFBN_EXPORT int64_t tfbn_emulate_group_bytes(int64_t outer, int64_t channels,
   Formula::Args args;
   args.view = View{outer, channels, inner};
   args.dtype = static_cast<DType>(dtype);
+  alignas(cuda::kVectorBytes) char output;
+  args.x_backprop = &output;
   const cuda::LaunchPlan<Formula> plan = cuda::MakeLaunchPlan<Formula>(
       args, nullptr, cuda::MakeGroupPolicy(l2_bytes, bytes_per_second));
   const cuda::LaunchConfig& config = plan.params.config;
