@@ -240,6 +240,26 @@ def test_missing_nvcc_is_an_error(repo_root):
     )
 
 
+def test_ptx_on_a_simulated_gpu(repo_root, tmp_path):
+    """Within the bounds, bitwise the host emulator, without races; planted faults are caught."""
+    folder = pathlib.Path(os.environ.get("SIM", repo_root.parent / "shared" / "gpusim"))
+    if not (folder / "libcudasim.so").exists():
+        pytest.skip("needs a simulated GPU: SIM=folder with libcudasim.so")
+    result = make(
+        repo_root, "gpu-ptx-test", f"SIM={folder}", f"BUILD_DIR={tmp_path}", f"NVCC={NVCC}"
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    last = result.stdout.splitlines()[-1]
+    assert re.fullmatch(r"gpu-ptx-test on .*: \d{2,} cases .* 3 planted faults; 0 failures", last)
+
+
+def test_the_ptx_test_says_why_it_is_skipped(repo_root):
+    result = make(repo_root, "gpu-ptx-test", "SIM=/nowhere")
+    assert result.returncode == 0, result.stderr
+    sentence = "gpu-ptx-test: skipped, SIM=/nowhere has no libcudasim.so; nothing was tested.\n"
+    assert result.stdout == sentence
+
+
 def test_scripts_for_a_gpu_machine_skip_without_one(repo_root):
     try:
         subprocess.run(["nvidia-smi"], check=True, capture_output=True)

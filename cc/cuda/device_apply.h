@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "cc/core/formulas/formula.h"
 #include "cc/core/host_device.h"
 #include "cc/cuda/device_loop.h"
 #include "cc/cuda/device_vector.h"
@@ -14,6 +15,9 @@
 namespace tf_bn_ops {
 namespace cuda {
 namespace {
+
+// Maximum coefficients of a thread in 32-bit registers.
+constexpr int kMaxHeldCoefficients = 48;
 
 // Where the outputs of view shape are written.
 template <typename T, int kOutputs>
@@ -40,13 +44,28 @@ class VectorWriter {
   uintptr_t grid_[kOutputs];
 };
 
+// One element of every output.
+template <typename Formula, typename C>
+TFBN_HD void ApplyElement(bool training, const C (&from)[Formula::kInputs],
+                          const C (&k)[Formula::kNumCoefficients],
+                          C (&to)[Formula::kOutputs]) {
+  if constexpr (!kIsFrozenOnly<Formula>) {
+    if (training) {
+      Formula::template Element<true>(from, k, to);
+      return;
+    }
+  }
+  Formula::template Element<false>(from, k, to);
+}
+
 // Evaluates the formula for one vector of every input and stores the outputs.
-// `k` has the coefficients of each column of the vector, or of its one channel.
-template <typename Formula, typename T, bool kMasked, int kCount, int kColumns>
-TFBN_HD void ApplyVector(
-    bool training, const VectorSlot& slot, const Words (&in)[kCount],
-    const Compute<T> (&k)[kColumns][Formula::kNumCoefficients],
-    const VectorWriter<T, Formula::kOutputs>& writer) {
+// `coefficients`.Load(e, k): those of element `e` of the vector.
+template <typename Formula, typename T, bool kMasked, int kCount,
+          typename Coefficients>
+TFBN_HD void ApplyVector(bool training, const VectorSlot& slot,
+                         const Words (&in)[kCount],
+                         const Coefficients& coefficients,
+                         const VectorWriter<T, Formula::kOutputs>& writer) {
   constexpr int kVector = VectorTraits<T>::kVector;
   Compute<T> result[Formula::kOutputs][kVector];
   TFBN_UNROLL
@@ -57,12 +76,9 @@ TFBN_HD void ApplyVector(
       from[i] =
           static_cast<Compute<T>>(ToDouble(ElementOf<T>(in[i], e)));
     }
-    const auto& coefficients = k[kColumns > 1 ? e : 0];
-    if (training) {
-      Formula::template Element<true>(from, coefficients, to);
-    } else {
-      Formula::template Element<false>(from, coefficients, to);
-    }
+    Compute<T> k[Formula::kNumCoefficients];
+    coefficients.Load(e, k);
+    ApplyElement<Formula>(training, from, k, to);
     TFBN_UNROLL
     for (int o = 0; o < Formula::kOutputs; ++o) result[o][e] = to[o];
   }
@@ -71,6 +87,70 @@ TFBN_HD void ApplyVector(
     writer.template Store<!kMasked>(o, slot, RoundToWords<T>(result[o]));
   }
 }
+
+// Where shared memory holds what belongs to a column of the tile: element `e` of
+// the vector of thread x, or channel y. Neighbouring threads read neighbouring
+// elements.
+template <bool kChannelsLast>
+TFBN_HD int IndexInTile(const LaunchConfig& config, int x, int y, int e) {
+  return kChannelsLast ? e * config.threads_x + x : y;
+}
+
+// Columns or channels of a tile.
+template <typename T, bool kChannelsLast>
+TFBN_HD int TileWidth(const LaunchConfig& config) {
+  return kChannelsLast ? config.threads_x * VectorTraits<T>::kVector
+                       : config.threads_y;
+}
+
+// Coefficients kFirst and following of the columns of a thread. Few of them are
+// kept in registers; many are read from shared memory for every element, or the
+// registers that loads need would be occupied.
+template <typename Formula, typename T, bool kChannelsLast, int kFirst>
+class ColumnCoefficients {
+ public:
+  using C = Compute<T>;
+  static constexpr int kColumns = kChannelsLast ? VectorTraits<T>::kVector : 1;
+  static constexpr int kCount = Formula::kNumCoefficients - kFirst;
+  // 32-bit registers.
+  static constexpr int kSize = kColumns * kCount * int{sizeof(C) / 4};
+  static constexpr bool kInRegisters = kSize <= kMaxHeldCoefficients;
+  static constexpr int kHeld = kInRegisters ? kSize : 0;
+
+  template <typename Loop>
+  TFBN_HD ColumnCoefficients(const C (*shared)[kThreads], const Loop& loop,
+                             const LaunchConfig& config)
+      : shared_(shared), config_(config), x_(loop.x()), y_(loop.y()) {
+    if constexpr (kInRegisters) {
+      TFBN_UNROLL
+      for (int e = 0; e < kColumns; ++e) {
+        const int at = IndexInTile<kChannelsLast>(config, x_, y_, e);
+        TFBN_UNROLL
+        for (int i = 0; i < kCount; ++i) held_[e][i] = shared[i][at];
+      }
+    }
+  }
+
+  // Those of element `e` of a vector; the others stay.
+  TFBN_HD void Load(int e, C (&k)[Formula::kNumCoefficients]) const {
+    const int at = IndexInTile<kChannelsLast>(config_, x_, y_, e);
+    TFBN_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      if constexpr (kInRegisters) {
+        k[kFirst + i] = held_[kChannelsLast ? e : 0][i];
+      } else {
+        // Volatile: the compiler would load them all before the loop.
+        k[kFirst + i] = *static_cast<const volatile C*>(&shared_[i][at]);
+      }
+    }
+  }
+
+ private:
+  const C (*const shared_)[kThreads];
+  const LaunchConfig& config_;
+  const int x_, y_;
+  C held_[kInRegisters ? kColumns : 1][kCount > 0 ? kCount : 1];
+};
 
 // Shared memory of a block: the coefficients of every column or channel of the
 // tile.
@@ -89,9 +169,8 @@ TFBN_HD void LoadCoefficients(const KernelParams<Formula>& params,
   const bool training = params.args.is_training;
   const int64_t channels = config.view.channels;
   block.ForEachThread([&](int t) {
-    const int width = kChannelsLast
-                          ? config.threads_x * VectorTraits<T>::kVector
-                          : config.threads_y;
+    constexpr int kVector = VectorTraits<T>::kVector;
+    const int width = TileWidth<T, kChannelsLast>(config);
     int64_t column = config.TileOf(block_index) * width + t;
     // With a shift the first vector may begin in the row before.
     if (kChannelsLast) column -= config.shift;
@@ -100,10 +179,12 @@ TFBN_HD void LoadCoefficients(const KernelParams<Formula>& params,
     const auto* const from =
         static_cast<const Compute<T>*>(params.coefficients) +
         config.ChannelOf(column);
+    const int at =
+        IndexInTile<kChannelsLast>(config, t / kVector, t, t % kVector);
     TFBN_UNROLL
     for (int i = 0; i < Formula::kNumCoefficients; ++i) {
       if (training || i >= Formula::kFirstFrozenCoefficient) {
-        shared->k[i][t] = from[i * channels];
+        shared->k[i][at] = from[i * channels];
       }
     }
   });
@@ -116,10 +197,10 @@ template <typename Formula, typename T, bool kChannelsLast, bool kAligned,
           typename Block>
 TFBN_HD void Apply(const KernelParams<Formula>& params, Block& block,
                    ApplyShared<Formula, T>* shared) {
-  constexpr int kColumns = kChannelsLast ? VectorTraits<T>::kVector : 1;
   constexpr int kVector = VectorTraits<T>::kVector;
   constexpr int kInputs = Formula::kInputs;
-  constexpr int kHeld = kColumns * Formula::kNumCoefficients;
+  using Coefficients = ColumnCoefficients<Formula, T, kChannelsLast, 0>;
+  constexpr int kHeld = Coefficients::kHeld;
   const LaunchConfig& config = params.config;
   const int64_t index = config.GridSize() - 1 - block.Index();
   LoadCoefficients<Formula, T, kChannelsLast>(params, index, block, shared);
@@ -130,15 +211,7 @@ TFBN_HD void Apply(const KernelParams<Formula>& params, Block& block,
     const auto tensors = Formula::TensorsOf(params.args);
     const bool training = params.args.is_training;
     const int count = training ? kInputs : int{Formula::kNumFrozenInputs};
-    Compute<T> k[kColumns][Formula::kNumCoefficients];
-    TFBN_UNROLL
-    for (int e = 0; e < kColumns; ++e) {
-      const int column = kChannelsLast ? loop.x() * kColumns + e : loop.y();
-      TFBN_UNROLL
-      for (int i = 0; i < Formula::kNumCoefficients; ++i) {
-        k[e][i] = shared->k[i][column];
-      }
-    }
+    const Coefficients k(shared->k, loop, config);
     const VectorLoader<T, kInputs, kAligned, true> loader(tensors.in,
                                                           config.shift);
     const VectorWriter<T, Formula::kOutputs> writer(tensors.out, config.shift);

@@ -52,14 +52,16 @@ TFBN_HD void FinishChannel(const KernelParams<Formula>& params, int64_t c,
   const double center = CenterAt(Formula::CentersOf(args), c);
   const double run_center = RunCenter(args.dtype, center);
   if (run_center != center) Formula::Recenter(run_center - center, sums);
-  C k[Formula::kNumCoefficients];
-  Formula::Finish(args, c, center, sums, k);
-  // Before StoreSums, so that no coefficient occupies a register there.
-  C* const out = static_cast<C*>(params.coefficients) + c;
-  TFBN_UNROLL
-  for (int i = 0; i < Formula::kNumCoefficients; ++i) {
-    if (args.is_training || i >= Formula::kFirstFrozenCoefficient) {
-      out[i * args.view.channels] = k[i];
+  if (HasOutputs<Formula>(args)) {
+    C k[Formula::kNumCoefficients];
+    Formula::Finish(args, c, center, sums, k);
+    // Before StoreSums, so that no coefficient occupies a register there.
+    C* const out = static_cast<C*>(params.coefficients) + c;
+    TFBN_UNROLL
+    for (int i = 0; i < Formula::kNumCoefficients; ++i) {
+      if (args.is_training || i >= Formula::kFirstFrozenCoefficient) {
+        out[i * args.view.channels] = k[i];
+      }
     }
   }
   Formula::StoreSums(args, c, center, sums);

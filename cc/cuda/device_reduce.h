@@ -20,130 +20,192 @@ namespace tf_bn_ops {
 namespace cuda {
 namespace {
 
-// Shared memory of a block. kFused: the apply is fused into the reduction,
-// where frozen statistics make its coefficients independent of the sums.
-template <typename Formula, typename T, bool kChannelsLast, bool kFused>
+// Shared memory of a block. kSums: those of Formula that are computed, the
+// first ones. kFused: the apply is fused into the reduction, where frozen
+// statistics make its coefficients independent of the sums.
+template <typename Formula, typename T, bool kChannelsLast, bool kFused,
+          int kSums>
 struct ReduceShared {
-  // Sums per thread: for every column of its vector, or for its channel.
-  static constexpr int kColumns = kChannelsLast ? VectorTraits<T>::kVector : 1;
-  static constexpr int kSums =
-      kFused ? int{Formula::kNumFrozenSums} : int{Formula::kNumSums};
-  static constexpr int kFrozenCoefficients =
-      Formula::kNumCoefficients - Formula::kFirstFrozenCoefficient;
+  static constexpr int kVector = VectorTraits<T>::kVector;
+  static constexpr int kSlices = kChannelsLast ? SlicesOf(kVector, kSums) : 1;
+  // Sums per thread: for every column of its slice, or for its channel.
+  static constexpr int kColumns = kChannelsLast ? kVector / kSlices : 1;
+  // Coefficients that are known before the sums: the frozen ones of the apply,
+  // or those of the mask alone.
+  static constexpr int kFirstKnown =
+      kFused ? int{Formula::kFirstFrozenCoefficient}
+             : int{Formula::kFirstMaskCoefficient};
+  static constexpr int kKnown = Formula::kNumCoefficients - kFirstKnown;
+  static_assert(kKnown == 0 || kSlices == 1, "threads would need an offset");
+  static_assert(kColumns * sizeof(T) % 4 == 0, "slices are whole words");
 
   double sums[kSums * kColumns][kThreads];
-  // Of every column or channel of the tile.
+  // Of the columns of the tile, see IndexInTile.
   Compute<T> center[kThreads];
-  Compute<T> frozen[kFused ? kFrozenCoefficients : 1][kThreads];
+  Compute<T> known[kKnown > 0 ? kKnown : 1][kThreads];
 };
 
-// What a thread needs of the channels of its columns, computed or loaded once
-// per column of the tile: the center and the frozen coefficients, whose square
-// root and division in double are too slow to repeat in every thread.
+// Computes what threads need of their columns, once per column of the tile: the
+// center, which is in memory, and the known coefficients, whose square root and
+// division in double are too slow to repeat in every thread.
 template <typename Formula, typename T, bool kChannelsLast, bool kFused,
-          typename Block>
+          int kSums, typename Block>
 TFBN_HD void PrepareColumns(
     const KernelParams<Formula>& params, Block& block,
-    ReduceShared<Formula, T, kChannelsLast, kFused>* shared) {
+    ReduceShared<Formula, T, kChannelsLast, kFused, kSums>* shared) {
+  using Shared = ReduceShared<Formula, T, kChannelsLast, kFused, kSums>;
   const LaunchConfig& config = params.config;
+  auto args = params.args;
+  // A constant, so that no code of training remains.
+  if (kFused) args.is_training = false;
   block.ForEachThread([&](int t) {
-    const int width = kChannelsLast
-                          ? config.threads_x * VectorTraits<T>::kVector
-                          : config.threads_y;
+    constexpr int kVector = Shared::kVector;
+    const int width = TileWidth<T, kChannelsLast>(config);
     const int64_t column = config.TileOf(block.Index()) * width + t;
     if (t >= width || column >= config.Columns()) return;
     const int64_t c = config.ChannelOf(column);
-    const double center = CenterAt(Formula::CentersOf(params.args), c);
-    shared->center[t] =
-        static_cast<Compute<T>>(RunCenter(params.args.dtype, center));
-    if constexpr (kFused) {
-      auto args = params.args;
-      args.is_training = false;  // A constant: no code of training remains.
-      const double no_sums[Formula::kNumSums] = {};
+    const int at =
+        IndexInTile<kChannelsLast>(config, t / kVector, t, t % kVector);
+    const double center = CenterAt(Formula::CentersOf(args), c);
+    shared->center[at] = static_cast<Compute<T>>(RunCenter(args.dtype, center));
+    if constexpr (Shared::kKnown > 0) {
       Compute<T> k[Formula::kNumCoefficients];
-      Formula::Finish(args, c, center, no_sums, k);
+      if constexpr (kFused) {
+        const double no_sums[Formula::kNumSums] = {};
+        Formula::Finish(args, c, center, no_sums, k);
+      } else {
+        Formula::FinishMask(args, c, k);
+      }
       TFBN_UNROLL
-      for (int i = Formula::kFirstFrozenCoefficient;
-           i < Formula::kNumCoefficients; ++i) {
-        shared->frozen[i - Formula::kFirstFrozenCoefficient][t] = k[i];
+      for (int i = 0; i < Shared::kKnown; ++i) {
+        shared->known[i][at] = k[Shared::kFirstKnown + i];
       }
     }
   });
 }
 
-// Adds the group of items up in double.
-template <typename Sums, typename T, bool kChannelsLast, typename Loader,
-          int kColumns>
-TFBN_HD void AddGroupAgain(const BlockStrideLoop<T, kChannelsLast>& loop,
-                           const Loader& loader,
-                           const Compute<T> (&center)[kColumns], Sums* sums) {
-  typename BlockStrideLoop<T, kChannelsLast>::MaskedItems items(loop);
-  TFBN_NO_UNROLL
-  for (int i = 0; i < loop.GroupItems(); ++i) {
-    const VectorSlot slot = items.Next();
-    if (!slot.Present()) continue;
-    Words words[Loader::kTensors];
-    loader.LoadOwned(slot, Loader::kTensors, words);
-    sums->AddAgain(slot.begin, slot.end, words, center);
+// The elements of slice `slice` of kSlices, before the others. Constant indices
+// keep the vector in registers.
+template <int kSlices>
+TFBN_HD Words SliceOf(const Words& v, int slice) {
+  constexpr int kWords = 4 / kSlices;
+  Words part = v;
+  TFBN_UNROLL
+  for (int s = 1; s < kSlices; ++s) {
+    TFBN_UNROLL
+    for (int i = 0; i < kWords; ++i) {
+      part.word[i] = s == slice ? v.word[s * kWords + i] : part.word[i];
+    }
   }
+  return part;
 }
+
+// The reduction of one thread, whose items' vectors ForEachMasked and
+// ForEachWhole pass on.
+template <typename Formula, typename T, bool kChannelsLast, bool kFused,
+          int kSums>
+class ThreadReduction {
+ public:
+  using Shared = ReduceShared<Formula, T, kChannelsLast, kFused, kSums>;
+  using Loop = BlockStrideLoop<T, kChannelsLast>;
+  static constexpr int kColumns = Shared::kColumns;
+  static constexpr int kSlices = Shared::kSlices;
+  static constexpr int kVector = Shared::kVector;
+  // Tensors that are read.
+  static constexpr int kCount =
+      kFused ? int{Formula::kInputs} : int{Formula::kNumReduceInputs};
+  using Known =
+      ColumnCoefficients<Formula, T, kChannelsLast, Shared::kFirstKnown>;
+  // 32-bit registers per column: runs or sums, center, coefficients.
+  static constexpr int kHeld =
+      (kColumns * (kSums + 1)) * int{sizeof(Compute<T>) / 4} + Known::kHeld;
+
+  TFBN_HD ThreadReduction(const KernelParams<Formula>& params, const Loop& loop,
+                          int thread, Shared* shared)
+      : sums_(shared->sums, thread),
+        known_(shared->known, loop, params.config),
+        writer_(Formula::TensorsOf(params.args).out, 0),
+        slice_(kSlices > 1 ? loop.y() : 0) {
+    TFBN_UNROLL
+    for (int e = 0; e < kColumns; ++e) {
+      center_[e] = shared->center[IndexInTile<kChannelsLast>(
+          params.config, loop.x(), loop.y(), slice_ * kColumns + e)];
+    }
+  }
+
+  // Item `i` of a group.
+  template <bool kMasked>
+  TFBN_HD void Add(int i, bool present, const VectorSlot& slot,
+                   const Words (&in)[kCount]) {
+    Words part[kCount];
+    Slice(in, part);
+    const int first = slice_ * kColumns;
+    sums_.template Add<kMasked>(i, present, slot.begin - first,
+                                slot.end - first, part, center_, known_);
+    if constexpr (kFused) {
+      if (present) {
+        ApplyVector<Formula, T, kMasked>(false, slot, in, known_, writer_);
+      }
+    }
+  }
+
+  // Adds the group up in double.
+  template <typename Loader>
+  TFBN_HD void AddGroupAgain(const Loop& loop, const Loader& loader) {
+    typename Loop::MaskedItems items(loop);
+    const int first = slice_ * kColumns;
+    TFBN_NO_UNROLL
+    for (int i = 0; i < loop.GroupItems(); ++i) {
+      const VectorSlot slot = items.Next();
+      if (!slot.Present()) continue;
+      Words words[kCount], part[kCount];
+      loader.LoadOwned(slot, kCount, words);
+      Slice(words, part);
+      sums_.AddAgain(slot.begin - first, slot.end - first, part, center_,
+                     known_);
+    }
+  }
+
+  TFBN_HD auto& sums() { return sums_; }
+
+ private:
+  TFBN_HD void Slice(const Words (&in)[kCount], Words (&part)[kCount]) const {
+    TFBN_UNROLL
+    for (int i = 0; i < kCount; ++i) part[i] = SliceOf<kSlices>(in[i], slice_);
+  }
+
+  ThreadSums<Formula, T, kChannelsLast, kColumns, kSums> sums_;
+  const Known known_;
+  const VectorWriter<T, Formula::kOutputs> writer_;
+  const int slice_;
+  Compute<T> center_[kColumns];
+};
 
 // The sums of thread `t` over its items, left in shared memory.
 template <typename Formula, typename T, bool kChannelsLast, bool kAligned,
-          bool kFused>
+          bool kFused, int kSums>
 TFBN_HD void ReduceThread(
     const KernelParams<Formula>& params, int64_t block, int t,
-    ReduceShared<Formula, T, kChannelsLast, kFused>* shared) {
-  using Shared = ReduceShared<Formula, T, kChannelsLast, kFused>;
-  using Loop = BlockStrideLoop<T, kChannelsLast>;
-  constexpr int kColumns = Shared::kColumns, kSums = Shared::kSums;
-  constexpr int kVector = VectorTraits<T>::kVector;
-  constexpr int kCount = Formula::kNumReduceInputs;
-  // Registers per column: runs, center, frozen coefficients.
-  constexpr int kHeld =
-      kColumns * (kSums + 1 + (kFused ? Shared::kFrozenCoefficients : 0));
-  ThreadSums<Formula, T, kColumns, kSums> sums(shared->sums, t);
-  Loop loop(params.config, block, t);
+    ReduceShared<Formula, T, kChannelsLast, kFused, kSums>* shared) {
+  using Reduction = ThreadReduction<Formula, T, kChannelsLast, kFused, kSums>;
+  constexpr int kCount = Reduction::kCount, kHeld = Reduction::kHeld;
+  constexpr int kVector = Reduction::kVector;
+  BlockStrideLoop<T, kChannelsLast> loop(params.config, block, t);
+  Reduction reduction(params, loop, t, shared);
   if (loop.Active()) {
-    const auto tensors = Formula::TensorsOf(params.args);
-    Compute<T> center[kColumns];
-    Compute<T> k[kColumns][Formula::kNumCoefficients];
-    TFBN_UNROLL
-    for (int e = 0; e < kColumns; ++e) {
-      const int column = kChannelsLast ? loop.x() * kColumns + e : loop.y();
-      center[e] = shared->center[column];
-      if constexpr (kFused) {
-        TFBN_UNROLL
-        for (int i = 0; i < Shared::kFrozenCoefficients; ++i) {
-          k[e][Formula::kFirstFrozenCoefficient + i] =
-              shared->frozen[i][column];
-        }
-      }
-    }
-    const VectorLoader<T, kCount, kAligned, kFused> loader(tensors.in, 0);
-    const VectorWriter<T, Formula::kOutputs> writer(tensors.out, 0);
+    const VectorLoader<T, kCount, kAligned, kFused> loader(
+        Formula::TensorsOf(params.args).in, 0);
     const auto masked = [&](int i, const VectorSlot& slot,
                             const Words(&in)[kCount]) {
-      sums.template Add<true>(i, slot.Present(), slot.begin, slot.end, in,
-                              center);
-      if constexpr (kFused) {
-        if (slot.Present()) {
-          ApplyVector<Formula, T, true>(false, slot, in, k, writer);
-        }
-      }
+      reduction.template Add<true>(i, slot.Present(), slot, in);
     };
     const auto whole = [&](int i, bool present, int64_t byte,
                            const Words(&in)[kCount]) {
-      sums.template Add<false>(i, present, 0, kVector, in, center);
-      if constexpr (kFused) {
-        if (present) {
-          ApplyVector<Formula, T, false>(false, VectorSlot{byte, 0, kVector},
-                                         in, k, writer);
-        }
-      }
+      reduction.template Add<false>(i, present, VectorSlot{byte, 0, kVector},
+                                    in);
     };
     for (; !loop.Done(); loop.NextGroup()) {
-      sums.BeginGroup();
+      reduction.sums().BeginGroup();
       if (!IsWhole<kAligned>(params.config, loop)) {
         const bool own_only =
             (kFused && params.in_place) || !loop.template Inside<kAligned>();
@@ -153,25 +215,55 @@ TFBN_HD void ReduceThread(
       } else {
         ForEachWhole<kHeld, false>(loop, loader, kCount, whole);
       }
-      if (!sums.EndGroup(loop.GroupItems())) {
-        AddGroupAgain(loop, loader, center, &sums);
+      if (!reduction.sums().EndGroup(loop.GroupItems())) {
+        reduction.AddGroupAgain(loop, loader);
       }
     }
   }
-  sums.Finish();
+  reduction.sums().Finish();
+}
+
+// The sums of the block, one per column or channel and sum.
+template <typename Formula, typename T, bool kChannelsLast, bool kFused,
+          int kSums, typename Block>
+TFBN_HD void StorePartialSums(
+    const KernelParams<Formula>& params, Block& block,
+    ReduceShared<Formula, T, kChannelsLast, kFused, kSums>* shared) {
+  constexpr int kColumns =
+      ReduceShared<Formula, T, kChannelsLast, kFused, kSums>::kColumns;
+  const LaunchConfig& config = params.config;
+  block.LastPhase([&](int t) {
+    const BlockStrideLoop<T, kChannelsLast> loop(config, block.Index(), t);
+    if (!loop.Active() || loop.z() != 0 || (!kChannelsLast && loop.x() != 0)) {
+      return;
+    }
+    const int64_t split = config.SplitOf(block.Index());
+    TFBN_UNROLL
+    for (int e = 0; e < kColumns; ++e) {
+      const int64_t column = kChannelsLast
+                                 ? loop.Column(loop.y() * kColumns + e)
+                                 : loop.Channel();
+      TFBN_UNROLL
+      for (int s = 0; s < kSums; ++s) {
+        params.partial_sums[(s * config.splits + split) * config.Columns() +
+                            column] = shared->sums[s * kColumns + e][t];
+      }
+    }
+  });
 }
 
 template <typename Formula, typename T, bool kChannelsLast, bool kAligned,
-          bool kFused, typename Block>
-TFBN_HD void Reduce(const KernelParams<Formula>& params, Block& block,
-                    ReduceShared<Formula, T, kChannelsLast, kFused>* shared) {
-  using Shared = ReduceShared<Formula, T, kChannelsLast, kFused>;
-  constexpr int kColumns = Shared::kColumns, kSums = Shared::kSums;
+          bool kFused, int kSums, typename Block>
+TFBN_HD void Reduce(
+    const KernelParams<Formula>& params, Block& block,
+    ReduceShared<Formula, T, kChannelsLast, kFused, kSums>* shared) {
+  using Shared = ReduceShared<Formula, T, kChannelsLast, kFused, kSums>;
+  constexpr int kColumns = Shared::kColumns;
   const LaunchConfig& config = params.config;
   PrepareColumns(params, block, shared);
   block.ForEachThread([&](int t) {
-    ReduceThread<Formula, T, kChannelsLast, kAligned, kFused>(
-        params, block.Index(), t, shared);
+    ReduceThread<Formula, T, kChannelsLast, kAligned>(params, block.Index(), t,
+                                                      shared);
   });
 
   const int threads_x = config.threads_x;
@@ -183,23 +275,7 @@ TFBN_HD void Reduce(const KernelParams<Formula>& params, Block& block,
     TreeReduce<kSums * kColumns>(block, shared->sums, threads_x, 1, threads_xy,
                                  [=](int t) { return t % threads_x; });
   }
-
-  block.LastPhase([&](int t) {
-    const BlockStrideLoop<T, kChannelsLast> loop(config, block.Index(), t);
-    if (!loop.Active() || loop.z() != 0 || (!kChannelsLast && loop.x() != 0)) {
-      return;
-    }
-    const int64_t split = config.SplitOf(block.Index());
-    TFBN_UNROLL
-    for (int e = 0; e < kColumns; ++e) {
-      const int64_t column = kChannelsLast ? loop.Column(e) : loop.Channel();
-      TFBN_UNROLL
-      for (int s = 0; s < kSums; ++s) {
-        params.partial_sums[(s * config.splits + split) * config.Columns() +
-                            column] = shared->sums[s * kColumns + e][t];
-      }
-    }
-  });
+  StorePartialSums(params, block, shared);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "cc/core/dtype.h"
+#include "cc/core/formulas/formula.h"
 #include "cc/core/host_device.h"
 #include "cc/core/two_level_sum.h"
 #include "cc/cuda/device_loop.h"
@@ -17,23 +18,39 @@ namespace tf_bn_ops {
 namespace cuda {
 namespace {
 
-// Adds the terms of elements [begin, end) of a vector to `to`, computed in V:
-// per column, or those of all elements, added up in a tree. kMasked: there may
-// be others.
-template <typename Formula, typename T, bool kMasked, typename V, int kColumns,
-          int kSums, int kCount>
+// The inputs of one element, masked where the formula has a mask, in V.
+template <typename Formula, typename T, typename V, int kCount,
+          typename Coefficients>
+TFBN_HD void LoadTerms(const Words (&in)[kCount], int e,
+                       const Coefficients& known,
+                       V (&from)[Formula::kInputs]) {
+  Compute<T> values[Formula::kInputs] = {};
+  TFBN_UNROLL
+  for (int i = 0; i < kCount; ++i) {
+    values[i] = static_cast<Compute<T>>(ToDouble(ElementOf<T>(in[i], e)));
+  }
+  if constexpr (kHasMask<Formula>) {
+    Compute<T> k[Formula::kNumCoefficients];
+    known.Load(e, k);
+    Formula::Mask(values, k);
+  }
+  TFBN_UNROLL
+  for (int i = 0; i < Formula::kInputs; ++i) from[i] = static_cast<V>(values[i]);
+}
+
+// Adds the terms of the first kElements elements of a vector to `to`, computed
+// in V: per column, or those of all elements, added up in a tree. kMasked: only
+// elements [begin, end) are the thread's.
+template <typename Formula, typename T, int kElements, bool kMasked, typename V,
+          int kColumns, int kSums, int kCount, typename Coefficients>
 TFBN_HD void AddTerms(const Words (&in)[kCount], int begin, int end,
                       const Compute<T> (&center)[kColumns],
-                      V (&to)[kColumns][kSums]) {
-  constexpr int kVector = VectorTraits<T>::kVector;
-  V terms[kVector][kSums];
+                      const Coefficients& known, V (&to)[kColumns][kSums]) {
+  V terms[kElements][kSums];
   TFBN_UNROLL
-  for (int e = 0; e < kVector; ++e) {
-    V from[Formula::kInputs] = {};
-    TFBN_UNROLL
-    for (int i = 0; i < kCount; ++i) {
-      from[i] = static_cast<V>(ToDouble(ElementOf<T>(in[i], e)));
-    }
+  for (int e = 0; e < kElements; ++e) {
+    V from[Formula::kInputs];
+    LoadTerms<Formula, T>(in, e, known, from);
     // The identity of addition: -0.0 + term is bitwise the term, so the
     // compiler folds the addition.
     TFBN_UNROLL
@@ -46,9 +63,9 @@ TFBN_HD void AddTerms(const Words (&in)[kCount], int begin, int end,
       for (int s = 0; s < kSums; ++s) terms[e][s] = own ? terms[e][s] : V(0);
     }
   }
-  if constexpr (kColumns == 1) {
+  if constexpr (kColumns < kElements) {
     TFBN_UNROLL
-    for (int n = kVector / 2; n > 0; n /= 2) {
+    for (int n = kElements / 2; n > 0; n /= 2) {
       TFBN_UNROLL
       for (int e = 0; e < n; ++e) {
         TFBN_UNROLL
@@ -65,7 +82,8 @@ TFBN_HD void AddTerms(const Words (&in)[kCount], int begin, int end,
 
 // Sum s of column e of thread t is element [s * kColumns + e][t] of an array in
 // shared memory.
-template <typename Formula, typename T, int kColumns, int kSums>
+template <typename Formula, typename T, bool kChannelsLast, int kColumns,
+          int kSums>
 class ThreadSums {
  public:
   using SharedSums = double[kSums * kColumns][kThreads];
@@ -73,11 +91,13 @@ class ThreadSums {
   // A run spans a group where a vector has a term for each of its columns, and
   // otherwise so many items that it has kTwoLevelRun terms.
   static constexpr int kRunItems =
-      kColumns > 1 ? kTwoLevelRun : kTwoLevelRun / VectorTraits<T>::kVector;
+      kChannelsLast ? kTwoLevelRun : kTwoLevelRun / VectorTraits<T>::kVector;
+  static constexpr int kElements =
+      kChannelsLast ? kColumns : VectorTraits<T>::kVector;
   static constexpr bool kMayOverflow = kTwoLevels && kRunMayOverflow<T>;
   // Many double sums that change once per group stay in shared memory rather
   // than in registers, of which loads need as many.
-  static constexpr bool kInShared = kTwoLevels && kColumns > 1;
+  static constexpr bool kInShared = kTwoLevels && kChannelsLast;
 
   TFBN_HD ThreadSums(SharedSums& shared, int thread)
       : shared_(shared), thread_(thread) {
@@ -93,17 +113,20 @@ class ThreadSums {
   }
 
   // Item `i` of the group.
-  template <bool kMasked, int kCount>
+  template <bool kMasked, int kCount, typename Coefficients>
   TFBN_HD void Add(int i, bool present, int begin, int end,
                    const Words (&in)[kCount],
-                   const Compute<T> (&center)[kColumns]) {
+                   const Compute<T> (&center)[kColumns],
+                   const Coefficients& known) {
     if constexpr (kTwoLevels) {
       if (present) {
-        AddTerms<Formula, T, kMasked>(in, begin, end, center, run_);
+        AddTerms<Formula, T, kElements, kMasked>(in, begin, end, center, known,
+                                                 run_);
       }
       if (!kInShared && (i + 1) % kRunItems == 0) EndRun();
     } else if (present) {
-      AddTerms<Formula, T, kMasked>(in, begin, end, center, sums_);
+      AddTerms<Formula, T, kElements, kMasked>(in, begin, end, center, known,
+                                               sums_);
     }
   }
 
@@ -131,19 +154,22 @@ class ThreadSums {
     return true;
   }
 
-  template <int kCount>
+  template <int kCount, typename Coefficients>
   TFBN_HD void AddAgain(int begin, int end, const Words (&in)[kCount],
-                        const Compute<T> (&center)[kColumns]) {
+                        const Compute<T> (&center)[kColumns],
+                        const Coefficients& known) {
     if constexpr (kInShared) {
       double sums[kColumns][kSums] = {};
-      AddTerms<Formula, T, true>(in, begin, end, center, sums);
+      AddTerms<Formula, T, kElements, true>(in, begin, end, center, known,
+                                            sums);
       TFBN_UNROLL
       for (int e = 0; e < kColumns; ++e) {
         TFBN_UNROLL
         for (int s = 0; s < kSums; ++s) Shared(e, s) += sums[e][s];
       }
     } else {
-      AddTerms<Formula, T, true>(in, begin, end, center, sums_);
+      AddTerms<Formula, T, kElements, true>(in, begin, end, center, known,
+                                            sums_);
     }
   }
 

@@ -10,7 +10,9 @@
 //
 //   channels last (inner == 1)   A row is `fold` outer indices, fold * channels
 //       columns, a multiple of V. Thread x owns one vector of columns, V
-//       channels, in every row; an item is a row. threads_y is 1.
+//       channels, in every row; an item is a row. threads_y is 1, or, where the
+//       sums of V channels are too many for a thread, the number of slices:
+//       thread y owns one slice of the vector.
 //   channels first (inner > 1)   A run is the contiguous stretch of one channel
 //       at one outer index. Thread y is a channel; its threads_x threads read a
 //       run in `steps` strides, and an item is one stride of one run. Vectors
@@ -107,12 +109,13 @@ struct LaunchConfig {
 
 static inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Columns of a row to tiles; `vector` is V.
-static inline void TileRows(int vector, LaunchConfig* config) {
+// Columns of a row to tiles; `vector` is V, which `slices` divide.
+static inline void TileRows(int vector, int slices, LaunchConfig* config) {
   LaunchConfig& c = *config;
   while (c.fold * c.view.channels % vector != 0) c.fold *= 2;
   const int64_t columns = c.Columns();
   c.row_vectors = columns / vector;
+  c.threads_y = slices;
   // Tiles of equal width rather than a narrow last one.
   c.threads_x = static_cast<int>(
       CeilDiv(c.row_vectors, CeilDiv(c.row_vectors, kRowThreads)));
@@ -163,9 +166,10 @@ static inline void DescribeItems(int vector, LaunchConfig* config) {
             c.elements / vector <= UINT32_MAX;
 }
 
-// `vector` is V, 0 <= shift < V. Requires a view with elements.
+// `vector` is V, 0 <= shift < V, `slices` those of a vector. Requires a view
+// with elements.
 static inline LaunchConfig MakeLaunchConfig(const View& view, int vector,
-                                            int shift) {
+                                            int shift, int slices = 1) {
   LaunchConfig c;
   c.view = view;
   c.elements = NumElements(view);
@@ -174,7 +178,7 @@ static inline LaunchConfig MakeLaunchConfig(const View& view, int vector,
   const int64_t bytes = c.elements * (kVectorBytes / vector);
   const bool large = !c.channels_last && bytes >= kLargeBytes;
   if (c.channels_last) {
-    TileRows(vector, &c);
+    TileRows(vector, slices, &c);
   } else {
     TileRuns(vector, large, &c);
   }
@@ -186,6 +190,19 @@ static inline LaunchConfig MakeLaunchConfig(const View& view, int vector,
   c.splits = std::max<int64_t>(1, std::min(splits, most));
   c.launch_tiles = c.tiles;
   return c;
+}
+
+// Maximum sums of a thread: what fits into the static shared memory of a block
+// beside a few coefficients, and into registers.
+constexpr int kMaxThreadSums = 16;
+
+// Slices of a vector of `vector` columns with `sums` sums each.
+constexpr int SlicesOf(int vector, int sums) {
+  int slices = 1;
+  while (slices < vector && vector / slices * sums > kMaxThreadSums) {
+    slices *= 2;
+  }
+  return slices;
 }
 
 // The parameters of a kernel.

@@ -125,6 +125,12 @@ struct Tensors {
   void* out[kOutputs];
 };
 
+// Whether a call computes outputs of view shape, not its sums alone.
+template <typename F>
+static TFBN_HD bool HasOutputs(const typename F::Args& args) {
+  return F::TensorsOf(args).out[0] != nullptr;
+}
+
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
