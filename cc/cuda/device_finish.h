@@ -50,8 +50,10 @@ TFBN_HD void FinishChannel(const KernelParams<Formula>& params, int64_t c,
     return;
   }
   const double center = CenterAt(Formula::CentersOf(args), c);
-  const double run_center = RunCenter(args.dtype, center);
-  if (run_center != center) Formula::Recenter(run_center - center, sums);
+  if constexpr (!kIsFrozenOnly<Formula>) {
+    const double run_center = RunCenter(args.dtype, center);
+    if (run_center != center) Formula::Recenter(run_center - center, sums);
+  }
   if (HasOutputs<Formula>(args)) {
     C k[Formula::kNumCoefficients];
     Formula::Finish(args, c, center, sums, k);

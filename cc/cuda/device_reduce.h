@@ -37,7 +37,7 @@ struct ReduceShared {
              : int{Formula::kFirstMaskCoefficient};
   static constexpr int kKnown = Formula::kNumCoefficients - kFirstKnown;
   static_assert(kKnown == 0 || kSlices == 1, "threads would need an offset");
-  static_assert(kColumns * sizeof(T) % 4 == 0, "slices are whole words");
+  static_assert(kSlices <= 4, "slices are whole words");
 
   double sums[kSums * kColumns][kThreads];
   // Of the columns of the tile, see IndexInTile.

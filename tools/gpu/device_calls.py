@@ -1,4 +1,5 @@
-"""Runs a problem on a GPU or the emulator, and checks its outputs by the strict error bounds."""
+"""Runs a problem on a GPU or the emulator, and checks its outputs by the error bounds of two-level
+sums."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ _GUARD = 64
 
 def check(problem: Problem, outputs: Mapping[str, np.ndarray]) -> str:
     """The worst output beyond its error bound in one sentence, or nothing."""
-    return formula_models.check(problem, outputs)
+    return formula_models.check(problem, outputs, "two-level")
 
 
 def outputs_of(problem: Problem) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Judges TensorFlow's ops of this library on a GPU: python tools/gpu/tensorflow_test.py [--probe].
 
-Cases and error bounds are those of `make conformance`, with tensors on the GPU; in training
+Cases are those of `make conformance`, with tensors on the GPU, and error bounds those of the
+GPU kernels (profile two-level); in training
 reserve_space_2 is the inverse standard deviation there, which forward ops return and gradients
 take. The built-in ops are measured for comparison. Needs a TensorFlow that sees a GPU, and the
 package built for it with GPU kernels (`make gpu`); `make gpu-test` takes care of both. Without such
@@ -142,7 +143,9 @@ def judge_case(
             answers[name] = Answer([output.numpy() for output in outputs])
     except (tf.errors.OpError, RuntimeError) as error:
         return str(error), {}
-    result = judge(case, inputs, answers, bounds.PROFILES["strict"])
+    # Emulated, the CPU kernels compute.
+    profile = bounds.PROFILES["strict" if emulated else "two-level"]
+    result = judge(case, inputs, answers, profile)
     path = result.paths[implementations.CANDIDATE]
     wrong = [d.detail for d in path.disagreements] + result.failures
     return next(iter(wrong), ""), {name: path.bound for name, path in result.paths.items()}
