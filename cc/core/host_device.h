@@ -19,10 +19,10 @@
 
 #if defined(__CUDACC__) || defined(__HIPCC__)
 #define TFBN_UNROLL _Pragma("unroll")
-#define TFBN_UNROLL_4 _Pragma("unroll 4")
+#define TFBN_NO_UNROLL _Pragma("unroll 1")
 #else
 #define TFBN_UNROLL
-#define TFBN_UNROLL_4
+#define TFBN_NO_UNROLL
 #endif
 
 #endif  // TF_BN_OPS_CC_CORE_HOST_DEVICE_H_

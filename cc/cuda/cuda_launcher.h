@@ -35,6 +35,10 @@ class DeviceBlock {
     f(static_cast<int>(threadIdx.x));
     __syncthreads();
   }
+  template <typename F>
+  __device__ __forceinline__ void LastPhase(const F& f) {
+    f(static_cast<int>(threadIdx.x));
+  }
 };
 
 template <typename Formula, typename T, bool kChannelsLast, bool kAligned,
@@ -59,8 +63,9 @@ __global__ void __launch_bounds__(kThreads)
 template <typename Formula, typename T, bool kChannelsLast, bool kAligned>
 __global__ void __launch_bounds__(kThreads, kMinBlocksPerMultiprocessor)
     ApplyKernel(const __grid_constant__ KernelParams<Formula> params) {
+  __shared__ ApplyShared<Formula, T> shared;
   DeviceBlock block;
-  Apply<Formula, T, kChannelsLast, kAligned>(params, block);
+  Apply<Formula, T, kChannelsLast, kAligned>(params, block, &shared);
 }
 
 class CudaLauncher {

@@ -8,8 +8,10 @@
 
 #include "cc/core/formulas/formula.h"
 #include "cc/core/host_device.h"
+#include "cc/core/two_level_sum.h"
 #include "cc/cuda/device_apply.h"
 #include "cc/cuda/device_loop.h"
+#include "cc/cuda/device_sums.h"
 #include "cc/cuda/device_tree_reduction.h"
 #include "cc/cuda/device_vector.h"
 #include "cc/cuda/launch_config.h"
@@ -35,22 +37,20 @@ struct ReduceShared {
              : int{Formula::kFirstMaskCoefficient};
   static constexpr int kKnown = Formula::kNumCoefficients - kFirstKnown;
   static_assert(kKnown == 0 || kSlices == 1, "threads would need an offset");
-
-  // Where the coefficients of a column of the tile are: those of neighbouring
-  // threads lie side by side.
-  static TFBN_HD int IndexOf(const LaunchConfig& config, int x, int y, int e) {
-    return kChannelsLast ? e * config.threads_x + x : y;
-  }
+  static_assert(kColumns * sizeof(T) % 4 == 0, "slices are whole words");
 
   double sums[kSums * kColumns][kThreads];
+  // Of the columns of the tile, see IndexInTile.
+  Compute<T> center[kThreads];
   Compute<T> known[kKnown > 0 ? kKnown : 1][kThreads];
 };
 
-// Computes the known coefficients of the tile: once per column, since the
-// square root and division in double are too slow to repeat in every thread.
+// Computes what threads need of their columns, once per column of the tile: the
+// center, which is in memory, and the known coefficients, whose square root and
+// division in double are too slow to repeat in every thread.
 template <typename Formula, typename T, bool kChannelsLast, bool kFused,
           int kSums, typename Block>
-TFBN_HD void FinishKnown(
+TFBN_HD void PrepareColumns(
     const KernelParams<Formula>& params, Block& block,
     ReduceShared<Formula, T, kChannelsLast, kFused, kSums>* shared) {
   using Shared = ReduceShared<Formula, T, kChannelsLast, kFused, kSums>;
@@ -59,134 +59,127 @@ TFBN_HD void FinishKnown(
   // A constant, so that no code of training remains.
   if (kFused) args.is_training = false;
   block.ForEachThread([&](int t) {
-    constexpr int kColumns = Shared::kColumns;
-    const int width =
-        kChannelsLast ? config.threads_x * kColumns : config.threads_y;
+    constexpr int kVector = Shared::kVector;
+    const int width = TileWidth<T, kChannelsLast>(config);
     const int64_t column = config.TileOf(block.Index()) * width + t;
     if (t >= width || column >= config.Columns()) return;
-    const int64_t c = column % config.view.channels;
-    Compute<T> k[Formula::kNumCoefficients];
-    if constexpr (kFused) {
-      const double no_sums[Formula::kNumSums] = {};
-      Formula::Finish(args, c, CenterAt(Formula::CentersOf(args), c), no_sums,
-                      k);
-    } else {
-      Formula::FinishMask(args, c, k);
-    }
-    const int at = Shared::IndexOf(config, t / kColumns, t, t % kColumns);
-    TFBN_UNROLL
-    for (int i = 0; i < Shared::kKnown; ++i) {
-      shared->known[i][at] = k[Shared::kFirstKnown + i];
+    const int64_t c = config.ChannelOf(column);
+    const int at =
+        IndexInTile<kChannelsLast>(config, t / kVector, t, t % kVector);
+    const double center = CenterAt(Formula::CentersOf(args), c);
+    shared->center[at] = static_cast<Compute<T>>(RunCenter(args.dtype, center));
+    if constexpr (Shared::kKnown > 0) {
+      Compute<T> k[Formula::kNumCoefficients];
+      if constexpr (kFused) {
+        const double no_sums[Formula::kNumSums] = {};
+        Formula::Finish(args, c, center, no_sums, k);
+      } else {
+        Formula::FinishMask(args, c, k);
+      }
+      TFBN_UNROLL
+      for (int i = 0; i < Shared::kKnown; ++i) {
+        shared->known[i][at] = k[Shared::kFirstKnown + i];
+      }
     }
   });
 }
 
-// The known coefficients of the columns of a thread. Read from shared memory
-// for every element: in registers they would be more than the sums.
-template <typename Formula, typename T, bool kChannelsLast, bool kFused,
-          int kSums>
-class KnownCoefficients {
- public:
-  using Shared = ReduceShared<Formula, T, kChannelsLast, kFused, kSums>;
-  TFBN_HD KnownCoefficients(const Shared* shared,
-                            const BlockStrideLoop<T, kChannelsLast>& loop,
-                            const LaunchConfig& config)
-      : shared_(shared), config_(config), x_(loop.x()), y_(loop.y()) {}
-
-  // Those of column `e`; the others stay.
-  TFBN_HD void Load(int e, Compute<T> (&k)[Formula::kNumCoefficients]) const {
-    const int at = Shared::IndexOf(config_, x_, y_, e);
-    TFBN_UNROLL
-    for (int i = 0; i < Shared::kKnown; ++i) {
-      k[Shared::kFirstKnown + i] = shared_->known[i][at];
-    }
-  }
-
- private:
-  const Shared* const shared_;
-  const LaunchConfig& config_;
-  const int x_, y_;
-};
-
 // The elements of slice `slice` of kSlices, before the others. Constant indices
 // keep the vector in registers.
-template <int kSlices, typename T>
-TFBN_HD Vector<T> SliceOf(const Vector<T>& v, int slice) {
-  constexpr int kColumns = VectorTraits<T>::kVector / kSlices;
-  Vector<T> part = v;
+template <int kSlices>
+TFBN_HD Words SliceOf(const Words& v, int slice) {
+  constexpr int kWords = 4 / kSlices;
+  Words part = v;
   TFBN_UNROLL
   for (int s = 1; s < kSlices; ++s) {
     TFBN_UNROLL
-    for (int e = 0; e < kColumns; ++e) {
-      part.element[e] =
-          s == slice ? v.element[s * kColumns + e] : part.element[e];
+    for (int i = 0; i < kWords; ++i) {
+      part.word[i] = s == slice ? v.word[s * kWords + i] : part.word[i];
     }
   }
   return part;
 }
 
-// The inputs of one element as doubles, masked where the formula has a mask.
-template <typename Formula, typename T, typename Known>
-TFBN_HD void LoadTerms(const Vector<T> (&in)[Formula::kInputs], int e,
-                       const Known& known, double (&from)[Formula::kInputs]) {
-  if constexpr (kHasMask<Formula>) {
-    Compute<T> masked[Formula::kInputs], k[Formula::kNumCoefficients];
-    known.Load(e, k);
-    TFBN_UNROLL
-    for (int i = 0; i < Formula::kInputs; ++i) {
-      masked[i] = ToCompute(in[i].element[e]);
-    }
-    Formula::Mask(masked, k);
-    TFBN_UNROLL
-    for (int i = 0; i < Formula::kInputs; ++i) from[i] = ToDouble(masked[i]);
-  } else {
-    TFBN_UNROLL
-    for (int i = 0; i < Formula::kInputs; ++i) {
-      from[i] = ToDouble(in[i].element[e]);
-    }
-  }
-}
+// The reduction of one thread, whose items' vectors ForEachMasked and
+// ForEachWhole pass on.
+template <typename Formula, typename T, bool kChannelsLast, bool kFused,
+          int kSums>
+class ThreadReduction {
+ public:
+  using Shared = ReduceShared<Formula, T, kChannelsLast, kFused, kSums>;
+  using Loop = BlockStrideLoop<T, kChannelsLast>;
+  static constexpr int kColumns = Shared::kColumns;
+  static constexpr int kSlices = Shared::kSlices;
+  static constexpr int kVector = Shared::kVector;
+  // Tensors that are read.
+  static constexpr int kCount =
+      kFused ? int{Formula::kInputs} : int{Formula::kNumReduceInputs};
+  using Known =
+      ColumnCoefficients<Formula, T, kChannelsLast, Shared::kFirstKnown>;
+  // 32-bit registers per column: runs or sums, center, coefficients.
+  static constexpr int kHeld =
+      (kColumns * (kSums + 1)) * int{sizeof(Compute<T>) / 4} + Known::kHeld;
 
-// Adds the terms of `kElements` elements of a vector, of which those in [begin,
-// end) are the thread's, to its sums: of each column, or of one channel.
-template <typename Formula, int kElements, typename T, typename Known,
-          int kColumns, int kSums>
-TFBN_HD void AccumulateVector(int begin, int end,
-                              const Vector<T> (&in)[Formula::kInputs],
-                              const double (&center)[kColumns],
-                              const Known& known,
-                              double (&sums)[kColumns][kSums]) {
-  double terms[kElements][kSums];
-  TFBN_UNROLL
-  for (int e = 0; e < kElements; ++e) {
-    double from[Formula::kInputs];
-    LoadTerms<Formula>(in, e, known, from);
-    // The identity of addition: -0.0 + term is bitwise the term, so the
-    // compiler folds the addition.
+  TFBN_HD ThreadReduction(const KernelParams<Formula>& params, const Loop& loop,
+                          int thread, Shared* shared)
+      : sums_(shared->sums, thread),
+        known_(shared->known, loop, params.config),
+        writer_(Formula::TensorsOf(params.args).out, 0),
+        slice_(kSlices > 1 ? loop.y() : 0) {
     TFBN_UNROLL
-    for (int s = 0; s < kSums; ++s) terms[e][s] = -0.0;
-    Formula::Accumulate(from, center[kColumns > 1 ? e : 0], terms[e]);
-    const bool own = e >= begin && e < end;
-    TFBN_UNROLL
-    for (int s = 0; s < kSums; ++s) terms[e][s] = own ? terms[e][s] : 0.0;
+    for (int e = 0; e < kColumns; ++e) {
+      center_[e] = shared->center[IndexInTile<kChannelsLast>(
+          params.config, loop.x(), loop.y(), slice_ * kColumns + e)];
+    }
   }
-  if (kColumns == 1) {
-    // A tree within the vector: one addition per vector in the chain of sums.
-    TFBN_UNROLL
-    for (int n = kElements / 2; n > 0; n /= 2) {
-      TFBN_UNROLL
-      for (int e = 0; e < n; ++e) {
-        TFBN_UNROLL
-        for (int s = 0; s < kSums; ++s) terms[e][s] += terms[e + n][s];
+
+  // Item `i` of a group.
+  template <bool kMasked>
+  TFBN_HD void Add(int i, bool present, const VectorSlot& slot,
+                   const Words (&in)[kCount]) {
+    Words part[kCount];
+    Slice(in, part);
+    const int first = slice_ * kColumns;
+    sums_.template Add<kMasked>(i, present, slot.begin - first,
+                                slot.end - first, part, center_, known_);
+    if constexpr (kFused) {
+      if (present) {
+        ApplyVector<Formula, T, kMasked>(false, slot, in, known_, writer_);
       }
     }
   }
-  TFBN_UNROLL
-  for (int e = 0; e < kColumns; ++e) {
-    TFBN_UNROLL
-    for (int s = 0; s < kSums; ++s) sums[e][s] += terms[e][s];
+
+  // Adds the group up in double.
+  template <typename Loader>
+  TFBN_HD void AddGroupAgain(const Loop& loop, const Loader& loader) {
+    typename Loop::MaskedItems items(loop);
+    const int first = slice_ * kColumns;
+    TFBN_NO_UNROLL
+    for (int i = 0; i < loop.GroupItems(); ++i) {
+      const VectorSlot slot = items.Next();
+      if (!slot.Present()) continue;
+      Words words[kCount], part[kCount];
+      loader.LoadOwned(slot, kCount, words);
+      Slice(words, part);
+      sums_.AddAgain(slot.begin - first, slot.end - first, part, center_,
+                     known_);
+    }
   }
-}
+
+  TFBN_HD auto& sums() { return sums_; }
+
+ private:
+  TFBN_HD void Slice(const Words (&in)[kCount], Words (&part)[kCount]) const {
+    TFBN_UNROLL
+    for (int i = 0; i < kCount; ++i) part[i] = SliceOf<kSlices>(in[i], slice_);
+  }
+
+  ThreadSums<Formula, T, kChannelsLast, kColumns, kSums> sums_;
+  const Known known_;
+  const VectorWriter<T, Formula::kOutputs> writer_;
+  const int slice_;
+  Compute<T> center_[kColumns];
+};
 
 // The sums of thread `t` over its items, left in shared memory.
 template <typename Formula, typename T, bool kChannelsLast, bool kAligned,
@@ -194,46 +187,40 @@ template <typename Formula, typename T, bool kChannelsLast, bool kAligned,
 TFBN_HD void ReduceThread(
     const KernelParams<Formula>& params, int64_t block, int t,
     ReduceShared<Formula, T, kChannelsLast, kFused, kSums>* shared) {
-  using Shared = ReduceShared<Formula, T, kChannelsLast, kFused, kSums>;
-  constexpr int kColumns = Shared::kColumns, kSlices = Shared::kSlices;
-  constexpr int kElements = kChannelsLast ? kColumns : Shared::kVector;
-  double sums[kColumns][kSums] = {};
+  using Reduction = ThreadReduction<Formula, T, kChannelsLast, kFused, kSums>;
+  constexpr int kCount = Reduction::kCount, kHeld = Reduction::kHeld;
+  constexpr int kVector = Reduction::kVector;
   BlockStrideLoop<T, kChannelsLast> loop(params.config, block, t);
+  Reduction reduction(params, loop, t, shared);
   if (loop.Active()) {
-    const auto tensors = Formula::TensorsOf(params.args);
-    const CenterArray centers = Formula::CentersOf(params.args);
-    const KnownCoefficients<Formula, T, kChannelsLast, kFused, kSums> known(
-        shared, loop, params.config);
-    const int slice = kSlices > 1 ? loop.y() : 0;
-    double center[kColumns];
-    int64_t c = loop.Channel(slice * kColumns);
-    TFBN_UNROLL
-    for (int e = 0; e < kColumns; ++e, c = loop.NextChannel(c)) {
-      center[e] = CenterAt(centers, c);
-    }
-    ForEachVector<kAligned, kFused>(
-        &loop, tensors.in, Formula::kInputs, params.config.elements,
-        [&](const VectorSlot& slot, const Vector<T>(&in)[Formula::kInputs]) {
-          Vector<T> part[Formula::kInputs];
-          TFBN_UNROLL
-          for (int i = 0; i < Formula::kInputs; ++i) {
-            part[i] = SliceOf<kSlices>(in[i], slice);
-          }
-          AccumulateVector<Formula, kElements>(
-              slot.begin - slice * kColumns, slot.end - slice * kColumns, part,
-              center, known, sums);
-          if constexpr (kFused) {
-            ApplyVector<Formula, true>(false, slot, in, known, tensors.out);
-          }
-        });
-  }
-  TFBN_UNROLL
-  for (int e = 0; e < kColumns; ++e) {
-    TFBN_UNROLL
-    for (int s = 0; s < kSums; ++s) {
-      shared->sums[s * kColumns + e][t] = sums[e][s];
+    const VectorLoader<T, kCount, kAligned, kFused> loader(
+        Formula::TensorsOf(params.args).in, 0);
+    const auto masked = [&](int i, const VectorSlot& slot,
+                            const Words(&in)[kCount]) {
+      reduction.template Add<true>(i, slot.Present(), slot, in);
+    };
+    const auto whole = [&](int i, bool present, int64_t byte,
+                           const Words(&in)[kCount]) {
+      reduction.template Add<false>(i, present, VectorSlot{byte, 0, kVector},
+                                    in);
+    };
+    for (; !loop.Done(); loop.NextGroup()) {
+      reduction.sums().BeginGroup();
+      if (!IsWhole<kAligned>(params.config, loop)) {
+        const bool own_only =
+            (kFused && params.in_place) || !loop.template Inside<kAligned>();
+        ForEachMasked(loop, loader, kCount, own_only, masked);
+      } else if (kChannelsLast && loop.GroupItems() == kGroupItems) {
+        ForEachWhole<kHeld, true>(loop, loader, kCount, whole);
+      } else {
+        ForEachWhole<kHeld, false>(loop, loader, kCount, whole);
+      }
+      if (!reduction.sums().EndGroup(loop.GroupItems())) {
+        reduction.AddGroupAgain(loop, loader);
+      }
     }
   }
+  reduction.sums().Finish();
 }
 
 // The sums of the block, one per column or channel and sum.
@@ -245,7 +232,7 @@ TFBN_HD void StorePartialSums(
   constexpr int kColumns =
       ReduceShared<Formula, T, kChannelsLast, kFused, kSums>::kColumns;
   const LaunchConfig& config = params.config;
-  block.ForEachThread([&](int t) {
+  block.LastPhase([&](int t) {
     const BlockStrideLoop<T, kChannelsLast> loop(config, block.Index(), t);
     if (!loop.Active() || loop.z() != 0 || (!kChannelsLast && loop.x() != 0)) {
       return;
@@ -273,7 +260,7 @@ TFBN_HD void Reduce(
   using Shared = ReduceShared<Formula, T, kChannelsLast, kFused, kSums>;
   constexpr int kColumns = Shared::kColumns;
   const LaunchConfig& config = params.config;
-  if constexpr (Shared::kKnown > 0) FinishKnown(params, block, shared);
+  PrepareColumns(params, block, shared);
   block.ForEachThread([&](int t) {
     ReduceThread<Formula, T, kChannelsLast, kAligned>(params, block.Index(), t,
                                                       shared);

@@ -144,7 +144,16 @@ template <typename Pointer, int kCount>
 bool AllMisalignedBy(unsigned bytes, const Pointer (&pointers)[kCount],
                      int count) {
   return std::all_of(pointers, pointers + count, [=](const void* p) {
-    return MisalignedBytes(p) == bytes;
+    return MisalignedBytes(reinterpret_cast<uintptr_t>(p)) == bytes;
+  });
+}
+
+// Whether an output is the buffer of an input.
+template <int kInputs, int kOutputs>
+bool IsInPlace(const Tensors<kInputs, kOutputs>& tensors) {
+  return std::any_of(tensors.out, tensors.out + kOutputs, [&](const void* p) {
+    return p != nullptr &&
+           std::count(tensors.in, tensors.in + kInputs, p) > 0;
   });
 }
 
@@ -167,12 +176,18 @@ LaunchPlan<Formula> MakeLaunchPlan(const typename Formula::Args& args,
   const auto tensors = Formula::TensorsOf(args);
   const int read =
       args.is_training ? int{Formula::kInputs} : int{Formula::kNumFrozenInputs};
-  const unsigned out_bytes = MisalignedBytes(tensors.out[0]);
+  const unsigned out_bytes =
+      MisalignedBytes(reinterpret_cast<uintptr_t>(tensors.out[0]));
+  params.in_place = IsInPlace(tensors);
   plan.inputs_aligned = AllMisalignedBy(0, tensors.in, Formula::kInputs);
   plan.apply_aligned = AllMisalignedBy(out_bytes, tensors.in, read);
   plan.applies = HasOutputs<Formula>(args);
+  // In place the fused kernel overwrites what a run would be added up from
+  // again, where its sum may leave the range of float32.
+  const bool reads_twice = params.in_place && (args.dtype == DType::kFloat32 ||
+                                               args.dtype == DType::kBfloat16);
   plan.fused = Formula::kNumFrozenSums > 0 && !args.is_training &&
-               plan.applies && plan.inputs_aligned &&
+               plan.applies && plan.inputs_aligned && !reads_twice &&
                AllMisalignedBy(0, tensors.out, Formula::kOutputs);
   plan.apply_config =
       MakeLaunchConfig(args.view, VectorElements(args.dtype),

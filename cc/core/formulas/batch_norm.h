@@ -161,7 +161,8 @@ struct BatchNormFormulaOf {
     kX,
     kSideInput,
     kInputs = kAdd ? kSideInput + 1 : kX + 1,
-    kNumFrozenInputs = kInputs
+    kNumFrozenInputs = kInputs,
+    kNumReduceInputs = kX + 1,
   };
   enum Output : int { kY, kOutputs };
   // Over one channel, xc = x - center.
@@ -202,6 +203,10 @@ struct BatchNormFormulaOf {
     sum[kXcSum] += xc;
     sum[kXcXcSum] += xc * xc;
   }
+
+  // A center is an element, which float holds.
+  template <int kSums>
+  static TFBN_HD void Recenter(double /*shift*/, double (&)[kSums]) {}
 
   static TFBN_HD BatchStatistics StatisticsOf(const Args& args, int64_t c,
                                               double center,

@@ -55,6 +55,7 @@ struct BatchNormBackwardElemtFormulaOf : FrozenOnly {
     kY,
     kInputs = kMask == MaskSource::kY ? kY + 1 : kX + 1,
     kNumFrozenInputs = kInputs,
+    kNumReduceInputs = 0,
   };
   enum Output : int {
     kXBackprop = Plain::kXBackprop,

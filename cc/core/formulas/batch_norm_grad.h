@@ -58,7 +58,13 @@ struct BatchNormGradArgs : FormulaArgs {
 
 struct BatchNormGradFormula {
   using Args = BatchNormGradArgs;
-  enum Input : int { kDy, kX, kInputs, kNumFrozenInputs = kDy + 1 };
+  enum Input : int {
+    kDy,
+    kX,
+    kInputs,
+    kNumFrozenInputs = kDy + 1,
+    kNumReduceInputs = kInputs,
+  };
   enum Output : int { kXBackprop, kOutputs };
   enum Sum : int {
     kDySum,     // y_backprop
@@ -92,6 +98,11 @@ struct BatchNormGradFormula {
                                  V (&sum)[kSums]) {
     sum[kDySum] += in[kDy];
     sum[kDyXmuSum] += in[kDy] * (in[kX] - center);
+  }
+
+  template <int kSums>
+  static TFBN_HD void Recenter(double shift, double (&sums)[kSums]) {
+    sums[kDyXmuSum] += shift * sums[kDySum];
   }
 
   // 1 / sqrt(variance + epsilon) of channel `c`.

@@ -37,6 +37,10 @@ class EmulatedBlock {
   void ForEachThread(const F& f) {
     for (const int t : thread_order_) f(t);
   }
+  template <typename F>
+  void LastPhase(const F& f) {
+    ForEachThread(f);
+  }
 
  private:
   const int64_t index_;
@@ -75,8 +79,11 @@ class EmulatorLauncher {
   }
   template <typename T, bool kChannelsLast, bool kAligned, typename Formula>
   int Apply(const KernelParams<Formula>& params) {
+    const auto shared = std::make_unique<ApplyShared<Formula, T>>();
     ForEachBlock(params.config.GridSize(), [&](EmulatedBlock block) {
-      cuda::Apply<Formula, T, kChannelsLast, kAligned>(params, block);
+      Poison(*shared);
+      cuda::Apply<Formula, T, kChannelsLast, kAligned>(params, block,
+                                                       shared.get());
     });
     return 0;
   }
