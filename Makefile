@@ -35,7 +35,7 @@ PTX_SKIPPED := $(if $(wildcard $(SIM)/libcudasim.so),$(if $(shell command -v '$(
   is no nvcc),SIM=$(SIM) has no libcudasim.so)
 # These run on a machine for GPU tests, without TensorFlow; of Python they need NumPy.
 GPU_GOALS := gpu-core gpu-test gpu-bench $(if $(PTX_SKIPPED),,gpu-ptx-test)
-GOALS_WITHOUT_PYTHON := help clean distclean matrix gpu-ptx-test $(GPU_GOALS)
+GOALS_WITHOUT_PYTHON := help clean distclean matrix hip gpu-ptx-test $(GPU_GOALS)
 GOALS_WITHOUT_TENSORFLOW := $(GOALS_WITHOUT_PYTHON) bazel docs wheel-conformance lint lint-python lint-types \
   lint-cxx format
 NEEDS_PYTHON := $(filter-out $(GOALS_WITHOUT_PYTHON),$(GOALS))
@@ -387,7 +387,7 @@ endif
 
 # ---- Targets ---------------------------------------------------------------------------------
 
-.PHONY: all gpu gpu-core gpu-test gpu-bench gpu-ptx-test examples conformance mutants bench bench-against test sanitize sanitize-core \
+.PHONY: all gpu gpu-core gpu-test gpu-bench gpu-ptx-test hip examples conformance mutants bench bench-against test sanitize sanitize-core \
   sanitize-threads fuzz fuzz-run matrix wheel wheel-conformance test-wheel bazel docs lint lint-python lint-types lint-cxx format clean \
   distclean help
 
@@ -419,6 +419,23 @@ else
 gpu-ptx-test: $(PTX_DIR)/libgpu.so $(PTX_DIR)/kernels.ptx  ## Test nvcc's PTX on a simulated GPU; SIM=folder with libcudasim.so
 	$(Q)'$(or $(wildcard $(PYTHON)),python3)' tools/gpu/ptx_test.py --sim='$(SIM)' --library=$(PTX_DIR)/libgpu.so --ptx=$(PTX_DIR)/kernels.ptx $(ARGS)
 endif
+
+# The same sources for AMD GPUs; they are compiled, and linked into nothing. hipcc asks the machine
+# for its GPUs, and complains on stderr where it has none.
+HIPCC ?= hipcc
+HIP_ARCHS ?= gfx90a
+HIP_OBJECTS := $(patsubst %,$(BUILD_DIR)/hip/%.o,$(wildcard cc/cuda/*.cu cc/cuda/kernels/*.cu))
+HIP_COMMAND = '$(HIPCC)' -x hip $(foreach arch,$(HIP_ARCHS),--offload-arch=$(arch)) \
+  $(shell tools/list_flags.sh flags mk/hipflags.txt) $(HIPFLAGS) -I.
+
+hip: $(HIP_OBJECTS)  ## Compile the GPU kernels for AMD GPUs, no more; HIPCC=/path/to/hipcc HIP_ARCHS="gfx90a"
+	$(Q)echo 'hip: $(words $(HIP_OBJECTS)) files compiled for $(HIP_ARCHS); nothing was run.'
+$(HIP_OBJECTS): $(BUILD_DIR)/hip/%.o: % mk/hipflags.txt Makefile
+	$(Q)command -v '$(HIPCC)' >/dev/null || { echo "error: no $(HIPCC) found, which make hip needs: install it (Debian/Ubuntu: apt install hipcc) or name yours with make hip HIPCC=/path/to/hipcc." >&2; exit 1; }
+	$(Q)echo '  HIPCC   $< ($(HIP_ARCHS))'
+	$(Q)mkdir -p $(@D)
+	$(Q)$(HIP_COMMAND) -MMD -MP -MF $(@:.o=.d) -c -o $@ $< 2>$@.err || { cat $@.err >&2; exit 1; }
+-include $(HIP_OBJECTS:.o=.d)
 
 conformance: all  ## Diff the ops against tf.raw_ops and a float64 oracle; ARGS="--cases=2000 --seed=3"
 	$(Q)'$(PYTHON)' -m tf_bn_ops conformance $(ARGS)

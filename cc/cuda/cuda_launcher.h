@@ -106,7 +106,7 @@ class CudaLauncher {
 
 // The runtime looks these attributes up in tables of its own. Where one is
 // missing there are no groups.
-GroupPolicy GroupPolicyOfCurrentDevice() {
+inline GroupPolicy GroupPolicyOfCurrentDevice() {
   int device = 0, l2_bytes = 0, kilohertz = 0, bus_bits = 0;
   const bool known =
       cudaGetDevice(&device) == cudaSuccess &&
