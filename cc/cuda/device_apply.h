@@ -89,12 +89,14 @@ TFBN_HD void ApplyVector(bool training, const VectorSlot& slot,
 }
 
 // Where shared memory holds what belongs to a column of the tile: element `e` of
-// the vector of thread x, or channel y. Neighbouring threads read neighbouring
-// elements.
-template <bool kChannelsLast>
-TFBN_HD int IndexInTile(const LaunchConfig& config, int x, int y, int e) {
-  return kChannelsLast ? e * config.threads_x + x : y;
+// the vector of thread x, or channel y. The elements of a thread are one address
+// and constants; an element of padding spreads threads over the banks.
+template <typename T, bool kChannelsLast>
+TFBN_HD int IndexInTile(int x, int y, int e) {
+  return kChannelsLast ? x * (VectorTraits<T>::kVector + 1) + e : y;
 }
+// Elements of such an array.
+constexpr int kTileElements = kThreads + kRowThreads;
 
 // Columns or channels of a tile.
 template <typename T, bool kChannelsLast>
@@ -118,13 +120,12 @@ class ColumnCoefficients {
   static constexpr int kHeld = kInRegisters ? kSize : 0;
 
   template <typename Loop>
-  TFBN_HD ColumnCoefficients(const C (*shared)[kThreads], const Loop& loop,
-                             const LaunchConfig& config)
-      : shared_(shared), config_(config), x_(loop.x()), y_(loop.y()) {
+  TFBN_HD ColumnCoefficients(const C (*shared)[kTileElements], const Loop& loop)
+      : shared_(shared), x_(loop.x()), y_(loop.y()) {
     if constexpr (kInRegisters) {
       TFBN_UNROLL
       for (int e = 0; e < kColumns; ++e) {
-        const int at = IndexInTile<kChannelsLast>(config, x_, y_, e);
+        const int at = IndexInTile<T, kChannelsLast>(x_, y_, e);
         TFBN_UNROLL
         for (int i = 0; i < kCount; ++i) held_[e][i] = shared[i][at];
       }
@@ -133,7 +134,7 @@ class ColumnCoefficients {
 
   // Those of element `e` of a vector; the others stay.
   TFBN_HD void Load(int e, C (&k)[Formula::kNumCoefficients]) const {
-    const int at = IndexInTile<kChannelsLast>(config_, x_, y_, e);
+    const int at = IndexInTile<T, kChannelsLast>(x_, y_, e);
     TFBN_UNROLL
     for (int i = 0; i < kCount; ++i) {
       if constexpr (kInRegisters) {
@@ -146,8 +147,7 @@ class ColumnCoefficients {
   }
 
  private:
-  const C (*const shared_)[kThreads];
-  const LaunchConfig& config_;
+  const C (*const shared_)[kTileElements];
   const int x_, y_;
   C held_[kInRegisters ? kColumns : 1][kCount > 0 ? kCount : 1];
 };
@@ -156,7 +156,7 @@ class ColumnCoefficients {
 // tile.
 template <typename Formula, typename T>
 struct ApplyShared {
-  Compute<T> k[Formula::kNumCoefficients][kThreads];
+  Compute<T> k[Formula::kNumCoefficients][kTileElements];
 };
 
 // Loads the coefficients of the tile; frozen, those that the formula computes
@@ -180,7 +180,7 @@ TFBN_HD void LoadCoefficients(const KernelParams<Formula>& params,
         static_cast<const Compute<T>*>(params.coefficients) +
         config.ChannelOf(column);
     const int at =
-        IndexInTile<kChannelsLast>(config, t / kVector, t, t % kVector);
+        IndexInTile<T, kChannelsLast>(t / kVector, t, t % kVector);
     TFBN_UNROLL
     for (int i = 0; i < Formula::kNumCoefficients; ++i) {
       if (training || i >= Formula::kFirstFrozenCoefficient) {
@@ -211,7 +211,7 @@ TFBN_HD void Apply(const KernelParams<Formula>& params, Block& block,
     const auto tensors = Formula::TensorsOf(params.args);
     const bool training = params.args.is_training;
     const int count = training ? kInputs : int{Formula::kNumFrozenInputs};
-    const Coefficients k(shared->k, loop, config);
+    const Coefficients k(shared->k, loop);
     const VectorLoader<T, kInputs, kAligned, true> loader(tensors.in,
                                                           config.shift);
     const VectorWriter<T, Formula::kOutputs> writer(tensors.out, config.shift);
@@ -231,10 +231,8 @@ TFBN_HD void Apply(const KernelParams<Formula>& params, Block& block,
         const bool own_only =
             params.in_place || !loop.template Inside<kAligned>();
         ForEachMasked(loop, loader, count, own_only, masked);
-      } else if (kChannelsLast && loop.GroupItems() == kGroupItems) {
-        ForEachWhole<kHeld, true>(loop, loader, count, whole);
       } else {
-        ForEachWhole<kHeld, false>(loop, loader, count, whole);
+        ForEachWhole<kHeld>(loop, loader, count, whole);
       }
     }
   });

@@ -34,7 +34,7 @@ static_assert(kGroupItems == kMaxGroupItems, "LaunchConfig::whole");
 constexpr int kMaxVectorsAhead = 8;
 constexpr int kMinVectorsAhead = 4;
 // Registers for vectors and for what a thread holds of its columns.
-constexpr int kHeldRegisters = 64;
+constexpr int kHeldRegisters = 60;
 
 // A vector of the tensors: `byte` from the vector that the grid of vectors
 // starts with. Elements [begin, end) of it belong to the thread, the others to
@@ -381,9 +381,10 @@ TFBN_HD void ForEachMasked(
   }
 }
 
-// The same by the path for whole vectors, f(i, present, byte, words). kFull: a
-// full group without absent items.
-template <int kHeld, bool kFull, typename T, bool kChannelsLast, int kCount,
+// The same by the path for whole vectors, f(i, present, byte, words). That f
+// branches where an item is absent keeps the loads of all items before it: the
+// compiler would otherwise move some behind it to save registers.
+template <int kHeld, typename T, bool kChannelsLast, int kCount,
           bool kAligned, bool kEvictFirst, typename F>
 TFBN_HD void ForEachWhole(
     const BlockStrideLoop<T, kChannelsLast>& loop,
@@ -392,7 +393,7 @@ TFBN_HD void ForEachWhole(
   constexpr int kItems = ItemsAhead<kCount, kAligned>(kHeld);
   typename BlockStrideLoop<T, kChannelsLast>::WholeItems items(loop);
   const int64_t byte = loop.GroupByte();
-  const int n = kFull ? kGroupItems : loop.GroupItems();
+  const int n = loop.GroupItems();
   TFBN_NO_UNROLL
   for (int i = 0; i < n; i += kItems) {
     uint32_t offset[kItems];
@@ -401,7 +402,7 @@ TFBN_HD void ForEachWhole(
     TFBN_UNROLL
     for (int u = 0; u < kItems; ++u) {
       offset[u] = items.Offset();
-      present[u] = kFull || (i + u < n && items.Present());
+      present[u] = i + u < n && items.Present();
       items.Next();
       loader.Load(byte, offset[u], present[u], count, loaded[u]);
     }

@@ -41,8 +41,8 @@ struct ReduceShared {
 
   double sums[kSums * kColumns][kThreads];
   // Of the columns of the tile, see IndexInTile.
-  Compute<T> center[kThreads];
-  Compute<T> known[kKnown > 0 ? kKnown : 1][kThreads];
+  Compute<T> center[kTileElements];
+  Compute<T> known[kKnown > 0 ? kKnown : 1][kTileElements];
 };
 
 // Computes what threads need of their columns, once per column of the tile: the
@@ -65,7 +65,7 @@ TFBN_HD void PrepareColumns(
     if (t >= width || column >= config.Columns()) return;
     const int64_t c = config.ChannelOf(column);
     const int at =
-        IndexInTile<kChannelsLast>(config, t / kVector, t, t % kVector);
+        IndexInTile<T, kChannelsLast>(t / kVector, t, t % kVector);
     const double center = CenterAt(Formula::CentersOf(args), c);
     shared->center[at] = static_cast<Compute<T>>(RunCenter(args.dtype, center));
     if constexpr (Shared::kKnown > 0) {
@@ -100,6 +100,45 @@ TFBN_HD Words SliceOf(const Words& v, int slice) {
   return part;
 }
 
+// The center and the known coefficients of the columns of a thread.
+template <typename Formula, typename T, bool kChannelsLast, bool kFused,
+          int kSums>
+class KnownOfColumns {
+ public:
+  using Shared = ReduceShared<Formula, T, kChannelsLast, kFused, kSums>;
+  using Coefficients =
+      ColumnCoefficients<Formula, T, kChannelsLast, Shared::kFirstKnown>;
+  static constexpr int kColumns = Shared::kColumns;
+  // 32-bit registers.
+  static constexpr int kHeld =
+      kColumns * int{sizeof(Compute<T>) / 4} + Coefficients::kHeld;
+
+  TFBN_HD KnownOfColumns(const Shared* shared,
+                         const BlockStrideLoop<T, kChannelsLast>& loop,
+                         int first)
+      : coefficients_(shared->known, loop),
+        centers_(&shared->center[IndexInTile<T, kChannelsLast>(
+            loop.x(), loop.y(), first)]) {
+    TFBN_UNROLL
+    for (int e = 0; e < kColumns; ++e) center_[e] = centers_[e];
+  }
+
+  TFBN_HD Compute<T> Center(int e) const {
+    // Volatile, see ColumnCoefficients: a fused kernel has no registers left.
+    return kFused && kChannelsLast
+               ? *static_cast<const volatile Compute<T>*>(&centers_[e])
+               : center_[kChannelsLast ? e : 0];
+  }
+  TFBN_HD void Load(int e, Compute<T> (&k)[Formula::kNumCoefficients]) const {
+    coefficients_.Load(e, k);
+  }
+
+ private:
+  const Coefficients coefficients_;
+  const Compute<T>* const centers_;
+  Compute<T> center_[kColumns];
+};
+
 // The reduction of one thread, whose items' vectors ForEachMasked and
 // ForEachWhole pass on.
 template <typename Formula, typename T, bool kChannelsLast, bool kFused,
@@ -114,24 +153,19 @@ class ThreadReduction {
   // Tensors that are read.
   static constexpr int kCount =
       kFused ? int{Formula::kInputs} : int{Formula::kNumReduceInputs};
-  using Known =
-      ColumnCoefficients<Formula, T, kChannelsLast, Shared::kFirstKnown>;
-  // 32-bit registers per column: runs or sums, center, coefficients.
+  using Known = KnownOfColumns<Formula, T, kChannelsLast, kFused, kSums>;
+  // 32-bit registers: runs or sums, and what is known. The results of a fused
+  // apply need what is left.
   static constexpr int kHeld =
-      (kColumns * (kSums + 1)) * int{sizeof(Compute<T>) / 4} + Known::kHeld;
+      kFused ? kHeldRegisters
+             : kColumns * kSums * int{sizeof(Compute<T>) / 4} + Known::kHeld;
 
   TFBN_HD ThreadReduction(const KernelParams<Formula>& params, const Loop& loop,
                           int thread, Shared* shared)
       : sums_(shared->sums, thread),
-        known_(shared->known, loop, params.config),
-        writer_(Formula::TensorsOf(params.args).out, 0),
-        slice_(kSlices > 1 ? loop.y() : 0) {
-    TFBN_UNROLL
-    for (int e = 0; e < kColumns; ++e) {
-      center_[e] = shared->center[IndexInTile<kChannelsLast>(
-          params.config, loop.x(), loop.y(), slice_ * kColumns + e)];
-    }
-  }
+        slice_(kSlices > 1 ? loop.y() : 0),
+        known_(shared, loop, slice_ * kColumns),
+        writer_(Formula::TensorsOf(params.args).out, 0) {}
 
   // Item `i` of a group.
   template <bool kMasked>
@@ -141,7 +175,7 @@ class ThreadReduction {
     Slice(in, part);
     const int first = slice_ * kColumns;
     sums_.template Add<kMasked>(i, present, slot.begin - first,
-                                slot.end - first, part, center_, known_);
+                                slot.end - first, part, known_);
     if constexpr (kFused) {
       if (present) {
         ApplyVector<Formula, T, kMasked>(false, slot, in, known_, writer_);
@@ -161,8 +195,7 @@ class ThreadReduction {
       Words words[kCount], part[kCount];
       loader.LoadOwned(slot, kCount, words);
       Slice(words, part);
-      sums_.AddAgain(slot.begin - first, slot.end - first, part, center_,
-                     known_);
+      sums_.AddAgain(slot.begin - first, slot.end - first, part, known_);
     }
   }
 
@@ -175,10 +208,9 @@ class ThreadReduction {
   }
 
   ThreadSums<Formula, T, kChannelsLast, kColumns, kSums> sums_;
+  const int slice_;
   const Known known_;
   const VectorWriter<T, Formula::kOutputs> writer_;
-  const int slice_;
-  Compute<T> center_[kColumns];
 };
 
 // The sums of thread `t` over its items, left in shared memory.
@@ -210,10 +242,8 @@ TFBN_HD void ReduceThread(
         const bool own_only =
             (kFused && params.in_place) || !loop.template Inside<kAligned>();
         ForEachMasked(loop, loader, kCount, own_only, masked);
-      } else if (kChannelsLast && loop.GroupItems() == kGroupItems) {
-        ForEachWhole<kHeld, true>(loop, loader, kCount, whole);
       } else {
-        ForEachWhole<kHeld, false>(loop, loader, kCount, whole);
+        ForEachWhole<kHeld>(loop, loader, kCount, whole);
       }
       if (!reduction.sums().EndGroup(loop.GroupItems())) {
         reduction.AddGroupAgain(loop, loader);

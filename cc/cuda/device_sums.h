@@ -18,6 +18,9 @@ namespace tf_bn_ops {
 namespace cuda {
 namespace {
 
+// Of `known`: Center(e) and Load(e, k) are the center and the coefficients of
+// element `e` of a vector.
+
 // The inputs of one element, masked where the formula has a mask, in V.
 template <typename Formula, typename T, typename V, int kCount,
           typename Coefficients>
@@ -44,7 +47,6 @@ TFBN_HD void LoadTerms(const Words (&in)[kCount], int e,
 template <typename Formula, typename T, int kElements, bool kMasked, typename V,
           int kColumns, int kSums, int kCount, typename Coefficients>
 TFBN_HD void AddTerms(const Words (&in)[kCount], int begin, int end,
-                      const Compute<T> (&center)[kColumns],
                       const Coefficients& known, V (&to)[kColumns][kSums]) {
   V terms[kElements][kSums];
   TFBN_UNROLL
@@ -55,8 +57,7 @@ TFBN_HD void AddTerms(const Words (&in)[kCount], int begin, int end,
     // compiler folds the addition.
     TFBN_UNROLL
     for (int s = 0; s < kSums; ++s) terms[e][s] = V(-0.0);
-    Formula::Accumulate(from, static_cast<V>(center[kColumns > 1 ? e : 0]),
-                        terms[e]);
+    Formula::Accumulate(from, static_cast<V>(known.Center(e)), terms[e]);
     if constexpr (kMasked) {
       const bool own = e >= begin && e < end;
       TFBN_UNROLL
@@ -115,18 +116,14 @@ class ThreadSums {
   // Item `i` of the group.
   template <bool kMasked, int kCount, typename Coefficients>
   TFBN_HD void Add(int i, bool present, int begin, int end,
-                   const Words (&in)[kCount],
-                   const Compute<T> (&center)[kColumns],
-                   const Coefficients& known) {
+                   const Words (&in)[kCount], const Coefficients& known) {
     if constexpr (kTwoLevels) {
       if (present) {
-        AddTerms<Formula, T, kElements, kMasked>(in, begin, end, center, known,
-                                                 run_);
+        AddTerms<Formula, T, kElements, kMasked>(in, begin, end, known, run_);
       }
       if (!kInShared && (i + 1) % kRunItems == 0) EndRun();
     } else if (present) {
-      AddTerms<Formula, T, kElements, kMasked>(in, begin, end, center, known,
-                                               sums_);
+      AddTerms<Formula, T, kElements, kMasked>(in, begin, end, known, sums_);
     }
   }
 
@@ -156,20 +153,17 @@ class ThreadSums {
 
   template <int kCount, typename Coefficients>
   TFBN_HD void AddAgain(int begin, int end, const Words (&in)[kCount],
-                        const Compute<T> (&center)[kColumns],
                         const Coefficients& known) {
     if constexpr (kInShared) {
       double sums[kColumns][kSums] = {};
-      AddTerms<Formula, T, kElements, true>(in, begin, end, center, known,
-                                            sums);
+      AddTerms<Formula, T, kElements, true>(in, begin, end, known, sums);
       TFBN_UNROLL
       for (int e = 0; e < kColumns; ++e) {
         TFBN_UNROLL
         for (int s = 0; s < kSums; ++s) Shared(e, s) += sums[e][s];
       }
     } else {
-      AddTerms<Formula, T, kElements, true>(in, begin, end, center, known,
-                                            sums_);
+      AddTerms<Formula, T, kElements, true>(in, begin, end, known, sums_);
     }
   }
 

@@ -12,6 +12,7 @@ it, or without nvcc, the command prints why it is skipped and succeeds.
 from __future__ import annotations
 
 import argparse
+import bisect
 import collections
 import concurrent.futures
 import dataclasses
@@ -48,13 +49,24 @@ class Instruction:
     label: str | None  # Where it jumps to.
 
     @property
+    def width(self) -> int:
+        """Bytes that it loads from or stores to global memory."""
+        if not self.name.startswith(("LDG", "STG")):
+            return 0
+        return 16 if ".128" in self.name else 8 if ".64" in self.name else 4
+
+    @property
     def loads_vector(self) -> bool:
-        return self.name.startswith("LDG") and ".128" in self.name
+        """Of the aligned vector behind one, ptxas loads the eight bytes alone that a misaligned
+        vector of float64 takes of it."""
+        return self.name.startswith("LDG") and (
+            self.width == 16 or (self.width == 8 and "+0x10]" in self.operands)
+        )
 
     @property
     def by_element(self) -> bool:
         """Whether it accesses less than a vector of a tensor: the path for edges."""
-        return self.name.startswith(("LDG", "STG")) and ".128" not in self.name
+        return 0 < self.width < 16 and not self.loads_vector
 
     @property
     def target_register(self) -> int | None:
@@ -156,20 +168,24 @@ def functions(disassembly: str) -> Iterator[tuple[str, list[Instruction], dict[s
 def item_loops(
     code: Sequence[Instruction], labels: Mapping[str, int]
 ) -> list[list[Instruction]]:
-    """The innermost loops that load vectors: from the target of a jump back to the jump."""
-    spans = []
+    """The loops that load vectors, without the loops in them: from the target of a jump back to the
+    jump. A loop over groups of items has none of its own where the items of a group have a loop."""
+    spans = set()
     for jump in code:
         target = labels.get(jump.label) if jump.label else None
-        if target is None or target >= jump.address:
-            continue
-        body = [i for i in code if target <= i.address <= jump.address]
+        if target is not None and target < jump.address:
+            spans.add((target, jump.address))
+    loops = []
+    for first, last in sorted(spans):
+        inner = [(f, b) for f, b in spans if (f, b) != (first, last) and first <= f and b <= last]
+        body = [
+            i
+            for i in code
+            if first <= i.address <= last and not any(f <= i.address <= b for f, b in inner)
+        ]
         if any(i.loads_vector for i in body):
-            spans.append((target, jump.address, body))
-    return [
-        body
-        for first, last, body in spans
-        if not any(f >= first and b <= last and (f, b) != (first, last) for f, b, _ in spans)
-    ]
+            loops.append(body)
+    return loops
 
 
 def loads_in_flight(body: Iterable[Instruction]) -> int:
@@ -189,20 +205,28 @@ def loads_in_flight(body: Iterable[Instruction]) -> int:
 
 
 def longest_path(body: Sequence[Instruction], labels: Mapping[str, int]) -> int:
-    """Instructions on the longest way through a loop that accesses no single elements."""
-    index = {instruction.address: n for n, instruction in enumerate(body)}
-    best = [-1] * (len(body) + 1)
-    best[0] = 0
+    """Instructions on the longest way through a loop that accesses no single elements; of ways that
+    load vectors, or -1. Loops inside are passed over."""
+    addresses = [instruction.address for instruction in body]
+    # Instructions so far, before any load and behind one; -1: no way leads here.
+    best = [[-1, -1] for _ in range(len(body) + 1)]
+    best[0][0] = 0
     for n, instruction in enumerate(body):
-        if best[n] < 0 or instruction.by_element:
+        if instruction.by_element:
             continue
-        steps = best[n] + 1
-        target = index.get(labels.get(instruction.label or "", -1), -1)
-        if target > n:
-            best[target] = max(best[target], steps)
+        following = []
+        if instruction.label is not None:
+            target = bisect.bisect_left(addresses, labels.get(instruction.label, -1))
+            following += [target] if n < target < len(body) else []
         if instruction.label is None or instruction.guard:
-            best[n + 1] = max(best[n + 1], steps)
-    return best[len(body)]
+            following.append(n + 1)
+        for loaded in (False, True):
+            if best[n][loaded] < 0:
+                continue
+            to = loaded or instruction.loads_vector
+            for target in following:
+                best[target][to] = max(best[target][to], best[n][loaded] + 1)
+    return best[len(body)][True]
 
 
 def _template(name: str) -> tuple[str, str, str, list[bool]] | None:
@@ -252,7 +276,9 @@ def kernels_of(cubin: pathlib.Path, arch: str, nvdisasm: str) -> Iterator[Kernel
         costs = []
         for body in loops:
             vectors = sum(i.loads_vector for i in body) / (2 if misaligned else 1)
-            costs.append(longest_path(body, labels) / (vectors * 16 / _BYTES[dtype]))
+            steps = longest_path(body, labels)
+            if steps > 0:
+                costs.append(steps / (vectors * 16 / _BYTES[dtype]))
         layout = "channels-last" if flags[0] else "channels-first"
         yield Kernel(
             arch, kind, formula, dtype, layout, variant,
