@@ -91,22 +91,21 @@ TFBN_HD double SumOfEvery(const double* values, int64_t stride, int64_t first,
   return sum;
 }
 
-// C is the compute type.
-template <typename Formula, typename C, typename Block>
-TFBN_HD void Finish(const KernelParams<Formula>& params, Block& block,
-                    FinishShared<Formula>* shared) {
+// The total sums of the channels of a block from `first` on: those of channel
+// first + t at index t.
+template <typename Formula, typename Block>
+TFBN_HD void AddPartialSums(const KernelParams<Formula>& params, int64_t first,
+                            int width, Block& block,
+                            FinishShared<Formula>* shared) {
   constexpr int kSums = Formula::kNumSums;
   const LaunchConfig& config = params.config;
   const int64_t channels = params.args.view.channels;
-  const int width = FinishChannels(channels);
   const int threads = kThreads / width;  // Per channel.
-  const int64_t first = params.first_channel + block.Index() * width;
   // The frozen reduction writes no others; without any it does not run.
   const int num_sums =
       params.args.is_training ? kSums : int{Formula::kNumFrozenSums};
   // The partial sums of a channel lie `channels` apart, `fold` per split.
-  const int64_t terms =
-      config.elements == 0 || num_sums == 0 ? 0 : config.splits * config.fold;
+  const int64_t terms = config.elements == 0 ? 0 : config.splits * config.fold;
 
   block.ForEachThread([&](int t) {
     const int64_t c = first + t % width;
@@ -121,13 +120,26 @@ TFBN_HD void Finish(const KernelParams<Formula>& params, Block& block,
 
   TreeReduce<kSums>(block, shared->sums, threads, width, kThreads,
                     [=](int t) { return t / width; });
+}
 
+// C is the compute type.
+template <typename Formula, typename C, typename Block>
+TFBN_HD void Finish(const KernelParams<Formula>& params, Block& block,
+                    FinishShared<Formula>* shared) {
+  constexpr bool kHasSums = !kIsFrozenOnly<Formula>;
+  const int width = FinishChannels(params.args.view.channels);
+  const int64_t first = params.first_channel + block.Index() * width;
+  if constexpr (kHasSums) {
+    AddPartialSums(params, first, width, block, shared);
+  }
   block.LastPhase([&](int t) {
     const int64_t c = first + t;
     if (t >= width || c >= params.end_channel) return;
-    double sums[kSums];
+    double sums[Formula::kNumSums];
     TFBN_UNROLL
-    for (int s = 0; s < kSums; ++s) sums[s] = shared->sums[s][t];
+    for (int s = 0; s < Formula::kNumSums; ++s) {
+      sums[s] = kHasSums ? shared->sums[s][t] : 0;
+    }
     FinishChannel<Formula, C>(params, c, sums);
   });
 }

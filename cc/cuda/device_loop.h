@@ -351,8 +351,10 @@ TFBN_HD void ForEachMasked(
     const BlockStrideLoop<T, kChannelsLast>& loop,
     const VectorLoader<T, kCount, kAligned, kEvictFirst>& loader, int count,
     bool own_only, const F& f) {
-  // Masks occupy registers too.
-  constexpr int kItems = ItemsAhead<kCount, kAligned>(kHeldRegisters);
+  // Masks occupy registers too. Channels last, only the first and the last
+  // vectors of a tensor take this path.
+  constexpr int kItems =
+      kChannelsLast ? 1 : ItemsAhead<kCount, kAligned>(kHeldRegisters);
   constexpr int kVector = VectorTraits<T>::kVector;
   typename BlockStrideLoop<T, kChannelsLast>::MaskedItems items(loop);
   TFBN_NO_UNROLL

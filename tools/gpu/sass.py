@@ -59,9 +59,13 @@ class Instruction:
     def loads_vector(self) -> bool:
         """Of the aligned vector behind one, ptxas loads the eight bytes alone that a misaligned
         vector of float64 takes of it."""
-        return self.name.startswith("LDG") and (
+        return self.loads and (
             self.width == 16 or (self.width == 8 and "+0x10]" in self.operands)
         )
+
+    @property
+    def loads(self) -> bool:
+        return self.name.startswith("LDG")
 
     @property
     def by_element(self) -> bool:
@@ -273,6 +277,8 @@ def kernels_of(cubin: pathlib.Path, arch: str, nvdisasm: str) -> Iterator[Kernel
         misaligned = not flags[1]
         variant = "misaligned" if misaligned else "fused" if kind == "reduce" and flags[2] else ""
         loops = item_loops(code, labels)
+        if flags[0]:  # Channels last, only the edges of a tensor are loaded by element.
+            loops = [body for body in loops if not any(i.by_element and i.loads for i in body)]
         costs = []
         for body in loops:
             vectors = sum(i.loads_vector for i in body) / (2 if misaligned else 1)
