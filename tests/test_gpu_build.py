@@ -25,10 +25,10 @@ pytestmark = [
         reason="needs make, g++, nm and nvcc",
     ),
 ]
-# 4 element types, 2 layouts, variants; the type of statistics is an argument. Reduce: aligned or not, and
-# fused with the apply where statistics are frozen and there are sums, in the first-order gradient and
-# the three behind an activation; in the second order, whose frozen sums are fewer, not fused too. The
-# four that take sums as given have none; the two forward formulas have no frozen ones.
+# 4 element types, 2 layouts, variants; the type of statistics is an argument. Reduce: aligned or
+# not, and fused with the apply where statistics are frozen and there are sums, in the first-order
+# gradient and the three behind an activation; in the second order, whose frozen sums are fewer, not
+# fused too. The four that take sums as given have none; the two forward formulas no frozen ones.
 REDUCE_KERNELS = 4 * 2 * (4 * 3 + 5 + 2 * 2)
 APPLY_KERNELS, FINISH_KERNELS, GATHER_KERNELS = 4 * 2 * 2 * 11, 2 * 11, 1
 
