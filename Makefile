@@ -35,7 +35,7 @@ PTX_SKIPPED := $(if $(wildcard $(SIM)/libcudasim.so),$(if $(shell command -v '$(
   is no nvcc),SIM=$(SIM) has no libcudasim.so)
 # These run on a machine for GPU tests, without TensorFlow; of Python they need NumPy.
 GPU_GOALS := gpu-core gpu-test gpu-bench $(if $(PTX_SKIPPED),,gpu-ptx-test)
-GOALS_WITHOUT_PYTHON := help clean distclean matrix hip gpu-ptx-test $(GPU_GOALS)
+GOALS_WITHOUT_PYTHON := help clean distclean matrix hip gpu-ptx-test gpu-sass $(GPU_GOALS)
 GOALS_WITHOUT_TENSORFLOW := $(GOALS_WITHOUT_PYTHON) bazel docs wheel-conformance lint lint-python lint-types \
   lint-cxx format
 NEEDS_PYTHON := $(filter-out $(GOALS_WITHOUT_PYTHON),$(GOALS))
@@ -387,7 +387,7 @@ endif
 
 # ---- Targets ---------------------------------------------------------------------------------
 
-.PHONY: all gpu gpu-core gpu-test gpu-bench gpu-ptx-test hip examples conformance mutants bench bench-against test sanitize sanitize-core \
+.PHONY: all gpu gpu-core gpu-test gpu-bench gpu-ptx-test gpu-sass hip examples conformance mutants bench bench-against test sanitize sanitize-core \
   sanitize-threads fuzz fuzz-run matrix wheel wheel-conformance test-wheel bazel docs lint lint-python lint-types lint-cxx format clean \
   distclean help
 
@@ -410,6 +410,10 @@ gpu-test gpu-bench: gpu-%:
 	$(if $(filter test,$*),$(Q)if '$(GPU_PYTHON)' tools/gpu/tensorflow_test.py --probe; then \
 	  $(MAKE) --no-print-directory PYTHON='$(GPU_PYTHON)' gpu && \
 	  '$(GPU_PYTHON)' tools/gpu/tensorflow_test.py; fi)
+
+# What the machine code says; nvdisasm is in the CUDA toolkit and in Triton's wheel.
+gpu-sass:  ## Count loads in flight, instructions, registers of the machine code into docs/gpu.md; NVDISASM=, ARGS="--archs 90"
+	$(Q)NVDISASM='$(NVDISASM)' python3 tools/gpu/sass.py --nvcc='$(NVCC)' --folder='$(BUILD_DIR)/sass' --docs $(ARGS)
 
 # Nothing is measured there, and a few thousand elements a call are what it takes.
 ifneq ($(PTX_SKIPPED),)

@@ -22,7 +22,7 @@
 // Without elements, training has NaN for batch_* and 0 for all others.
 //
 // Accuracy that every backend promises: statistics are accumulated in double,
-// in one pass, around a shift, which is one element of the channel (Chan, Golub
+// or in two levels (two_level_sum.h), in one pass, around a shift, which is one element of the channel (Chan, Golub
 // and LeVeque 1983): its squared distance from the mean is at most M *
 // variance, so a large mean costs no digits. y is evaluated in float (in double
 // for float64) from coefficients computed in double, and the mean is subtracted
