@@ -86,13 +86,13 @@ static TFBN_HD size_t SizeOf(DType dtype) {
 
 static TFBN_HD float FloatFromBits(uint32_t bits) {
   float f;
-  std::memcpy(&f, &bits, sizeof(f));
+  TFBN_MEMCPY(&f, &bits, sizeof(f));
   return f;
 }
 
 static TFBN_HD uint32_t BitsFromFloat(float f) {
   uint32_t bits;
-  std::memcpy(&bits, &f, sizeof(bits));
+  TFBN_MEMCPY(&bits, &f, sizeof(bits));
   return bits;
 }
 

@@ -25,4 +25,11 @@
 #define TFBN_NO_UNROLL
 #endif
 
+// In device code, hipcc knows its own alone.
+#if defined(__HIPCC__)
+#define TFBN_MEMCPY __builtin_memcpy
+#else
+#define TFBN_MEMCPY std::memcpy
+#endif
+
 #endif  // TF_BN_OPS_CC_CORE_HOST_DEVICE_H_

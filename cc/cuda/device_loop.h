@@ -332,7 +332,7 @@ class VectorLoader {
 // Items whose vectors are loaded together. `held`: 32-bit registers that a
 // thread holds of its columns meanwhile.
 template <int kInputs, bool kAligned>
-constexpr int ItemsAhead(int held) {
+TFBN_HD constexpr int ItemsAhead(int held) {
   constexpr int kLoads = kInputs * (kAligned ? 1 : 2);
   int items = 1;
   while (items * kLoads < kMinVectorsAhead) items *= 2;

@@ -71,7 +71,7 @@ TFBN_HD void StoreWords(uintptr_t to, const Words& words) {
          make_uint4(words.word[0], words.word[1], words.word[2],
                     words.word[3]));
 #else
-  std::memcpy(reinterpret_cast<void*>(to), &words, sizeof(words));
+  TFBN_MEMCPY(reinterpret_cast<void*>(to), &words, sizeof(words));
 #endif
 }
 
@@ -79,7 +79,7 @@ template <typename To, typename From>
 TFBN_HD To BitCast(const From& from) {
   static_assert(sizeof(To) == sizeof(From), "bits of the same size");
   To to;
-  std::memcpy(&to, &from, sizeof(to));
+  TFBN_MEMCPY(&to, &from, sizeof(to));
   return to;
 }
 

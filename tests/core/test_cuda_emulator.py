@@ -21,7 +21,6 @@ from builds import swept
 from tf_bn_ops.harness import c_abi, split_c_abi
 from tf_bn_ops.harness.models.gather_stats import random_parts
 from tf_bn_ops.harness.problems import Problem, random_forward_problem, random_problem
-from tf_bn_ops.harness.split_c_abi import Stats
 from tf_bn_ops.spec import DTYPES
 
 TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools" / "gpu"
@@ -70,15 +69,6 @@ def emulated_bits(
     return c_abi.bits(emulate(device, problem, **options))
 
 
-def gathered(device: emulated_device.EmulatedDevice, parts: Stats) -> Stats:
-    """The combined statistics."""
-    rows, channels = parts.mean.shape
-    out = Stats(np.full((), -7.0), *(np.full(channels, -7.0) for _ in range(2)))
-    pointers = (array.ctypes.data for array in (*parts, *out))
-    device.gather_stats(split_c_abi.GatherStatsArgs(rows, channels, *pointers), seed=3)
-    return out
-
-
 def assert_within_bounds(outputs: dict[str, np.ndarray], problem: Problem) -> None:
     assert not device_calls.check(problem, outputs)
 
@@ -88,8 +78,8 @@ FEW_VIEWS = [(33, 7, 1), (5, 1000, 1), (9, 5, 49), (3, 2, 4099)]
 assert set(FEW_VIEWS) <= set(VIEWS)
 
 
-# The limits of the launch configuration are those of all formulas, but for the second order's slices
-# of vectors.
+# The limits of the launch configuration are those of all formulas, but for the slices of vectors in
+# the second order.
 SWEPT = ("gradient, training", "forward, training, rstd", "second order, training")
 
 
@@ -155,7 +145,7 @@ def test_statistics_of_parts_are_bitwise_those_of_the_cpu(emulator):
         parts = random_parts(6, channels)
         parts.count[2] = 0
         parts.m2[2] = np.nan
-        want, got = split_c_abi.gather_stats(parts), gathered(emulator, parts)
+        want, got = split_c_abi.gather_stats(parts), device_calls.gather_stats(emulator, parts)
         assert c_abi.bits(got._asdict()) == c_abi.bits(want._asdict())
 
 
@@ -163,7 +153,7 @@ def test_statistics_of_parts_are_bitwise_those_of_the_cpu(emulator):
 def test_counts_that_are_none_make_all_statistics_nan(emulator, count):
     parts = random_parts(3, 5)
     parts.count[1] = count
-    assert all(np.isnan(array).all() for array in gathered(emulator, parts))
+    assert all(np.isnan(array).all() for array in device_calls.gather_stats(emulator, parts))
 
 
 def test_the_forward_writes_moving_averages_over_those_given(emulator):

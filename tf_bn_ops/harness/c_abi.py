@@ -329,12 +329,8 @@ class _Formula:
 
 
 FORMULAS = {
-    spec.ops.BATCH_NORM_GRAD: _Formula(
-        Args, POINTERS[:5], POINTERS[5:]
-    ),
-    spec.ops.BATCH_NORM_GRAD_EX: _Formula(
-        ExArgs, EX_POINTERS[:8], EX_POINTERS[8:]
-    ),
+    spec.ops.BATCH_NORM_GRAD: _Formula(Args, POINTERS[:5], POINTERS[5:]),
+    spec.ops.BATCH_NORM_GRAD_EX: _Formula(ExArgs, EX_POINTERS[:8], EX_POINTERS[8:]),
     spec.ops.BATCH_NORM_GRAD_GRAD: _Formula(
         SecondOrderArgs,
         SECOND_ORDER_POINTERS[:8],

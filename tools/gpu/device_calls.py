@@ -165,3 +165,23 @@ def run(
         results.append({**found, **{role: array.copy() for role, array in on_host.items()}})
     device.free_all()
     return results
+
+
+def gather_stats(device: Any, parts: split_c_abi.Stats) -> split_c_abi.Stats:
+    """Statistics of a batch from those of its parts, by the kernel."""
+    rows, channels = parts.mean.shape
+    found = split_c_abi.Stats(np.empty(()), *(np.empty(channels) for _ in range(2)))
+    addresses = []
+    for array, is_output in [*((a, False) for a in parts), *((a, True) for a in found)]:
+        addresses.append(device.allocate(array.nbytes))
+        device.declare(addresses[-1], array.nbytes, "statistics", is_output)
+        if is_output:
+            device.fill(addresses[-1], 0xFF, array.nbytes)
+        else:
+            device.write(addresses[-1], array)
+    device.gather_stats(split_c_abi.GatherStatsArgs(rows, channels, *addresses))
+    device.wait()
+    for array, address in zip(found, addresses[3:], strict=True):
+        device.read(address, array)
+    device.free_all()
+    return found

@@ -3,8 +3,8 @@
 `make gpu-ptx-test SIM=FOLDER` builds what it needs and calls it; FOLDER has libcudasim.so. Sampled
 calls (views, types, alignments, in place, groups of channels) run in both orders of execution, with
 every access and race checked. Results are within the error bounds and bitwise those of the host
-emulator. Then faults are planted into the PTX, a dropped barrier and shifted loads, each of which has
-to be caught.
+emulator. Then faults are planted into the PTX, a dropped barrier and shifted loads, each of which
+has to be caught.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from device_problems import CALLS
 from simulated_device import LOCK_STEP, ORDERS, SimulatedDevice
 
 from tf_bn_ops.harness import c_abi
+from tf_bn_ops.harness.models.gather_stats import random_parts
 from tf_bn_ops.harness.problems import Problem
 from tf_bn_ops.spec import DTYPES
 
@@ -101,6 +102,19 @@ def fault(device: SimulatedDevice, emulator: emulated_device.EmulatedDevice, cas
     return device_calls.check(problem, result)
 
 
+def gather_faults(device: SimulatedDevice, emulator: emulated_device.EmulatedDevice) -> list[str]:
+    """What is wrong with the combination of statistics."""
+    parts = random_parts(6, 300)
+    try:
+        got = device_calls.gather_stats(device, parts)
+    except cuda_device.GpuError as error:
+        device.free_all()
+        return [f"statistics of parts: {error}"]
+    want = device_calls.gather_stats(emulator, parts)
+    same = c_abi.bits(got._asdict()) == c_abi.bits(want._asdict())
+    return [] if same else ["statistics of parts: not bitwise identical to the host emulator"]
+
+
 def in_every_kernel(
     ptx: str, kind: str, pattern: str, replacement: Callable[[re.Match[str]], str], count: int = 0
 ) -> str:
@@ -172,6 +186,7 @@ def main(arguments: list[str]) -> int:
             wrong = fault(device, emulator, case)
             if wrong:
                 failures.append(f"{case}, order {order}: {wrong}")
+        failures += gather_faults(device, emulator)
     failures += missed_faults(device, emulator, flags.ptx)
     for failure in failures:
         print(f"  FAILED {failure}")

@@ -73,18 +73,16 @@ def with_lists(op: Callable[..., Any], lists: list[str]) -> Callable[..., Any]:
 
 
 def ops_of_device(emulated: bool) -> list[str]:
-    """The forward and first-order ops that have a kernel for the device."""
+    """The ops that have a kernel for the device."""
     from tensorflow.python.framework import kernels
 
     import tf_bn_ops
 
     tf_bn_ops.load()
     device = "XLA_GPU_JIT" if emulated else "GPU"
-    formulas = (spec.ops.BATCH_NORM, spec.ops.BATCH_NORM_ADD, spec.ops.BATCH_NORM_GRAD)
     return [
         op.name
-        for formula in formulas
-        for op in spec.of_formula(formula)
+        for op in spec.OPS.values()
         if device
         in {k.device_type for k in kernels.get_registered_kernels_for_op(op.registered_name).kernel}
     ]

@@ -23,6 +23,7 @@ import numpy as np
 from device_calls import VIEWS, run
 
 from tf_bn_ops.harness import c_abi
+from tf_bn_ops.harness.models.gather_stats import random_parts
 from tf_bn_ops.harness.problems import Problem, random_forward_problem, random_problem
 from tf_bn_ops.spec import DTYPES
 
@@ -151,6 +152,18 @@ def test_nan(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
             p = random_forward_problem(view)
             p["x"][2, 2, 0] = bad
             yield f"{label(p)}, {bad} in x", device_calls.check(p, run(device, p)[0])
+
+
+def test_gather_stats(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
+    """Bitwise those of the emulator, which are the CPU's; counts that are none give NaN."""
+    for rows, channels in ((1, 1), (6, 300), (3, 0), (0, 5)):
+        parts = random_parts(rows, channels)
+        got, want = (device_calls.gather_stats(d, parts) for d in (device, emulator))
+        wrong = "" if c_abi.bits(got._asdict()) == c_abi.bits(want._asdict()) else "other bits"
+        yield f"statistics of {rows} parts, {channels} channels", wrong
+        parts.count[:1] = -1
+        nan = all(np.isnan(array).all() for array in device_calls.gather_stats(device, parts))
+        yield f"{rows} parts, a negative count", "" if nan or not rows else "not NaN"
 
 
 # memset fills tensors of half with it.
