@@ -1,7 +1,6 @@
 """What nvcc's machine code says of the GPU kernels (tools/gpu/sass.py): loads in flight, spills.
 
-The counting is tested on disassembly with known answers; the kernels are, for one architecture with
-few and one with many registers' worth of features, where nvcc and nvdisasm are.
+The counting is tested on disassembly with known answers; the kernels, where nvcc and nvdisasm are.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ NVCC = os.environ.get("NVCC", "nvcc")
 
 def disassembly(body: list[str]) -> str:
     """A function: a loop of these instructions behind one that is none of its own."""
-    lines = ["\t.section\t.text._Z1f,\"ax\",@progbits", "        /*0000*/  MOV R1, c[0x0][0x28] ;"]
+    lines = ['\t.section\t.text._Z1f,"ax",@progbits', "        /*0000*/  MOV R1, c[0x0][0x28] ;"]
     lines.append(".L_x_1:")
     for n, instruction in enumerate(body, 1):
         lines.append(f"        /*{16 * n:04x}*/  {instruction} ;")
@@ -39,7 +38,7 @@ def loads(n: int) -> list[str]:
 @pytest.mark.parametrize(
     ("body", "in_flight", "instructions"),
     [
-        (["LDG.E.128 R20, [R2]", "FADD R5, R23, R6", "LDG.E.128 R24, [R2]", "FADD R5, R24, R6"], 1, 5),
+        ([*loads(1), "FADD R5, R23, R6", "LDG.E.128 R24, [R2]", "FADD R5, R24, R6"], 1, 5),
         ([*loads(4), "FADD R5, R20, R6"], 4, 6),
         # The second half of the registers is used before the last two loads.
         ([*loads(2), "FADD R5, R27, R21", *loads(4)[2:], "FADD R5, R28, R6"], 2, 7),

@@ -35,7 +35,8 @@ int CudaLaunch(const typename Formula::Args& args, void* workspace,
                void* cuda_stream, int64_t group_bytes = kCudaGroupsByDevice);
 
 // The same of statistics from those of the parts of a batch. A device cannot
-// refuse counts, so one that is negative, infinite or NaN makes all results NaN.
+// refuse counts, so one that is negative, infinite or NaN makes all results
+// NaN.
 int CudaGatherStats(const GatherStatsArgs& args, void* cuda_stream);
 
 // One sentence for an error that one of these returned.

@@ -1,5 +1,5 @@
-// The CUDA kernels of a formula and their launches on a stream: for the files in
-// kernels/, each of which instantiates those of some formulas, so that nvcc
+// The CUDA kernels of a formula and their launches on a stream: for the files
+// in kernels/, each of which instantiates those of some formulas, so that nvcc
 // compiles them side by side.
 
 #ifndef TF_BN_OPS_CC_CUDA_CUDA_LAUNCHER_H_
@@ -21,8 +21,8 @@ namespace cuda {
 namespace {
 
 // Two resident blocks per multiprocessor: at most 128 registers per thread. HIP
-// takes the number for wavefronts per SIMD, of which a block of kThreads has one
-// on each of the four: the same.
+// takes the number for wavefronts per SIMD, of which a block of kThreads has
+// one on each of the four: the same.
 constexpr int kMinBlocksPerMultiprocessor = 2;
 // Limit of static shared memory per block, on every device.
 constexpr int kMaxSharedBytes = 48 << 10;
@@ -133,9 +133,9 @@ int LaunchFormulaOnCuda(const typename Formula::Args& args, void* workspace,
   return LaunchFormula<Formula>(args, workspace, policy, launcher);
 }
 
-#define TFBN_INSTANTIATE_CUDA(Formula) \
-  template int LaunchFormulaOnCuda<Formula>(const Formula::Args&, void*, void*, \
-                                            int64_t);
+#define TFBN_INSTANTIATE_CUDA(Formula)                                   \
+  template int LaunchFormulaOnCuda<Formula>(const Formula::Args&, void*, \
+                                            void*, int64_t);
 
 }  // namespace cuda
 }  // namespace tf_bn_ops

@@ -44,43 +44,42 @@ class VectorWriter {
   uintptr_t grid_[kOutputs];
 };
 
-// One element of every output.
-template <typename Formula, typename C>
-TFBN_HD void ApplyElement(bool training, const C (&from)[Formula::kInputs],
-                          const C (&k)[Formula::kNumCoefficients],
-                          C (&to)[Formula::kOutputs]) {
-  if constexpr (!kIsFrozenOnly<Formula>) {
-    if (training) {
-      Formula::template Element<true>(from, k, to);
-      return;
+// The results of one vector of every input. `coefficients`.Load(e, k): those of
+// element `e` of the vector.
+template <typename Formula, typename T, bool kTraining, int kCount,
+          typename Coefficients>
+TFBN_HD void ComputeVector(
+    const Words (&in)[kCount], const Coefficients& coefficients,
+    Compute<T> (&result)[Formula::kOutputs][VectorTraits<T>::kVector]) {
+  TFBN_UNROLL
+  for (int e = 0; e < VectorTraits<T>::kVector; ++e) {
+    Compute<T> from[Formula::kInputs] = {}, to[Formula::kOutputs];
+    TFBN_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      from[i] = static_cast<Compute<T>>(ToDouble(ElementOf<T>(in[i], e)));
     }
+    Compute<T> k[Formula::kNumCoefficients];
+    coefficients.Load(e, k);
+    Formula::template Element<kTraining>(from, k, to);
+    TFBN_UNROLL
+    for (int o = 0; o < Formula::kOutputs; ++o) result[o][e] = to[o];
   }
-  Formula::template Element<false>(from, k, to);
 }
 
 // Evaluates the formula for one vector of every input and stores the outputs.
-// `coefficients`.Load(e, k): those of element `e` of the vector.
 template <typename Formula, typename T, bool kMasked, int kCount,
           typename Coefficients>
 TFBN_HD void ApplyVector(bool training, const VectorSlot& slot,
                          const Words (&in)[kCount],
                          const Coefficients& coefficients,
                          const VectorWriter<T, Formula::kOutputs>& writer) {
-  constexpr int kVector = VectorTraits<T>::kVector;
-  Compute<T> result[Formula::kOutputs][kVector];
-  TFBN_UNROLL
-  for (int e = 0; e < kVector; ++e) {
-    Compute<T> from[Formula::kInputs] = {}, to[Formula::kOutputs];
-    TFBN_UNROLL
-    for (int i = 0; i < kCount; ++i) {
-      from[i] =
-          static_cast<Compute<T>>(ToDouble(ElementOf<T>(in[i], e)));
-    }
-    Compute<T> k[Formula::kNumCoefficients];
-    coefficients.Load(e, k);
-    ApplyElement<Formula>(training, from, k, to);
-    TFBN_UNROLL
-    for (int o = 0; o < Formula::kOutputs; ++o) result[o][e] = to[o];
+  Compute<T> result[Formula::kOutputs][VectorTraits<T>::kVector];
+  // Around the elements, so that each of them needs no branch.
+  if (!kIsFrozenOnly<Formula> && training) {
+    ComputeVector<Formula, T, !kIsFrozenOnly<Formula>>(in, coefficients,
+                                                       result);
+  } else {
+    ComputeVector<Formula, T, false>(in, coefficients, result);
   }
   TFBN_UNROLL
   for (int o = 0; o < Formula::kOutputs; ++o) {
@@ -88,9 +87,9 @@ TFBN_HD void ApplyVector(bool training, const VectorSlot& slot,
   }
 }
 
-// Where shared memory holds what belongs to a column of the tile: element `e` of
-// the vector of thread x, or channel y. The elements of a thread are one address
-// and constants; an element of padding spreads threads over the banks.
+// Where shared memory holds what belongs to a column of the tile: element `e`
+// of the vector of thread x, or channel y. The elements of a thread are one
+// address and constants; an element of padding spreads threads over the banks.
 template <typename T, bool kChannelsLast>
 TFBN_HD int IndexInTile(int x, int y, int e) {
   return kChannelsLast ? x * (VectorTraits<T>::kVector + 1) + e : y;
@@ -179,8 +178,7 @@ TFBN_HD void LoadCoefficients(const KernelParams<Formula>& params,
     const auto* const from =
         static_cast<const Compute<T>*>(params.coefficients) +
         config.ChannelOf(column);
-    const int at =
-        IndexInTile<T, kChannelsLast>(t / kVector, t, t % kVector);
+    const int at = IndexInTile<T, kChannelsLast>(t / kVector, t, t % kVector);
     TFBN_UNROLL
     for (int i = 0; i < Formula::kNumCoefficients; ++i) {
       if (training || i >= Formula::kFirstFrozenCoefficient) {

@@ -59,10 +59,10 @@ class BlockStrideLoop {
     y_ = row - z_ * config.threads_y;
     const int64_t first = Divide(config.items * split, config.splits) + z_;
     const int64_t end = Divide(config.items * (split + 1), config.splits);
-    remaining_ = first < end ? static_cast<int>(Divide(
-                                   end - first + config.threads_z - 1,
-                                   config.threads_z))
-                             : 0;
+    remaining_ =
+        first < end ? static_cast<int>(Divide(
+                          end - first + config.threads_z - 1, config.threads_z))
+                    : 0;
     if constexpr (kChannelsLast) {
       column_ = tile * config.threads_x + x_;
       active_ = z_ < config.threads_z && column_ < config.row_vectors;
@@ -105,8 +105,7 @@ class BlockStrideLoop {
       const int64_t first = vector_ * kVector - config_.shift;
       const int64_t last =
           first + int64_t{GroupItems() - 1} * Stride() * kVector;
-      return first >= kBeside &&
-             last + kVector + kBeside <= config_.elements;
+      return first >= kBeside && last + kVector + kBeside <= config_.elements;
     } else {
       if (kAligned && config_.whole) return true;
       // Vectors lie less than one vector before, and behind, their elements.
@@ -180,14 +179,14 @@ class BlockStrideLoop {
       if constexpr (!kChannelsLast) {
         const LaunchConfig& config = loop.config_;
         step_ = loop.step_;
-        offset_ = static_cast<uint32_t>(
-                      static_cast<uint64_t>(loop.run_) / kVector) +
-                  step_ * config.threads_x + loop.x_;
+        offset_ =
+            static_cast<uint32_t>(static_cast<uint64_t>(loop.run_) / kVector) +
+            step_ * config.threads_x + loop.x_;
         const int vectors = static_cast<int>(config.view.inner / kVector);
         const int steps = static_cast<int>(config.steps);
-        present_steps_ =
-            loop.x_ < vectors - (steps - 1) * config.threads_x ? steps
-                                                              : steps - 1;
+        present_steps_ = loop.x_ < vectors - (steps - 1) * config.threads_x
+                             ? steps
+                             : steps - 1;
       }
     }
     TFBN_HD bool Present() const {
@@ -202,7 +201,8 @@ class BlockStrideLoop {
         const uint32_t run = static_cast<uint32_t>(loop_.RunStride() / kVector);
         const int steps = static_cast<int>(config.steps);
         step_ += config.item_steps;
-        offset_ += config.item_runs * run + config.item_steps * config.threads_x;
+        offset_ +=
+            config.item_runs * run + config.item_steps * config.threads_x;
         if (step_ >= steps) {
           step_ -= steps;
           offset_ += run - steps * config.threads_x;
@@ -319,8 +319,8 @@ class VectorLoader {
       if constexpr (kAligned) {
         to[i] = from[i].low;
       } else {
-        to[i] = ShiftBytes<T>(from[i].low, from[i].high,
-                              MisalignedBytes(grid_[i]));
+        to[i] =
+            ShiftBytes<T>(from[i].low, from[i].high, MisalignedBytes(grid_[i]));
       }
     }
   }
@@ -386,8 +386,8 @@ TFBN_HD void ForEachMasked(
 // The same by the path for whole vectors, f(i, present, byte, words). That f
 // branches where an item is absent keeps the loads of all items before it: the
 // compiler would otherwise move some behind it to save registers.
-template <int kHeld, typename T, bool kChannelsLast, int kCount,
-          bool kAligned, bool kEvictFirst, typename F>
+template <int kHeld, typename T, bool kChannelsLast, int kCount, bool kAligned,
+          bool kEvictFirst, typename F>
 TFBN_HD void ForEachWhole(
     const BlockStrideLoop<T, kChannelsLast>& loop,
     const VectorLoader<T, kCount, kAligned, kEvictFirst>& loader, int count,

@@ -32,9 +32,9 @@ struct ReduceShared {
   static constexpr int kColumns = kChannelsLast ? kVector / kSlices : 1;
   // Coefficients that are known before the sums: the frozen ones of the apply,
   // or those of the mask alone.
-  static constexpr int kFirstKnown =
-      kFused ? int{Formula::kFirstFrozenCoefficient}
-             : int{Formula::kFirstMaskCoefficient};
+  static constexpr int kFirstKnown = kFused
+                                         ? int{Formula::kFirstFrozenCoefficient}
+                                         : int{Formula::kFirstMaskCoefficient};
   static constexpr int kKnown = Formula::kNumCoefficients - kFirstKnown;
   static_assert(kKnown == 0 || kSlices == 1, "threads would need an offset");
   static_assert(kSlices <= 4, "slices are whole words");
@@ -64,8 +64,7 @@ TFBN_HD void PrepareColumns(
     const int64_t column = config.TileOf(block.Index()) * width + t;
     if (t >= width || column >= config.Columns()) return;
     const int64_t c = config.ChannelOf(column);
-    const int at =
-        IndexInTile<T, kChannelsLast>(t / kVector, t, t % kVector);
+    const int at = IndexInTile<T, kChannelsLast>(t / kVector, t, t % kVector);
     const double center = CenterAt(Formula::CentersOf(args), c);
     shared->center[at] = static_cast<Compute<T>>(RunCenter(args.dtype, center));
     if constexpr (Shared::kKnown > 0) {
@@ -270,9 +269,8 @@ TFBN_HD void StorePartialSums(
     const int64_t split = config.SplitOf(block.Index());
     TFBN_UNROLL
     for (int e = 0; e < kColumns; ++e) {
-      const int64_t column = kChannelsLast
-                                 ? loop.Column(loop.y() * kColumns + e)
-                                 : loop.Channel();
+      const int64_t column =
+          kChannelsLast ? loop.Column(loop.y() * kColumns + e) : loop.Channel();
       TFBN_UNROLL
       for (int s = 0; s < kSums; ++s) {
         params.partial_sums[(s * config.splits + split) * config.Columns() +

@@ -25,8 +25,7 @@ namespace {
 template <typename Formula, typename T, typename V, int kCount,
           typename Coefficients>
 TFBN_HD void LoadTerms(const Words (&in)[kCount], int e,
-                       const Coefficients& known,
-                       V (&from)[Formula::kInputs]) {
+                       const Coefficients& known, V (&from)[Formula::kInputs]) {
   Compute<T> values[Formula::kInputs] = {};
   TFBN_UNROLL
   for (int i = 0; i < kCount; ++i) {
@@ -38,7 +37,8 @@ TFBN_HD void LoadTerms(const Words (&in)[kCount], int e,
     Formula::Mask(values, k);
   }
   TFBN_UNROLL
-  for (int i = 0; i < Formula::kInputs; ++i) from[i] = static_cast<V>(values[i]);
+  for (int i = 0; i < Formula::kInputs; ++i)
+    from[i] = static_cast<V>(values[i]);
 }
 
 // Adds the terms of the first kElements elements of a vector to `to`, computed

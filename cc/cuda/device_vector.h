@@ -43,14 +43,13 @@ template <bool kEvictFirst>
 TFBN_HD Words LoadWords(uintptr_t from, bool wanted) {
 #if defined(__CUDA_ARCH__)
   Words w;
-#define TFBN_LOAD(instruction)                                       \
-  asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %5, 0;\n\t@p "  \
-               instruction " {%0, %1, %2, %3}, [%4];\n\t}"           \
-               : "=r"(w.word[0]), "=r"(w.word[1]), "=r"(w.word[2]),  \
-                 "=r"(w.word[3])                                     \
-               : "l"(__cvta_generic_to_global(                       \
-                     reinterpret_cast<const void*>(from))),          \
-                 "r"(static_cast<unsigned>(wanted)))
+#define TFBN_LOAD(instruction)                                              \
+  asm volatile(                                                             \
+      "{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %5, 0;\n\t@p " instruction      \
+      " {%0, %1, %2, %3}, [%4];\n\t}"                                       \
+      : "=r"(w.word[0]), "=r"(w.word[1]), "=r"(w.word[2]), "=r"(w.word[3])  \
+      : "l"(__cvta_generic_to_global(reinterpret_cast<const void*>(from))), \
+        "r"(static_cast<unsigned>(wanted)))
   if (kEvictFirst) {
     TFBN_LOAD("ld.global.cs.v4.u32");
   } else {
@@ -67,9 +66,9 @@ TFBN_HD Words LoadWords(uintptr_t from, bool wanted) {
 // `to` is a multiple of 16 bytes. An evict-first store: no kernel reads it.
 TFBN_HD void StoreWords(uintptr_t to, const Words& words) {
 #if defined(__CUDA_ARCH__)
-  __stcs(reinterpret_cast<uint4*>(to),
-         make_uint4(words.word[0], words.word[1], words.word[2],
-                    words.word[3]));
+  __stcs(
+      reinterpret_cast<uint4*>(to),
+      make_uint4(words.word[0], words.word[1], words.word[2], words.word[3]));
 #else
   TFBN_MEMCPY(reinterpret_cast<void*>(to), &words, sizeof(words));
 #endif
@@ -91,8 +90,8 @@ TFBN_HD T ElementOf(const Words& w, int e) {
   } else if constexpr (sizeof(T) == 4) {
     return BitCast<T>(w.word[e]);
   } else {
-    return BitCast<T>(w.word[2 * e] |
-                      static_cast<uint64_t>(w.word[2 * e + 1]) << 32);
+    return BitCast<T>(w.word[2 * e] | static_cast<uint64_t>(w.word[2 * e + 1])
+                                          << 32);
   }
 }
 
@@ -114,23 +113,22 @@ TFBN_HD void PutElement(T value, int e, Words* w) {
 // The vector of some results, rounded to T as by FromDouble; devices round two
 // to half or bfloat16 in one instruction.
 template <typename T>
-TFBN_HD Words RoundToWords(
-    const Compute<T> (&from)[VectorTraits<T>::kVector]) {
+TFBN_HD Words RoundToWords(const Compute<T> (&from)[VectorTraits<T>::kVector]) {
   Words w = {};
   TFBN_UNROLL
   for (int e = 0; e < VectorTraits<T>::kVector; ++e) {
 #if defined(__CUDA_ARCH__)
     if constexpr (std::is_same_v<T, Float16>) {
       if (e % 2 == 0) {
-        w.word[e / 2] = BitCast<uint32_t>(
-            __floats2half2_rn(from[e], from[e + 1]));
+        w.word[e / 2] =
+            BitCast<uint32_t>(__floats2half2_rn(from[e], from[e + 1]));
       }
       continue;
     }
     if constexpr (std::is_same_v<T, Bfloat16>) {
       if (e % 2 == 0) {
-        w.word[e / 2] = BitCast<uint32_t>(
-            __floats2bfloat162_rn(from[e], from[e + 1]));
+        w.word[e / 2] =
+            BitCast<uint32_t>(__floats2bfloat162_rn(from[e], from[e + 1]));
       }
       continue;
     }
@@ -168,16 +166,78 @@ TFBN_HD unsigned MisalignedBytes(uintptr_t p) {
   return static_cast<unsigned>(p % kVectorBytes);
 }
 
+// An unsigned integer of the size of T.
+template <typename T>
+using BitsOf =
+    std::conditional_t<sizeof(T) == 2, uint16_t,
+                       std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
+
+// The bits of the element at `from` if `wanted`, otherwise zero: predicated
+// like LoadWords.
+template <typename Bits>
+TFBN_HD Bits LoadBits(uintptr_t from, bool wanted) {
+  Bits bits = 0;
+#if defined(__CUDA_ARCH__)
+#define TFBN_LOAD(type, constraint)                                         \
+  asm volatile(                                                             \
+      "{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %2, 0;\n\t@p ld.global." type   \
+      " %0, [%1];\n\t}"                                                     \
+      : "+" constraint(bits)                                                \
+      : "l"(__cvta_generic_to_global(reinterpret_cast<const void*>(from))), \
+        "r"(static_cast<unsigned>(wanted)))
+  if constexpr (sizeof(Bits) == 2) {
+    TFBN_LOAD("u16", "h");
+  } else if constexpr (sizeof(Bits) == 4) {
+    TFBN_LOAD("u32", "r");
+  } else {
+    TFBN_LOAD("u64", "l");
+  }
+#undef TFBN_LOAD
+#else
+  if (wanted) bits = *reinterpret_cast<const Bits*>(from);
+#endif
+  return bits;
+}
+
+// Stores the bits of an element at `to` if `wanted`.
+template <typename Bits>
+TFBN_HD void StoreBits(Bits bits, uintptr_t to, bool wanted) {
+#if defined(__CUDA_ARCH__)
+#define TFBN_STORE(type, constraint)                                      \
+  asm volatile(                                                           \
+      "{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %2, 0;\n\t@p st.global." type \
+      " [%1], %0;\n\t}"                                                   \
+      :                                                                   \
+      : constraint(bits),                                                 \
+        "l"(__cvta_generic_to_global(reinterpret_cast<void*>(to))),       \
+        "r"(static_cast<unsigned>(wanted))                                \
+      : "memory")
+  if constexpr (sizeof(Bits) == 2) {
+    TFBN_STORE("u16", "h");
+  } else if constexpr (sizeof(Bits) == 4) {
+    TFBN_STORE("u32", "r");
+  } else {
+    TFBN_STORE("u64", "l");
+  }
+#undef TFBN_STORE
+#else
+  if (wanted) *reinterpret_cast<Bits*>(to) = bits;
+#endif
+}
+
 // Elements [begin, end) of the vector at `from`, zeros beside them: loads
 // nothing that does not belong to the thread.
 template <typename T>
 TFBN_HD Words LoadElements(uintptr_t from, int begin, int end) {
-  const T* const data = reinterpret_cast<const T*>(from);
+  constexpr int kVector = VectorTraits<T>::kVector;
+  BitsOf<T> bits[kVector];
+  TFBN_UNROLL
+  for (int e = 0; e < kVector; ++e) {
+    bits[e] = LoadBits<BitsOf<T>>(from + e * sizeof(T), e >= begin && e < end);
+  }
   Words w = {};
   TFBN_UNROLL
-  for (int e = 0; e < VectorTraits<T>::kVector; ++e) {
-    if (e >= begin && e < end) PutElement(data[e], e, &w);
-  }
+  for (int e = 0; e < kVector; ++e) PutElement(BitCast<T>(bits[e]), e, &w);
   return w;
 }
 
@@ -189,10 +249,10 @@ TFBN_HD void StoreElements(const Words& w, uintptr_t to, int begin, int end) {
     StoreWords(to, w);
     return;
   }
-  T* const data = reinterpret_cast<T*>(to);
   TFBN_UNROLL
   for (int e = 0; e < kVector; ++e) {
-    if (e >= begin && e < end) data[e] = ElementOf<T>(w, e);
+    StoreBits(BitCast<BitsOf<T>>(ElementOf<T>(w, e)), to + e * sizeof(T),
+              e >= begin && e < end);
   }
 }
 

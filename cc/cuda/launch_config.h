@@ -62,10 +62,9 @@ constexpr int64_t kSplitBytes = int64_t{128} << 10;
 // a / b of numbers that are not negative; devices divide 32-bit numbers in a
 // fifth of the instructions.
 static TFBN_HD int64_t Divide(int64_t a, int64_t b) {
-  return ((a | b) >> 32) == 0
-             ? static_cast<int64_t>(static_cast<uint32_t>(a) /
-                                    static_cast<uint32_t>(b))
-             : a / b;
+  return ((a | b) >> 32) == 0 ? static_cast<int64_t>(static_cast<uint32_t>(a) /
+                                                     static_cast<uint32_t>(b))
+                              : a / b;
 }
 
 struct LaunchConfig {

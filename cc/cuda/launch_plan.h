@@ -84,9 +84,9 @@ LaunchConfig ReduceConfig(const View& view, DType dtype, bool is_training) {
 
 template <typename Formula>
 int64_t NumPartialSums(const LaunchConfig& config, bool is_training) {
-  return config.elements == 0 ? 0
-                              : SumsOf<Formula>(is_training) * config.splits *
-                                    config.Columns();
+  return config.elements == 0
+             ? 0
+             : SumsOf<Formula>(is_training) * config.splits * config.Columns();
 }
 
 // Partial sums and coefficients; the latter as doubles, whatever the type.
@@ -94,8 +94,7 @@ template <typename Formula>
 size_t WorkspaceBytes(const View& view, DType dtype) {
   int64_t sums = 0;
   for (const bool is_training : {true, false}) {
-    const LaunchConfig config =
-        ReduceConfig<Formula>(view, dtype, is_training);
+    const LaunchConfig config = ReduceConfig<Formula>(view, dtype, is_training);
     sums = std::max(sums, NumPartialSums<Formula>(config, is_training));
   }
   return sizeof(double) *
@@ -127,8 +126,7 @@ int64_t GroupTiles(const LaunchPlan<Formula>& plan, const GroupPolicy& policy) {
   const bool same_tiles =
       apply.tiles == reduce.tiles && apply.threads_y == reduce.threads_y;
   if (reduce.channels_last || !args.is_training || !plan.applies ||
-      !same_tiles ||
-      bytes <= policy.max_bytes) {
+      !same_tiles || bytes <= policy.max_bytes) {
     return reduce.tiles;
   }
   const int64_t tile_bytes = CeilDiv(bytes, reduce.tiles);
@@ -152,8 +150,7 @@ bool AllMisalignedBy(unsigned bytes, const Pointer (&pointers)[kCount],
 template <int kInputs, int kOutputs>
 bool IsInPlace(const Tensors<kInputs, kOutputs>& tensors) {
   return std::any_of(tensors.out, tensors.out + kOutputs, [&](const void* p) {
-    return p != nullptr &&
-           std::count(tensors.in, tensors.in + kInputs, p) > 0;
+    return p != nullptr && std::count(tensors.in, tensors.in + kInputs, p) > 0;
   });
 }
 

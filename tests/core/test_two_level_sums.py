@@ -1,7 +1,7 @@
 """Two-level sums (cc/core/two_level_sum.h), as the GPU kernels have them, on the host emulator.
 
 Promised: runs of eight terms in float32, whose error does not grow with their number; infinities
-and NaN where double makes them; a center wider than float costs nothing; float64 is exact as before.
+and NaN where double makes them; a center wider than float costs nothing; float64 stays double.
 """
 
 from __future__ import annotations

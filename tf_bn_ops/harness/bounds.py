@@ -14,16 +14,17 @@ is what the error depends on (the condition of the sum). Every term carries 3 ro
   |c - r| <= roundings*u_T*|r| + |rstd|*(E(S2) + 4*u_s*|S2|)
                                                    for scale_backprop;  E(S2) = h*u_s*A2
 
-**Two-level sums** (cc/core/two_level_sum.h): runs of at most R = TWO_LEVEL_RUN terms are added up in
-float32, with the roundings u = 2^-24, and their sums in float64. A term is rounded q times before
+**Two-level sums** (cc/core/two_level_sum.h): runs of at most R = TWO_LEVEL_RUN terms are added up
+in float32, with roundings of u = 2^-24, and their sums in float64. A term is rounded q times before
 (q = 0 for dy, 2 for dy*(x - c), 1 for x - c, 3 for its square) and passes through at most R - 1
 additions of its run, so that with n = R - 1 + q
 
   h*u_s becomes h*u_s + n*u/(1 - n*u)      (Higham 2002, lemma 3.1)
 
-independent of M. c is the mean rounded to float32, and what that changes, (c - mean)*S1, is added in
-float64: of a float64 mean, E(S2) grows by 2*(n*u)*u*|mean|*A1. A run whose float32 sum is not finite
-is added up again in float64, so that overflow stays that of u_s, and what float32 flushes is in t.
+independent of M. c is the mean rounded to float32, and what that changes, (c - mean)*S1, is added
+in float64: of a float64 mean, E(S2) grows by 2*(n*u)*u*|mean|*A1. A run whose float32 sum is not
+finite is added up again in float64, so that overflow stays that of u_s, and what float32 flushes is
+in t.
 
 rstd carries at most 2.5 roundings of the type that sums are kept in (the sum with epsilon, which
 the root halves, the root, the division), its product with S2 one more.
@@ -90,6 +91,7 @@ import numpy as np
 from tf_bn_ops.harness import oracle as oracle_lib
 from tf_bn_ops.spec import DTYPES, DType
 
+_NARROW = frozenset({"half", "bfloat16", "float32"})
 
 # Maximum terms of a run of a two-level sum: kTwoLevelRun of cc/core/two_level_sum.h.
 TWO_LEVEL_RUN = 8
@@ -140,10 +142,7 @@ PROFILES: Mapping[str, Profile] = {
     p.name: p
     for p in (
         Profile("strict", "float64", 512, 2, 8, 2.0**-23, False, None),
-        Profile(
-            "two-level", "float64", 512, 2, 8, 2.0**-23, False, None,
-            frozenset({"half", "bfloat16", "float32"}),
-        ),  # fmt: skip
+        Profile("two-level", "float64", 512, 2, 8, 2.0**-23, False, None, _NARROW),
         Profile("textbook", None, None, 8, 8, 6, True, frozenset({"offset_backprop"})),
     )
 }

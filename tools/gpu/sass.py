@@ -1,12 +1,13 @@
 """Counts what nvcc's machine code says of the GPU kernels, without a GPU: make gpu-sass.
 
-Compiles cc/cuda/kernels for some architectures and reads the disassembly: the 16-byte loads that a
-thread has in flight in the loops over its items, instructions per loaded element, registers, spills.
+Compiles cc/cuda/kernels for some architectures and reads the disassembly: the 16-byte loads that
+a thread has in flight in the loops over its items, instructions per loaded element, registers,
+spills.
 Prints a line per kernel, fails where a kernel has fewer loads in flight than hide the latency of
 DRAM or spills registers, and with --docs writes the summary into docs/gpu.md.
 
-nvdisasm is in the CUDA toolkit and in Triton's wheel (pip download triton); NVDISASM names it. Without
-it, or without nvcc, the command prints why it is skipped and succeeds.
+nvdisasm is in the CUDA toolkit and in Triton's wheel (pip download triton); NVDISASM names it.
+Without it, or without nvcc, the command prints why it is skipped and succeeds.
 """
 
 from __future__ import annotations
@@ -59,9 +60,7 @@ class Instruction:
     def loads_vector(self) -> bool:
         """Of the aligned vector behind one, ptxas loads the eight bytes alone that a misaligned
         vector of float64 takes of it."""
-        return self.loads and (
-            self.width == 16 or (self.width == 8 and "+0x10]" in self.operands)
-        )
+        return self.loads and (self.width == 16 or (self.width == 8 and "+0x10]" in self.operands))
 
     @property
     def loads(self) -> bool:
@@ -162,16 +161,12 @@ def functions(disassembly: str) -> Iterator[tuple[str, list[Instruction], dict[s
             waiting = []
             jump = re.search(r"\((\.L_\w+)\)", match[4]) if match[3].startswith("BRA") else None
             guard = (match[2] or "").strip()
-            code.append(
-                Instruction(address, guard, match[3], match[4], jump[1] if jump else None)
-            )
+            code.append(Instruction(address, guard, match[3], match[4], jump[1] if jump else None))
     if code:
         yield name, code, labels
 
 
-def item_loops(
-    code: Sequence[Instruction], labels: Mapping[str, int]
-) -> list[list[Instruction]]:
+def item_loops(code: Sequence[Instruction], labels: Mapping[str, int]) -> list[list[Instruction]]:
     """The loops that load vectors, without the loops in them: from the target of a jump back to the
     jump. A loop over groups of items has none of its own where the items of a group have a loop."""
     spans = set()

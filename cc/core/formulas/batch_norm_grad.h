@@ -18,9 +18,10 @@
 //
 // Accuracy that every backend promises: sums are accumulated in double (so
 // float64 sums carry the rounding of double, all narrower types practically
-// none) or in two levels (two_level_sum.h), then rounded once to the output type. x_backprop is evaluated in float
-// (in double for float64) from coefficients computed in double. The order of
-// summation is a function of the view alone, see partition.h.
+// none) or in two levels (two_level_sum.h), then rounded once to the output
+// type. x_backprop is evaluated in float (in double for float64) from
+// coefficients computed in double. The order of summation is a function of the
+// view alone, see partition.h.
 
 #ifndef TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_GRAD_H_
 #define TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_GRAD_H_

@@ -181,22 +181,22 @@ TFBN_EXPORT int64_t tfbn_emulate_workspace(int64_t outer, int64_t channels,
                                            int64_t inner, int32_t dtype) {
   const View view{outer, channels, inner};
   size_t bytes = 0;
-#define X(unused, F, name)                                      \
-  bytes = std::max(bytes, cuda::WorkspaceBytes<tf_bn_ops::F>(   \
+#define X(unused, F, name)                                    \
+  bytes = std::max(bytes, cuda::WorkspaceBytes<tf_bn_ops::F>( \
                               view, static_cast<DType>(dtype)));
   TFBN_FOR_EACH_FORMULA(X, )
 #undef X
   return static_cast<int64_t>(bytes);
 }
 
-// As tfbn_cuda_batch_norm, ...: `seed` other than 0 shuffles threads and blocks;
-// `group_bytes` as in CudaLaunch; `launches`, if not null, receives the number
-// of kernels.
+// As tfbn_cuda_batch_norm, ...: `seed` other than 0 shuffles threads and
+// blocks; `group_bytes` as in CudaLaunch; `launches`, if not null, receives the
+// number of kernels.
 #define TFBN_DEFINE_CALL(name)                                                \
-  TFBN_EXPORT int tfbn_emulate_##name(                                        \
-      const tfbn_##name##_args* args, void* workspace, uint32_t seed,         \
-      int64_t group_bytes, int32_t* launches, char* error,                    \
-      size_t error_size) {                                                    \
+  TFBN_EXPORT int tfbn_emulate_##name(const tfbn_##name##_args* args,         \
+                                      void* workspace, uint32_t seed,         \
+                                      int64_t group_bytes, int32_t* launches, \
+                                      char* error, size_t error_size) {       \
     const Emulation emulation{workspace, seed, group_bytes, launches};        \
     return tf_bn_ops::c_api::RunFormulaOf(args, [&](auto formula) {           \
       return Emulate<typename decltype(formula)::Formula>(args, emulation,    \
@@ -238,8 +238,8 @@ TFBN_EXPORT int64_t tfbn_emulate_group_bytes(int64_t outer, int64_t channels,
          plan.group_tiles;
 }
 
-// The launch configuration of the gradient's reduction: grid size, threads_x, threads_y,
-// threads_z, fold, steps, items, splits.
+// The launch configuration of the gradient's reduction: grid size, threads_x,
+// threads_y, threads_z, fold, steps, items, splits.
 TFBN_EXPORT void tfbn_emulate_launch_config(int64_t outer, int64_t channels,
                                             int64_t inner, int32_t dtype,
                                             int64_t* out) {
