@@ -120,7 +120,7 @@ def find_nvdisasm() -> str:
 
 
 def _flags() -> list[str]:
-    command = [ROOT / "tools" / "list_flags.sh", "flags", ROOT / "mk" / "nvccflags.txt"]
+    command = [str(ROOT / "tools" / "list_flags.sh"), "flags", str(ROOT / "mk" / "nvccflags.txt")]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     return [flag for flag in listed if not flag.startswith("--threads")]
 
@@ -147,7 +147,10 @@ _LABEL = re.compile(r"^(\.L_\w+):")
 
 def functions(disassembly: str) -> Iterator[tuple[str, list[Instruction], dict[str, int]]]:
     """(mangled name, instructions, label -> address) of each function."""
-    name, code, labels, waiting = "", [], {}, []
+    name = ""
+    code: list[Instruction] = []
+    labels: dict[str, int] = {}
+    waiting: list[str] = []
     for line in disassembly.splitlines():
         if line.startswith("\t.section\t.text."):
             if code:
