@@ -110,9 +110,10 @@ class BlockStrideLoop {
       if (kAligned && config_.whole) return true;
       // Vectors lie less than one vector before, and behind, their elements.
       const int64_t first = run_ + StepElements(step_);
-      int64_t last_run = run_;
-      int last_step = step_;
-      Advance(config_.group_runs, config_.group_steps, &last_run, &last_step);
+      const int steps = static_cast<int>(config_.steps);
+      const int last_item = step_ + (GroupItems() - 1) * config_.threads_z;
+      const int64_t last_run = run_ + last_item / steps * RunStride();
+      const int last_step = last_item % steps;
       const int64_t last = StepElements(last_step) + kVector;
       const int64_t inner = config_.view.inner;
       return first >= kVector + kBeside &&
