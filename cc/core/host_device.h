@@ -1,5 +1,5 @@
-// Marks of functions that are compiled for GPUs, by nvcc or hipcc, and, as plain
-// C++, for the host.
+// Marks of functions that are compiled for GPUs, by nvcc or hipcc, and, as
+// plain C++, for the host.
 
 #ifndef TF_BN_OPS_CC_CORE_HOST_DEVICE_H_
 #define TF_BN_OPS_CC_CORE_HOST_DEVICE_H_
