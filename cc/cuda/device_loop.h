@@ -376,7 +376,7 @@ TFBN_HD void ForEachMasked(
       Words words[kCount];
       if (by_element[u]) {
         loader.LoadOwned(slot[u], count, words);
-      } else {
+      } else if (slot[u].Present()) {
         loader.Align(loaded[u], words);
       }
       f(i + u, slot[u], words);
@@ -384,8 +384,8 @@ TFBN_HD void ForEachMasked(
   }
 }
 
-// The same by the path for whole vectors, f(i, present, byte, words). That f
-// branches where an item is absent keeps the loads of all items before it: the
+// The same by the path for whole vectors, f(i, present, byte, words). The
+// branch where an item is absent keeps the loads of all items before it: the
 // compiler would otherwise move some behind it to save registers.
 template <int kHeld, typename T, bool kChannelsLast, int kCount, bool kAligned,
           bool kEvictFirst, typename F>
@@ -412,7 +412,7 @@ TFBN_HD void ForEachWhole(
     TFBN_UNROLL
     for (int u = 0; u < kItems; ++u) {
       Words words[kCount];
-      loader.Align(loaded[u], words);
+      if (present[u]) loader.Align(loaded[u], words);
       f(i + u, present[u],
         byte + static_cast<int64_t>(offset[u]) * kVectorBytes, words);
     }
