@@ -16,8 +16,10 @@ namespace tf_bn_ops {
 namespace cuda {
 namespace {
 
-// Maximum coefficients of a thread in 32-bit registers.
+// Maximum coefficients of a thread in 32-bit registers: beside vectors alone,
+// and beside the sums of a fused kernel.
 constexpr int kMaxHeldCoefficients = 48;
+constexpr int kMaxHeldBesideSums = 8;
 
 // Where the outputs of view shape are written.
 template <typename T, int kOutputs>
@@ -107,7 +109,8 @@ TFBN_HD int TileWidth(const LaunchConfig& config) {
 // Coefficients kFirst and following of the columns of a thread. Few of them are
 // kept in registers; many are read from shared memory for every element, or the
 // registers that loads need would be occupied.
-template <typename Formula, typename T, bool kChannelsLast, int kFirst>
+template <typename Formula, typename T, bool kChannelsLast, int kFirst,
+          int kMaxHeld>
 class ColumnCoefficients {
  public:
   using C = Compute<T>;
@@ -115,7 +118,7 @@ class ColumnCoefficients {
   static constexpr int kCount = Formula::kNumCoefficients - kFirst;
   // 32-bit registers.
   static constexpr int kSize = kColumns * kCount * int{sizeof(C) / 4};
-  static constexpr bool kInRegisters = kSize <= kMaxHeldCoefficients;
+  static constexpr bool kInRegisters = kSize <= kMaxHeld;
   static constexpr int kHeld = kInRegisters ? kSize : 0;
 
   template <typename Loop>
@@ -197,7 +200,8 @@ TFBN_HD void Apply(const KernelParams<Formula>& params, Block& block,
                    ApplyShared<Formula, T>* shared) {
   constexpr int kVector = VectorTraits<T>::kVector;
   constexpr int kInputs = Formula::kInputs;
-  using Coefficients = ColumnCoefficients<Formula, T, kChannelsLast, 0>;
+  using Coefficients =
+      ColumnCoefficients<Formula, T, kChannelsLast, 0, kMaxHeldCoefficients>;
   constexpr int kHeld = Coefficients::kHeld;
   const LaunchConfig& config = params.config;
   const int64_t index = config.GridSize() - 1 - block.Index();

@@ -5,6 +5,7 @@
 #define TF_BN_OPS_CC_CUDA_DEVICE_FINISH_H_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cc/core/formulas/formula.h"
 #include "cc/core/host_device.h"
@@ -40,22 +41,43 @@ struct FinishShared {
   double sums[Formula::kNumSums][kThreads];
 };
 
-// Coefficients and small outputs of channel `c` from its sums.
+// The sums at index `t`. Volatile: they are read twice, so that in between they
+// occupy no registers, of which calls of the division leave few.
+template <typename Formula>
+TFBN_HD void LoadSums(const FinishShared<Formula>& shared, int t,
+                      double (&sums)[Formula::kNumSums]) {
+  TFBN_UNROLL
+  for (int s = 0; s < Formula::kNumSums; ++s) {
+    sums[s] = kIsFrozenOnly<Formula>
+                  ? 0
+                  : *static_cast<const volatile double*>(&shared.sums[s][t]);
+  }
+}
+
+// Coefficients and small outputs of channel `c` from its sums, those at index
+// `t`.
 template <typename Formula, typename C>
 TFBN_HD void FinishChannel(const KernelParams<Formula>& params, int64_t c,
-                           double (&sums)[Formula::kNumSums]) {
+                           FinishShared<Formula>* shared, int t) {
   const auto& args = params.args;
   if (params.config.elements == 0) {
     Formula::StoreEmpty(args, c);
     return;
   }
   const double center = CenterAt(Formula::CentersOf(args), c);
-  if constexpr (!kIsFrozenOnly<Formula>) {
+  double sums[Formula::kNumSums];
+  if constexpr (!kIsFrozenOnly<Formula> && !std::is_same_v<C, double>) {
     const double run_center = RunCenter(args.dtype, center);
-    if (run_center != center) Formula::Recenter(run_center - center, sums);
+    if (run_center != center) {
+      LoadSums(*shared, t, sums);
+      Formula::Recenter(run_center - center, sums);
+      TFBN_UNROLL
+      for (int s = 0; s < Formula::kNumSums; ++s) shared->sums[s][t] = sums[s];
+    }
   }
   if (HasOutputs<Formula>(args)) {
     C k[Formula::kNumCoefficients];
+    LoadSums(*shared, t, sums);
     Formula::Finish(args, c, center, sums, k);
     // Before StoreSums, so that no coefficient occupies a register there.
     C* const out = static_cast<C*>(params.coefficients) + c;
@@ -66,6 +88,7 @@ TFBN_HD void FinishChannel(const KernelParams<Formula>& params, int64_t c,
       }
     }
   }
+  LoadSums(*shared, t, sums);
   Formula::StoreSums(args, c, center, sums);
 }
 
@@ -126,21 +149,15 @@ TFBN_HD void AddPartialSums(const KernelParams<Formula>& params, int64_t first,
 template <typename Formula, typename C, typename Block>
 TFBN_HD void Finish(const KernelParams<Formula>& params, Block& block,
                     FinishShared<Formula>* shared) {
-  constexpr bool kHasSums = !kIsFrozenOnly<Formula>;
   const int width = FinishChannels(params.args.view.channels);
   const int64_t first = params.first_channel + block.Index() * width;
-  if constexpr (kHasSums) {
+  if constexpr (!kIsFrozenOnly<Formula>) {
     AddPartialSums(params, first, width, block, shared);
   }
   block.LastPhase([&](int t) {
     const int64_t c = first + t;
     if (t >= width || c >= params.end_channel) return;
-    double sums[Formula::kNumSums];
-    TFBN_UNROLL
-    for (int s = 0; s < Formula::kNumSums; ++s) {
-      sums[s] = kHasSums ? shared->sums[s][t] : 0;
-    }
-    FinishChannel<Formula, C>(params, c, sums);
+    FinishChannel<Formula, C>(params, c, shared, t);
   });
 }
 

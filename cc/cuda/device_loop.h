@@ -344,6 +344,14 @@ TFBN_HD constexpr int ItemsAhead(int held) {
   return items;
 }
 
+// `n`, about which the compiler of device code knows nothing.
+TFBN_HD int Opaque(int n) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("" : "+r"(n));
+#endif
+  return n;
+}
+
 // f(i, slot, words) for every item i of the group, in order; absent ones too,
 // whose words are undefined. `own_only`: only elements of the slots are loaded.
 template <typename T, bool kChannelsLast, int kCount, bool kAligned,
@@ -397,6 +405,7 @@ TFBN_HD void ForEachWhole(
   typename BlockStrideLoop<T, kChannelsLast>::WholeItems items(loop);
   const int64_t byte = loop.GroupByte();
   const int n = loop.GroupItems();
+  const int limit = Opaque(n);
   TFBN_NO_UNROLL
   for (int i = 0; i < n; i += kItems) {
     uint32_t offset[kItems];
@@ -405,7 +414,7 @@ TFBN_HD void ForEachWhole(
     TFBN_UNROLL
     for (int u = 0; u < kItems; ++u) {
       offset[u] = items.Offset();
-      present[u] = i + u < n && items.Present();
+      present[u] = i + u < limit && items.Present();
       items.Next();
       loader.Load(byte, offset[u], present[u], count, loaded[u]);
     }

@@ -106,7 +106,8 @@ class KnownOfColumns {
  public:
   using Shared = ReduceShared<Formula, T, kChannelsLast, kFused, kSums>;
   using Coefficients =
-      ColumnCoefficients<Formula, T, kChannelsLast, Shared::kFirstKnown>;
+      ColumnCoefficients<Formula, T, kChannelsLast, Shared::kFirstKnown,
+                         kMaxHeldBesideSums>;
   static constexpr int kColumns = Shared::kColumns;
   // 32-bit registers.
   static constexpr int kHeld =
@@ -153,11 +154,12 @@ class ThreadReduction {
   static constexpr int kCount =
       kFused ? int{Formula::kInputs} : int{Formula::kNumReduceInputs};
   using Known = KnownOfColumns<Formula, T, kChannelsLast, kFused, kSums>;
-  // 32-bit registers: runs or sums, and what is known. The results of a fused
-  // apply need what is left.
+  // 32-bit registers: runs or sums, and what is known. Masks, and the results
+  // of a fused apply, need what is left.
   static constexpr int kHeld =
-      kFused ? kHeldRegisters
-             : kColumns * kSums * int{sizeof(Compute<T>) / 4} + Known::kHeld;
+      kFused || kHasMask<Formula>
+          ? kHeldRegisters
+          : kColumns * kSums * int{sizeof(Compute<T>) / 4} + Known::kHeld;
 
   TFBN_HD ThreadReduction(const KernelParams<Formula>& params, const Loop& loop,
                           int thread, Shared* shared)
@@ -192,9 +194,19 @@ class ThreadReduction {
       const VectorSlot slot = items.Next();
       if (!slot.Present()) continue;
       Words words[kCount], part[kCount];
-      loader.LoadOwned(slot, kCount, words);
-      Slice(words, part);
-      sums_.AddAgain(slot.begin - first, slot.end - first, part, known_);
+      if constexpr (kChannelsLast) {
+        loader.LoadOwned(slot, kCount, words);
+        Slice(words, part);
+        sums_.AddAgain(slot.begin - first, slot.end - first, part, known_);
+      } else {
+        // One by one: this loop should occupy no register of the fast one.
+        TFBN_NO_UNROLL
+        for (int e = slot.begin; e < slot.end; ++e) {
+          const int64_t byte = slot.byte + e * int64_t{sizeof(T)};
+          loader.LoadOwned(VectorSlot{byte, 0, 1}, kCount, words);
+          sums_.AddAgain(0, 1, words, known_);
+        }
+      }
     }
   }
 

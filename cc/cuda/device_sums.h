@@ -41,43 +41,62 @@ TFBN_HD void LoadTerms(const Words (&in)[kCount], int e,
     from[i] = static_cast<V>(values[i]);
 }
 
-// Adds the terms of the first kElements elements of a vector to `to`, computed
-// in V: per column, or those of all elements, added up in a tree. kMasked: only
-// elements [begin, end) are the thread's.
+// The terms of element `e` of a vector, computed in V. kMasked: zero unless it
+// is one of [begin, end).
+template <typename Formula, typename T, bool kMasked, typename V, int kSums,
+          int kCount, typename Coefficients>
+TFBN_HD void TermsOf(const Words (&in)[kCount], int e, int begin, int end,
+                     const Coefficients& known, V (&terms)[kSums]) {
+  V from[Formula::kInputs];
+  LoadTerms<Formula, T>(in, e, known, from);
+  // The identity of addition: -0.0 + term is bitwise the term, so the compiler
+  // folds the addition.
+  TFBN_UNROLL
+  for (int s = 0; s < kSums; ++s) terms[s] = V(-0.0);
+  Formula::Accumulate(from, static_cast<V>(known.Center(e)), terms);
+  if constexpr (kMasked) {
+    const bool own = e >= begin && e < end;
+    TFBN_UNROLL
+    for (int s = 0; s < kSums; ++s) terms[s] = own ? terms[s] : V(0);
+  }
+}
+
+// The sums of the terms of elements kFirst, kFirst + kStep, ... of a vector, as
+// a tree: an addition per level in the chain of sums, and few terms at a time.
+template <typename Formula, typename T, int kFirst, int kStep, bool kMasked,
+          typename V, int kSums, int kCount, typename Coefficients>
+TFBN_HD void TreeOfTerms(const Words (&in)[kCount], int begin, int end,
+                         const Coefficients& known, V (&terms)[kSums]) {
+  if constexpr (kStep == VectorTraits<T>::kVector) {
+    TermsOf<Formula, T, kMasked>(in, kFirst, begin, end, known, terms);
+  } else {
+    V others[kSums];
+    TreeOfTerms<Formula, T, kFirst, 2 * kStep, kMasked>(in, begin, end, known,
+                                                        terms);
+    TreeOfTerms<Formula, T, kFirst + kStep, 2 * kStep, kMasked>(in, begin, end,
+                                                                known, others);
+    TFBN_UNROLL
+    for (int s = 0; s < kSums; ++s) terms[s] += others[s];
+  }
+}
+
+// Adds the terms of the first kElements elements of a vector to `to`: per
+// column, or those of all elements. kMasked: only elements [begin, end) are the
+// thread's.
 template <typename Formula, typename T, int kElements, bool kMasked, typename V,
           int kColumns, int kSums, int kCount, typename Coefficients>
 TFBN_HD void AddTerms(const Words (&in)[kCount], int begin, int end,
                       const Coefficients& known, V (&to)[kColumns][kSums]) {
-  V terms[kElements][kSums];
-  TFBN_UNROLL
-  for (int e = 0; e < kElements; ++e) {
-    V from[Formula::kInputs];
-    LoadTerms<Formula, T>(in, e, known, from);
-    // The identity of addition: -0.0 + term is bitwise the term, so the
-    // compiler folds the addition.
-    TFBN_UNROLL
-    for (int s = 0; s < kSums; ++s) terms[e][s] = V(-0.0);
-    Formula::Accumulate(from, static_cast<V>(known.Center(e)), terms[e]);
-    if constexpr (kMasked) {
-      const bool own = e >= begin && e < end;
-      TFBN_UNROLL
-      for (int s = 0; s < kSums; ++s) terms[e][s] = own ? terms[e][s] : V(0);
-    }
-  }
-  if constexpr (kColumns < kElements) {
-    TFBN_UNROLL
-    for (int n = kElements / 2; n > 0; n /= 2) {
-      TFBN_UNROLL
-      for (int e = 0; e < n; ++e) {
-        TFBN_UNROLL
-        for (int s = 0; s < kSums; ++s) terms[e][s] += terms[e + n][s];
-      }
-    }
-  }
   TFBN_UNROLL
   for (int e = 0; e < kColumns; ++e) {
+    V terms[kSums];
+    if constexpr (kColumns < kElements) {
+      TreeOfTerms<Formula, T, 0, 1, kMasked>(in, begin, end, known, terms);
+    } else {
+      TermsOf<Formula, T, kMasked>(in, e, begin, end, known, terms);
+    }
     TFBN_UNROLL
-    for (int s = 0; s < kSums; ++s) to[e][s] += terms[e][s];
+    for (int s = 0; s < kSums; ++s) to[e][s] += terms[s];
   }
 }
 
@@ -98,7 +117,7 @@ class ThreadSums {
   static constexpr bool kMayOverflow = kTwoLevels && kRunMayOverflow<T>;
   // Many double sums that change once per group stay in shared memory rather
   // than in registers, of which loads need as many.
-  static constexpr bool kInShared = kTwoLevels && kChannelsLast;
+  static constexpr bool kInShared = kTwoLevels && (kChannelsLast || kSums > 2);
 
   TFBN_HD ThreadSums(SharedSums& shared, int thread)
       : shared_(shared), thread_(thread) {
@@ -106,10 +125,16 @@ class ThreadSums {
   }
 
   TFBN_HD void BeginGroup() {
-    if constexpr (kMayOverflow && !kInShared) {
+    if constexpr (kTwoLevels && !kChannelsLast) {
       range_ = 0;
       TFBN_UNROLL
-      for (int s = 0; s < kSums; ++s) before_[s] = sums_[0][s];
+      for (int s = 0; s < kSums; ++s) {
+        if constexpr (kInShared) {
+          sums_[0][s] = 0;
+        } else if constexpr (kMayOverflow) {
+          before_[s] = sums_[0][s];
+        }
+      }
     }
   }
 
@@ -121,7 +146,7 @@ class ThreadSums {
       if (present) {
         AddTerms<Formula, T, kElements, kMasked>(in, begin, end, known, run_);
       }
-      if (!kInShared && (i + 1) % kRunItems == 0) EndRun();
+      if (!kChannelsLast && (i + 1) % kRunItems == 0) EndRun(sums_);
     } else if (present) {
       AddTerms<Formula, T, kElements, kMasked>(in, begin, end, known, sums_);
     }
@@ -130,40 +155,35 @@ class ThreadSums {
   // `items` of the group were added. False if the float32 sum of a run is not
   // finite: the group is to be added again, by AddAgain.
   TFBN_HD bool EndGroup(int items) {
-    if constexpr (kInShared) {
-      if (kMayOverflow && !IsInRange(RangeOfRuns())) {
-        TFBN_UNROLL
-        for (int e = 0; e < kColumns; ++e) {
-          TFBN_UNROLL
-          for (int s = 0; s < kSums; ++s) run_[e][s] = 0;
-        }
+    if constexpr (kTwoLevels) {
+      if (kChannelsLast) range_ = RangeOfRuns();
+      if (!kChannelsLast && items % kRunItems != 0) EndRun(sums_);
+      if (kMayOverflow && !(range_ <= 0x1.fffffep127f)) {
+        Discard();
         return false;
       }
-      EndRun();
-    } else if constexpr (kTwoLevels) {
-      if (items % kRunItems != 0) EndRun();
-      if (kMayOverflow && !IsInRange(range_)) {
-        TFBN_UNROLL
-        for (int s = 0; s < kSums; ++s) sums_[0][s] = before_[s];
-        return false;
-      }
+      if (kChannelsLast) EndRunInShared();
+      if (!kChannelsLast && kInShared) AddToShared(sums_);
     }
     return true;
   }
 
+  // Columns: elements [begin, end) of a vector; otherwise its first element.
   template <int kCount, typename Coefficients>
   TFBN_HD void AddAgain(int begin, int end, const Words (&in)[kCount],
                         const Coefficients& known) {
-    if constexpr (kInShared) {
-      double sums[kColumns][kSums] = {};
-      AddTerms<Formula, T, kElements, true>(in, begin, end, known, sums);
+    TFBN_UNROLL
+    for (int e = 0; e < kColumns; ++e) {
+      double terms[kSums];
+      TermsOf<Formula, T, kChannelsLast>(in, e, begin, end, known, terms);
       TFBN_UNROLL
-      for (int e = 0; e < kColumns; ++e) {
-        TFBN_UNROLL
-        for (int s = 0; s < kSums; ++s) Shared(e, s) += sums[e][s];
+      for (int s = 0; s < kSums; ++s) {
+        if constexpr (kInShared) {
+          Shared(e, s) += terms[s];
+        } else {
+          sums_[e][s] += terms[s];
+        }
       }
-    } else {
-      AddTerms<Formula, T, kElements, true>(in, begin, end, known, sums_);
     }
   }
 
@@ -184,6 +204,14 @@ class ThreadSums {
     }
   }
 
+  TFBN_HD void AddToShared(const double (&sums)[kColumns][kSums]) {
+    TFBN_UNROLL
+    for (int e = 0; e < kColumns; ++e) {
+      TFBN_UNROLL
+      for (int s = 0; s < kSums; ++s) Shared(e, s) += sums[e][s];
+    }
+  }
+
   // Finite if all runs are.
   TFBN_HD float RangeOfRuns() const {
     float range = 0;
@@ -196,23 +224,33 @@ class ThreadSums {
     }
     return range;
   }
-  static TFBN_HD bool IsInRange(float range) {
-    return range <= 0x1.fffffep127f;
-  }
 
-  TFBN_HD void EndRun() {
-    if constexpr (kMayOverflow && !kInShared) range_ += RangeOfRuns();
+  TFBN_HD void EndRun(double (&sums)[kColumns][kSums]) {
+    if constexpr (kMayOverflow) range_ += RangeOfRuns();
+    TFBN_UNROLL
+    for (int s = 0; s < kSums; ++s) {
+      sums[0][s] += static_cast<double>(run_[0][s]);
+      run_[0][s] = 0;
+    }
+  }
+  TFBN_HD void EndRunInShared() {
     TFBN_UNROLL
     for (int e = 0; e < kColumns; ++e) {
       TFBN_UNROLL
       for (int s = 0; s < kSums; ++s) {
-        const double run = static_cast<double>(run_[e][s]);
-        if constexpr (kInShared) {
-          Shared(e, s) += run;
-        } else {
-          sums_[e][s] += run;
-        }
+        Shared(e, s) += static_cast<double>(run_[e][s]);
         run_[e][s] = 0;
+      }
+    }
+  }
+  // Leaves the sums as they were before the group.
+  TFBN_HD void Discard() {
+    TFBN_UNROLL
+    for (int e = 0; e < kColumns; ++e) {
+      TFBN_UNROLL
+      for (int s = 0; s < kSums; ++s) {
+        if (kChannelsLast) run_[e][s] = 0;
+        if (!kInShared) sums_[e][s] = before_[s];
       }
     }
   }

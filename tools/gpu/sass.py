@@ -330,7 +330,10 @@ def table(kernels: Sequence[Kernel]) -> str:
     for k in kernels:
         if k.kind != "finish":
             rows[k.kind, k.dtype, k.layout, k.variant or "aligned"].append(k)
+    archs = ", ".join(f"sm_{arch}" for arch in sorted({k.arch for k in kernels}))
     lines = [
+        f"All formulas, {archs}:",
+        "",
         "| kernel | type | layout | tensors | loads in flight | instructions per loaded element "
         "| registers |",
         "|---|---|---|---|---|---|---|",
