@@ -7,7 +7,7 @@
 // Always inlined: translation units with different -m flags include such
 // functions, and of an out-of-line copy the linker would keep one for all, with
 // instructions that the processor may lack. A build for one machine alone may
-// define it as `inline`, which compiles in a third of the time.
+// define it as `inline`, which compiles faster.
 #ifndef TFBN_INLINE
 #define TFBN_INLINE inline __attribute__((always_inline))
 #endif
