@@ -282,8 +282,8 @@ $(PTX_OBJECTS): $(PTX_DIR)/%.o: % $(PTX_DIR)/nvcc.txt
 $(PTX_DIR)/kernels.ptx: $(PTX_OBJECTS)
 	$(Q)awk 'NR == FNR || !/^\.(version|target|address_size)/' $(^:.o=.keep/*.ptx) > $@
 $(PTX_DIR)/libgpu.so: $(PTX_OBJECTS) $(GPU_C_API_OBJECTS) $(call objects,core) $(filter %args.o,$(C_API_OBJECTS)) \
-  $(PTX_DIR)/nvcc.txt
-	$(Q)$(CXX) -shared -o $@ $(filter %.o,$^) -L'$(SIM)' -lcudasim -Wl,-rpath,'$(abspath $(SIM))'
+  cc/cuda/testing/simulated_runtime.cc $(PTX_DIR)/nvcc.txt
+	$(Q)$(CXX) -shared -fPIC -o $@ $(filter %.o %.cc,$^) -L'$(SIM)' -lcudasim -Wl,-rpath,'$(abspath $(SIM))'
 -include $(PTX_OBJECTS:.o=.d)
 
 $(B)/lib/libtf_bn_ops.so: $(CUDA_OBJECTS) $(GPU_OP_OBJECTS)

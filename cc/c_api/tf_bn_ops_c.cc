@@ -111,14 +111,14 @@ std::string ReadRequest(const char* formula, const tfbn_explain_args* args,
 
 }  // namespace
 
-#define TFBN_DEFINE_CALL(name)                                               \
-  int tfbn_cpu_##name(const tfbn_##name##_args* args,                        \
-                      const char* implementation, int threads, char* error,  \
-                      size_t error_size) {                                   \
-    return tf_bn_ops::c_api::RunFormulaOf(args, [&](auto formula) {          \
-      return Run<typename decltype(formula)::Formula>(                       \
-          args, implementation, threads, error, error_size);                 \
-    });                                                                      \
+#define TFBN_DEFINE_CALL(name)                                              \
+  int tfbn_cpu_##name(const tfbn_##name##_args* args,                       \
+                      const char* implementation, int threads, char* error, \
+                      size_t error_size) {                                  \
+    return tf_bn_ops::c_api::RunFormulaOf(args, [&](auto formula) {         \
+      return Run<typename decltype(formula)::Formula>(                      \
+          args, implementation, threads, error, error_size);                \
+    });                                                                     \
   }
 TFBN_FOR_EACH_C_CALL(TFBN_DEFINE_CALL)
 

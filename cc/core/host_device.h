@@ -1,13 +1,16 @@
-// Marks of functions that are compiled for GPUs, by nvcc or hipcc, and, as plain
-// C++, for the host.
+// Marks of functions that are compiled for GPUs, by nvcc or hipcc, and, as
+// plain C++, for the host.
 
 #ifndef TF_BN_OPS_CC_CORE_HOST_DEVICE_H_
 #define TF_BN_OPS_CC_CORE_HOST_DEVICE_H_
 
 // Always inlined: translation units with different -m flags include such
 // functions, and of an out-of-line copy the linker would keep one for all, with
-// instructions that the processor may lack.
+// instructions that the processor may lack. A build for one machine alone may
+// define it as `inline`, which compiles faster.
+#ifndef TFBN_INLINE
 #define TFBN_INLINE inline __attribute__((always_inline))
+#endif
 
 #if defined(__CUDACC__)
 #define TFBN_HD __host__ __device__ __forceinline__

@@ -21,7 +21,7 @@ namespace {
 #define REGISTER_FUSED_BATCH_NORM(op, T, U) \
   REGISTER_KERNEL_BUILDER(                  \
       Name("TfBnOps>" op)                   \
-          .Device(TFBN_KERNEL_DEVICE)   \
+          .Device(TFBN_KERNEL_DEVICE)       \
           .TypeConstraint<T>("T")           \
           .TypeConstraint<float>(U),        \
       BatchNormOp<FusedBatchNormSpec, T, float, TFBN_KERNEL_BACKEND>);
@@ -30,24 +30,23 @@ TFBN_FUSED_BATCH_NORM_KERNELS(REGISTER_FUSED_BATCH_NORM)
 #define REGISTER_FUSED_BATCH_NORM_EX(T, side_inputs)                \
   REGISTER_KERNEL_BUILDER(                                          \
       Name("TfBnOps>FusedBatchNormEx")                              \
-          .Device(TFBN_KERNEL_DEVICE)                           \
+          .Device(TFBN_KERNEL_DEVICE)                               \
           .TypeConstraint<T>("T")                                   \
           .AttrConstraint<int64_t>("num_side_inputs", side_inputs), \
-      BatchNormOp<FusedBatchNormExSpec<side_inputs>, T, float, TFBN_KERNEL_BACKEND>);
+      BatchNormOp<FusedBatchNormExSpec<side_inputs>, T, float,      \
+                  TFBN_KERNEL_BACKEND>);
 TFBN_FUSED_BATCH_NORM_EX_KERNELS(REGISTER_FUSED_BATCH_NORM_EX)
 
-#define REGISTER_FUSED_BATCH_NORM_GRAD(op, T) \
-  REGISTER_KERNEL_BUILDER(                    \
-      Name("TfBnOps>" op)                     \
-          .Device(TFBN_KERNEL_DEVICE)     \
-          .TypeConstraint<T>("T"),            \
+#define REGISTER_FUSED_BATCH_NORM_GRAD(op, T)                                \
+  REGISTER_KERNEL_BUILDER(                                                   \
+      Name("TfBnOps>" op).Device(TFBN_KERNEL_DEVICE).TypeConstraint<T>("T"), \
       BatchNormOp<FusedBatchNormGradSpec, T, float, TFBN_KERNEL_BACKEND>);
 TFBN_FUSED_BATCH_NORM_GRAD_KERNELS(REGISTER_FUSED_BATCH_NORM_GRAD)
 
 #define REGISTER_FUSED_BATCH_NORM_GRAD_EX(T, side_inputs)           \
   REGISTER_KERNEL_BUILDER(                                          \
       Name("TfBnOps>FusedBatchNormGradEx")                          \
-          .Device(TFBN_KERNEL_DEVICE)                           \
+          .Device(TFBN_KERNEL_DEVICE)                               \
           .TypeConstraint<T>("T")                                   \
           .AttrConstraint<int64_t>("num_side_inputs", side_inputs), \
       BatchNormOp<FusedBatchNormGradExSpec<side_inputs>, T, float,  \
@@ -57,7 +56,7 @@ TFBN_FUSED_BATCH_NORM_GRAD_EX_KERNELS(REGISTER_FUSED_BATCH_NORM_GRAD_EX)
 #define REGISTER_BATCH_NORM_TRAINING_BACKPROP(T) \
   REGISTER_KERNEL_BUILDER(                       \
       Name("TfBnOps>BatchNormTrainingBackprop")  \
-          .Device(TFBN_KERNEL_DEVICE)        \
+          .Device(TFBN_KERNEL_DEVICE)            \
           .TypeConstraint<T>("T"),               \
       BatchNormOp<BatchNormTrainingBackpropSpec, T, T, TFBN_KERNEL_BACKEND>);
 TFBN_BATCH_NORM_TRAINING_BACKPROP_KERNELS(REGISTER_BATCH_NORM_TRAINING_BACKPROP)
@@ -65,7 +64,7 @@ TFBN_BATCH_NORM_TRAINING_BACKPROP_KERNELS(REGISTER_BATCH_NORM_TRAINING_BACKPROP)
 #define REGISTER_FUSED_BATCH_NORM_GRAD_GRAD(T, U) \
   REGISTER_KERNEL_BUILDER(                        \
       Name("TfBnOps>FusedBatchNormGradGrad")      \
-          .Device(TFBN_KERNEL_DEVICE)         \
+          .Device(TFBN_KERNEL_DEVICE)             \
           .TypeConstraint<T>("T")                 \
           .TypeConstraint<U>("U"),                \
       BatchNormOp<FusedBatchNormGradGradSpec, T, U, TFBN_KERNEL_BACKEND>);

@@ -27,10 +27,10 @@ TFBN_SPLIT_STATS_KERNELS(REGISTER_STATS)
 // The lengths of lists select the formula, so that each has its kernel.
 #define YS(n) .AttrConstraint<int64_t>("num_y", n)
 #define SIDE_INPUTS(n) .AttrConstraint<int64_t>("num_side_inputs", n)
-#define KERNEL_OF(op, T, U, lengths)  \
-  Name("TfBnOps>" op)                 \
-      .Device(TFBN_KERNEL_DEVICE) \
-      .TypeConstraint<T>("T")         \
+#define KERNEL_OF(op, T, U, lengths) \
+  Name("TfBnOps>" op)                \
+      .Device(TFBN_KERNEL_DEVICE)    \
+      .TypeConstraint<T>("T")        \
       .TypeConstraint<U>("U") lengths
 
 #define REGISTER_ELEMT(T, U, n)                          \

@@ -10,6 +10,8 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
+import re
+import tempfile
 from typing import Any
 
 import cuda_device
@@ -18,6 +20,27 @@ import cuda_device
 # from barrier to barrier.
 LOCK_STEP, RANDOM_ORDER = ORDERS = (0, 1)
 _NAME = "libcudasim.so"
+# Instructions that the simulator lacks, and the same by others, each on a line of its own: two numbers
+# that are rounded at once, the first to the upper half; and the upper half of 64 bits.
+_SUBSTITUTES = (
+    (
+        r"cvt\.rn\.(b?f16)x2\.f32\s+(%\w+),\s*(%\w+),\s*(%\w+)\s*;",
+        "{ .reg .b16 one;\n.reg .b16 two;\ncvt.rn.\\1.f32 one, \\4;\ncvt.rn.\\1.f32 two, \\3;\n"
+        "mov.b32 \\2, {one, two}; }",
+    ),
+    (
+        r"bfi\.b64\s+(%\w+),\s*(%\w+),\s*(%\w+),\s*32,\s*32\s*;",
+        "{ .reg .b64 one;\n.reg .b64 two;\nshl.b64 one, \\2, 32;\nand.b64 two, \\3, 4294967295;\n"
+        "or.b64 \\1, one, two; }",
+    ),
+)
+
+
+def _simulated(ptx: str) -> str:
+    """`ptx` in the simulator's instructions."""
+    for pattern, substitute in _SUBSTITUTES:
+        ptx = re.sub(pattern, substitute, ptx)
+    return ptx
 
 
 class SimulatedDevice(cuda_device.CudaDevice):
@@ -46,8 +69,11 @@ class SimulatedDevice(cuda_device.CudaDevice):
 
     def load(self, ptx: pathlib.Path, order: int) -> None:
         """Takes the kernels from `ptx` from now on."""
-        if self._simulator.sim_load(str(ptx).encode(), order) != 0:
-            raise cuda_device.GpuError(f"{ptx}: {self._error()}")
+        with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+            file.write(_simulated(ptx.read_text()))
+            file.flush()
+            if self._simulator.sim_load(file.name.encode(), order) != 0:
+                raise cuda_device.GpuError(f"{ptx}: {self._error()}")
         self._simulator.sim_options(1, 1, 32, 1)
 
     def _error(self) -> str:

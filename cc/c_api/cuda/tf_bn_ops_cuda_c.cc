@@ -44,19 +44,18 @@ bool AreAligned(const Arrays& arrays) {
 std::vector<Arrays> ArraysOf(const BatchNormArgs& args) {
   const DType compute =
       args.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
-  return {{args.dtype,
-           {args.x, args.side_input, args.y},
-           "x, side_input and y"},
-          {args.stat_dtype,
-           {args.scale, args.offset, args.batch_mean, args.batch_variance,
-            args.saved_mean, args.saved_variance},
-           "scale, offset, batch_mean, batch_variance, saved_mean and "
-           "saved_variance"},
-          {StatisticsDTypeOf(args),
-           {args.mean, args.variance},
-           "mean and variance"},
-          {DType::kFloat64, {args.mean64, args.m2}, "mean and m2"},
-          {compute, {args.forward_coefficients}, "forward_coefficients"}};
+  return {
+      {args.dtype, {args.x, args.side_input, args.y}, "x, side_input and y"},
+      {args.stat_dtype,
+       {args.scale, args.offset, args.batch_mean, args.batch_variance,
+        args.saved_mean, args.saved_variance},
+       "scale, offset, batch_mean, batch_variance, saved_mean and "
+       "saved_variance"},
+      {StatisticsDTypeOf(args),
+       {args.mean, args.variance},
+       "mean and variance"},
+      {DType::kFloat64, {args.mean64, args.m2}, "mean and m2"},
+      {compute, {args.forward_coefficients}, "forward_coefficients"}};
 }
 
 std::vector<Arrays> ArraysOf(const BatchNormGradArgs& args) {
@@ -79,9 +78,9 @@ std::vector<Arrays> ArraysOf(const BatchNormGradExArgs& args) {
       args.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
   std::vector<Arrays> arrays =
       ArraysOf(static_cast<const BatchNormGradArgs&>(args));
-  arrays.push_back(
-      {args.dtype, {args.y, args.side_input_backprop},
-       "y and side_input_backprop"});
+  arrays.push_back({args.dtype,
+                    {args.y, args.side_input_backprop},
+                    "y and side_input_backprop"});
   arrays.push_back({args.stat_dtype, {args.offset}, "offset"});
   arrays.push_back(
       {compute, {args.forward_coefficients}, "forward_coefficients"});
@@ -99,8 +98,8 @@ std::vector<Arrays> ArraysOf(const BatchNormBackwardElemtArgs& args) {
 
 std::vector<Arrays> ArraysOf(const BatchNormGradGradArgs& args) {
   return {{args.dtype,
-           {args.x_backprop_grad, args.y_backprop, args.x,
-            args.y_backprop_grad, args.x_grad},
+           {args.x_backprop_grad, args.y_backprop, args.x, args.y_backprop_grad,
+            args.x_grad},
            "x_backprop_grad, y_backprop, x, y_backprop_grad and x_grad"},
           {args.stat_dtype,
            {args.scale_backprop_grad, args.offset_backprop_grad, args.scale,
@@ -147,7 +146,8 @@ std::string CheckPlace(const Place& place, int64_t needed) {
 int64_t WorkspaceBytes(const View& view, DType dtype) {
   size_t bytes = 0;
 #define X(unused, F, name) \
-  bytes = std::max(bytes, tf_bn_ops::CudaWorkspaceBytes<tf_bn_ops::F>(view, dtype));
+  bytes = std::max(bytes,  \
+                   tf_bn_ops::CudaWorkspaceBytes<tf_bn_ops::F>(view, dtype));
   TFBN_FOR_EACH_FORMULA(X, )
 #undef X
   return static_cast<int64_t>(bytes);
@@ -156,9 +156,9 @@ int64_t WorkspaceBytes(const View& view, DType dtype) {
 // Of what a launch returned.
 int Report(int failed, char* error, size_t error_size) {
   if (failed == 0) return 0;
-  return Fail(std::string("CUDA launch failed: ") +
-                  tf_bn_ops::CudaErrorMessage(failed),
-              error, error_size);
+  return Fail(
+      std::string("CUDA launch failed: ") + tf_bn_ops::CudaErrorMessage(failed),
+      error, error_size);
 }
 
 template <typename Formula, typename CArgs>
@@ -171,10 +171,10 @@ int Run(const CArgs* c_args, const Place& place, char* error,
     message = CheckPlace(place, WorkspaceBytes(args.view, args.dtype));
   }
   if (!message.empty()) return Fail(message, error, error_size);
-  return Report(tf_bn_ops::CudaLaunch<Formula>(args, place.workspace,
-                                               place.cuda_stream,
-                                               place.group_bytes),
-                error, error_size);
+  return Report(
+      tf_bn_ops::CudaLaunch<Formula>(args, place.workspace, place.cuda_stream,
+                                     place.group_bytes),
+      error, error_size);
 } catch (const std::exception& e) {
   return Fail(std::string("the system refused: ") + e.what(), error,
               error_size);
@@ -201,16 +201,15 @@ int tfbn_cuda_workspace(int64_t outer, int64_t channels, int64_t inner,
               error_size);
 }
 
-#define TFBN_DEFINE_CALL(name)                                              \
-  int tfbn_cuda_##name(const tfbn_##name##_args* args, void* workspace,     \
-                       int64_t workspace_bytes, void* cuda_stream,          \
-                       int64_t group_bytes, char* error,                    \
-                       size_t error_size) {                                 \
-    const Place place{workspace, workspace_bytes, cuda_stream, group_bytes}; \
-    return tf_bn_ops::c_api::RunFormulaOf(args, [&](auto formula) {         \
-      return Run<typename decltype(formula)::Formula>(args, place, error,   \
-                                                      error_size);          \
-    });                                                                     \
+#define TFBN_DEFINE_CALL(name)                                                \
+  int tfbn_cuda_##name(const tfbn_##name##_args* args, void* workspace,       \
+                       int64_t workspace_bytes, void* cuda_stream,            \
+                       int64_t group_bytes, char* error, size_t error_size) { \
+    const Place place{workspace, workspace_bytes, cuda_stream, group_bytes};  \
+    return tf_bn_ops::c_api::RunFormulaOf(args, [&](auto formula) {           \
+      return Run<typename decltype(formula)::Formula>(args, place, error,     \
+                                                      error_size);            \
+    });                                                                       \
   }
 TFBN_FOR_EACH_C_CALL(TFBN_DEFINE_CALL)
 

@@ -49,8 +49,8 @@ void LaunchFormula(tf::OpKernelContext* context,
                  context->allocate_temp(tf::DT_INT8, tf::TensorShape({bytes}),
                                         &workspace));
   // TensorFlow frees temporary memory in the order of the stream.
-  Report(context, CudaLaunch<Formula>(args, workspace.data(),
-                                      CudaStreamOf(stream)));
+  Report(context,
+         CudaLaunch<Formula>(args, workspace.data(), CudaStreamOf(stream)));
 }
 
 }  // namespace
