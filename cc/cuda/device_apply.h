@@ -17,8 +17,10 @@ namespace cuda {
 namespace {
 
 // Maximum coefficients of a thread in 32-bit registers: beside vectors alone,
-// and beside the sums of a fused kernel.
+// which take twice as many where they are misaligned, and beside the sums of a
+// fused kernel.
 constexpr int kMaxHeldCoefficients = 48;
+constexpr int kMaxHeldMisaligned = 24;
 constexpr int kMaxHeldBesideSums = 8;
 
 // Where the outputs of view shape are written.
@@ -201,7 +203,8 @@ TFBN_HD void Apply(const KernelParams<Formula>& params, Block& block,
   constexpr int kVector = VectorTraits<T>::kVector;
   constexpr int kInputs = Formula::kInputs;
   using Coefficients =
-      ColumnCoefficients<Formula, T, kChannelsLast, 0, kMaxHeldCoefficients>;
+      ColumnCoefficients<Formula, T, kChannelsLast, 0,
+                         kAligned ? kMaxHeldCoefficients : kMaxHeldMisaligned>;
   constexpr int kHeld = Coefficients::kHeld;
   const LaunchConfig& config = params.config;
   const int64_t index = config.GridSize() - 1 - block.Index();

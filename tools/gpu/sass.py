@@ -192,17 +192,17 @@ def item_loops(code: Sequence[Instruction], labels: Mapping[str, int]) -> list[l
 
 def loads_in_flight(body: Iterable[Instruction]) -> int:
     """The most vectors that were asked for before one of them is used."""
-    pending: set[int] = set()
+    pending: dict[int, range] = {}  # First register of a load -> its registers.
     most = 0
     for instruction in body:
         if instruction.loads_vector:
             target = instruction.target_register
             assert target is not None
-            pending.add(target)
+            pending[target] = range(target, target + instruction.width // 4)
             most = max(most, len(pending))
             continue
         used = instruction.registers()
-        pending = {first for first in pending if not used & set(range(first, first + 4))}
+        pending = {first: all_ for first, all_ in pending.items() if not used & set(all_)}
     return most
 
 
