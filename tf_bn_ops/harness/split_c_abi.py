@@ -119,7 +119,7 @@ class How:
 
 
 @functools.cache
-def _function(name: str, struct: type[ctypes.Structure], runs: bool) -> Any:
+def _function(name: str, struct: Any, runs: bool) -> Any:
     function = getattr(c_abi.library(), name)
     how = [ctypes.c_char_p, ctypes.c_int] if runs else []
     function.argtypes = [ctypes.POINTER(struct), *how, ctypes.c_char_p, ctypes.c_size_t]

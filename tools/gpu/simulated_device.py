@@ -23,8 +23,8 @@ _NAME = "libcudasim.so"
 # Comparisons that are true where one number is NaN, and the opposite ones: the simulator finds them
 # false.
 _COMPLEMENTS = {"ltu": "ge", "leu": "gt", "gtu": "le", "geu": "lt", "neu": "eq", "equ": "ne"}
-# Instructions that the simulator lacks, and the same by others, each on a line of its own: two numbers
-# that are rounded at once, the first to the upper half; and the upper half of 64 bits.
+# Instructions that the simulator lacks, and the same by others, each on a line of its own: two
+# numbers that are rounded at once, the first to the upper half; and the upper half of 64 bits.
 _SUBSTITUTES = (
     (
         r"cvt\.rn\.(b?f16)x2\.f32\s+(%\w+),\s*(%\w+),\s*(%\w+)\s*;",
