@@ -233,12 +233,20 @@ class ThreadSums {
       run_[0][s] = 0;
     }
   }
+  // Volatile: column by column, as all columns at once do not fit into
+  // registers.
   TFBN_HD void EndRunInShared() {
     TFBN_UNROLL
     for (int e = 0; e < kColumns; ++e) {
+      double total[kSums];
       TFBN_UNROLL
       for (int s = 0; s < kSums; ++s) {
-        Shared(e, s) += static_cast<double>(run_[e][s]);
+        total[s] = *static_cast<volatile double*>(&Shared(e, s));
+      }
+      TFBN_UNROLL
+      for (int s = 0; s < kSums; ++s) {
+        total[s] += static_cast<double>(run_[e][s]);
+        *static_cast<volatile double*>(&Shared(e, s)) = total[s];
         run_[e][s] = 0;
       }
     }
