@@ -138,7 +138,8 @@ def call(args: Any, how: How | None = None) -> None:
         implementation = None if how.implementation is None else how.implementation.encode()
         further = [implementation, how.threads]
     name = c_abi.function_of(args, "cpu")
-    function = _function(name, type(args), how is not None)
+    struct: type[ctypes.Structure] = type(args)
+    function = _function(name, struct, how is not None)
     if function(args, *further, error, len(error)) != 0:
         raise ValueError(error.value.decode())
 
