@@ -98,8 +98,10 @@ def test_infinities_and_nan_are_those_of_double(emulator, view, dtype):
         ("offset_backprop", dy),
         ("scale_backprop", dy * (x - mean[:, None])),
     ):
-        np.testing.assert_equal(np.isnan(outputs[role]), np.isnan(terms.sum((0, 2))))
-        np.testing.assert_equal(np.isinf(outputs[role]), np.isinf(terms.sum((0, 2))))
+        with np.errstate(invalid="ignore"):
+            right = terms.sum((0, 2))
+        np.testing.assert_equal(np.isnan(outputs[role]), np.isnan(right))
+        np.testing.assert_equal(np.isinf(outputs[role]), np.isinf(right))
 
 
 @pytest.mark.parametrize("dtype", ["half", "bfloat16", "float32"])
@@ -116,7 +118,7 @@ def test_a_float64_mean_is_not_rounded(emulator, dtype, mean):
         dy, x = (problem.wide(role, np.longdouble) for role in ("y_backprop", "x"))
         right = (dy * (x - np.longdouble(mean))).sum((0, 2))
         size = np.abs(dy * (x - np.longdouble(mean))).sum((0, 2))
-        assert (np.abs(outputs["sum_dy_xmu"] - right) <= 9.01 * 2.0**-24 * size).all()
+        assert (np.abs(outputs["local_sum_dy_xmu"] - right) <= 9.01 * 2.0**-24 * size).all()
 
 
 def test_the_error_does_not_grow_with_the_number_of_terms(emulator):
