@@ -179,15 +179,19 @@ TFBN_INLINE void ReduceStep(
   StoreStepSums<kPartial>(sum, step, sums);
 }
 
+// Running sums take two vectors of double for one of float; they leave half of
+// the registers to everything else.
+template <typename F>
+constexpr int kReduceVectors =
+    VectorsPerStep(2 * F::kNumSums, kRegisters / 2);
+
 template <typename F, StorePolicy kPolicy, typename T, int kSums,
           int64_t kColumns>
 void ReduceSteps(
     const TensorPointers<F, T>& tensors, const Panel& panel,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients,
     ColumnSums<kSums, kColumns>& sums) {
-  // Running sums take two vectors of double for one of float; they leave half
-  // of the registers to everything else.
-  constexpr int kVectors = VectorsPerStep(2 * F::kNumSums, kRegisters / 2);
+  constexpr int kVectors = kReduceVectors<F>;
   const auto take = [&](auto vectors, auto partial,
                         const Step& step) __attribute__((always_inline)) {
     ReduceStep<F, kPolicy, decltype(vectors)::value, decltype(partial)::value>(
@@ -222,10 +226,7 @@ class TileReducer {
   // The tile of kRows.
   void ReduceRows() {
     const RowPanels panels = RowPanelsOf<T>(view_, partition_, tile_);
-    SetRowCenters();
-    if constexpr (kUsesCoefficients) {
-      columns_ = coefficients_.OfRows(view_, partition_, tile_);
-    }
+    BeginRows();
     for (int64_t row = 0;; row += kChainRows) {
       Panel chain = panels.full;
       chain.first_element += row * chain.row_stride;
@@ -247,19 +248,14 @@ class TileReducer {
     for (int64_t c = tile_.c0; c < tile_.c1; ++c) {
       BeginChannel(c);
       for (int64_t o = tile_.block.o0; o < tile_.block.o1; ++o) {
-        const int64_t first =
-            (o * view_.channels + c) * view_.inner + tile_.block.i0;
-        const int64_t runs = length / kRunColumns;
-        ReduceFullRuns(
-            c, Panel{first, runs, kRunColumns, kRunColumns, prefetch_offset});
-        ReducePanel(Panel{first + runs * kRunColumns, 1, kRunColumns,
-                          length % kRunColumns});
+        ReduceRow(c, (o * view_.channels + c) * view_.inner + tile_.block.i0,
+                  length, prefetch_offset);
       }
-      FlushColumns(sums_, 0, 1, kRunColumns, c, out_);
+      EndChannel(c);
     }
   }
 
- private:
+ protected:
   static constexpr int kSums = kTraining ? F::kNumSums : F::kNumFrozenSums;
   static constexpr bool kUsesCoefficients = !kTraining || kHasMask<F>;
 
@@ -275,6 +271,13 @@ class TileReducer {
                          ReduceSteps<F, decltype(policy)::value>(
                              tensors_, part, columns_, sums_);
                        });
+    }
+  }
+
+  void BeginRows() {
+    SetRowCenters();
+    if constexpr (kUsesCoefficients) {
+      columns_ = coefficients_.OfRows(view_, partition_, tile_);
     }
   }
 
@@ -308,6 +311,19 @@ class TileReducer {
     sums_.Clear(kRunColumns);
     chain_ = 0;
   }
+  void EndChannel(int64_t c) {
+    FlushColumns(sums_, 0, 1, kRunColumns, c, out_);
+  }
+
+  // The runs of channel `c` in `length` elements from `first` on.
+  void ReduceRow(int64_t c, int64_t first, int64_t length,
+                 int64_t prefetch_offset) {
+    const int64_t runs = length / kRunColumns;
+    ReduceFullRuns(
+        c, Panel{first, runs, kRunColumns, kRunColumns, prefetch_offset});
+    ReducePanel(Panel{first + runs * kRunColumns, 1, kRunColumns,
+                      length % kRunColumns});
+  }
 
   // Full runs of channel `c`, in chains of kChainRows over all outer indices.
   void ReduceFullRuns(int64_t c, Panel runs) {
@@ -318,13 +334,17 @@ class TileReducer {
       runs.rows = runs_left < chain_left ? runs_left : chain_left;
       ReducePanel(runs);
       runs.first_element += runs.rows * kRunColumns;
-      chain_ += runs.rows;
-      if (chain_ == kChainRows) {
-        FlushColumns(sums_, 0, 1, kRunColumns, c, out_);
-        sums_.Clear(kRunColumns);
-        chain_ = 0;
-      }
+      CountRuns(c, runs.rows);
     }
+  }
+
+  // Behind `runs` full runs of channel `c`: ends a full chain.
+  TFBN_INLINE void CountRuns(int64_t c, int64_t runs) {
+    chain_ += runs;
+    if (chain_ < kChainRows) return;
+    EndChannel(c);
+    sums_.Clear(kRunColumns);
+    chain_ = 0;
   }
 
   const View& view_;
