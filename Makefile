@@ -28,9 +28,14 @@ MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2) --no-builtin-rules
 # ---- The Python environment ------------------------------------------------------------------
 
 GOALS := $(or $(MAKECMDGOALS),all)
+# The folder of libcudasim.so, a simulated GPU that executes PTX; and why gpu-ptx-test is skipped.
+SIM ?= ../shared/gpusim
+NVCC ?= nvcc
+PTX_SKIPPED := $(if $(wildcard $(SIM)/libcudasim.so),$(if $(shell command -v '$(NVCC)'),,there \
+  is no nvcc),SIM=$(SIM) has no libcudasim.so)
 # These run on a machine for GPU tests, without TensorFlow; of Python they need NumPy.
-GPU_GOALS := gpu-core gpu-test gpu-bench
-GOALS_WITHOUT_PYTHON := help clean distclean matrix $(GPU_GOALS)
+GPU_GOALS := gpu-core gpu-test gpu-bench $(if $(PTX_SKIPPED),,gpu-ptx-test)
+GOALS_WITHOUT_PYTHON := help clean distclean matrix hip gpu-ptx-test gpu-sass $(GPU_GOALS)
 GOALS_WITHOUT_TENSORFLOW := $(GOALS_WITHOUT_PYTHON) bazel docs wheel-conformance lint lint-python lint-types \
   lint-cxx format
 NEEDS_PYTHON := $(filter-out $(GOALS_WITHOUT_PYTHON),$(GOALS))
@@ -131,7 +136,6 @@ endif
 
 # Not empty: with GPU kernels. make gpu leaves a file that says so, with the chosen architectures.
 GPU ?= $(if $(wildcard $(LIB_DIR)/.gpu),1)
-NVCC ?= nvcc
 ifeq ($(GPU),)
 all: $(if $(wildcard $(LIB_DIR)/.gpu),forget-gpu)
 endif
@@ -152,7 +156,8 @@ CUDA_ARCHS := $(or $(shell cat $(LIB_DIR)/.gpu 2>/dev/null),$(filter 7% 8% 90,$(
 endif
 CUDA_PTX := $(lastword $(CUDA_ARCHS))
 NVCCFLAGS ?=
-OUR_NVCCFLAGS := $(shell tools/list_flags.sh flags mk/nvccflags.txt) -I. \
+COMMON_NVCCFLAGS := $(shell tools/list_flags.sh flags mk/nvccflags.txt) -I.
+OUR_NVCCFLAGS := $(COMMON_NVCCFLAGS) \
   $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
   -gencode arch=compute_$(CUDA_PTX),code=compute_$(CUDA_PTX)
 # Static and hidden: the library loads where there is no CUDA, and beside any other CUDA.
@@ -187,7 +192,7 @@ CLIENT_OBJECTS := $(call objects,client)
 # Beside the objects of the CPU build, which knows nothing of them.
 GPU_DIR := $(BUILD_DIR)/gpu/$(KEY)
 gpu_objects = $(patsubst %,$(GPU_DIR)/%.o,$(sort $(wildcard cc/$(1))))
-CUDA_OBJECTS := $(if $(GPU),$(call gpu_objects,cuda/*.cu))
+CUDA_OBJECTS := $(if $(GPU),$(call gpu_objects,cuda/*.cu) $(call gpu_objects,cuda/kernels/*.cu))
 GPU_C_API_OBJECTS := $(if $(GPU),$(call gpu_objects,c_api/cuda/*.cc))
 GPU_OP_OBJECTS := $(if $(GPU),$(call gpu_objects,kernels/gpu/*.cc))
 GPU_OBJECTS := $(CUDA_OBJECTS) $(GPU_C_API_OBJECTS) $(GPU_OP_OBJECTS)
@@ -262,6 +267,24 @@ $(GPU_C_API_OBJECTS) $(GPU_OP_OBJECTS): $(GPU_DIR)/%.o: % $(B)/compile.txt
 	$(Q)echo '  CXX     $<'
 	$(Q)$(COMPILE) $(LOCAL_CXXFLAGS) $(CXXFLAGS)
 -include $(GPU_OBJECTS:.o=.d)
+
+# For the simulated GPU: the kernels as PTX alone, and the C ABI with the simulator's CUDA runtime.
+PTX_DIR := $(GPU_DIR)/ptx
+PTX_ARCH ?= $(CUDA_PTX)
+PTX_OBJECTS := $(CUDA_OBJECTS:$(GPU_DIR)/%=$(PTX_DIR)/%)
+$(eval $(call remember,$(PTX_DIR)/nvcc.txt,$$(CUDA_INPUTS) | $$(PTX_ARCH)))
+$(PTX_OBJECTS): $(PTX_DIR)/%.o: % $(PTX_DIR)/nvcc.txt
+	$(Q)echo '  NVCC    $< (PTX for sm_$(PTX_ARCH))'
+	$(Q)mkdir -p $(@:.o=.keep)
+	$(Q)'$(NVCC)' -ccbin $(lastword $(CXX)) -MMD -MP -MF $(@:.o=.d) -c -o $@ $< -cudart none --keep --keep-dir $(@:.o=.keep) \
+	  $(COMMON_NVCCFLAGS) $(NVCCFLAGS) -gencode arch=compute_$(PTX_ARCH),code=compute_$(PTX_ARCH)
+# One module: the header of the first, and what is in all of them.
+$(PTX_DIR)/kernels.ptx: $(PTX_OBJECTS)
+	$(Q)awk 'NR == FNR || !/^\.(version|target|address_size)/' $(^:.o=.keep/*.ptx) > $@
+$(PTX_DIR)/libgpu.so: $(PTX_OBJECTS) $(GPU_C_API_OBJECTS) $(call objects,core) $(filter %args.o,$(C_API_OBJECTS)) \
+  $(PTX_DIR)/nvcc.txt
+	$(Q)$(CXX) -shared -o $@ $(filter %.o,$^) -L'$(SIM)' -lcudasim -Wl,-rpath,'$(abspath $(SIM))'
+-include $(PTX_OBJECTS:.o=.d)
 
 $(B)/lib/libtf_bn_ops.so: $(CUDA_OBJECTS) $(GPU_OP_OBJECTS)
 $(B)/lib/libtf_bn_ops_core.so: $(CUDA_OBJECTS) $(GPU_C_API_OBJECTS)
@@ -364,7 +387,7 @@ endif
 
 # ---- Targets ---------------------------------------------------------------------------------
 
-.PHONY: all gpu gpu-core gpu-test gpu-bench examples conformance mutants bench bench-against test sanitize sanitize-core \
+.PHONY: all gpu gpu-core gpu-test gpu-bench gpu-ptx-test gpu-sass hip examples conformance mutants bench bench-against test sanitize sanitize-core \
   sanitize-threads fuzz fuzz-run matrix wheel wheel-conformance test-wheel bazel docs lint lint-python lint-types lint-cxx format clean \
   distclean help
 
@@ -387,6 +410,36 @@ gpu-test gpu-bench: gpu-%:
 	$(if $(filter test,$*),$(Q)if '$(GPU_PYTHON)' tools/gpu/tensorflow_test.py --probe; then \
 	  $(MAKE) --no-print-directory PYTHON='$(GPU_PYTHON)' gpu && \
 	  '$(GPU_PYTHON)' tools/gpu/tensorflow_test.py; fi)
+
+# What the machine code says; nvdisasm is in the CUDA toolkit and in Triton's wheel.
+gpu-sass:  ## Count loads in flight, instructions, registers of the machine code into docs/gpu.md; NVDISASM=, ARGS="--archs 90"
+	$(Q)NVDISASM='$(NVDISASM)' python3 tools/gpu/sass.py --nvcc='$(NVCC)' --folder='$(BUILD_DIR)/sass' --docs $(ARGS)
+
+# Nothing is measured there, and a few thousand elements a call are what it takes.
+ifneq ($(PTX_SKIPPED),)
+gpu-ptx-test:
+	$(Q)echo 'gpu-ptx-test: skipped, $(strip $(PTX_SKIPPED)); nothing was tested.'
+else
+gpu-ptx-test: $(PTX_DIR)/libgpu.so $(PTX_DIR)/kernels.ptx  ## Test nvcc's PTX on a simulated GPU; SIM=folder with libcudasim.so
+	$(Q)'$(or $(wildcard $(PYTHON)),python3)' tools/gpu/ptx_test.py --sim='$(SIM)' --library=$(PTX_DIR)/libgpu.so --ptx=$(PTX_DIR)/kernels.ptx $(ARGS)
+endif
+
+# The same sources for AMD GPUs; they are compiled, and linked into nothing. hipcc asks the machine
+# for its GPUs, and complains on stderr where it has none.
+HIPCC ?= hipcc
+HIP_ARCHS ?= gfx90a
+HIP_OBJECTS := $(patsubst %,$(BUILD_DIR)/hip/%.o,$(wildcard cc/cuda/*.cu cc/cuda/kernels/*.cu))
+HIP_COMMAND = '$(HIPCC)' -x hip $(foreach arch,$(HIP_ARCHS),--offload-arch=$(arch)) \
+  $(shell tools/list_flags.sh flags mk/hipflags.txt) $(HIPFLAGS) -I.
+
+hip: $(HIP_OBJECTS)  ## Compile the GPU kernels for AMD GPUs, no more; HIPCC=/path/to/hipcc HIP_ARCHS="gfx90a"
+	$(Q)echo 'hip: $(words $(HIP_OBJECTS)) files compiled for $(HIP_ARCHS); nothing was run.'
+$(HIP_OBJECTS): $(BUILD_DIR)/hip/%.o: % mk/hipflags.txt Makefile
+	$(Q)command -v '$(HIPCC)' >/dev/null || { echo "error: no $(HIPCC) found, which make hip needs: install it (Debian/Ubuntu: apt install hipcc) or name yours with make hip HIPCC=/path/to/hipcc." >&2; exit 1; }
+	$(Q)echo '  HIPCC   $< ($(HIP_ARCHS))'
+	$(Q)mkdir -p $(@D)
+	$(Q)$(HIP_COMMAND) -MMD -MP -MF $(@:.o=.d) -c -o $@ $< 2>$@.err || { cat $@.err >&2; exit 1; }
+-include $(HIP_OBJECTS:.o=.d)
 
 conformance: all  ## Diff the ops against tf.raw_ops and a float64 oracle; ARGS="--cases=2000 --seed=3"
 	$(Q)'$(PYTHON)' -m tf_bn_ops conformance $(ARGS)

@@ -1,6 +1,7 @@
 """The GPU build, without a GPU: it compiles without spills, links, and loads into TensorFlow.
 
-Skipped where there is no nvcc. Every architecture of the default build is compiled.
+Skipped where there is no nvcc. The architectures are the first and the last of the default build; a
+compilation for all of them takes an hour of one processor.
 """
 
 from __future__ import annotations
@@ -24,11 +25,31 @@ pytestmark = [
         reason="needs make, g++, nm and nvcc",
     ),
 ]
-# Kernels of the gradient, and of each of the two forward formulas, which have no frozen sums: 4
-# element types, 2 layouts, variants; the type of statistics is an argument.
-REDUCE_KERNELS, APPLY_KERNELS, FINISH_KERNELS = 4 * 2 * (3 + 2 * 2), 4 * 2 * 2 * 3, 2 * 3
+# 4 element types, 2 layouts, variants; the type of statistics is an argument. Reduce: aligned or
+# not, and fused with the apply where statistics are frozen and there are sums, in the first-order
+# gradient and the three behind an activation; in the second order, whose frozen sums are fewer, not
+# fused too. The four that take sums as given have none; the two forward formulas no frozen ones.
+REDUCE_KERNELS = 4 * 2 * (4 * 3 + 5 + 2 * 2)
+APPLY_KERNELS, FINISH_KERNELS, GATHER_KERNELS = 4 * 2 * 2 * 11, 2 * 11, 1
+
+
+def compiled_archs() -> list[str]:
+    """The first and the last of the default build: from sm_70 to sm_90, what this nvcc supports."""
+    try:
+        listed = subprocess.run([NVCC, "--list-gpu-arch"], capture_output=True, text=True).stdout
+    except OSError:
+        return []
+    numbers = [int(name.removeprefix("compute_")) for name in listed.split()]
+    known = sorted(number for number in numbers if 70 <= number <= 90)
+    return [str(number) for number in dict.fromkeys([*known[:1], *known[-1:]])]
+
+
 # ptxas reports the spills of every kernel on stderr.
-NVCC_VARIABLES = (f"NVCC={NVCC}", "NVCCFLAGS=-Xptxas=-v")
+NVCC_VARIABLES = (
+    f"NVCC={NVCC}",
+    "NVCCFLAGS=-Xptxas=-v",
+    f"CUDA_ARCHS={' '.join(compiled_archs())}",
+)
 
 REGISTERED = """
 import sys
@@ -36,11 +57,9 @@ import tensorflow as tf
 from tensorflow.python.framework import dtypes, kernels
 import tf_bn_ops
 tf_bn_ops.load()
-from tf_bn_ops.spec import of_formula
-from tf_bn_ops.spec.ops import BATCH_NORM, BATCH_NORM_GRAD
-# The second order has no GPU kernel, it is composed of TensorFlow ops there.
-ops = [*of_formula(BATCH_NORM), *of_formula(BATCH_NORM_GRAD)]
-for name in dict.fromkeys([*(op.registered_name for op in ops), "TfBnOps>FusedBatchNormEx"]):
+from tf_bn_ops import spec
+names = dict.fromkeys(op.registered_name for op in spec.OPS.values())
+for name in [*names, "TfBnOps>BatchNormGatherStats"]:
     found = {"CPU": set(), "GPU": set()}
     for kernel in kernels.get_registered_kernels_for_op(name).kernel:
         if kernel.device_type not in found:
@@ -57,7 +76,7 @@ print(tf_bn_ops.raw_ops.FusedBatchNorm(x=x, scale=one, offset=one, mean=[], vari
 
 @pytest.fixture(scope="module")
 def tree(repo_root: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A copy of the checkout, built with GPU kernels for the default architectures."""
+    """A copy of the checkout, built with GPU kernels."""
     copy = copy_tree(repo_root, tmp_path_factory.mktemp("gpu") / "tree")
     result = make(copy, "gpu", *NVCC_VARIABLES)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -67,10 +86,7 @@ def tree(repo_root: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> p
 
 @pytest.fixture(scope="module")
 def archs(tree: pathlib.Path) -> list[str]:
-    """Those from sm_70 to sm_90 that this nvcc supports."""
-    listed = run([NVCC, "--list-gpu-arch"], tree).stdout.split()
-    numbers = [int(name.removeprefix("compute_")) for name in listed]
-    return [str(number) for number in sorted(numbers) if 70 <= number <= 90]
+    return compiled_archs()
 
 
 def test_kernels_do_not_spill_on_any_architecture(tree, archs):
@@ -86,6 +102,7 @@ def test_kernels_do_not_spill_on_any_architecture(tree, archs):
             ("ReduceKernel", REDUCE_KERNELS),
             ("ApplyKernel", APPLY_KERNELS),
             ("FinishKernel", FINISH_KERNELS),
+            ("GatherKernel", GATHER_KERNELS),
         ):
             assert sum(kind in name for name in names) == count, arch
     for name, arch, _, stores, loads in kernels:
@@ -135,14 +152,21 @@ def test_ops_have_gpu_kernels_and_cpu_kernels_still_run(tree):
     result = run([sys.executable, "-c", REGISTERED], tree, TF_CPP_MIN_LOG_LEVEL="3")
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == [
-        "TfBnOps>FusedBatchNorm True 1",
-        "TfBnOps>FusedBatchNormV2 True 3",
-        "TfBnOps>FusedBatchNormV3 True 3",
         "TfBnOps>FusedBatchNormGrad True 1",
         "TfBnOps>FusedBatchNormGradV2 True 3",
         "TfBnOps>FusedBatchNormGradV3 True 3",
         "TfBnOps>BatchNormTrainingBackprop True 4",
+        "TfBnOps>FusedBatchNormGradGrad True 4",
+        "TfBnOps>FusedBatchNorm True 1",
+        "TfBnOps>FusedBatchNormV2 True 3",
+        "TfBnOps>FusedBatchNormV3 True 3",
         "TfBnOps>FusedBatchNormEx True 3",
+        "TfBnOps>FusedBatchNormGradEx True 3",
+        "TfBnOps>BatchNormStats True 4",
+        "TfBnOps>BatchNormElemt True 4",
+        "TfBnOps>BatchNormBackwardReduce True 4",
+        "TfBnOps>BatchNormBackwardElemt True 4",
+        "TfBnOps>BatchNormGatherStats True 0",  # It has no T.
         "(2, 3, 3, 4)",
         "(2, 3, 3, 4)",
     ]
@@ -232,12 +256,51 @@ def test_make_keeps_the_gpu_kernels_until_gpu_is_unset(tree):
     assert "tfbn_cuda" not in symbols.stdout
 
 
+@pytest.mark.skipif(shutil.which("hipcc") is None, reason="needs hipcc (Debian: apt install hipcc)")
+def test_kernels_compile_for_amd_gpus(repo_root, tmp_path):
+    """gfx90a, whose wavefronts have 64 lanes; two files, which have every template."""
+    files = [f"cc/cuda/kernels/{name}_cuda.cu" for name in ("batch_norm_grad_grad", "gather_stats")]
+    objects = [f"{tmp_path}/hip/{file}.o" for file in files]
+    variables = (f"BUILD_DIR={tmp_path}", f"HIP_OBJECTS={' '.join(objects)}")
+    result = make(repo_root, "hip", *variables)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "hip: 2 files compiled for gfx90a; nothing was run." in result.stdout
+    for file in objects:
+        assert b"hipv4-amdgcn-amd-amdhsa--gfx90a" in pathlib.Path(file).read_bytes()
+
+
+def test_missing_hipcc_is_an_error(repo_root, tmp_path):
+    result = make(repo_root, "hip", "HIPCC=/nowhere/hipcc", f"BUILD_DIR={tmp_path}")
+    assert result.returncode != 0
+    assert "no /nowhere/hipcc found, which make hip needs: install it" in result.stderr
+
+
 def test_missing_nvcc_is_an_error(repo_root):
     result = make(repo_root, "-n", "all", "GPU=1", "NVCC=/nowhere/nvcc")
     assert result.returncode != 0
     assert (
         "the CUDA compiler '/nowhere/nvcc' does not run: install the CUDA toolkit" in result.stderr
     )
+
+
+def test_ptx_on_a_simulated_gpu(repo_root, tmp_path):
+    """Within the bounds, bitwise the host emulator, without races; planted faults are caught."""
+    folder = pathlib.Path(os.environ.get("SIM", repo_root.parent / "shared" / "gpusim"))
+    if not (folder / "libcudasim.so").exists():
+        pytest.skip("needs a simulated GPU: SIM=folder with libcudasim.so")
+    result = make(
+        repo_root, "gpu-ptx-test", f"SIM={folder}", f"BUILD_DIR={tmp_path}", f"NVCC={NVCC}"
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    last = result.stdout.splitlines()[-1]
+    assert re.fullmatch(r"gpu-ptx-test on .*: \d{2,} cases .* 3 planted faults; 0 failures", last)
+
+
+def test_the_ptx_test_says_why_it_is_skipped(repo_root):
+    result = make(repo_root, "gpu-ptx-test", "SIM=/nowhere")
+    assert result.returncode == 0, result.stderr
+    sentence = "gpu-ptx-test: skipped, SIM=/nowhere has no libcudasim.so; nothing was tested.\n"
+    assert result.stdout == sentence
 
 
 def test_scripts_for_a_gpu_machine_skip_without_one(repo_root):

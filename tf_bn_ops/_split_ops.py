@@ -12,8 +12,8 @@ float64. With the counts, means and sums of squares of all replicas stacked by r
         y_backprop, x, scale, offset, mean, m2 / count,
         sums.sum_dy, sums.sum_dy_xmu, count)  # Both sums added up over replicas.
 
-They mean what PyTorch's functions of these names mean. On GPUs they have no kernels: TensorFlow's
-soft placement runs them on the CPU.
+They mean what PyTorch's functions of these names mean. On GPUs they have kernels in builds for GPUs
+(`make gpu`); in others TensorFlow's soft placement runs them on the CPU.
 """
 
 from __future__ import annotations

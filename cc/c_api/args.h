@@ -45,6 +45,7 @@ std::string ReadArgs(const tfbn_batch_norm_grad_grad_args* c_args,
 std::string ReadArgs(const tfbn_batch_norm_stats_args* c_args,
                      BatchNormArgs* args);
 
+// Reads no count: they may be in device memory.
 std::string ReadArgs(const tfbn_batch_norm_gather_stats_args* c_args,
                      GatherStatsArgs* args);
 

@@ -92,9 +92,6 @@ std::string ReadArgs(const tfbn_batch_norm_gather_stats_args* c_args,
         (c_args->means == nullptr || c_args->m2s == nullptr)))) {
     return "counts, means and m2s must not be NULL";
   }
-  if (FindInvalidCount(*args) >= 0) {
-    return "counts must be finite and not negative";
-  }
   return "";
 }
 
@@ -140,7 +137,7 @@ std::string ReadArgs(const tfbn_batch_norm_backward_elemt_args* c_args,
   args->is_training = false;
   args->y_backprop = c_args->y_backprop;
   args->y = c_args->y;
-  args->total_count = &c_args->count;
+  args->total_count_value = c_args->count;
   args->total_dy = c_args->sum_dy;
   args->total_dy_xmu = c_args->sum_dy_xmu;
   args->x_backprop = c_args->x_backprop;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cc/c_api/args.h"
+#include "cc/c_api/formula_of.h"
 #include "cc/core/partition.h"
 #include "cc/cpu/cache_sizes.h"
 #include "cc/cpu/dispatch.h"
@@ -110,97 +111,28 @@ std::string ReadRequest(const char* formula, const tfbn_explain_args* args,
 
 }  // namespace
 
-int tfbn_cpu_batch_norm(const tfbn_batch_norm_args* args,
-                        const char* implementation, int threads, char* error,
-                        size_t error_size) {
-  return args != nullptr && args->side_input != nullptr
-             ? Run<tf_bn_ops::BatchNormAddFormula>(args, implementation,
-                                                   threads, error, error_size)
-             : Run<tf_bn_ops::BatchNormFormula>(args, implementation, threads,
-                                                error, error_size);
-}
-
-int tfbn_cpu_batch_norm_grad(const tfbn_batch_norm_grad_args* args,
-                             const char* implementation, int threads,
-                             char* error, size_t error_size) {
-  return Run<tf_bn_ops::BatchNormGradFormula>(args, implementation, threads,
-                                              error, error_size);
-}
-
-int tfbn_cpu_batch_norm_grad_ex(const tfbn_batch_norm_grad_ex_args* args,
-                                const char* implementation, int threads,
-                                char* error, size_t error_size) {
-  if (args != nullptr && args->side_input_backprop != nullptr) {
-    return Run<tf_bn_ops::BatchNormGradExAddFormula>(
-        args, implementation, threads, error, error_size);
+#define TFBN_DEFINE_CALL(name)                                               \
+  int tfbn_cpu_##name(const tfbn_##name##_args* args,                        \
+                      const char* implementation, int threads, char* error,  \
+                      size_t error_size) {                                   \
+    return tf_bn_ops::c_api::RunFormulaOf(args, [&](auto formula) {          \
+      return Run<typename decltype(formula)::Formula>(                       \
+          args, implementation, threads, error, error_size);                 \
+    });                                                                      \
   }
-  return Run<tf_bn_ops::BatchNormGradExFormula>(args, implementation, threads,
-                                                error, error_size);
-}
-
-int tfbn_cpu_batch_norm_grad_grad(const tfbn_batch_norm_grad_grad_args* args,
-                                  const char* implementation, int threads,
-                                  char* error, size_t error_size) {
-  return Run<tf_bn_ops::BatchNormGradGradFormula>(args, implementation, threads,
-                                                  error, error_size);
-}
-
-int tfbn_cpu_batch_norm_stats(const tfbn_batch_norm_stats_args* args,
-                              const char* implementation, int threads,
-                              char* error, size_t error_size) {
-  const int failed = Run<tf_bn_ops::BatchNormFormula>(
-      args, implementation, threads, error, error_size);
-  if (failed == 0) {
-    const View view{args->outer, args->channels, args->inner};
-    *args->count = NumElements(view) == 0
-                       ? 0
-                       : static_cast<double>(ElementsPerChannel(view));
-  }
-  return failed;
-}
+TFBN_FOR_EACH_C_CALL(TFBN_DEFINE_CALL)
 
 int tfbn_cpu_batch_norm_gather_stats(
     const tfbn_batch_norm_gather_stats_args* args, char* error,
     size_t error_size) {
   tf_bn_ops::GatherStatsArgs gather;
-  const std::string sentence = ReadArgs(args, &gather);
+  std::string sentence = ReadArgs(args, &gather);
+  if (sentence.empty() && FindInvalidCount(gather) >= 0) {
+    sentence = "counts must be finite and not negative";
+  }
   if (!sentence.empty()) return Fail(sentence, error, error_size);
   tf_bn_ops::GatherStats(gather);
   return 0;
-}
-
-int tfbn_cpu_batch_norm_elemt(const tfbn_batch_norm_elemt_args* args,
-                              const char* implementation, int threads,
-                              char* error, size_t error_size) {
-  return args != nullptr && args->side_input != nullptr
-             ? Run<tf_bn_ops::BatchNormAddFormula>(args, implementation,
-                                                   threads, error, error_size)
-             : Run<tf_bn_ops::BatchNormFormula>(args, implementation, threads,
-                                                error, error_size);
-}
-
-int tfbn_cpu_batch_norm_backward_reduce(
-    const tfbn_batch_norm_backward_reduce_args* args,
-    const char* implementation, int threads, char* error, size_t error_size) {
-  return args != nullptr && args->y != nullptr
-             ? Run<tf_bn_ops::BatchNormGradExFromYFormula>(
-                   args, implementation, threads, error, error_size)
-             : Run<tf_bn_ops::BatchNormGradExFormula>(
-                   args, implementation, threads, error, error_size);
-}
-
-int tfbn_cpu_batch_norm_backward_elemt(
-    const tfbn_batch_norm_backward_elemt_args* args, const char* implementation,
-    int threads, char* error, size_t error_size) {
-  if (args != nullptr && args->side_input_backprop != nullptr) {
-    return Run<tf_bn_ops::BatchNormBackwardElemtAddFormula>(
-        args, implementation, threads, error, error_size);
-  }
-  return args != nullptr && args->y != nullptr
-             ? Run<tf_bn_ops::BatchNormBackwardElemtFromYFormula>(
-                   args, implementation, threads, error, error_size)
-             : Run<tf_bn_ops::BatchNormBackwardElemtFromXFormula>(
-                   args, implementation, threads, error, error_size);
 }
 
 int tfbn_explain(const char* formula, const tfbn_explain_args* args,

@@ -44,6 +44,40 @@ TFBN_EXPORT int tfbn_cuda_batch_norm(const tfbn_batch_norm_args* args,
                                      void* cuda_stream, int64_t group_bytes,
                                      char* error, size_t error_size);
 
+/* The same for one gradient behind an activation. */
+TFBN_EXPORT int tfbn_cuda_batch_norm_grad_ex(
+    const tfbn_batch_norm_grad_ex_args* args, void* workspace, int64_t workspace_bytes,
+    void* cuda_stream, int64_t group_bytes, char* error, size_t error_size);
+
+/* The same for one second-order gradient. */
+TFBN_EXPORT int tfbn_cuda_batch_norm_grad_grad(
+    const tfbn_batch_norm_grad_grad_args* args, void* workspace, int64_t workspace_bytes,
+    void* cuda_stream, int64_t group_bytes, char* error, size_t error_size);
+
+/* The same for the parts of a synchronised batch normalization. `count` of the
+ * statistics of a batch, which follows from the view, is in host memory. */
+TFBN_EXPORT int tfbn_cuda_batch_norm_stats(
+    const tfbn_batch_norm_stats_args* args, void* workspace, int64_t workspace_bytes,
+    void* cuda_stream, int64_t group_bytes, char* error, size_t error_size);
+
+TFBN_EXPORT int tfbn_cuda_batch_norm_elemt(
+    const tfbn_batch_norm_elemt_args* args, void* workspace, int64_t workspace_bytes,
+    void* cuda_stream, int64_t group_bytes, char* error, size_t error_size);
+
+TFBN_EXPORT int tfbn_cuda_batch_norm_backward_reduce(
+    const tfbn_batch_norm_backward_reduce_args* args, void* workspace, int64_t workspace_bytes,
+    void* cuda_stream, int64_t group_bytes, char* error, size_t error_size);
+
+TFBN_EXPORT int tfbn_cuda_batch_norm_backward_elemt(
+    const tfbn_batch_norm_backward_elemt_args* args, void* workspace, int64_t workspace_bytes,
+    void* cuda_stream, int64_t group_bytes, char* error, size_t error_size);
+
+/* Without a workspace. A device cannot refuse counts: one that is negative,
+ * infinite or NaN makes all results NaN. */
+TFBN_EXPORT int tfbn_cuda_batch_norm_gather_stats(
+    const tfbn_batch_norm_gather_stats_args* args, void* cuda_stream,
+    char* error, size_t error_size);
+
 #ifdef __cplusplus
 }
 #endif

@@ -5,8 +5,8 @@
 // side_input. In that of the first-order ops, in training, mean and variance
 // count as functions of x and are computed from it anew, and the inputs that
 // hold them get no gradient: it is the op FusedBatchNormGradGrad; where that
-// has no kernel, on another device than the CPU, and for its own gradient, it
-// is composed of TensorFlow's ops (second_order_composition.h).
+// has no kernel, on a GPU in a build for CPUs, and for its own gradient, it is
+// composed of TensorFlow's ops (second_order_composition.h).
 
 #include "tensorflow/cc/framework/gradients.h"
 

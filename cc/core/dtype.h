@@ -86,13 +86,13 @@ static TFBN_HD size_t SizeOf(DType dtype) {
 
 static TFBN_HD float FloatFromBits(uint32_t bits) {
   float f;
-  std::memcpy(&f, &bits, sizeof(f));
+  TFBN_MEMCPY(&f, &bits, sizeof(f));
   return f;
 }
 
 static TFBN_HD uint32_t BitsFromFloat(float f) {
   uint32_t bits;
-  std::memcpy(&bits, &f, sizeof(bits));
+  TFBN_MEMCPY(&bits, &f, sizeof(bits));
   return bits;
 }
 
@@ -106,6 +106,8 @@ static TFBN_HD double ToDouble(Bfloat16 v) {
 static TFBN_HD double ToDouble(Float16 v) {
 #if defined(__CUDA_ARCH__)
   return __half2float(__ushort_as_half(v.bits));
+#elif defined(__HIP_DEVICE_COMPILE__)
+  return static_cast<float>(__builtin_bit_cast(_Float16, v.bits));
 #else
   const uint32_t magnitude = v.bits & 0x7fffu;
   const uint32_t sign = static_cast<uint32_t>(v.bits & 0x8000u) << 16;
@@ -150,6 +152,9 @@ static TFBN_HD void FromDouble(double v, Bfloat16* out) {
 static TFBN_HD void FromDouble(double v, Float16* out) {
 #if defined(__CUDA_ARCH__)
   out->bits = __half_as_ushort(__float2half_rn(static_cast<float>(v)));
+#elif defined(__HIP_DEVICE_COMPILE__)
+  const auto half = static_cast<_Float16>(static_cast<float>(v));
+  out->bits = __builtin_bit_cast(uint16_t, half);
 #else
   const uint32_t bits = BitsFromFloat(static_cast<float>(v));
   const uint32_t sign = (bits >> 16) & 0x8000u;

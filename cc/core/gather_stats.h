@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "cc/core/host_device.h"
+
 namespace tf_bn_ops {
 
 // Inputs and outputs of one call. Pointers are borrowed, and no output overlaps
@@ -32,6 +34,25 @@ struct GatherStatsArgs {
 // would in a sum of squares. Parts whose count is not above zero are left out,
 // whatever their mean and m2 hold; without any other all results are zero.
 void GatherStats(const GatherStatsArgs& args);
+
+// One channel of what has been combined so far.
+struct ChannelStatistics {
+  double mean, m2;
+};
+
+// Adds a part with `count` elements to `total` others; the first part is taken
+// as it is, since 0 * delta^2 would be NaN where delta is infinite.
+static TFBN_HD void AddPart(double count, const ChannelStatistics& part,
+                            double total, ChannelStatistics* of) {
+  if (total == 0) {
+    *of = part;
+    return;
+  }
+  const double share = count / (total + count);
+  const double delta = part.mean - of->mean;
+  of->mean += delta * share;
+  of->m2 += part.m2 + delta * delta * (total * share);
+}
 
 // The first part whose count is negative, infinite or NaN; -1 if there is none.
 int64_t FindInvalidCount(const GatherStatsArgs& args);

@@ -6,10 +6,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "cc/core/formulas/fitting_formula.h"
 #include "cc/core/fp_env.h"
 #include "cc/core/partition.h"
 #include "cc/core/reference.h"
@@ -354,56 +354,11 @@ size_t CpuWorkspaceBytes(const View& view) {
 
 namespace {
 
-// The formula without an activation of a gradient that may have one.
+// Plans and executes one call of formula F.
 template <typename F>
-using WithoutActivation =
-    std::conditional_t<kIsFrozenOnly<F>, BatchNormBackwardElemtFormula,
-                       BatchNormGradFormula>;
-
-// Computes a gradient behind an activation by another formula where `F` does
-// not fit: without an activation the plain one, without the forward's
-// coefficients that with the mask from y. False: `F` it is.
-template <typename F>
-bool RunOtherFormula(const typename F::Args& args,
-                     const Implementation& implementation, Executor& executor,
-                     void* workspace) {
-  if (args.activation == Activation::kIdentity) {
-    const bool copies = args.side_input_backprop != nullptr &&
-                        args.side_input_backprop != args.y_backprop;
-    const size_t bytes = NumElements(args.view) * SizeOf(args.dtype);
-    // Last, since side_input_backprop may be the buffer of x, unless x_backprop
-    // is that of y_backprop.
-    const bool copies_first = args.x_backprop == args.y_backprop;
-    if (copies && copies_first) {
-      std::memcpy(args.side_input_backprop, args.y_backprop, bytes);
-    }
-    RunOnCpu<WithoutActivation<F>>(args, implementation, executor, workspace);
-    if (copies && !copies_first) {
-      std::memcpy(args.side_input_backprop, args.y_backprop, bytes);
-    }
-    return true;
-  }
-  if constexpr (std::is_same_v<F, BatchNormGradExFormula>) {
-    if (args.y != nullptr &&
-        (args.forward_coefficients == nullptr || args.offset == nullptr)) {
-      RunOnCpu<BatchNormGradExFromYFormula>(
-          BatchNormGradExFromYArgs{args}, implementation, executor, workspace);
-      return true;
-    }
-  }
-  return false;
-}
-
-}  // namespace
-
-template <typename F>
-void RunOnCpu(const typename F::Args& args,
-              const Implementation& implementation, Executor& executor,
-              void* workspace) {
-  if constexpr (std::is_base_of_v<BatchNormGradExArgs, typename F::Args> &&
-                !std::is_same_v<F, WithoutActivation<F>>) {
-    if (RunOtherFormula<F>(args, implementation, executor, workspace)) return;
-  }
+void RunFormula(const typename F::Args& args,
+                const Implementation& implementation, Executor& executor,
+                void* workspace) {
   const KernelTable<F>* const kernels = implementation.KernelsOf<F>();
   const PlanRequest request =
       RequestOf<F>(args, kernels == nullptr, executor.NumThreads());
@@ -417,6 +372,27 @@ void RunOnCpu(const typename F::Args& args,
   const std::chrono::duration<double, std::milli> time =
       std::chrono::steady_clock::now() - begin;
   PrintCall(request, plan, implementation.name, time.count());
+}
+
+int CopyTensor(void* to, const void* from, size_t bytes) {
+  std::memcpy(to, from, bytes);
+  return 0;
+}
+
+}  // namespace
+
+template <typename F>
+void RunOnCpu(const typename F::Args& args,
+              const Implementation& implementation, Executor& executor,
+              void* workspace) {
+  RunFittingFormula<F>(
+      args,
+      [&](auto fitting, const auto& its_args) {
+        RunFormula<typename decltype(fitting)::Formula>(
+            its_args, implementation, executor, workspace);
+        return 0;
+      },
+      CopyTensor);
 }
 
 bool FindFormula(const std::string& name, FormulaTraits* traits) {

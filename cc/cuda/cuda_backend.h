@@ -1,4 +1,4 @@
-// The CUDA backend: the formulas of cc/core/formulas on device memory. Includes
+// The CUDA backend: all formulas of cc/core/formulas on device memory. Includes
 // nothing of CUDA, so that callers need no toolkit.
 
 #ifndef TF_BN_OPS_CC_CUDA_CUDA_BACKEND_H_
@@ -8,18 +8,10 @@
 #include <cstdint>
 
 #include "cc/core/dtype.h"
-#include "cc/core/formulas/batch_norm.h"
-#include "cc/core/formulas/batch_norm_grad.h"
+#include "cc/core/gather_stats.h"
 #include "cc/core/view.h"
 
 namespace tf_bn_ops {
-
-// X(type) for each formula that has CUDA kernels, for which cuda_backend.cu
-// instantiates both templates.
-#define TFBN_FOR_EACH_CUDA_FORMULA(X) \
-  X(BatchNormFormula)                 \
-  X(BatchNormAddFormula)              \
-  X(BatchNormGradFormula)
 
 // Bytes of device memory that a call needs, at least 1: O(channels * splits),
 // where splits is a function of the view and the dtype alone.
@@ -42,9 +34,22 @@ template <typename Formula>
 int CudaLaunch(const typename Formula::Args& args, void* workspace,
                void* cuda_stream, int64_t group_bytes = kCudaGroupsByDevice);
 
-// One sentence for an error that CudaLaunch returned.
+// The same of statistics from those of the parts of a batch. A device cannot
+// refuse counts, so one that is negative, infinite or NaN makes all results
+// NaN.
+int CudaGatherStats(const GatherStatsArgs& args, void* cuda_stream);
+
+// One sentence for an error that one of these returned.
 const char* CudaErrorMessage(int error);
 
+namespace cuda {
+
+// CudaLaunch of this very formula, see fitting_formula.h. Defined in kernels/.
+template <typename Formula>
+int LaunchFormulaOnCuda(const typename Formula::Args& args, void* workspace,
+                        void* cuda_stream, int64_t group_bytes);
+
+}  // namespace cuda
 }  // namespace tf_bn_ops
 
 #endif  // TF_BN_OPS_CC_CUDA_CUDA_BACKEND_H_

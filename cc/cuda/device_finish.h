@@ -8,6 +8,7 @@
 
 #include "cc/core/formulas/formula.h"
 #include "cc/core/host_device.h"
+#include "cc/core/two_level_sum.h"
 #include "cc/cuda/device_tree_reduction.h"
 #include "cc/cuda/launch_config.h"
 
@@ -17,6 +18,8 @@ namespace {
 
 // Maximum channels per block: 64 bytes of adjacent partial sums.
 constexpr int kMaxFinishChannels = 8;
+// Partial sums that a thread loads before it adds the first.
+constexpr int kFinishAhead = 8;
 
 // Channels per block: fewer where the view has fewer, so that more threads
 // share the partial sums of each.
@@ -40,70 +43,103 @@ struct FinishShared {
 // Coefficients and small outputs of channel `c` from its sums.
 template <typename Formula, typename C>
 TFBN_HD void FinishChannel(const KernelParams<Formula>& params, int64_t c,
-                           const double (&sums)[Formula::kNumSums]) {
+                           double (&sums)[Formula::kNumSums]) {
   const auto& args = params.args;
   if (params.config.elements == 0) {
     Formula::StoreEmpty(args, c);
     return;
   }
   const double center = CenterAt(Formula::CentersOf(args), c);
-  C k[Formula::kNumCoefficients];
-  Formula::Finish(args, c, center, sums, k);
-  // Before StoreSums, so that no coefficient occupies a register there.
-  C* const out = static_cast<C*>(params.coefficients) + c;
-  TFBN_UNROLL
-  for (int i = 0; i < Formula::kNumCoefficients; ++i) {
-    if (args.is_training || i >= Formula::kFirstFrozenCoefficient) {
-      out[i * args.view.channels] = k[i];
+  if constexpr (!kIsFrozenOnly<Formula>) {
+    const double run_center = RunCenter(args.dtype, center);
+    if (run_center != center) Formula::Recenter(run_center - center, sums);
+  }
+  if (HasOutputs<Formula>(args)) {
+    C k[Formula::kNumCoefficients];
+    Formula::Finish(args, c, center, sums, k);
+    // Before StoreSums, so that no coefficient occupies a register there.
+    C* const out = static_cast<C*>(params.coefficients) + c;
+    TFBN_UNROLL
+    for (int i = 0; i < Formula::kNumCoefficients; ++i) {
+      if (args.is_training || i >= Formula::kFirstFrozenCoefficient) {
+        out[i * args.view.channels] = k[i];
+      }
     }
   }
   Formula::StoreSums(args, c, center, sums);
+}
+
+// The sum of values first, first + step, ... below `end`, `stride` apart.
+// kFinishAhead of them are loaded before the first is added: their addition in
+// order would otherwise wait for memory as many times.
+TFBN_HD double SumOfEvery(const double* values, int64_t stride, int64_t first,
+                          int64_t end, int step) {
+  double sum = 0;
+  int64_t j = first;
+  TFBN_NO_UNROLL
+  for (; j + int64_t{kFinishAhead - 1} * step < end; j += kFinishAhead * step) {
+    double value[kFinishAhead];
+    TFBN_UNROLL
+    for (int u = 0; u < kFinishAhead; ++u) {
+      value[u] = values[(j + int64_t{u} * step) * stride];
+    }
+    TFBN_UNROLL
+    for (int u = 0; u < kFinishAhead; ++u) sum += value[u];
+  }
+  TFBN_NO_UNROLL
+  for (; j < end; j += step) sum += values[j * stride];
+  return sum;
+}
+
+// The total sums of the channels of a block from `first` on: those of channel
+// first + t at index t.
+template <typename Formula, typename Block>
+TFBN_HD void AddPartialSums(const KernelParams<Formula>& params, int64_t first,
+                            int width, Block& block,
+                            FinishShared<Formula>* shared) {
+  constexpr int kSums = Formula::kNumSums;
+  const LaunchConfig& config = params.config;
+  const int64_t channels = params.args.view.channels;
+  const int threads = kThreads / width;  // Per channel.
+  // The frozen reduction writes no others; without any it does not run.
+  const int num_sums =
+      params.args.is_training ? kSums : int{Formula::kNumFrozenSums};
+  // The partial sums of a channel lie `channels` apart, `fold` per split.
+  const int64_t terms = config.elements == 0 ? 0 : config.splits * config.fold;
+
+  block.ForEachThread([&](int t) {
+    const int64_t c = first + t % width;
+    TFBN_NO_UNROLL
+    for (int s = 0; s < kSums; ++s) {
+      const bool wanted = c < params.end_channel && s < num_sums;
+      shared->sums[s][t] =
+          SumOfEvery(params.partial_sums + s * terms * channels + c, channels,
+                     t / width, wanted ? terms : 0, threads);
+    }
+  });
+
+  TreeReduce<kSums>(block, shared->sums, threads, width, kThreads,
+                    [=](int t) { return t / width; });
 }
 
 // C is the compute type.
 template <typename Formula, typename C, typename Block>
 TFBN_HD void Finish(const KernelParams<Formula>& params, Block& block,
                     FinishShared<Formula>* shared) {
-  constexpr int kSums = Formula::kNumSums;
-  const LaunchConfig& config = params.config;
-  const int64_t channels = params.args.view.channels;
-  const int width = FinishChannels(channels);
-  const int threads = kThreads / width;  // Per channel.
+  constexpr bool kHasSums = !kIsFrozenOnly<Formula>;
+  const int width = FinishChannels(params.args.view.channels);
   const int64_t first = params.first_channel + block.Index() * width;
-  // The frozen reduction writes no others; without any it does not run.
-  const int num_sums =
-      params.args.is_training ? kSums : int{Formula::kNumFrozenSums};
-  // The partial sums of a channel lie `channels` apart, `fold` per split.
-  const int64_t terms =
-      config.elements == 0 || num_sums == 0 ? 0 : config.splits * config.fold;
-
-  block.ForEachThread([&](int t) {
-    const int64_t c = first + t % width;
-    double sums[kSums] = {};
-    if (c < params.end_channel) {
-      TFBN_UNROLL_4  // More loads in flight; the chain of additions stays.
-          for (int64_t j = t / width; j < terms; j += threads) {
-        TFBN_UNROLL
-        for (int s = 0; s < kSums; ++s) {
-          if (s < num_sums) {
-            sums[s] += params.partial_sums[(s * terms + j) * channels + c];
-          }
-        }
-      }
-    }
-    TFBN_UNROLL
-    for (int s = 0; s < kSums; ++s) shared->sums[s][t] = sums[s];
-  });
-
-  TreeReduce<kSums>(block, shared->sums, threads, width, kThreads,
-                    [=](int t) { return t / width; });
-
-  block.ForEachThread([&](int t) {
+  if constexpr (kHasSums) {
+    AddPartialSums(params, first, width, block, shared);
+  }
+  block.LastPhase([&](int t) {
     const int64_t c = first + t;
     if (t >= width || c >= params.end_channel) return;
-    double sums[kSums];
+    double sums[Formula::kNumSums];
     TFBN_UNROLL
-    for (int s = 0; s < kSums; ++s) sums[s] = shared->sums[s][t];
+    for (int s = 0; s < Formula::kNumSums; ++s) {
+      sums[s] = kHasSums ? shared->sums[s][t] : 0;
+    }
     FinishChannel<Formula, C>(params, c, sums);
   });
 }

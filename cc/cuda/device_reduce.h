@@ -8,8 +8,10 @@
 
 #include "cc/core/formulas/formula.h"
 #include "cc/core/host_device.h"
+#include "cc/core/two_level_sum.h"
 #include "cc/cuda/device_apply.h"
 #include "cc/cuda/device_loop.h"
+#include "cc/cuda/device_sums.h"
 #include "cc/cuda/device_tree_reduction.h"
 #include "cc/cuda/device_vector.h"
 #include "cc/cuda/launch_config.h"
@@ -18,148 +20,278 @@ namespace tf_bn_ops {
 namespace cuda {
 namespace {
 
-// Shared memory of a block. kFused: the apply is fused into the reduction,
-// where frozen statistics make its coefficients independent of the sums.
-template <typename Formula, typename T, bool kChannelsLast, bool kFused>
+// Shared memory of a block. kSums: those of Formula that are computed, the
+// first ones. kFused: the apply is fused into the reduction, where frozen
+// statistics make its coefficients independent of the sums.
+template <typename Formula, typename T, bool kChannelsLast, bool kFused,
+          int kSums>
 struct ReduceShared {
-  // Sums per thread: for every column of its vector, or for its channel.
-  static constexpr int kColumns = kChannelsLast ? VectorTraits<T>::kVector : 1;
-  static constexpr int kSums =
-      kFused ? int{Formula::kNumFrozenSums} : int{Formula::kNumSums};
-  static constexpr int kFrozenCoefficients =
-      Formula::kNumCoefficients - Formula::kFirstFrozenCoefficient;
+  static constexpr int kVector = VectorTraits<T>::kVector;
+  static constexpr int kSlices = kChannelsLast ? SlicesOf(kVector, kSums) : 1;
+  // Sums per thread: for every column of its slice, or for its channel.
+  static constexpr int kColumns = kChannelsLast ? kVector / kSlices : 1;
+  // Coefficients that are known before the sums: the frozen ones of the apply,
+  // or those of the mask alone.
+  static constexpr int kFirstKnown = kFused
+                                         ? int{Formula::kFirstFrozenCoefficient}
+                                         : int{Formula::kFirstMaskCoefficient};
+  static constexpr int kKnown = Formula::kNumCoefficients - kFirstKnown;
+  static_assert(kKnown == 0 || kSlices == 1, "threads would need an offset");
+  static_assert(kSlices <= 4, "slices are whole words");
 
   double sums[kSums * kColumns][kThreads];
-  // Of every column or channel of the tile.
-  Compute<T> frozen[kFused ? kFrozenCoefficients : 1][kThreads];
+  // Of the columns of the tile, see IndexInTile.
+  Compute<T> center[kTileElements];
+  Compute<T> known[kKnown > 0 ? kKnown : 1][kTileElements];
 };
 
-// Computes the frozen coefficients of the tile: once per column, since the
-// square root and division in double are too slow to repeat in every thread.
-template <typename Formula, typename T, bool kChannelsLast, typename Block>
-TFBN_HD void FinishFrozen(
+// Computes what threads need of their columns, once per column of the tile: the
+// center, which is in memory, and the known coefficients, whose square root and
+// division in double are too slow to repeat in every thread.
+template <typename Formula, typename T, bool kChannelsLast, bool kFused,
+          int kSums, typename Block>
+TFBN_HD void PrepareColumns(
     const KernelParams<Formula>& params, Block& block,
-    ReduceShared<Formula, T, kChannelsLast, true>* shared) {
+    ReduceShared<Formula, T, kChannelsLast, kFused, kSums>* shared) {
+  using Shared = ReduceShared<Formula, T, kChannelsLast, kFused, kSums>;
   const LaunchConfig& config = params.config;
   auto args = params.args;
-  args.is_training = false;  // A constant, so that no code of training remains.
+  // A constant, so that no code of training remains.
+  if (kFused) args.is_training = false;
   block.ForEachThread([&](int t) {
-    const int width = kChannelsLast
-                          ? config.threads_x * VectorTraits<T>::kVector
-                          : config.threads_y;
+    constexpr int kVector = Shared::kVector;
+    const int width = TileWidth<T, kChannelsLast>(config);
     const int64_t column = config.TileOf(block.Index()) * width + t;
     if (t >= width || column >= config.Columns()) return;
-    const int64_t c = column % config.view.channels;
-    const double no_sums[Formula::kNumSums] = {};
-    Compute<T> k[Formula::kNumCoefficients];
-    Formula::Finish(args, c, CenterAt(Formula::CentersOf(args), c), no_sums, k);
-    TFBN_UNROLL
-    for (int i = Formula::kFirstFrozenCoefficient;
-         i < Formula::kNumCoefficients; ++i) {
-      shared->frozen[i - Formula::kFirstFrozenCoefficient][t] = k[i];
+    const int64_t c = config.ChannelOf(column);
+    const int at = IndexInTile<T, kChannelsLast>(t / kVector, t, t % kVector);
+    const double center = CenterAt(Formula::CentersOf(args), c);
+    shared->center[at] = static_cast<Compute<T>>(RunCenter(args.dtype, center));
+    if constexpr (Shared::kKnown > 0) {
+      Compute<T> k[Formula::kNumCoefficients];
+      if constexpr (kFused) {
+        const double no_sums[Formula::kNumSums] = {};
+        Formula::Finish(args, c, center, no_sums, k);
+      } else {
+        Formula::FinishMask(args, c, k);
+      }
+      TFBN_UNROLL
+      for (int i = 0; i < Shared::kKnown; ++i) {
+        shared->known[i][at] = k[Shared::kFirstKnown + i];
+      }
     }
   });
 }
 
-// Adds the terms of one vector to the sums of the thread.
-template <typename Formula, typename T, int kColumns, int kSums>
-TFBN_HD void AccumulateVector(const VectorSlot& slot,
-                              const Vector<T> (&in)[Formula::kInputs],
-                              const double (&center)[kColumns],
-                              double (&sums)[kColumns][kSums]) {
-  constexpr int kVector = VectorTraits<T>::kVector;
-  double terms[kVector][kSums];
+// The elements of slice `slice` of kSlices, before the others. Constant indices
+// keep the vector in registers.
+template <int kSlices>
+TFBN_HD Words SliceOf(const Words& v, int slice) {
+  constexpr int kWords = 4 / kSlices;
+  Words part = v;
   TFBN_UNROLL
-  for (int e = 0; e < kVector; ++e) {
-    double from[Formula::kInputs];
+  for (int s = 1; s < kSlices; ++s) {
     TFBN_UNROLL
-    for (int i = 0; i < Formula::kInputs; ++i) {
-      from[i] = ToDouble(in[i].element[e]);
+    for (int i = 0; i < kWords; ++i) {
+      part.word[i] = s == slice ? v.word[s * kWords + i] : part.word[i];
     }
-    // The identity of addition: -0.0 + term is bitwise the term, so the
-    // compiler folds the addition.
-    TFBN_UNROLL
-    for (int s = 0; s < kSums; ++s) terms[e][s] = -0.0;
-    Formula::Accumulate(from, center[kColumns > 1 ? e : 0], terms[e]);
-    const bool own = e >= slot.begin && e < slot.end;
-    TFBN_UNROLL
-    for (int s = 0; s < kSums; ++s) terms[e][s] = own ? terms[e][s] : 0.0;
   }
-  if (kColumns == 1) {
-    // A tree within the vector: one addition per vector in the chain of sums.
+  return part;
+}
+
+// The center and the known coefficients of the columns of a thread.
+template <typename Formula, typename T, bool kChannelsLast, bool kFused,
+          int kSums>
+class KnownOfColumns {
+ public:
+  using Shared = ReduceShared<Formula, T, kChannelsLast, kFused, kSums>;
+  using Coefficients =
+      ColumnCoefficients<Formula, T, kChannelsLast, Shared::kFirstKnown>;
+  static constexpr int kColumns = Shared::kColumns;
+  // 32-bit registers.
+  static constexpr int kHeld =
+      kColumns * int{sizeof(Compute<T>) / 4} + Coefficients::kHeld;
+
+  TFBN_HD KnownOfColumns(const Shared* shared,
+                         const BlockStrideLoop<T, kChannelsLast>& loop,
+                         int first)
+      : coefficients_(shared->known, loop),
+        centers_(&shared->center[IndexInTile<T, kChannelsLast>(
+            loop.x(), loop.y(), first)]) {
     TFBN_UNROLL
-    for (int n = kVector / 2; n > 0; n /= 2) {
-      TFBN_UNROLL
-      for (int e = 0; e < n; ++e) {
-        TFBN_UNROLL
-        for (int s = 0; s < kSums; ++s) terms[e][s] += terms[e + n][s];
+    for (int e = 0; e < kColumns; ++e) center_[e] = centers_[e];
+  }
+
+  TFBN_HD Compute<T> Center(int e) const {
+    // Volatile, see ColumnCoefficients: a fused kernel has no registers left.
+    return kFused && kChannelsLast
+               ? *static_cast<const volatile Compute<T>*>(&centers_[e])
+               : center_[kChannelsLast ? e : 0];
+  }
+  TFBN_HD void Load(int e, Compute<T> (&k)[Formula::kNumCoefficients]) const {
+    coefficients_.Load(e, k);
+  }
+
+ private:
+  const Coefficients coefficients_;
+  const Compute<T>* const centers_;
+  Compute<T> center_[kColumns];
+};
+
+// The reduction of one thread, whose items' vectors ForEachMasked and
+// ForEachWhole pass on.
+template <typename Formula, typename T, bool kChannelsLast, bool kFused,
+          int kSums>
+class ThreadReduction {
+ public:
+  using Shared = ReduceShared<Formula, T, kChannelsLast, kFused, kSums>;
+  using Loop = BlockStrideLoop<T, kChannelsLast>;
+  static constexpr int kColumns = Shared::kColumns;
+  static constexpr int kSlices = Shared::kSlices;
+  static constexpr int kVector = Shared::kVector;
+  // Tensors that are read.
+  static constexpr int kCount =
+      kFused ? int{Formula::kInputs} : int{Formula::kNumReduceInputs};
+  using Known = KnownOfColumns<Formula, T, kChannelsLast, kFused, kSums>;
+  // 32-bit registers: runs or sums, and what is known. The results of a fused
+  // apply need what is left.
+  static constexpr int kHeld =
+      kFused ? kHeldRegisters
+             : kColumns * kSums * int{sizeof(Compute<T>) / 4} + Known::kHeld;
+
+  TFBN_HD ThreadReduction(const KernelParams<Formula>& params, const Loop& loop,
+                          int thread, Shared* shared)
+      : sums_(shared->sums, thread),
+        slice_(kSlices > 1 ? loop.y() : 0),
+        known_(shared, loop, slice_ * kColumns),
+        writer_(Formula::TensorsOf(params.args).out, 0) {}
+
+  // Item `i` of a group.
+  template <bool kMasked>
+  TFBN_HD void Add(int i, bool present, const VectorSlot& slot,
+                   const Words (&in)[kCount]) {
+    Words part[kCount];
+    Slice(in, part);
+    const int first = slice_ * kColumns;
+    sums_.template Add<kMasked>(i, present, slot.begin - first,
+                                slot.end - first, part, known_);
+    if constexpr (kFused) {
+      if (present) {
+        ApplyVector<Formula, T, kMasked>(false, slot, in, known_, writer_);
       }
     }
   }
-  TFBN_UNROLL
-  for (int e = 0; e < kColumns; ++e) {
-    TFBN_UNROLL
-    for (int s = 0; s < kSums; ++s) sums[e][s] += terms[e][s];
+
+  // Adds the group up in double.
+  template <typename Loader>
+  TFBN_HD void AddGroupAgain(const Loop& loop, const Loader& loader) {
+    typename Loop::MaskedItems items(loop);
+    const int first = slice_ * kColumns;
+    TFBN_NO_UNROLL
+    for (int i = 0; i < loop.GroupItems(); ++i) {
+      const VectorSlot slot = items.Next();
+      if (!slot.Present()) continue;
+      Words words[kCount], part[kCount];
+      loader.LoadOwned(slot, kCount, words);
+      Slice(words, part);
+      sums_.AddAgain(slot.begin - first, slot.end - first, part, known_);
+    }
   }
-}
+
+  TFBN_HD auto& sums() { return sums_; }
+
+ private:
+  TFBN_HD void Slice(const Words (&in)[kCount], Words (&part)[kCount]) const {
+    TFBN_UNROLL
+    for (int i = 0; i < kCount; ++i) part[i] = SliceOf<kSlices>(in[i], slice_);
+  }
+
+  ThreadSums<Formula, T, kChannelsLast, kColumns, kSums> sums_;
+  const int slice_;
+  const Known known_;
+  const VectorWriter<T, Formula::kOutputs> writer_;
+};
 
 // The sums of thread `t` over its items, left in shared memory.
 template <typename Formula, typename T, bool kChannelsLast, bool kAligned,
-          bool kFused>
+          bool kFused, int kSums>
 TFBN_HD void ReduceThread(
     const KernelParams<Formula>& params, int64_t block, int t,
-    ReduceShared<Formula, T, kChannelsLast, kFused>* shared) {
-  using Shared = ReduceShared<Formula, T, kChannelsLast, kFused>;
-  constexpr int kColumns = Shared::kColumns, kSums = Shared::kSums;
-  double sums[kColumns][kSums] = {};
+    ReduceShared<Formula, T, kChannelsLast, kFused, kSums>* shared) {
+  using Reduction = ThreadReduction<Formula, T, kChannelsLast, kFused, kSums>;
+  constexpr int kCount = Reduction::kCount, kHeld = Reduction::kHeld;
+  constexpr int kVector = Reduction::kVector;
   BlockStrideLoop<T, kChannelsLast> loop(params.config, block, t);
+  Reduction reduction(params, loop, t, shared);
   if (loop.Active()) {
-    const auto tensors = Formula::TensorsOf(params.args);
-    const CenterArray centers = Formula::CentersOf(params.args);
-    double center[kColumns];
-    Compute<T> k[kColumns][Formula::kNumCoefficients];
-    int64_t c = loop.Channel();
-    TFBN_UNROLL
-    for (int e = 0; e < kColumns; ++e, c = loop.NextChannel(c)) {
-      center[e] = CenterAt(centers, c);
-      if constexpr (kFused) {
-        const int column = kChannelsLast ? loop.x() * kColumns + e : loop.y();
-        TFBN_UNROLL
-        for (int i = 0; i < Shared::kFrozenCoefficients; ++i) {
-          k[e][Formula::kFirstFrozenCoefficient + i] =
-              shared->frozen[i][column];
-        }
+    const VectorLoader<T, kCount, kAligned, kFused> loader(
+        Formula::TensorsOf(params.args).in, 0);
+    const auto masked = [&](int i, const VectorSlot& slot,
+                            const Words(&in)[kCount]) {
+      reduction.template Add<true>(i, slot.Present(), slot, in);
+    };
+    const auto whole = [&](int i, bool present, int64_t byte,
+                           const Words(&in)[kCount]) {
+      reduction.template Add<false>(i, present, VectorSlot{byte, 0, kVector},
+                                    in);
+    };
+    for (; !loop.Done(); loop.NextGroup()) {
+      reduction.sums().BeginGroup();
+      if (!IsWhole<kAligned>(params.config, loop)) {
+        const bool own_only =
+            (kFused && params.in_place) || !loop.template Inside<kAligned>();
+        ForEachMasked(loop, loader, kCount, own_only, masked);
+      } else {
+        ForEachWhole<kHeld>(loop, loader, kCount, whole);
+      }
+      if (!reduction.sums().EndGroup(loop.GroupItems())) {
+        reduction.AddGroupAgain(loop, loader);
       }
     }
-    ForEachVector<kAligned, kFused>(
-        &loop, tensors.in, Formula::kInputs, params.config.elements,
-        [&](const VectorSlot& slot, const Vector<T>(&in)[Formula::kInputs]) {
-          AccumulateVector<Formula>(slot, in, center, sums);
-          if constexpr (kFused) {
-            ApplyVector<Formula, true>(false, slot, in, k, tensors.out);
-          }
-        });
   }
-  TFBN_UNROLL
-  for (int e = 0; e < kColumns; ++e) {
-    TFBN_UNROLL
-    for (int s = 0; s < kSums; ++s) {
-      shared->sums[s * kColumns + e][t] = sums[e][s];
+  reduction.sums().Finish();
+}
+
+// The sums of the block, one per column or channel and sum.
+template <typename Formula, typename T, bool kChannelsLast, bool kFused,
+          int kSums, typename Block>
+TFBN_HD void StorePartialSums(
+    const KernelParams<Formula>& params, Block& block,
+    ReduceShared<Formula, T, kChannelsLast, kFused, kSums>* shared) {
+  constexpr int kColumns =
+      ReduceShared<Formula, T, kChannelsLast, kFused, kSums>::kColumns;
+  const LaunchConfig& config = params.config;
+  block.LastPhase([&](int t) {
+    const BlockStrideLoop<T, kChannelsLast> loop(config, block.Index(), t);
+    if (!loop.Active() || loop.z() != 0 || (!kChannelsLast && loop.x() != 0)) {
+      return;
     }
-  }
+    const int64_t split = config.SplitOf(block.Index());
+    TFBN_UNROLL
+    for (int e = 0; e < kColumns; ++e) {
+      const int64_t column =
+          kChannelsLast ? loop.Column(loop.y() * kColumns + e) : loop.Channel();
+      TFBN_UNROLL
+      for (int s = 0; s < kSums; ++s) {
+        params.partial_sums[(s * config.splits + split) * config.Columns() +
+                            column] = shared->sums[s * kColumns + e][t];
+      }
+    }
+  });
 }
 
 template <typename Formula, typename T, bool kChannelsLast, bool kAligned,
-          bool kFused, typename Block>
-TFBN_HD void Reduce(const KernelParams<Formula>& params, Block& block,
-                    ReduceShared<Formula, T, kChannelsLast, kFused>* shared) {
-  using Shared = ReduceShared<Formula, T, kChannelsLast, kFused>;
-  constexpr int kColumns = Shared::kColumns, kSums = Shared::kSums;
+          bool kFused, int kSums, typename Block>
+TFBN_HD void Reduce(
+    const KernelParams<Formula>& params, Block& block,
+    ReduceShared<Formula, T, kChannelsLast, kFused, kSums>* shared) {
+  using Shared = ReduceShared<Formula, T, kChannelsLast, kFused, kSums>;
+  constexpr int kColumns = Shared::kColumns;
   const LaunchConfig& config = params.config;
-  if constexpr (kFused) FinishFrozen(params, block, shared);
+  PrepareColumns(params, block, shared);
   block.ForEachThread([&](int t) {
-    ReduceThread<Formula, T, kChannelsLast, kAligned, kFused>(
-        params, block.Index(), t, shared);
+    ReduceThread<Formula, T, kChannelsLast, kAligned>(params, block.Index(), t,
+                                                      shared);
   });
 
   const int threads_x = config.threads_x;
@@ -171,23 +303,7 @@ TFBN_HD void Reduce(const KernelParams<Formula>& params, Block& block,
     TreeReduce<kSums * kColumns>(block, shared->sums, threads_x, 1, threads_xy,
                                  [=](int t) { return t % threads_x; });
   }
-
-  block.ForEachThread([&](int t) {
-    const BlockStrideLoop<T, kChannelsLast> loop(config, block.Index(), t);
-    if (!loop.Active() || loop.z() != 0 || (!kChannelsLast && loop.x() != 0)) {
-      return;
-    }
-    const int64_t split = config.SplitOf(block.Index());
-    TFBN_UNROLL
-    for (int e = 0; e < kColumns; ++e) {
-      const int64_t column = kChannelsLast ? loop.Column(e) : loop.Channel();
-      TFBN_UNROLL
-      for (int s = 0; s < kSums; ++s) {
-        params.partial_sums[(s * config.splits + split) * config.Columns() +
-                            column] = shared->sums[s * kColumns + e][t];
-      }
-    }
-  });
+  StorePartialSums(params, block, shared);
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
 // Tree reduction in shared memory.
 //
 // Kernels are sequences of phases, Block::ForEachThread(f): f(t) for every
-// thread t, then a barrier. Only shared memory survives a phase, so that the
-// host emulator (testing/emulator.cc) can run the threads one by one.
+// thread t, then a barrier; Block::LastPhase(f) has none. Only shared memory
+// survives a phase, so that the host emulator (testing/emulator.cc) can run the
+// threads one by one.
 
 #ifndef TF_BN_OPS_CC_CUDA_DEVICE_TREE_REDUCTION_H_
 #define TF_BN_OPS_CC_CUDA_DEVICE_TREE_REDUCTION_H_

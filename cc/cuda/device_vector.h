@@ -1,11 +1,17 @@
 // Vectors of 16 bytes for device code and, as plain C++, for the host emulator:
 // loads and stores at any alignment, and conversions of their elements.
+//
+// A vector stays four 32-bit words from its load to its use. Were it elements
+// at once, the compiler would convert them behind each load, and the next load
+// would wait for that: one load in flight per thread instead of eight
+// (docs/gpu.md).
 
 #ifndef TF_BN_OPS_CC_CUDA_DEVICE_VECTOR_H_
 #define TF_BN_OPS_CC_CUDA_DEVICE_VECTOR_H_
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "cc/core/dtype.h"
 #include "cc/core/host_device.h"
@@ -18,50 +24,53 @@ namespace {
 template <typename T>
 struct VectorTraits {
   static constexpr int kVector = kVectorBytes / sizeof(T);  // Elements, V.
-  // Vectors of each tensor that a thread loads before it uses the first: as
-  // many as fit into 128 registers with its sums or coefficients.
-  static constexpr int kUnroll = sizeof(T) == 2 ? 2 : 4;
-};
-
-template <typename T>
-struct alignas(kVectorBytes) Vector {
-  T element[VectorTraits<T>::kVector];
 };
 
 // The type that outputs of view shape are evaluated in.
 template <typename T>
 using Compute = typename ComputeOf<T>::Type;
 
-template <typename T>
-TFBN_HD Compute<T> ToCompute(T v) {
-  return static_cast<Compute<T>>(ToDouble(v));
-}
-
 // The 16 bytes of a vector as registers.
 struct alignas(kVectorBytes) Words {
   uint32_t word[4];
 };
 
-// `from` is a multiple of 16 bytes. kEvictFirst: these bytes are read for the
-// last time in this call, so they should not displace others in L2.
+// Loads the vector at `from`, a multiple of 16, if `wanted`; otherwise the
+// words are undefined. A predicated instruction rather than a branch, so that
+// loads follow each other. kEvictFirst: these bytes are read for the last time
+// in this call, so they should not displace others in L2.
 template <bool kEvictFirst>
-TFBN_HD Words LoadWords(const void* from) {
+TFBN_HD Words LoadWords(uintptr_t from, bool wanted) {
 #if defined(__CUDA_ARCH__)
-  const uint4* const words = static_cast<const uint4*>(from);
-  const uint4 v = kEvictFirst ? __ldcs(words) : *words;
-  return Words{{v.x, v.y, v.z, v.w}};
+  Words w;
+#define TFBN_LOAD(instruction)                                              \
+  asm volatile(                                                             \
+      "{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %5, 0;\n\t@p " instruction      \
+      " {%0, %1, %2, %3}, [%4];\n\t}"                                       \
+      : "=r"(w.word[0]), "=r"(w.word[1]), "=r"(w.word[2]), "=r"(w.word[3])  \
+      : "l"(__cvta_generic_to_global(reinterpret_cast<const void*>(from))), \
+        "r"(static_cast<unsigned>(wanted)))
+  if (kEvictFirst) {
+    TFBN_LOAD("ld.global.cs.v4.u32");
+  } else {
+    TFBN_LOAD("ld.global.v4.u32");
+  }
+#undef TFBN_LOAD
+  return w;
 #else
-  return *static_cast<const Words*>(from);
+  if (wanted) return *reinterpret_cast<const Words*>(from);
+  return Words{{~0u, ~0u, ~0u, ~0u}};  // NaN, which spreads where it is used.
 #endif
 }
 
 // `to` is a multiple of 16 bytes. An evict-first store: no kernel reads it.
-TFBN_HD void StoreWords(void* to, const Words& words) {
+TFBN_HD void StoreWords(uintptr_t to, const Words& words) {
 #if defined(__CUDA_ARCH__)
-  __stcs(static_cast<uint4*>(to), make_uint4(words.word[0], words.word[1],
-                                             words.word[2], words.word[3]));
+  __stcs(
+      reinterpret_cast<uint4*>(to),
+      make_uint4(words.word[0], words.word[1], words.word[2], words.word[3]));
 #else
-  *static_cast<Words*>(to) = words;
+  TFBN_MEMCPY(reinterpret_cast<void*>(to), &words, sizeof(words));
 #endif
 }
 
@@ -69,76 +78,195 @@ template <typename To, typename From>
 TFBN_HD To BitCast(const From& from) {
   static_assert(sizeof(To) == sizeof(From), "bits of the same size");
   To to;
-  std::memcpy(&to, &from, sizeof(to));
+  TFBN_MEMCPY(&to, &from, sizeof(to));
   return to;
 }
 
-// Bytes [bytes, bytes + 16) of `low` followed by `high`; `bytes` is even.
-// Constant indices and funnel shifts keep all of it in registers.
+// Element `e`, a constant, of a vector.
+template <typename T>
+TFBN_HD T ElementOf(const Words& w, int e) {
+  if constexpr (sizeof(T) == 2) {
+    return BitCast<T>(static_cast<uint16_t>(w.word[e / 2] >> (16 * (e % 2))));
+  } else if constexpr (sizeof(T) == 4) {
+    return BitCast<T>(w.word[e]);
+  } else {
+    return BitCast<T>(w.word[2 * e] | static_cast<uint64_t>(w.word[2 * e + 1])
+                                          << 32);
+  }
+}
+
+// Sets element `e`, a constant, of a vector that is zero there.
+template <typename T>
+TFBN_HD void PutElement(T value, int e, Words* w) {
+  if constexpr (sizeof(T) == 2) {
+    w->word[e / 2] |= static_cast<uint32_t>(BitCast<uint16_t>(value))
+                      << (16 * (e % 2));
+  } else if constexpr (sizeof(T) == 4) {
+    w->word[e] = BitCast<uint32_t>(value);
+  } else {
+    const uint64_t bits = BitCast<uint64_t>(value);
+    w->word[2 * e] = static_cast<uint32_t>(bits);
+    w->word[2 * e + 1] = static_cast<uint32_t>(bits >> 32);
+  }
+}
+
+// The vector of some results, rounded to T as by FromDouble; devices round two
+// to half or bfloat16 in one instruction.
+template <typename T>
+TFBN_HD Words RoundToWords(const Compute<T> (&from)[VectorTraits<T>::kVector]) {
+  Words w = {};
+  TFBN_UNROLL
+  for (int e = 0; e < VectorTraits<T>::kVector; ++e) {
+#if defined(__CUDA_ARCH__)
+    if constexpr (std::is_same_v<T, Float16>) {
+      if (e % 2 == 0) {
+        w.word[e / 2] =
+            BitCast<uint32_t>(__floats2half2_rn(from[e], from[e + 1]));
+      }
+      continue;
+    }
+    if constexpr (std::is_same_v<T, Bfloat16>) {
+      if (e % 2 == 0) {
+        w.word[e / 2] =
+            BitCast<uint32_t>(__floats2bfloat162_rn(from[e], from[e + 1]));
+      }
+      continue;
+    }
+#endif
+    T to;
+    FromDouble(from[e], &to);
+    PutElement(to, e, &w);
+  }
+  return w;
+}
+
+// Bytes [bytes, bytes + 16) of `low` followed by `high`; `bytes` is a multiple
+// of the size of T. Constant indices and funnel shifts keep all of it in
+// registers.
+template <typename T>
 TFBN_HD Words ShiftBytes(const Words& low, const Words& high, unsigned bytes) {
   uint32_t w[8] = {low.word[0],  low.word[1],  low.word[2],  low.word[3],
                    high.word[0], high.word[1], high.word[2], high.word[3]};
   TFBN_UNROLL
   for (int i = 0; i < 6; ++i) w[i] = (bytes & 8) != 0 ? w[i + 2] : w[i];
-  TFBN_UNROLL
-  for (int i = 0; i < 5; ++i) w[i] = (bytes & 4) != 0 ? w[i + 1] : w[i];
-  TFBN_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    w[i] = (bytes & 2) != 0 ? (w[i] >> 16) | (w[i + 1] << 16) : w[i];
+  if constexpr (sizeof(T) <= 4) {
+    TFBN_UNROLL
+    for (int i = 0; i < 5; ++i) w[i] = (bytes & 4) != 0 ? w[i + 1] : w[i];
+  }
+  if constexpr (sizeof(T) == 2) {
+    TFBN_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      w[i] = (bytes & 2) != 0 ? (w[i] >> 16) | (w[i + 1] << 16) : w[i];
+    }
   }
   return Words{{w[0], w[1], w[2], w[3]}};
 }
 
-TFBN_HD unsigned MisalignedBytes(const void* p) {
-  return static_cast<unsigned>(reinterpret_cast<uintptr_t>(p) % kVectorBytes);
+TFBN_HD unsigned MisalignedBytes(uintptr_t p) {
+  return static_cast<unsigned>(p % kVectorBytes);
 }
 
-// Elements [at, at + V) of an array of `n`, zeros outside it. kAligned:
-// data + at is a multiple of 16 bytes. Otherwise two aligned vectors are loaded
-// and shifted together; the second is the first of the neighbouring thread, so
-// it costs an access to L1 and no DRAM traffic.
-template <bool kAligned, bool kEvictFirst, typename T>
-TFBN_HD Vector<T> LoadVector(const T* data, int64_t at, int64_t n) {
-  constexpr int kVector = VectorTraits<T>::kVector;
-  if (kAligned) {
-    if (at >= 0 && at + kVector <= n) {
-      return BitCast<Vector<T>>(LoadWords<kEvictFirst>(data + at));
-    }
+// An unsigned integer of the size of T.
+template <typename T>
+using BitsOf =
+    std::conditional_t<sizeof(T) == 2, uint16_t,
+                       std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
+
+// The bits of the element at `from` if `wanted`, otherwise zero: predicated
+// like LoadWords.
+template <typename Bits>
+TFBN_HD Bits LoadBits(uintptr_t from, bool wanted) {
+  Bits bits = 0;
+#if defined(__CUDA_ARCH__)
+#define TFBN_LOAD(type, constraint)                                         \
+  asm volatile(                                                             \
+      "{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %2, 0;\n\t@p ld.global." type   \
+      " %0, [%1];\n\t}"                                                     \
+      : "+" constraint(bits)                                                \
+      : "l"(__cvta_generic_to_global(reinterpret_cast<const void*>(from))), \
+        "r"(static_cast<unsigned>(wanted)))
+  if constexpr (sizeof(Bits) == 2) {
+    TFBN_LOAD("u16", "h");
+  } else if constexpr (sizeof(Bits) == 4) {
+    TFBN_LOAD("u32", "r");
   } else {
-    const unsigned bytes = MisalignedBytes(data + at);
-    const int64_t low = at - bytes / sizeof(T);
-    const int64_t end = low + (bytes == 0 ? kVector : 2 * kVector);
-    if (low >= 0 && end <= n) {
-      const Words first = LoadWords<false>(data + low);
-      if (bytes == 0) return BitCast<Vector<T>>(first);
-      return BitCast<Vector<T>>(
-          ShiftBytes(first, LoadWords<false>(data + low + kVector), bytes));
-    }
+    TFBN_LOAD("u64", "l");
   }
-  Vector<T> v;
+#undef TFBN_LOAD
+#else
+  if (wanted) bits = *reinterpret_cast<const Bits*>(from);
+#endif
+  return bits;
+}
+
+// Stores the bits of an element at `to` if `wanted`.
+template <typename Bits>
+TFBN_HD void StoreBits(Bits bits, uintptr_t to, bool wanted) {
+#if defined(__CUDA_ARCH__)
+#define TFBN_STORE(type, constraint)                                      \
+  asm volatile(                                                           \
+      "{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %2, 0;\n\t@p st.global." type \
+      " [%1], %0;\n\t}"                                                   \
+      :                                                                   \
+      : constraint(bits),                                                 \
+        "l"(__cvta_generic_to_global(reinterpret_cast<void*>(to))),       \
+        "r"(static_cast<unsigned>(wanted))                                \
+      : "memory")
+  if constexpr (sizeof(Bits) == 2) {
+    TFBN_STORE("u16", "h");
+  } else if constexpr (sizeof(Bits) == 4) {
+    TFBN_STORE("u32", "r");
+  } else {
+    TFBN_STORE("u64", "l");
+  }
+#undef TFBN_STORE
+#else
+  if (wanted) *reinterpret_cast<Bits*>(to) = bits;
+#endif
+}
+
+// Elements [begin, end) of the vector at `from`, zeros beside them: loads
+// nothing that does not belong to the thread.
+template <typename T>
+TFBN_HD Words LoadElements(uintptr_t from, int begin, int end) {
+  constexpr int kVector = VectorTraits<T>::kVector;
+  BitsOf<T> bits[kVector];
   TFBN_UNROLL
   for (int e = 0; e < kVector; ++e) {
-    v.element[e] = at + e >= 0 && at + e < n ? data[at + e] : T{};
+    bits[e] = LoadBits<BitsOf<T>>(from + e * sizeof(T), e >= begin && e < end);
   }
-  return v;
+  Words w = {};
+  TFBN_UNROLL
+  for (int e = 0; e < kVector; ++e) PutElement(BitCast<T>(bits[e]), e, &w);
+  return w;
 }
 
-// Stores elements [begin, end) of `v` to data + at, `aligned` to 16 bytes or
-// not.
+// Stores elements [begin, end) of `w` at `to`.
 template <typename T>
-TFBN_HD void StoreVector(const Vector<T>& v, T* data, int64_t at, int begin,
-                         int end, bool aligned) {
+TFBN_HD void StoreElements(const Words& w, uintptr_t to, int begin, int end) {
   constexpr int kVector = VectorTraits<T>::kVector;
-  if ((aligned || MisalignedBytes(data + at) == 0) && begin <= 0 &&
-      end >= kVector) {
-    StoreWords(data + at, BitCast<Words>(v));
+  if (MisalignedBytes(to) == 0 && begin <= 0 && end >= kVector) {
+    StoreWords(to, w);
     return;
   }
   TFBN_UNROLL
   for (int e = 0; e < kVector; ++e) {
-    if (e >= begin && e < end) data[at + e] = v.element[e];
+    StoreBits(BitCast<BitsOf<T>>(ElementOf<T>(w, e)), to + e * sizeof(T),
+              e >= begin && e < end);
   }
 }
+
+// A vector as it was loaded: misaligned ones are the two aligned vectors that
+// they lie in. The second is the first of the neighbouring thread, so it costs
+// an access to L1 and no DRAM traffic.
+template <bool kAligned>
+struct LoadedVector {
+  Words low;
+};
+template <>
+struct LoadedVector<false> {
+  Words low, high;
+};
 
 }  // namespace
 }  // namespace cuda

@@ -10,7 +10,9 @@
 //
 //   channels last (inner == 1)   A row is `fold` outer indices, fold * channels
 //       columns, a multiple of V. Thread x owns one vector of columns, V
-//       channels, in every row; an item is a row. threads_y is 1.
+//       channels, in every row; an item is a row. threads_y is 1, or, where the
+//       sums of V channels are too many for a thread, the number of slices:
+//       thread y owns one slice of the vector.
 //   channels first (inner > 1)   A run is the contiguous stretch of one channel
 //       at one outer index. Thread y is a channel; its threads_x threads read a
 //       run in `steps` strides, and an item is one stride of one run. Vectors
@@ -40,6 +42,8 @@ constexpr int kVectorBytes = 16;
 // Minimum items per thread: with fewer, the tree reduction of a block costs
 // more than its loop.
 constexpr int kMinItems = 4;
+// Maximum items of a group (device_loop.h).
+constexpr int kMaxGroupItems = 8;
 // Maximum threads_x of a channels-last row: 512 contiguous bytes, one warp.
 constexpr int kRowThreads = 32;
 // Minimum vectors of a run that gets a whole block per channel.
@@ -54,6 +58,14 @@ constexpr int64_t kTargetBlocks = 1024;
 // of the time in which it reads a split (an estimate, not measured).
 constexpr int64_t kLargeBytes = int64_t{32} << 20;
 constexpr int64_t kSplitBytes = int64_t{128} << 10;
+
+// a / b of numbers that are not negative; devices divide 32-bit numbers in a
+// fifth of the instructions.
+static TFBN_HD int64_t Divide(int64_t a, int64_t b) {
+  return ((a | b) >> 32) == 0 ? static_cast<int64_t>(static_cast<uint32_t>(a) /
+                                                     static_cast<uint32_t>(b))
+                              : a / b;
+}
 
 struct LaunchConfig {
   View view;
@@ -70,27 +82,39 @@ struct LaunchConfig {
   int64_t tiles = 0;
   int64_t items = 0;  // Rows, or outer indices * steps.
   int64_t splits = 1;
+  // Channels first: runs and steps from one item of a thread to its next one,
+  // and from one group of items to the next one.
+  int item_runs = 0, item_steps = 0, group_runs = 0, group_steps = 0;
+  // Vectors inside the tensors are whole, and 32 bits hold the offsets of
+  // vectors: in a group for channels-last, in the tensors for channels-first.
+  bool whole = false;
   // The range of tiles that a launch covers.
   int64_t first_tile = 0;
   int64_t launch_tiles = 0;
 
   // Partial sums per split: one per column, or one per channel.
   TFBN_HD int64_t Columns() const { return view.channels * fold; }
-  TFBN_HD int64_t GridSize() const { return launch_tiles * splits; }
-  TFBN_HD int64_t TileOf(int64_t block) const {
-    return first_tile + block % launch_tiles;
+  TFBN_HD int64_t ChannelOf(int64_t column) const {
+    return fold == 1 ? column : column % view.channels;
   }
-  TFBN_HD int64_t SplitOf(int64_t block) const { return block / launch_tiles; }
+  TFBN_HD int64_t GridSize() const { return launch_tiles * splits; }
+  TFBN_HD int64_t SplitOf(int64_t block) const {
+    return Divide(block, launch_tiles);
+  }
+  TFBN_HD int64_t TileOf(int64_t block) const {
+    return first_tile + (block - SplitOf(block) * launch_tiles);
+  }
 };
 
 static inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Columns of a row to tiles; `vector` is V.
-static inline void TileRows(int vector, LaunchConfig* config) {
+// Columns of a row to tiles; `vector` is V, which `slices` divide.
+static inline void TileRows(int vector, int slices, LaunchConfig* config) {
   LaunchConfig& c = *config;
   while (c.fold * c.view.channels % vector != 0) c.fold *= 2;
   const int64_t columns = c.Columns();
   c.row_vectors = columns / vector;
+  c.threads_y = slices;
   // Tiles of equal width rather than a narrow last one.
   c.threads_x = static_cast<int>(
       CeilDiv(c.row_vectors, CeilDiv(c.row_vectors, kRowThreads)));
@@ -126,9 +150,25 @@ static inline void TileRuns(int vector, bool large, LaunchConfig* config) {
   c.items = c.view.outer * c.steps;
 }
 
-// `vector` is V, 0 <= shift < V. Requires a view with elements.
+// What the loop of a thread needs of `c`.
+static inline void DescribeItems(int vector, LaunchConfig* config) {
+  LaunchConfig& c = *config;
+  if (c.channels_last) {
+    c.whole = kMaxGroupItems * c.threads_z * c.row_vectors <= UINT32_MAX;
+    return;
+  }
+  c.item_runs = static_cast<int>(c.threads_z / c.steps);
+  c.item_steps = static_cast<int>(c.threads_z % c.steps);
+  c.group_runs = static_cast<int>(kMaxGroupItems * c.threads_z / c.steps);
+  c.group_steps = static_cast<int>(kMaxGroupItems * c.threads_z % c.steps);
+  c.whole = c.shift == 0 && c.view.inner % vector == 0 &&
+            c.elements / vector <= UINT32_MAX;
+}
+
+// `vector` is V, 0 <= shift < V, `slices` those of a vector. Requires a view
+// with elements.
 static inline LaunchConfig MakeLaunchConfig(const View& view, int vector,
-                                            int shift) {
+                                            int shift, int slices = 1) {
   LaunchConfig c;
   c.view = view;
   c.elements = NumElements(view);
@@ -137,17 +177,31 @@ static inline LaunchConfig MakeLaunchConfig(const View& view, int vector,
   const int64_t bytes = c.elements * (kVectorBytes / vector);
   const bool large = !c.channels_last && bytes >= kLargeBytes;
   if (c.channels_last) {
-    TileRows(vector, &c);
+    TileRows(vector, slices, &c);
   } else {
     TileRuns(vector, large, &c);
   }
   c.threads_z = kThreads / (c.threads_x * c.threads_y);
+  DescribeItems(vector, &c);
   int64_t splits = CeilDiv(kTargetBlocks, c.tiles);
   if (large) splits = std::max(splits, CeilDiv(bytes / c.tiles, kSplitBytes));
   const int64_t most = CeilDiv(c.items, int64_t{kMinItems} * c.threads_z);
   c.splits = std::max<int64_t>(1, std::min(splits, most));
   c.launch_tiles = c.tiles;
   return c;
+}
+
+// Maximum sums of a thread: what fits into the static shared memory of a block
+// beside a few coefficients, and into registers.
+constexpr int kMaxThreadSums = 16;
+
+// Slices of a vector of `vector` columns with `sums` sums each.
+constexpr int SlicesOf(int vector, int sums) {
+  int slices = 1;
+  while (slices < vector && vector / slices * sums > kMaxThreadSums) {
+    slices *= 2;
+  }
+  return slices;
 }
 
 // The parameters of a kernel.
@@ -157,6 +211,8 @@ struct KernelParams {
   LaunchConfig config;
   double* partial_sums = nullptr;  // [kNumSums][splits][Columns()]
   void* coefficients = nullptr;  // [kNumCoefficients][channels], compute type.
+  // An output of view shape is the buffer of an input.
+  bool in_place = false;
   // The range of channels that a finish kernel covers.
   int64_t first_channel = 0;
   int64_t end_channel = 0;

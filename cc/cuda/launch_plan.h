@@ -2,17 +2,20 @@
 // workspace between them. Who launches them (the CUDA runtime, or the host
 // emulator) passes a Launcher:
 //
-//   template <typename T, bool kChannelsLast, bool kAligned, bool kFused>
+//   template <typename T, bool kChannelsLast, bool kAligned, bool kFused,
+//             int kSums, typename Formula>
 //   int Reduce(const KernelParams<Formula>&);
-//   template <typename T>
+//   template <typename T, typename Formula>
 //   int Finish(const KernelParams<Formula>&);
-//   template <typename T, bool kChannelsLast, bool kAligned>
+//   template <typename T, bool kChannelsLast, bool kAligned, typename Formula>
 //   int Apply(const KernelParams<Formula>&);
+//   int Copy(void* to, const void* from, size_t bytes);
 //
 // each of which returns 0, or an error that ends the call.
 //
 // Frozen, a formula without frozen sums needs no reduction: finish computes the
-// coefficients from the given statistics, apply follows.
+// coefficients from the given statistics, apply follows. A call that wants the
+// sums alone ends after finish.
 //
 // Large channels-first tensors are processed in groups of channels: reduce,
 // finish and apply of one group after the other, each group small enough for
@@ -27,6 +30,7 @@
 #include <cstdint>
 
 #include "cc/core/dtype.h"
+#include "cc/core/formulas/formula.h"
 #include "cc/core/view.h"
 #include "cc/cuda/device_apply.h"
 #include "cc/cuda/device_finish.h"
@@ -59,10 +63,19 @@ inline int VectorElements(DType dtype) {
   return kVectorBytes / static_cast<int>(SizeOf(dtype));
 }
 
+// Sums of a channel that a call computes.
+template <typename Formula>
+int SumsOf(bool is_training) {
+  return is_training ? int{Formula::kNumSums} : int{Formula::kNumFrozenSums};
+}
+
 // Of the reduction; a view without elements has no tiles.
-inline LaunchConfig ReduceConfig(const View& view, DType dtype) {
+template <typename Formula>
+LaunchConfig ReduceConfig(const View& view, DType dtype, bool is_training) {
   if (NumElements(view) > 0) {
-    return MakeLaunchConfig(view, VectorElements(dtype), 0);
+    const int vector = VectorElements(dtype);
+    return MakeLaunchConfig(view, vector, 0,
+                            SlicesOf(vector, SumsOf<Formula>(is_training)));
   }
   LaunchConfig config;
   config.view = view;
@@ -70,16 +83,20 @@ inline LaunchConfig ReduceConfig(const View& view, DType dtype) {
 }
 
 template <typename Formula>
-int64_t NumPartialSums(const LaunchConfig& config) {
+int64_t NumPartialSums(const LaunchConfig& config, bool is_training) {
   return config.elements == 0
              ? 0
-             : Formula::kNumSums * config.splits * config.Columns();
+             : SumsOf<Formula>(is_training) * config.splits * config.Columns();
 }
 
 // Partial sums and coefficients; the latter as doubles, whatever the type.
 template <typename Formula>
 size_t WorkspaceBytes(const View& view, DType dtype) {
-  const int64_t sums = NumPartialSums<Formula>(ReduceConfig(view, dtype));
+  int64_t sums = 0;
+  for (const bool is_training : {true, false}) {
+    const LaunchConfig config = ReduceConfig<Formula>(view, dtype, is_training);
+    sums = std::max(sums, NumPartialSums<Formula>(config, is_training));
+  }
   return sizeof(double) *
          static_cast<size_t>(sums + Formula::kNumCoefficients * view.channels);
 }
@@ -90,8 +107,7 @@ struct LaunchPlan {
   KernelParams<Formula> params;
   // Of the apply, whose grid of vectors follows the alignment of its output.
   LaunchConfig apply_config;
-  // There are sums to compute.
-  bool reduces = false;
+  bool applies = false;  // There are outputs of view shape.
   // Frozen, and all tensors aligned: the reduction writes the outputs too.
   bool fused = false;
   bool inputs_aligned = false;
@@ -109,8 +125,8 @@ int64_t GroupTiles(const LaunchPlan<Formula>& plan, const GroupPolicy& policy) {
                         static_cast<int64_t>(SizeOf(args.dtype));
   const bool same_tiles =
       apply.tiles == reduce.tiles && apply.threads_y == reduce.threads_y;
-  if (reduce.channels_last || !args.is_training || !same_tiles ||
-      bytes <= policy.max_bytes) {
+  if (reduce.channels_last || !args.is_training || !plan.applies ||
+      !same_tiles || bytes <= policy.max_bytes) {
     return reduce.tiles;
   }
   const int64_t tile_bytes = CeilDiv(bytes, reduce.tiles);
@@ -126,7 +142,15 @@ template <typename Pointer, int kCount>
 bool AllMisalignedBy(unsigned bytes, const Pointer (&pointers)[kCount],
                      int count) {
   return std::all_of(pointers, pointers + count, [=](const void* p) {
-    return MisalignedBytes(p) == bytes;
+    return MisalignedBytes(reinterpret_cast<uintptr_t>(p)) == bytes;
+  });
+}
+
+// Whether an output is the buffer of an input.
+template <int kInputs, int kOutputs>
+bool IsInPlace(const Tensors<kInputs, kOutputs>& tensors) {
+  return std::any_of(tensors.out, tensors.out + kOutputs, [&](const void* p) {
+    return p != nullptr && std::count(tensors.in, tensors.in + kInputs, p) > 0;
   });
 }
 
@@ -137,21 +161,30 @@ LaunchPlan<Formula> MakeLaunchPlan(const typename Formula::Args& args,
   LaunchPlan<Formula> plan;
   KernelParams<Formula>& params = plan.params;
   params.args = args;
-  params.config = ReduceConfig(args.view, args.dtype);
+  params.config =
+      ReduceConfig<Formula>(args.view, args.dtype, args.is_training);
   params.end_channel = args.view.channels;
   params.partial_sums = static_cast<double*>(workspace);
   params.coefficients =
-      params.partial_sums + NumPartialSums<Formula>(params.config);
+      params.partial_sums +
+      NumPartialSums<Formula>(params.config, args.is_training);
   if (params.config.elements == 0) return plan;
 
   const auto tensors = Formula::TensorsOf(args);
   const int read =
       args.is_training ? int{Formula::kInputs} : int{Formula::kNumFrozenInputs};
-  const unsigned out_bytes = MisalignedBytes(tensors.out[0]);
+  const unsigned out_bytes =
+      MisalignedBytes(reinterpret_cast<uintptr_t>(tensors.out[0]));
+  params.in_place = IsInPlace(tensors);
   plan.inputs_aligned = AllMisalignedBy(0, tensors.in, Formula::kInputs);
   plan.apply_aligned = AllMisalignedBy(out_bytes, tensors.in, read);
-  plan.reduces = args.is_training || Formula::kNumFrozenSums > 0;
-  plan.fused = plan.reduces && plan.inputs_aligned && !args.is_training &&
+  plan.applies = HasOutputs<Formula>(args);
+  // In place the fused kernel overwrites what a run would be added up from
+  // again, where its sum may leave the range of float32.
+  const bool reads_twice = params.in_place && (args.dtype == DType::kFloat32 ||
+                                               args.dtype == DType::kBfloat16);
+  plan.fused = Formula::kNumFrozenSums > 0 && !args.is_training &&
+               plan.applies && plan.inputs_aligned && !reads_twice &&
                AllMisalignedBy(0, tensors.out, Formula::kOutputs);
   plan.apply_config =
       MakeLaunchConfig(args.view, VectorElements(args.dtype),
@@ -171,20 +204,38 @@ void SelectTiles(int64_t first, int64_t n, KernelParams<Formula>* params) {
                                  params->first_channel + n * config.threads_y);
 }
 
-// Reduce (if there are sums), finish and apply of one group.
+// The sums of a call in training, or frozen.
+template <typename T, bool kChannelsLast, int kSums, typename Formula,
+          typename Launcher>
+int LaunchReduce(const LaunchPlan<Formula>& plan,
+                 const KernelParams<Formula>& params, Launcher& launcher) {
+  return plan.inputs_aligned
+             ? launcher.template Reduce<T, kChannelsLast, true, false, kSums>(
+                   params)
+             : launcher.template Reduce<T, kChannelsLast, false, false, kSums>(
+                   params);
+}
+
+// Reduce (if there are sums), finish and apply (if there are outputs) of one
+// group.
 template <typename T, bool kChannelsLast, typename Formula, typename Launcher>
 int LaunchGroup(const LaunchPlan<Formula>& plan,
                 const KernelParams<Formula>& reduce,
                 const KernelParams<Formula>& apply, Launcher& launcher) {
+  constexpr int kSums = Formula::kNumSums, kFrozen = Formula::kNumFrozenSums;
   int error = 0;
-  if (plan.reduces) {
-    error =
-        plan.inputs_aligned
-            ? launcher.template Reduce<T, kChannelsLast, true, false>(reduce)
-            : launcher.template Reduce<T, kChannelsLast, false, false>(reduce);
+  if constexpr (!kIsFrozenOnly<Formula>) {
+    if (reduce.args.is_training) {
+      error = LaunchReduce<T, kChannelsLast, kSums>(plan, reduce, launcher);
+    }
+  }
+  if constexpr (kFrozen > 0) {
+    if (!reduce.args.is_training) {
+      error = LaunchReduce<T, kChannelsLast, kFrozen>(plan, reduce, launcher);
+    }
   }
   if (error == 0) error = launcher.template Finish<T>(reduce);
-  if (error != 0) return error;
+  if (error != 0 || !plan.applies) return error;
   return plan.apply_aligned
              ? launcher.template Apply<T, kChannelsLast, true>(apply)
              : launcher.template Apply<T, kChannelsLast, false>(apply);
@@ -195,7 +246,8 @@ int LaunchLayout(const LaunchPlan<Formula>& plan, Launcher& launcher) {
   if constexpr (Formula::kNumFrozenSums > 0) {
     if (plan.fused) {
       const int error =
-          launcher.template Reduce<T, kChannelsLast, true, true>(plan.params);
+          launcher.template Reduce<T, kChannelsLast, true, true,
+                                   Formula::kNumFrozenSums>(plan.params);
       return error != 0 ? error : launcher.template Finish<T>(plan.params);
     }
   }
@@ -223,10 +275,10 @@ int LaunchTyped(const LaunchPlan<Formula>& plan, Launcher& launcher) {
                               : LaunchLayout<T, false>(plan, launcher);
 }
 
-// Enqueues all kernels of a call.
+// Enqueues all kernels of a call of this very formula.
 template <typename Formula, typename Launcher>
-int Launch(const typename Formula::Args& args, void* workspace,
-           const GroupPolicy& policy, Launcher& launcher) {
+int LaunchFormula(const typename Formula::Args& args, void* workspace,
+                  const GroupPolicy& policy, Launcher& launcher) {
   if (args.view.channels == 0) return 0;
   const LaunchPlan<Formula> plan =
       MakeLaunchPlan<Formula>(args, workspace, policy);

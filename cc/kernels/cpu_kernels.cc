@@ -1,71 +1,7 @@
-// Registers the CPU kernels of all ops.
+// Registers the CPU kernels of the fused ops.
 
-#include <cstdint>
-
-#include "cc/kernels/batch_norm_op.h"
 #include "cc/kernels/cpu_launch.h"
-#include "cc/ops/batch_norm_training_backprop.h"
-#include "cc/ops/fused_batch_norm.h"
-#include "cc/ops/fused_batch_norm_grad.h"
-#include "cc/ops/fused_batch_norm_grad_ex.h"
-#include "cc/ops/fused_batch_norm_grad_grad.h"
-#include "tensorflow/core/framework/op_kernel.h"
 
-namespace tf_bn_ops {
-namespace {
-
-#define REGISTER_FUSED_BATCH_NORM(op, T, U) \
-  REGISTER_KERNEL_BUILDER(                  \
-      Name("TfBnOps>" op)                   \
-          .Device(tensorflow::DEVICE_CPU)   \
-          .TypeConstraint<T>("T")           \
-          .TypeConstraint<float>(U),        \
-      BatchNormOp<FusedBatchNormSpec, T, float, CpuBackend>);
-TFBN_FUSED_BATCH_NORM_KERNELS(REGISTER_FUSED_BATCH_NORM)
-
-#define REGISTER_FUSED_BATCH_NORM_EX(T, side_inputs)                \
-  REGISTER_KERNEL_BUILDER(                                          \
-      Name("TfBnOps>FusedBatchNormEx")                              \
-          .Device(tensorflow::DEVICE_CPU)                           \
-          .TypeConstraint<T>("T")                                   \
-          .AttrConstraint<int64_t>("num_side_inputs", side_inputs), \
-      BatchNormOp<FusedBatchNormExSpec<side_inputs>, T, float, CpuBackend>);
-TFBN_FUSED_BATCH_NORM_EX_KERNELS(REGISTER_FUSED_BATCH_NORM_EX)
-
-#define REGISTER_FUSED_BATCH_NORM_GRAD(op, T) \
-  REGISTER_KERNEL_BUILDER(                    \
-      Name("TfBnOps>" op)                     \
-          .Device(tensorflow::DEVICE_CPU)     \
-          .TypeConstraint<T>("T"),            \
-      BatchNormOp<FusedBatchNormGradSpec, T, float, CpuBackend>);
-TFBN_FUSED_BATCH_NORM_GRAD_KERNELS(REGISTER_FUSED_BATCH_NORM_GRAD)
-
-#define REGISTER_FUSED_BATCH_NORM_GRAD_EX(T, side_inputs)           \
-  REGISTER_KERNEL_BUILDER(                                          \
-      Name("TfBnOps>FusedBatchNormGradEx")                          \
-          .Device(tensorflow::DEVICE_CPU)                           \
-          .TypeConstraint<T>("T")                                   \
-          .AttrConstraint<int64_t>("num_side_inputs", side_inputs), \
-      BatchNormOp<FusedBatchNormGradExSpec<side_inputs>, T, float,  \
-                  CpuBackend>);
-TFBN_FUSED_BATCH_NORM_GRAD_EX_KERNELS(REGISTER_FUSED_BATCH_NORM_GRAD_EX)
-
-#define REGISTER_BATCH_NORM_TRAINING_BACKPROP(T) \
-  REGISTER_KERNEL_BUILDER(                       \
-      Name("TfBnOps>BatchNormTrainingBackprop")  \
-          .Device(tensorflow::DEVICE_CPU)        \
-          .TypeConstraint<T>("T"),               \
-      BatchNormOp<BatchNormTrainingBackpropSpec, T, T, CpuBackend>);
-TFBN_BATCH_NORM_TRAINING_BACKPROP_KERNELS(REGISTER_BATCH_NORM_TRAINING_BACKPROP)
-
-#define REGISTER_FUSED_BATCH_NORM_GRAD_GRAD(T, U) \
-  REGISTER_KERNEL_BUILDER(                        \
-      Name("TfBnOps>FusedBatchNormGradGrad")      \
-          .Device(tensorflow::DEVICE_CPU)         \
-          .TypeConstraint<T>("T")                 \
-          .TypeConstraint<U>("U"),                \
-      BatchNormOp<FusedBatchNormGradGradSpec, T, U, CpuBackend>);
-TFBN_FUSED_BATCH_NORM_GRAD_GRAD_KERNELS(REGISTER_FUSED_BATCH_NORM_GRAD_GRAD)
-
-}  // namespace
-}  // namespace tf_bn_ops
+#define TFBN_KERNEL_DEVICE tensorflow::DEVICE_CPU
+#define TFBN_KERNEL_BACKEND CpuBackend
+#include "cc/kernels/fused_registrations.h"

@@ -10,6 +10,7 @@
 #include "cc/core/executor.h"
 #include "cc/cpu/dispatch.h"
 #include "cc/cpu/driver.h"
+#include "cc/ops/errors.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "unsupported/Eigen/CXX11/Tensor"
@@ -65,5 +66,15 @@ void Run(tf::OpKernelContext* context, const typename F::Args& args) {
     Run<F>(context, args);                                                     \
   }
 TFBN_FOR_EACH_FORMULA(TFBN_DEFINE_LAUNCH, )
+
+void CpuBackend::Launch(tf::OpKernelContext* context,
+                        const GatherStatsArgs& args) {
+  const int64_t invalid = FindInvalidCount(args);
+  OP_REQUIRES(
+      context, invalid < 0,
+      InvalidArgument("counts must be finite and not negative, but counts[",
+                      invalid, "] is ", args.counts[invalid]));
+  GatherStats(args);
+}
 
 }  // namespace tf_bn_ops

@@ -6,6 +6,7 @@
 #define TF_BN_OPS_CC_KERNELS_CPU_LAUNCH_H_
 
 #include "cc/core/formulas/all_formulas.h"
+#include "cc/core/gather_stats.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_bn_ops {
@@ -20,6 +21,11 @@ struct CpuBackend {
   static void Launch(tensorflow::OpKernelContext* context, const F::Args& args);
   TFBN_FOR_EACH_FORMULA(TFBN_DECLARE_LAUNCH, )
 #undef TFBN_DECLARE_LAUNCH
+
+  // The same of statistics from those of the parts of a batch; refuses counts
+  // that are none.
+  static void Launch(tensorflow::OpKernelContext* context,
+                     const GatherStatsArgs& args);
 };
 
 }  // namespace tf_bn_ops

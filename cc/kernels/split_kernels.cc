@@ -1,58 +1,8 @@
 // Registers the CPU kernels of the ops that synchronised batch normalization
-// consists of; that of BatchNormGatherStats is in gather_stats_op.cc.
+// consists of.
 
-#include <cstdint>
-
-#include "cc/kernels/batch_norm_op.h"
 #include "cc/kernels/cpu_launch.h"
-#include "cc/ops/split_ops.h"
-#include "tensorflow/core/framework/op_kernel.h"
 
-namespace tf_bn_ops {
-namespace {
-
-#define REGISTER_STATS(T)                 \
-  REGISTER_KERNEL_BUILDER(                \
-      Name("TfBnOps>BatchNormStats")      \
-          .Device(tensorflow::DEVICE_CPU) \
-          .TypeConstraint<T>("T"),        \
-      BatchNormOp<BatchNormStatsSpec, T, double, CpuBackend>);
-TFBN_SPLIT_STATS_KERNELS(REGISTER_STATS)
-
-// The lengths of lists select the formula, so that each has its kernel.
-#define YS(n) .AttrConstraint<int64_t>("num_y", n)
-#define SIDE_INPUTS(n) .AttrConstraint<int64_t>("num_side_inputs", n)
-#define KERNEL_OF(op, T, U, lengths)  \
-  Name("TfBnOps>" op)                 \
-      .Device(tensorflow::DEVICE_CPU) \
-      .TypeConstraint<T>("T")         \
-      .TypeConstraint<U>("U") lengths
-
-#define REGISTER_ELEMT(T, U, n)                          \
-  REGISTER_KERNEL_BUILDER(                               \
-      KERNEL_OF("BatchNormElemt", T, U, SIDE_INPUTS(n)), \
-      BatchNormOp<BatchNormElemtSpec<n>, T, U, CpuBackend>)
-#define REGISTER_BACKWARD_REDUCE(T, U, n)                \
-  REGISTER_KERNEL_BUILDER(                               \
-      KERNEL_OF("BatchNormBackwardReduce", T, U, YS(n)), \
-      BatchNormOp<BatchNormBackwardReduceSpec<n>, T, U, CpuBackend>)
-#define REGISTER_BACKWARD_ELEMT(T, U, ys, side_inputs)               \
-  REGISTER_KERNEL_BUILDER(                                           \
-      KERNEL_OF("BatchNormBackwardElemt", T, U,                      \
-                YS(ys) SIDE_INPUTS(side_inputs)),                    \
-      BatchNormOp<BatchNormBackwardElemtSpec<ys, side_inputs>, T, U, \
-                  CpuBackend>)
-
-#define REGISTER_SPLIT_OPS(T, U)       \
-  REGISTER_ELEMT(T, U, 0);             \
-  REGISTER_ELEMT(T, U, 1);             \
-  REGISTER_BACKWARD_REDUCE(T, U, 0);   \
-  REGISTER_BACKWARD_REDUCE(T, U, 1);   \
-  REGISTER_BACKWARD_ELEMT(T, U, 0, 0); \
-  REGISTER_BACKWARD_ELEMT(T, U, 0, 1); \
-  REGISTER_BACKWARD_ELEMT(T, U, 1, 0); \
-  REGISTER_BACKWARD_ELEMT(T, U, 1, 1);
-TFBN_SPLIT_KERNELS(REGISTER_SPLIT_OPS)
-
-}  // namespace
-}  // namespace tf_bn_ops
+#define TFBN_KERNEL_DEVICE tensorflow::DEVICE_CPU
+#define TFBN_KERNEL_BACKEND CpuBackend
+#include "cc/kernels/split_registrations.h"

@@ -14,6 +14,18 @@ is what the error depends on (the condition of the sum). Every term carries 3 ro
   |c - r| <= roundings*u_T*|r| + |rstd|*(E(S2) + 4*u_s*|S2|)
                                                    for scale_backprop;  E(S2) = h*u_s*A2
 
+**Two-level sums** (cc/core/two_level_sum.h): runs of at most R = TWO_LEVEL_RUN terms are added up
+in float32, with roundings of u = 2^-24, and their sums in float64. A term is rounded q times before
+(q = 0 for dy, 2 for dy*(x - c), 1 for x - c, 3 for its square) and passes through at most R - 1
+additions of its run, so that with n = R - 1 + q
+
+  h*u_s becomes h*u_s + n*u/(1 - n*u)      (Higham 2002, lemma 3.1)
+
+independent of M. c is the mean rounded to float32, and what that changes, (c - mean)*S1, is added
+in float64: of a float64 mean, E(S2) grows by 2*(n*u)*u*|mean|*A1. A run whose float32 sum is not
+finite is added up again in float64, so that overflow stays that of u_s, and what float32 flushes is
+in t.
+
 rstd carries at most 2.5 roundings of the type that sums are kept in (the sum with epsilon, which
 the root halves, the root, the division), its product with S2 one more.
 
@@ -58,6 +70,7 @@ A profile fixes the constants:
   6*sqrt(2^13) = 543, taken as h = 2^9. It does not depend on M. Coefficients are computed in
   float64 and rounded once; but m is carried as two float32 numbers, or gradients with a large
   common part would lose what is left of them: it is off by 2*u_c^2*|m|, 2^-23 of a rounding.
+`two-level`: what the GPU kernels promise: `strict`, with two-level sums of all types but float64.
 `textbook`: what any honest float32 implementation meets, for built-ins and third-party kernels.
   Sums in float32 (u_s = 2^-24), in any order, naive at worst: h = M + 4, so the bound grows with
   the number of elements, and finds no faults that are smaller than that. The sum behind
@@ -78,6 +91,11 @@ import numpy as np
 from tf_bn_ops.harness import oracle as oracle_lib
 from tf_bn_ops.spec import DTYPES, DType
 
+_NARROW = frozenset({"half", "bfloat16", "float32"})
+
+# Maximum terms of a run of a two-level sum: kTwoLevelRun of cc/core/two_level_sum.h.
+TWO_LEVEL_RUN = 8
+
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
@@ -91,6 +109,7 @@ class Profile:
     mean_roundings: float
     rearranged: bool
     exact: frozenset[str] | None  # Outputs of exact fills that must match bitwise; None: all.
+    two_level: frozenset[str] = frozenset()  # Element types whose sums are two-level sums.
 
     def sums_type(self, dtype: DType) -> DType:
         """The type that sums of elements of `dtype` are kept in."""
@@ -101,6 +120,19 @@ class Profile:
         included."""
         return (count if self.additions is None else self.additions) + 4
 
+    def run_error(self, dtype: DType, roundings: int) -> float:
+        """What runs of a two-level sum may be off, times the sum of |terms|; see sum_error."""
+        if dtype.name not in self.two_level:
+            return 0.0
+        n = (TWO_LEVEL_RUN - 1 + roundings) * DTYPES["float32"].unit_roundoff
+        return n / (1 - n)
+
+    def sum_error(self, dtype: DType, count: int, roundings: int) -> float:
+        """What a sum of `count` terms may be off, times the sum of |terms|; a term of a two-level
+        sum is rounded `roundings` times before it is added."""
+        additions = self.chain(count) * self.sums_type(dtype).unit_roundoff
+        return additions + self.run_error(dtype, roundings)
+
     def exact_of(self, roles: frozenset[str]) -> frozenset[str]:
         """Those of the outputs of an exact fill that must match bitwise."""
         return roles if self.exact is None else roles & self.exact
@@ -110,6 +142,7 @@ PROFILES: Mapping[str, Profile] = {
     p.name: p
     for p in (
         Profile("strict", "float64", 512, 2, 8, 2.0**-23, False, None),
+        Profile("two-level", "float64", 512, 2, 8, 2.0**-23, False, None, _NARROW),
         Profile("textbook", None, None, 8, 8, 6, True, frozenset({"offset_backprop"})),
     )
 }
@@ -176,13 +209,14 @@ class _SumErrors:
 
 def sum_errors(profile: Profile, oracle: oracle_lib.Oracle, dtype: DType) -> _SumErrors:
     sums, summed_in = oracle.sums, profile.sums_type(dtype)
-    relative = profile.chain(sums.n) * summed_in.unit_roundoff
     t = DTYPES[dtype.accumulator].smallest_normal
     shift = 2 * np.abs(oracle.mean) if profile.rearranged else np.zeros_like(oracle.rstd)
-    e1 = relative * sums.dy_abs + sums.n * t
+    e1 = profile.sum_error(dtype, sums.n, 0) * sums.dy_abs + sums.n * t
     e1[sums.dy_abs > summed_in.largest] = np.inf
     terms = sums.dy_xmu_abs + shift * sums.dy_abs
-    e2 = relative * terms
+    e2 = profile.sum_error(dtype, sums.n, 2) * terms
+    rounded = DTYPES["float32"].unit_roundoff * np.abs(oracle.mean) * sums.dy_abs
+    e2 = e2 + 2 * profile.run_error(dtype, 2) * rounded
     e2[terms > summed_in.largest] = np.inf
     e2 = e2 + t * (2 * sums.dy_abs + sums.xmu_abs + sums.n)
     return _SumErrors(e1, e2, shift)

@@ -87,6 +87,8 @@ FORWARD_POINTERS = (
 class Args(ctypes.Structure):
     """tfbn_batch_norm_grad_args."""
 
+    call = "batch_norm_grad"
+
     _fields_ = (
         *_SIZES,
         *_flags("dtype", "stat_dtype", "is_training", "variance_is_rstd"),
@@ -97,6 +99,8 @@ class Args(ctypes.Structure):
 
 class ExArgs(ctypes.Structure):
     """tfbn_batch_norm_grad_ex_args."""
+
+    call = "batch_norm_grad_ex"
 
     _fields_ = (
         *_SIZES,
@@ -109,6 +113,8 @@ class ExArgs(ctypes.Structure):
 class SecondOrderArgs(ctypes.Structure):
     """tfbn_batch_norm_grad_grad_args."""
 
+    call = "batch_norm_grad_grad"
+
     _fields_ = (
         *_SIZES,
         *_flags("dtype", "stat_dtype", "is_training"),
@@ -119,6 +125,8 @@ class SecondOrderArgs(ctypes.Structure):
 
 class ForwardArgs(ctypes.Structure):
     """tfbn_batch_norm_args."""
+
+    call = "batch_norm"
 
     _fields_ = (
         *_SIZES,
@@ -316,27 +324,21 @@ class _Formula:
     """How a formula is called: its struct, and the roles of its pointers."""
 
     struct: type[ctypes.Structure]
-    function: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
 
 FORMULAS = {
-    spec.ops.BATCH_NORM_GRAD: _Formula(
-        Args, "tfbn_cpu_batch_norm_grad", POINTERS[:5], POINTERS[5:]
-    ),
-    spec.ops.BATCH_NORM_GRAD_EX: _Formula(
-        ExArgs, "tfbn_cpu_batch_norm_grad_ex", EX_POINTERS[:8], EX_POINTERS[8:]
-    ),
+    spec.ops.BATCH_NORM_GRAD: _Formula(Args, POINTERS[:5], POINTERS[5:]),
+    spec.ops.BATCH_NORM_GRAD_EX: _Formula(ExArgs, EX_POINTERS[:8], EX_POINTERS[8:]),
     spec.ops.BATCH_NORM_GRAD_GRAD: _Formula(
         SecondOrderArgs,
-        "tfbn_cpu_batch_norm_grad_grad",
         SECOND_ORDER_POINTERS[:8],
         SECOND_ORDER_POINTERS[8:],
     ),
     **dict.fromkeys(
         (spec.ops.BATCH_NORM, spec.ops.BATCH_NORM_ADD),
-        _Formula(ForwardArgs, "tfbn_cpu_batch_norm", FORWARD_POINTERS[:6], FORWARD_POINTERS[6:]),
+        _Formula(ForwardArgs, FORWARD_POINTERS[:6], FORWARD_POINTERS[6:]),
     ),
 }
 
@@ -362,10 +364,10 @@ def new_outputs(
     return outputs
 
 
-def function_of(args: ctypes.Structure, backend: str) -> str:
-    """The function of the C ABI that takes `args`: that of backend "cpu", "cuda" or "emulate"."""
-    found = next(f.function for f in FORMULAS.values() if isinstance(args, f.struct))
-    return found.replace("_cpu_", f"_{backend}_")
+def function_of(args: Any, backend: str) -> str:
+    """The function of the C ABI that takes `args`, or structs of this type: that of backend "cpu",
+    "cuda" or "emulate"."""
+    return f"tfbn_{backend}_{args.call}"
 
 
 def args_of(problem: Problem, outputs: Mapping[str, np.ndarray], **overrides: Any) -> Any:
@@ -435,7 +437,7 @@ def run(
     args = args_of(problem, results, **overrides)
     error = ctypes.create_string_buffer(512)
     name = None if implementation is None else implementation.encode()
-    function = getattr(library(), FORMULAS[problem.formula].function)
+    function = getattr(library(), function_of(args, "cpu"))
     if function(args, name, threads, error, ctypes.c_size_t(len(error))) != 0:
         raise ValueError(error.value.decode())
     return results

@@ -32,11 +32,15 @@ def _pointers(*names: str) -> tuple[tuple[str, Any], ...]:
 class StatsArgs(ctypes.Structure):
     """tfbn_batch_norm_stats_args."""
 
+    call = "batch_norm_stats"
+
     _fields_ = (*_SIZES, ("dtype", ctypes.c_int32), *_pointers("x", "count", "mean", "m2"))
 
 
 class GatherStatsArgs(ctypes.Structure):
     """tfbn_batch_norm_gather_stats_args."""
+
+    call = "batch_norm_gather_stats"
 
     _fields_ = (
         ("parts", ctypes.c_int64),
@@ -48,6 +52,8 @@ class GatherStatsArgs(ctypes.Structure):
 class ElemtArgs(ctypes.Structure):
     """tfbn_batch_norm_elemt_args."""
 
+    call = "batch_norm_elemt"
+
     _fields_ = (
         *_SIZES,
         *_ATTRS,
@@ -57,6 +63,8 @@ class ElemtArgs(ctypes.Structure):
 
 class BackwardReduceArgs(ctypes.Structure):
     """tfbn_batch_norm_backward_reduce_args."""
+
+    call = "batch_norm_backward_reduce"
 
     _fields_ = (
         *_SIZES,
@@ -68,6 +76,8 @@ class BackwardReduceArgs(ctypes.Structure):
 
 class BackwardElemtArgs(ctypes.Structure):
     """tfbn_batch_norm_backward_elemt_args."""
+
+    call = "batch_norm_backward_elemt"
 
     _fields_ = (
         *_SIZES,
@@ -116,7 +126,7 @@ def _function(name: str, struct: type[ctypes.Structure], runs: bool) -> Any:
     return function
 
 
-def call(name: str, args: ctypes.Structure, how: How | None = None) -> None:
+def call(args: Any, how: How | None = None) -> None:
     """Calls a function of the C ABI; `how` is None for those that do not run on a view.
 
     Raises:
@@ -127,6 +137,7 @@ def call(name: str, args: ctypes.Structure, how: How | None = None) -> None:
     if how is not None:
         implementation = None if how.implementation is None else how.implementation.encode()
         further = [implementation, how.threads]
+    name = c_abi.function_of(args, "cpu")
     function = _function(name, type(args), how is not None)
     if function(args, *further, error, len(error)) != 0:
         raise ValueError(error.value.decode())
@@ -153,7 +164,7 @@ def stats(x: np.ndarray, how: How = How()) -> Stats:
     """tfbn_cpu_batch_norm_stats."""
     out = Stats(np.full((), np.nan), *(np.full(x.shape[1], np.nan) for _ in range(2)))
     addresses = {role: _address(array) for role, array in out._asdict().items()}
-    call("tfbn_cpu_batch_norm_stats", StatsArgs(**_of_view(x), x=_address(x), **addresses), how)
+    call(StatsArgs(**_of_view(x), x=_address(x), **addresses), how)
     return out
 
 
@@ -163,7 +174,7 @@ def gather_stats(parts: Stats) -> Stats:
     out = Stats(np.full((), np.nan), *(np.full(channels, np.nan) for _ in range(2)))
     given = [np.ascontiguousarray(array, np.float64) for array in parts]
     args = GatherStatsArgs(rows, channels, *map(_address, given), *map(_address, out))
-    call("tfbn_cpu_batch_norm_gather_stats", args)
+    call(args)
     return out
 
 
@@ -179,7 +190,7 @@ def elemt(
         **{role: _address(v.get(role)) for role in roles},
         y=_address(y),
     )
-    call("tfbn_cpu_batch_norm_elemt", args, how)
+    call(args, how)
     return y
 
 
@@ -198,7 +209,7 @@ def backward_reduce(
         **{role: _address(v.get(role)) for role in _GRADIENT_ROLES},
         **{role: _address(array) for role, array in out._asdict().items()},
     )
-    call("tfbn_cpu_batch_norm_backward_reduce", args, how)
+    call(args, how)
     return out
 
 
@@ -237,7 +248,7 @@ def backward_elemt(
         sum_dy_xmu=_address(sums.sum_dy_xmu),
         **{role: _address(array) for role, array in out.items()},
     )
-    call("tfbn_cpu_batch_norm_backward_elemt", args, how)
+    call(args, how)
     return out
 
 
@@ -263,3 +274,53 @@ def run(problem: Problem, how: How = How()) -> dict[str, np.ndarray]:
         side_input=bool(problem.num_side_inputs),
         how=how,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """How a part is called with addresses: its struct, the roles of its arrays, and of its outputs
+    by the names of their fields."""
+
+    struct: type[ctypes.Structure]
+    inputs: tuple[str, ...]
+    outputs: Mapping[str, str]
+
+
+_LOCAL_SUMS = {"local_sum_dy": "sum_dy", "local_sum_dy_xmu": "sum_dy_xmu"}
+PARTS = {
+    spec.ops.BATCH_NORM_STATS: _Part(
+        StatsArgs, ("x",), {"local_mean": "mean", "local_m2": "m2", "local_count": "count"}
+    ),
+    spec.ops.BATCH_NORM_ELEMT: _Part(
+        ElemtArgs, ("x", "side_input", "scale", "offset", "mean", "variance"), {"y": "y"}
+    ),
+    spec.ops.BATCH_NORM_BACKWARD_REDUCE: _Part(
+        BackwardReduceArgs,
+        _GRADIENT_ROLES,
+        {**_LOCAL_SUMS, **{r: r for r in ("scale_backprop", "offset_backprop")}},
+    ),
+    spec.ops.BATCH_NORM_BACKWARD_ELEMT: _Part(
+        BackwardElemtArgs,
+        (*_GRADIENT_ROLES, "sum_dy", "sum_dy_xmu"),
+        {r: r for r in ("x_backprop", "side_input_backprop")},
+    ),
+}
+
+
+def required_outputs(problem: Problem) -> tuple[str, ...]:
+    """As c_abi.required_outputs, of a part."""
+    left_out = set() if problem.num_side_inputs else {"side_input_backprop"}
+    return tuple(role for role in PARTS[problem.part].outputs if role not in left_out)
+
+
+def args_at(problem: Problem, addresses: Mapping[str, int]) -> Any:
+    """As c_abi.args_at, of a part."""
+    part, v = PARTS[problem.part], problem.values
+    fields: dict[str, Any] = _of_view(v["x"])
+    if "scale" in v:
+        fields |= _attrs(v["scale"], problem.epsilon, problem.activation)
+    if "count" in v:
+        fields["count"] = float(v["count"])
+    fields |= {role: addresses[role] for role in part.inputs if role in addresses}
+    fields |= {field: addresses[role] for role, field in part.outputs.items() if role in addresses}
+    return part.struct(**fields)

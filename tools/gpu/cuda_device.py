@@ -33,10 +33,7 @@ class CudaDevice:
     emulated = False
 
     def __init__(self, library: str | pathlib.Path) -> None:
-        try:
-            self._cuda = ctypes.CDLL("libcuda.so.1")
-        except OSError:
-            raise NoGpuError("this machine has no NVIDIA driver (libcuda.so.1)") from None
+        self._cuda = self._driver()
         count = ctypes.c_int(0)
         if self._cuda.cuInit(0) != 0 or self._cuda.cuDeviceGetCount(ctypes.byref(count)) != 0:
             raise NoGpuError("the NVIDIA driver of this machine does not start")
@@ -54,6 +51,15 @@ class CudaDevice:
         self._library = ctypes.CDLL(str(library))
         self._workspace: dict[tuple[int, ...], tuple[int, int]] = {}
         self._owned: list[int] = []
+
+    def _driver(self) -> ctypes.CDLL:
+        try:
+            return ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            raise NoGpuError("this machine has no NVIDIA driver (libcuda.so.1)") from None
+
+    def declare(self, address: int, size: int, role: str, writable: bool) -> None:
+        """An array of the next call; for devices that check accesses."""
 
     def _call(self, function: str, *arguments: Any) -> None:
         status = getattr(self._cuda, function)(*arguments)
@@ -81,6 +87,9 @@ class CudaDevice:
 
     def free_all(self) -> None:
         self.wait()
+        self._free()
+
+    def _free(self) -> None:
         for pointer in self._owned:
             self._call("cuMemFree_v2", ctypes.c_uint64(pointer))
         self._owned.clear()
@@ -144,7 +153,7 @@ class CudaDevice:
             self._call("cuEventDestroy_v2", event)
         return result
 
-    def workspace(self, args: c_abi.Args | c_abi.ForwardArgs) -> tuple[int, int]:
+    def workspace(self, args: Any) -> tuple[int, int]:
         """(address, bytes) of the workspace, reused for the same view and dtype."""
         key = (args.outer, args.channels, args.inner, args.dtype)
         if key not in self._workspace:
@@ -165,9 +174,7 @@ class CudaDevice:
             self._workspace[key] = address, size.value
         return self._workspace[key]
 
-    def run(
-        self, args: c_abi.Args | c_abi.ForwardArgs, group_bytes: int = GROUPS_BY_DEVICE
-    ) -> None:
+    def run(self, args: Any, group_bytes: int = GROUPS_BY_DEVICE) -> None:
         """Enqueues one call; `group_bytes` as in tf_bn_ops_cuda_c.h."""
         address, size = self.workspace(args)
         error = ctypes.create_string_buffer(512)
@@ -179,6 +186,15 @@ class CudaDevice:
             ctypes.c_int64(group_bytes),
             error,
             ctypes.c_size_t(512),
+        )
+        if status != 0:
+            raise GpuError(error.value.decode())
+
+    def gather_stats(self, args: Any) -> None:
+        """Enqueues the combination of statistics."""
+        error = ctypes.create_string_buffer(512)
+        status = self._library.tfbn_cuda_batch_norm_gather_stats(
+            ctypes.byref(args), None, error, ctypes.c_size_t(512)
         )
         if status != 0:
             raise GpuError(error.value.decode())

@@ -1,24 +1,17 @@
-"""Runs a problem on a GPU or the emulator, and checks its outputs by the strict error bounds."""
+"""Runs a problem on a GPU or the emulator, and checks its outputs by the error bounds of two-level
+sums."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import cuda_device
 import numpy as np
 
-from tf_bn_ops.harness import c_abi
+from tf_bn_ops.harness import c_abi, split_c_abi
 from tf_bn_ops.harness.models import formula_models
-from tf_bn_ops.harness.problems import (
-    RELU,
-    RELU6,
-    VIEW_ROLES,
-    Problem,
-    random_forward_problem,
-    random_problem,
-)
+from tf_bn_ops.harness.problems import VIEW_ROLES, Problem
 
 # Sizes around every limit of the launch configuration (cc/cuda/launch_config.h): vectors of 2, 4
 # and 8 elements, tiles of 32 vectors, 256 threads, runs of 1024 vectors, four items per thread,
@@ -33,26 +26,8 @@ VIEWS = [
     *((40, 3, 1300), (2, 2000, 3), (0, 3, 1), (4, 0, 2), (5, 3, 0)),
 ]
 
-# What is called, by name: all kernels of the backend.
-CALLS: Mapping[str, Callable[..., Problem]] = {
-    "gradient, training": random_problem,
-    "gradient, training, rstd": functools.partial(random_problem, variance_is_rstd=True),
-    "gradient, frozen": functools.partial(random_problem, is_training=False),
-    "forward, training, rstd": functools.partial(random_forward_problem, saves_rstd=True),
-    "forward, training, averages, Relu": functools.partial(
-        random_forward_problem,
-        exponential_avg_factor=0.125,
-        bessel_correction=False,
-        activation=RELU,
-    ),
-    "forward, frozen": functools.partial(random_forward_problem, is_training=False),
-    "forward of a sum, training, rstd, Relu6": functools.partial(
-        random_forward_problem, side_input=True, saves_rstd=True, activation=RELU6
-    ),
-    "forward of a sum, frozen, Relu": functools.partial(
-        random_forward_problem, side_input=True, is_training=False, activation=RELU
-    ),
-}
+# Outputs that are in host memory.
+_ON_HOST = frozenset({"local_count"})
 
 # Bytes around every output that must stay as they are.
 _GUARD = 64
@@ -60,18 +35,37 @@ _GUARD = 64
 
 def check(problem: Problem, outputs: Mapping[str, np.ndarray]) -> str:
     """The worst output beyond its error bound in one sentence, or nothing."""
-    return formula_models.check(problem, outputs)
+    return formula_models.check(problem, outputs, "two-level")
 
 
 def outputs_of(problem: Problem) -> tuple[str, ...]:
     """The roles of its outputs."""
-    return c_abi.required_outputs(problem)
+    of_part = split_c_abi if problem.part else c_abi
+    return of_part.required_outputs(problem)
 
 
-def in_view(problem: Problem) -> list[str]:
-    """The roles of its tensors of view shape: inputs, then the output."""
-    roles = (*problem.values, *outputs_of(problem))
-    return [role for role in roles if role in VIEW_ROLES]
+def new_outputs(problem: Problem) -> dict[str, np.ndarray]:
+    """Arrays for the outputs, all NaN."""
+    return {
+        role: problem.type_of(role).store(np.full(_shape(problem, role), np.nan))
+        for role in outputs_of(problem)
+    }
+
+
+def args_of(problem: Problem, addresses: Mapping[str, int]) -> Any:
+    """The C struct for a problem whose arrays are at `addresses`, by role."""
+    of_part = split_c_abi if problem.part else c_abi
+    return of_part.args_at(problem, addresses)
+
+
+def view_inputs(problem: Problem) -> list[str]:
+    """The roles of its inputs of view shape."""
+    return [role for role in problem.values if role in VIEW_ROLES]
+
+
+def view_outputs(problem: Problem) -> list[str]:
+    """The roles of its outputs of view shape."""
+    return [role for role in outputs_of(problem) if role in VIEW_ROLES]
 
 
 def args_at(
@@ -93,14 +87,25 @@ def args_at(
 def _allocate(device: Any, problem: Problem, offsets: Mapping[str, int]) -> dict[str, int]:
     """Addresses by role, `offsets` elements from an aligned one, with room for the guards."""
     addresses = {}
-    for role in (*problem.values, *outputs_of(problem)):
+    for role in (*_given(problem), *outputs_of(problem)):
+        if role in _ON_HOST:
+            continue
         itemsize = problem.type_of(role).numpy.itemsize
         base = device.allocate(_size(problem, role) + 2 * 256)
         addresses[role] = base + 256 + offsets.get(role, 0) * itemsize
     return addresses
 
 
+def _given(problem: Problem) -> list[str]:
+    """The roles of its arrays; the count of a batch is a number."""
+    return [role for role, array in problem.values.items() if array.ndim]
+
+
 def _shape(problem: Problem, role: str) -> tuple[int, ...]:
+    if role in problem.values:
+        return problem[role].shape
+    if role in _ON_HOST:
+        return ()
     return problem.view if role in VIEW_ROLES else problem.view[1:2]
 
 
@@ -124,7 +129,7 @@ def run(
     problem: Problem,
     *,
     offsets: Mapping[str, int] | None = None,
-    in_place: str | None = None,
+    in_place: Mapping[str, str] | None = None,
     repetitions: int = 1,
     group_bytes: int = cuda_device.GROUPS_BY_DEVICE,
 ) -> list[dict[str, np.ndarray]]:
@@ -134,23 +139,49 @@ def run(
       device: a CudaDevice or EmulatedDevice.
       problem: the inputs.
       offsets: role -> elements by which the array is shifted from an aligned address.
-      in_place: the input whose buffer the output of view shape is written to.
+      in_place: output of view shape -> the input whose buffer it is written to.
       repetitions: how many times.
       group_bytes: as in cc/c_api/tf_bn_ops_cuda_c.h.
     """
     addresses = _allocate(device, problem, offsets or {})
-    if in_place is not None:
-        addresses[in_view(problem)[-1]] = addresses[in_place]
-    args = c_abi.args_at(problem, addresses)
-    outputs = outputs_of(problem)
+    for role, over in (in_place or {}).items():
+        addresses[role] = addresses[over]
+    on_host = {role: np.full((), np.nan) for role in outputs_of(problem) if role in _ON_HOST}
+    of_host = {role: array.ctypes.data for role, array in on_host.items()}
+    args = args_of(problem, {**addresses, **of_host})
+    outputs = [role for role in outputs_of(problem) if role not in on_host]
+    written = {addresses[role] for role in outputs}
+    for role, address in addresses.items():
+        device.declare(address, _size(problem, role), role, address in written)
     results = []
     for _ in range(repetitions):
         for role in outputs:
             device.fill(addresses[role] - _GUARD, 0xFF, _size(problem, role) + 2 * _GUARD)
-        for role in problem.values:
+        for role in _given(problem):
             device.write(addresses[role], problem[role])
         device.run(args, group_bytes)
         device.wait()
-        results.append({role: _read(device, problem, role, addresses[role]) for role in outputs})
+        found = {role: _read(device, problem, role, addresses[role]) for role in outputs}
+        results.append({**found, **{role: array.copy() for role, array in on_host.items()}})
     device.free_all()
     return results
+
+
+def gather_stats(device: Any, parts: split_c_abi.Stats) -> split_c_abi.Stats:
+    """Statistics of a batch from those of its parts, by the kernel."""
+    rows, channels = parts.mean.shape
+    found = split_c_abi.Stats(np.empty(()), *(np.empty(channels) for _ in range(2)))
+    addresses = []
+    for array, is_output in [*((a, False) for a in parts), *((a, True) for a in found)]:
+        addresses.append(device.allocate(array.nbytes))
+        device.declare(addresses[-1], array.nbytes, "statistics", is_output)
+        if is_output:
+            device.fill(addresses[-1], 0xFF, array.nbytes)
+        else:
+            device.write(addresses[-1], array)
+    device.gather_stats(split_c_abi.GatherStatsArgs(rows, channels, *addresses))
+    device.wait()
+    for array, address in zip(found, addresses[3:], strict=True):
+        device.read(address, array)
+    device.free_all()
+    return found

@@ -14,13 +14,14 @@ import pathlib
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import repository
 
-from tf_bn_ops.harness import c_abi
+from tf_bn_ops.harness import c_abi, split_c_abi
 
-_SOURCES = ("cc/cuda/testing/emulator.cc", "cc/c_api/args.cc")
+_SOURCES = ("cc/cuda/testing/emulator.cc", "cc/c_api/args.cc", "cc/c_api/split_args.cc")
 # The arithmetic of the device: IEEE, without fused multiply-add.
 _FLAGS = ("-std=c++17", "-O1", "-ffp-contract=off", "-shared", "-fPIC", "-I.")
 
@@ -77,8 +78,10 @@ def _build() -> ctypes.CDLL:
     lib.tfbn_emulate_launch_config.argtypes = [*_VIEW, ctypes.POINTER(ctypes.c_int64)]
     lib.tfbn_emulate_group_bytes.restype = ctypes.c_int64
     lib.tfbn_emulate_group_bytes.argtypes = [*_VIEW, ctypes.c_int64, ctypes.c_double]
-    for struct in (c_abi.Args, c_abi.ForwardArgs):
-        getattr(lib, c_abi.function_of(struct(), "emulate")).argtypes = [
+    structs: list[Any] = [formula.struct for formula in c_abi.FORMULAS.values()]
+    structs += [part.struct for part in split_c_abi.PARTS.values()]
+    for struct in structs:
+        getattr(lib, c_abi.function_of(struct, "emulate")).argtypes = [
             ctypes.POINTER(struct),
             ctypes.c_void_p,
             ctypes.c_uint32,
@@ -87,6 +90,12 @@ def _build() -> ctypes.CDLL:
             ctypes.c_char_p,
             ctypes.c_size_t,
         ]
+    lib.tfbn_emulate_batch_norm_gather_stats.argtypes = [
+        ctypes.POINTER(split_c_abi.GatherStatsArgs),
+        ctypes.c_uint32,
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+    ]
     return lib
 
 
@@ -113,6 +122,9 @@ class EmulatedDevice:
         self._owned.append(store)
         return -(-store.ctypes.data // 256) * 256
 
+    def declare(self, address: int, size: int, role: str, writable: bool) -> None:
+        pass
+
     def free_all(self) -> None:
         self._owned.clear()
 
@@ -137,9 +149,7 @@ class EmulatedDevice:
             call()
         return [1.0] * len(work)
 
-    def run(
-        self, args: c_abi.Args | c_abi.ForwardArgs, group_bytes: int = 0, seed: int = 0
-    ) -> None:
+    def run(self, args: Any, group_bytes: int = 0, seed: int = 0) -> None:
         """Executes one call. `seed` other than 0 shuffles threads and blocks; `group_bytes` as in
         cc/cuda/cuda_backend.h."""
         size = self._library.tfbn_emulate_workspace(
@@ -155,6 +165,12 @@ class EmulatedDevice:
         if status != 0:
             raise RuntimeError(error.value.decode())
         self.launches = launches.value
+
+    def gather_stats(self, args: split_c_abi.GatherStatsArgs, seed: int = 0) -> None:
+        """Combines statistics."""
+        error = ctypes.create_string_buffer(512)
+        if self._library.tfbn_emulate_batch_norm_gather_stats(args, seed, error, len(error)) != 0:
+            raise RuntimeError(error.value.decode())
 
     def workspace_bytes(self, view: tuple[int, int, int], dtype: str) -> int:
         return self._library.tfbn_emulate_workspace(*view, c_abi.DTYPE_CODES[dtype])

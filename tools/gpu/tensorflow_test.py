@@ -1,6 +1,7 @@
 """Judges TensorFlow's ops of this library on a GPU: python tools/gpu/tensorflow_test.py [--probe].
 
-Cases and error bounds are those of `make conformance`, with tensors on the GPU; in training
+Cases are those of `make conformance`, with tensors on the GPU, and error bounds those of the
+GPU kernels (profile two-level); in training
 reserve_space_2 is the inverse standard deviation there, which forward ops return and gradients
 take. The built-in ops are measured for comparison. Needs a TensorFlow that sees a GPU, and the
 package built for it with GPU kernels (`make gpu`); `make gpu-test` takes care of both. Without such
@@ -72,18 +73,16 @@ def with_lists(op: Callable[..., Any], lists: list[str]) -> Callable[..., Any]:
 
 
 def ops_of_device(emulated: bool) -> list[str]:
-    """The forward and first-order ops that have a kernel for the device."""
+    """The ops that have a kernel for the device."""
     from tensorflow.python.framework import kernels
 
     import tf_bn_ops
 
     tf_bn_ops.load()
     device = "XLA_GPU_JIT" if emulated else "GPU"
-    formulas = (spec.ops.BATCH_NORM, spec.ops.BATCH_NORM_ADD, spec.ops.BATCH_NORM_GRAD)
     return [
         op.name
-        for formula in formulas
-        for op in spec.of_formula(formula)
+        for op in spec.OPS.values()
         if device
         in {k.device_type for k in kernels.get_registered_kernels_for_op(op.registered_name).kernel}
     ]
@@ -142,7 +141,9 @@ def judge_case(
             answers[name] = Answer([output.numpy() for output in outputs])
     except (tf.errors.OpError, RuntimeError) as error:
         return str(error), {}
-    result = judge(case, inputs, answers, bounds.PROFILES["strict"])
+    # Emulated, the CPU kernels compute.
+    profile = bounds.PROFILES["strict" if emulated else "two-level"]
+    result = judge(case, inputs, answers, profile)
     path = result.paths[implementations.CANDIDATE]
     wrong = [d.detail for d in path.disagreements] + result.failures
     return next(iter(wrong), ""), {name: path.bound for name, path in result.paths.items()}

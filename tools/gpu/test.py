@@ -17,11 +17,13 @@ from typing import Any
 
 import cuda_device
 import device_calls
+import device_problems
 import emulated_device
 import numpy as np
 from device_calls import VIEWS, run
 
 from tf_bn_ops.harness import c_abi
+from tf_bn_ops.harness.models.gather_stats import random_parts
 from tf_bn_ops.harness.problems import Problem, random_forward_problem, random_problem
 from tf_bn_ops.spec import DTYPES
 
@@ -36,8 +38,11 @@ Check = tuple[str, str]  # The case; what is wrong, or nothing.
 
 def all_problems(view: tuple[int, int, int]) -> Iterator[tuple[str, Problem]]:
     """Labels and problems of every call and type."""
-    for call, dtype in itertools.product(device_calls.CALLS, DTYPES):
-        yield f"{view} {dtype}, {call}", device_calls.CALLS[call](view, dtype)
+    for call, dtype in itertools.product(device_problems.CALLS, DTYPES):
+        # The count of no channels is the op's affair: the C ABI has 0.
+        if call == "statistics" and view[1] == 0:
+            continue
+        yield f"{view} {dtype}, {call}", device_problems.CALLS[call](view, dtype)
 
 
 def label(p: Problem) -> str:
@@ -87,16 +92,16 @@ def test_exact_sums(device: Device, emulator: EmulatedDevice) -> Iterator[Check]
 
 
 def alignment_differences(device: Device, p: Problem) -> Iterator[str]:
-    want, tensors = run_bits(device, p), device_calls.in_view(p)
+    inputs, outputs = device_calls.view_inputs(p), device_calls.view_outputs(p)
+    want, tensors = run_bits(device, p), [*inputs, *outputs]
     for shifts in ((1, 0, 0), (0, 3, 0), (0, 0, 1), (5, 5, 5), (1, 2, 3), (7, 7, 6)):
-        # The last ones, so that the output is always among them.
-        offsets = dict(zip(tensors, shifts[-len(tensors) :], strict=True))
+        # From the last on, so that the outputs are always among them.
+        offsets = dict(zip(reversed(tensors), itertools.cycle(reversed(shifts)), strict=False))
         if run_bits(device, p, offsets=offsets) != want:
             yield f"not bitwise identical with tensors shifted by {offsets} elements"
-    for name in tensors[:-1]:
-        for shift in (0, 1):
-            if run_bits(device, p, offsets={tensors[0]: shift}, in_place=name) != want:
-                yield f"not bitwise identical in place of {name}, shifted by {shift} elements"
+    for output, name, shift in itertools.product(outputs[:1], inputs, (0, 1)):
+        if run_bits(device, p, offsets={inputs[0]: shift}, in_place={output: name}) != want:
+            yield f"not bitwise identical in place of {name}, shifted by {shift} elements"
 
 
 def test_alignment(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
@@ -111,7 +116,7 @@ def test_groups(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
     """Bitwise identical with any groups of channels."""
     for view in ((9, 90, 49), (3, 7, 4100), (64, 40, 784)):
         for what, p in all_problems(view):
-            whole = (len(device_calls.in_view(p)) - 1) * p["x"].nbytes
+            whole = len(device_calls.view_inputs(p)) * p["x"].nbytes
             sizes = (0, whole // 7, whole // 3, whole // 2)
             distinct = {run_bits(device, p, group_bytes=size) for size in sizes}
             wrong = "" if len(distinct) == 1 else "not bitwise identical with groups"
@@ -147,6 +152,18 @@ def test_nan(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
             p = random_forward_problem(view)
             p["x"][2, 2, 0] = bad
             yield f"{label(p)}, {bad} in x", device_calls.check(p, run(device, p)[0])
+
+
+def test_gather_stats(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
+    """Bitwise those of the emulator, which are the CPU's; counts that are none give NaN."""
+    for rows, channels in ((1, 1), (6, 300), (3, 0), (0, 5)):
+        parts = random_parts(rows, channels)
+        got, want = (device_calls.gather_stats(d, parts) for d in (device, emulator))
+        wrong = "" if c_abi.bits(got._asdict()) == c_abi.bits(want._asdict()) else "other bits"
+        yield f"statistics of {rows} parts, {channels} channels", wrong
+        parts.count[:1] = -1
+        nan = all(np.isnan(array).all() for array in device_calls.gather_stats(device, parts))
+        yield f"{rows} parts, a negative count", "" if nan or not rows else "not NaN"
 
 
 # memset fills tensors of half with it.

@@ -4,57 +4,118 @@
 
 #include <algorithm>
 #include <exception>
-#include <initializer_list>
 #include <string>
+#include <vector>
 
 #include "cc/c_api/args.h"
+#include "cc/c_api/formula_of.h"
+#include "cc/core/formulas/all_formulas.h"
 #include "cc/cuda/cuda_backend.h"
 
 namespace {
 
-using tf_bn_ops::BatchNormAddFormula;
 using tf_bn_ops::BatchNormArgs;
-using tf_bn_ops::BatchNormFormula;
+using tf_bn_ops::BatchNormBackwardElemtArgs;
 using tf_bn_ops::BatchNormGradArgs;
-using tf_bn_ops::BatchNormGradFormula;
+using tf_bn_ops::BatchNormGradExArgs;
+using tf_bn_ops::BatchNormGradGradArgs;
 using tf_bn_ops::DType;
+using tf_bn_ops::FormulaArgs;
 using tf_bn_ops::SizeOf;
+using tf_bn_ops::StatisticsDTypeOf;
 using tf_bn_ops::View;
 using tf_bn_ops::c_api::Fail;
 
-bool AreAligned(size_t bytes, std::initializer_list<const void*> pointers) {
-  return std::all_of(pointers.begin(), pointers.end(), [=](const void* p) {
-    return reinterpret_cast<uintptr_t>(p) % bytes == 0;
-  });
+// Arrays of one type, and their names for a message.
+struct Arrays {
+  DType dtype;
+  std::vector<const void*> pointers;
+  const char* names;
+};
+
+bool AreAligned(const Arrays& arrays) {
+  return std::all_of(
+      arrays.pointers.begin(), arrays.pointers.end(), [&](const void* p) {
+        return reinterpret_cast<uintptr_t>(p) % SizeOf(arrays.dtype) == 0;
+      });
+}
+
+// The arrays of a call, by type.
+std::vector<Arrays> ArraysOf(const BatchNormArgs& args) {
+  const DType compute =
+      args.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+  return {{args.dtype,
+           {args.x, args.side_input, args.y},
+           "x, side_input and y"},
+          {args.stat_dtype,
+           {args.scale, args.offset, args.batch_mean, args.batch_variance,
+            args.saved_mean, args.saved_variance},
+           "scale, offset, batch_mean, batch_variance, saved_mean and "
+           "saved_variance"},
+          {StatisticsDTypeOf(args),
+           {args.mean, args.variance},
+           "mean and variance"},
+          {DType::kFloat64, {args.mean64, args.m2}, "mean and m2"},
+          {compute, {args.forward_coefficients}, "forward_coefficients"}};
+}
+
+std::vector<Arrays> ArraysOf(const BatchNormGradArgs& args) {
+  return {{args.dtype,
+           {args.y_backprop, args.x, args.x_backprop},
+           "y_backprop, x and x_backprop"},
+          {args.stat_dtype,
+           {args.scale, args.scale_backprop, args.offset_backprop},
+           "scale, scale_backprop and offset_backprop"},
+          {StatisticsDTypeOf(args),
+           {args.mean, args.variance},
+           "mean and variance"},
+          {DType::kFloat64,
+           {args.sum_dy, args.sum_dy_xmu},
+           "sum_dy and sum_dy_xmu"}};
+}
+
+std::vector<Arrays> ArraysOf(const BatchNormGradExArgs& args) {
+  const DType compute =
+      args.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+  std::vector<Arrays> arrays =
+      ArraysOf(static_cast<const BatchNormGradArgs&>(args));
+  arrays.push_back(
+      {args.dtype, {args.y, args.side_input_backprop},
+       "y and side_input_backprop"});
+  arrays.push_back({args.stat_dtype, {args.offset}, "offset"});
+  arrays.push_back(
+      {compute, {args.forward_coefficients}, "forward_coefficients"});
+  return arrays;
+}
+
+std::vector<Arrays> ArraysOf(const BatchNormBackwardElemtArgs& args) {
+  std::vector<Arrays> arrays =
+      ArraysOf(static_cast<const BatchNormGradExArgs&>(args));
+  arrays.push_back({DType::kFloat64,
+                    {args.total_dy, args.total_dy_xmu},
+                    "sum_dy and sum_dy_xmu"});
+  return arrays;
+}
+
+std::vector<Arrays> ArraysOf(const BatchNormGradGradArgs& args) {
+  return {{args.dtype,
+           {args.x_backprop_grad, args.y_backprop, args.x,
+            args.y_backprop_grad, args.x_grad},
+           "x_backprop_grad, y_backprop, x, y_backprop_grad and x_grad"},
+          {args.stat_dtype,
+           {args.scale_backprop_grad, args.offset_backprop_grad, args.scale,
+            args.mean, args.variance, args.scale_grad},
+           "scale_backprop_grad, offset_backprop_grad, scale, mean, variance "
+           "and scale_grad"}};
 }
 
 // One message, or empty. A device faults on a misaligned element.
-std::string CheckAlignment(const BatchNormArgs& args) {
-  if (!AreAligned(SizeOf(args.dtype), {args.x, args.side_input, args.y})) {
-    return "x, side_input and y must be aligned to their element type";
-  }
-  if (!AreAligned(
-          SizeOf(args.stat_dtype),
-          {args.scale, args.offset, args.mean, args.variance, args.batch_mean,
-           args.batch_variance, args.saved_mean, args.saved_variance})) {
-    return "scale, offset, mean, variance, batch_mean, batch_variance, "
-           "saved_mean and saved_variance must be aligned to their element "
-           "type";
-  }
-  return "";
-}
-
-std::string CheckAlignment(const BatchNormGradArgs& args) {
-  if (!AreAligned(SizeOf(args.dtype),
-                  {args.y_backprop, args.x, args.x_backprop})) {
-    return "y_backprop, x and x_backprop must be aligned to their element "
-           "type";
-  }
-  if (!AreAligned(SizeOf(args.stat_dtype),
-                  {args.scale, args.mean, args.variance, args.scale_backprop,
-                   args.offset_backprop})) {
-    return "scale, mean, variance, scale_backprop and offset_backprop must "
-           "be aligned to their element type";
+std::string CheckAlignment(const std::vector<Arrays>& all) {
+  for (const Arrays& arrays : all) {
+    if (!AreAligned(arrays)) {
+      return std::string(arrays.names) +
+             " must be aligned to their element type";
+    }
   }
   return "";
 }
@@ -73,7 +134,7 @@ std::string CheckPlace(const Place& place, int64_t needed) {
     return "workspace must have the " + std::to_string(needed) +
            " bytes that tfbn_cuda_workspace returns";
   }
-  if (!AreAligned(sizeof(double), {place.workspace})) {
+  if (!AreAligned({DType::kFloat64, {place.workspace}, ""})) {
     return "workspace must be aligned to 8 bytes";
   }
   if (place.group_bytes < tf_bn_ops::kCudaGroupsByDevice) {
@@ -85,11 +146,19 @@ std::string CheckPlace(const Place& place, int64_t needed) {
 // The device memory that a call of any formula needs.
 int64_t WorkspaceBytes(const View& view, DType dtype) {
   size_t bytes = 0;
-#define X(Formula) \
-  bytes = std::max(bytes, tf_bn_ops::CudaWorkspaceBytes<Formula>(view, dtype));
-  TFBN_FOR_EACH_CUDA_FORMULA(X)
+#define X(unused, F, name) \
+  bytes = std::max(bytes, tf_bn_ops::CudaWorkspaceBytes<tf_bn_ops::F>(view, dtype));
+  TFBN_FOR_EACH_FORMULA(X, )
 #undef X
   return static_cast<int64_t>(bytes);
+}
+
+// Of what a launch returned.
+int Report(int failed, char* error, size_t error_size) {
+  if (failed == 0) return 0;
+  return Fail(std::string("CUDA launch failed: ") +
+                  tf_bn_ops::CudaErrorMessage(failed),
+              error, error_size);
 }
 
 template <typename Formula, typename CArgs>
@@ -97,19 +166,15 @@ int Run(const CArgs* c_args, const Place& place, char* error,
         size_t error_size) try {
   typename Formula::Args args;
   std::string message = tf_bn_ops::c_api::ReadArgs(c_args, &args);
-  if (message.empty()) message = CheckAlignment(args);
+  if (message.empty()) message = CheckAlignment(ArraysOf(args));
   if (message.empty()) {
     message = CheckPlace(place, WorkspaceBytes(args.view, args.dtype));
   }
   if (!message.empty()) return Fail(message, error, error_size);
-  const int failed = tf_bn_ops::CudaLaunch<Formula>(
-      args, place.workspace, place.cuda_stream, place.group_bytes);
-  if (failed != 0) {
-    return Fail(std::string("CUDA launch failed: ") +
-                    tf_bn_ops::CudaErrorMessage(failed),
+  return Report(tf_bn_ops::CudaLaunch<Formula>(args, place.workspace,
+                                               place.cuda_stream,
+                                               place.group_bytes),
                 error, error_size);
-  }
-  return 0;
 } catch (const std::exception& e) {
   return Fail(std::string("the system refused: ") + e.what(), error,
               error_size);
@@ -136,19 +201,31 @@ int tfbn_cuda_workspace(int64_t outer, int64_t channels, int64_t inner,
               error_size);
 }
 
-int tfbn_cuda_batch_norm(const tfbn_batch_norm_args* args, void* workspace,
-                         int64_t workspace_bytes, void* cuda_stream,
-                         int64_t group_bytes, char* error, size_t error_size) {
-  const Place place{workspace, workspace_bytes, cuda_stream, group_bytes};
-  return args != nullptr && args->side_input != nullptr
-             ? Run<BatchNormAddFormula>(args, place, error, error_size)
-             : Run<BatchNormFormula>(args, place, error, error_size);
-}
+#define TFBN_DEFINE_CALL(name)                                              \
+  int tfbn_cuda_##name(const tfbn_##name##_args* args, void* workspace,     \
+                       int64_t workspace_bytes, void* cuda_stream,          \
+                       int64_t group_bytes, char* error,                    \
+                       size_t error_size) {                                 \
+    const Place place{workspace, workspace_bytes, cuda_stream, group_bytes}; \
+    return tf_bn_ops::c_api::RunFormulaOf(args, [&](auto formula) {         \
+      return Run<typename decltype(formula)::Formula>(args, place, error,   \
+                                                      error_size);          \
+    });                                                                     \
+  }
+TFBN_FOR_EACH_C_CALL(TFBN_DEFINE_CALL)
 
-int tfbn_cuda_batch_norm_grad(const tfbn_batch_norm_grad_args* args,
-                              void* workspace, int64_t workspace_bytes,
-                              void* cuda_stream, int64_t group_bytes,
-                              char* error, size_t error_size) {
-  const Place place{workspace, workspace_bytes, cuda_stream, group_bytes};
-  return Run<BatchNormGradFormula>(args, place, error, error_size);
+int tfbn_cuda_batch_norm_gather_stats(
+    const tfbn_batch_norm_gather_stats_args* args, void* cuda_stream,
+    char* error, size_t error_size) {
+  tf_bn_ops::GatherStatsArgs gather;
+  std::string message = tf_bn_ops::c_api::ReadArgs(args, &gather);
+  if (message.empty()) {
+    message = CheckAlignment({{DType::kFloat64,
+                               {gather.counts, gather.means, gather.m2s,
+                                gather.count, gather.mean, gather.m2},
+                               "counts, means, m2s, count, mean and m2"}});
+  }
+  if (!message.empty()) return Fail(message, error, error_size);
+  return Report(tf_bn_ops::CudaGatherStats(gather, cuda_stream), error,
+                error_size);
 }

@@ -22,12 +22,12 @@
 // Without elements, training has NaN for batch_* and 0 for all others.
 //
 // Accuracy that every backend promises: statistics are accumulated in double,
-// in one pass, around a shift, which is one element of the channel (Chan, Golub
-// and LeVeque 1983): its squared distance from the mean is at most M *
-// variance, so a large mean costs no digits. y is evaluated in float (in double
-// for float64) from coefficients computed in double, and the mean is subtracted
-// in two parts. The order of summation is a function of the view alone, see
-// partition.h.
+// or in two levels (two_level_sum.h), in one pass, around a shift, which is one
+// element of the channel (Chan, Golub and LeVeque 1983): its squared distance
+// from the mean is at most M * variance, so a large mean costs no digits. y is
+// evaluated in float (in double for float64) from coefficients computed in
+// double, and the mean is subtracted in two parts. The order of summation is a
+// function of the view alone, see partition.h.
 
 #ifndef TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_H_
 #define TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_H_
@@ -161,7 +161,8 @@ struct BatchNormFormulaOf {
     kX,
     kSideInput,
     kInputs = kAdd ? kSideInput + 1 : kX + 1,
-    kNumFrozenInputs = kInputs
+    kNumFrozenInputs = kInputs,
+    kNumReduceInputs = kX + 1,
   };
   enum Output : int { kY, kOutputs };
   // Over one channel, xc = x - center.
@@ -202,6 +203,10 @@ struct BatchNormFormulaOf {
     sum[kXcSum] += xc;
     sum[kXcXcSum] += xc * xc;
   }
+
+  // A center is an element, which float holds.
+  template <int kSums>
+  static TFBN_HD void Recenter(double /*shift*/, double (&)[kSums]) {}
 
   static TFBN_HD BatchStatistics StatisticsOf(const Args& args, int64_t c,
                                               double center,

@@ -32,7 +32,8 @@ namespace tf_bn_ops {
 // behind an activation, of which scale_backprop, offset_backprop and sums are
 // not computed. An output may be the buffer of an input as it may there.
 struct BatchNormBackwardElemtArgs : BatchNormGradExArgs {
-  const void* total_count = nullptr;   // One element of float64.
+  const void* total_count = nullptr;   // One element of float64; or nullptr:
+  double total_count_value = 0;        // this one.
   const void* total_dy = nullptr;      // [channels] of float64
   const void* total_dy_xmu = nullptr;  // [channels] of float64
 };
@@ -54,6 +55,7 @@ struct BatchNormBackwardElemtFormulaOf : FrozenOnly {
     kY,
     kInputs = kMask == MaskSource::kY ? kY + 1 : kX + 1,
     kNumFrozenInputs = kInputs,
+    kNumReduceInputs = 0,
   };
   enum Output : int {
     kXBackprop = Plain::kXBackprop,
@@ -91,6 +93,12 @@ struct BatchNormBackwardElemtFormulaOf : FrozenOnly {
     return Plain::CentersOf(args);
   }
 
+  static TFBN_HD double TotalCount(const Args& args) {
+    return args.total_count == nullptr
+               ? args.total_count_value
+               : LoadAsDouble(DType::kFloat64, args.total_count, 0);
+  }
+
   template <typename C>
   static TFBN_HD void Finish(const Args& args, int64_t c, double mean,
                              const double (&)[kNumSums],
@@ -104,8 +112,7 @@ struct BatchNormBackwardElemtFormulaOf : FrozenOnly {
         LoadAsDouble(DType::kFloat64, args.total_dy, c),
         LoadAsDouble(DType::kFloat64, args.total_dy_xmu, c)};
     C plain[Plain::kNumCoefficients] = {};
-    Plain::FinishMeans(LoadAsDouble(DType::kFloat64, args.total_count, 0),
-                       Plain::Rstd(args, c), totals, plain);
+    Plain::FinishMeans(TotalCount(args), Plain::Rstd(args, c), totals, plain);
     plain[Plain::kMean] = forward.mean;
     plain[Plain::kScaleRstd] = forward.scale_rstd;
     for (int i = 0; i < Plain::kNumCoefficients; ++i) k[i] = plain[i];

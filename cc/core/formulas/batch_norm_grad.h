@@ -18,9 +18,10 @@
 //
 // Accuracy that every backend promises: sums are accumulated in double (so
 // float64 sums carry the rounding of double, all narrower types practically
-// none), then rounded once to the output type. x_backprop is evaluated in float
-// (in double for float64) from coefficients computed in double. The order of
-// summation is a function of the view alone, see partition.h.
+// none) or in two levels (two_level_sum.h), then rounded once to the output
+// type. x_backprop is evaluated in float (in double for float64) from
+// coefficients computed in double. The order of summation is a function of the
+// view alone, see partition.h.
 
 #ifndef TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_GRAD_H_
 #define TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_GRAD_H_
@@ -58,7 +59,13 @@ struct BatchNormGradArgs : FormulaArgs {
 
 struct BatchNormGradFormula {
   using Args = BatchNormGradArgs;
-  enum Input : int { kDy, kX, kInputs, kNumFrozenInputs = kDy + 1 };
+  enum Input : int {
+    kDy,
+    kX,
+    kInputs,
+    kNumFrozenInputs = kDy + 1,
+    kNumReduceInputs = kInputs,
+  };
   enum Output : int { kXBackprop, kOutputs };
   enum Sum : int {
     kDySum,     // y_backprop
@@ -92,6 +99,11 @@ struct BatchNormGradFormula {
                                  V (&sum)[kSums]) {
     sum[kDySum] += in[kDy];
     sum[kDyXmuSum] += in[kDy] * (in[kX] - center);
+  }
+
+  template <int kSums>
+  static TFBN_HD void Recenter(double shift, double (&sums)[kSums]) {
+    sums[kDyXmuSum] += shift * sums[kDySum];
   }
 
   // 1 / sqrt(variance + epsilon) of channel `c`.

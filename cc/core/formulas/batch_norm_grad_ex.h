@@ -68,6 +68,7 @@ struct BatchNormGradExFormulaOf {
     kY,
     kInputs = kFromX ? kX + 1 : kY + 1,
     kNumFrozenInputs = kInputs,
+    kNumReduceInputs = kInputs,
   };
   enum Output : int {
     kXBackprop = Plain::kXBackprop,
@@ -107,6 +108,11 @@ struct BatchNormGradExFormulaOf {
 
   static TFBN_HD CenterArray CentersOf(const Args& args) {
     return Plain::CentersOf(args);
+  }
+
+  template <int kSums>
+  static TFBN_HD void Recenter(double shift, double (&sums)[kSums]) {
+    Plain::Recenter(shift, sums);
   }
 
   template <typename V>

@@ -70,7 +70,14 @@ struct BatchNormGradGradArgs : FormulaArgs {
 
 struct BatchNormGradGradFormula {
   using Args = BatchNormGradGradArgs;
-  enum Input : int { kGx, kDy, kX, kInputs, kNumFrozenInputs = kInputs };
+  enum Input : int {
+    kGx,
+    kDy,
+    kX,
+    kInputs,
+    kNumFrozenInputs = kInputs,
+    kNumReduceInputs = kInputs,
+  };
   enum Output : int { kYBackpropGrad, kXGrad, kOutputs };
   // Over one channel, xc = x - center.
   enum Sum : int {
@@ -129,6 +136,10 @@ struct BatchNormGradGradFormula {
       sum[kDyXcSum] += in[kDy] * xc;
     }
   }
+
+  // A center is an element, which float holds.
+  template <int kSums>
+  static TFBN_HD void Recenter(double /*shift*/, double (&)[kSums]) {}
 
   // What the sums say of a channel in training; the letters are those above.
   struct Moments {

@@ -14,8 +14,9 @@
 //   struct Formula {
 //     using Args = ...;  // Derived from FormulaArgs.
 //     // Tensors of view shape, in the order of TensorsOf. Frozen, Apply reads
-//     // only the first kNumFrozenInputs inputs.
-//     enum Input { ..., kInputs, kNumFrozenInputs };
+//     // only the first kNumFrozenInputs inputs; Reduce, the first
+//     // kNumReduceInputs.
+//     enum Input { ..., kInputs, kNumFrozenInputs, kNumReduceInputs };
 //     enum Output { ..., kOutputs };
 //     enum Sum { ..., kNumSums, kNumFrozenSums };
 //     // Frozen, those from kFirstFrozenCoefficient on are used. Those from
@@ -34,6 +35,11 @@
 //     template <typename V, int kSums>
 //     static void Accumulate(const V (&in)[kInputs], V center,
 //                            V (&sum)[kSums]);
+//     // The sums around `center` from those around center + `shift`, where
+//     // Reduce measures x from a rounded center, see two_level_sum.h. Needed
+//     // where centers may be wider than float.
+//     template <int kSums>
+//     static void Recenter(double shift, double (&sums)[kSums]);
 //     // Where there is a mask: applies it to the inputs of (a vector of)
 //     // element(s) before Accumulate, in the type that Apply computes in, so
 //     // that both passes mask alike; and computes its coefficients.
@@ -118,6 +124,12 @@ struct Tensors {
   const void* in[kInputs];
   void* out[kOutputs];
 };
+
+// Whether a call computes outputs of view shape, not its sums alone.
+template <typename F>
+static TFBN_HD bool HasOutputs(const typename F::Args& args) {
+  return F::TensorsOf(args).out[0] != nullptr;
+}
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();

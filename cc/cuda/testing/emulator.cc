@@ -4,7 +4,7 @@
 // reproduce.
 //
 //   g++ -std=c++17 -O1 -ffp-contract=off -shared -fPIC -I. -o emulator.so
-//     cc/cuda/testing/emulator.cc cc/c_api/args.cc
+//     cc/cuda/testing/emulator.cc cc/c_api/args.cc cc/c_api/split_args.cc
 
 #include <algorithm>
 #include <cstdint>
@@ -16,8 +16,11 @@
 #include <vector>
 
 #include "cc/c_api/args.h"
+#include "cc/c_api/formula_of.h"
 #include "cc/c_api/tf_bn_ops_c.h"
-#include "cc/cuda/cuda_backend.h"
+#include "cc/core/formulas/all_formulas.h"
+#include "cc/core/formulas/fitting_formula.h"
+#include "cc/cuda/device_gather.h"
 #include "cc/cuda/launch_plan.h"
 
 namespace tf_bn_ops {
@@ -34,13 +37,16 @@ class EmulatedBlock {
   void ForEachThread(const F& f) {
     for (const int t : thread_order_) f(t);
   }
+  template <typename F>
+  void LastPhase(const F& f) {
+    ForEachThread(f);
+  }
 
  private:
   const int64_t index_;
   const std::vector<int>& thread_order_;
 };
 
-template <typename Formula>
 class EmulatorLauncher {
  public:
   // `seed` 0: threads and blocks in ascending order; otherwise shuffled.
@@ -50,18 +56,19 @@ class EmulatorLauncher {
     Shuffle(thread_order_);
   }
 
-  template <typename T, bool kChannelsLast, bool kAligned, bool kFused>
+  template <typename T, bool kChannelsLast, bool kAligned, bool kFused,
+            int kSums, typename Formula>
   int Reduce(const KernelParams<Formula>& params) {
-    using Shared = ReduceShared<Formula, T, kChannelsLast, kFused>;
+    using Shared = ReduceShared<Formula, T, kChannelsLast, kFused, kSums>;
     const auto shared = std::make_unique<Shared>();
     ForEachBlock(params.config.GridSize(), [&](EmulatedBlock block) {
       Poison(*shared);
-      cuda::Reduce<Formula, T, kChannelsLast, kAligned, kFused>(params, block,
-                                                                shared.get());
+      cuda::Reduce<Formula, T, kChannelsLast, kAligned>(params, block,
+                                                        shared.get());
     });
     return 0;
   }
-  template <typename T>
+  template <typename T, typename Formula>
   int Finish(const KernelParams<Formula>& params) {
     const auto shared = std::make_unique<FinishShared<Formula>>();
     ForEachBlock(FinishGridSize(params), [&](EmulatedBlock block) {
@@ -70,11 +77,20 @@ class EmulatorLauncher {
     });
     return 0;
   }
-  template <typename T, bool kChannelsLast, bool kAligned>
+  template <typename T, bool kChannelsLast, bool kAligned, typename Formula>
   int Apply(const KernelParams<Formula>& params) {
+    const auto shared = std::make_unique<ApplyShared<Formula, T>>();
     ForEachBlock(params.config.GridSize(), [&](EmulatedBlock block) {
-      cuda::Apply<Formula, T, kChannelsLast, kAligned>(params, block);
+      Poison(*shared);
+      cuda::Apply<Formula, T, kChannelsLast, kAligned>(params, block,
+                                                       shared.get());
     });
+    return 0;
+  }
+
+  int Gather(const GatherStatsArgs& args) {
+    ForEachBlock(GatherGridSize(args),
+                 [&](EmulatedBlock block) { cuda::Gather(args, block); });
     return 0;
   }
 
@@ -116,8 +132,6 @@ class EmulatorLauncher {
 }  // namespace tf_bn_ops
 
 namespace cuda = tf_bn_ops::cuda;
-using tf_bn_ops::BatchNormAddFormula;
-using tf_bn_ops::BatchNormFormula;
 using tf_bn_ops::BatchNormGradFormula;
 using tf_bn_ops::DType;
 using tf_bn_ops::View;
@@ -132,6 +146,11 @@ struct Emulation {
   int32_t* launches;
 };
 
+int CopyTensor(void* to, const void* from, size_t bytes) {
+  std::memcpy(to, from, bytes);
+  return 0;
+}
+
 template <typename Formula, typename CArgs>
 int Emulate(const CArgs* c_args, const Emulation& emulation, char* error,
             size_t error_size) {
@@ -140,9 +159,15 @@ int Emulate(const CArgs* c_args, const Emulation& emulation, char* error,
   if (!message.empty()) {
     return tf_bn_ops::c_api::Fail(message, error, error_size);
   }
-  cuda::EmulatorLauncher<Formula> launcher(emulation.seed);
-  const int failed = cuda::Launch<Formula>(
-      args, emulation.workspace, {emulation.group_bytes, 0}, launcher);
+  cuda::EmulatorLauncher launcher(emulation.seed);
+  const int failed = tf_bn_ops::RunFittingFormula<Formula>(
+      args,
+      [&](auto fitting, const auto& its_args) {
+        return cuda::LaunchFormula<typename decltype(fitting)::Formula>(
+            its_args, emulation.workspace, {emulation.group_bytes, 0},
+            launcher);
+      },
+      CopyTensor);
   if (emulation.launches != nullptr) *emulation.launches = launcher.launches();
   return failed;
 }
@@ -154,33 +179,42 @@ extern "C" {
 // As tfbn_cuda_workspace.
 TFBN_EXPORT int64_t tfbn_emulate_workspace(int64_t outer, int64_t channels,
                                            int64_t inner, int32_t dtype) {
+  const View view{outer, channels, inner};
   size_t bytes = 0;
-#define X(Formula)                                                             \
-  bytes = std::max(bytes,                                                      \
-                   cuda::WorkspaceBytes<Formula>(View{outer, channels, inner}, \
-                                                 static_cast<DType>(dtype)));
-  TFBN_FOR_EACH_CUDA_FORMULA(X)
+#define X(unused, F, name)                                    \
+  bytes = std::max(bytes, cuda::WorkspaceBytes<tf_bn_ops::F>( \
+                              view, static_cast<DType>(dtype)));
+  TFBN_FOR_EACH_FORMULA(X, )
 #undef X
   return static_cast<int64_t>(bytes);
 }
 
-// `seed` other than 0 shuffles threads and blocks; `group_bytes` as in
-// CudaLaunch; `launches`, if not null, receives the number of kernels.
-TFBN_EXPORT int tfbn_emulate_batch_norm_grad(
-    const tfbn_batch_norm_grad_args* args, void* workspace, uint32_t seed,
-    int64_t group_bytes, int32_t* launches, char* error, size_t error_size) {
-  return Emulate<BatchNormGradFormula>(
-      args, {workspace, seed, group_bytes, launches}, error, error_size);
-}
+// As tfbn_cuda_batch_norm, ...: `seed` other than 0 shuffles threads and
+// blocks; `group_bytes` as in CudaLaunch; `launches`, if not null, receives the
+// number of kernels.
+#define TFBN_DEFINE_CALL(name)                                                \
+  TFBN_EXPORT int tfbn_emulate_##name(const tfbn_##name##_args* args,         \
+                                      void* workspace, uint32_t seed,         \
+                                      int64_t group_bytes, int32_t* launches, \
+                                      char* error, size_t error_size) {       \
+    const Emulation emulation{workspace, seed, group_bytes, launches};        \
+    return tf_bn_ops::c_api::RunFormulaOf(args, [&](auto formula) {           \
+      return Emulate<typename decltype(formula)::Formula>(args, emulation,    \
+                                                          error, error_size); \
+    });                                                                       \
+  }
+TFBN_FOR_EACH_C_CALL(TFBN_DEFINE_CALL)
 
-TFBN_EXPORT int tfbn_emulate_batch_norm(const tfbn_batch_norm_args* args,
-                                        void* workspace, uint32_t seed,
-                                        int64_t group_bytes, int32_t* launches,
-                                        char* error, size_t error_size) {
-  const Emulation emulation{workspace, seed, group_bytes, launches};
-  return args->side_input != nullptr
-             ? Emulate<BatchNormAddFormula>(args, emulation, error, error_size)
-             : Emulate<BatchNormFormula>(args, emulation, error, error_size);
+// As tfbn_cuda_batch_norm_gather_stats.
+TFBN_EXPORT int tfbn_emulate_batch_norm_gather_stats(
+    const tfbn_batch_norm_gather_stats_args* args, uint32_t seed, char* error,
+    size_t error_size) {
+  tf_bn_ops::GatherStatsArgs gather;
+  const std::string message = tf_bn_ops::c_api::ReadArgs(args, &gather);
+  if (!message.empty()) {
+    return tf_bn_ops::c_api::Fail(message, error, error_size);
+  }
+  return cuda::EmulatorLauncher(seed).Gather(gather);
 }
 
 // Bytes of both inputs of a gradient in a group of channels on a device with
@@ -193,6 +227,8 @@ TFBN_EXPORT int64_t tfbn_emulate_group_bytes(int64_t outer, int64_t channels,
   Formula::Args args;
   args.view = View{outer, channels, inner};
   args.dtype = static_cast<DType>(dtype);
+  alignas(cuda::kVectorBytes) char output;
+  args.x_backprop = &output;
   const cuda::LaunchPlan<Formula> plan = cuda::MakeLaunchPlan<Formula>(
       args, nullptr, cuda::MakeGroupPolicy(l2_bytes, bytes_per_second));
   const cuda::LaunchConfig& config = plan.params.config;
@@ -202,13 +238,13 @@ TFBN_EXPORT int64_t tfbn_emulate_group_bytes(int64_t outer, int64_t channels,
          plan.group_tiles;
 }
 
-// The launch configuration of the reduction: grid size, threads_x, threads_y,
-// threads_z, fold, steps, items, splits.
+// The launch configuration of the gradient's reduction: grid size, threads_x,
+// threads_y, threads_z, fold, steps, items, splits.
 TFBN_EXPORT void tfbn_emulate_launch_config(int64_t outer, int64_t channels,
                                             int64_t inner, int32_t dtype,
                                             int64_t* out) {
-  const cuda::LaunchConfig c = cuda::ReduceConfig(View{outer, channels, inner},
-                                                  static_cast<DType>(dtype));
+  const cuda::LaunchConfig c = cuda::ReduceConfig<BatchNormGradFormula>(
+      View{outer, channels, inner}, static_cast<DType>(dtype), true);
   const int64_t values[] = {c.GridSize(), c.threads_x, c.threads_y, c.threads_z,
                             c.fold,       c.steps,     c.items,     c.splits};
   std::copy(std::begin(values), std::end(values), out);

@@ -16,12 +16,32 @@ namespace tf = ::tensorflow;
 
 namespace {
 
+// The op's CUDA stream; nullptr, with the context's status set, if there is
+// none.
+stream_executor::Stream* StreamOf(tf::OpKernelContext* context) {
+  tf::DeviceContext* const device = context->op_device_context();
+  if (device != nullptr && device->stream() != nullptr) return device->stream();
+  context->SetStatus(absl::InternalError("the GPU device has no stream"));
+  return nullptr;
+}
+
+void* CudaStreamOf(stream_executor::Stream* stream) {
+  return stream->platform_specific_handle().stream;
+}
+
+// Sets the context's status to what a launch returned.
+void Report(tf::OpKernelContext* context, int error) {
+  OP_REQUIRES(context, error == 0,
+              absl::InternalError(absl::StrCat(
+                  "CUDA refused to launch ", context->op_kernel().type_string(),
+                  ": ", CudaErrorMessage(error))));
+}
+
 template <typename Formula>
 void LaunchFormula(tf::OpKernelContext* context,
                    const typename Formula::Args& args) {
-  tf::DeviceContext* const device = context->op_device_context();
-  OP_REQUIRES(context, device != nullptr && device->stream() != nullptr,
-              absl::InternalError("the GPU device has no stream"));
+  stream_executor::Stream* const stream = StreamOf(context);
+  if (stream == nullptr) return;
   const int64_t bytes =
       static_cast<int64_t>(CudaWorkspaceBytes<Formula>(args.view, args.dtype));
   tf::Tensor workspace;
@@ -29,21 +49,23 @@ void LaunchFormula(tf::OpKernelContext* context,
                  context->allocate_temp(tf::DT_INT8, tf::TensorShape({bytes}),
                                         &workspace));
   // TensorFlow frees temporary memory in the order of the stream.
-  const int error =
-      CudaLaunch<Formula>(args, workspace.data(),
-                          device->stream()->platform_specific_handle().stream);
-  OP_REQUIRES(context, error == 0,
-              absl::InternalError(absl::StrCat(
-                  "CUDA refused to launch ", context->op_kernel().type_string(),
-                  ": ", CudaErrorMessage(error))));
+  Report(context, CudaLaunch<Formula>(args, workspace.data(),
+                                      CudaStreamOf(stream)));
 }
 
 }  // namespace
 
-#define TFBN_DEFINE_LAUNCH(F)                                                  \
+#define TFBN_DEFINE_LAUNCH(unused, F, name)                                    \
   void GpuBackend::Launch(tf::OpKernelContext* context, const F::Args& args) { \
     LaunchFormula<F>(context, args);                                           \
   }
-TFBN_FOR_EACH_CUDA_FORMULA(TFBN_DEFINE_LAUNCH)
+TFBN_FOR_EACH_FORMULA(TFBN_DEFINE_LAUNCH, )
+
+void GpuBackend::Launch(tf::OpKernelContext* context,
+                        const GatherStatsArgs& args) {
+  stream_executor::Stream* const stream = StreamOf(context);
+  if (stream == nullptr) return;
+  Report(context, CudaGatherStats(args, CudaStreamOf(stream)));
+}
 
 }  // namespace tf_bn_ops

@@ -4,7 +4,8 @@ The formula is that of cc/core/formulas/batch_norm.h. Notation of the bounds: as
 profiles give h, u_s and the roundings of a mean (the text has those of the strict one). xc = x - x0
 with x0 the channel's first element (0 where sums may be rearranged), d = mean(xc), a = scale*rstd.
 
-**Statistics.** A mean of terms t is off by e(t) = h*u_s*mean|t|. In training,
+**Statistics.** A mean of terms t is off by e(t) = h*u_s*mean|t| (two-level sums: by what bounds.py
+says). In training,
 
   mean      em = e(xc) + u_s*|d|, and one ulp of what it is rounded to: 2u_T*|mean|
   variance  ev = e(xc^2) + 2|d|e(xc) + 3u_s*(mean(xc^2) + d^2), and two ulp: 4u_T*variance
@@ -203,10 +204,11 @@ class Errors:
     @classmethod
     def in_training(cls, profile: Profile, problem: Problem, of: _Statistics, count: int) -> Errors:
         summed_in = profile.sums_type(problem.dtype)
-        u_s, h = summed_in.unit_roundoff, profile.chain(count)
+        u_s = summed_in.unit_roundoff
+        of_x, of_squares = (profile.sum_error(problem.dtype, count, q) for q in (1, 3))
         t = spec.DTYPES[problem.dtype.accumulator].smallest_normal
         d, squares = np.abs(of.d), of.variance + of.d**2
-        e_x, e_xx = h * u_s * of.xc + t, h * u_s * squares + t * (2 * of.xc + 1)
+        e_x, e_xx = of_x * of.xc + t, of_squares * squares + t * (2 * of.xc + 1)
         ev = e_xx + 2 * d * e_x + 3 * u_s * (squares + d**2)
         rho = np.where(ev == 0, 0, ev / (of.variance + problem.epsilon))
         rho = np.where(rho > 0.5, np.inf, rho + 4 * u_s)

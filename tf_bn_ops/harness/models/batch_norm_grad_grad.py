@@ -12,7 +12,8 @@ where a prime centers. Notation of the bounds: as in bounds.py, whose profiles g
 roundings of a mean (the text has those of the strict one). xc = x - x0 with x0 the channel's first
 element (0 where sums may be rearranged), d = mean(xc).
 
-**Sums.** A mean of terms t is off by e(t) = h*u_s*mean|t|. From that, for products of errors too
+**Sums.** A mean of terms t is off by e(t) = h*u_s*mean|t| (two-level sums: by what bounds.py says,
+for the roundings of each kind of term). From that, for products of errors too
 small to matter a factor 2 is left where they are dropped:
 
   variance = mean(xc^2) - d^2        ev = e(xc^2) + 2|d|e(xc) + 3u_s*(mean(xc^2) + d^2)
@@ -73,6 +74,8 @@ from tf_bn_ops.harness.sums import ChannelSums, Region, regions
 
 OUTPUTS = ("y_backprop_grad", "x_grad", "scale_grad")
 _ELEMENT_ROUNDINGS = 9
+# Of a term before it is added, where that is in float32; x stands for x - x0.
+_TERM_ROUNDINGS = {"gx": 0, "dy": 0, "x": 1, "gx_dy": 1, "gx_x": 2, "dy_x": 2, "x_x": 3}
 
 _Array = np.ndarray
 
@@ -112,7 +115,7 @@ def formula(np: Any, v: Mapping[str, Any], axes: Any, column: Any, is_training: 
 class _Constants:
     """What a profile and the element type fix."""
 
-    h: int
+    sum_errors: Mapping[str, float]  # Name of a term -> what its mean is off, times its magnitude.
     u_s: float  # Of the sums.
     u_c: float  # Of the elements.
     mean_roundings: float
@@ -126,7 +129,7 @@ class _Constants:
         summed_in = profile.sums_type(problem.dtype)
         computed_in = spec.DTYPES[problem.dtype.accumulator]
         return cls(
-            m + 4 if profile.additions is None else profile.additions,
+            {name: profile.sum_error(problem.dtype, m, q) for name, q in _TERM_ROUNDINGS.items()},
             summed_in.unit_roundoff,
             computed_in.unit_roundoff,
             profile.mean_roundings * computed_in.unit_roundoff,
@@ -251,7 +254,7 @@ def _frozen(tensors: _Tensors, problem: Problem, k: _Constants) -> _Coefficients
     rstd = tensors.column("variance") if problem.variance_is_rstd else 1 / np.sqrt(variance)
     gs = tensors.column("scale_backprop_grad")
     zero = np.zeros_like(rstd)
-    e = k.h * k.u_s * size("gx_dy") + k.t * (size("gx") + size("dy") + 1)
+    e = k.sum_errors["gx_dy"] * size("gx_dy") + k.t * (size("gx") + size("dy") + 1)
     scale_grad = rstd * m * total
     return _Coefficients(
         rstd, 0.0, zero, zero, tensors.column("mean"),
@@ -280,7 +283,7 @@ def _training(
 
     def e(name: str) -> _Array:
         flushed = sum((size(factor) for factor in name.split("_")), 1) if "_" in name else 1
-        return k.h * u_s * size(name) + t * flushed
+        return k.sum_errors[name] * size(name) + t * flushed
 
     ev = e("x_x") + 2 * d * e("x") + 3 * u_s * (size("x_x") + d**2)
     rho = np.where(ev == 0, 0, ev / total) + 4 * u_s

@@ -1,0 +1,13 @@
+// The CUDA kernels of batch normalization itself.
+
+#include "cc/core/formulas/batch_norm.h"
+#include "cc/cuda/cuda_launcher.h"
+
+namespace tf_bn_ops {
+namespace cuda {
+
+TFBN_INSTANTIATE_CUDA(BatchNormFormula)
+TFBN_INSTANTIATE_CUDA(BatchNormAddFormula)
+
+}  // namespace cuda
+}  // namespace tf_bn_ops

@@ -1,0 +1,12 @@
+// The CUDA kernels of the first-order gradient.
+
+#include "cc/core/formulas/batch_norm_grad.h"
+#include "cc/cuda/cuda_launcher.h"
+
+namespace tf_bn_ops {
+namespace cuda {
+
+TFBN_INSTANTIATE_CUDA(BatchNormGradFormula)
+
+}  // namespace cuda
+}  // namespace tf_bn_ops

@@ -1,0 +1,14 @@
+// The CUDA kernels of the gradient behind an activation.
+
+#include "cc/core/formulas/batch_norm_grad_ex.h"
+#include "cc/cuda/cuda_launcher.h"
+
+namespace tf_bn_ops {
+namespace cuda {
+
+TFBN_INSTANTIATE_CUDA(BatchNormGradExFormula)
+TFBN_INSTANTIATE_CUDA(BatchNormGradExFromYFormula)
+TFBN_INSTANTIATE_CUDA(BatchNormGradExAddFormula)
+
+}  // namespace cuda
+}  // namespace tf_bn_ops

@@ -1,0 +1,144 @@
+"""Two-level sums (cc/core/two_level_sum.h), as the GPU kernels have them, on the host emulator.
+
+Promised: runs of eight terms in float32, whose error does not grow with their number; infinities
+and NaN where double makes them; a center wider than float costs nothing; float64 stays double.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+from tf_bn_ops.harness import bounds
+from tf_bn_ops.harness.models import formula_models
+from tf_bn_ops.harness.problems import Problem, random_problem, stored
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TOOLS = ROOT / "tools" / "gpu"
+if not TOOLS.exists() or shutil.which("g++") is None:
+    pytest.skip("needs the source tree and g++", allow_module_level=True)
+sys.path.insert(0, str(TOOLS))
+import device_calls  # noqa: E402
+import device_problems  # noqa: E402
+import emulated_device  # noqa: E402
+
+# Columns with full groups of items and a rest; runs of whole vectors; runs that vectors straddle.
+VIEWS = [(1700, 40, 1), (90, 3, 1), (9, 5, 64), (9, 5, 49), (2, 3, 4099)]
+
+
+@pytest.fixture(scope="module")
+def emulator() -> emulated_device.EmulatedDevice:
+    return emulated_device.EmulatedDevice()
+
+
+def emulate(device: emulated_device.EmulatedDevice, problem: Problem) -> dict[str, np.ndarray]:
+    outputs = device_calls.new_outputs(problem)
+    arrays = {**problem.values, **outputs}
+    addresses = {role: array.ctypes.data for role, array in arrays.items()}
+    device.run(device_calls.args_of(problem, addresses), 0)
+    return outputs
+
+
+def powers_of_two(view, dtype: str, dy: float, x: float, is_training: bool) -> Problem:
+    """Small integers times powers of two, whose sums double holds exactly; rstd takes both back."""
+    problem = random_problem(
+        view, dtype, variance_is_rstd=True, integers=True, is_training=is_training
+    )
+    values = {role: problem.wide(role, np.float64) for role in problem.values}
+    values["y_backprop"], values["x"] = values["y_backprop"] * dy, values["x"] * x
+    values["mean"] = values["mean"] * x
+    values["variance"] = values["variance"] * 0 + 2.0**-120
+    return Problem(stored(values, dtype, None), 0.0, is_training, is_training)
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_runs_beyond_float32_are_added_in_double(emulator, view, dtype, is_training):
+    """Products up to 2^134 in runs whose exact sums, times rstd, are small integers times 2^10."""
+    problem = powers_of_two(view, dtype, 2.0**60, 2.0**70, is_training)
+    if not is_training:  # rstd = 1/sqrt(variance).
+        problem["variance"] = np.full(view[1], 2.0**120, np.float32)
+    outputs = emulate(emulator, problem)
+    dy, x, mean = (problem.wide(role, np.float64) for role in ("y_backprop", "x", "mean"))
+    rstd = 2.0**-120 if is_training else 2.0**-60
+    want = (dy * (x - mean[:, None])).sum((0, 2)) * rstd
+    with np.errstate(over="ignore"):
+        want = want.astype(np.float32)
+    assert is_training is False or np.isfinite(want).all()
+    np.testing.assert_array_equal(outputs["scale_backprop"], want)
+    np.testing.assert_array_equal(outputs["offset_backprop"], dy.sum((0, 2)))
+
+
+@pytest.mark.parametrize("dtype", ["half", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_infinities_and_nan_are_those_of_double(emulator, view, dtype):
+    problem = random_problem(view, dtype)
+    values = {role: problem.wide(role, np.float64) for role in problem.values}
+    inf = np.inf
+    values["y_backprop"][0, 0, 0] = inf
+    values["y_backprop"][-1, 1, -1] = np.nan
+    values["x"][0, 2, 0], values["x"][-1, 2, -1] = inf, -inf
+    problem = Problem(stored(values, dtype, None), problem.epsilon, True, False)
+    outputs = emulate(emulator, problem)
+    dy, x, mean = (problem.wide(role, np.float64) for role in ("y_backprop", "x", "mean"))
+    for role, terms in (
+        ("offset_backprop", dy),
+        ("scale_backprop", dy * (x - mean[:, None])),
+    ):
+        np.testing.assert_equal(np.isnan(outputs[role]), np.isnan(terms.sum((0, 2))))
+        np.testing.assert_equal(np.isinf(outputs[role]), np.isinf(terms.sum((0, 2))))
+
+
+@pytest.mark.parametrize("dtype", ["half", "bfloat16", "float32"])
+@pytest.mark.parametrize("mean", [1 / 3, 1e4 + 1 / 3, -1e30, 1e300, np.inf])
+def test_a_float64_mean_is_not_rounded(emulator, dtype, mean):
+    """x is measured from a float; that it is not the mean shows in no sum. Beyond what half or
+    float32 measure from, the mean is subtracted in double alone."""
+    view = (170, 4, 9)
+    problem = device_problems.backward_reduce(view, dtype)
+    problem["mean"] = np.full(view[1], mean)
+    outputs = emulate(emulator, problem)
+    assert not device_calls.check(problem, outputs)
+    if np.isfinite(mean) and abs(mean) < 1e38:
+        dy, x = (problem.wide(role, np.longdouble) for role in ("y_backprop", "x"))
+        right = (dy * (x - np.longdouble(mean))).sum((0, 2))
+        size = np.abs(dy * (x - np.longdouble(mean))).sum((0, 2))
+        assert (np.abs(outputs["sum_dy_xmu"] - right) <= 9.01 * 2.0**-24 * size).all()
+
+
+def test_the_error_does_not_grow_with_the_number_of_terms(emulator):
+    """A constant of many digits: float32 throughout would be off by 1e-4 of the sum, double by
+    nothing. Here it is off by the roundings of a run, and no more."""
+    view = (70_000, 1, 1)
+    problem = random_problem(view, "float32", variance_is_rstd=True)
+    problem["y_backprop"] = np.full(view, 0.1, np.float32)
+    total = emulate(emulator, problem)["offset_backprop"][0]
+    exact = 70_000 * float(np.float32(0.1))
+    assert abs(total - exact) <= bounds.TWO_LEVEL_RUN * 2.0**-24 * exact
+
+
+def test_float64_is_not_summed_in_float32(emulator):
+    for view in VIEWS:
+        problem = random_problem(view, "float64")
+        assert not formula_models.check(problem, emulate(emulator, problem), "strict")
+
+
+def test_the_bound_would_show_longer_runs():
+    """The constant of the bound is that of the kernels, and no slack hides a run twice as long."""
+    text = (ROOT / "cc" / "core" / "two_level_sum.h").read_text()
+    (run,) = re.findall(r"constexpr int kTwoLevelRun = (\d+);", text)
+    assert int(run) == bounds.TWO_LEVEL_RUN
+    profile, strict = (bounds.PROFILES[name] for name in ("two-level", "strict"))
+    for name, dtype in bounds.DTYPES.items():
+        if name == "float64":
+            assert profile.sum_error(dtype, 1000, 2) == strict.sum_error(dtype, 1000, 2)
+        else:
+            error = profile.sum_error(dtype, 1000, 2)
+            assert error == profile.sum_error(dtype, 10**9, 2)
+            assert 9 * 2.0**-24 < error < 9.001 * 2.0**-24

@@ -1,0 +1,201 @@
+"""Tests nvcc's PTX of the kernels on a simulated GPU: python tools/gpu/ptx_test.py --help.
+
+`make gpu-ptx-test SIM=FOLDER` builds what it needs and calls it; FOLDER has libcudasim.so. Sampled
+calls (views, types, alignments, in place, groups of channels) run in both orders of execution, with
+every access and race checked. Results are within the error bounds and bitwise those of the host
+emulator. Then faults are planted into the PTX, a dropped barrier and shifted loads, each of which
+has to be caught.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import pathlib
+import random
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+
+import cuda_device
+import device_calls
+import emulated_device
+import numpy as np
+from device_calls import VIEWS
+from device_problems import CALLS
+from simulated_device import LOCK_STEP, ORDERS, SimulatedDevice
+
+from tf_bn_ops.harness import c_abi
+from tf_bn_ops.harness.models.gather_stats import random_parts
+from tf_bn_ops.harness.problems import Problem
+from tf_bn_ops.spec import DTYPES
+
+# The simulator executes about a million elements a minute.
+MAX_ELEMENTS = 4000
+# Elements by which tensors are shifted from an aligned address.
+SHIFTS = ((), (), (1,), (0, 3), (5, 5, 5), (1, 2, 3, 4))
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A call of the kernels on a small view."""
+
+    call: str
+    dtype: str
+    view: tuple[int, int, int]
+    offsets: Mapping[str, int]
+    in_place: Mapping[str, str]
+    group_bytes: int
+
+    def __str__(self) -> str:
+        shifted = f", shifted by {dict(self.offsets)}" if any(self.offsets.values()) else ""
+        place = "".join(f", {out} in place of {role}" for out, role in self.in_place.items())
+        groups = f", groups of {self.group_bytes} bytes" if self.group_bytes else ""
+        return f"{self.call}, {self.dtype}, {self.view}{shifted}{place}{groups}"
+
+    def problem(self) -> Problem:
+        return CALLS[self.call](self.view, self.dtype)
+
+
+def sampled_cases(seed: int) -> list[Case]:
+    """One case of every call, type and layout."""
+    rng = random.Random(seed)
+    small = [view for view in VIEWS if np.prod(view) <= MAX_ELEMENTS]
+    layouts = [[v for v in small if v[2] == 1], [v for v in small if v[2] != 1]]
+    cases = []
+    for call, dtype, views in itertools.product(CALLS, DTYPES, layouts):
+        view = rng.choice(views)
+        problem = CALLS[call](view, dtype)
+        inputs, outputs = device_calls.view_inputs(problem), device_calls.view_outputs(problem)
+        shifts = dict(zip((*outputs, *inputs), rng.choice(SHIFTS), strict=False))
+        in_place = {}
+        if outputs and rng.random() < 0.3:
+            in_place = {outputs[0]: rng.choice(inputs)}
+        groups = int(problem["x"].nbytes // 3) if rng.random() < 0.3 else 0
+        cases.append(Case(call, dtype, view, shifts, in_place, groups))
+    return cases
+
+
+def result_of(device: object, case: Case, problem: Problem) -> dict[str, np.ndarray]:
+    (result,) = device_calls.run(
+        device,
+        problem,
+        offsets=case.offsets,
+        in_place=case.in_place,
+        group_bytes=case.group_bytes,
+    )
+    return result
+
+
+def fault(device: SimulatedDevice, emulator: emulated_device.EmulatedDevice, case: Case) -> str:
+    """What is wrong in one sentence, or nothing."""
+    problem = case.problem()
+    try:
+        result = result_of(device, case, problem)
+    except cuda_device.GpuError as error:
+        device.free_all()
+        return str(error)
+    if c_abi.bits(result) != c_abi.bits(result_of(emulator, case, problem)):
+        return "not bitwise identical to the host emulator"
+    return device_calls.check(problem, result)
+
+
+def gather_faults(device: SimulatedDevice, emulator: emulated_device.EmulatedDevice) -> list[str]:
+    """What is wrong with the combination of statistics."""
+    parts = random_parts(6, 300)
+    try:
+        got = device_calls.gather_stats(device, parts)
+    except cuda_device.GpuError as error:
+        device.free_all()
+        return [f"statistics of parts: {error}"]
+    want = device_calls.gather_stats(emulator, parts)
+    same = c_abi.bits(got._asdict()) == c_abi.bits(want._asdict())
+    return [] if same else ["statistics of parts: not bitwise identical to the host emulator"]
+
+
+def in_every_kernel(
+    ptx: str, kind: str, pattern: str, replacement: Callable[[re.Match[str]], str], count: int = 0
+) -> str:
+    """`ptx` with the first `count` matches, 0: all, in every kernel of this kind replaced."""
+    parts = re.split(r"(?m)^(?=(?:\.visible )?\.entry)", ptx)
+    changed = [
+        re.sub(pattern, replacement, part, count=count) if f"{kind}Kernel" in part[:200] else part
+        for part in parts
+    ]
+    if changed == parts:
+        raise ValueError(f"no {kind} kernel has {pattern!r}")
+    return "".join(changed)
+
+
+# Their kernels have to notice: whole vectors, several threads per channel.
+NOTICING = (
+    ("gradient, training", "float32", (40, 64, 1)),
+    ("gradient, training", "half", (3, 2, 256)),
+    ("forward, training, rstd", "half", (40, 64, 1)),
+    ("forward, training, rstd", "float32", (3, 2, 256)),
+)
+
+
+def planted(ptx: str) -> Iterator[tuple[str, str]]:
+    """Name and PTX of faults."""
+    barrier = r"\n\s*(?:bar|barrier)\.sync[^;]*;"
+    yield "a dropped barrier", in_every_kernel(ptx, "Reduce", barrier, lambda _: "\n", 1)
+    load = r"(ld\.global[.\w]*\.v4\.\w+\s*\{[^}]*\},\s*\[%\w+)(?:\+(\d+))?\]"
+    for kind in ("Reduce", "Apply"):
+        yield f"shifted loads in {kind}", in_every_kernel(ptx, kind, load, shift_by_a_vector)
+
+
+def shift_by_a_vector(load: re.Match[str]) -> str:
+    return f"{load[1]}+{int(load[2] or 0) + 16}]"
+
+
+def missed_faults(
+    device: SimulatedDevice, emulator: emulated_device.EmulatedDevice, ptx: pathlib.Path
+) -> Iterator[str]:
+    """Planted faults that no check noticed."""
+    with tempfile.TemporaryDirectory() as folder:
+        for what, text in planted(ptx.read_text()):
+            wrong = pathlib.Path(folder) / "wrong.ptx"
+            wrong.write_text(text)
+            device.load(wrong, LOCK_STEP)
+            for call, dtype, view in NOTICING:
+                case = Case(call, dtype, view, {}, {}, 0)
+                if not fault(device, emulator, case):
+                    yield f"{what} was not noticed: {case}"
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--sim", type=pathlib.Path, required=True, help="folder of libcudasim.so")
+    parser.add_argument("--library", type=pathlib.Path, required=True, help="linked with it")
+    parser.add_argument("--ptx", type=pathlib.Path, required=True, help="of its kernels")
+    parser.add_argument("--seed", type=int, default=1, help="of the sample")
+    parser.add_argument("--cases", type=int, help="only so many, evenly taken from all")
+    flags = parser.parse_args(arguments)
+    emulator = emulated_device.EmulatedDevice()
+    device = SimulatedDevice(flags.sim, flags.library, flags.ptx, LOCK_STEP)
+    cases = sampled_cases(flags.seed)
+    if flags.cases:
+        cases = cases[:: -(-len(cases) // flags.cases)]
+    failures = []
+    for order in ORDERS:
+        device.load(flags.ptx, order)
+        for case in cases:
+            wrong = fault(device, emulator, case)
+            if wrong:
+                failures.append(f"{case}, order {order}: {wrong}")
+        failures += gather_faults(device, emulator)
+    failures += missed_faults(device, emulator, flags.ptx)
+    for failure in failures:
+        print(f"  FAILED {failure}")
+    print(
+        f"gpu-ptx-test on {device.name}: {len(cases)} cases in {len(ORDERS)} orders, "
+        f"3 planted faults; {len(failures)} failures"
+    )
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
