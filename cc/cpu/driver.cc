@@ -13,6 +13,7 @@
 #include "cc/core/fp_env.h"
 #include "cc/core/partition.h"
 #include "cc/core/reference.h"
+#include "cc/core/two_level_sum.h"
 #include "cc/cpu/cache_sizes.h"
 #include "cc/cpu/scratch.h"
 #include "cc/cpu/verbose.h"
@@ -269,10 +270,33 @@ class Driver {
         for (int64_t c = c0; c < c1; ++c) sum[c] += part[c];
       }
     }
+    Recenter(total, c0, c1, num_sums);
     if (args_.is_training && plan_.schedule != Schedule::kReduceOnly) {
       kernels_.coefficients(args_, c0, c1, total, coefficients_);
     }
     for (int64_t c = c0; c < c1; ++c) StoreSums(total, c);
+  }
+
+  // Two-level sums are around a rounded center: those around the center itself.
+  void Recenter(const ChannelSums& total, int64_t c0, int64_t c1,
+                int num_sums) const {
+    if constexpr (!kIsFrozenOnly<F>) {
+      const CenterArray centers = F::CentersOf(args_);
+      if (SizeOf(args_.dtype) > 2 || num_sums < F::kNumSums ||
+          centers.dtype == args_.dtype) {
+        return;
+      }
+      for (int64_t c = c0; c < c1; ++c) {
+        const double center = CenterAt(centers, c);
+        const double shift = RunCenter(args_.dtype, center) - center;
+        // Not where the center is an infinity or NaN, either.
+        if (!(shift < 0 || shift > 0)) continue;
+        double sums[F::kNumSums];
+        LoadSums<F::kNumSums>(total, c, sums);
+        F::Recenter(shift, sums);
+        for (int k = 0; k < num_sums; ++k) SumsOf(total, k)[c] = sums[k];
+      }
+    }
   }
 
   void StoreSums(const ChannelSums& total, int64_t c) const {

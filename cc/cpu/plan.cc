@@ -36,8 +36,8 @@ constexpr int64_t kMinTaskElements = int64_t{1} << 14;
 // gained up to two percent, larger ones nothing.)
 constexpr int64_t kPrefetchedTilesInL2 = 8;
 
-// Part of L2 that the scratch of a pipeline may take: the rest is passed through
-// by what is read and prefetched.
+// Part of L2 that the scratch of a pipeline may take: the rest is passed
+// through by what is read and prefetched.
 constexpr double kScratchPartOfL2 = 0.7;
 
 // Elements between the copies of two inputs, three cache lines or more, lest
@@ -185,10 +185,10 @@ class Planner {
     ChoosePipeline();
   }
 
-  // Pays where memory is waited for, and the running sums stay in registers: the
-  // sums of whole rows, and the coefficients of both groups, leave L1 no room
-  // (26 to 47% longer with rows of 980 and 1024 columns). A scratch has the widest group that fits,
-  // unless its rows would be too short.
+  // Pays where memory is waited for, and the running sums stay in registers:
+  // the sums of whole rows, and the coefficients of both groups, leave L1 no
+  // room (26 to 47% longer with rows of 980 and 1024 columns). A scratch has
+  // the widest group that fits, unless its rows would be too short.
   void ChoosePipeline() {
     const int64_t bytes = TensorBytes();
     const int64_t l2s = request_.caches.l2_bytes * threads_;

@@ -77,7 +77,7 @@ namespace tf_bn_ops {
   X(kGroupExceedsL2, "group_exceeds_l2",                                       \
     "one group is written while the next one is read, uncopied: a group has "  \
     "{found} bytes of inputs, a scratch in L2 at most {limit}")                \
-  X(kSumsExceedRegisters, "sums_exceed_registers",                            \
+  X(kSumsExceedRegisters, "sums_exceed_registers",                             \
     "rows are not runs of one channel, so that the sums and coefficients of "  \
     "both groups would not fit L1")                                            \
   X(kOneGroup, "one_group", "there is no group to read meanwhile")             \

@@ -8,8 +8,8 @@
 namespace tf_bn_ops {
 
 // A buffer of at least `bytes`, aligned to cache lines, that no other
-// ScopedScratch has meanwhile. Buffers are kept for later calls, whose pages are
-// mapped then: as many as were in use at once, each as large as the largest
+// ScopedScratch has meanwhile. Buffers are kept for later calls, whose pages
+// are mapped then: as many as were in use at once, each as large as the largest
 // that it served.
 class ScopedScratch {
  public:

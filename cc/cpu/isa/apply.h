@@ -235,7 +235,7 @@ void ApplySteps(
     ApplyStep<F, kTraining, kPolicy, decltype(vectors)::value,
               decltype(partial)::value>(tensors, step, coefficients);
   };
-  ForEachStep<T, kVectors>(panel, take);
+  ForEachStep<T, kVectors, 2>(panel, take);
 }
 
 // ---- Tiles ------------------------------------------------------------------

@@ -131,21 +131,24 @@ class StageRunner : private TileReducer<F, T, true, kRunColumns> {
   // Results of the first `length` columns, sums of `next_length`: all or none.
   void TakeRow(const StageRow<F, T>& row, int64_t length, int64_t next_length,
                int64_t channel) {
+    // Whole runs of two-level sums.
     constexpr int64_t kRuns =
-        kStageBytes / (kRunColumns * static_cast<int64_t>(sizeof(T)));
+        kTwoLevel<T>
+            ? kTwoLevelRun
+            : kStageBytes / (kRunColumns * static_cast<int64_t>(sizeof(T)));
     // Results are ahead of the copies, which overwrite what they are computed
     // from, by the elements that lead to a full cache line.
     const int64_t lead = ElementsToFullLine<F, T>(row.current.out);
     const StorePolicy policy = lead < 0 ? StorePolicy::kTemporal : policy_;
-    int64_t apply = policy == StorePolicy::kNonTemporal
-                        ? std::min(lead, length)
-                        : int64_t{0};
+    int64_t apply = policy == StorePolicy::kNonTemporal ? std::min(lead, length)
+                                                        : int64_t{0};
     int64_t column = 0;
     ApplyColumns(row, 0, apply, StorePolicy::kTemporal);
     for (;;) {
       const int64_t runs =
           std::min((length - apply) / kRunColumns,
-                   std::min((next_length - column) / kRunColumns, kRuns));
+                   std::min((next_length - column) / kRunColumns,
+                            std::min(kRuns, this->ChainLeft())));
       if (runs <= 0) break;
       TakeRuns(row, runs, apply, column, policy);
       apply += runs * kRunColumns;
@@ -174,12 +177,15 @@ class StageRunner : private TileReducer<F, T, true, kRunColumns> {
     step.first_element = row.next_element + column;
     step.prefetch_offset = ahead;
     step.column = 0;
-    constexpr int kReduce = PowerOfTwo(kReduceVectors<F>);
+    constexpr int kReduce = PowerOfTwo(kReduceVectors<F, T>);
     for (; step.column < kRunColumns; step.column += kReduce * kLanesOf<T>) {
       ReduceStep<F, StorePolicy::kNone, kReduce, false>(
           tensors_, step, this->columns_, this->sums_);
     }
-    Copy(row, column, runs * kRunColumns);
+    // By a constant number of bytes, which is not a call of memcpy.
+    for (int64_t r = 0; r < runs; ++r, column += kRunColumns) {
+      Copy(row, column, kRunColumns);
+    }
   }
 
   // Results of the columns from `begin` to `end`.

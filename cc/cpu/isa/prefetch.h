@@ -75,8 +75,8 @@ int64_t RunPrefetchOffset(const View& view, const Tile& tile) {
 }
 
 // The prefetch of a row of a pipeline in kRuns: kPipelineBytes ahead in the
-// order in which memory is read, which goes on with the same columns of the next
-// outer index, and behind the last one with the next channel.
+// order in which memory is read, which goes on with the same columns of the
+// next outer index, and behind the last one with the next channel.
 struct RowPrefetch {
   // Columns before `far_column` prefetch `near` elements ahead, others `far`.
   int64_t far_column, near, far;
