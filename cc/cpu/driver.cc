@@ -15,7 +15,7 @@
 #include "cc/core/reference.h"
 #include "cc/core/two_level_sum.h"
 #include "cc/cpu/cache_sizes.h"
-#include "cc/cpu/scratch.h"
+#include "cc/cpu/call_memory.h"
 #include "cc/cpu/verbose.h"
 
 namespace tf_bn_ops {
@@ -387,6 +387,9 @@ void RunFormula(const typename F::Args& args,
   const PlanRequest request =
       RequestOf<F>(args, kernels == nullptr, executor.NumThreads());
   const Plan plan = MakePlan(request);
+  for (void* const out : F::TensorsOf(args).out) {
+    AdviseHugePages(out, NumElements(args.view) * SizeOf(args.dtype));
+  }
   if (!VerboseEnabled()) {
     Execute<F>(args, plan, kernels, executor, workspace);
     return;

@@ -1,8 +1,12 @@
-// A list of free buffers.
+// A list of free buffers; madvise.
 
-#include "cc/cpu/scratch.h"
+#include "cc/cpu/call_memory.h"
 
+#include <sys/mman.h>
+
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <mutex>
 #include <vector>
@@ -55,6 +59,35 @@ ScopedScratch::ScopedScratch(size_t bytes) {
 
 ScopedScratch::~ScopedScratch() {
   if (buffer_.data != nullptr) ScratchPool::Instance().Return(buffer_);
+}
+
+namespace {
+
+bool HugePagesEnabled() {
+  static const bool enabled = [] {
+    const char* const value = std::getenv(kHugePagesVariable);
+    return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
+  }();
+  return enabled;
+}
+
+// Of x86-64, and of aarch64 with pages of 4 KiB.
+constexpr uintptr_t kHugePageBytes = uintptr_t{2} << 20;
+
+}  // namespace
+
+void AdviseHugePages(void* data, size_t bytes) {
+  if (data == nullptr || !HugePagesEnabled()) return;
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  const uintptr_t begin =
+      (address + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  const uintptr_t end = (address + bytes) / kHugePageBytes * kHugePageBytes;
+#if defined(MADV_HUGEPAGE)
+  // It is advice: where the system refuses, pages are small.
+  if (begin < end) {
+    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+  }
+#endif
 }
 
 }  // namespace tf_bn_ops
