@@ -1,7 +1,7 @@
 """TF_BN_OPS_HUGE_PAGES (cc/cpu/call_memory.h): what a call writes may be mapped in huge pages.
 
-Promised: unless the variable is set, no call changes how memory is mapped; if it is, whole huge pages
-of an output are advised, and no bit of a result changes.
+Promised: unless the variable is set, no call changes how memory is mapped; if it is, whole huge
+pages of an output are advised, and no bit of a result changes.
 """
 
 from __future__ import annotations

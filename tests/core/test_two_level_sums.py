@@ -1,5 +1,5 @@
-"""Two-level sums (cc/core/two_level_sum.h), as the GPU kernels have them, on the host emulator, and as
-every build of the CPU kernels has them, of 16-bit elements.
+"""Two-level sums (cc/core/two_level_sum.h): those of the GPU kernels, on the host emulator, and
+those of every build of the CPU kernels, of 16-bit elements.
 
 Promised: runs of eight terms in float32, whose error does not grow with their number; infinities
 and NaN where double makes them; a center wider than float costs nothing; float64 stays double.
