@@ -197,7 +197,7 @@ def test_a_group_that_exceeds_l2_is_not_copied():
     [
         ((32, 256, 196), {}, "sums_exceed_registers"),
         ((3, 16, 2000), {}, "fits_l2s"),
-        ((2, 4, 4000), {"threads": 1, "l2_bytes": 1 << 18}, "one_group"),
+        ((2, 1, 80000), {"threads": 1, "l2_bytes": 1 << 18}, "one_group"),
         ((100352, 64, 1), {}, "not_applicable"),
         ((32, 256, 3136), {"is_training": False}, "not_applicable"),
     ],
