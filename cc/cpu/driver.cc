@@ -3,6 +3,7 @@
 #include "cc/cpu/driver.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -12,11 +13,43 @@
 #include "cc/core/fp_env.h"
 #include "cc/core/partition.h"
 #include "cc/core/reference.h"
+#include "cc/core/two_level_sum.h"
 #include "cc/cpu/cache_sizes.h"
+#include "cc/cpu/call_memory.h"
 #include "cc/cpu/verbose.h"
 
 namespace tf_bn_ops {
 namespace {
+
+constexpr int64_t kNoGroup = -1;
+
+// The channel groups of a pipeline. Each task takes those of its own share
+// first, in order, then those that are left in others.
+class GroupQueue {
+ public:
+  // Share s has the groups from bounds[s] up to, without, bounds[s + 1].
+  explicit GroupQueue(const std::vector<int64_t>& bounds)
+      : bounds_(bounds), next_(bounds.size() - 1) {
+    for (size_t s = 0; s < next_.size(); ++s) {
+      next_[s].store(bounds[s], std::memory_order_relaxed);
+    }
+  }
+
+  // A group of share `share`, else of another one; kNoGroup: none is left.
+  int64_t Take(size_t share) {
+    for (size_t k = 0; k < next_.size(); ++k) {
+      const size_t s = (share + k) % next_.size();
+      if (next_[s].load(std::memory_order_relaxed) >= bounds_[s + 1]) continue;
+      const int64_t g = next_[s].fetch_add(1, std::memory_order_relaxed);
+      if (g < bounds_[s + 1]) return g;
+    }
+    return kNoGroup;
+  }
+
+ private:
+  const std::vector<int64_t>& bounds_;
+  std::vector<std::atomic<int64_t>> next_;
+};
 
 // Executes the plan of one call of formula F that has elements.
 template <typename F>
@@ -43,7 +76,12 @@ class Driver {
         RunPhases(executor, WithFinish(TilePass(&Driver::Frozen)));
         break;
       case Schedule::kChannelGroups:
-        RunPhases(executor, {GroupPass()});
+        if (plan_.pipeline == Pipeline::kNone) {
+          RunPhases(executor, {GroupPass()});
+        } else {
+          GroupQueue queue(plan_.task_bounds);
+          RunPhases(executor, {PipelinePass(queue)});
+        }
         break;
       case Schedule::kReduceOnly:
         kernels_.mask_coefficients(args_, 0, view_.channels, coefficients_);
@@ -148,6 +186,46 @@ class Driver {
     }
   }
 
+  // Both passes over all groups, each of which a task takes from the queue.
+  Phase PipelinePass(GroupQueue& queue) const {
+    return {NumTasks(plan_),
+            [this, &queue](int64_t task) {
+              int64_t next = queue.Take(task);
+              if (next == kNoGroup) return;
+              const ScopedScratch scratch(plan_.scratch_bytes);
+              int64_t current = kNoGroup;
+              do {
+                RunStage(current, next, scratch.data());
+                current = next;
+                if (current != kNoGroup) next = queue.Take(task);
+              } while (current != kNoGroup);
+            },
+            &plan_.share_bounds};
+  }
+
+  // Applies the current group while it reduces the next one; one of both may be
+  // kNoGroup.
+  void RunStage(int64_t current, int64_t next, void* scratch) const {
+    PipelineStage stage = {TileOfGroup(current), TileOfGroup(next), scratch,
+                           plan_.group_channels, plan_.scratch_stride};
+    const int64_t c0 = stage.next.c0, c1 = stage.next.c1;
+    kernels_.mask_coefficients(args_, c0, c1, coefficients_);
+    for (int64_t b = 0; b < blocks_; ++b) {
+      stage.current.block = BlockAt(view_, plan_.partition, b);
+      stage.next.block = stage.current.block;
+      kernels_.pipeline(args_, plan_.partition, stage, coefficients_,
+                        plan_.store_policy, Sums(b));
+    }
+    Finish(c0, c1);
+  }
+
+  // The channels of group g in all blocks; none of kNoGroup.
+  Tile TileOfGroup(int64_t g) const {
+    if (g == kNoGroup) return {{}, 0, 0};
+    const int64_t c0 = g * plan_.group_channels;
+    return {{}, c0, std::min(c0 + plan_.group_channels, view_.channels)};
+  }
+
   // A pass, and the end of its sums: where one task would do that, as a part of
   // the pass, which saves a barrier (8 microseconds with two threads of a
   // virtual machine).
@@ -192,10 +270,33 @@ class Driver {
         for (int64_t c = c0; c < c1; ++c) sum[c] += part[c];
       }
     }
+    Recenter(total, c0, c1, num_sums);
     if (args_.is_training && plan_.schedule != Schedule::kReduceOnly) {
       kernels_.coefficients(args_, c0, c1, total, coefficients_);
     }
     for (int64_t c = c0; c < c1; ++c) StoreSums(total, c);
+  }
+
+  // Two-level sums are around a rounded center: those around the center itself.
+  void Recenter(const ChannelSums& total, int64_t c0, int64_t c1,
+                int num_sums) const {
+    if constexpr (!kIsFrozenOnly<F>) {
+      const CenterArray centers = F::CentersOf(args_);
+      if (SizeOf(args_.dtype) > 2 || num_sums < F::kNumSums ||
+          centers.dtype == args_.dtype) {
+        return;
+      }
+      for (int64_t c = c0; c < c1; ++c) {
+        const double center = CenterAt(centers, c);
+        const double shift = RunCenter(args_.dtype, center) - center;
+        // Not where the center is an infinity or NaN, either.
+        if (!(shift < 0 || shift > 0)) continue;
+        double sums[F::kNumSums];
+        LoadSums<F::kNumSums>(total, c, sums);
+        F::Recenter(shift, sums);
+        for (int k = 0; k < num_sums; ++k) SumsOf(total, k)[c] = sums[k];
+      }
+    }
   }
 
   void StoreSums(const ChannelSums& total, int64_t c) const {
@@ -286,6 +387,9 @@ void RunFormula(const typename F::Args& args,
   const PlanRequest request =
       RequestOf<F>(args, kernels == nullptr, executor.NumThreads());
   const Plan plan = MakePlan(request);
+  for (void* const out : F::TensorsOf(args).out) {
+    AdviseHugePages(out, NumElements(args.view) * SizeOf(args.dtype));
+  }
   if (!VerboseEnabled()) {
     Execute<F>(args, plan, kernels, executor, workspace);
     return;

@@ -36,6 +36,15 @@ constexpr int64_t kMinTaskElements = int64_t{1} << 14;
 // gained up to two percent, larger ones nothing.)
 constexpr int64_t kPrefetchedTilesInL2 = 8;
 
+// Part of L2 that the scratch of a pipeline may take: the rest is passed
+// through by what is read and prefetched.
+constexpr double kScratchPartOfL2 = 0.7;
+
+// Elements between the copies of two inputs, three cache lines or more, lest
+// they lie a multiple of 4 KiB apart (see CoefficientStride).
+constexpr int64_t kScratchPadding = 96;
+constexpr int64_t kCacheLine = 64;
+
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t AlignDown(int64_t channels) {
@@ -171,9 +180,51 @@ class Planner {
     ChooseGroup();
     plan_.schedule = plan_.group_channels > 0 ? Schedule::kChannelGroups
                                               : Schedule::kTwoPasses;
-    plan_.groups = plan_.group_channels > 0
-                       ? CeilDiv(view_.channels, plan_.group_channels)
-                       : 0;
+    if (plan_.group_channels == 0) return;
+    plan_.groups = CeilDiv(view_.channels, plan_.group_channels);
+    ChoosePipeline();
+  }
+
+  // Pays where memory is waited for, and the running sums stay in registers:
+  // the sums of whole rows, and the coefficients of both groups, leave L1 no
+  // room (26 to 47% longer with rows of 980 and 1024 columns). A scratch has
+  // the widest group that fits, unless its rows would be too short.
+  void ChoosePipeline() {
+    const int64_t bytes = TensorBytes();
+    const int64_t l2s = request_.caches.l2_bytes * threads_;
+    Why& why = plan_.pipeline_why;
+    if (bytes <= l2s) {
+      why = {Reason::kFitsL2s, bytes, l2s};
+      return;
+    }
+    if (plan_.groups == 1) {
+      why = {Reason::kOneGroup};
+      return;
+    }
+    if (plan_.partition.kind == Partition::kRows) {
+      why = {Reason::kSumsExceedRegisters};
+      return;
+    }
+    const int64_t limit = static_cast<int64_t>(
+        kScratchPartOfL2 * static_cast<double>(request_.caches.l2_bytes));
+    const int64_t channel_bytes = InputBytes(ElementsPerChannel(view_));
+    const int64_t fit = limit / channel_bytes;
+    if (fit < plan_.group_channels &&
+        fit * view_.inner * element_bytes_ >= kMinRowBytes) {
+      plan_.group_channels = fit;
+      plan_.group_why = {Reason::kScratchBudget, fit, limit};
+      plan_.groups = CeilDiv(view_.channels, fit);
+    }
+    const int64_t found = plan_.group_channels * channel_bytes;
+    plan_.pipeline = found <= limit ? Pipeline::kPacked : Pipeline::kDirect;
+    why = {found <= limit ? Reason::kPackedGroup : Reason::kGroupExceedsL2,
+           found, limit};
+    if (plan_.pipeline == Pipeline::kDirect) return;
+    const int64_t line = kCacheLine / element_bytes_;
+    plan_.scratch_stride =
+        CeilDiv(plan_.group_channels * ElementsPerChannel(view_), line) * line +
+        kScratchPadding;
+    plan_.scratch_bytes = InputBytes(plan_.scratch_stride);
   }
 
   // Channels of a group whose inputs stay in cache between the two passes, so
@@ -225,7 +276,9 @@ class Planner {
     const int64_t elements =
         groups ? plan_.group_channels * ElementsPerChannel(view_)
                : std::max<int64_t>(1, elements_ / plan_.tiles);
-    const int64_t least = std::max<int64_t>(1, kMinTaskElements / elements);
+    const bool pipelined = plan_.pipeline != Pipeline::kNone;
+    const int64_t least =
+        pipelined ? n : std::max<int64_t>(1, kMinTaskElements / elements);
     std::vector<int64_t>& bounds = plan_.task_bounds;
     bounds.reserve(8);  // One allocation for a small call.
     bounds.push_back(0);
@@ -241,7 +294,9 @@ class Planner {
       }
       plan_.share_bounds.push_back(NumTasks(plan_));
     }
-    plan_.tasks_why = {Reason::kGuided, NumTasks(plan_), kMinTaskElements};
+    plan_.tasks_why =
+        pipelined ? Why{Reason::kOneTaskEach, NumTasks(plan_)}
+                  : Why{Reason::kGuided, NumTasks(plan_), kMinTaskElements};
   }
 
   void ChooseThreads() {
@@ -268,8 +323,7 @@ class Planner {
   // second pass finds in L2. BN + ReLU, forward and gradient, of 2 to 8 MiB
   // gained 6 to 10%, repeated calls on one tensor included.
   void ChooseStores() {
-    const int64_t bytes = (request_.formula.inputs + request_.formula.outputs) *
-                          elements_ * element_bytes_;
+    const int64_t bytes = TensorBytes();
     if (request_.formula.outputs == 0) {
       plan_.store_policy = StorePolicy::kNone;
       return;
@@ -293,6 +347,15 @@ class Planner {
 
   void ChoosePrefetch() {
     const int64_t l2 = request_.caches.l2_bytes;
+    if (plan_.pipeline != Pipeline::kNone) {
+      plan_.prefetch[0] = PrefetchKind::kFixedDistance;
+      plan_.prefetch_why[0].reason = Reason::kPipelined;
+      plan_.prefetch[1] = plan_.pipeline == Pipeline::kPacked
+                              ? PrefetchKind::kNone
+                              : PrefetchKind::kFixedDistance;
+      plan_.prefetch_why[1] = plan_.pipeline_why;
+      return;
+    }
     if (plan_.schedule == Schedule::kChannelGroups) {
       const int64_t bytes =
           InputBytes(plan_.group_channels * ElementsPerChannel(view_));
@@ -337,6 +400,11 @@ class Planner {
                  CeilDiv(CeilDiv(view_.inner, kRunColumns), p.inner_blocks) *
                      kRunColumns);
     return InputBytes(outer * plan_.tile_channels * inner);
+  }
+
+  int64_t TensorBytes() const {
+    return (request_.formula.inputs + request_.formula.outputs) * elements_ *
+           element_bytes_;
   }
 
   int64_t InputBytes(int64_t elements) const {

@@ -50,6 +50,13 @@ enum class Schedule {
                    // since the last ones read are still in cache.
 };
 
+// How the two passes over channel groups overlap (cc/cpu/isa/pipeline.h).
+enum class Pipeline {
+  kNone,    // One group after the other, one pass after the other.
+  kDirect,  // One group is applied while the next one is reduced.
+  kPacked,  // The same, and what is reduced is copied to a scratch in L2.
+};
+
 // How a pass prefetches what it reads later.
 enum class PrefetchKind {
   kNone,
@@ -79,9 +86,15 @@ struct Plan {
   // Of kChannelGroups.
   int64_t group_channels = 0, groups = 0;
   Why group_why;
+  Pipeline pipeline = Pipeline::kNone;
+  Why pipeline_why;
+  // kPacked: elements from the copy of one input to that of the next one, and
+  // bytes of all copies.
+  int64_t scratch_stride = 0, scratch_bytes = 0;
 
   // Task i covers tiles (or channel groups) from task_bounds[i] up to, without,
-  // task_bounds[i + 1].
+  // task_bounds[i + 1]. In a pipeline these are where it begins; then it takes
+  // groups that are left of other tasks.
   std::vector<int64_t> task_bounds;
   // Share s, which is that of one thread (see executor.h), has the tasks from
   // share_bounds[s] up to, without, share_bounds[s + 1].

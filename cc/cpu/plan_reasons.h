@@ -68,6 +68,19 @@ namespace tf_bn_ops {
     "as many channels as fit the {limit} bytes of cache that one thread "      \
     "counts on")                                                               \
   X(kTileWidth, "tile_width", "as wide as a tile")                             \
+  X(kScratchBudget, "scratch_budget",                                          \
+    "as many channels as fit the {limit} bytes of scratch in L2")              \
+  /* Pipeline over channel groups. */                                          \
+  X(kPackedGroup, "packed_group",                                              \
+    "one group is written while the next one is read; the {found} bytes of "   \
+    "a group's inputs lie side by side in L2, of which they may take {limit}") \
+  X(kGroupExceedsL2, "group_exceeds_l2",                                       \
+    "one group is written while the next one is read, uncopied: a group has "  \
+    "{found} bytes of inputs, a scratch in L2 at most {limit}")                \
+  X(kSumsExceedRegisters, "sums_exceed_registers",                             \
+    "rows are not runs of one channel, so that the sums and coefficients of "  \
+    "both groups would not fit L1")                                            \
+  X(kOneGroup, "one_group", "there is no group to read meanwhile")             \
   /* Threads. */                                                               \
   X(kAllOffered, "all_offered", "every thread that the executor offers")       \
   X(kOneOffered, "one_offered", "the executor offers one")                     \
@@ -82,6 +95,8 @@ namespace tf_bn_ops {
   X(kGuided, "guided",                                                         \
     "guided self-scheduling: a task is a fixed part of what is left, at "      \
     "least {limit} elements")                                                  \
+  X(kOneTaskEach, "one_task_each",                                             \
+    "{found} tasks, one for each thread, which takes group after group")       \
   /* Stores. */                                                                \
   X(kFitsL2s, "fits_l2s",                                                      \
     "inputs and outputs have {found} bytes, within the {limit} bytes of the "  \
@@ -102,6 +117,8 @@ namespace tf_bn_ops {
   X(kSmallTile, "small_tile",                                                  \
     "the next one has {found} bytes of inputs, at most {limit} bytes: L2 "     \
     "holds it beside this one")                                                \
+  X(kPipelined, "pipelined",                                                   \
+    "groups follow each other without a break: a fixed distance ahead")        \
   X(kLargeTile, "large_tile",                                                  \
     "the next one has {found} bytes of inputs, more than {limit} bytes: L2 "   \
     "would lose it before its turn")                                           \

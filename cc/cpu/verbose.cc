@@ -71,6 +71,18 @@ const char* NameOf(Schedule schedule) {
   return "";
 }
 
+const char* NameOf(Pipeline pipeline) {
+  switch (pipeline) {
+    case Pipeline::kNone:
+      return "none";
+    case Pipeline::kDirect:
+      return "direct";
+    case Pipeline::kPacked:
+      return "packed";
+  }
+  return "";
+}
+
 const char* NameOf(StorePolicy policy) {
   return policy == StorePolicy::kNone          ? "none"
          : policy == StorePolicy::kNonTemporal ? "non_temporal"
@@ -128,6 +140,8 @@ std::vector<PlanField> FieldsOf(const Plan& plan) {
       {"store", NameOf(plan.store_policy), &plan.store_why},
       {"first_prefetch", NameOf(plan.prefetch[0]), &plan.prefetch_why[0]},
       {"second_prefetch", NameOf(plan.prefetch[1]), &plan.prefetch_why[1]},
+      {"pipeline", NameOf(plan.pipeline), &plan.pipeline_why},
+      {"scratch_bytes", number(plan.scratch_bytes), nullptr},
   };
 }
 

@@ -159,6 +159,54 @@ def test_every_channel_is_in_one_group():
     assert (groups - 1) * width < 250 <= groups * width
 
 
+# ---- Pipeline ------------------------------------------------------------------------------------
+
+
+def test_a_group_that_fits_l2_is_packed():
+    """Two inputs of 32 * 3136 floats: 803 kB of 1.4 MiB that a scratch may take."""
+    found = plan((32, 256, 3136), l2_bytes=2 << 20)
+    assert (found["pipeline"], found.reason("pipeline")) == ("packed", "packed_group")
+    assert 2 * 4 * 32 * 3136 < int(found["scratch_bytes"]) < int(0.7 * (2 << 20))
+    assert (found["tasks"], found.reason("tasks")) == ("4", "one_task_each")
+    assert (found["first_prefetch"], found.reason("first_prefetch")) == (
+        "fixed_distance",
+        "pipelined",
+    )
+
+
+def test_groups_are_as_wide_as_the_scratch():
+    """Three channels of 2 * 2 * 2 * 8000 bytes where a tile would have two more."""
+    found = plan((2, 400, 3000), dtype="half", l2_bytes=1 << 17)
+    width = int(0.7 * (1 << 17)) // (2 * 2 * 2 * 3000)
+    assert (found["group_channels"], found.reason("group_channels")) == (
+        str(width),
+        "scratch_budget",
+    )
+    assert found["pipeline"] == "packed"
+
+
+def test_a_group_that_exceeds_l2_is_not_copied():
+    found = plan((32, 256, 3136), l2_bytes=1 << 20)
+    assert (found["pipeline"], found.reason("pipeline")) == ("direct", "group_exceeds_l2")
+    assert found["scratch_bytes"] == "0"
+    assert found["second_prefetch"] == "fixed_distance"
+
+
+@pytest.mark.parametrize(
+    ("view", "request_", "reason"),
+    [
+        ((32, 256, 196), {}, "sums_exceed_registers"),
+        ((3, 16, 2000), {}, "fits_l2s"),
+        ((2, 1, 80000), {"threads": 1, "l2_bytes": 1 << 18}, "one_group"),
+        ((100352, 64, 1), {}, "not_applicable"),
+        ((32, 256, 3136), {"is_training": False}, "not_applicable"),
+    ],
+)
+def test_other_calls_are_not_pipelined(view, request_, reason):
+    found = plan(view, **request_)
+    assert (found["pipeline"], found.reason("pipeline")) == ("none", reason)
+
+
 # ---- Stores --------------------------------------------------------------------------------------
 
 
@@ -187,7 +235,7 @@ def test_stores_in_place_are_never_non_temporal(formula, is_training):
 def test_small_groups_prefetch_the_next_one():
     small = plan((32, 256, 49), l2_bytes=2 << 20)
     assert (small["first_prefetch"], small.reason("first_prefetch")) == ("next_tile", "small_tile")
-    large = plan((32, 256, 3136), l2_bytes=2 << 20)
+    large = plan((128, 256, 256), l2_bytes=2 << 20)
     assert large["first_prefetch"] == "fixed_distance"
     assert large.reason("first_prefetch") == "large_tile"
 

@@ -1,4 +1,5 @@
-"""Two-level sums (cc/core/two_level_sum.h), as the GPU kernels have them, on the host emulator.
+"""Two-level sums (cc/core/two_level_sum.h): those of the GPU kernels, on the host emulator, and
+those of every build of the CPU kernels, of 16-bit elements.
 
 Promised: runs of eight terms in float32, whose error does not grow with their number; infinities
 and NaN where double makes them; a center wider than float costs nothing; float64 stays double.
@@ -13,8 +14,9 @@ import sys
 
 import numpy as np
 import pytest
+from builds import ISA_BUILDS
 
-from tf_bn_ops.harness import bounds
+from tf_bn_ops.harness import bounds, c_abi, split_c_abi
 from tf_bn_ops.harness.models import formula_models
 from tf_bn_ops.harness.problems import Problem, random_problem, stored
 
@@ -31,16 +33,20 @@ import emulated_device  # noqa: E402
 VIEWS = [(1700, 40, 1), (90, 3, 1), (9, 5, 64), (9, 5, 49), (2, 3, 4099)]
 
 
-@pytest.fixture(scope="module")
-def emulator() -> emulated_device.EmulatedDevice:
-    return emulated_device.EmulatedDevice()
+# The emulator, or the name of a CPU build.
+Device = emulated_device.EmulatedDevice | str
 
 
-def emulate(
-    device: emulated_device.EmulatedDevice, problem: Problem, **outputs: np.ndarray
-) -> dict[str, np.ndarray]:
-    """The outputs by role; into `outputs` where given."""
-    outputs = {**device_calls.new_outputs(problem), **outputs}
+@pytest.fixture(scope="module", params=["emulator", *ISA_BUILDS])
+def device(request) -> Device:
+    return emulated_device.EmulatedDevice() if request.param == "emulator" else request.param
+
+
+def run(device: Device, problem: Problem, **given: np.ndarray) -> dict[str, np.ndarray]:
+    """The outputs by role; into those that are given."""
+    if isinstance(device, str):
+        return c_abi.run(problem, implementation=device, outputs=given)
+    outputs = {**device_calls.new_outputs(problem), **given}
     arrays = {**problem.values, **outputs}
     addresses = {role: array.ctypes.data for role, array in arrays.items()}
     device.run(device_calls.args_of(problem, addresses), 0)
@@ -62,12 +68,12 @@ def powers_of_two(view, dtype: str, dy: float, x: float, is_training: bool) -> P
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("view", VIEWS)
-def test_runs_beyond_float32_are_added_in_double(emulator, view, dtype, is_training):
+def test_runs_beyond_float32_are_added_in_double(device, view, dtype, is_training):
     """Products up to 2^134 in runs whose exact sums, times rstd, are small integers times 2^10."""
     problem = powers_of_two(view, dtype, 2.0**60, 2.0**70, is_training)
     if not is_training:  # rstd = 1/sqrt(variance).
         problem["variance"] = np.full(view[1], 2.0**120, np.float32)
-    outputs = emulate(emulator, problem)
+    outputs = run(device, problem)
     dy, x, mean = (problem.wide(role, np.float64) for role in ("y_backprop", "x", "mean"))
     rstd = 2.0**-120 if is_training else 2.0**-60
     want = (dy * (x - mean[:, None])).sum((0, 2)) * rstd
@@ -77,14 +83,14 @@ def test_runs_beyond_float32_are_added_in_double(emulator, view, dtype, is_train
     # In place a run cannot be read again behind its results.
     for role in ("x", "y_backprop"):
         copy = problem.copy()
-        in_place = emulate(emulator, copy, x_backprop=copy[role])
+        in_place = run(device, copy, x_backprop=copy[role])
         for name, array in outputs.items():
             np.testing.assert_array_equal(in_place[name], array)
 
 
 @pytest.mark.parametrize("dtype", ["half", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("view", VIEWS)
-def test_infinities_and_nan_are_those_of_double(emulator, view, dtype):
+def test_infinities_and_nan_are_those_of_double(device, view, dtype):
     problem = random_problem(view, dtype)
     values = {role: problem.wide(role, np.float64) for role in problem.values}
     inf = np.inf
@@ -92,7 +98,7 @@ def test_infinities_and_nan_are_those_of_double(emulator, view, dtype):
     values["y_backprop"][-1, 1, -1] = np.nan
     values["x"][0, 2, 0], values["x"][-1, 2, -1] = inf, -inf
     problem = Problem(stored(values, dtype, None), problem.epsilon, True, False)
-    outputs = emulate(emulator, problem)
+    outputs = run(device, problem)
     dy, x, mean = (problem.wide(role, np.float64) for role in ("y_backprop", "x", "mean"))
     for role, terms in (
         ("offset_backprop", dy),
@@ -106,13 +112,13 @@ def test_infinities_and_nan_are_those_of_double(emulator, view, dtype):
 
 @pytest.mark.parametrize("dtype", ["half", "bfloat16", "float32"])
 @pytest.mark.parametrize("mean", [1 / 3, 1e4 + 1 / 3, -1e30, 1e300, np.inf])
-def test_a_float64_mean_is_not_rounded(emulator, dtype, mean):
+def test_a_float64_mean_is_not_rounded(device, dtype, mean):
     """x is measured from a float; that it is not the mean shows in no sum. Beyond what half or
     float32 measure from, the mean is subtracted in double alone."""
     view = (170, 4, 9)
     problem = device_problems.backward_reduce(view, dtype)
     problem["mean"] = np.full(view[1], mean)
-    outputs = emulate(emulator, problem)
+    outputs = run(device, problem)
     assert not device_calls.check(problem, outputs)
     if np.isfinite(mean) and abs(mean) < 1e38:
         dy, x = (problem.wide(role, np.longdouble) for role in ("y_backprop", "x"))
@@ -121,21 +127,44 @@ def test_a_float64_mean_is_not_rounded(emulator, dtype, mean):
         assert (np.abs(outputs["local_sum_dy_xmu"] - right) <= 9.01 * 2.0**-24 * size).all()
 
 
-def test_the_error_does_not_grow_with_the_number_of_terms(emulator):
+def test_the_error_does_not_grow_with_the_number_of_terms(device):
     """A constant of many digits: float32 throughout would be off by 1e-4 of the sum, double by
     nothing. Here it is off by the roundings of a run, and no more."""
     view = (70_000, 1, 1)
     problem = random_problem(view, "float32", variance_is_rstd=True)
     problem["y_backprop"] = np.full(view, 0.1, np.float32)
-    total = emulate(emulator, problem)["offset_backprop"][0]
+    total = run(device, problem)["offset_backprop"][0]
     exact = 70_000 * float(np.float32(0.1))
     assert abs(total - exact) <= bounds.TWO_LEVEL_RUN * 2.0**-24 * exact
 
 
-def test_float64_is_not_summed_in_float32(emulator):
+@pytest.mark.parametrize("over", ["y_backprop", "x"])
+@pytest.mark.parametrize("implementation", ISA_BUILDS)
+def test_frozen_in_place_a_repeated_run_reads_what_it_read_before(implementation, over):
+    """On the CPU results are stored in the pass that sums."""
+    for view in VIEWS:
+        problem = powers_of_two(view, "bfloat16", 2.0**60, 2.0**70, False)
+        want = c_abi.run(problem, implementation=implementation)
+        outputs = {"x_backprop": problem[over]}
+        got = c_abi.run(problem, implementation=implementation, outputs=outputs)
+        assert c_abi.bits(got) == c_abi.bits(want)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_run_that_overflows_changes_no_other_column_in_any_build(view):
+    """Columns that share a vector differ between builds."""
+    problem = random_problem(view, "bfloat16")
+    values = {role: problem.wide(role, np.float64) for role in problem.values}
+    for role, large in (("y_backprop", 2.0**80), ("x", 2.0**90)):
+        values[role][:, 1, ::5] *= large
+    problem = Problem(stored(values, "bfloat16", None), problem.epsilon, True, False)
+    assert len({c_abi.bits(c_abi.run(problem, implementation=i)) for i in ISA_BUILDS}) == 1
+
+
+def test_float64_is_not_summed_in_float32(device):
     for view in VIEWS:
         problem = random_problem(view, "float64")
-        assert not formula_models.check(problem, emulate(emulator, problem), "strict")
+        assert not formula_models.check(problem, run(device, problem), "strict")
 
 
 def test_the_bound_would_show_longer_runs():

@@ -62,15 +62,16 @@ order, where scale times that sum of two terms does, or rstd^2*A2 (k before its 
 
 A profile fixes the constants:
 
-`strict`: what the kernels of this library promise (docs/math.md). Sums are kept in float64
-  (u_s = 2^-53) and rounded once to the output: `roundings` = 2, one ulp, of which one
-  rounding is room for a product with rstd that is rounded to float32. Sums run in blocks, whose
-  partial sums are added up: no term passes through more than about 2^13 additions. Roundings are
-  random enough that h of them add up like 6*sqrt(h) (Higham and Mary 2019, failing once in 10^7):
-  6*sqrt(2^13) = 543, taken as h = 2^9. It does not depend on M. Coefficients are computed in
-  float64 and rounded once; but m is carried as two float32 numbers, or gradients with a large
-  common part would lose what is left of them: it is off by 2*u_c^2*|m|, 2^-23 of a rounding.
-`two-level`: what the GPU kernels promise: `strict`, with two-level sums of all types but float64.
+`strict`: what the kernels of this library promise on CPUs (docs/math.md). Sums are kept in float64
+  (u_s = 2^-53), of half and bfloat16 they are two-level sums, and rounded once to the output:
+  `roundings` = 2, one ulp, of which one rounding is room for a product with rstd that is rounded to
+  float32. Sums run in blocks, whose partial sums are added up: no term passes through more than
+  about 2^13 additions. Roundings are random enough that h of them add up like 6*sqrt(h) (Higham and
+  Mary 2019, failing once in 10^7): 6*sqrt(2^13) = 543, taken as h = 2^9. It does not depend on M.
+  Coefficients are computed in float64 and rounded once; but m is carried as two float32 numbers, or
+  gradients with a large common part would lose what is left of them: it is off by 2*u_c^2*|m|,
+  2^-23 of a rounding.
+`two-level`: what the GPU kernels promise: `strict`, with two-level sums of float32, too.
 `textbook`: what any honest float32 implementation meets, for built-ins and third-party kernels.
   Sums in float32 (u_s = 2^-24), in any order, naive at worst: h = M + 4, so the bound grows with
   the number of elements, and finds no faults that are smaller than that. The sum behind
@@ -141,7 +142,9 @@ class Profile:
 PROFILES: Mapping[str, Profile] = {
     p.name: p
     for p in (
-        Profile("strict", "float64", 512, 2, 8, 2.0**-23, False, None),
+        Profile(
+            "strict", "float64", 512, 2, 8, 2.0**-23, False, None, frozenset({"half", "bfloat16"})
+        ),
         Profile("two-level", "float64", 512, 2, 8, 2.0**-23, False, None, _NARROW),
         Profile("textbook", None, None, 8, 8, 6, True, frozenset({"offset_backprop"})),
     )

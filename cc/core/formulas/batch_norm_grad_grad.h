@@ -28,9 +28,9 @@
 // Mean and variance get no gradient in either mode. All of that is the gradient
 // that TensorFlow registers for FusedBatchNormGrad.
 //
-// Accuracy that every backend promises: sums are accumulated in double, in one
-// pass, centered at one element of the channel; scale_grad is rounded once to
-// the output type. The squared distance of an element from the mean is at most
+// Accuracy that every backend promises: sums are accumulated in double, or in
+// two levels (two_level_sum.h), in one pass, centered at one element of the
+// channel; scale_grad is rounded once to the output type. The squared distance of an element from the mean is at most
 // M * variance, so that the variance loses at most a factor of M + 1 to
 // cancellation, and for elements of a normal distribution next to nothing.
 // Results of view shape are evaluated in float (in double for float64) from

@@ -220,19 +220,22 @@ TFBN_INLINE void ApplyStep(
   }
 }
 
+// Coefficients leave a quarter of the registers to everything else.
+template <typename F>
+constexpr int kApplyVectors =
+    VectorsPerStep(F::kNumCoefficients, kRegisters * 3 / 4);
+
 template <typename F, bool kTraining, StorePolicy kPolicy, typename T>
 void ApplySteps(
     const TensorPointers<F, T>& tensors, const Panel& panel,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
-  // Coefficients leave a quarter of the registers to everything else.
-  constexpr int kVectors =
-      VectorsPerStep(F::kNumCoefficients, kRegisters * 3 / 4);
+  constexpr int kVectors = kApplyVectors<F>;
   const auto take = [&](auto vectors, auto partial,
                         const Step& step) __attribute__((always_inline)) {
     ApplyStep<F, kTraining, kPolicy, decltype(vectors)::value,
               decltype(partial)::value>(tensors, step, coefficients);
   };
-  ForEachStep<T, kVectors>(panel, take);
+  ForEachStep<T, kVectors, 2>(panel, take);
 }
 
 // ---- Tiles ------------------------------------------------------------------

@@ -2,9 +2,8 @@
 // for every line of isa_builds.txt.
 
 #include "cc/core/formulas/batch_norm_backward_elemt.h"
-#include "cc/cpu/isa/apply.h"
 #include "cc/cpu/isa/isa_kernels.h"
-#include "cc/cpu/isa/reduce.h"
+#include "cc/cpu/isa/pipeline.h"
 
 TFBN_DEFINE_KERNELS(BatchNormBackwardElemtFormula)
 TFBN_DEFINE_KERNELS(BatchNormBackwardElemtFromXFormula)

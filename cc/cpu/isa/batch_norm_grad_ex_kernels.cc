@@ -2,9 +2,8 @@
 // line of isa_builds.txt.
 
 #include "cc/core/formulas/batch_norm_grad_ex.h"
-#include "cc/cpu/isa/apply.h"
 #include "cc/cpu/isa/isa_kernels.h"
-#include "cc/cpu/isa/reduce.h"
+#include "cc/cpu/isa/pipeline.h"
 
 TFBN_DEFINE_KERNELS(BatchNormGradExFormula)
 TFBN_DEFINE_KERNELS(BatchNormGradExFromYFormula)

@@ -2,8 +2,7 @@
 // isa_builds.txt.
 
 #include "cc/core/formulas/batch_norm_grad.h"
-#include "cc/cpu/isa/apply.h"
 #include "cc/cpu/isa/isa_kernels.h"
-#include "cc/cpu/isa/reduce.h"
+#include "cc/cpu/isa/pipeline.h"
 
 TFBN_DEFINE_KERNELS(BatchNormGradFormula)

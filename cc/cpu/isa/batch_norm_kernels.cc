@@ -2,9 +2,8 @@
 // isa_builds.txt.
 
 #include "cc/core/formulas/batch_norm.h"
-#include "cc/cpu/isa/apply.h"
 #include "cc/cpu/isa/isa_kernels.h"
-#include "cc/cpu/isa/reduce.h"
+#include "cc/cpu/isa/pipeline.h"
 
 TFBN_DEFINE_KERNELS(BatchNormFormula)
 TFBN_DEFINE_KERNELS(BatchNormAddFormula)

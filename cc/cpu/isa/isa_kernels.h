@@ -44,6 +44,19 @@ struct Tile {
   bool l2_resident = false;
 };
 
+// A stage of a pipeline over channel groups: results of the current group while
+// the next one is reduced, in one block. The first stage has no current group,
+// the last one no next one: their tiles have no channels.
+struct PipelineStage {
+  Tile current, next;
+  // What is read of the next group is copied here, and the results of the
+  // current one are computed from what the last stage copied here: for each
+  // input [outer, scratch_channels, inner], scratch_stride elements apart.
+  // nullptr: results are computed from the tensors.
+  void* scratch = nullptr;
+  int64_t scratch_channels = 0, scratch_stride = 0;
+};
+
 // How a pass stores results of view shape. Non-temporal (streaming) stores
 // write full cache lines past the caches, without reading them first.
 enum class StorePolicy { kNone, kTemporal, kNonTemporal };
@@ -103,6 +116,11 @@ struct Kernels {
   void (*frozen)(const Args&, const Partition&, const Tile&,
                  const void* coefficients, StorePolicy,
                  const ChannelSums& sums);
+  // Training, in kRuns: `apply` for the current group and `reduce` for the next
+  // one.
+  void (*pipeline)(const Args&, const Partition&, const PipelineStage&,
+                   const void* coefficients, StorePolicy,
+                   const ChannelSums& sums);
 };
 
 template <typename F>
@@ -112,14 +130,17 @@ struct KernelTable {
 
 // Each build defines, for each formula F,
 //   const KernelTable<F>& KernelTable_<build>(const F*);
-// by TFBN_DEFINE_KERNELS(F), in a file that includes reduce.h and apply.h.
+// by TFBN_DEFINE_KERNELS(F), in a file that includes pipeline.h.
 #define TFBN_CONCAT_(a, b) a##_##b
 #define TFBN_CONCAT(a, b) TFBN_CONCAT_(a, b)
 #define TFBN_KERNEL_TABLE(build) TFBN_CONCAT(KernelTable, build)
-#define TFBN_KERNELS_OF_DTYPE(name, text, code, storage, compute)       \
-  {ComputeMaskCoefficients<Formula, storage>, Reduce<Formula, storage>, \
-   ComputeCoefficients<Formula, storage>, Apply<Formula, storage>,      \
-   Frozen<Formula, storage>},
+#define TFBN_KERNELS_OF_DTYPE(name, text, code, storage, compute) \
+  {ComputeMaskCoefficients<Formula, storage>,                     \
+   Reduce<Formula, storage>,                                      \
+   ComputeCoefficients<Formula, storage>,                         \
+   Apply<Formula, storage>,                                       \
+   Frozen<Formula, storage>,                                      \
+   Pipeline<Formula, storage>},
 #define TFBN_DEFINE_KERNELS(F)                                          \
   namespace tf_bn_ops {                                                 \
   const KernelTable<F>& TFBN_KERNEL_TABLE(TF_BN_OPS_ISA)(const F*);     \

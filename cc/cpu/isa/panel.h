@@ -111,26 +111,28 @@ constexpr int VectorsPerStep(int values, int registers) {
 // Rows in a step. Running sums and coefficients stay in registers for all of
 // them, which saves up to two thirds of the accesses to L1. All rows when the
 // step is as wide as a row, for then they are read in order of addresses; else
-// at most kStepBytes, and at most kMaxRowsPerStep, beyond which there was no
-// gain.
+// at most kStepBytes, but kLeast rows, and at most kMaxRowsPerStep, beyond
+// which there was no gain.
 constexpr int64_t kMaxRowsPerStep = 8;
-template <typename T, int kVectors>
+template <typename T, int kVectors, int kLeast>
 TFBN_INLINE int64_t RowsPerStep(const Panel& panel) {
   if (panel.columns == kVectors * kLanesOf<T>) return panel.rows;
   const int64_t rows =
       kStepBytes / (panel.row_stride * static_cast<int64_t>(sizeof(T)));
-  return rows < 2 ? 2 : rows < kMaxRowsPerStep ? rows : kMaxRowsPerStep;
+  return rows < kLeast            ? kLeast
+         : rows < kMaxRowsPerStep ? rows
+                                  : kMaxRowsPerStep;
 }
 
 // Cuts a panel into steps: function(vectors, partial, step), where `vectors` is
 // the number of vectors as a constant, and `partial` whether it is one partial
 // vector.
-template <typename T, int kVectors, typename Function>
+template <typename T, int kVectors, int kLeastRows, typename Function>
 TFBN_INLINE void ForEachStep(const Panel& panel, const Function& function) {
   constexpr int kLanes = kLanesOf<T>;
   constexpr std::integral_constant<int, kVectors> kMany{};
   constexpr std::integral_constant<int, 1> kOne{};
-  const int64_t rows_per_step = RowsPerStep<T, kVectors>(panel);
+  const int64_t rows_per_step = RowsPerStep<T, kVectors, kLeastRows>(panel);
   for (int64_t r = 0; r < panel.rows; r += rows_per_step) {
     const int64_t rows_left = panel.rows - r;
     Step step{panel.first_element + r * panel.row_stride,

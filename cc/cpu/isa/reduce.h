@@ -2,17 +2,21 @@
 // the results of view shape on the way. The kernels Reduce and Frozen.
 //
 // All builds are bitwise identical: each column of a row has running sums of
-// its own, in double, so that the order of additions does not depend on the
-// width of a vector; and no multiplication is fused with an addition.
+// its own, so that the order of additions does not depend on the width of a
+// vector; and no multiplication is fused with an addition. Running sums are in
+// double. Those of 16-bit elements are two-level sums (two_level_sum.h): a run
+// has the rows of a panel from a multiple of kTwoLevelRun up to the next one.
 
 #ifndef TF_BN_OPS_CC_CPU_ISA_REDUCE_H_
 #define TF_BN_OPS_CC_CPU_ISA_REDUCE_H_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cc/core/dtype.h"
 #include "cc/core/formulas/formula.h"
 #include "cc/core/partition.h"
+#include "cc/core/two_level_sum.h"
 #include "cc/cpu/isa/apply.h"
 #include "cc/cpu/isa/isa_kernels.h"
 #include "cc/cpu/isa/panel.h"
@@ -24,11 +28,20 @@ namespace {
 
 // ---- Running sums -----------------------------------------------------------
 
+// Whether elements of T are added up in runs first. It halves the instructions
+// of a pass that is compute-bound where float32 waits for memory.
+template <typename T>
+constexpr bool kTwoLevel = sizeof(T) == 2;
+
+// The type of a term.
+template <typename T>
+using TermOf = std::conditional_t<kTwoLevel<T>, float, double>;
+
 // The center and the running sums of each column of a row of at most kColumns.
-template <int kSums, int64_t kColumns>
+template <typename Term, int kSums, int64_t kColumns>
 struct ColumnSums {
   static constexpr int64_t kStride = kColumns + kColumnPadding;
-  alignas(kCacheLineBytes) double center[kStride];
+  alignas(kCacheLineBytes) Term center[kStride];
   alignas(kCacheLineBytes) double sum[kSums][kStride];
 
   void Clear(int64_t columns) {
@@ -53,8 +66,8 @@ double AddColumns(const double* column, int64_t n) {
 
 // Adds the columns from `first` on of `channels` channels, each `per_channel`
 // neighbours, to the sums of the channels from c0 on.
-template <int kSums, int64_t kColumns>
-void FlushColumns(const ColumnSums<kSums, kColumns>& sums, int64_t first,
+template <typename Term, int kSums, int64_t kColumns>
+void FlushColumns(const ColumnSums<Term, kSums, kColumns>& sums, int64_t first,
                   int64_t channels, int64_t per_channel, int64_t c0,
                   const ChannelSums& out) {
   for (int k = 0; k < kSums; ++k) {
@@ -88,8 +101,21 @@ template <typename F, bool kTraining>
 constexpr int kFirstReduced =
     kTraining ? int{F::kFirstMaskCoefficient} : int{F::kFirstFrozenCoefficient};
 
-// Loads a vector of elements of each input as doubles; kPartial: its first
-// `lanes`. A mask is applied before they are widened.
+// Loads a vector of elements of each input and applies the mask, if there is
+// one; kPartial: its first `lanes`.
+template <typename F, bool kPartial, typename T, typename V>
+TFBN_INLINE void LoadMaskedInputs(const TensorPointers<F, T>& tensors,
+                                  int64_t element, int lanes,
+                                  const V (&k)[F::kNumCoefficients],
+                                  V (&in)[F::kInputs]) {
+  for (int i = 0; i < F::kInputs; ++i) {
+    const T* const from = tensors.in[i] + element;
+    in[i] = kPartial ? LoadPartial(from, lanes) : Load(from);
+  }
+  if constexpr (kHasMask<F>) F::Mask(in, k);
+}
+
+// The same as doubles. A mask is applied before they are widened.
 template <typename F, bool kPartial, typename T, typename V, typename Wide>
 TFBN_INLINE void LoadWideInputs(const TensorPointers<F, T>& tensors,
                                 int64_t element, int lanes,
@@ -97,11 +123,7 @@ TFBN_INLINE void LoadWideInputs(const TensorPointers<F, T>& tensors,
                                 Wide (&wide)[F::kInputs]) {
   if constexpr (kHasMask<F>) {
     V in[F::kInputs];
-    for (int i = 0; i < F::kInputs; ++i) {
-      const T* const from = tensors.in[i] + element;
-      in[i] = kPartial ? LoadPartial(from, lanes) : Load(from);
-    }
-    F::Mask(in, k);
+    LoadMaskedInputs<F, kPartial>(tensors, element, lanes, k, in);
     for (int i = 0; i < F::kInputs; ++i) wide[i] = Widen(in[i]);
   } else {
     for (int i = 0; i < F::kInputs; ++i) {
@@ -113,10 +135,11 @@ TFBN_INLINE void LoadWideInputs(const TensorPointers<F, T>& tensors,
 
 // Stores the running sums of a step; those of columns behind a partial vector's
 // stay what they are.
-template <bool kPartial, int kSums, int64_t kColumns, int kWideVectors>
+template <bool kPartial, typename Term, int kSums, int64_t kColumns,
+          int kWideVectors>
 TFBN_INLINE void StoreStepSums(const VD (&sum)[kWideVectors][kSums],
                                const Step& step,
-                               ColumnSums<kSums, kColumns>& sums) {
+                               ColumnSums<Term, kSums, kColumns>& sums) {
   for (int v = 0; v < kWideVectors; ++v) {
     const int64_t column = step.column + v * kDoubleLanes;
     const int left = step.partial_lanes - v * kDoubleLanes;
@@ -131,23 +154,24 @@ TFBN_INLINE void StoreStepSums(const VD (&sum)[kWideVectors][kSums],
   }
 }
 
-// Accumulates a step, and computes its frozen results unless the policy is
-// kNone.
-template <typename F, StorePolicy kPolicy, int kVectors, bool kPartial,
-          typename T, int kSums, int64_t kColumns>
-TFBN_INLINE void ReduceStep(
-    const TensorPointers<F, T>& tensors, const Step& step,
-    const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients,
-    ColumnSums<kSums, kColumns>& sums) {
-  using Wide = decltype(LoadWide(tensors.in[0]));
-  constexpr int kWideVectors = kVectors * Wide::kParts;
-  VD sum[kWideVectors][kSums];
+// Loads the running sums of a step.
+template <typename Term, int kSums, int64_t kColumns, int kWideVectors>
+TFBN_INLINE void LoadStepSums(const ColumnSums<Term, kSums, kColumns>& sums,
+                              const Step& step,
+                              VD (&sum)[kWideVectors][kSums]) {
   for (int v = 0; v < kWideVectors; ++v) {
     for (int k = 0; k < kSums; ++k) {
       sum[v][k] = Load(sums.sum[k] + step.column + v * kDoubleLanes);
     }
   }
-  VectorOf<T> k[kVectors][F::kNumCoefficients];
+}
+
+// Loads the coefficients that a step reads: those of the mask, and, unless the
+// policy is kNone, of frozen results.
+template <typename F, StorePolicy kPolicy, int kVectors, typename C, typename V>
+TFBN_INLINE void LoadStepCoefficients(const ColumnCoefficients<C>& coefficients,
+                                      const Step& step,
+                                      V (&k)[kVectors][F::kNumCoefficients]) {
   if constexpr (kPolicy != StorePolicy::kNone) {
     LoadCoefficients<F, kVectors, kFirstReduced<F, false>>(coefficients,
                                                            step.column, k);
@@ -155,14 +179,35 @@ TFBN_INLINE void ReduceStep(
     LoadCoefficients<F, kVectors, kFirstReduced<F, true>>(coefficients,
                                                           step.column, k);
   }
+}
+
+// Prefetches for row `r` of a step, whose first element is `element`.
+template <bool kPartial, int kVectors, typename F, typename T>
+TFBN_INLINE void PrefetchRow(const TensorPointers<F, T>& tensors,
+                             const Step& step, int64_t element) {
+  if (kPartial || step.prefetch_offset == 0) return;
+  for (int i = 0; i < F::kInputs; ++i) {
+    Prefetch<T, kVectors>(tensors.in[i] + element + step.prefetch_offset);
+  }
+}
+
+// Accumulates a step, and computes its frozen results unless the policy is
+// kNone.
+template <typename F, StorePolicy kPolicy, int kVectors, bool kPartial,
+          typename T, int kSums, int64_t kColumns>
+TFBN_INLINE void ReduceStep(
+    const TensorPointers<F, T>& tensors, const Step& step,
+    const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients,
+    ColumnSums<double, kSums, kColumns>& sums) {
+  using Wide = decltype(LoadWide(tensors.in[0]));
+  VD sum[kVectors * Wide::kParts][kSums];
+  LoadStepSums(sums, step, sum);
+  VectorOf<T> k[kVectors][F::kNumCoefficients];
+  LoadStepCoefficients<F, kPolicy>(coefficients, step, k);
   for (int64_t r = 0; r < step.rows; ++r) {
     const int64_t element =
         step.first_element + r * step.row_stride + step.column;
-    if (!kPartial && step.prefetch_offset != 0) {
-      for (int i = 0; i < F::kInputs; ++i) {
-        Prefetch<T, kVectors>(tensors.in[i] + element + step.prefetch_offset);
-      }
-    }
+    PrefetchRow<kPartial, kVectors>(tensors, step, element);
     for (int u = 0; u < kVectors; ++u) {
       const int64_t first = element + u * kLanesOf<T>;
       Wide wide[F::kInputs];
@@ -179,21 +224,158 @@ TFBN_INLINE void ReduceStep(
   StoreStepSums<kPartial>(sum, step, sums);
 }
 
+// ---- Two-level sums ---------------------------------------------------------
+
+// Whether all lanes are finite.
+template <int kVectors, int kSums>
+TFBN_INLINE bool AllFinite(const VF (&run)[kVectors][kSums]) {
+  VU not_zero = {};
+  for (int u = 0; u < kVectors; ++u) {
+    for (int k = 0; k < kSums; ++k) not_zero |= (VU)(run[u][k] - run[u][k]);
+  }
+  uint64_t parts[kVectorBytes / sizeof(uint64_t)], any = 0;
+  StoreBits(parts, not_zero);
+  for (const uint64_t part : parts) any |= part;
+  return any == 0;
+}
+
+// Adds up a run of one vector of columns again, in double. The sums of columns
+// that are finite in float stay those: which ones share a vector with one that
+// is not depends on the ISA.
+template <typename F, bool kPartial, typename T, int kSums>
+__attribute__((noinline)) void RepeatRun(
+    const TensorPointers<F, T>& tensors, const Step& step, int64_t element,
+    const VectorOf<T> (&k)[F::kNumCoefficients], const float* center,
+    WideF (&run)[kSums]) {
+  const WideF wide_center = Widen(Load(center));
+  WideF sum[kSums] = {};
+  for (int64_t r = 0; r < step.rows; ++r, element += step.row_stride) {
+    WideF wide[F::kInputs];
+    LoadWideInputs<F, kPartial>(tensors, element, step.partial_lanes, k, wide);
+    for (int p = 0; p < WideF::kParts; ++p) {
+      VD in[F::kInputs], part[kSums];
+      for (int i = 0; i < F::kInputs; ++i) in[i] = wide[i].part[p];
+      for (int s = 0; s < kSums; ++s) part[s] = sum[s].part[p];
+      F::Accumulate(in, wide_center.part[p], part);
+      for (int s = 0; s < kSums; ++s) sum[s].part[p] = part[s];
+    }
+  }
+  for (int s = 0; s < kSums; ++s) {
+    for (int p = 0; p < WideF::kParts; ++p) {
+      const VD of_run = run[s].part[p];
+      run[s].part[p] = of_run - of_run == 0 ? of_run : sum[s].part[p];
+    }
+  }
+}
+
+// Whether a run's results are stored with its sums: what a run that is repeated
+// reads may lie in the buffer of a result.
+template <typename T, StorePolicy kPolicy>
+constexpr bool kStoresMeanwhile =
+    kPolicy != StorePolicy::kNone && !kRunMayOverflow<T>;
+
+// The frozen results of a run.
+template <typename F, StorePolicy kPolicy, int kVectors, bool kPartial,
+          typename T>
+TFBN_INLINE void ComputeRun(
+    const TensorPointers<F, T>& tensors, const Step& step,
+    const VectorOf<T> (&k)[kVectors][F::kNumCoefficients]) {
+  int64_t element = step.first_element + step.column;
+  for (int64_t r = 0; r < step.rows; ++r, element += step.row_stride) {
+    for (int u = 0; u < kVectors; ++u) {
+      ComputeResults<F, kPartial, false, kPolicy>(
+          tensors, element + u * kLanesOf<T>, step.partial_lanes, k[u]);
+    }
+  }
+}
+
+// Adds a run, of which `step` has the rows, to the running sums of its columns.
+template <typename F, StorePolicy kPolicy, int kVectors, bool kPartial,
+          typename T, int kSums, int64_t kColumns>
+TFBN_INLINE void ReduceRun(
+    const TensorPointers<F, T>& tensors, const Step& step,
+    const VectorOf<T> (&k)[kVectors][F::kNumCoefficients],
+    ColumnSums<float, kSums, kColumns>& sums) {
+  constexpr int kLanes = kLanesOf<T>;
+  VF run[kVectors][kSums] = {};
+  int64_t element = step.first_element + step.column;
+  for (int64_t r = 0; r < step.rows; ++r, element += step.row_stride) {
+    PrefetchRow<kPartial, kVectors>(tensors, step, element);
+    for (int u = 0; u < kVectors; ++u) {
+      VF in[F::kInputs];
+      const int64_t first = element + u * kLanes;
+      LoadMaskedInputs<F, kPartial>(tensors, first, step.partial_lanes, k[u],
+                                    in);
+      F::Accumulate(in, Load(sums.center + step.column + u * kLanes), run[u]);
+      if constexpr (kStoresMeanwhile<T, kPolicy>) {
+        ComputeResults<F, kPartial, false, kPolicy>(tensors, first,
+                                                    step.partial_lanes, k[u]);
+      }
+    }
+  }
+  VD sum[kVectors * WideF::kParts][kSums];
+  LoadStepSums(sums, step, sum);
+  const bool repeat = kRunMayOverflow<T> && !AllFinite(run);
+  for (int u = 0; u < kVectors; ++u) {
+    WideF wide[kSums];
+    for (int s = 0; s < kSums; ++s) wide[s] = Widen(run[u][s]);
+    if (repeat) {
+      const int64_t column = step.column + u * kLanes;
+      RepeatRun<F, kPartial>(tensors, step, step.first_element + column, k[u],
+                             sums.center + column, wide);
+    }
+    for (int s = 0; s < kSums; ++s) {
+      for (int p = 0; p < WideF::kParts; ++p) {
+        sum[u * WideF::kParts + p][s] += wide[s].part[p];
+      }
+    }
+  }
+  StoreStepSums<kPartial>(sum, step, sums);
+  if constexpr (kPolicy != StorePolicy::kNone &&
+                !kStoresMeanwhile<T, kPolicy>) {
+    ComputeRun<F, kPolicy, kVectors, kPartial>(tensors, step, k);
+  }
+}
+
+// The same by two-level sums. A step has whole runs, but for the last one of a
+// panel.
+template <typename F, StorePolicy kPolicy, int kVectors, bool kPartial,
+          typename T, int kSums, int64_t kColumns>
+TFBN_INLINE void ReduceStep(
+    const TensorPointers<F, T>& tensors, const Step& step,
+    const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients,
+    ColumnSums<float, kSums, kColumns>& sums) {
+  VectorOf<T> k[kVectors][F::kNumCoefficients];
+  LoadStepCoefficients<F, kPolicy>(coefficients, step, k);
+  Step run = step;
+  for (int64_t left = step.rows; left > 0; left -= kTwoLevelRun) {
+    run.rows = left < kTwoLevelRun ? left : kTwoLevelRun;
+    ReduceRun<F, kPolicy, kVectors, kPartial>(tensors, run, k, sums);
+    run.first_element += kTwoLevelRun * step.row_stride;
+  }
+}
+
+// ---- Panels -----------------------------------------------------------------
+
+// Running sums in double take two vectors for one of float, those of a run one;
+// they leave half of the registers to everything else.
+template <typename F, typename T>
+constexpr int kReduceVectors =
+    VectorsPerStep((kTwoLevel<T> ? 1 : 2) * F::kNumSums, kRegisters / 2);
+
 template <typename F, StorePolicy kPolicy, typename T, int kSums,
           int64_t kColumns>
 void ReduceSteps(
     const TensorPointers<F, T>& tensors, const Panel& panel,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients,
-    ColumnSums<kSums, kColumns>& sums) {
-  // Running sums take two vectors of double for one of float; they leave half
-  // of the registers to everything else.
-  constexpr int kVectors = VectorsPerStep(2 * F::kNumSums, kRegisters / 2);
+    ColumnSums<TermOf<T>, kSums, kColumns>& sums) {
+  constexpr int kVectors = kReduceVectors<F, T>;
   const auto take = [&](auto vectors, auto partial,
                         const Step& step) __attribute__((always_inline)) {
     ReduceStep<F, kPolicy, decltype(vectors)::value, decltype(partial)::value>(
         tensors, step, coefficients, sums);
   };
-  ForEachStep<T, kVectors>(panel, take);
+  ForEachStep<T, kVectors, kTwoLevel<T> ? kTwoLevelRun : 2>(panel, take);
 }
 
 // ---- Tiles ------------------------------------------------------------------
@@ -211,6 +393,7 @@ class TileReducer {
         tile_(tile),
         policy_(policy),
         out_(out),
+        dtype_(args.dtype),
         tensors_(PointersOf<F, T>(args)),
         centers_(F::CentersOf(args)),
         coefficients_(args.view, by_channel) {
@@ -222,10 +405,7 @@ class TileReducer {
   // The tile of kRows.
   void ReduceRows() {
     const RowPanels panels = RowPanelsOf<T>(view_, partition_, tile_);
-    SetRowCenters();
-    if constexpr (kUsesCoefficients) {
-      columns_ = coefficients_.OfRows(view_, partition_, tile_);
-    }
+    BeginRows();
     for (int64_t row = 0;; row += kChainRows) {
       Panel chain = panels.full;
       chain.first_element += row * chain.row_stride;
@@ -247,21 +427,17 @@ class TileReducer {
     for (int64_t c = tile_.c0; c < tile_.c1; ++c) {
       BeginChannel(c);
       for (int64_t o = tile_.block.o0; o < tile_.block.o1; ++o) {
-        const int64_t first =
-            (o * view_.channels + c) * view_.inner + tile_.block.i0;
-        const int64_t runs = length / kRunColumns;
-        ReduceFullRuns(
-            c, Panel{first, runs, kRunColumns, kRunColumns, prefetch_offset});
-        ReducePanel(Panel{first + runs * kRunColumns, 1, kRunColumns,
-                          length % kRunColumns});
+        ReduceRow(c, (o * view_.channels + c) * view_.inner + tile_.block.i0,
+                  length, prefetch_offset);
       }
-      FlushColumns(sums_, 0, 1, kRunColumns, c, out_);
+      EndChannel(c);
     }
   }
 
- private:
+ protected:
   static constexpr int kSums = kTraining ? F::kNumSums : F::kNumFrozenSums;
   static constexpr bool kUsesCoefficients = !kTraining || kHasMask<F>;
+  using Term = TermOf<T>;
 
   int64_t OuterColumns() const { return (tile_.c1 - tile_.c0) * view_.inner; }
 
@@ -278,13 +454,32 @@ class TileReducer {
     }
   }
 
+  void BeginRows() {
+    SetRowCenters();
+    if constexpr (kUsesCoefficients) {
+      columns_ = coefficients_.OfRows(view_, partition_, tile_);
+    }
+  }
+
+  // The center of channel `c`, as it is subtracted.
+  Term CenterOf(int64_t c) const {
+    const double center = CenterAt(centers_, c);
+    return static_cast<Term>(kTwoLevel<T> ? RunCenter(dtype_, center) : center);
+  }
+
   void SetRowCenters() {
     const int64_t channels = tile_.c1 - tile_.c0;
     if (view_.inner == 1) {
-      LoadCenters(centers_, tile_.c0, channels, sums_.center);
+      if constexpr (kTwoLevel<T>) {
+        for (int64_t c = 0; c < channels; ++c) {
+          sums_.center[c] = CenterOf(tile_.c0 + c);
+        }
+      } else {
+        LoadCenters(centers_, tile_.c0, channels, sums_.center);
+      }
     } else {
       for (int64_t c = 0; c < channels; ++c) {
-        const double center = CenterAt(centers_, tile_.c0 + c);
+        const Term center = CenterOf(tile_.c0 + c);
         SpreadChannels(&center, 1, view_.inner, sums_.center + c * view_.inner);
       }
     }
@@ -302,11 +497,24 @@ class TileReducer {
   }
 
   void BeginChannel(int64_t c) {
-    const double center = CenterAt(centers_, c);
+    const Term center = CenterOf(c);
     SpreadChannels(&center, 1, kRunColumns, sums_.center);
     if constexpr (kUsesCoefficients) columns_ = coefficients_.OfRun(c);
     sums_.Clear(kRunColumns);
     chain_ = 0;
+  }
+  void EndChannel(int64_t c) {
+    FlushColumns(sums_, 0, 1, kRunColumns, c, out_);
+  }
+
+  // The runs of channel `c` in `length` elements from `first` on.
+  void ReduceRow(int64_t c, int64_t first, int64_t length,
+                 int64_t prefetch_offset) {
+    const int64_t runs = length / kRunColumns;
+    ReduceFullRuns(
+        c, Panel{first, runs, kRunColumns, kRunColumns, prefetch_offset});
+    ReducePanel(Panel{first + runs * kRunColumns, 1, kRunColumns,
+                      length % kRunColumns});
   }
 
   // Full runs of channel `c`, in chains of kChainRows over all outer indices.
@@ -314,17 +522,24 @@ class TileReducer {
     const int64_t end = runs.first_element + runs.rows * kRunColumns;
     while (runs.first_element < end) {
       const int64_t runs_left = (end - runs.first_element) / kRunColumns;
-      const int64_t chain_left = kChainRows - chain_;
+      const int64_t chain_left = ChainLeft();
       runs.rows = runs_left < chain_left ? runs_left : chain_left;
       ReducePanel(runs);
       runs.first_element += runs.rows * kRunColumns;
-      chain_ += runs.rows;
-      if (chain_ == kChainRows) {
-        FlushColumns(sums_, 0, 1, kRunColumns, c, out_);
-        sums_.Clear(kRunColumns);
-        chain_ = 0;
-      }
+      CountRuns(c, runs.rows);
     }
+  }
+
+  // Runs up to the end of the chain.
+  int64_t ChainLeft() const { return kChainRows - chain_; }
+
+  // Behind `runs` full runs of channel `c`: ends a full chain.
+  TFBN_INLINE void CountRuns(int64_t c, int64_t runs) {
+    chain_ += runs;
+    if (chain_ < kChainRows) return;
+    EndChannel(c);
+    sums_.Clear(kRunColumns);
+    chain_ = 0;
   }
 
   const View& view_;
@@ -332,13 +547,14 @@ class TileReducer {
   const Tile& tile_;
   const StorePolicy policy_;
   const ChannelSums out_;
+  const DType dtype_;
   const TensorPointers<F, T> tensors_;
   const CenterArray centers_;
   TileCoefficients<F, T, kFirstReduced<F, kTraining>,
                    kUsesCoefficients ? kColumns : 0>
       coefficients_;
   ColumnCoefficients<typename Compute<T>::Scalar> columns_ = {};
-  ColumnSums<kSums, kColumns> sums_;
+  ColumnSums<Term, kSums, kColumns> sums_;
   int64_t chain_ = 0;  // kRuns: rows in the running sums.
 };
 

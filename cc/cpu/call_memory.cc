@@ -1,0 +1,93 @@
+// A list of free buffers; madvise.
+
+#include "cc/cpu/call_memory.h"
+
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <vector>
+
+namespace tf_bn_ops {
+
+class ScratchPool {
+ public:
+  using Buffer = ScopedScratch::Buffer;
+
+  static ScratchPool& Instance() {
+    // Never destroyed: threads may outlive static objects.
+    static ScratchPool* const pool = new ScratchPool;
+    return *pool;
+  }
+
+  Buffer Take(size_t bytes) {
+    Buffer buffer;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!free_.empty()) {
+        buffer = free_.back();
+        free_.pop_back();
+      }
+    }
+    if (buffer.bytes >= bytes) return buffer;
+    std::free(buffer.data);
+    const size_t whole = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    void* const data = std::aligned_alloc(kAlignment, whole);
+    return {data, data == nullptr ? 0 : whole};
+  }
+
+  void Return(const Buffer& buffer) try {
+    std::lock_guard<std::mutex> lock(mutex_);
+    free_.push_back(buffer);
+  } catch (const std::exception&) {
+    std::free(buffer.data);
+  }
+
+ private:
+  static constexpr size_t kAlignment = 64;
+
+  std::mutex mutex_;
+  std::vector<Buffer> free_;
+};
+
+ScopedScratch::ScopedScratch(size_t bytes) {
+  if (bytes > 0) buffer_ = ScratchPool::Instance().Take(bytes);
+}
+
+ScopedScratch::~ScopedScratch() {
+  if (buffer_.data != nullptr) ScratchPool::Instance().Return(buffer_);
+}
+
+namespace {
+
+bool HugePagesEnabled() {
+  static const bool enabled = [] {
+    const char* const value = std::getenv(kHugePagesVariable);
+    return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
+  }();
+  return enabled;
+}
+
+// Of x86-64, and of aarch64 with pages of 4 KiB.
+constexpr uintptr_t kHugePageBytes = uintptr_t{2} << 20;
+
+}  // namespace
+
+void AdviseHugePages(void* data, size_t bytes) {
+  if (data == nullptr || !HugePagesEnabled()) return;
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  const uintptr_t begin =
+      (address + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  const uintptr_t end = (address + bytes) / kHugePageBytes * kHugePageBytes;
+#if defined(MADV_HUGEPAGE)
+  // It is advice: where the system refuses, pages are small.
+  if (begin < end) {
+    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+  }
+#endif
+}
+
+}  // namespace tf_bn_ops
