@@ -19,7 +19,7 @@ import numpy as np
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.flags import DEFAULT_SEED
-from tf_bn_ops.harness import c_abi, problems, split_c_abi
+from tf_bn_ops.harness import c_abi, problems
 from tf_bn_ops.harness.models import formula_models
 
 
@@ -34,10 +34,7 @@ def main() -> None:
                 continue
             inputs = formula_models.fill(case)
             problem = problems.of_call(case, inputs)
-            if problem.part:
-                outputs = split_c_abi.run(problem, split_c_abi.How(threads=2))
-            else:
-                outputs = c_abi.run(problem, threads=2)
+            outputs = c_abi.run(problem, threads=2)
             for role in sorted(outputs):
                 array = outputs[role]
                 digest.update(np.where(np.isnan(array), np.zeros_like(array), array).tobytes())

@@ -120,9 +120,10 @@ class Build:
             last = (done.stderr.strip().splitlines() or ["make said nothing"])[-12:]
             raise MutantError("the build failed:\n" + "\n".join(last))
 
-    def library_of(self, mutant: Mutant | None) -> pathlib.Path:
-        """Builds a mutant (or the unchanged kernels) into a folder of its own, and returns it."""
-        name = mutant.name if mutant else "unchanged"
+    def library_of(self, mutant: Mutant | None, name: str = "") -> pathlib.Path:
+        """Builds a mutant (or the unchanged kernels) into a folder of its own, and returns it; the
+        folder has the mutant's name if it is not given another."""
+        name = name or (mutant.name if mutant else "unchanged")
         if mutant is None:
             self.make()
         else:
