@@ -4,6 +4,7 @@ Each is proved by kernels that are right when they are called once: those of
 third_party/stateful_ops.cc, each with one fault that a single call does not show.
 """
 
+import ctypes
 import dataclasses
 import pathlib
 
@@ -114,9 +115,14 @@ def test_poison_is_for_tensors_that_come_from_malloc():
     """Of an allocator that takes over at some size those below it; of NumPy's zeros none."""
     small, large = ({"inputs": {"x": np.zeros(n, np.uint8)}} for n in (1 << 16, 1 << 18))
 
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+
     def with_onednn(size):
-        # The size beyond it is what TensorFlow's allocator, which knows no pattern, hands out.
-        return np.empty(size, np.uint8) if size < 1 << 18 else np.zeros(size, np.uint8)
+        # TensorFlow's allocator, which knows no pattern, hands out what is as large or larger.
+        if size >= 1 << 18:
+            return np.zeros(size, np.uint8)
+        return np.frombuffer((ctypes.c_uint8 * size).from_address(libc.malloc(size)), np.uint8)
 
     found = stateful.Poisonable(with_onednn)
     assert found.refusal(small) == ""

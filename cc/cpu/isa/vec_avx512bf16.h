@@ -9,12 +9,14 @@
 namespace tf_bn_ops {
 namespace {
 
-// The instruction flushes subnormals. There are none in the results of
-// arithmetic that flushes them itself (cc/core/fp_env.h), but the gradient of a
-// side input is y_backprop passed on: its subnormals stay, as on all other
-// ISAs. Being bfloat16 numbers, they have nothing in their lower half; nor have
-// zeros, the other numbers whose exponent is zero.
-TFBN_INLINE V16 NarrowBfloat16(VF v) {
+// The instruction flushes subnormals, of which there are none in the results of
+// arithmetic that flushes them itself (cc/core/fp_env.h).
+TFBN_INLINE V16 NarrowBfloat16(VF v) { return (V16)_mm512_cvtneps_pbh(v); }
+
+// Of elements that are passed on the subnormals stay, as on all other ISAs.
+// They have nothing in their lower half; nor have zeros, the other numbers
+// whose exponent is zero. (For all results it would cost bfloat16 10 to 15%.)
+TFBN_INLINE V16 NarrowPassedOn(VF v) {
   const __m512i bits = _mm512_castps_si512(v);
   const __mmask16 kept =
       _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(0x7f800000));
