@@ -116,13 +116,15 @@ def test_poison_is_for_tensors_that_come_from_malloc():
     small, large = ({"inputs": {"x": np.zeros(n, np.uint8)}} for n in (1 << 16, 1 << 18))
 
     libc = ctypes.CDLL(None)
-    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.aligned_alloc.restype = ctypes.c_void_p
+    libc.aligned_alloc.argtypes = [ctypes.c_size_t] * 2
 
     def with_onednn(size):
         # TensorFlow's allocator, which knows no pattern, hands out what is as large or larger.
         if size >= 1 << 18:
             return np.zeros(size, np.uint8)
-        return np.frombuffer((ctypes.c_uint8 * size).from_address(libc.malloc(size)), np.uint8)
+        address = libc.aligned_alloc(64, size)
+        return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
 
     found = stateful.Poisonable(with_onednn)
     assert found.refusal(small) == ""
