@@ -7,53 +7,18 @@
 // the mask from y, in place over y too.
 
 #include <cstdint>
-#include <cstring>
-#include <string>
-#include <vector>
 
 #include "cc/c_api/tf_bn_ops_c.h"
-#include "cc/core/dtype.h"
 #include "cc/core/formulas/batch_norm.h"
-#include "cc/fuzz/c_abi_call.h"
+#include "cc/fuzz/formula_call.h"
 #include "cc/fuzz/input.h"
 
 namespace {
 
-using tf_bn_ops::DType;
-using Array = std::vector<uint8_t>;
-
-constexpr int kThreads = 2;
-
-// The sizes and types of a call, small enough to be run.
-struct Shape {
-  int64_t outer, channels, inner;
-  int32_t dtype, stat_dtype;
-  int64_t elements() const { return outer * channels * inner; }
-};
-
-// At least one byte, so that the pointer of an empty array is not NULL. Filled
-// with bytes of the input, over and over.
-Array Filled(int64_t count, int32_t dtype, const std::string& bytes,
-             size_t* next) {
-  Array array(1 + count * tf_bn_ops::SizeOf(static_cast<DType>(dtype)));
-  for (uint8_t& byte : array) {
-    byte = bytes.empty() ? 0x3f : bytes[(*next)++ % bytes.size()];
-  }
-  return array;
-}
-
-// Bitwise, but for the payload of NaN.
-bool Same(const Array& a, const Array& b, int32_t dtype, int64_t count) {
-  if (std::memcmp(a.data(), b.data(), a.size() - 1) == 0) return true;
-  for (int64_t i = 0; i < count; ++i) {
-    const auto type = static_cast<DType>(dtype);
-    const double x = tf_bn_ops::LoadAsDouble(type, a.data(), i);
-    const double y = tf_bn_ops::LoadAsDouble(type, b.data(), i);
-    if (std::memcmp(&x, &y, sizeof(x)) != 0 && !(x != x && y != y))
-      return false;
-  }
-  return true;
-}
+using tf_bn_ops::fuzz::Array;
+using tf_bn_ops::fuzz::RunFormula;
+using tf_bn_ops::fuzz::Same;
+using tf_bn_ops::fuzz::Shape;
 
 // The outputs of a gradient.
 struct Gradient {
@@ -64,9 +29,7 @@ void RunGradient(tfbn_batch_norm_grad_ex_args args, Gradient* out) {
   args.x_backprop = out->x_backprop.data();
   args.scale_backprop = out->scale_backprop.data();
   args.offset_backprop = out->offset_backprop.data();
-  char error[256];
-  TFBN_FUZZ_CHECK(tfbn_cpu_batch_norm_grad_ex(&args, nullptr, kThreads, error,
-                                              sizeof(error)) == 0);
+  RunFormula(tfbn_cpu_batch_norm_grad_ex, args);
 }
 
 void CheckSame(const Gradient& a, const Gradient& b, const Shape& shape) {
@@ -78,30 +41,11 @@ void CheckSame(const Gradient& a, const Gradient& b, const Shape& shape) {
                        shape.channels));
 }
 
-// Any field that may be wrong: refused with a sentence, or fine.
-void RunWrong(tfbn_batch_norm_grad_ex_args args,
-              tf_bn_ops::fuzz::Input* input) {
-  switch (input->Take<uint8_t>() % 4) {
-    case 0:
-      args.activation = input->Take<int32_t>();
-      if (args.activation >= 0 && args.activation < 3) return;
-      break;
-    case 1:
-      args.dtype = 4 + input->Take<uint8_t>();
-      break;
-    case 2:
-      args.outer = -1 - int64_t{input->Take<uint8_t>()};
-      break;
-    default:
-      if (args.outer * args.channels * args.inner == 0) return;
-      args.y = nullptr;
-  }
-  const size_t error_size = input->Take<uint8_t>() % 33;
-  const int status = tf_bn_ops::fuzz::CheckCall(error_size, [&](char* error) {
-    return tfbn_cpu_batch_norm_grad_ex(&args, nullptr, kThreads, error,
-                                       error_size);
-  });
-  TFBN_FUZZ_CHECK(status == 1);
+// An activation that there is not, or no y.
+bool Spoil(tf_bn_ops::fuzz::Input* input, tfbn_batch_norm_grad_ex_args* args) {
+  if ((input->Take<uint8_t>() & 1) != 0) return SpoilActivation(input, args);
+  args->y = nullptr;
+  return args->outer * args->channels * args->inner > 0;
 }
 
 }  // namespace
@@ -109,37 +53,24 @@ void RunWrong(tfbn_batch_norm_grad_ex_args args,
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   tf_bn_ops::fuzz::Input input(data, size);
   const uint8_t choices = input.Take<uint8_t>();
-  const Shape shape = {input.Take<uint8_t>() % 40, input.Take<uint8_t>() % 20,
-                       input.Take<uint8_t>() % 20, choices & 3,
-                       (choices & 4) != 0 ? TFBN_FLOAT64 : TFBN_FLOAT32};
-  tfbn_batch_norm_args forward{};
-  forward.outer = shape.outer;
-  forward.channels = shape.channels;
-  forward.inner = shape.inner;
-  forward.dtype = shape.dtype;
-  forward.stat_dtype = shape.stat_dtype;
+  const Shape shape = TakeShape(choices, &input);
+  auto forward = shape.Common<tfbn_batch_norm_args>();
   forward.is_training = (choices & 8) != 0;
   forward.activation = (choices & 16) != 0 ? TFBN_RELU6 : TFBN_RELU;
   forward.epsilon = input.Take<double>();
   forward.exponential_avg_factor = 1;
-  tfbn_batch_norm_grad_ex_args gradient{};
+  auto gradient = shape.Common<tfbn_batch_norm_grad_ex_args>();
   tf_bn_ops::fuzz::Input wrong = input;
-  const std::string bytes = input.Rest();
-
-  size_t next = 0;
-  const auto view = [&] {
-    return Filled(shape.elements(), shape.dtype, bytes, &next);
-  };
-  const auto vector = [&] {
-    return Filled(shape.channels, shape.stat_dtype, bytes, &next);
-  };
+  tf_bn_ops::fuzz::Filler filler(input.Rest());
+  const auto view = [&] { return filler.View(shape); };
+  const auto vector = [&] { return filler.Vector(shape); };
   const Array x = view(), y_backprop = view(), scale = vector(),
               offset = vector(), mean = vector(), variance = vector();
   Array y = view(), batch_mean = vector(), batch_variance = vector(),
         saved_mean = vector(), saved_variance = vector();
-  Array coefficients = Filled(
+  Array coefficients = filler.Elements(
       tf_bn_ops::kNumForwardCoefficients * shape.channels,
-      shape.dtype == TFBN_FLOAT64 ? TFBN_FLOAT64 : TFBN_FLOAT32, bytes, &next);
+      shape.dtype == TFBN_FLOAT64 ? TFBN_FLOAT64 : TFBN_FLOAT32);
   forward.x = x.data();
   forward.scale = scale.data();
   forward.offset = offset.data();
@@ -151,15 +82,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   forward.saved_mean = saved_mean.data();
   forward.saved_variance = saved_variance.data();
   forward.forward_coefficients = coefficients.data();
-  char error[256];
-  TFBN_FUZZ_CHECK(tfbn_cpu_batch_norm(&forward, nullptr, kThreads, error,
-                                      sizeof(error)) == 0);
+  RunFormula(tfbn_cpu_batch_norm, forward);
 
-  gradient.outer = shape.outer;
-  gradient.channels = shape.channels;
-  gradient.inner = shape.inner;
-  gradient.dtype = shape.dtype;
-  gradient.stat_dtype = shape.stat_dtype;
   gradient.is_training = forward.is_training;
   gradient.activation = forward.activation;
   gradient.epsilon = forward.epsilon;
@@ -179,14 +103,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   gradient.x_backprop = from_x.x_backprop.data();
   gradient.scale_backprop = from_x.scale_backprop.data();
   gradient.offset_backprop = from_x.offset_backprop.data();
-  RunWrong(gradient, &wrong);
+  CheckWrong(&tfbn_cpu_batch_norm_grad_ex, gradient, &wrong,
+             [&](auto* args) { return Spoil(&wrong, args); });
 
   // In place, with the gradient of a side input.
   gradient.x_backprop = y.data();
   Array side = view();
   gradient.side_input_backprop = side.data();
-  TFBN_FUZZ_CHECK(tfbn_cpu_batch_norm_grad_ex(&gradient, nullptr, kThreads,
-                                              error, sizeof(error)) == 0);
+  RunFormula(tfbn_cpu_batch_norm_grad_ex, gradient);
   CheckSame({y, from_x.scale_backprop, from_x.offset_backprop}, from_y, shape);
   return 0;
 }

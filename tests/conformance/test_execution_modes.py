@@ -233,6 +233,13 @@ def test_what_a_path_is_made_by_is_no_further_call():
     assert not workers.Worker.refusal(_with(own()), "onednn0")
 
 
+def test_poison_is_for_candidates_on_either_path():
+    """A built-in one keeps the environment that makes it; references are not looked at."""
+    for path in ("onednn", "eigen"):
+        assert not workers.Worker.refusal(_with(builtin("candidate", path)), "poison")
+        assert workers.Worker.refusal(_with(builtin(path, path)), "poison")
+
+
 def _with(implementation):
     made = object.__new__(workers.Worker)
     made._implementation = implementation

@@ -4,6 +4,7 @@ Each is proved by kernels that are right when they are called once: those of
 third_party/stateful_ops.cc, each with one fault that a single call does not show.
 """
 
+import ctypes
 import dataclasses
 import pathlib
 
@@ -105,9 +106,33 @@ def test_members_written_in_compute_are_seen(library, mode):
 def test_large_tensors_come_from_malloc_where_poison_relies_on_it():
     """oneDNN is off here, as in the process of this mode."""
     executor = worker.Executor(tf.raw_ops)
-    assert EXECUTION_MODES["poison"].environment == {"TF_ENABLE_ONEDNN_OPTS": "0"}
-    assert stateful.check_poison(executor._empty) == ""
-    assert "malloc" in stateful.check_poison(lambda size: np.zeros(size, np.uint8))
+    assert EXECUTION_MODES["poison"].wishes == {"TF_ENABLE_ONEDNN_OPTS": "0"}
+    large = {"inputs": {"x": np.zeros(1 << 23, np.uint8)}}
+    assert stateful.Poisonable(executor._empty).refusal(large) == ""
+
+
+def test_poison_is_for_tensors_that_come_from_malloc():
+    """Of an allocator that takes over at some size those below it; of NumPy's zeros none."""
+    small, large = ({"inputs": {"x": np.zeros(n, np.uint8)}} for n in (1 << 16, 1 << 18))
+
+    libc = ctypes.CDLL(None)
+    libc.aligned_alloc.restype = ctypes.c_void_p
+    libc.aligned_alloc.argtypes = [ctypes.c_size_t] * 2
+
+    def with_onednn(size):
+        # TensorFlow's allocator, which knows no pattern, hands out what is as large or larger.
+        if size >= 1 << 18:
+            return np.zeros(size, np.uint8)
+        address = libc.aligned_alloc(64, size)
+        return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+
+    found = stateful.Poisonable(with_onednn)
+    assert found.refusal(small) == ""
+    assert found.refusal(large) == (
+        "tensors of more than 131072 bytes do not come from the C library's malloc"
+    )
+    none = stateful.Poisonable(lambda size: np.zeros(size, np.uint8))
+    assert none.refusal(small) == "tensors do not come from the C library's malloc"
 
 
 def test_value_that_happens_to_be_a_pattern_was_written():

@@ -3,9 +3,10 @@
 //
 //   stress SECONDS [CALLERS]
 //
-// Every caller computes first-order and second-order gradients again and again,
-// through the backend with the shared pool and through the C ABI. Exit status 1
-// unless all results are bitwise identical to those of one thread.
+// Every caller computes batch normalization with a ReLU, its gradients of both
+// orders and the elements of a synchronised one again and again, through the
+// backend with the shared pool and through the C ABI. Exit status 1 unless all
+// results are bitwise identical to those of one thread.
 
 #include <atomic>
 #include <chrono>
@@ -24,7 +25,9 @@
 
 #include "cc/c_api/tf_bn_ops_c.h"
 #include "cc/core/executor.h"
+#include "cc/core/formulas/batch_norm.h"
 #include "cc/core/formulas/batch_norm_grad.h"
+#include "cc/core/formulas/batch_norm_grad_ex.h"
 #include "cc/core/formulas/batch_norm_grad_grad.h"
 #include "cc/cpu/dispatch.h"
 #include "cc/cpu/driver.h"
@@ -86,37 +89,48 @@ class Pool final : public tf_bn_ops::Executor {
 constexpr tf_bn_ops::View kViews[] = {
     {4000, 40, 1}, {9000, 3, 1}, {8, 300, 49}, {3, 7, 9000}};
 
-// A first-order or second-order gradient of one view.
+// What is computed. kElements, the second pass of a synchronised gradient, runs
+// through the C ABI alone.
+enum class Kind { kForward, kGradient, kBehindRelu, kSecondOrder, kElements };
+constexpr Kind kKinds[] = {Kind::kForward, Kind::kGradient, Kind::kBehindRelu,
+                           Kind::kSecondOrder, Kind::kElements};
+
+// A call on one view.
 struct Problem {
   tf_bn_ops::View view;
-  bool is_training, second_order;
-  // Inputs of view shape, then of shape [channels]; those of the second-order
-  // gradient alone come last.
-  std::vector<float> y_backprop, x, x_backprop_grad;
-  std::vector<float> scale, mean, variance, scale_backprop_grad,
+  bool is_training;
+  Kind kind;
+  // Inputs of view shape, then of shape [channels].
+  std::vector<float> y_backprop, x, y, x_backprop_grad;
+  std::vector<float> scale, offset, mean, variance, scale_backprop_grad,
       offset_backprop_grad;
+  std::vector<double> wide_mean, wide_variance, sum_dy, sum_dy_xmu;
 
-  Problem(const tf_bn_ops::View& v, bool training, bool second)
-      : view(v), is_training(training), second_order(second) {
+  Problem(const tf_bn_ops::View& v, bool training, Kind what)
+      : view(v), is_training(training), kind(what) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal(0.5f, 1);
-    for (auto* array : {&y_backprop, &x, &x_backprop_grad}) {
+    for (auto* array : {&y_backprop, &x, &y, &x_backprop_grad}) {
       array->resize(tf_bn_ops::NumElements(v));
       for (float& value : *array) value = normal(random);
     }
-    for (auto* array :
-         {&scale, &mean, &scale_backprop_grad, &offset_backprop_grad}) {
+    for (auto* array : {&scale, &offset, &mean, &scale_backprop_grad,
+                        &offset_backprop_grad}) {
       array->resize(v.channels);
       for (float& value : *array) value = normal(random);
     }
     variance.assign(v.channels, 2);
+    for (auto* array : {&wide_mean, &sum_dy, &sum_dy_xmu}) {
+      array->resize(v.channels);
+      for (double& value : *array) value = normal(random);
+    }
+    wide_variance.assign(v.channels, 2);
   }
 };
 
-// Outputs of view shape and of shape [channels]: the first-order gradient has
-// one and two of them, the second-order one two and one.
+// Outputs of view shape and of shape [channels]; no formula has more.
 struct Result {
-  std::vector<float> tensors[2], vectors[2];
+  std::vector<float> tensors[2], vectors[4];
 
   explicit Result(const tf_bn_ops::View& v) {
     for (auto& tensor : tensors) tensor.resize(tf_bn_ops::NumElements(v));
@@ -127,19 +141,21 @@ struct Result {
                          const std::vector<float>& b) {
       return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
     };
-    return same(tensors[0], other.tensors[0]) &&
-           same(tensors[1], other.tensors[1]) &&
-           same(vectors[0], other.vectors[0]) &&
-           same(vectors[1], other.vectors[1]);
+    for (int i = 0; i < 2; ++i) {
+      if (!same(tensors[i], other.tensors[i])) return false;
+    }
+    for (int i = 0; i < 4; ++i) {
+      if (!same(vectors[i], other.vectors[i])) return false;
+    }
+    return true;
   }
 };
 
-// The fields that the arguments of both gradients have, here and in the C ABI.
+// The fields that the arguments of all formulas have, here and in the C ABI.
 template <typename Args>
 void SetInputs(const Problem& p, Args* args) {
   args->is_training = p.is_training;
   args->epsilon = 1e-3;
-  args->y_backprop = p.y_backprop.data();
   args->x = p.x.data();
   args->scale = p.scale.data();
   args->mean = p.mean.data();
@@ -147,16 +163,45 @@ void SetInputs(const Problem& p, Args* args) {
 }
 
 template <typename Args>
+void SetRelu(Args* args) {
+  args->activation = static_cast<decltype(args->activation)>(TFBN_RELU);
+}
+
+template <typename Args>
+void SetForward(const Problem& p, Result* result, Args* args) {
+  SetInputs(p, args);
+  SetRelu(args);
+  args->exponential_avg_factor = 0.5;
+  args->offset = p.offset.data();
+  args->y = result->tensors[0].data();
+  args->batch_mean = result->vectors[0].data();
+  args->batch_variance = result->vectors[1].data();
+  args->saved_mean = result->vectors[2].data();
+  args->saved_variance = result->vectors[3].data();
+}
+
+template <typename Args>
 void SetFirstOrder(const Problem& p, Result* result, Args* args) {
   SetInputs(p, args);
+  args->y_backprop = p.y_backprop.data();
   args->x_backprop = result->tensors[0].data();
   args->scale_backprop = result->vectors[0].data();
   args->offset_backprop = result->vectors[1].data();
 }
 
 template <typename Args>
+void SetBehindRelu(const Problem& p, Result* result, Args* args) {
+  SetFirstOrder(p, result, args);
+  SetRelu(args);
+  args->y = p.y.data();
+  args->offset = p.offset.data();
+  args->side_input_backprop = result->tensors[1].data();
+}
+
+template <typename Args>
 void SetSecondOrder(const Problem& p, Result* result, Args* args) {
   SetInputs(p, args);
+  args->y_backprop = p.y_backprop.data();
   args->x_backprop_grad = p.x_backprop_grad.data();
   args->scale_backprop_grad = p.scale_backprop_grad.data();
   args->offset_backprop_grad = p.offset_backprop_grad.data();
@@ -165,29 +210,13 @@ void SetSecondOrder(const Problem& p, Result* result, Args* args) {
   args->scale_grad = result->vectors[0].data();
 }
 
-void Compute(const Problem& p, tf_bn_ops::Executor& threads, Result* result) {
+template <typename F>
+void RunOn(tf_bn_ops::Executor& threads, typename F::Args args) {
   std::string error;
   const auto& implementation = *tf_bn_ops::SelectedImplementation(&error);
-  const auto workspace = [](size_t bytes) {
-    return std::vector<double>(bytes / sizeof(double) + 1);
-  };
-  if (p.second_order) {
-    tf_bn_ops::BatchNormGradGradArgs args;
-    args.view = p.view;
-    SetSecondOrder(p, result, &args);
-    using F = tf_bn_ops::BatchNormGradGradFormula;
-    tf_bn_ops::RunOnCpu<F>(
-        args, implementation, threads,
-        workspace(tf_bn_ops::CpuWorkspaceBytes<F>(p.view)).data());
-  } else {
-    tf_bn_ops::BatchNormGradArgs args;
-    args.view = p.view;
-    SetFirstOrder(p, result, &args);
-    using F = tf_bn_ops::BatchNormGradFormula;
-    tf_bn_ops::RunOnCpu<F>(
-        args, implementation, threads,
-        workspace(tf_bn_ops::CpuWorkspaceBytes<F>(p.view)).data());
-  }
+  std::vector<double> workspace(
+      tf_bn_ops::CpuWorkspaceBytes<F>(args.view) / sizeof(double) + 1);
+  tf_bn_ops::RunOnCpu<F>(args, implementation, threads, workspace.data());
 }
 
 template <typename Args>
@@ -198,20 +227,84 @@ void SetView(const Problem& p, Args* args) {
   args->dtype = args->stat_dtype = TFBN_FLOAT32;
 }
 
-bool ComputeByCAbi(const Problem& p, int threads, Result* result) {
+template <typename Args>
+bool Call(int (*function)(const Args*, const char*, int, char*, size_t),
+          const Args& args, int threads) {
   char error[256];
-  if (p.second_order) {
+  return function(&args, nullptr, threads, error, sizeof(error)) == 0;
+}
+
+bool ComputeElements(const Problem& p, int threads, Result* result) {
+  tfbn_batch_norm_backward_elemt_args args{};
+  SetView(p, &args);
+  SetRelu(&args);
+  args.epsilon = 1e-3;
+  args.count = 1 + static_cast<double>(tf_bn_ops::ElementsPerChannel(p.view));
+  args.y_backprop = p.y_backprop.data();
+  args.x = p.x.data();
+  args.scale = p.scale.data();
+  args.offset = p.offset.data();
+  args.mean = p.wide_mean.data();
+  args.variance = p.wide_variance.data();
+  args.sum_dy = p.sum_dy.data();
+  args.sum_dy_xmu = p.sum_dy_xmu.data();
+  args.x_backprop = result->tensors[0].data();
+  return Call(tfbn_cpu_batch_norm_backward_elemt, args, threads);
+}
+
+bool ComputeByCAbi(const Problem& p, int threads, Result* result) {
+  if (p.kind == Kind::kElements) return ComputeElements(p, threads, result);
+  if (p.kind == Kind::kForward) {
+    tfbn_batch_norm_args args{};
+    SetView(p, &args);
+    SetForward(p, result, &args);
+    args.bessel_correction = 1;
+    return Call(tfbn_cpu_batch_norm, args, threads);
+  }
+  if (p.kind == Kind::kBehindRelu) {
+    tfbn_batch_norm_grad_ex_args args{};
+    SetView(p, &args);
+    SetBehindRelu(p, result, &args);
+    return Call(tfbn_cpu_batch_norm_grad_ex, args, threads);
+  }
+  if (p.kind == Kind::kSecondOrder) {
     tfbn_batch_norm_grad_grad_args args{};
     SetView(p, &args);
     SetSecondOrder(p, result, &args);
-    return tfbn_cpu_batch_norm_grad_grad(&args, nullptr, threads, error,
-                                         sizeof(error)) == 0;
+    return Call(tfbn_cpu_batch_norm_grad_grad, args, threads);
   }
   tfbn_batch_norm_grad_args args{};
   SetView(p, &args);
   SetFirstOrder(p, result, &args);
-  return tfbn_cpu_batch_norm_grad(&args, nullptr, threads, error,
-                                  sizeof(error)) == 0;
+  return Call(tfbn_cpu_batch_norm_grad, args, threads);
+}
+
+bool Compute(const Problem& p, tf_bn_ops::Executor& threads, Result* result) {
+  if (p.kind == Kind::kElements) {
+    return ComputeByCAbi(p, threads.NumThreads(), result);
+  }
+  if (p.kind == Kind::kForward) {
+    tf_bn_ops::BatchNormArgs args;
+    args.view = p.view;
+    SetForward(p, result, &args);
+    RunOn<tf_bn_ops::BatchNormFormula>(threads, args);
+  } else if (p.kind == Kind::kBehindRelu) {
+    tf_bn_ops::BatchNormGradExAddArgs args;
+    args.view = p.view;
+    SetBehindRelu(p, result, &args);
+    RunOn<tf_bn_ops::BatchNormGradExAddFormula>(threads, args);
+  } else if (p.kind == Kind::kSecondOrder) {
+    tf_bn_ops::BatchNormGradGradArgs args;
+    args.view = p.view;
+    SetSecondOrder(p, result, &args);
+    RunOn<tf_bn_ops::BatchNormGradGradFormula>(threads, args);
+  } else {
+    tf_bn_ops::BatchNormGradArgs args;
+    args.view = p.view;
+    SetFirstOrder(p, result, &args);
+    RunOn<tf_bn_ops::BatchNormGradFormula>(threads, args);
+  }
+  return true;
 }
 
 }  // namespace
@@ -222,11 +315,13 @@ int main(int argc, char** argv) {
   std::vector<Problem> problems;
   std::vector<Result> expected;
   for (const tf_bn_ops::View& view : kViews) {
-    for (int kind = 0; kind < 4; ++kind) {
-      problems.emplace_back(view, kind % 2 == 0, kind / 2 == 1);
-      expected.emplace_back(view);
-      tf_bn_ops::InlineExecutor alone;
-      Compute(problems.back(), alone, &expected.back());
+    for (const Kind kind : kKinds) {
+      for (const bool is_training : {true, false}) {
+        problems.emplace_back(view, is_training, kind);
+        expected.emplace_back(view);
+        tf_bn_ops::InlineExecutor alone;
+        if (!Compute(problems.back(), alone, &expected.back())) return 1;
+      }
     }
   }
   std::atomic<int64_t> calls{0}, wrong{0};
@@ -240,12 +335,9 @@ int main(int argc, char** argv) {
         for (int64_t i = c; std::chrono::steady_clock::now() < end; ++i) {
           const size_t which = i % problems.size();
           Result result(problems[which].view);
-          bool done = true;
-          if (i % 5 == 0) {
-            done = ComputeByCAbi(problems[which], 3, &result);
-          } else {
-            Compute(problems[which], pool, &result);
-          }
+          const bool done = i % 7 == 0
+                                ? ComputeByCAbi(problems[which], 3, &result)
+                                : Compute(problems[which], pool, &result);
           if (!done || !(result == expected[which])) wrong.fetch_add(1);
           calls.fetch_add(1);
         }

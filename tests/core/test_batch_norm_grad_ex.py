@@ -518,6 +518,20 @@ def test_identity_is_the_plain_gradient(is_training, side_input, implementation)
         assert want["side_input_backprop"].tobytes() == problem["y_backprop"].tobytes()
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", [IDENTITY, RELU])
+def test_the_gradient_of_a_side_input_keeps_subnormal_numbers(activation, dtype):
+    """It is passed on, not computed. AVX-512's conversion to bfloat16 would flush them."""
+    problem = make_problem((33, 17, 5), dtype, activation=activation, side_input=True)
+    least = np.full(problem.view, DTYPES[dtype].smallest_subnormal)
+    problem["y_backprop"] = DTYPES[dtype].store(least)
+    want = batch_norm_grad_ex.masked_problem(problem)["y_backprop"]
+    assert np.count_nonzero(want.astype(np.float64)) > want.size // 4
+    for name in IMPLEMENTATIONS:
+        got = c_abi.run(problem, implementation=name)["side_input_backprop"]
+        assert got.tobytes() == want.tobytes(), name
+
+
 @pytest.mark.parametrize(
     "over",
     [

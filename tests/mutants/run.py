@@ -1,17 +1,19 @@
 """Proof that the conformance run can fail: it has to catch every mutant of mutants.toml.
 
-usage: python tests/mutants/run.py [NAME ...]
+usage: python tests/mutants/run.py [--markdown=PAGE] [NAME ...]
 
-Copies the sources into a temporary folder and builds the TensorFlow-free core there (one
-instruction set, little optimization; make rebuilds what an edit touches). Then every mutant is
+Copies the sources into a temporary folder and builds the TensorFlow-free core there (one ISA, no
+optimization, which is bitwise the same; make rebuilds what an edit touches). Then every mutant is
 judged by the cases of the default conformance run of the ops of its formula, in their order and
 with their strict bounds, until one fails (judge_core.py). A mutant that is wrong only in large
 tensors is judged by one case of more than 2^31 elements instead (large_core.py). The kernels are
 called through the C ABI, in a process of their own, with two threads. At the end the unchanged
-kernels have to pass, of each formula, as many cases as the toughest mutant took.
+kernels have to pass, of each formula, as many cases as the toughest mutant took. The score by
+formula is printed last (score.py), and written to PAGE, which keeps what it says of other mutants.
 
-Exit status: 0 all mutants were caught, 1 some were not, or the unchanged kernels failed; 2 wrong
-usage, a build that failed, or an edit that does not fit the sources any more.
+Exit status: 0 all mutants were caught but those that no case can catch; 1 others were not, or one
+of those was, or the unchanged kernels failed; 2 wrong usage, a build that failed, or an edit that
+does not fit the sources any more.
 """
 
 from __future__ import annotations
@@ -30,6 +32,11 @@ from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE), str(ROOT)]
+
+import score  # noqa: E402
+from score import Outcome  # noqa: E402
+
 tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 # What the build reads.
@@ -37,6 +44,8 @@ _SOURCES = ("Makefile", "cc", "mk", "tools", "requirements", "tf_bn_ops/_version
 _LIBRARIES = ("libtf_bn_ops_core.so", "build_info.json")
 # Seconds for the cases of one mutant; the whole default run takes one or two minutes here.
 _TIMEOUT = 900
+# Cases of a mutant that none can catch.
+_SURVIVOR_CASES = 300
 _UNCHANGED = "(unchanged)"
 
 
@@ -54,6 +63,8 @@ class Mutant:
     edits: tuple[tuple[str, str], ...]
     large: bool = False
     op: str = "FusedBatchNormGradV3"
+    output: str = ""
+    survives: str = ""
 
     def apply(self, source: str) -> str:
         """The source with the edits.
@@ -82,15 +93,31 @@ def load_mutants(file: pathlib.Path = HERE / "mutants.toml") -> list[Mutant]:
             tuple((old, new) for old, new in m["edits"]),
             m.get("large", False),
             m.get("op", Mutant.op),
+            m.get("output", ""),
+            m.get("survives", ""),
         )
         for m in content["mutant"]
     ]
 
 
+# Where the kernels of a formula are that does not give its name to a file of cc/cpu/isa.
+_KERNELS_OF = {
+    "batch_norm_add": "batch_norm",
+    "batch_norm_stats": "batch_norm",
+    "batch_norm_elemt": "batch_norm",
+    "batch_norm_backward_reduce": "batch_norm_grad_ex",
+}
+
+
+def kernels_of(formula: str) -> str:
+    """The file of cc/cpu/isa with the kernels of a formula."""
+    return _KERNELS_OF.get(formula, formula) + "_kernels"
+
+
 class Build:
     """A copy of the sources that builds the core library, with `flags` by `compiler`."""
 
-    flags = "-O1 -w"
+    flags = "-O0 -w"
     compiler = ""  # Empty: make's.
 
     def __init__(self, folder: pathlib.Path):
@@ -101,8 +128,15 @@ class Build:
             copy = shutil.copytree if source.is_dir() else shutil.copy2
             copy(source, target)
 
-    def make(self) -> None:
-        """Builds what the sources now say.
+    def _other_kernels(self, formula: str) -> list[str]:
+        """The objects of other formulas' kernels, as make calls them."""
+        own = kernels_of(formula) + "."
+        found = self.folder.glob("build/*/cc/cpu/isa/*.o")
+        return [str(o.relative_to(self.folder)) for o in found if not o.name.startswith(own)]
+
+    def make(self, formula: str = "") -> None:
+        """Builds what the sources now say. With a formula, whose cases alone judge the library, the
+        kernels of others stay as they are: they are two thirds of what there is to compile.
 
         Raises:
           MutantError: it does not compile.
@@ -110,6 +144,8 @@ class Build:
         command = ["make", f"PYTHON={sys.executable}", "BUILD_DIR=build", "LIB_DIR=lib"]
         command += ["ISA_BUILDS=baseline", f"CXXFLAGS={self.flags}"]
         command += [f"CXX={self.compiler}"] if self.compiler else []
+        if formula:
+            command += [f"--old-file={name}" for name in self._other_kernels(formula)]
         command += [f"lib/{name}" for name in _LIBRARIES]
         dropped = ("MAKE", "MFLAGS", "TF_BN_OPS")
         environment = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
@@ -120,9 +156,13 @@ class Build:
             last = (done.stderr.strip().splitlines() or ["make said nothing"])[-12:]
             raise MutantError("the build failed:\n" + "\n".join(last))
 
-    def library_of(self, mutant: Mutant | None) -> pathlib.Path:
-        """Builds a mutant (or the unchanged kernels) into a folder of its own, and returns it."""
-        name = mutant.name if mutant else "unchanged"
+    def library_of(
+        self, mutant: Mutant | None, name: str = "", whole: bool = False
+    ) -> pathlib.Path:
+        """Builds a mutant (or the unchanged kernels) into a folder of its own, and returns it; the
+        folder has the mutant's name if it is not given another. Only the formula of the mutant is
+        that of its sources, unless `whole`."""
+        name = name or (mutant.name if mutant else "unchanged")
         if mutant is None:
             self.make()
         else:
@@ -130,7 +170,7 @@ class Build:
             source = file.read_text(encoding="utf-8")
             file.write_text(mutant.apply(source), encoding="utf-8")
             try:
-                self.make()
+                self.make("" if whole else score.formula_of(mutant.op))
             finally:
                 file.write_text(source, encoding="utf-8")
         target = self.folder / "libraries" / name
@@ -179,8 +219,12 @@ def judge(
     return Verdict(int(number), failure)
 
 
-def run(names: list[str], folder: pathlib.Path) -> int:
-    """Runs the mutants of these names (all without), prints a line each, returns the status."""
+def chosen_mutants(names: list[str]) -> list[Mutant]:
+    """Those of these names, all without; their edits fit the sources.
+
+    Raises:
+      MutantError: there is no such mutant, or an edit does not fit.
+    """
     mutants = load_mutants()
     unknown = set(names) - {m.name for m in mutants}
     if unknown:
@@ -189,42 +233,96 @@ def run(names: list[str], folder: pathlib.Path) -> int:
             f"known: {', '.join(m.name for m in mutants)}"
         )
     chosen = [m for m in mutants if not names or m.name in names]
-    for mutant in chosen:  # Before anything is built.
-        mutant.apply((ROOT / mutant.file).read_text(encoding="utf-8"))
-    started = time.monotonic()
-    build = Build(folder)
-    unchanged = build.library_of(None)
-    print(f"{'mutant':34} {'cases':>5}  caught by", flush=True)
-    survivors, most = [], dict.fromkeys((m.op for m in chosen if not m.large), 1)
     for mutant in chosen:
-        verdict = judge(build.library_of(mutant), mutant.op, large=mutant.large)
-        if verdict.failure:
+        mutant.apply((ROOT / mutant.file).read_text(encoding="utf-8"))
+    return chosen
+
+
+def outcome_of(mutant: Mutant, verdict: Verdict) -> Outcome:
+    """Where one output is wrong, only that output catches the mutant."""
+    caught_by = ""
+    if verdict.failure:
+        output = score.output_that_failed(verdict.failure)
+        if not mutant.output or mutant.output == output:
+            where = "a view of more than 2^31 elements" if mutant.large else f"case {verdict.cases}"
+            caught_by = ", ".join(filter(None, (where, output)))
+    formula = score.formula_of(mutant.op)
+    return Outcome(mutant.name, mutant.what, formula, mutant.output, caught_by, mutant.survives)
+
+
+def judge_all(mutants: list[Mutant], build: Build) -> tuple[list[Outcome], dict[str, int]]:
+    """Judges mutants, prints a line each; returns also the most cases that one of an op took."""
+    outcomes, most = [], dict.fromkeys((m.op for m in mutants if not m.large), 1)
+    print(f"{'mutant':34} {'cases':>5}  caught by", flush=True)
+    for mutant in mutants:
+        limit = _SURVIVOR_CASES if mutant.survives else None
+        verdict = judge(build.library_of(mutant), mutant.op, limit, large=mutant.large)
+        outcome = outcome_of(mutant, verdict)
+        outcomes.append(outcome)
+        if outcome.caught_by:
+            how = verdict.failure[:160]
             if not mutant.large:
                 most[mutant.op] = max(most[mutant.op], verdict.cases)
-            print(f"{mutant.name:34} {verdict.cases:5}  {verdict.failure[:160]}", flush=True)
+        elif verdict.failure:
+            how = f"NOT CAUGHT by {mutant.output}: {verdict.failure[:160]}"
         else:
-            survivors.append(mutant)
-            print(f"{mutant.name:34} {verdict.cases:5}  NOT CAUGHT: {mutant.what}", flush=True)
-    controls = [judge(unchanged, op, count) for op, count in most.items()]
-    for op in dict.fromkeys(mutant.op for mutant in chosen if mutant.large):
-        controls.append(judge(unchanged, op, large=True))
+            how = (
+                f"survives: {mutant.survives}" if mutant.survives else f"NOT CAUGHT: {mutant.what}"
+            )
+        print(f"{mutant.name:34} {verdict.cases:5}  {how}", flush=True)
+    return outcomes, most
+
+
+def unchanged_passes(library: pathlib.Path, mutants: list[Mutant], most: dict[str, int]) -> bool:
+    """Whether the unchanged kernels pass what the mutants were judged by; prints a line each."""
+    controls = [judge(library, op, count) for op, count in most.items()]
+    for op in dict.fromkeys(mutant.op for mutant in mutants if mutant.large):
+        controls.append(judge(library, op, large=True))
     for control in controls:
         how = f"FAILED: {control.failure}" if control.failure else "passed"
         print(f"{_UNCHANGED:34} {control.cases:5}  {how}")
+    return not any(control.failure for control in controls)
+
+
+def write_page(page: pathlib.Path, outcomes: list[Outcome]) -> None:
+    """Writes the score; mutants that did not run keep what the page says of them."""
+    known = score.of_page(page.read_text(encoding="utf-8")) if page.exists() else {}
+    known |= {outcome.name: outcome for outcome in outcomes}
+    listed = [known[m.name] for m in load_mutants() if m.name in known]
+    page.write_text(score.as_page(listed), encoding="utf-8")
+
+
+def run(names: list[str], folder: pathlib.Path, page: pathlib.Path | None = None) -> int:
+    """Runs the mutants of these names (all without), prints the score, returns the status."""
+    chosen = chosen_mutants(names)  # Before anything is built.
+    started = time.monotonic()
+    build = Build(folder)
+    unchanged = build.library_of(None)
+    outcomes, most = judge_all(chosen, build)
+    passes = unchanged_passes(unchanged, chosen, most)
+    possible = [o for o in outcomes if not o.reason]
+    caught = sum(bool(o.caught_by) for o in possible)
+    print(score.as_text(outcomes))
     print(
-        f"mutants: {len(chosen) - len(survivors)} of {len(chosen)} caught, "
+        f"mutants: {caught} of {len(possible)} caught, "
+        f"{len(outcomes) - len(possible)} that no case can catch, "
         f"{time.monotonic() - started:.0f} s"
     )
-    return 1 if survivors or any(control.failure for control in controls) else 0
+    if page is not None:
+        write_page(page, outcomes)
+    as_expected = all(bool(o.caught_by) != bool(o.reason) for o in outcomes)
+    return 0 if passes and as_expected else 1
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants to run; all without")
+    parser.add_argument("--markdown", metavar="PAGE", help="write the score to this page")
     arguments = parser.parse_args()
+    page = pathlib.Path(arguments.markdown) if arguments.markdown else None
     try:
         with tempfile.TemporaryDirectory() as folder:
-            return run(arguments.names, pathlib.Path(folder))
+            return run(arguments.names, pathlib.Path(folder), page)
     except MutantError as e:
         print(f"mutants: {e}", file=sys.stderr)
         return 2

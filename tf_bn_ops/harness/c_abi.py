@@ -352,11 +352,20 @@ def required_outputs(problem: Problem) -> tuple[str, ...]:
     return tuple(role for role in FORMULAS[problem.formula].outputs if role not in optional)
 
 
+def _parts() -> Any:
+    """The module of the parts of synchronised batch normalization, which is built on this one."""
+    from tf_bn_ops.harness import split_c_abi
+
+    return split_c_abi
+
+
 def new_outputs(
     problem: Problem, fill: float | None = None, given: Mapping[str, np.ndarray] | None = None
 ) -> dict[str, np.ndarray]:
     """Arrays for the outputs of a problem, by role: those that are given, and new ones, filled with
     a number if there is one. The forward's coefficients are stored where an array is given."""
+    if problem.part:
+        return {**_parts().new_outputs(problem, fill), **(given or {})}
     outputs = dict(given or {})
     for role in set(required_outputs(problem)) - set(outputs):
         like = problem["x"] if role in VIEW_ROLES else problem["scale"]
@@ -421,7 +430,7 @@ def run(
     """Runs the CPU backend.
 
     Args:
-      problem: of any formula.
+      problem: of any formula, or of a part of one.
       implementation: its name; None: the one that the environment or the processor chooses.
       threads: how many.
       outputs: role -> array to write to instead of a new one.
@@ -434,6 +443,10 @@ def run(
       ValueError: the library's sentence.
     """
     results = new_outputs(problem, given=outputs)
+    if problem.part:
+        assert not overrides, "fields of parts are those of split_c_abi's structs"
+        how = _parts().How(implementation, threads)
+        return dict(_parts().run(problem, how, results))
     args = args_of(problem, results, **overrides)
     error = ctypes.create_string_buffer(512)
     name = None if implementation is None else implementation.encode()

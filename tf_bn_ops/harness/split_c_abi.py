@@ -161,9 +161,10 @@ def _attrs(scale: np.ndarray, epsilon: float, activation: str) -> dict[str, Any]
     }
 
 
-def stats(x: np.ndarray, how: How = How()) -> Stats:
-    """tfbn_cpu_batch_norm_stats."""
-    out = Stats(np.full((), np.nan), *(np.full(x.shape[1], np.nan) for _ in range(2)))
+def stats(x: np.ndarray, how: How = How(), out: Stats | None = None) -> Stats:
+    """tfbn_cpu_batch_norm_stats; writes to `out` if it is given."""
+    if out is None:
+        out = Stats(np.full((), np.nan), *(np.full(x.shape[1], np.nan) for _ in range(2)))
     addresses = {role: _address(array) for role, array in out._asdict().items()}
     call(StatsArgs(**_of_view(x), x=_address(x), **addresses), how)
     return out
@@ -180,10 +181,15 @@ def gather_stats(parts: Stats) -> Stats:
 
 
 def elemt(
-    v: Mapping[str, np.ndarray], epsilon: float, activation: str = IDENTITY, how: How = How()
+    v: Mapping[str, np.ndarray],
+    epsilon: float,
+    activation: str = IDENTITY,
+    how: How = How(),
+    y: np.ndarray | None = None,
 ) -> np.ndarray:
-    """tfbn_cpu_batch_norm_elemt of inputs by role; "side_input" may be missing."""
-    y = np.empty_like(v["x"])
+    """tfbn_cpu_batch_norm_elemt of inputs by role; "side_input" may be missing. Writes to `y` if it
+    is given."""
+    y = np.empty_like(v["x"]) if y is None else y
     roles = ("x", "side_input", "scale", "offset", "mean", "variance")
     args = ElemtArgs(
         **_of_view(v["x"]),
@@ -199,11 +205,17 @@ _GRADIENT_ROLES = ("y_backprop", "x", "y", "scale", "offset", "mean", "variance"
 
 
 def backward_reduce(
-    v: Mapping[str, np.ndarray], epsilon: float, activation: str = IDENTITY, how: How = How()
+    v: Mapping[str, np.ndarray],
+    epsilon: float,
+    activation: str = IDENTITY,
+    how: How = How(),
+    out: Sums | None = None,
 ) -> Sums:
-    """tfbn_cpu_batch_norm_backward_reduce of inputs by role; "y" may be missing."""
-    wide = [np.full(v["x"].shape[1], np.nan) for _ in range(2)]
-    out = Sums(*wide, *(np.empty_like(v["scale"]) for _ in range(2)))
+    """tfbn_cpu_batch_norm_backward_reduce of inputs by role; "y" may be missing. Writes to `out` if
+    it is given."""
+    if out is None:
+        wide = [np.full(v["x"].shape[1], np.nan) for _ in range(2)]
+        out = Sums(*wide, *(np.empty_like(v["scale"]) for _ in range(2)))
     args = BackwardReduceArgs(
         **_of_view(v["x"]),
         **_attrs(v["scale"], epsilon, activation),
@@ -253,28 +265,25 @@ def backward_elemt(
     return out
 
 
-def run(problem: Problem, how: How = How()) -> dict[str, np.ndarray]:
-    """The outputs by role of a problem of one of spec.ops.PARTS."""
-    v, epsilon, activation = problem.values, problem.epsilon, problem.activation
-    if problem.part == spec.ops.BATCH_NORM_STATS:
-        found = stats(v["x"], how)
-        return {"local_" + role: array for role, array in found._asdict().items()}
-    if problem.part == spec.ops.BATCH_NORM_ELEMT:
-        return {"y": elemt(v, epsilon, activation, how)}
-    if problem.part == spec.ops.BATCH_NORM_BACKWARD_REDUCE:
-        sums = backward_reduce(v, epsilon, activation, how)._asdict()
-        wide = {"local_" + role: sums.pop(role) for role in ("sum_dy", "sum_dy_xmu")}
-        return {**wide, **sums}
-    totals = Sums(v["sum_dy"], v["sum_dy_xmu"], np.zeros(0), np.zeros(0))
-    return backward_elemt(
-        v,
-        totals,
-        float(v["count"]),
-        epsilon,
-        activation,
-        side_input=bool(problem.num_side_inputs),
-        how=how,
-    )
+def new_outputs(problem: Problem, fill: float | None = None) -> dict[str, np.ndarray]:
+    """Arrays for the outputs of a part by role, filled with NaN if not with another number."""
+    view, channels = problem.view, problem.view[1]
+    of_part: dict[str, dict[str, Any]] = {
+        spec.ops.BATCH_NORM_STATS: {
+            "local_count": (),
+            "local_mean": channels,
+            "local_m2": channels,
+        },
+        spec.ops.BATCH_NORM_ELEMT: {"y": view},
+        spec.ops.BATCH_NORM_BACKWARD_REDUCE: dict.fromkeys(
+            ("local_sum_dy", "local_sum_dy_xmu", "scale_backprop", "offset_backprop"), channels
+        ),
+        spec.ops.BATCH_NORM_BACKWARD_ELEMT: {"x_backprop": view}
+        | ({"side_input_backprop": view} if problem.num_side_inputs else {}),
+    }
+    shapes = of_part[problem.part]
+    value = np.nan if fill is None else fill
+    return {role: np.full(s, value, problem.type_of(role).numpy) for role, s in shapes.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -325,3 +334,15 @@ def args_at(problem: Problem, addresses: Mapping[str, int]) -> Any:
     fields |= {role: addresses[role] for role in part.inputs if role in addresses}
     fields |= {field: addresses[role] for role, field in part.outputs.items() if role in addresses}
     return part.struct(**fields)
+
+
+def run(
+    problem: Problem, how: How = How(), outputs: Mapping[str, np.ndarray] | None = None
+) -> dict[str, np.ndarray]:
+    """The outputs by role of a problem of one of spec.ops.PARTS, written to the arrays of `outputs`
+    where it has them."""
+    out = {**new_outputs(problem), **(outputs or {})}
+    given = {role: v for role, v in problem.values.items() if role in PARTS[problem.part].inputs}
+    addresses = {role: array.ctypes.data for role, array in {**given, **out}.items()}
+    call(args_at(problem, addresses), how)
+    return out

@@ -62,6 +62,7 @@ struct BatchNormBackwardElemtFormulaOf : FrozenOnly {
     kSideInputBackprop,
     kOutputs = kAdd ? kSideInputBackprop + 1 : kXBackprop + 1,
   };
+  static constexpr int kPassedOn = kAdd ? int{kSideInputBackprop} : -1;
   enum Sum : int { kNumSums = Plain::kNumSums, kNumFrozenSums = 0 };
   // Behind those of the plain gradient. The forward's mean and scale * rstd are
   // the gradient's.

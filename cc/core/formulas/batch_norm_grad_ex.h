@@ -75,6 +75,7 @@ struct BatchNormGradExFormulaOf {
     kSideInputBackprop,
     kOutputs = kAdd ? kSideInputBackprop + 1 : kXBackprop + 1,
   };
+  static constexpr int kPassedOn = kAdd ? int{kSideInputBackprop} : -1;
   enum Sum : int {
     kNumSums = Plain::kNumSums,
     kNumFrozenSums = Plain::kNumFrozenSums

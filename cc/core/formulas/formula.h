@@ -18,6 +18,8 @@
 //     // kNumReduceInputs.
 //     enum Input { ..., kInputs, kNumFrozenInputs, kNumReduceInputs };
 //     enum Output { ..., kOutputs };
+//     // Where an output is an input passed on, not computed: which.
+//     static constexpr int kPassedOn;
 //     enum Sum { ..., kNumSums, kNumFrozenSums };
 //     // Frozen, those from kFirstFrozenCoefficient on are used. Those from
 //     // kFirstMaskCoefficient on follow from the inputs of shape [channels]
@@ -113,6 +115,13 @@ static TFBN_HD DType StatisticsDTypeOf(const FormulaArgs& args) {
 struct FrozenOnly {};
 template <typename F>
 constexpr bool kIsFrozenOnly = std::is_base_of_v<FrozenOnly, F>;
+
+// F::kPassedOn, or -1: its subnormals are not flushed on any ISA.
+template <typename F, typename = void>
+constexpr int kPassedOnOutput = -1;
+template <typename F>
+constexpr int kPassedOnOutput<F, std::void_t<decltype(F::kPassedOn)>> =
+    F::kPassedOn;
 
 template <typename F>
 constexpr bool kHasMask =

@@ -187,12 +187,14 @@ TFBN_INLINE void ComputeResults(const TensorPointers<F, T>& tensors,
   F::template Element<kTraining>(in, k, out);
   for (int i = 0; i < F::kOutputs; ++i) {
     T* const to = tensors.out[i] + element;
+    const auto stored = i == kPassedOnOutput<F> ? EncodePassedOn<T>(out[i])
+                                                : Compute<T>::Encode(out[i]);
     if (kPartial) {
-      StorePartial(to, out[i], lanes);
+      StorePartialBits(to, stored, lanes);
     } else if (kPolicy == StorePolicy::kNonTemporal) {
-      StoreNonTemporal(to, out[i]);
+      StoreNonTemporalBits(to, stored);
     } else {
-      Store(to, out[i]);
+      StoreBits(to, stored);
     }
   }
 }

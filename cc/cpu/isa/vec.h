@@ -109,7 +109,7 @@ constexpr int kLanesOf =
     kVectorBytes / static_cast<int>(sizeof(typename Compute<T>::Scalar));
 
 // A vector of elements, any alignment; the first n < kLanesOf<T> elements of
-// one; and non-temporal stores to addresses aligned to the stored vector.
+// one.
 template <typename T>
 TFBN_INLINE VectorOf<T> Load(const T* p) {
   return Compute<T>::Decode(LoadBits<typename Compute<T>::Stored>(p));
@@ -126,9 +126,15 @@ template <typename T>
 TFBN_INLINE void StorePartial(T* p, VectorOf<T> v, int n) {
   StorePartialBits(p, Compute<T>::Encode(v), n);
 }
+
+// What is stored of elements of an input that are passed on, not computed:
+// their subnormals are not flushed.
 template <typename T>
-TFBN_INLINE void StoreNonTemporal(T* p, VectorOf<T> v) {
-  StoreNonTemporalBits(p, Compute<T>::Encode(v));
+TFBN_INLINE typename Compute<T>::Stored EncodePassedOn(VectorOf<T> v) {
+#if defined(TFBN_VEC_AVX512BF16)
+  if constexpr (std::is_same_v<T, Bfloat16>) return NarrowPassedOn(v);
+#endif
+  return Compute<T>::Encode(v);
 }
 
 TFBN_INLINE WideD Widen(VD v) { return WideD{{v}}; }

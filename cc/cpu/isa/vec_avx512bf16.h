@@ -21,6 +21,17 @@ TFBN_INLINE V16 NarrowBfloat16(VF v) {
       (__m256i)_mm512_cvtneps_pbh(v), subnormal, _mm512_srli_epi32(bits, 16));
 }
 
+// Of elements that are passed on the subnormals stay, as on all other ISAs.
+// They have nothing in their lower half; nor have zeros, the other numbers
+// whose exponent is zero. (For all results it would cost bfloat16 10 to 15%.)
+TFBN_INLINE V16 NarrowPassedOn(VF v) {
+  const __m512i bits = _mm512_castps_si512(v);
+  const __mmask16 kept =
+      _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(0x7f800000));
+  return (V16)_mm512_mask_cvtepi32_epi16((__m256i)_mm512_cvtneps_pbh(v), kept,
+                                         _mm512_srli_epi32(bits, 16));
+}
+
 }  // namespace
 }  // namespace tf_bn_ops
 

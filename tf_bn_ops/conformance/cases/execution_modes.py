@@ -26,6 +26,7 @@ class ExecutionMode:
       what: for people.
       environment: variables of the process that it needs; those of a process of its own unless
         empty.
+      wishes: further ones, but for a candidate that needs others.
       small: only for small tensors.
       every: in the default run one case in this many, a random subset, has this mode as well; 0:
         none has.
@@ -39,6 +40,7 @@ class ExecutionMode:
 
     what: str
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    wishes: Mapping[str, str] = dataclasses.field(default_factory=dict)
     small: bool = False
     every: int = 0
     other_kernel: bool = False
@@ -49,7 +51,7 @@ class ExecutionMode:
     @property
     def is_apart(self) -> bool:
         """Whether it has a process of its own."""
-        return self.own_process or bool(self.environment)
+        return self.own_process or bool(self.environment or self.wishes)
 
 
 # The mode of a process for each call, and the variable by which a worker knows that it is forked
@@ -76,7 +78,7 @@ EXECUTION_MODES: Mapping[str, ExecutionMode] = {
     # With oneDNN, TensorFlow has an allocator of its own for tensors of 256 KiB and more.
     "poison": ExecutionMode(
         "with all memory filled with a pattern, and with another one",
-        {"TF_ENABLE_ONEDNN_OPTS": "0"},
+        wishes={"TF_ENABLE_ONEDNN_OPTS": "0"},
         every=8,
         own_call=True,
     ),

@@ -7,6 +7,7 @@ Each takes a callable that runs an op (a request -> its outputs as arrays) and a
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -29,26 +30,44 @@ THREADS = 4
 _LEAST_CALLS, _MOST_CALLS = 8, 400
 _SECONDS = 0.02
 # Sizes of tensors whose memory is looked at before `poisoned` is relied on: allocators have
-# thresholds (malloc maps from 128 KiB on; TensorFlow's own begins at 256 KiB).
-_PROBED_BYTES = (64, 4096, 1 << 16, 1 << 19, 1 << 23)
+# thresholds (malloc maps from 128 KiB on; TensorFlow's own, with oneDNN, begins at 256 KiB).
+_PROBED_BYTES = (64, 4096, 1 << 16, 1 << 17, 1 << 19, 1 << 23)
 
 
-def check_poison(empty: Callable[[int], np.ndarray]) -> str:
-    """Why memory of tensors cannot be filled with a pattern in this process, or "".
+class Poisonable:
+    """Up to which size memory of tensors can be filled with a pattern in this process.
 
-    Args:
-      empty: the memory of a new tensor of so many bytes that nothing was written to.
+    Attributes:
+      most_bytes: the largest size that was seen to be filled; 0 if none, infinite if all were.
+      why: what limits it.
     """
-    for pattern in poison.PATTERNS:
+
+    def __init__(self, empty: Callable[[int], np.ndarray]):
+        """`empty`: the memory of a new tensor of so many bytes that nothing was written to."""
+        self.most_bytes, self.why = 0.0, "tensors do not come from the C library's malloc"
         for size in _PROBED_BYTES:
             try:
-                with poison.filled(pattern):
-                    memory = empty(size)
+                if not all(_is_filled(empty, size, pattern) for pattern in poison.PATTERNS):
+                    return
             except poison.PoisonError as error:
-                return str(error)
-            if not poison.holds(memory, pattern).all():
-                return "tensors do not come from the C library's malloc"
-    return ""
+                self.why = str(error)
+                return
+            self.most_bytes = size
+        self.most_bytes = math.inf
+
+    def refusal(self, request: Mapping[str, Any]) -> str:
+        """Why a call cannot be looked at, or "". Outputs are not larger than inputs."""
+        most = max((value.nbytes for value in request.get("inputs", {}).values()), default=0)
+        if most <= self.most_bytes:
+            return ""
+        limit = f"of more than {self.most_bytes:.0f} bytes " if self.most_bytes else ""
+        return self.why.replace("tensors ", "tensors " + limit, 1)
+
+
+def _is_filled(empty: Callable[[int], np.ndarray], size: int, pattern: int) -> bool:
+    with poison.filled(pattern):
+        memory = empty(size)
+    return bool(poison.holds(memory, pattern).all())
 
 
 def poisoned(call: Call, request: Mapping[str, Any]) -> Reply:

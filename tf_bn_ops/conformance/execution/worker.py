@@ -61,7 +61,7 @@ class Executor:
         self._tf = tf
         self._ops = ops
         self._graphs: dict[tuple, Any] = {}
-        self._poison_fails: str | None = None
+        self._poisonable: stateful.Poisonable | None = None
 
     def facts(self) -> dict[str, Any]:
         has = [name for name in spec.OPS if hasattr(self._ops, name)]
@@ -174,10 +174,10 @@ class Executor:
         return self._outputs(request, self._call(request, tensors))
 
     def _poison(self, request: dict[str, Any]) -> Any:
-        if self._poison_fails is None:
-            self._poison_fails = stateful.check_poison(self._empty)
-        if self._poison_fails:
-            return "unsupported", self._poison_fails
+        if self._poisonable is None:
+            self._poisonable = stateful.Poisonable(self._empty)
+        if why := self._poisonable.refusal(request):
+            return "unsupported", why
         return stateful.poisoned(self._eagerly, request)
 
     def _empty(self, size: int) -> np.ndarray:

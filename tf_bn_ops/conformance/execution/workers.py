@@ -13,7 +13,12 @@ from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.cases.execution_modes import EXECUTION_MODES
 from tf_bn_ops.conformance.execution import devices
 from tf_bn_ops.conformance.execution.answer import Answer, identical
-from tf_bn_ops.conformance.execution.implementations import Implementation, request, translated
+from tf_bn_ops.conformance.execution.implementations import (
+    CANDIDATE,
+    Implementation,
+    request,
+    translated,
+)
 from tf_bn_ops.harness import processes
 from tf_bn_ops.harness.models.formula_models import fill
 from tf_bn_ops.harness.problems import Inputs
@@ -110,15 +115,18 @@ class Worker:
 
     def refusal(self, mode: str) -> str:
         """Why a further execution mode does not apply, or ""."""
-        fixed = set(EXECUTION_MODES[mode].environment) & set(self._implementation.environment)
-        if fixed:
+        asked = dict(EXECUTION_MODES[mode].environment)
+        if self._implementation.name != CANDIDATE:  # A reference is what it is by its environment.
+            asked |= EXECUTION_MODES[mode].wishes
+        if fixed := set(asked) & set(self._implementation.environment):
             return f"{fixed.pop()} selects this path"
         return self._implementation.cannot.get(mode, "")
 
     def variant(self, mode: str) -> Worker:
         """The worker with the environment of a mode, which is started if it has not been yet."""
         if mode not in self._variants:
-            environment = {**self._implementation.environment, **EXECUTION_MODES[mode].environment}
+            of_mode, own = EXECUTION_MODES[mode], self._implementation.environment
+            environment = {**of_mode.wishes, **own, **of_mode.environment}
             implementation = dataclasses.replace(self._implementation, environment=environment)
             self._variants[mode] = Worker(implementation, self._timeout, self._memory, False)
         return self._variants[mode]

@@ -5,7 +5,7 @@ added comes from statistics and sums that are float64 (u = 2^-53). Notation: as 
 bounds.py.
 
 **BatchNormStats.** mean and m2 = M*variance as batch_norm.py has them, without rounding to a
-narrower type: em + 4u|mean|, M*ev + 8u*m2. The count is exact.
+narrower type: em + 4u|mean|, M*ev + 8u*m2. The count is exact, that of an empty x is 0.
 
 **BatchNormElemt.** y of the frozen forward; the given mean is float64, and two float32 parts of it
 miss 2^-47 of it, which is what batch_norm.py allows of a mean in two parts.
@@ -116,7 +116,8 @@ class BatchNormStats:
         channels = problem.view[1]
         zero = np.zeros(channels)
         right = batch_norm.Oracle(problem)
-        m = right.count
+        # An empty x has no samples, also where it is its channels that are missing.
+        m = right.count if channels else 0
         count = np.asarray(float(m))
         yield Expected("local_count", _SCALAR, count, 0 * count, count)
         if not m:
