@@ -317,7 +317,8 @@ def test_float64_finite_differences(is_training):
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_the_composition_is_the_same_function(data_format, is_training, dtype, monkeypatch):
-    """It runs where the op has no kernel, on a GPU in a build for CPUs; its bounds are those of its own roundings."""
+    """It runs where the op has no kernel, on a GPU in a build for CPUs; its bounds are those of its
+    own roundings."""
     shape = CALLS[data_format]
     vectors = "float64" if dtype == "float64" else "float32"
     values = make_inputs(shape, channels_of(shape, data_format), dtype, vectors)

@@ -143,7 +143,12 @@ def _calls(row: AgainstRow, libraries: Sequence[Any], threads: int) -> list[Call
 
         return call
 
-    return [call_of(getattr(library, formula.function)) for library in libraries]
+    return [call_of(getattr(library, function_of(row))) for library in libraries]
+
+
+def function_of(row: AgainstRow) -> str:
+    """The function of the C ABI that a row measures."""
+    return c_abi.function_of(c_abi.FORMULAS[row.formula].struct, "cpu")
 
 
 def compare(row: AgainstRow, libraries: Sequence[Any], threads: int, seconds: float) -> Comparison:
@@ -182,7 +187,7 @@ def run(
     if not pathlib.Path(path).is_file():
         raise UsageError(f"--against={path} does not exist: name a libtf_bn_ops_core.so")
     libraries = [ctypes.CDLL(path), ctypes.CDLL(_loader.core_library_path())]
-    known = [row for row in chosen if hasattr(libraries[0], c_abi.FORMULAS[row.formula].function)]
+    known = [row for row in chosen if hasattr(libraries[0], function_of(row))]
     for row in random.sample(known, len(known)):
         result = compare(row, libraries, threads, seconds)
         if result.verdict == "slower than noise":

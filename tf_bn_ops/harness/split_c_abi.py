@@ -119,7 +119,7 @@ class How:
 
 
 @functools.cache
-def _function(name: str, struct: type[ctypes.Structure], runs: bool) -> Any:
+def _function(name: str, struct: Any, runs: bool) -> Any:
     function = getattr(c_abi.library(), name)
     how = [ctypes.c_char_p, ctypes.c_int] if runs else []
     function.argtypes = [ctypes.POINTER(struct), *how, ctypes.c_char_p, ctypes.c_size_t]
@@ -138,7 +138,8 @@ def call(args: Any, how: How | None = None) -> None:
         implementation = None if how.implementation is None else how.implementation.encode()
         further = [implementation, how.threads]
     name = c_abi.function_of(args, "cpu")
-    function = _function(name, type(args), how is not None)
+    struct: type[ctypes.Structure] = type(args)
+    function = _function(name, struct, how is not None)
     if function(args, *further, error, len(error)) != 0:
         raise ValueError(error.value.decode())
 

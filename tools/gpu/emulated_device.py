@@ -24,7 +24,15 @@ from tf_bn_ops.harness import c_abi, split_c_abi
 _SOURCES = ("cc/cuda/testing/emulator.cc", "cc/c_api/args.cc", "cc/c_api/split_args.cc")
 # The arithmetic of the device: IEEE, without fused multiply-add. Functions that kernels share are
 # compiled once.
-_FLAGS = ("-std=c++17", "-O1", "-ffp-contract=off", "-shared", "-fPIC", "-I.", "-DTFBN_INLINE=inline")
+_FLAGS = (
+    "-std=c++17",
+    "-O1",
+    "-ffp-contract=off",
+    "-DTFBN_INLINE=inline",
+    "-shared",
+    "-fPIC",
+    "-I.",
+)
 
 _VIEW = (ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32)
 _CONFIG = ("grid", "threads_x", "threads_y", "threads_z", "fold", "steps", "items", "splits")

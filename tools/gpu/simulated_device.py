@@ -20,8 +20,11 @@ import cuda_device
 # from barrier to barrier.
 LOCK_STEP, RANDOM_ORDER = ORDERS = (0, 1)
 _NAME = "libcudasim.so"
-# Instructions that the simulator lacks, and the same by others, each on a line of its own: two numbers
-# that are rounded at once, the first to the upper half; and the upper half of 64 bits.
+# Comparisons that are true where one number is NaN, and the opposite ones: the simulator finds them
+# false.
+_COMPLEMENTS = {"ltu": "ge", "leu": "gt", "gtu": "le", "geu": "lt", "neu": "eq", "equ": "ne"}
+# Instructions that the simulator lacks, and the same by others, each on a line of its own: two
+# numbers that are rounded at once, the first to the upper half; and the upper half of 64 bits.
 _SUBSTITUTES = (
     (
         r"cvt\.rn\.(b?f16)x2\.f32\s+(%\w+),\s*(%\w+),\s*(%\w+)\s*;",
@@ -33,11 +36,22 @@ _SUBSTITUTES = (
         "{ .reg .b64 one;\n.reg .b64 two;\nshl.b64 one, \\2, 32;\nand.b64 two, \\3, 4294967295;\n"
         "or.b64 \\1, one, two; }",
     ),
+    *(
+        (rf"setp\.{one}(\.f\d+)\s+(%\w+),([^;]*);", rf"setp.{other}\1 \2,\3;\nnot.pred \2, \2;")
+        for one, other in _COMPLEMENTS.items()
+    ),
 )
 
 
 def _simulated(ptx: str) -> str:
-    """`ptx` in the simulator's instructions."""
+    """`ptx` in the simulator's instructions.
+
+    It takes the shared memory of successive blocks for one: a barrier at the begin of each keeps it
+    from finding races between them.
+    """
+    kernels = re.split(r"(?m)^(?=(?:\.visible )?\.entry)", ptx)
+    begin = re.compile(r"\n\s*ld\.param")
+    ptx = "".join(begin.sub(lambda m: "\nbar.sync 0;" + m[0], k, count=1) for k in kernels)
     for pattern, substitute in _SUBSTITUTES:
         ptx = re.sub(pattern, substitute, ptx)
     return ptx
