@@ -29,7 +29,16 @@ constexpr int kMaxSharedBytes = 48 << 10;
 
 class DeviceBlock {
  public:
-  __device__ int64_t Index() const { return blockIdx.x; }
+  // Read anew every time rather than kept in a register.
+  __device__ int64_t Index() const {
+#if defined(__CUDA_ARCH__)
+    unsigned index;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(index));
+    return index;
+#else
+    return blockIdx.x;
+#endif
+  }
   template <typename F>
   __device__ __forceinline__ void ForEachThread(const F& f) {
     f(static_cast<int>(threadIdx.x));

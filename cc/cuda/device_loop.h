@@ -405,7 +405,8 @@ TFBN_HD void ForEachWhole(
   typename BlockStrideLoop<T, kChannelsLast>::WholeItems items(loop);
   const int64_t byte = loop.GroupByte();
   const int n = loop.GroupItems();
-  const int limit = Opaque(n);
+  // Channels first, whether an item is present is not known in advance.
+  const int limit = kChannelsLast ? Opaque(n) : n;
   TFBN_NO_UNROLL
   for (int i = 0; i < n; i += kItems) {
     uint32_t offset[kItems];

@@ -124,9 +124,11 @@ class KnownOfColumns {
   }
 
   TFBN_HD Compute<T> Center(int e) const {
-    // Volatile, see ColumnCoefficients: a fused kernel has no registers left.
-    return kFused && kChannelsLast
-               ? *static_cast<const volatile Compute<T>*>(&centers_[e])
+    // Volatile, see ColumnCoefficients: a fused kernel, or one of many sums,
+    // has no registers left.
+    return (kFused && kChannelsLast) || kSums > 2
+               ? *static_cast<const volatile Compute<T>*>(
+                     &centers_[kChannelsLast ? e : 0])
                : center_[kChannelsLast ? e : 0];
   }
   TFBN_HD void Load(int e, Compute<T> (&k)[Formula::kNumCoefficients]) const {
