@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from builds import ISA_BUILDS
 
-from tf_bn_ops.harness import bounds, c_abi, split_c_abi
+from tf_bn_ops.harness import bounds, c_abi
 from tf_bn_ops.harness.models import formula_models
 from tf_bn_ops.harness.problems import Problem, random_problem, stored
 
