@@ -59,8 +59,8 @@ absl::Status GatherStatsGradient(const Scope& scope, const tf::Operation& op,
   const Output n = tf::ops::ExpandDims(scope, op.input(0), 1);
   const Output has = tf::ops::Greater(scope, n, Number(scope, 0));
   // Parts without elements may hold anything.
-  const Output apart =
-      tf::ops::Subtract(scope, tf::ops::SelectV2(scope, has, means, mean), mean);
+  const Output apart = tf::ops::Subtract(
+      scope, tf::ops::SelectV2(scope, has, means, mean), mean);
   const Output share = tf::ops::DivNoNan(scope, n, count);
   const Output d_means =
       Plus(scope, Times(scope, share, d_mean),
