@@ -9,17 +9,9 @@
 namespace tf_bn_ops {
 namespace {
 
-// The instruction flushes subnormals. There are none in the results of
-// arithmetic that flushes them itself (cc/core/fp_env.h), but in a gradient
-// that is handed on as it is, to a side input: it was a bfloat16, so nothing is
-// lost where its bits are cut off.
-TFBN_INLINE V16 NarrowBfloat16(VF v) {
-  const __m512i bits = _mm512_castps_si512(v);
-  const __mmask16 subnormal =
-      _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(0x7f800000));
-  return (V16)_mm512_mask_cvtepi32_epi16(
-      (__m256i)_mm512_cvtneps_pbh(v), subnormal, _mm512_srli_epi32(bits, 16));
-}
+// The instruction flushes subnormals; there are none in the results of
+// arithmetic that flushes them itself (cc/core/fp_env.h).
+TFBN_INLINE V16 NarrowBfloat16(VF v) { return (V16)_mm512_cvtneps_pbh(v); }
 
 // Of elements that are passed on the subnormals stay, as on all other ISAs.
 // They have nothing in their lower half; nor have zeros, the other numbers

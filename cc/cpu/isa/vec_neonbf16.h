@@ -9,7 +9,7 @@
 namespace tf_bn_ops {
 namespace {
 
-// The instruction flushes subnormals; see vec_avx512bf16.h.
+// The instruction flushes subnormals, which elements that are passed on keep.
 TFBN_INLINE V16 NarrowBfloat16(VF v) {
   const uint32x4_t bits = (uint32x4_t)v;
   const uint32x4_t normal = vtstq_u32(bits, vdupq_n_u32(0x7f800000));
