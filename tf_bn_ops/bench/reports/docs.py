@@ -36,20 +36,7 @@ class DocsError(ValueError):
 def overview(run: Run, with_slower: bool = False) -> str:
     """The tables by layout and dtype, of whole networks, and a few sentences on the run; perhaps
     each row in which a peer is faster."""
-    rows = run.of_section(GRADIENT)
-    shapes = len({m.row.shape for m in rows})
-    versions = ", ".join(
-        f"{label(peer)} {next(iter(run.versions[peer].values()))}"
-        for peer in run.peers
-        if peer in run.versions and peer != "eigen"
-    )
-    lines = [
-        report.overview_table(run).markdown(),
-        "",
-        f"Median over {shapes} layer shapes of the peer's time over that of tf_bn_ops: above 1 "
-        f"tf_bn_ops is faster; -: the peer refuses. {run.machine['cpu']}, "
-        f"{run.settings['threads']} threads, {versions}, {run.machine['date']}.",
-    ]
+    lines = [report.overview_table(run).markdown(), "", _caption(run, GRADIENT)]
     if with_slower:
         lines += ["", slower(run)]
     for call, text in (
@@ -60,20 +47,52 @@ def overview(run: Run, with_slower: bool = False) -> str:
     ):
         if run.of_section(call):
             lines += ["", text, "", report.overview_table(run, call).markdown()]
-    if run.networks:
-        lines += [
-            *("", "A training step of whole networks, with Keras' batch norm, with"),
-            "`tf_bn_ops.keras.replace_batch_norm`, and with nothing in place of batch norm:",
-            *("", report.network_table(run).markdown()),
-            *("", "With batch norm fused with the activations behind it (`fuse=True`), and with"),
-            *("nothing in place of both:", "", report.fused_network_table(run).markdown()),
-        ]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_networks(run)])
+
+
+def summary(run: Run) -> str:
+    """The tables of layers by layout and dtype, or of the gradient alone where no layer was
+    measured, and of whole networks."""
+    call = LAYER if run.of_section(LAYER) else GRADIENT
+    lines = [report.overview_table(run, call).markdown(), "", _caption(run, call)]
+    if run.of_section(LAYER_RELU):
+        lines += ["", "With ReLU behind it; TensorFlow's is a chain of ops:", ""]
+        lines.append(report.overview_table(run, LAYER_RELU).markdown())
+    return "\n".join([*lines, *_networks(run)])
+
+
+def _caption(run: Run, call: str) -> str:
+    shapes = len({m.row.shape for m in run.of_section(call)})
+    versions = ", ".join(
+        f"{label(peer)} {next(iter(run.versions[peer].values()))}"
+        for peer in run.peers
+        if peer in run.versions and peer != "eigen"
+    )
+    return (
+        f"Median over {shapes} layer shapes of the peer's time over that of tf_bn_ops, "
+        f"{report.CALL_TITLES[call]}: above 1 tf_bn_ops is faster; -: the peer refuses. "
+        f"{run.machine['cpu']}, {run.settings['threads']} threads, {versions}, "
+        f"{run.machine['date']}."
+    )
+
+
+def _networks(run: Run) -> list[str]:
+    if not run.networks:
+        return []
+    return [
+        *("", "A training step of whole networks, with Keras' batch norm, with"),
+        "`tf_bn_ops.keras.replace_batch_norm`, and with nothing in place of batch norm:",
+        *("", report.network_table(run).markdown()),
+        *("", "With batch norm fused with the activations behind it (`fuse=True`), and with"),
+        *("nothing in place of both:", "", report.fused_network_table(run).markdown()),
+    ]
 
 
 def on_page(page: pathlib.Path, run: Run) -> str:
-    """What stands between the markers of a page: only that of the benchmarks has every row that is
-    slower than a peer's."""
+    """What stands between the markers of a page: on that of the benchmarks every row that is slower
+    than a peer's, too; in the README what whole layers and networks gain."""
+    if page.name == "README.md":
+        return summary(run)
     return overview(run, with_slower=page.name == "benchmarks.md")
 
 
