@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 import zipfile
+from xml.etree import ElementTree
 
 import pytest
 from build_helpers import bare_venv, build_op_library, run, site_packages
@@ -55,7 +56,9 @@ def python(wheel, tmp_path_factory):
 
 
 def _judge(python, folder, *flags):
-    return run([python, "-m", "tf_bn_ops", "conformance", *flags], folder, PYTHONPATH=None)
+    """As a vendor's machine has it: without a compiler, or anything else, on the path."""
+    command = [python, "-m", "tf_bn_ops", "conformance", *flags]
+    return run(command, folder, PYTHONPATH=None, PATH=str(python.parent))
 
 
 @pytest.mark.long
@@ -76,6 +79,41 @@ def test_library_of_a_vendor_is_judged_where_ours_is_not(python, tmp_path):
         assert result.returncode == status, result.stdout + result.stderr
         assert (tmp_path / "run.xml").exists()
     assert "is not written in" in result.stdout
+
+
+@pytest.mark.long
+def test_shards_in_a_vendors_ci_are_merged_into_one_report(python, tmp_path):
+    """The workflow of docs/conformance.md: each shard has a status and files of its own; the merged
+    ones have all cases. A shard that fails makes the report fail, too."""
+    build_op_library(THIRD_PARTY / "vendor_ops.cc", tmp_path / "libvendor.so")
+    mapping = (THIRD_PARTY / "vendor.toml").read_text(encoding="utf-8")
+    strict = mapping[: mapping.index("[[op.tolerance]]")].replace("gamma", "GAMMA")
+    cases = []
+    for shard in ("1/2", "2/2"):
+        (tmp_path / "vendor.toml").write_text(mapping)
+        name = shard[0]
+        flags = ("--library=libvendor.so", "--mapping=vendor.toml", "--noreal", "--cases=40")
+        files = (f"--json={name}.json", f"--junit={name}.xml")
+        result = _judge(python, tmp_path, *flags, f"--shard={shard}", *files)
+        assert result.returncode == 0, result.stdout + result.stderr
+        cases.append(_junit_cases(tmp_path / f"{name}.xml"))
+    assert all(cases) and not set(cases[0]) & set(cases[1])
+    merged = ("--html=all.html", "--junit=all.xml")
+    result = _judge(python, tmp_path, "merge", "1.json", "2.json", *merged)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert sorted(_junit_cases(tmp_path / "all.xml")) == sorted([*cases[0], *cases[1]])
+    assert "Vendor&gt;BnGrad" in (tmp_path / "all.html").read_text(encoding="utf-8")
+    # A mapping that does not fit the library: no verdict, one sentence.
+    (tmp_path / "vendor.toml").write_text(strict)
+    result = _judge(python, tmp_path, *flags)
+    assert result.returncode == 2
+    assert "GAMMA" in result.stderr and "Traceback" not in result.stderr
+
+
+def _junit_cases(path):
+    """But for known divergences, each of which every shard that shows it lists."""
+    found = ElementTree.parse(path).iter("testcase")
+    return [case.get("name") for case in found if case.get("classname") != "known divergences"]
 
 
 @pytest.mark.long
