@@ -434,10 +434,10 @@ $(INSTALLED): $(LIB_DIR)/.environment
 
 # Measures memory bandwidth for the benchmark; not part of the package.
 MEMORY_BANDWIDTH := $(LIB_DIR)/libtf_bn_ops_memory_bandwidth.so
-$(MEMORY_BANDWIDTH): cc/bench/memory_bandwidth.cc $(B)/compile.txt $(B)/link.txt mk/exports.map
+$(MEMORY_BANDWIDTH): cc/bench/memory_bandwidth.cc $(B)/portable.a $(B)/compile.txt $(B)/link.txt mk/exports.map
 	$(Q)echo '  CXX     $<'
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CXX) -o $@.new $< $(CORE_CXXFLAGS) $(CXXFLAGS) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS)
+	$(Q)$(CXX) -o $@.new $< $(B)/portable.a $(CORE_CXXFLAGS) $(CXXFLAGS) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS)
 	$(Q)mv $@.new $@
 endif
 
