@@ -7,8 +7,9 @@
 // center c that elements are measured from, rounded to float32, each of
 // d = x - c and dy * d is one rounding, so that with u = 2^-24
 //
-//   |error of sum(dy * (x - c))| <= (kTwoLevelRun - 1 + 2) * u * sum|dy*(x -
-//   c)| |error of sum(dy)|           <= (kTwoLevelRun - 1) * u * sum|dy|
+//   |error of sum(dy * d)| <= (kTwoLevelRun - 1 + 2) * u * sum|dy * d|
+//
+//   |error of sum(dy)| <= (kTwoLevelRun - 1) * u * sum|dy|
 //
 // besides what double rounds; products of d with itself carry one rounding
 // more. Where c is not the center itself, Formula::Recenter adds what is

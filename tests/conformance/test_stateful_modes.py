@@ -120,7 +120,7 @@ def test_poison_is_for_tensors_that_come_from_malloc():
     libc.aligned_alloc.argtypes = [ctypes.c_size_t] * 2
 
     def with_onednn(size):
-        # TensorFlow's allocator, which knows no pattern, hands out what is as large or larger.
+        # TensorFlow's allocator, which knows no pattern, allocates what is as large or larger.
         if size >= 1 << 18:
             return np.zeros(size, np.uint8)
         address = libc.aligned_alloc(64, size)

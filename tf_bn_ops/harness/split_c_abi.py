@@ -16,7 +16,7 @@ import numpy as np
 
 from tf_bn_ops import spec
 from tf_bn_ops.harness import c_abi
-from tf_bn_ops.harness.problems import IDENTITY, Problem
+from tf_bn_ops.harness.problems import IDENTITY, VIEW_ROLES, Problem
 
 _SIZES = tuple((name, ctypes.c_int64) for name in ("outer", "channels", "inner"))
 _ATTRS: tuple[tuple[str, Any], ...] = (
@@ -161,10 +161,9 @@ def _attrs(scale: np.ndarray, epsilon: float, activation: str) -> dict[str, Any]
     }
 
 
-def stats(x: np.ndarray, how: How = How(), out: Stats | None = None) -> Stats:
-    """tfbn_cpu_batch_norm_stats; writes to `out` if it is given."""
-    if out is None:
-        out = Stats(np.full((), np.nan), *(np.full(x.shape[1], np.nan) for _ in range(2)))
+def stats(x: np.ndarray, how: How = How()) -> Stats:
+    """tfbn_cpu_batch_norm_stats."""
+    out = Stats(np.full((), np.nan), *(np.full(x.shape[1], np.nan) for _ in range(2)))
     addresses = {role: _address(array) for role, array in out._asdict().items()}
     call(StatsArgs(**_of_view(x), x=_address(x), **addresses), how)
     return out
@@ -185,11 +184,9 @@ def elemt(
     epsilon: float,
     activation: str = IDENTITY,
     how: How = How(),
-    y: np.ndarray | None = None,
 ) -> np.ndarray:
-    """tfbn_cpu_batch_norm_elemt of inputs by role; "side_input" may be missing. Writes to `y` if it
-    is given."""
-    y = np.empty_like(v["x"]) if y is None else y
+    """tfbn_cpu_batch_norm_elemt of inputs by role; "side_input" may be missing."""
+    y = np.empty_like(v["x"])
     roles = ("x", "side_input", "scale", "offset", "mean", "variance")
     args = ElemtArgs(
         **_of_view(v["x"]),
@@ -209,13 +206,10 @@ def backward_reduce(
     epsilon: float,
     activation: str = IDENTITY,
     how: How = How(),
-    out: Sums | None = None,
 ) -> Sums:
-    """tfbn_cpu_batch_norm_backward_reduce of inputs by role; "y" may be missing. Writes to `out` if
-    it is given."""
-    if out is None:
-        wide = [np.full(v["x"].shape[1], np.nan) for _ in range(2)]
-        out = Sums(*wide, *(np.empty_like(v["scale"]) for _ in range(2)))
+    """tfbn_cpu_batch_norm_backward_reduce of inputs by role; "y" may be missing."""
+    wide = [np.full(v["x"].shape[1], np.nan) for _ in range(2)]
+    out = Sums(*wide, *(np.empty_like(v["scale"]) for _ in range(2)))
     args = BackwardReduceArgs(
         **_of_view(v["x"]),
         **_attrs(v["scale"], epsilon, activation),
@@ -265,27 +259,6 @@ def backward_elemt(
     return out
 
 
-def new_outputs(problem: Problem, fill: float | None = None) -> dict[str, np.ndarray]:
-    """Arrays for the outputs of a part by role, filled with NaN if not with another number."""
-    view, channels = problem.view, problem.view[1]
-    of_part: dict[str, dict[str, Any]] = {
-        spec.ops.BATCH_NORM_STATS: {
-            "local_count": (),
-            "local_mean": channels,
-            "local_m2": channels,
-        },
-        spec.ops.BATCH_NORM_ELEMT: {"y": view},
-        spec.ops.BATCH_NORM_BACKWARD_REDUCE: dict.fromkeys(
-            ("local_sum_dy", "local_sum_dy_xmu", "scale_backprop", "offset_backprop"), channels
-        ),
-        spec.ops.BATCH_NORM_BACKWARD_ELEMT: {"x_backprop": view}
-        | ({"side_input_backprop": view} if problem.num_side_inputs else {}),
-    }
-    shapes = of_part[problem.part]
-    value = np.nan if fill is None else fill
-    return {role: np.full(s, value, problem.type_of(role).numpy) for role, s in shapes.items()}
-
-
 @dataclasses.dataclass(frozen=True)
 class _Part:
     """How a part is called with addresses: its struct, the roles of its arrays, and of its outputs
@@ -321,6 +294,17 @@ def required_outputs(problem: Problem) -> tuple[str, ...]:
     """As c_abi.required_outputs, of a part."""
     left_out = set() if problem.num_side_inputs else {"side_input_backprop"}
     return tuple(role for role in PARTS[problem.part].outputs if role not in left_out)
+
+
+def new_outputs(problem: Problem, fill: float | None = None) -> dict[str, np.ndarray]:
+    """Arrays for the outputs of a part by role, filled with NaN if not with another number."""
+    value = np.nan if fill is None else fill
+    outputs = {}
+    for role in required_outputs(problem):
+        shape: tuple[int, ...] = problem.view if role in VIEW_ROLES else problem.view[1:2]
+        shape = () if role == "local_count" else shape
+        outputs[role] = np.full(shape, value, problem.type_of(role).numpy)
+    return outputs
 
 
 def args_at(problem: Problem, addresses: Mapping[str, int]) -> Any:
