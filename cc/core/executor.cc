@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "cc/core/fp_env.h"
+#include "cc/core/task_shares.h"
 
 namespace tf_bn_ops {
 namespace {
@@ -40,14 +41,8 @@ class PhaseRunner {
       : phases_(std::move(phases)), progress_(phases_.size()) {
     for (size_t p = 0; p < phases_.size(); ++p) {
       const std::vector<int64_t> one_share = {0, phases_[p].num_tasks};
-      const std::vector<int64_t>& bounds =
-          phases_[p].share_bounds ? *phases_[p].share_bounds : one_share;
-      progress_[p].shares = std::vector<Share>(bounds.size() - 1);
-      for (size_t s = 0; s + 1 < bounds.size(); ++s) {
-        Share& share = progress_[p].shares[s];
-        share.next.store(bounds[s], std::memory_order_relaxed);
-        share.end = bounds[s + 1];
-      }
+      progress_[p].tasks = TaskShares(
+          phases_[p].share_bounds ? *phases_[p].share_bounds : one_share);
     }
   }
 
@@ -62,27 +57,18 @@ class PhaseRunner {
   }
 
  private:
-  struct Share {
-    std::atomic<int64_t> next{0};
-    int64_t end = 0;
-  };
   struct Progress {
-    std::vector<Share> shares;
+    TaskShares tasks;
     std::atomic<int64_t> done{0};  // Tasks, and Phase::last as one more.
   };
 
   void TakeTasks(size_t p, size_t thread) {
     const Phase& phase = phases_[p];
     Progress& progress = progress_[p];
-    const size_t shares = progress.shares.size();
     int64_t finished = 0;
-    for (size_t k = 0; k < shares; ++k) {
-      Share& share = progress.shares[(thread + k) % shares];
-      for (int64_t i; (i = share.next.fetch_add(1, std::memory_order_relaxed)) <
-                      share.end;) {
-        phase.task(i);
-        ++finished;
-      }
+    for (int64_t i; (i = progress.tasks.Take(thread)) != TaskShares::kNone;) {
+      phase.task(i);
+      ++finished;
     }
     if (finished > 0 &&
         progress.done.fetch_add(finished, std::memory_order_acq_rel) +

@@ -3,7 +3,6 @@
 #include "cc/cpu/driver.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "cc/core/fp_env.h"
 #include "cc/core/partition.h"
 #include "cc/core/reference.h"
+#include "cc/core/task_shares.h"
 #include "cc/core/two_level_sum.h"
 #include "cc/cpu/cache_sizes.h"
 #include "cc/cpu/call_memory.h"
@@ -21,35 +21,8 @@
 namespace tf_bn_ops {
 namespace {
 
-constexpr int64_t kNoGroup = -1;
-
-// The channel groups of a pipeline. Each task takes those of its own share
-// first, in order, then those that are left in others.
-class GroupQueue {
- public:
-  // Share s has the groups from bounds[s] up to, without, bounds[s + 1].
-  explicit GroupQueue(const std::vector<int64_t>& bounds)
-      : bounds_(bounds), next_(bounds.size() - 1) {
-    for (size_t s = 0; s < next_.size(); ++s) {
-      next_[s].store(bounds[s], std::memory_order_relaxed);
-    }
-  }
-
-  // A group of share `share`, else of another one; kNoGroup: none is left.
-  int64_t Take(size_t share) {
-    for (size_t k = 0; k < next_.size(); ++k) {
-      const size_t s = (share + k) % next_.size();
-      if (next_[s].load(std::memory_order_relaxed) >= bounds_[s + 1]) continue;
-      const int64_t g = next_[s].fetch_add(1, std::memory_order_relaxed);
-      if (g < bounds_[s + 1]) return g;
-    }
-    return kNoGroup;
-  }
-
- private:
-  const std::vector<int64_t>& bounds_;
-  std::vector<std::atomic<int64_t>> next_;
-};
+// In place of a channel group.
+constexpr int64_t kNoGroup = TaskShares::kNone;
 
 // Executes the plan of one call of formula F that has elements.
 template <typename F>
@@ -79,8 +52,8 @@ class Driver {
         if (plan_.pipeline == Pipeline::kNone) {
           RunPhases(executor, {GroupPass()});
         } else {
-          GroupQueue queue(plan_.task_bounds);
-          RunPhases(executor, {PipelinePass(queue)});
+          TaskShares groups(plan_.task_bounds);
+          RunPhases(executor, {PipelinePass(groups)});
         }
         break;
       case Schedule::kReduceOnly:
@@ -186,18 +159,19 @@ class Driver {
     }
   }
 
-  // Both passes over all groups, each of which a task takes from the queue.
-  Phase PipelinePass(GroupQueue& queue) const {
+  // Both passes over all groups; each task takes those of its share, then
+  // others.
+  Phase PipelinePass(TaskShares& groups) const {
     return {NumTasks(plan_),
-            [this, &queue](int64_t task) {
-              int64_t next = queue.Take(task);
+            [this, &groups](int64_t task) {
+              int64_t next = groups.Take(task);
               if (next == kNoGroup) return;
               const ScopedScratch scratch(plan_.scratch_bytes);
               int64_t current = kNoGroup;
               do {
                 RunStage(current, next, scratch.data());
                 current = next;
-                if (current != kNoGroup) next = queue.Take(task);
+                if (current != kNoGroup) next = groups.Take(task);
               } while (current != kNoGroup);
             },
             &plan_.share_bounds};

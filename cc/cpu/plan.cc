@@ -43,7 +43,6 @@ constexpr double kScratchPartOfL2 = 0.7;
 // Elements between the copies of two inputs, three cache lines or more, lest
 // they lie a multiple of 4 KiB apart (see CoefficientStride).
 constexpr int64_t kScratchPadding = 96;
-constexpr int64_t kCacheLine = 64;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -220,7 +219,7 @@ class Planner {
     why = {found <= limit ? Reason::kPackedGroup : Reason::kGroupExceedsL2,
            found, limit};
     if (plan_.pipeline == Pipeline::kDirect) return;
-    const int64_t line = kCacheLine / element_bytes_;
+    const int64_t line = kCacheLineBytes / element_bytes_;
     plan_.scratch_stride =
         CeilDiv(plan_.group_channels * ElementsPerChannel(view_), line) * line +
         kScratchPadding;

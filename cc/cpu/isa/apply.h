@@ -19,6 +19,25 @@ namespace {
 
 // ---- Store policy -----------------------------------------------------------
 
+// Elements of a cache line.
+template <typename T>
+constexpr int64_t kLineElements =
+    kCacheLineBytes / static_cast<int64_t>(sizeof(T));
+
+// Elements from `element` of the outputs to the first that begins a cache line;
+// -1 if the outputs are aligned differently.
+template <typename F, typename T>
+int64_t ElementsToFullLine(T* const (&out)[F::kOutputs], int64_t element) {
+  const auto offset = [&](const T* p) {
+    return static_cast<int64_t>(reinterpret_cast<uintptr_t>(p + element) %
+                                kCacheLineBytes / sizeof(T));
+  };
+  for (const T* p : out) {
+    if (offset(p) != offset(out[0])) return -1;
+  }
+  return (kLineElements<T> - offset(out[0])) % kLineElements<T>;
+}
+
 // Calls pass(policy, panel) for all of a panel, with the policy as a constant.
 // Non-temporal stores need full cache lines: the columns left and right of them
 // are a part each, with temporal stores. Where rows or outputs are aligned
@@ -30,24 +49,17 @@ void ForEachStorePart(const TensorPointers<F, T>& tensors, const Panel& panel,
       kTemporal{};
   constexpr std::integral_constant<StorePolicy, StorePolicy::kNonTemporal>
       kNonTemporal{};
-  constexpr int64_t kLine = kCacheLineBytes / static_cast<int64_t>(sizeof(T));
+  constexpr int64_t kLine = kLineElements<T>;
   if (panel.rows == 0 || panel.columns == 0) return;
-  // Elements from the beginning of a cache line to the first of a row.
-  const auto line_offset = [&](const T* out) {
-    return static_cast<int64_t>(
-        reinterpret_cast<uintptr_t>(out + panel.first_element) %
-        kCacheLineBytes / sizeof(T));
-  };
-  const int64_t offset = line_offset(tensors.out[0]);
-  bool alike = panel.rows == 1 || panel.row_stride % kLine == 0;
-  for (const T* out : tensors.out) alike = alike && line_offset(out) == offset;
-  Panel full_lines = panel;
-  full_lines.first_column = offset == 0 ? 0 : kLine - offset;
-  full_lines.columns -= (offset + panel.columns) % kLine;
-  if (policy != StorePolicy::kNonTemporal || !alike ||
-      full_lines.first_column >= full_lines.columns) {
+  if (policy != StorePolicy::kNonTemporal) return pass(kTemporal, panel);
+  const int64_t lead = ElementsToFullLine<F>(tensors.out, panel.first_element);
+  const bool alike = panel.rows == 1 || panel.row_stride % kLine == 0;
+  if (lead < 0 || !alike || panel.columns - lead < kLine) {
     return pass(kTemporal, panel);
   }
+  Panel full_lines = panel;
+  full_lines.first_column = lead;
+  full_lines.columns -= (panel.columns - lead) % kLine;
   Panel edge = panel;
   if (full_lines.first_column > 0) {
     edge.columns = full_lines.first_column;
@@ -274,12 +286,11 @@ void ApplyRuns(
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
   int64_t first = (o * view.channels + c) * view.inner + block.i0;
   int64_t length = block.i1 - block.i0;
-  const auto misaligned_bytes = static_cast<int64_t>(
-      reinterpret_cast<uintptr_t>(tensors.out[0] + first) % kCacheLineBytes);
-  if (policy == StorePolicy::kNonTemporal && misaligned_bytes != 0) {
-    int64_t head =
-        (kCacheLineBytes - misaligned_bytes) / static_cast<int64_t>(sizeof(T));
-    if (head > length) head = length;
+  const int64_t lead = policy == StorePolicy::kNonTemporal
+                           ? ElementsToFullLine<F>(tensors.out, first)
+                           : 0;
+  if (lead > 0) {
+    const int64_t head = lead < length ? lead : length;
     ApplyPanel<F, kTraining>(tensors, Panel{first, 1, kRunColumns, head},
                              StorePolicy::kTemporal, coefficients);
     first += head;

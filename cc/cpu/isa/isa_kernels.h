@@ -11,6 +11,10 @@
 
 namespace tf_bn_ops {
 
+// Cache lines of all processors that these kernels are built for. (aarch64 has
+// some of 128 bytes, which holds whole ones of these.)
+constexpr int kCacheLineBytes = 64;
+
 // Tile width: columns of a tile in kRows that L1 holds. Per column these are a
 // center and running sums in double and the mask's coefficients in float while
 // a tile is reduced, and coefficients in float while results are computed; the

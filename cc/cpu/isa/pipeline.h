@@ -46,21 +46,6 @@ struct StageRow {
   RowPrefetch prefetch;
 };
 
-// Elements from a row of outputs to its first full cache line; -1 if the
-// outputs are aligned differently.
-template <typename F, typename T>
-int64_t ElementsToFullLine(T* const (&out)[F::kOutputs]) {
-  constexpr int64_t kLine = kCacheLineBytes / static_cast<int64_t>(sizeof(T));
-  const auto offset = [](const T* p) {
-    return static_cast<int64_t>(reinterpret_cast<uintptr_t>(p) %
-                                kCacheLineBytes / sizeof(T));
-  };
-  for (const T* p : out) {
-    if (offset(p) != offset(out[0])) return -1;
-  }
-  return (kLine - offset(out[0])) % kLine;
-}
-
 // The largest power of two that is at most `n`: as many vectors divide a run.
 constexpr int PowerOfTwo(int n) { return n < 2 ? 1 : 2 * PowerOfTwo(n / 2); }
 
@@ -138,7 +123,7 @@ class StageRunner : private TileReducer<F, T, true, kRunColumns> {
             : kStageBytes / (kRunColumns * static_cast<int64_t>(sizeof(T)));
     // Results are ahead of the copies, which overwrite what they are computed
     // from, by the elements that lead to a full cache line.
-    const int64_t lead = ElementsToFullLine<F, T>(row.current.out);
+    const int64_t lead = ElementsToFullLine<F>(row.current.out, 0);
     const StorePolicy policy = lead < 0 ? StorePolicy::kTemporal : policy_;
     int64_t apply = policy == StorePolicy::kNonTemporal ? std::min(lead, length)
                                                         : int64_t{0};

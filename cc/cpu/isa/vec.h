@@ -61,8 +61,6 @@
 namespace tf_bn_ops {
 namespace {
 
-constexpr int kCacheLineBytes = 64;
-
 // How elements of T lie in memory (a vector Stored of them) and what they are
 // computed in (a vector Vector of Scalar).
 template <typename Lane, typename V>
