@@ -45,6 +45,7 @@ _VIEWS = {
     "NCHW": ((32, 64, 3136), (32, 256, 196), (2, 8, 32)),
 }
 SECONDS = 0.5  # Default per row.
+_ALIGNMENT = 64  # Bytes.
 _SAMPLE_SECONDS = 5e-4
 _MIN_PAIRS = 11
 # Differences below this do not count: the alignment of code makes as much.
@@ -112,8 +113,17 @@ def _arrays(row: AgainstRow) -> dict[str, np.ndarray]:
         values = rng.standard_normal(row.view if of_view else length)
         if name in ("scale", "variance"):
             values = np.abs(values) + 0.5
-        arrays[name] = (spec.DTYPES[row.dtype] if of_view else statistics).store(values)
+        arrays[name] = _aligned((spec.DTYPES[row.dtype] if of_view else statistics).store(values))
     return arrays
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """A copy that begins at a multiple of 64 bytes, as TensorFlow's tensors do."""
+    memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % _ALIGNMENT
+    copy = memory[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 def _calls(row: AgainstRow, libraries: Sequence[Any], threads: int) -> list[Callable[[], None]]:
