@@ -22,7 +22,7 @@ from absl import flags
 
 from tf_bn_ops import _loader, spec
 from tf_bn_ops.bench import against, implementations, results, shapes, stats
-from tf_bn_ops.bench.execution import measure, memory, networks
+from tf_bn_ops.bench.execution import kernel_time, measure, memory, networks
 from tf_bn_ops.bench.execution.workers import Worker, WorkerError, is_installed
 from tf_bn_ops.bench.reports import docs, plots, report
 from tf_bn_ops.harness import c_abi, command, machine
@@ -213,6 +213,7 @@ class _Run:
             with self._workers(self.threads) as workers:
                 measured += self._measure(workers, rows, "measuring")
                 eager_us = workers[0].ask("eager_us")
+            kernel_time.measure(measured, self.threads)
         if "scaling" in self.sections:
             for threads in shapes.thread_counts(self.threads):
                 if threads != self.threads:

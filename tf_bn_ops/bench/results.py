@@ -54,6 +54,7 @@ SCHEMA: dict[str, dict[str, str]] = {
         "that of tf_bn_ops in adjacent pairs: median and quartiles",
         "p10_p90_us": "10th and 90th percentile of tf_bn_ops",
         "limit": "the bandwidth limit: reads and writes of a tensor, and their microseconds",
+        "kernel_us": "median time of tf_bn_ops inside the kernel, of one op up to 32 MiB",
         "empty_us": "an eager TensorFlow op without work (section latency)",
         "refused": "implementation -> its error message",
         "wrong": "implementation -> what is wrong with its result",
@@ -103,6 +104,7 @@ class Measurement:
     ratios: dict[str, stats.Ratio] = dataclasses.field(default_factory=dict)
     p10_p90_us: tuple[float, float] | None = None
     limit: Limit | None = None
+    kernel_us: float | None = None
     empty_us: float | None = None
     refused: dict[str, str] = dataclasses.field(default_factory=dict)
     wrong: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -153,6 +155,7 @@ class Measurement:
             },
             "p10_p90_us": self.p10_p90_us and [_short(us) for us in self.p10_p90_us],
             "limit": self.limit and [self.limit.reads, self.limit.writes, _short(self.limit.us)],
+            "kernel_us": self.kernel_us and _short(self.kernel_us),
             "empty_us": self.empty_us and _short(self.empty_us),
             "refused": self.refused,
             "wrong": self.wrong,

@@ -3,6 +3,7 @@
 worker.py    the process of one implementation; workers.py: its client
 measure.py   rounds over all implementations, row by row
 verify.py    results against float64
+kernel_time.py  time inside the kernels of the small rows, beside the eager call
 memory.py    peak extra memory of one call
 networks.py  step times of whole networks
 """

@@ -164,12 +164,19 @@ class Server:
         gc.collect()
 
 
-def _make(name: str, threads: str) -> tuple[dict[str, str], Callable[[Any], Any]]:
-    if hasattr(os, "sched_setaffinity"):  # JAX has no other setting.
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(threads)])
-    server = Server(name, int(threads))
-    return server.facts(), lambda request: getattr(server, request[0])(*request[1:])
+def maker(
+    server_class: type[Server],
+) -> Callable[[str, str], tuple[dict[str, str], Callable[[Any], Any]]]:
+    """What processes.serve makes of a process's arguments: the facts and the answers."""
+
+    def make(name: str, threads: str) -> tuple[dict[str, str], Callable[[Any], Any]]:
+        if hasattr(os, "sched_setaffinity"):  # JAX has no other setting.
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(threads)])
+        server = server_class(name, int(threads))
+        return server.facts(), lambda request: getattr(server, request[0])(*request[1:])
+
+    return make
 
 
 if __name__ == "__main__":
-    processes.serve(sys.argv, _make)
+    processes.serve(sys.argv, maker(Server))

@@ -39,10 +39,6 @@ GOALS: dict[str, dict[str, tuple[float | None, float | None]]] = {
 # Of layers the geometric mean in float32, channels-last, against TensorFlow, of tensors of more
 # bytes than these: call -> (goal, bytes).
 LAYER_GOALS = {LAYER: (1.5, 0), LAYER_RELU: (2.0, 8 << 20)}
-# Share of batch norm's cost that is removed from every network, and by name of the network of the
-# cost of batch norm and the activations behind it.
-NETWORK_GOAL = 0.75
-BOTH_GOALS = {"resnet50": 0.85, "mobilenetv2": 0.8, "densenet121": 0.85}
 # What is called, in titles.
 CALL_TITLES = {
     GRADIENT: "gradient",
@@ -168,7 +164,7 @@ def network_table(run: Run) -> Table:
     table = _network_table("A training step of a network", headings)
     for m in run.networks:
         removed = None if m.skipped else m.share_removed
-        _add_network(table, m, (OURS, IDENTITY), removed, NETWORK_GOAL)
+        _add_network(table, m, (OURS, IDENTITY), removed)
     return table
 
 
@@ -179,12 +175,12 @@ def fused_network_table(run: Run) -> Table:
     table = _network_table(title, headings)
     for m in run.networks:
         removed = None if m.skipped else m.share_of_both_removed
-        _add_network(table, m, (FUSED, WITHOUT_BOTH), removed, BOTH_GOALS.get(m.network))
+        _add_network(table, m, (FUSED, WITHOUT_BOTH), removed)
     return table
 
 
 def _network_table(title: str, headings: Sequence[str]) -> Table:
-    return Table(title, ["network", "input", "Keras", *headings, "10-90%", "goal"], 2)
+    return Table(title, ["network", "input", "Keras", *headings, "10-90%"], 2)
 
 
 def _add_network(
@@ -192,12 +188,11 @@ def _add_network(
     m: NetworkMeasurement,
     variants: tuple[str, str],
     removed: stats.Spread | None,
-    goal: float | None,
 ) -> None:
     """A line; `variants` are this library's and an identity."""
     size = f"{m.batch}x{m.side}x{m.side}x3"
     if removed is None:
-        table.rows.append([m.network, f"{size} {table.note(str(m.skipped))}", *["-"] * 6, ""])
+        table.rows.append([m.network, f"{size} {table.note(str(m.skipped))}", *["-"] * 6])
         return
     table.rows.append(
         [
@@ -207,7 +202,6 @@ def _add_network(
             f"{m.ratio(KERAS, variants[0]).median:.2f}",
             f"{removed.median:.0%}",
             f"{removed.p10:.0%} {removed.p90:.0%}",
-            "" if goal is None else f"{goal:.0%}",
         ]
     )
 
@@ -298,9 +292,10 @@ def rows_table(title: str, rows: Sequence[Measurement]) -> Table:
     """One line per row, with the times of all peers and their ratio to ours."""
     table = Table(title, ["shape", "layout", "dtype", "mode"], 4)
     with_threads = len({m.row.threads for m in rows}) > 1
+    with_kernel = any(m.kernel_us for m in rows)
     with_empty = any(m.empty_us for m in rows)
     table.headings += ["threads"] * with_threads + ["tf_bn_ops", "10-90%", "GB/s", "limit"]
-    table.headings += ["empty op"] * with_empty
+    table.headings += ["in the kernel"] * with_kernel + ["empty op"] * with_empty
     peers = results.peers_of(rows)
     for peer in peers:
         table.headings += [label(peer), "ratio"]
@@ -308,6 +303,8 @@ def rows_table(title: str, rows: Sequence[Measurement]) -> Table:
         line = str(m.row).split()
         line += [str(m.row.threads)] * with_threads
         line += [_cell(table, m, implementations.CANDIDATE), *_own_cells(m)]
+        if with_kernel:
+            line.append(time_text(m.kernel_us) if m.kernel_us else "")
         if with_empty:
             line.append(time_text(m.empty_us) if m.empty_us else "")
         for peer in peers:

@@ -2,8 +2,7 @@
 
 record.py     the record: every case, where and how it was run; the JSON file
 environment.py   where it was run
-summary.py    counts and worst errors by group, from a record
-tally.py      execution modes and notes, counted
+summary.py    counts and worst errors by group, execution modes and notes, from a record
 terminal.py   what is printed
 junit.py      JUnit XML, for CI systems
 page.py       one HTML page with tables and plots

@@ -21,10 +21,10 @@ from tf_bn_ops.conformance.reports.summary import (
     Row,
     Summary,
     Worst,
+    count_modes,
     number,
     worst_cases,
 )
-from tf_bn_ops.conformance.reports.tally import count_modes
 
 # Failures shown in full: a page of thousands is no help to anyone. The JSON file has all.
 _SHOWN_FAILURES = 100

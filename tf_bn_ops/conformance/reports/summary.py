@@ -1,4 +1,5 @@
-"""Counts and worst errors of a record by group: what tables and plots show."""
+"""What tables and plots show of a record: counts and worst errors by group, execution modes of its
+cases, and notes."""
 
 from __future__ import annotations
 
@@ -172,3 +173,49 @@ def number(value: float | None) -> str:
 def evidence_counts(total: Row) -> str:
     """How many cases are evidence for each output."""
     return ", ".join(f"{output} {count}" for output, count in total.evidence.items())
+
+
+# ---- Execution modes and notes -------------------------------------------------------------------
+
+# What a note begins with, after the implementation's name -> the summary of all such notes.
+_NOTES = {
+    "message": "errors with another text than the built-in's",
+    "static:less": "static shapes that say less than the built-in's",
+}
+_DOES_NOT_APPLY = " does not apply"
+
+
+def count_modes(record: dict[str, Any]) -> collections.Counter[tuple[str, str, str]]:
+    """(implementation, further execution mode, "same" or another state) -> number of cases."""
+    return collections.Counter(
+        (name, mode, state)
+        for case in record["cases"]
+        for name, states in case["execution_modes"].items()
+        for mode, state in states.items()
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Notes:
+    """The notes of a run, counted.
+
+    Attributes:
+      counts: (implementation, what is said) -> number of cases.
+      reasons: (implementation, execution mode) -> why it does not apply.
+    """
+
+    counts: dict[tuple[str, str], int]
+    reasons: dict[tuple[str, str], str]
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> Notes:
+        counts: collections.Counter[tuple[str, str]] = collections.Counter()
+        reasons: dict[tuple[str, str], str] = {}
+        for case in record["cases"]:
+            for note in case["notes"]:
+                name, what, *rest = note.split(": ", 2)
+                if what in _NOTES:
+                    counts[name, _NOTES[what]] += 1
+                elif what.endswith(_DOES_NOT_APPLY):
+                    reasons[name, what.removesuffix(_DOES_NOT_APPLY)] = ": ".join(rest)
+        return cls(dict(sorted(counts.items())), dict(sorted(reasons.items())))

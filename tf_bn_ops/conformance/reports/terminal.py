@@ -10,8 +10,15 @@ import rich.table
 
 from tf_bn_ops.conformance.cases.execution_modes import EXECUTION_MODES
 from tf_bn_ops.conformance.reports import record as record_lib
-from tf_bn_ops.conformance.reports.summary import GROUP, Row, Summary, evidence_counts, number
-from tf_bn_ops.conformance.reports.tally import Notes, count_modes
+from tf_bn_ops.conformance.reports.summary import (
+    GROUP,
+    Notes,
+    Row,
+    Summary,
+    count_modes,
+    evidence_counts,
+    number,
+)
 from tf_bn_ops.conformance.verdict.result import CaseResult
 
 Console = rich.console.Console
