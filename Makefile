@@ -548,7 +548,8 @@ bitwise-against: all  ## Compare every output bit by bit with another commit: RE
 	$(Q)'$(PYTHON)' tools/bitwise_against.py --ref='$(or $(REF),HEAD)' $(ARGS)
 
 # The core, which runs without TensorFlow, under three sanitizers. Leaks are not looked for: Python
-# itself would be reported. ThreadSanitizer watches a program of ours: in Python it would watch NumPy.
+# itself would be reported. ThreadSanitizer watches a program of ours: in Python it would watch NumPy;
+# and one ISA, since threads meet in the driver, which is the same for all.
 SANITIZE := -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANITIZED := $(BUILD_DIR)/sanitize
 SANITIZE_THREADS := -g -O1 -fsanitize=thread
@@ -562,7 +563,7 @@ make_with = $(MAKE) --no-print-directory PYTHON='$(PYTHON)' BUILD_DIR=$(1) LIB_D
 sanitize:  ## Run the core's tests under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer
 	$(Q)$(call need,pytest)
 	+$(Q)$(call make_with,$(SANITIZED),$(SANITIZE)) sanitize-core
-	+$(Q)$(call make_with,$(SANITIZED)-threads,$(SANITIZE_THREADS)) sanitize-threads
+	+$(Q)$(call make_with,$(SANITIZED)-threads,$(SANITIZE_THREADS)) ISA_BUILDS=baseline sanitize-threads
 
 # The two halves; these run with the flags of the sanitizer.
 sanitize-core: $(LIB_DIR)/libtf_bn_ops_core.so $(LIB_DIR)/build_info.json \
