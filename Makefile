@@ -24,8 +24,11 @@ Q := $(if $(V),,@)
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SUFFIXES:
-# As many jobs as there are processors; a -j on the command line wins.
+# As many jobs as there are processors; a -j on the command line wins. A make that this one starts
+# shares its jobs: with a -j of its own it would have but one where it has to restart itself.
+ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2) --no-builtin-rules
+endif
 
 # ---- The machine that is built for -----------------------------------------------------------
 
@@ -548,7 +551,8 @@ bitwise-against: all  ## Compare every output bit by bit with another commit: RE
 	$(Q)'$(PYTHON)' tools/bitwise_against.py --ref='$(or $(REF),HEAD)' $(ARGS)
 
 # The core, which runs without TensorFlow, under three sanitizers. Leaks are not looked for: Python
-# itself would be reported. ThreadSanitizer watches a program of ours: in Python it would watch NumPy.
+# itself would be reported. ThreadSanitizer watches a program of ours: in Python it would watch NumPy;
+# and one ISA, since threads meet in the driver, which is the same for all.
 SANITIZE := -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANITIZED := $(BUILD_DIR)/sanitize
 SANITIZE_THREADS := -g -O1 -fsanitize=thread
@@ -562,14 +566,15 @@ make_with = $(MAKE) --no-print-directory PYTHON='$(PYTHON)' BUILD_DIR=$(1) LIB_D
 sanitize:  ## Run the core's tests under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer
 	$(Q)$(call need,pytest)
 	+$(Q)$(call make_with,$(SANITIZED),$(SANITIZE)) sanitize-core
-	+$(Q)$(call make_with,$(SANITIZED)-threads,$(SANITIZE_THREADS)) sanitize-threads
+	+$(Q)$(call make_with,$(SANITIZED)-threads,$(SANITIZE_THREADS)) ISA_BUILDS=baseline sanitize-threads
 
-# The two halves; these run with the flags of the sanitizer.
+# The two halves; these run with the flags of the sanitizer. test_builds.py is not watched: it has
+# libraries of other compilers built, for ten minutes.
 sanitize-core: $(LIB_DIR)/libtf_bn_ops_core.so $(LIB_DIR)/build_info.json \
   $(FUZZ_TARGETS:%=$(B)/bin/replay_%)
 	$(Q)LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	TF_BN_OPS_LIBRARY=$(LIB_DIR) '$(PYTHON)' -m pytest tests/core $(ARGS)
+	TF_BN_OPS_LIBRARY=$(LIB_DIR) '$(PYTHON)' -m pytest tests/core --ignore=tests/core/test_builds.py $(ARGS)
 	$(Q)set -e; for target in $(FUZZ_TARGETS); do echo "  RUN     replay_$$target"; \
 	  $(B)/bin/replay_$$target $(VARIATIONS) tests/fuzz/corpus/$$target/*; done
 # Without address randomization: ThreadSanitizer needs the place of its shadow memory free.

@@ -42,6 +42,8 @@ ORDER = (
     *("index", "dropin", "synchronized", "cpp", "gpu", "troubleshooting", "api"),
     *(
         "conformance",
+        "mutants",
+        "advisories",
         "findings",
         "benchmarks",
         "math",

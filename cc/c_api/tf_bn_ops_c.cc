@@ -5,6 +5,7 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -66,9 +67,12 @@ int Run(const CArgs* c_args, const char* implementation, int threads,
   const Implementation* const chosen =
       ImplementationOf(implementation, &sentence);
   if (chosen == nullptr) return Fail(sentence, error, error_size);
-  std::vector<char> workspace(tf_bn_ops::CpuWorkspaceBytes<F>(args.view));
+  // Not cleared, as that of TensorFlow's kernels is not: whoever judges the
+  // core by this call has to see what is read before it is written.
+  const std::unique_ptr<char[]> workspace(
+      new char[tf_bn_ops::CpuWorkspaceBytes<F>(args.view)]);
   SpawningExecutor executor(threads);
-  tf_bn_ops::RunOnCpu<F>(args, *chosen, executor, workspace.data());
+  tf_bn_ops::RunOnCpu<F>(args, *chosen, executor, workspace.get());
   return 0;
 } catch (const std::exception& e) {
   // No memory or no threads; nothing else throws.

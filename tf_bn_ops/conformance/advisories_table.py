@@ -1,10 +1,10 @@
 """What becomes of published malformed inputs, in this library and in TensorFlow's two CPU paths.
 
-usage: python -m tf_bn_ops conformance advisories [--markdown=PATH]
+usage: python -m tf_bn_ops conformance advisories [--markdown=PATH] [NAME ...]
 
-Runs every case of cases/advisories.toml in a process of its own, prints a table, and writes it as
-the page docs/advisories.md. Exit status: 0 this library refuses or survives all of them as its
-contract says, 1 it does not, 2 wrong usage.
+Runs every case of cases/advisories.toml, or those of the advisories of these names, in a process of
+its own, prints a table, and writes it as the page docs/advisories.md. Exit status: 0 this library
+refuses or survives all of them as its contract says, 1 it does not, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from absl import flags
 
 from tf_bn_ops import _version, spec
 from tf_bn_ops.conformance.cases import advisories
-from tf_bn_ops.conformance.cases.case import Case
+from tf_bn_ops.conformance.cases.case import ADVISORY_PREFIX, Case
 from tf_bn_ops.conformance.execution import implementations, workers
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE, Implementation
@@ -40,6 +40,7 @@ neither.
 
 ```sh
 python -m tf_bn_ops conformance advisories --markdown=docs/advisories.md    # writes this page
+python -m tf_bn_ops conformance advisories CVE-2021-41223                   # runs one of them
 ```
 
 Cases by outcome, tf_bn_ops {version} and TensorFlow {tensorflow}:
@@ -76,26 +77,45 @@ def _cell(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())) or "-"
 
 
-def _table(columns: Mapping[str, _Outcomes]) -> str:
+def _chosen(names: Sequence[str]) -> list[str]:
+    """The advisories of these names, all without; a case of a report gives its name, too.
+
+    Raises:
+      UsageError: there is none of such a name, or the page would lack the others.
+    """
+    known = advisories.load()
+    wanted = [name.removeprefix(ADVISORY_PREFIX) for name in names]
+    if unknown := [name for name in wanted if name not in known]:
+        raise command.UsageError(f"no advisory is called {unknown[0]!r}: one of {', '.join(known)}")
+    if wanted and _FLAGS.markdown is not None:
+        raise command.UsageError(
+            "--markdown writes the page of all advisories: leave out the names"
+        )
+    return wanted or list(known)
+
+
+def _table(columns: Mapping[str, _Outcomes], names: Sequence[str]) -> str:
     lines = [
         "| " + " | ".join(("name", "what is wrong", *columns)) + " |",
         "|" + " --- |" * (2 + len(columns)),
     ]
-    for name, advisory in advisories.load().items():
-        cells = [f"`{name}`", advisory.what, *(_cell(found[name]) for found in columns.values())]
+    for name in names:
+        what = advisories.load()[name].what
+        cells = [f"`{name}`", what, *(_cell(found[name]) for found in columns.values())]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _body() -> int:
-    cases = list(advisories.generate(list(spec.OPS)))
+def _body(names: Sequence[str]) -> int:
+    chosen = _chosen(names)
+    cases = [c for c in advisories.generate(list(spec.OPS)) if advisories.of(c).name in chosen]
     builtin = [case for case in cases if case.spec.builtin]
     own, version = _run(implementations.own(), cases)
     columns = {"tf_bn_ops": own}
     for path in implementations.PATHS:
         found, _ = _run(implementations.builtin(CANDIDATE, path), builtin)
         columns[f"TensorFlow ({path})"] = found
-    table = _table(columns)
+    table = _table(columns, chosen)
     print(table, end="")
     if _FLAGS.markdown is not None:
         text = _TEXT.format(version=_version.__version__, tensorflow=version)
@@ -104,8 +124,11 @@ def _body() -> int:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the command; argv is its name, then flags; returns the exit status."""
+    """Runs the command; argv is its name, then flags and names; returns the exit status."""
+    names: list[str] = []
     try:
-        return command.run(argv, __doc__, _FLAGS, _body, (workers.WorkerError,))
+        return command.run(
+            argv, __doc__, _FLAGS, lambda: _body(names), (workers.WorkerError,), names
+        )
     finally:
         _FLAGS.unparse_flags()

@@ -2,7 +2,7 @@
 
 usage: python -m tf_bn_ops conformance [flags]
        python -m tf_bn_ops conformance merge FILE.json ... [--json --junit --html]
-       python -m tf_bn_ops conformance advisories [--markdown=PATH]
+       python -m tf_bn_ops conformance advisories [--markdown=PATH] [NAME ...]
 
 Exit status: 0 all cases passed, 1 a case failed, 2 wrong usage or a part that is missing.
 docs/conformance.md explains the report.

@@ -3,6 +3,8 @@
 // fault each that a call on its own does not show. float, NHWC and NCHW; the
 // OpDef is that of FusedBatchNormGradV2.
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <map>
 #include <mutex>
@@ -42,6 +44,23 @@ STATEFUL_OP("ScratchNotClearedBnGrad");  // Adds to memory that is not cleared.
 STATEFUL_OP(
     "CachesByDimensionsBnGrad");       // Keeps strides by the dimensions alone.
 STATEFUL_OP("MemberInComputeBnGrad");  // Keeps sums in the kernel, in Compute.
+// Leaves offset_backprop of the last channel unwritten where channels are odd.
+STATEFUL_OP("UnwrittenChannelBnGrad");
+// Adds to an output that is not cleared.
+STATEFUL_OP("AddsToItsOutputBnGrad");
+// Sums up to the next multiple of four elements, behind the tensor.
+STATEFUL_OP("ReadsBehindTheTensorBnGrad");
+// Keeps rstd by the address of the variance, as if that were a constant.
+STATEFUL_OP("KeepsRstdByAddressBnGrad");
+// Tunes itself: from its third call on sums have another last digit.
+STATEFUL_OP("TunesItselfBnGrad");
+// Keeps the means of the call in a global.
+STATEFUL_OP("MeansInAGlobalBnGrad");
+// Locks the sums that it keeps in each pass, but not from one to the other.
+STATEFUL_OP("LocksEachPassBnGrad");
+
+// Channels that a global of a faulty kernel has room for.
+constexpr int64_t kMostChannels = 1 << 16;
 
 // Where element (outer, channel, inner) lies.
 struct View {
@@ -77,17 +96,28 @@ class BnGrad : public tf::OpKernel {
     }
     OP_REQUIRES(context, context->input(2).shape() == vector,
                 absl::InvalidArgumentError("scale must have a channel each"));
+    OP_REQUIRES(
+        context,
+        view.channels <= kMostChannels || fault_ != "MeansInAGlobalBnGrad",
+        absl::InvalidArgumentError("too many channels"));
     OP_REQUIRES_OK(
         context,
         context->allocate_temp(tf::DT_FLOAT,
                                tf::TensorShape({2 * view.channels}), &scratch));
     float* sums = scratch.flat<float>().data();
-    if (fault_ == "MemberInComputeBnGrad") {
+    const bool locks = fault_ == "LocksEachPassBnGrad";
+    if (fault_ == "MemberInComputeBnGrad" || locks) {
+      std::lock_guard<std::mutex> lock(mutex_);
       member_.resize(2 * view.channels);
       sums = member_.data();
     }
-    Reduce(context, view, sums);
-    Apply(context, view, sums, dx, dscale, doffset);
+    const auto run_pass = [&](const auto& pass) {
+      std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
+      if (locks) lock.lock();
+      pass();
+    };
+    run_pass([&] { Reduce(context, view, sums); });
+    run_pass([&] { Apply(context, view, sums, dx, dscale, doffset); });
   }
 
  private:
@@ -105,10 +135,35 @@ class BnGrad : public tf::OpKernel {
     return views->emplace(dimensions, view).first->second;
   }
 
-  void Reduce(tf::OpKernelContext* context, const View& view,
-              float* sums) const {
+  // The means, or what a faulty kernel takes for them.
+  const float* MeansOf(tf::OpKernelContext* context, bool first_pass) const {
+    const auto given = context->input(3).flat<float>();
+    if (fault_ != "MeansInAGlobalBnGrad") return given.data();
+    static float means[kMostChannels];
+    if (first_pass) std::copy_n(given.data(), given.size(), means);
+    return means;
+  }
+
+  double RstdOf(const float* variance, int64_t c) const {
+    const double rstd =
+        1 / std::sqrt(static_cast<double>(variance[c]) + epsilon_);
+    if (fault_ != "KeepsRstdByAddressBnGrad") return rstd;
+    static std::mutex mutex;
+    static auto* kept = new std::map<const float*, double>;
+    std::lock_guard<std::mutex> lock(mutex);
+    return kept->emplace(variance + c, rstd).first->second;
+  }
+
+  // Whether another path is taken.
+  bool IsTuned() {
+    return fault_ == "TunesItselfBnGrad" && calls_.fetch_add(1) >= 2;
+  }
+
+  void Reduce(tf::OpKernelContext* context, const View& view, float* sums) {
     const auto at = [&](int i) { return context->input(i).flat<float>(); };
-    const auto dy = at(0), x = at(1), mean = at(3);
+    const auto dy = at(0), x = at(1);
+    const float* const mean = MeansOf(context, true);
+    const bool is_tuned = IsTuned();
     for (int64_t c = 0; c < view.channels; ++c) {
       const float garbage =
           fault_ == "ScratchNotClearedBnGrad" ? sums[2 * c] : 0;
@@ -117,8 +172,13 @@ class BnGrad : public tf::OpKernel {
         for (int64_t i = 0; i < view.inner; ++i) {
           const int64_t k = view.At(o, c, i);
           sum += dy(k);
-          product += dy(k) * (static_cast<double>(x(k)) - mean(c));
+          product += dy(k) * (static_cast<double>(x(k)) - mean[c]);
         }
+      }
+      // As if another order of summation had cost the last digit.
+      if (is_tuned) sum *= 1 + 1e-7;
+      if (fault_ == "ReadsBehindTheTensorBnGrad" && c + 1 == view.channels) {
+        for (int64_t k = x.size(); k % 4 != 0; ++k) sum += dy.data()[k];
       }
       sums[2 * c] = static_cast<float>(sum);
       sums[2 * c + 1] = static_cast<float>(product);
@@ -128,10 +188,11 @@ class BnGrad : public tf::OpKernel {
   void Apply(tf::OpKernelContext* context, const View& view, const float* sums,
              tf::Tensor* dx, tf::Tensor* dscale, tf::Tensor* doffset) const {
     const auto at = [&](int i) { return context->input(i).flat<float>(); };
-    const auto dy = at(0), x = at(1), scale = at(2), mean = at(3), var = at(4);
+    const auto dy = at(0), x = at(1), scale = at(2), var = at(4);
+    const float* const mean = MeansOf(context, false);
     const int64_t rows = view.outer * view.inner;
     for (int64_t c = 0; c < view.channels; ++c) {
-      const double rstd = 1 / std::sqrt(static_cast<double>(var(c)) + epsilon_);
+      const double rstd = RstdOf(var.data(), c);
       const double m = training_ ? sums[2 * c] / static_cast<double>(rows) : 0;
       const double k =
           training_ ? rstd * rstd * sums[2 * c + 1] / static_cast<double>(rows)
@@ -143,10 +204,15 @@ class BnGrad : public tf::OpKernel {
             continue;
           dx->flat<float>()(e) = static_cast<float>(
               scale(c) * rstd *
-              (dy(e) - m - (static_cast<double>(x(e)) - mean(c)) * k));
+              (dy(e) - m - (static_cast<double>(x(e)) - mean[c]) * k));
         }
       }
-      dscale->flat<float>()(c) = static_cast<float>(rstd * sums[2 * c + 1]);
+      float& scale_backprop = dscale->flat<float>()(c);
+      const double before =
+          fault_ == "AddsToItsOutputBnGrad" ? scale_backprop : 0;
+      scale_backprop = static_cast<float>(before + rstd * sums[2 * c + 1]);
+      const bool is_last_of_odd = view.channels % 2 && c + 1 == view.channels;
+      if (fault_ == "UnwrittenChannelBnGrad" && is_last_of_odd) continue;
       doffset->flat<float>()(c) = sums[2 * c];
     }
   }
@@ -155,7 +221,9 @@ class BnGrad : public tf::OpKernel {
   float epsilon_;
   bool training_;
   std::string format_;
+  std::mutex mutex_;
   std::vector<float> member_;
+  std::atomic<int> calls_{0};
 };
 
 #define KERNEL(name)       \
@@ -167,5 +235,12 @@ KERNEL("UnwrittenTailBnGrad");
 KERNEL("ScratchNotClearedBnGrad");
 KERNEL("CachesByDimensionsBnGrad");
 KERNEL("MemberInComputeBnGrad");
+KERNEL("UnwrittenChannelBnGrad");
+KERNEL("AddsToItsOutputBnGrad");
+KERNEL("ReadsBehindTheTensorBnGrad");
+KERNEL("KeepsRstdByAddressBnGrad");
+KERNEL("TunesItselfBnGrad");
+KERNEL("MeansInAGlobalBnGrad");
+KERNEL("LocksEachPassBnGrad");
 
 }  // namespace

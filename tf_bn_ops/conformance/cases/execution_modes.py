@@ -96,7 +96,7 @@ EXECUTION_MODES: Mapping[str, ExecutionMode] = {
         own_call=True,
     ),
     "concurrent": ExecutionMode("eagerly from 4 threads at once", small=True, every=15),
-    "session": ExecutionMode("in one graph, run by 4 threads at once", small=True, every=30),
+    "session": ExecutionMode("in a loop whose iterations run at once", small=True, every=30),
 }
 # Those that may come first.
 BASES = (*(name for name, mode in EXECUTION_MODES.items() if not mode.is_apart), FRESH)

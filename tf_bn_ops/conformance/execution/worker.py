@@ -21,7 +21,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -166,11 +166,16 @@ class Executor:
         return self._outputs(request, self._call(request, tensors))
 
     def _slice(self, request: dict[str, Any]) -> Any:
-        tensors = {name: self._inside(value, 0) for name, value in request["inputs"].items()}
-        return self._outputs(request, self._call(request, tensors))
+        return self._surrounded_call(request, 0)
 
     def _unaligned(self, request: dict[str, Any]) -> Any:
-        tensors = {name: self._inside(value, 1) for name, value in request["inputs"].items()}
+        return self._surrounded_call(request, 1)
+
+    def _surrounded_call(self, request: dict[str, Any], shift: int) -> Any:
+        tensors = {
+            name: self._tensor_at(_surrounded(value, shift))
+            for name, value in request["inputs"].items()
+        }
         return self._outputs(request, self._call(request, tensors))
 
     def _poison(self, request: dict[str, Any]) -> Any:
@@ -187,7 +192,12 @@ class Executor:
         return fork.call(lambda: self._attempt(self._eager, request))
 
     def _history(self, request: dict[str, Any]) -> Any:
-        return stateful.after_others(self._eagerly, request)
+        def prepare(asked: Any) -> tuple[dict[str, np.ndarray], Callable[[], list[np.ndarray]]]:
+            inputs = {name: _surrounded(value, 0) for name, value in asked["inputs"].items()}
+            tensors = {name: self._tensor_at(memory) for name, memory in inputs.items()}
+            return inputs, lambda: self._outputs(asked, self._call(asked, tensors))[1]
+
+        return stateful.after_others(self._eagerly, prepare, request)
 
     def _concurrent(self, request: dict[str, Any]) -> Any:
         """TensorFlow keeps one kernel for all eager calls with the same attrs."""
@@ -199,31 +209,44 @@ class Executor:
         return stateful.concurrent(prepare, request)
 
     def _session(self, request: dict[str, Any]) -> Any:
-        def prepare(asked: Any) -> Callable[[], list[np.ndarray]]:
-            tensors = self._constants(asked)
-            function = self._function(asked, tensors)
-            return lambda: self._outputs(asked, function(*tensors.values()))[1]
+        """Iterations of one loop do not wait for each other, nor for Python."""
+        tf = self._tf
+        names = tuple(request["inputs"])
+        single = self._function(request, self._constants(request)).get_concrete_function()
+        dtypes = [output.dtype for output in self._in_order(request, single.structured_outputs)]
 
-        return stateful.concurrent(prepare, request)
+        def call(index: Any, stacks: Sequence[Any]) -> list[Any]:
+            inputs = dict(zip(names, (stack[index] for stack in stacks), strict=True))
+            return self._in_order(request, self._call(request, inputs))
+
+        @tf.function
+        def run(which: Any, *stacks: Any) -> Any:
+            return tf.map_fn(
+                lambda index: call(index, stacks),
+                which,
+                fn_output_signature=[tf.TensorSpec(None, dtype) for dtype in dtypes],
+                parallel_iterations=stateful.THREADS,
+            )
+
+        def loop(requests: Sequence[Any], which: Sequence[int]) -> list[list[np.ndarray]]:
+            stacks = [np.stack([asked["inputs"][name] for asked in requests]) for name in names]
+            outputs = run(tf.constant(which, tf.int32), *map(tf.constant, stacks))
+            arrays = [output.numpy() for output in outputs]
+            return [[array[i] for array in arrays] for i in range(len(which))]
+
+        return stateful.in_one_graph(loop, request)
 
     def _eagerly(self, request: Any) -> list[np.ndarray]:
         return self._eager(request)[1]
 
-    def _inside(self, value: np.ndarray, shift: int) -> Any:
-        """A tensor in the middle of a larger one that is filled with NaN, `shift` elements behind
-        an aligned address."""
-        if value.size == 0:
-            return self._tf.constant(value)
-        around = 2 * _ALIGNMENT // value.itemsize
-        with np.errstate(invalid="ignore"):  # Integers have no NaN.
-            memory = np.full(value.size + 2 * around, np.nan).astype(value.dtype)
-        begin = -memory.ctypes.data % _ALIGNMENT // value.itemsize + around // 2 + shift
-        inside = memory[begin : begin + value.size].reshape(value.shape)
-        inside[...] = value
+    def _tensor_at(self, memory: np.ndarray) -> Any:
+        """A tensor in the memory of an array."""
+        if memory.size == 0:
+            return self._tf.constant(memory)
         # NumPy has no DLPack for bfloat16: as integers, and back without a copy.
-        plain = inside.view(f"int{8 * value.itemsize}")
+        plain = memory.view(f"int{8 * memory.itemsize}")
         tensor = self._tf.experimental.dlpack.from_dlpack(plain.__dlpack__())
-        return self._tf.bitcast(tensor, value.dtype.name)
+        return self._tf.bitcast(tensor, memory.dtype.name)
 
     def _function(
         self,
@@ -262,6 +285,20 @@ class Executor:
             return "shapes", [
                 None if o.shape.rank is None else tuple(o.shape.as_list()) for o in outputs
             ]
+
+
+def _surrounded(value: np.ndarray, shift: int) -> np.ndarray:
+    """The value in the middle of a larger array that is filled with NaN, `shift` elements behind an
+    aligned address."""
+    if value.size == 0:
+        return value
+    around = 2 * _ALIGNMENT // value.itemsize
+    with np.errstate(invalid="ignore"):  # Integers have no NaN.
+        memory = np.full(value.size + 2 * around, np.nan).astype(value.dtype)
+    begin = -memory.ctypes.data % _ALIGNMENT // value.itemsize + around // 2 + shift
+    inside = memory[begin : begin + value.size].reshape(value.shape)
+    inside[...] = value
+    return inside
 
 
 # Lines of an error that say where a node was created, which differs between execution modes.
