@@ -293,7 +293,7 @@ def test_ptx_on_a_simulated_gpu(repo_root, tmp_path):
     )
     assert result.returncode == 0, result.stdout + result.stderr
     last = result.stdout.splitlines()[-1]
-    assert re.fullmatch(r"gpu-ptx-test on .*: \d{2,} cases .* 3 planted faults; 0 failures", last)
+    assert re.fullmatch(r"gpu-ptx-test on .*: \d{2,} cases .* 7 planted faults; 0 failures", last)
 
 
 def test_the_ptx_test_says_why_it_is_skipped(repo_root):

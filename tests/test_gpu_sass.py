@@ -21,13 +21,18 @@ import sass  # noqa: E402
 NVCC = os.environ.get("NVCC", "nvcc")
 
 
-def disassembly(body: list[str]) -> str:
-    """A function: a loop of these instructions behind one that is none of its own."""
+def disassembly(body: list[str], end: list[str] | None = None) -> str:
+    """A function: a loop of these instructions behind one that is none of its own; with `end`, in
+    a loop that ends with these."""
     lines = ['\t.section\t.text._Z1f,"ax",@progbits', "        /*0000*/  MOV R1, c[0x0][0x28] ;"]
     lines.append(".L_x_1:")
     for n, instruction in enumerate(body, 1):
         lines.append(f"        /*{16 * n:04x}*/  {instruction} ;")
     lines.append(f"        /*{16 * (len(body) + 1):04x}*/  @P0 BRA `(.L_x_1) ;")
+    if end is not None:
+        lines.insert(1, ".L_x_0:")
+        for n, instruction in enumerate([*end, "@P1 BRA `(.L_x_0)"], len(body) + 2):
+            lines.append(f"        /*{16 * n:04x}*/  {instruction} ;")
     return "\n".join(lines)
 
 
@@ -55,8 +60,26 @@ def test_what_is_counted(body, in_flight, instructions):
     assert sass.longest_path(loop, labels) == instructions
 
 
+def test_operations_of_the_fp64_pipe_are_those_of_items_and_of_the_end_of_a_group():
+    """Of two tensors of half, four vectors at a time: 32 elements of an iteration, 128 of a group
+    of eight items. Single precision does not count, nor does a move of 64 bits."""
+    items = [*loads(4), "F2F.F64.F32 R4, R5", "DADD R6, R6, R4", "FADD R5, R20, R6"]
+    end = ["DADD R6, R6, R4", "DMUL R6, R6, R4", "MOV.64 R8, R6"]
+    ((_, code, labels),) = sass.functions(disassembly(items, end))
+    all_loops = sass.loops(code, labels)
+    assert len(all_loops) == 2
+    loads_ahead, instructions, fp64 = sass.costs_of(all_loops, labels, "half", 2, True)
+    assert (loads_ahead, instructions) == (4, len([*items, "the jump"]) / 32)
+    assert fp64 == 2 / 32 + 2 / 128
+    # Misaligned, two loads are one vector.
+    assert sass.costs_of(all_loops, labels, "half", 2, False)[1:] == (8 / 16, 2 / 16 + 2 / 128)
+    # Where there is no loop around.
+    (*_, fp64) = sass.costs_of(all_loops[1:], labels, "half", 2, True)
+    assert fp64 == 2 / 32
+
+
 def test_few_loads_and_spills_are_problems():
-    kernel = sass.Kernel("90", "reduce", "F", "half", "channels-last", "", 4, 5.0, 128, 0)
+    kernel = sass.Kernel("90", "reduce", "F", "half", "channels-last", "", 4, 5.0, 0.25, 128, 0)
     assert sass.problems([kernel]) == []
     for field, value, words in (("loads", 3, "3 loads in flight"), ("spilled", 8, "8 bytes")):
         (sentence,) = sass.problems([sass.dataclasses.replace(kernel, **{field: value})])
@@ -71,12 +94,13 @@ def test_it_says_why_it_is_skipped(monkeypatch, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("arch", sass.ARCHS)
-def test_kernels_keep_four_loads_in_flight_without_spills(arch, tmp_path):
-    """Every kernel, misaligned tensors included: docs/gpu.md says what follows from it."""
+def test_kernels_keep_four_loads_in_flight_without_spills(arch, repo_root):
+    """Every kernel, misaligned tensors included: docs/gpu.md says what follows from it. Compiled
+    where make gpu-sass compiles them, once for both."""
     if shutil.which(NVCC) is None:
         pytest.skip(f"there is no {NVCC}")
     try:
-        kernels = sass.count([arch], tmp_path, NVCC)
+        kernels = sass.count([arch], repo_root / "build" / "sass", NVCC)
     except sass.Skipped as reason:
         pytest.skip(str(reason))
     assert len(kernels) > 100

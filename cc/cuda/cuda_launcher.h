@@ -12,9 +12,9 @@
 
 #include "cc/core/formulas/batch_norm_grad_grad.h"
 #include "cc/cuda/cuda_backend.h"
-#include "cc/cuda/device_apply.h"
-#include "cc/cuda/device_finish.h"
-#include "cc/cuda/device_reduce.h"
+#include "cc/cuda/device/device_apply.h"
+#include "cc/cuda/device/device_finish.h"
+#include "cc/cuda/device/device_reduce.h"
 #include "cc/cuda/gpu_runtime.h"
 #include "cc/cuda/launch_plan.h"
 

@@ -32,10 +32,10 @@
 #include "cc/core/dtype.h"
 #include "cc/core/formulas/formula.h"
 #include "cc/core/view.h"
-#include "cc/cuda/device_apply.h"
-#include "cc/cuda/device_finish.h"
-#include "cc/cuda/device_reduce.h"
-#include "cc/cuda/device_vector.h"
+#include "cc/cuda/device/device_apply.h"
+#include "cc/cuda/device/device_finish.h"
+#include "cc/cuda/device/device_reduce.h"
+#include "cc/cuda/device/device_vector.h"
 #include "cc/cuda/launch_config.h"
 
 namespace tf_bn_ops {
@@ -179,12 +179,8 @@ LaunchPlan<Formula> MakeLaunchPlan(const typename Formula::Args& args,
   plan.inputs_aligned = AllMisalignedBy(0, tensors.in, Formula::kInputs);
   plan.apply_aligned = AllMisalignedBy(out_bytes, tensors.in, read);
   plan.applies = HasOutputs<Formula>(args);
-  // In place the fused kernel overwrites what a run would be added up from
-  // again, where its sum may leave the range of float32.
-  const bool reads_twice = params.in_place && (args.dtype == DType::kFloat32 ||
-                                               args.dtype == DType::kBfloat16);
   plan.fused = Formula::kNumFrozenSums > 0 && !args.is_training &&
-               plan.applies && plan.inputs_aligned && !reads_twice &&
+               plan.applies && plan.inputs_aligned &&
                AllMisalignedBy(0, tensors.out, Formula::kOutputs);
   plan.apply_config =
       MakeLaunchConfig(args.view, VectorElements(args.dtype),

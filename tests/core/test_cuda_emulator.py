@@ -199,6 +199,23 @@ def test_sums_alone_are_two_kernels(emulator):
             assert emulator.launches == 2
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("view", [(61, 48, 1), (9, 5, 64), (9, 5, 49)])
+def test_frozen_gradients_are_one_pass_in_place_too(emulator, view, dtype):
+    """Reduce with the results in it, and finish, whatever is overwritten."""
+    for call in KERNELS:
+        if not (call.startswith("gradient") and "frozen" in call):
+            continue
+        original = CALLS[call](view, dtype)
+        want = emulated_bits(emulator, original)
+        for role in device_calls.view_inputs(original):
+            problem = original.copy()
+            problem[role] = problem[role].copy()
+            output = device_calls.view_outputs(problem)[0]
+            assert emulated_bits(emulator, problem, seed=5, **{output: problem[role]}) == want
+            assert emulator.launches == 2, (call, role)
+
+
 def test_large_channels_first_tensor(emulator):
     """From 32 MiB on: one channel per tile, splits of 128 KiB, and groups."""
     view = (64, 52, 1300)

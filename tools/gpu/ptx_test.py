@@ -3,8 +3,8 @@
 `make gpu-ptx-test SIM=FOLDER` builds what it needs and calls it; FOLDER has libcudasim.so. Sampled
 calls (views, types, alignments, in place, groups of channels) run in both orders of execution, with
 every access and race checked. Results are within the error bounds and bitwise those of the host
-emulator. Then faults are planted into the PTX, a dropped barrier and shifted loads, each of which
-has to be caught.
+emulator. Then faults are planted into the PTX, dropped barriers, shifted loads, stores without a
+mask, each of which has to be caught.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import random
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import cuda_device
 import device_calls
@@ -115,55 +115,77 @@ def gather_faults(device: SimulatedDevice, emulator: emulated_device.EmulatedDev
     return [] if same else ["statistics of parts: not bitwise identical to the host emulator"]
 
 
-def in_every_kernel(
-    ptx: str, kind: str, pattern: str, replacement: Callable[[re.Match[str]], str], count: int = 0
-) -> str:
-    """`ptx` with the first `count` matches, 0: all, in every kernel of this kind replaced."""
-    parts = re.split(r"(?m)^(?=(?:\.visible )?\.entry)", ptx)
-    changed = [
-        re.sub(pattern, replacement, part, count=count) if f"{kind}Kernel" in part[:200] else part
-        for part in parts
-    ]
-    if changed == parts:
-        raise ValueError(f"no {kind} kernel has {pattern!r}")
-    return "".join(changed)
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """What is planted into every kernel of a kind: all matches of a pattern are replaced, or one.
+
+    Attributes:
+      only: the number of the match, from 0.
+      cases: the calls that have to notice; their views have whole vectors and several threads per
+        channel, or tails.
+    """
+
+    what: str
+    kind: str
+    pattern: str
+    replacement: str
+    only: int | None = None
+    cases: Sequence[Case] = ()
+
+    def planted(self, ptx: str) -> str:
+        parts = re.split(r"(?m)^(?=(?:\.visible )?\.entry)", ptx)
+        changed = [
+            self._changed(part) if f"{self.kind}Kernel" in part[:200] else part for part in parts
+        ]
+        if changed == parts:
+            raise ValueError(f"no {self.kind} kernel has {self.pattern!r}")
+        return "".join(changed)
+
+    def _changed(self, kernel: str) -> str:
+        found = list(re.finditer(self.pattern, kernel))
+        chosen = found if self.only is None else found[self.only : self.only + 1]
+        for match in reversed(chosen):
+            kernel = (
+                kernel[: match.start()] + match.expand(self.replacement) + kernel[match.end() :]
+            )
+        return kernel
 
 
-# Their kernels have to notice: whole vectors, several threads per channel.
-NOTICING = (
-    ("gradient, training", "float32", (40, 64, 1)),
-    ("gradient, training", "half", (3, 2, 256)),
-    ("forward, training, rstd", "half", (40, 64, 1)),
-    ("forward, training, rstd", "float32", (3, 2, 256)),
+def _cases(*types_and_views: tuple[str, tuple[int, int, int]]) -> tuple[Case, ...]:
+    calls = ("gradient, training", "forward, training, rstd")
+    return tuple(
+        Case(call, dtype, view, {}, {}, 0) for call in calls for dtype, view in types_and_views
+    )
+
+
+_WHOLE = _cases(("float32", (40, 64, 1)), ("half", (3, 2, 256)))
+_TAILS = _cases(("half", (9, 5, 49)), ("float32", (33, 7, 1)))
+_BARRIER = r"\n\s*(?:bar|barrier)\.sync[^;]*;"
+_LOAD = r"(ld\.global[.\w]*\.v4\.\w+\s*\{[^}]*\},\s*\[%\w+)(?:\+\d+)?\]"
+FAULTS = (
+    Fault("no barrier before the loop", "Reduce", _BARRIER, "\n", 0, _WHOLE),
+    Fault("no barrier behind the loop", "Reduce", _BARRIER, "\n", 1, _WHOLE),
+    Fault("no barrier before the total sums", "Finish", _BARRIER, "\n", 0, _WHOLE),
+    Fault("no barrier behind the coefficients", "Apply", _BARRIER, "\n", 0, _WHOLE),
+    Fault("shifted loads", "Reduce", _LOAD, r"\1+48]", None, _WHOLE),
+    Fault("shifted loads", "Apply", _LOAD, r"\1+48]", None, _WHOLE),
+    Fault("stores of tails without a mask", "Apply", r"@p (st\.global)", r"\1", None, _TAILS),
 )
-
-
-def planted(ptx: str) -> Iterator[tuple[str, str]]:
-    """Name and PTX of faults."""
-    barrier = r"\n\s*(?:bar|barrier)\.sync[^;]*;"
-    yield "a dropped barrier", in_every_kernel(ptx, "Reduce", barrier, lambda _: "\n", 1)
-    load = r"(ld\.global[.\w]*\.v4\.\w+\s*\{[^}]*\},\s*\[%\w+)(?:\+(\d+))?\]"
-    for kind in ("Reduce", "Apply"):
-        yield f"shifted loads in {kind}", in_every_kernel(ptx, kind, load, shift_by_a_vector)
-
-
-def shift_by_a_vector(load: re.Match[str]) -> str:
-    return f"{load[1]}+{int(load[2] or 0) + 16}]"
 
 
 def missed_faults(
     device: SimulatedDevice, emulator: emulated_device.EmulatedDevice, ptx: pathlib.Path
 ) -> Iterator[str]:
     """Planted faults that no check noticed."""
+    text = ptx.read_text()
     with tempfile.TemporaryDirectory() as folder:
-        for what, text in planted(ptx.read_text()):
+        for planted in FAULTS:
             wrong = pathlib.Path(folder) / "wrong.ptx"
-            wrong.write_text(text)
+            wrong.write_text(planted.planted(text))
             device.load(wrong, LOCK_STEP)
-            for call, dtype, view in NOTICING:
-                case = Case(call, dtype, view, {}, {}, 0)
+            for case in planted.cases:
                 if not fault(device, emulator, case):
-                    yield f"{what} was not noticed: {case}"
+                    yield f"{planted.what} in {planted.kind} not noticed: {case}"
 
 
 def main(arguments: list[str]) -> int:
@@ -192,7 +214,7 @@ def main(arguments: list[str]) -> int:
         print(f"  FAILED {failure}")
     print(
         f"gpu-ptx-test on {device.name}: {len(cases)} cases in {len(ORDERS)} orders, "
-        f"3 planted faults; {len(failures)} failures"
+        f"{len(FAULTS)} planted faults; {len(failures)} failures"
     )
     return 1 if failures else 0
 

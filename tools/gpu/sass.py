@@ -1,8 +1,8 @@
 """Counts what nvcc's machine code says of the GPU kernels, without a GPU: make gpu-sass.
 
 Compiles cc/cuda/kernels for some architectures and reads the disassembly: the 16-byte loads that
-a thread has in flight in the loops over its items, instructions per loaded element, registers,
-spills.
+a thread has in flight in the loops over its items, instructions per loaded element, those of them
+that the fp64 pipe executes, registers, spills.
 Prints a line per kernel, fails where a kernel has fewer loads in flight than hide the latency of
 DRAM or spills registers, and with --docs writes the summary into docs/gpu.md.
 
@@ -17,6 +17,7 @@ import bisect
 import collections
 import concurrent.futures
 import dataclasses
+import functools
 import importlib.util
 import os
 import pathlib
@@ -24,12 +25,15 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ARCHS = ("75", "80", "86", "89", "90")
-# kMinVectorsAhead of cc/cuda/device_loop.h.
+# kMinVectorsAhead of cc/cuda/device/device_loop.h.
 LEAST_LOADS = 4
+# kGroupItems there.
+GROUP_ITEMS = 8
 _BEGIN, _END = "<!-- written by make gpu-sass -->", "<!-- end -->"
 _TYPES = {"f": "float32", "d": "float64", "7Float16": "half", "8Bfloat16": "bfloat16"}
 _BYTES = {"half": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -72,6 +76,12 @@ class Instruction:
         return 0 < self.width < 16 and not self.loads_vector
 
     @property
+    def is_fp64(self) -> bool:
+        """Arithmetic, comparisons and conversions of double."""
+        of_double = ("DADD", "DMUL", "DFMA", "DSETP", "DMNMX")
+        return self.name.startswith(of_double) or ".F64" in self.name or "64H" in self.name
+
+    @property
     def target_register(self) -> int | None:
         match = re.match(r"R(\d+)", self.operands)
         return int(match[1]) if match else None
@@ -90,6 +100,7 @@ class Kernel:
       formula, dtype, layout, variant: of its template arguments.
       loads: the fewest 16-byte loads in flight in a loop over items.
       per_element: instructions per loaded element in the fastest of these loops.
+      fp64: at most so many of them, and of the end of a group of items, are the fp64 pipe's.
     """
 
     arch: str
@@ -100,6 +111,7 @@ class Kernel:
     variant: str
     loads: int
     per_element: float
+    fp64: float
     registers: int
     spilled: int
 
@@ -169,25 +181,40 @@ def functions(disassembly: str) -> Iterator[tuple[str, list[Instruction], dict[s
         yield name, code, labels
 
 
-def item_loops(code: Sequence[Instruction], labels: Mapping[str, int]) -> list[list[Instruction]]:
-    """The loops that load vectors, without the loops in them: from the target of a jump back to the
-    jump. A loop over groups of items has none of its own where the items of a group have a loop."""
+Loop = list[Instruction]
+
+
+def loops(code: Sequence[Instruction], labels: Mapping[str, int]) -> list[Loop]:
+    """The loops, without the loops in them: from the target of a jump back to the jump."""
     spans = set()
     for jump in code:
         target = labels.get(jump.label) if jump.label else None
         if target is not None and target < jump.address:
             spans.add((target, jump.address))
-    loops = []
+    found = []
     for first, last in sorted(spans):
         inner = [(f, b) for f, b in spans if (f, b) != (first, last) and first <= f and b <= last]
-        body = [
-            i
-            for i in code
-            if first <= i.address <= last and not any(f <= i.address <= b for f, b in inner)
-        ]
-        if any(i.loads_vector for i in body):
-            loops.append(body)
-    return loops
+        found.append(
+            [
+                i
+                for i in code
+                if first <= i.address <= last and not any(f <= i.address <= b for f, b in inner)
+            ]
+        )
+    return [body for body in found if body]
+
+
+def item_loops(code: Sequence[Instruction], labels: Mapping[str, int]) -> list[Loop]:
+    """Those that load vectors. A loop over groups of items has none of its own where the items of a
+    group have a loop."""
+    return [body for body in loops(code, labels) if any(i.loads_vector for i in body)]
+
+
+def around(body: Loop, all_loops: Iterable[Loop]) -> Loop:
+    """The innermost loop that another one is in, or nothing."""
+    outer = [o for o in all_loops if o[0].address <= body[0].address <= o[-1].address and o != body]
+    outer = [o for o in outer if body[-1].address <= o[-1].address]
+    return min(outer, key=lambda o: o[-1].address - o[0].address, default=[])
 
 
 def loads_in_flight(body: Iterable[Instruction]) -> int:
@@ -206,9 +233,13 @@ def loads_in_flight(body: Iterable[Instruction]) -> int:
     return most
 
 
-def longest_path(body: Sequence[Instruction], labels: Mapping[str, int]) -> int:
-    """Instructions on the longest way through a loop that accesses no single elements; of ways that
-    load vectors, or -1. Loops inside are passed over."""
+def longest_path(
+    body: Sequence[Instruction],
+    labels: Mapping[str, int],
+    counts: Callable[[Instruction], bool] = lambda _: True,
+) -> int:
+    """Instructions that count on the longest way through a loop that accesses no single elements;
+    of ways that load vectors, or -1. Loops inside are passed over."""
     addresses = [instruction.address for instruction in body]
     # Instructions so far, before any load and behind one; -1: no way leads here.
     best = [[-1, -1] for _ in range(len(body) + 1)]
@@ -227,7 +258,7 @@ def longest_path(body: Sequence[Instruction], labels: Mapping[str, int]) -> int:
                 continue
             to = loaded or instruction.loads_vector
             for target in following:
-                best[target][to] = max(best[target][to], best[n][loaded] + 1)
+                best[target][to] = max(best[target][to], best[n][loaded] + counts(instruction))
     return best[len(body)][True]
 
 
@@ -257,6 +288,50 @@ def _spills(report: str) -> dict[str, tuple[int, int]]:
     return found
 
 
+_TENSORS = """
+#include <cstdio>
+#include "cc/core/formulas/all_formulas.h"
+#define X(unused, F, name) \\
+  std::printf("%s %d %d\\n", #F, int{tf_bn_ops::F::kNumReduceInputs}, int{tf_bn_ops::F::kInputs});
+int main() { TFBN_FOR_EACH_FORMULA(X, ) }
+"""
+
+
+@functools.cache
+def _tensors() -> dict[str, tuple[int, int]]:
+    """Formula -> tensors that a reduction reads, and all of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = f"{folder}/tensors"
+        command = ["g++", "-std=c++17", "-I.", "-x", "c++", "-", "-o", program]
+        subprocess.run(command, cwd=ROOT, input=_TENSORS, text=True, check=True)
+        lines = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    return {
+        name.removesuffix("Formula"): (int(reduced), int(all_))
+        for name, reduced, all_ in map(str.split, lines.splitlines())
+    }
+
+
+def costs_of(
+    all_loops: Sequence[Loop], labels: Mapping[str, int], dtype: str, tensors: int, aligned: bool
+) -> tuple[int, float, float]:
+    """Loads in flight in the loop over items with the fewest; instructions, and those of the fp64
+    pipe, per loaded element in the fastest one."""
+    found = []
+    items = [body for body in all_loops if any(i.loads_vector for i in body)]
+    for body in items:
+        steps = longest_path(body, labels)
+        if steps <= 0:
+            continue
+        vectors = sum(i.loads_vector for i in body) / (1 if aligned else 2)
+        in_vector = 16 / _BYTES[dtype]
+        fp64 = longest_path(body, labels, lambda i: i.is_fp64) / vectors
+        if vectors < GROUP_ITEMS * tensors:
+            ends = sum(i.is_fp64 for i in around(body, all_loops))
+            fp64 += ends / (GROUP_ITEMS * tensors)
+        found.append((steps / vectors / in_vector, fp64 / in_vector))
+    return (min(map(loads_in_flight, items), default=0), *min(found, default=(0.0, 0.0)))
+
+
 def kernels_of(cubin: pathlib.Path, arch: str, nvdisasm: str) -> Iterator[Kernel]:
     """The kernels of a cubin."""
     text = subprocess.run(
@@ -270,24 +345,18 @@ def kernels_of(cubin: pathlib.Path, arch: str, nvdisasm: str) -> Iterator[Kernel
         kind, formula, dtype, flags = template
         registers, spilled = resources[name]
         if kind == "finish":
-            yield Kernel(arch, kind, formula, dtype, "", "", 0, 0.0, registers, spilled)
+            yield Kernel(arch, kind, formula, dtype, "", "", 0, 0.0, 0.0, registers, spilled)
             continue
-        misaligned = not flags[1]
-        variant = "misaligned" if misaligned else "fused" if kind == "reduce" and flags[2] else ""
-        loops = item_loops(code, labels)
-        if flags[0]:  # Channels last, only the edges of a tensor are loaded by element.
-            loops = [body for body in loops if not any(i.by_element and i.loads for i in body)]
-        costs = []
-        for body in loops:
-            vectors = sum(i.loads_vector for i in body) / (2 if misaligned else 1)
-            steps = longest_path(body, labels)
-            if steps > 0:
-                costs.append(steps / (vectors * 16 / _BYTES[dtype]))
-        layout = "channels-last" if flags[0] else "channels-first"
+        last, aligned = flags[:2]
+        fused = kind == "reduce" and flags[2]
+        all_loops = loops(code, labels)
+        if last:  # Only the edges of a tensor are loaded by element.
+            all_loops = [b for b in all_loops if not any(i.by_element and i.loads for i in b)]
+        tensors = _tensors()[formula][0 if kind == "reduce" and not fused else 1]
         yield Kernel(
-            arch, kind, formula, dtype, layout, variant,
-            min(map(loads_in_flight, loops), default=0), min(costs, default=0.0),
-            registers, spilled,
+            arch, kind, formula, dtype, "channels-last" if last else "channels-first",
+            "fused" if fused else "" if aligned else "misaligned",
+            *costs_of(all_loops, labels, dtype, tensors, aligned), registers, spilled,
         )  # fmt: skip
 
 
@@ -335,16 +404,18 @@ def table(kernels: Sequence[Kernel]) -> str:
         f"All formulas, {archs}:",
         "",
         "| kernel | type | layout | tensors | loads in flight | instructions per loaded element "
-        "| registers |",
-        "|---|---|---|---|---|---|---|",
+        "| of the fp64 pipe | registers |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for key in sorted(rows):
         group = rows[key]
         costs = [k.per_element for k in group]
+        fp64 = [k.fp64 for k in group]
         registers = [k.registers for k in group]
         lines.append(
             f"| {' | '.join(key)} | {min(k.loads for k in group)} to {max(k.loads for k in group)} "
-            f"| {min(costs):.1f} to {max(costs):.1f} | {min(registers)} to {max(registers)} |"
+            f"| {min(costs):.1f} to {max(costs):.1f} | {min(fp64):.2f} to {max(fp64):.2f} "
+            f"| {min(registers)} to {max(registers)} |"
         )
     return "\n".join(lines)
 
@@ -373,7 +444,8 @@ def main() -> None:
     for k in kernels:
         print(
             f"sm_{k.arch} {k.kind:6} {k.formula:30} {k.dtype:8} {k.layout:14} {k.variant:10} "
-            f"{k.loads} loads, {k.per_element:4.1f} per element, {k.registers} registers"
+            f"{k.loads} loads, {k.per_element:4.1f} per element, "
+            f"{k.fp64:4.2f} fp64, {k.registers} registers"
         )
     if flags.docs:
         write_docs(kernels)

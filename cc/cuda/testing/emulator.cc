@@ -20,7 +20,7 @@
 #include "cc/c_api/tf_bn_ops_c.h"
 #include "cc/core/formulas/all_formulas.h"
 #include "cc/core/formulas/fitting_formula.h"
-#include "cc/cuda/device_gather.h"
+#include "cc/cuda/device/device_gather.h"
 #include "cc/cuda/launch_plan.h"
 
 namespace tf_bn_ops {

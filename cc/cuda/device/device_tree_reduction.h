@@ -5,8 +5,8 @@
 // survives a phase, so that the host emulator (testing/emulator.cc) can run the
 // threads one by one.
 
-#ifndef TF_BN_OPS_CC_CUDA_DEVICE_TREE_REDUCTION_H_
-#define TF_BN_OPS_CC_CUDA_DEVICE_TREE_REDUCTION_H_
+#ifndef TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_TREE_REDUCTION_H_
+#define TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_TREE_REDUCTION_H_
 
 #include "cc/core/host_device.h"
 #include "cc/cuda/launch_config.h"
@@ -37,4 +37,4 @@ TFBN_HD void TreeReduce(Block& block, double (*sums)[kThreads], int n,
 }  // namespace cuda
 }  // namespace tf_bn_ops
 
-#endif  // TF_BN_OPS_CC_CUDA_DEVICE_TREE_REDUCTION_H_
+#endif  // TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_TREE_REDUCTION_H_

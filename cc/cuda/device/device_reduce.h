@@ -1,19 +1,19 @@
 // The reduce kernel: partial sums per split, and for frozen statistics the
 // outputs of view shape in the same pass.
 
-#ifndef TF_BN_OPS_CC_CUDA_DEVICE_REDUCE_H_
-#define TF_BN_OPS_CC_CUDA_DEVICE_REDUCE_H_
+#ifndef TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_REDUCE_H_
+#define TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_REDUCE_H_
 
 #include <cstdint>
 
 #include "cc/core/formulas/formula.h"
 #include "cc/core/host_device.h"
 #include "cc/core/two_level_sum.h"
-#include "cc/cuda/device_apply.h"
-#include "cc/cuda/device_loop.h"
-#include "cc/cuda/device_sums.h"
-#include "cc/cuda/device_tree_reduction.h"
-#include "cc/cuda/device_vector.h"
+#include "cc/cuda/device/device_apply.h"
+#include "cc/cuda/device/device_loop.h"
+#include "cc/cuda/device/device_sums.h"
+#include "cc/cuda/device/device_tree_reduction.h"
+#include "cc/cuda/device/device_vector.h"
 #include "cc/cuda/launch_config.h"
 
 namespace tf_bn_ops {
@@ -141,8 +141,7 @@ class KnownOfColumns {
   Compute<T> center_[kColumns];
 };
 
-// The reduction of one thread, whose items' vectors ForEachMasked and
-// ForEachWhole pass on.
+// The reduction of one thread, whose items' vectors ForEachItem passes on.
 template <typename Formula, typename T, bool kChannelsLast, bool kFused,
           int kSums>
 class ThreadReduction {
@@ -155,6 +154,7 @@ class ThreadReduction {
   // Tensors that are read.
   static constexpr int kCount =
       kFused ? int{Formula::kInputs} : int{Formula::kNumReduceInputs};
+  using Sums = ThreadSums<Formula, T, kChannelsLast, kColumns, kSums>;
   using Known = KnownOfColumns<Formula, T, kChannelsLast, kFused, kSums>;
   // 32-bit registers: runs or sums, and what is known. Masks, and the results
   // of a fused apply, need what is left.
@@ -162,6 +162,9 @@ class ThreadReduction {
       kFused || kHasMask<Formula>
           ? kHeldRegisters
           : kColumns * kSums * int{sizeof(Compute<T>) / 4} + Known::kHeld;
+  // Whether sums of a group may have to be added again, which in place its
+  // results must not precede.
+  static constexpr bool kReadsAgain = kFused && Sums::kMayOverflow;
 
   TFBN_HD ThreadReduction(const KernelParams<Formula>& params, const Loop& loop,
                           int thread, Shared* shared)
@@ -170,20 +173,58 @@ class ThreadReduction {
         known_(shared, loop, slice_ * kColumns),
         writer_(Formula::TensorsOf(params.args).out, 0) {}
 
-  // Item `i` of a group.
-  template <bool kMasked>
-  TFBN_HD void Add(int i, bool present, const VectorSlot& slot,
-                   const Words (&in)[kCount]) {
-    Words part[kCount];
-    Slice(in, part);
-    const int first = slice_ * kColumns;
-    sums_.template Add<kMasked>(i, present, slot.begin - first,
-                                slot.end - first, part, known_);
-    if constexpr (kFused) {
-      if (present) {
-        ApplyVector<Formula, T, kMasked>(false, slot, in, known_, writer_);
+  // Adds the items of a group, and stores their frozen results. In place these
+  // must not precede sums that may have to be added again: a second pass stores
+  // them then, whose loads L1 or L2 answers. As a loop, the two passes are one
+  // code of few registers.
+  template <typename Loader>
+  TFBN_HD void AddGroup(const KernelParams<Formula>& params, const Loop& loop,
+                        const Loader& loader) {
+    sums_.BeginGroup();
+    if constexpr (kReadsAgain) {
+      const int last = params.in_place ? 1 : 0;
+      TFBN_NO_UNROLL
+      for (int pass = 0; pass <= last; ++pass) {
+        Pass(params, loop, loader, pass == 0, pass == last);
+        if (pass == 0) EndGroup(loop, loader);
       }
+    } else {
+      Pass(params, loop, loader, true, true);
+      EndGroup(loop, loader);
     }
+  }
+
+  TFBN_HD auto& sums() { return sums_; }
+
+ private:
+  template <typename Loader>
+  TFBN_HD void Pass(const KernelParams<Formula>& params, const Loop& loop,
+                    const Loader& loader, bool adds, bool applies) {
+    const int count = adds ? kCount : int{Formula::kNumFrozenInputs};
+    const bool in_place = kFused && params.in_place;
+    ForEachItem<kHeld>(params.config, loop, loader, count, in_place,
+                       [&](auto is_masked, int i, bool present,
+                           const VectorSlot& slot, const auto& in) {
+                         if (adds) {
+                           Words part[kCount];
+                           Slice(in, part);
+                           const int first = slice_ * kColumns;
+                           sums_.template Add<is_masked.value>(
+                               i, present, slot.begin - first, slot.end - first,
+                               part, known_);
+                         }
+                         if constexpr (kFused) {
+                           if (applies && present) {
+                             ApplyVector<Formula, T, is_masked.value>(
+                                 false, slot, in, known_, writer_);
+                           }
+                         }
+                       });
+  }
+
+  template <typename Loader>
+  TFBN_HD void EndGroup(const Loop& loop, const Loader& loader) {
+    if (!sums_.EndGroup(loop.GroupItems())) AddGroupAgain(loop, loader);
   }
 
   // Adds the group up in double.
@@ -212,15 +253,12 @@ class ThreadReduction {
     }
   }
 
-  TFBN_HD auto& sums() { return sums_; }
-
- private:
   TFBN_HD void Slice(const Words (&in)[kCount], Words (&part)[kCount]) const {
     TFBN_UNROLL
     for (int i = 0; i < kCount; ++i) part[i] = SliceOf<kSlices>(in[i], slice_);
   }
 
-  ThreadSums<Formula, T, kChannelsLast, kColumns, kSums> sums_;
+  Sums sums_;
   const int slice_;
   const Known known_;
   const VectorWriter<T, Formula::kOutputs> writer_;
@@ -233,34 +271,13 @@ TFBN_HD void ReduceThread(
     const KernelParams<Formula>& params, int64_t block, int t,
     ReduceShared<Formula, T, kChannelsLast, kFused, kSums>* shared) {
   using Reduction = ThreadReduction<Formula, T, kChannelsLast, kFused, kSums>;
-  constexpr int kCount = Reduction::kCount, kHeld = Reduction::kHeld;
-  constexpr int kVector = Reduction::kVector;
   BlockStrideLoop<T, kChannelsLast> loop(params.config, block, t);
   Reduction reduction(params, loop, t, shared);
   if (loop.Active()) {
-    const VectorLoader<T, kCount, kAligned, kFused> loader(
+    const VectorLoader<T, Reduction::kCount, kAligned, kFused> loader(
         Formula::TensorsOf(params.args).in, 0);
-    const auto masked = [&](int i, const VectorSlot& slot,
-                            const Words(&in)[kCount]) {
-      reduction.template Add<true>(i, slot.Present(), slot, in);
-    };
-    const auto whole = [&](int i, bool present, int64_t byte,
-                           const Words(&in)[kCount]) {
-      reduction.template Add<false>(i, present, VectorSlot{byte, 0, kVector},
-                                    in);
-    };
     for (; !loop.Done(); loop.NextGroup()) {
-      reduction.sums().BeginGroup();
-      if (!IsWhole<kAligned>(params.config, loop)) {
-        const bool own_only =
-            (kFused && params.in_place) || !loop.template Inside<kAligned>();
-        ForEachMasked(loop, loader, kCount, own_only, masked);
-      } else {
-        ForEachWhole<kHeld>(loop, loader, kCount, whole);
-      }
-      if (!reduction.sums().EndGroup(loop.GroupItems())) {
-        reduction.AddGroupAgain(loop, loader);
-      }
+      reduction.AddGroup(params, loop, loader);
     }
   }
   reduction.sums().Finish();
@@ -324,4 +341,4 @@ TFBN_HD void Reduce(
 }  // namespace cuda
 }  // namespace tf_bn_ops
 
-#endif  // TF_BN_OPS_CC_CUDA_DEVICE_REDUCE_H_
+#endif  // TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_REDUCE_H_

@@ -1,15 +1,15 @@
 // The apply kernel: outputs of view shape, elementwise from inputs and
 // coefficients.
 
-#ifndef TF_BN_OPS_CC_CUDA_DEVICE_APPLY_H_
-#define TF_BN_OPS_CC_CUDA_DEVICE_APPLY_H_
+#ifndef TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_APPLY_H_
+#define TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_APPLY_H_
 
 #include <cstdint>
 
 #include "cc/core/formulas/formula.h"
 #include "cc/core/host_device.h"
-#include "cc/cuda/device_loop.h"
-#include "cc/cuda/device_vector.h"
+#include "cc/cuda/device/device_loop.h"
+#include "cc/cuda/device/device_vector.h"
 #include "cc/cuda/launch_config.h"
 
 namespace tf_bn_ops {
@@ -200,7 +200,6 @@ template <typename Formula, typename T, bool kChannelsLast, bool kAligned,
           typename Block>
 TFBN_HD void Apply(const KernelParams<Formula>& params, Block& block,
                    ApplyShared<Formula, T>* shared) {
-  constexpr int kVector = VectorTraits<T>::kVector;
   constexpr int kInputs = Formula::kInputs;
   using Coefficients =
       ColumnCoefficients<Formula, T, kChannelsLast, 0,
@@ -220,25 +219,13 @@ TFBN_HD void Apply(const KernelParams<Formula>& params, Block& block,
     const VectorLoader<T, kInputs, kAligned, true> loader(tensors.in,
                                                           config.shift);
     const VectorWriter<T, Formula::kOutputs> writer(tensors.out, config.shift);
-    const auto masked = [&](int, const VectorSlot& slot,
-                            const Words(&in)[kInputs]) {
-      if (!slot.Present()) return;
-      ApplyVector<Formula, T, true>(training, slot, in, k, writer);
-    };
-    const auto whole = [&](int, bool present, int64_t byte,
-                           const Words(&in)[kInputs]) {
+    const auto apply = [&](auto is_masked, int, bool present,
+                           const VectorSlot& slot, const auto& in) {
       if (!present) return;
-      ApplyVector<Formula, T, false>(training, VectorSlot{byte, 0, kVector}, in,
-                                     k, writer);
+      ApplyVector<Formula, T, is_masked.value>(training, slot, in, k, writer);
     };
     for (; !loop.Done(); loop.NextGroup()) {
-      if (!IsWhole<kAligned>(config, loop)) {
-        const bool own_only =
-            params.in_place || !loop.template Inside<kAligned>();
-        ForEachMasked(loop, loader, count, own_only, masked);
-      } else {
-        ForEachWhole<kHeld>(loop, loader, count, whole);
-      }
+      ForEachItem<kHeld>(config, loop, loader, count, params.in_place, apply);
     }
   });
 }
@@ -247,4 +234,4 @@ TFBN_HD void Apply(const KernelParams<Formula>& params, Block& block,
 }  // namespace cuda
 }  // namespace tf_bn_ops
 
-#endif  // TF_BN_OPS_CC_CUDA_DEVICE_APPLY_H_
+#endif  // TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_APPLY_H_

@@ -11,14 +11,15 @@
 // Which one is taken depends on the view and, for the first and last vectors of
 // a tensor, on the alignment, and changes no result.
 
-#ifndef TF_BN_OPS_CC_CUDA_DEVICE_LOOP_H_
-#define TF_BN_OPS_CC_CUDA_DEVICE_LOOP_H_
+#ifndef TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_LOOP_H_
+#define TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_LOOP_H_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cc/core/host_device.h"
 #include "cc/core/two_level_sum.h"
-#include "cc/cuda/device_vector.h"
+#include "cc/cuda/device/device_vector.h"
 #include "cc/cuda/launch_config.h"
 
 namespace tf_bn_ops {
@@ -429,15 +430,34 @@ TFBN_HD void ForEachWhole(
   }
 }
 
-// Whether the group takes the path for whole vectors.
-template <bool kAligned, typename T, bool kChannelsLast>
-TFBN_HD bool IsWhole(const LaunchConfig& config,
-                     const BlockStrideLoop<T, kChannelsLast>& loop) {
-  return config.whole && loop.template Inside<kAligned>();
+// f(masked, i, present, slot, words) for every item i of the group, in order,
+// by the path that it takes; the words of absent ones are undefined. `masked`
+// is std::true_type where vectors may be partial, otherwise std::false_type.
+// `own_only`: no element of a neighbouring run is loaded.
+template <int kHeld, typename T, bool kChannelsLast, int kCount, bool kAligned,
+          bool kEvictFirst, typename F>
+TFBN_HD void ForEachItem(
+    const LaunchConfig& config, const BlockStrideLoop<T, kChannelsLast>& loop,
+    const VectorLoader<T, kCount, kAligned, kEvictFirst>& loader, int count,
+    bool own_only, const F& f) {
+  if (!(config.whole && loop.template Inside<kAligned>())) {
+    ForEachMasked(loop, loader, count,
+                  own_only || !loop.template Inside<kAligned>(),
+                  [&](int i, const VectorSlot& slot, const Words(&in)[kCount]) {
+                    f(std::true_type(), i, slot.Present(), slot, in);
+                  });
+  } else {
+    ForEachWhole<kHeld>(
+        loop, loader, count,
+        [&](int i, bool present, int64_t byte, const Words(&in)[kCount]) {
+          constexpr int kVector = VectorTraits<T>::kVector;
+          f(std::false_type(), i, present, VectorSlot{byte, 0, kVector}, in);
+        });
+  }
 }
 
 }  // namespace
 }  // namespace cuda
 }  // namespace tf_bn_ops
 
-#endif  // TF_BN_OPS_CC_CUDA_DEVICE_LOOP_H_
+#endif  // TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_LOOP_H_

@@ -6,8 +6,8 @@
 // would wait for that: one load in flight per thread instead of eight
 // (docs/gpu.md).
 
-#ifndef TF_BN_OPS_CC_CUDA_DEVICE_VECTOR_H_
-#define TF_BN_OPS_CC_CUDA_DEVICE_VECTOR_H_
+#ifndef TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_VECTOR_H_
+#define TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_VECTOR_H_
 
 #include <cstdint>
 #include <cstring>
@@ -272,4 +272,4 @@ struct LoadedVector<false> {
 }  // namespace cuda
 }  // namespace tf_bn_ops
 
-#endif  // TF_BN_OPS_CC_CUDA_DEVICE_VECTOR_H_
+#endif  // TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_VECTOR_H_

@@ -1,8 +1,8 @@
 // The kernel that combines the statistics of the parts of a batch: a thread per
 // channel.
 
-#ifndef TF_BN_OPS_CC_CUDA_DEVICE_GATHER_H_
-#define TF_BN_OPS_CC_CUDA_DEVICE_GATHER_H_
+#ifndef TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_GATHER_H_
+#define TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_GATHER_H_
 
 #include <cstdint>
 
@@ -49,4 +49,4 @@ TFBN_HD void Gather(const GatherStatsArgs& args, Block& block) {
 }  // namespace cuda
 }  // namespace tf_bn_ops
 
-#endif  // TF_BN_OPS_CC_CUDA_DEVICE_GATHER_H_
+#endif  // TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_GATHER_H_

@@ -1,8 +1,8 @@
 // The finish kernel: total sums per channel, and from them the coefficients and
 // the outputs of shape [channels].
 
-#ifndef TF_BN_OPS_CC_CUDA_DEVICE_FINISH_H_
-#define TF_BN_OPS_CC_CUDA_DEVICE_FINISH_H_
+#ifndef TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_FINISH_H_
+#define TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_FINISH_H_
 
 #include <cstdint>
 #include <type_traits>
@@ -10,7 +10,7 @@
 #include "cc/core/formulas/formula.h"
 #include "cc/core/host_device.h"
 #include "cc/core/two_level_sum.h"
-#include "cc/cuda/device_tree_reduction.h"
+#include "cc/cuda/device/device_tree_reduction.h"
 #include "cc/cuda/launch_config.h"
 
 namespace tf_bn_ops {
@@ -165,4 +165,4 @@ TFBN_HD void Finish(const KernelParams<Formula>& params, Block& block,
 }  // namespace cuda
 }  // namespace tf_bn_ops
 
-#endif  // TF_BN_OPS_CC_CUDA_DEVICE_FINISH_H_
+#endif  // TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_FINISH_H_

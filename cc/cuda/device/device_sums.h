@@ -1,8 +1,8 @@
 // The sums of a thread: two-level sums (cc/core/two_level_sum.h) over the items
 // of its split, in double for float64.
 
-#ifndef TF_BN_OPS_CC_CUDA_DEVICE_SUMS_H_
-#define TF_BN_OPS_CC_CUDA_DEVICE_SUMS_H_
+#ifndef TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_SUMS_H_
+#define TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_SUMS_H_
 
 #include <cstdint>
 #include <type_traits>
@@ -11,8 +11,8 @@
 #include "cc/core/formulas/formula.h"
 #include "cc/core/host_device.h"
 #include "cc/core/two_level_sum.h"
-#include "cc/cuda/device_loop.h"
-#include "cc/cuda/device_vector.h"
+#include "cc/cuda/device/device_loop.h"
+#include "cc/cuda/device/device_vector.h"
 
 namespace tf_bn_ops {
 namespace cuda {
@@ -275,4 +275,4 @@ class ThreadSums {
 }  // namespace cuda
 }  // namespace tf_bn_ops
 
-#endif  // TF_BN_OPS_CC_CUDA_DEVICE_SUMS_H_
+#endif  // TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_SUMS_H_
