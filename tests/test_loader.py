@@ -202,3 +202,16 @@ def test_missing_tensorflow(tmp_path):
     message = last_words("from tf_bn_ops import _loader; _loader.load()", tmp_path, ROOT)
     assert "TensorFlow cannot be imported here (none here)" in message
     assert "pip install" in message
+
+
+def test_the_kernels_of_a_package_for_several_are_found_without_tensorflow(tmp_path, monkeypatch):
+    """Which TensorFlow there is takes an import where no metadata tells it."""
+    for name in ("lib/" + _loader.CORE_LIBRARY, "lib_tf2.16/" + _loader.OP_LIBRARY):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    monkeypatch.setattr(_loader, "_PACKAGE", tmp_path)
+    monkeypatch.setattr(_loader._installed, "tensorflow_version", lambda: pytest.fail("asked"))
+    monkeypatch.delenv(_loader.LIBRARY_VARIABLE, raising=False)
+    assert _loader.core_library_path() == str(tmp_path / "lib" / _loader.CORE_LIBRARY)
+    with pytest.raises(pytest.fail.Exception, match="asked"):
+        _loader.library_path()

@@ -116,8 +116,11 @@ def companion_path(name: str) -> str:
     Raises:
       LibraryError: (an ImportError) if there is no such file.
     """
-    path = library_folder() / name
     shared = _PACKAGE / "lib" / name
+    # Nobody asks which TensorFlow there is, which may take an import, for what fits all of them.
+    if shared.is_file() and not _environment.variable(LIBRARY_VARIABLE):
+        return str(shared)
+    path = library_folder() / name
     if path.parent.parent == _PACKAGE and not path.is_file() and shared.is_file():
         return str(shared)
     return existing(path)

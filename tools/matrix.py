@@ -1,12 +1,12 @@
 """Builds and tests with several versions of TensorFlow, one after the other.
 
 usage: python tools/matrix.py [--versions="2.16 2.19 2.21"] [--folder=build/matrix] [--again]
-                              [--steps="build supports conformance test"]
+                              [--steps="build supports conformance test"] [--every=N]
 
 For each version: an environment with the first Python on this machine that it supports, a copy of
 the sources, then `make`, tools/supports.py, `make conformance` and `make test` in it, as a user
-would. What a version
-has passed, step by step, is kept in FOLDER/VERSION/result.json and not run again until the sources
+would; with --every, of cases and tests every N-th, and the table says so. What a version has
+passed, step by step, is kept in FOLDER/VERSION/result.json and not run again until the sources
 change (or with --again); the environment and objects are kept as well. Results go to
 docs/versions.json, and from there into the table of README.md; versions that were not run keep the
 results they have.
@@ -125,10 +125,11 @@ class Failed(Exception):
 class Version:
     """The run of one version of TensorFlow."""
 
-    def __init__(self, version: str, folder: pathlib.Path, source: str) -> None:
+    def __init__(self, version: str, folder: pathlib.Path, source: str, every: int = 1) -> None:
         self.version = version
         self.folder = folder / version
         self.source = source
+        self.every = every
         self.saved = self.folder / "result.json"
         self.result: dict[str, Any] = {}
 
@@ -138,7 +139,8 @@ class Version:
             result = json.loads(self.saved.read_text())
         except (OSError, ValueError):
             return {}
-        return result.get("passed", {}) if result.get("source") == self.source else {}
+        same = result.get("source") == self.source and result.get("every", 1) == self.every
+        return result.get("passed", {}) if same else {}
 
     def step(self, name: str, command: list[str], **variables: str) -> str:
         """Runs a command into NAME.log; returns its output."""
@@ -171,6 +173,8 @@ class Version:
         self.folder.mkdir(parents=True, exist_ok=True)
         passed = {} if again else self.passed_before()
         self.result = {"source": self.source, "date": f"{datetime.date.today()}", "passed": passed}
+        if self.every > 1:
+            self.result["every"] = self.every
         try:
             self._run(files, steps)
         except Failed as failure:
@@ -215,11 +219,24 @@ class Version:
                 print(f"  {self.version}: {step} passed before, with these sources", flush=True)
                 continue
             self.result["failed"] = step
-            commands = {"build": make, "supports": [python, "tools/supports.py"]}
-            variables = {"PYTHONPATH": "."} if step == "supports" else {}
-            output = self.step(step, commands.get(step, [*make, step]), **variables)
+            output = self.step(step, self._command(step, python, make), **self._variables(step))
             del self.result["failed"]
             passed[step] = FOUND[step](output)
+
+    def _command(self, step: str, python: str, make: list[str]) -> list[str]:
+        selection = {"conformance": f"--shard=1/{self.every}", "test": "-p sample"}
+        if step == "build":
+            return make
+        if step == "supports":
+            return [python, "tools/supports.py"]
+        return [*make, step, *([f"ARGS={selection[step]}"] if self.every > 1 else [])]
+
+    def _variables(self, step: str) -> dict[str, str]:
+        if step == "supports":
+            return {"PYTHONPATH": "."}
+        if step == "test" and self.every > 1:  # tests/sample.py
+            return {"PYTHONPATH": "tests", "TFBN_TEST_EVERY": str(self.every)}
+        return {}
 
 
 def cases_of(output: str) -> int:
@@ -249,8 +266,7 @@ FOUND: dict[str, Callable[[str], Any]] = {
 
 
 def row(version: str, result: dict[str, Any]) -> list[str]:
-    """The cells of a version; a dash where it was not run. `part` in docs/versions.json, which no
-    run of this program leaves there, marks numbers of selected tests and cases."""
+    """The cells of a version; a dash where it was not run."""
     oldest, newest = map(name_of, PYTHONS[version])
     name, python = version, f"{oldest} to {newest}"
     passed, cells = result.get("passed", {}), dict.fromkeys(STEPS[1:], "-")
@@ -260,7 +276,7 @@ def row(version: str, result: dict[str, Any]) -> list[str]:
         name = result["tensorflow"]
         python = f"{'.'.join(result['python'].split('.')[:2])} (of {python})"
     supports = passed.get("supports", {})
-    part = " (part)" if result.get("part") else ""
+    part = f" (1 in {result['every']})" if "every" in result else ""
     if "conformance" in passed:
         cells["conformance"] = f"{passed['conformance']} cases passed{part}"
     if "test" in passed:
@@ -293,6 +309,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "matrix")
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--steps", default=" ".join(STEPS))
+    parser.add_argument("--every", type=int, default=1)
     arguments = parser.parse_args(argv)
     versions = arguments.versions.split()
     unknown = [version for version in versions if version not in PYTHONS]
@@ -308,7 +325,7 @@ def main(argv: list[str]) -> int:
     source = digest(files)
     passed = True
     for version in versions:
-        run = Version(version, arguments.folder.resolve(), source)
+        run = Version(version, arguments.folder.resolve(), source, arguments.every)
         passed &= run.run(files, arguments.steps.split(), arguments.again)
         results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
         results[version] = {k: v for k, v in run.result.items() if k not in ("source", "failure")}

@@ -7,7 +7,8 @@ usage: python tools/release/check.py [--versions="2.20 2.21"] [--steps="build me
 The steps, each by itself and in this order:
   build         the wheel for all versions, the sdist, and the harness's wheel, into dist/
   metadata      twine's checks, long description, licence, tags, requirements, what libraries link
-  reproducible  the same bytes from a copy of the sources in another folder (newest version alone)
+  reproducible  wheel and sdist of dist/ again, to the same bytes, from a copy of the sources in
+                another folder and without a compiler cache
   install       for each version: a fresh environment, pip from a local index in less than 10 s,
                 `doctor`, quick tests, 200 conformance cases
   sbom          a CycloneDX bill of materials of the wheel and what it requires, and SHA256SUMS
@@ -56,9 +57,6 @@ class Rehearsal:
         self.borrow: bool = arguments.borrow_tensorflow
         self.dist = ROOT / "dist"
         self.folder.mkdir(parents=True, exist_ok=True)
-
-    def newest(self) -> str:
-        return max(self.versions, key=lambda version: int(version.split(".")[1]))
 
     def wheel(self) -> pathlib.Path:
         (wheel,) = self.dist.glob("tf_bn_ops-*.whl")
@@ -118,23 +116,25 @@ def metadata(rehearsal: Rehearsal) -> str:
 
 
 def reproducible(rehearsal: Rehearsal) -> str:
-    """Twice, from sources in different folders and without a compiler cache."""
-    version, results = rehearsal.newest(), []
-    for name in ("first", "second place"):
-        tree = rehearsal.folder / "twice" / name / "sources"
-        shutil.rmtree(tree.parent, ignore_errors=True)
-        matrix.copy_sources(matrix.source_files(), tree)
-        command = [sys.executable, "tools/release/wheels.py", f"--versions={version}"]
-        command += [f"--environments={rehearsal.environments}"]
-        changes = {"SOURCE_DATE_EPOCH": wheels.source_date(), "CCACHE_DISABLE": "1"}
-        log = f"twice-{name.split()[0]}"
-        rehearsal.run(log, command, cwd=tree, **changes)
-        rehearsal.run(f"{log}-sdist", sdist_command(tree / "dist"), cwd=tree, **changes)
-        results.append({file.name: local_index.sha256(file) for file in (tree / "dist").iterdir()})
-    if results[0] != results[1]:
-        differing = sorted(name for name in results[0] if results[0][name] != results[1].get(name))
-        raise Failed(f"two builds differ in {', '.join(differing)}: compare FOLDER/twice/*/sources")
-    return f"{', '.join(results[0])}: the same bytes from two folders"
+    """Wheel and sdist of dist/ again, from sources in another folder, without a compiler cache."""
+    tree = rehearsal.folder / "second place" / "sources"
+    shutil.rmtree(tree.parent, ignore_errors=True)
+    matrix.copy_sources(matrix.source_files(), tree)
+    command = [sys.executable, "tools/release/wheels.py"]
+    command += [f"--versions={' '.join(rehearsal.versions)}"]
+    command += [f"--environments={rehearsal.environments}"]
+    # The copy knows no commit.
+    changes = {"SOURCE_DATE_EPOCH": wheels.source_date(), "CCACHE_DISABLE": "1"}
+    rehearsal.run("again", command, cwd=tree, **changes)
+    rehearsal.run("again-sdist", sdist_command(tree / "dist"), cwd=tree, **changes)
+    again = {file.name: local_index.sha256(file) for file in (tree / "dist").iterdir()}
+    for name, digest in sorted(again.items()):
+        first = rehearsal.dist / name
+        if not first.exists():
+            raise Failed(f"dist/ has no {name}: run the step build first, with the same versions")
+        if digest != local_index.sha256(first):
+            raise Failed(f"two builds differ in {name}: compare dist/ and {tree / 'dist'}")
+    return f"{', '.join(sorted(again))}: the same bytes from another folder"
 
 
 def install(rehearsal: Rehearsal) -> str:

@@ -69,7 +69,8 @@ def _formulas(jnp: Any) -> dict[str, Callable[..., dict[str, Any]]]:
     ) -> dict[str, Any]:
         first = forward(y_backprop, x, given, axis, training)
         added = given.get("side_input")
-        y = jnp.maximum(first["y"] if added is None else first["y"] + added, 0)
+        y = first["y"] if added is None else first["y"] + added
+        y = jnp.maximum(y, jnp.zeros_like(y))  # NumPy 2.0 makes float32 of bfloat16 and a plain 0.
         masked = jnp.where(y > 0, y_backprop, jnp.zeros_like(y_backprop))
         used = {**given, "mean": first["saved_mean"], "variance": first["saved_variance"]}
         second = gradient(masked, x, used, axis, training)
