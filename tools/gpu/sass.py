@@ -100,7 +100,8 @@ class Kernel:
       formula, dtype, layout, variant: of its template arguments.
       loads: the fewest 16-byte loads in flight in a loop over items.
       per_element: instructions per loaded element in the fastest of these loops.
-      fp64: at most so many of them, and of the end of a group of items, are the fp64 pipe's.
+      fp64: at most so many of the fp64 pipe per loaded element, the end of a group of items
+        included; what runs in some iterations alone counts in each.
     """
 
     arch: str
