@@ -252,7 +252,8 @@ def longest_path(
         if instruction.label is not None:
             target = bisect.bisect_left(addresses, labels.get(instruction.label, -1))
             following += [target] if n < target < len(body) else []
-        if instruction.label is None or instruction.guard:
+        # The jump back is the last one, also where another instruction leaves the loop.
+        if instruction.label is None or instruction.guard or n + 1 == len(body):
             following.append(n + 1)
         for loaded in (False, True):
             if best[n][loaded] < 0:
