@@ -60,6 +60,14 @@ def test_what_is_counted(body, in_flight, instructions):
     assert sass.longest_path(loop, labels) == instructions
 
 
+def test_a_loop_that_another_instruction_leaves_has_a_way_through():
+    body = [*loads(4), "@P0 CALL.REL.NOINC `(.L_x_9)"]
+    text = disassembly(body).replace("@P0 BRA", "BRA")
+    ((_, code, labels),) = sass.functions(text)
+    (loop,) = sass.item_loops(code, labels)
+    assert sass.longest_path(loop, labels) == len(body) + 1
+
+
 def test_operations_of_the_fp64_pipe_are_those_of_items_and_of_the_end_of_a_group():
     """Of two tensors of half, four vectors at a time: 32 elements of an iteration, 128 of a group
     of eight items. Single precision does not count, nor does a move of 64 bits."""

@@ -27,13 +27,13 @@ namespace {
 // one on each of the four: the same.
 constexpr int kMinBlocksPerMultiprocessor = 2;
 
-// Applying the second order to misaligned rows keeps, per item, two words of
-// each of three inputs, and the coefficients: on sm_75 128 registers a thread
-// do not hold them (4 to 40 bytes of spills with nvcc 13.0).
-template <typename Formula, bool kChannelsLast, bool kAligned>
+// Applying the second order to runs keeps, per item, two words of each of three
+// misaligned inputs, or doubles, and the coefficients: 128 registers a thread
+// do not hold them (4 to 56 bytes of spills with nvcc 13.0).
+template <typename Formula, typename T, bool kChannelsLast, bool kAligned>
 constexpr int kMinApplyBlocks =
     std::is_same_v<Formula, BatchNormGradGradFormula> && !kChannelsLast &&
-            !kAligned
+            (!kAligned || std::is_same_v<T, double>)
         ? 1
         : kMinBlocksPerMultiprocessor;
 // Limit of static shared memory per block, on every device.
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename Formula, typename T, bool kChannelsLast, bool kAligned>
 __global__ void __launch_bounds__(
-    kThreads, (kMinApplyBlocks<Formula, kChannelsLast, kAligned>))
+    kThreads, (kMinApplyBlocks<Formula, T, kChannelsLast, kAligned>))
     ApplyKernel(const __grid_constant__ KernelParams<Formula> params) {
   __shared__ ApplyShared<Formula, T> shared;
   DeviceBlock block;

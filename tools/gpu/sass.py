@@ -34,6 +34,9 @@ ARCHS = ("75", "80", "86", "89", "90")
 LEAST_LOADS = 4
 # kGroupItems there.
 GROUP_ITEMS = 8
+# Bytes that a finish kernel may spill: a thread per channel runs it once, and its moments call the
+# division of double, over which registers have to be kept (on sm_80 to sm_89).
+SPILLED_ONCE_PER_CHANNEL = {("finish", "BatchNormGradGrad", "float64"): 16}
 _BEGIN, _END = "<!-- written by make gpu-sass -->", "<!-- end -->"
 _TYPES = {"f": "float32", "d": "float64", "7Float16": "half", "8Bfloat16": "bfloat16"}
 _BYTES = {"half": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -100,7 +103,8 @@ class Kernel:
       formula, dtype, layout, variant: of its template arguments.
       loads: the fewest 16-byte loads in flight in a loop over items.
       per_element: instructions per loaded element in the fastest of these loops.
-      fp64: at most so many of them, and of the end of a group of items, are the fp64 pipe's.
+      fp64: at most so many of the fp64 pipe per loaded element, the end of a group of items
+        included; what runs in some iterations alone counts in each.
     """
 
     arch: str
@@ -251,7 +255,8 @@ def longest_path(
         if instruction.label is not None:
             target = bisect.bisect_left(addresses, labels.get(instruction.label, -1))
             following += [target] if n < target < len(body) else []
-        if instruction.label is None or instruction.guard:
+        # The jump back is the last one, also where another instruction leaves the loop.
+        if instruction.label is None or instruction.guard or n + 1 == len(body):
             following.append(n + 1)
         for loaded in (False, True):
             if best[n][loaded] < 0:
@@ -388,7 +393,7 @@ def problems(kernels: Iterable[Kernel]) -> list[str]:
         name = f"{k.kind} of {k.formula}, {k.dtype}, {k.layout} {k.variant}, sm_{k.arch}"
         if k.kind != "finish" and k.loads < LEAST_LOADS:
             found.append(f"{name}: {k.loads} loads in flight instead of {LEAST_LOADS}")
-        if k.spilled:
+        if k.spilled > SPILLED_ONCE_PER_CHANNEL.get((k.kind, k.formula, k.dtype), 0):
             found.append(f"{name}: {k.spilled} bytes of registers are spilled")
     return found
 

@@ -1,0 +1,66 @@
+"""The tests of the device code notice wrong device code (tests/mutants/device_mutants.toml).
+
+Promised of each mutant: built into the host emulator, it fails a test of every change, of
+tests/core/test_cuda_emulator.py or test_two_level_sums.py, and not by failing to compile.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import sys
+from typing import Any
+
+import pytest
+from build_helpers import NOT_COPIED, run
+
+from tf_bn_ops import _loader
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+DATA = pathlib.Path(__file__).parent / "mutants" / "device_mutants.toml"
+MUTANTS: list[dict[str, Any]] = tomllib.loads(DATA.read_text())["mutant"]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++"),
+]
+
+
+@pytest.fixture(scope="module")
+def tree(repo_root: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A copy of what the emulator and its tests are made of."""
+    copy = tmp_path_factory.mktemp("mutants") / "tree"
+    for folder in ("cc", "tests", "tools", "tf_bn_ops"):
+        shutil.copytree(repo_root / folder, copy / folder, ignore=NOT_COPIED)
+    for file in ("Makefile", "pyproject.toml"):
+        shutil.copy(repo_root / file, copy)
+    return copy
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant["name"] for mutant in MUTANTS])
+def test_a_test_fails(tree, mutant):
+    file = tree / mutant["file"]
+    original = file.read_text()
+    text = original
+    for before, after in mutant["edits"]:
+        assert text.count(before) == 1, f"{mutant['file']} has {before!r} not once"
+        text = text.replace(before, after)
+    file.write_text(text)
+    try:
+        result = run(
+            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+            + ["-m", "not long and not large", "-k", "test_cuda_emulator or emulator"]
+            + [f"tests/core/test_{name}.py" for name in ("two_level_sums", "cuda_emulator")],
+            tree,
+            TF_BN_OPS_LIBRARY=os.path.dirname(_loader.core_library_path()),
+        )
+    finally:
+        file.write_text(original)
+    assert "CalledProcessError" not in result.stdout, "it does not compile: " + result.stderr
+    # A mutant that accesses what it must not may end the process.
+    assert result.returncode == 1 or result.returncode < 0, f"not noticed: {mutant['what']}"
+    assert result.returncode < 0 or " failed" in result.stdout.splitlines()[-1], result.stdout
