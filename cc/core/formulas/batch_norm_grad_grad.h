@@ -174,6 +174,10 @@ struct BatchNormGradGradFormula {
   static TFBN_HD void Finish(const Args& args, int64_t c, double center,
                              const double (&sums)[kNumSums],
                              C (&k)[kNumCoefficients]) {
+    // In training the divisions of the moments come first: on a device, what is
+    // loaded before would have to be kept over their calls.
+    Moments of = {};
+    if (args.is_training) of = MomentsOf(args, center, sums);
     const double scale = LoadAsDouble(args.stat_dtype, args.scale, c);
     const double gs =
         LoadAsDouble(args.stat_dtype, args.scale_backprop_grad, c);
@@ -188,7 +192,6 @@ struct BatchNormGradGradFormula {
       k[kXFromDy] = static_cast<C>(gs * rstd);
       return;
     }
-    const Moments of = MomentsOf(args, center, sums);
     const double rstd = of.rstd, a = of.a, s = of.s, b = of.b;
     const double f = scale * rstd;
     const double y_from_xhat = gs - f * a;
