@@ -284,7 +284,7 @@ def test_the_loader_says_what_the_package_has(wheel, tools, tmp_path, version, c
     last = result.stderr.splitlines()[-1]
     if version == "2.99.0":
         assert f"this package has libraries for TensorFlow {', '.join(minors_of(wheel))}" in last
-        assert "but this is TensorFlow 2.99.0: install one of these" in last
+        assert "but this is TensorFlow 2.99.0: install one of these, or a newer tf_bn_ops" in last
     if version is None:
         assert "TensorFlow cannot be imported here" in last and "pip install" in last
 
