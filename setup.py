@@ -94,7 +94,8 @@ class BuildLibraries(Command):
             "--no-print-directory",
             f"-j{backend.jobs()}",
             f"PYTHON={tensorflow.python}",
-            f"LIB_DIR={package / 'tf_bn_ops' / 'lib'}",
+            # Relative: in the path to the sources may be blanks, which make cannot take.
+            f"LIB_DIR={os.path.relpath(package / 'tf_bn_ops' / 'lib', ROOT)}",
             "all",
         ]
         backend.say(

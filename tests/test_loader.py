@@ -112,6 +112,28 @@ def test_another_tensorflow_version_is_refused(other_build, built_for):
     assert "make PYTHON=" in message
 
 
+@pytest.mark.parametrize(
+    ("version", "also"),
+    [
+        ("2.22.0rc0", "a newer tf_bn_ops"),
+        ("3.0.0", "a newer tf_bn_ops"),
+        ("2.17.1", "with 'make PYTHON="),
+        ("2.9.3", ""),
+    ],
+)
+def test_a_package_of_several_versions_advises_what_helps(monkeypatch, version, also):
+    """make refuses what is older or newer than all that a release has, so it is no advice there."""
+    monkeypatch.delenv(_loader.LIBRARY_VARIABLE, raising=False)
+    folder = _loader.library_folder()
+    monkeypatch.setattr(_loader, "folders_by_minor", lambda: {"2.16": folder, "2.18": folder})
+    with pytest.raises(_loader.LibraryError) as caught:
+        _loader.check_version("x.so", version)
+    message = str(caught.value)
+    assert f"TensorFlow 2.16, 2.18, but this is TensorFlow {version}: install one of" in message
+    assert also in message and ("make" in message) == ("make" in also)
+    assert ("newer" in message) == ("newer" in also)
+
+
 def test_another_build_of_the_same_ops_loads_with_another_patch_version(other_build):
     minor = ".".join(tensorflow_version().split(".")[:2])
     edit_build_info(other_build, tensorflow_version=f"{minor}.99")

@@ -51,7 +51,7 @@ def folders_by_minor() -> dict[str, pathlib.Path]:
     """Minor version of TensorFlow -> folder of its libraries, oldest first, in a package that was
     built for several; empty in one that was built for one, which has them in lib/."""
     found = {path.name.removeprefix("lib_tf"): path for path in _PACKAGE.glob("lib_tf*.*")}
-    return dict(sorted(found.items(), key=lambda item: [int(n) for n in _minor(item[0])]))
+    return dict(sorted(found.items(), key=lambda item: _number(item[0])))
 
 
 def library_folder() -> pathlib.Path:
@@ -176,6 +176,10 @@ def _minor(version: str) -> list[str]:
     return version.split(".")[:2]
 
 
+def _number(version: str) -> list[int]:
+    return [int(part) for part in _minor(version)]
+
+
 def install_tensorflow() -> str:
     """What to do where the TensorFlow that the libraries were built for is missing or broken."""
     info = build_info()
@@ -243,6 +247,18 @@ def optimizer_library_path() -> str:
     return companion_path(OPTIMIZER_LIBRARY)
 
 
+def _other_remedy(version: str, several: list[str]) -> str:
+    """What helps beside a TensorFlow that a package of several has. The sources build with those
+    that a release has, from the first to the last, and refuse all others."""
+    wanted, first, last = (_number(text) for text in (version, several[0], several[-1]))
+    if wanted > last:
+        return ", or a newer tf_bn_ops, if there is one ('pip install --upgrade tf-bn-ops')"
+    if wanted < first:
+        return ""
+    make = "'make PYTHON=/path/to/this/python' in the source tree"
+    return f", or build the package for yours with {make}"
+
+
 def check_version(path: str, version: str) -> None:
     """Refuses a library that was built for another minor version than this TensorFlow's."""
     built_for = str(build_info()["tensorflow_version"])
@@ -250,8 +266,7 @@ def check_version(path: str, version: str) -> None:
     if several and library_folder().parent == _PACKAGE and ".".join(_minor(version)) not in several:
         raise LibraryError(
             f"this package has libraries for TensorFlow {', '.join(several)}, but this is "
-            f"TensorFlow {version}: install one of these, or build the package for yours with "
-            "'make PYTHON=/path/to/this/python' in the source tree"
+            f"TensorFlow {version}: install one of these{_other_remedy(version, several)}"
         )
     if _minor(version) != _minor(built_for):
         raise LibraryError(

@@ -73,7 +73,9 @@ def build(python: str, folder: pathlib.Path, build_dir: str, make: list[str]) ->
     if "CXX" in os.environ:
         make = [f"CXX={os.environ['CXX']}", *make]
     command = [shutil.which("gmake") or "make", "--no-print-directory", f"PYTHON={python}"]
-    command += [f"LIB_DIR={folder / 'lib'}", f"BUILD_DIR={build_dir}", "all", *make]
+    # Relative to where make runs: in the path to the sources may be blanks, which make cannot take.
+    lib, objects = (os.path.relpath(path, ROOT) for path in (folder / "lib", build_dir))
+    command += [f"LIB_DIR={lib}", f"BUILD_DIR={objects}", "all", *make]
     if subprocess.run(command, cwd=ROOT, env=build_environment()).returncode != 0:
         raise WheelError(f"make failed for {python}: its message is above")
 
