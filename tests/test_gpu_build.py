@@ -129,12 +129,14 @@ def test_default_architectures(repo_root, tmp_path, release, known, compiled):
     folder = tmp_path / "build"
     result = make(repo_root, "-n", "gpu-core", f"NVCC={nvcc}", f"BUILD_DIR={folder}", python="")
     assert result.returncode == 0, result.stderr
-    (command,) = (line for line in result.stdout.splitlines() if f"'{nvcc}' -ccbin" in line)
-    flags = re.findall(r"-gencode arch=compute_(\d+),code=(\w+)", command)
-    assert flags == [
-        *((str(number), f"sm_{number}") for number in compiled),
-        ("90", "compute_90"),
-    ]
+    commands = [line for line in result.stdout.splitlines() if f"'{nvcc}' -ccbin" in line]
+    assert len(commands) == len(list(repo_root.glob("cc/cuda/**/*.cu")))
+    for command in commands:
+        flags = re.findall(r"-gencode arch=compute_(\d+),code=(\w+)", command)
+        assert flags == [
+            *((str(number), f"sm_{number}") for number in compiled),
+            ("90", "compute_90"),
+        ]
 
 
 def test_library_loads_without_cuda(tree):
