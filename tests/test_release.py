@@ -139,8 +139,8 @@ def environments(repo_root: pathlib.Path, tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def wheel(repo_root: pathlib.Path, environments: pathlib.Path, tmp_path_factory) -> pathlib.Path:
-    """Built by the command of a release, in a copy of the tree with its objects; there is a blank in
-    its path, as in many."""
+    """Built by the command of a release, in a copy of the tree with its objects; there is a
+    blank in its path, as in many."""
     for tool in ("auditwheel", "setuptools"):
         pytest.importorskip(tool, reason="needs requirements/dev.txt and build.txt")
     tree = copy_tree(repo_root, tmp_path_factory.mktemp("release") / "a tree")
