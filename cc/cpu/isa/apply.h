@@ -254,12 +254,21 @@ void ApplySteps(
     const TensorPointers<F, T>& tensors, const Panel& panel,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
   constexpr int kVectors = kApplyVectors<F>;
+  // Non-temporal stores of parts of lines go row by row, so that a line is
+  // complete soon: several rows and outputs have more lines begun than there
+  // are write-combining buffers (the second order of half took 3 times as
+  // long).
+  constexpr bool kWholeLines =
+      kVectors * kLanesOf<T> * static_cast<int>(sizeof(T)) >= kCacheLineBytes;
+  constexpr int kMostRows = kPolicy == StorePolicy::kNonTemporal && !kWholeLines
+                                ? 1
+                                : kMaxRowsPerStep;
   const auto take = [&](auto vectors, auto partial,
                         const Step& step) __attribute__((always_inline)) {
     ApplyStep<F, kTraining, kPolicy, decltype(vectors)::value,
               decltype(partial)::value>(tensors, step, coefficients);
   };
-  ForEachStep<T, kVectors, 2>(panel, take);
+  ForEachStep<T, kVectors, kMostRows == 1 ? 1 : 2, kMostRows>(panel, take);
 }
 
 // ---- Tiles ------------------------------------------------------------------

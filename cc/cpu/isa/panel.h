@@ -113,26 +113,26 @@ constexpr int VectorsPerStep(int values, int registers) {
 // step is as wide as a row, for then they are read in order of addresses; else
 // at most kStepBytes, but kLeast rows, and at most kMaxRowsPerStep, beyond
 // which there was no gain.
-constexpr int64_t kMaxRowsPerStep = 8;
-template <typename T, int kVectors, int kLeast>
+constexpr int kMaxRowsPerStep = 8;
+template <typename T, int kVectors, int kLeast, int kMost>
 TFBN_INLINE int64_t RowsPerStep(const Panel& panel) {
   if (panel.columns == kVectors * kLanesOf<T>) return panel.rows;
   const int64_t rows =
       kStepBytes / (panel.row_stride * static_cast<int64_t>(sizeof(T)));
-  return rows < kLeast            ? kLeast
-         : rows < kMaxRowsPerStep ? rows
-                                  : kMaxRowsPerStep;
+  return rows < kLeast ? kLeast : rows < kMost ? rows : kMost;
 }
 
 // Cuts a panel into steps: function(vectors, partial, step), where `vectors` is
 // the number of vectors as a constant, and `partial` whether it is one partial
 // vector.
-template <typename T, int kVectors, int kLeastRows, typename Function>
+template <typename T, int kVectors, int kLeastRows,
+          int kMostRows = kMaxRowsPerStep, typename Function>
 TFBN_INLINE void ForEachStep(const Panel& panel, const Function& function) {
   constexpr int kLanes = kLanesOf<T>;
   constexpr std::integral_constant<int, kVectors> kMany{};
   constexpr std::integral_constant<int, 1> kOne{};
-  const int64_t rows_per_step = RowsPerStep<T, kVectors, kLeastRows>(panel);
+  const int64_t rows_per_step =
+      RowsPerStep<T, kVectors, kLeastRows, kMostRows>(panel);
   for (int64_t r = 0; r < panel.rows; r += rows_per_step) {
     const int64_t rows_left = panel.rows - r;
     Step step{panel.first_element + r * panel.row_stride,
