@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tf_bn_ops import _loader, spec
-from tf_bn_ops.bench import stats
+from tf_bn_ops.bench import data, stats
 from tf_bn_ops.bench.reports.table import Table
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.command import UsageError
@@ -45,7 +45,6 @@ _VIEWS = {
     "NCHW": ((32, 64, 3136), (32, 256, 196), (2, 8, 32)),
 }
 SECONDS = 0.5  # Default per row.
-_ALIGNMENT = 64  # Bytes.
 _SAMPLE_SECONDS = 5e-4
 _MIN_PAIRS = 11
 # Differences below this do not count: the alignment of code makes as much.
@@ -118,10 +117,8 @@ def _arrays(row: AgainstRow) -> dict[str, np.ndarray]:
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:
-    """A copy that begins at a multiple of 64 bytes, as TensorFlow's tensors do."""
-    memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
-    first = -memory.ctypes.data % _ALIGNMENT
-    copy = memory[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
+    """A copy that begins at a cache line."""
+    copy = data.aligned_empty(array.nbytes).view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
 

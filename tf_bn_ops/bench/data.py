@@ -1,4 +1,5 @@
-"""Inputs that every process generates bitwise identically, instead of receiving them.
+"""Inputs that every process generates bitwise identically, instead of receiving them; and aligned
+memory.
 
 A tensor is a pool of normal numbers, repeated. The length of the pool is prime, so that its period
 coincides with no channel or row. All layouts of a shape have the same elements.
@@ -19,6 +20,7 @@ _PERIOD = 4194301  # the largest prime below 2^22
 # That of side_input is zero: ReLU behind the addition lets about half of the elements through.
 _POOLS = {"y_backprop": (1, 0.5, 0.125), "x": (2, 1.5, 0.75), "side_input": (4, 1.0, 0.0)}
 _SEED = 20
+CACHE_LINE_BYTES = 64
 
 
 @functools.lru_cache(maxsize=6)
@@ -26,6 +28,13 @@ def _pool(role: str, dtype: str) -> np.ndarray:
     seed, deviation, mean = _POOLS[role]
     normal = np.random.default_rng([_SEED, seed]).standard_normal(_PERIOD, np.float32)
     return (normal * np.float32(deviation) + np.float32(mean)).astype(spec.DTYPES[dtype].numpy)
+
+
+def aligned_empty(nbytes: int) -> np.ndarray:
+    """uint8 [nbytes], not written, that begins at a cache line, as TensorFlow's tensors do."""
+    memory = np.empty(nbytes + CACHE_LINE_BYTES, np.uint8)
+    first = -memory.ctypes.data % CACHE_LINE_BYTES
+    return memory[first : first + nbytes]
 
 
 def flat(role: str, dtype: str, elements: int) -> np.ndarray:

@@ -4,6 +4,7 @@
 #ifndef TF_BN_OPS_CC_CPU_ISA_APPLY_H_
 #define TF_BN_OPS_CC_CPU_ISA_APPLY_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -249,26 +250,30 @@ template <typename F>
 constexpr int kApplyVectors =
     VectorsPerStep(F::kNumCoefficients, kRegisters * 3 / 4);
 
+// Most rows of a step of kVectors vectors. Non-temporal stores of parts of
+// cache lines go row by row, so that a line is complete soon: several rows and
+// outputs have more lines begun than there are write-combining buffers (the
+// second order of half took 3 times as long).
+template <typename T, int kVectors, StorePolicy kPolicy>
+constexpr int kMostApplyRows =
+    kPolicy == StorePolicy::kNonTemporal &&
+            kVectors * kLanesOf<T> % kLineElements<T> != 0
+        ? 1
+        : kMaxRowsPerStep;
+
 template <typename F, bool kTraining, StorePolicy kPolicy, typename T>
 void ApplySteps(
     const TensorPointers<F, T>& tensors, const Panel& panel,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
   constexpr int kVectors = kApplyVectors<F>;
-  // Non-temporal stores of parts of lines go row by row, so that a line is
-  // complete soon: several rows and outputs have more lines begun than there
-  // are write-combining buffers (the second order of half took 3 times as
-  // long).
-  constexpr bool kWholeLines =
-      kVectors * kLanesOf<T> * static_cast<int>(sizeof(T)) >= kCacheLineBytes;
-  constexpr int kMostRows = kPolicy == StorePolicy::kNonTemporal && !kWholeLines
-                                ? 1
-                                : kMaxRowsPerStep;
+  constexpr int kMostRows = kMostApplyRows<T, kVectors, kPolicy>;
   const auto take = [&](auto vectors, auto partial,
                         const Step& step) __attribute__((always_inline)) {
     ApplyStep<F, kTraining, kPolicy, decltype(vectors)::value,
               decltype(partial)::value>(tensors, step, coefficients);
   };
-  ForEachStep<T, kVectors, kMostRows == 1 ? 1 : 2, kMostRows>(panel, take);
+  constexpr int kLeastRows = std::min(2, kMostRows);
+  ForEachStep<T, kVectors, kLeastRows, kMostRows>(panel, take);
 }
 
 // ---- Tiles ------------------------------------------------------------------

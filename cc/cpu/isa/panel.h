@@ -111,9 +111,7 @@ constexpr int VectorsPerStep(int values, int registers) {
 // Rows in a step. Running sums and coefficients stay in registers for all of
 // them, which saves up to two thirds of the accesses to L1. All rows when the
 // step is as wide as a row, for then they are read in order of addresses; else
-// at most kStepBytes, but kLeast rows, and at most kMaxRowsPerStep, beyond
-// which there was no gain.
-constexpr int kMaxRowsPerStep = 8;
+// at most kStepBytes, but kLeast rows, and at most kMost.
 template <typename T, int kVectors, int kLeast, int kMost>
 TFBN_INLINE int64_t RowsPerStep(const Panel& panel) {
   if (panel.columns == kVectors * kLanesOf<T>) return panel.rows;
@@ -121,6 +119,9 @@ TFBN_INLINE int64_t RowsPerStep(const Panel& panel) {
       kStepBytes / (panel.row_stride * static_cast<int64_t>(sizeof(T)));
   return rows < kLeast ? kLeast : rows < kMost ? rows : kMost;
 }
+
+// More rows in a step gained nothing.
+constexpr int kMaxRowsPerStep = 8;
 
 // Cuts a panel into steps: function(vectors, partial, step), where `vectors` is
 // the number of vectors as a constant, and `partial` whether it is one partial

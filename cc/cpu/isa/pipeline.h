@@ -148,20 +148,13 @@ class StageRunner : private TileReducer<F, T, true, kRunColumns> {
   TFBN_INLINE void TakeRuns(const StageRow<F, T>& row, int64_t runs,
                             int64_t apply, int64_t column, StorePolicy policy) {
     const int64_t ahead = row.prefetch.OffsetAt(column);
-    Step step{apply, runs, kRunColumns, Packed() ? 0 : ahead, 0, 0};
-    constexpr int kApply = PowerOfTwo(kApplyVectors<F>);
-    for (; step.column < kRunColumns; step.column += kApply * kLanesOf<T>) {
-      if (policy == StorePolicy::kNonTemporal) {
-        ApplyStep<F, true, StorePolicy::kNonTemporal, kApply, false>(
-            row.current, step, apply_columns_);
-      } else {
-        ApplyStep<F, true, StorePolicy::kTemporal, kApply, false>(
-            row.current, step, apply_columns_);
-      }
+    const int64_t apply_ahead = Packed() ? 0 : ahead;
+    if (policy == StorePolicy::kNonTemporal) {
+      ApplyWholeRuns<StorePolicy::kNonTemporal>(row, runs, apply, apply_ahead);
+    } else {
+      ApplyWholeRuns<StorePolicy::kTemporal>(row, runs, apply, apply_ahead);
     }
-    step.first_element = row.next_element + column;
-    step.prefetch_offset = ahead;
-    step.column = 0;
+    Step step{row.next_element + column, runs, kRunColumns, ahead, 0, 0};
     constexpr int kReduce = PowerOfTwo(kReduceVectors<F, T>);
     for (; step.column < kRunColumns; step.column += kReduce * kLanesOf<T>) {
       ReduceStep<F, StorePolicy::kNone, kReduce, false>(
@@ -170,6 +163,26 @@ class StageRunner : private TileReducer<F, T, true, kRunColumns> {
     // By a constant number of bytes, which is not a call of memcpy.
     for (int64_t r = 0; r < runs; ++r, column += kRunColumns) {
       Copy(row, column, kRunColumns);
+    }
+  }
+
+  // The results of `runs` runs from column `apply` on.
+  template <StorePolicy kPolicy>
+  TFBN_INLINE void ApplyWholeRuns(const StageRow<F, T>& row, int64_t runs,
+                                  int64_t apply, int64_t prefetch_offset) {
+    constexpr int kVectors = PowerOfTwo(kApplyVectors<F>);
+    constexpr int kMostRows = kMostApplyRows<T, kVectors, kPolicy>;
+    for (int64_t r = 0; r < runs; r += kMostRows) {
+      Step step{apply + r * kRunColumns,
+                std::min<int64_t>(runs - r, kMostRows),
+                kRunColumns,
+                prefetch_offset,
+                0,
+                0};
+      for (; step.column < kRunColumns; step.column += kVectors * kLanesOf<T>) {
+        ApplyStep<F, true, kPolicy, kVectors, false>(row.current, step,
+                                                     apply_columns_);
+      }
     }
   }
 

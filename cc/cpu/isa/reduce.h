@@ -10,6 +10,7 @@
 #ifndef TF_BN_OPS_CC_CPU_ISA_REDUCE_H_
 #define TF_BN_OPS_CC_CPU_ISA_REDUCE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -448,9 +449,28 @@ class TileReducer {
     } else {
       ForEachStorePart(tensors_, panel, policy_,
                        [&](auto policy, const Panel& part) {
-                         ReduceSteps<F, decltype(policy)::value>(
-                             tensors_, part, columns_, sums_);
+                         ReducePart<decltype(policy)::value>(part);
                        });
+    }
+  }
+
+  // The sums and the frozen results of a panel.
+  template <StorePolicy kPolicy>
+  void ReducePart(Panel part) {
+    constexpr int kMostRows = kMostApplyRows<T, kReduceVectors<F, T>, kPolicy>;
+    if constexpr (kMostRows > 1) {
+      ReduceSteps<F, kPolicy>(tensors_, part, columns_, sums_);
+    } else {
+      // A few rows at a time: their sums, then their results from L1.
+      const int64_t end = part.rows;
+      for (int64_t row = 0; row < end; row += kTwoLevelRun) {
+        part.rows = std::min<int64_t>(end - row, kTwoLevelRun);
+        ReduceSteps<F, StorePolicy::kNone>(tensors_, part, columns_, sums_);
+        Panel results = part;
+        results.prefetch_offset = 0;
+        ApplySteps<F, false, kPolicy>(tensors_, results, columns_);
+        part.first_element += part.rows * part.row_stride;
+      }
     }
   }
 

@@ -20,12 +20,10 @@ from typing import IO
 from tf_bn_ops.bench import implementations
 from tf_bn_ops.bench.execution import worker
 from tf_bn_ops.bench.execution.workers import MALLOC_SETTINGS, CallError, Worker
-from tf_bn_ops.bench.results import Measurement
+from tf_bn_ops.bench.results import LIMIT_BYTES, Measurement
 from tf_bn_ops.bench.shapes import FORWARD, GRADIENT, Row
 from tf_bn_ops.harness import processes
 
-# What is printed of a call is its own up to here: beyond, the dispatch does not show.
-MOST_BYTES = 32 << 20
 _CALLS = 31
 _STDERR = 2
 _TIME = re.compile(rb"^tf_bn_ops_verbose,v\d+,exec,.*,time_ms:([\d.]+)", re.MULTILINE)
@@ -66,11 +64,12 @@ class Server(worker.Server):
 
 
 def measure(measured: Sequence[Measurement], threads: int) -> None:
-    """Sets `kernel_us` of the rows of one op below MOST_BYTES that were measured."""
+    """Sets `kernel_us` of the measured rows of one op. Beyond LIMIT_BYTES, where the dispatch does
+    not show, there is none."""
     rows = [
         m
         for m in measured
-        if m.own_us and m.row.call in (FORWARD, GRADIENT) and m.row.bytes <= MOST_BYTES
+        if m.own_us and m.row.call in (FORWARD, GRADIENT) and m.row.bytes <= LIMIT_BYTES
     ]
     if not rows:
         return

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import _loader
+from tf_bn_ops.bench import data
 from tf_bn_ops.bench.implementations.base import Call, Outputs, Unavailable
 from tf_bn_ops.bench.shapes import Row
 
@@ -38,12 +39,12 @@ class MemoryBandwidth:
 
     def load(self, *tensors: np.ndarray) -> None:
         self._in = tensors[:2]  # What a third one would be read in is a pass over these again.
-        self._out = np.zeros(tensors[0].nbytes + 64, np.uint8)
+        self._out = data.aligned_empty(tensors[0].nbytes)
+        self._out[:] = 0  # Maps its pages.
 
     def variants(self) -> dict[str, Call]:
         """Passes over memory -> a call that makes them; writes with either store policy."""
-        a, b = (array.ctypes.data for array in self._in)
-        c = self._out.ctypes.data + -self._out.ctypes.data % 64
+        a, b, c = (array.ctypes.data for array in (*self._in, self._out))
         size, threads, library = self._in[0].nbytes, self._threads, self._library
         half = size // 2  # One tensor is read as two halves.
         return {
