@@ -40,10 +40,11 @@ needs_build_tools = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def tree(repo_root: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A copy of the checkout; packaging leaves files in the source tree."""
+    """A copy of the checkout; packaging leaves files in the source tree. There is a blank in the
+    path of whatever is built from, as in many a home folder."""
     if not (repo_root / "pyproject.toml").exists():
         pytest.skip("needs the source tree")
-    return copy_tree(repo_root, tmp_path_factory.mktemp("packaging") / "tree")
+    return copy_tree(repo_root, tmp_path_factory.mktemp("packaging") / "a tree")
 
 
 def backend(tree: pathlib.Path, code: str, python: str = sys.executable, **changes: str) -> str:
@@ -67,11 +68,12 @@ def sdist(tree: pathlib.Path) -> pathlib.Path:
 @pytest.fixture(scope="module")
 def wheel(tree: pathlib.Path, sdist: pathlib.Path, tmp_path_factory) -> pathlib.Path:
     """Built from the unpacked sdist; the tree's objects spare the compile time."""
-    folder = tmp_path_factory.mktemp("sdist")
+    folder = tmp_path_factory.mktemp("unpacked") / "an sdist"
     with tarfile.open(sdist) as archive:
         archive.extractall(folder)
     (source,) = folder.iterdir()
-    backend(source, "backend.build_wheel('dist')", BUILD_DIR=str(tree / "build"))
+    objects = os.path.relpath(tree / "build", source)
+    backend(source, "backend.build_wheel('dist')", BUILD_DIR=objects)
     (path,) = (source / "dist").glob("*.whl")
     return path
 

@@ -248,7 +248,7 @@ def optimizer_library_path() -> str:
 
 
 def _sources_build_with(version: str) -> str:
-    """"older" or "newer" if the sources of this build refuse such a TensorFlow, else "yes"."""
+    """ "older" or "newer" if the sources of this build refuse such a TensorFlow, else "yes"."""
     oldest, newest = build_info().get("builds_with", [version, version])
     if _number(version) < _number(oldest):
         return "older"
@@ -270,7 +270,7 @@ def _remedy(version: str, built_for: str) -> str:
     own = f"install TensorFlow {'.'.join(_minor(built_for))}"
     return {
         "yes": f"{REBUILD}, or {own}",
-        "newer": f"{own}, or build a newer tf_bn_ops, if there is one: this one does not know yours",
+        "newer": f"{own}, or build a newer tf_bn_ops, if there is one: this is older",
         "older": f"{own}: tf_bn_ops does not build with one as old as yours",
     }[_sources_build_with(version)]
 

@@ -23,7 +23,7 @@ def main(arguments):
         "version": given["version"],
         "tensorflow_version": given["tensorflow_version"],
         "tensorflow_distribution": given["tensorflow_distribution"],
-        "builds_with": ["%d.%d" % end for end in (tf_env.OLDEST_TENSORFLOW, tf_env.NEWEST_TENSORFLOW)],
+        "builds_with": tf_env.supported_versions().split(" to "),
         "python_version": platform.python_version(),
         "machine": platform.machine(),
         "compiler": given["compiler"],

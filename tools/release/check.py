@@ -248,7 +248,7 @@ STEPS: dict[str, Callable[[Rehearsal], str]] = {
 }
 
 
-def main(argv: list[str]) -> int:
+def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="check.py", usage=__doc__)
     parser.add_argument("--versions", default=" ".join(matrix.PYTHONS))
     parser.add_argument("--steps", default=" ".join(STEPS))
@@ -256,14 +256,19 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "release")
     parser.add_argument("--borrow_tensorflow", action="store_true")
     parser.add_argument("--twice", default="")
-    arguments = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str]) -> int:
+    arguments = parse(argv)
     versions = arguments.versions.split()
     unknown = [step for step in arguments.steps.split() if step not in STEPS]
     unknown += [version for version in versions if version not in matrix.PYTHONS]
     unknown += [version for version in arguments.twice.split() if version not in versions]
     if unknown or not versions:
-        print(f"error: there is no {', '.join(unknown) or 'version'}: the steps are {', '.join(STEPS)}, the "
-              f"versions {', '.join(matrix.PYTHONS)}", file=sys.stderr)  # fmt: skip
+        print(f"error: there is no {', '.join(unknown) or 'version'}: the steps are "
+              f"{', '.join(STEPS)}, the versions {', '.join(matrix.PYTHONS)}",
+              file=sys.stderr)  # fmt: skip
         return 2
     rehearsal, passed = Rehearsal(arguments), True
     for name in arguments.steps.split():
