@@ -104,7 +104,7 @@ endif
 # ---- TensorFlow's flags, asked once per environment ------------------------------------------
 
 ifneq ($(and $(NEEDS_TENSORFLOW),$(HAVE_PYTHON)),)
-KEY := $(shell ARCH='$(ARCH)' '$(PYTHON)' tools/tf_env.py key '$(BUILD_DIR)')
+KEY := $(shell ARCH='$(ARCH)' TF_BN_OPS_UNTRIED='$(TF_BN_OPS_UNTRIED)' '$(PYTHON)' tools/tf_env.py key '$(BUILD_DIR)')
 ifneq ($(filter error:,$(firstword $(KEY))),)
 $(error $(wordlist 2,999,$(KEY)))
 endif

@@ -116,12 +116,14 @@ def test_another_tensorflow_version_is_refused(other_build, built_for):
     ("version", "also"),
     [
         ("2.18.1", "rebuild it with 'make PYTHON="),
-        ("2.99.0rc0", "or build a newer tf_bn_ops, if there is one"),
+        ("2.99.0rc0", "a newer tf_bn_ops, if there is one; this one builds for yours, untried, "
+         "with 'TF_BN_OPS_UNTRIED=1 make PYTHON="),
         ("2.9.3", "does not build with one as old as yours"),
     ],
-)
+)  # fmt: skip
 def test_a_package_of_one_version_advises_what_helps(other_build, version, also):
-    """make refuses what is older or newer than all that the sources were tried with."""
+    """make refuses what is older than all that the sources were tried with, and what is newer
+    unless it is told."""
     edit_build_info(other_build, tensorflow_version="2.21.0")
     with pytest.raises(_loader.LibraryError) as caught:
         _loader.check_version("x.so", version)

@@ -270,7 +270,8 @@ def _remedy(version: str, built_for: str) -> str:
     own = f"install TensorFlow {'.'.join(_minor(built_for))}"
     return {
         "yes": f"{REBUILD}, or {own}",
-        "newer": f"{own}, or build a newer tf_bn_ops, if there is one: this is older",
+        "newer": f"{own}, or build a newer tf_bn_ops, if there is one; this one builds for yours, "
+        "untried, with 'TF_BN_OPS_UNTRIED=1 make PYTHON=/path/to/this/python'",
         "older": f"{own}: tf_bn_ops does not build with one as old as yours",
     }[_sources_build_with(version)]
 
