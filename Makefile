@@ -104,7 +104,7 @@ endif
 # ---- TensorFlow's flags, asked once per environment ------------------------------------------
 
 ifneq ($(and $(NEEDS_TENSORFLOW),$(HAVE_PYTHON)),)
-KEY := $(shell ARCH='$(ARCH)' '$(PYTHON)' tools/tf_env.py key '$(BUILD_DIR)')
+KEY := $(shell ARCH='$(ARCH)' TF_BN_OPS_UNTRIED='$(TF_BN_OPS_UNTRIED)' '$(PYTHON)' tools/tf_env.py key '$(BUILD_DIR)')
 ifneq ($(filter error:,$(firstword $(KEY))),)
 $(error $(wordlist 2,999,$(KEY)))
 endif
@@ -403,7 +403,7 @@ $(B)/bin/stress: tests/core/stress.cc $(CORE_OBJECTS) $(C_API_OBJECTS) $(B)/comp
 	$(Q)echo '  LINK    $@'
 	$(Q)$(CXX) -o $@ $< $(filter %.o,$^) $(CORE_CXXFLAGS) $(CXXFLAGS) -pthread $(LDFLAGS)
 
-$(B)/lib/build_info.json: $(B)/compile.txt $(B)/link.txt $(B)/config.mk tools/write_build_info.py \
+$(B)/lib/build_info.json: $(B)/compile.txt $(B)/link.txt $(B)/config.mk tools/write_build_info.py tools/tf_env.py \
   tf_bn_ops/_version.py
 	$(Q)'$(PYTHON)' tools/write_build_info.py $@ \
 	  'version=$(VERSION)' \

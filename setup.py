@@ -60,6 +60,16 @@ def dependencies() -> list[str]:
     return [*backend.requirements("runtime"), f"{tensorflow.distribution}=={tensorflow.minor}.*"]
 
 
+def _seen_by_make(folder: str | pathlib.Path) -> str:
+    """Relative: in the path to the sources may be blanks, which make cannot take."""
+    return os.path.relpath(folder, ROOT)
+
+
+def _made(folder: pathlib.Path) -> pathlib.Path:
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 class BuildLibraries(Command):
     """Runs the Makefile for tf_bn_ops/lib; it knows all sources and flags."""
 
@@ -94,8 +104,7 @@ class BuildLibraries(Command):
             "--no-print-directory",
             f"-j{backend.jobs()}",
             f"PYTHON={tensorflow.python}",
-            # Relative: in the path to the sources may be blanks, which make cannot take.
-            f"LIB_DIR={os.path.relpath(package / 'tf_bn_ops' / 'lib', ROOT)}",
+            f"LIB_DIR={_seen_by_make(package / 'tf_bn_ops' / 'lib')}",
             "all",
         ]
         backend.say(
@@ -105,7 +114,8 @@ class BuildLibraries(Command):
         start = time.monotonic()
         with contextlib.ExitStack() as stack:
             if tensorflow.temporary:  # its objects are of no use to a later build
-                command.append(f"BUILD_DIR={stack.enter_context(tempfile.TemporaryDirectory())}")
+                objects = tempfile.TemporaryDirectory(dir=_made(ROOT / "build"))
+                command.append(f"BUILD_DIR={_seen_by_make(stack.enter_context(objects))}")
             # A line per file, on stderr as all progress.
             made = subprocess.run(command, cwd=ROOT, env=tensorflow.environment, stdout=sys.stderr)
             if made.returncode != 0:

@@ -353,9 +353,25 @@ def test_missing_tensorflow(tree, bare_python):
 @pytest.mark.parametrize("version", ["1.15.5", "2.15.1", "2.22.0", "3.0.0rc1"])
 def test_unsupported_tensorflow(tree, bare_python, tmp_path, version):
     fake_tensorflow(tmp_path, version, "raise SystemExit('must not be imported')")
-    sentence = problem(make(tree, python=str(bare_python), PYTHONPATH=str(tmp_path)))
+    changes = {"PYTHONPATH": str(tmp_path)}
+    if version < "2.16":
+        changes["TF_BN_OPS_UNTRIED"] = "1"  # No help for what was dropped.
+    sentence = problem(make(tree, python=str(bare_python), **changes))
     assert f"TensorFlow {version}" in sentence
     assert "2.16 to 2.21" in sentence
+    assert ("TF_BN_OPS_UNTRIED=1" in sentence) == (version > "2.21")
+
+
+def test_an_untried_tensorflow_is_built_for_where_that_is_wanted(tree, bare_python, tmp_path):
+    """It is asked for its flags, as any other; make may be told before its name or behind it."""
+    fake_tensorflow(tmp_path, "2.99.0rc1", "raise RuntimeError('asked for its flags')")
+    path, wanted = str(tmp_path), "TF_BN_OPS_UNTRIED=1"
+    told = [
+        make(tree, python=str(bare_python), PYTHONPATH=path, TF_BN_OPS_UNTRIED="1"),
+        make(tree, wanted, python=str(bare_python), PYTHONPATH=path),
+    ]
+    for result in told:
+        assert "asked for its flags" in problem(result)
 
 
 def test_broken_tensorflow(tree, bare_python, tmp_path):

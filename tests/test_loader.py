@@ -115,14 +115,36 @@ def test_another_tensorflow_version_is_refused(other_build, built_for):
 @pytest.mark.parametrize(
     ("version", "also"),
     [
-        ("2.22.0rc0", "a newer tf_bn_ops"),
+        ("2.18.1", "rebuild it with 'make PYTHON="),
+        ("2.99.0rc0", "a newer tf_bn_ops, if there is one; this one builds for yours, untried, "
+         "with 'TF_BN_OPS_UNTRIED=1 make PYTHON="),
+        ("2.9.3", "does not build with one as old as yours"),
+    ],
+)  # fmt: skip
+def test_a_package_of_one_version_advises_what_helps(other_build, version, also):
+    """make refuses what is older than all that the sources were tried with, and what is newer
+    unless it is told."""
+    edit_build_info(other_build, tensorflow_version="2.21.0")
+    with pytest.raises(_loader.LibraryError) as caught:
+        _loader.check_version("x.so", version)
+    message = str(caught.value)
+    assert f"x.so was built for TensorFlow 2.21.0, but this is TensorFlow {version}: " in message
+    assert also in message and "install TensorFlow 2.21" in message
+    assert ("make" in message) == ("make" in also)
+
+
+@pytest.mark.parametrize(
+    ("version", "also"),
+    [
+        ("2.99.0rc0", "a newer tf_bn_ops"),
         ("3.0.0", "a newer tf_bn_ops"),
         ("2.17.1", "with 'make PYTHON="),
+        ("2.20.0", "with 'make PYTHON="),
         ("2.9.3", ""),
     ],
 )
 def test_a_package_of_several_versions_advises_what_helps(monkeypatch, version, also):
-    """make refuses what is older or newer than all that a release has, so it is no advice there."""
+    """make is no advice where it refuses; what lies beyond this package alone it builds."""
     monkeypatch.delenv(_loader.LIBRARY_VARIABLE, raising=False)
     folder = _loader.library_folder()
     monkeypatch.setattr(_loader, "folders_by_minor", lambda: {"2.16": folder, "2.18": folder})

@@ -40,10 +40,11 @@ needs_build_tools = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def tree(repo_root: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A copy of the checkout; packaging leaves files in the source tree."""
+    """A copy of the checkout; packaging leaves files in the source tree. There is a blank in the
+    path of whatever is built from, as in many a home folder."""
     if not (repo_root / "pyproject.toml").exists():
         pytest.skip("needs the source tree")
-    return copy_tree(repo_root, tmp_path_factory.mktemp("packaging") / "tree")
+    return copy_tree(repo_root, tmp_path_factory.mktemp("packaging") / "a tree")
 
 
 def backend(tree: pathlib.Path, code: str, python: str = sys.executable, **changes: str) -> str:
@@ -57,6 +58,15 @@ def backend(tree: pathlib.Path, code: str, python: str = sys.executable, **chang
     return result.stdout
 
 
+def with_setuptools(folder: pathlib.Path) -> pathlib.Path:
+    """Makes what pip shows a build by PYTHONPATH: a folder with setuptools and nothing else."""
+    folder.mkdir()
+    package = pathlib.Path(setuptools.__file__).parent
+    for path in (*package.parent.glob("setuptools*"), *package.parent.glob("_distutils_hack")):
+        os.symlink(path, folder / path.name)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def sdist(tree: pathlib.Path) -> pathlib.Path:
     backend(tree, "backend.build_sdist('dist')")
@@ -67,11 +77,12 @@ def sdist(tree: pathlib.Path) -> pathlib.Path:
 @pytest.fixture(scope="module")
 def wheel(tree: pathlib.Path, sdist: pathlib.Path, tmp_path_factory) -> pathlib.Path:
     """Built from the unpacked sdist; the tree's objects spare the compile time."""
-    folder = tmp_path_factory.mktemp("sdist")
+    folder = tmp_path_factory.mktemp("unpacked") / "an sdist"
     with tarfile.open(sdist) as archive:
         archive.extractall(folder)
     (source,) = folder.iterdir()
-    backend(source, "backend.build_wheel('dist')", BUILD_DIR=str(tree / "build"))
+    objects = os.path.relpath(tree / "build", source)
+    backend(source, "backend.build_wheel('dist')", BUILD_DIR=objects)
     (path,) = (source / "dist").glob("*.whl")
     return path
 
@@ -123,6 +134,30 @@ def test_the_build_says_what_it_does_and_runs_in_parallel(tree, tmp_path):
     )
     assert says[1].startswith("  CXX     all of it: --no-print-directory -j3 ")
     assert "error: the C++ libraries were not built" in result.stderr
+    assert "a tree" not in says[1], "make takes no blank in a path"
+
+
+@needs_build_tools
+def test_objects_of_a_passing_tensorflow_are_passing_too(tree, tmp_path):
+    """Of one in pip's overlay, which is gone after the build; in the sources, since there may be a
+    blank in the path to where temporary files lie."""
+    overlay = with_setuptools(tmp_path / "overlay")
+    fake_tensorflow(overlay, "2.16.0")
+    make = tmp_path / "gmake"
+    make.write_text('#!/bin/sh\nfor word; do echo "word $word"; done; exit 1\n')
+    make.chmod(0o755)
+    temporary = tmp_path / "a place"
+    temporary.mkdir()
+    result = run(
+        [bare_venv(tmp_path / "venv"), "-c", "import backend; backend.build_wheel('dist')"],
+        tree,
+        PYTHONPATH=f"tools:{overlay}",
+        PATH=f"{tmp_path}:{os.environ['PATH']}",
+        TMPDIR=str(temporary),
+    )
+    assert result.returncode == 1, result.stdout
+    (folder,) = re.findall(r"^word BUILD_DIR=(.*)$", result.stderr, re.MULTILINE)
+    assert re.fullmatch(r"build/\w+", folder) and not (tree / folder).exists()
 
 
 @needs_build_tools
@@ -284,11 +319,7 @@ def test_build_isolation_is_seen_through(tree, tmp_path):
 @needs_build_tools
 def test_tensorflow_is_a_build_requirement_where_there_is_none(tree, tmp_path):
     python = bare_venv(tmp_path / "venv")
-    overlay = tmp_path / "overlay"
-    overlay.mkdir()
-    package = pathlib.Path(setuptools.__file__).parent
-    for path in (*package.parent.glob("setuptools*"), *package.parent.glob("_distutils_hack")):
-        os.symlink(path, overlay / path.name)
+    overlay = with_setuptools(tmp_path / "overlay")
     code = "print(*backend.get_requires_for_build_wheel(), sep='\\n')"
     output = backend(tree, code, python=str(python), PYTHONPATH=str(overlay))
     lines = (tree / "requirements" / "tensorflow.txt").read_text().splitlines()

@@ -110,6 +110,61 @@ def test_links_of_a_site(tools, tmp_path, monkeypatch):
     ]
 
 
+# ---- The same bytes twice ----------------------------------------------------------------------
+
+
+def test_the_other_versions_come_from_the_first_build(tools, tmp_path, monkeypatch):
+    """Of a second build of one version; what it compiled itself is not replaced."""
+    wheels = module(tools, "wheels", monkeypatch)
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first / "lib_tf2.16", first / "lib_tf2.21", second / "lib_tf2.16"):
+        folder.mkdir(parents=True)
+        (folder / "name").write_text(str(folder))
+    wheels.add_others(second, first)
+    assert (second / "lib_tf2.16" / "name").read_text() == str(second / "lib_tf2.16")
+    assert (second / "lib_tf2.21" / "name").read_text() == str(first / "lib_tf2.21")
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        (b"same", "w.whl: the same bytes from another folder, with TensorFlow 2.16, 2.21 compiled"),
+        (b"other", "two builds differ in w.whl"),
+        (None, "dist/ has no w.whl"),
+    ],
+    ids=["same", "differ", "missing"],
+)
+def test_two_builds_are_compared(tools, tmp_path, monkeypatch, first, said):
+    """What is built the second time, and how, is the command's; here it writes a file."""
+    pytest.importorskip("elftools", reason="needs auditwheel (requirements/dev.txt)")
+    check = module(tools, "check", monkeypatch)
+    commands = []
+
+    def run(log: str, command: list[str], cwd: pathlib.Path, **changes: str) -> str:
+        commands.append((command, changes))
+        (cwd / "dist").mkdir(exist_ok=True)
+        (cwd / "dist" / "w.whl").write_bytes(b"same")
+        return ""
+
+    versions = ["2.16", "2.17", "2.21"]
+    arguments = f"--versions={' '.join(versions)} --environments={tmp_path} --folder={tmp_path}/f"
+    rehearsal = check.Rehearsal(check.parse(re.split(" (?=--)", arguments)))
+    assert rehearsal.versions == versions
+    monkeypatch.setattr(rehearsal, "run", run)
+    rehearsal.dist = tmp_path / "dist"
+    rehearsal.dist.mkdir()
+    if first:
+        (rehearsal.dist / "w.whl").write_bytes(first)
+    try:
+        result = check.reproducible(rehearsal)
+    except check.Failed as failure:
+        result = str(failure)
+    assert said in result
+    (command, changes), _ = commands
+    assert "--versions=2.16 2.21" in command and command[-1].startswith("--others=")
+    assert not pathlib.Path(changes["CCACHE_DIR"]).exists(), "a compiler cache that is empty"
+
+
 # ---- The wheel ---------------------------------------------------------------------------------
 
 long = pytest.mark.long

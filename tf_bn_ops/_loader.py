@@ -247,16 +247,33 @@ def optimizer_library_path() -> str:
     return companion_path(OPTIMIZER_LIBRARY)
 
 
-def _other_remedy(version: str, several: list[str]) -> str:
-    """What helps beside a TensorFlow that a package of several has. The sources build with those
-    that a release has, from the first to the last, and refuse all others."""
-    wanted, first, last = (_number(text) for text in (version, several[0], several[-1]))
-    if wanted > last:
-        return ", or a newer tf_bn_ops, if there is one ('pip install --upgrade tf-bn-ops')"
-    if wanted < first:
-        return ""
+def _sources_build_with(version: str) -> str:
+    """ "older" or "newer" if the sources of this build refuse such a TensorFlow, else "yes"."""
+    oldest, newest = build_info().get("builds_with", [version, version])
+    if _number(version) < _number(oldest):
+        return "older"
+    return "newer" if _number(version) > _number(newest) else "yes"
+
+
+def _other_remedy(version: str) -> str:
+    """What helps beside a TensorFlow that a package of several has."""
     make = "'make PYTHON=/path/to/this/python' in the source tree"
-    return f", or build the package for yours with {make}"
+    return {
+        "yes": f", or build the package for yours with {make}",
+        "newer": ", or a newer tf_bn_ops, if there is one ('pip install --upgrade tf-bn-ops')",
+        "older": "",
+    }[_sources_build_with(version)]
+
+
+def _remedy(version: str, built_for: str) -> str:
+    """What helps where a package has libraries for one other TensorFlow alone."""
+    own = f"install TensorFlow {'.'.join(_minor(built_for))}"
+    return {
+        "yes": f"{REBUILD}, or {own}",
+        "newer": f"{own}, or build a newer tf_bn_ops, if there is one; this one builds for yours, "
+        "untried, with 'TF_BN_OPS_UNTRIED=1 make PYTHON=/path/to/this/python'",
+        "older": f"{own}: tf_bn_ops does not build with one as old as yours",
+    }[_sources_build_with(version)]
 
 
 def check_version(path: str, version: str) -> None:
@@ -266,12 +283,12 @@ def check_version(path: str, version: str) -> None:
     if several and library_folder().parent == _PACKAGE and ".".join(_minor(version)) not in several:
         raise LibraryError(
             f"this package has libraries for TensorFlow {', '.join(several)}, but this is "
-            f"TensorFlow {version}: install one of these{_other_remedy(version, several)}"
+            f"TensorFlow {version}: install one of these{_other_remedy(version)}"
         )
     if _minor(version) != _minor(built_for):
         raise LibraryError(
             f"{path} was built for TensorFlow {built_for}, but this is TensorFlow {version}: "
-            f"{REBUILD}, or install TensorFlow {'.'.join(_minor(built_for))}"
+            f"{_remedy(version, built_for)}"
         )
 
 

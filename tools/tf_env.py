@@ -26,6 +26,8 @@ import sys
 OLDEST_PYTHON = (3, 10)
 OLDEST_TENSORFLOW = (2, 16)
 NEWEST_TENSORFLOW = (2, 21)
+# Set to 1, it lets a build begin with one that is newer than all that were tried.
+UNTRIED_VARIABLE = "TF_BN_OPS_UNTRIED"
 
 
 class Problem(Exception):
@@ -63,15 +65,19 @@ def check_machine():
 
 
 def check_version(version):
-    minor = re.match(r"(\d+)\.(\d+)", version)
-    if minor is None or not (
-        OLDEST_TENSORFLOW <= tuple(map(int, minor.groups())) <= NEWEST_TENSORFLOW
-    ):
-        raise Problem(
-            "TensorFlow %s of %s is not supported: tf_bn_ops builds with TensorFlow %s; install "
-            "one of these there, or run plain 'make', which gets a fitting one into .venv"
-            % (version, sys.executable, supported_versions())
-        )
+    match = re.match(r"(\d+)\.(\d+)", version)
+    minor = tuple(map(int, match.groups())) if match else (0, 0)
+    if OLDEST_TENSORFLOW <= minor <= NEWEST_TENSORFLOW:
+        return
+    newer = minor > NEWEST_TENSORFLOW
+    if newer and os.environ.get(UNTRIED_VARIABLE) == "1":
+        return
+    also = ", or try yours with %s=1" % UNTRIED_VARIABLE if newer else ""
+    raise Problem(
+        "TensorFlow %s of %s is not supported: tf_bn_ops builds with TensorFlow %s; install "
+        "one of these there, or run plain 'make', which gets a fitting one into .venv%s"
+        % (version, sys.executable, supported_versions(), also)
+    )
 
 
 def tensorflow_folder():

@@ -3,12 +3,15 @@
 python tools/write_build_info.py OUTPUT key=value...; `isa_builds` is a list of names separated
 by blanks, `cxxflags` is searched for the ABI switch. With GPU kernels `cuda_version` and
 `cuda_archs` are given too; later devices use the PTX of the last architecture. `xla` is yes or no.
+`builds_with` is the oldest and the newest TensorFlow that these sources build with.
 """
 
 import json
 import platform
 import re
 import sys
+
+import tf_env
 
 
 def main(arguments):
@@ -20,6 +23,7 @@ def main(arguments):
         "version": given["version"],
         "tensorflow_version": given["tensorflow_version"],
         "tensorflow_distribution": given["tensorflow_distribution"],
+        "builds_with": tf_env.supported_versions().split(" to "),
         "python_version": platform.python_version(),
         "machine": platform.machine(),
         "compiler": given["compiler"],

