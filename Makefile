@@ -675,6 +675,7 @@ lint-cxx: $(PYTHON_READY)
 format: $(PYTHON_READY)  ## Reformat Python and C++ sources in place
 	$(Q)$(call need,ruff)
 	$(Q)$(call need,clang_format,clang-format)
+	$(Q)'$(PYTHON)' tools/raw_ops_stub.py
 	$(Q)'$(PYTHON)' -m ruff check --fix $(PYTHON_SOURCES)
 	$(Q)'$(PYTHON)' -m ruff format $(PYTHON_SOURCES)
 	$(Q)$(CLANG_FORMAT) -i $(CXX_SOURCES)
