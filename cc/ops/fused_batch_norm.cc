@@ -1,5 +1,5 @@
 // OpDefs of TfBnOps>FusedBatchNorm, V2 and V3, which equal TensorFlow's own in
-// all but name and documentation (tests/test_fidelity.py compares them), and of
+// all but name and documentation (tests/ops/test_fidelity.py compares them), and of
 // TfBnOps>FusedBatchNormEx, which takes what TensorFlow's _FusedBatchNormEx
 // takes, and more.
 
