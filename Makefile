@@ -521,10 +521,10 @@ examples: all $(EXAMPLES)  ## Build the C++ examples and run them
 need = '$(PYTHON)' -c 'import importlib.util as u, sys; sys.exit(u.find_spec("$(1)") is None)' \
   || { echo "error: $(PYTHON) has no $(or $(2),$(1)), which make $@ needs: install it there ($(PYTHON) -m pip install $(or $(2),$(1))), or run make $@ without PYTHON=." >&2; exit 1; }
 
-# Whole files to each worker: their fixtures build things that their tests share. Four at most: each
-# worker holds a TensorFlow.
+# Whole files to each worker: their fixtures build things that their tests share. In the order of
+# tests/conftest.py. Four at most: each worker holds a TensorFlow.
 TEST_WORKERS := -n $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -lt 4 ] && echo $$n || echo 4) \
-  --dist loadfile
+  --dist loadfile --no-loadscope-reorder
 
 # $(call pytest,MARKERS): CONTRIBUTING.md says which tier proves what.
 pytest = $(Q)$(call need,pytest); \
@@ -611,7 +611,7 @@ BAZEL_COMMANDS ?= build test
 bazel: $(PYTHON_READY)  ## Build and test with Bazel, which downloads nothing; BAZEL=/path/to/bazel names one
 	$(Q)[ -n '$(BAZEL)' ] || { echo "error: no bazel found: install one (Debian/Ubuntu: apt install bazel-bootstrap; or npm install @bazel/bazel-linux_x64@2.1.0) or name yours with make bazel BAZEL=/path/to/bazel." >&2; exit 1; }
 	$(Q)export TF_PYTHON='$(if $(findstring /,$(PYTHON)),$(abspath $(PYTHON)),$(PYTHON))'; \
-	  for command in $(BAZEL_COMMANDS); do '$(BAZEL)' $$command //... || exit; done
+	  for command in $(BAZEL_COMMANDS); do '$(BAZEL)' $$command $(ARGS) //... || exit; done
 
 # Each version has an environment of its own; a Python of the machine runs the script.
 VERSIONS ?= 2.16 2.17 2.18 2.19 2.20 2.21
@@ -675,6 +675,7 @@ lint-cxx: $(PYTHON_READY)
 format: $(PYTHON_READY)  ## Reformat Python and C++ sources in place
 	$(Q)$(call need,ruff)
 	$(Q)$(call need,clang_format,clang-format)
+	$(Q)'$(PYTHON)' tools/raw_ops_stub.py
 	$(Q)'$(PYTHON)' -m ruff check --fix $(PYTHON_SOURCES)
 	$(Q)'$(PYTHON)' -m ruff format $(PYTHON_SOURCES)
 	$(Q)$(CLANG_FORMAT) -i $(CXX_SOURCES)

@@ -61,10 +61,10 @@ def make(
     return run(["make", *given, *arguments], tree, **changes)
 
 
-def copy_tree(repo_root: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
+def copy_tree(repo_root: pathlib.Path, target: pathlib.Path, objects: bool = True) -> pathlib.Path:
     """Copies the sources with their times, and the objects, so that little is compiled again."""
     shutil.copytree(repo_root, target, ignore=_ignored)
-    for folder in repo_root.glob("build/cp*"):
+    for folder in repo_root.glob("build/cp*") if objects else ():
         shutil.copytree(folder, target / "build" / folder.name, symlinks=True)
     return target
 

@@ -12,6 +12,17 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with nothing but long tests first, then those with most of them, then the largest: each
+    goes to one worker (make test), and the others are idle while a long one ends last."""
+    of_file: dict[pathlib.Path, list[bool]] = {}
+    for item in items:
+        is_long = item.get_closest_marker("long") is not None
+        of_file.setdefault(item.path, []).append(is_long)
+    order = {path: (not all(long), -sum(long), -len(long)) for path, long in of_file.items()}
+    items.sort(key=lambda item: order[item.path])
+
+
 @pytest.fixture(scope="session")
 def repo_root() -> pathlib.Path:
     """The source tree that these tests belong to; against an installed wheel there is none."""

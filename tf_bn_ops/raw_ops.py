@@ -1,11 +1,11 @@
-"""The ops with keyword arguments only, as `tf.raw_ops` has them."""
+"""The ops with keyword arguments only, as `tf.raw_ops` has them; their types are in raw_ops.pyi."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any
 
 from tf_bn_ops import _ops
 
@@ -28,27 +28,27 @@ __all__ = [
 ]
 
 
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
-
-
 def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-def _keyword_only(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    @functools.wraps(function)
-    def raw_op(**kwargs: Any) -> Any:
-        return cast(Callable[..., Any], function)(**kwargs)
-
+def _keyword_only(function: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def raw_op(*args: Any, **kwargs: Any) -> Any:
+        if args:
+            names = ", ".join(signature.parameters)
+            raise TypeError(f"{function.__name__} takes keyword arguments only: {names}")
+        return function(**kwargs)
+
     raw_op.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=[
             parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
             for parameter in signature.parameters.values()
         ]
     )
-    return cast(Callable[_Parameters, _Result], raw_op)
+    return raw_op
 
 
 FusedBatchNorm = _keyword_only(_ops.fused_batch_norm)

@@ -103,23 +103,12 @@ std::string CheckPointers(const BatchNormGradGradArgs& args) {
   return "";
 }
 
-// The fields that all formulas have.
+// The fields that the calls of whole ops have.
 template <typename CArgs, typename Args>
 std::string ReadCommonArgs(const CArgs* c_args, Args* args) {
-  if (c_args == nullptr) return "args must not be NULL";
-  if (!IsDType(c_args->dtype) || !IsDType(c_args->stat_dtype)) {
-    return "dtype and stat_dtype must be one of the TFBN_ element types";
-  }
-  args->view = View{c_args->outer, c_args->channels, c_args->inner};
-  args->dtype = static_cast<DType>(c_args->dtype);
-  args->stat_dtype = static_cast<DType>(c_args->stat_dtype);
-  args->is_training = c_args->is_training != 0;
-  args->epsilon = c_args->epsilon;
-  args->x = c_args->x;
-  args->scale = c_args->scale;
-  args->mean = c_args->mean;
-  args->variance = c_args->variance;
-  return CheckView(args->view);
+  const std::string error = ReadStatistics(c_args, args);
+  if (error.empty()) args->is_training = c_args->is_training != 0;
+  return error;
 }
 
 // Those of the first-order gradient, with and without an activation.

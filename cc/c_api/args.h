@@ -28,6 +28,35 @@ std::string CheckActivation(int32_t value);
 // One sentence, or empty when the view is usable.
 std::string CheckView(const View& view);
 
+// Reads the fields that all calls over a view have. One sentence, or empty.
+template <typename CArgs>
+std::string ReadView(const CArgs* c_args, FormulaArgs* args) {
+  if (c_args == nullptr) return "args must not be NULL";
+  if (!IsDType(c_args->dtype)) {
+    return "dtype must be one of the TFBN_ element types";
+  }
+  args->view = View{c_args->outer, c_args->channels, c_args->inner};
+  args->dtype = static_cast<DType>(c_args->dtype);
+  return CheckView(args->view);
+}
+
+// Reads those, and the fields of all calls that take statistics of x.
+template <typename CArgs, typename Args>
+std::string ReadStatistics(const CArgs* c_args, Args* args) {
+  const std::string error = ReadView(c_args, args);
+  if (!error.empty()) return error;
+  if (!IsDType(c_args->stat_dtype)) {
+    return "stat_dtype must be one of the TFBN_ element types";
+  }
+  args->stat_dtype = static_cast<DType>(c_args->stat_dtype);
+  args->epsilon = c_args->epsilon;
+  args->x = c_args->x;
+  args->scale = c_args->scale;
+  args->mean = c_args->mean;
+  args->variance = c_args->variance;
+  return "";
+}
+
 // Translates `c_args`; BatchNormAddArgs are BatchNormArgs. One sentence, or
 // empty when a backend can run `args`.
 std::string ReadArgs(const tfbn_batch_norm_args* c_args, BatchNormArgs* args);

@@ -10,36 +10,15 @@ namespace tf_bn_ops {
 namespace c_api {
 namespace {
 
-// The fields that all parts over a view have. One sentence, or empty.
-template <typename CArgs>
-std::string ReadView(const CArgs* c_args, FormulaArgs* args) {
-  if (c_args == nullptr) return "args must not be NULL";
-  if (!IsDType(c_args->dtype)) {
-    return "dtype must be one of the TFBN_ element types";
-  }
-  args->view = View{c_args->outer, c_args->channels, c_args->inner};
-  args->dtype = static_cast<DType>(c_args->dtype);
-  args->float64_statistics = true;
-  return CheckView(args->view);
-}
-
-// Those of parts that take statistics, beside their outputs.
+// Those of parts that take statistics, which are float64, beside their outputs.
 template <typename CArgs, typename Args>
 std::string ReadInputs(const CArgs* c_args, Args* args) {
-  std::string error = ReadView(c_args, args);
+  std::string error = ReadStatistics(c_args, args);
   if (error.empty()) error = CheckActivation(c_args->activation);
   if (!error.empty()) return error;
-  if (!IsDType(c_args->stat_dtype)) {
-    return "stat_dtype must be one of the TFBN_ element types";
-  }
-  args->stat_dtype = static_cast<DType>(c_args->stat_dtype);
+  args->float64_statistics = true;
   args->activation = static_cast<Activation>(c_args->activation);
-  args->epsilon = c_args->epsilon;
-  args->x = c_args->x;
-  args->scale = c_args->scale;
   args->offset = c_args->offset;
-  args->mean = c_args->mean;
-  args->variance = c_args->variance;
   if (args->view.channels > 0 &&
       (args->scale == nullptr || args->offset == nullptr ||
        args->mean == nullptr || args->variance == nullptr)) {
@@ -57,6 +36,7 @@ std::string ReadArgs(const tfbn_batch_norm_stats_args* c_args,
                      BatchNormArgs* args) {
   const std::string error = ReadView(c_args, args);
   if (!error.empty()) return error;
+  args->float64_statistics = true;
   args->x = c_args->x;
   args->mean64 = c_args->mean;
   args->m2 = c_args->m2;

@@ -44,13 +44,12 @@ struct Phase {
 // Runs phases one after the other on the calling thread and on `executor`, with
 // a barrier between two of them. Returns when all tasks are done.
 //
-// Dynamic scheduling with affinity: thread t takes the tasks of share t one by
-// one, in order, from an atomic counter, then those left in other shares, so
-// that a slow thread delays no other, and what a thread has read in one phase
-// is in its L2 in the next. A thread waits only for tasks that another one has
-// begun: no deadlock when the pool is busy, when the caller is itself one of
-// its threads, or when Schedule() throws (then fewer threads do the work). The
-// floating-point state is that of fp_env.h in every task.
+// Thread t takes tasks from share t first (cc/core/task_shares.h says how), so
+// that what it has read in one phase is in its L2 in the next. A thread waits
+// only for tasks that another one has begun: no deadlock when the pool is busy,
+// when the caller is itself one of its threads, or when Schedule() throws (then
+// fewer threads do the work). The floating-point state is that of fp_env.h in
+// every task.
 //
 // Threads are woken once for all phases and spin at barriers before they sleep:
 // a wake-up takes 40 microseconds in a virtual machine.

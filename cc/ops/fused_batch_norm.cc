@@ -1,7 +1,7 @@
 // OpDefs of TfBnOps>FusedBatchNorm, V2 and V3, which equal TensorFlow's own in
-// all but name and documentation (tests/test_fidelity.py compares them), and of
-// TfBnOps>FusedBatchNormEx, which takes what TensorFlow's _FusedBatchNormEx
-// takes, and more.
+// all but name and documentation (tests/ops/test_fidelity.py compares them),
+// and of TfBnOps>FusedBatchNormEx, which takes what TensorFlow's
+// _FusedBatchNormEx takes, and more.
 
 #include "cc/ops/fused_batch_norm.h"
 

@@ -1,5 +1,5 @@
 // OpDefs of TfBnOps>FusedBatchNormGrad, V2 and V3, which equal TensorFlow's own
-// in all but name and documentation: tests/test_fidelity.py compares them.
+// in all but name and documentation: tests/ops/test_fidelity.py compares them.
 
 #include "cc/ops/fused_batch_norm_grad.h"
 

@@ -1,7 +1,7 @@
 // What a compiler's headers need of the libstdc++ and glibc of the machine that
 // builds, made of older symbols. The files of this folder are in an archive, of
 // which a library takes what it refers to, so that it loads with glibc 2.17 and
-// the libstdc++ of GCC 6. tests/test_security.py holds that.
+// the libstdc++ of GCC 6. tests/building/test_security.py holds that.
 
 #include <condition_variable>  // NOLINT: of the symbol that is replaced
 #include <mutex>               // NOLINT

@@ -405,7 +405,7 @@ def test_an_element_at_the_mean_with_offset_0_is_exactly_0(implementation):
     ("overrides", "sentence"),
     [
         ({"outer": -1}, "outer, channels and inner must not be negative"),
-        ({"dtype": 9}, "dtype and stat_dtype must be one of the TFBN_ element types"),
+        ({"dtype": 9}, "dtype must be one of the TFBN_ element types"),
         ({"threads": 0}, "threads must be at least 1"),
     ],
 )

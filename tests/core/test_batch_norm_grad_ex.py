@@ -638,7 +638,7 @@ def test_the_plan_is_that_of_the_plain_gradient(suffix, is_training, view):
     ("overrides", "sentence"),
     [
         ({"outer": -1}, "outer, channels and inner must not be negative"),
-        ({"dtype": 9}, "dtype and stat_dtype must be one of the TFBN_ element types"),
+        ({"dtype": 9}, "dtype must be one of the TFBN_ element types"),
         ({"activation": 3}, "activation must be TFBN_IDENTITY, TFBN_RELU or TFBN_RELU6"),
         ({"y": None}, "y must not be NULL"),
         ({"x": None}, "y_backprop, x and x_backprop must not be NULL"),

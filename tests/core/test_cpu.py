@@ -225,8 +225,8 @@ def test_empty_views_give_zero_sums(view):
         ({"outer": -1}, "outer, channels and inner must not be negative"),
         ({"outer": 1 << 62}, "outer * channels * inner is larger than any memory"),
         ({"outer": 0, "channels": 1 << 62}, "channels is larger than any memory"),
-        ({"dtype": 9}, "dtype and stat_dtype must be one of the TFBN_ element types"),
-        ({"stat_dtype": -1}, "dtype and stat_dtype must be one of the TFBN_ element types"),
+        ({"dtype": 9}, "dtype must be one of the TFBN_ element types"),
+        ({"stat_dtype": -1}, "stat_dtype must be one of the TFBN_ element types"),
         ({"x": None}, "y_backprop, x and x_backprop must not be NULL"),
         (
             {"mean": None},

@@ -171,7 +171,7 @@ def test_empty_views_give_a_zero_scale_grad(view):
     ("overrides", "sentence"),
     [
         ({"outer": -1}, "outer, channels and inner must not be negative"),
-        ({"dtype": 9}, "dtype and stat_dtype must be one of the TFBN_ element types"),
+        ({"dtype": 9}, "dtype must be one of the TFBN_ element types"),
         (
             {"x_grad": None},
             "x_backprop_grad, y_backprop, x, y_backprop_grad and x_grad must not be NULL",

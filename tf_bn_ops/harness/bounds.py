@@ -198,7 +198,8 @@ class Bounds:
 
 def flushed_below(dtype: DType) -> float:
     """How much of a result of this type may get lost to flushing, or to rounding a subnormal."""
-    return 0.5 * dtype.smallest_subnormal if dtype.name == "half" else dtype.smallest_normal
+    kept = dtype.smallest_kept
+    return 0.5 * kept if kept == dtype.smallest_subnormal else kept
 
 
 @dataclasses.dataclass(frozen=True)

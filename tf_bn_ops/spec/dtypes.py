@@ -52,6 +52,13 @@ class DType:
             return _bfloat16()
         return np.dtype({"half": "float16"}.get(self.name, self.name))
 
+    @property
+    def smallest_kept(self) -> float:
+        """The smallest positive number that is not flushed to zero: what is subnormal here, but not
+        in float32, which narrow types are computed in, is kept."""
+        is_kept = self.smallest_subnormal >= DTYPES["float32"].smallest_normal
+        return self.smallest_subnormal if is_kept else self.smallest_normal
+
     def store(self, values: np.ndarray) -> np.ndarray:
         """`values` rounded to this type, to nearest even."""
         if self.numpy != np.uint16:

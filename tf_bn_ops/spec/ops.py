@@ -223,7 +223,7 @@ _FUSED_BATCH_NORM_GRAD_EX = dataclasses.replace(
 
 # The parts of synchronised batch normalization, each a pass over one batch. BatchNormGatherStats,
 # which combines the statistics of several, takes no tensor of view shape and is no op of this kind.
-# They take any rank and axis (tests/test_split_ops.py); these two layouts are those of cases.
+# They take any rank and axis (tests/ops/test_split_ops.py); these two layouts are those of cases.
 _SPLIT_LAYOUTS = ("NWC", "NCHW")
 
 

@@ -1,12 +1,14 @@
 """The host emulator of the CUDA kernels, with the methods of cuda_device.CudaDevice.
 
 cc/cuda/testing/emulator.cc executes the device code thread by thread, so that all that is written
-for a GPU can be tried without one. It measures nothing. It is compiled once, into build/emulator.
+for a GPU can be tried without one. It measures nothing. A library for each call of the C ABI is
+compiled once, when it is first needed, into build/emulator.
 """
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import functools
 import hashlib
 import os
@@ -63,42 +65,34 @@ def _folder() -> pathlib.Path:
     return folder if is_writable else pathlib.Path(_scratch().name)
 
 
-def _compile() -> pathlib.Path:
-    """The emulator's library in build/, compiled (10 s) where there is none of these sources."""
+def _compile(call: str) -> pathlib.Path:
+    """The library of a call, of all that is none without a name, in build/; compiled (5 to 20 s)
+    where there is none of these sources, by one process at a time."""
     folder = _folder()
-    target = folder / f"libtf_bn_ops_emulator-{_digest()[:16]}.so"
-    if not target.exists():
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            new = pathlib.Path(scratch) / target.name
-            command = ["g++", *_FLAGS, "-o", str(new), *_SOURCES]
+    name = f"libtf_bn_ops_emulator-{call or 'common'}"
+    target = folder / f"{name}-{_digest()[:16]}.so"
+    with (folder / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            new = target.with_suffix(".new")
+            defined = [f"-DTFBN_EMULATED_CALL={call}"] if call else []
+            command = ["g++", *_FLAGS, *defined, "-o", str(new), *_SOURCES]
             subprocess.run(command, cwd=repository.ROOT, check=True)
+            for other in folder.glob(f"{name}-*.so"):
+                other.unlink()
             new.replace(target)
-        for other in folder.glob("*.so"):
-            if other != target:
-                other.unlink(missing_ok=True)
     return target
 
 
-def _build() -> ctypes.CDLL:
-    """The library, with argument types declared."""
-    lib = ctypes.CDLL(str(_compile()))
+@functools.cache
+def _common() -> ctypes.CDLL:
+    """What is no call of a formula, with argument types declared."""
+    lib = ctypes.CDLL(str(_compile("")))
     lib.tfbn_emulate_workspace.restype = ctypes.c_int64
     lib.tfbn_emulate_workspace.argtypes = [*_VIEW]
     lib.tfbn_emulate_launch_config.argtypes = [*_VIEW, ctypes.POINTER(ctypes.c_int64)]
     lib.tfbn_emulate_group_bytes.restype = ctypes.c_int64
     lib.tfbn_emulate_group_bytes.argtypes = [*_VIEW, ctypes.c_int64, ctypes.c_double]
-    structs: list[Any] = [formula.struct for formula in c_abi.FORMULAS.values()]
-    structs += [part.struct for part in split_c_abi.PARTS.values()]
-    for struct in structs:
-        getattr(lib, c_abi.function_of(struct, "emulate")).argtypes = [
-            ctypes.POINTER(struct),
-            ctypes.c_void_p,
-            ctypes.c_uint32,
-            ctypes.c_int64,
-            ctypes.POINTER(ctypes.c_int32),
-            ctypes.c_char_p,
-            ctypes.c_size_t,
-        ]
     lib.tfbn_emulate_batch_norm_gather_stats.argtypes = [
         ctypes.POINTER(split_c_abi.GatherStatsArgs),
         ctypes.c_uint32,
@@ -108,6 +102,23 @@ def _build() -> ctypes.CDLL:
     return lib
 
 
+@functools.cache
+def _function(struct: Any) -> Callable[..., int]:
+    """The call of a formula that takes structs of this type."""
+    library = ctypes.CDLL(str(_compile(struct.call)))
+    function = getattr(library, c_abi.function_of(struct, "emulate"))
+    function.argtypes = [
+        ctypes.POINTER(struct),
+        ctypes.c_void_p,
+        ctypes.c_uint32,
+        ctypes.c_int64,
+        ctypes.POINTER(ctypes.c_int32),
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+    ]
+    return function
+
+
 class EmulatedDevice:
     """Device memory is host memory, and addresses are its addresses."""
 
@@ -115,7 +126,7 @@ class EmulatedDevice:
     name = "host emulator"
 
     def __init__(self) -> None:
-        self._library = _build()
+        self._library = _common()
         self._owned: list[np.ndarray] = []
         self.launches = 0  # Kernels of the last call.
 
@@ -167,8 +178,7 @@ class EmulatedDevice:
         workspace = np.full(size // 8 + 1, np.nan)
         launches = ctypes.c_int32()
         error = ctypes.create_string_buffer(512)
-        function = getattr(self._library, c_abi.function_of(args, "emulate"))
-        status = function(
+        status = _function(type(args))(
             args, workspace.ctypes.data, seed, max(group_bytes, 0), launches, error, len(error)
         )
         if status != 0:

@@ -40,7 +40,11 @@ from wheels import matrix
 
 ROOT = wheels.ROOT
 # Tests of what differs between environments, in less than a minute.
-QUICK_TESTS = ("tests/test_loader.py", "tests/test_doctor.py", "tests/test_forward.py")
+QUICK_TESTS = (
+    "tests/package/test_loader.py",
+    "tests/package/test_doctor.py",
+    "tests/ops/test_forward.py",
+)
 CASES = 200
 LONGEST_INSTALL = 10.0
 

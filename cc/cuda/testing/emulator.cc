@@ -4,7 +4,11 @@
 // reproduce.
 //
 //   g++ -std=c++17 -O1 -ffp-contract=off -shared -fPIC -I. -o emulator.so
+//     -DTFBN_EMULATED_CALL=batch_norm_grad
 //     cc/cuda/testing/emulator.cc cc/c_api/args.cc cc/c_api/split_args.cc
+//
+// A library for each call of TFBN_FOR_EACH_C_CALL, which are compiled when they
+// are needed, and one without TFBN_EMULATED_CALL for all that is no such call.
 
 #include <algorithm>
 #include <cstdint>
@@ -176,18 +180,7 @@ int Emulate(const CArgs* c_args, const Emulation& emulation, char* error,
 
 extern "C" {
 
-// As tfbn_cuda_workspace.
-TFBN_EXPORT int64_t tfbn_emulate_workspace(int64_t outer, int64_t channels,
-                                           int64_t inner, int32_t dtype) {
-  const View view{outer, channels, inner};
-  size_t bytes = 0;
-#define X(unused, F, name)                                    \
-  bytes = std::max(bytes, cuda::WorkspaceBytes<tf_bn_ops::F>( \
-                              view, static_cast<DType>(dtype)));
-  TFBN_FOR_EACH_FORMULA(X, )
-#undef X
-  return static_cast<int64_t>(bytes);
-}
+#ifdef TFBN_EMULATED_CALL
 
 // As tfbn_cuda_batch_norm, ...: `seed` other than 0 shuffles threads and
 // blocks; `group_bytes` as in CudaLaunch; `launches`, if not null, receives the
@@ -203,7 +196,24 @@ TFBN_EXPORT int64_t tfbn_emulate_workspace(int64_t outer, int64_t channels,
                                                           error, error_size); \
     });                                                                       \
   }
-TFBN_FOR_EACH_C_CALL(TFBN_DEFINE_CALL)
+// Expands its argument first.
+#define TFBN_DEFINE_EXPANDED(name) TFBN_DEFINE_CALL(name)
+TFBN_DEFINE_EXPANDED(TFBN_EMULATED_CALL)
+
+#else
+
+// As tfbn_cuda_workspace.
+TFBN_EXPORT int64_t tfbn_emulate_workspace(int64_t outer, int64_t channels,
+                                           int64_t inner, int32_t dtype) {
+  const View view{outer, channels, inner};
+  size_t bytes = 0;
+#define X(unused, F, name)                                    \
+  bytes = std::max(bytes, cuda::WorkspaceBytes<tf_bn_ops::F>( \
+                              view, static_cast<DType>(dtype)));
+  TFBN_FOR_EACH_FORMULA(X, )
+#undef X
+  return static_cast<int64_t>(bytes);
+}
 
 // As tfbn_cuda_batch_norm_gather_stats.
 TFBN_EXPORT int tfbn_emulate_batch_norm_gather_stats(
@@ -249,5 +259,7 @@ TFBN_EXPORT void tfbn_emulate_launch_config(int64_t outer, int64_t channels,
                             c.fold,       c.steps,     c.items,     c.splits};
   std::copy(std::begin(values), std::end(values), out);
 }
+
+#endif  // TFBN_EMULATED_CALL
 
 }  // extern "C"

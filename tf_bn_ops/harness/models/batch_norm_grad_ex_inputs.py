@@ -80,8 +80,9 @@ def _offsets(rng: np.random.Generator, scaled: np.ndarray, activation: str) -> n
 def _special(rng: np.random.Generator, y: np.ndarray, dtype: DType) -> np.ndarray:
     """y, with some elements at the activation's bounds, next to them, or NaN."""
     near_six = 6 * (1 - 2 * dtype.unit_roundoff)
-    least = dtype.smallest_subnormal if dtype.name == "half" else dtype.smallest_normal
-    values = np.array([0, 0, 6, 6, least, near_six, 6 * (1 + 2 * dtype.unit_roundoff), np.nan])
+    values = np.array(
+        [0, 0, 6, 6, dtype.smallest_kept, near_six, 6 * (1 + 2 * dtype.unit_roundoff), np.nan]
+    )
     chosen = values[rng.integers(len(values), size=y.shape)]
     return np.where(rng.random(y.shape, dtype=np.float32) < _SHARE_SPECIAL, chosen, y)
 

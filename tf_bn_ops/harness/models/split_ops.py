@@ -40,7 +40,7 @@ from tf_bn_ops.harness.models import (
     batch_norm_inputs,
     split_ops_inputs,
 )
-from tf_bn_ops.harness.problems import IDENTITY, Call, Inputs, Problem
+from tf_bn_ops.harness.problems import Call, Inputs, Problem
 
 _U = spec.DTYPES["float64"].unit_roundoff
 # Where in a scalar its only element is.
@@ -169,19 +169,6 @@ class BatchNormElemt:
                 yield part
 
 
-def masked_problems(problem: Problem) -> tuple[Problem, Problem]:
-    """The problem with the y that its mask is taken from, and that of the plain gradient."""
-    y = problem.values.get("y")
-    if y is None:
-        y = problem["x"]
-        if problem.activation != IDENTITY:
-            y = split_ops_inputs.y_of_elemt(problem)
-    own = ("x", "y_backprop", "scale", "offset", "mean", "variance")
-    values = {role: problem[role] for role in own} | {"y": y}
-    with_y = dataclasses.replace(problem, values=values, part="")
-    return with_y, batch_norm_grad_ex.masked_problem(with_y)
-
-
 class BatchNormBackwardReduce:
     """See formula_models.FormulaModel."""
 
@@ -193,7 +180,7 @@ class BatchNormBackwardReduce:
         return split_ops_inputs.fill_backward_reduce(call)
 
     def expected(self, problem: Problem, profile: Profile) -> Iterator[Expected]:
-        with_y, masked = masked_problems(problem)
+        with_y, masked = split_ops_inputs.masked_problems(problem)
         right = oracle.Oracle(masked)
         wrong = batch_norm_grad_ex.WrongMasks(with_y, masked, right)
         sums = right.sums
@@ -250,7 +237,7 @@ class BatchNormBackwardElemt:
         return split_ops_inputs.fill_backward_elemt(call)
 
     def expected(self, problem: Problem, profile: Profile) -> Iterator[Expected]:
-        with_y, masked = masked_problems(problem)
+        with_y, masked = split_ops_inputs.masked_problems(problem)
         right = _Given(masked, problem)
         wrong = batch_norm_grad_ex.WrongMasks(with_y, masked, right)
         u_c = spec.DTYPES[problem.dtype.accumulator].unit_roundoff

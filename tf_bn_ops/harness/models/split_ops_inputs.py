@@ -13,7 +13,11 @@ import dataclasses
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.harness.models import batch_norm_grad_ex_inputs, batch_norm_inputs
+from tf_bn_ops.harness.models import (
+    batch_norm_grad_ex,
+    batch_norm_grad_ex_inputs,
+    batch_norm_inputs,
+)
 from tf_bn_ops.harness.models.batch_norm import activated
 from tf_bn_ops.harness.problems import IDENTITY, Call, Inputs, Problem, of_call
 
@@ -59,6 +63,19 @@ def y_of_elemt(problem: Problem) -> np.ndarray:
         return problem.dtype.store(activated(v, problem.activation))
 
 
+def masked_problems(problem: Problem) -> tuple[Problem, Problem]:
+    """The problem with the y that its mask is taken from, and that of the plain gradient."""
+    y = problem.values.get("y")
+    if y is None:
+        y = problem["x"]
+        if problem.activation != IDENTITY:
+            y = y_of_elemt(problem)
+    own = ("x", "y_backprop", "scale", "offset", "mean", "variance")
+    values = {role: problem[role] for role in own} | {"y": y}
+    with_y = dataclasses.replace(problem, values=values, part="")
+    return with_y, batch_norm_grad_ex.masked_problem(with_y)
+
+
 def fill_backward_reduce(call: Call) -> Inputs:
     """The inputs of BatchNormBackwardReduce; without y where that is what x gives."""
     found = batch_norm_grad_ex_inputs.fill(call)
@@ -80,14 +97,12 @@ def fill_backward_reduce(call: Call) -> Inputs:
 def fill_backward_elemt(call: Call) -> Inputs:
     """The inputs of BatchNormBackwardElemt, with the sums of the batch at hand and of others like
     it."""
-    from tf_bn_ops.harness.models import split_ops  # It draws its inputs here.
-
     found = fill_backward_reduce(call)
     rng = np.random.default_rng([call.seed, 17])
     batches = float(rng.choice(_BATCHES))
     problem = of_call(call, found)
     outer, _, inner = problem.view
-    _, masked = split_ops.masked_problems(problem)
+    _, masked = masked_problems(problem)
     wide = {role: masked.wide(role, np.float64) for role in ("y_backprop", "x", "mean")}
     with np.errstate(all="ignore"):
         xmu = wide["x"] - wide["mean"][:, None]

@@ -14,7 +14,7 @@ import sys
 
 import pytest
 
-HERE = pathlib.Path(__file__).resolve().parent
+TESTS = pathlib.Path(__file__).resolve().parents[1]
 # Names the folder of TensorFlow's tests, which its wheel does not ship.
 TENSORFLOW_TESTS = "TF_BN_OPS_TENSORFLOW_TESTS"
 
@@ -27,7 +27,7 @@ layers.BatchNormalization = tf_bn_ops.keras.BatchNormalization
 
 
 def run(*arguments: object, folder: pathlib.Path) -> subprocess.CompletedProcess[str]:
-    paths = [str(folder), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
+    paths = [str(folder), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
         cwd=folder,
@@ -58,6 +58,6 @@ def test_tensorflow_tests_of_fused_batch_norm(name, way, tmp_path):
     source = pathlib.Path(os.environ.get(TENSORFLOW_TESTS, "nowhere")) / f"{name}.py"
     if not source.is_file():
         pytest.skip(f"needs {TENSORFLOW_TESTS}, see docs/dropin.md")
-    result = run(HERE / "tensorflow_suite.py", way, source.resolve(), folder=tmp_path)
+    result = run(TESTS / "tensorflow_suite.py", way, source.resolve(), folder=tmp_path)
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-5000:]
     assert re.search(r"Ran \d+ tests", result.stderr)

@@ -23,7 +23,7 @@ from tf_bn_ops.conformance.reports import record, terminal
 from tf_bn_ops.conformance.verdict import judge
 from tf_bn_ops.harness import bounds
 
-HERE = pathlib.Path(__file__).resolve().parent
+TESTS = pathlib.Path(__file__).resolve().parents[1]
 TEXTBOOK = bounds.PROFILES["textbook"]
 TEXT = "FusedBatchNormGradV2,{},NHWC,3x4x5x7,training,normal,given,eps=0.1,{},seed=1"
 
@@ -209,7 +209,7 @@ def test_bits_are_compared_and_not_numbers():
 @pytest.mark.long
 def test_calls_with_another_environment_and_calls_that_crash(monkeypatch):
     """Threads have a process of their own; an abort in one call leaves the others their answers."""
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
     running = workers.Worker(Implementation("candidate", "odd_ops:environment"))
     running.expect(["threads1", "eager"])
     try:

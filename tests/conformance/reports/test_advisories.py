@@ -16,7 +16,7 @@ from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.execution.implementations import Implementation, own
 from tf_bn_ops.conformance.verdict.contract_judge import judge_advisory
 
-HERE = pathlib.Path(__file__).resolve().parent
+TESTS = pathlib.Path(__file__).resolve().parents[1]
 CASES = list(advisories.generate(list(spec.OPS)))
 
 
@@ -116,7 +116,7 @@ def test_call_in_a_fork_tells_how_it_ended():
 @pytest.mark.long
 def test_crash_costs_its_case_alone(monkeypatch):
     """With what the process said last; the next one is forked from a sound one."""
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
     worker = workers.Worker(Implementation("candidate", "odd_ops:fragile"))
     try:
         found = []

@@ -12,7 +12,7 @@ from tf_bn_ops import _loader
 
 @pytest.fixture(scope="module")
 def tool():
-    path = pathlib.Path(__file__).resolve().parents[1] / "tools" / "bitwise_against.py"
+    path = pathlib.Path(__file__).resolve().parents[2] / "tools" / "bitwise_against.py"
     if not path.exists():
         pytest.skip("needs the source tree")
     spec = importlib.util.spec_from_file_location("bitwise_against", path)

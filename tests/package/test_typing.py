@@ -43,6 +43,9 @@ def use(x: Any, c: Any, layout: str) -> None:
         y_backprop=x, x=x, scale=c, reserve_space_1=c, reserve_space_2=c
     ).reserve_space_3
     tf_bn_ops.raw_ops.FusedBatchNormGrad(y_backprop=x, x=x, scale=c)  # error
+    tf_bn_ops.raw_ops.FusedBatchNormGrad(x, x, c, c, c)  # error
+    tf_bn_ops.raw_ops.BatchNormStats(x)  # error
+    tf_bn_ops.raw_ops.BatchNormElemt(x=x, scale=c, offset=c, mean=c, variance=c, axis=1)
     tf_bn_ops.batch_norm_training_backprop(x, c, c, c, c, x, 1e-3).gamma_delta
     tf_bn_ops.batch_norm_training_backprop(x, c, c, c, c, x, "1e-3")  # error
     tf_bn_ops.fused_batch_norm_grad_grad(x, c, c, x, x, c, c, c).scale_grad
@@ -110,6 +113,18 @@ def test_type_checkers_report_wrong_fields_formats_and_names(errors_of, repo_roo
 
 def test_the_package_says_that_it_is_typed():
     assert (pathlib.Path(tf_bn_ops.__file__).parent / "py.typed").is_file()
+
+
+def test_the_types_of_raw_ops_are_those_of_the_bindings(repo_root, monkeypatch):
+    monkeypatch.syspath_prepend(repo_root / "tools")
+    stub = importlib.import_module("raw_ops_stub")
+    assert stub.STUB.read_text() == stub.stub(), "make format writes it"
+
+
+def test_raw_ops_take_keyword_arguments_only():
+    """As TensorFlow's do, which say so too."""
+    with pytest.raises(TypeError, match=r"takes keyword arguments only: x, axis, name$"):
+        tf_bn_ops.raw_ops.BatchNormStats([1.0])
 
 
 def test_types_say_what_the_specs_say():

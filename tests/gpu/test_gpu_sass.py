@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-TOOLS = pathlib.Path(__file__).resolve().parents[1] / "tools" / "gpu"
+TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools" / "gpu"
 if not TOOLS.exists():
     pytest.skip("needs the source tree", allow_module_level=True)
 sys.path.insert(0, str(TOOLS))

@@ -1,6 +1,6 @@
 """The forward ops: values within the promised bounds of float64 NumPy, in every mode, at any mean.
 
-tests/test_fidelity.py has the twins beside TensorFlow's; tests/core has the kernels in detail.
+tests/ops/test_fidelity.py has the twins beside TensorFlow's; tests/core has the kernels in detail.
 """
 
 from __future__ import annotations

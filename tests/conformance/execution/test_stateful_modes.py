@@ -22,7 +22,7 @@ from tf_bn_ops.conformance.execution.workers import received
 from tf_bn_ops.conformance.verdict import judge
 from tf_bn_ops.harness import bounds, poison
 
-THIRD_PARTY = pathlib.Path(__file__).resolve().parent / "third_party"
+THIRD_PARTY = pathlib.Path(__file__).resolve().parents[1] / "third_party"
 CASE = "FusedBatchNormGradV2,float32,NHWC,{},training,normal,given,eps=0.1,eager,seed={}"
 SHAPES = ("3x4x5x7", "1x1x3x3", "9x7x5x31", "2x3x4x129")
 

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from build_helpers import bare_venv, build_op_library, run, site_packages
 
-THIRD_PARTY = pathlib.Path(__file__).resolve().parent / "conformance" / "third_party"
+THIRD_PARTY = pathlib.Path(__file__).resolve().parents[1] / "conformance" / "third_party"
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "findings.md"
 if not PAGE.is_file():
     pytest.skip("needs the source tree", allow_module_level=True)

@@ -20,7 +20,7 @@ from build_helpers import environment
 
 import tf_bn_ops
 
-HERE = pathlib.Path(__file__).resolve().parent
+TESTS = pathlib.Path(__file__).resolve().parents[1]
 PACKAGE = pathlib.Path(tf_bn_ops.__file__).parent.parent
 
 
@@ -38,7 +38,7 @@ def run_child(*arguments: str) -> str:
 
 @pytest.mark.long
 def test_ten_thousand_malformed_calls():
-    report = json.loads(run_child(str(HERE / "malformed_calls.py"), "10000", "1"))
+    report = json.loads(run_child(str(TESTS / "malformed_calls.py"), "10000", "1"))
     assert report["useless"] == [], "refused with another exception than for wrong arguments"
     assert report["unchanged"], "valid calls have other results after malformed ones"
     outcomes = report["outcomes"]

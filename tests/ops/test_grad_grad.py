@@ -2,7 +2,7 @@
 
 References: the right answer in long double with derived bounds (tf_bn_ops/harness/models/
 batch_norm_grad_grad.py), TensorFlow's own second-order gradient, and finite differences in float64.
-tests/core/test_second_order.py has the kernels in detail, tests/test_fidelity.py every op beside
+tests/core/test_second_order.py has the kernels in detail, test_fidelity.py every op beside
 the built-in.
 """
 

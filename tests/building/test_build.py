@@ -418,12 +418,3 @@ def test_help_lists_every_target(tree):
     for target in targets.split():
         assert re.search(rf"^{target}:", text, re.MULTILINE)
         assert f"make {target} " in help_text
-
-
-def test_bazel_builds_the_same_libraries(tree):
-    if not shutil.which("bazel"):
-        pytest.skip("needs bazel")
-    result = make(tree, "bazel", "BAZEL_COMMANDS=build")
-    assert result.returncode == 0, result.stderr
-    for name in (*LIBRARIES, "bin/bn_grad_block", "bin/graph_construction"):
-        assert (tree / "bazel-bin" / name).is_file()

@@ -24,6 +24,7 @@ import tf_bn_ops
 from tf_bn_ops import _graph_fusion, _loader
 
 ROOT = pathlib.Path(_loader.__file__).resolve().parent.parent
+HERE = os.path.dirname(os.path.abspath(__file__))
 SHAPE = SHAPES["NHWC"]
 
 
@@ -181,7 +182,7 @@ def test_a_name_for_the_rewriter_config():
 
 PROGRAM = """
 import sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1:]
 import tf_bn_ops
 from test_fuse_graphs import train
 from tf_bn_ops import _graph_fusion
@@ -197,7 +198,7 @@ assert max(abs(a - b) for a, b in zip(plain, fused)) < 1e-5
 def test_behind_onednns_remapper():
     """With oneDNN, TensorFlow's remapper has fused some forward ops before."""
     run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, os.path.dirname(__file__)],
+        [sys.executable, "-c", PROGRAM, HERE, os.path.dirname(HERE)],
         env=environment(TF_ENABLE_ONEDNN_OPTS="1", PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="3"),
         capture_output=True,
         text=True,

@@ -12,7 +12,7 @@ from build_helpers import run
 
 from tf_bn_ops import _loader
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 pytestmark = [
     pytest.mark.long,

@@ -1,0 +1,202 @@
+# Types of raw_ops; written by tools/raw_ops_stub.py from the bindings' signatures.
+
+from collections.abc import Sequence
+from typing import Any
+
+from tf_bn_ops import _results
+from tf_bn_ops._split_ops import Activation
+from tf_bn_ops.spec import DataFormat
+
+def BatchNormBackwardElemt(
+    *,
+    y_backprop: Any,
+    x: Any,
+    scale: Any,
+    offset: Any,
+    mean: Any,
+    variance: Any,
+    sum_dy: Any,
+    sum_dy_xmu: Any,
+    count: Any,
+    y: Sequence[Any] = (),
+    epsilon: float = 0.0001,
+    num_side_inputs: int = 0,
+    activation_mode: Activation = "Identity",
+    axis: int = -1,
+    name: str | None = None,
+) -> _results.BatchNormBackwardElemt: ...
+def BatchNormBackwardReduce(
+    *,
+    y_backprop: Any,
+    x: Any,
+    scale: Any,
+    offset: Any,
+    mean: Any,
+    variance: Any,
+    y: Sequence[Any] = (),
+    epsilon: float = 0.0001,
+    activation_mode: Activation = "Identity",
+    axis: int = -1,
+    name: str | None = None,
+) -> _results.BatchNormBackwardReduce: ...
+def BatchNormElemt(
+    *,
+    x: Any,
+    scale: Any,
+    offset: Any,
+    mean: Any,
+    variance: Any,
+    side_input: Sequence[Any] = (),
+    epsilon: float = 0.0001,
+    activation_mode: Activation = "Identity",
+    axis: int = -1,
+    name: str | None = None,
+) -> Any: ...
+def BatchNormGatherStats(
+    *,
+    counts: Any,
+    means: Any,
+    m2s: Any,
+    name: str | None = None,
+) -> _results.BatchNormGatherStats: ...
+def BatchNormStats(
+    *,
+    x: Any,
+    axis: int = -1,
+    name: str | None = None,
+) -> _results.BatchNormStats: ...
+def BatchNormTrainingBackprop(
+    *,
+    input: Any,
+    gamma: Any,
+    beta: Any,
+    mean: Any,
+    variance: Any,
+    normalized_delta: Any,
+    epsilon: float,
+    name: str | None = None,
+) -> _results.BatchNormTrainingBackprop: ...
+def FusedBatchNorm(
+    *,
+    x: Any,
+    scale: Any,
+    offset: Any,
+    mean: Any,
+    variance: Any,
+    epsilon: float = 0.0001,
+    exponential_avg_factor: float = 1.0,
+    data_format: DataFormat = "NHWC",
+    is_training: bool = True,
+    name: str | None = None,
+) -> _results.FusedBatchNorm: ...
+def FusedBatchNormEx(
+    *,
+    x: Any,
+    scale: Any,
+    offset: Any,
+    mean: Any,
+    variance: Any,
+    side_input: Sequence[Any] = (),
+    epsilon: float = 0.0001,
+    exponential_avg_factor: float = 1.0,
+    activation_mode: Activation = "Identity",
+    data_format: DataFormat = "NHWC",
+    is_training: bool = True,
+    bessel_correction: bool = True,
+    name: str | None = None,
+) -> _results.FusedBatchNormEx: ...
+def FusedBatchNormGrad(
+    *,
+    y_backprop: Any,
+    x: Any,
+    scale: Any,
+    reserve_space_1: Any,
+    reserve_space_2: Any,
+    epsilon: float = 0.0001,
+    data_format: DataFormat = "NHWC",
+    is_training: bool = True,
+    name: str | None = None,
+) -> _results.FusedBatchNormGrad: ...
+def FusedBatchNormGradEx(
+    *,
+    y_backprop: Any,
+    x: Any,
+    scale: Any,
+    reserve_space_1: Any,
+    reserve_space_2: Any,
+    reserve_space_3: Any,
+    offset: Any,
+    y: Any,
+    epsilon: float = 0.0001,
+    num_side_inputs: int = 0,
+    activation_mode: Activation = "Identity",
+    data_format: DataFormat = "NHWC",
+    is_training: bool = True,
+    name: str | None = None,
+) -> _results.FusedBatchNormGradEx: ...
+def FusedBatchNormGradGrad(
+    *,
+    x_backprop_grad: Any,
+    scale_backprop_grad: Any,
+    offset_backprop_grad: Any,
+    y_backprop: Any,
+    x: Any,
+    scale: Any,
+    reserve_space_1: Any,
+    reserve_space_2: Any,
+    epsilon: float = 0.0001,
+    data_format: DataFormat = "NHWC",
+    is_training: bool = True,
+    name: str | None = None,
+) -> _results.FusedBatchNormGradGrad: ...
+def FusedBatchNormGradV2(
+    *,
+    y_backprop: Any,
+    x: Any,
+    scale: Any,
+    reserve_space_1: Any,
+    reserve_space_2: Any,
+    epsilon: float = 0.0001,
+    data_format: DataFormat = "NHWC",
+    is_training: bool = True,
+    name: str | None = None,
+) -> _results.FusedBatchNormGradV2: ...
+def FusedBatchNormGradV3(
+    *,
+    y_backprop: Any,
+    x: Any,
+    scale: Any,
+    reserve_space_1: Any,
+    reserve_space_2: Any,
+    reserve_space_3: Any,
+    epsilon: float = 0.0001,
+    data_format: DataFormat = "NHWC",
+    is_training: bool = True,
+    name: str | None = None,
+) -> _results.FusedBatchNormGradV3: ...
+def FusedBatchNormV2(
+    *,
+    x: Any,
+    scale: Any,
+    offset: Any,
+    mean: Any,
+    variance: Any,
+    epsilon: float = 0.0001,
+    exponential_avg_factor: float = 1.0,
+    data_format: DataFormat = "NHWC",
+    is_training: bool = True,
+    name: str | None = None,
+) -> _results.FusedBatchNormV2: ...
+def FusedBatchNormV3(
+    *,
+    x: Any,
+    scale: Any,
+    offset: Any,
+    mean: Any,
+    variance: Any,
+    epsilon: float = 0.0001,
+    exponential_avg_factor: float = 1.0,
+    data_format: DataFormat = "NHWC",
+    is_training: bool = True,
+    name: str | None = None,
+) -> _results.FusedBatchNormV3: ...
