@@ -81,8 +81,8 @@ def wheel(tree: pathlib.Path, sdist: pathlib.Path, tmp_path_factory) -> pathlib.
     with tarfile.open(sdist) as archive:
         archive.extractall(folder)
     (source,) = folder.iterdir()
-    objects = os.path.relpath(tree / "build", source)
-    backend(source, "backend.build_wheel('dist')", BUILD_DIR=objects)
+    (source / "build").symlink_to(tree / "build")
+    backend(source, "backend.build_wheel('dist')")
     (path,) = (source / "dist").glob("*.whl")
     return path
 
