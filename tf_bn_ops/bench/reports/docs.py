@@ -130,6 +130,7 @@ def record(run: Run) -> list[pathlib.Path]:
     """Writes results.json and the overviews; returns the files."""
     check()
     results.save(run, RECORDED)
+    run = results.load(RECORDED)  # The file's figures are rounded, and the pages show the file.
     for page in PAGES:
         page.write_text(with_overview(page.read_text("utf-8"), on_page(page, run)), "utf-8")
     return [RECORDED, *PAGES]
