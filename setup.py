@@ -65,11 +65,6 @@ def _seen_by_make(folder: str | pathlib.Path) -> str:
     return os.path.relpath(folder, ROOT)
 
 
-def _made(folder: pathlib.Path) -> pathlib.Path:
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
 class BuildLibraries(Command):
     """Runs the Makefile for tf_bn_ops/lib; it knows all sources and flags."""
 
@@ -114,7 +109,9 @@ class BuildLibraries(Command):
         start = time.monotonic()
         with contextlib.ExitStack() as stack:
             if tensorflow.temporary:  # its objects are of no use to a later build
-                objects = tempfile.TemporaryDirectory(dir=_made(ROOT / "build"))
+                build = ROOT / "build"
+                build.mkdir(exist_ok=True)
+                objects = tempfile.TemporaryDirectory(dir=build)
                 command.append(f"BUILD_DIR={_seen_by_make(stack.enter_context(objects))}")
             # A line per file, on stderr as all progress.
             made = subprocess.run(command, cwd=ROOT, env=tensorflow.environment, stdout=sys.stderr)
