@@ -26,8 +26,9 @@ def check_statistics_dtype(op: str, view: Any, vector: Any) -> None:
 
 def checked_epsilon(epsilon: Any, function: str) -> float:
     """`epsilon` as a float, or a TypeError; eager tensors are refused as those of a graph are."""
+    is_number = isinstance(epsilon, (numbers.Real, np.generic, np.ndarray))
     try:
-        if isinstance(epsilon, (numbers.Real, np.generic, np.ndarray)):
+        if is_number:
             return float(epsilon)
     except (TypeError, ValueError):
         pass
