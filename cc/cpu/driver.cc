@@ -46,30 +46,32 @@ class Driver {
     switch (plan_.schedule) {
       case Schedule::kFrozenOnePass:
         kernels_.coefficients(args_, 0, view_.channels, Sums(0), coefficients_);
-        RunPhases(executor, WithFinish(TilePass(&Driver::Frozen)));
+        RunPhases(executor, WithFinish(TilePass<&Driver::Frozen>()));
         break;
       case Schedule::kChannelGroups:
         if (plan_.pipeline == Pipeline::kNone) {
-          RunPhases(executor, {GroupPass()});
+          RunPhases(executor, Phases(GroupPass()));
         } else {
           TaskShares groups(plan_.task_bounds);
-          RunPhases(executor, {PipelinePass(groups)});
+          RunPhases(executor, Phases(PipelinePass(groups)));
         }
         break;
       case Schedule::kReduceOnly:
         kernels_.mask_coefficients(args_, 0, view_.channels, coefficients_);
-        RunPhases(executor, WithFinish(TilePass(&Driver::Reduce)));
+        RunPhases(executor, WithFinish(TilePass<&Driver::Reduce>()));
         break;
       default:
         kernels_.mask_coefficients(args_, 0, view_.channels, coefficients_);
-        std::vector<Phase> phases = WithFinish(TilePass(&Driver::Reduce));
-        phases.push_back(TilePass(&Driver::Apply, Direction::kBackward));
+        std::vector<Phase> phases = WithFinish(TilePass<&Driver::Reduce>());
+        phases.push_back(TilePass<&Driver::Apply, Direction::kBackward>());
         RunPhases(executor, std::move(phases));
     }
   }
 
  private:
   enum class Direction { kForward, kBackward };
+  using Pass = void (Driver::*)(const Tile&, int64_t block) const;
+  static constexpr int kMostPhases = 3;  // Reduce, finish, apply.
 
   // The tiles of one block are neighbours.
   Tile TileAt(int64_t t) const {
@@ -85,53 +87,68 @@ class Driver {
   }
 
   // One pass over all tiles. Backward, each thread has the tiles of its share
-  // in reverse order, since the last ones read are still in its L2.
-  Phase TilePass(void (Driver::*pass)(const Tile&, int64_t block) const,
-                 Direction direction = Direction::kForward) const {
-    return {NumTasks(plan_),
-            [=](int64_t task) {
-              if (direction == Direction::kForward) {
-                RunTiles(pass, plan_.task_bounds[task],
-                         plan_.task_bounds[task + 1] - 1);
+  // in reverse order, since the last ones read are still in its L2. (A task
+  // that captures no more than `this` needs no memory of its own: allocations
+  // show in calls of a microsecond.)
+  template <Pass kPass, Direction kDirection = Direction::kForward>
+  Phase TilePass() const {
+    return {plan_.num_tasks,
+            [this](int64_t task) {
+              const auto [begin, end] = UnitsOf(task);
+              if (kDirection == Direction::kForward) {
+                RunTiles<kPass>(begin, end - 1);
               } else {
-                const auto [first, end] = ShareOf(task);
-                RunTiles(pass, first + end - 1 - plan_.task_bounds[task],
-                         first + end - plan_.task_bounds[task + 1]);
+                const auto [share_begin, share_end] = ShareOf(task);
+                RunTiles<kPass>(share_begin + share_end - 1 - begin,
+                                share_begin + share_end - end);
               }
             },
-            &plan_.share_bounds};
+            ShareBounds()};
+  }
+
+  // The tiles or channel groups of a task, the end not included.
+  std::pair<int64_t, int64_t> UnitsOf(int64_t task) const {
+    if (plan_.task_bounds.empty()) return {0, NumUnits()};
+    return {plan_.task_bounds[task], plan_.task_bounds[task + 1]};
+  }
+  int64_t NumUnits() const {
+    return plan_.schedule == Schedule::kChannelGroups ? plan_.groups
+                                                      : plan_.tiles;
+  }
+  // nullptr: one share has all tasks.
+  const std::vector<int64_t>* ShareBounds() const {
+    return plan_.share_bounds.empty() ? nullptr : &plan_.share_bounds;
   }
 
   // Tiles from `first` to `last`, which is included, up or down.
-  void RunTiles(void (Driver::*pass)(const Tile&, int64_t block) const,
-                int64_t first, int64_t last) const {
+  template <Pass kPass>
+  void RunTiles(int64_t first, int64_t last) const {
     const int64_t step = first <= last ? 1 : -1;
     for (int64_t t = first;; t += step) {
       Tile tile = TileAt(t);
       if (plan_.prefetch[0] == PrefetchKind::kNextTile && t != last) {
         tile.prefetch_offset = OffsetOf(TileAt(t + step)) - OffsetOf(tile);
       }
-      (this->*pass)(tile, t / plan_.tiles_per_block);
+      (this->*kPass)(tile, t / plan_.tiles_per_block);
       if (t == last) return;
     }
   }
 
   // The tiles, from `first` up to `end`, of the share that a task belongs to.
   std::pair<int64_t, int64_t> ShareOf(int64_t task) const {
+    if (plan_.share_bounds.empty()) return {0, NumUnits()};
     const std::vector<int64_t>& bounds = plan_.share_bounds;
     const auto end = std::upper_bound(bounds.begin(), bounds.end(), task);
     return {plan_.task_bounds[end[-1]], plan_.task_bounds[*end]};
   }
 
   Phase GroupPass() const {
-    return {NumTasks(plan_),
+    return {plan_.num_tasks,
             [this](int64_t task) {
-              const int64_t end = plan_.task_bounds[task + 1];
-              for (int64_t g = plan_.task_bounds[task]; g < end; ++g) {
-                BothPasses(g, g + 1 < end);
-              }
+              const auto [begin, end] = UnitsOf(task);
+              for (int64_t g = begin; g < end; ++g) BothPasses(g, g + 1 < end);
             },
-            &plan_.share_bounds};
+            ShareBounds()};
   }
 
   // Both passes over channel group g; `has_next`: the task goes on with g + 1.
@@ -162,7 +179,7 @@ class Driver {
   // Both passes over all groups; each task takes those of its share, then
   // others.
   Phase PipelinePass(TaskShares& groups) const {
-    return {NumTasks(plan_),
+    return {plan_.num_tasks,
             [this, &groups](int64_t task) {
               int64_t next = groups.Take(task);
               if (next == kNoGroup) return;
@@ -174,7 +191,7 @@ class Driver {
                 if (current != kNoGroup) next = groups.Take(task);
               } while (current != kNoGroup);
             },
-            &plan_.share_bounds};
+            ShareBounds()};
   }
 
   // Applies the current group while it reduces the next one; one of both may be
@@ -206,13 +223,23 @@ class Driver {
   std::vector<Phase> WithFinish(Phase pass) const {
     if (plan_.tiles_per_block == 1) {
       pass.last = [this] { Finish(0, view_.channels); };
-      return {std::move(pass)};
+      return Phases(std::move(pass));
     }
-    return {std::move(pass),
-            {plan_.tiles_per_block, [this](int64_t t) {
-               const int64_t c0 = t * plan_.tile_channels;
-               Finish(c0, std::min(c0 + plan_.tile_channels, view_.channels));
-             }}};
+    std::vector<Phase> phases = Phases(std::move(pass));
+    phases.push_back(
+        {plan_.tiles_per_block, [this](int64_t t) {
+           const int64_t c0 = t * plan_.tile_channels;
+           Finish(c0, std::min(c0 + plan_.tile_channels, view_.channels));
+         }});
+    return phases;
+  }
+
+  // A phase that others may follow. (An initializer list would copy it.)
+  static std::vector<Phase> Phases(Phase&& first) {
+    std::vector<Phase> phases;
+    phases.reserve(kMostPhases);
+    phases.push_back(std::move(first));
+    return phases;
   }
 
   ChannelSums Sums(int64_t b) const {
@@ -248,7 +275,8 @@ class Driver {
     if (args_.is_training && plan_.schedule != Schedule::kReduceOnly) {
       kernels_.coefficients(args_, c0, c1, total, coefficients_);
     }
-    for (int64_t c = c0; c < c1; ++c) StoreSums(total, c);
+    const CenterArray centers = F::CentersOf(args_);
+    for (int64_t c = c0; c < c1; ++c) StoreSums(total, c, centers);
   }
 
   // Two-level sums are around a rounded center: those around the center itself.
@@ -273,14 +301,15 @@ class Driver {
     }
   }
 
-  void StoreSums(const ChannelSums& total, int64_t c) const {
+  void StoreSums(const ChannelSums& total, int64_t c,
+                 const CenterArray& centers) const {
     double sums[F::kNumSums];
     if (args_.is_training) {
       LoadSums<F::kNumSums>(total, c, sums);
     } else {
       LoadSums<F::kNumFrozenSums>(total, c, sums);
     }
-    F::StoreSums(args_, c, CenterAt(F::CentersOf(args_), c), sums);
+    F::StoreSums(args_, c, CenterAt(centers, c), sums);
   }
 
   const Args& args_;

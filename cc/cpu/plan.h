@@ -92,12 +92,14 @@ struct Plan {
   // bytes of all copies.
   int64_t scratch_stride = 0, scratch_bytes = 0;
 
+  int64_t num_tasks = 0;
   // Task i covers tiles (or channel groups) from task_bounds[i] up to, without,
   // task_bounds[i + 1]. In a pipeline these are where it begins; then it takes
-  // groups that are left of other tasks.
+  // groups that are left of other tasks. Empty: one task has all; a small call
+  // allocates nothing.
   std::vector<int64_t> task_bounds;
   // Share s, which is that of one thread (see executor.h), has the tasks from
-  // share_bounds[s] up to, without, share_bounds[s + 1].
+  // share_bounds[s] up to, without, share_bounds[s + 1]. Empty: one has all.
   std::vector<int64_t> share_bounds;
   Why tasks_why;
 
@@ -111,12 +113,6 @@ struct Plan {
   PrefetchKind prefetch[2] = {PrefetchKind::kNone, PrefetchKind::kNone};
   Why prefetch_why[2];
 };
-
-inline int64_t NumTasks(const Plan& plan) {
-  return plan.task_bounds.empty()
-             ? 0
-             : static_cast<int64_t>(plan.task_bounds.size()) - 1;
-}
 
 // A pure function: equal requests give equal plans, on every machine.
 Plan MakePlan(const PlanRequest& request);

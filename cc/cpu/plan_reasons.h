@@ -77,6 +77,9 @@ namespace tf_bn_ops {
   X(kGroupExceedsL2, "group_exceeds_l2",                                       \
     "one group is written while the next one is read, uncopied: a group has "  \
     "{found} bytes of inputs, a scratch in L2 at most {limit}")                \
+  X(kLargeChannelInLlc, "large_channel_in_llc",                                \
+    "a channel has {found} bytes of inputs; while tensors fit LLC, only one "  \
+    "of at most {limit} bytes leaves L2 enough room")                          \
   X(kSumsExceedRegisters, "sums_exceed_registers",                             \
     "rows are not runs of one channel, so that the sums and coefficients of "  \
     "both groups would not fit L1")                                            \
@@ -92,6 +95,7 @@ namespace tf_bn_ops {
   X(kFewTasks, "few_tasks",                                                    \
     "no pass has more than {found} tasks for the {limit} threads")             \
   /* Tasks. */                                                                 \
+  X(kOneThread, "one_thread", "one thread takes all")                          \
   X(kGuided, "guided",                                                         \
     "guided self-scheduling: a task is a fixed part of what is left, at "      \
     "least {limit} elements")                                                  \

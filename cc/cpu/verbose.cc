@@ -136,7 +136,7 @@ std::vector<PlanField> FieldsOf(const Plan& plan) {
       {"tiles", number(plan.tiles), nullptr},
       {"group_channels", number(plan.group_channels), &plan.group_why},
       {"groups", number(plan.groups), nullptr},
-      {"tasks", number(NumTasks(plan)), &plan.tasks_why},
+      {"tasks", number(plan.num_tasks), &plan.tasks_why},
       {"store", NameOf(plan.store_policy), &plan.store_why},
       {"first_prefetch", NameOf(plan.prefetch[0]), &plan.prefetch_why[0]},
       {"second_prefetch", NameOf(plan.prefetch[1]), &plan.prefetch_why[1]},

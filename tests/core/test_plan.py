@@ -34,6 +34,7 @@ def plan(view: tuple[int, int, int], formula: str = FIRST, **request) -> c_abi.P
 def test_below_the_serial_threshold_one_thread_runs_the_call(view):
     found = plan(view)
     assert (found["threads"], found.reason("threads")) == ("1", "below_serial_threshold")
+    assert (found["tasks"], found.reason("tasks")) == ("1", "one_thread")
     above = plan((view[0] * 2, *view[1:]))
     assert above.reason("threads") != "below_serial_threshold"
 
@@ -190,6 +191,16 @@ def test_a_group_that_exceeds_l2_is_not_copied():
     assert (found["pipeline"], found.reason("pipeline")) == ("direct", "group_exceeds_l2")
     assert found["scratch_bytes"] == "0"
     assert found["second_prefetch"] == "fixed_distance"
+
+
+@pytest.mark.parametrize(
+    ("channels", "pipeline", "reason"),
+    [(64, "none", "large_channel_in_llc"), (96, "packed", "packed_group")],
+)
+def test_a_channel_of_over_half_of_l2_is_pipelined_beyond_the_llc(channels, pipeline, reason):
+    """Three inputs of 32 * 3136 floats are 0.57 of 2 MiB; 64 channels of a tensor fit 32 MiB."""
+    found = plan((32, channels, 3136), SECOND, l2_bytes=2 << 20, llc_bytes=32 << 20)
+    assert (found["pipeline"], found.reason("pipeline")) == (pipeline, reason)
 
 
 @pytest.mark.parametrize(

@@ -195,11 +195,12 @@ class _Run:
     def _measure_networks(self) -> list[results.NetworkMeasurement]:
         if NETWORK not in self.sections:
             return []
-        turns = networks.QUICK_TURNS if _FLAGS.quick else networks.TURNS
+        sizes = networks.QUICK_SIZES if _FLAGS.quick else networks.SIZES
         measured = []
-        for network in networks.measure(self.networks, self.threads, turns):
-            self._console.print(f"measured {network.network}, {turns} turns", soft_wrap=True)
-            measured.append(network)
+        for m in networks.measure(self.networks, self.threads, sizes):
+            what = f"{m.network} on {m.batch} images of {m.side}x{m.side}, {len(m.turns)} turns"
+            self._console.print(f"measured {what}", soft_wrap=True)
+            measured.append(m)
         return measured
 
     def run(self) -> results.Run:

@@ -10,6 +10,7 @@ ratios.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import random
 import sys
@@ -34,9 +35,21 @@ from tf_bn_ops.harness import processes
 
 # Name -> class of keras.applications.
 NETWORKS = {"resnet50": "ResNet50", "mobilenetv2": "MobileNetV2", "densenet121": "DenseNet121"}
-# A step takes 0.1 to 1 s on two cores.
-BATCH, SIDE = 8, 112
-TURNS, QUICK_TURNS = 31, 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """How many images of side x side a step trains on, and how many turns are measured."""
+
+    batch: int
+    side: int
+    turns: int
+
+
+# The networks' published resolution, at which a step takes 0.3 to 3 s on two cores, and one at
+# which calls are small: 0.1 to 0.5 s.
+SIZES = (Size(16, 224, 11), Size(8, 112, 31))
+QUICK_SIZES = (Size(8, 112, 3),)
 _WARM_UP_STEPS = 3
 _SEED = 1
 
@@ -152,15 +165,15 @@ class Server:
 
 
 def measure(
-    names: Sequence[str], threads: int, turns: int, batch: int = BATCH, side: int = SIDE
+    names: Sequence[str], threads: int, sizes: Sequence[Size]
 ) -> Iterator[NetworkMeasurement]:
-    """Measures networks, each in a process of its own."""
-    for name in names:
-        measured = NetworkMeasurement(name, batch, side, threads)
+    """Measures networks at each size, each in a process of its own."""
+    for size, name in itertools.product(sizes, names):
+        measured = NetworkMeasurement(name, size.batch, size.side, threads)
         worker = Worker(ENTRY, threads, module="tf_bn_ops.bench.execution.networks")
         try:
-            worker.ask("prepare", name, batch, side)
-            for _ in range(turns):
+            worker.ask("prepare", name, size.batch, size.side)
+            for _ in range(size.turns):
                 seconds = worker.ask("turn")
                 measured.turns.append(tuple(seconds[variant] * 1e3 for variant in VARIANTS))
         except CallError as e:
