@@ -45,7 +45,7 @@ def sync_batch_norm(
     statistics are within its bounds, whatever each replica holds, no samples included. Call it on
     every replica, in the function that `strategy.run` is given; without a strategy, there is one
     replica. Replicas exchange 2 * C + 1 float64 numbers forward and 2 * C backward, each in one
-    collective of the strategy. Results are bitwise the same on every run, the running statistics on
+    collective of the strategy. Results are bitwise identical on every run, the running statistics on
     every replica.
 
     The gradients by `scale` and `offset` are those of the replica's own samples, as are those of
@@ -169,7 +169,7 @@ class Statistics(NamedTuple):
 
 
 def global_statistics(x: Any, axis: int) -> Statistics:
-    """The statistics of `x` on all replicas, bitwise the same on each of them."""
+    """The statistics of `x` on all replicas, bitwise identical on each of them."""
     import tensorflow as tf
 
     local = _ops.batch_norm_stats(x, axis=axis)

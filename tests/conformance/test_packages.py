@@ -2,8 +2,11 @@
 
 import ast
 import pathlib
+import re
 import subprocess
 import sys
+
+import pytest
 
 import tf_bn_ops
 
@@ -60,3 +63,15 @@ def test_below_conformance_numpy_is_enough():
         [sys.executable, "-c", paths + WITHOUT], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "package",
+    ["harness", *(f"conformance/{p}" for p in ("cases", "execution", "verdict", "reports"))],
+)
+def test_a_package_lists_its_modules(package):
+    """In the docstring of its __init__.py, which is what a newcomer reads first."""
+    folder = PACKAGE / package
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+    modules = {path.name for path in folder.glob("*.py")} - {"__init__.py"}
+    assert modules == set(re.findall(r"\b\w+\.py\b", text))

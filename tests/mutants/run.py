@@ -3,7 +3,7 @@
 usage: python tests/mutants/run.py [--markdown=PAGE] [NAME ...]
 
 Copies the sources into a temporary folder and builds the TensorFlow-free core there (one ISA, no
-optimization, which is bitwise the same; make rebuilds what an edit touches). Then every mutant is
+optimization, which is bitwise identical; make rebuilds what an edit touches). Then every mutant is
 judged by the cases of the default conformance run of the ops of its formula, in their order and
 with their strict bounds, until one fails (judge_core.py). A mutant that is wrong only in large
 tensors is judged by one case of more than 2^31 elements instead (large_core.py). The kernels are

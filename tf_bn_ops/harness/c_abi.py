@@ -1,7 +1,8 @@
 """The library's C ABI (cc/c_api/tf_bn_ops_c.h) through ctypes: the structs, and calls in NumPy.
 
-Needs the core library alone, no TensorFlow. The structs are declared here and nowhere else; the
-drivers of tools/gpu fill them with addresses of device memory.
+Needs the core library alone, no TensorFlow. The structs are declared here and in split_c_abi.py
+(those of the split ops) and nowhere else; the drivers of tools/gpu fill them with addresses of
+device memory.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ DTYPE_CODES = {dtype.name: dtype.c_abi_code for dtype in spec.DTYPES.values()}
 
 ACTIVATION_CODES = {name: code for code, name in enumerate(ACTIVATIONS)}
 
-_SIZES = tuple((name, ctypes.c_int64) for name in ("outer", "channels", "inner"))
+# The first fields of every struct that has a view.
+SIZES = tuple((name, ctypes.c_int64) for name in ("outer", "channels", "inner"))
 
 
 def _flags(*names: str) -> tuple[tuple[str, Any], ...]:
@@ -90,7 +92,7 @@ class Args(ctypes.Structure):
     call = "batch_norm_grad"
 
     _fields_ = (
-        *_SIZES,
+        *SIZES,
         *_flags("dtype", "stat_dtype", "is_training", "variance_is_rstd"),
         ("epsilon", ctypes.c_double),
         *((name, ctypes.c_void_p) for name in POINTERS),
@@ -103,7 +105,7 @@ class ExArgs(ctypes.Structure):
     call = "batch_norm_grad_ex"
 
     _fields_ = (
-        *_SIZES,
+        *SIZES,
         *_flags("dtype", "stat_dtype", "is_training", "variance_is_rstd", "activation"),
         ("epsilon", ctypes.c_double),
         *((name, ctypes.c_void_p) for name in EX_POINTERS),
@@ -116,7 +118,7 @@ class SecondOrderArgs(ctypes.Structure):
     call = "batch_norm_grad_grad"
 
     _fields_ = (
-        *_SIZES,
+        *SIZES,
         *_flags("dtype", "stat_dtype", "is_training"),
         ("epsilon", ctypes.c_double),
         *((name, ctypes.c_void_p) for name in SECOND_ORDER_POINTERS),
@@ -129,7 +131,7 @@ class ForwardArgs(ctypes.Structure):
     call = "batch_norm"
 
     _fields_ = (
-        *_SIZES,
+        *SIZES,
         *_flags("dtype", "stat_dtype", "is_training", "bessel_correction", "saves_rstd"),
         *_flags("activation"),
         ("epsilon", ctypes.c_double),
@@ -148,7 +150,7 @@ class ExplainArgs(ctypes.Structure):
     """tfbn_explain_args."""
 
     _fields_ = (
-        *_SIZES,
+        *SIZES,
         *_flags("dtype", "is_training", "in_place", "threads"),
         ("l2_bytes", ctypes.c_int64),
         ("llc_bytes", ctypes.c_int64),

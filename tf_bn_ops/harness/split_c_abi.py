@@ -18,7 +18,6 @@ from tf_bn_ops import spec
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.problems import IDENTITY, VIEW_ROLES, Problem
 
-_SIZES = tuple((name, ctypes.c_int64) for name in ("outer", "channels", "inner"))
 _ATTRS: tuple[tuple[str, Any], ...] = (
     *((name, ctypes.c_int32) for name in ("dtype", "stat_dtype", "activation")),
     ("epsilon", ctypes.c_double),
@@ -34,7 +33,7 @@ class StatsArgs(ctypes.Structure):
 
     call = "batch_norm_stats"
 
-    _fields_ = (*_SIZES, ("dtype", ctypes.c_int32), *_pointers("x", "count", "mean", "m2"))
+    _fields_ = (*c_abi.SIZES, ("dtype", ctypes.c_int32), *_pointers("x", "count", "mean", "m2"))
 
 
 class GatherStatsArgs(ctypes.Structure):
@@ -55,7 +54,7 @@ class ElemtArgs(ctypes.Structure):
     call = "batch_norm_elemt"
 
     _fields_ = (
-        *_SIZES,
+        *c_abi.SIZES,
         *_ATTRS,
         *_pointers("x", "side_input", "scale", "offset", "mean", "variance", "y"),
     )
@@ -67,7 +66,7 @@ class BackwardReduceArgs(ctypes.Structure):
     call = "batch_norm_backward_reduce"
 
     _fields_ = (
-        *_SIZES,
+        *c_abi.SIZES,
         *_ATTRS,
         *_pointers("y_backprop", "x", "y", "scale", "offset", "mean", "variance"),
         *_pointers("sum_dy", "sum_dy_xmu", "scale_backprop", "offset_backprop"),
@@ -80,7 +79,7 @@ class BackwardElemtArgs(ctypes.Structure):
     call = "batch_norm_backward_elemt"
 
     _fields_ = (
-        *_SIZES,
+        *c_abi.SIZES,
         *_ATTRS,
         ("count", ctypes.c_double),
         *_pointers("y_backprop", "x", "y", "scale", "offset", "mean", "variance"),

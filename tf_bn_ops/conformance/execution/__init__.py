@@ -4,6 +4,7 @@ answer.py            what comes back
 worker.py            the process; signatures.py: what it says of another library's OpDefs
 workers.py           starts processes, sends them cases, and restarts them when they die
 implementations.py   candidate and references
-autodiff.py          references that TensorFlow differentiates
+autodiff.py          references that TensorFlow differentiates; elementary_parts.py: of split ops
 devices.py           where ops are placed
+stateful.py          modes that look for state between calls; fork.py: a call in a forked process
 """
