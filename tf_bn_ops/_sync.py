@@ -45,8 +45,8 @@ def sync_batch_norm(
     statistics are within its bounds, whatever each replica holds, no samples included. Call it on
     every replica, in the function that `strategy.run` is given; without a strategy, there is one
     replica. Replicas exchange 2 * C + 1 float64 numbers forward and 2 * C backward, each in one
-    collective of the strategy. Results are bitwise identical on every run, the running statistics on
-    every replica.
+    collective of the strategy. Results are bitwise identical on every run, the running statistics
+    on every replica.
 
     The gradients by `scale` and `offset` are those of the replica's own samples, as are those of
     all other variables: the strategy sums or averages them. They can be differentiated again.

@@ -1,4 +1,4 @@
-"""C++ sources include what is below them in the list of docs/design.md, and the list is complete."""
+"""C++ sources include what is below them in the list of docs/design.md, which is complete."""
 
 import pathlib
 import re
