@@ -19,7 +19,8 @@ from tf_bn_ops.harness.problems import Problem, random_forward_problem, random_p
 from tf_bn_ops.spec import DTYPES
 from tf_bn_ops.spec.ops import BATCH_NORM_GRAD, BATCH_NORM_GRAD_GRAD
 
-L2 = int(c_abi.explain(BATCH_NORM_GRAD, (1, 1, 1)).machine["l2_bytes"])
+MACHINE = c_abi.explain(BATCH_NORM_GRAD, (1, 1, 1)).machine
+L2, LLC = (int(MACHINE[name]) for name in ("l2_bytes", "llc_bytes"))
 THREADS = 2
 
 
@@ -32,8 +33,8 @@ def packed_view(outer: int, inner: int, element_bytes: int = 4) -> tuple[int, in
 # Whole runs and part of one; rows that begin at no cache line; shorter than a stage; two and more
 # blocks; several channels in a group; an inner dimension in blocks.
 PACKED = [packed_view(*sizes) for sizes in ((9, 1088), (8, 1099), (50, 1500), (3, 70), (2, 40000))]
-# A channel's inputs exceed the scratch.
-DIRECT = (5, 4 * THREADS, L2 // 40)
+# A channel's inputs exceed the scratch, a tensor the LLC.
+DIRECT = (5, max(4 * THREADS, LLC // (4 * 5 * (L2 // 40)) + 1), L2 // 40)
 
 
 def channel_of(problem: Problem, c: int) -> Problem:
