@@ -1,8 +1,8 @@
 """The fuzz targets of cc/fuzz on their seed corpora and on variations of them, without a fuzzer.
 
 Promised: what the targets promise (their first lines), under AddressSanitizer and
-UndefinedBehaviorSanitizer, for each seed and 2000 variations of it. `make fuzz` looks further,
-guided by coverage; `make sanitize` runs the target of the C ABI, which needs the core, so too.
+UndefinedBehaviorSanitizer, for each seed and 500 variations of it. `make fuzz` looks further,
+guided by coverage; `make sanitize` replays the targets of the C ABI, which need the core.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import pytest
 from build_helpers import make, run
 
-VARIATIONS = 2000
+VARIATIONS = 500
 # Targets that need no more than these sources.
 PARSERS = {"attributes": ["cc/client/attribute_string.cc"], "npy_reader": []}
 

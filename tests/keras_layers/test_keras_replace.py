@@ -526,7 +526,9 @@ def export(model, folder) -> None:
     model.export(folder / "exported", verbose=False)
 
 
-@pytest.mark.parametrize(("axis", "onednn"), [(-1, "1"), (1, "0")])
+@pytest.mark.parametrize(
+    ("axis", "onednn"), [(-1, "1"), pytest.param(1, "0", marks=pytest.mark.long)]
+)
 def test_exported_models_load_without_this_library(tmp_path, axis, onednn):
     """Values and gradients of a layer, and of a model whose layers are fused."""
     export(
@@ -597,8 +599,14 @@ def test_fused_with_addition_and_activation(name, make, caplog):
     assert not [op for op in ops if op.startswith("TfBnOps")]
 
 
-@pytest.mark.parametrize("trainable", [True, False])
-@pytest.mark.parametrize("inplace", [True, False])
+@pytest.mark.parametrize(
+    ("inplace", "trainable"),
+    [
+        (True, True),
+        (False, False),
+        *(pytest.param(a, not a, marks=pytest.mark.long) for a in (True, False)),
+    ],
+)
 def test_fused_models_learn_what_unfused_ones_learn(inplace, trainable):
     x, y = images(16) / 100, np.random.default_rng(1).normal(size=(16, 6, 6, 2))
     histories, weights = [], []
@@ -673,7 +681,9 @@ def test_weights_of_fused_models_are_those_of_keras(tmp_path):
             np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    "policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.long)]
+)
 def test_fused_models_in_mixed_precision(policy):
     model = residual_model(dtype=policy)
     x, y = images() / 100, np.zeros((4, 6, 6, 2))
