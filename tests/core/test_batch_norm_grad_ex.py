@@ -18,7 +18,7 @@ from builds import IMPLEMENTATIONS, ISA_BUILDS, assert_right
 from tf_bn_ops import spec
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.c_abi import bits, shifted
-from tf_bn_ops.harness.models import batch_norm_grad_ex
+from tf_bn_ops.harness.models import batch_norm_grad_ex, formula_models
 from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Problem, stored
 from tf_bn_ops.spec import DTYPES
 
@@ -284,19 +284,25 @@ def test_a_subnormal_scale_is_flushed_for_the_coefficients_too():
 
 
 @pytest.mark.parametrize("is_training", [True, False])
-def test_the_coefficients_are_the_mean_in_two_parts_and_scale_times_rstd(is_training):
-    forward = forward_problem((500, 9, 2), is_training=is_training)
-    x = forward["x"].astype(np.longdouble)
-    mean, variance = forward["mean"].astype(float), forward["variance"].astype(float)
-    if is_training:
-        mean, variance = x.mean((0, 2)), x.var((0, 2))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_coefficients_are_the_mean_in_two_parts_and_scale_times_rstd(dtype, is_training):
+    """Within the bounds of harness/models/batch_norm.py; the second part is the first one's rest."""
+    forward = forward_problem((500, 9, 2), dtype, is_training=is_training)
     for name in IMPLEMENTATIONS:
-        part, rest, factor = run_forward(forward, name)["forward_coefficients"].reshape(3, -1)
-        assert (np.abs(rest) <= 2.0**-24 * np.abs(part)).all()
-        parts = part.astype(np.longdouble) + rest
-        np.testing.assert_allclose(parts.astype(float), mean.astype(float), rtol=2.0**-46)
-        rstd = 1 / np.sqrt(variance + forward.epsilon)
-        np.testing.assert_allclose(factor, forward["scale"] * rstd.astype(float), rtol=2.0**-23)
+        given = run_forward(forward, name)["forward_coefficients"]
+        assert not formula_models.check_coefficients(forward, given)
+        part, rest, _ = given.reshape(3, -1)
+        assert (np.abs(rest) <= np.spacing(np.abs(part)) / 2).all()
+
+
+def test_the_bounds_of_the_coefficients_tell_a_missing_rest_and_a_rounding():
+    forward = forward_problem((500, 9, 2))
+    part, rest, factor = run_forward(forward)["forward_coefficients"].reshape(3, -1)
+    for role, wrong in (
+        ("mean", [part, 0 * rest, factor]),
+        ("scale_rstd", [part, rest, factor * np.float32(1 + 2.0**-21)]),
+    ):
+        assert role in formula_models.check_coefficients(forward, np.stack(wrong))
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)

@@ -34,6 +34,12 @@ Where sums may be rearranged, so may y = a*x + (offset - a*mean): 16u_c*|a*mean|
 interval: near the clamp any of them is right, and where the whole interval is clamped only the
 clamp itself is. After it the result is rounded to its type, u_T*|y|. NaN stays NaN.
 
+**Coefficients.** What is kept of them for the gradient, the mean in two parts of the type with
+roundoff u_c and a, rounded to it, may be off by
+
+  em + 2u_c^2*|mean| + 2t            the sum of both parts
+  (rho + 2u_c)*|a| + t*(1 + rstd)    a; a subnormal scale may be flushed
+
 **Flushing.** As in bounds.py: t, the smallest normal number of the type computed in, counts beside
 every mean|t|, times the mean of the other factor in a product, and beside every element.
 
@@ -236,11 +242,7 @@ class BatchNorm:
     def expected(self, problem: Problem, profile: Profile) -> Iterator[Expected]:
         oracle = Oracle(problem)
         with np.errstate(all="ignore"):
-            if problem.is_training:
-                used = oracle.of_batch(profile.rearranged)
-                errors = Errors.in_training(profile, problem, used, oracle.count)
-            else:
-                used, errors = oracle.given, Errors.frozen(profile, problem)
+            used, errors = _used(oracle, profile)
             if not problem.is_training:
                 yield from _copies(problem, oracle.given)
             elif not oracle.count:
@@ -251,6 +253,33 @@ class BatchNorm:
         for at in regions(problem.view):
             with np.errstate(all="ignore"):
                 yield elements.expected(at)
+
+
+def _used(oracle: Oracle, profile: Profile) -> tuple[_Statistics, Errors]:
+    """The statistics that y is computed with, and how far off they may be."""
+    problem = oracle.problem
+    if not problem.is_training:
+        return oracle.given, Errors.frozen(profile, problem)
+    of = oracle.of_batch(profile.rearranged)
+    return of, Errors.in_training(profile, problem, of, oracle.count)
+
+
+def expected_coefficients(problem: Problem, profile: Profile) -> Iterator[Expected]:
+    """Of forward_coefficients: "mean", the sum of both parts, and "scale_rstd"; see the module's
+    text. Where a number or its bound is not finite, or near the end of the type, anything goes."""
+    oracle, computed_in = Oracle(problem), spec.DTYPES[problem.dtype.accumulator]
+    u_c, t = computed_in.unit_roundoff, computed_in.smallest_normal
+    with np.errstate(all="ignore"):
+        of, errors = _used(oracle, profile)
+        mean, rstd = of.mean + of.rest, oracle.rstd(of)
+        factor = oracle.column("scale") * rstd
+        of_mean = errors.mean + profile.mean_roundings * u_c * np.abs(mean) + 2 * t
+        of_factor = (errors.rho + profile.sum_roundings * u_c) * np.abs(factor) + t * (1 + rstd)
+        judged = ~errors.overflow
+        for role, value, bound in (("mean", mean, of_mean), ("scale_rstd", factor, of_factor)):
+            judged = judged & np.isfinite(bound) & (np.abs(value) < computed_in.largest / 4)
+            value, bound = np.where(judged, value, 0), np.where(judged, bound, np.inf)
+            yield Expected(role, WHOLE, value, bound, np.abs(value))
 
 
 def _copies(problem: Problem, given: _Statistics) -> Iterator[Expected]:

@@ -14,12 +14,12 @@ from tf_bn_ops import spec
 from tf_bn_ops.harness.bounds import PROFILES, Profile
 from tf_bn_ops.harness.inputs import Kind
 from tf_bn_ops.harness.measure import Expected, OutputError, errors_of
-from tf_bn_ops.harness.models import split_ops
-from tf_bn_ops.harness.models.batch_norm import BatchNorm
+from tf_bn_ops.harness.models import batch_norm, split_ops
 from tf_bn_ops.harness.models.batch_norm_grad import BatchNormGrad
 from tf_bn_ops.harness.models.batch_norm_grad_ex import BatchNormGradEx
 from tf_bn_ops.harness.models.batch_norm_grad_grad import BatchNormGradGrad
 from tf_bn_ops.harness.models.generic_model import GenericOpSpec
+from tf_bn_ops.harness.oracle import working_type
 from tf_bn_ops.harness.problems import Call, Inputs, Problem
 from tf_bn_ops.spec import OpSpec
 
@@ -51,8 +51,8 @@ MODELS: Mapping[str, FormulaModel] = {
     spec.ops.BATCH_NORM_GRAD: BatchNormGrad(),
     spec.ops.BATCH_NORM_GRAD_EX: BatchNormGradEx(),
     spec.ops.BATCH_NORM_GRAD_GRAD: BatchNormGradGrad(),
-    spec.ops.BATCH_NORM: BatchNorm(),
-    spec.ops.BATCH_NORM_ADD: BatchNorm(),
+    spec.ops.BATCH_NORM: batch_norm.BatchNorm(),
+    spec.ops.BATCH_NORM_ADD: batch_norm.BatchNorm(),
     spec.ops.BATCH_NORM_STATS: split_ops.BatchNormStats(),
     spec.ops.BATCH_NORM_ELEMT: split_ops.BatchNormElemt(),
     spec.ops.BATCH_NORM_BACKWARD_REDUCE: split_ops.BatchNormBackwardReduce(),
@@ -86,7 +86,20 @@ def errors(
 
 def check(problem: Problem, outputs: Mapping[str, np.ndarray], profile: str = "strict") -> str:
     """The worst output beyond its error bound in one sentence, or nothing."""
-    found = errors(problem, outputs, profile)
+    return _worst(errors(problem, outputs, profile))
+
+
+def check_coefficients(problem: Problem, given: np.ndarray, profile: str = "strict") -> str:
+    """The same of the opaque forward_coefficients of a forward op, all rows in one array."""
+    rows = given.astype(working_type(problem)).reshape(spec.ops.NUM_FORWARD_COEFFICIENTS, -1)
+    with np.errstate(all="ignore"):
+        outputs = {"mean": rows[0] + rows[1], "scale_rstd": rows[2]}
+    expected = batch_norm.expected_coefficients(problem, PROFILES[profile])
+    worst = _worst(errors_of(outputs, expected, dict.fromkeys(outputs)))
+    return worst and f"forward_coefficients {worst}"  # The role first, as in check.
+
+
+def _worst(found: Mapping[str, OutputError]) -> str:
     role, error = max(found.items(), key=lambda item: item[1].bound)
     how = f"{role} {error.bound:.3g} times the bound {error.worst}"
     return "" if error.bound <= 1 else how
