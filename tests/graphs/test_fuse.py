@@ -128,8 +128,12 @@ def test_all_versions(version):
     x = data(SHAPES["NHWC"])
     assert_close(fused(x), concrete(x))
     unfused = rewrite.unfuse(fused)
-    assert ops_of(unfused) == ["FusedBatchNormGradV3", "FusedBatchNormV3", "Relu", "ReluGrad"]
+    norms = ["FusedBatchNormGradV3", "FusedBatchNormV3"]
+    assert ops_of(unfused) == ["Relu", "ReluGrad", *("TfBnOps>" + op for op in norms)]
     assert_close(unfused(x), concrete(x))
+    for builtin in (rewrite.to_builtin(fused), rewrite.to_builtin(unfused)):
+        assert ops_of(builtin) == [*norms, "Relu", "ReluGrad"]
+        assert_close(builtin(x), concrete(x))
 
 
 def test_running_statistics_are_outputs_of_the_fused_op():
@@ -160,7 +164,13 @@ def test_the_keras_layers_op_keeps_its_moving_variance():
     fused = rewrite.fuse(concrete)
     assert ops_of(fused) == [EX]
     np.testing.assert_array_equal(fused(x)[1], concrete(x)[1])
-    assert_close(rewrite.unfuse(fused)(x), concrete(x))
+    # The op that the layer had; without an activation it is fused with nothing.
+    unfused = rewrite.unfuse(fused)
+    assert ops_of(unfused) == ["Relu6", EX]
+    assert ops_of(rewrite.unfuse(concrete)) == ["Relu6", EX]
+    np.testing.assert_array_equal(unfused(x)[0], concrete(x)[0])
+    np.testing.assert_array_equal(unfused(x)[1], concrete(x)[1])
+    assert_close(rewrite.to_builtin(fused)(x), concrete(x))
 
 
 @pytest.mark.parametrize("batch", [4, None], ids=["static", "dynamic"])
@@ -475,7 +485,8 @@ def test_all_kinds_of_messages():
     library.function.add().CopyFrom(function)
     assert rewrite.fuse(library).function[0] == rewrite.fuse(function)
     restored = rewrite.unfuse(rewrite.fuse(function))
-    assert not [n.op for n in restored.node_def if "TfBnOps" in n.op]
+    assert {"Relu", "ReluGrad"} <= {n.op for n in restored.node_def}
+    assert rewrite.unfuse(function) == function
     with pytest.raises(TypeError, match="get_concrete_function"):
         rewrite.fuse(tf.function(lambda x: x))
     with pytest.raises(TypeError, match="cannot rewrite a list"):
@@ -546,8 +557,15 @@ def test_a_saved_model_trains_alike_fused_and_back(saved, tmp_path):
     assert {EX, GRAD_EX} <= listed and not {"FusedBatchNormV3", "Relu", "ReluGrad"} & listed
 
     assert rewrite.unfuse(fused, back) == 8
-    np.testing.assert_allclose(losses(back), want, rtol=1e-6)
-    run = run_without_the_library(back)
+    np.testing.assert_allclose(losses(back), want, rtol=1e-5)
+    model = read(back).meta_graphs[0]
+    listed = {op.name for op in model.meta_info_def.stripped_op_list.op}
+    assert {"TfBnOps>FusedBatchNormV3", "Relu", "ReluGrad"} <= listed and not {EX, GRAD_EX} & listed
+
+    anywhere = tmp_path / "anywhere"
+    assert rewrite.to_builtin(fused, anywhere) == 8
+    np.testing.assert_allclose(losses(anywhere), want, rtol=1e-6)
+    run = run_without_the_library(anywhere)
     assert run.returncode == 0, run.stderr
 
 
@@ -559,7 +577,7 @@ def test_command(saved, tmp_path, capsys):
 
     fused, back = tmp_path / "fused", tmp_path / "back"
     assert run(saved, fused, "--fuse") == (0, f"{fused}: fused 8 of 8 places\n")
-    assert run(fused, back, "--unfuse") == (0, f"{back}: 8 nodes renamed\n")
+    assert run(fused, back, "--unfuse") == (0, f"{back}: 8 nodes unfused\n")
     graph_def = graph_def_of(lambda x: tf.nn.relu(norm(x) + x))
     path, new = tmp_path / "graph.pbtxt", tmp_path / "new.pbtxt"
     path.write_text(text_format.MessageToString(graph_def))

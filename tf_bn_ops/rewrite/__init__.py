@@ -3,7 +3,7 @@ them with what is around them.
 
     shim = tf_bn_ops.rewrite.to_shim(graph_def)
     builtin = tf_bn_ops.rewrite.to_builtin(shim)     # equals graph_def
-    fused = tf_bn_ops.rewrite.fuse(graph_def)
+    fused = tf_bn_ops.rewrite.fuse(graph_def)        # back by unfuse, or to_builtin
 
 The OpDefs are equal, so a node changes its op and nothing else: names, inputs, attrs, control
 edges, devices, and with them checkpoints and signatures stay as they were.
@@ -38,6 +38,7 @@ def __dir__() -> list[str]:
 _TO_SHIM = {op.builtin: op.registered_name for op in OPS.values() if op.builtin is not None}
 _GRADIENTS = {op.builtin for op in of_formula(BATCH_NORM_GRAD)}
 _GRADIENTS_TO_SHIM = {name: shim for name, shim in _TO_SHIM.items() if name in _GRADIENTS}
+_UNFUSED = dict.fromkeys(_expand.EXPANDED_OPS, _graph.EXPANDED_TO_OWN)
 _TO_BUILTIN = {shim: builtin for builtin, shim in _TO_SHIM.items()} | dict.fromkeys(
     _expand.EXPANDED_OPS, _graph.EXPANDED
 )
@@ -146,11 +147,19 @@ def fusion_report(graph: Any, *, keep: Iterable[str] = ()) -> list[Fusion]:
 
 
 def unfuse(graph: Any, output: str | os.PathLike[str] | None = None) -> Any:
-    """The way back from `fuse`, to TensorFlow's ops alone: another name of `to_builtin`.
+    """The way back from `fuse`: addition, activation and their gradients are nodes again.
 
-    A node that `fuse` removed gets a new name, and V1 and V2 come back as V3.
+    Batch normalization becomes this library's FusedBatchNormV3 and FusedBatchNormGradV3, whose
+    results are those of the fused ops, also where `fuse` found TensorFlow's; FusedBatchNormEx
+    without activation where its running variance is the biased one. `to_builtin` goes on to
+    TensorFlow's ops. A node that `fuse` removed gets a new name.
+
+    Arguments, result and errors are those of `to_shim`; no other node is touched.
     """
-    return to_builtin(graph, output)
+    from tf_bn_ops import _ops
+
+    _ops.load()  # A SavedModel lists the OpDefs that it uses.
+    return _rewrite(graph, output, functools.partial(_graph.renamed, names=_UNFUSED))
 
 
 def _rewrite(graph: Any, output: Any, transform: Transform) -> Any:

@@ -1,4 +1,4 @@
-"""FusedBatchNormEx and FusedBatchNormGradEx as ops of TensorFlow.
+"""FusedBatchNormEx and FusedBatchNormGradEx as several ops, of TensorFlow or this library.
 
 Forward: FusedBatchNormV3, AddV2, Relu, and arithmetic. Backward: ReluGrad, FusedBatchNormGradV3.
 
@@ -7,6 +7,8 @@ the element type, where the fused op rounds once. Without Bessel's correction, w
 channel, f the factor and v what FusedBatchNormV3 returns, the running variance is
 
     v - (v - (1 - f) * given) / M.
+
+Among this library's ops FusedBatchNormEx without activation has that variance, and stands for it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from tf_bn_ops.spec import OPS
 
 _EX = OPS["FusedBatchNormEx"]
 _GRAD_EX = OPS["FusedBatchNormGradEx"]
+# What the names of this library's ops begin with.
+OWN = _EX.registered_name.removesuffix(_EX.name)
 # What is expanded.
 EXPANDED_OPS = frozenset({_EX.registered_name, _GRAD_EX.registered_name})
 _EX_OUTPUTS = [arg.name for arg in _EX.outputs]
@@ -37,6 +41,7 @@ _OUTPUTS = {
     _EX.registered_name: _EX_OUTPUTS,
     _GRAD_EX.registered_name: _GRAD_EX_OUTPUTS,
     **{op: [arg.name for arg in OPS[op].outputs] for op in OPS if OPS[op].builtin == op},
+    **{op.registered_name: [arg.name for arg in op.outputs] for op in OPS.values() if op.builtin},
 }
 # Op -> name of its only output.
 _OUTPUT_OF = {
@@ -60,7 +65,7 @@ class Expanded:
 
     Attributes:
       count: how many nodes were expanded.
-      ops: those of the new nodes.
+      ops: those of the new nodes, and the fused ops that stayed.
       moved: tensors that have another name now -> that name.
     """
 
@@ -69,17 +74,20 @@ class Expanded:
     moved: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
-def expand(nodes: Any, in_function: bool) -> Expanded:
+def expand(nodes: Any, in_function: bool, prefix: str = "") -> Expanded:
     """Replaces each fused op in the nodes of a GraphDef or FunctionDef, and who reads it.
+
+    The batch-norm ops in its place are TensorFlow's. With OWN as `prefix` they are this library's,
+    and a node without side input and activation stays as it is.
 
     The node that computes y, or x_backprop, keeps the name: control edges, devices and fetches of
     it stay valid.
     """
     result = Expanded()
     taken = {node.name for node in nodes}
-    while (at := _first_fused(nodes)) is not None:
+    while (at := _first_fused(nodes, prefix)) is not None:
         kind = _Forward if nodes[at].op == _EX.registered_name else _Gradient
-        expansion = kind(nodes[at], taken, in_function)
+        expansion = kind(nodes[at], taken, in_function, prefix)
         del nodes[at]
         for node in nodes:  # not the new ones, which read what they mean
             node.input[:] = [expansion.moved.get(name, name) for name in node.input]
@@ -87,11 +95,15 @@ def expand(nodes: Any, in_function: bool) -> Expanded:
         result.count += 1
         result.ops |= {node.op for node in expansion.nodes}
         result.moved |= expansion.moved
+    result.ops |= {node.op for node in nodes if node.op in EXPANDED_OPS}
     return result
 
 
-def _first_fused(nodes: Any) -> int | None:
-    return next((i for i, node in enumerate(nodes) if node.op in EXPANDED_OPS), None)
+def _first_fused(nodes: Any, prefix: str) -> int | None:
+    for i, node in enumerate(nodes):
+        if node.op in EXPANDED_OPS and (not prefix or _Attrs.of(node).is_fused):
+            return i
+    return None
 
 
 @dataclasses.dataclass
@@ -103,6 +115,10 @@ class _Attrs:
     factor: float
     is_training: bool
     corrects_variance: bool
+
+    @property
+    def is_fused(self) -> bool:
+        return self.side_inputs > 0 or self.activation != "Identity"
 
     @classmethod
     def of(cls, node: Any) -> _Attrs:
@@ -122,10 +138,10 @@ class _Attrs:
 class _Expansion:
     """The nodes in the place of one fused op, and where its outputs are then."""
 
-    def __init__(self, node: Any, taken: set[str], in_function: bool) -> None:
+    def __init__(self, node: Any, taken: set[str], in_function: bool, prefix: str) -> None:
         self._node = type(node)()
         self._node.CopyFrom(node)
-        self._taken, self._in_function = taken, in_function
+        self._taken, self._in_function, self._prefix = taken, in_function, prefix
         self._attrs = _Attrs.of(node)
         self.nodes: list[Any] = []
         self.moved: dict[str, str] = {}
@@ -173,27 +189,33 @@ class _Forward(_Expansion):
     def _build(self) -> None:
         attrs = self._attrs
         activation = [] if attrs.activation == "Identity" else [attrs.activation]
-        chain = ["FusedBatchNormV3", *["AddV2"] * attrs.side_inputs, *activation]
+        # TensorFlow has no op with the biased running variance.
+        is_biased = bool(self._prefix) and attrs.corrects_variance
+        base = _EX.name if is_biased else "FusedBatchNormV3"
+        chain = [base, *["AddV2"] * attrs.side_inputs, *activation]
         names = [self._unique(f"{self._node.name}/{op}") for op in chain[:-1]] + [self._node.name]
-        norm = self._normalization(names[0])
+        norm = self._normalization(names[0], base)
         y = self._tensor(norm, 0)
         for op, name in zip(chain[1:], names[1:], strict=True):
             added = [self._node.input[5]] if op == "AddV2" else []
             y = self._op(op, [y, *added], name=name, T=self._node.attr["T"].type)
         outputs = [y, *(self._tensor(norm, port) for port in range(1, len(_EX_OUTPUTS)))]
-        if attrs.corrects_variance:
+        if attrs.corrects_variance and not is_biased:
             outputs[_BATCH_VARIANCE] = self._biased(norm, outputs[_BATCH_VARIANCE])
         if not attrs.is_training:  # TensorFlow's CPU kernels leave these unwritten
             outputs[_SAVED] = self._node.input[_GIVEN]
         self._move(outputs)
 
-    def _normalization(self, name: str) -> Any:
-        """FusedBatchNormV3 with what the node has of it."""
+    def _normalization(self, name: str, base: str) -> Any:
+        """The op `base` with what the node has of it."""
         norm = type(self._node)()
         norm.CopyFrom(self._node)
-        norm.name, norm.op = name, "FusedBatchNormV3"
-        for attr in ("num_side_inputs", "activation_mode", "bessel_correction"):
-            norm.attr.pop(attr, None)
+        norm.name, norm.op = name, self._prefix + base
+        if base == _EX.name:
+            norm.attr["num_side_inputs"].i, norm.attr["activation_mode"].s = 0, b"Identity"
+        else:
+            for attr in ("num_side_inputs", "activation_mode", "bessel_correction"):
+                norm.attr.pop(attr, None)
         del norm.input[5 : 5 + self._attrs.side_inputs]
         self.nodes.append(norm)
         return norm
@@ -244,10 +266,10 @@ class _Gradient(_Expansion):
         gradient = type(fused)()
         gradient.CopyFrom(fused)
         inputs = [masked, *fused.input[1 : _FORWARD_COEFFICIENTS + 1]]
-        gradient.op = "FusedBatchNormGradV3"
+        gradient.op = self._prefix + "FusedBatchNormGradV3"
         if inputs[-1] == inputs[-2] and fused.attr["data_format"].s in (b"", b"NHWC", b"NCHW"):
             # `fuse` knew of no third reserve space, which TensorFlow reads on GPUs.
-            gradient.op = "FusedBatchNormGradV2"
+            gradient.op = self._prefix + "FusedBatchNormGradV2"
             inputs.pop()
         controls = [name for name in fused.input if name.startswith("^")]
         gradient.input[:] = [*inputs, *controls]

@@ -7,8 +7,10 @@ from typing import Any
 
 from tf_bn_ops.rewrite import _expand
 
-# In the place of a new op: what it stands for becomes several nodes.
-EXPANDED = ""
+# In the place of a new op: what it stands for becomes several nodes, whose batch-norm ops are
+# TensorFlow's; or this library's, and what is not fused with anything stays.
+EXPANDED, EXPANDED_TO_OWN = "", _expand.OWN
+_EXPANSIONS = (EXPANDED, EXPANDED_TO_OWN)
 
 _MESSAGES = ("GraphDef", "MetaGraphDef", "SavedModel", "FunctionDefLibrary", "FunctionDef")
 
@@ -30,7 +32,7 @@ def renamed(message: Any, names: Mapping[str, str]) -> tuple[Any, int]:
 
     Args:
       message: one of the messages that `is_message` knows.
-      names: op -> new op; EXPANDED as the new op has the fused ops expanded.
+      names: op -> new op; EXPANDED or EXPANDED_TO_OWN as the new op has the fused ops expanded.
     """
     result = type(message)()
     result.CopyFrom(message)
@@ -91,12 +93,13 @@ def _rename_nodes(
 ) -> tuple[int, _expand.Expanded]:
     count = 0
     for node in nodes:
-        if names.get(node.op, EXPANDED) != EXPANDED:
+        if names.get(node.op, EXPANDED) not in _EXPANSIONS:
             node.op = names[node.op]
             count += 1
-    if _expand.EXPANDED_OPS.isdisjoint(names):
+    prefixes = {names[op] for op in _expand.EXPANDED_OPS if op in names}
+    if not prefixes:
         return count, _expand.Expanded()
-    expanded = _expand.expand(nodes, in_function)
+    expanded = _expand.expand(nodes, in_function, prefixes.pop())
     return count + expanded.count, expanded
 
 
@@ -105,7 +108,7 @@ def _rename_op_list(ops: Any, names: Mapping[str, str], added: Iterable[str]) ->
     present = {op.name for op in ops}
     for i in reversed(range(len(ops))):
         new_name = names.get(ops[i].name)
-        if new_name in present or new_name == EXPANDED:
+        if new_name in present or new_name in _EXPANSIONS:
             del ops[i]
         elif new_name is not None:
             ops[i].name = new_name

@@ -32,7 +32,11 @@ flags.DEFINE_bool(
     "Fuse batch normalization with the addition and the activation behind it, forward and "
     "backward, and say what is left as it is, and why.", flag_values=_FLAGS,
 )  # fmt: skip
-flags.DEFINE_bool("unfuse", False, "The way back from --fuse, as --to builtin.", flag_values=_FLAGS)
+flags.DEFINE_bool(
+    "unfuse", False,
+    "The way back from --fuse, with the batch-norm ops of tf_bn_ops; --to builtin goes on to those "
+    "of TensorFlow.", flag_values=_FLAGS,
+)  # fmt: skip
 flags.DEFINE_list(
     "keep", [],
     "With --fuse: names of nodes that must stay, beside those of signatures and collections.",
@@ -89,6 +93,9 @@ def _rewritten(source: str, target: str) -> str:
     if _FLAGS.fuse:
         _, fusions = rewrite._fused(source, target, _FLAGS.keep)
         return _fuse.summary(fusions)
+    if _FLAGS.unfuse:
+        count = rewrite.unfuse(source, target)
+        return f"{count} node{'' if count == 1 else 's'} unfused"
     if _FLAGS.to == "shim":
         count = rewrite.to_shim(source, target, gradients_only=_FLAGS.gradients_only)
     else:
