@@ -1,6 +1,6 @@
 """Says what is installed, whether it fits together, and what to do where it does not.
 
-usage: python -m tf_bn_ops doctor [--json]
+usage: python -m tf_bn_ops doctor [--format=json]
        python -m tf_bn_ops doctor --explain=SHAPE,LAYOUT,DTYPE[,MODE][,OP][,in_place][,threads=N]
 
 One line for each check: ok, warning (it works, but not as well as it could) or problem.
@@ -41,7 +41,10 @@ OK, WARNING, PROBLEM = "ok", "warning", "problem"
 _PROBE_SECONDS = 300
 
 _FLAGS = flags.FlagValues()
-flags.DEFINE_bool("json", False, "Print one JSON object instead of lines.", flag_values=_FLAGS)
+flags.DEFINE_enum(
+    "format", "text", ["text", "json"], "json: print one JSON object instead of lines.",
+    flag_values=_FLAGS,
+)  # fmt: skip
 flags.DEFINE_string(
     "explain",
     None,
@@ -410,7 +413,7 @@ def _report() -> int:
     """Prints the findings; returns the exit status."""
     findings = diagnose(probe())
     counts = {state: sum(f.state == state for f in findings) for state in (WARNING, PROBLEM)}
-    if _FLAGS.json:
+    if _FLAGS.format == "json":
         report = {"problems": counts[PROBLEM], "warnings": counts[WARNING]}
         print(
             json.dumps({**report, "findings": [dataclasses.asdict(f) for f in findings]}, indent=2)
@@ -429,7 +432,7 @@ def _report() -> int:
 def _explain() -> int:
     """Prints the plan of the call that --explain describes."""
     plan = explain.explain(_FLAGS.explain)
-    if _FLAGS.json:
+    if _FLAGS.format == "json":
         print(json.dumps(dataclasses.asdict(plan), indent=2))
     else:
         print("\n".join(explain.lines(plan)))

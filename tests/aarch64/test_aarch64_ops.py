@@ -117,7 +117,7 @@ def test_the_wheel_is_for_that_machine(wheel):
 def test_the_doctor_finds_no_problem_in_the_installed_wheel(wheel, tmp_path):
     pip = ("-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", str(tmp_path))
     emulated.run_python(*pip, str(wheel), PYTHONPATH="")
-    command = ("-m", "tf_bn_ops", "doctor", "--json")
+    command = ("-m", "tf_bn_ops", "doctor", "--format=json")
     where = {"PYTHONPATH": str(tmp_path), "TF_BN_OPS_LIBRARY": ""}
     report = json.loads(emulated.run_python(*command, cwd=tmp_path, **where))
     states = {finding["name"]: finding for finding in report["findings"]}

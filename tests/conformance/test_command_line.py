@@ -41,9 +41,9 @@ def _run(*flags, **environment):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--op=V9"], "'V9' is not a known op"),
-        (["--dtype=int8"], "'int8' is not a known dtype"),
-        (["--op=FusedBatchNormGrad", "--dtype=half"], "no op has this combination"),
+        (["--ops=V9"], "'V9' is not a known op"),
+        (["--dtypes=int8"], "'int8' is not a known dtype"),
+        (["--ops=FusedBatchNormGrad", "--dtypes=half"], "no op has this combination"),
         (["--cases=-1"], "cases"),
         (["--nonsense"], "nonsense"),
         (["stray"], "'stray' is not a flag"),
@@ -92,13 +92,13 @@ def test_help_lists_flags_and_commands(capsys):
 
 @pytest.mark.long
 def test_op_that_the_candidate_lacks_is_said():
-    said = _refusal("--candidate=tensorflow:raw_ops", "--op=BatchNormTrainingBackprop")
+    said = _refusal("--candidate=tensorflow:raw_ops", "--ops=BatchNormTrainingBackprop")
     assert "tensorflow:raw_ops has no BatchNormTrainingBackprop" in said
 
 
 @pytest.mark.long
 def test_training_backprop_has_autodiff_beside_its_counterpart():
-    result = _run("--op=BatchNormTrainingBackprop", "--cases=60", "--noreal")
+    result = _run("--ops=BatchNormTrainingBackprop", "--cases=60", "--noreal")
     assert result.returncode == 0, result.stdout + result.stderr
     assert re.search(r"autodiff: outside .* of 60 cases", result.stdout)
     answered = re.search(r"eigen: outside .* of (\d+) cases", result.stdout)
@@ -107,7 +107,7 @@ def test_training_backprop_has_autodiff_beside_its_counterpart():
 
 @pytest.mark.long
 def test_failing_case_replays_and_is_reduced_to_a_program(tmp_path):
-    flags = ["--candidate=odd_ops:flipped", "--op=V2", "--layout=NHWC", "--noreal"]
+    flags = ["--candidate=odd_ops:flipped", "--ops=V2", "--layouts=NHWC", "--noreal"]
     record = tmp_path / "run.json"
     result = _run(*flags, "--cases=12", "--bounds=textbook", f"--json={record}")
     assert result.returncode == 1, result.stdout + result.stderr
@@ -136,7 +136,7 @@ def test_failing_case_replays_and_is_reduced_to_a_program(tmp_path):
 @pytest.mark.long
 def test_builtin_passes_as_candidate_and_real_input_runs():
     """Against itself: held to what any float32 kernel meets, and to the known divergences."""
-    result = _run("--candidate=tensorflow:raw_ops", "--op=V2", "--layout=NCHW", "--cases=40")
+    result = _run("--candidate=tensorflow:raw_ops", "--ops=V2", "--layouts=NCHW", "--cases=40")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "digits" in result.stdout
     assert "bounds textbook" in result.stdout
@@ -152,7 +152,7 @@ def test_builtin_fails_where_the_list_of_divergences_is_wrong(monkeypatch, capsy
         "never-seen", "dtype:x_backprop", "so it is not", {"path": ["eigen"]}
     )
     monkeypatch.setattr(divergences.Register, "load", lambda: divergences.Register([*left, bogus]))
-    flags = ["--candidate=eigen", "--op=V2", "--layout=NCHW", "--cases=12", "--noreal"]
+    flags = ["--candidate=eigen", "--ops=V2", "--layouts=NCHW", "--cases=12", "--noreal"]
     try:
         assert cli.main(["tf_bn_ops conformance", *flags, "--execution_modes=none"]) == 1
     finally:

@@ -1,11 +1,13 @@
 """What the package and its commands need to run.
 
 Promised: `import tf_bn_ops` needs NumPy alone and imports no TensorFlow; a command whose packages
-are missing says in one sentence which, and how to install it.
+are missing says in one sentence which, and how to install it; a flag has one spelling and one
+meaning in all commands.
 """
 
 from __future__ import annotations
 
+import importlib
 import pathlib
 import subprocess
 import sys
@@ -45,6 +47,21 @@ def test_a_command_without_its_packages_says_what_to_install(command):
     assert result.stderr.count("\n") == 1
     assert f"the command {command} needs " in result.stderr
     assert "pip install 'tf-bn-ops[commands]'" in result.stderr
+
+
+def test_a_flag_is_spelled_and_means_the_same_in_all_commands():
+    """Kinds of values stand for meanings; a list is plural, so no name has both spellings."""
+    kinds: dict[str, set[str]] = {}
+    modules = {module for module, _ in _COMMANDS.values()} - {"tf_bn_ops.conformance.cli"}
+    conformance = ("flags", "advisories_table", "reports.merge")
+    for name in (*modules, *(f"tf_bn_ops.conformance.{part}" for part in conformance)):
+        module = importlib.import_module(name)
+        values = module.VALUES if name.endswith(".flags") else module._FLAGS
+        for flag in values:
+            kinds.setdefault(flag, set()).add(values[flag].flag_type())
+    assert {"dtypes", "json", "explain", "fuse", "against"} <= kinds.keys()
+    assert {flag: kind for flag, kind in kinds.items() if len(kind) > 1} == {}
+    assert [flag for flag in kinds if flag + "s" in kinds] == []
 
 
 def test_the_packages_of_commands_are_an_extra(repo_root):

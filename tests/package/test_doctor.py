@@ -50,7 +50,7 @@ def problems(findings: list[doctor.Finding]) -> dict[str, str]:
 
 
 def test_all_is_well_here():
-    result = run_doctor("--json")
+    result = run_doctor("--format=json")
     assert (result.returncode, result.stderr) == (0, "")
     report = json.loads(result.stdout)
     assert (report["problems"], report["warnings"]) == (0, 0)
@@ -91,7 +91,7 @@ def test_wrong_usage(arguments, capsys):
 
 
 def test_no_library(tmp_path):
-    result = run_doctor("--json", path=(package_without_build(tmp_path),))
+    result = run_doctor("--format=json", path=(package_without_build(tmp_path),))
     assert result.returncode == 1, result.stderr
     found = {f["name"]: f["text"] for f in json.loads(result.stdout)["findings"]}
     assert "libtf_bn_ops.so does not exist: build it with 'make'" in found["library"]
@@ -227,7 +227,7 @@ def test_explain_needs_no_tensorflow(tmp_path):
 
 
 def test_explain_as_json(capsys):
-    assert doctor.main(["doctor", "--explain=4x4,NC,half,threads=3", "--json"]) == 0
+    assert doctor.main(["doctor", "--explain=4x4,NC,half,threads=3", "--format=json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["call"]["threads_offered"] == "3"
     (threads,) = (field for field in report["fields"] if field["name"] == "threads")

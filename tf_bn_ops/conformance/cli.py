@@ -127,7 +127,7 @@ class _Run:
             combos = [c for c in combos if c[0] in entries and entries[c[0]].claims(*c[1:])]
             if not combos or (self._repro and not self._candidate.supports(self._repro)):
                 raise UsageError(
-                    "no mapped op claims what --op, --dtype, --layout, --modes or --repro select"
+                    "no mapped op claims what --ops, --dtypes, --layouts, --modes or --repro select"
                 )
         return combos
 

@@ -32,8 +32,8 @@ SETTINGS = (
     "seed", "cases", "real", "repro", "timeout", "shrink", "contract", "relations", "oracle",
     "advisories", "foreign_shapes", "execution_modes", "bitwise_exempt", "largest",
 )  # fmt: skip
-# Filters of the combinations: flag -> the record's name for it.
-SELECTION = ("op", "dtype", "layout", "modes")
+# Filters of the combinations; the record has them under the same names.
+SELECTION = ("ops", "dtypes", "layouts", "modes")
 
 # --candidate -> the path of the built-in that it names.
 BUILTIN = {
@@ -65,9 +65,9 @@ def _string(name: str, default: str | None, text: str) -> None:
 _integer("cases", DEFAULT_CASES, "Number of random cases.")
 _integer("seed", DEFAULT_SEED, "Random cases are drawn from this number.")
 for _name, _text in (
-    ("op", "Ops to run, for instance V3,V2; default: all."),
-    ("dtype", "Element types to run; default: all."),
-    ("layout", "Layouts to run; default: all."),
+    ("ops", "Ops to run, for instance V3,V2; default: all."),
+    ("dtypes", "Element types to run; default: all."),
+    ("layouts", "Layouts to run; default: all."),
     ("modes", f"Modes to run, of {', '.join(spec.MODES)}; default: all."),
 ):
     flags.DEFINE_list(_name, [], _text, flag_values=VALUES)
@@ -155,23 +155,23 @@ def _chosen(what: str, given: Sequence[str], known: Sequence[str], short: str = 
 
 
 def combinations() -> list[Combination]:
-    """The combinations that --op, --dtype, --layout and --modes let through."""
+    """The combinations that --ops, --dtypes, --layouts and --modes let through."""
     combos = generate.combinations(
-        _chosen("op", VALUES.op, tuple(spec.OPS), "FusedBatchNormGrad"),
-        _chosen("dtype", VALUES.dtype, tuple(spec.DTYPES)),
-        _chosen("layout", VALUES.layout, tuple(spec.LAYOUTS)),
+        _chosen("op", VALUES.ops, tuple(spec.OPS), "FusedBatchNormGrad"),
+        _chosen("dtype", VALUES.dtypes, tuple(spec.DTYPES)),
+        _chosen("layout", VALUES.layouts, tuple(spec.LAYOUTS)),
         _chosen("mode", VALUES.modes, spec.MODES),
     )
     if not combos:
-        raise UsageError("no op has this combination of --op, --dtype, --layout and --modes")
+        raise UsageError("no op has this combination of --ops, --dtypes, --layouts and --modes")
     return combos
 
 
 def available(combos: list[Combination], has: Sequence[str]) -> list[Combination]:
-    """The combinations whose op the candidate has: without --op, it need not have all."""
+    """The combinations whose op the candidate has: without --ops, it need not have all."""
     missing = sorted({op for op, *_ in combos} - set(has))
     left = [combo for combo in combos if combo[0] in has]
-    if missing and (VALUES.op or not left):
+    if missing and (VALUES.ops or not left):
         raise UsageError(f"{VALUES.candidate} has no {' and no '.join(missing)}")
     return left
 

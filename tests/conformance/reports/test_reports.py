@@ -22,7 +22,7 @@ from tf_bn_ops.conformance.verdict import divergences
 FLAGS = (
     "--contract=0",
     "--relations=0",
-    "--op=V2,V3",
+    "--ops=V2,V3",
     "--noreal",
     "--cases=42",
     "--candidate=numpy:kernels",
@@ -274,7 +274,7 @@ def test_shards_are_disjoint_and_balanced():
 @pytest.fixture
 def two(run):
     """The records of two shards of a small run."""
-    flags = ("--op=V2", "--noreal", "--cases=4", "--candidate=numpy:kernels")
+    flags = ("--ops=V2", "--noreal", "--cases=4", "--candidate=numpy:kernels")
     return [
         (f"{i}.json", record.load(run(*flags, f"--shard={i}/2", name=str(i))[1]["json"]))
         for i in (1, 2)
@@ -371,7 +371,7 @@ def test_machines_of_a_cluster_are_all_listed(two):
 
 
 def test_without_an_oracle_the_candidate_runs_alone(run):
-    flags = ("--oracle=none", "--op=V2", "--cases=40", "--candidate=numpy:kernels", "--contract=0")
+    flags = ("--oracle=none", "--ops=V2", "--cases=40", "--candidate=numpy:kernels", "--contract=0")
     status, files, printed = run(*flags)
     read = record.load(files["json"])
     assert (status, read["implementations"], read["total"]) == (0, ["candidate"], 40)
