@@ -32,8 +32,8 @@ from typing import Any
 
 from absl import flags
 
-from tf_bn_ops import _keras_environment, _loader, _override, _version, explain
-from tf_bn_ops.harness import c_abi, command
+from tf_bn_ops import _command, _keras_environment, _loader, _override, _version, explain
+from tf_bn_ops.harness import c_abi
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 
@@ -441,7 +441,7 @@ def _explain() -> int:
 
 def main(argv: list[str]) -> int:
     """Runs the command; returns its exit status."""
-    return command.run(
+    return _command.run(
         argv,
         __doc__,
         _FLAGS,

@@ -1,4 +1,4 @@
-"""Imports go one way, and the packages below conformance need NumPy alone."""
+"""Imports go one way, and the packages below conformance, all their modules, need NumPy alone."""
 
 import ast
 import pathlib
@@ -18,9 +18,14 @@ LAYERS = (
 )  # fmt: skip
 WITHOUT = """
 import sys
-for name in ("tensorflow", "ml_dtypes", "absl", "rich"):
+for name in ("tensorflow", "ml_dtypes", "absl", "rich", "tomli"):
     sys.modules[name] = None
-from tf_bn_ops.harness import c_abi, machine, processes
+import importlib, pkgutil
+from tf_bn_ops import harness, spec
+for package in (harness, spec):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.models import formula_models
 from tf_bn_ops.harness.problems import random_problem
 from tf_bn_ops.spec import DTYPES

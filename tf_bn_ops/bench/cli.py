@@ -20,13 +20,13 @@ import rich.console
 import rich.progress
 from absl import flags
 
-from tf_bn_ops import _loader, spec
+from tf_bn_ops import _command, _loader, spec
+from tf_bn_ops._command import UsageError
 from tf_bn_ops.bench import against, implementations, results, shapes, stats
 from tf_bn_ops.bench.execution import kernel_time, measure, memory, networks
 from tf_bn_ops.bench.execution.workers import Worker, WorkerError, is_installed
 from tf_bn_ops.bench.reports import docs, plots, report
-from tf_bn_ops.harness import c_abi, command, machine
-from tf_bn_ops.harness.command import UsageError
+from tf_bn_ops.harness import c_abi, machine
 
 NETWORK = "network"
 SECTIONS = (*shapes.CALLS, NETWORK, "latency", "scaling", "memory")
@@ -316,4 +316,4 @@ def main(argv: Sequence[str]) -> int:
         return _main(argv, console)
 
     errors = (docs.DocsError, results.ResultsError, shapes.ShapeError, WorkerError)
-    return command.run(argv, __doc__, _FLAGS, body, errors)
+    return _command.run(argv, __doc__, _FLAGS, body, errors)

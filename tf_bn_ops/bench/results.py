@@ -14,7 +14,7 @@ from typing import Any
 
 from tf_bn_ops.bench import implementations, stats
 from tf_bn_ops.bench.shapes import Row
-from tf_bn_ops.harness import command
+from tf_bn_ops import _command
 
 VERSION = 6
 
@@ -306,7 +306,7 @@ def to_text(run: Run) -> str:
 def save(run: Run, path: pathlib.Path) -> None:
     """Writes the file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    command.write_whole(to_text(run), path)
+    _command.write_whole(to_text(run), path)
 
 
 def load(path: pathlib.Path) -> Run:

@@ -22,7 +22,7 @@ from tf_bn_ops.conformance.execution import implementations, workers
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE, Implementation
 from tf_bn_ops.conformance.verdict.contract_judge import judge_advisory
-from tf_bn_ops.harness import command
+from tf_bn_ops import _command
 
 _FLAGS = flags.FlagValues()
 flags.DEFINE_string(
@@ -86,9 +86,9 @@ def _chosen(names: Sequence[str]) -> list[str]:
     known = advisories.load()
     wanted = [name.removeprefix(ADVISORY_PREFIX) for name in names]
     if unknown := [name for name in wanted if name not in known]:
-        raise command.UsageError(f"no advisory is called {unknown[0]!r}: one of {', '.join(known)}")
+        raise _command.UsageError(f"no advisory is called {unknown[0]!r}: one of {', '.join(known)}")
     if wanted and _FLAGS.markdown is not None:
-        raise command.UsageError(
+        raise _command.UsageError(
             "--markdown writes the page of all advisories: leave out the names"
         )
     return wanted or list(known)
@@ -119,7 +119,7 @@ def _body(names: Sequence[str]) -> int:
     print(table, end="")
     if _FLAGS.markdown is not None:
         text = _TEXT.format(version=_version.__version__, tensorflow=version)
-        command.write_whole(f"{_TITLE}{text}\n{table}", pathlib.Path(_FLAGS.markdown))
+        _command.write_whole(f"{_TITLE}{text}\n{table}", pathlib.Path(_FLAGS.markdown))
     return int(any("wrong" in outcome for counts in own.values() for outcome in counts))
 
 
@@ -127,7 +127,7 @@ def main(argv: Sequence[str]) -> int:
     """Runs the command; argv is its name, then flags and names; returns the exit status."""
     names: list[str] = []
     try:
-        return command.run(
+        return _command.run(
             argv, __doc__, _FLAGS, lambda: _body(names), (workers.WorkerError,), names
         )
     finally:

@@ -21,7 +21,8 @@ from typing import Any
 
 import rich.progress
 
-from tf_bn_ops import _loader, spec
+from tf_bn_ops import _command, _loader, spec
+from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance import advisories_table, flags, runner, speed
 from tf_bn_ops.conformance.cases import (
     advisories,
@@ -47,8 +48,6 @@ from tf_bn_ops.conformance.reports import environment, merge, shards, terminal
 from tf_bn_ops.conformance.reports import record as record_lib
 from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.settings import Settings
-from tf_bn_ops.harness import command
-from tf_bn_ops.harness.command import UsageError
 from tf_bn_ops.harness.models.formula_models import model_of
 from tf_bn_ops.harness.models.generic_model import GenericError, GenericOpSpec
 from tf_bn_ops.harness.problems import Inputs
@@ -360,4 +359,4 @@ def main(argv: Sequence[str]) -> int:
         workers.WorkerError,
     )
     console, arguments = terminal.console(), list(argv)[1:]
-    return command.run(argv, __doc__, _FLAGS, lambda: _Run(console, arguments).run(), errors)
+    return _command.run(argv, __doc__, _FLAGS, lambda: _Run(console, arguments).run(), errors)

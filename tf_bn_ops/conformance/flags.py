@@ -19,7 +19,7 @@ from tf_bn_ops.conformance.execution.implementations import Implementation
 from tf_bn_ops.conformance.reports import merge
 from tf_bn_ops.conformance.reports.shards import Shard
 from tf_bn_ops.harness import bounds
-from tf_bn_ops.harness.command import UsageError
+from tf_bn_ops._command import UsageError
 
 # A number of cases that ends within four minutes on two cores, and has every combination of op,
 # dtype, layout and mode with most kinds of inputs.

@@ -6,8 +6,7 @@ inputs.py, problems.py      kinds of inputs; inputs as tensors, and as views
 measure.py, sums.py         errors against the bound, evidence; compensated sums
 c_abi.py, split_c_abi.py    the C ABI through ctypes: the only places with its structs
 poison.py                   memory in which unwritten elements show
-processes.py, command.py    modules in processes of their own; what the commands have in common
-machine.py                  where a run takes place
+processes.py, machine.py    modules in processes of their own; where a run takes place
 
 Imports go from models to the modules beside it, never back.
 """

@@ -15,7 +15,7 @@ import sys
 
 from absl import flags
 
-from tf_bn_ops.harness import command
+from tf_bn_ops import _command
 
 _FLAGS = flags.FlagValues()
 flags.DEFINE_enum(
@@ -47,7 +47,7 @@ flags.DEFINE_list(
 def main(argv: list[str]) -> int:
     """Runs the command; returns its exit status."""
     paths: list[str] = []
-    return command.run(argv, __doc__, _FLAGS, lambda: _rewrite(paths), files=paths)
+    return _command.run(argv, __doc__, _FLAGS, lambda: _rewrite(paths), files=paths)
 
 
 def _wrong_usage(paths: list[str]) -> str | None:

@@ -18,7 +18,7 @@ from absl import flags
 
 from tf_bn_ops.conformance.reports import junit, page, shards, terminal
 from tf_bn_ops.conformance.reports import record as record_lib
-from tf_bn_ops.harness import command
+from tf_bn_ops import _command
 
 # Flag -> (text of the report, what it is).
 _OUTPUTS: Mapping[str, tuple[Callable[[dict[str, Any]], str], str]] = {
@@ -46,7 +46,7 @@ def report(to: terminal.Console, record: dict[str, Any], values: flags.FlagValue
     terminal.print_record(to, record)
     for name, (text, _) in _OUTPUTS.items():
         if values[name].value is not None:
-            command.write_whole(text(record), pathlib.Path(values[name].value))
+            _command.write_whole(text(record), pathlib.Path(values[name].value))
     return 0 if record_lib.passed(record) else 1
 
 
@@ -71,6 +71,6 @@ def main(argv: Sequence[str]) -> int:
 
     try:
         errors = (record_lib.RecordError, shards.ShardError)
-        return command.run(argv, __doc__, _FLAGS, body, errors, files)
+        return _command.run(argv, __doc__, _FLAGS, body, errors, files)
     finally:
         _FLAGS.unparse_flags()
