@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable
 
 from tf_bn_ops import spec
-from tf_bn_ops.harness import c_abi, machine
 from tf_bn_ops._command import UsageError
+from tf_bn_ops.harness import c_abi, machine
 
 USAGE = "SHAPE,LAYOUT,DTYPE[,MODE][,OP][,in_place][,threads=N]"
 EXAMPLE = "32x56x56x64,NHWC,half"

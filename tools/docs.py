@@ -25,8 +25,7 @@ import reference
 ROOT = reference.ROOT  # Its import puts the package on sys.path.
 
 from tf_bn_ops.bench import results  # noqa: E402
-from tf_bn_ops.bench.reports import docs as bench_docs  # noqa: E402
-from tf_bn_ops.bench.reports import plots  # noqa: E402
+from tf_bn_ops.bench.reports import plots, recorded_run  # noqa: E402
 
 # Page of the repository -> page of the site. docs/ is the site's root.
 PAGES = {
@@ -93,16 +92,16 @@ def put_together(target: pathlib.Path) -> list[str]:
 
 def benchmarks(target: pathlib.Path) -> str:
     """All tables of the recorded run; its plots are drawn into `target`/benchmarks."""
-    run = results.load(bench_docs.RECORDED)
+    run = results.load(recorded_run.RECORDED)
     pictures = plots.write(run, target / "benchmarks", formats=("svg",))
     if not pictures:
         print("no plots in benchmarks.html: matplotlib is not installed (requirements/bench.txt)")
-    return bench_docs.page(run, [f"benchmarks/{picture.name}" for picture in pictures])
+    return recorded_run.page(run, [f"benchmarks/{picture.name}" for picture in pictures])
 
 
 # Page of the site -> line of it -> what to put there.
 GENERATED: dict[str, dict[str, Callable[[pathlib.Path], str]]] = {
-    "benchmarks.md": {bench_docs.ALL_TABLES: benchmarks},
+    "benchmarks.md": {recorded_run.ALL_TABLES: benchmarks},
     "api.md": {
         "<!-- make docs inserts the C ABI here -->": lambda _: reference.c_abi(),
         "<!-- make docs inserts the commands here -->": lambda _: reference.commands(),

@@ -8,7 +8,7 @@
 
 #include "cc/kernels/batch_norm_op.h"
 #include "cc/kernels/gather_stats_op.h"
-#include "cc/ops/split_ops.h"
+#include "cc/ops/split_op_specs.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_bn_ops {

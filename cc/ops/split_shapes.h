@@ -1,4 +1,4 @@
-// Which shapes the split ops (split_ops.h) accept.
+// Which shapes the split ops (split_op_specs.h) accept.
 
 #ifndef TF_BN_OPS_CC_OPS_SPLIT_SHAPES_H_
 #define TF_BN_OPS_CC_OPS_SPLIT_SHAPES_H_

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "cc/ops/split_ops.h"
+#include "cc/ops/split_op_specs.h"
 #include "cc/xla/hlo_split.h"
 #include "cc/xla/spec_xla_op.h"
 #include "cc/xla/xla_op.h"

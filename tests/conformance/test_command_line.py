@@ -11,7 +11,7 @@ import pytest
 from numpy_kernels import fill
 
 from tf_bn_ops import __main__ as commands
-from tf_bn_ops.conformance import cli, runner
+from tf_bn_ops.conformance import conformance_command, runner
 from tf_bn_ops.conformance.cases import generate, real_inputs
 from tf_bn_ops.conformance.execution import workers
 from tf_bn_ops.conformance.execution.implementations import Implementation
@@ -51,7 +51,7 @@ def _run(*flags, **environment):
     ],
 )
 def test_wrong_usage_is_one_sentence(flags, message, capsys):
-    assert cli.main(["tf_bn_ops conformance", *flags]) == 2
+    assert conformance_command.main(["tf_bn_ops conformance", *flags]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert len(error.strip().splitlines()) == 1
@@ -82,7 +82,7 @@ def test_candidate_that_is_not_there_is_said():
 
 
 def test_help_lists_flags_and_commands(capsys):
-    assert cli.main(["tf_bn_ops conformance", "--help"]) == 0
+    assert conformance_command.main(["tf_bn_ops conformance", "--help"]) == 0
     assert "--repro" in capsys.readouterr().out
     assert commands.main(["tf_bn_ops", "--help"]) == 0
     assert "conformance" in capsys.readouterr().out
@@ -154,7 +154,10 @@ def test_builtin_fails_where_the_list_of_divergences_is_wrong(monkeypatch, capsy
     monkeypatch.setattr(divergences.Register, "load", lambda: divergences.Register([*left, bogus]))
     flags = ["--candidate=eigen", "--ops=V2", "--layouts=NCHW", "--cases=12", "--noreal"]
     try:
-        assert cli.main(["tf_bn_ops conformance", *flags, "--execution_modes=none"]) == 1
+        assert (
+            conformance_command.main(["tf_bn_ops conformance", *flags, "--execution_modes=none"])
+            == 1
+        )
     finally:
         VALUES.unparse_flags()
     output = capsys.readouterr().out

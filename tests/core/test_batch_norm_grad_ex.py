@@ -286,7 +286,7 @@ def test_a_subnormal_scale_is_flushed_for_the_coefficients_too():
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_coefficients_are_the_mean_in_two_parts_and_scale_times_rstd(dtype, is_training):
-    """Within the bounds of harness/models/batch_norm.py; the second part is the first one's rest."""
+    """Within the bounds of models/batch_norm.py; the second part is the first one's rest."""
     forward = forward_problem((500, 9, 2), dtype, is_training=is_training)
     for name in IMPLEMENTATIONS:
         given = run_forward(forward, name)["forward_coefficients"]

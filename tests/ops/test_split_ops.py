@@ -1,6 +1,6 @@
 """The ops that synchronised batch normalization consists of, in TensorFlow.
 
-Promised: the answers of the C ABI, whose specification is tests/core/test_split_ops.py, on every
+Promised: the answers of the C ABI, whose specification is tests/core/test_replicas.py, on every
 axis of any rank; a batch that is split over replicas, normalized with the ops, has the results of
 the whole batch; gradients are those of the formulas, any number of times; one sentence for what is
 wrong. `make conformance` runs the ops but BatchNormGatherStats against their models.

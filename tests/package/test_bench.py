@@ -10,38 +10,48 @@ import pytest
 import tensorflow as tf
 
 from tf_bn_ops import _loader, spec
-from tf_bn_ops.bench import against, cli, data, implementations, results, shapes, stats
-from tf_bn_ops.bench.execution import measure, memory, networks, verify, workers
+from tf_bn_ops.bench import (
+    against,
+    bench_command,
+    bench_rows,
+    data,
+    implementations,
+    results,
+    stats,
+)
+from tf_bn_ops.bench.execution import memory, networks, timing_rounds, timing_workers, verify
 from tf_bn_ops.bench.implementations import jax_ops
-from tf_bn_ops.bench.reports import docs, plots, report, table
+from tf_bn_ops.bench.reports import plots, recorded_run, report, text_table
 from tf_bn_ops.harness import c_abi, machine, oracle, problems
 
 
 def _row(shape=(2, 3, 4, 5), layout="NHWC", dtype="float32", mode="training", section="gradient"):
-    return shapes.Row(section, "given", shape, layout, dtype, mode, 1)
+    return bench_rows.Row(section, "given", shape, layout, dtype, mode, 1)
 
 
 # ---- Shapes ------------------------------------------------------------------------------------
 
 
 def test_networks_have_distinct_shapes_at_their_batch():
-    for network, known in shapes.NETWORKS.items():
+    for network, known in bench_rows.NETWORKS.items():
         assert len(set(known)) == len(known), network
-    assert len(shapes.NETWORKS["resnet50"]) == 9
-    assert len(shapes.NETWORKS["mobilenetv2"]) == 19
-    assert {shape[0] for n in ("resnet50", "mobilenetv2") for shape in shapes.NETWORKS[n]} == {32}
-    assert {len(shape) for shape in shapes.NETWORKS["unet3d"]} == {5}
-    assert set(shapes.NETWORKS["odd"]) == {(32, 224, 224, 3), (4096, 1, 1, 256), (2, 4, 4, 8)}
-    everything = {shape for known in shapes.NETWORKS.values() for shape in known}
-    assert set(shapes.QUICK) <= everything
+    assert len(bench_rows.NETWORKS["resnet50"]) == 9
+    assert len(bench_rows.NETWORKS["mobilenetv2"]) == 19
+    assert {shape[0] for n in ("resnet50", "mobilenetv2") for shape in bench_rows.NETWORKS[n]} == {
+        32
+    }
+    assert {len(shape) for shape in bench_rows.NETWORKS["unet3d"]} == {5}
+    assert set(bench_rows.NETWORKS["odd"]) == {(32, 224, 224, 3), (4096, 1, 1, 256), (2, 4, 4, 8)}
+    everything = {shape for known in bench_rows.NETWORKS.values() for shape in known}
+    assert set(bench_rows.QUICK) <= everything
 
 
 def test_a_full_run_has_every_combination():
-    chosen = shapes.choose([], quick=False)
-    for call in shapes.CALLS:
+    chosen = bench_rows.choose([], quick=False)
+    for call in bench_rows.CALLS:
         modes = 2 if call == "gradient" else 1
-        rows = shapes.rows_of_call(
-            call, chosen, shapes.DTYPES, tuple(spec.DATA_FORMATS), spec.MODES, threads=2
+        rows = bench_rows.rows_of_call(
+            call, chosen, bench_rows.DTYPES, tuple(spec.DATA_FORMATS), spec.MODES, threads=2
         )
         assert len(rows) == len(set(rows)) == len(chosen) * 3 * 2 * modes
         assert {row.layout for row in rows} == set(spec.DATA_FORMATS)
@@ -62,52 +72,52 @@ def test_dims_and_views():
 
 
 def test_a_side_input_is_of_the_addition_alone():
-    for call in shapes.CALLS:
+    for call in bench_rows.CALLS:
         added = ("side_input",) if call == "layer_add_relu" else ()
         assert _row(section=call).inputs == ("y_backprop", "x", *added)
 
 
 def test_shapes_are_chosen_by_network_or_size():
-    assert shapes.choose(["dcgan", "8x3x3x7", "2x4x4x8"], quick=False) == [
-        *(("dcgan", shape) for shape in shapes.NETWORKS["dcgan"]),
+    assert bench_rows.choose(["dcgan", "8x3x3x7", "2x4x4x8"], quick=False) == [
+        *(("dcgan", shape) for shape in bench_rows.NETWORKS["dcgan"]),
         ("given", (8, 3, 3, 7)),
         ("odd", (2, 4, 4, 8)),
     ]
-    with pytest.raises(shapes.ShapeError, match="'alexnet' is no network"):
-        shapes.choose(["alexnet"], quick=False)
+    with pytest.raises(bench_rows.ShapeError, match="'alexnet' is no network"):
+        bench_rows.choose(["alexnet"], quick=False)
 
 
 def test_scaling_series():
-    rows = shapes.scaling_rows(("NHWC", "NCHW"), 2)
+    rows = bench_rows.scaling_rows(("NHWC", "NCHW"), 2)
     elements = [row.elements for row in rows if row.section == "elements"]
     assert 900 < min(elements) <= 1000 and 0.99e8 < max(elements) <= 1e8
-    assert {row.channels for row in rows if row.section == "channels"} == set(shapes.CHANNELS)
-    assert shapes.thread_counts(1) == [1]
-    assert shapes.thread_counts(2) == [1, 2]
-    assert shapes.thread_counts(6) == [1, 2, 4, 6]
+    assert {row.channels for row in rows if row.section == "channels"} == set(bench_rows.CHANNELS)
+    assert bench_rows.thread_counts(1) == [1]
+    assert bench_rows.thread_counts(2) == [1, 2]
+    assert bench_rows.thread_counts(6) == [1, 2, 4, 6]
 
 
 def test_inputs_beyond_the_llc_are_read_twice_channels_last_in_training():
     big, small = _row((32, 112, 112, 64)), _row((32, 14, 14, 64))
     llc = 32 << 20
-    assert measure.passes(big, llc) == (4, 1)
-    assert measure.passes(small, llc) == (2, 1)
-    assert measure.passes(_row((32, 112, 112, 64), mode="frozen"), llc) == (2, 1)
-    assert measure.passes(_row((32, 112, 112, 64), "NCHW"), llc) == (2, 1)
+    assert timing_rounds.passes(big, llc) == (4, 1)
+    assert timing_rounds.passes(small, llc) == (2, 1)
+    assert timing_rounds.passes(_row((32, 112, 112, 64), mode="frozen"), llc) == (2, 1)
+    assert timing_rounds.passes(_row((32, 112, 112, 64), "NCHW"), llc) == (2, 1)
     for row, forward, layer in ((big, (2, 1), (6, 2)), (small, (1, 1), (3, 2))):
-        assert measure.passes(dataclasses.replace(row, section="forward"), llc) == forward
-        assert measure.passes(dataclasses.replace(row, section="layer"), llc) == layer
+        assert timing_rounds.passes(dataclasses.replace(row, section="forward"), llc) == forward
+        assert timing_rounds.passes(dataclasses.replace(row, section="layer"), llc) == layer
     # A forward call has one input, which fits where the two of the gradient do not.
     medium = dataclasses.replace(_row((32, 56, 56, 64)), section="layer")
-    assert measure.traffic(medium, llc) == ("1r1w", "2r1w", "2r")
+    assert timing_rounds.traffic(medium, llc) == ("1r1w", "2r1w", "2r")
     # The mask of ReLU moves nothing; behind an addition there are the side input, its gradient, y.
     for row in (big, small, medium):
         layer, relu = (dataclasses.replace(row, section=s) for s in ("layer", "layer_relu"))
-        assert measure.traffic(relu, llc) == measure.traffic(layer, llc)
+        assert timing_rounds.traffic(relu, llc) == timing_rounds.traffic(layer, llc)
     add = dataclasses.replace(small, section="layer_add_relu")
-    assert measure.traffic(add, llc) == ("2r1w", "2r1w", "1r1w")
-    assert measure.passes(add, llc) == (5, 3)
-    assert measure.passes(dataclasses.replace(big, section="layer_add_relu"), llc) == (9, 3)
+    assert timing_rounds.traffic(add, llc) == ("2r1w", "2r1w", "1r1w")
+    assert timing_rounds.passes(add, llc) == (5, 3)
+    assert timing_rounds.passes(dataclasses.replace(big, section="layer_add_relu"), llc) == (9, 3)
 
 
 class _FakeBandwidth:
@@ -124,11 +134,13 @@ class _FakeBandwidth:
         return None
 
 
-@pytest.mark.parametrize("call", shapes.CALLS)
+@pytest.mark.parametrize("call", bench_rows.CALLS)
 def test_the_limit_counts_every_pass(call):
     row = _row((4, 6, 5, 9), section=call)
     workers_ = [_FakeWorker("tf_bn_ops"), _FakeBandwidth()]
-    limit = measure.Meter(workers_, measure.Budget(0.01, 3), 32 << 20).measure(row).limit
+    limit = (
+        timing_rounds.Meter(workers_, timing_rounds.Budget(0.01, 3), 32 << 20).measure(row).limit
+    )
     assert (limit.reads + limit.writes) * row.tensor_bytes == row.bytes
     assert limit.us == pytest.approx(100 * (limit.reads + limit.writes))
 
@@ -150,11 +162,11 @@ def test_statistics_helpers():
 
 
 def test_times_have_a_unit():
-    assert [table.time_text(us) for us in (2e6, 12300, 12.34)] == ["2 s", "12.3 ms", "12.3 µs"]
+    assert [text_table.time_text(us) for us in (2e6, 12300, 12.34)] == ["2 s", "12.3 ms", "12.3 µs"]
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-@pytest.mark.parametrize("dtype", shapes.DTYPES)
+@pytest.mark.parametrize("dtype", bench_rows.DTYPES)
 def test_some_channels_are_those_of_the_whole(layout, dtype):
     row = _row((7, 30, 31, 13), layout, dtype)
     whole = data.flat("x", dtype, row.elements).reshape(row.view)
@@ -244,7 +256,7 @@ def _behind(row, forward, mask):
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
 @pytest.mark.parametrize("mode", spec.MODES)
-@pytest.mark.parametrize("dtype", shapes.DTYPES)
+@pytest.mark.parametrize("dtype", bench_rows.DTYPES)
 def test_verification_tells_right_from_wrong(layout, mode, dtype):
     row = _row((4, 6, 5, 9), layout, dtype, mode)
     verifier = verify.Verifier(row)
@@ -277,8 +289,8 @@ def _assert_wrong(verifier, right, spoiled):
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-@pytest.mark.parametrize("dtype", shapes.DTYPES)
-@pytest.mark.parametrize("call", shapes.CALLS[1:])
+@pytest.mark.parametrize("dtype", bench_rows.DTYPES)
+@pytest.mark.parametrize("call", bench_rows.CALLS[1:])
 def test_verification_of_forward_calls_tells_right_from_wrong(call, layout, dtype):
     row = _row((4, 6, 5, 9), layout, dtype, section=call)
     verifier, right = verify.Verifier(row), _right(row)
@@ -312,7 +324,7 @@ _ACTIVATED = ["layer_relu", "layer_add_relu"]
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-@pytest.mark.parametrize("dtype", shapes.DTYPES)
+@pytest.mark.parametrize("dtype", bench_rows.DTYPES)
 @pytest.mark.parametrize("call", _ACTIVATED)
 def test_the_gradient_behind_relu_has_the_mask_of_the_own_y(call, layout, dtype):
     row = _row((4, 6, 5, 9), layout, dtype, section=call)
@@ -373,8 +385,8 @@ def test_layers_with_relu_are_right_in_every_implementation(name, call, layout, 
     assert verify.Verifier(row).judge(outputs, entry.bounds).wrong is None
 
 
-@pytest.mark.parametrize("dtype", shapes.DTYPES)
-@pytest.mark.parametrize("call", shapes.CALLS)
+@pytest.mark.parametrize("dtype", bench_rows.DTYPES)
+@pytest.mark.parametrize("call", bench_rows.CALLS)
 def test_the_formulas_of_jax_are_right_in_numpy(call, dtype):
     row = _row((4, 6, 5, 9), dtype=dtype, section=call)
     y_backprop, x, *added = (
@@ -396,7 +408,7 @@ def test_big_tensors_are_checked_in_some_channels():
 
 
 class _FakeWorker:
-    """Answers as workers.Worker does: right, wrong by a factor, or not at all."""
+    """Answers as timing_workers.Worker does: right, wrong by a factor, or not at all."""
 
     def __init__(self, name, factor=1.0, refuses=""):
         self.name, self.entry = name, implementations.ENTRIES[name]
@@ -405,7 +417,7 @@ class _FakeWorker:
 
     def ask(self, method, *arguments):
         if self._refuses:
-            raise workers.CallError(self._refuses)
+            raise timing_workers.CallError(self._refuses)
         if method == "time":
             self.visits += 1
             return {"call": [self._factor * 1e-3] * 2}
@@ -422,7 +434,7 @@ class _FakeWorker:
 
 
 def _fake_run(*fakes, calls=("gradient",)):
-    meter = measure.Meter(fakes, measure.Budget(0.01, 3), 32 << 20)
+    meter = timing_rounds.Meter(fakes, timing_rounds.Budget(0.01, 3), 32 << 20)
     return results.Run(
         command="python -m tf_bn_ops bench",
         seconds=1.0,
@@ -442,9 +454,12 @@ def test_a_wrong_result_marks_the_row_and_the_exit_status(tmp_path, capsys):
     assert "offset_backprop" in run.rows[0].wrong["tf_bn_ops"]
     assert run.rows[0].speedup("tensorflow") is None
     results.save(run, tmp_path / "results.json")
-    assert cli.main(["bench", f"--load={tmp_path / 'results.json'}", f"--out={tmp_path}"]) == 1
+    assert (
+        bench_command.main(["bench", f"--load={tmp_path / 'results.json'}", f"--out={tmp_path}"])
+        == 1
+    )
     assert "wrong" in capsys.readouterr().out
-    cli._FLAGS.unparse_flags()
+    bench_command._FLAGS.unparse_flags()
 
 
 def test_rows_that_no_tensorflow_op_can_win_are_counted():
@@ -499,12 +514,15 @@ def test_a_peers_wrong_result_and_refusal_are_reported_alone(tmp_path, capsys):
     assert run.rows[0].wrong["torch"]
     assert [row[0] for row in report.summary_table(run).rows] == ["TensorFlow"]
     results.save(run, tmp_path / "results.json")
-    assert cli.main(["bench", f"--load={tmp_path / 'results.json'}", f"--out={tmp_path}"]) == 0
+    assert (
+        bench_command.main(["bench", f"--load={tmp_path / 'results.json'}", f"--out={tmp_path}"])
+        == 0
+    )
     out = capsys.readouterr().out
     assert "WRONG (a peer) PyTorch" in out
     assert "no NCHW" in out
     assert "left out: JAX: jax is not installed" in out
-    cli._FLAGS.unparse_flags()
+    bench_command._FLAGS.unparse_flags()
 
 
 def test_a_peer_is_measured_in_its_calls_alone():
@@ -559,7 +577,9 @@ def test_networks_are_a_table_of_the_report_and_the_pages():
     assert fused.rows[0][2:] == ["300 ms", "118 ms", "90 ms", "2.54", "87%", "86% 87%"]
     assert fused.notes == ["out of memory"]
     for table_ in (made, fused):
-        assert table_.markdown() in docs.overview(run) and table_.markdown() in docs.page(run, [])
+        assert table_.markdown() in recorded_run.overview(
+            run
+        ) and table_.markdown() in recorded_run.page(run, [])
 
 
 def test_layers_with_relu_have_tables_and_goals():
@@ -568,7 +588,7 @@ def test_layers_with_relu_have_tables_and_goals():
     for call in _ACTIVATED:
         made = report.overview_table(run, call)
         assert made.rows == [["channels-last", "float32", "1.0", "0 of 1", "1.0", "0 of 1"]]
-        assert made.markdown() in docs.overview(run)
+        assert made.markdown() in recorded_run.overview(run)
     goals = {row[0]: row[3] for row in report.summary_table(run, "layer_relu").rows}
     assert goals == {"TensorFlow": "3", "TensorFlow, XLA": ""}
     assert not report.layer_sentences(run), "the tensor is small"
@@ -624,10 +644,10 @@ def test_a_turn_steps_the_same_network_with_every_variant(monkeypatch):
 
 def test_close_rows_are_measured_longer():
     own, far, near = (_FakeWorker(n, f) for n, f in (("tf_bn_ops", 1), ("torch", 9), ("jax", 1)))
-    budget = measure.Budget(1, 3)
-    measure.Meter([own, far], budget, 1 << 20).measure(_row())
+    budget = timing_rounds.Budget(1, 3)
+    timing_rounds.Meter([own, far], budget, 1 << 20).measure(_row())
     assert own.visits == 3
-    measure.Meter([own, near], budget, 1 << 20).measure(_row())
+    timing_rounds.Meter([own, near], budget, 1 << 20).measure(_row())
     assert near.visits == 6 and own.visits == 9
 
 
@@ -647,7 +667,7 @@ class _DriftingWorker(_FakeWorker):
 @pytest.mark.parametrize("peers", [["torch"], ["torch", "jax"], ["torch", "jax", "eigen"]])
 def test_every_peer_is_compared_with_the_visit_of_ours_beside_it(peers):
     fakes = [_DriftingWorker("tf_bn_ops"), *(_DriftingWorker(name, 5) for name in peers)]
-    row = measure.Meter(fakes, measure.Budget(1, 6), 1 << 20).measure(_row())
+    row = timing_rounds.Meter(fakes, timing_rounds.Budget(1, 6), 1 << 20).measure(_row())
     assert set(row.ratios) == set(peers)
     for ratio in row.ratios.values():
         # As often before ours as after it: 5 times 3/4 and 5 times 4/3, not a power of them.
@@ -656,7 +676,7 @@ def test_every_peer_is_compared_with_the_visit_of_ours_beside_it(peers):
 
 def test_the_limit_is_a_peer_of_the_same_pairs():
     fakes = [_FakeWorker("tf_bn_ops"), _FakeWorker("torch", 2), _FakeBandwidth()]
-    row = measure.Meter(fakes, measure.Budget(1, 3), 1 << 20).measure(_row())
+    row = timing_rounds.Meter(fakes, timing_rounds.Budget(1, 3), 1 << 20).measure(_row())
     assert row.ratios["memory_bandwidth"].median == pytest.approx(row.limit.us / row.own_us)
     assert row.ratios["torch"].median == pytest.approx(2)
 
@@ -672,8 +692,8 @@ def test_rows_in_which_a_peer_is_faster_are_listed():
         [*of, "channels-last", "float32", f"{shape} 0.50, {shape} 0.90"],
         [*of, "channels-first", "half", "32x64x112x112 0.99"],
     ]
-    assert report.slower_table(run).markdown() in docs.overview(run, with_slower=True)
-    assert report.slower_table(run).markdown() not in docs.overview(run)
+    assert report.slower_table(run).markdown() in recorded_run.overview(run, with_slower=True)
+    assert report.slower_table(run).markdown() not in recorded_run.overview(run)
 
 
 def test_rows_that_are_left_out_are_counted():
@@ -728,25 +748,25 @@ def test_a_row_is_a_line_of_the_file():
 def test_recording_writes_the_file_and_the_overviews(tmp_path, monkeypatch):
     run = _fake_run(_FakeWorker("tf_bn_ops"), _FakeWorker("tensorflow"))
     page = tmp_path / "page.md"
-    monkeypatch.setattr(docs, "RECORDED", tmp_path / "recorded" / "results.json")
-    monkeypatch.setattr(docs, "PAGES", (page,))
-    with pytest.raises(docs.DocsError, match="needs the source tree"):
-        docs.record(run)
-    page.write_text(f"before\n{docs.BEGIN}\nold\n{docs.END}\nafter\n")
+    monkeypatch.setattr(recorded_run, "RECORDED", tmp_path / "recorded" / "results.json")
+    monkeypatch.setattr(recorded_run, "PAGES", (page,))
+    with pytest.raises(recorded_run.DocsError, match="needs the source tree"):
+        recorded_run.record(run)
+    page.write_text(f"before\n{recorded_run.BEGIN}\nold\n{recorded_run.END}\nafter\n")
     for _ in range(2):  # Again over its own.
-        assert docs.record(run) == [docs.RECORDED, page]
+        assert recorded_run.record(run) == [recorded_run.RECORDED, page]
         text = page.read_text()
         assert text.startswith("before\n") and text.endswith("\nafter\n")
         assert "old" not in text
         assert "| channels-last | float32 | 1.0 | 0 of 1 |" in text
-    assert results.load(docs.RECORDED) == run
-    with pytest.raises(docs.DocsError, match="needs one line"):
-        docs.with_overview("no markers", "")
+    assert results.load(recorded_run.RECORDED) == run
+    with pytest.raises(recorded_run.DocsError, match="needs one line"):
+        recorded_run.with_overview("no markers", "")
 
 
 def test_the_site_page_has_all_tables():
     run = _fake_run(_FakeWorker("tf_bn_ops"), _FakeWorker("tensorflow"))
-    text = docs.page(run, ["benchmarks/roofline.svg"])
+    text = recorded_run.page(run, ["benchmarks/roofline.svg"])
     assert "| 2x3x4x5 | NHWC | float32 | training | 1 ms |" in text
     assert run.machine["cpu"] in text and run.command in text
     assert "(benchmarks/roofline.svg)" in text
@@ -754,22 +774,24 @@ def test_the_site_page_has_all_tables():
         assert all(f"| `{name}` | {meaning} |" in text for name, meaning in fields.items())
 
 
-@pytest.mark.skipif(not docs.RECORDED.exists(), reason="needs the source tree")
+@pytest.mark.skipif(not recorded_run.RECORDED.exists(), reason="needs the source tree")
 def test_the_pages_show_the_recorded_run():
-    run = results.load(docs.RECORDED)
-    assert results.to_text(run) == docs.RECORDED.read_text("utf-8")
-    for page in docs.PAGES:
+    run = results.load(recorded_run.RECORDED)
+    assert results.to_text(run) == recorded_run.RECORDED.read_text("utf-8")
+    for page in recorded_run.PAGES:
         text = page.read_text("utf-8")
         remedy = "python -m tf_bn_ops bench --load=docs/benchmarks/results.json --record"
-        written = docs.on_page(page, run)
-        assert docs.with_overview(text, written) == text, f"{page.name} is out of date: {remedy}"
-    assert docs.ALL_TABLES in docs.PAGES[1].read_text("utf-8")
+        written = recorded_run.on_page(page, run)
+        assert recorded_run.with_overview(text, written) == text, (
+            f"{page.name} is out of date: {remedy}"
+        )
+    assert recorded_run.ALL_TABLES in recorded_run.PAGES[1].read_text("utf-8")
 
 
-@pytest.mark.skipif(not docs.RECORDED.exists(), reason="needs the source tree")
+@pytest.mark.skipif(not recorded_run.RECORDED.exists(), reason="needs the source tree")
 def test_the_plots_of_the_recorded_run_are_drawn(tmp_path):
     pytest.importorskip("matplotlib", reason="needs requirements/bench.txt")
-    written = plots.write(results.load(docs.RECORDED), tmp_path, formats=("svg",))
+    written = plots.write(results.load(recorded_run.RECORDED), tmp_path, formats=("svg",))
     assert [path.stem for path in written] == list(plots.TITLES)
     assert all("<svg" in path.read_text("utf-8") for path in written)
 
@@ -799,11 +821,11 @@ def test_the_machine_is_described():
     ],
 )
 def test_wrong_usage_is_one_sentence(flags, message, capsys):
-    assert cli.main(["bench", *flags]) == 2
+    assert bench_command.main(["bench", *flags]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert len(error.strip().splitlines()) == 1
-    cli._FLAGS.unparse_flags()
+    bench_command._FLAGS.unparse_flags()
 
 
 @pytest.mark.parametrize(
@@ -826,23 +848,25 @@ def test_a_library_is_compared_with_another_build(tmp_path, capsys):
     other = tmp_path / _loader.CORE_LIBRARY
     shutil.copy(_loader.core_library_path(), other)
     flags = [f"--against={other}", "--dtypes=float64", "--layouts=NCHW", "--modes=training"]
-    assert cli.main(["bench", *flags, "--seconds=0.001", "--threads=1"]) in (0, 1)
+    assert bench_command.main(["bench", *flags, "--seconds=0.001", "--threads=1"]) in (0, 1)
     out = capsys.readouterr().out
     formulas = c_abi.FORMULAS
     for formula in formulas:
         assert f"{formula} " in out
     assert f"{3 * len(formulas)} rows, 1 threads: " in out and "has no" not in out
-    assert cli.main(["bench", f"--against={tmp_path / 'none.so'}"]) == 2
+    assert bench_command.main(["bench", f"--against={tmp_path / 'none.so'}"]) == 2
     assert "none.so does not exist" in capsys.readouterr().err
-    cli._FLAGS.unparse_flags()
+    bench_command._FLAGS.unparse_flags()
 
 
 def test_quick_run_without_some_peers(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "is_installed", lambda entry: entry.module not in ("torch", "jax"))
+    monkeypatch.setattr(
+        bench_command, "is_installed", lambda entry: entry.module not in ("torch", "jax")
+    )
     flags = ["--quick", "--shapes=2x4x4x8", "--dtypes=float32", "--sections=gradient"]
     flags += ["--peers=eigen,torch", "--seconds=0.005", f"--out={tmp_path}"]
-    assert cli.main(["bench", *flags]) == 0
-    cli._FLAGS.unparse_flags()
+    assert bench_command.main(["bench", *flags]) == 0
+    bench_command._FLAGS.unparse_flags()
     out = capsys.readouterr().out
     assert "left out: PyTorch: torch is not installed" in out
     run = results.load(tmp_path / "results.json")
@@ -861,7 +885,7 @@ def test_memory_of_a_call_is_measured():
         pytest.skip("needs Linux's /proc/self/clear_refs")
     entry = implementations.ENTRIES["tf_bn_ops"]
     row, small = _row((32, 56, 56, 16)), _row((64, 8, 8, 8))
-    worker = workers.Worker(entry, 1, {}, "tf_bn_ops.bench.execution.memory")
+    worker = timing_workers.Worker(entry, 1, {}, "tf_bn_ops.bench.execution.memory")
     try:
         extra = worker.ask("extra", row, small)
     finally:
@@ -910,18 +934,18 @@ def test_the_bandwidth_limit_moves_every_byte(bandwidth_folder, monkeypatch, thr
 
 def test_a_dead_worker_is_reported_and_restarted(bandwidth_folder, monkeypatch):
     monkeypatch.setenv(_loader.LIBRARY_VARIABLE, str(bandwidth_folder))
-    worker = workers.Worker(implementations.ENTRIES["memory_bandwidth"], 1)
+    worker = timing_workers.Worker(implementations.ENTRIES["memory_bandwidth"], 1)
     try:
         row = _row()
         worker.ask("prepare_bandwidth", row, ["2r1w", "2r"])
         assert set(worker.ask("time", 0.001)) == {"2r1w", "2r"}
-        with pytest.raises(workers.CallError, match="AttributeError"):
+        with pytest.raises(timing_workers.CallError, match="AttributeError"):
             worker.ask("nonsense")
         worker.process._process.kill()
         worker.process._process.wait()
         with monkeypatch.context() as patch:  # Found out during the request.
             patch.setattr(worker.process._process, "poll", lambda: None)
-            with pytest.raises(workers.CallError, match="SIGKILL"):
+            with pytest.raises(timing_workers.CallError, match="SIGKILL"):
                 worker.ask("time", 0.001)
         worker.ask("prepare_bandwidth", row, ["2r1w"])
         assert set(worker.ask("time", 0.001)) == {"2r1w"}

@@ -1,7 +1,7 @@
 """Measures the ops against TensorFlow's, other libraries and memory bandwidth.
 
-cli.py            the command
-shapes.py         rows: layers of networks, series for scaling
+bench_command.py  the command
+bench_rows.py     rows: layers of networks, series for scaling
 data.py           inputs that every process generates bitwise identically
 implementations/  how each library is called, in a process of its own
 execution/        those processes, rounds over them, verification, memory, whole networks

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tf_bn_ops import _loader, spec
-from tf_bn_ops.bench import data, stats
-from tf_bn_ops.bench.reports.table import Table
-from tf_bn_ops.harness import c_abi
 from tf_bn_ops._command import UsageError
+from tf_bn_ops.bench import data, stats
+from tf_bn_ops.bench.reports.text_table import Table
+from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.problems import VIEW_ROLES
 
 # Fields of a formula's struct that say what is computed, beyond those that all have.

@@ -12,9 +12,9 @@ import pathlib
 from collections.abc import Iterable
 from typing import Any
 
-from tf_bn_ops.bench import implementations, stats
-from tf_bn_ops.bench.shapes import Row
 from tf_bn_ops import _command
+from tf_bn_ops.bench import implementations, stats
+from tf_bn_ops.bench.bench_rows import Row
 
 VERSION = 6
 

@@ -1,12 +1,12 @@
 """The conformance run: judges ops against TensorFlow and an oracle (docs/conformance.md).
 
-  cli.py, flags.py      the command
-  runner.py, speed.py   runs and judges cases; how fast it went
-  minimize/             failing cases made small
-  reports/              what a run leaves behind
-  verdict/              values, errors and static shapes against what is expected
-  execution/            candidate and references, in processes of their own
-  cases/                what is run
+  conformance_command.py, flags.py   the command
+  runner.py, speed.py                runs and judges cases; how fast it went
+  minimize/                          failing cases made small
+  reports/                           what a run leaves behind
+  verdict/                           values, errors and static shapes against what is expected
+  execution/                         candidate and references, in processes of their own
+  cases/                             what is run
 
 Imports go down this list, and from there to tf_bn_ops/harness and tf_bn_ops/spec. Only the worker
 processes import TensorFlow.

@@ -15,14 +15,13 @@ from collections.abc import Mapping, Sequence
 
 from absl import flags
 
-from tf_bn_ops import _version, spec
+from tf_bn_ops import _command, _version, spec
 from tf_bn_ops.conformance.cases import advisories
 from tf_bn_ops.conformance.cases.case import ADVISORY_PREFIX, Case
 from tf_bn_ops.conformance.execution import implementations, workers
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE, Implementation
 from tf_bn_ops.conformance.verdict.contract_judge import judge_advisory
-from tf_bn_ops import _command
 
 _FLAGS = flags.FlagValues()
 flags.DEFINE_string(
@@ -86,7 +85,9 @@ def _chosen(names: Sequence[str]) -> list[str]:
     known = advisories.load()
     wanted = [name.removeprefix(ADVISORY_PREFIX) for name in names]
     if unknown := [name for name in wanted if name not in known]:
-        raise _command.UsageError(f"no advisory is called {unknown[0]!r}: one of {', '.join(known)}")
+        raise _command.UsageError(
+            f"no advisory is called {unknown[0]!r}: one of {', '.join(known)}"
+        )
     if wanted and _FLAGS.markdown is not None:
         raise _command.UsageError(
             "--markdown writes the page of all advisories: leave out the names"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from tf_bn_ops import _loader, spec
+from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance.cases import generate, mapping
 from tf_bn_ops.conformance.cases.execution_modes import EXECUTION_MODES, OTHER_KERNELS
 from tf_bn_ops.conformance.cases.generate import Combination
@@ -19,7 +20,6 @@ from tf_bn_ops.conformance.execution.implementations import Implementation
 from tf_bn_ops.conformance.reports import merge
 from tf_bn_ops.conformance.reports.shards import Shard
 from tf_bn_ops.harness import bounds
-from tf_bn_ops._command import UsageError
 
 # A number of cases that ends within four minutes on two cores, and has every combination of op,
 # dtype, layout and mode with most kinds of inputs.

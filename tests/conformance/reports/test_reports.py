@@ -13,7 +13,7 @@ import numpy as np
 import numpy_kernels
 import pytest
 
-from tf_bn_ops.conformance import cli
+from tf_bn_ops.conformance import conformance_command
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
 from tf_bn_ops.conformance.flags import DEFAULT_SEED, VALUES
 from tf_bn_ops.conformance.reports import junit, page, record, shards, summary
@@ -59,11 +59,11 @@ def run(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(divergences.Register, "load", lambda: divergences.Register([]))
 
     def go(*flags, worker=_Worker, name="run"):
-        monkeypatch.setattr(cli.workers, "Worker", worker)
+        monkeypatch.setattr(conformance_command.workers, "Worker", worker)
         files = {kind: tmp_path / f"{name}.{kind}" for kind in ("json", "junit", "html")}
         command = ["tf_bn_ops conformance", *flags, *(f"--{k}={f}" for k, f in files.items())]
         try:
-            status = cli.main(command)
+            status = conformance_command.main(command)
         finally:
             VALUES.unparse_flags()
         printed = capsys.readouterr()
@@ -329,8 +329,10 @@ def test_refusal_is_one_sentence_and_status_2(run, tmp_path):
 @pytest.mark.parametrize("kind", ["json", "junit", "html"])
 @pytest.mark.parametrize("command", [FLAGS, ("merge",)])
 def test_place_that_cannot_be_written_is_said_before_the_run(command, kind, monkeypatch, capsys):
-    monkeypatch.setattr(cli.workers, "Worker", None)
-    status = cli.main(["tf_bn_ops conformance", *command, f"--{kind}=/proc/none/run"])
+    monkeypatch.setattr(conformance_command.workers, "Worker", None)
+    status = conformance_command.main(
+        ["tf_bn_ops conformance", *command, f"--{kind}=/proc/none/run"]
+    )
     VALUES.unparse_flags()
     assert status == 2
     assert "cannot write the report /proc/none/run" in capsys.readouterr().err

@@ -1,9 +1,9 @@
 """Time inside this library's kernels: `python -m tf_bn_ops.bench.execution.kernel_time FD NAME
 THREADS`.
 
-The process of worker.py with TF_BN_OPS_VERBOSE=1, which prints each call's time from plan to last
-task: without TensorFlow's dispatch, allocation of outputs, and Python. It is measured apart, since
-to print a line takes a few microseconds.
+The process of timing_process.py with TF_BN_OPS_VERBOSE=1, which prints each call's time from plan
+to last task: without TensorFlow's dispatch, allocation of outputs, and Python. It is measured
+apart, since to print a line takes a few microseconds.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from collections.abc import Iterator, Sequence
 from typing import IO
 
 from tf_bn_ops.bench import implementations
-from tf_bn_ops.bench.execution import worker
-from tf_bn_ops.bench.execution.workers import MALLOC_SETTINGS, CallError, Worker
+from tf_bn_ops.bench.bench_rows import FORWARD, GRADIENT, Row
+from tf_bn_ops.bench.execution import timing_process
+from tf_bn_ops.bench.execution.timing_workers import MALLOC_SETTINGS, CallError, Worker
 from tf_bn_ops.bench.results import LIMIT_BYTES, Measurement
-from tf_bn_ops.bench.shapes import FORWARD, GRADIENT, Row
 from tf_bn_ops.harness import processes
 
 _CALLS = 31
@@ -42,7 +42,7 @@ def _captured_stderr() -> Iterator[IO[bytes]]:
             os.close(saved)
 
 
-class Server(worker.Server):
+class Server(timing_process.Server):
     """Answers `kernel_us`."""
 
     def kernel_us(self, row: Row) -> float:
@@ -85,4 +85,4 @@ def measure(measured: Sequence[Measurement], threads: int) -> None:
 
 
 if __name__ == "__main__":
-    processes.serve(sys.argv, worker.maker(Server))
+    processes.serve(sys.argv, timing_process.maker(Server))

@@ -1,11 +1,12 @@
 """Peak extra memory of one call: `python -m tf_bn_ops.bench.execution.memory FD NAME THREADS`.
 
-The protocol is that of worker.py. The process creates the tensors, resets its peak resident set
-size (/proc/self/clear_refs), calls the op once, and reads the peak: its growth less the outputs is
-the extra memory of the call. Calls on a small tensor come first, so that threads and lasting tables
-do not count. Every row has a process of its own, so that no freed memory is reused. Linux counts
-pages in batches per CPU: the result is off by up to some 100 KiB. With oneDNN, TensorFlow keeps a
-memory pool, which rounds the outputs up by megabytes; this library's op is measured without it.
+The protocol is that of timing_process.py. The process creates the tensors, resets its peak resident
+set size (/proc/self/clear_refs), calls the op once, and reads the peak: its growth less the outputs
+is the extra memory of the call. Calls on a small tensor come first, so that threads and lasting
+tables do not count. Every row has a process of its own, so that no freed memory is reused. Linux
+counts pages in batches per CPU: the result is off by up to some 100 KiB. With oneDNN, TensorFlow
+keeps a memory pool, which rounds the outputs up by megabytes; this library's op is measured without
+it.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tf_bn_ops.bench import data, implementations, shapes
-from tf_bn_ops.bench.execution.workers import CallError, Worker
-from tf_bn_ops.bench.shapes import Row
+from tf_bn_ops.bench import bench_rows, data, implementations
+from tf_bn_ops.bench.bench_rows import Row
+from tf_bn_ops.bench.execution.timing_workers import CallError, Worker
 from tf_bn_ops.harness import processes
 
 # No huge pages: they would round the result to 2 MiB.
@@ -85,8 +86,8 @@ def measure(
         candidate = name == implementations.CANDIDATE
         if candidate:
             entry = dataclasses.replace(entry, environment={"TF_ENABLE_ONEDNN_OPTS": "0"})
-        for shape in shapes.MEMORY[: 1 if quick or not candidate else None]:
-            for layout in shapes.layouts(shape):
+        for shape in bench_rows.MEMORY[: 1 if quick or not candidate else None]:
+            for layout in bench_rows.layouts(shape):
                 row = Row("memory", "", shape, layout, "float32", "training", threads)
                 small = Row("", "", (64, 8, 8, 8), layout, "float32", "training", threads)
                 worker = Worker(entry, threads, _SMALL_PAGES, "tf_bn_ops.bench.execution.memory")

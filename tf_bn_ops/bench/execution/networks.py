@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops.bench import implementations
-from tf_bn_ops.bench.execution.workers import CallError, Worker
+from tf_bn_ops.bench.execution.timing_workers import CallError, Worker
 from tf_bn_ops.bench.results import (
     FUSED,
     IDENTITY,

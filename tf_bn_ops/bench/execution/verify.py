@@ -17,7 +17,7 @@ import numpy as np
 
 from tf_bn_ops import spec
 from tf_bn_ops.bench import data
-from tf_bn_ops.bench.shapes import FORWARD, GRADIENT, LAYER, LAYER_ADD_RELU, LAYER_RELU, Row
+from tf_bn_ops.bench.bench_rows import FORWARD, GRADIENT, LAYER, LAYER_ADD_RELU, LAYER_RELU, Row
 from tf_bn_ops.harness.bounds import PROFILES, flushed_below
 from tf_bn_ops.harness.measure import Expected, OutputError, errors_of
 from tf_bn_ops.harness.models import batch_norm, batch_norm_grad, batch_norm_grad_ex, formula_models

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tf_bn_ops.bench.bench_rows import FORWARD, LAYERS
 from tf_bn_ops.bench.implementations.bandwidth import MEMORY_BANDWIDTH_LIBRARY, MemoryBandwidth
 from tf_bn_ops.bench.implementations.base import Call, Entry, Unavailable
 from tf_bn_ops.bench.implementations.jax_ops import Jax
 from tf_bn_ops.bench.implementations.tensorflow_ops import TensorFlow
 from tf_bn_ops.bench.implementations.torch_ops import Torch
-from tf_bn_ops.bench.shapes import FORWARD, LAYERS
 
 __all__ = [
     "CANDIDATE",

@@ -11,8 +11,8 @@ import numpy as np
 
 from tf_bn_ops import _loader
 from tf_bn_ops.bench import data
+from tf_bn_ops.bench.bench_rows import Row
 from tf_bn_ops.bench.implementations.base import Call, Outputs, Unavailable
-from tf_bn_ops.bench.shapes import Row
 
 MEMORY_BANDWIDTH_LIBRARY = "libtf_bn_ops_memory_bandwidth.so"
 

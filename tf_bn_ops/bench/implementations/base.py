@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tf_bn_ops.bench.shapes import CALLS, Row
+from tf_bn_ops.bench.bench_rows import CALLS, Row
 
 Call = Callable[[], Any]
 # Role -> array; tensors of view shape in the row's layout. A forward call has y, and those of the

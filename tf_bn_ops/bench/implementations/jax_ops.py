@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops.bench import data
+from tf_bn_ops.bench.bench_rows import FORWARD, GRADIENT, LAYER, LAYER_ADD_RELU, LAYER_RELU, Row
 from tf_bn_ops.bench.implementations.base import Call, Outputs, import_library
-from tf_bn_ops.bench.shapes import FORWARD, GRADIENT, LAYER, LAYER_ADD_RELU, LAYER_RELU, Row
 
 
 def _formulas(jnp: Any) -> dict[str, Callable[..., dict[str, Any]]]:

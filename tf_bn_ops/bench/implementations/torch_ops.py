@@ -13,8 +13,8 @@ import numpy as np
 
 from tf_bn_ops import spec
 from tf_bn_ops.bench import data
+from tf_bn_ops.bench.bench_rows import FORWARD, GRADIENT, LAYER, LAYER_ADD_RELU, LAYER_RELU, Row
 from tf_bn_ops.bench.implementations.base import Call, Outputs, import_library
-from tf_bn_ops.bench.shapes import FORWARD, GRADIENT, LAYER, LAYER_ADD_RELU, LAYER_RELU, Row
 from tf_bn_ops.harness.problems import VIEW_ROLES
 
 _GRADIENTS = ("x_backprop", "scale_backprop", "offset_backprop")

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tf_bn_ops.bench import implementations, results, stats
-from tf_bn_ops.bench.reports.table import label
+from tf_bn_ops.bench.bench_rows import GRADIENT
+from tf_bn_ops.bench.reports.text_table import label
 from tf_bn_ops.bench.results import Measurement, Run
-from tf_bn_ops.bench.shapes import GRADIENT
 
 TITLES = {
     "roofline": "Bytes per second of every layer, and the bandwidth limit",

@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_bn_ops.bench import implementations, results, stats
-from tf_bn_ops.bench.reports.table import Table, bytes_text, label, time_text, times_text
+from tf_bn_ops.bench.bench_rows import (
+    CALLS,
+    FORWARD,
+    GRADIENT,
+    LAYER,
+    LAYER_ADD_RELU,
+    LAYER_RELU,
+    LAYERS,
+)
+from tf_bn_ops.bench.reports.text_table import Table, bytes_text, label, time_text, times_text
 from tf_bn_ops.bench.results import (
     FUSED,
     IDENTITY,
@@ -17,15 +26,6 @@ from tf_bn_ops.bench.results import (
     Measurement,
     NetworkMeasurement,
     Run,
-)
-from tf_bn_ops.bench.shapes import (
-    CALLS,
-    FORWARD,
-    GRADIENT,
-    LAYER,
-    LAYER_ADD_RELU,
-    LAYER_RELU,
-    LAYERS,
 )
 
 # Goals of the project, by what is called and by peer: (least ratio of a row, geometric mean).

@@ -16,9 +16,9 @@ from typing import Any
 
 from absl import flags
 
+from tf_bn_ops import _command
 from tf_bn_ops.conformance.reports import junit, page, shards, terminal
 from tf_bn_ops.conformance.reports import record as record_lib
-from tf_bn_ops import _command
 
 # Flag -> (text of the report, what it is).
 _OUTPUTS: Mapping[str, tuple[Callable[[dict[str, Any]], str], str]] = {

@@ -1,11 +1,11 @@
 // Specs of the ops that synchronised batch normalization consists of, each one
 // pass over one batch, for shape inference and the kernels of every device and
 // of XLA: attributes, accepted shapes, element types, and which tensor is which
-// of the formula's. split_ops.cc has the OpDefs, and that of
+// of the formula's. split_op_specs.cc has the OpDefs, and that of
 // BatchNormGatherStats, which has no view.
 
-#ifndef TF_BN_OPS_CC_OPS_SPLIT_OPS_H_
-#define TF_BN_OPS_CC_OPS_SPLIT_OPS_H_
+#ifndef TF_BN_OPS_CC_OPS_SPLIT_OP_SPECS_H_
+#define TF_BN_OPS_CC_OPS_SPLIT_OP_SPECS_H_
 
 #include <cstdint>
 #include <type_traits>
@@ -292,4 +292,4 @@ struct BatchNormBackwardElemtSpec
 
 }  // namespace tf_bn_ops
 
-#endif  // TF_BN_OPS_CC_OPS_SPLIT_OPS_H_
+#endif  // TF_BN_OPS_CC_OPS_SPLIT_OP_SPECS_H_

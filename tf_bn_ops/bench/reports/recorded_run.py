@@ -9,10 +9,10 @@ from __future__ import annotations
 import pathlib
 
 from tf_bn_ops.bench import implementations, results
+from tf_bn_ops.bench.bench_rows import FORWARD, GRADIENT, LAYER, LAYER_ADD_RELU, LAYER_RELU
 from tf_bn_ops.bench.reports import plots, report
-from tf_bn_ops.bench.reports.table import label
+from tf_bn_ops.bench.reports.text_table import label
 from tf_bn_ops.bench.results import Run
-from tf_bn_ops.bench.shapes import FORWARD, GRADIENT, LAYER, LAYER_ADD_RELU, LAYER_RELU
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 RECORDED = ROOT / "docs" / "benchmarks" / "results.json"

@@ -9,11 +9,11 @@ import time
 from collections.abc import Sequence
 
 from tf_bn_ops.bench import stats
+from tf_bn_ops.bench.bench_rows import FORWARD, GRADIENT, LAYER, LAYER_ADD_RELU, LAYER_RELU, Row
+from tf_bn_ops.bench.execution.timing_workers import CallError, Worker
 from tf_bn_ops.bench.execution.verify import Verifier
-from tf_bn_ops.bench.execution.workers import CallError, Worker
 from tf_bn_ops.bench.implementations import CANDIDATE, MEMORY_BANDWIDTH
 from tf_bn_ops.bench.results import Limit, Measurement
-from tf_bn_ops.bench.shapes import FORWARD, GRADIENT, LAYER, LAYER_ADD_RELU, LAYER_RELU, Row
 from tf_bn_ops.harness import machine
 
 # Between two implementations: threads of the first may still spin.

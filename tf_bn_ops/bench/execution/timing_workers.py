@@ -42,7 +42,7 @@ class Worker:
         entry: implementations.Entry,
         threads: int,
         environment: dict[str, str] | None = None,
-        module: str = "tf_bn_ops.bench.execution.worker",
+        module: str = "tf_bn_ops.bench.execution.timing_process",
     ):
         """Starts the process; does not wait for it."""
         self.entry = entry

@@ -4,7 +4,7 @@
 // batch_norm_backward_reduce and batch_norm_backward_elemt with the sum of
 // squares m2 in place of rstd, which no later op could combine exactly.
 
-#include "cc/ops/split_ops.h"
+#include "cc/ops/split_op_specs.h"
 
 #include <vector>
 

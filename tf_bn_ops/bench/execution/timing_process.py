@@ -1,4 +1,6 @@
-"""The process of one implementation: `python -m tf_bn_ops.bench.execution.worker FD NAME THREADS`.
+"""The process of one implementation.
+
+usage: python -m tf_bn_ops.bench.execution.timing_process FD NAME THREADS
 
 NAME is a key of implementations.ENTRIES. A request (processes.py) is a tuple of a method's name
 and its arguments.
@@ -16,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops.bench import data, implementations, stats
-from tf_bn_ops.bench.shapes import Row
+from tf_bn_ops.bench.bench_rows import Row
 from tf_bn_ops.harness import processes
 from tf_bn_ops.harness.problems import VIEW_ROLES
 

@@ -22,16 +22,16 @@ from absl import flags
 
 from tf_bn_ops import _command, _loader, spec
 from tf_bn_ops._command import UsageError
-from tf_bn_ops.bench import against, implementations, results, shapes, stats
-from tf_bn_ops.bench.execution import kernel_time, measure, memory, networks
-from tf_bn_ops.bench.execution.workers import Worker, WorkerError, is_installed
-from tf_bn_ops.bench.reports import docs, plots, report
+from tf_bn_ops.bench import against, bench_rows, implementations, results, stats
+from tf_bn_ops.bench.execution import kernel_time, memory, networks, timing_rounds
+from tf_bn_ops.bench.execution.timing_workers import Worker, WorkerError, is_installed
+from tf_bn_ops.bench.reports import plots, recorded_run, report
 from tf_bn_ops.harness import c_abi, machine
 
 NETWORK = "network"
-SECTIONS = (*shapes.CALLS, NETWORK, "latency", "scaling", "memory")
+SECTIONS = (*bench_rows.CALLS, NETWORK, "latency", "scaling", "memory")
 # What is behind a layer is left out: there is no time for it.
-_QUICK_SECTIONS = (shapes.GRADIENT, shapes.FORWARD, shapes.LAYER, "latency", "memory")
+_QUICK_SECTIONS = (bench_rows.GRADIENT, bench_rows.FORWARD, bench_rows.LAYER, "latency", "memory")
 _QUICK_DTYPES = ("float32", "half")
 # --quick skips rows that have not begun by then; the report takes the rest of a minute.
 _QUICK_SECONDS = 45.0
@@ -44,8 +44,10 @@ def _list(name: str, what: str) -> None:
     flags.DEFINE_list(name, [], what, flag_values=_FLAGS)
 
 
-_list("shapes", f"Networks ({', '.join(shapes.NETWORKS)}) or shapes, channels last: 32x56x56x64.")
-_list("dtypes", f"Element types: {', '.join(shapes.DTYPES)}; default: all.")
+_list(
+    "shapes", f"Networks ({', '.join(bench_rows.NETWORKS)}) or shapes, channels last: 32x56x56x64."
+)
+_list("dtypes", f"Element types: {', '.join(bench_rows.DTYPES)}; default: all.")
 _list("layouts", f"Data formats: {', '.join(spec.DATA_FORMATS)}; default: all.")
 _list("modes", f"{', '.join(spec.MODES)}; default: both.")
 _list("peers", f"Peers to compare with: {', '.join(implementations.PEERS)}; default: all.")
@@ -100,21 +102,21 @@ class _Run:
             if quick:
                 self.sections = list(_QUICK_SECTIONS)
             if _FLAGS.shapes:
-                self.sections = list(shapes.CALLS)
+                self.sections = list(bench_rows.CALLS)
         self.peers = _chosen("peer", _FLAGS.peers, implementations.PEERS)
-        self.dtypes = _chosen("dtype", _FLAGS.dtypes, shapes.DTYPES)
+        self.dtypes = _chosen("dtype", _FLAGS.dtypes, bench_rows.DTYPES)
         if quick and not _FLAGS.dtypes:
             self.dtypes = list(_QUICK_DTYPES)
         self.layouts = _chosen("layout", _FLAGS.layouts, tuple(spec.DATA_FORMATS))
         self.modes = _chosen("mode", _FLAGS.modes, spec.MODES)
         self.networks = _chosen("network", _FLAGS.networks, tuple(networks.NETWORKS))
-        self.shapes = shapes.choose(_FLAGS.shapes, quick)
+        self.shapes = bench_rows.choose(_FLAGS.shapes, quick)
         self.threads = _FLAGS.threads or machine.cores()
         if self.threads > machine.cores():
             raise UsageError(f"--threads is at most {machine.cores()}, the number of CPUs")
-        self.budget = measure.QUICK if quick else measure.FULL
+        self.budget = timing_rounds.QUICK if quick else timing_rounds.FULL
         if _FLAGS.seconds:
-            self.budget = measure.Budget(_FLAGS.seconds, self.budget.rounds)
+            self.budget = timing_rounds.Budget(_FLAGS.seconds, self.budget.rounds)
         self._deadline = float("inf")
         self.missing: dict[str, str] = {}
         self.versions: dict[str, dict[str, str]] = {}
@@ -146,26 +148,26 @@ class _Run:
                 self.missing[worker.name] = str(e).removeprefix(f"{worker.name}: ")
         return ready
 
-    def _rows(self) -> list[shapes.Row]:
+    def _rows(self) -> list[bench_rows.Row]:
         rows = []
-        calls = [call for call in shapes.CALLS if call in self.sections]
+        calls = [call for call in bench_rows.CALLS if call in self.sections]
         for call in calls:
-            rows += shapes.rows_of_call(
+            rows += bench_rows.rows_of_call(
                 call, self.shapes, self.dtypes, self.layouts, self.modes, self.threads
             )
         if calls and not rows:
             raise UsageError("no row has this combination of --shapes, --layouts and the rest")
         if "latency" in self.sections:
-            rows += shapes.latency_rows(self.threads, _FLAGS.quick)
+            rows += bench_rows.latency_rows(self.threads, _FLAGS.quick)
         if "scaling" in self.sections:
-            rows += shapes.scaling_rows(self.layouts, self.threads, _FLAGS.quick)
-            rows += shapes.thread_rows(self.threads)
+            rows += bench_rows.scaling_rows(self.layouts, self.threads, _FLAGS.quick)
+            rows += bench_rows.thread_rows(self.threads)
         return rows
 
     def _measure(
-        self, workers: Sequence[Worker], rows: Sequence[shapes.Row], what: str
+        self, workers: Sequence[Worker], rows: Sequence[bench_rows.Row], what: str
     ) -> list[results.Measurement]:
-        meter = measure.Meter(workers, self.budget, c_abi.last_level_cache())
+        meter = timing_rounds.Meter(workers, self.budget, c_abi.last_level_cache())
         columns = (
             rich.progress.TextColumn("{task.description}"),
             rich.progress.BarColumn(),
@@ -216,10 +218,10 @@ class _Run:
                 eager_us = workers[0].ask("eager_us")
             kernel_time.measure(measured, self.threads)
         if "scaling" in self.sections:
-            for threads in shapes.thread_counts(self.threads):
+            for threads in bench_rows.thread_counts(self.threads):
                 if threads != self.threads:
                     with self._workers(threads) as workers:
-                        rows = shapes.thread_rows(threads)
+                        rows = bench_rows.thread_rows(threads)
                         measured += self._measure(workers, rows, f"{threads} threads:")
         extra: list[dict[str, Any]] = []
         if "memory" in self.sections and memory.is_possible():
@@ -283,7 +285,7 @@ def _main(argv: Sequence[str], console: rich.console.Console) -> int:
     if _FLAGS.against:
         return _compare_with(_FLAGS.against, console)
     if _FLAGS.record:
-        docs.check()
+        recorded_run.check()
     out = pathlib.Path(_FLAGS.out)
     if _FLAGS.load:
         run = results.load(pathlib.Path(_FLAGS.load))
@@ -300,7 +302,9 @@ def _main(argv: Sequence[str], console: rich.console.Console) -> int:
     elif not plots.is_possible():
         console.print("no plots: matplotlib is not installed (requirements/bench.txt)")
     if _FLAGS.record:
-        written = ", ".join(str(path.relative_to(docs.ROOT)) for path in docs.record(run))
+        written = ", ".join(
+            str(path.relative_to(recorded_run.ROOT)) for path in recorded_run.record(run)
+        )
         console.print(f"recorded: {written}", soft_wrap=True)
     return 1 if report.wrong(run)[0] else 0
 
@@ -315,5 +319,5 @@ def main(argv: Sequence[str]) -> int:
             console = rich.console.Console(highlight=False, width=200)
         return _main(argv, console)
 
-    errors = (docs.DocsError, results.ResultsError, shapes.ShapeError, WorkerError)
+    errors = (recorded_run.DocsError, results.ResultsError, bench_rows.ShapeError, WorkerError)
     return _command.run(argv, __doc__, _FLAGS, body, errors)
