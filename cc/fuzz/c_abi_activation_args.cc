@@ -16,6 +16,7 @@
 namespace {
 
 using tf_bn_ops::fuzz::Array;
+using tf_bn_ops::fuzz::Filler;
 using tf_bn_ops::fuzz::RunFormula;
 using tf_bn_ops::fuzz::Same;
 using tf_bn_ops::fuzz::Shape;
@@ -48,6 +49,64 @@ bool Spoil(tf_bn_ops::fuzz::Input* input, tfbn_batch_norm_grad_ex_args* args) {
   return args->outer * args->channels * args->inner > 0;
 }
 
+// The tensors of a forward call and of its gradient, in the order in which the
+// input fills them.
+struct Tensors {
+  Tensors(const Shape& shape, Filler* filler)
+      : x(filler->View(shape)),
+        y_backprop(filler->View(shape)),
+        scale(filler->Vector(shape)),
+        offset(filler->Vector(shape)),
+        mean(filler->Vector(shape)),
+        variance(filler->Vector(shape)),
+        y(filler->View(shape)),
+        batch_mean(filler->Vector(shape)),
+        batch_variance(filler->Vector(shape)),
+        saved_mean(filler->Vector(shape)),
+        saved_variance(filler->Vector(shape)),
+        coefficients(filler->Elements(
+            tf_bn_ops::kNumForwardCoefficients * shape.channels,
+            shape.dtype == TFBN_FLOAT64 ? TFBN_FLOAT64 : TFBN_FLOAT32)) {}
+
+  const Array x, y_backprop, scale, offset, mean, variance;
+  Array y, batch_mean, batch_variance, saved_mean, saved_variance;
+  Array coefficients;
+};
+
+// Fills in the outputs of the forward pass.
+void RunForward(tfbn_batch_norm_args args, Tensors* t) {
+  args.exponential_avg_factor = 1;
+  args.x = t->x.data();
+  args.scale = t->scale.data();
+  args.offset = t->offset.data();
+  args.mean = t->mean.data();
+  args.variance = t->variance.data();
+  args.y = t->y.data();
+  args.batch_mean = t->batch_mean.data();
+  args.batch_variance = t->batch_variance.data();
+  args.saved_mean = t->saved_mean.data();
+  args.saved_variance = t->saved_variance.data();
+  args.forward_coefficients = t->coefficients.data();
+  RunFormula(tfbn_cpu_batch_norm, args);
+}
+
+// The gradient of that forward call, with the mask from y; without outputs.
+tfbn_batch_norm_grad_ex_args GradientOf(const tfbn_batch_norm_args& forward,
+                                        const Shape& shape, const Tensors& t) {
+  auto args = shape.Common<tfbn_batch_norm_grad_ex_args>();
+  args.is_training = forward.is_training;
+  args.activation = forward.activation;
+  args.epsilon = forward.epsilon;
+  args.y_backprop = t.y_backprop.data();
+  args.x = t.x.data();
+  args.scale = t.scale.data();
+  args.mean = t.saved_mean.data();
+  args.variance = t.saved_variance.data();
+  args.offset = t.offset.data();
+  args.y = t.y.data();
+  return args;
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -58,46 +117,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   forward.is_training = (choices & 8) != 0;
   forward.activation = (choices & 16) != 0 ? TFBN_RELU6 : TFBN_RELU;
   forward.epsilon = input.Take<double>();
-  forward.exponential_avg_factor = 1;
-  auto gradient = shape.Common<tfbn_batch_norm_grad_ex_args>();
   tf_bn_ops::fuzz::Input wrong = input;
-  tf_bn_ops::fuzz::Filler filler(input.Rest());
-  const auto view = [&] { return filler.View(shape); };
-  const auto vector = [&] { return filler.Vector(shape); };
-  const Array x = view(), y_backprop = view(), scale = vector(),
-              offset = vector(), mean = vector(), variance = vector();
-  Array y = view(), batch_mean = vector(), batch_variance = vector(),
-        saved_mean = vector(), saved_variance = vector();
-  Array coefficients = filler.Elements(
-      tf_bn_ops::kNumForwardCoefficients * shape.channels,
-      shape.dtype == TFBN_FLOAT64 ? TFBN_FLOAT64 : TFBN_FLOAT32);
-  forward.x = x.data();
-  forward.scale = scale.data();
-  forward.offset = offset.data();
-  forward.mean = mean.data();
-  forward.variance = variance.data();
-  forward.y = y.data();
-  forward.batch_mean = batch_mean.data();
-  forward.batch_variance = batch_variance.data();
-  forward.saved_mean = saved_mean.data();
-  forward.saved_variance = saved_variance.data();
-  forward.forward_coefficients = coefficients.data();
-  RunFormula(tfbn_cpu_batch_norm, forward);
+  Filler filler(input.Rest());
+  Tensors tensors(shape, &filler);
+  RunForward(forward, &tensors);
 
-  gradient.is_training = forward.is_training;
-  gradient.activation = forward.activation;
-  gradient.epsilon = forward.epsilon;
-  gradient.y_backprop = y_backprop.data();
-  gradient.x = x.data();
-  gradient.scale = scale.data();
-  gradient.mean = saved_mean.data();
-  gradient.variance = saved_variance.data();
-  gradient.offset = offset.data();
-  gradient.y = y.data();
-  Gradient from_y{view(), vector(), vector()};
-  Gradient from_x{view(), vector(), vector()};
+  auto gradient = GradientOf(forward, shape, tensors);
+  const auto new_gradient = [&] {
+    return Gradient{filler.View(shape), filler.Vector(shape),
+                    filler.Vector(shape)};
+  };
+  Gradient from_y = new_gradient(), from_x = new_gradient();
   RunGradient(gradient, &from_y);
-  gradient.forward_coefficients = coefficients.data();
+  gradient.forward_coefficients = tensors.coefficients.data();
   RunGradient(gradient, &from_x);
   CheckSame(from_x, from_y, shape);
   gradient.x_backprop = from_x.x_backprop.data();
@@ -107,10 +139,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
              [&](auto* args) { return Spoil(&wrong, args); });
 
   // In place, with the gradient of a side input.
-  gradient.x_backprop = y.data();
-  Array side = view();
+  gradient.x_backprop = tensors.y.data();
+  Array side = filler.View(shape);
   gradient.side_input_backprop = side.data();
   RunFormula(tfbn_cpu_batch_norm_grad_ex, gradient);
-  CheckSame({y, from_x.scale_backprop, from_x.offset_backprop}, from_y, shape);
+  CheckSame({tensors.y, from_x.scale_backprop, from_x.offset_backprop}, from_y,
+            shape);
   return 0;
 }

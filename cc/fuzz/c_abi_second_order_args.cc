@@ -18,6 +18,26 @@ using tf_bn_ops::fuzz::Same;
 using tf_bn_ops::fuzz::Shape;
 using Args = tfbn_batch_norm_grad_grad_args;
 
+// The inputs with an element per channel.
+struct Vectors {
+  Vectors(const Shape& shape, tf_bn_ops::fuzz::Filler* filler)
+      : scale_backprop_grad(filler->Vector(shape)),
+        offset_backprop_grad(filler->Vector(shape)),
+        scale(filler->Vector(shape)),
+        mean(filler->Vector(shape)),
+        variance(filler->Vector(shape)) {}
+
+  void SetIn(Args* args) const {
+    args->scale_backprop_grad = scale_backprop_grad.data();
+    args->offset_backprop_grad = offset_backprop_grad.data();
+    args->scale = scale.data();
+    args->mean = mean.data();
+    args->variance = variance.data();
+  }
+
+  const Array scale_backprop_grad, offset_backprop_grad, scale, mean, variance;
+};
+
 // Runs `args` with outputs in these arrays.
 void Run(Args args, Array* y_backprop_grad, Array* x_grad, Array* scale_grad,
          int threads) {
@@ -52,18 +72,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
   Array inputs[3] = {filler.View(shape), filler.View(shape),
                      filler.View(shape)};
-  const Array scale_backprop_grad = filler.Vector(shape),
-              offset_backprop_grad = filler.Vector(shape),
-              scale = filler.Vector(shape), mean = filler.Vector(shape),
-              variance = filler.Vector(shape);
+  const Vectors vectors(shape, &filler);
   args.x_backprop_grad = inputs[0].data();
   args.y_backprop = inputs[1].data();
   args.x = inputs[2].data();
-  args.scale_backprop_grad = scale_backprop_grad.data();
-  args.offset_backprop_grad = offset_backprop_grad.data();
-  args.scale = scale.data();
-  args.mean = mean.data();
-  args.variance = variance.data();
+  vectors.SetIn(&args);
 
   Array y_backprop_grad = filler.View(shape), x_grad = filler.View(shape),
         scale_grad = filler.Vector(shape);

@@ -128,6 +128,14 @@ void CheckSame(const Gradient& a, const Gradient& b, const Shape& shape) {
       Same(a.x_backprop, b.x_backprop, shape.dtype, shape.elements()));
 }
 
+// The attributes that the choices and the next bytes say.
+Attrs TakeAttrs(uint8_t choices, tf_bn_ops::fuzz::Input* input) {
+  const int32_t activation = (choices & 16) != 0  ? TFBN_RELU6
+                             : (choices & 8) != 0 ? TFBN_RELU
+                                                  : TFBN_IDENTITY;
+  return {activation, input->Take<double>()};
+}
+
 template <typename Args>
 void SetInputs(const Array& x, const Array& scale, const Array& offset,
                const Doubles& mean, const Doubles& variance, Args* args) {
@@ -144,10 +152,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   tf_bn_ops::fuzz::Input input(data, size);
   const uint8_t choices = input.Take<uint8_t>();
   const Shape shape = TakeShape(choices, &input);
-  const Attrs attrs = {(choices & 16) != 0  ? TFBN_RELU6
-                       : (choices & 8) != 0 ? TFBN_RELU
-                                            : TFBN_IDENTITY,
-                       input.Take<double>()};
+  const Attrs attrs = TakeAttrs(choices, &input);
   const double count = input.Take<double>();
   const size_t error_size = input.Take<uint8_t>() % 33;
   tf_bn_ops::fuzz::Input wrong = input;
