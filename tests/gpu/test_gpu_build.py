@@ -174,8 +174,7 @@ def test_ops_have_gpu_kernels_and_cpu_kernels_still_run(tree):
     ]
 
 
-def test_c_abi_errors_without_a_gpu(tree):
-    code = """
+C_ABI_CALLS = """
 import ctypes, sys
 lib = ctypes.CDLL("tf_bn_ops/lib/libtf_bn_ops_core.so")
 size, error = ctypes.c_int64(), ctypes.create_string_buffer(256)
@@ -220,7 +219,10 @@ except OSError:
     for function in (call, run_forward):
         print(function(size.value), error.value.decode().split(":")[0])
 """
-    result = run([sys.executable, "-c", code], tree)
+
+
+def test_c_abi_errors_without_a_gpu(tree):
+    result = run([sys.executable, "-c", C_ABI_CALLS], tree)
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert re.fullmatch(r"0 \d+", lines[0])

@@ -119,8 +119,8 @@ KINDS = 5
 FORWARD_INPUTS = ("x", "scale", "offset", "mean", "variance")
 
 
-def call_for(seconds: float) -> tuple[int, set[str]]:
-    """Calls the ops from 8 threads for some time: number of calls, and whose results differed."""
+def concurrent_problems() -> list[tuple]:
+    """Tensors of x's shape, vectors of channels, and the data format."""
     import tensorflow as tf
 
     rng = np.random.default_rng(0)
@@ -134,30 +134,39 @@ def call_for(seconds: float) -> tuple[int, set[str]]:
                 tf.constant(rng.uniform(0.5, 2, channels).astype(np.float32)) for _ in range(3)
             ]
             problems.append((data, vectors, data_format))
+    return problems
+
+
+def results_of(problem: tuple, kind: int) -> list[bytes]:
+    (dy, x), (scale, mean, variance), data_format = problem
+    if kind > 2:
+        out = tf_bn_ops.raw_ops.FusedBatchNormEx(
+            **dict(zip(FORWARD_INPUTS, (x, scale, mean, mean, variance), strict=True)),
+            side_input=[dy],
+            data_format=data_format,
+            is_training=kind == 3,
+            activation_mode="Relu",
+        )
+    elif kind == 2:
+        out = tf_bn_ops.batch_norm_training_backprop(
+            *(x, scale, scale, mean, variance, dy), epsilon=1e-3
+        ) if data_format == "NCHW" else ()  # fmt: skip
+    else:
+        out = tf_bn_ops.fused_batch_norm_grad(
+            *(dy, x, scale, mean, variance),
+            epsilon=1e-3,
+            data_format=data_format,
+            is_training=kind == 0,
+        )
+    return [np.asarray(output).tobytes() for output in out]
+
+
+def call_for(seconds: float) -> tuple[int, set[str]]:
+    """Calls the ops from 8 threads for some time: number of calls, and whose results differed."""
+    problems = concurrent_problems()
 
     def results(i: int) -> list[bytes]:
-        (dy, x), (scale, mean, variance), data_format = problems[i % len(problems)]
-        kind = (i // len(problems)) % KINDS
-        if kind > 2:
-            out = tf_bn_ops.raw_ops.FusedBatchNormEx(
-                **dict(zip(FORWARD_INPUTS, (x, scale, mean, mean, variance), strict=True)),
-                side_input=[dy],
-                data_format=data_format,
-                is_training=kind == 3,
-                activation_mode="Relu",
-            )
-        elif kind == 2:
-            out = tf_bn_ops.batch_norm_training_backprop(
-                *(x, scale, scale, mean, variance, dy), epsilon=1e-3
-            ) if data_format == "NCHW" else ()  # fmt: skip
-        else:
-            out = tf_bn_ops.fused_batch_norm_grad(
-                *(dy, x, scale, mean, variance),
-                epsilon=1e-3,
-                data_format=data_format,
-                is_training=kind == 0,
-            )
-        return [np.asarray(output).tobytes() for output in out]
+        return results_of(problems[i % len(problems)], (i // len(problems)) % KINDS)
 
     count = KINDS * len(problems)
     alone = [results(i) for i in range(count)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,74 +14,85 @@ from tf_bn_ops.bench.bench_rows import FORWARD, GRADIENT, LAYER, LAYER_ADD_RELU,
 from tf_bn_ops.bench.implementations.base import Call, Outputs, import_library
 
 
+def _axes_of(x: Any, axis: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes that sums run over, and the shape in which [channels] broadcasts."""
+    axes = tuple(i for i in range(x.ndim) if i != axis)
+    return axes, tuple(-1 if i == axis else 1 for i in range(x.ndim))
+
+
+# Each formula takes jax.numpy, the tensors, the axis of channels and the mode.
+def _gradient(
+    jnp: Any, y_backprop: Any, x: Any, given: Mapping[str, Any], axis: int, training: bool
+) -> dict[str, Any]:
+    axes, column = _axes_of(x, axis)
+    rstd = 1 / jnp.sqrt(given["variance"] + data.EPSILON)
+    wide = y_backprop.astype(jnp.float32)
+    xmu = x.astype(jnp.float32) - given["mean"].reshape(column)
+    offset_backprop = jnp.sum(wide, axes)
+    dot = jnp.sum(wide * xmu, axes)
+    inside = wide
+    if training:
+        count = x.size // x.shape[axis]
+        inside = wide - (offset_backprop / count).reshape(column)
+        inside = inside - xmu * (rstd * rstd * dot / count).reshape(column)
+    x_backprop = (given["scale"] * rstd).reshape(column) * inside
+    return {
+        "x_backprop": x_backprop.astype(x.dtype),
+        "scale_backprop": rstd * dot,
+        "offset_backprop": offset_backprop,
+    }
+
+
+def _forward(
+    jnp: Any, y_backprop: Any, x: Any, given: Mapping[str, Any], axis: int, training: bool
+) -> dict[str, Any]:
+    del y_backprop
+    axes, column = _axes_of(x, axis)
+    wide = x.astype(jnp.float32)
+    mean, variance = given["mean"], given["variance"]
+    if training:
+        mean = jnp.mean(wide, axes)
+        variance = jnp.mean((wide - mean.reshape(column)) ** 2, axes)
+    rstd = 1 / jnp.sqrt(variance + data.EPSILON)
+    y = (wide - mean.reshape(column)) * (given["scale"] * rstd).reshape(column)
+    y = (y + given["offset"].reshape(column)).astype(x.dtype)
+    return {"y": y, "saved_mean": mean, "saved_variance": variance}
+
+
+def _layer(
+    jnp: Any, y_backprop: Any, x: Any, given: Mapping[str, Any], axis: int, training: bool
+) -> dict[str, Any]:
+    first = _forward(jnp, y_backprop, x, given, axis, training)
+    used = {**given, "mean": first["saved_mean"], "variance": first["saved_variance"]}
+    return {**first, **_gradient(jnp, y_backprop, x, used, axis, training)}
+
+
+def _activated_layer(
+    jnp: Any, y_backprop: Any, x: Any, given: Mapping[str, Any], axis: int, training: bool
+) -> dict[str, Any]:
+    first = _forward(jnp, y_backprop, x, given, axis, training)
+    added = given.get("side_input")
+    y = first["y"] if added is None else first["y"] + added
+    y = jnp.maximum(y, jnp.zeros_like(y))  # NumPy 2.0 makes float32 of bfloat16 and a plain 0.
+    masked = jnp.where(y > 0, y_backprop, jnp.zeros_like(y_backprop))
+    used = {**given, "mean": first["saved_mean"], "variance": first["saved_variance"]}
+    second = _gradient(jnp, masked, x, used, axis, training)
+    side = {} if added is None else {"side_input_backprop": masked}
+    return {**first, "y": y, **second, **side}
+
+
+_FORMULAS: Mapping[str, Callable[..., dict[str, Any]]] = {
+    GRADIENT: _gradient,
+    FORWARD: _forward,
+    LAYER: _layer,
+    LAYER_RELU: _activated_layer,
+    LAYER_ADD_RELU: _activated_layer,
+}
+
+
 def _formulas(jnp: Any) -> dict[str, Callable[..., dict[str, Any]]]:
     """What row.call says -> function of the tensors, the axis of channels and the mode."""
-
-    def axes_of(x: Any, axis: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The axes that sums run over, and the shape in which [channels] broadcasts."""
-        axes = tuple(i for i in range(x.ndim) if i != axis)
-        return axes, tuple(-1 if i == axis else 1 for i in range(x.ndim))
-
-    def gradient(
-        y_backprop: Any, x: Any, given: Mapping[str, Any], axis: int, training: bool
-    ) -> dict[str, Any]:
-        axes, column = axes_of(x, axis)
-        rstd = 1 / jnp.sqrt(given["variance"] + data.EPSILON)
-        wide = y_backprop.astype(jnp.float32)
-        xmu = x.astype(jnp.float32) - given["mean"].reshape(column)
-        offset_backprop = jnp.sum(wide, axes)
-        dot = jnp.sum(wide * xmu, axes)
-        inside = wide
-        if training:
-            count = x.size // x.shape[axis]
-            inside = wide - (offset_backprop / count).reshape(column)
-            inside = inside - xmu * (rstd * rstd * dot / count).reshape(column)
-        x_backprop = (given["scale"] * rstd).reshape(column) * inside
-        return {
-            "x_backprop": x_backprop.astype(x.dtype),
-            "scale_backprop": rstd * dot,
-            "offset_backprop": offset_backprop,
-        }
-
-    def forward(
-        y_backprop: Any, x: Any, given: Mapping[str, Any], axis: int, training: bool
-    ) -> dict[str, Any]:
-        del y_backprop
-        axes, column = axes_of(x, axis)
-        wide = x.astype(jnp.float32)
-        mean, variance = given["mean"], given["variance"]
-        if training:
-            mean = jnp.mean(wide, axes)
-            variance = jnp.mean((wide - mean.reshape(column)) ** 2, axes)
-        rstd = 1 / jnp.sqrt(variance + data.EPSILON)
-        y = (wide - mean.reshape(column)) * (given["scale"] * rstd).reshape(column)
-        y = (y + given["offset"].reshape(column)).astype(x.dtype)
-        return {"y": y, "saved_mean": mean, "saved_variance": variance}
-
-    def layer(
-        y_backprop: Any, x: Any, given: Mapping[str, Any], axis: int, training: bool
-    ) -> dict[str, Any]:
-        first = forward(y_backprop, x, given, axis, training)
-        used = {**given, "mean": first["saved_mean"], "variance": first["saved_variance"]}
-        return {**first, **gradient(y_backprop, x, used, axis, training)}
-
-    def activated_layer(
-        y_backprop: Any, x: Any, given: Mapping[str, Any], axis: int, training: bool
-    ) -> dict[str, Any]:
-        first = forward(y_backprop, x, given, axis, training)
-        added = given.get("side_input")
-        y = first["y"] if added is None else first["y"] + added
-        y = jnp.maximum(y, jnp.zeros_like(y))  # NumPy 2.0 makes float32 of bfloat16 and a plain 0.
-        masked = jnp.where(y > 0, y_backprop, jnp.zeros_like(y_backprop))
-        used = {**given, "mean": first["saved_mean"], "variance": first["saved_variance"]}
-        second = gradient(masked, x, used, axis, training)
-        side = {} if added is None else {"side_input_backprop": masked}
-        return {**first, "y": y, **second, **side}
-
-    return {
-        GRADIENT: gradient, FORWARD: forward, LAYER: layer, LAYER_RELU: activated_layer,
-        LAYER_ADD_RELU: activated_layer,
-    }  # fmt: skip
+    return {call: functools.partial(formula, jnp) for call, formula in _FORMULAS.items()}
 
 
 class Jax:

@@ -267,6 +267,13 @@ def _frozen(tensors: _Tensors, problem: Problem, k: _Constants) -> _Coefficients
     )  # fmt: skip
 
 
+def _rstd_error(ev: _Array, total: _Array, u_s: float) -> _Array:
+    """rho of the module's text."""
+    rho = np.where(ev == 0, 0, ev / total) + 4 * u_s
+    rho[rho > 0.5] = np.inf
+    return rho
+
+
 def _training(
     tensors: _Tensors, problem: Problem, k: _Constants, rearranged: bool
 ) -> _Coefficients:
@@ -286,8 +293,7 @@ def _training(
         return k.sum_errors[name] * size(name) + t * flushed
 
     ev = e("x_x") + 2 * d * e("x") + 3 * u_s * (size("x_x") + d**2)
-    rho = np.where(ev == 0, 0, ev / total) + 4 * u_s
-    rho[rho > 0.5] = np.inf
+    rho = _rstd_error(ev, total, u_s)
 
     def e_cov(name: str, mean: _Array, result: _Array) -> _Array:
         terms = size(name + "_x") + np.abs(mean) * d
@@ -310,16 +316,14 @@ def _training(
 
     mu_x = mu("x", d) + k.mean_roundings * np.abs(moments.x)
     scale_error = rstd * m * (eb + e_as + (np.abs(b) + np.abs(a * s)) * (rho + 6 * u_s))
-    unbounded = np.zeros(len(rstd), bool)
-    for name in ("x_x", "gx_x", "dy_x", "gx_dy"):
-        unbounded |= size(name) * m > k.largest_sum
+    sums = m * np.stack([size(name) for name in ("x_x", "gx_x", "dy_x", "gx_dy")])
     return _Coefficients(
         rstd, rho, moments.gx, moments.dy, moments.x,
         {"gx": (f, np.abs(f) * (rho + u_s)), "xhat": (p, e_p)},
         {"dy": (rstd * p, e_rp), "gx": (-rfs, e_rfs), "xhat": (-q, e_q)},
         {"gx": mu("gx", moments.gx), "dy": mu("dy", moments.dy), "x": mu_x},
         tensors.column("offset_backprop_grad"),
-        rstd * m * (b - a * s), scale_error, rstd * terms, unbounded,
+        rstd * m * (b - a * s), scale_error, rstd * terms, np.any(sums > k.largest_sum, 0),
         (moments.gx, moments.dy),
     )  # fmt: skip
 
