@@ -49,7 +49,7 @@ def test_every_output_of_every_formula_has_a_mutant_of_its_own():
         if mutant.output:
             own.setdefault(score.formula_of(mutant.op), set()).add(mutant.output)
     assert own == {formula: set(roles) for formula, roles in score.outputs_of_formulas().items()}
-    judged = {op.formula for op in spec.OPS.values()}
+    judged = {op.formula for op in spec.OPS.values() if c_abi.has_call(op.formula)}
     assert judged < set(own)
 
 

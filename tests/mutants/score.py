@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from tf_bn_ops import spec
+from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.models.formula_models import MODELS
 
 GATHER_STATS = "BatchNormGatherStats"  # No op of a view: it has no spec.
@@ -21,8 +22,9 @@ def formula_of(op: str) -> str:
 
 
 def outputs_of_formulas() -> dict[str, tuple[str, ...]]:
-    """Formula -> the roles of its outputs, each of which has a mutant of its own."""
-    outputs = {formula: tuple(model.outputs) for formula, model in MODELS.items()}
+    """Formula -> the roles of its outputs, each of which has a mutant of its own. Mutants are
+    judged through the C ABI: a formula without a call there has none."""
+    outputs = {f: tuple(model.outputs) for f, model in MODELS.items() if c_abi.has_call(f)}
     outputs[spec.ops.BATCH_NORM_ADD] += ("forward_coefficients",)
     return {**outputs, _GATHER_FORMULA: ("count", "mean", "m2")}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
+import re
 import subprocess
 import sys
 
@@ -17,20 +18,9 @@ import tf_bn_ops
 from tf_bn_ops import _ops
 from tf_bn_ops.spec import LIST_LENGTHS, OPS, ops
 
+# By the ops' names: FusedBatchNormV2 is fused_batch_norm_v2.
 PUBLIC_FUNCTIONS = {
-    "FusedBatchNorm": _ops.fused_batch_norm,
-    "FusedBatchNormV2": _ops.fused_batch_norm_v2,
-    "FusedBatchNormV3": _ops.fused_batch_norm_v3,
-    "FusedBatchNormEx": _ops.fused_batch_norm_ex,
-    "FusedBatchNormGrad": tf_bn_ops.fused_batch_norm_grad,
-    "FusedBatchNormGradV2": tf_bn_ops.fused_batch_norm_grad_v2,
-    "FusedBatchNormGradV3": tf_bn_ops.fused_batch_norm_grad_v3,
-    "FusedBatchNormGradGrad": tf_bn_ops.fused_batch_norm_grad_grad,
-    "BatchNormTrainingBackprop": tf_bn_ops.batch_norm_training_backprop,
-    "BatchNormStats": _ops.batch_norm_stats,
-    "BatchNormElemt": _ops.batch_norm_elemt,
-    "BatchNormBackwardReduce": _ops.batch_norm_backward_reduce,
-    "BatchNormBackwardElemt": _ops.batch_norm_backward_elemt,
+    name: getattr(_ops, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()) for name in OPS
 }
 
 

@@ -345,6 +345,11 @@ FORMULAS = {
 }
 
 
+def has_call(formula: str) -> bool:
+    """Whether the C ABI computes a formula, here or in split_c_abi.py."""
+    return formula in FORMULAS or formula in spec.ops.PARTS
+
+
 def required_outputs(problem: Problem) -> tuple[str, ...]:
     """The roles of the outputs of a problem that are no option: not the forward's coefficients, and
     the gradient of a side input where there was one."""

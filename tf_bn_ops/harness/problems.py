@@ -91,6 +91,16 @@ class Inputs:
     static: Mapping[str, tuple[str, tuple[int | None, ...] | None]] | None = None
 
 
+# Those that the roles of a problem's inputs tell from each other.
+FORMULAS_BY_ROLES = (
+    spec.ops.BATCH_NORM,
+    spec.ops.BATCH_NORM_ADD,
+    spec.ops.BATCH_NORM_GRAD,
+    spec.ops.BATCH_NORM_GRAD_EX,
+    spec.ops.BATCH_NORM_GRAD_GRAD,
+)
+
+
 @dataclasses.dataclass
 class Problem:
     """The inputs of one evaluation of a formula; `problem["x"]` is the array of that role.
@@ -103,7 +113,8 @@ class Problem:
       exponential_avg_factor, bessel_correction, saves_rstd, activation: of the forward formula, see
         cc/core/formulas/batch_norm.h; the activation of its gradient too.
       num_side_inputs: of that gradient: whether it has an output for the side input.
-      part: the formula, where it is a part of synchronised batch normalization.
+      part: the formula, where the roles of its inputs do not tell it: of a part of synchronised
+        batch normalization, and of any that is not in FORMULAS_BY_ROLES.
     """
 
     values: dict[str, np.ndarray]
@@ -125,7 +136,7 @@ class Problem:
 
     @property
     def formula(self) -> str:
-        """The formula whose inputs these are."""
+        """The formula whose inputs these are: `part`, or of FORMULAS_BY_ROLES."""
         if self.part:
             return self.part
         if "y_backprop" not in self.values:
@@ -196,7 +207,7 @@ def of_call(call: Call, inputs: Inputs) -> Problem:
         further["exponential_avg_factor"] = float(rounded)
     if "activation_mode" in inputs.attrs:
         further["activation"] = inputs.attrs["activation_mode"]
-    if call.spec.formula in spec.ops.PARTS:
+    if call.spec.formula not in FORMULAS_BY_ROLES:
         further["part"] = call.spec.formula
     return of_tensors(inputs.values, call.layout, epsilon, call.is_training, **further)
 

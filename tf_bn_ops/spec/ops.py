@@ -218,7 +218,12 @@ _FUSED_BATCH_NORM_GRAD_EX = dataclasses.replace(
         *_FUSED_BATCH_NORM_GRAD_V3.outputs,
         Arg("side_input_backprop", "side_input_backprop", VIEW_LIST),
     ),
-    attrs={**_ATTRS, "num_side_inputs": 0, "activation_mode": "Identity"},
+    attrs={
+        "epsilon": 1e-4,
+        "num_side_inputs": 0,
+        "activation_mode": "Identity",
+        **_FORMAT_AND_MODE,
+    },
 )
 
 # The parts of synchronised batch normalization, each a pass over one batch. BatchNormGatherStats,

@@ -6,6 +6,7 @@ from numpy_kernels import fill
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases import generate
+from tf_bn_ops.conformance.execution import autodiff as autodiff_lib
 from tf_bn_ops.conformance.execution import workers
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.execution.implementations import (
@@ -84,3 +85,8 @@ def test_counterpart_is_not_asked_what_it_does_not_take(dtype, layout, shape):
     other = generate.parse(text)
     assert AUTODIFF.resolve_op(other) is None
     assert AUTODIFF.resolve_op(case) is spec.OPS["BatchNormTrainingBackprop"]
+
+
+def test_autodiff_has_the_ops_that_it_is_asked():
+    """The list stands where TensorFlow is not imported."""
+    assert all(callable(getattr(autodiff_lib.elementary, op, None)) for op in AUTODIFF.only)
