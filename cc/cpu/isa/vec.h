@@ -93,7 +93,7 @@ struct Compute<Bfloat16> {
   static TFBN_INLINE VF Decode(V16 v) { return WidenBfloat16(v); }
   static TFBN_INLINE V16 Encode(VF v) { return NarrowBfloat16(v); }
 };
-#define X(name, text, code, storage, compute)                                 \
+#define X(name, text, code, storage, compute, fraction, exponent)             \
   static_assert(std::is_same_v<typename Compute<storage>::Scalar, compute> && \
                 sizeof(Compute<storage>::Stored) * sizeof(compute) ==         \
                     sizeof(Compute<storage>::Vector) * sizeof(storage));
