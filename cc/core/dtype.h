@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 
 #include "cc/core/host_device.h"
 
@@ -28,25 +30,27 @@ struct Bfloat16 {
   uint16_t bits;
 };
 
-// The table of element types: X(name, text, code, storage, compute) with the
-// name of the enumerator, how it is printed, its value, the type of an element
-// in memory, and the type that results of view shape are computed in.
-// Everything that is indexed by DType or switches over it is generated from
-// this table.
-#define TFBN_FOR_EACH_DTYPE(X)                \
-  X(Float32, "float32", 0, float, float)      \
-  X(Float16, "half", 1, Float16, float)       \
-  X(Bfloat16, "bfloat16", 2, Bfloat16, float) \
-  X(Float64, "float64", 3, double, double)
+// The table of element types: X(name, text, code, storage, compute, fraction,
+// exponent) with the name of the enumerator, how it is printed, its value, the
+// type of an element in memory, the type that results of view shape are
+// computed in, the bits of the fraction (the leading 1 is not one of them), and
+// the exponent of the smallest normal number. Everything that is indexed by
+// DType or switches over it is generated from this table.
+#define TFBN_FOR_EACH_DTYPE(X)                         \
+  X(Float32, "float32", 0, float, float, 23, -126)     \
+  X(Float16, "half", 1, Float16, float, 10, -14)       \
+  X(Bfloat16, "bfloat16", 2, Bfloat16, float, 7, -126) \
+  X(Float64, "float64", 3, double, double, 52, -1022)
 
 // The values are part of the C ABI (cc/c_api/tf_bn_ops_c.h).
 enum class DType : int32_t {
-#define X(name, text, code, storage, compute) k##name = code,
+#define X(name, text, code, storage, compute, fraction, exponent) \
+  k##name = code,
   TFBN_FOR_EACH_DTYPE(X)
 #undef X
 };
 
-#define X(name, text, code, storage, compute) +1
+#define X(name, text, code, storage, compute, fraction, exponent) +1
 constexpr int kNumDTypes = TFBN_FOR_EACH_DTYPE(X);
 #undef X
 
@@ -54,7 +58,7 @@ constexpr int kNumDTypes = TFBN_FOR_EACH_DTYPE(X);
 // array with an entry for each row can be indexed by DType.
 static constexpr bool CodesAreIndices() {
   int row = 0;
-#define X(name, text, code, storage, compute) \
+#define X(name, text, code, storage, compute, fraction, exponent) \
   if (code != row++) return false;
   TFBN_FOR_EACH_DTYPE(X)
 #undef X
@@ -65,18 +69,49 @@ static_assert(CodesAreIndices(), "a gap in the codes of TFBN_FOR_EACH_DTYPE");
 // The type that elements of T are computed in.
 template <typename T>
 struct ComputeOf;
-#define X(name, text, code, storage, compute) \
-  template <>                                 \
-  struct ComputeOf<storage> {                 \
-    using Type = compute;                     \
+#define X(name, text, code, storage, compute, fraction, exponent) \
+  template <>                                                     \
+  struct ComputeOf<storage> {                                     \
+    using Type = compute;                                         \
   };
 TFBN_FOR_EACH_DTYPE(X)
 #undef X
 
+// 2^exponent.
+static constexpr double PowerOfTwo(int exponent) {
+  double power = 1;
+  for (; exponent > 0; --exponent) power *= 2;
+  for (; exponent < 0; ++exponent) power /= 2;
+  return power;
+}
+
+// The numbers of T: those in [2^e, 2^(e+1)) are 2^(e - kFractionBits) apart,
+// subnormal numbers as far as those of the smallest normal exponent.
+template <typename T>
+struct FormatOf;
+#define X(name, text, code, storage, compute, fraction, exponent)           \
+  template <>                                                               \
+  struct FormatOf<storage> {                                                \
+    static constexpr int kFractionBits = fraction;                          \
+    static constexpr int kSmallestExponent = exponent;                      \
+    static constexpr bool kIsComputedIn = std::is_same_v<storage, compute>; \
+    static constexpr double SpacingAt(int e) {                              \
+      return PowerOfTwo(e - kFractionBits);                                 \
+    }                                                                       \
+  };
+TFBN_FOR_EACH_DTYPE(X)
+#undef X
+static_assert(FormatOf<float>::SpacingAt(FormatOf<float>::kSmallestExponent) ==
+                  std::numeric_limits<float>::denorm_min() &&
+              FormatOf<float>::SpacingAt(0) ==
+                  std::numeric_limits<float>::epsilon());
+static_assert(FormatOf<double>::SpacingAt(0) ==
+              std::numeric_limits<double>::epsilon());
+
 static TFBN_HD size_t SizeOf(DType dtype) {
   switch (dtype) {
-#define X(name, text, code, storage, compute) \
-  case DType::k##name:                        \
+#define X(name, text, code, storage, compute, fraction, exponent) \
+  case DType::k##name:                                            \
     return sizeof(storage);
     TFBN_FOR_EACH_DTYPE(X)
 #undef X
@@ -193,8 +228,8 @@ static TFBN_HD void FromDouble(double v, Float16* out) {
 // Element `i` of an array of `dtype`, as a double.
 static TFBN_HD double LoadAsDouble(DType dtype, const void* data, int64_t i) {
   switch (dtype) {
-#define X(name, text, code, storage, compute) \
-  case DType::k##name:                        \
+#define X(name, text, code, storage, compute, fraction, exponent) \
+  case DType::k##name:                                            \
     return ToDouble(static_cast<const storage*>(data)[i]);
     TFBN_FOR_EACH_DTYPE(X)
 #undef X
@@ -217,9 +252,9 @@ static TFBN_HD void LoadAsDoubles(DType dtype, const void* data, int64_t first,
 static TFBN_HD void StoreFromDouble(DType dtype, void* data, int64_t i,
                                     double value) {
   switch (dtype) {
-#define X(name, text, code, storage, compute)           \
-  case DType::k##name:                                  \
-    FromDouble(value, static_cast<storage*>(data) + i); \
+#define X(name, text, code, storage, compute, fraction, exponent) \
+  case DType::k##name:                                            \
+    FromDouble(value, static_cast<storage*>(data) + i);           \
     return;
     TFBN_FOR_EACH_DTYPE(X)
 #undef X

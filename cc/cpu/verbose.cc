@@ -31,7 +31,7 @@ constexpr char kPrefix[] = "tf_bn_ops_verbose,v1,";
 
 const char* NameOf(DType dtype) {
   static constexpr const char* kNames[] = {
-#define X(name, text, code, storage, compute) text,
+#define X(name, text, code, storage, compute, fraction, exponent) text,
       TFBN_FOR_EACH_DTYPE(X)
 #undef X
   };

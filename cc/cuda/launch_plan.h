@@ -279,8 +279,8 @@ int LaunchFormula(const typename Formula::Args& args, void* workspace,
   const LaunchPlan<Formula> plan =
       MakeLaunchPlan<Formula>(args, workspace, policy);
   switch (args.dtype) {
-#define X(name, text, code, storage, compute) \
-  case DType::k##name:                        \
+#define X(name, text, code, storage, compute, fraction, exponent) \
+  case DType::k##name:                                            \
     return LaunchTyped<storage>(plan, launcher);
     TFBN_FOR_EACH_DTYPE(X)
 #undef X

@@ -2,7 +2,7 @@
 //
 // Promised: no crash and no access outside the arrays for any numbers in them
 // and any arguments that are refused; one sentence for those that are; the
-// gradient is bitwise the same with the mask from x as with the mask from y,
+// gradient is bitwise identical with the mask from x as with the mask from y,
 // and in place; statistics that are gathered from one part are those of the
 // part.
 

@@ -18,7 +18,7 @@
 namespace tf_bn_ops {
 namespace {
 
-#define REGISTER_FUSED_BATCH_NORM(op, T, U) \
+#define REGISTER_FUSED_BATCH_NORM(T, op, U) \
   REGISTER_KERNEL_BUILDER(                  \
       Name("TfBnOps>" op)                   \
           .Device(TFBN_KERNEL_DEVICE)       \
@@ -37,7 +37,7 @@ TFBN_FUSED_BATCH_NORM_KERNELS(REGISTER_FUSED_BATCH_NORM)
                   TFBN_KERNEL_BACKEND>);
 TFBN_FUSED_BATCH_NORM_EX_KERNELS(REGISTER_FUSED_BATCH_NORM_EX)
 
-#define REGISTER_FUSED_BATCH_NORM_GRAD(op, T)                                \
+#define REGISTER_FUSED_BATCH_NORM_GRAD(T, op)                                \
   REGISTER_KERNEL_BUILDER(                                                   \
       Name("TfBnOps>" op).Device(TFBN_KERNEL_DEVICE).TypeConstraint<T>("T"), \
       BatchNormOp<FusedBatchNormGradSpec, T, float, TFBN_KERNEL_BACKEND>);
@@ -53,12 +53,12 @@ TFBN_FUSED_BATCH_NORM_GRAD_KERNELS(REGISTER_FUSED_BATCH_NORM_GRAD)
                   TFBN_KERNEL_BACKEND>);
 TFBN_FUSED_BATCH_NORM_GRAD_EX_KERNELS(REGISTER_FUSED_BATCH_NORM_GRAD_EX)
 
-#define REGISTER_BATCH_NORM_TRAINING_BACKPROP(T) \
-  REGISTER_KERNEL_BUILDER(                       \
-      Name("TfBnOps>BatchNormTrainingBackprop")  \
-          .Device(TFBN_KERNEL_DEVICE)            \
-          .TypeConstraint<T>("T"),               \
-      BatchNormOp<BatchNormTrainingBackpropSpec, T, T, TFBN_KERNEL_BACKEND>);
+#define REGISTER_BATCH_NORM_TRAINING_BACKPROP(T, U) \
+  REGISTER_KERNEL_BUILDER(                          \
+      Name("TfBnOps>BatchNormTrainingBackprop")     \
+          .Device(TFBN_KERNEL_DEVICE)               \
+          .TypeConstraint<T>("T"),                  \
+      BatchNormOp<BatchNormTrainingBackpropSpec, T, U, TFBN_KERNEL_BACKEND>);
 TFBN_BATCH_NORM_TRAINING_BACKPROP_KERNELS(REGISTER_BATCH_NORM_TRAINING_BACKPROP)
 
 #define REGISTER_FUSED_BATCH_NORM_GRAD_GRAD(T, U) \

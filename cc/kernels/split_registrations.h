@@ -15,13 +15,13 @@ namespace tf_bn_ops {
 namespace {
 
 // The count follows from the shape, which the host knows.
-#define REGISTER_STATS(T)             \
+#define REGISTER_STATS(T, U)          \
   REGISTER_KERNEL_BUILDER(            \
       Name("TfBnOps>BatchNormStats")  \
           .Device(TFBN_KERNEL_DEVICE) \
           .HostMemory("count")        \
           .TypeConstraint<T>("T"),    \
-      BatchNormOp<BatchNormStatsSpec, T, double, TFBN_KERNEL_BACKEND>);
+      BatchNormOp<BatchNormStatsSpec, T, U, TFBN_KERNEL_BACKEND>);
 TFBN_SPLIT_STATS_KERNELS(REGISTER_STATS)
 
 // The lengths of lists select the formula, so that each has its kernel.

@@ -27,7 +27,7 @@ REGISTER_OP("TfBnOps>BatchNormTrainingBackprop")
     .Output("input_delta: T")
     .Output("gamma_delta: T")
     .Output("beta_delta: T")
-    .Attr("T: " TFBN_BATCH_NORM_TRAINING_BACKPROP_TYPES)
+    .Attr("T: " TFBN_ALL_TYPES)
     .Attr("epsilon: tensor")
     .SetShapeFn(InferBatchNormTrainingBackpropShapes)
     .Doc(R"doc(

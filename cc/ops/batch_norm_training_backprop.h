@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "cc/core/view.h"
+#include "cc/ops/dtype_of.h"
 #include "cc/ops/errors.h"
 #include "cc/ops/first_order_bindings.h"
 #include "cc/ops/view_of.h"
@@ -19,12 +20,9 @@
 
 namespace tf_bn_ops {
 
-// The types of T, for the OpDef; and X(T) for each kernel. T is the element
-// type of all tensors.
-#define TFBN_BATCH_NORM_TRAINING_BACKPROP_TYPES \
-  "{half, bfloat16, float, double}"
+// X(T, U) for each kernel: all tensors have one element type.
 #define TFBN_BATCH_NORM_TRAINING_BACKPROP_KERNELS(X) \
-  X(Eigen::half) X(Eigen::bfloat16) X(float) X(double)
+  TFBN_FOR_EACH_TYPE(TFBN_SAME_TYPE, X)
 
 struct BatchNormTrainingBackpropSpec
     : FirstOrderBindings<BatchNormTrainingBackpropSpec> {

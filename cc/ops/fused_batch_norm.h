@@ -13,6 +13,7 @@
 #include "cc/core/formulas/batch_norm.h"
 #include "cc/core/view.h"
 #include "cc/ops/activation_mode.h"
+#include "cc/ops/dtype_of.h"
 #include "cc/ops/errors.h"
 #include "cc/ops/fused_batch_norm_attrs.h"
 #include "cc/ops/view_of.h"
@@ -20,26 +21,19 @@
 
 namespace tf_bn_ops {
 
-// The types of x of V2, V3 and Ex, for the OpDefs; and X(op, T, U) for each
-// kernel, with the name of the attr that holds the type of the vectors, which
-// is float. (V3's OpDef allows bfloat16 also, for which TensorFlow has no
-// kernel either.)
-#define TFBN_FUSED_BATCH_NORM_TYPES "{half, bfloat16, float}"
-#define TFBN_FUSED_BATCH_NORM_KERNELS(X)      \
-  X("FusedBatchNorm", float, "T")             \
-  X("FusedBatchNormV2", Eigen::half, "U")     \
-  X("FusedBatchNormV2", Eigen::bfloat16, "U") \
-  X("FusedBatchNormV2", float, "U")           \
-  X("FusedBatchNormV3", Eigen::half, "U")     \
-  X("FusedBatchNormV3", Eigen::bfloat16, "U") \
-  X("FusedBatchNormV3", float, "U")
+// X(T, op, U) for each kernel, with the name of the attr that holds the type of
+// the vectors, which is float. (V3's OpDef allows bfloat16 also, for which
+// TensorFlow has no kernel either.)
+#define TFBN_FUSED_BATCH_NORM_KERNELS(X)               \
+  X(float, "FusedBatchNorm", "T")                      \
+  TFBN_FOR_EACH_FUSED_TYPE(X, "FusedBatchNormV2", "U") \
+  TFBN_FOR_EACH_FUSED_TYPE(X, "FusedBatchNormV3", "U")
 
 // X(T, number of side inputs) for each kernel of Ex. The number selects the
 // formula, so that each number has its kernel.
 #define TFBN_FUSED_BATCH_NORM_EX_KERNELS(X) \
-  X(Eigen::half, 0)                         \
-  X(Eigen::half, 1)                         \
-  X(Eigen::bfloat16, 0) X(Eigen::bfloat16, 1) X(float, 0) X(float, 1)
+  TFBN_FOR_EACH_FUSED_TYPE(X, 0)            \
+  TFBN_FOR_EACH_FUSED_TYPE(X, 1)
 
 // V3 has one output more, a placeholder.
 struct FusedBatchNormSpec : FusedBatchNormAttrs {

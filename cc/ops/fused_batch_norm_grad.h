@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "cc/core/view.h"
+#include "cc/ops/dtype_of.h"
 #include "cc/ops/errors.h"
 #include "cc/ops/first_order_bindings.h"
 #include "cc/ops/fused_batch_norm_attrs.h"
@@ -15,17 +16,11 @@
 
 namespace tf_bn_ops {
 
-// The types of x of V2 and V3, for the OpDefs; and X(op, T) for each kernel. U,
-// the element type of the vectors, is float.
-#define TFBN_FUSED_BATCH_NORM_GRAD_TYPES "{half, bfloat16, float}"
-#define TFBN_FUSED_BATCH_NORM_GRAD_KERNELS(X) \
-  X("FusedBatchNormGrad", float)              \
-  X("FusedBatchNormGradV2", Eigen::half)      \
-  X("FusedBatchNormGradV2", Eigen::bfloat16)  \
-  X("FusedBatchNormGradV2", float)            \
-  X("FusedBatchNormGradV3", Eigen::half)      \
-  X("FusedBatchNormGradV3", Eigen::bfloat16)  \
-  X("FusedBatchNormGradV3", float)
+// X(T, op) for each kernel. U, the element type of the vectors, is float.
+#define TFBN_FUSED_BATCH_NORM_GRAD_KERNELS(X)         \
+  X(float, "FusedBatchNormGrad")                      \
+  TFBN_FOR_EACH_FUSED_TYPE(X, "FusedBatchNormGradV2") \
+  TFBN_FOR_EACH_FUSED_TYPE(X, "FusedBatchNormGradV3")
 
 // The last two outputs are placeholders.
 struct FusedBatchNormGradSpec : FusedBatchNormAttrs,

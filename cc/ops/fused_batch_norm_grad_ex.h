@@ -13,19 +13,17 @@
 #include "cc/core/formulas/batch_norm_grad_ex.h"
 #include "cc/core/view.h"
 #include "cc/ops/activation_mode.h"
+#include "cc/ops/dtype_of.h"
 #include "cc/ops/errors.h"
 #include "cc/ops/fused_batch_norm_grad.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
 namespace tf_bn_ops {
 
-// The types of x, for the OpDef; and X(T, number of side inputs) for each
-// kernel.
-#define TFBN_FUSED_BATCH_NORM_GRAD_EX_TYPES "{half, bfloat16, float}"
+// X(T, number of side inputs) for each kernel.
 #define TFBN_FUSED_BATCH_NORM_GRAD_EX_KERNELS(X) \
-  X(Eigen::half, 0)                              \
-  X(Eigen::half, 1)                              \
-  X(Eigen::bfloat16, 0) X(Eigen::bfloat16, 1) X(float, 0) X(float, 1)
+  TFBN_FOR_EACH_FUSED_TYPE(X, 0)                 \
+  TFBN_FOR_EACH_FUSED_TYPE(X, 1)
 
 // The gradient of FusedBatchNormExSpec<kSideInputs>.
 template <int kSideInputs>

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "cc/core/formulas/batch_norm_grad_grad.h"
 #include "cc/core/view.h"
+#include "cc/ops/dtype_of.h"
 #include "cc/ops/errors.h"
 #include "cc/ops/fused_batch_norm_attrs.h"
 #include "cc/ops/view_of.h"
@@ -21,15 +22,12 @@
 
 namespace tf_bn_ops {
 
-// The types of T and U, for the OpDef; and X(T, U) for each kernel: vectors in
-// float, as the fused ops have them, or all tensors of one element type, as
-// BatchNormTrainingBackprop has them.
-#define TFBN_FUSED_BATCH_NORM_GRAD_GRAD_TYPES "{half, bfloat16, float, double}"
+// X(T, U) for each kernel: vectors in float, as the fused ops have them, or all
+// tensors of one element type, as BatchNormTrainingBackprop has them.
 #define TFBN_FUSED_BATCH_NORM_GRAD_GRAD_KERNELS(X) \
-  X(Eigen::half, float)                            \
-  X(Eigen::half, Eigen::half)                      \
-  X(Eigen::bfloat16, float)                        \
-  X(Eigen::bfloat16, Eigen::bfloat16) X(float, float) X(double, double)
+  TFBN_FOR_EACH_FUSED_TYPE(X, float)               \
+  TFBN_FOR_EACH_NARROW_TYPE(TFBN_SAME_TYPE, X)     \
+  X(double, double)
 
 struct FusedBatchNormGradGradSpec : FusedBatchNormAttrs {
   using Args = BatchNormGradGradArgs;

@@ -16,6 +16,7 @@
 #include "cc/core/formulas/batch_norm_grad_ex.h"
 #include "cc/core/view.h"
 #include "cc/ops/activation_mode.h"
+#include "cc/ops/dtype_of.h"
 #include "cc/ops/errors.h"
 #include "cc/ops/split_shapes.h"
 #include "cc/ops/view_of.h"
@@ -23,19 +24,14 @@
 
 namespace tf_bn_ops {
 
-// The types of x and of scale and offset, for the OpDefs; X(T) for each kernel
-// without the latter, and X(T, U) for each
-// with them: no vector is narrower than its tensor. Statistics and sums are
-// float64.
-#define TFBN_SPLIT_TYPES "{half, bfloat16, float, double}"
+// The types of scale and offset, for the OpDefs; X(T, U) for each kernel with
+// and without them: no vector is narrower than its tensor. Statistics and sums
+// are float64.
 #define TFBN_SPLIT_VECTOR_TYPES "{float, double}"
-#define TFBN_SPLIT_STATS_KERNELS(X) \
-  X(Eigen::half) X(Eigen::bfloat16) X(float) X(double)
-#define TFBN_SPLIT_KERNELS(X) \
-  X(Eigen::half, float)       \
-  X(Eigen::half, double)      \
-  X(Eigen::bfloat16, float)   \
-  X(Eigen::bfloat16, double) X(float, float) X(float, double) X(double, double)
+#define TFBN_SPLIT_STATS_KERNELS(X) TFBN_FOR_EACH_TYPE(X, double)
+#define TFBN_SPLIT_KERNELS(X)        \
+  TFBN_FOR_EACH_FUSED_TYPE(X, float) \
+  TFBN_FOR_EACH_TYPE(X, double)
 
 // What the Specs have in common; `Op` has kInputs, kX and
 // Inputs(), the SplitInputs of the op.

@@ -93,9 +93,9 @@ void Override(const char* op) {
 }
 
 bool OverrideAll() {
-#define OVERRIDE_FORWARD(op, T, U) Override<FusedBatchNormSpec, T>(op);
+#define OVERRIDE_FORWARD(T, op, U) Override<FusedBatchNormSpec, T>(op);
   TFBN_FUSED_BATCH_NORM_KERNELS(OVERRIDE_FORWARD)
-#define OVERRIDE_GRADIENT(op, T) Override<FusedBatchNormGradSpec, T>(op);
+#define OVERRIDE_GRADIENT(T, op) Override<FusedBatchNormGradSpec, T>(op);
   TFBN_FUSED_BATCH_NORM_GRAD_KERNELS(OVERRIDE_GRADIENT)
   Override<BuiltinExSpec, Eigen::half>("_FusedBatchNormEx");
   Override<BuiltinExSpec, Eigen::bfloat16>("_FusedBatchNormEx");

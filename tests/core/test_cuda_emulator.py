@@ -126,7 +126,7 @@ def test_the_bits_are_those_of_the_cpu_but_for_the_order_of_sums(emulator, view)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("view", FEW_VIEWS)
 def test_the_mask_from_x_is_that_of_the_forward_in_both_passes(emulator, view, dtype, is_training):
-    """The gradient that takes it from y is bitwise the same; y itself is not read."""
+    """The gradient that takes it from y is bitwise identical; y itself is not read."""
     problem = device_problems.behind_activation(view, dtype, is_training=is_training)
     if is_training:
         of_y = problem.copy()

@@ -92,7 +92,10 @@ import numpy as np
 from tf_bn_ops.harness import oracle as oracle_lib
 from tf_bn_ops.spec import DTYPES, DType
 
-_NARROW = frozenset({"half", "bfloat16", "float32"})
+# Computed in float32; and of those the ones that kernels for CPUs add up in two levels: kTwoLevel
+# of cc/cpu/isa/reduce.h.
+_NARROW = frozenset(d.name for d in DTYPES.values() if d.accumulator == "float32")
+_OF_16_BITS = frozenset(name for name in _NARROW if DTYPES[name].numpy.itemsize == 2)
 
 # Maximum terms of a run of a two-level sum: kTwoLevelRun of cc/core/two_level_sum.h.
 TWO_LEVEL_RUN = 8
@@ -142,9 +145,7 @@ class Profile:
 PROFILES: Mapping[str, Profile] = {
     p.name: p
     for p in (
-        Profile(
-            "strict", "float64", 512, 2, 8, 2.0**-23, False, None, frozenset({"half", "bfloat16"})
-        ),
+        Profile("strict", "float64", 512, 2, 8, 2.0**-23, False, None, _OF_16_BITS),
         Profile("two-level", "float64", 512, 2, 8, 2.0**-23, False, None, _NARROW),
         Profile("textbook", None, None, 8, 8, 6, True, frozenset({"offset_backprop"})),
     )

@@ -101,8 +101,10 @@ def _normal(d: Draw) -> Pair:
 def _large_offset(d: Draw) -> Pair:
     """|mean of x| is 100 to 4000 of its standard deviations: x - mean cancels."""
     g = d.gradient()
-    top = 4000.0 if d.dtype in ("float32", "float64") else 500.0
-    return g, d.related(g) + d.per_channel(100.0, top, either_sign=True)
+    dtype = spec.DTYPES[d.dtype]
+    is_narrow = dtype.unit_roundoff > spec.DTYPES["float32"].unit_roundoff
+    top = min(500.0, dtype.largest / 4) if is_narrow else 4000.0
+    return g, d.related(g) + d.per_channel(min(100.0, top / 5), top, either_sign=True)
 
 
 def _tiny_variance(d: Draw) -> Pair:
@@ -115,12 +117,13 @@ def _large_gradient_mean(d: Draw) -> Pair:
     """Gradients around 1000: both sums over dy cancel or carry a huge common part."""
     g = d.gauss()
     x = d.related(g) + d.per_channel(-1.0, 1.0)
-    return g + d.per_channel(700.0, 1300.0, either_sign=True), x
+    top = min(1300.0, spec.DTYPES[d.dtype].largest / 4)
+    return g + d.per_channel(top * 7 / 13, top, either_sign=True), x
 
 
 def _wide(d: Draw) -> Pair:
     """Magnitudes spread over many powers of ten within one channel."""
-    span = 3.0 if d.dtype == "half" else 6.0
+    span = min(6.0, np.floor(np.log10(spec.DTYPES[d.dtype].largest)) - 1)
     g, x = (
         d.gauss() * d.real(10) ** d.rng.uniform(-span, span, d.shape).astype(d.real)
         for _ in range(2)

@@ -67,6 +67,21 @@ struct MaskBounds {
 // is that of y. To nearest even, what is up to half the smallest subnormal
 // number rounds to 0, and what is at least 6 - half the distance to the next
 // smaller number rounds to 6 (6 itself has an even fraction in all types).
+// Both are 0 of a type that is computed in itself.
+template <typename T>
+struct MaskRounding {
+  using Format = FormatOf<T>;
+  static constexpr double kHalfSubnormal =
+      Format::kIsComputedIn ? 0
+                            : Format::SpacingAt(Format::kSmallestExponent) / 2;
+  static constexpr double kBelowSix =
+      Format::kIsComputedIn ? 0 : Format::SpacingAt(2) / 2;
+  static_assert(Format::kFractionBits >= 2, "6 has an odd fraction");
+};
+static_assert(MaskRounding<Float16>::kHalfSubnormal == 0x1p-25 &&
+              MaskRounding<Float16>::kBelowSix == 0x1p-9);
+static_assert(MaskRounding<Bfloat16>::kHalfSubnormal == 0x1p-134 &&
+              MaskRounding<Bfloat16>::kBelowSix == 0x1p-6);
 template <typename C>
 static TFBN_HD MaskBounds<C> MaskBoundsOf(Activation activation, DType dtype,
                                           bool before_rounding) {
@@ -75,17 +90,14 @@ static TFBN_HD MaskBounds<C> MaskBoundsOf(Activation activation, DType dtype,
       static_cast<C>(activation == Activation::kRelu6 ? UpperBound(activation)
                                                       : kNaN)};
   if (!before_rounding || activation == Activation::kIdentity) return bounds;
-  static_assert(
-      kNumDTypes == 4,
-      "a type that is narrower than it is computed in needs a branch");
   double half_subnormal = 0, below_six = 0;
-  if (dtype == DType::kFloat16) {
-    half_subnormal = 0x1p-25;
-    below_six = 0x1p-9;
-  } else if (dtype == DType::kBfloat16) {
-    half_subnormal = 0x1p-134;
-    below_six = 0x1p-6;
-  }
+#define X(name, text, code, storage, compute, fraction, exponent)     \
+  if (!FormatOf<storage>::kIsComputedIn && dtype == DType::k##name) { \
+    half_subnormal = MaskRounding<storage>::kHalfSubnormal;           \
+    below_six = MaskRounding<storage>::kBelowSix;                     \
+  } else
+  TFBN_FOR_EACH_DTYPE(X) {}  // Nothing for those that are computed in.
+#undef X
   bounds.lowest = static_cast<C>(half_subnormal);
   if (activation == Activation::kRelu6) {
     bounds.highest = static_cast<C>(6 - below_six);

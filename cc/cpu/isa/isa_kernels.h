@@ -138,12 +138,13 @@ struct KernelTable {
 #define TFBN_CONCAT_(a, b) a##_##b
 #define TFBN_CONCAT(a, b) TFBN_CONCAT_(a, b)
 #define TFBN_KERNEL_TABLE(build) TFBN_CONCAT(KernelTable, build)
-#define TFBN_KERNELS_OF_DTYPE(name, text, code, storage, compute) \
-  {ComputeMaskCoefficients<Formula, storage>,                     \
-   Reduce<Formula, storage>,                                      \
-   ComputeCoefficients<Formula, storage>,                         \
-   Apply<Formula, storage>,                                       \
-   Frozen<Formula, storage>,                                      \
+#define TFBN_KERNELS_OF_DTYPE(name, text, code, storage, compute, fraction, \
+                              exponent)                                     \
+  {ComputeMaskCoefficients<Formula, storage>,                               \
+   Reduce<Formula, storage>,                                                \
+   ComputeCoefficients<Formula, storage>,                                   \
+   Apply<Formula, storage>,                                                 \
+   Frozen<Formula, storage>,                                                \
    Pipeline<Formula, storage>},
 #define TFBN_DEFINE_KERNELS(F)                                          \
   namespace tf_bn_ops {                                                 \

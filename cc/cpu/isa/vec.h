@@ -3,20 +3,31 @@
 //
 // Everything that differs between ISAs stands in one file each, vec_<name>.h
 // with <name> the first column of isa_builds.txt. Such a file defines, in this
-// order (portable versions of all functions are in vec_portable.h):
+// order,
 //
 //   kVectorBytes, kRegisters       bytes of a vector, number of registers
 //   #include "cc/cpu/isa/vec_portable.h"
+//   namespace <name> {
+//   using namespace portable;
+//
+// and in that namespace those of the functions below that it has instructions
+// for; vec_portable.h has all of them. An ISA that adds instructions to another
+// one includes that one's file and uses its namespace instead
+// (vec_avx512bf16.h): what it defines itself hides what it would inherit, and
+// all overloads of it (`using portable::StorePartialBits;` keeps them).
+//
 //   VF WidenFloat16(V16), WidenBfloat16(V16)
 //   V16 NarrowFloat16(VF), NarrowBfloat16(VF)   to nearest even, NaN stays NaN
+//   V16 KeepSubnormals(V16, VF v)  of NarrowBfloat16(v) and v: the former with
+//                                  the subnormals that it may have flushed
 //   WideF Widen(VF)                to double
 //   WideF LoadWide(const T*)       optional: load and widen T in one
 //   V LoadPartialBits<V>(p, n), StorePartialBits(p, V, n)   the first n lanes
 //   StoreNonTemporalBits(p, V)     p aligned to the size of V
 //   NonTemporalFence()             orders non-temporal stores before later ones
 //
-// for V = VF, VD and V16. To add an ISA, write that file and add a line to
-// isa_builds.txt.
+// for V = VF, VD, V16 and the stored vector of every other element type. To add
+// an ISA, write that file and add a line to isa_builds.txt.
 //
 // Included only by translation units of this folder, each of which is compiled
 // once per line of isa_builds.txt. Everything has internal linkage: nothing of
@@ -61,6 +72,20 @@
 namespace tf_bn_ops {
 namespace {
 
+// The interface: each from the namespace that is nearest to the build's own.
+namespace isa = TF_BN_OPS_ISA;
+using isa::KeepSubnormals;
+using isa::LoadPartialBits;
+using isa::LoadWide;
+using isa::NarrowBfloat16;
+using isa::NarrowFloat16;
+using isa::NonTemporalFence;
+using isa::StoreNonTemporalBits;
+using isa::StorePartialBits;
+using isa::Widen;
+using isa::WidenBfloat16;
+using isa::WidenFloat16;
+
 // How elements of T lie in memory (a vector Stored of them) and what they are
 // computed in (a vector Vector of Scalar).
 template <typename Lane, typename V>
@@ -93,7 +118,7 @@ struct Compute<Bfloat16> {
   static TFBN_INLINE VF Decode(V16 v) { return WidenBfloat16(v); }
   static TFBN_INLINE V16 Encode(VF v) { return NarrowBfloat16(v); }
 };
-#define X(name, text, code, storage, compute)                                 \
+#define X(name, text, code, storage, compute, fraction, exponent)             \
   static_assert(std::is_same_v<typename Compute<storage>::Scalar, compute> && \
                 sizeof(Compute<storage>::Stored) * sizeof(compute) ==         \
                     sizeof(Compute<storage>::Vector) * sizeof(storage));
@@ -129,10 +154,9 @@ TFBN_INLINE void StorePartial(T* p, VectorOf<T> v, int n) {
 // their subnormals are not flushed.
 template <typename T>
 TFBN_INLINE typename Compute<T>::Stored EncodePassedOn(VectorOf<T> v) {
-#if defined(TFBN_VEC_AVX512BF16)
-  if constexpr (std::is_same_v<T, Bfloat16>) return NarrowPassedOn(v);
-#endif
-  return Compute<T>::Encode(v);
+  const auto stored = Compute<T>::Encode(v);
+  if constexpr (std::is_same_v<T, Bfloat16>) return KeepSubnormals(stored, v);
+  return stored;
 }
 
 TFBN_INLINE WideD Widen(VD v) { return WideD{{v}}; }

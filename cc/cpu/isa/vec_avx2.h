@@ -14,9 +14,9 @@ constexpr int kRegisters = 16;
 
 namespace tf_bn_ops {
 namespace {
+namespace avx2 {
 
-using portable::LoadPartialBits;
-using portable::StorePartialBits;
+using namespace portable;
 
 TFBN_INLINE VF WidenFloat16(V16 v) { return _mm256_cvtph_ps((__m128i)v); }
 TFBN_INLINE V16 NarrowFloat16(VF v) {
@@ -41,6 +41,7 @@ TFBN_INLINE WideF LoadWide(const float* p) {
                 _mm256_cvtps_pd(_mm_loadu_ps(p + kDoubleLanes))}};
 }
 
+using portable::StoreNonTemporalBits;
 TFBN_INLINE void StoreNonTemporalBits(void* p, VF v) {
   _mm256_stream_ps(static_cast<float*>(p), v);
 }
@@ -52,6 +53,7 @@ TFBN_INLINE void StoreNonTemporalBits(void* p, V16 v) {
 }
 TFBN_INLINE void NonTemporalFence() { _mm_sfence(); }
 
+}  // namespace avx2
 }  // namespace
 }  // namespace tf_bn_ops
 

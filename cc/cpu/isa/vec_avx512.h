@@ -14,6 +14,9 @@ constexpr int kRegisters = 32;
 
 namespace tf_bn_ops {
 namespace {
+namespace avx512 {
+
+using namespace portable;
 
 TFBN_INLINE VF WidenFloat16(V16 v) { return _mm512_cvtph_ps((__m256i)v); }
 TFBN_INLINE V16 NarrowFloat16(VF v) {
@@ -23,8 +26,6 @@ TFBN_INLINE V16 NarrowFloat16(VF v) {
 TFBN_INLINE VF WidenBfloat16(V16 v) {
   return (VF)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)v), 16);
 }
-// vec_avx512bf16.h has an instruction for it.
-#if !defined(TFBN_VEC_AVX512BF16)
 TFBN_INLINE V16 NarrowBfloat16(VF v) {
   // portable::RoundToBfloat16, with the NaN lanes in a mask register.
   const __m512i bits = _mm512_castps_si512(v);
@@ -37,7 +38,6 @@ TFBN_INLINE V16 NarrowBfloat16(VF v) {
   return (V16)_mm512_cvtepi32_epi16(
       _mm512_mask_or_epi32(rounded, nan, truncated, _mm512_set1_epi32(0x0040)));
 }
-#endif
 
 TFBN_INLINE WideF Widen(VF v) {
   return WideF{{_mm512_cvtps_pd(_mm512_castps512_ps256(v)),
@@ -62,10 +62,13 @@ TFBN_INLINE V LoadPartialBits(const void* p, int n) {
     return (V)_mm512_maskz_loadu_pd(static_cast<__mmask8>(FirstLanes(n)), p);
   } else if constexpr (sizeof(V{}[0]) == 4) {
     return (V)_mm512_maskz_loadu_ps(FirstLanes(n), p);
-  } else {
+  } else if constexpr (sizeof(V{}[0]) == 2) {
     return (V)_mm256_maskz_loadu_epi16(FirstLanes(n), p);
+  } else {
+    return portable::LoadPartialBits<V>(p, n);
   }
 }
+using portable::StorePartialBits;
 TFBN_INLINE void StorePartialBits(void* p, VF v, int n) {
   _mm512_mask_storeu_ps(p, FirstLanes(n), v);
 }
@@ -76,6 +79,7 @@ TFBN_INLINE void StorePartialBits(void* p, V16 v, int n) {
   _mm256_mask_storeu_epi16(p, FirstLanes(n), (__m256i)v);
 }
 
+using portable::StoreNonTemporalBits;
 TFBN_INLINE void StoreNonTemporalBits(void* p, VF v) {
   _mm512_stream_ps(static_cast<float*>(p), v);
 }
@@ -87,6 +91,7 @@ TFBN_INLINE void StoreNonTemporalBits(void* p, V16 v) {
 }
 TFBN_INLINE void NonTemporalFence() { _mm_sfence(); }
 
+}  // namespace avx512
 }  // namespace
 }  // namespace tf_bn_ops
 

@@ -15,19 +15,16 @@ constexpr int kRegisters = 16;
 
 namespace tf_bn_ops {
 namespace {
+namespace baseline {
 
-using portable::LoadPartialBits;
-using portable::NarrowBfloat16;
-using portable::NarrowFloat16;
-using portable::StorePartialBits;
-using portable::WidenBfloat16;
-using portable::WidenFloat16;
+using namespace portable;
 
 #if defined(__SSE2__)
 TFBN_INLINE WideF Widen(VF v) {
   return WideF{{_mm_cvtps_pd(v), _mm_cvtps_pd(_mm_movehl_ps(v, v))}};
 }
 
+using portable::StoreNonTemporalBits;
 TFBN_INLINE void StoreNonTemporalBits(void* p, VF v) {
   _mm_stream_ps(static_cast<float*>(p), v);
 }
@@ -40,12 +37,9 @@ TFBN_INLINE void StoreNonTemporalBits(void* p, V16 v) {
   _mm_stream_si64(static_cast<long long*>(p), bits);
 }
 TFBN_INLINE void NonTemporalFence() { _mm_sfence(); }
-#else
-using portable::NonTemporalFence;
-using portable::StoreNonTemporalBits;
-using portable::Widen;
 #endif
 
+}  // namespace baseline
 }  // namespace
 }  // namespace tf_bn_ops
 

@@ -14,6 +14,9 @@ constexpr int kRegisters = 32;
 
 namespace tf_bn_ops {
 namespace {
+namespace neon {
+
+using namespace portable;
 
 // FPCR's switch that flushes subnormal numbers does not apply to halves.
 TFBN_INLINE VF WidenFloat16(V16 v) { return (VF)vcvt_f32_f16((float16x4_t)v); }
@@ -24,8 +27,6 @@ TFBN_INLINE V16 NarrowFloat16(VF v) {
 TFBN_INLINE VF WidenBfloat16(V16 v) {
   return (VF)vshll_n_u16((uint16x4_t)v, 16);
 }
-// vec_neonbf16.h has an instruction for it.
-#if !defined(TFBN_VEC_NEONBF16)
 TFBN_INLINE V16 NarrowBfloat16(VF v) {
   // portable::RoundToBfloat16 in instructions that narrow as they go.
   const uint32x4_t bits = (uint32x4_t)v;
@@ -37,7 +38,6 @@ TFBN_INLINE V16 NarrowBfloat16(VF v) {
   const float32x4_t f = (float32x4_t)v;
   return (V16)vbsl_u16(vmovn_u32(vceqq_f32(f, f)), rounded, quiet_nan);
 }
-#endif
 
 TFBN_INLINE WideF Widen(VF v) {
   const float32x4_t f = (float32x4_t)v;
@@ -79,6 +79,7 @@ TFBN_INLINE void StoreNonTemporalBits(void* p, V v) {
   __builtin_nontemporal_store(v, static_cast<V*>(p));
 }
 #else
+using portable::StoreNonTemporalBits;
 // Ump is an address that a pair of this type can be stored to; the second
 // output tells the compiler that its other half is written, too.
 TFBN_INLINE void StoreNonTemporalBits(void* p, VD v) {
@@ -102,6 +103,7 @@ TFBN_INLINE void StoreNonTemporalBits(void* p, V16 v) {
 // announces its results covers it.
 TFBN_INLINE void NonTemporalFence() {}
 
+}  // namespace neon
 }  // namespace
 }  // namespace tf_bn_ops
 

@@ -3,11 +3,13 @@
 #ifndef TF_BN_OPS_CC_CPU_ISA_VEC_NEONBF16_H_
 #define TF_BN_OPS_CC_CPU_ISA_VEC_NEONBF16_H_
 
-#define TFBN_VEC_NEONBF16
 #include "cc/cpu/isa/vec_neon.h"
 
 namespace tf_bn_ops {
 namespace {
+namespace neonbf16 {
+
+using namespace neon;
 
 // The instruction flushes subnormals, which elements that are passed on keep.
 TFBN_INLINE V16 NarrowBfloat16(VF v) {
@@ -18,6 +20,7 @@ TFBN_INLINE V16 NarrowBfloat16(VF v) {
                        vshrn_n_u32(bits, 16));
 }
 
+}  // namespace neonbf16
 }  // namespace
 }  // namespace tf_bn_ops
 

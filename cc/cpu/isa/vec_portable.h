@@ -1,12 +1,13 @@
 // Vector types of kVectorBytes, and portable versions of everything that a
 // vec_<isa>.h provides, written with the vector extensions of GCC and Clang.
 //
-// Included by a vec_<isa>.h behind its kVectorBytes. It imports the functions
-// that it has no instructions for (using portable::Widen).
+// Included by a vec_<isa>.h behind its kVectorBytes, for the functions that it
+// has no instructions for.
 
 #ifndef TF_BN_OPS_CC_CPU_ISA_VEC_PORTABLE_H_
 #define TF_BN_OPS_CC_CPU_ISA_VEC_PORTABLE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -99,6 +100,9 @@ TFBN_INLINE V16 NarrowBfloat16(VF v) {
   return __builtin_convertvector(RoundToBfloat16(v), V16);
 }
 
+// A NarrowBfloat16 that keeps subnormal numbers has nothing to add.
+TFBN_INLINE V16 KeepSubnormals(V16 narrowed, VF) { return narrowed; }
+
 TFBN_INLINE WideF Widen(VF v) {
   WideF w;
   for (int i = 0; i < kDoubleLanes; ++i) {
@@ -107,6 +111,9 @@ TFBN_INLINE WideF Widen(VF v) {
   }
   return w;
 }
+
+// None; vec.h has that of all element types.
+void LoadWide(std::nullptr_t) = delete;
 
 // Partial vectors go through memory.
 template <typename V>

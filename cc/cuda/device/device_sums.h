@@ -109,9 +109,13 @@ class ThreadSums {
   using SharedSums = double[kSums * kColumns][kThreads];
   static constexpr bool kTwoLevels = !std::is_same_v<T, double>;
   // A run spans a group where a vector has a term for each of its columns, and
-  // otherwise so many items that it has kTwoLevelRun terms.
-  static constexpr int kRunItems =
-      kChannelsLast ? kTwoLevelRun : kTwoLevelRun / VectorTraits<T>::kVector;
+  // otherwise so many items that it has kTwoLevelRun terms. (A vector of more,
+  // of elements of one byte, is a run: its tree is 4 additions high, fewer than
+  // the chain of a run.)
+  static constexpr int kRunItems = kChannelsLast ? kTwoLevelRun
+                                   : VectorTraits<T>::kVector < kTwoLevelRun
+                                       ? kTwoLevelRun / VectorTraits<T>::kVector
+                                       : 1;
   static constexpr int kElements =
       kChannelsLast ? kColumns : VectorTraits<T>::kVector;
   static constexpr bool kMayOverflow = kTwoLevels && kRunMayOverflow<T>;

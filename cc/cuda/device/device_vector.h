@@ -82,11 +82,40 @@ TFBN_HD To BitCast(const From& from) {
   return to;
 }
 
+// An unsigned integer of kBytes bytes.
+template <size_t kBytes>
+struct UnsignedOf;
+template <>
+struct UnsignedOf<1> {
+  using Type = uint8_t;
+};
+template <>
+struct UnsignedOf<2> {
+  using Type = uint16_t;
+};
+template <>
+struct UnsignedOf<4> {
+  using Type = uint32_t;
+};
+template <>
+struct UnsignedOf<8> {
+  using Type = uint64_t;
+};
+template <typename T>
+using BitsOf = typename UnsignedOf<sizeof(T)>::Type;
+
+// Elements of a word, where it has several, and the bits of each.
+template <typename T>
+constexpr int kPerWord = 4 / sizeof(T);
+template <typename T>
+constexpr int kBits = 8 * sizeof(T);
+
 // Element `e`, a constant, of a vector.
 template <typename T>
 TFBN_HD T ElementOf(const Words& w, int e) {
-  if constexpr (sizeof(T) == 2) {
-    return BitCast<T>(static_cast<uint16_t>(w.word[e / 2] >> (16 * (e % 2))));
+  if constexpr (sizeof(T) < 4) {
+    return BitCast<T>(static_cast<BitsOf<T>>(w.word[e / kPerWord<T>] >>
+                                             (kBits<T> * (e % kPerWord<T>))));
   } else if constexpr (sizeof(T) == 4) {
     return BitCast<T>(w.word[e]);
   } else {
@@ -98,9 +127,9 @@ TFBN_HD T ElementOf(const Words& w, int e) {
 // Sets element `e`, a constant, of a vector that is zero there.
 template <typename T>
 TFBN_HD void PutElement(T value, int e, Words* w) {
-  if constexpr (sizeof(T) == 2) {
-    w->word[e / 2] |= static_cast<uint32_t>(BitCast<uint16_t>(value))
-                      << (16 * (e % 2));
+  if constexpr (sizeof(T) < 4) {
+    w->word[e / kPerWord<T>] |= static_cast<uint32_t>(BitCast<BitsOf<T>>(value))
+                                << (kBits<T> * (e % kPerWord<T>));
   } else if constexpr (sizeof(T) == 4) {
     w->word[e] = BitCast<uint32_t>(value);
   } else {
@@ -159,6 +188,13 @@ TFBN_HD Words ShiftBytes(const Words& low, const Words& high, unsigned bytes) {
       w[i] = (bytes & 2) != 0 ? (w[i] >> 16) | (w[i + 1] << 16) : w[i];
     }
   }
+  if constexpr (sizeof(T) == 1) {
+    TFBN_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const uint64_t both = static_cast<uint64_t>(w[i + 1]) << 32 | w[i];
+      w[i] = static_cast<uint32_t>(both >> (8 * (bytes & 3)));
+    }
+  }
   return Words{{w[0], w[1], w[2], w[3]}};
 }
 
@@ -166,17 +202,15 @@ TFBN_HD unsigned MisalignedBytes(uintptr_t p) {
   return static_cast<unsigned>(p % kVectorBytes);
 }
 
-// An unsigned integer of the size of T.
-template <typename T>
-using BitsOf =
-    std::conditional_t<sizeof(T) == 2, uint16_t,
-                       std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
+// What bits of an element are in: registers have at least 16.
+template <typename Bits>
+using RegisterOf = std::conditional_t<sizeof(Bits) == 1, uint16_t, Bits>;
 
 // The bits of the element at `from` if `wanted`, otherwise zero: predicated
 // like LoadWords.
 template <typename Bits>
 TFBN_HD Bits LoadBits(uintptr_t from, bool wanted) {
-  Bits bits = 0;
+  RegisterOf<Bits> bits = 0;
 #if defined(__CUDA_ARCH__)
 #define TFBN_LOAD(type, constraint)                                         \
   asm volatile(                                                             \
@@ -185,7 +219,9 @@ TFBN_HD Bits LoadBits(uintptr_t from, bool wanted) {
       : "+" constraint(bits)                                                \
       : "l"(__cvta_generic_to_global(reinterpret_cast<const void*>(from))), \
         "r"(static_cast<unsigned>(wanted)))
-  if constexpr (sizeof(Bits) == 2) {
+  if constexpr (sizeof(Bits) == 1) {
+    TFBN_LOAD("u8", "h");
+  } else if constexpr (sizeof(Bits) == 2) {
     TFBN_LOAD("u16", "h");
   } else if constexpr (sizeof(Bits) == 4) {
     TFBN_LOAD("u32", "r");
@@ -196,12 +232,12 @@ TFBN_HD Bits LoadBits(uintptr_t from, bool wanted) {
 #else
   if (wanted) bits = *reinterpret_cast<const Bits*>(from);
 #endif
-  return bits;
+  return static_cast<Bits>(bits);
 }
 
 // Stores the bits of an element at `to` if `wanted`.
 template <typename Bits>
-TFBN_HD void StoreBits(Bits bits, uintptr_t to, bool wanted) {
+TFBN_HD void StoreBits(Bits value, uintptr_t to, bool wanted) {
 #if defined(__CUDA_ARCH__)
 #define TFBN_STORE(type, constraint)                                      \
   asm volatile(                                                           \
@@ -212,7 +248,10 @@ TFBN_HD void StoreBits(Bits bits, uintptr_t to, bool wanted) {
         "l"(__cvta_generic_to_global(reinterpret_cast<void*>(to))),       \
         "r"(static_cast<unsigned>(wanted))                                \
       : "memory")
-  if constexpr (sizeof(Bits) == 2) {
+  const RegisterOf<Bits> bits = value;
+  if constexpr (sizeof(Bits) == 1) {
+    TFBN_STORE("u8", "h");
+  } else if constexpr (sizeof(Bits) == 2) {
     TFBN_STORE("u16", "h");
   } else if constexpr (sizeof(Bits) == 4) {
     TFBN_STORE("u32", "r");
@@ -221,7 +260,7 @@ TFBN_HD void StoreBits(Bits bits, uintptr_t to, bool wanted) {
   }
 #undef TFBN_STORE
 #else
-  if (wanted) *reinterpret_cast<Bits*>(to) = bits;
+  if (wanted) *reinterpret_cast<Bits*>(to) = value;
 #endif
 }
 

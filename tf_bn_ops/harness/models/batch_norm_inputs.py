@@ -28,8 +28,8 @@ _FACTORS = (0.1, 0.25, 0.01, 0.9)
 
 def _huge_offset(d: Draw) -> Pair:
     """|mean of x| is up to 10^7 of its standard deviations, as far as the type holds x at all."""
-    top = {"half": 1e3, "bfloat16": 100.0}.get(d.dtype, 1e7)
-    exponents = d.rng.uniform(2, np.log10(top), (d.shape[1], 1))
+    digits = np.floor(-np.log10(spec.DTYPES[d.dtype].unit_roundoff))
+    exponents = d.rng.uniform(min(2, digits), min(7, digits), (d.shape[1], 1))
     mean = 10**exponents * d.rng.choice([-1, 1], exponents.shape)
     return d.gauss(), d.gauss().astype(np.float64) + mean
 
@@ -38,7 +38,8 @@ def _outlier_first(d: Draw) -> Pair:
     """The first element of a channel, which sums may measure x from, is far from the others."""
     x = d.gauss() + d.per_channel(-1.0, 1.0)
     if x.size:
-        x[0, :, 0] = d.per_channel(1e3, 1e4, either_sign=True)[:, 0]
+        top = min(1e4, spec.DTYPES[d.dtype].largest / 4)
+        x[0, :, 0] = d.per_channel(top / 10, top, either_sign=True)[:, 0]
     return d.gauss(), x
 
 
