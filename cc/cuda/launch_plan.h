@@ -271,6 +271,22 @@ int LaunchTyped(const LaunchPlan<Formula>& plan, Launcher& launcher) {
                               : LaunchLayout<T, false>(plan, launcher);
 }
 
+// The smallest elements that there are kernels for: a tile of channels-last
+// rows is kRowThreads vectors, and has a thread for each of its columns.
+constexpr size_t kMinElementBytes = 2;
+static_assert(kRowThreads * kVectorBytes / kMinElementBytes <= kThreads);
+// cudaErrorNotSupported and hipErrorNotSupported, "operation not supported".
+constexpr int kNotSupported = 801;
+
+template <typename T, typename Formula, typename Launcher>
+int LaunchStored(const LaunchPlan<Formula>& plan, Launcher& launcher) {
+  if constexpr (sizeof(T) < kMinElementBytes) {
+    return kNotSupported;
+  } else {
+    return LaunchTyped<T>(plan, launcher);
+  }
+}
+
 // Enqueues all kernels of a call of this very formula.
 template <typename Formula, typename Launcher>
 int LaunchFormula(const typename Formula::Args& args, void* workspace,
@@ -281,7 +297,7 @@ int LaunchFormula(const typename Formula::Args& args, void* workspace,
   switch (args.dtype) {
 #define X(name, text, code, storage, compute, fraction, exponent) \
   case DType::k##name:                                            \
-    return LaunchTyped<storage>(plan, launcher);
+    return LaunchStored<storage>(plan, launcher);
     TFBN_FOR_EACH_DTYPE(X)
 #undef X
   }
