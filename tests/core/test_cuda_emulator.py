@@ -21,7 +21,6 @@ from builds import swept
 from tf_bn_ops.harness import c_abi, split_c_abi
 from tf_bn_ops.harness.models.gather_stats import random_parts
 from tf_bn_ops.harness.problems import Problem, random_forward_problem, random_problem
-from tf_bn_ops.spec import DTYPES
 
 TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools" / "gpu"
 if not TOOLS.exists() or shutil.which("g++") is None:
@@ -35,6 +34,7 @@ PROT_NONE = 0
 # Threads run one by one, which is slow.
 VIEWS = [view for view in device_calls.VIEWS if 0 < np.prod(view) <= 200_000]
 CALLS = device_problems.CALLS
+DTYPES = device_problems.KERNEL_DTYPES
 # One call for every kernel; the others take other branches in it.
 KERNELS = tuple(device_problems.KERNEL_CALLS)
 TRAINING = [call for call in KERNELS if "training" in call]

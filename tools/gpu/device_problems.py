@@ -22,6 +22,9 @@ from tf_bn_ops.spec import DTYPES
 
 View = tuple[int, int, int]
 
+# Of the kernels: kMinElementBytes of cc/cuda/launch_plan.h.
+KERNEL_DTYPES = {name: dtype for name, dtype in DTYPES.items() if dtype.numpy.itemsize >= 2}
+
 
 def behind_activation(
     view: View,

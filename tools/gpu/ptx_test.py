@@ -24,13 +24,12 @@ import device_calls
 import emulated_device
 import numpy as np
 from device_calls import VIEWS
-from device_problems import CALLS
+from device_problems import CALLS, KERNEL_DTYPES
 from simulated_device import LOCK_STEP, ORDERS, SimulatedDevice
 
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.models.gather_stats import random_parts
 from tf_bn_ops.harness.problems import Problem
-from tf_bn_ops.spec import DTYPES
 
 # The simulator executes about a million elements a minute.
 MAX_ELEMENTS = 4000
@@ -65,7 +64,7 @@ def sampled_cases(seed: int) -> list[Case]:
     small = [view for view in VIEWS if np.prod(view) <= MAX_ELEMENTS]
     layouts = [[v for v in small if v[2] == 1], [v for v in small if v[2] != 1]]
     cases = []
-    for call, dtype, views in itertools.product(CALLS, DTYPES, layouts):
+    for call, dtype, views in itertools.product(CALLS, KERNEL_DTYPES, layouts):
         view = rng.choice(views)
         problem = CALLS[call](view, dtype)
         inputs, outputs = device_calls.view_inputs(problem), device_calls.view_outputs(problem)

@@ -25,7 +25,6 @@ from device_calls import VIEWS, run
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.models.gather_stats import random_parts
 from tf_bn_ops.harness.problems import Problem, random_forward_problem, random_problem
-from tf_bn_ops.spec import DTYPES
 
 REPETITIONS = 20
 # Views with more than 2^31 elements, of half.
@@ -38,7 +37,7 @@ Check = tuple[str, str]  # The case; what is wrong, or nothing.
 
 def all_problems(view: tuple[int, int, int]) -> Iterator[tuple[str, Problem]]:
     """Labels and problems of every call and type."""
-    for call, dtype in itertools.product(device_problems.CALLS, DTYPES):
+    for call, dtype in itertools.product(device_problems.CALLS, device_problems.KERNEL_DTYPES):
         # The count of no channels is the op's affair: the C ABI has 0.
         if call == "statistics" and view[1] == 0:
             continue
@@ -79,7 +78,7 @@ def test_statistics_in_the_element_type(
 def test_exact_sums(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
     """Sums of small integers have no rounding in any order."""
     for view in VIEWS:
-        for dtype in DTYPES:
+        for dtype in device_problems.KERNEL_DTYPES:
             p = random_problem(view, dtype, variance_is_rstd=True, integers=True)
             (result,) = run(device, p)
             dy, x, mean = (p.wide(role, np.float64) for role in ("y_backprop", "x", "mean"))
