@@ -21,7 +21,7 @@ _SUBNORMAL = np.float32(1e-40)
 def run(request: tuple[Any, str | None, int]) -> dict[str, np.ndarray]:
     """The outputs of a problem; the caller's floating-point state has to be what it was."""
     problem, implementation, threads = request
-    if problem.part:
+    if problem.is_part:
         outputs = split_c_abi.run(problem, split_c_abi.How(implementation, threads))
     else:
         outputs = c_abi.run(problem, implementation=implementation, threads=threads)

@@ -83,7 +83,7 @@ def there(process):
 
 def here(problem: Problem, implementation: str | None = None):
     """Runs it on this machine."""
-    if problem.part:
+    if problem.is_part:
         return split_c_abi.run(problem, split_c_abi.How(implementation))
     return c_abi.run(problem, implementation=implementation)
 

@@ -39,8 +39,6 @@ pytestmark = pytest.mark.long
 
 CASES = 330
 MOST_ELEMENTS = 20_000
-# Has no case; in_tensorflow.py calls it.
-WITHOUT_CASES = {"BatchNormGatherStats"}
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +68,7 @@ def test_conformance_cases(both):
         if np.prod(case.shape) <= MOST_ELEMENTS
     ][:CASES]
     assert len(cases) == CASES
-    assert {case.op for case in cases} == set(spec.OPS) - WITHOUT_CASES
+    assert {case.op for case in cases} == set(spec.OPS)
     wrong = []
     for case in cases:
         inputs = formula_models.fill(case)

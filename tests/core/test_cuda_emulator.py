@@ -118,7 +118,7 @@ def test_the_bits_are_those_of_the_cpu_but_for_the_order_of_sums(emulator, view)
     for call in CALLS:
         if ("forward" in call and "frozen" in call) or call.startswith("elements"):
             problem = CALLS[call](view)
-            cpu = split_c_abi if problem.part else c_abi
+            cpu = split_c_abi if problem.is_part else c_abi
             assert emulated_bits(emulator, problem) == c_abi.bits(cpu.run(problem)), call
 
 

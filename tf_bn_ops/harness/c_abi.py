@@ -371,7 +371,7 @@ def new_outputs(
 ) -> dict[str, np.ndarray]:
     """Arrays for the outputs of a problem, by role: those that are given, and new ones, filled with
     a number if there is one. The forward's coefficients are stored where an array is given."""
-    if problem.part:
+    if problem.is_part:
         return {**_parts().new_outputs(problem, fill), **(given or {})}
     outputs = dict(given or {})
     for role in set(required_outputs(problem)) - set(outputs):
@@ -450,7 +450,7 @@ def run(
       ValueError: the library's sentence.
     """
     results = new_outputs(problem, given=outputs)
-    if problem.part:
+    if problem.is_part:
         assert not overrides, "fields of parts are those of split_c_abi's structs"
         how = _parts().How(implementation, threads)
         return dict(_parts().run(problem, how, results))

@@ -147,6 +147,11 @@ class Problem:
         return spec.ops.BATCH_NORM_GRAD_GRAD if is_second else spec.ops.BATCH_NORM_GRAD
 
     @property
+    def is_part(self) -> bool:
+        """Whether it is one of a part of synchronised batch normalization."""
+        return self.part in spec.ops.PARTS
+
+    @property
     def dtype(self) -> DType:
         return spec.dtype_of(self.values["x"])
 

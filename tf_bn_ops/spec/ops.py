@@ -175,6 +175,7 @@ def _fused_batch_norm(
         dtypes=dtypes,
         statistics_dtypes=("float32",),
         layouts=layouts,
+        rank_of_format=True,
     )
 
 
@@ -224,6 +225,7 @@ _FUSED_BATCH_NORM_GRAD_EX = dataclasses.replace(
         "activation_mode": "Identity",
         **_FORMAT_AND_MODE,
     },
+    rank_of_format=True,
 )
 
 # The parts of synchronised batch normalization, each a pass over one batch. BatchNormGatherStats,

@@ -40,7 +40,7 @@ def check(problem: Problem, outputs: Mapping[str, np.ndarray]) -> str:
 
 def outputs_of(problem: Problem) -> tuple[str, ...]:
     """The roles of its outputs."""
-    of_part = split_c_abi if problem.part else c_abi
+    of_part = split_c_abi if problem.is_part else c_abi
     return of_part.required_outputs(problem)
 
 
@@ -54,7 +54,7 @@ def new_outputs(problem: Problem) -> dict[str, np.ndarray]:
 
 def args_of(problem: Problem, addresses: Mapping[str, int]) -> Any:
     """The C struct for a problem whose arrays are at `addresses`, by role."""
-    of_part = split_c_abi if problem.part else c_abi
+    of_part = split_c_abi if problem.is_part else c_abi
     return of_part.args_at(problem, addresses)
 
 

@@ -35,9 +35,6 @@ PREFIXES = (ERROR_PREFIX, STATIC_PREFIX)
 # Errors by which an op without a twin may refuse a call.
 REFUSALS = ("InvalidArgumentError", "ValueError", "TypeError")
 
-# The formulas of ops that take tensors of the rank of their data format alone.
-_OF_ONE_RANK = (spec.ops.BATCH_NORM, spec.ops.BATCH_NORM_ADD, spec.ops.BATCH_NORM_GRAD_EX)
-
 # A shape that is partly unknown: None is an unknown dimension; None for all of it an unknown rank.
 PartialShape = tuple[int | None, ...] | None
 
@@ -245,14 +242,14 @@ def expected_static_shapes(
     """The static shapes of the outputs of an op that has no built-in twin.
 
     Outputs of view shape have all that is known of the inputs of view shape, and the channels of
-    any per-channel input that is read; the other outputs have the channels. Forward ops and the
-    gradient behind an activation take the rank that the data format has.
+    any per-channel input that is read; the other outputs have the channels. Some ops take only
+    the rank that the data format has.
 
     Raises:
       Conflict: no shapes fit.
     """
     rank = spec.LAYOUTS[case.layout][0]
-    view: PartialShape = (None,) * rank if case.spec.formula in _OF_ONE_RANK else None
+    view: PartialShape = (None,) * rank if case.spec.rank_of_format else None
     channels: PartialShape = (None,)
     unread = {a.role for a in case.spec.inputs if a.kind == spec.OPAQUE}
     unread |= set() if _reads_y(case, attrs) else {"offset", "y"}

@@ -160,6 +160,11 @@ def generate(count: int, seed: int, combos: Sequence[Combination] | None = None)
         yield _draw(case_rng, combos[which], kind, i % _LARGE_EVERY == _LARGE_AT)
 
 
+def cases_with_every_kind(combos: Sequence[Combination]) -> int:
+    """How many cases have each combination with all kinds of inputs of its op."""
+    return len(combos) * max(len(_weighted_kinds(spec.OPS[op])) for op, *_ in combos)
+
+
 def _weighted_kinds(op: OpSpec) -> list[str]:
     """The kinds of inputs of an op, each as often as its weight says."""
     return [name for name, kind in model_of(op).kinds.items() for _ in range(kind.weight)]

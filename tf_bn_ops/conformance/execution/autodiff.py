@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_bn_ops.conformance.execution.elementary_parts import ElementaryParts
+from tf_bn_ops.conformance.execution.elementary_parts import (
+    ACTIVATIONS,
+    ElementaryParts,
+    masked_by,
+    per_channel,
+)
 
 
-def _per_channel(x: Any, data_format: str) -> tuple[Any, Any]:
-    """(the shape that per-channel tensors broadcast in, the other dimensions)."""
-    rank = tf.rank(x)
-    axis = rank - 1 if data_format.endswith("C") else 1
-    shape = tf.tensor_scatter_nd_update(tf.ones([rank], tf.int32), [[axis]], [-1])
-    return shape, tf.concat([tf.range(axis), tf.range(axis + 1, rank)], axis=0)
+def _axis(data_format: str) -> int:
+    return -1 if data_format.endswith("C") else 1
 
 
 def _first_order(
@@ -42,7 +43,7 @@ def _first_order(
     less the same with its gradient stopped, which is zero and has the wanted derivative.
     Derivatives of the variance are those of mean((x - mean)^2) with the given mean.
     """
-    column, others = _per_channel(x, data_format)
+    column, others = per_channel(x, _axis(data_format))
 
     def as_function_of_x(given: Any, of_batch: Any) -> Any:
         if not is_training:
@@ -102,12 +103,7 @@ class _Elementary(ElementaryParts):
         """The gradients with respect to x, scale, the offset and the side input."""
         del reserve_space_3, offset
         dtype, vector = x.dtype, scale.dtype
-        passes = tf.ones_like(y, tf.bool)
-        if activation_mode != "Identity":
-            passes = y > 0
-        if activation_mode == "Relu6":
-            passes &= y < 6
-        masked = tf.where(passes, y_backprop, tf.zeros_like(y_backprop))
+        masked = masked_by(y_backprop, y, activation_mode)
         x, scale, mean, variance, delta = (
             tf.cast(t, tf.float64) for t in (x, scale, reserve_space_1, reserve_space_2, masked)
         )
@@ -137,7 +133,7 @@ class _Elementary(ElementaryParts):
         x, scale, offset, *given = (
             tf.cast(t, tf.float64) for t in (x, scale, offset, mean, variance)
         )
-        column, others = _per_channel(x, data_format)
+        column, others = per_channel(x, _axis(data_format))
         saved, averages = list(given), list(given)
         if is_training:
             count = tf.cast(tf.size(x), tf.float64) / tf.cast(tf.size(scale), tf.float64)
@@ -159,9 +155,8 @@ class _Elementary(ElementaryParts):
         y += tf.reshape(offset, column)
         for other in side_input:
             y += tf.cast(other, tf.float64)
-        y = {"Identity": tf.identity, "Relu": tf.nn.relu, "Relu6": tf.nn.relu6}[activation_mode](y)
         vectors = [tf.cast(t, vector) for t in (*averages, *saved)]
-        return [tf.cast(y, dtype), *vectors, tf.zeros([0], vector)]
+        return [tf.cast(ACTIVATIONS[activation_mode](y), dtype), *vectors, tf.zeros([0], vector)]
 
     def FusedBatchNormGradGrad(
         self,
@@ -186,7 +181,7 @@ class _Elementary(ElementaryParts):
         dy, x, scale, mean, variance = (
             tf.cast(t, tf.float64) for t in (y_backprop, x, scale, reserve_space_1, reserve_space_2)
         )
-        column, others = _per_channel(x, data_format)
+        column, others = per_channel(x, _axis(data_format))
         offset = tf.zeros_like(scale)
         with tf.GradientTape() as outer:
             outer.watch([dy, x, scale])

@@ -7,14 +7,14 @@ from typing import Any
 
 import tensorflow as tf
 
-_ACTIVATIONS = {"Identity": tf.identity, "Relu": tf.nn.relu, "Relu6": tf.nn.relu6}
+ACTIVATIONS = {"Identity": tf.identity, "Relu": tf.nn.relu, "Relu6": tf.nn.relu6}
 
 
 def _wide(*tensors: Any) -> list[Any]:
     return [tf.cast(tensor, tf.float64) for tensor in tensors]
 
 
-def _per_channel(x: Any, axis: int) -> tuple[Any, Any]:
+def per_channel(x: Any, axis: int) -> tuple[Any, Any]:
     """(the shape that per-channel tensors broadcast in, the other dimensions)."""
     rank = tf.rank(x)
     axis = axis % rank
@@ -22,13 +22,13 @@ def _per_channel(x: Any, axis: int) -> tuple[Any, Any]:
     return shape, tf.concat([tf.range(axis), tf.range(axis + 1, rank)], axis=0)
 
 
-def _masked(y_backprop: Any, y: Any, activation: str) -> Any:
-    """y_backprop where the activation passes it: the derivative by what it is applied to, for which
-    y will do."""
-    with tf.GradientTape() as tape:
-        tape.watch(y)
-        result = _ACTIVATIONS[activation](y)
-    return tape.gradient(result, y, output_gradients=y_backprop)
+def masked_by(y_backprop: Any, y: Any, activation: str) -> Any:
+    """y_backprop where the activation passes it, which y tells as well as what it is applied to; by
+    selection, since a product with zero would keep a NaN."""
+    passes = tf.ones_like(y, tf.bool) if activation == "Identity" else y > 0
+    if activation == "Relu6":
+        passes &= y < 6
+    return tf.where(passes, y_backprop, tf.zeros_like(y_backprop))
 
 
 class ElementaryParts:
@@ -37,7 +37,7 @@ class ElementaryParts:
     def BatchNormStats(self, x: Any, axis: int) -> list[Any]:
         """count, mean, m2"""
         (x,) = _wide(x)
-        column, others = _per_channel(x, axis)
+        column, others = per_channel(x, axis)
         count = tf.cast(tf.reduce_prod(tf.gather(tf.shape(x), others)), tf.float64)
         if tf.size(x) == 0:
             count = tf.zeros([], tf.float64)
@@ -61,12 +61,12 @@ class ElementaryParts:
         y = self._before_activation(x, scale, offset, mean, variance, epsilon, axis)
         for other in _wide(*side_input):
             y += other
-        return [tf.cast(_ACTIVATIONS[activation_mode](y), x.dtype)]
+        return [tf.cast(ACTIVATIONS[activation_mode](y), x.dtype)]
 
     def _before_activation(
         self, x: Any, scale: Any, offset: Any, mean: Any, variance: Any, epsilon: float, axis: int
     ) -> Any:
-        column, _ = _per_channel(x, axis)
+        column, _ = per_channel(x, axis)
         x, scale, offset = _wide(x, scale, offset)
         rstd = 1 / tf.sqrt(variance + epsilon)
         centered = x - tf.reshape(mean, column)
@@ -92,7 +92,7 @@ class ElementaryParts:
                 self._before_activation(x, scale, offset, mean, variance, epsilon, axis), x.dtype
             )
         ]
-        return _masked(y_backprop, given[0], activation_mode)
+        return masked_by(y_backprop, given[0], activation_mode)
 
     def BatchNormBackwardReduce(
         self,
@@ -111,7 +111,7 @@ class ElementaryParts:
         masked = self._gradient(
             y_backprop, x, scale, offset, mean, variance, y, epsilon, activation_mode, axis
         )
-        column, others = _per_channel(x, axis)
+        column, others = per_channel(x, axis)
         masked, wide_x = _wide(masked, x)
         sum_dy = tf.reduce_sum(masked, others)
         sum_dy_xmu = tf.reduce_sum(masked * (wide_x - tf.reshape(mean, column)), others)
@@ -139,7 +139,7 @@ class ElementaryParts:
         masked = self._gradient(
             y_backprop, x, scale, offset, mean, variance, y, epsilon, activation_mode, axis
         )
-        column, _ = _per_channel(x, axis)
+        column, _ = per_channel(x, axis)
         wide, wide_x, wide_scale = _wide(masked, x, scale)
         rstd = 1 / tf.sqrt(variance + epsilon)
         slope = rstd**2 * sum_dy_xmu / count
