@@ -19,7 +19,14 @@ from tf_bn_ops.bench import (
     results,
     stats,
 )
-from tf_bn_ops.bench.execution import memory, networks, timing_rounds, timing_workers, verify
+from tf_bn_ops.bench.execution import (
+    memory,
+    networks,
+    timing_process,
+    timing_rounds,
+    timing_workers,
+    verify,
+)
 from tf_bn_ops.bench.implementations import jax_ops
 from tf_bn_ops.bench.reports import plots, recorded_run, report, text_table
 from tf_bn_ops.harness import c_abi, machine, oracle, problems
@@ -672,6 +679,21 @@ def test_every_peer_is_compared_with_the_visit_of_ours_beside_it(peers):
     for ratio in row.ratios.values():
         # As often before ours as after it: 5 times 3/4 and 5 times 4/3, not a power of them.
         assert ratio.p25 == pytest.approx(5 * 3 / 4) and ratio.p75 == pytest.approx(5 * 4 / 3)
+
+
+def test_a_visit_ends_when_the_threads_of_its_process_no_longer_spin(monkeypatch):
+    """One that spins uses all of each millisecond, on a processor that the next process needs."""
+    spins, slept = iter([1e-3] * 5), []
+    clock = [0.0]
+
+    def sleep(seconds):
+        slept.append(seconds)
+        clock[0] += next(spins, 1e-5)
+
+    monkeypatch.setattr(timing_process.time, "process_time", lambda: clock[0])
+    monkeypatch.setattr(timing_process.time, "sleep", sleep)
+    timing_process._wait_until_idle()
+    assert len(slept) == 6
 
 
 def test_the_limit_is_a_peer_of_the_same_pairs():

@@ -29,6 +29,12 @@ _EVICTING_BYTES = 16 << 20
 _EMPTY_SAMPLES = 100
 # A call this long is not warmed up: its own data evicts whatever was in the caches.
 _NO_WARM_UP_SECONDS = 0.05
+# After a visit the process is idle when it has used less processor time than this share of a
+# millisecond. Threads of OpenMP (PyTorch's) spin for 4 to 6 ms after a call, on a processor that
+# the next process would have to share; those of TensorFlow's pool for less than 0.1 ms.
+_IDLE_POLL_SECONDS = 1e-3
+_IDLE_SHARE = 0.1
+_MOST_IDLE_POLLS = 100
 
 
 class _Timer:
@@ -72,6 +78,15 @@ class _Timer:
                     return samples
         finally:
             gc.enable()
+
+
+def _wait_until_idle() -> None:
+    """Returns when the threads of this process no longer spin."""
+    for _ in range(_MOST_IDLE_POLLS):
+        before = time.process_time()
+        time.sleep(_IDLE_POLL_SECONDS)
+        if time.process_time() - before < _IDLE_SHARE * _IDLE_POLL_SECONDS:
+            return
 
 
 class Server:
@@ -124,8 +139,10 @@ class Server:
                 self._timers[kind] = timer
 
     def time(self, seconds: float) -> dict[str, list[float]]:
-        """Seconds per call; one list for each kind of call."""
-        return {kind: timer.visit(seconds) for kind, timer in self._timers.items()}
+        """Seconds per call; one list for each kind of call. Leaves the processors idle."""
+        samples = {kind: timer.visit(seconds) for kind, timer in self._timers.items()}
+        _wait_until_idle()
+        return samples
 
     def eager_us(self) -> dict[str, float]:
         """The field of that name in results.py."""

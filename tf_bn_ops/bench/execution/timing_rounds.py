@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import time
 from collections.abc import Sequence
 
 from tf_bn_ops.bench import stats
@@ -16,8 +15,6 @@ from tf_bn_ops.bench.implementations import CANDIDATE, MEMORY_BANDWIDTH
 from tf_bn_ops.bench.results import Limit, Measurement
 from tf_bn_ops.harness import machine
 
-# Between two implementations: threads of the first may still spin.
-_PAUSE_SECONDS = 2e-3
 # A row in which a peer's ratio to ours lies between these gets more rounds: factor _LONGER.
 _CLOSE = (0.8, 1.25)
 _LONGER = 2
@@ -208,7 +205,6 @@ class Meter:
         while turn < rounds and running:
             before: tuple[str, float] | None = None
             for worker in _sequence(running, turn):
-                time.sleep(_PAUSE_SECONDS)
                 before = self._visit(row, worker, samples, before)
             running = [worker for worker in running if worker.name in samples.seconds]
             turn += 1
