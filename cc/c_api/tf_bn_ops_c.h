@@ -224,7 +224,7 @@ typedef struct tfbn_explain_args {
   int64_t outer, channels, inner;
   int32_t dtype;
   int32_t is_training;
-  int32_t in_place; /* An output of view shape is the buffer of an input. */
+  int32_t in_place; /* Outputs of view shape are the buffers of inputs. */
   int32_t threads;  /* That the executor offers, the caller's included. */
   int64_t l2_bytes, llc_bytes; /* Cache sizes; 0: those of this machine. */
 } tfbn_explain_args;

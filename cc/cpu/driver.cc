@@ -341,10 +341,9 @@ PlanRequest RequestOf(const typename F::Args& args, bool reference,
   request.is_training = args.is_training;
   const auto tensors = F::TensorsOf(args);
   if (tensors.out[0] == nullptr) request.formula.outputs = 0;
-  for (const void* out : tensors.out) {
-    for (const void* in : tensors.in) {
-      request.in_place |= out == in && out != nullptr;
-    }
+  request.in_place = true;
+  for (int o = 0; o < F::kOutputs; ++o) {
+    request.in_place &= IsInPlace(tensors, o);
   }
   request.reference = reference;
   request.threads = threads;

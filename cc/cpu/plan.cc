@@ -337,7 +337,12 @@ class Planner {
   // no cache: 9 GB/s with one thread, 18 with two; non-temporal 22 and 44, on a
   // virtual machine with 2 MiB of L2 per core), and evicts the inputs that the
   // second pass finds in L2. BN + ReLU, forward and gradient, of 2 to 8 MiB
-  // gained 6 to 10%, repeated calls on one tensor included.
+  // gained 6 to 10%, repeated calls on one tensor included. In place, the lines
+  // of an output are in cache already: its stores are temporal whatever the
+  // policy of the others (ComputeResults). With one of two outputs in place,
+  // the gradient behind add + ReLU of [50176, 512, 1] in float32 takes 0.86 ns
+  // per element on two threads; 1.04 if both are stored temporally, 0.89 if
+  // neither.
   void ChooseStores() {
     const int64_t bytes = TensorBytes();
     if (request_.formula.outputs == 0) {

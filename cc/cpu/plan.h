@@ -34,7 +34,7 @@ struct PlanRequest {
   DType dtype = DType::kFloat32;
   FormulaTraits formula = {};
   bool is_training = true;
-  bool in_place = false;   // Some output is the buffer of an input.
+  bool in_place = false;   // Each output is the buffer of an input.
   bool reference = false;  // The naive reference computes the call.
   int threads = 1;         // That the executor offers, the caller's included.
   CacheSizes caches = {};

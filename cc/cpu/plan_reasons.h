@@ -114,7 +114,7 @@ namespace tf_bn_ops {
     "inputs and outputs have {found} bytes, more than the {limit} bytes of "   \
     "LLC: results would evict what is read next")                              \
   X(kInPlace, "in_place",                                                      \
-    "an output is the buffer of an input, so its lines are in cache already")  \
+    "outputs are the buffers of inputs, so their lines are in cache already")  \
   /* Prefetch. */                                                              \
   X(kWholeRows, "whole_rows",                                                  \
     "memory is read in the order of addresses: a fixed distance ahead")        \

@@ -146,12 +146,12 @@ bool AllMisalignedBy(unsigned bytes, const Pointer (&pointers)[kCount],
   });
 }
 
-// Whether an output is the buffer of an input.
+// Whether any output is the buffer of an input.
 template <int kInputs, int kOutputs>
-bool IsInPlace(const Tensors<kInputs, kOutputs>& tensors) {
-  return std::any_of(tensors.out, tensors.out + kOutputs, [&](const void* p) {
-    return p != nullptr && std::count(tensors.in, tensors.in + kInputs, p) > 0;
-  });
+bool AnyInPlace(const Tensors<kInputs, kOutputs>& tensors) {
+  bool any = false;
+  for (int o = 0; o < kOutputs; ++o) any |= IsInPlace(tensors, o);
+  return any;
 }
 
 // `workspace` has WorkspaceBytes and is aligned to 8 bytes.
@@ -175,7 +175,7 @@ LaunchPlan<Formula> MakeLaunchPlan(const typename Formula::Args& args,
       args.is_training ? int{Formula::kInputs} : int{Formula::kNumFrozenInputs};
   const unsigned out_bytes =
       MisalignedBytes(reinterpret_cast<uintptr_t>(tensors.out[0]));
-  params.in_place = IsInPlace(tensors);
+  params.in_place = AnyInPlace(tensors);
   plan.inputs_aligned = AllMisalignedBy(0, tensors.in, Formula::kInputs);
   plan.apply_aligned = AllMisalignedBy(out_bytes, tensors.in, read);
   plan.applies = HasOutputs<Formula>(args);

@@ -491,6 +491,14 @@ def test_y_backprop_y_and_x_may_be_one_tensor(implementation):
     assert bits(c_abi.run(problem, implementation=implementation)) == bits(want)
 
 
+def run_over(problem: Problem, over: dict[str, str]) -> dict[str, np.ndarray]:
+    """The outputs of a call on a copy; those named are the buffers of inputs."""
+    copy = problem.copy()
+    views = ("x_backprop", "side_input_backprop")[: 1 + problem.num_side_inputs]
+    outputs = {role: copy[over[role]] for role in views if role in over}
+    return c_abi.run(copy, outputs=outputs, threads=2)
+
+
 # Beyond the LLC size that counts, see the test of the same name in test_batch_norm.py.
 @pytest.mark.long
 @pytest.mark.parametrize("side_input", [False, True])
@@ -502,9 +510,24 @@ def test_non_temporal_stores(view, is_training, side_input):
     formula = spec.ops.BATCH_NORM_GRAD_EX + ("_add" if side_input else "")
     plan = c_abi.explain(formula, view, is_training=is_training, threads=2)
     assert plan["store"] == "non_temporal"
-    copy = problem.copy()
-    want = c_abi.run(copy, outputs={"x_backprop": copy["x"]}, threads=2)
+    want = run_over(problem, {"x_backprop": "x", "side_input_backprop": "y"})
     assert bits(c_abi.run(problem, threads=2)) == bits(want)
+
+
+# Beyond the LLC size that counts, too.
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "half"])
+@pytest.mark.parametrize("apart", ["x_backprop", "side_input_backprop"])
+def test_one_output_in_place_and_the_other_non_temporal(apart, dtype, is_training):
+    view = (60000, 64, 1)
+    problem = make_problem(view, dtype, side_input=True, is_training=is_training)
+    formula = spec.ops.BATCH_NORM_GRAD_EX + "_add"
+    plan = c_abi.explain(formula, view, dtype=dtype, is_training=is_training, threads=2)
+    assert plan["store"] == "non_temporal"
+    over = {"x_backprop": "y_backprop", "side_input_backprop": "y"}
+    want = run_over(problem, over)
+    del over[apart]
+    assert bits(run_over(problem, over)) == bits(want)
 
 
 # ---- Without an activation -----------------------------------------------------------------------

@@ -134,6 +134,15 @@ struct Tensors {
   void* out[kOutputs];
 };
 
+// Whether output `o` is the buffer of an input.
+template <int kInputs, int kOutputs>
+static TFBN_HD bool IsInPlace(const Tensors<kInputs, kOutputs>& tensors,
+                              int o) {
+  bool in_place = false;
+  for (int i = 0; i < kInputs; ++i) in_place |= tensors.in[i] == tensors.out[o];
+  return in_place && tensors.out[o] != nullptr;
+}
+
 // Whether a call computes outputs of view shape, not its sums alone.
 template <typename F>
 static TFBN_HD bool HasOutputs(const typename F::Args& args) {

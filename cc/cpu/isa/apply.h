@@ -196,7 +196,8 @@ class TileCoefficients {
 // ---- Elements ---------------------------------------------------------------
 
 // Computes and stores the results of the vector of elements that begins at
-// `element`; kPartial: of its first `lanes`.
+// `element`; kPartial: of its first `lanes`. An output in place is stored
+// temporally; if it is the only one, that is the policy (plan.cc).
 template <typename F, bool kPartial, bool kTraining, StorePolicy kPolicy,
           typename T, typename V>
 TFBN_INLINE void ComputeResults(const TensorPointers<F, T>& tensors,
@@ -214,7 +215,8 @@ TFBN_INLINE void ComputeResults(const TensorPointers<F, T>& tensors,
                                                 : Compute<T>::Encode(out[i]);
     if (kPartial) {
       StorePartialBits(to, stored, lanes);
-    } else if (kPolicy == StorePolicy::kNonTemporal) {
+    } else if (kPolicy == StorePolicy::kNonTemporal &&
+               (F::kOutputs == 1 || !tensors.in_place[i])) {
       StoreNonTemporalBits(to, stored);
     } else {
       StoreBits(to, stored);

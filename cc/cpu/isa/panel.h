@@ -53,6 +53,7 @@ template <typename F, typename T>
 struct TensorPointers {
   const T* in[F::kInputs];
   T* out[F::kOutputs];
+  bool in_place[F::kOutputs];  // Whether an output is the buffer of an input.
 };
 
 template <typename F, typename T>
@@ -64,6 +65,7 @@ TensorPointers<F, T> PointersOf(const typename F::Args& args) {
   }
   for (int i = 0; i < F::kOutputs; ++i) {
     pointers.out[i] = static_cast<T*>(tensors.out[i]);
+    pointers.in_place[i] = IsInPlace(tensors, i);
   }
   return pointers;
 }

@@ -107,6 +107,7 @@ class StageRunner : private TileReducer<F, T, true, kRunColumns> {
     }
     for (int i = 0; i < F::kOutputs; ++i) {
       row.current.out[i] = tensors_.out[i] + element;
+      row.current.in_place[i] = tensors_.in_place[i];
     }
     row.next_element = element_of(view_.channels, stage_.next.c0 + j);
     row.prefetch = RowPrefetch::Of<T>(o, length_, view_);
