@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -141,3 +142,19 @@ def build_op_library(source: pathlib.Path, target: pathlib.Path) -> pathlib.Path
     command = [*compiler, "-w", "-O1", "-shared", "-fPIC", "-o", str(target), str(source)]
     subprocess.run([*command, *shlex.split(flags)], check=True)
     return target
+
+
+def assert_hardened(library: pathlib.Path) -> None:
+    """Which memory a library asks for, and where it looks for others; by readelf."""
+    command = ["readelf", "--wide", "--dynamic", "--program-headers", str(library)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    # Function pointers of the dynamic linker: resolved at load time, then read-only.
+    assert "GNU_RELRO" in text and re.search(r"\(FLAGS\).*BIND_NOW|\(FLAGS_1\).*NOW", text)
+    # No memory is writable and executable, the stack least of all.
+    assert re.search(r"GNU_STACK .* RW +0x", text)
+    assert "TEXTREL" not in text and not re.search(r"LOAD .* RWE ", text)
+    # Other libraries are looked for beside this one at most, never at a place of the build machine.
+    assert "(RPATH)" not in text  # Which would go before LD_LIBRARY_PATH.
+    paths = re.findall(r"\(RUNPATH\).*\[(.*)\]", text)
+    for path in (path for entry in paths for path in entry.split(":")):
+        assert re.fullmatch(r"\$ORIGIN|\$ORIGIN/\.\./(lib|\.\./tensorflow)", path), paths

@@ -19,20 +19,18 @@ from collections.abc import Iterator
 import emulated
 import numpy as np
 import pytest
+from build_helpers import assert_hardened
+from builds import beyond_the_llc
+
+from tf_bn_ops import spec
+from tf_bn_ops.conformance.cases import generate
+from tf_bn_ops.conformance.execution.answer import identical
+from tf_bn_ops.conformance.flags import DEFAULT_SEED
+from tf_bn_ops.harness import c_abi, problems, processes, split_c_abi
+from tf_bn_ops.harness.models import formula_models
+from tf_bn_ops.harness.problems import Problem, random_problem
 
 emulated.skip_without_parts()
-
-import test_security  # noqa: E402
-from builds import beyond_the_llc  # noqa: E402
-
-from tf_bn_ops import spec  # noqa: E402
-from tf_bn_ops.conformance.cases import generate  # noqa: E402
-from tf_bn_ops.conformance.execution.answer import identical  # noqa: E402
-from tf_bn_ops.conformance.flags import DEFAULT_SEED  # noqa: E402
-from tf_bn_ops.harness import c_abi, problems, processes, split_c_abi  # noqa: E402
-from tf_bn_ops.harness.models import formula_models  # noqa: E402
-from tf_bn_ops.harness.problems import Problem, random_problem  # noqa: E402
-
 pytestmark = pytest.mark.long
 
 
@@ -205,7 +203,7 @@ def test_the_instructions_are_those_of_arm():
     "library", sorted(emulated.LIBRARIES.glob("libtf_bn_ops*.so")), ids=lambda path: path.stem
 )
 def test_libraries_are_as_hardened_as_here(library):
-    test_security.test_libraries_are_hardened(library)
+    assert_hardened(library)
 
 
 def test_the_core_tests_hold_there(tmp_path):

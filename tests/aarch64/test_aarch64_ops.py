@@ -21,20 +21,18 @@ from collections.abc import Iterator
 import emulated
 import numpy as np
 import pytest
+from build_helpers import make
+
+from tf_bn_ops import _loader, spec
+from tf_bn_ops.conformance.cases import generate
+from tf_bn_ops.conformance.execution import implementations, workers
+from tf_bn_ops.conformance.execution.answer import identical
+from tf_bn_ops.conformance.flags import DEFAULT_SEED
+from tf_bn_ops.conformance.verdict.judge import judge
+from tf_bn_ops.harness import bounds
+from tf_bn_ops.harness.models import formula_models
 
 emulated.skip_without_parts()
-
-from build_helpers import make  # noqa: E402
-
-from tf_bn_ops import _loader, spec  # noqa: E402
-from tf_bn_ops.conformance.cases import generate  # noqa: E402
-from tf_bn_ops.conformance.execution import implementations, workers  # noqa: E402
-from tf_bn_ops.conformance.execution.answer import identical  # noqa: E402
-from tf_bn_ops.conformance.flags import DEFAULT_SEED  # noqa: E402
-from tf_bn_ops.conformance.verdict.judge import judge  # noqa: E402
-from tf_bn_ops.harness import bounds  # noqa: E402
-from tf_bn_ops.harness.models import formula_models  # noqa: E402
-
 pytestmark = pytest.mark.long
 
 CASES = 330

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from build_helpers import bare_venv, environment, run, site_packages
+from build_helpers import assert_hardened, bare_venv, environment, run, site_packages
 
 from tf_bn_ops import _environment, _loader
 
@@ -28,18 +28,7 @@ needs_readelf = pytest.mark.skipif(
 @needs_readelf
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda path: path.stem)
 def test_libraries_are_hardened(library):
-    command = ["readelf", "--wide", "--dynamic", "--program-headers", str(library)]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    # Function pointers of the dynamic linker: resolved at load time, then read-only.
-    assert "GNU_RELRO" in text and re.search(r"\(FLAGS\).*BIND_NOW|\(FLAGS_1\).*NOW", text)
-    # No memory is writable and executable, the stack least of all.
-    assert re.search(r"GNU_STACK .* RW +0x", text)
-    assert "TEXTREL" not in text and not re.search(r"LOAD .* RWE ", text)
-    # Other libraries are looked for beside this one at most, never at a place of the build machine.
-    assert "(RPATH)" not in text  # Which would go before LD_LIBRARY_PATH.
-    paths = re.findall(r"\(RUNPATH\).*\[(.*)\]", text)
-    for path in (path for entry in paths for path in entry.split(":")):
-        assert re.fullmatch(r"\$ORIGIN|\$ORIGIN/\.\./(lib|\.\./tensorflow)", path), paths
+    assert_hardened(library)
 
 
 def needed_symbols(library: pathlib.Path) -> dict[str, str]:
