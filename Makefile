@@ -541,7 +541,7 @@ aarch64-parts: $(PYTHON_READY)  ## Fetch what make ARCH=aarch64 needs: compiler,
 	$(Q)'$(PYTHON)' tools/aarch64/fetch_parts.py $(AARCH64_PARTS)
 
 # The compiler and the Python of this machine are not those of the other.
-aarch64-test: all  ## Build for aarch64 and run tests/aarch64 under the emulator, an hour; skipped without make aarch64-parts
+aarch64-test: all  ## Build for aarch64 and run tests/aarch64 under the emulator, half an hour; skipped without make aarch64-parts
 	$(Q)$(call need,pytest)
 	+$(Q)[ ! -e $(AARCH64_PARTS)/bin/python ] || $(MAKE) --no-print-directory ARCH=aarch64 CXX='$(AARCH64_CXX)' \
 	  PYTHON=$(AARCH64_PARTS)/bin/python GPU= all
