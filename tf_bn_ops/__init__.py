@@ -1,4 +1,4 @@
-"""Batch-normalization gradients as TensorFlow ops that can be replaced, extended and checked.
+"""Batch normalization and its gradient as TensorFlow ops that can be replaced and checked.
 
     import tf_bn_ops
     grads = tf_bn_ops.fused_batch_norm_grad(dy, x, scale, mean, variance, epsilon=1e-3)

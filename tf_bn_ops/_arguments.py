@@ -48,3 +48,9 @@ def _no_number(epsilon: Any, function: str) -> TypeError:
         f"epsilon must be a number, not {type(epsilon).__name__}: "
         f"{function} takes it as an attribute, not as a tensor"
     )
+
+
+def check_num_side_inputs(given: Any) -> None:
+    """Raises ValueError for more than one, for which TensorFlow finds no kernel."""
+    if isinstance(given, int) and given > 1:
+        raise ValueError(f"num_side_inputs must be 0 or 1, not {given}")

@@ -82,8 +82,8 @@ def fused_batch_norm(
       themselves if frozen.
 
     Raises:
-      ValueError: unknown `data_format` or `activation`, `mean` and `variance` are missing, or
-        `side_input` has another shape than `x`.
+      ValueError: unknown `data_format` or `activation`, `x` of another rank, `mean` and `variance`
+        are missing, or `side_input` has another shape than `x`.
       TypeError: `epsilon` is a tensor, or `side_input` has another type than `x`.
       tf.errors.InvalidArgumentError: shapes that do not fit together.
       LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
@@ -99,7 +99,7 @@ def fused_batch_norm(
     )
     attrs.check(mean, variance)
     # Variables are read here, so that their gradients are TensorFlow's concern.
-    x = tf.convert_to_tensor(x)
+    x = _of_rank(tf.convert_to_tensor(x), attrs.data_format)
     side_inputs = [] if side_input is None else [checked_side_input(x, side_input)]
     scale, offset = float32(scale), float32(offset)
     if attrs.reads_statistics:
@@ -113,6 +113,21 @@ def fused_batch_norm(
         y, *statistics = normalize(attrs, name, inputs[:_SIDE_INPUT])
         y = activated(attrs.activation, y, *inputs[_SIDE_INPUT:])
     return BatchNorm(y, *_statistics(attrs, inputs[:_SIDE_INPUT], statistics))
+
+
+def _of_rank(x: Any, data_format: str) -> Any:
+    """`x`, of the rank that the data format has. The kernels would take the channel's place from
+    its letters and the rank from x, graphs that are optimized both from the data format."""
+    import tensorflow as tf
+
+    rank, _ = DATA_FORMATS[data_format]
+    if x.shape.rank is None:
+        return tf.ensure_shape(x, [None] * rank)
+    if x.shape.rank != rank:
+        raise ValueError(
+            f"x has rank {x.shape.rank}, with data_format {data_format!r} it must have rank {rank}"
+        )
+    return x
 
 
 # Its position among the inputs of the forward op, if there is one.
@@ -146,11 +161,11 @@ class Attrs:
         }
 
     def check(self, mean: Any, variance: Any) -> None:
-        if self.data_format not in DATA_FORMATS:
+        if self.data_format not in [*DATA_FORMATS]:  # A list, which takes any type.
             raise ValueError(
                 f"data_format is {self.data_format!r}, it must be one of {[*DATA_FORMATS]}"
             )
-        if self.activation not in ACTIVATION_MODES:
+        if self.activation not in [*ACTIVATION_MODES]:
             raise ValueError(
                 f"activation is {self.activation!r}, it must be one of {[*ACTIVATION_MODES]}"
             )
@@ -361,23 +376,21 @@ def _gradient_of_statistics(
     """By what `_statistics` returns of, and the inputs of the forward op."""
     import tensorflow as tf
 
+    from tf_bn_ops import _gradients
+
     _, _, x, scale, offset, _, _ = operation.inputs
     # Zeros and not None, as TensorFlow's.
     zeros = tf.zeros_like(scale), tf.zeros_like(offset)
     if not attrs.is_training:
         return None, None, tf.zeros_like(x), *zeros, of_mean, of_variance
-    rank, channels_last = DATA_FORMATS[attrs.data_format]
-    channel = rank - 1 if channels_last else 1
-    others = [axis for axis in range(rank) if axis != channel]
-    wide = tf.cast(x, tf.float32)
+    channels_last = DATA_FORMATS[attrs.data_format][1]
+    channels = _gradients.Channels(x, channels_last)
     # Recomputed, so that it is a function of x in the next derivative.
-    x_centered = wide - tf.reduce_mean(wide, others, keepdims=True)
-    per_channel = [1] * rank
-    per_channel[channel] = -1
-    m = tf.cast(tf.size(x) / tf.shape(x)[channel], tf.float32)
+    x_centered = channels.centered(tf.cast(x, tf.float32))
+    m = tf.cast(tf.size(x) / tf.size(scale), tf.float32)
     of_x = attrs.exponential_avg_factor * (
-        tf.reshape(of_mean / m, per_channel)
-        + tf.reshape(2 * of_variance / tf.maximum(m - 1, 1), per_channel) * x_centered
+        channels.vector(of_mean / m)
+        + channels.vector(2 * of_variance / tf.maximum(m - 1, 1)) * x_centered
     )
     kept = 1 - attrs.exponential_avg_factor
     of_given = (kept * of_mean, kept * of_variance) if attrs.averages else (None, None)

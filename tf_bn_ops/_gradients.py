@@ -255,7 +255,7 @@ def in_xla() -> bool:
     return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
-class _Channels:
+class Channels:
     """Sums over the channels of tensors like `x`, and vectors in a shape that broadcasts to it."""
 
     def __init__(self, x: Any, channels_last: bool) -> None:
@@ -290,7 +290,7 @@ def _composed(
     computed_in = element_type if element_type == tf.float64 else tf.float32
     gx, gs, go, dy, x, scale, mean, variance = (tf.cast(value, computed_in) for value in inputs)
     epsilon = tf.constant(epsilon, computed_in)
-    channels = _Channels(x, channels_last)
+    channels = Channels(x, channels_last)
     gs, go, scale = channels.vector(gs), channels.vector(go), channels.vector(scale)
     if is_training:
         gx_centered = channels.centered(gx)

@@ -23,7 +23,12 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import _loader
-from tf_bn_ops._arguments import check_statistics_dtype, checked_epsilon, not_a_tensor
+from tf_bn_ops._arguments import (
+    check_num_side_inputs,
+    check_statistics_dtype,
+    checked_epsilon,
+    not_a_tensor,
+)
 from tf_bn_ops._results import (
     BatchNormTrainingBackprop,
     FusedBatchNorm,
@@ -492,8 +497,10 @@ def fused_batch_norm_grad_ex(
       tf.errors.InvalidArgumentError: shapes that do not fit together, or an unknown activation.
         (ValueError when they are known while a graph is built.)
       tf.errors.ResourceExhaustedError: no memory for the outputs or the workspace.
+      ValueError: num_side_inputs above 1.
       LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
     """
+    check_num_side_inputs(num_side_inputs)
     outputs = load().tf_bn_ops_fused_batch_norm_grad_ex(
         y_backprop,
         x,
@@ -583,11 +590,12 @@ def fused_batch_norm_grad_grad(
 def _as_floats(value: float) -> list[float]:
     """At least one, at most three float32 numbers whose sum is `value` (float64 has 53 bits, three
     floats hold 72), as long as none of them is subnormal."""
-    parts = [float(np.float32(value))]
-    for _ in range(2):
-        rest = value - sum(parts)
-        if rest != 0:
-            parts.append(float(np.float32(rest)))
+    with np.errstate(over="ignore"):  # Beyond float32 it is an infinity, as that of an attr float.
+        parts = [float(np.float32(value))]
+        for _ in range(2):
+            rest = value - sum(parts)
+            if rest != 0 and np.isfinite(rest):
+                parts.append(float(np.float32(rest)))
     return parts
 
 

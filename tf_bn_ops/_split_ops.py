@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, Literal
 
-from tf_bn_ops._arguments import check_statistics_dtype, not_a_tensor
+from tf_bn_ops._arguments import check_num_side_inputs, check_statistics_dtype, not_a_tensor
 from tf_bn_ops._results import (
     BatchNormBackwardElemt,
     BatchNormBackwardReduce,
@@ -263,8 +263,7 @@ def batch_norm_backward_elemt(
         behind a side input without y. (ValueError when they are known while a graph is built.)
       LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
     """
-    if isinstance(num_side_inputs, int) and num_side_inputs > 1:
-        raise ValueError(f"num_side_inputs must be 0 or 1, not {num_side_inputs}")
+    check_num_side_inputs(num_side_inputs)
     check_statistics_dtype("BatchNormBackwardElemt", x, scale)
     outputs = _load().tf_bn_ops_batch_norm_backward_elemt(
         y_backprop,

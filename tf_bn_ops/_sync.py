@@ -96,6 +96,8 @@ def sync_batch_norm(
     )
     attrs.check(mean, variance)
     x = tf.convert_to_tensor(x)
+    if axis is None and x.shape.rank is None:
+        x = tf.ensure_shape(x, [None] * DATA_FORMATS[attrs.data_format][0])
     side_inputs = [] if side_input is None else [_fused.checked_side_input(x, side_input)]
     scale, offset = _vector(scale, x), _vector(offset, x)
     if attrs.reads_statistics:
@@ -163,7 +165,8 @@ class Statistics(NamedTuple):
         nan = tf.constant(float("nan"), tf.float64)
         batch = [tf.where(self.count > 0, value, nan) for value in batch]
         if factor != 1.0:
-            old = [tf.cast(value, tf.float64) for value in given]
+            # Reshaped, which refuses other lengths: a scalar would be broadcast.
+            old = [tf.reshape(tf.cast(v, tf.float64), tf.shape(self.mean)) for v in given]
             batch = [(1 - factor) * a + factor * b for a, b in zip(old, batch, strict=True)]
         return batch
 
@@ -276,7 +279,8 @@ def _frozen(
         y = _fused.normalize(attrs, name, inputs)[0]
         return _fused.activated(attrs.activation, y, *side_inputs)
     rank = tf.rank(x)
-    shape = tf.where(tf.equal(tf.range(rank), channel % rank), -1, 1)
+    # Not -1: a vector of another length than the channels is refused.
+    shape = tf.where(tf.equal(tf.range(rank), channel % rank), tf.shape(x), 1)
     scale, offset, mean, variance = (tf.reshape(vector, shape) for vector in vectors)
     rstd = tf.math.rsqrt(variance + attrs.epsilon)
     y = (tf.cast(x, scale.dtype) - mean) * (rstd * scale) + offset

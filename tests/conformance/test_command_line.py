@@ -72,6 +72,11 @@ def _refusal(*flags, **environment):
     return result.stderr
 
 
+def test_a_run_without_cases_does_not_pass():
+    nothing = ("--largest=0", "--contract=0", "--relations=0", "--ops=FusedBatchNormV3")
+    assert "these flags select no case" in _refusal(*nothing)
+
+
 def test_missing_library_is_said():
     assert "/nowhere/lib.so" in _refusal(TF_BN_OPS_LIBRARY="/nowhere/lib.so")
 

@@ -569,6 +569,11 @@ def test_a_saved_model_trains_alike_fused_and_back(saved, tmp_path):
     assert run.returncode == 0, run.stderr
 
 
+def test_one_name_to_keep_is_no_list_of_names():
+    with pytest.raises(TypeError, match="keep is 'add', it must be a list of names of nodes"):
+        rewrite.fuse(graph_def_of(lambda x: tf.nn.relu(norm(x) + x)), keep="add")
+
+
 def test_command(saved, tmp_path, capsys):
     def run(*arguments: object) -> tuple[int, str]:
         status = command.main(["", "rewrite", *map(str, arguments)])
@@ -581,10 +586,12 @@ def test_command(saved, tmp_path, capsys):
     graph_def = graph_def_of(lambda x: tf.nn.relu(norm(x) + x))
     path, new = tmp_path / "graph.pbtxt", tmp_path / "new.pbtxt"
     path.write_text(text_format.MessageToString(graph_def))
-    assert run(path, new, "--fuse", "--keep=add,other") == (
+    assert run(path, new, "--fuse", "--keep=^add:0") == (
         0,
         f"{new}: fused 0 of 1 places\n  FusedBatchNormV3, forward: add is kept by name\n",
     )
+    status, text = run(path, tmp_path / "none.pbtxt", "--fuse", "--keep=add,typo")
+    assert status != 0 and "no node has the name typo" in text
     assert run(saved, new, "--fuse", "--unfuse")[0] == 2
     assert run(saved, new, "--fuse", "--to=shim")[0] == 2
     assert run(saved, new, "--to=shim", "--keep=add")[0] == 2

@@ -350,6 +350,18 @@ def test_verify_raises_and_leaves_the_model(monkeypatch):
         assert model.layers[0].supports_jit
 
 
+def test_verify_leaves_the_model_whatever_a_call_raises(monkeypatch):
+    model = keras.Sequential([keras.Input((4,)), KERAS_LAYER()])
+
+    def no_memory(self, inputs, training=None, mask=None):
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(BatchNormalization, "call", no_memory)
+    with pytest.raises(RuntimeError, match="no memory"):
+        replace_batch_norm(model, inplace=True, verify=np.zeros((8, 4), np.float32))
+    assert kinds(model) == [KERAS_LAYER]
+
+
 def test_verify_leaves_all_state_alone():
     model = keras.Sequential([keras.Input((4,)), KERAS_LAYER(), keras.layers.Dropout(0.5)])
     before = [variable.numpy() for variable in model.variables]

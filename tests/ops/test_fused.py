@@ -603,3 +603,21 @@ def functions_of(module):
 def test_autograph_converts_what_a_traced_call_enters(function):
     """What it cannot convert it runs as it is, with a warning that the user is to report a bug."""
     tf.autograph.to_graph(function)
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_a_rank_that_is_not_the_data_formats_is_refused(is_training):
+    """Known or not: derivatives of the statistics would be taken along other axes."""
+    x, one = tf.random.normal(SHAPES["NDHWC"], seed=1), tf.ones([CHANNELS])
+
+    def call(x):
+        return tf_bn_ops.fused_batch_norm(x, one, one, one, one, is_training=is_training).y
+
+    with pytest.raises(
+        ValueError, match="x has rank 5, with data_format 'NHWC' it must have rank 4"
+    ):
+        call(x)
+    of_any_rank = tf.function(call, input_signature=[tf.TensorSpec(None)])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not compatible with expected shape"):
+        of_any_rank(x)
+    np.testing.assert_array_equal(of_any_rank(x[0]), call(x[0]))

@@ -129,3 +129,23 @@ def test_bad_arguments_are_one_sentence(changes, error, message):
     x, one = tf.ones([2, 3, 3, 4]), tf.ones([4])
     with pytest.raises(error, match=message.replace("(", r"\(")):
         sync_batch_norm(x, one, one, **changes)
+
+
+def test_an_unknown_rank_has_to_be_that_of_the_data_format():
+    one = tf.ones([3])
+    call = tf.function(
+        lambda x: sync_batch_norm(x, one, one).y, input_signature=[tf.TensorSpec(None)]
+    )
+    x = tf.random.normal([2, 3, 3, 3])
+    np.testing.assert_array_equal(call(x), sync_batch_norm(x, one, one).y)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not compatible with expected shape"):
+        call(tf.ones([2, 2, 2, 3, 3]))
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+def test_vectors_of_another_length_are_not_broadcast(dtype):
+    x, vector, one = tf.ones([4, 2, 3], dtype), tf.ones([3], dtype), tf.ones([1], dtype)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        sync_batch_norm(x, one, one, one, one, axis=-1, is_training=False)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        sync_batch_norm(x, vector, vector, one, one, axis=-1, exponential_avg_factor=0.5)

@@ -151,6 +151,8 @@ class _Run:
             facts = self._workers[0].facts
             self._complete(facts)
             whole = self._cases(facts)
+            if not whole:
+                raise UsageError("these flags select no case: a run without any proves nothing")
             chosen = (self._shard or shards.Shard(1, 1)).of(whole, _FLAGS.seed)
             for worker in self._workers:
                 worker.expect({mode for _, case in chosen for mode in case.execution_modes})

@@ -111,9 +111,10 @@ def replace_batch_norm(
     such an activation. That is in graphs of layers, Functional and Sequential models and those
     nested in them, where nothing else reads what is between the layers. Layers, names, weights and
     results stay: the layers of a chain divide the work anew, so that a call of one of them alone,
-    or a new model from the output of one, computes something else (`layer.output` is an error).
-    With `inplace=True` that goes for models that share layers with this one, too. What is not fused
-    is logged with the reason, and `batch_norm_report` returns it.
+    a new model from the output of one, or a Sequential model without the last of them computes
+    something else. With `inplace=True` that goes for all models that share layers with this one,
+    those built before, too. What is not fused is logged with the reason, and `batch_norm_report`
+    returns it.
 
     Args:
       model: a Keras model; with `inplace=True` also a layer.
@@ -170,7 +171,7 @@ def _exchange(
     if verification is not None:
         try:
             verification.check(result)
-        except ValueError:
+        except BaseException:  # Whatever a call of the model raises.
             for step in reversed(undo):
                 step()
             _forget_functions(result)

@@ -112,7 +112,7 @@ def fuse(
 
     Raises:
       As `to_shim`; the op library is needed for any graph. ValueError: TensorFlow does not know an
-        op of a function that holds batch normalization.
+        op of a function that holds batch normalization, or no node has a name in `keep`.
     """
     result, fusions = _fused(graph, output, keep)
     _fuse.log(fusions)
@@ -121,7 +121,7 @@ def fuse(
 
 def _fused(graph: Any, output: Any, keep: Iterable[str]) -> tuple[Any, list[Fusion]]:
     fusions: list[Fusion] = []
-    transform = functools.partial(_fuse.fused, keep=list(keep), report=fusions)
+    transform = functools.partial(_fuse.fused, keep=keep, report=fusions)
     return _rewrite(graph, output, transform), fusions
 
 
@@ -142,7 +142,7 @@ def fusion_report(graph: Any, *, keep: Iterable[str] = ()) -> list[Fusion]:
     elif not _graph.is_message(graph):
         graph = _functions.library_of(graph)
     fusions: list[Fusion] = []
-    _fuse.fused(graph, keep=list(keep), report=fusions)
+    _fuse.fused(graph, keep=keep, report=fusions)
     return fusions
 
 

@@ -81,13 +81,19 @@ def _model_file(source: str) -> str:
     raise ValueError(f"{source} is no SavedModel: it has no saved_model.pb or saved_model.pbtxt")
 
 
+def _place(path: str) -> str:
+    """A folder in one spelling, of those that a local one has; it ends with a separator."""
+    local = path if "://" in path else os.path.realpath(path)
+    return os.path.join(local, "")
+
+
 def _rewrite_saved_model(
     source: str, target: str, saved_model: Any, model_file: str, transform: Transform
 ) -> int:
     from tensorflow.python.lib.io import file_io
     from tensorflow.python.saved_model import fingerprinting_utils
 
-    if os.path.join(target, "").startswith(os.path.join(source, "")):
+    if _place(target).startswith(_place(source)):
         raise ValueError(f"{target} lies in {source}: name a place outside of it")
     message, count = transform(saved_model)
     skipped = {model_file, _FINGERPRINT}

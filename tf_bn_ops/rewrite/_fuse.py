@@ -43,6 +43,7 @@ def fused(message: Any, *, keep: Iterable[str], report: list[Fusion]) -> tuple[A
     result.CopyFrom(message)
     count = len(report)
     kind = _graph.kind(message)
+    keep = _checked(keep, message, kind)
     if kind == "SavedModel":
         for meta_graph in result.meta_graphs:
             report += _fuse_meta_graph(meta_graph, keep)
@@ -74,6 +75,36 @@ def log(fusions: list[Fusion]) -> None:
     logging.getLogger("tf_bn_ops").log(
         logging.WARNING if refused else logging.INFO, "%s", summary(fusions)
     )
+
+
+def _checked(keep: Iterable[str], message: Any, kind: str) -> list[str]:
+    """Names of nodes, of those of tensors and control inputs too.
+
+    Raises:
+      TypeError: it is one name and no list of them.
+      ValueError: no node has one of the names.
+    """
+    if isinstance(keep, (str, bytes)):
+        raise TypeError(f"keep is {keep!r}, it must be a list of names of nodes")
+    names = [name.lstrip("^").partition(":")[0] for name in keep]
+    if names and (missing := sorted({*names} - _node_names(message, kind))):
+        raise ValueError(f"no node has the name {', '.join(missing)}, which keep lists")
+    return names
+
+
+def _node_names(message: Any, kind: str) -> set[str]:
+    """Those of all graphs and functions in a message."""
+    if kind == "SavedModel":
+        meta_graphs = (_node_names(each, "MetaGraphDef") for each in message.meta_graphs)
+        return {name for names in meta_graphs for name in names}
+    if kind == "MetaGraphDef":
+        return _node_names(message.graph_def, "GraphDef")
+    if kind == "GraphDef":
+        functions, nodes = message.library.function, {node.name for node in message.node}
+    else:
+        functions = message.function if kind == "FunctionDefLibrary" else [message]
+        nodes = set()
+    return nodes | {node.name for function in functions for node in function.node_def}
 
 
 def _fuse_meta_graph(meta_graph: Any, keep: Iterable[str]) -> list[Fusion]:
