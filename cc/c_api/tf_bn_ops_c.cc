@@ -106,6 +106,9 @@ std::string ReadRequest(const char* formula, const tfbn_explain_args* args,
   request->dtype = static_cast<tf_bn_ops::DType>(args->dtype);
   request->is_training = args->is_training != 0;
   request->in_place = args->in_place != 0;
+  if (request->in_place) {
+    request->early_buffer = tf_bn_ops::EarlyBuffer::kInPlace;
+  }
   request->threads = args->threads;
   request->caches = tf_bn_ops::MachineCacheSizes();
   if (args->l2_bytes > 0) request->caches.l2_bytes = args->l2_bytes;

@@ -21,6 +21,18 @@
 namespace tf_bn_ops {
 namespace {
 
+// The formula that applies after an early output; F itself where it has none.
+template <typename F, typename = void>
+struct SecondPassOf {
+  using Formula = F;
+};
+template <typename F>
+struct SecondPassOf<F, std::enable_if_t<kHasEarlyOutput<F>>> {
+  using Formula = typename F::SecondPass;
+};
+template <typename F>
+using SecondPass = typename SecondPassOf<F>::Formula;
+
 // In place of a channel group.
 constexpr int64_t kNoGroup = TaskShares::kNone;
 
@@ -30,13 +42,15 @@ class Driver {
  public:
   using Args = typename F::Args;
 
+  // `second`: the kernels of SecondPass<F>.
   Driver(const Args& args, const Plan& plan, const Kernels<F>& kernels,
-         void* workspace)
+         const Kernels<SecondPass<F>>& second, void* workspace)
       : args_(args),
         view_(args.view),
         plan_(plan),
         blocks_(NumBlocks(plan.partition)),
         kernels_(kernels),
+        second_(second),
         sums_(static_cast<double*>(workspace)),
         coefficients_(sums_ + F::kNumSums * view_.channels * blocks_) {}
 
@@ -248,11 +262,32 @@ class Driver {
   }
 
   void Reduce(const Tile& tile, int64_t b) const {
+    if constexpr (kHasEarlyOutput<F>) {
+      if (plan_.early_output) {
+        const auto tensors = F::FirstPass::TensorsOf(args_);
+        kernels_.reduce_storing(args_, plan_.partition, tile, coefficients_,
+                                PolicyOf(tensors), Sums(b));
+        return;
+      }
+    }
     kernels_.reduce(args_, plan_.partition, tile, coefficients_, Sums(b));
   }
   void Apply(const Tile& tile, int64_t) const {
+    if constexpr (kHasEarlyOutput<F>) {
+      if (plan_.early_output) {
+        const auto args = F::SecondPassArgs(args_);
+        second_.apply(args, plan_.partition, tile, coefficients_,
+                      PolicyOf(F::SecondPass::TensorsOf(args)));
+        return;
+      }
+    }
     kernels_.apply(args_, plan_.partition, tile, coefficients_,
                    plan_.store_policy);
+  }
+  // That of a pass with one output.
+  template <typename Tensors>
+  StorePolicy PolicyOf(const Tensors& tensors) const {
+    return IsInPlace(tensors, 0) ? StorePolicy::kTemporal : plan_.store_policy;
   }
   void Frozen(const Tile& tile, int64_t b) const {
     kernels_.frozen(args_, plan_.partition, tile, coefficients_,
@@ -317,6 +352,7 @@ class Driver {
   const Plan& plan_;
   const int64_t blocks_;
   const Kernels<F>& kernels_;
+  const Kernels<SecondPass<F>>& second_;
   double* const sums_;        // [blocks][F::kNumSums][channels]
   void* const coefficients_;  // [F::kNumCoefficients][CoefficientStride]
 };
@@ -327,8 +363,44 @@ TFBN_FOR_EACH_FORMULA(TFBN_NAME_OF, )
 
 template <typename F>
 FormulaTraits TraitsOf() {
-  return {NameOf(static_cast<const F*>(nullptr)), F::kInputs, F::kOutputs,
-          TileColumns<F>(true), TileColumns<F>(false)};
+  return {NameOf(static_cast<const F*>(nullptr)),
+          F::kInputs,
+          F::kOutputs,
+          TileColumns<F>(true),
+          TileColumns<F>(false),
+          kHasEarlyOutput<F>};
+}
+
+template <typename F>
+EarlyBuffer EarlyBufferOf([[maybe_unused]] const typename F::Args& args) {
+  if constexpr (kHasEarlyOutput<F>) {
+    const auto second = F::SecondPass::TensorsOf(F::SecondPassArgs(args));
+    for (int i = 0; i < F::SecondPass::kInputs; ++i) {
+      if (i != F::kEarlyInput && second.in[i] == second.in[F::kEarlyInput]) {
+        return EarlyBuffer::kOverwrites;
+      }
+    }
+    if (IsInPlace(F::FirstPass::TensorsOf(args), 0)) {
+      return EarlyBuffer::kInPlace;
+    }
+  }
+  return EarlyBuffer::kOwn;
+}
+
+// Whether each output is the buffer of an input of the pass that stores it.
+template <typename F>
+bool AllInPlace(const typename F::Args& args) {
+  if constexpr (kHasEarlyOutput<F>) {
+    const EarlyBuffer early = EarlyBufferOf<F>(args);
+    if (early != EarlyBuffer::kOverwrites) {
+      return early == EarlyBuffer::kInPlace &&
+             IsInPlace(F::SecondPass::TensorsOf(F::SecondPassArgs(args)), 0);
+    }
+  }
+  const auto tensors = F::TensorsOf(args);
+  bool in_place = true;
+  for (int o = 0; o < F::kOutputs; ++o) in_place &= IsInPlace(tensors, o);
+  return in_place;
 }
 
 template <typename F>
@@ -341,10 +413,8 @@ PlanRequest RequestOf(const typename F::Args& args, bool reference,
   request.is_training = args.is_training;
   const auto tensors = F::TensorsOf(args);
   if (tensors.out[0] == nullptr) request.formula.outputs = 0;
-  request.in_place = true;
-  for (int o = 0; o < F::kOutputs; ++o) {
-    request.in_place &= IsInPlace(tensors, o);
-  }
+  request.in_place = AllInPlace<F>(args);
+  request.early_buffer = EarlyBufferOf<F>(args);
   request.reference = reference;
   request.threads = threads;
   request.caches = MachineCacheSizes();
@@ -353,7 +423,7 @@ PlanRequest RequestOf(const typename F::Args& args, bool reference,
 
 template <typename F>
 void Execute(const typename F::Args& args, const Plan& plan,
-             const KernelTable<F>* kernels, Executor& executor,
+             const Implementation& implementation, Executor& executor,
              void* workspace) {
   if (plan.schedule == Schedule::kSmallOutputs) {
     for (int64_t c = 0; c < args.view.channels; ++c) F::StoreEmpty(args, c);
@@ -361,7 +431,9 @@ void Execute(const typename F::Args& args, const Plan& plan,
     RunReference<F>(args);
   } else {
     InlineExecutor inline_executor;
-    Driver<F>(args, plan, kernels->by_dtype[static_cast<int>(args.dtype)],
+    const auto dtype = static_cast<int>(args.dtype);
+    Driver<F>(args, plan, implementation.KernelsOf<F>()->by_dtype[dtype],
+              implementation.KernelsOf<SecondPass<F>>()->by_dtype[dtype],
               workspace)
         .Run(plan.threads > 1 ? executor : inline_executor);
   }
@@ -385,19 +457,18 @@ template <typename F>
 void RunFormula(const typename F::Args& args,
                 const Implementation& implementation, Executor& executor,
                 void* workspace) {
-  const KernelTable<F>* const kernels = implementation.KernelsOf<F>();
   const PlanRequest request =
-      RequestOf<F>(args, kernels == nullptr, executor.NumThreads());
+      RequestOf<F>(args, implementation.IsReference(), executor.NumThreads());
   const Plan plan = MakePlan(request);
   for (void* const out : F::TensorsOf(args).out) {
     AdviseHugePages(out, NumElements(args.view) * SizeOf(args.dtype));
   }
   if (!VerboseEnabled()) {
-    Execute<F>(args, plan, kernels, executor, workspace);
+    Execute<F>(args, plan, implementation, executor, workspace);
     return;
   }
   const auto begin = std::chrono::steady_clock::now();
-  Execute<F>(args, plan, kernels, executor, workspace);
+  Execute<F>(args, plan, implementation, executor, workspace);
   const std::chrono::duration<double, std::milli> time =
       std::chrono::steady_clock::now() - begin;
   PrintCall(request, plan, implementation.name, time.count());

@@ -26,6 +26,14 @@ struct FormulaTraits {
   int inputs, outputs;  // Tensors of view shape that the call has.
   // Columns of a tile whose running sums fit L1 (TileColumns), by mode.
   int64_t training_l1_columns, frozen_l1_columns;
+  bool has_early_output;  // That the first pass can store, see formula.h.
+};
+
+// The buffer of an early output (formula.h).
+enum class EarlyBuffer {
+  kOwn,
+  kInPlace,     // Of an input that the second pass does not read then.
+  kOverwrites,  // Of one that it reads.
 };
 
 // All that a plan depends on.
@@ -34,7 +42,9 @@ struct PlanRequest {
   DType dtype = DType::kFloat32;
   FormulaTraits formula = {};
   bool is_training = true;
-  bool in_place = false;   // Each output is the buffer of an input.
+  // Each output is the buffer of an input of the pass that stores it.
+  bool in_place = false;
+  EarlyBuffer early_buffer = EarlyBuffer::kOwn;
   bool reference = false;  // The naive reference computes the call.
   int threads = 1;         // That the executor offers, the caller's included.
   CacheSizes caches = {};
@@ -108,6 +118,10 @@ struct Plan {
 
   StorePolicy store_policy = StorePolicy::kTemporal;
   Why store_why;
+
+  // The first pass stores the formula's early output.
+  bool early_output = false;
+  Why early_output_why;
 
   // By pass; the second one is that of kChannelGroups and kTwoPasses.
   PrefetchKind prefetch[2] = {PrefetchKind::kNone, PrefetchKind::kNone};

@@ -115,6 +115,17 @@ namespace tf_bn_ops {
     "LLC: results would evict what is read next")                              \
   X(kInPlace, "in_place",                                                      \
     "outputs are the buffers of inputs, so their lines are in cache already")  \
+  /* Early output. */                                                          \
+  X(kSecondPassReadsIt, "second_pass_reads_it",                                \
+    "the first pass stores it, and the second one reads it in place of what "  \
+    "it was computed from")                                                    \
+  X(kOverwritesInput, "overwrites_input",                                      \
+    "it is the buffer of an input that the second pass reads")                 \
+  X(kGroupInCache, "group_in_cache",                                           \
+    "the second pass finds a group's inputs in cache, where this output "      \
+    "would not be")                                                            \
+  X(kPipelinedOutputs, "pipelined_outputs",                                    \
+    "a pipeline reads memory once: all outputs are stored at a time")          \
   /* Prefetch. */                                                              \
   X(kWholeRows, "whole_rows",                                                  \
     "memory is read in the order of addresses: a fixed distance ahead")        \

@@ -142,6 +142,8 @@ std::vector<PlanField> FieldsOf(const Plan& plan) {
       {"second_prefetch", NameOf(plan.prefetch[1]), &plan.prefetch_why[1]},
       {"pipeline", NameOf(plan.pipeline), &plan.pipeline_why},
       {"scratch_bytes", number(plan.scratch_bytes), nullptr},
+      {"early_output", plan.early_output ? "yes" : "no",
+       &plan.early_output_why},
   };
 }
 

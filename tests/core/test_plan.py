@@ -18,6 +18,7 @@ from tf_bn_ops import explain as explain_command
 from tf_bn_ops.harness import c_abi
 
 FIRST, SECOND = "batch_norm_grad", "batch_norm_grad_grad"
+WITH_SIDE_INPUT = "batch_norm_grad_ex_add"
 L2, LLC = 1 << 20, 32 << 20
 
 
@@ -238,6 +239,48 @@ def test_stores_are_non_temporal_beyond_the_caches(l2_of_tensors, level):
 def test_stores_in_place_are_never_non_temporal(formula, is_training):
     found = plan((320, 64, 3136), formula, in_place=True, is_training=is_training)
     assert (found["store"], found.reason("store")) == ("temporal", "in_place")
+
+
+# ---- Early output --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize(
+    ("view", "schedule"),
+    [
+        ((100352, 64, 1), "two_passes"),
+        ((64, 8, 1), "two_passes"),
+        ((5, 16, 4), "channel_groups"),
+    ],
+)
+def test_the_first_pass_stores_the_gradient_of_a_side_input(view, schedule, in_place):
+    found = plan(view, WITH_SIDE_INPUT, in_place=in_place)
+    assert found["schedule"] == schedule
+    assert (found["early_output"], found.reason("early_output")) == ("yes", "second_pass_reads_it")
+
+
+@pytest.mark.parametrize(("in_place", "early"), [(True, "yes"), (False, "no")])
+def test_a_group_in_cache_is_not_fetched_from_memory_again(in_place, early):
+    """Results go past the caches; in place they do not."""
+    found = plan((32, 256, 196), WITH_SIDE_INPUT, in_place=in_place)
+    assert (found["schedule"], found["pipeline"]) == ("channel_groups", "none")
+    assert found["store"] == ("temporal" if in_place else "non_temporal")
+    reason = "second_pass_reads_it" if in_place else "group_in_cache"
+    assert (found["early_output"], found.reason("early_output")) == (early, reason)
+
+
+def test_a_pipeline_stores_all_outputs_at_a_time():
+    found = plan((32, 256, 3136), WITH_SIDE_INPUT, l2_bytes=2 << 20)
+    assert found["pipeline"] == "packed"
+    assert (found["early_output"], found.reason("early_output")) == ("no", "pipelined_outputs")
+
+
+@pytest.mark.parametrize(
+    ("formula", "is_training"), [(FIRST, True), (SECOND, True), (WITH_SIDE_INPUT, False)]
+)
+def test_other_calls_have_no_early_output(formula, is_training):
+    found = plan((100352, 64, 1), formula, is_training=is_training)
+    assert (found["early_output"], found.reason("early_output")) == ("no", "not_applicable")
 
 
 # ---- Prefetch ------------------------------------------------------------------------------------

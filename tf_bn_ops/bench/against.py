@@ -25,6 +25,12 @@ from tf_bn_ops.bench.reports.text_table import Table
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.problems import VIEW_ROLES
 
+# With the gradient of a side input, which BATCH_NORM_GRAD_EX lacks.
+_BATCH_NORM_GRAD_EX_ADD = "batch_norm_grad_ex_add"
+_FORMULAS = {
+    **c_abi.FORMULAS,
+    _BATCH_NORM_GRAD_EX_ADD: c_abi.FORMULAS[spec.ops.BATCH_NORM_GRAD_EX],
+}
 # Fields of a formula's struct that say what is computed, beyond those that all have.
 _FIELDS: Mapping[str, Mapping[str, Any]] = {
     spec.ops.BATCH_NORM: {"exponential_avg_factor": 0.1, "bessel_correction": 1},
@@ -33,6 +39,7 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
         "activation": c_abi.ACTIVATION_CODES["Relu"],
     },
     spec.ops.BATCH_NORM_GRAD_EX: {"activation": c_abi.ACTIVATION_CODES["Relu"]},
+    _BATCH_NORM_GRAD_EX_ADD: {"activation": c_abi.ACTIVATION_CODES["Relu"]},
 }
 # Formula -> pointers that stay NULL.
 _WITHOUT = {
@@ -86,7 +93,7 @@ class Comparison:
 def rows(dtypes: Sequence[str], layouts: Sequence[str], modes: Sequence[str]) -> list[AgainstRow]:
     return [
         AgainstRow(formula, view, layout, dtype, mode)
-        for formula in c_abi.FORMULAS
+        for formula in _FORMULAS
         for layout, views in _VIEWS.items()
         if layout in layouts
         for view in views
@@ -100,7 +107,7 @@ def _arrays(row: AgainstRow) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(1)
     statistics = spec.DTYPES["float64" if row.dtype == "float64" else "float32"]
     arrays = {}
-    formula = c_abi.FORMULAS[row.formula]
+    formula = _FORMULAS[row.formula]
     for name in (*formula.inputs, *formula.outputs):
         if name in _WITHOUT.get(row.formula, ()):
             continue
@@ -127,7 +134,7 @@ def _calls(row: AgainstRow, libraries: Sequence[Any], threads: int) -> list[Call
     """The row's call of each library, all on the same arrays."""
     arrays = _arrays(row)
     statistics = "float64" if row.dtype == "float64" else "float32"
-    formula = c_abi.FORMULAS[row.formula]
+    formula = _FORMULAS[row.formula]
     args = formula.struct(
         **dict(zip(("outer", "channels", "inner"), row.view, strict=True)),
         **{name: array.ctypes.data for name, array in arrays.items()},
@@ -155,7 +162,7 @@ def _calls(row: AgainstRow, libraries: Sequence[Any], threads: int) -> list[Call
 
 def function_of(row: AgainstRow) -> str:
     """The function of the C ABI that a row measures."""
-    return c_abi.function_of(c_abi.FORMULAS[row.formula].struct, "cpu")
+    return c_abi.function_of(_FORMULAS[row.formula].struct, "cpu")
 
 
 def compare(row: AgainstRow, libraries: Sequence[Any], threads: int, seconds: float) -> Comparison:

@@ -210,15 +210,49 @@ struct BatchNormGradExFormulaOf {
   }
 };
 
+// The first pass of BatchNormGradExAddFormula: its sums, and
+// side_input_backprop.
+struct BatchNormGradExMaskFormula
+    : BatchNormGradExFormulaOf<BatchNormGradExAddArgs, false, false> {
+  enum Output : int { kSideInputBackprop, kOutputs };
+  static constexpr int kPassedOn = kSideInputBackprop;
+  enum Coefficient : int { kFirstFrozenCoefficient = kFirstMaskCoefficient };
+
+  static TFBN_HD Tensors<kInputs, kOutputs> TensorsOf(const Args& args) {
+    return {{args.y_backprop, args.x, args.y}, {args.side_input_backprop}};
+  }
+
+  template <bool kTraining, typename V>
+  static TFBN_HD void Element(const V (&in)[kInputs],
+                              const V (&k)[kNumCoefficients],
+                              V (&out)[kOutputs]) {
+    out[kSideInputBackprop] = Masked(in, k);
+  }
+};
+
 // The mask from x; y is not read (but by the reference, see reference.cc).
 struct BatchNormGradExFormula
     : BatchNormGradExFormulaOf<BatchNormGradExArgs, true, false> {};
 // The mask from y.
 struct BatchNormGradExFromYFormula
     : BatchNormGradExFormulaOf<BatchNormGradExFromYArgs, false, false> {};
-// The mask from y, and the gradient of a side input.
+// The mask from y, and the gradient of a side input. That is the masked
+// y_backprop, so the second pass needs neither y_backprop nor y: 28 bytes of
+// memory per element of float32 instead of 32. On two cores of an AMD EPYC
+// (AVX2, 32 MiB of LLC) calls take 0.80 to 0.90 of the time where both outputs
+// are in place, and 0.6 to 0.9 where none is.
 struct BatchNormGradExAddFormula
-    : BatchNormGradExFormulaOf<BatchNormGradExAddArgs, false, true> {};
+    : BatchNormGradExFormulaOf<BatchNormGradExAddArgs, false, true> {
+  using FirstPass = BatchNormGradExMaskFormula;
+  using SecondPass = BatchNormGradFormula;
+  static constexpr int kEarlyInput = SecondPass::kDy;
+
+  static SecondPass::Args SecondPassArgs(const Args& args) {
+    SecondPass::Args second = args;
+    second.y_backprop = args.side_input_backprop;
+    return second;
+  }
+};
 
 }  // namespace tf_bn_ops
 

@@ -68,6 +68,15 @@
 //     template <bool kTraining, typename V>
 //     static void Element(const V (&in)[kInputs],
 //                         const V (&k)[kNumCoefficients], V (&out)[kOutputs]);
+//     // Where there is an early output: one that Reduce can store, and Apply
+//     // reads in place of what it was computed from. The formulas of both
+//     // passes: FirstPass has these sums, and its Element<false> is the early
+//     // output; SecondPass computes the other one of SecondPassArgs, whose
+//     // input kEarlyInput is the early output. All coefficients have the same
+//     // places in the three formulas.
+//     using FirstPass, SecondPass = ...;
+//     static constexpr int kEarlyInput = ...;
+//     static SecondPass::Args SecondPassArgs(const Args&);
 //   };
 //
 // Where the output pointers of TensorsOf are nullptr, a call in training ends
@@ -126,6 +135,12 @@ constexpr int kPassedOnOutput<F, std::void_t<decltype(F::kPassedOn)>> =
 template <typename F>
 constexpr bool kHasMask =
     int{F::kFirstMaskCoefficient} < int{F::kNumCoefficients};
+
+// Whether F has an early output.
+template <typename F, typename = void>
+constexpr bool kHasEarlyOutput = false;
+template <typename F>
+constexpr bool kHasEarlyOutput<F, std::void_t<typename F::FirstPass>> = true;
 
 // The tensors of view shape.
 template <int kInputs, int kOutputs>

@@ -125,6 +125,10 @@ struct Kernels {
   void (*pipeline)(const Args&, const Partition&, const PipelineStage&,
                    const void* coefficients, StorePolicy,
                    const ChannelSums& sums);
+  // Training, where F has an early output: `reduce`, which stores it.
+  void (*reduce_storing)(const Args&, const Partition&, const Tile&,
+                         const void* coefficients, StorePolicy,
+                         const ChannelSums& sums);
 };
 
 template <typename F>
@@ -145,7 +149,8 @@ struct KernelTable {
    ComputeCoefficients<Formula, storage>,                                   \
    Apply<Formula, storage>,                                                 \
    Frozen<Formula, storage>,                                                \
-   Pipeline<Formula, storage>},
+   Pipeline<Formula, storage>,                                              \
+   ReduceStoring<Formula, storage>},
 #define TFBN_DEFINE_KERNELS(F)                                          \
   namespace tf_bn_ops {                                                 \
   const KernelTable<F>& TFBN_KERNEL_TABLE(TF_BN_OPS_ISA)(const F*);     \

@@ -45,28 +45,26 @@ class _Pass:
 
     Attributes:
       apply: the passes that read inputs and write outputs.
-      sums: in training, those that read what the sums are taken of.
+      sums: in training, those that read again what the sums are taken of.
+      inputs: how many tensors have to stay in cache for `sums` to read no memory.
     """
 
     apply: tuple[str, ...]
     sums: tuple[str, ...]
-
-    @property
-    def inputs(self) -> int:
-        """Tensors that the sums are taken of."""
-        return sum(int(kind[0]) for kind in self.sums)
+    inputs: int
 
 
-_FORWARD, _GRADIENT = _Pass(("1r1w",), ("1r",)), _Pass(("2r1w",), ("2r",))
-# What is called -> the ops. Behind an addition the gradient reads y too, and writes two gradients.
+_FORWARD, _GRADIENT = _Pass(("1r1w",), ("1r",), 1), _Pass(("2r1w",), ("2r",), 2)
+# What is called -> the ops. Behind an addition the gradient reads y too, and writes two gradients:
+# that of the side input from y_backprop and y, the other one from it and x, which the sums need.
 _PASSES = {
     GRADIENT: (_GRADIENT,),
     FORWARD: (_FORWARD,),
     LAYER: (_FORWARD, _GRADIENT),
     LAYER_RELU: (_FORWARD, _GRADIENT),
     LAYER_ADD_RELU: (
-        _Pass(("2r1w",), ("1r",)),
-        _Pass(("2r1w", "1r1w"), ("2r", "1r")),
+        _Pass(("2r1w",), ("1r",), 1),
+        _Pass(("2r1w", "1r1w"), ("2r",), 3),
     ),
 }
 
