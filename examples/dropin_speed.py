@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from timing import print_header, print_row
+from timing import flags, print_header, print_row
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -111,12 +111,14 @@ def measure_elsewhere(way: str) -> list[float]:
 
 
 def main() -> None:
-    if sys.argv[1:] and sys.argv[1] in WAYS:
-        print(json.dumps(measure(sys.argv[1])))
+    parser = flags(__doc__)
+    parser.add_argument("way", nargs="?", choices=WAYS, help="one of them, in this process")
+    arguments = parser.parse_args()
+    if arguments.way:
+        print(json.dumps(measure(arguments.way)))
         return
-    quick = "--quick" in sys.argv  # Ends in seconds, measures nothing worth keeping.
     ways, rounds = list(WAYS), ROUNDS
-    if quick:
+    if arguments.quick:
         ways, rounds = [ways[0], ways[-1]], 1
     samples: dict[str, list[list[float]]] = {way: [] for way in ways}
     for turn in range(rounds):

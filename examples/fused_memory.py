@@ -33,6 +33,8 @@ def measure(kind: str, network: str, batch: int, side: int) -> float:
 
     from tf_bn_ops.keras import replace_batch_norm
 
+    if not callable(getattr(keras.applications, network, None)):
+        sys.exit(f"error: keras.applications has no {network!r}: name one of its functions")
     model = getattr(keras.applications, network)(weights=None, input_shape=(side, side, 3))
     if kind != KINDS[0]:
         model = replace_batch_norm(model, inplace=True, fuse=kind == KINDS[2])
@@ -45,11 +47,17 @@ def measure(kind: str, network: str, batch: int, side: int) -> float:
     return peak_mib() - before
 
 
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="The memory of a training step by kind.")
     parser.add_argument("--network", default="ResNet50", help="a function of keras.applications")
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--side", type=int, default=160, help="of the square images, in pixels")
+    parser.add_argument("--batch", type=_positive, default=16)
+    parser.add_argument("--side", type=_positive, default=160, help="of the images, in pixels")
     parser.add_argument("--kind", choices=KINDS, help="one kind, in this process")
     args = parser.parse_args()
     if args.kind:
@@ -62,8 +70,10 @@ def main() -> None:
     for kind in KINDS:
         command = [sys.executable, __file__, *given, f"--kind={kind}"]
         done = subprocess.run(
-            command, env={**os.environ, **MALLOC}, stdout=subprocess.PIPE, text=True, check=True
+            command, env={**os.environ, **MALLOC}, stdout=subprocess.PIPE, text=True, check=False
         )
+        if done.returncode != 0:
+            sys.exit(f"error: the process of {kind} failed")
         mib = float(done.stdout.split()[-1])
         theirs = theirs or mib
         print(f"| {kind} | {mib:.0f} | {mib / theirs:.2f} |", flush=True)

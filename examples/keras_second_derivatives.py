@@ -14,6 +14,7 @@ which Keras is right: its own second derivative disagrees with its own first one
 
 from __future__ import annotations
 
+import argparse
 import os
 from typing import Any
 
@@ -60,6 +61,7 @@ def central_differences(normalization: Any, x: Any, kernel: Any, weights: Any) -
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__.split("\n", 1)[0]).parse_args()
     rng = np.random.default_rng(0)
     x = tf.constant(rng.uniform(size=(4, 4, 4, 2)))  # images, brightness 0 to 1
     kernel = tf.constant(rng.normal(size=(3, 3, 2, 4)))

@@ -9,7 +9,6 @@ milliseconds, and Keras' over it; the last column has ReLU and addition inside (
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import tensorflow as tf
-from timing import medians, print_header, print_row
+from timing import flags, medians, print_header, print_row
 
 import tf_bn_ops.keras
 
@@ -56,7 +55,7 @@ def model_step(model: Any) -> Callable[[], Any]:
 
 
 def main() -> None:
-    quick = "--quick" in sys.argv  # Measures nothing worth keeping.
+    quick = flags(__doc__).parse_args().quick
     print_header("training", NAMES)
     theirs, ours = keras.layers.BatchNormalization, tf_bn_ops.keras.BatchNormalization
     steps = {"Keras": layer_step(theirs()), "tf_bn_ops": layer_step(ours())}

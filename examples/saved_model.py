@@ -5,6 +5,7 @@ python examples/saved_model.py
 
 from __future__ import annotations
 
+import argparse
 import os
 import pathlib
 import tempfile
@@ -47,6 +48,7 @@ def train(folder: pathlib.Path) -> list[str]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__.split("\n", 1)[0]).parse_args()
     with tempfile.TemporaryDirectory() as name:
         builtin, shim, back = (pathlib.Path(name, each) for each in ("builtin", "shim", "back"))
         model = Model()

@@ -20,7 +20,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
-from timing import compare
+from timing import compare, flags
 
 import tf_bn_ops
 
@@ -94,18 +94,19 @@ def memory(name: str, arguments: list[str]) -> int:
 
 
 def main() -> None:
-    quick = "--quick" in sys.argv
-    shape = (4, 8, 8, 64) if quick else SHAPE
-    for argument in sys.argv[1:]:
-        if argument.startswith("--memory="):
-            print_memory(argument.removeprefix("--memory="), shape)
-            return
+    parser = flags(__doc__)
+    parser.add_argument("--memory", choices=OPS, help="print that of one of them, in this process")
+    arguments = parser.parse_args()
+    shape = (4, 8, 8, 64) if arguments.quick else SHAPE
+    if arguments.memory:
+        print_memory(arguments.memory, shape)
+        return
     compare(
         f"gradient of batch norm's gradient, {list(shape)}",
         "TensorFlow",
         step(OPS["TensorFlow"], shape),
         step(OPS["tf_bn_ops"], shape),
-        1 if quick else ROUNDS,
+        1 if arguments.quick else ROUNDS,
     )
     theirs, ours = (memory(name, sys.argv[1:]) for name in OPS)
     print(f"memory at the peak: TensorFlow {theirs} MiB, tf_bn_ops {ours} MiB")

@@ -28,6 +28,11 @@ from absl import app, flags
 
 _WORKERS = flags.DEFINE_list("workers", ["2", "3", "4"], "Numbers of processes to measure.")
 _QUICK = flags.DEFINE_bool("quick", False, "Few rounds.")
+flags.register_validator(
+    "workers",
+    lambda values: values and all(value.isdecimal() and int(value) >= 2 for value in values),
+    "numbers of processes from 2 on, such as --workers=2,4",
+)
 
 _SIZES = (128, 4096, 65536, 1 << 20)  # Of float64 numbers.
 _CHAIN = 8  # Collectives of a step, each of which waits for the one before.

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+
+def flags(doc: str) -> argparse.ArgumentParser:
+    """The flags of a program that times, from its docstring."""
+    parser = argparse.ArgumentParser(description=doc.split("\n", 1)[0])
+    parser.add_argument(
+        "--quick", action="store_true", help="end in seconds, and measure nothing worth keeping"
+    )
+    return parser
 
 
 def medians(steps: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:

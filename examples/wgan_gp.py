@@ -8,6 +8,7 @@ the critic's weights.
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Callable
 from typing import Any
@@ -46,6 +47,7 @@ def critic_step(normalize: Callable[..., Any], weights: list[Any], real: Any, fa
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__.split("\n", 1)[0]).parse_args()
     real, fake = (tf.random.stateless_normal(_IMAGES, seed=[i, 0]) for i in range(2))
     weights = [
         0.1 * tf.random.stateless_normal([3, 3, 3, _CHANNELS], seed=[2, 0]),

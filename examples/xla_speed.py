@@ -15,7 +15,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
-from timing import compare
+from timing import compare, flags
 
 import tf_bn_ops
 from tf_bn_ops import _loader
@@ -73,9 +73,9 @@ def gradient(op: Callable[..., Any], data_format: str, shape: tuple[int, ...]) -
 
 
 def main() -> None:
+    rounds = 1 if flags(__doc__).parse_args().quick else ROUNDS
     if not _loader.build_info()["xla"]:
         sys.exit("this build has no kernels for XLA: build it with TensorFlow 2.20 or later")
-    rounds = 1 if "--quick" in sys.argv else ROUNDS
     for what, step, op in (
         ("batch norm before a ReLU", forward, "FusedBatchNormV3"),
         ("gradient of batch norm behind a ReLU", gradient, "FusedBatchNormGradV3"),

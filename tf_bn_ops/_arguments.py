@@ -24,28 +24,32 @@ def check_statistics_dtype(op: str, view: Any, vector: Any) -> None:
         )
 
 
-def checked_epsilon(epsilon: Any, function: str) -> float:
-    """`epsilon` as a float, or a TypeError; eager tensors are refused as those of a graph are."""
-    is_number = isinstance(epsilon, (numbers.Real, np.generic, np.ndarray))
+def checked_number(value: Any, argument: str, function: str) -> float:
+    """`value` as a float, or a TypeError; eager tensors are refused as those of a graph are."""
+    is_number = isinstance(value, (numbers.Real, np.generic, np.ndarray))
     try:
         if is_number:
-            return float(epsilon)
+            return float(value)
     except (TypeError, ValueError):
         pass
-    raise _no_number(epsilon, function)
+    raise _no_number(value, argument, function)
+
+
+def checked_epsilon(epsilon: Any, function: str) -> float:
+    return checked_number(epsilon, "epsilon", function)
 
 
 def not_a_tensor(epsilon: Any, function: str) -> Any:
     """`epsilon`, or a TypeError for a tensor; what else is no number, TensorFlow refuses with its
     message for the built-in op."""
     if hasattr(epsilon, "dtype") and not isinstance(epsilon, (np.generic, np.ndarray)):
-        raise _no_number(epsilon, function)
+        raise _no_number(epsilon, "epsilon", function)
     return epsilon
 
 
-def _no_number(epsilon: Any, function: str) -> TypeError:
+def _no_number(value: Any, argument: str, function: str) -> TypeError:
     return TypeError(
-        f"epsilon must be a number, not {type(epsilon).__name__}: "
+        f"{argument} must be a number, not {type(value).__name__}: "
         f"{function} takes it as an attribute, not as a tensor"
     )
 

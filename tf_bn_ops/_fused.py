@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
 from tf_bn_ops import _ops
+from tf_bn_ops._arguments import checked_epsilon, checked_number
 from tf_bn_ops._results import BatchNorm
 from tf_bn_ops.spec import DATA_FORMATS, DataFormat
 
@@ -84,17 +85,18 @@ def fused_batch_norm(
     Raises:
       ValueError: unknown `data_format` or `activation`, `x` of another rank, `mean` and `variance`
         are missing, or `side_input` has another shape than `x`.
-      TypeError: `epsilon` is a tensor, or `side_input` has another type than `x`.
+      TypeError: `epsilon` or `exponential_avg_factor` is no number, or `side_input` has another
+        type than `x`.
       tf.errors.InvalidArgumentError: shapes that do not fit together.
       LibraryError: (an ImportError) the op library is missing or built for another TensorFlow.
     """
     import tensorflow as tf
 
     attrs = Attrs(
-        _ops.checked_epsilon(epsilon, "fused_batch_norm"),
+        checked_epsilon(epsilon, "fused_batch_norm"),
         data_format.decode() if isinstance(data_format, bytes) else data_format,
         bool(is_training),
-        exponential_avg_factor,
+        checked_number(exponential_avg_factor, "exponential_avg_factor", "fused_batch_norm"),
         activation,
     )
     attrs.check(mean, variance)

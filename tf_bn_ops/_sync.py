@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tf_bn_ops import _fused, _ops, _replicas
-from tf_bn_ops._arguments import checked_epsilon
+from tf_bn_ops._arguments import checked_epsilon, checked_number
 from tf_bn_ops._fused import ACTIVATION_MODES, Activation
 from tf_bn_ops._results import BatchNorm
 from tf_bn_ops.spec import DATA_FORMATS, DataFormat
@@ -78,7 +78,8 @@ def sync_batch_norm(
       RuntimeError: called outside of the replicas of a strategy that has several.
       ValueError: unknown `data_format` or `activation`, `axis` beyond the rank of `x`, `mean` and
         `variance` are missing, or `side_input` has another shape than `x`.
-      TypeError: `epsilon` is a tensor, or `side_input` has another type than `x`.
+      TypeError: `epsilon` or `exponential_avg_factor` is no number, or `side_input` has another
+        type than `x`.
       tf.errors.InvalidArgumentError: shapes that do not fit together.
       tf.errors.OpError: a replica died or did not come in the time that the strategy's
         `CommunicationOptions(timeout_seconds=...)` gives.
@@ -91,7 +92,7 @@ def sync_batch_norm(
         checked_epsilon(epsilon, "sync_batch_norm"),
         data_format.decode() if isinstance(data_format, bytes) else data_format,
         bool(is_training),
-        exponential_avg_factor,
+        checked_number(exponential_avg_factor, "exponential_avg_factor", "sync_batch_norm"),
         activation,
     )
     attrs.check(mean, variance)

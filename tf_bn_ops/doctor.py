@@ -1,7 +1,8 @@
 """Says what is installed, whether it fits together, and what to do where it does not.
 
 usage: python -m tf_bn_ops doctor [--format=json]
-       python -m tf_bn_ops doctor --explain=SHAPE,LAYOUT,DTYPE[,MODE][,OP][,in_place][,threads=N]
+       python -m tf_bn_ops doctor \\
+           --explain=SHAPE,LAYOUT,DTYPE[,MODE][,OP][,side_input][,in_place][,threads=N]
 
 One line for each check: ok, warning (it works, but not as well as it could) or problem.
 Exit status: 0 no problem, 1 a problem, 2 wrong usage.

@@ -2,20 +2,52 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from tf_bn_ops import spec
 from tf_bn_ops._command import UsageError
 from tf_bn_ops.harness import c_abi, machine
 
-USAGE = "SHAPE,LAYOUT,DTYPE[,MODE][,OP][,in_place][,threads=N]"
+USAGE = "SHAPE,LAYOUT,DTYPE[,MODE][,OP][,side_input][,in_place][,threads=N]"
 EXAMPLE = "32x56x56x64,NHWC,half"
 
 # Limits of tfbn_explain.
 _MAX_THREADS = 1 << 16
 _MAX_ELEMENTS = 1 << 47
+
+
+# What computes an op, by whether there is a side input. The other ops are parts of batch
+# normalization, whose passes have no plan of their own.
+_OPS = {
+    op.name: {False: op.formula} for op in spec.OPS.values() if op.formula not in spec.ops.PARTS
+} | {
+    "FusedBatchNormEx": {False: spec.ops.BATCH_NORM, True: spec.ops.BATCH_NORM_ADD},
+    "FusedBatchNormGradEx": {
+        False: spec.ops.BATCH_NORM_GRAD_EX,
+        True: spec.ops.BATCH_NORM_GRAD_EX_ADD,
+    },
+}
+_FORMULAS = sorted({formula for of_op in _OPS.values() for formula in of_op.values()})
+
+
+@dataclasses.dataclass
+class _Options:
+    """What follows SHAPE,LAYOUT,DTYPE; None: not given."""
+
+    mode: str | None = None
+    op: str | None = None  # Or a formula.
+    side_input: bool | None = None
+    in_place: bool | None = None
+    threads: int | None = None
+
+    def set(self, name: str, value: Any) -> None:
+        if getattr(self, name) is not None:
+            raise UsageError(f"{name} is given twice: leave one of them out")
+        setattr(self, name, value)
 
 
 def explain(text: str) -> c_abi.Plan:
@@ -28,36 +60,62 @@ def explain(text: str) -> c_abi.Plan:
       UsageError: `text` is malformed, or there is no such call.
       LibraryError, OSError: the core library is missing or damaged.
     """
-    shape_text, layout, dtype, *options = _split(text)
+    shape_text, layout, dtype, *rest = _split(text)
     shape = _shape(shape_text, layout)
     if dtype not in spec.DTYPES:
         raise UsageError(_unknown("element type", dtype, spec.DTYPES))
-    formulas = {op.name: op.formula for op in spec.OPS.values()}
-    formulas.update({formula: formula for formula in formulas.values()})
-    mode, formula, in_place, threads = "training", spec.ops.BATCH_NORM_GRAD, False, machine.cores()
-    for option in options:
-        if option in spec.MODES:
-            mode = option
-        elif option in formulas:
-            formula = formulas[option]
-        elif option == "in_place":
-            in_place = True
-        elif option.startswith("threads="):
-            threads = _threads(option.removeprefix("threads="))
-        else:
-            known = [*spec.MODES, "in_place", "threads=N", *formulas]
-            raise UsageError(_unknown("option", option, known))
+    options = _options(rest)
+    mode = options.mode or "training"
+    formula = _formula(options, layout, dtype, mode)
     try:
         return c_abi.explain(
             formula,
             spec.view_shape(shape, layout),
             dtype=dtype,
             is_training=mode == "training",
-            in_place=in_place,
-            threads=threads,
+            in_place=bool(options.in_place),
+            threads=options.threads or machine.cores(),
         )
     except ValueError as error:
         raise UsageError(f"{text!r} cannot be explained: {error}") from error
+
+
+def _options(texts: Iterable[str]) -> _Options:
+    options = _Options()
+    for text in texts:
+        if text in spec.MODES:
+            options.set("mode", text)
+        elif text in _OPS or text in _FORMULAS:
+            options.set("op", text)
+        elif text in ("side_input", "in_place"):
+            options.set(text, True)
+        elif text.startswith("threads="):
+            options.set("threads", _threads(text.removeprefix("threads=")))
+        else:
+            known = [*spec.MODES, "side_input", "in_place", "threads=N", *_OPS, *_FORMULAS]
+            raise UsageError(_unknown("option", text, known))
+    return options
+
+
+def _formula(options: _Options, layout: str, dtype: str, mode: str) -> str:
+    """The formula that computes the call."""
+    side_input = bool(options.side_input)
+    if options.op in _FORMULAS or options.op is None:
+        if side_input:
+            with_one = " or ".join(name for name, of_op in _OPS.items() if True in of_op)
+            raise UsageError(f"side_input goes with an op that may have one: {with_one}")
+        return options.op or spec.ops.BATCH_NORM_GRAD
+    op = spec.OPS[options.op]
+    for what, given, known in (
+        ("element type", dtype, op.dtypes),
+        ("layout", layout, op.layouts),
+        ("mode", mode, op.modes),
+    ):
+        if given not in known:
+            raise UsageError(f"{op.name} has no {what} {given!r}: it has {', '.join(known)}")
+    if side_input not in _OPS[op.name]:
+        raise UsageError(f"{op.name} has no side input: leave side_input out")
+    return _OPS[op.name][side_input]
 
 
 def lines(plan: c_abi.Plan) -> list[str]:
@@ -115,10 +173,13 @@ def _split(text: str) -> list[str]:
 def _shape(text: str, layout: str) -> tuple[int, ...]:
     if layout not in spec.LAYOUTS:
         raise UsageError(_unknown("layout", layout, spec.LAYOUTS))
-    if not re.fullmatch(r"\d+(x\d+)*", text):
+    if not re.fullmatch(r"[0-9]+(x[0-9]+)*", text):
         raise UsageError(f"the shape {text!r} is not a list of sizes such as 32x56x56x64")
-    shape = tuple(map(int, text.split("x")))
-    if math.prod(shape) > _MAX_ELEMENTS:
+    sizes = text.split("x")
+    # Python refuses to read numbers of thousands of digits.
+    most_digits = len(str(_MAX_ELEMENTS))
+    is_long = any(len(size.lstrip("0")) > most_digits for size in sizes)
+    if is_long or math.prod(shape := tuple(map(int, sizes))) > _MAX_ELEMENTS:
         raise UsageError(f"a tensor of the shape {text} is larger than any memory")
     rank, _ = spec.LAYOUTS[layout]
     if len(shape) != rank:
@@ -127,7 +188,7 @@ def _shape(text: str, layout: str) -> tuple[int, ...]:
 
 
 def _threads(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= _MAX_THREADS:
+    if not re.fullmatch(r"0*[0-9]{1,6}", text) or not 1 <= int(text) <= _MAX_THREADS:
         raise UsageError(f"threads={text} is not a number of threads from 1 to {_MAX_THREADS}")
     return int(text)
 

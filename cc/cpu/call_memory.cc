@@ -6,10 +6,11 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <mutex>
 #include <vector>
+
+#include "cc/cpu/environment.h"
 
 namespace tf_bn_ops {
 
@@ -64,10 +65,7 @@ ScopedScratch::~ScopedScratch() {
 namespace {
 
 bool HugePagesEnabled() {
-  static const bool enabled = [] {
-    const char* const value = std::getenv(kHugePagesVariable);
-    return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
-  }();
+  static const bool enabled = IsSwitchedOn(kHugePagesVariable);
   return enabled;
 }
 

@@ -31,7 +31,7 @@ class ScopedScratch {
   Buffer buffer_;
 };
 
-// Set and neither empty nor 0: AdviseHugePages does something.
+// Switched on (environment.h): AdviseHugePages does something.
 constexpr char kHugePagesVariable[] = "TF_BN_OPS_HUGE_PAGES";
 
 // Advises the system to map the whole huge pages of [data, data + bytes), an

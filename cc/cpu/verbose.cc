@@ -6,7 +6,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <iterator>
 #include <string>
 #include <thread>
@@ -16,6 +15,7 @@
 #include "cc/core/dtype.h"
 #include "cc/cpu/cache_sizes.h"
 #include "cc/cpu/dispatch.h"
+#include "cc/cpu/environment.h"
 #include "cc/cpu/plan_reasons.h"
 
 #ifndef TF_BN_OPS_VERSION
@@ -228,10 +228,7 @@ std::string AsJson(const Fields& fields) {
 }  // namespace
 
 bool VerboseEnabled() {
-  static const bool enabled = [] {
-    const char* const value = std::getenv(kVerboseVariable);
-    return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
-  }();
+  static const bool enabled = IsSwitchedOn(kVerboseVariable);
   return enabled;
 }
 

@@ -14,7 +14,8 @@ namespace tf_bn_ops {
 
 constexpr char kVerboseVariable[] = "TF_BN_OPS_VERBOSE";
 
-// Whether kVerboseVariable is set to anything but 0; read once per process.
+// Whether kVerboseVariable is switched on (environment.h); read once per
+// process.
 bool VerboseEnabled();
 
 // Prints the line of a call that took `milliseconds`, in one write, so that

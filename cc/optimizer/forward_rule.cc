@@ -12,7 +12,8 @@ namespace tf_bn_ops {
 
 using ::tensorflow::NodeDef;
 
-// The chains that end in the activation: two if two norms are added.
+// The chains that end in the activation: two if two norms are added, one if a
+// norm is added to itself.
 std::vector<Forward> Fuser::ForwardsBefore(NodeDef* activation) {
   NodeDef* const before = graph_.Producer(*activation, 0);
   if (before == nullptr || TensorName::Parse(activation->input(0)).port != 0) {
@@ -21,7 +22,8 @@ std::vector<Forward> Fuser::ForwardsBefore(NodeDef* activation) {
   if (IsNorm(*before)) return {{before, nullptr, 0, activation}};
   std::vector<Forward> result;
   if (!IsAddition(*before)) return result;
-  for (int input = 0; input < 2; ++input) {
+  const int inputs = before->input(0) == before->input(1) ? 1 : 2;
+  for (int input = 0; input < inputs; ++input) {
     NodeDef* const norm = graph_.Producer(*before, input);
     if (norm != nullptr && IsNorm(*norm) &&
         TensorName::Parse(before->input(input)).port == 0) {

@@ -470,7 +470,7 @@ def test_the_machine_line_says_why_implementations_were_skipped(monkeypatch):
     assert parse(lines[1])[1]["schedule"] == "reference"
 
 
-@pytest.mark.parametrize("verbose", [None, "", "0"])
+@pytest.mark.parametrize("verbose", [None, "", "0", "false", "False"])
 def test_nothing_is_printed_unless_it_is_on(verbose):
     assert run_verbose(CALLS, "4x4x4", verbose=verbose) == []
 
@@ -495,7 +495,21 @@ def test_explained_shapes_become_views():
 
 @pytest.mark.parametrize("op", ["FusedBatchNormGradGrad", SECOND])
 def test_an_op_or_its_formula_can_be_named(op):
-    assert explain_command.explain(f"4x4,NC,half,{op}").call["formula"] == SECOND
+    assert explain_command.explain(f"4x4x4x4,NHWC,half,{op}").call["formula"] == SECOND
+
+
+@pytest.mark.parametrize(
+    ("op", "formula"),
+    [
+        ("FusedBatchNormEx", "batch_norm"),
+        ("FusedBatchNormEx,side_input", "batch_norm_add"),
+        ("FusedBatchNormGradEx", "batch_norm_grad_ex"),
+        ("FusedBatchNormGradEx,side_input", WITH_SIDE_INPUT),
+        (WITH_SIDE_INPUT, WITH_SIDE_INPUT),
+    ],
+)
+def test_a_side_input_chooses_the_formula(op, formula):
+    assert explain_command.explain(f"4x4x4x4,NHWC,half,{op}").call["formula"] == formula
 
 
 @pytest.mark.parametrize(
@@ -507,11 +521,24 @@ def test_an_op_or_its_formula_can_be_named(op):
         ("axb,NC,half", "the shape 'axb' is not a list of sizes"),
         ("4x-4,NC,half", "the shape '4x-4' is not a list of sizes"),
         (f"{2**64}x4,NC,half", "is larger than any memory"),
+        ("9" * 5000 + "x4,NC,half", "is larger than any memory"),
         ("4x4,HWC,half", "there is no layout 'HWC'"),
         ("4x4,NC,float16", "there is no element type 'float16'"),
         ("4x4,NC,half,fast", "there is no option 'fast'"),
         ("4x4,NC,half,threads=0", "threads=0 is not a number of threads"),
         ("4x4,NC,half,threads=x", "threads=x is not a number of threads"),
+        ("4x4,NC,half,threads=" + "9" * 5000, "is not a number of threads"),
+        ("4x4,NC,half,training,frozen", "mode is given twice"),
+        ("4x4,NC,half,FusedBatchNormV3,batch_norm", "op is given twice"),
+        ("4x4,NC,half,in_place,in_place", "in_place is given twice"),
+        ("4x4,NC,half,threads=1,threads=2", "threads is given twice"),
+        ("4x4,NC,half,BatchNormStats", "there is no option 'BatchNormStats'"),
+        ("4x4,NC,half,FusedBatchNormGradV3", "FusedBatchNormGradV3 has no layout 'NC'"),
+        ("4x4x4x4,NHWC,half,FusedBatchNormGrad", "has no element type 'half': it has float32"),
+        ("4x4,NC,half,BatchNormTrainingBackprop,frozen", "has no mode 'frozen': it has training"),
+        ("4x4,NC,half,side_input", "an op that may have one: FusedBatchNormEx or FusedBatchNormG"),
+        ("4x4,NC,half,batch_norm,side_input", "side_input goes with an op"),
+        ("4x4x4x4,NHWC,half,FusedBatchNormV3,side_input", "FusedBatchNormV3 has no side input"),
     ],
 )
 def test_malformed_descriptions_are_one_sentence(text, sentence):

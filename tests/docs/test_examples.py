@@ -28,6 +28,39 @@ def example(name: str, *arguments: str) -> str:
     return result.stdout
 
 
+PROGRAMS = sorted(
+    path.name for path in (ROOT / "examples").glob("*.py") if "__main__" in path.read_text()
+)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_asked_for_help_it_starts_nothing(name):
+    program = [sys.executable, str(ROOT / "examples" / name), "--help"]
+    result = run(program, ROOT, PYTHONPATH=str(ROOT))
+    said = result.stdout + result.stderr
+    assert "--help" in said and "Traceback" not in said
+    assert not re.search(r"\d ?ms|MiB \||difference|^\|", said, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("sync_cost.py", "--workers=x"), "numbers of processes from 2 on"),
+        (("fused_memory.py", "--batch=0"), "'0' is not a positive number"),
+        (("fused_memory.py", "--network=Foo"), "keras.applications has no 'Foo'"),
+        (("dropin_speed.py", "sideways"), "invalid choice"),
+        (("wgan_gp.py", "--steps=1"), "unrecognized arguments: --steps=1"),
+    ],
+)
+def test_wrong_values_are_one_sentence(arguments, sentence):
+    name, *flags = arguments
+    program = [sys.executable, str(ROOT / "examples" / name), *flags]
+    result = run(program, ROOT, PYTHONPATH=str(ROOT))
+    assert result.returncode != 0
+    assert sentence in result.stderr + result.stdout
+    assert "Traceback" not in result.stderr
+
+
 def test_digits_resnet_learns_alike():
     pytest.importorskip("sklearn", reason="needs scikit-learn (requirements/conformance.txt)")
     lines = example("digits_resnet.py", "--epochs=1").splitlines()

@@ -136,6 +136,18 @@ def test_all_versions(version):
         assert_close(builtin(x), concrete(x))
 
 
+def test_a_norm_that_is_added_to_itself_is_reported_once():
+    """Nothing is fused: the sum has two inputs that only the norm feeds."""
+
+    def forward(x):
+        y = norm(x)
+        return tf.nn.relu(y + y)
+
+    concrete = step(forward, [SHAPES["NHWC"]])
+    report = rewrite.fusion_report(concrete)
+    assert len([fusion for fusion in report if fusion.direction == "forward"]) == 1
+
+
 def test_running_statistics_are_outputs_of_the_fused_op():
     def forward(x):
         y, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(

@@ -327,6 +327,8 @@ def test_wrong_activations_and_side_inputs_are_one_sentence():
     for training in (True, False):
         with pytest.raises(ValueError, match=r"side_input has shape \(1, 4, 3, 5\), it must have"):
             layer(x, side_input=x[:1], training=training)
+        with pytest.raises(TypeError, match="side_input is a list, it must be one tensor"):
+            layer(x, side_input=[x], training=training)
 
 
 def test_the_mask_of_the_input_counts_with_a_side_input():

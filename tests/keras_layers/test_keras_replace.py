@@ -832,6 +832,18 @@ def test_what_is_not_fused_is_reported_with_the_reason():
     assert set(report.alone.values()) == {"is in no graph of layers"}
 
 
+def test_in_mixed_precision_a_sum_with_float32_is_not_fused():
+    """Keras' Add casts it; the op does not."""
+    inputs = keras.Input((6, 6, 4))
+    half = {"dtype": "mixed_float16"}
+    norm = keras.layers.BatchNormalization(name="bn", **half)(inputs)
+    single = keras.layers.Rescaling(2.0, dtype="float32")(inputs)
+    total = keras.layers.Add(name="sum", **half)([norm, single])
+    model = keras.Model(inputs, keras.layers.ReLU(**half)(total))
+    report = tf_bn_ops.keras.batch_norm_report(replace_batch_norm(model, fuse=True))
+    assert report.alone == {"bn": "is added up by sum, which has an input of float32"}
+
+
 def test_layers_of_a_chain_refuse_to_be_taken_apart():
     fused = replace_batch_norm(residual_model(), fuse=True)
     x = tf.zeros([1, 6, 6, 4])

@@ -368,6 +368,13 @@ def test_wrong_activations_and_side_inputs_are_one_sentence(is_training):
         call(side_input=tf.cast(side_input, tf.half))
 
 
+@pytest.mark.parametrize("value", [None, "1", tf.constant(0.1)], ids=["None", "str", "tensor"])
+def test_an_averaging_factor_that_is_no_number_is_refused(value):
+    x, *vectors, _ = make_fused_inputs("NHWC", "float32")
+    with pytest.raises(TypeError, match="exponential_avg_factor must be a number, not "):
+        tf_bn_ops.fused_batch_norm(x, *vectors, exponential_avg_factor=value)
+
+
 # ---- The same calls as TensorFlow's --------------------------------------------------------------
 
 

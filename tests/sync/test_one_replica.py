@@ -123,6 +123,7 @@ def test_a_batch_without_samples_has_no_mean_as_in_fused_batch_norm():
         ({"is_training": False}, ValueError, "mean and variance are needed if not is_training"),
         ({"side_input": tf.ones([2, 2])}, ValueError, "side_input has shape"),
         ({"epsilon": tf.constant(1e-3)}, TypeError, "epsilon must be a number"),
+        ({"exponential_avg_factor": None}, TypeError, "exponential_avg_factor must be a number"),
     ],
 )
 def test_bad_arguments_are_one_sentence(changes, error, message):

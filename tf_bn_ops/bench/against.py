@@ -25,11 +25,10 @@ from tf_bn_ops.bench.reports.text_table import Table
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.problems import VIEW_ROLES
 
-# With the gradient of a side input, which BATCH_NORM_GRAD_EX lacks.
-_BATCH_NORM_GRAD_EX_ADD = "batch_norm_grad_ex_add"
+# The rows, of BATCH_NORM_GRAD_EX without the gradient of a side input.
 _FORMULAS = {
     **c_abi.FORMULAS,
-    _BATCH_NORM_GRAD_EX_ADD: c_abi.FORMULAS[spec.ops.BATCH_NORM_GRAD_EX],
+    spec.ops.BATCH_NORM_GRAD_EX_ADD: c_abi.FORMULAS[spec.ops.BATCH_NORM_GRAD_EX],
 }
 # Fields of a formula's struct that say what is computed, beyond those that all have.
 _FIELDS: Mapping[str, Mapping[str, Any]] = {
@@ -39,7 +38,7 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
         "activation": c_abi.ACTIVATION_CODES["Relu"],
     },
     spec.ops.BATCH_NORM_GRAD_EX: {"activation": c_abi.ACTIVATION_CODES["Relu"]},
-    _BATCH_NORM_GRAD_EX_ADD: {"activation": c_abi.ACTIVATION_CODES["Relu"]},
+    spec.ops.BATCH_NORM_GRAD_EX_ADD: {"activation": c_abi.ACTIVATION_CODES["Relu"]},
 }
 # Formula -> pointers that stay NULL.
 _WITHOUT = {

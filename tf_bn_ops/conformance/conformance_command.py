@@ -55,7 +55,7 @@ from tf_bn_ops.harness.problems import Inputs
 # In addition, one case in this many is about an error or static shapes, and one about a relation.
 _CONTRACT_SHARE = 10
 _RELATION_SHARE = 10
-# What the record calls the oracle of batch-norm gradients.
+# What the record calls the oracle of batch-norm ops.
 _BUILT_IN_ORACLE = "float64, built in"
 
 

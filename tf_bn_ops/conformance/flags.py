@@ -184,15 +184,13 @@ def mapped_ops() -> dict[str, OpMapping]:
         if entry.is_generic != entries[0].is_generic:
             gradient, other = sorted((entries[0], entry), key=lambda e: e.is_generic)
             raise UsageError(
-                f"{gradient.name} is a batch-norm gradient, {other.name} is not: map them in "
+                f"{gradient.name} is a batch-norm op, {other.name} is not: map them in "
                 "files of their own, and run one after the other"
             )
     if entries and entries[0].is_generic:
         for name in (*SELECTION, "candidate", "bounds"):
             if VALUES[name].present:
-                raise UsageError(
-                    f"--{name} is for batch-norm gradients; the mapping file says it here"
-                )
+                raise UsageError(f"--{name} is for batch-norm ops; the mapping file says it here")
     if entries and entries[0].is_generic and VALUES.oracle == NO_ORACLE:
         raise UsageError("--oracle=none is for batch norm: it checks relations that its ops have")
     if entries and VALUES.library is None:

@@ -1,4 +1,4 @@
-"""The inputs of batch-norm gradients, by kind. A new kind is one function and one line of KINDS."""
+"""The inputs of batch-norm ops, by kind. A new kind is one function and one line of KINDS."""
 
 from __future__ import annotations
 

@@ -49,8 +49,15 @@ class Behind(NamedTuple):
     side_input: Any = None
 
     def check(self, inputs: Any) -> None:
-        """Raises a ValueError if the side input is known to have another shape than `inputs`."""
-        if self.side_input is None or self.side_input.shape.is_compatible_with(inputs.shape):
+        """Raises a ValueError if the side input is known to have another shape than `inputs`, a
+        TypeError if it is no tensor."""
+        if self.side_input is None:
+            return
+        if not hasattr(self.side_input, "shape"):
+            raise TypeError(
+                f"side_input is a {type(self.side_input).__name__}, it must be one tensor"
+            )
+        if tf.TensorShape(self.side_input.shape).is_compatible_with(inputs.shape):
             return
         raise ValueError(
             f"side_input has shape {self.side_input.shape}, it must have the shape "

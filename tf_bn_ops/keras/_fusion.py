@@ -230,8 +230,9 @@ def _check_addition(layer: Any, addition: Any, subject: str) -> None:
             raise _NoChainError(f"{subject} adds up other tensors, too")
         if tensors[0].shape != tensors[1].shape:
             raise _NoChainError(f"{subject} broadcasts")
-        if {tensor.dtype for tensor in tensors} != {layer.compute_dtype}:
-            raise _NoChainError(f"{subject} computes in another type")
+        others = {tensor.dtype for tensor in tensors} - {layer.compute_dtype}
+        if others:
+            raise _NoChainError(f"{subject} has an input of {', '.join(sorted(others))}")
 
 
 def _activation_of(layer: Any, activation: Any, followed: str) -> Activation:

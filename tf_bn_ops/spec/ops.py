@@ -24,6 +24,7 @@ from tf_bn_ops.spec.op_spec import (
 # Formula models.
 BATCH_NORM_GRAD = "batch_norm_grad"
 BATCH_NORM_GRAD_EX = "batch_norm_grad_ex"
+BATCH_NORM_GRAD_EX_ADD = "batch_norm_grad_ex_add"  # The core's name where there is a side input.
 BATCH_NORM_GRAD_GRAD = "batch_norm_grad_grad"
 BATCH_NORM = "batch_norm"
 BATCH_NORM_ADD = "batch_norm_add"  # With a side input, which BATCH_NORM lacks.

@@ -3,7 +3,7 @@
     FusedBatchNormGradV3,half,NHWC,2x3x4x5,training,normal,batch,eps=0.001,eager,seed=17
     Softplus,dtype=float32,kind=uniform,call=eager,seed=17,n=3
 
-The first form is that of batch-norm gradients: op, dtype, layout, shape, mode, kind of inputs
+The first form is that of batch-norm ops: op, dtype, layout, shape, mode, kind of inputs
 (harness/inputs.py), where mean and variance come from ("batch": the statistics of x; "given":
 others), epsilon, execution modes (execution/modes.py: "eager", "graph", or several joined by "+"
 whose results have to be bitwise identical), seed. Kinds "error/..." and "static/..." are described

@@ -198,7 +198,7 @@ def _may_alias(case: Case) -> bool:
 
 
 def generate_generic(count: int, seed: int, ops: Sequence[GenericOpSpec]) -> Iterator[Case]:
-    """`count` cases of ops that are not batch-norm gradients, in turn of every op and dtype."""
+    """`count` cases of ops other than batch norm, in turn of every op and dtype."""
     combos = [(op, dtype) for op in ops for dtype in op.dtypes]
     for i in range(count):
         op, dtype = combos[i % len(combos)]
@@ -224,7 +224,7 @@ def attach(cases: Iterable[Case], seed: int, names: Sequence[str] | None) -> Ite
       cases: those that compare values, or check relations.
       seed: of the run, which the default run's random subset is drawn from.
       names: execution modes that every case gets; None: those of the default run, which has none
-        for ops that are not batch-norm gradients.
+        for ops other than batch norm.
     """
     rng = np.random.default_rng([seed, 2])
     known = EXECUTION_MODES

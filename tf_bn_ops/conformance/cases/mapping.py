@@ -165,7 +165,7 @@ def parse(text: str) -> OpMapping:
     return OpMapping(name, _op_like(like, "--map"))
 
 
-# Keys of every entry of a file, and of those that are batch-norm gradients or are not.
+# Keys of every entry of a file, and of those that are batch-norm ops or are not.
 _COMMON = (
     "name", "like", "dtypes", "inputs", "attrs", "outputs", "device", "reference_device",
     "tolerance",

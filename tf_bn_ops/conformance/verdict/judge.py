@@ -121,7 +121,7 @@ def _comparable(case: Case, expected: Expectation, answer: Answer) -> dict[str, 
         return {}
     result = {}
     for output, given in zip(expected.outputs, answer.outputs, strict=True):
-        # A wrong type fails already; batch-norm gradients are measured all the same.
+        # A wrong type fails already; batch-norm ops are measured all the same.
         fits = given.shape == output.shape and (expected.viewed or given.dtype == output.dtype)
         if output.judged and fits:
             is_view = expected.viewed and given.ndim > 1
