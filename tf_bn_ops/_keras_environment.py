@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-import logging
 import sys
+from typing import Any
 
 from tf_bn_ops._after_import import call_after_import, requested
 from tf_bn_ops._override import OVERRIDE_VARIABLE
@@ -37,17 +37,33 @@ def _after(package: str) -> None:
 
     # Processes inherit the variable, so it may meet a program that has no use for it.
     if keras.backend.backend() != "tensorflow":
-        logging.getLogger("tf_bn_ops").warning(
+        _logger().warning(
             "%s does nothing here: Keras runs on the backend %s",
             KERAS_VARIABLE,
             keras.backend.backend(),
         )
         return
-    importlib.import_module("tf_bn_ops.keras")  # whose last line enables
+    try:
+        importlib.import_module("tf_bn_ops.keras")  # whose last line enables
+    except BaseException:
+        # Python takes back the package whose import ends here. The other one would stay, and the
+        # modules of Keras' API, which `from keras.layers import ...` finds without it.
+        for name in list(sys.modules):
+            if name == "tensorflow" or (
+                name.split(".")[0] == "keras" and name.split(".")[1:2] != ["src"]
+            ):
+                del sys.modules[name]
+        raise
+
+
+def _logger() -> Any:
+    import logging  # Not above: the start-up hook imports this module in every Python process.
+
+    return logging.getLogger("tf_bn_ops")
 
 
 def _warn_of_tf_keras() -> None:
-    logging.getLogger("tf_bn_ops").warning(
+    _logger().warning(
         "%s does nothing for tf_keras: its layers call TensorFlow's fused ops, which %s=1 puts on "
         "this library's kernels",
         KERAS_VARIABLE,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import NamedTuple
 
-from tf_bn_ops import _after_import, _loader
+from tf_bn_ops import _after_import
 
 OVERRIDE_VARIABLE = "TF_BN_OPS_OVERRIDE"
 
@@ -86,6 +86,8 @@ def check_known(version: str) -> None:
     Raises:
       LibraryError: (an ImportError) with what to do instead.
     """
+    from tf_bn_ops import _loader
+
     if ".".join(version.split(".")[:2]) not in _KNOWN_TENSORFLOW:
         raise _loader.LibraryError(
             f"the kernels of TensorFlow {version} cannot be overridden: known are those of "
@@ -95,6 +97,9 @@ def check_known(version: str) -> None:
 
 
 def _override() -> list[OverriddenKernel]:
+    # Not above: the start-up hook imports this module in every Python process.
+    from tf_bn_ops import _loader
+
     path = _loader.override_library_path()
     import tensorflow as tf
     from tensorflow.python.eager import context

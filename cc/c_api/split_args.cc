@@ -57,8 +57,13 @@ std::string ReadArgs(const tfbn_batch_norm_gather_stats_args* c_args,
                      GatherStatsArgs* args) {
   if (c_args == nullptr) return "args must not be NULL";
   if (c_args->parts < 0) return "parts must not be negative";
-  const std::string error = CheckView(View{c_args->parts, c_args->channels, 1});
+  if (c_args->channels < 0) return "channels must not be negative";
+  const std::string error = CheckView(View{0, c_args->channels, 1});
   if (!error.empty()) return error;
+  // CheckView would name fields that these arguments do not have.
+  if (!CheckView(View{c_args->parts, c_args->channels, 1}).empty()) {
+    return "parts * channels is larger than any memory";
+  }
   *args = {c_args->parts, c_args->channels, c_args->counts, c_args->means,
            c_args->m2s,   c_args->count,    c_args->mean,   c_args->m2};
   if (c_args->count == nullptr ||

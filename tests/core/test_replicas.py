@@ -374,7 +374,10 @@ def test_what_is_wrong_with_parts_is_one_sentence():
             split_c_abi.gather_stats(given)
     for fields, sentence in (
         ({"parts": -1}, "parts must not be negative"),
-        ({"parts": 1 << 40, "channels": 1 << 40}, "larger than any memory"),
+        ({"channels": -1}, "^channels must not be negative"),
+        ({"channels": 1 << 62}, "^channels is larger than any memory"),
+        ({"parts": 1 << 40, "channels": 1 << 40}, r"^parts \* channels is larger than any memory"),
+        ({"parts": 1 << 62, "channels": 1 << 20}, r"^parts \* channels is larger than any memory"),
         ({"parts": 1, "channels": 1}, "count, mean and m2 must not be NULL"),
     ):
         args = split_c_abi.GatherStatsArgs(**fields)

@@ -533,6 +533,7 @@ def test_the_documented_commands_compile_the_example(repo_root, tmp_path):
         check=False,
     )
     assert result.returncode == 0, result.stderr
+    assert "warning:" not in result.stderr, result.stderr[:1000]  # about TensorFlow's headers
     # Sums of 2048 products near 1, in float32; a wrong formula is off by far more.
     differences = re.findall(r"largest difference: (\S+)", result.stdout)
     assert len(differences) == 3

@@ -305,6 +305,48 @@ def test_startup_file_reaches_programs_that_do_not_import_us(repo_root, tmp_path
     assert finish(start(STARTUP, str(tmp_path), TF_BN_OPS_OVERRIDE=value)) == int(value)
 
 
+HOOK = """
+import site, sys
+site.addsitedir(sys.argv[1])
+import json
+assert "tf_bn_ops" in sys.modules
+print(json.dumps([name for name in ("numpy", "tf_bn_ops._loader") if name in sys.modules]))
+"""
+
+
+@pytest.mark.parametrize("variable", ["TF_BN_OPS_OVERRIDE", "TF_BN_OPS_KERAS"])
+def test_the_startup_file_imports_no_numpy(repo_root, tmp_path, variable):
+    """Variables such as OPENBLAS_NUM_THREADS count until NumPy is imported: the program sets them;
+    and NumPy's folder may be on the path by a file that Python reads later."""
+    source = repo_root / "tools" / "tf_bn_ops_override.pth"
+    if not source.exists():
+        pytest.skip("needs the source tree")
+    shutil.copy(source, tmp_path)
+    assert finish(start(HOOK, str(tmp_path), **{variable: "1"})) == []
+
+
+REFUSED = """
+import json
+import tf_bn_ops
+reasons = []
+for line in ["import tensorflow", "import tensorflow.keras", "import tensorflow"]:
+    try:
+        exec(line)
+    except ImportError as error:
+        reasons.append(str(error))
+print(json.dumps(reasons))
+"""
+
+
+def test_every_import_fails_where_the_first_one_does(tmp_path):
+    shutil.copy(pathlib.Path(_loader.library_path()).parent / _loader.BUILD_INFO, tmp_path)
+    process = start(REFUSED, TF_BN_OPS_OVERRIDE="1", TF_BN_OPS_LIBRARY=str(tmp_path))
+    reasons = finish(process)
+    assert len(reasons) == 3
+    assert len(set(reasons)) == 1
+    assert "does not exist" in reasons[0]
+
+
 @pytest.mark.parametrize("minor", range(16, 22))
 def test_every_supported_tensorflow_is_known(minor):
     _override.check_known(f"2.{minor}.1")

@@ -472,6 +472,138 @@ def test_mixed_precision_with_loss_scaling(policy):
         keras.config.set_dtype_policy(before)
 
 
+@pytest.fixture
+def global_policy():
+    """Sets Keras' global dtype policy, until the end of the test."""
+    before = keras.config.dtype_policy()
+    yield keras.config.set_dtype_policy
+    keras.config.set_dtype_policy(before)
+
+
+@keras.saving.register_keras_serializable("tf_bn_ops_tests")
+class Scaled(keras.layers.Layer):
+    """Takes no dtype, so its config has none that its copy could be made with."""
+
+    def __init__(self, **kwargs):
+        kwargs.pop("dtype", None)
+        super().__init__(**kwargs)
+
+    def call(self, x):
+        return x * 2
+
+
+@keras.saving.register_keras_serializable("tf_bn_ops_tests")
+class OwnCompile(keras.Model):
+    """Scales the loss where the config of its compile(), which it saves, does not say so."""
+
+    def compile(self, optimizer, scaled=False):
+        super().compile(optimizer, "mse", auto_scale_loss=False)
+        if scaled:
+            self.optimizer = keras.optimizers.LossScaleOptimizer(self.optimizer)
+
+    def get_compile_config(self):
+        return {"optimizer": "sgd"}
+
+    def compile_from_config(self, config):
+        self.compile(**config)
+
+
+def functional(inner=None, kind=keras.Model, custom=False) -> keras.Model:
+    inputs = keras.Input((6, 6, 3))
+    x = keras.layers.ReLU()(KERAS_LAYER()(inner(inputs) if inner else inputs))
+    if custom:
+        x = Scaled(name="scaled")(x)
+    return kind(inputs, keras.layers.Dense(1, dtype="float32")(keras.layers.Flatten()(x)))
+
+
+def sequential() -> keras.Model:
+    dense = keras.layers.Dense(1, dtype="float32")
+    return keras.Sequential([keras.Input((6, 6, 3)), KERAS_LAYER(), keras.layers.Flatten(), dense])
+
+
+def policies(model) -> list[str]:
+    return [layer.dtype_policy.name for layer in model._flatten_layers()]
+
+
+@pytest.mark.parametrize("change", [replace_batch_norm, restore_batch_norm])
+@pytest.mark.parametrize("make", [functional, sequential])
+@pytest.mark.parametrize(
+    ("built", "called"), [("mixed_float16", "float32"), ("float32", "mixed_float16")]
+)
+def test_the_dtype_policy_is_that_of_the_model(global_policy, change, make, built, called):
+    """Whatever the global one is by now: that of the model decides whether the loss is scaled."""
+    global_policy(built)
+    model = make()
+    global_policy(called)
+    model.compile("sgd", "mse")
+    x, y = images() / 100, np.ones((4, 1))
+    for _ in range(2):  # before and after the optimizer is built
+        copy = change(model, verify=x)
+        assert keras.config.dtype_policy().name == called
+        assert policies(copy) == policies(model)
+        assert type(copy.optimizer) is type(model.optimizer)
+        assert hasattr(copy.optimizer, "inner_optimizer") == (built == "mixed_float16")
+        model.fit(x, y, verbose=0)
+    twins = change(model).optimizer.variables
+    for variable, twin in zip(model.optimizer.variables, twins, strict=True):
+        np.testing.assert_array_equal(variable, twin)
+    copy.fit(x, y, verbose=0)
+
+
+def test_nested_models_keep_their_dtype_policies(global_policy):
+    global_policy("mixed_float16")
+    inner = keras.Sequential([keras.Input((6, 6, 3)), KERAS_LAYER()])
+    global_policy("mixed_bfloat16")
+    middle = functional(inner)
+    global_policy("float32")
+    inputs = keras.Input((6, 6, 3))
+    model = keras.Model(inputs, middle(inputs))
+    assert len(set(policies(model))) == 3
+    assert policies(replace_batch_norm(model, verify=images())) == policies(model)
+
+
+@pytest.mark.parametrize("when", ["before compile", "after compile"])
+@pytest.mark.parametrize(
+    ("built", "by_hand"), [("mixed_float16", "float32"), ("float32", "mixed_float16")]
+)
+def test_a_dtype_policy_that_was_set_by_hand(global_policy, built, by_hand, when):
+    global_policy(built)
+    model = functional()
+    if when == "before compile":
+        model.dtype_policy = by_hand
+    model.compile("sgd", "mse")
+    model.dtype_policy = by_hand
+    x, y = images() / 100, np.ones((4, 1))
+    for _ in range(2):
+        copy = replace_batch_norm(model)
+        assert policies(copy) == policies(model)
+        assert type(copy.optimizer) is type(model.optimizer)
+        model.fit(x, y, verbose=0)
+    copy.fit(x, y, verbose=0)
+
+
+def test_layers_that_save_no_dtype_policy(global_policy):
+    global_policy("mixed_float16")
+    model = functional(custom=True)
+    global_policy("float32")
+    assert policies(replace_batch_norm(model, verify=images())) == policies(model)
+    model.get_layer("scaled").dtype_policy = "bfloat16"
+    sentence = (
+        "layer 'scaled' has the dtype policy bfloat16, and is loaded with mixed_float16: pass"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        replace_batch_norm(model)
+    assert keras.config.dtype_policy().name == "float32"
+
+
+def test_an_optimizer_of_another_class_is_refused():
+    model = functional(kind=OwnCompile)
+    model.compile("sgd", scaled=True)
+    sentence = "is a LossScaleOptimizer, and compiled as a SGD: pass inplace=True"
+    with pytest.raises(ValueError, match=sentence):
+        replace_batch_norm(model)
+
+
 MIRRORED = """
 import keras, numpy as np, tensorflow as tf
 import tf_bn_ops

@@ -276,21 +276,24 @@ def test_importing_us_imports_neither_keras_nor_tensorflow():
     run_alone(program, TF_BN_OPS_KERAS="1", PYTHONPATH=str(ROOT))
 
 
-def test_a_missing_library_stops_the_import(tmp_path):
+@pytest.mark.parametrize("first", ["tensorflow", "keras"])
+def test_a_missing_library_stops_every_import(tmp_path, first):
     program = """
-import os
+import sys
 import tf_bn_ops
-for line in ("import tensorflow", "import keras"):
+lines = ["import keras", "import tensorflow", "from keras.layers import Dense"]
+for line in ["import " + sys.argv[1], *lines, *lines]:
     try:
         exec(line)
+        print("imported:", line)
     except ImportError as error:
-        print(line, type(error).__name__, "does not exist" in str(error))
+        print(type(error).__name__, "does not exist" in str(error))
 """
     shutil.copy(pathlib.Path(tf_bn_ops.library_path()).parent / "build_info.json", tmp_path)
     output = run_alone(
-        program, TF_BN_OPS_KERAS="1", TF_BN_OPS_LIBRARY=str(tmp_path), PYTHONPATH=str(ROOT)
+        program, first, TF_BN_OPS_KERAS="1", TF_BN_OPS_LIBRARY=str(tmp_path), PYTHONPATH=str(ROOT)
     )
-    assert "import tensorflow LibraryError True" in output
+    assert output.splitlines() == ["LibraryError True"] * 7
 
 
 @pytest.mark.large

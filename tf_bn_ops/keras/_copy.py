@@ -23,7 +23,8 @@ _REMEDY = "pass inplace=True to change the model itself"
 
 
 def copy_model(model: Any) -> Any:
-    """A model of the same class, layers, variables, `trainable`, compilation and optimizer state.
+    """A model of the same class, layers, variables, dtype policies, `trainable`, compilation and
+    optimizer state.
 
     Raises:
       ValueError: Keras cannot save and load the model, or what it loads differs; with the layer.
@@ -45,6 +46,8 @@ def copy_model(model: Any) -> Any:
         pairs = list(zip(model._flatten_layers(), copy._flatten_layers(), strict=True))
         for layer, other in pairs:  # from the outside in: a layer sets those inside it
             other.trainable = layer._trainable
+            if not _has_same_policy(layer, other):
+                other.dtype_policy = layer.dtype_policy
             other.supports_jit = vars(layer)["supports_jit"]
             other._name = layer.name  # unnamed layers in custom ones are numbered anew
             if isinstance(layer, keras.layers.InputLayer):
@@ -52,7 +55,9 @@ def copy_model(model: Any) -> Any:
         twins = _copied_variables(model, copy)
         for layer, other in pairs:
             if _is_compiled(layer):
-                _compile_like(layer, other, twins)
+                different = _compile_like(layer, other, twins)
+                if different:
+                    raise ValueError(f"{name} cannot be copied, because {different}: {_REMEDY}")
     return copy
 
 
@@ -77,7 +82,21 @@ def _reloaded(model: Any) -> Any:
         warnings.simplefilter("ignore")  # of models without weights, of lambdas
         path = os.path.join(folder, "model.keras")
         keras.saving.save_model(model, path)
-        return keras.saving.load_model(path, compile=False, safe_mode=False)
+        with _global_policy(model.dtype_policy):
+            return keras.saving.load_model(path, compile=False, safe_mode=False)
+
+
+@contextlib.contextmanager
+def _global_policy(policy: Any) -> Iterator[None]:
+    """Gives what is loaded without a dtype policy of its own that of the model, which mostly is the
+    global one under which the model was built; the caller's may be another by now."""
+    before = keras.config.dtype_policy()
+    if _is_plain_policy(policy):
+        keras.config.set_dtype_policy(policy)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def _copied_variables(model: Any, copy: Any) -> dict[int, Any]:
@@ -102,12 +121,34 @@ def _difference(model: Any, copy: Any) -> str | None:
         lost = None if _is_of_keras(type(layer)) else _lost_attribute(layer, other)
         if lost:
             return f"Keras does not save the attribute {lost!r} of layer {layer.name!r}"
+        if not _has_same_policy(layer, other) and not _can_set_policy(layer):
+            return (
+                f"its layer {layer.name!r} has the dtype policy {layer.dtype_policy.name}, and is "
+                f"loaded with {other.dtype_policy.name}"
+            )
     if len(layers) != len(others):
         return f"it has {len(layers)} layers, and is loaded with {len(others)}"
     variables, twins = ([(v.shape, v.dtype) for v in m.variables] for m in (model, copy))
     if variables != twins:
         return f"its {len(variables)} variables are loaded as {len(twins)}, or with other shapes"
     return None
+
+
+def _has_same_policy(layer: Any, other: Any) -> bool:
+    # By their configs: policies of Keras' first versions are equal if they are the same object.
+    return bool(layer.dtype_policy.get_config() == other.dtype_policy.get_config())
+
+
+def _is_plain_policy(policy: Any) -> bool:
+    """Whether it is but two dtypes; not one of quantization, or several by the layers' paths."""
+    return set(policy.get_config()) == {"name"}
+
+
+def _can_set_policy(layer: Any) -> bool:
+    """Whether the dtype policy of its copy can be set when it has been built. Graphs of layers do
+    not save theirs; custom layers may have made something of it that depends on it."""
+    is_known = isinstance(layer, keras.Model) or _is_of_keras(type(layer))
+    return is_known and _is_plain_policy(layer.dtype_policy)
 
 
 def _lost_attribute(layer: Any, other: Any) -> str | None:
@@ -196,20 +237,32 @@ def _check_compilation(model: Any) -> None:
             raise ValueError(f"{kind.__name__} has a compile() and no compile_from_config()")
 
 
-def _compile_like(model: Any, copy: Any, twins: dict[int, Any]) -> None:
-    """Compiles `copy` as `model` is, with an optimizer in the same state."""
+def _compile_like(model: Any, copy: Any, twins: dict[int, Any]) -> str | None:
+    """Compiles `copy` as `model` is, with an optimizer in the same state; or says what differs."""
     if type(model).compile is keras.Model.compile:
         settings = dict(model._compile_config.config)
-        if "auto_scale_loss" in inspect.signature(keras.Model.compile).parameters:
-            scaled = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
-            settings["auto_scale_loss"] = scaled
         for name in ("optimizer", "metrics", "weighted_metrics"):
             settings[name] = keras.tree.map_structure(_without_state, settings[name])
+        is_scaled = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+        if "auto_scale_loss" in inspect.signature(keras.Model.compile).parameters:
+            settings["auto_scale_loss"] = is_scaled
+        if is_scaled and copy.dtype_policy.name != "mixed_float16":
+            # The policy was set after compile(), which scales the losses of mixed_float16 alone.
+            optimizer = keras.optimizers.get(settings["optimizer"])
+            if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+                optimizer = keras.optimizers.LossScaleOptimizer(
+                    optimizer, name=model.optimizer.name
+                )
+            settings["optimizer"] = optimizer
         copy.compile(**settings)
     else:
         copy.compile_from_config(model.get_compile_config())
+    if type(model.optimizer) is not type(copy.optimizer):
+        kinds = [type(each.optimizer).__name__ for each in (model, copy)]
+        return f"the optimizer of {model.name!r} is a {kinds[0]}, and compiled as a {kinds[1]}"
     if model.optimizer is not None and model.optimizer.built:
         _copy_optimizer(model.optimizer, copy.optimizer, twins)
+    return None
 
 
 def _without_state(value: Any) -> Any:
