@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 
 # Command -> (module with `main(argv) -> exit status`, what it does).
@@ -37,6 +38,20 @@ def _usage() -> str:
 
 def main(argv: list[str]) -> int:
     """Runs the command named by `argv[1]`; returns the exit status (2: wrong usage)."""
+    try:
+        status = _run(argv)
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # The reader of our output (`| head`) has gone.
+        # What is left in the buffer would fail again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _run(argv: list[str]) -> int:
     if len(argv) > 1 and argv[1] in ("-h", "--help", "--helpfull", "help"):
         print(_usage())
         return 0
@@ -60,14 +75,7 @@ def main(argv: list[str]) -> int:
             file=sys.stderr,
         )
         return 2
-    try:
-        return int(command.main([f"tf_bn_ops {name}", *argv[2:]]))
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # The reader of our output (`| head`) has gone.
-        sys.stderr.close()
-        return 141
+    return int(command.main([f"tf_bn_ops {name}", *argv[2:]]))
 
 
 if __name__ == "__main__":

@@ -45,7 +45,11 @@ def run(
         elif rest:
             name = argv[0].split()[-1]
             raise UsageError(f"{rest[0]!r} is not a flag of {name}; --help lists them")
-        return body()
+        status = body()
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # No error of the user's: __main__.py ends quietly.
+        raise
     except (flags.Error, ImportError, UsageError, *errors) as error:
         print(f"{argv[0]}: {error}", file=sys.stderr)
         return 2

@@ -175,10 +175,9 @@ def _shape(text: str, layout: str) -> tuple[int, ...]:
         raise UsageError(_unknown("layout", layout, spec.LAYOUTS))
     if not re.fullmatch(r"[0-9]+(x[0-9]+)*", text):
         raise UsageError(f"the shape {text!r} is not a list of sizes such as 32x56x56x64")
-    sizes = text.split("x")
-    # Python refuses to read numbers of thousands of digits.
-    most_digits = len(str(_MAX_ELEMENTS))
-    is_long = any(len(size.lstrip("0")) > most_digits for size in sizes)
+    # Python refuses to read numbers of thousands of digits, leading zeros included.
+    sizes = [size.lstrip("0") or "0" for size in text.split("x")]
+    is_long = any(len(size) > len(str(_MAX_ELEMENTS)) for size in sizes)
     if is_long or math.prod(shape := tuple(map(int, sizes))) > _MAX_ELEMENTS:
         raise UsageError(f"a tensor of the shape {text} is larger than any memory")
     rank, _ = spec.LAYOUTS[layout]
@@ -188,7 +187,7 @@ def _shape(text: str, layout: str) -> tuple[int, ...]:
 
 
 def _threads(text: str) -> int:
-    if not re.fullmatch(r"0*[0-9]{1,6}", text) or not 1 <= int(text) <= _MAX_THREADS:
+    if not re.fullmatch(r"[0-9]{1,6}", text) or not 1 <= int(text) <= _MAX_THREADS:
         raise UsageError(f"threads={text} is not a number of threads from 1 to {_MAX_THREADS}")
     return int(text)
 

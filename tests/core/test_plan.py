@@ -493,6 +493,10 @@ def test_explained_shapes_become_views():
     assert found.call["threads_offered"] == "4"
 
 
+def test_leading_zeros_do_not_count():
+    assert explain_command.explain("0" * 5000 + "4x4,NC,half").call["view"] == "4x4x1"
+
+
 @pytest.mark.parametrize("op", ["FusedBatchNormGradGrad", SECOND])
 def test_an_op_or_its_formula_can_be_named(op):
     assert explain_command.explain(f"4x4x4x4,NHWC,half,{op}").call["formula"] == SECOND
@@ -528,6 +532,7 @@ def test_a_side_input_chooses_the_formula(op, formula):
         ("4x4,NC,half,threads=0", "threads=0 is not a number of threads"),
         ("4x4,NC,half,threads=x", "threads=x is not a number of threads"),
         ("4x4,NC,half,threads=" + "9" * 5000, "is not a number of threads"),
+        ("4x4,NC,half,threads=" + "0" * 5000 + "1", "is not a number of threads"),
         ("4x4,NC,half,training,frozen", "mode is given twice"),
         ("4x4,NC,half,FusedBatchNormV3,batch_norm", "op is given twice"),
         ("4x4,NC,half,in_place,in_place", "in_place is given twice"),

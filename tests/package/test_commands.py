@@ -8,6 +8,7 @@ meaning in all commands.
 from __future__ import annotations
 
 import importlib
+import os
 import pathlib
 import subprocess
 import sys
@@ -69,3 +70,18 @@ def test_the_packages_of_commands_are_an_extra(repo_root):
     assert "commands = { file" in (repo_root / "pyproject.toml").read_text("utf-8")
     runtime = (repo_root / "requirements" / "runtime.txt").read_text("utf-8")
     assert not any(f"\n{package}" in runtime for package in _NEEDED.values())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["--help", "doctor --help", "doctor --explain=64x64x64x64,NHWC,half", "conformance --help"],
+)
+def test_a_reader_that_has_gone_is_no_error(arguments):
+    """As behind `| head`: nothing on stderr, and the status of a program that SIGPIPE ends."""
+    program = [sys.executable, "-m", "tf_bn_ops", *arguments.split()]
+    read, write = os.pipe()
+    os.close(read)
+    here = environment(PYTHONPATH=str(ROOT))
+    result = subprocess.run(program, stdout=write, stderr=subprocess.PIPE, text=True, env=here)
+    os.close(write)
+    assert (result.returncode, result.stderr) == (141, "")
