@@ -135,6 +135,23 @@ def test_at_any_alignment_nothing_else_is_written(offset, view):
     assert np.all(around[:begin] == -7) and np.all(around[begin + size :] == -7)
 
 
+# The runs of a row end within a two-level sum (cc/core/two_level_sum.h), and the results up to the
+# first full cache line leave one run less to the results than to the sums.
+@pytest.mark.parametrize("implementation", ISA_BUILDS)
+@pytest.mark.parametrize("dtype", ["half", "bfloat16"])
+def test_two_level_sums_do_not_end_where_alignment_says(dtype, implementation):
+    outer, channels, inner = packed_view(1, 12 * 64 + 14, 2)
+    assert_pipelined((outer, channels, inner), "packed", dtype)
+    problem = random_problem((outer, channels, inner), dtype)
+    bits = set()
+    for offset in range(0, 32, 3):
+        outputs = {"x_backprop": c_abi.shifted(problem["x"], offset)}
+        got = c_abi.run(problem, implementation=implementation, threads=THREADS, outputs=outputs)
+        bits.add(c_abi.bits(got))
+    assert len(bits) == 1
+    assert_channels_are_those_of_calls_alone(problem, got)
+
+
 def test_a_bad_channel_spoils_itself_alone():
     problem = random_problem(packed_view(9, 1088))
     problem["x"][3, 1, 77] = np.nan

@@ -131,11 +131,11 @@ class StageRunner : private TileReducer<F, T, true, kRunColumns> {
     int64_t column = 0;
     ApplyColumns(row, 0, apply, StorePolicy::kTemporal);
     for (;;) {
-      const int64_t runs =
-          std::min((length - apply) / kRunColumns,
-                   std::min((next_length - column) / kRunColumns,
-                            std::min(kRuns, this->ChainLeft())));
-      if (runs <= 0) break;
+      // Where a two-level sum ends depends on the sums alone: results that are
+      // ahead by an alignment's lead, and so run out first, must not cut it.
+      const int64_t runs = std::min((next_length - column) / kRunColumns,
+                                    std::min(kRuns, this->ChainLeft()));
+      if (runs <= 0 || runs > (length - apply) / kRunColumns) break;
       TakeRuns(row, runs, apply, column, policy);
       apply += runs * kRunColumns;
       column += runs * kRunColumns;
