@@ -25,6 +25,7 @@ class SpecXlaOp : public tensorflow::XlaOpKernel {
   // `vector_input`: the input that says what type vectors have.
   absl::Status ReadCall(tensorflow::XlaOpKernelContext* context,
                         int vector_input, Args* args) const {
+    TF_RETURN_IF_ERROR(CheckCompileVariable());
     xla::Shape xla_shapes[Spec::kInputs];
     tensorflow::TensorShape shapes[Spec::kInputs];
     const tensorflow::TensorShape* pointers[Spec::kInputs];

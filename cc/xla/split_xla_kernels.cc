@@ -76,6 +76,7 @@ class GatherStatsXlaOp : public tf::XlaOpKernel {
         is_cpu_(context->device_type() == tf::DEVICE_CPU_XLA_JIT) {}
 
   void Compile(tf::XlaOpKernelContext* context) override {
+    OP_REQUIRES_OK(context, CheckCompileVariable());
     xla::Shape unused;
     tf::TensorShape shapes[3];
     tf::PartialTensorShape partial[3], channels;

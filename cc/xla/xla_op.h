@@ -19,11 +19,24 @@
 
 namespace tf_bn_ops {
 
+// What TF_BN_OPS_XLA says; empty where it is not set.
+inline std::string CompileVariable() {
+  const char* const value = std::getenv("TF_BN_OPS_XLA");
+  return value == nullptr ? "" : value;
+}
+
 // Whether a program for the CPU calls the CPU backend. Not with
 // TF_BN_OPS_XLA=hlo, for programs that run in a process without this library.
-inline bool CallsCpuBackend() {
-  const char* const variable = std::getenv("TF_BN_OPS_XLA");
-  return variable == nullptr || std::string(variable) != "hlo";
+inline bool CallsCpuBackend() { return CompileVariable() != "hlo"; }
+
+// An error where the variable has a value that says nothing: a program that was
+// meant for other processes would fail in them.
+inline absl::Status CheckCompileVariable() {
+  const std::string value = CompileVariable();
+  if (value.empty() || value == "hlo") return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the environment variable TF_BN_OPS_XLA is '", value,
+      "': set it to hlo, which compiles the formulas, or not at all"));
 }
 
 template <typename Args>

@@ -536,6 +536,9 @@ def test_command(saved, tmp_path, capsys):
     (tmp_path / "noise.pb").write_bytes(b"\xff\xff noise")
     status, message = run(tmp_path / "noise.pb", tmp_path / "c", "--to", "builtin")
     assert (status, message) == (1, f"error: {tmp_path / 'noise.pb'} does not hold a GraphDef\n")
+    (tmp_path / "nothing.pb").touch()
+    status, message = run(tmp_path / "nothing.pb", tmp_path / "c", "--to", "builtin")
+    assert (status, message) == (1, f"error: {tmp_path / 'nothing.pb'} is empty\n")
     assert run(saved, new)[0] == 2
     assert run(saved, "--to=shim")[0] == 2
     assert run(saved, new, "--to=other")[0] == 2

@@ -213,6 +213,9 @@ def test_the_variable_replaces_the_custom_call_by_hlo(monkeypatch):
     assert "custom-call" not in program
     # Sums in float64.
     assert "f64[5]{0} reduce(" in program
+    monkeypatch.setenv(COMPILE, "HLO")
+    with pytest.raises(ValueError, match="TF_BN_OPS_XLA is 'HLO': set it to"):
+        hlo(call, *inputs)
 
 
 @pytest.mark.long

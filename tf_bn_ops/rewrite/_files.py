@@ -118,6 +118,8 @@ def _read(path: str, *message_types: Any) -> Any:
     from tensorflow.python.lib.io import file_io
 
     data = file_io.read_file_to_string(path, binary_mode=True)
+    if not data:  # Which would parse, as a graph of no nodes.
+        raise ValueError(f"{path} is empty")
     for message_type in message_types:
         message = message_type()
         try:
@@ -142,4 +144,6 @@ def _write(path: str, message: Any) -> None:
         if path.endswith(".pbtxt")
         else message.SerializeToString(deterministic=True)
     )
+    if folder := os.path.dirname(path):
+        file_io.recursive_create_dir_v2(folder)
     file_io.atomic_write_string_to_file(path, data)
