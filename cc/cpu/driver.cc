@@ -110,11 +110,11 @@ class Driver {
             [this](int64_t task) {
               const auto [begin, end] = UnitsOf(task);
               if (kDirection == Direction::kForward) {
-                RunTiles<kPass>(begin, end - 1);
+                RunTiles<kPass, kDirection>(begin, end - 1);
               } else {
                 const auto [share_begin, share_end] = ShareOf(task);
-                RunTiles<kPass>(share_begin + share_end - 1 - begin,
-                                share_begin + share_end - end);
+                RunTiles<kPass, kDirection>(share_begin + share_end - 1 - begin,
+                                            share_begin + share_end - end);
               }
             },
             ShareBounds()};
@@ -134,18 +134,29 @@ class Driver {
     return plan_.share_bounds.empty() ? nullptr : &plan_.share_bounds;
   }
 
-  // Tiles from `first` to `last`, which is included, up or down.
-  template <Pass kPass>
+  // Tiles from `first` to `last`, which is included, in one direction.
+  template <Pass kPass, Direction kDirection>
   void RunTiles(int64_t first, int64_t last) const {
-    const int64_t step = first <= last ? 1 : -1;
-    for (int64_t t = first;; t += step) {
-      Tile tile = TileAt(t);
-      if (plan_.prefetch[0] == PrefetchKind::kNextTile && t != last) {
-        tile.prefetch_offset = OffsetOf(TileAt(t + step)) - OffsetOf(tile);
-      }
+    constexpr bool kForward = kDirection == Direction::kForward;
+    Tile tile = TileAt(first);
+    for (int64_t t = first;;) {
+      const int64_t following = kForward ? t + 1 : t - 1;
+      // That of the next task, where this one ends: the thread may get it.
+      Tile next = tile;
+      if (0 <= following && following < plan_.tiles) next = TileAt(following);
+      SetPrefetch(plan_.prefetch[kForward ? 0 : 1], next, &tile);
       (this->*kPass)(tile, t / plan_.tiles_per_block);
       if (t == last) return;
+      t = following;
+      tile = next;
     }
+  }
+
+  // `next`: the tile that is read after `tile`, which itself says that there is
+  // none.
+  void SetPrefetch(PrefetchKind kind, const Tile& next, Tile* tile) const {
+    tile->prefetch = kind;
+    tile->next_offset = OffsetOf(next) - OffsetOf(*tile);
   }
 
   // The tiles, from `first` up to `end`, of the share that a task belongs to.
@@ -160,34 +171,39 @@ class Driver {
     return {plan_.num_tasks,
             [this](int64_t task) {
               const auto [begin, end] = UnitsOf(task);
-              for (int64_t g = begin; g < end; ++g) BothPasses(g, g + 1 < end);
+              for (int64_t g = begin; g < end; ++g) BothPasses(g);
             },
             ShareBounds()};
   }
 
-  // Both passes over channel group g; `has_next`: the task goes on with g + 1.
-  void BothPasses(int64_t g, bool has_next) const {
-    const int64_t width = plan_.group_channels;
-    const int64_t c0 = g * width;
-    const int64_t c1 = std::min(c0 + width, view_.channels);
-    Tile tile{{}, c0, c1};
-    if (plan_.prefetch[0] == PrefetchKind::kNextTile && has_next &&
-        c1 + width <= view_.channels) {
-      tile.prefetch_offset = width * view_.inner;
-    }
-    kernels_.mask_coefficients(args_, c0, c1, coefficients_);
+  // Both passes over channel group g.
+  void BothPasses(int64_t g) const {
+    // Where a call takes a microsecond, what is not computed shows.
+    const bool alone = blocks_ == 1 && plan_.groups == 1;
+    Tile tile = TileOfGroup(g, 0);
+    kernels_.mask_coefficients(args_, tile.c0, tile.c1, coefficients_);
     for (int64_t b = 0; b < blocks_; ++b) {
-      tile.block = BlockAt(view_, plan_.partition, b);
+      if (b > 0) tile = TileOfGroup(g, b);
+      SetPrefetch(plan_.prefetch[0], alone ? tile : TileBehind(g, b), &tile);
       Reduce(tile, b);
     }
-    Finish(c0, c1);
-    tile.prefetch_offset = 0;
-    tile.l2_resident = plan_.prefetch[1] == PrefetchKind::kNone;
+    Finish(tile.c0, tile.c1);
     // Backward: the blocks read last are still in L1 and L2.
     for (int64_t b = blocks_ - 1; b >= 0; --b) {
-      tile.block = BlockAt(view_, plan_.partition, b);
+      const Tile next = b > 0 ? TileOfGroup(g, b - 1) : tile;
+      SetPrefetch(plan_.prefetch[1], next, &tile);
       Apply(tile, b);
+      tile = next;
     }
+  }
+
+  // What is read after block b of group g: its next block or, where the whole
+  // next group is prefetched, that group's block; itself behind the last one.
+  Tile TileBehind(int64_t g, int64_t b) const {
+    const bool next_tile = plan_.prefetch[0] == PrefetchKind::kNextTile;
+    if (!next_tile && b + 1 < blocks_) return TileOfGroup(g, b + 1);
+    if (g + 1 == plan_.groups) return TileOfGroup(g, b);
+    return TileOfGroup(g + 1, next_tile ? b : 0);
   }
 
   // Both passes over all groups; each task takes those of its share, then
@@ -211,24 +227,29 @@ class Driver {
   // Applies the current group while it reduces the next one; one of both may be
   // kNoGroup.
   void RunStage(int64_t current, int64_t next, void* scratch) const {
-    PipelineStage stage = {TileOfGroup(current), TileOfGroup(next), scratch,
-                           plan_.group_channels, plan_.scratch_stride};
+    PipelineStage stage = {TileOfGroup(current, 0), TileOfGroup(next, 0),
+                           scratch, plan_.group_channels, plan_.scratch_stride};
     const int64_t c0 = stage.next.c0, c1 = stage.next.c1;
     kernels_.mask_coefficients(args_, c0, c1, coefficients_);
     for (int64_t b = 0; b < blocks_; ++b) {
-      stage.current.block = BlockAt(view_, plan_.partition, b);
-      stage.next.block = stage.current.block;
+      stage.current = TileOfGroup(current, b);
+      stage.next = TileOfGroup(next, b);
+      SetPrefetch(PrefetchKind::kFixedDistance,
+                  next == kNoGroup ? stage.next : TileBehind(next, b),
+                  &stage.next);
       kernels_.pipeline(args_, plan_.partition, stage, coefficients_,
                         plan_.store_policy, Sums(b));
     }
     Finish(c0, c1);
   }
 
-  // The channels of group g in all blocks; none of kNoGroup.
-  Tile TileOfGroup(int64_t g) const {
-    if (g == kNoGroup) return {{}, 0, 0};
-    const int64_t c0 = g * plan_.group_channels;
-    return {{}, c0, std::min(c0 + plan_.group_channels, view_.channels)};
+  // The channels of group g in block b; none of kNoGroup.
+  Tile TileOfGroup(int64_t g, int64_t b) const {
+    Tile tile{BlockAt(view_, plan_.partition, b), 0, 0};
+    if (g == kNoGroup) return tile;
+    tile.c0 = g * plan_.group_channels;
+    tile.c1 = std::min(tile.c0 + plan_.group_channels, view_.channels);
+    return tile;
   }
 
   // A pass, and the end of its sums: where one task would do that, as a part of
@@ -403,6 +424,22 @@ bool AllInPlace(const typename F::Args& args) {
   return in_place;
 }
 
+// Whether an output apart from the inputs aliases one (kAliasBytes).
+template <typename Tensors>
+bool HasPageOffsetAlias(const Tensors& tensors) {
+  for (const void* const out : tensors.out) {
+    if (out == nullptr) continue;
+    for (const void* const in : tensors.in) {
+      if (in == nullptr) continue;
+      const auto behind = static_cast<int64_t>(
+          (reinterpret_cast<uintptr_t>(out) - reinterpret_cast<uintptr_t>(in)) %
+          kPageBytes);
+      if (0 < behind && behind <= kAliasBytes) return true;
+    }
+  }
+  return false;
+}
+
 template <typename F>
 PlanRequest RequestOf(const typename F::Args& args, bool reference,
                       int threads) {
@@ -415,6 +452,7 @@ PlanRequest RequestOf(const typename F::Args& args, bool reference,
   if (tensors.out[0] == nullptr) request.formula.outputs = 0;
   request.in_place = AllInPlace<F>(args);
   request.early_buffer = EarlyBufferOf<F>(args);
+  request.page_offset_alias = HasPageOffsetAlias(tensors);
   request.reference = reference;
   request.threads = threads;
   request.caches = MachineCacheSizes();

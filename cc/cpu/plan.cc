@@ -14,10 +14,6 @@ namespace {
 // microseconds).
 constexpr int64_t kSerialElements = int64_t{1} << 15;
 
-// Channels of a tile or group are a multiple of this where possible, so that
-// rows start at a cache line when the tensor does (16 floats, 32 halves).
-constexpr int64_t kChannelAlignment = 32;
-
 // Narrowest row of a tile or group that is worth its scattered accesses: the
 // hardware fetches cache lines in pairs, and every row opens a DRAM page.
 constexpr int64_t kMinRowBytes = 512;
@@ -36,6 +32,10 @@ constexpr int64_t kMinTaskElements = int64_t{1} << 14;
 // gained up to two percent, larger ones nothing.)
 constexpr int64_t kPrefetchedTilesInL2 = 8;
 
+// Rows of at least this many bytes are taken four or fewer at a time. (With
+// 1 KiB, taken by eight, an alias made no difference.)
+constexpr int64_t kAliasedRowBytes = 2048;
+
 // Part of L2 that the scratch of a pipeline may take: the rest is passed
 // through by what is read and prefetched.
 constexpr double kScratchPartOfL2 = 0.7;
@@ -51,12 +51,6 @@ constexpr double kChannelPartOfL2InLlc = 0.5;
 constexpr int64_t kScratchPadding = 96;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-int64_t AlignDown(int64_t channels) {
-  return channels >= kChannelAlignment
-             ? channels / kChannelAlignment * kChannelAlignment
-             : channels;
-}
 
 class Planner {
  public:
@@ -162,7 +156,7 @@ class Planner {
     const int64_t fill_rows = CeilDiv(kMinRowBytes, columns * element_bytes_);
     const int64_t wanted = std::max(fair, fill_rows);
     plan_.tile_channels =
-        std::max<int64_t>(1, AlignDown(std::min(max_channels, wanted)));
+        std::max<int64_t>(1, AlignChannels(std::min(max_channels, wanted)));
     plan_.tile_why =
         max_channels <= wanted
             ? Why{max_reason, plan_.tile_channels * columns, max_columns}
@@ -260,7 +254,7 @@ class Planner {
                              ? view_.channels
                              : view_.channels / (2 * threads_);
     const int64_t group =
-        fair == view_.channels ? fair : AlignDown(std::min(fit, fair));
+        fair == view_.channels ? fair : AlignChannels(std::min(fit, fair));
     const int64_t row_bytes = group * ColumnsPerChannel() * element_bytes_;
     if (fit == 0) {
       why = {Reason::kChannelExceedsCache, channel_bytes, budget};
@@ -359,12 +353,23 @@ class Planner {
                          bytes, limit};
     } else if (request_.in_place) {
       plan_.store_why = {Reason::kInPlace};
+    } else if (request_.page_offset_alias && HasFewRowsPerStep()) {
+      plan_.store_why = {Reason::kPageOffsetAlias, 0, kAliasBytes};
     } else {
       plan_.store_policy = StorePolicy::kNonTemporal;
       plan_.store_why = {
           many_threads ? Reason::kExceedsLlc : Reason::kExceedsL2s, bytes,
           limit};
     }
+  }
+
+  // Whether the next load of a row follows its last store closely: a step takes
+  // several short rows at once (RowsPerStep), always those of 16-bit types, and
+  // whole runs in kRuns.
+  bool HasFewRowsPerStep() const {
+    return plan_.partition.kind == Partition::kRows && element_bytes_ > 2 &&
+           plan_.tile_channels * ColumnsPerChannel() * element_bytes_ >=
+               kAliasedRowBytes;
   }
 
   // Pays in two passes over memory (28 bytes per element of float32 instead of
@@ -456,6 +461,20 @@ class Planner {
 
   int64_t InputBytes(int64_t elements) const {
     return request_.formula.inputs * elements * element_bytes_;
+  }
+
+  // At most `channels`, so that, where possible, the rows of all tiles start at
+  // a cache line when the tensor does: non-temporal stores need full lines. Or
+  // else at a full vector.
+  int64_t AlignChannels(int64_t channels) const {
+    const int64_t columns = ColumnsPerChannel();
+    for (const int64_t elements :
+         {kCacheLineBytes / element_bytes_, kMaxLanes}) {
+      const int64_t alignment = std::lcm(columns, elements) / columns;
+      const int64_t aligned = channels / alignment * alignment;
+      if (aligned * columns * element_bytes_ >= kMinRowBytes) return aligned;
+    }
+    return channels;
   }
 
   // Columns of a row that belong to one channel.

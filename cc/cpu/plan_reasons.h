@@ -115,6 +115,9 @@ namespace tf_bn_ops {
     "LLC: results would evict what is read next")                              \
   X(kInPlace, "in_place",                                                      \
     "outputs are the buffers of inputs, so their lines are in cache already")  \
+  X(kPageOffsetAlias, "page_offset_alias",                                     \
+    "an output begins within {limit} bytes behind an input, modulo 4 KiB: "    \
+    "loads would wait for non-temporal stores")                                \
   /* Early output. */                                                          \
   X(kSecondPassReadsIt, "second_pass_reads_it",                                \
     "the first pass stores it, and the second one reads it in place of what "  \

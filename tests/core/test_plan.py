@@ -109,7 +109,24 @@ def test_columns_whose_sums_fit_l1_bound_the_tile(formula, is_training, columns)
 
 def test_tiles_are_not_cut_to_rows_with_partial_vectors():
     found = plan((5000, 1000, 49), formula=SECOND)
-    assert (found["tile_channels"], found.reason("tile_channels")) == ("20", "full_vectors")
+    assert (found["tile_channels"], found.reason("tile_channels")) == ("16", "full_vectors")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "inner", "channels"),
+    [
+        ("float32", 196, 4),  # Rows of 49 cache lines; 5 channels would fit.
+        ("float64", 196, 4),
+        ("half", 196, 4),  # Full vectors: 8 channels, of full lines, do not fit.
+        ("bfloat16", 64, 16),
+        ("float32", 49, 16),
+        ("float32", 17, 48),
+        ("float32", 289, 3),  # Neither.
+    ],
+)
+def test_rows_of_tiles_begin_at_cache_lines(dtype, inner, channels):
+    found = plan((500, 1000, inner), dtype=dtype)
+    assert int(found["tile_channels"]) == channels
 
 
 def test_channels_last_tiles_are_as_wide_as_rows_may_be():
@@ -442,10 +459,58 @@ def test_every_call_prints_the_plan_that_it_executes():
             threads=int(fields["threads_offered"]),
         )
         assert {k: fields[k] for k in expected.call} == expected.call
+        aliased = fields.get("store_reason") == "page_offset_alias"  # As malloc placed them.
+        assert not aliased or expected["store"] == "non_temporal"
         for field in expected.fields:
+            if aliased and field.name == "store":
+                continue
             assert fields[field.name] == field.value
             assert fields.get(f"{field.name}_reason") == field.reason
         assert float(fields["time_ms"]) >= 0
+
+
+# A call with x_backprop so many bytes behind y_backprop and x, modulo 4 KiB.
+PLACED = """
+import sys
+import numpy as np
+from tf_bn_ops.harness import c_abi
+from tf_bn_ops.harness.problems import Problem
+view, dtype = tuple(map(int, sys.argv[1].split("x"))), np.dtype(sys.argv[2])
+size = int(np.prod(view)) * dtype.itemsize // 4096 * 4096 + 8192
+memory = c_abi.shifted(np.zeros(4 * size, np.uint8), 0)
+first = -memory.ctypes.data % 4096 + int(sys.argv[3])
+def array(at):
+    return memory[at:at + np.prod(view) * dtype.itemsize].view(dtype).reshape(view)
+one = np.ones(view[1], np.float32)
+inputs = {"y_backprop": array(first), "x": array(first + size)}
+inputs |= {"scale": one, "mean": one, "variance": one}
+c_abi.run(Problem(inputs), outputs={"x_backprop": array(first + 2 * size + int(sys.argv[4]))})
+"""
+
+
+@pytest.mark.parametrize(
+    ("view", "dtype", "behind", "reason"),
+    [
+        ("2000x1024x1", "float32", 0, "exceeds_l2s"),
+        ("2000x1024x1", "float32", 64, "page_offset_alias"),
+        ("2000x1024x1", "float32", 128, "page_offset_alias"),
+        ("2000x1024x1", "float32", 192, "exceeds_l2s"),
+        ("2000x1024x1", "float32", 4096 - 64, "exceeds_l2s"),
+        ("20x600x196", "float32", 64, "page_offset_alias"),
+        # Loads and stores alternate less closely.
+        ("32000x64x1", "float32", 64, "exceeds_l2s"),
+        ("20x60x1960", "float32", 64, "exceeds_l2s"),
+        ("4000x1024x1", "float16", 64, "exceeds_l2s"),
+    ],
+)
+def test_stores_that_loads_would_wait_for_are_temporal(view, dtype, behind, reason):
+    """Buffers that malloc places one behind the other are one cache line apart, modulo 4 KiB."""
+    for anywhere in (0, 64, 2048, 4032):
+        lines = run_verbose(PLACED, view, dtype, str(anywhere), str(behind))
+        fields = parse(lines[-1])[1]
+        assert fields["store_reason"] == reason
+        aliased = reason == "page_offset_alias"
+        assert fields["store"] == ("temporal" if aliased else "non_temporal")
 
 
 def test_the_first_line_is_about_the_machine():

@@ -68,19 +68,22 @@ void ForEachStorePart(const TensorPointers<F, T>& tensors, const Panel& panel,
       (!whole && panel.columns - lead < kLeastFullLines * kLine)) {
     return pass(kTemporal, panel);
   }
-  Panel full_lines = panel;
-  full_lines.first_column = lead;
-  full_lines.columns -= (panel.columns - lead) % kLine;
-  Panel edge = panel;
-  if (full_lines.first_column > 0) {
-    edge.columns = full_lines.first_column;
-    pass(kTemporal, edge);
-  }
-  pass(kNonTemporal, full_lines);
-  if (full_lines.columns < panel.columns) {
-    edge.first_column = full_lines.columns;
-    edge.columns = panel.columns;
-    pass(kTemporal, edge);
+  const int64_t end = panel.columns - (panel.columns - lead) % kLine;
+  const auto columns = [](Panel part, int64_t first, int64_t last) {
+    part.first_column = first;
+    part.columns = last;
+    return part;
+  };
+  // A few rows at a time, so that all columns of a row are read from memory
+  // together.
+  const int64_t at_once = whole ? panel.rows : kMaxRowsPerStep;
+  for (Panel left = panel; left.rows > 0; left.SkipRows(at_once)) {
+    const Panel rows = left.FirstRows(at_once);
+    if (lead > 0) pass(kTemporal, columns(rows, 0, lead));
+    pass(kNonTemporal, columns(rows, lead, end));
+    if (end < panel.columns) {
+      pass(kTemporal, columns(rows, end, panel.columns));
+    }
   }
 }
 
@@ -235,11 +238,7 @@ TFBN_INLINE void ApplyStep(
   for (int64_t r = 0; r < step.rows; ++r) {
     const int64_t element =
         step.first_element + r * step.row_stride + step.column;
-    if (!kPartial && step.prefetch_offset != 0) {
-      for (int i = 0; i < F::kInputs; ++i) {
-        Prefetch<T, kVectors>(tensors.in[i] + element + step.prefetch_offset);
-      }
-    }
+    PrefetchRow<kVectors>(tensors, step, element);
     for (int u = 0; u < kVectors; ++u) {
       ComputeResults<F, kPartial, kTraining, kPolicy>(
           tensors, element + u * kLanesOf<T>, step.partial_lanes, k[u]);
@@ -308,7 +307,7 @@ void ApplyRows(const typename F::Args& args, const Partition& partition,
 template <typename F, bool kTraining, typename T>
 void ApplyRuns(
     const TensorPointers<F, T>& tensors, const View& view, const Block& block,
-    int64_t c, int64_t o, int64_t prefetch_offset, StorePolicy policy,
+    int64_t c, int64_t o, const PrefetchOffsets& prefetch, StorePolicy policy,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
   int64_t first = (o * view.channels + c) * view.inner + block.i0;
   int64_t length = block.i1 - block.i0;
@@ -324,8 +323,8 @@ void ApplyRuns(
   }
   const int64_t runs = length / kRunColumns;
   ApplyPanel<F, kTraining>(
-      tensors, Panel{first, runs, kRunColumns, kRunColumns, prefetch_offset},
-      policy, coefficients);
+      tensors, Panel{first, runs, kRunColumns, kRunColumns, prefetch}, policy,
+      coefficients);
   ApplyPanel<F, kTraining>(
       tensors,
       Panel{first + runs * kRunColumns, 1, kRunColumns, length % kRunColumns},
@@ -340,14 +339,14 @@ void ApplyTile(const typename F::Args& args, const Partition& partition,
     ApplyRows<F, T, kTraining>(args, partition, tile, by_channel, policy);
   } else {
     const TensorPointers<F, T> tensors = PointersOf<F, T>(args);
-    const int64_t prefetch_offset = RunPrefetchOffset<T>(args.view, tile);
+    const RunPrefetch<T> prefetch(args.view, tile);
     TileCoefficients<F, T, kFirstApplied<F, kTraining>, kRunColumns>
         coefficients(args.view, by_channel);
     for (int64_t c = tile.c0; c < tile.c1; ++c) {
       const auto columns = coefficients.OfRun(c);
       for (int64_t o = tile.block.o0; o < tile.block.o1; ++o) {
         ApplyRuns<F, kTraining>(tensors, args.view, tile.block, c, o,
-                                prefetch_offset, policy, columns);
+                                prefetch.Of(c, o), policy, columns);
       }
     }
   }

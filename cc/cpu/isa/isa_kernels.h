@@ -35,17 +35,23 @@ static constexpr int64_t TileColumns(bool is_training) {
                                   : kMaxRowColumns;
 }
 
+// How a pass prefetches what it reads later.
+enum class PrefetchKind {
+  kNone,
+  kFixedDistance,  // A fixed distance ahead, see prefetch.h.
+  kNextTile,       // The tile or channel group that the thread reads next.
+};
+
 // The unit of work of a pass: channels [c0, c1) of one block. In kRows the tile
 // has at most kMaxRowColumns columns (fold * (c1 - c0) * inner), and all
 // channels if fold > 1.
 struct Tile {
   Block block;
   int64_t c0, c1;
-  // Software prefetch: elements from this tile to the one that the same thread
-  // reads next; 0: a fixed distance ahead in this tile, see prefetch.h.
-  int64_t prefetch_offset = 0;
-  // The inputs are in L2 already: no prefetch.
-  bool l2_resident = false;
+  PrefetchKind prefetch = PrefetchKind::kNone;
+  // Elements from this tile to the one that the thread reads next; 0 if there
+  // is none.
+  int64_t next_offset = 0;
 };
 
 // A stage of a pipeline over channel groups: results of the current group while

@@ -74,8 +74,21 @@ TensorPointers<F, T> PointersOf(const typename F::Args& args) {
 struct Panel {
   int64_t first_element;  // Of the tensors: row 0, column 0.
   int64_t rows, row_stride, columns;
-  int64_t prefetch_offset = 0;  // In elements; 0: no prefetch.
-  int64_t first_column = 0;     // Columns before it are left out.
+  PrefetchOffsets prefetch = {};
+  int64_t first_column = 0;  // Columns before it are left out.
+
+  // Its first rows, at most `most`.
+  Panel FirstRows(int64_t most) const {
+    Panel first = *this;
+    if (rows > most) first.rows = most;
+    return first;
+  }
+  // Leaves out the first `n` rows, or all.
+  void SkipRows(int64_t n) {
+    first_element += n * row_stride;
+    rows = rows > n ? rows - n : 0;
+    prefetch.far_row -= n;
+  }
 };
 
 // The rows of a tile in kRows: `full` rows of `fold` outer indices, then one
@@ -94,11 +107,10 @@ RowPanels RowPanelsOf(const View& view, const Partition& partition,
   const int64_t columns = partition.fold * outer_columns;
   const int64_t stride = partition.fold * outer_stride;
   const int64_t first = tile.block.o0 * outer_stride + tile.c0 * view.inner;
-  return RowPanels{
-      {first, rows, stride, columns,
-       PrefetchOffset<T>(tile, view.outer / partition.fold, columns, stride)},
-      {first + rows * stride, 1, stride,
-       outers % partition.fold * outer_columns}};
+  return RowPanels{{first, rows, stride, columns,
+                    PanelPrefetch<T>(tile, rows, columns, stride)},
+                   {first + rows * stride, 1, stride,
+                    outers % partition.fold * outer_columns}};
 }
 
 // A part of a panel: `rows` rows of a few vectors of columns from `column` on,
@@ -108,6 +120,17 @@ struct Step {
   int64_t rows, row_stride, prefetch_offset, column;
   int partial_lanes;  // Columns of a partial vector.
 };
+
+// Prefetches for kVectors vectors of a row of a step, from `element` on.
+template <int kVectors, typename F, typename T>
+TFBN_INLINE void PrefetchRow(const TensorPointers<F, T>& tensors,
+                             const Step& step, int64_t element) {
+  if (step.prefetch_offset == 0) return;
+  for (int i = 0; i < F::kInputs; ++i) {
+    const T* const read = tensors.in[i] + element;
+    Prefetch<T, kVectors>(read + step.prefetch_offset);
+  }
+}
 
 // Vectors in a step of a pass that keeps `values` values per column in
 // registers: as many as fit into `registers` of them. With the 32 registers of
@@ -144,12 +167,18 @@ TFBN_INLINE void ForEachStep(const Panel& panel, const Function& function) {
   constexpr std::integral_constant<int, 1> kOne{};
   const int64_t rows_per_step =
       RowsPerStep<T, kVectors, kLeastRows, kMostRows>(panel);
-  for (int64_t r = 0; r < panel.rows; r += rows_per_step) {
-    const int64_t rows_left = panel.rows - r;
+  // One or two parts, which prefetch differently; the first one has a multiple
+  // of kLeastRows.
+  const int64_t far_row =
+      (panel.prefetch.far_row + kLeastRows - 1) / kLeastRows * kLeastRows;
+  for (int64_t r = 0, rows = 0; r < panel.rows; r += rows) {
+    const bool near = r < far_row;
+    const int64_t end = near && far_row < panel.rows ? far_row : panel.rows;
+    rows = end - r < rows_per_step ? end - r : rows_per_step;
     Step step{panel.first_element + r * panel.row_stride,
-              rows_left < rows_per_step ? rows_left : rows_per_step,
+              rows,
               panel.row_stride,
-              panel.prefetch_offset,
+              near ? panel.prefetch.near : panel.prefetch.far,
               panel.first_column,
               0};
     int64_t& c = step.column;

@@ -43,8 +43,12 @@ struct StageRow {
   // Column 0 in the tensors, and in the scratch, if there is one.
   int64_t next_element;
   T* copy[F::kInputs];
-  RowPrefetch prefetch;
+  PrefetchOffsets prefetch;
 };
+
+// The prefetch distance of a pipeline: with 16 KiB it took 10 to 20% longer
+// where rows are short (docs/benchmarks.md).
+constexpr int64_t kPipelineBytes = 4096;
 
 // The largest power of two that is at most `n`: as many vectors divide a run.
 constexpr int PowerOfTwo(int n) { return n < 2 ? 1 : 2 * PowerOfTwo(n / 2); }
@@ -63,6 +67,7 @@ class StageRunner : private TileReducer<F, T, true, kRunColumns> {
         stage_(stage),
         policy_(policy),
         length_(stage.next.block.i1 - stage.next.block.i0),
+        prefetch_(args.view, stage.next),
         apply_coefficients_(args.view, by_channel) {}
 
   // Channel by channel.
@@ -110,7 +115,7 @@ class StageRunner : private TileReducer<F, T, true, kRunColumns> {
       row.current.in_place[i] = tensors_.in_place[i];
     }
     row.next_element = element_of(view_.channels, stage_.next.c0 + j);
-    row.prefetch = RowPrefetch::Of<T>(o, length_, view_);
+    row.prefetch = prefetch_.Of(stage_.next.c0 + j, o);
     return row;
   }
 
@@ -148,7 +153,9 @@ class StageRunner : private TileReducer<F, T, true, kRunColumns> {
   // Results from column `apply` on, then sums, and copies, from `column` on.
   TFBN_INLINE void TakeRuns(const StageRow<F, T>& row, int64_t runs,
                             int64_t apply, int64_t column, StorePolicy policy) {
-    const int64_t ahead = row.prefetch.OffsetAt(column);
+    const int64_t ahead = column < row.prefetch.far_row * kRunColumns
+                              ? row.prefetch.near
+                              : row.prefetch.far;
     const int64_t apply_ahead = Packed() ? 0 : ahead;
     if (policy == StorePolicy::kNonTemporal) {
       ApplyWholeRuns<StorePolicy::kNonTemporal>(row, runs, apply, apply_ahead);
@@ -202,8 +209,9 @@ class StageRunner : private TileReducer<F, T, true, kRunColumns> {
   void ReduceColumns(const StageRow<F, T>& row, int64_t begin, int64_t end,
                      int64_t channel) {
     if (begin == end) return;
-    this->ReduceRow(channel, row.next_element + begin, end - begin,
-                    row.prefetch.OffsetAt(begin));
+    PrefetchOffsets prefetch = row.prefetch;
+    prefetch.far_row -= begin / kRunColumns;
+    this->ReduceRow(channel, row.next_element + begin, end - begin, prefetch);
     Copy(row, begin, end - begin);
   }
 
@@ -221,6 +229,7 @@ class StageRunner : private TileReducer<F, T, true, kRunColumns> {
   const PipelineStage& stage_;
   const StorePolicy policy_;
   const int64_t length_;  // Columns of a row.
+  const RunPrefetch<T, kPipelineBytes> prefetch_;
   TileCoefficients<F, T, 0, kRunColumns> apply_coefficients_;
   ColumnCoefficients<C> apply_columns_ = {};
 };

@@ -182,16 +182,6 @@ TFBN_INLINE void LoadStepCoefficients(const ColumnCoefficients<C>& coefficients,
   }
 }
 
-// Prefetches for row `r` of a step, whose first element is `element`.
-template <bool kPartial, int kVectors, typename F, typename T>
-TFBN_INLINE void PrefetchRow(const TensorPointers<F, T>& tensors,
-                             const Step& step, int64_t element) {
-  if (kPartial || step.prefetch_offset == 0) return;
-  for (int i = 0; i < F::kInputs; ++i) {
-    Prefetch<T, kVectors>(tensors.in[i] + element + step.prefetch_offset);
-  }
-}
-
 // Accumulates a step, and computes its frozen results unless the policy is
 // kNone.
 template <typename F, StorePolicy kPolicy, int kVectors, bool kPartial,
@@ -208,7 +198,7 @@ TFBN_INLINE void ReduceStep(
   for (int64_t r = 0; r < step.rows; ++r) {
     const int64_t element =
         step.first_element + r * step.row_stride + step.column;
-    PrefetchRow<kPartial, kVectors>(tensors, step, element);
+    PrefetchRow<kVectors>(tensors, step, element);
     for (int u = 0; u < kVectors; ++u) {
       const int64_t first = element + u * kLanesOf<T>;
       Wide wide[F::kInputs];
@@ -301,7 +291,7 @@ TFBN_INLINE void ReduceRun(
   VF run[kVectors][kSums] = {};
   int64_t element = step.first_element + step.column;
   for (int64_t r = 0; r < step.rows; ++r, element += step.row_stride) {
-    PrefetchRow<kPartial, kVectors>(tensors, step, element);
+    PrefetchRow<kVectors>(tensors, step, element);
     for (int u = 0; u < kVectors; ++u) {
       VF in[F::kInputs];
       const int64_t first = element + u * kLanes;
@@ -407,14 +397,10 @@ class TileReducer {
   void ReduceRows() {
     const RowPanels panels = RowPanelsOf<T>(view_, partition_, tile_);
     BeginRows();
-    for (int64_t row = 0;; row += kChainRows) {
-      Panel chain = panels.full;
-      chain.first_element += row * chain.row_stride;
-      chain.rows -= row;
-      const bool last = chain.rows <= kChainRows;
-      if (!last) chain.rows = kChainRows;
-      sums_.Clear(chain.columns);
-      ReducePanel(chain);
+    for (Panel left = panels.full;; left.SkipRows(kChainRows)) {
+      const bool last = left.rows <= kChainRows;
+      sums_.Clear(left.columns);
+      ReducePanel(left.FirstRows(kChainRows));
       if (last) ReducePanel(panels.remainder);
       FlushRow();
       if (last) return;
@@ -424,12 +410,12 @@ class TileReducer {
   // The tile of kRuns.
   void ReduceRuns() {
     const int64_t length = tile_.block.i1 - tile_.block.i0;
-    const int64_t prefetch_offset = RunPrefetchOffset<T>(view_, tile_);
+    const RunPrefetch<T> prefetch(view_, tile_);
     for (int64_t c = tile_.c0; c < tile_.c1; ++c) {
       BeginChannel(c);
       for (int64_t o = tile_.block.o0; o < tile_.block.o1; ++o) {
         ReduceRow(c, (o * view_.channels + c) * view_.inner + tile_.block.i0,
-                  length, prefetch_offset);
+                  length, prefetch.Of(c, o));
       }
       EndChannel(c);
     }
@@ -462,14 +448,11 @@ class TileReducer {
       ReduceSteps<F, kPolicy>(tensors_, part, columns_, sums_);
     } else {
       // A few rows at a time: their sums, then their results from L1.
-      const int64_t end = part.rows;
-      for (int64_t row = 0; row < end; row += kTwoLevelRun) {
-        part.rows = std::min<int64_t>(end - row, kTwoLevelRun);
-        ReduceSteps<F, StorePolicy::kNone>(tensors_, part, columns_, sums_);
-        Panel results = part;
-        results.prefetch_offset = 0;
-        ApplySteps<F, false, kPolicy>(tensors_, results, columns_);
-        part.first_element += part.rows * part.row_stride;
+      for (; part.rows > 0; part.SkipRows(kTwoLevelRun)) {
+        Panel rows = part.FirstRows(kTwoLevelRun);
+        ReduceSteps<F, StorePolicy::kNone>(tensors_, rows, columns_, sums_);
+        rows.prefetch = {};
+        ApplySteps<F, false, kPolicy>(tensors_, rows, columns_);
       }
     }
   }
@@ -529,23 +512,19 @@ class TileReducer {
 
   // The runs of channel `c` in `length` elements from `first` on.
   void ReduceRow(int64_t c, int64_t first, int64_t length,
-                 int64_t prefetch_offset) {
+                 const PrefetchOffsets& prefetch) {
     const int64_t runs = length / kRunColumns;
-    ReduceFullRuns(
-        c, Panel{first, runs, kRunColumns, kRunColumns, prefetch_offset});
+    ReduceFullRuns(c, Panel{first, runs, kRunColumns, kRunColumns, prefetch});
     ReducePanel(Panel{first + runs * kRunColumns, 1, kRunColumns,
                       length % kRunColumns});
   }
 
   // Full runs of channel `c`, in chains of kChainRows over all outer indices.
-  void ReduceFullRuns(int64_t c, Panel runs) {
-    const int64_t end = runs.first_element + runs.rows * kRunColumns;
-    while (runs.first_element < end) {
-      const int64_t runs_left = (end - runs.first_element) / kRunColumns;
-      const int64_t chain_left = ChainLeft();
-      runs.rows = runs_left < chain_left ? runs_left : chain_left;
+  void ReduceFullRuns(int64_t c, Panel left) {
+    while (left.rows > 0) {
+      const Panel runs = left.FirstRows(ChainLeft());
       ReducePanel(runs);
-      runs.first_element += runs.rows * kRunColumns;
+      left.SkipRows(runs.rows);
       CountRuns(c, runs.rows);
     }
   }
