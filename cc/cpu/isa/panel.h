@@ -158,19 +158,19 @@ constexpr int kMaxRowsPerStep = 8;
 
 // Cuts a panel into steps: function(vectors, partial, step), where `vectors` is
 // the number of vectors as a constant, and `partial` whether it is one partial
-// vector.
+// vector. The steps that prefetch within the panel have a multiple of kCutRows
+// rows in sum, as those of two-level sums must.
 template <typename T, int kVectors, int kLeastRows,
-          int kMostRows = kMaxRowsPerStep, typename Function>
+          int kMostRows = kMaxRowsPerStep, int kCutRows = 1, typename Function>
 TFBN_INLINE void ForEachStep(const Panel& panel, const Function& function) {
   constexpr int kLanes = kLanesOf<T>;
   constexpr std::integral_constant<int, kVectors> kMany{};
   constexpr std::integral_constant<int, 1> kOne{};
   const int64_t rows_per_step =
       RowsPerStep<T, kVectors, kLeastRows, kMostRows>(panel);
-  // One or two parts, which prefetch differently; the first one has a multiple
-  // of kLeastRows.
+  // One or two parts, which prefetch differently.
   const int64_t far_row =
-      (panel.prefetch.far_row + kLeastRows - 1) / kLeastRows * kLeastRows;
+      (panel.prefetch.far_row + kCutRows - 1) / kCutRows * kCutRows;
   for (int64_t r = 0, rows = 0; r < panel.rows; r += rows) {
     const bool near = r < far_row;
     const int64_t end = near && far_row < panel.rows ? far_row : panel.rows;

@@ -366,7 +366,9 @@ void ReduceSteps(
     ReduceStep<F, kPolicy, decltype(vectors)::value, decltype(partial)::value>(
         tensors, step, coefficients, sums);
   };
-  ForEachStep<T, kVectors, kTwoLevel<T> ? kTwoLevelRun : 2>(panel, take);
+  constexpr int kLeastRows = kTwoLevel<T> ? kTwoLevelRun : 2;
+  constexpr int kCutRows = kTwoLevel<T> ? kTwoLevelRun : 1;
+  ForEachStep<T, kVectors, kLeastRows, kMaxRowsPerStep, kCutRows>(panel, take);
 }
 
 // ---- Tiles ------------------------------------------------------------------
