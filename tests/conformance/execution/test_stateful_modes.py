@@ -6,7 +6,11 @@ third_party/stateful_ops.cc, each with one fault that a single call does not sho
 
 import ctypes
 import dataclasses
+import functools
+import multiprocessing
+import os
 import pathlib
+from concurrent import futures
 
 import numpy as np
 import pytest
@@ -29,8 +33,25 @@ SHAPES = ("3x4x5x7", "1x1x3x3", "9x7x5x31", "2x3x4x129")
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
+    """The path of the library."""
     target = tmp_path_factory.mktemp("library") / "libstateful.so"
-    return tf.load_op_library(str(build_op_library(THIRD_PARTY / "stateful_ops.cc", target)))
+    return str(build_op_library(THIRD_PARTY / "stateful_ops.cc", target))
+
+
+@pytest.fixture(scope="module")
+def poisonable():
+    """A process with the environment of poison's worker, which calls functions of this module."""
+    spawned = multiprocessing.get_context("spawn")
+    with futures.ProcessPoolExecutor(max_workers=1, mp_context=spawned) as process:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in EXECUTION_MODES["poison"].wishes.items():
+                patch.setenv(name, value)
+            process.submit(os.getpid).result()  # It starts with the first call.
+        yield lambda *call: process.submit(*call).result()
+
+
+# Of a path. Each process registers its ops once.
+_loaded = functools.cache(tf.load_op_library)
 
 
 class _Renamed:
@@ -42,13 +63,15 @@ class _Renamed:
 
 def _answers(library, op, mode):
     """Case by case: the answer in this mode alone, in a new worker, and that of the right op."""
-    executor = worker.Executor(_Renamed(library, op))
-    right = worker.Executor(_Renamed(library, "StatelessBnGrad"))
+    executor = worker.Executor(_Renamed(_loaded(library), op))
+    right = worker.Executor(_Renamed(_loaded(library), "StatelessBnGrad"))
+    answers = []
     for seed, shape in enumerate(SHAPES):
         case = generate.parse(CASE.format(shape, seed))
         asked = request(case, fill(case), case.spec, None, [mode])
         asked["before"] = [request(c, fill(c), c.spec) for c in history.predecessors(case)]
-        yield executor(asked)[mode], right({**asked, "modes": ["eager"]})["eager"]
+        answers.append((executor(asked)[mode], right({**asked, "modes": ["eager"]})["eager"]))
+    return answers
 
 
 def _differ(library, op, mode):
@@ -60,17 +83,21 @@ def _differ(library, op, mode):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", ["poison", "history", "concurrent", "session"])
+@pytest.mark.parametrize("mode", ["history", "concurrent", "session"])
 def test_right_kernel_gives_the_same_bits_in_every_mode(library, mode):
     assert _differ(library, "StatelessBnGrad", mode) == 0
 
 
 @pytest.mark.long
-def test_unwritten_elements_are_named_and_nothing_else_is(library):
+def test_right_kernel_gives_the_same_bits_in_filled_memory(library, poisonable):
+    assert poisonable(_differ, library, "StatelessBnGrad", "poison") == 0
+
+
+@pytest.mark.long
+def test_unwritten_elements_are_named_and_nothing_else_is(library, poisonable):
     """The planted kernel leaves what is beyond the last four elements unwritten."""
-    for shape, (given, _) in zip(
-        SHAPES, _answers(library, "UnwrittenTailBnGrad", "poison"), strict=True
-    ):
+    answers = poisonable(_answers, library, "UnwrittenTailBnGrad", "poison")
+    for shape, (given, _) in zip(SHAPES, answers, strict=True):
         count = np.prod([int(n) for n in shape.split("x")]) % 4
         assert given[0] == ("unwritten" if count else "outputs"), given
         if count:
@@ -82,16 +109,20 @@ def test_unwritten_elements_are_named_and_nothing_else_is(library):
 
 @pytest.mark.long
 @pytest.mark.parametrize("op", ["ScratchNotClearedBnGrad", "AddsToItsOutputBnGrad"])
-def test_memory_that_is_not_cleared_makes_a_gross_difference(library, op):
-    assert _differ(library, op, "poison") == len(SHAPES)
+def test_memory_that_is_not_cleared_makes_a_gross_difference(library, poisonable, op):
+    assert poisonable(_differ, library, op, "poison") == len(SHAPES)
 
 
 @pytest.mark.long
-def test_channel_of_a_small_output_that_is_not_written_is_named(library):
-    """All channel counts here are odd: offset_backprop of the last one is left out."""
-    for shape, (given, _) in zip(
-        SHAPES, _answers(library, "UnwrittenChannelBnGrad", "poison"), strict=True
-    ):
+def test_channel_of_a_small_output_that_is_not_written_is_named(library, poisonable):
+    """All channel counts here are odd: offset_backprop of the last one is left out. Of malloc with
+    a thread cache one in 100 such outputs was not filled."""
+    answers = [
+        answer
+        for _ in range(20)
+        for answer in poisonable(_answers, library, "UnwrittenChannelBnGrad", "poison")
+    ]
+    for shape, (given, _) in zip(SHAPES * 20, answers, strict=True):
         assert given[0] == "unwritten", given
         assert given[1][1] == {2: f"1 elements, first at [{int(shape.split('x')[-1]) - 1}]"}
 
@@ -106,6 +137,7 @@ def test_what_lies_behind_a_tensor_makes_a_difference(library):
 
 def _is_right_when_called_once(library, op):
     """Alone and first, by a kernel of its own."""
+    library = _loaded(library)
     case = generate.parse(CASE.format("2x5x6x3", 5))
     asked = request(case, fill(case), case.spec, None, ["eager"])
     right = worker.Executor(_Renamed(library, "StatelessBnGrad"))(asked)["eager"]
@@ -135,12 +167,15 @@ def test_what_concurrent_calls_share_is_seen(library, op, mode):
     assert any(_differ(library, op, mode) for _ in range(40))
 
 
-def test_large_tensors_come_from_malloc_where_poison_relies_on_it():
-    """oneDNN is off here, as in the process of this mode."""
+def _refusal_of_a_large_tensor():
     executor = worker.Executor(tf.raw_ops)
-    assert EXECUTION_MODES["poison"].wishes == {"TF_ENABLE_ONEDNN_OPTS": "0"}
     large = {"inputs": {"x": np.zeros(1 << 23, np.uint8)}}
-    assert stateful.Poisonable(executor._empty).refusal(large) == ""
+    return stateful.Poisonable(executor._empty).refusal(large)
+
+
+@pytest.mark.long
+def test_large_tensors_come_from_malloc_where_poison_relies_on_it(poisonable):
+    assert poisonable(_refusal_of_a_large_tensor) == ""
 
 
 def test_poison_is_for_tensors_that_come_from_malloc():
