@@ -28,8 +28,8 @@ TFBN_INLINE VF WidenBfloat16(V16 v) {
 }
 TFBN_INLINE V16 NarrowBfloat16(VF v) {
   const __m256i bits = (__m256i)portable::RoundToBfloat16(v);
-  const __m256i packed = _mm256_packus_epi32(bits, bits);
-  return (V16)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+  return (V16)_mm_packus_epi32(_mm256_castsi256_si128(bits),
+                               _mm256_extracti128_si256(bits, 1));
 }
 
 TFBN_INLINE WideF Widen(VF v) {

@@ -51,8 +51,9 @@ TFBN_INLINE void StoreBits(void* p, V v) {
 
 namespace portable {
 
-// Lane by lane `mask ? a : b`; lanes of mask are all ones or all zeros.
-TFBN_INLINE VU Select(VU mask, VU a, VU b) { return (mask & a) | (~mask & b); }
+// Lane by lane `mask ? a : b`; lanes of mask are all ones or all zeros. Blend
+// instructions look at the sign bit alone.
+TFBN_INLINE VU Select(VU mask, VU a, VU b) { return (mask >> 31) != 0 ? a : b; }
 
 // The scalar conversions of cc/core/dtype.h, lane by lane. All float operands
 // are normal, so flushing of subnormals cannot change a result.
@@ -92,9 +93,9 @@ TFBN_INLINE VF WidenBfloat16(V16 v) {
 // stays NaN.
 TFBN_INLINE VU RoundToBfloat16(VF v) {
   const VU bits = (VU)v;
-  const VU rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const VU quiet_nan = (bits >> 16) | 0x0040u;
-  return Select((VU)((bits & 0x7fffffffu) > 0x7f800000u), quiet_nan, rounded);
+  const VU rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+  const VU quiet_nan = bits | 0x00400000u;
+  return Select((VU)(v != v), quiet_nan, rounded) >> 16;
 }
 TFBN_INLINE V16 NarrowBfloat16(VF v) {
   return __builtin_convertvector(RoundToBfloat16(v), V16);
