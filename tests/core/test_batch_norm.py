@@ -252,6 +252,27 @@ def test_statistics_of_small_integers_are_exact(implementation, dtype):
     np.testing.assert_array_equal(got["y"].astype(float), want)
 
 
+@pytest.mark.parametrize("dtype", ["half", "bfloat16"])
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_results_are_rounded_to_nearest_even(implementation, dtype):
+    """Frozen, y = x + offset, exact in float32: ties, their neighbours, and halfway between. The
+    reference is the conversion of NumPy and ml_dtypes."""
+    unit = 2 * DTYPES[dtype].unit_roundoff  # Between numbers of 1 to 2.
+    steps = np.array([0, 0.25, 0.5 - 2.0**-10, 0.5, 0.5 + 2.0**-10, 0.75, 1.5])
+    offset = np.concatenate([steps, -steps]) * unit
+    x = np.arange(1, 2, unit)
+    x = np.concatenate([x, -x])[:, None, None]
+    problem = random_forward_problem(
+        (x.size, offset.size, 1), dtype, is_training=False, epsilon=0.0
+    )
+    problem["x"] = np.broadcast_to(x, problem.view).astype(problem["x"].dtype)
+    problem["mean"][:], problem["variance"][:], problem["scale"][:] = 0, 1, 1
+    problem["offset"][:] = offset
+    got = c_abi.run(problem, implementation=implementation)["y"]
+    want = (x + offset[:, None]).astype(np.float32).astype(got.dtype)
+    assert got.tobytes() == want.tobytes()
+
+
 # ---- Statistics ----------------------------------------------------------------------------------
 
 
