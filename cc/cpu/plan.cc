@@ -34,7 +34,7 @@ constexpr int64_t kPrefetchedTilesInL2 = 8;
 
 // Rows of at least this many bytes are taken four or fewer at a time. (With
 // 1 KiB, taken by eight, an alias made no difference.)
-constexpr int64_t kAliasedRowBytes = 2048;
+constexpr int64_t kAliasedRowBytes = kStepBytes / 4;
 
 // Part of L2 that the scratch of a pipeline may take: the rest is passed
 // through by what is read and prefetched.

@@ -473,18 +473,13 @@ def test_every_call_prints_the_plan_that_it_executes():
 PLACED = """
 import sys
 import numpy as np
-from tf_bn_ops.harness import c_abi
+from tf_bn_ops.harness.c_abi import placed, run
 from tf_bn_ops.harness.problems import Problem
-view, dtype = tuple(map(int, sys.argv[1].split("x"))), np.dtype(sys.argv[2])
-size = int(np.prod(view)) * dtype.itemsize // 4096 * 4096 + 8192
-memory = c_abi.shifted(np.zeros(4 * size, np.uint8), 0)
-first = -memory.ctypes.data % 4096 + int(sys.argv[3])
-def array(at):
-    return memory[at:at + np.prod(view) * dtype.itemsize].view(dtype).reshape(view)
-one = np.ones(view[1], np.float32)
-inputs = {"y_backprop": array(first), "x": array(first + size)}
-inputs |= {"scale": one, "mean": one, "variance": one}
-c_abi.run(Problem(inputs), outputs={"x_backprop": array(first + 2 * size + int(sys.argv[4]))})
+zeros = np.zeros(tuple(map(int, sys.argv[1].split("x"))), sys.argv[2])
+at, behind = map(int, sys.argv[3:])
+inputs = {role: placed(zeros, at) for role in ("y_backprop", "x")}
+inputs |= dict.fromkeys(("scale", "mean", "variance"), np.ones(zeros.shape[1], np.float32))
+run(Problem(inputs), outputs={"x_backprop": placed(zeros, at + behind)})
 """
 
 

@@ -60,27 +60,20 @@ RECORDING = mutants.Mutant(
     ),
 )
 
-# x and y_backprop begin `lead` bytes behind a multiple of 64 KiB, and x_backprop
-# `behind` bytes behind them in this sense. Prints the address and the size of x.
+# x and y_backprop begin `lead` bytes behind a multiple of 4 KiB, and x_backprop `behind` bytes
+# behind them in this sense. Prints the address and the size of x.
 CALL = """
 import sys
 import numpy as np
-from tf_bn_ops.harness import c_abi
+from tf_bn_ops.harness.c_abi import placed, run
 from tf_bn_ops.harness.problems import random_problem
-
-def placed(array, lead):
-    store = np.empty(array.nbytes + (128 << 10), np.uint8)
-    begin = -store.ctypes.data % (64 << 10) + lead
-    here = store[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
-    here[:] = array
-    return here
 
 outer, channels, inner, is_training, lead, behind = map(int, sys.argv[2:])
 problem = random_problem((outer, channels, inner), sys.argv[1], is_training=bool(is_training))
 x = problem.values["x"] = placed(problem.values["x"], lead)
 problem.values["y_backprop"] = placed(problem.values["y_backprop"], lead)
 print(x.ctypes.data, x.nbytes)
-c_abi.run(problem, outputs={"x_backprop": placed(np.zeros_like(x), lead + behind)})
+run(problem, outputs={"x_backprop": placed(np.zeros_like(x), lead + behind)})
 """
 # As malloc places large arrays, 16 bytes behind a page; one behind the other, in cache lines, which
 # aliases (kAliasBytes); and apart.

@@ -321,6 +321,18 @@ def shifted(array: np.ndarray, offset: int) -> np.ndarray:
     return store[offset:].reshape(array.shape)
 
 
+_PAGE_BYTES = 4096
+
+
+def placed(array: np.ndarray, page_offset: int) -> np.ndarray:
+    """A copy whose address is this many bytes behind a multiple of 4 KiB."""
+    store = np.empty(array.nbytes + _PAGE_BYTES + page_offset, np.uint8)
+    begin = -store.ctypes.data % _PAGE_BYTES + page_offset
+    copy = store[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 @dataclasses.dataclass(frozen=True)
 class _Formula:
     """How a formula is called: its struct, and the roles of its pointers."""

@@ -15,6 +15,10 @@ namespace tf_bn_ops {
 // some of 128 bytes, which holds whole ones of these.)
 constexpr int kCacheLineBytes = 64;
 
+// Bytes that a step of several rows covers at most (RowsPerStep in panel.h):
+// two pages, which hardware prefetchers follow as one stream.
+constexpr int64_t kStepBytes = 8192;
+
 // Tile width: columns of a tile in kRows that L1 holds. Per column these are a
 // center and running sums in double and the mask's coefficients in float while
 // a tile is reduced, and coefficients in float while results are computed; the

@@ -18,10 +18,6 @@
 namespace tf_bn_ops {
 namespace {
 
-// Bytes of a row that a step of several rows covers at most (RowsPerStep): two
-// pages, which hardware prefetchers follow as one stream.
-constexpr int64_t kStepBytes = 8192;
-
 // Software prefetch distance in bytes, in traversal order. Below kStepBytes
 // lines arrive late; from 8 to 32 KiB there was no difference.
 constexpr int64_t kPrefetchBytes = 16384;
@@ -71,9 +67,9 @@ PrefetchOffsets PanelPrefetch(const Tile& tile, int64_t rows, int64_t columns,
   const int64_t ahead = rows_ahead(columns);
   const int64_t apart = next < 0 ? -next : next;
   const bool beside = apart < row_stride;
-  const int64_t most_columns = beside && apart > columns ? apart : columns;
+  const int64_t widest = apart > columns ? apart : columns;
   if (ahead > rows ||
-      (beside && kLeastRowsOfDistances * rows_ahead(most_columns) > rows)) {
+      (beside && kLeastRowsOfDistances * rows_ahead(widest) > rows)) {
     if (next == 0) return {};
     const int64_t far = (ahead + rows - 1) / rows * next;
     return {0, far, far};

@@ -27,16 +27,7 @@ TFBN_INLINE VF WidenBfloat16(V16 v) {
   return (VF)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)v), 16);
 }
 TFBN_INLINE V16 NarrowBfloat16(VF v) {
-  // portable::RoundToBfloat16, with the NaN lanes in a mask register.
-  const __m512i bits = _mm512_castps_si512(v);
-  const __m512i truncated = _mm512_srli_epi32(bits, 16);
-  const __m512i odd = _mm512_and_si512(truncated, _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_srli_epi32(
-      _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd),
-      16);
-  const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-  return (V16)_mm512_cvtepi32_epi16(
-      _mm512_mask_or_epi32(rounded, nan, truncated, _mm512_set1_epi32(0x0040)));
+  return (V16)_mm512_cvtepi32_epi16((__m512i)portable::RoundToBfloat16(v));
 }
 
 TFBN_INLINE WideF Widen(VF v) {

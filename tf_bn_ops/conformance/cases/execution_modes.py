@@ -75,9 +75,8 @@ EXECUTION_MODES: Mapping[str, ExecutionMode] = {
     "threads1": ExecutionMode("with 1 thread", {"TF_NUM_INTRAOP_THREADS": "1"}, every=6),
     "threads2": ExecutionMode("with 2 threads", {"TF_NUM_INTRAOP_THREADS": "2"}),
     "onednn0": ExecutionMode("with oneDNN turned off", {"TF_ENABLE_ONEDNN_OPTS": "0"}, every=15),
-    # With oneDNN, TensorFlow has an allocator of its own for tensors of 256 KiB and more. With
-    # malloc's thread cache (tcache), which glibc does not fill, one small tensor in 100 holds no
-    # pattern.
+    # With oneDNN, TensorFlow has an allocator of its own for tensors of 256 KiB and more. Blocks
+    # from tcache, the per-thread cache of malloc, are not filled: one small tensor in 100.
     "poison": ExecutionMode(
         "with all memory filled with a pattern, and with another one",
         wishes={
