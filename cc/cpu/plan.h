@@ -43,7 +43,6 @@ enum class EarlyBuffer {
 // been issued, and waits for it: calls took up to 4.5 times as long, up to 1.5
 // times two lines behind, and not longer three lines behind (AMD EPYC with
 // AVX2).
-constexpr int64_t kPageBytes = 4096;
 constexpr int64_t kAliasBytes = 2 * kCacheLineBytes;
 
 // All that a plan depends on.

@@ -115,3 +115,40 @@ def test_no_bit_depends_on_addresses(
         for problem in formula(view, dtype, is_training):
             bits = {bits_of_a_call(problem, rng) for _ in range(CALLS)}
             assert len(bits) == 1, (view, is_training, sorted(problem.values))
+
+
+# Beyond the L2 of one core, where results are stored non-temporally: rows that are near each other,
+# a page apart, and far apart (by a multiple of a page and not); runs.
+STORED_VIEWS = [(20000, 70, 1), (700, 2048, 1), (32, 64, 784), (16, 128, 1024), (8, 60, 3136)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("formula", FORMULAS)
+@pytest.mark.parametrize("dtype", ["float32", "half", "bfloat16"])
+@pytest.mark.parametrize("view", STORED_VIEWS)
+def test_no_bit_depends_on_how_rows_are_taken(
+    view: View, dtype: str, formula: Callable[[View, str, bool], list[Problem]]
+) -> None:
+    """How many rows and vectors a step has, and whether sums and results share a loop, depends on
+    the ISA, the distance of rows, and the stores."""
+    rng = np.random.default_rng(5)
+
+    def placed(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """At cache lines, anywhere in a page."""
+        return {
+            role: c_abi.placed(array, LINE * int(rng.integers(LINE)))
+            if role in VIEW_ROLES
+            else array
+            for role, array in arrays.items()
+        }
+
+    for is_training in (True, False):
+        for problem in formula(view, dtype, is_training):
+            moved = copy.copy(problem)
+            moved.values = placed(problem.values)
+            results = set()
+            for implementation in ISA_BUILDS:
+                outputs = placed(c_abi.new_outputs(problem))
+                found = c_abi.run(moved, outputs=outputs, implementation=implementation)
+                results.add(c_abi.bits(found))
+            assert len(results) == 1

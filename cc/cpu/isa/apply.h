@@ -198,14 +198,26 @@ class TileCoefficients {
 
 // ---- Elements ---------------------------------------------------------------
 
-// Computes and stores the results of the vector of elements that begins at
-// `element`; kPartial: of its first `lanes`. An output in place is stored
-// temporally; if it is the only one, that is the policy (plan.cc).
-template <typename F, bool kPartial, bool kTraining, StorePolicy kPolicy,
-          typename T, typename V>
-TFBN_INLINE void ComputeResults(const TensorPointers<F, T>& tensors,
-                                int64_t element, int lanes,
-                                const V (&k)[F::kNumCoefficients]) {
+// Of the kVectors vectors of a step, how many are computed before they are
+// stored, one output after the other. Where two outputs have the same page
+// offset, and vectors of them are stored in turn, non-temporal stores of lines
+// that are not complete wait for each other: a line of each in turn took 0.35
+// to 0.65 times as long ([32, 256, 3136], two outputs, AMD EPYC), and as long
+// as before where the offsets differ.
+template <typename F, typename T, StorePolicy kPolicy, int kVectors>
+constexpr int kStoredTogether =
+    kPolicy == StorePolicy::kNonTemporal && F::kOutputs > 1 &&
+            kVectors % kLineVectors<T> == 0
+        ? kLineVectors<T>
+        : 1;
+
+// Computes the results of the vector of elements that begins at `element`, as
+// they are stored; kPartial: of its first `lanes`.
+template <typename F, bool kPartial, bool kTraining, typename T, typename V>
+TFBN_INLINE void ComputeVector(
+    const TensorPointers<F, T>& tensors, int64_t element, int lanes,
+    const V (&k)[F::kNumCoefficients],
+    typename Compute<T>::Stored (&results)[F::kOutputs]) {
   V in[F::kInputs], out[F::kOutputs];
   for (int i = 0; i < F::kInputs; ++i) {
     const T* const from = tensors.in[i] + element;
@@ -213,16 +225,62 @@ TFBN_INLINE void ComputeResults(const TensorPointers<F, T>& tensors,
   }
   F::template Element<kTraining>(in, k, out);
   for (int i = 0; i < F::kOutputs; ++i) {
-    T* const to = tensors.out[i] + element;
-    const auto stored = i == kPassedOnOutput<F> ? EncodePassedOn<T>(out[i])
-                                                : Compute<T>::Encode(out[i]);
-    if (kPartial) {
-      StorePartialBits(to, stored, lanes);
-    } else if (kPolicy == StorePolicy::kNonTemporal &&
-               (F::kOutputs == 1 || !tensors.in_place[i])) {
-      StoreNonTemporalBits(to, stored);
-    } else {
-      StoreBits(to, stored);
+    results[i] = i == kPassedOnOutput<F> ? EncodePassedOn<T>(out[i])
+                                         : Compute<T>::Encode(out[i]);
+  }
+}
+
+// Stores a vector of output i. An output in place is stored temporally; if it
+// is the only one, that is the policy (plan.cc).
+template <typename F, bool kPartial, StorePolicy kPolicy, typename T>
+TFBN_INLINE void StoreVector(const TensorPointers<F, T>& tensors, int i,
+                             int64_t element, int lanes,
+                             typename Compute<T>::Stored result) {
+  T* const to = tensors.out[i] + element;
+  if (kPartial) {
+    StorePartialBits(to, result, lanes);
+  } else if (kPolicy == StorePolicy::kNonTemporal &&
+             (F::kOutputs == 1 || !tensors.in_place[i])) {
+    StoreNonTemporalBits(to, result);
+  } else {
+    StoreBits(to, result);
+  }
+}
+
+// Computes and stores the results of one vector.
+template <typename F, bool kPartial, bool kTraining, StorePolicy kPolicy,
+          typename T, typename V>
+TFBN_INLINE void ComputeResults(const TensorPointers<F, T>& tensors,
+                                int64_t element, int lanes,
+                                const V (&k)[F::kNumCoefficients]) {
+  typename Compute<T>::Stored results[F::kOutputs];
+  ComputeVector<F, kPartial, kTraining>(tensors, element, lanes, k, results);
+  for (int i = 0; i < F::kOutputs; ++i) {
+    StoreVector<F, kPartial, kPolicy>(tensors, i, element, lanes, results[i]);
+  }
+}
+
+// The results of the vectors of a row of a step, from `element` on.
+template <typename F, bool kTraining, StorePolicy kPolicy, int kVectors,
+          bool kPartial, typename T, typename V>
+TFBN_INLINE void ComputeRow(const TensorPointers<F, T>& tensors,
+                            const Step& step, int64_t element,
+                            const V (&k)[kVectors][F::kNumCoefficients]) {
+  constexpr int kTogether = kStoredTogether<F, T, kPolicy, kVectors>;
+  constexpr int kLanes = kLanesOf<T>;
+  for (int first = 0; first < kVectors; first += kTogether) {
+    typename Compute<T>::Stored results[kTogether][F::kOutputs];
+    for (int u = 0; u < kTogether; ++u) {
+      ComputeVector<F, kPartial, kTraining>(
+          tensors, element + (first + u) * kLanes, step.partial_lanes,
+          k[first + u], results[u]);
+    }
+    for (int i = 0; i < F::kOutputs; ++i) {
+      for (int u = 0; u < kTogether; ++u) {
+        StoreVector<F, kPartial, kPolicy>(tensors, i,
+                                          element + (first + u) * kLanes,
+                                          step.partial_lanes, results[u][i]);
+      }
     }
   }
 }
@@ -230,8 +288,10 @@ TFBN_INLINE void ComputeResults(const TensorPointers<F, T>& tensors,
 template <typename F, bool kTraining, StorePolicy kPolicy, int kVectors,
           bool kPartial, typename T>
 TFBN_INLINE void ApplyStep(
-    const TensorPointers<F, T>& tensors, const Step& step,
+    const TensorPointers<F, T>& given, const Step& step,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
+  // A copy, which no store can change: pointers that stay in registers.
+  const TensorPointers<F, T> tensors = given;
   VectorOf<T> k[kVectors][F::kNumCoefficients];
   LoadCoefficients<F, kVectors, kFirstApplied<F, kTraining>>(coefficients,
                                                              step.column, k);
@@ -239,42 +299,63 @@ TFBN_INLINE void ApplyStep(
     const int64_t element =
         step.first_element + r * step.row_stride + step.column;
     PrefetchRow<kVectors>(tensors, step, element);
-    for (int u = 0; u < kVectors; ++u) {
-      ComputeResults<F, kPartial, kTraining, kPolicy>(
-          tensors, element + u * kLanesOf<T>, step.partial_lanes, k[u]);
-    }
+    ComputeRow<F, kTraining, kPolicy, kVectors, kPartial>(tensors, step,
+                                                          element, k);
   }
 }
 
-// Coefficients leave a quarter of the registers to everything else.
-template <typename F>
-constexpr int kApplyVectors =
-    VectorsPerStep(F::kNumCoefficients, kRegisters * 3 / 4);
+// Vectors of a step: coefficients leave a quarter of the registers to
+// everything else, but whole cache lines, unless one takes more than four
+// vectors; coefficients that registers do not hold are on the stack. (16-bit
+// types with AVX2: four vectors, several rows at a time, took 0.67 to 0.9 times
+// as long as two vectors row by row.)
+template <typename F, typename T>
+constexpr int ApplyVectors() {
+  constexpr int kFit = VectorsPerStep(F::kNumCoefficients, kRegisters * 3 / 4);
+  constexpr int kLine = kLineVectors<T>;
+  if (kLine > 4) return kFit;
+  return kFit < kLine ? kLine : kFit / kLine * kLine;
+}
+template <typename F, typename T>
+constexpr int kApplyVectors = ApplyVectors<F, T>();
 
-// Most rows of a step of kVectors vectors. Non-temporal stores of parts of
-// cache lines go row by row, so that a line is complete soon: several rows and
-// outputs have more lines begun than there are write-combining buffers (the
-// second order of half took 3 times as long).
+// Whether steps of kVectors vectors take one row each. Non-temporal stores of
+// parts of cache lines go row by row, so that a line is complete soon: several
+// rows and outputs have more lines begun than there are write-combining buffers
+// (the second order of half took 3 times as long).
 template <typename T, int kVectors, StorePolicy kPolicy>
-constexpr int kMostApplyRows =
-    kPolicy == StorePolicy::kNonTemporal &&
-            kVectors * kLanesOf<T> % kLineElements<T> != 0
-        ? 1
-        : kMaxRowsPerStep;
+constexpr bool kRowByRow = kPolicy == StorePolicy::kNonTemporal &&
+                           kVectors * kLanesOf<T> % kLineElements<T> != 0;
+
+// Whether each row of a panel is a step of its own because of where it lies.
+template <typename T, StorePolicy kPolicy>
+TFBN_INLINE bool HasAliasedRows(const Panel& panel) {
+  constexpr int64_t kBytes = sizeof(T);
+  return kPolicy == StorePolicy::kNonTemporal &&
+         ShareAPageOffset(panel.row_stride * kBytes, kBytes);
+}
+
+// Those of steps of kVectors vectors that store by kPolicy.
+template <typename T, int kVectors, StorePolicy kPolicy>
+TFBN_INLINE StepRows StoringStepRows(const Panel& panel) {
+  if (kRowByRow<T, kVectors, kPolicy> || HasAliasedRows<T, kPolicy>(panel)) {
+    return {/*least=*/1, /*most=*/1};
+  }
+  return {/*least=*/2};
+}
 
 template <typename F, bool kTraining, StorePolicy kPolicy, typename T>
 void ApplySteps(
     const TensorPointers<F, T>& tensors, const Panel& panel,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
-  constexpr int kVectors = kApplyVectors<F>;
-  constexpr int kMostRows = kMostApplyRows<T, kVectors, kPolicy>;
+  constexpr int kVectors = kApplyVectors<F, T>;
   const auto take = [&](auto vectors, auto partial,
                         const Step& step) __attribute__((always_inline)) {
     ApplyStep<F, kTraining, kPolicy, decltype(vectors)::value,
               decltype(partial)::value>(tensors, step, coefficients);
   };
-  constexpr int kLeastRows = std::min(2, kMostRows);
-  ForEachStep<T, kVectors, kLeastRows, kMostRows>(panel, take);
+  ForEachStep<T, kVectors>(panel, StoringStepRows<T, kVectors, kPolicy>(panel),
+                           take);
 }
 
 // ---- Tiles ------------------------------------------------------------------

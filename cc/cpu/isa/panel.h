@@ -132,6 +132,11 @@ TFBN_INLINE void PrefetchRow(const TensorPointers<F, T>& tensors,
   }
 }
 
+// Vectors that hold a cache line of elements.
+template <typename T>
+constexpr int kLineVectors =
+    kCacheLineBytes / static_cast<int>(sizeof(T)) / kLanesOf<T>;
+
 // Vectors in a step of a pass that keeps `values` values per column in
 // registers: as many as fit into `registers` of them. With the 32 registers of
 // AVX-512 a run of kRunColumns floats is one step.
@@ -141,36 +146,43 @@ constexpr int VectorsPerStep(int values, int registers) {
   return vectors;
 }
 
-// Rows in a step. Running sums and coefficients stay in registers for all of
-// them, which saves up to two thirds of the accesses to L1. All rows when the
-// step is as wide as a row, for then they are read in order of addresses; else
-// at most kStepBytes, but kLeast rows, and at most kMost.
-template <typename T, int kVectors, int kLeast, int kMost>
-TFBN_INLINE int64_t RowsPerStep(const Panel& panel) {
-  if (panel.columns == kVectors * kLanesOf<T>) return panel.rows;
-  const int64_t rows =
-      kStepBytes / (panel.row_stride * static_cast<int64_t>(sizeof(T)));
-  return rows < kLeast ? kLeast : rows < kMost ? rows : kMost;
-}
-
 // More rows in a step gained nothing.
 constexpr int kMaxRowsPerStep = 8;
 
+// How many rows the steps of a pass have.
+struct StepRows {
+  int least, most = kMaxRowsPerStep;
+  // The steps that prefetch within the panel have a multiple of so many rows in
+  // sum, as those of two-level sums must.
+  int multiple = 1;
+};
+
+// Rows in a step. Running sums and coefficients stay in registers, or side by
+// side on the stack, for all of them, which saves up to two thirds of the
+// accesses to L1. All rows when the step is as wide as a row, for then they are
+// read in order of addresses; else at most kStepBytes, but the least number of
+// rows.
+template <typename T, int kVectors>
+TFBN_INLINE int64_t RowsPerStep(const Panel& panel, const StepRows& rows) {
+  if (panel.columns == kVectors * kLanesOf<T>) return panel.rows;
+  const int64_t fit =
+      kStepBytes / (panel.row_stride * static_cast<int64_t>(sizeof(T)));
+  return fit < rows.least ? rows.least : fit < rows.most ? fit : rows.most;
+}
+
 // Cuts a panel into steps: function(vectors, partial, step), where `vectors` is
 // the number of vectors as a constant, and `partial` whether it is one partial
-// vector. The steps that prefetch within the panel have a multiple of kCutRows
-// rows in sum, as those of two-level sums must.
-template <typename T, int kVectors, int kLeastRows,
-          int kMostRows = kMaxRowsPerStep, int kCutRows = 1, typename Function>
-TFBN_INLINE void ForEachStep(const Panel& panel, const Function& function) {
+// vector.
+template <typename T, int kVectors, typename Function>
+TFBN_INLINE void ForEachStep(const Panel& panel, const StepRows& step_rows,
+                             const Function& function) {
   constexpr int kLanes = kLanesOf<T>;
   constexpr std::integral_constant<int, kVectors> kMany{};
   constexpr std::integral_constant<int, 1> kOne{};
-  const int64_t rows_per_step =
-      RowsPerStep<T, kVectors, kLeastRows, kMostRows>(panel);
+  const int64_t rows_per_step = RowsPerStep<T, kVectors>(panel, step_rows);
   // One or two parts, which prefetch differently.
-  const int64_t far_row =
-      (panel.prefetch.far_row + kCutRows - 1) / kCutRows * kCutRows;
+  const int64_t far_row = (panel.prefetch.far_row + step_rows.multiple - 1) /
+                          step_rows.multiple * step_rows.multiple;
   for (int64_t r = 0, rows = 0; r < panel.rows; r += rows) {
     const bool near = r < far_row;
     const int64_t end = near && far_row < panel.rows ? far_row : panel.rows;

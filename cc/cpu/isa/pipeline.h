@@ -178,8 +178,9 @@ class StageRunner : private TileReducer<F, T, true, kRunColumns> {
   template <StorePolicy kPolicy>
   TFBN_INLINE void ApplyWholeRuns(const StageRow<F, T>& row, int64_t runs,
                                   int64_t apply, int64_t prefetch_offset) {
-    constexpr int kVectors = PowerOfTwo(kApplyVectors<F>);
-    constexpr int kMostRows = kMostApplyRows<T, kVectors, kPolicy>;
+    constexpr int kVectors = PowerOfTwo(kApplyVectors<F, T>);
+    constexpr int kMostRows =
+        kRowByRow<T, kVectors, kPolicy> ? 1 : kMaxRowsPerStep;
     for (int64_t r = 0; r < runs; r += kMostRows) {
       Step step{apply + r * kRunColumns,
                 std::min<int64_t>(runs - r, kMostRows),

@@ -187,9 +187,10 @@ TFBN_INLINE void LoadStepCoefficients(const ColumnCoefficients<C>& coefficients,
 template <typename F, StorePolicy kPolicy, int kVectors, bool kPartial,
           typename T, int kSums, int64_t kColumns>
 TFBN_INLINE void ReduceStep(
-    const TensorPointers<F, T>& tensors, const Step& step,
+    const TensorPointers<F, T>& given, const Step& step,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients,
     ColumnSums<double, kSums, kColumns>& sums) {
+  const TensorPointers<F, T> tensors = given;  // As in ApplyStep.
   using Wide = decltype(LoadWide(tensors.in[0]));
   VD sum[kVectors * Wide::kParts][kSums];
   LoadStepSums(sums, step, sum);
@@ -273,10 +274,8 @@ TFBN_INLINE void ComputeRun(
     const VectorOf<T> (&k)[kVectors][F::kNumCoefficients]) {
   int64_t element = step.first_element + step.column;
   for (int64_t r = 0; r < step.rows; ++r, element += step.row_stride) {
-    for (int u = 0; u < kVectors; ++u) {
-      ComputeResults<F, kPartial, false, kPolicy>(
-          tensors, element + u * kLanesOf<T>, step.partial_lanes, k[u]);
-    }
+    ComputeRow<F, false, kPolicy, kVectors, kPartial>(tensors, step, element,
+                                                      k);
   }
 }
 
@@ -333,9 +332,10 @@ TFBN_INLINE void ReduceRun(
 template <typename F, StorePolicy kPolicy, int kVectors, bool kPartial,
           typename T, int kSums, int64_t kColumns>
 TFBN_INLINE void ReduceStep(
-    const TensorPointers<F, T>& tensors, const Step& step,
+    const TensorPointers<F, T>& given, const Step& step,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients,
     ColumnSums<float, kSums, kColumns>& sums) {
+  const TensorPointers<F, T> tensors = given;  // As in ApplyStep.
   VectorOf<T> k[kVectors][F::kNumCoefficients];
   LoadStepCoefficients<F, kPolicy>(coefficients, step, k);
   Step run = step;
@@ -349,10 +349,18 @@ TFBN_INLINE void ReduceStep(
 // ---- Panels -----------------------------------------------------------------
 
 // Running sums in double take two vectors for one of float, those of a run one;
-// they leave half of the registers to everything else.
+// they leave half of the registers to everything else. A cache line where they
+// allow it.
 template <typename F, typename T>
-constexpr int kReduceVectors =
-    VectorsPerStep((kTwoLevel<T> ? 1 : 2) * F::kNumSums, kRegisters / 2);
+constexpr int ReduceVectors() {
+  constexpr int kValues = (kTwoLevel<T> ? 1 : 2) * F::kNumSums;
+  constexpr int kMost = kRegisters / 2;
+  constexpr bool kLineFits = kValues * kLineVectors<T> <= kMost;
+  return std::max(VectorsPerStep(kValues, kMost),
+                  kLineFits ? kLineVectors<T> : 1);
+}
+template <typename F, typename T>
+constexpr int kReduceVectors = ReduceVectors<F, T>();
 
 template <typename F, StorePolicy kPolicy, typename T, int kSums,
           int64_t kColumns>
@@ -366,9 +374,10 @@ void ReduceSteps(
     ReduceStep<F, kPolicy, decltype(vectors)::value, decltype(partial)::value>(
         tensors, step, coefficients, sums);
   };
-  constexpr int kLeastRows = kTwoLevel<T> ? kTwoLevelRun : 2;
-  constexpr int kCutRows = kTwoLevel<T> ? kTwoLevelRun : 1;
-  ForEachStep<T, kVectors, kLeastRows, kMaxRowsPerStep, kCutRows>(panel, take);
+  const StepRows rows =
+      kTwoLevel<T> ? StepRows{kTwoLevelRun, kMaxRowsPerStep, kTwoLevelRun}
+                   : StepRows{/*least=*/2};
+  ForEachStep<T, kVectors>(panel, rows, take);
 }
 
 // ---- Tiles ------------------------------------------------------------------
@@ -442,20 +451,33 @@ class TileReducer {
     }
   }
 
+  // Whether sums and results of a panel are computed in one loop. Not where
+  // its steps would store to rows that are far apart, or alias. (With rows of 2
+  // KiB half took 0.65 times as long as in two loops, [32, 64, 784], whose rows
+  // lie 98 KiB apart, up to 2.7 times.) A mask would be computed twice: 1.25
+  // times as long.
+  template <StorePolicy kPolicy>
+  static bool TakesOneLoop(const Panel& panel) {
+    constexpr int64_t kBytes = sizeof(T);
+    if (kPolicy != StorePolicy::kNonTemporal) return true;
+    return kTwoLevel<T> ? panel.row_stride * kBytes < kPageBytes
+                        : kHasMask<F> || !HasAliasedRows<T, kPolicy>(panel);
+  }
+
   // The sums and the frozen results of a panel.
   template <StorePolicy kPolicy>
   void ReducePart(Panel part) {
-    constexpr int kMostRows = kMostApplyRows<T, kReduceVectors<F, T>, kPolicy>;
-    if constexpr (kMostRows > 1) {
-      ReduceSteps<F, kPolicy>(tensors_, part, columns_, sums_);
-    } else {
-      // A few rows at a time: their sums, then their results from L1.
-      for (; part.rows > 0; part.SkipRows(kTwoLevelRun)) {
-        Panel rows = part.FirstRows(kTwoLevelRun);
-        ReduceSteps<F, StorePolicy::kNone>(tensors_, rows, columns_, sums_);
-        rows.prefetch = {};
-        ApplySteps<F, false, kPolicy>(tensors_, rows, columns_);
+    if constexpr (!kRowByRow<T, kReduceVectors<F, T>, kPolicy>) {
+      if (TakesOneLoop<kPolicy>(part)) {
+        return ReduceSteps<F, kPolicy>(tensors_, part, columns_, sums_);
       }
+    }
+    // A few rows at a time: their sums, then their results from L1.
+    for (; part.rows > 0; part.SkipRows(kTwoLevelRun)) {
+      Panel rows = part.FirstRows(kTwoLevelRun);
+      ReduceSteps<F, StorePolicy::kNone>(tensors_, rows, columns_, sums_);
+      rows.prefetch = {};
+      ApplySteps<F, false, kPolicy>(tensors_, rows, columns_);
     }
   }
 
@@ -599,7 +621,8 @@ void Frozen(const typename F::Args& args, const Partition& partition,
 
 // Kernels::reduce_storing. Where non-temporal stores go row by row, and sums
 // and results each take a loop of their own, they cost more than the read for
-// ownership of temporal ones (half and bfloat16 with AVX2: 2 to 15%).
+// ownership of temporal ones (16-bit types, while steps with AVX2 had half a
+// cache line: 2 to 15%).
 template <typename F, typename T>
 void ReduceStoring(const typename F::Args& args, const Partition& partition,
                    const Tile& tile, const void* by_channel, StorePolicy policy,
@@ -611,10 +634,10 @@ void ReduceStoring(const typename F::Args& args, const Partition& partition,
         int{First::kFirstFrozenCoefficient} == int{F::kFirstMaskCoefficient} &&
         int{First::kNumCoefficients} == int{F::kNumCoefficients} &&
         int{F::SecondPass::kNumCoefficients} == int{F::kFirstMaskCoefficient});
-    constexpr bool kRowByRow = kMostApplyRows<T, kReduceVectors<First, T>,
-                                              StorePolicy::kNonTemporal> == 1;
+    constexpr bool kTwoLoops =
+        kRowByRow<T, kReduceVectors<First, T>, StorePolicy::kNonTemporal>;
     Frozen<First, T>(args, partition, tile, by_channel,
-                     kRowByRow ? StorePolicy::kTemporal : policy, out);
+                     kTwoLoops ? StorePolicy::kTemporal : policy, out);
   }
 }
 
