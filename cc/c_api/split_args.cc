@@ -1,7 +1,7 @@
 // Checks the arguments of the parts of a synchronised batch normalization and
 // translates them to the core's.
 
-#include <cmath>
+#include <cstdint>
 #include <string>
 
 #include "cc/c_api/args.h"
@@ -46,6 +46,10 @@ std::string ReadArgs(const tfbn_batch_norm_stats_args* c_args,
       (args->view.channels > 0 &&
        (c_args->mean == nullptr || c_args->m2 == nullptr))) {
     return "count, mean and m2 must not be NULL";
+  }
+  // CheckAlignment does not see it.
+  if (reinterpret_cast<uintptr_t>(c_args->count) % sizeof(double) != 0) {
+    return "count must be aligned to its element type";
   }
   if (NumElements(args->view) > 0 && args->x == nullptr) {
     return "x must not be NULL";

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "cc/c_api/alignment.h"
 #include "cc/c_api/args.h"
 #include "cc/c_api/formula_of.h"
 #include "cc/core/partition.h"
@@ -25,6 +26,7 @@ namespace {
 using tf_bn_ops::Implementation;
 using tf_bn_ops::PlanRequest;
 using tf_bn_ops::View;
+using tf_bn_ops::c_api::CheckAlignment;
 using tf_bn_ops::c_api::CheckView;
 using tf_bn_ops::c_api::Fail;
 using tf_bn_ops::c_api::IsDType;
@@ -60,6 +62,7 @@ int Run(const CArgs* c_args, const char* implementation, int threads,
         char* error, size_t error_size) try {
   typename F::Args args;
   std::string sentence = ReadArgs(c_args, &args);
+  if (sentence.empty()) sentence = CheckAlignment(args);
   if (sentence.empty() && threads < 1) {
     sentence = "threads must be at least 1";
   }
@@ -134,6 +137,7 @@ int tfbn_cpu_batch_norm_gather_stats(
     size_t error_size) {
   tf_bn_ops::GatherStatsArgs gather;
   std::string sentence = ReadArgs(args, &gather);
+  if (sentence.empty()) sentence = CheckAlignment(gather);
   if (sentence.empty() && FindInvalidCount(gather) >= 0) {
     sentence = "counts must be finite and not negative";
   }

@@ -3,7 +3,7 @@
  *
  * All functions return 0 on success. On failure they return 1 and write one
  * NUL-terminated sentence to `error` (cut to `error_size` bytes). Calls share
- * no state.
+ * no state. Arrays are aligned to their element type.
  */
 
 #ifndef TF_BN_OPS_CC_C_API_TF_BN_OPS_C_H_

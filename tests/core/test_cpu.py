@@ -7,6 +7,7 @@ the documented errors.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pathlib
 import subprocess
@@ -23,7 +24,7 @@ from builds import (
 )
 
 from tf_bn_ops import _loader
-from tf_bn_ops.harness import c_abi, oracle
+from tf_bn_ops.harness import c_abi, oracle, split_c_abi
 from tf_bn_ops.harness.c_abi import bits, shifted
 from tf_bn_ops.harness.problems import Problem, random_problem
 from tf_bn_ops.spec import DTYPES
@@ -244,6 +245,37 @@ def test_errors_are_one_sentence(overrides, sentence):
     with pytest.raises(ValueError) as error:
         c_abi.run(random_problem((2, 3, 1)), **overrides)
     assert str(error.value) == sentence
+
+
+STRUCTS = {formula.struct for formula in c_abi.FORMULAS.values()}
+STRUCTS |= {part.struct for part in split_c_abi.PARTS.values()} | {split_c_abi.GatherStatsArgs}
+
+
+@pytest.mark.parametrize(
+    ("struct", "role"),
+    [
+        (struct, role)
+        for struct in sorted(STRUCTS, key=lambda struct: struct.call)
+        for role, kind in struct._fields_
+        if kind is ctypes.c_void_p
+    ],
+    ids=lambda value: getattr(value, "call", value),
+)
+def test_arrays_that_begin_within_an_element_are_refused(struct, role):
+    """Whole vectors are loaded and stored past the caches there, which ends the process."""
+    memory = np.zeros(64)
+    fields = dict.fromkeys(("outer", "channels", "inner", "parts"), 1)
+    fields |= {
+        name: memory.ctypes.data for name, kind in struct._fields_ if kind is ctypes.c_void_p
+    }
+    fields[role] += 1
+    known = {name for name, _ in struct._fields_}
+    args = struct(**{name: value for name, value in fields.items() if name in known})
+    how = None if struct is split_c_abi.GatherStatsArgs else split_c_abi.How()
+    with pytest.raises(
+        ValueError, match=rf"\b{role}\b.* must be aligned to (their|its) element type"
+    ):
+        split_c_abi.call(args, how)
 
 
 # The workspace of the first does not fit into what is left, threads of the second do not start: a

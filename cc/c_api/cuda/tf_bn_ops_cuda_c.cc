@@ -3,10 +3,11 @@
 #include "cc/c_api/tf_bn_ops_cuda_c.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <exception>
 #include <string>
-#include <vector>
 
+#include "cc/c_api/alignment.h"
 #include "cc/c_api/args.h"
 #include "cc/c_api/formula_of.h"
 #include "cc/core/formulas/all_formulas.h"
@@ -14,110 +15,10 @@
 
 namespace {
 
-using tf_bn_ops::BatchNormArgs;
-using tf_bn_ops::BatchNormBackwardElemtArgs;
-using tf_bn_ops::BatchNormGradArgs;
-using tf_bn_ops::BatchNormGradExArgs;
-using tf_bn_ops::BatchNormGradGradArgs;
 using tf_bn_ops::DType;
-using tf_bn_ops::FormulaArgs;
-using tf_bn_ops::SizeOf;
-using tf_bn_ops::StatisticsDTypeOf;
 using tf_bn_ops::View;
+using tf_bn_ops::c_api::CheckAlignment;
 using tf_bn_ops::c_api::Fail;
-
-// Arrays of one type, and their names for a message.
-struct Arrays {
-  DType dtype;
-  std::vector<const void*> pointers;
-  const char* names;
-};
-
-bool AreAligned(const Arrays& arrays) {
-  return std::all_of(
-      arrays.pointers.begin(), arrays.pointers.end(), [&](const void* p) {
-        return reinterpret_cast<uintptr_t>(p) % SizeOf(arrays.dtype) == 0;
-      });
-}
-
-// The arrays of a call, by type.
-std::vector<Arrays> ArraysOf(const BatchNormArgs& args) {
-  const DType compute =
-      args.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
-  return {
-      {args.dtype, {args.x, args.side_input, args.y}, "x, side_input and y"},
-      {args.stat_dtype,
-       {args.scale, args.offset, args.batch_mean, args.batch_variance,
-        args.saved_mean, args.saved_variance},
-       "scale, offset, batch_mean, batch_variance, saved_mean and "
-       "saved_variance"},
-      {StatisticsDTypeOf(args),
-       {args.mean, args.variance},
-       "mean and variance"},
-      {DType::kFloat64, {args.mean64, args.m2}, "mean and m2"},
-      {compute, {args.forward_coefficients}, "forward_coefficients"}};
-}
-
-std::vector<Arrays> ArraysOf(const BatchNormGradArgs& args) {
-  return {{args.dtype,
-           {args.y_backprop, args.x, args.x_backprop},
-           "y_backprop, x and x_backprop"},
-          {args.stat_dtype,
-           {args.scale, args.scale_backprop, args.offset_backprop},
-           "scale, scale_backprop and offset_backprop"},
-          {StatisticsDTypeOf(args),
-           {args.mean, args.variance},
-           "mean and variance"},
-          {DType::kFloat64,
-           {args.sum_dy, args.sum_dy_xmu},
-           "sum_dy and sum_dy_xmu"}};
-}
-
-std::vector<Arrays> ArraysOf(const BatchNormGradExArgs& args) {
-  const DType compute =
-      args.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
-  std::vector<Arrays> arrays =
-      ArraysOf(static_cast<const BatchNormGradArgs&>(args));
-  arrays.push_back({args.dtype,
-                    {args.y, args.side_input_backprop},
-                    "y and side_input_backprop"});
-  arrays.push_back({args.stat_dtype, {args.offset}, "offset"});
-  arrays.push_back(
-      {compute, {args.forward_coefficients}, "forward_coefficients"});
-  return arrays;
-}
-
-std::vector<Arrays> ArraysOf(const BatchNormBackwardElemtArgs& args) {
-  std::vector<Arrays> arrays =
-      ArraysOf(static_cast<const BatchNormGradExArgs&>(args));
-  arrays.push_back({DType::kFloat64,
-                    {args.total_dy, args.total_dy_xmu},
-                    "sum_dy and sum_dy_xmu"});
-  return arrays;
-}
-
-std::vector<Arrays> ArraysOf(const BatchNormGradGradArgs& args) {
-  return {{args.dtype,
-           {args.x_backprop_grad, args.y_backprop, args.x, args.y_backprop_grad,
-            args.x_grad},
-           "x_backprop_grad, y_backprop, x, y_backprop_grad and x_grad"},
-          {args.stat_dtype,
-           {args.scale_backprop_grad, args.offset_backprop_grad, args.scale,
-            args.mean, args.variance, args.scale_grad},
-           "scale_backprop_grad, offset_backprop_grad, scale, mean, variance "
-           "and scale_grad"}};
-}
-
-// One message, or empty. A device faults on a misaligned element.
-std::string CheckAlignment(const std::vector<Arrays>& all) {
-  for (const Arrays& arrays : all) {
-    if (!AreAligned(arrays)) {
-      return std::string(arrays.names) +
-             " must be aligned to their element type";
-    }
-  }
-  return "";
-}
 
 // Where a call runs.
 struct Place {
@@ -133,7 +34,7 @@ std::string CheckPlace(const Place& place, int64_t needed) {
     return "workspace must have the " + std::to_string(needed) +
            " bytes that tfbn_cuda_workspace returns";
   }
-  if (!AreAligned({DType::kFloat64, {place.workspace}, ""})) {
+  if (reinterpret_cast<uintptr_t>(place.workspace) % sizeof(double) != 0) {
     return "workspace must be aligned to 8 bytes";
   }
   if (place.group_bytes < tf_bn_ops::kCudaGroupsByDevice) {
@@ -166,7 +67,7 @@ int Run(const CArgs* c_args, const Place& place, char* error,
         size_t error_size) try {
   typename Formula::Args args;
   std::string message = tf_bn_ops::c_api::ReadArgs(c_args, &args);
-  if (message.empty()) message = CheckAlignment(ArraysOf(args));
+  if (message.empty()) message = CheckAlignment(args);
   if (message.empty()) {
     message = CheckPlace(place, WorkspaceBytes(args.view, args.dtype));
   }
@@ -218,12 +119,7 @@ int tfbn_cuda_batch_norm_gather_stats(
     char* error, size_t error_size) {
   tf_bn_ops::GatherStatsArgs gather;
   std::string message = tf_bn_ops::c_api::ReadArgs(args, &gather);
-  if (message.empty()) {
-    message = CheckAlignment({{DType::kFloat64,
-                               {gather.counts, gather.means, gather.m2s,
-                                gather.count, gather.mean, gather.m2},
-                               "counts, means, m2s, count, mean and m2"}});
-  }
+  if (message.empty()) message = CheckAlignment(gather);
   if (!message.empty()) return Fail(message, error, error_size);
   return Report(tf_bn_ops::CudaGatherStats(gather, cuda_stream), error,
                 error_size);
