@@ -285,13 +285,21 @@ TFBN_INLINE void ComputeRow(const TensorPointers<F, T>& tensors,
   }
 }
 
+// The tensors of a step: a copy, which no store can change, so that pointers
+// stay in registers. No copy where a vector is a cache line: with one, the
+// gradient of [100352, 64, 1] in float32 took 1.07 times as long, and the
+// frozen forward of [32, 256, 3136] 1.12 times (AMD EPYC, AVX-512).
+template <typename F, typename T>
+using StepTensors =
+    std::conditional_t<kVectorIsLine, const TensorPointers<F, T>&,
+                       const TensorPointers<F, T>>;
+
 template <typename F, bool kTraining, StorePolicy kPolicy, int kVectors,
           bool kPartial, typename T>
 TFBN_INLINE void ApplyStep(
     const TensorPointers<F, T>& given, const Step& step,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients) {
-  // A copy, which no store can change: pointers that stay in registers.
-  const TensorPointers<F, T> tensors = given;
+  StepTensors<F, T> tensors = given;
   VectorOf<T> k[kVectors][F::kNumCoefficients];
   LoadCoefficients<F, kVectors, kFirstApplied<F, kTraining>>(coefficients,
                                                              step.column, k);
@@ -328,18 +336,32 @@ constexpr bool kRowByRow = kPolicy == StorePolicy::kNonTemporal &&
                            kVectors * kLanesOf<T> % kLineElements<T> != 0;
 
 // Whether each row of a panel is a step of its own because of where it lies.
+// Not where a vector is a cache line: with AVX-512 one row at a time took 1.1
+// to 1.7 times as long in most placements, and as long in the worst one
+// ([6272, 1024, 1] in float32, AMD EPYC).
 template <typename T, StorePolicy kPolicy>
 TFBN_INLINE bool HasAliasedRows(const Panel& panel) {
   constexpr int64_t kBytes = sizeof(T);
-  return kPolicy == StorePolicy::kNonTemporal &&
+  return kPolicy == StorePolicy::kNonTemporal && !kVectorIsLine &&
          ShareAPageOffset(panel.row_stride * kBytes, kBytes);
 }
+
+// The most rows of steps of the second pass that store float32 or float64
+// non-temporally. Eight took 1.0 to 1.1 times as long with AVX-512, with AVX2
+// 1.0 to 1.3 times on one AMD EPYC (512 KiB of L2 a core) and 0.96 to 1.08 on a
+// later one; with two or one, one gained more and the other lost up to 1.8
+// times. Not in one loop with sums, which steps load and store: 1.04 to 1.19
+// times as long with four.
+constexpr int kMaxStoringRows = 4;
 
 // Those of steps of kVectors vectors that store by kPolicy.
 template <typename T, int kVectors, StorePolicy kPolicy>
 TFBN_INLINE StepRows StoringStepRows(const Panel& panel) {
   if (kRowByRow<T, kVectors, kPolicy> || HasAliasedRows<T, kPolicy>(panel)) {
     return {/*least=*/1, /*most=*/1};
+  }
+  if (kPolicy == StorePolicy::kNonTemporal && sizeof(T) > 2) {
+    return {/*least=*/2, /*most=*/kMaxStoringRows};
   }
   return {/*least=*/2};
 }

@@ -132,6 +132,9 @@ TFBN_INLINE void PrefetchRow(const TensorPointers<F, T>& tensors,
   }
 }
 
+// Whether a vector is a cache line, as with AVX-512.
+constexpr bool kVectorIsLine = kVectorBytes == kCacheLineBytes;
+
 // Vectors that hold a cache line of elements.
 template <typename T>
 constexpr int kLineVectors =

@@ -190,12 +190,13 @@ TFBN_INLINE void ReduceStep(
     const TensorPointers<F, T>& given, const Step& step,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients,
     ColumnSums<double, kSums, kColumns>& sums) {
-  const TensorPointers<F, T> tensors = given;  // As in ApplyStep.
+  StepTensors<F, T> tensors = given;
   using Wide = decltype(LoadWide(tensors.in[0]));
   VD sum[kVectors * Wide::kParts][kSums];
   LoadStepSums(sums, step, sum);
   VectorOf<T> k[kVectors][F::kNumCoefficients];
   LoadStepCoefficients<F, kPolicy>(coefficients, step, k);
+  constexpr bool kByRow = kStoredTogether<F, T, kPolicy, kVectors> > 1;
   for (int64_t r = 0; r < step.rows; ++r) {
     const int64_t element =
         step.first_element + r * step.row_stride + step.column;
@@ -207,10 +208,14 @@ TFBN_INLINE void ReduceStep(
                                   wide);
       AccumulateWide<F>(wide, sums.center + step.column + u * kLanesOf<T>,
                         sum + u * Wide::kParts);
-      if constexpr (kPolicy != StorePolicy::kNone) {
+      if constexpr (kPolicy != StorePolicy::kNone && !kByRow) {
         ComputeResults<F, kPartial, false, kPolicy>(tensors, first,
                                                     step.partial_lanes, k[u]);
       }
+    }
+    if constexpr (kPolicy != StorePolicy::kNone && kByRow) {
+      ComputeRow<F, false, kPolicy, kVectors, kPartial>(tensors, step, element,
+                                                        k);
     }
   }
   StoreStepSums<kPartial>(sum, step, sums);
@@ -287,6 +292,7 @@ TFBN_INLINE void ReduceRun(
     const VectorOf<T> (&k)[kVectors][F::kNumCoefficients],
     ColumnSums<float, kSums, kColumns>& sums) {
   constexpr int kLanes = kLanesOf<T>;
+  constexpr bool kByRow = kStoredTogether<F, T, kPolicy, kVectors> > 1;
   VF run[kVectors][kSums] = {};
   int64_t element = step.first_element + step.column;
   for (int64_t r = 0; r < step.rows; ++r, element += step.row_stride) {
@@ -297,10 +303,14 @@ TFBN_INLINE void ReduceRun(
       LoadMaskedInputs<F, kPartial>(tensors, first, step.partial_lanes, k[u],
                                     in);
       F::Accumulate(in, Load(sums.center + step.column + u * kLanes), run[u]);
-      if constexpr (kStoresMeanwhile<T, kPolicy>) {
+      if constexpr (kStoresMeanwhile<T, kPolicy> && !kByRow) {
         ComputeResults<F, kPartial, false, kPolicy>(tensors, first,
                                                     step.partial_lanes, k[u]);
       }
+    }
+    if constexpr (kStoresMeanwhile<T, kPolicy> && kByRow) {
+      ComputeRow<F, false, kPolicy, kVectors, kPartial>(tensors, step, element,
+                                                        k);
     }
   }
   VD sum[kVectors * WideF::kParts][kSums];
@@ -335,7 +345,7 @@ TFBN_INLINE void ReduceStep(
     const TensorPointers<F, T>& given, const Step& step,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients,
     ColumnSums<float, kSums, kColumns>& sums) {
-  const TensorPointers<F, T> tensors = given;  // As in ApplyStep.
+  StepTensors<F, T> tensors = given;
   VectorOf<T> k[kVectors][F::kNumCoefficients];
   LoadStepCoefficients<F, kPolicy>(coefficients, step, k);
   Step run = step;
@@ -454,12 +464,12 @@ class TileReducer {
   // Whether sums and results of a panel are computed in one loop. Not where
   // its steps would store to rows that are far apart, or alias. (With rows of 2
   // KiB half took 0.65 times as long as in two loops, [32, 64, 784], whose rows
-  // lie 98 KiB apart, up to 2.7 times.) A mask would be computed twice: 1.25
-  // times as long.
+  // lie 98 KiB apart, up to 2.7 times; with AVX-512 only 0.65 to 0.85 times.) A
+  // mask would be computed twice: 1.25 times as long.
   template <StorePolicy kPolicy>
   static bool TakesOneLoop(const Panel& panel) {
     constexpr int64_t kBytes = sizeof(T);
-    if (kPolicy != StorePolicy::kNonTemporal) return true;
+    if (kPolicy != StorePolicy::kNonTemporal || kVectorIsLine) return true;
     return kTwoLevel<T> ? panel.row_stride * kBytes < kPageBytes
                         : kHasMask<F> || !HasAliasedRows<T, kPolicy>(panel);
   }
