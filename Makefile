@@ -333,7 +333,7 @@ $(PTX_OBJECTS): $(PTX_DIR)/%.o: % $(PTX_DIR)/nvcc.txt
 # One module: the header of the first, and what is in all of them.
 $(PTX_DIR)/kernels.ptx: $(PTX_OBJECTS)
 	$(Q)awk 'NR == FNR || !/^\.(version|target|address_size)/' $(^:.o=.keep/*.ptx) > $@
-$(PTX_DIR)/libgpu.so: $(PTX_OBJECTS) $(GPU_C_API_OBJECTS) $(call objects,core) $(filter %args.o,$(C_API_OBJECTS)) \
+$(PTX_DIR)/libgpu.so: $(PTX_OBJECTS) $(GPU_C_API_OBJECTS) $(call objects,core) $(filter-out %/tf_bn_ops_c.o,$(C_API_OBJECTS)) \
   cc/cuda/testing/simulated_runtime.cc $(PTX_DIR)/nvcc.txt
 	$(Q)$(CXX) -shared -fPIC -o $@ $(filter %.o %.cc,$^) -L'$(SIM)' -lcudasim -Wl,-rpath,'$(abspath $(SIM))'
 -include $(PTX_OBJECTS:.o=.d)
