@@ -85,6 +85,7 @@ void RunMode(const typename F::Args& args) {
     F::StoreSums(args, c, center, sums);
     if (tensors.out[0] == nullptr) continue;
     F::Finish(args, c, center, sums, k);
+    if constexpr (kHasMask<F>) F::FinishMask(args, c, k);
     ForEachElement(args.view, c, [&](int64_t element) {
       double in[F::kInputs], out[F::kOutputs];
       LoadInputs<F>(args, element, in);

@@ -59,6 +59,7 @@ class Driver {
     const ScopedFpState fp_state;
     switch (plan_.schedule) {
       case Schedule::kFrozenOnePass:
+        kernels_.mask_coefficients(args_, 0, view_.channels, coefficients_);
         kernels_.coefficients(args_, 0, view_.channels, Sums(0), coefficients_);
         RunPhases(executor, WithFinish(TilePass<&Driver::Frozen>()));
         break;

@@ -250,6 +250,97 @@ def test_quantized_data_hit_the_kink(dtype, activation, is_training):
         assert_mask_from_x_is_that_of_y(forward, name)
 
 
+# ---- Which x pass, by any coefficients -----------------------------------------------------------
+
+
+def flushed(values: np.ndarray) -> np.ndarray:
+    """Subnormal numbers are 0 to the kernels."""
+    return np.where(np.abs(values) < np.finfo(values.dtype).tiny, values.dtype.type(0), values)
+
+
+def forward_value(x: np.ndarray, k: np.ndarray, offset: np.ndarray) -> np.ndarray:
+    """What the forward op activates, operation by operation; x is [outer, channels]."""
+    mean, rest, scale_rstd = (flushed(row) for row in k)
+    with np.errstate(all="ignore"):
+        difference = flushed(flushed(flushed(x) - mean) - rest)
+        return flushed(flushed(difference * scale_rstd) + flushed(offset))
+
+
+def coefficients_of_any_kind(rng: np.random.Generator, count: int, type_: np.dtype) -> np.ndarray:
+    """[mean, its rest, scale * rstd, offset] of channels: ordinary ones, with zeros, with x near 0
+    against the mean, and with infinities, NaN, the largest, smallest and subnormal numbers."""
+    info = np.finfo(type_)
+    # Not the smallest normal number: by how little a product may be below it differs between
+    # processors, see flushing in docs/design.md.
+    small = 4 * info.tiny
+    special = [0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, info.max, -info.max, info.max / 4]
+    special += [small, -small, info.tiny / 2, -info.tiny / 2, info.eps]
+    k = np.stack(
+        [
+            rng.normal(0, 3, count),
+            rng.normal(0, 1e-8, count),
+            rng.choice([-1, 1], count) * 10 ** rng.uniform(-3, 3, count),
+            rng.normal(0, 3, count),
+        ]
+    )
+    third = count // 3
+    k[3, :third] = k[0, :third] * k[2, :third] * (1 + 10 ** rng.uniform(-9, 0, third))
+    replaced = rng.random((4, count)) < np.where(np.arange(count) < 2 * third, 0, 0.4)
+    with np.errstate(over="ignore"):
+        return np.where(replaced, rng.choice(special, (4, count)), k).astype(type_)
+
+
+def x_around_the_ends(k: np.ndarray, bounds: list[float], type_: np.dtype) -> np.ndarray:
+    """[outer, channels]: steps of a unit in the last place around where y is a bound, and numbers
+    that are special."""
+    info = np.finfo(type_)
+    mean, rest, scale_rstd, offset = k.astype(np.float64)
+    rows = [np.full(len(mean), v) for v in (np.nan, np.inf, -np.inf, info.max, -info.max)]
+    rows += [np.full(len(mean), v) for v in (0.0, -0.0, info.tiny, -info.tiny, info.tiny / 2)]
+    with np.errstate(all="ignore"):
+        for bound in bounds:
+            end = ((bound - offset) / scale_rstd + mean + rest).astype(type_)
+            for steps in (1, 2, 3, 5, 9, 1 << 10, 1 << 18):
+                rows += [end, end + steps * np.spacing(end), end - steps * np.spacing(end)]
+        return np.stack(rows).astype(type_)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", [RELU, RELU6])
+def test_the_range_of_x_is_exact_for_any_coefficients(activation, dtype):
+    """An element passes if and only if y, computed from that element, does: on both sides of both
+    ends of the range, one unit in the last place apart, whatever the coefficients are."""
+    kind, type_ = DTYPES[dtype], np.dtype(DTYPES[DTYPES[dtype].accumulator].numpy)
+    k = coefficients_of_any_kind(np.random.default_rng(3), 3000, type_)
+    with np.errstate(over="ignore"):
+        stored_x = kind.store(x_around_the_ends(k, [0.0, 6.0], type_))
+    view = (*stored_x.shape, 1)
+    v = forward_value(kind.widen(stored_x, type_), k[:3], k[3])
+    with np.errstate(all="ignore"):
+        y = kind.widen(kind.store(v), type_)
+        passes = (flushed(y) > 0) & ~((y >= 6) & (activation == RELU6))
+    assert 0.1 < passes.mean() < 0.9
+    channels = np.ones(view[1], type_)
+    problem = Problem(
+        {
+            "y_backprop": kind.store(np.ones(view)),
+            "x": stored_x.reshape(view),
+            "scale": channels,
+            "offset": k[3].copy(),
+            "mean": channels,
+            "variance": channels,
+            "y": kind.store(np.full(view, -1.0)),
+            "forward_coefficients": np.ascontiguousarray(k[:3]).reshape(-1),
+        },
+        0.0,
+        False,  # Then, with these numbers, x_backprop is the masked y_backprop.
+        activation=activation,
+    )
+    for name in ISA_BUILDS:
+        x_backprop = kind.widen(c_abi.run(problem, implementation=name)["x_backprop"])
+        assert ((x_backprop[..., 0] == 1) == passes).all(), name
+
+
 # ---- The forward's coefficients ------------------------------------------------------------------
 
 

@@ -24,6 +24,7 @@
 #include "cc/core/formulas/batch_norm_grad.h"
 #include "cc/core/formulas/batch_norm_grad_ex.h"
 #include "cc/core/formulas/formula.h"
+#include "cc/core/formulas/passing_range.h"
 #include "cc/core/host_device.h"
 
 namespace tf_bn_ops {
@@ -65,15 +66,14 @@ struct BatchNormBackwardElemtFormulaOf : FrozenOnly {
   static constexpr int kPassedOn = kAdd ? int{kSideInputBackprop} : -1;
   enum Sum : int { kNumSums = Plain::kNumSums, kNumFrozenSums = 0 };
   // Behind those of the plain gradient. The forward's mean and scale * rstd are
-  // the gradient's.
+  // the gradient's. The last two are the PassingRange of x, or the MaskBounds
+  // of y.
   enum Coefficient : int {
     kMeanRest = Plain::kNumCoefficients,
     kLowest,
     kHighest,
-    kOffset,
-    kNumCoefficients = kMask == MaskSource::kNone ? kMeanRest + 1
-                       : kMask == MaskSource::kY  ? kHighest + 1
-                                                  : kOffset + 1,
+    kNumCoefficients =
+        kMask == MaskSource::kNone ? kMeanRest + 1 : kHighest + 1,
     kFirstFrozenCoefficient = 0,
     kFirstMaskCoefficient = kNumCoefficients,
   };
@@ -123,10 +123,14 @@ struct BatchNormBackwardElemtFormulaOf : FrozenOnly {
           MaskBoundsOf<C>(args.activation, args.dtype, kMask == MaskSource::kX);
       k[kLowest] = bounds.lowest;
       k[kHighest] = bounds.highest;
-    }
-    if constexpr (kMask == MaskSource::kX) {
-      k[kOffset] =
-          static_cast<C>(LoadAsDouble(args.stat_dtype, args.offset, c));
+      if constexpr (kMask == MaskSource::kX) {
+        const PassingRange<C> range = PassingRangeOf(
+            forward,
+            static_cast<C>(LoadAsDouble(args.stat_dtype, args.offset, c)),
+            bounds);
+        k[kLowest] = range.first;
+        k[kHighest] = range.last;
+      }
     }
   }
 
@@ -140,9 +144,7 @@ struct BatchNormBackwardElemtFormulaOf : FrozenOnly {
     if constexpr (kMask == MaskSource::kNone) {
       return in[kDy];
     } else if constexpr (kMask == MaskSource::kX) {
-      const V v = ScaledAndShifted(in[kX], k[Plain::kMean], k[kMeanRest],
-                                   k[Plain::kScaleRstd], k[kOffset]);
-      return MaskedBy(in[kDy], v, k[kLowest], k[kHighest]);
+      return PassedBy(in[kDy], in[kX], k[kLowest], k[kHighest]);
     } else {
       return MaskedBy(in[kDy], in[kY], k[kLowest], k[kHighest]);
     }

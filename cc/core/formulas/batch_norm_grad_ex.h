@@ -8,8 +8,8 @@
 // These are TensorFlow's ReluGrad and Relu6Grad, whose comparisons are false
 // for NaN.
 //
-// The mask comes from y, or from x by the forward's own coefficients: the same
-// operations on the same numbers in the same order, so the decision is the
+// The mask comes from y, or from x by the forward's own coefficients, which say
+// for which x the activation passes (passing_range.h): the decision is the
 // forward's bit by bit, and y is not read at all. The coefficients are those
 // that the forward left, or follow from mean and variance where the forward was
 // given the same ones.
@@ -23,6 +23,7 @@
 #include "cc/core/formulas/batch_norm.h"
 #include "cc/core/formulas/batch_norm_grad.h"
 #include "cc/core/formulas/formula.h"
+#include "cc/core/formulas/passing_range.h"
 #include "cc/core/host_device.h"
 #include "cc/core/view.h"
 
@@ -50,12 +51,12 @@ struct BatchNormGradExArgs : BatchNormGradArgs {
 struct BatchNormGradExFromYArgs : BatchNormGradExArgs {};
 struct BatchNormGradExAddArgs : BatchNormGradExArgs {};
 
-// dy where the activation passes it: v, the value before or behind the
-// activation, is above `lowest` and not at or above `highest`, see MaskBounds.
+// dy where the activation passes it: y is above `lowest` and not at or above
+// `highest`, see MaskBounds.
 template <typename V>
-static TFBN_HD V MaskedBy(V dy, V v, V lowest, V highest) {
-  const V low_masked = v > lowest ? dy : V{};
-  return v >= highest ? V{} : low_masked;
+static TFBN_HD V MaskedBy(V dy, V y, V lowest, V highest) {
+  const V low_masked = y > lowest ? dy : V{};
+  return y >= highest ? V{} : low_masked;
 }
 
 template <typename ArgsType, bool kFromX, bool kAdd>
@@ -80,19 +81,14 @@ struct BatchNormGradExFormulaOf {
     kNumSums = Plain::kNumSums,
     kNumFrozenSums = Plain::kNumFrozenSums
   };
-  // Behind those of the plain gradient: an element passes if its value v, that
-  // of the forward before the activation or y itself, is above kLowest and not
-  // at or above kHighest, see MaskBounds.
+  // Behind those of the plain gradient: the PassingRange of x, or the
+  // MaskBounds of y.
   enum Coefficient : int {
     kFirstFrozenCoefficient = Plain::kFirstFrozenCoefficient,
     kFirstMaskCoefficient = Plain::kNumCoefficients,
     kLowest = kFirstMaskCoefficient,
     kHighest,
-    kForwardMean,
-    kForwardMeanRest,
-    kForwardScaleRstd,
-    kForwardOffset,
-    kNumCoefficients = kFromX ? kForwardOffset + 1 : kHighest + 1,
+    kNumCoefficients,
   };
 
   static TFBN_HD Tensors<kInputs, kOutputs> TensorsOf(const Args& args) {
@@ -119,14 +115,11 @@ struct BatchNormGradExFormulaOf {
   template <typename V>
   static TFBN_HD V Masked(const V (&in)[kInputs],
                           const V (&k)[kNumCoefficients]) {
-    V v;
     if constexpr (kFromX) {
-      v = ScaledAndShifted(in[kX], k[kForwardMean], k[kForwardMeanRest],
-                           k[kForwardScaleRstd], k[kForwardOffset]);
+      return PassedBy(in[kDy], in[kX], k[kLowest], k[kHighest]);
     } else {
-      v = in[kY];
+      return MaskedBy(in[kDy], in[kY], k[kLowest], k[kHighest]);
     }
-    return MaskedBy(in[kDy], v, k[kLowest], k[kHighest]);
   }
 
   template <typename V>
@@ -146,15 +139,16 @@ struct BatchNormGradExFormulaOf {
                                  C (&k)[kNumCoefficients]) {
     const MaskBounds<C> bounds =
         MaskBoundsOf<C>(args.activation, args.dtype, kFromX);
-    k[kLowest] = bounds.lowest;
-    k[kHighest] = bounds.highest;
     if constexpr (kFromX) {
-      const ForwardCoefficients<C> forward = ForwardOf<C>(args, c);
-      k[kForwardMean] = forward.mean;
-      k[kForwardMeanRest] = forward.mean_rest;
-      k[kForwardScaleRstd] = forward.scale_rstd;
-      k[kForwardOffset] =
-          static_cast<C>(LoadAsDouble(args.stat_dtype, args.offset, c));
+      const PassingRange<C> range = PassingRangeOf(
+          ForwardOf<C>(args, c),
+          static_cast<C>(LoadAsDouble(args.stat_dtype, args.offset, c)),
+          bounds);
+      k[kLowest] = range.first;
+      k[kHighest] = range.last;
+    } else {
+      k[kLowest] = bounds.lowest;
+      k[kHighest] = bounds.highest;
     }
   }
 
@@ -165,7 +159,6 @@ struct BatchNormGradExFormulaOf {
     C plain[Plain::kNumCoefficients] = {};
     Plain::Finish(args, c, center, sums, plain);
     for (int i = 0; i < Plain::kNumCoefficients; ++i) k[i] = plain[i];
-    FinishMask(args, c, k);
   }
 
   static TFBN_HD void StoreSums(const Args& args, int64_t c, double center,

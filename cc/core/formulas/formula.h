@@ -50,9 +50,10 @@
 //     template <typename C>
 //     static void FinishMask(const Args&, int64_t c,
 //                            C (&k)[kNumCoefficients]);
-//     // Finish: the coefficients of channel c, computed in double and rounded
-//     // to the type C that Apply computes in. Frozen, only those from
-//     // kFirstFrozenCoefficient on are written, and no sum is read.
+//     // Finish: the coefficients of channel c before kFirstMaskCoefficient,
+//     // computed in double and rounded to the type C that Apply computes in.
+//     // Frozen, only those from kFirstFrozenCoefficient on are written, and no
+//     // sum is read.
 //     template <typename C>
 //     static void Finish(const Args&, int64_t c, double center,
 //                        const double (&sums)[kNumSums],

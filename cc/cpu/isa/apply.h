@@ -89,24 +89,14 @@ void ForEachStorePart(const TensorPointers<F, T>& tensors, const Panel& panel,
 
 // ---- Coefficients -----------------------------------------------------------
 
-// Kernels::coefficients.
-template <typename F, typename T>
-void ComputeCoefficients(const typename F::Args& args, int64_t c0, int64_t c1,
-                         const ChannelSums& sums, void* coefficients) {
-  using C = typename Compute<T>::Scalar;
-  const int64_t stride = CoefficientStride(args.view.channels);
-  const CenterArray centers = F::CentersOf(args);
-  for (int64_t c = c0; c < c1; ++c) {
-    double of_channel[F::kNumSums] = {};
-    if (args.is_training) LoadSums<F::kNumSums>(sums, c, of_channel);
-    C k[F::kNumCoefficients];
-    F::Finish(args, c, CenterAt(centers, c), of_channel, k);
-    C* const out = static_cast<C*>(coefficients) + c;
-    for (int i = args.is_training ? 0 : F::kFirstFrozenCoefficient;
-         i < F::kNumCoefficients; ++i) {
-      out[i * stride] = k[i];
-    }
-  }
+// Writes the coefficients of channel `c` from `begin` on, before `end`.
+template <typename F, typename C>
+TFBN_INLINE void StoreCoefficients(const C (&k)[F::kNumCoefficients], int begin,
+                                   int end, int64_t c, int64_t channels,
+                                   void* coefficients) {
+  const int64_t stride = CoefficientStride(channels);
+  C* const out = static_cast<C*>(coefficients) + c;
+  for (int i = begin; i < end; ++i) out[i * stride] = k[i];
 }
 
 // Kernels::mask_coefficients.
@@ -114,16 +104,28 @@ template <typename F, typename T>
 void ComputeMaskCoefficients(const typename F::Args& args, int64_t c0,
                              int64_t c1, void* coefficients) {
   if constexpr (kHasMask<F>) {
-    using C = typename Compute<T>::Scalar;
-    const int64_t stride = CoefficientStride(args.view.channels);
     for (int64_t c = c0; c < c1; ++c) {
-      C k[F::kNumCoefficients];
+      typename Compute<T>::Scalar k[F::kNumCoefficients];
       F::FinishMask(args, c, k);
-      C* const out = static_cast<C*>(coefficients) + c;
-      for (int i = F::kFirstMaskCoefficient; i < F::kNumCoefficients; ++i) {
-        out[i * stride] = k[i];
-      }
+      StoreCoefficients<F>(k, F::kFirstMaskCoefficient, F::kNumCoefficients, c,
+                           args.view.channels, coefficients);
     }
+  }
+}
+
+// Kernels::coefficients.
+template <typename F, typename T>
+void ComputeCoefficients(const typename F::Args& args, int64_t c0, int64_t c1,
+                         const ChannelSums& sums, void* coefficients) {
+  const CenterArray centers = F::CentersOf(args);
+  for (int64_t c = c0; c < c1; ++c) {
+    double of_channel[F::kNumSums] = {};
+    if (args.is_training) LoadSums<F::kNumSums>(sums, c, of_channel);
+    typename Compute<T>::Scalar k[F::kNumCoefficients];
+    F::Finish(args, c, CenterAt(centers, c), of_channel, k);
+    StoreCoefficients<F>(k, args.is_training ? 0 : F::kFirstFrozenCoefficient,
+                         F::kFirstMaskCoefficient, c, args.view.channels,
+                         coefficients);
   }
 }
 

@@ -127,16 +127,17 @@ template <typename F>
 struct Kernels {
   using Args = typename F::Args;
 
-  // Training, before the first pass: writes the coefficients of the mask of
-  // channels [c0, c1), those from kFirstMaskCoefficient on.
+  // Before the first pass: writes the coefficients of the mask of channels
+  // [c0, c1), those from kFirstMaskCoefficient on.
   void (*mask_coefficients)(const Args&, int64_t c0, int64_t c1,
                             void* coefficients);
   // Training, the first pass: writes the sums over the tile, those of channels
   // [c0, c1). Of the coefficients reads those of the mask.
   void (*reduce)(const Args&, const Partition&, const Tile&,
                  const void* coefficients, const ChannelSums& sums);
-  // Writes the coefficients of channels [c0, c1) from the sums over the view;
-  // frozen, only those from kFirstFrozenCoefficient on, and no sum is read.
+  // Writes the other coefficients of channels [c0, c1) from the sums over the
+  // view; frozen, only those from kFirstFrozenCoefficient on, and no sum is
+  // read.
   void (*coefficients)(const Args&, int64_t c0, int64_t c1,
                        const ChannelSums& sums, void* coefficients);
   // Training, the second pass: writes the results of view shape in the tile.

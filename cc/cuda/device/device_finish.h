@@ -79,6 +79,7 @@ TFBN_HD void FinishChannel(const KernelParams<Formula>& params, int64_t c,
     C k[Formula::kNumCoefficients];
     LoadSums(*shared, t, sums);
     Formula::Finish(args, c, center, sums, k);
+    if constexpr (kHasMask<Formula>) Formula::FinishMask(args, c, k);
     // Before StoreSums, so that no coefficient occupies a register there.
     C* const out = static_cast<C*>(params.coefficients) + c;
     TFBN_UNROLL

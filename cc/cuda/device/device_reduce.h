@@ -72,9 +72,8 @@ TFBN_HD void PrepareColumns(
       if constexpr (kFused) {
         const double no_sums[Formula::kNumSums] = {};
         Formula::Finish(args, c, center, no_sums, k);
-      } else {
-        Formula::FinishMask(args, c, k);
       }
+      if constexpr (kHasMask<Formula>) Formula::FinishMask(args, c, k);
       TFBN_UNROLL
       for (int i = 0; i < Shared::kKnown; ++i) {
         shared->known[i][at] = k[Shared::kFirstKnown + i];
