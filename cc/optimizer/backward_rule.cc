@@ -85,25 +85,15 @@ const NodeDef* Fuser::ForwardOf(const Backward& backward) {
   return matches ? forward : nullptr;
 }
 
-// reserve_space_3 of the fused op: the coefficients of the forward op; or a
-// tensor of another size than theirs, so that the mask is from y. That is what
-// the gradient has there, if it is known to be a placeholder, else
-// reserve_space_2.
+// reserve_space_3 of the fused op: the coefficients of the forward op; or
+// reserve_space_2, which has another size than coefficients, so that the mask
+// is from y. (Not what the gradient has there: it becomes coefficients, of
+// another offset, when a later run fuses that forward op.)
 std::string Fuser::CoefficientsFor(const Backward& backward) {
-  const NodeDef& gradient = *backward.gradient;
   if (const NodeDef* const forward = ForwardOf(backward)) {
     return TensorName{forward->name(), kForwardCoefficients}.ToInput();
   }
-  const std::vector<std::string> inputs = DataInputs(gradient);
-  if (inputs.size() > kGradInputs) {
-    const NodeDef* const forward = graph_.Producer(gradient, kGradInputs);
-    const bool is_placeholder =
-        forward != nullptr &&
-        TensorName::Parse(inputs[kGradInputs]).port == kForwardCoefficients &&
-        (IsNorm(*forward) || SideInputsOf(*forward) == 1);
-    if (is_placeholder) return inputs[kGradInputs];
-  }
-  return inputs[kGradInputs - 1];
+  return DataInputs(*backward.gradient)[kReserveSpace2];
 }
 
 void Fuser::FuseBackward(const Backward& backward) {
@@ -149,7 +139,8 @@ void Fuser::BypassUnbroadcasts(const NodeDef& mask) {
     if (sum.node->op() != "Sum" || sum.input != 0) continue;
     for (const IndexedGraph::Consumer& end :
          graph_.Consumers(sum.node->name())) {
-      if (!IsIdentityUnbroadcast(*end.node)) continue;
+      const bool reshapes = end.input == 0 && end.port == 0;
+      if (!reshapes || !IsIdentityUnbroadcast(*end.node)) continue;
       unbroadcasts.push_back(end.node);
       for (const IndexedGraph::Consumer& each :
            graph_.Consumers(end.node->name())) {
@@ -176,6 +167,11 @@ bool Fuser::IsIdentityUnbroadcast(const NodeDef& reshape) {
                                    graph_.Producer(*axes, 1)};
   for (const NodeDef* const each : shapes) {
     if (each == nullptr || each->op() != "Shape") return false;
+  }
+  // What one of them waits for would run no more.
+  if (!ControlInputs({&reshape, sum, axes, shapes[0], shapes[1], shapes[2]})
+           .empty()) {
+    return false;
   }
   const auto same = [this](const NodeDef& a, const NodeDef& b) {
     return SameTensor(a, 0, b, 0) ||

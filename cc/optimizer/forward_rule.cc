@@ -93,6 +93,20 @@ bool Fuser::LeftToConvolution(const Forward& forward) {
          graph_.Consumers(x->name()).size() == 1;
 }
 
+// Gradients that were fused before their forward op read a placeholder of
+// `norm` in place of coefficients, and mask from y. It becomes coefficients
+// now, but what they have as offset need not be that of `norm`.
+void Fuser::MaskFromY(const NodeDef& norm) {
+  for (const IndexedGraph::Consumer& consumer : graph_.Consumers(norm.name())) {
+    if (consumer.node->op() == kFusedBackward &&
+        consumer.port == kForwardCoefficients &&
+        consumer.input == kGradReserveSpace3) {
+      graph_.SetInput(consumer.node, kGradReserveSpace3,
+                      TensorName::Parse(consumer.node->input(kReserveSpace2)));
+    }
+  }
+}
+
 void Fuser::FuseForward(const Forward& forward) {
   NodeDef* const fused = forward.activation;
   const NodeDef& norm = *forward.norm;
@@ -120,6 +134,7 @@ void Fuser::FuseForward(const Forward& forward) {
   (*node.mutable_attr())["num_side_inputs"].set_i(forward.add != nullptr);
   (*node.mutable_attr())["activation_mode"].set_s(fused->op());
 
+  MaskFromY(norm);
   // The only other consumers of y and of the sum read its shape, that of x.
   MoveConsumers(norm.name(), fused->name(), {{0, x}});
   if (forward.add != nullptr) {

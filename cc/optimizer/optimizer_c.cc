@@ -57,6 +57,10 @@ int tfbn_fuse_graph(const void* graph, size_t graph_size, const char* preserved,
   }
   const std::string serialized = graph_def.SerializeAsString();
   *result = Copy(serialized);
+  if (*result == nullptr) {
+    *report = Copy("there is no memory for the fused GraphDef");
+    return 1;
+  }
   *result_size = serialized.size();
   *report = Copy(Report(fusions));
   return 0;

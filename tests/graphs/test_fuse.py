@@ -264,6 +264,121 @@ def test_a_backward_pass_alone_masks_by_y():
     assert_close(rewrite.unfuse(fused)(*inputs), concrete(*inputs))
 
 
+def backward_of(dy, x, norms, features):
+    """The gradient of `norms`, all outputs of TensorFlow's V3, behind a ReLU of `features`."""
+    return tf.raw_ops.FusedBatchNormGradV3(
+        y_backprop=tf.raw_ops.ReluGrad(gradients=dy, features=features), x=x, scale=VECTORS[0],
+        reserve_space_1=norms.reserve_space_1, reserve_space_2=norms.reserve_space_2,
+        reserve_space_3=norms.reserve_space_3,
+    )[:3]  # fmt: skip
+
+
+def run_graph(graph_def, x, *fetches):
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+        tf.import_graph_def(graph_def, name="")
+        return session.run(
+            [graph.get_tensor_by_name(f"{fetch}:0") for fetch in fetches], {"x:0": x}
+        )
+
+
+def test_a_forward_op_that_is_fused_after_its_gradient():
+    """What another run fuses: the gradient's placeholder becomes coefficients, and the mask has to
+    stay that of y."""
+
+    def build(x):
+        scale, offset, mean, variance = VECTORS
+        norms = tf.raw_ops.FusedBatchNormV3(
+            x=x, scale=scale, offset=offset - 1, mean=mean, variance=variance, name="norm"
+        )
+        y = tf.nn.relu(norms.y)
+        for i, each in enumerate(backward_of(tf.cos(3 * y), x, norms, y)):
+            tf.identity(each, name=f"result{i}")
+
+    graph_def = graph_def_of(build)
+    once = rewrite.fuse(graph_def, keep=["norm"])
+    assert ops_of(once) == ["FusedBatchNormV3", "Relu", GRAD_EX]
+    twice = rewrite.fuse(once)
+    assert ops_of(twice) == [EX, GRAD_EX]
+    x, names = data(SHAPES["NHWC"]).numpy(), [f"result{i}" for i in range(3)]
+    want = run_graph(graph_def, x, *names)
+    for fused in (once, twice):
+        assert_close(run_graph(fused, x, *names), want)
+
+
+def test_a_gradient_that_reads_the_placeholder_of_a_norm():
+    """A graph that somebody else wrote: its offset is not read, and is not the norm's."""
+
+    def build(x):
+        scale, offset, mean, variance = VECTORS
+        norms = tf.raw_ops.FusedBatchNormV3(
+            x=x, scale=scale, offset=offset - 1, mean=mean, variance=variance
+        )
+        y = tf.nn.relu(norms.y)
+        gradients = tf_bn_ops.raw_ops.FusedBatchNormGradEx(
+            y_backprop=tf.cos(3 * y), x=x, scale=scale, reserve_space_1=norms.reserve_space_1,
+            reserve_space_2=norms.reserve_space_2, reserve_space_3=norms.reserve_space_3,
+            offset=scale, y=y, activation_mode="Relu",
+        )  # fmt: skip
+        tf.identity(gradients.x_backprop, name="result")
+
+    graph_def = graph_def_of(build)
+    fused = rewrite.fuse(graph_def)
+    assert ops_of(fused) == [EX, GRAD_EX]
+    x = data(SHAPES["NHWC"]).numpy()
+    assert_close(run_graph(fused, x, "result"), run_graph(graph_def, x, "result"))
+
+
+def unbroadcast(gradient, x, y, name, after=()):
+    """What the gradient of x + y has for x, where shapes were not known."""
+    axes = tf.raw_ops.BroadcastGradientArgs(s0=tf.shape(x), s1=tf.shape(y)).r0
+    with tf.control_dependencies(after):
+        total = tf.raw_ops.Sum(input=gradient, axis=axes, name=name + "/sum")
+    return tf.reshape(total, tf.shape(x), name=name)
+
+
+def test_reductions_that_only_wait_for_that_of_a_mask():
+    def build(x):
+        norms = tf.raw_ops.FusedBatchNormV3(
+            x=x, **dict(zip(("scale", "offset", "mean", "variance"), VECTORS, strict=True))
+        )
+        y = tf.nn.relu(norms.y + tf.sin(x))
+        mask = tf.raw_ops.ReluGrad(gradients=tf.cos(x), features=y)
+        first = unbroadcast(mask, x, x, "first")
+        other = unbroadcast(tf.exp(x), x, x, "other", [first.op.inputs[0].op])
+        gradient = tf.raw_ops.FusedBatchNormGradV3(
+            y_backprop=first, x=x, scale=VECTORS[0], reserve_space_1=norms.reserve_space_1,
+            reserve_space_2=norms.reserve_space_2, reserve_space_3=norms.reserve_space_3,
+        )  # fmt: skip
+        with tf.control_dependencies([first.op.inputs[0].op]):
+            waits = tf.reshape(tf.raw_ops.Sum(input=tf.exp(x), axis=[0]), [-1])
+        tf.identity(gradient.x_backprop, name="result0")
+        tf.identity(other, name="result1")
+        tf.identity(waits, name="result2")
+
+    graph_def = graph_def_of(build)
+    x, names = data(SHAPES["NHWC"]).numpy(), ["result0", "result1", "result2"]
+    fused = rewrite.fuse(graph_def)
+    assert_close(run_graph(fused, x, *names), run_graph(graph_def, x, *names))
+
+
+def test_what_a_reduction_waits_for_still_runs():
+    def build(x):
+        norms = tf.raw_ops.FusedBatchNormV3(
+            x=x, **dict(zip(("scale", "offset", "mean", "variance"), VECTORS, strict=True))
+        )
+        y = tf.nn.relu(norms.y + tf.sin(x))
+        mask = tf.raw_ops.ReluGrad(gradients=tf.cos(x), features=y)
+        reduced = unbroadcast(mask, x, x, "reduced", [tf.no_op(name="effect")])
+        gradient = tf.raw_ops.FusedBatchNormGradV3(
+            y_backprop=reduced, x=x, scale=VECTORS[0], reserve_space_1=norms.reserve_space_1,
+            reserve_space_2=norms.reserve_space_2, reserve_space_3=norms.reserve_space_3,
+        )  # fmt: skip
+        tf.identity(gradient.x_backprop, name="result")
+
+    fused = rewrite.fuse(graph_def_of(build))
+    assert "^effect" in {name for node in fused.node for name in node.input}
+
+
 def test_masks_at_zero_six_and_nan():
     """y exactly at a bound: gradients are those of ReluGrad and Relu6Grad."""
     x = np.zeros((1, 2, 2, 3), np.float32)
