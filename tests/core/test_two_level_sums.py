@@ -127,6 +127,22 @@ def test_a_float64_mean_is_not_rounded(device, dtype, mean):
         assert (np.abs(outputs["local_sum_dy_xmu"] - right) <= 9.01 * 2.0**-24 * size).all()
 
 
+@pytest.mark.parametrize("dtype", ["half", "bfloat16", "float32"])
+@pytest.mark.parametrize("mean", [0.3, 0.7])
+def test_an_infinity_around_a_float64_mean_is_that_of_double(device, dtype, mean):
+    """Whichever way the mean was rounded to what x is measured from."""
+    view = (170, 4, 9)
+    problem = device_problems.backward_reduce(view, dtype)
+    problem["mean"] = np.full(view[1], mean)
+    problem["x"][0, 0, 0] = stored({"x": np.array(1.5)}, dtype, None)["x"]
+    problem["y_backprop"][0, 0, 0] = stored({"y_backprop": np.array(np.inf)}, dtype, None)[
+        "y_backprop"
+    ]
+    outputs = run(device, problem)
+    assert outputs["local_sum_dy"][0] == outputs["local_sum_dy_xmu"][0] == np.inf
+    assert np.isfinite(outputs["local_sum_dy_xmu"][1:]).all()
+
+
 def test_the_error_does_not_grow_with_the_number_of_terms(device):
     """A constant of many digits: float32 throughout would be off by 1e-4 of the sum, double by
     nothing. Here it is off by the roundings of a run, and no more."""

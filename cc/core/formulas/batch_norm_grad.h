@@ -103,7 +103,8 @@ struct BatchNormGradFormula {
 
   template <int kSums>
   static TFBN_HD void Recenter(double shift, double (&sums)[kSums]) {
-    sums[kDyXmuSum] += shift * sums[kDySum];
+    // Infinity times a shift of the other sign than its terms would be NaN.
+    if (IsFinite(sums[kDySum])) sums[kDyXmuSum] += shift * sums[kDySum];
   }
 
   // 1 / sqrt(variance + epsilon) of channel `c`.
