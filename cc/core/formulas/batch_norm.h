@@ -109,8 +109,9 @@ static TFBN_HD MaskBounds<C> MaskBoundsOf(Activation activation, DType dtype,
 constexpr int kNumForwardCoefficients = 3;
 
 // y before a side input is added and the activation is applied. The gradient of
-// an activation repeats it bit by bit, so it stands here alone. The mean has
-// two parts, see Split.
+// an activation evaluates it at the ends of the range of x that passes
+// (passing_range.h), so it stands here alone. The mean has two parts, see
+// Split.
 template <typename V>
 static TFBN_HD V ScaledAndShifted(V x, V mean, V mean_rest, V scale_rstd,
                                   V offset) {
@@ -157,7 +158,7 @@ struct BatchNormArgs : FormulaArgs {
   void* saved_variance = nullptr;  // [channels]
   // May be nullptr. [kNumForwardCoefficients, channels] of the compute type
   // (float; double for float64): the coefficients by which the gradient of an
-  // activation repeats y, see batch_norm_grad_ex.h.
+  // activation finds the x that pass, see batch_norm_grad_ex.h.
   void* forward_coefficients = nullptr;
   // May be nullptr. [channels] of float64.
   void* mean64 = nullptr;

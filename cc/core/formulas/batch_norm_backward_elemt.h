@@ -118,19 +118,15 @@ struct BatchNormBackwardElemtFormulaOf : FrozenOnly {
     plain[Plain::kScaleRstd] = forward.scale_rstd;
     for (int i = 0; i < Plain::kNumCoefficients; ++i) k[i] = plain[i];
     k[kMeanRest] = forward.mean_rest;
-    if constexpr (kMask != MaskSource::kNone) {
+    if constexpr (kMask == MaskSource::kX) {
+      const PassingRange<C> range = PassingRangeOf(args, c, forward);
+      k[kLowest] = range.first;
+      k[kHighest] = range.last;
+    } else if constexpr (kMask == MaskSource::kY) {
       const MaskBounds<C> bounds =
-          MaskBoundsOf<C>(args.activation, args.dtype, kMask == MaskSource::kX);
+          MaskBoundsOf<C>(args.activation, args.dtype, false);
       k[kLowest] = bounds.lowest;
       k[kHighest] = bounds.highest;
-      if constexpr (kMask == MaskSource::kX) {
-        const PassingRange<C> range = PassingRangeOf(
-            forward,
-            static_cast<C>(LoadAsDouble(args.stat_dtype, args.offset, c)),
-            bounds);
-        k[kLowest] = range.first;
-        k[kHighest] = range.last;
-      }
     }
   }
 

@@ -59,6 +59,17 @@ static TFBN_HD V MaskedBy(V dy, V y, V lowest, V highest) {
   return y >= highest ? V{} : low_masked;
 }
 
+// The range of x in channel `c` that the activation passes, behind a forward
+// pass with these coefficients.
+template <typename C>
+static TFBN_HD PassingRange<C> PassingRangeOf(
+    const BatchNormGradExArgs& args, int64_t c,
+    const ForwardCoefficients<C>& forward) {
+  return PassingRangeOf(
+      forward, static_cast<C>(LoadAsDouble(args.stat_dtype, args.offset, c)),
+      MaskBoundsOf<C>(args.activation, args.dtype, true));
+}
+
 template <typename ArgsType, bool kFromX, bool kAdd>
 struct BatchNormGradExFormulaOf {
   using Args = ArgsType;
@@ -137,16 +148,14 @@ struct BatchNormGradExFormulaOf {
   template <typename C>
   static TFBN_HD void FinishMask(const Args& args, int64_t c,
                                  C (&k)[kNumCoefficients]) {
-    const MaskBounds<C> bounds =
-        MaskBoundsOf<C>(args.activation, args.dtype, kFromX);
     if constexpr (kFromX) {
-      const PassingRange<C> range = PassingRangeOf(
-          ForwardOf<C>(args, c),
-          static_cast<C>(LoadAsDouble(args.stat_dtype, args.offset, c)),
-          bounds);
+      const PassingRange<C> range =
+          PassingRangeOf(args, c, ForwardOf<C>(args, c));
       k[kLowest] = range.first;
       k[kHighest] = range.last;
     } else {
+      const MaskBounds<C> bounds =
+          MaskBoundsOf<C>(args.activation, args.dtype, false);
       k[kLowest] = bounds.lowest;
       k[kHighest] = bounds.highest;
     }
@@ -231,9 +240,8 @@ struct BatchNormGradExFromYFormula
     : BatchNormGradExFormulaOf<BatchNormGradExFromYArgs, false, false> {};
 // The mask from y, and the gradient of a side input. That is the masked
 // y_backprop, so the second pass needs neither y_backprop nor y: 28 bytes of
-// memory per element of float32 instead of 32. On two cores of an AMD EPYC
-// (AVX2, 32 MiB of LLC) calls take 0.80 to 0.90 of the time where both outputs
-// are in place, and 0.6 to 0.9 where none is.
+// memory per element of float32 instead of 32. docs/adr/0031-early-output.md
+// has what calls gain.
 struct BatchNormGradExAddFormula
     : BatchNormGradExFormulaOf<BatchNormGradExAddArgs, false, true> {
   using FirstPass = BatchNormGradExMaskFormula;
