@@ -2,6 +2,7 @@
 
 #include "cc/c_api/tf_bn_ops_c.h"
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <functional>
@@ -85,6 +86,8 @@ int Run(const CArgs* c_args, const char* implementation, int threads,
 
 // A plan lists its tasks, whose number grows with that of the threads.
 constexpr int kMaxExplainedThreads = 1 << 16;
+// Those of all threads together must not overflow.
+constexpr int64_t kMaxExplainedCacheBytes = int64_t{1} << 40;
 
 // Translates the arguments of tfbn_explain. One sentence, or empty.
 std::string ReadRequest(const char* formula, const tfbn_explain_args* args,
@@ -102,8 +105,9 @@ std::string ReadRequest(const char* formula, const tfbn_explain_args* args,
     return "threads must be at least 1 and at most " +
            std::to_string(kMaxExplainedThreads);
   }
-  if (args->l2_bytes < 0 || args->llc_bytes < 0) {
-    return "l2_bytes and llc_bytes must not be negative";
+  if (std::min(args->l2_bytes, args->llc_bytes) < 0 ||
+      std::max(args->l2_bytes, args->llc_bytes) > kMaxExplainedCacheBytes) {
+    return "l2_bytes and llc_bytes must be at least 0 and at most 2^40";
   }
   request->view = View{args->outer, args->channels, args->inner};
   request->dtype = static_cast<tf_bn_ops::DType>(args->dtype);

@@ -3,7 +3,8 @@
  *
  * All functions return 0 on success. On failure they return 1 and write one
  * NUL-terminated sentence to `error` (cut to `error_size` bytes). Calls share
- * no state. Arrays are aligned to their element type.
+ * no state but scratch memory, which is kept for later calls. Arrays are
+ * aligned to their element type.
  */
 
 #ifndef TF_BN_OPS_CC_C_API_TF_BN_OPS_C_H_
@@ -28,7 +29,10 @@ enum {
 
 /* One batch-norm gradient on the contiguous view [outer, channels, inner]; see
  * cc/core/formulas/batch_norm_grad.h for the formulas. Arrays of view shape
- * have `dtype`, arrays of length `channels` have `stat_dtype`. */
+ * have `dtype`, arrays of length `channels` have `stat_dtype`. x_backprop is
+ * computed in float, unless dtype is TFBN_FLOAT64: in it, a mean of float64 is
+ * rounded to float, also in the second order. Those of
+ * tfbn_cpu_batch_norm_backward_elemt are not. */
 typedef struct tfbn_batch_norm_grad_args {
   int64_t outer, channels, inner;
   int32_t dtype, stat_dtype;
@@ -57,7 +61,7 @@ typedef struct tfbn_batch_norm_grad_ex_args {
   int32_t activation; /* One of TFBN_IDENTITY, ... */
   double epsilon;
   const void *y_backprop, *x, *scale, *mean, *variance;
-  const void* y;
+  const void* y; /* Must be given, if there are elements. */
   /* If both are given, and side_input_backprop is not, the mask is computed
    * from x, and y is not read unless by the reference. */
   const void *offset, *forward_coefficients;
