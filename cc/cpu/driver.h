@@ -20,9 +20,8 @@ namespace tf_bn_ops {
 bool FindFormula(const std::string& name, FormulaTraits* traits);
 
 // Bytes of workspace of a call: partial sums for each channel and block, and
-// coefficients for each channel. At most 1 MiB and 64 bytes per channel for the
-// first-order gradient, 3.5 MiB and 160 bytes per channel for the second-order
-// one.
+// coefficients for each channel. At most 1 MiB and 72 bytes per channel for the
+// first order, 3.5 MiB and 160 bytes per channel for the second.
 template <typename F>
 size_t CpuWorkspaceBytes(const View& view);
 

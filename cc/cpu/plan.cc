@@ -20,8 +20,8 @@ constexpr int64_t kMinRowBytes = 512;
 
 // Guided self-scheduling: each thread has a share of neighbouring tiles, and a
 // task is 1/kGuidedDivisor of what remains of a share. Large tasks first, since
-// the first tile of each is not prefetched, then ever smaller ones, so that no
-// thread waits long for the last task of another ...
+// the first tile of one that another thread takes is not prefetched, then ever
+// smaller ones, so that no thread waits long for the last task of another ...
 constexpr int64_t kGuidedDivisor = 2;
 // ... but not below this many elements, about ten microseconds of work.
 constexpr int64_t kMinTaskElements = int64_t{1} << 14;
@@ -32,8 +32,8 @@ constexpr int64_t kMinTaskElements = int64_t{1} << 14;
 // gained up to two percent, larger ones nothing.)
 constexpr int64_t kPrefetchedTilesInL2 = 8;
 
-// Rows of at least this many bytes are taken four or fewer at a time. (With
-// 1 KiB, taken by eight, an alias made no difference.)
+// Shortest rows whose steps an alias makes wait: with 1 KiB it made no
+// difference.
 constexpr int64_t kAliasedRowBytes = kStepBytes / 4;
 
 // Part of L2 that the scratch of a pipeline may take: the rest is passed
@@ -363,9 +363,8 @@ class Planner {
     }
   }
 
-  // Whether the next load of a row follows its last store closely: a step takes
-  // several short rows at once (RowsPerStep), always those of 16-bit types, and
-  // whole runs in kRuns.
+  // Whether the next load of a row follows its last store closely. Not of
+  // 16-bit types and in kRuns, where a step stores more before it loads again.
   bool HasFewRowsPerStep() const {
     return plan_.partition.kind == Partition::kRows && element_bytes_ > 2 &&
            plan_.tile_channels * ColumnsPerChannel() * element_bytes_ >=

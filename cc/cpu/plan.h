@@ -40,7 +40,7 @@ enum class EarlyBuffer {
 // first. Where an output begins one cache line behind an input in this sense
 // (as buffers do that malloc placed one behind the other, of a multiple of 4
 // KiB), each load has the page offset of a non-temporal store that has just
-// been issued, and waits for it: calls took up to 4.5 times as long, up to 1.5
+// been issued, and waits for it: calls took up to 4.5 times as long, up to 1.6
 // times two lines behind, and not longer three lines behind (AMD EPYC with
 // AVX2).
 constexpr int64_t kAliasBytes = 2 * kCacheLineBytes;

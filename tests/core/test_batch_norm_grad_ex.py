@@ -432,6 +432,20 @@ def test_subnormal_gradients_reach_the_side_input(dtype, implementation):
     assert got.tobytes() == batch_norm_grad_ex.masked_problem(problem)["y_backprop"].tobytes()
 
 
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("is_training", [True, False])
+def test_nan_of_any_payload_reaches_the_side_input(is_training, implementation):
+    """Of bfloat16 all 254 of them, the signalling ones included."""
+    problem = make_problem((64, 64, 1), "bfloat16", is_training=is_training, side_input=True)
+    patterns = np.array([s << 15 | 0x7F80 | f for s in (0, 1) for f in range(1, 128)], np.uint16)
+    problem["y_backprop"].view(np.uint16)[...] = np.resize(patterns, problem.view)
+    got = c_abi.run(problem, implementation=implementation)["side_input_backprop"]
+    masked = batch_norm_grad_ex.masked_problem(problem)["y_backprop"]
+    np.testing.assert_array_equal(
+        np.isnan(got.astype(np.float32)), np.isnan(masked.astype(np.float32))
+    )
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("view", FEW_VIEWS)
 @pytest.mark.parametrize("side_input", [False, True])

@@ -188,6 +188,19 @@ def test_nan_and_infinity_stay_in_their_channel(implementation, where, bad):
         assert finite == [True, True, where == "variance" and bad == np.inf, True, True]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "half", "bfloat16"])
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("payload", [0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0xFFC00000])
+def test_nan_of_any_payload_stays_nan(payload, implementation, dtype):
+    """Also where rounding to a narrower type would carry into the exponent, or cut the payload."""
+    for role in ("scale", "variance", "mean"):
+        problem = random_problem((70, 64, 1), dtype)
+        problem[role].view(np.uint32)[3] = payload
+        got = c_abi.run(problem, implementation=implementation)["x_backprop"].astype(np.float32)
+        assert np.isnan(got[:, 3]).all()
+        assert np.isfinite(np.delete(got, 3, axis=1)).all()
+
+
 @pytest.mark.parametrize("dtype", ["half", "bfloat16"])
 @pytest.mark.parametrize("implementation", ISA_BUILDS)
 def test_every_16_bit_value_is_read_and_written_as_the_reference_does(dtype, implementation):

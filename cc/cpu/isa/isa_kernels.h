@@ -27,7 +27,7 @@ constexpr int64_t kStepBytes = 8192;
 // non-temporal: the others of a step would be loaded at the page offset of what
 // was just stored. [6272, 1024, 1] in float32, two rows at a time, took up to
 // 3.9 times as long for one in five placements of x_backprop, and [32, 512,
-// 784] in half 2.4 times (AMD EPYC; one row at a time 1.2 times at most). Rows
+// 784] in half 2.4 times (AMD EPYC; one row at a time 1.25 times at most). Rows
 // of 2 KiB, four at a time, lose in float32 alone: half took 0.65 times as long
 // in most placements, and never longer.
 static TFBN_INLINE bool ShareAPageOffset(int64_t bytes, int64_t element_bytes) {

@@ -102,30 +102,29 @@ template <typename F, bool kTraining>
 constexpr int kFirstReduced =
     kTraining ? int{F::kFirstMaskCoefficient} : int{F::kFirstFrozenCoefficient};
 
-// Loads a vector of elements of each input and applies the mask, if there is
-// one; kPartial: its first `lanes`.
-template <typename F, bool kPartial, typename T, typename V>
+// Loads a group of vectors of each input and applies the mask, if there is
+// one; kPartial: the first `lanes` of one.
+template <typename F, bool kPartial, int kGroup, typename T, typename V>
 TFBN_INLINE void LoadMaskedInputs(const TensorPointers<F, T>& tensors,
                                   int64_t element, int lanes,
-                                  const V (&k)[F::kNumCoefficients],
-                                  V (&in)[F::kInputs]) {
-  for (int i = 0; i < F::kInputs; ++i) {
-    const T* const from = tensors.in[i] + element;
-    in[i] = kPartial ? LoadPartial(from, lanes) : Load(from);
+                                  const V (*k)[F::kNumCoefficients],
+                                  V (&in)[kGroup][F::kInputs]) {
+  LoadInputs<F, kPartial>(tensors, element, lanes, in);
+  if constexpr (kHasMask<F>) {
+    for (int g = 0; g < kGroup; ++g) F::Mask(in[g], k[g]);
   }
-  if constexpr (kHasMask<F>) F::Mask(in, k);
 }
 
-// The same as doubles. A mask is applied before they are widened.
+// One vector as doubles. A mask is applied before they are widened.
 template <typename F, bool kPartial, typename T, typename V, typename Wide>
 TFBN_INLINE void LoadWideInputs(const TensorPointers<F, T>& tensors,
                                 int64_t element, int lanes,
                                 const V (&k)[F::kNumCoefficients],
                                 Wide (&wide)[F::kInputs]) {
   if constexpr (kHasMask<F>) {
-    V in[F::kInputs];
-    LoadMaskedInputs<F, kPartial>(tensors, element, lanes, k, in);
-    for (int i = 0; i < F::kInputs; ++i) wide[i] = Widen(in[i]);
+    V in[1][F::kInputs];
+    LoadMaskedInputs<F, kPartial>(tensors, element, lanes, &k, in);
+    for (int i = 0; i < F::kInputs; ++i) wide[i] = Widen(in[0][i]);
   } else {
     for (int i = 0; i < F::kInputs; ++i) {
       const T* const from = tensors.in[i] + element;
@@ -209,13 +208,13 @@ TFBN_INLINE void ReduceStep(
       AccumulateWide<F>(wide, sums.center + step.column + u * kLanesOf<T>,
                         sum + u * Wide::kParts);
       if constexpr (kPolicy != StorePolicy::kNone && !kByRow) {
-        ComputeResults<F, kPartial, false, kPolicy>(tensors, first,
-                                                    step.partial_lanes, k[u]);
+        ComputeResults<F, kPartial, false, kPolicy, 1>(
+            tensors, first, step.partial_lanes, k + u);
       }
     }
     if constexpr (kPolicy != StorePolicy::kNone && kByRow) {
-      ComputeRow<F, false, kPolicy, kVectors, kPartial>(tensors, step, element,
-                                                        k);
+      ComputeRow<F, false, kPolicy, kVectors, kPartial, 1>(tensors, step,
+                                                           element, k);
     }
   }
   StoreStepSums<kPartial>(sum, step, sums);
@@ -271,7 +270,8 @@ template <typename T, StorePolicy kPolicy>
 constexpr bool kStoresMeanwhile =
     kPolicy != StorePolicy::kNone && !kRunMayOverflow<T>;
 
-// The frozen results of a run.
+// The frozen results of a run. Coefficients are in the order of groups, here
+// and in ReduceRun.
 template <typename F, StorePolicy kPolicy, int kVectors, bool kPartial,
           typename T>
 TFBN_INLINE void ComputeRun(
@@ -279,40 +279,58 @@ TFBN_INLINE void ComputeRun(
     const VectorOf<T> (&k)[kVectors][F::kNumCoefficients]) {
   int64_t element = step.first_element + step.column;
   for (int64_t r = 0; r < step.rows; ++r, element += step.row_stride) {
-    ComputeRow<F, false, kPolicy, kVectors, kPartial>(tensors, step, element,
-                                                      k);
+    ComputeRow<F, false, kPolicy, kVectors, kPartial,
+               kGroupOf<T, kVectors, kPartial>>(tensors, step, element, k);
   }
 }
+
+// Vectors of a group of ReduceRun. One where it needs the coefficients of a
+// mask alone: bringing them to the order of groups takes what groups save (0.98
+// to 1.02 times as long in bfloat16, AMD EPYC; without a mask 0.91 to 1.0).
+template <typename F, typename T, StorePolicy kPolicy, int kVectors,
+          bool kPartial>
+constexpr int kRunGroup = kPolicy == StorePolicy::kNone && kHasMask<F>
+                              ? 1
+                              : kGroupOf<T, kVectors, kPartial>;
 
 // Adds a run, of which `step` has the rows, to the running sums of its columns.
 template <typename F, StorePolicy kPolicy, int kVectors, bool kPartial,
           typename T, int kSums, int64_t kColumns>
 TFBN_INLINE void ReduceRun(
     const TensorPointers<F, T>& tensors, const Step& step,
+    const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients,
     const VectorOf<T> (&k)[kVectors][F::kNumCoefficients],
     ColumnSums<float, kSums, kColumns>& sums) {
   constexpr int kLanes = kLanesOf<T>;
+  constexpr int kGroup = kRunGroup<F, T, kPolicy, kVectors, kPartial>;
   constexpr bool kByRow = kStoredTogether<F, T, kPolicy, kVectors> > 1;
-  VF run[kVectors][kSums] = {};
+  VF center[kVectors][1], run[kVectors][kSums] = {};
+  for (int u = 0; u < kVectors; ++u) {
+    center[u][0] = Load(sums.center + step.column + u * kLanes);
+  }
+  ToGroupOrder<T, kGroup, 0>(center);
   int64_t element = step.first_element + step.column;
   for (int64_t r = 0; r < step.rows; ++r, element += step.row_stride) {
     PrefetchRow<kVectors>(tensors, step, element);
-    for (int u = 0; u < kVectors; ++u) {
-      VF in[F::kInputs];
+    for (int u = 0; u < kVectors; u += kGroup) {
+      VF in[kGroup][F::kInputs];
       const int64_t first = element + u * kLanes;
-      LoadMaskedInputs<F, kPartial>(tensors, first, step.partial_lanes, k[u],
+      LoadMaskedInputs<F, kPartial>(tensors, first, step.partial_lanes, k + u,
                                     in);
-      F::Accumulate(in, Load(sums.center + step.column + u * kLanes), run[u]);
+      for (int g = 0; g < kGroup; ++g) {
+        F::Accumulate(in[g], center[u + g][0], run[u + g]);
+      }
       if constexpr (kStoresMeanwhile<T, kPolicy> && !kByRow) {
-        ComputeResults<F, kPartial, false, kPolicy>(tensors, first,
-                                                    step.partial_lanes, k[u]);
+        ComputeResults<F, kPartial, false, kPolicy, kGroup>(
+            tensors, first, step.partial_lanes, k + u);
       }
     }
     if constexpr (kStoresMeanwhile<T, kPolicy> && kByRow) {
-      ComputeRow<F, false, kPolicy, kVectors, kPartial>(tensors, step, element,
-                                                        k);
+      ComputeRow<F, false, kPolicy, kVectors, kPartial, kGroup>(tensors, step,
+                                                                element, k);
     }
   }
+  ToColumnOrder<T, kGroup, 0>(run);
   VD sum[kVectors * WideF::kParts][kSums];
   LoadStepSums(sums, step, sum);
   const bool repeat = kRunMayOverflow<T> && !AllFinite(run);
@@ -320,9 +338,11 @@ TFBN_INLINE void ReduceRun(
     WideF wide[kSums];
     for (int s = 0; s < kSums; ++s) wide[s] = Widen(run[u][s]);
     if (repeat) {
+      VectorOf<T> by_column[kVectors][F::kNumCoefficients];
+      LoadStepCoefficients<F, kPolicy>(coefficients, step, by_column);
       const int64_t column = step.column + u * kLanes;
-      RepeatRun<F, kPartial>(tensors, step, step.first_element + column, k[u],
-                             sums.center + column, wide);
+      RepeatRun<F, kPartial>(tensors, step, step.first_element + column,
+                             by_column[u], sums.center + column, wide);
     }
     for (int s = 0; s < kSums; ++s) {
       for (int p = 0; p < WideF::kParts; ++p) {
@@ -348,10 +368,15 @@ TFBN_INLINE void ReduceStep(
   StepTensors<F, T> tensors = given;
   VectorOf<T> k[kVectors][F::kNumCoefficients];
   LoadStepCoefficients<F, kPolicy>(coefficients, step, k);
+  if constexpr (kPolicy != StorePolicy::kNone || kHasMask<F>) {
+    constexpr int kFirst = kFirstReduced < F, kPolicy == StorePolicy::kNone > ;
+    ToGroupOrder<T, kRunGroup<F, T, kPolicy, kVectors, kPartial>, kFirst>(k);
+  }
   Step run = step;
   for (int64_t left = step.rows; left > 0; left -= kTwoLevelRun) {
     run.rows = left < kTwoLevelRun ? left : kTwoLevelRun;
-    ReduceRun<F, kPolicy, kVectors, kPartial>(tensors, run, k, sums);
+    ReduceRun<F, kPolicy, kVectors, kPartial>(tensors, run, coefficients, k,
+                                              sums);
     run.first_element += kTwoLevelRun * step.row_stride;
   }
 }

@@ -17,9 +17,15 @@
 // all overloads of it (`using portable::StorePartialBits;` keeps them).
 //
 //   VF WidenFloat16(V16), WidenBfloat16(V16)
-//   V16 NarrowFloat16(VF), NarrowBfloat16(VF)   to nearest even, NaN stays NaN
+//   V16 NarrowFloat16(VF)          to nearest even, NaN stays NaN
+//   V16 NarrowBfloat16(VF)         the same, but of NaN only those whose lower
+//                                  16 bits are 0: what arithmetic makes of
+//                                  bfloat16 and of default NaN
 //   V16 KeepSubnormals(V16, VF v)  of NarrowBfloat16(v) and v: the former with
 //                                  the subnormals that it may have flushed
+//   Bfloat16Pairs                  optional: two neighbouring vectors of
+//                                  bfloat16 at once, whose elements are spread
+//                                  over two VF in an order of its own
 //   WideF Widen(VF)                to double
 //   WideF LoadWide(const T*)       optional: load and widen T in one
 //   V LoadPartialBits<V>(p, n), StorePartialBits(p, V, n)   the first n lanes
@@ -74,6 +80,7 @@ namespace {
 
 // The interface: each from the namespace that is nearest to the build's own.
 namespace isa = TF_BN_OPS_ISA;
+using isa::Bfloat16Pairs;
 using isa::KeepSubnormals;
 using isa::LoadPartialBits;
 using isa::LoadWide;
@@ -150,13 +157,94 @@ TFBN_INLINE void StorePartial(T* p, VectorOf<T> v, int n) {
   StorePartialBits(p, Compute<T>::Encode(v), n);
 }
 
-// What is stored of elements of an input that are passed on, not computed:
-// their subnormals are not flushed.
+// Elements of an input that are passed on, not computed, as they are encoded:
+// no arithmetic has made a NaN a quiet one.
+TFBN_INLINE VF Quiet(VF v) {
+  return (VF)((VU)v | ((VU)(v != v) & 0x00400000u));
+}
+// What is stored of them: their subnormals are not flushed.
 template <typename T>
 TFBN_INLINE typename Compute<T>::Stored EncodePassedOn(VectorOf<T> v) {
-  const auto stored = Compute<T>::Encode(v);
-  if constexpr (std::is_same_v<T, Bfloat16>) return KeepSubnormals(stored, v);
-  return stored;
+  if constexpr (std::is_same_v<T, Bfloat16>) {
+    return KeepSubnormals(NarrowBfloat16(Quiet(v)), v);
+  } else {
+    return Compute<T>::Encode(v);
+  }
+}
+
+// Neighbouring vectors of elements that are loaded, and stored, at once: one,
+// or a pair, whose elements the ISA has in an order of its own.
+template <typename T>
+struct PairsOf {
+  static constexpr bool kDefined = false;
+};
+template <>
+struct PairsOf<Bfloat16> : Bfloat16Pairs {};
+
+template <typename T, int kVectors>
+struct VectorGroup;
+template <typename T>
+struct VectorGroup<T, 1> {
+  using V = VectorOf<T>;
+  using Stored = typename Compute<T>::Stored;
+  static TFBN_INLINE void Load(const T* p, V (&v)[1]) {
+    v[0] = tf_bn_ops::Load(p);
+  }
+  static TFBN_INLINE Stored Encode(const V (&v)[1]) {
+    return Compute<T>::Encode(v[0]);
+  }
+  static TFBN_INLINE Stored EncodePassedOn(const V (&v)[1]) {
+    return tf_bn_ops::EncodePassedOn<T>(v[0]);
+  }
+};
+template <typename T>
+struct VectorGroup<T, 2> {
+  using V = VectorOf<T>;
+  using Stored = typename PairsOf<T>::Stored;
+  static TFBN_INLINE void Load(const T* p, V (&v)[2]) {
+    PairsOf<T>::Widen(LoadBits<Stored>(p), v);
+  }
+  static TFBN_INLINE Stored Encode(const V (&v)[2]) {
+    return PairsOf<T>::Narrow(v);
+  }
+  static TFBN_INLINE Stored EncodePassedOn(const V (&v)[2]) {
+    return PairsOf<T>::Narrow({Quiet(v[0]), Quiet(v[1])});
+  }
+};
+
+// Vectors of a group in a step of kVectors.
+template <typename T, int kVectors, bool kPartial>
+constexpr int kGroupOf =
+    PairsOf<T>::kDefined && !kPartial && kVectors % 2 == 0 ? 2 : 1;
+
+// Brings what a step has for each of its columns, in kVectors vectors, from
+// column order to that of groups of kGroup vectors; the values from kFirst on.
+template <typename T, int kGroup, int kFirst, int kVectors, int kN, typename V>
+TFBN_INLINE void ToGroupOrder(V (&v)[kVectors][kN]) {
+  if constexpr (kGroup == 2) {
+    for (int u = 0; u < kVectors; u += 2) {
+      for (int i = kFirst; i < kN; ++i) {
+        V pair[2] = {v[u][i], v[u + 1][i]};
+        PairsOf<T>::Deinterleave(pair);
+        v[u][i] = pair[0];
+        v[u + 1][i] = pair[1];
+      }
+    }
+  }
+}
+// The way back.
+template <typename T, int kGroup, int kFirst, int kVectors, int kN, typename V>
+TFBN_INLINE void ToColumnOrder(V (&v)[kVectors][kN]) {
+  if constexpr (kGroup == 2) {
+    for (int u = 0; u < kVectors; u += 2) {
+      for (int i = kFirst; i < kN; ++i) {
+        V pair[2] = {v[u][i], v[u + 1][i]};
+        PairsOf<T>::Interleave(pair);
+        v[u][i] = pair[0];
+        v[u + 1][i] = pair[1];
+      }
+    }
+  }
 }
 
 TFBN_INLINE WideD Widen(VD v) { return WideD{{v}}; }

@@ -27,7 +27,8 @@ TFBN_INLINE VF WidenBfloat16(V16 v) {
   return (VF)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)v), 16);
 }
 TFBN_INLINE V16 NarrowBfloat16(VF v) {
-  return (V16)_mm512_cvtepi32_epi16((__m512i)portable::RoundToBfloat16(v));
+  return (V16)_mm512_cvtepi32_epi16(
+      (__m512i)(portable::RoundToBfloat16(v) >> 16));
 }
 
 TFBN_INLINE WideF Widen(VF v) {

@@ -32,11 +32,7 @@ TFBN_INLINE V16 NarrowBfloat16(VF v) {
   const uint32x4_t bits = (uint32x4_t)v;
   const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
   const uint32x4_t half = vaddq_u32(odd, vdupq_n_u32(0x7fff));
-  const uint16x4_t rounded = vaddhn_u32(bits, half);
-  const uint16x4_t quiet_nan =
-      vorr_u16(vshrn_n_u32(bits, 16), vdup_n_u16(0x0040));
-  const float32x4_t f = (float32x4_t)v;
-  return (V16)vbsl_u16(vmovn_u32(vceqq_f32(f, f)), rounded, quiet_nan);
+  return (V16)vaddhn_u32(bits, half);
 }
 
 TFBN_INLINE WideF Widen(VF v) {

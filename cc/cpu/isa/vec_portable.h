@@ -89,17 +89,17 @@ TFBN_INLINE V16 NarrowFloat16(VF v) {
 TFBN_INLINE VF WidenBfloat16(V16 v) {
   return (VF)(__builtin_convertvector(v, VU) << 16);
 }
-// The 32-bit lanes of a conversion to bfloat16, rounded to nearest even; NaN
-// stays NaN.
+// Rounds to bfloat16, to nearest even: the upper halves of the 32-bit lanes.
 TFBN_INLINE VU RoundToBfloat16(VF v) {
   const VU bits = (VU)v;
-  const VU rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
-  const VU quiet_nan = bits | 0x00400000u;
-  return Select((VU)(v != v), quiet_nan, rounded) >> 16;
+  return bits + 0x7fffu + ((bits >> 16) & 1u);
 }
 TFBN_INLINE V16 NarrowBfloat16(VF v) {
-  return __builtin_convertvector(RoundToBfloat16(v), V16);
+  return __builtin_convertvector(RoundToBfloat16(v) >> 16, V16);
 }
+struct Bfloat16Pairs {
+  static constexpr bool kDefined = false;
+};
 
 // A NarrowBfloat16 that keeps subnormal numbers has nothing to add.
 TFBN_INLINE V16 KeepSubnormals(V16 narrowed, VF) { return narrowed; }
