@@ -21,7 +21,7 @@ from tf_bn_ops.conformance.reports import merge
 from tf_bn_ops.conformance.reports.shards import Shard
 from tf_bn_ops.harness import bounds
 
-# Four minutes on two cores; a new op adds cases of its own and takes none from the others.
+# Six minutes on two cores; a new op adds cases of its own and takes none from the others.
 DEFAULT_CASES = generate.cases_with_every_kind(generate.combinations())
 DEFAULT_SEED = 1
 COMMAND = "python -m tf_bn_ops conformance"
