@@ -107,7 +107,8 @@ std::string ReadRequest(const char* formula, const tfbn_explain_args* args,
   }
   if (std::min(args->l2_bytes, args->llc_bytes) < 0 ||
       std::max(args->l2_bytes, args->llc_bytes) > kMaxExplainedCacheBytes) {
-    return "l2_bytes and llc_bytes must be at least 0 and at most 2^40";
+    return "l2_bytes and llc_bytes must be at least 0 and at most " +
+           std::to_string(kMaxExplainedCacheBytes);
   }
   request->view = View{args->outer, args->channels, args->inner};
   request->dtype = static_cast<tf_bn_ops::DType>(args->dtype);

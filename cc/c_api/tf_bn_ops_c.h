@@ -30,9 +30,9 @@ enum {
 /* One batch-norm gradient on the contiguous view [outer, channels, inner]; see
  * cc/core/formulas/batch_norm_grad.h for the formulas. Arrays of view shape
  * have `dtype`, arrays of length `channels` have `stat_dtype`. x_backprop is
- * computed in float, unless dtype is TFBN_FLOAT64: in it, a mean of float64 is
- * rounded to float, also in the second order. Those of
- * tfbn_cpu_batch_norm_backward_elemt are not. */
+ * computed in float, unless dtype is TFBN_FLOAT64: there a mean of float64 is
+ * rounded to float, also in the second order, but not in
+ * tfbn_cpu_batch_norm_backward_elemt. */
 typedef struct tfbn_batch_norm_grad_args {
   int64_t outer, channels, inner;
   int32_t dtype, stat_dtype;

@@ -93,7 +93,7 @@ std::string Fuser::CoefficientsFor(const Backward& backward) {
   if (const NodeDef* const forward = ForwardOf(backward)) {
     return TensorName{forward->name(), kForwardCoefficients}.ToInput();
   }
-  return DataInputs(*backward.gradient)[kReserveSpace2];
+  return DataInputs(*backward.gradient)[kGradReserveSpace2];
 }
 
 void Fuser::FuseBackward(const Backward& backward) {

@@ -93,16 +93,18 @@ bool Fuser::LeftToConvolution(const Forward& forward) {
          graph_.Consumers(x->name()).size() == 1;
 }
 
-// Gradients that were fused before their forward op read a placeholder of
-// `norm` in place of coefficients, and mask from y. It becomes coefficients
-// now, but what they have as offset need not be that of `norm`.
+// For a norm that is about to become a FusedBatchNormEx. Gradients that were
+// fused before it read a placeholder of `norm` in place of coefficients, and
+// mask from y. It becomes coefficients now, but what they have as offset need
+// not be that of `norm`.
 void Fuser::MaskFromY(const NodeDef& norm) {
   for (const IndexedGraph::Consumer& consumer : graph_.Consumers(norm.name())) {
     if (consumer.node->op() == kFusedBackward &&
         consumer.port == kForwardCoefficients &&
         consumer.input == kGradReserveSpace3) {
-      graph_.SetInput(consumer.node, kGradReserveSpace3,
-                      TensorName::Parse(consumer.node->input(kReserveSpace2)));
+      graph_.SetInput(
+          consumer.node, kGradReserveSpace3,
+          TensorName::Parse(consumer.node->input(kGradReserveSpace2)));
     }
   }
 }
@@ -154,7 +156,9 @@ void Fuser::TakeRemapped(NodeDef* node) {
   if (activation != "Relu" && activation != "Relu6") return;
   const std::string refusal = NodeRefusal(*node);
   fusions_.push_back({node->name(), /*is_backward=*/false, refusal});
-  if (refusal.empty()) node->set_op(kFusedForward);
+  if (!refusal.empty()) return;
+  MaskFromY(*node);
+  node->set_op(kFusedForward);
 }
 
 }  // namespace tf_bn_ops

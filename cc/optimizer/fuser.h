@@ -32,9 +32,9 @@ constexpr int kForwardCoefficients = 5;  // output of FusedBatchNormEx
 constexpr int kGradYBackprop = 0;
 constexpr int kGradX = 1;
 constexpr int kGradScale = 2;
-constexpr int kReserveSpace2 = 4;
-constexpr int kGradInputs = 5;         // up to reserve_space_2
-constexpr int kGradReserveSpace3 = 5;  // of FusedBatchNormGradEx
+constexpr int kGradReserveSpace2 = 4;
+constexpr int kGradInputs = kGradReserveSpace2 + 1;  // up to it
+constexpr int kGradReserveSpace3 = 5;                // of FusedBatchNormGradEx
 constexpr int kSideInputBackprop = 5;
 constexpr int kFeatures = 1;  // of ReluGrad
 

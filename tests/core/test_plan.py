@@ -356,8 +356,8 @@ def test_every_reason_has_a_sentence_without_open_slots():
     [
         ({"formula": "layer_norm"}, 'there is no formula "layer_norm"'),
         ({"threads": 0}, "threads must be at least 1"),
-        ({"l2_bytes": -1}, "l2_bytes and llc_bytes must be at least 0 and at most 2.40"),
-        ({"llc_bytes": 1 << 62}, "l2_bytes and llc_bytes must be at least 0 and at most 2.40"),
+        ({"l2_bytes": -1}, f"l2_bytes and llc_bytes must be at least 0 and at most {2**40}"),
+        ({"llc_bytes": 1 << 62}, f"l2_bytes and llc_bytes must be at least 0 and at most {2**40}"),
         ({"view": (-1, 1, 1)}, "outer, channels and inner must not be negative"),
         ({"implementation": "mmx"}, 'there is no CPU implementation "mmx"'),
     ],

@@ -134,10 +134,8 @@ def test_an_infinity_around_a_float64_mean_is_that_of_double(device, dtype, mean
     view = (170, 4, 9)
     problem = device_problems.backward_reduce(view, dtype)
     problem["mean"] = np.full(view[1], mean)
-    problem["x"][0, 0, 0] = stored({"x": np.array(1.5)}, dtype, None)["x"]
-    problem["y_backprop"][0, 0, 0] = stored({"y_backprop": np.array(np.inf)}, dtype, None)[
-        "y_backprop"
-    ]
+    problem["x"][0, 0, 0] = problem.dtype.store(np.array(1.5))
+    problem["y_backprop"][0, 0, 0] = problem.dtype.store(np.array(np.inf))
     outputs = run(device, problem)
     assert outputs["local_sum_dy"][0] == outputs["local_sum_dy_xmu"][0] == np.inf
     assert np.isfinite(outputs["local_sum_dy_xmu"][1:]).all()

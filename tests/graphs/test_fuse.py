@@ -264,21 +264,27 @@ def test_a_backward_pass_alone_masks_by_y():
     assert_close(rewrite.unfuse(fused)(*inputs), concrete(*inputs))
 
 
-def backward_of(dy, x, norms, features):
-    """The gradient of `norms`, all outputs of TensorFlow's V3, behind a ReLU of `features`."""
+def norm_outputs(x, offset=VECTORS[1], **attrs):
+    """All outputs of TensorFlow's V3."""
+    scale, _, mean, variance = VECTORS
+    return tf.raw_ops.FusedBatchNormV3(
+        x=x, scale=scale, offset=offset, mean=mean, variance=variance, **attrs
+    )
+
+
+def norm_gradient(y_backprop, x, norms):
+    """The gradient of `norm_outputs` by x, scale and offset."""
     return tf.raw_ops.FusedBatchNormGradV3(
-        y_backprop=tf.raw_ops.ReluGrad(gradients=dy, features=features), x=x, scale=VECTORS[0],
-        reserve_space_1=norms.reserve_space_1, reserve_space_2=norms.reserve_space_2,
-        reserve_space_3=norms.reserve_space_3,
+        y_backprop=y_backprop, x=x, scale=VECTORS[0], reserve_space_1=norms.reserve_space_1,
+        reserve_space_2=norms.reserve_space_2, reserve_space_3=norms.reserve_space_3,
     )[:3]  # fmt: skip
 
 
 def run_graph(graph_def, x, *fetches):
-    with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+    """What a graph computes of its placeholder, by the names of operations."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         tf.import_graph_def(graph_def, name="")
-        return session.run(
-            [graph.get_tensor_by_name(f"{fetch}:0") for fetch in fetches], {"x:0": x}
-        )
+        return session.run([f"{fetch}:0" for fetch in fetches], {"x:0": x})
 
 
 def test_a_forward_op_that_is_fused_after_its_gradient():
@@ -286,12 +292,10 @@ def test_a_forward_op_that_is_fused_after_its_gradient():
     stay that of y."""
 
     def build(x):
-        scale, offset, mean, variance = VECTORS
-        norms = tf.raw_ops.FusedBatchNormV3(
-            x=x, scale=scale, offset=offset - 1, mean=mean, variance=variance, name="norm"
-        )
+        norms = norm_outputs(x, offset=VECTORS[1] - 1, name="norm")
         y = tf.nn.relu(norms.y)
-        for i, each in enumerate(backward_of(tf.cos(3 * y), x, norms, y)):
+        mask = tf.raw_ops.ReluGrad(gradients=tf.cos(3 * y), features=y)
+        for i, each in enumerate(norm_gradient(mask, x, norms)):
             tf.identity(each, name=f"result{i}")
 
     graph_def = graph_def_of(build)
@@ -305,27 +309,43 @@ def test_a_forward_op_that_is_fused_after_its_gradient():
         assert_close(run_graph(fused, x, *names), want)
 
 
+def gradient_that_reads_the_placeholder(x):
+    """x_backprop of a graph that somebody else wrote: its offset is not read, and is not the
+    norm's."""
+    norms = norm_outputs(x, offset=VECTORS[1] - 1, name="norm")
+    y = tf.nn.relu(norms.y, name="y")
+    gradients = tf_bn_ops.raw_ops.FusedBatchNormGradEx(
+        y_backprop=tf.cos(3 * y), x=x, scale=VECTORS[0], reserve_space_1=norms.reserve_space_1,
+        reserve_space_2=norms.reserve_space_2, reserve_space_3=norms.reserve_space_3,
+        offset=VECTORS[0], y=y, activation_mode="Relu",
+    )  # fmt: skip
+    tf.identity(gradients.x_backprop, name="result")
+
+
 def test_a_gradient_that_reads_the_placeholder_of_a_norm():
-    """A graph that somebody else wrote: its offset is not read, and is not the norm's."""
-
-    def build(x):
-        scale, offset, mean, variance = VECTORS
-        norms = tf.raw_ops.FusedBatchNormV3(
-            x=x, scale=scale, offset=offset - 1, mean=mean, variance=variance
-        )
-        y = tf.nn.relu(norms.y)
-        gradients = tf_bn_ops.raw_ops.FusedBatchNormGradEx(
-            y_backprop=tf.cos(3 * y), x=x, scale=scale, reserve_space_1=norms.reserve_space_1,
-            reserve_space_2=norms.reserve_space_2, reserve_space_3=norms.reserve_space_3,
-            offset=scale, y=y, activation_mode="Relu",
-        )  # fmt: skip
-        tf.identity(gradients.x_backprop, name="result")
-
-    graph_def = graph_def_of(build)
+    graph_def = graph_def_of(gradient_that_reads_the_placeholder)
     fused = rewrite.fuse(graph_def)
     assert ops_of(fused) == [EX, GRAD_EX]
     x = data(SHAPES["NHWC"]).numpy()
     assert_close(run_graph(fused, x, "result"), run_graph(graph_def, x, "result"))
+
+
+def test_a_gradient_that_reads_the_placeholder_of_what_the_remapper_fused():
+    """Likewise of TensorFlow's op, which becomes this library's."""
+    graph_def = graph_def_of(gradient_that_reads_the_placeholder)
+    want = rewrite.fuse(graph_def)
+    nodes = {node.name: node for node in graph_def.node}
+    remapped = nodes["norm"]
+    remapped.op = "_FusedBatchNormEx"
+    remapped.attr["activation_mode"].s = b"Relu"
+    remapped.attr["num_side_inputs"].i = 0
+    for node in graph_def.node:  # Without Relu.
+        node.input[:] = ["norm" if name == "y" else name for name in node.input]
+    graph_def.node.remove(nodes["y"])
+    fused = rewrite.fuse(graph_def)
+    assert ops_of(fused) == [EX, GRAD_EX]
+    x = data(SHAPES["NHWC"]).numpy()
+    assert_close(run_graph(fused, x, "result"), run_graph(want, x, "result"))
 
 
 def unbroadcast(gradient, x, y, name, after=()):
@@ -338,21 +358,20 @@ def unbroadcast(gradient, x, y, name, after=()):
         return tf.raw_ops.Reshape(tensor=total, shape=shapes[0], name=name)
 
 
+def gradient_behind_an_addition(x, after=()):
+    """The sum of a mask, which the gradient of x's norm reads; its reduction waits for `after`."""
+    norms = norm_outputs(x)
+    y = tf.nn.relu(norms.y + tf.sin(x))
+    mask = tf.raw_ops.ReluGrad(gradients=tf.cos(x), features=y)
+    reduced = unbroadcast(mask, x, x, "reduced", after)
+    tf.identity(norm_gradient(reduced, x, norms)[0], name="result0")
+    return reduced.op.inputs[0].op
+
+
 def test_reductions_that_only_wait_for_that_of_a_mask():
     def build(x):
-        norms = tf.raw_ops.FusedBatchNormV3(
-            x=x, **dict(zip(("scale", "offset", "mean", "variance"), VECTORS, strict=True))
-        )
-        y = tf.nn.relu(norms.y + tf.sin(x))
-        mask = tf.raw_ops.ReluGrad(gradients=tf.cos(x), features=y)
-        first = unbroadcast(mask, x, x, "first")
-        other = unbroadcast(tf.exp(x), x, x, "other", [first.op.inputs[0].op])
-        gradient = tf.raw_ops.FusedBatchNormGradV3(
-            y_backprop=first, x=x, scale=VECTORS[0], reserve_space_1=norms.reserve_space_1,
-            reserve_space_2=norms.reserve_space_2, reserve_space_3=norms.reserve_space_3,
-        )  # fmt: skip
-        tf.identity(gradient.x_backprop, name="result0")
-        tf.identity(other, name="result1")
+        sum_of_mask = gradient_behind_an_addition(x)
+        tf.identity(unbroadcast(tf.exp(x), x, x, "other", [sum_of_mask]), name="result1")
 
     graph_def = graph_def_of(build)
     x, names = data(SHAPES["NHWC"]).numpy(), ["result0", "result1"]
@@ -362,20 +381,9 @@ def test_reductions_that_only_wait_for_that_of_a_mask():
 
 
 def test_what_a_reduction_waits_for_still_runs():
-    def build(x):
-        norms = tf.raw_ops.FusedBatchNormV3(
-            x=x, **dict(zip(("scale", "offset", "mean", "variance"), VECTORS, strict=True))
-        )
-        y = tf.nn.relu(norms.y + tf.sin(x))
-        mask = tf.raw_ops.ReluGrad(gradients=tf.cos(x), features=y)
-        reduced = unbroadcast(mask, x, x, "reduced", [tf.no_op(name="effect")])
-        gradient = tf.raw_ops.FusedBatchNormGradV3(
-            y_backprop=reduced, x=x, scale=VECTORS[0], reserve_space_1=norms.reserve_space_1,
-            reserve_space_2=norms.reserve_space_2, reserve_space_3=norms.reserve_space_3,
-        )  # fmt: skip
-        tf.identity(gradient.x_backprop, name="result")
-
-    fused = rewrite.fuse(graph_def_of(build))
+    fused = rewrite.fuse(
+        graph_def_of(lambda x: gradient_behind_an_addition(x, [tf.no_op(name="effect")]))
+    )
     assert "^effect" in {name for node in fused.node for name in node.input}
 
 
@@ -450,9 +458,7 @@ def test_an_intermediate_whose_shape_is_read():
 
     fused = rewrite.fuse(graph_def_of(build, shape=(None, 2, 3, 3)))
     assert ops_of(fused) == [EX]
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        tf.import_graph_def(fused, name="")
-        shape = session.run("result:0", {"x:0": np.zeros((5, 2, 3, 3))})
+    (shape,) = run_graph(fused, np.zeros((5, 2, 3, 3)), "result")
     np.testing.assert_array_equal(shape, [5, 2, 3, 3])
 
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 
 #include "cc/core/formulas/formula.h"
@@ -99,7 +98,7 @@ TFBN_INLINE void StoreCoefficients(const C (&k)[F::kNumCoefficients], int begin,
   C* const out = static_cast<C*>(coefficients) + c;
   // A NaN that is given may have any payload, see NarrowBfloat16 (vec.h).
   for (int i = begin; i < end; ++i) {
-    out[i * stride] = k[i] == k[i] ? k[i] : std::numeric_limits<C>::quiet_NaN();
+    out[i * stride] = k[i] == k[i] ? k[i] : static_cast<C>(kNaN);
   }
 }
 
@@ -333,7 +332,7 @@ TFBN_INLINE void ApplyStep(
   VectorOf<T> k[kVectors][F::kNumCoefficients];
   constexpr int kFirst = kFirstApplied<F, kTraining>;
   LoadCoefficients<F, kVectors, kFirst>(coefficients, step.column, k);
-  ToGroupOrder<T, kGroup, kFirst>(k);
+  Reorder<LaneOrder::kGroups, T, kGroup, kFirst>(k);
   for (int64_t r = 0; r < step.rows; ++r) {
     const int64_t element =
         step.first_element + r * step.row_stride + step.column;

@@ -166,18 +166,17 @@ TFBN_INLINE void LoadStepSums(const ColumnSums<Term, kSums, kColumns>& sums,
   }
 }
 
-// Loads the coefficients that a step reads: those of the mask, and, unless the
-// policy is kNone, of frozen results.
-template <typename F, StorePolicy kPolicy, int kVectors, typename C, typename V>
+// Loads the coefficients that a step reads, in the order of groups of kGroup:
+// those of the mask, and, unless the policy is kNone, of frozen results.
+template <typename F, StorePolicy kPolicy, typename T, int kGroup, int kVectors,
+          typename C, typename V>
 TFBN_INLINE void LoadStepCoefficients(const ColumnCoefficients<C>& coefficients,
                                       const Step& step,
                                       V (&k)[kVectors][F::kNumCoefficients]) {
-  if constexpr (kPolicy != StorePolicy::kNone) {
-    LoadCoefficients<F, kVectors, kFirstReduced<F, false>>(coefficients,
-                                                           step.column, k);
-  } else if constexpr (kHasMask<F>) {
-    LoadCoefficients<F, kVectors, kFirstReduced<F, true>>(coefficients,
-                                                          step.column, k);
+  if constexpr (kPolicy != StorePolicy::kNone || kHasMask<F>) {
+    constexpr int kFirst = kFirstReduced<F, (kPolicy == StorePolicy::kNone)>;
+    LoadCoefficients<F, kVectors, kFirst>(coefficients, step.column, k);
+    Reorder<LaneOrder::kGroups, T, kGroup, kFirst>(k);
   }
 }
 
@@ -194,7 +193,7 @@ TFBN_INLINE void ReduceStep(
   VD sum[kVectors * Wide::kParts][kSums];
   LoadStepSums(sums, step, sum);
   VectorOf<T> k[kVectors][F::kNumCoefficients];
-  LoadStepCoefficients<F, kPolicy>(coefficients, step, k);
+  LoadStepCoefficients<F, kPolicy, T, /*kGroup=*/1>(coefficients, step, k);
   constexpr bool kByRow = kStoredTogether<F, T, kPolicy, kVectors> > 1;
   for (int64_t r = 0; r < step.rows; ++r) {
     const int64_t element =
@@ -235,19 +234,24 @@ TFBN_INLINE bool AllFinite(const VF (&run)[kVectors][kSums]) {
   return any == 0;
 }
 
-// Adds up a run of one vector of columns again, in double. The sums of columns
-// that are finite in float stay those: which ones share a vector with one that
-// is not depends on the ISA.
+// Adds up a run of one vector of columns, from step.column on, again, in
+// double. The sums of columns that are finite in float stay those: which ones
+// share a vector with one that is not depends on the ISA.
 template <typename F, bool kPartial, typename T, int kSums>
 __attribute__((noinline)) void RepeatRun(
-    const TensorPointers<F, T>& tensors, const Step& step, int64_t element,
-    const VectorOf<T> (&k)[F::kNumCoefficients], const float* center,
-    WideF (&run)[kSums]) {
-  const WideF wide_center = Widen(Load(center));
+    const TensorPointers<F, T>& tensors, const Step& step,
+    const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients,
+    const float* center, WideF (&run)[kSums]) {
+  const WideF wide_center = Widen(Load(center + step.column));
+  VectorOf<T> k[1][F::kNumCoefficients];
+  LoadStepCoefficients<F, StorePolicy::kNone, T, /*kGroup=*/1>(coefficients,
+                                                               step, k);
   WideF sum[kSums] = {};
+  int64_t element = step.first_element + step.column;
   for (int64_t r = 0; r < step.rows; ++r, element += step.row_stride) {
     WideF wide[F::kInputs];
-    LoadWideInputs<F, kPartial>(tensors, element, step.partial_lanes, k, wide);
+    LoadWideInputs<F, kPartial>(tensors, element, step.partial_lanes, k[0],
+                                wide);
     for (int p = 0; p < WideF::kParts; ++p) {
       VD in[F::kInputs], part[kSums];
       for (int i = 0; i < F::kInputs; ++i) in[i] = wide[i].part[p];
@@ -270,45 +274,34 @@ template <typename T, StorePolicy kPolicy>
 constexpr bool kStoresMeanwhile =
     kPolicy != StorePolicy::kNone && !kRunMayOverflow<T>;
 
-// The frozen results of a run. Coefficients are in the order of groups, here
-// and in ReduceRun.
+// The frozen results of a run.
 template <typename F, StorePolicy kPolicy, int kVectors, bool kPartial,
-          typename T>
+          int kGroup, typename T>
 TFBN_INLINE void ComputeRun(
     const TensorPointers<F, T>& tensors, const Step& step,
     const VectorOf<T> (&k)[kVectors][F::kNumCoefficients]) {
   int64_t element = step.first_element + step.column;
   for (int64_t r = 0; r < step.rows; ++r, element += step.row_stride) {
-    ComputeRow<F, false, kPolicy, kVectors, kPartial,
-               kGroupOf<T, kVectors, kPartial>>(tensors, step, element, k);
+    ComputeRow<F, false, kPolicy, kVectors, kPartial, kGroup>(tensors, step,
+                                                              element, k);
   }
 }
 
-// Vectors of a group of ReduceRun. One where it needs the coefficients of a
-// mask alone: bringing them to the order of groups takes what groups save (0.98
-// to 1.02 times as long in bfloat16, AMD EPYC; without a mask 0.91 to 1.0).
-template <typename F, typename T, StorePolicy kPolicy, int kVectors,
-          bool kPartial>
-constexpr int kRunGroup = kPolicy == StorePolicy::kNone && kHasMask<F>
-                              ? 1
-                              : kGroupOf<T, kVectors, kPartial>;
-
 // Adds a run, of which `step` has the rows, to the running sums of its columns.
 template <typename F, StorePolicy kPolicy, int kVectors, bool kPartial,
-          typename T, int kSums, int64_t kColumns>
+          int kGroup, typename T, int kSums, int64_t kColumns>
 TFBN_INLINE void ReduceRun(
     const TensorPointers<F, T>& tensors, const Step& step,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients,
     const VectorOf<T> (&k)[kVectors][F::kNumCoefficients],
     ColumnSums<float, kSums, kColumns>& sums) {
   constexpr int kLanes = kLanesOf<T>;
-  constexpr int kGroup = kRunGroup<F, T, kPolicy, kVectors, kPartial>;
   constexpr bool kByRow = kStoredTogether<F, T, kPolicy, kVectors> > 1;
   VF center[kVectors][1], run[kVectors][kSums] = {};
   for (int u = 0; u < kVectors; ++u) {
     center[u][0] = Load(sums.center + step.column + u * kLanes);
   }
-  ToGroupOrder<T, kGroup, 0>(center);
+  Reorder<LaneOrder::kGroups, T, kGroup, 0>(center);
   int64_t element = step.first_element + step.column;
   for (int64_t r = 0; r < step.rows; ++r, element += step.row_stride) {
     PrefetchRow<kVectors>(tensors, step, element);
@@ -330,7 +323,7 @@ TFBN_INLINE void ReduceRun(
                                                                 element, k);
     }
   }
-  ToColumnOrder<T, kGroup, 0>(run);
+  Reorder<LaneOrder::kColumns, T, kGroup, 0>(run);
   VD sum[kVectors * WideF::kParts][kSums];
   LoadStepSums(sums, step, sum);
   const bool repeat = kRunMayOverflow<T> && !AllFinite(run);
@@ -338,11 +331,9 @@ TFBN_INLINE void ReduceRun(
     WideF wide[kSums];
     for (int s = 0; s < kSums; ++s) wide[s] = Widen(run[u][s]);
     if (repeat) {
-      VectorOf<T> by_column[kVectors][F::kNumCoefficients];
-      LoadStepCoefficients<F, kPolicy>(coefficients, step, by_column);
-      const int64_t column = step.column + u * kLanes;
-      RepeatRun<F, kPartial>(tensors, step, step.first_element + column,
-                             by_column[u], sums.center + column, wide);
+      Step vector = step;
+      vector.column += u * kLanes;
+      RepeatRun<F, kPartial>(tensors, vector, coefficients, sums.center, wide);
     }
     for (int s = 0; s < kSums; ++s) {
       for (int p = 0; p < WideF::kParts; ++p) {
@@ -353,7 +344,7 @@ TFBN_INLINE void ReduceRun(
   StoreStepSums<kPartial>(sum, step, sums);
   if constexpr (kPolicy != StorePolicy::kNone &&
                 !kStoresMeanwhile<T, kPolicy>) {
-    ComputeRun<F, kPolicy, kVectors, kPartial>(tensors, step, k);
+    ComputeRun<F, kPolicy, kVectors, kPartial, kGroup>(tensors, step, k);
   }
 }
 
@@ -365,18 +356,20 @@ TFBN_INLINE void ReduceStep(
     const TensorPointers<F, T>& given, const Step& step,
     const ColumnCoefficients<typename Compute<T>::Scalar>& coefficients,
     ColumnSums<float, kSums, kColumns>& sums) {
+  // Vectors one by one where the coefficients of a mask alone are needed:
+  // bringing them to the order of groups takes what groups save (0.98 to 1.02
+  // times as long in bfloat16, AMD EPYC; without a mask 0.91 to 1.0).
+  constexpr int kGroup = kPolicy == StorePolicy::kNone && kHasMask<F>
+                             ? 1
+                             : kGroupOf<T, kVectors, kPartial>;
   StepTensors<F, T> tensors = given;
   VectorOf<T> k[kVectors][F::kNumCoefficients];
-  LoadStepCoefficients<F, kPolicy>(coefficients, step, k);
-  if constexpr (kPolicy != StorePolicy::kNone || kHasMask<F>) {
-    constexpr int kFirst = kFirstReduced < F, kPolicy == StorePolicy::kNone > ;
-    ToGroupOrder<T, kRunGroup<F, T, kPolicy, kVectors, kPartial>, kFirst>(k);
-  }
+  LoadStepCoefficients<F, kPolicy, T, kGroup>(coefficients, step, k);
   Step run = step;
   for (int64_t left = step.rows; left > 0; left -= kTwoLevelRun) {
     run.rows = left < kTwoLevelRun ? left : kTwoLevelRun;
-    ReduceRun<F, kPolicy, kVectors, kPartial>(tensors, run, coefficients, k,
-                                              sums);
+    ReduceRun<F, kPolicy, kVectors, kPartial, kGroup>(tensors, run,
+                                                      coefficients, k, sums);
     run.first_element += kTwoLevelRun * step.row_stride;
   }
 }

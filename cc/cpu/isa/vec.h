@@ -23,9 +23,15 @@
 //                                  bfloat16 and of default NaN
 //   V16 KeepSubnormals(V16, VF v)  of NarrowBfloat16(v) and v: the former with
 //                                  the subnormals that it may have flushed
-//   Bfloat16Pairs                  optional: two neighbouring vectors of
-//                                  bfloat16 at once, whose elements are spread
-//                                  over two VF in an order of its own
+//   Bfloat16Pairs                  two neighbouring vectors of bfloat16 at
+//   once;
+//                                  kDefined says whether there are such:
+//     Stored                       their elements in memory, of kVectorBytes
+//     Widen(Stored, VF (&)[2])     spreads them over two VF in an order of its
+//     Stored Narrow(VF (&)[2])     own; and back, as NarrowBfloat16, but
+//                                  subnormals are not flushed
+//     Deinterleave(VF (&)[2])      lanes one after the other to that order
+//     Interleave(VF (&)[2])        the way back
 //   WideF Widen(VF)                to double
 //   WideF LoadWide(const T*)       optional: load and widen T in one
 //   V LoadPartialBits<V>(p, n), StorePartialBits(p, V, n)   the first n lanes
@@ -217,29 +223,24 @@ template <typename T, int kVectors, bool kPartial>
 constexpr int kGroupOf =
     PairsOf<T>::kDefined && !kPartial && kVectors % 2 == 0 ? 2 : 1;
 
-// Brings what a step has for each of its columns, in kVectors vectors, from
-// column order to that of groups of kGroup vectors; the values from kFirst on.
-template <typename T, int kGroup, int kFirst, int kVectors, int kN, typename V>
-TFBN_INLINE void ToGroupOrder(V (&v)[kVectors][kN]) {
+// Which columns the lanes of kVectors vectors have: one after the other, or in
+// the order of groups.
+enum class LaneOrder { kColumns, kGroups };
+
+// Brings what a step has for each of its columns from the other order to kTo;
+// the values from kFirst on.
+template <LaneOrder kTo, typename T, int kGroup, int kFirst, int kVectors,
+          int kN, typename V>
+TFBN_INLINE void Reorder(V (&v)[kVectors][kN]) {
   if constexpr (kGroup == 2) {
     for (int u = 0; u < kVectors; u += 2) {
       for (int i = kFirst; i < kN; ++i) {
         V pair[2] = {v[u][i], v[u + 1][i]};
-        PairsOf<T>::Deinterleave(pair);
-        v[u][i] = pair[0];
-        v[u + 1][i] = pair[1];
-      }
-    }
-  }
-}
-// The way back.
-template <typename T, int kGroup, int kFirst, int kVectors, int kN, typename V>
-TFBN_INLINE void ToColumnOrder(V (&v)[kVectors][kN]) {
-  if constexpr (kGroup == 2) {
-    for (int u = 0; u < kVectors; u += 2) {
-      for (int i = kFirst; i < kN; ++i) {
-        V pair[2] = {v[u][i], v[u + 1][i]};
-        PairsOf<T>::Interleave(pair);
+        if constexpr (kTo == LaneOrder::kGroups) {
+          PairsOf<T>::Deinterleave(pair);
+        } else {
+          PairsOf<T>::Interleave(pair);
+        }
         v[u][i] = pair[0];
         v[u + 1][i] = pair[1];
       }

@@ -34,8 +34,8 @@ TFBN_INLINE V16 NarrowBfloat16(VF v) {
 
 // The even elements of 16, then the odd ones. Shifts and shuffles have two of
 // the ports (AMD Zen 3): widening 16 elements in column order takes four of
-// them, narrowing them six; here it is one, and two. One thread of an AMD EPYC
-// took 0.7 to 0.95 times as long (docs/adr/0035-bfloat16-pairs.md).
+// them, narrowing them six; here each takes one.
+// docs/adr/0035-bfloat16-pairs.md has what calls gain.
 struct Bfloat16Pairs {
   static constexpr bool kDefined = true;
   using Stored = VU;
