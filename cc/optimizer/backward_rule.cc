@@ -85,15 +85,23 @@ const NodeDef* Fuser::ForwardOf(const Backward& backward) {
   return matches ? forward : nullptr;
 }
 
-// reserve_space_3 of the fused op: the coefficients of the forward op; or
-// reserve_space_2, which has another size than coefficients, so that the mask
-// is from y. (Not what the gradient has there: it becomes coefficients, of
-// another offset, when a later run fuses that forward op.)
+// reserve_space_3 of the fused op: the coefficients of the forward op; or a
+// tensor of another size than coefficients, so that the mask is from y. Not
+// what the gradient has there: a later run that fuses that forward op makes it
+// coefficients, of another offset. But the placeholder of a frozen norm of this
+// graph stays (MaskFromY finds it then), because TensorFlow's remapper takes a
+// frozen norm apart that nothing but its y is read of, fetched or not.
 std::string Fuser::CoefficientsFor(const Backward& backward) {
   if (const NodeDef* const forward = ForwardOf(backward)) {
     return TensorName{forward->name(), kForwardCoefficients}.ToInput();
   }
-  return DataInputs(*backward.gradient)[kGradReserveSpace2];
+  const NodeDef& gradient = *backward.gradient;
+  const NodeDef* const norm = graph_.Producer(gradient, kGradReserveSpace3);
+  const bool keeps_norm =
+      norm != nullptr && IsPlainNorm(*norm) && !IsTraining(*norm) &&
+      TensorName::Parse(gradient.input(kGradReserveSpace3)).port ==
+          kForwardCoefficients;
+  return gradient.input(keeps_norm ? kGradReserveSpace3 : kGradReserveSpace2);
 }
 
 void Fuser::FuseBackward(const Backward& backward) {
@@ -122,7 +130,7 @@ void Fuser::FuseBackward(const Backward& backward) {
   fused->mutable_attr()->swap(*node.mutable_attr());
   MoveConsumers(mask->name(), fused->name(),
                 {{0, TensorName{fused->name(), kSideInputBackprop}}});
-  Replace(mask, *fused);
+  Replace(mask, fused->name());
 }
 
 // ---- Gradients of additions ----------------------------------------------
@@ -130,8 +138,8 @@ void Fuser::FuseBackward(const Backward& backward) {
 // The gradient of an addition whose inputs have shapes that were not known in
 // full when it was built is Reshape(Sum(gradient, axes), shape): the sum over
 // the axes along which an input was broadcast. Where the shapes are equal after
-// all, it is the identity. Bypasses it between `mask` and the consumers if one
-// of them is the gradient of a norm.
+// all, and that of the gradient too, it is the identity. Bypasses it between
+// `mask` and the consumers if one of them is the gradient of a norm.
 void Fuser::BypassUnbroadcasts(const NodeDef& mask) {
   std::vector<NodeDef*> unbroadcasts;
   bool leads_to_norm = false;
@@ -140,7 +148,7 @@ void Fuser::BypassUnbroadcasts(const NodeDef& mask) {
     for (const IndexedGraph::Consumer& end :
          graph_.Consumers(sum.node->name())) {
       const bool reshapes = end.input == 0 && end.port == 0;
-      if (!reshapes || !IsIdentityUnbroadcast(*end.node)) continue;
+      if (!reshapes || !IsIdentityUnbroadcast(mask, *end.node)) continue;
       unbroadcasts.push_back(end.node);
       for (const IndexedGraph::Consumer& each :
            graph_.Consumers(end.node->name())) {
@@ -156,7 +164,7 @@ void Fuser::BypassUnbroadcasts(const NodeDef& mask) {
   }
 }
 
-bool Fuser::IsIdentityUnbroadcast(const NodeDef& reshape) {
+bool Fuser::IsIdentityUnbroadcast(const NodeDef& mask, const NodeDef& reshape) {
   if (reshape.op() != "Reshape") return false;
   const NodeDef* const sum = graph_.Producer(reshape, 0);
   const NodeDef* const shape = graph_.Producer(reshape, 1);
@@ -173,12 +181,14 @@ bool Fuser::IsIdentityUnbroadcast(const NodeDef& reshape) {
            .empty()) {
     return false;
   }
-  const auto same = [this](const NodeDef& a, const NodeDef& b) {
-    return SameTensor(a, 0, b, 0) ||
+  const auto same = [this](const NodeDef& a, const NodeDef& b,
+                           int input_b = 0) {
+    return SameTensor(a, 0, b, input_b) ||
            options_.same_shape(TensorName::Parse(a.input(0)),
-                               TensorName::Parse(b.input(0)));
+                               TensorName::Parse(b.input(input_b)));
   };
-  return same(*shapes[0], *shapes[1]) && same(*shapes[1], *shapes[2]);
+  return same(*shapes[0], *shapes[1]) && same(*shapes[1], *shapes[2]) &&
+         same(*shapes[0], mask, kFeatures);
 }
 
 // Removes the nodes of an unbroadcast that are dead: without consumers.
@@ -192,7 +202,7 @@ void Fuser::RemoveDeadNodes(NodeDef* node) {
     return;
   }
   const std::vector<std::string> inputs = DataInputs(*node);
-  graph_.Remove(node);
+  Replace(node, "");
   for (const std::string& input : inputs) {
     RemoveDeadNodes(graph_.Find(TensorName::Parse(input).node));
   }

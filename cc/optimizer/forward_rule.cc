@@ -146,8 +146,8 @@ void Fuser::FuseForward(const Forward& forward) {
   fused->set_op(node.op());
   fused->set_device(node.device());
   fused->mutable_attr()->swap(*node.mutable_attr());
-  if (forward.add != nullptr) Replace(forward.add, *fused);
-  Replace(forward.norm, *fused);
+  if (forward.add != nullptr) Replace(forward.add, fused->name());
+  Replace(forward.norm, fused->name());
 }
 
 // What TensorFlow's remapper has fused already: the attrs are the same.

@@ -28,7 +28,8 @@ constexpr char kRemapped[] = "_FusedBatchNormEx";
 constexpr int kX = 0;
 constexpr int kScale = 1;
 constexpr int kOffset = 2;
-constexpr int kForwardCoefficients = 5;  // output of FusedBatchNormEx
+// Output of FusedBatchNormEx; in its place a norm has a placeholder.
+constexpr int kForwardCoefficients = 5;
 constexpr int kGradYBackprop = 0;
 constexpr int kGradX = 1;
 constexpr int kGradScale = 2;
@@ -41,6 +42,7 @@ constexpr int kFeatures = 1;  // of ReluGrad
 // Kinds of nodes, by op and attrs.
 bool IsFusedNorm(const tensorflow::NodeDef& node);
 bool IsGradient(const tensorflow::NodeDef& node);
+bool IsPlainNorm(const tensorflow::NodeDef& node);
 bool IsAddition(const tensorflow::NodeDef& node);
 // A norm that an activation can be fused into.
 bool IsNorm(const tensorflow::NodeDef& node);
@@ -106,7 +108,8 @@ class Fuser {
   const tensorflow::NodeDef* ForwardOf(const Backward& backward);
   std::string CoefficientsFor(const Backward& backward);
   void BypassUnbroadcasts(const tensorflow::NodeDef& mask);
-  bool IsIdentityUnbroadcast(const tensorflow::NodeDef& reshape);
+  bool IsIdentityUnbroadcast(const tensorflow::NodeDef& mask,
+                             const tensorflow::NodeDef& reshape);
   void RemoveDeadNodes(tensorflow::NodeDef* node);
 
   // fusion_rules.cc
@@ -114,14 +117,14 @@ class Fuser {
   std::string DeviceRefusal(const tensorflow::NodeDef& node);
   std::string IntermediateRefusal(const tensorflow::NodeDef& node,
                                   const tensorflow::NodeDef& consumer);
-  void Replace(tensorflow::NodeDef* removed, const tensorflow::NodeDef& by);
+  void Replace(tensorflow::NodeDef* removed, const std::string& by);
   void MoveConsumers(const std::string& from, const std::string& to,
                      const std::map<int, TensorName>& moved);
   void RenameColocations();
 
   const FusionOptions& options_;
   IndexedGraph graph_;
-  // Removed node -> its replacement.
+  // Removed node -> its replacement; "": it has none.
   std::map<std::string, std::string> replaced_;
   std::vector<Fusion> fusions_;
 };

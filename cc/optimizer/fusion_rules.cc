@@ -26,12 +26,6 @@ std::string BaseName(const std::string& op) {
   return op.compare(0, length, kPrefix) == 0 ? op.substr(length) : op;
 }
 
-bool IsPlainNorm(const NodeDef& node) {
-  static const std::set<std::string>* const kOps = new std::set<std::string>{
-      "FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"};
-  return kOps->count(BaseName(node.op())) != 0;
-}
-
 bool IsActivation(const NodeDef& node) {
   return node.op() == "Relu" || node.op() == "Relu6";
 }
@@ -52,6 +46,12 @@ std::string StringAttr(const NodeDef& node, const std::string& name,
 }  // namespace
 
 // ---- Kinds of nodes, and their attrs -------------------------------------
+
+bool IsPlainNorm(const NodeDef& node) {
+  static const std::set<std::string>* const kOps = new std::set<std::string>{
+      "FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"};
+  return kOps->count(BaseName(node.op())) != 0;
+}
 
 bool IsFusedNorm(const NodeDef& node) {
   return node.op() == kFusedForward || node.op() == kRemapped;
@@ -223,25 +223,36 @@ void Fuser::MoveConsumers(const std::string& from, const std::string& to,
   }
 }
 
-void Fuser::Replace(NodeDef* removed, const NodeDef& by) {
-  replaced_[removed->name()] = by.name();
+void Fuser::Replace(NodeDef* removed, const std::string& by) {
+  replaced_[removed->name()] = by;
   graph_.Remove(removed);
 }
 
-// Rewrites colocation constraints on nodes that were removed.
+// Moves colocation constraints from removed nodes to what replaced them; those
+// on nodes that nothing replaced go, since TensorFlow imports no graph with a
+// constraint on a missing node.
 void Fuser::RenameColocations() {
-  if (replaced_.empty()) return;
   const std::string prefix = "loc:@";
   for (int i = 0; i < graph_.size(); ++i) {
-    const auto found = graph_.node(i)->mutable_attr()->find("_class");
-    if (found == graph_.node(i)->mutable_attr()->end()) continue;
-    for (std::string& value : *found->second.mutable_list()->mutable_s()) {
-      if (value.compare(0, prefix.size(), prefix) != 0) continue;
-      const auto replacement = replaced_.find(value.substr(prefix.size()));
-      if (replacement != replaced_.end()) {
-        value = prefix + replacement->second;
+    auto* const attrs = graph_.node(i)->mutable_attr();
+    const auto found = attrs->find("_class");
+    if (found == attrs->end()) continue;
+    auto* const values = found->second.mutable_list()->mutable_s();
+    for (int at = values->size() - 1; at >= 0; --at) {
+      std::string* const value = values->Mutable(at);
+      if (value->compare(0, prefix.size(), prefix) != 0) continue;
+      std::string node = value->substr(prefix.size());
+      for (auto by = replaced_.find(node); by != replaced_.end();
+           by = replaced_.find(node)) {
+        node = by->second;
+      }
+      if (node.empty()) {
+        values->DeleteSubrange(at, 1);
+      } else {
+        *value = prefix + node;
       }
     }
+    if (values->empty()) attrs->erase(found);
   }
 }
 

@@ -387,6 +387,25 @@ def test_what_a_reduction_waits_for_still_runs():
     assert "^effect" in {name for node in fused.node for name in node.input}
 
 
+def test_reductions_of_a_mask_of_another_shape():
+    """As if a gradient of three elements had been broadcast from two: the reduction sums nothing,
+    and reshapes."""
+    with tf.Graph().as_default() as graph:
+        ones = tf.ones([4])
+        x = tf.compat.v1.placeholder(tf.float32, [2, 3, 4, 4], "x")
+        cotangent = tf.reshape(tf.cos(x), [3, 2, 4, 4])
+        mask = tf.raw_ops.ReluGrad(gradients=cotangent, features=tf.sin(cotangent))
+        tf.raw_ops.FusedBatchNormGradV3(
+            y_backprop=unbroadcast(mask, x, tf.exp(x), "reduced"), x=x, scale=ones,
+            reserve_space_1=ones, reserve_space_2=ones, reserve_space_3=ones, name="result",
+        )  # fmt: skip
+    graph_def = graph.as_graph_def()
+    fused = rewrite.fuse(graph_def)
+    assert fused == graph_def
+    fed = data([2, 3, 4, 4]).numpy()
+    assert_close(run_graph(fused, fed, "result"), run_graph(graph_def, fed, "result"))
+
+
 def test_masks_at_zero_six_and_nan():
     """y exactly at a bound: gradients are those of ReluGrad and Relu6Grad."""
     x = np.zeros((1, 2, 2, 3), np.float32)
@@ -608,6 +627,24 @@ def test_names_colocations_and_the_argument_stay():
     assert rewrite.fuse(fused) == fused
     with tf.Graph().as_default():
         tf.import_graph_def(fused)
+
+
+def test_colocations_with_reductions_that_are_removed():
+    """Of a shortcut whose batch was not known when TensorFlow wrote its gradient."""
+
+    def build(x):
+        kernel = tf.constant(1.01, shape=[1, 1, 3, 3])
+        shortcut = tf.nn.conv2d(x, kernel, 1, "SAME")
+        y = tf.nn.relu(norm(shortcut) + shortcut)
+        loss = tf.reduce_sum(tf.square(y))
+        tf.identity(tf.compat.v1.gradients(loss, kernel)[0], "result")
+
+    graph_def = graph_def_of(build, shape=(None, *SHAPES["NHWC"][1:]))
+    fused = rewrite.fuse(graph_def)
+    assert "BroadcastGradientArgs" in {node.op for node in graph_def.node}
+    assert "BroadcastGradientArgs" not in {node.op for node in fused.node}
+    x = data(SHAPES["NHWC"]).numpy()
+    assert_close(run_graph(fused, x, "result"), run_graph(graph_def, x, "result"))
 
 
 def test_all_kinds_of_messages():

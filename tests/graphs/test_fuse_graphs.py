@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from build_helpers import environment
-from test_fuse import SHAPES, SmallResNet, assert_close, data, norm
+from test_fuse import SHAPES, VECTORS, SmallResNet, assert_close, data, norm
 
 import tf_bn_ops
 from tf_bn_ops import _graph_fusion, _loader
@@ -138,6 +138,29 @@ def test_a_session(fuses):
     assert count >= 2
     tf_bn_ops.fuse_graphs(False)
     assert_close(got, gradient())
+
+
+@pytest.mark.parametrize("output", [1, 2, 5])
+def test_statistics_of_a_frozen_norm_are_fetched(fuses, output):
+    """TensorFlow's remapper takes a frozen norm apart once no node reads them, fetched or not."""
+    fed = data(SHAPE).numpy()
+
+    def gradient():
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            x = tf.compat.v1.placeholder(tf.float32, SHAPE)
+            scale, offset, mean, variance = VECTORS
+            outputs = tf.raw_ops.FusedBatchNormV3(
+                x=x, scale=scale, offset=offset, mean=mean, variance=variance, is_training=False
+            )
+            y = tf.nn.relu(outputs[0])
+            fetches = [outputs[output], tf.gradients(y, x, tf.cos(3 * y))[0]]
+            return [session.run(fetches, {x: fed}) for _ in range(2)]
+
+    got, count = fuses(gradient)
+    assert count == 1
+    tf_bn_ops.fuse_graphs(False)
+    for a, b in zip(got, gradient(), strict=True):
+        assert_close(a[output == 5 :], b[output == 5 :])  # Output 5 holds nothing.
 
 
 def test_what_is_fetched_is_computed(fuses):
