@@ -74,7 +74,7 @@ int Run(const CArgs* c_args, const char* implementation, int threads,
   // Not cleared, as that of TensorFlow's kernels is not: whoever judges the
   // core by this call has to see what is read before it is written.
   const std::unique_ptr<char[]> workspace(
-      new char[tf_bn_ops::CpuWorkspaceBytes<F>(args.view)]);
+      new char[tf_bn_ops::CpuWorkspaceBytes<F>(args.view, args.dtype)]);
   SpawningExecutor executor(threads);
   tf_bn_ops::RunOnCpu<F>(args, *chosen, executor, workspace.get());
   return 0;
@@ -197,6 +197,7 @@ int tfbn_partition(int64_t outer, int64_t channels, int64_t inner,
   info->fold =
       partition.kind == tf_bn_ops::Partition::kRows ? partition.fold : 0;
   info->workspace_bytes = static_cast<int64_t>(
-      tf_bn_ops::CpuWorkspaceBytes<tf_bn_ops::BatchNormGradFormula>(view));
+      tf_bn_ops::CpuWorkspaceBytes<tf_bn_ops::BatchNormGradFormula>(
+          view, tf_bn_ops::DType::kFloat64));
   return 0;
 }

@@ -108,6 +108,22 @@ static_assert(FormatOf<float>::SpacingAt(FormatOf<float>::kSmallestExponent) ==
 static_assert(FormatOf<double>::SpacingAt(0) ==
               std::numeric_limits<double>::epsilon());
 
+// Whether elements are stored in a narrower type than they are computed in:
+// half and bfloat16, not float and double. The one predicate of everything that
+// differs for them: sums in two levels (two_level_sum.h), steps, stores.
+template <typename T>
+constexpr bool kIsNarrow = !FormatOf<T>::kIsComputedIn;
+static TFBN_HD bool IsNarrow(DType dtype) {
+  switch (dtype) {
+#define X(name, text, code, storage, compute, fraction, exponent) \
+  case DType::k##name:                                            \
+    return kIsNarrow<storage>;
+    TFBN_FOR_EACH_DTYPE(X)
+#undef X
+  }
+  return false;
+}
+
 static TFBN_HD size_t SizeOf(DType dtype) {
   switch (dtype) {
 #define X(name, text, code, storage, compute, fraction, exponent) \
@@ -224,6 +240,18 @@ static TFBN_HD void FromDouble(double v, Float16* out) {
   out->bits = static_cast<uint16_t>(sign | half);
 #endif
 }
+
+// The type that elements of `dtype` are computed in, of coefficients.
+static TFBN_HD DType ComputeDTypeOf(DType dtype) {
+  return dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+}
+#define X(name, text, code, storage, compute, fraction, exponent) \
+  static_assert(                                                  \
+      std::is_same_v<compute, double> ==                          \
+          (DType::k##name == DType::kFloat64) &&                  \
+      (std::is_same_v<compute, double> || std::is_same_v<compute, float>));
+TFBN_FOR_EACH_DTYPE(X)
+#undef X
 
 // Element `i` of an array of `dtype`, as a double.
 static TFBN_HD double LoadAsDouble(DType dtype, const void* data, int64_t i) {

@@ -47,6 +47,19 @@ constexpr int64_t kMaxRowColumns = 1024;
 // rounding error of float64 sums.
 constexpr int64_t kChainRows = 1024;
 
+// Maximum terms that narrow elements (kIsNarrow) of a column are added up in
+// float32 before their sum is added in double, see two_level_sum.h.
+// TWO_LEVEL_RUN of tf_bn_ops/harness/bounds.py.
+constexpr int kTwoLevelRun = 8;
+
+// Interleaved chains in which the columns of one channel are added up.
+constexpr int64_t kColumnChains = 8;
+
+static_assert(kRunColumns % kMaxLanes == 0 && kMaxRowColumns % kMaxLanes == 0,
+              "a full row ends in a partial vector");
+static_assert(kChainRows % kTwoLevelRun == 0,
+              "a two-level run is cut where the sums of a block are flushed");
+
 struct Partition {
   enum Kind { kRows, kRuns };
   Kind kind = kRows;

@@ -22,27 +22,57 @@
 #ifndef TF_BN_OPS_CC_CORE_TWO_LEVEL_SUM_H_
 #define TF_BN_OPS_CC_CORE_TWO_LEVEL_SUM_H_
 
+#include <limits>
 #include <type_traits>
 
 #include "cc/core/dtype.h"
 #include "cc/core/formulas/formula.h"
 #include "cc/core/host_device.h"
+#include "cc/core/partition.h"
 
 namespace tf_bn_ops {
 
-// Maximum terms of a run. TWO_LEVEL_RUN of tf_bn_ops/harness/bounds.py.
-constexpr int kTwoLevelRun = 8;
+// The type of a term: of a run, or, on CPUs, of elements that are added up in
+// double. On CPUs those of float32 are: there two levels save no time.
+template <typename T>
+using TermOf = std::conditional_t<kIsNarrow<T>, float, double>;
 
+// Numbers of T are below 2^(kEndExponent<T>): an exponent's range is
+// symmetrical but for the one that is left to infinity and NaN, which some
+// types give to numbers.
+template <typename T>
+constexpr int kEndExponent = 3 - FormatOf<T>::kSmallestExponent;
+// Centers of such elements that are beyond 2^32 are no statistic of theirs.
+constexpr int kEndCenterExponent = 32;
 // Whether a run may leave the range of float32.
 template <typename T>
-constexpr bool kRunMayOverflow = !std::is_same_v<T, Float16>;
+constexpr bool kRunMayOverflow =
+    kEndExponent<T> +
+        (kEndExponent<T> > kEndCenterExponent ? kEndExponent<T>
+                                              : kEndCenterExponent) +
+        /*terms=*/4 >
+    std::numeric_limits<float>::max_exponent;
+static_assert(kTwoLevelRun < 16);
+static_assert(!kRunMayOverflow<Float16> && kRunMayOverflow<Bfloat16> &&
+              kRunMayOverflow<float>);
+
+// The largest center that runs of T are measured from.
+template <typename T>
+constexpr double kLargestCenter =
+    kRunMayOverflow<T> ? double{std::numeric_limits<float>::max()}
+                       : PowerOfTwo(kEndCenterExponent);
 
 // The center that runs measure elements of `dtype` from: `center`, rounded to
-// float. Zero where that has no such number; and for half, where products with
-// it might leave the range of float32: it is no statistic of such elements.
+// float. Zero where that has no such number; and for types of a small range,
+// where products with it might leave that of float32: it is no statistic of
+// such elements.
 static TFBN_HD double RunCenter(DType dtype, double center) {
   if (dtype == DType::kFloat64 || !IsFinite(center)) return center;
-  const double largest = dtype == DType::kFloat16 ? 0x1p32 : 0x1.fffffep127;
+  double largest = 0;
+#define X(name, text, code, storage, compute, fraction, exponent) \
+  if (dtype == DType::k##name) largest = kLargestCenter<storage>;
+  TFBN_FOR_EACH_DTYPE(X)
+#undef X
   const bool beyond = center > largest || center < -largest;
   return beyond ? 0 : static_cast<double>(static_cast<float>(center));
 }

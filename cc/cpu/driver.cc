@@ -341,7 +341,7 @@ class Driver {
                 int num_sums) const {
     if constexpr (!kIsFrozenOnly<F>) {
       const CenterArray centers = F::CentersOf(args_);
-      if (SizeOf(args_.dtype) > 2 || num_sums < F::kNumSums ||
+      if (!IsNarrow(args_.dtype) || num_sums < F::kNumSums ||
           centers.dtype == args_.dtype) {
         return;
       }
@@ -481,12 +481,13 @@ void Execute(const typename F::Args& args, const Plan& plan,
 }  // namespace
 
 template <typename F>
-size_t CpuWorkspaceBytes(const View& view) {
+size_t CpuWorkspaceBytes(const View& view, DType dtype) {
   const int64_t sums =
       F::kNumSums * NumBlocks(MakePartition(view)) * view.channels;
   const int64_t coefficients =
       F::kNumCoefficients * CoefficientStride(view.channels);
-  return static_cast<size_t>(sums + coefficients) * sizeof(double);
+  return static_cast<size_t>(sums) * sizeof(double) +
+         static_cast<size_t>(coefficients) * SizeOf(ComputeDTypeOf(dtype));
 }
 
 namespace {
@@ -545,7 +546,7 @@ bool FindFormula(const std::string& name, FormulaTraits* traits) {
 }
 
 #define TFBN_INSTANTIATE(unused, F, formula_name)                             \
-  template size_t CpuWorkspaceBytes<F>(const View&);                          \
+  template size_t CpuWorkspaceBytes<F>(const View&, DType);                   \
   template void RunOnCpu<F>(const F::Args&, const Implementation&, Executor&, \
                             void*);
 TFBN_FOR_EACH_FORMULA(TFBN_INSTANTIATE, )

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <string>
 
+#include "cc/core/dtype.h"
 #include "cc/core/executor.h"
 #include "cc/core/view.h"
 #include "cc/cpu/dispatch.h"
@@ -19,15 +20,17 @@ namespace tf_bn_ops {
 // Sets `traits` to those of the formula called `name`; false if there is none.
 bool FindFormula(const std::string& name, FormulaTraits* traits);
 
-// Bytes of workspace of a call: partial sums for each channel and block, and
-// coefficients for each channel. At most 1 MiB and 72 bytes per channel for the
-// first order, 3.5 MiB and 160 bytes per channel for the second.
+// Bytes of workspace of a call: partial sums in double for each channel and
+// block (two of them at most 1 MiB, or one block, see partition.cc), and
+// coefficients in the compute type for each channel. At most 1 MiB and 52 bytes
+// per channel for the first order (88 for float64), 3.5 MiB and 108 bytes per
+// channel for the second (160).
 template <typename F>
-size_t CpuWorkspaceBytes(const View& view);
+size_t CpuWorkspaceBytes(const View& view, DType dtype);
 
 // Computes the outputs of `args`. `workspace` is aligned to 8 bytes and holds
-// CpuWorkspaceBytes<F>(args.view) bytes. Results are bitwise identical for any
-// executor and any ISA.
+// CpuWorkspaceBytes<F>(args.view, args.dtype) bytes. Results are bitwise
+// identical for any executor and any ISA.
 template <typename F>
 void RunOnCpu(const typename F::Args& args,
               const Implementation& implementation, Executor& executor,

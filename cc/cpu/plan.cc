@@ -366,7 +366,8 @@ class Planner {
   // Whether the next load of a row follows its last store closely. Not of
   // 16-bit types and in kRuns, where a step stores more before it loads again.
   bool HasFewRowsPerStep() const {
-    return plan_.partition.kind == Partition::kRows && element_bytes_ > 2 &&
+    return plan_.partition.kind == Partition::kRows &&
+           !IsNarrow(request_.dtype) &&
            plan_.tile_channels * ColumnsPerChannel() * element_bytes_ >=
                kAliasedRowBytes;
   }

@@ -21,8 +21,9 @@ namespace {
 namespace tf = ::tensorflow;
 
 // Workspaces up to this size are on the stack: for tensors of a few KB an
-// allocation would be a visible part of the call.
-constexpr size_t kStackWorkspaceBytes = 4096;
+// allocation would be a visible part of the call. Enough for 256 channels of
+// the first order in one block, for 128 of the second, but for float64.
+constexpr size_t kStackWorkspaceBytes = 16384;
 
 class ThreadPoolExecutor final : public Executor {
  public:
@@ -47,7 +48,7 @@ void Run(tf::OpKernelContext* context, const typename F::Args& args) {
   double on_stack[kStackWorkspaceBytes / sizeof(double)];
   void* workspace = on_stack;
   tf::Tensor allocated;
-  const size_t bytes = CpuWorkspaceBytes<F>(args.view);
+  const size_t bytes = CpuWorkspaceBytes<F>(args.view, args.dtype);
   if (bytes > sizeof(on_stack)) {
     OP_REQUIRES_OK(context, context->allocate_temp(
                                 tf::DT_INT8,

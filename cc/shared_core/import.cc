@@ -19,8 +19,8 @@ const FormulaEntryPoints<F>& CoreOf() {
 }  // namespace
 
 template <typename F>
-size_t CpuWorkspaceBytes(const View& view) {
-  return CoreOf<F>().workspace_bytes(view);
+size_t CpuWorkspaceBytes(const View& view, DType dtype) {
+  return CoreOf<F>().workspace_bytes(view, dtype);
 }
 
 template <typename F>
@@ -31,7 +31,7 @@ void RunOnCpu(const typename F::Args& args,
 }
 
 #define TFBN_INSTANTIATE(unused, F, name)                                     \
-  template size_t CpuWorkspaceBytes<F>(const View&);                          \
+  template size_t CpuWorkspaceBytes<F>(const View&, DType);                   \
   template void RunOnCpu<F>(const F::Args&, const Implementation&, Executor&, \
                             void*);
 TFBN_FOR_EACH_FORMULA(TFBN_INSTANTIATE, )

@@ -215,7 +215,8 @@ void RunOn(tf_bn_ops::Executor& threads, typename F::Args args) {
   std::string error;
   const auto& implementation = *tf_bn_ops::SelectedImplementation(&error);
   std::vector<double> workspace(
-      tf_bn_ops::CpuWorkspaceBytes<F>(args.view) / sizeof(double) + 1);
+      tf_bn_ops::CpuWorkspaceBytes<F>(args.view, args.dtype) / sizeof(double) +
+      1);
   tf_bn_ops::RunOnCpu<F>(args, implementation, threads, workspace.data());
 }
 

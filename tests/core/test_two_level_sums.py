@@ -183,7 +183,7 @@ def test_float64_is_not_summed_in_float32(device):
 
 def test_the_bound_would_show_longer_runs():
     """The constant of the bound is that of the kernels, and no slack hides a run twice as long."""
-    text = (ROOT / "cc" / "core" / "two_level_sum.h").read_text()
+    text = (ROOT / "cc" / "core" / "partition.h").read_text()
     (run,) = re.findall(r"constexpr int kTwoLevelRun = (\d+);", text)
     assert int(run) == bounds.TWO_LEVEL_RUN
     profile, strict = (bounds.PROFILES[name] for name in ("two-level", "strict"))

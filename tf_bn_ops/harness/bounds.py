@@ -92,12 +92,12 @@ import numpy as np
 from tf_bn_ops.harness import oracle as oracle_lib
 from tf_bn_ops.spec import DTYPES, DType
 
-# Computed in float32; and of those the ones that kernels for CPUs add up in two levels: kTwoLevel
-# of cc/cpu/isa/reduce.h.
-_NARROW = frozenset(d.name for d in DTYPES.values() if d.accumulator == "float32")
-_OF_16_BITS = frozenset(name for name in _NARROW if DTYPES[name].numpy.itemsize == 2)
+# Computed in float32; and of those the ones that are stored in fewer bytes, which kernels for CPUs
+# add up in two levels: kIsNarrow of cc/core/dtype.h.
+_IN_FLOAT = frozenset(d.name for d in DTYPES.values() if d.accumulator == "float32")
+_NARROW = _IN_FLOAT - {"float32"}
 
-# Maximum terms of a run of a two-level sum: kTwoLevelRun of cc/core/two_level_sum.h.
+# Maximum terms of a run of a two-level sum: kTwoLevelRun of cc/core/partition.h.
 TWO_LEVEL_RUN = 8
 
 
@@ -145,8 +145,8 @@ class Profile:
 PROFILES: Mapping[str, Profile] = {
     p.name: p
     for p in (
-        Profile("strict", "float64", 512, 2, 8, 2.0**-23, False, None, _OF_16_BITS),
-        Profile("two-level", "float64", 512, 2, 8, 2.0**-23, False, None, _NARROW),
+        Profile("strict", "float64", 512, 2, 8, 2.0**-23, False, None, _NARROW),
+        Profile("two-level", "float64", 512, 2, 8, 2.0**-23, False, None, _IN_FLOAT),
         Profile("textbook", None, None, 8, 8, 6, True, frozenset({"offset_backprop"})),
     )
 }

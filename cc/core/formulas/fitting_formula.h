@@ -33,6 +33,13 @@ constexpr bool kMayHaveActivation =
     std::is_base_of_v<BatchNormGradExArgs, typename F::Args> &&
     !std::is_same_v<F, WithoutActivation<F>>;
 
+// Whether the workspace of a call of F holds one of G, which computes it in the
+// place of F: the caller sizes it for F.
+template <typename F, typename G>
+constexpr bool kWorkspaceSuffices =
+    int{G::kNumSums} <= int{F::kNumSums} &&
+    int{G::kNumCoefficients} <= int{F::kNumCoefficients};
+
 // A call without an activation: the plain gradient; side_input_backprop is
 // y_backprop.
 template <typename F, typename Run, typename Copy>
@@ -44,6 +51,7 @@ int RunWithoutActivation(const typename F::Args& args, const Run& run,
   // Last, since side_input_backprop may be the buffer of x, unless x_backprop
   // is that of y_backprop.
   const bool copies_first = args.x_backprop == args.y_backprop;
+  static_assert(kWorkspaceSuffices<F, WithoutActivation<F>>);
   int error = 0;
   if (copies && copies_first) {
     error = copy(args.side_input_backprop, args.y_backprop, bytes);
@@ -70,6 +78,7 @@ int RunFittingFormula(const typename F::Args& args, const Run& run,
   if constexpr (std::is_same_v<F, BatchNormGradExFormula>) {
     if (args.y != nullptr &&
         (args.forward_coefficients == nullptr || args.offset == nullptr)) {
+      static_assert(kWorkspaceSuffices<F, BatchNormGradExFromYFormula>);
       return run(FormulaTag<BatchNormGradExFromYFormula>(),
                  BatchNormGradExFromYArgs{args});
     }

@@ -373,7 +373,7 @@ template <typename T, StorePolicy kPolicy>
 TFBN_INLINE bool HasAliasedRows(const Panel& panel) {
   constexpr int64_t kBytes = sizeof(T);
   return kPolicy == StorePolicy::kNonTemporal && !kVectorIsLine &&
-         ShareAPageOffset(panel.row_stride * kBytes, kBytes);
+         ShareAPageOffset(panel.row_stride * kBytes, kIsNarrow<T>);
 }
 
 // The most rows of steps of the second pass that store float32 or float64
@@ -390,7 +390,7 @@ TFBN_INLINE StepRows StoringStepRows(const Panel& panel) {
   if (kRowByRow<T, kVectors, kPolicy> || HasAliasedRows<T, kPolicy>(panel)) {
     return {/*least=*/1, /*most=*/1};
   }
-  if (kPolicy == StorePolicy::kNonTemporal && sizeof(T) > 2) {
+  if (kPolicy == StorePolicy::kNonTemporal && !kIsNarrow<T>) {
     return {/*least=*/2, /*most=*/kMaxStoringRows};
   }
   return {/*least=*/2};

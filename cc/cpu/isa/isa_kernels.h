@@ -30,9 +30,9 @@ constexpr int64_t kStepBytes = 8192;
 // 784] in half 2.4 times (AMD EPYC; one row at a time 1.25 times at most). Rows
 // of 2 KiB, four at a time, lose in float32 alone: half took 0.65 times as long
 // in most placements, and never longer.
-static TFBN_INLINE bool ShareAPageOffset(int64_t bytes, int64_t element_bytes) {
+static TFBN_INLINE bool ShareAPageOffset(int64_t bytes, bool is_narrow) {
   constexpr int64_t kNear = 2 * kCacheLineBytes;
-  const int64_t period = element_bytes == 2 ? kPageBytes : kPageBytes / 2;
+  const int64_t period = is_narrow ? kPageBytes : kPageBytes / 2;
   return bytes >= period - kNear && (bytes + kNear) % period <= 2 * kNear;
 }
 

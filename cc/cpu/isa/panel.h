@@ -149,8 +149,11 @@ constexpr int VectorsPerStep(int values, int registers) {
   return vectors;
 }
 
-// More rows in a step gained nothing.
+// More rows in a step gained nothing. Of narrow elements a step has whole runs
+// of two-level sums.
 constexpr int kMaxRowsPerStep = 8;
+static_assert(kMaxRowsPerStep % kTwoLevelRun == 0,
+              "a step would end within a run, and change bits");
 
 // How many rows the steps of a pass have.
 struct StepRows {

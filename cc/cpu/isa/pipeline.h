@@ -128,7 +128,7 @@ class StageRunner : private TileReducer<F, T, true, kRunColumns> {
     constexpr int64_t kRunBytes =
         F::kInputs * kRunColumns * static_cast<int64_t>(sizeof(T));
     constexpr int64_t kRuns =
-        kTwoLevel<T> ? kTwoLevelRun : (kStageBytes + kRunBytes - 1) / kRunBytes;
+        kIsNarrow<T> ? kTwoLevelRun : (kStageBytes + kRunBytes - 1) / kRunBytes;
     // Results are ahead of the copies, which overwrite what they are computed
     // from, by the elements that lead to a full cache line.
     const int64_t lead = ElementsToFullLine<F>(row.current.out, 0);
@@ -185,7 +185,7 @@ class StageRunner : private TileReducer<F, T, true, kRunColumns> {
                                   int64_t apply, int64_t prefetch_offset) {
     constexpr int kVectors = PowerOfTwo(kApplyVectors<F, T>);
     constexpr int64_t kColumns = kVectors * kLanesOf<T>;
-    constexpr bool kContiguous = sizeof(T) > 2 && F::kOutputs == 1;
+    constexpr bool kContiguous = !kIsNarrow<T> && F::kOutputs == 1;
     constexpr int64_t kParts = kRunColumns / kColumns;  // Of a run.
     const int64_t rows = kContiguous ? runs * kParts : runs;
     const int64_t most = kContiguous                       ? rows

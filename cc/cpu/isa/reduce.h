@@ -4,7 +4,7 @@
 // All builds are bitwise identical: each column of a row has running sums of
 // its own, so that the order of additions does not depend on the width of a
 // vector; and no multiplication is fused with an addition. Running sums are in
-// double. Those of 16-bit elements are two-level sums (two_level_sum.h): a run
+// double. Those of narrow elements are two-level sums (two_level_sum.h): a run
 // has the rows of a panel from a multiple of kTwoLevelRun up to the next one.
 
 #ifndef TF_BN_OPS_CC_CPU_ISA_REDUCE_H_
@@ -29,15 +29,6 @@ namespace {
 
 // ---- Running sums -----------------------------------------------------------
 
-// Whether elements of T are added up in runs first. It halves the instructions
-// of a pass that is compute-bound where float32 waits for memory.
-template <typename T>
-constexpr bool kTwoLevel = sizeof(T) == 2;
-
-// The type of a term.
-template <typename T>
-using TermOf = std::conditional_t<kTwoLevel<T>, float, double>;
-
 // The center and the running sums of each column of a row of at most kColumns.
 template <typename Term, int kSums, int64_t kColumns>
 struct ColumnSums {
@@ -55,10 +46,11 @@ struct ColumnSums {
 // Adds up `n` neighbouring columns in eight interleaved chains: short chains
 // for speed, a fixed number of them so that all builds are bitwise identical.
 double AddColumns(const double* column, int64_t n) {
-  double chain[8] = {};
-  const int64_t whole = n / 8 * 8;
-  for (int64_t i = 0; i < whole; i += 8) {
-    for (int j = 0; j < 8; ++j) chain[j] += column[i + j];
+  static_assert(kColumnChains == 8);
+  double chain[kColumnChains] = {};
+  const int64_t whole = n / kColumnChains * kColumnChains;
+  for (int64_t i = 0; i < whole; i += kColumnChains) {
+    for (int j = 0; j < kColumnChains; ++j) chain[j] += column[i + j];
   }
   for (int64_t i = whole; i < n; ++i) chain[i - whole] += column[i];
   return ((chain[0] + chain[1]) + (chain[2] + chain[3])) +
@@ -381,7 +373,7 @@ TFBN_INLINE void ReduceStep(
 // allow it.
 template <typename F, typename T>
 constexpr int ReduceVectors() {
-  constexpr int kValues = (kTwoLevel<T> ? 1 : 2) * F::kNumSums;
+  constexpr int kValues = (kIsNarrow<T> ? 1 : 2) * F::kNumSums;
   constexpr int kMost = kRegisters / 2;
   constexpr bool kLineFits = kValues * kLineVectors<T> <= kMost;
   return std::max(VectorsPerStep(kValues, kMost),
@@ -403,7 +395,7 @@ void ReduceSteps(
         tensors, step, coefficients, sums);
   };
   const StepRows rows =
-      kTwoLevel<T> ? StepRows{kTwoLevelRun, kMaxRowsPerStep, kTwoLevelRun}
+      kIsNarrow<T> ? StepRows{kTwoLevelRun, kMaxRowsPerStep, kTwoLevelRun}
                    : StepRows{/*least=*/2};
   ForEachStep<T, kVectors>(panel, rows, take);
 }
@@ -488,7 +480,7 @@ class TileReducer {
   static bool TakesOneLoop(const Panel& panel) {
     constexpr int64_t kBytes = sizeof(T);
     if (kPolicy != StorePolicy::kNonTemporal || kVectorIsLine) return true;
-    return kTwoLevel<T> ? panel.row_stride * kBytes < kPageBytes
+    return kIsNarrow<T> ? panel.row_stride * kBytes < kPageBytes
                         : kHasMask<F> || !HasAliasedRows<T, kPolicy>(panel);
   }
 
@@ -519,13 +511,13 @@ class TileReducer {
   // The center of channel `c`, as it is subtracted.
   Term CenterOf(int64_t c) const {
     const double center = CenterAt(centers_, c);
-    return static_cast<Term>(kTwoLevel<T> ? RunCenter(dtype_, center) : center);
+    return static_cast<Term>(kIsNarrow<T> ? RunCenter(dtype_, center) : center);
   }
 
   void SetRowCenters() {
     const int64_t channels = tile_.c1 - tile_.c0;
     if (view_.inner == 1) {
-      if constexpr (kTwoLevel<T>) {
+      if constexpr (kIsNarrow<T>) {
         for (int64_t c = 0; c < channels; ++c) {
           sums_.center[c] = CenterOf(tile_.c0 + c);
         }
