@@ -33,7 +33,10 @@ def fuse_graphs(enabled: bool = True) -> None:
       LibraryError: (an ImportError) a library is missing, or does not fit this TensorFlow.
       RuntimeError: another plug-in has the one place that TensorFlow has for an optimizer on CPUs.
     """
-    if library().tfbn_enable_graph_fusion(int(enabled)) != 0:
+    status = library().tfbn_enable_graph_fusion(int(enabled))
+    if status > 1:
+        raise MemoryError("no memory is left to register a graph optimizer")
+    if status == 1:
         raise RuntimeError(
             "another plug-in has registered a graph optimizer for CPUs, and TensorFlow takes one: "
             "rewrite graphs with tf_bn_ops.rewrite.fuse instead"

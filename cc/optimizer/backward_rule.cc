@@ -2,7 +2,6 @@
 // becomes FusedBatchNormGradEx, also across the gradient of an addition of
 // equal shapes.
 
-#include <set>
 #include <string>
 #include <vector>
 
@@ -14,74 +13,44 @@ namespace tf_bn_ops {
 
 using ::tensorflow::NodeDef;
 
-void Fuser::TryBackward(NodeDef* mask) {
-  BypassUnbroadcasts(*mask);
-  std::vector<Fusion> refused;
-  for (NodeDef* const gradient : GradientsBehind(*mask)) {
-    const Backward backward = {mask, gradient};
-    const Fusion fusion = {gradient->name(), /*is_backward=*/true,
-                           BackwardRefusal(backward)};
-    if (fusion.refusal.empty()) {
-      FuseBackward(backward);
-      fusions_.push_back(fusion);
-      return;  // Another gradient, if there is one, reads side_input_backprop.
-    }
-    refused.push_back(fusion);
-  }
-  fusions_.insert(fusions_.end(), refused.begin(), refused.end());
-}
-
-// First the one whose forward op the activation was fused with, if any.
-std::vector<NodeDef*> Fuser::GradientsBehind(const NodeDef& mask) {
-  std::vector<NodeDef*> result;
-  NodeDef* const forward = graph_.Producer(mask, kFeatures);
-  for (const IndexedGraph::Consumer& consumer : graph_.Consumers(mask.name())) {
+// Of the gradients that read the mask, first the one whose forward op the
+// activation was fused with, if any. The others, if there are any, read
+// side_input_backprop then.
+std::vector<Chain> Fuser::ChainsBehind(NodeDef* mask) {
+  std::vector<Chain> result;
+  const NodeDef* const forward = graph_.Producer(*mask, kFeatures);
+  for (const IndexedGraph::Consumer& consumer :
+       graph_.Consumers(mask->name())) {
     if (!IsGradient(*consumer.node) || consumer.port != 0 ||
         consumer.input != kGradYBackprop) {
       continue;
     }
     const bool matches = forward != nullptr && IsFusedNorm(*forward) &&
                          SameTensor(*forward, kX, *consumer.node, kGradX);
-    result.insert(matches ? result.begin() : result.end(), consumer.node);
+    result.insert(matches ? result.begin() : result.end(),
+                  Chain{{mask, consumer.node}});
   }
   return result;
 }
 
-std::string Fuser::BackwardRefusal(const Backward& backward) {
-  const NodeDef& mask = *backward.mask;
-  const NodeDef& gradient = *backward.gradient;
-  const std::string refusal = NodeRefusal(gradient);
-  if (!refusal.empty()) return refusal;
-  if (options_.preserved.count(mask.name()) != 0) {
-    return mask.name() + " is kept by name";
-  }
-  if (mask.device() != gradient.device()) {
-    return mask.name() + " and " + gradient.name() +
-           " are on different devices";
-  }
-  for (const IndexedGraph::Consumer& consumer : graph_.Consumers(mask.name())) {
-    if (consumer.port == TensorName::kControl) {
-      return consumer.node->name() + " has a control edge from " + mask.name();
-    }
-  }
-  std::vector<std::string> others(gradient.input().begin() + 1,
-                                  gradient.input().end());
-  if (graph_.DependsOn(others, mask.name())) {
-    return "its other inputs depend on " + mask.name();
-  }
-  return "";
+std::string Fuser::BackwardRefusal(const Chain& chain) {
+  const std::string refusal = NodeRefusal(*chain.last());
+  return !refusal.empty() ? refusal
+                          : IntermediateRefusal(*chain.first(), *chain.last(),
+                                                /*others_may_read=*/true);
 }
 
 // The FusedBatchNormEx that computed features, if its coefficients decide as
-// features does; else nullptr.
-const NodeDef* Fuser::ForwardOf(const Backward& backward) {
-  const NodeDef* const forward = graph_.Producer(*backward.mask, kFeatures);
+// features does; else nullptr. A session may feed what is kept by name.
+const NodeDef* Fuser::ForwardOf(const Chain& chain) {
+  const NodeDef* const forward = graph_.Producer(*chain.first(), kFeatures);
   const bool matches =
       forward != nullptr && forward->op() == kFusedForward &&
-      TensorName::Parse(backward.mask->input(kFeatures)).port == 0 &&
+      options_.preserved.count(forward->name()) == 0 &&
+      TensorName::Parse(chain.first()->input(kFeatures)).port == 0 &&
       SideInputsOf(*forward) == 0 &&
-      ActivationOf(*forward) == ActivationOfGradient(*backward.mask) &&
-      SameTensor(*forward, kX, *backward.gradient, kGradX);
+      ActivationOf(*forward) == ActivationOfGradient(*chain.first()) &&
+      SameTensor(*forward, kX, *chain.last(), kGradX);
   return matches ? forward : nullptr;
 }
 
@@ -91,11 +60,11 @@ const NodeDef* Fuser::ForwardOf(const Backward& backward) {
 // coefficients, of another offset. But the placeholder of a frozen norm of this
 // graph stays (MaskFromY finds it then), because TensorFlow's remapper takes a
 // frozen norm apart that nothing but its y is read of, fetched or not.
-std::string Fuser::CoefficientsFor(const Backward& backward) {
-  if (const NodeDef* const forward = ForwardOf(backward)) {
+std::string Fuser::CoefficientsFor(const Chain& chain) {
+  if (const NodeDef* const forward = ForwardOf(chain)) {
     return TensorName{forward->name(), kForwardCoefficients}.ToInput();
   }
-  const NodeDef& gradient = *backward.gradient;
+  const NodeDef& gradient = *chain.last();
   const NodeDef* const norm = graph_.Producer(gradient, kGradReserveSpace3);
   const bool keeps_norm =
       norm != nullptr && IsPlainNorm(*norm) && !IsTraining(*norm) &&
@@ -104,15 +73,15 @@ std::string Fuser::CoefficientsFor(const Backward& backward) {
   return gradient.input(keeps_norm ? kGradReserveSpace3 : kGradReserveSpace2);
 }
 
-void Fuser::FuseBackward(const Backward& backward) {
-  NodeDef* const mask = backward.mask;
-  NodeDef* const fused = backward.gradient;
-  const std::vector<std::string> controls = ControlInputs({mask, fused});
+void Fuser::FuseBackward(const Chain& chain) {
+  NodeDef* const mask = chain.first();
+  NodeDef* const fused = chain.last();
+  const std::vector<std::string> controls = ControlInputs(chain.nodes);
   std::vector<std::string> inputs = DataInputs(*fused);
   inputs.resize(kGradInputs);
   inputs[kGradYBackprop] = mask->input(0);
-  const NodeDef* const forward = ForwardOf(backward);
-  inputs.push_back(CoefficientsFor(backward));
+  const NodeDef* const forward = ForwardOf(chain);
+  inputs.push_back(CoefficientsFor(chain));
   inputs.push_back(forward != nullptr ? forward->input(kOffset)
                                       : inputs[kGradScale]);  // not read
   inputs.push_back(mask->input(kFeatures));
@@ -125,7 +94,7 @@ void Fuser::FuseBackward(const Backward& backward) {
   (*node.mutable_attr())["activation_mode"].set_s(ActivationOfGradient(*mask));
   graph_.SetInputs(fused, inputs);
   fused->set_op(kFusedBackward);
-  const bool has_other_consumers = !graph_.Consumers(mask->name()).empty();
+  const bool has_other_consumers = graph_.NumConsumers(mask->name()) != 0;
   (*node.mutable_attr())["num_side_inputs"].set_i(has_other_consumers);
   fused->mutable_attr()->swap(*node.mutable_attr());
   MoveConsumers(mask->name(), fused->name(),
@@ -165,19 +134,24 @@ void Fuser::BypassUnbroadcasts(const NodeDef& mask) {
 }
 
 bool Fuser::IsIdentityUnbroadcast(const NodeDef& mask, const NodeDef& reshape) {
-  if (reshape.op() != "Reshape") return false;
-  const NodeDef* const sum = graph_.Producer(reshape, 0);
-  const NodeDef* const shape = graph_.Producer(reshape, 1);
-  if (sum == nullptr || sum->op() != "Sum" || shape == nullptr) return false;
-  const NodeDef* const axes = graph_.Producer(*sum, 1);
-  if (axes == nullptr || axes->op() != "BroadcastGradientArgs") return false;
-  const NodeDef* const shapes[] = {shape, graph_.Producer(*axes, 0),
-                                   graph_.Producer(*axes, 1)};
+  const auto producer = [this](const NodeDef* node, int input, const char* op) {
+    NodeDef* const found =
+        node == nullptr ? nullptr : graph_.Producer(*node, input);
+    return found != nullptr && found->op() == op && HasDataInputs(*found, 1)
+               ? found
+               : nullptr;
+  };
+  NodeDef* const sum = producer(&reshape, 0, "Sum");
+  NodeDef* const axes = producer(sum, 1, "BroadcastGradientArgs");
+  NodeDef* const shapes[] = {producer(&reshape, 1, "Shape"),
+                             producer(axes, 0, "Shape"),
+                             producer(axes, 1, "Shape")};
   for (const NodeDef* const each : shapes) {
-    if (each == nullptr || each->op() != "Shape") return false;
+    if (reshape.op() != "Reshape" || each == nullptr) return false;
   }
   // What one of them waits for would run no more.
-  if (!ControlInputs({&reshape, sum, axes, shapes[0], shapes[1], shapes[2]})
+  if (!ControlInputs({graph_.Find(reshape.name()), sum, axes, shapes[0],
+                      shapes[1], shapes[2]})
            .empty()) {
     return false;
   }
@@ -192,19 +166,22 @@ bool Fuser::IsIdentityUnbroadcast(const NodeDef& mask, const NodeDef& reshape) {
 }
 
 // Removes the nodes of an unbroadcast that are dead: without consumers.
-void Fuser::RemoveDeadNodes(NodeDef* node) {
-  static const std::set<std::string>* const kOps = new std::set<std::string>{
-      "Reshape", "Sum", "BroadcastGradientArgs", "Shape"};
-  if (node == nullptr || graph_.IsRemoved(*node) ||
-      kOps->count(node->op()) == 0 ||
-      options_.preserved.count(node->name()) != 0 ||
-      !graph_.Consumers(node->name()).empty()) {
-    return;
-  }
-  const std::vector<std::string> inputs = DataInputs(*node);
-  Replace(node, "");
-  for (const std::string& input : inputs) {
-    RemoveDeadNodes(graph_.Find(TensorName::Parse(input).node));
+void Fuser::RemoveDeadNodes(NodeDef* unbroadcast) {
+  std::vector<std::string> names = {unbroadcast->name()};
+  while (!names.empty()) {
+    NodeDef* const node = graph_.Find(names.back());
+    names.pop_back();
+    if (node == nullptr ||
+        !IsOneOf(node->op(),
+                 {"Reshape", "Sum", "BroadcastGradientArgs", "Shape"}) ||
+        options_.preserved.count(node->name()) != 0 ||
+        graph_.NumConsumers(node->name()) != 0) {
+      continue;
+    }
+    for (const std::string& input : DataInputs(*node)) {
+      names.push_back(TensorName::Parse(input).node);
+    }
+    Replace(node, "");
   }
 }
 

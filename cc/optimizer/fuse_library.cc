@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include "tensorflow/core/framework/function.h"
@@ -81,7 +82,10 @@ bool IsSet(const google::protobuf::Map<std::string, AttrValue>& attrs,
 // fused ops, and not all of them have XLA kernels.
 class CompiledFunctions {
  public:
-  explicit CompiledFunctions(const GraphDef& graph) : graph_(graph) {
+  explicit CompiledFunctions(const GraphDef& graph) {
+    for (const FunctionDef& function : graph.library().function()) {
+      functions_.emplace(function.signature().name(), &function);
+    }
     for (const NodeDef& node : graph.node()) AddIfCompiled(node);
     for (const FunctionDef& function : graph.library().function()) {
       if (IsSet(function.attr(), "_XlaMustCompile")) {
@@ -109,14 +113,12 @@ class CompiledFunctions {
   }
 
   void Add(const std::string& name) {
-    if (!names_.insert(name).second) return;
-    for (const FunctionDef& function : graph_.library().function()) {
-      if (function.signature().name() != name) continue;
-      for (const NodeDef& node : function.node_def()) AddCalled(node);
-    }
+    const auto found = functions_.find(name);
+    if (found == functions_.end() || !names_.insert(name).second) return;
+    for (const NodeDef& node : found->second->node_def()) AddCalled(node);
   }
 
-  const GraphDef& graph_;
+  std::unordered_map<std::string, const FunctionDef*> functions_;
   std::unordered_set<std::string> names_;
 };
 

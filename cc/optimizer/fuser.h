@@ -9,8 +9,11 @@
 #ifndef TF_BN_OPS_CC_OPTIMIZER_FUSER_H_
 #define TF_BN_OPS_CC_OPTIMIZER_FUSER_H_
 
+#include <cstddef>
+#include <initializer_list>
 #include <map>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "cc/optimizer/fusion_rules.h"
@@ -26,8 +29,8 @@ constexpr char kRemapped[] = "_FusedBatchNormEx";
 
 // Inputs and outputs by the OpDefs.
 constexpr int kX = 0;
-constexpr int kScale = 1;
 constexpr int kOffset = 2;
+constexpr int kForwardInputs = 5;  // without a side input
 // Output of FusedBatchNormEx; in its place a norm has a placeholder.
 constexpr int kForwardCoefficients = 5;
 constexpr int kGradYBackprop = 0;
@@ -39,13 +42,14 @@ constexpr int kGradReserveSpace3 = 5;                // of FusedBatchNormGradEx
 constexpr int kSideInputBackprop = 5;
 constexpr int kFeatures = 1;  // of ReluGrad
 
-// Kinds of nodes, by op and attrs.
-bool IsFusedNorm(const tensorflow::NodeDef& node);
-bool IsGradient(const tensorflow::NodeDef& node);
+// Kinds of nodes, by op, attrs and number of inputs.
 bool IsPlainNorm(const tensorflow::NodeDef& node);
-bool IsAddition(const tensorflow::NodeDef& node);
+bool IsFusedNorm(const tensorflow::NodeDef& node);
 // A norm that an activation can be fused into.
 bool IsNorm(const tensorflow::NodeDef& node);
+bool IsGradient(const tensorflow::NodeDef& node);
+bool IsAddition(const tensorflow::NodeDef& node);
+bool IsActivation(const tensorflow::NodeDef& node);
 // The activation whose gradient the node is; empty if it is none.
 std::string ActivationOfGradient(const tensorflow::NodeDef& node);
 
@@ -54,9 +58,11 @@ bool IsTraining(const tensorflow::NodeDef& node);
 std::string ActivationOf(const tensorflow::NodeDef& norm);
 int SideInputsOf(const tensorflow::NodeDef& norm);
 
+bool IsOneOf(const std::string& op, std::initializer_list<const char*> ops);
+bool HasDataInputs(const tensorflow::NodeDef& node, int number);
 std::vector<std::string> DataInputs(const tensorflow::NodeDef& node);
 std::vector<std::string> ControlInputs(
-    const std::vector<const tensorflow::NodeDef*>& nodes);
+    const std::vector<tensorflow::NodeDef*>& nodes);
 bool SameTensor(const tensorflow::NodeDef& a, int input_a,
                 const tensorflow::NodeDef& b, int input_b);
 
@@ -64,20 +70,18 @@ bool SameTensor(const tensorflow::NodeDef& a, int input_a,
 void CopyAttrs(const tensorflow::NodeDef& from,
                const std::vector<std::string>& names, tensorflow::NodeDef* to);
 
-struct Forward {
-  tensorflow::NodeDef* norm = nullptr;
-  tensorflow::NodeDef* add = nullptr;  // nullptr: there is none
-  int side_input = 0;                  // which of its inputs is not the norm's
-  tensorflow::NodeDef* activation = nullptr;
+// Nodes that become one, which has the name of the last.
+struct Chain {
+  // Forward: norm, addition if there is one, activation. Backward: ReluGrad,
+  // gradient of norm.
+  std::vector<tensorflow::NodeDef*> nodes;
+  int side_input = 0;  // which input of the addition is not the norm's
 
-  tensorflow::NodeDef* BehindNorm() const {
-    return add != nullptr ? add : activation;
+  tensorflow::NodeDef* first() const { return nodes.front(); }
+  tensorflow::NodeDef* last() const { return nodes.back(); }
+  tensorflow::NodeDef* addition() const {
+    return nodes.size() > 2 ? nodes[1] : nullptr;
   }
-};
-
-struct Backward {
-  tensorflow::NodeDef* mask = nullptr;  // ReluGrad
-  tensorflow::NodeDef* gradient = nullptr;
 };
 
 // Applies the rules to one graph.
@@ -89,43 +93,47 @@ class Fuser {
   std::vector<Fusion> Run();
 
  private:
-  // forward_rule.cc
-  std::vector<Forward> ForwardsBefore(tensorflow::NodeDef* activation);
-  void TryForward(tensorflow::NodeDef* activation);
-  std::string ForwardRefusal(const Forward& forward);
-  std::string AdditionRefusal(const Forward& forward);
-  void FuseForward(const Forward& forward);
-  void MaskFromY(const tensorflow::NodeDef& norm);
-  bool LeftToConvolution(const Forward& forward);
-  void TakeRemapped(tensorflow::NodeDef* node);
-
-  // backward_rule.cc
-  void TryBackward(tensorflow::NodeDef* mask);
-  std::vector<tensorflow::NodeDef*> GradientsBehind(
-      const tensorflow::NodeDef& mask);
-  std::string BackwardRefusal(const Backward& backward);
-  void FuseBackward(const Backward& backward);
-  const tensorflow::NodeDef* ForwardOf(const Backward& backward);
-  std::string CoefficientsFor(const Backward& backward);
-  void BypassUnbroadcasts(const tensorflow::NodeDef& mask);
-  bool IsIdentityUnbroadcast(const tensorflow::NodeDef& mask,
-                             const tensorflow::NodeDef& reshape);
-  void RemoveDeadNodes(tensorflow::NodeDef* node);
+  struct Planned {
+    Chain chain;
+    size_t fusion;  // its index in fusions_
+  };
 
   // fusion_rules.cc
+  void Plan(const std::vector<Chain>& chains, bool is_backward);
+  void FusePlanned(bool is_backward);
   std::string NodeRefusal(const tensorflow::NodeDef& node);
-  std::string DeviceRefusal(const tensorflow::NodeDef& node);
   std::string IntermediateRefusal(const tensorflow::NodeDef& node,
-                                  const tensorflow::NodeDef& consumer);
+                                  const tensorflow::NodeDef& consumer,
+                                  bool others_may_read);
   void Replace(tensorflow::NodeDef* removed, const std::string& by);
   void MoveConsumers(const std::string& from, const std::string& to,
                      const std::map<int, TensorName>& moved);
   void RenameColocations();
 
+  // forward_rule.cc
+  std::vector<Chain> ChainsBefore(tensorflow::NodeDef* activation);
+  std::string ForwardRefusal(const Chain& chain);
+  void FuseForward(const Chain& chain);
+  void MaskFromY(const tensorflow::NodeDef& norm);
+  bool LeftToConvolution(const Chain& chain);
+  void TakeRemapped(tensorflow::NodeDef* node);
+
+  // backward_rule.cc
+  std::vector<Chain> ChainsBehind(tensorflow::NodeDef* mask);
+  std::string BackwardRefusal(const Chain& chain);
+  void FuseBackward(const Chain& chain);
+  const tensorflow::NodeDef* ForwardOf(const Chain& chain);
+  std::string CoefficientsFor(const Chain& chain);
+  void BypassUnbroadcasts(const tensorflow::NodeDef& mask);
+  bool IsIdentityUnbroadcast(const tensorflow::NodeDef& mask,
+                             const tensorflow::NodeDef& reshape);
+  void RemoveDeadNodes(tensorflow::NodeDef* unbroadcast);
+
   const FusionOptions& options_;
   IndexedGraph graph_;
   // Removed node -> its replacement; "": it has none.
-  std::map<std::string, std::string> replaced_;
+  std::unordered_map<std::string, std::string> replaced_;
+  std::vector<Planned> planned_;
   std::vector<Fusion> fusions_;
 };
 

@@ -4,9 +4,8 @@
 #include "cc/optimizer/fusion_rules.h"
 
 #include <algorithm>
-#include <map>
+#include <initializer_list>
 #include <set>
-#include <utility>
 
 #include "cc/optimizer/fuser.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
@@ -14,10 +13,11 @@
 #include "tensorflow/core/util/device_name_utils.h"
 
 namespace tf_bn_ops {
-namespace {
 
 using ::tensorflow::DeviceNameUtils;
 using ::tensorflow::NodeDef;
+
+namespace {
 
 // An op's name without this library's prefix.
 std::string BaseName(const std::string& op) {
@@ -26,21 +26,35 @@ std::string BaseName(const std::string& op) {
   return op.compare(0, length, kPrefix) == 0 ? op.substr(length) : op;
 }
 
-bool IsActivation(const NodeDef& node) {
-  return node.op() == "Relu" || node.op() == "Relu6";
+bool IsPlainNormOp(const std::string& op) {
+  return IsOneOf(BaseName(op),
+                 {"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"});
 }
 
-// Ops that read only the shape of a tensor.
-bool ReadsShapeAlone(const NodeDef& node) {
-  static const std::set<std::string>* const kOps =
-      new std::set<std::string>{"Shape", "ShapeN", "Size", "Rank"};
-  return kOps->count(node.op()) != 0;
+bool IsFusedNormOp(const std::string& op) {
+  return op == kFusedForward || op == kRemapped;
 }
 
-std::string StringAttr(const NodeDef& node, const std::string& name,
-                       const std::string& otherwise) {
+bool IsGradientOp(const std::string& op) {
+  return IsOneOf(BaseName(op), {"FusedBatchNormGrad", "FusedBatchNormGradV2",
+                                "FusedBatchNormGradV3"});
+}
+
+// The attr, or what the OpDef has as its default.
+tensorflow::AttrValue Attr(const NodeDef& node, const std::string& name,
+                           const tensorflow::AttrValue& otherwise) {
   const auto found = node.attr().find(name);
-  return found == node.attr().end() ? otherwise : found->second.s();
+  return found == node.attr().end() ? otherwise : found->second;
+}
+
+std::string WrongType(const NodeDef& node, const std::string& name,
+                      std::initializer_list<tensorflow::DataType> types) {
+  const auto type = Attr(node, name, {}).type();
+  const bool is_right = type == tensorflow::DT_INVALID ||
+                        std::count(types.begin(), types.end(), type) != 0;
+  return is_right
+             ? ""
+             : "its attr " + name + " is " + tensorflow::DataType_Name(type);
 }
 
 }  // namespace
@@ -48,23 +62,11 @@ std::string StringAttr(const NodeDef& node, const std::string& name,
 // ---- Kinds of nodes, and their attrs -------------------------------------
 
 bool IsPlainNorm(const NodeDef& node) {
-  static const std::set<std::string>* const kOps = new std::set<std::string>{
-      "FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"};
-  return kOps->count(BaseName(node.op())) != 0;
+  return IsPlainNormOp(node.op()) && HasDataInputs(node, kForwardInputs);
 }
 
 bool IsFusedNorm(const NodeDef& node) {
-  return node.op() == kFusedForward || node.op() == kRemapped;
-}
-
-bool IsGradient(const NodeDef& node) {
-  static const std::set<std::string>* const kOps = new std::set<std::string>{
-      "FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"};
-  return kOps->count(BaseName(node.op())) != 0;
-}
-
-bool IsAddition(const NodeDef& node) {
-  return node.op() == "Add" || node.op() == "AddV2";
+  return IsFusedNormOp(node.op()) && HasDataInputs(node, kForwardInputs);
 }
 
 bool IsNorm(const NodeDef& node) {
@@ -72,24 +74,51 @@ bool IsNorm(const NodeDef& node) {
                                ActivationOf(node) == "Identity");
 }
 
+bool IsGradient(const NodeDef& node) {
+  return IsGradientOp(node.op()) && HasDataInputs(node, kGradInputs);
+}
+
+bool IsAddition(const NodeDef& node) {
+  return IsOneOf(node.op(), {"Add", "AddV2"}) && HasDataInputs(node, 2);
+}
+
+bool IsActivation(const NodeDef& node) {
+  return IsOneOf(node.op(), {"Relu", "Relu6"}) && HasDataInputs(node, 1);
+}
+
 std::string ActivationOfGradient(const NodeDef& node) {
+  if (!HasDataInputs(node, 2)) return "";
   if (node.op() == "ReluGrad") return "Relu";
   return node.op() == "Relu6Grad" ? "Relu6" : "";
 }
 
+bool IsBatchNormOp(const std::string& op) {
+  return IsPlainNormOp(op) || IsFusedNormOp(op) || IsGradientOp(op);
+}
+
 bool IsTraining(const NodeDef& node) {
-  const auto found = node.attr().find("is_training");
-  return found == node.attr().end() || found->second.b();
+  tensorflow::AttrValue yes;
+  yes.set_b(true);
+  return Attr(node, "is_training", yes).b();
 }
 
 std::string ActivationOf(const NodeDef& norm) {
-  return IsFusedNorm(norm) ? StringAttr(norm, "activation_mode", "Identity")
-                           : "Identity";
+  tensorflow::AttrValue identity;
+  identity.set_s("Identity");
+  return IsFusedNormOp(norm.op()) ? Attr(norm, "activation_mode", identity).s()
+                                  : "Identity";
 }
 
 int SideInputsOf(const NodeDef& norm) {
-  const auto found = norm.attr().find("num_side_inputs");
-  return found == norm.attr().end() ? 0 : static_cast<int>(found->second.i());
+  return static_cast<int>(Attr(norm, "num_side_inputs", {}).i());
+}
+
+bool IsOneOf(const std::string& op, std::initializer_list<const char*> ops) {
+  return std::find(ops.begin(), ops.end(), op) != ops.end();
+}
+
+bool HasDataInputs(const NodeDef& node, int number) {
+  return node.input_size() >= number && node.input(number - 1)[0] != '^';
 }
 
 std::vector<std::string> DataInputs(const NodeDef& node) {
@@ -100,8 +129,7 @@ std::vector<std::string> DataInputs(const NodeDef& node) {
   return result;
 }
 
-std::vector<std::string> ControlInputs(
-    const std::vector<const NodeDef*>& nodes) {
+std::vector<std::string> ControlInputs(const std::vector<NodeDef*>& nodes) {
   std::set<std::string> result;
   for (const NodeDef* const node : nodes) {
     for (const std::string& input : node->input()) {
@@ -112,21 +140,17 @@ std::vector<std::string> ControlInputs(
 }
 
 bool SameTensor(const NodeDef& a, int input_a, const NodeDef& b, int input_b) {
-  return input_a < a.input_size() && input_b < b.input_size() &&
-         TensorName::Parse(a.input(input_a)) ==
-             TensorName::Parse(b.input(input_b));
+  return TensorName::Parse(a.input(input_a)) ==
+         TensorName::Parse(b.input(input_b));
 }
 
 void CopyAttrs(const NodeDef& from, const std::vector<std::string>& names,
                NodeDef* to) {
-  for (const std::string& name : names) {
-    const auto found = from.attr().find(name);
-    if (found != from.attr().end()) {
-      (*to->mutable_attr())[name] = found->second;
-    }
-  }
   for (const auto& [name, value] : from.attr()) {
-    if (name[0] == '_' && name != "_output_shapes" && name != "_class") {
+    const bool is_internal =
+        name[0] == '_' && name != "_output_shapes" && name != "_class";
+    if (is_internal ||
+        std::find(names.begin(), names.end(), name) != names.end()) {
       to->mutable_attr()->insert({name, value});
     }
   }
@@ -135,26 +159,73 @@ void CopyAttrs(const NodeDef& from, const std::vector<std::string>& names,
 // ---- The pass ------------------------------------------------------------
 
 std::vector<Fusion> Fuser::Run() {
-  const int size = graph_.size();
-  for (int i = 0; i < size; ++i) {
+  for (int i = 0; i < graph_.size(); ++i) {
     NodeDef* const node = graph_.node(i);
-    if (graph_.IsRemoved(*node)) continue;
-    if (IsActivation(*node)) TryForward(node);
-    if (node->op() == kRemapped) TakeRemapped(node);
+    if (IsActivation(*node)) Plan(ChainsBefore(node), /*is_backward=*/false);
+    TakeRemapped(node);
   }
-  for (int i = 0; i < size; ++i) {
+  FusePlanned(/*is_backward=*/false);
+  for (int i = 0; i < graph_.size(); ++i) {
     NodeDef* const node = graph_.node(i);
-    if (graph_.IsRemoved(*node)) continue;
-    if (!ActivationOfGradient(*node).empty()) TryBackward(node);
+    if (ActivationOfGradient(*node).empty()) continue;
+    BypassUnbroadcasts(*node);
+    Plan(ChainsBehind(node), /*is_backward=*/true);
   }
+  FusePlanned(/*is_backward=*/true);
   RenameColocations();
   graph_.Compact();
   return fusions_;
 }
 
+// Plans the first of the chains, of which one at most can be fused, that is not
+// refused; else all refusals are reported.
+void Fuser::Plan(const std::vector<Chain>& chains, bool is_backward) {
+  std::vector<Fusion> refused;
+  for (const Chain& chain : chains) {
+    const Fusion fusion = {
+        (is_backward ? chain.last() : chain.first())->name(), is_backward,
+        is_backward ? BackwardRefusal(chain) : ForwardRefusal(chain)};
+    if (fusion.refusal.empty()) {
+      planned_.push_back({chain, fusions_.size()});
+      fusions_.push_back(fusion);
+      return;
+    }
+    refused.push_back(fusion);
+  }
+  fusions_.insert(fusions_.end(), refused.begin(), refused.end());
+}
+
+void Fuser::FusePlanned(bool is_backward) {
+  std::vector<std::vector<NodeDef*>> chains;
+  for (const Planned& each : planned_) chains.push_back(each.chain.nodes);
+  const std::vector<bool> cyclic = graph_.WouldBeOnCycles(chains);
+  for (size_t i = 0; i < planned_.size(); ++i) {
+    const auto& [chain, fusion] = planned_[i];
+    if (cyclic[i]) {
+      fusions_[fusion].refusal =
+          is_backward
+              ? "its other inputs depend on " + chain.first()->name()
+              : "what is added or waited for depends on its other outputs";
+    } else if (is_backward) {
+      FuseBackward(chain);
+    } else {
+      FuseForward(chain);
+    }
+  }
+  planned_.clear();
+}
+
 // ---- Reasons to refuse, and rewiring -------------------------------------
 
-std::string Fuser::DeviceRefusal(const NodeDef& node) {
+// Why the batch norm op, or its gradient, has no fused counterpart.
+std::string Fuser::NodeRefusal(const NodeDef& node) {
+  for (const std::string& wrong :
+       {WrongType(node, "T",
+                  {tensorflow::DT_HALF, tensorflow::DT_BFLOAT16,
+                   tensorflow::DT_FLOAT}),
+        WrongType(node, "U", {tensorflow::DT_FLOAT})}) {
+    if (!wrong.empty()) return wrong;
+  }
   DeviceNameUtils::ParsedName parsed;
   if (!DeviceNameUtils::ParseFullName(node.device(), &parsed)) {
     return "its device " + node.device() + " is not a valid device name";
@@ -166,26 +237,10 @@ std::string Fuser::DeviceRefusal(const NodeDef& node) {
                          : "its device is not known";
 }
 
-// Why the batch norm op, or its gradient, has no fused counterpart.
-std::string Fuser::NodeRefusal(const NodeDef& node) {
-  for (const auto& [name, types] :
-       std::map<std::string, std::set<tensorflow::DataType>>{
-           {"T",
-            {tensorflow::DT_HALF, tensorflow::DT_BFLOAT16,
-             tensorflow::DT_FLOAT}},
-           {"U", {tensorflow::DT_FLOAT}}}) {
-    const auto found = node.attr().find(name);
-    if (found != node.attr().end() && types.count(found->second.type()) == 0) {
-      return "its attr " + name + " is " +
-             tensorflow::DataType_Name(found->second.type());
-    }
-  }
-  return DeviceRefusal(node);
-}
-
 // Why the node cannot be removed when it is fused with `consumer`.
 std::string Fuser::IntermediateRefusal(const NodeDef& node,
-                                       const NodeDef& consumer) {
+                                       const NodeDef& consumer,
+                                       bool others_may_read) {
   if (options_.preserved.count(node.name()) != 0) {
     return node.name() + " is kept by name";
   }
@@ -193,22 +248,20 @@ std::string Fuser::IntermediateRefusal(const NodeDef& node,
     return node.name() + " and " + consumer.name() +
            " are on different devices";
   }
-  for (const IndexedGraph::Consumer& other : graph_.Consumers(node.name())) {
+  std::string refusal;
+  int reads = 0;
+  graph_.HasConsumer(node.name(), [&](const IndexedGraph::Consumer& other) {
     if (other.port == TensorName::kControl) {
-      return other.node->name() + " has a control edge from " + node.name();
+      refusal = other.node->name() + " has a control edge from " + node.name();
+    } else if (other.port == 0 && !others_may_read &&
+               !IsOneOf(other.node->op(),
+                        {"Shape", "ShapeN", "Size", "Rank"}) &&
+               (other.node != &consumer || ++reads > 1)) {
+      refusal = other.node->name() + " reads " + node.name() + " too";
     }
-    const bool same_edge =
-        other.node == &consumer && other.port == 0 &&
-        std::count_if(consumer.input().begin(), consumer.input().end(),
-                      [&](const std::string& input) {
-                        return TensorName::Parse(input) ==
-                               TensorName{node.name(), 0};
-                      }) == 1;
-    if (other.port == 0 && !same_edge && !ReadsShapeAlone(*other.node)) {
-      return other.node->name() + " reads " + node.name() + " too";
-    }
-  }
-  return "";
+    return !refusal.empty();
+  });
+  return refusal;
 }
 
 // Rewires the consumers of `from`: output -> tensor. Outputs that are not
@@ -254,12 +307,6 @@ void Fuser::RenameColocations() {
     }
     if (values->empty()) attrs->erase(found);
   }
-}
-
-bool IsBatchNormOp(const std::string& op) {
-  NodeDef node;
-  node.set_op(op);
-  return IsPlainNorm(node) || IsFusedNorm(node) || IsGradient(node);
 }
 
 std::vector<Fusion> FusePatterns(const FusionOptions& options,

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <string>
 
@@ -50,7 +51,7 @@ class BatchNormFusion : public grappler::CustomGraphOptimizer {
   // Function bodies that were not inlined are items of their own.
   absl::Status Optimize(grappler::Cluster* cluster,
                         const grappler::GrapplerItem& item,
-                        tensorflow::GraphDef* optimized) override {
+                        tensorflow::GraphDef* optimized) override try {
     *optimized = item.graph;
     if (enabled_ != nullptr && !*enabled_) return absl::OkStatus();
     FusionOptions options;
@@ -66,6 +67,8 @@ class BatchNormFusion : public grappler::CustomGraphOptimizer {
               << (fusion.refusal.empty() ? "fused" : fusion.refusal);
     }
     return absl::OkStatus();
+  } catch (const std::exception& error) {
+    return absl::InternalError(error.what());
   }
 
   static constexpr char kName[] = "TfBnOpsFusion";
@@ -91,7 +94,7 @@ const bool registered = [] {
 }  // namespace
 }  // namespace tf_bn_ops
 
-int tfbn_enable_graph_fusion(int enable) {
+int tfbn_enable_graph_fusion(int enable) try {
   using ::tensorflow::grappler::PluginGraphOptimizerRegistry;
   static std::mutex mutex;
   static bool registered = false;
@@ -113,6 +116,8 @@ int tfbn_enable_graph_fusion(int enable) {
   }
   tf_bn_ops::plug_in_enabled = enable != 0;
   return 0;
+} catch (const std::exception&) {
+  return 2;
 }
 
 int64_t tfbn_graph_fusions(void) { return tf_bn_ops::num_fused; }

@@ -7,6 +7,58 @@
 #include <cstdlib>
 
 namespace tf_bn_ops {
+namespace {
+
+// For each vertex of a directed graph, whether it is on a cycle with others:
+// Tarjan's strongly connected components, without recursion.
+std::vector<bool> OnCycles(const std::vector<std::vector<int>>& successors) {
+  struct State {
+    int order = 0;  // of the first visit; 0: not visited
+    int low = 0;    // the lowest order on the stack that is reached
+    size_t next = 0;
+    bool is_done = false;
+  };
+  std::vector<State> states(successors.size());
+  std::vector<bool> on_cycles(successors.size());
+  std::vector<int> path, stack;
+  int visits = 0;
+  for (size_t root = 0; root < successors.size(); ++root) {
+    if (states[root].order == 0) path.push_back(static_cast<int>(root));
+    while (!path.empty()) {
+      const int vertex = path.back();
+      State& state = states[vertex];
+      if (state.order == 0) {
+        state.order = state.low = ++visits;
+        stack.push_back(vertex);
+      }
+      if (state.next < successors[vertex].size()) {
+        const int successor = successors[vertex][state.next++];
+        const State& other = states[successor];
+        if (other.order == 0) {
+          path.push_back(successor);
+        } else if (!other.is_done) {
+          state.low = std::min(state.low, other.order);
+        }
+        continue;
+      }
+      path.pop_back();
+      if (!path.empty()) {
+        State& before = states[path.back()];
+        before.low = std::min(before.low, state.low);
+      }
+      if (state.low != state.order) continue;
+      const bool has_others = stack.back() != vertex;
+      for (int each = -1; each != vertex; stack.pop_back()) {
+        each = stack.back();
+        states[each].is_done = true;
+        on_cycles[each] = has_others;
+      }
+    }
+  }
+  return on_cycles;
+}
+
+}  // namespace
 
 using ::tensorflow::NodeDef;
 
@@ -22,105 +74,123 @@ std::string TensorName::ToInput() const {
   return port == 0 ? node : node + ":" + std::to_string(port);
 }
 
-IndexedGraph::IndexedGraph(tensorflow::GraphDef* graph) : graph_(graph) {
+IndexedGraph::IndexedGraph(tensorflow::GraphDef* graph)
+    : graph_(graph), removed_(graph->node_size()) {
   for (int i = 0; i < size(); ++i) {
-    nodes_.emplace(node(i)->name(), node(i));
+    nodes_.emplace(node(i)->name(), i);
     for (int input = 0; input < node(i)->input_size(); ++input) {
-      AddEdge(node(i), input);
+      consumers_[TensorName::Parse(node(i)->input(input)).node].insert(
+          {i, input});
     }
   }
 }
 
-NodeDef* IndexedGraph::Find(const std::string& name) {
+NodeDef* IndexedGraph::Find(const std::string& name) const {
   const auto found = nodes_.find(name);
-  return found == nodes_.end() ? nullptr : found->second;
+  return found == nodes_.end() ? nullptr : node(found->second);
 }
 
-NodeDef* IndexedGraph::Producer(const NodeDef& node, int input) {
+NodeDef* IndexedGraph::Producer(const NodeDef& node, int input) const {
   if (input >= node.input_size()) return nullptr;
   const TensorName tensor = TensorName::Parse(node.input(input));
   return tensor.port == TensorName::kControl ? nullptr : Find(tensor.node);
 }
 
+const std::set<IndexedGraph::Edge>& IndexedGraph::Edges(
+    const std::string& name) const {
+  static const std::set<Edge>* const kNone = new std::set<Edge>;
+  const auto found = consumers_.find(name);
+  return found == consumers_.end() ? *kNone : found->second;
+}
+
+IndexedGraph::Consumer IndexedGraph::At(const Edge& edge) const {
+  NodeDef* const reader = node(edge.first);
+  return {reader, edge.second,
+          TensorName::Parse(reader->input(edge.second)).port};
+}
+
 std::vector<IndexedGraph::Consumer> IndexedGraph::Consumers(
     const std::string& name) const {
   std::vector<Consumer> result;
-  const auto found = consumers_.find(name);
-  if (found == consumers_.end()) return result;
-  for (const Edge& edge : found->second) {
-    result.push_back({edge.node, edge.input,
-                      TensorName::Parse(edge.node->input(edge.input)).port});
-  }
+  for (const Edge& edge : Edges(name)) result.push_back(At(edge));
   return result;
 }
 
-void IndexedGraph::AddEdge(NodeDef* node, int input) {
-  consumers_[TensorName::Parse(node->input(input)).node].push_back(
-      {node, input});
-}
-
-void IndexedGraph::RemoveEdges(const NodeDef* node, const std::string& from) {
-  std::vector<Edge>& edges = consumers_[from];
-  edges.erase(
-      std::remove_if(edges.begin(), edges.end(),
-                     [node](const Edge& edge) { return edge.node == node; }),
-      edges.end());
+bool IndexedGraph::HasConsumer(
+    const std::string& name,
+    const std::function<bool(const Consumer&)>& condition) const {
+  const std::set<Edge>& edges = Edges(name);
+  return std::any_of(edges.begin(), edges.end(),
+                     [&](const Edge& edge) { return condition(At(edge)); });
 }
 
 void IndexedGraph::SetInput(NodeDef* node, int input,
                             const TensorName& tensor) {
-  std::vector<std::string> inputs(node->input().begin(), node->input().end());
-  inputs[input] = tensor.ToInput();
-  SetInputs(node, inputs);
+  const Edge edge = {IndexOf(*node), input};
+  consumers_[TensorName::Parse(node->input(input)).node].erase(edge);
+  consumers_[tensor.node].insert(edge);
+  node->set_input(input, tensor.ToInput());
 }
 
 void IndexedGraph::SetInputs(NodeDef* node,
                              const std::vector<std::string>& inputs) {
-  for (const std::string& input : node->input()) {
-    RemoveEdges(node, TensorName::Parse(input).node);
+  const int index = IndexOf(*node);
+  for (int i = 0; i < node->input_size(); ++i) {
+    consumers_[TensorName::Parse(node->input(i)).node].erase({index, i});
   }
   node->clear_input();
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    node->add_input(inputs[i]);
-    AddEdge(node, static_cast<int>(i));
+  for (const std::string& input : inputs) {
+    consumers_[TensorName::Parse(input).node].insert(
+        {index, node->input_size()});
+    node->add_input(input);
   }
 }
 
 void IndexedGraph::Remove(NodeDef* node) {
   SetInputs(node, {});
-  nodes_.erase(node->name());
-  removed_.insert(node);
+  const auto found = nodes_.find(node->name());
+  removed_[found->second] = true;
+  nodes_.erase(found);
 }
 
-bool IndexedGraph::DependsOn(const std::vector<std::string>& inputs,
-                             const std::string& node) {
-  std::unordered_set<std::string> seen;
-  std::vector<std::string> stack;
-  const auto visit = [&](const std::string& input) {
-    const std::string name = TensorName::Parse(input).node;
-    if (seen.insert(name).second) stack.push_back(name);
-  };
-  for (const std::string& input : inputs) visit(input);
-  while (!stack.empty()) {
-    const std::string name = stack.back();
-    stack.pop_back();
-    if (name == node) return true;
-    const NodeDef* const found = Find(name);
-    const bool is_back_edge =
-        found != nullptr &&
-        (found->op() == "NextIteration" || found->op() == "RefNextIteration");
-    if (found == nullptr || is_back_edge) continue;
-    for (const std::string& input : found->input()) visit(input);
+std::vector<bool> IndexedGraph::WouldBeOnCycles(
+    const std::vector<std::vector<NodeDef*>>& chains) const {
+  const int num_chains = static_cast<int>(chains.size());
+  std::vector<int> vertex_of(size());
+  for (int i = 0; i < size(); ++i) vertex_of[i] = num_chains + i;
+  for (int chain = 0; chain < num_chains; ++chain) {
+    for (const NodeDef* const each : chains[chain]) {
+      vertex_of[IndexOf(*each)] = chain;
+    }
   }
-  return false;
+  std::vector<std::vector<int>> successors(num_chains + size());
+  std::vector<size_t> inner_edges(num_chains);
+  for (const auto& [name, index] : nodes_) {
+    const std::string& op = node(index)->op();
+    if (op == "NextIteration" || op == "RefNextIteration") continue;
+    const int from = vertex_of[index];
+    for (const Edge& edge : Edges(name)) {
+      const int to = vertex_of[edge.first];
+      if (from != to) {
+        successors[from].push_back(to);
+      } else if (from < num_chains) {
+        ++inner_edges[from];
+      }
+    }
+  }
+  std::vector<bool> result = OnCycles(successors);
+  result.resize(num_chains);
+  for (int i = 0; i < num_chains; ++i) {
+    if (inner_edges[i] >= chains[i].size()) result[i] = true;
+  }
+  return result;
 }
 
 void IndexedGraph::Compact() {
-  if (removed_.empty()) return;
   auto* const nodes = graph_->mutable_node();
   int kept = 0;
   for (int i = 0; i < nodes->size(); ++i) {
-    if (removed_.count(&nodes->Get(i)) != 0) continue;
+    if (removed_[i]) continue;
     if (i != kept) nodes->SwapElements(i, kept);
     ++kept;
   }

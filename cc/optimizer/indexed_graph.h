@@ -1,12 +1,15 @@
 // A GraphDef with an index of the producer and the consumers of each tensor,
-// kept up to date while nodes are rewired and removed.
+// kept up to date while nodes are rewired and removed. Each change costs the
+// logarithm of the consumers, whatever the size of the graph.
 
 #ifndef TF_BN_OPS_CC_OPTIMIZER_INDEXED_GRAPH_H_
 #define TF_BN_OPS_CC_OPTIMIZER_INDEXED_GRAPH_H_
 
+#include <functional>
+#include <set>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "tensorflow/core/framework/graph.pb.h"
@@ -31,7 +34,7 @@ struct TensorName {
 class IndexedGraph {
  public:
   // Input number `input` of `node`, which reads `port` of what it is listed
-  // for.
+  // for; kControl of a control edge.
   struct Consumer {
     tensorflow::NodeDef* node;
     int input;
@@ -42,20 +45,23 @@ class IndexedGraph {
   explicit IndexedGraph(tensorflow::GraphDef* graph);
 
   int size() const { return graph_->node_size(); }
-  tensorflow::NodeDef* node(int i) { return graph_->mutable_node(i); }
+  tensorflow::NodeDef* node(int i) const { return graph_->mutable_node(i); }
 
   // nullptr if there is no such node (any more).
-  tensorflow::NodeDef* Find(const std::string& name);
-  bool IsRemoved(const tensorflow::NodeDef& node) const {
-    return removed_.count(&node) != 0;
-  }
+  tensorflow::NodeDef* Find(const std::string& name) const;
 
   // The node that computes data input `input`; nullptr if there is none.
-  tensorflow::NodeDef* Producer(const tensorflow::NodeDef& node, int input);
+  tensorflow::NodeDef* Producer(const tensorflow::NodeDef& node,
+                                int input) const;
 
-  // The consumers of the node's outputs, in no particular order of nodes;
-  // control edges have the port kControl.
+  // The consumers of the node's outputs, in the order of nodes and inputs.
   std::vector<Consumer> Consumers(const std::string& name) const;
+  // Whether the condition holds for one of them; asks no more after that.
+  bool HasConsumer(const std::string& name,
+                   const std::function<bool(const Consumer&)>& condition) const;
+  int NumConsumers(const std::string& name) const {
+    return static_cast<int>(Edges(name).size());
+  }
 
   void SetInput(tensorflow::NodeDef* node, int input, const TensorName& tensor);
   // Replaces all inputs; data inputs come first.
@@ -63,28 +69,29 @@ class IndexedGraph {
                  const std::vector<std::string>& inputs);
   void Remove(tensorflow::NodeDef* node);
 
-  // Whether one of the tensors or control edges is computed, directly or not,
-  // from an output of the node. Back edges of loops do not count.
-  bool DependsOn(const std::vector<std::string>& inputs,
-                 const std::string& node);
+  // For each chain of nodes, each of which reads the one before once: whether
+  // it would be on a cycle if all chains were nodes. Back edges of loops do not
+  // count. A node must be in one chain at most. Takes time linear in the graph.
+  std::vector<bool> WouldBeOnCycles(
+      const std::vector<std::vector<tensorflow::NodeDef*>>& chains) const;
 
   // Deletes the removed nodes from the GraphDef. The object is invalid
   // afterwards.
   void Compact();
 
  private:
-  struct Edge {
-    tensorflow::NodeDef* node;
-    int input;
-  };
+  using Edge = std::pair<int, int>;  // node, input
 
-  void AddEdge(tensorflow::NodeDef* node, int input);
-  void RemoveEdges(const tensorflow::NodeDef* node, const std::string& from);
+  const std::set<Edge>& Edges(const std::string& name) const;
+  Consumer At(const Edge& edge) const;
+  int IndexOf(const tensorflow::NodeDef& node) const {
+    return nodes_.at(node.name());
+  }
 
   tensorflow::GraphDef* graph_;
-  std::unordered_map<std::string, tensorflow::NodeDef*> nodes_;
-  std::unordered_map<std::string, std::vector<Edge>> consumers_;
-  std::unordered_set<const tensorflow::NodeDef*> removed_;
+  std::unordered_map<std::string, int> nodes_;
+  std::unordered_map<std::string, std::set<Edge>> consumers_;
+  std::vector<bool> removed_;
 };
 
 }  // namespace tf_bn_ops

@@ -2,8 +2,12 @@
 
 #include "cc/optimizer/optimizer_c.h"
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
+#include <limits>
+#include <new>
 #include <sstream>
 #include <string>
 #include <unordered_set>
@@ -14,6 +18,8 @@
 #include "tensorflow/core/framework/graph.pb.h"
 
 namespace {
+
+constexpr size_t kMaxBytes = std::numeric_limits<int32_t>::max();
 
 char* Copy(const std::string& text) {
   char* const copy = static_cast<char*>(std::malloc(text.size() + 1));
@@ -41,29 +47,40 @@ std::string Report(const std::vector<tf_bn_ops::LibraryFusion>& fusions) {
 }  // namespace
 
 int tfbn_fuse_graph(const void* graph, size_t graph_size, const char* preserved,
-                    void** result, size_t* result_size, char** report) {
+                    void** result, size_t* result_size, char** report) try {
   *result = nullptr;
+  *result_size = 0;
+  *report = nullptr;
+  const auto failed = [report](const std::string& error) {
+    *report = Copy(error);
+    return 1;
+  };
+  if (graph_size > kMaxBytes) {
+    return failed("it is larger than 2 GiB, the most that protobuf reads");
+  }
   tensorflow::GraphDef graph_def;
   if (!graph_def.ParseFromArray(graph, static_cast<int>(graph_size))) {
-    *report = Copy("the GraphDef cannot be parsed");
-    return 1;
+    return failed("the GraphDef cannot be parsed");
   }
   std::vector<tf_bn_ops::LibraryFusion> fusions;
   const absl::Status status =
       tf_bn_ops::FuseGraphAndLibrary(Lines(preserved), &graph_def, &fusions);
-  if (!status.ok()) {
-    *report = Copy(std::string(status.message()));
-    return 1;
+  if (!status.ok()) return failed(std::string(status.message()));
+  std::string serialized;
+  if (graph_def.ByteSizeLong() > kMaxBytes ||
+      !graph_def.SerializeToString(&serialized)) {
+    return failed(
+        "fused, it is larger than 2 GiB, the most that protobuf writes");
   }
-  const std::string serialized = graph_def.SerializeAsString();
   *result = Copy(serialized);
-  if (*result == nullptr) {
-    *report = Copy("there is no memory for the fused GraphDef");
-    return 1;
-  }
   *result_size = serialized.size();
   *report = Copy(Report(fusions));
-  return 0;
+  return *report != nullptr && *result != nullptr ? 0 : 1;
+} catch (const std::bad_alloc&) {
+  return 1;  // without a report
+} catch (const std::exception& error) {
+  *report = Copy(error.what());
+  return 1;
 }
 
 void tfbn_free(void* buffer) { std::free(buffer); }

@@ -18,7 +18,8 @@ extern "C" {
    result: the new GraphDef, serialized; NULL if there is an error.
    report: one line for each place where the pattern was found, with tabs
    between function, node, "forward" or "backward", and why it was refused
-   (empty: it was fused); or the error. Both are freed with tfbn_free.
+   (empty: it was fused); or the error, NULL if there is no memory for it. Both
+   are freed with tfbn_free.
    Returns 0, or 1 if there is an error. */
 TFBN_OPTIMIZER_EXPORT int tfbn_fuse_graph(const void* graph, size_t graph_size,
                                           const char* preserved, void** result,
@@ -26,8 +27,8 @@ TFBN_OPTIMIZER_EXPORT int tfbn_fuse_graph(const void* graph, size_t graph_size,
 TFBN_OPTIMIZER_EXPORT void tfbn_free(void* buffer);
 
 /* Runs the fusion on every graph that TensorFlow optimizes in this process from
-   now on, or stops that. Returns 0, or 1 if another plug-in optimizer holds the
-   only place for CPUs. */
+   now on, or stops that. Returns 0; 1 if another plug-in optimizer holds the
+   only place for CPUs; 2 if there is no memory. */
 TFBN_OPTIMIZER_EXPORT int tfbn_enable_graph_fusion(int enable);
 
 /* How many places the graph optimizer has fused in this process. */

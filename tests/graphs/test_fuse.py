@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import pathlib
 
 import numpy as np
@@ -12,7 +13,7 @@ from test_rewrite import read, run_without_the_library
 
 import tf_bn_ops
 from tf_bn_ops import __main__ as command
-from tf_bn_ops import rewrite
+from tf_bn_ops import _graph_fusion, rewrite
 
 EX, GRAD_EX = "TfBnOps>FusedBatchNormEx", "TfBnOps>FusedBatchNormGradEx"
 SHAPES = {
@@ -532,6 +533,85 @@ def test_what_would_become_a_cycle():
         tf.nn.relu(y + (x - mean))
 
     assert_refused(graph_def_of(build), "what is added or waited for depends on its other outputs")
+
+
+def test_what_would_become_a_cycle_of_two():
+    """Each of the two adds what the other's mean is in; one alone might be fused."""
+
+    def build(x):
+        norms = [norm_outputs(tf.sin(x)), norm_outputs(tf.cos(x))]
+        for (y, *_), (_, mean, *_) in (norms, norms[::-1]):
+            tf.nn.relu(y + (x - mean))
+        tf.nn.relu(norm(x))
+
+    graph_def = graph_def_of(build)
+    reason = "what is added or waited for depends on its other outputs"
+    assert refusals(graph_def) == [reason, reason, ""]
+
+
+def test_nodes_without_their_inputs_are_no_pattern():
+    """Which no TensorFlow imports: they stay what they are."""
+    graph_def = graph_def_of(lambda x: gradient_behind_an_addition(x))
+    for node in graph_def.node:
+        for kept in range(len(node.input)):
+            broken = tf.compat.v1.GraphDef()
+            broken.CopyFrom(graph_def)
+            (same,) = [each for each in broken.node if each.name == node.name]
+            del same.input[kept:]
+            assert node.name not in {fusion.node for fusion in rewrite.fusion_report(broken)}
+
+
+def residual_blocks(number: int):
+    """A GraphDef of so many, forward and backward, each of eight nodes."""
+
+    def one(x):
+        (y, mean, _, *reserved) = norm_outputs(x, name="norm")
+        y = tf.nn.relu(tf.raw_ops.AddV2(x=y, y=x, name="add"), name="relu")
+        mask = tf.raw_ops.ReluGrad(gradients=tf.identity(y, "y"), features=y, name="mask")
+        backprop = tf.raw_ops.FusedBatchNormGradV3(
+            y_backprop=mask, x=x, scale=VECTORS[0], reserve_space_1=reserved[0],
+            reserve_space_2=reserved[1], reserve_space_3=reserved[2], name="gradient",
+        ).x_backprop  # fmt: skip
+        tf.raw_ops.AddN(inputs=[mask, backprop], name="sum")
+        tf.identity(mean, "mean")
+
+    names = ("norm", "add", "relu", "y", "mask", "gradient", "sum", "mean")
+    block = graph_def_of(one, shape=(None, *SHAPES["NHWC"][1:]))
+    result = tf.compat.v1.GraphDef(versions=block.versions)
+    result.node.extend(node for node in block.node if node.name not in names)
+    for i in range(number):
+        for node in (node for node in block.node if node.name in names):
+            copy = result.node.add()
+            copy.CopyFrom(node)
+            copy.name += str(i)
+            for j, name in enumerate(node.input):
+                base, colon, port = name.partition(":")
+                if base in names:
+                    copy.input[j] = f"{base}{i}{colon}{port}"
+                elif base == "x" and i > 0:
+                    copy.input[j] = f"y{i - 1}"
+                if node.name == "mask" and base == "y" and i < number - 1:
+                    copy.input[j] = f"sum{i + 1}"
+    return result
+
+
+def test_a_graph_of_many_blocks():
+    """Time and memory are linear in it: quadratic, this took a minute and more."""
+    number = 3200
+    fused = rewrite.fuse(residual_blocks(number))
+    assert ops_of(fused) == ["AddN"] * number + [EX] * number + [GRAD_EX] * number
+
+
+def test_graphs_that_protobuf_cannot_hold_are_an_error():
+    library = _graph_fusion.library()
+    result, size, report = ctypes.c_void_p(1), ctypes.c_size_t(1), ctypes.c_void_p()
+    arguments = [ctypes.byref(each) for each in (result, size, report)]
+    assert library.tfbn_fuse_graph(b"", 2**31, b"", *arguments) == 1
+    assert (result.value, size.value) == (None, 0)
+    assert ctypes.string_at(report.value) == (
+        b"it is larger than 2 GiB, the most that protobuf reads"
+    )
+    library.tfbn_free(report)
 
 
 def test_devices():

@@ -163,6 +163,22 @@ def test_statistics_of_a_frozen_norm_are_fetched(fuses, output):
         assert_close(a[output == 5 :], b[output == 5 :])  # Output 5 holds nothing.
 
 
+def test_what_is_fed_masks_the_gradient(fuses):
+    """A session may feed y: the mask must not come from x then."""
+    fed, y_fed = data(SHAPE).numpy(), data(SHAPE, seed=1).numpy()
+
+    def gradient():
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            x = tf.compat.v1.placeholder(tf.float32, SHAPE)
+            y = relu6_alone(x)
+            return session.run([tf.gradients(y, x, tf.cos(3 * y))[0]], {x: fed, y: y_fed})
+
+    got, count = fuses(gradient)
+    assert count == 2
+    tf_bn_ops.fuse_graphs(False)
+    assert_close(got, gradient())
+
+
 def test_what_is_fetched_is_computed(fuses):
     @tf.function
     def both(x):

@@ -153,19 +153,24 @@ def _fuse_functions(functions: Any, keep: Iterable[str]) -> list[Fusion]:
 
 def _fuse_graph(graph_def: Any, keep: Iterable[str]) -> list[Fusion]:
     """Replaces a GraphDef by what `tfbn_fuse_graph` makes of it."""
+    from google.protobuf import message as protobuf_message
+
     library = _graph_fusion.library()
-    data = graph_def.SerializeToString()
+    try:
+        data = graph_def.SerializeToString()
+    except (protobuf_message.EncodeError, ValueError) as error:
+        raise ValueError(f"the graph cannot be fused: {error} (larger than 2 GiB?)") from None
     result, size, report = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_void_p()
     status = library.tfbn_fuse_graph(
         data, len(data), "\n".join(keep).encode(),
         ctypes.byref(result), ctypes.byref(size), ctypes.byref(report),
     )  # fmt: skip
     try:
-        text = ctypes.string_at(report.value or 0).decode()
+        text = ctypes.string_at(report.value).decode() if report.value else "no memory is left"
         if status != 0:
             raise ValueError(f"the graph cannot be fused: {text}")
         graph_def.ParseFromString(ctypes.string_at(result.value or 0, size.value))
     finally:
         library.tfbn_free(result)
         library.tfbn_free(report)
-    return [Fusion(*line.split("\t")) for line in text.splitlines()]
+    return [Fusion(*line.split("\t")) for line in text.split("\n")[:-1]]
