@@ -434,14 +434,6 @@ $(INSTALLED): $(LIB_DIR)/.environment
 	$(Q)mkdir -p $(@D)
 	$(Q)cp $(filter-out $<,$^) $@.new && mv $@.new $@
 	$(if $(XLA),,$(Q)rm -f $(LIB_DIR)/libtf_bn_ops_xla.so)
-
-# Measures memory bandwidth for the benchmark; not part of the package.
-MEMORY_BANDWIDTH := $(LIB_DIR)/libtf_bn_ops_memory_bandwidth.so
-$(MEMORY_BANDWIDTH): cc/bench/memory_bandwidth.cc $(B)/portable.a $(B)/compile.txt $(B)/link.txt mk/exports.map
-	$(Q)echo '  CXX     $<'
-	$(Q)mkdir -p $(@D)
-	$(Q)$(CXX) -o $@.new $< $(B)/portable.a $(CORE_CXXFLAGS) $(CXXFLAGS) $(OUR_LDFLAGS) -Wl,-soname,$(@F) $(LDFLAGS)
-	$(Q)mv $@.new $@
 endif
 
 # ---- Targets ---------------------------------------------------------------------------------
@@ -506,13 +498,13 @@ conformance: all  ## Diff the ops against tf.raw_ops and a float64 oracle; ARGS=
 mutants: $(PYTHON_READY)  ## Check that the conformance run catches every wrong kernel of tests/mutants; ARGS="NAME ..."
 	$(Q)'$(PYTHON)' tests/mutants/run.py $(ARGS)
 
-bench: all $(MEMORY_BANDWIDTH)  ## Measure the ops against TensorFlow and others; ARGS="--quick"
-	$(Q)'$(PYTHON)' -m tf_bn_ops bench $(ARGS)
+bench: all  ## Measure the ops against TensorFlow and PyTorch; ARGS="--quick"
+	$(Q)'$(PYTHON)' tools/bench/bench_command.py $(ARGS)
 
 # LIB: the core library of another build, for instance of another commit.
 bench-against: $(LIB_DIR)/libtf_bn_ops_core.so  ## Measure this tree's core library against another build's: LIB=/path/to/libtf_bn_ops_core.so
 	$(Q)[ -n '$(LIB)' ] || { echo "error: make bench-against needs LIB=/path/to/libtf_bn_ops_core.so, the library to compare with." >&2; exit 1; }
-	$(Q)'$(PYTHON)' -m tf_bn_ops bench --against='$(LIB)' $(ARGS)
+	$(Q)'$(PYTHON)' tools/bench/bench_command.py --against='$(LIB)' $(ARGS)
 
 examples: all $(EXAMPLES)  ## Build the C++ examples and run them
 	$(Q)set -e; for example in $(EXAMPLES); do echo "  RUN     $$example"; $$example; done

@@ -13,7 +13,6 @@ _COMMANDS = {
         "tf_bn_ops.conformance.conformance_command",
         "compare the ops with TensorFlow and an oracle",
     ),
-    "bench": ("tf_bn_ops.bench.bench_command", "measure the ops against TensorFlow and others"),
     "rewrite": ("tf_bn_ops.rewrite.rewrite_command", "rename ops in a GraphDef or SavedModel"),
     "doctor": ("tf_bn_ops.doctor", "say what is installed and what is wrong with it"),
 }

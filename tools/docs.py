@@ -4,7 +4,7 @@ usage: python tools/docs.py [FOLDER]      (default: build/docs; the site is FOLD
 
 The pages are those of the repository: README.md is the first one, CONTRIBUTING.md, CHANGELOG.md and
 docs/ follow. Links between them are adapted to their places in the site, and files of the
-repository that they link to are copied beside them. docs/benchmarks.md gets the tables and plots of
+repository that they link to are copied beside them. docs/benchmarks.md gets the tables of
 docs/benchmarks/results.json, docs/api.md the C ABI and the flags of the commands. Every warning of
 MkDocs is an error: links, anchors, docstrings.
 """
@@ -24,8 +24,7 @@ import reference
 
 ROOT = reference.ROOT  # Its import puts the package on sys.path.
 
-from tf_bn_ops.bench import results  # noqa: E402
-from tf_bn_ops.bench.reports import plots, recorded_run  # noqa: E402
+from bench import report, results  # noqa: E402
 
 # Page of the repository -> page of the site. docs/ is the site's root.
 PAGES = {
@@ -90,18 +89,11 @@ def put_together(target: pathlib.Path) -> list[str]:
     return [place(source) for source in sources]
 
 
-def benchmarks(target: pathlib.Path) -> str:
-    """All tables of the recorded run; its plots are drawn into `target`/benchmarks."""
-    run = results.load(recorded_run.RECORDED)
-    pictures = plots.write(run, target / "benchmarks", formats=("svg",))
-    if not pictures:
-        print("no plots in benchmarks.html: matplotlib is not installed (requirements/bench.txt)")
-    return recorded_run.page(run, [f"benchmarks/{picture.name}" for picture in pictures])
-
-
 # Page of the site -> line of it -> what to put there.
 GENERATED: dict[str, dict[str, Callable[[pathlib.Path], str]]] = {
-    "benchmarks.md": {recorded_run.ALL_TABLES: benchmarks},
+    "benchmarks.md": {
+        report.ALL_TABLES: lambda _: report.site_page(results.load(report.RECORDED)),
+    },
     "api.md": {
         "<!-- make docs inserts the C ABI here -->": lambda _: reference.c_abi(),
         "<!-- make docs inserts the commands here -->": lambda _: reference.commands(),

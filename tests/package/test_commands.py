@@ -59,7 +59,7 @@ def test_a_flag_is_spelled_and_means_the_same_in_all_commands():
         values = importlib.import_module(name)._FLAGS
         for flag in values:
             kinds.setdefault(flag, set()).add(values[flag].flag_type())
-    assert {"dtypes", "json", "explain", "fuse", "against"} <= kinds.keys()
+    assert {"dtypes", "json", "explain", "fuse"} <= kinds.keys()
     assert {flag: kind for flag, kind in kinds.items() if len(kind) > 1} == {}
     assert [flag for flag in kinds if flag + "s" in kinds] == []
 

@@ -1,5 +1,4 @@
-"""Inputs that every process generates bitwise identically, instead of receiving them; and aligned
-memory.
+"""Tensors that every process generates bitwise identically, instead of receiving them.
 
 A tensor is a pool of normal numbers, repeated. The length of the pool is prime, so that its period
 coincides with no channel or row. All layouts of a shape have the same elements.
@@ -14,13 +13,12 @@ import numpy as np
 from tf_bn_ops import spec
 
 EPSILON = 1e-3
-_PERIOD = 4194301  # the largest prime below 2^22
+_PERIOD = 4194301  # The largest prime below 2^22.
 # Seed, standard deviation and mean: roughly those of a network's activations and gradients. The
-# mean of y_backprop is not zero, so that a missing offset_backprop term fails verification.
-# That of side_input is zero: ReLU behind the addition lets about half of the elements through.
+# mean of y_backprop is not zero, so that a missing offset_backprop term fails the check. The mean
+# of side_input is zero: ReLU behind the addition lets about half of the elements through.
 _POOLS = {"y_backprop": (1, 0.5, 0.125), "x": (2, 1.5, 0.75), "side_input": (4, 1.0, 0.0)}
 _SEED = 20
-CACHE_LINE_BYTES = 64
 
 
 @functools.lru_cache(maxsize=6)
@@ -32,8 +30,8 @@ def _pool(role: str, dtype: str) -> np.ndarray:
 
 def aligned_empty(nbytes: int) -> np.ndarray:
     """uint8 [nbytes], not written, that begins at a cache line, as TensorFlow's tensors do."""
-    memory = np.empty(nbytes + CACHE_LINE_BYTES, np.uint8)
-    first = -memory.ctypes.data % CACHE_LINE_BYTES
+    memory = np.empty(nbytes + 64, np.uint8)
+    first = -memory.ctypes.data % 64
     return memory[first : first + nbytes]
 
 
@@ -48,8 +46,7 @@ def channels_of(
     """Some channels of the tensor as [outer, len(channels), inner]."""
     outer, count, inner = view
     o = np.arange(outer, dtype=np.int64)[:, None, None]
-    i = np.arange(inner, dtype=np.int64)
-    at = (o * count + channels.astype(np.int64)[:, None]) * inner + i
+    at = (o * count + channels.astype(np.int64)[:, None]) * inner + np.arange(inner, dtype=np.int64)
     return _pool(role, dtype)[at % _PERIOD]
 
 

@@ -1,0 +1,438 @@
+"""The benchmark: its check of results, its limit, its record and tables, and a short run."""
+
+import importlib
+import json
+import pathlib
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+from tf_bn_ops import _loader, spec
+from tf_bn_ops.harness import c_abi
+
+TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools"
+if not (TOOLS / "bench").exists():
+    pytest.skip("needs the source tree", allow_module_level=True)
+sys.path.insert(0, str(TOOLS))
+
+from bench import (  # noqa: E402
+    against,
+    bench_inputs,
+    bench_worker,
+    libraries,
+    networks,
+    output_check,
+    report,
+    results,
+    rounds,
+    rows,
+)
+
+command = importlib.import_module("bench.bench_command")
+
+
+def _row(shape=(4, 6, 5, 9), layout="NHWC", dtype="float32", mode="training", call="gradient"):
+    return rows.Row(call, "given", shape, layout, dtype, mode, 1)
+
+
+def _right(row):
+    """The outputs of a row as float64 gives them, by role."""
+    channels = np.arange(row.channels)
+    stored = spec.DTYPES[row.dtype].numpy
+    outputs = {}
+    # The gradient is of what the forward call returned.
+    for _ in range(2):
+        if row.activated and "y" not in outputs:
+            outputs["y"] = np.zeros(row.view, stored)
+        for role, (value, _) in output_check._expected(row, channels, outputs, True).items():
+            outputs[role] = value.astype(stored if value.ndim == 3 else np.float32)
+    return outputs
+
+
+def _wrong(row, outputs, precise=False):
+    return output_check.what_is_wrong(row, np.arange(row.channels), outputs, precise)
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("dtype", rows.DTYPES)
+@pytest.mark.parametrize("call", rows.CALLS)
+def test_the_check_tells_right_from_wrong(call, layout, dtype):
+    row = _row(layout=layout, dtype=dtype, call=call)
+    right = _right(row)
+    assert _wrong(row, right, precise=True) is None and _wrong(row, right) is None
+    for role in set(right) - {"saved_rstd"}:
+        spoiled = right[role].copy()
+        spoiled.flat[17 % spoiled.size] += 1
+        assert role in _wrong(row, {**right, role: spoiled}), role
+    # Another mask, the other mode, NaN, another type, one missing.
+    main = "y" if call == "forward" else "x_backprop"
+    assert _wrong(row, {**right, main: np.full_like(right[main], np.nan)})
+    assert _wrong(row, {**right, main: right[main].astype(np.float64)})
+    assert f"{main} is missing" in _wrong(row, {r: a for r, a in right.items() if r != main})
+    if row.activated:
+        opposite = np.where(right["y"] > 0, 0, right["y"] + 1).astype(right["y"].dtype)
+        assert "x_backprop" in _wrong(row, {**right, "y": right["y"], **_masked(row, opposite)})
+    if call == "gradient":
+        frozen = _right(_row(layout=layout, dtype=dtype, mode="frozen"))
+        assert "x_backprop" in _wrong(row, {**right, "x_backprop": frozen["x_backprop"]})
+
+
+def _masked(row, y):
+    """The gradients for the mask of another y."""
+    stored = spec.DTYPES[row.dtype].numpy
+    given = {**_right(row), "y": y}
+    found = output_check._expected(row, np.arange(row.channels), given, True)
+    return {"x_backprop": found["x_backprop"][0].astype(stored)}
+
+
+def test_the_expected_gradient_is_that_of_finite_differences():
+    """x_backprop of the check against the definition, which shares no formula with it."""
+    row = _row((2, 3, 2, 2))
+    channels, step = np.arange(2), 1e-5
+    given = bench_inputs.statistics(2)
+    x, dy = (
+        bench_inputs.channels_of(role, "float32", row.view, channels).astype(float)
+        for role in ("x", "y_backprop")
+    )
+
+    def loss(x):
+        mean, variance = x.mean((0, 2), keepdims=True), x.var((0, 2), keepdims=True)
+        y = (x - mean) / np.sqrt(variance + bench_inputs.EPSILON) * given["scale"][:, None]
+        return float((y * dy).sum())
+
+    layer = rows.Row("layer", "", row.shape, "NHWC", "float32", "training", 1)
+    found = output_check._expected(layer, channels, {}, True)["x_backprop"][0]
+    for at in np.ndindex(x.shape):
+        moved = [x.copy(), x.copy()]
+        moved[0][at] += step
+        moved[1][at] -= step
+        slope = (loss(moved[0]) - loss(moved[1])) / (2 * step)
+        assert found[at] == pytest.approx(slope, abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["half", "bfloat16"])
+def test_a_peer_alone_may_round_before_the_addition(dtype):
+    row = _row(dtype=dtype, call="layer_add_relu")
+    right, channels = _right(row), np.arange(row.channels)
+    side = bench_inputs.channels_of("side_input", dtype, row.view, channels)
+    alone = _right(_row(dtype=dtype, call="forward"))["y"]
+    chain = {**right, "y": np.maximum(alone + side, 0).astype(alone.dtype)}
+    assert "y " not in (_wrong(row, chain) or "")
+    assert "y is" in _wrong(row, chain, precise=True)
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("call", rows.CALLS)
+@pytest.mark.parametrize("name", ["tf_bn_ops", "tensorflow", "torch"])
+def test_every_implementation_is_right(name, call, layout, monkeypatch):
+    entry = libraries.ENTRIES[name]
+    pytest.importorskip(entry.module, reason="needs requirements/bench.txt")
+    import tensorflow as tf
+
+    # Once TensorFlow has begun, as in a test before this one, it refuses to change them.
+    monkeypatch.setattr(tf.config.threading, "set_intra_op_parallelism_threads", lambda n: None)
+    server = bench_worker.Server(name, 2)
+    row = _row(layout=layout, call=call)
+    server.prepare(row)
+    outputs = server.result(row, np.arange(row.channels))
+    assert _wrong(row, outputs, precise=name == "tf_bn_ops") is None
+
+
+def test_large_tensors_are_checked_in_some_channels():
+    channels = output_check.channels_to_check(_row((32, 56, 56, 64)))
+    assert 1 <= len(channels) < 64 and len(set(channels.tolist())) == len(channels)
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_some_channels_are_those_of_the_whole(layout):
+    row = _row((7, 30, 31, 13), layout, "half")
+    whole = bench_inputs.flat("x", "half", row.elements).reshape(row.view)
+    some = bench_inputs.channels_of("x", "half", row.view, np.array([0, 4, 12]))
+    assert np.array_equal(some, whole[:, [0, 4, 12]])
+
+
+# ---- Rounds ------------------------------------------------------------------------------------
+
+
+class _FakeWorker:
+    """Answers as a worker does: right, wrong by a factor, or not at all. The machine becomes slower
+    by a third with every visit, whoever it is of."""
+
+    clock = 1.0
+
+    def __init__(self, name, factor=1.0, refuses="", wrong=False):
+        self.name, self._factor, self._refuses, self._wrong = name, factor, refuses, wrong
+
+    def ask(self, method, *arguments):
+        if self._refuses:
+            raise bench_worker.CallError(self._refuses)
+        if method == "prepare_bandwidth":
+            self._kinds = set(arguments[1])
+        if method == "time":
+            type(self).clock *= 4 / 3
+            seconds = self._factor * 1e-3 * self.clock
+            if self.name == "memory_bandwidth":
+                sizes = {kind: int(kind[0]) + kind.endswith("w") for kind in self._kinds}
+                return {kind: [size * seconds] * 2 for kind, size in sizes.items()}
+            return {"call": [seconds] * 2}
+        if method == "result":
+            outputs = _right(arguments[0])
+            return {**outputs, "offset_backprop": outputs["offset_backprop"] * (2**self._wrong)}
+        return None
+
+
+def _fake_run(*fakes, row=None):
+    meter = rounds.Meter(fakes, rounds.Budget(0.01, 6), 32 << 20)
+    return results.Run(
+        command="make bench",
+        seconds=1.0,
+        machine={"load_before": 0.0, "cpu": "a CPU", "date": "2026-01-01"},
+        settings={"threads": 1, "seconds": 0.01, "rounds": 6},
+        versions={"tensorflow": {"tensorflow": "2.0"}},
+        missing={},
+        rows=[meter.measure(row or _row())],
+        networks=[],
+    )
+
+
+@pytest.mark.parametrize("peers", [["torch"], ["torch", "eigen", "memory_bandwidth"]])
+def test_every_peer_is_compared_with_the_visit_of_ours_beside_it(peers):
+    run = _fake_run(_FakeWorker("tf_bn_ops"), *(_FakeWorker(name, 5) for name in peers))
+    (measured,) = run.rows
+    assert set(measured.ratios) == set(peers)
+    passes = {"memory_bandwidth": 3}  # 2 reads + 1 write, each of one unit of time.
+    for name, (_, low, high) in measured.ratios.items():
+        # As often before ours as after it: 5 times 3/4 and 5 times 4/3, not a power of them.
+        assert low == pytest.approx(5 * passes.get(name, 1) * 3 / 4)
+        assert high == pytest.approx(5 * passes.get(name, 1) * 4 / 3)
+
+
+def test_wrong_results_and_refusals_are_marked_and_left_out(tmp_path, capsys):
+    peers = [_FakeWorker("torch", wrong=True), _FakeWorker("eigen", refuses="no NCHW")]
+    run = _fake_run(_FakeWorker("tf_bn_ops"), *peers, _FakeWorker("tensorflow", 2))
+    (measured,) = run.rows
+    assert measured.refused == {"eigen": "no NCHW"} and "offset" in measured.wrong["torch"]
+    assert measured.speedup("torch") is None and measured.speedup("tensorflow") is not None
+    results.save(run, tmp_path / "results.json")
+    assert command.main([f"--load={tmp_path / 'results.json'}"]) == 0
+    out = capsys.readouterr().out
+    assert "Wrong, left out of the ratios: PyTorch" in out and "no NCHW" in out
+    results.save(_fake_run(_FakeWorker("tf_bn_ops", wrong=True)), tmp_path / "results.json")
+    assert command.main([f"--load={tmp_path / 'results.json'}"]) == 1
+    assert "WRONG tf_bn_ops" in capsys.readouterr().out
+
+
+def test_the_limit_counts_every_pass():
+    llc = 32 << 20
+    big, small = (32, 112, 112, 64), (32, 14, 14, 64)
+    assert rounds.traffic(_row(big), llc) == ("2r1w", "2r")
+    assert rounds.traffic(_row(small), llc) == ("2r1w",)
+    assert rounds.traffic(_row(big, mode="frozen"), llc) == ("2r1w",)
+    assert rounds.traffic(_row(big, "NCHW"), llc) == ("2r1w",)
+    # A forward call has one input, which fits where the two of the gradient do not.
+    assert rounds.traffic(_row((32, 56, 56, 64), call="layer"), llc) == ("1r1w", "2r1w", "2r")
+    for call in rows.CALLS:
+        kinds = rounds.traffic(_row(small, call=call), llc)
+        moved = sum(int(kind[0]) + kind.endswith("w") for kind in kinds)
+        assert moved * _row(small).tensor_bytes == _row(small, call=call).bytes
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("size", [1, 63, 256, 4096 * 3 + 77, 1 << 18])
+def test_memory_bandwidth_moves_every_byte(threads, size):
+    bandwidth = libraries.MemoryBandwidth(threads)
+    rng = np.random.default_rng(size)
+    a, b = (rng.integers(256, size=size, dtype=np.uint8) for _ in range(2))
+    bandwidth.load({"y_backprop": a, "x": b})
+    for kind, calls in bandwidth.passes().items():
+        for call in calls:
+            bandwidth.out[:] = 0
+            call()
+            if kind.endswith("w"):
+                assert np.array_equal(bandwidth.out, a ^ b if kind == "2r1w" else b)
+
+
+# ---- The record and its tables -----------------------------------------------------------------
+
+
+def test_the_pages_show_the_recorded_run():
+    run = results.load(report.RECORDED)
+    assert results.to_text(run) == report.RECORDED.read_text("utf-8")
+    for page in report.PAGES:
+        text = page.read_text("utf-8")
+        remedy = 'make bench ARGS="--load=docs/benchmarks/results.json --record"'
+        assert report.with_overview(text, report.on_page(page, run)) == text, remedy
+    assert report.ALL_TABLES in report.PAGES[1].read_text("utf-8")
+    site = report.site_page(run)
+    for call in rows.CALLS:
+        assert report.overview_table(run, call).markdown() in site
+    for m in run.rows:
+        assert f"| {'x'.join(map(str, m.row.dims))} | {m.row.layout} | {m.row.dtype} |" in site
+
+
+def test_results_are_read_back_and_checked(tmp_path):
+    run = _fake_run(_FakeWorker("tf_bn_ops"), _FakeWorker("tensorflow"))
+    run.networks = [
+        results.NetworkMeasurement("a", 8, 112, 2, [(300.0, 150.0, 100.0, 120.0, 90.0)])
+    ]
+    path = tmp_path / "results.json"
+    results.save(run, path)
+    once = results.load(path)
+    results.save(once, path)
+    assert results.load(path) == once and once.rows[0].row == run.rows[0].row
+    for spoil in (
+        lambda r: r.pop("machine"),
+        lambda r: r["rows"][0].pop("layout"),
+        lambda r: r["rows"][0].update(shape="2xx3"),
+        lambda r: r["rows"][0].update(unknown=1),
+        lambda r: r.update(schema=0),
+        lambda r: r["networks"][0]["turns"].append([1, 2]),
+    ):
+        broken = json.loads(results.to_text(run))
+        spoil(broken)
+        path.write_text(json.dumps(broken))
+        with pytest.raises(rows.UsageError, match=r"is not the results\.json of"):
+            results.load(path)
+
+
+def test_ratios_and_shares_are_told_apart_by_dtype_and_layout():
+    run = _fake_run(_FakeWorker("tf_bn_ops"))
+    run.rows = []
+    for layout, dtype, *times in (("NCHW", "half", 990), ("NHWC", "float32", 500, 1500, 4000)):
+        for us in times:
+            ratios = {
+                name: (v,) * 3 for name, v in (("torch", us / 1e3), ("memory_bandwidth", 0.7))
+            }
+            row = _row((32, 112, 112, 64), layout, dtype)
+            run.rows.append(results.Measurement(row, {"tf_bn_ops": 1000, "torch": us}, ratios))
+    assert report.overview_table(run).rows == [
+        ["channels-last", "float32", "1.5", "1 of 3"],
+        ["channels-first", "half", "1.0", "1 of 1"],
+    ]
+    assert report.limit_table(run, "gradient").rows[0][3:] == ["1", "70%", "70%", "1", "0"]
+    assert [line[2:] for line in report.slower_table(run).rows] == [
+        ["channels-first", "half", "32x64x112x112 0.99"],
+        ["channels-last", "float32", "32x112x112x64 0.50"],
+    ]
+
+
+def test_the_share_of_batch_norms_cost_is_that_of_adjacent_steps():
+    # The second turn ran on a machine that was twice as slow: the share is the same.
+    turns = [(300, 150, 100, 130, 90), (600, 300, 200, 260, 180), (280, 170, 100, 100, 80)]
+    network = results.NetworkMeasurement("resnet50", 8, 112, 2, turns)
+    assert network.share_removed("tf_bn_ops", "identity")[1] == pytest.approx(0.75)
+    assert network.share_removed("fused", "without_both")[1] == pytest.approx(170 / 210)
+    run = _fake_run(_FakeWorker("tf_bn_ops"))
+    skipped = results.NetworkMeasurement("resnet50", 8, 112, 2, skipped="no memory")
+    run.networks = [network, skipped]
+    first, second = report.network_table(run, fused=False).rows
+    assert first[2:7] == ["300 ms", "170 ms", "100 ms", "2.00", "75%"] and "[1]" in second[1]
+    # Batch norm that cannot be told from noise counts as nothing removed.
+    network.turns = [(100, 50, 100, 50, 100)]
+    assert network.share_removed("tf_bn_ops", "identity")[1] == 0
+
+
+# ---- Runs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--shapes=nonsense"], "'nonsense' is no network"),
+        (["--dtypes=int8"], "--dtypes=int8 is unknown; known are float32"),
+        (["--peers=numpy"], "--peers=numpy is unknown"),
+        (["--shapes=2x4x4x8", "--layouts=NDHWC"], "no row has this combination"),
+        (["--threads=100000"], "--threads is from 1 to"),
+        (["--load=/nowhere/results.json"], "/nowhere/results.json is not"),
+        (["--against=/nowhere/core.so"], "LIB=/nowhere/core.so does not exist"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(flags, message, capsys):
+    assert command.main(flags) == 2
+    error = capsys.readouterr().err
+    assert message in error and len(error.strip().splitlines()) == 1
+
+
+def test_a_quick_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "OUT", tmp_path / "results.json")
+    monkeypatch.setattr(command, "is_installed", lambda entry: entry.module != "torch")
+    flags = ["--quick", "--shapes=2x4x4x8", "--dtypes=half", "--sections=gradient"]
+    assert command.main([*flags, "--peers=eigen,torch", "--seconds=0.005"]) == 0
+    assert "Left out: PyTorch: torch is not installed" in capsys.readouterr().out
+    run = results.load(tmp_path / "results.json")
+    assert run.command.startswith('make bench ARGS="--quick') and len(run.rows) == 4
+    assert all(not m.wrong and m.us["tf_bn_ops"] > 0 and m.limit for m in run.rows)
+    # TensorFlow's own kernel refuses frozen NCHW, which is a cell and not the end.
+    assert "NHWC" in run.rows[3].refused["eigen"] and "eigen" in run.rows[2].ratios
+
+
+def test_a_worker_that_dies_is_reported_and_restarted():
+    handle = bench_worker.Worker(libraries.ENTRIES["memory_bandwidth"], 1)
+    try:
+        handle.ask("prepare_bandwidth", _row(), ["2r1w", "2r"])
+        with pytest.raises(bench_worker.CallError, match="AttributeError"):
+            handle.ask("nonsense")
+        handle.process._process.kill()
+        handle.process._process.wait()
+        handle.ask("prepare_bandwidth", _row(), ["2r1w"])
+        assert set(handle.ask("time", 0.001)) == {"2r1w"}
+    finally:
+        handle.process.close()
+
+
+@pytest.mark.long
+def test_a_turn_steps_the_same_network_with_every_variant(monkeypatch):
+    import keras
+
+    def build(name, side):
+        keras.utils.set_random_seed(1)
+        inputs_ = keras.Input((side, side, 3))
+        x = keras.layers.BatchNormalization()(keras.layers.Conv2D(4, 3)(inputs_))
+        x = keras.layers.BatchNormalization()(keras.layers.ReLU(name="relu")(x))
+        x = keras.layers.Add()([keras.layers.Conv2D(4, 1)(x), x])
+        x = keras.layers.Conv2D(4, 1)(keras.layers.Activation("relu", name="behind")(x))
+        x = keras.layers.Conv2D(4, 1)(keras.layers.ReLU(name="not_behind")(x))
+        return keras.Model(inputs_, keras.layers.Dense(1000, "softmax")(keras.layers.Flatten()(x)))
+
+    model = build("", 8)
+    assert networks.activations_behind(model) == {"relu", "behind"}
+    monkeypatch.setattr(networks, "build", build)
+    server = networks.Server.__new__(networks.Server)
+    server.prepare("", 2, 8)
+    assert set(server.turn()) == set(results.VARIANTS)
+    # Same weights, same images: the loss with our layers is that with Keras'.
+    losses = {name: float(step()) for name, step in server.steps.items()}
+    for name in ("tf_bn_ops", "fused"):
+        assert losses[name] == pytest.approx(losses["keras"], rel=1e-5)
+    for name in ("identity", "without_both"):
+        assert losses[name] != pytest.approx(losses["keras"], rel=1e-5)
+
+
+# ---- Two builds --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("median", "quartiles", "pairs", "verdict"),
+    [
+        (0.90, (0.89, 0.91), 11, "slower than noise"),
+        (0.90, (0.80, 1.00), 11, "within noise"),
+        (0.90, (0.80, 1.00), 100, "slower than noise"),
+        (0.985, (0.985, 0.985), 100, "within noise"),
+        (1.10, (1.09, 1.11), 11, "faster"),
+    ],
+)
+def test_a_verdict_depends_on_the_spread_of_the_pairs(median, quartiles, pairs, verdict):
+    assert against.Comparison(None, median, quartiles, pairs).verdict == verdict
+
+
+def test_a_library_is_compared_with_another_build(tmp_path, capsys):
+    other = tmp_path / _loader.CORE_LIBRARY
+    shutil.copy(_loader.core_library_path(), other)
+    flags = [f"--against={other}", "--dtypes=float64", "--layouts=NCHW", "--modes=training"]
+    assert command.main([*flags, "--seconds=0.001", "--threads=1"]) in (0, 1)
+    out = capsys.readouterr().out
+    assert all(f"| {formula} |" in out for formula in against.FORMULAS)
+    assert f"{3 * len(against.FORMULAS)} rows, 1 threads: " in out and "has no" not in out
+    assert set(c_abi.FORMULAS) <= set(against.FORMULAS)

@@ -1,0 +1,177 @@
+"""Step times of whole networks, in a process that trains five copies of one network.
+
+The copies have Keras' batch norm, this library's, this library's fused with the activations behind
+it, and two an identity, in place of batch norm and in place of batch norm and these activations. A
+turn is one training step of each, adjacent in time and in random order, so that drift of the
+machine cancels in their ratios.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from bench.bench_worker import CallError, Worker, serve
+from bench.libraries import CANDIDATE, ENTRIES
+from bench.results import FUSED, IDENTITY, KERAS, OURS, VARIANTS, WITHOUT_BOTH, NetworkMeasurement
+
+# Name -> class of keras.applications.
+NETWORKS = {"resnet50": "ResNet50", "mobilenetv2": "MobileNetV2", "densenet121": "DenseNet121"}
+# Images, their height and width, and turns: the networks' published resolution, at which a step
+# takes 0.3 to 3 s on two cores, and one at which calls are small: 0.1 to 0.5 s.
+SIZES = ((16, 224, 11), (8, 112, 31))
+QUICK_SIZES = ((8, 112, 3),)
+_WARM_UP_STEPS = 3
+_SEED = 1
+
+
+def build(name: str, side: int) -> Any:
+    """The network with its initial weights."""
+    import keras
+
+    keras.utils.set_random_seed(_SEED)
+    return getattr(keras.applications, NETWORKS[name])(weights=None, input_shape=(side, side, 3))
+
+
+def without_batch_norm(model: Any, and_layers: Collection[str] = ()) -> Any:
+    """A copy of a model with an identity in place of every batch norm, and of layers by name."""
+    import keras
+
+    class Nothing(keras.layers.Layer):
+        """keras.layers.Identity with the arguments of a batch norm's call."""
+
+        def call(self, x: Any, training: Any = None, mask: Any = None) -> Any:
+            del training, mask
+            return x
+
+    def clone(layer: Any) -> Any:
+        if isinstance(layer, keras.layers.BatchNormalization) or layer.name in and_layers:
+            return Nothing(name=layer.name)
+        return layer.__class__.from_config(layer.get_config())
+
+    return keras.models.clone_model(model, clone_function=clone)
+
+
+def activations_behind(model: Any) -> frozenset[str]:
+    """The names of the activations that the graph optimizer fuses: ReLU or ReLU6 behind a batch
+    norm, or behind an addition to one."""
+    import keras
+
+    def sources(layer: Any) -> list[Any]:
+        return [tensor._keras_history.operation for tensor in keras.tree.flatten(layer.input)]
+
+    def is_behind(layer: Any) -> bool:
+        first = sources(layer)
+        if isinstance(first[0], keras.layers.Add):
+            first = sources(first[0])
+        return any(isinstance(source, keras.layers.BatchNormalization) for source in first)
+
+    kinds = (keras.layers.ReLU, keras.layers.Activation)
+    return frozenset(m.name for m in model.layers if isinstance(m, kinds) and is_behind(m))
+
+
+def training_step(model: Any, images: np.ndarray, labels: np.ndarray) -> Callable[[], Any]:
+    """One step of gradient descent as a call, complete when it returns. The learning rate is 0:
+    without batch norm a network would diverge, and slow down or not for numbers like NaN."""
+    import keras
+    import tensorflow as tf
+
+    optimizer = keras.optimizers.SGD(0.0)
+    optimizer.build(model.trainable_variables)
+    loss_of = keras.losses.SparseCategoricalCrossentropy()
+    x, y = tf.constant(images), tf.constant(labels)
+
+    @tf.function(autograph=False)
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        variables = model.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+        return loss
+
+    return lambda: step(x, y).numpy()
+
+
+class Server:
+    """The requests of `measure`."""
+
+    def __init__(self, name: str, threads: int):
+        import tensorflow as tf
+
+        del name
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+
+    def facts(self) -> dict[str, str]:
+        return {}
+
+    def prepare(self, name: str, batch: int, side: int) -> None:
+        """Builds the copies of a network and warms their steps up.
+
+        Raises:
+          ValueError: a batch norm cannot be replaced by this library's, or none is fused.
+        """
+        import tf_bn_ops
+        from tf_bn_ops import _graph_fusion
+        from tf_bn_ops.keras import batch_norm_report, replace_batch_norm
+
+        rng = np.random.default_rng(_SEED)
+        images = rng.standard_normal((batch, side, side, 3), np.float32)
+        labels = rng.integers(1000, size=batch)
+        keras_model = build(name, side)
+        models = {
+            KERAS: keras_model,
+            OURS: replace_batch_norm(build(name, side), inplace=True),
+            IDENTITY: without_batch_norm(keras_model),
+            FUSED: replace_batch_norm(build(name, side), inplace=True),
+            WITHOUT_BOTH: without_batch_norm(keras_model, activations_behind(keras_model)),
+        }
+        if unfused := batch_norm_report(models[OURS]).unfused:
+            raise ValueError(f"not all batch norms are this library's: {unfused}")
+        before = _graph_fusion.fused_so_far()
+        self.steps = {}
+        for variant, model in models.items():
+            tf_bn_ops.fuse_graphs(variant == FUSED)  # Graphs that have run stay as they are.
+            self.steps[variant] = training_step(model, images, labels)
+            for _ in range(_WARM_UP_STEPS):
+                self.steps[variant]()
+        if _graph_fusion.fused_so_far() == before:
+            raise ValueError("no batch norm is fused with the activation behind it")
+
+    def turn(self) -> dict[str, float]:
+        """Seconds of one step of each variant, in random order."""
+        seconds = {}
+        for variant in random.sample(VARIANTS, len(VARIANTS)):
+            begin = time.perf_counter()
+            self.steps[variant]()
+            seconds[variant] = time.perf_counter() - begin
+        return seconds
+
+
+def measure(
+    names: Sequence[str], threads: int, sizes: Sequence[tuple[int, int, int]]
+) -> Iterator[NetworkMeasurement]:
+    """Measures networks at each size, each in a process of its own."""
+    entry = dataclasses.replace(ENTRIES[CANDIDATE], name="networks")
+    for (batch, side, turns), name in itertools.product(sizes, names):
+        measured = NetworkMeasurement(name, batch, side, threads)
+        worker = Worker(entry, threads, module="bench.networks")
+        try:
+            worker.ask("prepare", name, batch, side)
+            for _ in range(turns):
+                seconds = worker.ask("turn")
+                measured.turns.append(tuple(seconds[variant] * 1e3 for variant in VARIANTS))
+        except CallError as e:
+            measured.turns, measured.skipped = [], str(e)
+        finally:
+            worker.process.close()
+        yield measured
+
+
+if __name__ == "__main__":
+    serve(Server)
