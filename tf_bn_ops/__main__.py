@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 import sys
+
+from tf_bn_ops import _command
 
 # Command -> (module with `main(argv) -> exit status`, what it does).
 _COMMANDS = {
@@ -37,17 +38,7 @@ def _usage() -> str:
 
 def main(argv: list[str]) -> int:
     """Runs the command named by `argv[1]`; returns the exit status (2: wrong usage)."""
-    try:
-        status = _run(argv)
-        sys.stdout.flush()
-        return status
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # The reader of our output (`| head`) has gone.
-        # What is left in the buffer would fail again when Python ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    return _command.guarded("tf_bn_ops", lambda: _run(argv))
 
 
 def _run(argv: list[str]) -> int:

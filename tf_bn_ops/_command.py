@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pathlib
+import shutil
 import sys
+import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from absl import flags
+if TYPE_CHECKING:  # __main__.py says where it is missing.
+    from absl import flags
+
+
+# Seconds in which a process has to open the other end of a named pipe.
+_READER_SECONDS = 5.0
 
 
 class UsageError(ValueError):
-    """Wrong usage or a missing part; the message is one sentence that says what to do."""
+    """Wrong usage, a missing part or a file that cannot be written; the message is one sentence."""
 
 
 def run(
@@ -34,25 +44,60 @@ def run(
     Returns:
       The exit status.
     """
-    if any(a in ("-h", "-help", "--help", "--helpfull") for a in argv):
-        print(f"{help_text}\nflags:\n{values.get_help()}")
-        return 0
-    try:
+    from absl import flags
+
+    def parse_and_call() -> int:
+        if any(a in ("-h", "-help", "--help", "--helpfull") for a in argv):
+            print(f"{help_text}\nflags:\n{values.get_help()}")
+            return 0
         values.unparse_flags()  # Forgets an earlier call in this process.
         rest = values([argv[0], *map(_with_underscores, argv[1:])])[1:]
         if files is not None:
-            files += rest
+            files.extend(rest)
         elif rest:
             name = argv[0].split()[-1]
             raise UsageError(f"{rest[0]!r} is not a flag of {name}; --help lists them")
+        return body()
+
+    return guarded(argv[0], parse_and_call, (flags.Error, ImportError, UsageError, *errors))
+
+
+def guarded(name: str, body: Callable[[], int], errors: tuple[type[Exception], ...] = ()) -> int:
+    """Calls `body` and flushes its output; returns its exit status, or that of what it raises.
+
+    Args:
+      name: what messages begin with.
+      body: does the work.
+      errors: what it may raise besides OSError and MemoryError; 2 is the status then.
+
+    Returns:
+      130 after an interrupt, 141 where the reader of the output (`| head`) has gone.
+    """
+    try:
         status = body()
-        sys.stdout.flush()
+        if sys.stdout is not None:  # As with `>&-`.
+            sys.stdout.flush()
         return status
-    except BrokenPipeError:  # No error of the user's: __main__.py ends quietly.
-        raise
-    except (flags.Error, ImportError, UsageError, *errors) as error:
-        print(f"{argv[0]}: {error}", file=sys.stderr)
-        return 2
+    except KeyboardInterrupt:
+        status, said = 130, "interrupted"
+    except SystemExit as end:
+        # Console.on_broken_pipe of rich raises it with status 1, which means a failed case here.
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        status, said = 141, ""
+    except BrokenPipeError:
+        status, said = 141, ""
+    except (OSError, MemoryError, *errors) as error:
+        status, said = 2, f"{name}: {error}"
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if said and stream is sys.stderr:
+                print(said, file=stream)
+            stream.flush()
+        except (AttributeError, OSError):  # Closed, or its device is full.
+            if stream is not None:  # Python flushes what is left in the buffer when it ends.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return status
 
 
 def _with_underscores(argument: str) -> str:
@@ -63,8 +108,83 @@ def _with_underscores(argument: str) -> str:
     return "--" + name[2:].replace("-", "_") + equals + value
 
 
+def check_writable(path: pathlib.Path) -> None:
+    """Creates the folder of a file that `write_whole` will write after a long run.
+
+    Raises:
+      UsageError: it could not.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        target = path if _is_in_place(path) else path.resolve().parent
+        is_closed = path.is_dir() or not os.access(target, os.W_OK)
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, until Python 3.12.
+        raise UsageError(f"cannot write {path}: {error}") from error
+    if is_closed:
+        raise UsageError(f"cannot write {path}: it is a folder, or it may not be written")
+
+
 def write_whole(text: str, path: pathlib.Path) -> None:
-    """Writes a file, whole or not at all."""
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    """Writes a regular file whole or not at all, and a device or pipe in place; follows links.
+
+    Raises:
+      UsageError: it cannot be written, for instance on a full disk.
+    """
+    try:
+        if _is_in_place(path):
+            with open(_open(path), "w", encoding="utf-8") as file:
+                file.write(text)
+            return
+        target = path.resolve()
+        temporary = target.with_name(f".{os.getpid()}.new")
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            if target.exists():
+                shutil.copymode(target, temporary)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except BrokenPipeError:
+        raise
+    except (OSError, RuntimeError) as error:
+        why = "nothing reads from it" if getattr(error, "errno", 0) == errno.ENXIO else error
+        raise UsageError(f"cannot write {path}: {why}") from error
+
+
+def _is_in_place(path: pathlib.Path) -> bool:
+    """Whether a path leads to a device, a pipe, or what this process prints to."""
+    return _printed_to(path) is not None or (path.exists() and not path.is_file())
+
+
+def _printed_to(path: pathlib.Path) -> int | None:
+    """The descriptor that a path leads to if it is standard output or error.
+
+    A file opened by its name begins at its first byte, over what was printed to it before.
+    """
+    for descriptor in (1, 2):
+        try:
+            if os.path.samestat(path.stat(), os.fstat(descriptor)):
+                return descriptor
+        except (OSError, RuntimeError):
+            continue
+    return None
+
+
+def _open(path: pathlib.Path) -> int:
+    """A new descriptor for what is at a path; waits for the reader of a named pipe."""
+    if (descriptor := _printed_to(path)) is not None:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return os.dup(descriptor)
+    deadline = time.monotonic() + _READER_SECONDS
+    while True:
+        try:
+            # Nonblocking: without a reader a named pipe would wait for ever.
+            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+            continue
+        os.set_blocking(descriptor, True)
+        return descriptor

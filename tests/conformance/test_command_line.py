@@ -16,6 +16,7 @@ from tf_bn_ops.conformance.cases import generate, real_inputs
 from tf_bn_ops.conformance.execution import workers
 from tf_bn_ops.conformance.execution.implementations import Implementation
 from tf_bn_ops.conformance.flags import VALUES
+from tf_bn_ops.conformance.reports import record
 from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.settings import Settings
 from tf_bn_ops.harness import bounds
@@ -38,6 +39,9 @@ def _run(*flags, **environment):
     )
 
 
+SMALL = "FusedBatchNormV3,float32,NHWC,{},training,normal,batch,eps={},eager,seed=1"
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -48,6 +52,13 @@ def _run(*flags, **environment):
         (["--nonsense"], "nonsense"),
         (["stray"], "'stray' is not a flag"),
         (["--repro=a,b"], "10 fields"),
+        *(
+            ([f"--{flag}={value}"], f"--{flag}")
+            for flag in ("cases", "seed", "timeout", "memory", "shrink")
+            for value in ("nan", "inf", "-1", "1" + 30 * "0")
+        ),
+        ([f"--repro={SMALL.format('100000x100000x1000x3', '0.1')}"], "beyond what can be computed"),
+        ([f"--repro={SMALL.format('1x1x1x1', 'nan')}"], "beyond what can be computed"),
     ],
 )
 def test_wrong_usage_is_one_sentence(flags, message, capsys):
@@ -79,6 +90,91 @@ def test_a_run_without_cases_does_not_pass():
 
 def test_missing_library_is_said():
     assert "/nowhere/lib.so" in _refusal(TF_BN_OPS_LIBRARY="/nowhere/lib.so")
+
+
+@pytest.fixture
+def merge(tmp_path):
+    """Runs `merge` of a record without cases in a folder of its own, with an output that is given;
+    its exit status and what it says on stderr."""
+    blank = {
+        name: dict.fromkeys(record.SCHEMA[name])
+        for name in ("", "settings", "machines", "candidate")
+    }
+    blank["settings"] |= {"seed": 1, "selection": {}, "bounds": "strict", "shrink": 0}
+    blank["machines"] |= {"gpus": [], "cpu": "c", "cores": 1, "system": "s"}
+    blank["candidate"] |= {"ops": "o", "mapped": []}
+    whole = {
+        **blank[""], "schema": record.VERSION, "command": "c", "replay": "r", "seconds": 1.0,
+        "date": "2026-01-01T00:00:00Z", "settings": blank["settings"], "total": 0,
+        "versions": {"tensorflow": "0"}, "machines": [blank["machines"]],
+        "candidate": blank["candidate"], "implementations": ["candidate"], "divergences": [],
+        "cases": [],
+    }  # fmt: skip
+    (tmp_path / "run.json").write_text(record.dumps(whole))
+
+    def go(*flags, stdout=subprocess.DEVNULL):
+        program = [sys.executable, "-m", "tf_bn_ops", "conformance", "merge", "run.json", *flags]
+        done = subprocess.run(
+            program, cwd=tmp_path, env=_environment(), stdout=stdout, stderr=subprocess.PIPE,
+            text=True, timeout=60,
+        )  # fmt: skip
+        return done.returncode, done.stderr
+
+    return go
+
+
+def test_reports_go_into_what_is_there(merge, tmp_path):
+    """A link is followed, a pipe and a device stay what they are, a file keeps its mode."""
+    real = tmp_path / "real"
+    real.write_text("old")
+    real.chmod(0o640)
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "new_link").symlink_to("new")
+    os.mkfifo(tmp_path / "pipe")
+    read = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    for name in ("link", "new_link", "pipe", "/dev/null"):
+        assert merge(f"--json={name}") == (0, ""), name
+    whole = (tmp_path / "run.json").read_text()
+    assert real.read_text() == (tmp_path / "new").read_text() == whole
+    assert real.stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "new_link").is_symlink()
+    assert os.read(read, 1 << 16).decode() == whole and (tmp_path / "pipe").is_fifo()
+    os.close(read)
+    # What was printed before stays before it, in a file, too.
+    with open(tmp_path / "printed", "w") as printed:
+        assert merge("--json=/dev/stdout", stdout=printed) == (0, "")
+    said = (tmp_path / "printed").read_text()
+    assert said.endswith(whole) and "conformance passed" in said
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("/dev/full", "No space left on device"),
+        ("unread", "nothing reads from it"),
+        ("circle", "cannot write circle"),
+        (".", "it is a folder"),
+        ("run.json/below", "cannot write"),
+    ],
+)
+def test_a_report_that_cannot_be_written_is_no_failed_case(merge, tmp_path, name, why):
+    os.mkfifo(tmp_path / "unread")
+    (tmp_path / "circle").symlink_to("circle")
+    status, said = merge(f"--json={name}", "--html=page.html")
+    assert status == 2 and why in said and len(said.splitlines()) == 1, said
+    # The other report is written where that is known at the end only.
+    assert (tmp_path / "page.html").exists() == (name in ("/dev/full", "unread"))
+
+
+def test_an_output_that_cannot_be_written_is_no_failed_case(merge):
+    with open("/dev/full", "w") as full:
+        status, said = merge(stdout=full)
+    assert status == 2 and "No space left" in said and len(said.splitlines()) == 1
+    read, write = os.pipe()
+    os.close(read)
+    assert merge(stdout=write) == (141, "")
+    os.close(write)
 
 
 @pytest.mark.long
@@ -113,11 +209,11 @@ def test_training_backprop_has_autodiff_beside_its_counterpart():
 @pytest.mark.long
 def test_failing_case_replays_and_is_reduced_to_a_program(tmp_path):
     flags = ["--candidate=odd_ops:flipped", "--ops=V2", "--layouts=NHWC", "--noreal"]
-    record = tmp_path / "run.json"
-    result = _run(*flags, "--cases=12", "--bounds=textbook", f"--json={record}")
+    file = tmp_path / "run.json"
+    result = _run(*flags, "--cases=12", "--bounds=textbook", f"--json={file}")
     assert result.returncode == 1, result.stdout + result.stderr
     assert "scale_backprop" in result.stdout
-    (program,) = {case["script"] for case in json.loads(record.read_text())["cases"]} - {None}
+    (program,) = {case["script"] for case in json.loads(file.read_text())["cases"]} - {None}
     assert program in result.stdout
     assert "shape 1x1x1x1" in program
     (tmp_path / "wrong.py").write_text(program)

@@ -13,8 +13,9 @@ import numpy_kernels
 import pytest
 from numpy_kernels import fill, first_order_cases
 
+from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases import generate
-from tf_bn_ops.conformance.cases.case import Problem
+from tf_bn_ops.conformance.cases.case import Case, Problem
 from tf_bn_ops.conformance.execution.implementations import OWN_OPS, Implementation
 from tf_bn_ops.conformance.minimize import program, shrink
 from tf_bn_ops.conformance.reports import record
@@ -182,6 +183,22 @@ def test_program_tells_right_from_wrong(name):
         text = text.replace(f"outputs = {call}", "outputs = nonsense(")
     status, _ = _execute(text)
     assert "failed: NameError" in status
+
+
+@pytest.mark.parametrize("name", spec.OPS)
+def test_every_op_has_programs_of_empty_and_other_tensors(name):
+    op = spec.OPS[name]
+    channels = spec.channel_axis(op.layouts[0])
+    for empty in (None, 0, channels)[: 2 if op.min_channels else 3]:
+        rank = spec.LAYOUTS[op.layouts[0]][0]
+        shape = tuple(0 if axis == empty else 2 for axis in range(rank))
+        case = Case(op, "float32", "normal", 1, op.layouts[0], shape, op.modes[0], "batch", 0.1)
+        candidate = Implementation("candidate", OWN_OPS)
+        text = program.program(Problem(case, fill(case)), str(case), candidate, SETTINGS)
+        assert _execute(text) == (0, "right\n"), shape
+        wrong = "outputs = [o[None] for o in outputs]"
+        changed = text.replace("\ncheck(0,", f"\n{wrong}\ncheck(0,", 1)
+        assert _execute(changed)[0] == 1, shape
 
 
 def test_there_is_no_program_where_it_could_not_show_the_fault():

@@ -92,6 +92,8 @@ def _chosen(names: Sequence[str]) -> list[str]:
         raise _command.UsageError(
             "--markdown writes the page of all advisories: leave out the names"
         )
+    if _FLAGS.markdown is not None:
+        _command.check_writable(pathlib.Path(_FLAGS.markdown))
     return wanted or list(known)
 
 

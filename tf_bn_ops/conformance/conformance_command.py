@@ -4,7 +4,8 @@ usage: python -m tf_bn_ops conformance [flags]
        python -m tf_bn_ops conformance merge FILE.json ... [--json --junit --html]
        python -m tf_bn_ops conformance advisories [--markdown=PATH] [NAME ...]
 
-Exit status: 0 all cases passed, 1 a case failed, 2 wrong usage or a part that is missing.
+Exit status: 0 all cases passed, 1 a case failed, 2 wrong usage, a missing part, or a report that
+cannot be written.
 docs/conformance.md explains the report.
 """
 
@@ -154,6 +155,11 @@ class _Run:
             if not whole:
                 raise UsageError("these flags select no case: a run without any proves nothing")
             chosen = (self._shard or shards.Shard(1, 1)).of(whole, _FLAGS.seed)
+            if not chosen:
+                raise UsageError(
+                    f"--shard={_FLAGS.shard} has none of the {len(whole)} cases, which proves "
+                    f"nothing: make at most {len(whole)} shards"
+                )
             for worker in self._workers:
                 worker.expect({mode for _, case in chosen for mode in case.execution_modes})
             clock = speed.Speed(lambda: [pid for worker in self._workers for pid in worker.pids])
@@ -288,17 +294,23 @@ class _Run:
         kept = (*contract.PREFIXES, RELATION_PREFIX, ADVISORY_PREFIX)
         failed = [e for e in found if not e["kind"].startswith(kept)]
         for entry in record_lib.first_of_their_kind(failed, _FLAGS.shrink):
-            case = generate.parse(entry["case"])
-            inputs = self._inputs.fill(case)
-            # The execution mode that is judged.
-            case = dataclasses.replace(case, execution=case.execution_modes[0])
-            problem = shrink.shrink(
-                Problem(case, inputs), record_lib.wrong(entry), self._workers[0], self._settings,
-                _FLAGS.shrink_seconds,
-            )  # fmt: skip
-            entry["script"] = program.program(
-                problem, entry["case"], self._candidate, self._settings
-            )
+            try:
+                entry["script"] = self._program(entry)
+            except Exception as error:  # The record is worth more than a small program.
+                how = f"not reduced ({type(error).__name__}: {error})"
+                terminal.say(self._console, f"{how}: {entry['case']}", "red")
+
+    def _program(self, entry: dict[str, Any]) -> str | None:
+        """A failing case, reduced, as a program."""
+        case = generate.parse(entry["case"])
+        inputs = self._inputs.fill(case)
+        # The execution mode that is judged.
+        case = dataclasses.replace(case, execution=case.execution_modes[0])
+        problem = shrink.shrink(
+            Problem(case, inputs), record_lib.wrong(entry), self._workers[0], self._settings,
+            _FLAGS.shrink_seconds,
+        )  # fmt: skip
+        return program.program(problem, entry["case"], self._candidate, self._settings)
 
     def _circumstances(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of the record that say what is run, how and where."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pathlib
 import shlex
@@ -53,8 +54,8 @@ NO_ORACLE = "none"
 VALUES = flags.FlagValues()
 
 
-def _integer(name: str, default: int | None, text: str, least: int = 0) -> None:
-    flags.DEFINE_integer(name, default, text, lower_bound=least, flag_values=VALUES)
+def _integer(name: str, default: int | None, text: str, least: int = 0, most: int = 10**6) -> None:
+    flags.DEFINE_integer(name, default, text, least, most, flag_values=VALUES)
 
 
 def _string(name: str, default: str | None, text: str) -> None:
@@ -62,7 +63,7 @@ def _string(name: str, default: str | None, text: str) -> None:
 
 
 _integer("cases", DEFAULT_CASES, "Number of random cases.")
-_integer("seed", DEFAULT_SEED, "Random cases are drawn from this number.")
+_integer("seed", DEFAULT_SEED, "Random cases are drawn from this number.", most=2**63 - 1)
 for _name, _text in (
     ("ops", "Ops to run, for instance V3,V2; default: all."),
     ("dtypes", "Element types to run; default: all."),
@@ -96,7 +97,7 @@ _integer("timeout", 120, "Seconds after which a case counts as hanging.", least=
 flags.DEFINE_float(
     "memory", None, "GiB that the process of each implementation may have; a case that needs more "
     "has run out of memory; 0: no limit; default: half of the machine's.",
-    lower_bound=0, flag_values=VALUES,
+    lower_bound=0, upper_bound=2**20, flag_values=VALUES,
 )  # fmt: skip
 _string("shard", None, "i/n: runs the i-th of n parts of the cases; merge combines their --json.")
 _integer(
@@ -135,7 +136,7 @@ _string(
     ",".join(sorted(OTHER_KERNELS)),
     "Execution modes exempt from the bitwise check of the candidate; the bounds still hold.",
 )
-_integer("largest", None, "Skips random cases whose tensors have more elements.")
+_integer("largest", None, "Skips random cases whose tensors have more elements.", most=2**63 - 1)
 merge.define_outputs(VALUES)
 _integer("shrink", 3, "Reduces this many failing cases, and prints each as a program of its own.")
 _integer("shrink_seconds", 20, "Time budget of reducing a failing case, in seconds.", least=1)
@@ -244,9 +245,11 @@ def exempt(judged: Implementation) -> frozenset[str]:
 
 def memory() -> int:
     """Bytes that each worker may have; 0: no limit."""
-    if VALUES.memory is not None:
-        return int(VALUES.memory * 2**30)
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    if VALUES.memory is None:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    if math.isnan(VALUES.memory):  # No bound of the flag refuses it.
+        raise UsageError("--memory takes a number of GiB; nan is none")
+    return int(VALUES.memory * 2**30)
 
 
 def wants(name: str) -> bool:

@@ -11,6 +11,7 @@ reply, ("done", result) or ("error", "Code: message"). It ends with the pipe.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import re
@@ -89,16 +90,16 @@ class Process:
         changed = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), **self._environment}
         environment = {k: v for k, v in {**os.environ, **changed}.items() if v is not None}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", self._module, str(theirs.fileno()), *self._arguments],
+            [
+                *(sys.executable, "-m", self._module),
+                *(str(theirs.fileno()), str(self._memory), *self._arguments),
+            ],
             env=environment,
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
         )
-        if self._memory:
-            limits = (self._memory, self._memory)
-            resource.prlimit(self._process.pid, resource.RLIMIT_DATA, limits)
         theirs.close()
         self._ready = False
 
@@ -226,8 +227,11 @@ def serve(
       describe: code and message of such an exception.
     """
     connection = Connection(int(argv[1]))
+    if memory := int(argv[2]):
+        with contextlib.suppress(OSError, ValueError):  # Above a hard limit that is there already.
+            resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     try:
-        facts, answer = make(*argv[2:])
+        facts, answer = make(*argv[3:])
     except Exception as error:  # Whatever it is, the parent has to say it.
         if not isinstance(error, (ImportError, WorkerError)):
             traceback.print_exc()

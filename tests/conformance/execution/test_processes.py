@@ -1,5 +1,6 @@
 """tf_bn_ops/harness/processes.py: answers, errors, and how a dead process is reported."""
 
+import os
 import pathlib
 
 import pytest
@@ -63,3 +64,22 @@ def test_death_is_said_with_the_last_output_and_a_new_process_starts(child, requ
 def test_process_that_cannot_start_is_said(child):
     with pytest.raises(processes.WorkerError, match="a part is missing"):
         child("missing").wait_until_ready()
+
+
+def test_other_systems_lack_calls_of_linux(child, monkeypatch, tmp_path):
+    """macOS has neither resource.prlimit nor prctl: limits and forked calls work without them."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import ctypes, resource\n"
+        "del resource.prlimit\n"
+        "whole = ctypes.CDLL.__getattr__\n"
+        "def lacking(library, name):\n"
+        "    if name == 'prctl':\n"
+        "        raise AttributeError(name)\n"
+        "    return whole(library, name)\n"
+        "ctypes.CDLL.__getattr__ = lacking\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{HERE}")
+    process = child(memory=1 << 30)
+    assert _ask(process, "fork") == ("done", ("done", "forked"))
+    with pytest.raises(processes.Died, match="out of memory"):
+        _ask(process, "allocate")

@@ -324,6 +324,8 @@ def test_refusal_is_one_sentence_and_status_2(run, tmp_path):
         status, _, printed = run(*FLAGS, flag)
         assert status == 2
         assert "--shard takes i/n" in printed
+    status, _, printed = run(*FLAGS, "--shard=43/43")
+    assert status == 2 and "--shard=43/43 has none of the 42 cases" in printed
 
 
 @pytest.mark.parametrize("kind", ["json", "junit", "html"])
@@ -335,7 +337,7 @@ def test_place_that_cannot_be_written_is_said_before_the_run(command, kind, monk
     )
     VALUES.unparse_flags()
     assert status == 2
-    assert "cannot write the report /proc/none/run" in capsys.readouterr().err
+    assert "cannot write /proc/none/run" in capsys.readouterr().err
 
 
 def test_another_version_of_the_format_is_said(run):

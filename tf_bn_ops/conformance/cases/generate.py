@@ -31,6 +31,8 @@ _LARGE_EVERY = 70
 _LARGE_AT = 33
 # One of this many is executed in a graph.
 _GRAPH_EVERY = 5
+# Elements of a tensor that a case string may name.
+_MOST_ELEMENTS = 1 << 36
 
 
 def _member(what: str, value: str, allowed: Sequence[str]) -> str:
@@ -87,6 +89,10 @@ def parse(text: str, ops: Mapping[str, OpSpec] = spec.OPS) -> Case:
     rank = spec.LAYOUTS[layout][0]
     if len(shape) != rank or min(shape) < 0:
         raise CaseError(f"shape {shape_text} does not fit {layout}, which has {rank} dimensions")
+    if math.prod(shape) > _MOST_ELEMENTS or not math.isfinite(epsilon):
+        raise CaseError(
+            f"case {text!r} has a tensor or an epsilon beyond what can be computed with"
+        )
     if not (epsilon_text.startswith("eps=") and seed.startswith("seed=") and seed_number >= 0):
         raise CaseError(f"case {text!r} lacks eps=... or a non-negative seed=... in its place")
     return Case(

@@ -24,7 +24,8 @@ def call(answer: Callable[[], tuple[str, Any]]) -> tuple[str, Any]:
         status = 1
         try:
             # It ends with its parent, which is killed if the call takes too long.
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if hasattr(libc := ctypes.CDLL(None), "prctl"):  # Linux has it.
+                libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             os.close(reading)
             with os.fdopen(writing, "wb") as pipe:
                 pipe.write(pickle.dumps(answer()))

@@ -322,7 +322,8 @@ def _make(ops_name: str, queries: str = "") -> tuple[dict[str, Any], Callable[[A
     except Exception as error:
         # The sentence names OPS; an import error needs no trace besides.
         kind = type(error) if isinstance(error, ImportError) else RuntimeError
-        raise kind(f"{ops_name} cannot be used: {error}") from error
+        why = str(error) or type(error).__name__  # A MemoryError says nothing.
+        raise kind(f"{ops_name} cannot be used: {why}") from error
     return facts, executor
 
 

@@ -191,10 +191,8 @@ def _checks(problem: Problem, names: list[str], settings: Settings) -> str:
                 bound = assembled(parts, output.role, "bound", view).reshape(output.shape)
                 bound = bound.astype(float) * times.get(output.role, 1)
             more = f",\n      {_literal(_rounded_up(bound))}"
-            required = next(p.nan_required for p in parts if p.role == output.role)
-            if required is not None:
+            if any(flags := _nan_required(parts, case, output)):
                 shape = ".reshape(column)" if output.role in VIEW_ROLES else ""
-                flags = _nan_required(parts, case)
                 more += f",\n      np.array({flags}){shape}"
         lines.append(f'check({i}, "{name}", {right}, {written}, {dtype.largest!r}{more})')
     return "\n".join(lines)
@@ -206,10 +204,13 @@ def _view_shape(case: Case, output: Output) -> tuple[int, ...]:
     return spec.view_shape(case.shape, case.layout) if is_view else output.shape
 
 
-def _nan_required(parts: list[Any], case: Case) -> list[bool]:
-    """Per channel: whether a NaN may not be answered by infinity."""
-    whole = next(p.nan_required for p in parts if p.role not in VIEW_ROLES)
-    return list(map(bool, np.broadcast_to(whole, spec.view_shape(case.shape, case.layout)[1:2])))
+def _nan_required(parts: list[Any], case: Case, output: Output) -> list[bool]:
+    """Per channel of an output: whether a NaN may not be answered by infinity."""
+    required = np.zeros(_view_shape(case, output), bool)
+    for part in parts:  # None where the output is empty.
+        if part.role == output.role and part.nan_required is not None:
+            required[part.at] |= part.nan_required
+    return list(map(bool, np.atleast_1d(required.any((0, 2)) if required.ndim == 3 else required)))
 
 
 def program(
@@ -239,11 +240,11 @@ def program(
         attrs, function = _own_epsilon(case, attrs, function)
     inputs = {name: _literal(np.asarray(value)) for name, value in asked["inputs"].items()}
     checks = _checks(problem, asked["outputs"], settings)
-    if mapped:  # Outputs of another library come in its order.
+    if len(asked["outputs"]) == 1 or any(a.kind == spec.VIEW_LIST for a in case.spec.outputs):
+        checks = "outputs = tf.nest.flatten(outputs)\n" + checks
+    elif mapped:  # Outputs of another library come in its order.
         select = f"outputs = [getattr(outputs, name) for name in {asked['outputs']}]\n"
         checks = select + checks
-    if any(arg.kind == spec.VIEW_LIST for arg in case.spec.outputs):
-        checks = "outputs = tf.nest.flatten(outputs)\n" + checks
     packed = ("base64", "io") if "b64decode" in checks + "".join(inputs.values()) else ()
     return _TEMPLATE.substitute(
         op=mapped.name if mapped else case.op,

@@ -5,7 +5,8 @@ usage: python -m tf_bn_ops conformance merge FILE.json ... [--json=PATH --junit=
 The files must be all shards of one run, each once. Prints what the run would have printed. Of one
 file that holds a whole run, it makes the other reports.
 
-Exit status: 0 all cases passed, 1 a case failed, 2 the files do not belong together.
+Exit status: 0 all cases passed, 1 a case failed, 2 the files do not belong together,
+or a report cannot be written.
 """
 
 from __future__ import annotations
@@ -35,18 +36,24 @@ def define_outputs(values: flags.FlagValues) -> None:
 
 
 def check_outputs(values: flags.FlagValues) -> None:
-    """Raises record.RecordError where a report's file could not be written."""
+    """Raises UsageError where a report's file could not be written."""
     for name in _OUTPUTS:
         if values[name].value is not None:
-            record_lib.check_writable(pathlib.Path(values[name].value))
+            _command.check_writable(pathlib.Path(values[name].value))
 
 
 def report(to: terminal.Console, record: dict[str, Any], values: flags.FlagValues) -> int:
     """Prints a record, writes the files of the flags, and returns the exit status."""
     terminal.print_record(to, record)
+    problems = []
     for name, (text, _) in _OUTPUTS.items():
         if values[name].value is not None:
-            _command.write_whole(text(record), pathlib.Path(values[name].value))
+            try:
+                _command.write_whole(text(record), pathlib.Path(values[name].value))
+            except _command.UsageError as error:  # The other files are written all the same.
+                problems.append(str(error))
+    if problems:
+        raise _command.UsageError("; ".join(problems))
     return 0 if record_lib.passed(record) else 1
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -331,15 +330,3 @@ def dumps(record: dict[str, Any]) -> str:
     head = json.dumps(rest, indent=1, allow_nan=False).removesuffix("\n}")
     cases = ",\n".join(lines)
     return f'{head},\n "cases": [\n{cases}\n ]\n}}\n'
-
-
-def check_writable(path: pathlib.Path) -> None:
-    """Raises RecordError where a report could not be written: to be known before a long run."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise RecordError(f"cannot write the report {path}: {e}") from e
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise RecordError(
-            f"cannot write the report {path}: it is a folder, or in one that is closed"
-        )

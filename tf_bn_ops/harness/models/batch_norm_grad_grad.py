@@ -89,8 +89,10 @@ def formula(np: Any, v: Mapping[str, Any], axes: Any, column: Any, is_training: 
         for name in ("scale", "scale_backprop_grad", "offset_backprop_grad", "mean", "variance")
     )
 
+    rows = x.size // max(scale.size, 1)
+
     def mean(values: Any) -> Any:
-        return values.mean(axes, keepdims=True)
+        return values.sum(axes, keepdims=True) / max(rows, 1)
 
     if not is_training:
         rstd = 1 / np.sqrt(given_variance + v["epsilon"])
@@ -107,7 +109,7 @@ def formula(np: Any, v: Mapping[str, Any], axes: Any, column: Any, is_training: 
     return {
         "y_backprop_grad": f * gxc + p * xhat + go,
         "x_grad": rstd * (p * dyc - f * s * gxc - q * xhat),
-        "scale_grad": (rstd * (x.size // max(scale.size, 1)) * (b - a * s)).reshape(-1),
+        "scale_grad": (rstd * rows * (b - a * s)).reshape(-1),
     }
 
 

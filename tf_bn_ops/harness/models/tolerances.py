@@ -13,6 +13,7 @@ reason = "exp of a table of 256 entries"
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -89,8 +90,12 @@ def parse(items: Any, where: str, numbers: Sequence[str]) -> tuple[Tolerance, ..
         if not str(item.get("reason", "")).strip():
             raise ToleranceError(f"{where}: a tolerance needs a 'reason': add it")
         given = {name: item[name] for name in _NUMBERS if name in item}
-        if not given or not all(isinstance(v, (int, float)) and v > 0 for v in given.values()):
-            raise ToleranceError(f"{where}: a tolerance needs a positive {' or '.join(numbers)}")
+        if not given or not all(
+            isinstance(v, (int, float)) and 0 < v < math.inf for v in given.values()
+        ):
+            raise ToleranceError(
+                f"{where}: a tolerance needs a positive, finite {' or '.join(numbers)}"
+            )
         found.append(
             Tolerance(
                 reason=str(item["reason"]),
