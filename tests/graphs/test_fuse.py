@@ -600,6 +600,7 @@ def test_a_graph_of_many_blocks():
     number = 3200
     fused = rewrite.fuse(residual_blocks(number))
     assert ops_of(fused) == ["AddN"] * number + [EX] * number + [GRAD_EX] * number
+    assert len(ops_of(rewrite.to_builtin(fused))) == 6 * number
 
 
 def test_graphs_that_protobuf_cannot_hold_are_an_error():

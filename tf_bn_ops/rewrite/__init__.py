@@ -6,7 +6,8 @@ them with what is around them.
     fused = tf_bn_ops.rewrite.fuse(graph_def)        # back by unfuse, or to_builtin
 
 The OpDefs are equal, so a node changes its op and nothing else: names, inputs, attrs, control
-edges, devices, and with them checkpoints and signatures stay as they were.
+edges, devices, and with them checkpoints and signatures stay as they were. (Only who reads what
+a frozen op of TensorFlow does not write reads something else, see `to_builtin`.)
 
 FusedBatchNormEx, on which the Keras layer trains, becomes several nodes on the way to TensorFlow's
 ops. BatchNormTrainingBackprop and FusedBatchNormGradGrad have no counterpart in TensorFlow and are
@@ -80,6 +81,10 @@ def to_builtin(graph: Any, output: str | os.PathLike[str] | None = None) -> Any:
     FusedBatchNormV3, AddV2 and Relu or Relu6, ReluGrad or Relu6Grad and FusedBatchNormGradV3, as
     far as they have a side input and an activation; where the running variance is the biased one,
     as Keras', arithmetic takes Bessel's correction out of that of FusedBatchNormV3.
+
+    A frozen op of TensorFlow leaves the statistics that it saves for the gradient unwritten, where
+    this library's saves those that it was given: who reads them, as the gradient does, reads what
+    the op was given then.
 
     The result needs no tf_bn_ops to load, unless it holds ops that TensorFlow lacks (gradients of
     gradients, or BatchNormTrainingBackprop). Arguments, result and errors are those of `to_shim`.

@@ -74,36 +74,69 @@ class Expanded:
     moved: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
-def expand(nodes: Any, in_function: bool, prefix: str = "") -> Expanded:
+def expand(nodes: Any, in_function: bool, prefix: str, moved: dict[str, str]) -> Expanded:
     """Replaces each fused op in the nodes of a GraphDef or FunctionDef, and who reads it.
 
     The batch-norm ops in its place are TensorFlow's. With OWN as `prefix` they are this library's,
     and a node without side input and activation stays as it is.
 
-    The node that computes y, or x_backprop, keeps the name: control edges, devices and fetches of
-    it stay valid.
+    The node that computes y, or x_backprop, keeps the name and the place: control edges, devices
+    and fetches of it stay valid. `moved` says which other tensors have another name now.
     """
-    result = Expanded()
+    result = Expanded(moved=dict(moved))
     taken = {node.name for node in nodes}
-    while (at := _first_fused(nodes, prefix)) is not None:
-        kind = _Forward if nodes[at].op == _EX.registered_name else _Gradient
-        expansion = kind(nodes[at], taken, in_function, prefix)
-        del nodes[at]
-        for node in nodes:  # not the new ones, which read what they mean
-            node.input[:] = [expansion.moved.get(name, name) for name in node.input]
-        nodes.extend(expansion.nodes)
-        result.count += 1
-        result.ops |= {node.op for node in expansion.nodes}
-        result.moved |= expansion.moved
+    expansions: dict[str, _Expansion] = {}
+    for node in nodes:
+        if node.op in EXPANDED_OPS and (not prefix or _Attrs.of(node).is_fused):
+            kind = _Forward if node.op == _EX.registered_name else _Gradient
+            expansions[node.name] = kind(node, taken, in_function, prefix)
+            result.moved |= expansions[node.name].moved
+    added = []
+    for node in nodes:
+        expansion = expansions.get(node.name)
+        for new in expansion.nodes if expansion else [node]:
+            for i, name in enumerate(new.input):
+                # What an expansion reads of itself is what it means.
+                if name in result.moved and not (expansion and name in expansion.moved):
+                    new.input[i] = _final(name, result.moved)
+            if new.name != node.name:
+                added.append(new)
+            elif new is not node:
+                node.CopyFrom(new)
+    nodes.extend(added)
+    result.count = len(expansions)
+    result.ops = {new.op for each in expansions.values() for new in each.nodes}
     result.ops |= {node.op for node in nodes if node.op in EXPANDED_OPS}
+    result.moved = {name: _final(name, result.moved) for name in result.moved}
     return result
 
 
-def _first_fused(nodes: Any, prefix: str) -> int | None:
-    for i, node in enumerate(nodes):
-        if node.op in EXPANDED_OPS and (not prefix or _Attrs.of(node).is_fused):
-            return i
-    return None
+def _final(name: str, moved: dict[str, str]) -> str:
+    """Where a tensor is at last: what it was replaced by may have been replaced too."""
+    path: list[str] = []
+    while name in moved and len(path) <= len(moved):  # no more, should they form a circle
+        path.append(name)
+        name = moved[name]
+    moved.update(dict.fromkeys(path, name))
+    return name
+
+
+def given_statistics(node: Any, in_function: bool) -> dict[str, str]:
+    """The saved statistics of a forward op that is frozen -> mean and variance as it reads them.
+
+    This library's op saves what it was given; TensorFlow's leaves the memory as it is."""
+    if _OUTPUTS.get(node.op, [])[3:5] != _EX_OUTPUTS[3:5] or _Attrs.of(node).is_training:
+        return {}
+    outputs = [tensor(node, port, in_function) for port in range(3, 5)]
+    return dict(zip(outputs, node.input[_GIVEN], strict=False))
+
+
+def tensor(node: Any, port: int, in_function: bool) -> str:
+    """The name of an output where it is an input."""
+    if in_function:
+        output = _OUTPUT_OF.get(node.op) or _OUTPUTS[node.op][port]
+        return f"{node.name}:{output}:0"
+    return node.name if port == 0 else f"{node.name}:{port}"
 
 
 @dataclasses.dataclass
@@ -176,11 +209,7 @@ class _Expansion:
         return unique
 
     def _tensor(self, node: Any, port: int) -> str:
-        """The name of an output where it is an input."""
-        if self._in_function:
-            output = _OUTPUT_OF.get(node.op) or _OUTPUTS[node.op][port]
-            return f"{node.name}:{output}:0"
-        return node.name if port == 0 else f"{node.name}:{port}"
+        return tensor(node, port, self._in_function)
 
 
 class _Forward(_Expansion):

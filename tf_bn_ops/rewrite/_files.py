@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from typing import Any
 
 # Message -> a new one, and how many nodes were rewritten.
@@ -29,7 +31,10 @@ def rewrite(source: str, target: str, transform: Transform) -> int:
             source.rstrip("/"), target.rstrip("/"), message, model_file, transform
         )
     message, count = transform(message)
-    _write(target, message)
+    if folder := os.path.dirname(target):
+        file_io.recursive_create_dir_v2(folder)
+    with _whole(target) as path:
+        _write(path, message)
     return count
 
 
@@ -97,18 +102,43 @@ def _rewrite_saved_model(
         raise ValueError(f"{target} lies in {source}: name a place outside of it")
     message, count = transform(saved_model)
     skipped = {model_file, _FINGERPRINT}
-    for folder, _, files in file_io.walk_v2(source):
-        relative = os.path.relpath(folder, source)
-        copy = target if relative == "." else os.path.join(target, relative)
-        file_io.recursive_create_dir_v2(copy)
-        for file in files:
-            if relative != "." or file not in skipped:
-                file_io.copy_v2(os.path.join(folder, file), os.path.join(copy, file))
-    # Last: without this file the copy is not loadable, so an interrupted one is not mistaken.
-    _write(os.path.join(target, model_file), message)
-    if file_io.file_exists_v2(os.path.join(source, _FINGERPRINT)):
-        fingerprinting_utils.write_fingerprint(target)
+    with _whole(target) as folder:
+        for place, _, files in file_io.walk_v2(source):
+            relative = os.path.relpath(place, source)
+            copy = folder if relative == "." else os.path.join(folder, relative)
+            file_io.recursive_create_dir_v2(copy)
+            for file in files:
+                if relative != "." or file not in skipped:
+                    file_io.copy_v2(os.path.join(place, file), os.path.join(copy, file))
+        _write(os.path.join(folder, model_file), message)
+        if file_io.file_exists_v2(os.path.join(source, _FINGERPRINT)):
+            fingerprinting_utils.write_fingerprint(folder)
     return count
+
+
+@contextlib.contextmanager
+def _whole(target: str) -> Iterator[str]:
+    """A path to write to in the place of `target`, which is there once all is written: what fails
+    or is interrupted leaves nothing that stands in the way of the next try.
+
+    A folder of other file systems cannot be renamed in one step: it is written where it belongs,
+    and what fails removes it.
+    """
+    from tensorflow.python.lib.io import file_io
+
+    folder, name = os.path.split(target)
+    partial = os.path.join(folder, f"partial-{uuid.uuid4().hex}-{name}")
+    path = target if "://" in target else partial
+    try:
+        yield path
+        if path != target:
+            file_io.rename_v2(path, target)
+    except BaseException:
+        if file_io.is_directory_v2(path):
+            file_io.delete_recursively_v2(path)
+        elif file_io.file_exists_v2(path):
+            file_io.delete_file_v2(path)
+        raise
 
 
 def _read(path: str, *message_types: Any) -> Any:
@@ -144,6 +174,4 @@ def _write(path: str, message: Any) -> None:
         if path.endswith(".pbtxt")
         else message.SerializeToString(deterministic=True)
     )
-    if folder := os.path.dirname(path):
-        file_io.recursive_create_dir_v2(folder)
-    file_io.atomic_write_string_to_file(path, data)
+    file_io.write_string_to_file(path, data)

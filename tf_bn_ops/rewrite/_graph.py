@@ -92,14 +92,18 @@ def _rename_nodes(
     nodes: Any, names: Mapping[str, str], in_function: bool
 ) -> tuple[int, _expand.Expanded]:
     count = 0
+    moved: dict[str, str] = {}
     for node in nodes:
-        if names.get(node.op, EXPANDED) not in _EXPANSIONS:
-            node.op = names[node.op]
+        new_op = names.get(node.op, EXPANDED)
+        if new_op not in _EXPANSIONS:
+            if not new_op.startswith(_expand.OWN):
+                moved |= _expand.given_statistics(node, in_function)
+            node.op = new_op
             count += 1
     prefixes = {names[op] for op in _expand.EXPANDED_OPS if op in names}
     if not prefixes:
         return count, _expand.Expanded()
-    expanded = _expand.expand(nodes, in_function, prefixes.pop())
+    expanded = _expand.expand(nodes, in_function, prefixes.pop(), moved)
     return count + expanded.count, expanded
 
 
