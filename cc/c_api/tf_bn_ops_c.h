@@ -215,7 +215,7 @@ TFBN_EXPORT int64_t tfbn_last_level_cache_bytes(void);
 TFBN_EXPORT const char* tfbn_cpu_implementation(int i, int* supported);
 
 /* The fixed partition of a view: blocks per channel, outer indices per row (0:
- * rows are runs within a channel), and bytes of workspace of one first-order
+ * rows are segments of a channel), and bytes of workspace of one first-order
  * gradient of float64. */
 typedef struct tfbn_partition_info {
   int64_t blocks, fold, workspace_bytes;

@@ -9,10 +9,10 @@ namespace tf_bn_ops {
 namespace {
 
 // Fewest columns of a row whose independent sums hide latencies (see
-// kRunColumns).
+// kSegmentColumns).
 constexpr int64_t kMinColumns = 64;
 // Above this inner size, or with too few outer rows to pay for flushing so many
-// columns, rows become runs of one channel.
+// columns, rows become segments of one channel.
 constexpr int64_t kMaxInnerInRows = kMaxRowColumns;
 constexpr int64_t kMinOuterInRows = 8;
 // Elements in a block: 256 KiB of float per tensor, large against the cost of
@@ -50,9 +50,10 @@ Partition MakePartition(const View& view) {
   const int64_t by_memory = std::max<int64_t>(
       1, kPartialSumsBytes / (kBytesPerPartialSum * view.channels));
 
-  const bool runs = view.inner > kMaxInnerInRows ||
-                    (view.inner >= kMinColumns && view.outer < kMinOuterInRows);
-  if (!runs) {
+  const bool segments =
+      view.inner > kMaxInnerInRows ||
+      (view.inner >= kMinColumns && view.outer < kMinOuterInRows);
+  if (!segments) {
     p.kind = Partition::kRows;
     p.fold = ChooseFold(view.channels * view.inner);
     const int64_t rows = CeilDiv(view.outer, p.fold);
@@ -61,15 +62,16 @@ Partition MakePartition(const View& view) {
         std::min({by_size, by_memory, CeilDiv(rows, kMinBlockRows)});
     return p;
   }
-  p.kind = Partition::kRuns;
-  const int64_t runs_per_inner = CeilDiv(view.inner, kRunColumns);
+  p.kind = Partition::kSegments;
+  const int64_t segments_per_inner = CeilDiv(view.inner, kSegmentColumns);
   // Here a block holds one channel.
   const int64_t by_size = CeilDiv(ElementsPerChannel(view), kBlockElements);
   const int64_t blocks =
       std::min({by_size, by_memory,
-                CeilDiv(view.outer * runs_per_inner, kMinBlockRows)});
+                CeilDiv(view.outer * segments_per_inner, kMinBlockRows)});
   p.outer_blocks = std::min(blocks, view.outer);
-  p.inner_blocks = std::min(CeilDiv(blocks, p.outer_blocks), runs_per_inner);
+  p.inner_blocks =
+      std::min(CeilDiv(blocks, p.outer_blocks), segments_per_inner);
   // Rounding up may exceed what memory allows.
   while (p.inner_blocks > 1 && NumBlocks(p) > by_memory) --p.inner_blocks;
   return p;
@@ -82,13 +84,13 @@ Block BlockAt(const View& view, const Partition& p, int64_t b) {
   // block counts are at most 2^16 and row counts below 2^47 in any address
   // space.
   const int64_t rows = CeilDiv(view.outer, p.fold);
-  const int64_t runs = CeilDiv(view.inner, kRunColumns);
+  const int64_t segments = CeilDiv(view.inner, kSegmentColumns);
   Block block;
   block.o0 = rows * ob / p.outer_blocks * p.fold;
   block.o1 = std::min(rows * (ob + 1) / p.outer_blocks * p.fold, view.outer);
-  block.i0 = runs * ib / p.inner_blocks * kRunColumns;
-  block.i1 =
-      std::min(runs * (ib + 1) / p.inner_blocks * kRunColumns, view.inner);
+  block.i0 = segments * ib / p.inner_blocks * kSegmentColumns;
+  block.i1 = std::min(segments * (ib + 1) / p.inner_blocks * kSegmentColumns,
+                      view.inner);
   return block;
 }
 

@@ -6,18 +6,16 @@
 // scheduled on threads, and how many channels of one are a tile, is the
 // backend's business and changes no bit.
 //
-// Sums are accumulated column-wise: a row is a run of contiguous elements,
+// Sums are accumulated column-wise: a row is a number of contiguous elements,
 // lanes of a vector are neighbouring columns, and the columns of one channel
 // are added up at the end of a block.
 //
-//   kRows  A row is all channels of `fold` outer indices: fold * channels *
-//   inner
-//          columns. Channels-last, and channels-first with a short inner
-//          dimension. Folding gives small channel counts (1, 3, 4, ...) full
-//          vectors.
-//   kRuns  A row is a run of kRunColumns elements of one channel.
-//   Channels-first
-//          with a long inner dimension.
+//   kRows      A row is all channels of `fold` outer indices: fold * channels *
+//              inner columns. Channels-last, and channels-first with a short
+//              inner dimension. Folding gives small channel counts (1, 3, 4,
+//              ...) full vectors.
+//   kSegments  A row is a segment: kSegmentColumns elements of one channel.
+//              Channels-first with a long inner dimension.
 
 #ifndef TF_BN_OPS_CC_CORE_PARTITION_H_
 #define TF_BN_OPS_CC_CORE_PARTITION_H_
@@ -29,20 +27,20 @@
 
 namespace tf_bn_ops {
 
-// Columns of a row in kRuns: four 64-byte vectors of float, enough independent
-// sums to hide the latency of an addition.
-constexpr int64_t kRunColumns = 64;
+// Columns of a row in kSegments: four 64-byte vectors of float, enough
+// independent sums to hide the latency of an addition.
+constexpr int64_t kSegmentColumns = 64;
 
 // Lanes of the widest vector (16 floats): rows of a multiple of this many
 // columns have no partial vector.
 constexpr int64_t kMaxLanes = 16;
 
 // Rows are folded to at most this many columns, and channels with a longer
-// inner dimension are cut into runs. (How many columns a tile of them has
+// inner dimension are cut into segments. (How many columns a tile of them has
 // depends on the formula, see TileColumns in cc/cpu/isa/isa_kernels.h.)
 constexpr int64_t kMaxRowColumns = 1024;
 
-// Longest chain of additions down a column: after this many rows the running
+// Longest chain of additions down a column: after this many rows the
 // sums of a block are flushed to the channel's and begin anew, which bounds the
 // rounding error of float64 sums.
 constexpr int64_t kChainRows = 1024;
@@ -55,17 +53,18 @@ constexpr int kTwoLevelRun = 8;
 // Interleaved chains in which the columns of one channel are added up.
 constexpr int64_t kColumnChains = 8;
 
-static_assert(kRunColumns % kMaxLanes == 0 && kMaxRowColumns % kMaxLanes == 0,
+static_assert(kSegmentColumns % kMaxLanes == 0 &&
+                  kMaxRowColumns % kMaxLanes == 0,
               "a full row ends in a partial vector");
 static_assert(kChainRows % kTwoLevelRun == 0,
               "a two-level run is cut where the sums of a block are flushed");
 
 struct Partition {
-  enum Kind { kRows, kRuns };
+  enum Kind { kRows, kSegments };
   Kind kind = kRows;
   int64_t fold = 1;  // kRows: outer indices in one row.
-  // The outer dimension is cut into this many ranges, and in kRuns the inner
-  // dimension, too.
+  // The outer dimension is cut into this many ranges, and in kSegments the
+  // inner dimension, too.
   int64_t outer_blocks = 1;
   int64_t inner_blocks = 1;
 };

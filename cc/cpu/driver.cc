@@ -287,24 +287,27 @@ class Driver {
     if constexpr (kHasEarlyOutput<F>) {
       if (plan_.early_output) {
         const auto tensors = F::FirstPass::TensorsOf(args_);
-        kernels_.reduce_storing(args_, plan_.partition, tile, coefficients_,
-                                PolicyOf(tensors), Sums(b));
+        kernels_.Of(PassKind::kReduceStoring)(args_, plan_.partition, tile,
+                                              coefficients_, PolicyOf(tensors),
+                                              Sums(b));
         return;
       }
     }
-    kernels_.reduce(args_, plan_.partition, tile, coefficients_, Sums(b));
+    kernels_.Of(PassKind::kReduce)(args_, plan_.partition, tile, coefficients_,
+                                   StorePolicy::kNone, Sums(b));
   }
   void Apply(const Tile& tile, int64_t) const {
     if constexpr (kHasEarlyOutput<F>) {
       if (plan_.early_output) {
         const auto args = F::SecondPassArgs(args_);
-        second_.apply(args, plan_.partition, tile, coefficients_,
-                      PolicyOf(F::SecondPass::TensorsOf(args)));
+        second_.Of(PassKind::kApply)(args, plan_.partition, tile, coefficients_,
+                                     PolicyOf(F::SecondPass::TensorsOf(args)),
+                                     Sums(0));
         return;
       }
     }
-    kernels_.apply(args_, plan_.partition, tile, coefficients_,
-                   plan_.store_policy);
+    kernels_.Of(PassKind::kApply)(args_, plan_.partition, tile, coefficients_,
+                                  plan_.store_policy, Sums(0));
   }
   // That of a pass with one output.
   template <typename Tensors>
@@ -312,8 +315,8 @@ class Driver {
     return IsInPlace(tensors, 0) ? StorePolicy::kTemporal : plan_.store_policy;
   }
   void Frozen(const Tile& tile, int64_t b) const {
-    kernels_.frozen(args_, plan_.partition, tile, coefficients_,
-                    plan_.store_policy, Sums(b));
+    kernels_.Of(PassKind::kFrozen)(args_, plan_.partition, tile, coefficients_,
+                                   plan_.store_policy, Sums(b));
   }
 
   // Adds the sums of all blocks, in their order, to those of block 0, and
@@ -323,8 +326,8 @@ class Driver {
     const ChannelSums total = Sums(0);
     for (int64_t b = 1; b < blocks_; ++b) {
       for (int k = 0; k < num_sums; ++k) {
-        const double* const part = SumsOf(Sums(b), k);
-        double* const sum = SumsOf(total, k);
+        const double* const part = SumsOfChannel(Sums(b), k);
+        double* const sum = SumsOfChannel(total, k);
         for (int64_t c = c0; c < c1; ++c) sum[c] += part[c];
       }
     }
@@ -351,9 +354,9 @@ class Driver {
         // Not where the center is an infinity or NaN, either.
         if (!(shift < 0 || shift > 0)) continue;
         double sums[F::kNumSums];
-        LoadSums<F::kNumSums>(total, c, sums);
+        LoadChannelSums<F::kNumSums>(total, c, sums);
         F::Recenter(shift, sums);
-        for (int k = 0; k < num_sums; ++k) SumsOf(total, k)[c] = sums[k];
+        for (int k = 0; k < num_sums; ++k) SumsOfChannel(total, k)[c] = sums[k];
       }
     }
   }
@@ -362,9 +365,9 @@ class Driver {
                  const CenterArray& centers) const {
     double sums[F::kNumSums];
     if (args_.is_training) {
-      LoadSums<F::kNumSums>(total, c, sums);
+      LoadChannelSums<F::kNumSums>(total, c, sums);
     } else {
-      LoadSums<F::kNumFrozenSums>(total, c, sums);
+      LoadChannelSums<F::kNumFrozenSums>(total, c, sums);
     }
     F::StoreSums(args_, c, CenterAt(centers, c), sums);
   }

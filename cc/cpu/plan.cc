@@ -6,49 +6,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "cc/cpu/tuning.h"
+
 namespace tf_bn_ops {
 namespace {
-
-// Serial threshold in elements: below it a call stays on the calling thread,
-// since waking another one costs about as much as the work (10 to 40
-// microseconds).
-constexpr int64_t kSerialElements = int64_t{1} << 15;
-
-// Narrowest row of a tile or group that is worth its scattered accesses: the
-// hardware fetches cache lines in pairs, and every row opens a DRAM page.
-constexpr int64_t kMinRowBytes = 512;
-
-// Guided self-scheduling: each thread has a share of neighbouring tiles, and a
-// task is 1/kGuidedDivisor of what remains of a share. Large tasks first, since
-// the first tile of one that another thread takes is not prefetched, then ever
-// smaller ones, so that no thread waits long for the last task of another ...
-constexpr int64_t kGuidedDivisor = 2;
-// ... but not below this many elements, about ten microseconds of work.
-constexpr int64_t kMinTaskElements = int64_t{1} << 14;
-
-// L2 holds this many of the tiles or channel groups that are prefetched whole:
-// the one in work, the next one, the results of both, and what others use.
-// (Measured in random order, prefetching groups of up to 256 KiB in 2 MiB of L2
-// gained up to two percent, larger ones nothing.)
-constexpr int64_t kPrefetchedTilesInL2 = 8;
-
-// Shortest rows whose steps an alias makes wait: with 1 KiB it made no
-// difference.
-constexpr int64_t kAliasedRowBytes = kStepBytes / 4;
-
-// Part of L2 that the scratch of a pipeline may take: the rest is passed
-// through by what is read and prefetched.
-constexpr double kScratchPartOfL2 = 0.7;
-
-// Where a tensor fits LLC, memory is waited for less, and a pipeline pays only
-// if a channel takes no more of L2 than this: the second order of [32, C, 3136]
-// in float32, of which it takes 0.57, took 1.02 to 1.09 times as long with
-// C = 32 and 64, 0.84 with 96 (two threads, 2 MiB of L2 each, 32 MiB of LLC).
-constexpr double kChannelPartOfL2InLlc = 0.5;
-
-// Elements between the copies of two inputs, three cache lines or more, lest
-// they lie a multiple of 4 KiB apart (see CoefficientStride).
-constexpr int64_t kScratchPadding = 96;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -85,7 +46,7 @@ class Planner {
  private:
   void ExplainPartition() {
     const Partition& p = plan_.partition;
-    if (p.kind == Partition::kRuns) {
+    if (p.kind == Partition::kSegments) {
       plan_.partition_why =
           view_.inner > kMaxRowColumns
               ? Why{Reason::kLongInner, view_.inner, kMaxRowColumns}
@@ -102,8 +63,8 @@ class Planner {
   void CutIntoTiles() {
     const int64_t blocks = NumBlocks(plan_.partition);
     const int64_t fair = CeilDiv(view_.channels, CeilDiv(2 * threads_, blocks));
-    if (plan_.partition.kind == Partition::kRuns) {
-      CutRuns(fair);
+    if (plan_.partition.kind == Partition::kSegments) {
+      CutSegments(fair);
     } else if (plan_.partition.fold > 1) {
       plan_.tile_channels = view_.channels;
       plan_.tile_why = {Reason::kFoldedRows, plan_.partition.fold};
@@ -121,7 +82,7 @@ class Planner {
 
   // Any number of channels is allowed; short ones are put together, lest tasks
   // become tiny.
-  void CutRuns(int64_t fair) {
+  void CutSegments(int64_t fair) {
     const int64_t per_channel = ElementsPerChannel(view_);
     const int64_t most = kSerialElements / per_channel;
     plan_.tile_channels = std::max<int64_t>(1, std::min(most, fair));
@@ -364,7 +325,8 @@ class Planner {
   }
 
   // Whether the next load of a row follows its last store closely. Not of
-  // 16-bit types and in kRuns, where a step stores more before it loads again.
+  // 16-bit types and in kSegments, where a step stores more before it loads
+  // again.
   bool HasFewRowsPerStep() const {
     return plan_.partition.kind == Partition::kRows &&
            !IsNarrow(request_.dtype) &&
@@ -447,10 +409,10 @@ class Planner {
     const int64_t outer = std::min(
         view_.outer,
         CeilDiv(CeilDiv(view_.outer, p.fold), p.outer_blocks) * p.fold);
-    const int64_t inner =
-        std::min(view_.inner,
-                 CeilDiv(CeilDiv(view_.inner, kRunColumns), p.inner_blocks) *
-                     kRunColumns);
+    const int64_t inner = std::min(
+        view_.inner,
+        CeilDiv(CeilDiv(view_.inner, kSegmentColumns), p.inner_blocks) *
+            kSegmentColumns);
     return InputBytes(outer * plan_.tile_channels * inner);
   }
 

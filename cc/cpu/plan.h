@@ -17,6 +17,7 @@
 #include "cc/cpu/cache_sizes.h"
 #include "cc/cpu/isa/isa_kernels.h"
 #include "cc/cpu/plan_reasons.h"
+#include "cc/cpu/tuning.h"
 
 namespace tf_bn_ops {
 
@@ -35,15 +36,6 @@ enum class EarlyBuffer {
   kInPlace,     // Of an input that the second pass does not read then.
   kOverwrites,  // Of one that it reads.
 };
-
-// Loads and stores are compared by the bits of their addresses within a page
-// first. Where an output begins one cache line behind an input in this sense
-// (as buffers do that malloc placed one behind the other, of a multiple of 4
-// KiB), each load has the page offset of a non-temporal store that has just
-// been issued, and waits for it: calls took up to 4.5 times as long, up to 1.6
-// times two lines behind, and not longer three lines behind (AMD EPYC with
-// AVX2).
-constexpr int64_t kAliasBytes = 2 * kCacheLineBytes;
 
 // All that a plan depends on.
 struct PlanRequest {

@@ -25,9 +25,9 @@ namespace tf_bn_ops {
   X(kFullRows, "full_rows",                                                    \
     "the {found} columns of one outer index fill whole vectors")               \
   X(kLongInner, "long_inner",                                                  \
-    "inner size {found} is above {limit}: rows are runs within one channel")   \
+    "inner size {found} is above {limit}: rows are segments of one channel")   \
   X(kFewOuter, "few_outer",                                                    \
-    "only {found} outer indices: rows are runs within one channel")            \
+    "only {found} outer indices: rows are segments of one channel")            \
   /* Tile width. */                                                            \
   X(kSumsFitL1, "sums_fit_l1",                                                 \
     "{found} columns: the running sums of {limit} columns fit L1")             \
@@ -81,7 +81,8 @@ namespace tf_bn_ops {
     "a channel has {found} bytes of inputs; while tensors fit LLC, only one "  \
     "of at most {limit} bytes leaves L2 enough room")                          \
   X(kSumsExceedRegisters, "sums_exceed_registers",                             \
-    "rows are not runs of one channel, so that the sums and coefficients of "  \
+    "rows are not segments of one channel, so that the sums and coefficients " \
+    "of "                                                                      \
     "both groups would not fit L1")                                            \
   X(kOneGroup, "one_group", "there is no group to read meanwhile")             \
   /* Threads. */                                                               \

@@ -129,7 +129,7 @@ std::vector<PlanField> FieldsOf(const Plan& plan) {
   return {
       {"schedule", NameOf(plan.schedule), &plan.schedule_why},
       {"threads", number(plan.threads), &plan.threads_why},
-      {"partition", rows ? "rows" : "runs", &plan.partition_why},
+      {"partition", rows ? "rows" : "segments", &plan.partition_why},
       {"fold", number(plan.partition.fold), nullptr},
       {"blocks", number(NumBlocks(plan.partition)), nullptr},
       {"tile_channels", number(plan.tile_channels), &plan.tile_why},

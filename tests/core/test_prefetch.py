@@ -42,18 +42,18 @@ RECORDING = mutants.Mutant(
     (
         ("#include <cstdint>\n", "#include <cstdint>\n#include <cstdio>\n#include <cstdlib>\n"),
         (
-            "// Prefetches for kVectors vectors of a row of a step",
+            "// Prefetches for kVectors vectors of a row of a strip",
             "inline void Record(const void* read, const void* prefetched, int64_t bytes) {\n"
             '  static FILE* const file = std::fopen(std::getenv("RECORD"), "ab");\n'
             "  const int64_t record[] = {reinterpret_cast<int64_t>(read),\n"
             "                            reinterpret_cast<int64_t>(prefetched), bytes};\n"
             "  std::fwrite(record, sizeof(record), 1, file);\n"
-            "}\n// Prefetches for kVectors vectors of a row of a step",
+            "}\n// Prefetches for kVectors vectors of a row of a strip",
         ),
-        ("  if (step.prefetch_offset == 0) return;\n", ""),
+        ("  if (strip.prefetch_offset == 0) return;\n", ""),
         (
-            "    Prefetch<T, kVectors>(read + step.prefetch_offset);\n",
-            "    const int64_t offset = step.prefetch_offset;\n"
+            "    Prefetch<T, kVectors>(read + strip.prefetch_offset);\n",
+            "    const int64_t offset = strip.prefetch_offset;\n"
             "    Record(read, offset == 0 ? nullptr : read + offset,\n"
             "           kVectors * kLanesOf<T> * static_cast<int64_t>(sizeof(T)));\n",
         ),

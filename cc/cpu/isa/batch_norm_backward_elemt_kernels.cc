@@ -2,8 +2,7 @@
 // for every line of isa_builds.txt.
 
 #include "cc/core/formulas/batch_norm_backward_elemt.h"
-#include "cc/cpu/isa/isa_kernels.h"
-#include "cc/cpu/isa/pipeline.h"
+#include "cc/cpu/isa/kernel_table.h"
 
 TFBN_DEFINE_KERNELS(BatchNormBackwardElemtFormula)
 TFBN_DEFINE_KERNELS(BatchNormBackwardElemtFromXFormula)

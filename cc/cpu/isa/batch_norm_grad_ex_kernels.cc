@@ -2,8 +2,7 @@
 // line of isa_builds.txt.
 
 #include "cc/core/formulas/batch_norm_grad_ex.h"
-#include "cc/cpu/isa/isa_kernels.h"
-#include "cc/cpu/isa/pipeline.h"
+#include "cc/cpu/isa/kernel_table.h"
 
 TFBN_DEFINE_KERNELS(BatchNormGradExFormula)
 TFBN_DEFINE_KERNELS(BatchNormGradExFromYFormula)

@@ -2,7 +2,6 @@
 // isa_builds.txt.
 
 #include "cc/core/formulas/batch_norm_grad.h"
-#include "cc/cpu/isa/isa_kernels.h"
-#include "cc/cpu/isa/pipeline.h"
+#include "cc/cpu/isa/kernel_table.h"
 
 TFBN_DEFINE_KERNELS(BatchNormGradFormula)

@@ -2,8 +2,7 @@
 // isa_builds.txt.
 
 #include "cc/core/formulas/batch_norm.h"
-#include "cc/cpu/isa/isa_kernels.h"
-#include "cc/cpu/isa/pipeline.h"
+#include "cc/cpu/isa/kernel_table.h"
 
 TFBN_DEFINE_KERNELS(BatchNormFormula)
 TFBN_DEFINE_KERNELS(BatchNormAddFormula)

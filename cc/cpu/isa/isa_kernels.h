@@ -8,39 +8,14 @@
 #include "cc/core/dtype.h"
 #include "cc/core/host_device.h"
 #include "cc/core/partition.h"
+#include "cc/cpu/tuning.h"
 
 namespace tf_bn_ops {
 
-// Cache lines of all processors that these kernels are built for. (aarch64 has
-// some of 128 bytes, which holds whole ones of these.)
-constexpr int kCacheLineBytes = 64;
-
-// Addresses this far apart look alike to a processor that compares their lower
-// 12 bits.
-constexpr int64_t kPageBytes = 4096;
-
-// Bytes that a step of several rows covers at most (RowsPerStep in panel.h):
-// two pages, which hardware prefetchers follow as one stream.
-constexpr int64_t kStepBytes = 8192;
-
-// Whether rows that lie `bytes` apart are taken one at a time where stores are
-// non-temporal: the others of a step would be loaded at the page offset of what
-// was just stored. [6272, 1024, 1] in float32, two rows at a time, took up to
-// 3.9 times as long for one in five placements of x_backprop, and [32, 512,
-// 784] in half 2.4 times (AMD EPYC; one row at a time 1.25 times at most). Rows
-// of 2 KiB, four at a time, lose in float32 alone: half took 0.65 times as long
-// in most placements, and never longer.
-static TFBN_INLINE bool ShareAPageOffset(int64_t bytes, bool is_narrow) {
-  constexpr int64_t kNear = 2 * kCacheLineBytes;
-  const int64_t period = is_narrow ? kPageBytes : kPageBytes / 2;
-  return bytes >= period - kNear && (bytes + kNear) % period <= 2 * kNear;
-}
-
 // Tile width: columns of a tile in kRows that L1 holds. Per column these are a
-// center and running sums in double and the mask's coefficients in float while
-// a tile is reduced, and coefficients in float while results are computed; the
-// tensors need the rest of 32 KiB or more. At most what a row may have.
-constexpr int64_t kL1TileBytes = 24 << 10;
+// center and sums in double and the mask's coefficients in float while a tile
+// is reduced, and coefficients in float while results are computed. At most
+// what a row may have.
 template <typename F>
 static constexpr int64_t TileColumns(bool is_training) {
   const int sums = is_training ? F::kNumSums : F::kNumFrozenSums;
@@ -98,15 +73,15 @@ struct ChannelSums {
   double* first;
   int64_t channels;
 };
-static TFBN_INLINE double* SumsOf(const ChannelSums& sums, int k) {
+static TFBN_INLINE double* SumsOfChannel(const ChannelSums& sums, int k) {
   return sums.first + k * sums.channels;
 }
 // The first kRead sums of channel `c`; zero for the others.
 template <int kRead, int kSums>
-static TFBN_INLINE void LoadSums(const ChannelSums& sums, int64_t c,
-                                 double (&out)[kSums]) {
+static TFBN_INLINE void LoadChannelSums(const ChannelSums& sums, int64_t c,
+                                        double (&out)[kSums]) {
   for (int k = 0; k < kSums; ++k) {
-    out[k] = k < kRead ? SumsOf(sums, k)[c] : 0;
+    out[k] = k < kRead ? SumsOfChannel(sums, k)[c] : 0;
   }
 }
 
@@ -115,14 +90,28 @@ static TFBN_INLINE void LoadSums(const ChannelSums& sums, int64_t c,
 // multiple of 4 KiB apart, where a load aliases an earlier store of another
 // array.
 static TFBN_INLINE int64_t CoefficientStride(int64_t channels) {
-  constexpr int64_t kPadding = 48;  // Three vectors of float, three lines.
-  return channels + kPadding;
+  return channels + kCoefficientPadding;
 }
+
+// What a pass of a tile does.
+enum class PassKind {
+  // Training, the first pass: writes the sums. Of the coefficients reads those
+  // of
+  // the mask.
+  kReduce,
+  // The same where the formula has an early output, which it stores.
+  kReduceStoring,
+  // Training, the second pass: writes the results of view shape.
+  kApply,
+  // Frozen, where the results need no sums: both in one pass. Writes the first
+  // kNumFrozenSums sums, and results.
+  kFrozen,
+};
+constexpr int kNumPassKinds = 4;
 
 // The kernels of one formula (cc/core/formulas) for one element type.
 // Coefficients are arrays in the type that the formula is applied in (double
-// for float64, else float), one after the other, CoefficientStride apart. Those
-// for training do nothing where the formula is FrozenOnly.
+// for float64, else float), one after the other, CoefficientStride apart.
 template <typename F>
 struct Kernels {
   using Args = typename F::Args;
@@ -131,32 +120,24 @@ struct Kernels {
   // [c0, c1), those from kFirstMaskCoefficient on.
   void (*mask_coefficients)(const Args&, int64_t c0, int64_t c1,
                             void* coefficients);
-  // Training, the first pass: writes the sums over the tile, those of channels
-  // [c0, c1). Of the coefficients reads those of the mask.
-  void (*reduce)(const Args&, const Partition&, const Tile&,
-                 const void* coefficients, const ChannelSums& sums);
   // Writes the other coefficients of channels [c0, c1) from the sums over the
   // view; frozen, only those from kFirstFrozenCoefficient on, and no sum is
   // read.
   void (*coefficients)(const Args&, int64_t c0, int64_t c1,
                        const ChannelSums& sums, void* coefficients);
-  // Training, the second pass: writes the results of view shape in the tile.
-  void (*apply)(const Args&, const Partition&, const Tile&,
-                const void* coefficients, StorePolicy);
-  // Frozen, where the results need no sums: both in one pass. Writes the first
-  // kNumFrozenSums sums; without any it is apply alone.
-  void (*frozen)(const Args&, const Partition&, const Tile&,
-                 const void* coefficients, StorePolicy,
-                 const ChannelSums& sums);
-  // Training, in kRuns: `apply` for the current group and `reduce` for the next
+  // By PassKind; nullptr: the formula has no such pass. Sums are those of
+  // channels [c0, c1) over the tile.
+  using Pass = void (*)(const Args&, const Partition&, const Tile&,
+                        const void* coefficients, StorePolicy,
+                        const ChannelSums& sums);
+  Pass passes[kNumPassKinds];
+  // Training, in kSegments: kApply of the current group and kReduce of the next
   // one.
   void (*pipeline)(const Args&, const Partition&, const PipelineStage&,
                    const void* coefficients, StorePolicy,
                    const ChannelSums& sums);
-  // Training, where F has an early output: `reduce`, which stores it.
-  void (*reduce_storing)(const Args&, const Partition&, const Tile&,
-                         const void* coefficients, StorePolicy,
-                         const ChannelSums& sums);
+
+  Pass Of(PassKind kind) const { return passes[static_cast<int>(kind)]; }
 };
 
 template <typename F>
@@ -166,32 +147,10 @@ struct KernelTable {
 
 // Each build defines, for each formula F,
 //   const KernelTable<F>& KernelTable_<build>(const F*);
-// by TFBN_DEFINE_KERNELS(F), in a file that includes pipeline.h.
+// by TFBN_DEFINE_KERNELS(F) of kernel_table.h.
 #define TFBN_CONCAT_(a, b) a##_##b
 #define TFBN_CONCAT(a, b) TFBN_CONCAT_(a, b)
 #define TFBN_KERNEL_TABLE(build) TFBN_CONCAT(KernelTable, build)
-#define TFBN_KERNELS_OF_DTYPE(name, text, code, storage, compute, fraction, \
-                              exponent)                                     \
-  {ComputeMaskCoefficients<Formula, storage>,                               \
-   Reduce<Formula, storage>,                                                \
-   ComputeCoefficients<Formula, storage>,                                   \
-   Apply<Formula, storage>,                                                 \
-   Frozen<Formula, storage>,                                                \
-   Pipeline<Formula, storage>,                                              \
-   ReduceStoring<Formula, storage>},
-#define TFBN_DEFINE_KERNELS(F)                                          \
-  namespace tf_bn_ops {                                                 \
-  const KernelTable<F>& TFBN_KERNEL_TABLE(TF_BN_OPS_ISA)(const F*);     \
-  const KernelTable<F>& TFBN_KERNEL_TABLE(TF_BN_OPS_ISA)(const F*) {    \
-    using Formula = F;                                                  \
-    static constexpr Kernels<F> kKernels[] = {                          \
-        TFBN_FOR_EACH_DTYPE(TFBN_KERNELS_OF_DTYPE)};                    \
-    static_assert(sizeof(kKernels) == kNumDTypes * sizeof(kKernels[0]), \
-                  "an element type without kernels");                   \
-    static constexpr KernelTable<F> kTable = {kKernels};                \
-    return kTable;                                                      \
-  }                                                                     \
-  }
 
 }  // namespace tf_bn_ops
 

@@ -1,5 +1,5 @@
-// Panels: the rectangles of rows and columns that both passes walk through, and
-// the steps that they are cut into.
+// Panels: the rectangles of rows and columns that a pass walks through, the
+// parts of them by store policy, and the strips that they are cut into.
 
 #ifndef TF_BN_OPS_CC_CPU_ISA_PANEL_H_
 #define TF_BN_OPS_CC_CPU_ISA_PANEL_H_
@@ -13,14 +13,10 @@
 #include "cc/cpu/isa/isa_kernels.h"
 #include "cc/cpu/isa/prefetch.h"
 #include "cc/cpu/isa/vec.h"
+#include "cc/cpu/tuning.h"
 
 namespace tf_bn_ops {
 namespace {
-
-// Behind the values of each column: room for loads of whole vectors, and so
-// much that arrays of 64 or 1024 columns do not lie a multiple of 4 KiB apart
-// (see CoefficientStride).
-constexpr int64_t kColumnPadding = 64;
 
 // Writes the value of each channel to all of its columns: a cache line at a
 // time, whose loop the compiler unrolls, then the rest.
@@ -113,22 +109,82 @@ RowPanels RowPanelsOf(const View& view, const Partition& partition,
                     outers % partition.fold * outer_columns}};
 }
 
+// Elements of a cache line.
+template <typename T>
+constexpr int64_t kLineElements =
+    kCacheLineBytes / static_cast<int64_t>(sizeof(T));
+
+// Elements from `element` of the outputs to the first that begins a cache line;
+// -1 if the outputs are aligned differently.
+template <typename F, typename T>
+int64_t ElementsToFullLine(T* const (&out)[F::kOutputs], int64_t element) {
+  const auto offset = [&](const T* p) {
+    return static_cast<int64_t>(reinterpret_cast<uintptr_t>(p + element) %
+                                kCacheLineBytes / sizeof(T));
+  };
+  for (const T* p : out) {
+    if (offset(p) != offset(out[0])) return -1;
+  }
+  return (kLineElements<T> - offset(out[0])) % kLineElements<T>;
+}
+
+// Calls pass(policy, panel) for all of a panel, with the policy as a constant.
+// Non-temporal stores need full cache lines: the columns left and right of them
+// are a part each, with temporal stores. Where rows or outputs are aligned
+// differently, or have few full lines beside other columns, all stores are
+// temporal.
+template <typename F, typename T, typename Pass>
+void ForEachStorePart(const TensorPointers<F, T>& tensors, const Panel& panel,
+                      StorePolicy policy, const Pass& pass) {
+  constexpr std::integral_constant<StorePolicy, StorePolicy::kTemporal>
+      kTemporal{};
+  constexpr std::integral_constant<StorePolicy, StorePolicy::kNonTemporal>
+      kNonTemporal{};
+  constexpr int64_t kLine = kLineElements<T>;
+  if (panel.rows == 0 || panel.columns == 0) return;
+  if (policy != StorePolicy::kNonTemporal) return pass(kTemporal, panel);
+  const int64_t lead = ElementsToFullLine<F>(tensors.out, panel.first_element);
+  const bool alike = panel.rows == 1 || panel.row_stride % kLine == 0;
+  const bool whole = lead == 0 && panel.columns % kLine == 0;
+  if (lead < 0 || !alike ||
+      (!whole && panel.columns - lead < kLeastFullLines * kLine)) {
+    return pass(kTemporal, panel);
+  }
+  const int64_t end = panel.columns - (panel.columns - lead) % kLine;
+  const auto columns = [](Panel part, int64_t first, int64_t last) {
+    part.first_column = first;
+    part.columns = last;
+    return part;
+  };
+  // A few rows at a time, so that all columns of a row are read from memory
+  // together.
+  const int64_t at_once = whole ? panel.rows : kMaxRowsPerStrip;
+  for (Panel left = panel; left.rows > 0; left.SkipRows(at_once)) {
+    const Panel rows = left.FirstRows(at_once);
+    if (lead > 0) pass(kTemporal, columns(rows, 0, lead));
+    pass(kNonTemporal, columns(rows, lead, end));
+    if (end < panel.columns) {
+      pass(kTemporal, columns(rows, end, panel.columns));
+    }
+  }
+}
+
 // A part of a panel: `rows` rows of a few vectors of columns from `column` on,
-// which are in registers meanwhile.
-struct Step {
+// whose sums and coefficients are in registers meanwhile.
+struct Strip {
   int64_t first_element;  // Row 0, column 0.
   int64_t rows, row_stride, prefetch_offset, column;
   int partial_lanes;  // Columns of a partial vector.
 };
 
-// Prefetches for kVectors vectors of a row of a step, from `element` on.
+// Prefetches for kVectors vectors of a row of a strip, from `element` on.
 template <int kVectors, typename F, typename T>
 TFBN_INLINE void PrefetchRow(const TensorPointers<F, T>& tensors,
-                             const Step& step, int64_t element) {
-  if (step.prefetch_offset == 0) return;
+                             const Strip& strip, int64_t element) {
+  if (strip.prefetch_offset == 0) return;
   for (int i = 0; i < F::kInputs; ++i) {
     const T* const read = tensors.in[i] + element;
-    Prefetch<T, kVectors>(read + step.prefetch_offset);
+    Prefetch<T, kVectors>(read + strip.prefetch_offset);
   }
 }
 
@@ -140,75 +196,72 @@ template <typename T>
 constexpr int kLineVectors =
     kCacheLineBytes / static_cast<int>(sizeof(T)) / kLanesOf<T>;
 
-// Vectors in a step of a pass that keeps `values` values per column in
+// Vectors in a strip of a pass that keeps `values` values per column in
 // registers: as many as fit into `registers` of them. With the 32 registers of
-// AVX-512 a run of kRunColumns floats is one step.
-constexpr int VectorsPerStep(int values, int registers) {
+// AVX-512 a segment of kSegmentColumns floats is one strip.
+constexpr int VectorsPerStrip(int values, int registers) {
   int vectors = kRegisters / 8;
   while (vectors > 1 && vectors * values > registers) --vectors;
   return vectors;
 }
 
-// More rows in a step gained nothing. Of narrow elements a step has whole runs
-// of two-level sums.
-constexpr int kMaxRowsPerStep = 8;
-static_assert(kMaxRowsPerStep % kTwoLevelRun == 0,
-              "a step would end within a run, and change bits");
-
-// How many rows the steps of a pass have.
-struct StepRows {
-  int least, most = kMaxRowsPerStep;
-  // The steps that prefetch within the panel have a multiple of so many rows in
-  // sum, as those of two-level sums must.
+// How many rows the strips of a pass have.
+struct StripRows {
+  int least, most = kMaxRowsPerStrip;
+  // The strips that prefetch within the panel have a multiple of so many rows
+  // in sum, as those of two-level sums must.
   int multiple = 1;
 };
 
-// Rows in a step. Running sums and coefficients stay in registers, or side by
-// side on the stack, for all of them, which saves up to two thirds of the
-// accesses to L1. All rows when the step is as wide as a row, for then they are
-// read in order of addresses; else at most kStepBytes, but the least number of
-// rows.
+// Rows in a strip. Sums and coefficients stay in registers, or side by side on
+// the stack, for all of them, which saves up to two thirds of the accesses to
+// L1. All rows when the strip is as wide as a row, for then they are read in
+// order of addresses; else at most kStripBytes, but the least number of rows.
 template <typename T, int kVectors>
-TFBN_INLINE int64_t RowsPerStep(const Panel& panel, const StepRows& rows) {
+TFBN_INLINE int64_t RowsPerStrip(const Panel& panel, const StripRows& rows) {
   if (panel.columns == kVectors * kLanesOf<T>) return panel.rows;
   const int64_t fit =
-      kStepBytes / (panel.row_stride * static_cast<int64_t>(sizeof(T)));
+      kStripBytes / (panel.row_stride * static_cast<int64_t>(sizeof(T)));
   return fit < rows.least ? rows.least : fit < rows.most ? fit : rows.most;
 }
 
-// Cuts a panel into steps: function(vectors, partial, step), where `vectors` is
-// the number of vectors as a constant, and `partial` whether it is one partial
-// vector.
-template <typename T, int kVectors, typename Function>
-TFBN_INLINE void ForEachStep(const Panel& panel, const StepRows& step_rows,
-                             const Function& function) {
+// Cuts a panel into strips: function(vectors, partial, strip), where `vectors`
+// is the number of vectors as a constant, and `partial` whether it is one
+// partial vector. kWholeLines: the columns are whole cache lines.
+template <typename T, int kVectors, bool kWholeLines, typename Function>
+TFBN_INLINE void ForEachStrip(const Panel& panel, const StripRows& strip_rows,
+                              const Function& function) {
   constexpr int kLanes = kLanesOf<T>;
   constexpr std::integral_constant<int, kVectors> kMany{};
   constexpr std::integral_constant<int, 1> kOne{};
-  const int64_t rows_per_step = RowsPerStep<T, kVectors>(panel, step_rows);
+  const int64_t rows_per_strip = RowsPerStrip<T, kVectors>(panel, strip_rows);
   // One or two parts, which prefetch differently.
-  const int64_t far_row = (panel.prefetch.far_row + step_rows.multiple - 1) /
-                          step_rows.multiple * step_rows.multiple;
+  const int64_t far_row = (panel.prefetch.far_row + strip_rows.multiple - 1) /
+                          strip_rows.multiple * strip_rows.multiple;
   for (int64_t r = 0, rows = 0; r < panel.rows; r += rows) {
     const bool near = r < far_row;
     const int64_t end = near && far_row < panel.rows ? far_row : panel.rows;
-    rows = end - r < rows_per_step ? end - r : rows_per_step;
-    Step step{panel.first_element + r * panel.row_stride,
-              rows,
-              panel.row_stride,
-              near ? panel.prefetch.near : panel.prefetch.far,
-              panel.first_column,
-              0};
-    int64_t& c = step.column;
+    rows = end - r < rows_per_strip ? end - r : rows_per_strip;
+    Strip strip{panel.first_element + r * panel.row_stride,
+                rows,
+                panel.row_stride,
+                near ? panel.prefetch.near : panel.prefetch.far,
+                panel.first_column,
+                0};
+    int64_t& c = strip.column;
     for (; c + kVectors * kLanes <= panel.columns; c += kVectors * kLanes) {
-      function(kMany, std::false_type(), step);
+      function(kMany, std::false_type(), strip);
     }
-    for (; c + kLanes <= panel.columns; c += kLanes) {
-      function(kOne, std::false_type(), step);
+    if constexpr (!kWholeLines || kVectors * kLanes > kLineElements<T>) {
+      for (; c + kLanes <= panel.columns; c += kLanes) {
+        function(kOne, std::false_type(), strip);
+      }
     }
-    if (c < panel.columns) {
-      step.partial_lanes = static_cast<int>(panel.columns - c);
-      function(kOne, std::true_type(), step);
+    if constexpr (!kWholeLines) {
+      if (c < panel.columns) {
+        strip.partial_lanes = static_cast<int>(panel.columns - c);
+        function(kOne, std::true_type(), strip);
+      }
     }
   }
 }

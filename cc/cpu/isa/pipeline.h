@@ -1,15 +1,15 @@
-// Both passes at once, for channel groups in kRuns: the results of one group
-// while the next one is reduced. The kernel Pipeline.
+// Both passes at once, for channel groups in kSegments: the results of one
+// group while the next one is summed.
 //
 // One pass after the other, memory is written in one of them and read in the
 // other, and half of its bandwidth is idle at any time; and the rows of a group
 // lie a power of two apart as often as not, so they share few sets of L2 and
-// evict each other between the passes. Here a few runs are written, then as
+// evict each other between the passes. Here a few segments are written, then as
 // many are read; and what is read is copied to a contiguous scratch, to the
 // very place that the results are computed from, so that L2 holds one group
-// without conflicts (docs/adr/0028-pipelined-channel-groups.md).
+// without conflicts: 1.1 to 1.2 times as fast in training, float32 (ADR 28).
 //
-// No bit depends on it: columns are summed in the order of reduce.h.
+// No bit depends on it: columns are summed in the order of pass.h.
 
 #ifndef TF_BN_OPS_CC_CPU_ISA_PIPELINE_H_
 #define TF_BN_OPS_CC_CPU_ISA_PIPELINE_H_
@@ -17,27 +17,20 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
 
 #include "cc/core/formulas/formula.h"
 #include "cc/core/partition.h"
-#include "cc/cpu/isa/apply.h"
 #include "cc/cpu/isa/isa_kernels.h"
 #include "cc/cpu/isa/panel.h"
+#include "cc/cpu/isa/pass.h"
 #include "cc/cpu/isa/prefetch.h"
-#include "cc/cpu/isa/reduce.h"
 #include "cc/cpu/isa/vec.h"
+#include "cc/cpu/tuning.h"
 
 namespace tf_bn_ops {
 namespace {
 
-// Bytes, of all inputs, of the runs that are taken at once, results first, then
-// sums. With AVX2 half as many took 1.03 to 1.08 times as long in the forward
-// pass of float32, twice as many 1.08 in the gradient from memory; with AVX-512
-// twice as many took up to 1.08.
-constexpr int64_t kStageBytes = 1024;
-
-// The runs of an outer index: of the current group, and of the next one.
+// The segments of an outer index: of the current group, and of the next one.
 template <typename F, typename T>
 struct StageRow {
   // Column 0 of the outputs, and of the inputs, where they are read.
@@ -48,17 +41,16 @@ struct StageRow {
   PrefetchOffsets prefetch;
 };
 
-// The prefetch distance of a pipeline: with 16 KiB the prototype took 10 to 20%
-// longer where rows are short ([128, 256, 16, 16] in float32).
-constexpr int64_t kPipelineBytes = 4096;
-
-// The largest power of two that is at most `n`: as many vectors divide a run.
+// The largest power of two that is at most `n`: as many vectors divide a
+// segment.
 constexpr int PowerOfTwo(int n) { return n < 2 ? 1 : 2 * PowerOfTwo(n / 2); }
 
-// A stage over one block. The base reduces the next group's tile.
+// A stage over one block. The base sums the next group's tile.
 template <typename F, typename T>
-class StageRunner : private TileReducer<F, T, true, kRunColumns> {
-  using Base = TileReducer<F, T, true, kRunColumns>;
+class StageRunner : private Pass<PassOf<F, T, true, F::kNumSums, false>> {
+  using Reduce = PassOf<F, T, true, F::kNumSums, false>;
+  using Apply = PassOf<F, T, true, 0, true>;
+  using Base = Pass<Reduce>;
   using C = typename Compute<T>::Scalar;
 
  public:
@@ -69,8 +61,7 @@ class StageRunner : private TileReducer<F, T, true, kRunColumns> {
         stage_(stage),
         policy_(policy),
         length_(stage.next.block.i1 - stage.next.block.i0),
-        prefetch_(args.view, stage.next),
-        apply_coefficients_(args.view, by_channel) {}
+        prefetch_(args.view, stage.next) {}
 
   // Channel by channel.
   void Run() {
@@ -80,7 +71,7 @@ class StageRunner : private TileReducer<F, T, true, kRunColumns> {
     for (int64_t j = 0; j < std::max(current, next); ++j) {
       const int64_t channel = stage_.next.c0 + j;
       if (j < current) {
-        apply_columns_ = apply_coefficients_.OfRun(stage_.current.c0 + j);
+        SetCoefficients(stage_.current.c0 + j);
       }
       if (j < next) this->BeginChannel(channel);
       for (int64_t o = block.o0; o < block.o1; ++o) {
@@ -92,8 +83,17 @@ class StageRunner : private TileReducer<F, T, true, kRunColumns> {
   }
 
  private:
+  using Base::by_channel_;
+  using Base::by_channel_stride_;
   using Base::tensors_;
   using Base::view_;
+
+  void SetCoefficients(int64_t c) {
+    for (int k = 0; k < F::kNumCoefficients; ++k) {
+      SpreadChannels(by_channel_ + k * by_channel_stride_ + c, 1,
+                     kSegmentColumns, apply_by_column_ + k * kStride);
+    }
+  }
 
   bool Packed() const { return stage_.scratch != nullptr; }
 
@@ -124,11 +124,13 @@ class StageRunner : private TileReducer<F, T, true, kRunColumns> {
   // Results of the first `length` columns, sums of `next_length`: all or none.
   void TakeRow(const StageRow<F, T>& row, int64_t length, int64_t next_length,
                int64_t channel) {
-    // Whole runs of two-level sums.
-    constexpr int64_t kRunBytes =
-        F::kInputs * kRunColumns * static_cast<int64_t>(sizeof(T));
-    constexpr int64_t kRuns =
-        kIsNarrow<T> ? kTwoLevelRun : (kStageBytes + kRunBytes - 1) / kRunBytes;
+    // Whole chains of two-level sums.
+    constexpr int64_t kSegmentBytes =
+        F::kInputs * kSegmentColumns * static_cast<int64_t>(sizeof(T));
+    constexpr int64_t kSegments =
+        kIsNarrow<T>
+            ? kTwoLevelRun
+            : (kPipelineStageBytes + kSegmentBytes - 1) / kSegmentBytes;
     // Results are ahead of the copies, which overwrite what they are computed
     // from, by the elements that lead to a full cache line.
     const int64_t lead = ElementsToFullLine<F>(row.current.out, 0);
@@ -140,69 +142,76 @@ class StageRunner : private TileReducer<F, T, true, kRunColumns> {
     for (;;) {
       // Where a two-level sum ends depends on the sums alone: results that are
       // ahead by an alignment's lead, and so run out first, must not cut it.
-      const int64_t runs = std::min((next_length - column) / kRunColumns,
-                                    std::min(kRuns, this->ChainLeft()));
-      if (runs <= 0 || runs > (length - apply) / kRunColumns) break;
-      TakeRuns(row, runs, apply, column, policy);
-      apply += runs * kRunColumns;
-      column += runs * kRunColumns;
-      this->CountRuns(channel, runs);
+      const int64_t segments =
+          std::min((next_length - column) / kSegmentColumns,
+                   std::min(kSegments, this->ChainLeft()));
+      if (segments <= 0 || segments > (length - apply) / kSegmentColumns) break;
+      TakeSegmentsOfBoth(row, segments, apply, column, policy);
+      apply += segments * kSegmentColumns;
+      column += segments * kSegmentColumns;
+      this->CountSegments(channel, segments);
     }
     ApplyColumns(row, apply, length, policy);
     ReduceColumns(row, column, next_length, channel);
   }
 
   // Results from column `apply` on, then sums, and copies, from `column` on.
-  TFBN_INLINE void TakeRuns(const StageRow<F, T>& row, int64_t runs,
-                            int64_t apply, int64_t column, StorePolicy policy) {
-    const int64_t ahead = column < row.prefetch.far_row * kRunColumns
+  TFBN_INLINE void TakeSegmentsOfBoth(const StageRow<F, T>& row,
+                                      int64_t segments, int64_t apply,
+                                      int64_t column, StorePolicy policy) {
+    const int64_t ahead = column < row.prefetch.far_row * kSegmentColumns
                               ? row.prefetch.near
                               : row.prefetch.far;
     const int64_t apply_ahead = Packed() ? 0 : ahead;
     if (policy == StorePolicy::kNonTemporal) {
-      ApplyWholeRuns<StorePolicy::kNonTemporal>(row, runs, apply, apply_ahead);
+      ApplySegments<StorePolicy::kNonTemporal>(row, segments, apply,
+                                               apply_ahead);
     } else {
-      ApplyWholeRuns<StorePolicy::kTemporal>(row, runs, apply, apply_ahead);
+      ApplySegments<StorePolicy::kTemporal>(row, segments, apply, apply_ahead);
     }
-    Step step{row.next_element + column, runs, kRunColumns, ahead, 0, 0};
-    constexpr int kReduce = PowerOfTwo(kReduceVectors<F, T>);
-    for (; step.column < kRunColumns; step.column += kReduce * kLanesOf<T>) {
-      ReduceStep<F, StorePolicy::kNone, kReduce, false>(
-          tensors_, step, this->columns_, this->sums_);
+    constexpr int kVectors = PowerOfTwo(kVectorsOf<Reduce>);
+    Strip strip{
+        row.next_element + column, segments, kSegmentColumns, ahead, 0, 0};
+    for (; strip.column < kSegmentColumns;
+         strip.column += kVectors * kLanesOf<T>) {
+      TakeStrip<Reduce, StorePolicy::kNone, kVectors, false,
+                kPackOf<Reduce, StorePolicy::kNone, kVectors, false>>(
+          tensors_, strip, this->coefficients_, this->sums_);
     }
     // By a constant number of bytes, which is not a call of memcpy.
-    for (int64_t r = 0; r < runs; ++r, column += kRunColumns) {
-      Copy(row, column, kRunColumns);
+    for (int64_t r = 0; r < segments; ++r, column += kSegmentColumns) {
+      Copy(row, column, kSegmentColumns);
     }
   }
 
-  // The results of `runs` runs from column `apply` on. All columns have the
-  // same coefficients, so a row of a step may be any part of a run. Of float32
-  // a stage has few runs, and one step in the order of addresses loads the
-  // coefficients once; with two outputs it took 1.14 times as long.
+  // The results of `segments` segments from column `apply` on. All columns have
+  // the same coefficients, so a row of a strip may be any part of a segment. Of
+  // float32 a stage has few segments, and one strip in the order of addresses
+  // loads the coefficients once; with two outputs it took 1.14 times as long.
   template <StorePolicy kPolicy>
-  TFBN_INLINE void ApplyWholeRuns(const StageRow<F, T>& row, int64_t runs,
-                                  int64_t apply, int64_t prefetch_offset) {
-    constexpr int kVectors = PowerOfTwo(kApplyVectors<F, T>);
+  TFBN_INLINE void ApplySegments(const StageRow<F, T>& row, int64_t segments,
+                                 int64_t apply, int64_t prefetch_offset) {
+    constexpr int kVectors = PowerOfTwo(kVectorsOf<Apply>);
     constexpr int64_t kColumns = kVectors * kLanesOf<T>;
     constexpr bool kContiguous = !kIsNarrow<T> && F::kOutputs == 1;
-    constexpr int64_t kParts = kRunColumns / kColumns;  // Of a run.
-    const int64_t rows = kContiguous ? runs * kParts : runs;
+    constexpr int64_t kParts = kSegmentColumns / kColumns;  // Of a segment.
+    const int64_t rows = kContiguous ? segments * kParts : segments;
     const int64_t most = kContiguous                       ? rows
                          : kRowByRow<T, kVectors, kPolicy> ? 1
-                                                           : kMaxRowsPerStep;
-    const int64_t stride = kContiguous ? kColumns : kRunColumns;
+                                                           : kMaxRowsPerStrip;
+    const int64_t stride = kContiguous ? kColumns : kSegmentColumns;
+    ColumnSums<T, 0> none;
     for (int64_t r = 0; r < rows; r += most) {
-      Step step{apply + r * stride,
-                std::min(rows - r, most),
-                stride,
-                prefetch_offset,
-                0,
-                0};
-      for (; step.column < stride; step.column += kColumns) {
-        ApplyStep<F, true, kPolicy, kVectors, false,
-                  kGroupOf<T, kVectors, false>>(row.current, step,
-                                                apply_columns_);
+      Strip strip{apply + r * stride,
+                  std::min(rows - r, most),
+                  stride,
+                  prefetch_offset,
+                  0,
+                  0};
+      for (; strip.column < stride; strip.column += kColumns) {
+        TakeStrip<Apply, kPolicy, kVectors, false,
+                  kPackOf<Apply, kPolicy, kVectors, false>>(row.current, strip,
+                                                            apply_, none);
       }
     }
   }
@@ -210,12 +219,23 @@ class StageRunner : private TileReducer<F, T, true, kRunColumns> {
   // Results of the columns from `begin` to `end`.
   void ApplyColumns(const StageRow<F, T>& row, int64_t begin, int64_t end,
                     StorePolicy policy) {
-    Panel panel{begin, (end - begin) / kRunColumns, kRunColumns, kRunColumns};
-    ApplyPanel<F, true>(row.current, panel, policy, apply_columns_);
-    panel.first_element += panel.rows * kRunColumns;
+    Panel panel{begin, (end - begin) / kSegmentColumns, kSegmentColumns,
+                kSegmentColumns};
+    ApplyPanel(row, panel, policy);
+    panel.first_element += panel.rows * kSegmentColumns;
     panel.rows = 1;
-    panel.columns = (end - begin) % kRunColumns;
-    ApplyPanel<F, true>(row.current, panel, policy, apply_columns_);
+    panel.columns = (end - begin) % kSegmentColumns;
+    ApplyPanel(row, panel, policy);
+  }
+
+  void ApplyPanel(const StageRow<F, T>& row, const Panel& panel,
+                  StorePolicy policy) {
+    ColumnSums<T, 0> none;
+    ForEachStorePart(row.current, panel, policy,
+                     [&](auto constant, const Panel& part) {
+                       TakeStrips<Apply, decltype(constant)::value>(
+                           row.current, part, apply_, none);
+                     });
   }
 
   // Sums, and copies, of the columns from `begin` to `end`.
@@ -223,8 +243,8 @@ class StageRunner : private TileReducer<F, T, true, kRunColumns> {
                      int64_t channel) {
     if (begin == end) return;
     PrefetchOffsets prefetch = row.prefetch;
-    prefetch.far_row -= begin / kRunColumns;
-    this->ReduceRow(channel, row.next_element + begin, end - begin, prefetch);
+    prefetch.far_row -= begin / kSegmentColumns;
+    this->TakeLine(channel, row.next_element + begin, end - begin, prefetch);
     Copy(row, begin, end - begin);
   }
 
@@ -242,20 +262,20 @@ class StageRunner : private TileReducer<F, T, true, kRunColumns> {
   const PipelineStage& stage_;
   const StorePolicy policy_;
   const int64_t length_;  // Columns of a row.
-  const RunPrefetch<T, kPipelineBytes> prefetch_;
-  TileCoefficients<F, T, 0, kRunColumns> apply_coefficients_;
-  ColumnCoefficients<C> apply_columns_ = {};
+  const SegmentPrefetch<T, kPipelinePrefetchBytes> prefetch_;
+  // Of the current group.
+  static constexpr int64_t kStride = kSegmentColumns + kColumnPadding;
+  alignas(kCacheLineBytes) C apply_by_column_[F::kNumCoefficients * kStride];
+  const ColumnCoefficients<C> apply_ = {apply_by_column_, kStride};
 };
 
 // Kernels::pipeline.
 template <typename F, typename T>
-void Pipeline(const typename F::Args& args, const Partition& partition,
-              const PipelineStage& stage, const void* by_channel,
-              StorePolicy policy, const ChannelSums& out) {
-  if constexpr (!kIsFrozenOnly<F>) {
-    StageRunner<F, T>(args, partition, stage, by_channel, policy, out).Run();
-    if (policy == StorePolicy::kNonTemporal) NonTemporalFence();
-  }
+void RunPipeline(const typename F::Args& args, const Partition& partition,
+                 const PipelineStage& stage, const void* by_channel,
+                 StorePolicy policy, const ChannelSums& out) {
+  StageRunner<F, T>(args, partition, stage, by_channel, policy, out).Run();
+  if (policy == StorePolicy::kNonTemporal) NonTemporalFence();
 }
 
 }  // namespace

@@ -14,13 +14,10 @@
 #include "cc/core/view.h"
 #include "cc/cpu/isa/isa_kernels.h"
 #include "cc/cpu/isa/vec.h"
+#include "cc/cpu/tuning.h"
 
 namespace tf_bn_ops {
 namespace {
-
-// Software prefetch distance in bytes, in traversal order. Below kStepBytes
-// lines arrive late; from 8 to 32 KiB there was no difference.
-constexpr int64_t kPrefetchBytes = 16384;
 
 // Prefetches kVectors vectors of elements into L2: L1 would evict them before
 // they are read.
@@ -43,10 +40,6 @@ struct PrefetchOffsets {
 // A distance of kBytes in elements of a tensor.
 template <typename T, int64_t kBytes>
 constexpr int64_t kElementsAhead = kBytes / static_cast<int64_t>(sizeof(T));
-
-// Parts of rows are prefetched ahead in their own tile where at most one in so
-// many of its rows is left to the next tile.
-constexpr int64_t kLeastRowsOfDistances = 8;
 
 // Of a tile that is one panel of `rows` rows. Of short parts of rows the whole
 // next tile is prefetched, which stands beside it: what is read and what is
@@ -78,12 +71,12 @@ PrefetchOffsets PanelPrefetch(const Tile& tile, int64_t rows, int64_t columns,
           next == 0 ? 0 : next - (rows - ahead) * row_stride};
 }
 
-// Of a tile in kRuns, kBytes ahead: the rows of a channel, one for each outer
-// index, then those of the next channel, then those of the next tile.
+// Of a tile in kSegments, kBytes ahead: the rows of a channel, one for each
+// outer index, then those of the next channel, then those of the next tile.
 template <typename T, int64_t kBytes = kPrefetchBytes>
-class RunPrefetch {
+class SegmentPrefetch {
  public:
-  RunPrefetch(const View& view, const Tile& tile)
+  SegmentPrefetch(const View& view, const Tile& tile)
       : tile_(tile),
         inner_(view.inner),
         outer_stride_(view.channels * view.inner),
@@ -93,7 +86,7 @@ class RunPrefetch {
         channels_ahead_(rows_ / outers_),
         outers_ahead_(rows_ % outers_) {}
 
-  // Of the runs of channel `c` at outer index `o`.
+  // Of the segments of channel `c` at outer index `o`.
   PrefetchOffsets Of(int64_t c, int64_t o) const {
     const int64_t next = tile_.next_offset;
     switch (tile_.prefetch) {
@@ -106,7 +99,7 @@ class RunPrefetch {
     }
     const int64_t row = OffsetAhead(c, o);
     if (length_ <= kAhead) return {0, row, row};
-    return {(length_ - kAhead) / kRunColumns, kAhead,
+    return {(length_ - kAhead) / kSegmentColumns, kAhead,
             row == 0 ? 0 : row - (length_ - kAhead)};
   }
 

@@ -188,9 +188,9 @@ template <>
 struct PairsOf<Bfloat16> : Bfloat16Pairs {};
 
 template <typename T, int kVectors>
-struct VectorGroup;
+struct VectorPack;
 template <typename T>
-struct VectorGroup<T, 1> {
+struct VectorPack<T, 1> {
   using V = VectorOf<T>;
   using Stored = typename Compute<T>::Stored;
   static TFBN_INLINE void Load(const T* p, V (&v)[1]) {
@@ -204,7 +204,7 @@ struct VectorGroup<T, 1> {
   }
 };
 template <typename T>
-struct VectorGroup<T, 2> {
+struct VectorPack<T, 2> {
   using V = VectorOf<T>;
   using Stored = typename PairsOf<T>::Stored;
   static TFBN_INLINE void Load(const T* p, V (&v)[2]) {
@@ -218,25 +218,25 @@ struct VectorGroup<T, 2> {
   }
 };
 
-// Vectors of a group in a step of kVectors.
+// Vectors of a pack in a strip of kVectors.
 template <typename T, int kVectors, bool kPartial>
-constexpr int kGroupOf =
+constexpr int kMostPacked =
     PairsOf<T>::kDefined && !kPartial && kVectors % 2 == 0 ? 2 : 1;
 
 // Which columns the lanes of kVectors vectors have: one after the other, or in
-// the order of groups.
-enum class LaneOrder { kColumns, kGroups };
+// the order of packs.
+enum class LaneOrder { kColumns, kPacks };
 
-// Brings what a step has for each of its columns from the other order to kTo;
+// Brings what a strip has for each of its columns from the other order to kTo;
 // the values from kFirst on.
-template <LaneOrder kTo, typename T, int kGroup, int kFirst, int kVectors,
+template <LaneOrder kTo, typename T, int kPack, int kFirst, int kVectors,
           int kN, typename V>
 TFBN_INLINE void Reorder(V (&v)[kVectors][kN]) {
-  if constexpr (kGroup == 2) {
+  if constexpr (kPack == 2) {
     for (int u = 0; u < kVectors; u += 2) {
       for (int i = kFirst; i < kN; ++i) {
         V pair[2] = {v[u][i], v[u + 1][i]};
-        if constexpr (kTo == LaneOrder::kGroups) {
+        if constexpr (kTo == LaneOrder::kPacks) {
           PairsOf<T>::Deinterleave(pair);
         } else {
           PairsOf<T>::Interleave(pair);

@@ -1,0 +1,131 @@
+// The table of kernels of a formula: its passes (pass.h), its pipeline
+// (pipeline.h), and its coefficients by channel.
+
+#ifndef TF_BN_OPS_CC_CPU_ISA_KERNEL_TABLE_H_
+#define TF_BN_OPS_CC_CPU_ISA_KERNEL_TABLE_H_
+
+#include <cstdint>
+
+#include "cc/core/formulas/formula.h"
+#include "cc/cpu/isa/isa_kernels.h"
+#include "cc/cpu/isa/pass.h"
+#include "cc/cpu/isa/pipeline.h"
+#include "cc/cpu/isa/vec.h"
+
+namespace tf_bn_ops {
+namespace {
+
+// Writes the coefficients of channel `c` from `begin` on, before `end`.
+template <typename F, typename C>
+TFBN_INLINE void StoreCoefficients(const C (&k)[F::kNumCoefficients], int begin,
+                                   int end, int64_t c, int64_t channels,
+                                   void* coefficients) {
+  const int64_t stride = CoefficientStride(channels);
+  C* const out = static_cast<C*>(coefficients) + c;
+  // A NaN that is given may have any payload, see NarrowBfloat16 (vec.h).
+  for (int i = begin; i < end; ++i) {
+    out[i * stride] = k[i] == k[i] ? k[i] : static_cast<C>(kNaN);
+  }
+}
+
+// Kernels::mask_coefficients.
+template <typename F, typename T>
+void ComputeMaskCoefficients(const typename F::Args& args, int64_t c0,
+                             int64_t c1, void* coefficients) {
+  if constexpr (kHasMask<F>) {
+    for (int64_t c = c0; c < c1; ++c) {
+      typename Compute<T>::Scalar k[F::kNumCoefficients];
+      F::FinishMask(args, c, k);
+      StoreCoefficients<F>(k, F::kFirstMaskCoefficient, F::kNumCoefficients, c,
+                           args.view.channels, coefficients);
+    }
+  }
+}
+
+// Kernels::coefficients.
+template <typename F, typename T>
+void ComputeCoefficients(const typename F::Args& args, int64_t c0, int64_t c1,
+                         const ChannelSums& sums, void* coefficients) {
+  const CenterArray centers = F::CentersOf(args);
+  for (int64_t c = c0; c < c1; ++c) {
+    double of_channel[F::kNumSums] = {};
+    if (args.is_training) LoadChannelSums<F::kNumSums>(sums, c, of_channel);
+    typename Compute<T>::Scalar k[F::kNumCoefficients];
+    F::Finish(args, c, CenterAt(centers, c), of_channel, k);
+    StoreCoefficients<F>(k, args.is_training ? 0 : F::kFirstFrozenCoefficient,
+                         F::kFirstMaskCoefficient, c, args.view.channels,
+                         coefficients);
+  }
+}
+
+// The pass of a kind.
+template <typename F, typename T, PassKind kKind>
+constexpr typename Kernels<F>::Pass PassOfKind() {
+  if constexpr (kKind == PassKind::kFrozen) {
+    return RunPass<PassOf<F, T, false, F::kNumFrozenSums, true>>;
+  } else if constexpr (kIsFrozenOnly<F>) {
+    return nullptr;
+  } else if constexpr (kKind == PassKind::kReduce) {
+    return RunPass<PassOf<F, T, true, F::kNumSums, false>>;
+  } else if constexpr (kKind == PassKind::kApply) {
+    return RunPass<PassOf<F, T, true, 0, true>>;
+  } else if constexpr (kHasEarlyOutput<F>) {
+    using First = typename F::FirstPass;
+    static_assert(
+        int{First::kNumFrozenSums} == int{F::kNumSums} &&
+        int{First::kFirstFrozenCoefficient} == int{F::kFirstMaskCoefficient} &&
+        int{First::kNumCoefficients} == int{F::kNumCoefficients} &&
+        int{F::SecondPass::kNumCoefficients} == int{F::kFirstMaskCoefficient});
+    using P = PassOf<First, T, false, First::kNumFrozenSums, true>;
+    // Where non-temporal stores go row by row, and sums and results each take a
+    // loop of their own, they cost more than the read for ownership of temporal
+    // ones (16-bit types with AVX2: 2 to 15%).
+    if constexpr (kRowByRow<T, kVectorsOf<P>, StorePolicy::kNonTemporal>) {
+      return [](const typename F::Args& args, const Partition& partition,
+                const Tile& tile, const void* by_channel, StorePolicy,
+                const ChannelSums& out) {
+        RunPass<P>(args, partition, tile, by_channel, StorePolicy::kTemporal,
+                   out);
+      };
+    } else {
+      return RunPass<P>;
+    }
+  } else {
+    return nullptr;
+  }
+}
+
+template <typename F, typename T>
+constexpr Kernels<F> KernelsOf() {
+  Kernels<F> kernels = {ComputeMaskCoefficients<F, T>,
+                        ComputeCoefficients<F, T>,
+                        {PassOfKind<F, T, PassKind::kReduce>(),
+                         PassOfKind<F, T, PassKind::kReduceStoring>(),
+                         PassOfKind<F, T, PassKind::kApply>(),
+                         PassOfKind<F, T, PassKind::kFrozen>()},
+                        nullptr};
+  if constexpr (!kIsFrozenOnly<F>) kernels.pipeline = RunPipeline<F, T>;
+  return kernels;
+}
+
+}  // namespace
+}  // namespace tf_bn_ops
+
+#define TFBN_KERNELS_OF_DTYPE(name, text, code, storage, compute, fraction, \
+                              exponent)                                     \
+  KernelsOf<Formula, storage>(),
+#define TFBN_DEFINE_KERNELS(F)                                          \
+  namespace tf_bn_ops {                                                 \
+  const KernelTable<F>& TFBN_KERNEL_TABLE(TF_BN_OPS_ISA)(const F*);     \
+  const KernelTable<F>& TFBN_KERNEL_TABLE(TF_BN_OPS_ISA)(const F*) {    \
+    using Formula = F;                                                  \
+    static constexpr Kernels<F> kKernels[] = {                          \
+        TFBN_FOR_EACH_DTYPE(TFBN_KERNELS_OF_DTYPE)};                    \
+    static_assert(sizeof(kKernels) == kNumDTypes * sizeof(kKernels[0]), \
+                  "an element type without kernels");                   \
+    static constexpr KernelTable<F> kTable = {kKernels};                \
+    return kTable;                                                      \
+  }                                                                     \
+  }
+
+#endif  // TF_BN_OPS_CC_CPU_ISA_KERNEL_TABLE_H_
