@@ -73,6 +73,7 @@ def guarded(name: str, body: Callable[[], int], errors: tuple[type[Exception], .
     Returns:
       130 after an interrupt, 141 where the reader of the output (`| head`) has gone.
     """
+    expected: tuple[type[Exception], ...] = (OSError, MemoryError, *errors)
     try:
         status = body()
         if sys.stdout is not None:  # As with `>&-`.
@@ -87,7 +88,7 @@ def guarded(name: str, body: Callable[[], int], errors: tuple[type[Exception], .
         status, said = 141, ""
     except BrokenPipeError:
         status, said = 141, ""
-    except (OSError, MemoryError, *errors) as error:
+    except expected as error:
         status, said = 2, f"{name}: {error}"
     for stream in (sys.stdout, sys.stderr):
         try:

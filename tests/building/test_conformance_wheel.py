@@ -74,7 +74,7 @@ def test_library_of_a_vendor_is_judged_where_ours_is_not(python, tmp_path):
         text = (THIRD_PARTY / "stateful.toml").read_text(encoding="utf-8")
         (tmp_path / "mapping.toml").write_text(text.replace("StatelessBnGrad", op))
         flags = (f"--library={library}", "--mapping=mapping.toml", "--junit=run.xml", "--shrink=0")
-        more = ("--oracle=none", "--cases=20", "--contract=0", "--execution_modes=poison")
+        more = ("--kinds=relations", "--cases=20", "--execution_modes=poison")
         result = _judge(python, tmp_path, *flags, *more)
         assert result.returncode == status, result.stdout + result.stderr
         assert (tmp_path / "run.xml").exists()
@@ -92,7 +92,7 @@ def test_shards_in_a_vendors_ci_are_merged_into_one_report(python, tmp_path):
     for shard in ("1/2", "2/2"):
         (tmp_path / "vendor.toml").write_text(mapping)
         name = shard[0]
-        flags = ("--library=libvendor.so", "--mapping=vendor.toml", "--noreal", "--cases=40")
+        flags = ("--library=libvendor.so", "--mapping=vendor.toml", "--kinds=random,contract,relations", "--cases=40")
         files = (f"--json={name}.json", f"--junit={name}.xml")
         result = _judge(python, tmp_path, *flags, f"--shard={shard}", *files)
         assert result.returncode == 0, result.stdout + result.stderr

@@ -48,7 +48,7 @@ SMALL = "FusedBatchNormV3,float32,NHWC,{},training,normal,batch,eps={},eager,see
         (["--ops=V9"], "'V9' is not a known op"),
         (["--dtypes=int8"], "'int8' is not a known dtype"),
         (["--ops=FusedBatchNormGrad", "--dtypes=half"], "no op has this combination"),
-        (["--cases=-1"], "cases"),
+        (["--kinds=values"], "'values' is not a known kind of cases"),
         (["--nonsense"], "nonsense"),
         (["stray"], "'stray' is not a flag"),
         (["--repro=a,b"], "10 fields"),
@@ -71,20 +71,22 @@ def test_wrong_usage_is_one_sentence(flags, message, capsys):
 
 def test_missing_scikit_learn_is_said(monkeypatch):
     monkeypatch.setattr(real_inputs.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(real_inputs.RealInputError, match=r"pip install scikit-learn.*--noreal"):
+    with pytest.raises(
+        real_inputs.RealInputError, match=r"pip install scikit-learn.*--kinds=random"
+    ):
         real_inputs.check_available()
 
 
 def _refusal(*flags, **environment):
     """What a run says that cannot begin."""
-    result = _run("--cases=1", "--noreal", *flags, **environment)
+    result = _run("--cases=1", "--kinds=random", *flags, **environment)
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
     return result.stderr
 
 
 def test_a_run_without_cases_does_not_pass():
-    nothing = ("--largest=0", "--contract=0", "--relations=0", "--ops=FusedBatchNormV3")
+    nothing = ("--kinds=contract", "--cases=0", "--ops=FusedBatchNormV3")
     assert "these flags select no case" in _refusal(*nothing)
 
 
@@ -199,7 +201,7 @@ def test_op_that_the_candidate_lacks_is_said():
 
 @pytest.mark.long
 def test_training_backprop_has_autodiff_beside_its_counterpart():
-    result = _run("--ops=BatchNormTrainingBackprop", "--cases=60", "--noreal")
+    result = _run("--ops=BatchNormTrainingBackprop", "--cases=60", "--kinds=random")
     assert result.returncode == 0, result.stdout + result.stderr
     assert re.search(r"autodiff: outside .* of 60 cases", result.stdout)
     answered = re.search(r"eigen: outside .* of (\d+) cases", result.stdout)
@@ -208,7 +210,7 @@ def test_training_backprop_has_autodiff_beside_its_counterpart():
 
 @pytest.mark.long
 def test_failing_case_replays_and_is_reduced_to_a_program(tmp_path):
-    flags = ["--candidate=odd_ops:flipped", "--ops=V2", "--layouts=NHWC", "--noreal"]
+    flags = ["--candidate=odd_ops:flipped", "--ops=V2", "--layouts=NHWC", "--kinds=random"]
     file = tmp_path / "run.json"
     result = _run(*flags, "--cases=12", "--bounds=textbook", f"--json={file}")
     assert result.returncode == 1, result.stdout + result.stderr
@@ -253,7 +255,7 @@ def test_builtin_fails_where_the_list_of_divergences_is_wrong(monkeypatch, capsy
         "never-seen", "dtype:x_backprop", "so it is not", {"path": ["eigen"]}
     )
     monkeypatch.setattr(divergences.Register, "load", lambda: divergences.Register([*left, bogus]))
-    flags = ["--candidate=eigen", "--ops=V2", "--layouts=NCHW", "--cases=12", "--noreal"]
+    flags = ["--candidate=eigen", "--ops=V2", "--layouts=NCHW", "--cases=12", "--kinds=random"]
     try:
         assert (
             conformance_command.main(["tf_bn_ops conformance", *flags, "--execution_modes=none"])

@@ -27,12 +27,13 @@ from tf_bn_ops.spec import OPS
 
 HERE = pathlib.Path(__file__).resolve().parent
 VENDOR = HERE / "third_party"
+KINDS = "random,contract,relations"
 
 
 def _run(*flags):
     paths = [str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
     return subprocess.run(
-        [sys.executable, "-m", "tf_bn_ops", "conformance", "--noreal", *flags],
+        [sys.executable, "-m", "tf_bn_ops", "conformance", f"--kinds={KINDS}", *flags],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
@@ -241,7 +242,10 @@ ENTRY = '[[op]]\nname = "A"\nlike = "FusedBatchNormGradV2"\n'
         (ENTRY + 'device = "?"\n', "names no device"),
         (ENTRY + "[[op.tolerance]]\ntimes_bound = 2\n", "needs a 'reason'"),
         (ENTRY + '[[op.tolerance]]\nreason = " "\ntimes_bound = 2\n', "needs a 'reason'"),
-        (ENTRY + '[[op.tolerance]]\nreason = "r"\n', "needs a positive times_bound"),
+        *(
+            (ENTRY + f'[[op.tolerance]]\nreason = "r"\n{times}\n', "needs a positive, finite times")
+            for times in ("", "times_bound = 0", "times_bound = nan", "times_bound = inf")
+        ),
         (ENTRY + '[[op.tolerance]]\nreason = "r"\nulp = 2\n', "no key 'ulp'"),
         (
             ENTRY + '[[op.tolerance]]\nreason = "r"\ntimes_bound = 2\noutputs = ["dx"]\n',
@@ -254,6 +258,17 @@ def test_mistakes_in_a_mapping_file_are_said(tmp_path, text, message):
     file.write_text(text, encoding="utf-8")
     with pytest.raises(mapping.MappingError, match=message):
         mapping.load(file)
+
+
+def test_devices_have_one_spelling_and_must_be_there():
+    for text in ("/GPU:0", "gpu:0", "GPU", "/device:GPU:0"):
+        assert mapping.parse_device(text) == "GPU:0"
+    with pytest.raises(mapping.MappingError, match="names no device"):
+        mapping.parse_device("the left one")
+    devices.check(None, {})
+    devices.check("CPU:0", {"devices": ["CPU:0"]})
+    with pytest.raises(devices.DeviceError, match="no device GPU:0; TensorFlow has CPU:0"):
+        devices.check("GPU:0", {"devices": ["CPU:0"]})
 
 
 def test_two_ops_for_one_are_refused():

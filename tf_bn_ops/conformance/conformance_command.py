@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import math
 import pathlib
 import shlex
 import time
@@ -33,6 +32,7 @@ from tf_bn_ops.conformance.cases import (
     mapping,
     real_inputs,
 )
+from tf_bn_ops.conformance.cases import case as case_lib
 from tf_bn_ops.conformance.cases.case import (
     ADVISORY_PREFIX,
     RELATION_PREFIX,
@@ -50,22 +50,11 @@ from tf_bn_ops.conformance.reports import record as record_lib
 from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.settings import Settings
 from tf_bn_ops.harness.models.formula_models import model_of
-from tf_bn_ops.harness.models.generic_model import GenericError, GenericOpSpec
 from tf_bn_ops.harness.problems import Inputs
 
-# In addition, one case in this many is about an error or static shapes, and one about a relation.
-_CONTRACT_SHARE = 10
-_RELATION_SHARE = 10
-# What the record calls the oracle of batch-norm ops.
-_BUILT_IN_ORACLE = "float64, built in"
-
-
-def _count(flag: str, share: int, every: bool = False) -> int:
-    """How many cases a flag asks for; without it a share of the random cases, or as many."""
-    given = _FLAGS[flag].value
-    if given is not None:
-        return int(given)
-    return int(_FLAGS.cases if every else _FLAGS.cases // share)
+# In addition to the random cases, one case in so many is about an error or static shapes, and one
+# about a relation.
+_SHARE = 10
 
 
 class _InputSource:
@@ -82,8 +71,6 @@ class _InputSource:
         return self._real
 
     def fill(self, case: Case) -> Inputs:
-        if isinstance(case.spec, GenericOpSpec):
-            return case.spec.model.fill(case)
         if case.checks_relation:
             return table.fill(case)
         if case.is_advisory:
@@ -104,16 +91,15 @@ class _Run:
         """Checks the flags, before anything is started."""
         self._console, self._argv = console, argv
         self._entries = flags.mapped_ops()
-        self._is_generic = any(entry.is_generic for entry in self._entries.values())
+        self._kinds = flags.kinds()
         self._shard = flags.shard()
         self._candidate = flags.candidate(self._entries)
         self._repro = None
-        if _FLAGS.repro is not None and not self._is_generic:
+        if _FLAGS.repro is not None:
             self._repro = generate.parse(_FLAGS.repro)
-        self._combos = [] if self._is_generic else self._combinations()
-        known = [] if self._is_generic else divergences.Register.load().entries
+        self._combos = self._combinations()
         self._settings = Settings(
-            flags.profile(), divergences.Register(known), self._candidate.path,
+            flags.profile(), divergences.Register.load(), self._candidate.path,
             flags.exempt(self._candidate), self._candidate.drop_in, self._candidate.mapped,
         )  # fmt: skip
         merge.check_outputs(_FLAGS)
@@ -133,17 +119,13 @@ class _Run:
 
     @property
     def _is_alone(self) -> bool:
-        """Whether there is no oracle, and so no reference: relations and refusals are judged."""
-        return bool(_FLAGS.oracle == flags.NO_ORACLE)
-
-    @property
-    def _has_real(self) -> bool:
-        return _FLAGS.real and not self._is_generic and not self._is_alone
+        """Whether the candidate alone answers the cases of the run."""
+        return self._repro.is_for_one if self._repro else self._kinds <= case_lib.ALONE
 
     def run(self) -> int:
         """Runs the cases, prints and writes the reports; returns the exit status."""
         started = time.monotonic()
-        needs_real = self._repro.is_real if self._repro else self._has_real
+        needs_real = self._repro.is_real if self._repro else case_lib.REAL in self._kinds
         self._inputs = _InputSource(needs_real)
         self._workers = self._start()
         try:
@@ -207,61 +189,30 @@ class _Run:
                 )
             for difference in other or ["as mapped, no difference"]:
                 terminal.say(self._console, f"signature of {name}: {difference}")
-        if not self._is_generic:
-            return
-        mapping.complete(self._entries, facts["opdefs"])
-        for entry in self._entries.values():
-            assert isinstance(entry.spec, GenericOpSpec)
-            if entry.spec.model.oracle is None:
-                terminal.say(
-                    self._console,
-                    f"{entry.name}: no oracle is given, so this is a plain two-way diff with "
-                    f"TensorFlow's {entry.spec.name}: where both are wrong alike, it passes",
-                )
 
     def _cases(self, facts: Mapping[str, Any]) -> list[Case]:
         """All cases of the run."""
-        names, seed = flags.execution_modes(), _FLAGS.seed
-        if self._is_generic:
-            ops = {name: entry.spec for name, entry in self._entries.items()}
-            if _FLAGS.repro is not None:
-                return [generate.parse(_FLAGS.repro, ops)]
-            drawn = generate.generate_generic(
-                _FLAGS.cases, seed, [op for op in ops.values() if isinstance(op, GenericOpSpec)]
-            )
-            return list(generate.attach(drawn, seed, names))
+        names, seed, count = flags.execution_modes(), _FLAGS.seed, _FLAGS.cases
+        kinds = self._kinds
         if self._repro:
             return [self._repro]
         combos = self._combos if self._entries else flags.available(self._combos, facts["ops"])
         # The capture has been running while TensorFlow started: the wait is short.
-        real = self._inputs.real().make_cases(combos) if self._has_real else ()
-        drawn = (
-            case
-            for case in generate.generate(0 if self._is_alone else _FLAGS.cases, seed, combos)
-            if _FLAGS.largest is None or math.prod(case.shape) <= _FLAGS.largest
-        )
-        related = table.generate(_count("relations", _RELATION_SHARE, self._is_alone), seed, combos)
+        real = self._inputs.real().make_cases(combos) if case_lib.REAL in kinds else ()
+        drawn = generate.generate(count if case_lib.RANDOM in kinds else 0, seed, combos)
+        beside = count // _SHARE if case_lib.RANDOM in kinds else count
+        related = table.generate(beside if case_lib.RELATIONS in kinds else 0, seed, combos)
+        ops = list(dict.fromkeys(op for op, *_ in combos))
+        published = advisories.generate(ops) if case_lib.ADVISORIES in kinds else ()
+        foreign = foreign_shapes.generate(combos) if case_lib.FOREIGN_SHAPES in kinds else ()
         return [
             *generate.attach(drawn, seed, names),
-            *contract.generate(_count("contract", _CONTRACT_SHARE), seed, combos),
+            *contract.generate(beside if case_lib.CONTRACT in kinds else 0, seed, combos),
             *generate.attach(real, seed, names),
             *generate.attach(related, seed + 1, names),
-            *self._published(combos),
-            *self._foreign(combos),
+            *(case for case in published if self._candidate.supports(case)),
+            *foreign,
         ]
-
-    def _published(self, combos: Sequence[Combination]) -> list[Case]:
-        """The inputs of advisories, in runs that are no mere sample."""
-        cases = advisories.generate(list(dict.fromkeys(op for op, *_ in combos)))
-        wanted = flags.wants("advisories")
-        return [case for case in cases if wanted and self._candidate.supports(case)]
-
-    def _foreign(self, combos: Sequence[Combination]) -> list[Case]:
-        """The shapes on which other libraries failed, in such runs."""
-        wanted = flags.wants("foreign_shapes") and not self._is_alone
-        most = math.inf if _FLAGS.largest is None else _FLAGS.largest
-        cases = foreign_shapes.generate(combos) if wanted else ()
-        return [case for case in cases if math.prod(case.shape) <= most]
 
     def _judge(self, chosen: Sequence[tuple[int, Case]]) -> list[dict[str, Any]]:
         """Runs and judges cases; their entries of the record."""
@@ -288,7 +239,7 @@ class _Run:
 
     def _add_programs(self, found: Sequence[dict[str, Any]]) -> None:
         """Reduces the first failures of each kind, and adds them to their entries as programs."""
-        if self._is_generic or (not shrink.is_possible() and not _FLAGS["shrink"].present):
+        if not shrink.is_possible() and not _FLAGS["shrink"].present:
             return
         # A bad call is small as it is, and a relation's are several.
         kept = (*contract.PREFIXES, RELATION_PREFIX, ADVISORY_PREFIX)
@@ -307,14 +258,12 @@ class _Run:
         # The execution mode that is judged.
         case = dataclasses.replace(case, execution=case.execution_modes[0])
         problem = shrink.shrink(
-            Problem(case, inputs), record_lib.wrong(entry), self._workers[0], self._settings,
-            _FLAGS.shrink_seconds,
-        )  # fmt: skip
+            Problem(case, inputs), record_lib.wrong(entry), self._workers[0], self._settings
+        )
         return program.program(problem, entry["case"], self._candidate, self._settings)
 
     def _circumstances(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of the record that say what is run, how and where."""
-        bounds_name = "those of the mapping file" if self._is_generic else flags.profile().name
         now = datetime.datetime.now(datetime.timezone.utc)
         return {
             "schema": record_lib.VERSION,
@@ -323,8 +272,9 @@ class _Run:
             "date": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             "settings": {
                 **{name: _FLAGS[name].value for name in flags.SETTINGS},
+                "kinds": None if self._repro else sorted(self._kinds),
                 "selection": {name: list(_FLAGS[name].value) for name in flags.SELECTION},
-                "bounds": bounds_name,
+                "bounds": flags.profile().name,
             },
             "versions": environment.versions(facts),
             "machines": [environment.describe(facts)],
@@ -341,10 +291,7 @@ class _Run:
         mapped = []
         for entry in self._entries.values():
             fatal, other = facts.get("signatures", {}).get(entry.name, ([], []))
-            oracle: str | None = _BUILT_IN_ORACLE
-            if isinstance(entry.spec, GenericOpSpec):
-                oracle = entry.spec.model.oracle.name if entry.spec.model.oracle else None
-            mapped.append(record_lib.of_mapping(entry, oracle, [*fatal, *other]))
+            mapped.append(record_lib.of_mapping(entry, [*fatal, *other]))
         return {
             "ops": self._candidate.ops,
             "digest": environment.digest(pathlib.Path(library)) if library else None,
@@ -364,7 +311,6 @@ def main(argv: Sequence[str]) -> int:
         CaseError,
         devices.DeviceError,
         divergences.DivergenceError,
-        GenericError,
         mapping.MappingError,
         real_inputs.RealInputError,
         record_lib.RecordError,

@@ -13,7 +13,8 @@ from absl import flags
 from tf_bn_ops import _loader, spec
 from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance.cases import generate, mapping
-from tf_bn_ops.conformance.cases.execution_modes import EXECUTION_MODES, OTHER_KERNELS
+from tf_bn_ops.conformance.cases.case import KINDS, ONCE
+from tf_bn_ops.conformance.cases.execution_modes import EXECUTION_MODES
 from tf_bn_ops.conformance.cases.generate import Combination
 from tf_bn_ops.conformance.cases.mapping import OpMapping
 from tf_bn_ops.conformance.execution import implementations
@@ -29,9 +30,13 @@ COMMAND = "python -m tf_bn_ops conformance"
 
 # Flags whose values the record keeps as they are.
 SETTINGS = (
-    "seed", "cases", "real", "repro", "timeout", "shrink", "contract", "relations", "oracle",
-    "advisories", "foreign_shapes", "execution_modes", "bitwise_exempt", "largest",
-)  # fmt: skip
+    "seed",
+    "cases",
+    "repro",
+    "timeout",
+    "shrink",
+    "execution_modes",
+)
 # Filters of the combinations; the record has them under the same names.
 SELECTION = ("ops", "dtypes", "layouts", "modes")
 
@@ -45,11 +50,8 @@ BUILTIN = {
 # TensorFlow's usual access to an input, Tensor::flat, aborts on a tensor that it has not allocated.
 _CANNOT = {"unaligned": "only with --execution_modes"}
 
-# Runs of fewer cases are samples: they leave out what a whole run has once, unless asked for it.
+# Runs of fewer cases are samples.
 LEAST_WHOLE = 1000
-
-# The value of --oracle with which the candidate runs alone.
-NO_ORACLE = "none"
 
 VALUES = flags.FlagValues()
 
@@ -72,9 +74,12 @@ for _name, _text in (
 ):
     flags.DEFINE_list(_name, [], _text, flag_values=VALUES)
 _string("repro", None, "Runs this one case, as a report has printed it, and prints its details.")
-flags.DEFINE_boolean(
-    "real", True, "Also runs inputs captured from a network in training.", flag_values=VALUES
-)
+flags.DEFINE_list(
+    "kinds", [],
+    f"Kinds of cases to run: {'; '.join(f'{name}: {what}' for name, what in KINDS.items())}; "
+    f"default: all, but in runs of less than {LEAST_WHOLE} random cases without the last two.",
+    flag_values=VALUES,
+)  # fmt: skip
 _string(
     "candidate",
     implementations.OWN_OPS,
@@ -100,46 +105,14 @@ flags.DEFINE_float(
     lower_bound=0, upper_bound=2**20, flag_values=VALUES,
 )  # fmt: skip
 _string("shard", None, "i/n: runs the i-th of n parts of the cases; merge combines their --json.")
-_integer(
-    "contract",
-    None,
-    "Number of cases of errors and static shapes; default: a tenth of --cases.",
-)
-_integer(
-    "relations",
-    None,
-    "Number of cases that check relations between the candidate's own answers; default: a tenth of "
-    "--cases.",
-)
-for _name, _text in (
-    ("advisories", "malformed inputs that were published"),
-    ("foreign_shapes", "shapes on which other libraries failed"),
-):
-    flags.DEFINE_boolean(
-        _name, None, f"Also runs {_text}; default: in runs of {LEAST_WHOLE} random cases or more.",
-        flag_values=VALUES,
-    )  # fmt: skip
-flags.DEFINE_enum(
-    "oracle", "float64", ["float64", NO_ORACLE],
-    "What the right answers come from; none: the candidate runs alone, and --cases of it check "
-    "relations between its answers.",
-    flag_values=VALUES,
-)  # fmt: skip
 _string(
     "execution_modes",
     "default",
     "Further execution modes of each case, whose results have to be bitwise identical: "
     f"{', '.join(EXECUTION_MODES)}; all; none; default: a random subset.",
 )
-_string(
-    "bitwise_exempt",
-    ",".join(sorted(OTHER_KERNELS)),
-    "Execution modes exempt from the bitwise check of the candidate; the bounds still hold.",
-)
-_integer("largest", None, "Skips random cases whose tensors have more elements.", most=2**63 - 1)
 merge.define_outputs(VALUES)
 _integer("shrink", 3, "Reduces this many failing cases, and prints each as a program of its own.")
-_integer("shrink_seconds", 20, "Time budget of reducing a failing case, in seconds.", least=1)
 
 
 def _chosen(what: str, given: Sequence[str], known: Sequence[str], short: str = "") -> list[str]:
@@ -181,19 +154,6 @@ def mapped_ops() -> dict[str, OpMapping]:
     entries = [mapping.parse(text) for text in VALUES["map"].value]
     if VALUES.mapping is not None:
         entries += mapping.load(pathlib.Path(VALUES.mapping))
-    for entry in entries:
-        if entry.is_generic != entries[0].is_generic:
-            gradient, other = sorted((entries[0], entry), key=lambda e: e.is_generic)
-            raise UsageError(
-                f"{gradient.name} is a batch-norm op, {other.name} is not: map them in "
-                "files of their own, and run one after the other"
-            )
-    if entries and entries[0].is_generic:
-        for name in (*SELECTION, "candidate", "bounds"):
-            if VALUES[name].present:
-                raise UsageError(f"--{name} is for batch-norm ops; the mapping file says it here")
-    if entries and entries[0].is_generic and VALUES.oracle == NO_ORACLE:
-        raise UsageError("--oracle=none is for batch norm: it checks relations that its ops have")
     if entries and VALUES.library is None:
         raise UsageError("--map and --mapping say what is in a --library; give one")
     return mapping.by_op(entries)
@@ -236,11 +196,7 @@ def execution_modes() -> list[str] | None:
 
 def exempt(judged: Implementation) -> frozenset[str]:
     """The execution modes in which the candidate is exempt from the bitwise check."""
-    if judged.drop_in and not VALUES["bitwise_exempt"].present:
-        return frozenset()  # XLA calls the same kernels.
-    if judged.path == implementations.CANDIDATE:
-        return frozenset(_named_modes(VALUES.bitwise_exempt))
-    return judged.exempt
+    return frozenset() if judged.drop_in else judged.exempt  # XLA calls the same kernels.
 
 
 def memory() -> int:
@@ -252,10 +208,11 @@ def memory() -> int:
     return int(VALUES.memory * 2**30)
 
 
-def wants(name: str) -> bool:
-    """Whether a run has what a whole run has once: as the flag says, or by its number of cases."""
-    given = VALUES[name].value
-    return bool(VALUES.cases >= LEAST_WHOLE if given is None else given)
+def kinds() -> frozenset[str]:
+    """The kinds of cases of the run."""
+    if VALUES.kinds:
+        return frozenset(_chosen("kind of cases", VALUES.kinds, tuple(KINDS)))
+    return frozenset(set(KINDS) - (ONCE if VALUES.cases < LEAST_WHOLE else set()))
 
 
 def profile() -> bounds.Profile:
@@ -272,7 +229,7 @@ def shard() -> Shard | None:
 
 def replay_command() -> str:
     """The command that runs a case again when its string is appended."""
-    names = ("candidate", "library", "map", "mapping", "bounds", "bitwise_exempt")
+    names = ("candidate", "library", "map", "mapping", "bounds")
     given = [
         f"--{name}={value}"
         for name in names

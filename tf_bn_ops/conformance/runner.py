@@ -15,7 +15,6 @@ from tf_bn_ops.conformance.verdict.judge import judge
 from tf_bn_ops.conformance.verdict.relation_judge import judge_relation
 from tf_bn_ops.conformance.verdict.result import CaseResult
 from tf_bn_ops.conformance.verdict.settings import Settings
-from tf_bn_ops.harness.models.generic_model import GenericOpSpec
 from tf_bn_ops.harness.problems import Inputs
 
 
@@ -97,8 +96,6 @@ def _settle(result: CaseResult, settings: Settings) -> None:
     case = result.case
     for name, path in result.paths.items():
         who, _, mode = name.partition(":")
-        if who != CANDIDATE and isinstance(case.spec, GenericOpSpec):
-            continue  # The contract of such an op is what TensorFlow's op does.
         known_as = settings.path if who == CANDIDATE else name
         found = [*path.disagreements, *path.wrong_values]
         left = settings.known.unexplained(known_as, case, found, mode, who == CANDIDATE)

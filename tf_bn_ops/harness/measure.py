@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from tf_bn_ops.spec import DType
+from tf_bn_ops.spec import DTYPES, DType
 
 # Share of an output's elements that must be distinguishable from zero for a case to be
 # discriminating: a kernel that writes mostly zeros must not pass on a tensor that is mostly zeros.
@@ -116,6 +116,11 @@ def _errors(
         np.where(right, 0, np.where(wrong, np.inf, in_bounds)),
         np.where(right, 0, np.where(wrong, np.inf, in_ulp)),
     )
+
+
+def floating_dtype(dtype: np.dtype) -> DType | None:
+    """The entry of spec.DTYPES for a NumPy type; None for integers."""
+    return DTYPES.get({"float16": "half"}.get(dtype.name, dtype.name))
 
 
 def ulp_of(part: Expected, dtype: DType | None) -> np.ndarray:

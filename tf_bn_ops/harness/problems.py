@@ -43,8 +43,7 @@ class Call:
       dtype: the element type.
       kind: kind of inputs.
       seed: of the inputs.
-      layout, shape, mode, statistics, epsilon: of a batch-norm gradient (cases/case.py).
-      choices: (name, value) of every size and attr of any other op.
+      layout, shape, mode, statistics, epsilon: see cases/case.py.
     """
 
     spec: OpSpec
@@ -56,7 +55,6 @@ class Call:
     mode: str = ""
     statistics: str = ""
     epsilon: float = 0.0
-    choices: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_training(self) -> bool:

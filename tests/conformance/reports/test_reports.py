@@ -20,14 +20,11 @@ from tf_bn_ops.conformance.reports import junit, page, record, shards, summary
 from tf_bn_ops.conformance.verdict import divergences
 
 FLAGS = (
-    "--contract=0",
-    "--relations=0",
+    "--kinds=random",
     "--ops=V2,V3",
-    "--noreal",
     "--cases=42",
     "--candidate=numpy:kernels",
     "--shrink=1",
-    "--shrink_seconds=600",  # On a busy machine, too, a search ends by itself.
 )
 # What two runs of the same cases may differ in.
 CIRCUMSTANCES = ("seconds", "date", "command")
@@ -274,7 +271,7 @@ def test_shards_are_disjoint_and_balanced():
 @pytest.fixture
 def two(run):
     """The records of two shards of a small run."""
-    flags = ("--ops=V2", "--noreal", "--cases=4", "--candidate=numpy:kernels")
+    flags = ("--ops=V2", "--kinds=random", "--cases=4", "--candidate=numpy:kernels")
     return [
         (f"{i}.json", record.load(run(*flags, f"--shard={i}/2", name=str(i))[1]["json"]))
         for i in (1, 2)
@@ -310,7 +307,7 @@ def test_what_is_not_one_run_is_refused(two, change, message):
 
 def test_refusal_is_one_sentence_and_status_2(run, tmp_path):
     broken = tmp_path / "broken.json"
-    broken.write_text('{"schema": 3}')
+    broken.write_text(f'{{"schema": {record.VERSION}}}')
     for files, message in (
         ([], "nothing to merge"),
         ([str(broken)], "should have the fields"),
@@ -345,7 +342,7 @@ def test_another_version_of_the_format_is_said(run):
     content = json.loads(files["json"].read_text())
     content["schema"] = 99
     files["json"].write_text(json.dumps(content))
-    with pytest.raises(record.RecordError, match="format 99, this is for 3"):
+    with pytest.raises(record.RecordError, match=f"format 99, this is for {record.VERSION}"):
         record.load(files["json"])
 
 
@@ -375,11 +372,17 @@ def test_machines_of_a_cluster_are_all_listed(two):
 
 
 def test_without_an_oracle_the_candidate_runs_alone(run):
-    flags = ("--oracle=none", "--ops=V2", "--cases=40", "--candidate=numpy:kernels", "--contract=0")
+    flags = ("--kinds=relations", "--ops=V2", "--cases=40", "--candidate=numpy:kernels")
     status, files, printed = run(*flags)
     read = record.load(files["json"])
     assert (status, read["implementations"], read["total"]) == (0, ["candidate"], 40)
     assert {case["kind"].split("/")[0] for case in read["cases"]} == {"relation"}
+    status, files, _ = run(*flags[1:], "--kinds=relations,contract")  # Both are --cases.
+    kinds = [case["kind"].split("/")[0] for case in record.load(files["json"])["cases"]]
+    assert (kinds.count("relation"), len(kinds)) == (40, 80)
+    status, files, _ = run(*flags[1:], "--kinds=random,relations")
+    kinds = [case["kind"].split("/")[0] for case in record.load(files["json"])["cases"]]
+    assert (kinds.count("relation"), len(kinds)) == (4, 44)
     status, _, printed = run(*flags, worker=_Wrong)
     assert status == 1
     assert "times what the relation allows" in printed

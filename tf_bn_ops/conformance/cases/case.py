@@ -1,17 +1,15 @@
 """A case: one call of one op, fully determined by a short string.
 
     FusedBatchNormGradV3,half,NHWC,2x3x4x5,training,normal,batch,eps=0.001,eager,seed=17
-    Softplus,dtype=float32,kind=uniform,call=eager,seed=17,n=3
 
-The first form is that of batch-norm ops: op, dtype, layout, shape, mode, kind of inputs
+Op, dtype, layout, shape, mode, kind of inputs
 (harness/inputs.py), where mean and variance come from ("batch": the statistics of x; "given":
 others), epsilon, execution modes (execution/modes.py: "eager", "graph", or several joined by "+"
 whose results have to be bitwise identical), seed. Kinds "error/..." and "static/..." are described
 in contract.py, kinds "digits/..." in real_inputs.py, kinds "relation/..." in relations/, kinds
-"advisory/..." in advisories.py. The second form is that of any other op of a mapping file; sizes
-and attrs come last.
+"advisory/..." in advisories.py.
 
-generate.py parses both, and draws cases.
+generate.py parses such strings, and draws cases.
 """
 
 from __future__ import annotations
@@ -20,6 +18,20 @@ import dataclasses
 import math
 
 from tf_bn_ops.harness.problems import Call, Inputs
+
+# Kind of cases -> what they are; --kinds names them.
+KINDS = {
+    (RANDOM := "random"): "--cases of them, with values to compare",
+    (CONTRACT := "contract"): "errors and static shapes, a tenth as many, all without random ones",
+    (RELATIONS := "relations"): "relations between the candidate's own answers, the same number",
+    (REAL := "real"): "inputs captured from a network in training",
+    (ADVISORIES := "advisories"): "malformed inputs that were published",
+    (FOREIGN_SHAPES := "foreign_shapes"): "shapes on which other libraries failed",
+}
+# Those that a whole run has once, and a sample leaves out.
+ONCE = frozenset({ADVISORIES, FOREIGN_SHAPES})
+# Those that need no right answer, and so no other implementation.
+ALONE = frozenset({RELATIONS, ADVISORIES})
 
 STATISTICS = ("batch", "given")
 # How kinds begin whose inputs no formula model draws.
@@ -47,10 +59,6 @@ class Case(Call):
     execution: str = "eager"
 
     def __str__(self) -> str:
-        if not self.layout:
-            pairs = [("dtype", self.dtype), ("kind", self.kind), ("call", self.execution)]
-            pairs += [("seed", str(self.seed)), *self.choices]
-            return ",".join([self.op, *(f"{name}={value}" for name, value in pairs)])
         shape = "x".join(map(str, self.shape))
         return (
             f"{self.op},{self.dtype},{self.layout},{shape},{self.mode},{self.kind},"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from tf_bn_ops.conformance.cases.execution_modes import (
 from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.harness import inputs
 from tf_bn_ops.harness.models.formula_models import model_of
-from tf_bn_ops.harness.models.generic_model import GenericOpSpec
 from tf_bn_ops.spec import OpSpec
 
 # (op, dtype, layout, mode)
@@ -50,19 +49,13 @@ def _check_execution(text: str) -> None:
         raise CaseError(f"{text!r} names an execution mode twice")
 
 
-def parse(text: str, ops: Mapping[str, OpSpec] = spec.OPS) -> Case:
-    """The case that `text` names.
-
-    Args:
-      text: as `str(case)` has it.
-      ops: the ops there are; a mapping file may add some.
+def parse(text: str) -> Case:
+    """The case that `text` names, as `str(case)` has it.
 
     Raises:
       CaseError: `text` has another form, or does not fit the op.
     """
     fields = [f.strip() for f in text.strip().split(",")]
-    if isinstance(op := ops.get(fields[0]), GenericOpSpec):
-        return _parse_generic(text, fields[1:], op)
     if len(fields) != 10:
         raise CaseError(
             f"a case has 10 fields separated by commas, {text!r} has {len(fields)}; "
@@ -71,7 +64,7 @@ def parse(text: str, ops: Mapping[str, OpSpec] = spec.OPS) -> Case:
     op_name, dtype, layout, shape_text, mode, kind, statistics, epsilon_text, execution, seed = (
         fields
     )
-    op = ops[_member("op", op_name, tuple(ops))]
+    op = spec.OPS[_member("op", op_name, tuple(spec.OPS))]
     _member(f"dtype of {op.name}", dtype, op.dtypes)
     _member(f"layout of {op.name}", layout, op.layouts)
     _member(f"mode of {op.name}", mode, op.modes)
@@ -98,26 +91,6 @@ def parse(text: str, ops: Mapping[str, OpSpec] = spec.OPS) -> Case:
     return Case(
         op, dtype, kind, seed_number, layout, shape, mode, statistics, epsilon, execution=execution
     )
-
-
-def _parse_generic(text: str, pairs: Sequence[str], op: GenericOpSpec) -> Case:
-    fields = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-    known = ("dtype", "kind", "call", "seed")
-    wanted = [*op.model.sizes, *op.model.attr_values]
-    choices = tuple((n, v) for n, v in fields.items() if n not in known)
-    if (
-        not all(name in fields for name in known)
-        or [name for name, _ in choices] != wanted
-        or not fields["seed"].isdigit()
-    ):
-        raise CaseError(
-            f"case {text!r} does not fit the mapping file: it has {', '.join((*known, *wanted))}"
-        )
-    _member(f"dtype of {op.name}", fields["dtype"], op.dtypes)
-    _member("kind of inputs", fields["kind"], tuple(op.model.kinds))
-    _check_execution(fields["call"])
-    dtype, kind, seed = fields["dtype"], fields["kind"], int(fields["seed"])
-    return Case(op, dtype, kind, seed, choices=choices, execution=fields["call"])
 
 
 def combinations(
@@ -198,29 +171,7 @@ def _views(op: OpSpec) -> int:
 
 def _may_alias(case: Case) -> bool:
     """Whether two of its inputs can be one tensor: drawn ones of view shape."""
-    if isinstance(case.spec, GenericOpSpec):
-        return False
     return not case.is_real and not case.is_for_one and _views(case.spec) > 1
-
-
-def generate_generic(count: int, seed: int, ops: Sequence[GenericOpSpec]) -> Iterator[Case]:
-    """`count` cases of ops other than batch norm, in turn of every op and dtype."""
-    combos = [(op, dtype) for op in ops for dtype in op.dtypes]
-    for i in range(count):
-        op, dtype = combos[i % len(combos)]
-        rng = np.random.default_rng([seed, 3, i])
-        choices: list[tuple[str, str]] = []
-        for name, (least, most) in op.model.sizes.items():
-            # Small ones more often: faults are in tails more than in volume.
-            size = least + int((most - least + 1) * rng.random() ** 3)
-            choices.append((name, str(min(size, most))))
-        for name, values in op.model.attr_values.items():
-            choices.append((name, str(values[int(rng.integers(len(values)))])))
-        kinds = list(op.model.kinds)
-        kind = kinds[int(rng.integers(len(kinds)))]
-        execution = DRAWN[int(rng.integers(_GRAPH_EVERY) == 0)]
-        seed_of_case = int(rng.integers(1 << 31))
-        yield Case(op, dtype, kind, seed_of_case, choices=tuple(choices), execution=execution)
 
 
 def attach(cases: Iterable[Case], seed: int, names: Sequence[str] | None) -> Iterator[Case]:
@@ -229,14 +180,12 @@ def attach(cases: Iterable[Case], seed: int, names: Sequence[str] | None) -> Ite
     Args:
       cases: those that compare values, or check relations.
       seed: of the run, which the default run's random subset is drawn from.
-      names: execution modes that every case gets; None: those of the default run, which has none
-        for ops other than batch norm.
+      names: execution modes that every case gets; None: those of the default run.
     """
     rng = np.random.default_rng([seed, 2])
     known = EXECUTION_MODES
     for case in cases:
         drawn = rng.random(len(known))
-        generic = isinstance(case.spec, GenericOpSpec)
         wanted = [
             name
             for (name, mode), chance in zip(known.items(), drawn, strict=True)
@@ -244,7 +193,7 @@ def attach(cases: Iterable[Case], seed: int, names: Sequence[str] | None) -> Ite
         ]
         further = [
             name
-            for name in ([] if generic and names is None else wanted)
+            for name in wanted
             if name not in case.execution_modes
             and not (known[name].small and math.prod(case.shape) > MOST_CONSTANT)
             and not (name == ALIAS and not _may_alias(case))

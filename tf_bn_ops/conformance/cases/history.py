@@ -13,32 +13,26 @@ from typing import Any
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases.case import Case
-from tf_bn_ops.harness.models.formula_models import kinds_of
-from tf_bn_ops.harness.models.generic_model import GenericOpSpec
+from tf_bn_ops.harness.models.formula_models import model_of
 
 
 def predecessors(case: Case) -> Iterator[Case]:
     """Cases with the dimensions of `case`: one for each thing that differs, then one in which only
     the numbers do."""
-    kind = case.kind if case.kind in kinds_of(case.spec) else "normal"
+    kind = case.kind if case.kind in model_of(case.spec).kinds else "normal"
     drawn = dataclasses.replace(case, kind=kind, execution="eager")
     changed: list[dict[str, Any]] = [
         *({"layout": layout} for layout in _other_layouts(case)),
         *({"dtype": dtype} for dtype in case.spec.dtypes if dtype != case.dtype),
+        {"epsilon": 4 * case.epsilon + 0.125},
+        *({"mode": mode} for mode in case.spec.modes if mode != case.mode),
     ]
-    if not isinstance(case.spec, GenericOpSpec):
-        changed += [
-            {"epsilon": 4 * case.epsilon + 0.125},
-            *({"mode": mode} for mode in case.spec.modes if mode != case.mode),
-        ]
     for number, change in enumerate([*changed, {}], start=1):
         yield dataclasses.replace(drawn, seed=case.seed + number, **change)
 
 
 def _other_layouts(case: Case) -> list[str]:
     """The layouts of the op that have as many dimensions; the number of channels is another one."""
-    if not case.layout:
-        return []
     rank = len(case.shape)
     return [name for name in case.spec.layouts
             if name != case.layout and spec.LAYOUTS[name][0] == rank]  # fmt: skip

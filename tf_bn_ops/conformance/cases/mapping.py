@@ -13,32 +13,16 @@ On the command line `--map "TheirOp=FusedBatchNormGradV3"`; in a TOML file, wher
     outputs = { x_backprop = "dx" }
     device = "GPU:0"                  # optional: where it runs; TensorFlow decides without
     reference_device = "CPU:0"        # optional: where the op of TensorFlow runs
-    [[op.tolerance]]                  # optional: see harness/tolerances.py
+    [[op.tolerance]]                  # optional: see Tolerance
     times_bound = 4
     reason = "rstd comes from a table"
-
-Any other op of TensorFlow can be the reference as well. Of it only the OpDef is known, so the file
-says what to call it with:
-
-    [[op]]
-    name = "Vendor>Softplus"
-    like = "Softplus"                    # an op of tf.raw_ops
-    dtypes = ["float32", "half"]         # of its first type attr; all that both ops allow without
-    oracle = "vendor_oracle:softplus"    # optional: a function, see generic_model.Oracle
-    [op.sizes]
-    n = [0, 300]                         # a name for dimensions, and the range it is drawn from
-    [op.values.features]                 # of every input, by TensorFlow's name
-    shape = ["n", 3]                     # such names, or numbers
-    range = [-120.0, 120.0]
-    nonfinite = true                     # optional: NaN and infinity may come
-    [op.attr_values]
-    data_format = ["NHWC", "NCHW"]       # values to draw an attr from; others keep their default
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
+import math
 import pathlib
 import re
 import sys
@@ -46,16 +30,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tf_bn_ops import spec
-from tf_bn_ops.harness.models import tolerances
-from tf_bn_ops.harness.models.generic_model import (
-    GenericError,
-    GenericModel,
-    GenericOpSpec,
-    Oracle,
-    Signature,
-    ValueRange,
-    generic_spec,
-)
 from tf_bn_ops.spec import OpSpec
 
 # In the standard library since Python 3.11; the same code as tomli before.
@@ -79,6 +53,52 @@ def parse_device(text: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
+class Tolerance:
+    """What an op may be off beyond the bounds, with a reason: so many times its bound, in outputs
+    and element types that it names, or in all."""
+
+    reason: str
+    times_bound: float
+    outputs: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+
+    def applies(self, output: str, dtype: str) -> bool:
+        """Whether it is for this output in cases of this element type."""
+        return (not self.outputs or output in self.outputs) and (
+            not self.dtypes or dtype in self.dtypes
+        )
+
+    def of_record(self) -> dict[str, Any]:
+        """An entry of the field "tolerances" of a record (reports/record.py)."""
+        return {
+            "outputs": list(self.outputs),
+            "dtypes": list(self.dtypes),
+            "allowed": f"{self.times_bound:g} times the bound",
+            "reason": self.reason,
+        }
+
+
+def _tolerances(items: Any) -> tuple[Tolerance, ...]:
+    """The list `tolerance` of an entry of a file."""
+    if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):
+        raise MappingError("tolerances are written as [[op.tolerance]]")
+    found = []
+    for item in items:
+        known = [field.name for field in dataclasses.fields(Tolerance)]
+        for key in item:
+            if key not in known:
+                raise MappingError(f"a tolerance has no key {key!r}; known: {', '.join(known)}")
+        if not str(item.get("reason", "")).strip():
+            raise MappingError("a tolerance needs a 'reason': add it")
+        times = item.get("times_bound")
+        if not isinstance(times, (int, float)) or not 0 < times < math.inf:
+            raise MappingError("a tolerance needs a positive, finite times_bound")
+        lists = {name: tuple(item.get(name, ())) for name in ("outputs", "dtypes")}
+        found.append(Tolerance(str(item["reason"]), float(times), **lists))
+    return tuple(found)
+
+
+@dataclasses.dataclass(frozen=True)
 class OpMapping:
     """An op of another library; see the module's text.
 
@@ -96,16 +116,12 @@ class OpMapping:
     outputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     device: str | None = None
     reference_device: str | None = None
-    tolerances: tuple[tolerances.Tolerance, ...] = ()
+    tolerances: tuple[Tolerance, ...] = ()
 
     @property
     def function(self) -> str:
         """The name of its function in the module that tf.load_op_library returns."""
         return self.name.replace(">", "_")
-
-    @property
-    def is_generic(self) -> bool:
-        return isinstance(self.spec, GenericOpSpec)
 
     @property
     def output_names(self) -> list[str]:
@@ -114,8 +130,6 @@ class OpMapping:
 
     def times_bound(self, dtype: str) -> dict[str, float]:
         """Output, by role -> how many times its bound is allowed in cases of an element type."""
-        if self.is_generic:
-            return {}  # They are part of its model's bound.
         return {
             arg.role: tolerance.times_bound
             for tolerance in reversed(self.tolerances)
@@ -139,17 +153,14 @@ class OpMapping:
             "inputs": dict(self.inputs),
             "attrs": dict(self.attrs),
             "outputs": dict(self.outputs),
-            "attr_names": None if self.is_generic else list(self.spec.attrs),
+            "attr_names": list(self.spec.attrs),
         }
 
 
 def _op_like(text: str, where: str) -> OpSpec:
     names = {name.lower(): op for name, op in spec.OPS.items()}
     if text.lower() not in names:
-        raise MappingError(
-            f"{where}: {text!r} is not one of {', '.join(spec.OPS)}; another op of TensorFlow "
-            "is described in a mapping file, with [op.values.INPUT]"
-        )
+        raise MappingError(f"{where}: {text!r} is not one of {', '.join(spec.OPS)}")
     return names[text.lower()]
 
 
@@ -165,22 +176,18 @@ def parse(text: str) -> OpMapping:
     return OpMapping(name, _op_like(like, "--map"))
 
 
-# Keys of every entry of a file, and of those that are batch-norm ops or are not.
-_COMMON = (
+# Keys of an entry of a file.
+_KNOWN = (
     "name", "like", "dtypes", "inputs", "attrs", "outputs", "device", "reference_device",
-    "tolerance",
+    "tolerance", "layouts", "modes",
 )  # fmt: skip
-_OF_BATCH_NORM = ("layouts", "modes")
-_GENERIC = ("oracle", "sizes", "values", "attr_values")
 
 
 def _common(content: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The fields that both kinds of entries have."""
-    is_generic = "values" in content
-    known = (*_COMMON, *(_GENERIC if is_generic else _OF_BATCH_NORM))
+    """The fields that do not depend on the op."""
     for key in content:
-        if key not in known:
-            raise MappingError(f"{where}: there is no key {key!r}; known: {', '.join(known)}")
+        if key not in _KNOWN:
+            raise MappingError(f"{where}: there is no key {key!r}; known: {', '.join(_KNOWN)}")
     if not content.get("name") or not content.get("like"):
         raise MappingError(f"{where}: an op needs 'name' and 'like'")
     fields: dict[str, Any] = {"name": content["name"]}
@@ -188,21 +195,16 @@ def _common(content: Mapping[str, Any], where: str) -> dict[str, Any]:
         fields[key] = content.get(key, {})
         if not isinstance(fields[key], dict):
             raise MappingError(f"{where}: {key} is a table of our names and theirs")
-    numbers = ("ulp", "relative", "absolute") if is_generic else ("times_bound",)
     try:
         for key in ("device", "reference_device"):
             fields[key] = parse_device(content[key]) if key in content else None
-        fields["tolerances"] = tolerances.parse(content.get("tolerance", []), where, numbers)
-    except tolerances.ToleranceError as e:
-        raise MappingError(str(e)) from e
+        fields["tolerances"] = _tolerances(content.get("tolerance", []))
     except MappingError as e:
         raise MappingError(f"{where}: {e}") from e
     return fields
 
 
-def _batch_norm_entry(
-    content: Mapping[str, Any], where: str, fields: Mapping[str, Any]
-) -> OpMapping:
+def _entry(content: Mapping[str, Any], where: str, fields: Mapping[str, Any]) -> OpMapping:
     op = _op_like(content["like"], where)
     claims: dict[str, Any] = {}
     for key, choices in (("dtypes", op.dtypes), ("layouts", op.layouts), ("modes", spec.MODES)):
@@ -227,45 +229,6 @@ def _batch_norm_entry(
     return OpMapping(spec=op, **claims, **fields)
 
 
-def _range(where: str, value: Any, kind: type) -> tuple[Any, Any]:
-    pair = isinstance(value, list) and len(value) == 2
-    if not pair or not all(isinstance(v, (int, kind)) for v in value) or value[0] > value[1]:
-        raise MappingError(f"{where}: takes [least, most], not {value!r}")
-    return kind(value[0]), kind(value[1])
-
-
-def _value_range(where: str, given: Mapping[str, Any], sizes: Mapping[str, Any]) -> ValueRange:
-    for key in given:
-        if key not in ("shape", "range", "nonfinite"):
-            raise MappingError(f"{where}: there is no key {key!r}; known: shape, range, nonfinite")
-    shape = given.get("shape")
-    if not isinstance(shape, list) or not all(n in sizes or isinstance(n, int) for n in shape):
-        raise MappingError(f"{where}: shape is a list of numbers and names in 'sizes'")
-    span = _range(f"{where}: range", given.get("range"), float)
-    return ValueRange(tuple(shape), span, bool(given.get("nonfinite", False)))
-
-
-def _generic_entry(
-    content: Mapping[str, Any], where: str, fields: Mapping[str, Any], folder: str
-) -> OpMapping:
-    sizes = {n: _range(f"{where}: size {n}", v, int) for n, v in content.get("sizes", {}).items()}
-    values = {
-        name: _value_range(f"{where}: values of {name}", given, sizes)
-        for name, given in content["values"].items()
-    }
-    attr_values = {}
-    for name, choices in content.get("attr_values", {}).items():
-        if not isinstance(choices, list) or not choices:
-            raise MappingError(f"{where}: attr_values of {name} is a list of values")
-        attr_values[name] = tuple(choices)
-    oracle = Oracle(content["oracle"], folder) if "oracle" in content else None
-    model = GenericModel(
-        content["like"], values, sizes, attr_values, tuple(content.get("dtypes", ())),
-        fields["tolerances"], oracle,
-    )  # fmt: skip
-    return OpMapping(spec=generic_spec(content["like"], model), **fields)
-
-
 def load(file: pathlib.Path) -> list[OpMapping]:
     """The ops of a mapping file.
 
@@ -279,11 +242,7 @@ def load(file: pathlib.Path) -> list[OpMapping]:
     entries = []
     for item in content.get("op", []):
         where = f"{file}, op {item.get('name') or '(without a name)'}"
-        fields = _common(item, where)
-        if "values" in item:
-            entries.append(_generic_entry(item, where, fields, str(file.parent)))
-        else:
-            entries.append(_batch_norm_entry(item, where, fields))
+        entries.append(_entry(item, where, _common(item, where)))
     if not entries:
         raise MappingError(f"{file} has no [[op]]")
     return entries
@@ -305,21 +264,3 @@ def by_op(entries: Sequence[OpMapping]) -> dict[str, OpMapping]:
             )
         result[like] = entry
     return result
-
-
-def complete(entries: dict[str, OpMapping], opdefs: Mapping[str, Mapping[str, Any]]) -> None:
-    """Completes the specs of generic ops by what a worker says of their OpDefs.
-
-    Raises:
-      GenericError: the mapping file does not fit them.
-    """
-    for like, fields in opdefs.items():
-        entry = entries[like]
-        assert isinstance(entry.spec, GenericOpSpec)
-        model = entry.spec.model
-        model.signature = Signature(**fields)
-        try:
-            model.check()
-        except GenericError as e:
-            raise GenericError(f"{entry.name}, like {e}") from e
-        entries[like] = dataclasses.replace(entry, spec=generic_spec(like, model))

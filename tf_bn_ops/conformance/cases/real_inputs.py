@@ -48,7 +48,7 @@ def check_available() -> None:
     if importlib.util.find_spec("sklearn") is None:
         raise RealInputError(
             "the run on real input needs scikit-learn: install it (pip install scikit-learn) "
-            "or leave real input out with --noreal"
+            "or leave real input out, as with --kinds=random"
         )
 
 
@@ -261,7 +261,7 @@ class Capture:
             last = self._log.read_text(errors="replace").strip().splitlines()[-1:]
             raise RealInputError(
                 f"capturing real input failed with status {status}: {' '.join(last)}; "
-                "--noreal leaves it out"
+                "--kinds=random leaves it out"
             )
         captured: dict[str, dict[str, np.ndarray]] = {}
         with np.load(self._file) as arrays:

@@ -19,8 +19,7 @@ from tf_bn_ops.harness.problems import Inputs
 from tf_bn_ops.spec import OpSpec
 
 CANDIDATE = "candidate"
-# TensorFlow's op as the only reference of an op that is not a batch-norm gradient, and its
-# registered gradient of the built-in first-order gradient.
+# Its registered gradient of the built-in first-order gradient.
 TENSORFLOW = "tensorflow"
 # Whose behaviour on errors and static shapes is the documented one.
 DOCUMENTED = "eigen"
@@ -155,9 +154,6 @@ def references(
 ) -> list[Implementation]:
     """The references for some ops, on the devices that mapped ops ask for."""
     placed = {op: e.reference_device for op, e in (entries or {}).items() if e.reference_device}
-    if any(entry.is_generic for entry in (entries or {}).values()):
-        everything = frozenset(EXECUTION_MODES)
-        return [Implementation(TENSORFLOW, BUILTIN_OPS, devices=placed, exempt=everything)]
     found = []
     if any(op.counterpart for op in ops):
         found = [dataclasses.replace(builtin(path, path), devices=placed) for path in PATHS]

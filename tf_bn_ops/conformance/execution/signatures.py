@@ -9,67 +9,22 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Types that inputs of generic ops can be drawn in.
-_TYPES = (
-    "float32", "float64", "half", "bfloat16", "int32", "int64", "int16", "int8", "uint8", "uint16",
-    "uint32", "uint64", "bool",
-)  # fmt: skip
-
 Differences = tuple[list[str], list[str]]
 
 
 def facts(queries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What a worker says of a library: how signatures differ, and the OpDefs of generic ops."""
+    """What a worker says of a library: how signatures differ."""
     from tensorflow.python.framework import op_def_registry
 
-    signatures, opdefs = {}, {}
+    signatures = {}
     for query in queries:
         if query["own"]:  # It is this package's library that registers it.
             importlib.import_module("tf_bn_ops").load()
         theirs, ours = op_def_registry.get(query["name"]), op_def_registry.get(query["like"])
         if ours is None:
             raise ValueError(f"TensorFlow has no op {query['like']}")
-        names = query["attr_names"]
-        if names is None:
-            of_inputs = {a.type_attr for a in ours.input_arg}
-            names = [a.name for a in ours.attr if a.name not in of_inputs]
-        found = differences(query, names, theirs, ours)
-        signatures[query["name"]] = found
-        if query["attr_names"] is None and not found[0]:
-            opdefs[query["like"]] = _opdef(query, theirs, ours)
-    return {"signatures": signatures, "opdefs": opdefs}
-
-
-def _type_names(arg: Any, attrs: Mapping[str, Any]) -> list[str]:
-    """The types that an input may have."""
-    import tensorflow as tf
-
-    if arg.number_attr or arg.type_list_attr:
-        raise ValueError(f"input {arg.name} is a list of tensors, which no mapping file describes")
-    types = list(attrs[arg.type_attr].allowed_values.list.type) if arg.type_attr else [arg.type]
-    names = [tf.dtypes.as_dtype(t).name for t in types]
-    names = ["half" if name == "float16" else name for name in names]
-    return [name for name in _TYPES if name in names or not names]
-
-
-def _opdef(query: Mapping[str, Any], theirs: Any, ours: Any) -> dict[str, Any]:
-    """The fields of generic_model.Signature."""
-    our_attrs = {a.name: a for a in ours.attr}
-    their_attrs = {a.name: a for a in theirs.attr}
-    their_args = {a.name: a for a in theirs.input_arg}
-    inputs: dict[str, tuple[str, str]] = {}
-    types: dict[str, list[str]] = {}
-    for arg in ours.input_arg:
-        allowed = _type_names(arg, our_attrs)
-        other = _type_names(their_args[query["inputs"].get(arg.name, arg.name)], their_attrs)
-        both = [name for name in allowed if name in other]
-        inputs[arg.name] = (arg.type_attr, "" if arg.type_attr else allowed[0])
-        if arg.type_attr:
-            before = types.get(arg.type_attr, both)
-            types[arg.type_attr] = [name for name in before if name in both]
-    attrs = {a.name: a.HasField("default_value") for a in ours.attr if a.name not in types}
-    outputs = [a.name for a in ours.output_arg]
-    return {"inputs": inputs, "outputs": outputs, "types": types, "attrs": attrs}
+        signatures[query["name"]] = differences(query, query["attr_names"], theirs, ours)
+    return {"signatures": signatures}
 
 
 def differences(

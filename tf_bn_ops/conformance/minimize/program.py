@@ -169,7 +169,7 @@ def _checks(problem: Problem, names: list[str], settings: Settings) -> str:
     """The calls of check(), one for each output; `names` are those in the candidate's library."""
     case = problem.case
     times = settings.times(case)
-    expected = expect(case, problem.inputs, {}, settings.profile)
+    expected = expect(case, problem.inputs, settings.profile)
     exact = expected.exact - set(times)
     parts = list(expected.parts)
     lines = []

@@ -34,6 +34,8 @@ _SMALL = {2: 4, 3: 3, 4: 3}
 _SMALL_OTHERS = 2
 # Their numbers lie between this and its negative; every sum of them is exact.
 _INTEGER = 4
+# Time budget of a failing case.
+SECONDS = 20.0
 # How many of them are tried.
 _EXAMPLES = 200
 # Elements up to which the numbers of a tensor are simplified one by one.
@@ -339,7 +341,6 @@ def shrink(
     wrong: frozenset[str],
     candidate: Runner,
     settings: Settings,
-    seconds: float,
 ) -> Problem:
     """The smallest problem found in which the candidate fails in one of the ways it did.
 
@@ -348,13 +349,15 @@ def shrink(
       wrong: how (record.wrong).
       candidate: answers problems.
       settings: what it is judged by.
-      seconds: after these the smallest one so far is returned.
+
+    Returns:
+      After SECONDS the smallest one so far.
 
     Raises:
       ShrinkError: Hypothesis is not installed.
     """
     check_possible()
-    search = _Search(start, wrong, candidate, settings, seconds)
+    search = _Search(start, wrong, candidate, settings, SECONDS)
     if not search.find(*_small_cases(start)):
         _reduce(search)
     return search.best

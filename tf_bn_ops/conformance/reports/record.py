@@ -16,10 +16,10 @@ from tf_bn_ops.conformance.cases.mapping import OpMapping
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
 from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.result import BITS_DIFFER, CaseResult, Disagreement, PathResult
-from tf_bn_ops.harness.models.formula_models import kinds_of
+from tf_bn_ops.harness.models.formula_models import model_of
 
 # Raised when a field changes its meaning or goes; new fields need `check` to know them.
-VERSION = 3
+VERSION = 4
 
 PASSED = "passed"
 # The verdict on wrong numbers. Others are the first word of result.Disagreement.what.
@@ -54,20 +54,13 @@ SCHEMA: dict[str, dict[str, str]] = {
     "settings": {
         "seed": "the random cases are drawn from it",
         "cases": "number of random cases",
-        "real": "whether inputs captured from a network were run too",
+        "kinds": "the kinds of cases that were run, as --kinds names them; null with --repro",
         "selection": "the ops, dtypes, layouts, modes of the run; empty lists: all",
         "repro": "the one case of --repro, or null",
         "bounds": "what the candidate is held to",
         "timeout": "seconds after which a case counts as hanging",
         "shrink": "number of failing cases that are reduced",
-        "contract": "number of cases of errors and static shapes; null: a tenth of cases",
-        "relations": "number of cases that check relations; null: a tenth of cases",
-        "oracle": "`float64`, or `none` where the candidate ran alone, judged by relations",
-        "advisories": "whether inputs of advisories were run; null: in a whole run",
-        "foreign_shapes": "the same of shapes on which other libraries failed",
         "execution_modes": "the further execution modes of every case; `default`: a random subset",
-        "bitwise_exempt": "execution modes in which the candidate is exempt from the bitwise check",
-        "largest": "the largest number of elements of a random case, or null",
     },
     "machines": {
         "cpu": "the processor's name",
@@ -87,8 +80,6 @@ SCHEMA: dict[str, dict[str, str]] = {
         "like": "the op of TensorFlow that it claims to equal",
         "device": "where it was run; null leaves it to TensorFlow",
         "reference_device": "where the op of TensorFlow was run",
-        "oracle": "what the right answer comes from; null: there is none, and the op of TensorFlow "
-        "stands in for it",
         "tolerances": "what it is allowed beyond the bounds: see below",
         "signature": "how its signature differs, a sentence each",
     },
@@ -196,7 +187,7 @@ def of_result(index: int, result: CaseResult) -> dict[str, Any]:
       result: what became of it.
     """
     case = result.case
-    kind = kinds_of(case.spec).get(case.kind)
+    kind = model_of(case.spec).kinds.get(case.kind)
     # What a relation is off by has no unit in the last place.
     flushed = case.checks_relation or (kind is not None and kind.flushed)
     return {
@@ -237,14 +228,13 @@ def first_of_their_kind(cases: Sequence[dict[str, Any]], count: int) -> list[dic
     return list(first.values())
 
 
-def of_mapping(entry: OpMapping, oracle: str | None, signature: Sequence[str]) -> dict[str, Any]:
+def of_mapping(entry: OpMapping, signature: Sequence[str]) -> dict[str, Any]:
     """An entry of the field "mapped"."""
     return {
         "name": entry.name,
         "like": entry.spec.name,
         "device": entry.device,
         "reference_device": entry.reference_device,
-        "oracle": oracle,
         "tolerances": [tolerance.of_record() for tolerance in entry.tolerances],
         "signature": list(signature),
     }

@@ -15,7 +15,7 @@ from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.cases.execution_modes import OTHER_KERNELS
 from tf_bn_ops.conformance.execution.answer import Answer, identical
-from tf_bn_ops.conformance.execution.implementations import CANDIDATE, TENSORFLOW
+from tf_bn_ops.conformance.execution.implementations import CANDIDATE
 from tf_bn_ops.conformance.verdict.result import (
     BITS_DIFFER,
     CaseResult,
@@ -23,9 +23,14 @@ from tf_bn_ops.conformance.verdict.result import (
     PathResult,
 )
 from tf_bn_ops.harness import bounds, problems
-from tf_bn_ops.harness.measure import Evidence, Expected, OutputError, ulp_of
+from tf_bn_ops.harness.measure import (
+    Evidence,
+    Expected,
+    OutputError,
+    floating_dtype,
+    ulp_of,
+)
 from tf_bn_ops.harness.models.formula_models import model_of
-from tf_bn_ops.harness.models.generic_model import GenericOpSpec, floating_dtype
 from tf_bn_ops.harness.problems import Inputs
 
 
@@ -43,16 +48,15 @@ class Output:
 
 @dataclasses.dataclass(frozen=True)
 class Expectation:
-    """What is expected of a case: its outputs, and their values part by part.
+    """What is expected of a case: its outputs, and their values part by part; view-shaped ones are
+    compared as [outer, channels, inner].
 
     Attributes:
-      viewed: view-shaped outputs are compared as [outer, channels, inner].
       exact: the outputs that have to match bitwise.
     """
 
     outputs: Sequence[Output]
     parts: Iterator[Expected]
-    viewed: bool
     exact: frozenset[str] = frozenset()
 
 
@@ -75,21 +79,11 @@ def outputs_of(case: Case, attrs: Mapping[str, Any] | None = None) -> list[Outpu
     return found
 
 
-def expect(
-    case: Case, inputs: Inputs, answers: Mapping[str, Answer], profile: bounds.Profile
-) -> Expectation:
-    """What is expected of a case; of a generic op, by the answer of TensorFlow's op."""
-    if isinstance(case.spec, GenericOpSpec):
-        reference = answers[TENSORFLOW].outputs
-        assert reference is not None
-        outputs = [
-            Output(arg.name, arg.role, output.shape, output.dtype, True)
-            for arg, output in zip(case.spec.outputs, reference, strict=True)
-        ]
-        return Expectation(outputs, case.spec.model.expected(case, inputs, reference), False)
+def expect(case: Case, inputs: Inputs, profile: bounds.Profile) -> Expectation:
+    """What is expected of a case."""
     model = model_of(case.spec)
     parts = model.expected(problems.of_call(case, inputs), profile)
-    return Expectation(outputs_of(case, inputs.attrs), parts, True, profile.exact_of(inputs.exact))
+    return Expectation(outputs_of(case, inputs.attrs), parts, profile.exact_of(inputs.exact))
 
 
 def structure(outputs: Sequence[Output], answer: Answer) -> list[Disagreement]:
@@ -121,10 +115,9 @@ def _comparable(case: Case, expected: Expectation, answer: Answer) -> dict[str, 
         return {}
     result = {}
     for output, given in zip(expected.outputs, answer.outputs, strict=True):
-        # A wrong type fails already; batch-norm ops are measured all the same.
-        fits = given.shape == output.shape and (expected.viewed or given.dtype == output.dtype)
-        if output.judged and fits:
-            is_view = expected.viewed and given.ndim > 1
+        # A wrong type fails already, and is measured all the same.
+        if output.judged and given.shape == output.shape:
+            is_view = given.ndim > 1
             result[output.role] = spec.as_view(given, case.layout) if is_view else given
     return result
 
@@ -147,22 +140,18 @@ def judge(
     exactness. `unwritten` has the outputs that an implementation is known not to write: whatever
     was in their memory is not looked at.
     """
-    if isinstance(case.spec, GenericOpSpec) and answers[TENSORFLOW].outputs is None:
-        return _judge_refusal(case, answers)
     times = times or {}
     paths = dict(answers)
     if CANDIDATE in paths:
         for mode, other in paths[CANDIDATE].others.items():
             if other.outputs is not None:
                 paths[f"{CANDIDATE}:{mode}"] = other
-    expected = expect(case, inputs, answers, profile)
+    expected = expect(case, inputs, profile)
     results = {name: PathResult(structure(expected.outputs, a)) for name, a in paths.items()}
     values = {name: _comparable(case, expected, answer) for name, answer in paths.items()}
     for name, roles in (unwritten or {}).items():
         for role in roles:
             values[name].pop(role, None)
-    if isinstance(case.spec, GenericOpSpec) and case.spec.model.oracle is None:
-        values[TENSORFLOW] = {}  # It is what is expected.
     exact = expected.exact - set(times)
     evidence = _measure(expected, values, results, exact)
     result = CaseResult(case, results, {role: e.holds for role, e in evidence.items()})
@@ -201,20 +190,6 @@ def _measure(
                 given = values[name][role][part.at]
                 path.errors[role].add(given, part, ulp, dtype)
     return evidence
-
-
-def _judge_refusal(case: Case, answers: Mapping[str, Answer]) -> CaseResult:
-    """What TensorFlow's op refuses has to be refused, with the same code."""
-    reference, candidate = answers[TENSORFLOW], answers[CANDIDATE]
-    paths = {TENSORFLOW: PathResult(structure((), reference)), CANDIDATE: PathResult()}
-    result = CaseResult(case, paths, {arg.role: False for arg in case.spec.outputs})
-    code, said = (answer.error.partition(":")[0] for answer in (reference, candidate))
-    if reference.crash or (code and code == said):
-        return result
-    what = "crash" if candidate.crash else "accepted" if not said else "code"
-    detail = candidate.crash or f"{said or 'no error'} instead of {code}"
-    paths[CANDIDATE].disagreements = [Disagreement(what, detail)]
-    return result
 
 
 def _difference(case: Case, a: Answer, b: Answer) -> str:

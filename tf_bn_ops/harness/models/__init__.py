@@ -10,6 +10,4 @@ batch_norm_grad_grad.py     second order
 split_ops.py                the parts of synchronised batch normalization
 split_ops_inputs.py         and the inputs that they draw
 gather_stats.py             statistics of several replicas, bit by bit
-generic_model.py            any other op of TensorFlow
-tolerances.py               what the op of a mapping file may be off beyond the bounds
 """

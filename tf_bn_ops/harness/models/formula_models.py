@@ -18,7 +18,6 @@ from tf_bn_ops.harness.models import batch_norm, split_ops
 from tf_bn_ops.harness.models.batch_norm_grad import BatchNormGrad
 from tf_bn_ops.harness.models.batch_norm_grad_ex import BatchNormGradEx
 from tf_bn_ops.harness.models.batch_norm_grad_grad import BatchNormGradGrad
-from tf_bn_ops.harness.models.generic_model import GenericOpSpec
 from tf_bn_ops.harness.oracle import working_type
 from tf_bn_ops.harness.problems import Call, Inputs, Problem
 from tf_bn_ops.spec import OpSpec
@@ -66,14 +65,8 @@ def model_of(op: OpSpec) -> FormulaModel:
 
 
 def fill(call: Call) -> Inputs:
-    """The inputs of a call of any op, one of a mapping file included."""
-    op = call.spec
-    return op.model.fill(call) if isinstance(op, GenericOpSpec) else model_of(op).fill(call)
-
-
-def kinds_of(op: OpSpec) -> Mapping[str, Kind]:
-    """The kinds of inputs of an op, one of a mapping file included."""
-    return op.model.kinds if isinstance(op, GenericOpSpec) else model_of(op).kinds
+    """The inputs of a call of any op."""
+    return model_of(call.spec).fill(call)
 
 
 def errors(
