@@ -21,62 +21,50 @@ TFBN_EXPORT int tfbn_cuda_workspace(int64_t outer, int64_t channels,
                                     int64_t* bytes, char* error,
                                     size_t error_size);
 
-/* For group_bytes: chosen by L2 size and memory bandwidth of the device. */
-#define TFBN_CUDA_GROUPS_BY_DEVICE (-1)
-
 /* Enqueues one batch-norm gradient on `cuda_stream` (a cudaStream_t or
  * CUstream; NULL: the default stream) of the current device and returns without
  * synchronizing. The arrays of `args` and `workspace`, of `workspace_bytes`
  * bytes, are in device memory: arrays aligned to their element type, workspace
- * to 8 bytes. `group_bytes`: channels first, in training, the second pass
- * follows the first after that many bytes of inputs, so that it reads L2; 0:
- * after all. Results are bitwise identical for all values. */
+ * to 8 bytes. */
 TFBN_EXPORT int tfbn_cuda_batch_norm_grad(const tfbn_batch_norm_grad_args* args,
                                           void* workspace,
                                           int64_t workspace_bytes,
-                                          void* cuda_stream,
-                                          int64_t group_bytes, char* error,
+                                          void* cuda_stream, char* error,
                                           size_t error_size);
 
 /* The same for one batch normalization. */
 TFBN_EXPORT int tfbn_cuda_batch_norm(const tfbn_batch_norm_args* args,
                                      void* workspace, int64_t workspace_bytes,
-                                     void* cuda_stream, int64_t group_bytes,
-                                     char* error, size_t error_size);
+                                     void* cuda_stream, char* error,
+                                     size_t error_size);
 
 /* The same for one gradient behind an activation. */
 TFBN_EXPORT int tfbn_cuda_batch_norm_grad_ex(
     const tfbn_batch_norm_grad_ex_args* args, void* workspace,
-    int64_t workspace_bytes, void* cuda_stream, int64_t group_bytes,
-    char* error, size_t error_size);
+    int64_t workspace_bytes, void* cuda_stream, char* error, size_t error_size);
 
 /* The same for one second-order gradient. */
 TFBN_EXPORT int tfbn_cuda_batch_norm_grad_grad(
     const tfbn_batch_norm_grad_grad_args* args, void* workspace,
-    int64_t workspace_bytes, void* cuda_stream, int64_t group_bytes,
-    char* error, size_t error_size);
+    int64_t workspace_bytes, void* cuda_stream, char* error, size_t error_size);
 
 /* The same for the parts of a synchronised batch normalization. `count` of the
  * statistics of a batch, which follows from the view, is in host memory. */
 TFBN_EXPORT int tfbn_cuda_batch_norm_stats(
     const tfbn_batch_norm_stats_args* args, void* workspace,
-    int64_t workspace_bytes, void* cuda_stream, int64_t group_bytes,
-    char* error, size_t error_size);
+    int64_t workspace_bytes, void* cuda_stream, char* error, size_t error_size);
 
 TFBN_EXPORT int tfbn_cuda_batch_norm_elemt(
     const tfbn_batch_norm_elemt_args* args, void* workspace,
-    int64_t workspace_bytes, void* cuda_stream, int64_t group_bytes,
-    char* error, size_t error_size);
+    int64_t workspace_bytes, void* cuda_stream, char* error, size_t error_size);
 
 TFBN_EXPORT int tfbn_cuda_batch_norm_backward_reduce(
     const tfbn_batch_norm_backward_reduce_args* args, void* workspace,
-    int64_t workspace_bytes, void* cuda_stream, int64_t group_bytes,
-    char* error, size_t error_size);
+    int64_t workspace_bytes, void* cuda_stream, char* error, size_t error_size);
 
 TFBN_EXPORT int tfbn_cuda_batch_norm_backward_elemt(
     const tfbn_batch_norm_backward_elemt_args* args, void* workspace,
-    int64_t workspace_bytes, void* cuda_stream, int64_t group_bytes,
-    char* error, size_t error_size);
+    int64_t workspace_bytes, void* cuda_stream, char* error, size_t error_size);
 
 /* Without a workspace. A device cannot refuse counts: one that is negative,
  * infinite or NaN makes all results NaN. */

@@ -34,19 +34,19 @@ size_t CudaWorkspaceBytes(const View& view, DType dtype) {
 
 template <typename Formula>
 int CudaLaunch(const typename Formula::Args& args, void* workspace,
-               void* cuda_stream, int64_t group_bytes) {
+               void* cuda_stream) {
   return RunFittingFormula<Formula>(
       args,
       [&](auto fitting, const auto& its_args) {
         return cuda::LaunchFormulaOnCuda<typename decltype(fitting)::Formula>(
-            its_args, workspace, cuda_stream, group_bytes);
+            its_args, workspace, cuda_stream);
       },
       StreamCopy(cuda_stream));
 }
 
 #define TFBN_INSTANTIATE(unused, Formula, name)                    \
   template size_t CudaWorkspaceBytes<Formula>(const View&, DType); \
-  template int CudaLaunch<Formula>(const Formula::Args&, void*, void*, int64_t);
+  template int CudaLaunch<Formula>(const Formula::Args&, void*, void*);
 TFBN_FOR_EACH_FORMULA(TFBN_INSTANTIATE, )
 
 const char* CudaErrorMessage(int error) {

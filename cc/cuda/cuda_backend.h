@@ -18,21 +18,15 @@ namespace tf_bn_ops {
 template <typename Formula>
 size_t CudaWorkspaceBytes(const View& view, DType dtype);
 
-// For CudaLaunch: groups of channels by the L2 cache and memory bandwidth of
-// the device.
-constexpr int64_t kCudaGroupsByDevice = -1;
-
 // Enqueues the call on `cuda_stream` (a cudaStream_t) of the current device and
 // returns without synchronizing. Pointers of `args` are aligned to their
 // element type, `workspace` to 8 bytes; all must stay valid until the stream
 // has executed the call. Allocates nothing. Results are bitwise identical on
-// every run and every device. `group_bytes`, for measurements: the second pass
-// follows the first after that many bytes of inputs (0: after all), where the
-// view allows it.
+// every run and every device.
 // Returns 0, or the cudaError_t of the first launch that failed.
 template <typename Formula>
 int CudaLaunch(const typename Formula::Args& args, void* workspace,
-               void* cuda_stream, int64_t group_bytes = kCudaGroupsByDevice);
+               void* cuda_stream);
 
 // The same of statistics from those of the parts of a batch. A device cannot
 // refuse counts, so one that is negative, infinite or NaN makes all results
@@ -47,7 +41,7 @@ namespace cuda {
 // CudaLaunch of this very formula, see fitting_formula.h. Defined in kernels/.
 template <typename Formula>
 int LaunchFormulaOnCuda(const typename Formula::Args& args, void* workspace,
-                        void* cuda_stream, int64_t group_bytes);
+                        void* cuda_stream);
 
 }  // namespace cuda
 }  // namespace tf_bn_ops

@@ -8,13 +8,10 @@
 #include <climits>
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
-#include "cc/core/formulas/batch_norm_grad_grad.h"
 #include "cc/cuda/cuda_backend.h"
-#include "cc/cuda/device/device_apply.h"
-#include "cc/cuda/device/device_finish.h"
-#include "cc/cuda/device/device_reduce.h"
+#include "cc/cuda/device_finish.h"
+#include "cc/cuda/device_pass.h"
 #include "cc/cuda/gpu_runtime.h"
 #include "cc/cuda/launch_plan.h"
 
@@ -27,15 +24,6 @@ namespace {
 // one on each of the four: the same.
 constexpr int kMinBlocksPerMultiprocessor = 2;
 
-// Applying the second order to runs keeps, per item, two words of each of three
-// misaligned inputs, or doubles, and the coefficients: 128 registers a thread
-// do not hold them (4 to 56 bytes of spills with nvcc 13.0).
-template <typename Formula, typename T, bool kChannelsLast, bool kAligned>
-constexpr int kMinApplyBlocks =
-    std::is_same_v<Formula, BatchNormGradGradFormula> && !kChannelsLast &&
-            (!kAligned || std::is_same_v<T, double>)
-        ? 1
-        : kMinBlocksPerMultiprocessor;
 // Limit of static shared memory per block, on every device.
 constexpr int kMaxSharedBytes = 48 << 10;
 
@@ -62,15 +50,17 @@ class DeviceBlock {
   }
 };
 
-template <typename Formula, typename T, bool kChannelsLast, bool kAligned,
-          bool kFused, int kSums>
+template <typename Formula, typename T, bool kChannelsLast, int kSums,
+          bool kStores>
 __global__ void __launch_bounds__(kThreads, kMinBlocksPerMultiprocessor)
-    ReduceKernel(const __grid_constant__ KernelParams<Formula> params) {
-  __shared__ ReduceShared<Formula, T, kChannelsLast, kFused, kSums> shared;
+    PassKernel(const __grid_constant__ KernelParams<Formula> params) {
+  __shared__
+      typename PassTraits<Formula, T, kChannelsLast, kSums, kStores>::Shared
+          shared;
   static_assert(sizeof(shared) <= kMaxSharedBytes,
                 "the sums of this formula need more slices");
   DeviceBlock block;
-  Reduce<Formula, T, kChannelsLast, kAligned>(params, block, &shared);
+  Pass<Formula, T, kChannelsLast, kSums, kStores>(params, block, &shared);
 }
 
 template <typename Formula, typename C>
@@ -81,37 +71,21 @@ __global__ void __launch_bounds__(kThreads)
   Finish<Formula, C>(params, block, &shared);
 }
 
-template <typename Formula, typename T, bool kChannelsLast, bool kAligned>
-__global__ void __launch_bounds__(
-    kThreads, (kMinApplyBlocks<Formula, T, kChannelsLast, kAligned>))
-    ApplyKernel(const __grid_constant__ KernelParams<Formula> params) {
-  __shared__ ApplyShared<Formula, T> shared;
-  DeviceBlock block;
-  Apply<Formula, T, kChannelsLast, kAligned>(params, block, &shared);
-}
-
 class CudaLauncher {
  public:
   explicit CudaLauncher(cudaStream_t cuda_stream) : cuda_stream_(cuda_stream) {}
 
-  template <typename T, bool kChannelsLast, bool kAligned, bool kFused,
-            int kSums, typename Formula>
-  int Reduce(const KernelParams<Formula>& params) {
-    return Launch(
-        ReduceKernel<Formula, T, kChannelsLast, kAligned, kFused, kSums>,
-        params, params.config.GridSize());
+  template <typename T, bool kChannelsLast, int kSums, bool kStores,
+            typename Formula>
+  int Pass(const KernelParams<Formula>& params) {
+    return Launch(PassKernel<Formula, T, kChannelsLast, kSums, kStores>, params,
+                  params.config.GridSize());
   }
   template <typename T, typename Formula>
   int Finish(const KernelParams<Formula>& params) {
     return Launch(FinishKernel<Formula, Compute<T>>, params,
                   FinishGridSize(params));
   }
-  template <typename T, bool kChannelsLast, bool kAligned, typename Formula>
-  int Apply(const KernelParams<Formula>& params) {
-    return Launch(ApplyKernel<Formula, T, kChannelsLast, kAligned>, params,
-                  params.config.GridSize());
-  }
-
   template <typename Params>
   int Launch(void (*kernel)(Params), const Params& params, int64_t blocks) {
     if (blocks > INT_MAX) return cudaErrorInvalidConfiguration;
@@ -126,38 +100,17 @@ class CudaLauncher {
   const cudaStream_t cuda_stream_;
 };
 
-// The runtime looks these attributes up in tables of its own. Where one is
-// missing there are no groups.
-inline GroupPolicy GroupPolicyOfCurrentDevice() {
-  int device = 0, l2_bytes = 0, kilohertz = 0, bus_bits = 0;
-  const bool known =
-      cudaGetDevice(&device) == cudaSuccess &&
-      cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device) ==
-          cudaSuccess &&
-      cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, device) ==
-          cudaSuccess &&
-      cudaDeviceGetAttribute(&bus_bits, cudaDevAttrGlobalMemoryBusWidth,
-                             device) == cudaSuccess;
-  if (!known || kilohertz <= 0 || bus_bits <= 0) return GroupPolicy();
-  // Double data rate: two transfers per cycle and line.
-  return MakeGroupPolicy(l2_bytes, 2 * 1e3 * kilohertz * (bus_bits / 8));
-}
-
 }  // namespace
 
 template <typename Formula>
 int LaunchFormulaOnCuda(const typename Formula::Args& args, void* workspace,
-                        void* cuda_stream, int64_t group_bytes) {
-  const GroupPolicy policy = group_bytes == kCudaGroupsByDevice
-                                 ? GroupPolicyOfCurrentDevice()
-                                 : GroupPolicy{group_bytes, 0};
+                        void* cuda_stream) {
   CudaLauncher launcher(static_cast<cudaStream_t>(cuda_stream));
-  return LaunchFormula<Formula>(args, workspace, policy, launcher);
+  return LaunchFormula<Formula>(args, workspace, launcher);
 }
 
-#define TFBN_INSTANTIATE_CUDA(Formula)                                   \
-  template int LaunchFormulaOnCuda<Formula>(const Formula::Args&, void*, \
-                                            void*, int64_t);
+#define TFBN_INSTANTIATE_CUDA(Formula) \
+  template int LaunchFormulaOnCuda<Formula>(const Formula::Args&, void*, void*);
 
 }  // namespace cuda
 }  // namespace tf_bn_ops

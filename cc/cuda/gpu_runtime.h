@@ -7,13 +7,8 @@
 #if defined(__HIPCC__)
 #include <hip/hip_runtime.h>
 
-#define cudaDevAttrGlobalMemoryBusWidth hipDeviceAttributeMemoryBusWidth
-#define cudaDevAttrL2CacheSize hipDeviceAttributeL2CacheSize
-#define cudaDevAttrMemoryClockRate hipDeviceAttributeMemoryClockRate
-#define cudaDeviceGetAttribute hipDeviceGetAttribute
 #define cudaErrorInvalidConfiguration hipErrorInvalidConfiguration
 #define cudaError_t hipError_t
-#define cudaGetDevice hipGetDevice
 #define cudaGetErrorString hipGetErrorString
 #define cudaLaunchKernel hipLaunchKernel
 #define cudaMemcpyAsync hipMemcpyAsync

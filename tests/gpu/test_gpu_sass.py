@@ -21,18 +21,13 @@ import sass  # noqa: E402
 NVCC = os.environ.get("NVCC", "nvcc")
 
 
-def disassembly(body: list[str], end: list[str] | None = None) -> str:
-    """A function: a loop of these instructions behind one that is none of its own; with `end`, in
-    a loop that ends with these."""
+def disassembly(body: list[str]) -> str:
+    """A function: a loop of these instructions behind one that is none of its own."""
     lines = ['\t.section\t.text._Z1f,"ax",@progbits', "        /*0000*/  MOV R1, c[0x0][0x28] ;"]
     lines.append(".L_x_1:")
     for n, instruction in enumerate(body, 1):
         lines.append(f"        /*{16 * n:04x}*/  {instruction} ;")
     lines.append(f"        /*{16 * (len(body) + 1):04x}*/  @P0 BRA `(.L_x_1) ;")
-    if end is not None:
-        lines.insert(1, ".L_x_0:")
-        for n, instruction in enumerate([*end, "@P1 BRA `(.L_x_0)"], len(body) + 2):
-            lines.append(f"        /*{16 * n:04x}*/  {instruction} ;")
     return "\n".join(lines)
 
 
@@ -41,53 +36,26 @@ def loads(n: int) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("body", "in_flight", "instructions"),
+    ("body", "batches"),
     [
-        ([*loads(1), "FADD R5, R23, R6", "LDG.E.128 R24, [R2]", "FADD R5, R24, R6"], 1, 5),
-        ([*loads(4), "FADD R5, R20, R6"], 4, 6),
+        ([*loads(1), "FADD R5, R23, R6", "LDG.E.128 R24, [R2]", "FADD R5, R24, R6"], [1, 1]),
+        ([*loads(4), "FADD R5, R20, R6", "FADD R5, R24, R6"], [4]),
         # The second half of the registers is used before the last two loads.
-        ([*loads(2), "FADD R5, R27, R21", *loads(4)[2:], "FADD R5, R28, R6"], 2, 7),
-        # Elements one by one are no part of the fast path, nor of its loads.
-        ([*loads(3), "LDG.E.U16 R60, [R2]"], 3, -1),
+        ([*loads(2), "FADD R5, R27, R21", *loads(4)[2:], "FADD R5, R28, R6"], [2, 2]),
+        # Elements one by one are no vectors.
+        ([*loads(3), "LDG.E.U16 R60, [R2]"], [3]),
     ],
-)  # fmt: skip
-def test_what_is_counted(body, in_flight, instructions):
+)
+def test_what_is_counted(body, batches):
     ((name, code, labels),) = sass.functions(disassembly(body))
     assert name == "_Z1f"
-    (loop,) = sass.item_loops(code, labels)
+    (loop,) = sass.loops(code, labels)
     assert len(loop) == len(body) + 1, "the loop begins at its label"
-    assert sass.loads_in_flight(loop) == in_flight
-    assert sass.longest_path(loop, labels) == instructions
-
-
-def test_a_loop_that_another_instruction_leaves_has_a_way_through():
-    body = [*loads(4), "@P0 CALL.REL.NOINC `(.L_x_9)"]
-    text = disassembly(body).replace("@P0 BRA", "BRA")
-    ((_, code, labels),) = sass.functions(text)
-    (loop,) = sass.item_loops(code, labels)
-    assert sass.longest_path(loop, labels) == len(body) + 1
-
-
-def test_operations_of_the_fp64_pipe_are_those_of_items_and_of_the_end_of_a_group():
-    """Of two tensors of half, four vectors at a time: 32 elements of an iteration, 128 of a group
-    of eight items. Single precision does not count, nor does a move of 64 bits."""
-    items = [*loads(4), "F2F.F64.F32 R4, R5", "DADD R6, R6, R4", "FADD R5, R20, R6"]
-    end = ["DADD R6, R6, R4", "DMUL R6, R6, R4", "MOV.64 R8, R6"]
-    ((_, code, labels),) = sass.functions(disassembly(items, end))
-    all_loops = sass.loops(code, labels)
-    assert len(all_loops) == 2
-    loads_ahead, instructions, fp64 = sass.costs_of(all_loops, labels, "half", 2, True)
-    assert (loads_ahead, instructions) == (4, len([*items, "the jump"]) / 32)
-    assert fp64 == 2 / 32 + 2 / 128
-    # Misaligned, two loads are one vector.
-    assert sass.costs_of(all_loops, labels, "half", 2, False)[1:] == (8 / 16, 2 / 16 + 2 / 128)
-    # Where there is no loop around.
-    (*_, fp64) = sass.costs_of(all_loops[1:], labels, "half", 2, True)
-    assert fp64 == 2 / 32
+    assert sass.loads_in_flight(loop) == batches
 
 
 def test_few_loads_and_spills_are_problems():
-    kernel = sass.Kernel("90", "reduce", "F", "half", "channels-last", "", 4, 5.0, 0.25, 128, 0)
+    kernel = sass.Kernel("90", "sums", "F", "half", "channels-last", 4, 128, 0)
     assert sass.problems([kernel]) == []
     for field, value, words in (("loads", 3, "3 loads in flight"), ("spilled", 8, "8 bytes")):
         (sentence,) = sass.problems([sass.dataclasses.replace(kernel, **{field: value})])
@@ -103,8 +71,8 @@ def test_it_says_why_it_is_skipped(monkeypatch, tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("arch", sass.ARCHS)
 def test_kernels_keep_four_loads_in_flight_without_spills(arch, repo_root):
-    """Every kernel, misaligned tensors included: docs/gpu.md says what follows from it. Compiled
-    where make gpu-sass compiles them, once for both."""
+    """Every kernel: docs/gpu.md says what follows from it. Compiled where make gpu-sass compiles
+    them, once for both."""
     if shutil.which(NVCC) is None:
         pytest.skip(f"there is no {NVCC}")
     try:

@@ -58,8 +58,6 @@ class Row:
 
     Attributes:
       forward: batch normalization itself, not its gradient.
-      grouped: our time in groups of half of L2, whatever the device's policy; channels-first in
-        training, where L2 does not hold both inputs.
       least_bytes: bytes that must be moved: every input read, and the output written; in training
         every input read twice where they do not all fit into L2.
     """
@@ -74,7 +72,6 @@ class Row:
     ours: float
     cudnn: float | None = None
     native: float | None = None
-    grouped: float | None = None
     least_bytes: int = 0
 
     @property
@@ -188,17 +185,11 @@ def measure(
     l2 = device.attribute(cuda_device.L2_BYTES)
     inputs = len(_ROLES[forward][0])
     fits = inputs * size <= l2
-    grouped = None
-    if layout == "NCHW" and training and not fits:
-        grouped = median_time(
-            device, [functools.partial(device.run, args, l2 // 2) for args in calls]
-        )
     device.free_all()
     passes = inputs * (1 if fits or not training else 2) + 1
     return Row(
-        forward, layout, side, channels, dtype, training, size, seconds,
-        grouped=grouped, least_bytes=passes * size,
-    )  # fmt: skip
+        forward, layout, side, channels, dtype, training, size, seconds, least_bytes=passes * size
+    )
 
 
 def geometric_mean(values: list[float]) -> float:
@@ -213,16 +204,16 @@ def print_table(rows: list[Row], bandwidth: float) -> None:
 
     print(
         "\ncall      layout  shape        dtype     mode      ours us   % of limit  "
-        "cuDNN us (ratio)  native us (ratio)  in groups us (ratio)"
+        "cuDNN us (ratio)  native us (ratio)"
     )
     for r in rows:
         print(
             f"{r.call:9} {r.layout:7} {f'{r.side}x{r.side}x{r.channels}':12} {r.dtype:9} "
             f"{'training' if r.training else 'frozen':9} {1e6 * r.ours:<9.1f} "
             f"{r.percent_of_copy(bandwidth):<11.0f} {cell(r.cudnn, r.ours):17} "
-            f"{cell(r.native, r.ours):18} {cell(r.grouped, r.ours)}"
+            f"{cell(r.native, r.ours)}"
         )
-    for call, name in itertools.product(("gradient", "forward"), ("cudnn", "native", "grouped")):
+    for call, name in itertools.product(("gradient", "forward"), ("cudnn", "native")):
         of_call = [r for r in rows if r.call == call]
         ratios = [getattr(r, name) / r.ours for r in of_call if getattr(r, name) is not None]
         if ratios:

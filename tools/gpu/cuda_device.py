@@ -13,10 +13,8 @@ import repository  # noqa: F401
 
 from tf_bn_ops.harness import c_abi
 
-# CUdevice_attribute values.
+# CUdevice_attribute.
 L2_BYTES = 38
-# TFBN_CUDA_GROUPS_BY_DEVICE.
-GROUPS_BY_DEVICE = -1
 
 
 class NoGpuError(RuntimeError):
@@ -174,8 +172,8 @@ class CudaDevice:
             self._workspace[key] = address, size.value
         return self._workspace[key]
 
-    def run(self, args: Any, group_bytes: int = GROUPS_BY_DEVICE) -> None:
-        """Enqueues one call; `group_bytes` as in tf_bn_ops_cuda_c.h."""
+    def run(self, args: Any) -> None:
+        """Enqueues one call."""
         address, size = self.workspace(args)
         error = ctypes.create_string_buffer(512)
         status = getattr(self._library, c_abi.function_of(args, "cuda"))(
@@ -183,7 +181,6 @@ class CudaDevice:
             ctypes.c_void_p(address),
             ctypes.c_int64(size),
             None,
-            ctypes.c_int64(group_bytes),
             error,
             ctypes.c_size_t(512),
         )

@@ -14,7 +14,7 @@ from tf_bn_ops.harness.models import formula_models
 from tf_bn_ops.harness.problems import VIEW_ROLES, Problem
 
 # Sizes around every limit of the launch configuration (cc/cuda/launch_config.h): vectors of 2, 4
-# and 8 elements, tiles of 32 vectors, 256 threads, runs of 1024 vectors, four items per thread,
+# and 8 elements, tiles of 32 vectors, 256 threads, segments of 1024 vectors, four items per thread,
 # fold, few and many channels; and views without elements.
 VIEWS = [
     *((1, 1, 1), (2, 1, 1), (7, 1, 1), (129, 1, 1), (1, 5, 1), (9, 2, 1), (100, 3, 1), (67, 4, 1)),
@@ -131,7 +131,6 @@ def run(
     offsets: Mapping[str, int] | None = None,
     in_place: Mapping[str, str] | None = None,
     repetitions: int = 1,
-    group_bytes: int = cuda_device.GROUPS_BY_DEVICE,
 ) -> list[dict[str, np.ndarray]]:
     """Runs a problem with poisoned outputs; the outputs by role of every repetition.
 
@@ -141,7 +140,6 @@ def run(
       offsets: role -> elements by which the array is shifted from an aligned address.
       in_place: output of view shape -> the input whose buffer it is written to.
       repetitions: how many times.
-      group_bytes: as in cc/c_api/tf_bn_ops_cuda_c.h.
     """
     addresses = _allocate(device, problem, offsets or {})
     for role, over in (in_place or {}).items():
@@ -159,7 +157,7 @@ def run(
             device.fill(addresses[role] - _GUARD, 0xFF, _size(problem, role) + 2 * _GUARD)
         for role in _given(problem):
             device.write(addresses[role], problem[role])
-        device.run(args, group_bytes)
+        device.run(args)
         device.wait()
         found = {role: _read(device, problem, role, addresses[role]) for role in outputs}
         results.append({**found, **{role: array.copy() for role, array in on_host.items()}})

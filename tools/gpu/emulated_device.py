@@ -37,7 +37,7 @@ _FLAGS = (
 )
 
 _VIEW = (ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32)
-_CONFIG = ("grid", "threads_x", "threads_y", "threads_z", "fold", "steps", "items", "splits")
+_CONFIG = ("grid", "threads_x", "threads_y", "threads_z", "fold", "strides", "items", "splits")
 
 
 def _digest() -> str:
@@ -91,8 +91,6 @@ def _common() -> ctypes.CDLL:
     lib.tfbn_emulate_workspace.restype = ctypes.c_int64
     lib.tfbn_emulate_workspace.argtypes = [*_VIEW]
     lib.tfbn_emulate_launch_config.argtypes = [*_VIEW, ctypes.POINTER(ctypes.c_int64)]
-    lib.tfbn_emulate_group_bytes.restype = ctypes.c_int64
-    lib.tfbn_emulate_group_bytes.argtypes = [*_VIEW, ctypes.c_int64, ctypes.c_double]
     lib.tfbn_emulate_batch_norm_gather_stats.argtypes = [
         ctypes.POINTER(split_c_abi.GatherStatsArgs),
         ctypes.c_uint32,
@@ -111,7 +109,6 @@ def _function(struct: Any) -> Callable[..., int]:
         ctypes.POINTER(struct),
         ctypes.c_void_p,
         ctypes.c_uint32,
-        ctypes.c_int64,
         ctypes.POINTER(ctypes.c_int32),
         ctypes.c_char_p,
         ctypes.c_size_t,
@@ -169,9 +166,8 @@ class EmulatedDevice:
             call()
         return [1.0] * len(work)
 
-    def run(self, args: Any, group_bytes: int = 0, seed: int = 0) -> None:
-        """Executes one call. `seed` other than 0 shuffles threads and blocks; `group_bytes` as in
-        cc/cuda/cuda_backend.h."""
+    def run(self, args: Any, seed: int = 0) -> None:
+        """Executes one call. `seed` other than 0 shuffles threads and blocks."""
         size = self._library.tfbn_emulate_workspace(
             args.outer, args.channels, args.inner, args.dtype
         )
@@ -179,7 +175,7 @@ class EmulatedDevice:
         launches = ctypes.c_int32()
         error = ctypes.create_string_buffer(512)
         status = _function(type(args))(
-            args, workspace.ctypes.data, seed, max(group_bytes, 0), launches, error, len(error)
+            args, workspace.ctypes.data, seed, launches, error, len(error)
         )
         if status != 0:
             raise RuntimeError(error.value.decode())
@@ -199,10 +195,3 @@ class EmulatedDevice:
         values = (ctypes.c_int64 * len(_CONFIG))()
         self._library.tfbn_emulate_launch_config(*view, c_abi.DTYPE_CODES[dtype], values)
         return dict(zip(_CONFIG, values, strict=True))
-
-    def group_bytes(
-        self, view: tuple[int, int, int], dtype: str, l2_bytes: int, bytes_per_second: float
-    ) -> int:
-        """Bytes of a gradient's inputs in a group of channels on such a device; 0: no groups."""
-        code = c_abi.DTYPE_CODES[dtype]
-        return self._library.tfbn_emulate_group_bytes(*view, code, l2_bytes, bytes_per_second)

@@ -105,9 +105,9 @@ class SimulatedDevice(cuda_device.CudaDevice):
         self.declare(address, size, "workspace", True)
         return address, size
 
-    def run(self, args: Any, group_bytes: int = cuda_device.GROUPS_BY_DEVICE) -> None:
+    def run(self, args: Any) -> None:
         try:
-            super().run(args, group_bytes)
+            super().run(args)
         except cuda_device.GpuError as error:
             raise cuda_device.GpuError(f"{error}: {self._error()}") from None
         races = (ctypes.c_long * 3)()

@@ -111,17 +111,6 @@ def test_alignment(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
             yield f"{what}, misaligned and in place", wrong
 
 
-def test_groups(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
-    """Bitwise identical with any groups of channels."""
-    for view in ((9, 90, 49), (3, 7, 4100), (64, 40, 784)):
-        for what, p in all_problems(view):
-            whole = len(device_calls.view_inputs(p)) * p["x"].nbytes
-            sizes = (0, whole // 7, whole // 3, whole // 2)
-            distinct = {run_bits(device, p, group_bytes=size) for size in sizes}
-            wrong = "" if len(distinct) == 1 else "not bitwise identical with groups"
-            yield f"{what}, groups", wrong
-
-
 def test_repetition(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
     """Every run is bitwise identical."""
     for view in ((8000, 300, 1), (70000, 3, 1), (64, 40, 784)):

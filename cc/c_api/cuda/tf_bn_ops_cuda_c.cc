@@ -25,7 +25,6 @@ struct Place {
   void* workspace;
   int64_t workspace_bytes;
   void* cuda_stream;
-  int64_t group_bytes;
 };
 
 // One message, or empty.
@@ -36,9 +35,6 @@ std::string CheckPlace(const Place& place, int64_t needed) {
   }
   if (reinterpret_cast<uintptr_t>(place.workspace) % sizeof(double) != 0) {
     return "workspace must be aligned to 8 bytes";
-  }
-  if (place.group_bytes < tf_bn_ops::kCudaGroupsByDevice) {
-    return "group_bytes must be TFBN_CUDA_GROUPS_BY_DEVICE, 0 or more";
   }
   return "";
 }
@@ -73,8 +69,7 @@ int Run(const CArgs* c_args, const Place& place, char* error,
   }
   if (!message.empty()) return Fail(message, error, error_size);
   return Report(
-      tf_bn_ops::CudaLaunch<Formula>(args, place.workspace, place.cuda_stream,
-                                     place.group_bytes),
+      tf_bn_ops::CudaLaunch<Formula>(args, place.workspace, place.cuda_stream),
       error, error_size);
 } catch (const std::exception& e) {
   return Fail(std::string("the system refused: ") + e.what(), error,
@@ -102,15 +97,15 @@ int tfbn_cuda_workspace(int64_t outer, int64_t channels, int64_t inner,
               error_size);
 }
 
-#define TFBN_DEFINE_CALL(name)                                                \
-  int tfbn_cuda_##name(const tfbn_##name##_args* args, void* workspace,       \
-                       int64_t workspace_bytes, void* cuda_stream,            \
-                       int64_t group_bytes, char* error, size_t error_size) { \
-    const Place place{workspace, workspace_bytes, cuda_stream, group_bytes};  \
-    return tf_bn_ops::c_api::RunFormulaOf(args, [&](auto formula) {           \
-      return Run<typename decltype(formula)::Formula>(args, place, error,     \
-                                                      error_size);            \
-    });                                                                       \
+#define TFBN_DEFINE_CALL(name)                                            \
+  int tfbn_cuda_##name(const tfbn_##name##_args* args, void* workspace,   \
+                       int64_t workspace_bytes, void* cuda_stream,        \
+                       char* error, size_t error_size) {                  \
+    const Place place{workspace, workspace_bytes, cuda_stream};           \
+    return tf_bn_ops::c_api::RunFormulaOf(args, [&](auto formula) {       \
+      return Run<typename decltype(formula)::Formula>(args, place, error, \
+                                                      error_size);        \
+    });                                                                   \
   }
 TFBN_FOR_EACH_C_CALL(TFBN_DEFINE_CALL)
 

@@ -1,7 +1,6 @@
 // The CUDA kernel that combines the statistics of the parts of a batch.
 
 #include "cc/cuda/cuda_launcher.h"
-#include "cc/cuda/device/device_gather.h"
 
 namespace tf_bn_ops {
 namespace cuda {

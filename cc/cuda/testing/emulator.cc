@@ -24,7 +24,7 @@
 #include "cc/c_api/tf_bn_ops_c.h"
 #include "cc/core/formulas/all_formulas.h"
 #include "cc/core/formulas/fitting_formula.h"
-#include "cc/cuda/device/device_gather.h"
+#include "cc/cuda/device_finish.h"
 #include "cc/cuda/launch_plan.h"
 
 namespace tf_bn_ops {
@@ -60,15 +60,16 @@ class EmulatorLauncher {
     Shuffle(thread_order_);
   }
 
-  template <typename T, bool kChannelsLast, bool kAligned, bool kFused,
-            int kSums, typename Formula>
-  int Reduce(const KernelParams<Formula>& params) {
-    using Shared = ReduceShared<Formula, T, kChannelsLast, kFused, kSums>;
+  template <typename T, bool kChannelsLast, int kSums, bool kStores,
+            typename Formula>
+  int Pass(const KernelParams<Formula>& params) {
+    using Shared =
+        typename PassTraits<Formula, T, kChannelsLast, kSums, kStores>::Shared;
     const auto shared = std::make_unique<Shared>();
     ForEachBlock(params.config.GridSize(), [&](EmulatedBlock block) {
       Poison(*shared);
-      cuda::Reduce<Formula, T, kChannelsLast, kAligned>(params, block,
-                                                        shared.get());
+      cuda::Pass<Formula, T, kChannelsLast, kSums, kStores>(params, block,
+                                                            shared.get());
     });
     return 0;
   }
@@ -81,17 +82,6 @@ class EmulatorLauncher {
     });
     return 0;
   }
-  template <typename T, bool kChannelsLast, bool kAligned, typename Formula>
-  int Apply(const KernelParams<Formula>& params) {
-    const auto shared = std::make_unique<ApplyShared<Formula, T>>();
-    ForEachBlock(params.config.GridSize(), [&](EmulatedBlock block) {
-      Poison(*shared);
-      cuda::Apply<Formula, T, kChannelsLast, kAligned>(params, block,
-                                                       shared.get());
-    });
-    return 0;
-  }
-
   int Gather(const GatherStatsArgs& args) {
     ForEachBlock(GatherGridSize(args),
                  [&](EmulatedBlock block) { cuda::Gather(args, block); });
@@ -146,7 +136,6 @@ namespace {
 struct Emulation {
   void* workspace;
   uint32_t seed;
-  int64_t group_bytes;
   int32_t* launches;
 };
 
@@ -168,8 +157,7 @@ int Emulate(const CArgs* c_args, const Emulation& emulation, char* error,
       args,
       [&](auto fitting, const auto& its_args) {
         return cuda::LaunchFormula<typename decltype(fitting)::Formula>(
-            its_args, emulation.workspace, {emulation.group_bytes, 0},
-            launcher);
+            its_args, emulation.workspace, launcher);
       },
       CopyTensor);
   if (emulation.launches != nullptr) *emulation.launches = launcher.launches();
@@ -183,14 +171,12 @@ extern "C" {
 #ifdef TFBN_EMULATED_CALL
 
 // As tfbn_cuda_batch_norm, ...: `seed` other than 0 shuffles threads and
-// blocks; `group_bytes` as in CudaLaunch; `launches`, if not null, receives the
-// number of kernels.
+// blocks; `launches`, if not null, receives the number of kernels.
 #define TFBN_DEFINE_CALL(name)                                                \
-  TFBN_EXPORT int tfbn_emulate_##name(const tfbn_##name##_args* args,         \
-                                      void* workspace, uint32_t seed,         \
-                                      int64_t group_bytes, int32_t* launches, \
-                                      char* error, size_t error_size) {       \
-    const Emulation emulation{workspace, seed, group_bytes, launches};        \
+  TFBN_EXPORT int tfbn_emulate_##name(                                        \
+      const tfbn_##name##_args* args, void* workspace, uint32_t seed,         \
+      int32_t* launches, char* error, size_t error_size) {                    \
+    const Emulation emulation{workspace, seed, launches};                     \
     return tf_bn_ops::c_api::RunFormulaOf(args, [&](auto formula) {           \
       return Emulate<typename decltype(formula)::Formula>(args, emulation,    \
                                                           error, error_size); \
@@ -227,36 +213,15 @@ TFBN_EXPORT int tfbn_emulate_batch_norm_gather_stats(
   return cuda::EmulatorLauncher(seed).Gather(gather);
 }
 
-// Bytes of both inputs of a gradient in a group of channels on a device with
-// this L2 cache and memory bandwidth; 0: no groups.
-TFBN_EXPORT int64_t tfbn_emulate_group_bytes(int64_t outer, int64_t channels,
-                                             int64_t inner, int32_t dtype,
-                                             int64_t l2_bytes,
-                                             double bytes_per_second) {
-  using Formula = BatchNormGradFormula;
-  Formula::Args args;
-  args.view = View{outer, channels, inner};
-  args.dtype = static_cast<DType>(dtype);
-  alignas(cuda::kVectorBytes) char output;
-  args.x_backprop = &output;
-  const cuda::LaunchPlan<Formula> plan = cuda::MakeLaunchPlan<Formula>(
-      args, nullptr, cuda::MakeGroupPolicy(l2_bytes, bytes_per_second));
-  const cuda::LaunchConfig& config = plan.params.config;
-  if (plan.group_tiles == config.tiles) return 0;
-  const int64_t element_bytes = static_cast<int64_t>(SizeOf(args.dtype));
-  return Formula::kInputs * config.elements * element_bytes / config.tiles *
-         plan.group_tiles;
-}
-
 // The launch configuration of the gradient's reduction: grid size, threads_x,
-// threads_y, threads_z, fold, steps, items, splits.
+// threads_y, threads_z, fold, strides, items, splits.
 TFBN_EXPORT void tfbn_emulate_launch_config(int64_t outer, int64_t channels,
                                             int64_t inner, int32_t dtype,
                                             int64_t* out) {
   const cuda::LaunchConfig c = cuda::ReduceConfig<BatchNormGradFormula>(
       View{outer, channels, inner}, static_cast<DType>(dtype), true);
   const int64_t values[] = {c.GridSize(), c.threads_x, c.threads_y, c.threads_z,
-                            c.fold,       c.steps,     c.items,     c.splits};
+                            c.fold,       c.strides,   c.items,     c.splits};
   std::copy(std::begin(values), std::end(values), out);
 }
 

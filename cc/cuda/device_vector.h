@@ -1,13 +1,13 @@
 // Vectors of 16 bytes for device code and, as plain C++, for the host emulator:
-// loads and stores at any alignment, and conversions of their elements.
+// loads, stores and conversions of their elements, which have 2, 4 or 8 bytes.
 //
 // A vector stays four 32-bit words from its load to its use. Were it elements
 // at once, the compiler would convert them behind each load, and the next load
-// would wait for that: one load in flight per thread instead of eight
+// would wait for that: one load in flight per thread instead of four or more
 // (docs/gpu.md).
 
-#ifndef TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_VECTOR_H_
-#define TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_VECTOR_H_
+#ifndef TF_BN_OPS_CC_CUDA_DEVICE_VECTOR_H_
+#define TF_BN_OPS_CC_CUDA_DEVICE_VECTOR_H_
 
 #include <cstdint>
 #include <cstring>
@@ -30,6 +30,10 @@ struct VectorTraits {
 template <typename T>
 using Compute = typename ComputeOf<T>::Type;
 
+TFBN_HD unsigned MisalignedBytes(uintptr_t p) {
+  return static_cast<unsigned>(p % kVectorBytes);
+}
+
 // The 16 bytes of a vector as registers.
 struct alignas(kVectorBytes) Words {
   uint32_t word[4];
@@ -37,40 +41,31 @@ struct alignas(kVectorBytes) Words {
 
 // Loads the vector at `from`, a multiple of 16, if `wanted`; otherwise the
 // words are undefined. A predicated instruction rather than a branch, so that
-// loads follow each other. kEvictFirst: these bytes are read for the last time
-// in this call, so they should not displace others in L2.
-template <bool kEvictFirst>
+// the loads of a batch follow each other.
 TFBN_HD Words LoadWords(uintptr_t from, bool wanted) {
 #if defined(__CUDA_ARCH__)
   Words w;
-#define TFBN_LOAD(instruction)                                              \
-  asm volatile(                                                             \
-      "{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %5, 0;\n\t@p " instruction      \
-      " {%0, %1, %2, %3}, [%4];\n\t}"                                       \
-      : "=r"(w.word[0]), "=r"(w.word[1]), "=r"(w.word[2]), "=r"(w.word[3])  \
-      : "l"(__cvta_generic_to_global(reinterpret_cast<const void*>(from))), \
-        "r"(static_cast<unsigned>(wanted)))
-  if (kEvictFirst) {
-    TFBN_LOAD("ld.global.cs.v4.u32");
-  } else {
-    TFBN_LOAD("ld.global.v4.u32");
-  }
-#undef TFBN_LOAD
+  asm volatile(
+      "{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %5, 0;\n\t@p ld.global.v4.u32 "
+      "{%0, %1, %2, %3}, [%4];\n\t}"
+      : "=r"(w.word[0]), "=r"(w.word[1]), "=r"(w.word[2]), "=r"(w.word[3])
+      : "l"(__cvta_generic_to_global(reinterpret_cast<const void*>(from))),
+        "r"(static_cast<unsigned>(wanted)));
   return w;
 #else
+  if (wanted && MisalignedBytes(from) != 0) __builtin_trap();  // As a device.
   if (wanted) return *reinterpret_cast<const Words*>(from);
   return Words{{~0u, ~0u, ~0u, ~0u}};  // NaN, which spreads where it is used.
 #endif
 }
 
-// `to` is a multiple of 16 bytes. An evict-first store: no kernel reads it.
 TFBN_HD void StoreWords(uintptr_t to, const Words& words) {
 #if defined(__CUDA_ARCH__)
-  __stcs(
-      reinterpret_cast<uint4*>(to),
-      make_uint4(words.word[0], words.word[1], words.word[2], words.word[3]));
+  *reinterpret_cast<uint4*>(to) =
+      make_uint4(words.word[0], words.word[1], words.word[2], words.word[3]);
 #else
-  TFBN_MEMCPY(reinterpret_cast<void*>(to), &words, sizeof(words));
+  if (MisalignedBytes(to) != 0) __builtin_trap();
+  *reinterpret_cast<Words*>(to) = words;
 #endif
 }
 
@@ -85,10 +80,6 @@ TFBN_HD To BitCast(const From& from) {
 // An unsigned integer of kBytes bytes.
 template <size_t kBytes>
 struct UnsignedOf;
-template <>
-struct UnsignedOf<1> {
-  using Type = uint8_t;
-};
 template <>
 struct UnsignedOf<2> {
   using Type = uint16_t;
@@ -169,48 +160,11 @@ TFBN_HD Words RoundToWords(const Compute<T> (&from)[VectorTraits<T>::kVector]) {
   return w;
 }
 
-// Bytes [bytes, bytes + 16) of `low` followed by `high`; `bytes` is a multiple
-// of the size of T. Constant indices and funnel shifts keep all of it in
-// registers.
-template <typename T>
-TFBN_HD Words ShiftBytes(const Words& low, const Words& high, unsigned bytes) {
-  uint32_t w[8] = {low.word[0],  low.word[1],  low.word[2],  low.word[3],
-                   high.word[0], high.word[1], high.word[2], high.word[3]};
-  TFBN_UNROLL
-  for (int i = 0; i < 6; ++i) w[i] = (bytes & 8) != 0 ? w[i + 2] : w[i];
-  if constexpr (sizeof(T) <= 4) {
-    TFBN_UNROLL
-    for (int i = 0; i < 5; ++i) w[i] = (bytes & 4) != 0 ? w[i + 1] : w[i];
-  }
-  if constexpr (sizeof(T) == 2) {
-    TFBN_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      w[i] = (bytes & 2) != 0 ? (w[i] >> 16) | (w[i + 1] << 16) : w[i];
-    }
-  }
-  if constexpr (sizeof(T) == 1) {
-    TFBN_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const uint64_t both = static_cast<uint64_t>(w[i + 1]) << 32 | w[i];
-      w[i] = static_cast<uint32_t>(both >> (8 * (bytes & 3)));
-    }
-  }
-  return Words{{w[0], w[1], w[2], w[3]}};
-}
-
-TFBN_HD unsigned MisalignedBytes(uintptr_t p) {
-  return static_cast<unsigned>(p % kVectorBytes);
-}
-
-// What bits of an element are in: registers have at least 16.
-template <typename Bits>
-using RegisterOf = std::conditional_t<sizeof(Bits) == 1, uint16_t, Bits>;
-
 // The bits of the element at `from` if `wanted`, otherwise zero: predicated
 // like LoadWords.
 template <typename Bits>
 TFBN_HD Bits LoadBits(uintptr_t from, bool wanted) {
-  RegisterOf<Bits> bits = 0;
+  Bits bits = 0;
 #if defined(__CUDA_ARCH__)
 #define TFBN_LOAD(type, constraint)                                         \
   asm volatile(                                                             \
@@ -219,9 +173,7 @@ TFBN_HD Bits LoadBits(uintptr_t from, bool wanted) {
       : "+" constraint(bits)                                                \
       : "l"(__cvta_generic_to_global(reinterpret_cast<const void*>(from))), \
         "r"(static_cast<unsigned>(wanted)))
-  if constexpr (sizeof(Bits) == 1) {
-    TFBN_LOAD("u8", "h");
-  } else if constexpr (sizeof(Bits) == 2) {
+  if constexpr (sizeof(Bits) == 2) {
     TFBN_LOAD("u16", "h");
   } else if constexpr (sizeof(Bits) == 4) {
     TFBN_LOAD("u32", "r");
@@ -232,7 +184,7 @@ TFBN_HD Bits LoadBits(uintptr_t from, bool wanted) {
 #else
   if (wanted) bits = *reinterpret_cast<const Bits*>(from);
 #endif
-  return static_cast<Bits>(bits);
+  return bits;
 }
 
 // Stores the bits of an element at `to` if `wanted`.
@@ -244,14 +196,11 @@ TFBN_HD void StoreBits(Bits value, uintptr_t to, bool wanted) {
       "{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %2, 0;\n\t@p st.global." type \
       " [%1], %0;\n\t}"                                                   \
       :                                                                   \
-      : constraint(bits),                                                 \
+      : constraint(value),                                                \
         "l"(__cvta_generic_to_global(reinterpret_cast<void*>(to))),       \
         "r"(static_cast<unsigned>(wanted))                                \
       : "memory")
-  const RegisterOf<Bits> bits = value;
-  if constexpr (sizeof(Bits) == 1) {
-    TFBN_STORE("u8", "h");
-  } else if constexpr (sizeof(Bits) == 2) {
+  if constexpr (sizeof(Bits) == 2) {
     TFBN_STORE("u16", "h");
   } else if constexpr (sizeof(Bits) == 4) {
     TFBN_STORE("u32", "r");
@@ -295,20 +244,8 @@ TFBN_HD void StoreElements(const Words& w, uintptr_t to, int begin, int end) {
   }
 }
 
-// A vector as it was loaded: misaligned ones are the two aligned vectors that
-// they lie in. The second is the first of the neighbouring thread, so it costs
-// an access to L1 and no DRAM traffic.
-template <bool kAligned>
-struct LoadedVector {
-  Words low;
-};
-template <>
-struct LoadedVector<false> {
-  Words low, high;
-};
-
 }  // namespace
 }  // namespace cuda
 }  // namespace tf_bn_ops
 
-#endif  // TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_VECTOR_H_
+#endif  // TF_BN_OPS_CC_CUDA_DEVICE_VECTOR_H_

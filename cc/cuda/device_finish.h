@@ -1,16 +1,18 @@
 // The finish kernel: total sums per channel, and from them the coefficients and
-// the outputs of shape [channels].
+// the outputs of shape [channels]; and the kernel that combines the statistics
+// of the parts of a batch.
 
-#ifndef TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_FINISH_H_
-#define TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_FINISH_H_
+#ifndef TF_BN_OPS_CC_CUDA_DEVICE_FINISH_H_
+#define TF_BN_OPS_CC_CUDA_DEVICE_FINISH_H_
 
 #include <cstdint>
 #include <type_traits>
 
 #include "cc/core/formulas/formula.h"
+#include "cc/core/gather_stats.h"
 #include "cc/core/host_device.h"
 #include "cc/core/two_level_sum.h"
-#include "cc/cuda/device/device_tree_reduction.h"
+#include "cc/cuda/device_block.h"
 #include "cc/cuda/launch_config.h"
 
 namespace tf_bn_ops {
@@ -32,7 +34,7 @@ TFBN_HD int FinishChannels(int64_t channels) {
 
 template <typename Formula>
 int64_t FinishGridSize(const KernelParams<Formula>& params) {
-  return CeilDiv(params.end_channel - params.first_channel,
+  return CeilDiv(params.args.view.channels,
                  FinishChannels(params.args.view.channels));
 }
 
@@ -135,7 +137,7 @@ TFBN_HD void AddPartialSums(const KernelParams<Formula>& params, int64_t first,
     const int64_t c = first + t % width;
     TFBN_NO_UNROLL
     for (int s = 0; s < kSums; ++s) {
-      const bool wanted = c < params.end_channel && s < num_sums;
+      const bool wanted = c < channels && s < num_sums;
       shared->sums[s][t] =
           SumOfEvery(params.partial_sums + s * terms * channels + c, channels,
                      t / width, wanted ? terms : 0, threads);
@@ -151,14 +153,45 @@ template <typename Formula, typename C, typename Block>
 TFBN_HD void Finish(const KernelParams<Formula>& params, Block& block,
                     FinishShared<Formula>* shared) {
   const int width = FinishChannels(params.args.view.channels);
-  const int64_t first = params.first_channel + block.Index() * width;
+  const int64_t first = block.Index() * width;
   if constexpr (!kIsFrozenOnly<Formula>) {
     AddPartialSums(params, first, width, block, shared);
   }
   block.LastPhase([&](int t) {
     const int64_t c = first + t;
-    if (t >= width || c >= params.end_channel) return;
+    if (t >= width || c >= params.args.view.channels) return;
     FinishChannel<Formula, C>(params, c, shared, t);
+  });
+}
+
+// At least one block, which writes the count.
+inline int64_t GatherGridSize(const GatherStatsArgs& args) {
+  return args.channels == 0 ? 1 : CeilDiv(args.channels, kThreads);
+}
+
+// GatherStats (cc/core/gather_stats.h) with a thread per channel, bitwise
+// identical to it.
+template <typename Block>
+TFBN_HD void Gather(const GatherStatsArgs& args, Block& block) {
+  block.ForEachThread([&](int t) {
+    const int64_t c = block.Index() * kThreads + t;
+    ChannelStatistics of = {0, 0};
+    double total = 0;
+    bool valid = true;
+    for (int64_t part = 0; part < args.parts; ++part) {
+      const double count = args.counts[part];
+      valid = valid && count >= 0 && IsFinite(count);
+      if (!(count > 0)) continue;
+      if (c < args.channels) {
+        const int64_t at = part * args.channels + c;
+        AddPart(count, {args.means[at], args.m2s[at]}, total, &of);
+      }
+      total += count;
+    }
+    if (c == 0) *args.count = valid ? total : kNaN;
+    if (c >= args.channels) return;
+    args.mean[c] = valid ? of.mean : kNaN;
+    args.m2[c] = valid ? of.m2 : kNaN;
   });
 }
 
@@ -166,4 +199,4 @@ TFBN_HD void Finish(const KernelParams<Formula>& params, Block& block,
 }  // namespace cuda
 }  // namespace tf_bn_ops
 
-#endif  // TF_BN_OPS_CC_CUDA_DEVICE_DEVICE_FINISH_H_
+#endif  // TF_BN_OPS_CC_CUDA_DEVICE_FINISH_H_
