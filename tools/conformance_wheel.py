@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 DISTRIBUTION = "tf_bn_ops_conformance"
 # Not Python's, or of no use without the ops.
 _LEFT_OUT = ("lib", "include", "bin", "__pycache__")
-_SUFFIXES = (".py", ".toml", ".html", ".css", ".txt", ".json", ".yaml", ".typed")
+_SUFFIXES = (".py", ".toml", ".html", ".txt", ".json", ".yaml", ".typed")
 _DESCRIPTION = """# tf-bn-ops-conformance
 
 Judges the batch-norm ops of any TensorFlow op library, forward and gradient, against TensorFlow's
