@@ -233,7 +233,7 @@ EXPORT_OBJECTS := $(B)/cc/shared_core/export.o
 IMPORT_OBJECTS := $(B)/cc/shared_core/import.o
 # Older symbols in the place of this machine's newest, so that older systems load the libraries.
 PORTABLE_OBJECTS := $(call objects,portable)
-OP_OBJECTS := $(call objects,ops) $(call objects,kernels)
+OP_OBJECTS := $(call objects,ops) $(call objects,ops/generated) $(call objects,kernels)
 OVERRIDE_OBJECTS := $(call objects,override)
 OPTIMIZER_OBJECTS := $(call objects,optimizer)
 XLA_OBJECTS := $(if $(XLA),$(call objects,xla))
@@ -367,7 +367,7 @@ $(B)/lib/libtf_bn_ops_optimizer.so: $(OPTIMIZER_OBJECTS)
 	$(Q)echo '  LINK    $@'
 	$(call link_library,$(TF_LDFLAGS))
 
-$(B)/lib/libtf_bn_ops_xla.so: $(B)/cc/ops/split_shapes.o $(XLA_OBJECTS) $(ON_CORE)
+$(B)/lib/libtf_bn_ops_xla.so: $(B)/cc/ops/check_shapes.o $(XLA_OBJECTS) $(ON_CORE)
 	$(Q)echo '  LINK    $@'
 	$(call link_library,$(CORE_RPATH) $(TF_CC_LDFLAGS))
 
@@ -652,6 +652,7 @@ CXX_SOURCES = $(shell find cc tests -name '*.cc' -o -name '*.h' -o -name '*.cu')
 CLANG_FORMAT = '$(PYTHON)' -c 'from clang_format import clang_format; clang_format()'
 
 lint-python: $(PYTHON_READY)
+	$(Q)'$(PYTHON)' tools/generate_ops/generate.py --check
 	$(Q)$(call need,ruff)
 	$(Q)'$(PYTHON)' -m ruff check $(PYTHON_SOURCES)
 	$(Q)'$(PYTHON)' -m ruff format --check $(PYTHON_SOURCES)
@@ -667,7 +668,7 @@ lint-cxx: $(PYTHON_READY)
 format: $(PYTHON_READY)  ## Reformat Python and C++ sources in place
 	$(Q)$(call need,ruff)
 	$(Q)$(call need,clang_format,clang-format)
-	$(Q)'$(PYTHON)' tools/raw_ops_stub.py
+	$(Q)'$(PYTHON)' tools/generate_ops/generate.py
 	$(Q)'$(PYTHON)' -m ruff check --fix $(PYTHON_SOURCES)
 	$(Q)'$(PYTHON)' -m ruff format $(PYTHON_SOURCES)
 	$(Q)$(CLANG_FORMAT) -i $(CXX_SOURCES)

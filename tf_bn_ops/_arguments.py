@@ -1,4 +1,4 @@
-"""Checks of arguments that several bindings have."""
+"""Checks of arguments, for the bindings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,19 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import spec
+
+
+def split_epsilon(epsilon: Any, function: str) -> tuple[float, list[float]]:
+    """`epsilon` as a float32 number and at most two more, which add up to it unless one of them
+    is subnormal (float64 has 53 bits, three floats hold 72)."""
+    value = checked_epsilon(epsilon, function)
+    with np.errstate(over="ignore"):  # Beyond float32 it is an infinity, as that of an attr float.
+        parts = [float(np.float32(value))]
+        for _ in range(2):
+            rest = value - sum(parts)
+            if rest != 0 and np.isfinite(rest):
+                parts.append(float(np.float32(rest)))
+    return parts[0], parts[1:]
 
 
 def check_statistics_dtype(op: str, view: Any, vector: Any) -> None:
@@ -54,7 +67,15 @@ def _no_number(value: Any, argument: str, function: str) -> TypeError:
     )
 
 
-def check_num_side_inputs(given: Any) -> None:
-    """Raises ValueError for more than one, for which TensorFlow finds no kernel."""
-    if isinstance(given, int) and given > 1:
-        raise ValueError(f"num_side_inputs must be 0 or 1, not {given}")
+def checked_length(num_side_inputs: Any) -> Any:
+    """`num_side_inputs`, or a ValueError for more than one, which TensorFlow has no kernel for."""
+    if isinstance(num_side_inputs, int) and num_side_inputs > 1:
+        raise ValueError(f"num_side_inputs must be 0 or 1, not {num_side_inputs}")
+    return num_side_inputs
+
+
+def at_most_one(tensors: Any, name: str) -> Any:
+    """A list argument, or a ValueError."""
+    if isinstance(tensors, (list, tuple)) and len(tensors) > 1:
+        raise ValueError(f"{name} is a list of at most one tensor, not of {len(tensors)}")
+    return [*tensors] if isinstance(tensors, tuple) else tensors

@@ -1,35 +1,22 @@
-"""The ops with keyword arguments only, as `tf.raw_ops` has them; their types are in raw_ops.pyi."""
+"""The ops with keyword arguments only, as `tf.raw_ops` has them."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tf_bn_ops import _ops
+from tf_bn_ops.generated import bindings
 
-__all__ = [
-    "BatchNormBackwardElemt",
-    "BatchNormBackwardReduce",
-    "BatchNormElemt",
-    "BatchNormGatherStats",
-    "BatchNormStats",
-    "BatchNormTrainingBackprop",
-    "FusedBatchNorm",
-    "FusedBatchNormEx",
-    "FusedBatchNormGrad",
-    "FusedBatchNormGradEx",
-    "FusedBatchNormGradGrad",
-    "FusedBatchNormGradV2",
-    "FusedBatchNormGradV3",
-    "FusedBatchNormV2",
-    "FusedBatchNormV3",
-]
+if TYPE_CHECKING:
+    from tf_bn_ops.generated.raw_op_types import *  # noqa: F403
+
+__all__ = sorted(bindings.OPS)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__
 
 
 def _keyword_only(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,18 +38,4 @@ def _keyword_only(function: Callable[..., Any]) -> Callable[..., Any]:
     return raw_op
 
 
-FusedBatchNorm = _keyword_only(_ops.fused_batch_norm)
-FusedBatchNormV2 = _keyword_only(_ops.fused_batch_norm_v2)
-FusedBatchNormV3 = _keyword_only(_ops.fused_batch_norm_v3)
-FusedBatchNormEx = _keyword_only(_ops.fused_batch_norm_ex)
-FusedBatchNormGrad = _keyword_only(_ops.fused_batch_norm_grad)
-FusedBatchNormGradV2 = _keyword_only(_ops.fused_batch_norm_grad_v2)
-FusedBatchNormGradEx = _keyword_only(_ops.fused_batch_norm_grad_ex)
-FusedBatchNormGradV3 = _keyword_only(_ops.fused_batch_norm_grad_v3)
-FusedBatchNormGradGrad = _keyword_only(_ops.fused_batch_norm_grad_grad)
-BatchNormTrainingBackprop = _keyword_only(_ops.batch_norm_training_backprop)
-BatchNormStats = _keyword_only(_ops.batch_norm_stats)
-BatchNormGatherStats = _keyword_only(_ops.batch_norm_gather_stats)
-BatchNormElemt = _keyword_only(_ops.batch_norm_elemt)
-BatchNormBackwardReduce = _keyword_only(_ops.batch_norm_backward_reduce)
-BatchNormBackwardElemt = _keyword_only(_ops.batch_norm_backward_elemt)
+globals().update({name: _keyword_only(function) for name, function in bindings.OPS.items()})

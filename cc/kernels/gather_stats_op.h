@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "cc/core/gather_stats.h"
-#include "cc/ops/split_shapes.h"
+#include "cc/ops/check_shapes.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"

@@ -11,9 +11,6 @@
 
 namespace tf_bn_ops {
 
-#define TFBN_ACTIVATION_MODE_ATTR \
-  "activation_mode: {'Identity', 'Relu', 'Relu6'} = 'Identity'"
-
 // Reads it from `context`, of a kernel or of a shape function.
 template <typename Context>
 absl::Status ReadActivationMode(Context* context, Activation* activation) {
@@ -30,6 +27,18 @@ absl::Status ReadActivationMode(Context* context, Activation* activation) {
     return InvalidArgument("Unsupported activation mode: ", mode);
   }
   return absl::OkStatus();
+}
+
+// InvalidArgument where nothing says what an activation behind a side input
+// passed: x does not.
+inline absl::Status CheckMaskSource(int ys, int side_inputs,
+                                    Activation activation) {
+  if (side_inputs == 0 || ys > 0 || activation == Activation::kIdentity) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument(
+      "y must be given where an activation follows a side input: x does not "
+      "say which elements it passed");
 }
 
 }  // namespace tf_bn_ops

@@ -1,7 +1,6 @@
 // Specs of TfBnOps>FusedBatchNorm, V2, V3 and of TfBnOps>FusedBatchNormEx for
 // the kernels of every device and of XLA: attributes, accepted shapes, element
-// types, and which input is which of the formula's. fused_batch_norm.cc has the
-// OpDefs.
+// types, and which input is which of the formula's.
 
 #ifndef TF_BN_OPS_CC_OPS_FUSED_BATCH_NORM_H_
 #define TF_BN_OPS_CC_OPS_FUSED_BATCH_NORM_H_
@@ -13,27 +12,12 @@
 #include "cc/core/formulas/batch_norm.h"
 #include "cc/core/view.h"
 #include "cc/ops/activation_mode.h"
-#include "cc/ops/dtype_of.h"
 #include "cc/ops/errors.h"
 #include "cc/ops/fused_batch_norm_attrs.h"
 #include "cc/ops/view_of.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
 namespace tf_bn_ops {
-
-// X(T, op, U) for each kernel, with the name of the attr that holds the type of
-// the vectors, which is float. (V3's OpDef allows bfloat16 also, for which
-// TensorFlow has no kernel either.)
-#define TFBN_FUSED_BATCH_NORM_KERNELS(X)               \
-  X(float, "FusedBatchNorm", "T")                      \
-  TFBN_FOR_EACH_FUSED_TYPE(X, "FusedBatchNormV2", "U") \
-  TFBN_FOR_EACH_FUSED_TYPE(X, "FusedBatchNormV3", "U")
-
-// X(T, number of side inputs) for each kernel of Ex. The number selects the
-// formula, so that each number has its kernel.
-#define TFBN_FUSED_BATCH_NORM_EX_KERNELS(X) \
-  TFBN_FOR_EACH_FUSED_TYPE(X, 0)            \
-  TFBN_FOR_EACH_FUSED_TYPE(X, 1)
 
 // V3 has one output more, a placeholder.
 struct FusedBatchNormSpec : FusedBatchNormAttrs {

@@ -1,13 +1,12 @@
 // Spec of TfBnOps>FusedBatchNormGrad, V2 and V3 for the kernels of every device
 // and of XLA: attributes, accepted shapes, element types, and which input is
-// which of the formula's. fused_batch_norm_grad.cc has the OpDefs.
+// which of the formula's.
 
 #ifndef TF_BN_OPS_CC_OPS_FUSED_BATCH_NORM_GRAD_H_
 #define TF_BN_OPS_CC_OPS_FUSED_BATCH_NORM_GRAD_H_
 
 #include "absl/status/status.h"
 #include "cc/core/view.h"
-#include "cc/ops/dtype_of.h"
 #include "cc/ops/errors.h"
 #include "cc/ops/first_order_bindings.h"
 #include "cc/ops/fused_batch_norm_attrs.h"
@@ -15,12 +14,6 @@
 #include "tensorflow/core/framework/tensor_shape.h"
 
 namespace tf_bn_ops {
-
-// X(T, op) for each kernel. U, the element type of the vectors, is float.
-#define TFBN_FUSED_BATCH_NORM_GRAD_KERNELS(X)         \
-  X(float, "FusedBatchNormGrad")                      \
-  TFBN_FOR_EACH_FUSED_TYPE(X, "FusedBatchNormGradV2") \
-  TFBN_FOR_EACH_FUSED_TYPE(X, "FusedBatchNormGradV3")
 
 // The last two outputs are placeholders.
 struct FusedBatchNormGradSpec : FusedBatchNormAttrs,

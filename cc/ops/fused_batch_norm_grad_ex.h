@@ -1,6 +1,6 @@
 // Spec of TfBnOps>FusedBatchNormGradEx for the kernels of every device:
 // attributes, accepted shapes, element types, and which input is which of the
-// formula's. fused_batch_norm_grad_ex.cc has the OpDef.
+// formula's.
 
 #ifndef TF_BN_OPS_CC_OPS_FUSED_BATCH_NORM_GRAD_EX_H_
 #define TF_BN_OPS_CC_OPS_FUSED_BATCH_NORM_GRAD_EX_H_
@@ -13,17 +13,11 @@
 #include "cc/core/formulas/batch_norm_grad_ex.h"
 #include "cc/core/view.h"
 #include "cc/ops/activation_mode.h"
-#include "cc/ops/dtype_of.h"
 #include "cc/ops/errors.h"
 #include "cc/ops/fused_batch_norm_grad.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
 namespace tf_bn_ops {
-
-// X(T, number of side inputs) for each kernel.
-#define TFBN_FUSED_BATCH_NORM_GRAD_EX_KERNELS(X) \
-  TFBN_FOR_EACH_FUSED_TYPE(X, 0)                 \
-  TFBN_FOR_EACH_FUSED_TYPE(X, 1)
 
 // The gradient of FusedBatchNormExSpec<kSideInputs>.
 template <int kSideInputs>

@@ -1,8 +1,6 @@
 // Specs of the ops that synchronised batch normalization consists of, each one
-// pass over one batch, for shape inference and the kernels of every device and
-// of XLA: attributes, accepted shapes, element types, and which tensor is which
-// of the formula's. split_op_specs.cc has the OpDefs, and that of
-// BatchNormGatherStats, which has no view.
+// pass over one batch, for the kernels of every device and of XLA: attributes,
+// accepted shapes, element types, and which tensor is which of the formula's.
 
 #ifndef TF_BN_OPS_CC_OPS_SPLIT_OP_SPECS_H_
 #define TF_BN_OPS_CC_OPS_SPLIT_OP_SPECS_H_
@@ -16,51 +14,30 @@
 #include "cc/core/formulas/batch_norm_grad_ex.h"
 #include "cc/core/view.h"
 #include "cc/ops/activation_mode.h"
-#include "cc/ops/dtype_of.h"
-#include "cc/ops/errors.h"
-#include "cc/ops/split_shapes.h"
-#include "cc/ops/view_of.h"
+#include "cc/ops/check_shapes.h"
+#include "cc/ops/generated/op_signatures.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
 namespace tf_bn_ops {
 
-// The types of scale and offset, for the OpDefs; X(T, U) for each kernel with
-// and without them: no vector is narrower than its tensor. Statistics and sums
-// are float64.
-#define TFBN_SPLIT_VECTOR_TYPES "{float, double}"
-#define TFBN_SPLIT_STATS_KERNELS(X) TFBN_FOR_EACH_TYPE(X, double)
-#define TFBN_SPLIT_KERNELS(X)        \
-  TFBN_FOR_EACH_FUSED_TYPE(X, float) \
-  TFBN_FOR_EACH_TYPE(X, double)
-
-// What the Specs have in common; `Op` has kInputs, kX and
-// Inputs(), the SplitInputs of the op.
+// What the Specs have in common; `Op` has kInputs, kX and kSignature.
 template <typename Op>
 struct SplitSpec {
-  int axis = -1;
+  ChannelAxis axis;
 
   template <typename Context>
   absl::Status ReadAttrs(Context* context) {
-    return context->GetAttr("axis", &axis);
+    return axis.Read(Op::kSignature, context);
   }
 
-  int ChannelDim(int rank) const { return axis < 0 ? axis + rank : axis; }
+  int ChannelDim(int rank) const { return axis.Dim(rank); }
 
   // OK with the view of x, or InvalidArgument in one sentence that names the
   // tensor at fault and its shape.
   template <int kInputs>
   absl::Status Validate(const tensorflow::TensorShape* const (&shapes)[kInputs],
                         View* view) const {
-    tensorflow::PartialTensorShape partial[kInputs], data, channels;
-    for (int i = 0; i < kInputs; ++i) {
-      partial[i] = tensorflow::PartialTensorShape(shapes[i]->dim_sizes());
-    }
-    const absl::Status status = CheckSplitShapes(Op::Inputs(), axis, partial,
-                                                 kInputs, &data, &channels);
-    if (!status.ok()) return status;
-    const tensorflow::TensorShape& x = *shapes[Op::kX];
-    *view = ViewOf(x, ChannelDim(x.dims()));
-    return absl::OkStatus();
+    return CheckShapes(Op::kSignature, axis, shapes, kInputs, view);
   }
 
   template <typename FormulaArgs>
@@ -106,7 +83,7 @@ struct BatchNormStatsSpec : SplitSpec<BatchNormStatsSpec> {
 
   // In the order of the OpDef, as all that follow.
   enum Input : int { kX, kInputs };
-  static SplitInputs Inputs() { return {{{"x", SplitInput::kView}}, nullptr}; }
+  static constexpr const OpSignature& kSignature = kBatchNormStats;
 
   template <typename Value, typename FormulaArgs>
   static void BindInputs(const Value& input, FormulaArgs* args) {
@@ -140,14 +117,7 @@ struct BatchNormElemtSpec
     kSideInput,
     kInputs = kSideInput + kSideInputs
   };
-  static SplitInputs Inputs() {
-    return {{{"x", SplitInput::kView},
-             {"scale", SplitInput::kVector},
-             {"offset", SplitInput::kVector},
-             {"mean", SplitInput::kVector},
-             {"variance", SplitInput::kVector}},
-            "side_input"};
-  }
+  static constexpr const OpSignature& kSignature = kBatchNormElemt;
 
   template <typename FormulaArgs>
   void BindAttrs(bool saves_rstd, FormulaArgs* args) const {
@@ -188,15 +158,7 @@ struct BatchNormBackwardReduceSpec
     kY,
     kInputs = kY + kYs
   };
-  static SplitInputs Inputs() {
-    return {{{"y_backprop", SplitInput::kView},
-             {"x", SplitInput::kView},
-             {"scale", SplitInput::kVector},
-             {"offset", SplitInput::kVector},
-             {"mean", SplitInput::kVector},
-             {"variance", SplitInput::kVector}},
-            "y"};
-  }
+  static constexpr const OpSignature& kSignature = kBatchNormBackwardReduce;
 
   template <typename Value, typename FormulaArgs>
   static void BindInputs(const Value& input, FormulaArgs* args) {
@@ -239,18 +201,7 @@ struct BatchNormBackwardElemtSpec
     kY,
     kInputs = kY + kYs
   };
-  static SplitInputs Inputs() {
-    return {{{"y_backprop", SplitInput::kView},
-             {"x", SplitInput::kView},
-             {"scale", SplitInput::kVector},
-             {"offset", SplitInput::kVector},
-             {"mean", SplitInput::kVector},
-             {"variance", SplitInput::kVector},
-             {"sum_dy", SplitInput::kVector},
-             {"sum_dy_xmu", SplitInput::kVector},
-             {"count", SplitInput::kScalar}},
-            "y"};
-  }
+  static constexpr const OpSignature& kSignature = kBatchNormBackwardElemt;
 
   template <typename Context>
   absl::Status ReadAttrs(Context* context) {

@@ -3,7 +3,6 @@
 #ifndef TF_BN_OPS_CC_OPS_VIEW_OF_H_
 #define TF_BN_OPS_CC_OPS_VIEW_OF_H_
 
-#include "absl/status/status.h"
 #include "cc/core/view.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
@@ -20,25 +19,6 @@ inline View ViewOf(const tensorflow::TensorShape& shape, int channel_dim) {
     view.inner *= shape.dim_size(i);
   }
   return view;
-}
-
-// Validate() of a Spec whose CheckShapes(), which shape inference calls too,
-// takes partially known shapes.
-template <typename Spec>
-absl::Status ValidateByCheckShapes(
-    const Spec& spec,
-    const tensorflow::TensorShape* const (&shapes)[Spec::kInputs], View* view) {
-  tensorflow::PartialTensorShape partial[Spec::kInputs];
-  for (int i = 0; i < Spec::kInputs; ++i) {
-    partial[i] = tensorflow::PartialTensorShape(shapes[i]->dim_sizes());
-  }
-  tensorflow::PartialTensorShape unused_data, unused_channels;
-  const absl::Status status =
-      spec.CheckShapes(partial, &unused_data, &unused_channels);
-  if (!status.ok()) return status;
-  const tensorflow::TensorShape& x = *shapes[Spec::kX];
-  *view = ViewOf(x, spec.ChannelDim(x.dims()));
-  return absl::OkStatus();
 }
 
 }  // namespace tf_bn_ops

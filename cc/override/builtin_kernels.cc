@@ -17,10 +17,8 @@
 #include "absl/strings/strip.h"
 #include "cc/kernels/batch_norm_op.h"
 #include "cc/kernels/cpu_launch.h"
+#include "cc/kernels/generated/kernel_list.h"
 #include "cc/ops/errors.h"
-#include "cc/ops/fused_batch_norm.h"
-#include "cc/ops/fused_batch_norm_grad.h"
-#include "cc/ops/fused_batch_norm_grad_ex.h"
 #include "tensorflow/core/framework/kernel_def.pb.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/types.h"
@@ -28,6 +26,8 @@
 namespace tf_bn_ops {
 namespace {
 
+using ::Eigen::bfloat16;
+using ::Eigen::half;
 using ::tensorflow::DataType;
 using ::tensorflow::DataTypeToEnum;
 using ::tensorflow::KernelDef;
@@ -93,12 +93,10 @@ void Override(const char* op) {
 }
 
 bool OverrideAll() {
-#define OVERRIDE_FORWARD(T, op, U) Override<FusedBatchNormSpec, T>(op);
-  TFBN_FUSED_BATCH_NORM_KERNELS(OVERRIDE_FORWARD)
-#define OVERRIDE_GRADIENT(T, op) Override<FusedBatchNormGradSpec, T>(op);
-  TFBN_FUSED_BATCH_NORM_GRAD_KERNELS(OVERRIDE_GRADIENT)
-  Override<BuiltinExSpec, Eigen::half>("_FusedBatchNormEx");
-  Override<BuiltinExSpec, Eigen::bfloat16>("_FusedBatchNormEx");
+#define OVERRIDE(op, T, U, constraints, Spec) Override<Spec, T>(#op);
+  TFBN_FOR_EACH_TWIN_KERNEL(OVERRIDE)
+  Override<BuiltinExSpec, half>("_FusedBatchNormEx");
+  Override<BuiltinExSpec, bfloat16>("_FusedBatchNormEx");
   Override<BuiltinExSpec, float>("_FusedBatchNormEx");
   return true;
 }
@@ -113,8 +111,8 @@ bool OverrideAll() {
           .Priority(kPriority),                                    \
       BatchNormOp<FusedBatchNormGradExSpec<side_inputs>, T, float, \
                   CpuBackend>)
-REGISTER_GRADIENT_EX(Eigen::half, 0);
-REGISTER_GRADIENT_EX(Eigen::half, 1);
+REGISTER_GRADIENT_EX(half, 0);
+REGISTER_GRADIENT_EX(half, 1);
 REGISTER_GRADIENT_EX(float, 0);
 REGISTER_GRADIENT_EX(float, 1);
 

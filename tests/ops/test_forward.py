@@ -277,7 +277,9 @@ def test_wrong_arguments_of_ex_are_one_sentence():
     with pytest.raises(tf.errors.InvalidArgumentError, match='"Identity", "Relu", "Relu6"'):
         EX(**inputs, activation_mode="Elu")
     with tf.Graph().as_default():
-        with pytest.raises(ValueError, match="accepts at most one side input, num_side_inputs is"):
+        with pytest.raises(
+            ValueError, match="at most one side input is accepted, but num_side_inputs"
+        ):
             tf_bn_ops.load().tf_bn_ops_fused_batch_norm_ex(**inputs, side_input=[x, x])
         with pytest.raises(ValueError, match="Dimension 0 in both shapes must be equal"):
             EX(**inputs, side_input=[x[:1]])

@@ -15,6 +15,7 @@ from tf_bn_ops.spec.layouts import (
     view_shape,
 )
 from tf_bn_ops.spec.op_spec import (
+    ATTRS,
     CHANNEL,
     COUNT,
     ELEMENT,
@@ -26,12 +27,14 @@ from tf_bn_ops.spec.op_spec import (
     VIEW,
     VIEW_LIST,
     WIDE,
+    Activation,
     Arg,
     OpSpec,
 )
 from tf_bn_ops.spec.ops import OPS, of_formula
 
 __all__ = [
+    "ATTRS",
     "CHANNEL",
     "COUNT",
     "DATA_FORMATS",
@@ -47,6 +50,7 @@ __all__ = [
     "VIEW",
     "VIEW_LIST",
     "WIDE",
+    "Activation",
     "Arg",
     "DType",
     "DataFormat",

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from tf_bn_ops.spec.dtypes import DTYPES
-from tf_bn_ops.spec.layouts import LAYOUTS
+from tf_bn_ops.spec.layouts import DATA_FORMATS, LAYOUTS
+
+# The values of the attr activation_mode.
+Activation = Literal["Identity", "Relu", "Relu6"]
 
 # How an op is called: with the statistics of the batch, or with statistics that are constants.
 MODES = ("training", "frozen")
@@ -33,6 +36,8 @@ WIDE = "wide"  # [channels] of float64, whatever the type of other per-channel t
 COUNT = "count"  # A scalar of float64.
 OPAQUE = "opaque"  # Any shape; what it holds is between two ops, or is not read.
 PLACEHOLDER = "placeholder"  # An output of shape [0].
+ROW = "row"  # [replicas] of float64.
+ROWS = "rows"  # [replicas, channels] of float64.
 
 # Stands for the element type in OpSpec.statistics_dtypes.
 ELEMENT = "T"
@@ -40,11 +45,70 @@ ELEMENT = "T"
 
 @dataclasses.dataclass(frozen=True)
 class Arg:
-    """An input or output: its name in the op, its role in the family, its kind (VIEW, ...)."""
+    """An input or output: its name in the op, its role in the family, its kind (VIEW, ...), its
+    documentation, and its type in the OpDef where that does not follow from the kind."""
 
     name: str
     role: str
     kind: str
+    doc: str = ""
+    op_def_type: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Attr:
+    """An attr: its type in the OpDef, in Python and in C++, and its documentation."""
+
+    op_def_type: str
+    python_type: str
+    cpp_type: str
+    doc: str
+
+
+_LENGTH = ("int >= 0", "int", "int")
+# All attrs but the types T and U, in the order of the OpDefs.
+ATTRS: Mapping[str, Attr] = {
+    "epsilon": Attr("float", "float", "float", "Added to the variance; a number, not a tensor."),
+    "epsilon_rest": Attr(
+        "list(float)",
+        "list[float]",
+        "std::vector<float>",
+        "Added to epsilon, in double: what float cannot hold of it.",
+    ),
+    "exponential_avg_factor": Attr(
+        "float",
+        "float",
+        "float",
+        "In training, the weight f of this batch in the running statistics.",
+    ),
+    "num_y": Attr(*_LENGTH, "How many y there are, 0 or 1."),
+    NUM_SIDE_INPUTS: Attr(*_LENGTH, "How many side inputs the forward op has, 0 or 1."),
+    "activation_mode": Attr(
+        "{'Identity', 'Relu', 'Relu6'}", "Activation", "std::string", "The activation."
+    ),
+    "data_format": Attr(
+        "{" + ", ".join(f"'{name}'" for name in DATA_FORMATS) + "}",
+        "DataFormat",
+        "std::string",
+        "Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW, NCDHW).",
+    ),
+    "is_training": Attr(
+        "bool",
+        "bool",
+        "bool",
+        "Whether mean and variance are functions of x (training) or constants (frozen).",
+    ),
+    "bessel_correction": Attr(
+        "bool",
+        "bool",
+        "bool",
+        "Whether batch_variance in training has the factor M/max(M - 1, 1), as in TensorFlow's"
+        " ops, or not, as in Keras.",
+    ),
+    "axis": Attr(
+        "int", "int", "int", "The dimension of the channels of x; from the end if negative."
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,6 +134,12 @@ class OpSpec:
       min_channels: number of channels below which it raises an error.
       xla_calls_kernel: on a CPU, XLA calls this library's kernel; otherwise it composes the op of
         operations of its own, and results may differ bitwise.
+      summary: the first sentence of its documentation.
+      description: the rest of it, but what it says of arguments and attrs.
+      derived_attrs: attrs of the OpDef that are no arguments.
+      extra_statistics_dtypes: those that the OpDef allows and no kernel takes.
+      shape_function: the C++ function that infers shapes, TensorFlow's or that of
+        cc/ops/shape_functions.h; empty: shapes follow from the kinds of the arguments.
     """
 
     name: str
@@ -87,11 +157,16 @@ class OpSpec:
     rank_of_format: bool = False
     min_channels: int = 0
     xla_calls_kernel: bool = True
+    summary: str = ""
+    description: str = ""
+    derived_attrs: tuple[str, ...] = ()
+    extra_statistics_dtypes: tuple[str, ...] = ()
+    shape_function: str = ""
 
     def type_of(self, arg: Arg, dtype: str, statistics_dtype: str) -> str:
         """The type of an argument in a call with an element type and one of its statistics types;
         that of an OPAQUE one means nothing."""
-        if arg.kind in (WIDE, COUNT):
+        if arg.kind in (WIDE, COUNT, ROW, ROWS):
             return "float64"
         return dtype if arg.kind in (VIEW, VIEW_LIST) else statistics_dtype
 

@@ -1,7 +1,7 @@
-// Registers the GPU kernels of the fused ops.
+// Registers the GPU kernels of all ops.
 
 #include "cc/kernels/gpu/gpu_launch.h"
 
 #define TFBN_KERNEL_DEVICE tensorflow::DEVICE_GPU
 #define TFBN_KERNEL_BACKEND GpuBackend
-#include "cc/kernels/fused_registrations.h"
+#include "cc/kernels/registrations.h"

@@ -323,9 +323,9 @@ def _own_epsilon(case: Case, attrs: dict[str, str], function: str) -> tuple[dict
     if case.spec.epsilon_dtype == "float32":
         return attrs, function
     if "data_format" in attrs:  # The first float, and those that are added to it.
-        from tf_bn_ops._ops import _as_floats
+        from tf_bn_ops._arguments import split_epsilon
 
-        first, *rest = _as_floats(case.epsilon)
+        first, rest = split_epsilon(case.epsilon, function)
         return {**attrs, "epsilon": repr(first), "epsilon_rest": repr(rest)}, function
     # An attr of type tensor, which TensorFlow takes in graphs only.
     tensor = f"tf.make_tensor_proto({case.epsilon!r}, tf.float64)"

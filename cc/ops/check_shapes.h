@@ -1,0 +1,61 @@
+// Which shapes an op accepts whose checks follow from its signature, and the
+// view of x.
+
+#ifndef TF_BN_OPS_CC_OPS_CHECK_SHAPES_H_
+#define TF_BN_OPS_CC_OPS_CHECK_SHAPES_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "cc/core/view.h"
+#include "cc/ops/op_signature.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+
+namespace tf_bn_ops {
+
+// The dimension of x that the channels are; from the end if negative.
+struct ChannelAxis {
+  int axis = 1;
+  // Beside the number of channels in messages.
+  std::string reason = "dimension 1";
+
+  // From the attrs of `context`, of a kernel or of a shape function.
+  template <typename Context>
+  absl::Status Read(const OpSignature& op, Context* context) {
+    if (op.layout == OpSignature::kAxis) {
+      TF_RETURN_IF_ERROR(context->GetAttr("axis", &axis));
+      reason = "axis is " + std::to_string(axis);
+    } else if (op.layout == OpSignature::kDataFormat) {
+      std::string data_format;  // Of any rank.
+      TF_RETURN_IF_ERROR(context->GetAttr("data_format", &data_format));
+      const bool last = !data_format.empty() && data_format.back() == 'C';
+      axis = last ? -1 : 1;
+      reason = "data_format says that channels are ";
+      reason += last ? "the last dimension" : "dimension 1";
+    }
+    return absl::OkStatus();
+  }
+  int Dim(int rank) const { return axis < 0 ? axis + rank : axis; }
+};
+
+// OK if the shapes of the `count` inputs of a call fit together as far as they
+// are known, with what is known of the shapes of x and of the vectors; or
+// InvalidArgument in one sentence that names the tensor at fault and its shape.
+absl::Status CheckShapes(const OpSignature& op, const ChannelAxis& axis,
+                         const tensorflow::PartialTensorShape* shapes,
+                         int count, tensorflow::PartialTensorShape* data,
+                         tensorflow::PartialTensorShape* channels);
+
+// The same of known shapes, with the view of x.
+absl::Status CheckShapes(const OpSignature& op, const ChannelAxis& axis,
+                         const tensorflow::TensorShape* const* shapes,
+                         int count, View* view);
+
+// The shapes of BatchNormGatherStats: counts [W], means and m2s [W, C].
+absl::Status CheckGatherStatsShapes(
+    const tensorflow::PartialTensorShape (&shapes)[3],
+    tensorflow::PartialTensorShape* channels);
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_OPS_CHECK_SHAPES_H_

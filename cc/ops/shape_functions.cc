@@ -1,0 +1,157 @@
+// Shape functions of the ops that are no twins of TensorFlow's.
+
+#include "cc/ops/shape_functions.h"
+
+#include <string>
+#include <vector>
+
+#include "cc/ops/check_shapes.h"
+#include "cc/ops/errors.h"
+#include "cc/ops/fused_batch_norm.h"
+#include "cc/ops/fused_batch_norm_grad_ex.h"
+#include "cc/ops/generated/op_signatures.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/tensor_shape.pb.h"
+
+namespace tf_bn_ops {
+namespace {
+
+using ::tensorflow::PartialTensorShape;
+using ::tensorflow::shape_inference::DimensionHandle;
+using ::tensorflow::shape_inference::InferenceContext;
+using ::tensorflow::shape_inference::ShapeHandle;
+
+// What is known of the shapes of the inputs.
+std::vector<PartialTensorShape> InputShapes(InferenceContext* c) {
+  std::vector<PartialTensorShape> shapes;
+  for (int i = 0; i < c->num_inputs(); ++i) {
+    tensorflow::TensorShapeProto proto;
+    c->ShapeHandleToProto(c->input(i), &proto);
+    shapes.emplace_back(proto);
+  }
+  return shapes;
+}
+
+// The length of a list, which is 0 or 1; 0 where the op has no such attr.
+absl::Status ReadLength(InferenceContext* c, const char* attr, const char* what,
+                        int* length) {
+  *length = 0;
+  if (!c->GetAttr(attr, length).ok() || *length <= 1) return absl::OkStatus();
+  return InvalidArgument("at most one ", what, " is accepted, but ", attr,
+                         " is ", *length);
+}
+absl::Status ReadSideInputs(InferenceContext* c, int* side_inputs) {
+  return ReadLength(c, "num_side_inputs", "side input", side_inputs);
+}
+
+// Merges the channels of x, which `view` has the shape of in the op's attr
+// data_format, with those of `vector`, [channels].
+absl::Status MergeChannels(InferenceContext* c, ShapeHandle* view,
+                           ShapeHandle* vector) {
+  std::string data_format;
+  TF_RETURN_IF_ERROR(c->GetAttr("data_format", &data_format));
+  const int dim = data_format.back() == 'C' ? c->Rank(*view) - 1 : 1;
+  DimensionHandle channels;
+  TF_RETURN_IF_ERROR(
+      c->Merge(c->Dim(*view, dim), c->Dim(*vector, 0), &channels));
+  *vector = c->Vector(channels);
+  return c->ReplaceDim(*view, dim, channels, view);
+}
+
+}  // namespace
+
+absl::Status InferShapes(const OpSignature& op, InferenceContext* c) {
+  int ys, side_inputs;
+  TF_RETURN_IF_ERROR(ReadLength(c, "num_y", "y", &ys));
+  TF_RETURN_IF_ERROR(ReadSideInputs(c, &side_inputs));
+  ChannelAxis axis;
+  TF_RETURN_IF_ERROR(axis.Read(op, c));
+  const std::vector<PartialTensorShape> shapes = InputShapes(c);
+  PartialTensorShape data, channels;
+  TF_RETURN_IF_ERROR(CheckShapes(op, axis, shapes.data(),
+                                 static_cast<int>(shapes.size()), &data,
+                                 &channels));
+  ShapeHandle view, vector;
+  TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(data, &view));
+  TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(channels, &vector));
+  for (int i = 0; i < c->num_outputs(); ++i) {
+    const ArgKind kind = op.Output(i);
+    c->set_output(i, kind == ArgKind::kVector   ? vector
+                     : kind == ArgKind::kScalar ? c->Scalar()
+                                                : view);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status InferBackwardElemtShapes(InferenceContext* c) {
+  int ys, side_inputs;
+  TF_RETURN_IF_ERROR(c->GetAttr("num_y", &ys));
+  TF_RETURN_IF_ERROR(c->GetAttr("num_side_inputs", &side_inputs));
+  Activation activation;
+  TF_RETURN_IF_ERROR(ReadActivationMode(c, &activation));
+  TF_RETURN_IF_ERROR(CheckMaskSource(ys, side_inputs, activation));
+  return InferShapes(kBatchNormBackwardElemt, c);
+}
+
+absl::Status InferGatherStatsShapes(InferenceContext* c) {
+  const std::vector<PartialTensorShape> inputs = InputShapes(c);
+  PartialTensorShape channels;
+  TF_RETURN_IF_ERROR(
+      CheckGatherStatsShapes({inputs[0], inputs[1], inputs[2]}, &channels));
+  ShapeHandle vector;
+  TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(channels, &vector));
+  c->set_output(0, c->Scalar());
+  c->set_output(1, vector);
+  c->set_output(2, vector);
+  return absl::OkStatus();
+}
+
+// Adds what mean and variance say where they are read, and the side input:
+// TensorFlow's shape function looks at the former in inference alone.
+absl::Status InferExShapes(InferenceContext* c) {
+  int side_inputs;
+  TF_RETURN_IF_ERROR(ReadSideInputs(c, &side_inputs));
+  TF_RETURN_IF_ERROR(tensorflow::shape_inference::FusedBatchNormV3Shape(c));
+  using Spec = FusedBatchNormSpec;
+  ShapeHandle y = c->output(0), vector = c->output(1);
+  Spec spec;
+  TF_RETURN_IF_ERROR(spec.ReadAttrs(c));
+  for (int input : {Spec::kMean, Spec::kVariance}) {
+    ShapeHandle given;
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(input), 1, &given));
+    if (spec.is_training && spec.exponential_avg_factor == 1) continue;
+    TF_RETURN_IF_ERROR(c->Merge(vector, given, &vector));
+  }
+  if (side_inputs == 1) {
+    TF_RETURN_IF_ERROR(c->Merge(y, c->input(Spec::kInputs), &y));
+  }
+  TF_RETURN_IF_ERROR(MergeChannels(c, &y, &vector));
+  c->set_output(0, y);
+  for (int i = 1; i <= 4; ++i) c->set_output(i, vector);
+  return absl::OkStatus();
+}
+
+// Adds what x says, and offset and y where they are read: TensorFlow's shape
+// function takes the dimensions from y_backprop, all but the channels'.
+absl::Status InferGradExShapes(InferenceContext* c) {
+  int side_inputs;
+  TF_RETURN_IF_ERROR(ReadSideInputs(c, &side_inputs));
+  TF_RETURN_IF_ERROR(tensorflow::shape_inference::FusedBatchNormGradShape(c));
+  using Spec = FusedBatchNormGradExSpec<0>;
+  ShapeHandle view, vector = c->output(1);
+  TF_RETURN_IF_ERROR(c->Merge(c->output(0), c->input(Spec::kX), &view));
+  Activation activation;
+  TF_RETURN_IF_ERROR(ReadActivationMode(c, &activation));
+  if (activation != Activation::kIdentity) {
+    TF_RETURN_IF_ERROR(c->Merge(view, c->input(Spec::kY), &view));
+    TF_RETURN_IF_ERROR(c->Merge(vector, c->input(Spec::kOffset), &vector));
+  }
+  TF_RETURN_IF_ERROR(MergeChannels(c, &view, &vector));
+  c->set_output(0, view);
+  c->set_output(1, vector);
+  c->set_output(2, vector);
+  if (side_inputs == 1) c->set_output(Spec::kSideInputBackprop, view);
+  return absl::OkStatus();
+}
+
+}  // namespace tf_bn_ops

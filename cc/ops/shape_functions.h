@@ -1,0 +1,35 @@
+// Shape functions of the OpDefs (generated/op_defs.cc).
+
+#ifndef TF_BN_OPS_CC_OPS_SHAPE_FUNCTIONS_H_
+#define TF_BN_OPS_CC_OPS_SHAPE_FUNCTIONS_H_
+
+#include "absl/status/status.h"
+#include "cc/ops/op_signature.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tf_bn_ops {
+
+// Of ops that CheckShapes() knows.
+absl::Status InferShapes(const OpSignature& op,
+                         tensorflow::shape_inference::InferenceContext* c);
+template <const OpSignature& op>
+absl::Status InferShapes(tensorflow::shape_inference::InferenceContext* c) {
+  return InferShapes(op, c);
+}
+
+absl::Status InferBackwardElemtShapes(
+    tensorflow::shape_inference::InferenceContext* c);
+absl::Status InferGatherStatsShapes(
+    tensorflow::shape_inference::InferenceContext* c);
+
+// Those of TensorFlow's FusedBatchNormV3 and GradV3, and what further inputs
+// say. Not those of its _FusedBatchNormEx, which refuse ranks and channel
+// counts that its GPU kernel does not take.
+absl::Status InferExShapes(tensorflow::shape_inference::InferenceContext* c);
+absl::Status InferGradExShapes(
+    tensorflow::shape_inference::InferenceContext* c);
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_OPS_SHAPE_FUNCTIONS_H_

@@ -1,0 +1,134 @@
+"""The C++ that follows from the table of ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from op_words import (
+    NOTE,
+    OPS,
+    TYPES,
+    OpSpec,
+    documented,
+    in_order,
+    list_lengths,
+    op_def_attrs,
+    op_def_type,
+    paragraphs,
+    spec,
+    statistics_types,
+    table,
+    wrapped,
+)
+
+
+def source(what: str, body: str, includes: Iterable[str], guard: str = "") -> str:
+    """A file in the namespace of the library; with a guard, a header."""
+    lines = ["// clang-format off", *wrapped(what, "// ", "// "), f"// {NOTE}", ""]
+    lines += [f"#ifndef {guard}", f"#define {guard}", ""] if guard else []
+    lines += [f"#include {name}" if name[0] == "<" else f'#include "{name}"' for name in includes]
+    lines += ["", "namespace tf_bn_ops {", "", body.rstrip(), "", "}  // namespace tf_bn_ops"]
+    return "\n".join([*lines, *(["", f"#endif  // {guard}"] if guard else [])]) + "\n"
+
+
+# ---- OpDefs --------------------------------------------------------------------------------------
+
+
+def _op_def(op: OpSpec) -> str:
+    lines = [f'REGISTER_OP("{op.registered_name}")']
+    for method, values in (
+        ("Input", [f"{arg.name}: {op_def_type(op, arg)}" for arg in op.inputs]),
+        ("Output", [f"{arg.name}: {op_def_type(op, arg)}" for arg in op.outputs]),
+        ("Attr", list(op_def_attrs(op))),
+    ):
+        calls = " ".join(f'.{method}("{value}")'.replace(" ", "~") for value in values)
+        lines += [line.replace('") .', '").') for line in wrapped(calls, "    ", "    ")]
+    shapes = op.shape_function or f"InferShapes<k{op.name}>"
+    lines += [f"    .SetShapeFn({shapes})", '    .Doc(R"doc(']
+    lines += [op.summary, "", *paragraphs(op.description)]
+    for name, doc in documented(op):
+        lines += wrapped(doc, f"{name}: ", "  ")
+    return "\n".join([*lines, ')doc");\n'])
+
+
+def op_defs() -> str:
+    return source(
+        "OpDefs. Those of V1 to V3 equal TensorFlow's own in all but name and documentation.",
+        "\n".join(map(_op_def, OPS)),
+        [
+            "cc/ops/generated/op_signatures.h",
+            "cc/ops/shape_functions.h",
+            "tensorflow/core/framework/op.h",
+        ],
+    )
+
+
+# ---- Signatures ----------------------------------------------------------------------------------
+
+_KINDS = {
+    **{spec.VIEW: "kView", spec.VIEW_LIST: "kViewList", spec.CHANNEL: "kVector"},
+    **{spec.WIDE: "kVector", spec.COUNT: "kScalar"},
+}
+
+
+def _signature(op: OpSpec) -> str:
+    layouts = {"axis": "kAxis", "data_format": "kDataFormat"}
+    layout = next((layouts[name] for name in op.attrs if name in layouts), "kChannelsFirst")
+    x = [arg.role for arg in op.inputs].index("x")
+    inputs = ", ".join(f'{{"{arg.name}",~ArgKind::{_KINDS[arg.kind]}}}' for arg in op.inputs)
+    outputs = ", ".join(f"ArgKind::{_KINDS[arg.kind]}" for arg in op.outputs)
+    numbers = f"{op.min_channels}, {x}, {len(op.inputs)}, {len(op.outputs)}"
+    lines = [
+        f"inline constexpr OpSignature k{op.name} = {{",
+        f"    OpSignature::{layout}, {numbers},",
+    ]
+    lines += wrapped(f"{{{inputs}}},", "    ", "     ") + wrapped(
+        f"{{{outputs}}}}};", "    ", "     "
+    )
+    return "\n".join(lines)
+
+
+def signatures() -> str:
+    kinds = {op.name: {arg.kind for arg in (*op.inputs, *op.outputs)} for op in OPS}
+    return source(
+        "Signatures of the ops whose checks of shapes follow from the kinds of their arguments.",
+        "\n\n".join(_signature(op) for op in OPS if not op.builtin and kinds[op.name] <= {*_KINDS}),
+        ["cc/ops/op_signature.h"],
+        "TF_BN_OPS_CC_OPS_GENERATED_OP_SIGNATURES_H_",
+    )
+
+
+# ---- Kernels -------------------------------------------------------------------------------------
+
+
+def _kernels(op: OpSpec) -> Iterator[str]:
+    """X(op, T, U, constraints, Spec) for each kernel of an op on one device."""
+    twins = {table.BATCH_NORM: "FusedBatchNorm", table.BATCH_NORM_GRAD: "FusedBatchNormGrad"}
+    several = len(statistics_types(op)) > 1
+    for dtype in in_order(op.dtypes):
+        for statistics in op.statistics_choices(dtype):
+            for lengths in list_lengths(op):
+                words = [f"U({TYPES[statistics]})"] * several
+                words += [f"{name.upper()}({value})" for name, value in lengths.items()]
+                # It follows from the shape, which the host knows.
+                words += [f"HOST({arg.name})" for arg in op.outputs if arg.kind == spec.COUNT]
+                of = (twins[op.formula] if op.builtin else op.name) + "Spec"
+                of += f"<{', '.join(map(str, lengths.values()))}>" if lengths else ""
+                types = f"{TYPES[dtype]}, {TYPES[statistics]}"
+                yield f"  X({op.name}, {types}, {' '.join(words)}, {of})"
+
+
+def kernel_list() -> str:
+    macros = []
+    for macro, is_twin in (("TWIN", True), ("OTHER", False)):
+        ops = [op for op in OPS if bool(op.builtin) == is_twin]
+        head = f"#define TFBN_FOR_EACH_{macro}_KERNEL(X)"
+        macros.append(" \\\n".join([head, *(k for op in ops for k in _kernels(op))]) + "\n")
+    return source(
+        "The kernels of the twins of TensorFlow's ops, and of the others that have an x:"
+        " X(op, T, U, constraints, Spec) for each. Constraints are words that the including file"
+        " defines: U(type), NUM_Y(length), NUM_SIDE_INPUTS(length), HOST(output).",
+        "\n".join(macros),
+        ["cc/ops/op_specs.h"],
+        "TF_BN_OPS_CC_KERNELS_GENERATED_KERNEL_LIST_H_",
+    )
