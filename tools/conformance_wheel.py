@@ -20,7 +20,7 @@ import zipfile
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DISTRIBUTION = "tf_bn_ops_conformance"
 # Not Python's, or of no use without the ops.
-_LEFT_OUT = ("lib", "include", "bin", "__pycache__")
+_LEFT_OUT = ("lib", "include", "__pycache__")
 _SUFFIXES = (".py", ".toml", ".html", ".txt", ".json", ".yaml", ".typed")
 _DESCRIPTION = """# tf-bn-ops-conformance
 

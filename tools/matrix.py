@@ -82,7 +82,7 @@ def source_files() -> list[str]:
             cwd=ROOT, capture_output=True, text=True, check=True,
         ).stdout.splitlines()  # fmt: skip
         return sorted({name for name in listed if (ROOT / name).is_file()})
-    built = ("build/", ".venv/", "dist/", "tf_bn_ops/lib/", "tf_bn_ops/bin/", "tf_bn_ops/include/")
+    built = ("build/", ".venv/", "dist/", "tf_bn_ops/lib/", "tf_bn_ops/include/")
     files = (path for path in ROOT.rglob("*") if path.is_file())
     names = (path.relative_to(ROOT).as_posix() for path in files)
     return sorted(n for n in names if not n.startswith(built) and "__pycache__" not in n)

@@ -1,5 +1,5 @@
 // The attribute string of a block: "epsilon_=0.001;data_format_=NCHW", read
-// without TensorFlow, so that it can be fuzzed by itself (cc/fuzz).
+// without TensorFlow, so that it can be fuzzed by itself (tests/fuzz).
 
 #ifndef TF_BN_OPS_CC_CLIENT_ATTRIBUTE_STRING_H_
 #define TF_BN_OPS_CC_CLIENT_ATTRIBUTE_STRING_H_

@@ -106,7 +106,7 @@ def test_the_wheel_is_for_that_machine(wheel):
     minor = ".".join(_loader.build_info()["tensorflow_version"].split(".")[:2])
     assert f"tensorflow=={minor}.*" in about.get_all("Requires-Dist", [])
     programs = {name: head for name, head in files.items() if head.startswith(b"\x7fELF")}
-    assert len(programs) >= len(_loader.COMPANIONS) + 2  # The op library; bn_grad_block.
+    assert len(programs) >= len(_loader.COMPANIONS) + 1  # The op library.
     assert {head[18:20] for head in programs.values()} == {b"\xb7\x00"}
 
 

@@ -305,8 +305,6 @@ def test_pip_installs_it_and_the_loader_chooses(wheel, environments, tools, tmp_
         assert (float(total), int(overridden)) == (28.0, 34)
         doctor = run([python, "-m", "tf_bn_ops", "doctor"], place)
         assert doctor.returncode == 0, doctor.stdout
-        program = run([pathlib.Path(python).parent / "bn_grad_block", "--op=X"], place)
-        assert program.stderr.startswith("error: "), program.stderr
 
 
 @long

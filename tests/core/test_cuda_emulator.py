@@ -1,6 +1,6 @@
 """The CUDA kernels on the host emulator: the indexing and arithmetic of a GPU.
 
-cc/cuda/testing/emulator.cc runs the device code of cc/cuda thread by thread. Promised: the error
+tools/gpu/emulator.cc runs the device code of cc/cuda thread by thread. Promised: the error
 bounds of the CPU backend; bitwise identical results for any order of threads and blocks, any
 alignment, and in place; no access outside the arrays; no read of uninitialized memory.
 """

@@ -51,7 +51,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pathlib.Path
     """Name -> program; compiled once for all tests, two at a time."""
     folder = tmp_path_factory.mktemp("programs")
     text = (HERE / "same_source.cc").read_text()
-    jobs = {name: HERE / f"{name}.cc" for name in ("client", "split_client")}
+    jobs = {name: HERE / f"{name}.cc" for name in ("client", "split_client", "block")}
     for name, namespace in (("builtin", "tensorflow"), ("ours", "tf_bn_ops")):
         jobs[name] = folder / f"{name}.cc"
         jobs[name].write_text(text.replace("NAMESPACE::", f"{namespace}::"))

@@ -1,6 +1,6 @@
 """The host emulator of the CUDA kernels, with the methods of cuda_device.CudaDevice.
 
-cc/cuda/testing/emulator.cc executes the device code thread by thread, so that all that is written
+tools/gpu/emulator.cc executes the device code thread by thread, so that all that is written
 for a GPU can be tried without one. It measures nothing. A library for each call of the C ABI is
 compiled once, when it is first needed, into build/emulator.
 """
@@ -23,7 +23,7 @@ import repository
 
 from tf_bn_ops.harness import c_abi, split_c_abi
 
-_SOURCES = ("cc/cuda/testing/emulator.cc", "cc/c_api/args.cc", "cc/c_api/split_args.cc")
+_SOURCES = ("tools/gpu/emulator.cc", "cc/c_api/args.cc", "cc/c_api/split_args.cc")
 # The arithmetic of the device: IEEE, without fused multiply-add. Functions that kernels share are
 # compiled once.
 _FLAGS = (

@@ -1,6 +1,6 @@
 """Compiles functions for XLA's GPU target and runs the programs on the CPU.
 
-TensorFlow's CPU wheels have no GPU target: cc/xla/testing/gpu_target.cc registers one, for which
+TensorFlow's CPU wheels have no GPU target: tools/gpu/xla_gpu_target.cc registers one, for which
 TensorFlow then compiles by its and this library's XLA_GPU_JIT kernels. The program is exported as
 StableHLO, which XLA's CPU compiler accepts.
 """
@@ -19,7 +19,7 @@ import repository
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.python import xla
 
-SOURCE = "cc/xla/testing/gpu_target.cc"
+SOURCE = "tools/gpu/xla_gpu_target.cc"
 # Of the XlaCallModule op: the first whose programs are plain StableHLO of any platform.
 CALL_MODULE_VERSION = 9
 

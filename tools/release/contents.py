@@ -28,7 +28,7 @@ LINKED = re.compile(
     r"|libtf_bn_ops(_\w+)?)\.so(\.\d+)?"
 )
 OF_EACH = ("libtf_bn_ops.so", "libtf_bn_ops_override.so", "libtf_bn_ops_optimizer.so",
-           "libtf_bn_ops_client.so", "build_info.json", "bn_grad_block")  # fmt: skip
+           "libtf_bn_ops_client.so", "build_info.json")  # fmt: skip
 
 
 def problems(wheel: pathlib.Path, versions: list[str]) -> list[str]:

@@ -93,8 +93,6 @@ def add_to_stage(stage: pathlib.Path, built: pathlib.Path, version: str) -> None
     core.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(built / "lib" / CORE, core)
     (built / "lib" / ".environment").unlink(missing_ok=True)
-    for program in (built / "bin").iterdir():
-        shutil.move(program, built / "lib" / program.name)
     shutil.move(built / "lib", stage / f"lib_tf{version}")
     shutil.copytree(built / "include", stage / "include", dirs_exist_ok=True)
     shutil.rmtree(built)

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cc/client/attribute_string.h"
-#include "cc/fuzz/input.h"
+#include "tests/fuzz/input.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using tf_bn_ops::AttributeDef;

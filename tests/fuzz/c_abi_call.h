@@ -1,12 +1,12 @@
 // The check of a call of the C ABI by a fuzz target.
 
-#ifndef TF_BN_OPS_CC_FUZZ_C_ABI_CALL_H_
-#define TF_BN_OPS_CC_FUZZ_C_ABI_CALL_H_
+#ifndef TF_BN_OPS_TESTS_FUZZ_C_ABI_CALL_H_
+#define TF_BN_OPS_TESTS_FUZZ_C_ABI_CALL_H_
 
 #include <cstddef>
 #include <cstring>
 
-#include "cc/fuzz/input.h"
+#include "tests/fuzz/input.h"
 
 namespace tf_bn_ops {
 namespace fuzz {
@@ -34,4 +34,4 @@ int CheckCall(size_t error_size, const Run& run) {
 }  // namespace fuzz
 }  // namespace tf_bn_ops
 
-#endif  // TF_BN_OPS_CC_FUZZ_C_ABI_CALL_H_
+#endif  // TF_BN_OPS_TESTS_FUZZ_C_ABI_CALL_H_

@@ -10,8 +10,8 @@
 
 #include "cc/c_api/tf_bn_ops_c.h"
 #include "cc/core/formulas/batch_norm.h"
-#include "cc/fuzz/formula_call.h"
-#include "cc/fuzz/input.h"
+#include "tests/fuzz/formula_call.h"
+#include "tests/fuzz/input.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // What the fuzz targets share: values from the bytes that a fuzzer generates.
 
-#ifndef TF_BN_OPS_CC_FUZZ_INPUT_H_
-#define TF_BN_OPS_CC_FUZZ_INPUT_H_
+#ifndef TF_BN_OPS_TESTS_FUZZ_INPUT_H_
+#define TF_BN_OPS_TESTS_FUZZ_INPUT_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -46,4 +46,4 @@ class Input {
 }  // namespace fuzz
 }  // namespace tf_bn_ops
 
-#endif  // TF_BN_OPS_CC_FUZZ_INPUT_H_
+#endif  // TF_BN_OPS_TESTS_FUZZ_INPUT_H_

@@ -9,8 +9,8 @@
 #include <cstdint>
 
 #include "cc/c_api/tf_bn_ops_c.h"
-#include "cc/fuzz/formula_call.h"
-#include "cc/fuzz/input.h"
+#include "tests/fuzz/formula_call.h"
+#include "tests/fuzz/input.h"
 
 namespace {
 

@@ -12,8 +12,8 @@
 
 #include "cc/c_api/args.h"
 #include "cc/c_api/tf_bn_ops_c.h"
-#include "cc/fuzz/c_abi_call.h"
-#include "cc/fuzz/input.h"
+#include "tests/fuzz/c_abi_call.h"
+#include "tests/fuzz/input.h"
 
 namespace {
 

@@ -2,8 +2,8 @@
 // arrays filled with bytes of the input, their comparison, and arguments with a
 // field that is wrong.
 
-#ifndef TF_BN_OPS_CC_FUZZ_FORMULA_CALL_H_
-#define TF_BN_OPS_CC_FUZZ_FORMULA_CALL_H_
+#ifndef TF_BN_OPS_TESTS_FUZZ_FORMULA_CALL_H_
+#define TF_BN_OPS_TESTS_FUZZ_FORMULA_CALL_H_
 
 #include <cstdint>
 #include <cstring>
@@ -13,8 +13,8 @@
 
 #include "cc/c_api/tf_bn_ops_c.h"
 #include "cc/core/dtype.h"
-#include "cc/fuzz/c_abi_call.h"
-#include "cc/fuzz/input.h"
+#include "tests/fuzz/c_abi_call.h"
+#include "tests/fuzz/input.h"
 
 namespace tf_bn_ops {
 namespace fuzz {
@@ -156,4 +156,4 @@ bool SpoilActivation(Input* input, Args* args) {
 }  // namespace fuzz
 }  // namespace tf_bn_ops
 
-#endif  // TF_BN_OPS_CC_FUZZ_FORMULA_CALL_H_
+#endif  // TF_BN_OPS_TESTS_FUZZ_FORMULA_CALL_H_

@@ -5,7 +5,7 @@
 //
 //   g++ -std=c++17 -O1 -ffp-contract=off -shared -fPIC -I. -o emulator.so
 //     -DTFBN_EMULATED_CALL=batch_norm_grad
-//     cc/cuda/testing/emulator.cc cc/c_api/args.cc cc/c_api/split_args.cc
+//     tools/gpu/emulator.cc cc/c_api/args.cc cc/c_api/split_args.cc
 //
 // A library for each call of TFBN_FOR_EACH_C_CALL, which are compiled when they
 // are needed, and one without TFBN_EMULATED_CALL for all that is no such call.
