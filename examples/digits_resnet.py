@@ -69,7 +69,9 @@ def main(argv: list[str]) -> None:
         sys.exit("error: --plot needs matplotlib: pip install matplotlib")
     keras.utils.set_random_seed(1)
     builtin = make_model()
-    shim = tf_bn_ops.keras.replace_batch_norm(builtin)
+    shim = keras.models.clone_model(builtin)
+    shim.set_weights(builtin.get_weights())
+    tf_bn_ops.keras.replace_batch_norm(shim)
     curves = {"Keras": train(builtin, _EPOCHS.value), "tf_bn_ops": train(shim, _EPOCHS.value)}
     (builtin_losses, builtin_accuracy), (shim_losses, shim_accuracy) = curves.values()
     print("step   Keras      tf_bn_ops")

@@ -16,7 +16,7 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-KINDS = ("Keras", "tf_bn_ops", "with `fuse=True`")
+KINDS = ("Keras", "tf_bn_ops", "with `fuse_graphs`")
 STEPS = 3
 # malloc returns what is freed at once, so that the peak is that of what is in use.
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
@@ -31,13 +31,16 @@ def measure(kind: str, network: str, batch: int, side: int) -> float:
     import keras
     import tensorflow as tf
 
+    import tf_bn_ops
     from tf_bn_ops.keras import replace_batch_norm
 
     if not callable(getattr(keras.applications, network, None)):
         sys.exit(f"error: keras.applications has no {network!r}: name one of its functions")
     model = getattr(keras.applications, network)(weights=None, input_shape=(side, side, 3))
     if kind != KINDS[0]:
-        model = replace_batch_norm(model, inplace=True, fuse=kind == KINDS[2])
+        replace_batch_norm(model)
+    if kind == KINDS[2]:
+        tf_bn_ops.fuse_graphs()
     model.compile(keras.optimizers.SGD(0.01), "sparse_categorical_crossentropy", jit_compile=False)
     images = tf.random.normal([batch, side, side, 3])
     labels = tf.random.uniform([batch], 0, 1000, tf.int32)

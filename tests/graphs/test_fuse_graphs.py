@@ -322,7 +322,7 @@ def fit():
         x = keras.layers.Activation("relu")(keras.layers.Add()([shortcut, x]))
     x = keras.layers.GlobalAveragePooling2D()(x)
     model = keras.Model(inputs, keras.layers.Dense(4, activation="softmax")(x))
-    model = tf_bn_ops.keras.replace_batch_norm(model)
+    tf_bn_ops.keras.replace_batch_norm(model)
     model.compile("sgd", "sparse_categorical_crossentropy", jit_compile=False)
     x = np.random.default_rng(0).normal(size=(20, 8, 8, 3)).astype("float32")
     losses = model.fit(x, np.arange(20) % 4, batch_size=8, epochs=3, verbose=0).history["loss"]

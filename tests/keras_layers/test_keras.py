@@ -1,4 +1,4 @@
-"""The Keras layer: the parent's results, weights and files; replace_batch_norm on whole models."""
+"""The Keras layer: the parent's results, weights and files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tf_bn_ops
-from tf_bn_ops.keras import BatchNormalization, replace_batch_norm
+from tf_bn_ops.keras import BatchNormalization
 
 # Rank and channel axis of every layout that is fused.
 LAYOUTS = [(2, -1), (2, 1), (3, -1), (3, 1), (4, -1), (4, 3), (4, 1), (5, -1), (5, 1)]
@@ -314,10 +314,6 @@ def test_side_inputs_in_functional_models(tmp_path):
     ops = ops_of(model, tf.constant(data), training=False)
     assert {"FusedBatchNormV3", "AddV2", "Relu"} <= {*ops}
     assert not [op for op in ops if op.startswith("TfBnOps")]
-    assert tf_bn_ops.keras.batch_norm_report(model).activations == {"bn": "relu"}
-    restored = tf_bn_ops.keras.restore_batch_norm(model)
-    assert type(restored.get_layer("bn")) is BatchNormalization
-    np.testing.assert_array_equal(restored(data), model(data))
 
 
 def test_wrong_activations_and_side_inputs_are_one_sentence():
@@ -355,83 +351,6 @@ def test_config_and_weights_are_the_parents():
     for layer in (parent, ours):
         layer.build((None, 3, 4))
     assert [w.path for w in ours.weights] == [w.path for w in parent.weights]
-
-
-def small_resnet() -> keras.Model:
-    """Two residual blocks with normalizations, one of them in a nested model."""
-
-    def block(inputs):
-        x = keras.layers.Conv2D(8, 3, padding="same", use_bias=False)(inputs)
-        x = keras.layers.BatchNormalization(momentum=0.8)(x)
-        x = keras.layers.ReLU()(x)
-        x = keras.layers.Conv2D(8, 3, padding="same", use_bias=False)(x)
-        x = keras.layers.BatchNormalization(gamma_initializer="zeros")(x)
-        return keras.layers.ReLU()(keras.layers.Add()([inputs, x]))
-
-    inputs = keras.Input((8, 8, 1))
-    stem = keras.Sequential(
-        [keras.Input((8, 8, 1)), keras.layers.Conv2D(8, 3), keras.layers.BatchNormalization()]
-    )
-    x = block(stem(inputs))
-    x = block(x)
-    x = keras.layers.GlobalAveragePooling2D()(x)
-    return keras.Model(inputs, keras.layers.Dense(4, activation="softmax")(x))
-
-
-def batch_norms(model) -> list:
-    layers = model._flatten_layers(include_self=False)
-    return [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
-
-
-def train(model, steps: int = 3) -> list[float]:
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(16, 8, 8, 1)).astype("float32"), rng.integers(0, 4, 16)
-    model.compile(keras.optimizers.SGD(0.1), "sparse_categorical_crossentropy")
-    return [model.train_on_batch(x, y) for _ in range(steps)]
-
-
-def test_replace_in_a_model_that_trains_alike_and_is_saved(tmp_path):
-    keras.utils.set_random_seed(1)
-    model = small_resnet()
-    batch_norms(model)[1].trainable = False
-    ours = replace_batch_norm(model)
-    assert [type(layer) for layer in batch_norms(ours)] == [BatchNormalization] * 5
-    assert [type(layer) for layer in batch_norms(model)] == [keras.layers.BatchNormalization] * 5
-    assert [layer.name for layer in ours.layers] == [layer.name for layer in model.layers]
-    assert len(ours.trainable_weights) == len(model.trainable_weights)
-    for a, b in zip(ours.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
-    np.testing.assert_allclose(train(ours), train(model), rtol=1e-4)
-
-    x = np.random.default_rng(2).normal(size=(4, 8, 8, 1)).astype("float32")
-    want = ours(x)
-    np.testing.assert_allclose(want, model(x), rtol=1e-3, atol=1e-4)
-    ours.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert [type(layer) for layer in batch_norms(loaded)] == [BatchNormalization] * 5
-    np.testing.assert_array_equal(loaded(x), want)
-    # Weights of ours go into a model of the parent's, and the other way round.
-    ours.save_weights(tmp_path / "ours.weights.h5")
-    model.load_weights(tmp_path / "ours.weights.h5")
-    np.testing.assert_allclose(model(x), want, rtol=1e-4, atol=1e-5)
-    ours.export(tmp_path / "exported", verbose=False)
-    exported = tf.saved_model.load(tmp_path / "exported")
-    np.testing.assert_allclose(exported.serve(x), want, atol=1e-5)
-
-
-def test_replace_keeps_compilation_shared_layers_and_structured_inputs():
-    shared = keras.layers.BatchNormalization()
-    inputs = {"left": keras.Input((3,), name="left"), "right": keras.Input((3,), name="right")}
-    outputs = keras.layers.Add()([shared(inputs["left"]), shared(inputs["right"])])
-    model = keras.Model(inputs, outputs)
-    model.compile("adam", "mse")
-    ours = replace_batch_norm(model)
-    assert len(batch_norms(ours)) == 1
-    x = {"left": np.ones((2, 3), "float32"), "right": np.zeros((2, 3), "float32")}
-    np.testing.assert_allclose(ours(x), model(x), atol=1e-6)
-    ours.train_on_batch(x, np.ones((2, 3), "float32"))
-    sequential = keras.Sequential([keras.layers.BatchNormalization()])
-    assert isinstance(replace_batch_norm(sequential).layers[0], BatchNormalization)
 
 
 def test_sizes_known_at_run_time_only():

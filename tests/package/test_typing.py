@@ -62,10 +62,10 @@ class Network:
     depth = 50
 
 def use_keras(network: Network) -> None:
-    tf_bn_ops.keras.replace_batch_norm(network, fuse=True).depth
+    tf_bn_ops.keras.replace_batch_norm(network, verify=[1.0]).depth
     tf_bn_ops.keras.replace_batch_norm(network).width  # error
     tf_bn_ops.keras.replace_batch_norm(network, fused=True)  # error
-    tf_bn_ops.keras.restore_batch_norm(network, inplace=True).depth
+    tf_bn_ops.keras.restore_batch_norm(network).depth
     tf_bn_ops.keras.restore_batch_norm(network).width  # error
     tf_bn_ops.keras.batch_norm_report(network).unfused["bn"].upper()
     tf_bn_ops.keras.batch_norm_report(network).replaced  # error

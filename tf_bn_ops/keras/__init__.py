@@ -10,16 +10,10 @@ import keras as _keras
 
 from tf_bn_ops import _after_import, _keras_environment
 from tf_bn_ops.keras._layer import BatchNormalization
-from tf_bn_ops.keras._replace import (
-    BatchNormReport,
-    batch_norm_report,
-    replace_batch_norm,
-    restore_batch_norm,
-)
+from tf_bn_ops.keras._replace import batch_norm_report, replace_batch_norm, restore_batch_norm
 from tf_bn_ops.keras._switch import disable, enable
 
 __all__ = [
-    "BatchNormReport",
     "BatchNormalization",
     "batch_norm_report",
     "disable",

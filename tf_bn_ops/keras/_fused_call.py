@@ -73,28 +73,6 @@ class Behind(NamedTuple):
         return {"relu": keras.ops.relu, "relu6": keras.ops.relu6}[self.activation](y)
 
 
-class Deferred(NamedTuple):
-    """The call of a normalization that the addition behind it computes.
-
-    It is an attribute of the tensor between the two layers, as a mask of Keras is.
-    """
-
-    layer: Any
-    training: bool | None
-    mask: Any
-
-    @classmethod
-    def through(cls, layer: Any, inputs: Any, training: bool | None, mask: Any) -> Any:
-        """What `call` of the layer returns: its input as a new tensor that others do not read."""
-        tensor = tf.identity(inputs)
-        tensor._tf_bn_ops_deferred = cls(layer, training, mask)
-        return tensor
-
-    @classmethod
-    def of(cls, tensor: Any) -> Deferred | None:
-        return getattr(tensor, "_tf_bn_ops_deferred", None)
-
-
 def fused_call(
     layer: Any,
     parent_call: Callable[..., Any],

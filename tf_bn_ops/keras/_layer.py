@@ -7,13 +7,9 @@ from typing import Any
 import keras
 
 from tf_bn_ops._fused import ACTIVATION_MODES, Activation
-from tf_bn_ops.keras._fused_call import Behind, Deferred, fused_call
+from tf_bn_ops.keras._fused_call import Behind, fused_call
 
 __all__ = ["BatchNormalization"]
-
-# What stands in BatchNormalization.fused_into.
-INTO_ACTIVATION = "activation"  # This layer computes the activation layer behind it, too.
-INTO_ADDITION = "addition"  # The Add layer behind it computes this layer, too.
 
 
 @keras.saving.register_keras_serializable(package="tf_bn_ops")
@@ -47,9 +43,8 @@ class BatchNormalization(keras.layers.BatchNormalization):
       **kwargs: those of the parent.
     """
 
-    # Class attributes, because a replaced layer has not been through __init__.
+    # A class attribute, because a replaced layer has not been through __init__.
     _activation: Activation | None = None
-    fused_into: str | None = None
 
     def __init__(self, *args: Any, activation: Activation | None = None, **kwargs: Any) -> None:
         if activation not in ACTIVATION_MODES:
@@ -67,10 +62,6 @@ class BatchNormalization(keras.layers.BatchNormalization):
         mask: Any = None,
         side_input: Any = None,
     ) -> Any:
-        if self.fused_into is not None:
-            check_readers(self)
-        if self.fused_into == INTO_ADDITION:
-            return Deferred.through(self, inputs, training, mask)
         if side_input is not None and mask is None:
             # Keras looks for the mask of a layer's only tensor.
             mask = getattr(inputs, "_keras_mask", None)
@@ -78,26 +69,5 @@ class BatchNormalization(keras.layers.BatchNormalization):
         return fused_call(self, super().call, inputs, training, mask, behind)
 
     def get_config(self) -> dict[str, Any]:
-        own = {"activation": self._activation, "fused_into": self.fused_into}
-        set_ones = {name: value for name, value in own.items() if value is not None}
-        return {**super().get_config(), **set_ones}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> BatchNormalization:
-        config = dict(config)
-        fused_into = config.pop("fused_into", None)
-        layer = cls(**config)
-        if fused_into is not None:
-            layer.fused_into = fused_into
-        return layer
-
-
-def check_readers(layer: Any) -> None:
-    """Raises a RuntimeError if more than one layer has come to read a layer that is fused."""
-    readers = {id(node.operation): node.operation.name for node in layer._outbound_nodes}
-    if len(readers) > 1:
-        raise RuntimeError(
-            f"layer {layer.name!r} is fused with the layer behind it, and was given to "
-            f"{[*readers.values()][-1]!r} since: connect the layers first, and then call "
-            "tf_bn_ops.keras.replace_batch_norm"
-        )
+        own = {} if self._activation is None else {"activation": self._activation}
+        return {**super().get_config(), **own}

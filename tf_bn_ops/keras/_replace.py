@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 import keras
 
-from tf_bn_ops.keras import _fusion, _switch
-from tf_bn_ops.keras._copy import copy_model
+from tf_bn_ops.keras import _switch
 from tf_bn_ops.keras._fused_call import why_unfused
 from tf_bn_ops.keras._layer import BatchNormalization
 from tf_bn_ops.keras._verify import Verification
@@ -30,34 +29,14 @@ _Model = TypeVar("_Model")
 
 @dataclasses.dataclass(frozen=True)
 class BatchNormReport:
-    """Which normalizations of a model are on the fused ops.
-
-    Attributes:
-      fused: the paths of those that are, such as "resnet/block3/bn".
-      unfused: path to reason of the others, the reason as the end of a sentence about the layer.
-      activations: path of a layer in `fused` -> what it is fused with in one op: "relu", "relu6",
-        "add, relu" or "add, relu6".
-      alone: path to reason of those in `fused` that are fused with no activation.
-    """
+    """Which normalizations of a model are on the fused ops; the fields as `batch_norm_report`."""
 
     fused: tuple[str, ...]
     unfused: dict[str, str]
-    activations: dict[str, str] = dataclasses.field(default_factory=dict)
-    alone: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         total = len(self.fused) + len(self.unfused)
-        text = f"fused {len(self.fused)} of {total}{_reasons(self.unfused)}"
-        if self.activations:
-            text += f"\n{self.with_activation()}"
-        return text
-
-    def with_activation(self) -> str:
-        """A sentence about `activations` and `alone`."""
-        return (
-            f"fused {len(self.activations)} of {len(self.fused)} with the activation"
-            f"{_reasons(self.alone)}"
-        )
+        return f"fused {len(self.fused)} of {total}{_reasons(self.unfused)}"
 
 
 def batch_norm_report(model: Any) -> BatchNormReport:
@@ -68,172 +47,115 @@ def batch_norm_report(model: Any) -> BatchNormReport:
 
     Args:
       model: any Keras model or layer.
+
+    Returns:
+      A report to be printed, with two fields: `fused`, a tuple of the paths of those that are, such
+      as "resnet/block3/bn", and `unfused`, a dict of the others from path to reason, the reason as
+      the end of a sentence about the layer.
     """
-    fused, unfused, activations, alone = [], {}, {}, {}
-    whys = _fusion.why_not_fused(_checked(model))
-    for path, layer in _batch_norms(model):
+    fused, unfused = [], {}
+    for path, layer in _batch_norms(_checked(model)):
         reason = why_unfused(layer)
-        if (
-            reason is None
-            and not _switch.is_enabled()
-            and not isinstance(layer, BatchNormalization)
-        ):
+        if reason is None and not _is_ours(layer) and not _switch.is_enabled():
             reason = _derived(layer) or "is keras.layers.BatchNormalization"
-        behind = _fusion.fused_with(layer)
-        if reason is not None:
-            unfused[path] = reason
-            continue
-        fused.append(path)
-        if behind is not None:
-            activations[path] = behind
+        if reason is None:
+            fused.append(path)
         else:
-            alone[path] = whys.get(id(layer), "is in no graph of layers")
-    return BatchNormReport(tuple(fused), unfused, activations, alone)
+            unfused[path] = reason
+    return BatchNormReport(tuple(fused), unfused)
 
 
-def replace_batch_norm(
-    model: _Model, *, inplace: bool = False, fuse: bool = False, verify: Any = None
-) -> _Model:
-    """A model with this module's BatchNormalization in the place of Keras'.
+def replace_batch_norm(model: _Model, verify: Any = None) -> _Model:
+    """Puts this module's BatchNormalization in the place of Keras', in the model itself.
 
     Layers are found wherever Keras tracks them: in nested and subclassed models, custom layers and
-    wrappers such as TimeDistributed. What cannot be replaced stays as it is: layers of classes that
-    are derived from Keras', and those of which no call can be fused. They are logged by name with
-    the reason (logger "tf_bn_ops"), and `batch_norm_report` returns them.
+    wrappers such as TimeDistributed. They keep weights, names, `trainable` and everything else, and
+    the model its compilation and the state of its optimizer. Its functions for training, evaluation
+    and prediction are traced again; a `tf.function` of your own that has called the model keeps
+    Keras' path. Models that share layers with this one share the change.
 
-    The copy is made by Keras' own saving and holds all state: class of the model, weights, adapted
-    layers, seeds, `trainable`, compilation and optimizer. Where Keras cannot save a model, or loses
-    state on the way, it is refused. With `inplace=True` there is no copy to be made, and any Keras
-    model will do.
-
-    With `fuse=True` a normalization also computes what follows it, in training as one op in each
-    direction: ReLU or ReLU6 (the layers ReLU and Activation), or an Add of two tensors and then
-    such an activation. That is in graphs of layers, Functional and Sequential models and those
-    nested in them, where nothing else reads what is between the layers. Layers, names, weights and
-    results stay: the layers of a chain divide the work anew, so that a call of one of them alone,
-    a new model from the output of one, or a Sequential model without the last of them computes
-    something else. With `inplace=True` that goes for all models that share layers with this one,
-    those built before, too. What is not fused is logged with the reason, and `batch_norm_report`
-    returns it.
+    What cannot be replaced stays as it is: layers of classes that are derived from Keras', and
+    those of which no call can be fused. They are logged by name with the reason (logger
+    "tf_bn_ops"), and `batch_norm_report` returns them.
 
     Args:
-      model: a Keras model; with `inplace=True` also a layer.
-      inplace: True to replace the layers in `model` itself. Its functions for training, evaluation
-        and prediction are traced again; a `tf.function` of your own that has called the model
-        keeps Keras' path.
-      fuse: True to fuse the layers with what follows them.
+      model: a Keras model or layer, built or not.
       verify: an input of the model, one batch. The model is called with it before and after, in
         inference and in training, without a lasting effect on its state, and the results compared.
 
     Returns:
-      The copy, or `model` if `inplace`.
+      `model`.
 
     Raises:
       TypeError: not a model of Keras 3; tf_keras has TensorFlow's fused ops already.
-      ValueError: `model` cannot be copied, or `verify` finds that it computes something else.
+      ValueError: `verify` finds that the model computes something else; nothing is replaced then.
     """
-    return _exchange(model, inplace, verify, _replace_all if not fuse else _replace_and_fuse)
-
-
-def restore_batch_norm(model: _Model, *, inplace: bool = False, verify: Any = None) -> _Model:
-    """The way back: Keras' BatchNormalization in the place of this module's.
-
-    Layers that `replace_batch_norm` fused with what follows are separated. What the restored model
-    saves loads in a process without this library. What Keras' layer cannot compute stays, and is
-    logged: `activation` and side inputs of this module's layer.
-
-    Args:
-      model: a Keras model; with `inplace=True` also a layer.
-      inplace, verify: as for `replace_batch_norm`.
-
-    Returns:
-      A copy, or `model` if `inplace`.
-
-    Raises:
-      TypeError, ValueError: as `replace_batch_norm`.
-    """
-    return _exchange(model, inplace, verify, _restore_all)
-
-
-def _exchange(
-    model: Any, inplace: bool, verify: Any, change: Callable[[Any], list[_fusion.Undo]]
-) -> Any:
-    """Changes layers of a model or of its copy, and undoes it if the results are others."""
     _checked(model)
-    if not inplace and not isinstance(model, keras.Model):
-        raise TypeError(
-            f"{type(model).__name__} is a layer and no model: pass inplace=True to change it itself"
-        )
     verification = None if verify is None else Verification(model, verify)
-    result = model if inplace else copy_model(model)
-    undo = change(result)
-    _forget_functions(result)
+    why_kept = lambda layer: _derived(layer) or why_unfused(layer)  # noqa: E731
+    replaced = _change_all(model, BatchNormalization, why_kept, "replaced")
     if verification is not None:
         try:
-            verification.check(result)
+            verification.check(model)
         except BaseException:  # Whatever a call of the model raises.
-            for step in reversed(undo):
-                step()
-            _forget_functions(result)
+            for layer in replaced:
+                _change_class(layer, _KERAS_LAYER)
+            _forget_functions(model)
             raise
-    return result
+    return model
 
 
-def _replace_all(model: Any) -> list[_fusion.Undo]:
-    return _change_all(
-        model, BatchNormalization, lambda layer: not _is_ours(layer), _why_kept, "replaced"
-    )
+def restore_batch_norm(model: _Model) -> _Model:
+    """Undoes `replace_batch_norm`: Keras' BatchNormalization in the place of this module's.
 
+    The layers are again what they were. What the model saves loads in a process without this
+    library. Layers that were made as this module's become Keras' too, but for those that Keras'
+    layer cannot compute: with `activation` or a side input. They are logged.
 
-def _replace_and_fuse(model: Any) -> list[_fusion.Undo]:
-    undo = [*_replace_all(model), *_fusion.fuse(model)]
-    _LOGGER.info("%s", batch_norm_report(model).with_activation())
-    return undo
+    Args:
+      model: a Keras model or layer.
 
+    Returns:
+      `model`.
 
-def _restore_all(model: Any) -> list[_fusion.Undo]:
-    undo = _fusion.unfuse(model)
-    is_ours = lambda layer: isinstance(layer, BatchNormalization)  # noqa: E731
-    return [*undo, *_change_all(model, _KERAS_LAYER, is_ours, _why_not_restored, "restored")]
+    Raises:
+      TypeError: as `replace_batch_norm`.
+    """
+    _change_all(_checked(model), _KERAS_LAYER, _why_not_restored, "restored")
+    return model
 
 
 def _change_all(
-    model: Any,
-    kind: type,
-    concerns: Callable[[Any], bool],
-    why_kept: Callable[[Any], str | None],
-    done: str,
-) -> list[_fusion.Undo]:
-    """Makes the layers that `concerns` finds layers of class `kind`, if nothing speaks against."""
-    undo, kept = [], {}
+    model: Any, kind: type, why_kept: Callable[[Any], str | None], done: str
+) -> list[Any]:
+    """Makes normalizations of the other class layers of `kind`, if nothing speaks against it."""
+    changed, kept = [], {}
     for path, layer in _batch_norms(model):
-        if not concerns(layer):
+        if type(layer) is kind or (kind is _KERAS_LAYER and not _is_ours(layer)):
             continue
         reason = why_kept(layer)
         if reason is None:
-            undo.append(_change_class(layer, kind))
+            _change_class(layer, kind)
+            changed.append(layer)
         else:
             kept[path] = reason
-    _LOGGER.log(
-        logging.WARNING if kept else logging.INFO,
-        "%s %d of %d%s",
-        done,
-        len(undo),
-        len(undo) + len(kept),
-        _reasons(kept),
-    )
-    return undo
+    _forget_functions(model)
+    level = logging.WARNING if kept else logging.INFO
+    total = len(changed) + len(kept)
+    _LOGGER.log(level, "%s %d of %d%s", done, len(changed), total, _reasons(kept))
+    return changed
 
 
-def _change_class(layer: Any, kind: type) -> _fusion.Undo:
+def _change_class(layer: Any, kind: type) -> None:
+    """Sets the class, and past Keras' tracking what Keras' __init__ and ours set differently."""
+    attributes = vars(layer)
     if kind is BatchNormalization:
-        supports_jit = {_SUPPORTED_JIT: vars(layer)["supports_jit"], "supports_jit": False}
+        attributes[_SUPPORTED_JIT] = attributes["supports_jit"]
+        attributes["supports_jit"] = False
     else:
-        supports_jit = {
-            _SUPPORTED_JIT: None,
-            "supports_jit": vars(layer).get(_SUPPORTED_JIT, True),
-        }
-    return _fusion.change_class(layer, kind, **supports_jit)
+        attributes["supports_jit"] = attributes.pop(_SUPPORTED_JIT, True)
+        attributes.pop("_activation", None)
+    layer.__class__ = kind
 
 
 def _forget_functions(model: Any) -> None:
@@ -275,7 +197,7 @@ def _batch_norms(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_ours(layer: Any) -> bool:
-    return type(layer) is BatchNormalization
+    return isinstance(layer, BatchNormalization)
 
 
 def _derived(layer: Any) -> str | None:
@@ -287,13 +209,9 @@ def _derived(layer: Any) -> str | None:
     return f"is of the derived class {type(layer).__name__}"
 
 
-def _why_kept(layer: Any) -> str | None:
-    return _derived(layer) or why_unfused(layer)
-
-
 def _why_not_restored(layer: Any) -> str | None:
-    if _fusion.fused_with(layer) is not None:
-        return f"computes the activation {_fusion.fused_with(layer)}"
+    if layer._activation is not None:
+        return f"computes the activation {layer._activation}"
     if any("side_input" in node.arguments.kwargs for node in layer._inbound_nodes):
         return "has a side input"
     return _derived(layer)
