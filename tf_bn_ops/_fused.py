@@ -108,6 +108,11 @@ def fused_batch_norm(
         mean, variance = float32(mean), float32(variance)
     else:
         mean = variance = tf.zeros([0])
+    if not attrs.is_training and not tf.executing_eagerly():
+        # A barrier for TensorFlow's remapper, without a copy. It would fuse the op into a Conv2D
+        # before it: with tanh and mish behind it into an op without a kernel, and with channels
+        # elsewhere into wrong numbers, since it compares no data formats (docs/adr/0037).
+        x, mean = tf.raw_ops.IdentityN(input=[x, mean])
     inputs = captured(x, scale, offset, mean, variance, *side_inputs)
     if attrs.is_training:
         y, *statistics = normalize(attrs, name, inputs)

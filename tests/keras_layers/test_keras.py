@@ -74,7 +74,8 @@ def check_equal(x, dtype="float32", training=True, **kwargs):
 def test_equals_the_parent(rank, axis, training):
     x = make_input(rank, axis)
     check_equal(x, axis=axis, training=training, momentum=0.7, epsilon=0.01)
-    assert is_fused(BatchNormalization(axis=axis), x, training=training)
+    # Inference of ranks 2 and 3 is Keras' arithmetic, which converters know.
+    assert is_fused(BatchNormalization(axis=axis), x, training=training) == (training or rank > 3)
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import functools
 import numbers
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
+from tensorflow.python.eager import record
 
 from tf_bn_ops import _loader, _ops, _replicas, _sync
 from tf_bn_ops._fused import ACTIVATION_MODES, Activation, fused_batch_norm
@@ -20,7 +23,7 @@ from tf_bn_ops.spec import DataFormat
 
 
 class _Layout(NamedTuple):
-    """How the op takes an input: axes of size 1 to insert, and its data format then."""
+    """How the op takes an input: axes of size 1 to insert in training, and its data format then."""
 
     inserted: tuple[int, ...]
     data_format: DataFormat
@@ -85,15 +88,35 @@ def fused_call(
     batch_statistics = bool(training and layer.trainable)
     layout = _layout_of_call(layer, inputs)
     behind.check(inputs)
-    if layout is None:
+    if layout is None or (batch_statistics and _is_exported()):
         return behind.of(parent_call(inputs, training=training, mask=mask))
     takes_mask = mask is None or _is_of_samples(mask, layer, inputs)
     if batch_statistics and takes_mask and _exchanges(layer):
         return _synchronized(layer, inputs, mask, behind)
-    is_left_to_xla = in_xla() and not (batch_statistics and _has_xla_kernels())
-    if mask is not None or is_left_to_xla:
+    if batch_statistics:
+        is_fused = not in_xla() or _has_xla_kernels()
+    else:
+        # Of ranks 2 and 3 converters fold Keras' formula into the layer before, and no reshaped op.
+        is_fused = not in_xla() and not layout.inserted
+    if mask is not None or not is_fused:
         return behind.of(parent_call(inputs, training=training, mask=mask))
     return _normalize(layer, layout, inputs, batch_statistics, behind)
+
+
+# Modules that trace functions to write them.
+_EXPORTERS = ("keras.src.export.", "tensorflow.python.saved_model.", "tensorflow.lite.")
+
+
+def _is_exported() -> bool:
+    """Whether a function for inference is being traced for a file, which is to load anywhere, also
+    where the model normalises by the batch in inference. With a tape it trains, and may hold
+    this library's ops."""
+    if tf.executing_eagerly() or record.could_possibly_record():
+        return False
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and not frame.f_globals.get("__name__", "").startswith(_EXPORTERS):
+        frame = frame.f_back
+    return frame is not None
 
 
 def why_unfused(layer: Any) -> str | None:
@@ -154,18 +177,18 @@ def _normalize(
     x = inputs
     if layer.compute_dtype == "float32":
         x = tf.cast(x, tf.float32)  # where autocast is off it may be narrower
-    x = _expanded(x, layout)
-    if batch_statistics:
-        if behind.side_input is not None:
-            side_input = _expanded(tf.cast(behind.side_input, x.dtype), layout)
-            behind = behind._replace(side_input=side_input)
-        y = _on_batch_statistics(layer, layout.data_format, x, behind)
-    else:
-        y = _on_moving_statistics(layer, layout.data_format, x)
+    if not batch_statistics:
+        # TensorFlow's op, so that what is saved or exported loads without this library.
+        call = functools.partial(fused_batch_norm, epsilon=layer.epsilon, is_training=False)
+        y = call(x, *_vectors(layer), data_format=layout.data_format).y
+        return behind.of(keras.ops.cast(y, layer.compute_dtype))
+    if behind.side_input is not None:
+        side_input = _expanded(tf.cast(behind.side_input, x.dtype), layout)
+        behind = behind._replace(side_input=side_input)
+    y = _on_batch_statistics(layer, layout.data_format, _expanded(x, layout), behind)
     if layout.inserted:
         y = tf.squeeze(y, layout.inserted)
-    y = keras.ops.cast(y, layer.compute_dtype)
-    return y if batch_statistics else behind.of(y)
+    return keras.ops.cast(y, layer.compute_dtype)
 
 
 def _exchanges(layer: Any) -> bool:
@@ -224,13 +247,6 @@ def _on_batch_statistics(layer: Any, data_format: DataFormat, x: Any, behind: Be
     layer.moving_mean.assign(mean)
     layer.moving_variance.assign(variance)
     return y
-
-
-def _on_moving_statistics(layer: Any, data_format: DataFormat, x: Any) -> Any:
-    """Inference: TensorFlow's op, so that what is saved or exported loads without this library."""
-    return fused_batch_norm(
-        x, *_vectors(layer), epsilon=layer.epsilon, data_format=data_format, is_training=False
-    ).y
 
 
 def _vectors(layer: Any) -> tuple[Any, Any, Any, Any]:

@@ -21,8 +21,8 @@ class BatchNormalization(keras.layers.BatchNormalization):
     outputs are the new moving statistics too; in inference it is TensorFlow's op, so that what is
     exported loads anywhere. The fused path takes inputs of half, bfloat16 or float32, rank 2 to 5,
     with the channel axis first (after the batch) or last. The parent class computes everything
-    else: a mask, `renorm`, float64, other axes, inference that XLA compiles, and backends other
-    than TensorFlow.
+    else: a mask, `renorm`, float64, other axes, inference of ranks 2 and 3 and below XLA, batch
+    statistics in a function that is exported for inference, and backends other than TensorFlow.
 
     With `synchronized=True` the statistics in training are those of all replicas of the strategy,
     as `tf_bn_ops.sync_batch_norm` has them: one collective in each direction, and right where the

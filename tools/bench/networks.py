@@ -126,9 +126,9 @@ class Server:
         keras_model = build(name, side)
         models = {
             KERAS: keras_model,
-            OURS: replace_batch_norm(build(name, side), inplace=True),
+            OURS: replace_batch_norm(build(name, side)),
             IDENTITY: without_batch_norm(keras_model),
-            FUSED: replace_batch_norm(build(name, side), inplace=True),
+            FUSED: replace_batch_norm(build(name, side)),
             WITHOUT_BOTH: without_batch_norm(keras_model, activations_behind(keras_model)),
         }
         if unfused := batch_norm_report(models[OURS]).unfused:

@@ -304,7 +304,7 @@ def on_page(page: pathlib.Path, run: Run) -> str:
         lines += ["", network_table(run, False).markdown()]
         lines += [
             "",
-            "With batch norm fused with the activations behind it (`fuse=True`), and with",
+            "With batch norm fused with the activations behind it (`fuse_graphs`), and with",
         ]
         lines += ["nothing in place of both:", "", network_table(run, True).markdown()]
     return "\n".join(lines)

@@ -1,0 +1,313 @@
+"""Inference: right in optimized graphs, foldable by converters, and exported without this library.
+
+The reference is Keras' model of the same weights.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from build_helpers import environment
+
+import tf_bn_ops
+from tf_bn_ops.keras import BatchNormalization, disable, enable, replace_batch_norm
+
+ROOT = pathlib.Path(tf_bn_ops.__file__).resolve().parent.parent
+KERAS_LAYER = keras.layers.BatchNormalization
+layers = keras.layers
+
+
+def random(*shape) -> np.ndarray:
+    return np.random.default_rng(0).normal(1, 2, shape).astype("float32")
+
+
+def randomize(model) -> None:
+    rng = np.random.default_rng(1)
+    for weight in model.weights:
+        weight.assign(rng.uniform(0.5, 1.5, weight.shape))
+
+
+def run_alone(program: str, *arguments, **changes) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        env=environment(TF_CPP_MIN_LOG_LEVEL="3", **changes),
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+# ---- In graphs that TensorFlow optimizes ---------------------------------------------------------
+
+# Every convolution, and activations behind batch norm over either axis: TensorFlow's remapper fuses
+# some of them into ops that have no kernel, or compute something else.
+OPTIMIZED = """
+import sys
+import keras, numpy as np, tensorflow as tf
+import tf_bn_ops
+
+layers, dtype = keras.layers, sys.argv[1]
+keras.config.set_dtype_policy(dtype)
+inputs = keras.Input((4, 4, 4))
+convolutions = {
+    "Conv2D": lambda: layers.Conv2D(4, 3, padding="same", use_bias=False),
+    "with bias": lambda: layers.Conv2D(4, 3, padding="same"),
+    "DepthwiseConv2D": lambda: layers.DepthwiseConv2D(3, padding="same", use_bias=False),
+    "transposed": lambda: layers.Conv2DTranspose(4, 3, padding="same", use_bias=False),
+    "Dense": lambda: layers.Dense(4, use_bias=False),
+    "none": lambda: layers.Identity(),
+}
+if sys.argv[2] == "1":  # Without oneDNN there are no others on CPUs.
+    convolutions["channels first"] = lambda: layers.Conv2D(
+        4, 3, padding="same", use_bias=False, data_format="channels_first")
+activations = [name for name in dir(keras.activations)
+               if callable(getattr(keras.activations, name)) and name.islower()
+               and name not in ("deserialize", "get", "serialize", "threshold")]
+assert len(activations) > 25
+if len(sys.argv) > 3:
+    activations = sys.argv[3:]
+outputs = {}
+for name, make in convolutions.items():
+    for axis in (-1, 1):
+        for activation in activations if name in ("Conv2D", "channels first") else ("tanh", "mish"):
+            x = layers.BatchNormalization(axis=axis)(make()(inputs))
+            outputs[f"{name}, axis {axis}, {activation}"] = layers.Activation(activation)(x)
+x = layers.Reshape((4, 4, 2, 2))(inputs)
+x = layers.BatchNormalization()(layers.Conv3D(4, 2, padding="same", use_bias=False)(x))
+outputs["Conv3D"] = layers.Activation("tanh")(x)
+model = keras.Model(inputs, outputs)
+rng = np.random.default_rng(0)
+for weight in model.weights:
+    # Sums of some 36 products, of size 1.
+    weight.assign(rng.uniform(0.5, 1.5, weight.shape) / (36 if weight.name == "kernel" else 1))
+x = rng.normal(size=(2, 4, 4, 4)).astype("float32")
+want = model(x)
+tf_bn_ops.keras.replace_batch_norm(model)
+got = model.predict(x, verbose=0)
+tolerance = {"float32": 1e-4, "mixed_float16": 1e-2, "mixed_bfloat16": 8e-2}[dtype]
+for name in outputs:
+    np.testing.assert_allclose(
+        np.float64(got[name]), np.float64(want[name]), rtol=tolerance, atol=tolerance, err_msg=name)
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "onednn", "activations"),
+    [
+        ("float32", "1", ["relu", "tanh", "mish"]),
+        *(
+            pytest.param(dtype, onednn, [], marks=pytest.mark.long, id=f"{dtype}-{onednn}-all")
+            for dtype in ("float32", "mixed_float16", "mixed_bfloat16")
+            for onednn in "01"
+        ),
+    ],
+)
+def test_behind_every_convolution_and_before_every_activation(dtype, onednn, activations):
+    variables = {"TF_ENABLE_ONEDNN_OPTS": onednn, "PYTHONPATH": str(ROOT)}
+    run_alone(OPTIMIZED, dtype, onednn, *activations, **variables)
+
+
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("activation", [tf.nn.relu, tf.tanh])
+def test_the_function_behind_a_convolution(data_format, activation):
+    """Whose channels are the last, whatever those of batch norm are."""
+    x, kernel = random(2, 4, 4, 4), random(3, 3, 4, 4) / 9
+    vectors = [np.arange(1, 5, dtype="float32") + i for i in range(4)]
+
+    def infer(x):
+        y = tf.nn.conv2d(x, kernel, 1, "SAME")
+        norm = tf_bn_ops.fused_batch_norm(y, *vectors, data_format=data_format, is_training=False)
+        return activation(norm.y)
+
+    np.testing.assert_allclose(tf.function(infer)(x), infer(x), rtol=1e-5, atol=1e-5)
+
+
+# ---- Converted for devices -----------------------------------------------------------------------
+
+BEFORE = {
+    "Dense": ((6,), lambda: layers.Dense(4, use_bias=False)),
+    "Dense of rank 3": ((5, 6), lambda: layers.Dense(4)),
+    "Conv1D": ((16, 3), lambda: layers.Conv1D(4, 3, use_bias=False)),
+    "Conv2D": ((8, 8, 3), lambda: layers.Conv2D(4, 3, use_bias=False)),
+    "DepthwiseConv2D": ((8, 8, 3), lambda: layers.DepthwiseConv2D(3)),
+}
+
+
+def lite_ops(model, folder) -> list[str]:
+    model.export(str(folder), verbose=False)
+    content = tf.lite.TFLiteConverter.from_saved_model(str(folder)).convert()
+    interpreter = tf.lite.Interpreter(model_content=content)
+    interpreter.allocate_tensors()
+    ops = [details["op_name"] for details in interpreter._get_ops_details()]
+    return [op for op in ops if op != "DELEGATE"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", BEFORE)
+def test_converters_fold_it_into_the_layer_before(tmp_path, name):
+    shape, make = BEFORE[name]
+    model = keras.Sequential([keras.Input(shape), make(), KERAS_LAYER(), layers.ReLU()])
+    randomize(model)
+    theirs = lite_ops(model, tmp_path / "theirs")
+    assert lite_ops(replace_batch_norm(model), tmp_path / "ours") == theirs
+
+
+# ---- Exported ------------------------------------------------------------------------------------
+
+
+class OwnStatistics(keras.Model):
+    """Normalises by the batch in inference too, as test-time adaptation does."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.norm, self.others = norm, [KERAS_LAYER(), KERAS_LAYER()]
+
+    def call(self, x):
+        x = self.norm(x, training=True)
+        for other in self.others:
+            x = other(x, training=True)
+        return x
+
+
+def infers(norm):
+    return keras.Sequential([keras.Input((6, 6, 3)), norm])
+
+
+def with_batch_statistics(norm):
+    inputs = keras.Input((6, 6, 3))
+    return keras.Model(inputs, layers.Conv2D(2, 3)(norm(inputs, training=True)))
+
+
+def subclassed(norm):
+    model = OwnStatistics(norm)
+    model(random(2, 6, 6, 3))
+    return model
+
+
+def by_model(model, folder) -> None:
+    model.export(folder, verbose=False)
+
+
+def by_archive(model, folder) -> None:
+    """As whoever calls a generator with training=True does."""
+    archive = keras.export.ExportArchive()
+    archive.track(model)
+    call = lambda x: model(x, training=True)  # noqa: E731
+    archive.add_endpoint("serve", call, [tf.TensorSpec((None, 6, 6, 3))])
+    archive.write_out(folder, verbose=False)
+
+
+def by_tensorflow(model, folder) -> None:
+    module = tf.Module()
+    module.model = model
+    signature = [tf.TensorSpec((None, 6, 6, 3))]
+    module.serve = tf.function(lambda x: model(x), input_signature=signature)
+    tf.saved_model.save(module, folder)
+
+
+LOADS = """
+import pathlib, sys, numpy as np, tensorflow as tf
+for folder in pathlib.Path(sys.argv[1]).iterdir():
+    model = tf.saved_model.load(folder / "exported")
+    data = np.load(folder / "data.npz")
+    np.testing.assert_allclose(model.serve(data["x"]), data["y"], rtol=1e-4, atol=1e-5)
+assert "tf_bn_ops" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        [("layer", with_batch_statistics, by_model)],
+        pytest.param(
+            [
+                ("layer", with_batch_statistics, by_archive),
+                ("layer", subclassed, by_model),
+                ("replaced", infers, by_model),
+                ("replaced", with_batch_statistics, by_tensorflow),
+                ("replaced", subclassed, by_archive),
+                ("switched", with_batch_statistics, by_model),
+                ("switched", subclassed, by_tensorflow),
+            ],
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_exported_models_load_without_this_library(tmp_path, kinds):
+    x = random(4, 6, 6, 3)
+    for way, make, export in kinds:
+        model = make(BatchNormalization() if way == "layer" else KERAS_LAYER())
+        randomize(model)
+        folder = tmp_path / f"{way} {make.__name__} {export.__name__}"
+        folder.mkdir()
+        if way == "replaced":
+            replace_batch_norm(model)
+        (enable if way == "switched" else disable)()
+        try:
+            np.savez(folder / "data.npz", x=x, y=model(x))
+            export(model, str(folder / "exported"))
+        finally:
+            disable()
+    run_alone(LOADS, tmp_path)
+
+
+def test_with_activation_and_side_input(tmp_path):
+    inputs = keras.Input((6, 6, 3))
+    y = BatchNormalization(activation="relu")(inputs, side_input=inputs, training=True)
+    model = keras.Model(inputs, y)
+    x = random(4, 6, 6, 3)
+    model.export(str(tmp_path / "exported"), verbose=False)
+    assert b"TfBnOps" not in (tmp_path / "exported" / "saved_model.pb").read_bytes()
+    loaded = tf.saved_model.load(str(tmp_path / "exported"))
+    np.testing.assert_allclose(loaded.serve(x), model(x), atol=1e-5)
+
+
+def test_functions_that_train_hold_this_librarys_ops(tmp_path):
+    model = infers(BatchNormalization())
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 6, 6, 3))])
+    def train(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.sin(model(x, training=True)))
+        return tape.gradient(loss, [weight.value for weight in model.trainable_weights])[0]
+
+    archive = keras.export.ExportArchive()
+    archive.track(model)
+    archive.add_endpoint("train", train, [tf.TensorSpec((None, 6, 6, 3))])
+    archive.write_out(str(tmp_path / "exported"), verbose=False)
+    assert b"TfBnOps>FusedBatchNormEx" in (tmp_path / "exported/saved_model.pb").read_bytes()
+
+
+GRADIENTS = """
+import sys, numpy as np, tensorflow as tf
+model, data = tf.saved_model.load(sys.argv[1] + "/exported"), np.load(sys.argv[1] + "/data.npz")
+x = tf.constant(data["x"])
+with tf.GradientTape() as tape:
+    tape.watch(x)
+    loss = tf.reduce_sum(tf.sin(model.serve(x)))
+np.testing.assert_allclose(tape.gradient(loss, x), data["gradient"], rtol=1e-3, atol=1e-5)
+assert "tf_bn_ops" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize(
+    ("axis", "onednn"), [(-1, "1"), pytest.param(1, "0", marks=pytest.mark.long)]
+)
+def test_what_is_loaded_has_tensorflows_gradient(tmp_path, axis, onednn):
+    model = infers(BatchNormalization(axis=axis))
+    randomize(model)
+    x = tf.constant(random(4, 6, 6, 3))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(tf.sin(model(x)))
+    np.savez(tmp_path / "data.npz", x=x, gradient=tape.gradient(loss, x))
+    model.export(str(tmp_path / "exported"), verbose=False)
+    run_alone(GRADIENTS, tmp_path, TF_ENABLE_ONEDNN_OPTS=onednn)
