@@ -47,7 +47,7 @@ constexpr int64_t kChainRows = 1024;
 
 // Maximum terms that narrow elements (kIsNarrow) of a column are added up in
 // float32 before their sum is added in double, see two_level_sum.h.
-// TWO_LEVEL_RUN of tf_bn_ops/harness/bounds.py.
+// TWO_LEVEL_RUN of tf_bn_ops/conformance/models/bounds.py.
 constexpr int kTwoLevelRun = 8;
 
 // Interleaved chains in which the columns of one channel are added up.

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 import tf_bn_ops
+from tf_bn_ops.conformance.models import gather_stats
 from tf_bn_ops.harness import split_c_abi
-from tf_bn_ops.harness.models import gather_stats
 
 
 def layer() -> dict[str, Any]:

@@ -26,8 +26,8 @@ from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.execution.answer import identical
 from tf_bn_ops.conformance.flags import DEFAULT_SEED
+from tf_bn_ops.conformance.models import formula_models
 from tf_bn_ops.harness import c_abi, problems, processes, split_c_abi
-from tf_bn_ops.harness.models import formula_models
 from tf_bn_ops.harness.problems import Problem, random_problem
 
 emulated.skip_without_parts()

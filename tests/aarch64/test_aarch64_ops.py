@@ -28,9 +28,8 @@ from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.execution import implementations, workers
 from tf_bn_ops.conformance.execution.answer import identical
 from tf_bn_ops.conformance.flags import DEFAULT_SEED
+from tf_bn_ops.conformance.models import bounds, formula_models
 from tf_bn_ops.conformance.verdict.judge import judge
-from tf_bn_ops.harness import bounds
-from tf_bn_ops.harness.models import formula_models
 
 emulated.skip_without_parts()
 pytestmark = pytest.mark.long

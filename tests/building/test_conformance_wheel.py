@@ -92,7 +92,8 @@ def test_shards_in_a_vendors_ci_are_merged_into_one_report(python, tmp_path):
     for shard in ("1/2", "2/2"):
         (tmp_path / "vendor.toml").write_text(mapping)
         name = shard[0]
-        flags = ("--library=libvendor.so", "--mapping=vendor.toml", "--kinds=random,contract,relations", "--cases=40")
+        flags = ("--library=libvendor.so", "--mapping=vendor.toml", "--cases=40")
+        flags += ("--kinds=random,contract,relations",)
         files = (f"--json={name}.json", f"--junit={name}.xml")
         result = _judge(python, tmp_path, *flags, f"--shard={shard}", *files)
         assert result.returncode == 0, result.stdout + result.stderr

@@ -16,8 +16,8 @@ from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.execution.answer import Answer
+from tf_bn_ops.conformance.models.formula_models import model_of
 from tf_bn_ops.harness import problems
-from tf_bn_ops.harness.models.formula_models import model_of
 from tf_bn_ops.harness.problems import Inputs
 
 Outputs = tuple[np.ndarray, np.ndarray, np.ndarray]  # x_backprop (as a view), scale, offset

@@ -12,8 +12,8 @@ from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases import execution_modes, foreign_shapes, generate, shapes
 from tf_bn_ops.conformance.cases.case import STATISTICS, CaseError
 from tf_bn_ops.conformance.flags import DEFAULT_CASES
-from tf_bn_ops.harness import inputs
-from tf_bn_ops.harness.models.formula_models import model_of
+from tf_bn_ops.conformance.models import inputs
+from tf_bn_ops.conformance.models.formula_models import model_of
 
 DEFAULT = list(generate.generate(DEFAULT_CASES, 1))
 FIRST_ORDER = first_order_cases(1600, 1)

@@ -16,10 +16,10 @@ from tf_bn_ops.conformance.cases import generate, real_inputs
 from tf_bn_ops.conformance.execution import workers
 from tf_bn_ops.conformance.execution.implementations import Implementation
 from tf_bn_ops.conformance.flags import VALUES
+from tf_bn_ops.conformance.models import bounds
 from tf_bn_ops.conformance.reports import record
 from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.settings import Settings
-from tf_bn_ops.harness import bounds
 
 HERE = pathlib.Path(__file__).resolve().parent
 

@@ -19,10 +19,10 @@ from tf_bn_ops.conformance.cases import generate, mapping
 from tf_bn_ops.conformance.execution import devices, workers
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.execution.implementations import BUILTIN_OPS, of_library, references
+from tf_bn_ops.conformance.models import bounds
+from tf_bn_ops.conformance.models.batch_norm_grad import OUTPUTS as ROLES
 from tf_bn_ops.conformance.verdict import divergences, judge
 from tf_bn_ops.conformance.verdict.settings import Settings
-from tf_bn_ops.harness import bounds
-from tf_bn_ops.harness.models.batch_norm_grad import OUTPUTS as ROLES
 from tf_bn_ops.spec import OPS
 
 HERE = pathlib.Path(__file__).resolve().parent

@@ -13,7 +13,7 @@ import tf_bn_ops
 PACKAGE = pathlib.Path(tf_bn_ops.__file__).parent
 # From the lowest to the highest; modules of conformance itself are above its packages.
 LAYERS = (
-    "spec", "harness", "harness.models", "conformance.cases", "conformance.execution",
+    "spec", "harness", "conformance.models", "conformance.cases", "conformance.execution",
     "conformance.verdict", "conformance.reports", "conformance.minimize", "conformance",
 )  # fmt: skip
 WITHOUT = """
@@ -22,11 +22,12 @@ for name in ("tensorflow", "ml_dtypes", "absl", "rich", "tomli"):
     sys.modules[name] = None
 import importlib, pkgutil
 from tf_bn_ops import harness, spec
-for package in (harness, spec):
+from tf_bn_ops.conformance import models
+for package in (harness, models, spec):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
 from tf_bn_ops.harness import c_abi
-from tf_bn_ops.harness.models import formula_models
+from tf_bn_ops.conformance.models import formula_models
 from tf_bn_ops.harness.problems import random_problem
 from tf_bn_ops.spec import DTYPES
 for dtype in DTYPES:
@@ -71,7 +72,10 @@ def test_below_conformance_numpy_is_enough():
 
 @pytest.mark.parametrize(
     "package",
-    ["harness", *(f"conformance/{p}" for p in ("cases", "execution", "verdict", "reports"))],
+    [
+        "harness",
+        *(f"conformance/{p}" for p in ("models", "cases", "execution", "verdict", "reports")),
+    ],
 )
 def test_a_package_lists_its_modules(package):
     """In the docstring of its __init__.py, which is what a newcomer reads first."""

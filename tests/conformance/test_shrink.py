@@ -18,12 +18,12 @@ from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.cases.case import Case, Problem
 from tf_bn_ops.conformance.execution.implementations import OWN_OPS, Implementation
 from tf_bn_ops.conformance.minimize import program, shrink
+from tf_bn_ops.conformance.models import bounds
+from tf_bn_ops.conformance.models.measure import OutputError
 from tf_bn_ops.conformance.reports import record
 from tf_bn_ops.conformance.verdict import divergences, judge
 from tf_bn_ops.conformance.verdict.result import CaseResult, PathResult
 from tf_bn_ops.conformance.verdict.settings import Settings
-from tf_bn_ops.harness import bounds
-from tf_bn_ops.harness.measure import OutputError
 
 pytest.importorskip("hypothesis")
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tf_bn_ops.conformance.models import formula_models
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.c_abi import bits
-from tf_bn_ops.harness.models import formula_models
 from tf_bn_ops.harness.problems import Problem
 from tf_bn_ops.spec import DTYPES
 

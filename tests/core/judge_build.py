@@ -19,8 +19,8 @@ import numpy as np
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.flags import DEFAULT_SEED
+from tf_bn_ops.conformance.models import formula_models
 from tf_bn_ops.harness import c_abi, problems
-from tf_bn_ops.harness.models import formula_models
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Batch normalization itself on the CPU through the C ABI, without TensorFlow.
 
-Promised: results within the bounds of tf_bn_ops/harness/models/batch_norm.py, which with these
+Promised: results within the bounds of tf_bn_ops/conformance/models/batch_norm.py, which with these
 kernels are 8u (|x - mean| rstd |scale| + |offset|) for y and 2u and 4u for mean and variance, at
 any mean; exact where the terms are; bitwise identical for every ISA build, thread count, alignment,
 and in place; every output written in every mode; the documented errors.
@@ -19,10 +19,10 @@ from builds import (
 )
 
 from tf_bn_ops import spec
-from tf_bn_ops.harness import bounds, c_abi
+from tf_bn_ops.conformance.models import batch_norm, bounds
+from tf_bn_ops.conformance.models.measure import assembled
+from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.c_abi import bits, shifted
-from tf_bn_ops.harness.measure import assembled
-from tf_bn_ops.harness.models import batch_norm
 from tf_bn_ops.harness.problems import (
     ACTIVATIONS,
     IDENTITY,

@@ -16,9 +16,9 @@ import pytest
 from builds import IMPLEMENTATIONS, ISA_BUILDS, assert_right
 
 from tf_bn_ops import spec
+from tf_bn_ops.conformance.models import batch_norm_grad_ex, formula_models
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.c_abi import bits, shifted
-from tf_bn_ops.harness.models import batch_norm_grad_ex, formula_models
 from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Problem, stored
 from tf_bn_ops.spec import DTYPES
 

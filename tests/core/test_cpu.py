@@ -24,7 +24,8 @@ from builds import (
 )
 
 from tf_bn_ops import _loader
-from tf_bn_ops.harness import c_abi, oracle, split_c_abi
+from tf_bn_ops.conformance.models import oracle
+from tf_bn_ops.harness import c_abi, split_c_abi
 from tf_bn_ops.harness.c_abi import bits, shifted
 from tf_bn_ops.harness.problems import Problem, random_problem
 from tf_bn_ops.spec import DTYPES

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from builds import swept
 
+from tf_bn_ops.conformance.models.gather_stats import random_parts
 from tf_bn_ops.harness import c_abi, split_c_abi
-from tf_bn_ops.harness.models.gather_stats import random_parts
 from tf_bn_ops.harness.problems import Problem, random_forward_problem, random_problem
 
 TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools" / "gpu"

@@ -1,6 +1,6 @@
 """The parts of synchronised batch normalization through the C ABI, without TensorFlow.
 
-Promised: each part is within the bounds of its model (harness/models/split_ops.py) in every ISA
+Promised: each part is within the bounds of its model (conformance/models/split_ops.py) in every ISA
 build, bitwise identical in all of them, for every thread count and in place; with one replica the
 parts are bitwise the ops that compute both passes, in element types up to float32; for any split of
 a batch over replicas, some of them without samples, the results are within the bounds of the op on
@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 from tf_bn_ops import spec
+from tf_bn_ops.conformance.models import formula_models
+from tf_bn_ops.conformance.models.gather_stats import chan, random_parts
 from tf_bn_ops.harness import c_abi, split_c_abi
-from tf_bn_ops.harness.models import formula_models
-from tf_bn_ops.harness.models.gather_stats import chan, random_parts
 from tf_bn_ops.harness.problems import (
     ACTIVATIONS,
     IDENTITY,

@@ -1,7 +1,7 @@
 """The second-order gradient on the CPU through the C ABI, without TensorFlow.
 
-Promised: results within the bounds of tf_bn_ops/harness/models/batch_norm_grad_grad.py; exact where
-the terms are; bitwise identical for every ISA build, thread count, alignment, and in place;
+Promised: results within the bounds of conformance/models/batch_norm_grad_grad.py; exact where the
+terms are; bitwise identical for every ISA build, thread count, alignment, and in place;
 statistics from x in training, whatever is given; the documented errors.
 """
 

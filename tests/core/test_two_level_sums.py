@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from builds import ISA_BUILDS
 
-from tf_bn_ops.harness import bounds, c_abi
-from tf_bn_ops.harness.models import formula_models
+from tf_bn_ops.conformance.models import bounds, formula_models
+from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.problems import Problem, random_problem, stored
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

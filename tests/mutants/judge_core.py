@@ -19,10 +19,10 @@ from score import GATHER_STATS
 from tf_bn_ops import spec
 from tf_bn_ops.conformance import flags
 from tf_bn_ops.conformance.cases import generate
+from tf_bn_ops.conformance.models import bounds, formula_models, gather_stats
+from tf_bn_ops.conformance.models.formula_models import model_of
 from tf_bn_ops.conformance.verdict.judge import judge
-from tf_bn_ops.harness import bounds, c_abi, problems, split_c_abi
-from tf_bn_ops.harness.models import formula_models, gather_stats
-from tf_bn_ops.harness.models.formula_models import model_of
+from tf_bn_ops.harness import c_abi, problems, split_c_abi
 from tf_bn_ops.harness.problems import Problem
 
 _STRICT = bounds.PROFILES["strict"]

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from tf_bn_ops import spec
+from tf_bn_ops.conformance.models.formula_models import MODELS
 from tf_bn_ops.harness import c_abi
-from tf_bn_ops.harness.models.formula_models import MODELS
 
 GATHER_STATS = "BatchNormGatherStats"  # No op of a view: it has no spec.
 _GATHER_FORMULA = "batch_norm_gather_stats"

@@ -15,9 +15,10 @@ import numpy as np
 from tf_bn_ops.conformance.cases import history
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.cases.execution_modes import MOST_CONSTANT
+from tf_bn_ops.conformance.execution import poison
 from tf_bn_ops.conformance.execution.answer import identical
-from tf_bn_ops.harness import c_abi, poison, problems
-from tf_bn_ops.harness.models.formula_models import fill
+from tf_bn_ops.conformance.models.formula_models import fill
+from tf_bn_ops.harness import c_abi, problems
 from tf_bn_ops.harness.problems import Problem
 
 # Calls take microseconds: it takes some until two of them are at work at the same time.

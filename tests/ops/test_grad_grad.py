@@ -1,6 +1,6 @@
 """FusedBatchNormGradGrad, and the gradients of the other ops that it computes.
 
-References: the right answer in long double with derived bounds (tf_bn_ops/harness/models/
+References: the right answer in long double with derived bounds (tf_bn_ops/conformance/models/
 batch_norm_grad_grad.py), TensorFlow's own second-order gradient, and finite differences in float64.
 tests/core/test_second_order.py has the kernels in detail, test_fidelity.py every op beside
 the built-in.
@@ -18,7 +18,7 @@ from tensorflow.python.framework import ops as tf_ops
 
 import tf_bn_ops
 from tf_bn_ops import _gradients
-from tf_bn_ops.harness.models import formula_models
+from tf_bn_ops.conformance.models import formula_models
 from tf_bn_ops.harness.problems import Problem
 from tf_bn_ops.spec import DATA_FORMATS, DTYPES, OPS, VIEW
 

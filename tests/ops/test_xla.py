@@ -25,10 +25,9 @@ from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.execution.implementations import request
+from tf_bn_ops.conformance.models import bounds, formula_models
+from tf_bn_ops.conformance.models.formula_models import model_of
 from tf_bn_ops.conformance.verdict.judge import judge, outputs_of, structure
-from tf_bn_ops.harness import bounds
-from tf_bn_ops.harness.models import formula_models
-from tf_bn_ops.harness.models.formula_models import model_of
 from tf_bn_ops.harness.problems import Problem
 from tf_bn_ops.spec import OPAQUE, OPS
 

@@ -17,9 +17,9 @@ import replica_processes
 import split_cases
 from split_cases import Case
 
-from tf_bn_ops.harness.bounds import PROFILES
-from tf_bn_ops.harness.measure import assembled
-from tf_bn_ops.harness.models import formula_models
+from tf_bn_ops.conformance.models import formula_models
+from tf_bn_ops.conformance.models.bounds import PROFILES
+from tf_bn_ops.conformance.models.measure import assembled
 from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Problem, of_tensors
 from tf_bn_ops.spec import DTYPES
 

@@ -7,6 +7,7 @@
   verdict/                           values, errors and static shapes against what is expected
   execution/                         candidate and references, in processes of their own
   cases/                             what is run
+  models/                            per formula: right answer, error bound, inputs
 
 Imports go down this list, and from there to tf_bn_ops/harness and tf_bn_ops/spec. Only the worker
 processes import TensorFlow.

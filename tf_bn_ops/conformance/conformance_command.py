@@ -45,11 +45,11 @@ from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.execution import devices, implementations, workers
 from tf_bn_ops.conformance.flags import VALUES as _FLAGS
 from tf_bn_ops.conformance.minimize import program, shrink
+from tf_bn_ops.conformance.models.formula_models import model_of
 from tf_bn_ops.conformance.reports import environment, merge, shards, terminal
 from tf_bn_ops.conformance.reports import record as record_lib
 from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.settings import Settings
-from tf_bn_ops.harness.models.formula_models import model_of
 from tf_bn_ops.harness.problems import Inputs
 
 # In addition to the random cases, one case in so many is about an error or static shapes, and one

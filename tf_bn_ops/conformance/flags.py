@@ -19,9 +19,9 @@ from tf_bn_ops.conformance.cases.generate import Combination
 from tf_bn_ops.conformance.cases.mapping import OpMapping
 from tf_bn_ops.conformance.execution import implementations
 from tf_bn_ops.conformance.execution.implementations import Implementation
+from tf_bn_ops.conformance.models import bounds
 from tf_bn_ops.conformance.reports import merge
 from tf_bn_ops.conformance.reports.shards import Shard
-from tf_bn_ops.harness import bounds
 
 # Six minutes on two cores; a new op adds cases of its own and takes none from the others.
 DEFAULT_CASES = generate.cases_with_every_kind(generate.combinations())

@@ -122,7 +122,7 @@ class OpSpec:
       counterpart: the op of TensorFlow whose results are the same where it takes the same layout
         and element type, with its spec among the ops: `builtin` where there is one; None: none.
       formula: the name of the formula model that knows its right answer, error bound and inputs
-        (tf_bn_ops/harness/models/formula_models.py).
+        (tf_bn_ops/conformance/models/formula_models.py).
       inputs, outputs: in the order of the OpDef.
       attrs: attr name -> default, without types; REQUIRED where there is none.
       epsilon_dtype: the type that epsilon has in the kernel.

@@ -9,8 +9,8 @@ from typing import Any
 import cuda_device
 import numpy as np
 
+from tf_bn_ops.conformance.models import formula_models
 from tf_bn_ops.harness import c_abi, split_c_abi
-from tf_bn_ops.harness.models import formula_models
 from tf_bn_ops.harness.problems import VIEW_ROLES, Problem
 
 # Sizes around every limit of the launch configuration (cc/cuda/launch_config.h): vectors of 2, 4

@@ -9,7 +9,7 @@ import numpy as np
 import repository  # noqa: F401
 
 from tf_bn_ops import spec
-from tf_bn_ops.harness.models import batch_norm_grad_ex_inputs, split_ops_inputs
+from tf_bn_ops.conformance.models import batch_norm_grad_ex_inputs, split_ops_inputs
 from tf_bn_ops.harness.problems import (
     IDENTITY,
     RELU,

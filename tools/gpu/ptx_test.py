@@ -27,8 +27,8 @@ from device_calls import VIEWS
 from device_problems import CALLS, KERNEL_DTYPES
 from simulated_device import LOCK_STEP, ORDERS, SimulatedDevice
 
+from tf_bn_ops.conformance.models.gather_stats import random_parts
 from tf_bn_ops.harness import c_abi
-from tf_bn_ops.harness.models.gather_stats import random_parts
 from tf_bn_ops.harness.problems import Problem
 
 # The simulator executes about a million elements a minute.

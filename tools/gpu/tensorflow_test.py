@@ -120,9 +120,8 @@ def judge_case(
     from tf_bn_ops import raw_ops
     from tf_bn_ops.conformance.execution import implementations
     from tf_bn_ops.conformance.execution.answer import Answer
+    from tf_bn_ops.conformance.models import bounds, formula_models
     from tf_bn_ops.conformance.verdict.judge import judge
-    from tf_bn_ops.harness import bounds
-    from tf_bn_ops.harness.models import formula_models
 
     inputs = formula_models.model_of(case.spec).fill(case)
     request = implementations.request(case, inputs, case.spec)

@@ -22,8 +22,8 @@ import emulated_device
 import numpy as np
 from device_calls import VIEWS, run
 
+from tf_bn_ops.conformance.models.gather_stats import random_parts
 from tf_bn_ops.harness import c_abi
-from tf_bn_ops.harness.models.gather_stats import random_parts
 from tf_bn_ops.harness.problems import Problem, random_forward_problem, random_problem
 
 REPETITIONS = 20

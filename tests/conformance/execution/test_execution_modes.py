@@ -19,9 +19,9 @@ from tf_bn_ops.conformance.cases.case import CaseError
 from tf_bn_ops.conformance.execution import worker, workers
 from tf_bn_ops.conformance.execution.answer import Answer, identical
 from tf_bn_ops.conformance.execution.implementations import Implementation, builtin, own, request
+from tf_bn_ops.conformance.models import bounds
 from tf_bn_ops.conformance.reports import record, terminal
 from tf_bn_ops.conformance.verdict import judge
-from tf_bn_ops.harness import bounds
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 TEXTBOOK = bounds.PROFILES["textbook"]

@@ -20,11 +20,11 @@ from numpy_kernels import Kernel, answer, fill
 
 from tf_bn_ops.conformance.cases import generate, history
 from tf_bn_ops.conformance.cases.execution_modes import EXECUTION_MODES
-from tf_bn_ops.conformance.execution import stateful, worker
+from tf_bn_ops.conformance.execution import poison, stateful, worker
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE, request
 from tf_bn_ops.conformance.execution.workers import received
+from tf_bn_ops.conformance.models import bounds
 from tf_bn_ops.conformance.verdict import judge
-from tf_bn_ops.harness import bounds, poison
 
 THIRD_PARTY = pathlib.Path(__file__).resolve().parents[1] / "third_party"
 CASE = "FusedBatchNormGradV2,float32,NHWC,{},training,normal,given,eps=0.1,eager,seed={}"

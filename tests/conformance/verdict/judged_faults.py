@@ -13,9 +13,10 @@ from numpy_kernels import fill
 
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.execution.answer import Answer
+from tf_bn_ops.conformance.models import bounds
 from tf_bn_ops.conformance.verdict.judge import judge
 from tf_bn_ops.conformance.verdict.result import CaseResult
-from tf_bn_ops.harness import bounds, problems
+from tf_bn_ops.harness import problems
 from tf_bn_ops.harness.problems import Inputs, Problem
 
 STRICT = bounds.PROFILES["strict"]

@@ -13,11 +13,11 @@ from tf_bn_ops import spec
 from tf_bn_ops.conformance import runner
 from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.execution.answer import Answer
+from tf_bn_ops.conformance.models import bounds
+from tf_bn_ops.conformance.models.batch_norm import OUTPUTS, formula
 from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.judge import judge
 from tf_bn_ops.conformance.verdict.settings import Settings
-from tf_bn_ops.harness import bounds
-from tf_bn_ops.harness.models.batch_norm import OUTPUTS, formula
 
 COMBOS = generate.combinations(["FusedBatchNormV3", "FusedBatchNormEx"])
 CASES = [c for c in generate.generate(600, 1, COMBOS) if 0 < math.prod(c.shape) < 5_000]

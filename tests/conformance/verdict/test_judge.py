@@ -10,10 +10,11 @@ from numpy_kernels import fill, first_order_cases
 from tf_bn_ops.conformance import runner
 from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.execution.answer import Answer
+from tf_bn_ops.conformance.models import bounds, oracle
+from tf_bn_ops.conformance.models.batch_norm_grad import OUTPUTS
 from tf_bn_ops.conformance.verdict import divergences, judge
 from tf_bn_ops.conformance.verdict.settings import Settings
-from tf_bn_ops.harness import bounds, oracle, problems
-from tf_bn_ops.harness.models.batch_norm_grad import OUTPUTS
+from tf_bn_ops.harness import problems
 from tf_bn_ops.harness.problems import Inputs
 from tf_bn_ops.spec import DTYPES
 

@@ -9,7 +9,8 @@ from numpy_kernels import fill
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases import generate
-from tf_bn_ops.harness import oracle, problems, sums
+from tf_bn_ops.conformance.models import oracle, sums
+from tf_bn_ops.harness import problems
 from tf_bn_ops.harness.problems import Inputs
 
 decimal.getcontext().prec = 60

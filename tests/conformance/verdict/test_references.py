@@ -15,9 +15,9 @@ from tf_bn_ops.conformance.execution.implementations import (
     request,
     translated,
 )
+from tf_bn_ops.conformance.models import bounds, inputs
+from tf_bn_ops.conformance.models.batch_norm_grad import OUTPUTS
 from tf_bn_ops.conformance.verdict import judge
-from tf_bn_ops.harness import bounds, inputs
-from tf_bn_ops.harness.models.batch_norm_grad import OUTPUTS
 
 # Finite kinds: what overflows on the way is the business of each implementation.
 KINDS = [k for k in inputs.KINDS if k not in ("nonfinite", "overflow")]

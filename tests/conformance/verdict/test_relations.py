@@ -14,9 +14,9 @@ from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.execution.answer import Answer
+from tf_bn_ops.conformance.models import batch_norm_grad, bounds
 from tf_bn_ops.conformance.verdict.relation_judge import judge_relation
-from tf_bn_ops.harness import bounds, c_abi
-from tf_bn_ops.harness.models import batch_norm_grad
+from tf_bn_ops.harness import c_abi
 
 STRICT = bounds.PROFILES["strict"]
 # Faults below any bound that does not know the right answer, and those of numbers that these cases

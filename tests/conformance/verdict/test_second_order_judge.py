@@ -10,7 +10,7 @@ from judged_faults import Filled, Judged
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.execution.answer import Answer
-from tf_bn_ops.harness.models.batch_norm_grad_grad import OUTPUTS, formula
+from tf_bn_ops.conformance.models.batch_norm_grad_grad import OUTPUTS, formula
 
 COMBOS = generate.combinations(["FusedBatchNormGradGrad"])
 CASES = [c for c in generate.generate(400, 1, COMBOS) if 0 < math.prod(c.shape) < 5_000]

@@ -3,7 +3,7 @@
     FusedBatchNormGradV3,half,NHWC,2x3x4x5,training,normal,batch,eps=0.001,eager,seed=17
 
 Op, dtype, layout, shape, mode, kind of inputs
-(harness/inputs.py), where mean and variance come from ("batch": the statistics of x; "given":
+(models/inputs.py), where mean and variance come from ("batch": the statistics of x; "given":
 others), epsilon, execution modes (execution/modes.py: "eager", "graph", or several joined by "+"
 whose results have to be bitwise identical), seed. Kinds "error/..." and "static/..." are described
 in contract.py, kinds "digits/..." in real_inputs.py, kinds "relation/..." in relations/, kinds

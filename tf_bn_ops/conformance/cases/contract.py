@@ -28,7 +28,7 @@ import numpy as np
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases.case import ERROR_PREFIX, STATIC_PREFIX, Case
 from tf_bn_ops.conformance.cases.execution_modes import DRAWN
-from tf_bn_ops.harness.models.formula_models import model_of
+from tf_bn_ops.conformance.models.formula_models import model_of
 from tf_bn_ops.harness.problems import IDENTITY, VIEW_ROLES, Inputs
 
 PREFIXES = (ERROR_PREFIX, STATIC_PREFIX)

@@ -18,8 +18,8 @@ from tf_bn_ops.conformance.cases.execution_modes import (
     MOST_CONSTANT,
 )
 from tf_bn_ops.conformance.cases.relations import table
-from tf_bn_ops.harness import inputs
-from tf_bn_ops.harness.models.formula_models import model_of
+from tf_bn_ops.conformance.models import inputs
+from tf_bn_ops.conformance.models.formula_models import model_of
 from tf_bn_ops.spec import OpSpec
 
 # (op, dtype, layout, mode)

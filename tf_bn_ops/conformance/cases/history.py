@@ -13,7 +13,7 @@ from typing import Any
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases.case import Case
-from tf_bn_ops.harness.models.formula_models import model_of
+from tf_bn_ops.conformance.models.formula_models import model_of
 
 
 def predecessors(case: Case) -> Iterator[Case]:

@@ -7,4 +7,5 @@ implementations.py   candidate and references
 autodiff.py          references that TensorFlow differentiates; elementary_parts.py: of split ops
 devices.py           where ops are placed
 stateful.py          modes that look for state between calls; fork.py: a call in a forked process
+poison.py            memory in which unwritten elements show
 """

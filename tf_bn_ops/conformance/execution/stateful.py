@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from tf_bn_ops.conformance.execution import poison
 from tf_bn_ops.conformance.execution.answer import identical
-from tf_bn_ops.harness import poison
 
 # (state, content), as worker.py answers.
 Reply = tuple[str, Any]

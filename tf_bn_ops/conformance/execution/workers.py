@@ -19,8 +19,8 @@ from tf_bn_ops.conformance.execution.implementations import (
     request,
     translated,
 )
+from tf_bn_ops.conformance.models.formula_models import fill
 from tf_bn_ops.harness import processes
-from tf_bn_ops.harness.models.formula_models import fill
 from tf_bn_ops.harness.problems import Inputs
 from tf_bn_ops.harness.processes import WorkerError
 

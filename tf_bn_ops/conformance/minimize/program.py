@@ -22,10 +22,10 @@ from tf_bn_ops.conformance.cases.case import Case, Problem
 from tf_bn_ops.conformance.cases.mapping import OpMapping
 from tf_bn_ops.conformance.execution.implementations import OWN_OPS, Implementation, request
 from tf_bn_ops.conformance.execution.worker import LIBRARY_PREFIX
+from tf_bn_ops.conformance.models.formula_models import model_of
+from tf_bn_ops.conformance.models.measure import assembled
 from tf_bn_ops.conformance.verdict.judge import Output, expect
 from tf_bn_ops.conformance.verdict.settings import Settings
-from tf_bn_ops.harness.measure import assembled
-from tf_bn_ops.harness.models.formula_models import model_of
 from tf_bn_ops.harness.problems import VIEW_ROLES
 
 # Elements up to which a tensor is written as numbers; a larger one as a compressed block.

@@ -14,9 +14,9 @@ from typing import Any
 
 from tf_bn_ops.conformance.cases.mapping import OpMapping
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
+from tf_bn_ops.conformance.models.formula_models import model_of
 from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.result import BITS_DIFFER, CaseResult, Disagreement, PathResult
-from tf_bn_ops.harness.models.formula_models import model_of
 
 # Raised when a field changes its meaning or goes; new fields need `check` to know them.
 VERSION = 4

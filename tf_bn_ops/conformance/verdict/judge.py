@@ -16,21 +16,22 @@ from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.cases.execution_modes import OTHER_KERNELS
 from tf_bn_ops.conformance.execution.answer import Answer, identical
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
-from tf_bn_ops.conformance.verdict.result import (
-    BITS_DIFFER,
-    CaseResult,
-    Disagreement,
-    PathResult,
-)
-from tf_bn_ops.harness import bounds, problems
-from tf_bn_ops.harness.measure import (
+from tf_bn_ops.conformance.models import bounds
+from tf_bn_ops.conformance.models.formula_models import model_of
+from tf_bn_ops.conformance.models.measure import (
     Evidence,
     Expected,
     OutputError,
     floating_dtype,
     ulp_of,
 )
-from tf_bn_ops.harness.models.formula_models import model_of
+from tf_bn_ops.conformance.verdict.result import (
+    BITS_DIFFER,
+    CaseResult,
+    Disagreement,
+    PathResult,
+)
+from tf_bn_ops.harness import problems
 from tf_bn_ops.harness.problems import Inputs
 
 

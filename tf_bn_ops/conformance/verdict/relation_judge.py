@@ -11,11 +11,11 @@ from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.cases.relations.relation import Answered, Comparison, Member, outputs_of
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
+from tf_bn_ops.conformance.models.bounds import Profile
+from tf_bn_ops.conformance.models.measure import EVIDENCE_SHARE, OutputError
 from tf_bn_ops.conformance.verdict.judge import compare_modes, structure
 from tf_bn_ops.conformance.verdict.judge import outputs_of as contract_of
 from tf_bn_ops.conformance.verdict.result import CaseResult, Disagreement, PathResult
-from tf_bn_ops.harness.bounds import Profile
-from tf_bn_ops.harness.measure import EVIDENCE_SHARE, OutputError
 
 
 def judge_relation(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from tf_bn_ops.conformance.cases.case import Case
-from tf_bn_ops.harness.measure import OutputError
+from tf_bn_ops.conformance.models.measure import OutputError
 
 # How the sentence about two execution modes begins.
 BITS_DIFFER = "bits differ"

@@ -9,8 +9,8 @@ from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.cases.execution_modes import OTHER_KERNELS
 from tf_bn_ops.conformance.cases.mapping import OpMapping
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
+from tf_bn_ops.conformance.models import bounds
 from tf_bn_ops.conformance.verdict import divergences
-from tf_bn_ops.harness import bounds
 from tf_bn_ops.spec import OpSpec
 
 

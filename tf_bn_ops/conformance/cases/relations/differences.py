@@ -24,7 +24,7 @@ from tf_bn_ops.conformance.cases.relations.relation import (
     is_second_order,
     with_statistics,
 )
-from tf_bn_ops.harness.models.batch_norm_grad import gradients
+from tf_bn_ops.conformance.models.batch_norm_grad import gradients
 from tf_bn_ops.harness.problems import VIEW_ROLES, Inputs
 
 _STEP = 2.0**-9

@@ -10,11 +10,11 @@ import numpy as np
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases.case import Case
+from tf_bn_ops.conformance.models import batch_norm_grad_ex
+from tf_bn_ops.conformance.models.bounds import Profile
+from tf_bn_ops.conformance.models.formula_models import model_of
+from tf_bn_ops.conformance.models.measure import assembled
 from tf_bn_ops.harness import problems
-from tf_bn_ops.harness.bounds import Profile
-from tf_bn_ops.harness.measure import assembled
-from tf_bn_ops.harness.models import batch_norm_grad_ex
-from tf_bn_ops.harness.models.formula_models import model_of
 from tf_bn_ops.harness.problems import IDENTITY, VIEW_ROLES, Inputs
 from tf_bn_ops.spec import OpSpec
 

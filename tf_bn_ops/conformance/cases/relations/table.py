@@ -12,8 +12,8 @@ from tf_bn_ops.conformance.cases.case import RELATION_PREFIX, Case
 from tf_bn_ops.conformance.cases.execution_modes import DRAWN
 from tf_bn_ops.conformance.cases.relations import arrangement, differences, identities, linear
 from tf_bn_ops.conformance.cases.relations.relation import Member, Relation, base
-from tf_bn_ops.harness import inputs
-from tf_bn_ops.harness.models.formula_models import model_of
+from tf_bn_ops.conformance.models import inputs
+from tf_bn_ops.conformance.models.formula_models import model_of
 from tf_bn_ops.harness.problems import Inputs
 from tf_bn_ops.spec import OpSpec
 

@@ -60,13 +60,12 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.harness import inputs
-from tf_bn_ops.harness.bounds import Profile, flushed_below
-from tf_bn_ops.harness.measure import WHOLE, Expected
-from tf_bn_ops.harness.models import batch_norm_inputs
-from tf_bn_ops.harness.oracle import working_type
+from tf_bn_ops.conformance.models import batch_norm_inputs, inputs
+from tf_bn_ops.conformance.models.bounds import Profile, flushed_below
+from tf_bn_ops.conformance.models.measure import WHOLE, Expected
+from tf_bn_ops.conformance.models.oracle import working_type
+from tf_bn_ops.conformance.models.sums import ChannelSums, Region, regions
 from tf_bn_ops.harness.problems import IDENTITY, RELU6, Call, Inputs, Problem
-from tf_bn_ops.harness.sums import ChannelSums, Region, regions
 
 OUTPUTS = ("y", "batch_mean", "batch_variance", "saved_mean", "saved_variance")
 

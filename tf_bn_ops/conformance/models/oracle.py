@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from tf_bn_ops.conformance.models.sums import ChannelSums, Region, regions
 from tf_bn_ops.harness.problems import Problem
-from tf_bn_ops.harness.sums import ChannelSums, Region, regions
 
 
 def working_type(problem: Problem) -> type[np.floating[Any]]:

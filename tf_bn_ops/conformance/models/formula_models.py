@@ -11,14 +11,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.harness.bounds import PROFILES, Profile
-from tf_bn_ops.harness.inputs import Kind
-from tf_bn_ops.harness.measure import Expected, OutputError, errors_of
-from tf_bn_ops.harness.models import batch_norm, split_ops
-from tf_bn_ops.harness.models.batch_norm_grad import BatchNormGrad
-from tf_bn_ops.harness.models.batch_norm_grad_ex import BatchNormGradEx
-from tf_bn_ops.harness.models.batch_norm_grad_grad import BatchNormGradGrad
-from tf_bn_ops.harness.oracle import working_type
+from tf_bn_ops.conformance.models import batch_norm, split_ops
+from tf_bn_ops.conformance.models.batch_norm_grad import BatchNormGrad
+from tf_bn_ops.conformance.models.batch_norm_grad_ex import BatchNormGradEx
+from tf_bn_ops.conformance.models.batch_norm_grad_grad import BatchNormGradGrad
+from tf_bn_ops.conformance.models.bounds import PROFILES, Profile
+from tf_bn_ops.conformance.models.inputs import Kind
+from tf_bn_ops.conformance.models.measure import Expected, OutputError, errors_of
+from tf_bn_ops.conformance.models.oracle import working_type
 from tf_bn_ops.harness.problems import Call, Inputs, Problem
 from tf_bn_ops.spec import OpSpec
 

@@ -65,12 +65,12 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.harness import inputs
-from tf_bn_ops.harness.bounds import Profile, flushed_below
-from tf_bn_ops.harness.measure import WHOLE, Expected
-from tf_bn_ops.harness.oracle import working_type
+from tf_bn_ops.conformance.models import inputs
+from tf_bn_ops.conformance.models.bounds import Profile, flushed_below
+from tf_bn_ops.conformance.models.measure import WHOLE, Expected
+from tf_bn_ops.conformance.models.oracle import working_type
+from tf_bn_ops.conformance.models.sums import ChannelSums, Region, regions
 from tf_bn_ops.harness.problems import Call, Inputs, Problem
-from tf_bn_ops.harness.sums import ChannelSums, Region, regions
 
 OUTPUTS = ("y_backprop_grad", "x_grad", "scale_grad")
 _ELEMENT_ROUNDINGS = 9

@@ -29,17 +29,18 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.harness import bounds as bounds_lib
-from tf_bn_ops.harness import inputs, oracle
-from tf_bn_ops.harness.bounds import Profile
-from tf_bn_ops.harness.measure import WHOLE, Expected
-from tf_bn_ops.harness.models import (
+from tf_bn_ops.conformance.models import (
     batch_norm,
     batch_norm_grad,
     batch_norm_grad_ex,
     batch_norm_inputs,
+    inputs,
+    oracle,
     split_ops_inputs,
 )
+from tf_bn_ops.conformance.models import bounds as bounds_lib
+from tf_bn_ops.conformance.models.bounds import Profile
+from tf_bn_ops.conformance.models.measure import WHOLE, Expected
 from tf_bn_ops.harness.problems import Call, Inputs, Problem
 
 _U = spec.DTYPES["float64"].unit_roundoff

@@ -89,7 +89,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tf_bn_ops.harness import oracle as oracle_lib
+from tf_bn_ops.conformance.models import oracle as oracle_lib
 from tf_bn_ops.spec import DTYPES, DType
 
 # Computed in float32; and of those the ones that are stored in fewer bytes, which kernels for CPUs

@@ -1,9 +1,12 @@
-"""The models of all formulas: right answer, error bound, inputs, evidence.
+"""The models of all formulas: right answer, error bound, inputs, evidence; they need NumPy alone.
 
 formula_models.py           the list of them, and what a model is
 batch_norm.py               batch normalization itself, with and without side input
 batch_norm_inputs.py        and the inputs that it draws
-batch_norm_grad.py          first order, with oracle.py and bounds.py of the folder above
+batch_norm_grad.py          first order
+oracle.py, bounds.py        and its right answer; how far from it an answer may be
+inputs.py                   kinds of inputs
+measure.py, sums.py         errors against the bound, evidence; compensated sums
 batch_norm_grad_ex.py       the gradient behind an activation
 batch_norm_grad_ex_inputs.py and the inputs that it draws
 batch_norm_grad_grad.py     second order

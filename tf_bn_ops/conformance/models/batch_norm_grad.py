@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tf_bn_ops.harness import bounds as bounds_lib
-from tf_bn_ops.harness import inputs
-from tf_bn_ops.harness import oracle as oracle_lib
-from tf_bn_ops.harness.measure import WHOLE, Expected
+from tf_bn_ops.conformance.models import bounds as bounds_lib
+from tf_bn_ops.conformance.models import inputs
+from tf_bn_ops.conformance.models import oracle as oracle_lib
+from tf_bn_ops.conformance.models.measure import WHOLE, Expected
 from tf_bn_ops.harness.problems import Call, Inputs, Problem
 
 OUTPUTS = ("x_backprop", "scale_backprop", "offset_backprop")

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.harness import inputs
-from tf_bn_ops.harness.models.batch_norm import activated
+from tf_bn_ops.conformance.models import inputs
+from tf_bn_ops.conformance.models.batch_norm import activated
 from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Call, Inputs
 from tf_bn_ops.spec import DType
 

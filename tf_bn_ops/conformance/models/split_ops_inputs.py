@@ -13,12 +13,12 @@ import dataclasses
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.harness.models import (
+from tf_bn_ops.conformance.models import (
     batch_norm_grad_ex,
     batch_norm_grad_ex_inputs,
     batch_norm_inputs,
 )
-from tf_bn_ops.harness.models.batch_norm import activated
+from tf_bn_ops.conformance.models.batch_norm import activated
 from tf_bn_ops.harness.problems import IDENTITY, Call, Inputs, Problem, of_call
 
 # The batches that sums are over, in sizes of the one at hand; powers of two keep sums exact.

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.harness.bounds import Profile
-from tf_bn_ops.harness.measure import WHOLE, Expected
-from tf_bn_ops.harness.models import batch_norm_grad, batch_norm_grad_ex_inputs
-from tf_bn_ops.harness.models.batch_norm_grad import gradients
-from tf_bn_ops.harness.oracle import Oracle, working_type
+from tf_bn_ops.conformance.models import batch_norm_grad, batch_norm_grad_ex_inputs
+from tf_bn_ops.conformance.models.batch_norm_grad import gradients
+from tf_bn_ops.conformance.models.bounds import Profile
+from tf_bn_ops.conformance.models.measure import WHOLE, Expected
+from tf_bn_ops.conformance.models.oracle import Oracle, working_type
+from tf_bn_ops.conformance.models.sums import regions
 from tf_bn_ops.harness.problems import IDENTITY, RELU6, Call, Inputs, Problem
-from tf_bn_ops.harness.sums import regions
 
 SIDE_INPUT_BACKPROP = "side_input_backprop"
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.harness import inputs
-from tf_bn_ops.harness.inputs import Draw, Kind, Pair
+from tf_bn_ops.conformance.models import inputs
+from tf_bn_ops.conformance.models.inputs import Draw, Kind, Pair
 from tf_bn_ops.harness.problems import ACTIVATIONS, Call, Inputs
 
 # How often the given averages are not read.
