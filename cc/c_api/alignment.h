@@ -6,11 +6,7 @@
 
 #include <string>
 
-#include "cc/core/formulas/batch_norm.h"
-#include "cc/core/formulas/batch_norm_backward_elemt.h"
-#include "cc/core/formulas/batch_norm_grad.h"
-#include "cc/core/formulas/batch_norm_grad_ex.h"
-#include "cc/core/formulas/batch_norm_grad_grad.h"
+#include "cc/core/call.h"
 #include "cc/core/gather_stats.h"
 
 namespace tf_bn_ops {
@@ -18,11 +14,7 @@ namespace c_api {
 
 // One sentence, or empty where every array that is given is aligned to its
 // element type.
-std::string CheckAlignment(const BatchNormArgs& args);
-std::string CheckAlignment(const BatchNormGradArgs& args);
-std::string CheckAlignment(const BatchNormGradExArgs& args);
-std::string CheckAlignment(const BatchNormBackwardElemtArgs& args);
-std::string CheckAlignment(const BatchNormGradGradArgs& args);
+std::string CheckAlignment(const Call& call);
 std::string CheckAlignment(const GatherStatsArgs& args);
 
 }  // namespace c_api

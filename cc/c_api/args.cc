@@ -48,7 +48,7 @@ std::string CheckView(const View& view) {
 
 namespace {
 
-std::string CheckPointers(const BatchNormArgs& args) {
+std::string CheckForward(const Call& args) {
   if (args.view.channels > 0 &&
       (args.scale == nullptr || args.offset == nullptr ||
        args.batch_mean == nullptr || args.batch_variance == nullptr ||
@@ -68,7 +68,7 @@ std::string CheckPointers(const BatchNormArgs& args) {
   return "";
 }
 
-std::string CheckPointers(const BatchNormGradArgs& args) {
+std::string CheckGradient(const Call& args) {
   if (args.view.channels > 0 &&
       (args.scale == nullptr || args.mean == nullptr ||
        args.variance == nullptr || args.scale_backprop == nullptr ||
@@ -84,7 +84,7 @@ std::string CheckPointers(const BatchNormGradArgs& args) {
   return "";
 }
 
-std::string CheckPointers(const BatchNormGradGradArgs& args) {
+std::string CheckSecondOrder(const Call& args) {
   if (args.view.channels > 0 &&
       (args.scale_backprop_grad == nullptr ||
        args.offset_backprop_grad == nullptr || args.scale == nullptr ||
@@ -104,8 +104,8 @@ std::string CheckPointers(const BatchNormGradGradArgs& args) {
 }
 
 // The fields that the calls of whole ops have.
-template <typename CArgs, typename Args>
-std::string ReadCommonArgs(const CArgs* c_args, Args* args) {
+template <typename CArgs>
+std::string ReadCommonArgs(const CArgs* c_args, Call* args) {
   const std::string error = ReadStatistics(c_args, args);
   if (error.empty()) args->is_training = c_args->is_training != 0;
   return error;
@@ -113,7 +113,8 @@ std::string ReadCommonArgs(const CArgs* c_args, Args* args) {
 
 // Those of the first-order gradient, with and without an activation.
 template <typename CArgs>
-void ReadFirstOrderArgs(const CArgs* c_args, BatchNormGradArgs* args) {
+void ReadFirstOrderArgs(const CArgs* c_args, Call* args) {
+  args->formula = FormulaKind::kGradient;
   args->variance_is_rstd = c_args->variance_is_rstd != 0;
   args->y_backprop = c_args->y_backprop;
   args->x_backprop = c_args->x_backprop;
@@ -123,10 +124,11 @@ void ReadFirstOrderArgs(const CArgs* c_args, BatchNormGradArgs* args) {
 
 }  // namespace
 
-std::string ReadArgs(const tfbn_batch_norm_args* c_args, BatchNormArgs* args) {
+std::string ReadArgs(const tfbn_batch_norm_args* c_args, Call* args) {
   std::string error = ReadCommonArgs(c_args, args);
   if (error.empty()) error = CheckActivation(c_args->activation);
   if (!error.empty()) return error;
+  args->formula = FormulaKind::kForward;
   args->exponential_avg_factor = c_args->exponential_avg_factor;
   args->bessel_correction = c_args->bessel_correction != 0;
   args->saves_rstd = c_args->saves_rstd != 0;
@@ -139,38 +141,36 @@ std::string ReadArgs(const tfbn_batch_norm_args* c_args, BatchNormArgs* args) {
   args->saved_mean = c_args->saved_mean;
   args->saved_variance = c_args->saved_variance;
   args->forward_coefficients = c_args->forward_coefficients;
-  return CheckPointers(*args);
+  return CheckForward(*args);
 }
 
-std::string ReadArgs(const tfbn_batch_norm_grad_args* c_args,
-                     BatchNormGradArgs* args) {
+std::string ReadArgs(const tfbn_batch_norm_grad_args* c_args, Call* args) {
   const std::string error = ReadCommonArgs(c_args, args);
   if (!error.empty()) return error;
   ReadFirstOrderArgs(c_args, args);
-  return CheckPointers(*args);
+  return CheckGradient(*args);
 }
 
-std::string ReadArgs(const tfbn_batch_norm_grad_ex_args* c_args,
-                     BatchNormGradExArgs* args) {
+std::string ReadArgs(const tfbn_batch_norm_grad_ex_args* c_args, Call* args) {
   std::string error = ReadCommonArgs(c_args, args);
   if (error.empty()) error = CheckActivation(c_args->activation);
   if (!error.empty()) return error;
   ReadFirstOrderArgs(c_args, args);
   args->activation = static_cast<Activation>(c_args->activation);
-  args->y = c_args->y;
+  args->y = const_cast<void*>(c_args->y);
   args->offset = c_args->offset;
-  args->forward_coefficients = c_args->forward_coefficients;
+  args->forward_coefficients = const_cast<void*>(c_args->forward_coefficients);
   args->side_input_backprop = c_args->side_input_backprop;
   if (NumElements(args->view) > 0 && args->y == nullptr) {
     return "y must not be NULL";
   }
-  return CheckPointers(*args);
+  return CheckGradient(*args);
 }
 
-std::string ReadArgs(const tfbn_batch_norm_grad_grad_args* c_args,
-                     BatchNormGradGradArgs* args) {
+std::string ReadArgs(const tfbn_batch_norm_grad_grad_args* c_args, Call* args) {
   const std::string error = ReadCommonArgs(c_args, args);
   if (!error.empty()) return error;
+  args->formula = FormulaKind::kSecondOrder;
   args->x_backprop_grad = c_args->x_backprop_grad;
   args->scale_backprop_grad = c_args->scale_backprop_grad;
   args->offset_backprop_grad = c_args->offset_backprop_grad;
@@ -178,7 +178,7 @@ std::string ReadArgs(const tfbn_batch_norm_grad_grad_args* c_args,
   args->y_backprop_grad = c_args->y_backprop_grad;
   args->x_grad = c_args->x_grad;
   args->scale_grad = c_args->scale_grad;
-  return CheckPointers(*args);
+  return CheckSecondOrder(*args);
 }
 
 }  // namespace c_api

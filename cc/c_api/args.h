@@ -7,11 +7,7 @@
 #include <string>
 
 #include "cc/c_api/tf_bn_ops_c.h"
-#include "cc/core/formulas/batch_norm.h"
-#include "cc/core/formulas/batch_norm_backward_elemt.h"
-#include "cc/core/formulas/batch_norm_grad.h"
-#include "cc/core/formulas/batch_norm_grad_ex.h"
-#include "cc/core/formulas/batch_norm_grad_grad.h"
+#include "cc/core/call.h"
 #include "cc/core/gather_stats.h"
 
 namespace tf_bn_ops {
@@ -30,7 +26,7 @@ std::string CheckView(const View& view);
 
 // Reads the fields that all calls over a view have. One sentence, or empty.
 template <typename CArgs>
-std::string ReadView(const CArgs* c_args, FormulaArgs* args) {
+std::string ReadView(const CArgs* c_args, Call* args) {
   if (c_args == nullptr) return "args must not be NULL";
   if (!IsDType(c_args->dtype)) {
     return "dtype must be one of the TFBN_ element types";
@@ -41,8 +37,8 @@ std::string ReadView(const CArgs* c_args, FormulaArgs* args) {
 }
 
 // Reads those, and the fields of all calls that take statistics of x.
-template <typename CArgs, typename Args>
-std::string ReadStatistics(const CArgs* c_args, Args* args) {
+template <typename CArgs>
+std::string ReadStatistics(const CArgs* c_args, Call* args) {
   const std::string error = ReadView(c_args, args);
   if (!error.empty()) return error;
   if (!IsDType(c_args->stat_dtype)) {
@@ -57,35 +53,29 @@ std::string ReadStatistics(const CArgs* c_args, Args* args) {
   return "";
 }
 
-// Translates `c_args`; BatchNormAddArgs are BatchNormArgs. One sentence, or
-// empty when a backend can run `args`.
-std::string ReadArgs(const tfbn_batch_norm_args* c_args, BatchNormArgs* args);
+// Translates `c_args`. One sentence, or empty when a backend can run `args`.
+std::string ReadArgs(const tfbn_batch_norm_args* c_args, Call* args);
 
-std::string ReadArgs(const tfbn_batch_norm_grad_args* c_args,
-                     BatchNormGradArgs* args);
+std::string ReadArgs(const tfbn_batch_norm_grad_args* c_args, Call* args);
 
-std::string ReadArgs(const tfbn_batch_norm_grad_ex_args* c_args,
-                     BatchNormGradExArgs* args);
+std::string ReadArgs(const tfbn_batch_norm_grad_ex_args* c_args, Call* args);
 
-std::string ReadArgs(const tfbn_batch_norm_grad_grad_args* c_args,
-                     BatchNormGradGradArgs* args);
+std::string ReadArgs(const tfbn_batch_norm_grad_grad_args* c_args, Call* args);
 
 // Those of the parts of a synchronised batch normalization.
-std::string ReadArgs(const tfbn_batch_norm_stats_args* c_args,
-                     BatchNormArgs* args);
+std::string ReadArgs(const tfbn_batch_norm_stats_args* c_args, Call* args);
 
 // Reads no count: they may be in device memory.
 std::string ReadArgs(const tfbn_batch_norm_gather_stats_args* c_args,
                      GatherStatsArgs* args);
 
-std::string ReadArgs(const tfbn_batch_norm_elemt_args* c_args,
-                     BatchNormArgs* args);
+std::string ReadArgs(const tfbn_batch_norm_elemt_args* c_args, Call* args);
 
 std::string ReadArgs(const tfbn_batch_norm_backward_reduce_args* c_args,
-                     BatchNormGradExArgs* args);
+                     Call* args);
 
 std::string ReadArgs(const tfbn_batch_norm_backward_elemt_args* c_args,
-                     BatchNormBackwardElemtArgs* args);
+                     Call* args);
 
 }  // namespace c_api
 }  // namespace tf_bn_ops

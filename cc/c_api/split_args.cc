@@ -11,8 +11,8 @@ namespace c_api {
 namespace {
 
 // Those of parts that take statistics, which are float64, beside their outputs.
-template <typename CArgs, typename Args>
-std::string ReadInputs(const CArgs* c_args, Args* args) {
+template <typename CArgs>
+std::string ReadInputs(const CArgs* c_args, Call* args) {
   std::string error = ReadStatistics(c_args, args);
   if (error.empty()) error = CheckActivation(c_args->activation);
   if (!error.empty()) return error;
@@ -32,8 +32,7 @@ std::string ReadInputs(const CArgs* c_args, Args* args) {
 
 }  // namespace
 
-std::string ReadArgs(const tfbn_batch_norm_stats_args* c_args,
-                     BatchNormArgs* args) {
+std::string ReadArgs(const tfbn_batch_norm_stats_args* c_args, Call* args) {
   const std::string error = ReadView(c_args, args);
   if (!error.empty()) return error;
   args->float64_statistics = true;
@@ -84,8 +83,7 @@ std::string ReadArgs(const tfbn_batch_norm_gather_stats_args* c_args,
   return "";
 }
 
-std::string ReadArgs(const tfbn_batch_norm_elemt_args* c_args,
-                     BatchNormArgs* args) {
+std::string ReadArgs(const tfbn_batch_norm_elemt_args* c_args, Call* args) {
   const std::string error = ReadInputs(c_args, args);
   if (!error.empty()) return error;
   args->is_training = false;
@@ -98,11 +96,12 @@ std::string ReadArgs(const tfbn_batch_norm_elemt_args* c_args,
 }
 
 std::string ReadArgs(const tfbn_batch_norm_backward_reduce_args* c_args,
-                     BatchNormGradExArgs* args) {
+                     Call* args) {
   const std::string error = ReadInputs(c_args, args);
   if (!error.empty()) return error;
+  args->formula = FormulaKind::kGradient;
   args->y_backprop = c_args->y_backprop;
-  args->y = c_args->y;
+  args->y = const_cast<void*>(c_args->y);
   args->sum_dy = c_args->sum_dy;
   args->sum_dy_xmu = c_args->sum_dy_xmu;
   args->scale_backprop = c_args->scale_backprop;
@@ -120,12 +119,13 @@ std::string ReadArgs(const tfbn_batch_norm_backward_reduce_args* c_args,
 }
 
 std::string ReadArgs(const tfbn_batch_norm_backward_elemt_args* c_args,
-                     BatchNormBackwardElemtArgs* args) {
+                     Call* args) {
   const std::string error = ReadInputs(c_args, args);
   if (!error.empty()) return error;
   args->is_training = false;
+  args->formula = FormulaKind::kGradient;
   args->y_backprop = c_args->y_backprop;
-  args->y = c_args->y;
+  args->y = const_cast<void*>(c_args->y);
   args->total_count_value = c_args->count;
   args->total_dy = c_args->sum_dy;
   args->total_dy_xmu = c_args->sum_dy_xmu;

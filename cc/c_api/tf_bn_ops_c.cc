@@ -19,13 +19,16 @@
 #include "cc/cpu/cache_sizes.h"
 #include "cc/cpu/dispatch.h"
 #include "cc/cpu/driver.h"
+#include "cc/cpu/formula_entry.h"
 #include "cc/cpu/plan.h"
 #include "cc/cpu/verbose.h"
 
 namespace {
 
+using tf_bn_ops::CpuWorkspaceBytes;
 using tf_bn_ops::Implementation;
 using tf_bn_ops::PlanRequest;
+using tf_bn_ops::RunOnCpu;
 using tf_bn_ops::View;
 using tf_bn_ops::c_api::CheckAlignment;
 using tf_bn_ops::c_api::CheckView;
@@ -57,13 +60,21 @@ const Implementation* ImplementationOf(const char* name, std::string* error) {
                          : tf_bn_ops::FindImplementation(name, error);
 }
 
-// One call of formula F.
-template <typename F, typename CArgs>
+// What a call stores beside the outputs of its formula: the count of
+// batch_norm_stats, which follows from the view.
+void StoreCount(const void*, const View&) {}
+void StoreCount(const tfbn_batch_norm_stats_args* args, const View& view) {
+  *args->count = NumElements(view) == 0
+                     ? 0
+                     : static_cast<double>(ElementsPerChannel(view));
+}
+
+template <typename CArgs>
 int Run(const CArgs* c_args, const char* implementation, int threads,
         char* error, size_t error_size) try {
-  typename F::Args args;
-  std::string sentence = ReadArgs(c_args, &args);
-  if (sentence.empty()) sentence = CheckAlignment(args);
+  tf_bn_ops::Call call;
+  std::string sentence = ReadArgs(c_args, &call);
+  if (sentence.empty()) sentence = CheckAlignment(call);
   if (sentence.empty() && threads < 1) {
     sentence = "threads must be at least 1";
   }
@@ -74,9 +85,10 @@ int Run(const CArgs* c_args, const char* implementation, int threads,
   // Not cleared, as that of TensorFlow's kernels is not: whoever judges the
   // core by this call has to see what is read before it is written.
   const std::unique_ptr<char[]> workspace(
-      new char[tf_bn_ops::CpuWorkspaceBytes<F>(args.view, args.dtype)]);
+      new char[CpuWorkspaceBytes(call.formula, call.view, call.dtype)]);
   SpawningExecutor executor(threads);
-  tf_bn_ops::RunOnCpu<F>(args, *chosen, executor, workspace.get());
+  RunOnCpu(call, *chosen, executor, workspace.get());
+  StoreCount(c_args, call.view);
   return 0;
 } catch (const std::exception& e) {
   // No memory or no threads; nothing else throws.
@@ -95,9 +107,11 @@ std::string ReadRequest(const char* formula, const tfbn_explain_args* args,
   if (formula == nullptr || args == nullptr) {
     return "formula and args must not be NULL";
   }
-  if (!tf_bn_ops::FindFormula(formula, &request->formula)) {
+  const tf_bn_ops::FormulaEntry* const entry = tf_bn_ops::FindFormula(formula);
+  if (entry == nullptr) {
     return std::string("there is no formula \"") + formula + "\"";
   }
+  request->formula = entry->traits;
   if (!IsDType(args->dtype)) {
     return "dtype must be one of the TFBN_ element types";
   }
@@ -130,10 +144,7 @@ std::string ReadRequest(const char* formula, const tfbn_explain_args* args,
   int tfbn_cpu_##name(const tfbn_##name##_args* args,                       \
                       const char* implementation, int threads, char* error, \
                       size_t error_size) {                                  \
-    return tf_bn_ops::c_api::RunFormulaOf(args, [&](auto formula) {         \
-      return Run<typename decltype(formula)::Formula>(                      \
-          args, implementation, threads, error, error_size);                \
-    });                                                                     \
+    return Run(args, implementation, threads, error, error_size);           \
   }
 TFBN_FOR_EACH_C_CALL(TFBN_DEFINE_CALL)
 
@@ -196,8 +207,7 @@ int tfbn_partition(int64_t outer, int64_t channels, int64_t inner,
   info->blocks = NumBlocks(partition);
   info->fold =
       partition.kind == tf_bn_ops::Partition::kRows ? partition.fold : 0;
-  info->workspace_bytes = static_cast<int64_t>(
-      tf_bn_ops::CpuWorkspaceBytes<tf_bn_ops::BatchNormGradFormula>(
-          view, tf_bn_ops::DType::kFloat64));
+  info->workspace_bytes = static_cast<int64_t>(CpuWorkspaceBytes(
+      tf_bn_ops::FormulaKind::kGradient, view, tf_bn_ops::DType::kFloat64));
   return 0;
 }

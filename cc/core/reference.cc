@@ -108,7 +108,7 @@ void RunBothModes(const typename F::Args& args) {
 }  // namespace
 
 template <typename F>
-void RunReference(const typename F::Args& args) {
+void RunReference(const Call& args) {
   RunBothModes<F>(args);
 }
 
@@ -116,13 +116,13 @@ void RunReference(const typename F::Args& args) {
 // the compute type: the mask that agrees with it is that of y. Without y it is
 // that of the double that y is rounded from.
 template <>
-void RunReference<BatchNormGradExFormula>(const BatchNormGradExArgs& args) {
+void RunReference<BatchNormGradExFormula>(const Call& args) {
   if (args.y == nullptr) return RunBothModes<BatchNormGradExFormula>(args);
-  RunReference<BatchNormGradExFromYFormula>(BatchNormGradExFromYArgs{args});
+  RunReference<BatchNormGradExFromYFormula>(args);
 }
 
 #define TFBN_INSTANTIATE(unused, F, name) \
-  template void RunReference<F>(const F::Args&);
+  template void RunReference<F>(const Call&);
 TFBN_FOR_EACH_FORMULA(TFBN_INSTANTIATE, )
 
 }  // namespace tf_bn_ops

@@ -5,11 +5,13 @@
 #ifndef TF_BN_OPS_CC_CORE_REFERENCE_H_
 #define TF_BN_OPS_CC_CORE_REFERENCE_H_
 
+#include "cc/core/call.h"
+
 namespace tf_bn_ops {
 
-// Computes all outputs of `args`, a view with elements, on the calling thread.
+// Computes all outputs of `call`, a view with elements, on the calling thread.
 template <typename F>
-void RunReference(const typename F::Args& args);
+void RunReference(const Call& call);
 
 }  // namespace tf_bn_ops
 

@@ -18,7 +18,7 @@ namespace tf_bn_ops {
 
 // Defined by the kernels' translation units, see TFBN_DEFINE_KERNELS.
 #define TFBN_DECLARE_KERNELS(isa, F, name) \
-  const KernelTable<F>& KernelTable_##isa(const F*);
+  const Kernels* KernelTable_##isa(const F*);
 #define X(isa, condition) TFBN_FOR_EACH_FORMULA(TFBN_DECLARE_KERNELS, isa)
 TF_BN_OPS_ISA_LIST
 #undef X
@@ -41,10 +41,11 @@ std::string Names() {
 const std::vector<Implementation>& Implementations() {
   static const auto* const kImplementations = new std::vector<Implementation>{
 #define TFBN_KERNELS_OF(isa, F, name) \
-  &KernelTable_##isa(static_cast<const F*>(nullptr)),
-#define X(isa, condition)                             \
-  {#isa, [] { return static_cast<bool>(condition); }, \
-   std::tuple{TFBN_FOR_EACH_FORMULA(TFBN_KERNELS_OF, isa)}},
+  KernelTable_##isa(static_cast<const F*>(nullptr)),
+#define X(isa, condition)                       \
+  {#isa,                                        \
+   [] { return static_cast<bool>(condition); }, \
+   {TFBN_FOR_EACH_FORMULA(TFBN_KERNELS_OF, isa)}},
       TF_BN_OPS_ISA_LIST
 #undef X
       {"reference", SupportsReference, {}},

@@ -5,7 +5,6 @@
 #define TF_BN_OPS_CC_CPU_DISPATCH_H_
 
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "cc/core/formulas/all_formulas.h"
@@ -13,22 +12,16 @@
 
 namespace tf_bn_ops {
 
-// A pointer to the KernelTable of each formula.
-#define TFBN_TUPLE_OF(unused, F, name) std::tuple<const KernelTable<F>*>(),
-using KernelTables = decltype(std::tuple_cat(
-    TFBN_FOR_EACH_FORMULA(TFBN_TUPLE_OF, ) std::tuple<>()));
-#undef TFBN_TUPLE_OF
-
 struct Implementation {
   const char* name;
-  bool (*supported)();   // By this processor.
-  KernelTables kernels;  // All nullptr: the naive reference of cc/core.
+  bool (*supported)();  // By this processor.
+  // By FormulaIndex and DType; nullptr: the naive reference of cc/core.
+  const Kernels* kernels[kNumFormulas];
 
-  template <typename F>
-  const KernelTable<F>* KernelsOf() const {
-    return std::get<const KernelTable<F>*>(kernels);
+  const Kernels& KernelsOf(FormulaIndex formula, DType dtype) const {
+    return kernels[static_cast<int>(formula)][static_cast<int>(dtype)];
   }
-  bool IsReference() const { return std::get<0>(kernels) == nullptr; }
+  bool IsReference() const { return kernels[0] == nullptr; }
 };
 
 // All that this library was built with.

@@ -8,59 +8,54 @@
 #include <utility>
 #include <vector>
 
-#include "cc/core/formulas/fitting_formula.h"
 #include "cc/core/fp_env.h"
 #include "cc/core/partition.h"
-#include "cc/core/reference.h"
 #include "cc/core/task_shares.h"
-#include "cc/core/two_level_sum.h"
 #include "cc/cpu/cache_sizes.h"
 #include "cc/cpu/call_memory.h"
+#include "cc/cpu/formula_entry.h"
 #include "cc/cpu/verbose.h"
 
 namespace tf_bn_ops {
 namespace {
 
-// The formula that applies after an early output; F itself where it has none.
-template <typename F, typename = void>
-struct SecondPassOf {
-  using Formula = F;
-};
-template <typename F>
-struct SecondPassOf<F, std::enable_if_t<kHasEarlyOutput<F>>> {
-  using Formula = typename F::SecondPass;
-};
-template <typename F>
-using SecondPass = typename SecondPassOf<F>::Formula;
-
 // In place of a channel group.
 constexpr int64_t kNoGroup = TaskShares::kNone;
 
-// Executes the plan of one call of formula F that has elements.
-template <typename F>
+// Whether output `o` is the buffer of an input.
+bool IsInPlace(const CallTensors& tensors, int o) {
+  const void* const out = tensors.out[o];
+  return out != nullptr && std::find(tensors.in, tensors.in + tensors.inputs,
+                                     out) != tensors.in + tensors.inputs;
+}
+
+// Executes the plan of one call that has elements.
 class Driver {
  public:
-  using Args = typename F::Args;
-
-  // `second`: the kernels of SecondPass<F>.
-  Driver(const Args& args, const Plan& plan, const Kernels<F>& kernels,
-         const Kernels<SecondPass<F>>& second, void* workspace)
-      : args_(args),
-        view_(args.view),
+  Driver(const Call& call, FormulaIndex formula, const Plan& plan,
+         const Implementation& implementation, void* workspace)
+      : call_(call),
+        view_(call.view),
         plan_(plan),
         blocks_(NumBlocks(plan.partition)),
-        kernels_(kernels),
-        second_(second),
+        entry_(EntryOf(formula)),
+        kernels_(implementation.KernelsOf(formula, call.dtype)),
+        apply_call_(&call),
+        apply_(kernels_.Of(PassKind::kApply)),
+        reduce_(kernels_.Of(PassKind::kReduce)),
+        apply_policy_(plan.store_policy),
         sums_(static_cast<double*>(workspace)),
-        coefficients_(sums_ + F::kNumSums * view_.channels * blocks_) {}
+        coefficients_(sums_ + entry_.num_sums * view_.channels * blocks_) {
+    if (plan.early_output) UseEarlyOutput(implementation);
+  }
 
   void Run(Executor& executor) {
     // For coefficients that are computed before the first task, too.
     const ScopedFpState fp_state;
     switch (plan_.schedule) {
       case Schedule::kFrozenOnePass:
-        kernels_.mask_coefficients(args_, 0, view_.channels, coefficients_);
-        kernels_.coefficients(args_, 0, view_.channels, Sums(0), coefficients_);
+        kernels_.mask_coefficients(call_, 0, view_.channels, coefficients_);
+        kernels_.coefficients(call_, 0, view_.channels, Sums(0), coefficients_);
         RunPhases(executor, WithFinish(TilePass<&Driver::Frozen>()));
         break;
       case Schedule::kChannelGroups:
@@ -72,11 +67,11 @@ class Driver {
         }
         break;
       case Schedule::kReduceOnly:
-        kernels_.mask_coefficients(args_, 0, view_.channels, coefficients_);
+        kernels_.mask_coefficients(call_, 0, view_.channels, coefficients_);
         RunPhases(executor, WithFinish(TilePass<&Driver::Reduce>()));
         break;
       default:
-        kernels_.mask_coefficients(args_, 0, view_.channels, coefficients_);
+        kernels_.mask_coefficients(call_, 0, view_.channels, coefficients_);
         std::vector<Phase> phases = WithFinish(TilePass<&Driver::Reduce>());
         phases.push_back(TilePass<&Driver::Apply, Direction::kBackward>());
         RunPhases(executor, std::move(phases));
@@ -182,7 +177,7 @@ class Driver {
     // Where a call takes a microsecond, what is not computed shows.
     const bool alone = blocks_ == 1 && plan_.groups == 1;
     Tile tile = TileOfGroup(g, 0);
-    kernels_.mask_coefficients(args_, tile.c0, tile.c1, coefficients_);
+    kernels_.mask_coefficients(call_, tile.c0, tile.c1, coefficients_);
     for (int64_t b = 0; b < blocks_; ++b) {
       if (b > 0) tile = TileOfGroup(g, b);
       SetPrefetch(plan_.prefetch[0], alone ? tile : TileBehind(g, b), &tile);
@@ -231,14 +226,14 @@ class Driver {
     PipelineStage stage = {TileOfGroup(current, 0), TileOfGroup(next, 0),
                            scratch, plan_.group_channels, plan_.scratch_stride};
     const int64_t c0 = stage.next.c0, c1 = stage.next.c1;
-    kernels_.mask_coefficients(args_, c0, c1, coefficients_);
+    kernels_.mask_coefficients(call_, c0, c1, coefficients_);
     for (int64_t b = 0; b < blocks_; ++b) {
       stage.current = TileOfGroup(current, b);
       stage.next = TileOfGroup(next, b);
       SetPrefetch(PrefetchKind::kFixedDistance,
                   next == kNoGroup ? stage.next : TileBehind(next, b),
                   &stage.next);
-      kernels_.pipeline(args_, plan_.partition, stage, coefficients_,
+      kernels_.pipeline(call_, plan_.partition, stage, coefficients_,
                         plan_.store_policy, Sums(b));
     }
     Finish(c0, c1);
@@ -279,50 +274,44 @@ class Driver {
   }
 
   ChannelSums Sums(int64_t b) const {
-    return ChannelSums{sums_ + F::kNumSums * view_.channels * b,
+    return ChannelSums{sums_ + entry_.num_sums * view_.channels * b,
                        view_.channels};
   }
 
-  void Reduce(const Tile& tile, int64_t b) const {
-    if constexpr (kHasEarlyOutput<F>) {
-      if (plan_.early_output) {
-        const auto tensors = F::FirstPass::TensorsOf(args_);
-        kernels_.Of(PassKind::kReduceStoring)(args_, plan_.partition, tile,
-                                              coefficients_, PolicyOf(tensors),
-                                              Sums(b));
-        return;
-      }
-    }
-    kernels_.Of(PassKind::kReduce)(args_, plan_.partition, tile, coefficients_,
-                                   StorePolicy::kNone, Sums(b));
+  // The first pass stores the formula's early output, and the second one is
+  // that of another formula, which reads it.
+  void UseEarlyOutput(const Implementation& implementation) {
+    second_call_ = entry_.early.second_call(call_);
+    const FormulaIndex second = entry_.early.second_pass;
+    apply_call_ = &second_call_;
+    apply_ = implementation.KernelsOf(second, call_.dtype).Of(PassKind::kApply);
+    apply_policy_ = PolicyOf(EntryOf(second).tensors(second_call_));
+    reduce_ = kernels_.Of(PassKind::kReduceStoring);
+    reduce_policy_ = PolicyOf(entry_.early.tensors(call_));
   }
-  void Apply(const Tile& tile, int64_t) const {
-    if constexpr (kHasEarlyOutput<F>) {
-      if (plan_.early_output) {
-        const auto args = F::SecondPassArgs(args_);
-        second_.Of(PassKind::kApply)(args, plan_.partition, tile, coefficients_,
-                                     PolicyOf(F::SecondPass::TensorsOf(args)),
-                                     Sums(0));
-        return;
-      }
-    }
-    kernels_.Of(PassKind::kApply)(args_, plan_.partition, tile, coefficients_,
-                                  plan_.store_policy, Sums(0));
-  }
-  // That of a pass with one output.
-  template <typename Tensors>
-  StorePolicy PolicyOf(const Tensors& tensors) const {
+  // Of a pass with one output.
+  StorePolicy PolicyOf(const CallTensors& tensors) const {
     return IsInPlace(tensors, 0) ? StorePolicy::kTemporal : plan_.store_policy;
   }
+
+  void Reduce(const Tile& tile, int64_t b) const {
+    reduce_(call_, plan_.partition, tile, coefficients_, reduce_policy_,
+            Sums(b));
+  }
+  void Apply(const Tile& tile, int64_t) const {
+    apply_(*apply_call_, plan_.partition, tile, coefficients_, apply_policy_,
+           Sums(0));
+  }
   void Frozen(const Tile& tile, int64_t b) const {
-    kernels_.Of(PassKind::kFrozen)(args_, plan_.partition, tile, coefficients_,
+    kernels_.Of(PassKind::kFrozen)(call_, plan_.partition, tile, coefficients_,
                                    plan_.store_policy, Sums(b));
   }
 
   // Adds the sums of all blocks, in their order, to those of block 0, and
   // computes the coefficients and the outputs of shape [channels] from them.
   void Finish(int64_t c0, int64_t c1) const {
-    const int num_sums = args_.is_training ? F::kNumSums : F::kNumFrozenSums;
+    const int num_sums =
+        call_.is_training ? entry_.num_sums : entry_.num_frozen_sums;
     const ChannelSums total = Sums(0);
     for (int64_t b = 1; b < blocks_; ++b) {
       for (int k = 0; k < num_sums; ++k) {
@@ -331,131 +320,82 @@ class Driver {
         for (int64_t c = c0; c < c1; ++c) sum[c] += part[c];
       }
     }
-    Recenter(total, c0, c1, num_sums);
-    if (args_.is_training && plan_.schedule != Schedule::kReduceOnly) {
-      kernels_.coefficients(args_, c0, c1, total, coefficients_);
+    entry_.recenter(call_, c0, c1, total);
+    if (call_.is_training && plan_.schedule != Schedule::kReduceOnly) {
+      kernels_.coefficients(call_, c0, c1, total, coefficients_);
     }
-    const CenterArray centers = F::CentersOf(args_);
-    for (int64_t c = c0; c < c1; ++c) StoreSums(total, c, centers);
+    entry_.store_sums(call_, c0, c1, total);
   }
 
-  // Two-level sums are around a rounded center: those around the center itself.
-  void Recenter(const ChannelSums& total, int64_t c0, int64_t c1,
-                int num_sums) const {
-    if constexpr (!kIsFrozenOnly<F>) {
-      const CenterArray centers = F::CentersOf(args_);
-      if (!IsNarrow(args_.dtype) || num_sums < F::kNumSums ||
-          centers.dtype == args_.dtype) {
-        return;
-      }
-      for (int64_t c = c0; c < c1; ++c) {
-        const double center = CenterAt(centers, c);
-        const double shift = RunCenter(args_.dtype, center) - center;
-        // Not where the center is an infinity or NaN, either.
-        if (!(shift < 0 || shift > 0)) continue;
-        double sums[F::kNumSums];
-        LoadChannelSums<F::kNumSums>(total, c, sums);
-        F::Recenter(shift, sums);
-        for (int k = 0; k < num_sums; ++k) SumsOfChannel(total, k)[c] = sums[k];
-      }
-    }
-  }
-
-  void StoreSums(const ChannelSums& total, int64_t c,
-                 const CenterArray& centers) const {
-    double sums[F::kNumSums];
-    if (args_.is_training) {
-      LoadChannelSums<F::kNumSums>(total, c, sums);
-    } else {
-      LoadChannelSums<F::kNumFrozenSums>(total, c, sums);
-    }
-    F::StoreSums(args_, c, CenterAt(centers, c), sums);
-  }
-
-  const Args& args_;
+  const Call& call_;
   const View& view_;
   const Plan& plan_;
   const int64_t blocks_;
-  const Kernels<F>& kernels_;
-  const Kernels<SecondPass<F>>& second_;
-  double* const sums_;        // [blocks][F::kNumSums][channels]
-  void* const coefficients_;  // [F::kNumCoefficients][CoefficientStride]
+  const FormulaEntry& entry_;
+  const Kernels& kernels_;
+  // The passes; with an early output the second one is another formula's.
+  Call second_call_;
+  const Call* apply_call_;
+  Kernels::Pass apply_, reduce_;
+  StorePolicy apply_policy_, reduce_policy_ = StorePolicy::kNone;
+  double* const sums_;        // [blocks][num_sums][channels]
+  void* const coefficients_;  // [num_coefficients][CoefficientStride]
 };
 
-#define TFBN_NAME_OF(unused, F, formula_name) \
-  constexpr const char* NameOf(const F*) { return formula_name; }
-TFBN_FOR_EACH_FORMULA(TFBN_NAME_OF, )
-
-template <typename F>
-FormulaTraits TraitsOf() {
-  return {NameOf(static_cast<const F*>(nullptr)),
-          F::kInputs,
-          F::kOutputs,
-          TileColumns<F>(true),
-          TileColumns<F>(false),
-          kHasEarlyOutput<F>};
-}
-
-template <typename F>
-EarlyBuffer EarlyBufferOf([[maybe_unused]] const typename F::Args& args) {
-  if constexpr (kHasEarlyOutput<F>) {
-    const auto second = F::SecondPass::TensorsOf(F::SecondPassArgs(args));
-    for (int i = 0; i < F::SecondPass::kInputs; ++i) {
-      if (i != F::kEarlyInput && second.in[i] == second.in[F::kEarlyInput]) {
-        return EarlyBuffer::kOverwrites;
-      }
-    }
-    if (IsInPlace(F::FirstPass::TensorsOf(args), 0)) {
-      return EarlyBuffer::kInPlace;
+EarlyBuffer EarlyBufferOf(const FormulaEntry& entry, const Call& call) {
+  if (!entry.traits.has_early_output) return EarlyBuffer::kOwn;
+  const CallTensors second =
+      EntryOf(entry.early.second_pass).tensors(entry.early.second_call(call));
+  for (int i = 0; i < second.inputs; ++i) {
+    if (i != entry.early.input &&
+        second.in[i] == second.in[entry.early.input]) {
+      return EarlyBuffer::kOverwrites;
     }
   }
-  return EarlyBuffer::kOwn;
+  return IsInPlace(entry.early.tensors(call), 0) ? EarlyBuffer::kInPlace
+                                                 : EarlyBuffer::kOwn;
 }
 
 // Whether each output is the buffer of an input of the pass that stores it.
-template <typename F>
-bool AllInPlace(const typename F::Args& args) {
-  if constexpr (kHasEarlyOutput<F>) {
-    const EarlyBuffer early = EarlyBufferOf<F>(args);
-    if (early != EarlyBuffer::kOverwrites) {
-      return early == EarlyBuffer::kInPlace &&
-             IsInPlace(F::SecondPass::TensorsOf(F::SecondPassArgs(args)), 0);
-    }
+bool AllInPlace(const FormulaEntry& entry, const Call& call,
+                EarlyBuffer early) {
+  if (entry.traits.has_early_output && early != EarlyBuffer::kOverwrites) {
+    const Call second = entry.early.second_call(call);
+    return early == EarlyBuffer::kInPlace &&
+           IsInPlace(EntryOf(entry.early.second_pass).tensors(second), 0);
   }
-  const auto tensors = F::TensorsOf(args);
+  const CallTensors tensors = entry.tensors(call);
   bool in_place = true;
-  for (int o = 0; o < F::kOutputs; ++o) in_place &= IsInPlace(tensors, o);
+  for (int o = 0; o < tensors.outputs; ++o) in_place &= IsInPlace(tensors, o);
   return in_place;
 }
 
 // Whether an output apart from the inputs aliases one (kAliasBytes).
-template <typename Tensors>
-bool HasPageOffsetAlias(const Tensors& tensors) {
-  for (const void* const out : tensors.out) {
-    if (out == nullptr) continue;
-    for (const void* const in : tensors.in) {
-      if (in == nullptr) continue;
-      const auto behind = static_cast<int64_t>(
-          (reinterpret_cast<uintptr_t>(out) - reinterpret_cast<uintptr_t>(in)) %
-          kPageBytes);
+bool HasPageOffsetAlias(const CallTensors& tensors) {
+  for (int o = 0; o < tensors.outputs; ++o) {
+    for (int i = 0; i < tensors.inputs; ++i) {
+      if (tensors.out[o] == nullptr || tensors.in[i] == nullptr) continue;
+      const auto behind =
+          static_cast<int64_t>((reinterpret_cast<uintptr_t>(tensors.out[o]) -
+                                reinterpret_cast<uintptr_t>(tensors.in[i])) %
+                               kPageBytes);
       if (0 < behind && behind <= kAliasBytes) return true;
     }
   }
   return false;
 }
 
-template <typename F>
-PlanRequest RequestOf(const typename F::Args& args, bool reference,
-                      int threads) {
+PlanRequest RequestOf(const FormulaEntry& entry, const Call& call,
+                      bool reference, int threads) {
   PlanRequest request;
-  request.view = args.view;
-  request.dtype = args.dtype;
-  request.formula = TraitsOf<F>();
-  request.is_training = args.is_training;
-  const auto tensors = F::TensorsOf(args);
+  request.view = call.view;
+  request.dtype = call.dtype;
+  request.formula = entry.traits;
+  request.is_training = call.is_training;
+  const CallTensors tensors = entry.tensors(call);
   if (tensors.out[0] == nullptr) request.formula.outputs = 0;
-  request.in_place = AllInPlace<F>(args);
-  request.early_buffer = EarlyBufferOf<F>(args);
+  request.early_buffer = EarlyBufferOf(entry, call);
+  request.in_place = AllInPlace(entry, call, request.early_buffer);
   request.page_offset_alias = HasPageOffsetAlias(tensors);
   request.reference = reference;
   request.threads = threads;
@@ -463,95 +403,78 @@ PlanRequest RequestOf(const typename F::Args& args, bool reference,
   return request;
 }
 
-template <typename F>
-void Execute(const typename F::Args& args, const Plan& plan,
+void Execute(const Call& call, FormulaIndex formula, const Plan& plan,
              const Implementation& implementation, Executor& executor,
              void* workspace) {
   if (plan.schedule == Schedule::kSmallOutputs) {
-    for (int64_t c = 0; c < args.view.channels; ++c) F::StoreEmpty(args, c);
+    EntryOf(formula).store_empty(call);
   } else if (plan.schedule == Schedule::kReference) {
-    RunReference<F>(args);
+    EntryOf(formula).run_reference(call);
   } else {
     InlineExecutor inline_executor;
-    const auto dtype = static_cast<int>(args.dtype);
-    Driver<F>(args, plan, implementation.KernelsOf<F>()->by_dtype[dtype],
-              implementation.KernelsOf<SecondPass<F>>()->by_dtype[dtype],
-              workspace)
+    Driver(call, formula, plan, implementation, workspace)
         .Run(plan.threads > 1 ? executor : inline_executor);
   }
 }
 
-}  // namespace
-
-template <typename F>
-size_t CpuWorkspaceBytes(const View& view, DType dtype) {
-  const int64_t sums =
-      F::kNumSums * NumBlocks(MakePartition(view)) * view.channels;
-  const int64_t coefficients =
-      F::kNumCoefficients * CoefficientStride(view.channels);
-  return static_cast<size_t>(sums) * sizeof(double) +
-         static_cast<size_t>(coefficients) * SizeOf(ComputeDTypeOf(dtype));
-}
-
-namespace {
-
-// Plans and executes one call of formula F.
-template <typename F>
-void RunFormula(const typename F::Args& args,
-                const Implementation& implementation, Executor& executor,
-                void* workspace) {
-  const PlanRequest request =
-      RequestOf<F>(args, implementation.IsReference(), executor.NumThreads());
+// Plans and executes one call.
+void Compute(const Call& call, const Implementation& implementation,
+             Executor& executor, void* workspace) {
+  const FormulaIndex formula = FormulaOf(call);
+  const FormulaEntry& entry = EntryOf(formula);
+  const PlanRequest request = RequestOf(
+      entry, call, implementation.IsReference(), executor.NumThreads());
   const Plan plan = MakePlan(request);
-  for (void* const out : F::TensorsOf(args).out) {
-    AdviseHugePages(out, NumElements(args.view) * SizeOf(args.dtype));
+  for (void* const out : entry.tensors(call).out) {
+    AdviseHugePages(out, NumElements(call.view) * SizeOf(call.dtype));
   }
   if (!VerboseEnabled()) {
-    Execute<F>(args, plan, implementation, executor, workspace);
+    Execute(call, formula, plan, implementation, executor, workspace);
     return;
   }
   const auto begin = std::chrono::steady_clock::now();
-  Execute<F>(args, plan, implementation, executor, workspace);
+  Execute(call, formula, plan, implementation, executor, workspace);
   const std::chrono::duration<double, std::milli> time =
       std::chrono::steady_clock::now() - begin;
   PrintCall(request, plan, implementation.name, time.count());
 }
 
-int CopyTensor(void* to, const void* from, size_t bytes) {
-  std::memcpy(to, from, bytes);
-  return 0;
-}
-
 }  // namespace
 
-template <typename F>
-void RunOnCpu(const typename F::Args& args,
-              const Implementation& implementation, Executor& executor,
-              void* workspace) {
-  RunFittingFormula<F>(
-      args,
-      [&](auto fitting, const auto& its_args) {
-        RunFormula<typename decltype(fitting)::Formula>(
-            its_args, implementation, executor, workspace);
-        return 0;
-      },
-      CopyTensor);
-}
-
-bool FindFormula(const std::string& name, FormulaTraits* traits) {
-#define TFBN_IF_NAMED(unused, F, formula_name) \
-  if (name == formula_name) {                  \
-    *traits = TraitsOf<F>();                   \
-    return true;                               \
+size_t CpuWorkspaceBytes(FormulaKind formula, const View& view, DType dtype) {
+  // Of each formula that a call may turn out to be.
+  int num_sums = 0, num_coefficients = 0;
+  for (int f = 0; f < kNumFormulas; ++f) {
+    const FormulaEntry& entry = EntryOf(static_cast<FormulaIndex>(f));
+    if (entry.kind != formula) continue;
+    num_sums = std::max(num_sums, entry.num_sums);
+    num_coefficients = std::max(num_coefficients, entry.num_coefficients);
   }
-  TFBN_FOR_EACH_FORMULA(TFBN_IF_NAMED, )
-  return false;
+  const int64_t sums =
+      num_sums * NumBlocks(MakePartition(view)) * view.channels;
+  const int64_t coefficients =
+      num_coefficients * CoefficientStride(view.channels);
+  return static_cast<size_t>(sums) * sizeof(double) +
+         static_cast<size_t>(coefficients) * SizeOf(ComputeDTypeOf(dtype));
 }
 
-#define TFBN_INSTANTIATE(unused, F, formula_name)                             \
-  template size_t CpuWorkspaceBytes<F>(const View&, DType);                   \
-  template void RunOnCpu<F>(const F::Args&, const Implementation&, Executor&, \
-                            void*);
-TFBN_FOR_EACH_FORMULA(TFBN_INSTANTIATE, )
+// Without an activation side_input_backprop is y_backprop: a copy, last, since
+// it may be the buffer of x, unless x_backprop is that of y_backprop.
+void RunOnCpu(const Call& call, const Implementation& implementation,
+              Executor& executor, void* workspace) {
+  const size_t bytes = call.activation == Activation::kIdentity &&
+                               call.side_input_backprop != nullptr &&
+                               call.side_input_backprop != call.y_backprop
+                           ? NumElements(call.view) * SizeOf(call.dtype)
+                           : 0;
+  const bool copies_first = call.x_backprop == call.y_backprop;
+  if (bytes > 0 && copies_first) {
+    std::memcpy(call.side_input_backprop, call.y_backprop, bytes);
+  }
+  Compute(call, implementation, executor, workspace);
+  if (bytes > 0 && !copies_first) {
+    std::memcpy(call.side_input_backprop, call.y_backprop, bytes);
+  }
+}
 
 }  // namespace tf_bn_ops

@@ -7,34 +7,25 @@
 #define TF_BN_OPS_CC_CPU_DRIVER_H_
 
 #include <cstddef>
-#include <string>
 
-#include "cc/core/dtype.h"
+#include "cc/core/call.h"
 #include "cc/core/executor.h"
-#include "cc/core/view.h"
 #include "cc/cpu/dispatch.h"
-#include "cc/cpu/plan.h"
 
 namespace tf_bn_ops {
 
-// Sets `traits` to those of the formula called `name`; false if there is none.
-bool FindFormula(const std::string& name, FormulaTraits* traits);
+// Bytes of workspace of any call of one of the three formulas: sums in double
+// for each channel and block (two of them at most 1 MiB, or one block, see
+// partition.cc), and coefficients in the compute type for each channel. At most
+// 1 MiB and 52 bytes per channel for the first order (88 for float64), 3.5 MiB
+// and 108 bytes per channel for the second (160).
+size_t CpuWorkspaceBytes(FormulaKind formula, const View& view, DType dtype);
 
-// Bytes of workspace of a call: partial sums in double for each channel and
-// block (two of them at most 1 MiB, or one block, see partition.cc), and
-// coefficients in the compute type for each channel. At most 1 MiB and 52 bytes
-// per channel for the first order (88 for float64), 3.5 MiB and 108 bytes per
-// channel for the second (160).
-template <typename F>
-size_t CpuWorkspaceBytes(const View& view, DType dtype);
-
-// Computes the outputs of `args`. `workspace` is aligned to 8 bytes and holds
-// CpuWorkspaceBytes<F>(args.view, args.dtype) bytes. Results are bitwise
-// identical for any executor and any ISA.
-template <typename F>
-void RunOnCpu(const typename F::Args& args,
-              const Implementation& implementation, Executor& executor,
-              void* workspace);
+// Computes the outputs of `call`. `workspace` is aligned to 8 bytes and has
+// CpuWorkspaceBytes. Results are bitwise identical for any executor and any
+// ISA.
+void RunOnCpu(const Call& call, const Implementation& implementation,
+              Executor& executor, void* workspace);
 
 }  // namespace tf_bn_ops
 

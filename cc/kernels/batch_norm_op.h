@@ -4,7 +4,7 @@
 // A Spec (cc/ops/fused_batch_norm_grad.h, ...) says what an op accepts and
 // which of its tensors is which of the formula's. A Backend has
 //   static constexpr bool kSavesRstd;
-//   static void Launch(OpKernelContext*, const Spec::Args&);
+//   static void Launch(OpKernelContext*, const Call&);
 // with kSavesRstd: whether the device's forward op saves rstd in
 // reserve_space_2 in training (cuDNN's convention), not the variance.
 
@@ -14,6 +14,7 @@
 #include <initializer_list>
 
 #include "absl/status/status.h"
+#include "cc/core/call.h"
 #include "cc/ops/dtype_of.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -25,7 +26,7 @@ namespace tf_bn_ops {
 class OpInputs {
  public:
   explicit OpInputs(tensorflow::OpKernelContext* context) : context_(context) {}
-  const void* operator()(int i) const { return context_->input(i).data(); }
+  void* operator()(int i) const { return context_->input(i).data(); }
   int64_t Size(int i) const { return context_->input(i).NumElements(); }
 
  private:
@@ -86,7 +87,8 @@ class BatchNormOp : public tensorflow::OpKernel {
     for (int i = 0; i < Spec::kInputs; ++i) {
       shapes[i] = &context->input(i).shape();
     }
-    typename Spec::Args args;
+    Call args;
+    args.formula = Spec::kFormula;
     OP_REQUIRES_OK(context, spec_.Validate(shapes, &args.view));
     args.dtype = DTypeOf<T>::value;
     args.stat_dtype = DTypeOf<U>::value;

@@ -38,9 +38,9 @@ class ThreadPoolExecutor final : public Executor {
   const Eigen::ThreadPoolDevice& device_;
 };
 
-// One call of formula F.
-template <typename F>
-void Run(tf::OpKernelContext* context, const typename F::Args& args) {
+}  // namespace
+
+void CpuBackend::Launch(tf::OpKernelContext* context, const Call& call) {
   std::string error;
   const Implementation* const implementation = SelectedImplementation(&error);
   OP_REQUIRES(context, implementation != nullptr,
@@ -48,7 +48,7 @@ void Run(tf::OpKernelContext* context, const typename F::Args& args) {
   double on_stack[kStackWorkspaceBytes / sizeof(double)];
   void* workspace = on_stack;
   tf::Tensor allocated;
-  const size_t bytes = CpuWorkspaceBytes<F>(args.view, args.dtype);
+  const size_t bytes = CpuWorkspaceBytes(call.formula, call.view, call.dtype);
   if (bytes > sizeof(on_stack)) {
     OP_REQUIRES_OK(context, context->allocate_temp(
                                 tf::DT_INT8,
@@ -57,16 +57,8 @@ void Run(tf::OpKernelContext* context, const typename F::Args& args) {
     workspace = allocated.data();
   }
   ThreadPoolExecutor executor(context->eigen_cpu_device());
-  RunOnCpu<F>(args, *implementation, executor, workspace);
+  RunOnCpu(call, *implementation, executor, workspace);
 }
-
-}  // namespace
-
-#define TFBN_DEFINE_LAUNCH(unused, F, name)                                    \
-  void CpuBackend::Launch(tf::OpKernelContext* context, const F::Args& args) { \
-    Run<F>(context, args);                                                     \
-  }
-TFBN_FOR_EACH_FORMULA(TFBN_DEFINE_LAUNCH, )
 
 void CpuBackend::Launch(tf::OpKernelContext* context,
                         const GatherStatsArgs& args) {

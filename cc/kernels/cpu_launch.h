@@ -5,7 +5,7 @@
 #ifndef TF_BN_OPS_CC_KERNELS_CPU_LAUNCH_H_
 #define TF_BN_OPS_CC_KERNELS_CPU_LAUNCH_H_
 
-#include "cc/core/formulas/all_formulas.h"
+#include "cc/core/call.h"
 #include "cc/core/gather_stats.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -15,12 +15,9 @@ namespace tf_bn_ops {
 struct CpuBackend {
   static constexpr bool kSavesRstd = false;
 
-  // Computes `args`. On failure (no memory for the workspace, an invalid
+  // Computes `call`. On failure (no memory for the workspace, an invalid
   // TF_BN_OPS_CPU_ISA) sets the context's status.
-#define TFBN_DECLARE_LAUNCH(unused, F, name) \
-  static void Launch(tensorflow::OpKernelContext* context, const F::Args& args);
-  TFBN_FOR_EACH_FORMULA(TFBN_DECLARE_LAUNCH, )
-#undef TFBN_DECLARE_LAUNCH
+  static void Launch(tensorflow::OpKernelContext* context, const Call& call);
 
   // The same of statistics from those of the parts of a batch; refuses counts
   // that are none.

@@ -10,7 +10,7 @@ namespace tf_bn_ops {
 
 template <typename Spec>
 struct FirstOrderBindings {
-  using Args = BatchNormGradArgs;
+  static constexpr FormulaKind kFormula = FormulaKind::kGradient;
   static constexpr int kOutputs = 3;
 
   // `input(i)`: the value of input i. XLA's arguments have the same members as
@@ -27,7 +27,7 @@ struct FirstOrderBindings {
   // `output(i, j, reusable)`: the memory of output i, which has the shape of
   // input j and may take the buffer of one of the inputs `reusable`.
   template <typename Allocate>
-  static void BindOutputs(const Allocate& output, Args* args) {
+  static void BindOutputs(const Allocate& output, Call* args) {
     args->x_backprop = output(0, Spec::kX, {Spec::kYBackprop, Spec::kX});
     args->scale_backprop = output(1, Spec::kScale, {});
     args->offset_backprop = output(2, Spec::kScale, {});

@@ -21,7 +21,7 @@ namespace tf_bn_ops {
 
 // V3 has one output more, a placeholder.
 struct FusedBatchNormSpec : FusedBatchNormAttrs {
-  using Args = BatchNormArgs;
+  static constexpr FormulaKind kFormula = FormulaKind::kForward;
 
   // In the order of the OpDefs.
   enum Input : int { kX, kScale, kOffset, kMean, kVariance, kInputs };
@@ -66,7 +66,7 @@ struct FusedBatchNormSpec : FusedBatchNormAttrs {
     args->variance = input(kVariance);
   }
   template <typename Allocate>
-  static void BindOutputs(const Allocate& output, Args* args) {
+  static void BindOutputs(const Allocate& output, Call* args) {
     args->y = output(0, kX, {kX});
     BindStatistics(output, args);
   }
@@ -74,7 +74,7 @@ struct FusedBatchNormSpec : FusedBatchNormAttrs {
  protected:
   // The outputs of shape [channels].
   template <typename Allocate>
-  static void BindStatistics(const Allocate& output, Args* args) {
+  static void BindStatistics(const Allocate& output, Call* args) {
     args->batch_mean = output(1, kScale, {kMean});
     args->batch_variance = output(2, kScale, {kVariance});
     args->saved_mean = output(3, kScale, {});
@@ -123,9 +123,6 @@ inline absl::Status FusedBatchNormSpec::ValidateForward(
 // Ex with `kSideInputs` (0 or 1) tensors that are added before the activation.
 template <int kSideInputs>
 struct FusedBatchNormExSpec : FusedBatchNormSpec {
-  using Args =
-      std::conditional_t<kSideInputs == 0, BatchNormArgs, BatchNormAddArgs>;
-
   static constexpr int kSideInput = FusedBatchNormSpec::kInputs;
   static constexpr int kInputs = FusedBatchNormSpec::kInputs + kSideInputs;
 
@@ -172,7 +169,7 @@ struct FusedBatchNormExSpec : FusedBatchNormSpec {
   }
 
   template <typename Allocate>
-  static void BindOutputs(const Allocate& output, Args* args) {
+  static void BindOutputs(const Allocate& output, Call* args) {
     if constexpr (kSideInputs > 0) {
       args->y = output(0, kX, {kX, kSideInput});
     } else {

@@ -22,9 +22,6 @@ namespace tf_bn_ops {
 // The gradient of FusedBatchNormExSpec<kSideInputs>.
 template <int kSideInputs>
 struct FusedBatchNormGradExSpec : FusedBatchNormGradSpec {
-  using Args = std::conditional_t<kSideInputs == 0, BatchNormGradExArgs,
-                                  BatchNormGradExAddArgs>;
-
   // In the order of the OpDef.
   enum ExInput : int {
     kForwardCoefficients = FusedBatchNormGradSpec::kInputs,
@@ -81,7 +78,7 @@ struct FusedBatchNormGradExSpec : FusedBatchNormGradSpec {
     FusedBatchNormGradSpec::BindInputs(input, args);
     args->offset = input(kOffset);
     args->y = input(kY);
-    if constexpr (std::is_base_of_v<BatchNormGradExArgs, FormulaArgs>) {
+    if constexpr (std::is_same_v<FormulaArgs, Call>) {
       // What this library's forward op stores there; nothing or another size if
       // reserve_space_3 is another op's.
       if (args->view.channels > 0 &&
@@ -93,7 +90,7 @@ struct FusedBatchNormGradExSpec : FusedBatchNormGradSpec {
   }
 
   template <typename Outputs>
-  static void BindOutputs(const Outputs& output, Args* args) {
+  static void BindOutputs(const Outputs& output, Call* args) {
     if constexpr (kSideInputs == 0) {
       args->x_backprop = output(0, kX, {kYBackprop, kX, kY});
     } else {

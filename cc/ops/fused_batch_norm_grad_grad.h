@@ -17,7 +17,7 @@
 namespace tf_bn_ops {
 
 struct FusedBatchNormGradGradSpec {
-  using Args = BatchNormGradGradArgs;
+  static constexpr FormulaKind kFormula = FormulaKind::kSecondOrder;
 
   // In the order of the OpDef.
   enum Input : int {
@@ -79,7 +79,7 @@ struct FusedBatchNormGradGradSpec {
   }
   // No input's buffer is reused twice: each output tries them in its own order.
   template <typename Allocate>
-  static void BindOutputs(const Allocate& output, Args* args) {
+  static void BindOutputs(const Allocate& output, Call* args) {
     args->y_backprop_grad = output(0, kX, {kXBackpropGrad, kYBackprop, kX});
     args->x_grad = output(1, kX, {kYBackprop, kX, kXBackpropGrad});
     args->scale_grad = output(2, kScale, {});

@@ -79,7 +79,7 @@ struct ActivationSplitSpec : SplitSpec<Op> {
 };
 
 struct BatchNormStatsSpec : SplitSpec<BatchNormStatsSpec> {
-  using Args = BatchNormArgs;
+  static constexpr FormulaKind kFormula = FormulaKind::kForward;
 
   // In the order of the OpDef, as all that follow.
   enum Input : int { kX, kInputs };
@@ -90,7 +90,7 @@ struct BatchNormStatsSpec : SplitSpec<BatchNormStatsSpec> {
     args->x = input(kX);
   }
   template <typename Outputs>
-  static void BindOutputs(const Outputs& output, Args* args) {
+  static void BindOutputs(const Outputs& output, Call* args) {
     double* const count = static_cast<double*>(output.Scalar(0));
     if (count != nullptr) {
       *count = static_cast<double>(ElementsPerChannel(args->view));
@@ -105,8 +105,7 @@ template <int kSideInputs>
 struct BatchNormElemtSpec
     : ActivationSplitSpec<BatchNormElemtSpec<kSideInputs>> {
   using Base = ActivationSplitSpec<BatchNormElemtSpec>;
-  using Args =
-      std::conditional_t<kSideInputs == 0, BatchNormArgs, BatchNormAddArgs>;
+  static constexpr FormulaKind kFormula = FormulaKind::kForward;
 
   enum Input : int {
     kX,
@@ -130,7 +129,7 @@ struct BatchNormElemtSpec
     if constexpr (kSideInputs > 0) args->side_input = input(kSideInput);
   }
   template <typename Outputs>
-  static void BindOutputs(const Outputs& output, Args* args) {
+  static void BindOutputs(const Outputs& output, Call* args) {
     if constexpr (kSideInputs > 0) {
       args->y = output(0, kX, {kX, kSideInput});
     } else {
@@ -145,8 +144,7 @@ template <int kYs>
 struct BatchNormBackwardReduceSpec
     : ActivationSplitSpec<BatchNormBackwardReduceSpec<kYs>> {
   using Base = ActivationSplitSpec<BatchNormBackwardReduceSpec>;
-  using Args = std::conditional_t<kYs == 0, BatchNormGradExArgs,
-                                  BatchNormGradExFromYArgs>;
+  static constexpr FormulaKind kFormula = FormulaKind::kGradient;
 
   enum Input : int {
     kYBackprop,
@@ -167,7 +165,7 @@ struct BatchNormBackwardReduceSpec
     if constexpr (kYs > 0) args->y = input(kY);
   }
   template <typename Outputs>
-  static void BindOutputs(const Outputs& output, Args* args) {
+  static void BindOutputs(const Outputs& output, Call* args) {
     args->sum_dy = output.Vector(0, args->view.channels);
     args->sum_dy_xmu = output.Vector(1, args->view.channels);
     args->scale_backprop = output.Vector(2, args->view.channels);
@@ -176,17 +174,12 @@ struct BatchNormBackwardReduceSpec
 };
 
 // The arguments, which select the formula.
-template <int kYs, int kSideInputs>
-using BatchNormBackwardElemtArgsOf = std::conditional_t<
-    kSideInputs == 1, BatchNormBackwardElemtAddArgs,
-    std::conditional_t<kYs == 1, BatchNormBackwardElemtFromYArgs,
-                       BatchNormBackwardElemtFromXArgs>>;
 
 template <int kYs, int kSideInputs>
 struct BatchNormBackwardElemtSpec
     : ActivationSplitSpec<BatchNormBackwardElemtSpec<kYs, kSideInputs>> {
   using Base = ActivationSplitSpec<BatchNormBackwardElemtSpec>;
-  using Args = BatchNormBackwardElemtArgsOf<kYs, kSideInputs>;
+  static constexpr FormulaKind kFormula = FormulaKind::kGradient;
 
   enum Input : int {
     kYBackprop,
@@ -225,7 +218,7 @@ struct BatchNormBackwardElemtSpec
     if constexpr (kYs > 0) args->y = input(kY);
   }
   template <typename Outputs>
-  static void BindOutputs(const Outputs& output, Args* args) {
+  static void BindOutputs(const Outputs& output, Call* args) {
     if constexpr (kSideInputs > 0) {
       args->x_backprop = output(0, kX, {kX});
       args->side_input_backprop = output(1, kX, {kYBackprop});

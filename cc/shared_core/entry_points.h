@@ -5,30 +5,15 @@
 #ifndef TF_BN_OPS_CC_SHARED_CORE_ENTRY_POINTS_H_
 #define TF_BN_OPS_CC_SHARED_CORE_ENTRY_POINTS_H_
 
-#include <tuple>
-
-#include "cc/core/formulas/all_formulas.h"
 #include "cc/core/gather_stats.h"
 #include "cc/cpu/dispatch.h"
 #include "cc/cpu/driver.h"
 
 namespace tf_bn_ops {
 
-// Of one formula.
-template <typename F>
-struct FormulaEntryPoints {
-  decltype(&CpuWorkspaceBytes<F>) workspace_bytes;
-  decltype(&RunOnCpu<F>) run;
-};
-
-#define TFBN_ENTRY_POINTS_OF(unused, F, name) \
-  std::tuple<FormulaEntryPoints<F>>(),
-using AllFormulaEntryPoints = decltype(std::tuple_cat(
-    TFBN_FOR_EACH_FORMULA(TFBN_ENTRY_POINTS_OF, ) std::tuple<>()));
-#undef TFBN_ENTRY_POINTS_OF
-
 struct EntryPoints {
-  AllFormulaEntryPoints formulas;
+  decltype(&CpuWorkspaceBytes) workspace_bytes;
+  decltype(&RunOnCpu) run;
   decltype(&SelectedImplementation) selected_implementation;
   decltype(&GatherStats) gather_stats;
   decltype(&FindInvalidCount) find_invalid_count;

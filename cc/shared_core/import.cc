@@ -11,31 +11,16 @@ const EntryPoints& Core() {
   return table;
 }
 
-template <typename F>
-const FormulaEntryPoints<F>& CoreOf() {
-  return std::get<FormulaEntryPoints<F>>(Core().formulas);
-}
-
 }  // namespace
 
-template <typename F>
-size_t CpuWorkspaceBytes(const View& view, DType dtype) {
-  return CoreOf<F>().workspace_bytes(view, dtype);
+size_t CpuWorkspaceBytes(FormulaKind formula, const View& view, DType dtype) {
+  return Core().workspace_bytes(formula, view, dtype);
 }
 
-template <typename F>
-void RunOnCpu(const typename F::Args& args,
-              const Implementation& implementation, Executor& executor,
-              void* workspace) {
-  CoreOf<F>().run(args, implementation, executor, workspace);
+void RunOnCpu(const Call& call, const Implementation& implementation,
+              Executor& executor, void* workspace) {
+  Core().run(call, implementation, executor, workspace);
 }
-
-#define TFBN_INSTANTIATE(unused, F, name)                                     \
-  template size_t CpuWorkspaceBytes<F>(const View&, DType);                   \
-  template void RunOnCpu<F>(const F::Args&, const Implementation&, Executor&, \
-                            void*);
-TFBN_FOR_EACH_FORMULA(TFBN_INSTANTIATE, )
-#undef TFBN_INSTANTIATE
 
 const Implementation* SelectedImplementation(std::string* error) {
   return Core().selected_implementation(error);

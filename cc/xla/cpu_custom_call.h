@@ -79,13 +79,13 @@ std::vector<xla::XlaOp> BuildCpuCustomCall(const Args& args) {
 
   XlaCallList operands(args), results(args);
   Call::Operands(args, operands);
-  typename F::Args unset;  // Its members name the results.
+  tf_bn_ops::Call unset;  // Its members name the results.
   Call::Results(unset, results);
   const size_t outputs = results.shapes().size();
   const DType computed_in =
       args.shape.element_type() == xla::F64 ? DType::kFloat64 : DType::kFloat32;
-  results.Bytes(
-      static_cast<int64_t>(CpuWorkspaceBytes<F>(args.view, computed_in)));
+  results.Bytes(static_cast<int64_t>(
+      CpuWorkspaceBytes(F::kKind, args.view, computed_in)));
 
   const xla::XlaOp call = xla::CustomCallWithLayout(
       args.x.builder(), Call::kTarget, operands.values(),

@@ -72,13 +72,22 @@ class BufferReader {
         dtype_(dtype),
         stat_dtype_(stat_dtype) {}
 
-  void Data(const void*& member) { ReadOperand(dtype_, &member); }
-  void Vector(const void*& member) { ReadOperand(stat_dtype_, &member); }
-  void Wide(const void*& member) { ReadFloat64(&member); }
-  void Scalar(const void*& member) { ReadFloat64(&member); }
-  void Data(void*& member) { member = ReadResult(); }
-  void Vector(void*& member) { member = ReadResult(); }
-  void Wide(void*& member) { member = ReadResult(); }
+  // Members of type const void* are operands; y, which is an output of the
+  // forward pass and an input of its gradient, follows where they are.
+  template <typename Pointer>
+  void Data(Pointer& member) {
+    Read(dtype_, member);
+  }
+  template <typename Pointer>
+  void Vector(Pointer& member) {
+    Read(stat_dtype_, member);
+  }
+  template <typename Pointer>
+  void Wide(Pointer& member) {
+    Read(&unused_, member);
+  }
+  void Scalar(const void*& member) { Read(&unused_, member); }
+  void BeginResults() { reads_results_ = true; }
   void* ReadResult() {
     auto buffer = results_.get<xla::ffi::AnyBuffer>(next_result_++);
     if (buffer.has_value()) return buffer.value()->untyped_data();
@@ -89,11 +98,17 @@ class BufferReader {
   const Error& error() const { return error_; }
 
  private:
-  void ReadFloat64(const void** member) {
-    DType unused;
-    ReadOperand(&unused, member);
+  template <typename Pointer>
+  void Read(DType* dtype, Pointer& member) {
+    void* data = nullptr;
+    if (reads_results_) {
+      data = ReadResult();
+    } else {
+      ReadOperand(dtype, &data);
+    }
+    member = data;
   }
-  void ReadOperand(DType* dtype, const void** member) {
+  void ReadOperand(DType* dtype, void** member) {
     auto buffer = operands_.get<xla::ffi::AnyBuffer>(next_operand_++);
     if (!buffer.has_value()) {
       error_ = buffer.error();
@@ -109,20 +124,24 @@ class BufferReader {
   const xla::ffi::RemainingRets results_;
   DType* const dtype_;
   DType* const stat_dtype_;
+  DType unused_;
+  bool reads_results_ = false;
   size_t next_operand_ = 0, next_result_ = 0;
   Error error_ = Error::Success();
 };
 
 template <typename C>
-Error Call(xla::ffi::ThreadPool pool, xla::ffi::Dictionary attributes,
-           xla::ffi::RemainingArgs operands, xla::ffi::RemainingRets results) {
+Error RunCall(xla::ffi::ThreadPool pool, xla::ffi::Dictionary attributes,
+              xla::ffi::RemainingArgs operands,
+              xla::ffi::RemainingRets results) {
   std::string message;
   const Implementation* const implementation = SelectedImplementation(&message);
   if (implementation == nullptr) {
     return Error(xla::ffi::ErrorCode::kFailedPrecondition, message);
   }
   using F = typename CpuCustomCall<C>::Formula;
-  typename F::Args args;
+  Call args;
+  args.formula = F::kKind;
   Error error = Error::Success();
   AllAttributes<C>(args, [&](const char* name, auto& member) {
     const auto bits = attributes.get<int64_t>(name);
@@ -135,11 +154,12 @@ Error Call(xla::ffi::ThreadPool pool, xla::ffi::Dictionary attributes,
   if (error.failure()) return error;
   BufferReader reader(operands, results, &args.dtype, &args.stat_dtype);
   CpuCustomCall<C>::Operands(args, reader);
+  reader.BeginResults();
   CpuCustomCall<C>::Results(args, reader);
   void* const workspace = reader.ReadResult();
   if (reader.error().failure()) return reader.error();
   FfiExecutor executor(pool);
-  RunOnCpu<F>(args, *implementation, executor, workspace);
+  RunOnCpu(args, *implementation, executor, workspace);
   return Error::Success();
 }
 
@@ -179,7 +199,7 @@ XLA_FFI_REGISTER_HANDLER(xla::ffi::GetXlaFfiApi(), kGatherStatsTarget, "Host",
                          kGatherStatsHandler);
 
 #define TFBN_REGISTER_CPU_CUSTOM_CALL(F)                  \
-  XLA_FFI_DEFINE_HANDLER(k##F##Handler, Call<F>,          \
+  XLA_FFI_DEFINE_HANDLER(k##F##Handler, RunCall<F>,       \
                          xla::ffi::Ffi::Bind()            \
                              .Ctx<xla::ffi::ThreadPool>() \
                              .Attrs()                     \

@@ -21,14 +21,14 @@ namespace tf_bn_ops {
 //   using Formula = F;
 //   static constexpr char kTarget[];  // Its name.
 //   // In order, attribute(name, member) of each member of `args` beside those
-//   // of AllAttributes; F::Args and XLA's arguments have the same members.
+//   // of AllAttributes; Call and XLA's arguments have the same members.
 //   static void Attributes(Args& args, const Attribute& attribute);
 //   // visitor.Data(member) or visitor.Vector(member) of each input, that is
 //   // [outer, channels, inner] or [channels]; visitor.Wide(member): [channels]
 //   // of float64, visitor.Scalar(member): one element of float64.
 //   static void Operands(Args& args, Visitor& visitor);
-//   // The same of each output of F::Args.
-//   static void Results(F::Args& args, Visitor& visitor);
+//   // The same of each output.
+//   static void Results(tf_bn_ops::Call& args, Visitor& visitor);
 //
 // One more result is the workspace.
 template <typename F>
@@ -52,7 +52,7 @@ struct CpuCustomCall<BatchNormGradFormula> {
   }
 
   template <typename Visitor>
-  static void Results(BatchNormGradArgs& args, Visitor& visitor) {
+  static void Results(tf_bn_ops::Call& args, Visitor& visitor) {
     visitor.Data(args.x_backprop);
     visitor.Vector(args.scale_backprop);
     visitor.Vector(args.offset_backprop);
@@ -85,7 +85,7 @@ struct CpuCustomCall<BatchNormGradExAddFormula>
   static constexpr char kTarget[] = "tf_bn_ops.batch_norm_grad_ex_add";
 
   template <typename Visitor>
-  static void Results(BatchNormGradExArgs& args, Visitor& visitor) {
+  static void Results(tf_bn_ops::Call& args, Visitor& visitor) {
     CpuCustomCall<BatchNormGradFormula>::Results(args, visitor);
     visitor.Data(args.side_input_backprop);
   }
@@ -113,7 +113,7 @@ struct CpuCustomCall<BatchNormFormula> {
   }
 
   template <typename Visitor>
-  static void Results(BatchNormArgs& args, Visitor& visitor) {
+  static void Results(tf_bn_ops::Call& args, Visitor& visitor) {
     visitor.Data(args.y);
     visitor.Vector(args.batch_mean);
     visitor.Vector(args.batch_variance);
@@ -156,7 +156,7 @@ struct CpuCustomCall<BatchNormStatsCall> {
   }
 
   template <typename Visitor>
-  static void Results(BatchNormArgs& args, Visitor& visitor) {
+  static void Results(tf_bn_ops::Call& args, Visitor& visitor) {
     visitor.Wide(args.mean64);
     visitor.Wide(args.m2);
   }
@@ -186,7 +186,7 @@ struct CpuCustomCall<BatchNormElemtCall> : SplitCallInputs {
   static constexpr char kTarget[] = "tf_bn_ops.batch_norm_elemt";
 
   template <typename Visitor>
-  static void Results(BatchNormArgs& args, Visitor& visitor) {
+  static void Results(tf_bn_ops::Call& args, Visitor& visitor) {
     visitor.Data(args.y);
   }
 };
@@ -216,7 +216,7 @@ struct CpuCustomCall<BatchNormBackwardReduceCall> : SplitCallInputs {
   }
 
   template <typename Visitor>
-  static void Results(BatchNormGradArgs& args, Visitor& visitor) {
+  static void Results(tf_bn_ops::Call& args, Visitor& visitor) {
     visitor.Wide(args.sum_dy);
     visitor.Wide(args.sum_dy_xmu);
     visitor.Vector(args.scale_backprop);
@@ -253,7 +253,7 @@ struct CpuCustomCall<BatchNormBackwardElemtFromXFormula> : SplitCallInputs {
   }
 
   template <typename Visitor>
-  static void Results(BatchNormBackwardElemtArgs& args, Visitor& visitor) {
+  static void Results(tf_bn_ops::Call& args, Visitor& visitor) {
     visitor.Data(args.x_backprop);
   }
 };
@@ -279,7 +279,7 @@ struct CpuCustomCall<BatchNormBackwardElemtAddFormula>
   static constexpr char kTarget[] = "tf_bn_ops.batch_norm_backward_elemt_add";
 
   template <typename Visitor>
-  static void Results(BatchNormBackwardElemtArgs& args, Visitor& visitor) {
+  static void Results(tf_bn_ops::Call& args, Visitor& visitor) {
     CpuCustomCall<BatchNormBackwardElemtFromXFormula>::Results(args, visitor);
     visitor.Data(args.side_input_backprop);
   }

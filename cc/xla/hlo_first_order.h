@@ -15,7 +15,7 @@
 
 namespace tf_bn_ops {
 
-// The inputs of cc/core's BatchNormGradArgs, as values of the computation that
+// The inputs of cc/core's Call, as values of the computation that
 // is being built.
 struct XlaBatchNormGradArgs : XlaArgs {
   using Call = BatchNormGradFormula;

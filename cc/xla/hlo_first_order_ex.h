@@ -14,7 +14,7 @@
 
 namespace tf_bn_ops {
 
-// The attributes and inputs of cc/core's BatchNormGradExArgs, inputs as values
+// The attributes and inputs of cc/core's Call, inputs as values
 // of the computation that is being built.
 struct XlaBatchNormGradExArgs : XlaBatchNormGradArgs {
   using Call = BatchNormGradExFromYFormula;

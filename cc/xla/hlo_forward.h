@@ -23,7 +23,7 @@
 
 namespace tf_bn_ops {
 
-// The attributes and inputs of cc/core's BatchNormArgs, inputs as values of the
+// The attributes and inputs of cc/core's Call, inputs as values of the
 // computation that is being built.
 struct XlaBatchNormArgs : XlaArgs {
   using Call = BatchNormFormula;

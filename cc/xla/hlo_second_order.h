@@ -15,7 +15,7 @@
 
 namespace tf_bn_ops {
 
-// The inputs of cc/core's BatchNormGradGradArgs, as values of the computation
+// The inputs of cc/core's Call, as values of the computation
 // that is being built.
 struct XlaBatchNormGradGradArgs : XlaArgs {
   xla::XlaOp x_backprop_grad, y_backprop, x;             // The shape of x.

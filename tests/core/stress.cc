@@ -193,7 +193,7 @@ template <typename Args>
 void SetBehindRelu(const Problem& p, Result* result, Args* args) {
   SetFirstOrder(p, result, args);
   SetRelu(args);
-  args->y = p.y.data();
+  args->y = const_cast<float*>(p.y.data());
   args->offset = p.offset.data();
   args->side_input_backprop = result->tensors[1].data();
 }
@@ -210,14 +210,14 @@ void SetSecondOrder(const Problem& p, Result* result, Args* args) {
   args->scale_grad = result->vectors[0].data();
 }
 
-template <typename F>
-void RunOn(tf_bn_ops::Executor& threads, typename F::Args args) {
+void RunOn(tf_bn_ops::Executor& threads, const tf_bn_ops::Call& args) {
   std::string error;
   const auto& implementation = *tf_bn_ops::SelectedImplementation(&error);
   std::vector<double> workspace(
-      tf_bn_ops::CpuWorkspaceBytes<F>(args.view, args.dtype) / sizeof(double) +
+      tf_bn_ops::CpuWorkspaceBytes(args.formula, args.view, args.dtype) /
+          sizeof(double) +
       1);
-  tf_bn_ops::RunOnCpu<F>(args, implementation, threads, workspace.data());
+  tf_bn_ops::RunOnCpu(args, implementation, threads, workspace.data());
 }
 
 template <typename Args>
@@ -284,27 +284,22 @@ bool Compute(const Problem& p, tf_bn_ops::Executor& threads, Result* result) {
   if (p.kind == Kind::kElements) {
     return ComputeByCAbi(p, threads.NumThreads(), result);
   }
+  tf_bn_ops::Call args;
+  args.view = p.view;
   if (p.kind == Kind::kForward) {
-    tf_bn_ops::BatchNormArgs args;
-    args.view = p.view;
     SetForward(p, result, &args);
-    RunOn<tf_bn_ops::BatchNormFormula>(threads, args);
-  } else if (p.kind == Kind::kBehindRelu) {
-    tf_bn_ops::BatchNormGradExAddArgs args;
-    args.view = p.view;
-    SetBehindRelu(p, result, &args);
-    RunOn<tf_bn_ops::BatchNormGradExAddFormula>(threads, args);
   } else if (p.kind == Kind::kSecondOrder) {
-    tf_bn_ops::BatchNormGradGradArgs args;
-    args.view = p.view;
+    args.formula = tf_bn_ops::FormulaKind::kSecondOrder;
     SetSecondOrder(p, result, &args);
-    RunOn<tf_bn_ops::BatchNormGradGradFormula>(threads, args);
   } else {
-    tf_bn_ops::BatchNormGradArgs args;
-    args.view = p.view;
-    SetFirstOrder(p, result, &args);
-    RunOn<tf_bn_ops::BatchNormGradFormula>(threads, args);
+    args.formula = tf_bn_ops::FormulaKind::kGradient;
+    if (p.kind == Kind::kBehindRelu) {
+      SetBehindRelu(p, result, &args);
+    } else {
+      SetFirstOrder(p, result, &args);
+    }
   }
+  RunOn(threads, args);
   return true;
 }
 

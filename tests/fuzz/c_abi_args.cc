@@ -94,7 +94,7 @@ bool HasPartition(const tfbn_batch_norm_grad_args& args, size_t error_size) {
   TFBN_FUZZ_CHECK(info.blocks >= 1 && info.fold >= 0);
   // The bound of CpuWorkspaceBytes.
   TFBN_FUZZ_CHECK(info.workspace_bytes >= 0 &&
-                  info.workspace_bytes / 64 <= args.channels + (1 << 14));
+                  info.workspace_bytes / 88 <= args.channels + (1 << 14));
   return true;
 }
 
@@ -164,7 +164,7 @@ void RunForward(const tfbn_batch_norm_grad_args& like, bool small,
   args.saved_mean = arrays.PerChannel();
   args.saved_variance = arrays.PerChannel();
   if (!small || call.threads > 8) {
-    return CheckOnly<tf_bn_ops::BatchNormArgs>(args);
+    return CheckOnly<tf_bn_ops::Call>(args);
   }
   tf_bn_ops::fuzz::CheckCall(call.error_size, [&](char* error) {
     return tfbn_cpu_batch_norm(&args, nullptr, call.threads, error,
@@ -186,7 +186,7 @@ void RunGradient(const tfbn_batch_norm_grad_args& like, bool small,
   args.scale_backprop = arrays.PerChannel();
   args.offset_backprop = arrays.PerChannel();
   if (!small || call.threads > 8) {
-    return CheckOnly<tf_bn_ops::BatchNormGradArgs>(args);
+    return CheckOnly<tf_bn_ops::Call>(args);
   }
   const std::string name = input->Rest();
   tf_bn_ops::fuzz::CheckCall(call.error_size, [&](char* error) {

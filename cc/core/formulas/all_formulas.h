@@ -27,4 +27,49 @@
     "batch_norm_backward_elemt_add")                                     \
   X(context, BatchNormGradGradFormula, "batch_norm_grad_grad")
 
+namespace tf_bn_ops {
+
+// Indices of the formulas, in the order of the list.
+enum class FormulaIndex : int {
+#define TFBN_INDEX_OF(unused, F, name) k##F,
+  TFBN_FOR_EACH_FORMULA(TFBN_INDEX_OF, )
+#undef TFBN_INDEX_OF
+};
+#define TFBN_COUNT(unused, F, name) +1
+constexpr int kNumFormulas = TFBN_FOR_EACH_FORMULA(TFBN_COUNT, );
+#undef TFBN_COUNT
+
+// Which formula computes a call, by what it has: without an activation the
+// plain gradient (side_input_backprop is y_backprop then); the mask from x
+// where there is no y, or the coefficients that the forward pass left; with
+// sums over the batches of all replicas the second pass alone.
+static inline FormulaIndex FormulaOf(const Call& call) {
+  const bool masked = call.activation != Activation::kIdentity;
+  const bool adds = call.side_input_backprop != nullptr;
+  const bool from_x =
+      call.y == nullptr ||
+      (call.forward_coefficients != nullptr && call.offset != nullptr);
+  switch (call.formula) {
+    case FormulaKind::kForward:
+      return call.side_input == nullptr ? FormulaIndex::kBatchNormFormula
+                                        : FormulaIndex::kBatchNormAddFormula;
+    case FormulaKind::kSecondOrder:
+      return FormulaIndex::kBatchNormGradGradFormula;
+    case FormulaKind::kGradient:
+      break;
+  }
+  if (call.total_dy != nullptr) {
+    return !masked  ? FormulaIndex::kBatchNormBackwardElemtFormula
+           : adds   ? FormulaIndex::kBatchNormBackwardElemtAddFormula
+           : from_x ? FormulaIndex::kBatchNormBackwardElemtFromXFormula
+                    : FormulaIndex::kBatchNormBackwardElemtFromYFormula;
+  }
+  return !masked  ? FormulaIndex::kBatchNormGradFormula
+         : adds   ? FormulaIndex::kBatchNormGradExAddFormula
+         : from_x ? FormulaIndex::kBatchNormGradExFormula
+                  : FormulaIndex::kBatchNormGradExFromYFormula;
+}
+
+}  // namespace tf_bn_ops
+
 #endif  // TF_BN_OPS_CC_CORE_FORMULAS_ALL_FORMULAS_H_

@@ -41,14 +41,6 @@
 
 namespace tf_bn_ops {
 
-// What is applied to y; the values are part of the C ABI. NaN stays NaN.
-enum class Activation : int32_t {
-  kIdentity = 0,
-  kRelu = 1,   // max(y, 0)
-  kRelu6 = 2,  // min(max(y, 0), 6)
-};
-constexpr int kNumActivations = 3;
-
 // An activation is a clamp to [lower, upper].
 static TFBN_HD double LowerBound(Activation activation) {
   return activation == Activation::kIdentity ? -kInfinity : 0;
@@ -132,44 +124,15 @@ static TFBN_HD ForwardCoefficients<C> ForwardCoefficientsOf(
   return k;
 }
 
-// Inputs, outputs and attributes of one call. Pointers are borrowed. y may be
-// the buffer of x or side_input, batch_mean that of mean, batch_variance that
-// of variance (element for element), but must not overlap them in any other
-// way. Outputs may be nullptr and are left out then, y in training alone, where
-// nothing but statistics is computed: x is read once.
-struct BatchNormArgs : FormulaArgs {
-  double exponential_avg_factor = 1;
-  bool bessel_correction = true;
-  // cuDNN's convention on the GPU in training: saved_variance holds rstd.
-  bool saves_rstd = false;
-  Activation activation = Activation::kIdentity;
-
-  const void* x = nullptr;           // [outer, channels, inner]
-  const void* side_input = nullptr;  // [outer, channels, inner], if added
-  const void* scale = nullptr;       // [channels]
-  const void* offset = nullptr;      // [channels]
-  const void* mean = nullptr;        // [channels], not read if factor is 1
-  const void* variance = nullptr;    // [channels], not read if factor is 1
-
-  void* y = nullptr;               // [outer, channels, inner]
-  void* batch_mean = nullptr;      // [channels]
-  void* batch_variance = nullptr;  // [channels]
-  void* saved_mean = nullptr;      // [channels]
-  void* saved_variance = nullptr;  // [channels]
-  // May be nullptr. [kNumForwardCoefficients, channels] of the compute type
-  // (float; double for float64): the coefficients by which the gradient of an
-  // activation finds the x that pass, see batch_norm_grad_ex.h.
-  void* forward_coefficients = nullptr;
-  // May be nullptr. [channels] of float64.
-  void* mean64 = nullptr;
-  void* m2 = nullptr;
-};
-// The same with a side input; a type of its own, which selects the formula.
-struct BatchNormAddArgs : BatchNormArgs {};
-
-template <typename ArgsType, bool kAdd>
+// y may be the buffer of x or side_input, batch_mean that of mean,
+// batch_variance that of variance (element for element), but must not overlap
+// them in any other way. Without y, in training alone, nothing but statistics
+// is computed: x is read once. mean and variance are not read in training with
+// a factor of 1.
+template <bool kAdd>
 struct BatchNormFormulaOf {
-  using Args = ArgsType;
+  using Args = Call;
+  static constexpr FormulaKind kKind = FormulaKind::kForward;
   enum Input : int {
     kX,
     kSideInput,
@@ -333,8 +296,8 @@ struct BatchNormFormulaOf {
   }
 };
 
-struct BatchNormFormula : BatchNormFormulaOf<BatchNormArgs, false> {};
-struct BatchNormAddFormula : BatchNormFormulaOf<BatchNormAddArgs, true> {};
+struct BatchNormFormula : BatchNormFormulaOf<false> {};
+struct BatchNormAddFormula : BatchNormFormulaOf<true> {};
 
 }  // namespace tf_bn_ops
 

@@ -29,26 +29,13 @@
 
 namespace tf_bn_ops {
 
-// Inputs, outputs and attributes of one call, beside those of the gradient
-// behind an activation, of which scale_backprop, offset_backprop and sums are
-// not computed. An output may be the buffer of an input as it may there.
-struct BatchNormBackwardElemtArgs : BatchNormGradExArgs {
-  const void* total_count = nullptr;   // One element of float64; or nullptr:
-  double total_count_value = 0;        // this one.
-  const void* total_dy = nullptr;      // [channels] of float64
-  const void* total_dy_xmu = nullptr;  // [channels] of float64
-};
-// Types of their own, which select the formula.
-struct BatchNormBackwardElemtFromXArgs : BatchNormBackwardElemtArgs {};
-struct BatchNormBackwardElemtFromYArgs : BatchNormBackwardElemtArgs {};
-struct BatchNormBackwardElemtAddArgs : BatchNormBackwardElemtArgs {};
-
 // Where the mask of an activation comes from.
 enum class MaskSource { kNone, kX, kY };
 
-template <typename ArgsType, MaskSource kMask, bool kAdd>
+template <MaskSource kMask, bool kAdd>
 struct BatchNormBackwardElemtFormulaOf : FrozenOnly {
-  using Args = ArgsType;
+  using Args = Call;
+  static constexpr FormulaKind kKind = FormulaKind::kGradient;
   using Plain = BatchNormGradFormula;
   enum Input : int {
     kDy = Plain::kDy,
@@ -163,20 +150,16 @@ struct BatchNormBackwardElemtFormulaOf : FrozenOnly {
 
 // Without an activation.
 struct BatchNormBackwardElemtFormula
-    : BatchNormBackwardElemtFormulaOf<BatchNormBackwardElemtArgs,
-                                      MaskSource::kNone, false> {};
+    : BatchNormBackwardElemtFormulaOf<MaskSource::kNone, false> {};
 // The mask from x.
 struct BatchNormBackwardElemtFromXFormula
-    : BatchNormBackwardElemtFormulaOf<BatchNormBackwardElemtFromXArgs,
-                                      MaskSource::kX, false> {};
+    : BatchNormBackwardElemtFormulaOf<MaskSource::kX, false> {};
 // The mask from y.
 struct BatchNormBackwardElemtFromYFormula
-    : BatchNormBackwardElemtFormulaOf<BatchNormBackwardElemtFromYArgs,
-                                      MaskSource::kY, false> {};
+    : BatchNormBackwardElemtFormulaOf<MaskSource::kY, false> {};
 // The mask from y, and the gradient of a side input.
 struct BatchNormBackwardElemtAddFormula
-    : BatchNormBackwardElemtFormulaOf<BatchNormBackwardElemtAddArgs,
-                                      MaskSource::kY, true> {};
+    : BatchNormBackwardElemtFormulaOf<MaskSource::kY, true> {};
 
 }  // namespace tf_bn_ops
 

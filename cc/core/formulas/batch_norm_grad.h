@@ -35,30 +35,12 @@
 
 namespace tf_bn_ops {
 
-// Inputs, outputs and attributes of one call. Pointers are borrowed. x_backprop
-// may be the buffer of y_backprop or x (element for element), but must not
-// overlap them in any other way; nullptr, in training alone: nothing but the
-// sums is computed.
-struct BatchNormGradArgs : FormulaArgs {
-  // cuDNN's convention on the GPU in training: `variance` holds rstd itself.
-  bool variance_is_rstd = false;
-
-  const void* y_backprop = nullptr;  // [outer, channels, inner]
-  const void* x = nullptr;           // [outer, channels, inner]
-  const void* scale = nullptr;       // [channels]
-  const void* mean = nullptr;        // [channels]
-  const void* variance = nullptr;    // [channels]
-
-  void* x_backprop = nullptr;       // [outer, channels, inner]
-  void* scale_backprop = nullptr;   // [channels]
-  void* offset_backprop = nullptr;  // [channels]
-  // May be nullptr. [channels] of float64.
-  void* sum_dy = nullptr;
-  void* sum_dy_xmu = nullptr;
-};
-
+// x_backprop may be the buffer of y_backprop or x (element for element), but
+// must not overlap them in any other way; without it, in training alone,
+// nothing but the sums is computed.
 struct BatchNormGradFormula {
-  using Args = BatchNormGradArgs;
+  using Args = Call;
+  static constexpr FormulaKind kKind = FormulaKind::kGradient;
   enum Input : int {
     kDy,
     kX,

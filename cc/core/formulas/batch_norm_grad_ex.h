@@ -29,28 +29,6 @@
 
 namespace tf_bn_ops {
 
-// Inputs, outputs and attributes of one call, beside those of the plain
-// gradient. x_backprop may be the buffer of y, too. So may side_input_backprop
-// be that of y_backprop, x or y (element for element) if x_backprop is another
-// one; without an activation it may not be that of x while x_backprop is that
-// of y_backprop.
-struct BatchNormGradExArgs : BatchNormGradArgs {
-  Activation activation = Activation::kIdentity;
-
-  const void* y = nullptr;       // [outer, channels, inner]
-  const void* offset = nullptr;  // [channels], read if the mask is from x
-  // [kNumForwardCoefficients, channels] of the compute type (float; double for
-  // float64), read if the mask is from x: what
-  // BatchNormArgs::forward_coefficients was filled with. nullptr: those of a
-  // frozen forward with this mean and variance.
-  const void* forward_coefficients = nullptr;
-
-  void* side_input_backprop = nullptr;  // [outer, channels, inner]
-};
-// Types of their own, which select the formula.
-struct BatchNormGradExFromYArgs : BatchNormGradExArgs {};
-struct BatchNormGradExAddArgs : BatchNormGradExArgs {};
-
 // dy where the activation passes it: y is above `lowest` and not at or above
 // `highest`, see MaskBounds.
 template <typename V>
@@ -63,16 +41,20 @@ static TFBN_HD V MaskedBy(V dy, V y, V lowest, V highest) {
 // pass with these coefficients.
 template <typename C>
 static TFBN_HD PassingRange<C> PassingRangeOf(
-    const BatchNormGradExArgs& args, int64_t c,
-    const ForwardCoefficients<C>& forward) {
+    const Call& args, int64_t c, const ForwardCoefficients<C>& forward) {
   return PassingRangeOf(
       forward, static_cast<C>(LoadAsDouble(args.stat_dtype, args.offset, c)),
       MaskBoundsOf<C>(args.activation, args.dtype, true));
 }
 
-template <typename ArgsType, bool kFromX, bool kAdd>
+// x_backprop may be the buffer of y, too. So may side_input_backprop be that of
+// y_backprop, x or y (element for element) if x_backprop is another one;
+// without an activation it may not be that of x while x_backprop is that of
+// y_backprop.
+template <bool kFromX, bool kAdd>
 struct BatchNormGradExFormulaOf {
-  using Args = ArgsType;
+  using Args = Call;
+  static constexpr FormulaKind kKind = FormulaKind::kGradient;
   using Plain = BatchNormGradFormula;
   enum Input : int {
     kDy = Plain::kDy,
@@ -214,8 +196,7 @@ struct BatchNormGradExFormulaOf {
 
 // The first pass of BatchNormGradExAddFormula: its sums, and
 // side_input_backprop.
-struct BatchNormGradExMaskFormula
-    : BatchNormGradExFormulaOf<BatchNormGradExAddArgs, false, false> {
+struct BatchNormGradExMaskFormula : BatchNormGradExFormulaOf<false, false> {
   enum Output : int { kSideInputBackprop, kOutputs };
   static constexpr int kPassedOn = kSideInputBackprop;
   enum Coefficient : int { kFirstFrozenCoefficient = kFirstMaskCoefficient };
@@ -233,17 +214,14 @@ struct BatchNormGradExMaskFormula
 };
 
 // The mask from x; y is not read (but by the reference, see reference.cc).
-struct BatchNormGradExFormula
-    : BatchNormGradExFormulaOf<BatchNormGradExArgs, true, false> {};
+struct BatchNormGradExFormula : BatchNormGradExFormulaOf<true, false> {};
 // The mask from y.
-struct BatchNormGradExFromYFormula
-    : BatchNormGradExFormulaOf<BatchNormGradExFromYArgs, false, false> {};
+struct BatchNormGradExFromYFormula : BatchNormGradExFormulaOf<false, false> {};
 // The mask from y, and the gradient of a side input. That is the masked
 // y_backprop, so the second pass needs neither y_backprop nor y: 28 bytes of
 // memory per element of float32 instead of 32. docs/adr/0031-early-output.md
 // has what calls gain.
-struct BatchNormGradExAddFormula
-    : BatchNormGradExFormulaOf<BatchNormGradExAddArgs, false, true> {
+struct BatchNormGradExAddFormula : BatchNormGradExFormulaOf<false, true> {
   using FirstPass = BatchNormGradExMaskFormula;
   using SecondPass = BatchNormGradFormula;
   static constexpr int kEarlyInput = SecondPass::kDy;

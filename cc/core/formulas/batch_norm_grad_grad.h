@@ -50,26 +50,12 @@
 
 namespace tf_bn_ops {
 
-// Inputs, outputs and attributes of one call. Pointers are borrowed.
-// y_backprop_grad and x_grad may be the buffers of inputs of view shape
-// (element for element), but must not overlap them in any other way.
-struct BatchNormGradGradArgs : FormulaArgs {
-  const void* x_backprop_grad = nullptr;       // [outer, channels, inner]
-  const void* scale_backprop_grad = nullptr;   // [channels]
-  const void* offset_backprop_grad = nullptr;  // [channels]
-  const void* y_backprop = nullptr;            // [outer, channels, inner]
-  const void* x = nullptr;                     // [outer, channels, inner]
-  const void* scale = nullptr;                 // [channels]
-  const void* mean = nullptr;                  // [channels], read if frozen
-  const void* variance = nullptr;              // [channels], read if frozen
-
-  void* y_backprop_grad = nullptr;  // [outer, channels, inner]
-  void* x_grad = nullptr;           // [outer, channels, inner]
-  void* scale_grad = nullptr;       // [channels]
-};
-
+// y_backprop_grad and x_grad may be the buffers of inputs of the shape of the
+// view (element for element), but must not overlap them in any other way. mean
+// and variance are read if frozen.
 struct BatchNormGradGradFormula {
-  using Args = BatchNormGradGradArgs;
+  using Args = Call;
+  static constexpr FormulaKind kKind = FormulaKind::kSecondOrder;
   enum Input : int {
     kGx,
     kDy,

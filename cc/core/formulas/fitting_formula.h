@@ -30,8 +30,8 @@ using WithoutActivation =
 
 template <typename F>
 constexpr bool kMayHaveActivation =
-    std::is_base_of_v<BatchNormGradExArgs, typename F::Args> &&
-    !std::is_same_v<F, WithoutActivation<F>>;
+    kHasMask<F> ||
+    (kIsFrozenOnly<F> && !std::is_same_v<F, WithoutActivation<F>>);
 
 // Whether the workspace of a call of F holds one of G, which computes it in the
 // place of F: the caller sizes it for F.
@@ -79,8 +79,7 @@ int RunFittingFormula(const typename F::Args& args, const Run& run,
     if (args.y != nullptr &&
         (args.forward_coefficients == nullptr || args.offset == nullptr)) {
       static_assert(kWorkspaceSuffices<F, BatchNormGradExFromYFormula>);
-      return run(FormulaTag<BatchNormGradExFromYFormula>(),
-                 BatchNormGradExFromYArgs{args});
+      return run(FormulaTag<BatchNormGradExFromYFormula>(), args);
     }
   }
   return run(FormulaTag<F>(), args);

@@ -12,7 +12,8 @@
 // threads and launches, not formulas.
 //
 //   struct Formula {
-//     using Args = ...;  // Derived from FormulaArgs.
+//     using Args = Call;
+//     static constexpr FormulaKind kKind;
 //     // Tensors of view shape, in the order of TensorsOf. Frozen, Apply reads
 //     // only the first kNumFrozenInputs inputs; Reduce, the first
 //     // kNumReduceInputs.
@@ -98,29 +99,12 @@
 #include <limits>
 #include <type_traits>
 
+#include "cc/core/call.h"
 #include "cc/core/dtype.h"
 #include "cc/core/host_device.h"
 #include "cc/core/view.h"
 
 namespace tf_bn_ops {
-
-// What the arguments of every formula have. Arrays of view shape have `dtype`,
-// arrays of length `channels` have `stat_dtype` unless they say otherwise.
-struct FormulaArgs {
-  View view;
-  DType dtype = DType::kFloat32;
-  DType stat_dtype = DType::kFloat32;
-  // Training, where the results depend on sums over the view, or frozen, where
-  // the statistics are constants.
-  bool is_training = true;
-  // mean and variance that are given are float64, whatever stat_dtype is.
-  bool float64_statistics = false;
-  double epsilon = 0;
-};
-
-static TFBN_HD DType StatisticsDTypeOf(const FormulaArgs& args) {
-  return args.float64_statistics ? DType::kFloat64 : args.stat_dtype;
-}
 
 struct FrozenOnly {};
 template <typename F>

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "cc/core/call.h"
 #include "cc/core/dtype.h"
 #include "cc/core/host_device.h"
 #include "cc/core/partition.h"
@@ -112,41 +113,33 @@ constexpr int kNumPassKinds = 4;
 // The kernels of one formula (cc/core/formulas) for one element type.
 // Coefficients are arrays in the type that the formula is applied in (double
 // for float64, else float), one after the other, CoefficientStride apart.
-template <typename F>
 struct Kernels {
-  using Args = typename F::Args;
-
   // Before the first pass: writes the coefficients of the mask of channels
   // [c0, c1), those from kFirstMaskCoefficient on.
-  void (*mask_coefficients)(const Args&, int64_t c0, int64_t c1,
+  void (*mask_coefficients)(const Call&, int64_t c0, int64_t c1,
                             void* coefficients);
   // Writes the other coefficients of channels [c0, c1) from the sums over the
   // view; frozen, only those from kFirstFrozenCoefficient on, and no sum is
   // read.
-  void (*coefficients)(const Args&, int64_t c0, int64_t c1,
+  void (*coefficients)(const Call&, int64_t c0, int64_t c1,
                        const ChannelSums& sums, void* coefficients);
   // By PassKind; nullptr: the formula has no such pass. Sums are those of
   // channels [c0, c1) over the tile.
-  using Pass = void (*)(const Args&, const Partition&, const Tile&,
+  using Pass = void (*)(const Call&, const Partition&, const Tile&,
                         const void* coefficients, StorePolicy,
                         const ChannelSums& sums);
   Pass passes[kNumPassKinds];
   // Training, in kSegments: kApply of the current group and kReduce of the next
   // one.
-  void (*pipeline)(const Args&, const Partition&, const PipelineStage&,
+  void (*pipeline)(const Call&, const Partition&, const PipelineStage&,
                    const void* coefficients, StorePolicy,
                    const ChannelSums& sums);
 
   Pass Of(PassKind kind) const { return passes[static_cast<int>(kind)]; }
 };
 
-template <typename F>
-struct KernelTable {
-  const Kernels<F>* by_dtype;  // [kNumDTypes]
-};
-
 // Each build defines, for each formula F,
-//   const KernelTable<F>& KernelTable_<build>(const F*);
+//   const Kernels* KernelTable_<build>(const F*);   [kNumDTypes]
 // by TFBN_DEFINE_KERNELS(F) of kernel_table.h.
 #define TFBN_CONCAT_(a, b) a##_##b
 #define TFBN_CONCAT(a, b) TFBN_CONCAT_(a, b)

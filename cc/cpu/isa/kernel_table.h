@@ -30,8 +30,8 @@ TFBN_INLINE void StoreCoefficients(const C (&k)[F::kNumCoefficients], int begin,
 
 // Kernels::mask_coefficients.
 template <typename F, typename T>
-void ComputeMaskCoefficients(const typename F::Args& args, int64_t c0,
-                             int64_t c1, void* coefficients) {
+void ComputeMaskCoefficients(const Call& args, int64_t c0, int64_t c1,
+                             void* coefficients) {
   if constexpr (kHasMask<F>) {
     for (int64_t c = c0; c < c1; ++c) {
       typename Compute<T>::Scalar k[F::kNumCoefficients];
@@ -44,7 +44,7 @@ void ComputeMaskCoefficients(const typename F::Args& args, int64_t c0,
 
 // Kernels::coefficients.
 template <typename F, typename T>
-void ComputeCoefficients(const typename F::Args& args, int64_t c0, int64_t c1,
+void ComputeCoefficients(const Call& args, int64_t c0, int64_t c1,
                          const ChannelSums& sums, void* coefficients) {
   const CenterArray centers = F::CentersOf(args);
   for (int64_t c = c0; c < c1; ++c) {
@@ -60,7 +60,7 @@ void ComputeCoefficients(const typename F::Args& args, int64_t c0, int64_t c1,
 
 // The pass of a kind.
 template <typename F, typename T, PassKind kKind>
-constexpr typename Kernels<F>::Pass PassOfKind() {
+constexpr Kernels::Pass PassOfKind() {
   if constexpr (kKind == PassKind::kFrozen) {
     return RunPass<PassOf<F, T, false, F::kNumFrozenSums, true>>;
   } else if constexpr (kIsFrozenOnly<F>) {
@@ -81,9 +81,8 @@ constexpr typename Kernels<F>::Pass PassOfKind() {
     // loop of their own, they cost more than the read for ownership of temporal
     // ones (16-bit types with AVX2: 2 to 15%).
     if constexpr (kRowByRow<T, kVectorsOf<P>, StorePolicy::kNonTemporal>) {
-      return [](const typename F::Args& args, const Partition& partition,
-                const Tile& tile, const void* by_channel, StorePolicy,
-                const ChannelSums& out) {
+      return [](const Call& args, const Partition& partition, const Tile& tile,
+                const void* by_channel, StorePolicy, const ChannelSums& out) {
         RunPass<P>(args, partition, tile, by_channel, StorePolicy::kTemporal,
                    out);
       };
@@ -96,14 +95,14 @@ constexpr typename Kernels<F>::Pass PassOfKind() {
 }
 
 template <typename F, typename T>
-constexpr Kernels<F> KernelsOf() {
-  Kernels<F> kernels = {ComputeMaskCoefficients<F, T>,
-                        ComputeCoefficients<F, T>,
-                        {PassOfKind<F, T, PassKind::kReduce>(),
-                         PassOfKind<F, T, PassKind::kReduceStoring>(),
-                         PassOfKind<F, T, PassKind::kApply>(),
-                         PassOfKind<F, T, PassKind::kFrozen>()},
-                        nullptr};
+constexpr Kernels KernelsOf() {
+  Kernels kernels = {ComputeMaskCoefficients<F, T>,
+                     ComputeCoefficients<F, T>,
+                     {PassOfKind<F, T, PassKind::kReduce>(),
+                      PassOfKind<F, T, PassKind::kReduceStoring>(),
+                      PassOfKind<F, T, PassKind::kApply>(),
+                      PassOfKind<F, T, PassKind::kFrozen>()},
+                     nullptr};
   if constexpr (!kIsFrozenOnly<F>) kernels.pipeline = RunPipeline<F, T>;
   return kernels;
 }
@@ -116,15 +115,14 @@ constexpr Kernels<F> KernelsOf() {
   KernelsOf<Formula, storage>(),
 #define TFBN_DEFINE_KERNELS(F)                                          \
   namespace tf_bn_ops {                                                 \
-  const KernelTable<F>& TFBN_KERNEL_TABLE(TF_BN_OPS_ISA)(const F*);     \
-  const KernelTable<F>& TFBN_KERNEL_TABLE(TF_BN_OPS_ISA)(const F*) {    \
+  const Kernels* TFBN_KERNEL_TABLE(TF_BN_OPS_ISA)(const F*);            \
+  const Kernels* TFBN_KERNEL_TABLE(TF_BN_OPS_ISA)(const F*) {           \
     using Formula = F;                                                  \
-    static constexpr Kernels<F> kKernels[] = {                          \
+    static constexpr Kernels kKernels[] = {                             \
         TFBN_FOR_EACH_DTYPE(TFBN_KERNELS_OF_DTYPE)};                    \
     static_assert(sizeof(kKernels) == kNumDTypes * sizeof(kKernels[0]), \
                   "an element type without kernels");                   \
-    static constexpr KernelTable<F> kTable = {kKernels};                \
-    return kTable;                                                      \
+    return kKernels;                                                    \
   }                                                                     \
   }
 

@@ -53,7 +53,7 @@ struct TensorPointers {
 };
 
 template <typename F, typename T>
-TensorPointers<F, T> PointersOf(const typename F::Args& args) {
+TensorPointers<F, T> PointersOf(const Call& args) {
   const auto tensors = F::TensorsOf(args);
   TensorPointers<F, T> pointers;
   for (int i = 0; i < F::kInputs; ++i) {

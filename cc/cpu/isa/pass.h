@@ -597,9 +597,8 @@ class Pass {
 
  public:
   // `by_channel`: coefficients, CoefficientStride apart.
-  Pass(const typename F::Args& args, const Partition& partition,
-       const Tile& tile, const void* by_channel, StorePolicy policy,
-       const ChannelSums& out)
+  Pass(const Call& args, const Partition& partition, const Tile& tile,
+       const void* by_channel, StorePolicy policy, const ChannelSums& out)
       : view_(args.view),
         partition_(partition),
         tile_(tile),
@@ -849,8 +848,8 @@ class Pass {
 
 // A kernel (isa_kernels.h).
 template <typename P>
-void RunPass(const typename P::Formula::Args& args, const Partition& partition,
-             const Tile& tile, const void* by_channel, StorePolicy policy,
+void RunPass(const Call& args, const Partition& partition, const Tile& tile,
+             const void* by_channel, StorePolicy policy,
              const ChannelSums& out) {
   Pass<P>(args, partition, tile, by_channel, policy, out).Run();
 }

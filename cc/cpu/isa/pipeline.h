@@ -54,7 +54,7 @@ class StageRunner : private Pass<PassOf<F, T, true, F::kNumSums, false>> {
   using C = typename Compute<T>::Scalar;
 
  public:
-  StageRunner(const typename F::Args& args, const Partition& partition,
+  StageRunner(const Call& args, const Partition& partition,
               const PipelineStage& stage, const void* by_channel,
               StorePolicy policy, const ChannelSums& out)
       : Base(args, partition, stage.next, by_channel, StorePolicy::kNone, out),
@@ -271,7 +271,7 @@ class StageRunner : private Pass<PassOf<F, T, true, F::kNumSums, false>> {
 
 // Kernels::pipeline.
 template <typename F, typename T>
-void RunPipeline(const typename F::Args& args, const Partition& partition,
+void RunPipeline(const Call& args, const Partition& partition,
                  const PipelineStage& stage, const void* by_channel,
                  StorePolicy policy, const ChannelSums& out) {
   StageRunner<F, T>(args, partition, stage, by_channel, policy, out).Run();

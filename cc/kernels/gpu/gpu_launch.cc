@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "cc/core/formulas/all_formulas.h"
 #include "cc/cuda/cuda_backend.h"
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -55,11 +56,21 @@ void LaunchFormula(tf::OpKernelContext* context,
 
 }  // namespace
 
-#define TFBN_DEFINE_LAUNCH(unused, F, name)                                    \
-  void GpuBackend::Launch(tf::OpKernelContext* context, const F::Args& args) { \
-    LaunchFormula<F>(context, args);                                           \
+void GpuBackend::Launch(tf::OpKernelContext* context, const Call& call) {
+  // CudaLaunch copies the gradient of a side input where there is no
+  // activation.
+  Call chosen = call;
+  if (call.side_input_backprop != nullptr) {
+    chosen.activation = Activation::kRelu;
   }
-TFBN_FOR_EACH_FORMULA(TFBN_DEFINE_LAUNCH, )
+  switch (FormulaOf(chosen)) {
+#define TFBN_CASE(unused, F, name) \
+  case FormulaIndex::k##F:         \
+    return LaunchFormula<F>(context, call);
+    TFBN_FOR_EACH_FORMULA(TFBN_CASE, )
+#undef TFBN_CASE
+  }
+}
 
 void GpuBackend::Launch(tf::OpKernelContext* context,
                         const GatherStatsArgs& args) {

@@ -4,7 +4,7 @@
 #ifndef TF_BN_OPS_CC_KERNELS_GPU_GPU_LAUNCH_H_
 #define TF_BN_OPS_CC_KERNELS_GPU_GPU_LAUNCH_H_
 
-#include "cc/core/formulas/all_formulas.h"
+#include "cc/core/call.h"
 #include "cc/core/gather_stats.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -16,13 +16,10 @@ struct GpuBackend {
   // returns it.
   static constexpr bool kSavesRstd = true;
 
-  // Enqueues `args` on the op's stream, with a workspace from the op's
+  // Enqueues `call` on the op's stream, with a workspace from the op's
   // allocator. On failure (no memory, a launch that CUDA refuses) sets the
   // context's status.
-#define TFBN_DECLARE_LAUNCH(unused, F, name) \
-  static void Launch(tensorflow::OpKernelContext* context, const F::Args& args);
-  TFBN_FOR_EACH_FORMULA(TFBN_DECLARE_LAUNCH, )
-#undef TFBN_DECLARE_LAUNCH
+  static void Launch(tensorflow::OpKernelContext* context, const Call& call);
 
   // The same of statistics from those of the parts of a batch, without a
   // workspace.

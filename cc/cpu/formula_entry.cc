@@ -1,0 +1,119 @@
+// Instantiates the formulas for the driver.
+
+#include "cc/cpu/formula_entry.h"
+
+#include <algorithm>
+
+#include "cc/core/formulas/formula.h"
+#include "cc/core/reference.h"
+#include "cc/core/two_level_sum.h"
+
+namespace tf_bn_ops {
+namespace {
+
+#define TFBN_INDEX_OF(unused, F, name) \
+  constexpr FormulaIndex IndexOf(const F*) { return FormulaIndex::k##F; }
+TFBN_FOR_EACH_FORMULA(TFBN_INDEX_OF, )
+
+template <typename F>
+CallTensors TensorsOf(const Call& call) {
+  static_assert(int{F::kInputs} <= CallTensors::kMost &&
+                int{F::kOutputs} <= CallTensors::kMost);
+  const auto tensors = F::TensorsOf(call);
+  CallTensors out;
+  out.inputs = F::kInputs;
+  out.outputs = F::kOutputs;
+  std::copy(tensors.in, tensors.in + F::kInputs, out.in);
+  std::copy(tensors.out, tensors.out + F::kOutputs, out.out);
+  return out;
+}
+
+// Two-level sums are around a rounded center.
+template <typename F>
+void Recenter(const Call& call, int64_t c0, int64_t c1,
+              const ChannelSums& total) {
+  if constexpr (!kIsFrozenOnly<F>) {
+    const int num_sums = call.is_training ? F::kNumSums : F::kNumFrozenSums;
+    const CenterArray centers = F::CentersOf(call);
+    if (!IsNarrow(call.dtype) || num_sums < F::kNumSums ||
+        centers.dtype == call.dtype) {
+      return;
+    }
+    for (int64_t c = c0; c < c1; ++c) {
+      const double center = CenterAt(centers, c);
+      const double shift = RunCenter(call.dtype, center) - center;
+      // Not where the center is an infinity or NaN, either.
+      if (!(shift < 0 || shift > 0)) continue;
+      double sums[F::kNumSums];
+      LoadChannelSums<F::kNumSums>(total, c, sums);
+      F::Recenter(shift, sums);
+      for (int k = 0; k < num_sums; ++k) SumsOfChannel(total, k)[c] = sums[k];
+    }
+  }
+}
+
+template <typename F>
+void StoreSums(const Call& call, int64_t c0, int64_t c1,
+               const ChannelSums& total) {
+  const CenterArray centers = F::CentersOf(call);
+  for (int64_t c = c0; c < c1; ++c) {
+    double sums[F::kNumSums];
+    if (call.is_training) {
+      LoadChannelSums<F::kNumSums>(total, c, sums);
+    } else {
+      LoadChannelSums<F::kNumFrozenSums>(total, c, sums);
+    }
+    F::StoreSums(call, c, CenterAt(centers, c), sums);
+  }
+}
+
+template <typename F>
+void StoreEmpty(const Call& call) {
+  for (int64_t c = 0; c < call.view.channels; ++c) F::StoreEmpty(call, c);
+}
+
+template <typename F>
+FormulaEntry MakeEntry(const char* name) {
+  FormulaEntry entry = {{name, F::kInputs, F::kOutputs, TileColumns<F>(true),
+                         TileColumns<F>(false), kHasEarlyOutput<F>},
+                        F::kKind,
+                        F::kNumSums,
+                        F::kNumFrozenSums,
+                        F::kNumCoefficients,
+                        TensorsOf<F>,
+                        Recenter<F>,
+                        StoreSums<F>,
+                        StoreEmpty<F>,
+                        RunReference<F>,
+                        {}};
+  if constexpr (kHasEarlyOutput<F>) {
+    using Second = typename F::SecondPass;
+    entry.early = {TensorsOf<typename F::FirstPass>,
+                   IndexOf(static_cast<const Second*>(nullptr)),
+                   F::SecondPassArgs, F::kEarlyInput};
+  }
+  return entry;
+}
+
+const FormulaEntry* Entries() {
+#define TFBN_ENTRY_OF(unused, F, name) MakeEntry<F>(name),
+  static const FormulaEntry entries[] = {
+      TFBN_FOR_EACH_FORMULA(TFBN_ENTRY_OF, )};
+  return entries;
+}
+
+}  // namespace
+
+const FormulaEntry& EntryOf(FormulaIndex formula) {
+  return Entries()[static_cast<int>(formula)];
+}
+
+const FormulaEntry* FindFormula(const std::string& name) {
+  const FormulaEntry* const end = Entries() + kNumFormulas;
+  const FormulaEntry* const found = std::find_if(
+      Entries(), end,
+      [&](const FormulaEntry& entry) { return name == entry.traits.name; });
+  return found == end ? nullptr : found;
+}
+
+}  // namespace tf_bn_ops
