@@ -358,10 +358,10 @@ pytest = $(Q)$(call need,pytest); \
   '$(PYTHON)' -m pytest -m '$(1)' $$workers $(TESTS) $(ARGS)
 
 test: all  ## Run the tests that belong to every change, a few minutes; ARGS="-k name -x" goes to pytest
-	$(call pytest,not long and not large)
+	$(call pytest,not long and not large and not release)
 
-test-all: all  ## Run these and the long ones: wheels, docs, Bazel, CUDA, examples, mutants, long sweeps
-	$(call pytest,not large)
+test-all: all  ## Run these and the long ones: wheels, docs, CUDA, examples, mutants, long sweeps
+	$(call pytest,not large and not release)
 
 bitwise-against: all  ## Compare every output bit by bit with another commit: REF=<commit>; ARGS="--cases=500"
 	$(Q)'$(PYTHON)' tools/bitwise_against.py --ref='$(or $(REF),HEAD)' $(ARGS)
@@ -387,7 +387,7 @@ CXX_SOURCES = $(shell find cc tests tools examples -name '*.cc' -o -name '*.h' -
 CLANG_FORMAT = '$(PYTHON)' -c 'from clang_format import clang_format; clang_format()'
 
 lint-python: $(PYTHON_READY)
-	$(Q)'$(PYTHON)' tools/generate_ops/generate.py --check
+	$(Q)'$(PYTHON)' tools/generate_ops/generate_ops.py --check
 	$(Q)$(call need,ruff)
 	$(Q)'$(PYTHON)' -m ruff check $(PYTHON_SOURCES)
 	$(Q)'$(PYTHON)' -m ruff format --check $(PYTHON_SOURCES)
@@ -403,7 +403,7 @@ lint-cxx: $(PYTHON_READY)
 format: $(PYTHON_READY)  ## Reformat Python and C++ sources in place
 	$(Q)$(call need,ruff)
 	$(Q)$(call need,clang_format,clang-format)
-	$(Q)'$(PYTHON)' tools/generate_ops/generate.py
+	$(Q)'$(PYTHON)' tools/generate_ops/generate_ops.py
 	$(Q)'$(PYTHON)' -m ruff check --fix $(PYTHON_SOURCES)
 	$(Q)'$(PYTHON)' -m ruff format $(PYTHON_SOURCES)
 	$(Q)$(CLANG_FORMAT) -i $(CXX_SOURCES)

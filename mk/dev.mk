@@ -115,7 +115,7 @@ wheels: $(PYTHON_READY)  ## Build the wheel of a release, for all TensorFlows of
 	$(Q)$(call need,auditwheel)
 	$(Q)'$(PYTHON)' tools/release/wheels.py --versions='$(VERSIONS)' --environments='$(ENVIRONMENTS)' $(ARGS)
 
-release-check: $(PYTHON_READY)  ## Rehearse a release: wheels, sdist, fresh installs, SBOM, docs; ARGS="--steps='build metadata'"
+release-check: $(PYTHON_READY)  ## Rehearse a release: wheels, sdist, fresh installs, SBOM, docs, the tests of the release tier; ARGS="--steps='build metadata'"
 	$(Q)$(call need,auditwheel)
 	$(Q)'$(PYTHON)' tools/release/check.py --versions='$(VERSIONS)' --environments='$(ENVIRONMENTS)' $(ARGS)
 

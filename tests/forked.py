@@ -29,13 +29,12 @@ def _child(
 ) -> None:
     """Runs the program as `python -c` does."""
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
-        file = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT, 0o600)
-        os.dup2(file, descriptor)
-    sys.stdout, sys.stderr = (open(d, "w", buffering=1, closefd=False) for d in (1, 2))
+        os.dup2(os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT, 0o600), descriptor)
+        setattr(sys, name, os.fdopen(descriptor, "w", buffering=1, closefd=False))
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
-    sys.argv = ["-c", *arguments]
+    sys.argv = arguments
     # PYTHONPATH as Python puts it: behind the script's folder.
     sys.path[:0] = ["", *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     status = 0
@@ -54,46 +53,48 @@ def _child(
     os._exit(status)
 
 
-class Forked:
-    """A program that runs; as much of subprocess.Popen as tests need."""
+# Variables that are read before the program's first line, by Python, TensorFlow or the package; but
+# for those of the package that are read when its libraries are loaded.
+_EARLY = ("TF_", "KERAS_", "XLA_", "CUDA_", "LD_", "MALLOC_", "GLIBC_", "OMP_")
+_LATE = ("TF_BN_OPS_LIBRARY", "TF_BN_OPS_CPU_ISA", "TF_BN_OPS_VERBOSE", "TF_BN_OPS_HUGE_PAGES")
 
-    def __init__(
-        self,
-        program: str,
-        *arguments: Any,
-        env: Mapping[str, str] | None = None,
-        cwd: str | os.PathLike[str] = ".",
-    ):
-        self._folder = tempfile.TemporaryDirectory()
-        given = [os.fspath(a) if isinstance(a, os.PathLike) else str(a) for a in arguments]
-        environment = dict(os.environ if env is None else env)
-        where = (self._folder.name, program, given, os.path.abspath(cwd), environment)
-        self._process = _CONTEXT.Process(target=_child, args=where, daemon=True)
+
+def _early(environment: Mapping[str, str]) -> dict[str, str]:
+    names = (name for name in environment if name.startswith(_EARLY) and name not in _LATE)
+    return {name: environment[name] for name in names}
+
+
+def run(
+    program: str,
+    *arguments: Any,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] = ".",
+    timeout: float = 600,
+) -> subprocess.CompletedProcess[str]:
+    """What `subprocess.run([sys.executable, "-c", program, *arguments])` does, forked; a Python of
+    its own where `env` differs in what is read before the program's first line.
+
+    Raises:
+      subprocess.TimeoutExpired: it has not ended, and was killed.
+    """
+    words = ["-c", *map(str, arguments)]
+    environment = dict(os.environ if env is None else env)
+    if _early(environment) != _early(os.environ):
+        command = [sys.executable, "-c", program, *words[1:]]
+        return subprocess.run(
+            command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=timeout
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        where = (folder, program, words, os.path.abspath(cwd), environment)
+        process = _CONTEXT.Process(target=_child, args=where, daemon=True)
         # The child does not import pytest's __main__.
         of_child = {"sys_path": [path or os.getcwd() for path in sys.path]}
         with unittest.mock.patch.object(spawn, "get_preparation_data", lambda name: of_child):
-            self._process.start()
-
-    def communicate(self, timeout: float = 300) -> tuple[str, str]:
-        """What it has written, when it has ended.
-
-        Raises:
-          subprocess.TimeoutExpired: it has not ended, and was killed.
-        """
-        self._process.join(timeout)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
-            raise subprocess.TimeoutExpired("forked", timeout)
-        self.returncode = self._process.exitcode
-        out, err = (pathlib.Path(self._folder.name, name) for name in ("stdout", "stderr"))
-        return out.read_text(errors="replace"), err.read_text(errors="replace")
-
-
-def run(program: str, *arguments: Any, **how: Any) -> subprocess.CompletedProcess[str]:
-    """Runs a program to its end, as subprocess.run([sys.executable, "-c", program, ...]) does;
-    `env` and `cwd` are those of that."""
-    process = Forked(program, *arguments, **how)
-    out, err = process.communicate()
-    return subprocess.CompletedProcess(["forked", *arguments], process.returncode, out, err)
-
+            process.start()
+        process.join(timeout)
+        if process.is_alive():
+            process.kill()
+            process.join()
+            raise subprocess.TimeoutExpired(words, timeout)
+        texts = (pathlib.Path(folder, name).read_text() for name in ("stdout", "stderr"))
+        return subprocess.CompletedProcess(words, process.exitcode, *texts)

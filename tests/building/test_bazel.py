@@ -14,7 +14,7 @@ from build_helpers import copy_tree, make, run
 from tf_bn_ops import _loader
 
 pytestmark = [
-    pytest.mark.long,
+    pytest.mark.release,
     pytest.mark.skipif(not all(map(shutil.which, ("make", "bazel"))), reason="needs bazel"),
 ]
 

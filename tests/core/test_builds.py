@@ -100,7 +100,9 @@ def reference():
 
 
 # A compiler's levels stand together, those that take longest last.
-@pytest.mark.parametrize("level", ["-O0", "-O2", "-O3"])
+@pytest.mark.parametrize(
+    "level", ["-O0", *(pytest.param(level, marks=pytest.mark.release) for level in ("-O2", "-O3"))]
+)
 @pytest.mark.parametrize("compiler", ["g++", "clang++"])
 def test_compilers_and_optimization_levels_give_the_same_bits(build, reference, compiler, level):
     built = _judged(build(compiler, level), isa="baseline")

@@ -214,7 +214,14 @@ def test_troubleshooting_has_messages_as_they_are_in_the_sources():
     """The fixed parts of each heading, up to the section on TensorFlow's own."""
     text = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8").split("\n## Messages of")[0]
     sources = ""
-    for pattern in ("tf_bn_ops/**/*.py", "tools/*", "cc/**/*.cc", "cc/**/*.h", "Makefile"):
+    for pattern in (
+        "tf_bn_ops/**/*.py",
+        "tools/*",
+        "cc/**/*.cc",
+        "cc/**/*.h",
+        "Makefile",
+        "mk/*.mk",
+    ):
         for path in ROOT.glob(pattern):
             if path.is_file():
                 sources += path.read_text("utf-8")

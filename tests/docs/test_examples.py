@@ -1,4 +1,5 @@
-"""The Python examples run, and show what they are there to show."""
+"""The Python examples run, and show what they are there to show; those that measure or train for a
+minute before a release."""
 
 from __future__ import annotations
 
@@ -61,6 +62,7 @@ def test_wrong_values_are_one_sentence(arguments, sentence):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.release
 def test_digits_resnet_learns_alike():
     pytest.importorskip("sklearn", reason="needs scikit-learn (requirements/conformance.txt)")
     lines = example("digits_resnet.py", "--epochs=1").splitlines()
@@ -100,6 +102,7 @@ def table(output: str) -> tuple[list[str], list[list[str]]]:
 TIME, AND_FACTOR = r"\d+(\.\d)?", r" \(\d+\.\d\d\)"
 
 
+@pytest.mark.release
 def test_dropin_speed_prints_the_table_of_the_docs():
     head, rows = table(example("dropin_speed.py", "--quick"))
     assert head == ["layer, training", "TensorFlow", "with `activation`"]
@@ -108,6 +111,7 @@ def test_dropin_speed_prints_the_table_of_the_docs():
         assert re.fullmatch(TIME, theirs) and re.fullmatch(TIME + AND_FACTOR, ours)
 
 
+@pytest.mark.release
 def test_keras_speed_prints_the_table_of_the_docs():
     head, (layer, relu, resnet) = table(example("keras_speed.py", "--quick"))
     assert head == ["training", "Keras", "tf_bn_ops", "with `activation`"]
@@ -117,6 +121,7 @@ def test_keras_speed_prints_the_table_of_the_docs():
         assert all(re.fullmatch(TIME + AND_FACTOR, cell) for cell in ours)
 
 
+@pytest.mark.release
 def test_fused_memory_prints_the_table_of_the_docs():
     lines = example("fused_memory.py", "--network=MobileNetV2", "--batch=1", "--side=32")
     _, rows = table(lines)
@@ -124,6 +129,7 @@ def test_fused_memory_prints_the_table_of_the_docs():
     assert all(float(mib) > 0 and float(share) > 0 for _, mib, share in rows)
 
 
+@pytest.mark.release
 def test_xla_speed_compares():
     if not _loader.build_info()["xla"]:
         pytest.skip("built without XLA")
@@ -132,6 +138,7 @@ def test_xla_speed_compares():
     assert all(re.search(r"TensorFlow .* ms, tf_bn_ops .* times as fast", line) for line in lines)
 
 
+@pytest.mark.release
 def test_second_order_speed_prints_times_and_memory():
     times, memory = example("second_order_speed.py", "--quick").splitlines()
     assert re.search(r"TensorFlow \S+ ms, tf_bn_ops \S+ ms, \S+ times as fast", times)
@@ -148,6 +155,7 @@ def test_saved_model_trains_alike_after_each_rewriting():
     assert curves[2] == curves[0]
 
 
+@pytest.mark.release
 def test_sync_speed_compares():
     for mirrored in ("--nomirrored", "--mirrored"):
         lines = example("sync_speed.py", "--quick", mirrored).splitlines()
@@ -156,6 +164,7 @@ def test_sync_speed_compares():
         assert "synchronisation costs a factor of" in lines[4]
 
 
+@pytest.mark.release
 def test_sync_cost_prints_a_model_of_larger_clusters():
     lines = example("sync_cost.py", "--quick", "--workers=2").splitlines()
     rows = [[float(word) for word in line.split()] for line in lines[-4:]]
@@ -165,6 +174,7 @@ def test_sync_cost_prints_a_model_of_larger_clusters():
     assert all(later > earlier for earlier, later in itertools.pairwise(rows))
 
 
+@pytest.mark.release
 def test_sync_detector_is_trained_by_both_kinds():
     lines = example("sync_detector.py", "--steps=4", "--seeds=1").splitlines()
     assert [line.split("  ")[0] for line in lines[1:]] == ["not synchronised", "synchronised"]

@@ -27,8 +27,8 @@ pytestmark = [
         reason="needs make, g++, nm and nvcc",
     ),
 ]
-# 4 element types, 2 layouts; the type of statistics is an argument. The 7 formulas with a first pass
-# have one of sums, and 11 one that stores; 5 have sums with fixed statistics.
+# 4 element types, 2 layouts; the type of statistics is an argument. The 7 formulas with a first
+# pass have one of sums, and 11 one that stores; 5 have sums with fixed statistics.
 PASS_KERNELS = 4 * 2 * (7 + 11 + 5)
 FINISH_KERNELS, GATHER_KERNELS = 2 * 11, 1
 

@@ -10,10 +10,10 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import forked
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -236,12 +236,11 @@ assert max(abs(a - b) for a, b in zip(plain, fused)) < 1e-5
 
 def test_behind_onednns_remapper():
     """With oneDNN, TensorFlow's remapper has fused some forward ops before."""
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, HERE, os.path.dirname(HERE)],
+    run = forked.run(
+        PROGRAM,
+        HERE,
+        os.path.dirname(HERE),
         env=environment(TF_ENABLE_ONEDNN_OPTS="1", PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="3"),
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert run.returncode == 0, run.stderr
 
@@ -294,12 +293,10 @@ def test_another_plug_in_for_cpus_is_one_sentence(tmp_path):
     source.write_text(OTHER_PLUG_IN)
     flags = [*tf.sysconfig.get_compile_flags(), *tf.sysconfig.get_link_flags()]
     subprocess.run(["g++", "-shared", "-fPIC", "-w", source, "-o", library, *flags], check=True)
-    run = subprocess.run(
-        [sys.executable, "-c", REFUSED, library],
+    run = forked.run(
+        REFUSED,
+        library,
         env=environment(PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="3"),
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert "another plug-in" in run.stdout, run.stderr
 
@@ -341,11 +338,8 @@ for a, b in zip(fused_weights, weights):
 
 @pytest.mark.long
 def test_keras_fit():
-    run = subprocess.run(
-        [sys.executable, "-c", FIT],
+    run = forked.run(
+        FIT,
         env=environment(PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="3"),
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert run.returncode == 0, run.stderr

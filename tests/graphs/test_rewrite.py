@@ -7,8 +7,8 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 
+import forked
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -512,13 +512,11 @@ print(json.dumps(losses))
 
 
 def run_without_the_library(path: pathlib.Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(path)],
-        capture_output=True,
-        text=True,
+    return forked.run(
+        PROGRAM,
+        path,
         cwd=path.parent,
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-        check=False,
     )
 
 

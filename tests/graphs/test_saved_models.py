@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import pathlib
 import subprocess
-import sys
 from typing import Any
 
+import forked
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -38,14 +38,8 @@ if hasattr(model, signature):
 
 def run_without_the_library(path: pathlib.Path, signature: str) -> subprocess.CompletedProcess[str]:
     np.save(path / "x.npy", X)
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT_THE_LIBRARY, str(path), signature],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": ""},
-        cwd=path,
-        check=False,
-    )
+    environment = {**os.environ, "PYTHONPATH": ""}
+    return forked.run(WITHOUT_THE_LIBRARY, path, signature, env=environment, cwd=path)
 
 
 class Layer(tf.Module):

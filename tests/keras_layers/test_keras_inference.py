@@ -6,9 +6,8 @@ The reference is Keras' model of the same weights.
 from __future__ import annotations
 
 import pathlib
-import subprocess
-import sys
 
+import forked
 import keras
 import numpy as np
 import pytest
@@ -34,13 +33,11 @@ def randomize(model) -> None:
 
 
 def run_alone(program: str, *arguments, **changes) -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
+    result = forked.run(
+        program,
+        *arguments,
         env=environment(TF_CPP_MIN_LOG_LEVEL="3", **changes),
         cwd="/",
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert result.returncode == 0, result.stderr
 

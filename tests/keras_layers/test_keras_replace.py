@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import pathlib
-import subprocess
-import sys
 
+import forked
 import keras
 import numpy as np
 import pytest
@@ -341,13 +340,11 @@ for got, want in zip(*results):
 
 
 def run_alone(program: str, *arguments, **changes) -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
+    result = forked.run(
+        program,
+        *arguments,
         env=environment(TF_CPP_MIN_LOG_LEVEL="3", **changes),
         cwd=os.path.abspath(os.sep),
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert result.returncode == 0, result.stderr
 

@@ -9,9 +9,8 @@ import inspect
 import os
 import pathlib
 import shutil
-import subprocess
-import sys
 
+import forked
 import keras
 import numpy as np
 import pytest
@@ -217,13 +216,11 @@ assert "tf_bn_ops" not in sys.modules
 
 def run_alone(program: str, *arguments, **changes) -> str:
     changes.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    result = subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
+    result = forked.run(
+        program,
+        *arguments,
         env=environment(**changes),
         cwd=os.path.abspath(os.sep),
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout

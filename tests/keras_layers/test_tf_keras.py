@@ -10,9 +10,9 @@ import json
 import pathlib
 import re
 import subprocess
-import sys
 from typing import Any
 
+import forked
 import pytest
 from build_helpers import environment
 
@@ -83,12 +83,9 @@ print(json.dumps({"refusals": refusals, "before": before, "after": after}))
 
 
 def run(program: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    result = subprocess.run(
-        [sys.executable, "-c", program],
+    result = forked.run(
+        program,
         env=environment(PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="3", **changes),
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return result

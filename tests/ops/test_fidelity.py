@@ -11,11 +11,10 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
+import forked
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -315,12 +314,9 @@ for op in ("FusedBatchNorm", "FusedBatchNormGrad"):
     except tf.errors.InvalidArgumentError as error:
         print("refused", op)
 """
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
+    run = forked.run(
+        program,
         env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": onednn},
-        check=False,
     )
     refused = "refused FusedBatchNorm\nrefused FusedBatchNormGrad\n"
     assert (run.returncode, run.stdout) == (0, refused), run.stderr

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 
+import forked
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -33,15 +34,9 @@ WITH_FLOAT32_STATISTICS = [
 VIEWS = {"y_backprop", "x", "x_backprop_grad", "input", "normalized_delta"}
 
 
-def run_python(program: str, **environment: str) -> str:
+def run_python(program: str, *arguments: object, **environment: str) -> str:
     """The output of a fresh process; fails with its standard error."""
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environment},
-        check=False,
-    )
+    run = forked.run(program, *arguments, env={**os.environ, **environment})
     assert run.returncode == 0, run.stderr
     return run.stdout
 
@@ -61,7 +56,8 @@ def test_importing_prints_nothing_and_loads_no_tensorflow():
         "import sys, tf_bn_ops; tf_bn_ops.raw_ops.FusedBatchNormGrad; "
         "assert 'tensorflow' not in sys.modules"
     )
-    assert run_python(program) == ""
+    command = [sys.executable, "-c", program]
+    assert subprocess.check_output(command, stderr=subprocess.STDOUT, text=True) == ""
 
 
 def test_a_bare_load_op_library_gives_the_ops():
@@ -248,14 +244,7 @@ print(gradients.hexdigest(), forward.hexdigest())
 
 @pytest.mark.long
 def test_results_are_bitwise_identical_for_any_number_of_intra_op_threads():
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", DIGESTS, str(threads)], stdout=subprocess.PIPE, text=True
-        )
-        for threads in (1, 2, 7)
-    ]
-    digests = [process.communicate()[0] for process in processes]
-    assert all(process.returncode == 0 for process in processes)
+    digests = [run_python(DIGESTS, threads) for threads in (1, 2, 7)]
     assert [len(digest) for digest in digests[0].split()] == [hashlib.sha256().digest_size * 2] * 2
     assert len(set(digests)) == 1
 

@@ -9,11 +9,11 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
 
+import forked
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -468,12 +468,10 @@ except tf.errors.OpError as error:
 
 
 def run_jit(*arguments: str, **changes: str) -> list[str]:
-    result = subprocess.run(
-        [sys.executable, "-c", JIT, *arguments],
+    result = forked.run(
+        JIT,
+        *arguments,
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **changes},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert result.returncode == 0, result.stderr
     return result.stdout.splitlines()
@@ -502,12 +500,9 @@ def test_an_unknown_forced_implementation_is_one_sentence():
     lines = run_jit(TF_BN_OPS_CPU_ISA="reference")
     assert lines == ["[]", "4.0", "4.0"]
     program = JIT.replace("print(float(op(data, data, one, one, one).offset_backprop[0]))", "")
-    result = subprocess.run(
-        [sys.executable, "-c", program],
+    result = forked.run(
+        program,
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_BN_OPS_CPU_ISA": "mmx"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert result.returncode == 0, result.stderr
     assert 'there is no CPU implementation "mmx"' in result.stdout

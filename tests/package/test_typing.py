@@ -115,7 +115,7 @@ def test_the_package_says_that_it_is_typed():
 
 
 def test_what_follows_from_the_table_of_ops_is_up_to_date(repo_root):
-    generator = repo_root / "tools" / "generate_ops" / "generate.py"
+    generator = repo_root / "tools" / "generate_ops" / "generate_ops.py"
     run = subprocess.run([sys.executable, generator, "--check"], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
 

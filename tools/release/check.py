@@ -15,6 +15,8 @@ The steps, each by itself and in this order:
                 `doctor`, quick tests, 200 conformance cases
   sbom          a CycloneDX bill of materials of the wheel and what it requires, and SHA256SUMS
   docs          the site, and every link in it
+  tests         those of the release tier: all levels of optimization, device mutants, examples,
+                Bazel, the report in a browser
 
 --borrow_tensorflow takes TensorFlow and what the tests need from ENVIRONMENTS/VERSION/venv instead
 of the network. Logs are in FOLDER. Exit status: 0 all passed, 1 some did not, 2 wrong usage.
@@ -200,7 +202,8 @@ def try_out(rehearsal: Rehearsal, version: str, python: str) -> str:
     run = [python, "-m", "tf_bn_ops"]
     rehearsal.run(f"doctor-{version}", [*run, "doctor"], cwd=place)
     cases = rehearsal.run(f"cases-{version}", [*run, "conformance", f"--cases={CASES}"], cwd=place)
-    tests = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not long and not large"]
+    tests = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m"]
+    tests += ["not long and not large and not release"]
     tests += ["-c", str(ROOT / "pyproject.toml"), f"--rootdir={place}", *QUICK_TESTS]
     output = rehearsal.run(f"tests-{version}", tests, cwd=place)
     return f"{matrix.cases_of(cases)} cases and {matrix.counts_of(output)['passed']} tests passed"
@@ -247,8 +250,13 @@ def docs(rehearsal: Rehearsal) -> str:
     return rehearsal.run("links", command).strip()
 
 
+def tests(rehearsal: Rehearsal) -> str:
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "release", "tests"]
+    return f"{matrix.counts_of(rehearsal.run('tests', command))['passed']} tests passed"
+
+
 STEPS: dict[str, Callable[[Rehearsal], str]] = {
-    step.__name__: step for step in (build, metadata, reproducible, install, sbom, docs)
+    step.__name__: step for step in (build, metadata, reproducible, install, sbom, docs, tests)
 }
 
 

@@ -21,7 +21,7 @@ _NAMES = (
 BROWSER = next(filter(None, map(shutil.which, _NAMES)), None)
 
 pytestmark = [
-    pytest.mark.long,
+    pytest.mark.release,
     pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome, which no test installs"),
 ]
 

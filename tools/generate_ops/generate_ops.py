@@ -1,6 +1,6 @@
 """Writes what follows from the table of ops (tf_bn_ops/spec/ops.py) into folders named `generated`.
 
-usage: python tools/generate_ops/generate.py [--check]
+usage: python tools/generate_ops/generate_ops.py [--check]
 
 With --check nothing is written, and a file that is not what the table says is an error. make format
 writes, make lint checks. Needs NumPy alone.
