@@ -18,11 +18,11 @@ import pathlib
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import xml.etree.ElementTree
 from typing import NamedTuple
 
+import forked
 import pytest
 from build_helpers import make, run
 
@@ -93,14 +93,7 @@ def test_python_blocks_run(code, tmp_path):
     if "jit_compile=True" in code and not _loader.build_info()["xla"]:
         pytest.skip("built without XLA")
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-        check=False,
-    )
+    run = forked.run(code, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
     assert run.returncode == 0, run.stderr
 
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 import itertools
 import pathlib
 import re
-import sys
+import subprocess
 
+import forked
 import pytest
-from build_helpers import run
+from build_helpers import environment
 
 from tf_bn_ops import _loader
 
@@ -21,10 +22,22 @@ pytestmark = [
 ]
 
 
+# Runs the script that is its first argument.
+RUN_PATH = """
+import pathlib, runpy, sys
+sys.argv = sys.argv[1:]
+sys.path[0] = str(pathlib.Path(sys.argv[0]).parent)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def start(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    env = environment(PYTHONPATH=str(ROOT))
+    return forked.run(RUN_PATH, ROOT / "examples" / name, *arguments, env=env, cwd=ROOT)
+
+
 def example(name: str, *arguments: str) -> str:
-    result = run(
-        [sys.executable, str(ROOT / "examples" / name), *arguments], ROOT, PYTHONPATH=str(ROOT)
-    )
+    result = start(name, *arguments)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -36,8 +49,7 @@ PROGRAMS = sorted(
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_asked_for_help_it_starts_nothing(name):
-    program = [sys.executable, str(ROOT / "examples" / name), "--help"]
-    result = run(program, ROOT, PYTHONPATH=str(ROOT))
+    result = start(name, "--help")
     said = result.stdout + result.stderr
     assert "--help" in said and "Traceback" not in said
     assert not re.search(r"\d ?ms|MiB \||difference|^\|", said, re.MULTILINE)
@@ -55,8 +67,7 @@ def test_asked_for_help_it_starts_nothing(name):
 )
 def test_wrong_values_are_one_sentence(arguments, sentence):
     name, *flags = arguments
-    program = [sys.executable, str(ROOT / "examples" / name), *flags]
-    result = run(program, ROOT, PYTHONPATH=str(ROOT))
+    result = start(name, *flags)
     assert result.returncode != 0
     assert sentence in result.stderr + result.stdout
     assert "Traceback" not in result.stderr
