@@ -175,7 +175,7 @@ OP_OBJECTS := $(call objects,ops) $(call objects,ops/generated) $(call objects,k
 OVERRIDE_OBJECTS := $(call objects,override)
 OPTIMIZER_OBJECTS := $(call objects,optimizer)
 XLA_OBJECTS := $(if $(XLA),$(call objects,xla))
-CLIENT_OBJECTS := $(call objects,client)
+CLIENT_OBJECTS := $(call objects,client) $(call objects,client/generated)
 # Each source in these folders is a program.
 EXAMPLE_OBJECTS := $(patsubst %.cc,$(B)/%.o,$(call sources,examples))
 EXAMPLES := $(EXAMPLE_OBJECTS:$(B)/examples/%.o=$(B)/bin/%)
@@ -305,7 +305,7 @@ $(if $(GPU),$(B)/lib/build_info.json: $(GPU_DIR)/nvcc.txt)
 # First what takes longest.
 LIBRARIES := $(if $(XLA),libtf_bn_ops_xla.so) libtf_bn_ops.so libtf_bn_ops_core.so \
   libtf_bn_ops_client.so libtf_bn_ops_override.so libtf_bn_ops_optimizer.so build_info.json
-HEADERS := $(patsubst cc/client/include/%,%,$(wildcard cc/client/include/tf_bn_ops/*.h))
+HEADERS := $(patsubst cc/client/include/%,%,$(wildcard $(addprefix cc/client/include/tf_bn_ops/,*.h */*.h)))
 PACKAGE_DIR := $(patsubst %/,%,$(dir $(LIB_DIR)))
 INSTALLED := $(addprefix $(LIB_DIR)/,$(LIBRARIES)) $(addprefix $(PACKAGE_DIR)/include/,$(HEADERS))
 $(eval $(call remember,$(LIB_DIR)/.environment,$$(KEY)))

@@ -12,7 +12,7 @@
 #include "tensorflow/cc/ops/const_op.h"
 #include "tensorflow/cc/ops/math_ops.h"
 #include "tensorflow/core/framework/node_def_util.h"
-#include "tf_bn_ops/split_ops.h"
+#include "tf_bn_ops/ops.h"
 
 namespace tf_bn_ops {
 namespace {

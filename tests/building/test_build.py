@@ -258,6 +258,7 @@ def test_exported_symbols(tree):
         "FusedBatchNorm",
         "FusedBatchNormEx",
         "FusedBatchNormGrad",
+        "FusedBatchNormGradEx",
         "FusedBatchNormGradGrad",
         "FusedBatchNormGradV2",
         "FusedBatchNormGradV3",

@@ -1,5 +1,5 @@
 // A batch of two replicas in one C++ graph, normalised and differentiated with
-// the classes of split_ops.h.
+// the classes of ops.h.
 //   split_client CASE...
 // Each folder has input0 to input7: x, y_backprop and side_input of the first
 // replica, the same of the second, scale and offset. Writes, per replica, y,
@@ -13,7 +13,6 @@
 #include "tensorflow/cc/ops/const_op.h"
 #include "tensorflow/cc/ops/math_ops.h"
 #include "tf_bn_ops/ops.h"
-#include "tf_bn_ops/split_ops.h"
 
 namespace tf = tensorflow;
 namespace bn = tf_bn_ops::ops;

@@ -9,13 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tf_bn_ops._arguments import (
-    at_most_one,
-    check_statistics_dtype,
-    checked_length,
-    not_a_tensor,
-    split_epsilon,
-)
+from tf_bn_ops import _arguments
 from tf_bn_ops._calls import load, with_epsilon_tensor
 from tf_bn_ops.spec import Activation, DataFormat
 
@@ -169,7 +163,8 @@ def batch_norm_backward_elemt(y_backprop: Any, x: Any, scale: Any, offset: Any, 
                                      - (x - mean) * rstd^2 * sum_dy_xmu/count)
         side_input_backprop = y_backprop
 
-    T is half, bfloat16, float32 or float64, U is float32 or float64.
+    T: half, bfloat16, float32, float64.
+    U: float32, float64.
 
     Args:
       y_backprop (T): Gradient with respect to y, of the shape of x.
@@ -199,10 +194,11 @@ def batch_norm_backward_elemt(y_backprop: Any, x: Any, scale: Any, offset: Any, 
       TypeError: Types that do not go together, or a tensor where a number belongs.
       LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
     """
-    check_statistics_dtype("BatchNormBackwardElemt", y_backprop, scale)
+    _arguments.check_statistics_dtype("BatchNormBackwardElemt", y_backprop, scale)
     outputs = load().tf_bn_ops_batch_norm_backward_elemt(y_backprop, x, scale, offset, mean,
-        variance, sum_dy, sum_dy_xmu, count, at_most_one(y, "y"), not_a_tensor(epsilon,
-        "batch_norm_backward_elemt"), checked_length(num_side_inputs), activation_mode, axis, name)
+        variance, sum_dy, sum_dy_xmu, count, _arguments.at_most_one(y, "y"),
+        _arguments.not_a_tensor(epsilon, "batch_norm_backward_elemt"),
+        _arguments.checked_length(num_side_inputs), activation_mode, axis, name)
     return BatchNormBackwardElemt._make(outputs)
 
 
@@ -219,7 +215,8 @@ def batch_norm_backward_reduce(y_backprop: Any, x: Any, scale: Any, offset: Any,
         scale_backprop = sum_dy_xmu / sqrt(variance + epsilon)
         offset_backprop = sum_dy
 
-    T is half, bfloat16, float32 or float64, U is float32 or float64.
+    T: half, bfloat16, float32, float64.
+    U: float32, float64.
 
     Args:
       y_backprop (T): Gradient with respect to y, of the shape of x.
@@ -248,21 +245,23 @@ def batch_norm_backward_reduce(y_backprop: Any, x: Any, scale: Any, offset: Any,
       TypeError: Types that do not go together, or a tensor where a number belongs.
       LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
     """
-    check_statistics_dtype("BatchNormBackwardReduce", y_backprop, scale)
+    _arguments.check_statistics_dtype("BatchNormBackwardReduce", y_backprop, scale)
     outputs = load().tf_bn_ops_batch_norm_backward_reduce(y_backprop, x, scale, offset, mean,
-        variance, at_most_one(y, "y"), not_a_tensor(epsilon, "batch_norm_backward_reduce"),
-        activation_mode, axis, name)
+        variance, _arguments.at_most_one(y, "y"), _arguments.not_a_tensor(epsilon,
+        "batch_norm_backward_reduce"), activation_mode, axis, name)
     return BatchNormBackwardReduce._make(outputs)
 
 
 def batch_norm_elemt(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
     side_input: Sequence[Any] = (), epsilon: float = 0.0001,
-    activation_mode: Activation = "Identity", axis: int = -1, name: str | None = None) -> Any:
+    activation_mode: Activation = "Identity", axis: int = -1,
+    name: str | None = None) -> Any:
     """Batch normalization with given statistics, addition and activation.
 
         y = activation(scale * (x - mean) / sqrt(variance + epsilon) + offset + side_input)
 
-    T is half, bfloat16, float32 or float64, U is float32 or float64.
+    T: half, bfloat16, float32, float64.
+    U: float32, float64.
 
     Args:
       x (T): A tensor of rank 1 or more.
@@ -286,10 +285,10 @@ def batch_norm_elemt(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
       TypeError: Types that do not go together, or a tensor where a number belongs.
       LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
     """
-    check_statistics_dtype("BatchNormElemt", x, scale)
+    _arguments.check_statistics_dtype("BatchNormElemt", x, scale)
     return load().tf_bn_ops_batch_norm_elemt(x, scale, offset, mean, variance,
-        at_most_one(side_input, "side_input"), not_a_tensor(epsilon, "batch_norm_elemt"),
-        activation_mode, axis, name)
+        _arguments.at_most_one(side_input, "side_input"), _arguments.not_a_tensor(epsilon,
+        "batch_norm_elemt"), activation_mode, axis, name)
 
 
 def batch_norm_gather_stats(counts: Any, means: Any, m2s: Any,
@@ -305,6 +304,7 @@ def batch_norm_gather_stats(counts: Any, means: Any, m2s: Any,
 
     Rows with a count of 0 are ignored, whatever else they hold. Without any other row all results
     are 0. A count that is negative, infinite or NaN is an error.
+
 
     Args:
       counts (float64 [W]): Elements of a channel in each part.
@@ -334,7 +334,7 @@ def batch_norm_stats(x: Any, axis: int = -1, name: str | None = None) -> BatchNo
     One pass over x, with sums in float64 around an element of each channel: a mean of 1e5 beside a
     deviation of 1 costs no digits. Without elements all results are 0.
 
-    T is half, bfloat16, float32 or float64.
+    T: half, bfloat16, float32, float64.
 
     Args:
       x (T): A tensor of rank 1 or more.
@@ -357,8 +357,8 @@ def batch_norm_stats(x: Any, axis: int = -1, name: str | None = None) -> BatchNo
     return BatchNormStats._make(outputs)
 
 
-def batch_norm_training_backprop(input: Any, gamma: Any, beta: Any, mean: Any, variance: Any,
-    normalized_delta: Any, epsilon: float,
+def batch_norm_training_backprop(input: Any, gamma: Any, beta: Any, mean: Any,
+    variance: Any, normalized_delta: Any, epsilon: float,
     name: str | None = None) -> BatchNormTrainingBackprop:
     """Gradient of batch normalization in training, nGraph's op of this name.
 
@@ -372,7 +372,7 @@ def batch_norm_training_backprop(input: Any, gamma: Any, beta: Any, mean: Any, v
 
     Mean and variance are taken as given, and differentiated as functions of the input.
 
-    T is half, bfloat16, float32 or float64.
+    T: half, bfloat16, float32, float64.
 
     Args:
       input (T): What was normalized, (N, C, ...).
@@ -409,7 +409,7 @@ def fused_batch_norm(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
 
     FusedBatchNormV3 has the formulas; this version takes fewer types and ranks.
 
-    T is float32.
+    T: float32.
 
     Args:
       x (T): What is normalized, of the rank of data_format (eagerly 4-D or 5-D).
@@ -442,16 +442,16 @@ def fused_batch_norm(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
       LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
     """
     outputs = load().tf_bn_ops_fused_batch_norm(x, scale, offset, mean, variance,
-        not_a_tensor(epsilon, "fused_batch_norm"), exponential_avg_factor, data_format, is_training,
-        name)
+        _arguments.not_a_tensor(epsilon, "fused_batch_norm"), exponential_avg_factor, data_format,
+        is_training, name)
     return FusedBatchNorm._make(outputs)
 
 
 def fused_batch_norm_ex(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
     side_input: Sequence[Any] = (), epsilon: float = 0.0001,
     exponential_avg_factor: float = 1.0, activation_mode: Activation = "Identity",
-    data_format: DataFormat = "NHWC", is_training: bool = True, bessel_correction: bool = True,
-    name: str | None = None) -> FusedBatchNormEx:
+    data_format: DataFormat = "NHWC", is_training: bool = True,
+    bessel_correction: bool = True, name: str | None = None) -> FusedBatchNormEx:
     """Batch normalization, addition and activation, TensorFlow's _FusedBatchNormEx.
 
     With M the number of elements of a channel, sums over all dimensions but the channel's, and in
@@ -467,7 +467,8 @@ def fused_batch_norm_ex(x: Any, scale: Any, offset: Any, mean: Any, variance: An
     Frozen, mean and variance are those given, and so are batch_mean and batch_variance. All outputs
     are written in either mode; y is accurate at any mean of x.
 
-    T is half, bfloat16 or float32, U is float32.
+    T: half, bfloat16, float32.
+    U: float32.
 
     Args:
       x (T): What is normalized, of the rank of data_format (eagerly 4-D or 5-D).
@@ -507,8 +508,9 @@ def fused_batch_norm_ex(x: Any, scale: Any, offset: Any, mean: Any, variance: An
       LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
     """
     outputs = load().tf_bn_ops_fused_batch_norm_ex(x, scale, offset, mean, variance,
-        at_most_one(side_input, "side_input"), not_a_tensor(epsilon, "fused_batch_norm_ex"),
-        exponential_avg_factor, activation_mode, data_format, is_training, bessel_correction, name)
+        _arguments.at_most_one(side_input, "side_input"), _arguments.not_a_tensor(epsilon,
+        "fused_batch_norm_ex"), exponential_avg_factor, activation_mode, data_format, is_training,
+        bessel_correction, name)
     return FusedBatchNormEx._make(outputs)
 
 
@@ -519,7 +521,7 @@ def fused_batch_norm_grad(y_backprop: Any, x: Any, scale: Any, reserve_space_1: 
 
     FusedBatchNormGradV3 has the formulas; this version takes fewer types and ranks.
 
-    T is float32.
+    T: float32.
 
     Args:
       y_backprop (T): Gradient with respect to y, of the shape of x.
@@ -550,22 +552,23 @@ def fused_batch_norm_grad(y_backprop: Any, x: Any, scale: Any, reserve_space_1: 
       LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
     """
     outputs = load().tf_bn_ops_fused_batch_norm_grad(y_backprop, x, scale, reserve_space_1,
-        reserve_space_2, not_a_tensor(epsilon, "fused_batch_norm_grad"), data_format, is_training,
-        name)
+        reserve_space_2, _arguments.not_a_tensor(epsilon, "fused_batch_norm_grad"), data_format,
+        is_training, name)
     return FusedBatchNormGrad._make(outputs)
 
 
 def fused_batch_norm_grad_ex(y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any,
-    reserve_space_2: Any, reserve_space_3: Any, offset: Any, y: Any, epsilon: float = 0.0001,
-    num_side_inputs: int = 0, activation_mode: Activation = "Identity",
-    data_format: DataFormat = "NHWC", is_training: bool = True,
-    name: str | None = None) -> FusedBatchNormGradEx:
+    reserve_space_2: Any, reserve_space_3: Any, offset: Any, y: Any,
+    epsilon: float = 0.0001, num_side_inputs: int = 0,
+    activation_mode: Activation = "Identity", data_format: DataFormat = "NHWC",
+    is_training: bool = True, name: str | None = None) -> FusedBatchNormGradEx:
     """Gradient of FusedBatchNormEx in one op, TensorFlow's _FusedBatchNormGradEx.
 
     FusedBatchNormGradV3 of y_backprop where the activation passes it, y > 0 (Relu) or 0 < y < 6
     (Relu6), and of 0 elsewhere.
 
-    T is half, bfloat16 or float32, U is float32.
+    T: half, bfloat16, float32.
+    U: float32.
 
     Args:
       y_backprop (T): Gradient with respect to y, of the shape of x.
@@ -601,9 +604,9 @@ def fused_batch_norm_grad_ex(y_backprop: Any, x: Any, scale: Any, reserve_space_
       LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
     """
     outputs = load().tf_bn_ops_fused_batch_norm_grad_ex(y_backprop, x, scale, reserve_space_1,
-        reserve_space_2, reserve_space_3, offset, y, not_a_tensor(epsilon,
-        "fused_batch_norm_grad_ex"), checked_length(num_side_inputs), activation_mode, data_format,
-        is_training, name)
+        reserve_space_2, reserve_space_3, offset, y, _arguments.not_a_tensor(epsilon,
+        "fused_batch_norm_grad_ex"), _arguments.checked_length(num_side_inputs), activation_mode,
+        data_format, is_training, name)
     return FusedBatchNormGradEx._make(outputs)
 
 
@@ -633,7 +636,8 @@ def fused_batch_norm_grad_grad(x_backprop_grad: Any, scale_backprop_grad: Any,
 
     Tensors of view shape have any rank from 2 on. The reserve spaces get no gradient.
 
-    T is half, bfloat16, float32 or float64, U is half, bfloat16, float32 or float64.
+    T: half, bfloat16, float32, float64.
+    U: half, bfloat16, float32, float64.
 
     Args:
       x_backprop_grad (T): Gradient with respect to x_backprop.
@@ -662,10 +666,12 @@ def fused_batch_norm_grad_grad(x_backprop_grad: Any, scale_backprop_grad: Any,
       TypeError: Types that do not go together, or a tensor where a number belongs.
       LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
     """
-    check_statistics_dtype("FusedBatchNormGradGrad", x_backprop_grad, scale_backprop_grad)
+    _arguments.check_statistics_dtype("FusedBatchNormGradGrad", x_backprop_grad,
+        scale_backprop_grad)
     outputs = load().tf_bn_ops_fused_batch_norm_grad_grad(x_backprop_grad, scale_backprop_grad,
         offset_backprop_grad, y_backprop, x, scale, reserve_space_1, reserve_space_2,
-        *split_epsilon(epsilon, "fused_batch_norm_grad_grad"), data_format, is_training, name)
+        *_arguments.split_epsilon(epsilon, "fused_batch_norm_grad_grad"), data_format, is_training,
+        name)
     return FusedBatchNormGradGrad._make(outputs)
 
 
@@ -676,7 +682,8 @@ def fused_batch_norm_grad_v2(y_backprop: Any, x: Any, scale: Any, reserve_space_
 
     FusedBatchNormGradV3 has the formulas; this version takes fewer types and ranks.
 
-    T is half, bfloat16 or float32, U is float32.
+    T: half, bfloat16, float32.
+    U: float32.
 
     Args:
       y_backprop (T): Gradient with respect to y, of the shape of x.
@@ -707,7 +714,7 @@ def fused_batch_norm_grad_v2(y_backprop: Any, x: Any, scale: Any, reserve_space_
       LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
     """
     outputs = load().tf_bn_ops_fused_batch_norm_grad_v2(y_backprop, x, scale, reserve_space_1,
-        reserve_space_2, not_a_tensor(epsilon, "fused_batch_norm_grad_v2"), data_format,
+        reserve_space_2, _arguments.not_a_tensor(epsilon, "fused_batch_norm_grad_v2"), data_format,
         is_training, name)
     return FusedBatchNormGradV2._make(outputs)
 
@@ -729,7 +736,8 @@ def fused_batch_norm_grad_v3(y_backprop: Any, x: Any, scale: Any, reserve_space_
 
     Sums are accumulated in float64; x_backprop is computed in float32 and rounded to its type once.
 
-    T is half, bfloat16 or float32, U is float32.
+    T: half, bfloat16, float32.
+    U: float32.
 
     Args:
       y_backprop (T): Gradient with respect to y, of the shape of x.
@@ -761,8 +769,8 @@ def fused_batch_norm_grad_v3(y_backprop: Any, x: Any, scale: Any, reserve_space_
       LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
     """
     outputs = load().tf_bn_ops_fused_batch_norm_grad_v3(y_backprop, x, scale, reserve_space_1,
-        reserve_space_2, reserve_space_3, not_a_tensor(epsilon, "fused_batch_norm_grad_v3"),
-        data_format, is_training, name)
+        reserve_space_2, reserve_space_3, _arguments.not_a_tensor(epsilon,
+        "fused_batch_norm_grad_v3"), data_format, is_training, name)
     return FusedBatchNormGradV3._make(outputs)
 
 
@@ -774,7 +782,8 @@ def fused_batch_norm_v2(x: Any, scale: Any, offset: Any, mean: Any, variance: An
 
     FusedBatchNormV3 has the formulas; this version takes fewer types and ranks.
 
-    T is half, bfloat16 or float32, U is float32.
+    T: half, bfloat16, float32.
+    U: float32.
 
     Args:
       x (T): What is normalized, of the rank of data_format (eagerly 4-D or 5-D).
@@ -807,8 +816,8 @@ def fused_batch_norm_v2(x: Any, scale: Any, offset: Any, mean: Any, variance: An
       LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
     """
     outputs = load().tf_bn_ops_fused_batch_norm_v2(x, scale, offset, mean, variance,
-        not_a_tensor(epsilon, "fused_batch_norm_v2"), exponential_avg_factor, data_format,
-        is_training, name)
+        _arguments.not_a_tensor(epsilon, "fused_batch_norm_v2"), exponential_avg_factor,
+        data_format, is_training, name)
     return FusedBatchNormV2._make(outputs)
 
 
@@ -831,7 +840,8 @@ def fused_batch_norm_v3(x: Any, scale: Any, offset: Any, mean: Any, variance: An
     Frozen, mean and variance are those given, and so are batch_mean and batch_variance. All outputs
     are written in either mode; y is accurate at any mean of x.
 
-    T is half, bfloat16 or float32, U is float32.
+    T: half, bfloat16, float32.
+    U: float32.
 
     Args:
       x (T): What is normalized, of the rank of data_format (eagerly 4-D or 5-D).
@@ -865,8 +875,8 @@ def fused_batch_norm_v3(x: Any, scale: Any, offset: Any, mean: Any, variance: An
       LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
     """
     outputs = load().tf_bn_ops_fused_batch_norm_v3(x, scale, offset, mean, variance,
-        not_a_tensor(epsilon, "fused_batch_norm_v3"), exponential_avg_factor, data_format,
-        is_training, name)
+        _arguments.not_a_tensor(epsilon, "fused_batch_norm_v3"), exponential_avg_factor,
+        data_format, is_training, name)
     return FusedBatchNormV3._make(outputs)
 
 
@@ -887,10 +897,3 @@ OPS: dict[str, Callable[..., Any]] = {
     "FusedBatchNormV2": fused_batch_norm_v2,
     "FusedBatchNormV3": fused_batch_norm_v3,
 }
-__all__ = [
-    "batch_norm_backward_elemt", "batch_norm_backward_reduce", "batch_norm_elemt",
-    "batch_norm_gather_stats", "batch_norm_stats", "batch_norm_training_backprop",
-    "fused_batch_norm", "fused_batch_norm_ex", "fused_batch_norm_grad", "fused_batch_norm_grad_ex",
-    "fused_batch_norm_grad_grad", "fused_batch_norm_grad_v2", "fused_batch_norm_grad_v3",
-    "fused_batch_norm_v2", "fused_batch_norm_v3"
-]

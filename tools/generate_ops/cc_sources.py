@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 
-from op_words import (
-    NOTE,
-    OPS,
-    TYPES,
-    OpSpec,
-    documented,
-    in_order,
-    list_lengths,
-    op_def_attrs,
-    op_def_type,
-    paragraphs,
-    spec,
-    statistics_types,
-    table,
-    wrapped,
-)
+import op_words as ow
+from op_words import NOTE, OPS, TYPES, OpSpec, spec, table, wrapped
 
 
 def source(what: str, body: str, includes: Iterable[str], guard: str = "") -> str:
@@ -31,22 +18,23 @@ def source(what: str, body: str, includes: Iterable[str], guard: str = "") -> st
     return "\n".join([*lines, *(["", f"#endif  // {guard}"] if guard else [])]) + "\n"
 
 
-# ---- OpDefs --------------------------------------------------------------------------------------
+_OP_H = "tensorflow/core/framework/op.h"
 
 
 def _op_def(op: OpSpec) -> str:
     lines = [f'REGISTER_OP("{op.registered_name}")']
     for method, values in (
-        ("Input", [f"{arg.name}: {op_def_type(op, arg)}" for arg in op.inputs]),
-        ("Output", [f"{arg.name}: {op_def_type(op, arg)}" for arg in op.outputs]),
-        ("Attr", list(op_def_attrs(op))),
+        ("Input", [f"{arg.name}: {ow.op_def_type(op, arg)}" for arg in op.inputs]),
+        ("Output", [f"{arg.name}: {ow.op_def_type(op, arg)}" for arg in op.outputs]),
+        ("Attr", list(ow.op_def_attrs(op))),
     ):
         calls = " ".join(f'.{method}("{value}")'.replace(" ", "~") for value in values)
         lines += [line.replace('") .', '").') for line in wrapped(calls, "    ", "    ")]
     shapes = op.shape_function or f"InferShapes<k{op.name}>"
     lines += [f"    .SetShapeFn({shapes})", '    .Doc(R"doc(']
-    lines += [op.summary, "", *paragraphs(op.description)]
-    for name, doc in documented(op):
+    lines += [op.summary, "", *ow.paragraphs(op.description)]
+    docs = [(arg.name, arg.doc) for arg in (*op.inputs, *op.outputs)]
+    for name, doc in [*docs, *((name, spec.ATTRS[name].doc) for name in ow.attr_names(op))]:
         lines += wrapped(doc, f"{name}: ", "  ")
     return "\n".join([*lines, ')doc");\n'])
 
@@ -55,15 +43,9 @@ def op_defs() -> str:
     return source(
         "OpDefs. Those of V1 to V3 equal TensorFlow's own in all but name and documentation.",
         "\n".join(map(_op_def, OPS)),
-        [
-            "cc/ops/generated/op_signatures.h",
-            "cc/ops/shape_functions.h",
-            "tensorflow/core/framework/op.h",
-        ],
+        ["cc/ops/generated/op_signatures.h", "cc/ops/shape_functions.h", _OP_H],
     )
 
-
-# ---- Signatures ----------------------------------------------------------------------------------
 
 _KINDS = {
     **{spec.VIEW: "kView", spec.VIEW_LIST: "kViewList", spec.CHANNEL: "kVector"},
@@ -91,29 +73,27 @@ def _signature(op: OpSpec) -> str:
 def signatures() -> str:
     kinds = {op.name: {arg.kind for arg in (*op.inputs, *op.outputs)} for op in OPS}
     return source(
-        "Signatures of the ops whose checks of shapes follow from the kinds of their arguments.",
+        "Signatures of the ops whose checks of shapes follow from them.",
         "\n\n".join(_signature(op) for op in OPS if not op.builtin and kinds[op.name] <= {*_KINDS}),
         ["cc/ops/op_signature.h"],
         "TF_BN_OPS_CC_OPS_GENERATED_OP_SIGNATURES_H_",
     )
 
 
-# ---- Kernels -------------------------------------------------------------------------------------
-
-
 def _kernels(op: OpSpec) -> Iterator[str]:
     """X(op, T, U, constraints, Spec) for each kernel of an op on one device."""
     twins = {table.BATCH_NORM: "FusedBatchNorm", table.BATCH_NORM_GRAD: "FusedBatchNormGrad"}
-    several = len(statistics_types(op)) > 1
-    for dtype in in_order(op.dtypes):
+    several = len(ow.statistics_types(op)) > 1
+    lists = [name for name in ow.attr_names(op) if name in spec.LIST_LENGTHS]
+    for dtype in ow.in_order(op.dtypes):
         for statistics in op.statistics_choices(dtype):
-            for lengths in list_lengths(op):
+            for lengths in itertools.product("01", repeat=len(lists)):
                 words = [f"U({TYPES[statistics]})"] * several
-                words += [f"{name.upper()}({value})" for name, value in lengths.items()]
+                words += [f"{n.upper()}({v})" for n, v in zip(lists, lengths, strict=True)]
                 # It follows from the shape, which the host knows.
                 words += [f"HOST({arg.name})" for arg in op.outputs if arg.kind == spec.COUNT]
                 of = (twins[op.formula] if op.builtin else op.name) + "Spec"
-                of += f"<{', '.join(map(str, lengths.values()))}>" if lengths else ""
+                of += f"<{', '.join(lengths)}>" if lengths else ""
                 types = f"{TYPES[dtype]}, {TYPES[statistics]}"
                 yield f"  X({op.name}, {types}, {' '.join(words)}, {of})"
 

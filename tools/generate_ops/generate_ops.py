@@ -11,10 +11,13 @@ from __future__ import annotations
 import sys
 
 import cc_sources
+import client_sources
 import python_sources
 from op_words import ROOT
 
 FILES = {
+    "cc/client/generated/op_classes.cc": client_sources.constructors,
+    "cc/client/include/tf_bn_ops/generated/op_classes.h": client_sources.header,
     "cc/kernels/generated/kernel_list.h": cc_sources.kernel_list,
     "cc/ops/generated/op_defs.cc": cc_sources.op_defs,
     "cc/ops/generated/op_signatures.h": cc_sources.signatures,
@@ -23,21 +26,15 @@ FILES = {
 }
 
 
-def main(argv: list[str]) -> int:
-    if argv not in ([], ["--check"]):
-        sys.exit(f"usage: {__doc__.split('usage: ')[1].splitlines()[0]}")
+if __name__ == "__main__":
     stale = []
     for name, text in {name: write() for name, write in FILES.items()}.items():
         path = ROOT / name
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            stale.append(name)
-            if not argv:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, encoding="utf-8")
-    if argv and stale:
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(name)
+        if sys.argv[1:] != ["--check"]:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    if stale and sys.argv[1:] == ["--check"]:
         sys.exit(f"error: not what tf_bn_ops/spec/ops.py says, run make format: {', '.join(stale)}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -90,13 +90,17 @@ def attr_names(op: OpSpec) -> list[str]:
     return [name for name in spec.ATTRS if name in {*op.attrs, *op.derived_attrs, *lengths}]
 
 
+def default_of(op: OpSpec, name: str) -> Any:
+    return op.attrs.get(name, [] if name == "epsilon_rest" else 0)
+
+
 def op_def_attrs(op: OpSpec) -> Iterator[str]:
     """What Attr() of REGISTER_OP takes."""
     for name, values in (("T", in_order(op.dtypes)), ("U", statistics_types(op))):
         if values:
             yield f"{name}: {{{', '.join(TYPES[value] for value in values)}}}"
     for name in attr_names(op):
-        default = op.attrs.get(name, [] if name == "epsilon_rest" else 0)
+        default = default_of(op, name)
         kind = spec.ATTRS[name].op_def_type
         if name == "data_format":
             kind = "{" + ", ".join(f"'{layout}'" for layout in op.layouts) + "}"
@@ -105,21 +109,5 @@ def op_def_attrs(op: OpSpec) -> Iterator[str]:
         yield f"{name}: tensor" if default is spec.REQUIRED else f"{name}: {kind} = {text}"
 
 
-def list_lengths(op: OpSpec) -> Iterator[dict[str, int]]:
-    """Values of the attrs that are lengths of lists: each has kernels of its own."""
-    names = [name for name in attr_names(op) if name in spec.LIST_LENGTHS]
-    for values in itertools.product((0, 1), repeat=len(names)):
-        yield dict(zip(names, values, strict=True))
-
-
-def documented(op: OpSpec) -> Iterator[tuple[str, str]]:
-    """(name, documentation) of all arguments and attrs."""
-    for arg in (*op.inputs, *op.outputs):
-        yield arg.name, arg.doc
-    for name in attr_names(op):
-        yield name, spec.ATTRS[name].doc
-
-
 def default_text(value: Any) -> str:
-    """In Python and, but for bool, in C++."""
     return repr(value).replace("'", '"')

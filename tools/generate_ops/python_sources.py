@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 
-from op_words import (
-    NOTE,
-    OPS,
-    Arg,
-    OpSpec,
-    default_text,
-    in_order,
-    op_def_type,
-    paragraphs,
-    snake,
-    spec,
-    statistics_types,
-    wrapped,
-)
+import op_words as ow
+from op_words import NOTE, OPS, Arg, OpSpec, spec, wrapped
 
 _SHAPES = {
     **{spec.CHANNEL: " [C]", spec.WIDE: " [C]", spec.COUNT: " []", spec.PLACEHOLDER: " [0]"},
@@ -36,13 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tf_bn_ops._arguments import (
-    at_most_one,
-    check_statistics_dtype,
-    checked_length,
-    not_a_tensor,
-    split_epsilon,
-)
+from tf_bn_ops import _arguments
 from tf_bn_ops._calls import load, with_epsilon_tensor
 from tf_bn_ops.spec import Activation, DataFormat
 
@@ -73,49 +54,53 @@ _RAISES = [
 
 def _types(op: OpSpec) -> list[str]:
     """What T and U stand for."""
-    texts = []
-    taken = [name for name in statistics_types(op) if name not in op.extra_statistics_dtypes]
-    for name, values in (("T", in_order(op.dtypes)), ("U", taken)):
-        if values:
-            *most, last = values
-            texts.append(f"{name} is {' or '.join([', '.join(most), last] if most else [last])}")
-    return [", ".join(texts) + ".", ""] if texts else []
+    taken = [name for name in ow.statistics_types(op) if name not in op.extra_statistics_dtypes]
+    choices = {"T": ", ".join(ow.in_order(op.dtypes)), "U": ", ".join(taken)}
+    return [f"{name}: {values}." for name, values in choices.items() if values] + [""]
 
 
 def _argument(op: OpSpec, arg: Arg, indent: str) -> list[str]:
-    of = {"double": "float64", "float": "float32"}.get(op_def_type(op, arg), op_def_type(op, arg))
-    of = "list of T" if arg.kind == spec.VIEW_LIST else of + _SHAPES.get(arg.kind, "")
+    of = ow.op_def_type(op, arg)
+    of = {"double": "float64", "float": "float32"}.get(of, of) + _SHAPES.get(arg.kind, "")
+    of = "list of T" if arg.kind == spec.VIEW_LIST else of
     return wrapped(f"{arg.name} ({of}): {arg.doc}", indent, indent + "  ", 96)
 
 
 def _docstring(op: OpSpec) -> str:
-    lines = [op.summary, "", *paragraphs(op.description, 96), *_types(op), "Args:"]
+    lines = [op.summary, "", *ow.paragraphs(op.description, 96), *_types(op), "Args:"]
     for arg in op.inputs:
         lines += _argument(op, arg, "  ")
     for name in op.attrs:
         lines += wrapped(f"{name}: {spec.ATTRS[name].doc}", "  ", "    ", 96)
     lines += ["  name: Name of the operation.", "", "Returns:"]
-    several = len(op.outputs) > 1
-    lines += ["  Named tuple:"] if several else []
+    lines += ["  Named tuple:"] * (len(op.outputs) > 1)
     for arg in op.outputs:
-        lines += _argument(op, arg, "    " if several else "  ")
+        lines += _argument(op, arg, "  " if op.outputs[0] is op.outputs[-1] else "    ")
     return textwrap.indent("\n".join([*lines, "", *_RAISES]), "    ").strip()
 
 
 def _signature(op: OpSpec, name: str, first: str, result: str) -> list[str]:
-    given = [f"{a.name}: {'Sequence[Any] = ()' if a in _lists(op) else 'Any'}" for a in op.inputs]
+    given = [
+        f"{a.name}: {'Sequence[Any] = ()' if a.kind == spec.VIEW_LIST else 'Any'}"
+        for a in op.inputs
+    ]
     for attr, default in op.attrs.items():
-        text = "" if default is spec.REQUIRED else f" = {default_text(default)}"
+        text = "" if default is spec.REQUIRED else f" = {ow.default_text(default)}"
         given.append(f"{attr}: {spec.ATTRS[attr].python_type}{text}")
     parameters = ", ".join(p.replace(" ", "~") for p in [*given, "name: str | None = None"])
-    return wrapped(f"def~{name}({first}{parameters})~->~{result}:", "", "    ", 95)
+    return wrapped(f"def~{name}({first}{parameters})~->~{result}:", "", "    ", 92)
 
 
 def _binding(op: OpSpec) -> str:
-    function = snake(op.name)
-    words = {a.name: f'at_most_one({a.name}, "{a.name}")' for a in _lists(op)}
-    words["num_side_inputs"] = "checked_length(num_side_inputs)"
-    of_epsilon = "*split_epsilon" if "epsilon_rest" in op.derived_attrs else "not_a_tensor"
+    function = ow.snake(op.name)
+    lists = [arg.name for arg in op.inputs if arg.kind == spec.VIEW_LIST]
+    words = {name: f'_arguments.at_most_one({name}, "{name}")' for name in lists}
+    words["num_side_inputs"] = "_arguments.checked_length(num_side_inputs)"
+    of_epsilon = (
+        "*_arguments.split_epsilon"
+        if "epsilon_rest" in op.derived_attrs
+        else "_arguments.not_a_tensor"
+    )
     words["epsilon"] = f'{of_epsilon}(epsilon, "{function}")'
     inputs = [words.get(a.name, a.name) for a in op.inputs]
     given = ", ".join([*inputs, *(words.get(name, name) for name in op.attrs), "name"])
@@ -128,34 +113,31 @@ def _binding(op: OpSpec) -> str:
     if len(op.statistics_dtypes) > 1:
         kinds = (spec.VIEW, spec.CHANNEL)
         view, vector = (next(a.name for a in op.inputs if a.kind == kind) for kind in kinds)
-        lines += [f'    check_statistics_dtype("{op.name}", {view}, {vector})']
+        check = f'_arguments.check_statistics_dtype("{op.name}", {view}, {vector})'
+        lines += wrapped(check, "    ", "        ")
     lines += wrapped(f"{'outputs~=' if several else 'return'}~{call}", "    ", "        ")
     lines += [f"    return {op.name}._make(outputs)"] * several
     return "\n".join(lines)
 
 
-def _lists(op: OpSpec) -> list[Arg]:
-    return [arg for arg in op.inputs if arg.kind == spec.VIEW_LIST]
-
-
 def _named_tuple(op: OpSpec) -> str:
     lists = {spec.VIEW_LIST: "list[Tensor]"}
-    fields = [f"    {arg.name}: {lists.get(arg.kind, 'Tensor')}" for arg in op.outputs]
+    lines = [f"class {op.name}(NamedTuple):", f'    """Results of `raw_ops.{op.name}`."""', ""]
     return "\n".join(
-        [f"class {op.name}(NamedTuple):", f'    """Results of `raw_ops.{op.name}`."""', "", *fields]
+        [*lines, *(f"    {a.name}: {lists.get(a.kind, 'Tensor')}" for a in op.outputs)]
     )
 
 
 def bindings() -> str:
     tuples = [_named_tuple(op) for op in OPS if len(op.outputs) > 1]
-    names = "\n".join(f'    "{op.name}": {snake(op.name)},' for op in OPS)
-    public = wrapped(", ".join(f'"{snake(op.name)}"' for op in OPS), "    ", "    ")
+    names = "\n".join(f'    "{op.name}": {ow.snake(op.name)},' for op in OPS)
     tail = f"OPS: dict[str, Callable[..., Any]] = {{\n{names}\n}}\n"
-    tail += "\n".join(["__all__ = [", *public, "]", ""])
     return _HEAD + "\n\n" + "\n\n\n".join([*tuples, *map(_binding, OPS), tail])
 
 
 def raw_op_types() -> str:
-    results = {op.name: f"bindings.{op.name}" if len(op.outputs) > 1 else "Any" for op in OPS}
-    lines = [line for op in OPS for line in _signature(op, op.name, "*, ", results[op.name])]
-    return _STUB_HEAD + re.sub(r":$(?=\ndef|\Z)", ": ...", "\n".join(lines), flags=re.M) + "\n"
+    texts = []
+    for op in OPS:
+        result = f"bindings.{op.name}" if len(op.outputs) > 1 else "Any"
+        texts.append("\n".join(_signature(op, op.name, "*, ", result)) + " ...\n")
+    return _STUB_HEAD + "".join(texts)

@@ -1,5 +1,5 @@
 // clang-format off
-// Signatures of the ops whose checks of shapes follow from the kinds of their arguments.
+// Signatures of the ops whose checks of shapes follow from them.
 // Written by tools/generate_ops from tf_bn_ops/spec/ops.py: edit that, then make format.
 
 #ifndef TF_BN_OPS_CC_OPS_GENERATED_OP_SIGNATURES_H_

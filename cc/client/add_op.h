@@ -1,7 +1,7 @@
 // Adds nodes with ops of this library to a scope's graph: for the op classes.
 
-#ifndef TF_BN_OPS_CC_CLIENT_ADD_NODE_H_
-#define TF_BN_OPS_CC_CLIENT_ADD_NODE_H_
+#ifndef TF_BN_OPS_CC_CLIENT_ADD_OP_H_
+#define TF_BN_OPS_CC_CLIENT_ADD_OP_H_
 
 #include <initializer_list>
 #include <string>
@@ -19,53 +19,49 @@ namespace tf_bn_ops {
 namespace ops {
 
 // Adds the node TfBnOps>`name`; `set_rest` gets its NodeBuilder for attributes
-// and inputs that are lists. Returns nullptr, with the reason in
-// scope.status(), if that fails.
+// and inputs that are lists. Sets the members of the op class: `outputs`, which
+// are one tensor each, and behind them those of `list`. If that fails the
+// reason is in scope.status().
 template <typename SetRest>
-tensorflow::Node* AddNode(const tensorflow::Scope& scope,
-                          const std::string& name,
-                          std::initializer_list<tensorflow::Input> inputs,
-                          const SetRest& set_rest) {
-  if (!scope.ok()) return nullptr;
+void AddOp(const tensorflow::Scope& scope, const std::string& name,
+           std::initializer_list<tensorflow::Input> inputs,
+           const SetRest& set_rest, tensorflow::Operation* operation,
+           std::initializer_list<tensorflow::Output*> outputs,
+           tensorflow::OutputList* list = nullptr) {
+  if (!scope.ok()) return;
   const std::string op = absl::StrCat("TfBnOps>", name);
   if (tensorflow::OpRegistry::Global()->LookUp(op) == nullptr) {
     scope.UpdateStatus(absl::NotFoundError(
         absl::StrCat("the op ", op,
                      " is not registered: call tf_bn_ops::LoadOpLibrary() "
                      "before building a graph that holds it")));
-    return nullptr;
+    return;
   }
   tensorflow::NodeBuilder builder(scope.GetUniqueNameForOp(name), op);
   for (const tensorflow::Input& input : inputs) {
     const auto node_out = tensorflow::ops::AsNodeOut(scope, input);
-    if (!scope.ok()) return nullptr;
+    if (!scope.ok()) return;
     builder.Input(node_out);
   }
   set_rest(builder);
-  if (!scope.ok()) return nullptr;
+  if (!scope.ok()) return;
   scope.UpdateBuilder(&builder);
   tensorflow::Node* node = nullptr;
   scope.UpdateStatus(builder.Finalize(scope.graph(), &node));
-  if (!scope.ok()) return nullptr;
+  if (!scope.ok()) return;
   scope.UpdateStatus(scope.DoShapeInference(node));
-  return node;  // set even if shapes do not fit, as TensorFlow's classes are
-}
-
-// The members of `op` that are one tensor each, in the order of the OpDef;
-// lists come behind them.
-template <typename Op>
-void SetMembers(tensorflow::Node* node,
-                std::initializer_list<tensorflow::Output Op::*> outputs,
-                Op* op) {
-  if (node == nullptr) return;
-  op->operation = tensorflow::Operation(node);
+  // Also if shapes do not fit, as TensorFlow's classes do.
+  *operation = tensorflow::Operation(node);
   int index = 0;
-  for (tensorflow::Output Op::* output : outputs) {
-    op->*output = tensorflow::Output(node, index++);
+  for (tensorflow::Output* output : outputs) {
+    *output = tensorflow::Output(node, index++);
+  }
+  for (; list != nullptr && index < node->num_outputs(); ++index) {
+    list->push_back(tensorflow::Output(node, index));
   }
 }
 
 }  // namespace ops
 }  // namespace tf_bn_ops
 
-#endif  // TF_BN_OPS_CC_CLIENT_ADD_NODE_H_
+#endif  // TF_BN_OPS_CC_CLIENT_ADD_OP_H_
