@@ -21,8 +21,10 @@ def _type(name: str, taken: bool = False) -> str:
 
 def _setters(name: str) -> str:
     """The base of an Attrs with one attr."""
-    setter, default = ow.camel(name), next(ow.default_of(o, name) for o in OPS if name in _attrs(o))
-    text = ow.default_text(default).replace("True", "true").replace("[]", "{}")
+    setter = ow.camel(name)
+    defaults = {repr(op.attrs.get(name, [])) for op in OPS if name in _attrs(op)}
+    assert len(defaults) == 1, f"one {setter}Attr for all classes: ops differ in its default"
+    text = defaults.pop().replace("'", '"').replace("True", "true").replace("[]", "{}")
     doc = "\n".join(wrapped(spec.ATTRS[name].doc, "  // ", "  // "))
     return f"""\
 template <typename A>

@@ -10,7 +10,6 @@ import sys
 import textwrap
 import types
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -31,8 +30,6 @@ OpSpec, Arg = spec.OpSpec, spec.Arg
 NOTE = "Written by tools/generate_ops from tf_bn_ops/spec/ops.py: edit that, then make format."
 # DType name -> in an OpDef, and in C++, where half and bfloat16 are Eigen's.
 TYPES = {"half": "half", "bfloat16": "bfloat16", "float32": "float", "float64": "double"}
-# The attr that is the length of a list; `y` has one of its own.
-LENGTH_ATTRS = {"y": "num_y"}
 
 
 def wrapped(text: str, first: str = "", rest: str = "", width: int = 100) -> list[str]:
@@ -73,7 +70,7 @@ def statistics_types(op: OpSpec) -> list[str]:
 
 
 def length_attr(arg: Arg) -> str:
-    return LENGTH_ATTRS.get(arg.name, spec.NUM_SIDE_INPUTS)
+    return "num_y" if arg.name == "y" else spec.NUM_SIDE_INPUTS
 
 
 def op_def_type(op: OpSpec, arg: Arg) -> str:
@@ -90,24 +87,16 @@ def attr_names(op: OpSpec) -> list[str]:
     return [name for name in spec.ATTRS if name in {*op.attrs, *op.derived_attrs, *lengths}]
 
 
-def default_of(op: OpSpec, name: str) -> Any:
-    return op.attrs.get(name, [] if name == "epsilon_rest" else 0)
-
-
 def op_def_attrs(op: OpSpec) -> Iterator[str]:
     """What Attr() of REGISTER_OP takes."""
     for name, values in (("T", in_order(op.dtypes)), ("U", statistics_types(op))):
         if values:
             yield f"{name}: {{{', '.join(TYPES[value] for value in values)}}}"
     for name in attr_names(op):
-        default = default_of(op, name)
+        default = op.attrs.get(name, [] if name == "epsilon_rest" else 0)
         kind = spec.ATTRS[name].op_def_type
         if name == "data_format":
             kind = "{" + ", ".join(f"'{layout}'" for layout in op.layouts) + "}"
         text = str(default).lower() if isinstance(default, bool) else repr(default)
         # A tensor of type double, where a float would round epsilon.
         yield f"{name}: tensor" if default is spec.REQUIRED else f"{name}: {kind} = {text}"
-
-
-def default_text(value: Any) -> str:
-    return repr(value).replace("'", '"')

@@ -85,7 +85,7 @@ def _signature(op: OpSpec, name: str, first: str, result: str) -> list[str]:
         for a in op.inputs
     ]
     for attr, default in op.attrs.items():
-        text = "" if default is spec.REQUIRED else f" = {ow.default_text(default)}"
+        text = "" if default is spec.REQUIRED else f" = {default!r}".replace("'", '"')
         given.append(f"{attr}: {spec.ATTRS[attr].python_type}{text}")
     parameters = ", ".join(p.replace(" ", "~") for p in [*given, "name: str | None = None"])
     return wrapped(f"def~{name}({first}{parameters})~->~{result}:", "", "    ", 92)
