@@ -32,7 +32,6 @@ __all__ = [
     "override_builtin_kernels",
     "raw_ops",
     "rewrite",
-    "sync_batch_norm",
 ]
 
 _override.follow_environment()
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
         load,
     )
     from tf_bn_ops._override import override_builtin_kernels
-    from tf_bn_ops._sync import sync_batch_norm
 else:
     _MODULES = {
         "LibraryError": "_loader",
@@ -68,7 +66,6 @@ else:
         "library_path": "_loader",
         "load": "_ops",
         "override_builtin_kernels": "_override",
-        "sync_batch_norm": "_sync",
     }
 
     def __getattr__(name: str) -> Any:

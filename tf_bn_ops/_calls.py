@@ -24,9 +24,9 @@ def load() -> ModuleType:
       LibraryError: (an ImportError) if the library is missing or was built for another TensorFlow.
     """
     module = _loader.load()
-    from tf_bn_ops import _gradients, _ops  # They import TensorFlow.
+    from tf_bn_ops import _gradients  # It imports TensorFlow.
 
-    _gradients.register(_ops)
+    _gradients.register()
     return module
 
 

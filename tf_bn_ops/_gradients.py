@@ -1,10 +1,11 @@
-"""Gradients and vectorization rules of the ops.
+"""Gradients of the ops: for each a function of an operation and the gradients of its outputs, which
+returns those by its inputs. `register` is called once the op library is loaded.
 
-`register` is called once the op library is loaded. The gradient of a forward op is the first-order
-op of its version, by x, scale and offset alone, as TensorFlow registers it for its own. The
-gradient of the first-order ops is the op FusedBatchNormGradGrad. It equals what TensorFlow
-registers for its own ops: in training, mean and variance count as functions of x, computed from it
-anew, and in either mode the inputs that hold them get no gradient.
+The gradient of a forward op is the first-order op of its version, by x, scale and offset alone, as
+TensorFlow registers it for its own. The gradient of the first-order ops is the op
+FusedBatchNormGradGrad. It equals what TensorFlow registers for its own ops: in training, mean and
+variance count as functions of x, computed from it anew, and in either mode the inputs that hold
+them get no gradient.
 
 Where that op has no kernel, on another device than the CPU, and for its own gradient, its formulas
 are composed of TensorFlow ops.
@@ -12,126 +13,63 @@ are composed of TensorFlow ops.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 from tensorflow.python.ops import control_flow_util
-from tensorflow.python.ops.parallel_for import pfor
 
-from tf_bn_ops import _split_gradients
-from tf_bn_ops.spec import OPS, VIEW, VIEW_LIST, Arg, OpSpec, of_formula
-from tf_bn_ops.spec.ops import BATCH_NORM, BATCH_NORM_GRAD
+from tf_bn_ops import _ops, _replicas, _split_gradients, _vectorize
+from tf_bn_ops._split_gradients import attributes, masked
+from tf_bn_ops.spec import OPS, OpSpec
 
-_FORWARD_EX = OPS["FusedBatchNormEx"]
+# Untyped: to mypy a starred argument may be any of those that follow.
+ops: Any = _ops
 _GRAD_EX = OPS["FusedBatchNormGradEx"]
 _GRAD_EX_Y = [arg.role for arg in _GRAD_EX.inputs].index("y")
 _GRAD_EX_SIDE_INPUT_BACKPROP = [arg.role for arg in _GRAD_EX.outputs].index("side_input_backprop")
-_SIDE_INPUT = [arg.role for arg in _FORWARD_EX.inputs].index("side_input")
-# The output of a forward op and the input of its gradient that may hold rows of [C] in one vector.
-_COEFFICIENTS = "reserve_space_3"
-_TRAINING_BACKPROP = OPS["BatchNormTrainingBackprop"]
+_SIDE_INPUT = [arg.role for arg in OPS["FusedBatchNormEx"].inputs].index("side_input")
 _GRAD_GRAD = OPS["FusedBatchNormGradGrad"]
-# Forward op -> its first-order op among the bindings.
-_FIRST_ORDER_FUNCTIONS = {
-    "FusedBatchNorm": "fused_batch_norm_grad",
-    "FusedBatchNormV2": "fused_batch_norm_grad_v2",
-    "FusedBatchNormV3": "fused_batch_norm_grad_v3",
-}
 
 
 @functools.cache
-def register(ops: ModuleType) -> None:
-    """Registers everything of this file with TensorFlow, once.
-
-    Args:
-      ops: the bindings, tf_bn_ops._ops.
-    """
-    for op in of_formula(BATCH_NORM):
-        first_order = getattr(ops, _FIRST_ORDER_FUNCTIONS[op.name])
-        tf.RegisterGradient(op.registered_name)(
-            functools.partial(_fused_batch_norm_grad, first_order)
-        )
-    tf.RegisterGradient(_FORWARD_EX.registered_name)(
-        functools.partial(_fused_batch_norm_ex_grad, ops)
-    )
-    for op in (*of_formula(BATCH_NORM), _FORWARD_EX):
-        pfor.RegisterPFor(op.registered_name)(functools.partial(_vectorize_forward, op))
-    second_order = functools.partial(_second_order, ops.fused_batch_norm_grad_grad)
-    for op in of_formula(BATCH_NORM_GRAD):
-        if op.builtin is None:
-            continue
-        tf.RegisterGradient(op.registered_name)(
-            functools.partial(_fused_batch_norm_grad_grad, second_order)
-        )
-        # The rules of tf.vectorized_map; TensorFlow loops over ops without one.
-        rules = pfor._pfor_converter_registry
-        if op.builtin in rules:
-            rules.setdefault(op.registered_name, rules[op.builtin])
-    tf.RegisterGradient(_GRAD_EX.registered_name)(
-        functools.partial(_fused_batch_norm_grad_ex_grad, second_order)
-    )
-    tf.RegisterGradient(_TRAINING_BACKPROP.registered_name)(
-        functools.partial(_batch_norm_training_backprop_grad, second_order)
-    )
-    tf.RegisterGradient(_GRAD_GRAD.registered_name)(_third_order)
-    _split_gradients.register(ops, _masked)
-    for op in (_TRAINING_BACKPROP, _GRAD_GRAD, _GRAD_EX):
-        pfor.RegisterPFor(op.registered_name)(functools.partial(_vectorize, op))
+def register() -> None:
+    """Registers gradients and the rules of tf.vectorized_map with TensorFlow, once."""
+    for name, gradient in (_GRADIENTS | _split_gradients.GRADIENTS).items():
+        tf.RegisterGradient("TfBnOps>" + name)(gradient)
+    # It is reached where tf.cond has forgotten the gradient that _replicas.py gave to it.
+    with contextlib.suppress(KeyError):  # That of another package.
+        tf.RegisterGradient("CollectiveGatherV2")(_replicas.refuse_derivative)
+    _vectorize.register()
 
 
-def _fused_batch_norm_grad(
-    first_order: Callable[..., Any], op: Any, y_backprop: Any, *_: Any
-) -> list[Any]:
-    """Gradient of FusedBatchNorm, V2, V3 or Ex by x, scale and offset; None by the others.
-
-    The reserve spaces that the op returns are what `first_order` takes.
-    """
-    x, scale = op.inputs[:2]
-    result = first_order(
-        y_backprop,
-        x,
-        scale,
-        *op.outputs[3:],
-        epsilon=op.get_attr("epsilon"),
-        data_format=op.get_attr("data_format"),
-        is_training=op.get_attr("is_training"),
-    )
-    return [*result[:3], *[None] * (len(op.inputs) - 3)]
+def _padded(gradients: Any, op: Any) -> list[Any]:
+    """`gradients` by the first inputs of `op`, and None by the others."""
+    return [*gradients, *[None] * (len(op.inputs) - len(gradients))]
 
 
-def _fused_batch_norm_ex_grad(ops: ModuleType, op: Any, y_backprop: Any, *_: Any) -> list[Any]:
-    """The same of FusedBatchNormEx, through the activation, and by the side input."""
-    return gradient_of_ex(
-        ops,
-        op,
-        y_backprop,
-        activation_mode=op.get_attr("activation_mode").decode(),
-        epsilon=op.get_attr("epsilon"),
-        data_format=op.get_attr("data_format"),
-        is_training=op.get_attr("is_training"),
-    )
+# ---- First order ---------------------------------------------------------------------------------
 
 
-def gradient_of_ex(
-    ops: ModuleType, op: Any, y_backprop: Any, *, activation_mode: str, **attrs: Any
-) -> list[Any]:
-    """Gradient of FusedBatchNormEx by all inputs, None by mean and variance.
+def _attrs(op: Any) -> dict[str, Any]:
+    return attributes(op, "epsilon", "data_format", "is_training")
 
-    Args:
-      ops: the bindings, tf_bn_ops._ops.
-      op: the operation, or what has its `inputs` and its `outputs` 0, 3, 4 and 5.
-      y_backprop: gradient of y.
-      activation_mode: attr of the forward op.
-      attrs: those that FusedBatchNormGradV3 has, too.
-    """
+
+def _of_forward(name: str, op: Any, y_backprop: Any, *_: Any) -> list[Any]:
+    """By the op of this `name`, which takes the reserve spaces that the forward op returns."""
+    result = getattr(ops, name)(y_backprop, *op.inputs[:2], *op.outputs[3:], **_attrs(op))
+    return _padded(result[:3], op)
+
+
+def _of_forward_ex(op: Any, y_backprop: Any, *_: Any) -> list[Any]:
+    """The same through the activation, and by the side input."""
     x, scale, offset, *_ = op.inputs
-    y, *reserve_spaces = (op.outputs[i] for i in (0, 3, 4, 5))
+    y, _, _, *reserve_spaces = op.outputs
+    (activation,) = attributes(op, "activation_mode").values()
     side_inputs = len(op.inputs) - _SIDE_INPUT
-    if activation_mode != "Identity" and _has_kernel(_GRAD_EX, x.device):
+    if activation != "Identity" and _has_kernel(_GRAD_EX, x.device):
         result = ops.fused_batch_norm_grad_ex(
             y_backprop,
             x,
@@ -140,66 +78,40 @@ def gradient_of_ex(
             offset,
             y,
             num_side_inputs=side_inputs,
-            activation_mode=activation_mode,
-            **attrs,
+            activation_mode=activation,
+            **_attrs(op),
         )
         return [*result[:3], None, None, *result.side_input_backprop]
-    y_backprop = _masked(activation_mode, y_backprop, y)
-    result = ops.fused_batch_norm_grad_v3(y_backprop, x, scale, *reserve_spaces, **attrs)
+    y_backprop = masked(activation, y_backprop, y)
+    result = ops.fused_batch_norm_grad_v3(y_backprop, x, scale, *reserve_spaces, **_attrs(op))
     return [*result[:3], None, None, *[y_backprop] * side_inputs]
 
 
-def _masked(activation: str, gradient: Any, y: Any) -> Any:
-    """`gradient` times the derivative of the activation whose result was `y`."""
-    if activation == "Identity":
-        return gradient
-    # ReluGrad and Relu6Grad read the sign of y, not what the activation was applied to.
-    through = {"Relu": tf.raw_ops.ReluGrad, "Relu6": tf.raw_ops.Relu6Grad}[activation]
-    return through(gradients=gradient, features=y)
+# ---- Second order --------------------------------------------------------------------------------
 
 
-def _fused_batch_norm_grad_ex_grad(
-    second_order: Callable[..., Any], op: Any, *grad: Any
-) -> list[Any]:
-    """Gradient of FusedBatchNormGradEx by its inputs; None for reserve spaces, offset and y.
+def _of_grad(op: Any, *grad: Any) -> list[Any]:
+    """None by the reserve spaces."""
+    return _padded(_second_order((*grad[:3], *op.inputs[:5]), **_attrs(op)), op)
 
-    The mask is constant almost everywhere, so this is the gradient of the plain op between two
-    masks.
-    """
-    y_backprop, x, scale, mean, variance = op.inputs[:5]
-    mask = functools.partial(
-        _masked, op.get_attr("activation_mode").decode(), y=op.inputs[_GRAD_EX_Y]
-    )
-    result = second_order(
-        (*grad[:3], mask(y_backprop), x, scale, mean, variance),
-        epsilon=op.get_attr("epsilon"),
-        data_format=op.get_attr("data_format").decode(),
-        is_training=op.get_attr("is_training"),
-    )
-    y_backprop_grad, *others = result
+
+def _of_grad_ex(op: Any, *grad: Any) -> list[Any]:
+    """None by reserve spaces, offset and y. The mask is constant almost everywhere, so this is the
+    gradient of the plain op between two masks."""
+    y_backprop, *others = op.inputs[:5]
+    (activation,) = attributes(op, "activation_mode").values()
+    mask = functools.partial(masked, activation, y=op.inputs[_GRAD_EX_Y])
+    inputs = (*grad[:3], mask(y_backprop), *others)
+    y_backprop_grad, *others = _second_order(inputs, **_attrs(op))
     for side_input_grad in grad[_GRAD_EX_SIDE_INPUT_BACKPROP:]:
         y_backprop_grad += side_input_grad
-    return [mask(y_backprop_grad), *others, *[None] * (len(op.inputs) - 3)]
+    return _padded([mask(y_backprop_grad), *others], op)
 
 
-def _fused_batch_norm_grad_grad(second_order: Callable[..., Any], op: Any, *grad: Any) -> list[Any]:
-    """Gradient of FusedBatchNormGrad, V2 or V3, by the inputs of `op`; None for reserve spaces."""
-    dy, x, scale, mean, variance = op.inputs[:5]
-    result = second_order(
-        (*grad[:3], dy, x, scale, mean, variance),
-        epsilon=op.get_attr("epsilon"),
-        data_format=op.get_attr("data_format").decode(),
-        is_training=op.get_attr("is_training"),
-    )
-    return [*result, *[None] * (len(op.inputs) - 3)]
-
-
-def _batch_norm_training_backprop_grad(
-    second_order: Callable[..., Any], op: Any, *grad: Any
-) -> list[Any]:
-    """Gradient of BatchNormTrainingBackprop by its inputs; None for beta, mean and variance."""
+def _of_training_backprop(op: Any, *grad: Any) -> list[Any]:
+    """None by beta, mean and variance."""
     x, gamma, _, mean, variance, delta = op.inputs
-    delta_grad, x_grad, gamma_grad = second_order(
+    delta_grad, x_grad, gamma_grad = _second_order(
         (*grad, delta, x, gamma, mean, variance),
         # A scalar double in the attr; the double precision is kept.
         epsilon=float(tf.make_ndarray(op.get_attr("epsilon"))),
@@ -209,24 +121,12 @@ def _batch_norm_training_backprop_grad(
     return [x_grad, gamma_grad, None, None, None, delta_grad]
 
 
-def _second_order(
-    op: Callable[..., Any],
-    inputs: Any,
-    *,
-    epsilon: float,
-    data_format: str,
-    is_training: bool,
-) -> Any:
-    """`op`, FusedBatchNormGradGrad, of `inputs` in its order; composed where it has no kernel."""
+def _second_order(inputs: Any, *, epsilon: float, data_format: str, is_training: bool) -> Any:
+    """FusedBatchNormGradGrad of `inputs` in its order; composed where it has no kernel."""
+    attrs: Any = {"epsilon": epsilon, "data_format": data_format, "is_training": is_training}
     if _has_kernel(_GRAD_GRAD, inputs[4].device):
-        named = zip((arg.name for arg in _GRAD_GRAD.inputs), inputs, strict=True)
-        return op(**dict(named), epsilon=epsilon, data_format=data_format, is_training=is_training)
-    return _composed(
-        inputs,
-        epsilon=epsilon,
-        channels_last=data_format.endswith("C"),
-        is_training=is_training,
-    )
+        return ops.fused_batch_norm_grad_grad(*inputs, **attrs)
+    return _composed(inputs, **attrs)
 
 
 @functools.cache
@@ -279,7 +179,7 @@ class Channels:
 
 
 def _composed(
-    inputs: tuple[Any, ...], *, epsilon: float, channels_last: bool, is_training: bool
+    inputs: tuple[Any, ...], *, epsilon: float, data_format: str, is_training: bool
 ) -> tuple[Any, Any, Any]:
     """FusedBatchNormGradGrad of TensorFlow ops; half and bfloat16 are computed in float32.
 
@@ -290,7 +190,7 @@ def _composed(
     computed_in = element_type if element_type == tf.float64 else tf.float32
     gx, gs, go, dy, x, scale, mean, variance = (tf.cast(value, computed_in) for value in inputs)
     epsilon = tf.constant(epsilon, computed_in)
-    channels = Channels(x, channels_last)
+    channels = Channels(x, data_format.endswith("C"))
     gs, go, scale = channels.vector(gs), channels.vector(go), channels.vector(scale)
     if is_training:
         gx_centered = channels.centered(gx)
@@ -323,109 +223,25 @@ def _composed(
     )
 
 
-def _third_order(op: Any, *grad: Any) -> list[Any]:
-    """Gradient of FusedBatchNormGradGrad by its inputs; None for the reserve spaces."""
-    inputs = tuple(op.inputs)
+def _of_grad_grad(op: Any, *grad: Any) -> list[Any]:
+    """None by the reserve spaces."""
+    inputs, attrs = tuple(op.inputs), _attrs(op)
+    attrs["epsilon"] = sum(op.get_attr("epsilon_rest"), attrs["epsilon"])
     with tf.GradientTape() as tape:
         tape.watch(inputs[:6])
-        outputs = _composed(
-            inputs,
-            epsilon=sum(op.get_attr("epsilon_rest"), op.get_attr("epsilon")),
-            channels_last=op.get_attr("data_format").decode().endswith("C"),
-            is_training=op.get_attr("is_training"),
-        )
-    return [*tape.gradient(outputs, inputs[:6], output_gradients=grad), None, None]
+        outputs = _composed(inputs, **attrs)
+    return _padded(tape.gradient(outputs, inputs[:6], output_gradients=grad), op)
 
 
-def _vectorize_forward(spec: OpSpec, pfor_input: Any) -> list[Any]:
-    """The same for a forward op, without a transposition where the loop's dimension may be merged
-    into the batch: frozen, with the same statistics, scale and offset in every iteration."""
-    merges_batch = not pfor_input.get_attr("is_training") and not any(
-        pfor_input.input(i).is_stacked for i in range(1, _SIDE_INPUT)
-    )
-    if not merges_batch:
-        return _vectorize(spec, pfor_input)
-    tensors = [0, *range(_SIDE_INPUT, pfor_input.num_inputs)]
-    for i in tensors:
-        if not pfor_input.input(i).is_stacked:
-            pfor_input.stack_inputs([i])
-    shape = tf.shape(pfor_input.stacked_input(0))
-    merged = tf.concat([shape[:1] * shape[1:2], shape[2:]], axis=0)
-    inputs = [
-        tf.reshape(pfor_input.stacked_input(i), merged)
-        if i in tensors
-        else pfor_input.unstacked_input(i)
-        for i in range(pfor_input.num_inputs)
-    ]
-    y, *others = _with_inputs(pfor_input, inputs)
-    return [pfor.wrap(tf.reshape(y, shape), True), *[pfor.wrap(o, False) for o in others]]
-
-
-def _with_inputs(pfor_input: Any, inputs: list[Any]) -> Any:
-    """The outputs of another op like that of `pfor_input`."""
-    dtypes = [output.dtype for output in pfor_input.outputs]
-    attrs = pfor_input.op.node_def.attr
-    return pfor._create_op(pfor_input.op_type, inputs, dtypes, attrs=attrs).outputs
-
-
-def _vectorize(spec: OpSpec, pfor_input: Any) -> list[Any]:
-    """Rule of tf.vectorized_map: merges the loop's dimension into the channels."""
-    pfor_input.stack_inputs()
-    # Without the attr channels are dimension 1.
-    data_format = pfor_input.get_attr("data_format") if "data_format" in spec.attrs else b""
-    channels_last = data_format.endswith(b"C")
-
-    def folded(tensor: Any) -> tuple[Any, Any, Any]:
-        """[n, ...] with n merged into the channels; the shape before merging, and the order."""
-        rank = tf.rank(tensor)
-        at = rank - 2 if channels_last else 1
-        order = tf.concat([tf.range(1, at + 1), [0], tf.range(at + 1, rank)], axis=0)
-        moved = tf.transpose(tensor, order)
-        shape = tf.shape(moved)
-        merged = tf.concat([shape[:at], [shape[at] * shape[at + 1]], shape[at + 2 :]], axis=0)
-        return tf.reshape(moved, merged), shape, order
-
-    inputs = [pfor_input.stacked_input(i) for i in range(pfor_input.num_inputs)]
-    loops = tf.shape(inputs[0])[0]
-    scale = inputs[[argument.role for argument in spec.inputs].index("scale")]
-    flat = []
-    # A list of no tensor is no input.
-    for tensor, argument in zip(inputs, spec.inputs, strict=False):
-        if argument.kind in (VIEW, VIEW_LIST):
-            tensor, shape, order = folded(tensor)
-        elif argument.name == _COEFFICIENTS:
-            tensor = _coefficients_in_rows(tensor, of=scale)
-        else:
-            tensor = tf.reshape(tensor, [-1])
-        flat.append(tensor)
-    outputs = _with_inputs(pfor_input, flat)
-    back = tf.math.invert_permutation(order)
-
-    def unfolded(output: Any, argument: Arg) -> Any:
-        if argument.kind in (VIEW, VIEW_LIST):
-            return tf.transpose(tf.reshape(output, shape), back)
-        if argument.name == _COEFFICIENTS:
-            return _coefficients_by_iteration(output, of=scale)
-        return tf.reshape(output, [loops, -1])
-
-    pairs = zip(outputs, spec.outputs, strict=False)
-    return [pfor.wrap(unfolded(output, argument), True) for output, argument in pairs]
-
-
-def _coefficients_in_rows(tensor: Any, of: Any) -> Any:
-    """Forward coefficients of each iteration, [n, rows * C], with n merged into the channels of
-    each row; `of` is a stacked vector, [n, C]. Of a placeholder there are no rows."""
-    n, channels = tf.unstack(tf.shape(of))
-    by_row = tf.transpose(tf.reshape(tensor, [n, _rows(tensor, of), channels]), [1, 0, 2])
-    return tf.reshape(by_row, [-1])
-
-
-def _coefficients_by_iteration(tensor: Any, of: Any) -> Any:
-    """The way back."""
-    n, channels = tf.unstack(tf.shape(of))
-    by_iteration = tf.transpose(tf.reshape(tensor, [_rows(tensor, of), n, channels]), [1, 0, 2])
-    return tf.reshape(by_iteration, [n, tf.size(tensor) // tf.maximum(n, 1)])
-
-
-def _rows(tensor: Any, of: Any) -> Any:
-    return tf.size(tensor) // tf.maximum(tf.size(of), 1)
+_GRADIENTS = {
+    "FusedBatchNorm": functools.partial(_of_forward, "fused_batch_norm_grad"),
+    "FusedBatchNormV2": functools.partial(_of_forward, "fused_batch_norm_grad_v2"),
+    "FusedBatchNormV3": functools.partial(_of_forward, "fused_batch_norm_grad_v3"),
+    "FusedBatchNormEx": _of_forward_ex,
+    "FusedBatchNormGrad": _of_grad,
+    "FusedBatchNormGradV2": _of_grad,
+    "FusedBatchNormGradV3": _of_grad,
+    "FusedBatchNormGradEx": _of_grad_ex,
+    "BatchNormTrainingBackprop": _of_training_backprop,
+    "FusedBatchNormGradGrad": _of_grad_grad,
+}

@@ -7,90 +7,173 @@ launched as the strategy launches its own; elsewhere a `ReplicaContext.all_reduc
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+import threading
+from typing import Any, NamedTuple
+
+from tf_bn_ops import _recording
 
 
-def count() -> int:
-    """How many replicas take a step together: 1 without a strategy, and in each worker of a
-    parameter-server strategy, whose workers take steps of their own.
+class Replicas(NamedTuple):
+    """The replicas that take a step together, as one of them sees them.
 
-    Also 1 outside of the replicas of a strategy, where Keras builds its models.
+    Gradients keep it: they may be taken outside of the replica, by a tape around strategy.run.
     """
+
+    size: int
+    context: Any  # The replica's tf.distribute.ReplicaContext.
+
+    def all_gather(self, row: Any) -> Any:
+        """`row`, a vector of one length everywhere, of all replicas by rank: [replicas, length]."""
+        import tensorflow as tf
+
+        if self.size == 1:
+            return row[tf.newaxis]
+
+        def transposed(of_rows: Any) -> list[Any]:
+            of_rows = tf.reshape(self.all_sum(tf.reshape(of_rows, [-1])), tf.shape(of_rows))
+            return [of_rows[self.context.replica_id_in_sync_group]]
+
+        (rows,) = _recording.recorded(lambda row: [self._gathered(row)], transposed, row)
+        return rows
+
+    def all_sum(self, row: Any) -> Any:
+        """The sum of `row`, a vector, over all replicas in rank order."""
+        import tensorflow as tf
+
+        if self.size == 1:
+            return row
+        (total,) = _recording.recorded(
+            lambda row: [tf.add_n(tf.unstack(self._gathered(row), num=self.size))],
+            lambda of_total: [self.all_sum(of_total)],
+            row,
+        )
+        return total
+
+    def _gathered(self, row: Any) -> Any:
+        import tensorflow as tf
+
+        launcher = self._launcher()
+        if launcher is not None:
+            rows = launcher._all_gather(row[tf.newaxis], None)
+            return tf.ensure_shape(rows, [self.size, row.shape[0]])
+        if tf.distribute.get_replica_context() is not self.context:
+            raise RuntimeError(
+                "the gradient of a synchronized batch normalization was taken outside of the "
+                "replicas: take it in the function that is given to strategy.run, or call both in "
+                "a tf.function"
+            )
+        # A sum of rows of which all but one are zero: exact in any order.
+        shape = tf.stack([self.size, tf.size(row)])
+        rows = tf.scatter_nd([[self.context.replica_id_in_sync_group]], row[tf.newaxis], shape)
+        return self.context.all_reduce(tf.distribute.ReduceOp.SUM, rows)
+
+    def _launcher(self) -> Any:
+        """What launches the collectives of this replica in the graph that is being built; None if
+        that is for `all_reduce` to do: eagerly, under XLA, and where a strategy has other means.
+
+        Private to tf.distribute: `ReplicaContext.all_gather` exchanges the shapes first, in a
+        collective of its own.
+        """
+        import tensorflow as tf
+
+        from tf_bn_ops._gradients import in_xla
+
+        if tf.executing_eagerly() or in_xla():
+            return None
+        engine = getattr(self.context.strategy.extended, "_cross_device_ops", None)
+        launchers = getattr(engine, "_launchers", [])
+        local_id = getattr(self.context, "_replica_id", None)
+        if not isinstance(local_id, int) or local_id >= len(launchers):
+            return None
+        if len(launchers) > 1:
+            _check_that_replicas_meet(tf.compat.v1.get_default_graph())
+        return _in_branches(launchers[local_id])
+
+
+ALONE = Replicas(1, None)
+
+
+def current() -> Replicas:
+    """One without a strategy, in each worker of a parameter-server strategy, whose workers take
+    steps of their own, and outside of the replicas of a strategy, where Keras builds its models."""
     import tensorflow as tf
 
     context = tf.distribute.get_replica_context()
-    return 1 if context is None else int(context.num_replicas_in_sync)
+    return ALONE if context is None else Replicas(int(context.num_replicas_in_sync), context)
 
 
-def check_context(function: str) -> None:
+def check_context(what: str) -> None:
     """Raises a RuntimeError where a strategy has several replicas, and this is none of them."""
     import tensorflow as tf
 
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     if tf.distribute.in_cross_replica_context() and replicas > 1:
         raise RuntimeError(
-            f"{function} was called outside of the {replicas} replicas of "
+            f"{what} was called outside of the {replicas} replicas of "
             f"{type(tf.distribute.get_strategy()).__name__}: call it in the function that is given "
             "to strategy.run"
         )
 
 
-def all_gather(row: Any) -> Any:
-    """`row`, a vector of one length everywhere, of all replicas by rank: [replicas, length]."""
+def refuse_derivative(*_: Any) -> None:
+    raise RuntimeError(
+        "synchronized batch normalization below tf.cond has first-order gradients in reverse mode "
+        "alone, below tf.vectorized_map none: call it outside of them"
+    )
+
+
+def _in_branches(launcher: Any) -> Any:
+    """`launcher`, whose key and ordering token tf.cond's gradient finds in the graph around it: it
+    does not look further out."""
     import tensorflow as tf
 
-    replicas = count()
-    if replicas == 1:
-        return row[tf.newaxis]
-    context = tf.distribute.get_replica_context()
-
-    @tf.custom_gradient
-    def gather(row: Any) -> Any:
-        def gradient(of_rows: Any) -> Any:
-            of_rows = context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(of_rows))
-            return of_rows[context.replica_id_in_sync_group]
-
-        launcher = _launcher(context)
-        if launcher is None:
-            return _gathered_by_sum(row), gradient
-        return launcher._all_gather(row[tf.newaxis], None), gradient
-
-    return tf.ensure_shape(gather(row), [replicas, row.shape[0]])
+    graphs = [tf.compat.v1.get_default_graph()]
+    while getattr(graphs[0], "is_control_flow_graph", False):
+        graphs.insert(0, graphs[0].outer_graph)
+    if len(graphs) == 1:
+        return launcher
+    # Those of gradients of tf.cond know the graph that they differentiate.
+    if hasattr(getattr(graphs[-1], "_forward_graph", None), "_forward_graph"):
+        refuse_derivative()
+    launcher = copy.copy(launcher)
+    for name in ("_next_instance_key", "_get_ordering_token"):
+        value = getattr(launcher, name)()
+        for graph in graphs:
+            value = graph.capture(value)
+        setattr(launcher, name, lambda value=value: value)
+    return launcher
 
 
-def all_sum(row: Any) -> Any:
-    """The sum of `row`, a vector, over all replicas in rank order."""
-    import tensorflow as tf
+def _check_that_replicas_meet(graph: Any) -> None:
+    """Raises a RuntimeError where the replicas of one process would wait for each other forever.
 
-    return row if count() == 1 else tf.add_n(tf.unstack(all_gather(row), num=count()))
-
-
-def _launcher(context: Any) -> Any:
-    """What launches the collectives of this replica in the graph that is being built; None if that
-    is for `all_reduce` to do: eagerly, under XLA, and where a strategy has other means.
-
-    Private to tf.distribute: `ReplicaContext.all_gather` exchanges the shapes first, in a
-    collective of its own.
+    TensorFlow names a collective by its frame and iteration, and each replica's loop is a frame of
+    its own. A function that a replica calls eagerly ends before the next replica's begins.
     """
     import tensorflow as tf
+    from tensorflow.python.ops import control_flow_util, control_flow_v2_func_graphs
 
-    from tf_bn_ops._gradients import in_xla
-
-    if tf.executing_eagerly() or in_xla():
-        return None
-    engine = getattr(context.strategy.extended, "_cross_device_ops", None)
-    launchers = getattr(engine, "_launchers", [])
-    local_id = getattr(context, "_replica_id", None)
-    if not isinstance(local_id, int) or local_id >= len(launchers):
-        return None
-    return launchers[local_id] if hasattr(launchers[local_id], "_all_gather") else None
-
-
-def _gathered_by_sum(row: Any) -> Any:
-    """A sum of rows of which all but one are zero: exact in any order."""
-    import tensorflow as tf
-
-    context = tf.distribute.get_replica_context()
-    shape = tf.stack([count(), tf.size(row)])
-    rows = tf.scatter_nd([[context.replica_id_in_sync_group]], row[tf.newaxis], shape)
-    return context.all_reduce(tf.distribute.ReduceOp.SUM, rows)
+    bodies = (
+        control_flow_v2_func_graphs.WhileBodyFuncGraph,
+        control_flow_v2_func_graphs.WhileCondFuncGraph,
+    )
+    called_eagerly = graph.building_function and not getattr(
+        getattr(threading.current_thread(), "graph", graph), "building_function", True
+    )
+    if called_eagerly and tf.compat.v1.executing_eagerly_outside_functions():
+        raise RuntimeError(
+            "synchronized batch normalization in a tf.function (which tape.jacobian and "
+            "tf.vectorized_map make, too) that the replicas of one process call eagerly would wait "
+            "forever: call strategy.run in a tf.function"
+        )
+    while graph is not None:
+        context = graph._get_control_flow_context()
+        if isinstance(graph, bodies) or control_flow_util.GetContainingWhileContext(context):
+            raise RuntimeError(
+                "synchronized batch normalization in a loop of a graph (tf.while_loop, tf.scan, "
+                "tf.map_fn, keras.layers.RNN) would wait forever, where several replicas share a "
+                "process: unroll the loop, as keras.layers.RNN(unroll=True) does, or leave "
+                "synchronized at False"
+            )
+        graph = getattr(graph, "outer_graph", None)

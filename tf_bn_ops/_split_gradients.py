@@ -8,49 +8,47 @@ whose mask is constant almost everywhere; d_v is the gradient with respect to v.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
+
+from tf_bn_ops import _ops
 
 # Inputs of view shape and of shape [channels] that BatchNormElemt and its gradient begin with.
 _X_TO_VARIANCE = 5
 
 
-def register(ops: ModuleType, masked: Callable[[str, Any, Any], Any]) -> None:
-    """Registers the gradients with TensorFlow.
-
-    Args:
-      ops: the bindings, tf_bn_ops._ops.
-      masked: (activation, gradient, y) -> gradient times the derivative of the activation.
-    """
-    for name, gradient in (
-        ("BatchNormStats", _of_stats),
-        ("BatchNormGatherStats", _of_gather_stats),
-        ("BatchNormElemt", _of_elemt),
-        ("BatchNormBackwardReduce", functools.partial(_of_backward_reduce, masked)),
-        ("BatchNormBackwardElemt", functools.partial(_of_backward_elemt, masked)),
-    ):
-        tf.RegisterGradient("TfBnOps>" + name)(functools.partial(gradient, ops))
+def attributes(op: Any, *names: str) -> dict[str, Any]:
+    """Attributes of an operation by name, text as str."""
+    values = {name: op.get_attr(name) for name in names}
+    return {name: v.decode() if isinstance(v, bytes) else v for name, v in values.items()}
 
 
-def _affine(ops: ModuleType, x: Any, factor: Any, added: Any, mean: Any, axis: int) -> Any:
+def masked(activation: str, gradient: Any, y: Any) -> Any:
+    """`gradient` times the derivative of the activation whose result was `y`."""
+    if activation == "Identity":
+        return gradient
+    # ReluGrad and Relu6Grad read the sign of y, not what the activation was applied to.
+    through = {"Relu": tf.raw_ops.ReluGrad, "Relu6": tf.raw_ops.Relu6Grad}[activation]
+    return through(gradients=gradient, features=y)
+
+
+def _affine(x: Any, factor: Any, added: Any, mean: Any, axis: int) -> Any:
     """factor * (x - mean) + added, by channel: a pass of BatchNormElemt with a deviation of 1."""
-    return ops.batch_norm_elemt(x, factor, added, mean, tf.ones_like(mean), epsilon=0.0, axis=axis)
+    return _ops.batch_norm_elemt(x, factor, added, mean, tf.ones_like(mean), epsilon=0.0, axis=axis)
 
 
-def _scaled(ops: ModuleType, x: Any, factor: Any, axis: int) -> Any:
+def _scaled(x: Any, factor: Any, axis: int) -> Any:
     """factor * x, by channel."""
     zero = tf.zeros_like(factor)
-    return _affine(ops, x, factor, zero, zero, axis)
+    return _affine(x, factor, zero, zero, axis)
 
 
-def _sums(ops: ModuleType, y_backprop: Any, x: Any, mean: Any, axis: int) -> tuple[Any, Any]:
+def _sums(y_backprop: Any, x: Any, mean: Any, axis: int) -> tuple[Any, Any]:
     """sum(y_backprop) and sum(y_backprop * (x - mean)) by channel."""
     one = tf.ones_like(mean)
-    sums = ops.batch_norm_backward_reduce(
+    sums = _ops.batch_norm_backward_reduce(
         y_backprop, x, one, one, mean, one, epsilon=0.0, axis=axis
     )
     return sums.sum_dy, sums.sum_dy_xmu
@@ -64,11 +62,10 @@ def _rstd(op: Any, variance: Any) -> Any:
     return 1 / tf.sqrt(variance + tf.constant(op.get_attr("epsilon"), tf.float64))
 
 
-def _of_stats(ops: ModuleType, op: Any, _: Any, d_mean: Any, d_m2: Any) -> Any:
+def _of_stats(op: Any, _: Any, d_mean: Any, d_m2: Any) -> Any:
     """d_x = d_mean/count + 2 xmu d_m2; the derivative of m2 through the mean is zero."""
     count, mean, _ = op.outputs
     return _affine(
-        ops,
         op.inputs[0],
         2 * d_m2,
         tf.math.divide_no_nan(d_mean, count),
@@ -77,7 +74,7 @@ def _of_stats(ops: ModuleType, op: Any, _: Any, d_mean: Any, d_m2: Any) -> Any:
     )
 
 
-def _of_gather_stats(ops: ModuleType, op: Any, d_count: Any, d_mean: Any, d_m2: Any) -> list[Any]:
+def _of_gather_stats(op: Any, d_count: Any, d_mean: Any, d_m2: Any) -> list[Any]:
     """That of the sums over parts w that the op computes: count = sum n_w,
     mean = sum n_w mean_w / count, m2 = sum m2_w + n_w (mean_w - mean)^2."""
     counts, means, _ = op.inputs
@@ -94,21 +91,17 @@ def _of_gather_stats(ops: ModuleType, op: Any, d_count: Any, d_mean: Any, d_m2: 
     return [tf.where(has[:, 0], d_counts, 0), d_means, d_m2s]
 
 
-def _of_elemt(ops: ModuleType, op: Any, d_y: Any) -> list[Any]:
+def _of_elemt(op: Any, d_y: Any) -> list[Any]:
     """d_x = f g, and by sums over g: d_mean = -f sum(g), d_variance = -f rstd^2 sum(g xmu) / 2."""
     x, scale, offset, mean, variance, *side_inputs = op.inputs
-    attrs = {
-        "epsilon": op.get_attr("epsilon"),
-        "activation_mode": op.get_attr("activation_mode").decode(),
-        "axis": op.get_attr("axis"),
-    }
+    attrs = attributes(op, "epsilon", "activation_mode", "axis")
     inputs = (d_y, x, scale, offset, mean, variance)
     # x tells the mask, unless something was added.
     y = list(op.outputs) if side_inputs and attrs["activation_mode"] != "Identity" else []
-    sums = ops.batch_norm_backward_reduce(*inputs, y=y, **attrs)
+    sums = _ops.batch_norm_backward_reduce(*inputs, y=y, **attrs)
     # The means that BackwardElemt subtracts are zero: mean and variance are inputs of their own.
     zero = tf.zeros_like(mean)
-    elements = ops.batch_norm_backward_elemt(
+    elements = _ops.batch_norm_backward_elemt(
         *inputs, zero, zero, tf.ones([], tf.float64), y=y, num_side_inputs=len(side_inputs), **attrs
     )
     rstd = _rstd(op, variance)
@@ -123,28 +116,17 @@ def _of_elemt(ops: ModuleType, op: Any, d_y: Any) -> list[Any]:
     ]
 
 
-def _mask_of(
-    masked: Callable[[str, Any, Any], Any], ops: ModuleType, op: Any, y: list[Any]
-) -> Callable[[Any], Any]:
+def _mask_of(op: Any, y: list[Any]) -> Callable[[Any], Any]:
     """The function that masks a tensor as `op`, a gradient, masks y_backprop."""
-    activation = op.get_attr("activation_mode").decode()
-    if activation == "Identity":
+    attrs = attributes(op, "epsilon", "activation_mode", "axis")
+    if attrs["activation_mode"] == "Identity":
         return lambda tensor: tensor
     if not y:
-        y = [
-            ops.batch_norm_elemt(
-                *op.inputs[1 : 1 + _X_TO_VARIANCE],
-                epsilon=op.get_attr("epsilon"),
-                activation_mode=activation,
-                axis=op.get_attr("axis"),
-            )
-        ]
-    return lambda tensor: masked(activation, tensor, y[0])
+        y = [_ops.batch_norm_elemt(*op.inputs[1 : 1 + _X_TO_VARIANCE], **attrs)]
+    return lambda tensor: masked(attrs["activation_mode"], tensor, y[0])
 
 
 def _of_backward_reduce(
-    masked: Callable[[str, Any, Any], Any],
-    ops: ModuleType,
     op: Any,
     d_sum_dy: Any,
     d_sum_dy_xmu: Any,
@@ -154,14 +136,14 @@ def _of_backward_reduce(
     """With a = d_sum_dy + d_offset_backprop and b = d_sum_dy_xmu + rstd d_scale_backprop:
     d_g = a + b xmu, d_x = b g, d_mean = -b sum(g), and rstd's part."""
     y_backprop, x, _, _, mean, variance, *y = op.inputs
-    axis, mask, rstd = op.get_attr("axis"), _mask_of(masked, ops, op, y), _rstd(op, variance)
+    axis, mask, rstd = op.get_attr("axis"), _mask_of(op, y), _rstd(op, variance)
     sum_dy, sum_dy_xmu, *_ = op.outputs
     d_scale_backprop = _wide(d_scale_backprop)
     a = d_sum_dy + _wide(d_offset_backprop)
     b = d_sum_dy_xmu + rstd * d_scale_backprop
     return [
-        mask(_affine(ops, x, b, a, mean, axis)),
-        _scaled(ops, mask(y_backprop), b, axis),
+        mask(_affine(x, b, a, mean, axis)),
+        _scaled(mask(y_backprop), b, axis),
         None,
         None,
         -b * sum_dy,
@@ -171,28 +153,26 @@ def _of_backward_reduce(
 
 
 def _of_backward_elemt(
-    masked: Callable[[str, Any, Any], Any],
-    ops: ModuleType,
     op: Any,
     d_x_backprop: Any,
     *d_side_input_backprop: Any,
 ) -> list[Any]:
     """x_backprop = f (g - sum_dy/count - xmu k) with k = rstd^2 sum_dy_xmu/count."""
     y_backprop, x, scale, _, mean, variance, sum_dy, sum_dy_xmu, count, *y = op.inputs
-    axis, mask, rstd = op.get_attr("axis"), _mask_of(masked, ops, op, y), _rstd(op, variance)
+    axis, mask, rstd = op.get_attr("axis"), _mask_of(op, y), _rstd(op, variance)
     wide_scale = _wide(scale)
     f, k = wide_scale * rstd, rstd**2 * sum_dy_xmu / count
     g, h = mask(y_backprop), d_x_backprop
-    h_sum, h_xmu_sum = _sums(ops, h, x, mean, axis)
-    _, h_g_sum = _sums(ops, h, g, tf.zeros_like(mean), axis)
-    d_g = _scaled(ops, h, f, axis)
+    h_sum, h_xmu_sum = _sums(h, x, mean, axis)
+    _, h_g_sum = _sums(h, g, tf.zeros_like(mean), axis)
+    d_g = _scaled(h, f, axis)
     for d_side_input in d_side_input_backprop:
         d_g += d_side_input
     d_f = h_g_sum - h_sum * sum_dy / count - h_xmu_sum * k
     d_rstd = wide_scale * d_f - 2 * f * rstd * h_xmu_sum * sum_dy_xmu / count
     return [
         mask(d_g),
-        _scaled(ops, h, -f * k, axis),
+        _scaled(h, -f * k, axis),
         tf.cast(rstd * d_f, scale.dtype),
         None,
         f * k * h_sum,
@@ -202,3 +182,12 @@ def _of_backward_elemt(
         tf.reduce_sum(f * (h_sum * sum_dy / count + h_xmu_sum * k)) / count,
         *[None] * len(y),
     ]
+
+
+GRADIENTS = {
+    "BatchNormStats": _of_stats,
+    "BatchNormGatherStats": _of_gather_stats,
+    "BatchNormElemt": _of_elemt,
+    "BatchNormBackwardReduce": _of_backward_reduce,
+    "BatchNormBackwardElemt": _of_backward_elemt,
+}

@@ -11,7 +11,17 @@ import pytest
 import tensorflow as tf
 
 import tf_bn_ops
-from tf_bn_ops import _fused, _gradients, _loader, _ops
+from tf_bn_ops import (
+    _fused,
+    _gradients,
+    _loader,
+    _ops,
+    _recording,
+    _replicas,
+    _split_gradients,
+    _sync,
+    _vectorize,
+)
 from tf_bn_ops.spec import DATA_FORMATS, DTYPES
 
 EPSILON = 0.1
@@ -379,7 +389,7 @@ def test_an_averaging_factor_that_is_no_number_is_refused(value):
 
 
 def test_parameters_are_those_of_tensorflow_in_its_order():
-    """And two more, by name alone."""
+    """And three more, by name alone."""
     of = lambda function, kind: [  # noqa: E731
         (p.name, p.default)
         for p in inspect.signature(function).parameters.values()
@@ -388,7 +398,9 @@ def test_parameters_are_those_of_tensorflow_in_its_order():
     ours, theirs = tf_bn_ops.fused_batch_norm, tf.compat.v1.nn.fused_batch_norm
     either, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     assert of(ours, either) == of(theirs, either)
-    assert of(ours, by_name) == [("activation", None), ("side_input", None)]
+    assert of(ours, by_name) == [
+        ("activation", None), ("side_input", None), ("synchronized", False)
+    ]  # fmt: skip
 
 
 def test_data_format_may_be_bytes():
@@ -604,7 +616,14 @@ def functions_of(module):
 
 @pytest.mark.parametrize(
     "function",
-    [f for module in (_fused, _ops, _gradients) for f in functions_of(module)],
+    [
+        function
+        for module in (
+            *(_fused, _gradients, _ops, _recording, _replicas),
+            *(_split_gradients, _sync, _vectorize),
+        )
+        for function in functions_of(module)
+    ],
     ids=lambda function: f"{function.__module__.split('.')[-1]}-{function.__name__}",
 )
 def test_autograph_converts_what_a_traced_call_enters(function):

@@ -34,8 +34,8 @@ def use(x: Any, c: Any, layout: str) -> None:
     tf_bn_ops.fused_batch_norm(x, c, c, data_format="NWHC")  # error
     tf_bn_ops.fused_batch_norm(x, c, c, data_format=layout)  # error
     tf_bn_ops.fused_batch_norm(x, c, c, training=True)  # error
-    tf_bn_ops.sync_batch_norm(x, c, c, axis=1, activation="relu").batch_mean
-    tf_bn_ops.sync_batch_norm(x, c, c, activation="gelu")  # error
+    tf_bn_ops.fused_batch_norm(x, c, c, synchronized=True, activation="relu").batch_mean
+    tf_bn_ops.fused_batch_norm(x, c, c, synchronized=1)  # error
     grads = tf_bn_ops.fused_batch_norm_grad_v3(x, x, c, c, c, c)
     grads.x_backprop, grads.reserve_space_5
     grads.reserve_space_3  # error

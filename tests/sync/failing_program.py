@@ -22,7 +22,9 @@ def main(how: str, seconds: str) -> None:
 
     def replica_step() -> Any:
         x = tf.random.normal([2, 3, 3, 4])
-        return tf_bn_ops.sync_batch_norm(x, tf.ones([4]), tf.zeros([4])).batch_mean
+        return tf_bn_ops.fused_batch_norm(
+            x, tf.ones([4]), tf.zeros([4]), synchronized=True
+        ).batch_mean
 
     step = tf.function(lambda: strategy.run(replica_step), autograph=False)
     assert step().shape == [4]

@@ -22,6 +22,7 @@ RNG = np.random.default_rng(0)
 IMAGES = RNG.normal(100, 2, (8, 6, 6, 3)).astype(np.float32)
 TARGETS = RNG.normal(0, 1, (8, 1)).astype(np.float32)
 MASK = RNG.random((8, 6, 6)) < 0.6
+WEIGHTS = MASK * RNG.choice([0.5, 1.0, 3.0], MASK.shape)
 ENDS = {1: [0, 8], 2: [0, 3, 8]}
 
 
@@ -92,6 +93,7 @@ def by_hand(strategy: Any, mask: Any = None) -> dict[str, Any]:
 def main(replicas: str) -> None:
     strategy = strategies.strategy(int(replicas))
     results = {"by hand": by_hand(strategy), "masked": by_hand(strategy, MASK)}
+    results["weights"] = by_hand(strategy, WEIGHTS)
     if "TF_CONFIG" not in os.environ:  # Keras' fit does not run under that strategy.
         for dtype in ("float32", "mixed_float16", "mixed_bfloat16"):
             results[dtype] = by_fit(strategy, dtype)

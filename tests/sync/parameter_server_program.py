@@ -32,7 +32,8 @@ def main(*addresses: str) -> None:
     def step(value: Any) -> Any:
         def replica_step() -> Any:
             x = tf.fill([2, 3, 3, 1], value)
-            return tf_bn_ops.sync_batch_norm(x, tf.ones([1]), tf.zeros([1])).batch_mean
+            one, zero = tf.ones([1]), tf.zeros([1])
+            return tf_bn_ops.fused_batch_norm(x, one, zero, synchronized=True).batch_mean
 
         return strategy.run(replica_step)
 

@@ -14,7 +14,7 @@ FACTOR = 0.25
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A call of sync_batch_norm on a batch of seven samples."""
+    """A synchronized call of fused_batch_norm on a batch of seven samples."""
 
     dtype: str = "float32"
     mean: float = 0.5
@@ -23,8 +23,8 @@ class Case:
     channels_last: bool = True
 
     @property
-    def axis(self) -> int:
-        return -1 if self.channels_last else 1
+    def data_format(self) -> str:
+        return "NHWC" if self.channels_last else "NCHW"
 
     def inputs(self) -> dict[str, np.ndarray]:
         """The whole batch by name: x of deviation 2 around `mean`."""

@@ -1,4 +1,4 @@
-"""sync_batch_norm with its gradient on every replica of a strategy, for all cuts of a batch.
+"""A synchronized fused_batch_norm with its gradient on every replica, for all cuts of a batch.
 
 Arguments: a file for the results, with {worker} in its name for the number of this process; the
 number of replicas; "quick" or "all". Arrays of the file are named case/split/replica/what.
@@ -30,15 +30,16 @@ def replica_step(case: Case, inputs: dict[str, Any], ends: Any) -> dict[str, Any
     side_input = part.get("side_input")
     with tf.GradientTape() as tape:
         tape.watch([*of, *([side_input] if case.side_input else [])])
-        result = tf_bn_ops.sync_batch_norm(
+        result = tf_bn_ops.fused_batch_norm(
             *of,
             part["mean"],
             part["variance"],
             split_cases.EPSILON,
             exponential_avg_factor=split_cases.FACTOR,
-            axis=case.axis,
+            data_format=case.data_format,
             activation=case.activation,
             side_input=side_input,
+            synchronized=True,
         )
     names = ["x_backprop", "scale_backprop", "offset_backprop"]
     if case.side_input:
@@ -52,11 +53,11 @@ def check_refusal(strategy: tf.distribute.Strategy) -> None:
     x = tf.ones([2, 2, 2, 1])
     try:
         with strategy.scope():
-            tf_bn_ops.sync_batch_norm(x, tf.ones([1]), tf.ones([1]))
+            tf_bn_ops.fused_batch_norm(x, tf.ones([1]), tf.ones([1]), synchronized=True)
     except RuntimeError as error:
         assert "call it in the function that is given to strategy.run" in str(error), error
     else:
-        raise SystemExit("sync_batch_norm ran outside of the replicas")
+        raise SystemExit("a synchronized fused_batch_norm ran outside of the replicas")
 
 
 def numpy_bits(tensor: Any) -> np.ndarray:

@@ -47,7 +47,7 @@ def forward_problem(case: Case) -> Problem:
     del inputs["y_backprop"]
     return of_tensors(
         inputs,
-        "NHWC" if case.channels_last else "NCHW",
+        case.data_format,
         split_cases.EPSILON,
         True,
         exponential_avg_factor=split_cases.FACTOR,
@@ -58,7 +58,7 @@ def forward_problem(case: Case) -> Problem:
 def backward_problem(case: Case, y: np.ndarray) -> Problem:
     """With the statistics of the whole batch in float64, in which replicas exchange theirs."""
     inputs = case.inputs()
-    layout = "NHWC" if case.channels_last else "NCHW"
+    layout = case.data_format
     values = {name: inputs[name] for name in ("x", "y_backprop", "scale", "offset")}
     problem = of_tensors(values | {"y": y}, layout, split_cases.EPSILON, True)
     x = problem.wide("x", np.longdouble)

@@ -14,7 +14,7 @@ import pytest
 import replica_processes
 import tensorflow as tf
 
-from tf_bn_ops.keras import BatchNormalization, batch_norm_report, replace_batch_norm
+from tf_bn_ops.keras import BatchNormalization, _fused_call, batch_norm_report, replace_batch_norm
 
 # Some hundred roundings of the type that the steps compute in. With a mask, the reference is Keras'
 # float32 formula, whose mean of 100 is off by 1e-5 and whose counts are 1e-7 too large.
@@ -50,7 +50,7 @@ def test_two_devices_train_as_one_with_the_whole_batch(reference):
 @pytest.mark.long
 def test_two_workers_train_as_one_with_the_whole_batch(reference):
     for got in train(2, workers=2):
-        for how in ("by hand", "masked"):
+        for how in ("by hand", "masked", "weights"):
             assert_same_training(got[how], reference[how], TOLERANCE)
 
 
@@ -61,6 +61,32 @@ def test_a_layer_without_other_replicas_is_the_layer_without_synchronisation():
         layer = BatchNormalization(synchronized=synchronized)
         results.append(layer(x, training=True).numpy().tobytes())
     assert results[0] == results[1]
+
+
+def statistics_with_a_mask_of_weights(layer_class: Any, **kwargs: Any) -> list[np.ndarray]:
+    """Of samples that count 0, a half, one and two times."""
+    layer = layer_class(momentum=0.0, **kwargs)
+    x = np.float32([[1, np.nan], [2, 4], [4, -3], [-3, 1]])
+    if not kwargs:
+        x[0] = 1  # Keras may multiply what a mask leaves out by 0.
+    layer.build(x.shape)
+    layer(x, training=True, mask=tf.constant([0.0, 0.5, 1.0, 2.0]))
+    return [layer.moving_mean.numpy(), layer.moving_variance.numpy()]
+
+
+def test_a_mask_of_weights_counts_as_in_keras():
+    ours = statistics_with_a_mask_of_weights(BatchNormalization, synchronized=True)
+    keras_own = statistics_with_a_mask_of_weights(keras.layers.BatchNormalization)
+    np.testing.assert_allclose(ours, keras_own, rtol=1e-5)
+
+
+def test_a_mask_of_weights_weighs_where_keras_weighs(monkeypatch):
+    monkeypatch.setattr(_fused_call, "_keras_weighs", lambda: True)
+    x, weights = np.float64([[2, 4], [4, -3], [-3, 1]]), np.float64([[0.5], [1], [2]])
+    mean = (weights * x).sum(0) / weights.sum()
+    variance = (weights * (x - mean) ** 2).sum(0) / weights.sum()
+    got = statistics_with_a_mask_of_weights(BatchNormalization, synchronized=True)
+    np.testing.assert_allclose(got, [mean, variance], rtol=1e-6)
 
 
 def test_synchronisation_is_part_of_config_report_and_replacement():

@@ -91,7 +91,7 @@ def fused_call(
     if layout is None or (batch_statistics and _is_exported()):
         return behind.of(parent_call(inputs, training=training, mask=mask))
     takes_mask = mask is None or _is_of_samples(mask, layer, inputs)
-    if batch_statistics and takes_mask and _exchanges(layer):
+    if batch_statistics and takes_mask and _exchanges(layer, mask):
         return _synchronized(layer, inputs, mask, behind)
     if batch_statistics:
         is_fused = not in_xla() or _has_xla_kernels()
@@ -191,9 +191,11 @@ def _normalize(
     return keras.ops.cast(y, layer.compute_dtype)
 
 
-def _exchanges(layer: Any) -> bool:
-    """Whether the layer has other replicas to be synchronised with."""
-    return getattr(layer, "synchronized", False) and _replicas.count() > 1
+def _exchanges(layer: Any, mask: Any) -> bool:
+    """Whether the layer has other replicas to be synchronised with; or might have, with a mask,
+    whose formula is then the same for any number of replicas."""
+    is_alone = _replicas.current().size == 1 and (mask is None or in_xla())
+    return getattr(layer, "synchronized", False) and not is_alone
 
 
 def _is_of_samples(mask: Any, layer: Any, inputs: Any) -> bool:
@@ -214,15 +216,32 @@ def _synchronized(layer: Any, inputs: Any, mask: Any, behind: Behind) -> Any:
         statistics = _sync.global_statistics(x, layer.axis)
         y = _sync.normalize(call, x, scale, offset, statistics, side_inputs)
     else:
-        mask = tf.broadcast_to(tf.cast(mask, tf.bool), tf.shape(x)[:-1])
-        statistics = _sync.global_statistics(tf.boolean_mask(x, mask), -1)
+        weights = mask if _keras_weighs() else tf.cast(mask, tf.bool)
+        statistics = _sync.global_statistics(x, -1, weights)
         # Statistics and y are of different samples, so they are differentiated apart.
-        _, mean, variance = statistics
-        y = _sync.elemt(call, x, scale, offset, mean, variance, side_inputs=side_inputs)
+        y = _ops.batch_norm_elemt(
+            x,
+            scale,
+            offset,
+            statistics.mean,
+            statistics.variance,
+            side_input=side_inputs,
+            **vars(call),
+        )
     averages = statistics.averages(moving, 1.0 - layer.momentum, bessel_correction=False)
     for variable, average in zip((layer.moving_mean, layer.moving_variance), averages, strict=True):
         variable.assign(tf.cast(average, tf.float32))
     return keras.ops.cast(y, layer.compute_dtype)
+
+
+@functools.cache
+def _keras_weighs() -> bool:
+    """Whether this Keras weighs samples by the numbers of a mask; 3.15 takes all but 0 for true."""
+    with tf.init_scope():
+        layer = keras.layers.BatchNormalization(name="probe")
+        layer._reduction_axes = [0]
+        mean, _ = layer._moments(tf.constant([[0.0], [3.0]]), tf.constant([0.5, 1.0]))
+        return bool(mean > 1.75)
 
 
 def _expanded(tensor: Any, layout: _Layout) -> Any:

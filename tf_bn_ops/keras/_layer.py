@@ -25,8 +25,9 @@ class BatchNormalization(keras.layers.BatchNormalization):
     statistics in a function that is exported for inference, and backends other than TensorFlow.
 
     With `synchronized=True` the statistics in training are those of all replicas of the strategy,
-    as `tf_bn_ops.sync_batch_norm` has them: one collective in each direction, and right where the
-    parent's formula loses the variance. A mask is synchronised too, which it is not in the parent.
+    as `tf_bn_ops.fused_batch_norm(..., synchronized=True)` has them: one collective in each
+    direction, and right where the parent's formula loses the variance. A mask is synchronised too,
+    which it is not in the parent.
 
     Results in training are right at any mean of the input, and second derivatives are those of the
     formula; Keras' are not (docs/dropin.md).

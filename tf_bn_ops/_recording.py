@@ -1,0 +1,58 @@
+"""Derivatives that are Python functions, which tapes and tf.gradients find beside an operation.
+
+tf.custom_gradient has no derivative in forward mode in a graph, and adds an IdentityN whose saved
+gradient would need this library wherever the SavedModel is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+def captured(*tensors: Any) -> Any:
+    """`tensors` as inputs of the current graph: what a tape sees of a captured tensor is recorded
+    here, and not where recording is stopped."""
+    import tensorflow as tf
+
+    capture = getattr(tf.compat.v1.get_default_graph(), "capture", None)
+    return tensors if tf.executing_eagerly() or capture is None else [*map(capture, tensors)]
+
+
+def attach(
+    gradient: Callable[..., Sequence[Any]], inputs: Sequence[Any], outputs: Sequence[Any]
+) -> None:
+    """Makes `gradient` the derivative of `outputs` by `inputs`, for tapes and for tf.gradients.
+
+    Args:
+      gradient: function of the gradients of `outputs`, which returns those of `inputs`.
+      inputs: in a graph those of the operation, all of them.
+      outputs: the first outputs of one operation; the others have no gradient.
+    """
+    import tensorflow as tf
+    from tensorflow.python.eager import record
+
+    if not tf.executing_eagerly():
+        # An attribute in Python and none of the node, which saving would have to follow.
+        outputs[0].op._gradient_function = lambda _, *grads: gradient(*grads[: len(outputs)])
+    record.record_operation("TfBnOps", [*outputs], [*inputs], gradient)
+
+
+def recorded(
+    function: Callable[..., Sequence[Any]], gradient: Callable[..., Sequence[Any]], *inputs: Any
+) -> Any:
+    """The tensors that function(*inputs) returns, whose derivative by `inputs` is `gradient`.
+
+    They are outputs of an operation behind, so that a derivative of something else that
+    `function` reads computes nothing of it.
+    """
+    import tensorflow as tf
+    from tensorflow.python.eager import record
+
+    inputs = tuple(captured(*inputs))
+    with record.stop_recording():
+        values = function(*inputs)
+        outputs = tf.identity_n([*values, *inputs])[: len(values)]
+    nothing = [None] * len(values)
+    attach(lambda *grads: [*nothing, *gradient(*grads)], [*values, *inputs], outputs)
+    return outputs
