@@ -16,7 +16,7 @@ from build_helpers import build_op_library
 from numpy_kernels import fill
 
 from tf_bn_ops.conformance.cases import generate, mapping
-from tf_bn_ops.conformance.execution import devices, workers
+from tf_bn_ops.conformance.execution import devices, signatures, workers
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.execution.implementations import BUILTIN_OPS, of_library, references
 from tf_bn_ops.conformance.models import bounds
@@ -70,6 +70,68 @@ def test_third_party_op_is_judged_by_mapping_file_alone(library, tmp_path):
     ):
         assert said in result.stdout
     assert re.search(r"FusedBatchNormGradV2 +float32 +NHWC +training +28 ", result.stdout)
+
+
+def _drop_type(op):
+    (attr,) = (a for a in op.attr if a.name == "T")
+    attr.allowed_values.list.type.remove(19)  # DT_HALF
+
+
+def _attr(name, change):
+    return lambda op: [change(a) for a in op.attr if a.name == name]
+
+
+def _swap(arguments):
+    first, second = (type(a).FromString(a.SerializeToString()) for a in arguments[:2])
+    arguments[0].CopyFrom(second)
+    arguments[1].CopyFrom(first)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "said"),
+    [
+        (lambda op: None, None, ""),
+        (_attr("epsilon", lambda a: setattr(a.default_value, "f", 1e-5)), "defaults", "epsilon"),
+        (_attr("is_training", lambda a: a.ClearField("default_value")), "defaults", "is_training"),
+        (_attr("data_format", lambda a: a.allowed_values.list.s.remove(b"NCHW")), "values", "NCHW"),
+        (_drop_type, "types", "not of type half"),
+        (lambda op: _swap(op.input_arg), "order", "inputs are in another order"),
+        (lambda op: _swap(op.output_arg), "order", "outputs are in another order"),
+        (lambda op: op.output_arg.pop(), "outputs", "has no output reserve_space_4"),
+        (lambda op: op.input_arg.pop(), "fatal", "has no input reserve_space_2"),
+        (lambda op: op.attr.add(name="more", type="int").default_value.SetInParent(), "attrs",
+         "further attr more"),
+        (lambda op: op.attr.add(name="more", type="int"), "fatal", "further attr more"),
+    ],
+)  # fmt: skip
+def test_a_difference_of_the_opdefs_is_named(change, kind, said):
+    """Where nothing is renamed; what is not claimed may be missing."""
+    registry = pytest.importorskip("tensorflow.python.framework.op_def_registry")
+    ours = registry.get("FusedBatchNormGradV2")
+    theirs = type(ours).FromString(ours.SerializeToString())
+    change(theirs)
+    entry = mapping.OpMapping("Theirs", OPS["FusedBatchNormGradV2"])
+    query = entry.opdef_query()
+    found = signatures.differences(query, query["attr_names"], theirs, ours)
+    assert {k for k, _ in found} == ({kind} if kind else set()), found
+    assert all(said in text for _, text in found)
+    narrow = dataclasses.replace(entry, dtypes=("float32",), layouts=("NHWC",)).opdef_query()
+    less = signatures.differences(narrow, narrow["attr_names"], theirs, ours)
+    assert less == ([] if kind in ("types", "values") else found)
+
+
+@pytest.mark.long
+def test_another_signature_fails_the_run(library, tmp_path):
+    text = (VENDOR / "vendor.toml").read_text(encoding="utf-8")
+    (tmp_path / "ops.toml").write_text(text.replace('differs = ["order", "defaults"]', ""))
+    files = (f"--mapping={tmp_path / 'ops.toml'}", f"--junit={tmp_path / 'run.xml'}")
+    result = _run(f"--library={library}", *files, f"--html={tmp_path / 'run.html'}", "--cases=4")
+    assert result.returncode == 1, result.stdout + result.stderr
+    said = "signature of Vendor>BnGrad: attr eps has another default than epsilon"
+    assert f"FAIL ({said})" in result.stdout
+    assert "0 of 4 cases failed, 4 differences of signatures" in result.stdout
+    assert said.replace(">", "&gt;") in (tmp_path / "run.html").read_text()
+    assert 'type="signature"' in (tmp_path / "run.xml").read_text()
 
 
 @pytest.mark.long
@@ -240,6 +302,7 @@ ENTRY = '[[op]]\nname = "A"\nlike = "FusedBatchNormGradV2"\n'
         (ENTRY + 'inputs = { z = "y" }\n', "no input 'z'"),
         (ENTRY + 'attrs = { z = "y" }\n', "no attr 'z'"),
         (ENTRY + 'device = "?"\n', "names no device"),
+        (ENTRY + 'differs = ["colour"]\n', "differs has 'colour'; known: outputs, order"),
         (ENTRY + "[[op.tolerance]]\ntimes_bound = 2\n", "needs a 'reason'"),
         (ENTRY + '[[op.tolerance]]\nreason = " "\ntimes_bound = 2\n', "needs a 'reason'"),
         *(

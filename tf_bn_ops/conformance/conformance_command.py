@@ -42,7 +42,7 @@ from tf_bn_ops.conformance.cases.case import (
 )
 from tf_bn_ops.conformance.cases.generate import Combination
 from tf_bn_ops.conformance.cases.relations import table
-from tf_bn_ops.conformance.execution import devices, implementations, workers
+from tf_bn_ops.conformance.execution import devices, implementations, signatures, workers
 from tf_bn_ops.conformance.flags import VALUES as _FLAGS
 from tf_bn_ops.conformance.minimize import program, shrink
 from tf_bn_ops.conformance.models.formula_models import model_of
@@ -181,14 +181,17 @@ class _Run:
         Raises:
           UsageError: an op cannot be called as it is mapped.
         """
-        for name, (fatal, other) in facts.get("signatures", {}).items():
-            if fatal:
+        for name, found in facts.get("signatures", {}).items():
+            if fatal := [text for kind, text in found if kind == signatures.FATAL]:
                 raise UsageError(
                     f"{name} cannot be called as it is mapped: {'; '.join(fatal)} (a mapping file "
                     "can rename inputs and attrs)"
                 )
-            for difference in other or ["as mapped, no difference"]:
-                terminal.say(self._console, f"signature of {name}: {difference}")
+            (entry,) = (entry for entry in self._entries.values() if entry.name == name)
+            for kind, text in found or [(signatures.NOTE, "as mapped, no difference")]:
+                fails = kind not in (signatures.NOTE, *entry.differs)
+                how = f"DIFFERS ({kind}): " if fails else ""
+                terminal.say(self._console, f"signature of {name}: {how}{text}", "red" * fails)
 
     def _cases(self, facts: Mapping[str, Any]) -> list[Case]:
         """All cases of the run."""
@@ -290,8 +293,9 @@ class _Run:
             library = _loader.library_path()
         mapped = []
         for entry in self._entries.values():
-            fatal, other = facts.get("signatures", {}).get(entry.name, ([], []))
-            mapped.append(record_lib.of_mapping(entry, [*fatal, *other]))
+            mapped.append(
+                record_lib.of_mapping(entry, facts.get("signatures", {}).get(entry.name, []))
+            )
         return {
             "ops": self._candidate.ops,
             "digest": environment.digest(pathlib.Path(library)) if library else None,

@@ -13,6 +13,7 @@ On the command line `--map "TheirOp=FusedBatchNormGradV3"`; in a TOML file, wher
     outputs = { x_backprop = "dx" }
     device = "GPU:0"                  # optional: where it runs; TensorFlow decides without
     reference_device = "CPU:0"        # optional: where the op of TensorFlow runs
+    differs = ["order"]               # optional: how the OpDefs differ, of DIFFERENCES
     [[op.tolerance]]                  # optional: see Tolerance
     times_bound = 4
     reason = "rstd comes from a table"
@@ -104,6 +105,7 @@ class OpMapping:
 
     Attributes:
       spec: what it claims to equal.
+      differs: kinds of differences between the OpDefs that fail nothing (DIFFERENCES).
     """
 
     name: str
@@ -117,6 +119,7 @@ class OpMapping:
     device: str | None = None
     reference_device: str | None = None
     tolerances: tuple[Tolerance, ...] = ()
+    differs: tuple[str, ...] = ()
 
     @property
     def function(self) -> str:
@@ -144,6 +147,19 @@ class OpMapping:
             for value, claimed in ((dtype, self.dtypes), (layout, self.layouts), (mode, self.modes))
         )
 
+    def _claimed_types(self) -> dict[str, list[str]]:
+        """Our name of an argument -> the types that it has to have."""
+        pairs = [
+            (dtype, statistics)
+            for dtype in self.dtypes or self.spec.dtypes
+            for statistics in self.spec.statistics_choices(dtype)
+        ]
+        return {
+            arg.name: list(dict.fromkeys(self.spec.type_of(arg, *pair) for pair in pairs))
+            for arg in (*self.spec.inputs, *self.spec.outputs)
+            if arg.kind not in (spec.OPAQUE, spec.PLACEHOLDER)
+        }
+
     def opdef_query(self) -> dict[str, Any]:
         """What execution/signatures.py compares OpDefs by, in the words of JSON."""
         return {
@@ -153,6 +169,8 @@ class OpMapping:
             "inputs": dict(self.inputs),
             "attrs": dict(self.attrs),
             "outputs": dict(self.outputs),
+            "layouts": list(self.layouts or self.spec.layouts),
+            "types": self._claimed_types(),
             "attr_names": list(self.spec.attrs),
         }
 
@@ -176,10 +194,12 @@ def parse(text: str) -> OpMapping:
     return OpMapping(name, _op_like(like, "--map"))
 
 
+# How OpDefs may differ (execution/signatures.py); without `differs` any of it fails the run.
+DIFFERENCES = ("outputs", "order", "types", "defaults", "values", "attrs")
 # Keys of an entry of a file.
 _KNOWN = (
     "name", "like", "dtypes", "inputs", "attrs", "outputs", "device", "reference_device",
-    "tolerance", "layouts", "modes",
+    "tolerance", "layouts", "modes", "differs",
 )  # fmt: skip
 
 
@@ -222,6 +242,9 @@ def _entry(content: Mapping[str, Any], where: str, fields: Mapping[str, Any]) ->
         for left in fields[key]:
             if left not in ours:
                 raise MappingError(f"{where}: {op.name} has no {key[:-1]} {left!r}; it has {ours}")
+    claims["differs"] = tuple(content.get("differs", ()))
+    if unknown := [name for name in claims["differs"] if name not in DIFFERENCES]:
+        raise MappingError(f"{where}: differs has {unknown[0]!r}; known: {', '.join(DIFFERENCES)}")
     roles = [a.role for a in op.outputs if a.kind != spec.PLACEHOLDER]
     for output in (o for tolerance in fields["tolerances"] for o in tolerance.outputs):
         if output not in roles:

@@ -73,6 +73,17 @@ def _divergences(record: dict[str, Any]) -> ET.Element:
     return _counted(suite)
 
 
+def _signatures(record: dict[str, Any]) -> ET.Element:
+    """A suite with a test for the signature of every mapped op."""
+    suite = ET.Element("testsuite", name="signatures")
+    for op in record["candidate"]["mapped"]:
+        element = ET.SubElement(suite, "testcase", name=op["name"], classname="signatures")
+        if op["departures"]:
+            message = "; ".join(op["departures"])
+            ET.SubElement(element, "failure", type="signature", message=_legal(message))
+    return _counted(suite)
+
+
 def of_record(record: dict[str, Any]) -> str:
     """The XML text."""
     by_suite: dict[str, list[dict[str, Any]]] = {}
@@ -85,6 +96,7 @@ def of_record(record: dict[str, Any]) -> str:
         suite.extend(_testcase(record, case, name) for case in cases)
         _counted(suite)
     root.append(_divergences(record))
+    root.append(_signatures(record))
     for attribute in ("tests", "failures", "errors", "skipped"):
         root.set(attribute, str(sum(int(suite.get(attribute, 0)) for suite in root)))
     ET.indent(root)

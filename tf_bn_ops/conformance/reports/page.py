@@ -29,9 +29,8 @@ _MARKS = (
 )
 # Powers of ten from the left to the right of a plot; what is beyond an end is drawn there. A tenth
 # of a unit in the last place is as good as none, and 10^9 units are as wrong as any number.
-_Decades = tuple[int, int]
-_ULP: _Decades = (-1, 9)
-_BOUND: _Decades = (-4, 6)
+_ULP = (-1, 9)
+_BOUND = (-4, 6)
 _BINS_PER_DECADE = 4
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 # What the names of references stand for.
@@ -43,14 +42,14 @@ _REFERENCES = {
 }
 
 
-def _percent(value: float, decades: _Decades) -> float:
+def _percent(value: float, decades: tuple[int, int]) -> float:
     """The place of a value in a plot."""
     least, most = decades
     at = math.log10(value) if value > 0 else least
     return round(100 * (min(max(at, least), most) - least) / (most - least), 2)
 
 
-def _ticks(decades: _Decades) -> list[tuple[float, str]]:
+def _ticks(decades: tuple[int, int]) -> list[tuple[float, str]]:
     """(place, label) of every power of ten."""
     short = {-1: "0.1", 0: "1", 1: "10"}
     exponents = range(decades[0], decades[1] + 1)
@@ -58,7 +57,7 @@ def _ticks(decades: _Decades) -> list[tuple[float, str]]:
     return [(_percent(10.0**e, decades), text) for e, text in zip(exponents, labels, strict=True)]
 
 
-def _bars(values: Iterable[float], decades: _Decades) -> list[tuple[float, int, str]]:
+def _bars(values: Iterable[float], decades: tuple[int, int]) -> list[tuple[float, int, str]]:
     """(place, number of values, upper end) of the bars of a histogram."""
     count = _BINS_PER_DECADE * (decades[1] - decades[0])
     # A bin ends just above its upper end, so that 1 itself is inside the bound.
@@ -85,6 +84,7 @@ def of_record(record: dict[str, Any]) -> str:
         failures=failures,
         failing_groups=groups.most_common(),
         stale=record_lib.stale(record),
+        departures=record_lib.departures(record),
         modes=modes,
         mode_names=sorted({mode for _, mode, _ in modes}),
         is_alone=set(record["settings"]["kinds"] or ["random"]) <= ALONE,

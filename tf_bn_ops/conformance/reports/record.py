@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_bn_ops.conformance.cases.mapping import OpMapping
+from tf_bn_ops.conformance.execution import signatures
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
 from tf_bn_ops.conformance.models.formula_models import model_of
 from tf_bn_ops.conformance.verdict import divergences
@@ -82,6 +83,7 @@ SCHEMA: dict[str, dict[str, str]] = {
         "reference_device": "where the op of TensorFlow was run",
         "tolerances": "what it is allowed beyond the bounds: see below",
         "signature": "how its signature differs, a sentence each",
+        "departures": "those of them that fail the run: the mapping file does not name their kind",
     },
     "tolerances": {
         "outputs": "the outputs that it is for; empty for all",
@@ -228,7 +230,7 @@ def first_of_their_kind(cases: Sequence[dict[str, Any]], count: int) -> list[dic
     return list(first.values())
 
 
-def of_mapping(entry: OpMapping, signature: Sequence[str]) -> dict[str, Any]:
+def of_mapping(entry: OpMapping, signature: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """An entry of the field "mapped"."""
     return {
         "name": entry.name,
@@ -236,7 +238,8 @@ def of_mapping(entry: OpMapping, signature: Sequence[str]) -> dict[str, Any]:
         "device": entry.device,
         "reference_device": entry.reference_device,
         "tolerances": [tolerance.of_record() for tolerance in entry.tolerances],
-        "signature": list(signature),
+        "signature": [text for _, text in signature],
+        "departures": [t for kind, t in signature if kind not in (signatures.NOTE, *entry.differs)],
     }
 
 
@@ -268,7 +271,13 @@ def stale(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 def passed(record: dict[str, Any]) -> bool:
     """Whether nothing failed."""
-    return not failed(record) and not stale(record)
+    return not failed(record) and not stale(record) and not departures(record)
+
+
+def departures(record: dict[str, Any]) -> list[str]:
+    """How the signatures of mapped ops depart from what they claim to equal, a line each."""
+    mapped = record["candidate"]["mapped"]
+    return [f"signature of {op['name']}: {text}" for op in mapped for text in op["departures"]]
 
 
 def check(record: Any) -> None:

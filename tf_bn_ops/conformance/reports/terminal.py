@@ -140,11 +140,15 @@ def _print_verdict(console: Console, record: dict[str, Any], total: Row, failure
         if verdict != record_lib.PASSED:
             say(console, f"failed ({verdict}): {count} of {total.cases} cases")
     stale = record_lib.stale(record)
+    departures = record_lib.departures(record)
+    for departure in departures:
+        say(console, f"FAIL ({departure})", "red")
     passed = record_lib.passed(record)
     say(
         console,
         f"conformance {'passed' if passed else 'FAILED'}: {failures} of {total.cases} cases "
-        f"failed{f', {len(stale)} stale known divergences' if stale else ''}",
+        f"failed{f', {len(stale)} stale known divergences' if stale else ''}"
+        f"{f', {len(departures)} differences of signatures' if departures else ''}",
         "bold green" if passed else "bold red",
     )
     settings = record["settings"]
