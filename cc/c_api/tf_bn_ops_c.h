@@ -28,7 +28,7 @@ enum {
 };
 
 /* One batch-norm gradient on the contiguous view [outer, channels, inner]; see
- * cc/core/formulas/batch_norm_grad.h for the formulas. Arrays of view shape
+ * cc/core/formulas/gradient.h for the formulas. Arrays of view shape
  * have `dtype`, arrays of length `channels` have `stat_dtype`. x_backprop is
  * computed in float, unless dtype is TFBN_FLOAT64: there a mean of float64 is
  * rounded to float, also in the second order, but not in
@@ -51,7 +51,7 @@ TFBN_EXPORT int tfbn_cpu_batch_norm_grad(const tfbn_batch_norm_grad_args* args,
                                          int threads, char* error,
                                          size_t error_size);
 
-/* One gradient behind an activation, see cc/core/formulas/batch_norm_grad_ex.h.
+/* One gradient behind an activation, see cc/core/formulas/gradient.h.
  */
 typedef struct tfbn_batch_norm_grad_ex_args {
   int64_t outer, channels, inner;
@@ -74,7 +74,7 @@ TFBN_EXPORT int tfbn_cpu_batch_norm_grad_ex(
     const tfbn_batch_norm_grad_ex_args* args, const char* implementation,
     int threads, char* error, size_t error_size);
 
-/* One second-order gradient, see cc/core/formulas/batch_norm_grad_grad.h. */
+/* One second-order gradient, see cc/core/formulas/second_order.h. */
 typedef struct tfbn_batch_norm_grad_grad_args {
   int64_t outer, channels, inner;
   int32_t dtype, stat_dtype;
@@ -93,7 +93,7 @@ TFBN_EXPORT int tfbn_cpu_batch_norm_grad_grad(
 /* Values of tf_bn_ops::Activation. */
 enum { TFBN_IDENTITY = 0, TFBN_RELU = 1, TFBN_RELU6 = 2 };
 
-/* One batch normalization, see cc/core/formulas/batch_norm.h. */
+/* One batch normalization, see cc/core/formulas/forward.h. */
 typedef struct tfbn_batch_norm_args {
   int64_t outer, channels, inner;
   int32_t dtype, stat_dtype;
@@ -121,7 +121,7 @@ TFBN_EXPORT int tfbn_cpu_batch_norm(const tfbn_batch_norm_args* args,
 /* The parts of a synchronised batch normalization, in which statistics and sums
  * travel between replicas as float64. */
 
-/* Statistics of one batch, see cc/core/formulas/batch_norm.h; zeros without
+/* Statistics of one batch, see cc/core/formulas/forward.h; zeros without
  * elements. */
 typedef struct tfbn_batch_norm_stats_args {
   int64_t outer, channels, inner;
@@ -166,7 +166,7 @@ TFBN_EXPORT int tfbn_cpu_batch_norm_elemt(
     int threads, char* error, size_t error_size);
 
 /* The first pass of the gradient: the sums over one batch, see
- * cc/core/formulas/batch_norm_grad_ex.h. */
+ * cc/core/formulas/gradient.h. */
 typedef struct tfbn_batch_norm_backward_reduce_args {
   int64_t outer, channels, inner;
   int32_t dtype, stat_dtype; /* stat_dtype: that of scale, offset and theirs. */
@@ -186,7 +186,7 @@ TFBN_EXPORT int tfbn_cpu_batch_norm_backward_reduce(
     const char* implementation, int threads, char* error, size_t error_size);
 
 /* The second pass of the gradient, from sums over all batches, see
- * cc/core/formulas/batch_norm_backward_elemt.h. */
+ * cc/core/formulas/gradient.h. */
 typedef struct tfbn_batch_norm_backward_elemt_args {
   int64_t outer, channels, inner;
   int32_t dtype, stat_dtype;

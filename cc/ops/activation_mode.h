@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "cc/core/formulas/batch_norm.h"
+#include "cc/core/formulas/forward.h"
 #include "cc/ops/errors.h"
 
 namespace tf_bn_ops {

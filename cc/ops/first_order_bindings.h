@@ -4,7 +4,7 @@
 #ifndef TF_BN_OPS_CC_OPS_FIRST_ORDER_BINDINGS_H_
 #define TF_BN_OPS_CC_OPS_FIRST_ORDER_BINDINGS_H_
 
-#include "cc/core/formulas/batch_norm_grad.h"
+#include "cc/core/formulas/gradient.h"
 
 namespace tf_bn_ops {
 

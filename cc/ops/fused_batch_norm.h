@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "absl/status/status.h"
-#include "cc/core/formulas/batch_norm.h"
+#include "cc/core/formulas/forward.h"
 #include "cc/core/view.h"
 #include "cc/ops/activation_mode.h"
 #include "cc/ops/errors.h"

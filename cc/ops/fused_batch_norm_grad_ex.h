@@ -10,7 +10,7 @@
 #include <type_traits>
 
 #include "absl/status/status.h"
-#include "cc/core/formulas/batch_norm_grad_ex.h"
+#include "cc/core/formulas/gradient.h"
 #include "cc/core/view.h"
 #include "cc/ops/activation_mode.h"
 #include "cc/ops/errors.h"

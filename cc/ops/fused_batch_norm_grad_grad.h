@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "cc/core/formulas/batch_norm_grad_grad.h"
+#include "cc/core/formulas/second_order.h"
 #include "cc/core/view.h"
 #include "cc/ops/check_shapes.h"
 #include "cc/ops/generated/op_signatures.h"

@@ -9,9 +9,8 @@
 #include <type_traits>
 
 #include "absl/status/status.h"
-#include "cc/core/formulas/batch_norm.h"
-#include "cc/core/formulas/batch_norm_backward_elemt.h"
-#include "cc/core/formulas/batch_norm_grad_ex.h"
+#include "cc/core/formulas/forward.h"
+#include "cc/core/formulas/gradient.h"
 #include "cc/core/view.h"
 #include "cc/ops/activation_mode.h"
 #include "cc/ops/check_shapes.h"

@@ -9,10 +9,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "cc/core/formulas/batch_norm.h"
-#include "cc/core/formulas/batch_norm_backward_elemt.h"
-#include "cc/core/formulas/batch_norm_grad.h"
-#include "cc/core/formulas/batch_norm_grad_ex.h"
+#include "cc/core/formulas/forward.h"
+#include "cc/core/formulas/gradient.h"
 
 namespace tf_bn_ops {
 

@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "cc/core/formulas/batch_norm_grad.h"
+#include "cc/core/formulas/gradient.h"
 #include "cc/core/view.h"
 #include "cc/xla/hlo_channels.h"
 #include "xla/hlo/builder/lib/constants.h"

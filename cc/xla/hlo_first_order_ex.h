@@ -1,13 +1,13 @@
 // The gradient behind an activation in XLA's own operations, for any device:
-// the formula of cc/core/formulas/batch_norm_grad_ex.h with the mask from y.
+// the formula of cc/core/formulas/gradient.h with the mask from y.
 
 #ifndef TF_BN_OPS_CC_XLA_HLO_FIRST_ORDER_EX_H_
 #define TF_BN_OPS_CC_XLA_HLO_FIRST_ORDER_EX_H_
 
 #include <vector>
 
-#include "cc/core/formulas/batch_norm.h"
-#include "cc/core/formulas/batch_norm_grad_ex.h"
+#include "cc/core/formulas/forward.h"
+#include "cc/core/formulas/gradient.h"
 #include "cc/xla/hlo_first_order.h"
 #include "xla/hlo/builder/lib/constants.h"
 #include "xla/hlo/builder/xla_builder.h"

@@ -1,5 +1,5 @@
 // Batch normalization itself in XLA's own operations, for any device: the
-// formula of cc/core/formulas/batch_norm.h, in its notation. XLA fuses the
+// formula of cc/core/formulas/forward.h, in its notation. XLA fuses the
 // passes with what surrounds them.
 //
 // The mean is measured from the first element of a channel, and the variance is
@@ -15,7 +15,7 @@
 #include <limits>
 #include <vector>
 
-#include "cc/core/formulas/batch_norm.h"
+#include "cc/core/formulas/forward.h"
 #include "cc/core/view.h"
 #include "cc/xla/hlo_channels.h"
 #include "xla/hlo/builder/lib/constants.h"

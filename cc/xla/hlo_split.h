@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "cc/core/formulas/batch_norm.h"
-#include "cc/core/formulas/batch_norm_backward_elemt.h"
+#include "cc/core/formulas/forward.h"
+#include "cc/core/formulas/gradient.h"
 #include "cc/core/view.h"
 #include "cc/xla/cpu_custom_call_lists.h"
 #include "cc/xla/hlo_channels.h"

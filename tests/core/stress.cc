@@ -25,10 +25,9 @@
 
 #include "cc/c_api/tf_bn_ops_c.h"
 #include "cc/core/executor.h"
-#include "cc/core/formulas/batch_norm.h"
-#include "cc/core/formulas/batch_norm_grad.h"
-#include "cc/core/formulas/batch_norm_grad_ex.h"
-#include "cc/core/formulas/batch_norm_grad_grad.h"
+#include "cc/core/formulas/forward.h"
+#include "cc/core/formulas/gradient.h"
+#include "cc/core/formulas/second_order.h"
 #include "cc/cpu/dispatch.h"
 #include "cc/cpu/driver.h"
 

@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "cc/c_api/tf_bn_ops_c.h"
-#include "cc/core/formulas/batch_norm.h"
+#include "cc/core/formulas/forward.h"
 #include "tests/fuzz/formula_call.h"
 #include "tests/fuzz/input.h"
 

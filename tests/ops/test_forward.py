@@ -89,7 +89,7 @@ def expected(
 
 
 def assert_right(got: Any, inputs: dict[str, np.ndarray], data_format: str, **attrs: Any) -> None:
-    """Within the bounds that cc/core/formulas/batch_norm.h and docs/math.md promise."""
+    """Within the bounds that cc/core/formulas/forward.h and docs/math.md promise."""
     want, size = expected(inputs, data_format, **attrs)
     dtype = dtype_of(inputs["x"])
     bound = 8 * U * size + dtype.unit_roundoff * np.abs(want["y"]) + dtype.smallest_subnormal

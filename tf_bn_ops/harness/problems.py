@@ -109,7 +109,7 @@ class Problem:
       is_training: whether mean and variance are functions of x.
       variance_is_rstd: whether "variance" holds rstd itself, cuDNN's convention.
       exponential_avg_factor, bessel_correction, saves_rstd, activation: of the forward formula, see
-        cc/core/formulas/batch_norm.h; the activation of its gradient too.
+        cc/core/formulas/forward.h; the activation of its gradient too.
       num_side_inputs: of that gradient: whether it has an output for the side input.
       part: the formula, where the roles of its inputs do not tell it: of a part of synchronised
         batch normalization, and of any that is not in FORMULAS_BY_ROLES.

@@ -47,7 +47,7 @@ PARTS = (
     BATCH_NORM_BACKWARD_ELEMT,
 )
 
-# The rows of FusedBatchNormEx's reserve_space_3, see cc/core/formulas/batch_norm.h.
+# The rows of FusedBatchNormEx's reserve_space_3, see cc/core/formulas/forward.h.
 NUM_FORWARD_COEFFICIENTS = 3
 
 # Cases are drawn attr by attr: the order of attrs is part of what a seed means.

@@ -1,14 +1,12 @@
-// The list of all formulas. A new formula is a file in this folder, a line here
-// and a .cc file in cc/cpu/isa.
+// The list of the instances of all formulas, and which one computes a call. For
+// a new formula: a file here, a line in the list, a .cc file in cc/cpu/isa.
 
 #ifndef TF_BN_OPS_CC_CORE_FORMULAS_ALL_FORMULAS_H_
 #define TF_BN_OPS_CC_CORE_FORMULAS_ALL_FORMULAS_H_
 
-#include "cc/core/formulas/batch_norm.h"
-#include "cc/core/formulas/batch_norm_backward_elemt.h"
-#include "cc/core/formulas/batch_norm_grad.h"
-#include "cc/core/formulas/batch_norm_grad_ex.h"
-#include "cc/core/formulas/batch_norm_grad_grad.h"
+#include "cc/core/formulas/forward.h"
+#include "cc/core/formulas/gradient.h"
+#include "cc/core/formulas/second_order.h"
 
 // X(context, type, name)
 #define TFBN_FOR_EACH_FORMULA(X, context)                                \

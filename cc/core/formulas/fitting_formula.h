@@ -8,10 +8,8 @@
 #include <type_traits>
 
 #include "cc/core/dtype.h"
-#include "cc/core/formulas/batch_norm_backward_elemt.h"
-#include "cc/core/formulas/batch_norm_grad.h"
-#include "cc/core/formulas/batch_norm_grad_ex.h"
 #include "cc/core/formulas/formula.h"
+#include "cc/core/formulas/gradient.h"
 #include "cc/core/view.h"
 
 namespace tf_bn_ops {

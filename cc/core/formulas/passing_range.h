@@ -17,8 +17,8 @@
 #include <limits>
 #include <type_traits>
 
-#include "cc/core/formulas/batch_norm.h"
 #include "cc/core/formulas/formula.h"
+#include "cc/core/formulas/forward.h"
 #include "cc/core/host_device.h"
 
 namespace tf_bn_ops {

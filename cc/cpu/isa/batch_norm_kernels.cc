@@ -1,7 +1,7 @@
 // The CPU kernels of batch normalization, compiled once for every line of
 // isa_builds.txt.
 
-#include "cc/core/formulas/batch_norm.h"
+#include "cc/core/formulas/forward.h"
 #include "cc/cpu/isa/kernel_table.h"
 
 TFBN_DEFINE_KERNELS(BatchNormFormula)

@@ -680,8 +680,12 @@ class Pass {
       const double center = CenterAt(centers_, c0 + c);
       const auto subtracted = static_cast<TermOf<T>>(
           kIsNarrow<T> ? RunCenter(dtype_, center) : center);
-      SpreadChannels(&subtracted, 1, per_channel,
-                     sums_.center + c * per_channel);
+      if (per_channel == 1) {
+        sums_.center[c] = subtracted;
+      } else {
+        SpreadChannels(&subtracted, 1, per_channel,
+                       sums_.center + c * per_channel);
+      }
     }
   }
 

@@ -1,6 +1,6 @@
 // The CUDA kernels of the second pass of the gradient by itself.
 
-#include "cc/core/formulas/batch_norm_backward_elemt.h"
+#include "cc/core/formulas/gradient.h"
 #include "cc/cuda/cuda_launcher.h"
 
 namespace tf_bn_ops {

@@ -1,6 +1,6 @@
 // The CUDA kernels of batch normalization itself.
 
-#include "cc/core/formulas/batch_norm.h"
+#include "cc/core/formulas/forward.h"
 #include "cc/cuda/cuda_launcher.h"
 
 namespace tf_bn_ops {

@@ -1,6 +1,6 @@
 // The CUDA kernels of the gradient behind an activation.
 
-#include "cc/core/formulas/batch_norm_grad_ex.h"
+#include "cc/core/formulas/gradient.h"
 #include "cc/cuda/cuda_launcher.h"
 
 namespace tf_bn_ops {

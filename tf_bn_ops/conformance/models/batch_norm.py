@@ -1,6 +1,6 @@
 """The formula model of batch normalization, with and without a side input: answers and bounds.
 
-The formula is that of cc/core/formulas/batch_norm.h. Notation of the bounds: as in bounds.py, whose
+The formula is that of cc/core/formulas/forward.h. Notation of the bounds: as in bounds.py, whose
 profiles give h, u_s and the roundings of a mean (the text has those of the strict one). xc = x - x0
 with x0 the channel's first element (0 where sums may be rearranged), d = mean(xc), a = scale*rstd.
 

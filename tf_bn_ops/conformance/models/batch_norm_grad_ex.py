@@ -1,6 +1,6 @@
 """The formula model of the gradient of batch normalization behind an activation.
 
-The formula is that of cc/core/formulas/batch_norm_grad_ex.h: the first-order gradient of the masked
+The formula is that of cc/core/formulas/gradient.h: the first-order gradient of the masked
 y_backprop, whose oracle and bounds are those of batch_norm_grad.py. The mask is that of y as it is
 given. It has no error: each comparison is between numbers that both sides have. Where an op takes
 the mask from x by the forward's coefficients, its decision has to be that of y all the same: y is

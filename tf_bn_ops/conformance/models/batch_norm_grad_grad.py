@@ -1,6 +1,6 @@
 """The formula model of the second-order gradient: the right answer, and its error bound.
 
-The formulas are those of cc/core/formulas/batch_norm_grad_grad.h (docs/math.md derives them), with
+The formulas are those of cc/core/formulas/second_order.h (docs/math.md derives them), with
 its names: gx, gs, go are the gradients of x_backprop, scale_backprop, offset_backprop; a, s, b the
 means of gx*xhat, dy*xhat and centered(gx)*centered(dy); f = scale*rstd, and
 

@@ -1,5 +1,5 @@
 // The formula of the second-order batch-norm gradient, which is the gradient of
-// the three results of batch_norm_grad.h: the contract that every backend
+// the three results of gradient.h: the contract that every backend
 // fulfils, and its arithmetic. docs/math.md derives it.
 //
 // Let gx, gs, go be the gradients that arrive for x_backprop, scale_backprop
@@ -38,8 +38,8 @@
 // means are subtracted in two parts. The order of summation is a function of
 // the view alone, see partition.h.
 
-#ifndef TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_GRAD_GRAD_H_
-#define TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_GRAD_GRAD_H_
+#ifndef TF_BN_OPS_CC_CORE_FORMULAS_SECOND_ORDER_H_
+#define TF_BN_OPS_CC_CORE_FORMULAS_SECOND_ORDER_H_
 
 #include <cstdint>
 
@@ -239,4 +239,4 @@ struct BatchNormGradGradFormula {
 
 }  // namespace tf_bn_ops
 
-#endif  // TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_GRAD_GRAD_H_
+#endif  // TF_BN_OPS_CC_CORE_FORMULAS_SECOND_ORDER_H_

@@ -29,73 +29,18 @@
 // double, and the mean is subtracted in two parts. The order of summation is a
 // function of the view alone, see partition.h.
 
-#ifndef TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_H_
-#define TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_H_
+#ifndef TF_BN_OPS_CC_CORE_FORMULAS_FORWARD_H_
+#define TF_BN_OPS_CC_CORE_FORMULAS_FORWARD_H_
 
 #include <cstdint>
 
 #include "cc/core/dtype.h"
+#include "cc/core/formulas/activation.h"
 #include "cc/core/formulas/formula.h"
 #include "cc/core/host_device.h"
 #include "cc/core/view.h"
 
 namespace tf_bn_ops {
-
-// An activation is a clamp to [lower, upper].
-static TFBN_HD double LowerBound(Activation activation) {
-  return activation == Activation::kIdentity ? -kInfinity : 0;
-}
-static TFBN_HD double UpperBound(Activation activation) {
-  return activation == Activation::kRelu6 ? 6 : kInfinity;
-}
-
-// Where the gradient of an activation passes: v > lowest, and not v >= highest,
-// which is NaN where there is no upper bound: an infinite y passes a ReLU.
-template <typename C>
-struct MaskBounds {
-  C lowest, highest;
-};
-// With v = y, or, `before_rounding`, the value that y is rounded from: the mask
-// is that of y. To nearest even, what is up to half the smallest subnormal
-// number rounds to 0, and what is at least 6 - half the distance to the next
-// smaller number rounds to 6 (6 itself has an even fraction in all types).
-// Both are 0 of a type that is computed in itself.
-template <typename T>
-struct MaskRounding {
-  using Format = FormatOf<T>;
-  static constexpr double kHalfSubnormal =
-      Format::kIsComputedIn ? 0
-                            : Format::SpacingAt(Format::kSmallestExponent) / 2;
-  static constexpr double kBelowSix =
-      Format::kIsComputedIn ? 0 : Format::SpacingAt(2) / 2;
-  static_assert(Format::kFractionBits >= 2, "6 has an odd fraction");
-};
-static_assert(MaskRounding<Float16>::kHalfSubnormal == 0x1p-25 &&
-              MaskRounding<Float16>::kBelowSix == 0x1p-9);
-static_assert(MaskRounding<Bfloat16>::kHalfSubnormal == 0x1p-134 &&
-              MaskRounding<Bfloat16>::kBelowSix == 0x1p-6);
-template <typename C>
-static TFBN_HD MaskBounds<C> MaskBoundsOf(Activation activation, DType dtype,
-                                          bool before_rounding) {
-  MaskBounds<C> bounds = {
-      static_cast<C>(LowerBound(activation)),
-      static_cast<C>(activation == Activation::kRelu6 ? UpperBound(activation)
-                                                      : kNaN)};
-  if (!before_rounding || activation == Activation::kIdentity) return bounds;
-  double half_subnormal = 0, below_six = 0;
-#define X(name, text, code, storage, compute, fraction, exponent)     \
-  if (!FormatOf<storage>::kIsComputedIn && dtype == DType::k##name) { \
-    half_subnormal = MaskRounding<storage>::kHalfSubnormal;           \
-    below_six = MaskRounding<storage>::kBelowSix;                     \
-  } else
-  TFBN_FOR_EACH_DTYPE(X) {}  // Nothing for those that are computed in.
-#undef X
-  bounds.lowest = static_cast<C>(half_subnormal);
-  if (activation == Activation::kRelu6) {
-    bounds.highest = static_cast<C>(6 - below_six);
-  }
-  return bounds;
-}
 
 // The rows of forward_coefficients: mean, the rest of the mean, scale * rstd.
 constexpr int kNumForwardCoefficients = 3;
@@ -301,4 +246,4 @@ struct BatchNormAddFormula : BatchNormFormulaOf<true> {};
 
 }  // namespace tf_bn_ops
 
-#endif  // TF_BN_OPS_CC_CORE_FORMULAS_BATCH_NORM_H_
+#endif  // TF_BN_OPS_CC_CORE_FORMULAS_FORWARD_H_

@@ -1,0 +1,359 @@
+// The formula of the first-order batch-norm gradient, also behind an
+// activation, and from sums over the batches of several replicas: the contract
+// that every backend (CPU, CUDA, reference) fulfils, and its arithmetic.
+//
+// With M = outer * inner, rstd = 1 / sqrt(variance + epsilon), and sums over
+// outer and inner:
+//
+//   dy = y_backprop; behind an activation where y > 0 (kRelu) or 0 < y < 6
+//        (kRelu6), else 0
+//   offset_backprop = sum(dy)
+//   scale_backprop  = rstd * sum(dy * (x - mean))
+//   training:  x_backprop = scale * rstd * (dy - offset_backprop / M
+//                           - (x - mean) * rstd * scale_backprop / M)
+//   frozen:    x_backprop = scale * rstd * dy
+//   side_input_backprop = dy, where the forward had a side input
+//
+//   sum_dy          = sum(dy), in float64
+//   sum_dy_xmu      = sum(dy * (x - mean)), in float64
+//
+// (Ioffe and Szegedy 2015, section 3, with mean and variance taken as given:
+// they are not recomputed from x, also when they are not the statistics of x.)
+// The masks are TensorFlow's ReluGrad and Relu6Grad, whose comparisons are
+// false for NaN. They come from y, or from x by the forward's own coefficients,
+// which say for which x the activation passes (passing_range.h): the decision
+// is the forward's bit by bit, and y is not read at all. The coefficients are
+// those that the forward left, or follow from mean and variance where the
+// forward was given the same ones.
+//
+// Totals given (synchronised batch normalization adds up the sums of several
+// replicas between the two passes): the second pass by itself, with total_dy,
+// total_dy_xmu and total_count in place of the sums and M. The means are over
+// all replicas and the tensors of one of them, so the mean is float64, and is
+// subtracted in two parts (see Split).
+//
+// x_backprop may be the buffer of y_backprop, x or y (element for element), but
+// must not overlap them in any other way; without it, in training alone,
+// nothing but the sums is computed. So may side_input_backprop be that of
+// y_backprop, x or y if x_backprop is another one; without an activation it may
+// not be that of x while x_backprop is that of y_backprop.
+//
+// Accuracy that every backend promises: sums are accumulated in double (so
+// float64 sums carry the rounding of double, all narrower types practically
+// none) or in two levels (two_level_sum.h), then rounded once to the output
+// type. x_backprop is evaluated in float (in double for float64) from
+// coefficients computed in double. The order of summation is a function of the
+// view alone, see partition.h.
+
+#ifndef TF_BN_OPS_CC_CORE_FORMULAS_GRADIENT_H_
+#define TF_BN_OPS_CC_CORE_FORMULAS_GRADIENT_H_
+
+#include <cstdint>
+#include <type_traits>
+
+#include "cc/core/call.h"
+#include "cc/core/dtype.h"
+#include "cc/core/formulas/activation.h"
+#include "cc/core/formulas/formula.h"
+#include "cc/core/formulas/forward.h"
+#include "cc/core/formulas/passing_range.h"
+#include "cc/core/host_device.h"
+#include "cc/core/view.h"
+
+namespace tf_bn_ops {
+
+// Where the mask of an activation comes from; without an activation there is
+// none.
+enum class MaskSource { kNone, kX, kY };
+
+struct HasBothModes {};
+
+// kAdd: the forward had a side input. kTotals: the sums are given.
+template <MaskSource kMask, bool kAdd, bool kTotals>
+struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
+  using Args = Call;
+  static constexpr FormulaKind kKind = FormulaKind::kGradient;
+  static constexpr bool kMasks = kMask != MaskSource::kNone;
+
+  enum Input : int {
+    kDy,
+    kX,
+    kY,
+    kInputs = kMask == MaskSource::kY ? kY + 1 : kX + 1,
+    kNumFrozenInputs = kMasks || kTotals ? kInputs : kDy + 1,
+    kNumReduceInputs = kTotals ? 0 : kInputs,
+  };
+  enum Output : int {
+    kXBackprop,
+    kSideInputBackprop,
+    kOutputs = kAdd ? kSideInputBackprop + 1 : kXBackprop + 1,
+  };
+  static constexpr int kPassedOn = kAdd ? int{kSideInputBackprop} : -1;
+  enum Sum : int {
+    kDySum,     // dy
+    kDyXmuSum,  // dy * (x - mean)
+    kNumSums,
+    kNumFrozenSums = kTotals ? 0 : kNumSums,
+  };
+  // The mean of dy has two parts, see Split, and so has that of x if totals are
+  // given. The last two are the PassingRange of x, or the MaskBounds of y.
+  enum Coefficient : int {
+    kMean,
+    kRstd,
+    kDyMean,
+    kDyMeanRest,
+    kXhatDyMean,
+    kScaleRstd,
+    kMeanRest,
+    kLowest = kTotals ? kMeanRest + 1 : kMeanRest,
+    kHighest,
+    kNumCoefficients = kMasks ? kHighest + 1 : kLowest,
+    kFirstFrozenCoefficient = kTotals ? kMean : kScaleRstd,
+    kFirstMaskCoefficient = kTotals ? kNumCoefficients : kLowest,
+  };
+
+  static TFBN_HD Tensors<kInputs, kOutputs> TensorsOf(const Call& args) {
+    Tensors<kInputs, kOutputs> tensors = {};
+    tensors.in[kDy] = args.y_backprop;
+    tensors.in[kX] = args.x;
+    tensors.out[kXBackprop] = args.x_backprop;
+    if constexpr (kMask == MaskSource::kY) tensors.in[kY] = args.y;
+    if constexpr (kAdd) {
+      tensors.out[kSideInputBackprop] = args.side_input_backprop;
+    }
+    return tensors;
+  }
+
+  static TFBN_HD CenterArray CentersOf(const Call& args) {
+    return {StatisticsDTypeOf(args), args.mean, 1};
+  }
+
+  template <typename V>
+  static TFBN_HD V Masked(const V (&in)[kInputs],
+                          const V (&k)[kNumCoefficients]) {
+    if constexpr (kMask == MaskSource::kNone) {
+      return in[kDy];
+    } else if constexpr (kMask == MaskSource::kX) {
+      return PassedBy(in[kDy], in[kX], k[kLowest], k[kHighest]);
+    } else {
+      return MaskedBy(in[kDy], in[kY], k[kLowest], k[kHighest]);
+    }
+  }
+
+  template <typename V>
+  static TFBN_HD void Mask(V (&in)[kInputs], const V (&k)[kNumCoefficients]) {
+    in[kDy] = Masked(in, k);
+  }
+
+  template <typename V, int kSums>
+  static TFBN_HD void Accumulate(const V (&in)[kInputs], V center,
+                                 V (&sum)[kSums]) {
+    sum[kDySum] += in[kDy];
+    sum[kDyXmuSum] += in[kDy] * (in[kX] - center);
+  }
+
+  template <int kSums>
+  static TFBN_HD void Recenter(double shift, double (&sums)[kSums]) {
+    // Infinity times a shift of the other sign than its terms would be NaN.
+    if (IsFinite(sums[kDySum])) sums[kDyXmuSum] += shift * sums[kDySum];
+  }
+
+  // 1 / sqrt(variance + epsilon) of channel `c`.
+  static TFBN_HD double Rstd(const Call& args, int64_t c) {
+    const double variance =
+        LoadAsDouble(StatisticsDTypeOf(args), args.variance, c);
+    return args.variance_is_rstd ? variance : RstdOf(variance, args.epsilon);
+  }
+
+  template <typename C>
+  static TFBN_HD void FinishMask(const Call& args, int64_t c,
+                                 C (&k)[kNumCoefficients]) {
+    if constexpr (kMask == MaskSource::kX) {
+      SetRange(args, c, ForwardOf<C>(args, c), k);
+    } else if constexpr (kMask == MaskSource::kY) {
+      SetBounds(args, k);
+    }
+  }
+
+  template <typename C>
+  static TFBN_HD void Finish(const Call& args, int64_t c, double center,
+                             const double (&sums)[kNumSums],
+                             C (&k)[kNumCoefficients]) {
+    if constexpr (kTotals) {
+      FinishTotals(args, c, center, k);
+    } else {
+      const double rstd = Rstd(args, c);
+      const double scale = LoadAsDouble(args.stat_dtype, args.scale, c);
+      k[kScaleRstd] = static_cast<C>(scale * rstd);
+      if (!args.is_training) return;
+      k[kMean] = static_cast<C>(center);
+      FinishMeans(static_cast<double>(ElementsPerChannel(args.view)), rstd,
+                  sums, k);
+    }
+  }
+
+  static TFBN_HD void StoreSums(const Call& args, int64_t c, double /*center*/,
+                                const double (&sums)[kNumSums]) {
+    if constexpr (!kTotals) {
+      StoreFromDouble(args.stat_dtype, args.offset_backprop, c, sums[kDySum]);
+      StoreFromDouble(args.stat_dtype, args.scale_backprop, c,
+                      Rstd(args, c) * sums[kDyXmuSum]);
+      StoreIfWanted(DType::kFloat64, args.sum_dy, c, sums[kDySum]);
+      StoreIfWanted(DType::kFloat64, args.sum_dy_xmu, c, sums[kDyXmuSum]);
+    }
+  }
+
+  static TFBN_HD void StoreEmpty(const Call& args, int64_t c) {
+    if constexpr (!kTotals) {
+      StoreFromDouble(args.stat_dtype, args.offset_backprop, c, 0);
+      StoreFromDouble(args.stat_dtype, args.scale_backprop, c, 0);
+      StoreIfWanted(DType::kFloat64, args.sum_dy, c, 0);
+      StoreIfWanted(DType::kFloat64, args.sum_dy_xmu, c, 0);
+    }
+  }
+
+  template <bool kTraining, typename V>
+  static TFBN_HD void Element(const V (&in)[kInputs],
+                              const V (&k)[kNumCoefficients],
+                              V (&out)[kOutputs]) {
+    const V dy = Masked(in, k);
+    V v = dy;
+    if constexpr (kTraining || kTotals) {
+      V xc = in[kX] - k[kMean];
+      if constexpr (kTotals) xc = xc - k[kMeanRest];
+      v = ((v - k[kDyMean]) - k[kDyMeanRest]) -
+          (xc * k[kRstd]) * k[kXhatDyMean];
+    }
+    out[kXBackprop] = k[kScaleRstd] * v;
+    if constexpr (kAdd) out[kSideInputBackprop] = dy;
+  }
+
+ private:
+  // The coefficients that follow from the sums over `m` elements.
+  template <typename C>
+  static TFBN_HD void FinishMeans(double m, double rstd,
+                                  const double (&sums)[kNumSums],
+                                  C (&k)[kNumCoefficients]) {
+    k[kRstd] = static_cast<C>(rstd);
+    Split(sums[kDySum] / m, 0, &k[kDyMean], &k[kDyMeanRest]);
+    k[kXhatDyMean] = static_cast<C>(rstd * sums[kDyXmuSum] / m);
+  }
+
+  // All coefficients, where the sums are given.
+  template <typename C>
+  static TFBN_HD void FinishTotals(const Call& args, int64_t c, double mean,
+                                   C (&k)[kNumCoefficients]) {
+    const double count =
+        args.total_count == nullptr
+            ? args.total_count_value
+            : LoadAsDouble(DType::kFloat64, args.total_count, 0);
+    const double variance =
+        LoadAsDouble(StatisticsDTypeOf(args), args.variance, c);
+    const auto forward =
+        ForwardCoefficientsOf<C>(LoadAsDouble(args.stat_dtype, args.scale, c),
+                                 {mean, 0, variance}, args.epsilon);
+    const double totals[kNumSums] = {
+        LoadAsDouble(DType::kFloat64, args.total_dy, c),
+        LoadAsDouble(DType::kFloat64, args.total_dy_xmu, c)};
+    FinishMeans(count, Rstd(args, c), totals, k);
+    k[kMean] = forward.mean;
+    k[kMeanRest] = forward.mean_rest;
+    k[kScaleRstd] = forward.scale_rstd;
+    if constexpr (kMask == MaskSource::kX) {
+      SetRange(args, c, forward, k);
+    } else if constexpr (kMask == MaskSource::kY) {
+      SetBounds(args, k);
+    }
+  }
+
+  template <typename C>
+  static TFBN_HD void SetRange(const Call& args, int64_t c,
+                               const ForwardCoefficients<C>& forward,
+                               C (&k)[kNumCoefficients]) {
+    const PassingRange<C> range = PassingRangeOf(
+        forward, static_cast<C>(LoadAsDouble(args.stat_dtype, args.offset, c)),
+        MaskBoundsOf<C>(args.activation, args.dtype, true));
+    k[kLowest] = range.first;
+    k[kHighest] = range.last;
+  }
+
+  template <typename C>
+  static TFBN_HD void SetBounds(const Call& args, C (&k)[kNumCoefficients]) {
+    const MaskBounds<C> bounds =
+        MaskBoundsOf<C>(args.activation, args.dtype, false);
+    k[kLowest] = bounds.lowest;
+    k[kHighest] = bounds.highest;
+  }
+
+  // What the forward pass computed y by.
+  template <typename C>
+  static TFBN_HD ForwardCoefficients<C> ForwardOf(const Call& args, int64_t c) {
+    if (args.forward_coefficients == nullptr) {
+      const DType dtype = StatisticsDTypeOf(args);
+      return ForwardCoefficientsOf<C>(
+          LoadAsDouble(args.stat_dtype, args.scale, c),
+          {LoadAsDouble(dtype, args.mean, c), 0,
+           LoadAsDouble(dtype, args.variance, c)},
+          args.epsilon);
+    }
+    const C* const forward =
+        static_cast<const C*>(args.forward_coefficients) + c;
+    const int64_t channels = args.view.channels;
+    return {forward[0], forward[channels], forward[2 * channels]};
+  }
+};
+
+struct BatchNormGradFormula : Gradient<MaskSource::kNone, false, false> {};
+// The mask from x; y is not read (but by the reference, see reference.cc).
+struct BatchNormGradExFormula : Gradient<MaskSource::kX, false, false> {};
+// The mask from y.
+struct BatchNormGradExFromYFormula : Gradient<MaskSource::kY, false, false> {};
+
+// The first pass of BatchNormGradExAddFormula: its sums, and
+// side_input_backprop.
+struct BatchNormGradExMaskFormula : BatchNormGradExFromYFormula {
+  enum Output : int { kSideInputBackprop, kOutputs };
+  static constexpr int kPassedOn = kSideInputBackprop;
+  enum Coefficient : int { kFirstFrozenCoefficient = kFirstMaskCoefficient };
+
+  static TFBN_HD Tensors<kInputs, kOutputs> TensorsOf(const Call& args) {
+    return {{args.y_backprop, args.x, args.y}, {args.side_input_backprop}};
+  }
+
+  template <bool kTraining, typename V>
+  static TFBN_HD void Element(const V (&in)[kInputs],
+                              const V (&k)[kNumCoefficients],
+                              V (&out)[kOutputs]) {
+    out[kSideInputBackprop] = Masked(in, k);
+  }
+};
+
+// The mask from y, and the gradient of a side input. That is the masked
+// y_backprop, so the second pass needs neither y_backprop nor y: 28 bytes of
+// memory per element of float32 instead of 32. docs/adr/0031-early-output.md
+// has what calls gain.
+struct BatchNormGradExAddFormula : Gradient<MaskSource::kY, true, false> {
+  using FirstPass = BatchNormGradExMaskFormula;
+  using SecondPass = BatchNormGradFormula;
+  static constexpr int kEarlyInput = SecondPass::kDy;
+
+  static Call SecondPassArgs(const Call& args) {
+    Call second = args;
+    second.y_backprop = args.side_input_backprop;
+    return second;
+  }
+};
+
+// The second pass by itself, from sums that are given.
+struct BatchNormBackwardElemtFormula
+    : Gradient<MaskSource::kNone, false, true> {};
+struct BatchNormBackwardElemtFromXFormula
+    : Gradient<MaskSource::kX, false, true> {};
+struct BatchNormBackwardElemtFromYFormula
+    : Gradient<MaskSource::kY, false, true> {};
+struct BatchNormBackwardElemtAddFormula : Gradient<MaskSource::kY, true, true> {
+};
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_CORE_FORMULAS_GRADIENT_H_
