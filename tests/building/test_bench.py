@@ -2,8 +2,10 @@
 
 import importlib
 import json
+import os
 import pathlib
 import shutil
+import subprocess
 import sys
 
 import numpy as np
@@ -436,3 +438,13 @@ def test_a_library_is_compared_with_another_build(tmp_path, capsys):
     assert all(f"| {formula} |" in out for formula in against.FORMULAS)
     assert f"{3 * len(against.FORMULAS)} rows, 1 threads: " in out and "has no" not in out
     assert set(c_abi.FORMULAS) <= set(against.FORMULAS)
+
+
+def test_a_reader_that_has_gone_is_no_wrong_result():
+    program = [sys.executable, TOOLS / "bench" / "bench_command.py"]
+    program.append(f"--load={TOOLS.parent / 'docs' / 'benchmarks' / 'results.json'}")
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(program, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")

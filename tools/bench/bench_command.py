@@ -24,7 +24,7 @@ from bench import against, libraries, networks, report, results, rounds, rows  #
 from bench.bench_worker import Worker, WorkerError, is_installed  # noqa: E402
 from bench.libraries import CANDIDATE, ENTRIES, MEMORY_BANDWIDTH  # noqa: E402
 from bench.rows import UsageError  # noqa: E402
-from tf_bn_ops import _loader, spec  # noqa: E402
+from tf_bn_ops import _command, _loader, spec  # noqa: E402
 from tf_bn_ops.harness import c_abi, machine  # noqa: E402
 
 OUT = ROOT / "bench-results" / "results.json"
@@ -182,26 +182,27 @@ def _compare(flags: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command with these flags; returns the exit status."""
-    try:
-        flags = _flags(argv)
-        if flags.against:
-            return _compare(flags)
-        if flags.load:
-            run = results.load(pathlib.Path(flags.load))
-        else:
-            _loader.library_path()  # Fails early where it is not built.
-            words = [shlex.quote(word) for word in argv if word != "--record"]
-            run = _Run(flags).run(f'make bench ARGS="{" ".join(words)}"')
-            results.save(run, OUT)
-        print(report.text(run))
-        if not flags.load:
-            print(f"{OUT} has all rows; {run.seconds:.0f} s")
-        if flags.record:
-            print("recorded:", *(path.relative_to(ROOT) for path in report.record(run)))
-        return 1 if report.wrong(run) else 0
-    except (UsageError, WorkerError, ImportError) as e:
-        print(f"bench: {e}", file=sys.stderr)
-        return 2
+    errors = (UsageError, WorkerError, ImportError, _command.UsageError)
+    return _command.guarded("bench", lambda: _measured(argv), errors)
+
+
+def _measured(argv: Sequence[str]) -> int:
+    flags = _flags(argv)
+    if flags.against:
+        return _compare(flags)
+    if flags.load:
+        run = results.load(pathlib.Path(flags.load))
+    else:
+        _loader.library_path()  # Fails early where it is not built.
+        words = [shlex.quote(word) for word in argv if word != "--record"]
+        run = _Run(flags).run(f'make bench ARGS="{" ".join(words)}"')
+        results.save(run, OUT)
+    print(report.text(run))
+    if not flags.load:
+        print(f"{OUT} has all rows; {run.seconds:.0f} s")
+    if flags.record:
+        print("recorded:", *(path.relative_to(ROOT) for path in report.record(run)))
+    return 1 if report.wrong(run) else 0
 
 
 if __name__ == "__main__":
