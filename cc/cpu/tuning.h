@@ -7,9 +7,9 @@
 //   B  AMD EPYC, AVX-512 and AVX2, 1 MiB of L2 a core, 32 MiB of LLC
 //   X  Intel Xeon, AVX-512, 2 MiB of L2 a core
 //
-// A constant says its machine and what other values cost: the time of a call
-// with the other value over that with this one. To measure one again, build the
-// library with both values and compare them in pairs of calls:
+// A constant says its machine, if it was noted, and the cost of other values:
+// the time of a call with the other value over the time with this one. To
+// measure one again, build both libraries and compare them in pairs of calls:
 //
 //   cp tf_bn_ops/lib/libtf_bn_ops_core.so /tmp/before.so
 //   make bench-against LIB=/tmp/before.so     (TF_BN_OPS_CPU_ISA=avx2 for AVX2)
@@ -56,7 +56,7 @@ constexpr int64_t kMinTaskElements = int64_t{1} << 14;
 constexpr int64_t kPrefetchedTilesInL2 = 8;
 
 // L1 bytes for the centers, sums and coefficients of a tile's columns; the
-// tensors need the rest of 32 KiB. A.
+// tensors need the rest of 32 KiB.
 constexpr int64_t kL1TileBytes = 24 << 10;
 
 // An output that begins at most so many bytes behind an input, modulo 4 KiB,
@@ -70,9 +70,9 @@ constexpr int64_t kAliasedRowBytes = 2048;
 // through the rest. X.
 constexpr double kScratchPartOfL2 = 0.7;
 // Where a tensor fits LLC: the most of L2 that a channel of a pipeline takes.
-// X,
-//: second order of [32, C, 3136] in float32, of which it takes 0.57, in a
-// pipeline 1.02 to 1.09 with C = 32 and 64, 0.84 with 96.
+// X, two threads, 32 MiB of LLC: the second order of [32, C, 3136] in float32,
+// of which it takes 0.57, with a pipeline over without: 1.02 to 1.09 for C = 32
+// and 64, 0.84 for 96.
 constexpr double kChannelPartOfL2InLlc = 0.5;
 // Elements between the copies of two inputs in a scratch, lest they lie a
 // multiple of 4 KiB apart.
@@ -86,29 +86,29 @@ static_assert(kCoefficientPadding >= kMaxLanes && kColumnPadding >= kMaxLanes);
 // ---- Strips (isa/pass.h) ----------------------------------------------------
 
 // Bytes of the rows of a strip: two pages, which hardware prefetchers follow as
-// one stream. A.
+// one stream.
 constexpr int64_t kStripBytes = 8192;
 
 // Most rows of a strip; more gained nothing. Those of narrow elements have
-// whole chains of two-level sums. A.
+// whole chains of two-level sums. X.
 constexpr int kMaxRowsPerStrip = 8;
 static_assert(kMaxRowsPerStrip % kTwoLevelRun == 0,
               "a strip would end within a chain, and change bits");
 
 // Most rows of a strip that stores float32 or float64 non-temporally and sums
-// nothing.: eight 1.0 to 1.1 with AVX-512 (B); with AVX2 1.0 to 1.3 (A),
+// nothing: eight 1.0 to 1.1 with AVX-512 (B); with AVX2 1.0 to 1.3 (A),
 // 0.96 to 1.08 (B); two or one, up to 1.8 on one of them. With sums, which
 // strips load and store, four instead of eight 1.04 to 1.19.
 constexpr int kMaxStoringRows = 4;
 
 // Fewest rows of a strip that takes vectors in packs, since its coefficients
-// are brought to their order first. AVX2, bfloat16, B: packs with one row 1.2
+// are brought to their order first. A, bfloat16: packs with one row 1.2
 // ([128, 1024, 16]), with four 0.9 ([3136, 1024, 1]).
 constexpr int64_t kLeastPackedRows = 4;
 
 // Fewest full lines of a row that has columns beside them for non-temporal
-// stores. A: with one to three, temporal stores are 2.5 to 2.9 times as
-// fast in half, 1.2 to 1.4 in float32; with 15, 1.4 times as slow.
+// stores. With one to three, temporal stores are 2.5 to 2.9 times as fast in
+// half, 1.2 to 1.4 times in float32; with 15, 1.4 times as slow.
 constexpr int64_t kLeastFullLines = 4;
 
 // Whether rows that lie `bytes` apart are stored non-temporally one at a time:
@@ -125,8 +125,8 @@ inline __attribute__((always_inline)) bool ShareAPageOffset(int64_t bytes,
 
 // ---- Prefetch (isa/prefetch.h) ----------------------------------------------
 
-// Prefetch distance in bytes, in the order of traversal. A: below
-// kStripBytes lines arrive late; 8 to 32 KiB 1.0.
+// Prefetch distance in bytes, in the order of traversal. X: below kStripBytes
+// lines arrive late; 8 to 32 KiB 1.0.
 constexpr int64_t kPrefetchBytes = 16384;
 
 // Short parts of rows are prefetched ahead in their own tile where at most one
@@ -142,8 +142,8 @@ constexpr int64_t kPipelinePrefetchBytes = 4096;
 // Bytes of all inputs of the segments that are taken at once, results first,
 // then sums. With AVX2 half as many 1.03 to 1.08 in the forward pass of
 // float32, twice as many 1.08 in the gradient; with AVX-512 twice as many up
-// to 1.08. X,
-//.
+// to 1.08. Narrow elements have whole chains of two-level sums, whatever their
+// bytes.
 constexpr int64_t kPipelineStageBytes = 1024;
 
 }  // namespace tf_bn_ops
