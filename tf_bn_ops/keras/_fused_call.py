@@ -96,8 +96,9 @@ def fused_call(
     if batch_statistics:
         is_fused = not in_xla() or _has_xla_kernels()
     else:
-        # Of ranks 2 and 3 converters fold Keras' formula into the layer before, and no reshaped op.
-        is_fused = not in_xla() and not layout.inserted
+        # In float32 Keras' formula is as fast as the op, and in ranks 2 and 3 converters fold it
+        # into the layer before, but no reshaped op (docs/adr/0037).
+        is_fused = not in_xla() and not layout.inserted and layer.compute_dtype != "float32"
     if mask is not None or not is_fused:
         return behind.of(parent_call(inputs, training=training, mask=mask))
     return _normalize(layer, layout, inputs, batch_statistics, behind)

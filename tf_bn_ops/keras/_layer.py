@@ -18,10 +18,10 @@ class BatchNormalization(keras.layers.BatchNormalization):
 
     Arguments, weights, config and results (within rounding) are the parent's, so weights and
     checkpoints of one load into the other. In training a call is one op of this library, whose
-    outputs are the new moving statistics too; in inference it is TensorFlow's op, so that what is
-    exported loads anywhere. The fused path takes inputs of half, bfloat16 or float32, rank 2 to 5,
-    with the channel axis first (after the batch) or last. The parent class computes everything
-    else: a mask, `renorm`, float64, other axes, inference of ranks 2 and 3 and below XLA, batch
+    outputs are the new moving statistics too; in inference it is Keras' formula, or in half and
+    bfloat16 TensorFlow's op, so that what is exported loads anywhere. The fused path takes inputs
+    of half, bfloat16 or float32, rank 2 to 5, with the channel axis first (after the batch) or
+    last. The parent class computes everything else: a mask, `renorm`, float64, other axes, batch
     statistics in a function that is exported for inference, and backends other than TensorFlow.
 
     With `synchronized=True` the statistics in training are those of all replicas of the strategy,
