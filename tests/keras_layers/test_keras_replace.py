@@ -463,6 +463,8 @@ OUTPUTS = {
     "strings": lambda x: tf.where(x > 0, "yes", "no"),
     "infinite": lambda x: x / 0,
     "none are finite": lambda x: tf.sqrt(-1 - tf.square(x)),
+    "ragged": lambda x: tf.RaggedTensor.from_tensor(x),
+    "sparse": lambda x: tf.sparse.from_dense(x),
     "float64": lambda x: tf.cast(x, tf.float64) * 1e200,
 }
 

@@ -105,7 +105,7 @@ def fused_call(
 
 
 # Modules that trace functions to write them.
-_EXPORTERS = ("keras.src.export.", "tensorflow.python.saved_model.", "tensorflow.lite.")
+_EXPORTERS = ("keras.src.export.", "tensorflow.python.saved_model.", "tensorflow.lite.", "tf2onnx.")
 
 
 def _is_exported() -> bool:
