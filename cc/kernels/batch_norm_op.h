@@ -73,13 +73,18 @@ class OpOutputs {
   tensorflow::OpKernelContext* const context_;
 };
 
-// T is the element type of tensors of the shape of x, U that of the vectors.
-template <typename Spec, typename T, typename U, typename Backend>
+template <typename Spec, typename Backend>
 class BatchNormOp : public tensorflow::OpKernel {
  public:
   explicit BatchNormOp(tensorflow::OpKernelConstruction* context)
       : OpKernel(context) {
     OP_REQUIRES_OK(context, spec_.ReadAttrs(context));
+    tensorflow::DataType x, vectors;
+    OP_REQUIRES_OK(context, context->GetAttr("T", &x));
+    // Without an attr U, vectors are of the type of x.
+    if (!context->GetAttr("U", &vectors).ok()) vectors = x;
+    dtype_ = DTypeOf(x);
+    stat_dtype_ = DTypeOf(vectors);
   }
 
   void Compute(tensorflow::OpKernelContext* context) override {
@@ -90,8 +95,8 @@ class BatchNormOp : public tensorflow::OpKernel {
     Call args;
     args.formula = Spec::kFormula;
     OP_REQUIRES_OK(context, spec_.Validate(shapes, &args.view));
-    args.dtype = DTypeOf<T>::value;
-    args.stat_dtype = DTypeOf<U>::value;
+    args.dtype = dtype_;
+    args.stat_dtype = stat_dtype_;
     spec_.BindAttrs(Backend::kSavesRstd, &args);
     Spec::BindInputs(OpInputs(context), &args);
     OpOutputs outputs(context);
@@ -102,6 +107,8 @@ class BatchNormOp : public tensorflow::OpKernel {
 
  private:
   Spec spec_;
+  // Of tensors of the shape of x, and of the vectors.
+  DType dtype_, stat_dtype_;
 };
 
 }  // namespace tf_bn_ops

@@ -15,20 +15,20 @@
 namespace tf_bn_ops {
 namespace {
 
-using ::Eigen::bfloat16;
-using ::Eigen::half;
+using ::tensorflow::DT_BFLOAT16;
+using ::tensorflow::DT_DOUBLE;
+using ::tensorflow::DT_FLOAT;
+using ::tensorflow::DT_HALF;
 
-#define U(type) .TypeConstraint<type>("U")
+#define T(...) .TypeConstraint("T", {__VA_ARGS__})
+#define U(type) .TypeConstraint("U", type)
 #define NUM_Y(n) .AttrConstraint<int64_t>("num_y", n)
 #define NUM_SIDE_INPUTS(n) .AttrConstraint<int64_t>("num_side_inputs", n)
-
 #define HOST(output) .HostMemory(#output)
-#define REGISTER_KERNEL(op, T, Statistics, constraints, ...) \
-  REGISTER_KERNEL_BUILDER(                                   \
-      Name("TfBnOps>" #op)                                   \
-          .Device(TFBN_KERNEL_DEVICE)                        \
-          .TypeConstraint<T>("T") constraints,               \
-      BatchNormOp<__VA_ARGS__, T, Statistics, TFBN_KERNEL_BACKEND>);
+#define REGISTER_KERNEL(op, types, constraints, ...)                     \
+  REGISTER_KERNEL_BUILDER(                                               \
+      Name("TfBnOps>" #op).Device(TFBN_KERNEL_DEVICE) types constraints, \
+      BatchNormOp<__VA_ARGS__, TFBN_KERNEL_BACKEND>);
 TFBN_FOR_EACH_TWIN_KERNEL(REGISTER_KERNEL)
 TFBN_FOR_EACH_OTHER_KERNEL(REGISTER_KERNEL)
 
@@ -36,6 +36,7 @@ REGISTER_KERNEL_BUILDER(
     Name("TfBnOps>BatchNormGatherStats").Device(TFBN_KERNEL_DEVICE),
     BatchNormGatherStatsOp<TFBN_KERNEL_BACKEND>);
 
+#undef T
 #undef U
 #undef NUM_Y
 #undef NUM_SIDE_INPUTS

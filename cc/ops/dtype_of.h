@@ -1,4 +1,4 @@
-// DType, the core's enum, of the element types that ops are registered for.
+// DType, the core's enum, of TensorFlow's types.
 
 #ifndef TF_BN_OPS_CC_OPS_DTYPE_OF_H_
 #define TF_BN_OPS_CC_OPS_DTYPE_OF_H_
@@ -8,24 +8,19 @@
 
 namespace tf_bn_ops {
 
-template <typename T>
-struct DTypeOf;
-template <>
-struct DTypeOf<float> {
-  static constexpr DType value = DType::kFloat32;
-};
-template <>
-struct DTypeOf<double> {
-  static constexpr DType value = DType::kFloat64;
-};
-template <>
-struct DTypeOf<Eigen::half> {
-  static constexpr DType value = DType::kFloat16;
-};
-template <>
-struct DTypeOf<Eigen::bfloat16> {
-  static constexpr DType value = DType::kBfloat16;
-};
+// Of one of the types that kernels are registered for.
+inline DType DTypeOf(tensorflow::DataType type) {
+  switch (type) {
+    case tensorflow::DT_HALF:
+      return DType::kFloat16;
+    case tensorflow::DT_BFLOAT16:
+      return DType::kBfloat16;
+    case tensorflow::DT_DOUBLE:
+      return DType::kFloat64;
+    default:
+      return DType::kFloat32;
+  }
+}
 
 }  // namespace tf_bn_ops
 

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/status/status.h"
@@ -26,10 +27,10 @@
 namespace tf_bn_ops {
 namespace {
 
-using ::Eigen::bfloat16;
-using ::Eigen::half;
 using ::tensorflow::DataType;
-using ::tensorflow::DataTypeToEnum;
+using ::tensorflow::DT_BFLOAT16;
+using ::tensorflow::DT_FLOAT;
+using ::tensorflow::DT_HALF;
 using ::tensorflow::KernelDef;
 using ::tensorflow::OpKernel;
 using ::tensorflow::OpKernelConstruction;
@@ -55,21 +56,25 @@ struct BuiltinExSpec : FusedBatchNormExSpec<0> {
   }
 };
 
-bool TakesType(const KernelDef& kernel, DataType dtype) {
-  return absl::c_any_of(kernel.constraint(), [dtype](const auto& constraint) {
+bool TakesAny(const KernelDef& kernel, const std::vector<DataType>& types) {
+  return absl::c_any_of(kernel.constraint(), [&](const auto& constraint) {
     return constraint.name() == "T" &&
-           absl::c_linear_search(constraint.allowed_values().list().type(),
-                                 dtype);
+           absl::c_any_of(types, [&](DataType type) {
+             return absl::c_linear_search(
+                 constraint.allowed_values().list().type(), type);
+           });
   });
 }
 
-// Ours beside those of TensorFlow that have this op name, label and type of x.
+// Ours beside those of TensorFlow that have this op name, label and one of
+// these types of x.
 template <typename Kernel>
-void RegisterBeside(const std::string& op, const char* label, DataType dtype) {
+void RegisterBeside(const std::string& op, const char* label,
+                    const std::vector<DataType>& types) {
   const auto theirs = tensorflow::GetRegisteredKernelsForOp(op);
   for (const KernelDef& kernel : theirs.kernel()) {
     if (kernel.device_type() != tensorflow::DEVICE_CPU ||
-        kernel.label() != label || !TakesType(kernel, dtype)) {
+        kernel.label() != label || !TakesAny(kernel, types)) {
       continue;
     }
     auto* ours = new KernelDef(kernel);  // The registrar owns it.
@@ -83,38 +88,35 @@ void RegisterBeside(const std::string& op, const char* label, DataType dtype) {
 }
 
 // By its own name, and by the one that TensorFlow renames it to with oneDNN.
-template <typename Spec, typename T>
-void Override(const char* op) {
-  using Kernel = BatchNormOp<Spec, T, float, CpuBackend>;
-  const DataType dtype = DataTypeToEnum<T>::value;
-  RegisterBeside<Kernel>(op, "", dtype);
+template <typename Spec>
+void Override(const char* op, const std::vector<DataType>& types) {
+  using Kernel = BatchNormOp<Spec, CpuBackend>;
+  RegisterBeside<Kernel>(op, "", types);
   RegisterBeside<Kernel>(absl::StrCat("_MklNative", absl::StripPrefix(op, "_")),
-                         "MklNameChangeOp", dtype);
+                         "MklNameChangeOp", types);
 }
 
 bool OverrideAll() {
-#define OVERRIDE(op, T, U, constraints, Spec) Override<Spec, T>(#op);
+#define T(...) {__VA_ARGS__}
+#define OVERRIDE(op, types, constraints, Spec) Override<Spec>(#op, types);
   TFBN_FOR_EACH_TWIN_KERNEL(OVERRIDE)
-  Override<BuiltinExSpec, half>("_FusedBatchNormEx");
-  Override<BuiltinExSpec, bfloat16>("_FusedBatchNormEx");
-  Override<BuiltinExSpec, float>("_FusedBatchNormEx");
+#undef T
+  Override<BuiltinExSpec>("_FusedBatchNormEx",
+                          {DT_HALF, DT_BFLOAT16, DT_FLOAT});
   return true;
 }
 
 // In the types that the OpDef of _FusedBatchNormGradEx allows.
-#define REGISTER_GRADIENT_EX(T, side_inputs)                       \
+#define REGISTER_GRADIENT_EX(side_inputs)                          \
   REGISTER_KERNEL_BUILDER(                                         \
       Name("_FusedBatchNormGradEx")                                \
           .Device(tensorflow::DEVICE_CPU)                          \
-          .TypeConstraint<T>("T")                                  \
+          .TypeConstraint("T", {DT_HALF, DT_FLOAT})                \
           .AttrConstraint<int64_t>("num_side_inputs", side_inputs) \
           .Priority(kPriority),                                    \
-      BatchNormOp<FusedBatchNormGradExSpec<side_inputs>, T, float, \
-                  CpuBackend>)
-REGISTER_GRADIENT_EX(half, 0);
-REGISTER_GRADIENT_EX(half, 1);
-REGISTER_GRADIENT_EX(float, 0);
-REGISTER_GRADIENT_EX(float, 1);
+      BatchNormOp<FusedBatchNormGradExSpec<side_inputs>, CpuBackend>)
+REGISTER_GRADIENT_EX(0);
+REGISTER_GRADIENT_EX(1);
 
 [[maybe_unused]] const bool kOverridden = OverrideAll();
 

@@ -81,21 +81,24 @@ def signatures() -> str:
 
 
 def _kernels(op: OpSpec) -> Iterator[str]:
-    """X(op, T, U, constraints, Spec) for each kernel of an op on one device."""
+    """X(op, T(...), constraints, Spec) for each kernel of an op on one device."""
     twins = {table.BATCH_NORM: "FusedBatchNorm", table.BATCH_NORM_GRAD: "FusedBatchNormGrad"}
     several = len(ow.statistics_types(op)) > 1
     lists = [name for name in ow.attr_names(op) if name in spec.LIST_LENGTHS]
+    dt = {name: f"DT_{TYPES[name].upper()}" for name in TYPES}
+    groups: dict[str, list[str]] = {}  # Statistics type -> the element types that it goes with.
     for dtype in ow.in_order(op.dtypes):
         for statistics in op.statistics_choices(dtype):
-            for lengths in itertools.product("01", repeat=len(lists)):
-                words = [f"U({TYPES[statistics]})"] * several
-                words += [f"{n.upper()}({v})" for n, v in zip(lists, lengths, strict=True)]
-                # It follows from the shape, which the host knows.
-                words += [f"HOST({arg.name})" for arg in op.outputs if arg.kind == spec.COUNT]
-                of = (twins[op.formula] if op.builtin else op.name) + "Spec"
-                of += f"<{', '.join(lengths)}>" if lengths else ""
-                types = f"{TYPES[dtype]}, {TYPES[statistics]}"
-                yield f"  X({op.name}, {types}, {' '.join(words)}, {of})"
+            groups.setdefault(f"U({dt[statistics]})" * several, []).append(dt[dtype])
+    for constraint, dtypes in groups.items():
+        for lengths in itertools.product("01", repeat=len(lists)):
+            words = [f"{n.upper()}({v})" for n, v in zip(lists, lengths, strict=True)]
+            # It follows from the shape, which the host knows.
+            words += [f"HOST({arg.name})" for arg in op.outputs if arg.kind == spec.COUNT]
+            of = (twins[op.formula] if op.builtin else op.name) + "Spec"
+            of += f"<{', '.join(lengths)}>" if lengths else ""
+            words = [constraint, *words] if constraint else words
+            yield f"  X({op.name}, T({', '.join(dtypes)}), {' '.join(words)}, {of})"
 
 
 def kernel_list() -> str:
@@ -106,8 +109,8 @@ def kernel_list() -> str:
         macros.append(" \\\n".join([head, *(k for op in ops for k in _kernels(op))]) + "\n")
     return source(
         "The kernels of the twins of TensorFlow's ops, and of the others that have an x:"
-        " X(op, T, U, constraints, Spec) for each. Constraints are words that the including file"
-        " defines: U(type), NUM_Y(length), NUM_SIDE_INPUTS(length), HOST(output).",
+        " X(op, T(types), constraints, Spec). T and constraints are words that the including"
+        " file defines: U(type), NUM_Y(length), NUM_SIDE_INPUTS(length), HOST(output).",
         "\n".join(macros),
         ["cc/ops/op_specs.h"],
         "TF_BN_OPS_CC_KERNELS_GENERATED_KERNEL_LIST_H_",
