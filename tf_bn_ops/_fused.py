@@ -123,12 +123,13 @@ def fused_batch_norm(
     # Variables are read here, so that their gradients are TensorFlow's concern.
     x = _of_rank(_tensor(x), attrs.data_format)
     side_inputs = [] if side_input is None else [_like(x, side_input)]
-    scale, offset = _vector(scale, x), _vector(offset, x)
+    is_wide = x.dtype is tf.float64
+    dtype = tf.float64 if is_wide else tf.float32
+    scale, offset = _vector(scale, dtype), _vector(offset, dtype)
     if attrs.reads_statistics:
-        mean, variance = _vector(mean, x), _vector(variance, x)
+        mean, variance = _vector(mean, dtype), _vector(variance, dtype)
     else:
         mean = variance = _no_statistics(tf.executing_eagerly())
-    is_wide = x.dtype is tf.float64
     if attrs.is_training and (synchronized or is_wide):
         replicas = _replicas.current() if synchronized else _replicas.ALONE
         return _by_parts(attrs, name, replicas, (x, scale, offset), (mean, variance), side_inputs)
@@ -207,15 +208,13 @@ def _of_rank(x: Any, data_format: str) -> Any:
     return x
 
 
-def _vector(value: Any, x: Any) -> Any:
-    """`value`, [C], as a tensor. One of a type that does not go with `x` is left to the op to
-    refuse, but for variables that mixed precision reads in half or bfloat16."""
+def _vector(value: Any, dtype: Any) -> Any:
+    """`value`, [C], as a tensor. One of another type than `dtype` is left to the op to refuse, but
+    for variables that mixed precision reads in half or bfloat16."""
     import tensorflow as tf
 
-    dtype = tf.float64 if x.dtype is tf.float64 else tf.float32
     tensor = _tensor(value, dtype)
-    found = tensor.dtype
-    if found is dtype or found not in (tf.half, tf.bfloat16):
+    if tensor.dtype is dtype or tensor.dtype not in (tf.half, tf.bfloat16):
         return tensor
     return tf.cast(tensor, dtype)
 
@@ -297,20 +296,19 @@ def _frozen(
     import tensorflow as tf
     from tensorflow.python import pywrap_tfe
     from tensorflow.python.eager import record
+    from tensorflow.python.ops import gen_nn_ops
 
-    with record.stop_recording():
-        y, *_, reserve_space_3 = tf.raw_ops.FusedBatchNormV3(
-            x=x,
-            scale=scale,
-            offset=offset,
-            mean=mean,
-            variance=variance,
-            exponential_avg_factor=1.0,  # The default is an int, whose conversion takes 50 us.
-            name=name,
-            **attrs.of_gradient,
+    def forward() -> Any:
+        factor = 1.0  # The op's default is an int, whose conversion takes 50 us.
+        epsilon, data_format, is_training = attrs[:3]
+        return gen_nn_ops.fused_batch_norm_v3(
+            x, scale, offset, mean, variance, epsilon, factor, data_format, is_training, name
         )
+
     if tf.executing_eagerly() and not record.could_possibly_record():
-        return y
+        return forward()[0]
+    with record.stop_recording():
+        y, *_, reserve_space_3 = forward()
     # Eagerly there are six more ops to be saved.
     reads_statistics = not tf.executing_eagerly() or bool(
         pywrap_tfe.TFE_Py_TapeSetPossibleGradientTypes([mean, variance])

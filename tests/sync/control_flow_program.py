@@ -206,9 +206,10 @@ def main(replicas: str, *names: str) -> None:
     for unroll in (False, True):
         note(f"fit, unroll={unroll}", functools.partial(losses_of_fit, strategy, unroll))
     for in_function in (True, False):
+        mode = "function" if in_function else "eager"
         for place, of_place in PLACES.items():
             for derivative, of_derivative in DERIVATIVES.items():
-                name = f"{place}, {derivative}, {'function' if in_function else 'eager'}"
+                name = f"{place}, {derivative}, {mode}"
                 function = functools.partial(of_derivative, of_place)
                 note(name, functools.partial(step, strategy, function, in_function, split))
     print(json.dumps(found))
