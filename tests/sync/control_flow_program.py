@@ -99,8 +99,8 @@ def persistent_gradient(place: Any, x: Any) -> Any:
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(x)
         loss = loss_of(place, x)
-        square = loss * loss
-    return tape.gradient(loss, x) + 1e-2 * tape.gradient(square, x)
+        triple = 3 * loss
+    return tape.gradient(loss, x) + tape.gradient(triple, x)
 
 
 def second_gradient(place: Any, x: Any) -> Any:
