@@ -728,6 +728,40 @@ def test_colocations_with_reductions_that_are_removed():
     assert_close(run_graph(fused, x, "result"), run_graph(graph_def, x, "result"))
 
 
+@pytest.mark.parametrize("kind", ["while", "cond", "while in cond"])
+def test_loops_and_branches_of_a_meta_graph(kind):
+    """Of control flow v1: collections name the nodes in them, gone or not."""
+
+    def layer(x):
+        return tf.nn.relu(norm_outputs(x).y + x)
+
+    def loop(x):
+        return tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, layer(x)), (0, x))[1]
+
+    def branch(x, inner):
+        return tf.cond(tf.reduce_sum(x) > -1e9, lambda: inner(x), lambda: x)
+
+    with tf.Graph().as_default():
+        tf.compat.v1.disable_control_flow_v2()
+        try:
+            x = placeholders()
+            y = loop(x) if kind == "while" else branch(x, layer if kind == "cond" else loop)
+        finally:
+            tf.compat.v1.enable_control_flow_v2()
+        tf.identity(y, name="result")
+        meta_graph = tf.compat.v1.train.export_meta_graph()
+    fused = rewrite.fuse(meta_graph)
+    assert ops_of(fused.graph_def).count(EX) == 1
+    x, results = data(SHAPES["NHWC"]).numpy(), []
+    for each in (meta_graph, fused):
+        with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+            tf.compat.v1.train.import_meta_graph(each)
+            fetches = [graph.get_tensor_by_name("result:0")]
+            fetches += tf.gradients(fetches[0], graph.get_tensor_by_name("x:0"), fetches[0] ** 2)
+            results.append(session.run(fetches, {"x:0": x}))
+    assert_close(*results)
+
+
 def test_all_kinds_of_messages():
     concrete = step(lambda x: tf.nn.relu(norm(x)), [SHAPES["NHWC"]])
     function = concrete.function_def

@@ -117,7 +117,33 @@ def _fuse_meta_graph(meta_graph: Any, keep: Iterable[str]) -> list[Fusion]:
         for i in reversed(range(len(ops))):
             if ops[i].name in before - after:
                 del ops[i]
+    _drop_from_contexts(meta_graph)
     return fusions
+
+
+def _drop_from_contexts(meta_graph: Any) -> None:
+    """Takes nodes that are gone out of the loops and branches of control flow v1, which a
+    MetaGraphDef lists by name: TensorFlow looks for each when it imports it."""
+    from tensorflow.core.protobuf import control_flow_pb2
+
+    names = {node.name for node in meta_graph.graph_def.node}
+
+    def drop(context: Any) -> None:
+        values = context.values_def.values
+        values[:] = [value for value in values if value.partition(":")[0] in names]
+        for nested in context.nested_contexts:
+            drop(getattr(nested, nested.WhichOneof("ctxt")))
+
+    for collection, kind in (
+        ("while_context", control_flow_pb2.WhileContextDef),
+        ("cond_context", control_flow_pb2.CondContextDef),
+    ):
+        if collection in meta_graph.collection_def:
+            contexts = meta_graph.collection_def[collection].bytes_list.value
+            for i, data in enumerate(contexts):
+                context = kind.FromString(data)
+                drop(context)
+                contexts[i] = context.SerializeToString()
 
 
 def _used_ops(graph_def: Any) -> set[str]:
