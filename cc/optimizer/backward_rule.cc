@@ -54,23 +54,19 @@ const NodeDef* Fuser::ForwardOf(const Chain& chain) {
   return matches ? forward : nullptr;
 }
 
-// reserve_space_3 of the fused op: the coefficients of the forward op; or a
-// tensor of another size than coefficients, so that the mask is from y. Not
-// what the gradient has there: a later run that fuses that forward op makes it
-// coefficients, of another offset. But the placeholder of a frozen norm of this
-// graph stays (MaskFromY finds it then), because TensorFlow's remapper takes a
-// frozen norm apart that nothing but its y is read of, fetched or not.
-std::string Fuser::CoefficientsFor(const Chain& chain) {
-  if (const NodeDef* const forward = ForwardOf(chain)) {
-    return TensorName{forward->name(), kForwardCoefficients}.ToInput();
+// For a frozen norm of TensorFlow whose gradient reads its placeholder; the
+// fused one will not. TensorFlow's remapper takes a frozen norm apart once
+// nothing but y is read, although its statistics may be fetched, and with
+// constants outside of the loop that the norm is in: both end in an error. It
+// does not know this library's op, which is the same.
+void Fuser::TakeFrozen(NodeDef* node) {
+  if (node->op() == "FusedBatchNormV3" && IsPlainNorm(*node) &&
+      !IsTraining(*node) && NodeRefusal(*node).empty() &&
+      graph_.HasConsumer(node->name(), [](const IndexedGraph::Consumer& each) {
+        return each.port == kForwardCoefficients;
+      })) {
+    node->set_op("TfBnOps>FusedBatchNormV3");
   }
-  const NodeDef& gradient = *chain.last();
-  const NodeDef* const norm = graph_.Producer(gradient, kGradReserveSpace3);
-  const bool keeps_norm =
-      norm != nullptr && IsPlainNorm(*norm) && !IsTraining(*norm) &&
-      TensorName::Parse(gradient.input(kGradReserveSpace3)).port ==
-          kForwardCoefficients;
-  return gradient.input(keeps_norm ? kGradReserveSpace3 : kGradReserveSpace2);
 }
 
 void Fuser::FuseBackward(const Chain& chain) {
@@ -81,9 +77,16 @@ void Fuser::FuseBackward(const Chain& chain) {
   inputs.resize(kGradInputs);
   inputs[kGradYBackprop] = mask->input(0);
   const NodeDef* const forward = ForwardOf(chain);
-  inputs.push_back(CoefficientsFor(chain));
+  // reserve_space_3: the coefficients of the forward op; or reserve_space_2,
+  // which has another size than coefficients, so that the mask is from y. (Not
+  // what the gradient has there: it becomes coefficients, of another offset,
+  // when a later run fuses that forward op.) Then offset is not read.
+  inputs.push_back(
+      forward != nullptr
+          ? TensorName{forward->name(), kForwardCoefficients}.ToInput()
+          : inputs[kGradReserveSpace2]);
   inputs.push_back(forward != nullptr ? forward->input(kOffset)
-                                      : inputs[kGradScale]);  // not read
+                                      : inputs[kGradScale]);
   inputs.push_back(mask->input(kFeatures));
   inputs.insert(inputs.end(), controls.begin(), controls.end());
 

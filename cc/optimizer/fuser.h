@@ -123,7 +123,7 @@ class Fuser {
   std::string BackwardRefusal(const Chain& chain);
   void FuseBackward(const Chain& chain);
   const tensorflow::NodeDef* ForwardOf(const Chain& chain);
-  std::string CoefficientsFor(const Chain& chain);
+  void TakeFrozen(tensorflow::NodeDef* node);
   void BypassUnbroadcasts(const tensorflow::NodeDef& mask);
   bool IsIdentityUnbroadcast(const tensorflow::NodeDef& mask,
                              const tensorflow::NodeDef& reshape);
