@@ -106,7 +106,7 @@ class Graph:
         """Adds the graph of float32 `x`; `outputs` are what it computes, `y` is the last layer."""
         y = tf.cast(x, self.dtype)
         y.set_shape(self.declared)
-        for _ in range(self.draw.choice([1, 1, 2, 3])):
+        for _ in range(self.draw.choice([1, 1, 1, 1, 2, 2, 3])):
             y = self._layer(y)
         self.y = y
         self.outputs.append(y)
