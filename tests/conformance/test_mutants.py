@@ -119,7 +119,7 @@ def test_unknown_name_is_one_sentence():
 
 @pytest.mark.long
 def test_three_mutants_are_caught_and_the_unchanged_kernels_pass():
-    names = ("epsilon-rounded-to-float", "tail-of-runs-not-summed", "rest-of-the-mean-dropped")
+    names = ("epsilon-rounded-to-float", "tail-of-segments-not-summed", "rest-of-the-mean-dropped")
     result = _run(*names)
     assert result.returncode == 0, result.stdout + result.stderr
     for name in names:

@@ -47,11 +47,11 @@ def _wrong(result):
     return record.wrong(record.of_result(0, result))
 
 
-def _shrunk(kernel, seconds=600):
+def _shrunk(kernel):
     start, result = _first_failure(kernel)
     wrong = _wrong(result)
     candidate = numpy_kernels.KernelRunner(kernel)
-    return start, shrink.shrink(start, wrong, candidate, SETTINGS, seconds), wrong
+    return start, shrink.shrink(start, wrong, candidate, SETTINGS), wrong
 
 
 # Fault -> most elements, most numbers that are neither 0 nor 1: what the fault needs to show.
@@ -69,7 +69,8 @@ SMALLEST = {
 
 
 @pytest.mark.parametrize("kernel", SMALLEST, ids=lambda kernel: kernel.__name__)
-def test_fault_is_reduced_to_what_it_needs(kernel):
+def test_fault_is_reduced_to_what_it_needs(kernel, monkeypatch):
+    monkeypatch.setattr(shrink, "SECONDS", 600)
     start, small, wrong = _shrunk(kernel)
     elements, other_numbers = SMALLEST[kernel]
     assert small.size <= elements
@@ -85,16 +86,18 @@ def test_fault_is_reduced_to_what_it_needs(kernel):
     assert kernel is numpy_kernels.MissedVectorTail or small.case.dtype == simplest
 
 
-def test_search_ends_in_time_with_what_it_has():
+def test_search_ends_in_time_with_what_it_has(monkeypatch):
     """A candidate that is slow; no time at all leaves the case as it was."""
+    monkeypatch.setattr(shrink, "SECONDS", 0)
     start, result = _first_failure(numpy_kernels.SignFlip)
     candidate = numpy_kernels.KernelRunner(numpy_kernels.SignFlip)
-    same = shrink.shrink(start, _wrong(result), candidate, SETTINGS, seconds=0)
+    same = shrink.shrink(start, _wrong(result), candidate, SETTINGS)
     assert same is start
 
 
-def test_candidate_that_changes_its_mind_ends_the_search_quietly():
+def test_candidate_that_changes_its_mind_ends_the_search_quietly(monkeypatch):
     """Wrong every other time: Hypothesis calls that flaky; the failing case is still a result."""
+    monkeypatch.setattr(shrink, "SECONDS", 5)
 
     class Moody(numpy_kernels.KernelRunner):
         turn = 0
@@ -105,7 +108,7 @@ def test_candidate_that_changes_its_mind_ends_the_search_quietly():
             super().submit(case, filled)
 
     start, result = _first_failure(numpy_kernels.SignFlip)
-    found = shrink.shrink(start, _wrong(result), Moody(), SETTINGS, seconds=5)
+    found = shrink.shrink(start, _wrong(result), Moody(), SETTINGS)
     assert found.size <= start.size
 
 
