@@ -514,7 +514,7 @@ def test_the_folders_are_there():
 def test_the_documented_commands_compile_the_example(repo_root, tmp_path):
     """The shell code of docs/cpp.md, unchanged."""
     code = re.search(r"^```sh\n(.*?)^```", (repo_root / "docs/cpp.md").read_text(), re.S | re.M)[1]
-    shutil.copy(repo_root / "cc" / "examples" / "graph_construction.cc", tmp_path)
+    shutil.copy(repo_root / "examples" / "graph_construction.cc", tmp_path)
     (tmp_path / "bin").mkdir()
     python = tmp_path / "bin" / "python"
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')

@@ -169,8 +169,7 @@ room = ctypes.c_size_t(256)
 print(lib.tfbn_cuda_workspace(*wide, 0, ctypes.byref(size), error, room), size.value)
 print(lib.tfbn_cuda_workspace(*wide, 7, ctypes.byref(size), error, room))
 print(error.value.decode())
-groups = ctypes.c_int64(-1)
-print(lib.tfbn_cuda_batch_norm_grad(None, None, ctypes.c_int64(), None, groups, error, room))
+print(lib.tfbn_cuda_batch_norm_grad(None, None, ctypes.c_int64(), None, error, room))
 print(error.value.decode())
 from tf_bn_ops.harness import c_abi
 p = [ctypes.create_string_buffer(8192) for _ in c_abi.POINTERS]
@@ -179,19 +178,19 @@ args = c_abi.Args(8, 3, 49, 0, 0, 1, 1, 0.0, *address)
 workspace = ctypes.create_string_buffer(size.value + 8)
 call = lambda n: lib.tfbn_cuda_batch_norm_grad(
     ctypes.byref(args), ctypes.c_void_p(ctypes.addressof(workspace) // 8 * 8 + 8),
-    ctypes.c_int64(n), None, groups, error, ctypes.c_size_t(256))
+    ctypes.c_int64(n), None, error, ctypes.c_size_t(256))
 print(call(size.value - 1), error.value.decode().replace(str(size.value), "N"))
 args.x += 2
 print(call(size.value), error.value.decode())
 args.x -= 2
-print(lib.tfbn_cuda_batch_norm(None, None, ctypes.c_int64(), None, groups, error, room))
+print(lib.tfbn_cuda_batch_norm(None, None, ctypes.c_int64(), None, error, room))
 print(error.value.decode())
 forward = c_abi.ForwardArgs(8, 3, 49, 0, 0, 1, epsilon=1e-3, exponential_avg_factor=1)
 for name, at in zip(c_abi.FORWARD_POINTERS, [*address, *address], strict=False):
     setattr(forward, name, at)
 run_forward = lambda n: lib.tfbn_cuda_batch_norm(
     ctypes.byref(forward), ctypes.c_void_p(ctypes.addressof(workspace) // 8 * 8 + 8),
-    ctypes.c_int64(n), None, groups, error, ctypes.c_size_t(256))
+    ctypes.c_int64(n), None, error, ctypes.c_size_t(256))
 print(run_forward(size.value - 1), error.value.decode().replace(str(size.value), "N"))
 forward.side_input += 2
 print(run_forward(size.value), error.value.decode())
