@@ -28,8 +28,10 @@ using WithoutActivation =
 
 template <typename F>
 constexpr bool kMayHaveActivation =
-    kHasMask<F> ||
-    (kIsFrozenOnly<F> && !std::is_same_v<F, WithoutActivation<F>>);
+    std::is_same_v<F, BatchNormGradExFormula> ||
+    std::is_same_v<F, BatchNormGradExFromYFormula> ||
+    std::is_same_v<F, BatchNormGradExAddFormula> ||
+    (kIsFrozenOnly<F> && !std::is_same_v<F, BatchNormBackwardElemtFormula>);
 
 // Whether the workspace of a call of F holds one of G, which computes it in the
 // place of F: the caller sizes it for F.
