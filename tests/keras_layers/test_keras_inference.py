@@ -69,6 +69,8 @@ activations = [name for name in dir(keras.activations)
                if callable(getattr(keras.activations, name)) and name.islower()
                and name not in ("deserialize", "get", "serialize", "threshold")]
 assert len(activations) > 25
+if dtype == "mixed_float16":  # Keras' own predict() refuses it: TensorFlow has no Range of half.
+    activations.remove("sparsemax")
 if len(sys.argv) > 3:
     activations = sys.argv[3:]
 outputs = {}
@@ -96,21 +98,12 @@ for name in outputs:
 """
 
 
-UNEXPLAINED = pytest.mark.xfail(reason="fails in half; the cause has not been found", strict=False)
-
-
 @pytest.mark.parametrize(
     ("dtype", "onednn", "activations"),
     [
         ("float32", "1", ["relu", "tanh", "mish"]),
         *(
-            pytest.param(
-                dtype,
-                onednn,
-                [],
-                id=f"{dtype}-{onednn}-all",
-                marks=[pytest.mark.long, *([UNEXPLAINED] if dtype == "mixed_float16" else [])],
-            )
+            pytest.param(dtype, onednn, [], marks=pytest.mark.long, id=f"{dtype}-{onednn}-all")
             for dtype in ("float32", "mixed_float16", "mixed_bfloat16")
             for onednn in "01"
         ),

@@ -9,6 +9,7 @@
 
 #include "cc/core/dtype.h"
 #include "cc/core/formulas/formula.h"
+#include "cc/core/formulas/forward.h"
 #include "cc/core/formulas/gradient.h"
 #include "cc/core/view.h"
 
@@ -28,10 +29,11 @@ using WithoutActivation =
 
 template <typename F>
 constexpr bool kMayHaveActivation =
-    std::is_same_v<F, BatchNormGradExFormula> ||
-    std::is_same_v<F, BatchNormGradExFromYFormula> ||
-    std::is_same_v<F, BatchNormGradExAddFormula> ||
-    (kIsFrozenOnly<F> && !std::is_same_v<F, BatchNormBackwardElemtFormula>);
+    kHasMask<F> ||
+    (kIsFrozenOnly<F> && !std::is_same_v<F, WithoutActivation<F>>);
+static_assert(!kMayHaveActivation<BatchNormFormula> &&
+                  !kMayHaveActivation<BatchNormAddFormula>,
+              "a forward call is no gradient, whichever compiler reads this");
 
 // Whether the workspace of a call of F holds one of G, which computes it in the
 // place of F: the caller sizes it for F.

@@ -98,8 +98,10 @@ struct BatchNormFormulaOf {
     kUpper,
     kNumCoefficients,
     kFirstFrozenCoefficient = kMean,
-    kFirstMaskCoefficient = kNumCoefficients,
   };
+  // No enumerator: nvcc 13.0 drops such an initializer in a class template from
+  // what it hands to the host compiler, where the value then was 1.
+  static constexpr int kFirstMaskCoefficient = kNumCoefficients;
 
   static TFBN_HD Tensors<kInputs, kOutputs> TensorsOf(const Args& args) {
     if constexpr (kAdd) {
