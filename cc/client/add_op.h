@@ -20,8 +20,8 @@ namespace ops {
 
 // Adds the node TfBnOps>`name`; `set_rest` gets its NodeBuilder for attributes
 // and inputs that are lists. Sets the members of the op class: `outputs`, which
-// are one tensor each, and behind them those of `list`. If that fails the
-// reason is in scope.status().
+// are one tensor each, and behind them the tensors of `list`. If that fails,
+// scope.status() has the reason.
 template <typename SetRest>
 void AddOp(const tensorflow::Scope& scope, const std::string& name,
            std::initializer_list<tensorflow::Input> inputs,

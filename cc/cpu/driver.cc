@@ -459,7 +459,7 @@ size_t CpuWorkspaceBytes(FormulaKind formula, const View& view, DType dtype) {
 }
 
 // Without an activation side_input_backprop is y_backprop: a copy, last, since
-// it may be the buffer of x, unless x_backprop is that of y_backprop.
+// it may be the buffer of x, unless x_backprop is the buffer of y_backprop.
 void RunOnCpu(const Call& call, const Implementation& implementation,
               Executor& executor, void* workspace) {
   const size_t bytes = call.activation == Activation::kIdentity &&

@@ -69,11 +69,11 @@ static TFBN_HD ForwardCoefficients<C> ForwardCoefficientsOf(
   return k;
 }
 
-// y may be the buffer of x or side_input, batch_mean that of mean,
-// batch_variance that of variance (element for element), but must not overlap
-// them in any other way. Without y, in training alone, nothing but statistics
-// is computed: x is read once. mean and variance are not read in training with
-// a factor of 1.
+// In place (element for element): y may be the buffer of x or side_input,
+// batch_mean the buffer of mean, batch_variance the buffer of variance. They
+// must not overlap in any other way. Without y, in training alone, nothing but
+// statistics is computed: x is read once. mean and variance are not read in
+// training with a factor of 1.
 template <bool kAdd>
 struct BatchNormFormulaOf {
   using Args = Call;

@@ -34,9 +34,9 @@
 //
 // x_backprop may be the buffer of y_backprop, x or y (element for element), but
 // must not overlap them in any other way; without it, in training alone,
-// nothing but the sums is computed. So may side_input_backprop be that of
-// y_backprop, x or y if x_backprop is another one; without an activation it may
-// not be that of x while x_backprop is that of y_backprop.
+// nothing but the sums is computed. side_input_backprop may be the buffer of
+// another one of them; without an activation it may not be the buffer of x
+// while x_backprop is the buffer of y_backprop.
 //
 // Accuracy that every backend promises: sums are accumulated in double (so
 // float64 sums carry the rounding of double, all narrower types practically

@@ -14,16 +14,16 @@
 //   ... grad.x_backprop, grad.scale_backprop, grad.offset_backprop ...
 //
 // Linking the client library registers gradients for
-// tensorflow::AddSymbolicGradients: those of the forward ops are
-// FusedBatchNormGrad, V2 or V3, those of the first-order gradients
-// FusedBatchNormGradGrad; BatchNormStats, GatherStats and Elemt have some, too.
+// tensorflow::AddSymbolicGradients: FusedBatchNormGrad, V2 or V3, for the
+// forward ops, FusedBatchNormGradGrad for the first-order gradients;
+// BatchNormStats, GatherStats and Elemt have gradients, too.
 //
 // Of synchronised batch normalization each op is one pass over the batch of one
 // replica. Statistics and sums are double; what travels between replicas is up
 // to the caller:
 //
 //   bn::BatchNormStats local(scope, x);
-//   // counts, means, m2s: those of all replicas, stacked by rank.
+//   // counts, means, m2s: the statistics of all replicas, by rank.
 //   bn::BatchNormGatherStats all(scope, counts, means, m2s);
 //   // variance = all.m2 / all.count
 //   bn::BatchNormElemt norm(scope, x, scale, offset, all.mean, variance,
