@@ -66,7 +66,11 @@ def test_gradients_below_cond_and_a_sentence_for_loops():
         "fit.*|(while_loop|scan|map_fn), (forward|gradient), function",
         "(cond|cond in cond), (gradient|second|forward mode|jacobian), function",
         "switch_case, (forward|gradient|jacobian), function",
-        "nested function, (forward|persistent|second|forward mode|jacobian), function",
+        "nested function, (forward|gradient|forward mode|jacobian), function",
+        pytest.param(
+            "nested function, (persistent|second), function",
+            marks=pytest.mark.xfail(reason="a ValueError, see docs/synchronized.md", strict=True),
+        ),
         "Python loop, (persistent|second|forward over backward|jacobian.*), function",
         "vectorized_map, (forward|gradient), function",
         "(Python loop|cond|nested function), (persistent|second|forward mode|jacobian), eager",
