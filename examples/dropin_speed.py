@@ -3,8 +3,8 @@
     python examples/dropin_speed.py
 
 A step is TensorFlow's fused batch normalization and a ReLU, forward and backward. The override
-cannot be undone, so each drop-in has a process of its own; the processes alternate. Prints the
-table of docs/dropin.md: the median of each in milliseconds, and TensorFlow's over it.
+cannot be undone, so each drop-in has a process of its own; the processes alternate. Prints a
+table: the median of each in milliseconds, and TensorFlow's over it.
 """
 
 from __future__ import annotations

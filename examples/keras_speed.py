@@ -2,7 +2,7 @@
 
     python examples/keras_speed.py
 
-All run alternately in one process. Prints the table of docs/dropin.md: the median of each in
+All run alternately in one process. Prints a table: the median of each in
 milliseconds, and Keras' over it; the last column has the ReLU in the layer (`activation="relu"`).
 """
 

@@ -55,7 +55,7 @@ def compare(
 
 
 def print_header(what: str, names: Iterable[str]) -> None:
-    """Prints the head of a Markdown table, as docs/dropin.md shows it, for `print_row`."""
+    """Prints the head of a Markdown table, for `print_row`."""
     names = list(names)
     print(f"| {what} | {' | '.join(names)} |")
     print("|---" * (1 + len(names)) + "|")

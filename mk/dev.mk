@@ -105,7 +105,7 @@ bazel: $(PYTHON_READY)  ## Build and test with Bazel, which downloads nothing; B
 
 # Each version has an environment of its own; a Python of the machine runs the script.
 VERSIONS ?= 2.16 2.17 2.18 2.19 2.20 2.21
-matrix:  ## Build and test with other TensorFlows: VERSIONS="2.16 2.21" ARGS=--every=8; writes the README's table
+matrix:  ## Build and test with other TensorFlows: VERSIONS="2.16 2.21" ARGS=--every=8; writes the table of docs/support.md
 	$(Q)$(or $(VENV_PYTHON),python3) tools/matrix.py --versions='$(VERSIONS)' --folder='$(ENVIRONMENTS)' $(ARGS)
 
 # Where make matrix keeps an environment for each version; wheels are built in them too.

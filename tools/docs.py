@@ -5,7 +5,8 @@ usage: python tools/docs.py [FOLDER]      (default: build/docs; the site is FOLD
 The pages are those of the repository: README.md is the first one, CONTRIBUTING.md, CHANGELOG.md and
 docs/ follow. Links between them are adapted to their places in the site, and files of the
 repository that they link to are copied beside them. docs/benchmarks.md gets the tables of
-docs/benchmarks/results.json, docs/api.md the C ABI and the flags of the commands. Every warning of
+docs/benchmarks/results.json, docs/api.md the C ABI, the flags of the commands and the fields
+of a conformance run's file. Every warning of
 MkDocs is an error: links, anchors, docstrings.
 """
 
@@ -37,19 +38,9 @@ LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 # The order of the menu; what is not named here comes last, by name.
 ORDER = (
-    *("index", "dropin", "synchronized", "cpp", "gpu", "troubleshooting", "api"),
-    *(
-        "conformance",
-        "mutants",
-        "advisories",
-        "findings",
-        "benchmarks",
-        "math",
-        "design",
-        "adr/README",
-        "contributing",
-        "changelog",
-    ),
+    *("index", "dropin", "keras", "cpp", "synchronized", "own_kernel", "support"),
+    *("troubleshooting", "api", "conformance", "mutants", "advisories", "findings", "benchmarks"),
+    *("math", "design", "gpu", "adr/README", "contributing", "changelog"),
 )
 
 
@@ -97,6 +88,7 @@ GENERATED: dict[str, dict[str, Callable[[pathlib.Path], str]]] = {
     "api.md": {
         "<!-- make docs inserts the C ABI here -->": lambda _: reference.c_abi(),
         "<!-- make docs inserts the commands here -->": lambda _: reference.commands(),
+        "<!-- make docs inserts the record here -->": lambda _: reference.record_schema(),
     },
 }
 

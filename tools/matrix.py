@@ -8,8 +8,8 @@ the sources, then `make`, tools/supports.py, `make conformance` and `make test` 
 would; with --every, of cases and tests every N-th, and the table says so. What a version has
 passed, step by step, is kept in FOLDER/VERSION/result.json and not run again until the sources
 change (or with --again); the environment and objects are kept as well. Results go to
-docs/versions.json, and from there into the table of README.md; versions that were not run keep the
-results they have.
+docs/versions.json, and from there into the table of docs/support.md; versions that were not run
+keep the results they have.
 
 Exit status: 0 all versions passed, 1 some did not (logs: FOLDER/VERSION/*.log), 2 wrong usage.
 Uses the standard library alone.
@@ -33,7 +33,7 @@ from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "versions.json"
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "support.md"
 BEGIN = "<!-- written by make matrix from docs/versions.json -->"
 END = "<!-- end of what make matrix writes -->"
 
@@ -250,7 +250,7 @@ def counts_of(output: str) -> dict[str, int]:
     return {"passed": counts.get("passed", 0), "skipped": counts.get("skipped", 0)}
 
 
-# Columns of the table in README.md; those in the middle are of tools/supports.py.
+# Columns of the table in docs/support.md; those in the middle are of tools/supports.py.
 HOOKS = ("fuse_graphs", "jit_compile")
 COLUMNS = (
     "TensorFlow", "Python", "override", *(f"`{hook}`" for hook in HOOKS), "conformance", "tests",
@@ -292,16 +292,16 @@ def row(version: str, result: dict[str, Any]) -> list[str]:
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
-    """The table of README.md, newest version first."""
+    """The table of docs/support.md, newest version first."""
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     for version in sorted(PYTHONS, reverse=True):
         lines.append(f"| {' | '.join(row(version, results.get(version, {})))} |")
     return "\n".join(lines)
 
 
-def with_table(readme: str, results: dict[str, dict[str, Any]]) -> str:
-    """README.md with the table between its two markers replaced."""
-    before, rest = readme.split(BEGIN)
+def with_table(page: str, results: dict[str, dict[str, Any]]) -> str:
+    """The page with the table between its two markers replaced."""
+    before, rest = page.split(BEGIN)
     after = rest.split(END)[1]
     return f"{before}{BEGIN}\n{table(results)}\n{END}{after}"
 
@@ -333,7 +333,7 @@ def main(argv: list[str]) -> int:
         results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
         results[version] = {k: v for k, v in run.result.items() if k not in ("source", "failure")}
         RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=2) + "\n")
-        README.write_text(with_table(README.read_text(encoding="utf-8"), results), encoding="utf-8")
+        PAGE.write_text(with_table(PAGE.read_text("utf-8"), results), "utf-8")
     print(table(json.loads(RESULTS.read_text())))
     return 0 if passed else 1
 

@@ -1,4 +1,5 @@
-"""Reference sections that `make docs` generates: C ABI (from headers) and commands (from flags)."""
+"""Reference sections that `make docs` generates: C ABI (from headers), commands (from flags), and
+the file of a conformance run (from its schema)."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tf_bn_ops.__main__ import _COMMANDS  # noqa: E402
+from tf_bn_ops.conformance.reports import record  # noqa: E402
 
 HEADERS = ("cc/c_api/tf_bn_ops_c.h", "cc/c_api/tf_bn_ops_cuda_c.h")
 COMMENT = r"/\* ((?:(?!\*/).)*) \*/"
@@ -62,3 +64,13 @@ def _flag_row(flag: Any) -> str:
     cell = f"`{default}`" if default not in ("", "[]") else ""
     meaning = " ".join((flag.help or "").split()).replace("|", "\\|").replace("<", "&lt;")
     return f"| `--{flag.name}` | {cell} | {meaning} |"
+
+
+def record_schema() -> str:
+    """A table of fields for each object of the JSON file of a conformance run."""
+    sections = []
+    for name, fields in record.SCHEMA.items():
+        rows = [f"| `{field}` | {meaning} |" for field, meaning in fields.items()]
+        title = f"`{name}`" if name else "The file"
+        sections.append("\n".join([f"### {title}", "", "| field | meaning |", "|---|---|", *rows]))
+    return "\n\n".join(sections)

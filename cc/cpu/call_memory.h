@@ -37,7 +37,7 @@ constexpr char kHugePagesVariable[] = "TF_BN_OPS_HUGE_PAGES";
 // Advises the system to map the whole huge pages of [data, data + bytes), an
 // output that is about to be written, as such (madvise). Memory that malloc has
 // just got from the system is mapped at the first store to each page, and with
-// pages of 4 KiB that takes 70% of a call of 100 MB (docs/benchmarks.md).
+// pages of 4 KiB that takes 70% of a call of 100 MB (docs/troubleshooting.md).
 // Opt-in, since the memory is the caller's, and stays advised.
 void AdviseHugePages(void* data, size_t bytes);
 

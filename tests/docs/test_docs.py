@@ -200,6 +200,13 @@ def test_every_page_can_be_reached_from_the_readme():
     assert {page.resolve() for page in PAGES} - seen == set()
 
 
+def test_pages_are_short():
+    """The README is read in one go; pages that grow are rewritten."""
+    lines = {page: len(page.read_text("utf-8").splitlines()) for page in PAGES}
+    assert lines[ROOT / "README.md"] <= 90
+    assert sum(n for page, n in lines.items() if page.is_relative_to(ROOT / "docs")) <= 4300
+
+
 # ---- What docs say of the code -------------------------------------------------------------------
 
 
@@ -230,13 +237,13 @@ def test_troubleshooting_has_messages_as_they_are_in_the_sources():
                 assert part.strip(" ,:'") in sources, f"{message}: {part!r}"
 
 
-def test_the_readme_shows_the_versions_that_were_run():
+def test_the_page_shows_the_versions_that_were_run():
     sys.path.insert(0, str(ROOT / "tools"))
     import matrix
 
-    readme = (ROOT / "README.md").read_text("utf-8")
+    page = (ROOT / "docs" / "support.md").read_text("utf-8")
     results = json.loads((ROOT / "docs" / "versions.json").read_text())
-    assert matrix.with_table(readme, results) == readme, "make matrix writes it"
+    assert matrix.with_table(page, results) == page, "make matrix writes it"
     assert set(results) <= set(matrix.PYTHONS)
     import tf_env
 
@@ -272,6 +279,10 @@ def test_the_site_builds_without_a_warning(tmp_path):
     for module, _ in _COMMANDS.values():
         for flag in importlib.import_module(module)._FLAGS:
             assert f"<code>--{flag}</code>" in api, f"docs/api.md lacks --{flag} of {module}"
+    from tf_bn_ops.conformance.reports import record
+
+    for field in {field for fields in record.SCHEMA.values() for field in fields}:
+        assert f"<code>{field}</code>" in api, f"docs/api.md lacks {field} of a run's file"
     recorded = (ROOT / "docs" / "benchmarks" / "results.json").read_text("utf-8")
     rows = (site / "benchmarks.html").read_text("utf-8").count("<tr>")
     assert rows > recorded.count('"section":')

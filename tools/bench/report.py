@@ -214,6 +214,7 @@ def summary_tables(run: Run) -> list[Table]:
     kinds = (overview_table, limit_table)
     tables = [make(run, call) for call in CALLS for make in kinds]
     tables += [network_table(run, fused) for fused in (False, True)]
+    tables.append(slower_table(run))
     return [table for table in tables if table.rows]
 
 
@@ -276,37 +277,51 @@ def _caption(run: Run, call: str) -> str:
     )
 
 
+def headline_table(run: Run) -> Table:
+    """What a program gains: networks of the largest side, and of the others the one that gains
+    least. Layers are exchanged and fused, as in a program with every switch on."""
+    headings = ["training step", "Keras", "tf_bn_ops", "times as fast"]
+    table = Table("A training step of a network", headings, 1)
+    gains = [
+        (statistics.median(m.of(KERAS) / m.of(FUSED)), m) for m in run.networks if not m.skipped
+    ]
+    side = max((m.side for _, m in gains), default=0)
+    small = sorted((pair for pair in gains if pair[1].side < side), key=lambda pair: pair[0])
+    for gain, m in [*(pair for pair in gains if pair[1].side == side), *small[:1]]:
+        times = (time_text(1e3 * float(statistics.median(m.of(kind)))) for kind in (KERAS, FUSED))
+        name = f"{m.network}, {m.batch} images of {m.side} x {m.side}"
+        table.rows.append([name, *times, f"{gain:.2f}"])
+    return table
+
+
+def _headline(run: Run) -> str:
+    """For the README."""
+    machine, settings = run.machine, run.settings
+    peer = next(iter(run.versions["tensorflow"].values()))
+    where = f"{machine['cpu']}, {settings['threads']} threads, TensorFlow {peer}, {machine['date']}"
+    return f"{headline_table(run).markdown()}\n\nfloat32, medians; {where}."
+
+
 def on_page(page: pathlib.Path, run: Run) -> str:
-    """What stands between the markers of a page: in the README what whole layers and networks gain;
-    on the page of the benchmarks all calls, and every row in which a peer is faster."""
-    short = page.name == "README.md"
-    first = LAYER if short else GRADIENT
-    lines = [overview_table(run, first).markdown(), "", _caption(run, first)]
-    relu = "ReLU behind it{}; TensorFlow's is a chain of ops:"
-    behind = [(LAYER_RELU, f"With {relu.format('')}")]
-    if not short:
-        if (slower := slower_table(run)).rows:
-            what = "Rows in which a peer is faster, with its time over that of tf_bn_ops:"
-            lines += ["", what, "", slower.markdown()]
-        addition = "A layer with the addition of a side input and ReLU behind it, likewise:"
-        behind = [
-            (FORWARD, "The forward op, likewise:"),
-            (LAYER, "A layer in training, the forward op and that of the gradient:"),
-            (LAYER_RELU, f"A layer with {relu.format(', likewise')}"),
-            (LAYER_ADD_RELU, addition),
-        ]
-    for call, what in behind:
+    """What stands between the markers of a page: in the README what networks gain; on the page of
+    the benchmarks all calls, and how many rows there are in which a peer is faster."""
+    if page.name == "README.md":
+        return _headline(run)
+    lines = [overview_table(run).markdown(), "", _caption(run, GRADIENT)]
+    titles = {
+        FORWARD: "The forward op, likewise:",
+        LAYER: "A layer in training, the forward op and its gradient, likewise:",
+        LAYER_RELU: "A layer with ReLU behind it, likewise; TensorFlow's is a chain of ops:",
+        LAYER_ADD_RELU: "A layer with the addition of a side input and ReLU behind it, likewise:",
+    }
+    for call, what in titles.items():
         if run.of_section(call):
             lines += ["", what, "", overview_table(run, call).markdown()]
     if run.networks:
-        lines += ["", "A training step of whole networks, with Keras' batch norm, with"]
-        lines += ["`tf_bn_ops.keras.replace_batch_norm`, and with nothing in place of batch norm:"]
-        lines += ["", network_table(run, False).markdown()]
-        lines += [
-            "",
-            "With batch norm fused with the activations behind it (`fuse_graphs`), and with",
-        ]
-        lines += ["nothing in place of both:", "", network_table(run, True).markdown()]
+        what = "A training step of whole networks: Keras' batch norm, this library's, and none:"
+        lines += ["", what, "", network_table(run, False).markdown()]
+        what = "With batch norm fused with the activations behind it, and with neither of both:"
+        lines += ["", what, "", network_table(run, True).markdown()]
     return "\n".join(lines)
 
 
