@@ -15,15 +15,15 @@ import pytest
 from build_helpers import build_op_library
 from numpy_kernels import fill
 
-from tf_bn_ops.conformance.cases import generate, mapping
-from tf_bn_ops.conformance.execution import devices, signatures, workers
+from tf_bn_ops.conformance.cases import contract, generate, mapping
+from tf_bn_ops.conformance.execution import devices, signatures, static_shapes, workers
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.execution.implementations import BUILTIN_OPS, of_library, references
 from tf_bn_ops.conformance.models import bounds
 from tf_bn_ops.conformance.models.batch_norm_grad import OUTPUTS as ROLES
 from tf_bn_ops.conformance.verdict import divergences, judge
 from tf_bn_ops.conformance.verdict.settings import Settings
-from tf_bn_ops.spec import OPS
+from tf_bn_ops.spec import LAYOUTS, OPS
 
 HERE = pathlib.Path(__file__).resolve().parent
 VENDOR = HERE / "third_party"
@@ -66,7 +66,7 @@ def test_third_party_op_is_judged_by_mapping_file_alone(library, tmp_path):
         "inputs are in another order: activations, grad, gamma, mu, var",
         "outputs are in another order: dgamma, dbeta, dx",
         "attr eps has another default than epsilon",
-        "bounds textbook",
+        "bounds float32",
     ):
         assert said in result.stdout
     assert re.search(r"FusedBatchNormGradV2 +float32 +NHWC +training +28 ", result.stdout)
@@ -99,6 +99,9 @@ def _swap(arguments):
         (lambda op: _swap(op.output_arg), "order", "outputs are in another order"),
         (lambda op: op.output_arg.pop(), "outputs", "has no output reserve_space_4"),
         (lambda op: op.input_arg.pop(), "fatal", "has no input reserve_space_2"),
+        (lambda op: setattr(op, "is_stateful", True), "stateful", "keeps TensorFlow from folding"),
+        (lambda op: _swap([a for a in op.attr if a.name in ("epsilon", "is_training")]), "order",
+         "attrs are in another order"),
         (lambda op: op.attr.add(name="more", type="int").default_value.SetInParent(), "attrs",
          "further attr more"),
         (lambda op: op.attr.add(name="more", type="int"), "fatal", "further attr more"),
@@ -111,25 +114,98 @@ def test_a_difference_of_the_opdefs_is_named(change, kind, said):
     theirs = type(ours).FromString(ours.SerializeToString())
     change(theirs)
     entry = mapping.OpMapping("Theirs", OPS["FusedBatchNormGradV2"])
-    query = entry.opdef_query()
+    query = entry.contract_query()
     found = signatures.differences(query, query["attr_names"], theirs, ours)
     assert {k for k, _ in found} == ({kind} if kind else set()), found
     assert all(said in text for _, text in found)
-    narrow = dataclasses.replace(entry, dtypes=("float32",), layouts=("NHWC",)).opdef_query()
+    narrow = dataclasses.replace(entry, dtypes=("float32",), layouts=("NHWC",)).contract_query()
     less = signatures.differences(narrow, narrow["attr_names"], theirs, ours)
     assert less == ([] if kind in ("types", "values") else found)
+
+
+def _changed(op, layout, mode, change):
+    """(theirs, ours) for static_shapes.difference; theirs differs in one layout and one mode."""
+
+    def ours(question, attrs):
+        roles = {arg.role: question[arg.name] for arg in op.inputs}
+        case = generate.parse(CASE.format("normal"))
+        shape = (2,) * OPS_RANK[attrs["data_format"]]
+        case = dataclasses.replace(case, spec=op, layout=attrs["data_format"], shape=shape)
+        try:
+            return contract.expected_static_shapes(case, roles, attrs)
+        except contract.Conflict:
+            return None
+
+    def theirs(question, attrs):
+        shapes = ours(question, attrs)
+        its = attrs["data_format"] == layout and attrs["is_training"] == (mode == "training")
+        return change(question, shapes) if its else shapes
+
+    return theirs, ours
+
+
+OPS_RANK = {layout: rank for layout, (rank, _) in LAYOUTS.items()}
+# A shape function with one thing wrong, in frozen NCDHW alone.
+SHAPE_FAULTS = {
+    "nothing inferred": lambda question, shapes: shapes and [None] * len(shapes),
+    "channels from x alone": lambda question, shapes: (
+        shapes and [s if s is None or len(s) > 1 else (None,) for s in shapes]
+        if question["x"] is None else shapes
+    ),
+    "a rank that does not fit is taken": lambda question, shapes: (
+        [None] * 5 if shapes is None and len(question["x"] or ()) == 4 else shapes
+    ),
+    "a contradiction is not seen": lambda question, shapes: shapes or [None] * 5,
+    "placeholders are scalars": lambda question, shapes: shapes and [*shapes[:3], (), ()],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", [None, *SHAPE_FAULTS])
+def test_a_shape_function_that_is_wrong_in_one_layout_and_mode_is_named(fault):
+    op, change = OPS["FusedBatchNormGradV3"], SHAPE_FAULTS.get(fault, lambda question, s: s)
+    asked = _changed(op, "NCDHW", "frozen", change)
+    said = static_shapes.difference(op, op.layouts, op.modes, *asked)
+    assert bool(said) == bool(fault), said
+    assert not fault or "first in NCDHW, frozen" in said
+    # What is not claimed may be wrong.
+    assert not static_shapes.difference(op, ("NHWC", "NCHW"), op.modes, *asked)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "said"),
+    [
+        (lambda given: given, None, ""),
+        (lambda given: {"epsilon": 1e-3, **given}, "defaults", "computes something else"),
+        (lambda given: {"is_training": False, **given}, "defaults", "computes something else"),
+        (lambda given: given if "epsilon" in given else {}, "defaults", "fails, unlike"),
+    ],
+)
+def test_a_call_without_the_optional_attrs_is_compared(change, kind, said):
+    """Where OpDefs are equal: what Python, or a kernel, makes of an attr that is not given."""
+    tf = pytest.importorskip("tensorflow")
+    query = mapping.OpMapping("FusedBatchNormGradV3", OPS["FusedBatchNormGradV3"]).contract_query()
+    of_builtin = tf.raw_ops.FusedBatchNormGradV3
+    theirs, ours = (
+        signatures.Op(tf, function, query, True, lambda names, outputs: list(outputs))
+        for function in (lambda **given: of_builtin(**change(given)), of_builtin)
+    )
+    found = signatures.judge(query, theirs, ours)
+    assert [k for k, _ in found] == ([kind] if kind else []), found
+    assert all(said in text for _, text in found)
 
 
 @pytest.mark.long
 def test_another_signature_fails_the_run(library, tmp_path):
     text = (VENDOR / "vendor.toml").read_text(encoding="utf-8")
-    (tmp_path / "ops.toml").write_text(text.replace('differs = ["order", "defaults"]', ""))
+    (tmp_path / "ops.toml").write_text(
+        text.replace('differs = ["order", "defaults", "shapes"]', "")
+    )
     files = (f"--mapping={tmp_path / 'ops.toml'}", f"--junit={tmp_path / 'run.xml'}")
     result = _run(f"--library={library}", *files, f"--html={tmp_path / 'run.html'}", "--cases=4")
     assert result.returncode == 1, result.stdout + result.stderr
-    said = "signature of Vendor>BnGrad: attr eps has another default than epsilon"
+    said = "contract of Vendor>BnGrad: attr eps has another default than epsilon"
     assert f"FAIL ({said})" in result.stdout
-    assert "0 of 4 cases failed, 4 differences of signatures" in result.stdout
+    assert "0 of 4 cases failed, 6 differences of contracts" in result.stdout
     assert said.replace(">", "&gt;") in (tmp_path / "run.html").read_text()
     assert 'type="signature"' in (tmp_path / "run.xml").read_text()
 
@@ -255,7 +331,9 @@ def test_map_alone_is_enough_for_equal_signatures():
     )
     result = _run(*flags, "--cases=8", "--bounds=strict")
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "signature of TfBnOps>FusedBatchNormGrad: as mapped, no difference" in result.stdout
+    assert (
+        "contract of TfBnOps>FusedBatchNormGrad passed (FusedBatchNormGrad: OpDef" in result.stdout
+    )
 
 
 @pytest.mark.parametrize(

@@ -60,9 +60,13 @@ _SHARE = 10
 class _InputSource:
     """Where the inputs of a case come from."""
 
-    def __init__(self, needs_real: bool):
-        self._capture = real_inputs.Capture() if needs_real else None
+    def __init__(self) -> None:
+        self._capture: real_inputs.Capture | None = None
         self._real: real_inputs.RealInput | None = None
+
+    def capture(self) -> None:
+        """Starts to capture real inputs, for `real` to wait for."""
+        self._capture = real_inputs.Capture()
 
     def real(self) -> real_inputs.RealInput:
         if self._real is None:
@@ -90,6 +94,7 @@ class _Run:
     def __init__(self, console: terminal.Console, argv: Sequence[str]):
         """Checks the flags, before anything is started."""
         self._console, self._argv = console, argv
+        self._inputs = _InputSource()
         self._entries = flags.mapped_ops()
         self._kinds = flags.kinds()
         self._shard = flags.shard()
@@ -124,15 +129,16 @@ class _Run:
 
     def run(self) -> int:
         """Runs the cases, prints and writes the reports; returns the exit status."""
-        started = time.monotonic()
-        needs_real = self._repro.is_real if self._repro else case_lib.REAL in self._kinds
-        self._inputs = _InputSource(needs_real)
-        self._workers = self._start()
+        self._started = started = time.monotonic()
+        self._workers = [self._worker(self._candidate)]
         try:
+            self._judge_contract()
+            self._workers += self._start_references()
+            if self._repro.is_real if self._repro else case_lib.REAL in self._kinds:
+                self._inputs.capture()
             for worker in self._workers:
                 worker.wait_until_ready()
             facts = self._workers[0].facts
-            self._complete(facts)
             whole = self._cases(facts)
             if not whole:
                 raise UsageError("these flags select no case: a run without any proves nothing")
@@ -163,35 +169,40 @@ class _Run:
                 worker.close()
             self._inputs.close()
 
-    def _start(self) -> list[workers.Worker]:
-        """The worker of the candidate and those of the references."""
+    def _worker(self, implementation: implementations.Implementation) -> workers.Worker:
+        # In the default run references are compared only where that needs no further process.
+        everywhere = flags.execution_modes() is not None or implementation is self._candidate
+        return workers.Worker(implementation, _FLAGS.timeout, flags.memory(), everywhere)
+
+    def _start_references(self) -> list[workers.Worker]:
         ops = {self._repro.op} if self._repro else {op for op, *_ in self._combos}
         judged = [] if self._is_alone else [spec.OPS[op] for op in ops]
-        references = implementations.references(judged, self._entries)
-        # In the default run references are compared only where that needs no further process.
-        everywhere = flags.execution_modes() is not None
-        return [
-            workers.Worker(i, _FLAGS.timeout, flags.memory(), everywhere or i is self._candidate)
-            for i in (self._candidate, *references)
-        ]
+        return [self._worker(i) for i in implementations.references(judged, self._entries)]
 
-    def _complete(self, facts: Mapping[str, Any]) -> None:
-        """Prints how the signatures of a library's ops differ, before any case runs.
+    def _judge_contract(self) -> None:
+        """Prints how the contracts of a library's ops differ, before any case runs.
 
         Raises:
           UsageError: an op cannot be called as it is mapped.
         """
-        for name, found in facts.get("signatures", {}).items():
+        self._signatures = self._workers[0].contract()
+        by_name = {entry.name: entry for entry in self._entries.values()}
+        for name, found in self._signatures.items():
             if fatal := [text for kind, text in found if kind == signatures.FATAL]:
                 raise UsageError(
                     f"{name} cannot be called as it is mapped: {'; '.join(fatal)} (a mapping file "
                     "can rename inputs and attrs)"
                 )
-            (entry,) = (entry for entry in self._entries.values() if entry.name == name)
-            for kind, text in found or [(signatures.NOTE, "as mapped, no difference")]:
-                fails = kind not in (signatures.NOTE, *entry.differs)
-                how = f"DIFFERS ({kind}): " if fails else ""
-                terminal.say(self._console, f"signature of {name}: {how}{text}", "red" * fails)
+            fails = 0
+            for kind, text in found:
+                differs = kind not in (signatures.NOTE, *by_name[name].differs)
+                how = f"DIFFERS ({kind}): " if differs else ""
+                terminal.say(self._console, f"contract of {name}: {how}{text}", "red" * differs)
+                fails += differs
+            verdict = f"FAILED: {fails} differences" if fails else "passed"
+            text = f"contract of {name} {verdict} ({by_name[name].spec.name}: OpDef, static shapes"
+            text += f", defaults) after {time.monotonic() - self._started:.0f} s"
+            terminal.say(self._console, text, "bold red" if fails else "bold green")
 
     def _cases(self, facts: Mapping[str, Any]) -> list[Case]:
         """All cases of the run."""
@@ -281,21 +292,19 @@ class _Run:
             },
             "versions": environment.versions(facts),
             "machines": [environment.describe(facts)],
-            "candidate": self._judged(facts),
+            "candidate": self._judged(),
             "shard": dataclasses.asdict(self._shard) if self._shard else None,
             "implementations": [worker.name for worker in self._workers],
         }
 
-    def _judged(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+    def _judged(self) -> dict[str, Any]:
         """The field "candidate" of the record."""
         library = _FLAGS.library
         if self._candidate.ops == implementations.OWN_OPS:
             library = _loader.library_path()
         mapped = []
         for entry in self._entries.values():
-            mapped.append(
-                record_lib.of_mapping(entry, facts.get("signatures", {}).get(entry.name, []))
-            )
+            mapped.append(record_lib.of_mapping(entry, self._signatures.get(entry.name, [])))
         return {
             "ops": self._candidate.ops,
             "digest": environment.digest(pathlib.Path(library)) if library else None,

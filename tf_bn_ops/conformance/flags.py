@@ -94,8 +94,8 @@ flags.DEFINE_multi_string(
 _string("mapping", None, "TOML file that maps the ops of --library: renamed inputs, dtypes, ...")
 flags.DEFINE_enum(
     "bounds", "strict", list(bounds.PROFILES),
-    "What the candidate is held to: this library's promise, or what any float32 sum meets "
-    "(textbook; the default for the built-in and the ops of --library).",
+    "What the candidate is held to: this library's promise, what a careful float32 kernel reaches "
+    "(the default for ops of others), what any float32 sum meets (for the built-in).",
     flag_values=VALUES,
 )  # fmt: skip
 _integer("timeout", 120, "Seconds after which a case counts as hanging.", least=1)
@@ -217,9 +217,13 @@ def kinds() -> frozenset[str]:
 
 def profile() -> bounds.Profile:
     """The bounds that the candidate is held to."""
-    other = VALUES.library is not None or VALUES.candidate in BUILTIN
-    is_default = other and not VALUES["bounds"].present
-    return bounds.PROFILES["textbook" if is_default else VALUES.bounds]
+    name = VALUES.bounds
+    if not VALUES["bounds"].present:
+        if VALUES.library is None and VALUES.candidate in BUILTIN:
+            name = "textbook"
+        elif VALUES.library is not None or VALUES.candidate != implementations.OWN_OPS:
+            name = "float32"
+    return bounds.PROFILES[name]
 
 
 def shard() -> Shard | None:

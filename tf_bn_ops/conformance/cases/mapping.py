@@ -13,7 +13,7 @@ On the command line `--map "TheirOp=FusedBatchNormGradV3"`; in a TOML file, wher
     outputs = { x_backprop = "dx" }
     device = "GPU:0"                  # optional: where it runs; TensorFlow decides without
     reference_device = "CPU:0"        # optional: where the op of TensorFlow runs
-    differs = ["order"]               # optional: how the OpDefs differ, of DIFFERENCES
+    differs = ["order"]               # optional: how the contracts differ, of DIFFERENCES
     [[op.tolerance]]                  # optional: see Tolerance
     times_bound = 4
     reason = "rstd comes from a table"
@@ -105,7 +105,7 @@ class OpMapping:
 
     Attributes:
       spec: what it claims to equal.
-      differs: kinds of differences between the OpDefs that fail nothing (DIFFERENCES).
+      differs: kinds of differences between the contracts that fail nothing (DIFFERENCES).
     """
 
     name: str
@@ -160,10 +160,14 @@ class OpMapping:
             if arg.kind not in (spec.OPAQUE, spec.PLACEHOLDER)
         }
 
-    def opdef_query(self) -> dict[str, Any]:
-        """What execution/signatures.py compares OpDefs by, in the words of JSON."""
+    def contract_query(self) -> dict[str, Any]:
+        """What execution/signatures.py compares contracts by, in plain values."""
         return {
             "name": self.name,
+            "function": self.function,
+            "op": self.spec.name,
+            "device": self.device,
+            "modes": list(self.modes or self.spec.modes),
             "like": self.spec.builtin or self.spec.registered_name,
             "own": self.spec.builtin is None,
             "inputs": dict(self.inputs),
@@ -194,8 +198,10 @@ def parse(text: str) -> OpMapping:
     return OpMapping(name, _op_like(like, "--map"))
 
 
-# How OpDefs may differ (execution/signatures.py); without `differs` any of it fails the run.
-DIFFERENCES = ("outputs", "order", "types", "defaults", "values", "attrs")
+# How contracts may differ (execution/signatures.py); without `differs` any of it fails the run.
+DIFFERENCES = (
+    "outputs", "order", "types", "defaults", "values", "attrs", "stateful", "shapes",
+)  # fmt: skip
 # Keys of an entry of a file.
 _KNOWN = (
     "name", "like", "dtypes", "inputs", "attrs", "outputs", "device", "reference_device",

@@ -1,13 +1,21 @@
-"""The OpDefs of another library's ops beside those that they claim to equal; inside the worker.
+"""The contract of another library's ops beside those that they claim to equal: OpDefs, shape
+functions, and what a call without the optional attrs computes. Inside the worker.
 
-A *query* is OpMapping.opdef_query().
+A *query* is OpMapping.contract_query().
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
+
+from tf_bn_ops import spec
+from tf_bn_ops.conformance.execution import devices, static_shapes
+from tf_bn_ops.conformance.execution.answer import identical
+from tf_bn_ops.conformance.execution.static_shapes import PartialShape, Question
 
 # Kinds of differences besides mapping.DIFFERENCES: the op cannot be called; worth knowing.
 FATAL, NOTE = "fatal", "note"
@@ -16,19 +24,105 @@ FATAL, NOTE = "fatal", "note"
 Differences = list[tuple[str, str]]
 
 
-def facts(queries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What a worker says of a library: how signatures differ."""
+# Given for an attr that has no default.
+_REQUIRED = {"epsilon": 1e-3, "data_format": "NHWC", "axis": 1, "is_training": True}
+# Channels of the call without optional attrs, in all dimensions that may be theirs.
+_CHANNELS = 3
+
+
+@dataclasses.dataclass
+class Op:
+    """An op, called in the names of the one that it claims to equal.
+
+    Attributes:
+      tf: TensorFlow.
+      function: calls it; None where it is missing.
+      query: how names translate, what is claimed.
+      renamed: whether `function` takes the names of their op.
+      in_order: (names of outputs, what it returned) -> the tensors in that order.
+    """
+
+    tf: Any
+    function: Any
+    query: Mapping[str, Any]
+    renamed: bool
+    in_order: Callable[[Sequence[str], Any], list[Any]]
+
+    def __call__(self, tensors: Mapping[str, Any], attrs: Mapping[str, Any]) -> list[Any]:
+        lists = [a.name for a in self._spec.inputs if a.kind == spec.VIEW_LIST]
+        given = {
+            **{self._name("inputs", n): [t] if n in lists else t for n, t in tensors.items()},
+            **{self._name("attrs", n): value for n, value in attrs.items()},
+        }
+        outputs = [self._name("outputs", a.name) for a in self._spec.outputs]
+        return self.in_order(outputs, self.function(**given))
+
+    @property
+    def _spec(self) -> spec.OpSpec:
+        return spec.OPS[self.query["op"]]
+
+    def _name(self, kind: str, name: str) -> str:
+        return self.query[kind].get(name, name) if self.renamed else name
+
+    def _type(self, name: str) -> str:
+        return self.query["types"].get(name, ["float32"])[0]
+
+    def shapes(self, question: Question, attrs: dict[str, Any]) -> list[PartialShape] | None:
+        """The static shapes of its outputs, None for an error."""
+        tf = self.tf
+        try:
+            with tf.Graph().as_default():
+                placeholder = tf.compat.v1.placeholder
+                given = {n: placeholder(self._type(n), shape) for n, shape in question.items()}
+                outputs = self(given, {n: _value(n, value) for n, value in attrs.items()})
+                return [None if o.shape.rank is None else tuple(o.shape) for o in outputs]
+        except (ValueError, TypeError, tf.errors.OpError):
+            return None
+
+    def values(self, attrs: Mapping[str, Any]) -> list[np.ndarray] | None:
+        """What it computes of a few numbers, None for an error."""
+        rng, layout = np.random.default_rng(1), self._spec.layouts[0]
+        rank, shapes = spec.LAYOUTS[layout][0], {spec.COUNT: (), spec.OPAQUE: (0,)}
+        shapes |= dict.fromkeys((spec.VIEW, spec.VIEW_LIST), (_CHANNELS,) * rank)
+        tensors = {
+            a.name: rng.uniform(0.5, 1.5, shapes.get(a.kind, (_CHANNELS,)))
+            for a in self._spec.inputs
+        }
+        try:
+            with devices.placed(self.tf, self.query["device"] if self.renamed else None):
+                given = {n: self.tf.cast(t, self._type(n)) for n, t in tensors.items()}
+                return [output.numpy() for output in self(given, attrs)]
+        except Exception:  # Of an op of somebody else.
+            return None
+
+
+def _value(name: str, value: Any) -> Any:
+    return _REQUIRED[name] if value is spec.op_spec.REQUIRED else value
+
+
+def judge(query: Mapping[str, Any], theirs: Op, ours: Op) -> Differences:
+    """Compares what needs no case: OpDefs, static shapes, defaults in a call."""
     from tensorflow.python.framework import op_def_registry
 
-    signatures = {}
-    for query in queries:
-        if query["own"]:  # It is this package's library that registers it.
-            importlib.import_module("tf_bn_ops").load()
-        theirs, ours = op_def_registry.get(query["name"]), op_def_registry.get(query["like"])
-        if ours is None:
-            raise ValueError(f"TensorFlow has no op {query['like']}")
-        signatures[query["name"]] = differences(query, query["attr_names"], theirs, ours)
-    return {"signatures": signatures}
+    op_def = op_def_registry.get(query["like"])
+    if op_def is None:
+        raise ValueError(f"TensorFlow has no op {query['like']}")
+    found = differences(query, query["attr_names"], op_def_registry.get(query["name"]), op_def)
+    if any(kind == FATAL for kind, _ in found):
+        return found
+    op = spec.OPS[query["op"]]
+    said = static_shapes.difference(
+        op, query["layouts"], query["modes"], theirs.shapes, ours.shapes
+    )
+    found += [("shapes", said)] if said else []
+    defaults = {n: _value(n, value) for n, value in op.attrs.items()}
+    required = {n: defaults[n] for n, v in op.attrs.items() if v is spec.op_spec.REQUIRED}
+    explicit, without = theirs.values(defaults), theirs.values(required)
+    if explicit is not None and (without is None or not identical(explicit, without)):
+        how = "fails" if without is None else "computes something else"
+        text = f"a call without the optional attrs {how} than one with those of {query['like']}"
+        found.append(("defaults", text.replace("fails than", "fails, unlike")))
+    return found
 
 
 def differences(
@@ -48,6 +142,13 @@ def differences(
     for kind in ("input", "output"):
         _compare_args(kind, query, theirs, ours, found)
     _compare_attrs(query, attrs, theirs, ours, found)
+    if theirs.is_stateful != ours.is_stateful:
+        how = (
+            "is stateful, which keeps TensorFlow from folding it"
+            if theirs.is_stateful
+            else ("is not stateful")
+        )
+        found.append(("stateful", f"{query['name']} {how}; {ours.name} differs"))
     return found
 
 
@@ -124,6 +225,8 @@ def _compare_attrs(
         if no := [v for v in values if has and v.encode() not in has]:
             text = f"attr {b.name} does not allow {' or '.join(no)}, which is claimed"
             found.append(("values", text))
+    if [n for n in their_attrs if n in wanted] != [n for n in wanted if n in their_attrs]:
+        found.append(("order", f"attrs are in another order: {', '.join(their_attrs)}"))
     arguments = (*theirs.input_arg, *theirs.output_arg)
     used = {*wanted, *(name for a in arguments for name in (a.type_attr, a.number_attr))}
     for attr in theirs.attr:

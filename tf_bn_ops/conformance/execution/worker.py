@@ -1,10 +1,10 @@
-"""The process that runs ops: `python -m tf_bn_ops.conformance.execution.worker FD OPS [QUERIES]`.
+"""The process that runs ops: `python -m tf_bn_ops.conformance.execution.worker FD OPS`.
 
 OPS names what holds the ops, as `module` or `module:attribute` (`tensorflow:raw_ops`), or as
-`library:PATH` of an op library; QUERIES is then a JSON list of OpMapping.opdef_query(), whose
-OpDefs are compared. A request (harness/processes.py) is a dict with op, attrs, perhaps outputs
-(their names in the order wanted), lists (inputs that are lists of tensors; at most one is given of
-each) and device, and either
+`library:PATH` of an op library. A request (harness/processes.py) is {"contract": [query, ...]}
+(OpMapping.contract_query(); the result is a dict from the name of an op to its differences,
+signatures.py), or a dict with op, attrs, perhaps outputs (their names in the order wanted), lists
+(inputs that are lists of tensors; at most one is given of each) and device, and either
 
 - inputs (name -> array), modes (cases/execution_modes.py) and perhaps before (requests that the
   mode `history` makes first): the result is a dict from each mode to ("outputs", [array, ...]),
@@ -17,7 +17,6 @@ each) and device, and either
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import re
 import sys
@@ -69,9 +68,28 @@ class Executor:
             return {"ops": has}  # To list devices starts threads, which a fork would lack.
         return {**devices.facts(self._tf), "ops": has}
 
-    def __call__(self, request: dict[str, Any]) -> dict[str, tuple[str, Any]]:
+    def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
+        if "contract" in request:
+            return {query["name"]: self._judge_contract(query) for query in request["contract"]}
         with devices.placed(self._tf, request.get("device")):
             return self._answers(request)
+
+    def _judge_contract(self, query: dict[str, Any]) -> signatures.Differences:
+        def in_order(names: Sequence[str], outputs: Any) -> list[Any]:
+            return self._in_order({"outputs": names}, outputs)
+
+        own = self._tf.raw_ops
+        if query["own"]:  # It is this package's library that registers it.
+            own = importlib.import_module("tf_bn_ops").raw_ops
+            importlib.import_module("tf_bn_ops").load()
+        theirs, ours = (
+            signatures.Op(self._tf, getattr(ops, name, None), query, renamed, in_order)
+            for ops, name, renamed in (
+                (self._ops, query["function"], True),
+                (own, query["op"], False),
+            )
+        )
+        return signatures.judge(query, theirs, ours)
 
     def _answers(self, request: dict[str, Any]) -> dict[str, tuple[str, Any]]:
         if "static" in request:
@@ -313,12 +331,10 @@ def _describe(error: Exception) -> str:
     return f"{code}: " + "\n".join(lines).strip().removeprefix(f"{code}: ")
 
 
-def _make(ops_name: str, queries: str = "") -> tuple[dict[str, Any], Callable[[Any], Any]]:
+def _make(ops_name: str) -> tuple[dict[str, Any], Callable[[Any], Any]]:
     try:
         executor = Executor(find_ops(ops_name))
         facts = executor.facts()
-        if queries:
-            facts |= signatures.facts(json.loads(queries))
     except Exception as error:
         # The sentence names OPS; an import error needs no trace besides.
         kind = type(error) if isinstance(error, ImportError) else RuntimeError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -75,15 +74,11 @@ class Worker:
         self._variants: dict[str, Worker] = {}
         self._crash = ""  # Known before `collect`.
         self._instead: Worker | None = None  # That answers the case.
-        arguments = [implementation.ops]
-        if implementation.mapped is not None:
-            queries = [entry.opdef_query() for entry in implementation.mapped.values()]
-            arguments.append(json.dumps(queries))
         level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")
         self.process = processes.Process(
             self.name,
             "tf_bn_ops.conformance.execution.worker",
-            arguments,
+            [implementation.ops],
             {"TF_CPP_MIN_LOG_LEVEL": level, **implementation.environment},
             memory,
         )
@@ -108,6 +103,26 @@ class Worker:
         self.process.wait_until_ready()
         for device in self._implementation.devices.values():
             devices.check(device, self.facts)
+
+    def contract(self) -> dict[str, list[tuple[str, str]]]:
+        """How the contracts of mapped ops differ from what they claim: name -> (kind, sentence).
+
+        Raises:
+          WorkerError: the process did not survive the question.
+        """
+        mapped = (self._implementation.mapped or {}).values()
+        if not mapped:
+            return {}
+        self.wait_until_ready()
+        self.process.send({"contract": [entry.contract_query() for entry in mapped]})
+        try:
+            state, content = self.process.receive(self._timeout)
+        except processes.Died as e:
+            raise WorkerError(f"the contract of the ops cannot be compared: {e}") from e
+        if state == "error":
+            raise WorkerError(f"the contract of the ops cannot be compared: {content}")
+        assert isinstance(content, dict)
+        return content
 
     def supports(self, case: Case) -> bool:
         """Whether it has an op for the case."""

@@ -12,6 +12,12 @@ says). In training,
   rstd, relative: rho = ev/(variance + epsilon) + 4u_s (half of the first term, twice; no bound
             where ev exceeds half of variance + epsilon)
 
+With two passes (profile `float32`) x0 = 0, and xc in the variance is x - mean - em, whose square is
+summed; Welford's updates multiply deviations with means that are off by at most em, in three terms
+whose mean is at most the deviation (Chan, Golub and LeVeque 1983 have the same order):
+
+  variance  ev = e(xc^2) + em^2 + 4em*sqrt(variance) + 3u_s*variance, and two ulp
+
 With the strict profile these are the accuracy that the library promises at any mean: 2u|mean|, and
 4u*variance + 2^-48 mean(x^2); x0 is at most sqrt(M*variance) from the mean, so what e(t) adds is
 far below both unless M is in the billions. Of Bessel's correction and the moving average
@@ -143,10 +149,11 @@ class Oracle:
     def load(self, role: str, at: Region) -> _Array:
         return self.problem.dtype.widen(self.problem[role][at], self.work)
 
-    def of_batch(self, rearranged: bool) -> _Statistics:
-        """The statistics of x: two passes, compensated, the second around the first one's mean."""
+    def of_batch(self, around_zero: bool) -> _Statistics:
+        """The statistics of x: two passes, compensated, the second around the first one's mean.
+        Sums measure x from 0, or from its first element."""
         center = np.zeros(self.problem.view[1], self.work)
-        if self.count and not rearranged:
+        if self.count and not around_zero:
             center = self.problem.dtype.widen(self.problem["x"][0, :, 0], self.work)
             center[~np.isfinite(center)] = 0
         first, second = self._pass(center), None
@@ -212,14 +219,19 @@ class Errors:
         u_s = summed_in.unit_roundoff
         of_x, of_squares = (profile.sum_error(problem.dtype, count, q) for q in (1, 3))
         t = spec.DTYPES[problem.dtype.accumulator].smallest_normal
-        d, squares = np.abs(of.d), of.variance + of.d**2
-        e_x, e_xx = of_x * of.xc + t, of_squares * squares + t * (2 * of.xc + 1)
-        ev = e_xx + 2 * d * e_x + 3 * u_s * (squares + d**2)
+        d, e_x = np.abs(of.d), of_x * of.xc + t
+        em = e_x + u_s * d
+        squares = of.variance + (em if profile.two_pass else d) ** 2
+        e_xx = of_squares * squares + t * (2 * of.xc + 1)
+        if profile.two_pass:
+            ev = e_xx + em**2 + 4 * em * np.sqrt(of.variance) + 3 * u_s * of.variance
+        else:
+            ev = e_xx + 2 * d * e_x + 3 * u_s * (squares + d**2)
         rho = np.where(ev == 0, 0, ev / (of.variance + problem.epsilon))
         rho = np.where(rho > 0.5, np.inf, rho + 4 * u_s)
         overflow = ~(max(count, 1) * squares <= summed_in.largest) & np.isfinite(squares)
         overflow |= np.isinf(squares) & np.isfinite(of.mean)
-        return cls(e_x + u_s * d, ev, rho, overflow)
+        return cls(em, ev, rho, overflow)
 
     @classmethod
     def frozen(cls, profile: Profile, problem: Problem) -> Errors:
@@ -259,7 +271,7 @@ def _used(oracle: Oracle, profile: Profile) -> tuple[_Statistics, Errors]:
     problem = oracle.problem
     if not problem.is_training:
         return oracle.given, Errors.frozen(profile, problem)
-    of = oracle.of_batch(profile.rearranged)
+    of = oracle.of_batch(profile.around_zero)
     return of, Errors.in_training(profile, problem, of, oracle.count)
 
 

@@ -19,6 +19,8 @@ small to matter a factor 2 is left where they are dropped:
   variance = mean(xc^2) - d^2        ev = e(xc^2) + 2|d|e(xc) + 3u_s*(mean(xc^2) + d^2)
   rstd, relative                     rho = ev/(variance + epsilon) + 4u_s
       (half of the first term, twice; no bound where ev exceeds half of variance + epsilon)
+      (two passes, profile `float32`: x0 is the mean, d what it is off, em = h*u_s*mean|x|; d^2 and
+      4d*sqrt(variance) more, as in batch_norm.py)
   a = rstd*(mean(gx*xc) - mean(gx)*d)
       ea = 2*rstd*(e(gx*xc) + |d|e(gx) + |mean(gx)|e(xc) + 3u_s*(mean|gx*xc| + |mean(gx)*d|))
            + |a|*(rho + u_s)         es in the same way from dy
@@ -194,8 +196,8 @@ class _Moments:
     d: _Array
 
     @classmethod
-    def of(cls, tensors: _Tensors, rearranged: bool) -> _Moments:
-        center = np.zeros_like(tensors.first) if rearranged else tensors.first
+    def of(cls, tensors: _Tensors, profile: Profile) -> _Moments:
+        center = np.zeros_like(tensors.first) if profile.rearranged else tensors.first
 
         def plain(at: Region) -> Mapping[str, _Array]:
             g, y, v = tensors.load(at)
@@ -207,10 +209,15 @@ class _Moments:
             g, y, v = tensors.load(at)
             c = v - center[at[1], None]
             terms = {"gx": g, "dy": y, "x": c, "x_x": c * c, "gx_x": g * c, "dy_x": y * c}
+            if profile.two_pass:
+                terms["x"] = v
             return {**terms, "gx_dy": g * y}
 
         means = tensors.means(plain, magnitudes)
         gx, dy, x = means("gx"), means("dy"), tensors.first + means("x")
+        if profile.two_pass:
+            center = x
+            means = tensors.means(plain, magnitudes)
 
         def centered(at: Region) -> Mapping[str, _Array]:
             loaded = zip(tensors.load(at), (gx, dy, x), strict=True)
@@ -277,11 +284,11 @@ def _rstd_error(ev: _Array, total: _Array, u_s: float) -> _Array:
 
 
 def _training(
-    tensors: _Tensors, problem: Problem, k: _Constants, rearranged: bool
+    tensors: _Tensors, problem: Problem, k: _Constants, profile: Profile
 ) -> _Coefficients:
     """The sentences of the module's text about sums and coefficients, in its order."""
     u_s, t, m = k.u_s, k.t, tensors.count
-    moments = _Moments.of(tensors, rearranged)
+    moments = _Moments.of(tensors, profile)
     size, d = moments.magnitudes, moments.d
     total = moments.variance + tensors.work(problem.epsilon)
     rstd = 1 / np.sqrt(total)
@@ -294,7 +301,11 @@ def _training(
         flushed = sum((size(factor) for factor in name.split("_")), 1) if "_" in name else 1
         return k.sum_errors[name] * size(name) + t * flushed
 
+    if profile.two_pass:
+        d = e("x") + u_s * np.abs(moments.x)
     ev = e("x_x") + 2 * d * e("x") + 3 * u_s * (size("x_x") + d**2)
+    if profile.two_pass:
+        ev = ev + d**2 + 4 * d * np.sqrt(moments.variance)
     rho = _rstd_error(ev, total, u_s)
 
     def e_cov(name: str, mean: _Array, result: _Array) -> _Array:
@@ -369,7 +380,7 @@ class BatchNormGradGrad:
         statistic = problem.statistics_dtype
         with np.errstate(all="ignore"):
             if problem.is_training:
-                c = _training(tensors, problem, k, profile.rearranged)
+                c = _training(tensors, problem, k, profile)
             else:
                 c = _frozen(tensors, problem, k)
             bound = c.scale_grad_error + flushed_below(statistic)

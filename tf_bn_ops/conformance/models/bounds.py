@@ -72,7 +72,14 @@ A profile fixes the constants:
   gradients with a large common part would lose what is left of them: it is off by 2*u_c^2*|m|,
   2^-23 of a rounding.
 `two-level`: what the GPU kernels promise: `strict`, with two-level sums of float32, too.
-`textbook`: what any honest float32 implementation meets, for built-ins and third-party kernels.
+`float32`: what a careful kernel reaches that sums in float32 (u_s = 2^-24), in any order, naive at
+  worst: h = M + 4. Statistics come from two passes or from Welford's updates, x_backprop and y from
+  x - mean: nothing is rearranged. m is a product with 1/M, 3 roundings; rstd may come from an
+  approximate reciprocal root, so that outputs of sums have 8, and of *exact* fills offset_backprop
+  alone must match bitwise. The mean of x is off by em = h*u_s*mean|x|, and with it the variance, by
+  em^2 (batch_norm.py); mean(x^2) - mean(x)^2 is off by h*u_s*mean(x^2), which at a mean of D
+  deviations is more than that for M < D/8. The default for ops of other libraries.
+`textbook`: what any honest float32 implementation meets, TensorFlow's own among them.
   Sums in float32 (u_s = 2^-24), in any order, naive at worst: h = M + 4, so the bound grows with
   the number of elements, and finds no faults that are smaller than that. The sum behind
   scale_backprop may be rearranged as sum(dy*x) - mean*S1, and x_backprop as a*dy + b*x + c, which
@@ -97,6 +104,9 @@ from tf_bn_ops.spec import DTYPES, DType
 _IN_FLOAT = frozenset(d.name for d in DTYPES.values() if d.accumulator == "float32")
 _NARROW = _IN_FLOAT - {"float32"}
 
+# The output that is a sum and nothing else.
+_SUM_ALONE = frozenset({"offset_backprop"})
+
 # Maximum terms of a run of a two-level sum: kTwoLevelRun of cc/core/partition.h.
 TWO_LEVEL_RUN = 8
 
@@ -114,6 +124,12 @@ class Profile:
     rearranged: bool
     exact: frozenset[str] | None  # Outputs of exact fills that must match bitwise; None: all.
     two_level: frozenset[str] = frozenset()  # Element types whose sums are two-level sums.
+    two_pass: bool = False  # A variance is summed around a mean that is a sum of x itself.
+
+    @property
+    def around_zero(self) -> bool:
+        """Whether sums measure x from 0, and not from its channel's first element."""
+        return self.rearranged or self.two_pass
 
     def sums_type(self, dtype: DType) -> DType:
         """The type that sums of elements of `dtype` are kept in."""
@@ -147,7 +163,8 @@ PROFILES: Mapping[str, Profile] = {
     for p in (
         Profile("strict", "float64", 512, 2, 8, 2.0**-23, False, None, _NARROW),
         Profile("two-level", "float64", 512, 2, 8, 2.0**-23, False, None, _IN_FLOAT),
-        Profile("textbook", None, None, 8, 8, 6, True, frozenset({"offset_backprop"})),
+        Profile("float32", None, None, 8, 8, 3, False, _SUM_ALONE, two_pass=True),
+        Profile("textbook", None, None, 8, 8, 6, True, _SUM_ALONE),
     )
 }
 

@@ -126,7 +126,7 @@ class BatchNormStats:
                 yield Expected(role, WHOLE, zero, zero, zero)
             return
         with np.errstate(all="ignore"):
-            of = right.of_batch(profile.rearranged)
+            of = right.of_batch(profile.around_zero)
             errors = batch_norm.Errors.in_training(profile, problem, of, m)
             mean, m2 = of.mean + of.rest, of.variance * m
             floor = 4 * bounds_lib.flushed_below(spec.DTYPES["float64"])

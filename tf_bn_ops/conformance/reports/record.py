@@ -82,7 +82,7 @@ SCHEMA: dict[str, dict[str, str]] = {
         "device": "where it was run; null leaves it to TensorFlow",
         "reference_device": "where the op of TensorFlow was run",
         "tolerances": "what it is allowed beyond the bounds: see below",
-        "signature": "how its signature differs, a sentence each",
+        "signature": "how its contract differs, a sentence each",
         "departures": "those of them that fail the run: the mapping file does not name their kind",
     },
     "tolerances": {
@@ -275,9 +275,9 @@ def passed(record: dict[str, Any]) -> bool:
 
 
 def departures(record: dict[str, Any]) -> list[str]:
-    """How the signatures of mapped ops depart from what they claim to equal, a line each."""
+    """How the contracts of mapped ops depart from what they claim to equal, a line each."""
     mapped = record["candidate"]["mapped"]
-    return [f"signature of {op['name']}: {text}" for op in mapped for text in op["departures"]]
+    return [f"contract of {op['name']}: {text}" for op in mapped for text in op["departures"]]
 
 
 def check(record: Any) -> None:

@@ -148,7 +148,7 @@ def _print_verdict(console: Console, record: dict[str, Any], total: Row, failure
         console,
         f"conformance {'passed' if passed else 'FAILED'}: {failures} of {total.cases} cases "
         f"failed{f', {len(stale)} stale known divergences' if stale else ''}"
-        f"{f', {len(departures)} differences of signatures' if departures else ''}",
+        f"{f', {len(departures)} differences of contracts' if departures else ''}",
         "bold green" if passed else "bold red",
     )
     settings = record["settings"]
