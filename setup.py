@@ -7,6 +7,7 @@ The environment can say otherwise, for tools/release/wheels.py and for cross bui
                        place of a build. They choose among themselves when they are loaded: nothing
                        is required, and the version has no addition.
   TF_BN_OPS_PLATFORM   the platform of the wheel, such as linux_aarch64.
+  PROJECT_URL          the repository that a release is built from, for the links of an index.
 """
 
 from __future__ import annotations
@@ -58,6 +59,19 @@ def dependencies() -> list[str]:
     if tensorflow is None:  # an sdist, or metadata alone: nothing was built against anything
         return backend.requirements("runtime") + backend.requirements("tensorflow")
     return [*backend.requirements("runtime"), f"{tensorflow.distribution}=={tensorflow.minor}.*"]
+
+
+def urls() -> dict[str, str]:
+    """None without PROJECT_URL: the sources do not know where they are published."""
+    home = os.environ.get("PROJECT_URL", "").rstrip("/")
+    pages = {
+        "Homepage": "",
+        "Documentation": "/tree/main/docs",
+        "Changelog": "/blob/main/CHANGELOG.md",
+        "Source": "",
+        "Issues": "/issues",
+    }
+    return {name: home + page for name, page in pages.items()} if home else {}
 
 
 def _seen_by_make(folder: str | pathlib.Path) -> str:
@@ -166,6 +180,7 @@ class BdistWheel(bdist_wheel):
 setup(
     version=version(),
     install_requires=dependencies(),
+    project_urls=urls(),
     distclass=PlatformDistribution,
     cmdclass={
         "bdist_wheel": BdistWheel,

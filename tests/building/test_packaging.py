@@ -28,6 +28,9 @@ setuptools = pytest.importorskip("setuptools", reason="needs requirements/build.
 
 pytestmark = pytest.mark.long
 
+# Of the repository, in the links of the metadata.
+PAGES = ("", "/tree/main/docs", "/blob/main/CHANGELOG.md", "/issues")
+
 needs_build_tools = pytest.mark.skipif(
     not (
         int(setuptools.__version__.split(".")[0]) >= 77
@@ -210,6 +213,19 @@ def test_wheel_metadata(wheel):
     }
     assert "tf_bn_ops/include/tf_bn_ops/ops.h" in names
     assert not [name for name in names if name.startswith(("tests/", "tools/", "cc/"))]
+
+
+@needs_build_tools
+@pytest.mark.parametrize("home", ["", "https://forge.example/them/tf_bn_ops/"])
+def test_links_are_those_of_the_repository_that_builds(tree, home):
+    name = backend(tree, "print(backend.prepare_metadata_for_build_wheel('.'))", PROJECT_URL=home)
+    text = (tree / name.split()[-1] / "METADATA").read_text("utf-8")
+    metadata = email.message_from_string(text)
+    links = dict(link.split(", ") for link in metadata.get_all("Project-URL", []))
+    assert set(links.values()) == ({home.rstrip("/") + page for page in PAGES} if home else set())
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["License-File"] == "LICENSE"
+    assert "Typing :: Typed" in metadata.get_all("Classifier")
 
 
 @needs_build_tools
