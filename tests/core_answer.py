@@ -17,7 +17,7 @@ def answer(case: Case, inputs: Inputs) -> Answer:
     problem = problems.of_call(case, inputs)
     outputs = c_abi.new_outputs(problem, fill=np.nan)
     c_abi.run(problem, threads=_THREADS, outputs=outputs)
-    # No function of the C ABI has the first; the second is an option there.
+    # No call of the C ABI has the first; the second is an option there.
     for role in ("placeholder", "forward_coefficients"):
         outputs[role] = np.zeros(0, problem.statistics_dtype.numpy)
     return Answer(

@@ -12,9 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "cc/c_api/alignment.h"
-#include "cc/c_api/args.h"
-#include "cc/c_api/formula_of.h"
+#include "cc/c_api/read_call.h"
+#include "cc/core/gather_stats.h"
 #include "cc/core/partition.h"
 #include "cc/cpu/cache_sizes.h"
 #include "cc/cpu/dispatch.h"
@@ -30,11 +29,8 @@ using tf_bn_ops::Implementation;
 using tf_bn_ops::PlanRequest;
 using tf_bn_ops::RunOnCpu;
 using tf_bn_ops::View;
-using tf_bn_ops::c_api::CheckAlignment;
 using tf_bn_ops::c_api::CheckView;
 using tf_bn_ops::c_api::Fail;
-using tf_bn_ops::c_api::IsDType;
-using tf_bn_ops::c_api::ReadArgs;
 
 // Starts a thread for each piece of work: callers of the C ABI have no pool.
 class SpawningExecutor final : public tf_bn_ops::Executor {
@@ -60,42 +56,6 @@ const Implementation* ImplementationOf(const char* name, std::string* error) {
                          : tf_bn_ops::FindImplementation(name, error);
 }
 
-// What a call stores beside the outputs of its formula: the count of
-// batch_norm_stats, which follows from the view.
-void StoreCount(const void*, const View&) {}
-void StoreCount(const tfbn_batch_norm_stats_args* args, const View& view) {
-  *args->count = NumElements(view) == 0
-                     ? 0
-                     : static_cast<double>(ElementsPerChannel(view));
-}
-
-template <typename CArgs>
-int Run(const CArgs* c_args, const char* implementation, int threads,
-        char* error, size_t error_size) try {
-  tf_bn_ops::Call call;
-  std::string sentence = ReadArgs(c_args, &call);
-  if (sentence.empty()) sentence = CheckAlignment(call);
-  if (sentence.empty() && threads < 1) {
-    sentence = "threads must be at least 1";
-  }
-  if (!sentence.empty()) return Fail(sentence, error, error_size);
-  const Implementation* const chosen =
-      ImplementationOf(implementation, &sentence);
-  if (chosen == nullptr) return Fail(sentence, error, error_size);
-  // Not cleared, as that of TensorFlow's kernels is not: whoever judges the
-  // core by this call has to see what is read before it is written.
-  const std::unique_ptr<char[]> workspace(
-      new char[CpuWorkspaceBytes(call.formula, call.view, call.dtype)]);
-  SpawningExecutor executor(threads);
-  RunOnCpu(call, *chosen, executor, workspace.get());
-  StoreCount(c_args, call.view);
-  return 0;
-} catch (const std::exception& e) {
-  // No memory or no threads; nothing else throws.
-  return Fail(std::string("the system refused: ") + e.what(), error,
-              error_size);
-}
-
 // A plan lists its tasks, whose number grows with that of the threads.
 constexpr int kMaxExplainedThreads = 1 << 16;
 // Those of all threads together must not overflow.
@@ -112,9 +72,10 @@ std::string ReadRequest(const char* formula, const tfbn_explain_args* args,
     return std::string("there is no formula \"") + formula + "\"";
   }
   request->formula = entry->traits;
-  if (!IsDType(args->dtype)) {
-    return "dtype must be one of the TFBN_ element types";
-  }
+  request->dtype = static_cast<tf_bn_ops::DType>(args->dtype);
+  const std::string error =
+      tf_bn_ops::c_api::CheckDType(request->dtype, "dtype");
+  if (!error.empty()) return error;
   if (args->threads < 1 || args->threads > kMaxExplainedThreads) {
     return "threads must be at least 1 and at most " +
            std::to_string(kMaxExplainedThreads);
@@ -125,7 +86,6 @@ std::string ReadRequest(const char* formula, const tfbn_explain_args* args,
            std::to_string(kMaxExplainedCacheBytes);
   }
   request->view = View{args->outer, args->channels, args->inner};
-  request->dtype = static_cast<tf_bn_ops::DType>(args->dtype);
   request->is_training = args->is_training != 0;
   request->in_place = args->in_place != 0;
   if (request->in_place) {
@@ -140,25 +100,38 @@ std::string ReadRequest(const char* formula, const tfbn_explain_args* args,
 
 }  // namespace
 
-#define TFBN_DEFINE_CALL(name)                                              \
-  int tfbn_cpu_##name(const tfbn_##name##_args* args,                       \
-                      const char* implementation, int threads, char* error, \
-                      size_t error_size) {                                  \
-    return Run(args, implementation, threads, error, error_size);           \
+int tfbn_cpu_run(const tfbn_call* c_call, const char* implementation,
+                 int threads, char* error, size_t error_size) try {
+  std::string sentence = tf_bn_ops::c_api::CheckCall(c_call);
+  if (sentence.empty() && threads < 1) {
+    sentence = "threads must be at least 1";
   }
-TFBN_FOR_EACH_C_CALL(TFBN_DEFINE_CALL)
+  if (!sentence.empty()) return Fail(sentence, error, error_size);
+  const Implementation* const chosen =
+      ImplementationOf(implementation, &sentence);
+  if (chosen == nullptr) return Fail(sentence, error, error_size);
+  const tf_bn_ops::Call call(*c_call);
+  // Not cleared, as that of TensorFlow's kernels is not: whoever judges the
+  // core by this call has to see what is read before it is written.
+  const std::unique_ptr<char[]> workspace(
+      new char[CpuWorkspaceBytes(call.formula, call.view, call.dtype)]);
+  SpawningExecutor executor(threads);
+  RunOnCpu(call, *chosen, executor, workspace.get());
+  return 0;
+} catch (const std::exception& e) {
+  // No memory or no threads; nothing else throws.
+  return Fail(std::string("the system refused: ") + e.what(), error,
+              error_size);
+}
 
-int tfbn_cpu_batch_norm_gather_stats(
-    const tfbn_batch_norm_gather_stats_args* args, char* error,
-    size_t error_size) {
-  tf_bn_ops::GatherStatsArgs gather;
-  std::string sentence = ReadArgs(args, &gather);
-  if (sentence.empty()) sentence = CheckAlignment(gather);
-  if (sentence.empty() && FindInvalidCount(gather) >= 0) {
+int tfbn_cpu_gather_stats(const tfbn_gather_stats* args, char* error,
+                          size_t error_size) {
+  std::string sentence = tf_bn_ops::c_api::CheckGatherStats(args);
+  if (sentence.empty() && tf_bn_ops::FindInvalidCount(*args) >= 0) {
     sentence = "counts must be finite and not negative";
   }
   if (!sentence.empty()) return Fail(sentence, error, error_size);
-  tf_bn_ops::GatherStats(gather);
+  tf_bn_ops::GatherStats(*args);
   return 0;
 }
 

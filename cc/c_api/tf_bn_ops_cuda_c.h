@@ -14,63 +14,26 @@
 extern "C" {
 #endif
 
-/* Sets `bytes` to the device memory that a call of any of the functions below
- * needs for this view in addition to its arguments. */
-TFBN_EXPORT int tfbn_cuda_workspace(int64_t outer, int64_t channels,
-                                    int64_t inner, int32_t dtype,
-                                    int64_t* bytes, char* error,
-                                    size_t error_size);
+/* Sets `bytes` to the device memory that a call needs in addition to its
+ * arrays; reads formula, view and dtype. */
+TFBN_EXPORT int tfbn_cuda_workspace(const tfbn_call* call, int64_t* bytes,
+                                    char* error, size_t error_size);
 
-/* Enqueues one batch-norm gradient on `cuda_stream` (a cudaStream_t or
- * CUstream; NULL: the default stream) of the current device and returns without
- * synchronizing. The arrays of `args` and `workspace`, of `workspace_bytes`
- * bytes, are in device memory: arrays aligned to their element type, workspace
- * to 8 bytes. */
-TFBN_EXPORT int tfbn_cuda_batch_norm_grad(const tfbn_batch_norm_grad_args* args,
-                                          void* workspace,
-                                          int64_t workspace_bytes,
-                                          void* cuda_stream, char* error,
-                                          size_t error_size);
+/* Enqueues one call on `cuda_stream` (a cudaStream_t or CUstream; NULL: the
+ * default stream) of the current device and returns without synchronizing. The
+ * arrays of `call` and `workspace`, of `workspace_bytes` bytes, are in device
+ * memory, but local_count: arrays aligned to their element type, workspace to 8
+ * bytes. */
+TFBN_EXPORT int tfbn_cuda_run(const tfbn_call* call, void* workspace,
+                              int64_t workspace_bytes, void* cuda_stream,
+                              char* error, size_t error_size);
 
-/* The same for one batch normalization. */
-TFBN_EXPORT int tfbn_cuda_batch_norm(const tfbn_batch_norm_args* args,
-                                     void* workspace, int64_t workspace_bytes,
-                                     void* cuda_stream, char* error,
-                                     size_t error_size);
-
-/* The same for one gradient behind an activation. */
-TFBN_EXPORT int tfbn_cuda_batch_norm_grad_ex(
-    const tfbn_batch_norm_grad_ex_args* args, void* workspace,
-    int64_t workspace_bytes, void* cuda_stream, char* error, size_t error_size);
-
-/* The same for one second-order gradient. */
-TFBN_EXPORT int tfbn_cuda_batch_norm_grad_grad(
-    const tfbn_batch_norm_grad_grad_args* args, void* workspace,
-    int64_t workspace_bytes, void* cuda_stream, char* error, size_t error_size);
-
-/* The same for the parts of a synchronised batch normalization. `count` of the
- * statistics of a batch, which follows from the view, is in host memory. */
-TFBN_EXPORT int tfbn_cuda_batch_norm_stats(
-    const tfbn_batch_norm_stats_args* args, void* workspace,
-    int64_t workspace_bytes, void* cuda_stream, char* error, size_t error_size);
-
-TFBN_EXPORT int tfbn_cuda_batch_norm_elemt(
-    const tfbn_batch_norm_elemt_args* args, void* workspace,
-    int64_t workspace_bytes, void* cuda_stream, char* error, size_t error_size);
-
-TFBN_EXPORT int tfbn_cuda_batch_norm_backward_reduce(
-    const tfbn_batch_norm_backward_reduce_args* args, void* workspace,
-    int64_t workspace_bytes, void* cuda_stream, char* error, size_t error_size);
-
-TFBN_EXPORT int tfbn_cuda_batch_norm_backward_elemt(
-    const tfbn_batch_norm_backward_elemt_args* args, void* workspace,
-    int64_t workspace_bytes, void* cuda_stream, char* error, size_t error_size);
-
-/* Without a workspace. A device cannot refuse counts: one that is negative,
- * infinite or NaN makes all results NaN. */
-TFBN_EXPORT int tfbn_cuda_batch_norm_gather_stats(
-    const tfbn_batch_norm_gather_stats_args* args, void* cuda_stream,
-    char* error, size_t error_size);
+/* The same for tfbn_cpu_gather_stats, without a workspace. A device cannot
+ * refuse counts: one that is negative, infinite or NaN makes all results
+ * NaN. */
+TFBN_EXPORT int tfbn_cuda_gather_stats(const tfbn_gather_stats* args,
+                                       void* cuda_stream, char* error,
+                                       size_t error_size);
 
 #ifdef __cplusplus
 }

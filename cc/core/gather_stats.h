@@ -6,22 +6,10 @@
 
 #include <cstdint>
 
+#include "cc/core/call.h"
 #include "cc/core/host_device.h"
 
 namespace tf_bn_ops {
-
-// Inputs and outputs of one call. Pointers are borrowed, and no output overlaps
-// an input.
-struct GatherStatsArgs {
-  int64_t parts = 0, channels = 0;
-  const double* counts = nullptr;  // [parts], elements per channel
-  const double* means = nullptr;   // [parts, channels]
-  const double* m2s = nullptr;     // [parts, channels], sums (x - mean)^2
-
-  double* count = nullptr;  // One element.
-  double* mean = nullptr;   // [channels]
-  double* m2 = nullptr;     // [channels]
-};
 
 // The pairwise formula of Chan, Golub and LeVeque (1983), part after part in
 // their order, so that results are bitwise identical on every replica:

@@ -458,23 +458,18 @@ size_t CpuWorkspaceBytes(FormulaKind formula, const View& view, DType dtype) {
          static_cast<size_t>(coefficients) * SizeOf(ComputeDTypeOf(dtype));
 }
 
-// Without an activation side_input_backprop is y_backprop: a copy, last, since
-// it may be the buffer of x, unless x_backprop is the buffer of y_backprop.
 void RunOnCpu(const Call& call, const Implementation& implementation,
               Executor& executor, void* workspace) {
-  const size_t bytes = call.activation == Activation::kIdentity &&
-                               call.side_input_backprop != nullptr &&
-                               call.side_input_backprop != call.y_backprop
-                           ? NumElements(call.view) * SizeOf(call.dtype)
-                           : 0;
-  const bool copies_first = call.x_backprop == call.y_backprop;
-  if (bytes > 0 && copies_first) {
-    std::memcpy(call.side_input_backprop, call.y_backprop, bytes);
-  }
-  Compute(call, implementation, executor, workspace);
-  if (bytes > 0 && !copies_first) {
-    std::memcpy(call.side_input_backprop, call.y_backprop, bytes);
-  }
+  RunWithCopies(
+      call,
+      [&](const Call& computed) {
+        Compute(computed, implementation, executor, workspace);
+        return 0;
+      },
+      [](void* to, const void* from, size_t bytes) {
+        std::memcpy(to, from, bytes);
+        return 0;
+      });
 }
 
 }  // namespace tf_bn_ops

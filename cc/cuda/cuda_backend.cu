@@ -1,9 +1,8 @@
-// Which formula a call takes, and its workspace. The kernels are in kernels/.
+// Which kernels compute a call, and its workspace. They are in kernels/.
 
 #include <algorithm>
 
 #include "cc/core/formulas/all_formulas.h"
-#include "cc/core/formulas/fitting_formula.h"
 #include "cc/cuda/cuda_backend.h"
 #include "cc/cuda/gpu_runtime.h"
 #include "cc/cuda/launch_plan.h"
@@ -27,27 +26,31 @@ class StreamCopy {
 
 }  // namespace
 
-template <typename Formula>
-size_t CudaWorkspaceBytes(const View& view, DType dtype) {
-  return std::max<size_t>(1, cuda::WorkspaceBytes<Formula>(view, dtype));
+size_t CudaWorkspaceBytes(FormulaKind formula, const View& view, DType dtype) {
+  size_t bytes = 1;
+#define TFBN_WORKSPACE(unused, F, name) \
+  if (F::kKind == formula)              \
+    bytes = std::max(bytes, cuda::WorkspaceBytes<F>(view, dtype));
+  TFBN_FOR_EACH_FORMULA(TFBN_WORKSPACE, )
+#undef TFBN_WORKSPACE
+  return bytes;
 }
 
-template <typename Formula>
-int CudaLaunch(const typename Formula::Args& args, void* workspace,
-               void* cuda_stream) {
-  return RunFittingFormula<Formula>(
-      args,
-      [&](auto fitting, const auto& its_args) {
-        return cuda::LaunchFormulaOnCuda<typename decltype(fitting)::Formula>(
-            its_args, workspace, cuda_stream);
+int RunOnCuda(const Call& call, void* workspace, void* cuda_stream) {
+  return RunWithCopies(
+      call,
+      [&](const Call& computed) {
+        switch (FormulaOf(computed)) {
+#define TFBN_CASE(unused, F, name) \
+  case FormulaIndex::k##F:         \
+    return cuda::LaunchFormulaOnCuda<F>(computed, workspace, cuda_stream);
+          TFBN_FOR_EACH_FORMULA(TFBN_CASE, )
+#undef TFBN_CASE
+        }
+        return 0;
       },
       StreamCopy(cuda_stream));
 }
-
-#define TFBN_INSTANTIATE(unused, Formula, name)                    \
-  template size_t CudaWorkspaceBytes<Formula>(const View&, DType); \
-  template int CudaLaunch<Formula>(const Formula::Args&, void*, void*);
-TFBN_FOR_EACH_FORMULA(TFBN_INSTANTIATE, )
 
 const char* CudaErrorMessage(int error) {
   return cudaGetErrorString(static_cast<cudaError_t>(error));

@@ -103,14 +103,13 @@ class CudaLauncher {
 }  // namespace
 
 template <typename Formula>
-int LaunchFormulaOnCuda(const typename Formula::Args& args, void* workspace,
-                        void* cuda_stream) {
+int LaunchFormulaOnCuda(const Call& call, void* workspace, void* cuda_stream) {
   CudaLauncher launcher(static_cast<cudaStream_t>(cuda_stream));
-  return LaunchFormula<Formula>(args, workspace, launcher);
+  return LaunchFormula<Formula>(call, workspace, launcher);
 }
 
 #define TFBN_INSTANTIATE_CUDA(Formula) \
-  template int LaunchFormulaOnCuda<Formula>(const Formula::Args&, void*, void*);
+  template int LaunchFormulaOnCuda<Formula>(const Call&, void*, void*);
 
 }  // namespace cuda
 }  // namespace tf_bn_ops

@@ -90,12 +90,9 @@ struct BatchNormStatsSpec : SplitSpec<BatchNormStatsSpec> {
   }
   template <typename Outputs>
   static void BindOutputs(const Outputs& output, Call* args) {
-    double* const count = static_cast<double*>(output.Scalar(0));
-    if (count != nullptr) {
-      *count = static_cast<double>(ElementsPerChannel(args->view));
-    }
-    args->mean64 = output.Vector(1, args->view.channels);
-    args->m2 = output.Vector(2, args->view.channels);
+    args->local_count = output.Scalar(0);
+    args->local_mean = output.Vector(1, args->view.channels);
+    args->local_m2 = output.Vector(2, args->view.channels);
   }
 };
 
@@ -165,8 +162,8 @@ struct BatchNormBackwardReduceSpec
   }
   template <typename Outputs>
   static void BindOutputs(const Outputs& output, Call* args) {
-    args->sum_dy = output.Vector(0, args->view.channels);
-    args->sum_dy_xmu = output.Vector(1, args->view.channels);
+    args->local_sum_dy = output.Vector(0, args->view.channels);
+    args->local_sum_dy_xmu = output.Vector(1, args->view.channels);
     args->scale_backprop = output.Vector(2, args->view.channels);
     args->offset_backprop = output.Vector(3, args->view.channels);
   }
@@ -211,9 +208,9 @@ struct BatchNormBackwardElemtSpec
   static void BindInputs(const Value& input, FormulaArgs* args) {
     Base::BindInputs(input, args);
     args->y_backprop = input(kYBackprop);
-    args->total_dy = input(kSumDy);
-    args->total_dy_xmu = input(kSumDyXmu);
-    args->total_count = input(kCount);
+    args->sum_dy = input(kSumDy);
+    args->sum_dy_xmu = input(kSumDyXmu);
+    args->count = input(kCount);
     if constexpr (kYs > 0) args->y = input(kY);
   }
   template <typename Outputs>

@@ -155,8 +155,8 @@ struct CpuCustomCall<BatchNormStatsCall> {
 
   template <typename Visitor>
   static void Results(tf_bn_ops::Call& args, Visitor& visitor) {
-    visitor.Wide(args.mean64);
-    visitor.Wide(args.m2);
+    visitor.Wide(args.local_mean);
+    visitor.Wide(args.local_m2);
   }
 };
 
@@ -215,8 +215,8 @@ struct CpuCustomCall<BatchNormBackwardReduceCall> : SplitCallInputs {
 
   template <typename Visitor>
   static void Results(tf_bn_ops::Call& args, Visitor& visitor) {
-    visitor.Wide(args.sum_dy);
-    visitor.Wide(args.sum_dy_xmu);
+    visitor.Wide(args.local_sum_dy);
+    visitor.Wide(args.local_sum_dy_xmu);
     visitor.Vector(args.scale_backprop);
     visitor.Vector(args.offset_backprop);
   }
@@ -245,9 +245,9 @@ struct CpuCustomCall<BatchNormBackwardElemtFromXFormula> : SplitCallInputs {
   template <typename Args, typename Visitor>
   static void Operands(Args& args, Visitor& visitor) {
     CpuCustomCall<BatchNormBackwardReduceCall>::Operands(args, visitor);
-    visitor.Wide(args.total_dy);
-    visitor.Wide(args.total_dy_xmu);
-    visitor.Scalar(args.total_count);
+    visitor.Wide(args.sum_dy);
+    visitor.Wide(args.sum_dy_xmu);
+    visitor.Scalar(args.count);
   }
 
   template <typename Visitor>

@@ -40,8 +40,8 @@ struct XlaBackwardReduceFromYArgs : XlaBatchNormGradExArgs {
   using Call = BatchNormBackwardReduceFromYCall;
 };
 struct XlaBackwardElemtArgs : XlaBatchNormGradExArgs {
-  xla::XlaOp total_count;             // A scalar.
-  xla::XlaOp total_dy, total_dy_xmu;  // [channels]
+  xla::XlaOp count;               // A scalar.
+  xla::XlaOp sum_dy, sum_dy_xmu;  // [channels]
 };
 struct XlaBackwardElemtFromXArgs : XlaBackwardElemtArgs {
   using Call = BatchNormBackwardElemtFromXFormula;
@@ -123,11 +123,10 @@ inline std::vector<xla::XlaOp> BuildBackwardElemt(
   const XlaBatchNormGradArgs masked = Masked(args);
   const xla::XlaOp rstd = RstdOf(masked, channels);
   const xla::XlaOp f = XlaChannels::Wide(args.scale) * rstd;
-  const xla::XlaOp count =
-      xla::Broadcast(args.total_count, {args.view.channels});
+  const xla::XlaOp count = xla::Broadcast(args.count, {args.view.channels});
   const xla::XlaOp centered = BuildCentered(
       channels, masked.y_backprop, channels.Minus(args.x, args.mean), rstd,
-      {args.total_dy, args.total_dy_xmu}, count);
+      {args.sum_dy, args.sum_dy_xmu}, count);
   return {channels.Elements(channels.Spread(f) * centered), masked.y_backprop};
 }
 inline std::vector<xla::XlaOp> BuildHlo(const XlaBackwardElemtFromXArgs& args) {

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_bn_ops.harness import c_abi, processes, split_c_abi
+from tf_bn_ops.harness import c_abi, processes
 
 # Subnormal; the interpreter computes with subnormal numbers, the kernels do not.
 _SUBNORMAL = np.float32(1e-40)
@@ -21,10 +21,7 @@ _SUBNORMAL = np.float32(1e-40)
 def run(request: tuple[Any, str | None, int]) -> dict[str, np.ndarray]:
     """The outputs of a problem; the caller's floating-point state has to be what it was."""
     problem, implementation, threads = request
-    if problem.is_part:
-        outputs = split_c_abi.run(problem, split_c_abi.How(implementation, threads))
-    else:
-        outputs = c_abi.run(problem, implementation=implementation, threads=threads)
+    outputs = c_abi.run(problem, implementation=implementation, threads=threads)
     if _SUBNORMAL * np.float32(2) == 0:
         raise RuntimeError("the call has left the caller's thread flushing subnormal numbers")
     return outputs

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tf_bn_ops
 from tf_bn_ops.conformance.models import gather_stats
-from tf_bn_ops.harness import split_c_abi
+from tf_bn_ops.harness import c_abi
 
 
 def layer() -> dict[str, Any]:
@@ -51,7 +51,7 @@ def statistics_of_replicas() -> dict[str, Any]:
     parts = gather_stats.random_parts(5, 7, 1e3, 2)
     op = tf_bn_ops.raw_ops.BatchNormGatherStats
     got = op(counts=parts.count, means=parts.mean, m2s=parts.m2)
-    want = split_c_abi.gather_stats(parts)
+    want = c_abi.gather_stats(parts)
     return {"gather_stats": all(np.array_equal(a, b) for a, b in zip(got, want, strict=True))}
 
 

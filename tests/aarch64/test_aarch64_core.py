@@ -27,7 +27,7 @@ from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.execution.answer import identical
 from tf_bn_ops.conformance.flags import DEFAULT_SEED
 from tf_bn_ops.conformance.models import formula_models
-from tf_bn_ops.harness import c_abi, problems, processes, split_c_abi
+from tf_bn_ops.harness import c_abi, problems, processes
 from tf_bn_ops.harness.problems import Problem, random_problem
 
 emulated.skip_without_parts()
@@ -81,8 +81,6 @@ def there(process):
 
 def here(problem: Problem, implementation: str | None = None):
     """Runs it on this machine."""
-    if problem.is_part:
-        return split_c_abi.run(problem, split_c_abi.How(implementation))
     return c_abi.run(problem, implementation=implementation)
 
 

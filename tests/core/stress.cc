@@ -24,10 +24,8 @@
 #include <vector>
 
 #include "cc/c_api/tf_bn_ops_c.h"
+#include "cc/core/call.h"
 #include "cc/core/executor.h"
-#include "cc/core/formulas/forward.h"
-#include "cc/core/formulas/gradient.h"
-#include "cc/core/formulas/second_order.h"
 #include "cc/cpu/dispatch.h"
 #include "cc/cpu/driver.h"
 
@@ -88,8 +86,7 @@ class Pool final : public tf_bn_ops::Executor {
 constexpr tf_bn_ops::View kViews[] = {
     {4000, 40, 1}, {9000, 3, 1}, {8, 300, 49}, {3, 7, 9000}};
 
-// What is computed. kElements, the second pass of a synchronised gradient, runs
-// through the C ABI alone.
+// What is computed; kElements is the second pass of a synchronised gradient.
 enum class Kind { kForward, kGradient, kBehindRelu, kSecondOrder, kElements };
 constexpr Kind kKinds[] = {Kind::kForward, Kind::kGradient, Kind::kBehindRelu,
                            Kind::kSecondOrder, Kind::kElements};
@@ -104,9 +101,13 @@ struct Problem {
   std::vector<float> scale, offset, mean, variance, scale_backprop_grad,
       offset_backprop_grad;
   std::vector<double> wide_mean, wide_variance, sum_dy, sum_dy_xmu;
+  double count;
 
   Problem(const tf_bn_ops::View& v, bool training, Kind what)
-      : view(v), is_training(training), kind(what) {
+      : view(v),
+        is_training(training),
+        kind(what),
+        count(1 + static_cast<double>(tf_bn_ops::ElementsPerChannel(v))) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal(0.5f, 1);
     for (auto* array : {&y_backprop, &x, &y, &x_backprop_grad}) {
@@ -150,156 +151,82 @@ struct Result {
   }
 };
 
-// The fields that the arguments of all formulas have, here and in the C ABI.
-template <typename Args>
-void SetInputs(const Problem& p, Args* args) {
-  args->is_training = p.is_training;
-  args->epsilon = 1e-3;
-  args->x = p.x.data();
-  args->scale = p.scale.data();
-  args->mean = p.mean.data();
-  args->variance = p.variance.data();
-}
-
-template <typename Args>
-void SetRelu(Args* args) {
-  args->activation = static_cast<decltype(args->activation)>(TFBN_RELU);
-}
-
-template <typename Args>
-void SetForward(const Problem& p, Result* result, Args* args) {
-  SetInputs(p, args);
-  SetRelu(args);
-  args->exponential_avg_factor = 0.5;
-  args->offset = p.offset.data();
-  args->y = result->tensors[0].data();
-  args->batch_mean = result->vectors[0].data();
-  args->batch_variance = result->vectors[1].data();
-  args->saved_mean = result->vectors[2].data();
-  args->saved_variance = result->vectors[3].data();
-}
-
-template <typename Args>
-void SetFirstOrder(const Problem& p, Result* result, Args* args) {
-  SetInputs(p, args);
-  args->y_backprop = p.y_backprop.data();
-  args->x_backprop = result->tensors[0].data();
-  args->scale_backprop = result->vectors[0].data();
-  args->offset_backprop = result->vectors[1].data();
-}
-
-template <typename Args>
-void SetBehindRelu(const Problem& p, Result* result, Args* args) {
-  SetFirstOrder(p, result, args);
-  SetRelu(args);
-  args->y = const_cast<float*>(p.y.data());
-  args->offset = p.offset.data();
-  args->side_input_backprop = result->tensors[1].data();
-}
-
-template <typename Args>
-void SetSecondOrder(const Problem& p, Result* result, Args* args) {
-  SetInputs(p, args);
-  args->y_backprop = p.y_backprop.data();
-  args->x_backprop_grad = p.x_backprop_grad.data();
-  args->scale_backprop_grad = p.scale_backprop_grad.data();
-  args->offset_backprop_grad = p.offset_backprop_grad.data();
-  args->y_backprop_grad = result->tensors[0].data();
-  args->x_grad = result->tensors[1].data();
-  args->scale_grad = result->vectors[0].data();
-}
-
-void RunOn(tf_bn_ops::Executor& threads, const tf_bn_ops::Call& args) {
-  std::string error;
-  const auto& implementation = *tf_bn_ops::SelectedImplementation(&error);
-  std::vector<double> workspace(
-      tf_bn_ops::CpuWorkspaceBytes(args.formula, args.view, args.dtype) /
-          sizeof(double) +
-      1);
-  tf_bn_ops::RunOnCpu(args, implementation, threads, workspace.data());
-}
-
-template <typename Args>
-void SetView(const Problem& p, Args* args) {
-  args->outer = p.view.outer;
-  args->channels = p.view.channels;
-  args->inner = p.view.inner;
-  args->dtype = args->stat_dtype = TFBN_FLOAT32;
-}
-
-template <typename Args>
-bool Call(int (*function)(const Args*, const char*, int, char*, size_t),
-          const Args& args, int threads) {
-  char error[256];
-  return function(&args, nullptr, threads, error, sizeof(error)) == 0;
-}
-
-bool ComputeElements(const Problem& p, int threads, Result* result) {
-  tfbn_batch_norm_backward_elemt_args args{};
-  SetView(p, &args);
-  SetRelu(&args);
-  args.epsilon = 1e-3;
-  args.count = 1 + static_cast<double>(tf_bn_ops::ElementsPerChannel(p.view));
-  args.y_backprop = p.y_backprop.data();
-  args.x = p.x.data();
-  args.scale = p.scale.data();
-  args.offset = p.offset.data();
-  args.mean = p.wide_mean.data();
-  args.variance = p.wide_variance.data();
-  args.sum_dy = p.sum_dy.data();
-  args.sum_dy_xmu = p.sum_dy_xmu.data();
-  args.x_backprop = result->tensors[0].data();
-  return Call(tfbn_cpu_batch_norm_backward_elemt, args, threads);
+// The call of a problem.
+tf_bn_ops::Call CallOf(const Problem& p, Result* result) {
+  tf_bn_ops::Call call;
+  call.formula = p.kind == Kind::kForward ? tf_bn_ops::FormulaKind::kForward
+                 : p.kind == Kind::kSecondOrder
+                     ? tf_bn_ops::FormulaKind::kSecondOrder
+                     : tf_bn_ops::FormulaKind::kGradient;
+  call.view = p.view;
+  call.is_training = p.is_training;
+  call.epsilon = 1e-3;
+  call.exponential_avg_factor = 0.5;
+  call.x = p.x.data();
+  call.y_backprop = p.y_backprop.data();
+  call.scale = p.scale.data();
+  call.offset = p.offset.data();
+  call.mean = p.mean.data();
+  call.variance = p.variance.data();
+  void* const tensors[] = {result->tensors[0].data(),
+                           result->tensors[1].data()};
+  auto& vectors = result->vectors;
+  switch (p.kind) {
+    case Kind::kForward:
+      call.activation = tf_bn_ops::Activation::kRelu;
+      call.y = tensors[0];
+      call.batch_mean = vectors[0].data();
+      call.batch_variance = vectors[1].data();
+      call.saved_mean = vectors[2].data();
+      call.saved_variance = vectors[3].data();
+      break;
+    case Kind::kSecondOrder:
+      call.x_backprop_grad = p.x_backprop_grad.data();
+      call.scale_backprop_grad = p.scale_backprop_grad.data();
+      call.offset_backprop_grad = p.offset_backprop_grad.data();
+      call.y_backprop_grad = tensors[0];
+      call.x_grad = tensors[1];
+      call.scale_grad = vectors[0].data();
+      break;
+    case Kind::kElements:
+      call.is_training = 0;
+      call.float64_statistics = 1;
+      call.activation = tf_bn_ops::Activation::kRelu;
+      call.mean = p.wide_mean.data();
+      call.variance = p.wide_variance.data();
+      call.sum_dy = p.sum_dy.data();
+      call.sum_dy_xmu = p.sum_dy_xmu.data();
+      call.count = &p.count;
+      call.x_backprop = tensors[0];
+      break;
+    case Kind::kBehindRelu:
+      call.activation = tf_bn_ops::Activation::kRelu;
+      call.y = const_cast<float*>(p.y.data());
+      call.side_input_backprop = tensors[1];
+      [[fallthrough]];
+    case Kind::kGradient:
+      call.x_backprop = tensors[0];
+      call.scale_backprop = vectors[0].data();
+      call.offset_backprop = vectors[1].data();
+  }
+  return call;
 }
 
 bool ComputeByCAbi(const Problem& p, int threads, Result* result) {
-  if (p.kind == Kind::kElements) return ComputeElements(p, threads, result);
-  if (p.kind == Kind::kForward) {
-    tfbn_batch_norm_args args{};
-    SetView(p, &args);
-    SetForward(p, result, &args);
-    args.bessel_correction = 1;
-    return Call(tfbn_cpu_batch_norm, args, threads);
-  }
-  if (p.kind == Kind::kBehindRelu) {
-    tfbn_batch_norm_grad_ex_args args{};
-    SetView(p, &args);
-    SetBehindRelu(p, result, &args);
-    return Call(tfbn_cpu_batch_norm_grad_ex, args, threads);
-  }
-  if (p.kind == Kind::kSecondOrder) {
-    tfbn_batch_norm_grad_grad_args args{};
-    SetView(p, &args);
-    SetSecondOrder(p, result, &args);
-    return Call(tfbn_cpu_batch_norm_grad_grad, args, threads);
-  }
-  tfbn_batch_norm_grad_args args{};
-  SetView(p, &args);
-  SetFirstOrder(p, result, &args);
-  return Call(tfbn_cpu_batch_norm_grad, args, threads);
+  char error[256];
+  const tf_bn_ops::Call call = CallOf(p, result);
+  return tfbn_cpu_run(&call, nullptr, threads, error, sizeof(error)) == 0;
 }
 
-bool Compute(const Problem& p, tf_bn_ops::Executor& threads, Result* result) {
-  if (p.kind == Kind::kElements) {
-    return ComputeByCAbi(p, threads.NumThreads(), result);
-  }
-  tf_bn_ops::Call args;
-  args.view = p.view;
-  if (p.kind == Kind::kForward) {
-    SetForward(p, result, &args);
-  } else if (p.kind == Kind::kSecondOrder) {
-    args.formula = tf_bn_ops::FormulaKind::kSecondOrder;
-    SetSecondOrder(p, result, &args);
-  } else {
-    args.formula = tf_bn_ops::FormulaKind::kGradient;
-    if (p.kind == Kind::kBehindRelu) {
-      SetBehindRelu(p, result, &args);
-    } else {
-      SetFirstOrder(p, result, &args);
-    }
-  }
-  RunOn(threads, args);
-  return true;
+void Compute(const Problem& p, tf_bn_ops::Executor& threads, Result* result) {
+  const tf_bn_ops::Call call = CallOf(p, result);
+  std::string error;
+  const auto& implementation = *tf_bn_ops::SelectedImplementation(&error);
+  std::vector<double> workspace(
+      tf_bn_ops::CpuWorkspaceBytes(call.formula, call.view, call.dtype) /
+          sizeof(double) +
+      1);
+  tf_bn_ops::RunOnCpu(call, implementation, threads, workspace.data());
 }
 
 }  // namespace
@@ -315,7 +242,7 @@ int main(int argc, char** argv) {
         problems.emplace_back(view, is_training, kind);
         expected.emplace_back(view);
         tf_bn_ops::InlineExecutor alone;
-        if (!Compute(problems.back(), alone, &expected.back())) return 1;
+        Compute(problems.back(), alone, &expected.back());
       }
     }
   }
@@ -330,9 +257,10 @@ int main(int argc, char** argv) {
         for (int64_t i = c; std::chrono::steady_clock::now() < end; ++i) {
           const size_t which = i % problems.size();
           Result result(problems[which].view);
-          const bool done = i % 7 == 0
-                                ? ComputeByCAbi(problems[which], 3, &result)
-                                : Compute(problems[which], pool, &result);
+          const bool by_c_abi = i % 7 == 0;
+          const bool done =
+              !by_c_abi || ComputeByCAbi(problems[which], 3, &result);
+          if (!by_c_abi) Compute(problems[which], pool, &result);
           if (!done || !(result == expected[which])) wrong.fetch_add(1);
           calls.fetch_add(1);
         }

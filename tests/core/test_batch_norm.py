@@ -456,7 +456,7 @@ def test_errors_are_one_sentence(overrides, sentence):
     ],
 )
 def test_a_missing_array_is_named(fields, missing):
-    with pytest.raises(ValueError, match=rf"\b{missing}\b.* must not be NULL"):
+    with pytest.raises(ValueError, match=rf"^{missing} must not be NULL"):
         c_abi.run(random_forward_problem((2, 3, 1), **fields), **{missing: None})
 
 

@@ -25,10 +25,11 @@ from builds import (
 
 from tf_bn_ops import _loader
 from tf_bn_ops.conformance.models import oracle
-from tf_bn_ops.harness import c_abi, split_c_abi
+from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.c_abi import bits, shifted
 from tf_bn_ops.harness.problems import Problem, random_problem
 from tf_bn_ops.spec import DTYPES
+from tf_bn_ops.spec.ops import BATCH_NORM_GRAD_GRAD
 
 # Views with sizes at the boundaries of cases in the code: vector widths (4 to 16 lanes, two or
 # four vectors a step), 8 rows, runs of 64 columns, 1024 columns a row, chains of 1024 rows, 2^15
@@ -242,11 +243,9 @@ def test_empty_views_give_zero_sums(view):
         ({"outer": 0, "channels": 1 << 62}, "channels is larger than any memory"),
         ({"dtype": 9}, "dtype must be one of the TFBN_ element types"),
         ({"stat_dtype": -1}, "stat_dtype must be one of the TFBN_ element types"),
-        ({"x": None}, "y_backprop, x and x_backprop must not be NULL"),
-        (
-            {"mean": None},
-            "scale, mean, variance, scale_backprop and offset_backprop must not be NULL",
-        ),
+        ({"x": None}, "x must not be NULL"),
+        ({"mean": None}, "mean must not be NULL"),
+        ({"formula": 3}, "formula must be TFBN_FORWARD, TFBN_GRADIENT or TFBN_SECOND_ORDER"),
         ({"threads": 0}, "threads must be at least 1"),
         (
             {"implementation": "mmx"},
@@ -261,35 +260,26 @@ def test_errors_are_one_sentence(overrides, sentence):
     assert str(error.value) == sentence
 
 
-STRUCTS = {formula.struct for formula in c_abi.FORMULAS.values()}
-STRUCTS |= {part.struct for part in split_c_abi.PARTS.values()} | {split_c_abi.GatherStatsArgs}
+def _addresses(struct):
+    return [name for name, kind in struct._fields_ if kind is ctypes.c_void_p]
 
 
-@pytest.mark.parametrize(
-    ("struct", "role"),
-    [
-        (struct, role)
-        for struct in sorted(STRUCTS, key=lambda struct: struct.call)
-        for role, kind in struct._fields_
-        if kind is ctypes.c_void_p
-    ],
-    ids=lambda value: getattr(value, "call", value),
-)
-def test_arrays_that_begin_within_an_element_are_refused(struct, role):
+@pytest.mark.parametrize("role", _addresses(c_abi.Call))
+def test_arrays_that_begin_within_an_element_are_refused(role):
     """Whole vectors are loaded and stored past the caches there, which ends the process."""
+    problem = random_problem((1, 1, 1), formula=BATCH_NORM_GRAD_GRAD)
     memory = np.zeros(64)
-    fields = dict.fromkeys(("outer", "channels", "inner", "parts"), 1)
-    fields |= {
-        name: memory.ctypes.data for name, kind in struct._fields_ if kind is ctypes.c_void_p
-    }
+    with pytest.raises(ValueError, match=rf"^{role} must be aligned to its element type"):
+        c_abi.run(problem, **{role: memory.ctypes.data + 1})
+
+
+@pytest.mark.parametrize("role", _addresses(c_abi.GatherStats))
+def test_statistics_that_begin_within_an_element_are_refused(role):
+    memory = np.zeros(64)
+    fields = dict.fromkeys(_addresses(c_abi.GatherStats), memory.ctypes.data)
     fields[role] += 1
-    known = {name for name, _ in struct._fields_}
-    args = struct(**{name: value for name, value in fields.items() if name in known})
-    how = None if struct is split_c_abi.GatherStatsArgs else split_c_abi.How()
-    with pytest.raises(
-        ValueError, match=rf"\b{role}\b.* must be aligned to (their|its) element type"
-    ):
-        split_c_abi.call(args, how)
+    with pytest.raises(ValueError, match=rf"^{role} must be aligned to its element type"):
+        c_abi.run_gather_stats(c_abi.GatherStats(1, 1, **fields))
 
 
 # The workspace of the first does not fit into what is left, threads of the second do not start: a

@@ -19,7 +19,7 @@ import pytest
 from builds import swept
 
 from tf_bn_ops.conformance.models.gather_stats import random_parts
-from tf_bn_ops.harness import c_abi, split_c_abi
+from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.problems import Problem, random_forward_problem, random_problem
 
 TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools" / "gpu"
@@ -58,7 +58,7 @@ def emulate(
     results = {**device_calls.new_outputs(problem), **outputs}
     arrays = {**problem.values, **results}
     addresses = {role: array.ctypes.data for role, array in arrays.items()}
-    device.run(device_calls.args_of(problem, addresses), seed)
+    device.run(c_abi.call_at(problem, addresses), seed)
     return results
 
 
@@ -117,8 +117,7 @@ def test_the_bits_are_those_of_the_cpu_but_for_the_order_of_sums(emulator, view)
     for call in CALLS:
         if ("forward" in call and "frozen" in call) or call.startswith("elements"):
             problem = CALLS[call](view)
-            cpu = split_c_abi if problem.is_part else c_abi
-            assert emulated_bits(emulator, problem) == c_abi.bits(cpu.run(problem)), call
+            assert emulated_bits(emulator, problem) == c_abi.bits(c_abi.run(problem)), call
 
 
 @pytest.mark.parametrize("is_training", [True, False])
@@ -144,7 +143,7 @@ def test_statistics_of_parts_are_bitwise_those_of_the_cpu(emulator):
         parts = random_parts(6, channels)
         parts.count[2] = 0
         parts.m2[2] = np.nan
-        want, got = split_c_abi.gather_stats(parts), device_calls.gather_stats(emulator, parts)
+        want, got = c_abi.gather_stats(parts), device_calls.gather_stats(emulator, parts)
         assert c_abi.bits(got._asdict()) == c_abi.bits(want._asdict())
 
 

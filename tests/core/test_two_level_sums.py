@@ -49,7 +49,7 @@ def run(device: Device, problem: Problem, **given: np.ndarray) -> dict[str, np.n
     outputs = {**device_calls.new_outputs(problem), **given}
     arrays = {**problem.values, **outputs}
     addresses = {role: array.ctypes.data for role, array in arrays.items()}
-    device.run(device_calls.args_of(problem, addresses), 0)
+    device.run(c_abi.call_at(problem, addresses), 0)
     return outputs
 
 

@@ -15,9 +15,12 @@
 
 namespace {
 
+using tf_bn_ops::Activation;
+using tf_bn_ops::Call;
+using tf_bn_ops::FormulaKind;
 using tf_bn_ops::fuzz::Array;
 using tf_bn_ops::fuzz::Filler;
-using tf_bn_ops::fuzz::RunFormula;
+using tf_bn_ops::fuzz::RunCall;
 using tf_bn_ops::fuzz::Same;
 using tf_bn_ops::fuzz::Shape;
 
@@ -26,11 +29,11 @@ struct Gradient {
   Array x_backprop, scale_backprop, offset_backprop;
 };
 
-void RunGradient(tfbn_batch_norm_grad_ex_args args, Gradient* out) {
+void RunGradient(Call args, Gradient* out) {
   args.x_backprop = out->x_backprop.data();
   args.scale_backprop = out->scale_backprop.data();
   args.offset_backprop = out->offset_backprop.data();
-  RunFormula(tfbn_cpu_batch_norm_grad_ex, args);
+  RunCall(args);
 }
 
 void CheckSame(const Gradient& a, const Gradient& b, const Shape& shape) {
@@ -43,10 +46,10 @@ void CheckSame(const Gradient& a, const Gradient& b, const Shape& shape) {
 }
 
 // An activation that there is not, or no y.
-bool Spoil(tf_bn_ops::fuzz::Input* input, tfbn_batch_norm_grad_ex_args* args) {
+bool Spoil(tf_bn_ops::fuzz::Input* input, Call* args) {
   if ((input->Take<uint8_t>() & 1) != 0) return SpoilActivation(input, args);
   args->y = nullptr;
-  return args->outer * args->channels * args->inner > 0;
+  return NumElements(args->view) > 0;
 }
 
 // The tensors of a forward call and of its gradient, in the order in which the
@@ -74,7 +77,7 @@ struct Tensors {
 };
 
 // Fills in the outputs of the forward pass.
-void RunForward(tfbn_batch_norm_args args, Tensors* t) {
+void RunForward(Call args, Tensors* t) {
   args.exponential_avg_factor = 1;
   args.x = t->x.data();
   args.scale = t->scale.data();
@@ -87,13 +90,12 @@ void RunForward(tfbn_batch_norm_args args, Tensors* t) {
   args.saved_mean = t->saved_mean.data();
   args.saved_variance = t->saved_variance.data();
   args.forward_coefficients = t->coefficients.data();
-  RunFormula(tfbn_cpu_batch_norm, args);
+  RunCall(args);
 }
 
 // The gradient of that forward call, with the mask from y; without outputs.
-tfbn_batch_norm_grad_ex_args GradientOf(const tfbn_batch_norm_args& forward,
-                                        const Shape& shape, const Tensors& t) {
-  auto args = shape.Common<tfbn_batch_norm_grad_ex_args>();
+Call GradientOf(const Call& forward, const Shape& shape, Tensors& t) {
+  Call args = shape.CallOf(FormulaKind::kGradient);
   args.is_training = forward.is_training;
   args.activation = forward.activation;
   args.epsilon = forward.epsilon;
@@ -113,16 +115,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   tf_bn_ops::fuzz::Input input(data, size);
   const uint8_t choices = input.Take<uint8_t>();
   const Shape shape = TakeShape(choices, &input);
-  auto forward = shape.Common<tfbn_batch_norm_args>();
+  Call forward = shape.CallOf(FormulaKind::kForward);
+  forward.bessel_correction = 0;
   forward.is_training = (choices & 8) != 0;
-  forward.activation = (choices & 16) != 0 ? TFBN_RELU6 : TFBN_RELU;
+  forward.activation =
+      (choices & 16) != 0 ? Activation::kRelu6 : Activation::kRelu;
   forward.epsilon = input.Take<double>();
   tf_bn_ops::fuzz::Input wrong = input;
   Filler filler(input.Rest());
   Tensors tensors(shape, &filler);
   RunForward(forward, &tensors);
 
-  auto gradient = GradientOf(forward, shape, tensors);
+  Call gradient = GradientOf(forward, shape, tensors);
   const auto new_gradient = [&] {
     return Gradient{filler.View(shape), filler.Vector(shape),
                     filler.Vector(shape)};
@@ -135,14 +139,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   gradient.x_backprop = from_x.x_backprop.data();
   gradient.scale_backprop = from_x.scale_backprop.data();
   gradient.offset_backprop = from_x.offset_backprop.data();
-  CheckWrong(&tfbn_cpu_batch_norm_grad_ex, gradient, &wrong,
-             [&](auto* args) { return Spoil(&wrong, args); });
+  CheckWrong(gradient, &wrong, [&](Call* args) { return Spoil(&wrong, args); });
 
   // In place, with the gradient of a side input.
   gradient.x_backprop = tensors.y.data();
   Array side = filler.View(shape);
   gradient.side_input_backprop = side.data();
-  RunFormula(tfbn_cpu_batch_norm_grad_ex, gradient);
+  RunCall(gradient);
   CheckSame({tensors.y, from_x.scale_backprop, from_x.offset_backprop}, from_y,
             shape);
   return 0;

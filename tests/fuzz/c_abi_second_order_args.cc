@@ -13,10 +13,10 @@
 namespace {
 
 using tf_bn_ops::fuzz::Array;
-using tf_bn_ops::fuzz::RunFormula;
+using tf_bn_ops::fuzz::RunCall;
 using tf_bn_ops::fuzz::Same;
 using tf_bn_ops::fuzz::Shape;
-using Args = tfbn_batch_norm_grad_grad_args;
+using Args = tf_bn_ops::Call;
 
 // The inputs with an element per channel.
 struct Vectors {
@@ -44,7 +44,7 @@ void Run(Args args, Array* y_backprop_grad, Array* x_grad, Array* scale_grad,
   args.y_backprop_grad = y_backprop_grad->data();
   args.x_grad = x_grad->data();
   args.scale_grad = scale_grad->data();
-  RunFormula(tfbn_cpu_batch_norm_grad_grad, args, threads);
+  RunCall(args, threads);
 }
 
 // A pointer that is missed.
@@ -64,7 +64,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   tf_bn_ops::fuzz::Input input(data, size);
   const uint8_t choices = input.Take<uint8_t>();
   const Shape shape = TakeShape(choices, &input);
-  auto args = shape.Common<Args>();
+  auto args = shape.CallOf(tf_bn_ops::FormulaKind::kSecondOrder);
   args.is_training = (choices & 8) != 0;
   args.epsilon = input.Take<double>();
   tf_bn_ops::fuzz::Input wrong = input;
@@ -94,7 +94,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   args.y_backprop_grad = y.data();
   args.x_grad = x.data();
   args.scale_grad = vector.data();
-  CheckWrong(&tfbn_cpu_batch_norm_grad_grad, args, &wrong,
+  CheckWrong(args, &wrong,
              [&](Args* spoiled) { return Spoil(shape, &wrong, spoiled); });
 
   // In place: over two inputs, in the order that the input says.

@@ -14,21 +14,24 @@
 
 namespace {
 
+using tf_bn_ops::Activation;
+using tf_bn_ops::Call;
+using tf_bn_ops::FormulaKind;
 using tf_bn_ops::fuzz::Array;
 using tf_bn_ops::fuzz::Doubles;
 using tf_bn_ops::fuzz::Filler;
-using tf_bn_ops::fuzz::RunFormula;
+using tf_bn_ops::fuzz::RunCall;
 using tf_bn_ops::fuzz::Same;
 using tf_bn_ops::fuzz::Shape;
 
 // What all parts with statistics have.
 struct Attrs {
-  int32_t activation;
+  Activation activation;
   double epsilon;
 };
-template <typename Args>
-Args Common(const Shape& shape, const Attrs& attrs) {
-  auto args = shape.Common<Args>();
+Call CallOf(const Shape& shape, FormulaKind formula, const Attrs& attrs) {
+  Call args = shape.CallOf(formula);
+  args.float64_statistics = 1;
   args.activation = attrs.activation;
   args.epsilon = attrs.epsilon;
   return args;
@@ -39,17 +42,13 @@ void RunStats(const Shape& shape, const Array& x) {
   double count = -1, total = -1;
   Doubles mean(1 + shape.channels), m2(1 + shape.channels);
   Doubles all_mean(mean.size()), all_m2(m2.size());
-  tfbn_batch_norm_stats_args args{};
-  args.outer = shape.outer;
-  args.channels = shape.channels;
-  args.inner = shape.inner;
-  args.dtype = shape.dtype;
+  Call args = shape.CallOf(FormulaKind::kForward);
   args.x = x.data();
-  args.count = &count;
-  args.mean = mean.data();
-  args.m2 = m2.data();
-  RunFormula(tfbn_cpu_batch_norm_stats, args);
-  tfbn_batch_norm_gather_stats_args gather{};
+  args.local_count = &count;
+  args.local_mean = mean.data();
+  args.local_m2 = m2.data();
+  RunCall(args);
+  tfbn_gather_stats gather{};
   gather.parts = 1;
   gather.channels = shape.channels;
   gather.counts = &count;
@@ -59,8 +58,7 @@ void RunStats(const Shape& shape, const Array& x) {
   gather.mean = all_mean.data();
   gather.m2 = all_m2.data();
   char error[256];
-  TFBN_FUZZ_CHECK(
-      tfbn_cpu_batch_norm_gather_stats(&gather, error, sizeof(error)) == 0);
+  TFBN_FUZZ_CHECK(tfbn_cpu_gather_stats(&gather, error, sizeof(error)) == 0);
   TFBN_FUZZ_CHECK(count == total && Same(mean, all_mean, shape.channels) &&
                   Same(m2, all_m2, shape.channels));
 }
@@ -73,26 +71,25 @@ void RunGather(const Shape& shape, Filler* filler, size_t error_size) {
                 m2s = filler->Wide(parts * shape.channels);
   double count;
   Doubles mean(1 + shape.channels), m2(1 + shape.channels);
-  const tfbn_batch_norm_gather_stats_args args = {
-      parts,      shape.channels, counts.data(), means.data(),
-      m2s.data(), &count,         mean.data(),   m2.data()};
+  const tfbn_gather_stats args = {parts,        shape.channels, counts.data(),
+                                  means.data(), m2s.data(),     &count,
+                                  mean.data(),  m2.data()};
   tf_bn_ops::fuzz::CheckCall(error_size, [&](char* error) {
-    return tfbn_cpu_batch_norm_gather_stats(&args, error, error_size);
+    return tfbn_cpu_gather_stats(&args, error, error_size);
   });
 }
 
 // An activation that there is not, or a pointer that is missed.
-bool Spoil(tf_bn_ops::fuzz::Input* input,
-           tfbn_batch_norm_backward_elemt_args* args) {
+bool Spoil(tf_bn_ops::fuzz::Input* input, Call* args) {
   switch (input->Take<uint8_t>() % 3) {
     case 0:
       return SpoilActivation(input, args);
     case 1:
       args->sum_dy = nullptr;
-      return args->channels > 0;
+      return args->view.channels > 0;
     default:
       args->x_backprop = nullptr;
-      return args->outer * args->channels * args->inner > 0;
+      return NumElements(args->view) > 0;
   }
 }
 
@@ -102,19 +99,17 @@ struct Gradient {
   Array scale_backprop, offset_backprop, x_backprop;
 };
 
-void RunGradient(tfbn_batch_norm_backward_reduce_args reduce,
-                 tfbn_batch_norm_backward_elemt_args elemt, const void* y,
-                 Gradient* out) {
+void RunGradient(Call reduce, Call elemt, void* y, Gradient* out) {
   reduce.y = elemt.y = y;
-  reduce.sum_dy = out->sum_dy.data();
-  reduce.sum_dy_xmu = out->sum_dy_xmu.data();
+  reduce.local_sum_dy = out->sum_dy.data();
+  reduce.local_sum_dy_xmu = out->sum_dy_xmu.data();
   reduce.scale_backprop = out->scale_backprop.data();
   reduce.offset_backprop = out->offset_backprop.data();
-  RunFormula(tfbn_cpu_batch_norm_backward_reduce, reduce);
+  RunCall(reduce);
   elemt.sum_dy = out->sum_dy.data();
   elemt.sum_dy_xmu = out->sum_dy_xmu.data();
   elemt.x_backprop = out->x_backprop.data();
-  RunFormula(tfbn_cpu_batch_norm_backward_elemt, elemt);
+  RunCall(elemt);
 }
 
 void CheckSame(const Gradient& a, const Gradient& b, const Shape& shape) {
@@ -130,15 +125,14 @@ void CheckSame(const Gradient& a, const Gradient& b, const Shape& shape) {
 
 // The attributes that the choices and the next bytes say.
 Attrs TakeAttrs(uint8_t choices, tf_bn_ops::fuzz::Input* input) {
-  const int32_t activation = (choices & 16) != 0  ? TFBN_RELU6
-                             : (choices & 8) != 0 ? TFBN_RELU
-                                                  : TFBN_IDENTITY;
+  const Activation activation = (choices & 16) != 0  ? Activation::kRelu6
+                                : (choices & 8) != 0 ? Activation::kRelu
+                                                     : Activation::kIdentity;
   return {activation, input->Take<double>()};
 }
 
-template <typename Args>
 void SetInputs(const Array& x, const Array& scale, const Array& offset,
-               const Doubles& mean, const Doubles& variance, Args* args) {
+               const Doubles& mean, const Doubles& variance, Call* args) {
   args->x = x.data();
   args->scale = scale.data();
   args->offset = offset.data();
@@ -166,17 +160,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   RunStats(shape, x);
   RunGather(shape, &filler, error_size);
 
-  auto forward = Common<tfbn_batch_norm_elemt_args>(shape, attrs);
+  Call forward = CallOf(shape, FormulaKind::kForward, attrs);
+  forward.is_training = 0;
   SetInputs(x, scale, offset, mean, variance, &forward);
   forward.y = y.data();
-  RunFormula(tfbn_cpu_batch_norm_elemt, forward);
-  auto reduce = Common<tfbn_batch_norm_backward_reduce_args>(shape, attrs);
+  RunCall(forward);
+  Call reduce = CallOf(shape, FormulaKind::kGradient, attrs);
   SetInputs(x, scale, offset, mean, variance, &reduce);
   reduce.y_backprop = y_backprop.data();
-  auto elemt = Common<tfbn_batch_norm_backward_elemt_args>(shape, attrs);
+  Call elemt = CallOf(shape, FormulaKind::kGradient, attrs);
+  elemt.is_training = 0;
   SetInputs(x, scale, offset, mean, variance, &elemt);
   elemt.y_backprop = y_backprop.data();
-  elemt.count = count;
+  elemt.count = &count;
   const auto gradient = [&] {
     return Gradient{Doubles(1 + shape.channels), Doubles(1 + shape.channels),
                     vector(), vector(), view()};
@@ -192,9 +188,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   elemt.sum_dy_xmu = from_x.sum_dy_xmu.data();
   elemt.x_backprop = y.data();
   elemt.side_input_backprop = side.data();
-  CheckWrong(&tfbn_cpu_batch_norm_backward_elemt, elemt, &wrong,
-             [&](auto* args) { return Spoil(&wrong, args); });
-  RunFormula(tfbn_cpu_batch_norm_backward_elemt, elemt);
+  CheckWrong(elemt, &wrong, [&](Call* args) { return Spoil(&wrong, args); });
+  RunCall(elemt);
   TFBN_FUZZ_CHECK(Same(y, from_y.x_backprop, shape.dtype, shape.elements()));
   return 0;
 }

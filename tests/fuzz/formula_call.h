@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cc/c_api/tf_bn_ops_c.h"
+#include "cc/core/call.h"
 #include "cc/core/dtype.h"
 #include "tests/fuzz/c_abi_call.h"
 #include "tests/fuzz/input.h"
@@ -24,26 +25,20 @@ constexpr int kThreads = 2;
 using Array = std::vector<uint8_t>;
 using Doubles = std::vector<double>;
 
-// A function of the C ABI that runs a formula.
-template <typename Args>
-using Function = int (*)(const Args*, const char*, int, char*, size_t);
-
 // The sizes and types of a call, small enough to be run.
 struct Shape {
   int64_t outer, channels, inner;
   int32_t dtype, stat_dtype;
   int64_t elements() const { return outer * channels * inner; }
 
-  // Sets the fields that all formulas have.
-  template <typename Args>
-  Args Common() const {
-    Args args{};
-    args.outer = outer;
-    args.channels = channels;
-    args.inner = inner;
-    args.dtype = dtype;
-    args.stat_dtype = stat_dtype;
-    return args;
+  // A call of this shape, without arrays.
+  Call CallOf(FormulaKind formula) const {
+    Call call;
+    call.formula = formula;
+    call.view = {outer, channels, inner};
+    call.dtype = static_cast<DType>(dtype);
+    call.stat_dtype = static_cast<DType>(stat_dtype);
+    return call;
   }
 };
 
@@ -114,43 +109,42 @@ inline bool Same(const Doubles& a, const Doubles& b, int64_t count) {
   return true;
 }
 
-template <typename Args>
-void RunFormula(Function<Args> function, const Args& args,
-                int threads = kThreads) {
+inline void RunCall(const Call& call, int threads = kThreads) {
   char error[256];
-  TFBN_FUZZ_CHECK(function(&args, nullptr, threads, error, sizeof(error)) == 0);
+  TFBN_FUZZ_CHECK(tfbn_cpu_run(&call, nullptr, threads, error, sizeof(error)) ==
+                  0);
 }
 
 // Makes a field wrong that all formulas have, or what `further` does, which
 // returns false if nothing is wrong: refused with a sentence.
-template <typename Args, typename Further>
-void CheckWrong(Function<Args> function, Args args, Input* input,
-                const Further& further) {
+template <typename Further>
+void CheckWrong(Call call, Input* input, const Further& further) {
   switch (input->Take<uint8_t>() % 4) {
     case 0:
-      args.dtype = 4 + input->Take<uint8_t>();
+      call.dtype = static_cast<DType>(4 + input->Take<uint8_t>());
       break;
     case 1:
-      args.stat_dtype = -1 - int32_t{input->Take<uint8_t>()};
+      call.stat_dtype =
+          static_cast<DType>(-1 - int32_t{input->Take<uint8_t>()});
       break;
     case 2:
-      args.outer = -1 - int64_t{input->Take<uint8_t>()};
+      call.view.outer = -1 - int64_t{input->Take<uint8_t>()};
       break;
     default:
-      if (!further(&args)) return;
+      if (!further(&call)) return;
   }
   const size_t error_size = input->Take<uint8_t>() % 33;
   const int status = CheckCall(error_size, [&](char* error) {
-    return function(&args, nullptr, kThreads, error, error_size);
+    return tfbn_cpu_run(&call, nullptr, kThreads, error, error_size);
   });
   TFBN_FUZZ_CHECK(status == 1);
 }
 
 // For CheckWrong: an activation that there is not, if the input has one.
-template <typename Args>
-bool SpoilActivation(Input* input, Args* args) {
-  args->activation = input->Take<int32_t>();
-  return args->activation < 0 || args->activation > TFBN_RELU6;
+inline bool SpoilActivation(Input* input, Call* call) {
+  const auto activation = input->Take<int32_t>();
+  call->activation = static_cast<Activation>(activation);
+  return activation < 0 || activation > TFBN_RELU6;
 }
 
 }  // namespace fuzz

@@ -164,45 +164,50 @@ C_ABI_CALLS = """
 import ctypes, sys
 lib = ctypes.CDLL("tf_bn_ops/lib/libtf_bn_ops_core.so")
 size, error = ctypes.c_int64(), ctypes.create_string_buffer(256)
-wide = [ctypes.c_int64(n) for n in (8, 3, 49)]
 room = ctypes.c_size_t(256)
-print(lib.tfbn_cuda_workspace(*wide, 0, ctypes.byref(size), error, room), size.value)
-print(lib.tfbn_cuda_workspace(*wide, 7, ctypes.byref(size), error, room))
-print(error.value.decode())
-print(lib.tfbn_cuda_batch_norm_grad(None, None, ctypes.c_int64(), None, error, room))
-print(error.value.decode())
 from tf_bn_ops.harness import c_abi
-p = [ctypes.create_string_buffer(8192) for _ in c_abi.POINTERS]
-address = [ctypes.addressof(b) // 16 * 16 + 16 for b in p]
-args = c_abi.Args(8, 3, 49, 0, 0, 1, 1, 0.0, *address)
-workspace = ctypes.create_string_buffer(size.value + 8)
-call = lambda n: lib.tfbn_cuda_batch_norm_grad(
-    ctypes.byref(args), ctypes.c_void_p(ctypes.addressof(workspace) // 8 * 8 + 8),
-    ctypes.c_int64(n), None, error, ctypes.c_size_t(256))
-print(call(size.value - 1), error.value.decode().replace(str(size.value), "N"))
-args.x += 2
-print(call(size.value), error.value.decode())
-args.x -= 2
-print(lib.tfbn_cuda_batch_norm(None, None, ctypes.c_int64(), None, error, room))
+from tf_bn_ops.spec import call as call_spec
+view = c_abi.View(8, 3, 49)
+given = c_abi.Call(view)
+print(lib.tfbn_cuda_workspace(ctypes.byref(given), ctypes.byref(size), error, room), size.value)
+given.dtype = 7
+print(lib.tfbn_cuda_workspace(ctypes.byref(given), ctypes.byref(size), error, room))
 print(error.value.decode())
-forward = c_abi.ForwardArgs(8, 3, 49, 0, 0, 1, epsilon=1e-3, exponential_avg_factor=1)
-for name, at in zip(c_abi.FORWARD_POINTERS, [*address, *address], strict=False):
-    setattr(forward, name, at)
-run_forward = lambda n: lib.tfbn_cuda_batch_norm(
-    ctypes.byref(forward), ctypes.c_void_p(ctypes.addressof(workspace) // 8 * 8 + 8),
-    ctypes.c_int64(n), None, error, ctypes.c_size_t(256))
-print(run_forward(size.value - 1), error.value.decode().replace(str(size.value), "N"))
-forward.side_input += 2
-print(run_forward(size.value), error.value.decode())
-forward.side_input, forward.activation = None, 3
-print(run_forward(size.value), error.value.decode())
+print(lib.tfbn_cuda_run(None, None, ctypes.c_int64(), None, error, room))
+print(error.value.decode())
+buffers = {a.role: ctypes.create_string_buffer(8192) for a in call_spec.ARRAYS}
+address = {role: ctypes.addressof(b) // 16 * 16 + 16 for role, b in buffers.items()}
+workspace = ctypes.create_string_buffer(1 << 20)
+def needed(args):
+    lib.tfbn_cuda_workspace(ctypes.byref(args), ctypes.byref(size), error, room)
+    return size.value
+def run(args, n):
+    return lib.tfbn_cuda_run(
+        ctypes.byref(args), ctypes.c_void_p(ctypes.addressof(workspace) // 8 * 8 + 8),
+        ctypes.c_int64(n), None, error, ctypes.c_size_t(256))
+gradient = c_abi.Call(view, formula=1, is_training=1, **{
+    role: address[role] for role in (
+        "y_backprop", "x", "scale", "mean", "variance", "x_backprop", "scale_backprop",
+        "offset_backprop")})
+forward = c_abi.Call(view, is_training=1, epsilon=1e-3, exponential_avg_factor=1, **{
+    role: address[role] for role in (
+        "x", "side_input", "scale", "offset", "y", "batch_mean", "batch_variance", "saved_mean",
+        "saved_variance")})
+for args, role in ((gradient, "x"), (forward, "side_input")):
+    enough = needed(args)
+    print(run(args, enough - 1), error.value.decode().replace(str(enough), "N"))
+    setattr(args, role, address[role] + 2)
+    print(run(args, enough), error.value.decode())
+    setattr(args, role, address[role])
+forward.activation = 3
+print(run(forward, enough), error.value.decode())
 forward.activation = 0
 try:
     ctypes.CDLL("libcuda.so.1")
     print("GPU")
 except OSError:
-    for function in (call, run_forward):
-        print(function(size.value), error.value.decode().split(":")[0])
+    for args in (gradient, forward):
+        print(run(args, needed(args)), error.value.decode().split(":")[0])
 """
 
 
@@ -211,20 +216,18 @@ def test_c_abi_errors_without_a_gpu(tree):
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert re.fullmatch(r"0 \d+", lines[0])
-    assert lines[1:12] == [
+    assert lines[1:10] == [
         "1",
         "dtype must be one of the TFBN_ element types",
         "1",
-        "args must not be NULL",
+        "call must not be NULL",
         "1 workspace must have the N bytes that tfbn_cuda_workspace returns",
         "1 x must be aligned to its element type",
-        "1",
-        "args must not be NULL",
         "1 workspace must have the N bytes that tfbn_cuda_workspace returns",
         "1 side_input must be aligned to its element type",
         "1 activation must be TFBN_IDENTITY, TFBN_RELU or TFBN_RELU6",
     ]
-    assert lines[12:] in (["GPU"], ["1 CUDA launch failed"] * 2)
+    assert lines[10:] in (["GPU"], ["1 CUDA launch failed"] * 2)
 
 
 def test_build_info_names_cuda(tree, archs):

@@ -22,7 +22,7 @@ from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.models import bounds, formula_models, gather_stats
 from tf_bn_ops.conformance.models.formula_models import model_of
 from tf_bn_ops.conformance.verdict.judge import judge
-from tf_bn_ops.harness import c_abi, problems, split_c_abi
+from tf_bn_ops.harness import c_abi, problems
 from tf_bn_ops.harness.problems import Problem
 
 _STRICT = bounds.PROFILES["strict"]
@@ -35,7 +35,7 @@ def judge_gather_stats(count: int) -> None:
     for number in range(1, count + 1):
         parts = gather_stats.random_parts(number % 9, number % 5, 1e3 * (number % 2), number)
         parts.mean[parts.count == 0] = np.nan
-        got, want = split_c_abi.gather_stats(parts), gather_stats.chan(parts)
+        got, want = c_abi.gather_stats(parts), gather_stats.chan(parts)
         for role, a, b in zip(got._fields, got, want, strict=True):
             if a.tobytes() != b.tobytes():
                 counts = " ".join(f"{count:g}" for count in parts.count)

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import split_parts
 import tensorflow as tf
 
 from tf_bn_ops import _loader, _ops, raw_ops
-from tf_bn_ops.harness import split_c_abi
+from tf_bn_ops.harness import c_abi
 
 EPSILON = float(np.float32(1e-3))  # As the attr rounds it.
 WITH_XLA = (_loader.library_folder() / _loader.XLA_LIBRARY).is_file()
@@ -68,21 +69,21 @@ def test_channels_may_be_any_dimension_of_any_rank(shape, axis, activation):
     attrs = {"epsilon": EPSILON, "activation_mode": activation, "axis": axis}
     view, how = views(v, axis), (EPSILON, activation)
     for got, want in zip(
-        raw_ops.BatchNormStats(x=v["x"], axis=axis), split_c_abi.stats(view["x"]), strict=True
+        raw_ops.BatchNormStats(x=v["x"], axis=axis), split_parts.stats(view["x"]), strict=True
     ):
         assert got.dtype == tf.float64
         assert same_bits(got, want)
     y = raw_ops.BatchNormElemt(
         **{n: t for n, t in v.items() if n != "y_backprop"}, side_input=[], **attrs
     )
-    assert same_bits(y, split_c_abi.elemt(view, *how))
+    assert same_bits(y, split_parts.elemt(view, *how))
     sums = raw_ops.BatchNormBackwardReduce(**v, y=[], **attrs)
-    want_sums = split_c_abi.backward_reduce(view, *how)
+    want_sums = split_parts.backward_reduce(view, *how)
     assert all(same_bits(a, b) for a, b in zip(sums, want_sums, strict=True))
     got = raw_ops.BatchNormBackwardElemt(
         **v, sum_dy=sums[0], sum_dy_xmu=sums[1], count=100.0, y=[], num_side_inputs=0, **attrs
     )
-    want_elements = split_c_abi.backward_elemt(view, want_sums, 100, *how)
+    want_elements = split_parts.backward_elemt(view, want_sums, 100, *how)
     assert got.x_backprop.shape == shape
     assert got.side_input_backprop == []
     assert same_bits(got.x_backprop, want_elements["x_backprop"])
@@ -105,10 +106,10 @@ def test_a_side_input_and_y(dtype, in_graph):
 
     y, sums, x_backprop, side_backprop = (tf.function(call) if in_graph else call)()
     view = views({**v, "side_input": side, "y": y}, -1)
-    assert same_bits(y, split_c_abi.elemt(view, EPSILON, "Relu"))
-    want = split_c_abi.backward_reduce(view, EPSILON, "Relu")
+    assert same_bits(y, split_parts.elemt(view, EPSILON, "Relu"))
+    want = split_parts.backward_reduce(view, EPSILON, "Relu")
     assert all(same_bits(a, b) for a, b in zip(sums, want, strict=True))
-    want_elements = split_c_abi.backward_elemt(view, want, 12, EPSILON, "Relu", side_input=True)
+    want_elements = split_parts.backward_elemt(view, want, 12, EPSILON, "Relu", side_input=True)
     assert same_bits(x_backprop, want_elements["x_backprop"])
     masked = tf.where(y > 0, v["y_backprop"], tf.zeros_like(y))
     assert same_bits(side_backprop, masked)
@@ -123,7 +124,7 @@ def test_gathered_statistics_are_those_of_the_c_abi_and_ignore_parts_without_ele
     means, m2s = rng.normal(1e5, 1, (4, 6)), rng.uniform(0, 9, (4, 6))
     means[1], m2s[1] = np.nan, np.inf
     got = raw_ops.BatchNormGatherStats(counts=counts, means=means, m2s=m2s)
-    want = split_c_abi.gather_stats(split_c_abi.Stats(counts, means, m2s))
+    want = c_abi.gather_stats(c_abi.Stats(counts, means, m2s))
     assert all(same_bits(a, b) for a, b in zip(got, want, strict=True))
     assert float(got.count) == 706
     nothing = raw_ops.BatchNormGatherStats(counts=0 * counts, means=means, m2s=m2s)

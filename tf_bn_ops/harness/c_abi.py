@@ -1,8 +1,7 @@
-"""The library's C ABI (cc/c_api/tf_bn_ops_c.h) through ctypes: the structs, and calls in NumPy.
+"""The library's C ABI (cc/c_api/tf_bn_ops_c.h) through ctypes: its structs, and calls in NumPy.
 
-Needs the core library alone, no TensorFlow. The structs are declared here and in split_c_abi.py
-(those of the split ops) and nowhere else; the drivers of tools/gpu fill them with addresses of
-device memory.
+Needs the core library alone, no TensorFlow. The drivers of tools/gpu fill the struct of a call with
+addresses of device memory.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import numpy as np
 
 from tf_bn_ops import _loader, spec
 from tf_bn_ops.harness.problems import ACTIVATIONS, VIEW_ROLES, Problem
+from tf_bn_ops.spec import call as call_spec
 
 # Forces a CPU implementation by its name; read by the library.
 ISA_VARIABLE = "TF_BN_OPS_CPU_ISA"
@@ -30,113 +30,40 @@ ACTIVATION_CODES = {name: code for code, name in enumerate(ACTIVATIONS)}
 # The first fields of every struct that has a view.
 SIZES = tuple((name, ctypes.c_int64) for name in ("outer", "channels", "inner"))
 
-
-def _flags(*names: str) -> tuple[tuple[str, Any], ...]:
-    return tuple((name, ctypes.c_int32) for name in names)
+_C_TYPES: Mapping[str, Any] = {"int32_t": ctypes.c_int32, "double": ctypes.c_double}
 
 
-# The pointers of tfbn_batch_norm_grad_args, inputs first.
-POINTERS = (
-    "y_backprop",
-    "x",
-    "scale",
-    "mean",
-    "variance",
-    "x_backprop",
-    "scale_backprop",
-    "offset_backprop",
-)
-# The same of tfbn_batch_norm_grad_ex_args.
-EX_POINTERS = (
-    *POINTERS[:5],
-    "y",
-    "offset",
-    "forward_coefficients",
-    *POINTERS[5:],
-    "side_input_backprop",
-)
-# The same of tfbn_batch_norm_grad_grad_args.
-SECOND_ORDER_POINTERS = (
-    "x_backprop_grad",
-    "scale_backprop_grad",
-    "offset_backprop_grad",
-    "y_backprop",
-    "x",
-    "scale",
-    "mean",
-    "variance",
-    "y_backprop_grad",
-    "x_grad",
-    "scale_grad",
-)
-# The same of tfbn_batch_norm_args.
-FORWARD_POINTERS = (
-    "x",
-    "side_input",
-    "scale",
-    "offset",
-    "mean",
-    "variance",
-    "y",
-    "batch_mean",
-    "batch_variance",
-    "saved_mean",
-    "saved_variance",
-    "forward_coefficients",
-)
+class View(ctypes.Structure):
+    """The view of a call."""
+
+    _fields_ = SIZES
 
 
-class Args(ctypes.Structure):
-    """tfbn_batch_norm_grad_args."""
+class Call(ctypes.Structure):
+    """tfbn_call; its sizes are fields of it, too."""
 
-    call = "batch_norm_grad"
-
+    _anonymous_ = ("view",)
     _fields_ = (
-        *SIZES,
-        *_flags("dtype", "stat_dtype", "is_training", "variance_is_rstd"),
-        ("epsilon", ctypes.c_double),
-        *((name, ctypes.c_void_p) for name in POINTERS),
+        ("view", View),
+        *((attr.name, _C_TYPES[attr.c_type]) for attr in call_spec.ATTRS),
+        *((array.role, ctypes.c_void_p) for array in call_spec.ARRAYS),
     )
 
 
-class ExArgs(ctypes.Structure):
-    """tfbn_batch_norm_grad_ex_args."""
-
-    call = "batch_norm_grad_ex"
+class GatherStats(ctypes.Structure):
+    """tfbn_gather_stats."""
 
     _fields_ = (
-        *SIZES,
-        *_flags("dtype", "stat_dtype", "is_training", "variance_is_rstd", "activation"),
-        ("epsilon", ctypes.c_double),
-        *((name, ctypes.c_void_p) for name in EX_POINTERS),
-    )
-
-
-class SecondOrderArgs(ctypes.Structure):
-    """tfbn_batch_norm_grad_grad_args."""
-
-    call = "batch_norm_grad_grad"
-
-    _fields_ = (
-        *SIZES,
-        *_flags("dtype", "stat_dtype", "is_training"),
-        ("epsilon", ctypes.c_double),
-        *((name, ctypes.c_void_p) for name in SECOND_ORDER_POINTERS),
-    )
-
-
-class ForwardArgs(ctypes.Structure):
-    """tfbn_batch_norm_args."""
-
-    call = "batch_norm"
-
-    _fields_ = (
-        *SIZES,
-        *_flags("dtype", "stat_dtype", "is_training", "bessel_correction", "saves_rstd"),
-        *_flags("activation"),
-        ("epsilon", ctypes.c_double),
-        ("exponential_avg_factor", ctypes.c_double),
-        *((name, ctypes.c_void_p) for name in FORWARD_POINTERS),
+        ("parts", ctypes.c_int64),
+        ("channels", ctypes.c_int64),
+        *(
+            (arg.name, ctypes.c_void_p)
+            for args in (
+                spec.ops.BATCH_NORM_GATHER_STATS.inputs,
+                spec.ops.BATCH_NORM_GATHER_STATS.outputs,
+            )
+            for arg in args
+        ),
     )
 
 
@@ -151,7 +78,7 @@ class ExplainArgs(ctypes.Structure):
 
     _fields_ = (
         *SIZES,
-        *_flags("dtype", "is_training", "in_place", "threads"),
+        *((name, ctypes.c_int32) for name in ("dtype", "is_training", "in_place", "threads")),
         ("l2_bytes", ctypes.c_int64),
         ("llc_bytes", ctypes.c_int64),
     )
@@ -161,13 +88,8 @@ class ExplainArgs(ctypes.Structure):
 def _load(path: str) -> ctypes.CDLL:
     lib = ctypes.CDLL(path)
     error: list[Any] = [ctypes.c_char_p, ctypes.c_size_t]
-    for function, args in (
-        (lib.tfbn_cpu_batch_norm_grad, Args),
-        (lib.tfbn_cpu_batch_norm_grad_ex, ExArgs),
-        (lib.tfbn_cpu_batch_norm_grad_grad, SecondOrderArgs),
-        (lib.tfbn_cpu_batch_norm, ForwardArgs),
-    ):
-        function.argtypes = [ctypes.POINTER(args), ctypes.c_char_p, ctypes.c_int, *error]
+    lib.tfbn_cpu_run.argtypes = [ctypes.POINTER(Call), ctypes.c_char_p, ctypes.c_int, *error]
+    lib.tfbn_cpu_gather_stats.argtypes = [ctypes.POINTER(GatherStats), *error]
     lib.tfbn_cpu_implementation.restype = ctypes.c_char_p
     lib.tfbn_cpu_implementation.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_int)]
     lib.tfbn_partition.argtypes = [*[ctypes.c_int64] * 3, ctypes.POINTER(PartitionInfo), *error]
@@ -333,33 +255,22 @@ def placed(array: np.ndarray, page_offset: int) -> np.ndarray:
     return copy
 
 
-@dataclasses.dataclass(frozen=True)
-class _Formula:
-    """How a formula is called: its struct, and the roles of its pointers."""
-
-    struct: type[ctypes.Structure]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-
-
-FORMULAS = {
-    spec.ops.BATCH_NORM_GRAD: _Formula(Args, POINTERS[:5], POINTERS[5:]),
-    spec.ops.BATCH_NORM_GRAD_EX: _Formula(ExArgs, EX_POINTERS[:8], EX_POINTERS[8:]),
-    spec.ops.BATCH_NORM_GRAD_GRAD: _Formula(
-        SecondOrderArgs,
-        SECOND_ORDER_POINTERS[:8],
-        SECOND_ORDER_POINTERS[8:],
-    ),
-    **dict.fromkeys(
-        (spec.ops.BATCH_NORM, spec.ops.BATCH_NORM_ADD),
-        _Formula(ForwardArgs, FORWARD_POINTERS[:6], FORWARD_POINTERS[6:]),
-    ),
+# The values of the TFBN_ enumeration, by formula model.
+_CODES = {
+    **dict.fromkeys((spec.ops.BATCH_NORM, spec.ops.BATCH_NORM_ADD), 0),
+    **dict.fromkeys((spec.ops.BATCH_NORM_STATS, spec.ops.BATCH_NORM_ELEMT), 0),
+    **dict.fromkeys((spec.ops.BATCH_NORM_GRAD, spec.ops.BATCH_NORM_GRAD_EX), 1),
+    **dict.fromkeys((spec.ops.BATCH_NORM_BACKWARD_REDUCE, spec.ops.BATCH_NORM_BACKWARD_ELEMT), 1),
+    spec.ops.BATCH_NORM_GRAD_GRAD: 2,
 }
+_WITHOUT_ACTIVATION = (spec.ops.BATCH_NORM_GRAD, spec.ops.BATCH_NORM_GRAD_GRAD)
+# The parts whose results are functions of sums that are given.
+_ELEMENTS_ALONE = (spec.ops.BATCH_NORM_ELEMT, spec.ops.BATCH_NORM_BACKWARD_ELEMT)
 
 
 def has_call(formula: str) -> bool:
-    """Whether the C ABI computes a formula, here or in split_c_abi.py."""
-    return formula in FORMULAS or formula in spec.ops.PARTS
+    """Whether the C ABI computes a formula."""
+    return formula in _CODES
 
 
 def required_outputs(problem: Problem) -> tuple[str, ...]:
@@ -368,14 +279,9 @@ def required_outputs(problem: Problem) -> tuple[str, ...]:
     optional = {"forward_coefficients"}
     if not problem.num_side_inputs:
         optional.add("side_input_backprop")
-    return tuple(role for role in FORMULAS[problem.formula].outputs if role not in optional)
-
-
-def _parts() -> Any:
-    """The module of the parts of synchronised batch normalization, which is built on this one."""
-    from tf_bn_ops.harness import split_c_abi
-
-    return split_c_abi
+    outputs = {arg.role for op in spec.of_formula(problem.formula) for arg in op.outputs}
+    wanted = (outputs & call_spec.ROLES) - optional
+    return tuple(array.role for array in call_spec.ARRAYS if array.role in wanted)
 
 
 def new_outputs(
@@ -383,59 +289,57 @@ def new_outputs(
 ) -> dict[str, np.ndarray]:
     """Arrays for the outputs of a problem, by role: those that are given, and new ones, filled with
     a number if there is one. The forward's coefficients are stored where an array is given."""
-    if problem.is_part:
-        return {**_parts().new_outputs(problem, fill), **(given or {})}
     outputs = dict(given or {})
-    for role in set(required_outputs(problem)) - set(outputs):
-        like = problem["x"] if role in VIEW_ROLES else problem["scale"]
-        outputs[role] = np.empty_like(like) if fill is None else np.full_like(like, fill)
+    for role in required_outputs(problem):
+        if role not in outputs:
+            shape = shape_of(problem, role)
+            kind = problem.type_of(role)
+            outputs[role] = (
+                np.empty(shape, kind.numpy) if fill is None else kind.store(np.full(shape, fill))
+            )
     return outputs
 
 
-def function_of(args: Any, backend: str) -> str:
-    """The function of the C ABI that takes `args`, or structs of this type: that of backend "cpu",
-    "cuda" or "emulate"."""
-    return f"tfbn_{backend}_{args.call}"
+def shape_of(problem: Problem, role: str) -> tuple[int, ...]:
+    """The shape of an output."""
+    if role in VIEW_ROLES:
+        return problem.view
+    return () if role == "local_count" else problem.view[1:2]
 
 
-def args_of(problem: Problem, outputs: Mapping[str, np.ndarray], **overrides: Any) -> Any:
+def call_of(problem: Problem, outputs: Mapping[str, np.ndarray], **overrides: Any) -> Call:
     """The C struct for a problem, writing to `outputs`; `overrides` replace its fields."""
     arrays = {**problem.values, **outputs}
     addresses = {role: array.ctypes.data for role, array in arrays.items()}
-    return args_at(problem, addresses, **overrides)
+    return call_at(problem, addresses, **overrides)
 
 
-def args_at(problem: Problem, addresses: Mapping[str, int], **overrides: Any) -> Any:
+def call_at(problem: Problem, addresses: Mapping[str, int], **overrides: Any) -> Call:
     """The C struct for a problem whose arrays are at `addresses`, by role; `overrides` replace its
     fields."""
-    formula = FORMULAS[problem.formula]
-    outer, channels, inner = problem.view
     fields: dict[str, Any] = {
-        "outer": outer,
-        "channels": channels,
-        "inner": inner,
+        "formula": _CODES[problem.formula],
         "dtype": DTYPE_CODES[problem.dtype.name],
         "stat_dtype": DTYPE_CODES[problem.statistics_dtype.name],
+        "activation": ACTIVATION_CODES[problem.activation],
         "is_training": problem.is_training,
         "epsilon": problem.epsilon,
     }
-    if formula.struct in (Args, ExArgs):
-        fields["variance_is_rstd"] = int(problem.variance_is_rstd)
-    if formula.struct is ForwardArgs:
-        for name in ("bessel_correction", "saves_rstd", "exponential_avg_factor"):
-            fields[name] = getattr(problem, name)
-    if formula.struct in (ForwardArgs, ExArgs):
-        fields["activation"] = ACTIVATION_CODES[problem.activation]
-    # NULL: there is no such array.
-    given = [role for role in (*formula.inputs, *formula.outputs) if role in addresses]
+    for name in ("variance_is_rstd", "bessel_correction", "saves_rstd", "exponential_avg_factor"):
+        fields[name] = getattr(problem, name)
+    if problem.formula in _WITHOUT_ACTIVATION:
+        del fields["activation"]
+    if problem.is_part:
+        fields["is_training"] = problem.formula not in _ELEMENTS_ALONE
+        fields["float64_statistics"] = True
+    fields |= {role: address for role, address in addresses.items() if role in call_spec.ROLES}
     coefficients = problem.values.get("forward_coefficients")
     if (
         coefficients is not None
-        and coefficients.size != spec.ops.NUM_FORWARD_COEFFICIENTS * channels
+        and coefficients.size != spec.ops.NUM_FORWARD_COEFFICIENTS * problem.view[1]
     ):
-        given.remove("forward_coefficients")  # As the op does.
-    fields |= {role: addresses[role] for role in given}
-    return formula.struct(**{**fields, **overrides})
+        del fields["forward_coefficients"]  # As the op does.
+    return Call(View(*problem.view), **{**fields, **overrides})
 
 
 def run(
@@ -462,17 +366,44 @@ def run(
       ValueError: the library's sentence.
     """
     results = new_outputs(problem, given=outputs)
-    if problem.is_part:
-        assert not overrides, "fields of parts are those of split_c_abi's structs"
-        how = _parts().How(implementation, threads)
-        return dict(_parts().run(problem, how, results))
-    args = args_of(problem, results, **overrides)
+    run_call(call_of(problem, results, **overrides), implementation, threads)
+    return results
+
+
+def run_call(call: Call, implementation: str | None = None, threads: int = 1) -> None:
+    """Runs the CPU backend on the arrays of a struct, as `run` does."""
     error = ctypes.create_string_buffer(512)
     name = None if implementation is None else implementation.encode()
-    function = getattr(library(), function_of(args, "cpu"))
-    if function(args, name, threads, error, ctypes.c_size_t(len(error))) != 0:
+    if library().tfbn_cpu_run(call, name, threads, error, len(error)) != 0:
         raise ValueError(error.value.decode())
-    return results
+
+
+class Stats(NamedTuple):
+    """Statistics of a batch, or of the parts of one with an axis for them in front."""
+
+    count: np.ndarray  # type: ignore[assignment]  # Not the method of tuples.
+    mean: np.ndarray
+    m2: np.ndarray
+
+
+def gather_stats(parts: Stats) -> Stats:
+    """Statistics of a batch from those of its parts, which have shapes [W], [W, C] and [W, C].
+
+    Raises:
+      ValueError: the library's sentence.
+    """
+    rows, channels = parts.mean.shape
+    out = Stats(np.full((), np.nan), *(np.full(channels, np.nan) for _ in range(2)))
+    given = [np.ascontiguousarray(array, np.float64) for array in parts]
+    run_gather_stats(GatherStats(rows, channels, *(a.ctypes.data for a in (*given, *out))))
+    return out
+
+
+def run_gather_stats(args: GatherStats) -> None:
+    """The same of the arrays of a struct."""
+    error = ctypes.create_string_buffer(512)
+    if library().tfbn_cpu_gather_stats(args, error, len(error)) != 0:
+        raise ValueError(error.value.decode())
 
 
 def bits(outputs: Mapping[str, np.ndarray]) -> bytes:

@@ -115,16 +115,16 @@ def _calls(row: AgainstRow, libraries: Sequence[Any], threads: int) -> list[Call
         values[role] = _aligned(stored)
     problem = Problem(values, 1e-3, row.mode == "training", **fields)
     outputs = {role: _aligned(array) for role, array in c_abi.new_outputs(problem, 0.0).items()}
-    args = c_abi.args_of(problem, outputs)
+    c_call = c_abi.call_of(problem, outputs)
     error = ctypes.create_string_buffer(256)
 
     def call_of(library: Any) -> Callable[[], None]:
-        function = getattr(library, c_abi.function_of(args, "cpu"))
+        function = library.tfbn_cpu_run
         message = [ctypes.c_char_p, ctypes.c_size_t]
-        function.argtypes = [ctypes.POINTER(type(args)), ctypes.c_char_p, ctypes.c_int, *message]
+        function.argtypes = [ctypes.POINTER(c_abi.Call), ctypes.c_char_p, ctypes.c_int, *message]
 
         def call(keep: Any = (problem, outputs)) -> None:
-            if function(args, None, threads, error, len(error)) != 0:
+            if function(c_call, None, threads, error, len(error)) != 0:
                 raise UsageError(f"{row}: {error.value.decode()}")
 
         return call

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 
+import call_sources
 import cc_sources
 import client_sources
 import python_sources
@@ -18,6 +19,7 @@ from op_words import ROOT
 FILES = {
     "cc/client/generated/op_classes.cc": client_sources.constructors,
     "cc/client/include/tf_bn_ops/generated/op_classes.h": client_sources.header,
+    "cc/core/generated/roles.h": call_sources.roles_header,
     "cc/kernels/generated/kernel_list.h": cc_sources.kernel_list,
     "cc/ops/generated/op_defs.cc": cc_sources.op_defs,
     "cc/ops/generated/op_signatures.h": cc_sources.signatures,

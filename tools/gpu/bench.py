@@ -27,7 +27,6 @@ import emulated_device
 import numpy as np
 import pytorch_calls
 
-from tf_bn_ops.harness import c_abi
 from tf_bn_ops.spec import DTYPES, layouts
 
 # (height = width, channels) of ResNet-50's batch normalizations.
@@ -156,10 +155,10 @@ def call_args(
         fields |= {"saves_rstd": 1, "bessel_correction": 1, "exponential_avg_factor": 1}
     else:
         fields["variance_is_rstd"] = int(training)
-    struct = c_abi.ForwardArgs if forward else c_abi.Args
+    fields["formula"] = 0 if forward else 1
     return [
         device_calls.args_at(
-            view, dtype, allocate_set(device, forward, view, dtype, block, rng), struct, **fields
+            view, dtype, allocate_set(device, forward, view, dtype, block, rng), **fields
         )
         for _ in range(sets)
     ]

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import repository  # noqa: F401
 
-from tf_bn_ops.harness import c_abi
-
 # CUdevice_attribute.
 L2_BYTES = 38
 
@@ -153,13 +151,12 @@ class CudaDevice:
 
     def workspace(self, args: Any) -> tuple[int, int]:
         """(address, bytes) of the workspace, reused for the same view and dtype."""
-        key = (args.outer, args.channels, args.inner, args.dtype)
+        key = (args.formula, args.outer, args.channels, args.inner, args.dtype)
         if key not in self._workspace:
             size = ctypes.c_int64()
             error = ctypes.create_string_buffer(256)
             status = self._library.tfbn_cuda_workspace(
-                *map(ctypes.c_int64, key[:3]),
-                ctypes.c_int32(key[3]),
+                ctypes.byref(args),
                 ctypes.byref(size),
                 error,
                 ctypes.c_size_t(256),
@@ -176,7 +173,7 @@ class CudaDevice:
         """Enqueues one call."""
         address, size = self.workspace(args)
         error = ctypes.create_string_buffer(512)
-        status = getattr(self._library, c_abi.function_of(args, "cuda"))(
+        status = self._library.tfbn_cuda_run(
             ctypes.byref(args),
             ctypes.c_void_p(address),
             ctypes.c_int64(size),
@@ -190,7 +187,7 @@ class CudaDevice:
     def gather_stats(self, args: Any) -> None:
         """Enqueues the combination of statistics."""
         error = ctypes.create_string_buffer(512)
-        status = self._library.tfbn_cuda_batch_norm_gather_stats(
+        status = self._library.tfbn_cuda_gather_stats(
             ctypes.byref(args), None, error, ctypes.c_size_t(512)
         )
         if status != 0:

@@ -10,7 +10,7 @@ import cuda_device
 import numpy as np
 
 from tf_bn_ops.conformance.models import formula_models
-from tf_bn_ops.harness import c_abi, split_c_abi
+from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.problems import VIEW_ROLES, Problem
 
 # Sizes around every limit of the launch configuration (cc/cuda/launch_config.h): vectors of 2, 4
@@ -38,24 +38,9 @@ def check(problem: Problem, outputs: Mapping[str, np.ndarray]) -> str:
     return formula_models.check(problem, outputs, "two-level")
 
 
-def outputs_of(problem: Problem) -> tuple[str, ...]:
-    """The roles of its outputs."""
-    of_part = split_c_abi if problem.is_part else c_abi
-    return of_part.required_outputs(problem)
-
-
 def new_outputs(problem: Problem) -> dict[str, np.ndarray]:
     """Arrays for the outputs, all NaN."""
-    return {
-        role: problem.type_of(role).store(np.full(_shape(problem, role), np.nan))
-        for role in outputs_of(problem)
-    }
-
-
-def args_of(problem: Problem, addresses: Mapping[str, int]) -> Any:
-    """The C struct for a problem whose arrays are at `addresses`, by role."""
-    of_part = split_c_abi if problem.is_part else c_abi
-    return of_part.args_at(problem, addresses)
+    return c_abi.new_outputs(problem, fill=np.nan)
 
 
 def view_inputs(problem: Problem) -> list[str]:
@@ -65,29 +50,26 @@ def view_inputs(problem: Problem) -> list[str]:
 
 def view_outputs(problem: Problem) -> list[str]:
     """The roles of its outputs of view shape."""
-    return [role for role in outputs_of(problem) if role in VIEW_ROLES]
+    return [role for role in c_abi.required_outputs(problem) if role in VIEW_ROLES]
 
 
 def args_at(
     view: tuple[int, int, int],
     dtype: str,
     addresses: Mapping[str, int],
-    struct: type[Any] = c_abi.Args,
     **fields: Any,
-) -> Any:
-    """The C struct for arrays at these addresses, by role; statistics in float32."""
-    outer, channels, inner = view
+) -> c_abi.Call:
+    """The C struct for arrays at these addresses, by role; statistics in float32, of a gradient
+    unless `fields` say so."""
     codes = c_abi.DTYPE_CODES
     defaults = {"dtype": codes[dtype], "stat_dtype": codes["float32"], "is_training": 1}
-    return struct(
-        outer=outer, channels=channels, inner=inner, **{**defaults, **addresses, **fields}
-    )
+    return c_abi.Call(c_abi.View(*view), **{"formula": 1, **defaults, **addresses, **fields})
 
 
 def _allocate(device: Any, problem: Problem, offsets: Mapping[str, int]) -> dict[str, int]:
     """Addresses by role, `offsets` elements from an aligned one, with room for the guards."""
     addresses = {}
-    for role in (*_given(problem), *outputs_of(problem)):
+    for role in (*problem.values, *c_abi.required_outputs(problem)):
         if role in _ON_HOST:
             continue
         itemsize = problem.type_of(role).numpy.itemsize
@@ -96,17 +78,8 @@ def _allocate(device: Any, problem: Problem, offsets: Mapping[str, int]) -> dict
     return addresses
 
 
-def _given(problem: Problem) -> list[str]:
-    """The roles of its arrays; the count of a batch is a number."""
-    return [role for role, array in problem.values.items() if array.ndim]
-
-
 def _shape(problem: Problem, role: str) -> tuple[int, ...]:
-    if role in problem.values:
-        return problem[role].shape
-    if role in _ON_HOST:
-        return ()
-    return problem.view if role in VIEW_ROLES else problem.view[1:2]
+    return problem[role].shape if role in problem.values else c_abi.shape_of(problem, role)
 
 
 def _size(problem: Problem, role: str) -> int:
@@ -144,10 +117,12 @@ def run(
     addresses = _allocate(device, problem, offsets or {})
     for role, over in (in_place or {}).items():
         addresses[role] = addresses[over]
-    on_host = {role: np.full((), np.nan) for role in outputs_of(problem) if role in _ON_HOST}
+    on_host = {
+        role: np.full((), np.nan) for role in c_abi.required_outputs(problem) if role in _ON_HOST
+    }
     of_host = {role: array.ctypes.data for role, array in on_host.items()}
-    args = args_of(problem, {**addresses, **of_host})
-    outputs = [role for role in outputs_of(problem) if role not in on_host]
+    call = c_abi.call_at(problem, {**addresses, **of_host})
+    outputs = [role for role in c_abi.required_outputs(problem) if role not in on_host]
     written = {addresses[role] for role in outputs}
     for role, address in addresses.items():
         device.declare(address, _size(problem, role), role, address in written)
@@ -155,9 +130,9 @@ def run(
     for _ in range(repetitions):
         for role in outputs:
             device.fill(addresses[role] - _GUARD, 0xFF, _size(problem, role) + 2 * _GUARD)
-        for role in _given(problem):
+        for role in problem.values:
             device.write(addresses[role], problem[role])
-        device.run(args)
+        device.run(call)
         device.wait()
         found = {role: _read(device, problem, role, addresses[role]) for role in outputs}
         results.append({**found, **{role: array.copy() for role, array in on_host.items()}})
@@ -165,10 +140,10 @@ def run(
     return results
 
 
-def gather_stats(device: Any, parts: split_c_abi.Stats) -> split_c_abi.Stats:
+def gather_stats(device: Any, parts: c_abi.Stats) -> c_abi.Stats:
     """Statistics of a batch from those of its parts, by the kernel."""
     rows, channels = parts.mean.shape
-    found = split_c_abi.Stats(np.empty(()), *(np.empty(channels) for _ in range(2)))
+    found = c_abi.Stats(np.empty(()), *(np.empty(channels) for _ in range(2)))
     addresses = []
     for array, is_output in [*((a, False) for a in parts), *((a, True) for a in found)]:
         addresses.append(device.allocate(array.nbytes))
@@ -177,7 +152,7 @@ def gather_stats(device: Any, parts: split_c_abi.Stats) -> split_c_abi.Stats:
             device.fill(addresses[-1], 0xFF, array.nbytes)
         else:
             device.write(addresses[-1], array)
-    device.gather_stats(split_c_abi.GatherStatsArgs(rows, channels, *addresses))
+    device.gather_stats(c_abi.GatherStats(rows, channels, *addresses))
     device.wait()
     for array, address in zip(found, addresses[3:], strict=True):
         device.read(address, array)

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import repository
 
-from tf_bn_ops.harness import c_abi, split_c_abi
+from tf_bn_ops.harness import c_abi
 
-_SOURCES = ("tools/gpu/emulator.cc", "cc/c_api/args.cc", "cc/c_api/split_args.cc")
+_SOURCES = ("tools/gpu/emulator.cc", "cc/c_api/read_call.cc")
 # The arithmetic of the device: IEEE, without fused multiply-add. Functions that kernels share are
 # compiled once.
 _FLAGS = (
@@ -65,17 +65,17 @@ def _folder() -> pathlib.Path:
     return folder if is_writable else pathlib.Path(_scratch().name)
 
 
-def _compile(call: str) -> pathlib.Path:
-    """The library of a call, of all that is none without a name, in build/; compiled (5 to 20 s)
+def _compile(formula: str) -> pathlib.Path:
+    """The library of a formula, of all that is none without a name, in build/; compiled (5 to 20 s)
     where there is none of these sources, by one process at a time."""
     folder = _folder()
-    name = f"libtf_bn_ops_emulator-{call or 'common'}"
+    name = f"libtf_bn_ops_emulator-{formula or 'common'}"
     target = folder / f"{name}-{_digest()[:16]}.so"
     with (folder / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists():
             new = target.with_suffix(".new")
-            defined = [f"-DTFBN_EMULATED_CALL={call}"] if call else []
+            defined = [f"-DTFBN_EMULATED_FORMULA={formula}"] if formula else []
             command = ["g++", *_FLAGS, *defined, "-o", str(new), *_SOURCES]
             subprocess.run(command, cwd=repository.ROOT, check=True)
             for other in folder.glob(f"{name}-*.so"):
@@ -89,10 +89,12 @@ def _common() -> ctypes.CDLL:
     """What is no call of a formula, with argument types declared."""
     lib = ctypes.CDLL(str(_compile("")))
     lib.tfbn_emulate_workspace.restype = ctypes.c_int64
-    lib.tfbn_emulate_workspace.argtypes = [*_VIEW]
+    lib.tfbn_emulate_workspace.argtypes = [ctypes.POINTER(c_abi.Call)]
+    lib.tfbn_emulate_formula.restype = ctypes.c_char_p
+    lib.tfbn_emulate_formula.argtypes = [ctypes.POINTER(c_abi.Call)]
     lib.tfbn_emulate_launch_config.argtypes = [*_VIEW, ctypes.POINTER(ctypes.c_int64)]
-    lib.tfbn_emulate_batch_norm_gather_stats.argtypes = [
-        ctypes.POINTER(split_c_abi.GatherStatsArgs),
+    lib.tfbn_emulate_gather_stats.argtypes = [
+        ctypes.POINTER(c_abi.GatherStats),
         ctypes.c_uint32,
         ctypes.c_char_p,
         ctypes.c_size_t,
@@ -101,12 +103,11 @@ def _common() -> ctypes.CDLL:
 
 
 @functools.cache
-def _function(struct: Any) -> Callable[..., int]:
-    """The call of a formula that takes structs of this type."""
-    library = ctypes.CDLL(str(_compile(struct.call)))
-    function = getattr(library, c_abi.function_of(struct, "emulate"))
+def _function(formula: str) -> Callable[..., int]:
+    """What executes the calls of a formula."""
+    function = ctypes.CDLL(str(_compile(formula))).tfbn_emulate_run
     function.argtypes = [
-        ctypes.POINTER(struct),
+        ctypes.POINTER(c_abi.Call),
         ctypes.c_void_p,
         ctypes.c_uint32,
         ctypes.POINTER(ctypes.c_int32),
@@ -168,27 +169,25 @@ class EmulatedDevice:
 
     def run(self, args: Any, seed: int = 0) -> None:
         """Executes one call. `seed` other than 0 shuffles threads and blocks."""
-        size = self._library.tfbn_emulate_workspace(
-            args.outer, args.channels, args.inner, args.dtype
-        )
+        size = self._library.tfbn_emulate_workspace(args)
         workspace = np.full(size // 8 + 1, np.nan)
         launches = ctypes.c_int32()
         error = ctypes.create_string_buffer(512)
-        status = _function(type(args))(
-            args, workspace.ctypes.data, seed, launches, error, len(error)
-        )
+        formula = self._library.tfbn_emulate_formula(args).decode()
+        status = _function(formula)(args, workspace.ctypes.data, seed, launches, error, len(error))
         if status != 0:
             raise RuntimeError(error.value.decode())
         self.launches = launches.value
 
-    def gather_stats(self, args: split_c_abi.GatherStatsArgs, seed: int = 0) -> None:
+    def gather_stats(self, args: c_abi.GatherStats, seed: int = 0) -> None:
         """Combines statistics."""
         error = ctypes.create_string_buffer(512)
-        if self._library.tfbn_emulate_batch_norm_gather_stats(args, seed, error, len(error)) != 0:
+        if self._library.tfbn_emulate_gather_stats(args, seed, error, len(error)) != 0:
             raise RuntimeError(error.value.decode())
 
     def workspace_bytes(self, view: tuple[int, int, int], dtype: str) -> int:
-        return self._library.tfbn_emulate_workspace(*view, c_abi.DTYPE_CODES[dtype])
+        call = c_abi.Call(c_abi.View(*view), formula=1, dtype=c_abi.DTYPE_CODES[dtype])
+        return self._library.tfbn_emulate_workspace(call)
 
     def launch_config(self, view: tuple[int, int, int], dtype: str) -> dict[str, int]:
         """The launch configuration of the reduction, see cc/cuda/launch_config.h."""

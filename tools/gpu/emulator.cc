@@ -4,11 +4,11 @@
 // reproduce.
 //
 //   g++ -std=c++17 -O1 -ffp-contract=off -shared -fPIC -I. -o emulator.so
-//     -DTFBN_EMULATED_CALL=batch_norm_grad
-//     tools/gpu/emulator.cc cc/c_api/args.cc cc/c_api/split_args.cc
+//     -DTFBN_EMULATED_FORMULA=BatchNormGradFormula
+//     tools/gpu/emulator.cc cc/c_api/read_call.cc
 //
-// A library for each call of TFBN_FOR_EACH_C_CALL, which are compiled when they
-// are needed, and one without TFBN_EMULATED_CALL for all that is no such call.
+// A library for each formula, which are compiled when they are needed, and one
+// without TFBN_EMULATED_FORMULA for all that is no call of a formula.
 
 #include <algorithm>
 #include <cstdint>
@@ -19,11 +19,9 @@
 #include <string>
 #include <vector>
 
-#include "cc/c_api/args.h"
-#include "cc/c_api/formula_of.h"
+#include "cc/c_api/read_call.h"
 #include "cc/c_api/tf_bn_ops_c.h"
 #include "cc/core/formulas/all_formulas.h"
-#include "cc/core/formulas/fitting_formula.h"
 #include "cc/cuda/device_finish.h"
 #include "cc/cuda/launch_plan.h"
 
@@ -130,87 +128,69 @@ using tf_bn_ops::BatchNormGradFormula;
 using tf_bn_ops::DType;
 using tf_bn_ops::View;
 
-namespace {
+extern "C" {
 
-// How a call is emulated: the arguments of the exported functions.
-struct Emulation {
-  void* workspace;
-  uint32_t seed;
-  int32_t* launches;
-};
+#ifdef TFBN_EMULATED_FORMULA
 
-int CopyTensor(void* to, const void* from, size_t bytes) {
-  std::memcpy(to, from, bytes);
-  return 0;
-}
-
-template <typename Formula, typename CArgs>
-int Emulate(const CArgs* c_args, const Emulation& emulation, char* error,
-            size_t error_size) {
-  typename Formula::Args args;
-  const std::string message = tf_bn_ops::c_api::ReadArgs(c_args, &args);
+// As tfbn_cuda_run, of calls of this formula: `seed` other than 0 shuffles
+// threads and blocks; `launches`, if not null, receives the number of kernels.
+TFBN_EXPORT int tfbn_emulate_run(const tfbn_call* call, void* workspace,
+                                 uint32_t seed, int32_t* launches, char* error,
+                                 size_t error_size) {
+  const std::string message = tf_bn_ops::c_api::CheckCall(call);
   if (!message.empty()) {
     return tf_bn_ops::c_api::Fail(message, error, error_size);
   }
-  cuda::EmulatorLauncher launcher(emulation.seed);
-  const int failed = tf_bn_ops::RunFittingFormula<Formula>(
-      args,
-      [&](auto fitting, const auto& its_args) {
-        return cuda::LaunchFormula<typename decltype(fitting)::Formula>(
-            its_args, emulation.workspace, launcher);
+  cuda::EmulatorLauncher launcher(seed);
+  const int failed = tf_bn_ops::RunWithCopies(
+      tf_bn_ops::Call(*call),
+      [&](const tf_bn_ops::Call& computed) {
+        return cuda::LaunchFormula<tf_bn_ops::TFBN_EMULATED_FORMULA>(
+            computed, workspace, launcher);
       },
-      CopyTensor);
-  if (emulation.launches != nullptr) *emulation.launches = launcher.launches();
+      [](void* to, const void* from, size_t bytes) {
+        std::memcpy(to, from, bytes);
+        return 0;
+      });
+  if (launches != nullptr) *launches = launcher.launches();
   return failed;
 }
 
-}  // namespace
-
-extern "C" {
-
-#ifdef TFBN_EMULATED_CALL
-
-// As tfbn_cuda_batch_norm, ...: `seed` other than 0 shuffles threads and
-// blocks; `launches`, if not null, receives the number of kernels.
-#define TFBN_DEFINE_CALL(name)                                                \
-  TFBN_EXPORT int tfbn_emulate_##name(                                        \
-      const tfbn_##name##_args* args, void* workspace, uint32_t seed,         \
-      int32_t* launches, char* error, size_t error_size) {                    \
-    const Emulation emulation{workspace, seed, launches};                     \
-    return tf_bn_ops::c_api::RunFormulaOf(args, [&](auto formula) {           \
-      return Emulate<typename decltype(formula)::Formula>(args, emulation,    \
-                                                          error, error_size); \
-    });                                                                       \
-  }
-// Expands its argument first.
-#define TFBN_DEFINE_EXPANDED(name) TFBN_DEFINE_CALL(name)
-TFBN_DEFINE_EXPANDED(TFBN_EMULATED_CALL)
-
 #else
 
+// The formula that computes a call, for TFBN_EMULATED_FORMULA.
+TFBN_EXPORT const char* tfbn_emulate_formula(const tfbn_call* call) {
+  switch (tf_bn_ops::FormulaOf(tf_bn_ops::Call(*call))) {
+#define X(unused, F, name)            \
+  case tf_bn_ops::FormulaIndex::k##F: \
+    return #F;
+    TFBN_FOR_EACH_FORMULA(X, )
+#undef X
+  }
+  return nullptr;
+}
+
 // As tfbn_cuda_workspace.
-TFBN_EXPORT int64_t tfbn_emulate_workspace(int64_t outer, int64_t channels,
-                                           int64_t inner, int32_t dtype) {
-  const View view{outer, channels, inner};
+TFBN_EXPORT int64_t tfbn_emulate_workspace(const tfbn_call* call) {
   size_t bytes = 0;
-#define X(unused, F, name)                                    \
-  bytes = std::max(bytes, cuda::WorkspaceBytes<tf_bn_ops::F>( \
-                              view, static_cast<DType>(dtype)));
+#define X(unused, F, name)                  \
+  if (tf_bn_ops::F::kKind == call->formula) \
+    bytes = std::max(                       \
+        bytes, cuda::WorkspaceBytes<tf_bn_ops::F>(call->view, call->dtype));
   TFBN_FOR_EACH_FORMULA(X, )
 #undef X
   return static_cast<int64_t>(bytes);
 }
 
-// As tfbn_cuda_batch_norm_gather_stats.
-TFBN_EXPORT int tfbn_emulate_batch_norm_gather_stats(
-    const tfbn_batch_norm_gather_stats_args* args, uint32_t seed, char* error,
-    size_t error_size) {
-  tf_bn_ops::GatherStatsArgs gather;
-  const std::string message = tf_bn_ops::c_api::ReadArgs(args, &gather);
+// As tfbn_cuda_gather_stats.
+TFBN_EXPORT int tfbn_emulate_gather_stats(const tfbn_gather_stats* args,
+                                          uint32_t seed, char* error,
+                                          size_t error_size) {
+  const std::string message = tf_bn_ops::c_api::CheckGatherStats(args);
   if (!message.empty()) {
     return tf_bn_ops::c_api::Fail(message, error, error_size);
   }
-  return cuda::EmulatorLauncher(seed).Gather(gather);
+  return cuda::EmulatorLauncher(seed).Gather(*args);
 }
 
 // The launch configuration of the gradient's reduction: grid size, threads_x,
@@ -225,6 +205,6 @@ TFBN_EXPORT void tfbn_emulate_launch_config(int64_t outer, int64_t channels,
   std::copy(std::begin(values), std::end(values), out);
 }
 
-#endif  // TFBN_EMULATED_CALL
+#endif  // TFBN_EMULATED_FORMULA
 
 }  // extern "C"

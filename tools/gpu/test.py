@@ -235,8 +235,8 @@ def test_huge(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
             **dict(zip(names, statistics, strict=True)),
         }
         device.fill(y, 0xFF, 2 * elements)
-        fields = {"epsilon": 1e-3, "exponential_avg_factor": 1}
-        device.run(device_calls.args_at(view, "half", forward, c_abi.ForwardArgs, **fields))
+        fields = {"formula": 0, "epsilon": 1e-3, "exponential_avg_factor": 1}
+        device.run(device_calls.args_at(view, "half", forward, **fields))
         device.wait()
         wrong = wrong or next(huge_forward_errors(device, view, forward), "")
         device.free_all()

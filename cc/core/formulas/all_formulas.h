@@ -4,6 +4,9 @@
 #ifndef TF_BN_OPS_CC_CORE_FORMULAS_ALL_FORMULAS_H_
 #define TF_BN_OPS_CC_CORE_FORMULAS_ALL_FORMULAS_H_
 
+#include <cstddef>
+
+#include "cc/core/call.h"
 #include "cc/core/formulas/forward.h"
 #include "cc/core/formulas/gradient.h"
 #include "cc/core/formulas/second_order.h"
@@ -56,7 +59,7 @@ static inline FormulaIndex FormulaOf(const Call& call) {
     case FormulaKind::kGradient:
       break;
   }
-  if (call.total_dy != nullptr) {
+  if (call.sum_dy != nullptr) {
     return !masked  ? FormulaIndex::kBatchNormBackwardElemtFormula
            : adds   ? FormulaIndex::kBatchNormBackwardElemtAddFormula
            : from_x ? FormulaIndex::kBatchNormBackwardElemtFromXFormula
@@ -66,6 +69,31 @@ static inline FormulaIndex FormulaOf(const Call& call) {
          : adds   ? FormulaIndex::kBatchNormGradExAddFormula
          : from_x ? FormulaIndex::kBatchNormGradExFormula
                   : FormulaIndex::kBatchNormGradExFromYFormula;
+}
+
+// Calls run(call), which returns 0 or an error, beside what no kernel computes:
+// local_count, which follows from the view, and side_input_backprop without an
+// activation, which is y_backprop: copy(to, from, bytes), last, since it may be
+// the buffer of x, unless x_backprop is the buffer of y_backprop.
+template <typename Run, typename Copy>
+int RunWithCopies(const Call& call, const Run& run, const Copy& copy) {
+  if (call.local_count != nullptr) {
+    *static_cast<double*>(call.local_count) = LocalCountOf(call.view);
+  }
+  const bool copies = call.activation == Activation::kIdentity &&
+                      call.side_input_backprop != nullptr &&
+                      call.side_input_backprop != call.y_backprop;
+  const size_t bytes = copies ? NumElements(call.view) * SizeOf(call.dtype) : 0;
+  const bool copies_first = call.x_backprop == call.y_backprop;
+  int error = 0;
+  if (bytes > 0 && copies_first) {
+    error = copy(call.side_input_backprop, call.y_backprop, bytes);
+  }
+  if (error == 0) error = run(call);
+  if (error == 0 && bytes > 0 && !copies_first) {
+    error = copy(call.side_input_backprop, call.y_backprop, bytes);
+  }
+  return error;
 }
 
 }  // namespace tf_bn_ops

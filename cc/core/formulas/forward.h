@@ -11,7 +11,8 @@
 //
 // (Ioffe and Szegedy 2015, algorithm 1.) Outputs of length `channels`:
 //
-//   mean64, m2    training: mean and sum((x - mean)^2) in float64, from which
+//   local_mean, local_m2    training: mean and sum((x - mean)^2) in float64,
+//   from which
 //       statistics of several batches are combined, see gather_stats.h
 //   saved_mean, saved_variance    mean and variance, for the gradient
 //   batch_mean, batch_variance    frozen: the same. In training, with the
@@ -166,8 +167,8 @@ struct BatchNormFormulaOf {
       const double m = static_cast<double>(ElementsPerChannel(args.view));
       if (args.bessel_correction) variance *= m / (m > 1 ? m - 1 : 1);
       if (args.saves_rstd) saved_variance = RstdOf(of.variance, args.epsilon);
-      StoreIfWanted(DType::kFloat64, args.mean64, c, of.mean);
-      StoreIfWanted(DType::kFloat64, args.m2, c, of.variance * m);
+      StoreIfWanted(DType::kFloat64, args.local_mean, c, of.mean);
+      StoreIfWanted(DType::kFloat64, args.local_m2, c, of.variance * m);
     }
     // Before the averages, which may be stored to mean and variance.
     StoreIfWanted(args.stat_dtype, args.saved_mean, c, of.mean);
@@ -185,8 +186,8 @@ struct BatchNormFormulaOf {
   static TFBN_HD void StoreEmpty(const Args& args, int64_t c) {
     const double no_sums[kNumSums] = {};
     if (!args.is_training) return StoreSums(args, c, 0, no_sums);
-    StoreIfWanted(DType::kFloat64, args.mean64, c, 0);
-    StoreIfWanted(DType::kFloat64, args.m2, c, 0);
+    StoreIfWanted(DType::kFloat64, args.local_mean, c, 0);
+    StoreIfWanted(DType::kFloat64, args.local_m2, c, 0);
     StoreIfWanted(args.stat_dtype, args.saved_mean, c, 0);
     StoreIfWanted(args.stat_dtype, args.saved_variance, c, 0);
     StoreIfWanted(args.stat_dtype, args.batch_mean, c, kNaN);

@@ -14,8 +14,8 @@
 //   frozen:    x_backprop = scale * rstd * dy
 //   side_input_backprop = dy, where the forward had a side input
 //
-//   sum_dy          = sum(dy), in float64
-//   sum_dy_xmu      = sum(dy * (x - mean)), in float64
+//   local_sum_dy          = sum(dy), in float64
+//   local_sum_dy_xmu      = sum(dy * (x - mean)), in float64
 //
 // (Ioffe and Szegedy 2015, section 3, with mean and variance taken as given:
 // they are not recomputed from x, also when they are not the statistics of x.)
@@ -27,8 +27,8 @@
 // forward was given the same ones.
 //
 // Totals given (synchronised batch normalization adds up the sums of several
-// replicas between the two passes): the second pass by itself, with total_dy,
-// total_dy_xmu and total_count in place of the sums and M. The means are over
+// replicas between the two passes): the second pass by itself, with sum_dy,
+// sum_dy_xmu and count in place of the sums and M. The means are over
 // all replicas and the tensors of one of them, so the mean is float64, and is
 // subtracted in two parts (see Split).
 //
@@ -198,8 +198,8 @@ struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
       StoreFromDouble(args.stat_dtype, args.offset_backprop, c, sums[kDySum]);
       StoreFromDouble(args.stat_dtype, args.scale_backprop, c,
                       Rstd(args, c) * sums[kDyXmuSum]);
-      StoreIfWanted(DType::kFloat64, args.sum_dy, c, sums[kDySum]);
-      StoreIfWanted(DType::kFloat64, args.sum_dy_xmu, c, sums[kDyXmuSum]);
+      StoreIfWanted(DType::kFloat64, args.local_sum_dy, c, sums[kDySum]);
+      StoreIfWanted(DType::kFloat64, args.local_sum_dy_xmu, c, sums[kDyXmuSum]);
     }
   }
 
@@ -207,8 +207,8 @@ struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
     if constexpr (!kTotals) {
       StoreFromDouble(args.stat_dtype, args.offset_backprop, c, 0);
       StoreFromDouble(args.stat_dtype, args.scale_backprop, c, 0);
-      StoreIfWanted(DType::kFloat64, args.sum_dy, c, 0);
-      StoreIfWanted(DType::kFloat64, args.sum_dy_xmu, c, 0);
+      StoreIfWanted(DType::kFloat64, args.local_sum_dy, c, 0);
+      StoreIfWanted(DType::kFloat64, args.local_sum_dy_xmu, c, 0);
     }
   }
 
@@ -243,18 +243,15 @@ struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
   template <typename C>
   static TFBN_HD void FinishTotals(const Call& args, int64_t c, double mean,
                                    C (&k)[kNumCoefficients]) {
-    const double count =
-        args.total_count == nullptr
-            ? args.total_count_value
-            : LoadAsDouble(DType::kFloat64, args.total_count, 0);
+    const double count = LoadAsDouble(DType::kFloat64, args.count, 0);
     const double variance =
         LoadAsDouble(StatisticsDTypeOf(args), args.variance, c);
     const auto forward =
         ForwardCoefficientsOf<C>(LoadAsDouble(args.stat_dtype, args.scale, c),
                                  {mean, 0, variance}, args.epsilon);
     const double totals[kNumSums] = {
-        LoadAsDouble(DType::kFloat64, args.total_dy, c),
-        LoadAsDouble(DType::kFloat64, args.total_dy_xmu, c)};
+        LoadAsDouble(DType::kFloat64, args.sum_dy, c),
+        LoadAsDouble(DType::kFloat64, args.sum_dy_xmu, c)};
     FinishMeans(count, Rstd(args, c), totals, k);
     k[kMean] = forward.mean;
     k[kMeanRest] = forward.mean_rest;

@@ -4,7 +4,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "cc/core/formulas/all_formulas.h"
 #include "cc/cuda/cuda_backend.h"
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -38,38 +37,19 @@ void Report(tf::OpKernelContext* context, int error) {
                   ": ", CudaErrorMessage(error))));
 }
 
-template <typename Formula>
-void LaunchFormula(tf::OpKernelContext* context,
-                   const typename Formula::Args& args) {
+}  // namespace
+
+void GpuBackend::Launch(tf::OpKernelContext* context, const Call& call) {
   stream_executor::Stream* const stream = StreamOf(context);
   if (stream == nullptr) return;
-  const int64_t bytes =
-      static_cast<int64_t>(CudaWorkspaceBytes<Formula>(args.view, args.dtype));
+  const int64_t bytes = static_cast<int64_t>(
+      CudaWorkspaceBytes(call.formula, call.view, call.dtype));
   tf::Tensor workspace;
   OP_REQUIRES_OK(context,
                  context->allocate_temp(tf::DT_INT8, tf::TensorShape({bytes}),
                                         &workspace));
   // TensorFlow frees temporary memory in the order of the stream.
-  Report(context,
-         CudaLaunch<Formula>(args, workspace.data(), CudaStreamOf(stream)));
-}
-
-}  // namespace
-
-void GpuBackend::Launch(tf::OpKernelContext* context, const Call& call) {
-  // CudaLaunch copies the gradient of a side input where there is no
-  // activation.
-  Call chosen = call;
-  if (call.side_input_backprop != nullptr) {
-    chosen.activation = Activation::kRelu;
-  }
-  switch (FormulaOf(chosen)) {
-#define TFBN_CASE(unused, F, name) \
-  case FormulaIndex::k##F:         \
-    return LaunchFormula<F>(context, call);
-    TFBN_FOR_EACH_FORMULA(TFBN_CASE, )
-#undef TFBN_CASE
-  }
+  Report(context, RunOnCuda(call, workspace.data(), CudaStreamOf(stream)));
 }
 
 void GpuBackend::Launch(tf::OpKernelContext* context,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tf_bn_ops.harness.split_c_abi import Stats
+from tf_bn_ops.harness.c_abi import Stats
 
 
 def chan(parts: Stats) -> Stats:

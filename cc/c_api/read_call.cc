@@ -1,0 +1,210 @@
+// Checks calls of the C ABI.
+
+#include "cc/c_api/read_call.h"
+
+#include <cstdint>
+#include <cstdio>
+#include <initializer_list>
+
+namespace tf_bn_ops {
+namespace c_api {
+namespace {
+
+// Limit on the elements of a view: more than any memory holds, and small enough
+// that no size that the core computes from it overflows.
+constexpr int64_t kMaxElements = int64_t{1} << 47;
+
+template <typename Enum>
+bool IsBelow(Enum value, int limit) {
+  const auto number = static_cast<int32_t>(value);
+  return number >= 0 && number < limit;
+}
+
+// An array that is not aligned to elements of `dtype`: loads and non-temporal
+// stores of whole vectors fault there, on CPUs and GPUs.
+bool IsMisaligned(const void* data, DType dtype) {
+  return (reinterpret_cast<uintptr_t>(data) & (SizeOf(dtype) - 1)) != 0;
+}
+std::string Misaligned(const char* name) {
+  return std::string(name) + " must be aligned to its element type";
+}
+
+// The first of `roles` that the call lacks and that has elements.
+std::string CheckGiven(const tfbn_call& call,
+                       std::initializer_list<Role> roles) {
+  for (const Role role : roles) {
+    const RoleInfo& info = kRoles[static_cast<int>(role)];
+    const bool has_elements =
+        info.kind == ArrayKind::kView     ? NumElements(call.view) > 0
+        : info.kind == ArrayKind::kScalar ? true
+                                          : call.view.channels > 0;
+    if (has_elements && ArrayOf(call, role) == nullptr) {
+      return std::string(info.name) + " must not be NULL";
+    }
+  }
+  return "";
+}
+
+std::string CheckForward(const tfbn_call& call) {
+  if (call.local_mean != nullptr || call.local_m2 != nullptr ||
+      call.local_count != nullptr) {
+    if (!call.is_training) {
+      return "is_training must not be 0 with local_mean, local_m2 and "
+             "local_count";
+    }
+    return CheckGiven(
+        call, {Role::kX, Role::kLocalMean, Role::kLocalM2, Role::kLocalCount});
+  }
+  if (call.is_training && call.float64_statistics) {
+    return "float64_statistics must be 0 in training";
+  }
+  std::string error =
+      CheckGiven(call, {Role::kX, Role::kScale, Role::kOffset, Role::kY});
+  const bool averages = call.is_training && call.exponential_avg_factor != 1;
+  if (error.empty() && (!call.is_training || averages)) {
+    error = CheckGiven(call, {Role::kMean, Role::kVariance});
+  }
+  if (!error.empty() || call.float64_statistics) return error;
+  return CheckGiven(call, {Role::kBatchMean, Role::kBatchVariance,
+                           Role::kSavedMean, Role::kSavedVariance});
+}
+
+std::string CheckGradient(const tfbn_call& call) {
+  const bool has_totals = call.sum_dy != nullptr || call.sum_dy_xmu != nullptr;
+  const bool sums_alone =
+      call.local_sum_dy != nullptr || call.local_sum_dy_xmu != nullptr;
+  std::string error = CheckGiven(
+      call,
+      {Role::kYBackprop, Role::kX, Role::kScale, Role::kMean, Role::kVariance});
+  if (!error.empty()) return error;
+  const bool is_masked = call.activation != Activation::kIdentity;
+  if (has_totals) {
+    if (call.is_training) return "is_training must be 0 with sum_dy";
+    error = CheckGiven(
+        call, {Role::kSumDy, Role::kSumDyXmu, Role::kCount, Role::kXBackprop});
+  } else {
+    error = CheckGiven(call, {Role::kScaleBackprop, Role::kOffsetBackprop});
+  }
+  if (!error.empty()) return error;
+  if (!has_totals && sums_alone) {
+    if (!call.is_training) return "is_training must not be 0 with local_sum_dy";
+    error = CheckGiven(call, {Role::kLocalSumDy, Role::kLocalSumDyXmu});
+  } else if (!has_totals) {
+    error = CheckGiven(call, {Role::kXBackprop});
+  }
+  if (!error.empty() || !is_masked) return error;
+  // The mask is from x where there is no y, but for a side input.
+  if (call.side_input_backprop != nullptr || !(has_totals || sums_alone)) {
+    return CheckGiven(call, {Role::kY});
+  }
+  return call.y == nullptr ? CheckGiven(call, {Role::kOffset}) : "";
+}
+
+std::string CheckSecondOrder(const tfbn_call& call) {
+  if (call.float64_statistics) {
+    return "float64_statistics must be 0 in the second order";
+  }
+  return CheckGiven(
+      call, {Role::kXBackpropGrad, Role::kScaleBackpropGrad,
+             Role::kOffsetBackpropGrad, Role::kYBackprop, Role::kX,
+             Role::kScale, Role::kMean, Role::kVariance, Role::kYBackpropGrad,
+             Role::kXGrad, Role::kScaleGrad});
+}
+
+std::string CheckArrays(const tfbn_call& call) {
+  switch (call.formula) {
+    case FormulaKind::kForward:
+      return CheckForward(call);
+    case FormulaKind::kGradient:
+      return CheckGradient(call);
+    case FormulaKind::kSecondOrder:
+      return CheckSecondOrder(call);
+  }
+  return "formula must be TFBN_FORWARD, TFBN_GRADIENT or TFBN_SECOND_ORDER";
+}
+
+}  // namespace
+
+int Fail(const std::string& message, char* error, size_t error_size) {
+  if (error != nullptr && error_size > 0) {
+    std::snprintf(error, error_size, "%s", message.c_str());
+  }
+  return 1;
+}
+
+std::string CheckDType(DType dtype, const char* name) {
+  if (IsBelow(dtype, kNumDTypes)) return "";
+  return std::string(name) + " must be one of the TFBN_ element types";
+}
+
+std::string CheckView(const View& view) {
+  if (view.outer < 0 || view.channels < 0 || view.inner < 0) {
+    return "outer, channels and inner must not be negative";
+  }
+  int64_t elements;
+  if (__builtin_mul_overflow(view.outer, view.channels, &elements) ||
+      __builtin_mul_overflow(elements, view.inner, &elements) ||
+      elements > kMaxElements) {
+    return "outer * channels * inner is larger than any memory";
+  }
+  // Also where there are no elements: sums are per channel.
+  if (view.channels > kMaxElements) {
+    return "channels is larger than any memory";
+  }
+  return "";
+}
+
+std::string CheckCall(const tfbn_call* call) {
+  if (call == nullptr) return "call must not be NULL";
+  std::string error = CheckDType(call->dtype, "dtype");
+  if (error.empty()) error = CheckDType(call->stat_dtype, "stat_dtype");
+  if (error.empty()) error = CheckView(call->view);
+  if (!error.empty()) return error;
+  if (!IsBelow(call->activation, kNumActivations)) {
+    return "activation must be TFBN_IDENTITY, TFBN_RELU or TFBN_RELU6";
+  }
+  error = CheckArrays(*call);
+  if (!error.empty()) return error;
+  for (int i = 0; i < kNumRoles; ++i) {
+    const auto role = static_cast<Role>(i);
+    if (IsMisaligned(ArrayOf(*call, role), DTypeOf(*call, role))) {
+      return Misaligned(kRoles[i].name);
+    }
+  }
+  return "";
+}
+
+std::string CheckGatherStats(const tfbn_gather_stats* args) {
+  if (args == nullptr) return "args must not be NULL";
+  if (args->parts < 0) return "parts must not be negative";
+  if (args->channels < 0) return "channels must not be negative";
+  const std::string error = CheckView(View{0, args->channels, 1});
+  if (!error.empty()) return error;
+  // CheckView would name fields that these arguments do not have.
+  if (!CheckView(View{args->parts, args->channels, 1}).empty()) {
+    return "parts * channels is larger than any memory";
+  }
+  const bool has_parts = args->parts > 0, has_channels = args->channels > 0;
+  const struct {
+    const char* name;
+    const double* data;
+    bool has_elements;
+  } arrays[] = {{"counts", args->counts, has_parts},
+                {"means", args->means, has_parts && has_channels},
+                {"m2s", args->m2s, has_parts && has_channels},
+                {"count", args->count, true},
+                {"mean", args->mean, has_channels},
+                {"m2", args->m2, has_channels}};
+  for (const auto& array : arrays) {
+    if (array.has_elements && array.data == nullptr) {
+      return std::string(array.name) + " must not be NULL";
+    }
+    if (IsMisaligned(array.data, DType::kFloat64)) {
+      return Misaligned(array.name);
+    }
+  }
+  return "";
+}
+
+}  // namespace c_api
+}  // namespace tf_bn_ops
