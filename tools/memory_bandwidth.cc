@@ -34,7 +34,7 @@ void Split(int64_t bytes, int threads, const Work& work) {
   }
 }
 
-// c = a ^ b, or c = a. c is aligned to 64 bytes.
+// c = a ^ b, or c = b. c is aligned to 64 bytes.
 template <bool kTwo>
 void Write(const uint8_t* a, const uint8_t* b, uint8_t* c, int64_t bytes,
            bool non_temporal, int threads) {
@@ -42,8 +42,8 @@ void Write(const uint8_t* a, const uint8_t* b, uint8_t* c, int64_t bytes,
 #if defined(__x86_64__)
     for (; non_temporal && i + 64 <= end; i += sizeof(Vector)) {
       Vector v, w = {};
-      std::memcpy(&v, a + i, sizeof(v));
-      if (kTwo) std::memcpy(&w, b + i, sizeof(w));
+      std::memcpy(&v, b + i, sizeof(v));
+      if (kTwo) std::memcpy(&w, a + i, sizeof(w));
       Stream(c + i, v ^ w);
     }
     if (non_temporal) _mm_sfence();
@@ -52,29 +52,13 @@ void Write(const uint8_t* a, const uint8_t* b, uint8_t* c, int64_t bytes,
     const uint8_t* __restrict__ q = b + i;
     uint8_t* __restrict__ r = c + i;
     const int64_t n = end - i;
-    for (int64_t k = 0; k < n; ++k) r[k] = kTwo ? p[k] ^ q[k] : p[k];
+    for (int64_t k = 0; k < n; ++k) r[k] = kTwo ? p[k] ^ q[k] : q[k];
   });
 }
 
-}  // namespace
-
-extern "C" {
-
-// 2 reads + 1 write.
-void tfbn_bandwidth_mix(const uint8_t* a, const uint8_t* b, uint8_t* c,
-                        int64_t bytes, int non_temporal, int threads) {
-  Write<true>(a, b, c, bytes, non_temporal != 0, threads);
-}
-
-// 1 read + 1 write.
-void tfbn_bandwidth_copy(const uint8_t* a, uint8_t* c, int64_t bytes,
-                         int non_temporal, int threads) {
-  Write<false>(a, a, c, bytes, non_temporal != 0, threads);
-}
-
-// 2 reads; the sum is returned so that the compiler cannot drop the loads.
-uint64_t tfbn_bandwidth_sum(const uint64_t* a, const uint64_t* b, int64_t bytes,
-                            int threads) {
+// The sum of a ^ b.
+uint64_t Read(const uint64_t* a, const uint64_t* b, int64_t bytes,
+              int threads) {
   uint64_t total = 0;
   Split(bytes, threads, [&](int64_t begin, int64_t end) {
     uint64_t sum = 0;
@@ -84,4 +68,24 @@ uint64_t tfbn_bandwidth_sum(const uint64_t* a, const uint64_t* b, int64_t bytes,
   });
   return total;
 }
+
+}  // namespace
+
+// A pass that reads a and b, or b alone, and writes c or nothing. The sum is
+// returned so that the compiler cannot drop the loads.
+extern "C" uint64_t tfbn_bandwidth_pass(const uint8_t* a, const uint8_t* b,
+                                        uint8_t* c, int64_t bytes, int reads,
+                                        int writes, int threads,
+                                        int non_temporal) {
+  if (writes > 0) {
+    (reads == 2 ? Write<true> : Write<false>)(a, b, c, bytes, non_temporal != 0,
+                                              threads);
+    return 0;
+  }
+  if (reads == 1) {  // As two halves.
+    bytes /= 2;
+    a = b + bytes;
+  }
+  return Read(reinterpret_cast<const uint64_t*>(a),
+              reinterpret_cast<const uint64_t*>(b), bytes, threads);
 }

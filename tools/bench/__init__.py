@@ -1,8 +1,8 @@
 """The benchmark: the ops against TensorFlow's, PyTorch's and memory bandwidth (`make bench`).
 
 bench_command.py    the command
-rows.py             rows: layers of networks, and small ones
-bench_inputs.py     tensors that every process generates bitwise identically
+rows.py             rows: layers of networks, and small ones; their inputs
+timer.py            samples of a call
 libraries.py        how each library is called; memory bandwidth (tools/memory_bandwidth.cc)
 bench_worker.py     the process of one implementation
 networks.py         the process that trains whole networks

@@ -15,39 +15,39 @@ import pathlib
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 from bench import against, libraries, networks, report, results, rounds, rows  # noqa: E402
-from bench.bench_worker import Worker, WorkerError, is_installed  # noqa: E402
+from bench.bench_worker import Worker, WorkerError  # noqa: E402
 from bench.libraries import CANDIDATE, ENTRIES, MEMORY_BANDWIDTH  # noqa: E402
 from bench.rows import UsageError  # noqa: E402
 from tf_bn_ops import _command, _loader, spec  # noqa: E402
-from tf_bn_ops.harness import c_abi, machine  # noqa: E402
+from tf_bn_ops.harness import machine  # noqa: E402
 
 OUT = ROOT / "bench-results" / "results.json"
+# What flags choose from, and take all of unless they are given.
 _CHOICES = {
-    "sections": (*rows.CALLS, "network", "latency"),
+    "sections": (*rows.CALLS, "network", rows.LATENCY),
     "dtypes": rows.DTYPES,
-    "layouts": tuple(spec.DATA_FORMATS),
+    "layouts": rows.LAYOUTS,
     "modes": spec.MODES,
     "peers": libraries.PEERS,
     "networks": tuple(networks.NETWORKS),
 }
+# What is measured with --quick instead.
 _QUICK = {
-    "sections": (rows.GRADIENT, rows.FORWARD, rows.LAYER, "latency"),
+    "sections": (rows.GRADIENT, rows.FORWARD, "layer", rows.LATENCY),
     "dtypes": ("float32", "half"),
 }
 
 
 def _flags(argv: Sequence[str]) -> argparse.Namespace:
-    """The flags; those that name nothing are all that there is, or with --quick some of it."""
     parser = argparse.ArgumentParser("bench", description=__doc__, allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    names = ", ".join(rows.NETWORKS)
-    parser.add_argument("--shapes", help=f"{names}, or shapes, channels last, as 32x56x56x64")
+    parser.add_argument("--shapes", help="channels last, as 32x56x56x64,8x20x20x32")
     for name, known in _CHOICES.items():
         parser.add_argument(f"--{name}", help=f"some of {', '.join(known)}")
     threads = machine.cores()
@@ -60,124 +60,72 @@ def _flags(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--record", action="store_true", help=record)
     parser.add_argument("--against", help="libtf_bn_ops_core.so of another build to compare with")
     found = parser.parse_args(argv)
-    found.all_sections = found.sections is None
-    for name, known in _CHOICES.items():
-        if name == "dtypes" and found.against:
-            known = tuple(spec.DTYPES)
-        given = getattr(found, name)
-        chosen = given.split(",") if given else (_QUICK if found.quick else {}).get(name, known)
-        for value in chosen:
+    chosen = {**_CHOICES, **(_QUICK if found.quick else {})}
+    if found.against:
+        chosen["dtypes"] = tuple(spec.DTYPES)
+    if found.shapes:
+        chosen["sections"] = rows.CALLS
+    for name, values in chosen.items():
+        known = values if found.against else _CHOICES[name]
+        if given := getattr(found, name):
+            values = given.split(",")
+        for value in values:
             if value not in known:
                 raise UsageError(f"--{name}={value} is unknown; known are {', '.join(known)}")
-        setattr(found, name, [value for value in known if value in chosen])
+        setattr(found, name, [value for value in known if value in values])
     if not 1 <= found.threads <= threads:
         raise UsageError(f"--threads is from 1 to {threads}, the number of CPUs")
-    if found.shapes and found.all_sections:
-        found.sections = list(rows.CALLS)
     return found
 
 
-class _Run:
-    """One run, from its flags to its results."""
-
-    def __init__(self, flags: argparse.Namespace):
-        self._flags = flags
-        self._budget = rounds.QUICK if flags.quick else rounds.FULL
-        if flags.seconds:
-            self._budget = self._budget._replace(seconds=flags.seconds)
-        self._missing: dict[str, str] = {}
-        self._versions: dict[str, dict[str, str]] = {}
-
-    @contextlib.contextmanager
-    def _workers(self, threads: int) -> Iterator[list[Worker]]:
-        """Workers of the candidate, the peers and memory bandwidth, closed at the end."""
-        started, ready = [], []
-        for name in (CANDIDATE, *self._flags.peers, MEMORY_BANDWIDTH):
-            if is_installed(ENTRIES[name]):
-                started.append(Worker(ENTRIES[name], threads))
-            else:
-                self._missing[name] = f"{ENTRIES[name].module} is not installed"
-        try:
-            for worker in started:
-                try:
-                    worker.process.wait_until_ready()
-                    self._versions[worker.name] = worker.process.facts
-                    ready.append(worker)
-                except WorkerError as e:
-                    if worker.name == CANDIDATE:
-                        raise
-                    self._missing[worker.name] = str(e).removeprefix(f"{worker.name}: ")
-            yield ready
-        finally:
-            for worker in started:
-                worker.process.close()
-
-    def _rows(self) -> list[rows.Row]:
-        flags, chosen = self._flags, []
-        shapes = rows.QUICK if flags.quick else rows.DEFAULT
-        if flags.shapes:
-            shapes = rows.choose(flags.shapes.split(","))
-        for call in set(rows.CALLS) & set(flags.sections):
-            chosen += rows.rows_of_call(
-                call, shapes, flags.dtypes, flags.layouts, flags.modes, flags.threads
-            )
-        chosen.sort(key=lambda row: rows.CALLS.index(row.section))
-        if not chosen and set(rows.CALLS) & set(flags.sections):
-            raise UsageError("no row has this combination of --shapes, --layouts and the rest")
-        if "latency" in flags.sections:
-            chosen += rows.latency_rows(flags.threads)
-        return chosen
-
-    def _measure(
-        self, workers: Sequence[Worker], chosen: Sequence[rows.Row]
-    ) -> list[results.Measurement]:
-        meter = rounds.Meter(workers, self._budget, c_abi.last_level_cache())
-        measured = []
+def _measure_rows(run: results.Run, chosen: Sequence[rows.Row], peers: Sequence[str]) -> None:
+    """Measures rows of all implementations; a peer that cannot start is left out, and named."""
+    libraries.bandwidth_library()  # Compiled once.
+    with contextlib.ExitStack() as stack:
+        workers = []
+        for name in (CANDIDATE, *peers, MEMORY_BANDWIDTH):
+            workers.append(Worker(name, run.settings["threads"], ENTRIES[name].environment))
+            stack.callback(workers[-1].process.close)
+        for worker in list(workers):
+            try:
+                worker.process.wait_until_ready()
+                run.versions[worker.name] = worker.process.facts
+            except WorkerError as e:
+                if worker.name == CANDIDATE:
+                    raise
+                run.missing[worker.name] = str(e).removeprefix(f"{worker.name}: ")
+                workers.remove(worker)
+        budget = run.settings["seconds"], run.settings["rounds"]
         for i, row in enumerate(chosen):
             print(f"{i + 1}/{len(chosen)} {row.section} {row}", file=sys.stderr, flush=True)
-            measured.append(meter.measure(row))
-        return measured
-
-    def run(self, command: str) -> results.Run:
-        flags, begin, described = self._flags, time.monotonic(), machine.describe()
-        measured: list[results.Measurement] = []
-        if chosen := self._rows():
-            libraries.bandwidth_library()  # Compiled once.
-            with self._workers(flags.threads) as workers:
-                measured += self._measure(workers, chosen)
-        sizes = networks.QUICK_SIZES if flags.quick else networks.SIZES
-        steps = []
-        if "network" in flags.sections:
-            steps = list(networks.measure(flags.networks, flags.threads, sizes))
-        run = results.Run(
-            command=command,
-            seconds=0,
-            machine=described,
-            settings={"threads": flags.threads, **self._budget._asdict()},
-            versions=self._versions,
-            missing=self._missing,
-            rows=measured,
-            networks=steps,
-        )
-        run.seconds = time.monotonic() - begin
-        return run
+            run.rows.append(rounds.measure(row, workers, *budget))
 
 
-def _compare(flags: argparse.Namespace) -> int:
-    """--against; the exit status."""
-    chosen = against.rows(flags.dtypes, flags.layouts, flags.modes)
-    seconds = flags.seconds or 0.5
-    found = list(against.run(flags.against, chosen, flags.threads, seconds))
-    slower = sum(c.verdict == "slower than noise" for c in found)
-    missing = {row.formula for row in chosen} - {c.row.formula for c in found}
-    mean = results.geometric_mean(c.median for c in found)
-    print(against.table(found))
-    print(
-        f"{len(found)} rows, {flags.threads} threads: {slower} slower than noise; geometric mean "
-        f"{mean:.3f}"
-        + (f"; {flags.against} has no {', '.join(sorted(missing))}" if missing else "")
-    )
-    return 1 if slower else 0
+def _run(flags: argparse.Namespace, command: str) -> results.Run:
+    begin = time.monotonic()
+    seconds, turns, shapes, sizes = 0.1, 8, rows.DEFAULT, networks.SIZES
+    if flags.quick:
+        seconds, turns, shapes, sizes = 0.03, 3, rows.QUICK, networks.QUICK_SIZES
+    if flags.shapes:
+        shapes = rows.shapes_of(flags.shapes)
+    settings = {"threads": flags.threads, "seconds": flags.seconds or seconds, "rounds": turns}
+    run = results.Run(command, 0, machine.describe(), settings)
+    sections = [section for section in flags.sections if section != "network"]
+    chosen = []
+    for section in sections:
+        modes = [mode for mode in flags.modes if section == rows.GRADIENT or mode == "training"]
+        of_each = shapes, flags.dtypes, flags.layouts
+        if section == rows.LATENCY:
+            of_each = rows.SMALL, ("float32", "half"), rows.LAYOUTS
+        chosen += rows.rows_of(section, *of_each, modes, flags.threads)
+    if chosen:
+        _measure_rows(run, chosen, flags.peers)
+    elif sections:
+        raise UsageError("no row has this combination of --shapes, --layouts and the rest")
+    if "network" in flags.sections:
+        run.networks += networks.measure(flags.networks, flags.threads, sizes)
+    run.seconds = time.monotonic() - begin
+    return run
 
 
 def main(argv: Sequence[str]) -> int:
@@ -189,13 +137,14 @@ def main(argv: Sequence[str]) -> int:
 def _measured(argv: Sequence[str]) -> int:
     flags = _flags(argv)
     if flags.against:
-        return _compare(flags)
+        of_each = flags.dtypes, flags.layouts, flags.modes, flags.threads
+        return against.compare(flags.against, of_each, flags.seconds or 0.5)
     if flags.load:
         run = results.load(pathlib.Path(flags.load))
     else:
         _loader.library_path()  # Fails early where it is not built.
         words = [shlex.quote(word) for word in argv if word != "--record"]
-        run = _Run(flags).run(f'make bench ARGS="{" ".join(words)}"')
+        run = _run(flags, f'make bench ARGS="{" ".join(words)}"')
         results.save(run, OUT)
     print(report.text(run))
     if not flags.load:

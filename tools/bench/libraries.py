@@ -8,26 +8,32 @@ one call; and `outputs(result)`, what that call returned by role, tensors in the
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import importlib
 import os
 import pathlib
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from bench import bench_inputs
-from bench.rows import FORWARD, GRADIENT, Row
+from bench.rows import EPSILON, Row
+from bench.timer import Timer
 from tf_bn_ops import spec
+from tf_bn_ops.harness import c_abi
 
 Call = Callable[[], Any]
 Arrays = dict[str, np.ndarray]
 
 _GRADIENTS = ("x_backprop", "scale_backprop", "offset_backprop")
 _SAVED = ("y", "batch_mean", "batch_variance", "saved_mean", "saved_variance")
+
+
+def _roles(row: Row, saved: tuple[str, ...]) -> tuple[str, ...]:
+    """What a call returns, after what of the forward op."""
+    gradients = (*_GRADIENTS, "side_input_backprop") if row.call.gradient else ()
+    return (*saved, *gradients) if row.call.forward else gradients
 
 
 class TensorFlow:
@@ -51,17 +57,17 @@ class TensorFlow:
 
     def bind(self, row: Row, statistics: Arrays) -> Call:
         tf, ops = self._tf, self._ops
-        tensors = {role: tf.reshape(tensor, row.dims) for role, tensor in self._flat.items()}
+        tensors = {role: tf.reshape(tensor, row.shape) for role, tensor in self._flat.items()}
         given = {role: tf.constant(array) for role, array in statistics.items()}
         training, empty = row.mode == "training", tf.zeros([0], tf.float32)
-        attrs = dict(epsilon=bench_inputs.EPSILON, data_format=row.layout, is_training=training)
-        y_backprop, x, scale, offset = tensors["y_backprop"], tensors["x"], given["scale"], None
-        offset = given["offset"]
+        attrs = dict(epsilon=EPSILON, data_format=row.layout, is_training=training)
+        y_backprop, x = tensors["y_backprop"], tensors["x"]
+        scale, offset = given["scale"], given["offset"]
         # In training mean and variance are not read; a Keras layer gives empty ones, too.
         mean, variance = (empty, empty) if training else (given["mean"], given["variance"])
         forward_inputs = dict(x=x, scale=scale, offset=offset, mean=mean, variance=variance)
-        side_inputs = [tensors[role] for role in row.inputs[2:]]
-        self._roles = (*_SAVED, *_GRADIENTS, *(f"{role}_backprop" for role in row.inputs[2:]))
+        side_inputs = list(tensors.values())[2:]
+        self._roles = _roles(row, _SAVED)
 
         def forward() -> Any:
             return ops.FusedBatchNormV3(**forward_inputs, **attrs)[:6]
@@ -73,15 +79,12 @@ class TensorFlow:
             )[:3]  # fmt: skip
 
         def layer() -> Any:
-            saved = forward()
-            return (*saved[:5], *gradient(y_backprop, *saved[3:6]))
-
-        def chain() -> Any:
-            y, *saved = forward()
-            for side_input in side_inputs:
-                y = tf.raw_ops.AddV2(x=y, y=side_input)
-            y = tf.raw_ops.Relu(features=y)
-            masked = tf.raw_ops.ReluGrad(gradients=y_backprop, features=y)
+            (y, *saved), masked = forward(), y_backprop
+            if row.call.activated:
+                for side_input in side_inputs:
+                    y = tf.raw_ops.AddV2(x=y, y=side_input)
+                y = tf.raw_ops.Relu(features=y)
+                masked = tf.raw_ops.ReluGrad(gradients=y_backprop, features=y)
             return (y, *saved[:4], *gradient(masked, *saved[2:5]), *(masked for _ in side_inputs))
 
         def fused() -> Any:
@@ -95,14 +98,11 @@ class TensorFlow:
             )  # fmt: skip
             return (y, *saved[:4], *found[:3], *found.side_input_backprop)
 
-        if row.call == GRADIENT:
-            self._roles = _GRADIENTS
-            saved = given["mean"], given["variance"], empty
-            return lambda: gradient(y_backprop, *saved)
-        if row.call == FORWARD:
-            self._roles = _SAVED
+        if not row.call.forward:
+            return lambda: gradient(y_backprop, given["mean"], given["variance"], empty)
+        if not row.call.gradient:
             return forward
-        return (fused if self._fuses else chain) if row.activated else layer
+        return fused if row.call.activated and self._fuses else layer
 
     def outputs(self, result: Any) -> Arrays:
         return {role: tensor.numpy() for role, tensor in zip(self._roles, result, strict=False)}
@@ -128,47 +128,40 @@ class Torch:
         self._flat = {role: self._tensor(array) for role, array in tensors.items()}
 
     def bind(self, row: Row, statistics: Arrays) -> Call:
-        self._row, aten, epsilon = row, self._torch.ops.aten, bench_inputs.EPSILON
-        tensors = {role: tensor.view(row.dims) for role, tensor in self._flat.items()}
+        self._row, aten, epsilon = row, self._torch.ops.aten, EPSILON
+        tensors = {role: tensor.view(row.shape) for role, tensor in self._flat.items()}
         if row.channels_last:  # Seen as NCHW, in memory as it was.
             tensors = {role: tensor.movedim(-1, 1) for role, tensor in tensors.items()}
         y_backprop, x = tensors["y_backprop"], tensors["x"]
-        side_inputs = [tensors[role] for role in row.inputs[2:]]
+        side_inputs = list(tensors.values())[2:]
         given = {role: self._torch.from_numpy(array) for role, array in statistics.items()}
         scale, offset, training = given["scale"], given["offset"], row.mode == "training"
-        running = given["mean"], given["variance"]
-        saved = (
-            (running[0], 1 / self._torch.sqrt(running[1] + epsilon)) if training else (None,) * 2
-        )
-        if row.call != GRADIENT and training:
-            running = None, None
-        op, backward = aten.native_batch_norm, aten.native_batch_norm_backward
-        self._roles = ("y", "saved_mean", "saved_rstd", *_GRADIENTS, "side_input_backprop")
+        # The forward op is called in training only, without running statistics.
+        running = (given["mean"], given["variance"]) if not row.call.forward else (None, None)
+        rstd = 1 / self._torch.sqrt(given["variance"] + epsilon)
+        saved = (given["mean"], rstd) if training else (None, None)
+        self._roles = _roles(row, ("y", "saved_mean", "saved_rstd"))
 
         def forward() -> Any:
+            op = aten.native_batch_norm
             return op(x, scale, offset, *running, training, 0.1, epsilon)
 
         def gradient(masked: Any, mean: Any, rstd: Any) -> Any:
-            return backward(masked, x, scale, *running, mean, rstd, training, epsilon, [True] * 3)
+            op = aten.native_batch_norm_backward
+            return op(masked, x, scale, *running, mean, rstd, training, epsilon, [True] * 3)
 
         def layer() -> Any:
-            first = forward()
-            return (*first, *gradient(y_backprop, *first[1:]))
-
-        def activated_layer() -> Any:
-            y, mean, rstd = forward()
-            for side_input in side_inputs:
-                y.add_(side_input)
-            self._torch.relu_(y)
-            masked = aten.threshold_backward(y_backprop, y, 0)
+            (y, mean, rstd), masked = forward(), y_backprop
+            if row.call.activated:
+                for side_input in side_inputs:
+                    y.add_(side_input)
+                self._torch.relu_(y)
+                masked = aten.threshold_backward(y_backprop, y, 0)
             return (y, mean, rstd, *gradient(masked, mean, rstd), *(masked for _ in side_inputs))
 
-        if row.call == GRADIENT:
-            self._roles = _GRADIENTS
+        if not row.call.forward:
             return lambda: gradient(y_backprop, *saved)
-        if row.call == FORWARD:
-            return forward
-        return activated_layer if row.activated else layer
+        return layer if row.call.gradient else forward
 
     def outputs(self, result: Any) -> Arrays:
         found = {}
@@ -200,71 +193,64 @@ def bandwidth_library() -> pathlib.Path:
 
 
 class MemoryBandwidth:
-    """Passes over tensors of the size of a row's, reads and writes alone: the limit of all."""
+    """The least traffic of a row, reads and writes alone: the limit of all."""
 
     def __init__(self, threads: int):
-        self._library, self._threads = ctypes.CDLL(str(bandwidth_library())), threads
-        pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
-        self._library.tfbn_bandwidth_mix.argtypes = [*[pointer] * 3, size, number, number]
-        self._library.tfbn_bandwidth_copy.argtypes = [*[pointer] * 2, size, number, number]
-        self._library.tfbn_bandwidth_sum.argtypes = [*[pointer] * 2, size, number]
-        self._library.tfbn_bandwidth_sum.restype = ctypes.c_uint64
+        self._pass, self._threads = (
+            ctypes.CDLL(str(bandwidth_library())).tfbn_bandwidth_pass,
+            threads,
+        )
+        pointer, number = ctypes.c_void_p, ctypes.c_int
+        self._pass.argtypes = [*[pointer] * 3, ctypes.c_int64, *[number] * 4]
+        self._pass.restype = ctypes.c_uint64
 
     def facts(self) -> dict[str, str]:
         return {}
 
     def load(self, tensors: Arrays) -> None:
         self._in = list(tensors.values())[:2]  # A pass over a third one is one over these again.
-        self.out = bench_inputs.aligned_empty(self._in[0].nbytes)
-        self.out[:] = 0  # Maps its pages.
+        self.out = c_abi.placed(np.zeros_like(self._in[0]), 64)  # Its pages are mapped.
 
-    def passes(self) -> dict[str, list[Call]]:
-        """Pass over memory -> calls that make it; writes with either store policy."""
+    def calls(self, reads: int, writes: int) -> list[Call]:
+        """Calls that make a pass, with either store policy."""
         a, b, c = (array.ctypes.data for array in (*self._in, self.out))
-        size, threads, library = self._in[0].nbytes, self._threads, self._library
-        mix, copy, add = (getattr(library, f"tfbn_bandwidth_{n}") for n in ("mix", "copy", "sum"))
-        half = size // 2  # One tensor is read as two halves.
-        return {
-            "2r1w": [lambda nt=nt: mix(a, b, c, size, nt, threads) for nt in (1, 0)],
-            "2r": [lambda: add(a, b, size, threads)],
-            "1r1w": [lambda nt=nt: copy(b, c, size, nt, threads) for nt in (1, 0)],
-            "1r": [lambda: add(b, b + half, half, threads)],
+        how = a, b, c, self.out.nbytes, reads, writes, self._threads
+        return [lambda: self._pass(*how, 0), *[lambda: self._pass(*how, 1)] * writes]
+
+    def bind(self, row: Row, statistics: Arrays) -> Call:
+        """All passes of the row, one after the other, each with the faster store policy."""
+        del statistics
+        passes = row.passes(c_abi.last_level_cache())
+        fastest = {
+            one: min(self.calls(*one), key=lambda call: min(Timer(call).visit(0.01)))
+            for one in set(passes)
         }
+        calls = [fastest[one] for one in passes]
+
+        def all_passes() -> None:
+            for call in calls:
+                call()
+
+        return all_passes
 
 
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """An implementation, as described to the parent process.
+class Entry(NamedTuple):
+    """An implementation: its name in tables, what constructs it in its process for a number of
+    threads, and variables of that process."""
 
-    Attributes:
-      name, label: on the command line and in JSON; in tables and plots.
-      make: constructs it, in the worker, for a number of threads.
-      environment: variables of the worker; None removes one.
-      module: the Python module that it needs.
-    """
-
-    name: str
     label: str
     make: Callable[[int], Any]
-    environment: Mapping[str, str | None]
-    module: str = "tensorflow"
+    environment: Mapping[str, str] = {}
 
 
 CANDIDATE, MEMORY_BANDWIDTH = "tf_bn_ops", "memory_bandwidth"
-_DEFAULT = {"TF_ENABLE_ONEDNN_OPTS": None}
-ENTRIES: Mapping[str, Entry] = {
-    entry.name: entry
-    for entry in (
-        Entry(CANDIDATE, "tf_bn_ops", lambda n: TensorFlow("tf_bn_ops", n), _DEFAULT),
-        Entry("tensorflow", "TensorFlow", lambda n: TensorFlow("tensorflow", n), _DEFAULT),
-        Entry(
-            "eigen",
-            "TensorFlow, oneDNN off",
-            lambda n: TensorFlow("tensorflow", n),
-            {"TF_ENABLE_ONEDNN_OPTS": "0"},
-        ),
-        Entry("torch", "PyTorch", Torch, {}, "torch"),
-        Entry(MEMORY_BANDWIDTH, "bandwidth limit", MemoryBandwidth, {}, "numpy"),
-    )
-}
 PEERS = ("tensorflow", "eigen", "torch")
+_EIGEN = {"TF_ENABLE_ONEDNN_OPTS": "0"}
+# By the names on the command line and in JSON.
+ENTRIES: Mapping[str, Entry] = {
+    CANDIDATE: Entry("tf_bn_ops", lambda threads: TensorFlow("tf_bn_ops", threads)),
+    "tensorflow": Entry("TensorFlow", lambda threads: TensorFlow("tensorflow", threads)),
+    "eigen": Entry("TensorFlow, oneDNN off", lambda n: TensorFlow("tensorflow", n), _EIGEN),
+    "torch": Entry("PyTorch", Torch),
+    MEMORY_BANDWIDTH: Entry("bandwidth limit", MemoryBandwidth),
+}

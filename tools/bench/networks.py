@@ -8,7 +8,6 @@ machine cancels in their ratios.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import random
 import time
@@ -18,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from bench.bench_worker import CallError, Worker, serve
-from bench.libraries import CANDIDATE, ENTRIES
 from bench.results import FUSED, IDENTITY, KERAS, OURS, VARIANTS, WITHOUT_BOTH, NetworkMeasurement
 
 # Name -> class of keras.applications.
@@ -43,16 +41,10 @@ def without_batch_norm(model: Any, and_layers: Collection[str] = ()) -> Any:
     """A copy of a model with an identity in place of every batch norm, and of layers by name."""
     import keras
 
-    class Nothing(keras.layers.Layer):
-        """keras.layers.Identity with the arguments of a batch norm's call."""
-
-        def call(self, x: Any, training: Any = None, mask: Any = None) -> Any:
-            del training, mask
-            return x
-
     def clone(layer: Any) -> Any:
         if isinstance(layer, keras.layers.BatchNormalization) or layer.name in and_layers:
-            return Nothing(name=layer.name)
+            # Not keras.layers.Identity, which lacks the arguments of a batch norm's call.
+            return keras.layers.Lambda(lambda x: x, name=layer.name)
         return layer.__class__.from_config(layer.get_config())
 
     return keras.models.clone_model(model, clone_function=clone)
@@ -157,10 +149,9 @@ def measure(
     names: Sequence[str], threads: int, sizes: Sequence[tuple[int, int, int]]
 ) -> Iterator[NetworkMeasurement]:
     """Measures networks at each size, each in a process of its own."""
-    entry = dataclasses.replace(ENTRIES[CANDIDATE], name="networks")
     for (batch, side, turns), name in itertools.product(sizes, names):
         measured = NetworkMeasurement(name, batch, side, threads)
-        worker = Worker(entry, threads, module="bench.networks")
+        worker = Worker("networks", threads, module="bench.networks")
         try:
             worker.ask("prepare", name, batch, side)
             for _ in range(turns):

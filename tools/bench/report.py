@@ -4,6 +4,7 @@ markers (`record`), and on the site's page (`page`)."""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pathlib
 import statistics
 from collections.abc import Iterator, Sequence
@@ -12,22 +13,14 @@ from typing import Any
 from bench import results
 from bench.libraries import CANDIDATE, ENTRIES, PEERS
 from bench.results import FUSED, IDENTITY, KERAS, OURS, WITHOUT_BOTH, Measurement, Run
-from bench.rows import CALLS, FORWARD, GRADIENT, LAYER, LAYER_ADD_RELU, LAYER_RELU, UsageError
+from bench.rows import CALLS, GRADIENT, LATENCY, UsageError
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RECORDED = ROOT / "docs" / "benchmarks" / "results.json"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
 BEGIN = "<!-- written by make bench ARGS=--record from docs/benchmarks/results.json -->"
 END = "<!-- end of what make bench ARGS=--record writes -->"
 ALL_TABLES = "<!-- make docs inserts all tables here -->"  # Replaced by `page`.
 
-CALL_TITLES = {
-    GRADIENT: "gradient",
-    FORWARD: "forward",
-    LAYER: "forward + gradient",
-    LAYER_RELU: "batch norm + ReLU, forward + gradient",
-    LAYER_ADD_RELU: "batch norm + add + ReLU, forward + gradient",
-}
 _LIMIT_SHARES = (0.65, 0.8)  # Of the bandwidth limit: how many rows reach them.
 _BUSY = 0.7  # Load average above which a run is unreliable.
 _LONG = 30  # Tables of more rows are folded on the site's page.
@@ -61,26 +54,23 @@ class Table:
         return f"\n{self.title}\n\n{self.markdown()}"
 
 
-def time_text(us: float) -> str:
-    """Three digits and a unit."""
-    for unit, size in (("s", 1e6), ("ms", 1e3)):
-        if us >= size:
-            return f"{us / size:.3g} {unit}"
-    return f"{us:.3g} µs"
+def _in_units(value: float, *units: tuple[float, str]) -> str:
+    """Three digits and the first unit that is not larger than the value, or the last."""
+    size, unit = next((unit for unit in units if value >= unit[0]), units[-1])
+    return f"{value / size:.3g} {unit}"
 
 
-def _size(value: float) -> str:
-    for unit, shift in (("GiB", 30), ("MiB", 20)):
-        if abs(value) >= 1 << shift:
-            return f"{value / (1 << shift):.3g} {unit}"
-    return f"{value / 1024:.0f} KiB"
+def _time(us: float) -> str:
+    return _in_units(float(us), (1e6, "s"), (1e3, "ms"), (1, "µs"))
 
 
 def _plain(value: Any) -> str:
     """A fact about a run as a cell."""
     if isinstance(value, dict):
         return ", ".join(f"{name} {_plain(element)}" for name, element in value.items())
-    return _size(value) if isinstance(value, int) and value > 1 << 14 else str(value)
+    if isinstance(value, int) and value > 1 << 14:
+        return _in_units(value, (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+    return str(value)
 
 
 def _label(name: str) -> str:
@@ -100,10 +90,10 @@ def _groups(rows: Sequence[Measurement], *names: str) -> dict[tuple[str, ...], l
 # ---- Tables --------------------------------------------------------------------------------------
 
 
-def overview_table(run: Run, call: str = GRADIENT) -> Table:
+def overview_table(run: Run, call: str) -> Table:
     """By layout and dtype: median of each peer's time over ours, rows in which it is faster."""
     layers = run.of_section(call)
-    title = f"Time of a peer over ours, {CALL_TITLES[call]}, by layout and dtype"
+    title = f"Time of a peer over ours, {CALLS[call].title}, by layout and dtype"
     table = Table(title, ["layout", "dtype"], 2)
     peers = [peer for peer in results.peers_of(layers) if peer != "eigen"]
     modes = list(dict.fromkeys(m.row.mode for m in layers))
@@ -126,19 +116,15 @@ def overview_table(run: Run, call: str = GRADIENT) -> Table:
 def slower_table(run: Run) -> Table:
     """The rows in which a peer is faster, by peer, call, layout and dtype; the slowest first."""
     table = Table("Rows in which a peer is faster", ["peer", "call", "layout", "dtype", "rows"], 5)
-    for peer in PEERS:
-        for call in CALLS:
-            for key, rows in _groups(run.of_section(call), "layout", "dtype").items():
-                found = sorted(results.ratios(rows, peer), key=lambda pair: pair[0])
-                cells = [
-                    f"{'x'.join(map(str, m.row.dims))}{' frozen' * (m.row.mode == 'frozen')} "
-                    f"{ratio:.2f}"
-                    for ratio, m in found
-                    if ratio < 1
-                ]
-                if cells:
-                    line = [_label(peer), CALL_TITLES[call], *key, ", ".join(cells)]
-                    table.rows.append(line)
+    for peer, call in itertools.product(PEERS, CALLS):
+        for key, rows in _groups(run.of_section(call), "layout", "dtype").items():
+            cells = [
+                f"{m.row.name}{' frozen' * (m.row.mode == 'frozen')} {ratio:.2f}"
+                for ratio, m in sorted(results.ratios(rows, peer), key=lambda pair: pair[0])
+                if ratio < 1
+            ]
+            if cells:
+                table.rows.append([_label(peer), CALLS[call].title, *key, ", ".join(cells)])
     return table
 
 
@@ -147,7 +133,7 @@ def limit_table(run: Run, call: str) -> Table:
     large = f"rows that move more than {results.LIMIT_BYTES >> 20} MiB"
     headings = ["dtype", "layout", "mode", "rows", "median", "minimum"]
     headings += [f"reach {share:.0%}" for share in _LIMIT_SHARES]
-    table = Table(f"Share of the bandwidth limit, {CALL_TITLES[call]}, {large}", headings, 3)
+    table = Table(f"Share of the bandwidth limit, {CALLS[call].title}, {large}", headings, 3)
     for key, rows in _groups(run.of_section(call), "dtype", "layout", "mode").items():
         found = [m.limit_share for m in rows if m.row.bytes > results.LIMIT_BYTES]
         if shares := [share for share in found if share is not None]:
@@ -172,36 +158,45 @@ def network_table(run: Run, fused: bool) -> Table:
         if m.skipped:
             table.rows.append([m.network, f"{size} {table.note(m.skipped)}", *["-"] * 6])
             continue
-        medians = (statistics.median(m.of(variant)) for variant in (KERAS, ours, without))
-        ratio = statistics.median(m.of(KERAS) / m.of(ours))
+        times = (_time(1e3 * m.median(variant)) for variant in (KERAS, ours, without))
         low, median, high = m.share_removed(ours, without)
-        cells = f"{ratio:.2f}", f"{median:.0%}", f"{low:.0%} {high:.0%}"
-        times = (time_text(1e3 * float(ms)) for ms in medians)
+        cells = f"{m.gain(ours):.2f}", f"{median:.0%}", f"{low:.0%} {high:.0%}"
         table.rows.append([m.network, size, *times, *cells])
+    return table
+
+
+def headline_table(run: Run) -> Table:
+    """What a program gains: networks of the largest side, and of the others the one that gains
+    least. Layers are exchanged and fused, as in a program with every switch on."""
+    table = Table("", ["training step", "Keras", "tf_bn_ops", "times as fast"], 1)
+    measured = [m for m in run.networks if not m.skipped]
+    side = max((m.side for m in measured), default=0)
+    small = sorted((m for m in measured if m.side < side), key=lambda m: m.gain(FUSED))
+    for m in [*(m for m in measured if m.side == side), *small[:1]]:
+        times = (_time(1e3 * m.median(variant)) for variant in (KERAS, FUSED))
+        name = f"{m.network}, {m.batch} images of {m.side} x {m.side}"
+        table.rows.append([name, *times, f"{m.gain(FUSED):.2f}"])
     return table
 
 
 def rows_table(title: str, rows: Sequence[Measurement]) -> Table:
     """One line per row, with the times of all peers and their ratio to ours."""
-    headings = ["shape", "layout", "dtype", "mode"]
-    headings += ["tf_bn_ops", "10-90%", "GB/s", "limit"]
+    headings = ["shape", "layout", "dtype", "mode", "tf_bn_ops", "10-90%", "GB/s", "limit"]
     peers = results.peers_of(rows)
     table = Table(title, headings + [h for p in peers for h in (_label(p), "ratio")], 4)
 
     def cell(m: Measurement, name: str) -> str:
-        if name not in m.us:
-            reason = m.refused.get(name)
-            return f"- {table.note(f'{_label(name)}: {reason}')}" if reason else "-"
-        if name in m.wrong:
-            return f"{time_text(m.us[name])} wrong {table.note(f'{_label(name)}: {m.wrong[name]}')}"
-        return time_text(m.us[name])
+        shown = [_time(m.us[name])] if name in m.us else ["-"]
+        shown += ["wrong"] * (name in m.wrong)
+        if reason := m.wrong.get(name) or m.refused.get(name):
+            shown.append(table.note(f"{_label(name)}: {reason}"))
+        return " ".join(shown)
 
     for m in rows:
-        line = [*str(m.row).split(), cell(m, CANDIDATE)]
-        own, share = m.us.get(CANDIDATE), m.limit_share
-        line.append(" ".join(f"{us / own - 1:+.0%}" for us in m.p10_p90_us or ()) if own else "")
-        line.append(f"{m.gb_per_s():.1f}" if own else "")
-        line.append("" if share is None else f"{share:.0%}")
+        line = [*str(m.row).split(), cell(m, CANDIDATE), "", ""]
+        if own := m.us.get(CANDIDATE):
+            line[-2:] = " ".join(f"{us / own - 1:+.0%}" for us in m.p10_p90_us), f"{m.gb_per_s:.1f}"
+        line.append("" if m.limit_share is None else f"{m.limit_share:.0%}")
         for peer in peers:
             ratio = m.speedup(peer)
             line += [cell(m, peer), "" if ratio is None else f"{ratio:.2f}"]
@@ -211,10 +206,8 @@ def rows_table(title: str, rows: Sequence[Measurement]) -> Table:
 
 def summary_tables(run: Run) -> list[Table]:
     """The tables above all others; empty ones are left out."""
-    kinds = (overview_table, limit_table)
-    tables = [make(run, call) for call in CALLS for make in kinds]
-    tables += [network_table(run, fused) for fused in (False, True)]
-    tables.append(slower_table(run))
+    tables = [make(run, call) for call in CALLS for make in (overview_table, limit_table)]
+    tables += [network_table(run, False), network_table(run, True), slower_table(run)]
     return [table for table in tables if table.rows]
 
 
@@ -222,8 +215,8 @@ def tables(run: Run) -> Iterator[Table]:
     """All tables of rows; empty ones are left out."""
     for call in CALLS:
         for (dtype, mode), rows in _groups(run.of_section(call), "dtype", "mode").items():
-            yield rows_table(f"Layers of networks, {CALL_TITLES[call]}, {dtype}, {mode}", rows)
-    if rows := run.of_section("latency"):
+            yield rows_table(f"Layers of networks, {CALLS[call].title}, {dtype}, {mode}", rows)
+    if rows := run.of_section(LATENCY):
         yield rows_table("Small tensors: the overhead of a call", rows)
 
 
@@ -262,67 +255,47 @@ def text(run: Run) -> str:
 # ---- The recorded run in the documentation -------------------------------------------------------
 
 
-def _caption(run: Run, call: str) -> str:
-    shapes = len({m.row.shape for m in run.of_section(call)})
-    versions = ", ".join(
-        f"{_label(peer)} {next(iter(run.versions[peer].values()))}"
-        for peer in PEERS
-        if peer in run.versions and peer != "eigen"
-    )
-    return (
-        f"Median over {shapes} layer shapes of the peer's time over that of tf_bn_ops, "
-        f"{CALL_TITLES[call]}: above 1 tf_bn_ops is faster; -: the peer refuses. "
-        f"{run.machine['cpu']}, {run.settings['threads']} threads, {versions}, "
-        f"{run.machine['date']}."
-    )
-
-
-def headline_table(run: Run) -> Table:
-    """What a program gains: networks of the largest side, and of the others the one that gains
-    least. Layers are exchanged and fused, as in a program with every switch on."""
-    headings = ["training step", "Keras", "tf_bn_ops", "times as fast"]
-    table = Table("A training step of a network", headings, 1)
-    gains = [
-        (statistics.median(m.of(KERAS) / m.of(FUSED)), m) for m in run.networks if not m.skipped
-    ]
-    side = max((m.side for _, m in gains), default=0)
-    small = sorted((pair for pair in gains if pair[1].side < side), key=lambda pair: pair[0])
-    for gain, m in [*(pair for pair in gains if pair[1].side == side), *small[:1]]:
-        times = (time_text(1e3 * float(statistics.median(m.of(kind)))) for kind in (KERAS, FUSED))
-        name = f"{m.network}, {m.batch} images of {m.side} x {m.side}"
-        table.rows.append([name, *times, f"{gain:.2f}"])
-    return table
-
-
 def _headline(run: Run) -> str:
     """For the README."""
-    machine, settings = run.machine, run.settings
     peer = next(iter(run.versions["tensorflow"].values()))
-    where = f"{machine['cpu']}, {settings['threads']} threads, TensorFlow {peer}, {machine['date']}"
+    where = f"{_where(run)}, TensorFlow {peer}, {run.machine['date']}"
     return f"{headline_table(run).markdown()}\n\nfloat32, medians; {where}."
 
 
-def on_page(page: pathlib.Path, run: Run) -> str:
-    """What stands between the markers of a page: in the README what networks gain; on the page of
-    the benchmarks all calls, and how many rows there are in which a peer is faster."""
-    if page.name == "README.md":
-        return _headline(run)
-    lines = [overview_table(run).markdown(), "", _caption(run, GRADIENT)]
-    titles = {
-        FORWARD: "The forward op, likewise:",
-        LAYER: "A layer in training, the forward op and its gradient, likewise:",
-        LAYER_RELU: "A layer with ReLU behind it, likewise; TensorFlow's is a chain of ops:",
-        LAYER_ADD_RELU: "A layer with the addition of a side input and ReLU behind it, likewise:",
-    }
-    for call, what in titles.items():
-        if run.of_section(call):
-            lines += ["", what, "", overview_table(run, call).markdown()]
+def _where(run: Run) -> str:
+    return f"{run.machine['cpu']}, {run.settings['threads']} threads"
+
+
+def _overviews(run: Run) -> str:
+    """For the page of the benchmarks: all calls, and how many rows there are in which a peer is
+    faster."""
+    shapes = {m.row.shape for m in run.of_section(GRADIENT) if m.row.channels_last}
+    versions = [
+        f"{_label(peer)} {next(iter(run.versions[peer].values()))}"
+        for peer in PEERS
+        if peer in run.versions and peer != "eigen"
+    ]
+    caption = (
+        f"Median over {len(shapes)} layer shapes of the peer's time over that of tf_bn_ops, "
+        f"{CALLS[GRADIENT].title}: above 1 tf_bn_ops is faster; -: the peer refuses. "
+        f"{', '.join([_where(run), *versions, run.machine['date']])}."
+    )
+    parts = [overview_table(run, GRADIENT).markdown(), caption]
+    for name, call in CALLS.items():
+        if call.lead and run.of_section(name):
+            parts += [call.lead, overview_table(run, name).markdown()]
     if run.networks:
-        what = "A training step of whole networks: Keras' batch norm, this library's, and none:"
-        lines += ["", what, "", network_table(run, False).markdown()]
-        what = "With batch norm fused with the activations behind it, and with neither of both:"
-        lines += ["", what, "", network_table(run, True).markdown()]
-    return "\n".join(lines)
+        parts += [
+            "A training step of whole networks: Keras' batch norm, this library's, and none:",
+            network_table(run, False).markdown(),
+            "With batch norm fused with the activations behind it, and with neither of both:",
+            network_table(run, True).markdown(),
+        ]
+    return "\n\n".join(parts)
+
+
+# What `record` writes into which page.
+PAGES = {ROOT / "README.md": _headline, ROOT / "docs" / "benchmarks.md": _overviews}
 
 
 def with_overview(text: str, written: str) -> str:
@@ -341,8 +314,8 @@ def record(run: Run) -> list[pathlib.Path]:
     """Writes results.json and the overviews; returns the files."""
     results.save(run, RECORDED)
     run = results.load(RECORDED)  # The file's figures are rounded, and the pages show the file.
-    for page in PAGES:
-        page.write_text(with_overview(page.read_text("utf-8"), on_page(page, run)), "utf-8")
+    for page, write in PAGES.items():
+        page.write_text(with_overview(page.read_text("utf-8"), write(run)), "utf-8")
     return [RECORDED, *PAGES]
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from bench.libraries import CANDIDATE, MEMORY_BANDWIDTH, PEERS
 from bench.rows import Row, UsageError
-from tf_bn_ops import _command, spec
+from tf_bn_ops import _command
 
 _VERSION = 7
 # Rows that move more than this are compared with the bandwidth limit: they exceed the LLC of most
@@ -29,12 +29,6 @@ SMALL_BYTES = 1 << 20
 def percentiles(values: Sequence[float], which: Sequence[int] = (10, 50, 90)) -> list[float]:
     """Percentiles by linear interpolation: of samples the 10th, the median and the 90th."""
     return [float(value) for value in np.percentile(values, which)]
-
-
-def geometric_mean(values: Iterable[float]) -> float | None:
-    """None where there are no values."""
-    logs = np.log(list(values))
-    return float(np.exp(logs.mean())) if logs.size else None
 
 
 @dataclasses.dataclass
@@ -54,9 +48,9 @@ class Measurement:
 
     row: Row
     us: dict[str, float] = dataclasses.field(default_factory=dict)
-    ratios: dict[str, tuple[float, float, float]] = dataclasses.field(default_factory=dict)
-    p10_p90_us: tuple[float, float] | None = None
-    limit: tuple[int, int, float] | None = None
+    ratios: dict[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+    p10_p90_us: Sequence[float] = ()
+    limit: Sequence[float] = ()
     refused: dict[str, str] = dataclasses.field(default_factory=dict)
     wrong: dict[str, str] = dataclasses.field(default_factory=dict)
     skipped: str | None = None
@@ -68,35 +62,15 @@ class Measurement:
             return None
         return self.ratios[peer][0]
 
-    def gb_per_s(self, name: str = CANDIDATE) -> float:
-        """Bytes of all tensors of the size of x over the time, in 10^9 bytes per second."""
-        return self.row.bytes / self.us[name] * 1e-3
+    @property
+    def gb_per_s(self) -> float:
+        """Bytes of all tensors of the size of x over our time, in 10^9 bytes per second."""
+        return self.row.bytes / self.us[CANDIDATE] * 1e-3
 
     @property
     def limit_share(self) -> float | None:
         """Time of the bandwidth limit over ours; None for small rows."""
         return self.speedup(MEMORY_BANDWIDTH) if self.row.bytes >= SMALL_BYTES else None
-
-    def to_json(self) -> dict[str, Any]:
-        """An element of the field "rows"."""
-        fields = {**dataclasses.asdict(self.row), **vars(self)}
-        fields["shape"] = "x".join(map(str, self.row.dims))
-        del fields["row"]
-        return {name: _short(value) for name, value in fields.items() if value}
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Measurement:
-        """The inverse of to_json."""
-        of_row = [field.name for field in dataclasses.fields(Row)]
-        values = {name: fields[name] for name in of_row if name != "network"}
-        dims = tuple(map(int, values["shape"].split("x")))
-        last = spec.DATA_FORMATS[values["layout"]][1]
-        values["shape"] = dims if last else (dims[0], *dims[2:], dims[1])
-        rest = {name: value for name, value in fields.items() if name not in of_row}
-        for name in rest.keys() & {"p10_p90_us", "limit"}:
-            rest[name] = tuple(rest[name])
-        rest["ratios"] = {name: tuple(three) for name, three in rest.get("ratios", {}).items()}
-        return cls(Row(network=fields.get("network", ""), **values), **rest)
 
 
 # What stands for batch norm in a network, in the order of `turns`. FUSED is this library's with the
@@ -115,12 +89,20 @@ class NetworkMeasurement:
     batch: int
     side: int
     threads: int
-    turns: list[tuple[float, ...]] = dataclasses.field(default_factory=list)
+    turns: list[Sequence[float]] = dataclasses.field(default_factory=list)
     skipped: str | None = None
 
     def of(self, variant: str) -> np.ndarray:
         """Milliseconds of its steps."""
         return np.array([turn[VARIANTS.index(variant)] for turn in self.turns])
+
+    def median(self, variant: str) -> float:
+        """Milliseconds of its median step."""
+        return float(np.median(self.of(variant)))
+
+    def gain(self, variant: str) -> float:
+        """The median over turns of the time of Keras' step over that of the variant's."""
+        return float(np.median(self.of(KERAS) / self.of(variant)))
 
     def share_removed(self, variant: str, without: str) -> list[float]:
         """(keras - variant) / (keras - without): 10th percentile, median and 90th of the turns. In
@@ -129,18 +111,6 @@ class NetworkMeasurement:
         keras, ours, least = self.of(KERAS), self.of(variant), self.of(without)
         cost = np.where(keras > least, keras - least, np.inf)
         return percentiles((keras - ours) / cost)
-
-    def to_json(self) -> dict[str, Any]:
-        """An element of the field "networks"."""
-        return {name: _short(value) for name, value in vars(self).items() if value}
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> NetworkMeasurement:
-        """The inverse of to_json."""
-        turns = [tuple(map(float, turn)) for turn in fields.get("turns", ())]
-        if any(len(turn) != len(VARIANTS) for turn in turns):
-            raise ValueError("a turn has a step of every variant")
-        return cls(**{**fields, "turns": turns})
 
 
 @dataclasses.dataclass
@@ -159,10 +129,10 @@ class Run:
     seconds: float
     machine: dict[str, Any]
     settings: dict[str, Any]
-    versions: dict[str, dict[str, str]]
-    missing: dict[str, str]
-    rows: list[Measurement]
-    networks: list[NetworkMeasurement]
+    versions: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
+    missing: dict[str, str] = dataclasses.field(default_factory=dict)
+    rows: list[Measurement] = dataclasses.field(default_factory=list)
+    networks: list[NetworkMeasurement] = dataclasses.field(default_factory=list)
 
     def of_section(self, section: str) -> list[Measurement]:
         """The rows of a section that were measured."""
@@ -193,28 +163,37 @@ def _short(value: Any) -> Any:
 
 
 def to_text(run: Run) -> str:
-    """The JSON file: one line per field, and one per element of rows and networks."""
-    content = {
-        **vars(run),
-        "schema": _VERSION,
-        "seconds": _short(float(run.seconds)),
-        "rows": [m.to_json() for m in run.rows],
-        "networks": [m.to_json() for m in run.networks],
-    }
+    """The JSON file: one line per field, and one per element of rows and networks; the fields of a
+    row beside what was measured."""
+    rows = [{**vars(m), **vars(m.row), "shape": m.row.name, "row": None} for m in run.rows]
+    elements = {"rows": rows, "networks": list(map(vars, run.networks))}
+    seconds = _short(float(run.seconds))
+    content = {**vars(run), "schema": _VERSION, "seconds": seconds, **elements}
 
     def dump(value: Any) -> str:
-        if isinstance(value, list):
-            return "[\n" + ",\n".join(dump(element) for element in value) + "\n]"
         return json.dumps(value, sort_keys=True, allow_nan=False, separators=(",", ":"))
 
-    lines = [f"{json.dumps(name)}: {dump(content[name])}" for name in sorted(content)]
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+    def lines(fields: list[dict[str, Any]]) -> str:
+        given = ({name: _short(value) for name, value in f.items() if value} for f in fields)
+        return "[\n" + ",\n".join(map(dump, given)) + "\n]"
+
+    texts = {
+        name: lines(content[name]) if name in elements else dump(content[name]) for name in content
+    }
+    return "{\n" + ",\n".join(f'"{name}": {texts[name]}' for name in sorted(texts)) + "\n}\n"
 
 
 def save(run: Run, path: pathlib.Path) -> None:
     """Writes the file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _command.write_whole(to_text(run), path)
+
+
+def _measurement(**fields: Any) -> Measurement:
+    """The inverse of an element of rows."""
+    row = {field.name: fields.pop(field.name) for field in dataclasses.fields(Row)}
+    row["shape"] = tuple(map(int, row["shape"].split("x")))
+    return Measurement(Row(**row), **fields)
 
 
 def load(path: pathlib.Path) -> Run:
@@ -227,8 +206,10 @@ def load(path: pathlib.Path) -> Run:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content.pop("schema") != _VERSION:
             raise ValueError(f"not format {_VERSION}")
-        content["rows"] = [Measurement.from_json(fields) for fields in content["rows"]]
-        found = [NetworkMeasurement.from_json(fields) for fields in content["networks"]]
-        return Run(**{**content, "networks": found})
+        content["rows"] = [_measurement(**fields) for fields in content["rows"]]
+        content["networks"] = [NetworkMeasurement(**fields) for fields in content["networks"]]
+        if any(len(turn) != len(VARIANTS) for m in content["networks"] for turn in m.turns):
+            raise ValueError("a turn has a step of every variant")
+        return Run(**content)
     except (OSError, AttributeError, KeyError, TypeError, ValueError) as e:
         raise UsageError(f"{path} is not the results.json of a benchmark run ({e!r})") from e

@@ -1,31 +1,112 @@
-"""The rows of the benchmark: shapes of batch-norm layers of networks, and small ones.
+"""The rows of the benchmark: shapes of batch-norm layers of networks, and small ones; their inputs.
 
-Shapes are given channels-last, batch first; `dims` has them in any layout.
+Every process generates the inputs bitwise identically, instead of receiving them. A tensor is a
+pool of normal numbers, repeated. The length of the pool is prime, so that its period coincides with
+no channel or row. All layouts of a shape have the same elements.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
+import sys
 from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from tf_bn_ops import spec
 
 DTYPES = ("float32", "half", "bfloat16")
-# What is called: the gradient op, the forward op, or one after the other as in a layer's training:
-# of batch norm alone, with ReLU, or with the addition of a side input and ReLU behind it.
-GRADIENT, FORWARD, LAYER, LAYER_RELU, LAYER_ADD_RELU = CALLS = (
-    *("gradient", "forward"),
-    *("layer", "layer_relu", "layer_add_relu"),
-)
-# Tensors of the size of x that a call has to read or write. The mask of ReLU can be computed from x
-# and the statistics; an addition has three more: the side input, its gradient, and y for the mask.
-_TENSORS = {GRADIENT: 3, FORWARD: 2, LAYER: 5, LAYER_RELU: 5, LAYER_ADD_RELU: 8}
+LAYOUTS = ("NHWC", "NCHW")
 
 
 class UsageError(ValueError):
     """Wrong usage; the message is one sentence that says what to do."""
+
+
+Pass = tuple[int, int]  # Over memory: how many tensors of the size of x it reads and writes.
+
+
+class _Op(NamedTuple):
+    """The least traffic of an op.
+
+    Attributes:
+      apply: the passes that read inputs and write outputs.
+      sums: in training, the pass that reads again what the sums are taken of.
+      inputs: how many tensors have to stay in cache for `sums` to read no memory.
+    """
+
+    apply: tuple[Pass, ...]
+    sums: Pass
+    inputs: int
+
+
+class Call(NamedTuple):
+    """What is called: one op, or both one after the other as in a layer's training.
+
+    Attributes:
+      title: in titles of tables.
+      lead: above the table on the page of the benchmarks.
+      ops: what it calls.
+      forward, gradient: whether the forward op is among these, and its gradient.
+      activated, adds: whether ReLU is behind batch norm; whether a side input is added before it.
+    """
+
+    title: str
+    lead: str
+    ops: tuple[_Op, ...]
+    forward: bool = True
+    gradient: bool = True
+    activated: bool = False
+    adds: bool = False
+
+
+GRADIENT, FORWARD, LATENCY = "gradient", "forward", "latency"
+_FORWARD, _GRADIENT = _Op(((1, 1),), (1, 0), 1), _Op(((2, 1),), (2, 0), 2)
+CALLS = {
+    GRADIENT: Call("gradient", "", (_GRADIENT,), forward=False),
+    FORWARD: Call("forward", "The forward op, likewise:", (_FORWARD,), gradient=False),
+    "layer": Call(
+        "forward + gradient",
+        "A layer in training, the forward op and its gradient, likewise:",
+        (_FORWARD, _GRADIENT),
+    ),
+    # The mask of ReLU can be computed from x and the statistics.
+    "layer_relu": Call(
+        "batch norm + ReLU, forward + gradient",
+        "A layer with ReLU behind it, likewise; TensorFlow's is a chain of ops:",
+        (_FORWARD, _GRADIENT),
+        activated=True,
+    ),
+    # The gradient reads y too, and writes two gradients: that of the side input from y_backprop and
+    # y, the other one from it and x, which the sums need.
+    "layer_add_relu": Call(
+        "batch norm + add + ReLU, forward + gradient",
+        "A layer with the addition of a side input and ReLU behind it, likewise:",
+        (_Op(((2, 1),), (1, 0), 1), _Op(((2, 1), (1, 1)), (2, 0), 3)),
+        activated=True,
+        adds=True,
+    ),
+}
+
+
+EPSILON = 1e-3
+_PERIOD = 4194301  # The largest prime below 2^22.
+# Seed, standard deviation and mean: roughly those of a network's activations and gradients. The
+# mean of y_backprop is not zero, so that a missing offset_backprop term fails the check. The mean
+# of side_input is zero: ReLU behind the addition lets about half of the elements through.
+_POOLS = {"y_backprop": (1, 0.5, 0.125), "x": (2, 1.5, 0.75), "side_input": (4, 1.0, 0.0)}
+_SEED = 20
+
+
+@functools.lru_cache(maxsize=6)
+def _pool(role: str, dtype: str) -> np.ndarray:
+    seed, deviation, mean = _POOLS[role]
+    normal = np.random.default_rng([_SEED, seed]).standard_normal(_PERIOD, np.float32)
+    return (normal * np.float32(deviation) + np.float32(mean)).astype(spec.DTYPES[dtype].numpy)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +114,9 @@ class Row:
     """One measurement.
 
     Attributes:
-      section: one of CALLS, of layers of networks; or "latency", of the gradient.
+      section: one of CALLS, of layers of networks; or LATENCY, of the gradient on small tensors.
       network: where the shape comes from.
-      shape: batch, spatial dimensions, channels.
+      shape: of x, in the layout.
       layout, dtype: of the tensors.
       mode: "training" or "frozen".
       threads: number of threads that every implementation may use.
@@ -50,145 +131,117 @@ class Row:
     threads: int
 
     @property
-    def call(self) -> str:
-        """One of CALLS."""
-        return self.section if self.section in CALLS else GRADIENT
+    def call(self) -> Call:
+        return CALLS[GRADIENT if self.section == LATENCY else self.section]
 
-    @property
-    def activated(self) -> bool:
-        """Whether ReLU is behind batch norm."""
-        return self.call in (LAYER_RELU, LAYER_ADD_RELU)
+    def tensors(self) -> dict[str, np.ndarray]:
+        """The inputs of the size of x by role, flat; the side inputs last."""
+        roles = ("y_backprop", "x", *["side_input"] * self.call.adds)
+        return {role: np.resize(_pool(role, self.dtype), math.prod(self.shape)) for role in roles}
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The roles of the inputs of the size of x."""
-        return ("y_backprop", "x", *["side_input"] * (self.call == LAYER_ADD_RELU))
-
-    @property
-    def dims(self) -> tuple[int, ...]:
-        """The shape in the layout."""
-        if self.channels_last:
-            return self.shape
-        return (self.shape[0], self.shape[-1], *self.shape[1:-1])
+    def statistics(self) -> dict[str, np.ndarray]:
+        """float32 [channels]: scale, offset, and a mean and variance close to those of x."""
+        rng, channels = np.random.default_rng([_SEED, 3]), self.view[1]
+        _, deviation, mean = _POOLS["x"]
+        found = {
+            "scale": rng.uniform(0.5, 1.5, channels),
+            "mean": mean + 0.1 * rng.standard_normal(channels),
+            "variance": deviation**2 * rng.uniform(0.8, 1.25, channels),
+            "offset": rng.uniform(-1, 1, channels),
+        }
+        return {role: array.astype(np.float32) for role, array in found.items()}
 
     @property
     def view(self) -> tuple[int, int, int]:
         """[outer, channels, inner]."""
-        return spec.view_shape(self.dims, self.layout)
+        return spec.view_shape(self.shape, self.layout)
 
     @property
     def channels_last(self) -> bool:
         return spec.DATA_FORMATS[self.layout][1]
 
     @property
-    def channels(self) -> int:
-        return self.shape[-1]
-
-    @property
-    def elements(self) -> int:
-        return math.prod(self.shape)
-
-    @property
     def tensor_bytes(self) -> int:
         """Bytes of one tensor of the size of x."""
-        return self.elements * spec.DTYPES[self.dtype].numpy.itemsize
+        return math.prod(self.shape) * spec.DTYPES[self.dtype].numpy.itemsize
 
     @property
     def bytes(self) -> int:
-        """Bytes of all tensors of the size of x: the least traffic."""
-        return _TENSORS[self.call] * self.tensor_bytes
+        """Bytes of all tensors of the size of x: the traffic where the sums read no memory."""
+        return sum(map(sum, self.passes(sys.maxsize))) * self.tensor_bytes
+
+    def passes(self, last_level_cache: int) -> list[Pass]:
+        """The least traffic.
+
+        Training needs all sums of a channel before its first element can be written.
+        Channels-first reduces and applies one channel at a time, and inputs that fit into the LLC
+        are read from memory once; other channels-last inputs are read twice. A frozen call is one
+        pass. A layer is a forward call and a gradient.
+        """
+        twice = self.mode == "training" and self.channels_last
+        found: list[Pass] = []
+        for op in self.call.ops:
+            found += op.apply
+            if twice and op.inputs * self.tensor_bytes > last_level_cache:
+                found.append(op.sums)
+        return found
+
+    @property
+    def name(self) -> str:
+        """The shape as text."""
+        return "x".join(map(str, self.shape))
 
     def __str__(self) -> str:
-        return f"{'x'.join(map(str, self.dims))} {self.layout} {self.dtype} {self.mode}"
+        return f"{self.name} {self.layout} {self.dtype} {self.mode}"
 
 
-def _square(batch: int, layers: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
-    return tuple((batch, side, side, channels) for side, channels in layers)
-
-
-# Distinct shapes only; a network may have many layers of one shape.
-NETWORKS: dict[str, tuple[tuple[int, ...], ...]] = {
-    # He et al. 2015, 224x224 input, stride in the first 1x1 convolution of a stage.
-    "resnet50": _square(
-        32,
-        (
-            (112, 64), (56, 64), (56, 256), (28, 128), (28, 512), (14, 256), (14, 1024), (7, 512),
-            (7, 2048),
-        ),
+Shapes = Sequence[tuple[str, tuple[int, ...]]]  # Where it comes from, and the shape, channels last.
+# Distinct shapes only; a network may have many layers of one shape. At 224x224 input, ResNet-50 (He
+# et al. 2015) with the stride in the first 1x1 convolution of a stage, and some layers of
+# MobileNetV2 (Sandler et al. 2018) of width 1.
+_LAYERS = {
+    "resnet50": (
+        (112, 64), (56, 64), (56, 256), (28, 128), (28, 512), (14, 256), (14, 1024), (7, 512),
+        (7, 2048),
     ),
-    # Sandler et al. 2018, 224x224 input, width 1.
-    "mobilenetv2": _square(
-        32,
-        (
-            (112, 32), (112, 16), (112, 96), (56, 96), (56, 24), (56, 144), (28, 144), (28, 32),
-            (28, 192), (14, 192), (14, 64), (14, 384), (14, 96), (14, 576), (7, 576), (7, 160),
-            (7, 960), (7, 320), (7, 1280),
-        ),
-    ),
+    "mobilenetv2": ((28, 32), (14, 96), (7, 320), (7, 960)),
 }  # fmt: skip
 # What is measured unless --shapes names others; with --quick two of them.
-DEFAULT = [("resnet50", shape) for shape in NETWORKS["resnet50"]]
-DEFAULT += [
-    ("mobilenetv2", (32, side, side, c)) for side, c in ((28, 32), (14, 96), (7, 320), (7, 960))
-]
+DEFAULT = [(name, (32, side, side, c)) for name, of in _LAYERS.items() for side, c in of]
 QUICK = [("resnet50", (32, 56, 56, 64)), ("mobilenetv2", (32, 14, 14, 96))]
 # Tensors of a few kilobytes: the time is the overhead of the call.
-_LATENCY = ((2, 4, 4, 8), (1, 8, 8, 16), (4, 8, 8, 16), (8, 8, 8, 16))
+SMALL = [("small", shape) for shape in ((2, 4, 4, 8), (1, 8, 8, 16), (4, 8, 8, 16), (8, 8, 8, 16))]
 
 
-def layouts(shape: Sequence[int]) -> tuple[str, str]:
-    """The data formats of a shape, channels-last first."""
-    return ("NHWC", "NCHW") if len(shape) == 4 else ("NDHWC", "NCDHW")
-
-
-def choose(names: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
-    """(network, shape) pairs that --shapes names: networks, or shapes as 32x56x56x64.
+def shapes_of(text: str) -> Shapes:
+    """The shapes that --shapes names, as 32x56x56x64.
 
     Raises:
-      UsageError: a name is neither.
+      UsageError: a name is none.
     """
-    known = [(network, shape) for network, shapes in NETWORKS.items() for shape in shapes]
-    chosen = []
-    for name in names:
-        if name in NETWORKS:
-            chosen += [(name, shape) for shape in NETWORKS[name]]
-        elif re.fullmatch(r"[1-9]\d*(x[1-9]\d*){3,4}", name):
-            shape = tuple(map(int, name.split("x")))
-            chosen.append((next((n for n, s in known if s == shape), "given"), shape))
-        else:
+    for name in text.split(","):
+        if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){3}", name):
             raise UsageError(
-                f"{name!r} is no network ({', '.join(NETWORKS)}) and no shape of 4 or 5 "
-                "dimensions, channels last, such as 32x56x56x64"
+                f"{name!r} is no shape of 4 dimensions, channels last, such as 32x56x56x64"
             )
-    return chosen
+    return [("given", tuple(map(int, name.split("x")))) for name in text.split(",")]
 
 
-def rows_of_call(
-    call: str,
-    shapes: Sequence[tuple[str, tuple[int, ...]]],
+def rows_of(
+    section: str,
+    shapes: Shapes,
     dtypes: Sequence[str],
-    layouts_: Sequence[str],
+    layouts: Sequence[str],
     modes: Sequence[str],
     threads: int,
 ) -> list[Row]:
-    """The rows of one of CALLS; forward calls and layers are measured in training. Rows of one
-    shape and dtype are neighbours: they share their inputs."""
+    """The rows of a section. Those of one shape and dtype are neighbours: they share their
+    inputs."""
     return [
-        Row(call, network, shape, layout, dtype, mode, threads)
-        for network, shape in shapes
+        Row(section, network, dims[layout], layout, dtype, mode, threads)
+        for network, (n, h, w, c) in shapes
+        for dims in [{"NHWC": (n, h, w, c), "NCHW": (n, c, h, w)}]
         for dtype in dtypes
-        for layout in layouts(shape)
-        if layout in layouts_
+        for layout in layouts
         for mode in modes
-        if call == GRADIENT or mode == "training"
-    ]
-
-
-def latency_rows(threads: int) -> list[Row]:
-    """Small tensors in float32 and half."""
-    return [
-        Row("latency", "small", shape, layout, dtype, "training", threads)
-        for shape in _LATENCY
-        for layout in layouts(shape)
-        for dtype in ("float32", "half")
     ]
