@@ -2,7 +2,6 @@
 
 bench_command.py    the command
 rows.py             rows: layers of networks, and small ones; their inputs
-timer.py            samples of a call
 libraries.py        how each library is called; memory bandwidth (tools/memory_bandwidth.cc)
 bench_worker.py     the process of one implementation
 networks.py         the process that trains whole networks

@@ -13,15 +13,15 @@ import pathlib
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from bench.libraries import Call, Timer
 from bench.report import Table
 from bench.results import percentiles
 from bench.rows import Row, UsageError, rows_of
-from bench.timer import Timer
 from tf_bn_ops import _loader
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.problems import VIEW_ROLES, Problem, stored
@@ -67,7 +67,7 @@ class Comparison(NamedTuple):
         return "faster" if self.median > 1 else "slower than noise"
 
 
-def _calls(row: Row, libraries: Sequence[Any]) -> list[Callable[[], None]]:
+def _calls(row: Row, libraries: Sequence[Any]) -> list[Call]:
     """The row's call of each library, all on the same arrays."""
     rng = np.random.default_rng(1)
     roles, fields = FORMULAS[row.section]
@@ -82,7 +82,7 @@ def _calls(row: Row, libraries: Sequence[Any]) -> list[Callable[[], None]]:
     c_call = c_abi.call_of(problem, outputs)
     error = ctypes.create_string_buffer(256)
 
-    def call_of(library: Any) -> Callable[[], None]:
+    def call_of(library: Any) -> Call:
         function = library.tfbn_cpu_run
         message = [ctypes.c_char_p, ctypes.c_size_t]
         function.argtypes = [ctypes.POINTER(c_abi.Call), ctypes.c_char_p, ctypes.c_int, *message]
@@ -96,7 +96,7 @@ def _calls(row: Row, libraries: Sequence[Any]) -> list[Callable[[], None]]:
     return [call_of(library) for library in libraries]
 
 
-def _measure(row: Row, calls: Sequence[Callable[[], None]], seconds: float) -> Comparison:
+def _measure(row: Row, calls: Sequence[Call], seconds: float) -> Comparison:
     """Measures a row; `calls` are the other library's and this tree's."""
     timers = [Timer(call) for call in calls]
     times = [0.0, 0.0]

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.libraries import ENTRIES
+from bench.libraries import ENTRIES, Timer
 from bench.rows import Row
-from bench.timer import Timer
 from tf_bn_ops.harness import processes
 from tf_bn_ops.harness.processes import WorkerError
 

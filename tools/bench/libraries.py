@@ -1,4 +1,4 @@
-"""How each library is called: this one's ops, TensorFlow's, PyTorch's; and memory bandwidth.
+"""How each library is called: this one's ops, TensorFlow's, PyTorch's; memory bandwidth; a timer.
 
 A class runs in a worker process and imports its library there. It has `load(tensors)`, which keeps
 the tensors of a row, flat, by role; `bind(row, statistics)`, which returns what row.call says as
@@ -8,18 +8,20 @@ one call; and `outputs(result)`, what that call returned by role, tensors in the
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
+import math
 import os
 import pathlib
 import shlex
 import subprocess
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bench.rows import EPSILON, Row
-from bench.timer import Timer
 from tf_bn_ops import spec
 from tf_bn_ops.harness import c_abi
 
@@ -34,6 +36,48 @@ def _roles(row: Row, saved: tuple[str, ...]) -> tuple[str, ...]:
     """What a call returns, after what of the forward op."""
     gradients = (*_GRADIENTS, "side_input_backprop") if row.call.gradient else ()
     return (*saved, *gradients) if row.call.forward else gradients
+
+
+# Least length of a sample: the clock's resolution and an interrupt are small against it.
+_SAMPLE_SECONDS = 2e-3
+# A call this long is not warmed up: its own data evicts whatever was in the caches.
+_NO_WARM_UP_SECONDS = 0.05
+
+
+class Timer:
+    """A call, and an estimate of how long it takes."""
+
+    def __init__(self, call: Call):
+        """Warms it up: the first calls allocate and start threads."""
+        self._call, end = call, time.perf_counter() + 0.2
+        for _ in range(4):
+            self._seconds = 1.0  # One call is a sample.
+            self.sample()
+            if time.perf_counter() > end:
+                break
+
+    def sample(self) -> float:
+        """Seconds per call: the mean of the calls that fill _SAMPLE_SECONDS."""
+        call, clock = self._call, time.perf_counter
+        inner = range(math.ceil(_SAMPLE_SECONDS / self._seconds))
+        start = clock()
+        for _ in inner:
+            call()
+        self._seconds = max((clock() - start) / len(inner), 1e-7)
+        return self._seconds
+
+    def visit(self, seconds: float) -> list[float]:
+        """As many samples as fit, at least one."""
+        if self._seconds < _NO_WARM_UP_SECONDS:
+            self._call()
+        end, samples = time.perf_counter() + seconds, []
+        gc.disable()
+        try:
+            while not samples or time.perf_counter() + self._seconds < end:
+                samples.append(self.sample())
+        finally:
+            gc.enable()
+        return samples
 
 
 class TensorFlow:
