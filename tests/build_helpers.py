@@ -89,6 +89,23 @@ def site_packages(python: pathlib.Path) -> pathlib.Path:
     return folder
 
 
+def installed(
+    wheel: pathlib.Path, folder: pathlib.Path, outer: Iterable[str | os.PathLike[str]] | None = None
+) -> pathlib.Path:
+    """Installs a wheel into a fresh environment below `folder`, as pip does where there is neither
+    an index nor any program on the path: what it asks for has to be there already. The environment
+    sees the packages of `outer`, of this environment unless given; returns its Python."""
+    python = bare_venv(folder / "venv")
+    if outer is None:
+        outer = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    (site_packages(python) / "outer.pth").write_text("".join(f"{path}\n" for path in outer))
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-cache-dir"]
+    result = run([*pip, "--no-index", wheel], folder, PATH=str(folder))
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "building" not in result.stdout.lower()
+    return python
+
+
 def fake_tensorflow(folder: pathlib.Path, version: str, code: str = "") -> None:
     """Puts a package into `folder` that looks like an installed TensorFlow."""
     (folder / "tensorflow").mkdir()

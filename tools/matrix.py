@@ -1,13 +1,13 @@
 """Builds and tests with several versions of TensorFlow, one after the other.
 
-usage: python tools/matrix.py [--versions="2.16 2.19 2.21"] [--folder=build/matrix] [--again]
+usage: python tools/matrix.py [--versions="2.16 2.19 2.21"] [--folder=build/matrix]
                               [--steps="build supports conformance test"] [--every=N]
 
 For each version: an environment with the first Python on this machine that it supports, a copy of
 the sources, then `make`, tools/supports.py, `make conformance` and `make test` in it, as a user
 would; with --every, of cases and tests every N-th, and the table says so. What a version has
 passed, step by step, is kept in FOLDER/VERSION/result.json and not run again until the sources
-change (or with --again); the environment and objects are kept as well. Results go to
+change; the environment and objects are kept as well. Results go to
 docs/versions.json, and from there into the table of docs/support.md; versions that were not run
 keep the results they have.
 
@@ -169,9 +169,9 @@ class Version:
             copy.write_text(text)
         return copy
 
-    def run(self, files: list[str], steps: list[str], again: bool) -> bool:
+    def run(self, files: list[str], steps: list[str]) -> bool:
         self.folder.mkdir(parents=True, exist_ok=True)
-        passed = {} if again else self.passed_before()
+        passed = self.passed_before()
         self.result = {"source": self.source, "date": f"{datetime.date.today()}", "passed": passed}
         if self.every > 1:
             self.result["every"] = self.every
@@ -266,8 +266,7 @@ FOUND: dict[str, Callable[[str], Any]] = {
 
 
 def row(version: str, result: dict[str, Any]) -> list[str]:
-    """The cells of a version; a dash where it was not run. `part` in docs/versions.json, which no
-    run of this program leaves there, marks numbers of selected tests and cases."""
+    """The cells of a version; a dash where it was not run."""
     oldest, newest = map(name_of, PYTHONS[version])
     name, python = version, f"{oldest} to {newest}"
     passed, cells = result.get("passed", {}), dict.fromkeys(STEPS[1:], "-")
@@ -277,9 +276,7 @@ def row(version: str, result: dict[str, Any]) -> list[str]:
         name = result["tensorflow"]
         python = f"{'.'.join(result['python'].split('.')[:2])} (of {python})"
     supports = passed.get("supports", {})
-    part = " (part)" if result.get("part") else ""
-    if "every" in result:
-        part = f" (1 in {result['every']})"
+    part = f" (1 in {result['every']})" if "every" in result else ""
     if "conformance" in passed:
         cells["conformance"] = f"{passed['conformance']} cases passed{part}"
     if "test" in passed:
@@ -310,7 +307,6 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="matrix.py", usage=__doc__)
     parser.add_argument("--versions", default=" ".join(PYTHONS))
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "matrix")
-    parser.add_argument("--again", action="store_true")
     parser.add_argument("--steps", default=" ".join(STEPS))
     parser.add_argument("--every", type=int, default=1)
     arguments = parser.parse_args(argv)
@@ -329,7 +325,7 @@ def main(argv: list[str]) -> int:
     passed = True
     for version in versions:
         run = Version(version, arguments.folder.resolve(), source, arguments.every)
-        passed &= run.run(files, arguments.steps.split(), arguments.again)
+        passed &= run.run(files, arguments.steps.split())
         results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
         results[version] = {k: v for k, v in run.result.items() if k not in ("source", "failure")}
         RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=2) + "\n")

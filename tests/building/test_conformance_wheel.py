@@ -4,12 +4,11 @@ import importlib.util
 import os
 import pathlib
 import subprocess
-import sys
 import zipfile
 from xml.etree import ElementTree
 
 import pytest
-from build_helpers import bare_venv, build_op_library, run, site_packages
+from build_helpers import build_op_library, installed, run, site_packages
 
 THIRD_PARTY = pathlib.Path(__file__).resolve().parents[1] / "conformance" / "third_party"
 
@@ -45,14 +44,7 @@ def test_wheel_is_pure_and_asks_for_no_tensorflow(wheel):
 
 @pytest.fixture(scope="module")
 def python(wheel, tmp_path_factory):
-    """A fresh environment with the wheel, which sees this environment's other packages."""
-    python = bare_venv(tmp_path_factory.mktemp("vendor") / "venv")
-    outer = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
-    (site_packages(python) / "outer.pth").write_text("\n".join(outer) + "\n")
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
-    result = run([*pip, "--no-index", str(wheel)], wheel.parent)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return python
+    return installed(wheel, tmp_path_factory.mktemp("vendor"))
 
 
 def _judge(python, folder, *flags):

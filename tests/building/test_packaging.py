@@ -13,7 +13,7 @@ import tarfile
 import zipfile
 
 import pytest
-from build_helpers import bare_venv, copy_tree, fake_tensorflow, run, site_packages
+from build_helpers import bare_venv, copy_tree, fake_tensorflow, installed, run, site_packages
 
 from tf_bn_ops import _loader, _version
 
@@ -92,15 +92,7 @@ def wheel(tree: pathlib.Path, sdist: pathlib.Path, tmp_path_factory) -> pathlib.
 
 @pytest.fixture(scope="module")
 def installed_python(wheel: pathlib.Path, tmp_path_factory) -> pathlib.Path:
-    """A fresh environment with the wheel that sees this environment's TensorFlow by a .pth file."""
-    python = bare_venv(tmp_path_factory.mktemp("installed") / "venv")
-    outer = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
-    (site_packages(python) / "outer.pth").write_text("\n".join(outer) + "\n")
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
-    # With dependencies, and without an index: what the wheel asks for has to be there already.
-    result = run([*pip, "--no-index", str(wheel)], wheel.parent)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return python
+    return installed(wheel, tmp_path_factory.mktemp("installed"))
 
 
 def test_build_requirements_are_the_same_everywhere(tree):
@@ -241,36 +233,22 @@ def test_wheel_holds_every_file_of_the_package(wheel, tree):
 
 
 @needs_build_tools
-def test_installed_package_works_from_any_folder(installed_python, tmp_path):
+def test_installed_package_works_from_any_folder_without_a_compiler(installed_python, tmp_path):
+    """Where there is no program at all, make and g++ among them."""
     code = (
-        "import numpy as np, tf_bn_ops\n"
+        "import shutil, numpy as np, tf_bn_ops\n"
+        "assert not (shutil.which('make') or shutil.which('g++') or shutil.which('cc'))\n"
         "x = np.arange(8, dtype=np.float32).reshape(2, 2, 2, 1)\n"
         "one = np.ones(1, np.float32)\n"
         "out = tf_bn_ops.fused_batch_norm_grad(x, x, one, one, one)\n"
         "print(tf_bn_ops.library_path(), float(out.offset_backprop[0]))"
     )
-    result = run([installed_python, "-c", code], tmp_path, TF_CPP_MIN_LOG_LEVEL="3")
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    result = run([installed_python, "-c", code], tmp_path, PATH=str(tmp_path), **quiet)
     assert result.returncode == 0, result.stderr
     library, total = result.stdout.split()
     assert pathlib.Path(library).is_relative_to(installed_python.parent.parent)
     assert float(total) == 28.0
-
-
-@needs_build_tools
-def test_the_wheel_needs_no_compiler(wheel, installed_python, tmp_path):
-    """Installed and used where there is no program at all, make and g++ among them."""
-    pip = [sys.executable, "-m", "pip", "--python", installed_python, "install", "--quiet"]
-    reinstall = ["--force-reinstall", "--no-deps", "--no-index", wheel]
-    result = run([*pip, *reinstall], tmp_path, PATH=str(tmp_path))
-    assert result.returncode == 0, result.stderr
-    code = (
-        "import shutil, numpy as np, tf_bn_ops\n"
-        "assert not (shutil.which('make') or shutil.which('g++') or shutil.which('cc'))\n"
-        "x, one = np.ones((1, 2, 2, 1), np.float32), np.ones(1, np.float32)\n"
-        "print(float(tf_bn_ops.fused_batch_norm(x, one, one).y[0, 0, 0, 0]))"
-    )
-    result = run([installed_python, "-c", code], tmp_path, PATH=str(tmp_path))
-    assert (result.returncode, result.stdout) == (0, "1.0\n"), result.stderr
 
 
 @needs_build_tools

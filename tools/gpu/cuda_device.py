@@ -13,6 +13,16 @@ import repository  # noqa: F401
 
 # CUdevice_attribute.
 L2_BYTES = 38
+# Functions of the driver that take more than pointers to results.
+_ADDRESS, _SIZE = ctypes.c_uint64, ctypes.c_size_t
+_ARGUMENTS = {
+    "cuMemAlloc_v2": (ctypes.c_void_p, _SIZE),
+    "cuMemFree_v2": (_ADDRESS,),
+    "cuMemsetD8_v2": (_ADDRESS, ctypes.c_ubyte, _SIZE),
+    "cuMemcpyHtoD_v2": (_ADDRESS, ctypes.c_void_p, _SIZE),
+    "cuMemcpyDtoH_v2": (ctypes.c_void_p, _ADDRESS, _SIZE),
+    "cuMemcpyDtoDAsync_v2": (_ADDRESS, _ADDRESS, _SIZE, ctypes.c_void_p),
+}
 
 
 class NoGpuError(RuntimeError):
@@ -58,7 +68,9 @@ class CudaDevice:
         """An array of the next call; for devices that check accesses."""
 
     def _call(self, function: str, *arguments: Any) -> None:
-        status = getattr(self._cuda, function)(*arguments)
+        entry = getattr(self._cuda, function)
+        entry.argtypes = _ARGUMENTS.get(function)
+        status = entry(*arguments)
         if status != 0:
             text = ctypes.c_char_p()
             self._cuda.cuGetErrorString(status, ctypes.byref(text))
@@ -77,7 +89,7 @@ class CudaDevice:
     def allocate(self, size: int) -> int:
         """Address of `size` bytes, aligned to 256, kept until free_all."""
         pointer = ctypes.c_uint64()
-        self._call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(max(size, 1)))
+        self._call("cuMemAlloc_v2", ctypes.byref(pointer), max(size, 1))
         self._owned.append(pointer.value)
         return pointer.value
 
@@ -87,43 +99,25 @@ class CudaDevice:
 
     def _free(self) -> None:
         for pointer in self._owned:
-            self._call("cuMemFree_v2", ctypes.c_uint64(pointer))
+            self._call("cuMemFree_v2", pointer)
         self._owned.clear()
         self._workspace.clear()
 
     def fill(self, address: int, byte: int, size: int) -> None:
-        self._call(
-            "cuMemsetD8_v2", ctypes.c_uint64(address), ctypes.c_ubyte(byte), ctypes.c_size_t(size)
-        )
+        self._call("cuMemsetD8_v2", address, byte, size)
 
     def write(self, address: int, array: np.ndarray) -> None:
         array = np.ascontiguousarray(array)
         if array.nbytes:
-            self._call(
-                "cuMemcpyHtoD_v2",
-                ctypes.c_uint64(address),
-                ctypes.c_void_p(array.ctypes.data),
-                ctypes.c_size_t(array.nbytes),
-            )
+            self._call("cuMemcpyHtoD_v2", address, array.ctypes.data, array.nbytes)
 
     def read(self, address: int, array: np.ndarray) -> None:
         if array.nbytes:
-            self._call(
-                "cuMemcpyDtoH_v2",
-                ctypes.c_void_p(array.ctypes.data),
-                ctypes.c_uint64(address),
-                ctypes.c_size_t(array.nbytes),
-            )
+            self._call("cuMemcpyDtoH_v2", array.ctypes.data, address, array.nbytes)
 
     def copy(self, target: int, source: int, size: int) -> None:
         """Device to device, on the default CUDA stream."""
-        self._call(
-            "cuMemcpyDtoDAsync_v2",
-            ctypes.c_uint64(target),
-            ctypes.c_uint64(source),
-            ctypes.c_size_t(size),
-            None,
-        )
+        self._call("cuMemcpyDtoDAsync_v2", target, source, size, None)
 
     def wait(self) -> None:
         self._call("cuCtxSynchronize")
@@ -149,20 +143,19 @@ class CudaDevice:
             self._call("cuEventDestroy_v2", event)
         return result
 
+    def _ask(self, function: str, *arguments: Any) -> None:
+        """Calls a function of the library, whose last arguments are for its sentence."""
+        error = ctypes.create_string_buffer(512)
+        status = getattr(self._library, function)(*arguments, error, ctypes.c_size_t(len(error)))
+        if status != 0:
+            raise GpuError(error.value.decode())
+
     def workspace(self, args: Any) -> tuple[int, int]:
         """(address, bytes) of the workspace, reused for the same view and dtype."""
         key = (args.formula, args.outer, args.channels, args.inner, args.dtype)
         if key not in self._workspace:
             size = ctypes.c_int64()
-            error = ctypes.create_string_buffer(256)
-            status = self._library.tfbn_cuda_workspace(
-                ctypes.byref(args),
-                ctypes.byref(size),
-                error,
-                ctypes.c_size_t(256),
-            )
-            if status != 0:
-                raise GpuError(error.value.decode())
+            self._ask("tfbn_cuda_workspace", ctypes.byref(args), ctypes.byref(size))
             address = self.allocate(size.value)
             # NaNs, which spread from partial sums that are read but were not written.
             self.fill(address, 0xFF, size.value)
@@ -172,23 +165,9 @@ class CudaDevice:
     def run(self, args: Any) -> None:
         """Enqueues one call."""
         address, size = self.workspace(args)
-        error = ctypes.create_string_buffer(512)
-        status = self._library.tfbn_cuda_run(
-            ctypes.byref(args),
-            ctypes.c_void_p(address),
-            ctypes.c_int64(size),
-            None,
-            error,
-            ctypes.c_size_t(512),
-        )
-        if status != 0:
-            raise GpuError(error.value.decode())
+        workspace = ctypes.c_void_p(address), ctypes.c_int64(size)
+        self._ask("tfbn_cuda_run", ctypes.byref(args), *workspace, None)
 
     def gather_stats(self, args: Any) -> None:
         """Enqueues the combination of statistics."""
-        error = ctypes.create_string_buffer(512)
-        status = self._library.tfbn_cuda_gather_stats(
-            ctypes.byref(args), None, error, ctypes.c_size_t(512)
-        )
-        if status != 0:
-            raise GpuError(error.value.decode())
+        self._ask("tfbn_cuda_gather_stats", ctypes.byref(args), None)

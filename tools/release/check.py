@@ -11,10 +11,10 @@ The steps, each by itself and in this order:
                 another folder and with an empty compiler cache; the libraries are compiled again
                 for --twice, the first and the last of VERSIONS, between which TensorFlow's headers
                 differ most, and those of the other versions are taken from the first build
-  install       for each version: a fresh environment, pip from a local index in less than 10 s,
+  install       for each version: a fresh environment, pip from dist/ in less than 10 s,
                 `doctor`, quick tests, 200 conformance cases
   sbom          a CycloneDX bill of materials of the wheel and what it requires, and SHA256SUMS
-  docs          the site, and every link in it
+  docs          the site; MkDocs checks every link in it
   tests         those of the release tier: all levels of optimization, device mutants, examples,
                 Bazel, the report in a browser
 
@@ -25,6 +25,7 @@ of the network. Logs are in FOLDER. Exit status: 0 all passed, 1 some did not, 2
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import pathlib
@@ -36,7 +37,6 @@ from collections.abc import Callable
 from typing import Any
 
 import contents
-import local_index
 import wheels
 from wheels import matrix
 
@@ -49,6 +49,10 @@ QUICK_TESTS = (
 )
 CASES = 200
 LONGEST_INSTALL = 10.0
+
+
+def sha256(path: pathlib.Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 class Failed(Exception):
@@ -139,25 +143,25 @@ def reproducible(rehearsal: Rehearsal) -> str:
     changes = {"SOURCE_DATE_EPOCH": wheels.source_date(), "CCACHE_DIR": str(tree.parent / "ccache")}
     rehearsal.run("again", command, cwd=tree, **changes)
     rehearsal.run("again-sdist", sdist_command(tree / "dist"), cwd=tree, **changes)
-    again = {file.name: local_index.sha256(file) for file in (tree / "dist").iterdir()}
+    again = {file.name: sha256(file) for file in (tree / "dist").iterdir()}
     for name, digest in sorted(again.items()):
         first = rehearsal.dist / name
         if not first.exists():
             raise Failed(f"dist/ has no {name}: run the step build first, with the same versions")
-        if digest != local_index.sha256(first):
+        if digest != sha256(first):
             raise Failed(f"two builds differ in {name}: compare dist/ and {tree / 'dist'}")
     compiled = f"with TensorFlow {', '.join(rehearsal.twice)} compiled again"
     return f"{', '.join(sorted(again))}: the same bytes from another folder, {compiled}"
 
 
 def install(rehearsal: Rehearsal) -> str:
-    index = local_index.write(rehearsal.dist.glob("tf_bn_ops-*.whl"), rehearsal.folder / "index")
     told = []
     for version in rehearsal.versions:
         python = fresh_environment(rehearsal, version)
         pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--no-cache-dir"]
         begin = time.monotonic()
-        rehearsal.run(f"install-{version}", [*pip, f"--index-url={index}", "tf-bn-ops"])
+        pip += ["--no-index", f"--find-links={rehearsal.dist}", "tf-bn-ops"]
+        rehearsal.run(f"install-{version}", pip)
         seconds = time.monotonic() - begin
         if seconds > LONGEST_INSTALL:
             raise Failed(f"pip took {seconds:.0f} s with TensorFlow {version}")
@@ -222,7 +226,8 @@ def sbom(rehearsal: Rehearsal) -> str:
     rehearsal.run("sbom", [*command, f"--output-file={target}", python])
     told = check_bill(json.loads(target.read_text(encoding="utf-8")), wheel.name.split("-")[1])
     sums = rehearsal.dist / "SHA256SUMS"
-    local_index.write_sums((f for f in rehearsal.dist.iterdir() if f != sums), sums)
+    published = sorted(file for file in rehearsal.dist.iterdir() if file != sums)
+    sums.write_text("".join(f"{sha256(file)}  {file.name}\n" for file in published))
     rehearsal.run("sums", ["sha256sum", "--check", sums.name], cwd=rehearsal.dist)
     return f"{target.name} ({told}), {sums.name}"
 
@@ -245,9 +250,8 @@ def check_bill(bill: dict[str, Any], version: str) -> str:
 
 
 def docs(rehearsal: Rehearsal) -> str:
-    rehearsal.run("docs", [sys.executable, "tools/docs.py", str(rehearsal.folder / "docs")])
-    command = [sys.executable, "tools/release/links.py", str(rehearsal.folder / "docs" / "site")]
-    return rehearsal.run("links", command).strip()
+    command = [sys.executable, "tools/docs.py", str(rehearsal.folder / "docs")]
+    return rehearsal.run("docs", command).strip()
 
 
 def tests(rehearsal: Rehearsal) -> str:

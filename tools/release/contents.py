@@ -6,10 +6,8 @@ pyelftools, which auditwheel brings along.
 
 from __future__ import annotations
 
-import base64
 import email
 import email.message
-import hashlib
 import io
 import pathlib
 import re
@@ -41,7 +39,6 @@ def problems(wheel: pathlib.Path, versions: list[str]) -> list[str]:
         *_of_name(wheel.name),
         *_of_metadata(metadata),
         *_of_licence(metadata, files.get(f"{info}/licenses/LICENSE")),
-        *_of_record(files, f"{info}/RECORD"),
         *_of_layout(set(files), versions),
         *_of_libraries(files),
     ]
@@ -72,18 +69,6 @@ def _of_licence(metadata: email.message.Message, licence: bytes | None) -> Itera
         yield f"License-Expression is {metadata['License-Expression']}, not {LICENCE}"
     if licence != (ROOT / "LICENSE").read_bytes():
         yield "it does not hold the file LICENSE"
-
-
-def _of_record(files: dict[str, bytes], record: str) -> Iterator[str]:
-    """pip verifies none of these hashes; `pip-audit` and others do."""
-    lines = files[record].decode().splitlines()
-    listed = dict(line.rsplit(",", 2)[:2] for line in lines)
-    for name in sorted(set(files) ^ set(listed)):
-        yield f"{name} is in only one of archive and RECORD"
-    for name in sorted(set(files) & set(listed) - {record}):
-        digest = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).decode()
-        if listed[name] != f"sha256={digest.rstrip('=')}":
-            yield f"RECORD has another hash for {name}"
 
 
 def _of_layout(names: set[str], versions: list[str]) -> Iterator[str]:
