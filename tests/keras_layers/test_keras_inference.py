@@ -15,7 +15,13 @@ import tensorflow as tf
 from build_helpers import environment
 
 import tf_bn_ops
-from tf_bn_ops.keras import BatchNormalization, disable, enable, replace_batch_norm
+from tf_bn_ops.keras import (
+    BatchNormalization,
+    disable,
+    enable,
+    replace_batch_norm,
+    restore_batch_norm,
+)
 
 ROOT = pathlib.Path(tf_bn_ops.__file__).resolve().parent.parent
 KERAS_LAYER = keras.layers.BatchNormalization
@@ -256,6 +262,39 @@ def test_exported_models_load_without_this_library(tmp_path, kinds):
         finally:
             disable()
     run_alone(LOADS, tmp_path)
+
+
+def by_function(model):
+    return tf.function(lambda x: model(x, training=True))
+
+
+def within_cond(model):
+    return tf.function(
+        lambda x: tf.cond(tf.size(x) > 0, lambda: model(x), lambda: x[:, 1:-1, 1:-1, :2])
+    )
+
+
+def within_another(model):
+    inner = tf.function(lambda x: model(x, training=True))
+    return tf.function(lambda x: inner(2 * x))
+
+
+@pytest.mark.parametrize("make", [by_function, within_cond, within_another])
+def test_what_was_traced_before_the_export_is_refused_by_the_name_of_the_layer(tmp_path, make):
+    module = tf.Module()
+    module.model = with_batch_statistics(BatchNormalization(name="the_norm"))
+    module.serve = make(module.model)
+    concrete = module.serve.get_concrete_function(tf.TensorSpec((None, 6, 6, 3)))
+    with pytest.raises(ValueError, match="layer 'the_norm' normalises by the batch"):
+        tf.saved_model.save(module, str(tmp_path / "a"), signatures=concrete)
+    # As the sentence says. TensorFlow traces a function anew that is no signature.
+    module.serve = make(module.model)
+    tf.saved_model.save(module, str(tmp_path / "b"))
+    module.serve = make(restore_batch_norm(module.model))
+    concrete = module.serve.get_concrete_function(tf.TensorSpec((None, 6, 6, 3)))
+    tf.saved_model.save(module, str(tmp_path / "c"), signatures=concrete)
+    for name in ("b", "c"):
+        assert b"TfBnOps" not in (tmp_path / name / "saved_model.pb").read_bytes()
 
 
 def test_with_activation_and_side_input(tmp_path):

@@ -92,6 +92,7 @@ def fused_call(
         return behind.of(parent_call(inputs, training=training, mask=mask))
     takes_mask = mask is None or _is_of_samples(mask, layer, inputs)
     if batch_statistics and takes_mask and _exchanges(layer, mask):
+        _refuse_export(layer)
         return _synchronized(layer, inputs, mask, behind)
     if batch_statistics:
         is_fused = not in_xla() or _has_xla_kernels()
@@ -101,6 +102,8 @@ def fused_call(
         is_fused = not in_xla() and not layout.inserted and layer.compute_dtype != "float32"
     if mask is not None or not is_fused:
         return behind.of(parent_call(inputs, training=training, mask=mask))
+    if batch_statistics:
+        _refuse_export(layer)
     return _normalize(layer, layout, inputs, batch_statistics, behind)
 
 
@@ -118,6 +121,22 @@ def _is_exported() -> bool:
     while frame is not None and not frame.f_globals.get("__name__", "").startswith(_EXPORTERS):
         frame = frame.f_back
     return frame is not None
+
+
+def _refuse_export(layer: Any) -> None:
+    """Has TensorFlow refuse to save the function that is being traced, if it is for inference: it
+    holds this library's ops, since it is not traced to be saved."""
+    if tf.executing_eagerly() or record.could_possibly_record():
+        return
+    graph = tf.compat.v1.get_default_graph()
+    while hasattr(graph, "mark_as_unsaveable"):
+        graph.mark_as_unsaveable(
+            f"layer {layer.name!r} normalises by the batch, and was traced on ops that load where "
+            "tf_bn_ops is alone: export a function that has not been called before, or call "
+            "tf_bn_ops.keras.restore_batch_norm(model), or disable() if the switch is on, and have "
+            "the function traced again"
+        )
+        graph = graph.outer_graph
 
 
 def why_unfused(layer: Any) -> str | None:
