@@ -33,6 +33,22 @@ std::vector<Chain> Fuser::ChainsBehind(NodeDef* mask) {
   return result;
 }
 
+// Optimizers of TensorFlow 1 gate gradients: each waits until all gradients of
+// an operation are there, the mask too, which is no more once it is fused.
+void Fuser::RefuseGated(const NodeDef& mask) {
+  for (const IndexedGraph::Consumer& gate : graph_.Consumers(mask.name())) {
+    if (!IsGate(*gate.node) || gate.port != 0) continue;
+    for (const IndexedGraph::Consumer& each :
+         graph_.Consumers(gate.node->name())) {
+      if (IsGradient(*each.node) && each.input == kGradYBackprop) {
+        fusions_.push_back(
+            {each.node->name(), /*is_backward=*/true,
+             gate.node->name() + " is between " + mask.name() + " and it"});
+      }
+    }
+  }
+}
+
 std::string Fuser::BackwardRefusal(const Chain& chain) {
   const std::string refusal = NodeRefusal(*chain.last());
   return !refusal.empty() ? refusal

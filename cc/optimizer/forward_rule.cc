@@ -13,13 +13,23 @@ namespace tf_bn_ops {
 using ::tensorflow::NodeDef;
 
 // The chains that end in the activation: two if two norms are added, one if a
-// norm is added to itself.
+// norm is added to itself. Norms behind a gate are reported as refused.
 std::vector<Chain> Fuser::ChainsBefore(NodeDef* activation) {
-  const auto norm_before = [this](const NodeDef& node, int input) {
-    NodeDef* const norm = graph_.Producer(node, input);
-    const bool is_norm = norm != nullptr && IsNorm(*norm) &&
-                         TensorName::Parse(node.input(input)).port == 0;
-    return is_norm ? norm : nullptr;
+  const auto is_norm = [this](const NodeDef& node, int input) {
+    const NodeDef* const norm = graph_.Producer(node, input);
+    return norm != nullptr && IsNorm(*norm) &&
+           TensorName::Parse(node.input(input)).port == 0;
+  };
+  const auto norm_before = [&](const NodeDef& node, int input) -> NodeDef* {
+    NodeDef* const producer = graph_.Producer(node, input);
+    if (is_norm(node, input)) return producer;
+    if (producer != nullptr && IsGate(*producer) && is_norm(*producer, 0)) {
+      fusions_.push_back(
+          {graph_.Producer(*producer, 0)->name(),
+           /*is_backward=*/false,
+           producer->name() + " is between it and " + node.name()});
+    }
+    return nullptr;
   };
   if (NodeDef* const norm = norm_before(*activation, 0)) {
     return {{{norm, activation}}};
@@ -63,7 +73,9 @@ bool Fuser::LeftToConvolution(const Chain& chain) {
     return false;
   }
   const NodeDef* const x = graph_.Producer(*chain.first(), kX);
+  // With another data format the remapper fuses it as well, and wrongly.
   return x != nullptr && x->op() == "Conv2D" &&
+         DataFormatOf(*x) == DataFormatOf(*chain.first()) &&
          graph_.NumConsumers(x->name()) == 1;
 }
 

@@ -50,6 +50,8 @@ bool IsNorm(const tensorflow::NodeDef& node);
 bool IsGradient(const tensorflow::NodeDef& node);
 bool IsAddition(const tensorflow::NodeDef& node);
 bool IsActivation(const tensorflow::NodeDef& node);
+// What passes a tensor on: it may wait for other nodes, or end gradients.
+bool IsGate(const tensorflow::NodeDef& node);
 // The activation whose gradient the node is; empty if it is none.
 std::string ActivationOfGradient(const tensorflow::NodeDef& node);
 
@@ -57,6 +59,7 @@ std::string ActivationOfGradient(const tensorflow::NodeDef& node);
 bool IsTraining(const tensorflow::NodeDef& node);
 std::string ActivationOf(const tensorflow::NodeDef& norm);
 int SideInputsOf(const tensorflow::NodeDef& norm);
+std::string DataFormatOf(const tensorflow::NodeDef& node);
 
 bool IsOneOf(const std::string& op, std::initializer_list<const char*> ops);
 bool HasDataInputs(const tensorflow::NodeDef& node, int number);
@@ -120,6 +123,7 @@ class Fuser {
 
   // backward_rule.cc
   std::vector<Chain> ChainsBehind(tensorflow::NodeDef* mask);
+  void RefuseGated(const tensorflow::NodeDef& mask);
   std::string BackwardRefusal(const Chain& chain);
   void FuseBackward(const Chain& chain);
   const tensorflow::NodeDef* ForwardOf(const Chain& chain);

@@ -86,6 +86,11 @@ bool IsActivation(const NodeDef& node) {
   return IsOneOf(node.op(), {"Relu", "Relu6"}) && HasDataInputs(node, 1);
 }
 
+bool IsGate(const NodeDef& node) {
+  return IsOneOf(node.op(), {"Identity", "StopGradient"}) &&
+         HasDataInputs(node, 1);
+}
+
 std::string ActivationOfGradient(const NodeDef& node) {
   if (!HasDataInputs(node, 2)) return "";
   if (node.op() == "ReluGrad") return "Relu";
@@ -111,6 +116,12 @@ std::string ActivationOf(const NodeDef& norm) {
 
 int SideInputsOf(const NodeDef& norm) {
   return static_cast<int>(Attr(norm, "num_side_inputs", {}).i());
+}
+
+std::string DataFormatOf(const NodeDef& node) {
+  tensorflow::AttrValue channels_last;
+  channels_last.set_s("NHWC");
+  return Attr(node, "data_format", channels_last).s();
 }
 
 bool IsOneOf(const std::string& op, std::initializer_list<const char*> ops) {
@@ -170,6 +181,7 @@ std::vector<Fusion> Fuser::Run() {
     TakeFrozen(node);
     if (ActivationOfGradient(*node).empty()) continue;
     BypassUnbroadcasts(*node);
+    RefuseGated(*node);
     Plan(ChainsBehind(node), /*is_backward=*/true);
   }
   FusePlanned(/*is_backward=*/true);

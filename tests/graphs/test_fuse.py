@@ -659,6 +659,52 @@ def test_frozen_norms_that_tensorflow_fuses_into_a_convolution():
     assert refusals(graph_def_of(lambda x: build(x, is_training=True))) == [""]
 
 
+def test_frozen_norms_that_tensorflow_fuses_wrongly():
+    """Its remapper compares no data formats, and knows none of this library's ops."""
+
+    def build(x):
+        x = tf.nn.conv2d(x, tf.eye(3)[None, None], 1, "SAME")
+        numbers = [1.0, 2.0, 3.0]
+        vectors = {"scale": numbers, "offset": numbers, "mean": numbers, "variance": numbers}
+        attrs = {"is_training": False, "data_format": "NCHW"}
+        y = tf.raw_ops.FusedBatchNormV3(x=x, **vectors, **attrs).y
+        tf.nn.relu(y, name="result")
+
+    with tf.Graph().as_default() as graph:
+        build(tf.compat.v1.placeholder(tf.float32, [3] * 4, "x"))
+    fused = rewrite.fuse(graph.as_graph_def(), keep=["result"])
+    assert ops_of(fused).count(EX) == 1
+    x = data((3, 3, 3, 3)).numpy()
+    per_channel = np.float32([1, 2, 3])[:, None, None]
+    want = (x - per_channel) / np.sqrt(per_channel + 1e-4) * per_channel + per_channel
+    assert_close(run_graph(fused, x, "result"), [np.maximum(want, 0)])
+
+
+@pytest.mark.parametrize("gate", [0, 1, 2])  # GATE_NONE, GATE_OP, GATE_GRAPH
+def test_gated_gradients_are_fused_or_reported(gate):
+    with tf.Graph().as_default() as graph:
+        x = placeholders()
+        scale = tf.compat.v1.get_variable("scale", [3], initializer=tf.ones_initializer())
+        y = tf.nn.relu(norm(tf.nn.relu(norm(x * 2) + x)) + x)
+        loss = tf.reduce_sum(tf.sin(y * scale) * x)
+        optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+        pairs = optimizer.compute_gradients(loss, [scale, x], gate_gradients=gate)
+        tf.identity(pairs[1][0], name="result")
+        graph_def = graph.as_graph_def()
+    report = [each for each in rewrite.fusion_report(graph_def) if each.direction == "backward"]
+    assert len(report) == 2
+    gates = [each.refusal for each in report if each.refusal]
+    assert len(gates) == (2 if gate == 1 else 0), gates
+    assert all("control_dependency is between" in text for text in gates)
+
+
+def test_a_norm_whose_gradient_is_stopped():
+    def build(x):
+        tf.nn.relu(tf.stop_gradient(norm(x)) + tf.sin(x))
+
+    assert_refused(graph_def_of(build), "StopGradient is between it and add")
+
+
 def test_functions_that_xla_compiles():
     @tf.function(jit_compile=True)
     def compiled(x):
@@ -728,8 +774,9 @@ def test_colocations_with_reductions_that_are_removed():
     assert_close(run_graph(fused, x, "result"), run_graph(graph_def, x, "result"))
 
 
+@pytest.mark.parametrize("gradient", ["before the export", "after it"])
 @pytest.mark.parametrize("kind", ["while", "cond", "while in cond"])
-def test_loops_and_branches_of_a_meta_graph(kind):
+def test_loops_and_branches_of_a_meta_graph(kind, gradient):
     """Of control flow v1: collections name the nodes in them, gone or not."""
 
     def layer(x):
@@ -746,9 +793,11 @@ def test_loops_and_branches_of_a_meta_graph(kind):
         try:
             x = placeholders()
             y = loop(x) if kind == "while" else branch(x, layer if kind == "cond" else loop)
+            tf.identity(y, name="result")
+            if gradient == "before the export":
+                tf.identity(tf.gradients(y, x, y**2)[0], name="gradient")
         finally:
             tf.compat.v1.enable_control_flow_v2()
-        tf.identity(y, name="result")
         meta_graph = tf.compat.v1.train.export_meta_graph()
     fused = rewrite.fuse(meta_graph)
     assert ops_of(fused.graph_def).count(EX) == 1
@@ -757,7 +806,11 @@ def test_loops_and_branches_of_a_meta_graph(kind):
         with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
             tf.compat.v1.train.import_meta_graph(each)
             fetches = [graph.get_tensor_by_name("result:0")]
-            fetches += tf.gradients(fetches[0], graph.get_tensor_by_name("x:0"), fetches[0] ** 2)
+            if gradient == "before the export":
+                fetches.append(graph.get_tensor_by_name("gradient:0"))
+            else:
+                x_tensor = graph.get_tensor_by_name("x:0")
+                fetches += tf.gradients(fetches[0], x_tensor, fetches[0] ** 2)
             results.append(session.run(fetches, {"x:0": x}))
     assert_close(*results)
 
