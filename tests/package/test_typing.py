@@ -121,11 +121,6 @@ def check_generated(root: pathlib.Path) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_what_follows_from_the_table_of_ops_is_up_to_date(repo_root):
-    run = check_generated(repo_root)
-    assert run.returncode == 0, run.stderr
-
-
 def test_a_change_of_the_table_makes_generated_files_stale(repo_root, tmp_path):
     folders = ["tools/generate_ops", "tf_bn_ops/spec"]
     folders += [f"{path.relative_to(repo_root)}" for path in repo_root.glob("*/**/generated")]

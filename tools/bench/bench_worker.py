@@ -98,10 +98,8 @@ class Server:
 
     def __init__(self, name: str, threads: int):
         self._implementation = ENTRIES[name].make(threads)
+        self.facts = self._implementation.facts
         self._loaded: Any = None
-
-    def facts(self) -> dict[str, str]:
-        return self._implementation.facts()
 
     def prepare(self, row: Row) -> None:
         """Loads the tensors of a row, unless they are there, and warms its call up."""
@@ -120,19 +118,11 @@ class Server:
         return samples
 
     def result(self, row: Row, channels: np.ndarray) -> dict[str, np.ndarray]:
-        """Outputs of one more call by role, of some channels; tensors as [outer, channels, inner].
-
-        Raises:
-          ValueError: a tensor has another shape.
-        """
-        some = {}
-        for role, array in self._implementation.outputs(self._call()).items():
-            if array.ndim > 1 and array.shape != row.shape:
-                raise ValueError(f"{role} has shape {array.shape}")
-            some[role] = (
-                array[channels] if array.ndim == 1 else array.reshape(row.view)[:, channels]
-            )
-        return some
+        """Outputs of one more call, of some channels; tensors as [outer, channels, inner]."""
+        return {
+            role: array[channels] if array.ndim == 1 else array.reshape(row.view)[:, channels]
+            for role, array in self._implementation.outputs(self._call()).items()
+        }
 
 
 def serve(make: Callable[[str, int], Any]) -> None:
@@ -142,7 +132,7 @@ def serve(make: Callable[[str, int], Any]) -> None:
         with contextlib.suppress(AttributeError):  # Linux alone has it.
             os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(threads)])
         server = make(name, int(threads))
-        return server.facts(), lambda request: getattr(server, request[0])(*request[1:])
+        return server.facts, lambda request: getattr(server, request[0])(*request[1:])
 
     processes.serve(sys.argv, start)
 

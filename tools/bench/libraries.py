@@ -2,7 +2,8 @@
 
 A class runs in a worker process and imports its library there. It has `load(tensors)`, which keeps
 the tensors of a row, flat, by role; `bind(row, statistics)`, which returns what row.call says as
-one call; and `outputs(result)`, what that call returned by role, tensors in the row's layout.
+one call; `outputs(result)`, what that call returned by role, tensors in the row's layout; and
+`facts`, the versions of its libraries.
 """
 
 from __future__ import annotations
@@ -91,9 +92,7 @@ class TensorFlow:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         self._tf, self._ops = tf, importlib.import_module(module).raw_ops
         self._fuses = module != "tensorflow"
-
-    def facts(self) -> dict[str, str]:
-        return {"tensorflow": self._tf.__version__}
+        self.facts = {"tensorflow": tf.__version__}
 
     def load(self, tensors: Arrays) -> None:
         self._flat: dict[str, Any] = {}  # Frees the tensors of the last row first.
@@ -159,9 +158,7 @@ class Torch:
     def __init__(self, threads: int):
         self._torch = importlib.import_module("torch")
         self._torch.set_num_threads(threads)
-
-    def facts(self) -> dict[str, str]:
-        return {"torch": self._torch.__version__}
+        self.facts = {"torch": self._torch.__version__}
 
     def _tensor(self, array: np.ndarray) -> Any:
         if array.dtype.name == "bfloat16":  # NumPy's is not known to PyTorch.
@@ -239,6 +236,8 @@ def bandwidth_library() -> pathlib.Path:
 class MemoryBandwidth:
     """The least traffic of a row, reads and writes alone: the limit of all."""
 
+    facts: Mapping[str, str] = {}
+
     def __init__(self, threads: int):
         self._pass, self._threads = (
             ctypes.CDLL(str(bandwidth_library())).tfbn_bandwidth_pass,
@@ -247,9 +246,6 @@ class MemoryBandwidth:
         pointer, number = ctypes.c_void_p, ctypes.c_int
         self._pass.argtypes = [*[pointer] * 3, ctypes.c_int64, *[number] * 4]
         self._pass.restype = ctypes.c_uint64
-
-    def facts(self) -> dict[str, str]:
-        return {}
 
     def load(self, tensors: Arrays) -> None:
         self._in = list(tensors.values())[:2]  # A pass over a third one is one over these again.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,14 +93,13 @@ def training_step(model: Any, images: np.ndarray, labels: np.ndarray) -> Callabl
 class Server:
     """The requests of `measure`."""
 
+    facts: Mapping[str, str] = {}
+
     def __init__(self, name: str, threads: int):
         import tensorflow as tf
 
         del name
         tf.config.threading.set_intra_op_parallelism_threads(threads)
-
-    def facts(self) -> dict[str, str]:
-        return {}
 
     def prepare(self, name: str, batch: int, side: int) -> None:
         """Builds the copies of a network and warms their steps up.
@@ -135,14 +134,14 @@ class Server:
         if _graph_fusion.fused_so_far() == before:
             raise ValueError("no batch norm is fused with the activation behind it")
 
-    def turn(self) -> dict[str, float]:
-        """Seconds of one step of each variant, in random order."""
-        seconds = {}
+    def turn(self) -> list[float]:
+        """Milliseconds of one step of each of VARIANTS, in random order."""
+        milliseconds = {}
         for variant in random.sample(VARIANTS, len(VARIANTS)):
             begin = time.perf_counter()
             self.steps[variant]()
-            seconds[variant] = time.perf_counter() - begin
-        return seconds
+            milliseconds[variant] = 1e3 * (time.perf_counter() - begin)
+        return [milliseconds[variant] for variant in VARIANTS]
 
 
 def measure(
@@ -154,9 +153,7 @@ def measure(
         worker = Worker("networks", threads, module="bench.networks")
         try:
             worker.ask("prepare", name, batch, side)
-            for _ in range(turns):
-                seconds = worker.ask("turn")
-                measured.turns.append(tuple(seconds[variant] * 1e3 for variant in VARIANTS))
+            measured.turns += (worker.ask("turn") for _ in range(turns))
         except CallError as e:
             measured.turns, measured.skipped = [], str(e)
         finally:

@@ -16,14 +16,12 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from bench.rows import EPSILON, Row
-from tf_bn_ops import spec
 from tf_bn_ops.conformance.models.bounds import PROFILES
 from tf_bn_ops.conformance.models.formula_models import MODELS
 from tf_bn_ops.conformance.models.measure import Expected, errors_of
 from tf_bn_ops.harness.problems import VIEW_ROLES, Problem
 
 _ELEMENTS = 1 << 17  # To check in a row; at least one channel.
-_GRADIENTS = ("x_backprop", "scale_backprop", "offset_backprop")
 
 
 def channels_to_check(row: Row) -> np.ndarray:
@@ -79,24 +77,17 @@ def what_is_wrong(
 ) -> str | None:
     """What is wrong with the outputs of some channels, tensors as [outer, channels, inner]; None if
     nothing is. `precise`: as this library computes, not as a peer may."""
-    saved = "saved_rstd" if "saved_rstd" in outputs else "saved_variance"
-    needed = ["y", "saved_mean", saved] if row.call.forward else []
-    needed += _GRADIENTS if row.call.gradient else ()
-    needed += ["side_input_backprop"] * row.call.adds
-    for role in needed:
-        if role not in outputs:
-            return f"{role} is missing"
-    for role, array in outputs.items():
-        shape, dtype = [len(channels)], np.dtype(np.float32)
-        if role in VIEW_ROLES:
-            shape.insert(0, row.view[0])
-            shape.append(row.view[2])
-            dtype = spec.DTYPES[row.dtype].numpy
-        if list(array.shape) != shape or array.dtype != dtype:
-            return f"{role} is {array.dtype} {list(array.shape)}, not {dtype} {shape}"
     for problem in problems_of(row, channels, outputs):
+        parts = list(_expected(problem, precise))
+        for role in dict.fromkeys(part.role for part in parts):
+            if role in outputs:
+                given, like = outputs[role], problem["x" if role in VIEW_ROLES else "scale"]
+                if (given.shape, given.dtype) != (like.shape, like.dtype):
+                    return f"{role} is {given.dtype} {given.shape}, not {like.dtype} {like.shape}"
+            elif not role.startswith("batch_"):  # Those of moving averages, which PyTorch lacks.
+                return f"{role} is missing"
         dtypes = {role: problem.type_of(role) for role in outputs}
-        for role, error in errors_of(outputs, _expected(problem, precise), dtypes).items():
+        for role, error in errors_of(outputs, parts, dtypes).items():
             if error.bound > 1:
                 return f"{role} is wrong {error.worst}"
     return None

@@ -255,30 +255,31 @@ def text(run: Run) -> str:
 # ---- The recorded run in the documentation -------------------------------------------------------
 
 
+def _where(run: Run) -> list[str]:
+    """Machine, versions of peers, date."""
+    versions = [
+        f"{_label(peer)} {next(iter(run.versions[peer].values()))}"
+        for peer in PEERS
+        if peer in run.versions and peer != "eigen"
+    ]
+    threads = f"{run.settings['threads']} threads"
+    return [run.machine["cpu"], threads, *versions, run.machine["date"]]
+
+
 def _headline(run: Run) -> str:
     """For the README."""
-    peer = next(iter(run.versions["tensorflow"].values()))
-    where = f"{_where(run)}, TensorFlow {peer}, {run.machine['date']}"
+    where = ", ".join(word for word in _where(run) if "PyTorch" not in word)
     return f"{headline_table(run).markdown()}\n\nfloat32, medians; {where}."
-
-
-def _where(run: Run) -> str:
-    return f"{run.machine['cpu']}, {run.settings['threads']} threads"
 
 
 def _overviews(run: Run) -> str:
     """For the page of the benchmarks: all calls, and how many rows there are in which a peer is
     faster."""
     shapes = {m.row.shape for m in run.of_section(GRADIENT) if m.row.channels_last}
-    versions = [
-        f"{_label(peer)} {next(iter(run.versions[peer].values()))}"
-        for peer in PEERS
-        if peer in run.versions and peer != "eigen"
-    ]
     caption = (
         f"Median over {len(shapes)} layer shapes of the peer's time over that of tf_bn_ops, "
         f"{CALLS[GRADIENT].title}: above 1 tf_bn_ops is faster; -: the peer refuses. "
-        f"{', '.join([_where(run), *versions, run.machine['date']])}."
+        f"{', '.join(_where(run))}."
     )
     parts = [overview_table(run, GRADIENT).markdown(), caption]
     for name, call in CALLS.items():
