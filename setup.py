@@ -159,8 +159,8 @@ class BuildPy(build_py):
             shutil.rmtree(self.build_lib, ignore_errors=True)
         super().run()
         if not self.editable_mode:
-            # Into site-packages: TF_BN_OPS_OVERRIDE=1 then reaches programs that do not import us.
-            shutil.copy(ROOT / "tools" / "tf_bn_ops_override.pth", self.build_lib)
+            # Into site-packages: TF_BN_OPS=1 then reaches programs that do not import us.
+            shutil.copy(ROOT / "tools" / "tf_bn_ops.pth", self.build_lib)
 
 
 class PlatformDistribution(Distribution):

@@ -16,7 +16,7 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-KINDS = ("Keras", "tf_bn_ops", "with `fuse_graphs`")
+KINDS = ("Keras", "tf_bn_ops", "with `fuse=True`")
 STEPS = 3
 # malloc returns what is freed at once, so that the peak is that of what is in use.
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
@@ -40,7 +40,7 @@ def measure(kind: str, network: str, batch: int, side: int) -> float:
     if kind != KINDS[0]:
         replace_batch_norm(model)
     if kind == KINDS[2]:
-        tf_bn_ops.fuse_graphs()
+        tf_bn_ops.enable(kernels=False, keras=False)
     model.compile(keras.optimizers.SGD(0.01), "sparse_categorical_crossentropy", jit_compile=False)
     images = tf.random.normal([batch, side, side, 3])
     labels = tf.random.uniform([batch], 0, 1000, tf.int32)

@@ -119,6 +119,7 @@ def edit_build_info(folder: pathlib.Path, **changes: object) -> None:
     """Changes what a copy of the libraries says about itself."""
     path = folder / _loader.BUILD_INFO
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    _loader._installation.cache_clear()
 
 
 def package_without_build(folder: pathlib.Path) -> pathlib.Path:

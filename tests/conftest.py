@@ -42,4 +42,5 @@ def other_build(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> path
     if not (folder / _loader.CORE_LIBRARY).exists():  # A package for several TensorFlows.
         shutil.copy(_loader.core_library_path(), folder)
     monkeypatch.setenv(_loader.LIBRARY_VARIABLE, str(folder))
+    _loader._installation.cache_clear()
     return folder

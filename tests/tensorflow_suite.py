@@ -26,7 +26,7 @@ def main(way: str, file: str) -> None:
     if way == "function":
         nn_impl.fused_batch_norm = tf_bn_ops.fused_batch_norm
     else:
-        tf_bn_ops.override_builtin_kernels()
+        tf_bn_ops.enable(keras=False, fuse=False)
     spec = importlib.util.spec_from_file_location(pathlib.Path(file).stem, file)
     assert spec is not None and spec.loader is not None, f"{file} is no Python file"
     module = importlib.util.module_from_spec(spec)

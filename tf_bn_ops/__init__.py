@@ -11,61 +11,43 @@ and the op library by the first call. So the start-up hook (docs/dropin.md) impo
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tf_bn_ops import _keras_environment, _override
-from tf_bn_ops._version import __version__
+from tf_bn_ops import _startup
+from tf_bn_ops._version import __version__ as __version__
 
 __all__ = [
+    "Enabled",
     "LibraryError",
-    "__version__",
-    "batch_norm_training_backprop",
-    "fuse_graphs",
+    "enable",
     "fused_batch_norm",
     "fused_batch_norm_grad",
-    "fused_batch_norm_grad_grad",
-    "fused_batch_norm_grad_v2",
-    "fused_batch_norm_grad_v3",
     "get_include",
     "get_lib",
-    "keras",
     "library_path",
     "load",
-    "override_builtin_kernels",
-    "raw_ops",
-    "rewrite",
 ]
 
-_override.follow_environment()
-_keras_environment.follow_environment()
+_startup.follow_environment()
 
 if TYPE_CHECKING:
-    from tf_bn_ops import keras, raw_ops, rewrite
+    from tf_bn_ops import keras as keras
+    from tf_bn_ops import raw_ops as raw_ops
+    from tf_bn_ops import rewrite as rewrite
+    from tf_bn_ops._calls import load
+    from tf_bn_ops._enable import Enabled, enable
     from tf_bn_ops._fused import fused_batch_norm
-    from tf_bn_ops._graph_fusion import fuse_graphs
     from tf_bn_ops._loader import LibraryError, get_include, get_lib, library_path
-    from tf_bn_ops._ops import (
-        batch_norm_training_backprop,
-        fused_batch_norm_grad,
-        fused_batch_norm_grad_grad,
-        fused_batch_norm_grad_v2,
-        fused_batch_norm_grad_v3,
-        load,
-    )
-    from tf_bn_ops._override import override_builtin_kernels
+    from tf_bn_ops._ops import fused_batch_norm_grad
 else:
     _MODULES = {
+        "Enabled": "_enable",
         "LibraryError": "_loader",
-        "batch_norm_training_backprop": "_ops",
-        "fuse_graphs": "_graph_fusion",
+        "enable": "_enable",
         "fused_batch_norm": "_fused",
         "fused_batch_norm_grad": "_ops",
-        "fused_batch_norm_grad_grad": "_ops",
-        "fused_batch_norm_grad_v2": "_ops",
-        "fused_batch_norm_grad_v3": "_ops",
         "get_include": "_loader",
         "get_lib": "_loader",
         "library_path": "_loader",
-        "load": "_ops",
-        "override_builtin_kernels": "_override",
+        "load": "_calls",
     }
 
     def __getattr__(name: str) -> Any:
@@ -79,4 +61,4 @@ else:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "__version__", "keras", "raw_ops", "rewrite"])

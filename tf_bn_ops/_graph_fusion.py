@@ -1,7 +1,7 @@
 """The graph optimizer that fuses batch normalization with what follows it, in this process.
 
 Loading libtf_bn_ops_optimizer.so registers the optimizer under the name TfBnOpsFusion and changes
-nothing; `fuse_graphs` has TensorFlow run it.
+nothing; `enable(fuse=True)` has TensorFlow run it.
 """
 
 from __future__ import annotations
@@ -9,38 +9,20 @@ from __future__ import annotations
 import ctypes
 import functools
 
-from tf_bn_ops import _loader, _ops
+from tf_bn_ops import _calls, _loader
 
 
-def fuse_graphs(enabled: bool = True) -> None:
-    """Fuses batch normalization with the addition and the activation behind it in every graph.
+def set_enabled(enabled: bool) -> bool:
+    """Has TensorFlow run it, or no more, on graphs that have not run yet; False where another
+    plug-in has the one place that TensorFlow has for an optimizer on CPUs.
 
-    From then on, in this process, whenever TensorFlow optimizes a graph: a `tf.function` before its
-    first call, a `tf.compat.v1.Session`, below Keras and tapes. What `rewrite.fuse` says about
-    patterns and refusals holds, with these differences: the optimizer sees the graph after
-    TensorFlow's own optimizers, with functions inlined and branches and loops lowered; and shapes
-    are those of the optimized graph, so that more of them are known.
-
-    Graphs that have run stay as they are: call it before the first training step. Programs that XLA
-    compiles (`jit_compile=True`) and eager calls are not optimized.
-    With `tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": False})` TensorFlow
-    skips it. TF_CPP_VMODULE=graph_optimizer=1 logs what is fused and refused.
-
-    Args:
-      enabled: False to stop it, for graphs that have not run yet.
-
-    Raises:
-      LibraryError: (an ImportError) a library is missing, or does not fit this TensorFlow.
-      RuntimeError: another plug-in has the one place that TensorFlow has for an optimizer on CPUs.
+    It sees a graph after TensorFlow's own optimizers, with functions inlined, branches and loops
+    lowered, and shapes of the optimized graph, so that more of them are known.
     """
     status = library().tfbn_enable_graph_fusion(int(enabled))
     if status > 1:
         raise MemoryError("no memory is left to register a graph optimizer")
-    if status == 1:
-        raise RuntimeError(
-            "another plug-in has registered a graph optimizer for CPUs, and TensorFlow takes one: "
-            "rewrite graphs with tf_bn_ops.rewrite.fuse instead"
-        )
+    return bool(status == 0)
 
 
 @functools.cache
@@ -50,8 +32,8 @@ def library() -> ctypes.CDLL:
     Raises:
       LibraryError: (an ImportError) it, or the op library, is missing or does not fit.
     """
-    _ops.load()
-    path = _loader.optimizer_library_path()
+    _calls.load()
+    path = _loader.companion_path(_loader.OPTIMIZER_LIBRARY)
     _loader.load_kernels(path)
     result = ctypes.CDLL(path)
     result.tfbn_fuse_graph.argtypes = [

@@ -1,23 +1,30 @@
-"""Finds the built libraries, checks that they fit this TensorFlow, and loads the ops.
+"""What is installed, whether it fits together, and how the ops are loaded.
 
-Nothing here imports TensorFlow before `load()` is called. Every failure is a `LibraryError` of one
-sentence: the versions involved and what to do.
+`installation()` is one value that says what there is: folders, libraries, how they were built,
+which TensorFlow. Nothing here imports TensorFlow before `load()` is called, but for a package for
+several TensorFlows where no metadata tells which one is installed. Every failure is a
+`LibraryError` of one sentence: the versions involved and what to do.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import importlib.util
 import json
 import pathlib
 import platform
+import re
 import struct
+import sys
 import threading
 import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from tf_bn_ops import _environment, _installed
+from tf_bn_ops import _startup
+from tf_bn_ops._version import __version__
 
 LIBRARY_VARIABLE = "TF_BN_OPS_LIBRARY"
 OP_LIBRARY = "libtf_bn_ops.so"
@@ -35,7 +42,11 @@ REBUILD = (
     "rebuild it with 'make PYTHON=/path/to/this/python' in the source tree, or reinstall it with "
     "'pip install --force-reinstall --no-deps .'"
 )
+_BUILD = "build it with 'make' in the source tree, or install the package with 'pip install .'"
 _PACKAGE = pathlib.Path(__file__).resolve().parent
+# The libraries for one minor version of TensorFlow, in a package that was built for several.
+_OF_MINOR = re.compile(r"lib_tf(\d+\.\d+)")
+_METADATA = re.compile(r"((?:tensorflow|tf)[^-]*)-([^-]+)\.dist-info", re.IGNORECASE)
 # Where an ELF file says what machine it is for, and the names of those that we build for.
 _E_MACHINE = 0x12
 _MACHINES = {b"\x3e\x00": "x86_64", b"\xb7\x00": "aarch64"}
@@ -47,41 +58,230 @@ class LibraryError(ImportError):
     """The library is missing, or does not fit this environment."""
 
 
-def folders_by_minor() -> dict[str, pathlib.Path]:
-    """Minor version of TensorFlow -> folder of its libraries, oldest first, in a package that was
-    built for several; empty in one that was built for one, which has them in lib/."""
-    found = {path.name.removeprefix("lib_tf"): path for path in _PACKAGE.glob("lib_tf*.*")}
-    return dict(sorted(found.items(), key=lambda item: _number(item[0])))
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
 
 
-def library_folder() -> pathlib.Path:
-    """The folder of the libraries: the package's own for this TensorFlow, or the one that
-    TF_BN_OPS_LIBRARY names."""
-    chosen = _environment.variable(LIBRARY_VARIABLE)
+def minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _number(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", minor(version))]
+
+
+# ---- This installation ---------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorFlow:
+    """The TensorFlow of this Python.
+
+    Attributes:
+      version: as it says itself, or its metadata does.
+      folder: of its package.
+      owner: the distribution that it was installed by, such as tensorflow-cpu; "" if there is none.
+    """
+
+    version: str
+    folder: pathlib.Path
+    owner: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Installation:
+    """What this Python has of the library and of TensorFlow.
+
+    Attributes:
+      version: of the Python files.
+      package: their folder.
+      chosen: what TF_BN_OPS_LIBRARY names, "" without it.
+      minors: the versions of TensorFlow that the package has libraries for, oldest first; empty if
+        it was built for one, whose libraries are in lib/.
+      folder: of the libraries: those for this TensorFlow, or where TF_BN_OPS_LIBRARY points.
+      op_library: the one that holds the ops; like all files here, it may be missing.
+      tensorflow: None where there is none, or nothing tells its version.
+      build: what the libraries were built from (build_info.json): versions, compiler, flags, ISA
+        builds; `xla` says whether there are kernels for jit_compile=True, `cuda` is None or a dict
+        of the CUDA version, the architectures (archs) and the one whose PTX later devices compile
+        (ptx). Empty if that cannot be read.
+      build_error: why not, and what to do.
+    """
+
+    version: str
+    package: pathlib.Path
+    chosen: str
+    minors: tuple[str, ...]
+    folder: pathlib.Path
+    op_library: pathlib.Path
+    tensorflow: TensorFlow | None
+    build: dict[str, Any]
+    build_error: str
+
+    def path(self, name: str) -> str:
+        """The path of a library, the core library in a package for several TensorFlows.
+
+        Raises:
+          LibraryError: there is no such file.
+        """
+        path = self.op_library if name == OP_LIBRARY else self.folder / name
+        shared = self.package / "lib" / name
+        if not path.is_file() and self.folder.parent == self.package and shared.is_file():
+            return str(shared)
+        return existing(path)
+
+    def check_version(self, version: str) -> None:
+        """Refuses libraries that were built for another minor version than this TensorFlow's."""
+        built_for = str(self.build["tensorflow_version"])
+        if self.minors and not self.chosen and minor(version) not in self.minors:
+            make = "'make PYTHON=/path/to/this/python' in the source tree"
+            also = {
+                "yes": f", or build the package for yours with {make}",
+                "newer": ", or a newer tf_bn_ops, if there is one ('pip install --upgrade "
+                "tf-bn-ops')",
+                "older": "",
+            }[self._sources_build_with(version)]
+            raise LibraryError(
+                f"this package has libraries for TensorFlow {', '.join(self.minors)}, but this is "
+                f"TensorFlow {version}: install one of these{also}"
+            )
+        if minor(version) != minor(built_for):
+            own = f"install TensorFlow {minor(built_for)}"
+            remedy = {
+                "yes": f"{REBUILD}, or {own}",
+                "newer": f"{own}, or build a newer tf_bn_ops, if there is one; this one builds for "
+                "yours, untried, with 'TF_BN_OPS_UNTRIED=1 make PYTHON=/path/to/this/python'",
+                "older": f"{own}: tf_bn_ops does not build with one as old as yours",
+            }[self._sources_build_with(version)]
+            raise LibraryError(
+                f"{self.op_library} was built for TensorFlow {built_for}, but this is TensorFlow "
+                f"{version}: {remedy}"
+            )
+
+    def _sources_build_with(self, version: str) -> str:
+        """ "older" or "newer" if the sources of this build refuse such a TensorFlow, else "yes"."""
+        oldest, newest = self.build.get("builds_with", [version, version])
+        if _number(version) < _number(oldest):
+            return "older"
+        return "newer" if _number(version) > _number(newest) else "yes"
+
+    def check_cxx11_abi(self, version: str, flag: int) -> None:
+        """Refuses libraries whose std::string is another than that of this TensorFlow."""
+        built_with = self.build.get("cxx11_abi")
+        if built_with is not None and int(built_with) != int(flag):
+            raise LibraryError(
+                f"{self.op_library} was built with _GLIBCXX_USE_CXX11_ABI={built_with}, but "
+                f"TensorFlow {version} uses {int(flag)}: {REBUILD}"
+            )
+
+    def install_tensorflow(self) -> str:
+        """What to do where the TensorFlow that the libraries were built for is missing or broken;
+        empty where nothing says which one that is."""
+        if not self.build:
+            return "install the version that the libraries are built for with pip"
+        name = self.build.get("tensorflow_distribution", "tensorflow-cpu")
+        version = minor(str(self.build["tensorflow_version"]))
+        return f"install or repair it with 'pip install --force-reinstall {name}=={version}.*'"
+
+
+def installation() -> Installation:
+    """What this Python has; made once, and once more when TensorFlow has been imported."""
+    return _installation(_startup.variable(LIBRARY_VARIABLE), _imported_version())
+
+
+@functools.cache
+def _installation(chosen: str, imported_version: str) -> Installation:
+    several = {}
+    for path in _PACKAGE.glob("lib_tf*"):
+        if found := _OF_MINOR.fullmatch(path.name):
+            several[found[1]] = path
+    minors = tuple(sorted(several, key=_number))
+    tensorflow = _find_tensorflow(imported_version)
     if chosen:
-        path = pathlib.Path(chosen).expanduser().absolute()
-        return path if path.is_dir() else path.parent
-    several = folders_by_minor()
-    if not several or (_PACKAGE / "lib" / OP_LIBRARY).is_file():
-        return _PACKAGE / "lib"
-    minor = ".".join(_minor(_installed.tensorflow_version() or ""))
-    # Where none fits, the newest says so: check_version.
-    return several.get(minor, next(reversed(several.values())))
+        op_library = pathlib.Path(chosen).expanduser().absolute()
+        if op_library.is_dir():
+            op_library /= OP_LIBRARY
+    elif not minors or (_PACKAGE / "lib" / OP_LIBRARY).is_file():
+        op_library = _PACKAGE / "lib" / OP_LIBRARY
+    else:
+        version = tensorflow.version if tensorflow else _version_by_import()
+        # Where none fits, the newest says so: check_version.
+        op_library = several.get(minor(version), several[minors[-1]]) / OP_LIBRARY
+    build, build_error = _read_build(op_library.parent / BUILD_INFO)
+    return Installation(
+        __version__, _PACKAGE, chosen, minors, op_library.parent, op_library, tensorflow, build,
+        build_error,
+    )  # fmt: skip
+
+
+def _imported_version() -> str:
+    return str(getattr(sys.modules.get("tensorflow"), "__version__", ""))
+
+
+def _find_tensorflow(imported_version: str) -> TensorFlow | None:
+    """By the distribution that owns the package (tensorflow, tensorflow-cpu, one of a vendor), or
+    by the module that has been imported; without importing it."""
+    try:
+        spec = importlib.util.find_spec("tensorflow")
+    except ValueError:  # A stand-in without a spec.
+        return None
+    if spec is None or not spec.origin:
+        return None
+    folder = pathlib.Path(spec.origin).parent
+    for metadata in sorted(folder.parent.glob("*.dist-info")):
+        found = _METADATA.fullmatch(metadata.name)
+        try:
+            if found and "tensorflow/__init__.py," in (metadata / "RECORD").read_text("utf-8"):
+                name = found[1].replace("_", "-")
+                return TensorFlow(imported_version or found[2], folder, name)
+        except OSError:
+            continue
+    return TensorFlow(imported_version, folder, "") if imported_version else None
+
+
+def _version_by_import() -> str:
+    """For a TensorFlow that no installer has put there."""
+    try:
+        import tensorflow as tf
+    except ImportError:
+        return ""
+    return str(getattr(tf, "__version__", ""))
+
+
+def _read_build(path: pathlib.Path) -> tuple[dict[str, Any], str]:
+    try:
+        info = json.loads(pathlib.Path(existing(path)).read_text(encoding="utf-8"))
+        if not isinstance(info, dict) or "tensorflow_version" not in info:
+            raise ValueError("it names no tensorflow_version")
+        return info, ""
+    except LibraryError as error:
+        return {}, str(error)
+    except (OSError, ValueError) as error:
+        return {}, f"{path} cannot be read ({error}): {REBUILD}"
 
 
 def existing(path: pathlib.Path) -> str:
     """`path` as text, if there is such a file; otherwise a LibraryError that says what to do."""
     if path.is_file():
         return str(path)
-    if _environment.variable(LIBRARY_VARIABLE):
+    if _startup.variable(LIBRARY_VARIABLE):
         raise LibraryError(
             f"{path} does not exist: set {LIBRARY_VARIABLE} to a {OP_LIBRARY} or the folder that "
             "holds one, or unset it to use the package's own"
         )
-    raise LibraryError(
-        f"{path} does not exist: build it with 'make' in the source tree, or install the package "
-        "with 'pip install .'"
-    )
+    raise LibraryError(f"{path} does not exist: {_BUILD}")
+
+
+def build_info() -> dict[str, Any]:
+    """What the libraries were built from: `Installation.build`.
+
+    Raises:
+      LibraryError: (an ImportError) if build_info.json is missing or cannot be read.
+    """
+    found = installation()
+    if not found.build:
+        raise LibraryError(found.build_error)
+    return found.build
 
 
 def library_path() -> str:
@@ -94,11 +294,7 @@ def library_path() -> str:
     Raises:
       LibraryError: (an ImportError) if there is no such file.
     """
-    chosen = _environment.variable(LIBRARY_VARIABLE)
-    if chosen:
-        path = pathlib.Path(chosen).expanduser().absolute()
-        return existing(path / OP_LIBRARY if path.is_dir() else path)
-    return existing(library_folder() / OP_LIBRARY)
+    return companion_path(OP_LIBRARY)
 
 
 def core_library_path() -> str:
@@ -107,23 +303,20 @@ def core_library_path() -> str:
     Raises:
       LibraryError: (an ImportError) if there is no such file.
     """
+    shared = _PACKAGE / "lib" / CORE_LIBRARY
+    # Nobody asks which TensorFlow there is, which may take an import, for what fits all of them.
+    if shared.is_file() and not _startup.variable(LIBRARY_VARIABLE):
+        return str(shared)
     return companion_path(CORE_LIBRARY)
 
 
 def companion_path(name: str) -> str:
-    """Path of a library of COMPANIONS; a package for several TensorFlows has the core once.
+    """Path of a library.
 
     Raises:
       LibraryError: (an ImportError) if there is no such file.
     """
-    shared = _PACKAGE / "lib" / name
-    # Nobody asks which TensorFlow there is, which may take an import, for what fits all of them.
-    if shared.is_file() and not _environment.variable(LIBRARY_VARIABLE):
-        return str(shared)
-    path = library_folder() / name
-    if path.parent.parent == _PACKAGE and not path.is_file() and shared.is_file():
-        return str(shared)
-    return existing(path)
+    return installation().path(name)
 
 
 def get_include() -> str:
@@ -134,10 +327,7 @@ def get_include() -> str:
     """
     folder = _PACKAGE / "include"
     if not (folder / "tf_bn_ops" / "ops.h").is_file():
-        raise LibraryError(
-            f"{folder} holds no tf_bn_ops/ops.h: build it with 'make' in the source tree, or "
-            "install the package with 'pip install .'"
-        )
+        raise LibraryError(f"{folder} holds no tf_bn_ops/ops.h: {_BUILD}")
     return str(folder)
 
 
@@ -150,53 +340,10 @@ def get_lib() -> str:
     Raises:
       LibraryError: (an ImportError) if the client library is not there.
     """
-    return str(pathlib.Path(existing(library_folder() / CLIENT_LIBRARY)).parent)
+    return str(pathlib.Path(companion_path(CLIENT_LIBRARY)).parent)
 
 
-def build_info() -> dict[str, Any]:
-    """What the libraries were built from: versions, compiler, flags, ISA builds.
-
-    `xla` says whether there are kernels for jit_compile=True, `cuda` is None or a dict of the CUDA
-    version, the architectures (archs) and the one whose PTX later devices compile (ptx).
-
-    Raises:
-      LibraryError: (an ImportError) if build_info.json is missing or cannot be read.
-    """
-    path = existing(library_folder() / BUILD_INFO)
-    try:
-        info = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-        if not isinstance(info, dict) or "tensorflow_version" not in info:
-            raise ValueError("it names no tensorflow_version")
-    except (OSError, ValueError) as error:
-        raise LibraryError(f"{path} cannot be read ({error}): {REBUILD}") from error
-    return info
-
-
-def _minor(version: str) -> list[str]:
-    return version.split(".")[:2]
-
-
-def _number(version: str) -> list[int]:
-    return [int(part) for part in _minor(version)]
-
-
-def install_tensorflow() -> str:
-    """What to do where the TensorFlow that the libraries were built for is missing or broken."""
-    info = build_info()
-    name = info.get("tensorflow_distribution", "tensorflow-cpu")
-    minor = ".".join(_minor(str(info["tensorflow_version"])))
-    return f"install or repair it with 'pip install --force-reinstall {name}=={minor}.*'"
-
-
-def _import_tensorflow(built_for: str) -> Any:
-    try:
-        import tensorflow as tf
-    except ImportError as error:
-        raise LibraryError(
-            f"tf_bn_ops was built for TensorFlow {built_for}, and TensorFlow cannot be imported "
-            f"here ({_one_line(error)}): {install_tensorflow()}"
-        ) from error
-    return tf
+# ---- Loading -------------------------------------------------------------------------------------
 
 
 def check_whole(path: str) -> None:
@@ -225,90 +372,21 @@ def check_whole(path: str) -> None:
         raise LibraryError(f"{path} is cut off after {len(data)} bytes: {REBUILD}")
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
-
-
-def override_library_path() -> str:
-    """Path of the library that replaces TensorFlow's own kernels in the process that loads it.
-
-    Raises:
-      LibraryError: (an ImportError) if there is no such file.
-    """
-    return companion_path(OVERRIDE_LIBRARY)
-
-
-def optimizer_library_path() -> str:
-    """Path of the library that fuses graphs.
-
-    Raises:
-      LibraryError: (an ImportError) if there is no such file.
-    """
-    return companion_path(OPTIMIZER_LIBRARY)
-
-
-def _sources_build_with(version: str) -> str:
-    """ "older" or "newer" if the sources of this build refuse such a TensorFlow, else "yes"."""
-    oldest, newest = build_info().get("builds_with", [version, version])
-    if _number(version) < _number(oldest):
-        return "older"
-    return "newer" if _number(version) > _number(newest) else "yes"
-
-
-def _other_remedy(version: str) -> str:
-    """What helps beside a TensorFlow that a package of several has."""
-    make = "'make PYTHON=/path/to/this/python' in the source tree"
-    return {
-        "yes": f", or build the package for yours with {make}",
-        "newer": ", or a newer tf_bn_ops, if there is one ('pip install --upgrade tf-bn-ops')",
-        "older": "",
-    }[_sources_build_with(version)]
-
-
-def _remedy(version: str, built_for: str) -> str:
-    """What helps where a package has libraries for one other TensorFlow alone."""
-    own = f"install TensorFlow {'.'.join(_minor(built_for))}"
-    return {
-        "yes": f"{REBUILD}, or {own}",
-        "newer": f"{own}, or build a newer tf_bn_ops, if there is one; this one builds for yours, "
-        "untried, with 'TF_BN_OPS_UNTRIED=1 make PYTHON=/path/to/this/python'",
-        "older": f"{own}: tf_bn_ops does not build with one as old as yours",
-    }[_sources_build_with(version)]
-
-
-def check_version(path: str, version: str) -> None:
-    """Refuses a library that was built for another minor version than this TensorFlow's."""
-    built_for = str(build_info()["tensorflow_version"])
-    several = list(folders_by_minor())
-    if several and library_folder().parent == _PACKAGE and ".".join(_minor(version)) not in several:
-        raise LibraryError(
-            f"this package has libraries for TensorFlow {', '.join(several)}, but this is "
-            f"TensorFlow {version}: install one of these{_other_remedy(version)}"
-        )
-    if _minor(version) != _minor(built_for):
-        raise LibraryError(
-            f"{path} was built for TensorFlow {built_for}, but this is TensorFlow {version}: "
-            f"{_remedy(version, built_for)}"
-        )
-
-
-def check_cxx11_abi(path: str, version: str, flag: int) -> None:
-    """Refuses a library whose std::string is another than that of this TensorFlow."""
-    built_with = build_info().get("cxx11_abi")
-    if built_with is not None and int(built_with) != int(flag):
-        raise LibraryError(
-            f"{path} was built with _GLIBCXX_USE_CXX11_ABI={built_with}, but TensorFlow {version} "
-            f"uses {int(flag)}: {REBUILD}"
-        )
-
-
 def _check_fits(path: str) -> Any:
     """Returns the module tensorflow, or refuses a library that was built for another one."""
-    tf = _import_tensorflow(str(build_info()["tensorflow_version"]))
-    check_version(path, tf.__version__)
-    check_cxx11_abi(path, tf.__version__, tf.sysconfig.CXX11_ABI_FLAG)
+    built_for = build_info()["tensorflow_version"]
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise LibraryError(
+            f"tf_bn_ops was built for TensorFlow {built_for}, and TensorFlow cannot be imported "
+            f"here ({one_line(error)}): {installation().install_tensorflow()}"
+        ) from error
+    found = installation()
+    found.check_version(tf.__version__)
+    found.check_cxx11_abi(tf.__version__, tf.sysconfig.CXX11_ABI_FLAG)
     check_whole(path)
-    check_whole(companion_path(CORE_LIBRARY))  # Which it links.
+    check_whole(core_library_path())  # Which it links.
     return tf
 
 
@@ -318,7 +396,7 @@ def _load_with(load_library: Callable[[str], Any], path: str, tf: Any) -> Any:
     except (tf.errors.OpError, OSError, RuntimeError) as error:
         raise LibraryError(
             f"{path} (built for TensorFlow {build_info()['tensorflow_version']}) cannot be loaded "
-            f"by TensorFlow {tf.__version__}: {_one_line(error)}: {REBUILD}"
+            f"by TensorFlow {tf.__version__}: {one_line(error)}: {REBUILD}"
         ) from error
 
 
@@ -326,7 +404,7 @@ def _load_with(load_library: Callable[[str], Any], path: str, tf: Any) -> Any:
 def _load(path: str) -> ModuleType:
     tf = _check_fits(path)
     module: ModuleType = _load_with(tf.load_op_library, path, tf)
-    _load_xla_kernels(library_folder() / XLA_LIBRARY, tf)
+    _load_xla_kernels(installation().folder / XLA_LIBRARY, tf)
     return module
 
 

@@ -11,15 +11,15 @@ With --explain instead: the plan of one call on the CPU, each decision with its 
 --explain=32x56x56x64,NHWC,half or --explain=8x256x14x14,NCHW,float32,frozen,threads=4. It needs no
 TensorFlow.
 
-TensorFlow is imported and the ops are loaded and called in a child process: whatever kills it is
-reported here. The checks of the libraries are the loader's own.
+What is looked at is the loader's own value for this installation, with its checks; as JSON it is
+printed whole. TensorFlow is imported and the ops are loaded and called in a child process: whatever
+kills it is reported here.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.metadata
 import json
 import os
 import pathlib
@@ -33,7 +33,7 @@ from typing import Any
 
 from absl import flags
 
-from tf_bn_ops import _command, _keras_environment, _loader, _override, _version, explain
+from tf_bn_ops import _command, _enable, _loader, _startup, explain
 from tf_bn_ops.harness import c_abi
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
@@ -122,9 +122,7 @@ def probe() -> Probe:
     environment = {
         **os.environ,
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        # Would load the libraries during the import, and fail there.
-        _override.OVERRIDE_VARIABLE: "",
-        _keras_environment.KERAS_VARIABLE: "",
+        _startup.VARIABLE: "",  # Would load the libraries during the import, and fail there.
     }
     folder = str(pathlib.Path(__file__).resolve().parent.parent)
     path = sys.path if folder in sys.path else [*sys.path, folder]
@@ -163,95 +161,61 @@ def _refusal(check: Callable[[], object]) -> str | None:
     return None
 
 
-def _check_file(path: str) -> None:
-    _loader.check_whole(_loader.existing(pathlib.Path(path)))
-
-
-def _check_companion(name: str) -> None:
-    _loader.check_whole(_loader.companion_path(name))
-
-
 # ---- The lines, in the order in which they are shown ---------------------------------------------
 
 
-def _package() -> Iterator[Finding]:
-    where = pathlib.Path(__file__).resolve().parent
-    yield Finding("tf_bn_ops", OK, f"{_version.__version__} in {where}")
+def _package(here: _loader.Installation) -> Iterator[Finding]:
+    yield Finding("tf_bn_ops", OK, f"{here.version} in {here.package}")
     yield Finding("Python", OK, f"{platform.python_version()} ({sys.executable})")
 
 
-def _distribution(folder: str) -> str:
-    """Name and version of the installed package that owns `folder`, as pip lists it."""
-    for name in ("tensorflow", "tensorflow-cpu", "tf-nightly", "tensorflow-intel"):
-        try:
-            found = importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        if pathlib.Path(str(found.locate_file("tensorflow"))).resolve() == pathlib.Path(folder):
-            return name
-    return "not installed by pip"
-
-
-def _tensorflow(found: Probe) -> Iterator[Finding]:
+def _tensorflow(here: _loader.Installation, found: Probe) -> Iterator[Finding]:
+    repair = here.install_tensorflow()
     if found.tensorflow is None:
-        try:
-            advice = _loader.install_tensorflow()
-        except _loader.LibraryError:
-            advice = "install the version that the libraries are built for with pip"
-        text = f"cannot be imported ({found.import_error}): {advice}"
+        text = f"cannot be imported ({found.import_error}): {repair}"
         yield Finding("TensorFlow", PROBLEM, text)
         return
     facts = found.tensorflow
-    yield Finding(
-        "TensorFlow",
-        OK,
-        f"{facts['version']} ({_distribution(facts['folder'])}) in {facts['folder']}",
-    )
+    folder = pathlib.Path(facts["folder"])
+    owner = "not installed by pip"
+    # The child's path is this process's: an owner of another copy would be that of none.
+    if here.tensorflow and here.tensorflow.folder.resolve() == folder.resolve():
+        owner = here.tensorflow.owner or owner
+    yield Finding("TensorFlow", OK, f"{facts['version']} ({owner}) in {folder}")
     framework = sorted(pathlib.Path(facts["lib"]).glob("libtensorflow_framework.so*"))
     if framework:
         yield Finding("framework library", OK, str(framework[0]))
     else:
-        yield Finding(
-            "framework library",
-            PROBLEM,
-            f"{facts['lib']} has no libtensorflow_framework.so.2, which the ops link: "
-            f"{_loader.install_tensorflow()}",
-        )
+        text = f"{facts['lib']} has no libtensorflow_framework.so.2, which the ops link: {repair}"
+        yield Finding("framework library", PROBLEM, text)
 
 
-def _build() -> Finding:
+def _build(here: _loader.Installation) -> Finding:
     """Whether the libraries are this machine's and of the Python files' version."""
-    info = _loader.build_info()
+    info = here.build
     about = (
         f"version {info.get('version')} for TensorFlow {info['tensorflow_version']}, "
         f"{info.get('machine')}, by {info.get('compiler')}"
     )
+    state, but = OK, ""
     if info.get("machine") not in (None, platform.machine()):
-        return Finding(
-            "build",
-            PROBLEM,
-            f"{about}, but this machine is {platform.machine()}: {_loader.REBUILD}",
-        )
-    if info.get("version") != _version.__version__:
-        return Finding(
-            "build",
-            WARNING,
-            f"{about}, but the Python files are version {_version.__version__}: {_loader.REBUILD}",
-        )
-    return Finding("build", OK, about)
+        state, but = PROBLEM, f", but this machine is {platform.machine()}"
+    elif info.get("version") != here.version:
+        state, but = WARNING, f", but the Python files are version {here.version}"
+    return Finding("build", state, f"{about}{but and f'{but}: {_loader.REBUILD}'}")
 
 
-def _abi(path: str, tensorflow: Mapping[str, Any]) -> Iterator[Finding]:
+def _abi(here: _loader.Installation, tensorflow: Mapping[str, Any]) -> Iterator[Finding]:
     """Whether the library fits the TensorFlow that was found."""
     version, flag = tensorflow["version"], tensorflow["cxx11_abi"]
-    refused = _refusal(lambda: _loader.check_version(path, version))
-    built_for = ".".join(str(_loader.build_info()["tensorflow_version"]).split(".")[:2])
+    refused = _refusal(lambda: here.check_version(version))
+    built_for = _loader.minor(str(here.build["tensorflow_version"]))
     yield Finding(
         "ABI: version",
         PROBLEM if refused else OK,
         refused or f"TensorFlow {version} is a {built_for}, as at build time",
     )
-    refused = _refusal(lambda: _loader.check_cxx11_abi(path, version, flag))
+    refused = _refusal(lambda: here.check_cxx11_abi(version, flag))
     yield Finding(
         "ABI: C++ strings",
         PROBLEM if refused else OK,
@@ -259,29 +223,26 @@ def _abi(path: str, tensorflow: Mapping[str, Any]) -> Iterator[Finding]:
     )
 
 
-def _libraries(found: Probe) -> Iterator[Finding]:
-    chosen = os.environ.get(_loader.LIBRARY_VARIABLE)
-    refused = _refusal(_loader.library_path)
-    if refused:
-        yield Finding("library", PROBLEM, refused)
-        return
-    path = _loader.library_path()
-    by = f" (chosen by {_loader.LIBRARY_VARIABLE})" if chosen else ""
-    checks = [functools.partial(_check_file, path)]
-    checks += [functools.partial(_check_companion, name) for name in _loader.COMPANIONS]
-    damage = [refused for refused in map(_refusal, checks) if refused]
-    if damage:
-        yield from (Finding("library", PROBLEM, text) for text in damage)
-        return
-    yield Finding("library", OK, f"{path}{by}")
+def _check(here: _loader.Installation, name: str) -> None:
+    _loader.check_whole(here.path(name))
 
-    refused = _refusal(_loader.build_info)
-    if refused:
-        yield Finding("build", PROBLEM, refused)
+
+def _libraries(here: _loader.Installation, found: Probe) -> Iterator[Finding]:
+    names = (_loader.OP_LIBRARY, *_loader.COMPANIONS)
+    refusals = [_refusal(functools.partial(_check, here, name)) for name in names]
+    if any(refusals):
+        # Where there is none at all, the first says it.
+        damage = refusals[:1] if not here.op_library.is_file() else [r for r in refusals if r]
+        yield from (Finding("library", PROBLEM, text or "") for text in damage)
         return
-    yield _build()
+    by = f" (chosen by {_loader.LIBRARY_VARIABLE})" if here.chosen else ""
+    yield Finding("library", OK, f"{here.op_library}{by}")
+    if not here.build:
+        yield Finding("build", PROBLEM, here.build_error)
+        return
+    yield _build(here)
     if found.tensorflow is not None:
-        yield from _abi(path, found.tensorflow)
+        yield from _abi(here, found.tensorflow)
 
 
 def _ops(found: Probe) -> Iterator[Finding]:
@@ -332,10 +293,10 @@ def _processor() -> Iterator[Finding]:
         yield Finding("CPU", OK, f"{forced} is in use, as {c_abi.ISA_VARIABLE} says ({about})")
 
 
-def _gpu(found: Probe) -> Iterator[Finding]:
-    if _refusal(_loader.build_info):
+def _gpu(here: _loader.Installation, found: Probe) -> Iterator[Finding]:
+    if not here.build:
         return  # Said already.
-    cuda = _loader.build_info().get("cuda")
+    cuda = here.build.get("cuda")
     gpus = found.tensorflow["gpus"] if found.tensorflow else []
     if cuda:
         archs = ", ".join(f"sm_{arch}" for arch in cuda["archs"])
@@ -357,8 +318,8 @@ def _gpu(found: Probe) -> Iterator[Finding]:
         yield Finding("GPU", OK, "not built ('make gpu' in the source tree builds it)")
 
 
-def _xla() -> Iterator[Finding]:
-    path = _loader.library_folder() / _loader.XLA_LIBRARY
+def _xla(here: _loader.Installation) -> Iterator[Finding]:
+    path = here.folder / _loader.XLA_LIBRARY
     if not path.is_file():
         yield Finding("XLA", OK, "not built: the ops do not run below jit_compile=True")
         return
@@ -366,18 +327,18 @@ def _xla() -> Iterator[Finding]:
     yield Finding("XLA", PROBLEM if refused else OK, refused or str(path))
 
 
-def _overriding(found: Probe) -> Iterator[Finding]:
-    if not _override.requested():
-        yield Finding("override", OK, f"off ({_override.OVERRIDE_VARIABLE}=1 turns it on)")
-        return
-    on = f"{_override.OVERRIDE_VARIABLE} turns it on"
-    if found.tensorflow is not None:
-        version = found.tensorflow["version"]
-        refused = _refusal(lambda: _override.check_known(version))
-        if refused:
-            yield Finding("override", PROBLEM, f"{on}, but {refused}")
-            return
-    yield Finding("override", OK, on)
+def _switch(found: Probe) -> Finding:
+    """What TF_BN_OPS turns on."""
+    try:
+        wanted = _startup.requested()
+        if not wanted:
+            return Finding("switch", OK, f"off ({_startup.VARIABLE}=1 turns it on)")
+        words = ", ".join(word for word, is_wanted in wanted.items() if is_wanted)
+        if wanted["kernels"] and found.tensorflow is not None:
+            _enable.check_known(found.tensorflow["version"])
+        return Finding("switch", OK, f"{_startup.VARIABLE} turns on {words}")
+    except (ValueError, _enable.Refusal) as error:
+        return Finding("switch", PROBLEM, str(error))
 
 
 def _tools() -> Iterator[Finding]:
@@ -397,15 +358,16 @@ def _tools() -> Iterator[Finding]:
 
 def diagnose(found: Probe) -> list[Finding]:
     """All findings, in the order in which they are shown; `found` is what `probe()` gave."""
+    here = _loader.installation()
     return [
-        *_package(),
-        *_tensorflow(found),
-        *_libraries(found),
+        *_package(here),
+        *_tensorflow(here, found),
+        *_libraries(here, found),
         *_ops(found),
         *_processor(),
-        *_gpu(found),
-        *_xla(),
-        *_overriding(found),
+        *_gpu(here, found),
+        *_xla(here),
+        _switch(found),
         *_tools(),
     ]
 
@@ -415,10 +377,13 @@ def _report() -> int:
     findings = diagnose(probe())
     counts = {state: sum(f.state == state for f in findings) for state in (WARNING, PROBLEM)}
     if _FLAGS.format == "json":
-        report = {"problems": counts[PROBLEM], "warnings": counts[WARNING]}
-        print(
-            json.dumps({**report, "findings": [dataclasses.asdict(f) for f in findings]}, indent=2)
-        )
+        report = {
+            "problems": counts[PROBLEM],
+            "warnings": counts[WARNING],
+            "findings": [dataclasses.asdict(f) for f in findings],
+            "installation": dataclasses.asdict(_loader.installation()),
+        }
+        print(json.dumps(report, indent=2, default=str))  # Paths as text.
     else:
         width = max(len(f.name) for f in findings)
         for f in findings:

@@ -251,7 +251,7 @@ def counts_of(output: str) -> dict[str, int]:
 
 
 # Columns of the table in docs/support.md; those in the middle are of tools/supports.py.
-HOOKS = ("fuse_graphs", "jit_compile")
+HOOKS = ("fuse", "jit_compile")
 COLUMNS = (
     "TensorFlow", "Python", "override", *(f"`{hook}`" for hook in HOOKS), "conformance", "tests",
 )  # fmt: skip

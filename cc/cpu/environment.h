@@ -10,7 +10,7 @@
 namespace tf_bn_ops {
 
 // Whether a variable is set to anything but 0 or false, in any case, and not
-// empty; as tf_bn_ops/_after_import.py reads those of Python.
+// empty; as tf_bn_ops/_startup.py reads TF_BN_OPS.
 inline bool IsSwitchedOn(const char* variable) {
   const char* const value = std::getenv(variable);
   return value != nullptr && *value != '\0' && strcasecmp(value, "0") != 0 &&

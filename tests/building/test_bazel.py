@@ -24,7 +24,7 @@ def test_bazel_builds_the_same_libraries_and_programs(repo_root, tmp_path):
     try:
         result = make(tree, "bazel", "BAZEL_COMMANDS=build", "ARGS=--per_file_copt=.*@-O0")
         assert result.returncode == 0, result.stderr
-        built = {path.name for path in _loader.library_folder().glob("*.so")}
+        built = {path.name for path in _loader.installation().folder.glob("*.so")}
         assert {"libtf_bn_ops.so", _loader.CORE_LIBRARY} <= built
         sources = repo_root.glob("examples/*.cc")
         for name in (*built, *(f"bin/{source.stem}" for source in sources)):

@@ -252,7 +252,7 @@ def test_installed_package_works_from_any_folder_without_a_compiler(installed_py
 
 
 @needs_build_tools
-def test_installed_package_follows_the_override_variable(installed_python, tmp_path):
+def test_installed_package_follows_the_variable(installed_python, tmp_path):
     """In a program that does not import it."""
     code = (
         "import tensorflow as tf\n"
@@ -260,7 +260,7 @@ def test_installed_package_follows_the_override_variable(installed_python, tmp_p
         "found = kernels.get_registered_kernels_for_op('FusedBatchNormGradV3').kernel\n"
         "print(max(kernel.priority for kernel in found))"
     )
-    result = run([installed_python, "-c", code], tmp_path, TF_BN_OPS_OVERRIDE="1")
+    result = run([installed_python, "-c", code], tmp_path, TF_BN_OPS="kernels")
     assert (result.returncode, result.stdout) == (0, "1\n"), result.stderr
 
 

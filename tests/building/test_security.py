@@ -12,11 +12,11 @@ import sys
 import pytest
 from build_helpers import assert_hardened, bare_venv, environment, run, site_packages
 
-from tf_bn_ops import _environment, _loader
+from tf_bn_ops import _loader, _startup
 
 ROOT = pathlib.Path(_loader.__file__).resolve().parent.parent
 CORE = pathlib.Path(_loader.core_library_path())
-LIBRARIES = sorted({CORE, *_loader.library_folder().glob("libtf_bn_ops*.so")})
+LIBRARIES = sorted({CORE, *_loader.installation().folder.glob("libtf_bn_ops*.so")})
 
 
 needs_readelf = pytest.mark.skipif(
@@ -67,19 +67,19 @@ sys.path.insert(0, sys.argv[1])
 site.addsitedir(sys.argv[2])
 hook_ran = "tf_bn_ops" in sys.modules
 import tf_bn_ops
-from tf_bn_ops import _loader, _override
-print(hook_ran, _override.requested(), str(_loader.library_folder()) == "/somewhere")
+from tf_bn_ops import _loader, _startup
+print(hook_ran, bool(_startup.requested()), str(_loader.installation().folder) == "/somewhere")
 """
 
 
 def sees_the_environment(folder: pathlib.Path, *options: str, before: str = "") -> list[bool]:
     """Whether the hook in site-packages, the switches and the loader follow the environment."""
-    shutil.copy(ROOT / "tools" / "tf_bn_ops_override.pth", folder)
+    shutil.copy(ROOT / "tools" / "tf_bn_ops.pth", folder)
     folder.chmod(0o755)
     program = SEES_THE_ENVIRONMENT.format(before=before)
     result = subprocess.run(
         [sys.executable, *options, "-c", program, str(ROOT), str(folder)],
-        env=environment(TF_BN_OPS_OVERRIDE="1", TF_BN_OPS_LIBRARY="/somewhere/lib.so"),
+        env=environment(TF_BN_OPS="1", TF_BN_OPS_LIBRARY="/somewhere/lib.so"),
         capture_output=True,
         text=True,
         check=False,
@@ -89,7 +89,7 @@ def sees_the_environment(folder: pathlib.Path, *options: str, before: str = "") 
 
 
 needs_the_hook = pytest.mark.skipif(
-    not (ROOT / "tools").exists(), reason="needs the source tree, with tools/tf_bn_ops_override.pth"
+    not (ROOT / "tools").exists(), reason="needs the source tree, with tools/tf_bn_ops.pth"
 )
 
 
@@ -114,11 +114,11 @@ def test_a_process_with_the_rights_of_another_user_does_not(tmp_path, call):
 def test_a_program_with_capabilities_does_not(monkeypatch):
     """Its ids are those of the caller: the kernel's own flag decides, as for LD_LIBRARY_PATH."""
     page_size = 6  # AT_PAGESZ: that this is the vector which the kernel filled.
-    assert _environment._auxiliary(page_size) == os.sysconf("SC_PAGE_SIZE")
-    monkeypatch.setenv("TF_BN_OPS_OVERRIDE", "1")
-    assert _environment.variable("TF_BN_OPS_OVERRIDE") == "1"
-    monkeypatch.setattr(_environment, "_auxiliary", {_environment._AT_SECURE: 1}.get)
-    assert _environment.variable("TF_BN_OPS_OVERRIDE") == ""
+    assert _startup._auxiliary(page_size) == os.sysconf("SC_PAGE_SIZE")
+    monkeypatch.setenv("TF_BN_OPS", "1")
+    assert _startup.variable("TF_BN_OPS") == "1"
+    monkeypatch.setattr(_startup, "_auxiliary", {_startup._AT_SECURE: 1}.get)
+    assert _startup.variable("TF_BN_OPS") == ""
 
 
 @needs_the_hook
@@ -126,14 +126,15 @@ def test_the_hook_runs_only_where_it_is_asked_for(tmp_path):
     """In an environment as pip makes it, with a package that says that it was imported."""
     python = bare_venv(tmp_path)
     site = site_packages(python)
-    shutil.copy(ROOT / "tools" / "tf_bn_ops_override.pth", site)
+    shutil.copy(ROOT / "tools" / "tf_bn_ops.pth", site)
     (site / "tf_bn_ops.py").write_text("print('imported')\n")
     for options, variables, runs in (
-        ([], {"TF_BN_OPS_OVERRIDE": "1"}, True),
-        (["-s"], {"TF_BN_OPS_KERAS": "1"}, True),
-        (["-S"], {"TF_BN_OPS_OVERRIDE": "1"}, False),  # Python loads no site at all.
-        (["-I"], {"TF_BN_OPS_KERAS": "1"}, False),
-        ([], {"TF_BN_OPS_OVERRIDE": "0", "TF_BN_OPS_KERAS": ""}, False),
+        ([], {"TF_BN_OPS": "1"}, True),
+        (["-s"], {"TF_BN_OPS": "keras"}, True),
+        (["-S"], {"TF_BN_OPS": "1"}, False),  # Python loads no site at all.
+        (["-I"], {"TF_BN_OPS": "1"}, False),
+        ([], {"TF_BN_OPS": "0"}, False),
+        ([], {"TF_BN_OPS": ""}, False),
     ):
         result = run([python, *options, "-c", ""], tmp_path, **variables)
         assert (result.returncode, result.stderr) == (0, "")

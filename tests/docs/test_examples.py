@@ -136,7 +136,7 @@ def test_keras_speed_prints_the_table_of_the_docs():
 def test_fused_memory_prints_the_table_of_the_docs():
     lines = example("fused_memory.py", "--network=MobileNetV2", "--batch=1", "--side=32")
     _, rows = table(lines)
-    assert [row[0] for row in rows] == ["Keras", "tf_bn_ops", "with `fuse_graphs`"]
+    assert [row[0] for row in rows] == ["Keras", "tf_bn_ops", "with `fuse=True`"]
     assert all(float(mib) > 0 and float(share) > 0 for _, mib, share in rows)
 
 

@@ -1,4 +1,4 @@
-"""tf_bn_ops.fuse_graphs(): which graphs TensorFlow's optimizers fuse, and that results stay.
+"""enable(fuse=True): which graphs TensorFlow's optimizers fuse, and that results stay.
 
 What is fused and refused is specified in test_fuse.py; the rules are the same code.
 """
@@ -20,7 +20,6 @@ import tensorflow as tf
 from build_helpers import environment
 from test_fuse import SHAPES, VECTORS, SmallResNet, assert_close, data, norm
 
-import tf_bn_ops
 from tf_bn_ops import _graph_fusion, _loader
 
 ROOT = pathlib.Path(_loader.__file__).resolve().parent.parent
@@ -33,13 +32,13 @@ def fuses() -> Iterator[Callable[[Callable[[], Any]], tuple[Any, int]]]:
     """Runs something with the optimizer on; its result, and how many places were fused."""
 
     def run(call: Callable[[], Any]) -> tuple[Any, int]:
-        tf_bn_ops.fuse_graphs()
+        _graph_fusion.set_enabled(True)
         before = _graph_fusion.fused_so_far()
         result = call()
         return result, _graph_fusion.fused_so_far() - before
 
     yield run
-    tf_bn_ops.fuse_graphs(False)
+    _graph_fusion.set_enabled(False)
 
 
 def train(batch: int | None) -> list[float]:
@@ -64,7 +63,7 @@ def test_a_step_of_training_is_fused_whole(fuses, batch):
 def test_it_can_be_switched_off(fuses):
     assert fuses(lambda: train(4))[1] == 8
     before = _graph_fusion.fused_so_far()
-    tf_bn_ops.fuse_graphs(False)
+    _graph_fusion.set_enabled(False)
     train(4)
     assert _graph_fusion.fused_so_far() == before
     tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": False})
@@ -98,7 +97,7 @@ def test_a_tape_outside_of_the_function(fuses, layer):
 
     got, count = fuses(gradient)
     assert count == 2
-    tf_bn_ops.fuse_graphs(False)
+    _graph_fusion.set_enabled(False)
     assert_close(got, gradient())
 
 
@@ -121,7 +120,7 @@ def test_branches_loops_and_functions_that_are_not_inlined(fuses):
 
     got, count = fuses(gradient)
     assert count == 6
-    tf_bn_ops.fuse_graphs(False)
+    _graph_fusion.set_enabled(False)
     assert_close(got, gradient())
 
 
@@ -136,7 +135,7 @@ def test_a_session(fuses):
 
     got, count = fuses(gradient)
     assert count >= 2
-    tf_bn_ops.fuse_graphs(False)
+    _graph_fusion.set_enabled(False)
     assert_close(got, gradient())
 
 
@@ -158,7 +157,7 @@ def test_statistics_of_a_frozen_norm_are_fetched(fuses, output):
 
     got, count = fuses(gradient)
     assert count == 1
-    tf_bn_ops.fuse_graphs(False)
+    _graph_fusion.set_enabled(False)
     for a, b in zip(got, gradient(), strict=True):
         assert_close(a[output == 5 :], b[output == 5 :])  # Output 5 holds nothing.
 
@@ -175,7 +174,7 @@ def test_what_is_fed_masks_the_gradient(fuses):
 
     got, count = fuses(gradient)
     assert count == 2
-    tf_bn_ops.fuse_graphs(False)
+    _graph_fusion.set_enabled(False)
     assert_close(got, gradient())
 
 
@@ -227,7 +226,7 @@ from test_fuse_graphs import train
 from tf_bn_ops import _graph_fusion
 
 plain = train(None)
-tf_bn_ops.fuse_graphs()
+assert tf_bn_ops.enable(kernels=False, keras=False) == tf_bn_ops.Enabled(fuse=True)
 fused = train(None)
 assert _graph_fusion.fused_so_far() == 8, _graph_fusion.fused_so_far()
 assert max(abs(a - b) for a, b in zip(plain, fused)) < 1e-5
@@ -278,10 +277,7 @@ import tensorflow as tf
 import tf_bn_ops
 
 tf.load_library(sys.argv[1])
-try:
-    tf_bn_ops.fuse_graphs()
-except RuntimeError as error:
-    print(error)
+print(*tf_bn_ops.enable(kernels=False, keras=False).refusals)
 """
 
 
@@ -326,7 +322,7 @@ def fit():
     return losses, [w.numpy() for w in model.weights]
 
 losses, weights = fit()
-tf_bn_ops.fuse_graphs()
+tf_bn_ops.enable(kernels=False, keras=False)
 fused_losses, fused_weights = fit()
 # Two blocks with two places each, both ways.
 assert _graph_fusion.fused_so_far() == 8, _graph_fusion.fused_so_far()

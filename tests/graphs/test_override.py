@@ -1,6 +1,6 @@
-"""override_builtin_kernels(): what it replaces, in which execution modes; and nothing else does.
+"""enable(kernels=True): what it replaces, in which execution modes; and TF_BN_OPS.
 
-Every case runs in a process of its own: an override cannot be undone.
+Every case runs in a process of its own: it cannot be undone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import pytest
 from build_helpers import environment
 
-from tf_bn_ops import _loader, _override
+from tf_bn_ops import _enable, _loader, _startup
 
 ROOT = pathlib.Path(_loader.__file__).resolve().parent.parent
 
@@ -104,8 +104,10 @@ result = {}
 if mode == "call":
     result["before"] = run_all()
     gradient = step(x)
-    result["replaced"] = tf_bn_ops.override_builtin_kernels()
-    assert tf_bn_ops.override_builtin_kernels() == result["replaced"]
+    enabled = tf_bn_ops.enable(keras=False, fuse=False)
+    assert tf_bn_ops.enable(keras=False, fuse=False) == enabled
+    assert (enabled.keras, enabled.fuse, enabled.refusals) == (False, False, ())
+    result["replaced"] = enabled.kernels
     result["tape changed"] = bool(tf.reduce_any(step(x) != gradient))
     result["tape close"] = bool(tf.reduce_all(tf.abs(step(x) - gradient) < 1e-2))
 result["after"] = run_all()
@@ -192,7 +194,7 @@ def test_functions_that_have_run_already_change_too(called):
 
 
 def test_it_says_what_it_replaced(called):
-    replaced = [_override.OverriddenKernel(*kernel) for kernel in called["replaced"]]
+    replaced = [_enable.Kernel(*kernel) for kernel in called["replaced"]]
     names = {"float32": "float32", "bfloat16": "bfloat16", "float16": "half"}
     plain = {(k.op, names[k.dtype]) for k in replaced if not k.op.startswith("_")}
     from tf_bn_ops.spec import OPS
@@ -202,7 +204,7 @@ def test_it_says_what_it_replaced(called):
     }
     inner = {k.op for k in replaced} - {op for op, _ in plain}
     ex = {"_FusedBatchNormEx", "_FusedBatchNormGradEx"}
-    assert ex <= inner <= ex | {*_override._ONEDNN_OPS}
+    assert ex <= inner <= ex | {*_enable._ONEDNN_OPS}
     assert {k.device for k in replaced} == {"CPU"}
 
 
@@ -212,7 +214,7 @@ import json, itertools
 import numpy as np, tensorflow as tf
 import tf_bn_ops
 
-tf_bn_ops.override_builtin_kernels()
+tf_bn_ops.enable(keras=False, fuse=False)
 
 def node(op, inputs, dtypes, **attrs):
     attr = lambda value: (tf.compat.v1.AttrValue(type=value.as_datatype_enum)
@@ -271,7 +273,7 @@ def test_the_gradient_behind_an_activation_has_kernels_for_cpus():
 @pytest.fixture(scope="module")
 def by_variable() -> Iterator[dict]:
     # The program only imports tf_bn_ops, after TensorFlow.
-    yield finish(start(PROGRAM, "no call", TF_BN_OPS_OVERRIDE="1"))
+    yield finish(start(PROGRAM, "no call", TF_BN_OPS="kernels"))
 
 
 def test_the_variable_does_the_same(by_variable):
@@ -279,7 +281,7 @@ def test_the_variable_does_the_same(by_variable):
 
 
 def test_without_call_or_variable_nothing_changes():
-    result = finish(start(PROGRAM, "no call", TF_BN_OPS_OVERRIDE="0"))
+    result = finish(start(PROGRAM, "no call", TF_BN_OPS="0"))
     assert not result["maps"]
     assert not_tensorflows(result["after"]) == []
 
@@ -289,7 +291,7 @@ STARTUP = """
 import os, site, sys, pathlib
 site.addsitedir(sys.argv[1])
 assert "tensorflow" not in sys.modules
-assert ("tf_bn_ops" in sys.modules) == (os.environ.get("TF_BN_OPS_OVERRIDE", "0") != "0")
+assert ("tf_bn_ops" in sys.modules) == (os.environ.get("TF_BN_OPS", "0") != "0")
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 found = kernels.get_registered_kernels_for_op("FusedBatchNormGradV3").kernel
@@ -298,13 +300,13 @@ print(max(kernel.priority for kernel in found))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("value", ["0", "1"])
-def test_startup_file_reaches_programs_that_do_not_import_us(repo_root, tmp_path, value):
-    source = repo_root / "tools" / "tf_bn_ops_override.pth"
+@pytest.mark.parametrize(("value", "priority"), [("0", 0), ("keras", 0), ("kernels", 1), ("1", 1)])
+def test_startup_file_reaches_programs_that_do_not_import_us(repo_root, tmp_path, value, priority):
+    source = repo_root / "tools" / "tf_bn_ops.pth"
     if not source.exists():
         pytest.skip("needs the source tree")
     shutil.copy(source, tmp_path)
-    assert finish(start(STARTUP, str(tmp_path), TF_BN_OPS_OVERRIDE=value)) == int(value)
+    assert finish(start(STARTUP, str(tmp_path), TF_BN_OPS=value)) == priority
 
 
 HOOK = """
@@ -316,15 +318,15 @@ print(json.dumps([name for name in ("numpy", "tf_bn_ops._loader") if name in sys
 """
 
 
-@pytest.mark.parametrize("variable", ["TF_BN_OPS_OVERRIDE", "TF_BN_OPS_KERAS"])
-def test_the_startup_file_imports_no_numpy(repo_root, tmp_path, variable):
+@pytest.mark.parametrize("value", ["1", "keras", "a wrong word"])
+def test_the_startup_file_imports_no_numpy(repo_root, tmp_path, value):
     """Variables such as OPENBLAS_NUM_THREADS count until NumPy is imported: the program sets them;
     and NumPy's folder may be on the path by a file that Python reads later."""
-    source = repo_root / "tools" / "tf_bn_ops_override.pth"
+    source = repo_root / "tools" / "tf_bn_ops.pth"
     if not source.exists():
         pytest.skip("needs the source tree")
     shutil.copy(source, tmp_path)
-    assert finish(start(HOOK, str(tmp_path), **{variable: "1"})) == []
+    assert finish(start(HOOK, str(tmp_path), TF_BN_OPS=value)) == []
 
 
 REFUSED = """
@@ -340,28 +342,64 @@ print(json.dumps(reasons))
 """
 
 
-def test_every_import_fails_where_the_first_one_does(tmp_path):
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ("kernels", "does not exist"),
+        ("1", "does not exist"),
+        ("kernals, keras", "TF_BN_OPS=kernals, keras has the word 'kernals': set it to 1 for "
+         "everything, to 0 for nothing, or to a list of kernels, keras and fuse, separated by "
+         "commas"),
+    ],
+)  # fmt: skip
+def test_every_import_fails_where_the_first_one_does(tmp_path, value, sentence):
     shutil.copy(pathlib.Path(_loader.library_path()).parent / _loader.BUILD_INFO, tmp_path)
-    process = start(REFUSED, TF_BN_OPS_OVERRIDE="1", TF_BN_OPS_LIBRARY=str(tmp_path))
+    process = start(REFUSED, TF_BN_OPS=value, TF_BN_OPS_LIBRARY=str(tmp_path))
     reasons = finish(process)
     assert len(reasons) == 3
     assert len(set(reasons)) == 1
-    assert "does not exist" in reasons[0]
+    assert sentence in reasons[0] and "\n" not in reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("", []),
+        ("0", []),
+        ("False", []),
+        ("1", ["kernels", "keras", "fuse"]),
+        ("TRUE", ["kernels", "keras", "fuse"]),
+        ("keras", ["keras"]),
+        ("Fuse,kernels", ["kernels", "fuse"]),
+        (" kernels , keras ", ["kernels", "keras"]),
+    ],
+)
+def test_the_variable_lists_arguments(monkeypatch, value, words):
+    monkeypatch.setenv(_startup.VARIABLE, value)
+    assert [word for word, is_wanted in _startup.requested().items() if is_wanted] == words
 
 
 @pytest.mark.parametrize("minor", range(16, 22))
 def test_every_supported_tensorflow_is_known(minor):
-    _override.check_known(f"2.{minor}.1")
+    _enable.check_known(f"2.{minor}.1")
 
 
-def test_refusals_are_one_sentence(tmp_path, monkeypatch):
+def test_what_is_not_possible_is_a_sentence_and_the_rest_is_done(monkeypatch, caplog):
     import tensorflow as tf
 
-    monkeypatch.setattr(tf, "__version__", "2.99.0")
-    with pytest.raises(_loader.LibraryError, match=r"TensorFlow 2\.99\.0 cannot be overridden"):
-        _override.override_builtin_kernels()
+    monkeypatch.setattr(_enable, "_replaced_kernels", _enable._replaced_kernels.__wrapped__)
+    monkeypatch.setattr(_enable, "_KNOWN_TENSORFLOW", ("2.1",))
+    monkeypatch.setattr(_enable, "_enable_keras", lambda: None)
+    enabled = _enable.enable(fuse=False)
+    (sentence,) = enabled.refusals
+    assert f"the kernels of TensorFlow {tf.__version__} cannot be replaced" in sentence
+    assert (enabled.kernels, enabled.keras, enabled.fuse) == ((), True, False)
+    assert sentence in caplog.text
+
+
+def test_a_missing_library_is_an_error(tmp_path, monkeypatch):
     shutil.copy(os.path.join(os.path.dirname(_loader.library_path()), _loader.BUILD_INFO), tmp_path)
     monkeypatch.setenv(_loader.LIBRARY_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(_enable, "_replaced_kernels", _enable._replaced_kernels.__wrapped__)
     with pytest.raises(_loader.LibraryError, match="does not exist"):
-        _override.override_builtin_kernels()
-    assert _override._overridden is None
+        _enable.enable(keras=False, fuse=False)

@@ -18,7 +18,7 @@ from tensorflow.python.lib.io import file_io
 
 import tf_bn_ops
 from tf_bn_ops import __main__ as command
-from tf_bn_ops import rewrite
+from tf_bn_ops import _ops, rewrite
 
 SHAPE = (4, 6, 5, 3)
 BUILTIN_GRADIENTS = {f"FusedBatchNormGrad{version}" for version in ("", "V2", "V3")}
@@ -527,7 +527,7 @@ class ShimModel(Model):
     def train(self, x):
         y, mean, variance = tf.compat.v1.nn.fused_batch_norm(x, self.scale, self.offset)
         count = tf.cast(tf.size(x) / 3, tf.float32)
-        gradients = tf_bn_ops.fused_batch_norm_grad_v3(
+        gradients = _ops.fused_batch_norm_grad_v3(
             tf.cos(y), x, self.scale, mean, variance * (count - 1) / count, mean, epsilon=1e-3
         )
         self.scale.assign_sub(0.01 * gradients.scale_backprop)

@@ -1,10 +1,11 @@
-"""tf_bn_ops.keras.enable() and TF_BN_OPS_KERAS: Keras' own layer on the fused ops, and back.
+"""enable(keras=True) and TF_BN_OPS=keras: Keras' own layer on the fused ops, and back.
 
 What has to reach a whole process runs in a process of its own.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import pathlib
@@ -19,11 +20,12 @@ from build_helpers import environment
 
 import tf_bn_ops
 from tf_bn_ops import _loader
-from tf_bn_ops.keras import batch_norm_report, disable, enable
+from tf_bn_ops.keras import batch_norm_report, disable
 
 ROOT = pathlib.Path(tf_bn_ops.__file__).resolve().parent.parent
 KERAS_LAYER = keras.layers.BatchNormalization
 KERAS_CALL = KERAS_LAYER.call
+enable = functools.partial(tf_bn_ops.enable, kernels=False, fuse=False)
 # An argument that Keras 3.12, the last for Python 3.10, does not have.
 HAS_RENORM = "renorm" in inspect.signature(KERAS_LAYER.__init__).parameters
 
@@ -54,8 +56,7 @@ def data(shape=(6, 4, 5, 3), dtype="float32"):
 def test_on_and_off():
     before, x = KERAS_LAYER(), data()
     assert not is_fused(before, x, training=True)
-    enable()
-    enable()
+    assert enable() == enable() == tf_bn_ops.Enabled(keras=True)
     try:
         after = KERAS_LAYER()
         for layer in (before, after, tf.keras.layers.BatchNormalization()):
@@ -165,8 +166,8 @@ def test_the_report_counts_keras_layers_as_fused():
 
 def test_other_backends_are_refused(monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-    with pytest.raises(RuntimeError, match="Keras runs on jax"):
-        enable()
+    (sentence,) = enable().refusals
+    assert "because it runs on the backend jax" in sentence
     assert KERAS_LAYER.call is KERAS_CALL
 
 
@@ -228,7 +229,7 @@ def run_alone(program: str, *arguments, **changes) -> str:
 @pytest.mark.long
 def test_what_such_a_program_writes_loads_without_this_library(tmp_path):
     program = "import tf_bn_ops\n" + TRAINS
-    run_alone(program, tmp_path, TF_BN_OPS_KERAS="1", PYTHONPATH=str(ROOT))
+    run_alone(program, tmp_path, TF_BN_OPS="keras", PYTHONPATH=str(ROOT))
     run_alone(LOADS, tmp_path)
 
 
@@ -236,7 +237,7 @@ def test_what_such_a_program_writes_loads_without_this_library(tmp_path):
 STARTUP = """
 import os, site, sys
 site.addsitedir(sys.argv[1])
-wanted = os.environ.get("TF_BN_OPS_KERAS", "0") != "0"
+wanted = os.environ.get("TF_BN_OPS", "0") != "0"
 assert "tensorflow" not in sys.modules and "keras" not in sys.modules
 assert ("tf_bn_ops" in sys.modules) == wanted
 {imports}
@@ -257,24 +258,26 @@ IMPORTS = {
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("value", "imports"), [("0", "TensorFlow first"), *(("1", order) for order in IMPORTS)]
+    ("value", "imports"),
+    [("0", "TensorFlow first"), *((v, order) for v in ("keras", "1") for order in IMPORTS)],
 )
 def test_startup_file_reaches_programs_that_do_not_import_us(repo_root, tmp_path, value, imports):
-    source = repo_root / "tools" / "tf_bn_ops_override.pth"
+    source = repo_root / "tools" / "tf_bn_ops.pth"
     if not source.exists():
         pytest.skip("needs the source tree")
     shutil.copy(source, tmp_path)
     program = STARTUP.format(imports=IMPORTS[imports])
-    run_alone(program, tmp_path, TF_BN_OPS_KERAS=value, PYTHONPATH=str(ROOT))
+    run_alone(program, tmp_path, TF_BN_OPS=value, PYTHONPATH=str(ROOT))
 
 
 def test_importing_us_imports_neither_keras_nor_tensorflow():
     program = "import sys, tf_bn_ops; assert not {'keras', 'tensorflow'} & set(sys.modules)"
-    run_alone(program, TF_BN_OPS_KERAS="1", PYTHONPATH=str(ROOT))
+    run_alone(program, TF_BN_OPS="keras", PYTHONPATH=str(ROOT))
 
 
 @pytest.mark.parametrize("first", ["tensorflow", "keras"])
-def test_a_missing_library_stops_every_import(tmp_path, first):
+@pytest.mark.parametrize("value", ["keras", "1"])
+def test_a_missing_library_stops_every_import(tmp_path, first, value):
     program = """
 import sys
 import tf_bn_ops
@@ -288,14 +291,14 @@ for line in ["import " + sys.argv[1], *lines, *lines]:
 """
     shutil.copy(pathlib.Path(tf_bn_ops.library_path()).parent / "build_info.json", tmp_path)
     output = run_alone(
-        program, first, TF_BN_OPS_KERAS="1", TF_BN_OPS_LIBRARY=str(tmp_path), PYTHONPATH=str(ROOT)
+        program, first, TF_BN_OPS=value, TF_BN_OPS_LIBRARY=str(tmp_path), PYTHONPATH=str(ROOT)
     )
     assert output.splitlines() == ["LibraryError True"] * 7
 
 
 @pytest.mark.large
 def test_keras_own_tests_pass_on_the_fused_ops(tmp_path):
-    """The file that the keras wheel ships, in a process with TF_BN_OPS_KERAS=1."""
+    """The file that the keras wheel ships, in a process with TF_BN_OPS=keras."""
     tests = pathlib.Path(keras.__file__).parent / "src/layers/normalization"
     file = tests / "batch_normalization_test.py"
     if not file.exists():
@@ -314,5 +317,5 @@ sys.exit(status)
 """
     settings = tmp_path / "pytest.ini"
     settings.write_text("[pytest]\nmarkers = requires_trainable_backend\n")
-    output = run_alone(program, settings, TF_BN_OPS_KERAS="1", PYTHONPATH=str(ROOT))
+    output = run_alone(program, settings, TF_BN_OPS="keras", PYTHONPATH=str(ROOT))
     assert int(output.split("fused calls:")[1]) > 20

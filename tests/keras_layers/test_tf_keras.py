@@ -76,7 +76,7 @@ for function in ("replace_batch_norm", "restore_batch_norm", "batch_norm_report"
             refusals[f"{function} {type(wrong).__name__}"] = str(error)
 ways = {"default": {}, "fused": {"fused": True}}
 before = {name: results(**arguments) for name, arguments in ways.items()}
-tf_bn_ops.override_builtin_kernels()
+tf_bn_ops.enable(keras=False, fuse=False)
 after = {name: results(**arguments) for name, arguments in ways.items()}
 print(json.dumps({"refusals": refusals, "before": before, "after": after}))
 """
@@ -102,7 +102,7 @@ def told(request) -> dict[str, Any]:
 def test_models_and_layers_are_refused_with_the_line_that_serves_them(told):
     assert len(told["refusals"]) == 3 * 3
     for sentence in told["refusals"].values():
-        assert "tf_bn_ops.override_builtin_kernels()" in sentence
+        assert "tf_bn_ops.enable()" in sentence
         assert "\n" not in sentence and ". " not in sentence
 
 
@@ -125,10 +125,10 @@ def test_the_layers_run_on_our_kernels(told, way, layer):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("override", ["0", "1"])
-def test_the_switch_for_keras_3_says_that_tf_keras_has_another(override):
-    variables = {"TF_USE_LEGACY_KERAS": "1", "TF_BN_OPS_KERAS": "1", "TF_BN_OPS_OVERRIDE": override}
+@pytest.mark.parametrize("value", ["keras", "1"])
+def test_the_switch_for_keras_3_says_that_tf_keras_has_another(value):
+    variables = {"TF_USE_LEGACY_KERAS": "1", "TF_BN_OPS": value}
     program = "import tf_bn_ops, tensorflow as tf; tf.keras.layers.BatchNormalization()"
-    sentences = re.findall(r"^TF_BN_OPS_KERAS .*$", run(program, **variables).stderr, re.MULTILINE)
-    assert len(sentences) == (override == "0")
-    assert all("TF_BN_OPS_OVERRIDE=1" in sentence for sentence in sentences)
+    sentences = re.findall(r"^TF_BN_OPS=keras .*$", run(program, **variables).stderr, re.MULTILINE)
+    assert len(sentences) == (value == "keras")
+    assert all("TF_BN_OPS=kernels" in sentence for sentence in sentences)

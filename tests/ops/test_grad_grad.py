@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
 import tf_bn_ops
-from tf_bn_ops import _gradients
+from tf_bn_ops import _gradients, _ops
 from tf_bn_ops.conformance.models import formula_models
 from tf_bn_ops.harness.problems import Problem
 from tf_bn_ops.spec import DATA_FORMATS, DTYPES, OPS, VIEW
@@ -101,7 +101,7 @@ def test_it_is_right_in_every_layout_and_type(data_format, is_training, dtype, v
 @pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
 def test_any_rank_from_2_on_and_single_elements(shape, data_format):
     inputs = make_inputs(shape, channels_of(shape, data_format))
-    got = tf_bn_ops.fused_batch_norm_grad_grad(**inputs, epsilon=1e-3, data_format=data_format)
+    got = tf_bn_ops.raw_ops.FusedBatchNormGradGrad(**inputs, epsilon=1e-3, data_format=data_format)
     assert_right(got, inputs, data_format, 1e-3, True)
 
 
@@ -111,7 +111,7 @@ def test_any_rank_from_2_on_and_single_elements(shape, data_format):
 def test_no_elements_give_a_zero_scale_grad(shape, data_format, is_training):
     channels = channels_of(shape, data_format)
     inputs = make_inputs(shape, channels)
-    got = tf_bn_ops.fused_batch_norm_grad_grad(
+    got = tf_bn_ops.raw_ops.FusedBatchNormGradGrad(
         **inputs, data_format=data_format, is_training=is_training
     )
     assert got.x_grad.shape == got.y_backprop_grad.shape == shape
@@ -123,7 +123,7 @@ def test_epsilon_keeps_its_double_precision():
     inputs = make_inputs((40, 2), 2, "float64", "float64")
     inputs["x"][:] = 1
     for epsilon in (1e-9, 1.1e-9, 0.1):
-        got = tf_bn_ops.fused_batch_norm_grad_grad(**inputs, epsilon=epsilon)
+        got = tf_bn_ops.raw_ops.FusedBatchNormGradGrad(**inputs, epsilon=epsilon)
         gx = inputs["x_backprop_grad"]
         centred = gx - gx.mean(0)
         want = inputs["scale"] / np.sqrt(epsilon) * centred + inputs["offset_backprop_grad"]
@@ -133,7 +133,7 @@ def test_epsilon_keeps_its_double_precision():
 def test_eager_function_and_session_agree_and_inputs_keep_their_values():
     inputs = make_inputs((2, 3, 4, 5), 5)
     before = {name: array.copy() for name, array in inputs.items()}
-    call = tf_bn_ops.fused_batch_norm_grad_grad
+    call = tf_bn_ops.raw_ops.FusedBatchNormGradGrad
     tensors = {name: tf.constant(array) for name, array in inputs.items()}
     want = call(**tensors)
     in_function = tf.function(lambda t: call(**t))(tensors)
@@ -193,12 +193,12 @@ def test_errors_at_run_time_and_while_the_graph_is_built(what):
     replaced, sentence = SENTENCES[what]
     shapes = shapes_with(replaced)
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
-        tf_bn_ops.fused_batch_norm_grad_grad(
+        tf_bn_ops.raw_ops.FusedBatchNormGradGrad(
             **{name: np.ones(shape, np.float32) for name, shape in shapes.items()}
         )
     assert sentence in error.value.message
     with tf.Graph().as_default(), pytest.raises(ValueError) as built:
-        tf_bn_ops.fused_batch_norm_grad_grad(
+        tf_bn_ops.raw_ops.FusedBatchNormGradGrad(
             **{name: tf.compat.v1.placeholder(tf.float32, s) for name, s in shapes.items()}
         )
     assert str(built.value).startswith(sentence)
@@ -216,7 +216,7 @@ def test_errors_at_run_time_and_while_the_graph_is_built(what):
 )
 def test_partial_shapes_infer_what_can_be_inferred(known, data, vector):
     with tf.Graph().as_default():
-        result = tf_bn_ops.fused_batch_norm_grad_grad(
+        result = tf_bn_ops.raw_ops.FusedBatchNormGradGrad(
             **{name: tf.compat.v1.placeholder(tf.float32, known.get(name)) for name in NAMES}
         )
     for output in (result.y_backprop_grad, result.x_grad):
@@ -227,7 +227,7 @@ def test_partial_shapes_infer_what_can_be_inferred(known, data, vector):
 def test_an_epsilon_that_is_no_number_is_refused():
     inputs = make_inputs((5, 3), 3)
     with pytest.raises(TypeError, match="epsilon must be a number, not str"):
-        tf_bn_ops.fused_batch_norm_grad_grad(**inputs, epsilon="small")
+        tf_bn_ops.raw_ops.FusedBatchNormGradGrad(**inputs, epsilon="small")
 
 
 # ---- As a gradient -------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def test_tensorflows_second_order_gradient(version, data_format, is_training):
         return tape.gradient(outputs, [dy, x, scale], output_gradients=arrive)
 
     args = (inputs["y_backprop"], inputs["x"], inputs["scale"])
-    own = getattr(tf_bn_ops, "fused_batch_norm_grad" + version)
+    own = getattr(_ops, "fused_batch_norm_grad" + version)
     run = lambda *a: differentiate(own, *a)  # noqa: E731
     # TensorFlow's own rule, applied to our op: frozen channels-first, its op refuses to run.
     builtin = "FusedBatchNormGrad" + version.upper().replace("_", "")
@@ -298,7 +298,7 @@ def test_float64_finite_differences(is_training):
             + inputs["offset_backprop_grad"] @ offset_backprop
         )
 
-    got = tf_bn_ops.fused_batch_norm_grad_grad(
+    got = tf_bn_ops.raw_ops.FusedBatchNormGradGrad(
         **inputs, epsilon=1e-3, data_format="NCHW", is_training=is_training
     )
     names = ("y_backprop", "x", "scale")
@@ -358,7 +358,7 @@ def test_third_order_against_finite_differences_of_the_second(is_training):
     attrs = {"epsilon": 1e-2, "data_format": "NCHW", "is_training": is_training}
     rng = np.random.default_rng(3)
     weights = [rng.normal(size=s) for s in (shape, shape, (channels,))]
-    call = tf_bn_ops.fused_batch_norm_grad_grad
+    call = tf_bn_ops.raw_ops.FusedBatchNormGradGrad
 
     def loss(values: dict[str, Any]) -> Any:
         outputs = call(**values, **attrs)
@@ -390,7 +390,7 @@ def test_fourth_order_exists():
     del inputs["x"]
 
     def value(x: Any) -> Any:
-        return tf.reduce_sum(tf_bn_ops.fused_batch_norm_grad_grad(**inputs, x=x).x_grad ** 2)
+        return tf.reduce_sum(tf_bn_ops.raw_ops.FusedBatchNormGradGrad(**inputs, x=x).x_grad ** 2)
 
     with tf.GradientTape() as outer:
         outer.watch(x)
@@ -451,7 +451,7 @@ def test_vectorized_map_runs_without_a_loop(data_format):
     inputs = make_inputs(shape, channels_of(shape, data_format))
     stacked = {name: tf.constant(np.stack([v, 2 * v, v[::-1]])) for name, v in inputs.items()}
     call = lambda values: tuple(  # noqa: E731
-        tf_bn_ops.fused_batch_norm_grad_grad(**values, data_format=data_format)
+        tf_bn_ops.raw_ops.FusedBatchNormGradGrad(**values, data_format=data_format)
     )
     mapped = lambda values: tf.vectorized_map(call, values, fallback_to_while_loop=False)  # noqa: E731
     got = mapped(stacked)
@@ -470,4 +470,6 @@ def test_vectorized_map_runs_without_a_loop(data_format):
 def test_statistics_of_a_type_without_kernel_are_refused_in_one_sentence():
     x, vector = tf.ones([2, 3, 3, 4], tf.half), tf.ones([4], tf.float64)
     with pytest.raises(TypeError, match=r"of float32 or half .* not of float64"):
-        tf_bn_ops.fused_batch_norm_grad_grad(x, vector, vector, x, x, vector, vector, vector)
+        tf_bn_ops.raw_ops.FusedBatchNormGradGrad(
+            **dict(zip(NAMES, (x, vector, vector, x, x, vector, vector, vector), strict=True))
+        )

@@ -19,6 +19,7 @@ import pytest
 from build_helpers import environment
 
 import tf_bn_ops
+from tf_bn_ops import _ops
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 PACKAGE = pathlib.Path(tf_bn_ops.__file__).parent.parent
@@ -148,7 +149,7 @@ def results_of(problem: tuple, kind: int) -> list[bytes]:
             activation_mode="Relu",
         )
     elif kind == 2:
-        out = tf_bn_ops.batch_norm_training_backprop(
+        out = _ops.batch_norm_training_backprop(
             *(x, scale, scale, mean, variance, dy), epsilon=1e-3
         ) if data_format == "NCHW" else ()  # fmt: skip
     else:

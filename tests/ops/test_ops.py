@@ -174,7 +174,7 @@ def test_inputs_keep_their_values(dtype):
     """x_backprop may reuse an input's buffer, but only where the op is the last to read it."""
     dy, x, scale, mean, variance = make_inputs(dtype=dtype)
     before = [tf.identity(dy).numpy().copy(), tf.identity(x).numpy().copy()]
-    want = tf_bn_ops.fused_batch_norm_grad_v2(dy, x, scale, mean, variance)
+    want = _ops.fused_batch_norm_grad_v2(dy, x, scale, mean, variance)
     np.testing.assert_array_equal(dy, before[0])
     np.testing.assert_array_equal(x, before[1])
 
@@ -182,8 +182,8 @@ def test_inputs_keep_their_values(dtype):
     def step(dy, x):
         temporary = dy * tf.cast(2, dtype)  # Dies with the op: its buffer may be reused.
         kept = dy * tf.cast(2, dtype) + tf.cast(0, dtype)
-        first = tf_bn_ops.fused_batch_norm_grad_v2(temporary, x, scale, mean, variance)
-        second = tf_bn_ops.fused_batch_norm_grad_v2(kept, x, scale, mean, variance)
+        first = _ops.fused_batch_norm_grad_v2(temporary, x, scale, mean, variance)
+        second = _ops.fused_batch_norm_grad_v2(kept, x, scale, mean, variance)
         return first, second, kept
 
     first, second, kept = step(dy, x)
@@ -207,13 +207,14 @@ def test_one_tensor_as_both_gradient_and_input():
 DIGESTS = """
 import hashlib, sys
 import numpy as np, tensorflow as tf, tf_bn_ops
+from tf_bn_ops import _ops
 tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
 gradients, forward = hashlib.sha256(), hashlib.sha256()
 rng = np.random.default_rng(0)
 
 def update_gradients(dy, x, vectors, data_format):
     for is_training in (True, False):
-        result = tf_bn_ops.fused_batch_norm_grad_v2(
+        result = _ops.fused_batch_norm_grad_v2(
             dy, x, *vectors[:3], data_format=data_format, is_training=is_training)
         for output in result:
             gradients.update(output.numpy().tobytes())
@@ -289,7 +290,7 @@ def test_more_than_2_to_the_31_elements(data_format):
     dy = tf.reshape(last + tf.constant(1, tf.bfloat16), shape)
     del last
     x = tf.ones(shape, tf.bfloat16)
-    result = tf_bn_ops.fused_batch_norm_grad_v3(
+    result = _ops.fused_batch_norm_grad_v3(
         dy, x, one, zero, one, zero, epsilon=0.0, data_format=data_format
     )
     np.testing.assert_array_equal(result.offset_backprop, np.float32([m + 2]))

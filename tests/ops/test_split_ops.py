@@ -20,7 +20,7 @@ from tf_bn_ops import _loader, _ops, raw_ops
 from tf_bn_ops.harness import c_abi
 
 EPSILON = float(np.float32(1e-3))  # As the attr rounds it.
-WITH_XLA = (_loader.library_folder() / _loader.XLA_LIBRARY).is_file()
+WITH_XLA = (_loader.installation().folder / _loader.XLA_LIBRARY).is_file()
 
 
 def tensors(shape: tuple[int, ...], axis: int, dtype: Any = tf.float32, seed: int = 0) -> dict:

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 import tf_bn_ops
+from tf_bn_ops import _ops
 from tf_bn_ops.spec import DTYPES
 
 VECTORS = ("gamma", "beta", "mean", "variance")
@@ -60,7 +61,7 @@ def formula(inputs: dict[str, Any], epsilon: float) -> tuple[np.ndarray, np.ndar
 def test_the_formula_in_every_type_and_rank(shape, dtype):
     """A few roundings relative to the largest value; the conformance run is stricter."""
     inputs = make_inputs(shape, dtype)
-    got = tf_bn_ops.batch_norm_training_backprop(**inputs, epsilon=1e-3)
+    got = tf_bn_ops.raw_ops.BatchNormTrainingBackprop(**inputs, epsilon=1e-3)
     for actual, want in zip(got, formula(inputs, 1e-3), strict=True):
         assert actual.dtype == inputs["input"].dtype
         error = np.abs(actual.numpy().astype(np.longdouble) - want).max()
@@ -71,9 +72,9 @@ def test_the_formula_in_every_type_and_rank(shape, dtype):
 @pytest.mark.parametrize("wrapped", [False, True], ids=["eager", "function"])
 def test_it_is_fused_batch_norm_grad_v3_on_channels_first(data_format, shape, wrapped):
     inputs = make_inputs(shape, "float32")
-    call = tf_bn_ops.batch_norm_training_backprop
+    call = tf_bn_ops.raw_ops.BatchNormTrainingBackprop
     got = (tf.function(call) if wrapped else call)(**inputs, epsilon=0.25)
-    want = tf_bn_ops.fused_batch_norm_grad_v3(
+    want = _ops.fused_batch_norm_grad_v3(
         inputs["normalized_delta"],
         inputs["input"],
         inputs["gamma"],
@@ -92,7 +93,7 @@ def test_epsilon_keeps_its_double_precision():
     inputs = make_inputs((50, 3))
     results = {}
     for epsilon in (1e-9, 1.1e-9):
-        results[epsilon] = tf_bn_ops.batch_norm_training_backprop(**inputs, epsilon=epsilon)
+        results[epsilon] = tf_bn_ops.raw_ops.BatchNormTrainingBackprop(**inputs, epsilon=epsilon)
         want = formula(inputs, epsilon)
         np.testing.assert_allclose(
             results[epsilon].gamma_delta.numpy(), want[1].astype(float), rtol=1e-14
@@ -103,11 +104,11 @@ def test_epsilon_keeps_its_double_precision():
 
 def test_it_runs_when_functions_run_eagerly():
     inputs = make_inputs((4, 3, 7))
-    want = tf_bn_ops.batch_norm_training_backprop(**inputs, epsilon=2e-3)
+    want = tf_bn_ops.raw_ops.BatchNormTrainingBackprop(**inputs, epsilon=2e-3)
     tf.config.run_functions_eagerly(True)
     try:
-        got = tf_bn_ops.batch_norm_training_backprop(**inputs, epsilon=3e-3)
-        again = tf_bn_ops.batch_norm_training_backprop(**inputs, epsilon=2e-3)
+        got = tf_bn_ops.raw_ops.BatchNormTrainingBackprop(**inputs, epsilon=3e-3)
+        again = tf_bn_ops.raw_ops.BatchNormTrainingBackprop(**inputs, epsilon=2e-3)
     finally:
         tf.config.run_functions_eagerly(False)
     np.testing.assert_array_equal(again.input_delta, want.input_delta)
@@ -116,9 +117,9 @@ def test_it_runs_when_functions_run_eagerly():
 
 def test_beta_does_not_influence_anything():
     inputs = make_inputs((4, 3, 7))
-    want = tf_bn_ops.batch_norm_training_backprop(**inputs, epsilon=1e-3)
+    want = tf_bn_ops.raw_ops.BatchNormTrainingBackprop(**inputs, epsilon=1e-3)
     inputs["beta"] = np.full_like(inputs["beta"], np.nan)
-    got = tf_bn_ops.batch_norm_training_backprop(**inputs, epsilon=1e-3)
+    got = tf_bn_ops.raw_ops.BatchNormTrainingBackprop(**inputs, epsilon=1e-3)
     for a, b in zip(got, want, strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -127,7 +128,7 @@ def test_beta_does_not_influence_anything():
 def test_no_elements_give_zero_sums(shape):
     inputs = {name: np.ones(3) for name in VECTORS}
     inputs["input"] = inputs["normalized_delta"] = np.zeros(shape)
-    got = tf_bn_ops.batch_norm_training_backprop(**inputs, epsilon=1e-3)
+    got = tf_bn_ops.raw_ops.BatchNormTrainingBackprop(**inputs, epsilon=1e-3)
     assert got.input_delta.shape == shape
     np.testing.assert_array_equal(got.gamma_delta, np.zeros(3))
     np.testing.assert_array_equal(got.beta_delta, np.zeros(3))
@@ -194,7 +195,7 @@ def test_errors_at_run_time(what):
     replaced, sentence = SENTENCES[what]
     inputs = {name: np.ones(shape) for name, shape in shapes_with(replaced).items()}
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
-        tf_bn_ops.batch_norm_training_backprop(**inputs, epsilon=1e-3)
+        tf_bn_ops.raw_ops.BatchNormTrainingBackprop(**inputs, epsilon=1e-3)
     assert sentence in error.value.message
 
 
@@ -202,7 +203,7 @@ def test_errors_at_run_time(what):
 def test_errors_while_the_graph_is_built(what):
     replaced, sentence = SENTENCES[what]
     with tf.Graph().as_default(), pytest.raises(ValueError) as error:
-        tf_bn_ops.batch_norm_training_backprop(
+        tf_bn_ops.raw_ops.BatchNormTrainingBackprop(
             **{
                 name: tf.compat.v1.placeholder(tf.float64, shape)
                 for name, shape in shapes_with(replaced).items()
@@ -226,7 +227,7 @@ def test_errors_while_the_graph_is_built(what):
 )
 def test_partial_shapes_infer_what_can_be_inferred(known, input_delta, vector):
     with tf.Graph().as_default():
-        result = tf_bn_ops.batch_norm_training_backprop(
+        result = tf_bn_ops.raw_ops.BatchNormTrainingBackprop(
             **{name: tf.compat.v1.placeholder(tf.float64, known.get(name)) for name in NAMES},
             epsilon=1e-3,
         )
@@ -239,7 +240,7 @@ def test_partial_shapes_infer_what_can_be_inferred(known, input_delta, vector):
 def test_an_epsilon_that_is_no_number_is_refused():
     inputs = make_inputs((5, 3))
     with pytest.raises(TypeError, match="epsilon must be a number, not str"):
-        tf_bn_ops.batch_norm_training_backprop(**inputs, epsilon="small")
+        tf_bn_ops.raw_ops.BatchNormTrainingBackprop(**inputs, epsilon="small")
 
 
 @pytest.mark.parametrize("value", [tf.constant(1e-3), tf.constant([1e-3], tf.float64)])
@@ -282,7 +283,7 @@ def central_difference(f: Any, x: np.ndarray, step: float = 1e-5) -> np.ndarray:
 def test_first_order_is_the_derivative_of_batch_normalization():
     inputs = make_inputs((3, 2, 4))
     x, gamma, weights = inputs["input"], inputs["gamma"], inputs["normalized_delta"]
-    got = tf_bn_ops.batch_norm_training_backprop(**inputs, epsilon=1e-3)
+    got = tf_bn_ops.raw_ops.BatchNormTrainingBackprop(**inputs, epsilon=1e-3)
     want = central_difference(lambda moved: batch_norm_loss(moved, gamma, weights), x)
     np.testing.assert_allclose(got.input_delta, want, atol=1e-8)
 
@@ -301,7 +302,7 @@ def test_second_order_against_finite_differences(shape, wrapped):
     weights = [rng.normal(size=s) for s in (shape, shape[1], shape[1])]
 
     def loss(values: dict[str, Any]) -> Any:
-        outputs = tf_bn_ops.batch_norm_training_backprop(**values, epsilon=1e-3)
+        outputs = tf_bn_ops.raw_ops.BatchNormTrainingBackprop(**values, epsilon=1e-3)
         return sum(tf.reduce_sum(w * o) for w, o in zip(weights, outputs, strict=True))
 
     names = ("input", "gamma", "normalized_delta")
@@ -328,7 +329,7 @@ def test_second_order_keeps_the_type(dtype):
     inputs = {name: tf.constant(value) for name, value in make_inputs((6, 3, 2), dtype).items()}
     with tf.GradientTape() as tape:
         tape.watch(inputs)
-        outputs = tf_bn_ops.batch_norm_training_backprop(**inputs, epsilon=1e-3)
+        outputs = tf_bn_ops.raw_ops.BatchNormTrainingBackprop(**inputs, epsilon=1e-3)
         value = tf.reduce_sum(tf.square(tf.cast(outputs.input_delta, tf.float32)))
     gradients = tape.gradient(value, inputs)
     for name in ("input", "gamma", "normalized_delta"):
@@ -343,7 +344,7 @@ def test_vectorized_map_needs_no_loop(shape):
     stacked = {name: tf.constant(np.stack([v, 2 * v, v + 1])) for name, v in inputs.items()}
 
     def call(values):
-        return tuple(tf_bn_ops.batch_norm_training_backprop(**values, epsilon=1e-9))
+        return tuple(tf_bn_ops.raw_ops.BatchNormTrainingBackprop(**values, epsilon=1e-9))
 
     def mapped(values):
         return tf.vectorized_map(call, values, fallback_to_while_loop=False)

@@ -32,7 +32,7 @@ from tf_bn_ops.harness.problems import Problem
 from tf_bn_ops.spec import OPAQUE, OPS
 
 pytestmark = pytest.mark.skipif(
-    not (_loader.library_folder() / _loader.XLA_LIBRARY).is_file(), reason="built without XLA"
+    not (_loader.installation().folder / _loader.XLA_LIBRARY).is_file(), reason="built without XLA"
 )
 
 COMPILE = "TF_BN_OPS_XLA"
@@ -336,7 +336,7 @@ def test_second_order_keeps_the_bounds_of_the_kernels(dtype, is_training, data_f
         named = dict(
             zip((arg.name for arg in OPS["FusedBatchNormGradGrad"].inputs), inputs, strict=True)
         )
-        return tf_bn_ops.fused_batch_norm_grad_grad(
+        return tf_bn_ops.raw_ops.FusedBatchNormGradGrad(
             **named, epsilon=1e-3, data_format=data_format, is_training=is_training
         )
 
@@ -484,7 +484,7 @@ def test_loading_after_the_first_use_of_xla():
 @pytest.mark.long
 def test_a_missing_or_truncated_library_disables_jit_compile_alone(tmp_path: pathlib.Path):
     lib = tmp_path / "lib"
-    shutil.copytree(_loader.library_folder(), lib)
+    shutil.copytree(_loader.installation().folder, lib)
     library = lib / _loader.XLA_LIBRARY
     library.write_bytes(library.read_bytes()[:1000])
     lines = run_jit(TF_BN_OPS_LIBRARY=str(lib))

@@ -17,7 +17,7 @@ import sys
 import pytest
 from build_helpers import edit_build_info, environment, package_without_build, tensorflow_without
 
-from tf_bn_ops import _loader, _override, doctor
+from tf_bn_ops import _enable, _loader, _startup, doctor
 from tf_bn_ops.harness import c_abi
 
 _probe = doctor.probe
@@ -63,8 +63,24 @@ def test_all_is_well_here():
     assert f"{c_abi.fastest()} is in use" in findings["CPU"]
     for name in ("Python", "framework library", "build", "ABI: version", "ABI: C++ strings"):
         assert findings[name]
-    for name in ("ops", "GPU", "XLA", "override", "compiler"):
+    for name in ("ops", "GPU", "XLA", "switch", "compiler"):
         assert findings[name]
+    here = _loader.installation()
+    assert report["installation"]["op_library"] == str(here.op_library)
+    assert report["installation"]["build"] == here.build
+    assert report["installation"]["tensorflow"]["owner"] in findings["TensorFlow"]
+
+
+def test_an_environment_that_is_reached_by_a_link_is_the_same(tmp_path):
+    """As a virtual environment's folder in another place."""
+    assert healthy().tensorflow is not None
+    here = _loader.installation()
+    assert here.tensorflow is not None
+    (tmp_path / "link").symlink_to(here.tensorflow.folder.parent)
+    facts = {**(healthy().tensorflow or {}), "folder": str(tmp_path / "link" / "tensorflow")}
+    findings = doctor.diagnose(doctor.Probe(tensorflow=facts))
+    (tensorflow,) = (f.text for f in findings if f.name == "TensorFlow")
+    assert f"({here.tensorflow.owner}) in {tmp_path}" in tensorflow
 
 
 def test_lines_and_exit_status(monkeypatch, capsys):
@@ -148,6 +164,7 @@ def test_missing_framework_library(tmp_path):
 
 def test_unreadable_build_info(other_build):
     (other_build / _loader.BUILD_INFO).write_text("{")
+    _loader._installation.cache_clear()
     assert "cannot be read" in problems(doctor.diagnose(healthy()))["build"]
 
 
@@ -208,11 +225,26 @@ def test_xla_library(other_build):
     assert "is cut off" in problems(doctor.diagnose(healthy()))["XLA"]
 
 
-def test_override_of_an_unknown_tensorflow(monkeypatch):
-    monkeypatch.setenv(_override.OVERRIDE_VARIABLE, "1")
-    monkeypatch.setattr(_override, "_KNOWN_TENSORFLOW", ("2.1",))
-    text = problems(doctor.diagnose(healthy()))["override"]
-    assert "cannot be overridden" in text
+@pytest.mark.parametrize(
+    ("value", "state", "words"),
+    [
+        ("", doctor.OK, "off"),
+        ("1", doctor.OK, "TF_BN_OPS turns on kernels, keras, fuse"),
+        ("keras", doctor.OK, "TF_BN_OPS turns on keras"),
+        ("keros", doctor.PROBLEM, "has the word 'keros': set it to 1"),
+    ],
+)
+def test_the_switch(monkeypatch, value, state, words):
+    monkeypatch.setenv(_startup.VARIABLE, value)
+    (switch,) = (f for f in doctor.diagnose(healthy()) if f.name == "switch")
+    assert switch.state == state
+    assert words in switch.text
+
+
+def test_kernels_of_an_unknown_tensorflow(monkeypatch):
+    monkeypatch.setenv(_startup.VARIABLE, "1")
+    monkeypatch.setattr(_enable, "_KNOWN_TENSORFLOW", ("2.1",))
+    assert "cannot be replaced" in problems(doctor.diagnose(healthy()))["switch"]
 
 
 # ---- --explain -----------------------------------------------------------------------------------

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 from build_helpers import edit_build_info, environment, package_without_build, tensorflow_without
@@ -100,6 +102,7 @@ def test_missing_library_named_by_the_variable(tmp_path, monkeypatch):
 
 def test_unreadable_build_info(other_build):
     (other_build / _loader.BUILD_INFO).write_text('{"tensorflow_')
+    _loader._installation.cache_clear()
     assert "build_info.json cannot be read" in refusal()
 
 
@@ -126,9 +129,9 @@ def test_a_package_of_one_version_advises_what_helps(other_build, version, also)
     unless it is told."""
     edit_build_info(other_build, tensorflow_version="2.21.0")
     with pytest.raises(_loader.LibraryError) as caught:
-        _loader.check_version("x.so", version)
+        _loader.installation().check_version(version)
     message = str(caught.value)
-    assert f"x.so was built for TensorFlow 2.21.0, but this is TensorFlow {version}: " in message
+    assert f"built for TensorFlow 2.21.0, but this is TensorFlow {version}: " in message
     assert also in message and "install TensorFlow 2.21" in message
     assert ("make" in message) == ("make" in also)
 
@@ -143,13 +146,11 @@ def test_a_package_of_one_version_advises_what_helps(other_build, version, also)
         ("2.9.3", ""),
     ],
 )
-def test_a_package_of_several_versions_advises_what_helps(monkeypatch, version, also):
+def test_a_package_of_several_versions_advises_what_helps(version, also):
     """make is no advice where it refuses; what lies beyond this package alone it builds."""
-    monkeypatch.delenv(_loader.LIBRARY_VARIABLE, raising=False)
-    folder = _loader.library_folder()
-    monkeypatch.setattr(_loader, "folders_by_minor", lambda: {"2.16": folder, "2.18": folder})
+    here = dataclasses.replace(_loader.installation(), chosen="", minors=("2.16", "2.18"))
     with pytest.raises(_loader.LibraryError) as caught:
-        _loader.check_version("x.so", version)
+        here.check_version(version)
     message = str(caught.value)
     assert f"TensorFlow 2.16, 2.18, but this is TensorFlow {version}: install one of" in message
     assert also in message and ("make" in message) == ("make" in also)
@@ -248,14 +249,49 @@ def test_missing_tensorflow(tmp_path):
     assert "pip install" in message
 
 
-def test_the_kernels_of_a_package_for_several_are_found_without_tensorflow(tmp_path, monkeypatch):
-    """Which TensorFlow there is takes an import where no metadata tells it."""
-    for name in ("lib/" + _loader.CORE_LIBRARY, "lib_tf2.16/" + _loader.OP_LIBRARY):
+@pytest.fixture
+def package_for_several(tmp_path, monkeypatch) -> Iterator[pathlib.Path]:
+    """A package with libraries for two versions of TensorFlow, and folders that are none."""
+    names = ["lib/" + _loader.CORE_LIBRARY, "lib_tf2.x/README", "lib_tf2.16.old/README"]
+    names += [f"lib_tf2.{minor}/{_loader.OP_LIBRARY}" for minor in (9, 16)]
+    for name in names:
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).touch()
     monkeypatch.setattr(_loader, "_PACKAGE", tmp_path)
-    monkeypatch.setattr(_loader._installed, "tensorflow_version", lambda: pytest.fail("asked"))
     monkeypatch.delenv(_loader.LIBRARY_VARIABLE, raising=False)
-    assert _loader.core_library_path() == str(tmp_path / "lib" / _loader.CORE_LIBRARY)
+    _loader._installation.cache_clear()
+    yield tmp_path
+    _loader._installation.cache_clear()
+
+
+@pytest.mark.parametrize(("version", "chosen"), [("2.9.1", "9"), ("2.16.1", "16"), ("3.0", "16")])
+def test_a_package_for_several_chooses_by_version(
+    package_for_several, monkeypatch, version, chosen
+):
+    found = _loader.TensorFlow(version, package_for_several, "tensorflow")
+    monkeypatch.setattr(_loader, "_find_tensorflow", lambda imported: found)
+    here = _loader.installation()
+    assert here.minors == ("2.9", "2.16")
+    assert here.op_library == package_for_several / f"lib_tf2.{chosen}" / _loader.OP_LIBRARY
+    assert here.path(_loader.CORE_LIBRARY) == str(package_for_several / "lib/libtf_bn_ops_core.so")
+
+
+def test_the_kernels_of_a_package_for_several_are_found_without_tensorflow(
+    package_for_several, monkeypatch
+):
+    """Which TensorFlow there is takes an import where no metadata tells it."""
+    monkeypatch.setattr(_loader, "_find_tensorflow", lambda imported: None)
+    monkeypatch.setattr(_loader, "_version_by_import", lambda: pytest.fail("asked"))
+    assert _loader.core_library_path() == str(package_for_several / "lib" / _loader.CORE_LIBRARY)
     with pytest.raises(pytest.fail.Exception, match="asked"):
         _loader.library_path()
+
+
+def test_the_installation_is_one_value():
+    here = _loader.installation()
+    assert _loader.installation() is here
+    assert here.tensorflow is not None
+    assert here.tensorflow.version == tensorflow_version()
+    assert here.build["tensorflow_distribution"] == here.tensorflow.owner
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        here.chosen = "other"

@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -36,7 +37,9 @@ def use(x: Any, c: Any, layout: str) -> None:
     tf_bn_ops.fused_batch_norm(x, c, c, training=True)  # error
     tf_bn_ops.fused_batch_norm(x, c, c, synchronized=True, activation="relu").batch_mean
     tf_bn_ops.fused_batch_norm(x, c, c, synchronized=1)  # error
-    grads = tf_bn_ops.fused_batch_norm_grad_v3(x, x, c, c, c, c)
+    grads = tf_bn_ops.raw_ops.FusedBatchNormGradV3(
+        y_backprop=x, x=x, scale=c, reserve_space_1=c, reserve_space_2=c, reserve_space_3=c
+    )
     grads.x_backprop, grads.reserve_space_5
     grads.reserve_space_3  # error
     tf_bn_ops.raw_ops.FusedBatchNormGrad(
@@ -46,16 +49,16 @@ def use(x: Any, c: Any, layout: str) -> None:
     tf_bn_ops.raw_ops.FusedBatchNormGrad(x, x, c, c, c)  # error
     tf_bn_ops.raw_ops.BatchNormStats(x)  # error
     tf_bn_ops.raw_ops.BatchNormElemt(x=x, scale=c, offset=c, mean=c, variance=c, axis=1)
-    tf_bn_ops.batch_norm_training_backprop(x, c, c, c, c, x, 1e-3).gamma_delta
-    tf_bn_ops.batch_norm_training_backprop(x, c, c, c, c, x, "1e-3")  # error
-    tf_bn_ops.fused_batch_norm_grad_grad(x, c, c, x, x, c, c, c).scale_grad
+    tf_bn_ops.fused_batch_norm_grad(x, x, c, c, c, 1e-3).x_backprop
+    tf_bn_ops.fused_batch_norm_grad(x, x, c, c, c, "1e-3")  # error
     tf_bn_ops.fused_batchnorm  # error
     tf_bn_ops.rewrite.to_shim(x)
     tf_bn_ops.rewrite.to_shim(x, gradient_only=True)  # error
     tf_bn_ops.rewrite.fusion_report(x)[0].refusal.upper()
     tf_bn_ops.rewrite.fusion_report(x)[0].reason  # error
-    tf_bn_ops.override_builtin_kernels()[0].dtype.upper()
-    tf_bn_ops.override_builtin_kernels()[0].type  # error
+    tf_bn_ops.enable().kernels[0].dtype.upper()
+    tf_bn_ops.enable().kernels[0].type  # error
+    tf_bn_ops.enable(kernel=True)  # error
     tf_bn_ops.fused_batch_norm(x, c, c, activation="relu6", side_input=x)
     tf_bn_ops.fused_batch_norm(x, c, c, activation="gelu")  # error
 
@@ -150,11 +153,22 @@ def test_types_say_what_the_specs_say():
     )
 
 
-@pytest.mark.parametrize("name", ["tf_bn_ops", "tf_bn_ops.raw_ops", "tf_bn_ops.rewrite"])
+PUBLIC_MODULES = ["tf_bn_ops", "tf_bn_ops.keras", "tf_bn_ops.raw_ops", "tf_bn_ops.rewrite"]
+
+
+def test_each_public_name_has_its_reason(repo_root):
+    text = (repo_root / "docs" / "api.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| `(tf_bn_ops[\w.]*)` \| \w.* \|$", text, re.MULTILINE)
+    names = {f"{m}.{name}" for m in PUBLIC_MODULES for name in importlib.import_module(m).__all__}
+    assert sorted(table) == sorted(names)
+    assert len(names) <= 34
+
+
+@pytest.mark.parametrize("name", PUBLIC_MODULES)
 def test_dir_shows_public_names(name):
     module: types.ModuleType = importlib.import_module(name)
     names = dir(module)
-    assert set(names) == set(module.__all__)
-    assert [n for n in names if n.startswith("_")] in ([], ["__version__"])
+    beside = {"__version__", "keras", "raw_ops", "rewrite"} if name == "tf_bn_ops" else set()
+    assert set(names) == {*module.__all__, *beside}
     for public in names:
         assert public == "__version__" or inspect.getdoc(getattr(module, public))

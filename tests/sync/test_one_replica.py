@@ -17,7 +17,7 @@ from test_splits import assert_right
 import tf_bn_ops
 from tf_bn_ops import _loader
 
-WITH_XLA = (_loader.library_folder() / _loader.XLA_LIBRARY).is_file()
+WITH_XLA = (_loader.installation().folder / _loader.XLA_LIBRARY).is_file()
 EPSILON = 2.0**-10  # The same number in float32, the type of the attr.
 
 

@@ -1,23 +1,20 @@
 """Keras' BatchNormalization on fused ops: this library's in training, TensorFlow's in inference.
 
-One layer for new code, `replace_batch_norm` for a model, `enable` for a program that cannot be
-edited. Where the fused ops do not give the layer's result, the layer computes as Keras does.
+One layer for new code, `replace_batch_norm` for a model, `tf_bn_ops.enable` for a program that
+cannot be edited. Where the fused ops do not give the layer's result, the layer computes as Keras
+does.
 
 Import this module before loading a saved model that holds `tf_bn_ops.keras.BatchNormalization`.
 """
 
-import keras as _keras
-
-from tf_bn_ops import _after_import, _keras_environment
 from tf_bn_ops.keras._layer import BatchNormalization
 from tf_bn_ops.keras._replace import batch_norm_report, replace_batch_norm, restore_batch_norm
-from tf_bn_ops.keras._switch import disable, enable
+from tf_bn_ops.keras._switch import disable
 
 __all__ = [
     "BatchNormalization",
     "batch_norm_report",
     "disable",
-    "enable",
     "replace_batch_norm",
     "restore_batch_norm",
 ]
@@ -25,8 +22,3 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-_requested = _after_import.requested(_keras_environment.KERAS_VARIABLE)
-if _requested and _keras.backend.backend() == "tensorflow":
-    enable()

@@ -175,7 +175,7 @@ def _checked(model: Any) -> Any:
     if "tf_keras" in modules:
         raise TypeError(
             "a tf_keras model needs no replacement: its BatchNormalization calls TensorFlow's "
-            "fused ops, which tf_bn_ops.override_builtin_kernels() puts on this library's kernels"
+            "fused ops, which tf_bn_ops.enable() puts on this library's kernels"
         )
     raise TypeError(f"this takes a model of Keras 3, not a {type(model).__name__}")
 

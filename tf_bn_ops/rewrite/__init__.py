@@ -29,7 +29,7 @@ from tf_bn_ops.spec.ops import BATCH_NORM_GRAD
 if TYPE_CHECKING:
     from tf_bn_ops.rewrite._files import Transform
 
-__all__ = ["Fusion", "fuse", "fusion_report", "to_builtin", "to_shim", "unfuse"]
+__all__ = ["fuse", "fusion_report", "to_builtin", "to_shim", "unfuse"]
 
 
 def __dir__() -> list[str]:

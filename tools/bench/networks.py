@@ -107,7 +107,6 @@ class Server:
         Raises:
           ValueError: a batch norm cannot be replaced by this library's, or none is fused.
         """
-        import tf_bn_ops
         from tf_bn_ops import _graph_fusion
         from tf_bn_ops.keras import batch_norm_report, replace_batch_norm
 
@@ -127,7 +126,7 @@ class Server:
         before = _graph_fusion.fused_so_far()
         self.steps = {}
         for variant, model in models.items():
-            tf_bn_ops.fuse_graphs(variant == FUSED)  # Graphs that have run stay as they are.
+            _graph_fusion.set_enabled(variant == FUSED)  # Graphs that have run stay as they are.
             self.steps[variant] = training_step(model, images, labels)
             for _ in range(_WARM_UP_STEPS):
                 self.steps[variant]()

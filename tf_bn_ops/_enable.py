@@ -1,0 +1,208 @@
+"""The switch: programs as they are, on this library's kernels, layers and fusion.
+
+Of the kernels that are registered for an op, the one of the highest priority runs; loading
+libtf_bn_ops_override.so registers ours with a higher one. Nothing else loads that library.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tf_bn_ops import _graph_fusion, _loader
+
+# Minor versions whose op names, kernel labels and priorities were verified.
+_KNOWN_TENSORFLOW = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
+
+_OPS = (
+    "FusedBatchNorm",
+    "FusedBatchNormV2",
+    "FusedBatchNormV3",
+    "FusedBatchNormGrad",
+    "FusedBatchNormGradV2",
+    "FusedBatchNormGradV3",
+    # What TensorFlow's graph optimizer makes of a forward op and the Relu behind it, with oneDNN.
+    "_FusedBatchNormEx",
+)
+# Its gradient, which TensorFlow has no kernel for on a CPU.
+_ADDED_OPS = ("_FusedBatchNormGradEx",)
+# TensorFlow renames the ops to these where oneDNN is on.
+_ONEDNN_OPS = tuple("_MklNative" + op.removeprefix("_") for op in _OPS)
+
+log_refusal = logging.getLogger("tf_bn_ops").warning
+
+
+class Kernel(NamedTuple):
+    """A kernel of TensorFlow that is replaced in this process, or added for an op without one.
+
+    Attributes:
+      op: the name of the op; "_MklNative..." is what TensorFlow renames it to where oneDNN is on.
+      device: "CPU".
+      dtype: element type of x, by its name in TensorFlow.
+    """
+
+    op: str
+    device: str
+    dtype: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Enabled:
+    """What a call of `enable` has replaced, or an earlier one of what it was asked for.
+
+    Attributes:
+      kernels: TensorFlow's kernels that this library's run in the place of, by op and type.
+      keras: whether keras.layers.BatchNormalization computes on the fused ops.
+      fuse: whether the graphs that TensorFlow optimizes are fused.
+      refusals: a sentence for each thing that was asked for and is not possible here.
+    """
+
+    kernels: tuple[Kernel, ...] = ()
+    keras: bool = False
+    fuse: bool = False
+    refusals: tuple[str, ...] = ()
+
+
+class Refusal(Exception):
+    """What cannot be replaced here, and what to do, in one sentence."""
+
+
+_lock = threading.RLock()
+
+
+def enable(*, kernels: bool = True, keras: bool = True, fuse: bool = True) -> Enabled:
+    """Puts the batch normalization of a program as it is on this library, in this process.
+
+    It may be called at any time, and again. False leaves a thing as it is:
+
+    - `kernels`: TensorFlow's FusedBatchNorm and FusedBatchNormGrad, V1 to V3, run on this library's
+      CPU kernels, and so do _FusedBatchNormEx and its gradient, to which TensorFlow's graph
+      optimizer fuses them with a Relu. Eager calls and functions that have run take them at their
+      next call, a `tf.compat.v1.Session` that has run the ops keeps its own, and so do programs of
+      XLA (`jit_compile=True`). It cannot be undone.
+    - `keras`: every `keras.layers.BatchNormalization`, made before or after, computes as
+      `tf_bn_ops.keras.BatchNormalization` does; classes, names, configs and weights stay Keras', so
+      that what the program saves loads without this library. Functions that TensorFlow has traced
+      stay until `model.compile` is called again. `tf_bn_ops.keras.disable()` undoes it.
+    - `fuse`: every graph that TensorFlow optimizes from now on has batch normalization fused with
+      the addition and the activation behind it, as `rewrite.fuse` does. Graphs that have run stay;
+      programs of XLA and eager calls are not optimized. TF_CPP_VMODULE=graph_optimizer=1 logs what
+      is fused and refused. It stays on; a session whose config has use_plugin_optimizers off, or
+      `tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": False})`, skips it.
+
+    The environment variable TF_BN_OPS=1, or a list such as TF_BN_OPS=kernels,keras, does the same
+    for programs that cannot be edited, see docs/dropin.md.
+
+    Returns:
+      What of it is in place. What is not possible here, on a TensorFlow on which replacing its
+      kernels has not been verified, with another backend of Keras, beside another plug-in that
+      optimizes graphs, is a sentence in `refusals` and a warning of the logger "tf_bn_ops".
+
+    Raises:
+      LibraryError: (an ImportError) a library is missing, or does not fit this TensorFlow.
+    """
+    refusals = []
+
+    def tried(is_wanted: bool, replace: Callable[[], object]) -> bool:
+        try:
+            if is_wanted:
+                replace()
+            return is_wanted
+        except Refusal as refusal:
+            refusals.append(str(refusal))
+            log_refusal("%s", refusal)
+            return False
+
+    with _lock:
+        replaced = tried(kernels, _replaced_kernels)
+        return Enabled(
+            kernels=_replaced_kernels() if replaced else (),
+            keras=tried(keras, _enable_keras),
+            fuse=tried(fuse, _enable_fusion),
+            refusals=tuple(refusals),
+        )
+
+
+def _enable_keras() -> None:
+    try:
+        import keras
+    except ImportError as error:
+        raise Refusal(
+            f"Keras 3 cannot be imported ({_loader.one_line(error)}): install it with 'pip install "
+            "keras', or call tf_bn_ops.enable(keras=False)"
+        ) from error
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise Refusal(
+            f"the layers of Keras stay as they are, because it runs on the backend {backend}: set "
+            "KERAS_BACKEND=tensorflow, or call tf_bn_ops.enable(keras=False)"
+        )
+    from tf_bn_ops.keras import _switch
+
+    _switch.enable()
+
+
+def _enable_fusion() -> None:
+    if not _graph_fusion.set_enabled(True):
+        raise Refusal(
+            "graphs are not fused, because another plug-in has registered a graph optimizer for "
+            "CPUs, and TensorFlow takes one: rewrite graphs with tf_bn_ops.rewrite.fuse instead"
+        )
+
+
+# ---- TensorFlow's kernels ------------------------------------------------------------------------
+
+
+def check_known(version: str) -> None:
+    """Refuses a TensorFlow on which replacing its kernels has not been verified."""
+    if _loader.minor(version) not in _KNOWN_TENSORFLOW:
+        raise Refusal(
+            f"the kernels of TensorFlow {version} cannot be replaced: known are those of "
+            f"TensorFlow {', '.join(_KNOWN_TENSORFLOW)}; call the ops of tf_bn_ops by their names "
+            "instead, or rewrite graphs with tf_bn_ops.rewrite"
+        )
+
+
+@functools.cache
+def _replaced_kernels() -> tuple[Kernel, ...]:
+    """Replaces them; those that were replaced or added, in the order of ops and types."""
+    path = _loader.companion_path(_loader.OVERRIDE_LIBRARY)
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    check_known(tf.__version__)
+    _loader.load_kernels(path)
+    # It caches the kernels of eager calls and functions that have run.
+    context.context().clear_kernel_cache()
+    theirs = _registered(priority=0)
+    replaced = tuple(
+        kernel
+        for kernel in sorted(_registered(priority=1), key=lambda k: (k.op.startswith("_"), k))
+        if kernel in theirs or kernel.op in _ADDED_OPS
+    )
+    if not {kernel.op for kernel in replaced} >= {*_OPS, *_ADDED_OPS}:
+        raise _loader.LibraryError(
+            f"{path} was loaded, but TensorFlow {tf.__version__} does not list its kernels: "
+            "rebuild it with 'make'"
+        )
+    return replaced
+
+
+def _registered(priority: int) -> set[Kernel]:
+    """The kernels of this priority that TensorFlow has on a CPU."""
+    import tensorflow as tf
+    from tensorflow.python.framework import kernels
+
+    return {
+        Kernel(op, "CPU", tf.dtypes.as_dtype(dtype).name)
+        for op in _OPS + _ADDED_OPS + _ONEDNN_OPS
+        for kernel in kernels.get_registered_kernels_for_op(op).kernel
+        if kernel.priority == priority and kernel.device_type == "CPU"
+        for constraint in kernel.constraint
+        if constraint.name == "T"
+        for dtype in constraint.allowed_values.list.type
+    }
