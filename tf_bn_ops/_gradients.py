@@ -37,11 +37,15 @@ _GRAD_GRAD = OPS["FusedBatchNormGradGrad"]
 @functools.cache
 def register() -> None:
     """Registers gradients and the rules of tf.vectorized_map with TensorFlow, once."""
-    for name, gradient in (_GRADIENTS | _split_gradients.GRADIENTS).items():
-        tf.RegisterGradient("TfBnOps>" + name)(gradient)
+    gradients = {
+        f"TfBnOps>{name}": g for name, g in (_GRADIENTS | _split_gradients.GRADIENTS).items()
+    }
     # It is reached where tf.cond has forgotten the gradient that _replicas.py gave to it.
-    with contextlib.suppress(KeyError):  # That of another package.
-        tf.RegisterGradient("CollectiveGatherV2")(_replicas.refuse_derivative)
+    gradients["CollectiveGatherV2"] = _replicas.refuse_derivative
+    for name, gradient in gradients.items():
+        # Of another package; or of this one, before its modules were imported anew.
+        with contextlib.suppress(KeyError):
+            tf.RegisterGradient(name)(gradient)
     _vectorize.register()
 
 

@@ -404,7 +404,32 @@ def _load_with(load_library: Callable[[str], Any], path: str, tf: Any) -> Any:
 def _load(path: str) -> ModuleType:
     tf = _check_fits(path)
     module: ModuleType = _load_with(tf.load_op_library, path, tf)
+    if not hasattr(module, "tf_bn_ops_fused_batch_norm_grad"):
+        module = _wrappers_of_another_copy(path)
     _load_xla_kernels(installation().folder / XLA_LIBRARY, tf)
+    return module
+
+
+def _wrappers_of_another_copy(path: str) -> ModuleType:
+    """The wrappers where another copy of the library, or the same by another path, has registered
+    the ops before: TensorFlow lists them for that one alone."""
+    from tensorflow.core.framework import op_def_pb2
+    from tensorflow.python.framework import _pywrap_python_op_gen, op_def_registry
+
+    from tf_bn_ops.spec import OPS
+
+    ops = [op_def_registry.get(f"TfBnOps>{name}") for name in [*OPS, "BatchNormGatherStats"]]
+    if None in ops:
+        raise LibraryError(
+            f"another version of {OP_LIBRARY} than {path} has registered its ops in this process: "
+            "load one of them alone"
+        )
+    wrappers = _pywrap_python_op_gen.GetPythonWrappers(
+        op_def_pb2.OpList(op=ops).SerializeToString()
+    )
+    module = ModuleType("tf_bn_ops_wrappers")
+    exec(wrappers, module.__dict__)
+    module._IS_TENSORFLOW_PLUGIN = True  # type: ignore[attr-defined]  # For AutoGraph.
     return module
 
 
@@ -413,12 +438,16 @@ def _load_xla_kernels(path: pathlib.Path, tf: Any) -> None:
 
     They are not needed for anything else, so a failure is a warning.
     """
+    from tensorflow.python.framework import kernels
+
     global _xla_kernels_loaded
     if not path.is_file():
         return
+    registered = kernels.get_registered_kernels_for_op("TfBnOps>FusedBatchNormGrad").kernel
     try:
-        check_whole(str(path))
-        _load_with(tf.load_library, str(path), tf)
+        if not any(kernel.device_type == "XLA_CPU_JIT" for kernel in registered):
+            check_whole(str(path))
+            _load_with(tf.load_library, str(path), tf)
         _xla_kernels_loaded = True
     except LibraryError as error:
         warnings.warn(f"jit_compile=True will not find the ops: {error}", stacklevel=2)

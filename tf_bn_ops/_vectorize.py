@@ -19,12 +19,13 @@ _KEY_OFFSET = 1 << 28
 
 
 def register() -> None:
+    rules = pfor._pfor_converter_registry  # RegisterPFor refuses what is registered again.
     for spec in OPS.values():
         rule = _forward if spec.formula in (BATCH_NORM, BATCH_NORM_ADD) else _by_channels
-        pfor.RegisterPFor(spec.registered_name)(functools.partial(rule, spec))
-    pfor.RegisterPFor("TfBnOps>BatchNormGatherStats")(_gather_stats)
+        rules[spec.registered_name] = functools.partial(rule, spec)
+    rules["TfBnOps>BatchNormGatherStats"] = _gather_stats
     # Of TensorFlow; without a rule it would be called in a loop.
-    pfor._pfor_converter_registry.setdefault("CollectiveGatherV2", _gather)
+    rules.setdefault("CollectiveGatherV2", _gather)
 
 
 def _forward(spec: OpSpec, pfor_input: Any) -> list[Any]:

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "cc/client/register_gradient.h"
 #include "cc/client/second_order_composition.h"
-#include "tensorflow/cc/framework/grad_op_registry.h"
 #include "tensorflow/cc/framework/scope.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/math_ops.h"
@@ -85,16 +85,15 @@ absl::Status FusedBatchNormV3Gradient(const Scope& scope,
                                                   grad_outputs, op.output(5));
 }
 
-// `y_backprop` where the activation passes it on, else zero: by Select, which
-// has a registered gradient in C++; ReluGrad and Relu6Grad have none (up to
-// TensorFlow 2.21), and a second derivative would be refused.
+// `y_backprop` where the activation whose result is y passes it on, else zero:
+// by Select, which has a registered gradient in C++; ReluGrad and Relu6Grad
+// have none (up to TensorFlow 2.21), and a second derivative would be refused.
 absl::Status BehindActivation(const Scope& scope, const tf::Operation& op,
-                              Output* y_backprop) {
+                              const Output& y, Output* y_backprop) {
   std::string mode;
   TF_RETURN_IF_ERROR(
       tf::GetNodeAttr(op.node()->attrs(), "activation_mode", &mode));
   if (mode == "Identity") return absl::OkStatus();
-  const Output y = op.output(0);
   const Output zeros = tf::ops::ZerosLike(scope, y);
   Output passes = tf::ops::Greater(scope, y, zeros);
   if (mode == "Relu6") {
@@ -102,8 +101,9 @@ absl::Status BehindActivation(const Scope& scope, const tf::Operation& op,
     passes = tf::ops::LogicalAnd(scope, passes, tf::ops::Less(scope, y, six));
   } else if (mode != "Relu") {
     return absl::UnimplementedError(
-        "FusedBatchNormEx has a gradient for the activation_mode Identity, "
-        "Relu and Relu6, but it is " +
+        op.node()->type_string() +
+        " has a gradient for the activation_mode Identity, Relu and Relu6, "
+        "but it is " +
         mode);
   }
   *y_backprop = tf::ops::Where3(scope, passes, *y_backprop, zeros);
@@ -115,7 +115,7 @@ absl::Status FusedBatchNormExGradient(const Scope& scope,
                                       const std::vector<Output>& grad_inputs,
                                       std::vector<Output>* grad_outputs) {
   Output y_backprop = grad_inputs[0];
-  TF_RETURN_IF_ERROR(BehindActivation(scope, op, &y_backprop));
+  TF_RETURN_IF_ERROR(BehindActivation(scope, op, op.output(0), &y_backprop));
   TF_RETURN_IF_ERROR(AddFirstOrder<ops::FusedBatchNormGradV3>(
       scope, op, y_backprop, grad_outputs, op.output(5)));
   for (int i = 5; i < op.num_inputs(); ++i) (*grad_outputs)[i] = y_backprop;
@@ -203,6 +203,32 @@ absl::Status FusedBatchNormGradGradient(const Scope& scope,
   return scope.status();
 }
 
+// The mask is constant almost everywhere, so this is the gradient of the plain
+// op between two masks.
+absl::Status FusedBatchNormGradExGradient(
+    const Scope& scope, const tf::Operation& op,
+    const std::vector<Output>& grad_inputs, std::vector<Output>* grad_outputs) {
+  const Output y = op.input(7);
+  SecondOrderInputs inputs;
+  TF_RETURN_IF_ERROR(ReadAttrs(op, &inputs));
+  SetGradients(grad_inputs, &inputs);
+  inputs.y_backprop = op.input(0);
+  TF_RETURN_IF_ERROR(BehindActivation(scope, op, y, &inputs.y_backprop));
+  inputs.x = op.input(1);
+  inputs.scale = op.input(2);
+  inputs.mean = op.input(3);
+  inputs.variance = op.input(4);
+  const SecondOrderOutputs grads = SecondOrder(scope, op, inputs);
+  Output y_backprop_grad = grads.y_backprop_grad;
+  for (size_t i = 5; i < grad_inputs.size(); ++i) {  // Of side inputs.
+    y_backprop_grad = tf::ops::AddV2(scope, y_backprop_grad, grad_inputs[i]);
+  }
+  TF_RETURN_IF_ERROR(BehindActivation(scope, op, y, &y_backprop_grad));
+  *grad_outputs = {y_backprop_grad, grads.x_grad, grads.scale_grad};
+  grad_outputs->resize(op.num_inputs(), tf::NoGradient());
+  return scope.status();
+}
+
 absl::Status BatchNormTrainingBackpropGradient(
     const Scope& scope, const tf::Operation& op,
     const std::vector<Output>& grad_inputs, std::vector<Output>* grad_outputs) {
@@ -262,20 +288,24 @@ absl::Status FusedBatchNormGradGradGradient(
   return scope.status();
 }
 
-REGISTER_GRADIENT_OP("TfBnOps>FusedBatchNorm",
-                     FusedBatchNormGradient<ops::FusedBatchNormGrad>);
-REGISTER_GRADIENT_OP("TfBnOps>FusedBatchNormV2",
-                     FusedBatchNormGradient<ops::FusedBatchNormGradV2>);
-REGISTER_GRADIENT_OP("TfBnOps>FusedBatchNormV3", FusedBatchNormV3Gradient);
-REGISTER_GRADIENT_OP("TfBnOps>FusedBatchNormEx", FusedBatchNormExGradient);
-REGISTER_GRADIENT_OP("TfBnOps>FusedBatchNormGrad", FusedBatchNormGradGradient);
-REGISTER_GRADIENT_OP("TfBnOps>FusedBatchNormGradV2",
-                     FusedBatchNormGradGradient);
-REGISTER_GRADIENT_OP("TfBnOps>FusedBatchNormGradV3",
-                     FusedBatchNormGradGradient);
-REGISTER_GRADIENT_OP("TfBnOps>BatchNormTrainingBackprop",
-                     BatchNormTrainingBackpropGradient);
-REGISTER_GRADIENT_OP(kSecondOrder, FusedBatchNormGradGradGradient);
+[[maybe_unused]] const bool kRegistered =
+    RegisterGradient("TfBnOps>FusedBatchNorm",
+                     FusedBatchNormGradient<ops::FusedBatchNormGrad>) &&
+    RegisterGradient("TfBnOps>FusedBatchNormV2",
+                     FusedBatchNormGradient<ops::FusedBatchNormGradV2>) &&
+    RegisterGradient("TfBnOps>FusedBatchNormV3", FusedBatchNormV3Gradient) &&
+    RegisterGradient("TfBnOps>FusedBatchNormEx", FusedBatchNormExGradient) &&
+    RegisterGradient("TfBnOps>FusedBatchNormGrad",
+                     FusedBatchNormGradGradient) &&
+    RegisterGradient("TfBnOps>FusedBatchNormGradV2",
+                     FusedBatchNormGradGradient) &&
+    RegisterGradient("TfBnOps>FusedBatchNormGradV3",
+                     FusedBatchNormGradGradient) &&
+    RegisterGradient("TfBnOps>FusedBatchNormGradEx",
+                     FusedBatchNormGradExGradient) &&
+    RegisterGradient("TfBnOps>BatchNormTrainingBackprop",
+                     BatchNormTrainingBackpropGradient) &&
+    RegisterGradient(kSecondOrder, FusedBatchNormGradGradGradient);
 
 }  // namespace
 }  // namespace tf_bn_ops

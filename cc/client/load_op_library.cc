@@ -37,8 +37,6 @@ std::string OwnFolder() {
 absl::Status LoadOpLibrary(const std::string& path) {
   static std::mutex* const mutex = new std::mutex;
   const std::lock_guard<std::mutex> lock(*mutex);
-  // A second copy of the library would register every kernel twice, and no op
-  // would run any more.
   if (IsRegistered()) return absl::OkStatus();
 
   std::string file = path;
@@ -56,6 +54,8 @@ absl::Status LoadOpLibrary(const std::string& path) {
       file = OwnFolder();
     }
   }
+  // The dynamic loader would look for a name without a folder elsewhere.
+  if (file.find('/') == std::string::npos) file = absl::StrCat("./", file);
   if (access(absl::StrCat(file, "/.").c_str(), F_OK) == 0) {  // A folder.
     absl::StrAppend(&file, "/", kLibrary);
   }

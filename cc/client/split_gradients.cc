@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tensorflow/cc/framework/grad_op_registry.h"
+#include "cc/client/register_gradient.h"
 #include "tensorflow/cc/framework/gradients.h"
 #include "tensorflow/cc/framework/scope.h"
 #include "tensorflow/cc/ops/array_ops.h"
@@ -127,9 +127,10 @@ absl::Status ElemtGradient(const Scope& scope, const tf::Operation& op,
   return scope.status();
 }
 
-REGISTER_GRADIENT_OP("TfBnOps>BatchNormStats", StatsGradient);
-REGISTER_GRADIENT_OP("TfBnOps>BatchNormGatherStats", GatherStatsGradient);
-REGISTER_GRADIENT_OP("TfBnOps>BatchNormElemt", ElemtGradient);
+[[maybe_unused]] const bool kRegistered =
+    RegisterGradient("TfBnOps>BatchNormStats", StatsGradient) &&
+    RegisterGradient("TfBnOps>BatchNormGatherStats", GatherStatsGradient) &&
+    RegisterGradient("TfBnOps>BatchNormElemt", ElemtGradient);
 
 }  // namespace
 }  // namespace tf_bn_ops

@@ -10,6 +10,7 @@
 #include "cc/kernels/batch_norm_op.h"
 #include "cc/kernels/gather_stats_op.h"
 #include "cc/kernels/generated/kernel_list.h"
+#include "cc/ops/first_copy.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_bn_ops {
@@ -29,12 +30,17 @@ using ::tensorflow::DT_HALF;
   REGISTER_KERNEL_BUILDER(                                               \
       Name("TfBnOps>" #op).Device(TFBN_KERNEL_DEVICE) types constraints, \
       BatchNormOp<__VA_ARGS__, TFBN_KERNEL_BACKEND>);
-TFBN_FOR_EACH_TWIN_KERNEL(REGISTER_KERNEL)
-TFBN_FOR_EACH_OTHER_KERNEL(REGISTER_KERNEL)
 
-REGISTER_KERNEL_BUILDER(
-    Name("TfBnOps>BatchNormGatherStats").Device(TFBN_KERNEL_DEVICE),
-    BatchNormGatherStatsOp<TFBN_KERNEL_BACKEND>);
+bool RegisterKernels() {
+  TFBN_FOR_EACH_TWIN_KERNEL(REGISTER_KERNEL)
+  TFBN_FOR_EACH_OTHER_KERNEL(REGISTER_KERNEL)
+  REGISTER_KERNEL_BUILDER(
+      Name("TfBnOps>BatchNormGatherStats").Device(TFBN_KERNEL_DEVICE),
+      BatchNormGatherStatsOp<TFBN_KERNEL_BACKEND>);
+  return true;
+}
+
+[[maybe_unused]] const bool kRegistered = IsFirstCopy() && RegisterKernels();
 
 #undef T
 #undef U

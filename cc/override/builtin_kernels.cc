@@ -96,16 +96,6 @@ void Override(const char* op, const std::vector<DataType>& types) {
                          "MklNameChangeOp", types);
 }
 
-bool OverrideAll() {
-#define T(...) {__VA_ARGS__}
-#define OVERRIDE(op, types, constraints, Spec) Override<Spec>(#op, types);
-  TFBN_FOR_EACH_TWIN_KERNEL(OVERRIDE)
-#undef T
-  Override<BuiltinExSpec>("_FusedBatchNormEx",
-                          {DT_HALF, DT_BFLOAT16, DT_FLOAT});
-  return true;
-}
-
 // In the types that the OpDef of _FusedBatchNormGradEx allows.
 #define REGISTER_GRADIENT_EX(side_inputs)                          \
   REGISTER_KERNEL_BUILDER(                                         \
@@ -115,10 +105,29 @@ bool OverrideAll() {
           .AttrConstraint<int64_t>("num_side_inputs", side_inputs) \
           .Priority(kPriority),                                    \
       BatchNormOp<FusedBatchNormGradExSpec<side_inputs>, CpuBackend>)
-REGISTER_GRADIENT_EX(0);
-REGISTER_GRADIENT_EX(1);
 
-[[maybe_unused]] const bool kOverridden = OverrideAll();
+bool OverrideAll() {
+  REGISTER_GRADIENT_EX(0);
+  REGISTER_GRADIENT_EX(1);
+#define T(...) {__VA_ARGS__}
+#define OVERRIDE(op, types, constraints, Spec) Override<Spec>(#op, types);
+  TFBN_FOR_EACH_TWIN_KERNEL(OVERRIDE)
+#undef T
+  Override<BuiltinExSpec>("_FusedBatchNormEx",
+                          {DT_HALF, DT_BFLOAT16, DT_FLOAT});
+  return true;
+}
+
+// Of two kernels with one priority none runs: a second copy registers nothing.
+bool IsFirstCopy() {
+  const auto registered =
+      tensorflow::GetRegisteredKernelsForOp("_FusedBatchNormGradEx");
+  return absl::c_none_of(registered.kernel(), [](const KernelDef& kernel) {
+    return kernel.device_type() == tensorflow::DEVICE_CPU;
+  });
+}
+
+[[maybe_unused]] const bool kOverridden = IsFirstCopy() && OverrideAll();
 
 }  // namespace
 }  // namespace tf_bn_ops

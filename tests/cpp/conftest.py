@@ -86,6 +86,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return compile_program(HERE / "saved_model.cc", program, client=False)
 
 
+@pytest.fixture(scope="session")
+def c_gradients(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A program that differentiates graphs by TensorFlow's C API."""
+    program = tmp_path_factory.mktemp("c_gradients") / "c_gradients"
+    return compile_program(HERE / "c_gradients.cc", program, client=False)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that compile programs of their own belong to the long tier."""
     for item in items:

@@ -505,6 +505,23 @@ def test_loading_what_is_missing_or_no_op_library(run_program, tmp_path):
     assert "holds no ops of tf_bn_ops" in core.splitlines()[1]
 
 
+def test_a_bare_name_is_a_file_of_this_folder(programs, tmp_path):
+    """And none that the dynamic loader finds elsewhere."""
+    command = [programs["client"], "load", "libtf_bn_ops.so"]
+    environment = {**os.environ, "LD_LIBRARY_PATH": tf_bn_ops.get_lib()}
+    for folder, code in ((tf_bn_ops.get_lib(), 0), (tmp_path, int(tf.errors.NOT_FOUND))):
+        told = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        assert told.stdout.splitlines()[1].startswith(f"{code} "), told.stdout
+        # A file that is none: what is tested and what is loaded is one.
+    (tmp_path / "libtf_bn_ops.so").write_text("no library")
+    told = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert "./libtf_bn_ops.so cannot be loaded" in told.stdout.splitlines()[1]
+
+
 def test_the_folders_are_there():
     assert (pathlib.Path(tf_bn_ops.get_include()) / "tf_bn_ops" / "ops.h").is_file()
     assert (pathlib.Path(tf_bn_ops.get_lib()) / "libtf_bn_ops_client.so").is_file()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import forked
 import pytest
 from build_helpers import edit_build_info, environment, package_without_build, tensorflow_without
 
@@ -295,3 +296,71 @@ def test_the_installation_is_one_value():
     assert here.build["tensorflow_distribution"] == here.tensorflow.owner
     with pytest.raises(dataclasses.FrozenInstanceError):
         here.chosen = "other"
+
+
+# ---- Registered twice ----------------------------------------------------------------------------
+
+# Calls that run after each step, with a type whose kernel TensorFlow has not cached yet.
+TWICE = """
+import os, sys
+import numpy as np, tensorflow as tf
+sys.path[:0] = [sys.argv[1]]
+KERNELS = "libtf_bn_ops_override.so"
+copy, dtypes = sys.argv[2], [tf.float32, tf.half, tf.bfloat16]
+
+def use():
+    import tf_bn_ops
+    x = tf.cast(np.arange(16).reshape(2, 2, 2, 2), dtypes.pop())
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf_bn_ops.fused_batch_norm(x, tf.ones(2), tf.zeros(2)).y
+        loss = tf.reduce_sum(tf.sin(y))
+    assert np.abs(tape.gradient(loss, x)).max() > 0.1
+    rows = tf.vectorized_map(
+        lambda x: tf_bn_ops.fused_batch_norm(x, tf.ones(2), tf.zeros(2)).y, tf.stack([x, x]))
+    np.testing.assert_array_equal(rows[1], y)
+
+def use_kernels():
+    import tf_bn_ops
+    assert tf_bn_ops.enable(fuse=False).kernels
+    x = tf.cast(np.arange(16).reshape(2, 2, 2, 2), dtypes.pop())
+    y = tf.raw_ops.FusedBatchNormV3(x=x, scale=tf.ones(2), offset=tf.zeros(2), mean=[], variance=[])
+    assert float(tf.reduce_max(y[0])) > 1
+
+def load(name="libtf_bn_ops.so"):
+    tf.load_op_library(f"{copy}/{name}")
+
+def import_anew():
+    for name in [name for name in sys.modules if name.split(".")[0] == "tf_bn_ops"]:
+        del sys.modules[name]
+"""
+STEPS = {
+    "a copy, then the package": "load(); use(); use()",
+    "the package, then a copy": "use(); load(); use()",
+    "two copies": "load(); os.rename(copy, copy + '2'); copy += '2'; load(); use()",
+    "a relative path": "import tf_bn_ops; os.chdir(tf_bn_ops.get_lib());"
+    " tf.load_op_library('./libtf_bn_ops.so'); use()",
+    "imported anew": "use(); import_anew(); use()",
+    "kernels, imported anew": "use_kernels(); import_anew(); use_kernels(); use()",
+    "kernels, then a copy of them": "use_kernels(); load(KERNELS); use_kernels()",
+    "a copy of the kernels, then ours": "load(KERNELS); use_kernels()",
+}
+
+
+@pytest.mark.parametrize("steps", STEPS)
+def test_what_registers_twice_works(tmp_path, steps):
+    """TensorFlow would run none of two kernels of one op, and takes a gradient once."""
+    copy = tmp_path / "copy"
+    shutil.copytree(_loader.installation().folder, copy)
+    if not (copy / _loader.CORE_LIBRARY).exists():
+        shutil.copy(_loader.core_library_path(), copy)
+    result = forked.run(TWICE + STEPS[steps], ROOT, copy, env=environment(TF_CPP_MIN_LOG_LEVEL="3"))
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_another_version_that_has_registered_its_ops_is_refused(monkeypatch):
+    from tensorflow.python.framework import op_def_registry
+
+    monkeypatch.setattr(op_def_registry, "get", lambda name: None)
+    with pytest.raises(_loader.LibraryError, match="has registered its ops in this process"):
+        _loader._wrappers_of_another_copy("x.so")

@@ -40,10 +40,17 @@ def _op_def(op: OpSpec) -> str:
 
 
 def op_defs() -> str:
+    lines = ["namespace {", "", "bool RegisterOps() {", *map(_op_def, OPS), "return true;", "}", ""]
+    lines += ["[[maybe_unused]] const bool kRegistered = IsFirstCopy() && RegisterOps();", ""]
     return source(
         "OpDefs. Those of V1 to V3 equal TensorFlow's own in all but name and documentation.",
-        "\n".join(map(_op_def, OPS)),
-        ["cc/ops/generated/op_signatures.h", "cc/ops/shape_functions.h", _OP_H],
+        "\n".join([*lines, "}  // namespace"]),
+        [
+            "cc/ops/first_copy.h",
+            "cc/ops/generated/op_signatures.h",
+            "cc/ops/shape_functions.h",
+            _OP_H,
+        ],
     )
 
 

@@ -2,12 +2,16 @@
 // OpDefs. Those of V1 to V3 equal TensorFlow's own in all but name and documentation.
 // Written by tools/generate_ops from tf_bn_ops/spec/ops.py: edit that, then make format.
 
+#include "cc/ops/first_copy.h"
 #include "cc/ops/generated/op_signatures.h"
 #include "cc/ops/shape_functions.h"
 #include "tensorflow/core/framework/op.h"
 
 namespace tf_bn_ops {
 
+namespace {
+
+bool RegisterOps() {
 REGISTER_OP("TfBnOps>BatchNormBackwardElemt")
     .Input("y_backprop: T").Input("x: T").Input("scale: U").Input("offset: U")
     .Input("mean: double").Input("variance: double").Input("sum_dy: double")
@@ -529,5 +533,12 @@ exponential_avg_factor: In training, the weight f of this batch in the running s
 data_format: Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW, NCDHW).
 is_training: Whether mean and variance are functions of x (training) or constants (frozen).
 )doc");
+
+return true;
+}
+
+[[maybe_unused]] const bool kRegistered = IsFirstCopy() && RegisterOps();
+
+}  // namespace
 
 }  // namespace tf_bn_ops

@@ -13,7 +13,7 @@
 //       bn::FusedBatchNormGradV3::Epsilon(1e-3f).DataFormat("NCHW"));
 //   ... grad.x_backprop, grad.scale_backprop, grad.offset_backprop ...
 //
-// Linking the client library registers gradients for
+// The client library registers gradients for
 // tensorflow::AddSymbolicGradients: FusedBatchNormGrad, V2 or V3, for the
 // forward ops, FusedBatchNormGradGrad for the first-order gradients;
 // BatchNormStats, GatherStats and Elemt have gradients, too.
