@@ -130,6 +130,8 @@ def enable(*, kernels: bool = True, keras: bool = True, fuse: bool = True) -> En
 def _enable_keras() -> None:
     try:
         import keras
+    except _loader.LibraryError:  # Of what TF_BN_OPS asks for at the end of this import.
+        raise
     except ImportError as error:
         raise Refusal(
             f"Keras 3 cannot be imported ({_loader.one_line(error)}): install it with 'pip install "
