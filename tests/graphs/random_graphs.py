@@ -324,7 +324,7 @@ class Result:
     refused: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     wrong: dict[int, str] = dataclasses.field(default_factory=dict)
 
-    def report(self, way: str, fusions: list[rewrite.Fusion]) -> None:
+    def report(self, way: str, fusions: list[rewrite._fuse.Fusion]) -> None:
         for fusion in fusions:
             if not fusion.refusal:
                 self.fused[f"{way}, {fusion.direction}"] += 1
