@@ -34,10 +34,15 @@ def c_abi() -> str:
         sections.append(f"`{header}`: {_prose(introduction[1])}")
         for comment, code in DECLARATION.findall(text):
             names = [name for match in NAME.findall(code) for name in match if name]
-            title = ", ".join(f"`{name}`" for name in names) or "Element types"
+            title = ", ".join(f"`{name}`" for name in names) or _first_words(comment)
             code = re.sub(r"\n {16,}", "\n    ", code.replace("TFBN_EXPORT ", ""))
             sections.append(f"### {title}\n\n{_prose(comment)}\n\n```c\n{code}\n```")
     return "\n\n".join(sections)
+
+
+def _first_words(comment: str) -> str:
+    """What stands before the first punctuation: the title of constants without a name."""
+    return re.split(r"(?<!:):(?!:)|[.,;(]", " ".join(_prose(comment).split()))[0].strip()
 
 
 def _prose(comment: str) -> str:

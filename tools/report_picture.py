@@ -36,7 +36,8 @@ def excerpt(report: str, command: str) -> list[str]:
 
 
 def _colored(line: str) -> str:
-    text = html.escape(line)
+    # Spaces that renderers keep: xml:space is not among what all of them know.
+    text = re.sub(" {2,}", lambda run: "\u00a0" * len(run[0]), html.escape(line))
     for pattern, colour in COLOURS.items():
         text = re.sub(pattern, lambda m, c=colour: f'<tspan fill="{c}">{m[0]}</tspan>', text)
     return text
@@ -48,7 +49,7 @@ def draw(lines: list[str]) -> str:
     height = len(lines) * LINE + 2 * MARGIN
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        'font-family="monospace" font-size="12" fill="#e6edf3" xml:space="preserve">',
+        'font-family="monospace" font-size="12" fill="#e6edf3">',
         f'<rect width="{width}" height="{height}" rx="6" fill="#0d1117"/>',
     ]
     for i, line in enumerate(lines):

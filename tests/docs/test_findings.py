@@ -121,6 +121,11 @@ def test_every_claim_belongs_to_a_finding():
     assert len(FINDINGS) >= 10
 
 
+def test_the_table_leads_to_every_finding():
+    table = PAGE.read_text("utf-8").split("\n## ")[0]
+    assert len(re.findall(r"^\| \[[^]]*\]\(#", table, re.M)) == len(FINDINGS)
+
+
 @pytest.mark.parametrize("title", FINDINGS)
 def test_a_finding_is_complete(title):
     """A sentence, a program of ten lines, its output, why, what would mend it, who knows."""
