@@ -89,7 +89,8 @@ class Kernel:
         if not self.is_training():
             return factor * dy
         dy_mean, rest = self.dy_mean(dy_sum)
-        slope = (self.rstd() ** 2 * dy_xmu_sum / self.rows()).astype(real)[:, None]
+        slope = self.rstd() * (self.rstd() * dy_xmu_sum / self.rows())
+        slope = slope.astype(real)[:, None]
         xmu = self.x.astype(real) - self.mean.astype(real)[:, None]
         return factor * (((dy - dy_mean) - rest) - xmu * slope)
 

@@ -1,6 +1,7 @@
 """Judges the ops of this library against TensorFlow's and a float64 oracle.
 
 usage: python -m tf_bn_ops conformance [flags]
+       python -m tf_bn_ops conformance export [flags] DIR
        python -m tf_bn_ops conformance merge FILE.json ... [--json --junit --html]
        python -m tf_bn_ops conformance advisories [--markdown=PATH] [NAME ...]
 
@@ -27,6 +28,7 @@ from tf_bn_ops.conformance import advisories_table, flags, runner, speed
 from tf_bn_ops.conformance.cases import (
     advisories,
     contract,
+    coverage,
     foreign_shapes,
     generate,
     mapping,
@@ -43,6 +45,7 @@ from tf_bn_ops.conformance.cases.case import (
 from tf_bn_ops.conformance.cases.generate import Combination
 from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.execution import devices, implementations, signatures, workers
+from tf_bn_ops.conformance.export import export_command
 from tf_bn_ops.conformance.flags import VALUES as _FLAGS
 from tf_bn_ops.conformance.minimize import program, shrink
 from tf_bn_ops.conformance.models.formula_models import model_of
@@ -50,6 +53,7 @@ from tf_bn_ops.conformance.reports import environment, merge, shards, terminal
 from tf_bn_ops.conformance.reports import record as record_lib
 from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.settings import Settings
+from tf_bn_ops.harness import problems
 from tf_bn_ops.harness.problems import Inputs
 
 # In addition to the random cases, one case in so many is about an error or static shapes, and one
@@ -63,6 +67,7 @@ class _InputSource:
     def __init__(self) -> None:
         self._capture: real_inputs.Capture | None = None
         self._real: real_inputs.RealInput | None = None
+        self.saves_rstd = False  # By which convention training is judged.
 
     def capture(self) -> None:
         """Starts to capture real inputs, for `real` to wait for."""
@@ -75,6 +80,11 @@ class _InputSource:
         return self._real
 
     def fill(self, case: Case) -> Inputs:
+        found = self._fill(case)
+        is_converted = self.saves_rstd and case.compares_values
+        return problems.with_rstd(case, found) if is_converted else found
+
+    def _fill(self, case: Case) -> Inputs:
         if case.checks_relation:
             return table.fill(case)
         if case.is_advisory:
@@ -133,6 +143,8 @@ class _Run:
         self._workers = [self._worker(self._candidate)]
         try:
             self._judge_contract()
+            if _FLAGS.device is not None:
+                self._judge_placement(mapping.parse_device(_FLAGS.device))
             self._workers += self._start_references()
             if self._repro.is_real if self._repro else case_lib.REAL in self._kinds:
                 self._inputs.capture()
@@ -158,6 +170,7 @@ class _Run:
                 "seconds": round(time.monotonic() - started, 3),
                 "total": len(whole),
                 "divergences": record_lib.of_divergences(self._settings.known),
+                "coverage": self._coverage([case for _, case in chosen[: len(found)]], facts),
                 "cases": found,
             }
             described = clock.describe(len(chosen))  # Before reports are written.
@@ -204,6 +217,32 @@ class _Run:
             text += f", defaults) after {time.monotonic() - self._started:.0f} s"
             terminal.say(self._console, text, "bold red" if fails else "bold green")
 
+    def _judge_placement(self, device: str) -> None:
+        """Prints which ops have kernels on --device, and leaves out the others.
+
+        Raises:
+          UsageError: none has.
+        """
+        found = self._workers[0].kernels(device)
+        self._inputs.saves_rstd = bool(found["saves_rstd"])
+        has = {(op, dtype) for op, dtypes in found["dtypes"].items() for dtype in dtypes}
+        asked = dict.fromkeys((op, dtype) for op, dtype, *_ in self._combos)
+        for op in dict.fromkeys(op for op, _ in asked):
+            lacking = [dtype for o, dtype in asked if o == op and (o, dtype) not in has]
+            if lacking and spec.OPS[op].builtin:
+                text = f"{device} has no kernel of {op} ({', '.join(lacking)}): not judged, "
+                terminal.say(self._console, text + "TensorFlow runs it on the CPU, or fails")
+        self._combos = [combo for combo in self._combos if combo[:2] in has]
+        if not self._combos:
+            raise UsageError(f"{device} has no kernel of the ops and types that are to be judged")
+        if self._repro and (self._repro.op, self._repro.dtype) not in has:
+            raise UsageError(f"{device} has no kernel for the case of --repro")
+        kept = "1/sqrt(variance + epsilon)" if self._inputs.saves_rstd else "the variance"
+        terminal.say(self._console, f"{device} keeps {kept} in reserve_space_2 of training")
+        # A forked process has no device; relations compare calls with a variance.
+        left = {case_lib.ADVISORIES, *((case_lib.RELATIONS,) * self._inputs.saves_rstd)}
+        self._kinds -= left
+
     def _cases(self, facts: Mapping[str, Any]) -> list[Case]:
         """All cases of the run."""
         names, seed, count = flags.execution_modes(), _FLAGS.seed, _FLAGS.cases
@@ -244,12 +283,22 @@ class _Run:
             task = progress.add_task("conformance", total=len(chosen))
             cases = (case for _, case in chosen)
             results = runner.run(cases, self._inputs.fill, self._workers, self._settings)
-            for (index, _), result in zip(chosen, results, strict=True):
+            for (index, _), result in zip(chosen, results, strict=False):
                 found.append(record_lib.of_result(index, result))
                 progress.update(task, advance=1)
                 if _FLAGS.repro is not None:
                     terminal.print_details(self._console, result)
+                if _FLAGS.x and result.failures:
+                    break
+            results.close()
         return found
+
+    def _coverage(self, cases: Sequence[Case], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The field "coverage" of the record."""
+        if self._repro or case_lib.RANDOM not in self._kinds:
+            return []
+        combos = self._combos if self._entries else flags.available(self._combos, facts["ops"])
+        return [of_op.of_record() for of_op in coverage.of_cases(combos, cases).values()]
 
     def _add_programs(self, found: Sequence[dict[str, Any]]) -> None:
         """Reduces the first failures of each kind, and adds them to their entries as programs."""
@@ -300,20 +349,21 @@ class _Run:
     def _judged(self) -> dict[str, Any]:
         """The field "candidate" of the record."""
         library = _FLAGS.library
+        device = f" on {_FLAGS.device}" if _FLAGS.device else ""
         if self._candidate.ops == implementations.OWN_OPS:
             library = _loader.library_path()
         mapped = []
         for entry in self._entries.values():
             mapped.append(record_lib.of_mapping(entry, self._signatures.get(entry.name, [])))
         return {
-            "ops": self._candidate.ops,
+            "ops": self._candidate.ops + device,
             "digest": environment.digest(pathlib.Path(library)) if library else None,
             "mapped": mapped,
         }
 
 
 # Name -> module with flags and a `main` of its own.
-_SUBCOMMANDS = {"advisories": advisories_table, "merge": merge}
+_SUBCOMMANDS = {"advisories": advisories_table, "export": export_command, "merge": merge}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -35,6 +35,7 @@ SETTINGS = (
     "repro",
     "timeout",
     "shrink",
+    "x",
     "execution_modes",
 )
 # Filters of the combinations; the record has them under the same names.
@@ -87,6 +88,11 @@ _string(
     "eigen one of its paths.",
 )
 _string("library", None, "An op library of a third party, whose ops --map or --mapping name.")
+_string(
+    "device",
+    None,
+    "Judges TensorFlow's own ops as placed on this device; --library: the plugin that it is of.",
+)
 flags.DEFINE_multi_string(
     "map", [], "TheirOp=FusedBatchNormGradV3: what an op of --library claims to equal; repeatable.",
     flag_values=VALUES,
@@ -104,6 +110,7 @@ flags.DEFINE_float(
     "has run out of memory; 0: no limit; default: half of the machine's.",
     lower_bound=0, upper_bound=2**20, flag_values=VALUES,
 )  # fmt: skip
+flags.DEFINE_boolean("x", False, "Ends with the first case that fails.", flag_values=VALUES)
 _string("shard", None, "i/n: runs the i-th of n parts of the cases; merge combines their --json.")
 _string(
     "execution_modes",
@@ -162,6 +169,8 @@ def mapped_ops() -> dict[str, OpMapping]:
 def candidate(entries: dict[str, OpMapping]) -> Implementation:
     """What is judged: --candidate, or the mapped ops of --library."""
     cannot = {} if execution_modes() else _CANNOT
+    if VALUES.device is not None:
+        return _on_device(entries)
     if VALUES.library is None:
         if VALUES.candidate == implementations.OWN_OPS:
             _loader.library_path()  # Raises early where it is not built.
@@ -179,6 +188,15 @@ def candidate(entries: dict[str, OpMapping]) -> Implementation:
     if not pathlib.Path(VALUES.library).is_file():
         raise UsageError(f"there is no library {VALUES.library}")
     return implementations.of_library(VALUES.library, entries, cannot)
+
+
+def _on_device(entries: dict[str, OpMapping]) -> Implementation:
+    """TensorFlow's ops on --device."""
+    if entries or VALUES["candidate"].present:
+        raise UsageError("--device judges TensorFlow's own ops: leave out --candidate and --map")
+    if VALUES.library is not None and not pathlib.Path(VALUES.library).is_file():
+        raise UsageError(f"there is no library {VALUES.library}")
+    return implementations.on_device(mapping.parse_device(VALUES.device), VALUES.library)
 
 
 def _named_modes(text: str) -> list[str]:
@@ -219,7 +237,9 @@ def profile() -> bounds.Profile:
     """The bounds that the candidate is held to."""
     name = VALUES.bounds
     if not VALUES["bounds"].present:
-        if VALUES.library is None and VALUES.candidate in BUILTIN:
+        if VALUES.device is not None:
+            name = "float32"
+        elif VALUES.library is None and VALUES.candidate in BUILTIN:
             name = "textbook"
         elif VALUES.library is not None or VALUES.candidate != implementations.OWN_OPS:
             name = "float32"
@@ -233,7 +253,7 @@ def shard() -> Shard | None:
 
 def replay_command() -> str:
     """The command that runs a case again when its string is appended."""
-    names = ("candidate", "library", "map", "mapping", "bounds")
+    names = ("candidate", "device", "library", "map", "mapping", "bounds")
     given = [
         f"--{name}={value}"
         for name in names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.cases.relations import table
@@ -23,7 +23,7 @@ def run(
     fill: Callable[[Case], Inputs],
     runners: Sequence[Runner],
     settings: Settings,
-) -> Iterator[CaseResult]:
+) -> Generator[CaseResult, None, None]:
     """Runs cases on every runner, one of which is named "candidate", and judges them.
 
     While the runners work on one case, the previous one is judged here.
@@ -42,9 +42,12 @@ def run(
         asked = [runner for runner in runners if runner.supports(case)]
         for runner in asked:
             runner.submit(case, inputs)
-        if waiting is not None:
-            yield _conclude(*waiting, settings)
-        waiting = case, inputs, {runner.name: runner.collect() for runner in asked}
+        try:
+            if waiting is not None:
+                yield _conclude(*waiting, settings)
+        finally:  # Also where nobody asks for more: every answer has to be fetched.
+            answers = {runner.name: runner.collect() for runner in asked}
+        waiting = case, inputs, answers
     if waiting is not None:
         yield _conclude(*waiting, settings)
 

@@ -182,7 +182,10 @@ class Problem:
 
 
 # Attrs that are fields of Problem by the same name; saves_rstd is the device's.
-_FURTHER = ("exponential_avg_factor", "bessel_correction", "saves_rstd", "num_side_inputs")
+_FURTHER = (
+    "exponential_avg_factor", "bessel_correction", "saves_rstd", "variance_is_rstd",
+    "num_side_inputs",
+)  # fmt: skip
 
 
 def of_tensors(
@@ -213,6 +216,31 @@ def of_call(call: Call, inputs: Inputs) -> Problem:
     if call.spec.formula not in FORMULAS_BY_ROLES:
         further["part"] = call.spec.formula
     return of_tensors(inputs.values, call.layout, epsilon, call.is_training, **further)
+
+
+def with_rstd(call: Call, inputs: Inputs) -> Inputs:
+    """Inputs by the convention of a device that keeps 1/sqrt(variance + epsilon) in training; the
+    variance stays beside them."""
+    if not call.is_training or "variance" not in inputs.values:
+        return inputs
+    if "y_backprop" not in inputs.values:
+        return dataclasses.replace(inputs, attrs={**inputs.attrs, "saves_rstd": True})
+    variance = inputs.values["variance"]
+    epsilon = DTYPES[call.spec.epsilon_dtype].numpy.type(call.epsilon)
+    with np.errstate(all="ignore"):
+        rstd = (1 / np.sqrt(variance.astype(np.float64) + epsilon)).astype(variance.dtype)
+    values = {**inputs.values, "variance": rstd, "given_variance": variance}
+    # rstd is rounded, so that nothing but sums of y_backprop is exact.
+    exact = inputs.exact & {"offset_backprop"}
+    return Inputs(values, exact, {**inputs.attrs, "variance_is_rstd": True})
+
+
+def with_variance(inputs: Inputs) -> Inputs:
+    """The inputs by the convention of CPUs."""
+    if "given_variance" not in inputs.values:
+        return inputs
+    values = {**inputs.values, "variance": inputs.values["given_variance"]}
+    return dataclasses.replace(inputs, values=values)
 
 
 def stored(

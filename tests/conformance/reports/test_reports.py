@@ -16,7 +16,7 @@ import pytest
 from tf_bn_ops.conformance import conformance_command
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
 from tf_bn_ops.conformance.flags import DEFAULT_SEED, VALUES
-from tf_bn_ops.conformance.reports import junit, page, record, shards, summary
+from tf_bn_ops.conformance.reports import junit, overview, page, record, shards, summary
 from tf_bn_ops.conformance.verdict import divergences
 
 FLAGS = (
@@ -111,7 +111,10 @@ def test_failures_are_in_every_report(run):
     assert "scale_backprop" in case["failures"][0]
     assert case["implementations"]["candidate"]["outputs"]["scale_backprop"]["bound"] > 1
     assert case["implementations"]["candidate"]["outputs"]["scale_backprop"]["worst"]
-    assert f"failed ({record.VALUES}): {len(failed)} of 42 cases" in printed
+    assert f"FAIL (values of scale_backprop: {len(failed)} cases" in printed
+    # The verdict comes first, then the claim, then what was not covered, then tables.
+    places = [printed.index(t) for t in ("conformance FAILED", "FAIL (values", "covered:", "\nop ")]
+    assert places == sorted(places) and places[0] < 3, places
     replay = f"{read['replay']} {case['case']}"
     assert "--candidate=numpy:kernels --repro" in replay
     root = ET.parse(files["junit"]).getroot()
@@ -122,6 +125,45 @@ def test_failures_are_in_every_report(run):
     for text in (printed, element.find("failure").text, files["html"].read_text()):
         assert replay in text
         assert case["failures"][0] in text
+
+
+class _WrongInOneLayout(_Worker):
+    @staticmethod
+    def kernel(case, *arrays):
+        wrong = case.layout == "NHWC" and not case.is_training
+        return (numpy_kernels.ScaleSignFlip if wrong else numpy_kernels.Kernel)(case, *arrays)
+
+
+def test_a_claim_says_what_its_cases_have_in_common(run):
+    _, files, printed = run(*FLAGS, "--cases=80", worker=_WrongInOneLayout)
+    assert "in common: layout NHWC, mode frozen (" in printed.replace(
+        "op FusedBatchNormGradV3, ", ""
+    )
+    (claim,) = overview.claims(record.load(files["json"]))
+    assert (claim.name, claim.common["layout"]) == ("values of scale_backprop", "NHWC")
+    assert claim.count <= claim.alike < 80
+    assert claim.text.replace(">", "&gt;") in files["html"].read_text()
+
+
+def test_a_run_may_end_with_the_first_failure(run):
+    status, files, printed = run(*FLAGS, "-x", worker=_Wrong)
+    read = record.load(files["json"])
+    assert status == 1 and read["total"] == 42 and 0 < len(read["cases"]) < 10
+    assert [c["verdict"] for c in read["cases"]].index(record.VALUES) == len(read["cases"]) - 1
+    assert f"not covered: {42 - len(read['cases'])} of 42 cases were not run" in printed
+    status, files, _ = run(*FLAGS, "-x")
+    assert status == 0 and len(record.load(files["json"])["cases"]) == 42
+
+
+def test_what_is_not_covered_is_said(run):
+    _, files, printed = run(*FLAGS)
+    read = record.load(files["json"])
+    (entry,) = (e for e in read["coverage"] if e["op"] == "FusedBatchNormGradV3")
+    assert f"{len(entry['missing'])} of {entry['pairs']} pairs of {entry['op']}: " in printed
+    assert "not covered: kinds of cases: advisories, contract" in printed
+    _, files, printed = run(*FLAGS, "--cases=700")
+    (entry,) = (e for e in record.load(files["json"])["coverage"] if "V3" in e["op"])
+    assert not entry["missing"] and "pairs of FusedBatchNormGradV3" not in printed
 
 
 def test_junit_has_every_case_once_and_counts_them(run):

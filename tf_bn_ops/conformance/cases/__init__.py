@@ -2,6 +2,7 @@
 
 case.py          a case and its string
 generate.py      cases from their strings, and drawn from a seed; shapes.py: their shapes
+coverage.py      which properties of cases came together
 contract.py      cases of errors and static shapes; execution_modes.py: how a case is executed
 real_inputs.py   inputs captured from a network in training
 mapping.py       ops of other libraries

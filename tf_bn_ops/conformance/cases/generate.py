@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance.cases import advisories, contract, shapes
+from tf_bn_ops.conformance.cases import advisories, contract, coverage, shapes
 from tf_bn_ops.conformance.cases.case import ALIAS, REAL_PREFIX, STATISTICS, Case, CaseError
 from tf_bn_ops.conformance.cases.execution_modes import (
     BASES,
@@ -117,7 +117,8 @@ def generate(count: int, seed: int, combos: Sequence[Combination] | None = None)
     """`count` cases, the same for the same arguments on every machine.
 
     They go round over the combinations, so that a short run has each of them about equally often,
-    and for each combination round over the kinds of inputs, starting anywhere.
+    and for each combination round over the kinds of inputs, starting anywhere. The rest of a case
+    is chosen for pairs that no case of its op has had (coverage.py), and at random when all were.
     """
     combos = combinations() if combos is None else combos
     if not combos:
@@ -131,12 +132,16 @@ def generate(count: int, seed: int, combos: Sequence[Combination] | None = None)
     product = math.prod(len(of_op) for of_op in kinds.values())
     strides = [s for s in range(1, most + 1) if math.gcd(s, product) == 1]
     stride = strides[int(rng.integers(len(strides)))]
+    covered = coverage.of_cases(combos, ())
     for i in range(count):
         which = int(order[i % len(combos)])
         of_op = kinds[combos[which][0]]
         kind = of_op[(int(starts[which]) + stride * (i // len(combos))) % len(of_op)]
         case_rng = np.random.default_rng([seed, 1, i])
-        yield _draw(case_rng, combos[which], kind, i % _LARGE_EVERY == _LARGE_AT)
+        of_case = covered[combos[which][0]]
+        case = _draw(case_rng, combos[which], kind, i % _LARGE_EVERY == _LARGE_AT, of_case)
+        of_case.add(case)
+        yield case
 
 
 def cases_with_every_kind(combos: Sequence[Combination]) -> int:
@@ -149,14 +154,29 @@ def _weighted_kinds(op: OpSpec) -> list[str]:
     return [name for name, kind in model_of(op).kinds.items() for _ in range(kind.weight)]
 
 
-def _draw(rng: np.random.Generator, combo: Combination, kind_name: str, large: bool) -> Case:
+def _draw(
+    rng: np.random.Generator,
+    combo: Combination,
+    kind_name: str,
+    large: bool,
+    covered: coverage.Coverage,
+) -> Case:
     op_name, dtype, layout, mode = combo
     op = spec.OPS[op_name]
     kind = model_of(op).kinds[kind_name]
     power_of_two = not large and kind.exact and rng.random() < 0.6
-    shape = shapes.draw(rng, layout, large, power_of_two, op.min_channels)
-    statistics = STATISTICS[int(rng.random() < (0.35 if mode == "training" else 0.8))]
-    epsilon = float(rng.choice(inputs.epsilons(kind, op)))
+    epsilons = inputs.epsilons(kind, op)
+    given = {"dtype": dtype, "layout": layout, "mode": mode, "kind": kind_name}
+    levels = None if large or power_of_two else covered.choose(rng, given)
+    if levels is not None:
+        wanted = (coverage.SIZES[name][levels[name]] for name in coverage.SIZES)
+        shape = shapes.draw_of_levels(rng, layout, *wanted)
+        statistics = levels["statistics"]
+        epsilons = tuple(e for e in epsilons if coverage.epsilon_level(e) == levels["epsilon"])
+    else:
+        shape = shapes.draw(rng, layout, large, power_of_two, op.min_channels)
+        statistics = STATISTICS[int(rng.random() < (0.35 if mode == "training" else 0.8))]
+    epsilon = float(rng.choice(epsilons))
     execution = DRAWN[int(rng.integers(_GRAPH_EVERY) == 0)]
     seed = int(rng.integers(1 << 31))
     return Case(

@@ -58,6 +58,16 @@ def _exact_split(rng: np.random.Generator, product: int, parts: int) -> list[int
     return [1 << int(b) for b in np.diff(bounds)]
 
 
+def _factors(rng: np.random.Generator, product: int, parts: int) -> list[int]:
+    """`parts` sizes whose product is exactly `product`."""
+    sizes = []
+    for _ in range(parts - 1):
+        divisors = [n for n in range(1, math.isqrt(product) + 1) if product % n == 0]
+        sizes.append(int(rng.choice(divisors)))
+        product //= sizes[-1]
+    return [*sizes, product][:parts]
+
+
 def _log_uniform(rng: np.random.Generator, least: float, most: float) -> int:
     return max(1, round(math.exp(rng.uniform(math.log(least), math.log(most)))))
 
@@ -124,6 +134,33 @@ def _draw_of_size(
         inner = _split(rng, wanted, spatial)
         batch = max(1, rows // math.prod(inner))
     return _assemble(layout, batch, channels, inner)
+
+
+def _of_level(rng: np.random.Generator, level: tuple[int, int], known: tuple[int, ...] = ()) -> int:
+    """A size of a level, not far above its least one; of the known ones where it has any."""
+    least, most = level
+    usual = [n for n in known if least <= n <= most]
+    return int(rng.choice(usual)) if usual else _log_uniform(rng, least, min(most, 3 * least))
+
+
+def draw_of_levels(
+    rng: np.random.Generator,
+    layout: str,
+    channels: tuple[int, int],
+    inner: tuple[int, int],
+    rows: tuple[int, int],
+) -> tuple[int, ...]:
+    """A shape with (least, most) channels, D*H*W and N*D*H*W; 0 rows: N is 0."""
+    spatial = spec.LAYOUTS[layout][0] - 2
+    size = 1
+    if spatial:
+        size = _of_level(rng, (inner[0], min(inner[1], rows[1]) if rows[1] else inner[1]), _INNER)
+    batch = 0
+    if rows[1]:
+        batch = _of_level(rng, (-(-rows[0] // size), max(1, rows[1] // size)))
+    return _assemble(
+        layout, batch, _of_level(rng, channels, _CHANNELS), _factors(rng, size, spatial)
+    )
 
 
 def draw(

@@ -14,7 +14,7 @@ from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.cases.execution_modes import EXECUTION_MODES, OTHER_KERNELS
 from tf_bn_ops.conformance.cases.mapping import OpMapping
 from tf_bn_ops.conformance.execution.answer import Answer
-from tf_bn_ops.conformance.execution.worker import LIBRARY_PREFIX
+from tf_bn_ops.conformance.execution.worker import LIBRARY_PREFIX, PLUGIN_PREFIX
 from tf_bn_ops.harness.problems import Inputs
 from tf_bn_ops.spec import OpSpec
 
@@ -123,6 +123,32 @@ def of_library(
     placed = {op: entry.device for op, entry in entries.items() if entry.device}
     library = LIBRARY_PREFIX + os.path.abspath(path)
     return Implementation(CANDIDATE, library, mapped=entries, devices=placed, cannot=cannot)
+
+
+# Others are about the memory and threads of the host, need further ops, or fold constants there.
+_ON_DEVICE = ("eager", "graph", "alias", "history", "concurrent")
+
+
+def on_device(device: str, plugin: str | None) -> Implementation:
+    """TensorFlow's own ops as placed on a device, which a plugin may bring."""
+    elsewhere = [mode for mode in EXECUTION_MODES if mode not in _ON_DEVICE]
+    return Implementation(
+        CANDIDATE,
+        PLUGIN_PREFIX + os.path.abspath(plugin) if plugin else BUILTIN_OPS,
+        devices={op.name: device for op in spec.OPS.values() if op.builtin},
+        path=divergences_path(device),
+        exempt=frozenset(EXECUTION_MODES),
+        cannot=dict.fromkeys(elsewhere, f"not on {device}"),
+    )
+
+
+# What the list of known divergences calls a device: it may have those of any path.
+ANY_PATH = "any"
+
+
+def divergences_path(device: str) -> str:
+    """The path whose known divergences apply to a device."""
+    return ANY_PATH if not device.startswith("CPU") else default_path()
 
 
 _AUTODIFF = "tf_bn_ops.conformance.execution.autodiff"

@@ -1,10 +1,11 @@
 """The process that runs ops: `python -m tf_bn_ops.conformance.execution.worker FD OPS`.
 
-OPS names what holds the ops, as `module` or `module:attribute` (`tensorflow:raw_ops`), or as
-`library:PATH` of an op library. A request (harness/processes.py) is {"contract": [query, ...]}
-(OpMapping.contract_query(); the result is a dict from the name of an op to its differences,
-signatures.py), or a dict with op, attrs, perhaps outputs (their names in the order wanted), lists
-(inputs that are lists of tensors; at most one is given of each) and device, and either
+OPS names what holds the ops, as `module` or `module:attribute` (`tensorflow:raw_ops`), as
+`library:PATH` of an op library, or as `plugin:PATH` of a device that TensorFlow's ops run on. A
+request (harness/processes.py) is {"contract": [query, ...]} (OpMapping.contract_query(); the result
+is a dict from the name of an op to its differences, signatures.py), {"kernels": DEVICE}
+(devices.kernels), or a dict with op, attrs, perhaps outputs (their names in the order wanted),
+lists (inputs that are lists of tensors; at most one is given of each) and device, and either
 
 - inputs (name -> array), modes (cases/execution_modes.py) and perhaps before (requests that the
   mode `history` makes first): the result is a dict from each mode to ("outputs", [array, ...]),
@@ -32,6 +33,7 @@ from tf_bn_ops.conformance.execution.answer import identical
 from tf_bn_ops.harness import processes
 
 LIBRARY_PREFIX = "library:"
+PLUGIN_PREFIX = "plugin:"
 # Where TensorFlow lets tensors begin: a multiple of this (EIGEN_MAX_ALIGN_BYTES).
 _ALIGNMENT = 64
 # What TensorFlow says of an op without a kernel for XLA.
@@ -44,6 +46,12 @@ def find_ops(name: str) -> Any:
         import tensorflow as tf
 
         return tf.load_op_library(name.removeprefix(LIBRARY_PREFIX))
+    if name.startswith(PLUGIN_PREFIX):
+        import tensorflow as tf
+        from tensorflow.python.framework import load_library
+
+        load_library.load_pluggable_device_library(name.removeprefix(PLUGIN_PREFIX))
+        return tf.raw_ops
     module_name, _, attribute = name.partition(":")
     found: Any = importlib.import_module(module_name)
     for part in filter(None, attribute.split(".")):
@@ -61,6 +69,7 @@ class Executor:
         self._ops = ops
         self._graphs: dict[tuple, Any] = {}
         self._poisonable: stateful.Poisonable | None = None
+        self._is_on_host = True
 
     def facts(self) -> dict[str, Any]:
         has = [name for name in spec.OPS if hasattr(self._ops, name)]
@@ -69,10 +78,22 @@ class Executor:
         return {**devices.facts(self._tf), "ops": has}
 
     def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
+        if "kernels" in request:
+            return self._on_device(request["kernels"])
         if "contract" in request:
             return {query["name"]: self._judge_contract(query) for query in request["contract"]}
+        self._is_on_host = (request.get("device") or "CPU").startswith("CPU")
         with devices.placed(self._tf, request.get("device")):
             return self._answers(request)
+
+    def _on_device(self, device: str) -> dict[str, Any]:
+        def variance_of(**inputs: np.ndarray) -> np.ndarray:
+            request = {"op": "FusedBatchNormV3", "inputs": inputs, "lists": (), "attrs": {}}
+            found: np.ndarray = self._eager({**request, "device": device})[1][4]
+            return found
+
+        names = [op.builtin for op in spec.OPS.values() if op.builtin]
+        return devices.kernels(self._tf, device, names, variance_of)
 
     def _judge_contract(self, query: dict[str, Any]) -> signatures.Differences:
         def in_order(names: Sequence[str], outputs: Any) -> list[Any]:
@@ -134,7 +155,9 @@ class Executor:
         return [tensor for tensors in lists for tensor in tensors]
 
     def _outputs(self, request: dict[str, Any], outputs: Any) -> tuple[str, list[np.ndarray]]:
-        return "outputs", [output.numpy() for output in self._in_order(request, outputs)]
+        found = self._in_order(request, outputs)
+        devices.check_place(request.get("device"), found)
+        return "outputs", [output.numpy() for output in found]
 
     # One method per execution mode that makes a call of its own.
 
@@ -259,7 +282,7 @@ class Executor:
 
     def _tensor_at(self, memory: np.ndarray) -> Any:
         """A tensor in the memory of an array."""
-        if memory.size == 0:
+        if memory.size == 0 or not self._is_on_host:
             return self._tf.constant(memory)
         # NumPy has no DLPack for bfloat16: as integers, and back without a copy.
         plain = memory.view(f"int{8 * memory.itemsize}")

@@ -20,7 +20,7 @@ from tf_bn_ops.conformance.execution.implementations import (
 )
 from tf_bn_ops.conformance.models.formula_models import fill
 from tf_bn_ops.harness import processes
-from tf_bn_ops.harness.problems import Inputs
+from tf_bn_ops.harness.problems import Inputs, with_variance
 from tf_bn_ops.harness.processes import WorkerError
 
 # Errors by which a process says itself that its memory ran out.
@@ -113,14 +113,28 @@ class Worker:
         mapped = (self._implementation.mapped or {}).values()
         if not mapped:
             return {}
+        queries = [entry.contract_query() for entry in mapped]
+        return self._ask({"contract": queries}, "the contract of the ops cannot be compared")
+
+    def kernels(self, device: str) -> dict[str, Any]:
+        """What is on a device (devices.kernels).
+
+        Raises:
+          WorkerError: the process did not survive the question.
+          devices.DeviceError: the device is missing.
+        """
+        return self._ask({"kernels": device}, f"{device} cannot be asked for its kernels")
+
+    def _ask(self, request: dict[str, Any], otherwise: str) -> dict[str, Any]:
+        """The answer to a request that is not about a case."""
         self.wait_until_ready()
-        self.process.send({"contract": [entry.contract_query() for entry in mapped]})
+        self.process.send(request)
         try:
             state, content = self.process.receive(self._timeout)
         except processes.Died as e:
-            raise WorkerError(f"the contract of the ops cannot be compared: {e}") from e
+            raise WorkerError(f"{otherwise}: {e}") from e
         if state == "error":
-            raise WorkerError(f"the contract of the ops cannot be compared: {content}")
+            raise WorkerError(f"{otherwise}: {content}")
         assert isinstance(content, dict)
         return content
 
@@ -182,6 +196,8 @@ class Worker:
         try:
             self.process.wait_until_ready()
             device = self._implementation.devices.get(case.op)
+            if self.name != CANDIDATE:
+                inputs = with_variance(inputs)
             asked = request(case, inputs, op, mapped, modes)
             if EXECUTION_MODES[modes[0]].preceded:
                 asked["before"] = self._before(case)

@@ -21,7 +21,7 @@ from tf_bn_ops import _loader, spec
 from tf_bn_ops.conformance.cases.case import Case, Problem
 from tf_bn_ops.conformance.cases.mapping import OpMapping
 from tf_bn_ops.conformance.execution.implementations import OWN_OPS, Implementation, request
-from tf_bn_ops.conformance.execution.worker import LIBRARY_PREFIX
+from tf_bn_ops.conformance.execution.worker import LIBRARY_PREFIX, PLUGIN_PREFIX
 from tf_bn_ops.conformance.models.formula_models import model_of
 from tf_bn_ops.conformance.models.measure import assembled
 from tf_bn_ops.conformance.verdict.judge import Output, expect
@@ -158,9 +158,18 @@ def _library(candidate: Implementation, case: Case) -> _Library:
         assert candidate.mapped is not None
         function = candidate.mapped[case.op].function
         return _Library((), f"ops = tf.load_op_library({path!r})", function)
+    on_device = ""
+    if device := candidate.devices.get(case.op):
+        on_device = "tf.config.set_soft_device_placement(False)\n"
+        on_device += f"tf.device({device!r}).__enter__()\n"
+    if candidate.ops.startswith(PLUGIN_PREFIX):
+        load = "from tensorflow.python.framework import load_library\n"
+        path = candidate.ops.removeprefix(PLUGIN_PREFIX)
+        load += f"load_library.load_pluggable_device_library({path!r})\n"
+        return _Library((), f"{load}{on_device}ops = tf.raw_ops", case.op)
     module, _, attribute = candidate.ops.partition(":")
     if module == "tensorflow":
-        return _Library((), f"ops = tf.{attribute}", case.op)
+        return _Library((), f"{on_device}ops = tf.{attribute}", case.op)
     found = f'importlib.import_module("{module}")' + (f".{attribute}" if attribute else "")
     return _Library(("importlib",), f"ops = {found}", case.op)
 

@@ -358,6 +358,8 @@ def shrink(
     """
     check_possible()
     search = _Search(start, wrong, candidate, settings, SECONDS)
-    if not search.find(*_small_cases(start)):
+    if search.find(*_small_cases(start)):
+        _cut_axes(search)
+    else:
         _reduce(search)
     return search.best

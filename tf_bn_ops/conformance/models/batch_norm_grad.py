@@ -51,7 +51,9 @@ def expected_of(
 ) -> Iterator[Expected]:
     """What is expected of a problem whose oracle is known."""
     bounds = bounds_lib.derive(profile, oracle, problem.dtype, problem.statistics_dtype)
-    nan_required = inputs.channels_without_infinity(problem, oracle.sums.dy_xmu)
+    nan_required = inputs.channels_without_infinity(
+        problem, oracle.sums.dy_xmu, oracle.mean, oracle.rstd
+    )
     sums, n = oracle.sums, max(oracle.sums.n, 1)
     with np.errstate(all="ignore"):
         terms = np.abs(oracle.rstd) * sums.dy_xmu_abs / n

@@ -386,7 +386,8 @@ class BatchNormGradGrad:
             bound = c.scale_grad_error + flushed_below(statistic)
             bound = bound + k.sum_roundings * statistic.unit_roundoff * np.abs(c.scale_grad)
             if not problem["x"].size:
-                bound = np.zeros_like(bound)
+                c = dataclasses.replace(c, scale_grad=np.zeros_like(bound))
+                bound = np.where(np.isfinite(c.rstd), 0, np.inf)  # 0 times that is NaN.
             bound[c.unbounded] = np.inf
         yield Expected("scale_grad", WHOLE, c.scale_grad, bound, c.scale_grad_magnitude)
         other = _other_mode(c, tensors.column("scale_backprop_grad"), problem.is_training)

@@ -58,7 +58,7 @@ def _overflow(d: Draw) -> Pair:
 
 _SHARED = (
     "normal", "large_offset", "tiny_variance", "tail", "wide", "sparse", "constant_input",
-    "denormals", "nonfinite",
+    "denormals", "nonfinite", "odd_statistics",
 )  # fmt: skip
 
 KINDS: Mapping[str, Kind] = {

@@ -284,6 +284,10 @@ def derive(
         offset = relative * np.abs(oracle.offset_backprop) + errors.dy + floor
         scale = (relative + 4 * u_s) * np.abs(oracle.scale_backprop)
         scale = scale + np.abs(oracle.rstd) * errors.dy_xmu + floor
+        if (
+            not sums.n
+        ):  # 0 as the sum of no elements, and NaN as 0 times the rstd of odd statistics.
+            scale[~np.isfinite(oracle.rstd)] = np.inf
 
         a, k = np.abs(oracle.factor), np.abs(oracle.slope)
         constant = np.full_like(a, flushed_below(dtype)) + 4 * t * a

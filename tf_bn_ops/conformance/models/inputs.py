@@ -176,12 +176,24 @@ def _nonfinite(d: Draw) -> Pair:
     return g, x
 
 
+def _odd(rng: np.random.Generator, call: Call, mean: np.ndarray, variance: np.ndarray) -> None:
+    """Makes statistics odd, in every second channel, or the only one."""
+    choices = [
+        *((variance, value) for value in (np.nan, np.inf, -1.0, 0.0, -call.epsilon / 2)),
+        *((mean, value) for value in (np.nan, np.inf, -np.inf, 0.0)),
+    ]
+    order = rng.permutation(len(choices))
+    for number, channel in enumerate(range(int(rng.integers(2)) % max(len(mean), 1), len(mean), 2)):
+        array, value = choices[order[number % len(order)]]
+        array[channel] = value
+
+
 KINDS: Mapping[str, Kind] = {
     "normal": Kind(_normal, weight=4),
     "exact": Kind(None, epsilons=(0.0, 0.25, 0.5), weight=3, exact=True),
     "large_offset": Kind(_large_offset, weight=2),
     "large_gradient_mean": Kind(_large_gradient_mean, weight=2),
-    "tiny_variance": Kind(_tiny_variance, epsilons=(1e-3, 1e-5, 1e-6), weight=2),
+    "tiny_variance": Kind(_tiny_variance, epsilons=(1e-3, 1e-5, 1e-6, 1e-8), weight=2),
     "tail": Kind(_tail),
     "wide": Kind(_wide),
     "sparse": Kind(_sparse),
@@ -189,6 +201,7 @@ KINDS: Mapping[str, Kind] = {
     "denormals": Kind(_denormals, flushed=True),
     "overflow": Kind(_overflow, scales=(10.0, 60.0)),
     "nonfinite": Kind(_nonfinite),
+    "odd_statistics": Kind(_normal, epsilons=(0.0, 1e-30, 1e-12, 1e-3)),
 }
 
 
@@ -256,6 +269,8 @@ def statistics(rng: np.random.Generator, call: Call, x: np.ndarray) -> Pair:
         # Zero variance stays zero in half of the channels only.
         variance = variance + np.where(rng.random(mean.shape) < 0.5, 1e-3, 0) * (variance == 0)
         variance = variance * np.exp(rng.normal(0, 0.7, mean.shape))
+    if call.kind == "odd_statistics":
+        _odd(rng, call, mean, variance)
     return mean, variance
 
 
@@ -324,9 +339,13 @@ def fill(call: Call) -> Inputs:
     return tensors(call, *draw(call))
 
 
-def channels_without_infinity(problem: Problem, sums: np.ndarray) -> np.ndarray | None:
+def channels_without_infinity(
+    problem: Problem, sums: np.ndarray, *coefficients: np.ndarray
+) -> np.ndarray | None:
     """Where a NaN among the results has to stay one: the order of operations decides whether
-    infinities become NaN. None where `sums`, which every element enters, are finite."""
-    if np.isfinite(sums).all():
+    infinities become NaN, those of x and of coefficients. None where `sums`, which every element
+    enters, and the coefficients are finite."""
+    if all(np.isfinite(array).all() for array in (sums, *coefficients)):
         return None
-    return ~np.isinf(problem.wide("x", np.float64)).any(axis=(0, 2))
+    infinite = np.isinf(problem.wide("x", np.float64)).any(axis=(0, 2))
+    return ~np.logical_or.reduce([infinite, *map(np.isinf, coefficients)])

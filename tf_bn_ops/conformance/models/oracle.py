@@ -74,9 +74,9 @@ class Oracle:
             self.factor = problem.wide("scale", self.work) * self.rstd
             self.sums = self._sum()
             self.offset_backprop = self.sums.dy
-            self.scale_backprop = self.sums.dy_xmu * self.rstd
-            n = max(self.sums.n, 1)
             zero = np.zeros_like(self.rstd)
+            self.scale_backprop = self.sums.dy_xmu * self.rstd if self.sums.n else zero
+            n = max(self.sums.n, 1)
             self.dy_mean = self.sums.dy / n if self.is_training else zero
             slope = self.rstd * self.rstd * (self.sums.dy_xmu / n)
             self.slope = slope if self.is_training else zero

@@ -2,6 +2,7 @@
 
 record.py     the record: every case, where and how it was run; the JSON file
 environment.py   where it was run
+overview.py   verdict, claims that failed, what was not covered
 summary.py    counts and worst errors by group, execution modes and notes, from a record
 terminal.py   what is printed
 junit.py      JUnit XML, for CI systems

@@ -15,6 +15,7 @@ from typing import Any
 import jinja2
 
 from tf_bn_ops.conformance.cases.case import ALONE
+from tf_bn_ops.conformance.reports import overview
 from tf_bn_ops.conformance.reports import record as record_lib
 from tf_bn_ops.conformance.reports import summary as summary_lib
 
@@ -75,14 +76,16 @@ def of_record(record: dict[str, Any]) -> str:
     )
     environment.filters["number"] = summary_lib.number
     failures, modes = record_lib.failed(record), summary_lib.count_modes(record)
-    groups = collections.Counter((c["op"], c["dtype"], c["verdict"]) for c in failures)
     return environment.from_string(text).render(
         record=record,
         names=record["implementations"],
         summary=summary_lib.Summary.of(record),
         passed=record_lib.passed(record),
         failures=failures,
-        failing_groups=groups.most_common(),
+        claims=overview.claims(record),
+        smallest=overview.smallest(record),
+        not_covered=overview.not_covered(record),
+        covered=overview.covered(record),
         stale=record_lib.stale(record),
         departures=record_lib.departures(record),
         modes=modes,

@@ -20,7 +20,7 @@ from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.result import BITS_DIFFER, CaseResult, Disagreement, PathResult
 
 # Raised when a field changes its meaning or goes; new fields need `check` to know them.
-VERSION = 4
+VERSION = 5
 
 PASSED = "passed"
 # The verdict on wrong numbers. Others are the first word of result.Disagreement.what.
@@ -50,6 +50,7 @@ SCHEMA: dict[str, dict[str, str]] = {
         "candidate": "what was judged: see below",
         "implementations": "what was run, the candidate first",
         "divergences": "the list of known divergences in this run: see below",
+        "coverage": "op by op, which properties of cases came together: see below",
         "cases": "every case: see below",
     },
     "settings": {
@@ -61,6 +62,7 @@ SCHEMA: dict[str, dict[str, str]] = {
         "bounds": "what the candidate is held to",
         "timeout": "seconds after which a case counts as hanging",
         "shrink": "number of failing cases that are reduced",
+        "x": "whether the run ends with the first case that fails",
         "execution_modes": "the further execution modes of every case; `default`: a random subset",
     },
     "machines": {
@@ -99,6 +101,11 @@ SCHEMA: dict[str, dict[str, str]] = {
         "not, or some numbers",
         "covered": "number of cases that it speaks of",
         "shown": "number of cases that showed it; a list entry that none showed is stale",
+    },
+    "coverage": {
+        "op": "op",
+        "pairs": "number of pairs that cases may have, for instance of a layout and a kind",
+        "missing": "those that no random case had, in words",
     },
     "cases": {
         "index": "its place in the whole run, from 0",
@@ -292,7 +299,7 @@ def check(record: Any) -> None:
     compare("the file", record, "")
     for name in ("settings", "candidate"):
         compare(f"'{name}'", record[name], name)
-    for name in ("machines", "divergences", "cases"):
+    for name in ("machines", "divergences", "coverage", "cases"):
         for entry in record[name]:
             compare(f"an entry of '{name}'", entry, name)
     for op in record["candidate"]["mapped"]:

@@ -124,6 +124,15 @@ def _divergences(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return divergences
 
 
+def _coverage(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What no shard has covered."""
+    found = []
+    for entries in zip(*(part["coverage"] for part in parts), strict=True):
+        missing = set.intersection(*(set(entry["missing"]) for entry in entries))
+        found.append({**entries[0], "missing": sorted(missing)})
+    return found
+
+
 def merge(records: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     """The record of the whole run, as if it had not been sharded; `seconds` are added up.
 
@@ -143,5 +152,6 @@ def merge(records: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
         "shard": None,
         "machines": _flattened([machine for part in parts for machine in part["machines"]]),
         "divergences": _divergences(parts),
+        "coverage": _coverage(parts),
         "cases": cases,
     }

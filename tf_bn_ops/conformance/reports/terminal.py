@@ -9,6 +9,7 @@ import rich.console
 import rich.table
 
 from tf_bn_ops.conformance.cases.execution_modes import EXECUTION_MODES
+from tf_bn_ops.conformance.reports import overview
 from tf_bn_ops.conformance.reports import record as record_lib
 from tf_bn_ops.conformance.reports.summary import (
     GROUP,
@@ -71,7 +72,7 @@ def _print_failure(console: Console, record: dict[str, Any], case: dict[str, Any
     for failure in case["failures"]:
         say(console, f"  {failure}")
     say(console, f"  replay: {record['replay']} {case['case']}")
-    if case["script"]:
+    if case["script"] and case is not overview.smallest(record):
         say(console, "  reduced, as a program of its own:\n")
         say(console, case["script"])
 
@@ -135,22 +136,39 @@ def _print_references(console: Console, record: dict[str, Any], total: Row) -> N
             say(console, text, "red" if is_stale else None)
 
 
-def _print_verdict(console: Console, record: dict[str, Any], total: Row, failures: int) -> None:
-    for verdict, count in sorted(total.verdicts.items()):
-        if verdict != record_lib.PASSED:
-            say(console, f"failed ({verdict}): {count} of {total.cases} cases")
+def _print_result(console: Console, record: dict[str, Any]) -> None:
     stale = record_lib.stale(record)
     departures = record_lib.departures(record)
-    for departure in departures:
-        say(console, f"FAIL ({departure})", "red")
     passed = record_lib.passed(record)
     say(
         console,
-        f"conformance {'passed' if passed else 'FAILED'}: {failures} of {total.cases} cases "
-        f"failed{f', {len(stale)} stale known divergences' if stale else ''}"
+        f"conformance {'passed' if passed else 'FAILED'}: {len(record_lib.failed(record))} of "
+        f"{len(record['cases'])} cases failed"
+        f"{f', {len(stale)} stale known divergences' if stale else ''}"
         f"{f', {len(departures)} differences of contracts' if departures else ''}",
         "bold green" if passed else "bold red",
     )
+
+
+def _print_overview(console: Console, record: dict[str, Any]) -> None:
+    """Prints what a reader wants to know first."""
+    _print_result(console, record)
+    for departure in record_lib.departures(record):
+        say(console, f"FAIL ({departure})", "red")
+    for claim in overview.claims(record):
+        say(console, f"FAIL ({claim.text})", "red")
+        say(console, f"  first: {claim.first}")
+    if case := overview.smallest(record):
+        say(console, f"the smallest failing program, of {case['case']}:\n")
+        say(console, case["script"])
+    say(console, overview.covered(record))
+    for sentence in overview.not_covered(record):
+        say(console, f"not covered: {sentence}")
+    console.print()
+
+
+def _print_circumstances(console: Console, record: dict[str, Any]) -> None:
+    _print_result(console, record)
     settings = record["settings"]
     shard = record["shard"]
     part = f"shard {shard['index']} of {shard['count']}, " if shard else ""
@@ -165,6 +183,7 @@ def print_record(console: Console, record: dict[str, Any]) -> None:
     """Prints the summary and the failures."""
     summary = Summary.of(record)
     total = summary.total
+    _print_overview(console, record)
     if total.cases:
         _print_tables(console, summary, record["implementations"])
     _print_modes(console, record)
@@ -179,7 +198,7 @@ def print_record(console: Console, record: dict[str, Any]) -> None:
         _print_failure(console, record, case)
     if len(failures) > _SHOWN_FAILURES:
         say(console, f"... and {len(failures) - _SHOWN_FAILURES} more cases failed")
-    _print_verdict(console, record, total, len(failures))
+    _print_circumstances(console, record)
 
 
 def print_details(console: Console, result: CaseResult) -> None:

@@ -1,0 +1,152 @@
+"""Exported cases: judge.py, which needs NumPy alone, says what the harness says."""
+
+import importlib.util
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import numpy_kernels
+import pytest
+
+from tf_bn_ops.conformance import conformance_command
+from tf_bn_ops.conformance.cases import generate
+from tf_bn_ops.conformance.export import portable_judge
+from tf_bn_ops.conformance.models import bounds
+from tf_bn_ops.conformance.models.formula_models import model_of
+from tf_bn_ops.conformance.verdict.judge import judge
+
+HERE = pathlib.Path(__file__).resolve().parent
+GRADIENTS = "FusedBatchNormGradV3,BatchNormTrainingBackprop"
+KERNELS = [numpy_kernels.Kernel, numpy_kernels.NanSwallowed, numpy_kernels.EpsilonDoubled,
+           numpy_kernels.OneRowTooFew, numpy_kernels.SubnormalHalfFlushed]  # fmt: skip
+
+
+def _export(folder, *flags):
+    command = ["tf_bn_ops conformance", "export", str(folder), *flags]
+    return conformance_command.main(command)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("export") / "cases"
+    assert _export(folder, f"--ops={GRADIENTS}", "--cases=120") == 0
+    return folder, json.loads((folder / "cases.json").read_text())["cases"]
+
+
+def _write(cases, kernel, results):
+    """The results of a kernel; the harness's own verdict, case by case."""
+    said = {}
+    for entry in cases:
+        case = generate.parse(entry["case"])
+        given = model_of(case.spec).fill(case)
+        answer = numpy_kernels.answer(kernel, case, given.values)
+        result = judge(case, given, {"candidate": answer}, bounds.PROFILES["float32"])
+        said[entry["id"]] = bool(result.failures)
+        (results / entry["id"]).mkdir(parents=True)
+        for arg, output in zip(case.spec.outputs, answer.outputs, strict=True):
+            if arg.role in entry["outputs"]:
+                stored = (
+                    output
+                    if entry["outputs"][arg.role]["dtype"] != "bfloat16"
+                    else (output.view(np.uint16))
+                )
+                np.save(results / entry["id"] / f"{arg.role}.npy", stored)
+    return said
+
+
+def _judge(folder, results):
+    """In a process that finds nothing but the standard library and NumPy's folder."""
+    site = pathlib.Path(np.__file__).resolve().parents[1]
+    code = (
+        f"import sys, runpy; sys.path.insert(0, {str(site)!r})\n"
+        "for name in ('tensorflow', 'ml_dtypes', 'absl', 'tf_bn_ops'): sys.modules[name] = None\n"
+        f"sys.argv = ['judge.py', {str(results)!r}]\n"
+        f"runpy.run_path({str(folder / 'judge.py')!r}, run_name='__main__')\n"
+    )
+    return subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
+def test_judge_says_what_the_harness_says(kernel, exported, tmp_path):
+    folder, cases = exported
+    said = _write(cases, kernel, tmp_path)
+    done = _judge(folder, tmp_path)
+    assert done.returncode == int(any(said.values())), done.stdout + done.stderr
+    assert f"{sum(said.values())} of {len(cases)} cases failed, 0 not answered" in done.stdout
+    assert kernel is not numpy_kernels.Kernel or not any(said.values())
+    assert kernel is not numpy_kernels.EpsilonDoubled or sum(said.values()) > 5
+    for entry in cases:
+        shown = f"FAIL {entry['id']} " in done.stdout
+        assert not shown or said[entry["id"]], entry["case"]
+
+
+def test_what_is_missing_is_counted_and_what_has_another_form_fails(exported, tmp_path):
+    folder, cases = exported
+    assert _judge(folder, tmp_path).returncode == 2  # Nothing was answered.
+    _write(cases[:3], numpy_kernels.Kernel, tmp_path)
+    (tmp_path / cases[0]["id"] / "x_backprop.npy").unlink()
+    done = _judge(folder, tmp_path)
+    assert done.returncode == 0
+    assert f"0 of 3 cases failed, {len(cases) - 3} not answered" in done.stdout
+    assert "1 outputs not answered in" in done.stdout
+    file = tmp_path / cases[1]["id"] / "scale_backprop.npy"
+    np.save(file, np.load(file).astype(np.float64)[None])
+    done = _judge(folder, tmp_path)
+    assert done.returncode == 1 and "scale_backprop is float64[1, " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "value", "bound", "rule", "is_wrong"),
+    [
+        (1.0, 1.5, 0.5, 0, False),
+        (1.0, 1.5, 0.4, 0, True),
+        (np.nan, np.inf, 1, 0, False),
+        (np.inf, np.nan, 1, portable_judge.NAN_REQUIRED, True),
+        (np.inf, -np.inf, 1, portable_judge.NONFINITE_EXACT, True),
+        (1.0, np.nan, np.nan, 0, True),
+        (1.0, np.inf, np.inf, 0, True),
+        (np.nan, np.nan, np.nan, 0, False),
+        (np.inf, 3e38, 1e38, 0, False),
+        (-np.inf, 3e38, 1e38, 0, True),
+        (np.inf, 1.0, 0.5, 0, True),
+        (np.nan, 1.0, np.inf, 0, False),
+        (np.nan, 1.0, np.inf, portable_judge.FINITE_REQUIRED, True),
+        (5.0, 1.0, np.inf, portable_judge.FINITE_REQUIRED, False),
+    ],
+)
+def test_rules(given, value, bound, rule, is_wrong):
+    arrays = (np.array([x], np.float64) for x in (given, value, bound))
+    found = portable_judge.wrong(*arrays, np.array([rule], np.uint8), 3.4e38)
+    assert found.tolist() == [is_wrong]
+
+
+@pytest.mark.parametrize("folders", [[], ["a", "b"]])
+def test_wrong_usage_is_one_sentence(folders, tmp_path, capsys):
+    (tmp_path / "full").write_text("")
+    for given in (folders, [str(tmp_path)]):
+        assert conformance_command.main(["tf_bn_ops conformance", "export", *given]) == 2
+        assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("system", ["torch", "onnxruntime"])
+def test_systems_that_are_not_tensorflow_are_judged(system, tmp_path):
+    """PyTorch and ONNX Runtime are careful float32 kernels, but that they meet infinity on the way
+    to some large numbers; an error of a thousandth is found."""
+    if importlib.util.find_spec(system) is None:
+        pytest.skip(f"needs {system}")
+    flags = ("--ops=FusedBatchNormV3,FusedBatchNormGradV3", "--dtypes=float32", "--cases=200")
+    assert _export(tmp_path / "cases", *flags) == 0
+    results = tmp_path / "results"
+    answer = [sys.executable, HERE / "other_systems.py", system, tmp_path / "cases", results]
+    done = subprocess.run(answer, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    judged = _judge(tmp_path / "cases", results)
+    failed = [line for line in judged.stdout.splitlines() if line.startswith("FAIL ")]
+    assert len(failed) < 5 and all(",overflow," in line for line in failed), judged.stdout
+    for file in results.glob("*/y.npy"):
+        np.save(file, np.load(file) * np.float32(1.001))
+    off = _judge(tmp_path / "cases", results).stdout
+    assert len([line for line in off.splitlines() if line.startswith("FAIL ")]) == 20

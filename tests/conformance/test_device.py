@@ -1,0 +1,127 @@
+"""--device: TensorFlow's ops as a pluggable device has them, right ones and with planted faults."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from build_helpers import build_op_library
+from test_mapping import VENDOR, _run
+
+from tf_bn_ops.conformance.cases import generate
+from tf_bn_ops.conformance.execution import devices
+from tf_bn_ops.conformance.execution.implementations import ANY_PATH, on_device
+from tf_bn_ops.conformance.models import bounds
+from tf_bn_ops.conformance.models.formula_models import errors, model_of
+from tf_bn_ops.conformance.verdict import divergences
+from tf_bn_ops.conformance.verdict.result import Disagreement
+from tf_bn_ops.harness import problems
+
+DEVICE = ("--device=TOY", "--kinds=random", "--cases=160", "--shrink=1", "-x")
+GRADIENT = "FusedBatchNormGradV3,float32,NHWC,{},training,normal,batch,eps=0.001,eager,seed=1"
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("devices")
+
+    def one(*macros):
+        source = folder / "device.cc"
+        lines = [f"#define {macro}\n" for macro in macros]
+        source.write_text("".join(lines) + (VENDOR / "toy_device.cc").read_text())
+        return build_op_library(source, folder / f"lib{'_'.join(macros).replace(' ', '')}toy.so")
+
+    return one
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("macros", "kept"), [((), "the variance"), (("SAVES_RSTD",), "1/sqrt(variance + epsilon)")]
+)
+def test_a_right_device_passes_by_either_convention(macros, kept, build):
+    result = _run(f"--library={build(*macros)}", *DEVICE)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert f"TOY:0 keeps {kept} in reserve_space_2" in result.stdout
+    assert "TOY:0 has no kernel of FusedBatchNormV2 (half, bfloat16, float32)" in result.stdout
+    judged = set(re.findall(r"^(Fused\w+) +(\w+) ", result.stdout, re.M))
+    assert judged == {("FusedBatchNormV3", "float32"), ("FusedBatchNormGradV3", "float32")}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", [1, 2, 3])
+def test_a_fault_of_a_device_is_caught_and_reduced(fault, build, tmp_path):
+    """A cache by six decimals of epsilon, empty outputs that are unwritten, a layout in a mode."""
+    result = _run(f"--library={build(f'FAULT {fault}')}", *DEVICE)
+    assert result.returncode == 1, result.stdout + result.stderr
+    if fault == 3:
+        program = result.stdout[result.stdout.index("import sys") :]
+        (tmp_path / "shown.py").write_text(program[: program.index("failed else 0)") + 14])
+        done = subprocess.run([sys.executable, tmp_path / "shown.py"], capture_output=True)
+        assert done.returncode == 1, done.stderr
+
+
+@pytest.mark.long
+def test_what_a_device_lacks_is_said(build):
+    result = _run(f"--library={build()}", *DEVICE, "--ops=FusedBatchNormGradV2")
+    assert result.returncode == 2 and "TOY:0 has no kernel of the ops" in result.stderr
+    result = _run(f"--library={build()}", "--device=GPU:7")
+    assert result.returncode == 2 and "there is no device GPU:7" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--device=TOY", "--candidate=onednn"], "--device judges TensorFlow's own ops"),
+        (["--device=TOY", "--library=/nowhere.so"], "no library /nowhere.so"),
+        (["--device=the left one"], "names no device"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(flags, message):
+    result = _run(*flags)
+    assert result.returncode == 2 and message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+class _Output:
+    def __init__(self, device):
+        self.device = device
+
+
+def test_an_output_on_another_device_is_an_error():
+    on_toy, on_cpu = (_Output(f"/job:localhost/device:{d}:0") for d in ("TOY", "CPU"))
+    devices.check_place("TOY:0", [on_toy])
+    devices.check_place("CPU:0", [on_cpu])
+    devices.check_place(None, [on_cpu])
+    with pytest.raises(devices.DeviceError, match="the op ran elsewhere"):
+        devices.check_place("TOY:0", [on_toy, on_cpu])
+
+
+def test_both_conventions_have_the_same_answer():
+    """Within the rounding of 1/sqrt(variance + epsilon); the other one is far off."""
+    case = generate.parse(GRADIENT.format("2x3x4x5"))
+    given = model_of(case.spec).fill(case)
+    converted = problems.with_rstd(case, given)
+    right = {p.role: p.value for p in model_of(case.spec).expected(
+        problems.of_call(case, given), bounds.PROFILES["float32"])}  # fmt: skip
+    outputs = {role: value.astype("float32") for role, value in right.items()}
+    for inputs, is_right in ((given, True), (converted, True)):
+        found = errors(problems.of_call(case, inputs), outputs, "float32")
+        assert all(e.bound <= 1 for e in found.values()) == is_right
+    kept = problems.with_variance(converted)
+    assert (kept.values["variance"] == given.values["variance"]).all()
+    mixed = problems.Inputs({**converted.values, "variance": given.values["variance"]},
+                            attrs=converted.attrs)  # fmt: skip
+    found = errors(problems.of_call(case, mixed), outputs, "float32")
+    assert found["scale_backprop"].bound > 100
+
+
+def test_a_device_may_depart_as_any_path_does_and_need_not():
+    assert on_device("TOY:0", None).path == ANY_PATH
+    known = divergences.Register.load()
+    case = generate.parse(GRADIENT.format("2x3x4x5"))
+    scalar = Disagreement("shape:placeholder", "reserve_space_4 has shape [], not [0]")
+    assert not known.unexplained(ANY_PATH, case, [scalar])
+    assert known.unexplained(ANY_PATH, case, [Disagreement("shape:x_backprop", "x")])
+    fresh = divergences.Register.load()
+    assert not fresh.unexplained(ANY_PATH, case, []) and not fresh.stale
+    assert not any(entry.covered for entry in fresh.entries)

@@ -1,0 +1,471 @@
+// A pluggable device for the tests of --device: its memory is the host's, its
+// streams are synchronous. It has FusedBatchNormV3 and FusedBatchNormGradV3 of
+// float, by two passes in double. -DFAULT=n plants a fault:
+//   1  keeps 1/sqrt(variance + epsilon) terms by epsilon in six decimals
+//   2  leaves outputs of empty tensors unwritten
+//   3  takes NCHW for NHWC in frozen gradients
+// -DSAVES_RSTD: reserve_space_2 of training holds the inverse root, as on GPUs.
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tensorflow/c/experimental/stream_executor/stream_executor.h"
+#include "tensorflow/c/kernels.h"
+#include "tensorflow/c/tf_status.h"
+#include "tensorflow/c/tf_tensor.h"
+
+#ifndef FAULT
+#define FAULT 0
+#endif
+#ifdef SAVES_RSTD
+constexpr bool kSavesRstd = true;
+#else
+constexpr bool kSavesRstd = false;
+#endif
+
+namespace {
+
+constexpr char kType[] = "TOY";
+
+void Ok(TF_Status* status) { TF_SetStatus(status, TF_OK, ""); }
+
+// ---- The device --------------------------------------------------------------
+
+void Allocate(const SP_Device*, uint64_t size, int64_t,
+              SP_DeviceMemoryBase* memory) {
+  memory->struct_size = SP_DEVICE_MEMORY_BASE_STRUCT_SIZE;
+  memory->opaque = aligned_alloc(64, (size + 63) / 64 * 64);
+  memory->size = size;
+  // What is never written shows.
+  if (memory->opaque != nullptr) std::memset(memory->opaque, 0x5a, size);
+}
+void Deallocate(const SP_Device*, SP_DeviceMemoryBase* memory) {
+  std::free(memory->opaque);
+  memory->opaque = nullptr;
+}
+void* HostAllocate(const SP_Device*, uint64_t size) {
+  return aligned_alloc(64, (size + 63) / 64 * 64);
+}
+void HostDeallocate(const SP_Device*, void* memory) { std::free(memory); }
+TF_Bool AllocatorStats(const SP_Device*, SP_AllocatorStats*) { return 0; }
+TF_Bool MemoryUsage(const SP_Device*, int64_t* free, int64_t* total) {
+  *free = *total = int64_t{1} << 30;
+  return 1;
+}
+void CreateStream(const SP_Device*, SP_Stream* stream, TF_Status* status) {
+  *stream = reinterpret_cast<SP_Stream>(new char);
+  Ok(status);
+}
+void DestroyStream(const SP_Device*, SP_Stream stream) {
+  delete reinterpret_cast<char*>(stream);
+}
+void StreamDependency(const SP_Device*, SP_Stream, SP_Stream, TF_Status* s) {
+  Ok(s);
+}
+void StreamStatus(const SP_Device*, SP_Stream, TF_Status* s) { Ok(s); }
+void CreateEvent(const SP_Device*, SP_Event* event, TF_Status* status) {
+  *event = reinterpret_cast<SP_Event>(new char);
+  Ok(status);
+}
+void DestroyEvent(const SP_Device*, SP_Event event) {
+  delete reinterpret_cast<char*>(event);
+}
+SE_EventStatus EventStatus(const SP_Device*, SP_Event) {
+  return SE_EVENT_COMPLETE;
+}
+void OfEvent(const SP_Device*, SP_Stream, SP_Event, TF_Status* s) { Ok(s); }
+void BlockForEvent(const SP_Device*, SP_Event, TF_Status* s) { Ok(s); }
+void Synchronize(const SP_Device*, TF_Status* s) { Ok(s); }
+void CreateTimer(const SP_Device*, SP_Timer* timer, TF_Status* status) {
+  *timer = reinterpret_cast<SP_Timer>(new char);
+  Ok(status);
+}
+void DestroyTimer(const SP_Device*, SP_Timer timer) {
+  delete reinterpret_cast<char*>(timer);
+}
+void OfTimer(const SP_Device*, SP_Stream, SP_Timer, TF_Status* s) { Ok(s); }
+uint64_t Nanoseconds(SP_Timer) { return 0; }
+void ToHost(const SP_Device*, SP_Stream, void* to,
+            const SP_DeviceMemoryBase* from, uint64_t size, TF_Status* s) {
+  std::memcpy(to, from->opaque, size);
+  Ok(s);
+}
+void ToDevice(const SP_Device*, SP_Stream, SP_DeviceMemoryBase* to,
+              const void* from, uint64_t size, TF_Status* s) {
+  std::memcpy(to->opaque, from, size);
+  Ok(s);
+}
+void Within(const SP_Device*, SP_Stream, SP_DeviceMemoryBase* to,
+            const SP_DeviceMemoryBase* from, uint64_t size, TF_Status* s) {
+  std::memcpy(to->opaque, from->opaque, size);
+  Ok(s);
+}
+void SyncToHost(const SP_Device* d, void* to, const SP_DeviceMemoryBase* from,
+                uint64_t size, TF_Status* s) {
+  ToHost(d, nullptr, to, from, size, s);
+}
+void SyncToDevice(const SP_Device* d, SP_DeviceMemoryBase* to, const void* from,
+                  uint64_t size, TF_Status* s) {
+  ToDevice(d, nullptr, to, from, size, s);
+}
+void SyncWithin(const SP_Device* d, SP_DeviceMemoryBase* to,
+                const SP_DeviceMemoryBase* from, uint64_t size, TF_Status* s) {
+  Within(d, nullptr, to, from, size, s);
+}
+void Zero(const SP_Device*, SP_Stream, SP_DeviceMemoryBase* at, uint64_t size,
+          TF_Status* s) {
+  std::memset(at->opaque, 0, size);
+  Ok(s);
+}
+void Set(const SP_Device*, SP_Stream, SP_DeviceMemoryBase* at, uint8_t pattern,
+         uint64_t size, TF_Status* s) {
+  std::memset(at->opaque, pattern, size);
+  Ok(s);
+}
+void Set32(const SP_Device*, SP_Stream, SP_DeviceMemoryBase* at,
+           uint32_t pattern, uint64_t size, TF_Status* s) {
+  for (uint64_t i = 0; i < size / 4; ++i)
+    static_cast<uint32_t*>(at->opaque)[i] = pattern;
+  Ok(s);
+}
+TF_Bool HostCallback(const SP_Device*, SP_Stream, SE_StatusCallbackFn call,
+                     void* argument) {
+  TF_Status* status = TF_NewStatus();
+  call(argument, status);
+  const bool ok = TF_GetCode(status) == TF_OK;
+  TF_DeleteStatus(status);
+  return ok;
+}
+
+void CountDevices(const SP_Platform*, int* count, TF_Status* s) {
+  *count = 1;
+  Ok(s);
+}
+void CreateDevice(const SP_Platform*, SE_CreateDeviceParams* params,
+                  TF_Status* s) {
+  params->device->struct_size = SP_DEVICE_STRUCT_SIZE;
+  params->device->ordinal = params->ordinal;
+  params->device->hardware_name = kType;
+  params->device->device_vendor = "tests";
+  params->device->pci_bus_id = "0000:00:00.0";
+  Ok(s);
+}
+void DestroyDevice(const SP_Platform*, SP_Device*) {}
+int32_t NumaNode(const SP_Device*) { return 0; }
+int64_t Bandwidth(const SP_Device*) { return 1; }
+double Gflops(const SP_Device*) { return 1; }
+void CreateDeviceFns(const SP_Platform*, SE_CreateDeviceFnsParams* params,
+                     TF_Status* s) {
+  *params->device_fns = {SP_DEVICE_FNS_STRUCT_SIZE, nullptr, NumaNode,
+                         Bandwidth, Gflops};
+  Ok(s);
+}
+void DestroyDeviceFns(const SP_Platform*, SP_DeviceFns*) {}
+void CreateExecutor(const SP_Platform*, SE_CreateStreamExecutorParams* params,
+                    TF_Status* status) {
+  SP_StreamExecutor* e = params->stream_executor;
+  e->struct_size = SP_STREAMEXECUTOR_STRUCT_SIZE;
+  e->allocate = Allocate;
+  e->deallocate = Deallocate;
+  e->host_memory_allocate = HostAllocate;
+  e->host_memory_deallocate = HostDeallocate;
+  e->unified_memory_allocate = HostAllocate;
+  e->unified_memory_deallocate = HostDeallocate;
+  e->get_allocator_stats = AllocatorStats;
+  e->device_memory_usage = MemoryUsage;
+  e->create_stream = CreateStream;
+  e->destroy_stream = DestroyStream;
+  e->create_stream_dependency = StreamDependency;
+  e->get_stream_status = StreamStatus;
+  e->create_event = CreateEvent;
+  e->destroy_event = DestroyEvent;
+  e->get_event_status = EventStatus;
+  e->record_event = OfEvent;
+  e->wait_for_event = OfEvent;
+  e->create_timer = CreateTimer;
+  e->destroy_timer = DestroyTimer;
+  e->start_timer = OfTimer;
+  e->stop_timer = OfTimer;
+  e->memcpy_dtoh = ToHost;
+  e->memcpy_htod = ToDevice;
+  e->memcpy_dtod = Within;
+  e->sync_memcpy_dtoh = SyncToHost;
+  e->sync_memcpy_htod = SyncToDevice;
+  e->sync_memcpy_dtod = SyncWithin;
+  e->block_host_for_event = BlockForEvent;
+  e->block_host_until_done = StreamStatus;
+  e->synchronize_all_activity = Synchronize;
+  e->mem_zero = Zero;
+  e->memset = Set;
+  e->memset32 = Set32;
+  e->host_callback = HostCallback;
+  Ok(status);
+}
+void DestroyExecutor(const SP_Platform*, SP_StreamExecutor*) {}
+void CreateTimerFns(const SP_Platform*, SP_TimerFns* fns, TF_Status* s) {
+  *fns = {SP_TIMER_FNS_STRUCT_SIZE, nullptr, Nanoseconds};
+  Ok(s);
+}
+void DestroyTimerFns(const SP_Platform*, SP_TimerFns*) {}
+void DestroyPlatform(SP_Platform*) {}
+void DestroyPlatformFns(SP_PlatformFns*) {}
+
+// ---- The kernels -------------------------------------------------------------
+
+struct Kernel {
+  float epsilon = 0, factor = 1;
+  bool training = true, channels_last = true;
+};
+
+void* Create(TF_OpKernelConstruction* context) {
+  auto* kernel = new Kernel;
+  TF_Status* status = TF_NewStatus();
+  TF_OpKernelConstruction_GetAttrFloat(context, "epsilon", &kernel->epsilon,
+                                       status);
+  TF_OpKernelConstruction_GetAttrFloat(context, "exponential_avg_factor",
+                                       &kernel->factor, status);
+  TF_Bool training = 1;
+  TF_OpKernelConstruction_GetAttrBool(context, "is_training", &training,
+                                      status);
+  kernel->training = training;
+  int32_t list = 0, size = 0;
+  TF_OpKernelConstruction_GetAttrSize(context, "data_format", &list, &size,
+                                      status);
+  std::string format(size, ' ');
+  TF_OpKernelConstruction_GetAttrString(context, "data_format", &format[0],
+                                        size, status);
+  kernel->channels_last = format.back() == 'C';
+  TF_DeleteStatus(status);
+  return kernel;
+}
+void Delete(void* kernel) { delete static_cast<Kernel*>(kernel); }
+
+// 1/sqrt(variance + epsilon), what a fault may keep.
+double Rstd(double variance, float epsilon) {
+  if (FAULT == 1) {
+    static std::mutex mutex;
+    static auto* kept = new std::map<std::string, float>;
+    char key[64];
+    std::snprintf(key, sizeof key, "%.6f", epsilon);
+    std::lock_guard<std::mutex> lock(mutex);
+    epsilon = kept->emplace(key, epsilon).first->second;
+  }
+  return 1 / std::sqrt(variance + epsilon);
+}
+
+// A call: inputs, outputs, and where an element of a channel is.
+class Call {
+ public:
+  Call(const Kernel& kernel, TF_OpKernelContext* context, int x, int vector,
+       int vectors)
+      : context_(context), status_(TF_NewStatus()) {
+    for (int i = 0; i < TF_NumInputs(context); ++i) {
+      TF_Tensor* tensor = nullptr;
+      TF_GetInput(context, i, &tensor, status_);
+      inputs_.push_back(tensor);
+    }
+    for (int i = 0; i < TF_NumDims(inputs_[x]); ++i)
+      dims_.push_back(TF_Dim(inputs_[x], i));
+    if (dims_.size() != 4 && dims_.size() != 5) {
+      Fail("x must be 4-dimensional or 5-dimensional");
+      return;
+    }
+    const size_t axis = kernel.channels_last ? dims_.size() - 1 : 1;
+    channels = dims_[axis];
+    for (size_t i = 0; i < dims_.size(); ++i) {
+      if (i < axis) outer *= dims_[i];
+      if (i > axis) inner *= dims_[i];
+    }
+    for (int i = vector; i < vector + vectors; ++i) {
+      if (TF_NumDims(inputs_[i]) != 1 || TF_Dim(inputs_[i], 0) != channels) {
+        Fail("scale, offset, mean and variance must have the channels");
+        return;
+      }
+    }
+    for (int i = 0; i < x; ++i) {
+      bool same = TF_NumDims(inputs_[i]) == TF_NumDims(inputs_[x]);
+      for (size_t d = 0; same && d < dims_.size(); ++d)
+        same = TF_Dim(inputs_[i], d) == dims_[d];
+      if (!same) {
+        Fail("x and y_backprop must have the same shape");
+        return;
+      }
+    }
+    ok = true;
+  }
+  ~Call() {
+    for (TF_Tensor* t : inputs_) TF_DeleteTensor(t);
+    for (TF_Tensor* t : outputs_) TF_DeleteTensor(t);
+    TF_DeleteStatus(status_);
+  }
+
+  const float* in(int i) const {
+    return static_cast<const float*>(TF_TensorData(inputs_[i]));
+  }
+  float* view(int i) { return Output(i, dims_); }
+  float* vector(int i) { return Output(i, {channels}); }
+  void placeholder(int i) { Output(i, {0}); }
+  int64_t rows() const { return outer * inner; }
+  int64_t at(int64_t c, int64_t row, bool swapped = false) const {
+    if (swapped) return row * channels + c;
+    return (row / inner * channels + c) * inner + row % inner;
+  }
+  void Fail(const char* what) {
+    TF_SetStatus(status_, TF_INVALID_ARGUMENT, what);
+    TF_OpKernelContext_Failure(context_, status_);
+  }
+
+  bool ok = false;
+  int64_t channels = 0, outer = 1, inner = 1;
+
+ private:
+  float* Output(int i, const std::vector<int64_t>& dims) {
+    size_t count = 1;
+    for (int64_t n : dims) count *= n;
+    outputs_.push_back(TF_AllocateOutput(context_, i, TF_FLOAT, dims.data(),
+                                         dims.size(), 4 * count, status_));
+    return static_cast<float*>(TF_TensorData(outputs_.back()));
+  }
+
+  TF_OpKernelContext* context_;
+  TF_Status* status_;
+  std::vector<int64_t> dims_;
+  std::vector<TF_Tensor*> inputs_, outputs_;
+};
+
+void Forward(void* pointer, TF_OpKernelContext* context) {
+  const auto& k = *static_cast<Kernel*>(pointer);
+  const bool reads = !k.training || k.factor != 1;
+  Call call(k, context, 0, 1, reads ? 4 : 2);
+  if (!call.ok) return;
+  const float *x = call.in(0), *scale = call.in(1), *offset = call.in(2);
+  float* y = call.view(0);
+  float* out[4];
+  for (int i = 0; i < 4; ++i) out[i] = call.vector(i + 1);
+  call.placeholder(5);
+  const int64_t m = call.rows();
+  if (FAULT == 2 && m == 0) return;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (int64_t c = 0; c < call.channels; ++c) {
+    double mean = 0, variance = 0;
+    if (!k.training) {
+      mean = call.in(3)[c];
+      variance = call.in(4)[c];
+    }
+    if (k.training && m > 0) {
+      for (int64_t r = 0; r < m; ++r) mean += x[call.at(c, r)];
+      mean /= m;
+      double rest = 0;
+      for (int64_t r = 0; r < m; ++r) {
+        const double d = x[call.at(c, r)] - mean;
+        rest += d;
+        variance += d * d;
+      }
+      variance = (variance - rest * rest / m) / m;
+    }
+    double batch[2] = {mean, variance};
+    if (k.training) {
+      if (m > 1) batch[1] = variance * m / (m - 1);
+      if (k.factor != 1) {
+        for (int i : {0, 1}) {
+          batch[i] = (1 - k.factor) * static_cast<double>(call.in(3 + i)[c]) +
+                     k.factor * batch[i];
+        }
+      }
+    }
+    const double rstd = Rstd(variance, k.epsilon);
+    for (int i : {0, 1}) {
+      out[i][c] = k.training && m == 0 ? nan : static_cast<float>(batch[i]);
+    }
+    out[2][c] = static_cast<float>(mean);
+    out[3][c] = static_cast<float>(k.training && kSavesRstd && m > 0 ? rstd
+                                                                     : variance);
+    for (int64_t r = 0; r < m; ++r) {
+      const int64_t at = call.at(c, r);
+      y[at] = static_cast<float>((x[at] - mean) * rstd * scale[c] + offset[c]);
+    }
+  }
+}
+
+void Backward(void* pointer, TF_OpKernelContext* context) {
+  const auto& k = *static_cast<Kernel*>(pointer);
+  Call call(k, context, 1, 2, 3);
+  if (!call.ok) return;
+  const float *dy = call.in(0), *x = call.in(1), *scale = call.in(2);
+  float* dx = call.view(0);
+  float *dscale = call.vector(1), *doffset = call.vector(2);
+  call.placeholder(3);
+  call.placeholder(4);
+  const int64_t m = call.rows();
+  if (FAULT == 2 && m == 0) return;
+  const bool swapped = FAULT == 3 && !k.training;
+  for (int64_t c = 0; c < call.channels; ++c) {
+    const double mean = call.in(3)[c], given = call.in(4)[c];
+    const bool is_rstd = kSavesRstd && k.training;
+    const double rstd = is_rstd ? given : Rstd(given, k.epsilon);
+    double sum = 0, product = 0;
+    for (int64_t r = 0; r < m; ++r) {
+      const int64_t at = call.at(c, r, swapped);
+      sum += dy[at];
+      product += dy[at] * (x[at] - mean);
+    }
+    for (int64_t r = 0; r < m; ++r) {
+      const int64_t at = call.at(c, r, swapped);
+      double inside = dy[at];
+      if (k.training)
+        inside = dy[at] - sum / m - (x[at] - mean) * rstd * rstd * product / m;
+      dx[at] = static_cast<float>(scale[c] * rstd * inside);
+    }
+    dscale[c] = static_cast<float>(m > 0 ? rstd * product : 0);
+    doffset[c] = static_cast<float>(sum);
+  }
+}
+
+void Register(const char* op, void (*compute)(void*, TF_OpKernelContext*)) {
+  TF_Status* status = TF_NewStatus();
+  TF_KernelBuilder* builder =
+      TF_NewKernelBuilder(op, kType, Create, compute, Delete);
+  for (const char* attr : {"T", "U"})
+    TF_KernelBuilder_TypeConstraint(builder, attr, TF_FLOAT, status);
+  TF_RegisterKernelBuilder(op, builder, status);
+  TF_DeleteStatus(status);
+}
+
+}  // namespace
+
+extern "C" {
+
+void SE_InitPlugin(SE_PlatformRegistrationParams* params, TF_Status* status) {
+  params->platform->struct_size = SP_PLATFORM_STRUCT_SIZE;
+  params->platform->name = kType;
+  params->platform->type = kType;
+  params->platform->use_bfc_allocator = 0;
+  SP_PlatformFns* fns = params->platform_fns;
+  fns->struct_size = SP_PLATFORM_FNS_STRUCT_SIZE;
+  fns->get_device_count = CountDevices;
+  fns->create_device = CreateDevice;
+  fns->destroy_device = DestroyDevice;
+  fns->create_device_fns = CreateDeviceFns;
+  fns->destroy_device_fns = DestroyDeviceFns;
+  fns->create_stream_executor = CreateExecutor;
+  fns->destroy_stream_executor = DestroyExecutor;
+  fns->create_timer_fns = CreateTimerFns;
+  fns->destroy_timer_fns = DestroyTimerFns;
+  params->destroy_platform = DestroyPlatform;
+  params->destroy_platform_fns = DestroyPlatformFns;
+  Ok(status);
+}
+
+void TF_InitKernel() {
+  Register("FusedBatchNormV3", Forward);
+  Register("FusedBatchNormGradV3", Backward);
+}
+
+}  // extern "C"

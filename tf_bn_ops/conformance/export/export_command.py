@@ -1,0 +1,140 @@
+"""Writes cases with right answers and bounds into a folder, for any system to be judged by.
+
+usage: python -m tf_bn_ops conformance export [flags] DIR
+
+--cases, --seed, --ops, --dtypes, --layouts, --modes and --bounds (default: float32) mean what they
+mean in a run; cases of more than 20,000 elements are left out. Then, anywhere that has NumPy:
+
+       python DIR/judge.py RESULTS
+
+DIR/cases.json says what the files are; docs/conformance.md describes it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_bn_ops import _command, spec
+from tf_bn_ops._command import UsageError
+from tf_bn_ops.conformance import flags
+from tf_bn_ops.conformance.cases import generate
+from tf_bn_ops.conformance.cases.case import Case
+from tf_bn_ops.conformance.cases.execution_modes import MOST_CONSTANT
+from tf_bn_ops.conformance.export import portable_judge
+from tf_bn_ops.conformance.models import bounds
+from tf_bn_ops.conformance.models.formula_models import model_of
+from tf_bn_ops.conformance.verdict import judge
+
+_DEFAULT_CASES = 500
+_TYPES = {"bfloat16": np.uint16}  # NumPy's files have no bfloat16: its bits.
+
+
+def _save(folder: pathlib.Path, name: str, array: np.ndarray, dtype: str) -> dict[str, Any]:
+    """Writes an array; its entry in cases.json."""
+    stored = array.view(_TYPES[dtype]) if dtype in _TYPES else array
+    np.save(folder / f"{name}.npy", stored, allow_pickle=False)
+    return {"dtype": dtype, "shape": list(array.shape)}
+
+
+def _type_name(array: np.ndarray) -> str:
+    return spec.dtype_of(array).name
+
+
+def _expected(
+    folder: pathlib.Path, case: Case, expected: judge.Expectation
+) -> dict[str, dict[str, Any]]:
+    """Writes the right answers with their bounds and rules; the outputs' entries."""
+    outputs = {output.role: output for output in expected.outputs if output.judged}
+    arrays: dict[str, dict[str, np.ndarray]] = {}
+    for role, output in outputs.items():
+        assert output.shape is not None
+        view = spec.view_shape(output.shape, case.layout) if len(output.shape) > 1 else output.shape
+        names = {"value": np.float64, "bound": np.float64, "rule": np.uint8}
+        arrays[role] = {name: np.zeros(view, dtype) for name, dtype in names.items()}
+    for part in expected.parts:
+        of_role, at = arrays[part.role], part.at
+        if part.role in expected.exact:
+            part = part.rounded(spec.DTYPES[_name_of(outputs[part.role].dtype)])
+        with np.errstate(all="ignore"):
+            of_role["value"][at] = part.value
+            # What is computed in long double is rounded here.
+            wider = part.value.dtype.itemsize > 8 and part.role not in expected.exact
+            of_role["bound"][at] = part.bound + 2.0**-52 * np.abs(part.value) * wider
+        rule: Any = portable_judge.NONFINITE_EXACT * part.nonfinite_exact
+        for flag, where in (
+            (portable_judge.NAN_REQUIRED, part.nan_required),
+            (portable_judge.FINITE_REQUIRED, part.finite_required),
+        ):
+            rule = rule | (0 if where is None else flag * where.astype(np.uint8))
+        of_role["rule"][at] = rule
+    entries = {}
+    for role, output in outputs.items():
+        assert output.shape is not None
+        for name, array in arrays[role].items():
+            np.save(folder / f"{role}.{name}.npy", array.reshape(output.shape), allow_pickle=False)
+        entries[role] = {"dtype": _name_of(output.dtype), "shape": list(output.shape)}
+    return entries
+
+
+def _name_of(dtype: np.dtype) -> str:
+    return next(name for name, known in spec.DTYPES.items() if np.dtype(known.numpy) == dtype)
+
+
+def write(case: Case, name: str, to: pathlib.Path, profile: bounds.Profile) -> dict[str, Any]:
+    """Writes a case into a folder of its own; its entry in cases.json."""
+    inputs = model_of(case.spec).fill(case)
+    folder = to / name
+    folder.mkdir()
+    read = [arg.role for arg in case.spec.inputs if arg.kind != spec.OPAQUE]
+    return {
+        "id": name,
+        "case": str(case),
+        "op": case.op,
+        "layout": case.layout,
+        "attrs": {"epsilon": case.epsilon, "is_training": case.is_training, **inputs.attrs},
+        "inputs": {
+            role: _save(folder, role, inputs.values[role], _type_name(inputs.values[role]))
+            for role in read
+            if role in inputs.values
+        },
+        "outputs": _expected(folder, case, judge.expect(case, inputs, profile)),
+    }
+
+
+def _body(folders: Sequence[str]) -> int:
+    if len(folders) != 1:
+        raise UsageError("name one folder to write cases to")
+    to = pathlib.Path(folders[0])
+    if to.exists() and any(to.iterdir()):
+        raise UsageError(f"{to} is not empty: name a new folder")
+    to.mkdir(parents=True, exist_ok=True)
+    values = flags.VALUES
+    count = values.cases if values["cases"].present else _DEFAULT_CASES
+    profile = bounds.PROFILES[values.bounds if values["bounds"].present else "float32"]
+    drawn = list(generate.generate(count, values.seed, flags.combinations()))
+    kept = [case for case in drawn if math.prod(case.shape) <= MOST_CONSTANT]
+    entries = [write(case, f"{i:05}", to, profile) for i, case in enumerate(kept)]
+    head = {"schema": portable_judge.SCHEMA, "bounds": profile.name, "seed": values.seed}
+    text = json.dumps({**head, "cases": entries}, indent=1)
+    (to / "cases.json").write_text(text + "\n", encoding="utf-8")
+    shutil.copy(portable_judge.__file__, to / "judge.py")
+    left = len(drawn) - len(kept)
+    print(f"{len(kept)} cases in {to}, {left} of more than {MOST_CONSTANT} elements left out")
+    print(f"judge results with: python {to / 'judge.py'} RESULTS")
+    return 0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command; argv is its name, then flags and the folder; returns the exit status."""
+    folders: list[str] = []
+    try:
+        return _command.run(argv, __doc__, flags.VALUES, lambda: _body(folders), (), folders)
+    finally:
+        flags.VALUES.unparse_flags()
