@@ -17,7 +17,7 @@ from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.result import Disagreement
 from tf_bn_ops.harness import problems
 
-DEVICE = ("--device=TOY", "--kinds=random", "--cases=160", "--shrink=1", "-x")
+DEVICE = ("--device=TOY", "--kinds=random,contract", "--cases=160", "--shrink=1", "-x")
 GRADIENT = "FusedBatchNormGradV3,float32,NHWC,{},training,normal,batch,eps=0.001,eager,seed=1"
 
 

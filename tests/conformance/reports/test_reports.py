@@ -76,14 +76,6 @@ def _like(record_of_a_run):
     return {k: v for k, v in record_of_a_run.items() if k not in CIRCUMSTANCES}
 
 
-def test_docs_have_the_fields_of_the_json_file(repo_root):
-    text = (repo_root / "docs" / "conformance.md").read_text(encoding="utf-8")
-    for name, fields in record.SCHEMA.items():
-        heading = f"`{name}`:" if name else "The file:"
-        rows = "\n".join(f"| `{field}` | {meaning} |" for field, meaning in fields.items())
-        assert f"{heading}\n\n| field | meaning |\n| --- | --- |\n{rows}\n\n" in text, rows
-
-
 def test_json_holds_every_case_and_is_read_back(run):
     status, files, _ = run(*FLAGS)
     assert status == 0

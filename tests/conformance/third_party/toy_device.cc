@@ -36,7 +36,8 @@ constexpr char kType[] = "TOY";
 
 void Ok(TF_Status* status) { TF_SetStatus(status, TF_OK, ""); }
 
-// ---- The device --------------------------------------------------------------
+// ---- The device
+// --------------------------------------------------------------
 
 void Allocate(const SP_Device*, uint64_t size, int64_t,
               SP_DeviceMemoryBase* memory) {
@@ -217,11 +218,13 @@ void DestroyTimerFns(const SP_Platform*, SP_TimerFns*) {}
 void DestroyPlatform(SP_Platform*) {}
 void DestroyPlatformFns(SP_PlatformFns*) {}
 
-// ---- The kernels -------------------------------------------------------------
+// ---- The kernels
+// -------------------------------------------------------------
 
 struct Kernel {
   float epsilon = 0, factor = 1;
   bool training = true, channels_last = true;
+  size_t rank = 4;
 };
 
 void* Create(TF_OpKernelConstruction* context) {
@@ -242,6 +245,7 @@ void* Create(TF_OpKernelConstruction* context) {
   TF_OpKernelConstruction_GetAttrString(context, "data_format", &format[0],
                                         size, status);
   kernel->channels_last = format.back() == 'C';
+  kernel->rank = format.size();
   TF_DeleteStatus(status);
   return kernel;
 }
@@ -273,8 +277,8 @@ class Call {
     }
     for (int i = 0; i < TF_NumDims(inputs_[x]); ++i)
       dims_.push_back(TF_Dim(inputs_[x], i));
-    if (dims_.size() != 4 && dims_.size() != 5) {
-      Fail("x must be 4-dimensional or 5-dimensional");
+    if (dims_.size() != kernel.rank) {
+      Fail("x must have the dimensions of data_format");
       return;
     }
     const size_t axis = kernel.channels_last ? dims_.size() - 1 : 1;
@@ -385,8 +389,8 @@ void Forward(void* pointer, TF_OpKernelContext* context) {
       out[i][c] = k.training && m == 0 ? nan : static_cast<float>(batch[i]);
     }
     out[2][c] = static_cast<float>(mean);
-    out[3][c] = static_cast<float>(k.training && kSavesRstd && m > 0 ? rstd
-                                                                     : variance);
+    out[3][c] =
+        static_cast<float>(k.training && kSavesRstd && m > 0 ? rstd : variance);
     for (int64_t r = 0; r < m; ++r) {
       const int64_t at = call.at(c, r);
       y[at] = static_cast<float>((x[at] - mean) * rstd * scale[c] + offset[c]);

@@ -1,6 +1,6 @@
 """The record of a run, which all reports are generated from, and its JSON file.
 
-SCHEMA describes the file and docs/conformance.md shows it; `check` holds a file against it. Names
+SCHEMA describes the file, and the API page lists it; `check` holds a file against it. Names
 of ops, outputs, implementations, kinds and verdicts are data: a reader takes those that come.
 """
 

@@ -1,0 +1,152 @@
+"""Faults of odd statistics or of one combination only: 500 cases of the op catch each of them."""
+
+import math
+from typing import ClassVar
+
+import numpy as np
+import numpy_kernels
+import pytest
+from numpy_kernels import Kernel, fill
+
+from tf_bn_ops import spec
+from tf_bn_ops.conformance.cases import coverage, generate
+from tf_bn_ops.conformance.models import bounds
+from tf_bn_ops.conformance.models.formula_models import model_of
+from tf_bn_ops.conformance.verdict.judge import judge
+
+OP = "FusedBatchNormGradV3"
+COMBOS = generate.combinations([OP])
+CASES = list(generate.generate(500, 1, COMBOS))
+FLOAT32 = bounds.PROFILES["float32"]
+
+
+def _statistics(change):
+    """A kernel that changes mean and variance before it uses them."""
+
+    class Changed(Kernel):
+        def run(self):
+            self.mean, self.variance = change(self.mean.copy(), self.variance.copy())
+            return super().run()
+
+    return Changed
+
+
+def _nan_to(value):
+    return lambda mean, variance: (mean, np.where(np.isnan(variance), value, variance))
+
+
+def _nan_of_all(mean, variance):
+    """One odd channel spoils its neighbour."""
+    odd = np.isnan(variance)
+    return mean, np.where(odd | np.roll(odd, 1), np.nan, variance)
+
+
+class _EpsilonClamped(Kernel):
+    """As libraries do that have a least epsilon."""
+
+    def epsilon(self):
+        return max(super().epsilon(), 1e-5)
+
+
+class _EpsilonBySixDecimals(Kernel):
+    """A cache of what depends on epsilon, by its text."""
+
+    kept: ClassVar[dict[str, float]] = {}
+
+    def epsilon(self):
+        epsilon = super().epsilon()
+        return self.kept.setdefault(f"{epsilon:.6f}", epsilon)
+
+
+def _where(applies):
+    """A kernel that is off by a thousandth where a condition on a case's traits holds."""
+
+    class Rare(Kernel):
+        def run(self):
+            x, scale, offset = super().run()
+            wrong = applies(self.case, *coverage.sizes(self.case.shape, self.case.layout))
+            factor = 1.001 if wrong else 1
+            return (x, (scale * np.float64(factor)).astype(scale.dtype), offset)
+
+    return Rare
+
+
+def _count_in(bits):
+    """A kernel whose number of rows wraps around."""
+
+    class Narrow(Kernel):
+        def rows(self):
+            rows = int(super().rows())
+            return max(1, rows % (1 << bits))
+
+    return Narrow
+
+
+FAULTS = {
+    "NaN variance is taken for 0": _statistics(_nan_to(0)),
+    "NaN variance is taken for 1": _statistics(_nan_to(1)),
+    "NaN mean is taken for 0": _statistics(lambda m, v: (np.nan_to_num(m, nan=0.0), v)),
+    "infinite variance is taken for a large one": _statistics(
+        lambda m, v: (m, np.minimum(v, np.float32(1e3)))
+    ),
+    "negative variance is taken for 0": _statistics(lambda m, v: (m, np.maximum(v, 0))),
+    "an odd channel spoils its neighbour": _statistics(_nan_of_all),
+    "epsilon is 1e-5 at least": _EpsilonClamped,
+    "epsilon is cached by six decimals": _EpsilonBySixDecimals,
+    "rows are counted in 15 bits": _count_in(15),
+    "rows are counted in 16 bits": _count_in(16),
+    "frozen NDHWC alone": _where(lambda c, *_: c.layout == "NDHWC" and not c.is_training),
+    "33 to 128 channels in training": _where(
+        lambda c, channels, *_: 33 <= channels <= 128 and c.is_training
+    ),
+    "inner sizes above 1024 of NCDHW": _where(
+        lambda c, channels, inner, rows: inner > 1024 and c.layout == "NCDHW"
+    ),
+    "more than 32767 channels in half": _where(
+        lambda c, channels, *_: channels > 32767 and c.dtype == "half"
+    ),
+    "tiny epsilon of a tiny variance": _where(
+        lambda c, *_: c.epsilon < 1e-6 and c.kind == "tiny_variance"
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def filled():
+    return [(c, fill(c)) for c in CASES if math.prod(c.shape) < 250_000]
+
+
+def _failures(kernel, case, given):
+    answer = numpy_kernels.answer(kernel, case, given.values)
+    return judge(case, given, {"candidate": answer}, FLOAT32).failures
+
+
+def test_a_right_kernel_passes(filled):
+    for case, given in filled:
+        assert not _failures(Kernel, case, given), str(case)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_500_cases_catch_it(name, filled):
+    assert any(_failures(FAULTS[name], case, given) for case, given in filled)
+
+
+def test_500_cases_have_every_pair_and_every_kind_in_each_layout_and_mode():
+    (covered,) = coverage.of_cases(COMBOS, CASES).values()
+    assert len(covered.pairs) > 900 and not covered.missing
+    have = {(c.layout, c.mode, c.kind) for c in CASES}
+    op = spec.OPS[OP]
+    assert have == {(la, m, k) for la in op.layouts for m in op.modes for k in model_of(op).kinds}
+
+
+def test_pairs_that_no_case_can_have_are_not_asked_for():
+    combos = generate.combinations(["BatchNormTrainingBackprop"], (), ["NC"])
+    ((_, covered),) = coverage.of_cases(combos, []).items()
+    for pair in (
+        {("layout", "NC"), ("inner", "2-8")},
+        {("channels", "32768-70000"), ("rows", "65536-400000")},
+        {("inner", "1025-12544"), ("rows", "2-16")},
+        {("kind", "kink"), ("mode", "training")},
+    ):
+        assert frozenset(pair) not in covered.pairs, pair
+    assert frozenset({("layout", "NC"), ("inner", "1")}) in covered.pairs
