@@ -32,6 +32,7 @@ from tf_bn_ops.conformance.models import bounds
 from tf_bn_ops.conformance.models.formula_models import model_of
 from tf_bn_ops.conformance.verdict import judge
 
+_FLAGS = flags.VALUES  # Those of a run.
 _DEFAULT_CASES = 500
 _TYPES = {"bfloat16": np.uint16}  # NumPy's files have no bfloat16: its bits.
 
@@ -115,7 +116,7 @@ def _body(folders: Sequence[str]) -> int:
     if to.exists() and any(to.iterdir()):
         raise UsageError(f"{to} is not empty: name a new folder")
     to.mkdir(parents=True, exist_ok=True)
-    values = flags.VALUES
+    values = _FLAGS
     count = values.cases if values["cases"].present else _DEFAULT_CASES
     profile = bounds.PROFILES[values.bounds if values["bounds"].present else "float32"]
     drawn = list(generate.generate(count, values.seed, flags.combinations()))
@@ -135,6 +136,6 @@ def main(argv: Sequence[str]) -> int:
     """Runs the command; argv is its name, then flags and the folder; returns the exit status."""
     folders: list[str] = []
     try:
-        return _command.run(argv, __doc__, flags.VALUES, lambda: _body(folders), (), folders)
+        return _command.run(argv, __doc__, _FLAGS, lambda: _body(folders), (), folders)
     finally:
-        flags.VALUES.unparse_flags()
+        _FLAGS.unparse_flags()
