@@ -19,12 +19,7 @@ from tf_bn_ops import _graph_fusion, _loader
 _KNOWN_TENSORFLOW = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
 
 _OPS = (
-    "FusedBatchNorm",
-    "FusedBatchNormV2",
-    "FusedBatchNormV3",
-    "FusedBatchNormGrad",
-    "FusedBatchNormGradV2",
-    "FusedBatchNormGradV3",
+    *(f"FusedBatchNorm{gradient}{v}" for gradient in ("", "Grad") for v in ("", "V2", "V3")),
     # What TensorFlow's graph optimizer makes of a forward op and the Relu behind it, with oneDNN.
     "_FusedBatchNormEx",
 )
@@ -172,7 +167,7 @@ def check_known(version: str) -> None:
 @functools.cache
 def _replaced_kernels() -> tuple[Kernel, ...]:
     """Replaces them; those that were replaced or added, in the order of ops and types."""
-    path = _loader.companion_path(_loader.OVERRIDE_LIBRARY)
+    path = _loader.installation().path(_loader.OVERRIDE_LIBRARY)
     import tensorflow as tf
     from tensorflow.python.eager import context
 

@@ -33,7 +33,7 @@ def library() -> ctypes.CDLL:
       LibraryError: (an ImportError) it, or the op library, is missing or does not fit.
     """
     _calls.load()
-    path = _loader.companion_path(_loader.OPTIMIZER_LIBRARY)
+    path = _loader.installation().path(_loader.OPTIMIZER_LIBRARY)
     _loader.load_kernels(path)
     result = ctypes.CDLL(path)
     result.tfbn_fuse_graph.argtypes = [

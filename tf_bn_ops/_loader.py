@@ -38,9 +38,10 @@ XLA_LIBRARY = "libtf_bn_ops_xla.so"
 BUILD_INFO = "build_info.json"
 
 # Ends the sentence of most errors.
+_MAKE = "'make PYTHON=/path/to/this/python' in the source tree"
+_UPGRADE = "'pip install --upgrade tf-bn-ops'"
 REBUILD = (
-    "rebuild it with 'make PYTHON=/path/to/this/python' in the source tree, or reinstall it with "
-    "'pip install --force-reinstall --no-deps .'"
+    f"rebuild it with {_MAKE}, or reinstall it with 'pip install --force-reinstall --no-deps .'"
 )
 _BUILD = "build it with 'make' in the source tree, or install the package with 'pip install .'"
 _PACKAGE = pathlib.Path(__file__).resolve().parent
@@ -133,14 +134,13 @@ class Installation:
     def check_version(self, version: str) -> None:
         """Refuses libraries that were built for another minor version than this TensorFlow's."""
         built_for = str(self.build["tensorflow_version"])
+        sources = self._sources_build_with(version)
         if self.minors and not self.chosen and minor(version) not in self.minors:
-            make = "'make PYTHON=/path/to/this/python' in the source tree"
             also = {
-                "yes": f", or build the package for yours with {make}",
-                "newer": ", or a newer tf_bn_ops, if there is one ('pip install --upgrade "
-                "tf-bn-ops')",
+                "yes": f", or build the package for yours with {_MAKE}",
+                "newer": f", or a newer tf_bn_ops, if there is one ({_UPGRADE})",
                 "older": "",
-            }[self._sources_build_with(version)]
+            }[sources]
             raise LibraryError(
                 f"this package has libraries for TensorFlow {', '.join(self.minors)}, but this is "
                 f"TensorFlow {version}: install one of these{also}"
@@ -152,7 +152,7 @@ class Installation:
                 "newer": f"{own}, or build a newer tf_bn_ops, if there is one; this one builds for "
                 "yours, untried, with 'TF_BN_OPS_UNTRIED=1 make PYTHON=/path/to/this/python'",
                 "older": f"{own}: tf_bn_ops does not build with one as old as yours",
-            }[self._sources_build_with(version)]
+            }[sources]
             raise LibraryError(
                 f"{self.op_library} was built for TensorFlow {built_for}, but this is TensorFlow "
                 f"{version}: {remedy}"
@@ -294,7 +294,7 @@ def library_path() -> str:
     Raises:
       LibraryError: (an ImportError) if there is no such file.
     """
-    return companion_path(OP_LIBRARY)
+    return installation().path(OP_LIBRARY)
 
 
 def core_library_path() -> str:
@@ -307,16 +307,7 @@ def core_library_path() -> str:
     # Nobody asks which TensorFlow there is, which may take an import, for what fits all of them.
     if shared.is_file() and not _startup.variable(LIBRARY_VARIABLE):
         return str(shared)
-    return companion_path(CORE_LIBRARY)
-
-
-def companion_path(name: str) -> str:
-    """Path of a library.
-
-    Raises:
-      LibraryError: (an ImportError) if there is no such file.
-    """
-    return installation().path(name)
+    return installation().path(CORE_LIBRARY)
 
 
 def get_include() -> str:
@@ -340,7 +331,7 @@ def get_lib() -> str:
     Raises:
       LibraryError: (an ImportError) if the client library is not there.
     """
-    return str(pathlib.Path(companion_path(CLIENT_LIBRARY)).parent)
+    return str(pathlib.Path(installation().path(CLIENT_LIBRARY)).parent)
 
 
 # ---- Loading -------------------------------------------------------------------------------------

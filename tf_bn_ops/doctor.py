@@ -205,22 +205,20 @@ def _build(here: _loader.Installation) -> Finding:
     return Finding("build", state, f"{about}{but and f'{but}: {_loader.REBUILD}'}")
 
 
+def _checked(name: str, check: Callable[[], object], fits: str) -> Finding:
+    """What a check of the loader says; `fits` where it refuses nothing."""
+    refused = _refusal(check)
+    return Finding(name, PROBLEM if refused else OK, refused or fits)
+
+
 def _abi(here: _loader.Installation, tensorflow: Mapping[str, Any]) -> Iterator[Finding]:
     """Whether the library fits the TensorFlow that was found."""
     version, flag = tensorflow["version"], tensorflow["cxx11_abi"]
-    refused = _refusal(lambda: here.check_version(version))
     built_for = _loader.minor(str(here.build["tensorflow_version"]))
-    yield Finding(
-        "ABI: version",
-        PROBLEM if refused else OK,
-        refused or f"TensorFlow {version} is a {built_for}, as at build time",
-    )
-    refused = _refusal(lambda: here.check_cxx11_abi(version, flag))
-    yield Finding(
-        "ABI: C++ strings",
-        PROBLEM if refused else OK,
-        refused or f"_GLIBCXX_USE_CXX11_ABI={flag} on both sides",
-    )
+    fits = f"TensorFlow {version} is a {built_for}, as at build time"
+    yield _checked("ABI: version", lambda: here.check_version(version), fits)
+    fits = f"_GLIBCXX_USE_CXX11_ABI={flag} on both sides"
+    yield _checked("ABI: C++ strings", lambda: here.check_cxx11_abi(version, flag), fits)
 
 
 def _check(here: _loader.Installation, name: str) -> None:
@@ -245,86 +243,57 @@ def _libraries(here: _loader.Installation, found: Probe) -> Iterator[Finding]:
         yield from _abi(here, found.tensorflow)
 
 
-def _ops(found: Probe) -> Iterator[Finding]:
+def _ops(found: Probe) -> Finding:
     if found.tensorflow is None:
-        yield Finding(
-            "ops", PROBLEM, "not tried without TensorFlow: repair what is said above first"
-        )
-    elif found.load_error is None:
-        yield Finding("ops", OK, "loaded, called and right on a small tensor")
-    else:
-        yield Finding("ops", PROBLEM, f"cannot be used: {found.load_error}")
+        return Finding("ops", PROBLEM, "not tried without TensorFlow: repair what is said above")
+    if found.load_error is None:
+        return Finding("ops", OK, "loaded, called and right on a small tensor")
+    return Finding("ops", PROBLEM, f"cannot be used: {found.load_error}")
 
 
-def _processor() -> Iterator[Finding]:
+def _processor() -> Finding:
     try:
         built = c_abi.implementations()
     except _loader.LibraryError as error:
-        yield Finding("CPU", PROBLEM, str(error))
-        return
+        return Finding("CPU", PROBLEM, str(error))
     except (OSError, AttributeError) as error:
-        yield Finding(
-            "CPU",
-            PROBLEM,
-            f"{_loader.core_library_path()} cannot be loaded ({error}): {_loader.REBUILD}",
-        )
-        return
+        path = _loader.core_library_path()
+        return Finding("CPU", PROBLEM, f"{path} cannot be loaded ({error}): {_loader.REBUILD}")
     names = ", ".join(one.name for one in built)
     usable = [one.name for one in built if one.supported]
     about = f"built: {names}; of these this processor runs: {', '.join(usable)}"
-    forced = os.environ.get(c_abi.ISA_VARIABLE)
+    forced, variable = os.environ.get(c_abi.ISA_VARIABLE), c_abi.ISA_VARIABLE
     if not forced:
-        yield Finding("CPU", OK, f"{usable[0]} is in use ({about})")
-    elif forced not in usable:
-        yield Finding(
-            "CPU",
-            PROBLEM,
-            f"{c_abi.ISA_VARIABLE}={forced} names none that can run ({about}): unset it, or name "
-            "one of those",
-        )
-    elif forced != usable[0]:
-        yield Finding(
-            "CPU",
-            WARNING,
-            f"{forced} is in use because {c_abi.ISA_VARIABLE} says so ({about}): unset it to get "
-            f"{usable[0]}",
-        )
-    else:
-        yield Finding("CPU", OK, f"{forced} is in use, as {c_abi.ISA_VARIABLE} says ({about})")
+        return Finding("CPU", OK, f"{usable[0]} is in use ({about})")
+    if forced not in usable:
+        text = f"{variable}={forced} names none that can run ({about}): unset it, or name one of"
+        return Finding("CPU", PROBLEM, f"{text} those")
+    text = f"{forced} is in use because {variable} says so ({about})"
+    if forced != usable[0]:
+        return Finding("CPU", WARNING, f"{text}: unset it to get {usable[0]}")
+    return Finding("CPU", OK, text)
 
 
 def _gpu(here: _loader.Installation, found: Probe) -> Iterator[Finding]:
     if not here.build:
         return  # Said already.
-    cuda = here.build.get("cuda")
-    gpus = found.tensorflow["gpus"] if found.tensorflow else []
+    cuda, gpus = here.build.get("cuda"), found.tensorflow["gpus"] if found.tensorflow else []
+    state, text = OK, "not built ('make gpu' in the source tree builds it)"
     if cuda:
         archs = ", ".join(f"sm_{arch}" for arch in cuda["archs"])
-        seen = f"TensorFlow sees {len(gpus)} GPU{'' if len(gpus) == 1 else 's'}"
-        yield Finding(
-            "GPU",
-            OK,
-            f"built with CUDA {cuda['version']} for {archs} and PTX of compute_{cuda['ptx']}; "
-            f"{seen}",
-        )
+        text = f"built with CUDA {cuda['version']} for {archs} and PTX of compute_{cuda['ptx']}; "
+        text += f"TensorFlow sees {len(gpus)} GPU{'' if len(gpus) == 1 else 's'}"
     elif gpus:
-        yield Finding(
-            "GPU",
-            WARNING,
-            f"not built, but TensorFlow sees {len(gpus)}: build in the source tree with 'make gpu' "
-            "to use them (docs/gpu.md)",
-        )
-    else:
-        yield Finding("GPU", OK, "not built ('make gpu' in the source tree builds it)")
+        state, text = WARNING, f"not built, but TensorFlow sees {len(gpus)}: build in the source"
+        text += " tree with 'make gpu' to use them (docs/gpu.md)"
+    yield Finding("GPU", state, text)
 
 
-def _xla(here: _loader.Installation) -> Iterator[Finding]:
+def _xla(here: _loader.Installation) -> Finding:
     path = here.folder / _loader.XLA_LIBRARY
     if not path.is_file():
-        yield Finding("XLA", OK, "not built: the ops do not run below jit_compile=True")
-        return
-    refused = _refusal(lambda: _loader.check_whole(str(path)))
-    yield Finding("XLA", PROBLEM if refused else OK, refused or str(path))
+        return Finding("XLA", OK, "not built: the ops do not run below jit_compile=True")
+    return _checked("XLA", lambda: _loader.check_whole(str(path)), str(path))
 
 
 def _switch(found: Probe) -> Finding:
@@ -341,19 +310,13 @@ def _switch(found: Probe) -> Finding:
         return Finding("switch", PROBLEM, str(error))
 
 
-def _tools() -> Iterator[Finding]:
+def _tools() -> Finding:
     """What building needs; a package that was installed from a wheel needs none of it."""
-    missing = [tool for tool in ("make", "g++") if not shutil.which(tool)]
-    if missing:
-        yield Finding(
-            "compiler",
-            OK,
-            f"no {' and no '.join(missing)} here; only building needs them (Debian/Ubuntu: apt "
-            "install make g++)",
-        )
-        return
+    if missing := [tool for tool in ("make", "g++") if not shutil.which(tool)]:
+        text = f"no {' and no '.join(missing)} here; only building needs them"
+        return Finding("compiler", OK, f"{text} (Debian/Ubuntu: apt install make g++)")
     lines = subprocess.run(["g++", "--version"], capture_output=True, text=True).stdout.splitlines()
-    yield Finding("compiler", OK, f"{lines[0] if lines else 'g++'}; only building needs it")
+    return Finding("compiler", OK, f"{lines[0] if lines else 'g++'}; only building needs it")
 
 
 def diagnose(found: Probe) -> list[Finding]:
@@ -363,12 +326,12 @@ def diagnose(found: Probe) -> list[Finding]:
         *_package(here),
         *_tensorflow(here, found),
         *_libraries(here, found),
-        *_ops(found),
-        *_processor(),
+        _ops(found),
+        _processor(),
         *_gpu(here, found),
-        *_xla(here),
+        _xla(here),
         _switch(found),
-        *_tools(),
+        _tools(),
     ]
 
 
