@@ -255,7 +255,8 @@ $(B)/lib/libtf_bn_ops.so: $(OP_OBJECTS) $(ON_CORE)
 	$(Q)echo '  LINK    $@'
 	$(call link_library,$(CORE_RPATH) $(TF_LDFLAGS) $(CUDA_LDFLAGS))
 
-$(B)/lib/libtf_bn_ops_override.so: $(B)/cc/kernels/cpu_launch.o $(OVERRIDE_OBJECTS) $(ON_CORE)
+OP_CALL_OBJECTS := $(B)/cc/ops/check_shapes.o $(B)/cc/ops/op_call.o
+$(B)/lib/libtf_bn_ops_override.so: $(B)/cc/kernels/cpu_launch.o $(OP_CALL_OBJECTS) $(OVERRIDE_OBJECTS) $(ON_CORE)
 	$(Q)echo '  LINK    $@'
 	$(call link_library,$(CORE_RPATH) $(TF_LDFLAGS))
 
@@ -263,7 +264,7 @@ $(B)/lib/libtf_bn_ops_optimizer.so: $(OPTIMIZER_OBJECTS)
 	$(Q)echo '  LINK    $@'
 	$(call link_library,$(TF_LDFLAGS))
 
-$(B)/lib/libtf_bn_ops_xla.so: $(B)/cc/ops/check_shapes.o $(XLA_OBJECTS) $(ON_CORE)
+$(B)/lib/libtf_bn_ops_xla.so: $(OP_CALL_OBJECTS) $(XLA_OBJECTS) $(ON_CORE)
 	$(Q)echo '  LINK    $@'
 	$(call link_library,$(CORE_RPATH) $(TF_CC_LDFLAGS))
 

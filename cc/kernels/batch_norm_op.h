@@ -1,8 +1,7 @@
-// The kernel class of every op of the family on every device: validate -> view
-// -> arguments -> outputs -> backend.
+// The kernel class of every op of the family on every device: attrs and shapes
+// -> call -> inputs and outputs by role -> backend.
 //
-// A Spec (cc/ops/fused_batch_norm_grad.h, ...) says what an op accepts and
-// which of its tensors is which of the formula's. A Backend has
+// A Backend has
 //   static constexpr bool kSavesRstd;
 //   static void Launch(OpKernelContext*, const Call&);
 // with kSavesRstd: whether the device's forward op saves rstd in
@@ -11,104 +10,125 @@
 #ifndef TF_BN_OPS_CC_KERNELS_BATCH_NORM_OP_H_
 #define TF_BN_OPS_CC_KERNELS_BATCH_NORM_OP_H_
 
-#include <initializer_list>
+#include <cstdint>
+#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "cc/core/call.h"
-#include "cc/ops/dtype_of.h"
+#include "cc/core/formulas/forward.h"
+#include "cc/ops/op_call.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
 namespace tf_bn_ops {
 
-// The inputs of a call, for Spec::BindInputs.
-class OpInputs {
- public:
-  explicit OpInputs(tensorflow::OpKernelContext* context) : context_(context) {}
-  void* operator()(int i) const { return context_->input(i).data(); }
-  int64_t Size(int i) const { return context_->input(i).NumElements(); }
-
- private:
-  tensorflow::OpKernelContext* const context_;
+// The inputs whose buffer an output may take, the first one that is free.
+struct Reuse {
+  Role output, inputs[3];
 };
+constexpr Reuse kReuses[] = {
+    {Role::kY, {Role::kX, Role::kSideInput, Role::kNone}},
+    {Role::kBatchMean, {Role::kMean, Role::kNone, Role::kNone}},
+    {Role::kBatchVariance, {Role::kVariance, Role::kNone, Role::kNone}},
+    {Role::kXBackprop, {Role::kYBackprop, Role::kX, Role::kY}},
+    {Role::kSideInputBackprop, {Role::kYBackprop, Role::kNone, Role::kNone}},
+    {Role::kYBackpropGrad, {Role::kXBackpropGrad, Role::kYBackprop, Role::kX}},
+    {Role::kXGrad, {Role::kYBackprop, Role::kX, Role::kXBackpropGrad}}};
 
-// The outputs of a call, for Spec::BindOutputs. Allocates each; on failure sets
-// the context's status and returns nullptr.
-class OpOutputs {
+template <typename Backend>
+class BatchNormKernel : public tensorflow::OpKernel {
  public:
-  explicit OpOutputs(tensorflow::OpKernelContext* context)
-      : context_(context) {}
-
-  // Output i, of the shape of input `like`, which may take the buffer of one of
-  // the inputs `reusable`.
-  void* operator()(int i, int like, std::initializer_list<int> reusable) const {
-    return Allocate(i, context_->input(like).shape(), reusable);
-  }
-  // Output i, of shape [size].
-  void* Vector(int i, int64_t size) const {
-    return Allocate(i, tensorflow::TensorShape({size}), {});
-  }
-  // Output i, of shape [].
-  void* Scalar(int i) const {
-    return Allocate(i, tensorflow::TensorShape({}), {});
-  }
-  // All others, of shape [0].
-  void AllocatePlaceholders() const {
-    for (int i = 0; i < context_->num_outputs(); ++i) {
-      if (context_->mutable_output(i) == nullptr) Vector(i, 0);
-    }
-  }
-
- private:
-  void* Allocate(int i, const tensorflow::TensorShape& shape,
-                 std::initializer_list<int> reusable) const {
-    tensorflow::Tensor* output = nullptr;
-    const absl::Status status =
-        context_->forward_input_or_allocate_output(reusable, i, shape, &output);
-    if (!status.ok()) context_->SetStatus(status);
-    return status.ok() ? output->data() : nullptr;
-  }
-
-  tensorflow::OpKernelContext* const context_;
-};
-
-template <typename Spec, typename Backend>
-class BatchNormOp : public tensorflow::OpKernel {
- public:
-  explicit BatchNormOp(tensorflow::OpKernelConstruction* context)
+  BatchNormKernel(const OpSignature& op,
+                  tensorflow::OpKernelConstruction* context)
       : OpKernel(context) {
-    OP_REQUIRES_OK(context, spec_.ReadAttrs(context));
-    tensorflow::DataType x, vectors;
-    OP_REQUIRES_OK(context, context->GetAttr("T", &x));
-    // Without an attr U, vectors are of the type of x.
-    if (!context->GetAttr("U", &vectors).ok()) vectors = x;
-    dtype_ = DTypeOf(x);
-    stat_dtype_ = DTypeOf(vectors);
+    OP_REQUIRES_OK(context, op_.ReadAttrs(op, Backend::kSavesRstd, context));
   }
 
   void Compute(tensorflow::OpKernelContext* context) override {
-    const tensorflow::TensorShape* shapes[Spec::kInputs];
-    for (int i = 0; i < Spec::kInputs; ++i) {
-      shapes[i] = &context->input(i).shape();
+    const int count = context->num_inputs();
+    absl::InlinedVector<const tensorflow::TensorShape*, 10> shapes(count);
+    for (int i = 0; i < count; ++i) shapes[i] = &context->input(i).shape();
+    Call call;
+    OP_REQUIRES_OK(context, op_.Make(shapes.data(), count, &call));
+    for (int i = 0; i < count; ++i) {
+      const Role role = op_.InputRole(call, i);
+      if (role == Role::kNone) continue;
+      const tensorflow::Tensor& tensor = context->input(i);
+      // Nothing or another size if reserve_space_3 is another op's.
+      if (role == Role::kForwardCoefficients &&
+          (tensor.NumElements() == 0 ||
+           tensor.NumElements() != NumCoefficients(call))) {
+        continue;
+      }
+      ArrayOf(call, role) = tensor.data();
     }
-    Call args;
-    args.formula = Spec::kFormula;
-    OP_REQUIRES_OK(context, spec_.Validate(shapes, &args.view));
-    args.dtype = dtype_;
-    args.stat_dtype = stat_dtype_;
-    spec_.BindAttrs(Backend::kSavesRstd, &args);
-    Spec::BindInputs(OpInputs(context), &args);
-    OpOutputs outputs(context);
-    Spec::BindOutputs(outputs, &args);
-    outputs.AllocatePlaceholders();
-    if (context->status().ok()) Backend::Launch(context, args);
+    // From the last one on: where there is a side input its gradient, which is
+    // y_backprop or the same masked, takes the buffer of y_backprop.
+    for (int i = context->num_outputs() - 1; i >= 0; --i) {
+      OP_REQUIRES_OK(context, Allocate(context, i, &call));
+    }
+    Backend::Launch(context, call);
   }
 
  private:
-  Spec spec_;
-  // Of tensors of the shape of x, and of the vectors.
-  DType dtype_, stat_dtype_;
+  static int64_t NumCoefficients(const Call& call) {
+    return kNumForwardCoefficients * call.view.channels;
+  }
+
+  // Output i, which may take the buffer of one of the inputs that its role
+  // says.
+  absl::Status Allocate(tensorflow::OpKernelContext* context, int i,
+                        Call* call) const {
+    const OpSignature& op = op_.signature();
+    const OpSignature::Arg& output = op.Output(i);
+    tensorflow::TensorShape shape;
+    bool is_stored = output.role != Role::kNone;
+    switch (output.kind) {
+      case ArgKind::kView:
+      case ArgKind::kViewList:
+        shape = context->input(op.x).shape();
+        break;
+      case ArgKind::kVector:
+        shape.AddDim(call->view.channels);
+        break;
+      case ArgKind::kScalar:
+        break;
+      case ArgKind::kOpaque:  // For the gradient of an activation.
+        is_stored = call->activation != Activation::kIdentity &&
+                    call->side_input == nullptr;
+        shape.AddDim(is_stored ? NumCoefficients(*call) : 0);
+        break;
+      case ArgKind::kPlaceholder:
+        shape.AddDim(0);
+        break;
+    }
+    absl::InlinedVector<int, 3> reusable;
+    for (const Reuse& reuse : kReuses) {
+      if (!is_stored || reuse.output != output.role) continue;
+      for (const Role role : reuse.inputs) {
+        const int input = op.InputOf(role);
+        if (role != Role::kNone && input < context->num_inputs()) {
+          reusable.push_back(input);
+        }
+      }
+    }
+    tensorflow::Tensor* tensor = nullptr;
+    TF_RETURN_IF_ERROR(
+        context->forward_input_or_allocate_output(reusable, i, shape, &tensor));
+    if (is_stored) ArrayOf(*call, output.role) = tensor->data();
+    return absl::OkStatus();
+  }
+
+  OpCall op_;
+};
+
+template <const OpSignature& kOp, typename Backend>
+class BatchNormOp : public BatchNormKernel<Backend> {
+ public:
+  explicit BatchNormOp(tensorflow::OpKernelConstruction* context)
+      : BatchNormKernel<Backend>(kOp, context) {}
 };
 
 }  // namespace tf_bn_ops

@@ -5,8 +5,6 @@
 #ifndef TF_BN_OPS_CC_KERNELS_REGISTRATIONS_H_
 #define TF_BN_OPS_CC_KERNELS_REGISTRATIONS_H_
 
-#include <cstdint>
-
 #include "cc/kernels/batch_norm_op.h"
 #include "cc/kernels/gather_stats_op.h"
 #include "cc/kernels/generated/kernel_list.h"
@@ -23,13 +21,11 @@ using ::tensorflow::DT_HALF;
 
 #define T(...) .TypeConstraint("T", {__VA_ARGS__})
 #define U(type) .TypeConstraint("U", type)
-#define NUM_Y(n) .AttrConstraint<int64_t>("num_y", n)
-#define NUM_SIDE_INPUTS(n) .AttrConstraint<int64_t>("num_side_inputs", n)
 #define HOST(output) .HostMemory(#output)
-#define REGISTER_KERNEL(op, types, constraints, ...)                     \
+#define REGISTER_KERNEL(op, types, constraints)                          \
   REGISTER_KERNEL_BUILDER(                                               \
       Name("TfBnOps>" #op).Device(TFBN_KERNEL_DEVICE) types constraints, \
-      BatchNormOp<__VA_ARGS__, TFBN_KERNEL_BACKEND>);
+      BatchNormOp<k##op, TFBN_KERNEL_BACKEND>);
 
 bool RegisterKernels() {
   TFBN_FOR_EACH_TWIN_KERNEL(REGISTER_KERNEL)
@@ -44,8 +40,6 @@ bool RegisterKernels() {
 
 #undef T
 #undef U
-#undef NUM_Y
-#undef NUM_SIDE_INPUTS
 #undef HOST
 
 }  // namespace

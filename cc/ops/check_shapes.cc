@@ -25,7 +25,7 @@ absl::Status MergeViews(const OpSignature& op, const PartialTensorShape* shapes,
   const char* const x = op.inputs[op.x].name;
   *data = shapes[op.x];
   for (int i = 0; i < count; ++i) {
-    const auto& [name, kind] = op.Input(i);
+    const auto& [name, kind, role] = op.Input(i);
     if (kind != ArgKind::kView && kind != ArgKind::kViewList) continue;
     PartialTensorShape merged;
     if (!data->MergeWith(shapes[i], &merged).ok()) {
@@ -94,7 +94,7 @@ absl::Status CheckShapes(const OpSignature& op, const ChannelAxis& axis,
   if (!status.ok()) return status;
   int64_t size = dim >= 0 ? data->dim_size(dim) : -1;
   for (int i = 0; i < count; ++i) {
-    const auto& [name, kind] = op.Input(i);
+    const auto& [name, kind, role] = op.Input(i);
     if (kind == ArgKind::kVector) {
       status = MergeVector(x, name, shapes[i], axis.reason, &size);
     } else if (kind == ArgKind::kScalar && !shapes[i].unknown_rank() &&

@@ -1,35 +1,62 @@
-// What shape inference and the kernels know of an op's arguments: names, kinds
-// and where the channels are. generated/op_signatures.h has those of all ops.
+// What shape inference and the kernels know of an op: its formula, and names,
+// kinds and roles of its arguments. generated/op_signatures.h has those of all
+// ops.
 
 #ifndef TF_BN_OPS_CC_OPS_OP_SIGNATURE_H_
 #define TF_BN_OPS_CC_OPS_OP_SIGNATURE_H_
 
 #include <algorithm>
 
+#include "cc/core/call.h"
+
 namespace tf_bn_ops {
 
-// The shape of x; the same, of each tensor of a list; [channels]; [].
-enum class ArgKind { kView, kViewList, kVector, kScalar };
+// The shape of x; the same, of each tensor of a list; [channels]; []; what is
+// between two ops; [0].
+enum class ArgKind {
+  kView,
+  kViewList,
+  kVector,
+  kScalar,
+  kOpaque,
+  kPlaceholder
+};
 
 struct OpSignature {
   struct Arg {
     const char* name;
     ArgKind kind;
+    Role role;  // kNone: the core does not know it.
   };
   // What says which dimension of x the channels are: an attr, or nothing, and
   // they are dimension 1.
   enum Layout { kAxis, kDataFormat, kChannelsFirst };
+  // Whose checks of shapes: those that follow from the kinds of the arguments,
+  // or those of TensorFlow's op and its gradient, whose ops save rstd on a GPU.
+  enum Checks { kByKind, kForward, kGradient };
 
+  FormulaKind formula;
+  // A part of synchronised batch normalization, with statistics in float64.
+  bool is_part;
+  bool is_training;  // Where there is no such attr.
   Layout layout;
+  Checks checks;
   int min_channels;
   int x;  // The input that is x.
   int num_inputs, num_outputs;
-  Arg inputs[10];
-  ArgKind outputs[6];
+  Arg inputs[10], outputs[6];
 
   // Tensor i of a call: a list comes last.
   const Arg& Input(int i) const { return inputs[std::min(i, num_inputs - 1)]; }
-  ArgKind Output(int i) const { return outputs[std::min(i, num_outputs - 1)]; }
+  const Arg& Output(int i) const {
+    return outputs[std::min(i, num_outputs - 1)];
+  }
+  // The input with this role; num_inputs: there is none.
+  int InputOf(Role role) const {
+    int i = 0;
+    while (i < num_inputs && inputs[i].role != role) ++i;
+    return i;
+  }
 };
 
 }  // namespace tf_bn_ops

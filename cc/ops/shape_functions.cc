@@ -7,9 +7,8 @@
 
 #include "cc/ops/check_shapes.h"
 #include "cc/ops/errors.h"
-#include "cc/ops/fused_batch_norm.h"
-#include "cc/ops/fused_batch_norm_grad_ex.h"
 #include "cc/ops/generated/op_signatures.h"
+#include "cc/ops/op_call.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/tensor_shape.pb.h"
 
@@ -75,7 +74,7 @@ absl::Status InferShapes(const OpSignature& op, InferenceContext* c) {
   TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(data, &view));
   TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(channels, &vector));
   for (int i = 0; i < c->num_outputs(); ++i) {
-    const ArgKind kind = op.Output(i);
+    const ArgKind kind = op.Output(i).kind;
     c->set_output(i, kind == ArgKind::kVector   ? vector
                      : kind == ArgKind::kScalar ? c->Scalar()
                                                 : view);
@@ -112,18 +111,21 @@ absl::Status InferExShapes(InferenceContext* c) {
   int side_inputs;
   TF_RETURN_IF_ERROR(ReadSideInputs(c, &side_inputs));
   TF_RETURN_IF_ERROR(tensorflow::shape_inference::FusedBatchNormV3Shape(c));
-  using Spec = FusedBatchNormSpec;
   ShapeHandle y = c->output(0), vector = c->output(1);
-  Spec spec;
-  TF_RETURN_IF_ERROR(spec.ReadAttrs(c));
-  for (int input : {Spec::kMean, Spec::kVariance}) {
+  bool is_training;
+  float factor;
+  TF_RETURN_IF_ERROR(c->GetAttr("is_training", &is_training));
+  TF_RETURN_IF_ERROR(c->GetAttr("exponential_avg_factor", &factor));
+  for (const Role role : {Role::kMean, Role::kVariance}) {
     ShapeHandle given;
+    const int input = kFusedBatchNormEx.InputOf(role);
     TF_RETURN_IF_ERROR(c->WithRank(c->input(input), 1, &given));
-    if (spec.is_training && spec.exponential_avg_factor == 1) continue;
+    if (is_training && factor == 1) continue;
     TF_RETURN_IF_ERROR(c->Merge(vector, given, &vector));
   }
   if (side_inputs == 1) {
-    TF_RETURN_IF_ERROR(c->Merge(y, c->input(Spec::kInputs), &y));
+    const int input = kFusedBatchNormEx.InputOf(Role::kSideInput);
+    TF_RETURN_IF_ERROR(c->Merge(y, c->input(input), &y));
   }
   TF_RETURN_IF_ERROR(MergeChannels(c, &y, &vector));
   c->set_output(0, y);
@@ -137,20 +139,22 @@ absl::Status InferGradExShapes(InferenceContext* c) {
   int side_inputs;
   TF_RETURN_IF_ERROR(ReadSideInputs(c, &side_inputs));
   TF_RETURN_IF_ERROR(tensorflow::shape_inference::FusedBatchNormGradShape(c));
-  using Spec = FusedBatchNormGradExSpec<0>;
+  const auto input = [c](Role role) {
+    return c->input(kFusedBatchNormGradEx.InputOf(role));
+  };
   ShapeHandle view, vector = c->output(1);
-  TF_RETURN_IF_ERROR(c->Merge(c->output(0), c->input(Spec::kX), &view));
+  TF_RETURN_IF_ERROR(c->Merge(c->output(0), input(Role::kX), &view));
   Activation activation;
   TF_RETURN_IF_ERROR(ReadActivationMode(c, &activation));
   if (activation != Activation::kIdentity) {
-    TF_RETURN_IF_ERROR(c->Merge(view, c->input(Spec::kY), &view));
-    TF_RETURN_IF_ERROR(c->Merge(vector, c->input(Spec::kOffset), &vector));
+    TF_RETURN_IF_ERROR(c->Merge(view, input(Role::kY), &view));
+    TF_RETURN_IF_ERROR(c->Merge(vector, input(Role::kOffset), &vector));
   }
   TF_RETURN_IF_ERROR(MergeChannels(c, &view, &vector));
   c->set_output(0, view);
   c->set_output(1, vector);
   c->set_output(2, vector);
-  if (side_inputs == 1) c->set_output(Spec::kSideInputBackprop, view);
+  if (side_inputs == 1) c->set_output(c->num_outputs() - 1, view);
   return absl::OkStatus();
 }
 

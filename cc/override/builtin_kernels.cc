@@ -13,13 +13,11 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "cc/kernels/batch_norm_op.h"
 #include "cc/kernels/cpu_launch.h"
 #include "cc/kernels/generated/kernel_list.h"
-#include "cc/ops/errors.h"
 #include "tensorflow/core/framework/kernel_def.pb.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/types.h"
@@ -37,24 +35,6 @@ using ::tensorflow::OpKernelConstruction;
 
 // TensorFlow's kernels have priority 0.
 constexpr int kPriority = 1;
-
-// TensorFlow's _FusedBatchNormEx, to which grappler fuses a forward op and the
-// Relu behind it where oneDNN is on. Its OpDef has no bessel_correction. With
-// an activation reserve_space_3 holds the forward coefficients, for
-// _FusedBatchNormGradEx.
-struct BuiltinExSpec : FusedBatchNormExSpec<0> {
-  template <typename Context>
-  absl::Status ReadAttrs(Context* context) {
-    int64_t side_inputs;
-    TF_RETURN_IF_ERROR(context->GetAttr("num_side_inputs", &side_inputs));
-    if (side_inputs != 0) {
-      return InvalidArgument(
-          "_FusedBatchNormEx takes no side input on a CPU, num_side_inputs is ",
-          side_inputs);
-    }
-    return ReadBuiltinAttrs(context);
-  }
-};
 
 bool TakesAny(const KernelDef& kernel, const std::vector<DataType>& types) {
   return absl::c_any_of(kernel.constraint(), [&](const auto& constraint) {
@@ -88,33 +68,30 @@ void RegisterBeside(const std::string& op, const char* label,
 }
 
 // By its own name, and by the one that TensorFlow renames it to with oneDNN.
-template <typename Spec>
+template <const OpSignature& kOp>
 void Override(const char* op, const std::vector<DataType>& types) {
-  using Kernel = BatchNormOp<Spec, CpuBackend>;
+  using Kernel = BatchNormOp<kOp, CpuBackend>;
   RegisterBeside<Kernel>(op, "", types);
   RegisterBeside<Kernel>(absl::StrCat("_MklNative", absl::StripPrefix(op, "_")),
                          "MklNameChangeOp", types);
 }
 
-// In the types that the OpDef of _FusedBatchNormGradEx allows.
-#define REGISTER_GRADIENT_EX(side_inputs)                          \
-  REGISTER_KERNEL_BUILDER(                                         \
-      Name("_FusedBatchNormGradEx")                                \
-          .Device(tensorflow::DEVICE_CPU)                          \
-          .TypeConstraint("T", {DT_HALF, DT_FLOAT})                \
-          .AttrConstraint<int64_t>("num_side_inputs", side_inputs) \
-          .Priority(kPriority),                                    \
-      BatchNormOp<FusedBatchNormGradExSpec<side_inputs>, CpuBackend>)
-
 bool OverrideAll() {
-  REGISTER_GRADIENT_EX(0);
-  REGISTER_GRADIENT_EX(1);
 #define T(...) {__VA_ARGS__}
-#define OVERRIDE(op, types, constraints, Spec) Override<Spec>(#op, types);
+#define OVERRIDE(op, types, constraints) Override<k##op>(#op, types);
   TFBN_FOR_EACH_TWIN_KERNEL(OVERRIDE)
 #undef T
-  Override<BuiltinExSpec>("_FusedBatchNormEx",
-                          {DT_HALF, DT_BFLOAT16, DT_FLOAT});
+  // To which grappler fuses a forward op and the Relu behind it where oneDNN is
+  // on. With an activation reserve_space_3 holds the forward coefficients, for
+  // _FusedBatchNormGradEx.
+  Override<kFusedBatchNormEx>("_FusedBatchNormEx",
+                              {DT_HALF, DT_BFLOAT16, DT_FLOAT});
+  // In the types that its OpDef allows.
+  REGISTER_KERNEL_BUILDER(Name("_FusedBatchNormGradEx")
+                              .Device(tensorflow::DEVICE_CPU)
+                              .TypeConstraint("T", {DT_HALF, DT_FLOAT})
+                              .Priority(kPriority),
+                          BatchNormOp<kFusedBatchNormGradEx, CpuBackend>);
   return true;
 }
 

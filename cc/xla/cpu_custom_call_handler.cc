@@ -1,8 +1,9 @@
-// Handlers of the custom calls of cpu_custom_call.h: run the CPU backend on the
+// Handlers of the custom calls (cpu_custom_call.h): run the CPU backend on the
 // buffers and the thread pool that XLA's FFI passes to them.
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <utility>
@@ -12,7 +13,7 @@
 #include "cc/core/gather_stats.h"
 #include "cc/cpu/dispatch.h"
 #include "cc/cpu/driver.h"
-#include "cc/xla/cpu_custom_call_lists.h"
+#include "cc/xla/cpu_custom_call.h"
 #include "xla/ffi/api/ffi.h"
 
 // Exported by TensorFlow's libraries; its header includes half of XLA.
@@ -41,125 +42,39 @@ class FfiExecutor final : public Executor {
   const int count_;
 };
 
-// False for an element type that the library has no kernels for.
-bool DTypeOfFfi(xla::ffi::DataType type, DType* dtype) {
-  switch (type) {
-    case xla::ffi::DataType::F16:
-      *dtype = DType::kFloat16;
-      return true;
-    case xla::ffi::DataType::BF16:
-      *dtype = DType::kBfloat16;
-      return true;
-    case xla::ffi::DataType::F32:
-      *dtype = DType::kFloat32;
-      return true;
-    case xla::ffi::DataType::F64:
-      *dtype = DType::kFloat64;
-      return true;
-    default:
-      return false;
-  }
-}
+using Numbers = xla::ffi::Span<const int64_t>;
 
-// Sets members of formula arguments to the buffers of a call, one after the
-// other (see CpuCustomCall). What is wrong ends in error().
-class BufferReader {
- public:
-  BufferReader(xla::ffi::RemainingArgs operands,
-               xla::ffi::RemainingRets results, DType* dtype, DType* stat_dtype)
-      : operands_(operands),
-        results_(results),
-        dtype_(dtype),
-        stat_dtype_(stat_dtype) {}
-
-  // Members of type const void* are operands; y, which is an output of the
-  // forward pass and an input of its gradient, follows where they are.
-  template <typename Pointer>
-  void Data(Pointer& member) {
-    Read(dtype_, member);
-  }
-  template <typename Pointer>
-  void Vector(Pointer& member) {
-    Read(stat_dtype_, member);
-  }
-  template <typename Pointer>
-  void Wide(Pointer& member) {
-    Read(&unused_, member);
-  }
-  void Scalar(const void*& member) { Read(&unused_, member); }
-  void BeginResults() { reads_results_ = true; }
-  void* ReadResult() {
-    auto buffer = results_.get<xla::ffi::AnyBuffer>(next_result_++);
-    if (buffer.has_value()) return buffer.value()->untyped_data();
-    error_ = buffer.error();
-    return nullptr;
-  }
-
-  const Error& error() const { return error_; }
-
- private:
-  template <typename Pointer>
-  void Read(DType* dtype, Pointer& member) {
-    void* data = nullptr;
-    if (reads_results_) {
-      data = ReadResult();
-    } else {
-      ReadOperand(dtype, &data);
-    }
-    member = data;
-  }
-  void ReadOperand(DType* dtype, void** member) {
-    auto buffer = operands_.get<xla::ffi::AnyBuffer>(next_operand_++);
-    if (!buffer.has_value()) {
-      error_ = buffer.error();
-    } else if (!DTypeOfFfi(buffer.value().element_type(), dtype)) {
-      error_ = Error::InvalidArgument(
-          "tf_bn_ops has no kernel for this element type");
-    } else {
-      *member = buffer.value().untyped_data();
-    }
-  }
-
-  const xla::ffi::RemainingArgs operands_;
-  const xla::ffi::RemainingRets results_;
-  DType* const dtype_;
-  DType* const stat_dtype_;
-  DType unused_;
-  bool reads_results_ = false;
-  size_t next_operand_ = 0, next_result_ = 0;
-  Error error_ = Error::Success();
-};
-
-template <typename C>
-Error RunCall(xla::ffi::ThreadPool pool, xla::ffi::Dictionary attributes,
-              xla::ffi::RemainingArgs operands,
+Error RunCall(xla::ffi::ThreadPool pool, Numbers numbers, Numbers operand_roles,
+              Numbers result_roles, xla::ffi::RemainingArgs operands,
               xla::ffi::RemainingRets results) {
   std::string message;
   const Implementation* const implementation = SelectedImplementation(&message);
   if (implementation == nullptr) {
     return Error(xla::ffi::ErrorCode::kFailedPrecondition, message);
   }
-  using F = typename CpuCustomCall<C>::Formula;
-  Call args;
-  args.formula = F::kKind;
-  Error error = Error::Success();
-  AllAttributes<C>(args, [&](const char* name, auto& member) {
-    const auto bits = attributes.get<int64_t>(name);
-    if (bits.has_value()) {
-      SetFromBits(bits.value(), &member);
-    } else {
-      error = bits.error();
-    }
-  });
-  if (error.failure()) return error;
-  BufferReader reader(operands, results, &args.dtype, &args.stat_dtype);
-  CpuCustomCall<C>::Operands(args, reader);
-  reader.BeginResults();
-  CpuCustomCall<C>::Results(args, reader);
-  void* const workspace = reader.ReadResult();
-  if (reader.error().failure()) return reader.error();
+  if (numbers.size() != kCallNumbers) {
+    return Error::InvalidArgument(
+        "the program was compiled by another version of tf_bn_ops");
+  }
+  Call call;
+  std::memcpy(static_cast<void*>(&call), numbers.begin(),
+              numbers.size() * sizeof(int64_t));
+  for (size_t i = 0; i < operand_roles.size(); ++i) {
+    const auto buffer = operands.get<xla::ffi::AnyBuffer>(i);
+    if (!buffer.has_value()) return buffer.error();
+    ArrayOf(call, static_cast<Role>(operand_roles.begin()[i])) =
+        buffer->untyped_data();
+  }
+  for (size_t i = 0; i < result_roles.size(); ++i) {
+    auto buffer = results.get<xla::ffi::AnyBuffer>(i);
+    if (!buffer.has_value()) return buffer.error();
+    ArrayOf(call, static_cast<Role>(result_roles.begin()[i])) =
+        buffer.value()->untyped_data();
+  }
+  auto workspace = results.get<xla::ffi::AnyBuffer>(result_roles.size());
+  if (!workspace.has_value()) return workspace.error();
   FfiExecutor executor(pool);
-  RunOnCpu(args, *implementation, executor, workspace);
+  RunOnCpu(call, *implementation, executor, workspace.value()->untyped_data());
   return Error::Success();
 }
 
@@ -198,29 +113,16 @@ XLA_FFI_DEFINE_HANDLER(kGatherStatsHandler, CallGatherStats,
 XLA_FFI_REGISTER_HANDLER(xla::ffi::GetXlaFfiApi(), kGatherStatsTarget, "Host",
                          kGatherStatsHandler);
 
-#define TFBN_REGISTER_CPU_CUSTOM_CALL(F)                  \
-  XLA_FFI_DEFINE_HANDLER(k##F##Handler, RunCall<F>,       \
-                         xla::ffi::Ffi::Bind()            \
-                             .Ctx<xla::ffi::ThreadPool>() \
-                             .Attrs()                     \
-                             .RemainingArgs()             \
-                             .RemainingRets());           \
-  XLA_FFI_REGISTER_HANDLER(xla::ffi::GetXlaFfiApi(),      \
-                           CpuCustomCall<F>::kTarget, "Host", k##F##Handler)
-
-TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormFormula);
-TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormAddFormula);
-TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormGradFormula);
-TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormGradExFromYFormula);
-TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormGradExAddFormula);
-TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormStatsCall);
-TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormElemtCall);
-TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormElemtAddCall);
-TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormBackwardReduceCall);
-TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormBackwardReduceFromYCall);
-TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormBackwardElemtFromXFormula);
-TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormBackwardElemtFromYFormula);
-TFBN_REGISTER_CPU_CUSTOM_CALL(BatchNormBackwardElemtAddFormula);
+XLA_FFI_DEFINE_HANDLER(kCallHandler, RunCall,
+                       xla::ffi::Ffi::Bind()
+                           .Ctx<xla::ffi::ThreadPool>()
+                           .Attr<Numbers>("call")
+                           .Attr<Numbers>("operands")
+                           .Attr<Numbers>("results")
+                           .RemainingArgs()
+                           .RemainingRets());
+XLA_FFI_REGISTER_HANDLER(xla::ffi::GetXlaFfiApi(), kCallTarget, "Host",
+                         kCallHandler);
 
 }  // namespace
 

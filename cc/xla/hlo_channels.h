@@ -1,6 +1,7 @@
-// What the formulas in XLA's own operations (hlo_forward.h, hlo_first_order.h,
-// hlo_second_order.h) are written with: sums and broadcasts over channels, in
-// two precisions.
+// What the formulas in XLA's own operations (hlo_forward.h, hlo_gradient.h,
+// hlo_second_order.h) are written with: a call whose arrays are values of the
+// computation that is built; sums and broadcasts over channels, in two
+// precisions.
 
 #ifndef TF_BN_OPS_CC_XLA_HLO_CHANNELS_H_
 #define TF_BN_OPS_CC_XLA_HLO_CHANNELS_H_
@@ -9,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cc/core/view.h"
+#include "cc/core/call.h"
 #include "xla/hlo/builder/lib/arithmetic.h"
 #include "xla/hlo/builder/lib/constants.h"
 #include "xla/hlo/builder/xla_builder.h"
@@ -19,15 +20,21 @@
 
 namespace tf_bn_ops {
 
-// Attributes and shapes of one compiled call.
-struct XlaArgs {
-  View view;            // Of x.
+// A call whose arrays are values, by role; invalid where there is none. The
+// outputs are set by what builds them.
+struct XlaCall {
+  xla::XlaOp& operator[](Role role) { return arrays[static_cast<int>(role)]; }
+  const xla::XlaOp& operator[](Role role) const {
+    return arrays[static_cast<int>(role)];
+  }
+  bool Has(Role role) const { return (*this)[role].valid(); }
+
+  Call call;            // Without arrays.
   int channel_dim = 0;  // The dimension of x that is view.channels.
-  bool is_training = true;
-  bool float64_statistics = false;
-  double epsilon = 0;
-  xla::Shape shape;       // Of x.
-  xla::Shape stat_shape;  // Of scale.
+  xla::Shape shape;     // Of x.
+  xla::PrimitiveType stat_type = xla::F64;
+  std::vector<Role> outputs;  // Those of the op.
+  xla::XlaOp arrays[kNumRoles];
 };
 
 // Between tensors of the shape of x and vectors of one element per channel.
@@ -35,41 +42,41 @@ struct XlaArgs {
 // they are of that type).
 class XlaChannels {
  public:
-  XlaChannels(xla::XlaBuilder* builder, const XlaArgs& args)
-      : builder_(builder),
-        args_(args),
-        compute_(args.shape.element_type() == xla::F64 ? xla::F64 : xla::F32) {
-    for (int i = 0; i < static_cast<int>(args.shape.dimensions().size()); ++i) {
-      if (i != args.channel_dim) others_.push_back(i);
+  explicit XlaChannels(const XlaCall& of)
+      : builder_(of[Role::kX].builder()),
+        of_(of),
+        compute_(of.shape.element_type() == xla::F64 ? xla::F64 : xla::F32) {
+    for (int i = 0; i < static_cast<int>(of.shape.dimensions().size()); ++i) {
+      if (i != of.channel_dim) others_.push_back(i);
     }
   }
 
   static xla::XlaOp Wide(xla::XlaOp v) {
     return xla::ConvertElementType(v, xla::F64);
   }
+  xla::XlaOp Wide(Role role) const { return Wide(of_[role]); }
   // A tensor in the type in which elements are computed.
   xla::XlaOp Narrow(xla::XlaOp v) const {
     return xla::ConvertElementType(v, compute_);
   }
   // A vector, broadcast to the shape of x in its own type.
   xla::XlaOp Broadcast(xla::XlaOp v) const {
-    return xla::BroadcastInDim(v, args_.shape.dimensions(),
-                               {args_.channel_dim});
+    return xla::BroadcastInDim(v, of_.shape.dimensions(), {of_.channel_dim});
   }
   // A float64 vector, rounded and broadcast for computing elements.
   xla::XlaOp Spread(xla::XlaOp v) const { return Broadcast(Narrow(v)); }
 
   // The first element of each channel of a tensor; zero where there is none.
   xla::XlaOp First(xla::XlaOp v) const {
-    const int64_t channels = args_.view.channels;
-    if (NumElements(args_.view) == 0) {
+    const int64_t channels = of_.call.view.channels;
+    if (IsEmpty()) {
       return xla::Zeros(builder_, xla::ShapeUtil::MakeShape(
-                                      args_.shape.element_type(), {channels}));
+                                      of_.shape.element_type(), {channels}));
     }
-    const size_t rank = args_.shape.dimensions().size();
+    const size_t rank = of_.shape.dimensions().size();
     const std::vector<int64_t> start(rank, 0), strides(rank, 1);
     std::vector<int64_t> limit(rank, 1);
-    limit[args_.channel_dim] = channels;
+    limit[of_.channel_dim] = channels;
     return xla::Reshape(xla::Slice(v, start, limit, strides), {channels});
   }
 
@@ -85,8 +92,8 @@ class XlaChannels {
   }
   // M, the number of elements of a channel, beside `like`.
   xla::XlaOp Count(xla::XlaOp like) const {
-    return xla::ScalarLike(like,
-                           static_cast<double>(ElementsPerChannel(args_.view)));
+    return xla::ScalarLike(
+        like, static_cast<double>(ElementsPerChannel(of_.call.view)));
   }
 
   // v - vector for computing elements, without loss to cancellation: the
@@ -103,20 +110,28 @@ class XlaChannels {
   // 1/sqrt(variance + epsilon), of a float64 vector.
   xla::XlaOp Rstd(xla::XlaOp variance) const {
     return xla::ScalarLike(variance, 1.0) /
-           xla::Sqrt(variance + xla::ScalarLike(variance, args_.epsilon));
+           xla::Sqrt(variance + xla::ScalarLike(variance, of_.call.epsilon));
   }
 
   // Results in the types of the op's outputs.
   xla::XlaOp Elements(xla::XlaOp v) const {
-    return xla::ConvertElementType(v, args_.shape.element_type());
+    return xla::ConvertElementType(v, of_.shape.element_type());
   }
   xla::XlaOp Vector(xla::XlaOp v) const {
-    return xla::ConvertElementType(v, args_.stat_shape.element_type());
+    return xla::ConvertElementType(v, of_.stat_type);
   }
+  // The same of a sum, which is 0 where there are no elements, whatever rstd
+  // is.
+  xla::XlaOp VectorOfSum(xla::XlaOp v) const {
+    const xla::XlaOp vector = Vector(v);
+    return IsEmpty() ? xla::ZerosLike(vector) : vector;
+  }
+
+  bool IsEmpty() const { return NumElements(of_.call.view) == 0; }
 
  private:
   xla::XlaBuilder* const builder_;
-  const XlaArgs& args_;
+  const XlaCall& of_;
   const xla::PrimitiveType compute_;
   std::vector<int64_t> others_;  // All dimensions but the channels'.
 };

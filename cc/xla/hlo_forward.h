@@ -13,52 +13,27 @@
 
 #include <algorithm>
 #include <limits>
-#include <vector>
 
-#include "cc/core/formulas/forward.h"
-#include "cc/core/view.h"
+#include "cc/core/formulas/activation.h"
 #include "cc/xla/hlo_channels.h"
 #include "xla/hlo/builder/lib/constants.h"
 #include "xla/hlo/builder/xla_builder.h"
 
 namespace tf_bn_ops {
 
-// The attributes and inputs of cc/core's Call, inputs as values of the
-// computation that is being built.
-struct XlaBatchNormArgs : XlaArgs {
-  using Call = BatchNormFormula;
-
-  double exponential_avg_factor = 1;
-  bool bessel_correction = true;
-  bool saves_rstd = false;
-  Activation activation = Activation::kIdentity;
-  xla::XlaOp x, side_input;                  // The shape of x.
-  xla::XlaOp scale, offset, mean, variance;  // [channels], mean and variance
-                                             // if ReadsStatistics().
-
-  // Whether the statistics are averages of those given and those of x.
-  bool Averages() const { return is_training && exponential_avg_factor != 1; }
-  bool ReadsStatistics() const { return !is_training || Averages(); }
-};
-// The same with a side input.
-struct XlaBatchNormAddArgs : XlaBatchNormArgs {
-  using Call = BatchNormAddFormula;
-};
-
 // The statistics that x is normalized with, in float64.
 struct XlaStatistics {
   xla::XlaOp mean, variance;
 };
 
-inline XlaStatistics StatisticsOf(const XlaBatchNormArgs& args,
-                                  const XlaChannels& channels) {
-  const auto wide = XlaChannels::Wide;
-  if (!args.is_training) return {wide(args.mean), wide(args.variance)};
-  const xla::XlaOp first = wide(channels.First(args.x));
+// Those of a batch.
+inline XlaStatistics StatisticsOf(xla::XlaOp x, const XlaChannels& channels) {
+  const auto wide = [](xla::XlaOp v) { return XlaChannels::Wide(v); };
+  const xla::XlaOp first = wide(channels.First(x));
   // The distance from an infinity would be NaN.
   const xla::XlaOp center =
       xla::Select(xla::IsFinite(first), first, xla::ZerosLike(first));
-  const xla::XlaOp xc = wide(args.x) - channels.Broadcast(center);
+  const xla::XlaOp xc = wide(x) - channels.Broadcast(center);
   const xla::XlaOp sum = channels.Sum(xc);
   const xla::XlaOp m = channels.Count(sum);
   const xla::XlaOp xmu = xc - channels.Broadcast(sum / m);
@@ -67,59 +42,79 @@ inline XlaStatistics StatisticsOf(const XlaBatchNormArgs& args,
   return {(center * m + sum) / m, channels.Mean(xmu * xmu)};
 }
 
-inline xla::XlaOp BuildY(const XlaBatchNormArgs& args,
-                         const XlaChannels& channels, const XlaStatistics& of) {
+inline xla::XlaOp BuildY(const XlaCall& of, const XlaChannels& channels,
+                         const XlaStatistics& statistics) {
   const xla::XlaOp f =
-      XlaChannels::Wide(args.scale) * channels.Rstd(of.variance);
-  xla::XlaOp y = channels.Minus(args.x, of.mean) * channels.Spread(f) +
-                 channels.Spread(args.offset);
-  if (args.side_input.valid()) y = y + channels.Narrow(args.side_input);
-  if (args.activation != Activation::kIdentity) {
+      channels.Wide(Role::kScale) * channels.Rstd(statistics.variance);
+  xla::XlaOp y =
+      channels.Minus(of[Role::kX], statistics.mean) * channels.Spread(f) +
+      channels.Spread(of[Role::kOffset]);
+  if (of.Has(Role::kSideInput)) {
+    y = y + channels.Narrow(of[Role::kSideInput]);
+  }
+  if (of.call.activation != Activation::kIdentity) {
     y = xla::Max(y, xla::ZerosLike(y));
   }
-  if (args.activation == Activation::kRelu6) {
-    y = xla::Min(y, xla::ScalarLike(y, UpperBound(args.activation)));
+  if (of.call.activation == Activation::kRelu6) {
+    y = xla::Min(y, xla::ScalarLike(y, UpperBound(of.call.activation)));
   }
   return channels.Elements(y);
 }
 
 // batch_mean, batch_variance, saved_mean, saved_variance in training.
-inline std::vector<xla::XlaOp> BuildTrainingStatistics(
-    const XlaBatchNormArgs& args, const XlaChannels& channels,
-    const XlaStatistics& of) {
-  if (NumElements(args.view) == 0) {
-    const xla::XlaOp zeros = xla::ZerosLike(args.scale);
-    const xla::XlaOp nans =
-        xla::FullLike(args.scale, std::numeric_limits<double>::quiet_NaN());
-    return {nans, nans, zeros, zeros};
+inline void BuildTrainingStatistics(const XlaChannels& channels,
+                                    const XlaStatistics& of, XlaCall* call) {
+  XlaCall& out = *call;
+  const Call& attrs = call->call;
+  if (channels.IsEmpty()) {
+    const xla::XlaOp zeros = xla::ZerosLike(out[Role::kScale]);
+    const xla::XlaOp nans = xla::FullLike(
+        out[Role::kScale], std::numeric_limits<double>::quiet_NaN());
+    out[Role::kBatchMean] = out[Role::kBatchVariance] = nans;
+    out[Role::kSavedMean] = out[Role::kSavedVariance] = zeros;
+    return;
   }
-  const auto average = [&](xla::XlaOp value, xla::XlaOp given) {
-    if (!args.Averages()) return channels.Vector(value);
-    const double f = args.exponential_avg_factor;
-    const xla::XlaOp old = XlaChannels::Wide(given);
+  const auto average = [&](xla::XlaOp value, Role given) {
+    const double f = attrs.exponential_avg_factor;
+    if (f == 1) return channels.Vector(value);
+    const xla::XlaOp old = channels.Wide(given);
     return channels.Vector(xla::ScalarLike(old, 1 - f) * old +
                            xla::ScalarLike(value, f) * value);
   };
-  const double m = static_cast<double>(ElementsPerChannel(args.view));
-  const double bessel = args.bessel_correction ? m / std::max(m - 1, 1.0) : 1.0;
-  return {average(of.mean, args.mean),
-          average(of.variance * xla::ScalarLike(of.variance, bessel),
-                  args.variance),
-          channels.Vector(of.mean),
-          channels.Vector(args.saves_rstd ? channels.Rstd(of.variance)
-                                          : of.variance)};
+  const double m = static_cast<double>(ElementsPerChannel(attrs.view));
+  const double bessel =
+      attrs.bessel_correction ? m / std::max(m - 1, 1.0) : 1.0;
+  out[Role::kBatchMean] = average(of.mean, Role::kMean);
+  out[Role::kBatchVariance] = average(
+      of.variance * xla::ScalarLike(of.variance, bessel), Role::kVariance);
+  out[Role::kSavedMean] = channels.Vector(of.mean);
+  out[Role::kSavedVariance] = channels.Vector(
+      attrs.saves_rstd ? channels.Rstd(of.variance) : of.variance);
 }
 
-// y, batch_mean, batch_variance, saved_mean, saved_variance
-inline std::vector<xla::XlaOp> BuildHlo(const XlaBatchNormArgs& args) {
-  const XlaChannels channels(args.x.builder(), args);
-  const XlaStatistics of = StatisticsOf(args, channels);
-  std::vector<xla::XlaOp> outputs =
-      args.is_training ? BuildTrainingStatistics(args, channels, of)
-                       : std::vector<xla::XlaOp>{args.mean, args.variance,
-                                                 args.mean, args.variance};
-  outputs.insert(outputs.begin(), BuildY(args, channels, of));
-  return outputs;
+inline void BuildForward(XlaCall* call) {
+  XlaCall& out = *call;
+  const XlaChannels channels(*call);
+  if (!out.Has(Role::kScale)) {  // The statistics alone.
+    const XlaStatistics of = StatisticsOf(out[Role::kX], channels);
+    const xla::XlaOp m2 = of.variance * channels.Count(of.variance);
+    const bool is_empty = channels.IsEmpty();
+    out[Role::kLocalMean] = is_empty ? xla::ZerosLike(of.mean) : of.mean;
+    out[Role::kLocalM2] = is_empty ? xla::ZerosLike(m2) : m2;
+    return;
+  }
+  if (call->call.is_training) {
+    const XlaStatistics of = StatisticsOf(out[Role::kX], channels);
+    out[Role::kY] = BuildY(*call, channels, of);
+    BuildTrainingStatistics(channels, of, call);
+  } else {
+    out[Role::kY] =
+        BuildY(*call, channels,
+               {channels.Wide(Role::kMean), channels.Wide(Role::kVariance)});
+    out[Role::kBatchMean] = out[Role::kSavedMean] = out[Role::kMean];
+    out[Role::kBatchVariance] = out[Role::kSavedVariance] =
+        out[Role::kVariance];
+  }
 }
 
 }  // namespace tf_bn_ops

@@ -255,22 +255,12 @@ def placed(array: np.ndarray, page_offset: int) -> np.ndarray:
     return copy
 
 
-# The values of the TFBN_ enumeration, by formula model.
-_CODES = {
-    **dict.fromkeys((spec.ops.BATCH_NORM, spec.ops.BATCH_NORM_ADD), 0),
-    **dict.fromkeys((spec.ops.BATCH_NORM_STATS, spec.ops.BATCH_NORM_ELEMT), 0),
-    **dict.fromkeys((spec.ops.BATCH_NORM_GRAD, spec.ops.BATCH_NORM_GRAD_EX), 1),
-    **dict.fromkeys((spec.ops.BATCH_NORM_BACKWARD_REDUCE, spec.ops.BATCH_NORM_BACKWARD_ELEMT), 1),
-    spec.ops.BATCH_NORM_GRAD_GRAD: 2,
-}
 _WITHOUT_ACTIVATION = (spec.ops.BATCH_NORM_GRAD, spec.ops.BATCH_NORM_GRAD_GRAD)
-# The parts whose results are functions of sums that are given.
-_ELEMENTS_ALONE = (spec.ops.BATCH_NORM_ELEMT, spec.ops.BATCH_NORM_BACKWARD_ELEMT)
 
 
 def has_call(formula: str) -> bool:
     """Whether the C ABI computes a formula."""
-    return formula in _CODES
+    return formula in call_spec.FORMULAS
 
 
 def required_outputs(problem: Problem) -> tuple[str, ...]:
@@ -318,7 +308,7 @@ def call_at(problem: Problem, addresses: Mapping[str, int], **overrides: Any) ->
     """The C struct for a problem whose arrays are at `addresses`, by role; `overrides` replace its
     fields."""
     fields: dict[str, Any] = {
-        "formula": _CODES[problem.formula],
+        "formula": call_spec.FORMULA_CODES[call_spec.FORMULAS[problem.formula]],
         "dtype": DTYPE_CODES[problem.dtype.name],
         "stat_dtype": DTYPE_CODES[problem.statistics_dtype.name],
         "activation": ACTIVATION_CODES[problem.activation],
@@ -330,7 +320,7 @@ def call_at(problem: Problem, addresses: Mapping[str, int], **overrides: Any) ->
     if problem.formula in _WITHOUT_ACTIVATION:
         del fields["activation"]
     if problem.is_part:
-        fields["is_training"] = problem.formula not in _ELEMENTS_ALONE
+        fields["is_training"] = problem.formula not in call_spec.ELEMENTS_ALONE
         fields["float64_statistics"] = True
     fields |= {role: address for role, address in addresses.items() if role in call_spec.ROLES}
     coefficients = problem.values.get("forward_coefficients")

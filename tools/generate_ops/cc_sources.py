@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
+import importlib
 from collections.abc import Iterable, Iterator
 
 import op_words as ow
 from op_words import NOTE, OPS, TYPES, OpSpec, spec, table, wrapped
+
+call = importlib.import_module("tf_bn_ops.spec.call")
 
 
 def source(what: str, body: str, includes: Iterable[str], guard: str = "") -> str:
@@ -57,55 +59,61 @@ def op_defs() -> str:
 _KINDS = {
     **{spec.VIEW: "kView", spec.VIEW_LIST: "kViewList", spec.CHANNEL: "kVector"},
     **{spec.WIDE: "kVector", spec.COUNT: "kScalar"},
+    **{spec.OPAQUE: "kOpaque", spec.PLACEHOLDER: "kPlaceholder"},
 }
+
+
+def _args(args: Iterable[spec.Arg]) -> list[str]:
+    texts = []
+    for arg in args:
+        role = f"k{ow.camel(arg.role)}" if arg.role in call.ROLES else "kNone"
+        texts.append(f'{{"{arg.name}",~ArgKind::{_KINDS[arg.kind]},~Role::{role}}}')
+    return wrapped(f"{{{', '.join(texts)}}}", "    ", "     ")
 
 
 def _signature(op: OpSpec) -> str:
     layouts = {"axis": "kAxis", "data_format": "kDataFormat"}
     layout = next((layouts[name] for name in op.attrs if name in layouts), "kChannelsFirst")
+    kind = call.FORMULAS[op.formula]
+    as_builtin = op.builtin or op.formula in (table.BATCH_NORM_ADD, table.BATCH_NORM_GRAD_EX)
+    checks = kind if as_builtin else "kByKind"
+    is_part = op.formula in table.PARTS
+    flags = [str(flag).lower() for flag in (is_part, op.formula not in call.ELEMENTS_ALONE)]
     x = [arg.role for arg in op.inputs].index("x")
-    inputs = ", ".join(f'{{"{arg.name}",~ArgKind::{_KINDS[arg.kind]}}}' for arg in op.inputs)
-    outputs = ", ".join(f"ArgKind::{_KINDS[arg.kind]}" for arg in op.outputs)
     numbers = f"{op.min_channels}, {x}, {len(op.inputs)}, {len(op.outputs)}"
     lines = [
         f"inline constexpr OpSignature k{op.name} = {{",
-        f"    OpSignature::{layout}, {numbers},",
+        f"    FormulaKind::{kind}, {', '.join(flags)}, OpSignature::{layout},"
+        f" OpSignature::{checks}, {numbers},",
     ]
-    lines += wrapped(f"{{{inputs}}},", "    ", "     ") + wrapped(
-        f"{{{outputs}}}}};", "    ", "     "
-    )
-    return "\n".join(lines)
+    inputs, outputs = _args(op.inputs), _args(op.outputs)
+    inputs[-1] += ","
+    outputs[-1] += "};"
+    return "\n".join([*lines, *inputs, *outputs])
 
 
 def signatures() -> str:
-    kinds = {op.name: {arg.kind for arg in (*op.inputs, *op.outputs)} for op in OPS}
     return source(
-        "Signatures of the ops whose checks of shapes follow from them.",
-        "\n\n".join(_signature(op) for op in OPS if not op.builtin and kinds[op.name] <= {*_KINDS}),
+        "Signatures of the ops that have an x.",
+        "\n\n".join(_signature(op) for op in OPS if op.name in table.OPS),
         ["cc/ops/op_signature.h"],
         "TF_BN_OPS_CC_OPS_GENERATED_OP_SIGNATURES_H_",
     )
 
 
 def _kernels(op: OpSpec) -> Iterator[str]:
-    """X(op, T(...), constraints, Spec) for each kernel of an op on one device."""
-    twins = {table.BATCH_NORM: "FusedBatchNorm", table.BATCH_NORM_GRAD: "FusedBatchNormGrad"}
+    """X(op, T(...), constraints) for each kernel of an op on one device."""
     several = len(ow.statistics_types(op)) > 1
-    lists = [name for name in ow.attr_names(op) if name in spec.LIST_LENGTHS]
     dt = {name: f"DT_{TYPES[name].upper()}" for name in TYPES}
     groups: dict[str, list[str]] = {}  # Statistics type -> the element types that it goes with.
     for dtype in ow.in_order(op.dtypes):
         for statistics in op.statistics_choices(dtype):
             groups.setdefault(f"U({dt[statistics]})" * several, []).append(dt[dtype])
+    # It follows from the shape, which the host knows.
+    host = [f"HOST({arg.name})" for arg in op.outputs if arg.kind == spec.COUNT]
     for constraint, dtypes in groups.items():
-        for lengths in itertools.product("01", repeat=len(lists)):
-            words = [f"{n.upper()}({v})" for n, v in zip(lists, lengths, strict=True)]
-            # It follows from the shape, which the host knows.
-            words += [f"HOST({arg.name})" for arg in op.outputs if arg.kind == spec.COUNT]
-            of = (twins[op.formula] if op.builtin else op.name) + "Spec"
-            of += f"<{', '.join(lengths)}>" if lengths else ""
-            words = [constraint, *words] if constraint else words
-            yield f"  X({op.name}, T({', '.join(dtypes)}), {' '.join(words)}, {of})"
+        words = [constraint, *host] if constraint else host
+        yield f"  X({op.name}, T({', '.join(dtypes)}), {' '.join(words)})"
 
 
 def kernel_list() -> str:
@@ -116,9 +124,9 @@ def kernel_list() -> str:
         macros.append(" \\\n".join([head, *(k for op in ops for k in _kernels(op))]) + "\n")
     return source(
         "The kernels of the twins of TensorFlow's ops, and of the others that have an x:"
-        " X(op, T(types), constraints, Spec). T and constraints are words that the including"
-        " file defines: U(type), NUM_Y(length), NUM_SIDE_INPUTS(length), HOST(output).",
+        " X(op, T(types), constraints). T and constraints are words that the including file"
+        " defines: U(type), HOST(output).",
         "\n".join(macros),
-        ["cc/ops/op_specs.h"],
+        ["cc/ops/generated/op_signatures.h"],
         "TF_BN_OPS_CC_KERNELS_GENERATED_KERNEL_LIST_H_",
     )

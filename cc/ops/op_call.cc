@@ -1,0 +1,247 @@
+// Reads attrs by their names, and checks shapes; messages and the order of
+// checks of TensorFlow's own ops are the built-in's, for code that reads them.
+
+#include "cc/ops/op_call.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "cc/ops/dtype_of.h"
+#include "cc/ops/view_of.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/util/tensor_format.h"
+
+namespace tf_bn_ops {
+namespace {
+
+namespace tf = ::tensorflow;
+
+// A float, with what it cannot hold in epsilon_rest, or a scalar tensor.
+absl::Status ReadEpsilon(tf::OpKernelConstruction* context, double* epsilon) {
+  float number;
+  if (context->GetAttr("epsilon", &number).ok()) {
+    *epsilon = number;
+    std::vector<float> rest;
+    if (context->HasAttr("epsilon_rest")) {
+      TF_RETURN_IF_ERROR(context->GetAttr("epsilon_rest", &rest));
+    }
+    for (const float part : rest) *epsilon += part;
+    return absl::OkStatus();
+  }
+  tf::Tensor tensor;
+  TF_RETURN_IF_ERROR(context->GetAttr("epsilon", &tensor));
+  if (tensor.dtype() != tf::DT_DOUBLE || tensor.dims() != 0) {
+    return InvalidArgument("epsilon must be a scalar of type double, but is ",
+                           tf::DataTypeString(tensor.dtype()), " of shape ",
+                           tensor.shape().DebugString());
+  }
+  *epsilon = tensor.scalar<double>()();
+  return absl::OkStatus();
+}
+
+template <typename T, typename Field>
+absl::Status ReadIfThere(tf::OpKernelConstruction* context, const char* name,
+                         Field* field) {
+  if (!context->HasAttr(name)) return absl::OkStatus();
+  T value;
+  TF_RETURN_IF_ERROR(context->GetAttr(name, &value));
+  *field = value;
+  return absl::OkStatus();
+}
+
+// Lists of tensors have at most one.
+absl::Status CheckLengths(tf::OpKernelConstruction* context,
+                          Activation activation) {
+  int ys = 1, side_inputs = 0;
+  TF_RETURN_IF_ERROR(ReadIfThere<int>(context, "num_y", &ys));
+  TF_RETURN_IF_ERROR(
+      ReadIfThere<int>(context, "num_side_inputs", &side_inputs));
+  if (ys > 1) {
+    return InvalidArgument("at most one y is accepted, but num_y is ", ys);
+  }
+  if (side_inputs > 1) {
+    return InvalidArgument(
+        "at most one side input is accepted, but num_side_inputs is ",
+        side_inputs);
+  }
+  return CheckMaskSource(ys, side_inputs, activation);
+}
+
+using Shapes = const tf::TensorShape* const*;
+
+absl::Status CheckVector(const tf::TensorShape& shape, const char* name) {
+  if (shape.dims() == 1) return absl::OkStatus();
+  return InvalidArgument(name, " must be 1-dimensional", shape.DebugString());
+}
+
+absl::Status CheckSize(const tf::TensorShape& shape, const char* name,
+                       const View& view) {
+  if (shape.num_elements() == view.channels) return absl::OkStatus();
+  return InvalidArgument(name,
+                         " must have the same number of elements as the "
+                         "channels of x, got ",
+                         shape.num_elements(), " and ", view.channels);
+}
+
+absl::Status CheckRank(const tf::TensorShape& shape) {
+  if (shape.dims() == 4 || shape.dims() == 5) return absl::OkStatus();
+  return InvalidArgument("input must be 4 or 5-dimensional",
+                         shape.DebugString());
+}
+
+bool ReadsStatistics(const Call& call) {
+  return !call.is_training || call.exponential_avg_factor != 1;
+}
+
+// x, scale, offset, mean, variance and at most one side input.
+absl::Status CheckForward(Shapes shapes, int count, int channel_dim,
+                          Call* call) {
+  const tf::TensorShape& x = *shapes[0];
+  TF_RETURN_IF_ERROR(CheckRank(x));
+  constexpr const char* kNames[] = {"x", "scale", "offset", "estimated_mean",
+                                    "estimated_variance"};
+  for (int i = 1; i < 5; ++i) {
+    TF_RETURN_IF_ERROR(CheckVector(*shapes[i], kNames[i]));
+  }
+  call->view = ViewOf(x, channel_dim);
+  TF_RETURN_IF_ERROR(CheckSize(*shapes[1], "scale", call->view));
+  TF_RETURN_IF_ERROR(CheckSize(*shapes[2], "offset", call->view));
+  if (ReadsStatistics(*call)) {
+    const std::string when = call->is_training
+                                 ? "When exponential_avg_factor != 1, "
+                                 : "When is_training=false, ";
+    TF_RETURN_IF_ERROR(
+        CheckSize(*shapes[3], (when + "mean").c_str(), call->view));
+    TF_RETURN_IF_ERROR(
+        CheckSize(*shapes[4], (when + "variance").c_str(), call->view));
+  }
+  if (count > 5 && *shapes[5] != x) {
+    return InvalidArgument("side_input shape must be equal to input shape: ",
+                           shapes[5]->DebugString(), " != ", x.DebugString());
+  }
+  return absl::OkStatus();
+}
+
+// y_backprop, x, scale, mean, variance and of V3 reserve_space_3, which may
+// have any shape; behind an activation offset and y, which are read with an
+// activation alone.
+absl::Status CheckGradient(Shapes shapes, int count, int channel_dim,
+                           Call* call) {
+  const tf::TensorShape& x = *shapes[1];
+  TF_RETURN_IF_ERROR(CheckRank(*shapes[0]));
+  TF_RETURN_IF_ERROR(CheckRank(x));
+  TF_RETURN_IF_ERROR(CheckVector(*shapes[2], "scale"));
+  TF_RETURN_IF_ERROR(CheckVector(*shapes[3], "saved mean"));
+  TF_RETURN_IF_ERROR(CheckVector(*shapes[4], "saved variance"));
+  if (x != *shapes[0]) {
+    return InvalidArgument(
+        "x and y_backprop must have same shape, but x has shape ",
+        x.DebugString(), " and y_backprop has shape ",
+        shapes[0]->DebugString());
+  }
+  call->view = ViewOf(x, channel_dim);
+  TF_RETURN_IF_ERROR(CheckSize(*shapes[2], "scale", call->view));
+  TF_RETURN_IF_ERROR(CheckSize(*shapes[3], "reserve_space_1", call->view));
+  TF_RETURN_IF_ERROR(CheckSize(*shapes[4], "reserve_space_2", call->view));
+  if (count < 8 || call->activation == Activation::kIdentity) {
+    return absl::OkStatus();
+  }
+  const tf::TensorShape &offset = *shapes[6], &y = *shapes[7];
+  if (y != x) {
+    return InvalidArgument("x and y must have same shape, but x has shape ",
+                           x.DebugString(), " and y has shape ",
+                           y.DebugString());
+  }
+  if (offset.dims() != 1 || offset.num_elements() != call->view.channels) {
+    return InvalidArgument(
+        "offset must be 1-dimensional with as many elements as x has "
+        "channels, got ",
+        offset.DebugString(), " and ", call->view.channels);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckMaskSource(int ys, int side_inputs, Activation activation) {
+  if (side_inputs == 0 || ys > 0 || activation == Activation::kIdentity) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument(
+      "y must be given where an activation follows a side input: x does not "
+      "say which elements it passed");
+}
+
+absl::Status OpCall::ReadAttrs(const OpSignature& op, bool saves_rstd,
+                               tf::OpKernelConstruction* context) {
+  op_ = &op;
+  attrs_.formula = op.formula;
+  attrs_.float64_statistics = op.is_part;
+  attrs_.is_training = op.is_training;
+  tf::DataType elements, vectors;
+  TF_RETURN_IF_ERROR(context->GetAttr("T", &elements));
+  // Without an attr U, vectors are of the type of x.
+  if (!context->GetAttr("U", &vectors).ok()) vectors = elements;
+  attrs_.dtype = DTypeOf(elements);
+  attrs_.stat_dtype = DTypeOf(vectors);
+  if (context->HasAttr("epsilon")) {
+    TF_RETURN_IF_ERROR(ReadEpsilon(context, &attrs_.epsilon));
+  }
+  TF_RETURN_IF_ERROR(
+      ReadIfThere<bool>(context, "is_training", &attrs_.is_training));
+  TF_RETURN_IF_ERROR(ReadIfThere<float>(context, "exponential_avg_factor",
+                                        &attrs_.exponential_avg_factor));
+  TF_RETURN_IF_ERROR(ReadIfThere<bool>(context, "bessel_correction",
+                                       &attrs_.bessel_correction));
+  if (context->HasAttr("activation_mode")) {
+    TF_RETURN_IF_ERROR(ReadActivationMode(context, &attrs_.activation));
+  }
+  TF_RETURN_IF_ERROR(CheckLengths(context, attrs_.activation));
+  if (op.checks == OpSignature::kByKind) return axis_.Read(op, context);
+  // Also where x has another rank than data_format has letters: TensorFlow
+  // compares them when it builds a graph, and its Eigen kernels do not.
+  std::string data_format;
+  TF_RETURN_IF_ERROR(context->GetAttr("data_format", &data_format));
+  tf::TensorFormat format;
+  if (!tf::FormatFromString(data_format, &format)) {
+    return InvalidArgument("Invalid data format");
+  }
+  axis_.axis = format == tf::FORMAT_NHWC ? -1 : 1;
+  const bool has_rstd = attrs_.is_training && saves_rstd;
+  attrs_.saves_rstd = has_rstd && op.formula == FormulaKind::kForward;
+  attrs_.variance_is_rstd = has_rstd && op.formula == FormulaKind::kGradient;
+  return absl::OkStatus();
+}
+
+absl::Status OpCall::Make(Shapes shapes, int count, Call* call) const {
+  *call = attrs_;
+  switch (op_->checks) {
+    case OpSignature::kByKind:
+      return CheckShapes(*op_, axis_, shapes, count, &call->view);
+    case OpSignature::kForward:
+      return CheckForward(shapes, count, ChannelDim(shapes[0]->dims()), call);
+    case OpSignature::kGradient:
+      return CheckGradient(shapes, count, ChannelDim(shapes[1]->dims()), call);
+  }
+  return absl::OkStatus();
+}
+
+Role OpCall::InputRole(const Call& call, int i) const {
+  const Role role = op_->Input(i).role;
+  const bool is_statistic = role == Role::kMean || role == Role::kVariance;
+  const bool is_of_mask = role == Role::kY || role == Role::kOffset;
+  switch (call.formula) {
+    case FormulaKind::kForward:
+      return is_statistic && !ReadsStatistics(call) ? Role::kNone : role;
+    case FormulaKind::kGradient:
+      return is_of_mask && call.activation == Activation::kIdentity
+                 ? Role::kNone
+                 : role;
+    case FormulaKind::kSecondOrder:
+      break;
+  }
+  return role;
+}
+
+}  // namespace tf_bn_ops

@@ -1,0 +1,67 @@
+// From an op to a call of the core: attrs, accepted shapes, and which tensor
+// has which role. For the kernels of every device and of XLA.
+
+#ifndef TF_BN_OPS_CC_OPS_OP_CALL_H_
+#define TF_BN_OPS_CC_OPS_OP_CALL_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "cc/core/call.h"
+#include "cc/ops/check_shapes.h"
+#include "cc/ops/errors.h"
+#include "cc/ops/op_signature.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+
+namespace tf_bn_ops {
+
+// Reads the attr activation_mode, of a kernel or of a shape function.
+template <typename Context>
+absl::Status ReadActivationMode(Context* context, Activation* activation) {
+  std::string mode;
+  TF_RETURN_IF_ERROR(context->GetAttr("activation_mode", &mode));
+  if (mode == "Identity") {
+    *activation = Activation::kIdentity;
+  } else if (mode == "Relu") {
+    *activation = Activation::kRelu;
+  } else if (mode == "Relu6") {
+    *activation = Activation::kRelu6;
+  } else {
+    return InvalidArgument("Unsupported activation mode: ", mode);
+  }
+  return absl::OkStatus();
+}
+
+// InvalidArgument where nothing says what an activation behind a side input
+// passed: x does not.
+absl::Status CheckMaskSource(int ys, int side_inputs, Activation activation);
+
+// What an op's attrs say of its calls.
+class OpCall {
+ public:
+  // `saves_rstd`: the device's forward op saves rstd in reserve_space_2 in
+  // training (cuDNN's convention).
+  absl::Status ReadAttrs(const OpSignature& op, bool saves_rstd,
+                         tensorflow::OpKernelConstruction* context);
+
+  // The call on inputs of these shapes, without arrays; or InvalidArgument.
+  absl::Status Make(const tensorflow::TensorShape* const* shapes, int count,
+                    Call* call) const;
+
+  // The role of input i; kNone where the call does not read it, and it may have
+  // any size.
+  Role InputRole(const Call& call, int i) const;
+
+  const OpSignature& signature() const { return *op_; }
+  int ChannelDim(int rank) const { return axis_.Dim(rank); }
+
+ private:
+  const OpSignature* op_ = nullptr;
+  ChannelAxis axis_;
+  Call attrs_;
+};
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_OPS_OP_CALL_H_

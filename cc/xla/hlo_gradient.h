@@ -1,0 +1,75 @@
+// The first-order gradient in XLA's own operations, for any device: the formula
+// of cc/core/formulas/gradient.h, in its notation. XLA fuses the passes with
+// what surrounds them.
+
+#ifndef TF_BN_OPS_CC_XLA_HLO_GRADIENT_H_
+#define TF_BN_OPS_CC_XLA_HLO_GRADIENT_H_
+
+#include "cc/core/formulas/activation.h"
+#include "cc/xla/hlo_channels.h"
+#include "cc/xla/hlo_forward.h"
+#include "xla/hlo/builder/lib/constants.h"
+#include "xla/hlo/builder/xla_builder.h"
+
+namespace tf_bn_ops {
+
+// y_backprop where the activation passes it, by y, or by the y that follows
+// from x where that is not given: the forward of an XLA program leaves no
+// coefficients.
+inline xla::XlaOp BuildMasked(const XlaCall& of, const XlaChannels& channels) {
+  const xla::XlaOp dy = of[Role::kYBackprop];
+  const Activation activation = of.call.activation;
+  if (activation == Activation::kIdentity) return dy;
+  const xla::XlaOp y = of.Has(Role::kY)
+                           ? of[Role::kY]
+                           : BuildY(of, channels,
+                                    {channels.Wide(Role::kMean),
+                                     channels.Wide(Role::kVariance)});
+  const auto bound = [&](double value) { return xla::ScalarLike(y, value); };
+  xla::XlaOp passes = xla::Gt(y, bound(LowerBound(activation)));
+  if (activation == Activation::kRelu6) {
+    passes = xla::And(passes, xla::Lt(y, bound(UpperBound(activation))));
+  }
+  return xla::Select(passes, dy, xla::ZerosLike(dy));
+}
+
+inline void BuildGradient(XlaCall* call) {
+  XlaCall& out = *call;
+  const XlaChannels channels(*call);
+  const xla::XlaOp x = out[Role::kX], dy = BuildMasked(*call, channels);
+  const auto wide = [](xla::XlaOp v) { return XlaChannels::Wide(v); };
+  const xla::XlaOp mean = channels.Wide(Role::kMean);
+  const xla::XlaOp variance = channels.Wide(Role::kVariance);
+  const xla::XlaOp rstd =
+      call->call.variance_is_rstd ? variance : channels.Rstd(variance);
+  const bool has_totals = out.Has(Role::kSumDy);
+  xla::XlaOp dy_sum, dy_xmu_sum, count, xmu;
+  if (has_totals) {
+    dy_sum = out[Role::kSumDy];
+    dy_xmu_sum = out[Role::kSumDyXmu];
+    count = xla::Broadcast(out[Role::kCount], {call->call.view.channels});
+    xmu = channels.Minus(x, mean);
+  } else {
+    dy_sum = channels.Sum(dy);
+    dy_xmu_sum = channels.Sum(wide(dy) * (wide(x) - channels.Broadcast(mean)));
+    count = channels.Count(dy_sum);
+    xmu = channels.Narrow(x) - channels.Spread(mean);
+  }
+  xla::XlaOp centered = channels.Narrow(dy);
+  if (call->call.is_training || has_totals) {
+    const xla::XlaOp s = rstd * dy_xmu_sum / count;
+    const xla::XlaOp xhat = xmu * channels.Spread(rstd);
+    centered = channels.Minus(dy, dy_sum / count) - xhat * channels.Spread(s);
+  }
+  const xla::XlaOp f = channels.Wide(Role::kScale) * rstd;
+  out[Role::kXBackprop] = channels.Elements(channels.Spread(f) * centered);
+  out[Role::kSideInputBackprop] = dy;
+  out[Role::kScaleBackprop] = channels.VectorOfSum(rstd * dy_xmu_sum);
+  out[Role::kOffsetBackprop] = channels.Vector(dy_sum);
+  out[Role::kLocalSumDy] = dy_sum;
+  out[Role::kLocalSumDyXmu] = dy_xmu_sum;
+}
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_XLA_HLO_GRADIENT_H_
