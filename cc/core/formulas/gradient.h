@@ -327,8 +327,8 @@ struct BatchNormGradExMaskFormula : BatchNormGradExFromYFormula {
 
 // The mask from y, and the gradient of a side input. That is the masked
 // y_backprop, so the second pass needs neither y_backprop nor y: 28 bytes of
-// memory per element of float32 instead of 32. docs/adr/0031-early-output.md
-// has what calls gain.
+// memory per element of float32 instead of 32, and up to 2.5 times as fast on
+// [50176, 256, 1] in float32 (AMD EPYC, two threads, ADR 14).
 struct BatchNormGradExAddFormula : Gradient<MaskSource::kY, true, false> {
   using FirstPass = BatchNormGradExMaskFormula;
   using SecondPass = BatchNormGradFormula;

@@ -69,7 +69,7 @@ constexpr int ReduceVectors() {
 // Of one that stores alone: coefficients take three quarters of the registers,
 // in whole cache lines unless one has more than four vectors; those that do not
 // fit are on the stack. (Two vectors row by row instead of four: 1.1 to 1.5
-// times as slow in 16-bit types with AVX2, ADR 33.)
+// times as slow in 16-bit types with AVX2, ADR 14.)
 template <typename F, typename T>
 constexpr int ApplyVectors() {
   constexpr int kFit = VectorsPerStrip(F::kNumCoefficients, kRegisters * 3 / 4);
@@ -92,7 +92,7 @@ constexpr bool kRowByRow = kPolicy == StorePolicy::kNonTemporal &&
 
 // Whether the rows of a panel are taken one by one because of where they lie.
 // Not where a vector is a cache line: with AVX-512 one row at a time took 1.1
-// to 1.7 times as long ([6272, 1024, 1] in float32, ADR 33).
+// to 1.7 times as long ([6272, 1024, 1] in float32, ADR 14).
 template <typename T, StorePolicy kPolicy>
 TFBN_INLINE bool HasAliasedRows(const Panel& panel) {
   constexpr int64_t kBytes = sizeof(T);
@@ -211,7 +211,7 @@ TFBN_INLINE void LoadInDouble(const TensorPointers<F, T>& tensors,
 // one output after the other: a cache line. Where two outputs have the same
 // page offset and vectors of them are stored in turn, non-temporal stores of
 // incomplete lines wait for each other: a line of each output in turn is 1.5 to
-// 2.9 times as fast ([32, 256, 3136], AMD EPYC, ADR 33).
+// 2.9 times as fast ([32, 256, 3136], AMD EPYC, ADR 14).
 template <typename F, typename T, StorePolicy kPolicy, int kVectors>
 constexpr int kStoredTogether =
     kPolicy == StorePolicy::kNonTemporal && F::kOutputs > 1 &&
@@ -523,7 +523,7 @@ TFBN_INLINE void TakeStrip(
 
 // Vectors of a pack in strips of kVectors. One where the coefficients of a mask
 // alone are needed: bringing them to the order of packs takes what packs save
-// (0.98 to 1.02 times as long in bfloat16; without a mask 0.91 to 1.0, ADR 35).
+// (0.98 to 1.02 times as long in bfloat16; without a mask 0.91 to 1.0, ADR 14).
 template <typename P, StorePolicy kPolicy, int kVectors, bool kPartial>
 constexpr int kPackOf =
     P::kNumSums > 0 &&

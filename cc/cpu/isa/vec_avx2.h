@@ -35,7 +35,7 @@ TFBN_INLINE V16 NarrowBfloat16(VF v) {
 // The even elements of 16, then the odd ones. Shifts and shuffles have two of
 // the ports (AMD Zen 3): widening 16 elements in column order takes four of
 // them, narrowing them six; here each takes one.
-// docs/adr/0035-bfloat16-pairs.md has what calls gain.
+// docs/adr/0014-rows-in-order-with-software-prefetch.md has what calls gain.
 struct Bfloat16Pairs {
   static constexpr bool kDefined = true;
   using Stored = VU;

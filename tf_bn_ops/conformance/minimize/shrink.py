@@ -2,7 +2,7 @@
 
 Hypothesis searches. First among small cases with small integers, which most faults show in, and
 which it knows how to make smaller; where none of them fails, the failing tensors are cut along
-their axes and their numbers replaced by simpler ones, one choice at a time (docs/adr/0011).
+their axes and their numbers replaced by simpler ones, one choice at a time.
 """
 
 from __future__ import annotations
