@@ -1,8 +1,9 @@
-// The formulas of docs/math.md, in its notation and order, as in
-// cc/xla/hlo_second_order.h and tf_bn_ops/_gradients.py.
+// The graph of cc/core/formulas/second_order_graph.h in ops of TensorFlow, all
+// in the type that elements are computed in.
 
 #include "cc/client/second_order_composition.h"
 
+#include "cc/core/formulas/second_order_graph.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/const_op.h"
 #include "tensorflow/cc/ops/math_ops.h"
@@ -55,13 +56,19 @@ class Channels {
         {tf::ops::Const(scope, {1, -1}), tf::ops::Fill(scope, inner_rank, 1)});
   }
 
-  Term Elements(const Output& tensor) const {
-    return {&scope_, Cast(tensor, type_)};
+  GraphTensor<Term> Tensor(Role role) const {
+    const Term v = Elements(role);
+    return {v, v};
   }
-  Term Vector(const Output& vector) const {
-    return {&scope_,
-            tf::ops::Reshape(scope_, Cast(vector, type_), channel_shape_)};
+  GraphTensor<Term> Centered(Role role) const {
+    const Term v = Elements(role), centered = v - Mean(v);
+    return {centered, centered};
   }
+  Term Vector(Role role) const {
+    return {&scope_, tf::ops::Reshape(scope_, Cast(InputOf(role), type_),
+                                      channel_shape_)};
+  }
+  Term Spread(const Term& v) const { return v; }
   Term Constant(double value) const {
     return {&scope_, Cast(tf::ops::Const(scope_, value), type_)};
   }
@@ -74,7 +81,6 @@ class Channels {
     return {&scope_, tf::ops::Mean(scope_, v.output, others_,
                                    tf::ops::Mean::KeepDims(true))};
   }
-  Term Centered(const Term& v) const { return v - Mean(v); }
   Term Rstd(const Term& variance) const {
     const Term sum = variance + Constant(inputs_.epsilon);
     return {&scope_, tf::ops::Rsqrt(scope_, sum.output)};
@@ -98,6 +104,29 @@ class Channels {
   }
 
  private:
+  const Output& InputOf(Role role) const {
+    switch (role) {
+      case Role::kXBackpropGrad:
+        return inputs_.x_backprop_grad;
+      case Role::kYBackprop:
+        return inputs_.y_backprop;
+      case Role::kX:
+        return inputs_.x;
+      case Role::kScaleBackpropGrad:
+        return inputs_.scale_backprop_grad;
+      case Role::kOffsetBackpropGrad:
+        return inputs_.offset_backprop_grad;
+      case Role::kMean:
+        return inputs_.mean;
+      case Role::kVariance:
+        return inputs_.variance;
+      default:
+        return inputs_.scale;
+    }
+  }
+  Term Elements(Role role) const {
+    return {&scope_, Cast(InputOf(role), type_)};
+  }
   Output Cast(const Output& value, tf::DataType to) const {
     if (value.type() == to) return value;
     return tf::ops::Cast(scope_, value, to);
@@ -115,42 +144,11 @@ class Channels {
 SecondOrderOutputs ComposeSecondOrder(const Scope& scope,
                                       const SecondOrderInputs& inputs) {
   const Channels channels(scope, inputs);
-  const Term gx = channels.Elements(inputs.x_backprop_grad);
-  const Term dy = channels.Elements(inputs.y_backprop);
-  const Term x = channels.Elements(inputs.x);
-  const Term gs = channels.Vector(inputs.scale_backprop_grad);
-  const Term go = channels.Vector(inputs.offset_backprop_grad);
-  const Term scale = channels.Vector(inputs.scale);
-  const auto mean = [&](const Term& v) { return channels.Mean(v); };
-
-  if (inputs.is_training) {
-    const Term gx_centered = channels.Centered(gx);
-    const Term dy_centered = channels.Centered(dy);
-    const Term x_centered = channels.Centered(x);
-    const Term rstd = channels.Rstd(mean(x_centered * x_centered));
-    const Term f = scale * rstd;
-    const Term xhat = x_centered * rstd;
-    const Term a = mean(gx_centered * xhat);
-    const Term s = mean(dy_centered * xhat);
-    const Term b = mean(gx_centered * dy_centered);
-    const Term p = gs - f * a;
-    const Term m = channels.Count();
-    const Term three = channels.Constant(3);
-    const Term y_backprop_grad = f * gx_centered + p * xhat + go;
-    const Term x_grad = rstd * (p * dy_centered - f * s * gx_centered -
-                                (gs * s + f * (b - three * a * s)) * xhat);
-    const Term scale_grad = rstd * m * (b - a * s);
-    return {channels.LikeX(y_backprop_grad), channels.LikeX(x_grad),
-            channels.LikeScale(scale_grad)};
-  }
-  const Term rstd = channels.Rstd(channels.Vector(inputs.variance));
-  const Term f = scale * rstd;
-  const Term xhat = (x - channels.Vector(inputs.mean)) * rstd;
-  const Term y_backprop_grad = f * gx + gs * xhat + go;
-  const Term x_grad = gs * rstd * dy;
-  const Term scale_grad = rstd * channels.Sum(gx * dy);
-  return {channels.LikeX(y_backprop_grad), channels.LikeX(x_grad),
-          channels.LikeScale(scale_grad)};
+  const SecondOrderResults<Term> results =
+      BuildSecondOrderGraph<Term>(channels, inputs.is_training);
+  return {channels.LikeX(results.y_backprop_grad),
+          channels.LikeX(results.x_grad),
+          channels.LikeScale(results.scale_grad)};
 }
 
 }  // namespace tf_bn_ops
