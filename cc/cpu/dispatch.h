@@ -12,6 +12,7 @@
 
 namespace tf_bn_ops {
 
+// One of the list Implementations().
 struct Implementation {
   const char* name;
   bool (*supported)();  // By this processor.
@@ -19,7 +20,11 @@ struct Implementation {
   const Kernels* kernels[kNumFormulas];
 
   const Kernels& KernelsOf(FormulaIndex formula, DType dtype) const {
-    return kernels[static_cast<int>(formula)][static_cast<int>(dtype)];
+    const Kernels& own =
+        kernels[static_cast<int>(formula)][static_cast<int>(dtype)];
+    // A build for bfloat16 leaves other types to the next one, whose
+    // instructions it has, too.
+    return own.IsDefined() ? own : this[1].KernelsOf(formula, dtype);
   }
   bool IsReference() const { return kernels[0] == nullptr; }
 };

@@ -114,6 +114,9 @@ constexpr int kNumPassKinds = 4;
 // Coefficients are arrays in the type that the formula is applied in (double
 // for float64, else float), one after the other, CoefficientStride apart.
 struct Kernels {
+  // Whether the build has kernels of this type.
+  bool IsDefined() const { return coefficients != nullptr; }
+
   // Before the first pass: writes the coefficients of the mask of channels
   // [c0, c1), those from kFirstMaskCoefficient on.
   void (*mask_coefficients)(const Call&, int64_t c0, int64_t c1,

@@ -5,6 +5,7 @@
 #define TF_BN_OPS_CC_CPU_ISA_KERNEL_TABLE_H_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cc/core/formulas/formula.h"
 #include "cc/cpu/isa/isa_kernels.h"
@@ -96,15 +97,19 @@ constexpr Kernels::Pass PassOfKind() {
 
 template <typename F, typename T>
 constexpr Kernels KernelsOf() {
-  Kernels kernels = {ComputeMaskCoefficients<F, T>,
-                     ComputeCoefficients<F, T>,
-                     {PassOfKind<F, T, PassKind::kReduce>(),
-                      PassOfKind<F, T, PassKind::kReduceStoring>(),
-                      PassOfKind<F, T, PassKind::kApply>(),
-                      PassOfKind<F, T, PassKind::kFrozen>()},
-                     nullptr};
-  if constexpr (!kIsFrozenOnly<F>) kernels.pipeline = RunPipeline<F, T>;
-  return kernels;
+  if constexpr (kBfloat16Alone && !std::is_same_v<T, Bfloat16>) {
+    return {};
+  } else {
+    Kernels kernels = {ComputeMaskCoefficients<F, T>,
+                       ComputeCoefficients<F, T>,
+                       {PassOfKind<F, T, PassKind::kReduce>(),
+                        PassOfKind<F, T, PassKind::kReduceStoring>(),
+                        PassOfKind<F, T, PassKind::kApply>(),
+                        PassOfKind<F, T, PassKind::kFrozen>()},
+                       nullptr};
+    if constexpr (!kIsFrozenOnly<F>) kernels.pipeline = RunPipeline<F, T>;
+    return kernels;
+  }
 }
 
 }  // namespace

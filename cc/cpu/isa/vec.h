@@ -16,6 +16,9 @@
 // (vec_avx512bf16.h): what it defines itself hides what it would inherit, and
 // all overloads of it (`using portable::StorePartialBits;` keeps them).
 //
+//   kBfloat16Alone                 its instructions are for bfloat16: of other
+//                                  types the next build of the list has the
+//                                  kernels
 //   VF WidenFloat16(V16), WidenBfloat16(V16)
 //   V16 NarrowFloat16(VF)          to nearest even, NaN stays NaN
 //   V16 NarrowBfloat16(VF)         the same, but of NaN only those whose lower
@@ -87,6 +90,7 @@ namespace {
 // The interface: each from the namespace that is nearest to the build's own.
 namespace isa = TF_BN_OPS_ISA;
 using isa::Bfloat16Pairs;
+using isa::kBfloat16Alone;
 using isa::KeepSubnormals;
 using isa::LoadPartialBits;
 using isa::LoadWide;

@@ -11,6 +11,8 @@ namespace avx512bf16 {
 
 using namespace avx512;
 
+constexpr bool kBfloat16Alone = true;
+
 // The instruction flushes subnormals; there are none in the results of
 // arithmetic that flushes them itself (cc/core/fp_env.h).
 TFBN_INLINE V16 NarrowBfloat16(VF v) { return (V16)_mm512_cvtneps_pbh(v); }

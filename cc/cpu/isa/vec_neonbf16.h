@@ -11,6 +11,8 @@ namespace neonbf16 {
 
 using namespace neon;
 
+constexpr bool kBfloat16Alone = true;
+
 // The instruction flushes subnormals, which elements that are passed on keep.
 TFBN_INLINE V16 NarrowBfloat16(VF v) {
   const uint32x4_t bits = (uint32x4_t)v;

@@ -51,6 +51,8 @@ TFBN_INLINE void StoreBits(void* p, V v) {
 
 namespace portable {
 
+constexpr bool kBfloat16Alone = false;
+
 // Lane by lane `mask ? a : b`; lanes of mask are all ones or all zeros. Blend
 // instructions look at the sign bit alone.
 TFBN_INLINE VU Select(VU mask, VU a, VU b) { return (mask >> 31) != 0 ? a : b; }
