@@ -268,7 +268,7 @@ double Rstd(double variance, float epsilon) {
 class Call {
  public:
   Call(const Kernel& kernel, TF_OpKernelContext* context, int x, int vector,
-       int vectors)
+       int vectors, int read_vectors)
       : context_(context), status_(TF_NewStatus()) {
     for (int i = 0; i < TF_NumInputs(context); ++i) {
       TF_Tensor* tensor = nullptr;
@@ -288,7 +288,10 @@ class Call {
       if (i > axis) inner *= dims_[i];
     }
     for (int i = vector; i < vector + vectors; ++i) {
-      if (TF_NumDims(inputs_[i]) != 1 || TF_Dim(inputs_[i], 0) != channels) {
+      // What is not read may have any size, but no other rank.
+      const bool read = i < vector + read_vectors;
+      if (TF_NumDims(inputs_[i]) != 1 ||
+          (read && TF_Dim(inputs_[i], 0) != channels)) {
         Fail("scale, offset, mean and variance must have the channels");
         return;
       }
@@ -347,7 +350,7 @@ class Call {
 void Forward(void* pointer, TF_OpKernelContext* context) {
   const auto& k = *static_cast<Kernel*>(pointer);
   const bool reads = !k.training || k.factor != 1;
-  Call call(k, context, 0, 1, reads ? 4 : 2);
+  Call call(k, context, 0, 1, 4, reads ? 4 : 2);
   if (!call.ok) return;
   const float *x = call.in(0), *scale = call.in(1), *offset = call.in(2);
   float* y = call.view(0);
@@ -400,7 +403,7 @@ void Forward(void* pointer, TF_OpKernelContext* context) {
 
 void Backward(void* pointer, TF_OpKernelContext* context) {
   const auto& k = *static_cast<Kernel*>(pointer);
-  Call call(k, context, 1, 2, 3);
+  Call call(k, context, 1, 2, 3, 3);
   if (!call.ok) return;
   const float *dy = call.in(0), *x = call.in(1), *scale = call.in(2);
   float* dx = call.view(0);
