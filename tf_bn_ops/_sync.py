@@ -33,17 +33,22 @@ class Statistics(NamedTuple):
     replicas: _replicas.Replicas
 
     def averages(
-        self, given: Sequence[Any], factor: float, *, bessel_correction: bool
+        self,
+        given: Sequence[Any],
+        factor: float,
+        *,
+        bessel_correction: bool,
+        of_nothing: float = float("nan"),
     ) -> Sequence[Any]:
-        """The running mean and variance after this batch, from those given, in float64; NaN for a
-        batch without samples. With a factor of 1 those given are not read."""
+        """The running mean and variance after this batch, from those given, in float64. With a
+        factor of 1 those given are not read; `of_nothing` are those of a batch without samples."""
         import tensorflow as tf
 
         batch = [self.mean, self.variance]
         if bessel_correction:
             batch[1] *= self.count / tf.maximum(self.count - 1, 1)
-        nan = tf.constant(float("nan"), tf.float64)
-        batch = [tf.where(self.count > 0, value, nan) for value in batch]
+        nothing = tf.constant(of_nothing, tf.float64)
+        batch = [tf.where(self.count > 0, value, nothing) for value in batch]
         if factor != 1.0:
             # Reshaped, which refuses other lengths: a scalar would be broadcast.
             old = [tf.reshape(tf.cast(v, tf.float64), tf.shape(self.mean)) for v in given]

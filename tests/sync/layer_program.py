@@ -23,6 +23,7 @@ IMAGES = RNG.normal(100, 2, (8, 6, 6, 3)).astype(np.float32)
 TARGETS = RNG.normal(0, 1, (8, 1)).astype(np.float32)
 MASK = RNG.random((8, 6, 6)) < 0.6
 WEIGHTS = MASK * RNG.choice([0.5, 1.0, 3.0], MASK.shape)
+LAST = np.arange(8)[:, None, None] >= 3  # Those of the second replica.
 ENDS = {1: [0, 8], 2: [0, 3, 8]}
 
 
@@ -94,6 +95,8 @@ def main(replicas: str) -> None:
     strategy = strategies.strategy(int(replicas))
     results = {"by hand": by_hand(strategy), "masked": by_hand(strategy, MASK)}
     results["weights"] = by_hand(strategy, WEIGHTS)
+    results["a replica without samples"] = by_hand(strategy, MASK & LAST)
+    results["no samples"] = by_hand(strategy, MASK & False)
     if "TF_CONFIG" not in os.environ:  # Keras' fit does not run under that strategy.
         for dtype in ("float32", "mixed_float16", "mixed_bfloat16"):
             results[dtype] = by_fit(strategy, dtype)

@@ -248,7 +248,13 @@ def _synchronized(layer: Any, inputs: Any, mask: Any, behind: Behind) -> Any:
             side_input=side_inputs,
             **vars(call),
         )
-    averages = statistics.averages(moving, 1.0 - layer.momentum, bessel_correction=False)
+    averages = statistics.averages(
+        moving,
+        1.0 - layer.momentum,
+        bessel_correction=False,
+        # As in Keras, whose mask may leave out all samples.
+        of_nothing=float("nan") if mask is None else 0.0,
+    )
     for variable, average in zip((layer.moving_mean, layer.moving_variance), averages, strict=True):
         variable.assign(tf.cast(average, tf.float32))
     return keras.ops.cast(y, layer.compute_dtype)
