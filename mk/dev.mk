@@ -1,8 +1,13 @@
 # What a developer runs now and then: mutants, sanitizers, fuzzing, other machines and TensorFlows, Bazel, releases.
 # Included by the Makefile, whose variables it uses.
 
-.PHONY: mutants sanitize sanitize-core sanitize-threads fuzz fuzz-run matrix aarch64-parts aarch64-test wheels \
+.PHONY: bench-against mutants sanitize sanitize-core sanitize-threads fuzz fuzz-run matrix aarch64-parts aarch64-test wheels \
   wheel-conformance test-wheel release release-check bazel
+
+# LIB: the core library of another build, for instance of another commit.
+bench-against: $(LIB_DIR)/libtf_bn_ops_core.so  ## Measure this tree's core library against another build's: LIB=/path/to/libtf_bn_ops_core.so
+	$(Q)[ -n '$(LIB)' ] || { echo "error: make bench-against needs LIB=/path/to/libtf_bn_ops_core.so, the library to compare with." >&2; exit 1; }
+	$(Q)'$(PYTHON)' tools/bench/bench_command.py --against='$(LIB)' $(ARGS)
 
 mutants: $(PYTHON_READY)  ## Check that the conformance run catches every wrong kernel of tests/mutants; ARGS="NAME ..."
 	$(Q)'$(PYTHON)' tests/mutants/run.py $(ARGS)
@@ -23,10 +28,11 @@ FUZZ_TARGETS := $(filter-out replay,$(basename $(notdir $(FUZZ_OBJECTS))))
 
 ifneq ($(TF_VERSION),)
 $(shell mkdir -p $(B)/bin $(sort $(dir $(FUZZ_OBJECTS))))
-$(FUZZ_OBJECTS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS)
-$(FUZZ_OBJECTS): $(B)/%.o: %.cc $(B)/compile.txt
+FUZZED_PARSERS := $(B)/cc/client/attribute_string.o
+$(FUZZ_OBJECTS) $(FUZZED_PARSERS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS)
+$(FUZZ_OBJECTS) $(FUZZED_PARSERS): $(B)/%.o: %.cc $(B)/compile.txt
 	$(compile)
-FUZZED := $(CORE_OBJECTS) $(C_API_OBJECTS) $(B)/cc/client/attribute_string.o
+FUZZED := $(CORE_OBJECTS) $(C_API_OBJECTS) $(FUZZED_PARSERS)
 $(FUZZ_TARGETS:%=$(B)/bin/fuzz_%): $(B)/bin/fuzz_%: $(B)/tests/fuzz/%.o $(FUZZED)
 	$(Q)echo '  LINK    $@'
 	$(Q)$(CXX) -o $@ $(filter %.o,$^) -pthread $(LDFLAGS) -fsanitize=fuzzer

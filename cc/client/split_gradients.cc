@@ -127,7 +127,7 @@ absl::Status ElemtGradient(const Scope& scope, const tf::Operation& op,
   return scope.status();
 }
 
-[[maybe_unused]] const bool kRegistered =
+[[maybe_unused]] const bool kSplitRegistered =
     RegisterGradient("TfBnOps>BatchNormStats", StatsGradient) &&
     RegisterGradient("TfBnOps>BatchNormGatherStats", GatherStatsGradient) &&
     RegisterGradient("TfBnOps>BatchNormElemt", ElemtGradient);
