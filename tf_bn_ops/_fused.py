@@ -374,8 +374,9 @@ def _differentiable(
         if not attrs.is_training:
             return tf.zeros_like(x), *zeros, of_mean, of_variance
         channels = _gradients.Channels(x, DATA_FORMATS[attrs.data_format][1])
-        # Recomputed, so that it is a function of x in the next derivative.
-        x_centered = channels.centered(tf.cast(x, tf.float32))
+        # Recomputed, so that it is a function of x in the next derivative; twice, since the first
+        # mean is rounded.
+        x_centered = channels.centered(channels.centered(tf.cast(x, tf.float32)))
         m = tf.cast(tf.size(x) / tf.size(scale), tf.float32)
         of_x = attrs.exponential_avg_factor * (
             channels.vector(of_mean / m)

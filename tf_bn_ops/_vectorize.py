@@ -111,18 +111,18 @@ def _channel_axis(spec: OpSpec, pfor_input: Any, rank: Any) -> Any:
 
 
 def _coefficients_in_rows(tensor: Any, of: Any) -> Any:
-    """Forward coefficients of each iteration, [n, rows * C], with n merged into the channels of
+    """Forward coefficients of each iteration, [n, rows, C], with n merged into the channels of
     each row; `of` is a stacked vector, [n, C]. Of a placeholder there are no rows."""
     n, channels = tf.unstack(tf.shape(of))
-    by_row = tf.transpose(tf.reshape(tensor, [n, _rows(tensor, of), channels]), [1, 0, 2])
-    return tf.reshape(by_row, [-1])
+    rows = _rows(tensor, of)
+    by_row = tf.transpose(tf.reshape(tensor, [n, rows, channels]), [1, 0, 2])
+    return tf.reshape(by_row, [rows, n * channels])
 
 
 def _coefficients_by_iteration(tensor: Any, of: Any) -> Any:
     """The way back."""
     n, channels = tf.unstack(tf.shape(of))
-    by_iteration = tf.transpose(tf.reshape(tensor, [_rows(tensor, of), n, channels]), [1, 0, 2])
-    return tf.reshape(by_iteration, [n, tf.size(tensor) // tf.maximum(n, 1)])
+    return tf.transpose(tf.reshape(tensor, [_rows(tensor, of), n, channels]), [1, 0, 2])
 
 
 def _rows(tensor: Any, of: Any) -> Any:

@@ -101,8 +101,8 @@ def inputs(case: Case) -> dict[str, Any]:
     for arg in case.op.inputs:
         is_view = arg.kind in (spec.VIEW, spec.VIEW_LIST)
         if arg.role == "forward_coefficients":  # Every second time there are none.
-            size = 3 * channels * int(rng.integers(2))
-            result[arg.name] = rng.standard_normal(size).astype(np.float32)
+            rows = spec.ops.NUM_FORWARD_COEFFICIENTS * int(rng.integers(2))
+            result[arg.name] = rng.standard_normal((rows, channels)).astype(np.float32)
             continue
         shape = case.shape if is_view else () if arg.kind == spec.COUNT else (channels,)
         values = rng.standard_normal(shape)

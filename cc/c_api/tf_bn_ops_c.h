@@ -51,8 +51,7 @@ enum { TFBN_IDENTITY = 0, TFBN_RELU = 1, TFBN_RELU6 = 2 };
  *   an activation's gradient takes y, or, in these two parts, offset in place
  *   of it: then the mask is computed from x.
  * y_backprop_grad, ...: results of view shape are computed in float, unless
- * dtype is TFBN_FLOAT64: there a mean of float64 is rounded to float, but not
- * where sum_dy is given. */
+ * dtype is TFBN_FLOAT64. */
 TFBN_EXPORT int tfbn_cpu_run(const tfbn_call* call, const char* implementation,
                              int threads, char* error, size_t error_size);
 

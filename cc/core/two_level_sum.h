@@ -77,6 +77,18 @@ static TFBN_HD double RunCenter(DType dtype, double center) {
   return beyond ? 0 : static_cast<double>(static_cast<float>(center));
 }
 
+// Whether a center is so far from the mean that sums around it are added up
+// again, in double and around the mean: at a distance of d the variance v is
+// off by up to u * (10 * (v + d^2) + 16 * d * sqrt(v + d^2)), at 6 deviations
+// 2^-14 (docs/math.md). Even the median of three elements may be that far, in a
+// channel of few large outliers.
+constexpr double kFarCenter = 6;  // Deviations.
+static TFBN_HD bool IsFarCenter(double center, const BatchStatistics& of) {
+  const double distance = of.mean - center;
+  return distance * distance > kFarCenter * kFarCenter * of.variance &&
+         IsFinite(of.variance);
+}
+
 }  // namespace tf_bn_ops
 
 #endif  // TF_BN_OPS_CC_CORE_TWO_LEVEL_SUM_H_

@@ -41,6 +41,8 @@ int64_t FinishGridSize(const KernelParams<Formula>& params) {
 template <typename Formula>
 struct FinishShared {
   double sums[Formula::kNumSums][kThreads];
+  // Of a channel that is added up again.
+  double again[kCentersAreElements<Formula> ? Formula::kNumSums : 1][kThreads];
 };
 
 // The sums at index `t`. Volatile: they are read twice, so that in between they
@@ -68,11 +70,13 @@ TFBN_HD void FinishChannel(const KernelParams<Formula>& params, int64_t c,
   }
   const double center = CenterAt(Formula::CentersOf(args), c);
   double sums[Formula::kNumSums];
-  if constexpr (!kIsFrozenOnly<Formula> && !std::is_same_v<C, double>) {
+  if constexpr (!kIsFrozenOnly<Formula> && !std::is_same_v<C, double> &&
+                !kCentersAreElements<Formula>) {
     const double run_center = RunCenter(args.dtype, center);
     if (run_center != center) {
       LoadSums(*shared, t, sums);
-      Formula::Recenter(run_center - center, sums);
+      Formula::Recenter(static_cast<double>(ElementsPerChannel(args.view)),
+                        run_center - center, sums);
       TFBN_UNROLL
       for (int s = 0; s < Formula::kNumSums; ++s) shared->sums[s][t] = sums[s];
     }
@@ -148,6 +152,51 @@ TFBN_HD void AddPartialSums(const KernelParams<Formula>& params, int64_t first,
                     [=](int t) { return t / width; });
 }
 
+// Adds up channel `c` again, in double and by all threads, if its center turned
+// out to be far from its mean; its sums are those at index `at`.
+template <typename Formula, typename Block>
+TFBN_HD void AddFarChannel(const KernelParams<Formula>& params, int64_t c,
+                           int at, Block& block,
+                           FinishShared<Formula>* shared) {
+  constexpr int kSums = Formula::kNumSums;
+  const auto& args = params.args;
+  const View& view = args.view;
+  double sums[kSums];
+  LoadSums(*shared, at, sums);
+  const double center = CenterAt(Formula::CentersOf(args), c);
+  const BatchStatistics of = Formula::StatisticsOf(args, center, sums);
+  if (!IsFarCenter(center, of)) return;
+  const auto tensors = Formula::TensorsOf(args);
+  const int64_t count = ElementsPerChannel(view);
+  block.ForEachThread([&](int t) {
+    double own[kSums] = {};
+    TFBN_NO_UNROLL
+    for (int64_t i = t; i < count; i += kThreads) {
+      const int64_t element =
+          (i / view.inner * view.channels + c) * view.inner + i % view.inner;
+      double in[Formula::kInputs] = {};
+      TFBN_UNROLL
+      for (int k = 0; k < Formula::kNumReduceInputs; ++k) {
+        in[k] = LoadAsDouble(args.dtype, tensors.in[k], element);
+      }
+      Formula::Accumulate(in, of.mean, own);
+    }
+    TFBN_UNROLL
+    for (int s = 0; s < kSums; ++s) shared->again[s][t] = own[s];
+  });
+  TreeReduce<kSums>(block, shared->again, kThreads, 1, kThreads,
+                    [](int t) { return t; });
+  block.ForEachThread([&](int t) {
+    if (t > 0) return;
+    double again[kSums];
+    TFBN_UNROLL
+    for (int s = 0; s < kSums; ++s) again[s] = shared->again[s][0];
+    Formula::Recenter(static_cast<double>(count), of.mean - center, again);
+    TFBN_UNROLL
+    for (int s = 0; s < kSums; ++s) shared->sums[s][at] = again[s];
+  });
+}
+
 // C is the compute type.
 template <typename Formula, typename C, typename Block>
 TFBN_HD void Finish(const KernelParams<Formula>& params, Block& block,
@@ -156,6 +205,14 @@ TFBN_HD void Finish(const KernelParams<Formula>& params, Block& block,
   const int64_t first = block.Index() * width;
   if constexpr (!kIsFrozenOnly<Formula>) {
     AddPartialSums(params, first, width, block, shared);
+  }
+  if constexpr (kCentersAreElements<Formula> && !std::is_same_v<C, double>) {
+    if (params.args.is_training && params.config.elements > 0) {
+      TFBN_NO_UNROLL
+      for (int i = 0; i < width && first + i < params.args.view.channels; ++i) {
+        AddFarChannel(params, first + i, i, block, shared);
+      }
+    }
   }
   block.LastPhase([&](int t) {
     const int64_t c = first + t;

@@ -16,7 +16,6 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "cc/core/call.h"
-#include "cc/core/formulas/forward.h"
 #include "cc/ops/op_call.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -53,16 +52,9 @@ class BatchNormKernel : public tensorflow::OpKernel {
     Call call;
     OP_REQUIRES_OK(context, op_.Make(shapes.data(), count, &call));
     for (int i = 0; i < count; ++i) {
-      const Role role = op_.InputRole(call, i);
+      const Role role = op_.InputRole(call, i, *shapes[i]);
       if (role == Role::kNone) continue;
-      const tensorflow::Tensor& tensor = context->input(i);
-      // Nothing or another size if reserve_space_3 is another op's.
-      if (role == Role::kForwardCoefficients &&
-          (tensor.NumElements() == 0 ||
-           tensor.NumElements() != NumCoefficients(call))) {
-        continue;
-      }
-      ArrayOf(call, role) = tensor.data();
+      ArrayOf(call, role) = context->input(i).data();
     }
     // From the last one on: where there is a side input its gradient, which is
     // y_backprop or the same masked, takes the buffer of y_backprop.
@@ -73,10 +65,6 @@ class BatchNormKernel : public tensorflow::OpKernel {
   }
 
  private:
-  static int64_t NumCoefficients(const Call& call) {
-    return kNumForwardCoefficients * call.view.channels;
-  }
-
   // Output i, which may take the buffer of one of the inputs that its role
   // says.
   absl::Status Allocate(tensorflow::OpKernelContext* context, int i,
@@ -95,10 +83,10 @@ class BatchNormKernel : public tensorflow::OpKernel {
         break;
       case ArgKind::kScalar:
         break;
-      case ArgKind::kOpaque:  // For the gradient of an activation.
-        is_stored = call->activation != Activation::kIdentity &&
-                    call->side_input == nullptr;
-        shape.AddDim(is_stored ? NumCoefficients(*call) : 0);
+      case ArgKind::kOpaque:  // The forward coefficients.
+        is_stored = OpCall::KeepsCoefficients(*call);
+        shape = is_stored ? OpCall::CoefficientsShape(*call)
+                          : tensorflow::TensorShape({0});
         break;
       case ArgKind::kPlaceholder:
         shape.AddDim(0);

@@ -153,10 +153,10 @@ absl::Status CheckGradient(Shapes shapes, int count, int channel_dim,
                            x.DebugString(), " and y has shape ",
                            y.DebugString());
   }
-  if (offset.dims() != 1 || offset.num_elements() != call->view.channels) {
+  const bool is_given = offset.dims() == 1 && offset.num_elements() > 0;
+  if (is_given && offset.num_elements() != call->view.channels) {
     return InvalidArgument(
-        "offset must be 1-dimensional with as many elements as x has "
-        "channels, got ",
+        "offset must have as many elements as x has channels, got ",
         offset.DebugString(), " and ", call->view.channels);
   }
   return absl::OkStatus();
@@ -227,14 +227,24 @@ absl::Status OpCall::Make(Shapes shapes, int count, Call* call) const {
   return absl::OkStatus();
 }
 
-Role OpCall::InputRole(const Call& call, int i) const {
+Role OpCall::InputRole(const Call& call, int i,
+                       const tf::TensorShape& shape) const {
   const Role role = op_->Input(i).role;
+  if (role == Role::kForwardCoefficients && shape != CoefficientsShape(call)) {
+    return Role::kNone;
+  }
   const bool is_statistic = role == Role::kMean || role == Role::kVariance;
   const bool is_of_mask = role == Role::kY || role == Role::kOffset;
   switch (call.formula) {
     case FormulaKind::kForward:
       return is_statistic && !ReadsStatistics(call) ? Role::kNone : role;
     case FormulaKind::kGradient:
+      // The mask is computed from x by reserve_space_3 and offset. An offset
+      // that is no vector says that y is another op's, or behind a side input.
+      if (role == Role::kOffset &&
+          shape != tf::TensorShape({call.view.channels})) {
+        return Role::kNone;
+      }
       return is_of_mask && call.activation == Activation::kIdentity
                  ? Role::kNone
                  : role;

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "cc/core/call.h"
+#include "cc/core/formulas/forward.h"
 #include "cc/ops/check_shapes.h"
 #include "cc/ops/errors.h"
 #include "cc/ops/op_signature.h"
@@ -50,8 +51,19 @@ class OpCall {
                     Call* call) const;
 
   // The role of input i; kNone where the call does not read it, and it may have
-  // any size.
-  Role InputRole(const Call& call, int i) const;
+  // any size: such as a reserve_space_3 of another op.
+  Role InputRole(const Call& call, int i,
+                 const tensorflow::TensorShape& shape) const;
+
+  // Whether the forward op stores its coefficients in reserve_space_3, which is
+  // a placeholder otherwise: frozen, the statistics are those given.
+  static bool KeepsCoefficients(const Call& call) {
+    return call.is_training || call.activation != Activation::kIdentity;
+  }
+  static tensorflow::TensorShape CoefficientsShape(const Call& call) {
+    return tensorflow::TensorShape(
+        {kNumForwardCoefficients, call.view.channels});
+  }
 
   const OpSignature& signature() const { return *op_; }
   int ChannelDim(int rank) const { return axis_.Dim(rank); }

@@ -130,6 +130,12 @@ absl::Status InferExShapes(InferenceContext* c) {
   TF_RETURN_IF_ERROR(MergeChannels(c, &y, &vector));
   c->set_output(0, y);
   for (int i = 1; i <= 4; ++i) c->set_output(i, vector);
+  Call call;
+  call.is_training = is_training;
+  TF_RETURN_IF_ERROR(ReadActivationMode(c, &call.activation));
+  if (OpCall::KeepsCoefficients(call)) {
+    c->set_output(5, c->Matrix(kNumForwardCoefficients, c->Dim(vector, 0)));
+  }
   return absl::OkStatus();
 }
 
@@ -148,7 +154,11 @@ absl::Status InferGradExShapes(InferenceContext* c) {
   TF_RETURN_IF_ERROR(ReadActivationMode(c, &activation));
   if (activation != Activation::kIdentity) {
     TF_RETURN_IF_ERROR(c->Merge(view, input(Role::kY), &view));
-    TF_RETURN_IF_ERROR(c->Merge(vector, input(Role::kOffset), &vector));
+    const ShapeHandle offset = input(Role::kOffset);
+    const bool is_given = c->RankKnown(offset) && c->Rank(offset) == 1 &&
+                          c->ValueKnown(c->Dim(offset, 0)) &&
+                          c->Value(c->Dim(offset, 0)) > 0;
+    if (is_given) TF_RETURN_IF_ERROR(c->Merge(vector, offset, &vector));
   }
   TF_RETURN_IF_ERROR(MergeChannels(c, &view, &vector));
   c->set_output(0, view);

@@ -90,19 +90,26 @@ void Fuser::FuseBackward(const Chain& chain) {
   NodeDef* const fused = chain.last();
   const std::vector<std::string> controls = ControlInputs(chain.nodes);
   std::vector<std::string> inputs = DataInputs(*fused);
+  // What a norm has there, or a vector, which holds no coefficients.
+  const bool has_third = inputs.size() > kGradReserveSpace3;
+  const NodeDef* const norm =
+      has_third ? graph_.Producer(*fused, kGradReserveSpace3) : nullptr;
+  const bool is_norms =
+      norm != nullptr && (IsNorm(*norm) || IsFusedNorm(*norm));
+  const std::string reserve_space_3 =
+      inputs[is_norms ? kGradReserveSpace3 : kGradReserveSpace2];
   inputs.resize(kGradInputs);
   inputs[kGradYBackprop] = mask->input(0);
   const NodeDef* const forward = ForwardOf(chain);
-  // reserve_space_3: the coefficients of the forward op; or reserve_space_2,
-  // which has another size than coefficients, so that the mask is from y. (Not
-  // what the gradient has there: it becomes coefficients, of another offset,
-  // when a later run fuses that forward op.) Then offset is not read.
+  // The mask is from x by the coefficients of the forward op that computed the
+  // features, and its offset. Otherwise from y, since what is given as offset
+  // is no vector, or reserve_space_3 holds no coefficients.
   inputs.push_back(
       forward != nullptr
           ? TensorName{forward->name(), kForwardCoefficients}.ToInput()
-          : inputs[kGradReserveSpace2]);
+          : reserve_space_3);
   inputs.push_back(forward != nullptr ? forward->input(kOffset)
-                                      : inputs[kGradScale]);
+                                      : reserve_space_3);
   inputs.push_back(mask->input(kFeatures));
   inputs.insert(inputs.end(), controls.begin(), controls.end());
 

@@ -79,18 +79,16 @@ bool Fuser::LeftToConvolution(const Chain& chain) {
          graph_.NumConsumers(x->name()) == 1;
 }
 
-// For a norm that is about to become a FusedBatchNormEx. Gradients that were
-// fused before it read a placeholder of `norm` in place of coefficients, and
-// mask from y. It becomes coefficients now, but what they have as offset need
-// not be that of `norm`.
+// For a norm that is about to become a FusedBatchNormEx. Gradients behind an
+// activation that read a placeholder of `norm` mask from y, and still have to
+// where it becomes coefficients: their offset need not be that of `norm`.
 void Fuser::MaskFromY(const NodeDef& norm) {
   for (const IndexedGraph::Consumer& consumer : graph_.Consumers(norm.name())) {
     if (consumer.node->op() == kFusedBackward &&
         consumer.port == kForwardCoefficients &&
         consumer.input == kGradReserveSpace3) {
-      graph_.SetInput(
-          consumer.node, kGradReserveSpace3,
-          TensorName::Parse(consumer.node->input(kGradReserveSpace2)));
+      graph_.SetInput(consumer.node, kGradOffset,
+                      TensorName{norm.name(), kForwardCoefficients});
     }
   }
 }

@@ -30,15 +30,14 @@ constexpr char kRemapped[] = "_FusedBatchNormEx";
 // Inputs and outputs by the OpDefs.
 constexpr int kX = 0;
 constexpr int kOffset = 2;
-constexpr int kForwardInputs = 5;  // without a side input
-// Output of FusedBatchNormEx; in its place a norm has a placeholder.
-constexpr int kForwardCoefficients = 5;
+constexpr int kForwardInputs = 5;        // without a side input
+constexpr int kForwardCoefficients = 5;  // Output of V3 and FusedBatchNormEx.
 constexpr int kGradYBackprop = 0;
 constexpr int kGradX = 1;
-constexpr int kGradScale = 2;
 constexpr int kGradReserveSpace2 = 4;
 constexpr int kGradInputs = kGradReserveSpace2 + 1;  // up to it
-constexpr int kGradReserveSpace3 = 5;                // of FusedBatchNormGradEx
+constexpr int kGradReserveSpace3 = 5;                // of V3
+constexpr int kGradOffset = 6;                       // of FusedBatchNormGradEx
 constexpr int kSideInputBackprop = 5;
 constexpr int kFeatures = 1;  // of ReluGrad
 

@@ -92,6 +92,32 @@ inline void BuildTrainingStatistics(const XlaChannels& channels,
       attrs.saves_rstd ? channels.Rstd(of.variance) : of.variance);
 }
 
+// What the forward pass keeps for its gradient, see kNumForwardCoefficients.
+inline void BuildForwardCoefficients(const XlaChannels& channels,
+                                     const XlaStatistics& of, XlaCall* call) {
+  const int64_t c = call->call.view.channels;
+  const auto rest = [&](xla::XlaOp value) {
+    const xla::XlaOp off = value - XlaChannels::Wide(channels.Vector(value));
+    return xla::Select(xla::IsFinite(value), off, xla::ZerosLike(off));
+  };
+  const xla::XlaOp deviation =
+      xla::Sqrt(of.variance + xla::ScalarLike(of.variance, call->call.epsilon));
+  std::vector<xla::XlaOp> rows(kNumForwardCoefficients);
+  rows[kMeanRow] = of.mean;
+  rows[kMeanRestRow] = rest(of.mean);
+  rows[kScaleRstdRow] =
+      channels.Wide(Role::kScale) * channels.Rstd(of.variance);
+  rows[kDeviationRow] = deviation;
+  rows[kDeviationRestRow] = rest(deviation);
+  for (xla::XlaOp& row : rows) {
+    row = channels.Vector(row);
+    if (channels.IsEmpty()) row = xla::ZerosLike(row);
+    row = xla::Reshape(row, {1, c});
+  }
+  (*call)[Role::kForwardCoefficients] =
+      xla::ConcatInDim(deviation.builder(), rows, /*dimension=*/0);
+}
+
 inline void BuildForward(XlaCall* call) {
   XlaCall& out = *call;
   const XlaChannels channels(*call);
@@ -107,10 +133,15 @@ inline void BuildForward(XlaCall* call) {
     const XlaStatistics of = StatisticsOf(out[Role::kX], channels);
     out[Role::kY] = BuildY(*call, channels, of);
     BuildTrainingStatistics(channels, of, call);
+    BuildForwardCoefficients(channels, of, call);
   } else {
-    out[Role::kY] =
-        BuildY(*call, channels,
-               {channels.Wide(Role::kMean), channels.Wide(Role::kVariance)});
+    const XlaStatistics of = {channels.Wide(Role::kMean),
+                              channels.Wide(Role::kVariance)};
+    out[Role::kY] = BuildY(*call, channels, of);
+    // Parts have statistics of their own.
+    if (!call->call.float64_statistics) {
+      BuildForwardCoefficients(channels, of, call);
+    }
     out[Role::kBatchMean] = out[Role::kSavedMean] = out[Role::kMean];
     out[Role::kBatchVariance] = out[Role::kSavedVariance] =
         out[Role::kVariance];

@@ -6,16 +6,17 @@
 #define TF_BN_OPS_CC_XLA_HLO_GRADIENT_H_
 
 #include "cc/core/formulas/activation.h"
+#include "cc/core/formulas/forward.h"
 #include "cc/xla/hlo_channels.h"
 #include "cc/xla/hlo_forward.h"
+#include "xla/hlo/builder/lib/comparators.h"
 #include "xla/hlo/builder/lib/constants.h"
 #include "xla/hlo/builder/xla_builder.h"
 
 namespace tf_bn_ops {
 
 // y_backprop where the activation passes it, by y, or by the y that follows
-// from x where that is not given: the forward of an XLA program leaves no
-// coefficients.
+// from x where that is not given.
 inline xla::XlaOp BuildMasked(const XlaCall& of, const XlaChannels& channels) {
   const xla::XlaOp dy = of[Role::kYBackprop];
   const Activation activation = of.call.activation;
@@ -38,10 +39,24 @@ inline void BuildGradient(XlaCall* call) {
   const XlaChannels channels(*call);
   const xla::XlaOp x = out[Role::kX], dy = BuildMasked(*call, channels);
   const auto wide = [](xla::XlaOp v) { return XlaChannels::Wide(v); };
-  const xla::XlaOp mean = channels.Wide(Role::kMean);
+  xla::XlaOp mean = channels.Wide(Role::kMean);
   const xla::XlaOp variance = channels.Wide(Role::kVariance);
-  const xla::XlaOp rstd =
+  xla::XlaOp rstd =
       call->call.variance_is_rstd ? variance : channels.Rstd(variance);
+  if (out.Has(Role::kForwardCoefficients) && call->call.is_training) {
+    // What the forward pass kept of the mean that is given.
+    const auto row = [&](int i) {
+      return wide(xla::Reshape(
+          xla::SliceInDim(out[Role::kForwardCoefficients], i, i + 1,
+                          /*stride=*/1, /*dimno=*/0),
+          {call->call.view.channels}));
+    };
+    const xla::XlaOp is_kept = xla::Eq(row(kMeanRow), mean);
+    mean = xla::Select(is_kept, row(kMeanRow) + row(kMeanRestRow), mean);
+    const xla::XlaOp deviation = row(kDeviationRow) + row(kDeviationRestRow);
+    rstd =
+        xla::Select(is_kept, xla::ScalarLike(deviation, 1.0) / deviation, rstd);
+  }
   const bool has_totals = out.Has(Role::kSumDy);
   xla::XlaOp dy_sum, dy_xmu_sum, count, xmu;
   if (has_totals) {
@@ -53,7 +68,7 @@ inline void BuildGradient(XlaCall* call) {
     dy_sum = channels.Sum(dy);
     dy_xmu_sum = channels.Sum(wide(dy) * (wide(x) - channels.Broadcast(mean)));
     count = channels.Count(dy_sum);
-    xmu = channels.Narrow(x) - channels.Spread(mean);
+    xmu = channels.Minus(x, mean);
   }
   xla::XlaOp centered = channels.Narrow(dy);
   if (call->call.is_training || has_totals) {

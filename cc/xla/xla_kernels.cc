@@ -124,6 +124,9 @@ xla::Shape ShapeOf(const XlaCall& call, Role role) {
       return InOrder(call.shape);
     case ArrayKind::kScalar:
       return InOrder(xla::F64, {});
+    case ArrayKind::kCoefficients:
+      return InOrder(is_wide ? xla::F64 : xla::F32,
+                     {kNumForwardCoefficients, channels});
     default:
       return InOrder(is_wide ? xla::F64 : call.stat_type, {channels});
   }
@@ -187,7 +190,7 @@ class BatchNormXlaOp : public XlaKernel {
         context->SetOutput(
             i, xla::ConstantR0<double>(call[Role::kX].builder(),
                                        LocalCountOf(call.call.view)));
-      } else if (IsComputed(role)) {
+      } else if (IsComputed(call.call, role)) {
         context->SetOutput(i, call[role]);
       } else {
         context->SetConstantOutput(i, placeholder);
@@ -196,10 +199,10 @@ class BatchNormXlaOp : public XlaKernel {
   }
 
  private:
-  // XLA's programs leave no coefficients to the gradient.
-  static bool IsComputed(Role role) {
-    return role != Role::kNone && role != Role::kForwardCoefficients &&
-           role != Role::kLocalCount;
+  static bool IsComputed(const Call& call, Role role) {
+    return role == Role::kForwardCoefficients
+               ? OpCall::KeepsCoefficients(call)
+               : role != Role::kNone && role != Role::kLocalCount;
   }
 
   absl::Status Read(tf::XlaOpKernelContext* context, XlaCall* call) {
@@ -213,14 +216,14 @@ class BatchNormXlaOp : public XlaKernel {
     call->channel_dim = op_.ChannelDim(shapes[kOp.x].dims());
     call->shape = xla_shapes[kOp.x];
     for (int i = 0; i < count; ++i) {
-      const Role role = op_.InputRole(call->call, i);
+      const Role role = op_.InputRole(call->call, i, shapes[i]);
       if (role == Role::kScale) call->stat_type = xla_shapes[i].element_type();
-      if (role == Role::kNone || role == Role::kForwardCoefficients) continue;
+      if (role == Role::kNone) continue;
       (*call)[role] = context->Input(i);
     }
     for (int i = 0; i < context->num_outputs(); ++i) {
       const Role role = kOp.Output(i).role;
-      if (IsComputed(role)) call->outputs.push_back(role);
+      if (IsComputed(call->call, role)) call->outputs.push_back(role);
     }
     return absl::OkStatus();
   }

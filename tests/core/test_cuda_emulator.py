@@ -128,7 +128,7 @@ def test_the_mask_from_x_is_that_of_the_forward_in_both_passes(emulator, view, d
     problem = device_problems.behind_activation(view, dtype, is_training=is_training)
     if is_training:
         of_y = problem.copy()
-        del of_y.values["forward_coefficients"]
+        del of_y.values["offset"]
         problem["y"] = problem.dtype.store(np.full(view, -1.0))
     else:
         of_y = problem

@@ -68,7 +68,7 @@ class Case:
             "offset": rng.normal(0, 1, channels).astype(vectors),
             "mean": rng.normal(1, 0.1, channels).astype(vectors),
             "variance": rng.uniform(3, 5, channels).astype(vectors),
-            "reserve": np.zeros(0, vectors),
+            "forward_coefficients": np.zeros(0, vectors),
             "side_input": rng.normal(0, 1, shape).astype(numpy),
         }
         return [

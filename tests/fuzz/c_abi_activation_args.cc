@@ -104,7 +104,7 @@ Call GradientOf(const Call& forward, const Shape& shape, Tensors& t) {
   args.scale = t.scale.data();
   args.mean = t.saved_mean.data();
   args.variance = t.saved_variance.data();
-  args.offset = t.offset.data();
+  args.forward_coefficients = t.coefficients.data();
   args.y = t.y.data();
   return args;
 }
@@ -133,7 +133,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   };
   Gradient from_y = new_gradient(), from_x = new_gradient();
   RunGradient(gradient, &from_y);
-  gradient.forward_coefficients = tensors.coefficients.data();
+  gradient.offset = tensors.offset.data();
   RunGradient(gradient, &from_x);
   CheckSame(from_x, from_y, shape);
   gradient.x_backprop = from_x.x_backprop.data();

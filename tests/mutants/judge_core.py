@@ -46,12 +46,12 @@ def judge_gather_stats(count: int) -> None:
 
 def coefficients_failure(problem: Problem) -> str:
     """How reserve_space_3 of FusedBatchNormEx is wrong, which is opaque and so not compared in
-    cases: the mean in two parts, and scale / sqrt(variance + epsilon)."""
+    cases."""
     if not problem["x"].size:
         return ""
     in_float64 = problem.dtype.name == "float64"
-    size = spec.ops.NUM_FORWARD_COEFFICIENTS * problem.view[1]
-    given = np.full(size, np.nan, np.float64 if in_float64 else np.float32)
+    shape = (spec.ops.NUM_FORWARD_COEFFICIENTS, problem.view[1])
+    given = np.full(shape, np.nan, np.float64 if in_float64 else np.float32)
     c_abi.run(problem, outputs={"forward_coefficients": given})
     return formula_models.check_coefficients(problem, given)
 

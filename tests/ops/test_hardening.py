@@ -72,7 +72,7 @@ PUBLISHED: list[tuple[str, str, str, dict, dict]] = [
      {"y_backprop": [1, 1, 6, 2], "x": [1, 1, 6, 2], "scale": [], "mean": [2], "variance": [2]}),
     ("fuzzer, V3", "FusedBatchNormGradV3", "float32", {"data_format": "NCHW"},
      {"y_backprop": [1, 6, 4, 1], "x": [1, 6, 4, 1], "scale": [], "mean": [6], "variance": [6],
-      "reserve": [1, 6, 4, 1]}),
+      "forward_coefficients": [1, 6, 4, 1]}),
     ("PyTorch 85217, weight", "FusedBatchNormV3", "float32", {},
      {"x": [2, 3, 4, 5], "scale": [0] * 10, "offset": [5], "mean": [5], "variance": [5]}),
     ("PyTorch 85217, running statistics", "FusedBatchNormV3", "float32", {"is_training": False},

@@ -260,7 +260,7 @@ def test_gradients_of_the_ops(op, compile_to, monkeypatch):
     """Second order, with respect to everything that has a gradient."""
     monkeypatch.setenv(COMPILE, compile_to)
     rng = np.random.default_rng(2)
-    size = {"x": (2, 5, 3, 4), "y_backprop": (2, 5, 3, 4), "reserve": (1,)}
+    size = {"x": (2, 5, 3, 4), "y_backprop": (2, 5, 3, 4), "forward_coefficients": (1,)}
     inputs = [
         tf.constant(rng.uniform(0.5, 2, size.get(arg.role, (5,))).astype(np.float32))
         for arg in OPS[op].inputs

@@ -498,8 +498,9 @@ def fused_batch_norm_ex(x: Any, scale: Any, offset: Any, mean: Any, variance: An
           empty.
         reserve_space_2 (U [C]): The biased variance that x was normalized with, for the gradient;
           on a GPU in training 1/sqrt(variance + epsilon), as cuDNN has it.
-        reserve_space_3 (U): With an activation and without a side input the coefficients that y was
-          computed with, 3 per channel, for the gradient; otherwise, and under XLA, a placeholder.
+        reserve_space_3 (U): For the gradient: [5, C], what the other reserve spaces lose of mean
+          and variance by rounding, and the coefficients that y was computed with. Frozen, without
+          an activation, a placeholder.
 
     Raises:
       tf.errors.InvalidArgumentError: Shapes that do not fit together, or an unknown value of an
@@ -577,8 +578,10 @@ def fused_batch_norm_grad_ex(y_backprop: Any, x: Any, scale: Any, reserve_space_
       reserve_space_1 (U [C]): As FusedBatchNormEx returns it.
       reserve_space_2 (U [C]): As FusedBatchNormEx returns it.
       reserve_space_3 (U): As FusedBatchNormEx returns it. Where it holds the coefficients that y
-        was computed with, the mask is computed from x, and y is not read on CPUs.
-      offset (float32 [C]): The offsets; read with an activation.
+        was computed with, and offset is given, the mask is computed from x, and y is not read on
+        CPUs.
+      offset (float32 [C]): The offsets; read with an activation. Of another shape than [C]: the
+        mask is computed from y.
       y (T): The output y of FusedBatchNormEx; read with an activation.
       epsilon: Added to the variance; a number, not a tensor.
       num_side_inputs: How many side inputs the forward op has, 0 or 1.
@@ -748,7 +751,9 @@ def fused_batch_norm_grad_v3(y_backprop: Any, x: Any, scale: Any, reserve_space_
       reserve_space_2 (U [C]): The biased variance: of the batch in training (on a GPU
         1/sqrt(variance + epsilon), as the forward op returns it there), of the population if
         frozen.
-      reserve_space_3 (U): Of any shape; not read: only cuDNN uses it.
+      reserve_space_3 (U): As the forward op of this library returns it with reserve_space_1: then
+        mean and variance are right beyond what float32 holds. Of another op, in any shape, it is
+        not read.
       epsilon: Added to the variance; a number, not a tensor.
       data_format: Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW,
         NCDHW).
@@ -867,7 +872,9 @@ def fused_batch_norm_v3(x: Any, scale: Any, offset: Any, mean: Any, variance: An
           empty.
         reserve_space_2 (U [C]): The biased variance that x was normalized with, for the gradient;
           on a GPU in training 1/sqrt(variance + epsilon), as cuDNN has it.
-        reserve_space_3 (U [0]): A placeholder of the built-in op.
+        reserve_space_3 (U): For the gradient, in training: [5, C], what the other reserve spaces
+          lose of mean and variance by rounding, and the coefficients that y was computed with.
+          Frozen, a placeholder.
 
     Raises:
       tf.errors.InvalidArgumentError: Shapes that do not fit together, or an unknown value of an

@@ -324,9 +324,9 @@ def call_at(problem: Problem, addresses: Mapping[str, int], **overrides: Any) ->
         fields["float64_statistics"] = True
     fields |= {role: address for role, address in addresses.items() if role in call_spec.ROLES}
     coefficients = problem.values.get("forward_coefficients")
-    if (
-        coefficients is not None
-        and coefficients.size != spec.ops.NUM_FORWARD_COEFFICIENTS * problem.view[1]
+    if coefficients is not None and coefficients.shape != (
+        spec.ops.NUM_FORWARD_COEFFICIENTS,
+        problem.view[1],
     ):
         del fields["forward_coefficients"]  # As the op does.
     return Call(View(*problem.view), **{**fields, **overrides})

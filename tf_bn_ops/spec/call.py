@@ -82,7 +82,8 @@ OUTPUTS = (
     Array(
         "forward_coefficients",
         COEFFICIENTS,
-        "The same: what y was computed with. Where it is given with offset, and "
+        "The same: what y was computed with, and what saved_mean and saved_variance lose; in "
+        "training it is read where its first row is mean. Where it is given with offset, and "
         "side_input_backprop is not, the mask of an activation is computed from x, and y is not "
         "read unless by the reference.",
     ),

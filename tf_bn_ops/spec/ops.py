@@ -47,8 +47,10 @@ PARTS = (
     BATCH_NORM_BACKWARD_ELEMT,
 )
 
-# The rows of FusedBatchNormEx's reserve_space_3, see cc/core/formulas/forward.h.
-NUM_FORWARD_COEFFICIENTS = 3
+# The rows of reserve_space_3, see cc/core/formulas/forward.h: of the mean and of
+# sqrt(variance + epsilon) two each, what float32 holds and the rest.
+FORWARD_COEFFICIENTS = ("mean", "mean_rest", "scale_rstd", "deviation", "deviation_rest")
+NUM_FORWARD_COEFFICIENTS = len(FORWARD_COEFFICIENTS)
 
 # Cases are drawn attr by attr: the order of attrs is part of what a seed means.
 _FORMAT_AND_MODE = {"data_format": "NHWC", "is_training": True}
@@ -107,6 +109,14 @@ def _op(name: str, **fields: object) -> OpSpec:
 
 # What an older version says.
 _OLDER = "{} has the formulas; this version takes fewer types and ranks.\n"
+
+_FORWARD_COEFFICIENTS = Arg(
+    "reserve_space_3",
+    "forward_coefficients",
+    OPAQUE,
+    "For the gradient, in training: [5, C], what the other reserve spaces lose of mean and variance"
+    " by rounding, and the coefficients that y was computed with. Frozen, a placeholder.",
+)
 
 # ---- Forward -------------------------------------------------------------------------------------
 
@@ -170,7 +180,7 @@ def _fused_batch_norm(
                 "The biased variance that x was normalized with, for the gradient; on a GPU in"
                 " training 1/sqrt(variance + epsilon), as cuDNN has it.",
             ),
-            *(_placeholder(i) for i in range(3, reserve_spaces + 1)),
+            *(_FORWARD_COEFFICIENTS,) * (reserve_spaces - 2),
         ),
         attrs={"epsilon": 1e-4, "exponential_avg_factor": 1.0, **_FORMAT_AND_MODE},
         dtypes=dtypes,
@@ -200,12 +210,11 @@ _FUSED_BATCH_NORM_EX = dataclasses.replace(
     inputs=(*_FUSED_BATCH_NORM_V3.inputs, _SIDE_INPUT),
     outputs=(
         *_FUSED_BATCH_NORM_V3.outputs[:-1],
-        Arg(
-            "reserve_space_3",
-            "forward_coefficients",
-            OPAQUE,
-            "With an activation and without a side input the coefficients that y was computed"
-            " with, 3 per channel, for the gradient; otherwise, and under XLA, a placeholder.",
+        dataclasses.replace(
+            _FORWARD_COEFFICIENTS,
+            doc=_FORWARD_COEFFICIENTS.doc.replace(", in training: ", ": ").replace(
+                "Frozen, a placeholder.", "Frozen, without an activation, a placeholder."
+            ),
         ),
     ),
     attrs={
@@ -253,7 +262,14 @@ def _fused_batch_norm_grad(
             "The biased variance: of the batch in training (on a GPU 1/sqrt(variance + epsilon),"
             " as the forward op returns it there), of the population if frozen.",
         ),
-        Arg("reserve_space_3", "reserve", OPAQUE, "Of any shape; not read: only cuDNN uses it."),
+        Arg(
+            "reserve_space_3",
+            "forward_coefficients",
+            OPAQUE,
+            "As the forward op of this library returns it with reserve_space_1: then mean and"
+            " variance are right beyond what float32 holds. Of another op, in any shape, it is not"
+            " read.",
+        ),
     )
     return _op(
         name,
@@ -310,9 +326,15 @@ FusedBatchNormGradV3 of y_backprop where the activation passes it, y > 0 (Relu) 
             "forward_coefficients",
             OPAQUE,
             "As FusedBatchNormEx returns it. Where it holds the coefficients that y was computed"
-            " with, the mask is computed from x, and y is not read on CPUs.",
+            " with, and offset is given, the mask is computed from x, and y is not read on CPUs.",
         ),
-        _float(dataclasses.replace(_OFFSET, doc="The offsets; read with an activation.")),
+        _float(
+            dataclasses.replace(
+                _OFFSET,
+                doc="The offsets; read with an activation. Of another shape than [C]: the mask is"
+                " computed from y.",
+            )
+        ),
         Arg("y", "y", VIEW, "The output y of FusedBatchNormEx; read with an activation."),
     ),
     outputs=(*_FUSED_BATCH_NORM_GRAD_V3.outputs, _SIDE_INPUT_BACKPROP),

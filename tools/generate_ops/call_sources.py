@@ -40,7 +40,7 @@ typedef struct tfbn_view { int64_t outer, channels, inner; } tfbn_view;
 
 /* Arrays are borrowed, of these shapes: the view of x; [channels] of stat_dtype (vector), or of
  * stat_dtype or float64 (statistics), or of float64 (wide); one element of float64 (scalar);
- * [3, channels] of float, of double for TFBN_FLOAT64 (coefficients). NULL: there is none. An output
+ * [5, channels] of float, of double for TFBN_FLOAT64 (coefficients). NULL: there is none. An output
  * may be the buffer of an input where the formula says so, element for element. */
 typedef struct tfbn_call {
   TFBN_CPP(View, tfbn_view) view;

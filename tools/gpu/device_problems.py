@@ -9,7 +9,7 @@ import numpy as np
 import repository  # noqa: F401
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance.models import batch_norm_grad_ex_inputs, split_ops_inputs
+from tf_bn_ops.conformance.models import inputs, split_ops_inputs
 from tf_bn_ops.harness.problems import (
     IDENTITY,
     RELU,
@@ -54,9 +54,9 @@ def behind_activation(
     mean, variance, scale = (p.wide(r, np.float64) for r in ("mean", "variance", "scale"))
     if not (side_input or mask_from_y):
         compute = DTYPES[p.dtype.accumulator].numpy.type
-        values["forward_coefficients"] = batch_norm_grad_ex_inputs.forward_coefficients(
+        values["forward_coefficients"] = inputs.forward_coefficients(
             mean, variance, scale, p.epsilon, compute
-        ).reshape(-1)
+        )
     if rstd:
         values["variance"] = p.statistics_dtype.store(1 / np.sqrt(variance + p.epsilon))
     return p

@@ -38,11 +38,13 @@
 //     template <typename V, int kSums>
 //     static void Accumulate(const V (&in)[kInputs], V center,
 //                            V (&sum)[kSums]);
-//     // The sums around `center` from those around center + `shift`, where
-//     // Reduce measures x from a rounded center, see two_level_sum.h. Needed
-//     // where centers may be wider than float.
+//     // The sums over `count` elements around `center` from those around
+//     // center + `shift`, see two_level_sum.h.
 //     template <int kSums>
-//     static void Recenter(double shift, double (&sums)[kSums]);
+//     static void Recenter(double count, double shift, double (&sums)[kSums]);
+//     // Where centers are elements: mean and variance by the sums.
+//     static BatchStatistics StatisticsOf(const Args&, double center,
+//                                         const double (&sums)[kNumSums]);
 //     // Where there is a mask: applies it to the inputs of (a vector of)
 //     // element(s) before Accumulate, in the type that Apply computes in, so
 //     // that both passes mask alike; and computes its coefficients.
@@ -117,6 +119,10 @@ template <typename F>
 constexpr int kPassedOnOutput<F, std::void_t<decltype(F::kPassedOn)>> =
     F::kPassedOn;
 
+// Whether what x is measured from is an element of the channel, not its mean.
+template <typename F>
+constexpr bool kCentersAreElements = F::kKind != FormulaKind::kGradient;
+
 template <typename F>
 constexpr bool kHasMask =
     int{F::kFirstMaskCoefficient} < int{F::kNumCoefficients};
@@ -154,32 +160,109 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 static TFBN_HD bool IsFinite(double value) { return value - value == 0; }
 
-// Centers of the channels: that of channel c is element c * stride of `data`;
-// zero where data is nullptr.
+// What is kept of means beside their values: rows `stride` apart, the value
+// again and what its rounding took off, of `dtype`. nullptr: nothing is.
+struct KeptMeans {
+  DType dtype;
+  const void* rows;
+  int64_t stride;
+};
+
+// Whether the value of channel c is the one that a rest is kept of: a caller
+// may give a mean of its own.
+static TFBN_HD bool IsKept(const KeptMeans& kept, double mean, int64_t c) {
+  return kept.rows != nullptr && LoadAsDouble(kept.dtype, kept.rows, c) == mean;
+}
+
+// Centers of the channels; zero where data is nullptr. Either the mean of
+// channel c, element c of `data` and the rest that is kept of it. Or, where
+// there are `elements`, the median of three elements of channel c, those of
+// index elements[i] + c * stride, so that no single outlier is a center; an
+// infinity or NaN, whose distance from others would be NaN, counts as zero.
 struct CenterArray {
   DType dtype;
   const void* data;
+  KeptMeans kept;
+  bool is_median;
   int64_t stride;
-  bool finite = false;  // Zero also where the element is infinite or NaN.
+  int64_t elements[3];
 };
+
+static TFBN_HD CenterArray MeanCenters(DType dtype, const void* mean,
+                                       const KeptMeans& kept) {
+  return {dtype, mean, kept, /*is_median=*/false, 0, {0, 0, 0}};
+}
+
+// Elements M/7, 3M/7 and 5M/7 of each channel, which seldom lie at the border
+// of an image; x may be nullptr.
+static TFBN_HD CenterArray MedianCenters(DType dtype, const void* x,
+                                         const View& view) {
+  CenterArray out = {
+      dtype, x, {dtype, nullptr, 0}, /*is_median=*/true, view.inner, {0, 0, 0}};
+  if (x == nullptr || view.inner == 0) return out;
+  const int64_t count = ElementsPerChannel(view);
+  for (int i = 0; i < 3; ++i) {
+    const int64_t element =
+        count / 7 * (2 * i + 1) + count % 7 * (2 * i + 1) / 7;
+    out.elements[i] = element / view.inner * view.channels * view.inner +
+                      element % view.inner;
+  }
+  return out;
+}
+
+template <typename V>
+static TFBN_HD V MedianOf(V a, V b, V c) {
+  const V low = a < b ? a : b, high = a < b ? b : a;
+  const V upper = high < c ? high : c;
+  return low < upper ? upper : low;
+}
 
 static TFBN_HD double CenterAt(const CenterArray& centers, int64_t c) {
   if (centers.data == nullptr) return 0;
-  const double center =
-      LoadAsDouble(centers.dtype, centers.data, c * centers.stride);
-  return centers.finite && !IsFinite(center) ? 0 : center;
+  if (centers.is_median) {
+    double of[3];
+    for (int i = 0; i < 3; ++i) {
+      const double element =
+          LoadAsDouble(centers.dtype, centers.data,
+                       centers.elements[i] + c * centers.stride);
+      of[i] = IsFinite(element) ? element : 0;
+    }
+    return MedianOf(of[0], of[1], of[2]);
+  }
+  const double center = LoadAsDouble(centers.dtype, centers.data, c);
+  if (!IsKept(centers.kept, center, c)) return center;
+  return center + LoadAsDouble(centers.kept.dtype, centers.kept.rows,
+                               centers.kept.stride + c);
+}
+
+// Adds the rests of `n` means from channel `first` on. Vectorizes.
+template <typename C>
+static TFBN_HD void AddKept(const KeptMeans& kept, int64_t first, int64_t n,
+                            double* means) {
+  const C* const value = static_cast<const C*>(kept.rows) + first;
+  const C* const rest = value + kept.stride;
+  for (int64_t i = 0; i < n; ++i) {
+    means[i] += static_cast<double>(value[i]) == means[i]
+                    ? static_cast<double>(rest[i])
+                    : 0.0;
+  }
 }
 
 // The centers of channels [first, first + n).
 static TFBN_HD void LoadCenters(const CenterArray& centers, int64_t first,
                                 int64_t n, double* out) {
-  if (centers.data == nullptr || centers.stride != 1) {
+  if (centers.data == nullptr || centers.is_median) {
     for (int64_t c = 0; c < n; ++c) out[c] = CenterAt(centers, first + c);
     return;
   }
   LoadAsDoubles(centers.dtype, centers.data, first, n, out);  // Vectorizes.
-  if (!centers.finite) return;
-  for (int64_t c = 0; c < n; ++c) out[c] = IsFinite(out[c]) ? out[c] : 0;
+  if (centers.kept.rows != nullptr) {
+    if (centers.kept.dtype == DType::kFloat64) {
+      AddKept<double>(centers.kept, first, n, out);
+    } else {
+      AddKept<float>(centers.kept, first, n, out);
+    }
+  }
 }
 
 // Stores an output of shape [channels] that the caller may leave out.
@@ -188,8 +271,11 @@ static TFBN_HD void StoreIfWanted(DType dtype, void* data, int64_t c,
   if (data != nullptr) StoreFromDouble(dtype, data, c, value);
 }
 
+static TFBN_HD double DeviationOf(double variance, double epsilon) {
+  return std::sqrt(variance + epsilon);
+}
 static TFBN_HD double RstdOf(double variance, double epsilon) {
-  return 1.0 / std::sqrt(variance + epsilon);
+  return 1.0 / DeviationOf(variance, epsilon);
 }
 
 // Mean and biased variance of a channel; the exact sum of mean and mean_rest is

@@ -25,7 +25,8 @@
 // Accuracy that every backend promises: statistics are accumulated in double,
 // or in two levels (two_level_sum.h), in one pass, around a shift, which is one
 // element of the channel (Chan, Golub and LeVeque 1983): its squared distance
-// from the mean is at most M * variance, so a large mean costs no digits. y is
+// from the mean is at most M * variance, so a large mean costs no digits. (In
+// two levels a shift that is far from the mean would; see IsFarCenter.) y is
 // evaluated in float (in double for float64) from coefficients computed in
 // double, and the mean is subtracted in two parts. The order of summation is a
 // function of the view alone, see partition.h.
@@ -43,8 +44,19 @@
 
 namespace tf_bn_ops {
 
-// The rows of forward_coefficients: mean, the rest of the mean, scale * rstd.
-constexpr int kNumForwardCoefficients = 3;
+// The rows of forward_coefficients: what y was computed by, for the mask of an
+// activation, and mean and variance without what saved_mean and saved_variance
+// lose. float holds every sqrt(variance + epsilon) of float elements, whose
+// square may be beyond it.
+enum ForwardCoefficientRow : int {
+  kMeanRow,      // The mean has two parts, see Split, and
+  kMeanRestRow,  // so has
+  kScaleRstdRow,
+  kDeviationRow,  // sqrt(variance + epsilon).
+  kDeviationRestRow,
+  kForwardCoefficientRows,
+};
+constexpr int kNumForwardCoefficients = kForwardCoefficientRows;
 
 // y before a side input is added and the activation is applied. The gradient of
 // an activation evaluates it at the ends of the range of x that passes
@@ -63,10 +75,10 @@ struct ForwardCoefficients {
 };
 template <typename C>
 static TFBN_HD ForwardCoefficients<C> ForwardCoefficientsOf(
-    double scale, const BatchStatistics& of, double epsilon) {
+    double scale, const BatchStatistics& of, double rstd) {
   ForwardCoefficients<C> k;
   Split(of.mean, of.mean_rest, &k.mean, &k.mean_rest);
-  k.scale_rstd = static_cast<C>(scale * RstdOf(of.variance, epsilon));
+  k.scale_rstd = static_cast<C>(scale * rstd);
   return k;
 }
 
@@ -112,12 +124,10 @@ struct BatchNormFormulaOf {
     }
   }
 
-  // The first element of a channel; zero where that is an infinity, whose
-  // distance from other elements would be NaN. Frozen, there are no sums, and
-  // in place x may be overwritten already.
+  // Frozen, there are no sums, and in place x may be overwritten already.
   static TFBN_HD CenterArray CentersOf(const Args& args) {
-    return {args.dtype, args.is_training ? args.x : nullptr, args.view.inner,
-            /*finite=*/true};
+    return MedianCenters(args.dtype, args.is_training ? args.x : nullptr,
+                         args.view);
   }
 
   template <typename V, int kSums>
@@ -128,20 +138,26 @@ struct BatchNormFormulaOf {
     sum[kXcXcSum] += xc * xc;
   }
 
-  // A center is an element, which float holds.
   template <int kSums>
-  static TFBN_HD void Recenter(double /*shift*/, double (&)[kSums]) {}
+  static TFBN_HD void Recenter(double count, double shift,
+                               double (&sums)[kSums]) {
+    const double all = count * shift;
+    sums[kXcXcSum] += shift * (2 * sums[kXcSum] + all);
+    sums[kXcSum] += all;
+  }
 
+  static TFBN_HD BatchStatistics StatisticsOf(const Args& args, double center,
+                                              const double (&sums)[kNumSums]) {
+    return ShiftedStatistics(ElementsPerChannel(args.view), center,
+                             sums[kXcSum], sums[kXcXcSum]);
+  }
   static TFBN_HD BatchStatistics StatisticsOf(const Args& args, int64_t c,
                                               double center,
                                               const double (&sums)[kNumSums]) {
-    if (!args.is_training) {
-      const DType dtype = StatisticsDTypeOf(args);
-      return {LoadAsDouble(dtype, args.mean, c), 0,
-              LoadAsDouble(dtype, args.variance, c)};
-    }
-    return ShiftedStatistics(ElementsPerChannel(args.view), center,
-                             sums[kXcSum], sums[kXcXcSum]);
+    if (args.is_training) return StatisticsOf(args, center, sums);
+    const DType dtype = StatisticsDTypeOf(args);
+    return {LoadAsDouble(dtype, args.mean, c), 0,
+            LoadAsDouble(dtype, args.variance, c)};
   }
 
   template <typename C>
@@ -149,8 +165,16 @@ struct BatchNormFormulaOf {
                              const double (&sums)[kNumSums],
                              C (&k)[kNumCoefficients]) {
     const BatchStatistics of = StatisticsOf(args, c, center, sums);
-    const auto forward = ForwardCoefficientsOf<C>(
-        LoadAsDouble(args.stat_dtype, args.scale, c), of, args.epsilon);
+    const double deviation = DeviationOf(of.variance, args.epsilon);
+    const double scale = LoadAsDouble(args.stat_dtype, args.scale, c);
+    const auto forward = ForwardCoefficientsOf<C>(scale, of, 1.0 / deviation);
+    if (args.forward_coefficients != nullptr) {
+      if (args.dtype == DType::kFloat64) {
+        StoreForwardCoefficients<double>(args, c, scale, of, deviation);
+      } else {
+        StoreForwardCoefficients<float>(args, c, scale, of, deviation);
+      }
+    }
     k[kMean] = forward.mean;
     k[kMeanRest] = forward.mean_rest;
     k[kScaleRstd] = forward.scale_rstd;
@@ -175,16 +199,17 @@ struct BatchNormFormulaOf {
     StoreIfWanted(args.stat_dtype, args.saved_variance, c, saved_variance);
     StoreAverage(args, c, args.mean, of.mean, args.batch_mean);
     StoreAverage(args, c, args.variance, variance, args.batch_variance);
-    if (args.forward_coefficients == nullptr) return;
-    if (args.dtype == DType::kFloat64) {
-      StoreForwardCoefficients<double>(args, c, center, sums);
-    } else {
-      StoreForwardCoefficients<float>(args, c, center, sums);
-    }
   }
 
   static TFBN_HD void StoreEmpty(const Args& args, int64_t c) {
     const double no_sums[kNumSums] = {};
+    if (args.forward_coefficients != nullptr) {
+      // No element is computed or masked by them.
+      for (int row = 0; row < kNumForwardCoefficients; ++row) {
+        StoreFromDouble(ComputeDTypeOf(args.dtype), args.forward_coefficients,
+                        row * args.view.channels + c, 0);
+      }
+    }
     if (!args.is_training) return StoreSums(args, c, 0, no_sums);
     StoreIfWanted(DType::kFloat64, args.local_mean, c, 0);
     StoreIfWanted(DType::kFloat64, args.local_m2, c, 0);
@@ -192,12 +217,6 @@ struct BatchNormFormulaOf {
     StoreIfWanted(args.stat_dtype, args.saved_variance, c, 0);
     StoreIfWanted(args.stat_dtype, args.batch_mean, c, kNaN);
     StoreIfWanted(args.stat_dtype, args.batch_variance, c, kNaN);
-    if (args.forward_coefficients == nullptr) return;
-    if (args.dtype == DType::kFloat64) {
-      StoreForwardCoefficients<double>(args, c, 0, 0, 0);
-    } else {
-      StoreForwardCoefficients<float>(args, c, 0, 0, 0);
-    }
   }
 
   template <bool kTraining, typename V>
@@ -214,21 +233,17 @@ struct BatchNormFormulaOf {
  private:
   template <typename C>
   static TFBN_HD void StoreForwardCoefficients(const Args& args, int64_t c,
-                                               double center,
-                                               const double (&sums)[kNumSums]) {
-    C k[kNumCoefficients];
-    Finish(args, c, center, sums, k);
-    StoreForwardCoefficients<C>(args, c, k[kMean], k[kMeanRest], k[kScaleRstd]);
-  }
-  template <typename C>
-  static TFBN_HD void StoreForwardCoefficients(const Args& args, int64_t c,
-                                               C mean, C mean_rest,
-                                               C scale_rstd) {
+                                               double scale,
+                                               const BatchStatistics& of,
+                                               double deviation) {
     C* const out = static_cast<C*>(args.forward_coefficients) + c;
     const int64_t channels = args.view.channels;
-    out[0] = mean;
-    out[channels] = mean_rest;
-    out[2 * channels] = scale_rstd;
+    const auto k = ForwardCoefficientsOf<C>(scale, of, 1.0 / deviation);
+    out[kMeanRow * channels] = k.mean;
+    out[kMeanRestRow * channels] = k.mean_rest;
+    out[kScaleRstdRow * channels] = k.scale_rstd;
+    Split(deviation, 0, &out[kDeviationRow * channels],
+          &out[kDeviationRestRow * channels]);
   }
 
   // Stores the exponential moving average of `given` and `value`.

@@ -125,7 +125,7 @@ struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
   }
 
   static TFBN_HD CenterArray CentersOf(const Call& args) {
-    return {StatisticsDTypeOf(args), args.mean, 1};
+    return MeanCenters(StatisticsDTypeOf(args), args.mean, KeptOf(args));
   }
 
   template <typename V>
@@ -153,13 +153,21 @@ struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
   }
 
   template <int kSums>
-  static TFBN_HD void Recenter(double shift, double (&sums)[kSums]) {
+  static TFBN_HD void Recenter(double /*count*/, double shift,
+                               double (&sums)[kSums]) {
     // Infinity times a shift of the other sign than its terms would be NaN.
     if (IsFinite(sums[kDySum])) sums[kDyXmuSum] += shift * sums[kDySum];
   }
 
   // 1 / sqrt(variance + epsilon) of channel `c`.
   static TFBN_HD double Rstd(const Call& args, int64_t c) {
+    const KeptMeans kept = KeptOf(args);
+    if (IsKept(kept, LoadAsDouble(StatisticsDTypeOf(args), args.mean, c), c)) {
+      return 1.0 / (LoadAsDouble(kept.dtype, kept.rows,
+                                 kDeviationRow * kept.stride + c) +
+                    LoadAsDouble(kept.dtype, kept.rows,
+                                 kDeviationRestRow * kept.stride + c));
+    }
     const double variance =
         LoadAsDouble(StatisticsDTypeOf(args), args.variance, c);
     return args.variance_is_rstd ? variance : RstdOf(variance, args.epsilon);
@@ -186,9 +194,10 @@ struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
       const double scale = LoadAsDouble(args.stat_dtype, args.scale, c);
       k[kScaleRstd] = static_cast<C>(scale * rstd);
       if (!args.is_training) return;
-      k[kMean] = static_cast<C>(center);
+      C rest;
+      Split(center, 0, &k[kMean], &rest);
       FinishMeans(static_cast<double>(ElementsPerChannel(args.view)), rstd,
-                  sums, k);
+                  static_cast<double>(rest), sums, k);
     }
   }
 
@@ -229,14 +238,27 @@ struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
   }
 
  private:
-  // The coefficients that follow from the sums over `m` elements.
+  // What the forward pass kept. Frozen, statistics are those given.
+  static TFBN_HD KeptMeans KeptOf(const Call& args) {
+    return {ComputeDTypeOf(args.dtype),
+            args.is_training ? args.forward_coefficients : nullptr,
+            args.view.channels};
+  }
+
+  // The coefficients that follow from the sums over `m` elements. Of x the mean
+  // without `mean_rest` is subtracted: what that adds to the product is the
+  // same for all elements, and goes to the mean of dy.
   template <typename C>
-  static TFBN_HD void FinishMeans(double m, double rstd,
+  static TFBN_HD void FinishMeans(double m, double rstd, double mean_rest,
                                   const double (&sums)[kNumSums],
                                   C (&k)[kNumCoefficients]) {
+    const double xhat_dy_mean = rstd * sums[kDyXmuSum] / m;
+    double dy_mean = sums[kDySum] / m;
+    // Zero times an infinite rstd would be NaN.
+    if (mean_rest != 0) dy_mean -= mean_rest * rstd * xhat_dy_mean;
     k[kRstd] = static_cast<C>(rstd);
-    Split(sums[kDySum] / m, 0, &k[kDyMean], &k[kDyMeanRest]);
-    k[kXhatDyMean] = static_cast<C>(rstd * sums[kDyXmuSum] / m);
+    Split(dy_mean, 0, &k[kDyMean], &k[kDyMeanRest]);
+    k[kXhatDyMean] = static_cast<C>(xhat_dy_mean);
   }
 
   // All coefficients, where the sums are given.
@@ -244,15 +266,13 @@ struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
   static TFBN_HD void FinishTotals(const Call& args, int64_t c, double mean,
                                    C (&k)[kNumCoefficients]) {
     const double count = LoadAsDouble(DType::kFloat64, args.count, 0);
-    const double variance =
-        LoadAsDouble(StatisticsDTypeOf(args), args.variance, c);
-    const auto forward =
-        ForwardCoefficientsOf<C>(LoadAsDouble(args.stat_dtype, args.scale, c),
-                                 {mean, 0, variance}, args.epsilon);
+    const double rstd = Rstd(args, c);
+    const auto forward = ForwardCoefficientsOf<C>(
+        LoadAsDouble(args.stat_dtype, args.scale, c), {mean, 0, 0}, rstd);
     const double totals[kNumSums] = {
         LoadAsDouble(DType::kFloat64, args.sum_dy, c),
         LoadAsDouble(DType::kFloat64, args.sum_dy_xmu, c)};
-    FinishMeans(count, Rstd(args, c), totals, k);
+    FinishMeans(count, rstd, /*mean_rest=*/0, totals, k);
     k[kMean] = forward.mean;
     k[kMeanRest] = forward.mean_rest;
     k[kScaleRstd] = forward.scale_rstd;
@@ -289,14 +309,14 @@ struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
       const DType dtype = StatisticsDTypeOf(args);
       return ForwardCoefficientsOf<C>(
           LoadAsDouble(args.stat_dtype, args.scale, c),
-          {LoadAsDouble(dtype, args.mean, c), 0,
-           LoadAsDouble(dtype, args.variance, c)},
-          args.epsilon);
+          {LoadAsDouble(dtype, args.mean, c), 0, 0},
+          RstdOf(LoadAsDouble(dtype, args.variance, c), args.epsilon));
     }
     const C* const forward =
         static_cast<const C*>(args.forward_coefficients) + c;
     const int64_t channels = args.view.channels;
-    return {forward[0], forward[channels], forward[2 * channels]};
+    return {forward[kMeanRow * channels], forward[kMeanRestRow * channels],
+            forward[kScaleRstdRow * channels]};
   }
 };
 

@@ -29,14 +29,14 @@
 // that TensorFlow registers for FusedBatchNormGrad.
 //
 // Accuracy that every backend promises: sums are accumulated in double, or in
-// two levels (two_level_sum.h), in one pass, centered at one element of the
-// channel; scale_grad is rounded once to the output type. The squared distance
-// of an element from the mean is at most M * variance, so that the variance
-// loses at most a factor of M + 1 to cancellation, and for elements of a normal
-// distribution next to nothing. Results of view shape are evaluated in float
-// (in double for float64) from coefficients computed in double, and the three
-// means are subtracted in two parts. The order of summation is a function of
-// the view alone, see partition.h.
+// two levels (two_level_sum.h), in one pass, around an element of the channel
+// as in forward.h; scale_grad is rounded once to the output type. The squared
+// distance of an element from the mean is at most M * variance, so that the
+// variance loses at most a factor of M + 1 to cancellation, and for elements of
+// a normal distribution next to nothing. Results of view shape are evaluated in
+// float (in double for float64) from coefficients computed in double, and the
+// three means are subtracted in two parts. The order of summation is a function
+// of the view alone, see partition.h.
 
 #ifndef TF_BN_OPS_CC_CORE_FORMULAS_SECOND_ORDER_H_
 #define TF_BN_OPS_CC_CORE_FORMULAS_SECOND_ORDER_H_
@@ -102,10 +102,10 @@ struct BatchNormGradGradFormula {
             {args.y_backprop_grad, args.x_grad}};
   }
 
-  // The first element of a channel. Frozen, no sum is centered, and in place x
-  // may be overwritten already.
+  // Frozen, no sum is centered, and in place x may be overwritten already.
   static TFBN_HD CenterArray CentersOf(const Args& args) {
-    return {args.dtype, args.is_training ? args.x : nullptr, args.view.inner};
+    return MedianCenters(args.dtype, args.is_training ? args.x : nullptr,
+                         args.view);
   }
 
   template <typename V, int kSums>
@@ -123,9 +123,21 @@ struct BatchNormGradGradFormula {
     }
   }
 
-  // A center is an element, which float holds.
   template <int kSums>
-  static TFBN_HD void Recenter(double /*shift*/, double (&)[kSums]) {}
+  static TFBN_HD void Recenter(double count, double shift,
+                               double (&sums)[kSums]) {
+    const double all = count * shift;
+    sums[kXcXcSum] += shift * (2 * sums[kXcSum] + all);
+    sums[kXcSum] += all;
+    sums[kGxXcSum] += shift * sums[kGxSum];
+    sums[kDyXcSum] += shift * sums[kDySum];
+  }
+
+  static TFBN_HD BatchStatistics StatisticsOf(const Args& args, double center,
+                                              const double (&sums)[kNumSums]) {
+    return ShiftedStatistics(ElementsPerChannel(args.view), center,
+                             sums[kXcSum], sums[kXcXcSum]);
+  }
 
   // What the sums say of a channel in training; the letters are those above.
   struct Moments {
@@ -136,8 +148,7 @@ struct BatchNormGradGradFormula {
                                    const double (&sums)[kNumSums]) {
     const double m = static_cast<double>(ElementsPerChannel(args.view));
     const double shift = sums[kXcSum] / m;
-    const BatchStatistics x = ShiftedStatistics(
-        ElementsPerChannel(args.view), center, sums[kXcSum], sums[kXcXcSum]);
+    const BatchStatistics x = StatisticsOf(args, center, sums);
     Moments out;
     out.mean = x.mean;
     out.mean_rest = x.mean_rest;

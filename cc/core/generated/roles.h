@@ -23,7 +23,7 @@ typedef struct tfbn_view { int64_t outer, channels, inner; } tfbn_view;
 
 /* Arrays are borrowed, of these shapes: the view of x; [channels] of stat_dtype (vector), or of
  * stat_dtype or float64 (statistics), or of float64 (wide); one element of float64 (scalar);
- * [3, channels] of float, of double for TFBN_FLOAT64 (coefficients). NULL: there is none. An output
+ * [5, channels] of float, of double for TFBN_FLOAT64 (coefficients). NULL: there is none. An output
  * may be the buffer of an input where the formula says so, element for element. */
 typedef struct tfbn_call {
   TFBN_CPP(View, tfbn_view) view;
@@ -53,7 +53,8 @@ typedef struct tfbn_call {
   const void* sum_dy_xmu;  /* wide. The same. */
   const void* count;  /* scalar. The same: elements of a channel. */
   void* y;  /* view. Of the forward formula; an input of its gradient. */
-  /* coefficients. The same: what y was computed with. Where it is given with offset, and
+  /* coefficients. The same: what y was computed with, and what saved_mean and saved_variance lose;
+   * in training it is read where its first row is mean. Where it is given with offset, and
    * side_input_backprop is not, the mask of an activation is computed from x, and y is not read
    * unless by the reference. */
   void* forward_coefficients;

@@ -671,6 +671,9 @@ class Pass {
   }
 
   void SetCenters(int64_t c0, int64_t channels, int64_t per_channel) {
+    if (centers_.is_median && per_channel == 1 && centers_.data != nullptr) {
+      return SetMedians(c0, channels);
+    }
     if constexpr (!kIsNarrow<T>) {
       if (per_channel == 1) {  // The same, in a loop that vectorizes.
         return LoadCenters(centers_, c0, channels, sums_.center);
@@ -686,6 +689,26 @@ class Pass {
         SpreadChannels(&subtracted, 1, per_channel,
                        sums_.center + c * per_channel);
       }
+    }
+  }
+
+  // The same, of three rows of elements, which float holds (RunCenter).
+  void SetMedians(int64_t c0, int64_t channels) {
+    constexpr int kLanes = kLanesOf<T>;
+    const T* const x = static_cast<const T*>(centers_.data) + c0;
+    for (int64_t c = 0; c < channels; c += kLanes) {
+      const int lanes =
+          static_cast<int>(std::min(channels - c, int64_t{kLanes}));
+      VectorOf<T> of[3];
+      for (int i = 0; i < 3; ++i) {
+        const T* const from = x + centers_.elements[i] + c;
+        const VectorOf<T> v =
+            lanes == kLanes ? Load(from) : LoadPartial(from, lanes);
+        of[i] = v - v == VectorOf<T>{} ? v : VectorOf<T>{};
+      }
+      C median[kLanes];
+      Store(median, MedianOf(of[0], of[1], of[2]));
+      for (int i = 0; i < lanes; ++i) sums_.center[c + i] = median[i];
     }
   }
 

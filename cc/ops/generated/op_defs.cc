@@ -258,8 +258,9 @@ batch_variance: The new running variance; the same.
 reserve_space_1: The mean that x was normalized with, for the gradient; 0 where x is empty.
 reserve_space_2: The biased variance that x was normalized with, for the gradient; on a GPU in
   training 1/sqrt(variance + epsilon), as cuDNN has it.
-reserve_space_3: With an activation and without a side input the coefficients that y was computed
-  with, 3 per channel, for the gradient; otherwise, and under XLA, a placeholder.
+reserve_space_3: For the gradient: [5, C], what the other reserve spaces lose of mean and variance
+  by rounding, and the coefficients that y was computed with. Frozen, without an activation, a
+  placeholder.
 epsilon: Added to the variance; a number, not a tensor.
 exponential_avg_factor: In training, the weight f of this batch in the running statistics.
 num_side_inputs: How many side inputs the forward op has, 0 or 1.
@@ -323,8 +324,9 @@ scale: The scale factors (gamma).
 reserve_space_1: As FusedBatchNormEx returns it.
 reserve_space_2: As FusedBatchNormEx returns it.
 reserve_space_3: As FusedBatchNormEx returns it. Where it holds the coefficients that y was computed
-  with, the mask is computed from x, and y is not read on CPUs.
-offset: The offsets; read with an activation.
+  with, and offset is given, the mask is computed from x, and y is not read on CPUs.
+offset: The offsets; read with an activation. Of another shape than [C]: the mask is computed from
+  y.
 y: The output y of FusedBatchNormEx; read with an activation.
 x_backprop: Gradient with respect to x.
 scale_backprop: Gradient with respect to scale.
@@ -448,7 +450,8 @@ scale: The scale factors (gamma).
 reserve_space_1: The mean: of the batch in training, of the population if frozen.
 reserve_space_2: The biased variance: of the batch in training (on a GPU 1/sqrt(variance + epsilon),
   as the forward op returns it there), of the population if frozen.
-reserve_space_3: Of any shape; not read: only cuDNN uses it.
+reserve_space_3: As the forward op of this library returns it with reserve_space_1: then mean and
+  variance are right beyond what float32 holds. Of another op, in any shape, it is not read.
 x_backprop: Gradient with respect to x.
 scale_backprop: Gradient with respect to scale.
 offset_backprop: Gradient with respect to the offset.
@@ -527,7 +530,8 @@ batch_variance: The new running variance; the same.
 reserve_space_1: The mean that x was normalized with, for the gradient; 0 where x is empty.
 reserve_space_2: The biased variance that x was normalized with, for the gradient; on a GPU in
   training 1/sqrt(variance + epsilon), as cuDNN has it.
-reserve_space_3: A placeholder of the built-in op.
+reserve_space_3: For the gradient, in training: [5, C], what the other reserve spaces lose of mean
+  and variance by rounding, and the coefficients that y was computed with. Frozen, a placeholder.
 epsilon: Added to the variance; a number, not a tensor.
 exponential_avg_factor: In training, the weight f of this batch in the running statistics.
 data_format: Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW, NCDHW).

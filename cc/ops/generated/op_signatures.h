@@ -128,7 +128,7 @@ inline constexpr OpSignature kFusedBatchNormGradV3 = {
     {{"y_backprop", ArgKind::kView, Role::kYBackprop}, {"x", ArgKind::kView, Role::kX},
      {"scale", ArgKind::kVector, Role::kScale}, {"reserve_space_1", ArgKind::kVector, Role::kMean},
      {"reserve_space_2", ArgKind::kVector, Role::kVariance},
-     {"reserve_space_3", ArgKind::kOpaque, Role::kNone}},
+     {"reserve_space_3", ArgKind::kOpaque, Role::kForwardCoefficients}},
     {{"x_backprop", ArgKind::kView, Role::kXBackprop},
      {"scale_backprop", ArgKind::kVector, Role::kScaleBackprop},
      {"offset_backprop", ArgKind::kVector, Role::kOffsetBackprop},
@@ -154,7 +154,7 @@ inline constexpr OpSignature kFusedBatchNormV3 = {
      {"batch_variance", ArgKind::kVector, Role::kBatchVariance},
      {"reserve_space_1", ArgKind::kVector, Role::kSavedMean},
      {"reserve_space_2", ArgKind::kVector, Role::kSavedVariance},
-     {"reserve_space_3", ArgKind::kPlaceholder, Role::kNone}}};
+     {"reserve_space_3", ArgKind::kOpaque, Role::kForwardCoefficients}}};
 
 }  // namespace tf_bn_ops
 

@@ -46,7 +46,7 @@ def test_inputs_are_those_that_were_published():
     }  # fmt: skip
     inputs = advisories.fill(_case("fuzzer/grad-v3-channels-last", "FusedBatchNormGradV3"))
     assert np.all(inputs.values["y_backprop"] == np.float32(-3.5e35))
-    assert inputs.values["reserve"].shape == (3, 2, 4, 2)
+    assert inputs.values["forward_coefficients"].shape == (3, 2, 4, 2)
 
 
 @pytest.mark.parametrize(

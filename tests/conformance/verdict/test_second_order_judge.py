@@ -20,7 +20,7 @@ TENSORS = ("x_backprop_grad", "y_backprop", "x")
 def _right(case, problem, is_training=None):
     """The outputs by the formula in a wider type, rounded once."""
     wide = np.longdouble if case.dtype == "float64" else np.float64
-    values = {role: problem.wide(role, wide) for role in problem.values if role != "reserve"}
+    values = {role: problem.wide(role, wide) for role in problem.values}
     values["epsilon"] = wide(problem.epsilon)
     training = case.is_training if is_training is None else is_training
     with np.errstate(all="ignore"):

@@ -203,7 +203,8 @@ class RealInput:
             raise CaseError(f"no real input {name!r}; there is: {known}")
         arrays = self.captured[name]
         prefix = "average_" if case.statistics == "given" else ""
-        values: dict[str, Any] = {"scale": arrays["scale"], "reserve": np.zeros(0, np.float32)}
+        values: dict[str, Any] = {"scale": arrays["scale"]}
+        values["forward_coefficients"] = np.zeros(0, np.float32)
         values["offset"] = np.zeros_like(arrays["scale"])
         for role in ("mean", "variance"):
             values[role] = arrays[prefix + role]

@@ -15,7 +15,8 @@ from tf_bn_ops.conformance.cases.execution_modes import EXECUTION_MODES, OTHER_K
 from tf_bn_ops.conformance.cases.mapping import OpMapping
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.execution.worker import LIBRARY_PREFIX, PLUGIN_PREFIX
-from tf_bn_ops.harness.problems import Inputs
+from tf_bn_ops.conformance.models.inputs import WHOLE_LAYER
+from tf_bn_ops.harness.problems import IDENTITY, Inputs
 from tf_bn_ops.spec import OpSpec
 
 CANDIDATE = "candidate"
@@ -62,6 +63,8 @@ class Implementation:
         if not case.compares_values and (self.by_counterpart or self.only is not None):
             # What another op refuses, or infers, says nothing.
             return case.spec if case.spec.builtin and self.only is None else None
+        if case.kind == WHOLE_LAYER and self.name == CANDIDATE and self.ops != OWN_OPS:
+            return None  # Others take the mean as it is given.
         if self.only is not None:
             limit = self.only.get(case.op, "")
             return None if limit == "" or not _supports(limit, case) else case.spec
@@ -227,6 +230,7 @@ def request(
             "attrs": attrs,
             "outputs": names,
             "modes": modes,
+            **_forward_first(case, inputs, op),
         }
     return {
         "op": mapped.function,
@@ -236,6 +240,18 @@ def request(
         "outputs": mapped.output_names,
         "modes": modes,
     }
+
+
+def _forward_first(case: Case, inputs: Inputs, op: OpSpec) -> dict[str, str]:
+    """Which forward op computes the reserve spaces of a case of whole layers. In 16-bit types its
+    statistics are off by what the bound of the gradient has no room for; behind an activation the
+    mask would have to be that of its y."""
+    forward = op.name.replace("Grad", "")
+    is_whole = case.kind == WHOLE_LAYER and case.is_training and case.statistics == "batch"
+    plain = inputs.attrs.get("activation_mode", IDENTITY) == IDENTITY
+    if is_whole and plain and case.dtype == "float32" and op.name.endswith(("V3", "Ex")):
+        return {"forward": forward}
+    return {}
 
 
 def translated(answer: Answer, case: Case, op: OpSpec) -> Answer:

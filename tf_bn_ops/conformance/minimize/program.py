@@ -306,7 +306,8 @@ def _names(problem: Problem, mapped: OpMapping | None) -> dict[str, str]:
     return {
         arg.role: renamed.get(arg.name, arg.name)
         for arg in problem.case.spec.inputs
-        if arg.kind != spec.OPAQUE and arg.role in problem.inputs.values
+        if arg.role in problem.inputs.values
+        and (arg.kind != spec.OPAQUE or problem.inputs.values[arg.role].ndim == 2)
     }
 
 

@@ -229,7 +229,7 @@ def _has_coefficients(problem: Problem) -> bool:
     """Whether reserve_space_3 holds those that y was computed from x by."""
     channels = problem.inputs.values["scale"].size
     coefficients = problem.inputs.values.get("forward_coefficients", np.zeros(0))
-    return coefficients.size == spec.ops.NUM_FORWARD_COEFFICIENTS * channels > 0
+    return coefficients.shape == (spec.ops.NUM_FORWARD_COEFFICIENTS, channels) and channels > 0
 
 
 def _cut(problem: Problem, axis: int, begin: int, end: int) -> Problem:
@@ -244,8 +244,8 @@ def _cut(problem: Problem, axis: int, begin: int, end: int) -> Problem:
         elif is_channel:
             values[role] = values[role][begin:end]
     if is_channel and _has_coefficients(problem):
-        rows = values["forward_coefficients"].reshape(spec.ops.NUM_FORWARD_COEFFICIENTS, -1)
-        values["forward_coefficients"] = rows[:, begin:end].reshape(-1)
+        rows = values["forward_coefficients"]
+        values["forward_coefficients"] = np.ascontiguousarray(rows[:, begin:end])
     shape = values["x"].shape
     # Partial sums of exact sums are exact; in training view-shaped outputs divide by the number of
     # rows.

@@ -2,7 +2,8 @@
 
 The formula is that of cc/core/formulas/forward.h. Notation of the bounds: as in bounds.py, whose
 profiles give h, u_s and the roundings of a mean (the text has those of the strict one). xc = x - x0
-with x0 the channel's first element (0 where sums may be rearranged), d = mean(xc), a = scale*rstd.
+with x0 the median of three elements of the channel (oracle.center; 0 where sums may be rearranged),
+d = mean(xc), a = scale*rstd.
 
 **Statistics.** A mean of terms t is off by e(t) = h*u_s*mean|t| (two-level sums: by what bounds.py
 says). In training,
@@ -11,6 +12,9 @@ says). In training,
   variance  ev = e(xc^2) + 2|d|e(xc) + 3u_s*(mean(xc^2) + d^2), and two ulp: 4u_T*variance
   rstd, relative: rho = ev/(variance + epsilon) + 4u_s (half of the first term, twice; no bound
             where ev exceeds half of variance + epsilon)
+
+Two-level sums are kept where |d| is at most 6 deviations, and are double sums around the mean
+otherwise, so that runs add no more to em and ev than they do at 6 deviations.
 
 With two passes (profile `float32`) x0 = 0, and xc in the variance is x - mean - em, whose square is
 summed; Welford's updates multiply deviations with means that are off by at most em, in three terms
@@ -45,6 +49,7 @@ roundoff u_c and a, rounded to it, may be off by
 
   em + 2u_c^2*|mean| + 2t            the sum of both parts
   (rho + 2u_c)*|a| + t*(1 + rstd)    a; a subnormal scale may be flushed
+  (rho + 2u_c^2)/rstd + 2t           the sum of both parts of sqrt(variance + epsilon)
 
 **Flushing.** As in bounds.py: t, the smallest normal number of the type computed in, counts beside
 every mean|t|, times the mean of the other factor in a product, and beside every element.
@@ -67,12 +72,15 @@ import numpy as np
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.models import batch_norm_inputs, inputs
+from tf_bn_ops.conformance.models import oracle as oracle_lib
 from tf_bn_ops.conformance.models.bounds import Profile, flushed_below
 from tf_bn_ops.conformance.models.measure import WHOLE, Expected
 from tf_bn_ops.conformance.models.oracle import working_type
 from tf_bn_ops.conformance.models.sums import ChannelSums, Region, regions
 from tf_bn_ops.harness.problems import IDENTITY, RELU6, Call, Inputs, Problem
 
+# kFarCenter of cc/core/two_level_sum.h, and a rounding.
+_FAR_CENTER = 6.01
 OUTPUTS = ("y", "batch_mean", "batch_variance", "saved_mean", "saved_variance")
 
 _Array = np.ndarray
@@ -151,11 +159,10 @@ class Oracle:
 
     def of_batch(self, around_zero: bool) -> _Statistics:
         """The statistics of x: two passes, compensated, the second around the first one's mean.
-        Sums measure x from 0, or from its first element."""
+        Sums measure x from 0, or from `oracle.center`."""
         center = np.zeros(self.problem.view[1], self.work)
-        if self.count and not around_zero:
-            center = self.problem.dtype.widen(self.problem["x"][0, :, 0], self.work)
-            center[~np.isfinite(center)] = 0
+        if not around_zero:
+            center = oracle_lib.center(self.problem, self.work)
         first, second = self._pass(center), None
         n = max(self.count, 1)
         d = first["x"] / n
@@ -217,16 +224,22 @@ class Errors:
     def in_training(cls, profile: Profile, problem: Problem, of: _Statistics, count: int) -> Errors:
         summed_in = profile.sums_type(problem.dtype)
         u_s = summed_in.unit_roundoff
-        of_x, of_squares = (profile.sum_error(problem.dtype, count, q) for q in (1, 3))
+        in_double = profile.chain(count) * u_s
+        run_x, run_squares = (profile.run_error(problem.dtype, q) for q in (1, 3))
         t = spec.DTYPES[problem.dtype.accumulator].smallest_normal
-        d, e_x = np.abs(of.d), of_x * of.xc + t
+        d, e_x = np.abs(of.d), in_double * of.xc + t
         em = e_x + u_s * d
         squares = of.variance + (em if profile.two_pass else d) ** 2
-        e_xx = of_squares * squares + t * (2 * of.xc + 1)
+        e_xx = in_double * squares + t * (2 * of.xc + 1)
         if profile.two_pass:
             ev = e_xx + em**2 + 4 * em * np.sqrt(of.variance) + 3 * u_s * of.variance
         else:
             ev = e_xx + 2 * d * e_x + 3 * u_s * (squares + d**2)
+        # Around a center that is farther, runs would be added up in double.
+        farthest = _FAR_CENTER * np.sqrt(of.variance)
+        d, xc = np.minimum(d, farthest), np.minimum(of.xc, farthest + np.sqrt(of.variance))
+        ev = ev + run_squares * (of.variance + d**2) + 2 * d * run_x * xc
+        em = em + run_x * xc
         rho = np.where(ev == 0, 0, ev / (of.variance + problem.epsilon))
         rho = np.where(rho > 0.5, np.inf, rho + 4 * u_s)
         overflow = ~(max(count, 1) * squares <= summed_in.largest) & np.isfinite(squares)
@@ -276,8 +289,9 @@ def _used(oracle: Oracle, profile: Profile) -> tuple[_Statistics, Errors]:
 
 
 def expected_coefficients(problem: Problem, profile: Profile) -> Iterator[Expected]:
-    """Of forward_coefficients: "mean", the sum of both parts, and "scale_rstd"; see the module's
-    text. Where a number or its bound is not finite, or near the end of the type, anything goes."""
+    """Of forward_coefficients: "mean" and "deviation", the sums of both parts, and "scale_rstd";
+    see the module's text. Where a number or its bound is not finite, or near the end of the type,
+    anything goes."""
     oracle, computed_in = Oracle(problem), spec.DTYPES[problem.dtype.accumulator]
     u_c, t = computed_in.unit_roundoff, computed_in.smallest_normal
     with np.errstate(all="ignore"):
@@ -286,8 +300,13 @@ def expected_coefficients(problem: Problem, profile: Profile) -> Iterator[Expect
         factor = oracle.column("scale") * rstd
         of_mean = errors.mean + profile.mean_roundings * u_c * np.abs(mean) + 2 * t
         of_factor = (errors.rho + profile.sum_roundings * u_c) * np.abs(factor) + t * (1 + rstd)
+        of_deviation = (errors.rho + profile.mean_roundings * u_c) / rstd + 2 * t
         judged = ~errors.overflow
-        for role, value, bound in (("mean", mean, of_mean), ("scale_rstd", factor, of_factor)):
+        for role, value, bound in (
+            ("mean", mean, of_mean),
+            ("scale_rstd", factor, of_factor),
+            ("deviation", 1 / rstd, of_deviation),
+        ):
             judged = judged & np.isfinite(bound) & (np.abs(value) < computed_in.largest / 4)
             value, bound = np.where(judged, value, 0), np.where(judged, bound, np.inf)
             yield Expected(role, WHOLE, value, bound, np.abs(value))

@@ -19,8 +19,13 @@ OUTPUTS = ("x_backprop", "scale_backprop", "offset_backprop")
 # A failing case, made small, is a program that holds the text of this function.
 def gradients(np: Any, v: Mapping[str, Any], axes: Any, column: Any, is_training: bool) -> Any:
     """The outputs by the formula; `column` has the shape that per-channel arrays broadcast in."""
-    dy, xmu = v["y_backprop"], v["x"] - v["mean"].reshape(column)
-    rstd = 1 / np.sqrt(v["variance"] + v["epsilon"])
+    dy, mean, rstd = v["y_backprop"], v["mean"], 1 / np.sqrt(v["variance"] + v["epsilon"])
+    kept = v.get("forward_coefficients", np.zeros(0))
+    if is_training and kept.shape == (5, mean.size):  # By this library's forward op.
+        is_kept = kept[0] == mean
+        mean = np.where(is_kept, kept[0] + kept[1], mean)
+        rstd = np.where(is_kept, 1 / (kept[3] + kept[4]), rstd)
+    xmu = v["x"] - mean.reshape(column)
     inside = dy
     if is_training:
         slope = rstd**2 * (dy * xmu).mean(axes)

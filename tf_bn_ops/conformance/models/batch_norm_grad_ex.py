@@ -63,8 +63,8 @@ def masked_problem(problem: Problem) -> Problem:
     y_backprop = problem["y_backprop"]
     mask = passes(problem.wide("y", np.float64), problem.activation)
     masked = np.where(mask, y_backprop, np.zeros((), y_backprop.dtype))
-    own = ("x", "scale", "mean", "variance")
-    values = {role: problem[role] for role in own} | {"y_backprop": masked}
+    own = {"x", "scale", "mean", "variance", "forward_coefficients"}
+    values = {role: problem[role] for role in own & set(problem.values)} | {"y_backprop": masked}
     return dataclasses.replace(problem, values=values)
 
 

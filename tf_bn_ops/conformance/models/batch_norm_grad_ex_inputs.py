@@ -12,7 +12,6 @@ the activation's bounds, or a rounding away.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
@@ -35,25 +34,13 @@ _SHARE_SPECIAL = 0.05
 _TINY = 1e-30
 
 
-def forward_coefficients(
-    mean: np.ndarray, variance: np.ndarray, scale: np.ndarray, epsilon: float, compute: Any
-) -> np.ndarray:
-    """What the forward op leaves in reserve_space_3: the mean in two parts and scale * rstd, each
-    rounded to the type that it computes in; [3, channels]."""
-    with np.errstate(all="ignore"):
-        part = mean.astype(compute)
-        rest = np.where(np.isfinite(mean), mean - part, 0).astype(compute)
-        factor = (scale * (1 / np.sqrt(variance + epsilon))).astype(compute)
-    return np.stack([part, rest, factor])
-
-
 def before_activation(
     x: np.ndarray, coefficients: np.ndarray, offset: np.ndarray, dtype: DType
 ) -> np.ndarray:
     """scale * (x - mean) * rstd + offset as the forward op computes it, each operation rounded to
     the type that it computes in."""
     compute = coefficients.dtype
-    part, rest, factor = coefficients[:, :, None]
+    part, rest, factor = coefficients[:3, :, None]
     with np.errstate(all="ignore"):
         xmu = (dtype.widen(x, compute) - part) - rest
         return xmu * factor + offset.astype(compute)[:, None]
@@ -99,23 +86,11 @@ class _Forward:
     def __post_init__(self) -> None:
         self.dtype = spec.DTYPES[self.call.dtype]
         self._statistics = spec.DTYPES[self.call.statistics_dtype].numpy
-        self._compute = spec.DTYPES[self.dtype.accumulator].numpy.type
         self.x = self.dtype.store(self.values["x"])
-
-    def coefficients(self) -> np.ndarray:
-        """In training of the mean and variance before they are rounded."""
-        # Not np.float64(array): before NumPy 2.2 it makes a scalar of an array of one element.
-        mean, variance = (self.values[role].astype(np.float64) for role in ("mean", "variance"))
-        if not self.call.is_training:
-            mean, variance = (a.astype(self._statistics) for a in (mean, variance))
-        scale = self.values["scale"].astype(self._statistics)
-        epsilon = np.dtype(self.call.spec.epsilon_dtype).type(self.call.epsilon)
-        mean, variance, scale = (a.astype(np.float64) for a in (mean, variance, scale))
-        return forward_coefficients(mean, variance, scale, float(epsilon), self._compute)
 
     def fill_y(self, rng: np.random.Generator, wants_coefficients: bool) -> bool:
         """Sets offset and y; whether the forward's coefficients, and no others, give this y."""
-        k = self.coefficients()
+        k = inputs.coefficients_of(self.call, self.values)
         none = np.zeros(k.shape[1])
         offset = _offsets(rng, before_activation(self.x, k, none, self.dtype), self.activation)
         self.values["offset"] = offset.astype(self._statistics)
@@ -144,12 +119,11 @@ def fill(call: Call) -> Inputs:
     wanted = rng.random() < _SHARE_WITH_COEFFICIENTS
     forward = _Forward(call, values, activation, has_side_input)
     channels = values["scale"].size
-    # Of another size than coefficients have, it says nothing.
     reserve = inputs.reserve_space(rng, channels)
-    if reserve.size == spec.ops.NUM_FORWARD_COEFFICIENTS * channels:
-        reserve = reserve[:0]
-    if forward.fill_y(rng, bool(wanted and activation != IDENTITY and not has_side_input)):
-        reserve = forward.coefficients().reshape(-1)
+    behind_x = activation != IDENTITY and not has_side_input
+    is_whole = call.kind == inputs.WHOLE_LAYER
+    if forward.fill_y(rng, bool((wanted or is_whole) and behind_x)) or (is_whole and not behind_x):
+        reserve = inputs.coefficients_of(call, values)
     values["forward_coefficients"] = reserve
     if activation == IDENTITY:  # Neither is read.
         values["offset"] = np.full(channels, np.nan)

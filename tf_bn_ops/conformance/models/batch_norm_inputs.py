@@ -43,6 +43,17 @@ def _outlier_first(d: Draw) -> Pair:
     return d.gauss(), x
 
 
+def _far_center(d: Draw) -> Pair:
+    """The elements whose median sums may be measured from are far from the others, which are equal:
+    what rounds, rounds to one side."""
+    x = np.zeros(d.shape, d.real) + d.per_channel(0.1, 1.0)
+    if x.size:
+        top = d.per_channel(30.0, 300.0, either_sign=True)[:, 0]
+        for o, i in inputs.center_places(d.shape):
+            x[o, :, i] = top
+    return d.gauss(), x
+
+
 def _kink(d: Draw) -> Pair:
     """Elements that are exactly at the mean: with an offset of zero, y is exactly zero there."""
     x = d.rng.integers(-1, 2, d.shape) * d.per_channel(0.5, 2.0)
@@ -67,6 +78,7 @@ KINDS: Mapping[str, Kind] = {
     "exact": Kind(None, epsilons=(0.75, 3.0), weight=2, exact=True),
     "huge_offset": Kind(_huge_offset),
     "outlier_first": Kind(_outlier_first),
+    "far_center": Kind(_far_center),
     "kink": Kind(_kink),
     "overflow": Kind(_overflow),
 }

@@ -38,6 +38,10 @@ coefficients a, k that are rounded to it, and m, which is off by `mean_roundings
   (..) - (..)   rounds once more, at most the sum of both magnitudes;
   a*(..)        rounded: a, the product.
 
+xmu*k may be computed of x less the mean's first part, the rest, less than u_c*|mean|, going to m:
+|xmu| grows by that in what an element is rounded by. (x is a multiple of what the first part is, so
+that it is less than a deviation where the mean is that of x.)
+
 Coefficients come from the sums in the type of the sums: m by a division, k and a through rstd
 (2.5 roundings each time) with at most 8 roundings together. Where x_backprop is computed in a
 narrower type they do not count; in float64 they are as many as its own. With p the roundings of an
@@ -258,8 +262,9 @@ def _in_training(
     off_k = p * k + oracle.rstd**2 * (errors.dy_xmu / n) + t
     if profile.rearranged:
         off_m = off_m + 2 * p * m + off_k * errors.shift
-    constant = a * off_m
     per_xmu = a * off_k + t * k
+    rest = np.abs(oracle.mean - oracle.mean.astype(computed_in.numpy).astype(oracle.mean.dtype))
+    constant = a * off_m + np.where(np.isfinite(rest), per_xmu * rest, 0)
     # Zero times infinity is no bound: say it where scale or x - mean may be zero.
     unbounded = np.isinf(errors.dy) | np.isinf(errors.dy_xmu)
     unbounded |= np.abs(oracle.rstd) * sums.dy_xmu_abs > summed_in.largest

@@ -83,10 +83,16 @@ def check(problem: Problem, outputs: Mapping[str, np.ndarray], profile: str = "s
 
 
 def check_coefficients(problem: Problem, given: np.ndarray, profile: str = "strict") -> str:
-    """The same of the opaque forward_coefficients of a forward op, all rows in one array."""
-    rows = given.astype(working_type(problem)).reshape(spec.ops.NUM_FORWARD_COEFFICIENTS, -1)
+    """The same of the opaque forward_coefficients of a forward op, [rows, channels]."""
+    rows = dict(
+        zip(spec.ops.FORWARD_COEFFICIENTS, given.astype(working_type(problem)), strict=True)
+    )
     with np.errstate(all="ignore"):
-        outputs = {"mean": rows[0] + rows[1], "scale_rstd": rows[2]}
+        outputs = {
+            "mean": rows["mean"] + rows["mean_rest"],
+            "scale_rstd": rows["scale_rstd"],
+            "deviation": rows["deviation"] + rows["deviation_rest"],
+        }
     expected = batch_norm.expected_coefficients(problem, PROFILES[profile])
     worst = _worst(errors_of(outputs, expected, dict.fromkeys(outputs)))
     return worst and f"forward_coefficients {worst}"  # The role first, as in check.

@@ -22,6 +22,9 @@ _OPAQUE_ROLES = frozenset(
     arg.role for op in spec.OPS.values() for arg in op.inputs if arg.kind == spec.OPAQUE
 )
 
+# The kind whose gradient gets what this library's forward op leaves in reserve_space_3.
+WHOLE_LAYER = "whole_layer"
+
 # (y_backprop, x)
 Pair = tuple[np.ndarray, np.ndarray]
 
@@ -29,6 +32,12 @@ Pair = tuple[np.ndarray, np.ndarray]
 # Further epsilons where the op keeps their double precision: so close that a kernel which rounds
 # them, or adds them in less than double, differs in the last digits of float64 only.
 _DOUBLE_EPSILONS = (1e-9, 1.1e-9)
+
+
+def center_places(shape: tuple[int, int, int]) -> list[tuple[int, int]]:
+    """(outer, inner) of the three elements of a channel whose median sums measure x from."""
+    outer, _, inner = shape
+    return [divmod(outer * inner * i // 7, inner) for i in (1, 3, 5)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +162,19 @@ def _constant_input(d: Draw) -> Pair:
     return d.gradient(), x.copy()
 
 
+def _whole_layer(d: Draw) -> Pair:
+    """Raw columns: |mean of x| is up to 10^7 of its standard deviations, as far as the type holds x
+    at all; or float32 does not hold its variance. What the forward op leaves comes with it."""
+    g, dtype = d.gradient(), spec.DTYPES[d.dtype]
+    digits = min(7, np.floor(-np.log10(dtype.unit_roundoff)))
+    mean = 10 ** d.per_channel(0.0, digits).astype(np.float64)
+    around = d.related(g).astype(np.float64)
+    x = around + mean * d.per_channel(1.0, 1.0, either_sign=True)
+    if dtype.largest > 1e30:
+        x = np.where(d.rng.random((d.shape[1], 1)) < 0.25, 1e20 * around, x)
+    return g, x
+
+
 def _denormals(d: Draw) -> Pair:
     """Many subnormal numbers in x and y_backprop, which TensorFlow's threads may flush."""
     small = d.real(0.5 * spec.DTYPES[d.dtype].smallest_normal)
@@ -197,6 +219,7 @@ KINDS: Mapping[str, Kind] = {
     "tail": Kind(_tail),
     "wide": Kind(_wide),
     "sparse": Kind(_sparse),
+    WHOLE_LAYER: Kind(_whole_layer, weight=2),
     "constant_input": Kind(_constant_input, epsilons=(1e-3, 1e-5)),
     "denormals": Kind(_denormals, flushed=True),
     "overflow": Kind(_overflow, scales=(10.0, 60.0)),
@@ -275,9 +298,40 @@ def statistics(rng: np.random.Generator, call: Call, x: np.ndarray) -> Pair:
 
 
 def reserve_space(rng: np.random.Generator, channels: int) -> np.ndarray:
-    """reserve_space_3 of V3: its contents and shape mean nothing on a CPU, so any will do."""
+    """reserve_space_3 of another op than this library's: any that is not [5, C] will do."""
     shape = ((0,), (), (channels,), (2, 3))[int(rng.integers(4))]
     return np.full(shape, 7, np.float32)
+
+
+def forward_coefficients(
+    mean: np.ndarray, variance: np.ndarray, scale: np.ndarray, epsilon: float, compute: Any
+) -> np.ndarray:
+    """What the forward op leaves in reserve_space_3: spec.ops.FORWARD_COEFFICIENTS, each rounded to
+    the type that it computes in; [rows, channels]."""
+    with np.errstate(all="ignore"):
+        deviation = np.sqrt(variance + epsilon)
+        factor = (scale * (1 / deviation)).astype(compute)
+        return np.stack([*_in_parts(mean, compute), factor, *_in_parts(deviation, compute)])
+
+
+def _in_parts(value: np.ndarray, compute: Any) -> tuple[np.ndarray, np.ndarray]:
+    part = value.astype(compute)
+    return part, np.where(np.isfinite(value), value - part, 0).astype(compute)
+
+
+def coefficients_of(call: Call, values: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Those of the forward op behind a gradient; in training of the mean and variance before they
+    are rounded."""
+    # Not np.float64(array): before NumPy 2.2 it makes a scalar of an array of one element.
+    mean, variance, scale = (values[r].astype(np.float64) for r in ("mean", "variance", "scale"))
+    statistics = spec.DTYPES[call.statistics_dtype].numpy
+    if not call.is_training:
+        with np.errstate(over="ignore"):
+            mean, variance = (a.astype(statistics).astype(np.float64) for a in (mean, variance))
+    scale = scale.astype(statistics).astype(np.float64)
+    epsilon = float(np.dtype(call.spec.epsilon_dtype).type(call.epsilon))
+    compute = spec.DTYPES[spec.DTYPES[call.dtype].accumulator].numpy.type
+    return forward_coefficients(mean, variance, scale, epsilon, compute)
 
 
 def draw(call: Call) -> tuple[dict[str, np.ndarray], frozenset[str]]:
@@ -304,7 +358,9 @@ def draw(call: Call) -> tuple[dict[str, np.ndarray], frozenset[str]]:
         values |= {"mean": mean, "variance": variance}
     # No result depends on it, so NaN will do as well as a number.
     values["offset"] = np.where(rng.random(channels) < 0.25, np.nan, rng.normal(size=channels))
-    values["reserve"] = reserve_space(rng, channels)
+    values["forward_coefficients"] = reserve_space(rng, channels)
+    if call.kind == WHOLE_LAYER and "forward_coefficients" in {a.role for a in call.spec.inputs}:
+        values["forward_coefficients"] = coefficients_of(call, values)
     return values, exact
 
 

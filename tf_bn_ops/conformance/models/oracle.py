@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from tf_bn_ops import spec
+from tf_bn_ops.conformance.models import inputs
 from tf_bn_ops.conformance.models.sums import ChannelSums, Region, regions
 from tf_bn_ops.harness.problems import Problem
 
@@ -21,6 +23,25 @@ from tf_bn_ops.harness.problems import Problem
 def working_type(problem: Problem) -> type[np.floating[Any]]:
     """The type that the right answer to a problem is computed in."""
     return np.longdouble if problem.dtype.name == "float64" else np.float64
+
+
+def center(problem: Problem, work: type[np.floating[Any]]) -> np.ndarray:
+    """What sums over a channel measure x from: the median of elements M/7, 3M/7 and 5M/7, of which
+    infinities and NaN count as zero."""
+    outer, channels, inner = problem.view
+    if not outer * inner:
+        return np.zeros(channels, work)
+    places = inputs.center_places(problem.view)
+    elements = [problem.dtype.widen(problem["x"][o, :, i], work) for o, i in places]
+    return np.median([np.where(np.isfinite(e), e, 0) for e in elements], axis=0)
+
+
+def kept_coefficients(problem: Problem) -> np.ndarray | None:
+    """The rows that this library's forward op keeps for a gradient in training; None: the problem
+    has none. They say what mean and variance are where their mean is the one that is given."""
+    kept = problem.values.get("forward_coefficients")
+    shape = (spec.ops.NUM_FORWARD_COEFFICIENTS, problem.view[1])
+    return kept if kept is not None and kept.shape == shape and problem.is_training else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +92,12 @@ class Oracle:
             self.rstd = 1 / np.sqrt(variance + self.work(problem.epsilon))
             if problem.variance_is_rstd:
                 self.rstd = variance
+            if (kept := kept_coefficients(problem)) is not None:
+                rows = dict(zip(spec.ops.FORWARD_COEFFICIENTS, kept.astype(self.work), strict=True))
+                is_kept = rows["mean"] == self.mean
+                self.mean = np.where(is_kept, rows["mean"] + rows["mean_rest"], self.mean)
+                deviation = rows["deviation"] + rows["deviation_rest"]
+                self.rstd = np.where(is_kept, 1 / deviation, self.rstd)
             self.factor = problem.wide("scale", self.work) * self.rstd
             self.sums = self._sum()
             self.offset_backprop = self.sums.dy

@@ -17,6 +17,7 @@ from tf_bn_ops.conformance.models import (
     batch_norm_grad_ex,
     batch_norm_grad_ex_inputs,
     batch_norm_inputs,
+    inputs,
 )
 from tf_bn_ops.conformance.models.batch_norm import activated
 from tf_bn_ops.harness.problems import IDENTITY, Call, Inputs, Problem, of_call
@@ -53,9 +54,7 @@ def y_of_elemt(problem: Problem) -> np.ndarray:
     mean, variance, scale = (
         problem.wide(role, np.float64) for role in ("mean", "variance", "scale")
     )
-    coefficients = batch_norm_grad_ex_inputs.forward_coefficients(
-        mean, variance, scale, problem.epsilon, compute
-    )
+    coefficients = inputs.forward_coefficients(mean, variance, scale, problem.epsilon, compute)
     v = batch_norm_grad_ex_inputs.before_activation(
         problem["x"], coefficients, problem["offset"], problem.dtype
     )
@@ -82,8 +81,7 @@ def fill_backward_reduce(call: Call) -> Inputs:
     values = dict(found.values)
     rng = np.random.default_rng([call.seed, 13])
     coefficients = values.pop("forward_coefficients")
-    channels = values["scale"].size
-    from_x = coefficients.size == spec.ops.NUM_FORWARD_COEFFICIENTS * channels > 0
+    from_x = coefficients.ndim == 2 and len(coefficients) == spec.ops.NUM_FORWARD_COEFFICIENTS
     if found.attrs["activation_mode"] == IDENTITY:
         from_x = True
     if from_x and rng.random() < 0.6:

@@ -22,9 +22,7 @@ from tf_bn_ops.spec import OpSpec
 Member = tuple[Case, Inputs]
 
 # Roles of inputs that are read as they are, and only scale or center others.
-_COEFFICIENTS = frozenset(
-    ("x", "scale", "offset", "mean", "variance", "reserve", "y", "forward_coefficients")
-)
+_COEFFICIENTS = frozenset(("x", "scale", "offset", "mean", "variance", "y", "forward_coefficients"))
 
 
 @dataclasses.dataclass(frozen=True)

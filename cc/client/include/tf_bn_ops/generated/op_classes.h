@@ -232,9 +232,9 @@ class TF_BN_OPS_EXPORT FusedBatchNormEx {
       // where x is empty.
   tensorflow::Output reserve_space_2;  // The biased variance that x was normalized with, for the
       // gradient; on a GPU in training 1/sqrt(variance + epsilon), as cuDNN has it.
-  tensorflow::Output reserve_space_3;  // With an activation and without a side input the
-      // coefficients that y was computed with, 3 per channel, for the gradient; otherwise, and
-      // under XLA, a placeholder.
+  tensorflow::Output reserve_space_3;  // For the gradient: [5, C], what the other reserve spaces
+      // lose of mean and variance by rounding, and the coefficients that y was computed with.
+      // Frozen, without an activation, a placeholder.
 };
 
 // Gradient of batch normalization, the twin of TensorFlow's FusedBatchNormGrad.
@@ -388,7 +388,9 @@ class TF_BN_OPS_EXPORT FusedBatchNormV3 {
       // where x is empty.
   tensorflow::Output reserve_space_2;  // The biased variance that x was normalized with, for the
       // gradient; on a GPU in training 1/sqrt(variance + epsilon), as cuDNN has it.
-  tensorflow::Output reserve_space_3;  // A placeholder of the built-in op.
+  tensorflow::Output reserve_space_3;  // For the gradient, in training: [5, C], what the other
+      // reserve spaces lose of mean and variance by rounding, and the coefficients that y was
+      // computed with. Frozen, a placeholder.
 };
 
 }  // namespace ops
