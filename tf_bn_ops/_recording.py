@@ -6,7 +6,9 @@ gradient would need this library wherever the SavedModel is loaded.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 
@@ -56,3 +58,13 @@ def recorded(
     nothing = [None] * len(values)
     attach(lambda *grads: [*nothing, *gradient(*grads)], [*values, *inputs], outputs)
     return outputs
+
+
+def callers() -> set[str]:
+    """The methods that are being run in this thread, as "Class.method"."""
+    found: set[str] = set()
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        found.add(f"{type(frame.f_locals.get('self')).__name__}.{frame.f_code.co_name}")
+        frame = frame.f_back
+    return found

@@ -69,7 +69,7 @@ def global_statistics(
     """
     import tensorflow as tf
 
-    replicas = replicas or _replicas.current()
+    replicas = (replicas or _replicas.current()).here()
     local = ops.batch_norm_stats(x, axis=axis) if weights is None else _weighted(x, weights)
     rows = replicas.all_gather(tf.concat([local[0][tf.newaxis], *local[1:]], axis=0))
     channels = local[1].shape[0]

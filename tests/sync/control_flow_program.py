@@ -57,6 +57,10 @@ def in_nested_function(x: Any) -> Any:
     return tf.function(norm)(x) + x
 
 
+def in_two_functions(x: Any) -> Any:
+    return tf.function(in_nested_function)(x)
+
+
 def in_python_loop(x: Any) -> Any:
     for _ in range(3):
         x = norm(x) + x
@@ -75,6 +79,7 @@ PLACES: dict[str, Callable[[Any], Any]] = {
     "switch_case": in_switch_case,
     "cond in cond": in_cond_in_cond,
     "nested function": in_nested_function,
+    "two functions": in_two_functions,
     "Python loop": in_python_loop,
     "vectorized_map": in_vectorized_map,
 }

@@ -12,6 +12,7 @@ import replica_processes
 
 LOOP = "synchronized batch normalization in a loop of a graph"
 EAGERLY = "that the replicas of one process call eagerly would wait forever"
+TWO = "synchronized batch normalization in a tf.function that another one calls"
 BRANCH = "synchronized batch normalization below tf.cond has first-order gradients"
 
 
@@ -29,6 +30,8 @@ def sentence(name: str) -> str | None:
         return LOOP
     if place == "vectorized_map" and derivative != "forward":
         return BRANCH
+    if place == "two functions" and derivative in ("persistent", "second"):
+        return TWO
     if "cond" in place and derivative in ("second", "forward mode"):
         return BRANCH
     return None
@@ -66,11 +69,9 @@ def test_gradients_below_cond_and_a_sentence_for_loops():
         "fit.*|(while_loop|scan|map_fn), (forward|gradient), function",
         "(cond|cond in cond), (gradient|second|forward mode|jacobian), function",
         "switch_case, (forward|gradient|jacobian), function",
-        "nested function, (forward|gradient|forward mode|jacobian), function",
-        pytest.param(
-            "nested function, (persistent|second), function",
-            marks=pytest.mark.xfail(reason="a ValueError, see docs/synchronized.md", strict=True),
-        ),
+        "nested function, (forward|gradient|persistent|second), function",
+        "nested function, (forward mode|forward over backward|jacobian), function",
+        "two functions, (forward|gradient|persistent|second), function",
         "Python loop, (persistent|second|forward over backward|jacobian.*), function",
         "vectorized_map, (forward|gradient), function",
         "(Python loop|cond|nested function), (persistent|second|forward mode|jacobian), eager",
