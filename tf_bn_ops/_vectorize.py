@@ -112,17 +112,28 @@ def _channel_axis(spec: OpSpec, pfor_input: Any, rank: Any) -> Any:
 
 def _coefficients_in_rows(tensor: Any, of: Any) -> Any:
     """Forward coefficients of each iteration, [n, rows, C], with n merged into the channels of
-    each row; `of` is a stacked vector, [n, C]. Of a placeholder there are no rows."""
+    each row; `of` is a stacked vector, [n, C]. A placeholder, of any size, becomes an empty one."""
     n, channels = tf.unstack(tf.shape(of))
-    rows = _rows(tensor, of)
-    by_row = tf.transpose(tf.reshape(tensor, [n, rows, channels]), [1, 0, 2])
+    rows = tf.where(tf.rank(tensor) == 3, _rows(tensor, of), 0)
+    kept = tf.reshape(tensor, [-1])[: n * rows * channels]
+    by_row = tf.transpose(tf.reshape(kept, [n, rows, channels]), [1, 0, 2])
     return tf.reshape(by_row, [rows, n * channels])
 
 
 def _coefficients_by_iteration(tensor: Any, of: Any) -> Any:
-    """The way back."""
+    """The way back; of a placeholder there are no rows, and no dimension for them."""
     n, channels = tf.unstack(tf.shape(of))
-    return tf.transpose(tf.reshape(tensor, [_rows(tensor, of), n, channels]), [1, 0, 2])
+    rows = _rows(tensor, of)
+    by_iteration = tf.transpose(tf.reshape(tensor, [rows, n, channels]), [1, 0, 2])
+    shape = tf.concat(
+        [
+            [n],
+            tf.stack([rows])[: tf.rank(tensor) - 1],
+            [tf.size(tensor) // tf.maximum(n * rows, 1)],
+        ],
+        0,
+    )
+    return tf.reshape(by_iteration, shape)
 
 
 def _rows(tensor: Any, of: Any) -> Any:

@@ -512,7 +512,5 @@ def test_every_op_has_an_xla_kernel_for_cpu_and_gpu():
     tf_bn_ops.load()
     for op, device in itertools.product(OPS.values(), ("XLA_CPU_JIT", "XLA_GPU_JIT")):
         found = kernels.get_registered_kernels_for_op(op.registered_name).kernel
-        # One for each length of the lists, which selects the formula.
-        lists = [arg for arg in (*op.inputs, *op.outputs) if arg.kind == spec.VIEW_LIST]
-        variants = 2 ** len(lists)
-        assert [k.device_type for k in found].count(device) == variants
+        devices = [kernel.device_type for kernel in found]
+        assert devices.count(device) == devices.count("CPU") > 0, (op.name, device)

@@ -283,6 +283,8 @@ def expected_static_shapes(
         spec.PLACEHOLDER: (0,),
         spec.OPAQUE: None,
     }
+    if attrs.get("is_training") or attrs.get("activation_mode", IDENTITY) != IDENTITY:
+        known[spec.OPAQUE] = (spec.ops.NUM_FORWARD_COEFFICIENTS, channels[0])
     return [known[arg.kind] for arg in case.spec.outputs_with(attrs)]
 
 
