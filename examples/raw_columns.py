@@ -8,6 +8,7 @@ float64, of Keras' synchronized layer, of TensorFlow's op as XLA compiles it, an
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Callable
@@ -73,6 +74,7 @@ def errors(normalize: Normalize, x: np.ndarray, y_backprop: np.ndarray) -> list[
 
 
 def main() -> int:
+    argparse.ArgumentParser(description=__doc__.split("\n", 1)[0]).parse_args()
     libraries: dict[str, Any] = {
         "Keras, synchronized": of_keras,
         "TensorFlow, jit_compile": tf.function(of_tensorflow, jit_compile=True),
