@@ -86,6 +86,11 @@ def test_digits_resnet_learns_alike():
     assert rows[-1][1] < 0.8 * rows[0][1]
 
 
+def test_raw_columns_are_normalized_rightly():
+    """The program ends with 1 where an error of this library is above its bound."""
+    assert example("raw_columns.py").count("± ") == 3
+
+
 def test_wgan_gp_has_tensorflows_gradients():
     output = example("wgan_gp.py")
     differences = re.findall(r"difference (\S+)", output)
