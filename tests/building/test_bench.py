@@ -47,7 +47,7 @@ def _channels(row):
 def _right(row):
     """The outputs of a row by role, of the kernels that the ops call."""
     outputs = {}
-    for problem in output_check.problems_of(row, _channels(row), outputs):
+    for problem in output_check.problems_of(row, _channels(row), outputs, precise=True):
         outputs |= c_abi.run(problem)
     return outputs
 
@@ -74,9 +74,14 @@ def test_the_check_tells_right_from_wrong(call, layout, dtype):
     assert f"{main} is missing" in _wrong(row, {r: a for r, a in right.items() if r != main})
     if row.call.activated:
         opposite = np.where(right["y"] > 0, 0, right["y"] + 1).astype(right["y"].dtype)
-        *_, gradient = output_check.problems_of(row, _channels(row), {**right, "y": opposite})
+        outputs = {**right, "y": opposite}
+        *_, gradient = output_check.problems_of(row, _channels(row), outputs, precise=False)
         masked = {"x_backprop": c_abi.run(gradient)["x_backprop"]}
         assert "x_backprop" in _wrong(row, {**right, **masked})
+    if call == "layer" and dtype == "float32":  # This library's alone keeps the rest of the mean.
+        *_, gradient = output_check.problems_of(row, _channels(row), right, precise=False)
+        rounded = {**right, **c_abi.run(gradient)}
+        assert _wrong(row, rounded) is None and "scale_b" in _wrong(row, rounded, precise=True)
     if call == "gradient":
         frozen = _right(_row(layout=layout, dtype=dtype, mode="frozen"))
         assert "x_backprop" in _wrong(row, {**right, "x_backprop": frozen["x_backprop"]})

@@ -1,10 +1,10 @@
 """Checks a result after timing against the formula models of the conformance run, large tensors in
 some channels.
 
-The gradient of a layer is checked for the statistics that its forward call saved, behind ReLU with
-the mask of the y that it returned. This library's outputs have to meet what it promises; a peer's,
-what an honest float32 implementation does, which may also round before the addition of a side
-input.
+This library's outputs have to meet what it promises: the gradient of a layer is the one of x's own
+mean and variance, in float64. A peer's have to meet what an honest float32 implementation does: its
+gradient is the one of the statistics that its forward call saved, rounded, and it may also round
+before the addition of a side input. Behind ReLU both have the mask of the y that was returned.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from bench.rows import EPSILON, Row
+from tf_bn_ops.conformance.models import batch_norm, inputs
 from tf_bn_ops.conformance.models.bounds import PROFILES
 from tf_bn_ops.conformance.models.formula_models import MODELS
 from tf_bn_ops.conformance.models.measure import Expected, errors_of
@@ -33,9 +34,10 @@ def channels_to_check(row: Row) -> np.ndarray:
 
 
 def problems_of(
-    row: Row, channels: np.ndarray, outputs: Mapping[str, np.ndarray]
+    row: Row, channels: np.ndarray, outputs: Mapping[str, np.ndarray], precise: bool
 ) -> Iterator[Problem]:
-    """What a call computes for some channels: forward, then gradient, which gets the outputs."""
+    """What a call computes for some channels: forward, then gradient, which gets the outputs;
+    `precise`: of the statistics, what the forward op would keep of the exact ones."""
     values = {role: array[channels] for role, array in row.statistics().items()}
     for role, array in row.tensors().items():
         values[role] = np.ascontiguousarray(array.reshape(row.view)[:, channels])
@@ -52,11 +54,21 @@ def problems_of(
     if row.call.forward:
         saved = "saved_rstd" if problem.saves_rstd else "saved_variance"
         values |= {"mean": outputs["saved_mean"], "variance": outputs[saved]}
+    if row.call.forward and precise:
+        values["forward_coefficients"] = _kept(problem)
+        values["mean"] = values["forward_coefficients"][0]  # The oracle reads the rest beside it.
     if row.call.activated:
         values["y"] = outputs["y"]
     gradient = dataclasses.replace(problem, values=values, num_side_inputs=int(row.call.adds))
     gradient.variance_is_rstd = problem.saves_rstd
     yield gradient
+
+
+def _kept(problem: Problem) -> np.ndarray:
+    """What the forward op keeps for the gradient, of the statistics of x in float64."""
+    of = batch_norm.Oracle(problem).of_batch(around_zero=False)
+    scale, epsilon = problem.wide("scale", np.float64), problem.epsilon
+    return inputs.forward_coefficients(of.mean + of.rest, of.variance, scale, epsilon, np.float32)
 
 
 def _expected(problem: Problem, precise: bool) -> Iterator[Expected]:
@@ -77,7 +89,7 @@ def what_is_wrong(
 ) -> str | None:
     """What is wrong with the outputs of some channels, tensors as [outer, channels, inner]; None if
     nothing is. `precise`: as this library computes, not as a peer may."""
-    for problem in problems_of(row, channels, outputs):
+    for problem in problems_of(row, channels, outputs, precise):
         parts = list(_expected(problem, precise))
         for role in dict.fromkeys(part.role for part in parts):
             if role in outputs:
