@@ -183,6 +183,11 @@ def _in_branches(value: Any) -> Any:
 def _check_that_calls_are_ordered() -> None:
     """Raises a RuntimeError where a persistent tape has the gradient of a function built within the
     gradient of another one: calls in it, which have the same key, are not ordered."""
+    import tensorflow as tf
+
+    # A gradient of tf.cond is traced anew by each call of a tape, with a group key of its own.
+    if getattr(tf.compat.v1.get_default_graph(), "is_control_flow_graph", False):
+        return
     callers = _recording.callers()
     in_another = {
         "_HigherOrderTapeGradientFunctions._build_functions_for_outputs",
