@@ -17,6 +17,7 @@ from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.models.formula_models import model_of
+from tf_bn_ops.conformance.models.inputs import as_given
 from tf_bn_ops.harness import problems
 from tf_bn_ops.harness.problems import Inputs
 
@@ -27,15 +28,13 @@ FIRST_ORDER = generate.combinations([op.name for op in spec.of_formula(spec.ops.
 
 
 def first_order_cases(count: int, seed: int) -> list[Case]:
-    """The cases that the default run would have of first-order gradients alone, but for those of
-    whole layers: these kernels take the mean as it is given."""
-    cases = generate.generate(count, seed, FIRST_ORDER)
-    return [case for case in cases if case.kind != "whole_layer"]
+    """The cases that the default run would have of first-order gradients alone."""
+    return list(generate.generate(count, seed, FIRST_ORDER))
 
 
 def fill(case: Case) -> Inputs:
-    """The inputs that the case's formula model draws."""
-    return model_of(case.spec).fill(case)
+    """The inputs that the case's formula model draws, for kernels that take the mean as given."""
+    return as_given(model_of(case.spec).fill(case))
 
 
 @dataclasses.dataclass

@@ -110,7 +110,7 @@ def merge(tmp_path):
         "date": "2026-01-01T00:00:00Z", "settings": blank["settings"], "total": 0,
         "versions": {"tensorflow": "0"}, "machines": [blank["machines"]],
         "candidate": blank["candidate"], "implementations": ["candidate"], "divergences": [],
-        "cases": [],
+        "coverage": [], "cases": [],
     }  # fmt: skip
     (tmp_path / "run.json").write_text(record.dumps(whole))
 

@@ -49,6 +49,7 @@ from tf_bn_ops.conformance.export import export_command
 from tf_bn_ops.conformance.flags import VALUES as _FLAGS
 from tf_bn_ops.conformance.minimize import program, shrink
 from tf_bn_ops.conformance.models.formula_models import model_of
+from tf_bn_ops.conformance.models.inputs import as_given
 from tf_bn_ops.conformance.reports import environment, merge, shards, terminal
 from tf_bn_ops.conformance.reports import record as record_lib
 from tf_bn_ops.conformance.verdict import divergences
@@ -68,6 +69,7 @@ class _InputSource:
         self._capture: real_inputs.Capture | None = None
         self._real: real_inputs.RealInput | None = None
         self.saves_rstd = False  # By which convention training is judged.
+        self.as_given = False  # Whether the candidate is another's (models/inputs.py).
 
     def capture(self) -> None:
         """Starts to capture real inputs, for `real` to wait for."""
@@ -81,6 +83,8 @@ class _InputSource:
 
     def fill(self, case: Case) -> Inputs:
         found = self._fill(case)
+        if self.as_given:
+            found = as_given(found)
         is_converted = self.saves_rstd and case.compares_values
         return problems.with_rstd(case, found) if is_converted else found
 
@@ -109,6 +113,7 @@ class _Run:
         self._kinds = flags.kinds()
         self._shard = flags.shard()
         self._candidate = flags.candidate(self._entries)
+        self._inputs.as_given = self._candidate.ops != implementations.OWN_OPS
         self._repro = None
         if _FLAGS.repro is not None:
             self._repro = generate.parse(_FLAGS.repro)

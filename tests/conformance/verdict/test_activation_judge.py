@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 import pytest
-from numpy_kernels import fill
 
 from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.models import batch_norm_grad_ex_inputs, bounds
 from tf_bn_ops.conformance.models.batch_norm import activated
 from tf_bn_ops.conformance.models.batch_norm_grad_ex import gradients_behind_an_activation
+from tf_bn_ops.conformance.models.formula_models import fill
 from tf_bn_ops.conformance.verdict.judge import judge
 from tf_bn_ops.harness import problems
 from tf_bn_ops.harness.problems import IDENTITY, RELU6

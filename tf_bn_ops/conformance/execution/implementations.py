@@ -63,8 +63,6 @@ class Implementation:
         if not case.compares_values and (self.by_counterpart or self.only is not None):
             # What another op refuses, or infers, says nothing.
             return case.spec if case.spec.builtin and self.only is None else None
-        if case.kind == WHOLE_LAYER and self.name == CANDIDATE and self.ops != OWN_OPS:
-            return None  # Others take the mean as it is given.
         if self.only is not None:
             limit = self.only.get(case.op, "")
             return None if limit == "" or not _supports(limit, case) else case.spec
@@ -250,7 +248,8 @@ def _forward_first(case: Case, inputs: Inputs, op: OpSpec) -> dict[str, str]:
     is_whole = case.kind == WHOLE_LAYER and case.is_training and case.statistics == "batch"
     plain = inputs.attrs.get("activation_mode", IDENTITY) == IDENTITY
     if is_whole and plain and case.dtype == "float32" and op.name.endswith(("V3", "Ex")):
-        return {"forward": forward}
+        kept = inputs.values["forward_coefficients"].ndim == 2  # Not `as_given`.
+        return {"forward": forward} if kept else {}
     return {}
 
 

@@ -30,6 +30,7 @@ from tf_bn_ops.conformance.cases.execution_modes import MOST_CONSTANT
 from tf_bn_ops.conformance.export import portable_judge
 from tf_bn_ops.conformance.models import bounds
 from tf_bn_ops.conformance.models.formula_models import model_of
+from tf_bn_ops.conformance.models.inputs import as_given
 from tf_bn_ops.conformance.verdict import judge
 
 _FLAGS = flags.VALUES  # Those of a run.
@@ -90,7 +91,7 @@ def _name_of(dtype: np.dtype) -> str:
 
 def write(case: Case, name: str, to: pathlib.Path, profile: bounds.Profile) -> dict[str, Any]:
     """Writes a case into a folder of its own; its entry in cases.json."""
-    inputs = model_of(case.spec).fill(case)
+    inputs = as_given(model_of(case.spec).fill(case))
     folder = to / name
     folder.mkdir()
     read = [arg.role for arg in case.spec.inputs if arg.kind != spec.OPAQUE]
