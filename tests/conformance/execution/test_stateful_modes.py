@@ -158,10 +158,10 @@ def test_what_is_kept_from_earlier_calls_is_seen(library, op):
     "op", ["MemberInComputeBnGrad", "MeansInAGlobalBnGrad", "LocksEachPassBnGrad"]
 )
 def test_what_concurrent_calls_share_is_seen(library, op, mode):
-    """A race shows when it wants to: in one of some cases. The last of these is none of data: each
-    access is locked, and only what is computed is wrong."""
+    """A race shows in one of some cases, in fewer on a busy machine. The last of these is none of
+    data: each access is locked, and only what is computed is wrong."""
     assert _is_right_when_called_once(library, op)
-    assert any(_differ(library, op, mode) for _ in range(40))
+    assert any(_differ(library, op, mode) for _ in range(400))
 
 
 def test_large_tensors_come_from_malloc_where_poison_relies_on_it():
