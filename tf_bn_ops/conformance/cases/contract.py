@@ -60,8 +60,10 @@ class _Draw:
     @property
     def roles(self) -> list[str]:
         """The inputs with a contract on their rank: without an activation, its gradient reads
-        neither offset nor y."""
-        unread = () if _reads_y(self.case, self.attrs) else ("offset", "y")
+        neither offset nor y; an offset of another shape says that the mask is from y."""
+        unread = () if _reads_y(self.case, self.attrs) else ("y",)
+        if self.case.spec.formula == spec.ops.BATCH_NORM_GRAD_EX:
+            unread = (*unread, "offset")
         return [role for role in self.typed if role not in unread]
 
     @property

@@ -224,7 +224,7 @@ KINDS: Mapping[str, Kind] = {
     "denormals": Kind(_denormals, flushed=True),
     "overflow": Kind(_overflow, scales=(10.0, 60.0)),
     "nonfinite": Kind(_nonfinite),
-    "odd_statistics": Kind(_normal, epsilons=(0.0, 1e-30, 1e-12, 1e-3)),
+    "odd_statistics": Kind(_normal, epsilons=(0.0, 1e-20, 1e-12, 1e-3)),
 }
 
 

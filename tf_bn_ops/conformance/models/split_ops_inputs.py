@@ -82,6 +82,7 @@ def fill_backward_reduce(call: Call) -> Inputs:
     rng = np.random.default_rng([call.seed, 13])
     coefficients = values.pop("forward_coefficients")
     from_x = coefficients.ndim == 2 and len(coefficients) == spec.ops.NUM_FORWARD_COEFFICIENTS
+    from_x = from_x and not found.attrs["num_side_inputs"]
     if found.attrs["activation_mode"] == IDENTITY:
         from_x = True
     if from_x and rng.random() < 0.6:
