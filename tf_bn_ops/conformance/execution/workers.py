@@ -199,6 +199,8 @@ class Worker:
             if self.name != CANDIDATE:
                 inputs = with_variance(inputs)
             asked = request(case, inputs, op, mapped, modes)
+            if self.name != CANDIDATE:  # References have the formula of the gradient alone.
+                asked.pop("forward", None)
             if EXECUTION_MODES[modes[0]].preceded:
                 asked["before"] = self._before(case)
             self.process.send({**asked, "device": device})
