@@ -235,7 +235,8 @@ def _reads_y(case: Case, attrs: Mapping[str, Any]) -> bool:
 def reads_averages(case: Case, attrs: Mapping[str, Any]) -> bool:
     """Whether an op with moving averages reads mean and variance; what it does not may have any
     size."""
-    return not case.is_training or attrs.get("exponential_avg_factor") != 1
+    has_averages = case.is_training and "exponential_avg_factor" in case.spec.attrs
+    return not has_averages or attrs.get("exponential_avg_factor") != 1
 
 
 def expected_static_shapes(
@@ -285,7 +286,7 @@ def expected_static_shapes(
         spec.PLACEHOLDER: (0,),
         spec.OPAQUE: None,
     }
-    if attrs.get("is_training") or attrs.get("activation_mode", IDENTITY) != IDENTITY:
+    if case.is_training or attrs.get("activation_mode", IDENTITY) != IDENTITY:
         known[spec.OPAQUE] = (spec.ops.NUM_FORWARD_COEFFICIENTS, channels[0])
     return [known[arg.kind] for arg in case.spec.outputs_with(attrs)]
 
