@@ -111,7 +111,7 @@ int tfbn_cpu_run(const tfbn_call* c_call, const char* implementation,
       ImplementationOf(implementation, &sentence);
   if (chosen == nullptr) return Fail(sentence, error, error_size);
   const tf_bn_ops::Call call(*c_call);
-  // Not cleared, as that of TensorFlow's kernels is not: whoever judges the
+  // Not cleared, like the workspace of TensorFlow's kernels: whoever judges the
   // core by this call has to see what is read before it is written.
   const std::unique_ptr<char[]> workspace(
       new char[CpuWorkspaceBytes(call.formula, call.view, call.dtype)]);

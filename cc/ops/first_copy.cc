@@ -1,4 +1,4 @@
-// The answer is that of the first question; the rest is in the header.
+// Keeps the answer to the first question; the rest is in the header.
 
 #include "cc/ops/first_copy.h"
 

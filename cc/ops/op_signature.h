@@ -1,5 +1,5 @@
 // What shape inference and the kernels know of an op: its formula, and names,
-// kinds and roles of its arguments. generated/op_signatures.h has those of all
+// kinds and roles of its arguments. generated/op_signatures.h lists all
 // ops.
 
 #ifndef TF_BN_OPS_CC_OPS_OP_SIGNATURE_H_
@@ -32,7 +32,7 @@ struct OpSignature {
   // they are dimension 1.
   enum Layout { kAxis, kDataFormat, kChannelsFirst };
   // Whose checks of shapes: those that follow from the kinds of the arguments,
-  // or those of TensorFlow's op and its gradient, whose ops save rstd on a GPU.
+  // or the checks of TensorFlow's ops, which save rstd on a GPU.
   enum Checks { kByKind, kForward, kGradient };
 
   FormulaKind formula;

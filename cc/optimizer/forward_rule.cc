@@ -81,7 +81,7 @@ bool Fuser::LeftToConvolution(const Chain& chain) {
 
 // For a norm that is about to become a FusedBatchNormEx. Gradients behind an
 // activation that read a placeholder of `norm` mask from y, and still have to
-// where it becomes coefficients: their offset need not be that of `norm`.
+// where it becomes coefficients: `norm` may have another offset.
 void Fuser::MaskFromY(const NodeDef& norm) {
   for (const IndexedGraph::Consumer& consumer : graph_.Consumers(norm.name())) {
     if (consumer.node->op() == kFusedBackward &&
