@@ -40,7 +40,7 @@ $(FUZZ_TARGETS:%=$(B)/bin/replay_%): $(B)/bin/replay_%: $(B)/tests/fuzz/%.o $(B)
 	$(Q)echo '  LINK    $@'
 	$(Q)$(CXX) -o $@ $(filter %.o,$^) -pthread $(LDFLAGS)
 # The test of many threads: the core, and nothing of Python, for ThreadSanitizer.
-$(B)/bin/stress: tests/core/stress.cc $(CORE_OBJECTS) $(C_API_OBJECTS) $(B)/compile.txt
+$(B)/bin/stress: tests/core/stress.cc tests/fuzz/call_arrays.h $(CORE_OBJECTS) $(C_API_OBJECTS) $(B)/compile.txt
 	$(Q)echo '  LINK    $@'
 	$(Q)$(CXX) -o $@ $< $(filter %.o,$^) $(CORE_CXXFLAGS) $(CXXFLAGS) -pthread $(LDFLAGS)
 -include $(FUZZ_OBJECTS:.o=.d)
