@@ -229,7 +229,10 @@ $(filter-out $(ISA_OBJECTS) %/unit.o,$(OBJECTS)): $(B)/%.o: %.cc $(B)/compile.tx
 # One translation unit for a folder: TensorFlow's headers take four of the six seconds of a source.
 $(filter %/unit.o,$(OBJECTS)): $(B)/%/unit.o: $(B)/compile.txt
 	$(Q)echo '  CXX     $*/*.cc'
-	$(Q)$(CXX) -MMD -MP -c -o $@ $(addprefix -include ,$(wordlist 2,99,$(filter %.cc,$^))) $(firstword $(filter %.cc,$^)) $(LOCAL_CXXFLAGS) $(CXXFLAGS)
+	$(Q)$(CXX) -MMD -MP -c -o $@ $(patsubst %,-include %,$(wordlist 2,99,$(unit_sources))) $(firstword $(unit_sources)) $(LOCAL_CXXFLAGS) $(CXXFLAGS)
+# Without those that are gone since the unit was built, for which there is this empty rule.
+unit_sources = $(wildcard $(filter %.cc,$^))
+cc/%.cc: ;
 $(OPTIMIZER_OBJECTS): $(call sources,cc/optimizer)
 $(CLIENT_OBJECTS): $(call sources,cc/client) $(call sources,cc/client/generated)
 

@@ -28,11 +28,10 @@ FUZZ_TARGETS := $(filter-out replay,$(basename $(notdir $(FUZZ_OBJECTS))))
 
 ifneq ($(TF_VERSION),)
 $(shell mkdir -p $(B)/bin $(sort $(dir $(FUZZ_OBJECTS))))
-FUZZED_PARSERS := $(B)/cc/client/attribute_string.o
-$(FUZZ_OBJECTS) $(FUZZED_PARSERS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS)
-$(FUZZ_OBJECTS) $(FUZZED_PARSERS): $(B)/%.o: %.cc $(B)/compile.txt
+$(FUZZ_OBJECTS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS)
+$(FUZZ_OBJECTS): $(B)/%.o: %.cc $(B)/compile.txt
 	$(compile)
-FUZZED := $(CORE_OBJECTS) $(C_API_OBJECTS) $(FUZZED_PARSERS)
+FUZZED := $(CORE_OBJECTS) $(C_API_OBJECTS)
 $(FUZZ_TARGETS:%=$(B)/bin/fuzz_%): $(B)/bin/fuzz_%: $(B)/tests/fuzz/%.o $(FUZZED)
 	$(Q)echo '  LINK    $@'
 	$(Q)$(CXX) -o $@ $(filter %.o,$^) -pthread $(LDFLAGS) -fsanitize=fuzzer
@@ -85,7 +84,7 @@ FUZZING := $(BUILD_DIR)/fuzz
 FUZZ_FLAGS := -g -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
 FUZZ_ENGINE_TEST := 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }'
 
-fuzz:  ## Fuzz the checks and parsers for SECONDS=60 in all; needs clang and its libFuzzer
+fuzz:  ## Fuzz the checks of the C ABI for SECONDS=60 in all; needs clang and its libFuzzer
 	$(Q)$(CLANG) --version >/dev/null 2>&1 || { echo "error: no $(CLANG) found, whose libFuzzer make fuzz needs: install it (Debian/Ubuntu: apt install clang) or name yours with make fuzz CLANG=/path/to/clang++." >&2; exit 1; }
 	$(Q)echo $(FUZZ_ENGINE_TEST) | $(CLANG) -x c++ - -fsanitize=fuzzer,address -o /dev/null 2>/dev/null \
 	  || { echo "error: $(CLANG) has no libFuzzer, which make fuzz needs: install its runtime (Debian/Ubuntu: apt install libclang-rt-$$($(CLANG) -dumpversion | cut -d. -f1)-dev)." >&2; exit 1; }

@@ -5,11 +5,14 @@
 #include "tf_bn_ops/batch_norm_grad_block.h"
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <locale>
 #include <map>
+#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cc/client/attribute_string.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/op.h"
@@ -58,46 +61,106 @@ bool IsOptional(const tf::OpDef::ArgDef& arg) {
   return !arg.number_attr().empty();
 }
 
-// The attributes of `op` that `text` gives.
+// "a", "a or b", "a, b or c"
+std::string Listed(const std::vector<std::string>& words,
+                   const char* conjunction) {
+  std::string text;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const bool is_last = i + 1 == words.size();
+    if (i > 0) text += is_last ? absl::StrCat(" ", conjunction, " ") : ", ";
+    text += words[i];
+  }
+  return text;
+}
+
+std::string Trimmed(const std::string& text) {
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string::npos) return "";
+  return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
+}
+
+// A decimal number, whatever the locale of the process; false for anything
+// else, and for numbers that no double holds.
+bool ReadNumber(const std::string& text, double* number) {
+  std::istringstream stream(text);
+  stream.imbue(std::locale::classic());
+  return (stream >> std::noskipws >> *number) &&
+         stream.peek() == std::istringstream::traits_type::eof();
+}
+
+// Reads the value of an attribute. What it should be, or empty when it is read.
+std::string ParseValue(const tf::OpDef::AttrDef& attr, const std::string& text,
+                       tf::AttrValue* value) {
+  if (attr.type() == "bool") {
+    value->set_b(text == "true");
+    return text == "true" || text == "false" ? "" : "true or false";
+  }
+  if (attr.type() == "string") {
+    const auto& list = attr.allowed_values().list().s();
+    const std::vector<std::string> allowed(list.begin(), list.end());
+    value->set_s(text);
+    return std::count(list.begin(), list.end(), text) > 0
+               ? ""
+               : Listed(allowed, "or");
+  }
+  double number;
+  if (!ReadNumber(text, &number)) return "a number";
+  if (attr.type() == "tensor") {  // epsilon, a scalar of type double
+    tf::Tensor(number).AsProtoField(value->mutable_tensor());
+    return "";
+  }
+  value->set_f(static_cast<float>(number));
+  return std::isfinite(value->f()) ? "" : "a number that a float can hold";
+}
+
+// Reads `text`, the attributes of `op` as name=value, separated by semicolons.
+// Names may have an underscore at the end.
 absl::Status ParseAttributes(const tf::OpDef& op, const std::string& text,
                              std::map<std::string, tf::AttrValue>* attributes) {
-  std::vector<AttributeDef> defs;
+  std::vector<const tf::OpDef::AttrDef*> known;
+  std::vector<std::string> names;
   for (const auto& attr : op.attr()) {
     if (FollowsFromPins(attr)) continue;
-    AttributeDef& def = defs.emplace_back();
-    def.name = attr.name();
-    def.type = attr.type() == "bool"     ? AttributeDef::kBool
-               : attr.type() == "string" ? AttributeDef::kString
-               : attr.type() == "float"
-                   ? AttributeDef::kFloat
-                   : AttributeDef::kDouble;  // epsilon as a scalar tensor
-    for (const auto& one : attr.allowed_values().list().s()) {
-      def.allowed.emplace_back(one);
-    }
-    def.has_default = attr.has_default_value();
+    known.push_back(&attr);
+    names.push_back(attr.name() + "_");
   }
-  std::map<std::string, AttributeValue> values;
-  const std::string wrong = ParseAttributes(op.name(), defs, text, &values);
-  if (!wrong.empty()) return InvalidArgument(wrong);
-  for (const AttributeDef& def : defs) {
-    const auto value = values.find(def.name);
-    if (value == values.end()) continue;
-    tf::AttrValue& attribute = (*attributes)[def.name];
-    switch (def.type) {
-      case AttributeDef::kBool:
-        attribute.set_b(value->second.boolean);
-        break;
-      case AttributeDef::kString:
-        attribute.set_s(value->second.text);
-        break;
-      case AttributeDef::kFloat:
-        attribute.set_f(static_cast<float>(value->second.number));
-        break;
-      case AttributeDef::kDouble:
-        tf::Tensor(value->second.number)
-            .AsProtoField(attribute.mutable_tensor());
-        break;
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ';');) {
+    part = Trimmed(part);
+    if (part.empty() && parts.eof()) break;  // blanks at the end
+    const size_t equals = part.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return InvalidArgument(
+          "attributes must be name=value, separated by semicolons, as in "
+          "epsilon_=0.001;data_format_=NCHW;is_training_=true, but one is \"",
+          part, "\"");
     }
+    const std::string given = Trimmed(part.substr(0, equals));
+    const std::string value = Trimmed(part.substr(equals + 1));
+    const auto attr =
+        std::find_if(known.begin(), known.end(), [&](const auto* one) {
+          return given == one->name() || given == one->name() + "_";
+        });
+    if (attr == known.end()) {
+      return InvalidArgument(op.name(), " has no attribute \"", given,
+                             "\": it has ", Listed(names, "and"));
+    }
+    const auto [parsed, is_first] = attributes->try_emplace((*attr)->name());
+    if (!is_first) {
+      return InvalidArgument("the attribute ", given, " is given twice");
+    }
+    const std::string wanted = ParseValue(**attr, value, &parsed->second);
+    if (!wanted.empty()) {
+      return InvalidArgument("the attribute ", given, " must be ", wanted,
+                             ", but is \"", value, "\"");
+    }
+  }
+  for (const auto* attr : known) {
+    if (attr->has_default_value() || attributes->count(attr->name()) > 0) {
+      continue;
+    }
+    return InvalidArgument("the attribute ", attr->name(), "_ of ", op.name(),
+                           " is missing: it has no default");
   }
   return absl::OkStatus();
 }
