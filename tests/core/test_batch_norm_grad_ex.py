@@ -1,9 +1,8 @@
-"""The gradient behind an activation on the CPU through the C ABI, without TensorFlow.
+"""What is special to the gradient behind an activation, through the C ABI, without TensorFlow.
 
-Promised: bitwise the plain gradient of the masked y_backprop, whose specification is test_cpu.py;
-the mask is that of y, whether it is taken from y or, without reading y, from x by the forward's
-coefficients; so for every ISA build, thread count, alignment, and in place; NaN does not pass, an
-infinity passes a ReLU; the documented errors.
+Promised besides what test_every_formula.py holds: bitwise the plain gradient of the masked
+y_backprop; the mask is y's, whether it is taken from y or, without reading y, from x by the
+forward's coefficients; NaN does not pass, an infinity passes a ReLU.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ import itertools
 
 import numpy as np
 import pytest
-from builds import IMPLEMENTATIONS, ISA_BUILDS, assert_right
+from builds import IMPLEMENTATIONS, ISA_BUILDS, assert_right, swept
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.models import batch_norm_grad_ex, formula_models
 from tf_bn_ops.harness import c_abi
-from tf_bn_ops.harness.c_abi import bits, shifted
+from tf_bn_ops.harness.c_abi import bits
 from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Problem, stored
 from tf_bn_ops.spec import DTYPES
 
-# Boundaries of cases in the code, see VIEWS in test_cpu.py.
+# Boundaries of cases in the code, see VIEWS in test_every_formula.py.
 VIEWS = [
     (1, 1, 1),
     (129, 1, 1),
@@ -37,7 +36,7 @@ VIEWS = [
     (3, 2, 4099),
     (70000, 1, 1),
 ]
-FEW_VIEWS = [(33, 7, 1), (18, 64, 1), (9, 5, 49), (3, 2, 1025)]
+FEW_VIEWS = [(33, 7, 1), (18, 64, 1), (9, 5, 49), (9, 2, 1025)]
 MODES = list(itertools.product((RELU, RELU6), (True, False)))
 
 
@@ -140,23 +139,16 @@ def assert_mask_from_x_is_that_of_y(forward: Problem, implementation: str, threa
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("view", FEW_VIEWS)
-def test_the_mask_from_x_is_bitwise_that_of_the_forward_s_y(view, dtype):
-    for (activation, is_training), name in itertools.product(MODES, ISA_BUILDS):
-        forward = forward_problem(view, dtype, activation=activation, is_training=is_training)
-        assert_mask_from_x_is_that_of_y(forward, name)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("levels", [0, 16, 256])
-@pytest.mark.parametrize("view", VIEWS)
-def test_the_mask_from_x_is_bitwise_that_of_the_forward_s_y_in_a_sweep(view, levels, dtype):
+@pytest.mark.parametrize(
+    ("view", "levels"),
+    swept(VIEWS, (0, 16, 256), at_once=lambda view, levels: view in FEW_VIEWS and not levels),
+)
+def test_the_mask_from_x_is_bitwise_that_of_the_forward_s_y(view, levels, dtype):
     for (activation, is_training), name in itertools.product(MODES, ISA_BUILDS):
         forward = forward_problem(
-            view, dtype, activation=activation, is_training=is_training, levels=levels, seed=2
+            view, dtype, activation=activation, is_training=is_training, levels=levels
         )
-        for threads in (1, 2, 7):
+        for threads in (1, 7) if levels else (1,):
             assert_mask_from_x_is_that_of_y(forward, name, threads)
 
 
@@ -389,11 +381,7 @@ def test_the_coefficients_are_right(dtype, is_training):
 def test_the_bounds_of_the_coefficients_tell_a_missing_rest_and_a_rounding():
     forward = forward_problem((500, 9, 2))
     right = run_forward(forward)["forward_coefficients"]
-    for role, row, factor in (
-        ("mean", 1, 0),
-        ("scale_rstd", 2, 1 + 2.0**-21),
-        ("deviation", 4, 0),
-    ):
+    for role, row, factor in (("mean", 1, 0), ("scale_rstd", 2, 1 + 2.0**-21), ("deviation", 4, 0)):
         wrong = right.copy()
         wrong[row] *= np.float32(factor)
         assert role in formula_models.check_coefficients(forward, wrong)
@@ -419,18 +407,6 @@ def test_without_elements_the_coefficients_are_written_all_the_same(dtype, imple
 
 
 # ---- The mask from y -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_subnormal_gradients_reach_the_side_input(dtype, implementation):
-    """They are handed on, not computed: what the mask lets pass keeps its bits."""
-    problem = make_problem((33, 7, 1), dtype, side_input=True)
-    steps = np.arange(1, problem["y_backprop"].size + 1).reshape(problem.view)
-    problem["y_backprop"] = problem.dtype.store(steps % 100 * problem.dtype.smallest_subnormal)
-    assert np.count_nonzero(problem["y_backprop"]) > 200
-    got = c_abi.run(problem, implementation=implementation)["side_input_backprop"]
-    assert got.tobytes() == batch_norm_grad_ex.masked_problem(problem)["y_backprop"].tobytes()
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -489,14 +465,6 @@ def test_where_the_gradient_passes(activation, want, implementation):
     assert_right(got, problem)
 
 
-def test_with_a_side_input_the_coefficients_are_not_used():
-    """They do not say what y is then."""
-    problem = make_problem((50, 7, 3), side_input=True)
-    want = c_abi.run(problem)
-    problem["forward_coefficients"] = np.full((5, 7), np.nan, np.float32)
-    assert bits(c_abi.run(problem)) == bits(want)
-
-
 @pytest.mark.parametrize("implementation", ISA_BUILDS)
 @pytest.mark.parametrize("missing", ["offset", "forward_coefficients"])
 def test_without_the_coefficients_or_the_offset_the_mask_is_that_of_y(missing, implementation):
@@ -521,69 +489,7 @@ def test_the_reference_takes_the_mask_of_y(is_training):
 # ---- Bitwise reproducible ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("side_input", [False, True])
-def test_every_build_is_right_and_all_are_bitwise_identical(view, side_input):
-    dtype = list(DTYPES)[sum(view) % len(DTYPES)]
-    for activation, is_training in MODES:
-        problem = make_problem(
-            view, dtype, activation=activation, is_training=is_training, side_input=side_input
-        )
-        results = [c_abi.run(problem, implementation=name) for name in IMPLEMENTATIONS]
-        assert_right(results[0], problem)
-        assert_right(results[-1], problem)
-        assert len({bits(result) for result in results[: len(ISA_BUILDS)]}) == 1
-
-
-@pytest.mark.parametrize("side_input", [False, True])
-@pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize("view", [(4000, 40, 1), (9000, 3, 1), (8, 300, 49), (3, 7, 9000)])
-def test_bitwise_identical_for_any_number_of_threads(view, is_training, side_input):
-    problem = make_problem(view, "bfloat16", is_training=is_training, side_input=side_input)
-    runs = {bits(c_abi.run(problem, threads=n)) for n in (1, 2, 7)}
-    if not side_input:
-        runs |= {bits(c_abi.run(mask_from_y(problem), threads=n)) for n in (1, 7)}
-    assert len(runs) == 1
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("offset", [1, 3])
-@pytest.mark.parametrize("side_input", [False, True])
-def test_any_alignment_of_the_elements(side_input, offset, dtype):
-    problem = make_problem((9, 5, 1300), dtype, side_input=side_input)
-    want = c_abi.run(problem)
-    for name, array in problem.values.items():
-        problem[name] = shifted(array, offset)
-    views = ("x_backprop", "side_input_backprop")[: 1 + problem.num_side_inputs]
-    outputs = {role: shifted(np.zeros_like(problem["x"]), offset) for role in views}
-    assert bits(c_abi.run(problem, outputs=outputs)) == bits(want)
-
-
 # ---- In place ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize("view", [(4000, 40, 1), (9, 5, 49), (3, 2, 4099), (129, 1, 1)])
-@pytest.mark.parametrize("over", ["y_backprop", "x", "y"])
-def test_in_place_over_any_input(over, view, is_training):
-    problem = make_problem(view, is_training=is_training)
-    for how in (lambda p: p, mask_from_y):
-        want = c_abi.run(how(problem))
-        copy = how(problem).copy()
-        assert bits(c_abi.run(copy, outputs={"x_backprop": copy[over]}, threads=2)) == bits(want)
-
-
-@pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize("view", [(4000, 40, 1), (9, 5, 49), (3, 2, 4099)])
-@pytest.mark.parametrize("over", [*itertools.permutations(("y_backprop", "x", "y"), 2)])
-def test_both_outputs_in_place_over_any_two_inputs(over, view, is_training):
-    problem = make_problem(view, side_input=True, is_training=is_training)
-    want = c_abi.run(problem)
-    copy = problem.copy()
-    outputs = dict(
-        zip(("x_backprop", "side_input_backprop"), map(copy.values.get, over), strict=True)
-    )
-    assert bits(c_abi.run(copy, outputs=outputs, threads=2)) == bits(want)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -596,45 +502,6 @@ def test_y_backprop_y_and_x_may_be_one_tensor(implementation):
     assert_right(want, problem)
     problem["y"] = problem["y_backprop"] = problem["x"]
     assert bits(c_abi.run(problem, implementation=implementation)) == bits(want)
-
-
-def run_over(problem: Problem, over: dict[str, str]) -> dict[str, np.ndarray]:
-    """The outputs of a call on a copy; those named are the buffers of inputs."""
-    copy = problem.copy()
-    views = ("x_backprop", "side_input_backprop")[: 1 + problem.num_side_inputs]
-    outputs = {role: copy[over[role]] for role in views if role in over}
-    return c_abi.run(copy, outputs=outputs, threads=2)
-
-
-# Beyond the LLC size that counts, see the test of the same name in test_batch_norm.py.
-@pytest.mark.long
-@pytest.mark.parametrize("side_input", [False, True])
-@pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize("view", [(64, 3000, 49), (140000, 64, 1)])
-def test_non_temporal_stores(view, is_training, side_input):
-    """Bitwise identical to temporal stores, which a call in place uses."""
-    problem = make_problem(view, is_training=is_training, side_input=side_input)
-    formula = spec.ops.BATCH_NORM_GRAD_EX + ("_add" if side_input else "")
-    plan = c_abi.explain(formula, view, is_training=is_training, threads=2)
-    assert plan["store"] == "non_temporal"
-    want = run_over(problem, {"x_backprop": "x", "side_input_backprop": "y"})
-    assert bits(c_abi.run(problem, threads=2)) == bits(want)
-
-
-# Beyond the LLC size that counts, too.
-@pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize("dtype", ["float32", "half"])
-@pytest.mark.parametrize("apart", ["x_backprop", "side_input_backprop"])
-def test_one_output_in_place_and_the_other_non_temporal(apart, dtype, is_training):
-    view = (60000, 64, 1)
-    problem = make_problem(view, dtype, side_input=True, is_training=is_training)
-    formula = spec.ops.BATCH_NORM_GRAD_EX + "_add"
-    plan = c_abi.explain(formula, view, dtype=dtype, is_training=is_training, threads=2)
-    assert plan["store"] == "non_temporal"
-    over = {"x_backprop": "y_backprop", "side_input_backprop": "y"}
-    want = run_over(problem, over)
-    del over[apart]
-    assert bits(run_over(problem, over)) == bits(want)
 
 
 # ---- Without an activation -----------------------------------------------------------------------
@@ -669,42 +536,7 @@ def test_the_gradient_of_a_side_input_keeps_subnormal_numbers(activation, dtype)
         assert got.tobytes() == want.tobytes(), name
 
 
-@pytest.mark.parametrize(
-    "over",
-    [
-        {"x_backprop": "y_backprop"},
-        {"x_backprop": "x"},
-        {"side_input_backprop": "y_backprop"},
-        {"side_input_backprop": "x"},
-        {"x_backprop": "x", "side_input_backprop": "y_backprop"},
-    ],
-)
-def test_identity_in_place(over):
-    problem = make_problem((33, 17, 5), activation=IDENTITY, side_input=True)
-    want = c_abi.run(problem)
-    outputs = {output: problem[role] for output, role in over.items()}
-    assert bits(c_abi.run(problem, outputs=outputs)) == bits(want)
-
-
 # ---- NaN, infinity, few elements -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("where", ["y_backprop", "x"])
-def test_nan_and_infinity_stay_in_their_channel(where, bad, implementation):
-    forward = forward_problem((50, 5, 3))
-    if where == "x":
-        forward["x"][7, 2, 1] = bad
-    problem = gradient_of(forward, run_forward(forward))
-    if where == "y_backprop":
-        problem["y_backprop"][7, 2, 1], problem["y"][7, 2, 1] = bad, 1
-        problem = mask_from_y(problem)
-    got = c_abi.run(problem, implementation=implementation)
-    by_channel = got["x_backprop"].swapaxes(0, 1)
-    finite = [bool(np.isfinite(by_channel[c]).all()) for c in range(5)]
-    assert finite == [True, True, False, True, True]
-    assert_right(got, problem)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -717,19 +549,6 @@ def test_a_gradient_that_does_not_pass_does_not_count(bad, implementation):
     want = c_abi.run(problem, implementation=implementation)
     problem["y_backprop"][7, 2] = bad
     assert bits(c_abi.run(problem, implementation=implementation)) == bits(want)
-
-
-@pytest.mark.parametrize("view", [(0, 3, 1), (5, 3, 0), (0, 0, 0), (4, 0, 2)])
-@pytest.mark.parametrize("side_input", [False, True])
-@pytest.mark.parametrize("activation", [IDENTITY, RELU])
-def test_empty_views_give_zero_sums(view, side_input, activation):
-    for is_training in (True, False):
-        problem = make_problem(
-            view, activation=activation, side_input=side_input, is_training=is_training
-        )
-        got = c_abi.run(problem)
-        for role in ("scale_backprop", "offset_backprop"):
-            np.testing.assert_array_equal(got[role], np.zeros(view[1]))
 
 
 @pytest.mark.parametrize("implementation", ISA_BUILDS)
@@ -769,21 +588,3 @@ def test_the_plan_is_that_of_the_plain_gradient(suffix, is_training, view):
 
 
 # ---- Errors --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("overrides", "sentence"),
-    [
-        ({"outer": -1}, "outer, channels and inner must not be negative"),
-        ({"dtype": 9}, "dtype must be one of the TFBN_ element types"),
-        ({"activation": 3}, "activation must be TFBN_IDENTITY, TFBN_RELU or TFBN_RELU6"),
-        ({"y": None}, "y must not be NULL"),
-        ({"x": None}, "x must not be NULL"),
-        ({"mean": None}, "mean must not be NULL"),
-        ({"threads": 0}, "threads must be at least 1"),
-    ],
-)
-def test_errors_are_one_sentence(overrides, sentence):
-    with pytest.raises(ValueError) as error:
-        c_abi.run(make_problem((2, 3, 1)), **overrides)
-    assert str(error.value) == sentence

@@ -2,7 +2,7 @@
 identical, and one that rounds at random, whose results are inside the bounds all the same.
 
 What these tests cost is compilation. All builds share one tree. They hold the baseline ISA alone:
-tests/core/test_cpu.py compares the ISAs with each other, and the library of this checkout, which
+tests/core/test_every_formula.py compares the ISAs, and the library of this checkout, which
 all are compared with, runs its fastest one. A build that the checkout has is not made again.
 """
 

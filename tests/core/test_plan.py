@@ -264,11 +264,7 @@ def test_stores_in_place_are_never_non_temporal(formula, is_training):
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize(
     ("view", "schedule"),
-    [
-        ((100352, 64, 1), "two_passes"),
-        ((64, 8, 1), "two_passes"),
-        ((5, 16, 4), "channel_groups"),
-    ],
+    [((100352, 64, 1), "two_passes"), ((64, 8, 1), "two_passes"), ((5, 16, 4), "channel_groups")],
 )
 def test_the_first_pass_stores_the_gradient_of_a_side_input(view, schedule, in_place):
     found = plan(view, WITH_SIDE_INPUT, in_place=in_place)

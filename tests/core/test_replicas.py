@@ -1,7 +1,6 @@
-"""The parts of synchronised batch normalization through the C ABI, without TensorFlow.
+"""What is special to the parts of synchronised batch normalization, through the C ABI.
 
-Promised: each part is within the bounds of its model (conformance/models/split_ops.py) in every ISA
-build, bitwise identical in all of them, for every thread count and in place; with one replica the
+Promised besides what test_every_formula.py holds of each part: with one replica the
 parts are bitwise the ops that compute both passes, in element types up to float32; for any split of
 a batch over replicas, some of them without samples, the results are within the bounds of the op on
 the whole batch, at a mean of 1e5 and a deviation of 1; combined statistics are those of Chan's
@@ -10,7 +9,6 @@ formula in rank order, bit by bit.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -26,27 +24,13 @@ from tf_bn_ops.conformance.models import formula_models
 from tf_bn_ops.conformance.models.gather_stats import chan, random_parts
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.c_abi import Stats
-from tf_bn_ops.harness.problems import (
-    ACTIVATIONS,
-    IDENTITY,
-    RELU,
-    RELU6,
-    Problem,
-    random_forward_problem,
-)
+from tf_bn_ops.harness.problems import ACTIVATIONS, IDENTITY, RELU, Problem, random_forward_problem
 from tf_bn_ops.spec import DTYPES
 
-IMPLEMENTATIONS = c_abi.supported_implementations()
-ISA_BUILDS = [name for name in IMPLEMENTATIONS if name != "reference"]
 EPSILON = 1e-3
-# Boundaries of cases in the code, see VIEWS in test_cpu.py.
+# Boundaries of cases in the code, see VIEWS in test_every_formula.py.
 VIEWS = [(1, 1, 1), (129, 1, 1), (9, 2, 1), (33, 7, 1), (23, 17, 1), (18, 64, 1), (9, 1025, 1),
          (4000, 40, 1), (9, 5, 49), (9, 2, 1025), (3, 2, 4099), (70000, 1, 1)]  # fmt: skip
-FEW_VIEWS = [(33, 7, 1), (9, 5, 49), (3, 2, 1025)]
-
-
-def bits(outputs: dict[str, np.ndarray]) -> bytes:
-    return c_abi.bits(outputs)
 
 
 def parts_of(
@@ -78,57 +62,6 @@ def parts_of(
         Problem(of_part, EPSILON, activation=activation, num_side_inputs=int(side_input), part=part)
         for part, of_part in zip(spec.ops.PARTS, values, strict=True)
     ]
-
-
-CASES = [(dtype, view) for dtype in DTYPES for view in VIEWS]
-
-
-@pytest.mark.parametrize(("dtype", "view"), CASES)
-def test_every_build_is_right_and_all_are_bitwise_identical(view, dtype):
-    for side_input, activation in (
-        (False, IDENTITY),
-        (False, RELU6),
-        (True, RELU),
-        (True, IDENTITY),
-    ):
-        for problem in parts_of(view, dtype, activation, side_input=side_input):
-            results = [c_abi.run(problem, implementation=name) for name in ISA_BUILDS]
-            assert not formula_models.check(problem, results[0])
-            assert len({bits(result) for result in results}) == 1
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("view", FEW_VIEWS)
-def test_the_reference_is_right(view, dtype):
-    """Its mask is that of its own y, which is computed in float64."""
-    for side_input, activation in ((False, IDENTITY), (True, RELU)):
-        parts = parts_of(view, dtype, activation, side_input=side_input, implementation="reference")
-        for problem in parts:
-            result = c_abi.run(problem, implementation="reference")
-            assert not formula_models.check(problem, result)
-
-
-@pytest.mark.parametrize("view", [(4000, 40, 1), (9000, 3, 1), (8, 300, 49), (3, 7, 9000)])
-def test_bitwise_identical_for_any_number_of_threads(view):
-    for problem in parts_of(view, "float32", RELU6):
-        found = {bits(c_abi.run(problem, threads=n)) for n in (1, 2, 7)}
-        assert len(found) == 1
-
-
-@pytest.mark.parametrize("over", ["y_backprop", "x", "y"])
-@pytest.mark.parametrize("view", [(4000, 40, 1), (9, 5, 49), (129, 1, 1)])
-def test_in_place(view, over):
-    *_, problem = parts_of(view, "float32", RELU, side_input=True)
-    problem = dataclasses.replace(problem, num_side_inputs=0)
-    want = c_abi.run(problem)
-    sums = Sums(problem["sum_dy"], problem["sum_dy_xmu"], np.zeros(0), np.zeros(0))
-    problem = problem.copy()
-    got = split_parts.backward_elemt(
-        problem.values, sums, float(problem["count"]), EPSILON, RELU,
-        outputs={"x_backprop": problem[over]}, threads=2,
-    )  # fmt: skip
-    assert got["x_backprop"] is problem[over]
-    assert bits(got) == bits(want)
 
 
 # ---- One replica ---------------------------------------------------------------------------------
@@ -185,7 +118,7 @@ def test_with_one_replica_the_gradient_is_bitwise_that_of_the_fused_op(
                 given, sums, view[0] * view[2], EPSILON, activation, side_input=side_input
             )
             of_batch = {role: getattr(sums, role) for role in ("scale_backprop", "offset_backprop")}
-            assert bits({**got, **of_batch}) == bits(want)
+            assert c_abi.bits({**got, **of_batch}) == c_abi.bits(want)
 
 
 # ---- Several replicas ----------------------------------------------------------------------------
@@ -310,14 +243,6 @@ def test_infinities_of_one_replica_are_those_of_its_channels():
 # ---- Borders -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("view", [(0, 5, 1), (0, 5, 7), (3, 0, 1), (3, 5, 0)])
-def test_no_elements(view):
-    for problem in parts_of(view, "float32", RELU, side_input=True):
-        result = c_abi.run(problem)
-        for array in result.values():
-            assert not array.any()
-
-
 def test_a_constant_channel_has_no_deviation_and_one_element_neither():
     for view in ((50, 3, 7), (1, 3, 1)):
         stats = split_parts.stats(np.full(view, 1e5 / 3, np.float32))
@@ -340,24 +265,6 @@ def test_sums_alone_are_one_pass():
     )
     text = run.stdout + run.stderr
     assert "schedule:reduce_only" in text and "store:none" in text, text
-
-
-@pytest.mark.parametrize("part", range(4))
-@pytest.mark.parametrize(
-    ("fields", "sentence"),
-    [
-        ({"outer": -1}, "outer, channels and inner must not be negative"),
-        ({"outer": 1 << 40, "channels": 1 << 40}, "larger than any memory"),
-        ({"dtype": 9}, "dtype must be one of the TFBN_ element types"),
-        ({"stat_dtype": -1}, "stat_dtype must be one of the TFBN_ element types"),
-        ({"activation": 3}, "activation must be TFBN_IDENTITY, TFBN_RELU or TFBN_RELU6"),
-        ({"x": None}, "^x must not be NULL"),
-    ],
-)
-def test_what_is_wrong_is_one_sentence(part, fields, sentence):
-    problem = parts_of((9, 3, 1), "float32", RELU)[part]
-    with pytest.raises(ValueError, match=sentence):
-        c_abi.run(problem, **fields)
 
 
 @pytest.mark.parametrize(

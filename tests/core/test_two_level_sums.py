@@ -100,10 +100,7 @@ def test_infinities_and_nan_are_those_of_double(device, view, dtype):
     problem = Problem(stored(values, dtype, None), problem.epsilon, True, False)
     outputs = run(device, problem)
     dy, x, mean = (problem.wide(role, np.float64) for role in ("y_backprop", "x", "mean"))
-    for role, terms in (
-        ("offset_backprop", dy),
-        ("scale_backprop", dy * (x - mean[:, None])),
-    ):
+    for role, terms in (("offset_backprop", dy), ("scale_backprop", dy * (x - mean[:, None]))):
         with np.errstate(invalid="ignore"):
             right = terms.sum((0, 2))
         np.testing.assert_equal(np.isnan(outputs[role]), np.isnan(right))

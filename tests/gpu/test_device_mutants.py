@@ -28,10 +28,7 @@ DATA = pathlib.Path(__file__).resolve().parents[1] / "mutants" / "device_mutants
 MUTANTS: list[dict[str, Any]] = tomllib.loads(DATA.read_text())["mutant"]
 OPTIONS = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not long and not large and not release"]
 TESTS = [f"tests/core/test_{name}.py" for name in ("cuda_emulator", "two_level_sums")]
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++"),
-]
+pytestmark = [pytest.mark.long, pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")]
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,342 @@
+"""What is promised of every formula of the table, through the C ABI, without TensorFlow.
+
+Promised: results within the strict bounds of the formula's model, for every kind of inputs that it
+draws; exact where the terms are; bitwise identical for every ISA build, number of threads, place of
+the arrays and kind of store, in place, and as a channel of a larger call; every output written,
+nothing beside them; a bad channel spoils itself alone; errors are one sentence.
+
+A formula, mode or element type that is added to the table is tested by being there; what is special
+to one has a file of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from builds import (
+    FORMULAS,
+    IMPLEMENTATIONS,
+    ISA_BUILDS,
+    View,
+    assert_builds_are_right_and_bitwise_identical,
+    beyond_the_llc,
+    bits,
+    draw,
+    has_view_outputs,
+    in_place_choices,
+    problem_of,
+    repeated,
+    run_at,
+    run_over,
+    swept,
+    view_outputs,
+)
+
+from tf_bn_ops import spec
+from tf_bn_ops.conformance.models import formula_models
+from tf_bn_ops.harness import c_abi
+from tf_bn_ops.harness.problems import ACTIVATIONS, VIEW_ROLES
+from tf_bn_ops.spec import DTYPES
+
+OF_EVERY_FORMULA = pytest.mark.parametrize(("formula", "mode"), FORMULAS)
+WITH_RESULTS = [case for case in FORMULAS if has_view_outputs(*case)]
+
+# Sizes at the boundaries of cases in the code: lanes of a vector (2 to 16) and the numbers beside
+# them, up to four vectors and three, as channels, rows and segments; 8 rows, segments of 64
+# columns, 1024 columns a row, chains of 1024 rows, 2^15 elements for threads, 2^16 for a second
+# block.
+VIEWS: list[View] = [
+    *((outer, 1, 1) for outer in (1, 2, 7, 15, 16, 17, 67, 129, 70000)),
+    *((1, 5, 1), (9, 2, 1), (100, 3, 1), (67, 4, 1), (33, 7, 1), (9, 8, 1), (9, 9, 1)),
+    *((40, 15, 1), (41, 16, 1), (23, 17, 1), (31, 33, 1), (9, 35, 1), (19, 63, 1), (18, 64, 1)),
+    *((17, 65, 1), (9, 67, 1), (11, 127, 1), (5, 1000, 1), (9, 1025, 1), (3, 2100, 1)),
+    *((1500, 48, 1), (1100, 64, 1), (4000, 40, 1), (8000, 300, 1)),
+    *((2, 3, inner) for inner in (7, 8, 9, 15, 16, 17, 35, 63, 64, 65, 67)),
+    *((8, 3, 2), (9, 5, 49), (10, 40, 49), (8, 2, 1024), (9, 2, 1025), (1, 3, 200)),
+    *((3, 2, 4099), (1, 1, 70001), (40, 3, 1300), (70, 1, 3000)),
+]
+FEW_VIEWS: list[View] = [(4000, 40, 1), (9, 5, 49), (3, 2, 4099), (129, 1, 1)]
+
+
+def in_turn(view: View, formula: str, mode: str) -> tuple[str, str]:
+    """The element type and the kind of inputs that are this case's, of those that take turns."""
+    number = VIEWS.index(view) + FORMULAS.index((formula, mode))
+    return list(DTYPES)[number % len(DTYPES)], ("normal", "normal", "exact")[number % 3]
+
+
+@pytest.mark.parametrize(
+    ("view", "case"),
+    swept(
+        VIEWS, FORMULAS, at_once=lambda view, case: np.prod(view) < 1 << 20 or case == FORMULAS[0]
+    ),
+)
+def test_every_build_is_right_and_all_are_bitwise_identical(view, case):
+    (formula, mode), (dtype, kind) = case, in_turn(view, *case)
+    assert_builds_are_right_and_bitwise_identical(*draw(formula, view, dtype, mode, kind))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["normal", "exact"])
+@pytest.mark.parametrize("view", [view for view in VIEWS if np.prod(view) < 100_000])
+@OF_EVERY_FORMULA
+def test_every_build_is_right_in_every_type(formula, mode, view, kind):
+    for dtype in DTYPES:
+        assert_builds_are_right_and_bitwise_identical(*draw(formula, view, dtype, mode, kind))
+
+
+KINDS = [
+    (formula, mode, kind)
+    for formula, mode in FORMULAS
+    for kind in formula_models.MODELS[formula].kinds
+]
+
+
+@pytest.mark.parametrize(("formula", "mode", "kind"), KINDS)
+def test_every_kind_of_inputs(formula, mode, kind):
+    """Large means, outliers, subnormal numbers, constants, NaN and infinities, ..."""
+    for dtype, view in itertools.product(DTYPES, [(33, 7, 1), (5, 4, 67), (300, 3, 1)]):
+        assert_builds_are_right_and_bitwise_identical(*draw(formula, view, dtype, mode, kind))
+
+
+def test_the_draws_have_every_activation_with_and_without_a_side_input():
+    for formula, mode in FORMULAS:
+        attrs = set().union(*(op.attrs for op in spec.of_formula(formula)))
+        found = set()
+        for view in (view for view in VIEWS if np.prod(view) < 20_000):
+            dtype, kind = in_turn(view, formula, mode)
+            problem = problem_of(formula, view, dtype, mode, kind)
+            has_side_input = "side_input" in problem.values or problem.num_side_inputs
+            found.add((problem.activation, bool(has_side_input)))
+        if "activation_mode" in attrs:
+            sides = (False, True) if formula != spec.ops.BATCH_NORM_BACKWARD_REDUCE else (False,)
+            assert found >= set(itertools.product(ACTIVATIONS, sides)), formula
+
+
+# ---- Threads, places, stores ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("view", [(4000, 40, 1), (9000, 3, 1), (8, 300, 49), (3, 7, 9000)])
+@OF_EVERY_FORMULA
+def test_bitwise_identical_for_any_number_of_threads(formula, mode, view, dtype):
+    problem = repeated(formula, view, dtype, mode)
+    assert len({bits(c_abi.run(problem, threads=n)) for n in (1, 2, 3, 7, 16)}) == 1
+
+
+@pytest.mark.parametrize("view", FEW_VIEWS)
+@pytest.mark.parametrize(("formula", "mode"), WITH_RESULTS)
+def test_in_place_over_any_inputs(formula, mode, view):
+    for seed in range(4):
+        problem = problem_of(formula, view, "float32", mode, seed=seed)
+        want = bits(c_abi.run(problem))
+        for over in in_place_choices(problem):
+            assert bits(run_over(problem, over, threads=2)) == want, over
+
+
+def random_view(rng: np.random.Generator) -> View:
+    """Of 2^12 to 2^21 elements: channels-last, channels-first, or rows of few outer indices."""
+    size = int(2 ** rng.uniform(12, 21))
+    kind = rng.integers(3)
+    if kind == 0:
+        channels = int(2 ** rng.uniform(0, 10))
+        return max(1, size // channels), channels, 1
+    inner = int(2 ** rng.uniform(3, 14))
+    if kind == 1:
+        channels = int(2 ** rng.uniform(0, 9))
+        return max(1, min(size // (channels * inner), 64)), channels, inner
+    outer = int(rng.integers(1, 4))
+    return outer, max(1, size // (outer * inner)), inner
+
+
+# A fault that cut two-level sums by alignment differed in 1 of 35 random cases of all dtypes, and
+# in more of those of 16-bit types.
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cases", [4, pytest.param(24, marks=pytest.mark.long)])
+@OF_EVERY_FORMULA
+def test_no_bit_depends_on_addresses_builds_or_threads(formula, mode, cases, dtype):
+    """Views below and beyond L2: rows and segments, temporal and non-temporal stores, pipelines and
+    first passes that store; arrays anywhere, or all equally far from a cache line."""
+    rng = np.random.default_rng([cases, *dtype.encode(), *formula.encode(), *mode.encode()])
+    for _ in range(cases):
+        view = random_view(rng)
+        problem = repeated(formula, view, dtype, mode, seed=int(rng.integers(1 << 30)))
+        found = set()
+        for _ in range(5):
+            offset = int(rng.integers(4096)) if rng.random() < 0.5 else None
+            how = {
+                "implementation": str(rng.choice(ISA_BUILDS)),
+                "threads": int(rng.choice([1, 2, 3, 5])),
+            }
+            found.add(
+                bits(
+                    run_at(
+                        problem, lambda at=offset: rng.integers(4096) if at is None else at, **how
+                    )
+                )
+            )
+        assert len(found) == 1, (view, problem.activation, sorted(problem.values))
+
+
+# Beyond the L2 of one core, where results are stored non-temporally: rows that are near each other,
+# a page apart, and far apart (by a multiple of a page and not); segments.
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", ["float32", "half", "bfloat16"])
+@pytest.mark.parametrize(
+    "view", [(20000, 70, 1), (700, 2048, 1), (32, 64, 784), (16, 128, 1024), (8, 60, 3136)]
+)
+@OF_EVERY_FORMULA
+def test_no_bit_depends_on_how_rows_are_taken(formula, mode, view, dtype):
+    """How many rows and vectors a strip has, and whether sums and results share a loop, depends on
+    the ISA, the distance of rows, and the stores."""
+    rng = np.random.default_rng(5)
+    problem = repeated(formula, view, dtype, mode)
+    found = {
+        bits(run_at(problem, lambda: 64 * rng.integers(64), implementation=name))
+        for name in ISA_BUILDS
+    }
+    assert len(found) == 1
+
+
+# Beyond the LLC size that counts (cc/cpu/cache_sizes.cc), so that full cache lines of results get
+# non-temporal stores: rows that begin and end within a line, rows of full lines, segments, folded
+# rows. Sizes for half; other types have as many bytes.
+FAR_VIEWS = [(140000, 65, 1), (140000, 64, 1), (64, 3000, 49), (5, 8, 240001), (3000001, 3, 1)]
+
+
+@pytest.mark.parametrize(
+    ("case", "view"),
+    swept(
+        range(len(WITH_RESULTS)), FAR_VIEWS, at_once=lambda case, view: view == FAR_VIEWS[case % 5]
+    ),
+)
+def test_non_temporal_stores(case, view):
+    """Bitwise identical to temporal stores, which a call in place uses; nothing else is written.
+    So where one output is in place and the other is not."""
+    formula, mode = WITH_RESULTS[case]
+    dtype = ("float32", "half", "float64")[(case + FAR_VIEWS.index(view)) % 3]
+    view = beyond_the_llc(view, dtype)
+    problem = repeated(formula, view, dtype, mode, seed=1)
+    size = len(view_outputs(problem)) + len(set(problem.values) & VIEW_ROLES)
+    assert size * problem["x"].nbytes > 32 << 20
+    whole = dict(zip(view_outputs(problem), ("x", "y_backprop"), strict=False))
+    want = bits(run_over(problem, whole, threads=2))
+    for name in ISA_BUILDS:
+        for at in (0, 5 * problem["x"].itemsize):
+            got = run_at(problem, lambda at=at: at, threads=2, implementation=name)
+            assert bits(got) == want
+    for role, over in whole.items():
+        assert bits(run_over(problem, {role: over}, threads=2)) == want
+
+
+# ---- Channels ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@OF_EVERY_FORMULA
+def test_a_bad_channel_spoils_itself_alone(formula, mode, bad):
+    """Whichever input it is in; all results of others are bitwise what they are without it. That
+    its own are what they have to be is the kind `nonfinite`."""
+    view, channel = (50, 5, 3), 2
+
+    def others(problem, name):
+        found = c_abi.run(problem, implementation=name)
+        return [
+            np.delete(array, channel, 1 if array.ndim == 3 else -1).tobytes()
+            for role, array in sorted(found.items())
+            if array.ndim
+        ]
+
+    for seed, name in itertools.product(range(2), IMPLEMENTATIONS):
+        problem = problem_of(formula, view, "float32", mode, seed=seed)
+        want = others(problem, name)
+        for role, array in problem.values.items():
+            if array.shape[-1:] != (view[1],) and array.ndim != 3:
+                continue
+            spoiled = problem.copy()
+            for at in (0, 7) if array.ndim == 3 else (0,):
+                place = (at, channel, at % 3) if array.ndim == 3 else (..., channel)
+                spoiled[role][place] = bad
+                assert others(spoiled, name) == want, role
+
+
+@pytest.mark.parametrize("view", [(0, 3, 1), (5, 3, 0), (0, 0, 0), (4, 0, 2)])
+@OF_EVERY_FORMULA
+def test_every_output_of_an_empty_view_is_written(formula, mode, view):
+    """As zero, as what was given, or as a statistic of nothing."""
+    for dtype, name in itertools.product(DTYPES, IMPLEMENTATIONS):
+        problem = problem_of(formula, view, dtype, mode)
+        found = [
+            c_abi.run(problem, implementation=name, outputs=c_abi.new_outputs(problem, fill=fill))
+            for fill in (7, np.nan)
+        ]
+        assert bits(found[0]) == bits(found[1])
+        assert not formula_models.check(problem, found[0])
+
+
+# ---- Errors --------------------------------------------------------------------------------------
+
+NEGATIVE = "outer, channels and inner must not be negative"
+UNKNOWN = "{} must be one of the TFBN_ element types"
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"outer": -1}, NEGATIVE),
+        ({"outer": 1 << 62}, "outer * channels * inner is larger than any memory"),
+        ({"outer": 0, "channels": 1 << 62}, "channels is larger than any memory"),
+        ({"dtype": 9}, UNKNOWN.format("dtype")),
+        ({"stat_dtype": -1}, UNKNOWN.format("stat_dtype")),
+        ({"activation": 99}, "activation must be TFBN_IDENTITY, TFBN_"),
+        ({"formula": 9}, "formula must be TFBN_FORWARD, TFBN_GRADIENT or TFBN_SECOND_ORDER"),
+        ({"threads": 0}, "threads must be at least 1"),
+        ({"implementation": "mmx"}, 'there is no CPU implementation "mmx"; this build has '),
+    ],
+)
+@OF_EVERY_FORMULA
+def test_errors_are_one_sentence(formula, mode, fields, sentence):
+    with pytest.raises(ValueError) as error:
+        c_abi.run(problem_of(formula, (2, 3, 1), mode=mode), **fields)
+    assert str(error.value).startswith(sentence)
+    assert "\n" not in str(error.value)
+
+
+# What may be missing: side inputs; statistics that training does not read; of a gradient y, where
+# the mask may come from x instead, and what it comes from x by.
+OPTIONAL = {
+    spec.ops.BATCH_NORM: {"mean", "variance"},
+    spec.ops.BATCH_NORM_ADD: {"mean", "variance", "side_input"},
+    spec.ops.BATCH_NORM_STATS: {"mean", "variance", "side_input", "scale", "offset"},
+    spec.ops.BATCH_NORM_ELEMT: {"side_input"},
+    spec.ops.BATCH_NORM_GRAD: {"offset", "forward_coefficients"},
+    spec.ops.BATCH_NORM_GRAD_EX: {"offset", "forward_coefficients", "y", "side_input_backprop"},
+    spec.ops.BATCH_NORM_GRAD_GRAD: {"offset", "forward_coefficients"},
+    spec.ops.BATCH_NORM_BACKWARD_REDUCE: {"offset", "y"},
+    spec.ops.BATCH_NORM_BACKWARD_ELEMT: {"offset", "y", "side_input_backprop"},
+}
+
+
+@OF_EVERY_FORMULA
+def test_a_missing_array_is_named(formula, mode):
+    for seed in range(6):
+        problem = problem_of(formula, (2, 3, 1), mode=mode, seed=seed)
+        for role in {*problem.values, *c_abi.required_outputs(problem)}:
+            try:
+                c_abi.run(problem, **{role: None})
+            except ValueError as error:
+                assert str(error).startswith(f"{role} must not be NULL")
+            else:
+                assert role in OPTIONAL[formula], role
+
+
+@pytest.mark.parametrize(
+    "role", [name for name, _ in c_abi.Call._fields_ if name in spec.call.ROLES]
+)
+def test_arrays_that_begin_within_an_element_are_refused(role):
+    """Whole vectors are loaded and stored past the caches there, which ends the process."""
+    memory = np.zeros(64)
+    problem = problem_of(spec.ops.BATCH_NORM_GRAD_GRAD, (1, 1, 1))
+    with pytest.raises(ValueError, match=rf"^{role} must be aligned to its element type"):
+        c_abi.run(problem, **{role: memory.ctypes.data + 1})
