@@ -209,7 +209,8 @@ def test_the_core_tests_hold_there(tmp_path):
     this machine would build, and of a process without memory: the emulator ignores the limit."""
     report = tmp_path / "report.xml"
     emulated.run_python(
-        "-m", "pytest", "-q", "-p", "sample", "-p", "no:cacheprovider", "-m", "not long",
+        "-m", "pytest", "-q", "-p", "sample", "-p", "no:cacheprovider",
+        "-m", "not long and not large and not release",
         f"--junitxml={report}", "-k", "not emulator and not without_memory", "tests/core",
         TFBN_TEST_EVERY="5",
     )  # fmt: skip

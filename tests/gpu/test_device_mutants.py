@@ -25,7 +25,11 @@ else:
     import tomli as tomllib
 
 DATA = pathlib.Path(__file__).resolve().parents[1] / "mutants" / "device_mutants.toml"
-MUTANTS: list[dict[str, Any]] = tomllib.loads(DATA.read_text())["mutant"]
+MUTANTS: list[dict[str, Any]] = [
+    {**fields, "name": name, "file": file}
+    for file, mutants in tomllib.loads(DATA.read_text()).items()
+    for name, fields in mutants.items()
+]
 OPTIONS = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not long and not large and not release"]
 TESTS = [f"tests/core/test_{name}.py" for name in ("cuda_emulator", "two_level_sums")]
 pytestmark = [pytest.mark.long, pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")]

@@ -87,16 +87,10 @@ def load_mutants(file: pathlib.Path = HERE / "mutants.toml") -> list[Mutant]:
     content = tomllib.loads(file.read_text(encoding="utf-8"))
     return [
         Mutant(
-            m["name"],
-            m["what"],
-            m["file"],
-            tuple((old, new) for old, new in m["edits"]),
-            m.get("large", False),
-            m.get("op", Mutant.op),
-            m.get("output", ""),
-            m.get("survives", ""),
+            **{**fields, "name": name, "file": source, "edits": tuple(map(tuple, fields["edits"]))}
         )
-        for m in content["mutant"]
+        for source, mutants in content.items()
+        for name, fields in mutants.items()
     ]
 
 
