@@ -293,8 +293,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   };
   Arrays arrays(call, roles, fill);
   const Call given = arrays.Of(call);
-  const bool has_forward =
-      IsMasked(given) && how.name.empty() && FillForward(given, &arrays);
+  // No forward is given rstd in place of the variance.
+  const bool has_forward = IsMasked(given) && how.name.empty() &&
+                           !given.variance_is_rstd &&
+                           FillForward(given, &arrays);
   const Arrays original = arrays;
   if (Run(given, how, how.threads) != 0) return 0;
   const int activation = static_cast<int>(call.activation);
