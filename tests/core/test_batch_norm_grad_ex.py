@@ -423,27 +423,6 @@ def test_nan_of_any_payload_reaches_the_side_input(is_training, implementation):
     )
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("view", FEW_VIEWS)
-@pytest.mark.parametrize("side_input", [False, True])
-def test_the_mask_from_y(side_input, view, dtype):
-    """y decides, whatever x and the coefficients say; NaN does not pass, infinity passes a ReLU."""
-    special = [-1, -np.inf, -0.0, 0, 6, 7, np.nan, np.inf, 5.97, 1e-3]
-    for activation, is_training in MODES:
-        problem = make_problem(
-            view, dtype, activation=activation, is_training=is_training, side_input=side_input
-        )
-        rng = np.random.default_rng(3)
-        y = problem.dtype.widen(problem["y"])
-        chosen = np.array(special)[rng.integers(len(special), size=y.shape)]
-        problem["y"] = problem.dtype.store(np.where(rng.random(y.shape) < 0.3, chosen, y))
-        problem = mask_from_y(problem)
-        for name in ISA_BUILDS:
-            got = c_abi.run(problem, implementation=name)
-            assert bits(got) == bits(plain(problem, implementation=name))
-        assert_right(c_abi.run(problem, implementation="reference"), problem)
-
-
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize(
     ("activation", "want"),
