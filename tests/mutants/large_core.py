@@ -64,86 +64,74 @@ class Repeated:
         return int(begin)
 
 
-def check(kernel: Kernel, block: int = BLOCK, repeats: int = REPEATS) -> str:
-    """How the kernel fails on `repeats` equal blocks and one more; "" if it does not."""
+def check(
+    kernel: Kernel, block: int = BLOCK, repeats: int = REPEATS, is_forward: bool = False
+) -> str:
+    """How the kernel fails on `repeats` equal blocks and one more; "" if it does not. All of a
+    gradient, or the statistics of batch normalization itself and y of the first and last block."""
     rng = np.random.default_rng(0)
-    dy, x, x_backprop = (Repeated(block, repeats) for _ in range(3))
+    inputs = {role: Repeated(block, repeats) for role in ("y_backprop", "x")[is_forward:]}
+    output = "y" if is_forward else "x_backprop"
+    elements = Repeated(block, repeats)
     for part in ("first", "last"):
-        shift = 1 if part == "last" else 0  # Who takes one for the other gets other sums.
-        getattr(dy, part)[:] = rng.integers(-3, 4, block) + shift
-        getattr(x, part)[:] = rng.integers(-3, 4, block) + shift
-        getattr(x_backprop, part)[:] = np.nan
+        for tensor in inputs.values():
+            # Who takes the last block for the first one gets other sums.
+            shift = 1 + is_forward if part == "last" else 0
+            getattr(tensor, part)[:] = rng.integers(-3, 4, block) + shift
+        getattr(elements, part)[:] = np.nan
     shape = ((repeats + 1) * (block // _CHANNELS), _CHANNELS, 1)
-    ones, zeros = np.ones(_CHANNELS, np.float32), np.zeros(_CHANNELS, np.float32)
-    arrays = {"y_backprop": dy.array.reshape(shape), "x": x.array.reshape(shape)}
-    problem = Problem({**arrays, "scale": ones, "mean": zeros, "variance": ones}, 0.0)
-    result = kernel(problem, outputs={"x_backprop": x_backprop.array.reshape(shape)})
+    values = {role: tensor.array.reshape(shape) for role, tensor in inputs.items()}
+    for role in ("scale", "mean", "variance", *(["offset"] if is_forward else [])):
+        values[role] = np.full(_CHANNELS, role in ("scale", "variance"), np.float32)
+    problem = Problem(values, epsilon=1e-3 if is_forward else 0.0)
+    result = kernel(problem, outputs={output: elements.array.reshape(shape)})
 
     parts = {
-        part: [getattr(a, part).astype(np.float64).reshape(-1, _CHANNELS) for a in (dy, x)]
+        part: [
+            getattr(tensor, part).astype(np.float64).reshape(-1, _CHANNELS)
+            for tensor in inputs.values()
+        ]
         for part in ("first", "last")
     }
     sums = [
-        repeats * of(*parts["first"]).sum(axis=0) + of(*parts["last"]).sum(axis=0)
-        for of in (lambda dy, x: dy, lambda dy, x: dy * x)
+        repeats * of(parts["first"]).sum(axis=0) + of(parts["last"]).sum(axis=0)
+        for of in (lambda of_part: of_part[0], lambda of_part: of_part[0] * of_part[-1])
     ]
-    for name, total in zip(("offset_backprop", "scale_backprop"), sums, strict=True):
-        given, wanted = result[name], total.astype(np.float32)
-        if not np.array_equal(given, wanted):
-            c = int(np.argmax(given != wanted))
-            return f"{name}[{c}] is {given[c]:.9g} instead of {wanted[c]:.9g}"
-    for part, (dy_part, x_part) in parts.items():
-        terms = [dy_part, sums[0] / shape[0], x_part * (sums[1] / shape[0])]
-        wanted = terms[0] - terms[1] - terms[2]
-        # One rounding to bfloat16 of the result, some of float32 of the terms.
-        bound = 2.0**-8 * np.abs(wanted) + 2.0**-20 * sum(map(np.abs, terms))
-        given = getattr(x_backprop, part).astype(np.float64).reshape(wanted.shape)
-        wrong = ~(np.abs(given - wanted) <= bound)
-        if wrong.any():
-            return f"x_backprop is wrong in {np.count_nonzero(wrong)} elements of the {part} block"
-    return ""
-
-
-def check_forward(kernel: Kernel, block: int = BLOCK, repeats: int = REPEATS) -> str:
-    """The same of batch normalization: its statistics, and y of the first and the last block."""
-    rng = np.random.default_rng(0)
-    x, y = Repeated(block, repeats), Repeated(block, repeats)
-    for part in ("first", "last"):
-        getattr(x, part)[:] = rng.integers(-3, 4, block) + (2 if part == "last" else 0)
-        getattr(y, part)[:] = np.nan
-    shape = ((repeats + 1) * (block // _CHANNELS), _CHANNELS, 1)
-    ones, zeros = np.ones(_CHANNELS, np.float32), np.zeros(_CHANNELS, np.float32)
-    problem = Problem({"x": x.array.reshape(shape), "scale": ones, "offset": zeros})
-    problem.values |= {"mean": zeros, "variance": ones}
-    result = kernel(problem, outputs={"y": y.array.reshape(shape)})
-
-    parts = [
-        getattr(x, part).astype(np.float64).reshape(-1, _CHANNELS) for part in ("first", "last")
-    ]
-    sums = [
-        repeats * of(parts[0]).sum(axis=0) + of(parts[1]).sum(axis=0)
-        for of in (lambda x: x, lambda x: x * x)
-    ]
-    mean = sums[0] / shape[0]
-    variance = sums[1] / shape[0] - mean**2
-    for name, wanted in (("saved_mean", mean), ("saved_variance", variance)):
-        wrong = ~(np.abs(result[name] - wanted) <= 2.0**-22 * np.abs(wanted))
+    means = [total / shape[0] for total in sums]
+    if is_forward:
+        variance = means[1] - means[0] ** 2
+        wanted = {"saved_mean": means[0], "saved_variance": variance}
+    else:
+        wanted = {"offset_backprop": sums[0], "scale_backprop": sums[1]}
+    for role, total in wanted.items():
+        right = total.astype(np.float32)
+        # Sums are rounded once, statistics more often.
+        wrong = ~(np.abs(result[role] - right) <= 2.0**-22 * np.abs(right) * is_forward)
         if wrong.any():
             c = int(np.argmax(wrong))
-            return f"{name}[{c}] is {result[name][c]:.9g} instead of {wanted[c]:.9g}"
-    for part, of_part in zip(("first", "last"), parts, strict=True):
-        wanted = (of_part - mean) / np.sqrt(variance + problem.epsilon)
-        given = getattr(y, part).astype(np.float64).reshape(wanted.shape)
-        wrong = ~(np.abs(given - wanted) <= 2.0**-8 * np.abs(wanted) + 2.0**-20)
+            return f"{role}[{c}] is {result[role][c]:.9g} instead of {right[c]:.9g}"
+    for part, of_part in parts.items():
+        if is_forward:
+            rstd = 1 / np.sqrt(variance + problem.epsilon)
+            terms = [of_part[0] * rstd, -means[0] * rstd]
+        else:
+            terms = [of_part[0], -means[0], -of_part[1] * means[1]]
+        right = sum(terms)
+        # One rounding to bfloat16 of the result, some of float32 of the terms.
+        bound = 2.0**-8 * np.abs(right) + 2.0**-20 * sum(map(np.abs, terms))
+        given = getattr(elements, part).astype(np.float64).reshape(right.shape)
+        wrong = ~(np.abs(given - right) <= bound)
         if wrong.any():
-            return f"y is wrong in {np.count_nonzero(wrong)} elements of the {part} block"
+            return f"{output} is wrong in {np.count_nonzero(wrong)} elements of the {part} block"
     return ""
 
 
 def main() -> None:
     formula = spec.OPS[sys.argv[1]].formula if sys.argv[1:] else spec.ops.BATCH_NORM_GRAD
-    run = check_forward if formula == spec.ops.BATCH_NORM else check
-    failure = run(lambda *args, **kwargs: c_abi.run(*args, threads=_THREADS, **kwargs))
+    failure = check(
+        lambda *args, **kwargs: c_abi.run(*args, threads=_THREADS, **kwargs),
+        is_forward=formula == spec.ops.BATCH_NORM,
+    )
     print(f"1 a view of more than 2^31 elements: {failure}" if failure else "1")
 
 
