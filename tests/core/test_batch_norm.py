@@ -214,6 +214,3 @@ def test_an_element_at_the_mean_with_offset_0_is_exactly_0(implementation):
     got = c_abi.run(problem, implementation=implementation)["y"]
     assert not got[centered].any()
     assert_right({"y": got}, problem)
-
-
-# ---- Errors --------------------------------------------------------------------------------------

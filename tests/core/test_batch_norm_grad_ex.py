@@ -465,9 +465,6 @@ def test_the_reference_takes_the_mask_of_y(is_training):
         assert_right(got, problem)
 
 
-# ---- Bitwise reproducible ------------------------------------------------------------------------
-
-
 # ---- In place ------------------------------------------------------------------------------------
 
 
@@ -564,6 +561,3 @@ def test_the_plan_is_that_of_the_plain_gradient(suffix, is_training, view):
     plan = c_abi.explain(spec.ops.BATCH_NORM_GRAD_EX + suffix, view, **how)
     assert plan.call["formula"] == spec.ops.BATCH_NORM_GRAD_EX + suffix
     assert plan["schedule"] == c_abi.explain(spec.ops.BATCH_NORM_GRAD, view, **how)["schedule"]
-
-
-# ---- Errors --------------------------------------------------------------------------------------
