@@ -1,33 +1,183 @@
-"""Fresh processes for tests, forked from one that has imported TensorFlow and Keras.
+"""Fresh processes for tests, forked from servers that have imported TensorFlow and Keras.
 
-That import takes some three seconds of a processor; a fork takes milliseconds. The server is
-multiprocessing's, one for each pytest worker, started on first use; nothing has used TensorFlow in
-it. Tests of what happens before or during the import of TensorFlow (variables that it reads then,
-startup files) start a Python of their own.
+That import takes some three seconds of a processor; a fork takes milliseconds. A server, which is
+this file run as a program, is started on first use, one for each set of variables that TensorFlow
+or Keras read then; nothing has used TensorFlow in it. Where TF_BN_OPS is set, what it does before
+and during that import is what is tested: that is a Python of its own.
 """
 
 from __future__ import annotations
 
-import multiprocessing
+import atexit
+import collections
+import contextlib
+import ctypes
+import json
 import os
 import pathlib
+import select
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import traceback
-import unittest.mock
 from collections.abc import Mapping
-from multiprocessing import spawn
 from typing import Any
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tensorflow", "keras"])
+# Read before the program's first line, by Python, TensorFlow or the package; but for those of the
+# package that are read when its libraries are loaded, and what a cluster is.
+_EARLY = ("TF_", "KERAS_", "XLA_", "CUDA_", "LD_", "MALLOC_", "GLIBC_", "OMP_")
+_LATE = (
+    *("TF_BN_OPS_LIBRARY", "TF_BN_OPS_CPU_ISA", "TF_BN_OPS_VERBOSE", "TF_BN_OPS_HUGE_PAGES"),
+    *("TF_BN_OPS_XLA", "TF_CONFIG"),
+)
+# Servers that are kept; each has some 300 MB.
+_MOST = 2
+
+_servers: collections.OrderedDict[str, subprocess.Popen[str]] = collections.OrderedDict()
+_lock = threading.Lock()
 
 
-def _child(
-    folder: str, program: str, arguments: list[str], cwd: str, environment: dict[str, str]
+def run(
+    program: str,
+    *arguments: Any,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] = ".",
+    timeout: float = 600,
+) -> subprocess.CompletedProcess[str]:
+    """What `subprocess.run([sys.executable, "-c", program, *arguments])` does. Threads may call it.
+
+    Raises:
+      subprocess.TimeoutExpired: it has not ended, and was killed.
+    """
+    words = ["-c", *map(str, arguments)]
+    environment = dict(os.environ if env is None else env)
+    if "TF_BN_OPS" in environment:
+        command = [sys.executable, "-c", program, *words[1:]]
+        return subprocess.run(
+            command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=timeout
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        asked = {
+            **{"folder": folder, "program": program, "arguments": words},
+            **{"cwd": os.path.abspath(cwd), "environment": environment},
+            "path": [path or os.getcwd() for path in sys.path],
+        }
+        os.mkfifo(f"{folder}/status")
+        # Of both ends, so that it is no end of file before the other process has opened it.
+        status = os.open(f"{folder}/status", os.O_RDWR | os.O_NONBLOCK)
+        try:
+            server = _ask(environment, json.dumps(asked))
+            code = _wait(status, server, time.monotonic() + timeout)
+        finally:
+            os.close(status)
+        if code is None:
+            raise subprocess.TimeoutExpired(words, timeout)
+        texts = (pathlib.Path(folder, name).read_text() for name in ("stdout", "stderr"))
+        return subprocess.CompletedProcess(words, code, *texts)
+
+
+def output(program: str, *arguments: Any, **changes: str | None) -> str:
+    """What a program prints that has this package on its path, run in the root folder; it has to
+    succeed. `changes` are those of the environment (build_helpers.py)."""
+    import build_helpers
+
+    from tf_bn_ops import _loader
+
+    root = str(pathlib.Path(_loader.__file__).resolve().parent.parent)
+    changes = {"PYTHONPATH": root, "TF_CPP_MIN_LOG_LEVEL": "3", **changes}
+    ended = run(program, *arguments, env=build_helpers.environment(**changes), cwd=os.sep)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def _ask(environment: Mapping[str, str], request: str) -> subprocess.Popen[str]:
+    """Sends a request to the server for an environment, which is started if there is none."""
+    early = {n: v for n, v in environment.items() if n.startswith(_EARLY) and n not in _LATE}
+    others = {name: value for name, value in os.environ.items() if not name.startswith(_EARLY)}
+    key = json.dumps(early, sort_keys=True)
+    with _lock:
+        server = _servers.pop(key, None)
+        if server is None or server.poll() is not None:
+            command = [sys.executable, __file__]
+            server = subprocess.Popen(
+                command, env={**others, **early}, stdin=subprocess.PIPE, text=True
+            )
+        _servers[key] = server
+        while len(_servers) > _MOST:
+            _close(_servers.popitem(last=False)[1])
+        assert server.stdin is not None
+        server.stdin.write(request + "\n")
+        server.stdin.flush()
+    return server
+
+
+def _close(server: subprocess.Popen[str]) -> None:
+    """The server ends when it has answered; what it has forked goes on."""
+    assert server.stdin is not None
+    server.stdin.close()
+
+
+@atexit.register
+def _close_all() -> None:
+    for server in _servers.values():
+        _close(server)
+        server.wait()
+
+
+def _wait(status: int, server: subprocess.Popen[str], deadline: float) -> int | None:
+    """The exit status of the program, which is killed where it takes too long: None."""
+    said = ""
+    while said.count("\n") < 2:
+        if time.monotonic() > deadline:
+            if said:
+                os.kill(int(said), signal.SIGKILL)
+            return None
+        assert server.poll() in (None, 0), "TensorFlow cannot be imported: see above"
+        if select.select([status], [], [], 0.5)[0]:
+            said += os.read(status, 100).decode()
+    return int(said.split()[1])
+
+
+# ---- The server ----------------------------------------------------------------------------------
+
+
+def _serve() -> None:
+    import keras  # noqa: F401
+    import tensorflow  # noqa: F401
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in sys.stdin:
+        if os.fork() == 0:
+            _supervise(json.loads(line))
+
+
+def _supervise(asked: dict[str, Any]) -> None:
+    """Runs the program in a process of its own; says which one, and its status in the end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    pid = os.fork()
+    if pid == 0:
+        _run(**asked)
+    with contextlib.suppress(OSError):  # Whoever asked has ended, or has killed it.
+        status = os.open(f"{asked['folder']}/status", os.O_WRONLY)
+        os.write(status, f"{pid}\n".encode())
+        os.write(status, f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n".encode())
+    os._exit(0)
+
+
+def _run(
+    folder: str,
+    program: str,
+    arguments: list[str],
+    cwd: str,
+    environment: dict[str, str],
+    path: list[str],
 ) -> None:
     """Runs the program as `python -c` does."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it dies with its supervisor.
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT, 0o600), descriptor)
         setattr(sys, name, os.fdopen(descriptor, "w", buffering=1, closefd=False))
@@ -36,7 +186,7 @@ def _child(
     os.chdir(cwd)
     sys.argv = arguments
     # PYTHONPATH as Python puts it: behind the script's folder.
-    sys.path[:0] = ["", *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.path[:] = ["", *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *path]
     status = 0
     main = sys.modules["__main__"] = type(sys)("__main__")
     try:
@@ -53,48 +203,5 @@ def _child(
     os._exit(status)
 
 
-# Variables that are read before the program's first line, by Python, TensorFlow or the package; but
-# for those of the package that are read when its libraries are loaded.
-_EARLY = ("TF_", "KERAS_", "XLA_", "CUDA_", "LD_", "MALLOC_", "GLIBC_", "OMP_")
-_LATE = ("TF_BN_OPS_LIBRARY", "TF_BN_OPS_CPU_ISA", "TF_BN_OPS_VERBOSE", "TF_BN_OPS_HUGE_PAGES")
-
-
-def _early(environment: Mapping[str, str]) -> dict[str, str]:
-    names = (name for name in environment if name.startswith(_EARLY) and name not in _LATE)
-    return {name: environment[name] for name in names}
-
-
-def run(
-    program: str,
-    *arguments: Any,
-    env: Mapping[str, str] | None = None,
-    cwd: str | os.PathLike[str] = ".",
-    timeout: float = 600,
-) -> subprocess.CompletedProcess[str]:
-    """What `subprocess.run([sys.executable, "-c", program, *arguments])` does, forked; a Python of
-    its own where `env` differs in what is read before the program's first line.
-
-    Raises:
-      subprocess.TimeoutExpired: it has not ended, and was killed.
-    """
-    words = ["-c", *map(str, arguments)]
-    environment = dict(os.environ if env is None else env)
-    if _early(environment) != _early(os.environ):
-        command = [sys.executable, "-c", program, *words[1:]]
-        return subprocess.run(
-            command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=timeout
-        )
-    with tempfile.TemporaryDirectory() as folder:
-        where = (folder, program, words, os.path.abspath(cwd), environment)
-        process = _CONTEXT.Process(target=_child, args=where, daemon=True)
-        # The child does not import pytest's __main__.
-        of_child = {"sys_path": [path or os.getcwd() for path in sys.path]}
-        with unittest.mock.patch.object(spawn, "get_preparation_data", lambda name: of_child):
-            process.start()
-        process.join(timeout)
-        if process.is_alive():
-            process.kill()
-            process.join()
-            raise subprocess.TimeoutExpired(words, timeout)
-        texts = (pathlib.Path(folder, name).read_text() for name in ("stdout", "stderr"))
-        return subprocess.CompletedProcess(words, process.exitcode, *texts)
+if __name__ == "__main__":
+    _serve()

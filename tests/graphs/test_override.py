@@ -9,16 +9,14 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
+from typing import Any
 
+import forked
 import pytest
-from build_helpers import environment
 
 from tf_bn_ops import _enable, _loader, _startup
 
-ROOT = pathlib.Path(_loader.__file__).resolve().parent.parent
+TESTS = pathlib.Path(__file__).resolve().parent.parent
 
 # Runs all ops eagerly, in a function, in a session and below a tape; says whether results are
 # bitwise identical to those of this library's ops. With large means the built-in's never are: its
@@ -27,24 +25,12 @@ PROGRAM = """
 import json, sys
 import numpy as np, tensorflow as tf
 import tf_bn_ops
+sys.path.append(sys.argv[2])
+from op_calls import call_of, small
+from tf_bn_ops.spec import OPS
 
 mode = sys.argv[1]
-GRADIENT = ["y_backprop", "x", "scale", "reserve_space_1", "reserve_space_2", "reserve_space_3"]
-FORWARD = ["x", "scale", "offset", "mean", "variance"]
 ops_that_ran = set()
-
-def arguments(name, dtype, data_format, is_training):
-    rng = np.random.default_rng(0)
-    shape = (4, 9, 10, 16) if data_format == "NHWC" else (4, 16, 9, 10)
-    attrs = dict(epsilon=0.01, data_format=data_format, is_training=is_training)
-    if "Grad" in name:
-        names = GRADIENT if name.endswith("V3") else GRADIENT[:5]
-    else:
-        names, attrs["exponential_avg_factor"] = FORWARD, 0.25
-    of_view = ("y_backprop", "x")
-    values = [tf.cast(rng.normal(30, 1, shape), dtype) if n in of_view else
-              tf.constant(rng.uniform(1, 2, 16), tf.float32) for n in names]
-    return dict(zip(names, values)), attrs
 
 def with_relu(inputs, attrs):
     # Grappler makes one op of the two where oneDNN is on.
@@ -56,40 +42,37 @@ def run_in_session(builtin, inputs):
     metadata = tf.compat.v1.RunMetadata()
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         fed = {n: tf.compat.v1.placeholder(t.dtype, t.shape) for n, t in inputs.items()}
-        outputs = list(builtin(**fed))
+        outputs = list(builtin(fed))
         values = {fed[n]: t.numpy() for n, t in inputs.items()}
         got = session.run(outputs, values, options, metadata)
     ops_that_ran.update(n.op for g in metadata.partition_graphs for n in g.node)
     return got
 
-def run(kind, name, dtype, data_format, is_training):
-    inputs, attrs = arguments(name, dtype, data_format, is_training)
-    if name == "Relu":
+def run(kind, op, relu, dtype, data_format, mode):
+    shape = (4, 9, 10, 16) if data_format == "NHWC" else (4, 16, 9, 10)
+    call, inputs, attrs = call_of(
+        small(op, data_format, mode, dtype=dtype, kind="large_offset", shape=shape))
+    ours = call(inputs)
+    builtin = lambda i: list(call(i, tf.raw_ops))
+    if relu:
         ours = tf_bn_ops.raw_ops.FusedBatchNormEx(**inputs, **attrs, activation_mode="Relu")
-        builtin = lambda **i: with_relu(i, attrs)
-    else:
-        ours = getattr(tf_bn_ops.raw_ops, name)(**inputs, **attrs)
-        builtin = lambda **i: list(getattr(tf.raw_ops, name)(**i, **attrs))
-    if kind == "eager":
-        got = builtin(**inputs)
-    elif kind == "function":
-        got = tf.function(builtin)(**inputs)
-    elif kind == "session":
-        got = run_in_session(builtin, inputs)
-    compared = 3 if "Grad" in name else 5
+        builtin = lambda i: with_relu(i, attrs)
+    kinds = {"eager": lambda i: builtin(i), "function": tf.function(builtin),
+             "session": lambda i: run_in_session(builtin, i)}
+    got = kinds[kind](inputs)
+    compared = 3 if "Grad" in op.name else 5
     pairs = list(zip(ours, got, strict=True))
     return (all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs[:compared]),
             [list(np.shape(b)) for _, b in pairs[compared:]])
 
 def run_all():
-    dtypes = {"": ["float32"], "V2": ["float16", "bfloat16", "float32"]}
-    cases = [(op + version, dtype) for op in ("FusedBatchNorm", "FusedBatchNormGrad")
-             for version in ("", "V2", "V3") for dtype in dtypes.get(version, dtypes["V2"])]
-    cases += [("Relu", dtype) for dtype in dtypes["V2"]]
-    return {f"{kind} {name} {dtype} {data_format} {is_training}":
-                run(kind, name, dtype, data_format, is_training)
-            for kind in ("eager", "function", "session") for name, dtype in cases
-            for data_format, is_training in (("NHWC", True), ("NHWC", False), ("NCHW", True))}
+    twins = [(op, False) for op in OPS.values() if op.builtin] + [(OPS["FusedBatchNormV3"], True)]
+    return {f"{kind} {'Relu' if relu else op.name} {dtype} {data_format} {mode}":
+                run(kind, op, relu, dtype, data_format, mode)
+            for kind in ("eager", "function", "session") for op, relu in twins
+            for dtype in op.dtypes
+            for data_format, mode in (
+                ("NHWC", "training"), ("NHWC", "frozen"), ("NCHW", "training"))}
 
 @tf.function
 def step(x):
@@ -117,21 +100,14 @@ print(json.dumps(result))
 """
 
 
-def start(program: str, *arguments: str, **changes: str | None) -> subprocess.Popen[str]:
-    changes.setdefault("PYTHONPATH", str(ROOT))
-    changes.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *arguments],
-        env=environment(**changes),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def run(program: str, *arguments: str, **changes: str) -> Any:
+    """What a program prints, from JSON."""
+    return json.loads(forked.output(program, *arguments, **changes).splitlines()[-1])
 
 
 def is_training_in_float32(case: str) -> bool:
     # Rounded to half, sums may be equal by chance.
-    return "float32" in case and "True" in case
+    return "float32" in case and "training" in case
 
 
 def not_ours(cases: dict) -> list[str]:
@@ -145,18 +121,12 @@ def not_tensorflows(cases: dict) -> list[str]:
     return [case for case in training if cases[case][0]]
 
 
-def finish(process: subprocess.Popen[str]) -> dict:
-    output, errors = process.communicate(timeout=600)
-    assert process.returncode == 0, errors
-    return json.loads(output.splitlines()[-1])
-
-
 # oneDNN is TensorFlow's default, and has kernels of its own for more of the ops.
 @pytest.fixture(
     scope="module", params=[pytest.param("0", marks=pytest.mark.long), "1"], ids=["eigen", "onednn"]
 )
 def called(request) -> dict:
-    return finish(start(PROGRAM, "call", TF_ENABLE_ONEDNN_OPTS=request.param))
+    return run(PROGRAM, "call", str(TESTS), TF_ENABLE_ONEDNN_OPTS=request.param)
 
 
 def test_all_execution_modes_run_on_our_kernels(called):
@@ -174,7 +144,7 @@ def test_placeholders_have_the_documented_shape(called, request):
         kept = [5, 16]
         allowed = [[0]]
         if " FusedBatchNormV3 " in case or "Relu" in case:
-            allowed = [kept] if "True" in case else [[0], kept] if is_fused else [[0]]
+            allowed = [kept] if "training" in case else [[0], kept] if is_fused else [[0]]
         if is_fused and "float32" in case:
             allowed = [kept]
         if any(shape not in allowed for shape in shapes):
@@ -269,7 +239,7 @@ print(json.dumps(result))
 
 
 def test_the_gradient_behind_an_activation_has_kernels_for_cpus():
-    result = finish(start(GRADIENT_EX))
+    result = run(GRADIENT_EX)
     assert len(result) == 48
     assert [case for case, is_ours in result.items() if not is_ours] == []
 
@@ -291,21 +261,16 @@ print(json.dumps("right"))
 
 
 def test_gradients_are_right_at_any_mean():
-    assert finish(start(WHOLE_LAYER, str(ROOT / "tests" / "ops"))) == "right"
+    assert run(WHOLE_LAYER, str(TESTS / "ops")) == "right"
 
 
-@pytest.fixture(scope="module")
-def by_variable() -> Iterator[dict]:
-    # The program only imports tf_bn_ops, after TensorFlow.
-    yield finish(start(PROGRAM, "no call", TF_BN_OPS="kernels"))
-
-
-def test_the_variable_does_the_same(by_variable):
-    assert not_ours(by_variable["after"]) == []
+def test_the_variable_does_the_same():
+    """The program only imports tf_bn_ops, after TensorFlow."""
+    assert not_ours(run(PROGRAM, "no call", str(TESTS), TF_BN_OPS="kernels")["after"]) == []
 
 
 def test_without_call_or_variable_nothing_changes():
-    result = finish(start(PROGRAM, "no call", TF_BN_OPS="0"))
+    result = run(PROGRAM, "no call", str(TESTS))
     assert not result["maps"]
     assert not_tensorflows(result["after"]) == []
 
@@ -330,7 +295,7 @@ def test_startup_file_reaches_programs_that_do_not_import_us(repo_root, tmp_path
     if not source.exists():
         pytest.skip("needs the source tree")
     shutil.copy(source, tmp_path)
-    assert finish(start(STARTUP, str(tmp_path), TF_BN_OPS=value)) == priority
+    assert run(STARTUP, str(tmp_path), TF_BN_OPS=value) == priority
 
 
 HOOK = """
@@ -350,7 +315,7 @@ def test_the_startup_file_imports_no_numpy(repo_root, tmp_path, value):
     if not source.exists():
         pytest.skip("needs the source tree")
     shutil.copy(source, tmp_path)
-    assert finish(start(HOOK, str(tmp_path), TF_BN_OPS=value)) == []
+    assert run(HOOK, str(tmp_path), TF_BN_OPS=value) == []
 
 
 REFUSED = """
@@ -378,8 +343,7 @@ print(json.dumps(reasons))
 )  # fmt: skip
 def test_every_import_fails_where_the_first_one_does(tmp_path, value, sentence):
     shutil.copy(pathlib.Path(_loader.library_path()).parent / _loader.BUILD_INFO, tmp_path)
-    process = start(REFUSED, TF_BN_OPS=value, TF_BN_OPS_LIBRARY=str(tmp_path))
-    reasons = finish(process)
+    reasons = run(REFUSED, TF_BN_OPS=value, TF_BN_OPS_LIBRARY=str(tmp_path))
     assert len(reasons) == 3
     assert len(set(reasons)) == 1
     assert sentence in reasons[0] and "\n" not in reasons[0]

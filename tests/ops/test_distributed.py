@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
+import os
 import pathlib
 import socket
 import subprocess
 import sys
 
+import forked
 import numpy as np
 import pytest
 from build_helpers import environment
@@ -140,18 +143,6 @@ print("equal")
 """
 
 
-def start(program: str, *arguments: str, **changes: str) -> subprocess.Popen[str]:
-    changes = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", **changes}
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *arguments],
-        env=environment(**changes),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def free_addresses(count: int) -> list[str]:
     """Addresses on loopback without a listener."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
@@ -165,24 +156,17 @@ def free_addresses(count: int) -> list[str]:
 def losses() -> list[dict[str, list[float]]]:
     """The losses that each of two workers saw, by kind of batch normalization."""
     addresses = free_addresses(2)
-    workers = [
-        start(
-            WORKER,
-            TF_ENABLE_ONEDNN_OPTS="0",
-            TF_CONFIG=json.dumps(
-                {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-            ),
-        )
-        for index in range(2)
-    ]
-    try:
-        outputs = [worker.communicate(timeout=300) for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()  # One that waits for a peer that died would wait for long.
-    for worker, (_, errors) in zip(workers, outputs, strict=True):
-        assert worker.returncode == 0, errors[-3000:]
-    return [json.loads(output.splitlines()[-1]) for output, _ in outputs]
+
+    def work(index: int) -> subprocess.CompletedProcess[str]:
+        task = {"type": "worker", "index": index}
+        config = json.dumps({"cluster": {"worker": addresses}, "task": task})
+        return forked.run(WORKER, env={**os.environ, "TF_CONFIG": config}, timeout=300)
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        workers = [*pool.map(work, range(2))]
+    for worker in workers:
+        assert worker.returncode == 0, worker.stderr[-3000:]
+    return [json.loads(worker.stdout.splitlines()[-1]) for worker in workers]
 
 
 def test_both_workers_see_the_same_losses(losses):
@@ -203,13 +187,18 @@ def test_two_workers_train_as_on_tensorflows_gradient(losses, kind, reference):
 @pytest.mark.long
 def test_op_on_the_device_of_a_remote_worker():
     (address,) = free_addresses(1)
-    server = start(SERVER, address)
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER, address],
+        env=environment(PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="3"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert server.stdout is not None
         assert server.stdout.readline() == "ready\n"
-        client = start(CLIENT, address)
-        output, errors = client.communicate(timeout=120)
-        assert (client.returncode, output) == (0, "equal\n"), errors[-3000:]
+        client = forked.run(CLIENT, address, timeout=120)
+        assert (client.returncode, client.stdout) == (0, "equal\n"), client.stderr[-3000:]
     finally:
         server.kill()
         server.communicate()
@@ -217,10 +206,9 @@ def test_op_on_the_device_of_a_remote_worker():
 
 @pytest.mark.long
 def test_replicas_keep_moving_statistics_as_with_keras_layer():
-    process = start(MIRRORED)
-    output, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors[-3000:]
-    keras, ours = json.loads(output.splitlines()[-1])
+    process = forked.run(MIRRORED, timeout=300)
+    assert process.returncode == 0, process.stderr[-3000:]
+    keras, ours = json.loads(process.stdout.splitlines()[-1])
     assert ours["aggregation"] == keras["aggregation"]
     np.testing.assert_allclose(ours["loss"], keras["loss"], rtol=1e-4)
     # Means of about 0.1: absolute.

@@ -1,11 +1,8 @@
-"""The ops and their Python API: loading, execution modes, buffers, threads."""
+"""Loading the ops, and tensors of more than 2^31 elements."""
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 import os
-import re
 import subprocess
 import sys
 
@@ -13,25 +10,10 @@ import forked
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.python.framework import op_def_registry
 
 import tf_bn_ops
 from tf_bn_ops import _ops
-from tf_bn_ops.spec import LIST_LENGTHS, OPS, ops
-
-# By the ops' names: FusedBatchNormV2 is fused_batch_norm_v2.
-PUBLIC_FUNCTIONS = {
-    name: getattr(_ops, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()) for name in OPS
-}
-
-
-# The others are called in test_split_ops.py.
-WITH_FLOAT32_STATISTICS = [
-    tf_bn_ops.fused_batch_norm,
-    *(f for name, f in PUBLIC_FUNCTIONS.items() if OPS[name].formula not in ops.PARTS),
-]
-
-VIEWS = {"y_backprop", "x", "x_backprop_grad", "input", "normalized_delta"}
+from tf_bn_ops.spec import OPS
 
 
 def run_python(program: str, *arguments: object, **environment: str) -> str:
@@ -39,13 +21,6 @@ def run_python(program: str, *arguments: object, **environment: str) -> str:
     run = forked.run(program, *arguments, env={**os.environ, **environment})
     assert run.returncode == 0, run.stderr
     return run.stdout
-
-
-def make_inputs(shape=(2, 3, 4, 5), channels=5, dtype=tf.float32):
-    rng = np.random.default_rng(0)
-    vector = lambda: rng.uniform(0.5, 2, channels).astype(np.float32)  # noqa: E731
-    data = lambda: tf.cast(rng.normal(size=shape), dtype)  # noqa: E731
-    return [data(), data(), vector(), vector(), vector()]
 
 
 # ---- Loading -------------------------------------------------------------------------------------
@@ -78,41 +53,6 @@ _loader.load()
     assert run_python(program) == f"4.0\n{names}\n"
 
 
-@pytest.mark.parametrize("name", PUBLIC_FUNCTIONS)
-def test_raw_ops_take_the_arguments_of_the_function_by_keyword_only(name):
-    raw_op = getattr(tf_bn_ops.raw_ops, name)
-    function = PUBLIC_FUNCTIONS[name]
-    assert list(inspect.signature(raw_op).parameters) == list(
-        inspect.signature(function).parameters
-    )
-    assert list(inspect.signature(function).parameters) == [
-        *(arg.name for arg in OPS[name].inputs),
-        *OPS[name].attrs,
-        "name",
-    ]
-    with pytest.raises(TypeError):
-        raw_op(1, 2, 3, 4, 5)
-    assert function.__doc__
-
-
-@pytest.mark.parametrize("op", OPS.values(), ids=list(OPS))
-def test_the_spec_is_that_of_the_op_def(op):
-    tf_bn_ops.load()
-    op_def = op_def_registry.get(op.registered_name)
-    assert [a.name for a in op.inputs] == [a.name for a in op_def.input_arg]
-    assert [a.name for a in op.outputs] == [a.name for a in op_def.output_arg]
-    attrs = {a.name: a for a in op_def.attr}
-    # The length of a list of inputs is no argument, that of a list of outputs is.
-    derived = {"T", "U", "epsilon_rest"} | (LIST_LENGTHS - {*op.attrs})
-    assert {*attrs} - derived == {*op.attrs}
-    allowed = attrs["T"].allowed_values.list.type
-    assert {tf.as_dtype(t).name for t in allowed} == {tf.as_dtype(d).name for d in op.dtypes}
-    if "data_format" in attrs:
-        formats = [f.decode() for f in attrs["data_format"].allowed_values.list.s]
-        assert formats == list(op.layouts)
-        assert attrs["epsilon"].default_value.f == np.float32(op.attrs["epsilon"])
-
-
 def test_an_unknown_forced_implementation_is_one_sentence():
     program = """
 import numpy as np, tensorflow as tf, tf_bn_ops
@@ -128,126 +68,6 @@ except tf.errors.FailedPreconditionError as error:
         "The environment variable TF_BN_OPS_CPU_ISA is invalid: there is no CPU "
         'implementation "mmx"; this build has '
     )
-
-
-@pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "graph"])
-@pytest.mark.parametrize("function", WITH_FLOAT32_STATISTICS)
-def test_a_tensor_as_epsilon_is_refused_eagerly_and_in_graphs(function, in_graph):
-    """It is an attribute of the op; a number of NumPy is a number."""
-    parameters = inspect.signature(function).parameters.values()
-    call = lambda epsilon: function(  # noqa: E731
-        **{
-            p.name: tf.ones([1, 2, 2, 2] if p.name in VIEWS else [2])
-            for p in parameters
-            if p.default is p.empty and p.name != "epsilon"
-        },
-        epsilon=epsilon,
-    )
-    wrapped = tf.function(call, autograph=False) if in_graph else call
-    with pytest.raises(TypeError, match=r"must be a number, not \w*Tensor: .* not as a ten"):
-        wrapped(tf.constant(1e-3))
-    with pytest.raises(TypeError, match="epsilon must be a number"):
-        call(tf.Variable(1e-3))
-    call(np.float32(1e-3))
-
-
-# ---- Execution modes -----------------------------------------------------------------------------
-
-
-def test_eager_function_session_and_named_node_agree():
-    dy, x, scale, mean, variance = make_inputs()
-    want = tf_bn_ops.fused_batch_norm_grad(dy, x, scale, mean, variance)
-    in_function = tf.function(tf_bn_ops.fused_batch_norm_grad)(dy, x, scale, mean, variance)
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        node = tf_bn_ops.fused_batch_norm_grad(
-            dy.numpy(), x.numpy(), scale, mean, variance, name="my_grad"
-        )
-        assert node.x_backprop.op.name == "my_grad"
-        in_session = session.run(node)
-    for a, b, c in zip(want, in_function, in_session, strict=True):
-        np.testing.assert_array_equal(a, b)
-        np.testing.assert_array_equal(a, c)
-
-
-@pytest.mark.parametrize("dtype", [tf.float32, tf.half, tf.bfloat16])
-def test_inputs_keep_their_values(dtype):
-    """x_backprop may reuse an input's buffer, but only where the op is the last to read it."""
-    dy, x, scale, mean, variance = make_inputs(dtype=dtype)
-    before = [tf.identity(dy).numpy().copy(), tf.identity(x).numpy().copy()]
-    want = _ops.fused_batch_norm_grad_v2(dy, x, scale, mean, variance)
-    np.testing.assert_array_equal(dy, before[0])
-    np.testing.assert_array_equal(x, before[1])
-
-    @tf.function
-    def step(dy, x):
-        temporary = dy * tf.cast(2, dtype)  # Dies with the op: its buffer may be reused.
-        kept = dy * tf.cast(2, dtype) + tf.cast(0, dtype)
-        first = _ops.fused_batch_norm_grad_v2(temporary, x, scale, mean, variance)
-        second = _ops.fused_batch_norm_grad_v2(kept, x, scale, mean, variance)
-        return first, second, kept
-
-    first, second, kept = step(dy, x)
-    np.testing.assert_array_equal(kept, (dy * tf.cast(2, dtype)).numpy())
-    np.testing.assert_array_equal(x, before[1])
-    for a, b, c in zip(want[:3], first[:3], second[:3], strict=True):
-        np.testing.assert_array_equal(b, c)
-        # Twice the gradient is exactly twice the result: all operations scale by a power of two.
-        np.testing.assert_array_equal(a * tf.cast(2, a.dtype), b)
-
-
-def test_one_tensor_as_both_gradient_and_input():
-    _, x, scale, mean, variance = make_inputs()
-    got = tf_bn_ops.fused_batch_norm_grad(x, x, scale, mean, variance)
-    want = tf_bn_ops.fused_batch_norm_grad(tf.identity(x) + 0, x, scale, mean, variance)
-    np.testing.assert_array_equal(got.x_backprop, want.x_backprop)
-
-
-# ---- Threads -------------------------------------------------------------------------------------
-
-DIGESTS = """
-import hashlib, sys
-import numpy as np, tensorflow as tf, tf_bn_ops
-from tf_bn_ops import _ops
-tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
-gradients, forward = hashlib.sha256(), hashlib.sha256()
-rng = np.random.default_rng(0)
-
-def update_gradients(dy, x, vectors, data_format):
-    for is_training in (True, False):
-        result = _ops.fused_batch_norm_grad_v2(
-            dy, x, *vectors[:3], data_format=data_format, is_training=is_training)
-        for output in result:
-            gradients.update(output.numpy().tobytes())
-
-def update_forward(x, vectors, data_format):
-    for attrs in ({"exponential_avg_factor": 0.25}, {"is_training": False},
-                  {"side_input": [x], "activation_mode": "Relu6"}):
-        call = lambda *tensors: tf_bn_ops.raw_ops.FusedBatchNormEx(
-            **dict(zip(("x", "scale", "offset", "mean", "variance"), tensors)),
-            data_format=data_format, **attrs)
-        eager, graph = call(x, *vectors), tf.function(call)(x, *vectors)
-        for output, other in zip(eager, graph):
-            assert output.numpy().tobytes() == other.numpy().tobytes()
-            forward.update(output.numpy().tobytes())
-
-for data_format, shape in [("NHWC", (8, 56, 56, 64)), ("NHWC", (64, 33, 35, 3)),
-                           ("NCHW", (4, 3, 150, 151)), ("NCHW", (16, 200, 7, 7)),
-                           ("NHWC", (7, 5, 3, 1030))]:
-    channels = shape[-1] if data_format == "NHWC" else shape[1]
-    for dtype in (tf.float32, tf.half, tf.bfloat16):
-        dy, x = (tf.cast(rng.normal(3, 1, shape), dtype) for _ in range(2))
-        vectors = [tf.constant(rng.uniform(0.5, 2, channels), tf.float32) for _ in range(4)]
-        update_gradients(dy, x, vectors, data_format)
-        update_forward(x, vectors, data_format)
-print(gradients.hexdigest(), forward.hexdigest())
-"""
-
-
-@pytest.mark.long
-def test_results_are_bitwise_identical_for_any_number_of_intra_op_threads():
-    digests = [run_python(DIGESTS, threads) for threads in (1, 2, 7)]
-    assert [len(digest) for digest in digests[0].split()] == [hashlib.sha256().digest_size * 2] * 2
-    assert len(set(digests)) == 1
 
 
 # ---- Large ---------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ wrong. `make conformance` runs the ops but BatchNormGatherStats against their mo
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -89,32 +88,6 @@ def test_channels_may_be_any_dimension_of_any_rank(shape, axis, activation):
     assert same_bits(got.x_backprop, want_elements["x_backprop"])
 
 
-@pytest.mark.parametrize("dtype", [tf.half, tf.bfloat16, tf.float32, tf.float64])
-@pytest.mark.parametrize("in_graph", [False, True])
-def test_a_side_input_and_y(dtype, in_graph):
-    v = tensors((4, 3, 5), -1, dtype)
-    side = tf.cast(np.random.default_rng(1).normal(size=(4, 3, 5)), dtype)
-    attrs = {"epsilon": EPSILON, "activation_mode": "Relu"}
-
-    def call() -> Any:
-        forward = {n: t for n, t in v.items() if n != "y_backprop"}
-        y = _ops.batch_norm_elemt(**forward, side_input=(side,), **attrs)
-        sums = _ops.batch_norm_backward_reduce(**v, y=(y,), **attrs)
-        totals = {"sum_dy": sums.sum_dy, "sum_dy_xmu": sums.sum_dy_xmu, "count": 12.0}
-        elements = _ops.batch_norm_backward_elemt(**v, **totals, y=[y], num_side_inputs=1, **attrs)
-        return y, sums, elements.x_backprop, elements.side_input_backprop[0]
-
-    y, sums, x_backprop, side_backprop = (tf.function(call) if in_graph else call)()
-    view = views({**v, "side_input": side, "y": y}, -1)
-    assert same_bits(y, split_parts.elemt(view, EPSILON, "Relu"))
-    want = split_parts.backward_reduce(view, EPSILON, "Relu")
-    assert all(same_bits(a, b) for a, b in zip(sums, want, strict=True))
-    want_elements = split_parts.backward_elemt(view, want, 12, EPSILON, "Relu", side_input=True)
-    assert same_bits(x_backprop, want_elements["x_backprop"])
-    masked = tf.where(y > 0, v["y_backprop"], tf.zeros_like(y))
-    assert same_bits(side_backprop, masked)
-
-
 # ---- Gather --------------------------------------------------------------------------------------
 
 
@@ -130,6 +103,23 @@ def test_gathered_statistics_are_those_of_the_c_abi_and_ignore_parts_without_ele
     nothing = raw_ops.BatchNormGatherStats(counts=0 * counts, means=means, m2s=m2s)
     assert float(nothing.count) == 0
     assert not np.any(nothing.mean) and not np.any(nothing.m2)
+
+
+def test_statistics_of_parts_with_other_counts_in_each_iteration():
+    rng = np.random.default_rng(2)
+    inputs = (
+        tf.constant([[3.0, 0.0], [5.0, 2.0]], tf.float64),
+        *(tf.constant(rng.uniform(1, 2, [2, 2, 4])) for _ in range(2)),
+    )
+    names = ("counts", "means", "m2s")
+
+    def call(values: Any) -> Any:
+        return tuple(raw_ops.BatchNormGatherStats(**dict(zip(names, values, strict=True))))
+
+    got = tf.vectorized_map(call, inputs, fallback_to_while_loop=False)
+    for i in range(2):
+        for a, b in zip(got, call(tuple(value[i] for value in inputs)), strict=True):
+            np.testing.assert_allclose(a[i], b, rtol=1e-14)
 
 
 # ---- Compiled ------------------------------------------------------------------------------------
@@ -251,49 +241,6 @@ def test_first_second_and_third_derivatives_through_the_statistics(activation):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9 * np.abs(b).max())
 
 
-@pytest.mark.parametrize("activation", ["Identity", "Relu"])
-@pytest.mark.parametrize("side_inputs", [0, 1])
-def test_gradients_of_every_input_are_those_of_the_formula(side_inputs, activation):
-    """Of BatchNormElemt, BatchNormBackwardReduce and BatchNormBackwardElemt by each input that they
-    depend on, against numerical differences in float64."""
-    v = tensors((4, 3, 2), -1, tf.float64)
-    side = [tf.constant(np.random.default_rng(1).normal(size=(4, 3, 2)))] * side_inputs
-    attrs = {"epsilon": EPSILON, "activation_mode": activation}
-    totals = [tf.constant([3.0, -4.0], tf.float64), tf.constant([5.0, 2.0], tf.float64)]
-    count = tf.constant(17.0, tf.float64)
-    names = ("x", "scale", "offset", "mean", "variance")
-
-    def elemt(*inputs: Any) -> Any:
-        return _ops.batch_norm_elemt(*inputs[:5], side_input=[*inputs[5:]], **attrs)
-
-    forward = [v[name] for name in names]
-    y = [elemt(*forward, *side)] if side else []
-    dy = v["y_backprop"]
-
-    def reduce_sums(dy: Any, x: Any, mean: Any, variance: Any) -> Any:
-        sums = _ops.batch_norm_backward_reduce(
-            dy, x, v["scale"], v["offset"], mean, variance, y=y, **attrs
-        )
-        return tf.concat([sums.sum_dy, 2 * sums.sum_dy_xmu, 3 * sums.scale_backprop], 0)
-
-    def elements(dy: Any, x: Any, scale: Any, mean: Any, variance: Any, *sums: Any) -> Any:
-        found = _ops.batch_norm_backward_elemt(
-            dy, x, scale, v["offset"], mean, variance, *sums, y=y,
-            num_side_inputs=side_inputs, **attrs,
-        )  # fmt: skip
-        return tf.concat([found.x_backprop, *found.side_input_backprop], 0)
-
-    of_statistics = [v["mean"], v["variance"]]
-    for function, inputs in (
-        (elemt, [*forward, *side]),
-        (reduce_sums, [dy, v["x"], *of_statistics]),
-        (elements, [dy, v["x"], v["scale"], *of_statistics, *totals, count]),
-    ):
-        theory, numeric = tf.test.compute_gradient(function, inputs, delta=1e-5)
-        for a, b in zip(theory, numeric, strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
-
-
 def test_gradients_of_gathered_statistics():
     rng = np.random.default_rng(0)
     counts = tf.constant([5.0, 0.0, 3.0], tf.float64)
@@ -388,21 +335,3 @@ def test_lists_of_two_and_types_that_have_no_kernel():
         _ops.batch_norm_backward_reduce(**v)
     with pytest.raises(TypeError, match="epsilon must be a number, not EagerTensor"):
         elements_of(epsilon=tf.constant(1e-3))
-
-
-def test_static_shapes_are_known_as_far_as_the_inputs_say():
-    unknown = tf.TensorSpec(None, tf.float32)
-    partly = tf.TensorSpec([None, 3, None], tf.float32)
-    for x, axis, vector in ((unknown, 1, [None]), (partly, 1, [3]), (partly, 0, [None])):
-        stats = tf.function(lambda x, axis=axis: _ops.batch_norm_stats(x, axis))
-        shapes = stats.get_concrete_function(x).output_shapes
-        assert [shape.as_list() for shape in shapes] == [[], vector, vector]
-    specs = [
-        tf.TensorSpec(shape, dtype)
-        for shape, dtype in itertools.chain(
-            [(None, tf.float32), ([None, None, 5], tf.float32)],
-            [([None], tf.float32)] * 2 + [([None], tf.float64)] * 4 + [([], tf.float64)],
-        )
-    ]
-    elements = tf.function(_ops.batch_norm_backward_elemt).get_concrete_function(*specs)
-    assert elements.output_shapes.x_backprop.as_list() == [None, None, 5]

@@ -45,7 +45,7 @@ ROOT = wheels.ROOT
 QUICK_TESTS = (
     "tests/package/test_loader.py",
     "tests/package/test_doctor.py",
-    "tests/ops/test_forward.py",
+    "tests/ops/test_single_ops.py",
 )
 CASES = 200
 LONGEST_INSTALL = 10.0

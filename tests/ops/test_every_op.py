@@ -1,0 +1,497 @@
+"""What the library promises of every op, held for each op of the table (tf_bn_ops/spec/ops.py).
+
+An op that is added there is tested by that; tests/op_calls.py makes the calls. What is special to
+one op is in test_single_ops.py, and in the files of whole programs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import forked
+import numpy as np
+import pytest
+import tensorflow as tf
+from op_calls import (
+    Here,
+    assert_all_pass,
+    bits,
+    call_of,
+    combinations,
+    drawn,
+    in_all_layouts_and_modes,
+    small,
+)
+from tensorflow.python.framework import kernels, op_def_registry
+
+import tf_bn_ops
+from tf_bn_ops import _loader, _ops, spec
+from tf_bn_ops.conformance.cases import advisories, contract, generate
+from tf_bn_ops.conformance.cases.case import Case
+from tf_bn_ops.conformance.cases.relations import table
+from tf_bn_ops.conformance.execution import implementations, worker
+from tf_bn_ops.conformance.models import inputs
+from tf_bn_ops.conformance.models.formula_models import model_of
+from tf_bn_ops.spec import OPS
+
+WITH_XLA = (_loader.installation().folder / _loader.XLA_LIBRARY).is_file()
+needs_xla = pytest.mark.skipif(not WITH_XLA, reason="built without XLA")
+FORWARD = (spec.ops.BATCH_NORM, spec.ops.BATCH_NORM_ADD)
+of_every_op = pytest.mark.parametrize("op", OPS.values(), ids=list(OPS))
+of_every_twin = pytest.mark.parametrize(
+    "op", [op for op in OPS.values() if op.builtin], ids=lambda op: op.name
+)
+# As few as are quick, and as many times more in the long tier.
+times = pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.long)])
+
+
+# ---- What an op is -------------------------------------------------------------------------------
+
+
+@of_every_op
+def test_the_op_def_is_that_of_the_table(op):
+    tf_bn_ops.load()
+    op_def = op_def_registry.get(op.registered_name)
+    assert [a.name for a in op.inputs] == [a.name for a in op_def.input_arg]
+    assert [a.name for a in op.outputs] == [a.name for a in op_def.output_arg]
+    attrs = {a.name: a for a in op_def.attr}
+    # The length of a list of inputs is no argument, that of a list of outputs is.
+    derived = {"T", "U", "epsilon_rest"} | (spec.LIST_LENGTHS - {*op.attrs})
+    assert {*attrs} - derived == {*op.attrs}
+    allowed = attrs["T"].allowed_values.list.type
+    assert {tf.as_dtype(t).name for t in allowed} == {tf.as_dtype(d).name for d in op.dtypes}
+    if "data_format" in attrs:
+        formats = [f.decode() for f in attrs["data_format"].allowed_values.list.s]
+        assert formats == list(op.layouts)
+        assert attrs["epsilon"].default_value.f == np.float32(op.attrs["epsilon"])
+
+
+@of_every_twin
+def test_the_op_def_of_a_twin_is_the_builtins_but_for_name_and_docs(op):
+    tf_bn_ops.load()
+
+    def stripped(registered_name: str) -> Any:
+        op_def = type(op_def_registry.get(registered_name))()
+        op_def.CopyFrom(op_def_registry.get(registered_name))
+        op_def.name = op_def.summary = op_def.description = ""
+        for part in (*op_def.input_arg, *op_def.output_arg, *op_def.attr):
+            part.description = ""
+        return op_def
+
+    assert stripped(op.registered_name) == stripped(op.builtin)
+
+
+@of_every_op
+def test_raw_ops_take_the_arguments_of_the_function_by_keyword_only(op):
+    raw_op = getattr(tf_bn_ops.raw_ops, op.name)
+    function = getattr(_ops, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", op.name).lower())
+    names = [*(arg.name for arg in op.inputs), *op.attrs, "name"]
+    assert list(inspect.signature(function).parameters) == names
+    assert list(inspect.signature(raw_op).parameters) == names
+    assert function.__doc__
+    with pytest.raises(TypeError):
+        raw_op(1, 2, 3, 4, 5)
+
+
+@of_every_op
+def test_every_device_that_has_kernels_has_those_of_all_types(op):
+    tf_bn_ops.load()
+    found = kernels.get_registered_kernels_for_op(op.registered_name).kernel
+    devices = [kernel.device_type for kernel in found]
+    types = {
+        tf.as_dtype(value).name
+        for kernel in found
+        for constraint in kernel.constraint
+        if kernel.device_type == "CPU" and constraint.name == "T"
+        for value in constraint.allowed_values.list.type
+    }
+    assert types == {tf.as_dtype(dtype).name for dtype in op.dtypes}
+    for device in ("XLA_CPU_JIT", "XLA_GPU_JIT") if WITH_XLA else ():
+        assert devices.count(device) == devices.count("CPU"), device
+
+
+@of_every_op
+@pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "graph"])
+def test_an_epsilon_that_is_no_number_is_refused(op, in_graph):
+    """It is an attribute of the op; a number of NumPy is a number."""
+    if "epsilon" not in op.attrs:
+        pytest.skip("has no epsilon")
+    call, tensors, _ = call_of(small(op))
+
+    def with_epsilon(value: Any) -> Any:
+        function = lambda: call(tensors, epsilon=value)  # noqa: E731
+        return (tf.function(function, autograph=False) if in_graph else function)()
+
+    for value in (tf.constant(1e-3), tf.Variable(1e-3), "small"):
+        sentence = "epsilon must be a number, not |Expected float for argument 'epsilon' not"
+        with pytest.raises(TypeError, match=sentence):
+            with_epsilon(value)
+    with_epsilon(np.float32(1e-3))
+
+
+# ---- Values, in every execution mode -------------------------------------------------------------
+
+_MODES = "eager+graph+temporary+alias+slice+unaligned"
+_SLOW_MODES = "+constant+concurrent+session"
+
+
+@of_every_op
+@times
+def test_values_are_right_and_bitwise_identical_in_every_execution_mode(op, times):
+    """In all types, layouts and modes: in graphs, in place, on constants, on one tensor as two
+    inputs, on parts of arrays, from several threads at once."""
+    count = times * len(combinations(op))
+    assert_all_pass(drawn(op, count, 11, "eager" if times == 1 else _MODES + _SLOW_MODES))
+    if times == 1:
+        assert_all_pass(drawn(op, 6, 12, _MODES))
+        assert_all_pass([small(op, execution="eager" + _SLOW_MODES)])
+
+
+@of_every_op
+def test_every_kind_of_inputs_and_an_earlier_call_of_the_same_size(op):
+    """NaN and infinity stay in their channel, a large mean costs no digits, and so on; memory that
+    held something else is written, and no call sees what an earlier one left."""
+
+    def cases() -> Iterator[Case]:
+        for number, (name, kind) in enumerate(model_of(op).kinds.items()):
+            layouts_and_modes = list(in_all_layouts_and_modes(op))
+            layout, mode = layouts_and_modes[number % len(layouts_and_modes)]
+            dtype = "float32" if "float32" in op.dtypes else op.dtypes[0]
+            yield small(
+                op, layout, mode, kind=name, dtype=dtype, seed=number,
+                epsilon=inputs.epsilons(kind, op)[0], execution="eager+poison+history",
+            )  # fmt: skip
+
+    assert_all_pass(cases())
+
+
+@of_every_op
+def test_empty_tensors_and_single_elements(op):
+    def cases() -> Iterator[Case]:
+        for layout, mode in in_all_layouts_and_modes(op):
+            case = small(op, layout, mode, execution="eager+graph")
+            axis = spec.channel_axis(layout) % len(case.shape)
+            others = [a for a in range(len(case.shape)) if a != axis]
+            without = [[0], [others[-1]], others, *([[axis]] if not op.min_channels else [])]
+            for axes, size in [*((axes, 0) for axes in without), (others, 1), ([axis], 1)]:
+                shape = [size if a in axes else n for a, n in enumerate(case.shape)]
+                yield dataclasses.replace(case, shape=tuple(shape))
+
+    assert_all_pass(cases())
+
+
+@of_every_op
+@times
+def test_relations_between_calls(op, times):
+    """Such as those of a batch in another order; gradients against finite differences."""
+    if not table.kinds(op):
+        pytest.skip("no relation applies to it")
+    assert_all_pass(table.generate(times * len(table.kinds(op)), 3, combinations(op)))
+
+
+@of_every_op
+def test_buffers_are_reused_only_where_nothing_reads_them_later(op):
+    for layout, mode in in_all_layouts_and_modes(op):
+        call, tensors, _ = call_of(small(op, layout, mode))
+        want, given = call(tensors), bits(tensors)
+
+        @tf.function
+        def step(tensors: Any) -> Any:
+            temporary = {name: tensor * 2 / 2 for name, tensor in tensors.items()}
+            kept = {name: tensor * 4 / 4 for name, tensor in tensors.items()}
+            return call(temporary), call(kept), kept  # noqa: B023
+
+        forwarded, read, kept = step(tensors)
+        assert bits(kept) == bits(tensors) == given
+        assert bits(forwarded) == bits(read) == bits(want)
+
+
+@of_every_op
+def test_session_import_and_name(op):
+    """The op is in a graph what it is eagerly; after the graph was written and read as well."""
+    call, tensors, _ = call_of(small(op))
+    want = call(tensors)
+    if isinstance(want, tuple):
+        assert want._fields == tuple(arg.name for arg in op.outputs)
+    with tf.Graph().as_default() as graph:
+        fed = {n: tf.compat.v1.placeholder(t.dtype, name=f"in_{n}") for n, t in tensors.items()}
+        outputs = tf.nest.flatten(call(fed, name="mine"))
+        assert {output.op.name for output in outputs} == {"mine"}
+        names = [output.name for output in outputs]
+    graph_def = graph.as_graph_def().SerializeToString()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.import_graph_def(tf.compat.v1.GraphDef.FromString(graph_def), name="")
+        got = session.run(names, {f"in_{n}:0": tensor.numpy() for n, tensor in tensors.items()})
+    assert bits(got) == bits(want)
+
+
+DIGEST = """
+import hashlib, sys
+import tensorflow as tf
+tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
+sys.path[:0] = sys.argv[2:]
+import test_every_op
+print(test_every_op.digest())
+"""
+
+
+def digest() -> list[str]:
+    """Of the results of large calls of every op, some of each schedule."""
+    import hashlib
+
+    found = []
+    for op in OPS.values():
+        for case in generate.generate(3 * len(combinations(op)), 7, combinations(op)):
+            if 20_000 < np.prod(case.shape, dtype=np.int64) < 1_000_000:
+                call, tensors, _ = call_of(case)
+                digest = hashlib.sha256(b"".join(bits(call(tensors))))
+                found.append(f"{case} {digest.hexdigest()}")
+    return found
+
+
+@pytest.mark.long
+def test_results_are_bitwise_identical_for_any_number_of_intra_op_threads():
+    here = os.path.dirname(__file__)
+    runs = [forked.run(DIGEST, n, here, os.path.dirname(here)) for n in (1, 2, 7)]
+    assert all(run.returncode == 0 for run in runs), runs[0].stderr
+    assert len({run.stdout for run in runs}) == 1
+    assert all(f"'{name}," in runs[0].stdout for name in OPS)
+
+
+# ---- Malformed calls, and static shapes ----------------------------------------------------------
+
+
+@of_every_op
+@times
+def test_errors_and_static_shapes_are_the_builtins_or_follow_from_the_kinds(op, times):
+    """The built-in is the Eigen path (conftest.py): twins raise its errors, word for word, and know
+    its shapes. Errors come at run time, and where shapes are known as the graph is built."""
+    eigen = Here(implementations.builtin("eigen", "eigen"))
+    count = 2 * times * len(contract.kinds(op))
+    assert_all_pass(contract.generate(count, 5, combinations(op)), eigen)
+
+
+@of_every_op
+def test_inputs_that_were_published_as_crashing_others_are_refused_or_survived(op):
+    assert_all_pass(
+        dataclasses.replace(case, execution="eager") for case in advisories.generate([op.name])
+    )
+
+
+@of_every_op
+def test_a_malformed_call_is_one_sentence_that_xla_says_too(op):
+    """Of an op without a twin it says which argument must be what, and what it is."""
+    found = 0
+    for case in contract.generate(len(contract.kinds(op)) * 6, 9, combinations(op)):
+        if case.kind not in ("error/rank", "error/size"):
+            continue
+        call, tensors, _ = call_of(case)
+        with pytest.raises(tf.errors.InvalidArgumentError) as eager:
+            call(tensors)
+        text = eager.value.message.removeprefix("Graph execution error:\n\n").split("}} ", 1)[-1]
+        text = re.split(r" \[Op:|\n\t \[\[", text)[0]  # Where it was.
+        assert "\n" not in text
+        if op.builtin is None and op.formula not in FORWARD:
+            assert " must " in text
+        if WITH_XLA and found < 2:
+            signature = [{n: tf.TensorSpec(None, t.dtype) for n, t in tensors.items()}]
+            compiled = tf.function(call, input_signature=signature, jit_compile=True)
+            with pytest.raises(tf.errors.InvalidArgumentError) as error:
+                compiled(tensors)
+            assert text in error.value.message
+        found += 1
+    assert found or len(op.inputs) == 1
+
+
+# ---- Compiled by XLA -----------------------------------------------------------------------------
+
+
+@needs_xla
+@of_every_op
+@pytest.mark.parametrize("how", ["", "hlo"], ids=["kernels", "hlo"])
+@times
+def test_compiled(op, how, times, monkeypatch):
+    """On a CPU results are bitwise identical to those of the op that is not compiled, where XLA
+    calls its kernel; in operations of XLA they keep the bounds of the kernels."""
+    monkeypatch.setenv("TF_BN_OPS_XLA", how)
+    count = 2 if times == 1 else len(combinations(op))
+    assert_all_pass(drawn(op, count, 12, "xla" if how else "eager+xla"))
+
+
+# ---- tf.vectorized_map ---------------------------------------------------------------------------
+
+
+@of_every_op
+def test_vectorized_map_is_one_call_for_all_iterations(op):
+    """With all inputs of each iteration, or with one alone; sums of 16-bit elements in another
+    order may differ by some units in the last place."""
+    for number, (layout, mode) in enumerate(in_all_layouts_and_modes(op)):
+        call, tensors, _ = call_of(
+            small(op, layout, mode, dtype=op.dtypes[number % len(op.dtypes)])
+        )
+        stacked = {n: tf.stack([t, t / 2, t * 2]) for n, t in tensors.items()}
+        one_alone = [[*tensors][number % len(tensors)]]
+        names = one_alone if (number + number // 2) % 2 else [*tensors]
+        each = {name: stacked[name] for name in names}
+
+        def one(values: Any) -> Any:
+            return tuple(tf.nest.flatten(call({**tensors, **values})))  # noqa: B023
+
+        got = tf.vectorized_map(one, each, fallback_to_while_loop=False)
+        want = [one({n: t[i] for n, t in each.items()}) for i in range(3)]
+        for output, *loop in zip(got, *want, strict=True):
+            assert output.dtype == loop[0].dtype
+            unit = 2.0 ** {"bfloat16": -6, "float16": -9}.get(output.dtype.name, -19)
+            a, b = (np.asarray(v).astype(np.float64) for v in (output, np.stack(loop)))
+            np.testing.assert_allclose(a, b, rtol=unit, atol=unit * np.abs(b).max(initial=1))
+
+
+# ---- Gradients -----------------------------------------------------------------------------------
+
+# Statistics are functions of x in training, and constants for TensorFlow's gradients if frozen.
+CONSTANTS = {"mean", "variance"}
+# What an activation's mask is computed from, and nothing else.
+MASKS = {"y", "forward_coefficients"}
+# Not differentiated: TensorFlow's gradient of the forward op is that of y.
+OF_Y_ALONE = {"batch_mean", "batch_variance", "saved_mean", "saved_variance", "local_count"}
+
+
+class Formula:
+    """A weighted sum of the outputs of a case by its formula model, in float64."""
+
+    def __init__(self, case: Case, tensors: Mapping[str, Any], attrs: Mapping[str, Any]):
+        self.case, op = case, case.spec
+        self._axis = spec.channel_axis(case.layout) % len(case.shape)
+        self.names = {arg.role: arg.name for arg in op.inputs if arg.name in tensors}
+        self.values = {
+            role: np.asarray(tensors[name]).astype(np.float64)
+            for role, name in self.names.items()
+            if role != "forward_coefficients"
+        }
+        self._attrs = {**attrs, "epsilon": case.epsilon}
+        rng = np.random.default_rng(1)
+        self.weights = {
+            arg.name: rng.normal(size=self._outputs(self.values)[arg.role].shape)
+            for arg in op.outputs_with(attrs)
+            if arg.role in model_of(op).outputs and arg.role not in OF_Y_ALONE
+        }
+
+    def _outputs(self, values: Mapping[str, Any]) -> Any:
+        values, axes = dict(values), tuple(
+            a for a in range(len(self.case.shape)) if a != self._axis
+        )  # fmt: skip
+        if self.statistics_follow:
+            values |= {"mean": values["x"].mean(axes), "variance": values["x"].var(axes)}
+        column = [-1 if a == self._axis else 1 for a in range(len(self.case.shape))]
+        formula, training = model_of(self.case.spec).formula, self.case.is_training
+        return formula(np, {**self._attrs, **values}, axes, column, training)
+
+    @property
+    def statistics_follow(self) -> bool:
+        apart = (*FORWARD, *spec.ops.PARTS)
+        return self.case.is_training and self.case.spec.formula not in apart
+
+    def loss(self, values: Mapping[str, Any]) -> float:
+        outputs = self._outputs(values)
+        roles = {arg.name: arg.role for arg in self.case.spec.outputs}
+        return float(sum((w * outputs[roles[name]]).sum() for name, w in self.weights.items()))
+
+    def derivative(self, role: str, direction: np.ndarray, step: float = 2.0**-17) -> float:
+        """So small a step crosses no bound of an activation."""
+        up, down = (
+            self.loss({**self.values, role: self.values[role] + by * direction})
+            for by in (step, -step)
+        )
+        return (up - down) / (2 * step)
+
+
+def weighted(outputs: Any, weights: Mapping[str, np.ndarray]) -> Any:
+    named = outputs._asdict() if hasattr(outputs, "_asdict") else {"y": outputs}
+    total = tf.zeros([], tf.float64)
+    for name, weight in weights.items():
+        for output in tf.nest.flatten(named[name]):
+            total += tf.reduce_sum(tf.cast(output, tf.float64) * weight)
+    return total
+
+
+@of_every_op
+@pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "graph"])
+def test_gradients_are_the_derivatives_of_the_formula(op, in_graph):
+    """By every input, backward and forward, against differences of the formula in float64."""
+    for layout, mode in [*in_all_layouts_and_modes(op)][: 2 if in_graph else None]:
+        case = small(op, layout, mode, dtype="float64" if "float64" in op.dtypes else "float32")
+        call, tensors, attrs = call_of(case)
+        if "y" not in tensors:  # No y is at a bound of the activation, where rounding decides.
+            tensors = {n: t + 0.003 if n == "offset" else t for n, t in tensors.items()}
+        formula = Formula(case, tensors, attrs)
+
+        def loss(values: Any) -> Any:
+            return weighted(call(values), formula.weights)  # noqa: B023
+
+        def backward(values: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(values)
+                total = loss(values)
+            return tape.gradient(total, values)
+
+        got = (tf.function(backward) if in_graph else backward)(tensors)
+        rng = np.random.default_rng(2)
+        for role, name in formula.names.items():
+            if role in MASKS or (role in CONSTANTS and op.formula not in spec.ops.PARTS):
+                assert got[name] is None
+                continue
+            direction = rng.normal(size=formula.values[role].shape)
+            want = formula.derivative(role, direction)
+            if got[name] is None:
+                assert abs(want) < 1e-7, role
+                continue
+            assert got[name].dtype == tensors[name].dtype
+            terms = got[name].numpy() * direction
+            tolerance = (1e-6 if case.dtype == "float64" else 1e-5) * np.abs(terms).sum() + 1e-7
+            assert abs(terms.sum() - want) <= tolerance, (role, terms.sum(), want)
+            if spec.REQUIRED in op.attrs.values():
+                continue  # Its epsilon makes it a function eagerly, which has no forward mode.
+            with tf.autodiff.ForwardAccumulator(
+                tensors[name], tf.constant(direction, tensors[name].dtype)
+            ) as accumulator:
+                total = loss(tensors)
+            assert abs(float(accumulator.jvp(total)) - want) <= 4 * tolerance, role
+
+
+@of_every_op
+def test_gradients_have_the_type_of_their_inputs(op):
+    for dtype in op.dtypes:
+        call, tensors, attrs = call_of(small(op, dtype=dtype))
+        weights = Formula(small(op, dtype=dtype), tensors, attrs).weights
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            total = weighted(call(tensors), weights)
+        for name, gradient in tape.gradient(total, tensors).items():
+            if gradient is not None:
+                assert (gradient.dtype, gradient.shape) == (
+                    tensors[name].dtype,
+                    tensors[name].shape,
+                )
+                assert np.isfinite(np.asarray(gradient).astype(np.float64)).all()
+
+
+def test_the_harness_notices_a_wrong_op(monkeypatch):
+    """So that no mistake in this file lets everything pass."""
+    right = worker.Executor._eager
+
+    def wrong(self: Any, asked: Any) -> Any:
+        try:
+            return "outputs", [np.asarray(a + 1, a.dtype) for a in right(self, asked)[1]]
+        except Exception:
+            return "outputs", []
+
+    monkeypatch.setattr(worker.Executor, "_eager", wrong)
+    for op in OPS.values():
+        for kind, sentence in (("normal", "times the bound"), ("error/dtype", "accepted")):
+            with pytest.raises(AssertionError, match=sentence):
+                assert_all_pass([small(op, kind=kind)])

@@ -1,0 +1,308 @@
+"""What is special to one op, or to the twins of TensorFlow's ops; test_every_op.py has the rest."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import forked
+import numpy as np
+import pytest
+import tensorflow as tf
+from op_calls import assert_all_pass, bits, call_of, small
+from test_every_op import of_every_twin
+
+import tf_bn_ops
+from tf_bn_ops import _gradients, _ops, raw_ops
+from tf_bn_ops.spec import DTYPES, OPS
+from tf_bn_ops.spec.ops import BATCH_NORM
+
+V3, EX, GRAD_V3 = (OPS[f"FusedBatchNorm{end}"] for end in ("V3", "Ex", "GradV3"))
+NGRAPH, GRAD_GRAD = OPS["BatchNormTrainingBackprop"], OPS["FusedBatchNormGradGrad"]
+forward_twins = pytest.mark.parametrize(
+    "op", [op for op in OPS.values() if op.formula == BATCH_NORM], ids=lambda op: op.name
+)
+
+
+# ---- The twins -----------------------------------------------------------------------------------
+
+
+@of_every_twin
+def test_results_of_a_twin_are_the_same_named_tuple(op):
+    call, tensors, _ = call_of(small(op, "NHWC", dtype="float32"))
+    got, want = call(tensors), call(tensors, tf.raw_ops)
+    assert (type(got).__name__, got._fields) == (type(want).__name__, want._fields)
+    tf.nest.assert_same_structure(got, want)
+    for field, ours, theirs in zip(got._fields, got, want, strict=True):
+        assert ours.dtype == theirs.dtype
+        if (op, field) == (V3, "reserve_space_3"):
+            # [0] on paper and from oneDNN; the Eigen kernel's is a scalar.
+            assert (ours.shape, theirs.shape) == ((5, tensors["scale"].shape[0]), ())
+        else:
+            assert ours.shape == theirs.shape
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "uint32"])
+def test_vectors_of_a_type_without_kernel_fail_as_with_the_builtin(dtype):
+    """bfloat16, which the OpDef of FusedBatchNormV3 allows, and one that it does not."""
+    call, tensors, _ = call_of(small(V3, "NHWC", dtype="float32"))
+    tensors = {name: t if name == "x" else tf.cast(t, dtype) for name, t in tensors.items()}
+    with pytest.raises(Exception) as want:
+        call(tensors, tf.raw_ops)
+    with pytest.raises(want.type):
+        call(tensors)
+
+
+@pytest.mark.parametrize("onednn", ["0", "1"])
+def test_bad_data_format_in_eager_mode_is_an_error_not_an_abort(onednn):
+    """Under oneDNN the built-in V1 ops abort the process."""
+    program = """
+import tensorflow as tf, tf_bn_ops
+from tf_bn_ops.spec import OPS, VIEW
+for op in ("FusedBatchNorm", "FusedBatchNormGrad"):
+    inputs = {a.name: tf.ones([1, 1, 1, 1] if a.kind == VIEW else [1]) for a in OPS[op].inputs}
+    try:
+        getattr(tf_bn_ops.raw_ops, op)(**inputs, data_format="bad")
+    except tf.errors.InvalidArgumentError as error:
+        print("refused", op)
+"""
+    run = forked.run(program, env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": onednn})
+    refused = "refused FusedBatchNorm\nrefused FusedBatchNormGrad\n"
+    assert (run.returncode, run.stdout) == (0, refused), run.stderr
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 4), (2, 0, 5)])
+def test_reserve_space_3_of_v3_is_accepted_in_any_shape(shape):
+    call, tensors, _ = call_of(small(GRAD_V3, "NHWC"))
+    want = call({**tensors, "reserve_space_3": tf.zeros([0])})
+    got = call({**tensors, "reserve_space_3": tf.fill(shape, np.nan)})
+    assert bits(got[:3]) == bits(want[:3])
+    call({**tensors, "reserve_space_3": tf.fill(shape, 1.0)}, tf.raw_ops)
+
+
+@forward_twins
+@pytest.mark.parametrize("given", [{"mean": 6}, {"mean": 0}, {"variance": 1}, {"variance": 0}])
+def test_statistics_of_any_size_where_they_are_not_read(op, given):
+    """In training with a factor of 1; not even a NaN of theirs."""
+    call, tensors, _ = call_of(small(op, "NHWC", dtype="float32"))
+    factor = {"exponential_avg_factor": 1.0}
+    unread = {name: tf.fill([size], np.nan) for name, size in given.items()}
+    for name in {"mean", "variance"} - {*given}:
+        unread[name] = tf.fill(tensors[name].shape, np.nan)
+    assert bits(call({**tensors, **unread}, **factor)) == bits(call(tensors, **factor))
+    call({**tensors, **unread}, tf.raw_ops, **factor)
+
+
+@pytest.mark.parametrize("mode", ["training", "frozen"])
+@pytest.mark.parametrize(
+    ("data_format", "other"),
+    [("NHWC", "NDHWC"), ("NCHW", "NCDHW"), ("NDHWC", "NHWC"), ("NCDHW", "NCHW")],
+)
+def test_the_other_rank_than_that_of_the_data_format(data_format, other, mode):
+    """Eagerly the built-in's Eigen path takes it, and oneDNN does not; graphs refuse it."""
+    call, tensors, _ = call_of(small(V3, other, mode, dtype="float32"))
+    got = call(tensors, data_format=data_format)
+    assert bits(got) == bits(call(tensors))
+    want = call(tensors, tf.raw_ops, data_format=data_format)
+    for ours, theirs in zip(got[:3], want[:3], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+    with tf.Graph().as_default():
+        for ops in (raw_ops, tf.raw_ops):
+            with pytest.raises(ValueError, match="must be rank"):
+                fed = {n: tf.compat.v1.placeholder(t.dtype, t.shape) for n, t in tensors.items()}
+                call(fed, ops, data_format=data_format)
+
+
+# ---- Forward -------------------------------------------------------------------------------------
+
+
+def test_an_epsilon_of_minus_the_variance_or_below_gives_no_finite_y():
+    call, tensors, _ = call_of(small(V3, "NHWC", dtype="float32"))
+    for epsilon in (-1e3, -1e30, float("-inf"), float("nan")):
+        assert np.all(np.isnan(call(tensors, epsilon=epsilon).y))
+
+
+def test_wrong_arguments_of_ex_are_one_sentence():
+    x, vector = np.ones((2, 3, 4, 5), np.float32), np.ones(5, np.float32)
+    inputs = {"x": x, **dict.fromkeys(("scale", "offset", "mean", "variance"), vector)}
+    call = raw_ops.FusedBatchNormEx
+    with pytest.raises(ValueError, match="a list of at most one tensor, not of 2"):
+        call(**inputs, side_input=[x, x])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="side_input shape must be equal"):
+        call(**inputs, side_input=[x[:1]])
+    with pytest.raises(tf.errors.InvalidArgumentError, match='"Identity", "Relu", "Relu6"'):
+        call(**inputs, activation_mode="Elu")
+    with tf.Graph().as_default():
+        with pytest.raises(
+            ValueError, match="at most one side input is accepted, but num_side_inputs"
+        ):
+            tf_bn_ops.load().tf_bn_ops_fused_batch_norm_ex(**inputs, side_input=[x, x])
+        with pytest.raises(ValueError, match="Dimension 0 in both shapes must be equal"):
+            call(**inputs, side_input=[x[:1]])
+
+
+# ---- nGraph's op ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data_format", ["NCHW", "NCDHW"])
+@pytest.mark.parametrize("wrapped", [False, True], ids=["eager", "function"])
+def test_training_backprop_is_grad_v3_on_channels_first(data_format, wrapped):
+    call, tensors, _ = call_of(small(NGRAPH, data_format, dtype="float32"))
+    got = (tf.function(call) if wrapped else call)(tensors)
+    names = ("normalized_delta", "input", "gamma", "mean", "variance")
+    # An epsilon that is a power of two: the same number as float and as double.
+    want = _ops.fused_batch_norm_grad_v3(
+        *(tensors[name] for name in names), [0.0], epsilon=0.25, data_format=data_format
+    )
+    assert bits(got) == bits(want[:3])
+
+
+def test_training_backprop_runs_when_functions_run_eagerly():
+    call, tensors, _ = call_of(small(NGRAPH))
+    want = call(tensors, epsilon=2e-3)
+    tf.config.run_functions_eagerly(True)
+    try:
+        got, again = call(tensors, epsilon=3e-3), call(tensors, epsilon=2e-3)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert bits(again) == bits(want)
+    assert not np.array_equal(got.input_delta, want.input_delta)
+
+
+def test_beta_does_not_influence_anything():
+    call, tensors, _ = call_of(small(NGRAPH))
+    without = {**tensors, "beta": tf.fill(tensors["beta"].shape, tf.cast(np.nan, tf.float64))}
+    assert bits(call(without)) == bits(call(tensors))
+
+
+@pytest.mark.parametrize("value", [np.float32(1e-3), np.float64([1e-3])], ids=["type", "shape"])
+def test_an_epsilon_attr_of_another_type_is_refused(value):
+    """Only a hand-made NodeDef can hold one."""
+    op = tf_bn_ops.load().tf_bn_ops_batch_norm_training_backprop
+    _, tensors, _ = call_of(small(NGRAPH))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        inputs = [tf.constant(tensors[arg.name].numpy()) for arg in NGRAPH.inputs]
+        node = op(*inputs, tf.make_tensor_proto(value))
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="epsilon must be a scalar of type"
+        ):
+            session.run(node)
+
+
+# ---- The second-order gradient -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (4, 3, 7), (2, 3, 2, 2, 2, 3), (1, 3), (1, 3, 1, 1)])
+def test_the_second_order_gradient_takes_any_rank_from_2_on(shape):
+    """Channels first; as what it is of four dimensions."""
+    call, tensors, _ = call_of(
+        small(GRAD_GRAD, "NCHW", shape=(*shape[:2], int(np.prod(shape[2:])), 1))
+    )
+    want = call(tensors)
+    got = call({n: t if t.shape.rank == 1 else tf.reshape(t, shape) for n, t in tensors.items()})
+    assert got.x_grad.shape == shape
+    assert bits(got) == bits(want)
+
+
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW", "NDHWC"])
+@pytest.mark.parametrize("mode", ["training", "frozen"])
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_the_composition_is_the_same_function(data_format, mode, dtype, monkeypatch):
+    """It runs where the op has no kernel, on a GPU in a build for CPUs; its bounds are those of its
+    own roundings."""
+    _, tensors, attrs = call_of(small(GRAD_GRAD, data_format, mode, dtype=dtype, seed=4))
+    tensors = tuple(tensors[arg.name] for arg in GRAD_GRAD.inputs)
+    tf_bn_ops.load()
+    want = _gradients._second_order(tensors, **attrs)
+    assert type(want).__name__ == "FusedBatchNormGradGrad"
+    monkeypatch.setattr(_gradients, "_devices_with_kernels", lambda spec: frozenset())
+    got = _gradients._second_order(tensors, **attrs)
+    assert type(got) is tuple
+    tolerance = 64 * DTYPES[dtype].unit_roundoff
+    for a, b in zip(got, want, strict=True):
+        assert a.dtype == b.dtype and a.shape == b.shape
+        a, b = (tf.cast(t, tf.float64).numpy() for t in (a, b))
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * np.abs(b).max())
+
+
+def test_the_device_name_says_whether_there_is_a_kernel(monkeypatch):
+    tf_bn_ops.load()
+    has_kernel = _gradients._has_kernel
+    assert has_kernel(GRAD_GRAD, "/job:localhost/replica:0/task:0/device:CPU:0")
+    assert has_kernel(GRAD_GRAD, "")
+    assert not has_kernel(GRAD_GRAD, "/device:TPU:0")
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["one"])
+    monkeypatch.setattr(_gradients, "_devices_with_kernels", lambda spec: frozenset(["CPU"]))
+    assert not has_kernel(GRAD_GRAD, "")
+    assert not has_kernel(GRAD_GRAD, "/device:GPU:0")
+    assert has_kernel(GRAD_GRAD, "/device:CPU:0")
+
+
+def test_fourth_order_exists():
+    call, tensors, _ = call_of(small(GRAD_GRAD))
+    x = tensors["x"]
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            result = tf.reduce_sum(call({**tensors, "x": x}).x_grad ** 2)
+        first = inner.gradient(result, x)
+    assert np.isfinite(outer.gradient(first, x)).all()
+
+
+def test_statistics_of_a_type_without_kernel_are_refused_in_one_sentence():
+    call, tensors, _ = call_of(small(GRAD_GRAD, "NHWC", dtype="half"))
+    wide = {n: tf.cast(t, tf.float64) if t.shape.rank == 1 else t for n, t in tensors.items()}
+    with pytest.raises(TypeError, match=r"of float32 or half .* not of float64"):
+        call(wide)
+
+
+def penalty(normalize: Any, x: tf.Tensor, weights: list[tf.Tensor]) -> tuple[Any, list[Any]]:
+    """A WGAN-GP penalty through a layer of batch normalization, and its gradients."""
+    kernel, scale, offset = weights
+    with tf.GradientTape() as outer:
+        outer.watch(weights)
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            y = normalize(tf.nn.conv2d(x, kernel, 1, "SAME"), scale, offset)
+            score = tf.reduce_sum(tf.nn.tanh(y), [1, 2, 3])
+        gradient = inner.gradient(score, x)
+        norm = tf.sqrt(tf.reduce_sum(tf.square(gradient), [1, 2, 3]))
+        value = tf.reduce_mean(tf.square(norm - 1))
+    return value, outer.gradient(value, weights)
+
+
+def test_a_gradient_penalty_end_to_end():
+    """fused_batch_norm against TensorFlow's composed normalization in float64."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4, 6, 6, 3))
+    weights = [rng.normal(size=(3, 3, 3, 5)) / 5, rng.uniform(0.5, 1, 5), rng.normal(size=5)]
+
+    def composed(x: Any, scale: Any, offset: Any) -> Any:
+        # Not tf.nn.moments: it stops the gradient of the mean inside the variance, which is right
+        # once and wrong for gradients of gradients.
+        mean = tf.reduce_mean(x, [0, 1, 2])
+        variance = tf.reduce_mean(tf.square(x - mean), [0, 1, 2])
+        return tf.nn.batch_normalization(x, mean, variance, offset, scale, 1e-3)
+
+    def fused(x: Any, scale: Any, offset: Any) -> Any:
+        return tf_bn_ops.fused_batch_norm(x, scale, offset, epsilon=1e-3).y
+
+    cast = lambda dtype: (tf.cast(x, dtype), [tf.cast(w, dtype) for w in weights])  # noqa: E731
+    want, want_gradients = penalty(composed, *cast(tf.float64))
+    run = tf.function(lambda x, *w: penalty(fused, x, list(w)))
+    narrow_x, narrow = cast(tf.float32)
+    got, gradients = run(narrow_x, *narrow)
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+    for a, b in zip(gradients, want_gradients, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4 * np.abs(b).max())
+    graph = run.get_concrete_function(narrow_x, *narrow).graph
+    assert GRAD_GRAD.registered_name in {o.type for o in graph.get_operations()}
+
+
+@pytest.mark.parametrize("op", [NGRAPH, GRAD_GRAD], ids=lambda op: op.name)
+@pytest.mark.parametrize("epsilon", [1e-9, 1.1e-9])
+def test_epsilon_keeps_its_double_precision(op, epsilon):
+    """In a constant channel rstd is 1/sqrt(epsilon); float32 would be off by 1e-8."""
+    case = small(op, mode="training", dtype="float64", kind="constant_input", epsilon=epsilon)
+    assert_all_pass([case])
