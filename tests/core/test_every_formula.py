@@ -73,6 +73,7 @@ def in_turn(view: View, formula: str, mode: str) -> tuple[str, str]:
     swept(
         VIEWS, FORMULAS, at_once=lambda view, case: np.prod(view) < 1 << 20 or case == FORMULAS[0]
     ),
+    ids=str,
 )
 def test_every_build_is_right_and_all_are_bitwise_identical(view, case):
     (formula, mode), (dtype, kind) = case, in_turn(view, *case)
@@ -80,7 +81,7 @@ def test_every_build_is_right_and_all_are_bitwise_identical(view, case):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("view", [view for view in VIEWS if np.prod(view) < 100_000])
+@pytest.mark.parametrize("view", [v for v in VIEWS if np.prod(v) < 100_000], ids=str)
 @OF_EVERY_FORMULA
 def test_every_build_is_right_in_every_type(formula, mode, view):
     for dtype, kind in zip(DTYPES, itertools.cycle(("exact", "normal")), strict=False):
@@ -119,14 +120,14 @@ def test_the_draws_have_every_activation_with_and_without_a_side_input():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("view", [(4000, 40, 1), (9000, 3, 1), (8, 300, 49), (3, 7, 9000)])
+@pytest.mark.parametrize("view", [(4000, 40, 1), (9000, 3, 1), (8, 300, 49), (3, 7, 9000)], ids=str)
 @OF_EVERY_FORMULA
 def test_bitwise_identical_for_any_number_of_threads(formula, mode, view, dtype):
     problem = repeated(formula, view, dtype, mode)
     assert len({bits(c_abi.run(problem, threads=n)) for n in (1, 2, 3, 7, 16)}) == 1
 
 
-@pytest.mark.parametrize("view", FEW_VIEWS)
+@pytest.mark.parametrize("view", FEW_VIEWS, ids=str)
 @pytest.mark.parametrize(("formula", "mode"), WITH_RESULTS)
 def test_in_place_over_any_inputs(formula, mode, view):
     for seed in range(4):
@@ -184,7 +185,7 @@ def test_no_bit_depends_on_addresses_builds_or_threads(formula, mode, cases, dty
 # a page apart, and far apart (by a multiple of a page and not); segments.
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "view", [(20000, 70, 1), (700, 2048, 1), (32, 64, 784), (16, 128, 1024), (8, 60, 3136)]
+    "view", [(20000, 70, 1), (700, 2048, 1), (32, 64, 784), (16, 128, 1024), (8, 60, 3136)], ids=str
 )
 @OF_EVERY_FORMULA
 def test_no_bit_depends_on_how_rows_are_taken(formula, mode, view):
@@ -215,7 +216,7 @@ def far_cases() -> Iterator[Any]:
             yield pytest.param(case, view, marks=() if turn == 0 else pytest.mark.long)
 
 
-@pytest.mark.parametrize(("case", "view"), far_cases())
+@pytest.mark.parametrize(("case", "view"), far_cases(), ids=str)
 def test_non_temporal_stores(case, view):
     """Bitwise identical to temporal stores, which a call in place uses; nothing else is written.
     So where one output is in place and the other is not."""
@@ -266,7 +267,7 @@ def test_a_bad_channel_spoils_itself_alone(formula, mode, bad):
                 assert others(spoiled, name) == want, role
 
 
-@pytest.mark.parametrize("view", [(0, 3, 1), (5, 3, 0), (0, 0, 0), (4, 0, 2)])
+@pytest.mark.parametrize("view", [(0, 3, 1), (5, 3, 0), (0, 0, 0), (4, 0, 2)], ids=str)
 @OF_EVERY_FORMULA
 def test_every_output_of_an_empty_view_is_written(formula, mode, view):
     """As zero, as what was given, or as a statistic of nothing."""

@@ -369,17 +369,17 @@ def test_every_call_prints_the_plan_that_it_executes():
         assert float(fields["time_ms"]) >= 0
 
 
-# A call with x_backprop so many bytes behind y_backprop and x, modulo 4 KiB.
+# Calls with x_backprop so many bytes behind y_backprop and x, modulo 4 KiB, anywhere in a page.
 PLACED = """
 import sys
 import numpy as np
 from tf_bn_ops.harness.c_abi import placed, run
 from tf_bn_ops.harness.problems import Problem
 zeros = np.zeros(tuple(map(int, sys.argv[1].split("x"))), sys.argv[2])
-at, behind = map(int, sys.argv[3:])
-inputs = {role: placed(zeros, at) for role in ("y_backprop", "x")}
-inputs |= dict.fromkeys(("scale", "mean", "variance"), np.ones(zeros.shape[1], np.float32))
-run(Problem(inputs), outputs={"x_backprop": placed(zeros, at + behind)})
+for at in (0, 64, 2048, 4032):
+    inputs = {role: placed(zeros, at) for role in ("y_backprop", "x")}
+    inputs |= dict.fromkeys(("scale", "mean", "variance"), np.ones(zeros.shape[1], np.float32))
+    run(Problem(inputs), outputs={"x_backprop": placed(zeros, at + int(sys.argv[3]))})
 """
 
 
@@ -400,9 +400,9 @@ run(Problem(inputs), outputs={"x_backprop": placed(zeros, at + behind)})
 )
 def test_stores_that_loads_would_wait_for_are_temporal(view, dtype, behind, reason):
     """Buffers that malloc places one behind the other are one cache line apart, modulo 4 KiB."""
-    for anywhere in (0, 64, 2048, 4032):
-        lines = run_verbose(PLACED, view, dtype, str(anywhere), str(behind))
-        fields = parse(lines[-1])[1]
+    calls = [parse(line) for line in run_verbose(PLACED, view, dtype, str(behind))]
+    assert [event for event, _ in calls] == ["info", *["exec"] * 4]
+    for _, fields in calls[1:]:
         assert fields["store_reason"] == reason
         aliased = reason == "page_offset_alias"
         assert fields["store"] == ("temporal" if aliased else "non_temporal")
