@@ -68,10 +68,20 @@ def test_it_says_why_it_is_skipped(monkeypatch, tmp_path):
         sass.count(["90"], tmp_path, NVCC)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("arch", sass.ARCHS)
+FIRST_AND_LAST = sass.ARCHS[:: len(sass.ARCHS) - 1]
+
+
+@pytest.mark.parametrize(
+    "arch",
+    [
+        pytest.param(
+            arch, marks=pytest.mark.long if arch in FIRST_AND_LAST else pytest.mark.release
+        )
+        for arch in sass.ARCHS
+    ],
+)
 def test_kernels_keep_four_loads_in_flight_without_spills(arch, repo_root):
-    """Every kernel: docs/gpu.md says what follows from it. Compiled where make gpu-sass compiles
+    """Every kernel; docs/gpu.md says what follows from it. Compiled where make gpu-sass compiles
     them, once for both."""
     if shutil.which(NVCC) is None:
         pytest.skip(f"there is no {NVCC}")
