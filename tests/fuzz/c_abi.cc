@@ -17,7 +17,12 @@
 #include "cc/c_api/tf_bn_ops_c.h"
 #include "cc/core/call.h"
 #include "tests/fuzz/call_arrays.h"
-#include "tests/fuzz/input.h"
+
+// Ends the process where a check fails; the fuzzer keeps the input.
+#ifndef TFBN_FUZZ_CHECK
+#define TFBN_FUZZ_CHECK(condition) \
+  if (!(condition)) __builtin_trap()
+#endif
 
 namespace {
 
@@ -28,7 +33,6 @@ using tf_bn_ops::FormulaKind;
 using tf_bn_ops::Role;
 using tf_bn_ops::fuzz::Arrays;
 using tf_bn_ops::fuzz::Bits;
-using tf_bn_ops::fuzz::Input;
 using tf_bn_ops::fuzz::IsOutput;
 using tf_bn_ops::fuzz::kParts;
 using tf_bn_ops::fuzz::Part;
@@ -45,6 +49,33 @@ constexpr Role kTensors[] = {Role::kX,
                              Role::kYBackpropGrad,
                              Role::kXGrad,
                              Role::kSideInputBackprop};
+
+// Values from the bytes that a fuzzer generates. Past the end, every value is
+// 0.
+class Input {
+ public:
+  Input(const uint8_t* data, size_t size) : next_(data), left_(size) {}
+
+  template <typename T>
+  T Take() {
+    T value{};
+    const size_t bytes = left_ < sizeof(T) ? left_ : sizeof(T);
+    if (bytes > 0) std::memcpy(&value, next_, bytes);
+    next_ += bytes;
+    left_ -= bytes;
+    return value;
+  }
+
+  std::string Rest() {
+    std::string rest(reinterpret_cast<const char*>(next_), left_);
+    left_ = 0;
+    return rest;
+  }
+
+ private:
+  const uint8_t* next_;
+  size_t left_;
+};
 
 // What the first byte of an input chooses.
 enum Choice {

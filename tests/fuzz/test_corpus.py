@@ -1,6 +1,6 @@
 """The fuzz target on its seed corpus and on variations of it, without a fuzzer.
 
-Promised: what the target promises (its first lines), for each seed and 500 variations of it.
+Promised: what the target promises (its first lines), for each seed and 100 variations of it.
 `make sanitize` replays it on a core that is watched; `make fuzz` looks further, guided by coverage.
 """
 
@@ -15,7 +15,7 @@ from build_helpers import make, run
 
 from tf_bn_ops import _loader
 
-VARIATIONS = 500
+VARIATIONS = 100
 TARGET = "c_abi"
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
