@@ -385,6 +385,7 @@ def test_a_verdict_depends_on_the_spread_of_the_pairs(median, quartiles, pairs, 
     assert against.Comparison(None, median, quartiles, pairs).verdict == verdict
 
 
+@pytest.mark.long
 def test_a_library_is_compared_with_another_build(tmp_path, capsys):
     other = tmp_path / _loader.CORE_LIBRARY
     shutil.copy(_loader.core_library_path(), other)
