@@ -70,6 +70,7 @@ class _InputSource:
         self._real: real_inputs.RealInput | None = None
         self.saves_rstd = False  # By which convention training is judged.
         self.as_given = False  # Whether the candidate is another's (models/inputs.py).
+        self.on_device = False  # Whether it is TensorFlow's (execution/devices.py).
 
     def capture(self) -> None:
         """Starts to capture real inputs, for `real` to wait for."""
@@ -85,6 +86,8 @@ class _InputSource:
         found = self._fill(case)
         if self.as_given:
             found = as_given(found)
+        if self.on_device and case.op in devices.INTERNAL:
+            found = devices.as_internal(found)
         is_converted = self.saves_rstd and case.compares_values
         return problems.with_rstd(case, found) if is_converted else found
 
@@ -114,6 +117,7 @@ class _Run:
         self._shard = flags.shard()
         self._candidate = flags.candidate(self._entries)
         self._inputs.as_given = self._candidate.ops != implementations.OWN_OPS
+        self._inputs.on_device = _FLAGS.device is not None
         self._repro = None
         if _FLAGS.repro is not None:
             self._repro = generate.parse(_FLAGS.repro)
@@ -237,7 +241,7 @@ class _Run:
             if lacking and spec.OPS[op].builtin:
                 text = f"{device} has no kernel of {op} ({', '.join(lacking)}): not judged, "
                 terminal.say(self._console, text + "TensorFlow runs it on the CPU, or fails")
-        self._combos = [combo for combo in self._combos if combo[:2] in has]
+        self._combos = [c for c in self._combos if c[:2] in has and c[2] in found["layouts"][c[0]]]
         if not self._combos:
             raise UsageError(f"{device} has no kernel of the ops and types that are to be judged")
         if self._repro and (self._repro.op, self._repro.dtype) not in has:
@@ -260,12 +264,15 @@ class _Run:
         drawn = generate.generate(count if case_lib.RANDOM in kinds else 0, seed, combos)
         beside = count // _SHARE if case_lib.RANDOM in kinds else count
         related = table.generate(beside if case_lib.RELATIONS in kinds else 0, seed, combos)
+        asked = combos
+        if self._inputs.on_device:  # What those without a Python name refuse is nowhere documented.
+            asked = [combo for combo in combos if combo[0] not in devices.INTERNAL]
         ops = list(dict.fromkeys(op for op, *_ in combos))
         published = advisories.generate(ops) if case_lib.ADVISORIES in kinds else ()
         foreign = foreign_shapes.generate(combos) if case_lib.FOREIGN_SHAPES in kinds else ()
         return [
             *generate.attach(drawn, seed, names),
-            *contract.generate(beside if case_lib.CONTRACT in kinds else 0, seed, combos),
+            *contract.generate(beside if case_lib.CONTRACT in kinds else 0, seed, asked),
             *generate.attach(real, seed, names),
             *generate.attach(related, seed + 1, names),
             *(case for case in published if self._candidate.supports(case)),

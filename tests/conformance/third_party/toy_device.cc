@@ -1,9 +1,10 @@
 // A pluggable device for the tests of --device: its memory is the host's, its
-// streams are synchronous. It has FusedBatchNormV3 and FusedBatchNormGradV3 of
-// float, by two passes in double. -DFAULT=n plants a fault:
+// streams are synchronous. It has FusedBatchNormV3, _FusedBatchNormEx and their
+// gradients of float, by two passes in double. -DFAULT=n plants a fault:
 //   1  keeps 1/sqrt(variance + epsilon) terms by epsilon in six decimals
 //   2  leaves outputs of empty tensors unwritten
 //   3  takes NCHW for NHWC in frozen gradients
+//   4  does not mask the gradient of a side input
 // -DSAVES_RSTD: reserve_space_2 of training holds the inverse root, as on GPUs.
 
 #include <cmath>
@@ -223,9 +224,20 @@ void DestroyPlatformFns(SP_PlatformFns*) {}
 
 struct Kernel {
   float epsilon = 0, factor = 1;
-  bool training = true, channels_last = true;
+  bool training = true, channels_last = true, relu = false;
+  int32_t side_inputs = 0;
   size_t rank = 4;
 };
+
+std::string String(TF_OpKernelConstruction* context, const char* name,
+                   TF_Status* status) {
+  int32_t list = 0, size = 0;
+  TF_OpKernelConstruction_GetAttrSize(context, name, &list, &size, status);
+  if (TF_GetCode(status) != TF_OK) return "";
+  std::string text(size, ' ');
+  TF_OpKernelConstruction_GetAttrString(context, name, &text[0], size, status);
+  return text;
+}
 
 void* Create(TF_OpKernelConstruction* context) {
   auto* kernel = new Kernel;
@@ -238,14 +250,13 @@ void* Create(TF_OpKernelConstruction* context) {
   TF_OpKernelConstruction_GetAttrBool(context, "is_training", &training,
                                       status);
   kernel->training = training;
-  int32_t list = 0, size = 0;
-  TF_OpKernelConstruction_GetAttrSize(context, "data_format", &list, &size,
-                                      status);
-  std::string format(size, ' ');
-  TF_OpKernelConstruction_GetAttrString(context, "data_format", &format[0],
-                                        size, status);
+  const std::string format = String(context, "data_format", status);
   kernel->channels_last = format.back() == 'C';
   kernel->rank = format.size();
+  // Attrs of the ops behind an activation alone: the others keep the defaults.
+  kernel->relu = String(context, "activation_mode", status) == "Relu";
+  TF_OpKernelConstruction_GetAttrInt32(context, "num_side_inputs",
+                                       &kernel->side_inputs, status);
   TF_DeleteStatus(status);
   return kernel;
 }
@@ -353,6 +364,7 @@ void Forward(void* pointer, TF_OpKernelContext* context) {
   Call call(k, context, 0, 1, 4, reads ? 4 : 2);
   if (!call.ok) return;
   const float *x = call.in(0), *scale = call.in(1), *offset = call.in(2);
+  const float* side = k.side_inputs > 0 ? call.in(5) : nullptr;
   float* y = call.view(0);
   float* out[4];
   for (int i = 0; i < 4; ++i) out[i] = call.vector(i + 1);
@@ -396,7 +408,9 @@ void Forward(void* pointer, TF_OpKernelContext* context) {
         static_cast<float>(k.training && kSavesRstd && m > 0 ? rstd : variance);
     for (int64_t r = 0; r < m; ++r) {
       const int64_t at = call.at(c, r);
-      y[at] = static_cast<float>((x[at] - mean) * rstd * scale[c] + offset[c]);
+      double v = (x[at] - mean) * rstd * scale[c] + offset[c];
+      if (side != nullptr) v += side[at];
+      y[at] = static_cast<float>(k.relu && v < 0 ? 0 : v);
     }
   }
 }
@@ -410,9 +424,14 @@ void Backward(void* pointer, TF_OpKernelContext* context) {
   float *dscale = call.vector(1), *doffset = call.vector(2);
   call.placeholder(3);
   call.placeholder(4);
+  float* side = k.side_inputs > 0 ? call.view(5) : nullptr;
+  const float* y = k.relu ? call.in(7) : nullptr;
   const int64_t m = call.rows();
   if (FAULT == 2 && m == 0) return;
   const bool swapped = FAULT == 3 && !k.training;
+  const auto gradient = [&](int64_t at) {
+    return y == nullptr || y[at] > 0 ? dy[at] : 0.0f;
+  };
   for (int64_t c = 0; c < call.channels; ++c) {
     const double mean = call.in(3)[c], given = call.in(4)[c];
     const bool is_rstd = kSavesRstd && k.training;
@@ -420,15 +439,16 @@ void Backward(void* pointer, TF_OpKernelContext* context) {
     double sum = 0, product = 0;
     for (int64_t r = 0; r < m; ++r) {
       const int64_t at = call.at(c, r, swapped);
-      sum += dy[at];
-      product += dy[at] * (x[at] - mean);
+      sum += gradient(at);
+      product += gradient(at) * (x[at] - mean);
     }
     for (int64_t r = 0; r < m; ++r) {
       const int64_t at = call.at(c, r, swapped);
-      double inside = dy[at];
+      double inside = gradient(at);
       if (k.training)
-        inside = dy[at] - sum / m - (x[at] - mean) * rstd * rstd * product / m;
+        inside += -sum / m - (x[at] - mean) * rstd * rstd * product / m;
       dx[at] = static_cast<float>(scale[c] * rstd * inside);
+      if (side != nullptr) side[at] = FAULT == 4 ? dy[at] : gradient(at);
     }
     dscale[c] = static_cast<float>(m > 0 ? rstd * product : 0);
     doffset[c] = static_cast<float>(sum);
@@ -473,6 +493,8 @@ void SE_InitPlugin(SE_PlatformRegistrationParams* params, TF_Status* status) {
 void TF_InitKernel() {
   Register("FusedBatchNormV3", Forward);
   Register("FusedBatchNormGradV3", Backward);
+  Register("_FusedBatchNormEx", Forward);
+  Register("_FusedBatchNormGradEx", Backward);
 }
 
 }  // extern "C"

@@ -147,18 +147,14 @@ class OpMapping:
             for value, claimed in ((dtype, self.dtypes), (layout, self.layouts), (mode, self.modes))
         )
 
-    def _claimed_types(self) -> dict[str, list[str]]:
-        """Our name of an argument -> the types that it has to have."""
-        pairs = [
-            (dtype, statistics)
+    def _claimed_types(self) -> list[dict[str, str]]:
+        """Call by call: our name of an argument -> the type that it has to have."""
+        arguments = (*self.spec.inputs, *self.spec.outputs)
+        return [
+            {a.name: a.op_def_type or self.spec.type_of(a, dtype, statistics) for a in arguments}
             for dtype in self.dtypes or self.spec.dtypes
             for statistics in self.spec.statistics_choices(dtype)
         ]
-        return {
-            arg.name: list(dict.fromkeys(self.spec.type_of(arg, *pair) for pair in pairs))
-            for arg in (*self.spec.inputs, *self.spec.outputs)
-            if arg.kind not in (spec.OPAQUE, spec.PLACEHOLDER)
-        }
 
     def contract_query(self) -> dict[str, Any]:
         """What execution/signatures.py compares contracts by, in plain values."""
@@ -200,7 +196,7 @@ def parse(text: str) -> OpMapping:
 
 # How contracts may differ (execution/signatures.py); without `differs` any of it fails the run.
 DIFFERENCES = (
-    "outputs", "order", "types", "defaults", "values", "attrs", "stateful", "shapes",
+    "outputs", "order", "types", "defaults", "values", "attrs", "flags", "shapes",
 )  # fmt: skip
 # Keys of an entry of a file.
 _KNOWN = (

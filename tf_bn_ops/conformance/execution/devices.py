@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases.mapping import parse_device
+from tf_bn_ops.harness.problems import RELU, RELU6, Inputs
+
+# Our op -> the op of TensorFlow without a Python name, which a device may have kernels for.
+INTERNAL = {name: f"_{name}" for name in ("FusedBatchNormEx", "FusedBatchNormGradEx")}
 
 
 class DeviceError(ValueError):
@@ -41,31 +48,75 @@ def check_place(device: str | None, outputs: Sequence[Any]) -> None:
             raise DeviceError(f"an output is on {output.device}: the op ran elsewhere")
 
 
-def kernels(
-    tf: Any, device: str, names: Sequence[str], variance_of: Callable[..., np.ndarray]
-) -> dict[str, Any]:
+class Ops:
+    """tf.raw_ops and those of INTERNAL, under their names here."""
+
+    def __init__(self, plugin: str):
+        """`plugin`: the library of a device, or nothing."""
+        import tensorflow as tf
+        from tensorflow.python.framework import load_library
+
+        if plugin:
+            load_library.load_pluggable_device_library(plugin)
+        self._tf = tf
+
+    def __getattr__(self, name: str) -> Any:
+        if name in INTERNAL:
+            return functools.partial(self._internal, INTERNAL[name])
+        return getattr(self._tf.raw_ops, name)
+
+    def _internal(self, name: str, bessel_correction: bool = True, **arguments: Any) -> Any:
+        """In a graph; there is no other call of an op without a Python name."""
+        from tensorflow.python.framework import op_def_library
+
+        assert bessel_correction, "TensorFlow's op has no such attr: as_internal"
+        return self._tf.function(lambda: op_def_library.apply_op(name, name="op", **arguments))()
+
+
+def as_internal(inputs: Inputs) -> Inputs:
+    """The inputs of an op of INTERNAL: the activation and correction that TensorFlow's has."""
+    attrs = {**inputs.attrs}
+    if "bessel_correction" in attrs:
+        attrs["bessel_correction"] = True
+    if attrs.get("activation_mode") == RELU6:
+        attrs["activation_mode"] = RELU
+    return dataclasses.replace(inputs, attrs=attrs)
+
+
+def _registered_names(device: str) -> dict[str, str]:
+    """Our op -> the op of TensorFlow that may have a kernel on a device. On CPUs those of INTERNAL
+    are stubs, which oneDNN's graph pass replaces."""
+    names = {op.name: op.builtin for op in spec.OPS.values() if op.builtin}
+    return names if device.startswith("CPU") else {**names, **INTERNAL}
+
+
+def kernels(tf: Any, device: str, variance_of: Callable[..., np.ndarray]) -> dict[str, Any]:
     """Which ops have kernels on a device, and what its forward op keeps for the gradient.
 
     Args:
       tf: TensorFlow.
       device: the device.
-      names: ops.
       variance_of: runs FusedBatchNormV3 there; reserve_space_2.
 
     Returns:
-      "dtypes": op -> element types that it has a kernel for; "saves_rstd": whether reserve_space_2
+      "dtypes": op -> element types that it has a kernel for; "layouts": op -> those of its OpDef;
+      "saves_rstd": whether reserve_space_2
       of training is 1/sqrt(variance + epsilon), as on GPUs, None where there is no forward op.
     """
     from tensorflow.python.framework import kernels as registry
+    from tensorflow.python.framework import op_def_registry
 
     found: dict[str, Any] = {}
-    for name in names:
+    layouts: dict[str, list[str]] = {}
+    for name, registered in _registered_names(device).items():
         dtypes: list[str] = []
-        for kernel in registry.get_registered_kernels_for_op(name).kernel:
+        for kernel in registry.get_registered_kernels_for_op(registered).kernel:
             if kernel.device_type in (device.partition(":")[0], "DEFAULT"):
                 allowed = [c.allowed_values.list.type for c in kernel.constraint if c.name == "T"]
                 dtypes += [tf.as_dtype(t).name for types in allowed for t in types]
         found[name] = [{"float16": "half"}.get(dtype, dtype) for dtype in dict.fromkeys(dtypes)]
+        attrs = {attr.name: attr for attr in op_def_registry.get(registered).attr}
+        layouts[name] = [text.decode() for text in attrs["data_format"].allowed_values.list.s]
     saves_rstd = None
     if "float32" in found.get("FusedBatchNormV3", ()):
         x = np.array([-3, 3, 5, -5], np.float32).reshape(1, 1, 4, 1)
@@ -73,7 +124,7 @@ def kernels(
         with placed(tf, device):
             kept = float(variance_of(x=x, scale=one, offset=one, mean=none, variance=none)[0])
         saves_rstd = abs(kept - 17) > abs(kept - 17**-0.5)
-    return {"dtypes": found, "saves_rstd": saves_rstd}
+    return {"dtypes": found, "layouts": layouts, "saves_rstd": saves_rstd}
 
 
 @contextlib.contextmanager

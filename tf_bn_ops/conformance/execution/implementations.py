@@ -14,6 +14,7 @@ from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.cases.execution_modes import EXECUTION_MODES, OTHER_KERNELS
 from tf_bn_ops.conformance.cases.mapping import OpMapping
 from tf_bn_ops.conformance.execution.answer import Answer
+from tf_bn_ops.conformance.execution.devices import INTERNAL
 from tf_bn_ops.conformance.execution.worker import LIBRARY_PREFIX, PLUGIN_PREFIX
 from tf_bn_ops.conformance.models.inputs import WHOLE_LAYER
 from tf_bn_ops.harness.problems import IDENTITY, Inputs
@@ -135,8 +136,8 @@ def on_device(device: str, plugin: str | None) -> Implementation:
     elsewhere = [mode for mode in EXECUTION_MODES if mode not in _ON_DEVICE]
     return Implementation(
         CANDIDATE,
-        PLUGIN_PREFIX + os.path.abspath(plugin) if plugin else BUILTIN_OPS,
-        devices={op.name: device for op in spec.OPS.values() if op.builtin},
+        PLUGIN_PREFIX + (os.path.abspath(plugin) if plugin else ""),
+        devices={op.name: device for op in spec.OPS.values() if op.builtin or op.name in INTERNAL},
         path=divergences_path(device),
         exempt=frozenset(EXECUTION_MODES),
         cannot=dict.fromkeys(elsewhere, f"not on {device}"),

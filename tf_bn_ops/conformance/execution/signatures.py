@@ -24,6 +24,8 @@ FATAL, NOTE = "fatal", "note"
 Differences = list[tuple[str, str]]
 
 
+# Of an OpDef; a stateful op, for instance, is not folded.
+_FLAGS = ("is_stateful", "is_commutative", "is_aggregate", "allows_uninitialized_input")
 # Given for an attr that has no default.
 _REQUIRED = {"epsilon": 1e-3, "data_format": "NHWC", "axis": 1, "is_training": True}
 # Channels of the call without optional attrs, in all dimensions that may be theirs.
@@ -65,7 +67,7 @@ class Op:
         return self.query[kind].get(name, name) if self.renamed else name
 
     def _type(self, name: str) -> str:
-        return self.query["types"].get(name, ["float32"])[0]
+        return self.query["types"][0].get(name, "float32")
 
     def shapes(self, question: Question, attrs: dict[str, Any]) -> list[PartialShape] | None:
         """The static shapes of its outputs, None for an error."""
@@ -141,14 +143,14 @@ def differences(
     found: Differences = []
     for kind in ("input", "output"):
         _compare_args(kind, query, theirs, ours, found)
+    _compare_types(query, theirs, ours, found)
     _compare_attrs(query, attrs, theirs, ours, found)
-    if theirs.is_stateful != ours.is_stateful:
-        how = (
-            "is stateful, which keeps TensorFlow from folding it"
-            if theirs.is_stateful
-            else ("is not stateful")
-        )
-        found.append(("stateful", f"{query['name']} {how}; {ours.name} differs"))
+    for flag in _FLAGS:
+        a, b = bool(getattr(theirs, flag)), bool(getattr(ours, flag))
+        if a != b:
+            found.append(("flags", f"{flag} of {query['name']} is {a}, of {ours.name} {b}"))
+    if theirs.HasField("deprecation"):
+        found.append(("flags", f"{query['name']} is deprecated"))
     return found
 
 
@@ -162,38 +164,48 @@ def _missing(
     ]
 
 
-def _lacks_types(arg: Any, op_def: Any, claimed: Sequence[str]) -> list[str]:
-    """The claimed types that an argument does not have."""
-    from tensorflow.python.framework import dtypes
-
-    has = [arg.type]
-    if arg.type_attr:
-        (attr,) = (a for a in op_def.attr if a.name == arg.type_attr)
-        has = list(attr.allowed_values.list.type)
-    return [n for n in claimed if has and dtypes.as_dtype(n).as_datatype_enum not in has]
-
-
 def _compare_args(
     kind: str, query: Mapping[str, Any], theirs: Any, ours: Any, found: Differences
 ) -> None:
-    """Names, order and types of the inputs or outputs."""
+    """Names and order of the inputs or outputs."""
     name, renamed = query["name"], query[f"{kind}s"]
     sink = FATAL if kind == "input" else "outputs"
-    our_args, their_args = getattr(ours, f"{kind}_arg"), getattr(theirs, f"{kind}_arg")
-    wanted = [renamed.get(a.name, a.name) for a in our_args]
-    names = [a.name for a in their_args]
+    wanted = [renamed.get(a.name, a.name) for a in getattr(ours, f"{kind}_arg")]
+    names = [a.name for a in getattr(theirs, f"{kind}_arg")]
     found += _missing(name, kind, names, wanted, sink)
     extra = [one for one in names if one not in wanted]
     if extra:
         found.append((sink, f"{name} has further {kind}s: {', '.join(extra)}"))
     elif names != wanted and set(names) == set(wanted):
         found.append(("order", f"{kind}s are in another order: {', '.join(names)}"))
-    by_name = {a.name: a for a in their_args}
-    for our_name, their_name in zip((a.name for a in our_args), wanted, strict=True):
-        claimed = query["types"].get(our_name, ())
-        if their_name in by_name and (no := _lacks_types(by_name[their_name], theirs, claimed)):
-            text = f"{kind} {their_name} is not of type {' or '.join(no)}, which is claimed"
-            found.append(("types", text))
+
+
+def _compare_types(query: Mapping[str, Any], theirs: Any, ours: Any, found: Differences) -> None:
+    """Lists, references, and the types that arguments have together in every claimed call."""
+    from tensorflow.python.framework import dtypes
+
+    allowed = {a.name: a.allowed_values.list.type for a in theirs.attr}
+    pairs = []
+    for kind in ("input", "output"):
+        by_name = {a.name: a for a in getattr(theirs, f"{kind}_arg")}
+        renamed = query[f"{kind}s"]
+        its = [(a, by_name.get(renamed.get(a.name, a.name))) for a in getattr(ours, f"{kind}_arg")]
+        pairs += [(kind, a, b) for a, b in its if b is not None]
+    for kind, a, b in pairs:
+        forms = [(bool(c.number_attr), bool(c.type_list_attr), c.is_ref) for c in (a, b)]
+        if forms[0] != forms[1]:
+            found.append(("types", f"{kind} {b.name} is a list or a reference, or should be"))
+    lacks: dict[str, list[str]] = {}
+    for claimed in query["types"]:
+        chosen: dict[str, int] = {}
+        for kind, a, b in pairs:
+            wanted = dtypes.as_dtype(claimed[a.name]).as_datatype_enum
+            has = chosen.setdefault(b.type_attr, wanted) if b.type_attr else b.type
+            if has != wanted or wanted not in (allowed.get(b.type_attr) or [wanted]):
+                lacks.setdefault(f"{kind} {b.name}", []).append(claimed[a.name])
+    for name, no in lacks.items():
+        said = " or ".join(dict.fromkeys(no))
+        found.append(("types", f"{name} is not of type {said}, which is claimed"))
 
 
 def _compare_attrs(
@@ -218,13 +230,15 @@ def _compare_attrs(
             continue
         if a.default_value != b.default_value:
             found.append(("defaults", f"attr {b.name} has another default than {name}"))
-        has = b.allowed_values.list.s
-        values = [v.decode() for v in a.allowed_values.list.s]
-        if name == "data_format":
-            values = [v for v in values if v in query["layouts"]]
-        if no := [v for v in values if has and v.encode() not in has]:
+        values, has = ([v.decode() for v in c.allowed_values.list.s] for c in (a, b))
+        claimed = [v for v in values if name != "data_format" or v in query["layouts"]]
+        if no := [v for v in claimed if has and v not in has]:
             text = f"attr {b.name} does not allow {' or '.join(no)}, which is claimed"
             found.append(("values", text))
+        more = [v for v in has if v not in values] or ["any"] * (bool(values) and not has)
+        if more or (a.has_minimum, a.minimum) != (b.has_minimum, b.minimum):
+            text = f"attr {b.name} allows other values than {name}: "
+            found.append(("values", text + (", ".join(more) or "a minimum")))
     if [n for n in their_attrs if n in wanted] != [n for n in wanted if n in their_attrs]:
         found.append(("order", f"attrs are in another order: {', '.join(their_attrs)}"))
     arguments = (*theirs.input_arg, *theirs.output_arg)

@@ -1,7 +1,8 @@
 """The process that runs ops: `python -m tf_bn_ops.conformance.execution.worker FD OPS`.
 
 OPS names what holds the ops, as `module` or `module:attribute` (`tensorflow:raw_ops`), as
-`library:PATH` of an op library, or as `plugin:PATH` of a device that TensorFlow's ops run on. A
+`library:PATH` of an op library, or as `plugin:PATH` of a device that TensorFlow's ops run on (no
+PATH: one that TensorFlow has itself). A
 request (harness/processes.py) is {"contract": [query, ...]} (OpMapping.contract_query(); the result
 is a dict from the name of an op to its differences, signatures.py), {"kernels": DEVICE}
 (devices.kernels), or a dict with op, attrs, perhaps outputs (their names in the order wanted),
@@ -47,11 +48,7 @@ def find_ops(name: str) -> Any:
 
         return tf.load_op_library(name.removeprefix(LIBRARY_PREFIX))
     if name.startswith(PLUGIN_PREFIX):
-        import tensorflow as tf
-        from tensorflow.python.framework import load_library
-
-        load_library.load_pluggable_device_library(name.removeprefix(PLUGIN_PREFIX))
-        return tf.raw_ops
+        return devices.Ops(name.removeprefix(PLUGIN_PREFIX))
     module_name, _, attribute = name.partition(":")
     found: Any = importlib.import_module(module_name)
     for part in filter(None, attribute.split(".")):
@@ -92,8 +89,7 @@ class Executor:
             found: np.ndarray = self._eager({**request, "device": device})[1][4]
             return found
 
-        names = [op.builtin for op in spec.OPS.values() if op.builtin]
-        return devices.kernels(self._tf, device, names, variance_of)
+        return devices.kernels(self._tf, device, variance_of)
 
     def _judge_contract(self, query: dict[str, Any]) -> signatures.Differences:
         def in_order(names: Sequence[str], outputs: Any) -> list[Any]:

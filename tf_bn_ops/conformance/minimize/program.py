@@ -20,6 +20,7 @@ import numpy as np
 from tf_bn_ops import _loader, spec
 from tf_bn_ops.conformance.cases.case import Case, Problem
 from tf_bn_ops.conformance.cases.mapping import OpMapping
+from tf_bn_ops.conformance.execution.devices import INTERNAL
 from tf_bn_ops.conformance.execution.implementations import OWN_OPS, Implementation, request
 from tf_bn_ops.conformance.execution.worker import LIBRARY_PREFIX, PLUGIN_PREFIX
 from tf_bn_ops.conformance.models.formula_models import model_of
@@ -163,9 +164,10 @@ def _library(candidate: Implementation, case: Case) -> _Library:
         on_device = "tf.config.set_soft_device_placement(False)\n"
         on_device += f"tf.device({device!r}).__enter__()\n"
     if candidate.ops.startswith(PLUGIN_PREFIX):
-        load = "from tensorflow.python.framework import load_library\n"
-        path = candidate.ops.removeprefix(PLUGIN_PREFIX)
-        load += f"load_library.load_pluggable_device_library({path!r})\n"
+        load = ""
+        if path := candidate.ops.removeprefix(PLUGIN_PREFIX):
+            load = "from tensorflow.python.framework import load_library\n"
+            load += f"load_library.load_pluggable_device_library({path!r})\n"
         return _Library((), f"{load}{on_device}ops = tf.raw_ops", case.op)
     module, _, attribute = candidate.ops.partition(":")
     if module == "tensorflow":
@@ -234,11 +236,12 @@ def program(
       settings: what it is judged by.
 
     Returns:
-      None where the case cannot be shown in this way: it is too large, or its execution mode takes
-      more than a program.
+      None where the case cannot be shown in this way: it is too large, its execution mode takes
+      more than a program, or the op has no Python name.
     """
     case = problem.case
-    if math.prod(case.shape) > _MOST or case.execution not in _FUNCTIONS:
+    nameless = case.op in INTERNAL and case.op in candidate.devices
+    if math.prod(case.shape) > _MOST or case.execution not in _FUNCTIONS or nameless:
         return None
     mapped = (candidate.mapped or {}).get(case.op)
     asked = request(case, problem.inputs, case.spec, mapped)
