@@ -400,7 +400,7 @@ ENTRY = '[[op]]\nname = "A"\nlike = "FusedBatchNormGradV2"\n'
         (ENTRY + '[[op.tolerance]]\nreason = "r"\nulp = 2\n', "no key 'ulp'"),
         (
             ENTRY + '[[op.tolerance]]\nreason = "r"\ntimes_bound = 2\noutputs = ["dx"]\n',
-            "a tolerance is for 'dx'; there are",
+            "a tolerance is for 'dx'; known: ",
         ),
     ],
 )

@@ -25,8 +25,6 @@ from tf_bn_ops.conformance.verdict import divergences, judge
 from tf_bn_ops.conformance.verdict.result import CaseResult, PathResult
 from tf_bn_ops.conformance.verdict.settings import Settings
 
-pytest.importorskip("hypothesis")
-
 STRICT = bounds.PROFILES["strict"]
 SETTINGS = Settings(STRICT, divergences.Register([]))
 
@@ -57,14 +55,12 @@ def _shrunk(kernel):
 # Fault -> most elements, most numbers that are neither 0 nor 1: what the fault needs to show.
 SMALLEST = {
     numpy_kernels.ScaleSignFlip: (1, 0),
-    numpy_kernels.EpsilonDoubled: (1, 1),
-    numpy_kernels.OneRowTooFew: (2, 1),
-    numpy_kernels.NeighboursScale: (8, 4),
-    # Shows from 17 rows on alone (see there): no small case fails, the failing one is cut.
-    numpy_kernels.MissedVectorTail: (64, 8),
-    # In one type alone.
-    numpy_kernels.TruncatedInsteadOfRounded: (8, 8),
-    numpy_kernels.NanSwallowed: (2, 1),
+    numpy_kernels.EpsilonDoubled: (1, 0),
+    numpy_kernels.OneRowTooFew: (2, 0),
+    numpy_kernels.NeighboursScale: (2, 0),
+    numpy_kernels.MissedVectorTail: (9, 0),  # It shows from 9 channels on alone.
+    numpy_kernels.TruncatedInsteadOfRounded: (2, 1),  # In one type alone.
+    numpy_kernels.NanSwallowed: (1, 0),
 }
 
 
@@ -83,7 +79,7 @@ def test_fault_is_reduced_to_what_it_needs(kernel, monkeypatch):
         assert bool(_wrong(result) & wrong) == fails
     assert small.case.op == start.case.op and small.case.mode == start.case.mode
     simplest = "float32" if kernel is not numpy_kernels.TruncatedInsteadOfRounded else "bfloat16"
-    assert kernel is numpy_kernels.MissedVectorTail or small.case.dtype == simplest
+    assert small.case.dtype == simplest
 
 
 def test_search_ends_in_time_with_what_it_has(monkeypatch):
@@ -93,23 +89,6 @@ def test_search_ends_in_time_with_what_it_has(monkeypatch):
     candidate = numpy_kernels.KernelRunner(numpy_kernels.SignFlip)
     same = shrink.shrink(start, _wrong(result), candidate, SETTINGS)
     assert same is start
-
-
-def test_candidate_that_changes_its_mind_ends_the_search_quietly(monkeypatch):
-    """Wrong every other time: Hypothesis calls that flaky; the failing case is still a result."""
-    monkeypatch.setattr(shrink, "SECONDS", 5)
-
-    class Moody(numpy_kernels.KernelRunner):
-        turn = 0
-
-        def submit(self, case, filled):
-            Moody.turn += 1
-            self._kernel = (numpy_kernels.SignFlip, numpy_kernels.Kernel)[Moody.turn % 2]
-            super().submit(case, filled)
-
-    start, result = _first_failure(numpy_kernels.SignFlip)
-    found = shrink.shrink(start, _wrong(result), Moody(), SETTINGS)
-    assert found.size <= start.size
 
 
 def test_one_case_of_each_way_to_fail_is_reduced():
@@ -129,12 +108,6 @@ def test_one_case_of_each_way_to_fail_is_reduced():
     for count, indices in ((9, [1, 2, 5, 6]), (2, [1, 2]), (0, [])):
         found = record.first_of_their_kind(entries, count)
         assert [case["index"] for case in found] == indices
-
-
-def test_missing_hypothesis_is_said(monkeypatch):
-    monkeypatch.setattr(shrink.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(shrink.ShrinkError, match=r"pip install hypothesis.*--shrink=0"):
-        shrink.check_possible()
 
 
 # Programs: of the library's own ops, which are right, in every op, type and kind of layout.

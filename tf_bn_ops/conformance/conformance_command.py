@@ -127,8 +127,6 @@ class _Run:
             flags.exempt(self._candidate), self._candidate.drop_in, self._candidate.mapped,
         )  # fmt: skip
         merge.check_outputs(_FLAGS)
-        if _FLAGS["shrink"].present and _FLAGS.shrink:
-            shrink.check_possible()
 
     def _combinations(self) -> list[Combination]:
         combos = flags.combinations()
@@ -314,8 +312,6 @@ class _Run:
 
     def _add_programs(self, found: Sequence[dict[str, Any]]) -> None:
         """Reduces the first failures of each kind, and adds them to their entries as programs."""
-        if not shrink.is_possible() and not _FLAGS["shrink"].present:
-            return
         # A bad call is small as it is, and a relation's are several.
         kept = (*contract.PREFIXES, RELATION_PREFIX, ADVISORY_PREFIX)
         failed = [e for e in found if not e["kind"].startswith(kept)]
@@ -390,7 +386,6 @@ def main(argv: Sequence[str]) -> int:
         real_inputs.RealInputError,
         record_lib.RecordError,
         shards.ShardError,
-        shrink.ShrinkError,
         workers.WorkerError,
     )
     console, arguments = terminal.console(), list(argv)[1:]

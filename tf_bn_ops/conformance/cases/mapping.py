@@ -27,7 +27,7 @@ import math
 import pathlib
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tf_bn_ops import spec
@@ -79,6 +79,13 @@ class Tolerance:
         }
 
 
+def _check_known(what: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Raises MappingError where something is given that is not known."""
+    for one in given:
+        if one not in known:
+            raise MappingError(f"{what} {one!r}; known: {', '.join(known)}")
+
+
 def _tolerances(items: Any) -> tuple[Tolerance, ...]:
     """The list `tolerance` of an entry of a file."""
     if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):
@@ -86,9 +93,7 @@ def _tolerances(items: Any) -> tuple[Tolerance, ...]:
     found = []
     for item in items:
         known = [field.name for field in dataclasses.fields(Tolerance)]
-        for key in item:
-            if key not in known:
-                raise MappingError(f"a tolerance has no key {key!r}; known: {', '.join(known)}")
+        _check_known("a tolerance has no key", item, known)
         if not str(item.get("reason", "")).strip():
             raise MappingError("a tolerance needs a 'reason': add it")
         times = item.get("times_bound")
@@ -205,53 +210,35 @@ _KNOWN = (
 )  # fmt: skip
 
 
-def _common(content: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The fields that do not depend on the op."""
-    for key in content:
-        if key not in _KNOWN:
-            raise MappingError(f"{where}: there is no key {key!r}; known: {', '.join(_KNOWN)}")
+def _entry(content: Mapping[str, Any]) -> OpMapping:
+    """An entry of a file."""
+    _check_known("there is no key", content, _KNOWN)
     if not content.get("name") or not content.get("like"):
-        raise MappingError(f"{where}: an op needs 'name' and 'like'")
-    fields: dict[str, Any] = {"name": content["name"]}
-    for key in ("inputs", "attrs", "outputs"):
-        fields[key] = content.get(key, {})
-        if not isinstance(fields[key], dict):
-            raise MappingError(f"{where}: {key} is a table of our names and theirs")
-    try:
-        for key in ("device", "reference_device"):
-            fields[key] = parse_device(content[key]) if key in content else None
-        fields["tolerances"] = _tolerances(content.get("tolerance", []))
-    except MappingError as e:
-        raise MappingError(f"{where}: {e}") from e
-    return fields
-
-
-def _entry(content: Mapping[str, Any], where: str, fields: Mapping[str, Any]) -> OpMapping:
-    op = _op_like(content["like"], where)
-    claims: dict[str, Any] = {}
+        raise MappingError("an op needs 'name' and 'like'")
+    op = _op_like(content["like"], "like")
+    fields: dict[str, Any] = {"tolerances": _tolerances(content.get("tolerance", []))}
     for key, choices in (("dtypes", op.dtypes), ("layouts", op.layouts), ("modes", spec.MODES)):
-        claims[key] = tuple(content.get(key, choices))
-        for value in claims[key]:
-            if value not in choices:
-                raise MappingError(f"{where}: {key} has {value!r}; {op.name} has {list(choices)}")
-        if not claims[key]:
-            raise MappingError(f"{where}: {key} is empty: leave it out where all are claimed")
+        fields[key] = tuple(content.get(key, choices))
+        _check_known(f"{key} has", fields[key], choices)
+        if not fields[key]:
+            raise MappingError(f"{key} is empty: leave it out where all are claimed")
     for key, ours in (
         ("inputs", [a.name for a in op.inputs]),
         ("attrs", list(op.attrs)),
         ("outputs", [a.name for a in op.outputs]),
     ):
-        for left in fields[key]:
-            if left not in ours:
-                raise MappingError(f"{where}: {op.name} has no {key[:-1]} {left!r}; it has {ours}")
-    claims["differs"] = tuple(content.get("differs", ()))
-    if unknown := [name for name in claims["differs"] if name not in DIFFERENCES]:
-        raise MappingError(f"{where}: differs has {unknown[0]!r}; known: {', '.join(DIFFERENCES)}")
+        fields[key] = content.get(key, {})
+        if not isinstance(fields[key], dict):
+            raise MappingError(f"{key} is a table of our names and theirs")
+        _check_known(f"{op.name} has no {key[:-1]}", fields[key], ours)
+    for key in ("device", "reference_device"):
+        fields[key] = parse_device(content[key]) if key in content else None
+    fields["differs"] = tuple(content.get("differs", ()))
+    _check_known("differs has", fields["differs"], DIFFERENCES)
     roles = [a.role for a in op.outputs if a.kind != spec.PLACEHOLDER]
-    for output in (o for tolerance in fields["tolerances"] for o in tolerance.outputs):
-        if output not in roles:
-            raise MappingError(f"{where}: a tolerance is for {output!r}; there are {roles}")
-    return OpMapping(spec=op, **claims, **fields)
+    for tolerance in fields["tolerances"]:
+        _check_known("a tolerance is for", tolerance.outputs, roles)
+    return OpMapping(content["name"], op, **fields)
 
 
 def load(file: pathlib.Path) -> list[OpMapping]:
@@ -266,8 +253,11 @@ def load(file: pathlib.Path) -> list[OpMapping]:
         raise MappingError(f"cannot read the mapping file {file}: {e}") from e
     entries = []
     for item in content.get("op", []):
-        where = f"{file}, op {item.get('name') or '(without a name)'}"
-        entries.append(_entry(item, where, _common(item, where)))
+        try:
+            entries.append(_entry(item))
+        except MappingError as e:
+            where = f"{file}, op {item.get('name') or '(without a name)'}"
+            raise MappingError(f"{where}: {e}") from e
     if not entries:
         raise MappingError(f"{file} has no [[op]]")
     return entries

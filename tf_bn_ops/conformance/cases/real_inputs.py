@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import itertools
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -52,80 +53,6 @@ def check_available() -> None:
         )
 
 
-class _Layer(NamedTuple):
-    """Tensors of one batch-norm layer in one step."""
-
-    x: Any
-    y: Any
-    mean: Any
-    variance: Any  # Biased, as the reserve spaces carry it.
-    batch_mean: Any
-    batch_variance: Any  # Unbiased.
-
-
-class _Network:
-    """The network's variables, and the running averages of its batch-norm layers."""
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        import tensorflow as tf
-
-        self._tf = tf
-
-        def variable(*shape: int, fan_in: int) -> tf.Variable:
-            return tf.Variable(rng.normal(0, np.sqrt(2 / fan_in), shape).astype(np.float32))
-
-        self.scales: list[Any] = []
-        self.averages: list[list[np.ndarray]] = []
-        self._kernels, self._offsets = [], []
-        channels = 1
-        for filters, _ in _LAYERS:
-            self._kernels.append(variable(3, 3, channels, filters, fan_in=9 * channels))
-            self.scales.append(tf.Variable(tf.ones(filters)))
-            self._offsets.append(tf.Variable(tf.zeros(filters)))
-            self.averages.append([np.zeros(filters, np.float32), np.ones(filters, np.float32)])
-            channels = filters
-        self._dense = variable(channels, 10, fan_in=channels)
-        self.weights = [*self._kernels, *self.scales, *self._offsets, self._dense]
-
-    def forward(self, images: np.ndarray) -> tuple[Any, list[_Layer]]:
-        """The logits of the images, and what the batch-norm layers saw."""
-        tf, layers = self._tf, []
-        h = tf.constant(images)
-        for (_, stride), kernel, scale, offset in zip(
-            _LAYERS, self._kernels, self.scales, self._offsets, strict=True
-        ):
-            x = tf.nn.conv2d(h, kernel, stride, "SAME")
-            y = tf.raw_ops.FusedBatchNormV3(
-                x=x, scale=scale, offset=offset, mean=[], variance=[],
-                epsilon=_EPSILON, is_training=True,
-            )  # fmt: skip
-            layers.append(
-                _Layer(x, y.y, y.reserve_space_1, y.reserve_space_2, y.batch_mean, y.batch_variance)
-            )
-            h = tf.nn.relu(y.y)
-        return tf.reduce_mean(h, [1, 2]) @ self._dense, layers
-
-    def gradients(self, images: np.ndarray, labels: np.ndarray) -> tuple[list[_Layer], list[Any]]:
-        """The layers in one step, and the gradients by weights and by the layers' outputs."""
-        tf = self._tf
-        with tf.GradientTape() as tape:
-            logits, layers = self.forward(images)
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
-        outputs = [layer.y for layer in layers]
-        gradients = tape.gradient(loss, [*self.weights, *outputs])
-        for averages, layer in zip(self.averages, layers, strict=True):
-            for average, new in zip(
-                averages, (layer.batch_mean, layer.batch_variance), strict=True
-            ):
-                average += (1 - _MOMENTUM) * (new.numpy() - average)
-        return layers, gradients
-
-    def update(self, gradients: Sequence[Any]) -> None:
-        """Gradient descent."""
-        for weight, gradient in zip(self.weights, gradients, strict=True):
-            weight.assign_sub(_LEARNING_RATE * gradient)
-
-
 def _capture() -> dict[str, np.ndarray]:
     """Trains, and returns arrays by "layer2/step20/x" and so on, all float32 and NHWC."""
     import tensorflow as tf
@@ -138,26 +65,53 @@ def _capture() -> dict[str, np.ndarray]:
     digits = load_digits()
     images = (digits.images / 16.0).astype(np.float32)[..., None]
     labels = digits.target.astype(np.int64)
-    network = _Network(rng)
+
+    def variable(*shape: int, fan_in: int) -> tf.Variable:
+        return tf.Variable(rng.normal(0, np.sqrt(2 / fan_in), shape).astype(np.float32))
+
+    channels = (1, *(filters for filters, _ in _LAYERS))
+    kernels = [variable(3, 3, c, d, fan_in=9 * c) for c, d in itertools.pairwise(channels)]
+    scales = [tf.Variable(tf.ones(filters)) for filters in channels[1:]]
+    offsets = [tf.Variable(tf.zeros(filters)) for filters in channels[1:]]
+    dense = variable(channels[-1], 10, fan_in=channels[-1])
+    weights = [*kernels, *scales, *offsets, dense]
+    averages = [[np.zeros(c, np.float32), np.ones(c, np.float32)] for c in channels[1:]]
     kept: dict[str, np.ndarray] = {}
     for step in range(max(_STEPS) + 1):
         chosen = rng.choice(len(images), _BATCH, replace=False)
-        layers, gradients = network.gradients(images[chosen], labels[chosen])
-        of_outputs = gradients[len(network.weights) :]
-        if step in _STEPS:
-            for i, (layer, y_backprop) in enumerate(zip(layers, of_outputs, strict=True)):
-                average_mean, average_variance = network.averages[i]
+        layers = []  # (x, what the forward op returns)
+        with tf.GradientTape() as tape:
+            h = tf.constant(images[chosen])
+            for i, (_, stride) in enumerate(_LAYERS):
+                x = tf.nn.conv2d(h, kernels[i], stride, "SAME")
+                norm = tf.raw_ops.FusedBatchNormV3(
+                    x=x, scale=scales[i], offset=offsets[i], mean=[], variance=[],
+                    epsilon=_EPSILON, is_training=True,
+                )  # fmt: skip
+                layers.append((x, norm))
+                h = tf.nn.relu(norm.y)
+            logits = tf.reduce_mean(h, [1, 2]) @ dense
+            entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels[chosen], logits)
+            loss = tf.reduce_mean(entropy)
+        gradients = tape.gradient(loss, [*weights, *(norm.y for _, norm in layers)])
+        for i, (x, norm) in enumerate(layers):
+            for average, new in zip(
+                averages[i], (norm.batch_mean, norm.batch_variance), strict=True
+            ):
+                average += (1 - _MOMENTUM) * (new.numpy() - average)
+            if step in _STEPS:
                 arrays = {
-                    "x": layer.x.numpy(),
-                    "y_backprop": y_backprop.numpy(),
-                    "scale": network.scales[i].numpy(),
-                    "mean": layer.mean.numpy(),
-                    "variance": layer.variance.numpy(),
-                    "average_mean": average_mean.copy(),
-                    "average_variance": average_variance.copy(),
+                    "x": x.numpy(),
+                    "y_backprop": gradients[len(weights) + i].numpy(),
+                    "scale": scales[i].numpy(),
+                    "mean": norm.reserve_space_1.numpy(),
+                    "variance": norm.reserve_space_2.numpy(),  # Biased, as the gradient takes it.
+                    "average_mean": averages[i][0].copy(),
+                    "average_variance": averages[i][1].copy(),
                 }
                 kept |= {f"layer{i + 1}/step{step}/{role}": a for role, a in arrays.items()}
-        network.update(gradients[: len(network.weights)])
+        for weight, gradient in zip(weights, gradients[: len(weights)], strict=True):
+            weight.assign_sub(_LEARNING_RATE * gradient)
     return kept
 
 

@@ -1,25 +1,22 @@
 """Makes a failing case small: execution mode, type, shape and numbers, as long as it fails alike.
 
-Hypothesis searches. First among small cases with small integers, which most faults show in, and
-which it knows how to make smaller; where none of them fails, the failing tensors are cut along
-their axes and their numbers replaced by simpler ones, one choice at a time.
+The problem is tried in simpler execution modes, in float32 and with an epsilon of 1, cut along its
+axes by bisection, and its numbers are replaced by simpler ones: again until nothing changes.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import importlib.util
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance.cases.case import Case, Problem
+from tf_bn_ops.conformance.cases.case import Problem
 from tf_bn_ops.conformance.cases.execution_modes import DRAWN
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
 from tf_bn_ops.conformance.execution.workers import Runner
@@ -28,58 +25,23 @@ from tf_bn_ops.conformance.verdict.judge import judge
 from tf_bn_ops.conformance.verdict.settings import Settings
 from tf_bn_ops.harness.problems import VIEW_ROLES, Inputs
 
-# Dimensions of the small cases that are searched first: enough for every axis to matter, and few
-# enough elements for Hypothesis, which draws one by one.
-_SMALL = {2: 4, 3: 3, 4: 3}
-_SMALL_OTHERS = 2
-# Their numbers lie between this and its negative; every sum of them is exact.
-_INTEGER = 4
 # Time budget of a failing case.
 SECONDS = 20.0
-# How many of them are tried.
-_EXAMPLES = 200
 # Elements up to which the numbers of a tensor are simplified one by one.
 _FEW = 64
-
-
-class ShrinkError(RuntimeError):
-    """Shrinking is not possible here; the message is one sentence."""
-
-
-def is_possible() -> bool:
-    """Whether Hypothesis is installed."""
-    return importlib.util.find_spec("hypothesis") is not None
-
-
-def check_possible() -> None:
-    """Raises ShrinkError when Hypothesis is missing."""
-    if not is_possible():
-        raise ShrinkError(
-            "reducing failing cases needs Hypothesis: install it (pip install hypothesis) or leave "
-            "that out with --shrink=0"
-        )
-
-
-class _TimeIsUp(KeyboardInterrupt):
-    """Ends a search: Hypothesis takes other exceptions for failures, and shrinks them."""
 
 
 class _Search:
     """Runs the candidate on problems until the time is up, and keeps the last that fails."""
 
     def __init__(
-        self,
-        start: Problem,
-        wrong: frozenset[str],
-        candidate: Runner,
-        settings: Settings,
-        seconds: float,
+        self, start: Problem, wrong: frozenset[str], candidate: Runner, settings: Settings
     ):
         self.best = start
         self._wrong = wrong
         self._candidate = candidate
         self._settings = settings
-        self._deadline = time.monotonic() + seconds
+        self._deadline = time.monotonic() + SECONDS
 
     @property
     def is_over(self) -> bool:
@@ -87,7 +49,7 @@ class _Search:
 
     def fails(self, problem: Problem) -> bool:
         """Whether the candidate fails in this problem in one of the ways that it failed first."""
-        if not self._candidate.supports(problem.case):
+        if self.is_over or not self._candidate.supports(problem.case):
             return False
         self._candidate.submit(problem.case, problem.inputs)
         answer = self._candidate.collect()
@@ -103,53 +65,6 @@ class _Search:
         self.best = problem
         return True
 
-    def find(self, strategy: Any, make: Callable[[Any], Problem]) -> bool:
-        """Looks for the simplest value of a strategy whose problem fails; whether there is one."""
-        import hypothesis
-
-        seen: dict[str, bool] = {}
-        before = self.best
-        last: list[Problem] = []
-
-        def condition(value: Any) -> bool:
-            key = repr(value)
-            if self.is_over:
-                raise _TimeIsUp
-            if key not in seen:
-                problem = make(value)
-                seen[key] = self.fails(problem)
-                if seen[key]:
-                    last.append(problem)
-            return seen[key]
-
-        settings = hypothesis.settings(
-            max_examples=_EXAMPLES,
-            deadline=None,
-            database=None,
-            derandomize=True,
-            phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
-            suppress_health_check=list(hypothesis.HealthCheck),
-            verbosity=hypothesis.Verbosity.quiet,
-        )
-        try:
-            self.best = make(hypothesis.find(strategy, condition, settings=settings))
-        except hypothesis.errors.NoSuchExample:
-            self.best = before
-        except (_TimeIsUp, hypothesis.errors.HypothesisException):
-            # The latter from a candidate that answers differently each time. What failed, failed.
-            self.best = last[-1] if last else before
-        return self.best is not before
-
-
-def _simpler_modes(mode: str) -> list[str]:
-    """The mode, and before it those that are simpler."""
-    return [*DRAWN[: DRAWN.index(mode)], mode] if mode in DRAWN else [*DRAWN, mode]
-
-
-def _dtypes(case: Case) -> list[str]:
-    """The case's type, and before it float32, whose numbers are the easiest to read."""
-    return list(dict.fromkeys([d for d in ("float32",) if d in case.spec.dtypes] + [case.dtype]))
-
 
 def _types(problem: Problem) -> Mapping[str, np.dtype[Any]]:
     """Role -> type of the input, of those that the problem has."""
@@ -163,73 +78,31 @@ def _types(problem: Problem) -> Mapping[str, np.dtype[Any]]:
     }
 
 
-def _cast(array: Any, dtype: np.dtype[Any]) -> np.ndarray:
-    with np.errstate(all="ignore"):
-        return np.asarray(array).astype(dtype)
-
-
-def _small_cases(start: Problem) -> tuple[Any, Callable[[Any], Problem]]:
-    """A strategy for small cases of the op and layout with small integers, and their problem."""
-    from hypothesis import strategies as st
-
-    case = start.case
-    numbers: Any = st.integers(-_INTEGER, _INTEGER)
-    views = [role for role in _types(start) if role in VIEW_ROLES]
-    originals = [start.inputs.values[role].astype(np.float64) for role in views]
-    special = [v for v in (math.nan, math.inf) if any(_has(array, v) for array in originals)]
-    if special:
-        numbers = numbers | st.sampled_from(special)
-    most = _SMALL.get(len(case.shape), _SMALL_OTHERS)
-    sizes = [st.integers(min(1, n), min(n, most)) for n in case.shape]
-    epsilons = list(dict.fromkeys([1.0, case.epsilon]))
-    of_channels = {
-        "scale": st.integers(1, 2),
-        "variance": st.integers(0, _INTEGER),
-        "offset": st.just(0),
-    }
-
-    @st.composite
-    def values(draw: Any) -> tuple[Any, ...]:
-        shape = tuple(draw(size) for size in sizes)
-        channels = spec.view_shape(shape, case.layout)[1]
-        count = math.prod(shape)
-        lists = {role: draw(st.lists(numbers, min_size=count, max_size=count)) for role in views}
-        for role in (role for role in _types(start) if role not in VIEW_ROLES):
-            elements = of_channels.get(role, st.integers(-1, 1))
-            lists[role] = draw(st.lists(elements, min_size=channels, max_size=channels))
-        return (
-            draw(st.sampled_from(_simpler_modes(case.execution))),
-            draw(st.sampled_from(_dtypes(case))),
-            draw(st.sampled_from(epsilons)),
-            shape,
-            tuple(sorted(lists.items())),
-        )
-
-    def make(value: tuple[Any, ...]) -> Problem:
-        mode, dtype, epsilon, shape, lists = value
-        new = dataclasses.replace(case, execution=mode, dtype=dtype, epsilon=epsilon, shape=shape)
-        arrays = {role: np.array(v, np.float64) for role, v in lists}
-        values = {
-            role: _cast(arrays[role], t).reshape(shape if role in VIEW_ROLES else (-1,))
-            for role, t in _types(Problem(new, start.inputs)).items()
-        }
-        opaque = {
-            a.role: np.zeros(0, np.float32) for a in case.spec.inputs if a.kind == spec.OPAQUE
-        }
-        return Problem(new, Inputs({**values, **opaque}, attrs=start.inputs.attrs))
-
-    return values(), make
-
-
-def _has(array: np.ndarray, value: float) -> bool:
-    return bool(np.any(np.isnan(array) if math.isnan(value) else np.isinf(array)))
-
-
 def _has_coefficients(problem: Problem) -> bool:
     """Whether reserve_space_3 holds those that y was computed from x by."""
     channels = problem.inputs.values["scale"].size
     coefficients = problem.inputs.values.get("forward_coefficients", np.zeros(0))
     return coefficients.shape == (spec.ops.NUM_FORWARD_COEFFICIENTS, channels) and channels > 0
+
+
+def _simplify_call(search: _Search) -> None:
+    """The simplest execution mode, float32, whose numbers are the easiest to read, epsilon 1."""
+    case = search.best.case
+    modes = [*DRAWN[: DRAWN.index(case.execution)]] if case.execution in DRAWN else [*DRAWN]
+    choices: list[dict[str, Any]] = [{"execution": mode} for mode in modes]
+    if not _has_coefficients(search.best):
+        choices += [{"dtype": "float32"}, {"epsilon": 1.0}]
+    for choice in choices:
+        new = dataclasses.replace(search.best.case, **choice)
+        if new == search.best.case or new.dtype not in new.spec.dtypes:
+            continue
+        given = search.best.inputs
+        values = dict(given.values)
+        with np.errstate(all="ignore"):
+            for role, dtype in _types(Problem(new, given)).items():
+                values[role] = values[role].astype(dtype)
+        exact = given.exact if "execution" in choice else frozenset()
+        search.fails(Problem(new, Inputs(values, exact, given.attrs)))
 
 
 def _cut(problem: Problem, axis: int, begin: int, end: int) -> Problem:
@@ -256,28 +129,21 @@ def _cut(problem: Problem, axis: int, begin: int, end: int) -> Problem:
 
 
 def _cut_axes(search: _Search) -> None:
-    """Cuts every axis from its end and from its beginning, until that changes nothing."""
-    from hypothesis import strategies as st
-
-    changed = True
-    while changed and not search.is_over:
-        changed = False
-        for axis in np.argsort(search.best.case.shape)[::-1]:
-            for from_begin in (False, True):
-                now = search.best
-                size = now.case.shape[axis]
-                if size <= 1:
-                    continue
-
-                def make(
-                    keep: int, now: Problem = now, axis: int = int(axis), last: bool = from_begin
-                ) -> Problem:
-                    total = now.case.shape[axis]
-                    begin, end = (total - keep, total) if last else (0, keep)
-                    return _cut(now, axis, begin, end)
-
-                # Most of the way in one step, if it can be gone.
-                changed |= search.find(st.integers(1, size - 1), make)
+    """Cuts every axis from its end and from its beginning, the longest first."""
+    for axis, from_begin in itertools.product(
+        np.argsort(search.best.case.shape)[::-1], (False, True)
+    ):
+        start = search.best
+        total = start.case.shape[axis]
+        passes, fails = 0, total
+        while fails - passes > 1 and not search.is_over:
+            # One index is often enough.
+            keep = 1 if fails == total and not passes else (passes + fails) // 2
+            begin = total - keep if from_begin else 0
+            if search.fails(_cut(start, int(axis), begin, begin + keep)):
+                fails = keep
+            else:
+                passes = keep
 
 
 def _simpler(value: float) -> list[float]:
@@ -291,57 +157,37 @@ def _replaced(problem: Problem, role: str, new: np.ndarray) -> Problem:
     return Problem(problem.case, Inputs(values, attrs=problem.inputs.attrs))
 
 
+def _simpler_tensors(old: np.ndarray) -> Iterator[np.ndarray]:
+    """Simpler tensors of one number, or of rounded ones."""
+    if not np.all(old == 0):
+        yield np.zeros_like(old)
+    if not np.all((old == 0) | (old == 1)):
+        yield np.ones_like(old)
+        if not np.array_equal(np.round(old), old, equal_nan=True):
+            yield np.round(old)
+
+
 def _simplify_numbers(search: _Search) -> None:
     """Puts simpler numbers into every tensor: into all of it, then element by element."""
-    from hypothesis import strategies as st
-
     # What would not belong together any more if one of them changed.
     kept = {"x", "offset", "y"} if _has_coefficients(search.best) else set()
     for role in sorted(set(_types(search.best)) - kept, key=lambda r: (r in VIEW_ROLES, r)):
-        old = search.best.inputs.values[role]
-        wide = old.astype(np.float64)
+        old = search.best.inputs.values[role].astype(np.float64)
         with np.errstate(all="ignore"):
-            wholes = [np.zeros_like(wide), np.ones_like(wide), np.round(wide)]
-        whole = [w for w in wholes if not np.array_equal(w, wide, equal_nan=True)]
-        if whole:
-            replace = functools.partial(_replaced, search.best, role)
-            search.find(st.sampled_from(whole), replace)
-        if old.size > _FEW:
-            continue
-        for i in range(old.size):
+            any(search.fails(_replaced(search.best, role, new)) for new in _simpler_tensors(old))
+        for i in range(old.size if old.size <= _FEW else 0):
             now = search.best.inputs.values[role]
             value = float(now.reshape(-1)[i])
-            # Simpler than the present value.
-            options = list(itertools.takewhile(value.__ne__, _simpler(value)))
-            if not options or search.is_over:
-                continue
-
-            def make(new: float, now: np.ndarray = now, i: int = i, role: str = role) -> Problem:
-                array = now.copy()
-                array.reshape(-1)[i] = new
-                return _replaced(search.best, role, array)
-
-            search.find(st.sampled_from(options), make)
+            for option in itertools.takewhile(value.__ne__, _simpler(value)):
+                new = now.copy()
+                new.reshape(-1)[i] = option
+                # 0.4 rounded to the type is another number than 0.4, and no simpler one.
+                is_same = new.reshape(-1)[i] == now.reshape(-1)[i]
+                if is_same or search.fails(_replaced(search.best, role, new)):
+                    break
 
 
-def _reduce(search: _Search) -> None:
-    """Makes the failing problem itself smaller."""
-    start = search.best
-    for mode in _simpler_modes(start.case.execution)[:-1]:
-        if search.is_over or search.fails(
-            Problem(dataclasses.replace(start.case, execution=mode), start.inputs)
-        ):
-            break
-    _cut_axes(search)
-    _simplify_numbers(search)
-
-
-def shrink(
-    start: Problem,
-    wrong: frozenset[str],
-    candidate: Runner,
-    settings: Settings,
-) -> Problem:
+def shrink(start: Problem, wrong: frozenset[str], candidate: Runner, settings: Settings) -> Problem:
     """The smallest problem found in which the candidate fails in one of the ways it did.
 
     Args:
@@ -352,14 +198,12 @@ def shrink(
 
     Returns:
       After SECONDS the smallest one so far.
-
-    Raises:
-      ShrinkError: Hypothesis is not installed.
     """
-    check_possible()
-    search = _Search(start, wrong, candidate, settings, SECONDS)
-    if search.find(*_small_cases(start)):
+    search = _Search(start, wrong, candidate, settings)
+    before = None
+    while search.best is not before and not search.is_over:
+        before = search.best
+        _simplify_call(search)
         _cut_axes(search)
-    else:
-        _reduce(search)
+        _simplify_numbers(search)
     return search.best

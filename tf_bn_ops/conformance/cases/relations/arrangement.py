@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,31 +28,48 @@ from tf_bn_ops.harness.problems import VIEW_ROLES, Inputs
 _Arrange = Callable[[np.ndarray], np.ndarray]
 
 
-def _is_known(op: spec.OpSpec, mode: str) -> bool:
-    return bool(linear_in(op)[0])
+class _Arrangement(NamedTuple):
+    """A call that follows from the base call, and how its tensors do."""
+
+    case: Case
+    of_view: _Arrange
+    of_channels: _Arrange = lambda a: a
 
 
-def _arranged(inputs: Inputs, of_view: _Arrange, of_channels: _Arrange, channels: int) -> Inputs:
+def _arranged(inputs: Inputs, by: _Arrangement, channels: int) -> Inputs:
     """The inputs, arranged; what is neither of the two, and is not read, stays."""
     values = {}
     for role, array in inputs.values.items():
         if role in VIEW_ROLES:
-            values[role] = np.ascontiguousarray(of_view(array))
+            values[role] = np.ascontiguousarray(by.of_view(array))
         elif array.shape == (channels,):
-            values[role] = np.ascontiguousarray(of_channels(array))
+            values[role] = np.ascontiguousarray(by.of_channels(array))
     return changed(inputs, values)
 
 
-def _compared(
-    a: Answered, b: Answered, of_view: _Arrange, of_channels: _Arrange
-) -> Iterator[Comparison]:
-    """The outputs of `b` against those of `a`, arranged like its inputs."""
-    for role in outputs_of(a.case.spec):
-        if role not in a.outputs:
-            continue
-        arrange = of_view if role in VIEW_ROLES else of_channels
-        difference = b.outputs[role] - arrange(a.outputs[role])
-        yield Comparison(role, difference, b.bound(role) + arrange(a.bound(role)))
+def _relation(
+    what: str,
+    arrangements: Callable[[Case], Sequence[_Arrangement]],
+    applies: Callable[[spec.OpSpec, str], bool] = lambda op, mode: True,
+) -> Relation:
+    def calls(case: Case, inputs: Inputs) -> Sequence[Member]:
+        _, channels = _channels(case)
+        others = [(by.case, _arranged(inputs, by, channels)) for by in arrangements(case)]
+        return [(case, inputs), *others]
+
+    def check(answers: Sequence[Answered]) -> Iterator[Comparison]:
+        base, *others = answers
+        for other, by in zip(others, arrangements(base.case), strict=True):
+            for role in outputs_of(base.case.spec):
+                if role in base.outputs:
+                    arrange = by.of_view if role in VIEW_ROLES else by.of_channels
+                    difference = other.outputs[role] - arrange(base.outputs[role])
+                    allowed = other.bound(role) + arrange(base.bound(role))
+                    yield Comparison(role, difference, allowed)
+
+    return Relation(
+        what, lambda op, mode: bool(linear_in(op)[0]) and applies(op, mode), calls, check
+    )
 
 
 def _channels(case: Case) -> tuple[int, int]:
@@ -64,105 +82,50 @@ def _order(case: Case, count: int) -> np.ndarray:
     return np.random.default_rng([case.seed, 5]).permutation(count)
 
 
-# ---- Channels ------------------------------------------------------------------------------------
+def _taken(case: Case, which: np.ndarray) -> _Arrangement:
+    """Some channels, in some order."""
+    axis, _ = _channels(case)
+    shape = tuple(len(which) if i == axis else n for i, n in enumerate(case.shape))
+    other = dataclasses.replace(case, shape=shape)
+    return _Arrangement(other, lambda a: a.take(which, axis), lambda a: a[which])
 
 
-def _permuted(case: Case, inputs: Inputs) -> Sequence[Member]:
-    axis, channels = _channels(case)
-    order = _order(case, channels)
-    other = _arranged(inputs, lambda a: a.take(order, axis), lambda a: a[order], channels)
-    return [(case, inputs), (case, other)]
+def _permuted(case: Case) -> list[_Arrangement]:
+    return [_taken(case, _order(case, _channels(case)[1]))]
 
 
-def _check_permuted(answers: Sequence[Answered]) -> Iterator[Comparison]:
-    case = answers[0].case
-    axis, channels = _channels(case)
-    order = _order(case, channels)
-    yield from _compared(answers[0], answers[1], lambda a: a.take(order, axis), lambda a: a[order])
-
-
-def _cut(case: Case) -> int:
+def _split(case: Case) -> list[_Arrangement]:
     _, channels = _channels(case)
-    return 1 + int(np.random.default_rng([case.seed, 6]).integers(channels - 1))
+    cut = 1 + int(np.random.default_rng([case.seed, 6]).integers(channels - 1))
+    return [_taken(case, part) for part in np.split(np.arange(channels), [cut])]
 
 
-def _parts(case: Case) -> list[np.ndarray]:
-    _, channels = _channels(case)
-    return np.split(np.arange(channels), [_cut(case)])
-
-
-def _taken(which: np.ndarray, axis: int) -> _Arrange:
-    """Takes some channels, whose axis it is."""
-    return lambda a: a.take(which, axis)
-
-
-def _split(case: Case, inputs: Inputs) -> Sequence[Member]:
-    axis, channels = _channels(case)
-    members = [(case, inputs)]
-    for part in _parts(case):
-        shape = tuple(len(part) if i == axis else n for i, n in enumerate(case.shape))
-        own = _arranged(inputs, _taken(part, axis), _taken(part, 0), channels)
-        members.append((dataclasses.replace(case, shape=shape), own))
-    return members
-
-
-def _check_split(answers: Sequence[Answered]) -> Iterator[Comparison]:
-    whole, *parts = answers
-    axis, _ = _channels(whole.case)
-    for part, channels in zip(parts, _parts(whole.case), strict=True):
-        yield from _compared(whole, part, _taken(channels, axis), _taken(channels, 0))
-
-
-# ---- Batch and layout ----------------------------------------------------------------------------
-
-
-def _reordered(case: Case, inputs: Inputs) -> Sequence[Member]:
+def _reordered(case: Case) -> list[_Arrangement]:
     order = _order(case, case.shape[0])
-    other = _arranged(inputs, lambda a: a[order], lambda a: a, _channels(case)[1])
-    return [(case, inputs), (case, other)]
+    return [_Arrangement(case, lambda a: a[order])]
 
 
-def _check_reordered(answers: Sequence[Answered]) -> Iterator[Comparison]:
-    order = _order(answers[0].case, answers[0].case.shape[0])
-    yield from _compared(answers[0], answers[1], lambda a: a[order], lambda a: a)
-
-
-def _other_layout(op: spec.OpSpec, layout: str) -> str | None:
-    """The layout of as many dimensions whose channels are elsewhere."""
+def _other_layout(op: spec.OpSpec, layout: str) -> str:
+    """The layout of as many dimensions whose channels are elsewhere, or nothing."""
     rank, last = spec.LAYOUTS[layout]
-    found = [name for name in op.layouts if spec.LAYOUTS[name] == (rank, not last)]
-    return found[0] if found else None
+    return next((name for name in op.layouts if spec.LAYOUTS[name] == (rank, not last)), "")
 
 
-def _transpose(case: Case) -> _Arrange:
-    axis = spec.channel_axis(case.layout)
-    return lambda a: np.moveaxis(a, axis, 1 if axis == a.ndim - 1 else a.ndim - 1)
+def _transposed(case: Case) -> list[_Arrangement]:
+    axis, channels = _channels(case)
+    to = 1 if axis == len(case.shape) - 1 else len(case.shape) - 1
+    shape = [n for i, n in enumerate(case.shape) if i != axis]
+    shape.insert(to, channels)
+    layout = _other_layout(case.spec, case.layout)
+    other = dataclasses.replace(case, layout=layout, shape=tuple(shape))
+    return [_Arrangement(other, lambda a: np.moveaxis(a, axis, to))]
 
 
-def _transposed(case: Case, inputs: Inputs) -> Sequence[Member]:
-    other = _other_layout(case.spec, case.layout)
-    assert other is not None
-    moved = _arranged(inputs, _transpose(case), lambda a: a, _channels(case)[1])
-    shape = moved.values["x"].shape
-    return [(case, inputs), (dataclasses.replace(case, layout=other, shape=shape), moved)]
-
-
-def _check_transposed(answers: Sequence[Answered]) -> Iterator[Comparison]:
-    yield from _compared(answers[0], answers[1], _transpose(answers[0].case), lambda a: a)
-
-
-CHANNEL_ORDER = Relation(
-    "permuted channels give permuted outputs", _is_known, _permuted, _check_permuted
-)
-CHANNEL_SPLIT = Relation(
-    "channels in two calls give what they give in one", _is_known, _split, _check_split
-)
-BATCH_ORDER = Relation(
-    "a reordered batch gives reordered outputs and the same sums",
-    _is_known, _reordered, _check_reordered,
-)  # fmt: skip
-LAYOUT = Relation(
+CHANNEL_ORDER = _relation("permuted channels give permuted outputs", _permuted)
+CHANNEL_SPLIT = _relation("channels in two calls give what they give in one", _split)
+BATCH_ORDER = _relation("a reordered batch gives reordered outputs and the same sums", _reordered)
+LAYOUT = _relation(
     "transposed tensors in the other layout give transposed outputs",
-    lambda op, mode: _is_known(op, mode) and all(_other_layout(op, n) for n in op.layouts),
-    _transposed, _check_transposed,
-)  # fmt: skip
+    _transposed,
+    lambda op, mode: all(_other_layout(op, name) for name in op.layouts),
+)
