@@ -1,17 +1,11 @@
-// What only this library has: loading, two ops, C++ gradients, the block.
+// What only this library has: loading, the block.
 //   client load PATH          LoadOpLibrary(PATH), and the ops before it
-//   client ops CASE...        BatchNormTrainingBackprop, FusedBatchNormEx
-//   client gradients CASE...  d outputs . gradN.pb / d inputs -> outputN.pb
-//   client gradients_of_sum CASE... the same once more, of their sum
 //   client block
 
 #include <cmath>
 #include <cstring>
-#include <set>
 
 #include "support.h"
-#include "tensorflow/cc/framework/gradients.h"
-#include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/const_op.h"
 #include "tensorflow/cc/ops/math_ops.h"
 #include "tf_bn_ops/batch_norm_grad_block.h"
@@ -64,154 +58,6 @@ int Load(const char* path) {
   delete mode;
   EXPECT(ex.activation_mode_ == "Relu" && ex.bessel_correction_);
   return 0;
-}
-
-// The op with inputs that are constants; its outputs but for placeholders.
-struct Built {
-  std::vector<Output> inputs, outputs;
-};
-
-bool IsForward(const Case& c) {
-  return c.op.rfind("FusedBatchNorm", 0) == 0 &&
-         c.op.find("Grad") == std::string::npos;
-}
-
-// The outputs of a forward op.
-std::vector<Output> Forward(const Scope& scope, const Case& c,
-                            const std::vector<Output>& in) {
-  namespace bn = tf_bn_ops::ops;
-  const auto attrs = [&](auto attrs) {
-    return attrs.Epsilon(c.epsilon)
-        .ExponentialAvgFactor(c.exponential_avg_factor)
-        .DataFormat(c.data_format)
-        .IsTraining(c.is_training != 0);
-  };
-  const auto outputs = [](const auto& op) -> std::vector<Output> {
-    return {op.y, op.batch_mean, op.batch_variance, op.reserve_space_1,
-            op.reserve_space_2};
-  };
-  if (c.op == "FusedBatchNorm") {
-    return outputs(bn::FusedBatchNorm(scope, in[0], in[1], in[2], in[3], in[4],
-                                      attrs(bn::FusedBatchNorm::Attrs())));
-  }
-  if (c.op == "FusedBatchNormV2") {
-    return outputs(bn::FusedBatchNormV2(scope, in[0], in[1], in[2], in[3],
-                                        in[4],
-                                        attrs(bn::FusedBatchNormV2::Attrs())));
-  }
-  if (c.op == "FusedBatchNormV3") {
-    return outputs(bn::FusedBatchNormV3(scope, in[0], in[1], in[2], in[3],
-                                        in[4],
-                                        attrs(bn::FusedBatchNormV3::Attrs())));
-  }
-  const std::vector<Output> side_input(in.begin() + 5, in.end());
-  const bn::FusedBatchNormEx op(
-      scope, in[0], in[1], in[2], in[3], in[4], side_input,
-      attrs(bn::FusedBatchNormEx::ActivationMode(c.activation_mode)
-                .BesselCorrection(c.bessel_correction != 0)));
-  EXPECT(op.operation.num_outputs() == 6);
-  EXPECT(op.reserve_space_3 == op.operation.output(5));
-  return outputs(op);
-}
-
-Built Build(const Scope& scope, const Case& c) {
-  namespace bn = tf_bn_ops::ops;
-  Built built;
-  for (const tf::Tensor& tensor : c.tensors) {
-    built.inputs.push_back(tf::ops::Const(scope, tensor));
-  }
-  const auto& in = built.inputs;
-  if (IsForward(c)) {
-    built.outputs = Forward(scope, c, in);
-    Check(scope.status());
-    return built;
-  }
-  const auto fused = [&](const auto& op) {
-    built.outputs = {op.x_backprop, op.scale_backprop, op.offset_backprop};
-  };
-  const auto attrs = [&](auto attrs) {
-    return attrs.Epsilon(c.epsilon)
-        .DataFormat(c.data_format)
-        .IsTraining(c.is_training != 0);
-  };
-  if (c.op == "FusedBatchNormGrad") {
-    fused(bn::FusedBatchNormGrad(scope, in[0], in[1], in[2], in[3], in[4],
-                                 attrs(bn::FusedBatchNormGrad::Attrs())));
-  } else if (c.op == "FusedBatchNormGradV2") {
-    fused(bn::FusedBatchNormGradV2(scope, in[0], in[1], in[2], in[3], in[4],
-                                   attrs(bn::FusedBatchNormGradV2::Attrs())));
-  } else if (c.op == "FusedBatchNormGradV3") {
-    fused(bn::FusedBatchNormGradV3(scope, in[0], in[1], in[2], in[3], in[4],
-                                   in[5],
-                                   attrs(bn::FusedBatchNormGradV3::Attrs())));
-  } else {
-    const bn::BatchNormTrainingBackprop op(scope, in[0], in[1], in[2], in[3],
-                                           in[4], in[5], c.epsilon);
-    EXPECT(op.operation.num_outputs() == 3);
-    built.outputs = {op.input_delta, op.gamma_delta, op.beta_delta};
-  }
-  Check(scope.status());
-  return built;
-}
-
-void Ops(const Case& c) {
-  const Scope scope = Scope::NewRootScope();
-  const auto results = RunGraph(scope, Build(scope, c).outputs);
-  for (size_t k = 0; k < results.size(); ++k) {
-    WriteTensor(File(c.folder, "output", k), results[k]);
-  }
-}
-
-// The inputs that an op has a gradient by.
-std::set<int> Differentiable(const Case& c) {
-  if (c.op == "BatchNormTrainingBackprop") return {0, 1, 5};
-  if (c.tensors.size() == 6 && IsForward(c)) return {0, 1, 2, 5};
-  return {0, 1, 2};
-}
-
-void Gradients(const Case& c, bool of_sum) {
-  const Scope scope = Scope::NewRootScope();
-  const Built built = Build(scope, c);
-  std::vector<Output> outputs, grad_inputs;
-  for (int i = 0; i < 3; ++i) {  // an output without a file gets no gradient
-    const std::string path = File(c.folder, "grad", i);
-    if (!Exists(path)) continue;
-    outputs.push_back(built.outputs[i]);
-    grad_inputs.push_back(tf::ops::Const(scope, ReadTensor(path)));
-  }
-  std::vector<Output> gradients;
-  Check(tf::AddSymbolicGradients(scope, outputs, built.inputs, grad_inputs,
-                                 &gradients));
-  const std::set<int> differentiable = Differentiable(c);
-  std::vector<Output> kept;
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    const bool has = gradients[i].node() != nullptr;
-    EXPECT(has == (differentiable.count(i) > 0));
-    if (has) kept.push_back(gradients[i]);
-  }
-  if (of_sum) {
-    std::vector<Output> inputs;
-    for (int i : differentiable) inputs.push_back(built.inputs[i]);
-    gradients.clear();
-    Check(tf::AddSymbolicGradients(scope, kept, inputs, &gradients));
-    kept = gradients;
-  }
-  std::vector<int> written;  // The others have no gradient.
-  std::vector<Output> fetched;
-  size_t k = 0;
-  for (int i : differentiable) {
-    const Output& gradient = kept[k++];
-    if (gradient.node() == nullptr) continue;
-    written.push_back(i);
-    fetched.push_back(gradient);
-  }
-  const auto results = RunGraph(scope, fetched);
-  for (size_t j = 0; j < written.size(); ++j) {
-    const int i = written[j];
-    EXPECT(results[j].shape() == c.tensors[i].shape());
-    EXPECT(results[j].dtype() == c.tensors[i].dtype());
-    WriteTensor(File(c.folder, "output", i), results[j]);
-  }
 }
 
 // The side input is a pin that may stay unset.
@@ -322,11 +168,6 @@ int main(int argc, char** argv) {
     RefusingBlock();
     Block();
     ForwardBlock();
-  }
-  for (int i = 2; i < argc; ++i) {
-    if (command == "ops") Ops(Case(argv[i]));
-    if (command == "gradients") Gradients(Case(argv[i]), false);
-    if (command == "gradients_of_sum") Gradients(Case(argv[i]), true);
   }
   return 0;
 }

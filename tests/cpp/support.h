@@ -47,13 +47,14 @@ inline bool Exists(const std::string& path) {
 }
 
 // One case: its folder has inputN.pb and the file `case` with op, epsilon, data
-// format ("-" for attributes left out), is_training (0 or 1), and what forward
-// ops have: exponential_avg_factor, activation_mode, bessel_correction.
+// format ("-" for attributes left out), is_training (0 or 1), and what some ops
+// have: exponential_avg_factor, activation_mode, bessel_correction, axis,
+// num_side_inputs.
 struct Case {
   explicit Case(const std::string& the_folder) : folder(the_folder) {
     std::ifstream(folder + "/case") >> op >> epsilon >> data_format >>
         is_training >> exponential_avg_factor >> activation_mode >>
-        bessel_correction;
+        bessel_correction >> axis >> num_side_inputs;
     has_attrs = data_format != "-";
     for (int i = 0; Exists(File(folder, "input", i)); ++i) {
       tensors.push_back(ReadTensor(File(folder, "input", i)));
@@ -62,7 +63,7 @@ struct Case {
   std::string folder, op, data_format, activation_mode;
   double epsilon = 0;
   float exponential_avg_factor = 1;
-  int is_training = 1, bessel_correction = 1;
+  int is_training = 1, bessel_correction = 1, axis = -1, num_side_inputs = 0;
   bool has_attrs = false;
   std::vector<tensorflow::Tensor> tensors;
 };
