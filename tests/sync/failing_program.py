@@ -31,7 +31,8 @@ def main(how: str, seconds: str) -> None:
     if strategy.cluster_resolver.task_id == 1:
         if how == "dies":
             os._exit(1)
-        time.sleep(600)
+        time.sleep(4 * float(seconds))
+        os._exit(1)
     start = time.monotonic()
     try:
         outcome = f"returned {step().numpy()}"
