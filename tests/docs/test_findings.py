@@ -13,11 +13,10 @@ import os
 import pathlib
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
+import forked
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -69,8 +68,7 @@ FINDINGS = {finding.title: finding for finding in findings()}
 
 def run(finding: Finding, command: str, folder: pathlib.Path) -> Run:
     """Runs a program by one of its commands."""
-    (folder / "program.py").write_text(finding.program, "utf-8")
-    *settings, _python, script = shlex.split(command.partition("program.py")[0] + "program.py")
+    *settings, _python, _script = shlex.split(command.partition("program.py")[0] + "program.py")
     arguments = shlex.split(command.partition("program.py")[2])
     dropped = ("TF_", "ONEDNN", "KERAS", "XLA_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
@@ -78,10 +76,7 @@ def run(finding: Finding, command: str, folder: pathlib.Path) -> Run:
     # TensorFlow's default on processors with AVX512-VNNI, such as that of the page; not on others.
     environment["TF_ENABLE_ONEDNN_OPTS"] = "1"
     environment |= dict(setting.split("=", 1) for setting in settings)
-    done = subprocess.run(
-        [sys.executable, script, *arguments],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    done = forked.run(finding.program, *arguments, env=environment, cwd=folder, timeout=300)
     if done.returncode < 0:
         return Run(command, f"{ABORTED}\n")
     assert done.returncode == 0, done.stderr[-2000:]
