@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import pathlib
 
 import numpy as np
@@ -147,6 +148,8 @@ def test_a_norm_that_is_added_to_itself_is_reported_once():
     concrete = step(forward, [SHAPES["NHWC"]])
     report = rewrite.fusion_report(concrete)
     assert len([fusion for fusion in report if fusion.direction == "forward"]) == 1
+    graph_def = graph_def_of(forward)
+    assert rewrite.fuse(graph_def) == graph_def
 
 
 def test_running_statistics_are_outputs_of_the_fused_op():
@@ -186,64 +189,51 @@ def test_the_keras_layers_op_keeps_its_moving_variance():
     assert_close(rewrite.to_builtin(fused)(x), concrete(x))
 
 
-@pytest.mark.parametrize("batch", [4, None], ids=["static", "dynamic"])
-def test_a_side_input_that_others_read_too(batch):
+def beside_others(x):
     """The shortcut of a ResNet; with a batch of unknown size its gradient holds reductions."""
+    shortcut = tf.nn.relu(norm(tf.sin(x)))
+    y = tf.nn.relu(norm(tf.cos(shortcut)) + shortcut)
+    return tf.nn.relu(shortcut - norm(y)) + y  # The last norm is subtracted, which is no pattern.
 
-    def forward(x):
-        shortcut = tf.nn.relu(norm(tf.sin(x)))
-        y = tf.nn.relu(norm(tf.cos(shortcut)) + shortcut)
-        return tf.nn.relu(shortcut - norm(y)) + y
 
-    shape = SHAPES["NHWC"]
-    concrete = step(forward, [(batch, *shape[1:])])
+def nested(x):
+    block = tf.function(lambda x: tf.nn.relu(norm(x) + x))
+    x = block(x)
+    x = tf.cond(tf.reduce_sum(x) > 0, lambda: tf.nn.relu6(norm(x)), lambda: x)
+    return tf.while_loop(
+        lambda i, _: i < 3, lambda i, x: (i + 1, tf.nn.relu(norm(tf.sin(x)))), [0, x]
+    )[1]
+
+
+# A block, and how many places of it are fused forward and backward.
+BLOCKS = {
+    "a side input that others read too": (beside_others, 2, 2),
+    "two norms that are added": (lambda x: tf.nn.relu(norm(tf.sin(x)) + norm(tf.cos(x))), 1, 1),
+    "functions, branches and loops": (nested, 3, 3),
+}
+
+
+# In a function whose batch is not known, an addition might broadcast.
+@pytest.mark.parametrize(
+    ("name", "batch"), [*((name, 4) for name in BLOCKS), *((name, None) for name in [*BLOCKS][:2])]
+)
+def test_blocks(name, batch):
+    """They compute what they did, fused, taken apart again, and with TensorFlow's ops alone."""
+    forward, *places = BLOCKS[name]
+    concrete = step(forward, [(batch, *SHAPES["NHWC"][1:])])
     fused = rewrite.fuse(concrete)
-    # The last norm is subtracted, which is no pattern.
-    assert ops_of(fused).count(EX) == 2
-    assert ops_of(fused).count(GRAD_EX) == 2
-    x = data(shape)
-    assert_close(fused(x), concrete(x))
-    assert_close(rewrite.unfuse(fused)(x), concrete(x))
+    assert [ops_of(fused).count(op) for op in (EX, GRAD_EX)] == places
+    x = data(SHAPES["NHWC"])
+    for function in (fused, rewrite.unfuse(fused), rewrite.to_builtin(fused)):
+        assert_close(function(x), concrete(x))
 
 
-@pytest.mark.parametrize("batch", [4, None], ids=["static", "dynamic"])
-def test_of_two_norms_that_are_added_one_is_fused(batch):
-    def forward(x):
-        return tf.nn.relu(norm(tf.sin(x)) + norm(tf.cos(x)))
-
-    shape = SHAPES["NHWC"]
-    concrete = step(forward, [(batch, *shape[1:])])
-    fused = rewrite.fuse(concrete)
-    norms = [op for op in ops_of(fused) if "BatchNorm" in op]
-    assert norms == ["FusedBatchNormGradV3", "FusedBatchNormV3", EX, GRAD_EX]
-    assert "ReluGrad" not in ops_of(fused)
-    x = data(shape)
-    assert_close(fused(x), concrete(x))
-
-
-def test_nested_functions_branches_and_loops():
-    @tf.function
-    def block(x):
-        return tf.nn.relu(norm(x) + x)
-
-    def forward(x):
-        x = block(x)
-        x = tf.cond(tf.reduce_sum(x) > 0, lambda: tf.nn.relu6(norm(x)), lambda: x)
-        return tf.while_loop(
-            lambda i, _: i < 3, lambda i, x: (i + 1, tf.nn.relu(norm(tf.sin(x)))), [0, x]
-        )[1]
-
-    concrete = step(forward, [SHAPES["NHWC"]])
-    report = rewrite.fusion_report(concrete)
+def test_the_report_names_the_functions_of_branches_and_loops():
+    report = rewrite.fusion_report(step(nested, [SHAPES["NHWC"]]))
     assert {fusion.refusal for fusion in report} == {""}
     assert {"while", "cond"} <= {
         part for fusion in report for part in ("while", "cond") if part in fusion.function
     }
-    fused = rewrite.fuse(concrete)
-    assert not {"Relu", "ReluGrad", "Relu6", "Relu6Grad"} & set(ops_of(fused))
-    x = data(SHAPES["NHWC"])
-    assert_close(fused(x), concrete(x))
-    assert_close(rewrite.unfuse(fused)(x), concrete(x))
 
 
 def test_a_backward_pass_alone_masks_by_y():
@@ -446,26 +436,68 @@ def assert_refused(graph_def, reason, **keep):
     assert rewrite.fuse(graph_def, **keep) == graph_def
 
 
-def test_an_intermediate_that_others_read():
-    def build(x):
+def others_read_the_norm(x):
+    y = norm(x)
+    tf.nn.relu(y)
+    tf.sin(y)
+
+
+def others_read_the_sum(x):
+    y = norm(x) + x
+    tf.nn.relu(y)
+    tf.sin(y)
+
+
+def others_wait_for_it(x):
+    y = norm(x)
+    tf.nn.relu(y)
+    with tf.control_dependencies([y]):
+        tf.constant(1, name="after")
+
+
+def it_would_become_a_cycle(x):
+    y, mean, *_ = norm_outputs(x)
+    tf.nn.relu(y + (x - mean))
+
+
+def on_a_device(name, x):
+    with tf.device(name):
         y = norm(x)
-        tf.nn.relu(y)
-        tf.sin(y)
+    tf.nn.relu(y)
 
-    assert_refused(graph_def_of(build), "Sin reads FusedBatchNormV3 too")
 
-    def add_is_read(x):
-        y = norm(x) + x
-        tf.nn.relu(y)
-        tf.sin(y)
+def behind_a_convolution(x, is_training=False):
+    x = tf.nn.conv2d(x, tf.ones([1, 1, 3, 3]), 1, "SAME")
+    tf.nn.relu(norm(x, is_training=is_training))
 
-    assert_refused(graph_def_of(add_is_read), "Sin reads add too")
 
-    def twice(x):
-        y = norm(x)
-        tf.nn.relu(y + y)
+def with_vectors_of_bfloat16(x):
+    tf.nn.relu(norm(tf.cast(x, tf.bfloat16), vectors=tf.unstack(tf.ones([4, 3], tf.bfloat16))))
 
-    assert rewrite.fuse(graph_def_of(twice)) == graph_def_of(twice)
+
+REFUSED = {
+    "Sin reads FusedBatchNormV3 too": others_read_the_norm,
+    "Sin reads add too": others_read_the_sum,
+    "after has a control edge from FusedBatchNormV3": others_wait_for_it,
+    "what is added or waited for depends on its other outputs": it_would_become_a_cycle,
+    "it is on the device /device:GPU:0": functools.partial(on_a_device, "/GPU:0"),
+    "FusedBatchNormV3 and Relu are on different devices": functools.partial(on_a_device, "/CPU:0"),
+    "its attr U is DT_BFLOAT16": with_vectors_of_bfloat16,
+    "TensorFlow fuses it into the convolution before it": behind_a_convolution,
+    "StopGradient is between it and add": lambda x: tf.nn.relu(
+        tf.stop_gradient(norm(x)) + tf.sin(x)
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_is_refused_says_why(reason):
+    assert_refused(graph_def_of(REFUSED[reason]), reason)
+
+
+def test_what_looks_like_it_and_is_fused():
+    behind = functools.partial(behind_a_convolution, is_training=True)
+    assert refusals(graph_def_of(behind)) == [""]
 
 
 def test_an_intermediate_whose_shape_is_read():
@@ -507,15 +539,7 @@ def test_an_intermediate_that_is_fetched():
     assert_refused(meta_graph, "add is kept by name")
 
 
-def test_control_edges():
-    def build(x):
-        y = norm(x)
-        tf.nn.relu(y)
-        with tf.control_dependencies([y]):
-            tf.constant(1, name="after")
-
-    assert_refused(graph_def_of(build), "after has a control edge from FusedBatchNormV3")
-
+def test_control_edges_into_a_place_stay():
     def before(x):
         y = norm(x)
         with tf.control_dependencies([tf.constant(1, name="before")]):
@@ -523,16 +547,6 @@ def test_control_edges():
 
     (fused,) = [node for node in rewrite.fuse(graph_def_of(before)).node if node.op == EX]
     assert "^before" in fused.input
-
-
-def test_what_would_become_a_cycle():
-    def build(x):
-        y, mean, *_ = tf.raw_ops.FusedBatchNormV3(
-            x=x, scale=VECTORS[0], offset=VECTORS[1], mean=[], variance=[]
-        )
-        tf.nn.relu(y + (x - mean))
-
-    assert_refused(graph_def_of(build), "what is added or waited for depends on its other outputs")
 
 
 def test_what_would_become_a_cycle_of_two():
@@ -615,30 +629,6 @@ def test_graphs_that_protobuf_cannot_hold_are_an_error():
     library.tfbn_free(report)
 
 
-def test_devices():
-    def build(x):
-        with tf.device("/GPU:0"):
-            y = norm(x)
-        tf.nn.relu(y)
-
-    assert_refused(graph_def_of(build), "it is on the device /device:GPU:0")
-
-    def mixed(x):
-        with tf.device("/CPU:0"):
-            y = norm(x)
-        tf.nn.relu(y)
-
-    assert_refused(graph_def_of(mixed), "FusedBatchNormV3 and Relu are on different devices")
-
-
-def test_types():
-    def build(x):
-        vectors = tf.ones([4, 3], tf.bfloat16)
-        tf.nn.relu(norm(x, vectors=tf.unstack(vectors)))
-
-    assert_refused(graph_def_of(build, dtype=tf.bfloat16), "its attr U is DT_BFLOAT16")
-
-
 @pytest.mark.parametrize("shapes", [((4, 6, 5, 3), (4, 1, 1, 3)), ((None,) * 4, (None,) * 4)])
 def test_an_addition_that_may_broadcast(shapes):
     concrete = step(lambda x, side: tf.nn.relu(norm(x) + side), shapes)
@@ -648,15 +638,6 @@ def test_an_addition_that_may_broadcast(shapes):
     ]
     x, side = data((4, 6, 5, 3)), data((4, 1, 1, 3), seed=1)
     assert_close(rewrite.fuse(concrete)(x, side), concrete(x, side))
-
-
-def test_frozen_norms_that_tensorflow_fuses_into_a_convolution():
-    def build(x, is_training=False):
-        x = tf.nn.conv2d(x, tf.ones([1, 1, 3, 3]), 1, "SAME")
-        tf.nn.relu(norm(x, is_training=is_training))
-
-    assert_refused(graph_def_of(build), "TensorFlow fuses it into the convolution before it")
-    assert refusals(graph_def_of(lambda x: build(x, is_training=True))) == [""]
 
 
 def test_frozen_norms_that_tensorflow_fuses_wrongly():
@@ -696,13 +677,6 @@ def test_gated_gradients_are_fused_or_reported(gate):
     gates = [each.refusal for each in report if each.refusal]
     assert len(gates) == (2 if gate == 1 else 0), gates
     assert all("control_dependency is between" in text for text in gates)
-
-
-def test_a_norm_whose_gradient_is_stopped():
-    def build(x):
-        tf.nn.relu(tf.stop_gradient(norm(x)) + tf.sin(x))
-
-    assert_refused(graph_def_of(build), "StopGradient is between it and add")
 
 
 def test_functions_that_xla_compiles():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import os
-import pathlib
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -17,12 +16,10 @@ import forked
 import numpy as np
 import pytest
 import tensorflow as tf
-from build_helpers import environment
 from test_fuse import SHAPES, VECTORS, SmallResNet, assert_close, data, norm
 
-from tf_bn_ops import _graph_fusion, _loader
+from tf_bn_ops import _graph_fusion
 
-ROOT = pathlib.Path(_loader.__file__).resolve().parent.parent
 HERE = os.path.dirname(os.path.abspath(__file__))
 SHAPE = SHAPES["NHWC"]
 
@@ -83,99 +80,89 @@ def relu6_alone(x):
     return tf.nn.relu6(norm(tf.sin(x)))
 
 
-@pytest.mark.parametrize("layer", [forward, relu6_alone])
-def test_a_tape_outside_of_the_function(fuses, layer):
+def with_a_tape_outside(layer):
     """TensorFlow then makes a forward and a backward function of it; each is fused by itself."""
-
-    def gradient():
-        function = tf.function(layer)
-        x = data(SHAPE)
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = function(x)
-        return y, tape.gradient(y, x, tf.cos(3 * y))
-
-    got, count = fuses(gradient)
-    assert count == 2
-    _graph_fusion.set_enabled(False)
-    assert_close(got, gradient())
+    function, x = tf.function(layer), data(SHAPE)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    return y, tape.gradient(y, x, tf.cos(3 * y))
 
 
-def test_branches_loops_and_functions_that_are_not_inlined(fuses):
+def with_branches_loops_and_functions_that_are_not_inlined():
     @tf.function(experimental_attributes={"_noinline": True})
     def block(x):
         return forward(x)
 
-    def gradient():
-        @tf.function
-        def step(x):
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                y = block(x)
-                y = tf.cond(tf.reduce_sum(y) > 0, lambda: tf.nn.relu6(norm(y)), lambda: y)
-                y = tf.while_loop(lambda i, _: i < 3, lambda i, z: (i + 1, forward(z)), [0, y])[1]
-            return y, tape.gradient(y, x, tf.cos(3 * y))
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = block(x)
+            y = tf.cond(tf.reduce_sum(y) > 0, lambda: tf.nn.relu6(norm(y)), lambda: y)
+            y = tf.while_loop(lambda i, _: i < 3, lambda i, z: (i + 1, forward(z)), [0, y])[1]
+        return y, tape.gradient(y, x, tf.cos(3 * y))
 
-        return step(data(SHAPE))
-
-    got, count = fuses(gradient)
-    assert count == 6
-    _graph_fusion.set_enabled(False)
-    assert_close(got, gradient())
+    return step(data(SHAPE))
 
 
-def test_a_session(fuses):
-    fed = data(SHAPE).numpy()
-
-    def gradient():
-        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-            x = tf.compat.v1.placeholder(tf.float32, SHAPE)
-            y = forward(x)
-            return session.run([y, tf.gradients(y, x, tf.cos(3 * y))[0]], {x: fed})
-
-    got, count = fuses(gradient)
-    assert count >= 2
-    _graph_fusion.set_enabled(False)
-    assert_close(got, gradient())
+def in_a_session(build, *fed):
+    """What the second run of a graph that `build` makes of x fetches, but for placeholders."""
+    x_fed = data(SHAPE).numpy()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.compat.v1.placeholder(tf.float32, SHAPE)
+        fetches, others = build(x)
+        values = {x: x_fed, **dict(zip(others, fed, strict=True))}
+        fetched = [session.run(fetches, values) for _ in range(2)]
+    return [value for value in fetched[1] if value.size > 1]
 
 
-@pytest.mark.parametrize("output", [1, 2, 5])
-def test_statistics_of_a_frozen_norm_are_fetched(fuses, output):
+def with_gradient(x):
+    y = forward(x)
+    return [y, tf.gradients(y, x, tf.cos(3 * y))[0]], []
+
+
+def frozen_with_statistics(output, x):
     """TensorFlow's remapper takes a frozen norm apart once no node reads them, fetched or not."""
-    fed = data(SHAPE).numpy()
-
-    def gradient():
-        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-            x = tf.compat.v1.placeholder(tf.float32, SHAPE)
-            scale, offset, mean, variance = VECTORS
-            outputs = tf.raw_ops.FusedBatchNormV3(
-                x=x, scale=scale, offset=offset, mean=mean, variance=variance, is_training=False
-            )
-            y = tf.nn.relu(outputs[0])
-            fetches = [outputs[output], tf.gradients(y, x, tf.cos(3 * y))[0]]
-            return [session.run(fetches, {x: fed}) for _ in range(2)]
-
-    got, count = fuses(gradient)
-    assert count == 1
-    _graph_fusion.set_enabled(False)
-    for a, b in zip(got, gradient(), strict=True):
-        assert_close(a[output == 5 :], b[output == 5 :])  # Output 5 holds nothing.
+    scale, offset, mean, variance = VECTORS
+    outputs = tf.raw_ops.FusedBatchNormV3(
+        x=x, scale=scale, offset=offset, mean=mean, variance=variance, is_training=False
+    )
+    y = tf.nn.relu(outputs[0])
+    return [outputs[output], tf.gradients(y, x, tf.cos(3 * y))[0]], []
 
 
-def test_what_is_fed_masks_the_gradient(fuses):
+def masked_by_what_is_fed(x):
     """A session may feed y: the mask must not come from x then."""
-    fed, y_fed = data(SHAPE).numpy(), data(SHAPE, seed=1).numpy()
+    y = relu6_alone(x)
+    return [tf.gradients(y, x, tf.cos(3 * y))[0]], [y]
 
-    def gradient():
-        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-            x = tf.compat.v1.placeholder(tf.float32, SHAPE)
-            y = relu6_alone(x)
-            return session.run([tf.gradients(y, x, tf.cos(3 * y))[0]], {x: fed, y: y_fed})
 
-    got, count = fuses(gradient)
-    assert count == 2
+# What is run, and how many places are fused in it.
+PROGRAMS: dict[str, tuple[Callable[[], Any], int]] = {
+    "a tape outside": (lambda: with_a_tape_outside(forward), 2),
+    "a tape outside, relu6": (lambda: with_a_tape_outside(relu6_alone), 2),
+    "branches, loops": (with_branches_loops_and_functions_that_are_not_inlined, 6),
+    "session": (lambda: in_a_session(with_gradient), 2),
+    **{
+        f"frozen, output {output}": (
+            lambda output=output: in_a_session(functools.partial(frozen_with_statistics, output)),
+            1,
+        )
+        for output in (1, 2, 5)
+    },
+    "y is fed": (lambda: in_a_session(masked_by_what_is_fed, data(SHAPE, seed=1).numpy()), 2),
+    "XLA": (lambda: [tf.function(forward, jit_compile=True)(data(SHAPE))], 0),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_results_are_those_without_the_optimizer(fuses, name):
+    program, places = PROGRAMS[name]
+    got, count = fuses(program)
+    assert count == places
     _graph_fusion.set_enabled(False)
-    assert_close(got, gradient())
+    assert_close(got, program())
 
 
 def test_what_is_fetched_is_computed(fuses):
@@ -188,13 +175,6 @@ def test_what_is_fetched_is_computed(fuses):
     assert count == 0
     np.testing.assert_array_equal(activated, tf.nn.relu(y))
     assert float(tf.reduce_min(y)) < 0
-
-
-def test_programs_of_xla_are_left_alone(fuses):
-    compiled = tf.function(forward, jit_compile=True)
-    got, count = fuses(lambda: compiled(data(SHAPE)))
-    assert count == 0
-    assert_close([got], [forward(data(SHAPE))])
 
 
 def test_a_name_for_the_rewriter_config():
@@ -235,13 +215,7 @@ assert max(abs(a - b) for a, b in zip(plain, fused)) < 1e-5
 
 def test_behind_onednns_remapper():
     """With oneDNN, TensorFlow's remapper has fused some forward ops before."""
-    run = forked.run(
-        PROGRAM,
-        HERE,
-        os.path.dirname(HERE),
-        env=environment(TF_ENABLE_ONEDNN_OPTS="1", PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="3"),
-    )
-    assert run.returncode == 0, run.stderr
+    forked.output(PROGRAM, HERE, os.path.dirname(HERE), TF_ENABLE_ONEDNN_OPTS="1")
 
 
 OTHER_PLUG_IN = """
@@ -289,12 +263,7 @@ def test_another_plug_in_for_cpus_is_one_sentence(tmp_path):
     source.write_text(OTHER_PLUG_IN)
     flags = [*tf.sysconfig.get_compile_flags(), *tf.sysconfig.get_link_flags()]
     subprocess.run(["g++", "-shared", "-fPIC", "-w", source, "-o", library, *flags], check=True)
-    run = forked.run(
-        REFUSED,
-        library,
-        env=environment(PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="3"),
-    )
-    assert "another plug-in" in run.stdout, run.stderr
+    assert "another plug-in" in forked.output(REFUSED, library)
 
 
 FIT = """
@@ -334,8 +303,4 @@ for a, b in zip(fused_weights, weights):
 
 @pytest.mark.long
 def test_keras_fit():
-    run = forked.run(
-        FIT,
-        env=environment(PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="3"),
-    )
-    assert run.returncode == 0, run.stderr
+    forked.output(FIT)
