@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 
+import command
 import pytest
 from numpy_kernels import fill
 
@@ -39,6 +40,7 @@ def _run(*flags, **environment):
     )
 
 
+LIBRARY = f"--library={__file__}"  # Any file.
 SMALL = "FusedBatchNormV3,float32,NHWC,{},training,normal,batch,eps={},eager,seed=1"
 
 
@@ -59,14 +61,28 @@ SMALL = "FusedBatchNormV3,float32,NHWC,{},training,normal,batch,eps={},eager,see
         ),
         ([f"--repro={SMALL.format('100000x100000x1000x3', '0.1')}"], "beyond what can be computed"),
         ([f"--repro={SMALL.format('1x1x1x1', 'nan')}"], "beyond what can be computed"),
+        # Libraries and devices.
+        (["--library=/nowhere.so", "--map=A=FusedBatchNormGrad"], "no library /nowhere.so"),
+        ([LIBRARY], "say what the ops of --library claim"),
+        pytest.param(  # Found by the candidate's process, beside those of all references.
+            [LIBRARY, "--map=A=FusedBatchNormGrad", "--cases=1"],
+            "cannot be used",
+            marks=pytest.mark.long,
+        ),
+        (["--map=A=FusedBatchNormGrad"], "give one"),
+        ([LIBRARY, "--map=A"], "--map takes"),
+        ([LIBRARY, "--map=A=B"], "'B' is not one of"),
+        ([LIBRARY, "--map=A=FusedBatchNormGrad", "--candidate=os"], "either --candidate or --lib"),
+        ([LIBRARY, "--mapping=/nowhere.toml"], "cannot read the mapping file"),
+        (["--device=TOY", "--candidate=onednn"], "--device judges TensorFlow's own ops"),
+        (["--device=TOY", "--library=/nowhere.so"], "no library /nowhere.so"),
+        (["--device=the left one"], "names no device"),
     ],
 )
-def test_wrong_usage_is_one_sentence(flags, message, capsys):
-    assert conformance_command.main(["tf_bn_ops conformance", *flags]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert len(error.strip().splitlines()) == 1
-    VALUES.unparse_flags()
+def test_wrong_usage_is_one_sentence(flags, message):
+    result = command.run(*flags)
+    assert result.returncode == 2 and message in result.stderr, result
+    assert len(result.stderr.strip().splitlines()) == 1
 
 
 def test_missing_scikit_learn_is_said(monkeypatch):
@@ -201,7 +217,7 @@ def test_op_that_the_candidate_lacks_is_said():
 
 @pytest.mark.long
 def test_training_backprop_has_autodiff_beside_its_counterpart():
-    result = _run("--ops=BatchNormTrainingBackprop", "--cases=60", "--kinds=random")
+    result = command.run("--ops=BatchNormTrainingBackprop", "--cases=60", "--kinds=random")
     assert result.returncode == 0, result.stdout + result.stderr
     assert re.search(r"autodiff: outside .* of 60 cases", result.stdout)
     answered = re.search(r"eigen: outside .* of (\d+) cases", result.stdout)
@@ -209,10 +225,11 @@ def test_training_backprop_has_autodiff_beside_its_counterpart():
 
 
 @pytest.mark.long
-def test_failing_case_replays_and_is_reduced_to_a_program(tmp_path):
+def test_failing_case_replays_and_is_reduced_to_a_program(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
     flags = ["--candidate=odd_ops:flipped", "--ops=V2", "--layouts=NHWC", "--kinds=random"]
     file = tmp_path / "run.json"
-    result = _run(*flags, "--cases=12", "--bounds=textbook", f"--json={file}")
+    result = command.run(*flags, "--cases=12", "--bounds=textbook", f"--json={file}")
     assert result.returncode == 1, result.stdout + result.stderr
     assert "scale_backprop" in result.stdout
     (program,) = {case["script"] for case in json.loads(file.read_text())["cases"]} - {None}
@@ -231,7 +248,7 @@ def test_failing_case_replays_and_is_reduced_to_a_program(tmp_path):
         assert done.stdout.endswith(f"{name}\n")
         assert ("scale_backprop[0]: " in done.stdout) == bool(status)
     replay = re.search(r"replay: python -m tf_bn_ops conformance (.*)", result.stdout)
-    again = _run(*replay.group(1).split())
+    again = command.run(*replay.group(1).split())
     assert again.returncode == 1, again.stdout + again.stderr
     assert "scale_backprop" in again.stdout
 
@@ -239,7 +256,9 @@ def test_failing_case_replays_and_is_reduced_to_a_program(tmp_path):
 @pytest.mark.long
 def test_builtin_passes_as_candidate_and_real_input_runs():
     """Against itself: held to what any float32 kernel meets, and to the known divergences."""
-    result = _run("--candidate=tensorflow:raw_ops", "--ops=V2", "--layouts=NCHW", "--cases=40")
+    result = command.run(
+        "--candidate=tensorflow:raw_ops", "--ops=V2", "--layouts=NCHW", "--cases=40"
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     assert "digits" in result.stdout
     assert "bounds textbook" in result.stdout

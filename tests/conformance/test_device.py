@@ -70,20 +70,6 @@ def test_what_a_device_lacks_is_said(build):
     assert result.returncode == 2 and "there is no device GPU:7" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--device=TOY", "--candidate=onednn"], "--device judges TensorFlow's own ops"),
-        (["--device=TOY", "--library=/nowhere.so"], "no library /nowhere.so"),
-        (["--device=the left one"], "names no device"),
-    ],
-)
-def test_wrong_usage_is_one_sentence(flags, message):
-    result = _run(*flags)
-    assert result.returncode == 2 and message in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
-
-
 class _Output:
     def __init__(self, device):
         self.device = device

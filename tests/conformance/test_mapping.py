@@ -2,13 +2,13 @@
 
 import dataclasses
 import json
-import os
 import pathlib
 import re
 import shlex
 import subprocess
 import sys
 
+import command
 import numpy as np
 import numpy_kernels
 import pytest
@@ -31,14 +31,7 @@ KINDS = "random,contract,relations"
 
 
 def _run(*flags):
-    paths = [str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
-    return subprocess.run(
-        [sys.executable, "-m", "tf_bn_ops", "conformance", f"--kinds={KINDS}", *flags],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    return command.run(f"--kinds={KINDS}", *flags)
 
 
 @pytest.fixture(scope="module")
@@ -344,33 +337,6 @@ def test_map_alone_is_enough_for_equal_signatures():
     assert (
         "contract of TfBnOps>FusedBatchNormGrad passed (FusedBatchNormGrad: OpDef" in result.stdout
     )
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--library=/nowhere.so", "--map=A=FusedBatchNormGrad"], "no library /nowhere.so"),
-        ([f"--library={__file__}"], "say what the ops of --library claim"),
-        pytest.param(  # Found by the candidate's process, beside those of all references.
-            [f"--library={__file__}", "--map=A=FusedBatchNormGrad"],
-            "cannot be used",
-            marks=pytest.mark.long,
-        ),
-        (["--map=A=FusedBatchNormGrad"], "give one"),
-        ([f"--library={__file__}", "--map=A"], "--map takes"),
-        ([f"--library={__file__}", "--map=A=B"], "'B' is not one of"),
-        (
-            [f"--library={__file__}", "--map=A=FusedBatchNormGrad", "--candidate=os"],
-            "either --candidate or --library",
-        ),
-        ([f"--library={__file__}", "--mapping=/nowhere.toml"], "cannot read the mapping file"),
-    ],
-)
-def test_wrong_usage_is_one_sentence(flags, message):
-    result = _run("--cases=1", *flags)
-    assert result.returncode == 2, result.stdout
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
 
 
 ENTRY = '[[op]]\nname = "A"\nlike = "FusedBatchNormGradV2"\n'

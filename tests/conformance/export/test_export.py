@@ -132,8 +132,7 @@ def test_wrong_usage_is_one_sentence(folders, tmp_path, capsys):
 @pytest.mark.long
 @pytest.mark.parametrize("system", ["torch", "onnxruntime"])
 def test_systems_that_are_not_tensorflow_are_judged(system, tmp_path):
-    """PyTorch and ONNX Runtime are careful float32 kernels, but that they meet infinity on the way
-    to some large numbers; an error of a thousandth is found."""
+    """PyTorch and ONNX Runtime are careful float32 kernels; an error of a thousandth is found."""
     if importlib.util.find_spec(system) is None:
         pytest.skip(f"needs {system}")
     flags = ("--ops=FusedBatchNormV3,FusedBatchNormGradV3", "--dtypes=float32", "--cases=200")
@@ -143,8 +142,7 @@ def test_systems_that_are_not_tensorflow_are_judged(system, tmp_path):
     done = subprocess.run(answer, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     judged = _judge(tmp_path / "cases", results)
-    failed = [line for line in judged.stdout.splitlines() if line.startswith("FAIL ")]
-    assert len(failed) < 5 and all(",overflow," in line for line in failed), judged.stdout
+    assert judged.returncode == 0 and judged.stdout.startswith("passed: 0 of "), judged.stdout
     for file in results.glob("*/y.npy"):
         np.save(file, np.load(file) * np.float32(1.001))
     off = _judge(tmp_path / "cases", results).stdout

@@ -1,27 +1,33 @@
 """What the judge promises of any formula, asked with a right kernel and wrong ones: right answers
 pass, a fault fails in some case, and a case that counts as evidence fails wrong-on-purpose answers.
+
+FORMULAS has the forward ops, the gradient behind an activation and the second order, each by the
+formula of its model in a wider type and with a table of faults.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy_kernels import fill
 
+from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.execution.answer import Answer
-from tf_bn_ops.conformance.models import bounds
+from tf_bn_ops.conformance.models import batch_norm, batch_norm_grad_grad, bounds
+from tf_bn_ops.conformance.models.batch_norm_grad_ex import gradients_behind_an_activation
+from tf_bn_ops.conformance.models.formula_models import fill
 from tf_bn_ops.conformance.verdict.judge import judge
 from tf_bn_ops.conformance.verdict.result import CaseResult
 from tf_bn_ops.harness import problems
-from tf_bn_ops.harness.problems import Inputs, Problem
+from tf_bn_ops.harness.problems import IDENTITY, Inputs, Problem
 
 STRICT = bounds.PROFILES["strict"]
 Outputs = dict[str, np.ndarray]
-Kernel = Callable[[Case, Problem], Outputs]
+Kernel = Callable[..., Outputs]
 
 
 class Filled(NamedTuple):
@@ -30,52 +36,282 @@ class Filled(NamedTuple):
     problem: Problem
 
     @classmethod
-    def of(cls, case: Case) -> Filled:
-        inputs = fill(case)
+    def of(cls, case: Case, draw: Callable[[Case], Inputs] = fill) -> Filled:
+        inputs = draw(case)
         return cls(case, inputs, problems.of_call(case, inputs))
+
+
+def answer(outputs: Outputs, one: Filled) -> Answer:
+    """Outputs in the shapes and the order of the case's op."""
+    nothing = np.zeros(0, np.float32)
+    arrays = [
+        outputs.get(arg.role, nothing) for arg in one.case.spec.outputs_with(one.inputs.attrs)
+    ]
+    return Answer([a.reshape(one.case.shape) if a.ndim == 3 else a for a in arrays])
 
 
 @dataclasses.dataclass(frozen=True)
 class Judged:
-    """A formula on filled cases.
+    """A formula and its cases.
 
     Attributes:
+      ops: whose formula it is.
       right: the outputs by role, computed in a wider type and rounded once.
       faults: kernels with one thing wrong.
-      outputs: the roles that are compared.
-      answer: outputs in the shapes and the order of the case's op.
+      count: cases that are drawn; larger ones of them are left out.
+      evidence: wrong-on-purpose answer -> the outputs that cases are evidence for against it.
+      share: of the cases that are evidence.
     """
 
+    ops: Sequence[str]
     right: Kernel
     faults: Mapping[str, Kernel]
-    outputs: Iterable[str]
-    answer: Callable[[Outputs, Case], Answer]
+    count: int
+    evidence: Mapping[str, Sequence[str]]
+    share: float
 
-    def judge(self, kernel: Kernel, filled: Filled) -> CaseResult:
-        answer = self.answer(kernel(filled.case, filled.problem), filled.case)
-        return judge(filled.case, filled.inputs, {"candidate": answer}, STRICT)
+    def filled(self) -> list[Filled]:
+        cases = generate.generate(self.count, 1, generate.combinations(self.ops))
+        return [Filled.of(c) for c in cases if 0 < math.prod(c.shape) < 5_000]
 
-    def assert_right_answers_pass(self, cases: Iterable[Filled]) -> None:
-        for filled in cases:
-            # There the order of operations decides what infinity becomes.
-            if filled.case.kind not in ("nonfinite", "overflow"):
-                result = self.judge(self.right, filled)
-                assert not result.failures, (str(filled.case), result.failures)
-                assert set(result.evidence) == set(self.outputs)
+    def judge(self, kernel: Kernel, one: Filled) -> CaseResult:
+        answers = {"candidate": answer(kernel(one.case, one.problem), one)}
+        return judge(one.case, one.inputs, answers, STRICT)
 
-    def assert_caught(self, fault: str, cases: Iterable[Filled]) -> None:
-        assert any(self.judge(self.faults[fault], filled).failures for filled in cases)
-
-    def evidence_against(
-        self, wrong: str, roles: Iterable[str], cases: Iterable[Filled]
-    ) -> dict[str, int]:
+    def evidence_against(self, wrong: str, cases: Iterable[Filled]) -> dict[str, int]:
         """Cases that count as evidence, by role; each of them fails the wrong answer."""
-        counted = dict.fromkeys(roles, 0)
-        for filled in cases:
-            evidence = self.judge(self.right, filled).evidence
-            failures = self.judge(self.faults[wrong], filled).failures
+        counted = dict.fromkeys(self.evidence[wrong], 0)
+        for one in cases:
+            evidence = self.judge(self.right, one).evidence
+            failures = self.judge(self.faults[wrong], one).failures
             failed = {failure.split()[0] for failure in failures}
             for role in counted:
                 counted[role] += evidence[role]
-                assert role in failed or not evidence[role], (str(filled.case), role)
+                assert role in failed or not evidence[role], (str(one.case), role)
         return counted
+
+
+# ---- Faults of any formula -----------------------------------------------------------------------
+
+
+def _changed(right: Kernel, role: str, change: Callable[[np.ndarray], np.ndarray]) -> Kernel:
+    """A fault that changes an input, where there is one."""
+
+    def fault(case: Case, problem: Problem) -> Outputs:
+        changed = problem.copy()
+        if role in problem.values:
+            with np.errstate(all="ignore"):
+                changed[role] = change(problem[role]).astype(problem[role].dtype)
+        return right(case, changed)
+
+    return fault
+
+
+def _with(right: Kernel, **fields: Any) -> Kernel:
+    """A fault that takes an attr for another; of a function, for what it makes of the problem."""
+
+    def fault(case: Case, problem: Problem) -> Outputs:
+        new = {name: f(problem) if callable(f) else f for name, f in fields.items()}
+        return right(case, dataclasses.replace(problem.copy(), **new))
+
+    return fault
+
+
+def _output(right: Kernel, role: str, change: Callable[[Outputs, Problem], Any]) -> Kernel:
+    """A fault that changes an output."""
+
+    def fault(case: Case, problem: Problem) -> Outputs:
+        outputs = right(case, problem)
+        with np.errstate(all="ignore"):
+            outputs[role] = np.asarray(change(outputs, problem)).astype(outputs[role].dtype)
+        return outputs
+
+    return fault
+
+
+def _of_all(right: Kernel) -> dict[str, Kernel]:
+    """Faults that every formula may have."""
+    return {
+        "other mode": lambda case, problem: right(case, problem, not case.is_training),
+        "epsilon doubled": _with(right, epsilon=lambda problem: 2 * problem.epsilon),
+        "scale ignored": _changed(right, "scale", np.ones_like),
+        "zeros": lambda case, problem: {
+            role: np.zeros_like(array) for role, array in right(case, problem).items()
+        },
+    }
+
+
+def _rounded(found: Mapping[str, np.ndarray], problem: Problem) -> Outputs:
+    return {role: problem.type_of(role).store(array) for role, array in found.items()}
+
+
+# ---- The forward ops -----------------------------------------------------------------------------
+
+
+def forward(case: Case, problem: Problem, is_training: bool | None = None) -> Outputs:
+    read = {role for role in problem.values if problem[role].size}
+    values: dict[str, Any] = {role: problem.wide(role, np.float64) for role in problem.values}
+    zeros = np.zeros(problem.view[1])
+    values |= {role: zeros for role in ("mean", "variance") if role not in read}
+    values |= {"epsilon": problem.epsilon, "activation_mode": problem.activation}
+    values["exponential_avg_factor"] = problem.exponential_avg_factor
+    values["bessel_correction"] = problem.bessel_correction
+    training = case.is_training if is_training is None else is_training
+    with np.errstate(all="ignore"):
+        found = batch_norm.formula(np, values, (0, 2), (1, -1, 1), training)
+        return _rounded({role: found[role] for role in batch_norm.OUTPUTS}, problem)
+
+
+def _count(problem: Problem) -> int:
+    return problem["x"].size // max(problem.view[1], 1)
+
+
+def _unbiased(outputs: Outputs, problem: Problem) -> Any:
+    factor = _count(problem) / max(_count(problem) - 1, 1) if problem.is_training else 1
+    return outputs["saved_variance"] * np.float64(factor)
+
+
+def _of_one_element(outputs: Outputs, problem: Problem) -> Any:
+    """0/0, as M/(M - 1) times a variance of 0 is."""
+    is_one = problem.is_training and _count(problem) == 1
+    return outputs["batch_variance"] * (np.nan if is_one else 1)
+
+
+def _with_unread(outputs: Outputs, problem: Problem) -> Any:
+    """(1 - 1) times what need not be a number."""
+    unread = problem.is_training and problem.exponential_avg_factor == 1 and problem["mean"].size
+    return outputs["batch_mean"] + (0 * problem["mean"] if unread else 0)
+
+
+def _not_averaged(outputs: Outputs, problem: Problem) -> Any:
+    averages = problem.is_training and problem.exponential_avg_factor != 1
+    return _unbiased(outputs, problem) if averages else outputs["batch_variance"]
+
+
+_FORWARD = {
+    **_of_all(forward),
+    "offset of the neighbor": _changed(forward, "offset", lambda a: np.roll(a, 1)),
+    "side input ignored": _changed(forward, "side_input", np.zeros_like),
+    "activation ignored": _with(forward, activation=IDENTITY),
+    "clamped at 6 without being asked": _with(forward, activation="Relu6"),
+    "Bessel's correction ignored": _with(forward, bessel_correction=False),
+    "factor ignored": _with(forward, exponential_avg_factor=1.0),
+    "factor swapped": _with(
+        forward, exponential_avg_factor=lambda p: 1 - p.exponential_avg_factor or 1.0
+    ),
+    "saved variance unbiased": _output(forward, "saved_variance", _unbiased),
+    "saved mean a few ulp off": _output(
+        forward, "saved_mean", lambda o, p: o["saved_mean"] * (1 + 2**-20)
+    ),
+    "the variance of one element is NaN": _output(forward, "batch_variance", _of_one_element),
+    "unread averages are read": _output(forward, "batch_mean", _with_unread),
+    "factor ignored for the variance alone": _output(forward, "batch_variance", _not_averaged),
+    "means swapped": _output(forward, "saved_mean", lambda o, p: o["batch_mean"]),
+    "identity as y": _output(forward, "y", lambda o, p: p["x"]),
+}
+
+# ---- The gradient behind an activation -----------------------------------------------------------
+
+
+def behind_activation(case: Case, problem: Problem, is_training: bool | None = None) -> Outputs:
+    values: dict[str, Any] = {
+        role: problem.wide(role, np.float64)
+        for role in problem.values
+        if role != "forward_coefficients" or problem[role].ndim == 2
+    }
+    values |= {"epsilon": problem.epsilon, "activation_mode": problem.activation}
+    training = case.is_training if is_training is None else is_training
+    with np.errstate(all="ignore"):
+        found = gradients_behind_an_activation(np, values, (0, 2), (1, -1, 1), training)
+        return _rounded(found, problem)
+
+
+def _y(change: Callable[[np.ndarray], np.ndarray]) -> Kernel:
+    return _changed(behind_activation, "y", change)
+
+
+def _y_from(role: str) -> Kernel:
+    def fault(case: Case, problem: Problem) -> Outputs:
+        changed = problem.copy()
+        changed["y"] = problem[role]
+        return behind_activation(case, changed)
+
+    return fault
+
+
+_BEHIND_ACTIVATION = {
+    **_of_all(behind_activation),
+    "unmasked": _with(behind_activation, activation=IDENTITY),
+    "mask from x": _y_from("x"),
+    "mask from the gradient": _y_from("y_backprop"),
+    ">= for >": _y(lambda y: np.where(y == 0, np.ones_like(y), y)),
+    "ReLU6 as ReLU": _y(lambda y: np.where(y >= 6, np.ones_like(y), y)),
+    "NaN passes": _y(lambda y: np.where(np.isnan(y), np.ones_like(y), y)),
+    "side gradient unmasked": _output(
+        behind_activation, "side_input_backprop", lambda o, p: p["y_backprop"]
+    ),
+}
+
+# ---- The second order ----------------------------------------------------------------------------
+
+
+def second_order(case: Case, problem: Problem, is_training: bool | None = None) -> Outputs:
+    wide = np.longdouble if case.dtype == "float64" else np.float64
+    values: dict[str, Any] = {role: problem.wide(role, wide) for role in problem.values}
+    values["epsilon"] = wide(problem.epsilon)
+    training = case.is_training if is_training is None else is_training
+    with np.errstate(all="ignore"):
+        found = batch_norm_grad_grad.formula(np, values, (0, 2), (1, -1, 1), training)
+        return _rounded(found, problem)
+
+
+def _without_last(array: np.ndarray) -> np.ndarray:
+    array = array.copy()
+    array[-1:, :, -1:] = 0
+    return array
+
+
+_SECOND_ORDER = {
+    **_of_all(second_order),
+    "scale of the neighbor": _changed(second_order, "scale", lambda a: np.roll(a, 1)),
+    "scale_backprop_grad ignored": _changed(second_order, "scale_backprop_grad", np.zeros_like),
+    "offset_backprop_grad ignored": _changed(second_order, "offset_backprop_grad", np.zeros_like),
+    "x_backprop_grad negated": _changed(second_order, "x_backprop_grad", np.negative),
+    "last x_backprop_grad missed": _changed(second_order, "x_backprop_grad", _without_last),
+    "last y_backprop missed": _changed(second_order, "y_backprop", _without_last),
+    "y_backprop_grad negated": _output(
+        second_order, "y_backprop_grad", lambda o, p: -o["y_backprop_grad"]
+    ),
+    "x_grad negated": _output(second_order, "x_grad", lambda o, p: -o["x_grad"]),
+    "identity as x_grad": _output(second_order, "x_grad", lambda o, p: p["y_backprop"]),
+    "identity as y_backprop_grad": _output(
+        second_order, "y_backprop_grad", lambda o, p: p["x_backprop_grad"]
+    ),
+    "scale_grad a few ulp off": _output(
+        second_order, "scale_grad", lambda o, p: o["scale_grad"] * np.float64(1 + 2**-6)
+    ),
+}
+
+FORMULAS = {
+    "forward": Judged(
+        ("FusedBatchNormV3", "FusedBatchNormEx"), forward, _FORWARD, 600,
+        {
+            "zeros": batch_norm.OUTPUTS, "identity as y": ("y",),
+            "saved variance unbiased": ("saved_variance",),
+        },
+        1 / 6,
+    ),
+    "behind_activation": Judged(
+        ("FusedBatchNormGradEx",), behind_activation, _BEHIND_ACTIVATION, 260,
+        {"zeros": ("x_backprop", "scale_backprop", "offset_backprop")},
+        1 / 2,
+    ),
+    "second_order": Judged(
+        ("FusedBatchNormGradGrad",), second_order, _SECOND_ORDER, 400,
+        {
+            "zeros": batch_norm_grad_grad.OUTPUTS, "identity as x_grad": ("x_grad",),
+            "identity as y_backprop_grad": ("y_backprop_grad",),
+        },
+        1 / 2,
+    ),
+}  # fmt: skip

@@ -5,8 +5,7 @@ import math
 import numpy as np
 import numpy_kernels
 import pytest
-from judged_faults import Filled
-from test_forward_judge import _answer
+from judged_faults import Filled, answer
 
 from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.models import bounds
@@ -144,13 +143,13 @@ HONEST |= {"welford": _welford, "merged": _merged}
 
 def _filled(count, seed, combos):
     cases = generate.generate(count, seed, combos)
-    return [Filled.of(c) for c in cases if math.prod(c.shape) < 5000]
+    return [Filled.of(c, numpy_kernels.fill) for c in cases if math.prod(c.shape) < 5000]
 
 
 def _judge_forward(statistics, one, profile=FLOAT32):
     with np.errstate(all="ignore"):
-        answer = _answer(_forward(statistics)(one.case, one.problem), one.case)
-    return judge(one.case, one.inputs, {"candidate": answer}, profile)
+        given = answer(_forward(statistics)(one.case, one.problem), one)
+    return judge(one.case, one.inputs, {"candidate": given}, profile)
 
 
 def _judge_gradient(kernel, one, profile=FLOAT32):

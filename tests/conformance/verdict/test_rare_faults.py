@@ -41,11 +41,14 @@ def _nan_of_all(mean, variance):
     return mean, np.where(odd | np.roll(odd, 1), np.nan, variance)
 
 
-class _EpsilonClamped(Kernel):
-    """As libraries do that have a least epsilon."""
+def _epsilon(change):
+    """A kernel with another epsilon."""
 
-    def epsilon(self):
-        return max(super().epsilon(), 1e-5)
+    class Changed(Kernel):
+        def epsilon(self):
+            return change(super().epsilon())
+
+    return Changed
 
 
 class _EpsilonBySixDecimals(Kernel):
@@ -82,7 +85,54 @@ def _count_in(bits):
     return Narrow
 
 
+class _ScaleOfZeroSkipsAChannel(Kernel):
+    """Also where 0 times NaN or infinity is NaN."""
+
+    def run(self):
+        x, scale, offset = super().run()
+        return np.where(self.scale[:, None] == 0, 0, x), scale, offset
+
+
+class _SumsEndWithRow65535(Kernel):
+    def sum(self, terms):
+        return terms.transpose(1, 0, 2).reshape(terms.shape[1], -1)[:, :65535].sum(axis=1)
+
+
+def _outputs(change):
+    """A kernel whose outputs are changed."""
+
+    class Changed(Kernel):
+        def run(self):
+            return change(self, *super().run())
+
+    return Changed
+
+
+def _saturated(kernel, x, scale, offset):
+    return np.clip(x, -65504, 65504) if kernel.case.dtype == "half" else x, scale, offset
+
+
+def _infinity_spreads(kernel, x, scale, offset):
+    infinite = np.isinf(kernel.x).any(axis=(0, 2))
+    neighbour = np.roll(infinite, 1) & ~infinite
+    return x, np.where(neighbour, np.nan, scale).astype(scale.dtype), offset
+
+
 FAULTS = {
+    "33 to 48 channels": _where(lambda c, channels, *_: 33 <= channels <= 48),
+    "an inner size of 7": _where(lambda c, channels, inner, rows: inner == 7),
+    "frozen NCHW alone": _where(lambda c, *_: c.layout == "NCHW" and not c.is_training),
+    "a batch of one in training": _where(lambda c, *_: c.shape[0] == 1 and c.is_training),
+    "more than 65535 channels": _where(lambda c, channels, *_: channels > 65535),
+    "rows beyond 65535 are not summed": _SumsEndWithRow65535,
+    "epsilon is 1e-12 at least": _epsilon(lambda epsilon: max(epsilon, 1e-12)),
+    "epsilon is kept in half": _epsilon(lambda epsilon: float(np.float16(epsilon))),
+    "an infinity spoils its neighbour": _outputs(_infinity_spreads),
+    "a scale of 0 skips its channel": _ScaleOfZeroSkipsAChannel,
+    "half saturates": _outputs(_saturated),
+    "the sum of nothing is NaN": _outputs(
+        lambda k, x, scale, offset: (x, scale if k.x.size else scale * np.nan, offset)
+    ),
     "NaN variance is taken for 0": _statistics(_nan_to(0)),
     "NaN variance is taken for 1": _statistics(_nan_to(1)),
     "NaN mean is taken for 0": _statistics(lambda m, v: (np.nan_to_num(m, nan=0.0), v)),
@@ -91,7 +141,7 @@ FAULTS = {
     ),
     "negative variance is taken for 0": _statistics(lambda m, v: (m, np.maximum(v, 0))),
     "an odd channel spoils its neighbour": _statistics(_nan_of_all),
-    "epsilon is 1e-5 at least": _EpsilonClamped,
+    "epsilon is 1e-5 at least": _epsilon(lambda epsilon: max(epsilon, 1e-5)),  # As some do.
     "epsilon is cached by six decimals": _EpsilonBySixDecimals,
     "rows are counted in 15 bits": _count_in(15),
     "rows are counted in 16 bits": _count_in(16),

@@ -1,0 +1,71 @@
+"""Runs `python -m tf_bn_ops conformance` in the test's own process.
+
+The processes of references are kept for the next run: TensorFlow takes seconds to start. Those of
+candidates are not, whose execution modes ask what a process has seen.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import io
+from typing import NamedTuple
+
+import pytest
+
+from tf_bn_ops.conformance import conformance_command
+from tf_bn_ops.conformance.execution.implementations import CANDIDATE
+from tf_bn_ops.conformance.flags import VALUES
+from tf_bn_ops.harness import processes
+
+_Process = processes.Process
+# What a process is made of -> those that wait.
+_idle: dict[str, list[_Pooled]] = {}
+
+
+class _Pooled(_Process):
+    key = ""
+
+    def close(self) -> None:
+        if self.is_alive:
+            _idle.setdefault(self.key, []).append(self)
+        else:
+            super().close()
+
+
+def _process(name, module, arguments, environment, memory=0):
+    if name == CANDIDATE:
+        return _Process(name, module, arguments, environment, memory)
+    key = repr((module, arguments, sorted(environment.items()), memory))
+    if _idle.get(key):
+        found = _idle[key].pop()
+        found.name = name
+    else:
+        found = _Pooled(name, module, arguments, environment, memory)
+        found.key = key
+    return found
+
+
+@atexit.register
+def _close() -> None:
+    for process in (process for waiting in _idle.values() for process in waiting):
+        _Process.close(process)
+
+
+class Result(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(*flags: str) -> Result:
+    """What a run with these flags returns and prints."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "Process", _process)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                status = conformance_command.main(["tf_bn_ops conformance", *map(str, flags)])
+            finally:
+                VALUES.unparse_flags()
+    return Result(status, out.getvalue(), err.getvalue())
