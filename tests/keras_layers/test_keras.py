@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tf_bn_ops
-from tf_bn_ops.keras import BatchNormalization
+from tf_bn_ops.keras import BatchNormalization, disable, replace_batch_norm
 
 # Rank and channel axis of every layout that is fused.
 LAYOUTS = [(2, -1), (2, 1), (3, -1), (3, 1), (4, -1), (4, 3), (4, 1), (5, -1), (5, 1)]
@@ -25,26 +25,8 @@ def make_input(rank: int, axis: int, dtype="float32") -> tf.Tensor:
 
 def make_pair(x, **kwargs):
     """The parent's layer and ours, with the same weights that are not the initial ones."""
-    layers = [keras.layers.BatchNormalization(**kwargs), BatchNormalization(**kwargs)]
-    rng = np.random.default_rng(1)
-    for layer in layers:
-        layer.build(x.shape)
-    weights = [rng.uniform(0.5, 2, weight.shape) for weight in layers[0].weights]
-    for layer in layers:
-        layer.set_weights(weights)
-    return layers
-
-
-def run(layer, x, training):
-    """Output, moving statistics, and gradients by input and weights."""
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = layer(x, training=training)
-        loss = tf.reduce_sum(tf.sin(tf.cast(y, tf.float32)))
-    sources = [x, *(weight.value for weight in layer.trainable_weights)]
-    gradients = tape.gradient(loss, sources)
-    assert all(gradient is not None for gradient in gradients)
-    return [y, *(w.value for w in layer.non_trainable_weights), *gradients]
+    kinds = (keras.layers.BatchNormalization, BatchNormalization)
+    return [with_weights(kind(**kwargs), x) for kind in kinds]
 
 
 def ops_of(layer, x, **kwargs) -> list[str]:
@@ -58,37 +40,110 @@ def is_fused(layer, x, training=False, **kwargs) -> bool:
     return op in ops_of(layer, x, training=training, **kwargs)
 
 
-def check_equal(x, dtype="float32", training=True, **kwargs):
-    parent, ours = make_pair(x, dtype=dtype, **kwargs)
-    for want, got in zip(run(parent, x, training), run(ours, x, training), strict=True):
-        assert got.dtype == want.dtype
-        want, got = np.float64(want), np.float64(got)
-        assert got.shape == want.shape
+# Rank, axis, policy and further arguments.
+LAYERS = {
+    **{f"rank {rank}, axis {axis}": (rank, axis, "float32", {}) for rank, axis in LAYOUTS},
+    "half": (4, -1, "mixed_float16", {}),
+    "bfloat16": (4, 1, "mixed_bfloat16", {}),
+    "no scale": (4, -1, "float32", {"scale": False}),
+    "no center": (4, -1, "float32", {"center": False}),
+    "neither": (4, -1, "float32", {"scale": False, "center": False}),
+    "float64": (4, -1, "float64", {}),
+    "axis 2": (4, 2, "float32", {}),
+}
+ON_KERAS_PATH = ("float64", "axis 2")
+FUSIONS = [(None, False), (None, True), ("relu", True), ("relu6", False)]
+
+
+def on_the_op(name, training) -> bool:
+    """Inference in float32 is Keras' arithmetic."""
+    return (training or "mixed" in LAYERS[name][2]) and name not in ON_KERAS_PATH
+
+
+def results_of(layer, call, x, side) -> list:
+    """Output, moving statistics, and gradients by inputs and weights."""
+    sources = [x, *([] if side is None else [side])]
+    with tf.GradientTape() as tape:
+        tape.watch(sources)
+        y = call(x, side)
+        loss = tf.reduce_sum(tf.sin(tf.cast(y, tf.float32)))
+    sources += [weight.value for weight in layer.trainable_weights]
+    gradients = tape.gradient(loss, sources)
+    assert all(gradient is not None for gradient in gradients)
+    return [y, *(w.value for w in layer.non_trainable_weights), *gradients]
+
+
+def assert_same_results(got, want, dtype) -> None:
+    for a, b in zip(got, want, strict=True):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        a, b = np.float64(a), np.float64(b)
         # Relative to the largest: in sums of many terms the small ones cancel.
-        bound = TOLERANCES.get(dtype, 1e-12) * max(1, np.max(np.abs(want)))
-        np.testing.assert_allclose(got, want, rtol=0, atol=bound)
+        bound = TOLERANCES.get(dtype, 1e-12) * max(1, np.max(np.abs(b)))
+        np.testing.assert_allclose(a, b, rtol=0, atol=bound)
+
+
+def made(name, kind=BatchNormalization, **more):
+    """A layer of LAYERS, and an input of it."""
+    rank, axis, dtype, arguments = LAYERS[name]
+    x = make_input(rank, axis, dtype.removeprefix("mixed_"))
+    return kind(axis=axis, dtype=dtype, momentum=0.7, epsilon=0.01, **arguments, **more), x
+
+
+def with_weights(layer, x):
+    """Weights that are not the initial ones; the same for the same number of them."""
+    layer.build(x.shape)
+    rng = np.random.default_rng(1)
+    layer.set_weights([rng.uniform(0.5, 2, weight.shape) for weight in layer.weights])
+    return layer
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize(("rank", "axis"), LAYOUTS)
-def test_equals_the_parent(rank, axis, training):
-    x = make_input(rank, axis)
-    check_equal(x, axis=axis, training=training, momentum=0.7, epsilon=0.01)
-    # Inference in float32 is Keras' arithmetic.
-    assert is_fused(BatchNormalization(axis=axis), x, training=training) == training
+@pytest.mark.parametrize(("activation", "with_side_input"), FUSIONS)
+@pytest.mark.parametrize("name", LAYERS)
+def test_results_are_those_of_the_chain_of_keras(name, activation, with_side_input, training):
+    """One layer for batch norm, addition and activation."""
+    theirs, x = made(name, keras.layers.BatchNormalization)
+    ours, _ = made(name, activation=activation)
+    side = tf.sin(3 * x) if with_side_input else None
+    act = keras.activations.get(activation)
+
+    def chain(x, side):
+        y = theirs(x, training=training)
+        return act(y if side is None else y + tf.cast(side, y.dtype))
+
+    want = results_of(with_weights(theirs, x), chain, x, side)
+    call = lambda x, side: ours(x, side_input=side, training=training)  # noqa: E731
+    assert_same_results(results_of(with_weights(ours, x), call, x, side), want, LAYERS[name][2])
+    assert activation is None or np.min(want[0]) == 0
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
-def test_mixed_precision(dtype, training):
-    x = make_input(4, -1, dtype.removeprefix("mixed_"))
-    check_equal(x, dtype=dtype, training=training)
-    assert is_fused(BatchNormalization(dtype=dtype), x, training=training)
+@pytest.mark.parametrize("way", ["replaced", "switched"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_replaced_or_switched_on_keras_layer_is_this_one(name, way, training):
+    results = []
+    for change in (lambda layer: layer, replace_batch_norm):
+        layer, x = made(name, keras.layers.BatchNormalization)
+        with_weights(layer, x)
+        if change is replace_batch_norm and way == "switched":
+            tf_bn_ops.enable(kernels=False, fuse=False)
+        elif change is replace_batch_norm:
+            replace_batch_norm(layer)
+        try:
+            call = lambda x, _, layer=layer: layer(x, training=training)  # noqa: E731
+            results.append(results_of(layer, call, x, None))
+            if change is replace_batch_norm:
+                assert is_fused(layer, x, training=training) == on_the_op(name, training)
+        finally:
+            disable()
+    assert_same_results(results[1], results[0], LAYERS[name][2])
 
 
-@pytest.mark.parametrize(("scale", "center"), [(False, True), (True, False), (False, False)])
-def test_without_scale_or_center(scale, center):
-    check_equal(make_input(4, -1), scale=scale, center=center)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_call_is_one_op_but_for_inference_in_float32(name, training):
+    layer, x = made(name)
+    assert is_fused(layer, x, training=training) == on_the_op(name, training)
 
 
 def test_frozen_layers_infer_and_change_nothing():
@@ -101,13 +156,8 @@ def test_frozen_layers_infer_and_change_nothing():
         np.testing.assert_array_equal(a, b)
 
 
-def test_the_parents_path():
-    x = make_input(4, 2)
-    check_equal(x, axis=2)
-    assert not is_fused(BatchNormalization(axis=2), x, training=True)
+def test_a_mask_takes_the_parents_path():
     x = make_input(3, -1)
-    assert not is_fused(BatchNormalization(dtype="float64"), tf.cast(x, "float64"), training=True)
-    check_equal(tf.cast(x, "float64"), dtype="float64")
     mask = tf.constant([[True, True, False, True]] * 6)
     parent, ours = make_pair(x)
     want = parent(x, training=True, mask=mask)
@@ -250,55 +300,6 @@ def test_compiled_by_xla(training):
 
 
 # ---- Activation and side input -------------------------------------------------------------------
-
-
-def make_fused_pair(x, activation, **kwargs):
-    """A chain of Keras' layers, and ours with all of them inside, both of x and a side input."""
-    parent, _ = make_pair(x, **kwargs)
-    fused = BatchNormalization(activation=activation, **kwargs)
-    fused.build(x.shape)
-    fused.set_weights(parent.get_weights())
-    act = getattr(keras.activations, activation)
-
-    def chain(x, side, **k):
-        y = parent(x, **k)
-        return act(y if side is None else y + tf.cast(side, y.dtype))
-
-    return (parent, chain), (fused, lambda x, side, **k: fused(x, side_input=side, **k))
-
-
-@pytest.mark.parametrize("with_side_input", [True, False])
-@pytest.mark.parametrize("activation", ["relu", "relu6"])
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize(
-    ("rank", "axis", "dtype"),
-    [
-        *((rank, axis, "float32") for rank, axis in LAYOUTS),
-        (4, -1, "mixed_float16"),
-        (4, 1, "mixed_bfloat16"),
-        (4, -1, "float64"),  # the parent's path, as are the next
-        (4, 2, "float32"),
-    ],
-)
-def test_activation_and_side_input(rank, axis, dtype, training, activation, with_side_input):
-    x = make_input(rank, axis, "float64" if dtype == "float64" else "float32")
-    side = tf.sin(3 * x) if with_side_input else None
-    results = []
-    for layer, call in make_fused_pair(x, activation, axis=axis, dtype=dtype):
-        with tf.GradientTape() as tape:
-            tape.watch([x] if side is None else [x, side])
-            y = call(x, side, training=training)
-            loss = tf.reduce_sum(tf.sin(tf.cast(y, tf.float32)))
-        sources = [x, *([] if side is None else [side])]
-        sources += [weight.value for weight in layer.trainable_weights]
-        moving = [weight.value for weight in layer.non_trainable_weights]
-        results.append([y, *moving, *tape.gradient(loss, sources)])
-    assert np.min(results[0][0]) == 0
-    for want, got in zip(*results, strict=True):
-        assert got.dtype == want.dtype
-        want, got = np.float64(want), np.float64(got)
-        bound = TOLERANCES.get(dtype, 1e-12) * max(1, np.max(np.abs(want)))
-        np.testing.assert_allclose(got, want, rtol=0, atol=bound)
 
 
 def test_side_inputs_in_functional_models(tmp_path):

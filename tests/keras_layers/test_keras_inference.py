@@ -5,14 +5,11 @@ The reference is Keras' model of the same weights.
 
 from __future__ import annotations
 
-import pathlib
-
 import forked
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from build_helpers import environment
 
 import tf_bn_ops
 from tf_bn_ops.keras import (
@@ -22,7 +19,6 @@ from tf_bn_ops.keras import (
     restore_batch_norm,
 )
 
-ROOT = pathlib.Path(tf_bn_ops.__file__).resolve().parent.parent
 KERAS_LAYER = keras.layers.BatchNormalization
 layers = keras.layers
 
@@ -35,16 +31,6 @@ def randomize(model) -> None:
     rng = np.random.default_rng(1)
     for weight in model.weights:
         weight.assign(rng.uniform(0.5, 1.5, weight.shape))
-
-
-def run_alone(program: str, *arguments, **changes) -> None:
-    result = forked.run(
-        program,
-        *arguments,
-        env=environment(TF_CPP_MIN_LOG_LEVEL="3", **changes),
-        cwd="/",
-    )
-    assert result.returncode == 0, result.stderr
 
 
 # ---- In graphs that TensorFlow optimizes ---------------------------------------------------------
@@ -115,8 +101,8 @@ for name in outputs:
     ],
 )
 def test_behind_every_convolution_and_before_every_activation(dtype, onednn, activations):
-    variables = {"TF_ENABLE_ONEDNN_OPTS": onednn, "PYTHONPATH": str(ROOT)}
-    run_alone(OPTIMIZED, dtype, onednn, *activations, **variables)
+    variables = {"TF_ENABLE_ONEDNN_OPTS": onednn}
+    forked.output(OPTIMIZED, dtype, onednn, *activations, **variables)
 
 
 @pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
@@ -263,7 +249,7 @@ def test_exported_models_load_without_this_library(tmp_path, kinds):
             export(model, str(folder / "exported"))
         finally:
             disable()
-    run_alone(LOADS, tmp_path)
+    forked.output(LOADS, tmp_path)
 
 
 def by_function(model):
@@ -350,4 +336,4 @@ def test_what_is_loaded_has_tensorflows_gradient(tmp_path, axis, onednn):
         loss = tf.reduce_sum(tf.sin(model(x)))
     np.savez(tmp_path / "data.npz", x=x, gradient=tape.gradient(loss, x))
     model.export(str(tmp_path / "exported"), verbose=False)
-    run_alone(GRADIENTS, tmp_path, TF_ENABLE_ONEDNN_OPTS=onednn)
+    forked.output(GRADIENTS, tmp_path, TF_ENABLE_ONEDNN_OPTS=onednn)

@@ -7,17 +7,13 @@ restored the model is what it was.
 from __future__ import annotations
 
 import logging
-import os
-import pathlib
 
 import forked
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from build_helpers import environment
 
-import tf_bn_ops
 from tf_bn_ops import _ops
 from tf_bn_ops.keras import (
     BatchNormalization,
@@ -26,7 +22,6 @@ from tf_bn_ops.keras import (
     restore_batch_norm,
 )
 
-ROOT = pathlib.Path(tf_bn_ops.__file__).resolve().parent.parent
 KERAS_LAYER = keras.layers.BatchNormalization
 
 
@@ -339,19 +334,9 @@ for got, want in zip(*results):
 """
 
 
-def run_alone(program: str, *arguments, **changes) -> None:
-    result = forked.run(
-        program,
-        *arguments,
-        env=environment(TF_CPP_MIN_LOG_LEVEL="3", **changes),
-        cwd=os.path.abspath(os.sep),
-    )
-    assert result.returncode == 0, result.stderr
-
-
 @pytest.mark.long
 def test_mirrored_strategy_on_two_cpus():
-    run_alone(MIRRORED, PYTHONPATH=str(ROOT))
+    forked.output(MIRRORED)
 
 
 # ---- What stays, and the report ------------------------------------------------------------------
@@ -532,4 +517,4 @@ def test_restored_models_load_without_this_library(tmp_path):
         "import sys, keras; model = keras.saving.load_model(sys.argv[1]); "
         "assert 'tf_bn_ops' not in sys.modules"
     )
-    run_alone(program, tmp_path / "plain.keras")
+    forked.output(program, tmp_path / "plain.keras")
