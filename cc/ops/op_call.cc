@@ -153,11 +153,14 @@ absl::Status CheckGradient(Shapes shapes, int count, int channel_dim,
                            x.DebugString(), " and y has shape ",
                            y.DebugString());
   }
-  const bool is_given = offset.dims() == 1 && offset.num_elements() > 0;
-  if (is_given && offset.num_elements() != call->view.channels) {
+  // What says that the mask is computed from y: no offset, or reserve_space_3.
+  const bool is_of_y = offset == *shapes[5] ||
+                       (offset.dims() == 1 && offset.num_elements() == 0);
+  if (!is_of_y && offset != tf::TensorShape({call->view.channels})) {
     return InvalidArgument(
-        "offset must have as many elements as x has channels, got ",
-        offset.DebugString(), " and ", call->view.channels);
+        "offset must be a vector of as many elements as x has channels, ",
+        "or an empty one, got ", offset.DebugString(), " and ",
+        call->view.channels);
   }
   return absl::OkStatus();
 }
@@ -239,8 +242,8 @@ Role OpCall::InputRole(const Call& call, int i,
     case FormulaKind::kForward:
       return is_statistic && !ReadsStatistics(call) ? Role::kNone : role;
     case FormulaKind::kGradient:
-      // The mask is computed from x by reserve_space_3 and offset. An offset
-      // that is no vector says that y is another op's, or behind a side input.
+      // The mask is computed from x by reserve_space_3 and offset. Another
+      // shape says that y is another op's, or behind a side input.
       if (role == Role::kOffset &&
           shape != tf::TensorShape({call.view.channels})) {
         return Role::kNone;

@@ -154,11 +154,20 @@ absl::Status InferGradExShapes(InferenceContext* c) {
   TF_RETURN_IF_ERROR(ReadActivationMode(c, &activation));
   if (activation != Activation::kIdentity) {
     TF_RETURN_IF_ERROR(c->Merge(view, input(Role::kY), &view));
-    const ShapeHandle offset = input(Role::kOffset);
-    const bool is_given = c->RankKnown(offset) && c->Rank(offset) == 1 &&
-                          c->ValueKnown(c->Dim(offset, 0)) &&
-                          c->Value(c->Dim(offset, 0)) > 0;
-    if (is_given) TF_RETURN_IF_ERROR(c->Merge(vector, offset, &vector));
+    ShapeHandle offset = input(Role::kOffset), same;
+    if (c->RankKnown(offset) && c->Rank(offset) != 1) {
+      // It can only be reserve_space_3 again: the mask is computed from y.
+      const ShapeHandle reserve_space = input(Role::kForwardCoefficients);
+      if (!c->Merge(offset, reserve_space, &same).ok()) {
+        return InvalidArgument(
+            "offset must be a vector of as many elements as x has channels, "
+            "or an empty one, got ",
+            c->DebugString(offset));
+      }
+    } else if (c->RankKnown(offset) && c->ValueKnown(c->Dim(offset, 0)) &&
+               c->Value(c->Dim(offset, 0)) > 0) {
+      TF_RETURN_IF_ERROR(c->Merge(vector, offset, &vector));
+    }
   }
   TF_RETURN_IF_ERROR(MergeChannels(c, &view, &vector));
   c->set_output(0, view);

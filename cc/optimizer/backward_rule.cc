@@ -102,8 +102,8 @@ void Fuser::FuseBackward(const Chain& chain) {
   inputs[kGradYBackprop] = mask->input(0);
   const NodeDef* const forward = ForwardOf(chain);
   // The mask is from x by the coefficients of the forward op that computed the
-  // features, and its offset. Otherwise from y, since what is given as offset
-  // is no vector, or reserve_space_3 holds no coefficients.
+  // features, and its offset. Otherwise from y, since offset is reserve_space_3
+  // again, or that holds no coefficients.
   inputs.push_back(
       forward != nullptr
           ? TensorName{forward->name(), kForwardCoefficients}.ToInput()

@@ -16,9 +16,11 @@ from numpy_kernels import fill, first_order_cases
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.cases.case import Case, Problem
+from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.execution.implementations import OWN_OPS, Implementation
 from tf_bn_ops.conformance.minimize import program, shrink
 from tf_bn_ops.conformance.models import bounds
+from tf_bn_ops.conformance.models.formula_models import model_of
 from tf_bn_ops.conformance.models.measure import OutputError
 from tf_bn_ops.conformance.reports import record
 from tf_bn_ops.conformance.verdict import divergences, judge
@@ -89,6 +91,32 @@ def test_search_ends_in_time_with_what_it_has(monkeypatch):
     candidate = numpy_kernels.KernelRunner(numpy_kernels.SignFlip)
     same = shrink.shrink(start, _wrong(result), candidate, SETTINGS)
     assert same is start
+
+
+class _ZerosOfSeveralChannels(numpy_kernels.KernelRunner):
+    """Zeros; where a case has one channel, nothing is said."""
+
+    def supports(self, case):
+        return case.shape[-1] > 1
+
+    def submit(self, case, filled):
+        outputs = judge.expect(case, filled, STRICT).outputs
+        self._answer = Answer([np.zeros(output.shape, output.dtype) for output in outputs])
+
+
+def test_a_scalar_stays_one():
+    """The number of elements of the whole batch, in small cases and in those that are cut."""
+    case = generate.parse(
+        "BatchNormBackwardElemt,float32,NWC,4x3x5,training,normal,batch,eps=0.1,eager,seed=1"
+    )
+    candidate = _ZerosOfSeveralChannels()
+    start = Problem(case, model_of(case.spec).fill(case))
+    candidate.submit(case, start.inputs)
+    result = judge.judge(case, start.inputs, {"candidate": candidate.collect()}, STRICT)
+    small = shrink.shrink(start, _wrong(result), candidate, SETTINGS)
+    assert small.case.shape == (1, 1, 2)
+    for problem in (small, shrink._cut(start, 2, 1, 3)):
+        assert problem.inputs.values["count"].shape == ()
 
 
 def test_one_case_of_each_way_to_fail_is_reduced():

@@ -287,6 +287,34 @@ def test_training_is_one_op_in_each_direction():
     assert not {"Relu", "ReluGrad", "AddV2", "AddN"} & ops
 
 
+@pytest.mark.parametrize("mode", ["eager", "static", "dynamic", "xla"])
+def test_an_offset_of_another_rank_is_refused_behind_an_activation(mode):
+    """None, an empty one and reserve_space_3 in its place say that the mask is computed from y."""
+    x, scale, offset = make_fused_inputs("NHWC", "float32")[:3]
+    forward = tf_bn_ops.raw_ops.FusedBatchNormEx(
+        x=x, scale=scale, offset=offset, mean=[], variance=[], side_input=[], activation_mode="Relu"
+    )
+
+    def call(offset):
+        return tf_bn_ops.raw_ops.FusedBatchNormGradEx(
+            y_backprop=x, x=x, scale=scale, reserve_space_1=forward.reserve_space_1,
+            reserve_space_2=forward.reserve_space_2, reserve_space_3=forward.reserve_space_3,
+            offset=offset, y=forward.y, activation_mode="Relu",
+        ).x_backprop  # fmt: skip
+
+    signature = [tf.TensorSpec(None)] if mode == "dynamic" else None
+    function = tf.function(call, input_signature=signature, jit_compile=mode == "xla")
+    run = call if mode == "eager" else function
+    want = run(offset)
+    for other in (tf.zeros([0]), forward.reserve_space_3):
+        np.testing.assert_array_equal(run(other), want)
+    for wrong in (offset[None], offset[:, None], offset[0]):
+        with pytest.raises(
+            (tf.errors.InvalidArgumentError, ValueError), match="offset must be a vector of as many"
+        ):
+            function.get_concrete_function(wrong) if mode == "static" else run(wrong)
+
+
 @pytest.mark.parametrize("shape", [(2, 3, 4, CHANNELS), (None, 3, None, CHANNELS)])
 def test_frozen_functions_hold_ops_of_tensorflow_alone(shape):
     inputs = make_fused_inputs("NHWC", "float32")

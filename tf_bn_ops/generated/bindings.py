@@ -580,8 +580,8 @@ def fused_batch_norm_grad_ex(y_backprop: Any, x: Any, scale: Any, reserve_space_
       reserve_space_3 (U): As FusedBatchNormEx returns it. Where it holds the coefficients that y
         was computed with, and offset is given, the mask is computed from x, and y is not read on
         CPUs.
-      offset (float32 [C]): The offsets; read with an activation. Of another shape than [C]: the
-        mask is computed from y.
+      offset (float32 [C]): The offsets; read with an activation. An empty vector or reserve_space_3
+        in their place: the mask is computed from y.
       y (T): The output y of FusedBatchNormEx; read with an activation.
       epsilon: Added to the variance; a number, not a tensor.
       num_side_inputs: How many side inputs the forward op has, 0 or 1.

@@ -331,8 +331,8 @@ FusedBatchNormGradV3 of y_backprop where the activation passes it, y > 0 (Relu) 
         _float(
             dataclasses.replace(
                 _OFFSET,
-                doc="The offsets; read with an activation. Of another shape than [C]: the mask is"
-                " computed from y.",
+                doc="The offsets; read with an activation. An empty vector or reserve_space_3 in"
+                " their place: the mask is computed from y.",
             )
         ),
         Arg("y", "y", VIEW, "The output y of FusedBatchNormEx; read with an activation."),

@@ -325,8 +325,8 @@ reserve_space_1: As FusedBatchNormEx returns it.
 reserve_space_2: As FusedBatchNormEx returns it.
 reserve_space_3: As FusedBatchNormEx returns it. Where it holds the coefficients that y was computed
   with, and offset is given, the mask is computed from x, and y is not read on CPUs.
-offset: The offsets; read with an activation. Of another shape than [C]: the mask is computed from
-  y.
+offset: The offsets; read with an activation. An empty vector or reserve_space_3 in their place: the
+  mask is computed from y.
 y: The output y of FusedBatchNormEx; read with an activation.
 x_backprop: Gradient with respect to x.
 scale_backprop: Gradient with respect to scale.

@@ -60,10 +60,8 @@ class _Draw:
     @property
     def roles(self) -> list[str]:
         """The inputs with a contract on their rank: without an activation, its gradient reads
-        neither offset nor y; an offset of another shape says that the mask is from y."""
-        unread = () if _reads_y(self.case, self.attrs) else ("y",)
-        if self.case.spec.formula == spec.ops.BATCH_NORM_GRAD_EX:
-            unread = (*unread, "offset")
+        neither offset nor y."""
+        unread = () if _reads_y(self.case, self.attrs) else ("offset", "y")
         return [role for role in self.typed if role not in unread]
 
     @property
@@ -99,7 +97,11 @@ def _rank(d: _Draw) -> None:
             d.reshape(r, new)
     else:
         channels = d.values[role].shape[0]
-        d.reshape(role, d.one_of([[], [channels, 1], [1, channels]]))
+        shapes = [(), (channels, 1), (1, channels)]
+        if role == "offset" and "forward_coefficients" in d.values:
+            # In its place, they say that the mask of an activation is computed from y.
+            shapes = [s for s in shapes if s != d.values["forward_coefficients"].shape]
+        d.reshape(role, d.one_of(shapes))
 
 
 def _size(d: _Draw) -> None:
@@ -112,7 +114,11 @@ def _size(d: _Draw) -> None:
     if role in VIEW_ROLES:
         shape[axis] += 1
     else:
-        shape[axis] = d.one_of([n for n in (0, 1, shape[0] - 1, shape[0] + 1) if n != shape[0]])
+        # Without offsets the mask of an activation is computed from y.
+        is_optional = role == "offset" and d.case.spec.formula == spec.ops.BATCH_NORM_GRAD_EX
+        allowed = (shape[0], 0) if is_optional else shape
+        sizes = (0, 1, shape[0] - 1, shape[0] + 1)
+        shape[axis] = d.one_of([n for n in sizes if n not in allowed])
     d.reshape(role, shape)
 
 

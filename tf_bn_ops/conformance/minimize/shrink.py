@@ -114,7 +114,7 @@ def _cut(problem: Problem, axis: int, begin: int, end: int) -> Problem:
     for role in _types(problem):
         if role in VIEW_ROLES:
             values[role] = np.ascontiguousarray(values[role][index])
-        elif is_channel:
+        elif is_channel and values[role].ndim:
             values[role] = values[role][begin:end]
     if is_channel and _has_coefficients(problem):
         rows = values["forward_coefficients"]

@@ -18,6 +18,7 @@ from typing import Any
 from absl import flags
 
 from tf_bn_ops import _command
+from tf_bn_ops.conformance.cases.case import CaseError
 from tf_bn_ops.conformance.reports import junit, page, shards, terminal
 from tf_bn_ops.conformance.reports import record as record_lib
 
@@ -77,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
         return report(terminal.console(), _load(files), _FLAGS)
 
     try:
-        errors = (record_lib.RecordError, shards.ShardError)
+        errors = (CaseError, record_lib.RecordError, shards.ShardError)
         return _command.run(argv, __doc__, _FLAGS, body, errors, files)
     finally:
         _FLAGS.unparse_flags()

@@ -50,7 +50,7 @@ SCHEMA: dict[str, dict[str, str]] = {
         "candidate": "what was judged: see below",
         "implementations": "what was run, the candidate first",
         "divergences": "the list of known divergences in this run: see below",
-        "coverage": "op by op, which properties of cases came together: see below",
+        "coverage": "op by op, which properties of cases came together: see below; or null",
         "cases": "every case: see below",
     },
     "settings": {
@@ -138,6 +138,29 @@ SCHEMA: dict[str, dict[str, str]] = {
         "worst": "where the latter is and what is there; null where it is inside the bound",
     },
 }
+
+# Fields whose value is not text -> what it is; "object.field" where objects differ.
+_NUMBER = (int, float)
+_TYPES: dict[str, tuple[type, ...]] = {
+    field: types
+    for fields, types in (
+        ("schema seconds total seed settings.cases shrink cores covered shown pairs", _NUMBER),
+        ("index timeout ulp bound", _NUMBER),
+        ("settings versions candidate selection shard evidence execution_modes", (dict,)),
+        ("cases.implementations implementations.outputs", (dict,)),
+        ("implementations machines divergences coverage cases mapped gpus outputs", (list,)),
+        ("dtypes signature departures missing failures notes kinds", (list,)),
+        ("settings.execution_modes", (str, list)),
+        ("x machine_dependent", (bool,)),
+    )
+    for field in fields.split()
+}
+# Fields that may be null, and those of `settings` that may not.
+_NULLABLE = {
+    *("shard", "coverage", "isa", "digest", "device", "reference_device"),
+    *("script", "worst", "ulp", "bound"),
+}
+_NEEDED_SETTINGS = ("seed", "shrink", "selection", "bounds", "cases")
 
 
 class RecordError(ValueError):
@@ -293,14 +316,22 @@ def check(record: Any) -> None:
     def compare(what: str, given: Any, name: str) -> None:
         if not isinstance(given, dict) or set(given) != set(SCHEMA[name]):
             raise RecordError(f"{what} should have the fields {', '.join(SCHEMA[name])}")
+        for field, value in given.items():
+            types = _TYPES.get(f"{name}.{field}") or _TYPES.get(field, (str,))
+            is_set = name == "settings" and field not in _NEEDED_SETTINGS
+            is_optional = is_set or field in _NULLABLE
+            if not isinstance(value, types) and not (value is None and is_optional):
+                raise RecordError(f"{what} has {field} {value!r:.40}, not {types[-1].__name__}")
 
     if isinstance(record, dict) and record.get("schema", VERSION) != VERSION:
         raise RecordError(f"it has format {record['schema']}, this is for {VERSION}")
     compare("the file", record, "")
+    if record["shard"] is not None and set(record["shard"]) != {"index", "count"}:
+        raise RecordError("'shard' should have the fields index, count")
     for name in ("settings", "candidate"):
         compare(f"'{name}'", record[name], name)
     for name in ("machines", "divergences", "coverage", "cases"):
-        for entry in record[name]:
+        for entry in record[name] or ():
             compare(f"an entry of '{name}'", entry, name)
     for op in record["candidate"]["mapped"]:
         compare("an entry of 'mapped'", op, "mapped")
@@ -309,6 +340,8 @@ def check(record: Any) -> None:
     for case in record["cases"]:
         for path in case["implementations"].values():
             compare("an entry of 'implementations'", path, "implementations")
+            if any(not isinstance(d, list) or len(d) != 2 for d in path["departures"]):
+                raise RecordError("an entry of 'departures' should be [what, detail]")
             for output in path["outputs"].values():
                 compare("an entry of 'outputs'", output, "outputs")
 
@@ -325,7 +358,7 @@ def load(path: pathlib.Path) -> dict[str, Any]:
     except (OSError, ValueError) as e:
         raise RecordError(f"{path} is no record of a conformance run: {e}") from e
     assert isinstance(record, dict)
-    return record
+    return {**record, "coverage": record["coverage"] or []}
 
 
 def dumps(record: dict[str, Any]) -> str:
