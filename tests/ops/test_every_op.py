@@ -146,10 +146,10 @@ def test_values_are_right_and_bitwise_identical_in_every_execution_mode(op, time
     """In all types, layouts and modes: in graphs, in place, on constants, on one tensor as two
     inputs, on parts of arrays, from several threads at once."""
     count = times * len(combinations(op))
-    assert_all_pass(drawn(op, count, 11, "eager" if times == 1 else _MODES + _SLOW_MODES))
-    if times == 1:
-        assert_all_pass(drawn(op, 6, 12, _MODES))
-        assert_all_pass([small(op, execution="eager" + _SLOW_MODES)])
+    assert_all_pass(drawn(op, count, 11, "eager" if times == 1 else _MODES))
+    assert_all_pass(drawn(op, 6 * times, 12, _MODES))
+    slow = "eager" + _SLOW_MODES
+    assert_all_pass([small(op, execution=slow)] if times == 1 else drawn(op, 8, 13, slow))
 
 
 @of_every_op
