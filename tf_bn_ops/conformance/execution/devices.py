@@ -66,11 +66,21 @@ class Ops:
         return getattr(self._tf.raw_ops, name)
 
     def _internal(self, name: str, bessel_correction: bool = True, **arguments: Any) -> Any:
-        """In a graph; there is no other call of an op without a Python name."""
+        """In a graph; there is no other call of an op without a Python name. Shapes are unknown
+        there: those of _FusedBatchNormEx are held to cuDNN's multiples of 4 channels."""
         from tensorflow.python.framework import op_def_library
 
         assert bessel_correction, "TensorFlow's op has no such attr: as_internal"
-        return self._tf.function(lambda: op_def_library.apply_op(name, name="op", **arguments))()
+        tf = self._tf
+        tensors = {n: v for n, v in arguments.items() if isinstance(v, (list, tf.Tensor))}
+        attrs = {n: v for n, v in arguments.items() if n not in tensors}
+        types = tf.nest.map_structure(lambda t: tf.TensorSpec(None, t.dtype), tensors)
+
+        @tf.function(input_signature=[types])
+        def call(given: dict[str, Any]) -> Any:
+            return op_def_library.apply_op(name, name="op", **given, **attrs)
+
+        return call(tensors)
 
 
 def as_internal(inputs: Inputs) -> Inputs:
