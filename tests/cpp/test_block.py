@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import pathlib
 import re
+import shutil
 import subprocess
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
+from op_calls import call_of, small
 from tensorflow.core.framework import tensor_pb2
 
 import tf_bn_ops
+from tf_bn_ops.spec import OPS
+from tf_bn_ops.spec.ops import BATCH_NORM
 
 VECTORS = ("scale", "reserve_space_1", "reserve_space_2")
 EX = "TfBnOps>FusedBatchNormEx"
+# Those that there is a block for, as the sentence below lists them.
+NAMES = [
+    *("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "FusedBatchNormEx"),
+    *("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"),
+    "BatchNormTrainingBackprop",
+]
 
 
 def test_the_class(run_program):
@@ -60,15 +69,6 @@ def make_pins(dtype: type | np.dtype = np.float32) -> dict[str, np.ndarray]:
     return pins | {name: rng.uniform(0.5, 2, 3).astype(np.float32) for name in VECTORS}
 
 
-def forward_pins(is_training: bool) -> dict[str, np.ndarray]:
-    """Those of the forward ops, NHWC."""
-    rng = np.random.default_rng(5)
-    pins = {"x": rng.normal(2, 1, (2, 3, 4, 5)).astype(np.float32)}
-    pins |= {n: rng.uniform(0.5, 2, 5).astype(np.float32) for n in ("scale", "offset")}
-    size = 0 if is_training else 5
-    return pins | {n: rng.uniform(0.5, 2, size).astype(np.float32) for n in ("mean", "variance")}
-
-
 @pytest.fixture
 def pins() -> dict[str, np.ndarray]:
     """Good pins of V1 and V2, NCHW."""
@@ -78,95 +78,38 @@ def pins() -> dict[str, np.ndarray]:
 NCHW = "epsilon_=0.001;data_format_=NCHW;is_training_=true"
 
 
-@pytest.mark.parametrize(
-    ("prefix", "version"),
-    [
-        *(("TfBnOps>", v) for v in ("", "V2", "V3")),
-        ("", "V3"),
-        ("", ""),
-        ("", "V2"),
-    ],
-)
-def test_results_are_those_of_python(run_block, tmp_path, prefix, version):
-    arrays = make_pins(np.float32 if version != "V2" else np.float16)
-    if version == "V3":
-        arrays["reserve_space_3"] = np.zeros(0, np.float32)
-    op = f"FusedBatchNormGrad{version}"
-    result = run_block(prefix + op, NCHW, arrays)
-    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
-    module = tf_bn_ops.raw_ops if prefix else tf.raw_ops
-    python = getattr(module, op)(**arrays, epsilon=0.001, data_format="NCHW", is_training=True)
-    for name, tensor in python._asdict().items():
-        found = written(tmp_path, name)
-        assert found.dtype == tensor.numpy().dtype and found.shape == tensor.shape
-        assert found.tobytes() == tensor.numpy().tobytes()
-    assert len(list((tmp_path / "out").iterdir())) == 5
+# Ops by their names in the block, and where Python has them.
+BLOCKS = [
+    *((op.registered_name, op, tf_bn_ops.raw_ops) for op in OPS.values() if op.name in NAMES),
+    *((op.name, op, tf.raw_ops) for op in OPS.values() if op.builtin),
+]
 
 
-@pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize(
-    ("prefix", "version"),
-    [
-        *(("TfBnOps>", "V3"), ("", "")),
-        *(
-            ("TfBnOps>", ""),
-            ("TfBnOps>", "V2"),
-            ("", "V2"),
-            ("", "V3"),
-        ),
-    ],
-)
-def test_forward_results_are_those_of_python(run_block, tmp_path, prefix, version, is_training):
-    """The pins and results of enuSpace's block; in training mean and variance are empty there."""
-    arrays = forward_pins(is_training)
-    op = f"FusedBatchNorm{version}"
-    attributes = f"epsilon_=0.001;is_training_={str(is_training).lower()};"
-    result = run_block(prefix + op, attributes, arrays)
-    assert result.returncode == 0, result.stderr
-    module = tf_bn_ops.raw_ops if prefix else tf.raw_ops
-    python = getattr(module, op)(**arrays, epsilon=0.001, is_training=is_training)
-    for name, tensor in python._asdict().items():
-        found = written(tmp_path, name)
-        assert found.shape == tensor.shape
-        # Frozen, TensorFlow may leave the reserve spaces unwritten.
-        if prefix or is_training or not name.startswith("reserve"):
-            assert found.tobytes() == tensor.numpy().tobytes()
-    assert len(list((tmp_path / "out").iterdir())) == (6 if version == "V3" else 5)
-
-
-@pytest.mark.parametrize("side_input", [False, True])
-def test_forward_with_activation_and_side_input(run_block, tmp_path, side_input):
-    """The side input is a pin that may stay unset."""
-    arrays = forward_pins(is_training=False)
-    side = {"side_input": np.full((2, 3, 4, 5), 2, np.float32)} if side_input else {}
-    attributes = "is_training_=false;activation_mode_=Relu6;bessel_correction_=false"
-    result = run_block(EX, attributes, {**arrays, **side})
-    assert result.returncode == 0, result.stderr
-    python = tf_bn_ops.raw_ops.FusedBatchNormEx(
-        **arrays,
-        side_input=list(side.values()),
-        is_training=False,
-        activation_mode="Relu6",
-        bessel_correction=False,
-    )
-    assert written(tmp_path, "y").tobytes() == python.y.numpy().tobytes()
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16])
-def test_training_backprop_in_every_type(run_block, tmp_path, dtype):
-    rng = np.random.default_rng(4)
-    names = ["input", "gamma", "beta", "mean", "variance", "normalized_delta"]
-    arrays = {
-        name: rng.uniform(0.5, 2, (4, 3) if name in (names[0], names[5]) else 3).astype(dtype)
-        for name in names
-    }
-    result = run_block("TfBnOps>BatchNormTrainingBackprop", "epsilon_=0.3", arrays)
-    assert result.returncode == 0, result.stderr
-    python = tf.function(
-        lambda: tf_bn_ops.raw_ops.BatchNormTrainingBackprop(**arrays, epsilon=0.3)
-    )()
-    for name, tensor in python._asdict().items():
-        assert written(tmp_path, name).tobytes() == tensor.numpy().tobytes()
+@pytest.mark.parametrize("mode", ["training", "frozen"])
+@pytest.mark.parametrize(("name", "op", "module"), BLOCKS, ids=[name for name, *_ in BLOCKS])
+def test_results_are_those_of_python(run_block, tmp_path, name, op, module, mode):
+    """The pins and results of enuSpace's block; in training mean and variance may be empty there,
+    and a side input is a pin that may stay unset."""
+    if mode not in op.modes:
+        pytest.skip("has no mode")
+    for number, dtype in enumerate(op.dtypes):
+        call, tensors, attrs = call_of(small(op, op.layouts[0], mode, dtype=dtype, seed=number))
+        if op.formula == BATCH_NORM and mode == "training":
+            attrs["exponential_avg_factor"] = 1.0
+            tensors |= dict.fromkeys(("mean", "variance"), tf.zeros([0]))
+        words = {k: str(v).lower() if isinstance(v, bool) else v for k, v in attrs.items()}
+        attributes = ";".join(f"{attr}_={word}" for attr, word in words.items())
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        result = run_block(name, attributes, {n: t.numpy() for n, t in tensors.items()})
+        assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+        python = tf.function(lambda t, c=call, a=attrs: c(t, module, **a))(tensors)._asdict()
+        assert {path.stem for path in (tmp_path / "out").iterdir()} == {*python}
+        for output, tensor in python.items():
+            found = written(tmp_path, output)
+            assert (found.dtype, found.shape) == (tensor.numpy().dtype, tensor.shape)
+            # Frozen, TensorFlow may leave the reserve spaces unwritten.
+            if module is tf_bn_ops.raw_ops or mode == "training" or "reserve" not in output:
+                assert found.tobytes() == tensor.numpy().tobytes(), output
 
 
 @pytest.mark.parametrize(
