@@ -36,7 +36,8 @@ bool RegisterKernels() {
   return true;
 }
 
-[[maybe_unused]] const bool kRegistered = IsFirstCopy() && RegisterKernels();
+[[maybe_unused]] const bool kKernelsRegistered =
+    IsFirstCopy() && RegisterKernels();
 
 #undef T
 #undef U

@@ -32,8 +32,8 @@ LIBRARIES = (
     # Where this TensorFlow has what it needs.
     *(["libtf_bn_ops_xla.so"] if _loader.build_info()["xla"] else []),
 )
-# Folders of cc that are a translation unit each.
-UNITS = ("optimizer", "client")
+# Folders of cc whose sources, or most of them, are a translation unit.
+UNITS = ("optimizer", "client", "ops", "kernels", "override")
 FORBIDDEN_FLAGS = ("-ffast-math", "-Ofast", "-march=native")
 
 
