@@ -30,7 +30,7 @@ from typing import Any
 # package that are read when its libraries are loaded, and what a cluster is.
 _EARLY = ("TF_", "KERAS_", "XLA_", "CUDA_", "LD_", "MALLOC_", "GLIBC_", "OMP_")
 _LATE = (
-    *("TF_BN_OPS_LIBRARY", "TF_BN_OPS_CPU_ISA", "TF_BN_OPS_VERBOSE", "TF_BN_OPS_HUGE_PAGES"),
+    *("TF_BN_OPS_LIBRARY", "TF_BN_OPS_CPU_ISA", "TF_BN_OPS_VERBOSE"),
     *("TF_BN_OPS_XLA", "TF_CONFIG"),
 )
 # Servers that are kept; each has some 300 MB.

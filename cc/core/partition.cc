@@ -27,8 +27,6 @@ constexpr int64_t kMinBlockRows = 32;
 constexpr int64_t kPartialSumsBytes = (int64_t{1} << 20) - 4096;
 constexpr int64_t kBytesPerPartialSum = 2 * sizeof(double);
 
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // Outer indices per row: the fewest that make a row of at least kMinColumns
 // columns without a partial vector; where no such row is short enough, the
 // fewest with kMinColumns columns.

@@ -32,6 +32,8 @@ static TFBN_HD int64_t ElementsPerChannel(const View& v) {
   return v.outer * v.inner;
 }
 
+static TFBN_HD int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 }  // namespace tf_bn_ops
 
 #endif  // TF_BN_OPS_CC_CORE_VIEW_H_

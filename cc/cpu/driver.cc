@@ -12,8 +12,8 @@
 #include "cc/core/partition.h"
 #include "cc/core/task_shares.h"
 #include "cc/cpu/cache_sizes.h"
-#include "cc/cpu/call_memory.h"
 #include "cc/cpu/formula_entry.h"
+#include "cc/cpu/scratch.h"
 #include "cc/cpu/verbose.h"
 
 namespace tf_bn_ops {
@@ -55,7 +55,8 @@ class Driver {
     switch (plan_.schedule) {
       case Schedule::kFrozenOnePass:
         kernels_.mask_coefficients(call_, 0, view_.channels, coefficients_);
-        kernels_.coefficients(call_, 0, view_.channels, Sums(0), coefficients_);
+        kernels_.finish(call_, 0, view_.channels, Sums(0), coefficients_,
+                        /*stores_sums=*/false);
         RunPhases(executor, WithFinish(TilePass<&Driver::Frozen>()));
         break;
       case Schedule::kChannelGroups:
@@ -137,7 +138,8 @@ class Driver {
     Tile tile = TileAt(first);
     for (int64_t t = first;;) {
       const int64_t following = kForward ? t + 1 : t - 1;
-      // That of the next task, where this one ends: the thread may get it.
+      // Behind a task the first tile of the next one is prefetched: this thread
+      // usually takes it.
       Tile next = tile;
       if (0 <= following && following < plan_.tiles) next = TileAt(following);
       SetPrefetch(plan_.prefetch[kForward ? 0 : 1], next, &tile);
@@ -321,10 +323,11 @@ class Driver {
       }
     }
     entry_.recenter(call_, c0, c1, total);
-    if (call_.is_training && plan_.schedule != Schedule::kReduceOnly) {
-      kernels_.coefficients(call_, c0, c1, total, coefficients_);
-    }
-    entry_.store_sums(call_, c0, c1, total);
+    const bool has_second_pass =
+        call_.is_training && plan_.schedule != Schedule::kReduceOnly;
+    kernels_.finish(call_, c0, c1, total,
+                    has_second_pass ? coefficients_ : nullptr,
+                    /*stores_sums=*/true);
   }
 
   const Call& call_;
@@ -425,9 +428,6 @@ void Compute(const Call& call, const Implementation& implementation,
   const PlanRequest request = RequestOf(
       entry, call, implementation.IsReference(), executor.NumThreads());
   const Plan plan = MakePlan(request);
-  for (void* const out : entry.tensors(call).out) {
-    AdviseHugePages(out, NumElements(call.view) * SizeOf(call.dtype));
-  }
   if (!VerboseEnabled()) {
     Execute(call, formula, plan, implementation, executor, workspace);
     return;

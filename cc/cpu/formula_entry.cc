@@ -88,21 +88,6 @@ void Recenter(const Call& call, int64_t c0, int64_t c1,
 }
 
 template <typename F>
-void StoreSums(const Call& call, int64_t c0, int64_t c1,
-               const ChannelSums& total) {
-  const CenterArray centers = F::CentersOf(call);
-  for (int64_t c = c0; c < c1; ++c) {
-    double sums[F::kNumSums];
-    if (call.is_training) {
-      LoadChannelSums<F::kNumSums>(total, c, sums);
-    } else {
-      LoadChannelSums<F::kNumFrozenSums>(total, c, sums);
-    }
-    F::StoreSums(call, c, CenterAt(centers, c), sums);
-  }
-}
-
-template <typename F>
 void StoreEmpty(const Call& call) {
   for (int64_t c = 0; c < call.view.channels; ++c) F::StoreEmpty(call, c);
 }
@@ -117,7 +102,6 @@ FormulaEntry MakeEntry(const char* name) {
                         F::kNumCoefficients,
                         TensorsOf<F>,
                         Recenter<F>,
-                        StoreSums<F>,
                         StoreEmpty<F>,
                         RunReference<F>,
                         {}};

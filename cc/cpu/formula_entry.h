@@ -30,8 +30,6 @@ struct FormulaEntry {
   CallTensors (*tensors)(const Call&);
   // From sums around rounded centers to those around the centers.
   void (*recenter)(const Call&, int64_t c0, int64_t c1, const ChannelSums&);
-  // Outputs of shape [channels] from the sums over the view.
-  void (*store_sums)(const Call&, int64_t c0, int64_t c1, const ChannelSums&);
   void (*store_empty)(const Call&);
   void (*run_reference)(const Call&);
 

@@ -11,8 +11,6 @@
 namespace tf_bn_ops {
 namespace {
 
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 class Planner {
  public:
   explicit Planner(const PlanRequest& request)

@@ -52,7 +52,8 @@ constexpr int64_t kMinTaskElements = int64_t{1} << 14;
 
 // L2 holds this many of the tiles or channel groups that are prefetched whole:
 // this one, the next one, the results of both, and what others use. X:
-// groups of up to 256 KiB 0 to 2% faster, larger ones no faster.
+// groups of up to 256 KiB are 1.00 to 1.02 times as fast as with a fixed
+// distance, larger ones no faster.
 constexpr int64_t kPrefetchedTilesInL2 = 8;
 
 // L1 bytes for the centers, sums and coefficients of a tile's columns; the

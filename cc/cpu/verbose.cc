@@ -2,11 +2,11 @@
 
 #include "cc/cpu/verbose.h"
 
+#include <strings.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
-#include <iterator>
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,7 +15,6 @@
 #include "cc/core/dtype.h"
 #include "cc/cpu/cache_sizes.h"
 #include "cc/cpu/dispatch.h"
-#include "cc/cpu/environment.h"
 #include "cc/cpu/plan_reasons.h"
 
 #ifndef TF_BN_OPS_VERSION
@@ -29,15 +28,18 @@ namespace {
 // only added at the end.
 constexpr char kPrefix[] = "tf_bn_ops_verbose,v1,";
 
-const char* NameOf(DType dtype) {
-  static constexpr const char* kNames[] = {
+// Names of the values of enumerations, in their order.
+constexpr const char* kDTypes[] = {
 #define X(name, text, code, storage, compute, fraction, exponent) text,
-      TFBN_FOR_EACH_DTYPE(X)
+    TFBN_FOR_EACH_DTYPE(X)
 #undef X
-  };
-  static_assert(std::size(kNames) == kNumDTypes);
-  return kNames[static_cast<int>(dtype)];
-}
+};
+constexpr const char* kSchedules[] = {"small_outputs",   "reference",
+                                      "frozen_one_pass", "reduce_only",
+                                      "channel_groups",  "two_passes"};
+constexpr const char* kPipelines[] = {"none", "direct", "packed"};
+constexpr const char* kStores[] = {"none", "temporal", "non_temporal"};
+constexpr const char* kPrefetches[] = {"none", "fixed_distance", "next_tile"};
 
 struct ReasonText {
   const char* name;
@@ -49,60 +51,17 @@ constexpr ReasonText kReasons[] = {
 #undef X
 };
 
-const char* NameOf(Reason reason) {
-  return kReasons[static_cast<int>(reason)].name;
+const ReasonText& ReasonOf(const Why& why) {
+  return kReasons[static_cast<int>(why.reason)];
 }
 
-const char* NameOf(Schedule schedule) {
-  switch (schedule) {
-    case Schedule::kSmallOutputs:
-      return "small_outputs";
-    case Schedule::kReference:
-      return "reference";
-    case Schedule::kFrozenOnePass:
-      return "frozen_one_pass";
-    case Schedule::kReduceOnly:
-      return "reduce_only";
-    case Schedule::kChannelGroups:
-      return "channel_groups";
-    case Schedule::kTwoPasses:
-      return "two_passes";
-  }
-  return "";
-}
-
-const char* NameOf(Pipeline pipeline) {
-  switch (pipeline) {
-    case Pipeline::kNone:
-      return "none";
-    case Pipeline::kDirect:
-      return "direct";
-    case Pipeline::kPacked:
-      return "packed";
-  }
-  return "";
-}
-
-const char* NameOf(StorePolicy policy) {
-  return policy == StorePolicy::kNone          ? "none"
-         : policy == StorePolicy::kNonTemporal ? "non_temporal"
-                                               : "temporal";
-}
-
-const char* NameOf(PrefetchKind kind) {
-  switch (kind) {
-    case PrefetchKind::kNone:
-      return "none";
-    case PrefetchKind::kFixedDistance:
-      return "fixed_distance";
-    case PrefetchKind::kNextTile:
-      return "next_tile";
-  }
-  return "";
+template <typename Enum, size_t kValues>
+const char* NameOf(Enum value, const char* const (&names)[kValues]) {
+  return names[static_cast<int>(value)];
 }
 
 std::string SentenceOf(const Why& why) {
-  std::string sentence = kReasons[static_cast<int>(why.reason)].sentence;
+  std::string sentence = ReasonOf(why).sentence;
   const auto replace = [&](const std::string& slot, int64_t number) {
     const size_t at = sentence.find(slot);
     if (at != std::string::npos) {
@@ -127,7 +86,7 @@ std::vector<PlanField> FieldsOf(const Plan& plan) {
   const auto number = [](int64_t value) { return std::to_string(value); };
   const bool rows = plan.partition.kind == Partition::kRows;
   return {
-      {"schedule", NameOf(plan.schedule), &plan.schedule_why},
+      {"schedule", NameOf(plan.schedule, kSchedules), &plan.schedule_why},
       {"threads", number(plan.threads), &plan.threads_why},
       {"partition", rows ? "rows" : "segments", &plan.partition_why},
       {"fold", number(plan.partition.fold), nullptr},
@@ -137,10 +96,12 @@ std::vector<PlanField> FieldsOf(const Plan& plan) {
       {"group_channels", number(plan.group_channels), &plan.group_why},
       {"groups", number(plan.groups), nullptr},
       {"tasks", number(plan.num_tasks), &plan.tasks_why},
-      {"store", NameOf(plan.store_policy), &plan.store_why},
-      {"first_prefetch", NameOf(plan.prefetch[0]), &plan.prefetch_why[0]},
-      {"second_prefetch", NameOf(plan.prefetch[1]), &plan.prefetch_why[1]},
-      {"pipeline", NameOf(plan.pipeline), &plan.pipeline_why},
+      {"store", NameOf(plan.store_policy, kStores), &plan.store_why},
+      {"first_prefetch", NameOf(plan.prefetch[0], kPrefetches),
+       &plan.prefetch_why[0]},
+      {"second_prefetch", NameOf(plan.prefetch[1], kPrefetches),
+       &plan.prefetch_why[1]},
+      {"pipeline", NameOf(plan.pipeline, kPipelines), &plan.pipeline_why},
       {"scratch_bytes", number(plan.scratch_bytes), nullptr},
       {"early_output", plan.early_output ? "yes" : "no",
        &plan.early_output_why},
@@ -185,7 +146,7 @@ Fields CallFields(const PlanRequest& request, const char* isa) {
       {"isa", isa},
       {"formula", request.formula.name},
       {"mode", request.is_training ? "training" : "frozen"},
-      {"dtype", NameOf(request.dtype)},
+      {"dtype", NameOf(request.dtype, kDTypes)},
       {"view", std::to_string(view.outer) + "x" +
                    std::to_string(view.channels) + "x" +
                    std::to_string(view.inner)},
@@ -228,7 +189,11 @@ std::string AsJson(const Fields& fields) {
 }  // namespace
 
 bool VerboseEnabled() {
-  static const bool enabled = IsSwitchedOn(kVerboseVariable);
+  static const bool enabled = [] {
+    const char* const value = std::getenv(kVerboseVariable);
+    return value != nullptr && *value != '\0' && strcasecmp(value, "0") != 0 &&
+           strcasecmp(value, "false") != 0;
+  }();
   return enabled;
 }
 
@@ -239,7 +204,7 @@ void PrintCall(const PlanRequest& request, const Plan& plan, const char* isa,
     Append(field.name, field.value, &line);
     if (field.why == nullptr) continue;
     Append((std::string(field.name) + "_reason").c_str(),
-           NameOf(field.why->reason), &line);
+           ReasonOf(*field.why).name, &line);
   }
   char time[32];
   std::snprintf(time, sizeof(time), "%.4f", milliseconds);
@@ -261,7 +226,7 @@ std::string PlanAsJson(const PlanRequest& request, const Plan& plan,
   for (const PlanField& field : FieldsOf(plan)) {
     Fields fields = {{"name", field.name}, {"value", field.value}};
     if (field.why != nullptr) {
-      fields.emplace_back("reason", NameOf(field.why->reason));
+      fields.emplace_back("reason", ReasonOf(*field.why).name);
       fields.emplace_back("why", SentenceOf(*field.why));
     }
     json += (first ? "" : ", ") + AsJson(fields);

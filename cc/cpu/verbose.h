@@ -14,8 +14,8 @@ namespace tf_bn_ops {
 
 constexpr char kVerboseVariable[] = "TF_BN_OPS_VERBOSE";
 
-// Whether kVerboseVariable is switched on (environment.h); read once per
-// process.
+// Whether kVerboseVariable is set to anything but 0 or false, in any case, and
+// not empty, as tf_bn_ops/_startup.py reads TF_BN_OPS; read once per process.
 bool VerboseEnabled();
 
 // Prints the line of a call that took `milliseconds`, in one write, so that

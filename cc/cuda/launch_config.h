@@ -58,8 +58,6 @@ static TFBN_HD int64_t Divide(int64_t a, int64_t b) {
                               : a / b;
 }
 
-static inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 struct LaunchConfig {
   View view;
   int64_t elements = 0;

@@ -96,9 +96,8 @@ static TFBN_INLINE int64_t CoefficientStride(int64_t channels) {
 
 // What a pass of a tile does.
 enum class PassKind {
-  // Training, the first pass: writes the sums. Of the coefficients reads those
-  // of
-  // the mask.
+  // Training, the first pass: writes the sums. Reads the coefficients of the
+  // mask.
   kReduce,
   // The same where the formula has an early output, which it stores.
   kReduceStoring,
@@ -115,17 +114,18 @@ constexpr int kNumPassKinds = 4;
 // for float64, else float), one after the other, CoefficientStride apart.
 struct Kernels {
   // Whether the build has kernels of this type.
-  bool IsDefined() const { return coefficients != nullptr; }
+  bool IsDefined() const { return finish != nullptr; }
 
   // Before the first pass: writes the coefficients of the mask of channels
   // [c0, c1), those from kFirstMaskCoefficient on.
   void (*mask_coefficients)(const Call&, int64_t c0, int64_t c1,
                             void* coefficients);
-  // Writes the other coefficients of channels [c0, c1) from the sums over the
-  // view; frozen, only those from kFirstFrozenCoefficient on, and no sum is
-  // read.
-  void (*coefficients)(const Call&, int64_t c0, int64_t c1,
-                       const ChannelSums& sums, void* coefficients);
+  // From the sums over the view: writes the other coefficients of channels
+  // [c0, c1), unless `coefficients` is nullptr, and the outputs of shape
+  // [channels] if `stores_sums`. Frozen, before the pass, only the coefficients
+  // from kFirstFrozenCoefficient on, and no sum is read.
+  void (*finish)(const Call&, int64_t c0, int64_t c1, const ChannelSums& sums,
+                 void* coefficients, bool stores_sums);
   // By PassKind; nullptr: the formula has no such pass. Sums are those of
   // channels [c0, c1) over the tile.
   using Pass = void (*)(const Call&, const Partition&, const Tile&,

@@ -4,6 +4,7 @@
 #ifndef TF_BN_OPS_CC_CPU_ISA_KERNEL_TABLE_H_
 #define TF_BN_OPS_CC_CPU_ISA_KERNEL_TABLE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -43,19 +44,35 @@ void ComputeMaskCoefficients(const Call& args, int64_t c0, int64_t c1,
   }
 }
 
-// Kernels::coefficients.
+// Kernels::finish.
 template <typename F, typename T>
-void ComputeCoefficients(const Call& args, int64_t c0, int64_t c1,
-                         const ChannelSums& sums, void* coefficients) {
+void FinishChannels(const Call& args, int64_t c0, int64_t c1,
+                    const ChannelSums& sums, void* coefficients,
+                    bool stores_sums) {
+  constexpr int64_t kAtOnce = 64;
   const CenterArray centers = F::CentersOf(args);
+  const bool has_rows = HasRowsOfElements(centers);
+  double median[kAtOnce];
   for (int64_t c = c0; c < c1; ++c) {
+    const int64_t i = (c - c0) % kAtOnce;
+    if (has_rows && i == 0) {
+      LoadMedians<T>(centers, c, std::min(kAtOnce, c1 - c), median);
+    }
+    const double center = has_rows ? median[i] : CenterAt(centers, c);
     double of_channel[F::kNumSums] = {};
-    if (args.is_training) LoadChannelSums<F::kNumSums>(sums, c, of_channel);
-    typename Compute<T>::Scalar k[F::kNumCoefficients];
-    F::Finish(args, c, CenterAt(centers, c), of_channel, k);
-    StoreCoefficients<F>(k, args.is_training ? 0 : F::kFirstFrozenCoefficient,
-                         F::kFirstMaskCoefficient, c, args.view.channels,
-                         coefficients);
+    if (args.is_training) {
+      LoadChannelSums<F::kNumSums>(sums, c, of_channel);
+    } else if (stores_sums) {
+      LoadChannelSums<F::kNumFrozenSums>(sums, c, of_channel);
+    }
+    if (coefficients != nullptr) {
+      typename Compute<T>::Scalar k[F::kNumCoefficients];
+      F::Finish(args, c, center, of_channel, k);
+      StoreCoefficients<F>(k, args.is_training ? 0 : F::kFirstFrozenCoefficient,
+                           F::kFirstMaskCoefficient, c, args.view.channels,
+                           coefficients);
+    }
+    if (stores_sums) F::StoreSums(args, c, center, of_channel);
   }
 }
 
@@ -101,7 +118,7 @@ constexpr Kernels KernelsOf() {
     return {};
   } else {
     Kernels kernels = {ComputeMaskCoefficients<F, T>,
-                       ComputeCoefficients<F, T>,
+                       FinishChannels<F, T>,
                        {PassOfKind<F, T, PassKind::kReduce>(),
                         PassOfKind<F, T, PassKind::kReduceStoring>(),
                         PassOfKind<F, T, PassKind::kApply>(),

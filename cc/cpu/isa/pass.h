@@ -85,14 +85,14 @@ constexpr int kVectorsOf =
 // Whether strips of kVectors vectors take one row each. Non-temporal stores of
 // parts of a cache line go row by row, so that the line is complete soon:
 // several rows and outputs have more lines begun than there are write-combining
-// buffers (the second order of half took 3 times as long).
+// buffers (one row each is 3 times as fast in the second order of half).
 template <typename T, int kVectors, StorePolicy kPolicy>
 constexpr bool kRowByRow = kPolicy == StorePolicy::kNonTemporal &&
                            kVectors * kLanesOf<T> % kLineElements<T> != 0;
 
 // Whether the rows of a panel are taken one by one because of where they lie.
-// Not where a vector is a cache line: with AVX-512 one row at a time took 1.1
-// to 1.7 times as long ([6272, 1024, 1] in float32, ADR 14).
+// Not where a vector is a cache line: with AVX-512 strips of several rows are
+// 1.1 to 1.7 times as fast ([6272, 1024, 1] in float32, ADR 14).
 template <typename T, StorePolicy kPolicy>
 TFBN_INLINE bool HasAliasedRows(const Panel& panel) {
   constexpr int64_t kBytes = sizeof(T);
@@ -132,8 +132,8 @@ struct ColumnCoefficients {
   int64_t stride;
 };
 
-// The center and the sums of each column, behind one base pointer: with a
-// pointer for each, half took 1.05 to 1.1 times as long, since they spill.
+// The center and the sums of each column, behind one base pointer: half is 1.05
+// to 1.1 times as fast as with a pointer for each, which spill.
 template <typename T, int kSums>
 struct ColumnSums {
   alignas(kCacheLineBytes) TermOf<T> center[kColumnStride];
@@ -461,9 +461,9 @@ using StripSums = std::conditional_t<
 // ---- The loop ---------------------------------------------------------------
 
 // The tensors of a strip: a copy, which no store can change, so that pointers
-// stay in registers. No copy where a vector is a cache line: with one, the
-// gradient of [100352, 64, 1] in float32 took 1.07 times as long, and the
-// frozen forward of [32, 256, 3136] 1.12 times (AMD EPYC, AVX-512).
+// stay in registers. No copy where a vector is a cache line: without one the
+// gradient of [100352, 64, 1] in float32 is 1.07 times as fast, and the frozen
+// forward of [32, 256, 3136] 1.12 times (AMD EPYC, AVX-512).
 template <typename F, typename T>
 using StripTensors =
     std::conditional_t<kVectorIsLine, const TensorPointers<F, T>&,
@@ -523,7 +523,7 @@ TFBN_INLINE void TakeStrip(
 
 // Vectors of a pack in strips of kVectors. One where the coefficients of a mask
 // alone are needed: bringing them to the order of packs takes what packs save
-// (0.98 to 1.02 times as long in bfloat16; without a mask 0.91 to 1.0, ADR 14).
+// (0.98 to 1.02 times as fast in bfloat16; without a mask 1.0 to 1.1, ADR 14).
 template <typename P, StorePolicy kPolicy, int kVectors, bool kPartial>
 constexpr int kPackOf =
     P::kNumSums > 0 &&
@@ -571,6 +571,34 @@ TFBN_INLINE void TakeStrips(
 }
 
 // ---- Channels ---------------------------------------------------------------
+
+// Whether centers are medians of elements that neighbouring channels have side
+// by side.
+TFBN_INLINE bool HasRowsOfElements(const CenterArray& centers) {
+  return centers.is_median && centers.stride == 1 && centers.data != nullptr;
+}
+
+// These centers, of `channels` channels from c0 on. (CenterAt for each of 64
+// channels: 1.07 to 1.11 times as slow for a whole call of [128, 64, 1].)
+template <typename T, typename Out>
+void LoadMedians(const CenterArray& centers, int64_t c0, int64_t channels,
+                 Out* out) {
+  constexpr int kLanes = kLanesOf<T>;
+  const T* const x = static_cast<const T*>(centers.data) + c0;
+  for (int64_t c = 0; c < channels; c += kLanes) {
+    const int lanes = static_cast<int>(std::min(channels - c, int64_t{kLanes}));
+    VectorOf<T> of[3];
+    for (int i = 0; i < 3; ++i) {
+      const T* const from = x + centers.elements[i] + c;
+      const VectorOf<T> v =
+          lanes == kLanes ? Load(from) : LoadPartial(from, lanes);
+      of[i] = v - v == VectorOf<T>{} ? v : VectorOf<T>{};
+    }
+    CoefficientOf<T> median[kLanes];
+    Store(median, MedianOf(of[0], of[1], of[2]));
+    for (int i = 0; i < lanes; ++i) out[c + i] = median[i];
+  }
+}
 
 // Adds up `n` neighbouring columns in interleaved chains: short chains for
 // speed, a fixed number of them so that all builds are bitwise identical.
@@ -671,8 +699,8 @@ class Pass {
   }
 
   void SetCenters(int64_t c0, int64_t channels, int64_t per_channel) {
-    if (centers_.is_median && per_channel == 1 && centers_.data != nullptr) {
-      return SetMedians(c0, channels);
+    if (per_channel == 1 && HasRowsOfElements(centers_)) {
+      return LoadMedians<T>(centers_, c0, channels, sums_.center);
     }
     if constexpr (!kIsNarrow<T>) {
       if (per_channel == 1) {  // The same, in a loop that vectorizes.
@@ -689,26 +717,6 @@ class Pass {
         SpreadChannels(&subtracted, 1, per_channel,
                        sums_.center + c * per_channel);
       }
-    }
-  }
-
-  // The same, of three rows of elements, which float holds (RunCenter).
-  void SetMedians(int64_t c0, int64_t channels) {
-    constexpr int kLanes = kLanesOf<T>;
-    const T* const x = static_cast<const T*>(centers_.data) + c0;
-    for (int64_t c = 0; c < channels; c += kLanes) {
-      const int lanes =
-          static_cast<int>(std::min(channels - c, int64_t{kLanes}));
-      VectorOf<T> of[3];
-      for (int i = 0; i < 3; ++i) {
-        const T* const from = x + centers_.elements[i] + c;
-        const VectorOf<T> v =
-            lanes == kLanes ? Load(from) : LoadPartial(from, lanes);
-        of[i] = v - v == VectorOf<T>{} ? v : VectorOf<T>{};
-      }
-      C median[kLanes];
-      Store(median, MedianOf(of[0], of[1], of[2]));
-      for (int i = 0; i < lanes; ++i) sums_.center[c + i] = median[i];
     }
   }
 
@@ -861,7 +869,7 @@ class Pass {
   const StorePolicy policy_;
   const ChannelSums out_;
   const DType dtype_;
-  const TensorPointers<F, T> tensors_;
+  TensorPointers<F, T> tensors_;  // Of another row in each one of a pipeline.
   const CenterArray centers_;
   const C* const by_channel_;
   const int64_t by_channel_stride_;

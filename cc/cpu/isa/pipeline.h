@@ -30,13 +30,11 @@
 namespace tf_bn_ops {
 namespace {
 
-// The segments of an outer index: of the current group, and of the next one.
+// The segments of the next group of an outer index: column 0 in the tensors,
+// and of its copies in the scratch, if there is one.
 template <typename F, typename T>
 struct StageRow {
-  // Column 0 of the outputs, and of the inputs, where they are read.
-  TensorPointers<F, T> current;
-  // Column 0 in the tensors, and in the scratch, if there is one.
-  int64_t next_element;
+  int64_t element;
   T* copy[F::kInputs];
   PrefetchOffsets prefetch;
 };
@@ -45,22 +43,38 @@ struct StageRow {
 // segment.
 constexpr int PowerOfTwo(int n) { return n < 2 ? 1 : 2 * PowerOfTwo(n / 2); }
 
-// A stage over one block. The base sums the next group's tile.
+// Takes the strips of `columns` columns, whose number is known to the compiler:
+// as a panel, strips of a few rows cost 10 to 20% of a call in LLC.
+template <typename P, StorePolicy kPolicy, typename F, typename T>
+TFBN_INLINE void TakeWholeStrips(
+    const TensorPointers<F, T>& tensors, Strip strip, int64_t columns,
+    const ColumnCoefficients<CoefficientOf<T>>& coefficients,
+    ColumnSums<T, P::kNumSums>& sums) {
+  constexpr int kVectors = PowerOfTwo(kVectorsOf<P>);
+  for (; strip.column < columns; strip.column += kVectors * kLanesOf<T>) {
+    TakeStrip<P, kPolicy, kVectors, false,
+              kPackOf<P, kPolicy, kVectors, false>>(tensors, strip,
+                                                    coefficients, sums);
+  }
+}
+
+// A stage over one block: a pass that stores over the tile of the current
+// group, and one that sums over that of the next group.
 template <typename F, typename T>
-class StageRunner : private Pass<PassOf<F, T, true, F::kNumSums, false>> {
+class StageRunner : private Pass<PassOf<F, T, true, F::kNumSums, false>>,
+                    private Pass<PassOf<F, T, true, 0, true>> {
   using Reduce = PassOf<F, T, true, F::kNumSums, false>;
   using Apply = PassOf<F, T, true, 0, true>;
-  using Base = Pass<Reduce>;
-  using C = typename Compute<T>::Scalar;
+  using Sums = Pass<Reduce>;
+  using Results = Pass<Apply>;
 
  public:
   StageRunner(const Call& args, const Partition& partition,
               const PipelineStage& stage, const void* by_channel,
               StorePolicy policy, const ChannelSums& out)
-      : Base(args, partition, stage.next, by_channel, StorePolicy::kNone, out),
+      : Sums(args, partition, stage.next, by_channel, StorePolicy::kNone, out),
+        Results(args, partition, stage.current, by_channel, policy, out),
         stage_(stage),
-        policy_(policy),
-        length_(stage.next.block.i1 - stage.next.block.i0),
         prefetch_(args.view, stage.next) {}
 
   // Channel by channel.
@@ -68,55 +82,45 @@ class StageRunner : private Pass<PassOf<F, T, true, F::kNumSums, false>> {
     const Block& block = stage_.next.block;
     const int64_t current = stage_.current.c1 - stage_.current.c0;
     const int64_t next = stage_.next.c1 - stage_.next.c0;
+    const int64_t length = block.i1 - block.i0;
     for (int64_t j = 0; j < std::max(current, next); ++j) {
       const int64_t channel = stage_.next.c0 + j;
-      if (j < current) {
-        SetCoefficients(stage_.current.c0 + j);
-      }
-      if (j < next) this->BeginChannel(channel);
+      if (j < current) Results::BeginChannel(stage_.current.c0 + j);
+      if (j < next) Sums::BeginChannel(channel);
       for (int64_t o = block.o0; o < block.o1; ++o) {
-        TakeRow(RowAt(o, j), j < current ? length_ : 0, j < next ? length_ : 0,
+        TakeRow(BeginRow(o, j), j < current ? length : 0, j < next ? length : 0,
                 channel);
       }
-      if (j < next) this->EndChannel(channel);
+      if (j < next) Sums::EndChannel(channel);
     }
   }
 
  private:
-  using Base::by_channel_;
-  using Base::by_channel_stride_;
-  using Base::tensors_;
-  using Base::view_;
-
-  void SetCoefficients(int64_t c) {
-    for (int k = 0; k < F::kNumCoefficients; ++k) {
-      SpreadChannels(by_channel_ + k * by_channel_stride_ + c, 1,
-                     kSegmentColumns, apply_by_column_ + k * kStride);
-    }
-  }
-
   bool Packed() const { return stage_.scratch != nullptr; }
 
-  // Outer index `o` of channel j of both groups.
-  StageRow<F, T> RowAt(int64_t o, int64_t j) const {
+  // Outer index `o` of channel j of both groups; the results of the current one
+  // are computed from the copies, which the next one replaces.
+  StageRow<F, T> BeginRow(int64_t o, int64_t j) {
+    const View& view = Sums::view_;
+    const TensorPointers<F, T>& tensors = Sums::tensors_;
     const auto element_of = [&](int64_t channels, int64_t c) {
-      return (o * channels + c) * view_.inner + stage_.next.block.i0;
+      return (o * channels + c) * view.inner + stage_.next.block.i0;
     };
-    StageRow<F, T> row = {};
-    const int64_t element = element_of(view_.channels, stage_.current.c0 + j);
+    StageRow<F, T> row = {
+        element_of(view.channels, stage_.next.c0 + j), {}, {}};
+    const int64_t element = element_of(view.channels, stage_.current.c0 + j);
     for (int i = 0; i < F::kInputs; ++i) {
       if (Packed()) {
         row.copy[i] = static_cast<T*>(stage_.scratch) +
                       i * stage_.scratch_stride +
                       element_of(stage_.scratch_channels, j);
       }
-      row.current.in[i] = Packed() ? row.copy[i] : tensors_.in[i] + element;
+      Results::tensors_.in[i] =
+          Packed() ? row.copy[i] : tensors.in[i] + element;
     }
     for (int i = 0; i < F::kOutputs; ++i) {
-      row.current.out[i] = tensors_.out[i] + element;
-      row.current.in_place[i] = tensors_.in_place[i];
+      Results::tensors_.out[i] = tensors.out[i] + element;
     }
-    row.next_element = element_of(view_.channels, stage_.next.c0 + j);
     row.prefetch = prefetch_.Of(stage_.next.c0 + j, o);
     return row;
   }
@@ -133,119 +137,69 @@ class StageRunner : private Pass<PassOf<F, T, true, F::kNumSums, false>> {
             : (kPipelineStageBytes + kSegmentBytes - 1) / kSegmentBytes;
     // Results are ahead of the copies, which overwrite what they are computed
     // from, by the elements that lead to a full cache line.
-    const int64_t lead = ElementsToFullLine<F>(row.current.out, 0);
-    const StorePolicy policy = lead < 0 ? StorePolicy::kTemporal : policy_;
-    int64_t apply = policy == StorePolicy::kNonTemporal ? std::min(lead, length)
-                                                        : int64_t{0};
-    int64_t column = 0;
-    ApplyColumns(row, 0, apply, StorePolicy::kTemporal);
+    const int64_t lead = ElementsToFullLine<F>(Results::tensors_.out, 0);
+    const bool non_temporal =
+        Results::policy_ == StorePolicy::kNonTemporal && lead >= 0;
+    int64_t apply = non_temporal ? std::min(lead, length) : 0, column = 0;
+    if (apply > 0) Results::TakeLine(channel, 0, apply, {});
     for (;;) {
       // Where a two-level sum ends depends on the sums alone: results that are
       // ahead by an alignment's lead, and so run out first, must not cut it.
       const int64_t segments =
           std::min((next_length - column) / kSegmentColumns,
-                   std::min(kSegments, this->ChainLeft()));
+                   std::min(kSegments, Sums::ChainLeft()));
       if (segments <= 0 || segments > (length - apply) / kSegmentColumns) break;
-      TakeSegmentsOfBoth(row, segments, apply, column, policy);
+      const int64_t ahead = column < row.prefetch.far_row * kSegmentColumns
+                                ? row.prefetch.near
+                                : row.prefetch.far;
+      if (non_temporal) {
+        ApplySegments<StorePolicy::kNonTemporal>(segments, apply, ahead);
+      } else {
+        ApplySegments<StorePolicy::kTemporal>(segments, apply, ahead);
+      }
+      TakeWholeStrips<Reduce, StorePolicy::kNone>(
+          Sums::tensors_,
+          Strip{row.element + column, segments, kSegmentColumns, ahead, 0, 0},
+          kSegmentColumns, Sums::coefficients_, Sums::sums_);
+      // By a constant number of bytes, which is not a call of memcpy.
+      for (int64_t r = 0; r < segments; ++r, column += kSegmentColumns) {
+        Copy(row, column, kSegmentColumns);
+      }
       apply += segments * kSegmentColumns;
-      column += segments * kSegmentColumns;
-      this->CountSegments(channel, segments);
+      Sums::CountSegments(channel, segments);
     }
-    ApplyColumns(row, apply, length, policy);
-    ReduceColumns(row, column, next_length, channel);
-  }
-
-  // Results from column `apply` on, then sums, and copies, from `column` on.
-  TFBN_INLINE void TakeSegmentsOfBoth(const StageRow<F, T>& row,
-                                      int64_t segments, int64_t apply,
-                                      int64_t column, StorePolicy policy) {
-    const int64_t ahead = column < row.prefetch.far_row * kSegmentColumns
-                              ? row.prefetch.near
-                              : row.prefetch.far;
-    const int64_t apply_ahead = Packed() ? 0 : ahead;
-    if (policy == StorePolicy::kNonTemporal) {
-      ApplySegments<StorePolicy::kNonTemporal>(row, segments, apply,
-                                               apply_ahead);
-    } else {
-      ApplySegments<StorePolicy::kTemporal>(row, segments, apply, apply_ahead);
-    }
-    constexpr int kVectors = PowerOfTwo(kVectorsOf<Reduce>);
-    Strip strip{
-        row.next_element + column, segments, kSegmentColumns, ahead, 0, 0};
-    for (; strip.column < kSegmentColumns;
-         strip.column += kVectors * kLanesOf<T>) {
-      TakeStrip<Reduce, StorePolicy::kNone, kVectors, false,
-                kPackOf<Reduce, StorePolicy::kNone, kVectors, false>>(
-          tensors_, strip, this->coefficients_, this->sums_);
-    }
-    // By a constant number of bytes, which is not a call of memcpy.
-    for (int64_t r = 0; r < segments; ++r, column += kSegmentColumns) {
-      Copy(row, column, kSegmentColumns);
-    }
+    if (apply < length) Results::TakeLine(channel, apply, length - apply, {});
+    if (column == next_length) return;
+    PrefetchOffsets prefetch = row.prefetch;
+    prefetch.far_row -= column / kSegmentColumns;
+    Sums::TakeLine(channel, row.element + column, next_length - column,
+                   prefetch);
+    Copy(row, column, next_length - column);
   }
 
   // The results of `segments` segments from column `apply` on. All columns have
   // the same coefficients, so a row of a strip may be any part of a segment. Of
   // float32 a stage has few segments, and one strip in the order of addresses
-  // loads the coefficients once; with two outputs it took 1.14 times as long.
+  // loads the coefficients once (with two outputs strips of whole segments are
+  // 1.14 times as fast).
   template <StorePolicy kPolicy>
-  TFBN_INLINE void ApplySegments(const StageRow<F, T>& row, int64_t segments,
-                                 int64_t apply, int64_t prefetch_offset) {
+  TFBN_INLINE void ApplySegments(int64_t segments, int64_t apply,
+                                 int64_t ahead) {
     constexpr int kVectors = PowerOfTwo(kVectorsOf<Apply>);
-    constexpr int64_t kColumns = kVectors * kLanesOf<T>;
+    constexpr int64_t kStrip = kVectors * kLanesOf<T>;
     constexpr bool kContiguous = !kIsNarrow<T> && F::kOutputs == 1;
-    constexpr int64_t kParts = kSegmentColumns / kColumns;  // Of a segment.
-    const int64_t rows = kContiguous ? segments * kParts : segments;
-    const int64_t most = kContiguous                       ? rows
-                         : kRowByRow<T, kVectors, kPolicy> ? 1
-                                                           : kMaxRowsPerStrip;
-    const int64_t stride = kContiguous ? kColumns : kSegmentColumns;
+    constexpr int64_t kColumns = kContiguous ? kStrip : kSegmentColumns;
+    const int64_t rows = segments * (kSegmentColumns / kColumns);
+    const int64_t at_once =
+        !kContiguous && kRowByRow<T, kVectors, kPolicy> ? 1 : rows;
     ColumnSums<T, 0> none;
-    for (int64_t r = 0; r < rows; r += most) {
-      Strip strip{apply + r * stride,
-                  std::min(rows - r, most),
-                  stride,
-                  prefetch_offset,
-                  0,
-                  0};
-      for (; strip.column < stride; strip.column += kColumns) {
-        TakeStrip<Apply, kPolicy, kVectors, false,
-                  kPackOf<Apply, kPolicy, kVectors, false>>(row.current, strip,
-                                                            apply_, none);
-      }
+    for (int64_t r = 0; r < rows; r += at_once) {
+      TakeWholeStrips<Apply, kPolicy>(
+          Results::tensors_,
+          Strip{apply + r * kColumns, at_once, kColumns, Packed() ? 0 : ahead,
+                0, 0},
+          kColumns, Results::coefficients_, none);
     }
-  }
-
-  // Results of the columns from `begin` to `end`.
-  void ApplyColumns(const StageRow<F, T>& row, int64_t begin, int64_t end,
-                    StorePolicy policy) {
-    Panel panel{begin, (end - begin) / kSegmentColumns, kSegmentColumns,
-                kSegmentColumns};
-    ApplyPanel(row, panel, policy);
-    panel.first_element += panel.rows * kSegmentColumns;
-    panel.rows = 1;
-    panel.columns = (end - begin) % kSegmentColumns;
-    ApplyPanel(row, panel, policy);
-  }
-
-  void ApplyPanel(const StageRow<F, T>& row, const Panel& panel,
-                  StorePolicy policy) {
-    ColumnSums<T, 0> none;
-    ForEachStorePart(row.current, panel, policy,
-                     [&](auto constant, const Panel& part) {
-                       TakeStrips<Apply, decltype(constant)::value>(
-                           row.current, part, apply_, none);
-                     });
-  }
-
-  // Sums, and copies, of the columns from `begin` to `end`.
-  void ReduceColumns(const StageRow<F, T>& row, int64_t begin, int64_t end,
-                     int64_t channel) {
-    if (begin == end) return;
-    PrefetchOffsets prefetch = row.prefetch;
-    prefetch.far_row -= begin / kSegmentColumns;
-    this->TakeLine(channel, row.next_element + begin, end - begin, prefetch);
-    Copy(row, begin, end - begin);
   }
 
   // Copies what is in L1 since it was reduced.
@@ -254,19 +208,13 @@ class StageRunner : private Pass<PassOf<F, T, true, F::kNumSums, false>> {
     if (!Packed()) return;
     for (int i = 0; i < F::kInputs; ++i) {
       std::memcpy(row.copy[i] + column,
-                  tensors_.in[i] + row.next_element + column,
+                  Sums::tensors_.in[i] + row.element + column,
                   columns * sizeof(T));
     }
   }
 
   const PipelineStage& stage_;
-  const StorePolicy policy_;
-  const int64_t length_;  // Columns of a row.
   const SegmentPrefetch<T, kPipelinePrefetchBytes> prefetch_;
-  // Of the current group.
-  static constexpr int64_t kStride = kSegmentColumns + kColumnPadding;
-  alignas(kCacheLineBytes) C apply_by_column_[F::kNumCoefficients * kStride];
-  const ColumnCoefficients<C> apply_ = {apply_by_column_, kStride};
 };
 
 // Kernels::pipeline.

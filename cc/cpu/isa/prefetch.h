@@ -43,9 +43,9 @@ constexpr int64_t kElementsAhead = kBytes / static_cast<int64_t>(sizeof(T));
 
 // Of a tile that is one panel of `rows` rows. Of short parts of rows the whole
 // next tile is prefetched, which stands beside it: what is read and what is
-// prefetched are then neighbours in memory. (Some rows ahead in the own tile
-// took 1.02 times as long in float32 and 1.12 times in half, [32, 512, 784] on
-// one thread with AVX2.) The last tile of a block, which may be narrower, does
+// prefetched are then neighbours in memory. (1.02 times as fast in float32 and
+// 1.12 times in half as some rows ahead in the own tile, [32, 512, 784] on one
+// thread with AVX2.) The last tile of a block, which may be narrower, does
 // as the others do: its neighbour's columns are the distance between both.
 template <typename T>
 PrefetchOffsets PanelPrefetch(const Tile& tile, int64_t rows, int64_t columns,

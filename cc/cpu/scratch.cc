@@ -1,16 +1,11 @@
-// A list of free buffers; madvise.
+// A list of free buffers.
 
-#include "cc/cpu/call_memory.h"
+#include "cc/cpu/scratch.h"
 
-#include <sys/mman.h>
-
-#include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <vector>
-
-#include "cc/cpu/environment.h"
 
 namespace tf_bn_ops {
 
@@ -60,32 +55,6 @@ ScopedScratch::ScopedScratch(size_t bytes) {
 
 ScopedScratch::~ScopedScratch() {
   if (buffer_.data != nullptr) ScratchPool::Instance().Return(buffer_);
-}
-
-namespace {
-
-bool HugePagesEnabled() {
-  static const bool enabled = IsSwitchedOn(kHugePagesVariable);
-  return enabled;
-}
-
-// Of x86-64, and of aarch64 with pages of 4 KiB.
-constexpr uintptr_t kHugePageBytes = uintptr_t{2} << 20;
-
-}  // namespace
-
-void AdviseHugePages(void* data, size_t bytes) {
-  if (data == nullptr || !HugePagesEnabled()) return;
-  const auto address = reinterpret_cast<uintptr_t>(data);
-  const uintptr_t begin =
-      (address + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-  const uintptr_t end = (address + bytes) / kHugePageBytes * kHugePageBytes;
-#if defined(MADV_HUGEPAGE)
-  // It is advice: where the system refuses, pages are small.
-  if (begin < end) {
-    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-  }
-#endif
 }
 
 }  // namespace tf_bn_ops
