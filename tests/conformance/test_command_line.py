@@ -118,8 +118,8 @@ def merge(tmp_path):
         name: dict.fromkeys(record.SCHEMA[name])
         for name in ("", "settings", "machines", "candidate")
     }
-    blank["settings"] |= {"seed": 1, "selection": {}, "bounds": "strict", "shrink": 0}
-    blank["machines"] |= {"gpus": [], "cpu": "c", "cores": 1, "system": "s"}
+    blank["settings"] |= {"seed": 1, "cases": 0, "selection": {}, "bounds": "strict", "shrink": 0}
+    blank["machines"] |= {"gpus": [], "cpu": "c", "architecture": "a", "cores": 1, "system": "s"}
     blank["candidate"] |= {"ops": "o", "mapped": []}
     whole = {
         **blank[""], "schema": record.VERSION, "command": "c", "replay": "r", "seconds": 1.0,
