@@ -141,6 +141,16 @@ def test_wrong_arguments_of_ex_are_one_sentence():
             call(**inputs, side_input=[x[:1]])
 
 
+def test_the_side_input_tells_the_shape_of_y():
+    tf_bn_ops.load()
+    with tf.Graph().as_default():
+        of = lambda *shape: tf.compat.v1.placeholder(tf.float32, shape)  # noqa: E731
+        vectors = {name: of(None) for name in ("scale", "offset", "mean", "variance")}
+        side_input = [of(2, None, None, 5)]
+        got = raw_ops.FusedBatchNormEx(x=of(None, 3, None, None), **vectors, side_input=side_input)
+        assert got.y.shape.as_list() == [2, 3, None, 5]
+
+
 # ---- nGraph's op ---------------------------------------------------------------------------------
 
 
