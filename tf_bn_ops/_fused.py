@@ -13,16 +13,18 @@ from typing import Any, Literal, NamedTuple
 from tf_bn_ops import _ops, _recording, _replicas
 from tf_bn_ops._arguments import checked_epsilon, checked_number
 from tf_bn_ops._results import BatchNorm
-from tf_bn_ops.spec import DATA_FORMATS, DataFormat
+from tf_bn_ops.spec import DATA_FORMATS, SMOOTH_ACTIVATIONS, DataFormat
 
 # Untyped: to mypy a starred argument may be any of those that follow.
 ops: Any = _ops
-Activation = Literal["relu", "relu6"]
+Activation = Literal["relu", "relu6", "silu", "hard_silu"]
 # Name here -> the attr activation_mode of FusedBatchNormEx.
 ACTIVATION_MODES: dict[str | None, _ops.Activation] = {
     None: "Identity",
     "relu": "Relu",
     "relu6": "Relu6",
+    "silu": "Silu",
+    "hard_silu": "HardSilu",
 }
 
 
@@ -81,7 +83,9 @@ def fused_batch_norm(
       is_training: True for the statistics of `x`, False for those given.
       name: name of the forward operation.
       exponential_avg_factor: in training, the weight f of this batch in the running statistics.
-      activation: None, "relu" (max(y, 0)) or "relu6" (min(max(y, 0), 6)).
+      activation: None, "relu" (max(y, 0)), "relu6" (min(max(y, 0), 6)), "silu" (y * sigmoid(y)) or
+        "hard_silu" (y * relu6(y + 3) / 6). The last two are ops of their own in float64, behind a
+        `side_input` and with `synchronized`.
       side_input: what is added before the activation, of the shape and type of `x`; such as the
         other branch of a residual block.
       synchronized: whether the statistics in training are those of all replicas.
@@ -126,13 +130,20 @@ def fused_batch_norm(
     is_wide = x.dtype is tf.float64
     dtype = tf.float64 if is_wide else tf.float32
     scale, offset = _vector(scale, dtype), _vector(offset, dtype)
+    behind = None
+    if ACTIVATION_MODES[attrs.activation] in SMOOTH_ACTIVATIONS and (
+        is_wide or synchronized or side_inputs
+    ):
+        behind, attrs = attrs.activation, attrs._replace(activation=None)
     if attrs.reads_statistics:
         mean, variance = _vector(mean, dtype), _vector(variance, dtype)
     else:
         mean = variance = _no_statistics(tf.executing_eagerly())
     if attrs.is_training and (synchronized or is_wide):
         replicas = _replicas.current() if synchronized else _replicas.ALONE
-        return _by_parts(attrs, name, replicas, (x, scale, offset), (mean, variance), side_inputs)
+        parts = (x, scale, offset), (mean, variance), side_inputs
+        result = _by_parts(attrs, name, replicas, *parts)
+        return result._replace(y=_activated(behind, result.y))
     if not attrs.is_training and not is_wide and not tf.executing_eagerly():
         # A barrier for TensorFlow's remapper, without a copy. It would fuse the op into a Conv2D
         # before it: with tanh and mish behind it into an op without a kernel, and with channels
@@ -148,7 +159,7 @@ def fused_batch_norm(
         statistics = [*inputs[3:]]
     if not tf.executing_eagerly() or record.could_possibly_record():
         statistics = [*_differentiable(attrs, statistics, inputs)]
-    return BatchNorm(y, *statistics)
+    return BatchNorm(_activated(behind, y), *statistics)
 
 
 # ---- Arguments -----------------------------------------------------------------------------------
@@ -344,7 +355,7 @@ def _frozen_wide(
 
 
 def _activated(activation: str | None, y: Any, side_input: Any = None) -> Any:
-    """What is behind a frozen normalization, of TensorFlow's ops with their own gradients."""
+    """What is behind a normalization, of TensorFlow's ops with their own gradients."""
     import tensorflow as tf
 
     if side_input is not None:
@@ -355,7 +366,10 @@ def _activated(activation: str | None, y: Any, side_input: Any = None) -> Any:
         y = tf.raw_ops.AddV2(x=y, y=side_input) if are_known else tf.add_n([y, side_input])
     if activation is None:
         return y
-    return {"relu": tf.nn.relu, "relu6": tf.nn.relu6}[activation](y)
+    functions = {"relu": tf.nn.relu, "relu6": tf.nn.relu6, "silu": tf.nn.silu}
+    if activation in functions:
+        return functions[activation](y)
+    return y * tf.nn.relu6(y + 3) / 6
 
 
 def _differentiable(

@@ -23,7 +23,7 @@ from tensorflow.python.ops import control_flow_util
 
 from tf_bn_ops import _ops, _replicas, _split_gradients, _vectorize
 from tf_bn_ops._split_gradients import attributes, masked
-from tf_bn_ops.spec import OPS, OpSpec
+from tf_bn_ops.spec import OPS, SMOOTH_ACTIVATIONS, OpSpec
 
 # Untyped: to mypy a starred argument may be any of those that follow.
 ops: Any = _ops
@@ -73,6 +73,7 @@ def _of_forward_ex(op: Any, y_backprop: Any, *_: Any) -> list[Any]:
     y, _, _, *reserve_spaces = op.outputs
     (activation,) = attributes(op, "activation_mode").values()
     side_inputs = len(op.inputs) - _SIDE_INPUT
+    is_smooth = activation in SMOOTH_ACTIVATIONS
     if activation != "Identity" and _has_kernel(_GRAD_EX, x.device):
         result = ops.fused_batch_norm_grad_ex(
             y_backprop,
@@ -80,15 +81,30 @@ def _of_forward_ex(op: Any, y_backprop: Any, *_: Any) -> list[Any]:
             scale,
             *reserve_spaces,
             offset,
-            y,
+            x if is_smooth else y,  # It is not read, and would be kept for it.
             num_side_inputs=side_inputs,
             activation_mode=activation,
             **_attrs(op),
         )
         return [*result[:3], None, None, *result.side_input_backprop]
-    y_backprop = masked(activation, y_backprop, y)
+    if is_smooth:
+        slope, _ = _smooth_derivatives(activation, op.inputs[:5], _attrs(op))
+        y_backprop = tf.cast(tf.cast(y_backprop, tf.float32) * slope, y.dtype)
+    else:
+        y_backprop = masked(activation, y_backprop, y)
     result = ops.fused_batch_norm_grad_v3(y_backprop, x, scale, *reserve_spaces, **_attrs(op))
     return [*result[:3], None, None, *[y_backprop] * side_inputs]
+
+
+def _smooth_derivatives(activation: str, inputs: Any, attrs: dict[str, Any]) -> tuple[Any, Any]:
+    """The first two derivatives in float32 of a smooth activation behind batch normalization of
+    `inputs`, of ops that have derivatives themselves."""
+    y = tf.cast(ops.fused_batch_norm_v3(*inputs, **attrs).y, tf.float32)
+    if activation == "Silu":
+        sigmoid, rest = tf.sigmoid(y), tf.sigmoid(-y)
+        return sigmoid + y * sigmoid * rest, sigmoid * rest * (2 + y * (rest - sigmoid))
+    inside = tf.cast((y + 3 > 0) & (y + 3 < 6), tf.float32)
+    return tf.nn.relu6(y + 3) / 6 + inside * y / 6, inside / 3
 
 
 # ---- Second order --------------------------------------------------------------------------------
@@ -104,12 +120,33 @@ def _of_grad_ex(op: Any, *grad: Any) -> list[Any]:
     gradient of the plain op between two masks."""
     y_backprop, *others = op.inputs[:5]
     (activation,) = attributes(op, "activation_mode").values()
+    if activation in SMOOTH_ACTIVATIONS:
+        return _of_grad_smooth(activation, op, *grad)
     mask = functools.partial(masked, activation, y=op.inputs[_GRAD_EX_Y])
     inputs = (*grad[:3], mask(y_backprop), *others)
     y_backprop_grad, *others = _second_order(inputs, **_attrs(op))
     for side_input_grad in grad[_GRAD_EX_SIDE_INPUT_BACKPROP:]:
         y_backprop_grad += side_input_grad
     return _padded([mask(y_backprop_grad), *others], op)
+
+
+def _of_grad_smooth(activation: str, op: Any, *grad: Any) -> list[Any]:
+    """Behind a smooth activation f it is the plain op of g = y_backprop * f'(y): by the gradient of
+    g once by y_backprop, once by y, and by what y is computed from."""
+    y_backprop, x, scale, mean, variance, coefficients, offset = op.inputs[:7]
+    attrs, dtype = _attrs(op), x.dtype
+    slope, curvature = _smooth_derivatives(activation, (x, scale, offset, mean, variance), attrs)
+    wide = tf.cast(y_backprop, tf.float32)
+    inputs = (*grad[:3], tf.cast(wide * slope, dtype), x, scale, mean, variance)
+    g_grad, x_grad, scale_grad = _second_order(inputs, **attrs)
+    g_grad = tf.cast(g_grad, tf.float32)
+    by_y = ops.fused_batch_norm_grad_v3(
+        tf.cast(g_grad * wide * curvature, dtype), x, scale, mean, variance, coefficients, **attrs
+    )
+    y_backprop_grad = tf.cast(g_grad * slope, dtype)
+    x_grad, scale_grad = x_grad + by_y.x_backprop, scale_grad + by_y.scale_backprop
+    nothing = (None, None, None)
+    return _padded([y_backprop_grad, x_grad, scale_grad, *nothing, by_y.offset_backprop], op)
 
 
 def _of_training_backprop(op: Any, *grad: Any) -> list[Any]:

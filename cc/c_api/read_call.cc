@@ -93,6 +93,7 @@ std::string CheckGradient(const tfbn_call& call) {
     error = CheckGiven(call, {Role::kXBackprop});
   }
   if (!error.empty() || !is_masked) return error;
+  if (IsSmooth(call.activation)) return CheckGiven(call, {Role::kOffset});
   // The mask is from x where there is no y, but for a side input.
   if (call.side_input_backprop != nullptr || !(has_totals || sums_alone)) {
     return CheckGiven(call, {Role::kY});
@@ -161,7 +162,18 @@ std::string CheckCall(const tfbn_call* call) {
   if (error.empty()) error = CheckView(call->view);
   if (!error.empty()) return error;
   if (!IsBelow(call->activation, kNumActivations)) {
-    return "activation must be TFBN_IDENTITY, TFBN_RELU or TFBN_RELU6";
+    return "activation must be TFBN_IDENTITY, TFBN_RELU, TFBN_RELU6, "
+           "TFBN_SILU or TFBN_HARD_SILU";
+  }
+  if (IsSmooth(call->activation)) {
+    for (const Role role :
+         {Role::kSideInput, Role::kSideInputBackprop, Role::kSumDy,
+          Role::kSumDyXmu, Role::kLocalSumDy, Role::kLocalSumDyXmu}) {
+      if (ArrayOf(*call, role) != nullptr) {
+        return std::string(kRoles[static_cast<int>(role)].name) +
+               " must be NULL with TFBN_SILU and TFBN_HARD_SILU";
+      }
+    }
   }
   error = CheckArrays(*call);
   if (!error.empty()) return error;

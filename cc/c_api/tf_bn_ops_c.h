@@ -34,7 +34,13 @@ enum {
 enum { TFBN_FORWARD = 0, TFBN_GRADIENT = 1, TFBN_SECOND_ORDER = 2 };
 
 /* Values of tf_bn_ops::Activation. */
-enum { TFBN_IDENTITY = 0, TFBN_RELU = 1, TFBN_RELU6 = 2 };
+enum {
+  TFBN_IDENTITY = 0,
+  TFBN_RELU = 1,
+  TFBN_RELU6 = 2,
+  TFBN_SILU = 3, /* these two without side_input, sum_dy, local_sum_dy */
+  TFBN_HARD_SILU = 4
+};
 
 /* Computes one call (tfbn_call: cc/core/generated/roles.h) on the CPU with
  * `threads` threads, the caller's included. `implementation` is a name from

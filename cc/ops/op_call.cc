@@ -154,8 +154,9 @@ absl::Status CheckGradient(Shapes shapes, int count, int channel_dim,
                            y.DebugString());
   }
   // What says that the mask is computed from y: no offset, or reserve_space_3.
-  const bool is_of_y = offset == *shapes[5] ||
-                       (offset.dims() == 1 && offset.num_elements() == 0);
+  const bool is_of_y = !IsSmooth(call->activation) &&
+                       (offset == *shapes[5] ||
+                        (offset.dims() == 1 && offset.num_elements() == 0));
   if (!is_of_y && offset != tf::TensorShape({call->view.channels})) {
     return InvalidArgument(
         "offset must be a vector of as many elements as x has channels, ",
@@ -168,6 +169,11 @@ absl::Status CheckGradient(Shapes shapes, int count, int channel_dim,
 }  // namespace
 
 absl::Status CheckMaskSource(int ys, int side_inputs, Activation activation) {
+  if (side_inputs > 0 && IsSmooth(activation)) {
+    return InvalidArgument(
+        "activation_mode Silu and HardSilu take no side input: apply them to y "
+        "of a call with activation_mode Identity");
+  }
   if (side_inputs == 0 || ys > 0 || activation == Activation::kIdentity) {
     return absl::OkStatus();
   }
@@ -242,13 +248,15 @@ Role OpCall::InputRole(const Call& call, int i,
     case FormulaKind::kForward:
       return is_statistic && !ReadsStatistics(call) ? Role::kNone : role;
     case FormulaKind::kGradient:
-      // The mask is computed from x by reserve_space_3 and offset. Another
-      // shape says that y is another op's, or behind a side input.
+      // The mask is computed from x by reserve_space_3 and offset, and so is
+      // the derivative of a smooth activation. Another shape says that y is
+      // another op's, or behind a side input.
       if (role == Role::kOffset &&
           shape != tf::TensorShape({call.view.channels})) {
         return Role::kNone;
       }
-      return is_of_mask && call.activation == Activation::kIdentity
+      return (is_of_mask && call.activation == Activation::kIdentity) ||
+                     (role == Role::kY && IsSmooth(call.activation))
                  ? Role::kNone
                  : role;
     case FormulaKind::kSecondOrder:

@@ -28,6 +28,10 @@ absl::Status ReadActivationMode(Context* context, Activation* activation) {
     *activation = Activation::kRelu;
   } else if (mode == "Relu6") {
     *activation = Activation::kRelu6;
+  } else if (mode == "Silu") {
+    *activation = Activation::kSilu;
+  } else if (mode == "HardSilu") {
+    *activation = Activation::kHardSilu;
   } else {
     return InvalidArgument("Unsupported activation mode: ", mode);
   }
@@ -35,7 +39,7 @@ absl::Status ReadActivationMode(Context* context, Activation* activation) {
 }
 
 // InvalidArgument where nothing says what an activation behind a side input
-// passed: x does not.
+// passed, or what a smooth one was applied to: x does not.
 absl::Status CheckMaskSource(int ys, int side_inputs, Activation activation);
 
 // What an op's attrs say of its calls.

@@ -84,7 +84,11 @@ bool Fuser::LeftToConvolution(const Chain& chain) {
 // where it becomes coefficients: `norm` may have another offset.
 void Fuser::MaskFromY(const NodeDef& norm) {
   for (const IndexedGraph::Consumer& consumer : graph_.Consumers(norm.name())) {
-    if (consumer.node->op() == kFusedBackward &&
+    // A derivative follows from x by the offset of this norm (smooth_rule.cc).
+    const auto mode = consumer.node->attr().find("activation_mode");
+    const bool is_smooth = mode != consumer.node->attr().end() &&
+                           IsOneOf(mode->second.s(), {"Silu", "HardSilu"});
+    if (consumer.node->op() == kFusedBackward && !is_smooth &&
         consumer.port == kForwardCoefficients &&
         consumer.input == kGradReserveSpace3) {
       graph_.SetInput(consumer.node, kGradOffset,
@@ -102,7 +106,9 @@ void Fuser::FuseForward(const Chain& chain) {
   if (const NodeDef* const addition = chain.addition()) {
     inputs.push_back(addition->input(chain.side_input));
   }
-  for (const std::string& control : ControlInputs(chain.nodes)) {
+  std::vector<NodeDef*> removed = chain.nodes;
+  removed.insert(removed.end(), chain.inner.begin(), chain.inner.end());
+  for (const std::string& control : ControlInputs(removed)) {
     inputs.push_back(control);
   }
 
@@ -114,7 +120,8 @@ void Fuser::FuseForward(const Chain& chain) {
   CopyAttrs(*fused, {}, &node);
   (*node.mutable_attr())["U"].set_type(tensorflow::DT_FLOAT);
   (*node.mutable_attr())["num_side_inputs"].set_i(chain.addition() != nullptr);
-  (*node.mutable_attr())["activation_mode"].set_s(fused->op());
+  (*node.mutable_attr())["activation_mode"].set_s(
+      chain.smooth.empty() ? fused->op() : chain.smooth);
 
   // The only other consumers of y and of the sum read its shape, that of x.
   const TensorName x = TensorName::Parse(norm.input(kX));

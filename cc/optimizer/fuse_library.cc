@@ -143,6 +143,7 @@ absl::Status FuseFunction(const FunctionLibraryDefinition& library,
   TF_RETURN_IF_ERROR(tensorflow::grappler::MakeGrapplerFunctionItem(
       *function, library, producer, &item));
   FusionOptions options;
+  options.dangling_is_dead = true;
   options.preserved = item.NodesToPreserve();
   options.preserved.insert(preserved.begin(), preserved.end());
   options.same_shape = SameShapeIn(item);

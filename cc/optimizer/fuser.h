@@ -5,6 +5,7 @@
 //   fusion_rules.cc    both directions
 //   forward_rule.cc    norm -> [addition] -> activation
 //   backward_rule.cc   gradient of an activation -> gradient of norm
+//   smooth_rule.cc     both directions of smooth activations
 
 #ifndef TF_BN_OPS_CC_OPTIMIZER_FUSER_H_
 #define TF_BN_OPS_CC_OPTIMIZER_FUSER_H_
@@ -29,11 +30,13 @@ constexpr char kRemapped[] = "_FusedBatchNormEx";
 
 // Inputs and outputs by the OpDefs.
 constexpr int kX = 0;
+constexpr int kScale = 1;
 constexpr int kOffset = 2;
 constexpr int kForwardInputs = 5;        // without a side input
 constexpr int kForwardCoefficients = 5;  // Output of V3 and FusedBatchNormEx.
 constexpr int kGradYBackprop = 0;
 constexpr int kGradX = 1;
+constexpr int kGradScale = 2;
 constexpr int kGradReserveSpace2 = 4;
 constexpr int kGradInputs = kGradReserveSpace2 + 1;  // up to it
 constexpr int kGradReserveSpace3 = 5;                // of V3
@@ -78,6 +81,10 @@ struct Chain {
   // gradient of norm.
   std::vector<tensorflow::NodeDef*> nodes;
   int side_input = 0;  // which input of the addition is not the norm's
+  // Of a smooth activation its name, and the nodes between first and last,
+  // which read those two and constants alone: they are on no other cycle.
+  std::string smooth;
+  std::vector<tensorflow::NodeDef*> inner;
 
   tensorflow::NodeDef* first() const { return nodes.front(); }
   tensorflow::NodeDef* last() const { return nodes.back(); }
@@ -131,6 +138,21 @@ class Fuser {
   bool IsIdentityUnbroadcast(const tensorflow::NodeDef& mask,
                              const tensorflow::NodeDef& reshape);
   void RemoveDeadNodes(tensorflow::NodeDef* unbroadcast);
+
+  // smooth_rule.cc
+  void FuseSmooth();
+  void FuseSmoothBackward(tensorflow::NodeDef* gradient);
+  void FuseSlope(const tensorflow::NodeDef& norm, const std::string& activation,
+                 const TensorName& y_backprop,
+                 const std::vector<tensorflow::NodeDef*>& nodes,
+                 tensorflow::NodeDef* gradient);
+  void FuseSmoothForward(tensorflow::NodeDef* norm);
+  std::string SmoothRefusal(const Chain& chain);
+  void BypassIdentityN(const tensorflow::NodeDef& norm);
+  void RemoveUnread(const std::vector<tensorflow::NodeDef*>& nodes,
+                    const std::string& by);
+  void RemoveDead(tensorflow::NodeDef* node);
+  void RemoveDeadReaders(const tensorflow::NodeDef& norm);
 
   const FusionOptions& options_;
   IndexedGraph graph_;

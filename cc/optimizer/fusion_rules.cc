@@ -170,6 +170,7 @@ void CopyAttrs(const NodeDef& from, const std::vector<std::string>& names,
 // ---- The pass ------------------------------------------------------------
 
 std::vector<Fusion> Fuser::Run() {
+  FuseSmooth();
   for (int i = 0; i < graph_.size(); ++i) {
     NodeDef* const node = graph_.node(i);
     if (IsActivation(*node)) Plan(ChainsBefore(node), /*is_backward=*/false);

@@ -4,6 +4,8 @@
 //
 // Forward:   norm -> [Add | AddV2] -> Relu | Relu6     =>  FusedBatchNormEx
 // Backward:  ReluGrad | Relu6Grad -> gradient of norm  =>  FusedBatchNormGradEx
+// and the same with what elementwise ops compute if it is SiLU or hard-SiLU of
+// y, and its derivative (smooth_rule.cc).
 //
 // norm is FusedBatchNorm, V2, V3 of TensorFlow or of this library, or a
 // FusedBatchNormEx without activation and side input; TensorFlow's
@@ -42,6 +44,8 @@ struct FusionOptions {
   // remapper fuses it into the convolution: less memory traffic than any op
   // behind it. An optimizer that runs after the remapper takes what is left.
   bool leaves_convolutions = true;
+  // Whether nodes that nothing reads are not computed: in bodies of functions.
+  bool dangling_is_dead = false;
   // Whether two tensors of the graph as it was have the same shape, whatever
   // the graph is fed. Addition broadcasts, FusedBatchNormEx does not.
   std::function<bool(const TensorName&, const TensorName&)> same_shape;

@@ -42,13 +42,40 @@ inline XlaStatistics StatisticsOf(xla::XlaOp x, const XlaChannels& channels) {
   return {(center * m + sum) / m, channels.Mean(xmu * xmu)};
 }
 
+// scale * rstd * (x - mean) + offset.
+inline xla::XlaOp BuildNormalized(const XlaCall& of,
+                                  const XlaChannels& channels, xla::XlaOp mean,
+                                  xla::XlaOp rstd) {
+  const xla::XlaOp f = channels.Wide(Role::kScale) * rstd;
+  return channels.Minus(of[Role::kX], mean) * channels.Spread(f) +
+         channels.Spread(of[Role::kOffset]);
+}
+
+// The smooth activation of v, or its derivative there.
+inline xla::XlaOp BuildSmooth(Activation activation, xla::XlaOp v, bool slope) {
+  const auto number = [&](double value) { return xla::ScalarLike(v, value); };
+  if (activation == Activation::kSilu) {
+    const xla::XlaOp sigmoid = xla::Logistic(v);
+    if (!slope) return v * sigmoid;
+    return sigmoid + v * sigmoid * xla::Logistic(-v);
+  }
+  const xla::XlaOp moved = v + number(3), sixth = number(1.0 / 6);
+  const xla::XlaOp sigmoid =
+      xla::Min(xla::Max(moved, number(0)), number(6)) * sixth;
+  if (!slope) return v * sigmoid;
+  const xla::XlaOp inside =
+      xla::And(xla::Gt(moved, number(0)), xla::Lt(moved, number(6)));
+  return sigmoid + xla::Select(inside, v * sixth, xla::ZerosLike(v));
+}
+
 inline xla::XlaOp BuildY(const XlaCall& of, const XlaChannels& channels,
                          const XlaStatistics& statistics) {
-  const xla::XlaOp f =
-      channels.Wide(Role::kScale) * channels.Rstd(statistics.variance);
-  xla::XlaOp y =
-      channels.Minus(of[Role::kX], statistics.mean) * channels.Spread(f) +
-      channels.Spread(of[Role::kOffset]);
+  xla::XlaOp y = BuildNormalized(of, channels, statistics.mean,
+                                 channels.Rstd(statistics.variance));
+  if (IsSmooth(of.call.activation)) {
+    return channels.Elements(
+        BuildSmooth(of.call.activation, y, /*slope=*/false));
+  }
   if (of.Has(Role::kSideInput)) {
     y = y + channels.Narrow(of[Role::kSideInput]);
   }

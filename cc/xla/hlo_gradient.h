@@ -16,11 +16,18 @@
 namespace tf_bn_ops {
 
 // y_backprop where the activation passes it, by y, or by the y that follows
-// from x where that is not given.
+// from x where that is not given; times the derivative of a smooth one.
 inline xla::XlaOp BuildMasked(const XlaCall& of, const XlaChannels& channels) {
   const xla::XlaOp dy = of[Role::kYBackprop];
   const Activation activation = of.call.activation;
   if (activation == Activation::kIdentity) return dy;
+  if (IsSmooth(activation)) {
+    const xla::XlaOp variance = channels.Wide(Role::kVariance);
+    const xla::XlaOp v = BuildNormalized(
+        of, channels, channels.Wide(Role::kMean),
+        of.call.variance_is_rstd ? variance : channels.Rstd(variance));
+    return channels.Narrow(dy) * BuildSmooth(activation, v, /*slope=*/true);
+  }
   const xla::XlaOp y = of.Has(Role::kY)
                            ? of[Role::kY]
                            : BuildY(of, channels,

@@ -17,7 +17,7 @@ from tf_bn_ops.conformance.models import batch_norm, bounds
 from tf_bn_ops.conformance.models.measure import assembled
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.c_abi import bits
-from tf_bn_ops.harness.problems import ACTIVATIONS, RELU, RELU6, Problem, random_forward_problem
+from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Problem, random_forward_problem
 from tf_bn_ops.spec import DTYPES
 
 STATISTICS = ("batch_mean", "batch_variance", "saved_mean", "saved_variance")
@@ -175,7 +175,7 @@ def test_empty_views(implementation, view, factor):
 
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", [IDENTITY, RELU, RELU6])
 @pytest.mark.parametrize("side_input", [False, True])
 def test_the_activation_is_that_of_the_plain_result(activation, dtype, is_training, side_input):
     """Clamping and rounding commute, since 0 and 6 are numbers of every type."""

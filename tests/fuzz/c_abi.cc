@@ -187,7 +187,8 @@ void CheckPlan(const Call& call, const How& how, bool has_partition) {
 
 bool IsMasked(const Call& call) {
   return call.formula == FormulaKind::kGradient &&
-         call.activation != Activation::kIdentity && call.y != nullptr;
+         call.activation != Activation::kIdentity &&
+         !tf_bn_ops::IsSmooth(call.activation) && call.y != nullptr;
 }
 
 // The y of the forward call that a masked gradient belongs to, its coefficients

@@ -14,7 +14,7 @@ from test_every_op import of_every_twin
 
 import tf_bn_ops
 from tf_bn_ops import _gradients, _ops, raw_ops
-from tf_bn_ops.spec import DTYPES, OPS
+from tf_bn_ops.spec import DTYPES, OPS, SMOOTH_ACTIVATIONS
 from tf_bn_ops.spec.ops import BATCH_NORM
 
 V3, EX, GRAD_V3 = (OPS[f"FusedBatchNorm{end}"] for end in ("V3", "Ex", "GradV3"))
@@ -316,3 +316,28 @@ def test_epsilon_keeps_its_double_precision(op, epsilon):
     """In a constant channel rstd is 1/sqrt(epsilon); float32 would be off by 1e-8."""
     case = small(op, mode="training", dtype="float64", kind="constant_input", epsilon=epsilon)
     assert_all_pass([case])
+
+
+# ---- Smooth activations --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("activation_mode", SMOOTH_ACTIVATIONS)
+def test_a_smooth_activation_takes_no_side_input_and_its_gradient_an_offset(activation_mode):
+    x = np.linspace(-3, 3, 24, dtype=np.float32).reshape(2, 2, 2, 3)
+    vector = np.ones(3, np.float32)
+    vectors = {"scale": vector, "offset": vector, "mean": vector, "variance": vector}
+    ex, gradient = raw_ops.FusedBatchNormEx, raw_ops.FusedBatchNormGradEx
+    with pytest.raises(tf.errors.InvalidArgumentError, match="take no side input: apply them to y"):
+        ex(x=x, **vectors, side_input=[x], activation_mode=activation_mode)
+    got = ex(x=x, **vectors, activation_mode=activation_mode)
+    given = {
+        "y_backprop": x, "x": x, "scale": vector, "reserve_space_1": got.reserve_space_1,
+        "reserve_space_2": got.reserve_space_2, "reserve_space_3": got.reserve_space_3,
+        "y": np.full_like(x, np.nan), "activation_mode": activation_mode,
+    }  # fmt: skip
+    assert np.all(np.isfinite(gradient(**given, offset=vector).x_backprop))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="offset must be a vector of as many"):
+        gradient(**given, offset=np.zeros(0, np.float32))
+    vectors |= {name: np.float64(vector) for name in ("mean", "variance")}
+    with pytest.raises(tf.errors.InvalidArgumentError, match='"Identity", "Relu", "Relu6"'):
+        raw_ops.BatchNormElemt(x=x, **vectors, side_input=[], activation_mode=activation_mode)

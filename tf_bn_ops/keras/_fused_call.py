@@ -19,7 +19,7 @@ from tensorflow.python.eager import record
 from tf_bn_ops import _loader, _ops, _replicas, _sync
 from tf_bn_ops._fused import ACTIVATION_MODES, Activation, fused_batch_norm
 from tf_bn_ops._gradients import in_xla
-from tf_bn_ops.spec import DataFormat
+from tf_bn_ops.spec import SMOOTH_ACTIVATIONS, DataFormat
 
 
 class _Layout(NamedTuple):
@@ -73,7 +73,8 @@ class Behind(NamedTuple):
             y = keras.ops.add(y, keras.ops.cast(self.side_input, y.dtype))
         if self.activation is None:
             return y
-        return {"relu": keras.ops.relu, "relu6": keras.ops.relu6}[self.activation](y)
+        # By their names there.
+        return getattr(keras.ops, self.activation)(y)
 
 
 def fused_call(
@@ -88,6 +89,10 @@ def fused_call(
     batch_statistics = bool(training and layer.trainable)
     layout = _layout_of_call(layer, inputs)
     behind.check(inputs)
+    is_alone = behind.side_input is None and not getattr(layer, "synchronized", False)
+    if ACTIVATION_MODES[behind.activation] in SMOOTH_ACTIVATIONS and not is_alone:
+        y = fused_call(layer, parent_call, inputs, training, mask, behind._replace(activation=None))
+        return Behind(behind.activation).of(y)
     if layout is None or (batch_statistics and _is_exported()):
         return behind.of(parent_call(inputs, training=training, mask=mask))
     takes_mask = mask is None or _is_of_samples(mask, layer, inputs)

@@ -40,7 +40,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
 
     Args:
       *args: those of the parent.
-      activation: None, "relu" or "relu6".
+      activation: None, "relu", "relu6", "silu" or "hard_silu".
       **kwargs: those of the parent.
     """
 

@@ -17,9 +17,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
-from tf_bn_ops.spec import OPS
+from tf_bn_ops.spec import OPS, SMOOTH_ACTIVATIONS
 
 _EX = OPS["FusedBatchNormEx"]
 _GRAD_EX = OPS["FusedBatchNormGradEx"]
@@ -33,8 +31,9 @@ _BATCH_VARIANCE = _EX_OUTPUTS.index("batch_variance")
 # Of FusedBatchNormEx: mean and variance as they are saved, and as they are given.
 _SAVED, _GIVEN = slice(3, 5), slice(3, 5)
 _SIDE_INPUT_BACKPROP = _GRAD_EX_OUTPUTS.index("side_input_backprop")
-_FORWARD_COEFFICIENTS, _Y = (
-    [arg.role for arg in _GRAD_EX.inputs].index(role) for role in ("forward_coefficients", "y")
+_FORWARD_COEFFICIENTS, _OFFSET, _Y = (
+    [arg.role for arg in _GRAD_EX.inputs].index(role)
+    for role in ("forward_coefficients", "offset", "y")
 )
 # Op -> names of its outputs, which the ops share as far as they share the outputs.
 _OUTPUTS = {
@@ -54,6 +53,7 @@ _OUTPUT_OF = {
     "Relu6": "activations",
     "Relu6Grad": "backprops",
     "ReluGrad": "backprops",
+    "Sigmoid": "y",
     "Size": "output",
     "Sub": "z",
 }
@@ -200,6 +200,38 @@ class _Expansion:
         self.nodes.append(node)
         return self._tensor(node, 0)
 
+    def _elementwise(self, op: str, *inputs: str) -> str:
+        return self._op(op, inputs, T=self._node.attr["T"].type)
+
+    def _constant(self, value: float, beside: Any, dtype: int = 1) -> str:
+        """A number; after the node `beside`, so that it is in the frame of the same loop."""
+        from tensorflow.python.framework import dtypes, tensor_util
+
+        output = self._op("Const", [f"^{beside.name}"], dtype=dtype)
+        numpy = dtypes.as_dtype(dtype).as_numpy_dtype
+        self.nodes[-1].attr["value"].tensor.CopyFrom(tensor_util.make_tensor_proto(numpy(value)))
+        return output
+
+    def _sigmoid(self, activation: str, v: str, beside: Any) -> str:
+        """What a smooth activation multiplies v with."""
+        if activation == "Silu":
+            return self._elementwise("Sigmoid", v)
+        three, six = (self._constant(n, beside, self._node.attr["T"].type) for n in (3, 6))
+        clamped = self._elementwise("Relu6", self._elementwise("AddV2", v, three))
+        return self._elementwise("RealDiv", clamped, six)
+
+    def _through_smooth(self, activation: str, dy: str, v: str, beside: Any) -> str:
+        """dy times the derivative of a smooth activation at v."""
+        one, three, six = (self._constant(n, beside, self._node.attr["T"].type) for n in (1, 3, 6))
+        op = self._elementwise
+        if activation == "Silu":
+            sigmoid = op("Sigmoid", v)
+            inside = op("AddV2", one, op("Mul", v, op("Sub", one, sigmoid)))
+            return op("Mul", dy, op("Mul", sigmoid, inside))
+        clamped = op("Relu6", op("AddV2", v, three))
+        through = op("Relu6Grad", op("RealDiv", op("Mul", dy, v), six), clamped)
+        return op("AddV2", through, op("Mul", dy, op("RealDiv", clamped, six)))
+
     def _unique(self, name: str) -> str:
         number, unique = 0, name
         while unique in self._taken:
@@ -221,12 +253,16 @@ class _Forward(_Expansion):
         # TensorFlow has no op with the biased running variance.
         is_biased = bool(self._prefix) and attrs.corrects_variance
         base = _EX.name if is_biased else "FusedBatchNormV3"
+        if attrs.activation in SMOOTH_ACTIVATIONS:
+            activation = ["Mul"]  # The last of them.
         chain = [base, *["AddV2"] * attrs.side_inputs, *activation]
         names = [self._unique(f"{self._node.name}/{op}") for op in chain[:-1]] + [self._node.name]
         norm = self._normalization(names[0], base)
         y = self._tensor(norm, 0)
         for op, name in zip(chain[1:], names[1:], strict=True):
             added = [self._node.input[5]] if op == "AddV2" else []
+            if op == "Mul":
+                added = [self._sigmoid(attrs.activation, y, norm)]
             y = self._op(op, [y, *added], name=name, T=self._node.attr["T"].type)
         outputs = [y, *(self._tensor(norm, port) for port in range(1, len(_EX_OUTPUTS)))]
         if attrs.corrects_variance and not is_biased:
@@ -271,16 +307,6 @@ class _Forward(_Expansion):
         excess = self._op("RealDiv", [new, count], T=floating)
         return self._op("Sub", [unbiased, excess], T=floating)
 
-    def _constant(self, value: float, beside: Any) -> str:
-        """A number; after the node `beside`, so that it is in the frame of the same loop."""
-        from tensorflow.python.framework import tensor_util
-
-        output = self._op("Const", [f"^{beside.name}"], dtype=1)
-        self.nodes[-1].attr["value"].tensor.CopyFrom(
-            tensor_util.make_tensor_proto(np.float32(value))
-        )
-        return output
-
 
 class _Gradient(_Expansion):
     """FusedBatchNormGradEx."""
@@ -288,7 +314,19 @@ class _Gradient(_Expansion):
     def _build(self) -> None:
         fused, attrs = self._node, self._attrs
         masked = fused.input[0]
-        if attrs.activation != "Identity":
+        if attrs.activation in SMOOTH_ACTIVATIONS:
+            # By what is given as mean and variance, which the plain gradient takes, too.
+            x, scale, mean, variance = fused.input[1:5]
+            self._op(
+                self._prefix + "FusedBatchNormV3", [x, scale, fused.input[_OFFSET], mean, variance]
+            )
+            norm = self.nodes[-1]
+            for attr in ("T", "U", "epsilon", "data_format"):
+                if attr in fused.attr:
+                    norm.attr[attr].CopyFrom(fused.attr[attr])
+            norm.attr["is_training"].b = False
+            masked = self._through_smooth(attrs.activation, masked, self._tensor(norm, 0), norm)
+        elif attrs.activation != "Identity":
             masked = self._op(
                 f"{attrs.activation}Grad", [masked, fused.input[_Y]], T=fused.attr["T"].type
             )

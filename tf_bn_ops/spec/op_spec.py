@@ -14,7 +14,9 @@ from tf_bn_ops.spec.dtypes import DTYPES
 from tf_bn_ops.spec.layouts import DATA_FORMATS, LAYOUTS
 
 # The values of the attr activation_mode.
-Activation = Literal["Identity", "Relu", "Relu6"]
+Activation = Literal["Identity", "Relu", "Relu6", "Silu", "HardSilu"]
+# Those whose derivative takes other values than 0 and 1: it follows from x, not from y.
+SMOOTH_ACTIVATIONS = ("Silu", "HardSilu")
 
 # How an op is called: with the statistics of the batch, or with statistics that are constants.
 MODES = ("training", "frozen")
@@ -84,7 +86,10 @@ ATTRS: Mapping[str, Attr] = {
     "num_y": Attr(*_LENGTH, "How many y there are, 0 or 1."),
     NUM_SIDE_INPUTS: Attr(*_LENGTH, "How many side inputs the forward op has, 0 or 1."),
     "activation_mode": Attr(
-        "{'Identity', 'Relu', 'Relu6'}", "Activation", "std::string", "The activation."
+        "{'Identity', 'Relu', 'Relu6', 'Silu', 'HardSilu'}",
+        "Activation",
+        "std::string",
+        "The activation. Silu and HardSilu take no side input.",
     ),
     "data_format": Attr(
         "{" + ", ".join(f"'{name}'" for name in DATA_FORMATS) + "}",
@@ -125,6 +130,7 @@ class OpSpec:
         (tf_bn_ops/conformance/models/formula_models.py).
       inputs, outputs: in the order of the OpDef.
       attrs: attr name -> default, without types; REQUIRED where there is none.
+      attr_types: attr name -> its type in the OpDef, where it allows less than that of ATTRS.
       epsilon_dtype: the type that epsilon has in the kernel.
       dtypes: allowed values of the element type T.
       statistics_dtypes: allowed types of scale, mean, variance and their gradients; ELEMENT: T.
@@ -162,6 +168,7 @@ class OpSpec:
     derived_attrs: tuple[str, ...] = ()
     extra_statistics_dtypes: tuple[str, ...] = ()
     shape_function: str = ""
+    attr_types: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def type_of(self, arg: Arg, dtype: str, statistics_dtype: str) -> str:
         """The type of an argument in a call with an element type and one of its statistics types;

@@ -56,6 +56,8 @@ NUM_FORWARD_COEFFICIENTS = len(FORWARD_COEFFICIENTS)
 _FORMAT_AND_MODE = {"data_format": "NHWC", "is_training": True}
 _ATTRS = {"epsilon": 1e-4, **_FORMAT_AND_MODE}
 _ACTIVATION = {"activation_mode": "Identity"}
+# A smooth activation is in one op, in neither of those that replicas exchange sums between.
+_NOT_SMOOTH = {"activation_mode": "{'Identity', 'Relu', 'Relu6'}"}
 _RANK_4 = ("NHWC", "NCHW")
 _ALL_FORMATS = tuple(DATA_FORMATS)
 _V2_DTYPES = ("half", "bfloat16", "float32")
@@ -313,7 +315,7 @@ _FUSED_BATCH_NORM_GRAD_EX = dataclasses.replace(
     summary="Gradient of FusedBatchNormEx in one op, TensorFlow's _FusedBatchNormGradEx.",
     description="""\
 FusedBatchNormGradV3 of y_backprop where the activation passes it, y > 0 (Relu) or 0 < y < 6
-(Relu6), and of 0 elsewhere.
+(Relu6), and of 0 elsewhere; of y_backprop times the derivative of Silu or HardSilu.
 """,
     inputs=(
         *_FUSED_BATCH_NORM_GRAD_V3.inputs[:3],
@@ -332,10 +334,16 @@ FusedBatchNormGradV3 of y_backprop where the activation passes it, y > 0 (Relu) 
             dataclasses.replace(
                 _OFFSET,
                 doc="The offsets; read with an activation. An empty vector or reserve_space_3 in"
-                " their place: the mask is computed from y.",
+                " their place: the mask is computed from y, and Silu and HardSilu are refused.",
             )
         ),
-        Arg("y", "y", VIEW, "The output y of FusedBatchNormEx; read with an activation."),
+        Arg(
+            "y",
+            "y",
+            VIEW,
+            "The output y of FusedBatchNormEx; read with an activation. With Silu and HardSilu it"
+            " is not read: any tensor of the shape of x.",
+        ),
     ),
     outputs=(*_FUSED_BATCH_NORM_GRAD_V3.outputs, _SIDE_INPUT_BACKPROP),
     attrs={"epsilon": 1e-4, "num_side_inputs": 0, **_ACTIVATION, **_FORMAT_AND_MODE},
@@ -529,6 +537,7 @@ _BATCH_NORM_ELEMT = _op(
     inputs=(_SPLIT_X, *_SCALE_TO_VARIANCE, _SIDE_INPUT),
     outputs=(Arg("y", "y", VIEW, "The normalized tensor."),),
     attrs={"epsilon": 1e-4, **_ACTIVATION, "axis": -1},
+    attr_types=_NOT_SMOOTH,
     statistics_dtypes=_SPLIT_DTYPES,
     **_SPLIT,
 )
@@ -567,6 +576,7 @@ With y_backprop where the activation passes it, and 0 elsewhere:
         dataclasses.replace(_OFFSET_BACKPROP, doc="Gradient of this batch with respect to offset."),
     ),
     attrs={"epsilon": 1e-4, **_ACTIVATION, "axis": -1},
+    attr_types=_NOT_SMOOTH,
     statistics_dtypes=_SPLIT_DTYPES,
     **_SPLIT,
 )
@@ -596,6 +606,7 @@ With rstd = 1/sqrt(variance + epsilon), and y_backprop where the activation pass
     ),
     outputs=(_X_BACKPROP, _SIDE_INPUT_BACKPROP),
     attrs={"epsilon": 1e-4, "num_side_inputs": 0, **_ACTIVATION, "axis": -1},
+    attr_types=_NOT_SMOOTH,
     shape_function="InferBackwardElemtShapes",
     statistics_dtypes=_SPLIT_DTYPES,
     **_SPLIT,

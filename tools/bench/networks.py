@@ -20,7 +20,15 @@ from bench.bench_worker import CallError, Worker, serve
 from bench.results import FUSED, IDENTITY, KERAS, OURS, VARIANTS, WITHOUT_BOTH, NetworkMeasurement
 
 # Name -> class of keras.applications.
-NETWORKS = {"resnet50": "ResNet50", "mobilenetv2": "MobileNetV2", "densenet121": "DenseNet121"}
+NETWORKS = {
+    "resnet50": "ResNet50",
+    "mobilenetv2": "MobileNetV2",
+    "densenet121": "DenseNet121",
+    "efficientnetb0": "EfficientNetB0",
+    "efficientnetv2b0": "EfficientNetV2B0",
+    "mobilenetv3small": "MobileNetV3Small",
+    "mobilenetv3large": "MobileNetV3Large",
+}
 # Images, their height and width, and turns: the networks' published resolution, at which a step
 # takes 0.3 to 3 s on two cores, and one at which calls are small: 0.1 to 0.5 s.
 SIZES = ((16, 224, 11), (8, 112, 31))
@@ -51,8 +59,8 @@ def without_batch_norm(model: Any, and_layers: Collection[str] = ()) -> Any:
 
 
 def activations_behind(model: Any) -> frozenset[str]:
-    """The names of the activations that the graph optimizer fuses: ReLU or ReLU6 behind a batch
-    norm, or behind an addition to one."""
+    """The names of the activations that the graph optimizer fuses: ReLU, ReLU6, SiLU or hard-SiLU
+    behind a batch norm, or the first two behind an addition to one."""
     import keras
 
     def sources(layer: Any) -> list[Any]:

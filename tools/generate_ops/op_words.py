@@ -94,7 +94,7 @@ def op_def_attrs(op: OpSpec) -> Iterator[str]:
             yield f"{name}: {{{', '.join(TYPES[value] for value in values)}}}"
     for name in attr_names(op):
         default = op.attrs.get(name, [] if name == "epsilon_rest" else 0)
-        kind = spec.ATTRS[name].op_def_type
+        kind = op.attr_types.get(name, spec.ATTRS[name].op_def_type)
         if name == "data_format":
             kind = "{" + ", ".join(f"'{layout}'" for layout in op.layouts) + "}"
         text = str(default).lower() if isinstance(default, bool) else repr(default)

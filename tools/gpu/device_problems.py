@@ -11,9 +11,11 @@ import repository  # noqa: F401
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.models import inputs, split_ops_inputs
 from tf_bn_ops.harness.problems import (
+    HARD_SILU,
     IDENTITY,
     RELU,
     RELU6,
+    SILU,
     Problem,
     random_forward_problem,
     random_problem,
@@ -127,6 +129,18 @@ KERNEL_CALLS: Mapping[str, Callable[..., Problem]] = {
     ),
     "forward of a sum, frozen, Relu": functools.partial(
         random_forward_problem, side_input=True, is_training=False, activation=RELU
+    ),
+    "forward and Silu, training, rstd": functools.partial(
+        random_forward_problem, saves_rstd=True, activation=SILU
+    ),
+    "forward and HardSilu, frozen": functools.partial(
+        random_forward_problem, is_training=False, activation=HARD_SILU
+    ),
+    "gradient behind Silu, training, rstd": functools.partial(
+        behind_activation, activation=SILU, rstd=True
+    ),
+    "gradient behind HardSilu, frozen": functools.partial(
+        behind_activation, activation=HARD_SILU, is_training=False
     ),
     "gradient behind Relu, training, rstd": functools.partial(behind_activation, rstd=True),
     "gradient behind Relu6 of y, training": functools.partial(

@@ -11,7 +11,7 @@
 
 namespace tf_bn_ops {
 
-// An activation is a clamp to [lower, upper].
+// An activation that is not smooth is a clamp to [lower, upper].
 static TFBN_HD double LowerBound(Activation activation) {
   return activation == Activation::kIdentity ? -kInfinity : 0;
 }

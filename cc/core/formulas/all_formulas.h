@@ -15,10 +15,12 @@
 #define TFBN_FOR_EACH_FORMULA(X, context)                                \
   X(context, BatchNormFormula, "batch_norm")                             \
   X(context, BatchNormAddFormula, "batch_norm_add")                      \
+  X(context, BatchNormSmoothFormula, "batch_norm_smooth")                \
   X(context, BatchNormGradFormula, "batch_norm_grad")                    \
   X(context, BatchNormGradExFormula, "batch_norm_grad_ex")               \
   X(context, BatchNormGradExFromYFormula, "batch_norm_grad_ex_from_y")   \
   X(context, BatchNormGradExAddFormula, "batch_norm_grad_ex_add")        \
+  X(context, BatchNormGradSmoothFormula, "batch_norm_grad_smooth")       \
   X(context, BatchNormBackwardElemtFormula, "batch_norm_backward_elemt") \
   X(context, BatchNormBackwardElemtFromXFormula,                         \
     "batch_norm_backward_elemt_from_x")                                  \
@@ -43,7 +45,8 @@ constexpr int kNumFormulas = TFBN_FOR_EACH_FORMULA(TFBN_COUNT, );
 // Which formula computes a call, by what it has: without an activation the
 // plain gradient (side_input_backprop is y_backprop then); the mask from x
 // where there is no y, or the coefficients that the forward pass left; with
-// sums over the batches of all replicas the second pass alone.
+// sums over the batches of all replicas the second pass alone. A smooth
+// activation has neither a side input nor such sums.
 static inline FormulaIndex FormulaOf(const Call& call) {
   const bool masked = call.activation != Activation::kIdentity;
   const bool adds = call.side_input_backprop != nullptr;
@@ -52,8 +55,9 @@ static inline FormulaIndex FormulaOf(const Call& call) {
       (call.forward_coefficients != nullptr && call.offset != nullptr);
   switch (call.formula) {
     case FormulaKind::kForward:
-      return call.side_input == nullptr ? FormulaIndex::kBatchNormFormula
-                                        : FormulaIndex::kBatchNormAddFormula;
+      return IsSmooth(call.activation) ? FormulaIndex::kBatchNormSmoothFormula
+             : call.side_input == nullptr ? FormulaIndex::kBatchNormFormula
+                                          : FormulaIndex::kBatchNormAddFormula;
     case FormulaKind::kSecondOrder:
       return FormulaIndex::kBatchNormGradGradFormula;
     case FormulaKind::kGradient:
@@ -64,6 +68,9 @@ static inline FormulaIndex FormulaOf(const Call& call) {
            : adds   ? FormulaIndex::kBatchNormBackwardElemtAddFormula
            : from_x ? FormulaIndex::kBatchNormBackwardElemtFromXFormula
                     : FormulaIndex::kBatchNormBackwardElemtFromYFormula;
+  }
+  if (IsSmooth(call.activation)) {
+    return FormulaIndex::kBatchNormGradSmoothFormula;
   }
   return !masked  ? FormulaIndex::kBatchNormGradFormula
          : adds   ? FormulaIndex::kBatchNormGradExAddFormula

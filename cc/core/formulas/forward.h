@@ -39,6 +39,7 @@
 #include "cc/core/dtype.h"
 #include "cc/core/formulas/activation.h"
 #include "cc/core/formulas/formula.h"
+#include "cc/core/formulas/smooth_activation.h"
 #include "cc/core/host_device.h"
 #include "cc/core/view.h"
 
@@ -261,6 +262,28 @@ struct BatchNormFormulaOf {
 
 struct BatchNormFormula : BatchNormFormulaOf<false> {};
 struct BatchNormAddFormula : BatchNormFormulaOf<true> {};
+
+// With a smooth activation.
+struct BatchNormSmoothFormula : BatchNormFormulaOf<false> {
+  static constexpr int kActivation = kLower;  // There is nothing to clamp to.
+
+  template <typename C>
+  static TFBN_HD void Finish(const Args& args, int64_t c, double center,
+                             const double (&sums)[kNumSums],
+                             C (&k)[kNumCoefficients]) {
+    BatchNormFormulaOf<false>::Finish(args, c, center, sums, k);
+    k[kActivation] = static_cast<C>(static_cast<int>(args.activation));
+  }
+
+  template <bool kTraining, typename V>
+  static TFBN_HD void Element(const V (&in)[kInputs],
+                              const V (&k)[kNumCoefficients],
+                              V (&out)[kOutputs]) {
+    const V v = ScaledAndShifted(in[kX], k[kMean], k[kMeanRest], k[kScaleRstd],
+                                 k[kOffset]);
+    out[kY] = WithSmooth</*kSlope=*/false>(v, k[kActivation]);
+  }
+};
 
 }  // namespace tf_bn_ops
 

@@ -6,7 +6,8 @@
 // outer and inner:
 //
 //   dy = y_backprop; behind an activation where y > 0 (kRelu) or 0 < y < 6
-//        (kRelu6), else 0
+//        (kRelu6), else 0; behind a smooth one times its derivative at
+//        scale * rstd * (x - mean) + offset
 //   offset_backprop = sum(dy)
 //   scale_backprop  = rstd * sum(dy * (x - mean))
 //   training:  x_backprop = scale * rstd * (dy - offset_backprop / M
@@ -24,7 +25,9 @@
 // which say for which x the activation passes (passing_range.h): the decision
 // is the forward's bit by bit, and y is not read at all. The coefficients are
 // those that the forward left, or follow from mean and variance where the
-// forward was given the same ones.
+// forward was given the same ones. The derivative of a smooth activation is
+// computed from x by the same coefficients, in both passes: nothing is stored
+// that x does not have.
 //
 // Totals given (synchronised batch normalization adds up the sums of several
 // replicas between the two passes): the second pass by itself, with sum_dy,
@@ -57,14 +60,15 @@
 #include "cc/core/formulas/formula.h"
 #include "cc/core/formulas/forward.h"
 #include "cc/core/formulas/passing_range.h"
+#include "cc/core/formulas/smooth_activation.h"
 #include "cc/core/host_device.h"
 #include "cc/core/view.h"
 
 namespace tf_bn_ops {
 
 // Where the mask of an activation comes from; without an activation there is
-// none.
-enum class MaskSource { kNone, kX, kY };
+// none. kSlope: instead of a mask, the derivative of a smooth one.
+enum class MaskSource { kNone, kX, kY, kSlope };
 
 struct HasBothModes {};
 
@@ -96,7 +100,8 @@ struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
     kNumFrozenSums = kTotals ? 0 : kNumSums,
   };
   // The mean of dy has two parts, see Split, and so has that of x if totals are
-  // given. The last two are the PassingRange of x, or the MaskBounds of y.
+  // given. The last two are the PassingRange of x, or the MaskBounds of y; of a
+  // smooth activation the last five are what y is computed by.
   enum Coefficient : int {
     kMean,
     kRstd,
@@ -107,7 +112,14 @@ struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
     kMeanRest,
     kLowest = kTotals ? kMeanRest + 1 : kMeanRest,
     kHighest,
-    kNumCoefficients = kMasks ? kHighest + 1 : kLowest,
+    kForwardMean = kLowest,
+    kForwardMeanRest,
+    kForwardScaleRstd,
+    kForwardOffset,
+    kActivation,
+    kNumCoefficients = kMask == MaskSource::kSlope ? kActivation + 1
+                       : kMasks                    ? kHighest + 1
+                                                   : kLowest,
     kFirstFrozenCoefficient = kTotals ? kMean : kScaleRstd,
     kFirstMaskCoefficient = kTotals ? kNumCoefficients : kLowest,
   };
@@ -135,6 +147,10 @@ struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
       return in[kDy];
     } else if constexpr (kMask == MaskSource::kX) {
       return PassedBy(in[kDy], in[kX], k[kLowest], k[kHighest]);
+    } else if constexpr (kMask == MaskSource::kSlope) {
+      const V v = ScaledAndShifted(in[kX], k[kForwardMean], k[kForwardMeanRest],
+                                   k[kForwardScaleRstd], k[kForwardOffset]);
+      return in[kDy] * WithSmooth</*kSlope=*/true>(v, k[kActivation]);
     } else {
       return MaskedBy(in[kDy], in[kY], k[kLowest], k[kHighest]);
     }
@@ -180,6 +196,14 @@ struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
       SetRange(args, c, ForwardOf<C>(args, c), k);
     } else if constexpr (kMask == MaskSource::kY) {
       SetBounds(args, k);
+    } else if constexpr (kMask == MaskSource::kSlope) {
+      const ForwardCoefficients<C> forward = ForwardOf<C>(args, c);
+      k[kForwardMean] = forward.mean;
+      k[kForwardMeanRest] = forward.mean_rest;
+      k[kForwardScaleRstd] = forward.scale_rstd;
+      k[kForwardOffset] =
+          static_cast<C>(LoadAsDouble(args.stat_dtype, args.offset, c));
+      k[kActivation] = static_cast<C>(static_cast<int>(args.activation));
     }
   }
 
@@ -302,15 +326,14 @@ struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
     k[kHighest] = bounds.highest;
   }
 
-  // What the forward pass computed y by.
+  // What the forward pass computed y by; the reference computes it in double.
   template <typename C>
   static TFBN_HD ForwardCoefficients<C> ForwardOf(const Call& args, int64_t c) {
-    if (args.forward_coefficients == nullptr) {
-      const DType dtype = StatisticsDTypeOf(args);
+    if (args.forward_coefficients == nullptr ||
+        SizeOf(ComputeDTypeOf(args.dtype)) != sizeof(C)) {
       return ForwardCoefficientsOf<C>(
           LoadAsDouble(args.stat_dtype, args.scale, c),
-          {LoadAsDouble(dtype, args.mean, c), 0, 0},
-          RstdOf(LoadAsDouble(dtype, args.variance, c), args.epsilon));
+          {CenterAt(CentersOf(args), c), 0, 0}, Rstd(args, c));
     }
     const C* const forward =
         static_cast<const C*>(args.forward_coefficients) + c;
@@ -325,6 +348,10 @@ struct BatchNormGradFormula : Gradient<MaskSource::kNone, false, false> {};
 struct BatchNormGradExFormula : Gradient<MaskSource::kX, false, false> {};
 // The mask from y.
 struct BatchNormGradExFromYFormula : Gradient<MaskSource::kY, false, false> {};
+
+// Behind a smooth activation.
+struct BatchNormGradSmoothFormula : Gradient<MaskSource::kSlope, false, false> {
+};
 
 // The first pass of BatchNormGradExAddFormula: its sums, and
 // side_input_backprop.

@@ -7,3 +7,4 @@
 TFBN_DEFINE_KERNELS(BatchNormGradExFormula)
 TFBN_DEFINE_KERNELS(BatchNormGradExFromYFormula)
 TFBN_DEFINE_KERNELS(BatchNormGradExAddFormula)
+TFBN_DEFINE_KERNELS(BatchNormGradSmoothFormula)

@@ -6,3 +6,4 @@
 
 TFBN_DEFINE_KERNELS(BatchNormFormula)
 TFBN_DEFINE_KERNELS(BatchNormAddFormula)
+TFBN_DEFINE_KERNELS(BatchNormSmoothFormula)

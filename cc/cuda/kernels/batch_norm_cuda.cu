@@ -8,6 +8,7 @@ namespace cuda {
 
 TFBN_INSTANTIATE_CUDA(BatchNormFormula)
 TFBN_INSTANTIATE_CUDA(BatchNormAddFormula)
+TFBN_INSTANTIATE_CUDA(BatchNormSmoothFormula)
 
 }  // namespace cuda
 }  // namespace tf_bn_ops

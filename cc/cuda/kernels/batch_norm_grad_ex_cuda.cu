@@ -9,6 +9,7 @@ namespace cuda {
 TFBN_INSTANTIATE_CUDA(BatchNormGradExFormula)
 TFBN_INSTANTIATE_CUDA(BatchNormGradExFromYFormula)
 TFBN_INSTANTIATE_CUDA(BatchNormGradExAddFormula)
+TFBN_INSTANTIATE_CUDA(BatchNormGradSmoothFormula)
 
 }  // namespace cuda
 }  // namespace tf_bn_ops

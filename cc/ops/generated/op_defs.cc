@@ -46,7 +46,7 @@ side_input_backprop: Gradient with respect to the side input.
 epsilon: Added to the variance; a number, not a tensor.
 num_y: How many y there are, 0 or 1.
 num_side_inputs: How many side inputs the forward op has, 0 or 1.
-activation_mode: The activation.
+activation_mode: The activation. Silu and HardSilu take no side input.
 axis: The dimension of the channels of x; from the end if negative.
 )doc");
 
@@ -83,7 +83,7 @@ scale_backprop: Gradient of this batch with respect to scale.
 offset_backprop: Gradient of this batch with respect to offset.
 epsilon: Added to the variance; a number, not a tensor.
 num_y: How many y there are, 0 or 1.
-activation_mode: The activation.
+activation_mode: The activation. Silu and HardSilu take no side input.
 axis: The dimension of the channels of x; from the end if negative.
 )doc");
 
@@ -109,7 +109,7 @@ side_input: At most one tensor of the shape of x, which is added before the acti
 y: The normalized tensor.
 epsilon: Added to the variance; a number, not a tensor.
 num_side_inputs: How many side inputs the forward op has, 0 or 1.
-activation_mode: The activation.
+activation_mode: The activation. Silu and HardSilu take no side input.
 axis: The dimension of the channels of x; from the end if negative.
 )doc");
 
@@ -225,7 +225,7 @@ REGISTER_OP("TfBnOps>FusedBatchNormEx")
     .Output("reserve_space_1: U").Output("reserve_space_2: U").Output("reserve_space_3: U")
     .Attr("T: {half, bfloat16, float}").Attr("U: {float}").Attr("epsilon: float = 0.0001")
     .Attr("exponential_avg_factor: float = 1.0").Attr("num_side_inputs: int >= 0 = 0")
-    .Attr("activation_mode: {'Identity', 'Relu', 'Relu6'} = 'Identity'")
+    .Attr("activation_mode: {'Identity', 'Relu', 'Relu6', 'Silu', 'HardSilu'} = 'Identity'")
     .Attr("data_format: {'NHWC', 'NCHW', 'NDHWC', 'NCDHW'} = 'NHWC'")
     .Attr("is_training: bool = true").Attr("bessel_correction: bool = true")
     .SetShapeFn(InferExShapes)
@@ -264,7 +264,7 @@ reserve_space_3: For the gradient: [5, C], what the other reserve spaces lose of
 epsilon: Added to the variance; a number, not a tensor.
 exponential_avg_factor: In training, the weight f of this batch in the running statistics.
 num_side_inputs: How many side inputs the forward op has, 0 or 1.
-activation_mode: The activation.
+activation_mode: The activation. Silu and HardSilu take no side input.
 data_format: Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW, NCDHW).
 is_training: Whether mean and variance are functions of x (training) or constants (frozen).
 bessel_correction: Whether batch_variance in training has the factor M/max(M - 1, 1), as in
@@ -308,7 +308,7 @@ REGISTER_OP("TfBnOps>FusedBatchNormGradEx")
     .Output("side_input_backprop: num_side_inputs * T")
     .Attr("T: {half, bfloat16, float}").Attr("U: {float}").Attr("epsilon: float = 0.0001")
     .Attr("num_side_inputs: int >= 0 = 0")
-    .Attr("activation_mode: {'Identity', 'Relu', 'Relu6'} = 'Identity'")
+    .Attr("activation_mode: {'Identity', 'Relu', 'Relu6', 'Silu', 'HardSilu'} = 'Identity'")
     .Attr("data_format: {'NHWC', 'NCHW', 'NDHWC', 'NCDHW'} = 'NHWC'")
     .Attr("is_training: bool = true")
     .SetShapeFn(InferGradExShapes)
@@ -316,7 +316,7 @@ REGISTER_OP("TfBnOps>FusedBatchNormGradEx")
 Gradient of FusedBatchNormEx in one op, TensorFlow's _FusedBatchNormGradEx.
 
 FusedBatchNormGradV3 of y_backprop where the activation passes it, y > 0 (Relu) or 0 < y < 6
-(Relu6), and of 0 elsewhere.
+(Relu6), and of 0 elsewhere; of y_backprop times the derivative of Silu or HardSilu.
 
 y_backprop: Gradient with respect to y, of the shape of x.
 x: What was normalized, of the rank of data_format.
@@ -326,8 +326,9 @@ reserve_space_2: As FusedBatchNormEx returns it.
 reserve_space_3: As FusedBatchNormEx returns it. Where it holds the coefficients that y was computed
   with, and offset is given, the mask is computed from x, and y is not read on CPUs.
 offset: The offsets; read with an activation. An empty vector or reserve_space_3 in their place: the
-  mask is computed from y.
-y: The output y of FusedBatchNormEx; read with an activation.
+  mask is computed from y, and Silu and HardSilu are refused.
+y: The output y of FusedBatchNormEx; read with an activation. With Silu and HardSilu it is not read:
+  any tensor of the shape of x.
 x_backprop: Gradient with respect to x.
 scale_backprop: Gradient with respect to scale.
 offset_backprop: Gradient with respect to the offset.
@@ -336,7 +337,7 @@ reserve_space_5: A placeholder of the built-in op.
 side_input_backprop: Gradient with respect to the side input.
 epsilon: Added to the variance; a number, not a tensor.
 num_side_inputs: How many side inputs the forward op has, 0 or 1.
-activation_mode: The activation.
+activation_mode: The activation. Silu and HardSilu take no side input.
 data_format: Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW, NCDHW).
 is_training: Whether mean and variance are functions of x (training) or constants (frozen).
 )doc");

@@ -14,7 +14,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-ACTIVATIONS = {"Identity": tf.identity, "Relu": tf.nn.relu, "Relu6": tf.nn.relu6}
+from tf_bn_ops.spec import SMOOTH_ACTIVATIONS
+
+ACTIVATIONS = {
+    "Identity": tf.identity,
+    "Relu": tf.nn.relu,
+    "Relu6": tf.nn.relu6,
+    "Silu": lambda y: y * tf.sigmoid(y),
+    "HardSilu": lambda y: y * tf.nn.relu6(y + 3) / 6,
+}
 
 
 class _Given:
@@ -104,6 +112,21 @@ def _behind_activation(g: _Given) -> Any:
     return _masked_by(g.y_backprop, y, g.activation_mode)
 
 
+def _behind_smooth(g: _Given) -> Any:
+    """y_backprop times the derivative of a smooth activation, in float64."""
+    column, _ = _per_channel(g.x, _axis(g.data_format))
+    x, scale, offset, mean, variance, dy = g.wide(
+        "x", "scale", "offset", "reserve_space_1", "reserve_space_2", "y_backprop"
+    )
+    rstd = 1 / tf.sqrt(variance + g.epsilon)
+    y = (x - tf.reshape(mean, column)) * tf.reshape(scale * rstd, column)
+    y += tf.reshape(offset, column)
+    with tf.GradientTape() as tape:
+        tape.watch(y)
+        activated = ACTIVATIONS[g.activation_mode](y)
+    return dy * tape.gradient(activated, y)
+
+
 class _Elementary:
     """Ops by their names and arguments, in float64."""
 
@@ -116,7 +139,10 @@ class _Elementary:
     def FusedBatchNormGradEx(self, **arguments: Any) -> list[Any]:
         """The gradients with respect to x, scale, the offset and the side input."""
         g = _Given(arguments)
-        masked = _masked_by(g.y_backprop, g.y, g.activation_mode)
+        if g.activation_mode in SMOOTH_ACTIVATIONS:
+            masked = _behind_smooth(g)
+        else:
+            masked = _masked_by(g.y_backprop, g.y, g.activation_mode)
         tensors = g.wide("x", "scale", "reserve_space_1", "reserve_space_2")
         tensors.append(tf.cast(masked, tf.float64))
         found = _first_order(tensors, g.epsilon, _axis(g.data_format), g.is_training)

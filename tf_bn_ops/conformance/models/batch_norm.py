@@ -40,9 +40,10 @@ product, three additions, the offset's own), the mean is off by em + 2u_c^2*|mea
 
 Where sums may be rearranged, so may y = a*x + (offset - a*mean): 16u_c*|a*mean| more.
 
-**Activation.** It is monotone, so an answer lies between the activations of the ends of that
-interval: near the clamp any of them is right, and where the whole interval is clamped only the
-clamp itself is. After it the result is rounded to its type, u_T*|y|. NaN stays NaN.
+**Activation.** Of a smooth one smooth.py has the error. The others are monotone, so an answer lies
+between the activations of the ends of that interval: near the clamp any of them is right, and where
+the whole interval is clamped only the clamp itself is. After it the result is rounded to its type,
+u_T*|y|. NaN stays NaN.
 
 **Coefficients.** What is kept of them for the gradient, the mean in two parts of the type with
 roundoff u_c and a, rounded to it, may be off by
@@ -71,7 +72,7 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance.models import batch_norm_inputs, inputs
+from tf_bn_ops.conformance.models import batch_norm_inputs, inputs, smooth
 from tf_bn_ops.conformance.models import oracle as oracle_lib
 from tf_bn_ops.conformance.models.bounds import Profile, flushed_below
 from tf_bn_ops.conformance.models.measure import WHOLE, Expected
@@ -106,10 +107,13 @@ def formula(np: Any, v: Mapping[str, Any], axes: Any, column: Any, is_training: 
             mean, variance = 0 * v["scale"], 0 * v["scale"]
     y = (x - mean.reshape(column)) / np.sqrt(variance + v["epsilon"]).reshape(column)
     y = y * v["scale"].reshape(column) + v["offset"].reshape(column) + v.get("side_input", 0)
-    if v.get("activation_mode", "Identity") != "Identity":
-        y = np.maximum(y, 0)
-    if v.get("activation_mode") == "Relu6":
-        y = np.minimum(y, 6)
+    kind = v.get("activation_mode", "Identity")
+    if kind in ("Relu", "Relu6"):
+        y = np.clip(y, 0, 6 if kind == "Relu6" else np.inf)
+    if kind == "Silu":
+        y = y / (1 + np.exp(-y))
+    if kind == "HardSilu":
+        y = y * np.clip(y + 3, 0, 6) / 6
     return {
         "y": y,
         "batch_mean": batch_mean,
@@ -123,6 +127,8 @@ def activated(values: _Array, activation: str) -> _Array:
     """The activation of some values; NaN stays NaN."""
     if activation == IDENTITY:
         return values
+    if activation in spec.SMOOTH_ACTIVATIONS:
+        return smooth.value(values, activation)
     return np.clip(values, 0, 6 if activation == RELU6 else np.inf)
 
 
@@ -418,6 +424,7 @@ class _Elements:
         self._rearranged = profile.rearranged
         self._errors = errors
         self._t, self._largest = computed_in.smallest_normal, computed_in.largest
+        self._u_c = u_c
         with np.errstate(all="ignore"):
             self._factor = oracle.column("scale") * oracle.rstd(of)
             mean = np.abs(of.mean)
@@ -478,6 +485,10 @@ class _Elements:
         kind, dtype = self._problem.activation, self._problem.dtype
         value = activated(y, kind)
         reach = off
+        if kind in spec.SMOOTH_ACTIVATIONS:
+            reach = smooth.value_error(y, kind, off, self._u_c, self._t)
+            rounding = dtype.unit_roundoff * (np.abs(value) + reach) + flushed_below(dtype)
+            return value, reach + rounding
         if kind != IDENTITY:
             reach = np.maximum(activated(y + off, kind) - value, value - activated(y - off, kind))
         rounding = dtype.unit_roundoff * (np.abs(value) + reach) + flushed_below(dtype)

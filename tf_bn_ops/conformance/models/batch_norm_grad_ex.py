@@ -4,7 +4,8 @@ The formula is that of cc/core/formulas/gradient.h: the first-order gradient of 
 y_backprop, whose oracle and bounds are those of batch_norm_grad.py. The mask is that of y as it is
 given. It has no error: each comparison is between numbers that both sides have. Where an op takes
 the mask from x by the forward's coefficients, its decision has to be that of y all the same: y is
-then what these very coefficients give (batch_norm_grad_ex_inputs.py).
+then what these very coefficients give (batch_norm_grad_ex_inputs.py). A smooth activation has a
+derivative in place of the mask, which follows from x and has an error (SmoothOracle).
 
 side_input_backprop is the masked y_backprop itself, bitwise but for subnormal numbers, which may be
 flushed to zero where they are subnormal in the type computed in.
@@ -20,15 +21,16 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance.models import batch_norm_grad, batch_norm_grad_ex_inputs
+from tf_bn_ops.conformance.models import batch_norm_grad, batch_norm_grad_ex_inputs, smooth
 from tf_bn_ops.conformance.models.batch_norm_grad import gradients
 from tf_bn_ops.conformance.models.bounds import Profile
 from tf_bn_ops.conformance.models.measure import WHOLE, Expected
 from tf_bn_ops.conformance.models.oracle import Oracle, working_type
-from tf_bn_ops.conformance.models.sums import regions
+from tf_bn_ops.conformance.models.sums import Region, regions
 from tf_bn_ops.harness.problems import IDENTITY, RELU6, Call, Inputs, Problem
 
 SIDE_INPUT_BACKPROP = "side_input_backprop"
+WHOLE_VIEW: Region = (slice(None), slice(None), slice(None))
 
 
 # A failing case, made small, is a program that holds the text of this function.
@@ -36,12 +38,26 @@ def gradients_behind_an_activation(
     np: Any, v: Mapping[str, Any], axes: Any, column: Any, is_training: bool
 ) -> Any:
     """The outputs by the formula; `column` has the shape that per-channel arrays broadcast in."""
-    passes, y = np.ones(v["x"].shape, bool), v["y"]
-    if v.get("activation_mode", "Identity") != "Identity":
+    passes, y, kind = np.ones(v["x"].shape, bool), v["y"], v.get("activation_mode", "Identity")
+    slope = 1
+    if kind in ("Silu", "HardSilu"):
+        mean, rstd = v["mean"], 1 / np.sqrt(v["variance"] + v["epsilon"])
+        kept = v.get("forward_coefficients", np.zeros(0))
+        if is_training and kept.shape == (5, mean.size):  # By this library's forward op.
+            is_kept = kept[0] == mean
+            mean = np.where(is_kept, kept[0] + kept[1], mean)
+            rstd = np.where(is_kept, 1 / (kept[3] + kept[4]), rstd)
+        before = (v["x"] - mean.reshape(column)) * (v["scale"] * rstd).reshape(column)
+        before = before + v["offset"].reshape(column)
+        sigmoid = 1 / (1 + np.exp(-before))
+        slope = sigmoid + before * sigmoid / (1 + np.exp(before))
+        if kind == "HardSilu":
+            slope = np.clip(before + 3, 0, 6) / 6 + np.where(abs(before) < 3, before / 6, 0)
+    elif kind != "Identity":
         passes = y > 0
-    if v.get("activation_mode") == "Relu6":
+    if kind == "Relu6":
         passes = passes & (y < 6)
-    masked = np.where(passes, v["y_backprop"], 0)
+    masked = np.where(passes, v["y_backprop"], 0) * slope
     right = gradients(np, {**v, "y_backprop": masked}, axes, column, is_training)
     return {**right, "side_input_backprop": masked}
 
@@ -61,9 +77,14 @@ def passes(values: np.ndarray, activation: str, closed: bool = False) -> np.ndar
 def masked_problem(problem: Problem) -> Problem:
     """The problem of the plain gradient: y_backprop is masked, and nothing else is left of y."""
     y_backprop = problem["y_backprop"]
+    own = {"x", "scale", "mean", "variance", "forward_coefficients"}
+    if problem.activation in spec.SMOOTH_ACTIVATIONS:
+        own |= {"offset", "y_backprop"}  # SmoothOracle multiplies it.
+        return dataclasses.replace(
+            problem, values={role: problem[role] for role in own & set(problem.values)}
+        )
     mask = passes(problem.wide("y", np.float64), problem.activation)
     masked = np.where(mask, y_backprop, np.zeros((), y_backprop.dtype))
-    own = {"x", "scale", "mean", "variance", "forward_coefficients"}
     values = {role: problem[role] for role in own & set(problem.values)} | {"y_backprop": masked}
     return dataclasses.replace(problem, values=values)
 
@@ -91,12 +112,82 @@ class BatchNormGradEx:
 
     def expected(self, problem: Problem, profile: Profile) -> Iterator[Expected]:
         masked = masked_problem(problem)
-        oracle = Oracle(masked)
+        is_smooth = problem.activation in spec.SMOOTH_ACTIVATIONS
+        oracle = SmoothOracle(masked, profile) if is_smooth else Oracle(masked)
         wrong = WrongMasks(problem, masked, oracle)
         for part in batch_norm_grad.expected_of(oracle, masked, profile):
+            if isinstance(oracle, SmoothOracle):
+                part = dataclasses.replace(part, bound=part.bound + oracle.error_of(part))
             yield dataclasses.replace(part, impostors={**part.impostors, **wrong.answers(part)})
         for part in of_side_input(problem, masked) if problem.num_side_inputs else ():
             yield dataclasses.replace(part, impostors=wrong.answers(part))
+
+
+class SmoothOracle(Oracle):
+    """The oracle of y_backprop times the derivative of a smooth activation, which the kernel rounds
+    on the way: an element may be off by e = |y_backprop|*slope_error + u_c*|their product|, and
+    results by
+
+      offset_backprop  sum(e)
+      scale_backprop   rstd * sum(e*|x - mean|)
+      x_backprop       |scale|*rstd * (e, and in training + sum(e)/M
+                       + |x - mean|*rstd^2*sum(e*|x - mean|)/M)
+
+    What the activation is applied to is off by what batch_norm.py says of y.
+    """
+
+    def __init__(self, problem: Problem, profile: Profile):
+        self._profile, self._computed_in = profile, spec.DTYPES[problem.dtype.accumulator]
+        super().__init__(problem)
+        with np.errstate(all="ignore"):
+            errors, xmu = self._errors(WHOLE_VIEW)
+            self._mean_error = errors.mean((0, 2)) if errors.size else 0 * self.rstd
+            self._mean_error_xmu = (errors * np.abs(xmu)).mean((0, 2)) if errors.size else self.rstd
+
+    def load(self, at: Region) -> tuple[np.ndarray, np.ndarray]:
+        y_backprop, xmu = super().load(at)
+        return y_backprop * smooth.slope(self._before(at, xmu), self._problem.activation), xmu
+
+    def _before(self, at: Region, xmu: np.ndarray) -> np.ndarray:
+        """What the activation is applied to."""
+        offset = self._problem.wide("offset", self.work)[at[1], None]
+        factor = self._problem.wide("scale", self.work) * self.rstd
+        return xmu * factor[at[1], None] + offset
+
+    def _errors(self, at: Region) -> tuple[np.ndarray, np.ndarray]:
+        """e, and x - mean."""
+        kind, profile = self._problem.activation, self._profile
+        u, t, c = self._computed_in.unit_roundoff, self._computed_in.smallest_normal, at[1]
+        y_backprop, xmu = super().load(at)
+        v, factor = self._before(at, xmu), np.abs(self.factor)[c, None]
+        offset = np.abs(self._problem.wide("offset", self.work))[c, None]
+        mean = np.abs(self.mean)[c, None]
+        roundings = 2 * profile.element_roundings * u
+        size = np.abs(xmu) * factor + offset
+        off = roundings * size + factor * (profile.mean_roundings * u * mean + 2 * t) + 4 * t
+        if profile.rearranged:
+            off = off + 2 * roundings * mean * factor
+        off = np.where((size > self._computed_in.largest / 4) | (factor > 1e37), np.inf, off)
+        off = off + t * np.abs(xmu)
+        error = smooth.slope_error(v, kind, off, u, t) + u * np.abs(smooth.slope(v, kind))
+        error = np.where(y_backprop == 0, 0, np.abs(y_backprop) * error + t)
+        return np.where(np.isnan(error), np.inf, error), xmu
+
+    def error_of(self, part: Expected) -> np.ndarray:
+        """What to add to the bound of a part."""
+        n = max(self.sums.n, 1)
+        with np.errstate(all="ignore"):
+            if part.role == "offset_backprop":
+                return n * self._mean_error
+            if part.role == "scale_backprop":
+                return n * np.abs(self.rstd) * self._mean_error_xmu
+            error, xmu = self._errors(part.at)  # type: ignore[arg-type]
+            if self.is_training:
+                c = part.at[1]
+                slope = self.rstd[c] ** 2 * self._mean_error_xmu[c]
+                error = error + self._mean_error[c, None] + np.abs(xmu) * slope[:, None]
+            error = np.abs(self.factor)[part.at[1], None] * error
+            return np.where(np.isnan(error), np.inf, error)
 
 
 class WrongMasks:
@@ -116,6 +207,8 @@ class WrongMasks:
         problem, activation = self._problem, self._problem.activation
         if activation == IDENTITY:
             return {}
+        if activation in spec.SMOOTH_ACTIVATIONS:
+            return {"unmasked": np.ones(problem.view, bool)}
         y = problem.wide("y", np.float64)
         wrong = {
             ">= for >": passes(y, activation, closed=True),
@@ -155,7 +248,8 @@ class WrongMasks:
         return self._wrong(mask).sum((0, 2))
 
     def _element(self, mask: np.ndarray, part: Expected) -> np.ndarray:
-        right = self._problem.dtype.widen(self._masked["y_backprop"][part.at], self._work)
+        at: Any = part.at
+        right, _ = self._oracle.load(at)
         more = self._wrong(mask, part.at) - right
         return part.value + self._oracle.factor[part.at[1], None] * more
 

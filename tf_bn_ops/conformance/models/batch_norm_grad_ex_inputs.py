@@ -3,7 +3,8 @@
 What the case's string does not say, its seed decides: the activation, whether there is a side
 input, and whether reserve_space_3 holds the forward's coefficients. With them y is, bit by bit,
 what the forward computes by them, so that masks from x and from y are the same. Without them some
-elements are replaced by what a mask may stumble over: 0, 6, NaN, and numbers next to them.
+elements are replaced by what a mask may stumble over: 0, 6, NaN, and numbers next to them. Of a
+smooth activation y is not read, and NaN.
 
 Each channel has an offset by which about three of four elements pass, with some elements exactly at
 the activation's bounds, or a rounding away.
@@ -18,13 +19,14 @@ import numpy as np
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.models import inputs
 from tf_bn_ops.conformance.models.batch_norm import activated
-from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Call, Inputs
+from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, SILU, Call, Inputs, activations_of
 from tf_bn_ops.spec import DType
 
 KINDS = inputs.KINDS
 
 # What is drawn of; one in this many for each entry.
 _ACTIVATIONS = (RELU, RELU, RELU6, RELU6, RELU6, IDENTITY)
+_SHARE_SMOOTH = 0.3
 _SHARE_WITH_SIDE_INPUT = 0.35
 _SHARE_WITH_COEFFICIENTS = 0.6
 # Of the elements of a y that no coefficients belong to.
@@ -116,19 +118,27 @@ def fill(call: Call) -> Inputs:
     rng = np.random.default_rng([call.seed, len(call.shape), 11])
     activation = _ACTIVATIONS[int(rng.integers(len(_ACTIVATIONS)))]
     has_side_input = bool(rng.random() < _SHARE_WITH_SIDE_INPUT)
+    smooth = np.random.default_rng([call.seed, 23])
+    if SILU in activations_of(call.spec) and smooth.random() < _SHARE_SMOOTH:
+        activation, has_side_input = str(smooth.choice(spec.SMOOTH_ACTIVATIONS)), False
     wanted = rng.random() < _SHARE_WITH_COEFFICIENTS
     forward = _Forward(call, values, activation, has_side_input)
     channels = values["scale"].size
     reserve = inputs.reserve_space(rng, channels)
     behind_x = activation != IDENTITY and not has_side_input
+    is_smooth = activation in spec.SMOOTH_ACTIVATIONS
     is_whole = call.kind == inputs.WHOLE_LAYER
     if forward.fill_y(rng, bool((wanted or is_whole) and behind_x)) or (is_whole and not behind_x):
         reserve = inputs.coefficients_of(call, values)
+    if is_smooth:  # y is not read.
+        values["y"] = np.full_like(values["y"], np.nan)
     values["forward_coefficients"] = reserve
     if activation == IDENTITY:  # Neither is read.
         values["offset"] = np.full(channels, np.nan)
         if rng.random() < 0.5:
             values["y"] = np.full_like(values["y"], np.nan)
+    if is_smooth:
+        exact = frozenset()
     if has_side_input:
         exact |= {"side_input_backprop"} if exact else set()
     attrs = {"activation_mode": activation, "num_side_inputs": int(has_side_input)}

@@ -112,7 +112,7 @@ class Oracle:
     def shape(self) -> tuple[int, int, int]:
         return self._problem.view
 
-    def _load(self, at: Region) -> tuple[np.ndarray, np.ndarray]:
+    def load(self, at: Region) -> tuple[np.ndarray, np.ndarray]:
         dtype = self._problem.dtype
         y_backprop = dtype.widen(self._problem["y_backprop"][at], self.work)
         xmu = dtype.widen(self._problem["x"][at], self.work)
@@ -123,7 +123,7 @@ class Oracle:
         outer, channels, inner = self.shape
         sums = ChannelSums(channels, self.work)
         for at in regions(self.shape):
-            y_backprop, xmu = self._load(at)
+            y_backprop, xmu = self.load(at)
             product = y_backprop * xmu
             for name, terms in (("dy", y_backprop), ("dy_xmu", product)):
                 sums.add(name, at, terms)
@@ -137,7 +137,7 @@ class Oracle:
         with np.errstate(all="ignore"):
             for at in regions(self.shape):
                 c = at[1]
-                y_backprop, xmu = self._load(at)
+                y_backprop, xmu = self.load(at)
                 centered = inside = y_backprop
                 if self.is_training:
                     centered = y_backprop - self.dy_mean[c, None]

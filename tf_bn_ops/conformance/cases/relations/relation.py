@@ -155,8 +155,9 @@ def base(case: Case, identity: bool) -> Inputs:
     """The inputs of the base call of a case: those of the kind "normal"."""
     inputs = model_of(case.spec).fill(dataclasses.replace(case, kind="normal", execution="eager"))
     attrs = dict(inputs.attrs)
-    if identity and "activation_mode" in attrs:
-        attrs["activation_mode"] = IDENTITY
+    # What a smooth activation passes on changes with the inputs that calls differ by.
+    if identity or attrs.get("activation_mode") in spec.SMOOTH_ACTIVATIONS:
+        attrs |= {"activation_mode": IDENTITY} if "activation_mode" in attrs else {}
     values = dict(inputs.values)
     if "forward_coefficients" in values:  # y says it too, and follows the other inputs.
         values["forward_coefficients"] = np.zeros(0, np.float32)

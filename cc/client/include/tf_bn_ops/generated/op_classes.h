@@ -49,7 +49,7 @@ struct NumSideInputsAttr {
 };
 template <typename A>
 struct ActivationModeAttr {
-  // The activation.
+  // The activation. Silu and HardSilu take no side input.
   [[nodiscard]] A ActivationMode(std::string_view x) const {
     return With<A>(*this, &ActivationModeAttr::activation_mode_, x);
   }

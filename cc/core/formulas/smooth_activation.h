@@ -1,0 +1,76 @@
+// The smooth activations: their values and derivatives, of what they are
+// applied to. A new one is a struct here, a line in WithSmooth, and a value of
+// Activation (call.h).
+//
+// Which one is a coefficient, the same for all channels, and a branch that all
+// elements of a call take alike: kernels are instantiated once for all of them.
+// At infinities values and derivatives are what TensorFlow's formulas give.
+
+#ifndef TF_BN_OPS_CC_CORE_FORMULAS_SMOOTH_ACTIVATION_H_
+#define TF_BN_OPS_CC_CORE_FORMULAS_SMOOTH_ACTIVATION_H_
+
+#include "cc/core/call.h"
+#include "cc/core/formulas/exponential.h"
+#include "cc/core/host_device.h"
+
+namespace tf_bn_ops {
+
+// v * sigmoid(v). exp of -|v| neither overflows nor, in 1 - sigmoid, cancels.
+struct Silu {
+  template <typename V>
+  static TFBN_HD V Value(V v) {
+    const V e = ExpOfNegative(v < 0 ? v : -v);
+    const V larger = 1 / (e + 1);
+    return v * (v < 0 ? e * larger : larger);
+  }
+  template <typename V>
+  static TFBN_HD V Slope(V v) {
+    const V e = ExpOfNegative(v < 0 ? v : -v);
+    const V larger = 1 / (e + 1), smaller = e * larger;
+    const V sigmoid = v < 0 ? smaller : larger;
+    const V rest = v < 0 ? larger : smaller;  // 1 - sigmoid
+    return sigmoid + (v * sigmoid) * rest;
+  }
+};
+
+// v * relu6(v + 3) / 6.
+struct HardSilu {
+  template <typename V>
+  static TFBN_HD V Value(V v) {
+    return v * Sigmoid(v + 3);
+  }
+  template <typename V>
+  static TFBN_HD V Slope(V v) {
+    using C = typename LanesOf<V>::Lane;
+    const V moved = v + 3;
+    const V inside = v * (C{1} / 6);
+    // Not inside where moved is NaN: the sigmoid is.
+    return Sigmoid(moved) + (((moved > 0) & (moved < 6)) ? inside : V{});
+  }
+
+ private:
+  template <typename V>
+  static TFBN_HD V Sigmoid(V moved) {
+    using C = typename LanesOf<V>::Lane;
+    const V above = moved < 0 ? V{} : moved;
+    return (above > 6 ? V{} + C{6} : above) * (C{1} / 6);
+  }
+};
+
+// The value, or the derivative, at v of the activation whose number `which` is
+// in all lanes.
+template <bool kSlope, typename V>
+static TFBN_HD V WithSmooth(V v, V which) {
+  using C = typename LanesOf<V>::Lane;
+  const bool is_silu = LanesOf<V>::First(which) ==
+                       static_cast<C>(static_cast<int>(Activation::kSilu));
+  if constexpr (kSlope) {
+    return is_silu ? Silu::Slope(v) : HardSilu::Slope(v);
+  } else {
+    return is_silu ? Silu::Value(v) : HardSilu::Value(v);
+  }
+}
+
+}  // namespace tf_bn_ops
+
+#endif  // TF_BN_OPS_CC_CORE_FORMULAS_SMOOTH_ACTIVATION_H_

@@ -1,0 +1,500 @@
+// The rules of smooth activations, which TensorFlow and Keras write as several
+// elementwise ops, in many forms: tf.nn.silu with the gradient that it defines
+// itself, x * sigmoid(x), x * relu6(x + 3) / 6, and what grappler makes of
+// them.
+//
+// No form is matched. What elementwise ops compute of y, the output of a norm,
+// is evaluated for some y: forward it is the activation, backward, of y and the
+// gradient g that arrives, g times its derivative, or something else. The
+// derivative is fused first, since it reads y, which the fused op has no more.
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cc/optimizer/fuser.h"
+#include "tensorflow/core/framework/attr_value.pb.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/types.pb.h"
+
+namespace tf_bn_ops {
+namespace {
+
+using ::tensorflow::NodeDef;
+
+// y, on both sides of where a piece of an activation ends, and g.
+constexpr int kSamples = 24;
+using Numbers = std::array<double, kSamples>;
+constexpr Numbers kY = {-1000, -30,  -9,   -6.1, -4,  -3.01, -2.99, -2.5,
+                        -1.3,  -0.7, -0.1, 0,    0.2, 0.9,   1.7,   2.5,
+                        2.99,  3.01, 3.7,  5.2,  6.5, 9,     30,    1000};
+constexpr Numbers kG = {1.3,  -0.7, 2.1, 0.4,  -1.9, 0.6,  1.1,  -1.4,
+                        0.8,  -0.5, 1.6, -2.2, 0.9,  1.7,  -0.3, 0.5,
+                        -1.2, 1.9,  0.7, -0.8, 1.4,  -1.1, 2.3,  -0.6};
+
+double Sigmoid(double v) { return 1 / (1 + std::exp(-v)); }
+double Relu6(double v) { return std::fmin(std::fmax(v, 0), 6); }
+
+double ValueOf(const std::string& activation, double v) {
+  return v * (activation == "Silu" ? Sigmoid(v) : Relu6(v + 3) / 6);
+}
+double SlopeOf(const std::string& activation, double v) {
+  if (activation == "Silu") return Sigmoid(v) * (1 + v * Sigmoid(-v));
+  return Relu6(v + 3) / 6 + (std::fabs(v) < 3 ? v / 6 : 0);
+}
+
+// The relative error of a constant such as 1/6.
+double ToleranceOf(tensorflow::DataType type) {
+  return type == tensorflow::DT_BFLOAT16 ? 1e-2
+         : type == tensorflow::DT_HALF   ? 1e-3
+                                         : 1e-5;
+}
+
+// A constant with one element; tf.nn.silu casts its beta.
+std::optional<double> NumberOf(const IndexedGraph& graph, const NodeDef& node) {
+  if (node.op() == "Cast") {
+    const NodeDef* const constant = graph.Producer(node, 0);
+    return constant == nullptr || constant->op() != "Const"
+               ? std::nullopt
+               : NumberOf(graph, *constant);
+  }
+  const auto found = node.attr().find("value");
+  tensorflow::Tensor tensor;
+  if (node.op() != "Const" || found == node.attr().end() ||
+      !tensor.FromProto(found->second.tensor()) || tensor.NumElements() != 1 ||
+      tensor.dims() > 4) {
+    return std::nullopt;
+  }
+  switch (tensor.dtype()) {
+    case tensorflow::DT_FLOAT:
+      return tensor.flat<float>()(0);
+    case tensorflow::DT_HALF:
+      return static_cast<float>(tensor.flat<Eigen::half>()(0));
+    case tensorflow::DT_BFLOAT16:
+      return static_cast<float>(tensor.flat<Eigen::bfloat16>()(0));
+    default:
+      return std::nullopt;
+  }
+}
+
+// An elementwise op of numbers; nothing for other ops.
+std::optional<double> Apply(const std::string& op,
+                            const std::vector<double>& in) {
+  const size_t n = in.size();
+  if (op == "AddN") {
+    double sum = 0;
+    for (const double each : in) sum += each;
+    return sum;
+  }
+  if (n == 1) {
+    const double v = in[0];
+    if (op == "Identity") return v;
+    if (op == "Neg") return -v;
+    if (op == "Square") return v * v;
+    if (op == "Sigmoid") return Sigmoid(v);
+    if (op == "Relu6") return Relu6(v);
+    if (op == "_MklSwish") return v * Sigmoid(v);
+  } else if (n == 2) {
+    const double a = in[0], b = in[1];
+    if (IsOneOf(op, {"Add", "AddV2"})) return a + b;
+    if (op == "Sub") return a - b;
+    if (op == "Mul") return a * b;
+    if (op == "RealDiv") return a / b;
+    if (op == "Maximum") return std::fmax(a, b);
+    if (op == "Minimum") return std::fmin(a, b);
+    if (op == "SigmoidGrad") return b * a * (1 - a);
+    if (op == "Relu6Grad") return b > 0 && b < 6 ? a : 0;
+  }
+  return std::nullopt;
+}
+
+bool IsElementwise(const NodeDef& node) {
+  const size_t inputs = DataInputs(node).size();
+  return inputs > 0 &&
+         Apply(node.op(), std::vector<double>(inputs)).has_value();
+}
+
+// What `of` is of y by elementwise ops, and of at most one other tensor.
+class Expression {
+ public:
+  // `scaled`: the other tensor is looked for behind products with constants,
+  // which the gradient of x * relu6(x + 3) / 6 begins with.
+  Expression(const IndexedGraph& graph, const FusionOptions& options,
+             const TensorName& y, const TensorName& of, bool scaled = false)
+      : graph_(graph), options_(options), y_(y), scaled_(scaled) {
+    if (DependsOnY(of)) values_ = Evaluate(of);
+  }
+
+  // The activation whose value it is, or g times whose derivative; empty if it
+  // is none.
+  std::string Activation(bool slope, double tolerance) const {
+    if (!values_.has_value() || slope != other_.has_value()) return "";
+    for (const char* const each : {"Silu", "HardSilu"}) {
+      bool is_equal = true;
+      for (int i = 0; i < kSamples; ++i) {
+        const double want =
+            slope ? kG[i] * SlopeOf(each, kY[i]) : ValueOf(each, kY[i]);
+        is_equal &= std::fabs((*values_)[i] - want) <=
+                    tolerance * (1 + std::fabs(want));
+      }
+      if (is_equal) return each;
+    }
+    return "";
+  }
+  // g.
+  const TensorName& other() const { return *other_; }
+  // The nodes that depend on y, those that others read first.
+  const std::vector<NodeDef*>& nodes() const { return nodes_; }
+
+ private:
+  // More than any form has, so that a graph is looked at in linear time.
+  static constexpr size_t kMostNodes = 48;
+
+  // What a node computes is its only input, whose sum over no axes it is.
+  const NodeDef* Unbroadcast(const NodeDef& node) const {
+    const NodeDef* const sum =
+        node.op() == "Reshape" ? graph_.Producer(node, 0) : nullptr;
+    const NodeDef* const axes = sum != nullptr && sum->op() == "Sum"
+                                    ? graph_.Producer(*sum, 1)
+                                    : nullptr;
+    const bool is_one =
+        axes != nullptr && axes->op() == "BroadcastGradientArgs" &&
+        options_.same_shape({node.name(), 0}, y_) &&
+        options_.same_shape(TensorName::Parse(sum->input(0)), y_);
+    return is_one ? sum : nullptr;
+  }
+
+  // Of a product of its first input and a constant the latter.
+  std::optional<double> FactorOf(const NodeDef& node) const {
+    if (!IsOneOf(node.op(), {"Mul", "RealDiv"})) return std::nullopt;
+    const NodeDef* const second = graph_.Producer(node, 1);
+    const auto number =
+        second == nullptr ? std::nullopt : NumberOf(graph_, *second);
+    if (!number.has_value() || node.op() == "Mul") return number;
+    return 1 / *number;
+  }
+
+  bool DependsOnY(const TensorName& tensor) {
+    if (tensor == y_) return true;
+    if (tensor.port != 0) return false;
+    const auto found = depends_.find(tensor.node);
+    if (found != depends_.end()) return found->second;
+    if (depends_.size() >= kMostNodes) return false;
+    bool& depends = depends_[tensor.node];
+    depends = false;
+    NodeDef* const node = graph_.Find(tensor.node);
+    if (node == nullptr) return false;
+    bool result = false;
+    if (const NodeDef* const sum = Unbroadcast(*node)) {
+      result = DependsOnY(TensorName::Parse(sum->input(0)));
+    } else if (IsElementwise(*node)) {
+      for (const std::string& input : DataInputs(*node)) {
+        result |= DependsOnY(TensorName::Parse(input));
+      }
+    }
+    if (result) nodes_.insert(nodes_.begin(), node);
+    return depends_[tensor.node] = result;
+  }
+
+  std::optional<Numbers> Evaluate(const TensorName& tensor) {
+    if (tensor == y_) return kY;
+    const NodeDef* const node = graph_.Find(tensor.node);
+    if (!DependsOnY(tensor)) {
+      const auto number =
+          node == nullptr ? std::nullopt : NumberOf(graph_, *node);
+      if (number.has_value()) {
+        Numbers all;
+        all.fill(*number);
+        return all;
+      }
+      const auto factor =
+          scaled_ && node != nullptr ? FactorOf(*node) : std::nullopt;
+      if (factor.has_value()) {
+        auto numbers = Evaluate(TensorName::Parse(node->input(0)));
+        if (!numbers.has_value()) return std::nullopt;
+        for (double& each : *numbers) each *= *factor;
+        return numbers;
+      }
+      if (other_.has_value() && !(*other_ == tensor)) return std::nullopt;
+      other_ = tensor;
+      return kG;
+    }
+    const auto found = evaluated_.find(tensor.node);
+    if (found != evaluated_.end()) return found->second;
+    std::optional<Numbers> result;
+    if (const NodeDef* const sum = Unbroadcast(*node)) {
+      result = Evaluate(TensorName::Parse(sum->input(0)));
+    } else {
+      std::vector<Numbers> inputs;
+      for (const std::string& input : DataInputs(*node)) {
+        const auto of_input = Evaluate(TensorName::Parse(input));
+        if (!of_input.has_value()) return std::nullopt;
+        inputs.push_back(*of_input);
+      }
+      Numbers numbers;
+      for (int i = 0; i < kSamples; ++i) {
+        std::vector<double> in;
+        for (const Numbers& each : inputs) in.push_back(each[i]);
+        numbers[i] = *Apply(node->op(), in);
+      }
+      result = numbers;
+    }
+    return evaluated_[tensor.node] = result;
+  }
+
+  const IndexedGraph& graph_;
+  const FusionOptions& options_;
+  const TensorName y_;
+  const bool scaled_;
+  std::map<std::string, bool> depends_;
+  std::map<std::string, std::optional<Numbers>> evaluated_;
+  std::optional<TensorName> other_;
+  std::vector<NodeDef*> nodes_;
+  std::optional<Numbers> values_;
+};
+
+bool IsShapeReader(const NodeDef& node) {
+  return IsOneOf(node.op(), {"Shape", "ShapeN", "Size", "Rank"});
+}
+
+double ToleranceFor(const NodeDef& norm) {
+  const auto found = norm.attr().find("T");
+  return ToleranceOf(found == norm.attr().end() ? tensorflow::DT_FLOAT
+                                                : found->second.type());
+}
+
+}  // namespace
+
+void Fuser::FuseSmooth() {
+  for (int i = 0; i < graph_.size(); ++i) {
+    NodeDef* const node = graph_.node(i);
+    if (IsGradient(*node)) FuseSmoothBackward(node);
+  }
+  for (int i = 0; i < graph_.size(); ++i) {
+    NodeDef* const node = graph_.node(i);
+    if (IsNorm(*node)) FuseSmoothForward(node);
+  }
+}
+
+// Removes nodes that nothing reads any more; those that others read come first.
+void Fuser::RemoveUnread(const std::vector<NodeDef*>& nodes,
+                         const std::string& by) {
+  for (NodeDef* const node : nodes) {
+    const bool is_kept = graph_.Find(node->name()) != node ||
+                         options_.preserved.count(node->name()) != 0 ||
+                         graph_.NumConsumers(node->name()) != 0;
+    if (!is_kept) Replace(node, by);
+  }
+}
+
+// In the body of a function what nothing reads is not computed, such as the
+// gradient by tf.nn.silu's beta.
+void Fuser::RemoveDead(NodeDef* node) {
+  if (options_.preserved.count(node->name()) != 0 ||
+      !(IsElementwise(*node) ||
+        IsOneOf(node->op(), {"Sum", "Reshape", "ZerosLike"}))) {
+    return;
+  }
+  for (const IndexedGraph::Consumer& each : graph_.Consumers(node->name())) {
+    if (graph_.Find(each.node->name()) == each.node) RemoveDead(each.node);
+  }
+  if (graph_.NumConsumers(node->name()) == 0) Replace(node, "");
+}
+
+void Fuser::RemoveDeadReaders(const NodeDef& norm) {
+  if (!options_.dangling_is_dead) return;
+  for (const IndexedGraph::Consumer& each : graph_.Consumers(norm.name())) {
+    const bool is_there = graph_.Find(each.node->name()) == each.node;
+    if (is_there && each.port == 0) RemoveDead(each.node);
+  }
+}
+
+// tf.nn.silu ends in an IdentityN of its result and its arguments, which has
+// the gradient.
+void Fuser::BypassIdentityN(const NodeDef& norm) {
+  for (const IndexedGraph::Consumer& each : graph_.Consumers(norm.name())) {
+    NodeDef* const identity = each.node;
+    if (identity->op() != "IdentityN" || each.port != 0 ||
+        identity->attr().count("_gradient_op_type") == 0 ||
+        graph_.Find(identity->name()) != identity ||
+        options_.preserved.count(identity->name()) != 0) {
+      continue;
+    }
+    std::map<int, TensorName> moved;
+    for (const std::string& input : DataInputs(*identity)) {
+      moved.emplace(moved.size(), TensorName::Parse(input));
+    }
+    const TensorName first = moved.at(0);
+    bool has_control = !ControlInputs({identity}).empty();
+    graph_.HasConsumer(identity->name(), [&](const auto& consumer) {
+      return has_control |= consumer.port == TensorName::kControl;
+    });
+    if (has_control) continue;
+    MoveConsumers(identity->name(), first.node, moved);
+    Replace(identity, first.node);
+  }
+}
+
+void Fuser::FuseSmoothBackward(NodeDef* gradient) {
+  // The norm that keeps what the gradient reads.
+  NodeDef* norm = nullptr;
+  for (const int input : {kGradReserveSpace3, kGradReserveSpace2}) {
+    NodeDef* const producer = graph_.Producer(*gradient, input);
+    if (norm == nullptr && producer != nullptr && IsNorm(*producer)) {
+      norm = producer;
+    }
+  }
+  if (norm == nullptr) return;
+  const TensorName y = {norm->name(), 0};
+  for (const bool scaled : {false, true}) {
+    const Expression expression(graph_, options_, y,
+                                TensorName::Parse(gradient->input(0)), scaled);
+    const std::string activation =
+        expression.Activation(/*slope=*/true, ToleranceFor(*norm));
+    if (!activation.empty()) {
+      FuseSlope(*norm, activation, expression.other(), expression.nodes(),
+                gradient);
+      return;
+    }
+  }
+}
+
+// `gradient` of a norm reads what `nodes` compute: y_backprop times the
+// derivative of an activation.
+void Fuser::FuseSlope(const NodeDef& norm, const std::string& activation,
+                      const TensorName& y_backprop,
+                      const std::vector<NodeDef*>& nodes, NodeDef* gradient) {
+  const bool has_statistics =
+      IsTraining(*gradient)
+          ? TensorName::Parse(gradient->input(kGradReserveSpace2 - 1)) ==
+                    TensorName{norm.name(), kGradReserveSpace2 - 1} &&
+                TensorName::Parse(gradient->input(kGradReserveSpace2)) ==
+                    TensorName{norm.name(), kGradReserveSpace2}
+          : true;
+  std::string refusal = NodeRefusal(*gradient);
+  if (!refusal.empty()) {
+  } else if (!SameTensor(*gradient, kGradX, norm, kX) ||
+             !SameTensor(*gradient, kGradScale, norm, kScale) ||
+             IsTraining(*gradient) != IsTraining(norm) || !has_statistics) {
+    refusal = "it is not the gradient of " + norm.name();
+  } else if (!options_.same_shape(y_backprop,
+                                  TensorName::Parse(norm.input(kX)))) {
+    refusal = y_backprop.ToInput() + " is not known to have the shape of " +
+              norm.input(kX);
+  }
+  fusions_.push_back({gradient->name(), /*is_backward=*/true, refusal});
+  if (!refusal.empty()) return;
+
+  std::vector<NodeDef*> removed = {gradient};
+  for (NodeDef* const node : nodes) removed.push_back(node);
+  std::vector<std::string> inputs = DataInputs(*gradient);
+  const bool has_third = inputs.size() > kGradReserveSpace3;
+  inputs.resize(kGradInputs);
+  inputs[kGradYBackprop] = y_backprop.ToInput();
+  // What TensorFlow's older norms have no output for is no coefficients.
+  inputs.push_back(has_third
+                       ? TensorName{norm.name(), kForwardCoefficients}.ToInput()
+                       : inputs[kGradReserveSpace2]);
+  inputs.push_back(norm.input(kOffset));
+  inputs.push_back(inputs[kGradX]);  // In the place of y, which is not read.
+  // What a removed node waits for, unless the gradient waits for it anyway.
+  for (const std::string& control : ControlInputs(removed)) {
+    if (control != "^" + y_backprop.node) inputs.push_back(control);
+  }
+  NodeDef node;
+  CopyAttrs(*gradient, {"T", "U", "epsilon", "data_format", "is_training"},
+            &node);
+  (*node.mutable_attr())["U"].set_type(tensorflow::DT_FLOAT);
+  (*node.mutable_attr())["activation_mode"].set_s(activation);
+  (*node.mutable_attr())["num_side_inputs"].set_i(0);
+  graph_.SetInputs(gradient, inputs);
+  gradient->set_op(kFusedBackward);
+  gradient->mutable_attr()->swap(*node.mutable_attr());
+  RemoveUnread(nodes, gradient->name());
+}
+
+void Fuser::FuseSmoothForward(NodeDef* norm) {
+  const TensorName y = {norm->name(), 0};
+  const auto is_product = [](const NodeDef& node) {
+    return IsOneOf(node.op(), {"Mul", "RealDiv", "_MklSwish"});
+  };
+  // The product with y, or what that is multiplied by a constant.
+  std::vector<NodeDef*> ends;
+  for (const IndexedGraph::Consumer& each : graph_.Consumers(norm->name())) {
+    if (each.port != 0 || !is_product(*each.node)) continue;
+    ends.push_back(each.node);
+    for (const auto& next : graph_.Consumers(each.node->name())) {
+      if (next.port == 0 && is_product(*next.node)) ends.push_back(next.node);
+    }
+  }
+  for (NodeDef* const end : ends) {
+    const Expression expression(graph_, options_, y, {end->name(), 0});
+    const std::string activation =
+        expression.Activation(/*slope=*/false, ToleranceFor(*norm));
+    if (activation.empty()) continue;
+    RemoveDeadReaders(*norm);
+    BypassIdentityN(*norm);
+    RemoveDeadReaders(*norm);
+    if (graph_.Find(end->name()) != end) return;  // It was dead itself.
+    Chain chain{{norm, end}, 0, activation};
+    for (NodeDef* const node : expression.nodes()) {
+      if (node != end && graph_.Find(node->name()) == node) {
+        chain.inner.push_back(node);
+      }
+    }
+    const std::string refusal = SmoothRefusal(chain);
+    fusions_.push_back({norm->name(), /*is_backward=*/false, refusal});
+    if (!refusal.empty()) return;
+    // What is read of them but by themselves is their shape.
+    const TensorName x = TensorName::Parse(norm->input(kX));
+    for (NodeDef* const node : chain.inner) {
+      for (const auto& each : graph_.Consumers(node->name())) {
+        if (IsShapeReader(*each.node)) {
+          graph_.SetInput(each.node, each.input, x);
+        }
+      }
+    }
+    FuseForward(chain);
+    RemoveUnread(chain.inner, end->name());
+    return;
+  }
+}
+
+std::string Fuser::SmoothRefusal(const Chain& chain) {
+  std::vector<NodeDef*> removed = {chain.first()};
+  removed.insert(removed.end(), chain.inner.begin(), chain.inner.end());
+  std::string refusal = NodeRefusal(*chain.first());
+  for (const NodeDef* const node : removed) {
+    if (!refusal.empty()) return refusal;
+    if (options_.preserved.count(node->name()) != 0) {
+      return node->name() + " is kept by name";
+    }
+    if (node->device() != chain.last()->device()) {
+      return node->name() + " and " + chain.last()->name() +
+             " are on different devices";
+    }
+    graph_.HasConsumer(node->name(), [&](const IndexedGraph::Consumer& other) {
+      const bool is_own = other.node == chain.last() ||
+                          std::find(removed.begin(), removed.end(),
+                                    other.node) != removed.end() ||
+                          IsShapeReader(*other.node);
+      if (other.port == TensorName::kControl) {
+        refusal =
+            other.node->name() + " has a control edge from " + node->name();
+      } else if (other.port == 0 && !is_own) {
+        refusal = other.node->name() + " reads " + node->name() + " too";
+      }
+      return !refusal.empty();
+    });
+  }
+  if (!refusal.empty()) return refusal;
+  return LeftToConvolution(chain)
+             ? "TensorFlow fuses it into the convolution before it"
+             : "";
+}
+
+}  // namespace tf_bn_ops
