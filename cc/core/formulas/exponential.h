@@ -7,7 +7,7 @@
 // Waite 1980). In float the polynomial is that of Cephes' expf, in double the
 // Taylor polynomial of degree 13, which is 4e-18 off.
 //
-// Off by less than 1 ulp: 0.76 ulp for all float (test_exponential.py), 0 where
+// Off by less than 1 ulp: 0.92 in float, 0.96 in double (test_smooth.py), 0 where
 // the result would be subnormal. NaN stays NaN.
 
 #ifndef TF_BN_OPS_CC_CORE_FORMULAS_EXPONENTIAL_H_
