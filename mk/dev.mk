@@ -109,7 +109,7 @@ bazel: $(PYTHON_READY)  ## Build and test with Bazel, which downloads nothing; B
 	  for command in $(BAZEL_COMMANDS); do '$(BAZEL)' $$command $(ARGS) //... || exit; done
 
 # Each version has an environment of its own; a Python of the machine runs the script.
-VERSIONS ?= 2.16 2.17 2.18 2.19 2.20 2.21
+VERSIONS ?= 2.16 2.17 2.18 2.19 2.20 2.21 2.22
 matrix:  ## Build and test with other TensorFlows: VERSIONS="2.16 2.21" ARGS=--every=8; writes the table of docs/support.md
 	$(Q)$(or $(VENV_PYTHON),python3) tools/matrix.py --versions='$(VERSIONS)' --folder='$(ENVIRONMENTS)' $(ARGS)
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tf_bn_ops import _graph_fusion, _loader
 
 # Minor versions whose op names, kernel labels and priorities were verified.
-_KNOWN_TENSORFLOW = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
+_KNOWN_TENSORFLOW = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21", "2.22")
 
 _OPS = (
     *(f"FusedBatchNorm{gradient}{v}" for gradient in ("", "Grad") for v in ("", "V2", "V3")),

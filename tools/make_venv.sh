@@ -1,11 +1,12 @@
 #!/bin/sh
 # Makes the build's own environment: make_venv.sh VENV_DIR REQUIREMENTS_FILE...
-# Picks the first python3 that TensorFlow has wheels for; VENV_PYTHON names another.
+# Picks the first python3 that TensorFlow has wheels for: 3.10 to 3.$VENV_NEWEST. VENV_PYTHON names another.
 set -eu
 venv=$1
 shift
 
-fits='import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))'
+newest=${VENV_NEWEST:-13}
+fits="import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, $newest))"
 python=
 for candidate in ${VENV_PYTHON:-python3 python3.13 python3.12 python3.11 python3.10}; do
   if command -v "$candidate" >/dev/null 2>&1 && "$candidate" -c "$fits" 2>/dev/null; then
@@ -14,7 +15,7 @@ for candidate in ${VENV_PYTHON:-python3 python3.13 python3.12 python3.11 python3
   fi
 done
 if [ -z "$python" ]; then
-  echo "error: no Python 3.10 to 3.13 found (${VENV_PYTHON:-python3}): install one (Debian/Ubuntu: apt install python3 python3-venv) or name one with make VENV_PYTHON=/path/to/python." >&2
+  echo "error: no Python 3.10 to 3.$newest found (${VENV_PYTHON:-python3}): install one (Debian/Ubuntu: apt install python3 python3-venv) or name one with make VENV_PYTHON=/path/to/python." >&2
   exit 1
 fi
 if ! "$python" -c 'import venv, ensurepip' 2>/dev/null; then

@@ -46,7 +46,11 @@ PYTHONS = {
     "2.19": ((3, 10), (3, 12)),
     "2.20": ((3, 10), (3, 13)),
     "2.21": ((3, 10), (3, 13)),
+    "2.22": ((3, 10), (3, 14)),
 }
+# Versions of which there is a candidate only: pip takes it by its full name alone, and tf_keras
+# has none yet, so that its newest release is tried.
+CANDIDATES = {"2.22": "2.22.0rc0"}
 STEPS = ("build", "supports", "conformance", "test")
 REQUIREMENTS = ("build", "commands", "conformance", "dev", "runtime")
 # Those that name a version of TensorFlow.
@@ -164,7 +168,11 @@ class Version:
         """A copy of requirements/NAME.txt with this version in the place of its own."""
         copy = self.folder / f"{name}.txt"
         text = (ROOT / "requirements" / f"{name}.txt").read_text()
-        text = re.sub(r"==2\.\d+\.\*", f"=={self.version}.*", text)
+        candidate = CANDIDATES.get(self.version)
+        if candidate is None:
+            text = re.sub(r"==2\.\d+\.\*", f"=={self.version}.*", text)
+        else:
+            text = re.sub(r"^(tensorflow.*)==2\.\d+\.\*", rf"\1=={candidate}", text, flags=re.M)
         if not copy.exists() or copy.read_text() != text:
             copy.write_text(text)
         return copy
@@ -194,7 +202,8 @@ class Version:
         venv = self.folder / "venv"
         lists = [str(self._of_this_version(name)) for name in OF_A_VERSION]
         lists += [f"requirements/{name}.txt" for name in REQUIREMENTS]
-        self.step("venv", ["tools/make_venv.sh", str(venv), *lists], VENV_PYTHON=base)
+        self.step("venv", ["tools/make_venv.sh", str(venv), *lists], VENV_PYTHON=base,
+                  VENV_NEWEST=str(PYTHONS[self.version][1][1]))  # fmt: skip
         return str(venv / "bin" / "python")
 
     def _run(self, files: list[str], steps: list[str]) -> None:

@@ -25,7 +25,7 @@ import sys
 
 OLDEST_PYTHON = (3, 10)
 OLDEST_TENSORFLOW = (2, 16)
-NEWEST_TENSORFLOW = (2, 21)
+NEWEST_TENSORFLOW = (2, 22)
 # Set to 1, it lets a build begin with one that is newer than all that were tried.
 UNTRIED_VARIABLE = "TF_BN_OPS_UNTRIED"
 

@@ -336,10 +336,10 @@ def test_missing_tensorflow(tree, bare_python):
     sentence = problem(make(tree, python=str(bare_python)))
     assert "no TensorFlow" in sentence
     assert str(bare_python) in sentence
-    assert "2.16 to 2.21" in sentence
+    assert "2.16 to 2.22" in sentence
 
 
-@pytest.mark.parametrize("version", ["1.15.5", "2.15.1", "2.22.0", "3.0.0rc1"])
+@pytest.mark.parametrize("version", ["1.15.5", "2.15.1", "2.23.0", "3.0.0rc1"])
 def test_unsupported_tensorflow(tree, bare_python, tmp_path, version):
     fake_tensorflow(tmp_path, version, "raise SystemExit('must not be imported')")
     changes = {"PYTHONPATH": str(tmp_path)}
@@ -347,8 +347,8 @@ def test_unsupported_tensorflow(tree, bare_python, tmp_path, version):
         changes["TF_BN_OPS_UNTRIED"] = "1"  # No help for what was dropped.
     sentence = problem(make(tree, python=str(bare_python), **changes))
     assert f"TensorFlow {version}" in sentence
-    assert "2.16 to 2.21" in sentence
-    assert ("TF_BN_OPS_UNTRIED=1" in sentence) == (version > "2.21")
+    assert "2.16 to 2.22" in sentence
+    assert ("TF_BN_OPS_UNTRIED=1" in sentence) == (version > "2.22")
 
 
 def test_an_untried_tensorflow_is_built_for_where_that_is_wanted(tree, bare_python, tmp_path):

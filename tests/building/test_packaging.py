@@ -325,7 +325,7 @@ def test_unsupported_tensorflow_ends_the_build(tree, tmp_path):
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
     assert "TensorFlow 2.9.0" in result.stderr
-    assert "2.16 to 2.21" in result.stderr
+    assert "2.16 to 2.22" in result.stderr
 
 
 @needs_build_tools
