@@ -83,8 +83,8 @@ struct Chain {
   int side_input = 0;  // which input of the addition is not the norm's
   // Of a smooth activation its name, and the nodes between first and last,
   // which read those two and constants alone: they are on no other cycle.
-  std::string smooth;
-  std::vector<tensorflow::NodeDef*> inner;
+  std::string smooth = {};
+  std::vector<tensorflow::NodeDef*> inner = {};
 
   tensorflow::NodeDef* first() const { return nodes.front(); }
   tensorflow::NodeDef* last() const { return nodes.back(); }
