@@ -16,7 +16,7 @@ from op_calls import call_of, small
 
 import tf_bn_ops
 from tf_bn_ops import raw_ops
-from tf_bn_ops.spec import OPS
+from tf_bn_ops.spec import OPS, SMOOTH_ACTIVATIONS
 
 pytestmark = pytest.mark.long
 
@@ -82,10 +82,15 @@ def test_gradients_are_those_of_python(c_gradients, tmp_path, name, mode):
         op = OPS[name]
         if mode not in op.modes:
             pytest.skip("has no mode")
-        calls = [
-            call_of(small(op, layout, mode, dtype=dtype, seed=seed))[:2]
-            for seed, layout in enumerate(op.layouts)
+        # Gradients of smooth activations are composed in Python alone.
+        drawn = (
+            (call_of(small(op, layout, mode, dtype=dtype, seed=seed)) for seed in range(9))
+            for layout in op.layouts
             for dtype in op.dtypes
+        )
+        calls = [
+            next(c[:2] for c in each if c[2].get("activation_mode") not in SMOOTH_ACTIVATIONS)
+            for each in drawn
         ]
     library = tf_bn_ops.library_path()
     told, graph, fed = differentiate(c_gradients, library, tmp_path, name, calls)
