@@ -123,8 +123,8 @@ def test_bounds_hold_with_room_under_random_rounding(build):
     """A directed rounding is off by up to a unit in the last place, twice what a rounding to
     nearest is: so may be what it leads to. The bounds are not tuned to one rounding. What is too
     large for its type becomes the largest number instead of infinity where the rounding is towards
-    zero: the kinds that have it are left out. So are gradients behind an activation, whose mask repeats
-    the forward's rounding bit by bit.
+    zero: the kinds that have it are left out. So are gradients behind an activation, whose mask
+    repeats the forward's rounding bit by bit.
 
     Without optimization, which builds fastest and, as the test above shows, rounds no other way."""
     left_out = ("overflow", "odd_statistics", "masked")

@@ -177,7 +177,8 @@ V2 = "TfBnOps>FusedBatchNormGradV2"
         (
             EX,
             "activation_mode_=Elu",
-            'the attribute activation_mode_ must be Identity, Relu, Relu6, Silu or HardSilu, but is "Elu"',
+            "the attribute activation_mode_ must be Identity, Relu, Relu6, Silu or HardSilu, but "
+            'is "Elu"',
         ),
         *(
             parameter(
