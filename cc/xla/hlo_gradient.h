@@ -16,16 +16,15 @@
 namespace tf_bn_ops {
 
 // y_backprop where the activation passes it, by y, or by the y that follows
-// from x where that is not given; times the derivative of a smooth one.
-inline xla::XlaOp BuildMasked(const XlaCall& of, const XlaChannels& channels) {
+// from x where that is not given; times the derivative of a smooth one at what
+// the forward pass computed of x by `mean` and `rstd`.
+inline xla::XlaOp BuildMasked(const XlaCall& of, const XlaChannels& channels,
+                              xla::XlaOp mean, xla::XlaOp rstd) {
   const xla::XlaOp dy = of[Role::kYBackprop];
   const Activation activation = of.call.activation;
   if (activation == Activation::kIdentity) return dy;
   if (IsSmooth(activation)) {
-    const xla::XlaOp variance = channels.Wide(Role::kVariance);
-    const xla::XlaOp v = BuildNormalized(
-        of, channels, channels.Wide(Role::kMean),
-        of.call.variance_is_rstd ? variance : channels.Rstd(variance));
+    const xla::XlaOp v = BuildNormalized(of, channels, mean, rstd);
     return channels.Narrow(dy) * BuildSmooth(activation, v, /*slope=*/true);
   }
   const xla::XlaOp y = of.Has(Role::kY)
@@ -44,7 +43,7 @@ inline xla::XlaOp BuildMasked(const XlaCall& of, const XlaChannels& channels) {
 inline void BuildGradient(XlaCall* call) {
   XlaCall& out = *call;
   const XlaChannels channels(*call);
-  const xla::XlaOp x = out[Role::kX], dy = BuildMasked(*call, channels);
+  const xla::XlaOp x = out[Role::kX];
   const auto wide = [](xla::XlaOp v) { return XlaChannels::Wide(v); };
   xla::XlaOp mean = channels.Wide(Role::kMean);
   const xla::XlaOp variance = channels.Wide(Role::kVariance);
@@ -64,6 +63,7 @@ inline void BuildGradient(XlaCall* call) {
     rstd =
         xla::Select(is_kept, xla::ScalarLike(deviation, 1.0) / deviation, rstd);
   }
+  const xla::XlaOp dy = BuildMasked(*call, channels, mean, rstd);
   const bool has_totals = out.Has(Role::kSumDy);
   xla::XlaOp dy_sum, dy_xmu_sum, count, xmu;
   if (has_totals) {

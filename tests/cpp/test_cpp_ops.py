@@ -115,10 +115,10 @@ def test_same_source_is_bitwise_identical_to_python(same_source):
     module = raw_ops if which == "ours" else tf.raw_ops
     for (op, call, tensors, attrs), folder in found:
         # In a graph, as in C++.
-        in_graph = tf.function(
-            getattr(module, op.name) if attrs is None else lambda ops=module, c=call, **t: c(t, ops)
-        )
-        python = list(in_graph(**tensors))
+        def function(values: Any, op: Any = op, call: Any = call, attrs: Any = attrs) -> Any:
+            return getattr(module, op.name)(**values) if attrs is None else call(values, module)
+
+        python = list(tf.function(function, autograph=False)(tensors))
         got = results(folder, len(python))
         if which == "builtin" and op.formula == BATCH_NORM and attrs and not attrs["is_training"]:
             # Frozen, TensorFlow may leave the reserve spaces unwritten.
