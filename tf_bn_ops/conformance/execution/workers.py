@@ -228,7 +228,7 @@ class Worker:
                 answers |= self._receive([mode])
         first = answers.pop(self._here[0])
         answers |= {mode: self.variant(mode).collect() for mode in self._elsewhere}
-        same, others, unsupported = [], {}, dict(self._unsupported)
+        same, others, unsupported = [], {}, {**self._unsupported, **first.unsupported}
         for mode, answer in answers.items():
             if answer.unsupported:
                 unsupported |= answer.unsupported
