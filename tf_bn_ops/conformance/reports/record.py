@@ -149,7 +149,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
         ("settings versions candidate selection shard evidence execution_modes", (dict,)),
         ("cases.implementations implementations.outputs", (dict,)),
         ("implementations machines divergences coverage cases mapped gpus outputs", (list,)),
-        ("dtypes signature departures missing failures notes kinds", (list,)),
+        ("dtypes tolerances signature departures missing failures notes kinds", (list,)),
         ("settings.execution_modes", (str, list)),
         ("x machine_dependent", (bool,)),
     )
