@@ -12,7 +12,7 @@ import numpy as np
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases.mapping import parse_device
-from tf_bn_ops.harness.problems import RELU, RELU6, Inputs
+from tf_bn_ops.harness.problems import IDENTITY, RELU, Inputs
 
 # Our op -> the op of TensorFlow without a Python name, which a device may have kernels for.
 INTERNAL = {name: f"_{name}" for name in ("FusedBatchNormEx", "FusedBatchNormGradEx")}
@@ -88,7 +88,7 @@ def as_internal(inputs: Inputs) -> Inputs:
     attrs = {**inputs.attrs}
     if "bessel_correction" in attrs:
         attrs["bessel_correction"] = True
-    if attrs.get("activation_mode") == RELU6:
+    if attrs.get("activation_mode", IDENTITY) != IDENTITY:
         attrs["activation_mode"] = RELU
     return dataclasses.replace(inputs, attrs=attrs)
 
