@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "cc/core/formulas/smooth_activation.h"
 #include "cc/optimizer/fuser.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -36,15 +37,17 @@ constexpr Numbers kG = {1.3,  -0.7, 2.1, 0.4,  -1.9, 0.6,  1.1,  -1.4,
                         0.8,  -0.5, 1.6, -2.2, 0.9,  1.7,  -0.3, 0.5,
                         -1.2, 1.9,  0.7, -0.8, 1.4,  -1.1, 2.3,  -0.6};
 
-double Sigmoid(double v) { return 1 / (1 + std::exp(-v)); }
+double Sigmoid(double v) {
+  const double e = ExpOfNegative(-std::fabs(v));
+  return v < 0 ? e / (1 + e) : 1 / (1 + e);
+}
 double Relu6(double v) { return std::fmin(std::fmax(v, 0), 6); }
 
 double ValueOf(const std::string& activation, double v) {
-  return v * (activation == "Silu" ? Sigmoid(v) : Relu6(v + 3) / 6);
+  return activation == "Silu" ? Silu::Value(v) : HardSilu::Value(v);
 }
 double SlopeOf(const std::string& activation, double v) {
-  if (activation == "Silu") return Sigmoid(v) * (1 + v * Sigmoid(-v));
-  return Relu6(v + 3) / 6 + (std::fabs(v) < 3 ? v / 6 : 0);
+  return activation == "Silu" ? Silu::Slope(v) : HardSilu::Slope(v);
 }
 
 // The relative error of a constant such as 1/6.
