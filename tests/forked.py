@@ -26,8 +26,8 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-# Read before the program's first line, by Python, TensorFlow or the package; but for those of the
-# package that are read when its libraries are loaded, and what a cluster is.
+# Prefixes of variables that Python, TensorFlow or the package read before the program's first line;
+# except _LATE, which the package reads when its libraries are loaded, and what a cluster is.
 _EARLY = ("TF_", "KERAS_", "XLA_", "CUDA_", "LD_", "MALLOC_", "GLIBC_", "OMP_")
 _LATE = (
     *("TF_BN_OPS_LIBRARY", "TF_BN_OPS_CPU_ISA", "TF_BN_OPS_VERBOSE"),

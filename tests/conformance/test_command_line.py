@@ -64,7 +64,7 @@ SMALL = "FusedBatchNormV3,float32,NHWC,{},training,normal,batch,eps={},eager,see
         # Libraries and devices.
         (["--library=/nowhere.so", "--map=A=FusedBatchNormGrad"], "no library /nowhere.so"),
         ([LIBRARY], "say what the ops of --library claim"),
-        pytest.param(  # Found by the candidate's process, beside those of all references.
+        pytest.param(  # The candidate's process finds it; the references' start too.
             [LIBRARY, "--map=A=FusedBatchNormGrad", "--cases=1"],
             "cannot be used",
             marks=pytest.mark.long,

@@ -6,7 +6,7 @@
 // Every caller computes every part of every formula, behind a ReLU where it
 // knows activations, again and again, through the backend with the shared pool
 // and through the C ABI. Exit status 1 unless all results are bitwise identical
-// to those of one thread.
+// to the results of one thread.
 
 #include <atomic>
 #include <chrono>
@@ -129,7 +129,7 @@ std::vector<Problem> Problems() {
   return problems;
 }
 
-// Arrays of numbers around a half; those of equal problems are equal.
+// Arrays of numbers around a half; equal problems have equal arrays.
 Arrays ArraysOf(const Problem& problem) {
   std::mt19937 random(1);
   std::uniform_real_distribution<float> uniform(-1, 2);

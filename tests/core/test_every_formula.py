@@ -163,7 +163,7 @@ def random_view(rng: np.random.Generator) -> View:
 
 
 # A fault that cut two-level sums by alignment differed in 1 of 35 random cases of all dtypes, and
-# in more of those of 16-bit types.
+# in more cases of 16-bit types.
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("cases", [4, pytest.param(8, marks=pytest.mark.long)])
 @OF_EVERY_FORMULA

@@ -1,11 +1,11 @@
 // exp(x) for x <= 0, by additions, multiplications and integer operations on
-// the bits alone: bitwise identical on every ISA and device, where those of
-// the libraries of C are not.
+// the bits alone: bitwise identical on every ISA and device, where the exp of
+// C libraries is not.
 //
 // x = n ln 2 + r with |r| <= ln(2)/2; exp(r) by a polynomial, 2^n by its
 // exponent. ln 2 has two parts, of which n times the first is exact (Cody and
-// Waite 1980). In float the polynomial is that of Cephes' expf, in double the
-// Taylor polynomial of degree 13, which is 4e-18 off.
+// Waite 1980). The polynomial is taken from Cephes' expf in float; in double it
+// is the Taylor polynomial of degree 13, which is 4e-18 off.
 //
 // Off by less than 1 ulp: by 0.992 over all floats, 0.96 in double
 // (test_smooth.py). 0 where the result would be subnormal. NaN stays NaN.

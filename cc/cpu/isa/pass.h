@@ -578,8 +578,8 @@ TFBN_INLINE bool HasRowsOfElements(const CenterArray& centers) {
   return centers.is_median && centers.stride == 1 && centers.data != nullptr;
 }
 
-// These centers, of `channels` channels from c0 on. (CenterAt for each of 64
-// channels: 1.07 to 1.11 times as slow for a whole call of [128, 64, 1].)
+// These centers, of `channels` channels from c0 on: a call of [128, 64, 1] is
+// 1.07 to 1.11 times as fast as with CenterAt for each channel.
 template <typename T, typename Out>
 void LoadMedians(const CenterArray& centers, int64_t c0, int64_t channels,
                  Out* out) {

@@ -58,8 +58,8 @@ TFBN_INLINE void TakeWholeStrips(
   }
 }
 
-// A stage over one block: a pass that stores over the tile of the current
-// group, and one that sums over that of the next group.
+// A stage over one block: a pass over the tile of the current group that
+// stores, and one over the tile of the next group that sums.
 template <typename F, typename T>
 class StageRunner : private Pass<PassOf<F, T, true, F::kNumSums, false>>,
                     private Pass<PassOf<F, T, true, 0, true>> {

@@ -109,9 +109,9 @@ def kernels(tf: Any, device: str, variance_of: Callable[..., np.ndarray]) -> dic
       variance_of: runs FusedBatchNormV3 there; reserve_space_2.
 
     Returns:
-      "dtypes": op -> element types that it has a kernel for; "layouts": op -> those of its OpDef;
-      "saves_rstd": whether reserve_space_2
-      of training is 1/sqrt(variance + epsilon), as on GPUs, None where there is no forward op.
+      "dtypes": op -> element types that it has a kernel for; "layouts": op -> layouts of its OpDef;
+      "saves_rstd": whether reserve_space_2 of training is 1/sqrt(variance + epsilon), as on GPUs,
+      None where there is no forward op.
     """
     from tensorflow.python.framework import kernels as registry
     from tensorflow.python.framework import op_def_registry

@@ -2,11 +2,11 @@
 
 OPS names what holds the ops, as `module` or `module:attribute` (`tensorflow:raw_ops`), as
 `library:PATH` of an op library, or as `plugin:PATH` of a device that TensorFlow's ops run on (no
-PATH: one that TensorFlow has itself). A
-request (harness/processes.py) is {"contract": [query, ...]} (OpMapping.contract_query(); the result
-is a dict from the name of an op to its differences, signatures.py), {"kernels": DEVICE}
-(devices.kernels), or a dict with op, attrs, perhaps outputs (their names in the order wanted),
-lists (inputs that are lists of tensors; at most one is given of each) and device, and either
+PATH: one that TensorFlow has itself). A request (harness/processes.py) is {"contract": [query,
+...]} (OpMapping.contract_query(); the result is a dict from the name of an op to its differences,
+signatures.py), {"kernels": DEVICE} (devices.kernels), or a dict with op, attrs, perhaps outputs
+(their names in the order wanted), lists (inputs that are lists of tensors; at most one is given of
+each) and device, and either
 
 - inputs (name -> array), modes (cases/execution_modes.py) and perhaps before (requests that the
   mode `history` makes first): the result is a dict from each mode to ("outputs", [array, ...]),
