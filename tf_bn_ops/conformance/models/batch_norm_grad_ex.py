@@ -30,7 +30,6 @@ from tf_bn_ops.conformance.models.sums import Region, regions
 from tf_bn_ops.harness.problems import IDENTITY, RELU6, Call, Inputs, Problem
 
 SIDE_INPUT_BACKPROP = "side_input_backprop"
-WHOLE_VIEW: Region = (slice(None), slice(None), slice(None))
 
 
 # A failing case, made small, is a program that holds the text of this function.
@@ -139,10 +138,13 @@ class SmoothOracle(Oracle):
     def __init__(self, problem: Problem, profile: Profile):
         self._profile, self._computed_in = profile, spec.DTYPES[problem.dtype.accumulator]
         super().__init__(problem)
+        outer, channels, inner = self.shape
+        self._mean_error, self._mean_error_xmu = np.zeros((2, channels), self.work)
         with np.errstate(all="ignore"):
-            errors, xmu = self._errors(WHOLE_VIEW)
-            self._mean_error = errors.mean((0, 2)) if errors.size else 0 * self.rstd
-            self._mean_error_xmu = (errors * np.abs(xmu)).mean((0, 2)) if errors.size else self.rstd
+            for at in regions(self.shape):
+                errors, xmu = self._errors(at)
+                self._mean_error[at[1]] += errors.sum((0, 2)) / (outer * inner)
+                self._mean_error_xmu[at[1]] += (errors * np.abs(xmu)).sum((0, 2)) / (outer * inner)
 
     def load(self, at: Region) -> tuple[np.ndarray, np.ndarray]:
         y_backprop, xmu = super().load(at)
@@ -175,19 +177,22 @@ class SmoothOracle(Oracle):
 
     def error_of(self, part: Expected) -> np.ndarray:
         """What to add to the bound of a part."""
-        n = max(self.sums.n, 1)
         with np.errstate(all="ignore"):
-            if part.role == "offset_backprop":
-                return n * self._mean_error
-            if part.role == "scale_backprop":
-                return n * np.abs(self.rstd) * self._mean_error_xmu
-            error, xmu = self._errors(part.at)  # type: ignore[arg-type]
-            if self.is_training:
-                c = part.at[1]
-                slope = self.rstd[c] ** 2 * self._mean_error_xmu[c]
-                error = error + self._mean_error[c, None] + np.abs(xmu) * slope[:, None]
-            error = np.abs(self.factor)[part.at[1], None] * error
+            error = self._error_of(part)
             return np.where(np.isnan(error), np.inf, error)
+
+    def _error_of(self, part: Expected) -> np.ndarray:
+        n = max(self.sums.n, 1)
+        if part.role == "offset_backprop":
+            return n * self._mean_error
+        if part.role == "scale_backprop":
+            return n * np.abs(self.rstd) * self._mean_error_xmu
+        error, xmu = self._errors(part.at)  # type: ignore[arg-type]
+        c = part.at[1]
+        if self.is_training:
+            slope = self.rstd[c] ** 2 * self._mean_error_xmu[c]
+            error = error + self._mean_error[c, None] + np.abs(xmu) * slope[:, None]
+        return np.abs(self.factor)[c, None] * error
 
 
 class WrongMasks:
