@@ -366,10 +366,13 @@ def _activated(activation: str | None, y: Any, side_input: Any = None) -> Any:
         y = tf.raw_ops.AddV2(x=y, y=side_input) if are_known else tf.add_n([y, side_input])
     if activation is None:
         return y
-    functions = {"relu": tf.nn.relu, "relu6": tf.nn.relu6, "silu": tf.nn.silu}
-    if activation in functions:
-        return functions[activation](y)
-    return y * tf.nn.relu6(y + 3) / 6
+    functions = {
+        "relu": tf.nn.relu,
+        "relu6": tf.nn.relu6,
+        "silu": tf.nn.silu,
+        "hard_silu": lambda y: y * tf.nn.relu6(y + 3) / 6,
+    }
+    return functions[activation](y)
 
 
 def _differentiable(

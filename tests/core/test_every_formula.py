@@ -38,7 +38,7 @@ from builds import (
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.models import formula_models
-from tf_bn_ops.harness import c_abi, problems
+from tf_bn_ops.harness import c_abi
 from tf_bn_ops.spec import DTYPES
 
 OF_EVERY_FORMULA = pytest.mark.parametrize(("formula", "mode"), FORMULAS)
@@ -115,12 +115,8 @@ def test_the_draws_have_every_activation_with_and_without_a_side_input():
             found.add((problem.activation, bool(has_side_input)))
         if "activation_mode" in attrs:
             sides = (False, True) if formula != spec.ops.BATCH_NORM_BACKWARD_REDUCE else (False,)
-            taken = {
-                activation
-                for op in spec.of_formula(formula)
-                if "activation_mode" in op.attrs
-                for activation in problems.activations_of(op)
-            }
+            ops = spec.of_formula(formula)
+            taken = set().union(*(op.choices.get("activation_mode", ()) for op in ops))
             smooth = taken & set(spec.SMOOTH_ACTIVATIONS)
             want = {*itertools.product(taken - smooth, sides), *((a, False) for a in smooth)}
             assert found >= want, formula

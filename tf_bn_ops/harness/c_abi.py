@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tf_bn_ops import _loader, spec
-from tf_bn_ops.harness.problems import ACTIVATIONS, VIEW_ROLES, Problem
+from tf_bn_ops.harness.problems import VIEW_ROLES, Problem
 from tf_bn_ops.spec import call as call_spec
 
 # Forces a CPU implementation by its name; read by the library.
@@ -25,7 +25,7 @@ ISA_VARIABLE = "TF_BN_OPS_CPU_ISA"
 # The values of the TFBN_ enumeration, by name.
 DTYPE_CODES = {dtype.name: dtype.c_abi_code for dtype in spec.DTYPES.values()}
 
-ACTIVATION_CODES = {name: code for code, name in enumerate(ACTIVATIONS)}
+ACTIVATION_CODES = {name: code for code, name in enumerate(spec.ACTIVATIONS)}
 
 # The first fields of every struct that has a view.
 SIZES = tuple((name, ctypes.c_int64) for name in ("outer", "channels", "inner"))

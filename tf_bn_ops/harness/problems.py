@@ -23,17 +23,7 @@ _WIDE_ROLES = frozenset(
 )
 
 # Values of the attr activation_mode: what is applied to y.
-ACTIVATIONS = ("Identity", "Relu", "Relu6", "Silu", "HardSilu")
-IDENTITY, RELU, RELU6, SILU, HARD_SILU = ACTIVATIONS
-
-
-def activations_of(op: OpSpec) -> tuple[str, ...]:
-    """Those of ACTIVATIONS that an op takes."""
-    if "activation_mode" not in op.attrs:
-        return ()
-    allowed = op.attr_types.get("activation_mode", spec.ATTRS["activation_mode"].op_def_type)
-    return tuple(name for name in ACTIVATIONS if f"'{name}'" in allowed)
-
+IDENTITY, RELU, RELU6, SILU, HARD_SILU = spec.ACTIVATIONS
 
 # Roles of view-shaped inputs and outputs, of all ops; the others are per channel.
 VIEW_ROLES = frozenset(

@@ -15,7 +15,9 @@ from tf_bn_ops.spec.layouts import (
     view_shape,
 )
 from tf_bn_ops.spec.op_spec import (
+    ACTIVATIONS,
     ATTRS,
+    BY_OP,
     CHANNEL,
     COUNT,
     ELEMENT,
@@ -35,7 +37,9 @@ from tf_bn_ops.spec.op_spec import (
 from tf_bn_ops.spec.ops import OPS, of_formula
 
 __all__ = [
+    "ACTIVATIONS",
     "ATTRS",
+    "BY_OP",
     "CHANNEL",
     "COUNT",
     "DATA_FORMATS",

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from tf_bn_ops.spec.dtypes import DTYPES
-from tf_bn_ops.spec.layouts import DATA_FORMATS, LAYOUTS
+from tf_bn_ops.spec.layouts import LAYOUTS
 
 # The values of the attr activation_mode.
 Activation = Literal["Identity", "Relu", "Relu6", "Silu", "HardSilu"]
+ACTIVATIONS: tuple[str, ...] = get_args(Activation)
 # Those whose derivative takes other values than 0 and 1: it follows from x, not from y.
 SMOOTH_ACTIVATIONS = ("Silu", "HardSilu")
 
@@ -59,7 +60,8 @@ class Arg:
 
 @dataclasses.dataclass(frozen=True)
 class Attr:
-    """An attr: its type in the OpDef, in Python and in C++, and its documentation."""
+    """An attr: its type in the OpDef (BY_OP: the values that OpSpec names), in Python and in C++,
+    and its documentation."""
 
     op_def_type: str
     python_type: str
@@ -67,6 +69,7 @@ class Attr:
     doc: str
 
 
+BY_OP = ""
 _LENGTH = ("int >= 0", "int", "int")
 # All attrs but the types T and U, in the order of the OpDefs.
 ATTRS: Mapping[str, Attr] = {
@@ -86,13 +89,13 @@ ATTRS: Mapping[str, Attr] = {
     "num_y": Attr(*_LENGTH, "How many y there are, 0 or 1."),
     NUM_SIDE_INPUTS: Attr(*_LENGTH, "How many side inputs the forward op has, 0 or 1."),
     "activation_mode": Attr(
-        "{'Identity', 'Relu', 'Relu6', 'Silu', 'HardSilu'}",
+        BY_OP,
         "Activation",
         "std::string",
         "The activation. Silu and HardSilu take no side input.",
     ),
     "data_format": Attr(
-        "{" + ", ".join(f"'{name}'" for name in DATA_FORMATS) + "}",
+        BY_OP,
         "DataFormat",
         "std::string",
         "Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW, NCDHW).",
@@ -130,12 +133,12 @@ class OpSpec:
         (tf_bn_ops/conformance/models/formula_models.py).
       inputs, outputs: in the order of the OpDef.
       attrs: attr name -> default, without types; REQUIRED where there is none.
-      attr_types: attr name -> its type in the OpDef, where it allows less than that of ATTRS.
       epsilon_dtype: the type that epsilon has in the kernel.
       dtypes: allowed values of the element type T.
       statistics_dtypes: allowed types of scale, mean, variance and their gradients; ELEMENT: T.
       layouts: those that it takes; values of the attr data_format where it has one. An op may take
         more ranks.
+      activations: values of the attr activation_mode where it has one.
       rank_of_format: it takes tensors of the rank of its data format alone.
       min_channels: number of channels below which it raises an error.
       xla_calls_kernel: on a CPU, XLA calls this library's kernel; otherwise it composes the op of
@@ -168,7 +171,13 @@ class OpSpec:
     derived_attrs: tuple[str, ...] = ()
     extra_statistics_dtypes: tuple[str, ...] = ()
     shape_function: str = ""
-    attr_types: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    activations: tuple[str, ...] = ACTIVATIONS
+
+    @property
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        """Values that its attrs of the type BY_OP may have."""
+        choices = {"data_format": self.layouts, "activation_mode": self.activations}
+        return {name: values for name, values in choices.items() if name in self.attrs}
 
     def type_of(self, arg: Arg, dtype: str, statistics_dtype: str) -> str:
         """The type of an argument in a call with an element type and one of its statistics types;

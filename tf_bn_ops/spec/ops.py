@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from tf_bn_ops.spec.dtypes import DTYPES
 from tf_bn_ops.spec.layouts import DATA_FORMATS
 from tf_bn_ops.spec.op_spec import (
+    ACTIVATIONS,
     CHANNEL,
     COUNT,
     ELEMENT,
@@ -21,6 +22,7 @@ from tf_bn_ops.spec.op_spec import (
     REQUIRED,
     ROW,
     ROWS,
+    SMOOTH_ACTIVATIONS,
     VIEW,
     VIEW_LIST,
     WIDE,
@@ -57,7 +59,7 @@ _FORMAT_AND_MODE = {"data_format": "NHWC", "is_training": True}
 _ATTRS = {"epsilon": 1e-4, **_FORMAT_AND_MODE}
 _ACTIVATION = {"activation_mode": "Identity"}
 # A smooth activation is in one op, in neither of those that replicas exchange sums between.
-_NOT_SMOOTH = {"activation_mode": "{'Identity', 'Relu', 'Relu6'}"}
+_CLAMPS = tuple(name for name in ACTIVATIONS if name not in SMOOTH_ACTIVATIONS)
 _RANK_4 = ("NHWC", "NCHW")
 _ALL_FORMATS = tuple(DATA_FORMATS)
 _V2_DTYPES = ("half", "bfloat16", "float32")
@@ -537,7 +539,7 @@ _BATCH_NORM_ELEMT = _op(
     inputs=(_SPLIT_X, *_SCALE_TO_VARIANCE, _SIDE_INPUT),
     outputs=(Arg("y", "y", VIEW, "The normalized tensor."),),
     attrs={"epsilon": 1e-4, **_ACTIVATION, "axis": -1},
-    attr_types=_NOT_SMOOTH,
+    activations=_CLAMPS,
     statistics_dtypes=_SPLIT_DTYPES,
     **_SPLIT,
 )
@@ -576,7 +578,7 @@ With y_backprop where the activation passes it, and 0 elsewhere:
         dataclasses.replace(_OFFSET_BACKPROP, doc="Gradient of this batch with respect to offset."),
     ),
     attrs={"epsilon": 1e-4, **_ACTIVATION, "axis": -1},
-    attr_types=_NOT_SMOOTH,
+    activations=_CLAMPS,
     statistics_dtypes=_SPLIT_DTYPES,
     **_SPLIT,
 )
@@ -606,7 +608,7 @@ With rstd = 1/sqrt(variance + epsilon), and y_backprop where the activation pass
     ),
     outputs=(_X_BACKPROP, _SIDE_INPUT_BACKPROP),
     attrs={"epsilon": 1e-4, "num_side_inputs": 0, **_ACTIVATION, "axis": -1},
-    attr_types=_NOT_SMOOTH,
+    activations=_CLAMPS,
     shape_function="InferBackwardElemtShapes",
     statistics_dtypes=_SPLIT_DTYPES,
     **_SPLIT,

@@ -94,9 +94,9 @@ def op_def_attrs(op: OpSpec) -> Iterator[str]:
             yield f"{name}: {{{', '.join(TYPES[value] for value in values)}}}"
     for name in attr_names(op):
         default = op.attrs.get(name, [] if name == "epsilon_rest" else 0)
-        kind = op.attr_types.get(name, spec.ATTRS[name].op_def_type)
-        if name == "data_format":
-            kind = "{" + ", ".join(f"'{layout}'" for layout in op.layouts) + "}"
+        kind = spec.ATTRS[name].op_def_type
+        if kind == spec.BY_OP:
+            kind = "{" + ", ".join(f"'{value}'" for value in op.choices[name]) + "}"
         text = str(default).lower() if isinstance(default, bool) else repr(default)
         # A tensor of type double, where a float would round epsilon.
         yield f"{name}: tensor" if default is spec.REQUIRED else f"{name}: {kind} = {text}"

@@ -19,14 +19,13 @@ import numpy as np
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.models import inputs
 from tf_bn_ops.conformance.models.batch_norm import activated
-from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, SILU, Call, Inputs, activations_of
+from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Call, Inputs
 from tf_bn_ops.spec import DType
 
 KINDS = inputs.KINDS
 
 # What is drawn of; one in this many for each entry.
 _ACTIVATIONS = (RELU, RELU, RELU6, RELU6, RELU6, IDENTITY)
-_SHARE_SMOOTH = 0.3
 _SHARE_WITH_SIDE_INPUT = 0.35
 _SHARE_WITH_COEFFICIENTS = 0.6
 # Of the elements of a y that no coefficients belong to.
@@ -118,27 +117,25 @@ def fill(call: Call) -> Inputs:
     rng = np.random.default_rng([call.seed, len(call.shape), 11])
     activation = _ACTIVATIONS[int(rng.integers(len(_ACTIVATIONS)))]
     has_side_input = bool(rng.random() < _SHARE_WITH_SIDE_INPUT)
-    smooth = np.random.default_rng([call.seed, 23])
-    if SILU in activations_of(call.spec) and smooth.random() < _SHARE_SMOOTH:
-        activation, has_side_input = str(smooth.choice(spec.SMOOTH_ACTIVATIONS)), False
+    smooth = inputs.smooth_activation(call)
+    if smooth:
+        activation, has_side_input = smooth, False
     wanted = rng.random() < _SHARE_WITH_COEFFICIENTS
     forward = _Forward(call, values, activation, has_side_input)
     channels = values["scale"].size
     reserve = inputs.reserve_space(rng, channels)
     behind_x = activation != IDENTITY and not has_side_input
-    is_smooth = activation in spec.SMOOTH_ACTIVATIONS
     is_whole = call.kind == inputs.WHOLE_LAYER
     if forward.fill_y(rng, bool((wanted or is_whole) and behind_x)) or (is_whole and not behind_x):
         reserve = inputs.coefficients_of(call, values)
-    if is_smooth:  # y is not read.
+    if smooth:  # y is not read.
         values["y"] = np.full_like(values["y"], np.nan)
+        exact = frozenset()
     values["forward_coefficients"] = reserve
     if activation == IDENTITY:  # Neither is read.
         values["offset"] = np.full(channels, np.nan)
         if rng.random() < 0.5:
             values["y"] = np.full_like(values["y"], np.nan)
-    if is_smooth:
-        exact = frozenset()
     if has_side_input:
         exact |= {"side_input_backprop"} if exact else set()
     attrs = {"activation_mode": activation, "num_side_inputs": int(has_side_input)}

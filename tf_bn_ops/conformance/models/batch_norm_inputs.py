@@ -15,11 +15,10 @@ import numpy as np
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.models import inputs
 from tf_bn_ops.conformance.models.inputs import Draw, Kind, Pair
-from tf_bn_ops.harness.problems import ACTIVATIONS, SILU, Call, Inputs, activations_of
+from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Call, Inputs
 
 # How often the given averages are not read.
 _SHARE_OF_FACTOR_1 = 0.5
-_SHARE_SMOOTH = 0.3
 _SHARE_WITHOUT_SIDE_INPUT = 0.4
 _FACTORS = (0.1, 0.25, 0.01, 0.9)
 
@@ -144,7 +143,7 @@ def _attrs(rng: np.random.Generator, call: Call) -> dict[str, Any]:
     attrs: dict[str, Any] = {"exponential_avg_factor": 1.0}
     if rng.random() > _SHARE_OF_FACTOR_1:
         attrs["exponential_avg_factor"] = float(rng.choice(_FACTORS))
-    choices = {"activation_mode": ACTIVATIONS[:3], "bessel_correction": (True, False)}
+    choices = {"activation_mode": (IDENTITY, RELU, RELU6), "bessel_correction": (True, False)}
     for name, values in choices.items():
         if name in call.spec.attrs:
             attrs[name] = values[int(rng.integers(len(values)))]
@@ -172,12 +171,10 @@ def fill(call: Call) -> Inputs:
         for role in ("mean", "variance"):
             values[role] = _unread(rng, values[role])
     takes_side_input = "side_input" in {arg.role for arg in call.spec.inputs}
-    smooth = np.random.default_rng([call.seed, 23])
-    is_smooth = SILU in activations_of(call.spec) and smooth.random() < _SHARE_SMOOTH
-    if is_smooth:
-        attrs["activation_mode"] = str(smooth.choice(spec.SMOOTH_ACTIVATIONS))
+    if smooth := inputs.smooth_activation(call):
+        attrs["activation_mode"] = smooth
         exact -= {"y"}
-    if not takes_side_input or is_smooth or rng.random() < _SHARE_WITHOUT_SIDE_INPUT:
+    if not takes_side_input or smooth or rng.random() < _SHARE_WITHOUT_SIDE_INPUT:
         del values["side_input"]
     found = inputs.tensors(call, values, exact)
     return dataclasses.replace(found, attrs=attrs)

@@ -22,6 +22,9 @@ _OPAQUE_ROLES = frozenset(
     arg.role for op in spec.OPS.values() for arg in op.inputs if arg.kind == spec.OPAQUE
 )
 
+# How often an op that takes smooth activations gets one.
+_SHARE_SMOOTH = 0.3
+
 # The kind whose gradient gets what this library's forward op leaves in reserve_space_3.
 WHOLE_LAYER = "whole_layer"
 
@@ -32,6 +35,15 @@ Pair = tuple[np.ndarray, np.ndarray]
 # Further epsilons where the op keeps their double precision: so close that a kernel which rounds
 # them, or adds them in less than double, differs in the last digits of float64 only.
 _DOUBLE_EPSILONS = (1e-9, 1.1e-9)
+
+
+def smooth_activation(call: Call) -> str:
+    """The smooth activation of a call, by its seed; "" for those without one."""
+    rng = np.random.default_rng([call.seed, 23])
+    takes = {*call.spec.choices.get("activation_mode", ())} >= {*spec.SMOOTH_ACTIVATIONS}
+    if not takes or rng.random() >= _SHARE_SMOOTH:
+        return ""
+    return str(rng.choice(spec.SMOOTH_ACTIVATIONS))
 
 
 def center_places(shape: tuple[int, int, int]) -> list[tuple[int, int]]:
