@@ -203,7 +203,7 @@ def test_an_exported_model_becomes_tflite(elsewhere, exported):
 def test_an_exported_model_becomes_onnx(elsewhere, exported):
     for name in ("tf2onnx", "onnxruntime"):
         if importlib.util.find_spec(name) is None:
-            pytest.skip(f"needs {name}")
+            pytest.skip(f"needs {name} (requirements/dev.txt)")
     elsewhere.types("python -m tf2onnx.convert --saved-model served --output model.onnx")
     elsewhere.runs(
         exported + "import onnxruntime\n"
