@@ -14,7 +14,7 @@ import re
 import sys
 
 ROWS = 12
-LAST_LINES = 3
+LAST_LINES = 2
 CHARACTER, LINE, MARGIN = 7.23, 17, 12  # Pixels of a 12-pixel monospace font.
 # Text -> its colour: a verdict, and errors beyond any bound.
 COLOURS = {

@@ -8,7 +8,8 @@ that a test can ask which faults the harness lets pass.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -47,6 +48,10 @@ class Kernel:
     scale: np.ndarray
     mean: np.ndarray
     variance: np.ndarray
+
+    def take(self, role: str, array: np.ndarray) -> None:
+        """Computes with another input."""
+        setattr(self, role, array)
 
     def real(self) -> type[np.floating]:
         """The type that elements are computed in."""
@@ -102,236 +107,161 @@ class Kernel:
         return x_backprop, scale_backprop, dy_sum.astype(self.scale.dtype)
 
 
-class SignFlip(Kernel):
-    """The wrong sign before the term with scale_backprop."""
-
-    def x_backprop(self, dy_sum: np.ndarray, dy_xmu_sum: np.ndarray) -> np.ndarray:
-        return super().x_backprop(dy_sum, -dy_xmu_sum)
+def fault(name: str, **steps: Callable[..., Any]) -> type[Kernel]:
+    """A kernel with other steps, functions of the kernel and of what the step takes."""
+    return type(name, (Kernel,), steps)
 
 
-class ScaleSignFlip(Kernel):
-    def run(self) -> Outputs:
-        x, scale, offset = super().run()
-        return x, -scale, offset
+def wrong_outputs(name: str, change: Callable[..., Outputs]) -> type[Kernel]:
+    """A kernel whose outputs are changed, by a function of the kernel and of them."""
+    return fault(name, run=lambda k: change(k, *Kernel.run(k)))
 
 
-class BesselVariance(Kernel):
-    def rstd(self) -> np.ndarray:
-        bessel = self.rows() / max(self.rows() - 1, 1)
-        return 1 / np.sqrt(self.variance.astype(np.float64) * bessel + self.epsilon())
+def wrong_epsilon(name: str, change: Callable[[float], float]) -> type[Kernel]:
+    return fault(name, epsilon=lambda k: change(Kernel.epsilon(k)))
 
 
-class SwappedOutputs(Kernel):
-    def run(self) -> Outputs:
-        x, scale, offset = super().run()
-        return x, offset, scale
+def wrong_inputs(name: str, change: Callable[[Kernel], None]) -> type[Kernel]:
+    """A kernel that changes what it was given before it computes."""
+
+    def run(k: Kernel) -> Outputs:
+        change(k)
+        return Kernel.run(k)
+
+    return fault(name, run=run)
 
 
-class MissedTailOfSums(Kernel):
-    """The last element of every channel is not summed."""
-
-    def sum(self, terms: np.ndarray) -> np.ndarray:
-        terms = terms.copy()
-        terms[-1:, :, -1:] = 0
-        return super().sum(terms)
+def _without_last(terms: np.ndarray) -> np.ndarray:
+    terms = terms.copy()
+    terms[-1:, :, -1:] = 0
+    return terms
 
 
-class MissedTailOfElements(Kernel):
-    """The last element of x_backprop is not written."""
-
-    def run(self) -> Outputs:
-        x, scale, offset = super().run()
-        x.reshape(-1)[-1:] = 0
-        return x, scale, offset
+def _last_element_is_0(k: Kernel, x: np.ndarray, *others: np.ndarray) -> Any:
+    x.reshape(-1)[-1:] = 0
+    return x, *others
 
 
-class MissedVectorTail(Kernel):
-    """Channels beyond the last full vector of 8 are left out."""
-
-    def run(self) -> Outputs:
-        x, scale, offset = super().run()
-        full = self.x.shape[1] // 8 * 8
-        if full:
-            scale[full:] = 0
-            x[:, full:] = 0
-        return x, scale, offset
+def _full_vectors_of_8(k: Kernel, x: np.ndarray, scale: np.ndarray, offset: np.ndarray) -> Any:
+    if full := k.x.shape[1] // 8 * 8:
+        scale[full:] = 0
+        x[:, full:] = 0
+    return x, scale, offset
 
 
-class EpsilonMissing(Kernel):
-    def epsilon(self) -> float:
-        return 0.0
+def _bessel(k: Kernel) -> np.ndarray:
+    bessel = k.rows() / max(k.rows() - 1, 1)
+    return 1 / np.sqrt(k.variance.astype(np.float64) * bessel + k.epsilon())
 
 
-class EpsilonDoubled(Kernel):
-    def epsilon(self) -> float:
-        return 2 * super().epsilon()
+def _of_batch(k: Kernel) -> None:
+    if k.x.size:
+        k.mean = k.x.astype(np.float64).mean(axis=(0, 2)).astype(k.mean.dtype)
 
 
-class EpsilonRoundedToFloat32(Kernel):
-    """As TensorFlow's float attrs do it; wrong where the op keeps epsilon in double."""
-
-    def epsilon(self) -> float:
-        return float(np.float32(super().epsilon()))
-
-
-class EpsilonOutsideTheRoot(Kernel):
-    def rstd(self) -> np.ndarray:
-        return 1 / (np.sqrt(self.variance.astype(np.float64)) + self.epsilon())
-
-
-class Float64ComputedInFloat32(Kernel):
-    def real(self) -> type[np.floating]:
-        return np.float32
-
-
-class OneRowTooFew(Kernel):
-    def rows(self) -> float:
-        return max(1, super().rows() - 1)
-
-
-class OneRowTooMany(Kernel):
-    def rows(self) -> float:
-        return super().rows() + 1
-
-
-class NeighboursMean(Kernel):
-    """The channel index is off by one."""
-
-    def run(self) -> Outputs:
-        self.mean = np.roll(self.mean, 1)
-        return super().run()
-
-
-class NeighboursScale(Kernel):
-    def x_backprop(self, dy_sum: np.ndarray, dy_xmu_sum: np.ndarray) -> np.ndarray:
-        self.scale = np.roll(self.scale, 1)
-        return super().x_backprop(dy_sum, dy_xmu_sum)
-
-
-class MeanNotSubtracted(Kernel):
-    def xmu(self) -> np.ndarray:
-        return self.x.astype(np.float64)
-
-
-class BatchMeanInsteadOfGiven(Kernel):
-    """Takes the statistics of x, although others were given."""
-
-    def run(self) -> Outputs:
-        if self.x.size:
-            self.mean = self.x.astype(np.float64).mean(axis=(0, 2)).astype(self.mean.dtype)
-        return super().run()
-
-
-class ModesSwapped(Kernel):
-    def is_training(self) -> bool:
-        return not super().is_training()
-
-
-class AlwaysFrozen(Kernel):
-    def is_training(self) -> bool:
-        return False
-
-
-class InverseStdTakenForVariance(Kernel):
-    def rstd(self) -> np.ndarray:
-        return self.variance.astype(np.float64)
-
-
-class SlopeWithOneRstd(Kernel):
-    """rstd where rstd^2 belongs."""
-
-    def x_backprop(self, dy_sum: np.ndarray, dy_xmu_sum: np.ndarray) -> np.ndarray:
-        return super().x_backprop(dy_sum, dy_xmu_sum / self.rstd())
-
-
-class RstdMissingInScale(Kernel):
-    def run(self) -> Outputs:
-        x, _, offset = super().run()
-        return x, self.sums()[1].astype(self.scale.dtype), offset
-
-
-class ScaleIgnored(Kernel):
-    def x_backprop(self, dy_sum: np.ndarray, dy_xmu_sum: np.ndarray) -> np.ndarray:
-        self.scale = np.ones_like(self.scale)
-        return super().x_backprop(dy_sum, dy_xmu_sum)
-
-
-class AccumulatedInElementType(Kernel):
+def _in_element_type(k: Kernel, terms: np.ndarray) -> np.ndarray:
     """Half is summed in half (and float32 in float32)."""
-
-    def sum(self, terms: np.ndarray) -> np.ndarray:
-        dtype = self.dy.dtype
-        if not terms.size:
-            return super().sum(terms)
-        total = np.zeros(terms.shape[1], dtype)
-        for row in terms.transpose(0, 2, 1).reshape(-1, terms.shape[1]).astype(dtype):
-            total = (total + row).astype(dtype)
-        return total.astype(np.float64)
+    dtype = k.dy.dtype
+    if not terms.size:
+        return Kernel.sum(k, terms)
+    total = np.zeros(terms.shape[1], dtype)
+    for row in terms.transpose(0, 2, 1).reshape(-1, terms.shape[1]).astype(dtype):
+        total = (total + row).astype(dtype)
+    return total.astype(np.float64)
 
 
-class AccumulatedInFloat32(Kernel):
+def _in_float32(k: Kernel, terms: np.ndarray) -> np.ndarray:
     """A naive float32 sum: right enough for a textbook, not what this library promises."""
-
-    def sum(self, terms: np.ndarray) -> np.ndarray:
-        if not terms.size or self.dy.dtype == np.float64:
-            return super().sum(terms)
-        rows = terms.transpose(0, 2, 1).reshape(-1, terms.shape[1]).astype(np.float32)
-        return np.cumsum(rows, axis=0, dtype=np.float32)[-1].astype(np.float64)
+    if not terms.size or k.dy.dtype == np.float64:
+        return Kernel.sum(k, terms)
+    rows = terms.transpose(0, 2, 1).reshape(-1, terms.shape[1]).astype(np.float32)
+    return np.cumsum(rows, axis=0, dtype=np.float32)[-1].astype(np.float64)
 
 
-class MeanRoundedToFloat32(Kernel):
-    """The second part of the gradient's mean is dropped."""
-
-    def dy_mean(self, dy_sum: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        first, rest = super().dy_mean(dy_sum)
-        return first, np.zeros_like(rest)
+def _swallow_nan(k: Kernel) -> None:
+    k.dy, k.x = np.nan_to_num(k.dy), np.nan_to_num(k.x)
 
 
-class NanSwallowed(Kernel):
-    def run(self) -> Outputs:
-        self.dy, self.x = np.nan_to_num(self.dy), np.nan_to_num(self.x)
-        return super().run()
-
-
-class AllZeros(Kernel):
-    def run(self) -> Outputs:
-        return np.zeros_like(self.dy), np.zeros_like(self.scale), np.zeros_like(self.scale)
-
-
-class Identity(Kernel):
-    def x_backprop(self, dy_sum: np.ndarray, dy_xmu_sum: np.ndarray) -> np.ndarray:
-        return self.dy
-
-
-class SubnormalHalfFlushed(Kernel):
+def _flush_half(k: Kernel, x: np.ndarray, *others: np.ndarray) -> Any:
     """Half results below its normal range are set to zero."""
-
-    def run(self) -> Outputs:
-        x, scale, offset = super().run()
-        if self.case.dtype == "half":
-            x[np.abs(x) < spec.DTYPES["half"].smallest_normal] = 0
-        return x, scale, offset
+    if k.case.dtype == "half":
+        x[np.abs(x) < spec.DTYPES["half"].smallest_normal] = 0
+    return x, *others
 
 
-class LastBlockTwice(Kernel):
+def _last_block_twice(k: Kernel, terms: np.ndarray) -> np.ndarray:
     """The last 16 rows are counted twice, as with overlapping blocks."""
-
-    def sum(self, terms: np.ndarray) -> np.ndarray:
-        total = super().sum(terms)
-        return total + terms[-16:].sum(axis=(0, 2)) if len(terms) > 100 else total
+    total = Kernel.sum(k, terms)
+    return total + terms[-16:].sum(axis=(0, 2)) if len(terms) > 100 else total
 
 
-class TruncatedInsteadOfRounded(Kernel):
+def _truncated(k: Kernel, *sums: np.ndarray) -> np.ndarray:
     """bfloat16 by cutting bits off."""
-
-    def x_backprop(self, dy_sum: np.ndarray, dy_xmu_sum: np.ndarray) -> np.ndarray:
-        x = super().x_backprop(dy_sum, dy_xmu_sum)
-        if self.case.dtype != "bfloat16":
-            return x
-        return (x.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32)
+    x = Kernel.x_backprop(k, *sums)
+    if k.case.dtype != "bfloat16":
+        return x
+    return (x.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32)
 
 
-FAULTS: tuple[type[Kernel], ...] = tuple(Kernel.__subclasses__())
+def _zeros(k: Kernel, *outputs: np.ndarray) -> Any:
+    return tuple(map(np.zeros_like, outputs))
+
+
+SignFlip = fault("SignFlip", x_backprop=lambda k, dy, dy_xmu: Kernel.x_backprop(k, dy, -dy_xmu))
+ScaleSignFlip = wrong_outputs("ScaleSignFlip", lambda k, x, scale, offset: (x, -scale, offset))
+SwappedOutputs = wrong_outputs("SwappedOutputs", lambda k, x, scale, offset: (x, offset, scale))
+MissedTailOfSums = fault(
+    "MissedTailOfSums", sum=lambda k, terms: Kernel.sum(k, _without_last(terms))
+)
+MissedTailOfElements = wrong_outputs("MissedTailOfElements", _last_element_is_0)
+MissedVectorTail = wrong_outputs("MissedVectorTail", _full_vectors_of_8)
+EpsilonDoubled = wrong_epsilon("EpsilonDoubled", lambda epsilon: 2 * epsilon)
+OneRowTooFew = fault("OneRowTooFew", rows=lambda k: max(1, Kernel.rows(k) - 1))
+# The channel index is off by one.
+NeighboursScale = wrong_inputs("NeighboursScale", lambda k: k.take("scale", np.roll(k.scale, 1)))
+ModesSwapped = fault("ModesSwapped", is_training=lambda k: not Kernel.is_training(k))
+AlwaysFrozen = fault("AlwaysFrozen", is_training=lambda k: False)
+AccumulatedInFloat32 = fault("AccumulatedInFloat32", sum=_in_float32)
+NanSwallowed = wrong_inputs("NanSwallowed", _swallow_nan)
+AllZeros = wrong_outputs("AllZeros", _zeros)
+Identity = fault("Identity", x_backprop=lambda k, *sums: k.dy)
+SubnormalHalfFlushed = wrong_outputs("SubnormalHalfFlushed", _flush_half)
+TruncatedInsteadOfRounded = fault("TruncatedInsteadOfRounded", x_backprop=_truncated)
+
+FAULTS: tuple[type[Kernel], ...] = (
+    *(SignFlip, ScaleSignFlip, SwappedOutputs, MissedTailOfSums, MissedTailOfElements),
+    *(MissedVectorTail, EpsilonDoubled, OneRowTooFew, NeighboursScale, ModesSwapped, AlwaysFrozen),
+    *(AccumulatedInFloat32, NanSwallowed, AllZeros, Identity, SubnormalHalfFlushed),
+    TruncatedInsteadOfRounded,
+    fault("BesselVariance", rstd=_bessel),
+    wrong_epsilon("EpsilonMissing", lambda epsilon: 0.0),
+    # As TensorFlow's float attrs do it; wrong where the op keeps epsilon in double.
+    wrong_epsilon("EpsilonRoundedToFloat32", lambda epsilon: float(np.float32(epsilon))),
+    fault(
+        "EpsilonOutsideTheRoot",
+        rstd=lambda k: 1 / (np.sqrt(k.variance.astype(np.float64)) + k.epsilon()),
+    ),
+    fault("Float64ComputedInFloat32", real=lambda k: np.float32),
+    fault("OneRowTooMany", rows=lambda k: Kernel.rows(k) + 1),
+    wrong_inputs("NeighboursMean", lambda k: k.take("mean", np.roll(k.mean, 1))),
+    fault("MeanNotSubtracted", xmu=lambda k: k.x.astype(np.float64)),
+    # Statistics of x, although others were given.
+    wrong_inputs("BatchMeanInsteadOfGiven", _of_batch),
+    fault("InverseStdTakenForVariance", rstd=lambda k: k.variance.astype(np.float64)),
+    # rstd where rstd^2 belongs.
+    fault(
+        "SlopeWithOneRstd",
+        x_backprop=lambda k, dy, dy_xmu: Kernel.x_backprop(k, dy, dy_xmu / k.rstd()),
+    ),
+    wrong_outputs(
+        "RstdMissingInScale", lambda k, x, scale, o: (x, k.sums()[1].astype(scale.dtype), o)
+    ),
+    wrong_inputs("ScaleIgnored", lambda k: k.take("scale", np.ones_like(k.scale))),
+    fault("AccumulatedInElementType", sum=_in_element_type),
+    # The second part of the gradient's mean is dropped.
+    fault("MeanRoundedToFloat32", dy_mean=lambda k, dy_sum: (Kernel.dy_mean(k, dy_sum)[0], 0)),
+    fault("LastBlockTwice", sum=_last_block_twice),
+)
 
 
 class KernelRunner:
@@ -342,8 +272,6 @@ class KernelRunner:
     def __init__(self, kernel: Callable[..., Kernel] = Kernel):
         self._kernel = kernel
         self._answer = Answer()
-
-    pids: Sequence[int] = ()
 
     def supports(self, case: Case) -> bool:
         return case.compares_values

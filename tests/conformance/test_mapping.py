@@ -203,14 +203,13 @@ def test_another_signature_fails_the_run(library, tmp_path):
     (tmp_path / "ops.toml").write_text(
         text.replace('differs = ["order", "defaults", "shapes", "values"]', "")
     )
-    files = (f"--mapping={tmp_path / 'ops.toml'}", f"--junit={tmp_path / 'run.xml'}")
-    result = _run(f"--library={library}", *files, f"--html={tmp_path / 'run.html'}", "--cases=4")
+    files = (f"--mapping={tmp_path / 'ops.toml'}", f"--html={tmp_path / 'run.html'}")
+    result = _run(f"--library={library}", *files, "--cases=4")
     assert result.returncode == 1, result.stdout + result.stderr
     said = "contract of Vendor>BnGrad: attr eps has another default than epsilon"
     assert f"FAIL ({said})" in result.stdout
     assert "0 of 4 cases failed, 7 differences of contracts" in result.stdout
     assert said.replace(">", "&gt;") in (tmp_path / "run.html").read_text()
-    assert 'type="signature"' in (tmp_path / "run.xml").read_text()
 
 
 @pytest.mark.long
@@ -323,22 +322,6 @@ def test_tolerances_of_a_file_apply_by_output_and_type(tmp_path):
     assert settings.times(generate.parse(other)) == {}
 
 
-@pytest.mark.long
-def test_map_alone_is_enough_for_equal_signatures():
-    """The library's own ops, mapped as if they were someone else's."""
-    from tf_bn_ops import _loader
-
-    flags = (
-        f"--library={_loader.library_path()}",
-        "--map=TfBnOps>FusedBatchNormGrad=FusedBatchNormGrad",
-    )
-    result = _run(*flags, "--cases=8", "--bounds=strict")
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert (
-        "contract of TfBnOps>FusedBatchNormGrad passed (FusedBatchNormGrad: OpDef" in result.stdout
-    )
-
-
 ENTRY = '[[op]]\nname = "A"\nlike = "FusedBatchNormGradV2"\n'
 
 
@@ -396,7 +379,7 @@ def test_two_ops_for_one_are_refused():
 
 @pytest.mark.long
 def test_op_without_a_builtin_twin_is_a_target_too(library):
-    """BatchNormTrainingBackprop: the oracle and TensorFlow's autodiff judge it."""
+    """BatchNormTrainingBackprop: the oracle judges it."""
     mapping_file = VENDOR / "vendor_training.toml"
     result = _run(f"--library={library}", f"--mapping={mapping_file}", "--cases=20")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -404,4 +387,3 @@ def test_op_without_a_builtin_twin_is_a_target_too(library):
         result.stdout
     )
     assert re.search(r"BatchNormTrainingBackprop +float32 +NCW +training +24 ", result.stdout)
-    assert re.search(r"autodiff: outside .* of 20 cases", result.stdout)

@@ -1,7 +1,7 @@
 """The conformance run: judges ops against TensorFlow and an oracle (docs/conformance.md).
 
   conformance_command.py, flags.py   the command
-  runner.py, speed.py                runs and judges cases; how fast it went
+  runner.py                          runs and judges cases
   minimize/                          failing cases made small
   reports/                           what a run leaves behind
   verdict/                           values, errors and static shapes against what is expected

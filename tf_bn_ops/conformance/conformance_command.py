@@ -2,7 +2,7 @@
 
 usage: python -m tf_bn_ops conformance [flags]
        python -m tf_bn_ops conformance export [flags] DIR
-       python -m tf_bn_ops conformance merge FILE.json ... [--json --junit --html]
+       python -m tf_bn_ops conformance report FILE.json [--json --html]
        python -m tf_bn_ops conformance advisories [--markdown=PATH] [NAME ...]
 
 Exit status: 0 all cases passed, 1 a case failed, 2 wrong usage, a missing part, or a report that
@@ -24,7 +24,7 @@ import rich.progress
 
 from tf_bn_ops import _command, _loader, spec
 from tf_bn_ops._command import UsageError
-from tf_bn_ops.conformance import advisories_table, flags, runner, speed
+from tf_bn_ops.conformance import advisories_table, flags, runner
 from tf_bn_ops.conformance.cases import (
     advisories,
     contract,
@@ -50,7 +50,7 @@ from tf_bn_ops.conformance.flags import VALUES as _FLAGS
 from tf_bn_ops.conformance.minimize import program, shrink
 from tf_bn_ops.conformance.models.formula_models import model_of
 from tf_bn_ops.conformance.models.inputs import as_given
-from tf_bn_ops.conformance.reports import environment, merge, shards, terminal
+from tf_bn_ops.conformance.reports import environment, report_command, terminal
 from tf_bn_ops.conformance.reports import record as record_lib
 from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.settings import Settings
@@ -114,7 +114,6 @@ class _Run:
         self._inputs = _InputSource()
         self._entries = flags.mapped_ops()
         self._kinds = flags.kinds()
-        self._shard = flags.shard()
         self._candidate = flags.candidate(self._entries)
         self._inputs.as_given = self._candidate.ops != implementations.OWN_OPS
         self._inputs.on_device = _FLAGS.device is not None
@@ -126,7 +125,7 @@ class _Run:
             flags.profile(), divergences.Register.load(), self._candidate.path,
             flags.exempt(self._candidate), self._candidate.drop_in, self._candidate.mapped,
         )  # fmt: skip
-        merge.check_outputs(_FLAGS)
+        report_command.check_outputs(_FLAGS)
 
     def _combinations(self) -> list[Combination]:
         combos = flags.combinations()
@@ -158,32 +157,22 @@ class _Run:
             for worker in self._workers:
                 worker.wait_until_ready()
             facts = self._workers[0].facts
-            whole = self._cases(facts)
-            if not whole:
+            cases = self._cases(facts)
+            if not cases:
                 raise UsageError("these flags select no case: a run without any proves nothing")
-            chosen = (self._shard or shards.Shard(1, 1)).of(whole, _FLAGS.seed)
-            if not chosen:
-                raise UsageError(
-                    f"--shard={_FLAGS.shard} has none of the {len(whole)} cases, which proves "
-                    f"nothing: make at most {len(whole)} shards"
-                )
             for worker in self._workers:
-                worker.expect({mode for _, case in chosen for mode in case.execution_modes})
-            clock = speed.Speed(lambda: [pid for worker in self._workers for pid in worker.pids])
-            found = self._judge(chosen)
+                worker.expect({mode for case in cases for mode in case.execution_modes})
+            found = self._judge(cases)
             self._add_programs(found)
             record = {
                 **self._circumstances(facts),
                 "seconds": round(time.monotonic() - started, 3),
-                "total": len(whole),
+                "total": len(cases),
                 "divergences": record_lib.of_divergences(self._settings.known),
-                "coverage": self._coverage([case for _, case in chosen[: len(found)]], facts),
+                "coverage": self._coverage(cases[: len(found)], facts),
                 "cases": found,
             }
-            described = clock.describe(len(chosen))  # Before reports are written.
-            status = merge.report(self._console, record, _FLAGS)
-            self._console.print(described)
-            return status
+            return report_command.report(self._console, record, _FLAGS)
         finally:
             for worker in self._workers:
                 worker.close()
@@ -277,7 +266,7 @@ class _Run:
             *foreign,
         ]
 
-    def _judge(self, chosen: Sequence[tuple[int, Case]]) -> list[dict[str, Any]]:
+    def _judge(self, cases: Sequence[Case]) -> list[dict[str, Any]]:
         """Runs and judges cases; their entries of the record."""
         found = []
         columns = (
@@ -290,10 +279,9 @@ class _Run:
         with rich.progress.Progress(
             *columns, console=self._console, transient=True, disable=hidden
         ) as progress:
-            task = progress.add_task("conformance", total=len(chosen))
-            cases = (case for _, case in chosen)
+            task = progress.add_task("conformance", total=len(cases))
             results = runner.run(cases, self._inputs.fill, self._workers, self._settings)
-            for (index, _), result in zip(chosen, results, strict=False):
+            for index, result in enumerate(results):
                 found.append(record_lib.of_result(index, result))
                 progress.update(task, advance=1)
                 if _FLAGS.repro is not None:
@@ -348,9 +336,8 @@ class _Run:
                 "bounds": flags.profile().name,
             },
             "versions": environment.versions(facts),
-            "machines": [environment.describe(facts)],
+            "machine": environment.describe(facts),
             "candidate": self._judged(),
-            "shard": dataclasses.asdict(self._shard) if self._shard else None,
             "implementations": [worker.name for worker in self._workers],
         }
 
@@ -371,7 +358,11 @@ class _Run:
 
 
 # Name -> module with flags and a `main` of its own.
-_SUBCOMMANDS = {"advisories": advisories_table, "export": export_command, "merge": merge}
+_SUBCOMMANDS = {
+    "advisories": advisories_table,
+    "export": export_command,
+    "report": report_command,
+}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -385,7 +376,6 @@ def main(argv: Sequence[str]) -> int:
         mapping.MappingError,
         real_inputs.RealInputError,
         record_lib.RecordError,
-        shards.ShardError,
         workers.WorkerError,
     )
     console, arguments = terminal.console(), list(argv)[1:]

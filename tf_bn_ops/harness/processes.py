@@ -104,10 +104,6 @@ class Process:
         self._ready = False
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
     def is_alive(self) -> bool:
         return self._process.poll() is None
 

@@ -2,7 +2,6 @@
 
 import ctypes
 import dataclasses
-import os
 import pathlib
 
 import numpy as np
@@ -13,7 +12,6 @@ import tensorflow as tf
 from numpy_kernels import fill, first_order_cases
 from tensorflow.python.eager import context
 
-from tf_bn_ops.conformance import speed
 from tf_bn_ops.conformance.cases import execution_modes, generate
 from tf_bn_ops.conformance.cases.case import CaseError
 from tf_bn_ops.conformance.execution import worker, workers
@@ -305,12 +303,3 @@ def test_verdict_of_different_bits():
     assert record.of_result(0, _judge("candidate", "threads1", _one_ulp))["verdict"] == "bits"
     wrong = _judge("candidate", "xla", _wrong, {"xla"})
     assert record.of_result(0, wrong)["verdict"] == "values"
-
-
-def test_speed_counts_the_processor_time_of_all_processes():
-    clock = [speed._processor_seconds([os.getpid()])]
-    sum(i * i for i in range(3_000_000))
-    clock.append(speed._processor_seconds([os.getpid()]))
-    # Once as itself, once by its number.
-    assert clock[1] - clock[0] > 0.05
-    assert "10 cases in" in speed.Speed(lambda: []).describe(10)

@@ -1,12 +1,11 @@
 """Faults of odd statistics or of one combination only: 500 cases of the op catch each of them."""
 
 import math
-from typing import ClassVar
 
 import numpy as np
 import numpy_kernels
 import pytest
-from numpy_kernels import Kernel, fill
+from numpy_kernels import Kernel, fault, fill, wrong_epsilon, wrong_inputs, wrong_outputs
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases import coverage, generate
@@ -23,12 +22,10 @@ FLOAT32 = bounds.PROFILES["float32"]
 def _statistics(change):
     """A kernel that changes mean and variance before it uses them."""
 
-    class Changed(Kernel):
-        def run(self):
-            self.mean, self.variance = change(self.mean.copy(), self.variance.copy())
-            return super().run()
+    def changed(k):
+        k.mean, k.variance = change(k.mean.copy(), k.variance.copy())
 
-    return Changed
+    return wrong_inputs("Statistics", changed)
 
 
 def _nan_to(value):
@@ -43,77 +40,50 @@ def _nan_of_all(mean, variance):
 
 def _epsilon(change):
     """A kernel with another epsilon."""
-
-    class Changed(Kernel):
-        def epsilon(self):
-            return change(super().epsilon())
-
-    return Changed
+    return wrong_epsilon("Epsilon", change)
 
 
-class _EpsilonBySixDecimals(Kernel):
+def _cached_by_six_decimals():
     """A cache of what depends on epsilon, by its text."""
-
-    kept: ClassVar[dict[str, float]] = {}
-
-    def epsilon(self):
-        epsilon = super().epsilon()
-        return self.kept.setdefault(f"{epsilon:.6f}", epsilon)
+    kept = {}
+    return lambda epsilon: kept.setdefault(f"{epsilon:.6f}", epsilon)
 
 
 def _where(applies):
     """A kernel that is off by a thousandth where a condition on a case's traits holds."""
 
-    class Rare(Kernel):
-        def run(self):
-            x, scale, offset = super().run()
-            wrong = applies(self.case, *coverage.sizes(self.case.shape, self.case.layout))
-            factor = 1.001 if wrong else 1
-            return (x, (scale * np.float64(factor)).astype(scale.dtype), offset)
+    def off(k, x, scale, offset):
+        wrong = applies(k.case, *coverage.sizes(k.case.shape, k.case.layout))
+        return x, (scale * np.float64(1.001 if wrong else 1)).astype(scale.dtype), offset
 
-    return Rare
+    return wrong_outputs("Rare", off)
 
 
 def _count_in(bits):
     """A kernel whose number of rows wraps around."""
-
-    class Narrow(Kernel):
-        def rows(self):
-            rows = int(super().rows())
-            return max(1, rows % (1 << bits))
-
-    return Narrow
-
-
-class _ScaleOfZeroSkipsAChannel(Kernel):
-    """Also where 0 times NaN or infinity is NaN."""
-
-    def run(self):
-        x, scale, offset = super().run()
-        return np.where(self.scale[:, None] == 0, 0, x), scale, offset
-
-
-class _SumsEndWithRow65535(Kernel):
-    def sum(self, terms):
-        return terms.transpose(1, 0, 2).reshape(terms.shape[1], -1)[:, :65535].sum(axis=1)
+    return fault("Narrow", rows=lambda k: max(1, int(Kernel.rows(k)) % (1 << bits)))
 
 
 def _outputs(change):
     """A kernel whose outputs are changed."""
-
-    class Changed(Kernel):
-        def run(self):
-            return change(self, *super().run())
-
-    return Changed
+    return wrong_outputs("Outputs", change)
 
 
-def _saturated(kernel, x, scale, offset):
-    return np.clip(x, -65504, 65504) if kernel.case.dtype == "half" else x, scale, offset
+def _until_row_65535(k, terms):
+    return terms.transpose(1, 0, 2).reshape(terms.shape[1], -1)[:, :65535].sum(axis=1)
 
 
-def _infinity_spreads(kernel, x, scale, offset):
-    infinite = np.isinf(kernel.x).any(axis=(0, 2))
+def _scale_of_zero_skips(k, x, scale, offset):
+    """Also where 0 times NaN or infinity is NaN."""
+    return np.where(k.scale[:, None] == 0, 0, x), scale, offset
+
+
+def _saturated(k, x, scale, offset):
+    return np.clip(x, -65504, 65504) if k.case.dtype == "half" else x, scale, offset
+
+
+def _infinity_spreads(k, x, scale, offset):
+    infinite = np.isinf(k.x).any(axis=(0, 2))
     neighbour = np.roll(infinite, 1) & ~infinite
     return x, np.where(neighbour, np.nan, scale).astype(scale.dtype), offset
 
@@ -124,11 +94,11 @@ FAULTS = {
     "frozen NCHW alone": _where(lambda c, *_: c.layout == "NCHW" and not c.is_training),
     "a batch of one in training": _where(lambda c, *_: c.shape[0] == 1 and c.is_training),
     "more than 65535 channels": _where(lambda c, channels, *_: channels > 65535),
-    "rows beyond 65535 are not summed": _SumsEndWithRow65535,
+    "rows beyond 65535 are not summed": fault("Short", sum=_until_row_65535),
     "epsilon is 1e-12 at least": _epsilon(lambda epsilon: max(epsilon, 1e-12)),
     "epsilon is kept in half": _epsilon(lambda epsilon: float(np.float16(epsilon))),
     "an infinity spoils its neighbour": _outputs(_infinity_spreads),
-    "a scale of 0 skips its channel": _ScaleOfZeroSkipsAChannel,
+    "a scale of 0 skips its channel": _outputs(_scale_of_zero_skips),
     "half saturates": _outputs(_saturated),
     "the sum of nothing is NaN": _outputs(
         lambda k, x, scale, offset: (x, scale if k.x.size else scale * np.nan, offset)
@@ -142,7 +112,7 @@ FAULTS = {
     "negative variance is taken for 0": _statistics(lambda m, v: (m, np.maximum(v, 0))),
     "an odd channel spoils its neighbour": _statistics(_nan_of_all),
     "epsilon is 1e-5 at least": _epsilon(lambda epsilon: max(epsilon, 1e-5)),  # As some do.
-    "epsilon is cached by six decimals": _EpsilonBySixDecimals,
+    "epsilon is cached by six decimals": _epsilon(_cached_by_six_decimals()),
     "rows are counted in 15 bits": _count_in(15),
     "rows are counted in 16 bits": _count_in(16),
     "frozen NDHWC alone": _where(lambda c, *_: c.layout == "NDHWC" and not c.is_training),

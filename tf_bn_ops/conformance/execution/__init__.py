@@ -5,7 +5,6 @@ worker.py            the process
 signatures.py        the contract of another library's ops; static_shapes.py: shape functions
 workers.py           starts processes, sends them cases, and restarts them when they die
 implementations.py   candidate and references
-autodiff.py          references that TensorFlow differentiates
 devices.py           where ops are placed
 stateful.py          modes that look for state between calls; fork.py: a call in a forked process
 poison.py            memory in which unwritten elements show

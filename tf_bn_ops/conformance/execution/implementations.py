@@ -21,8 +21,6 @@ from tf_bn_ops.harness.problems import IDENTITY, Inputs
 from tf_bn_ops.spec import OpSpec
 
 CANDIDATE = "candidate"
-# Its registered gradient of the built-in first-order gradient.
-TENSORFLOW = "tensorflow"
 # Whose behaviour on errors and static shapes is the documented one.
 DOCUMENTED = "eigen"
 
@@ -36,8 +34,6 @@ class Implementation:
       ops: where they are, as `module:attribute` (worker.py).
       environment: variables of its process.
       by_counterpart: it answers a case of an op with that op's counterpart (OpSpec).
-      only: the ops that it has -> an op that it cannot do more layouts and dtypes than, or None;
-        None: all ops.
       mapped: for the ops of another library, how each is called, by the op that it claims to equal.
       devices: op -> the device that it is placed on; TensorFlow decides about others.
       path: the name that it has in the list of known divergences.
@@ -51,7 +47,6 @@ class Implementation:
     ops: str
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     by_counterpart: bool = False
-    only: Mapping[str, str | None] | None = None
     mapped: Mapping[str, OpMapping] | None = None
     devices: Mapping[str, str] = dataclasses.field(default_factory=dict)
     path: str = CANDIDATE
@@ -61,30 +56,22 @@ class Implementation:
 
     def resolve_op(self, case: Case) -> OpSpec | None:
         """The op that this implementation answers a case with, None where it has none for it."""
-        if not case.compares_values and (self.by_counterpart or self.only is not None):
+        if not case.compares_values and self.by_counterpart:
             # What another op refuses, or infers, says nothing.
-            return case.spec if case.spec.builtin and self.only is None else None
-        if self.only is not None:
-            limit = self.only.get(case.op, "")
-            return None if limit == "" or not _supports(limit, case) else case.spec
+            return case.spec if case.spec.builtin else None
         if self.mapped is not None:
             entry = self.mapped.get(case.op)
             return case.spec if entry and entry.claims(case.dtype, case.layout, case.mode) else None
         if not self.by_counterpart or case.spec.builtin:
             return case.spec
-        counterpart = case.spec.counterpart
-        return spec.OPS[counterpart] if counterpart and _supports(counterpart, case) else None
+        counterpart = spec.OPS.get(case.spec.counterpart or "")
+        if counterpart is None or case.layout not in counterpart.layouts:
+            return None
+        return counterpart if case.dtype in counterpart.dtypes else None
 
     def supports(self, case: Case) -> bool:
         """Whether it has an op for the case."""
         return self.resolve_op(case) is not None
-
-
-def _supports(op_name: str | None, case: Case) -> bool:
-    if op_name is None:
-        return True
-    op = spec.OPS[op_name]
-    return case.layout in op.layouts and case.dtype in op.dtypes
 
 
 OWN_OPS = "tf_bn_ops:raw_ops"
@@ -153,40 +140,14 @@ def divergences_path(device: str) -> str:
     return ANY_PATH if not device.startswith("CPU") else default_path()
 
 
-_AUTODIFF = "tf_bn_ops.conformance.execution.autodiff"
-# For ops that no built-in equals: TensorFlow differentiates the forward formula in float64, or
-# computes it. An op that has no method in autodiff.py is judged by the oracle alone.
-AUTODIFF = Implementation(
-    "autodiff",
-    _AUTODIFF + ":elementary",
-    only=dict.fromkeys(
-        (
-            *("BatchNormTrainingBackprop", "FusedBatchNormGradGrad"),
-            *("FusedBatchNormEx", "FusedBatchNormGradEx"),
-            *("BatchNormStats", "BatchNormElemt"),
-            *("BatchNormBackwardReduce", "BatchNormBackwardElemt"),
-        )
-    ),
-)
-# The gradient that TensorFlow registers for its own first-order gradient.
-REGISTERED_GRADIENT = Implementation(
-    TENSORFLOW,
-    _AUTODIFF + ":registered",
-    {"TF_ENABLE_ONEDNN_OPTS": "1"},
-    only={op.name: "FusedBatchNormGradV3" for op in spec.of_formula(spec.ops.BATCH_NORM_GRAD_GRAD)},
-)
-
-
 def references(
     ops: Sequence[OpSpec], entries: Mapping[str, OpMapping] | None = None
 ) -> list[Implementation]:
     """The references for some ops, on the devices that mapped ops ask for."""
     placed = {op: e.reference_device for op, e in (entries or {}).items() if e.reference_device}
-    found = []
-    if any(op.counterpart for op in ops):
-        found = [dataclasses.replace(builtin(path, path), devices=placed) for path in PATHS]
-    names = {op.name for op in ops}
-    return found + [i for i in (AUTODIFF, REGISTERED_GRADIENT) if names & set(i.only or ())]
+    if not any(op.counterpart for op in ops):
+        return []
+    return [dataclasses.replace(builtin(path, path), devices=placed) for path in PATHS]
 
 
 def request(

@@ -88,11 +88,6 @@ class Worker:
         """What the process has sent about itself; empty before it is ready."""
         return self.process.facts or {}
 
-    @property
-    def pids(self) -> list[int]:
-        """Its processes."""
-        return [self.process.pid, *(pid for w in self._variants.values() for pid in w.pids)]
-
     def wait_until_ready(self) -> None:
         """Waits for the process to have loaded its ops.
 
@@ -176,8 +171,6 @@ class Worker:
             self._instead = self.variant(first)
             self._instead.submit(case, inputs)
             return
-        if self._implementation.only is not None:
-            others = []  # A reference for values alone.
         self._unsupported = {m: why for m in others if (why := self.refusal(m))}
         others = [m for m in others if m not in self._unsupported]
         self._elsewhere = [m for m in others if EXECUTION_MODES[m].is_apart]

@@ -38,8 +38,6 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _REFERENCES = {
     "onednn": "TensorFlow with oneDNN",
     "eigen": "TensorFlow without oneDNN (Eigen)",
-    "autodiff": "TensorFlow's automatic differentiation in float64",
-    "tensorflow": "TensorFlow's op",
 }
 
 

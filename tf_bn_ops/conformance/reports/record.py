@@ -20,7 +20,7 @@ from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.result import BITS_DIFFER, CaseResult, Disagreement, PathResult
 
 # Raised when a field changes its meaning or goes; new fields need `check` to know them.
-VERSION = 5
+VERSION = 6
 
 PASSED = "passed"
 # The verdict on wrong numbers. Others are the first word of result.Disagreement.what.
@@ -41,12 +41,11 @@ SCHEMA: dict[str, dict[str, str]] = {
         "command": "what was run",
         "replay": "the command that replays a case when the case is appended",
         "date": "when, UTC",
-        "seconds": "how long it took; the sum of the shards in a merged file",
+        "seconds": "how long it took",
         "settings": "what decides which cases are run, and how they are judged: see below",
-        "shard": "null, or the index (from 1) and count of this part of a run",
-        "total": "number of cases of the whole run",
+        "total": "number of cases of the run, of which -x may leave some out",
         "versions": "software -> version",
-        "machines": "where it ran: see below; more than one only in a merged file",
+        "machine": "where it ran: see below",
         "candidate": "what was judged: see below",
         "implementations": "what was run, the candidate first",
         "divergences": "the list of known divergences in this run: see below",
@@ -65,7 +64,7 @@ SCHEMA: dict[str, dict[str, str]] = {
         "x": "whether the run ends with the first case that fails",
         "execution_modes": "the further execution modes of every case; `default`: a random subset",
     },
-    "machines": {
+    "machine": {
         "cpu": "the processor's name",
         "architecture": "the processor's architecture",
         "cores": "number of processors that the run could use",
@@ -108,7 +107,7 @@ SCHEMA: dict[str, dict[str, str]] = {
         "missing": "those that no random case had, in words",
     },
     "cases": {
-        "index": "its place in the whole run, from 0",
+        "index": "its place in the run, from 0",
         "case": "its name, which --repro takes",
         "op": "op",
         "dtype": "element type",
@@ -146,9 +145,9 @@ _TYPES: dict[str, tuple[type, ...]] = {
     for fields, types in (
         ("schema seconds total seed settings.cases shrink cores covered shown pairs", _NUMBER),
         ("index timeout ulp bound", _NUMBER),
-        ("settings versions candidate selection shard evidence execution_modes", (dict,)),
+        ("settings versions machine candidate selection evidence execution_modes", (dict,)),
         ("cases.implementations implementations.outputs", (dict,)),
-        ("implementations machines divergences coverage cases mapped gpus outputs", (list,)),
+        ("implementations divergences coverage cases mapped gpus outputs", (list,)),
         ("dtypes tolerances signature departures missing failures notes kinds", (list,)),
         ("settings.execution_modes", (str, list)),
         ("x machine_dependent", (bool,)),
@@ -157,7 +156,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 # Fields that may be null, and those of `settings` that may not.
 _NULLABLE = {
-    *("shard", "coverage", "isa", "digest", "device", "reference_device"),
+    *("coverage", "isa", "digest", "device", "reference_device"),
     *("script", "worst", "ulp", "bound"),
 }
 _NEEDED_SETTINGS = ("seed", "shrink", "selection", "bounds", "cases")
@@ -215,7 +214,7 @@ def of_result(index: int, result: CaseResult) -> dict[str, Any]:
     """The entry of "cases" for a result.
 
     Args:
-      index: the case's place in the whole run.
+      index: the case's place in the run.
       result: what became of it.
     """
     case = result.case
@@ -282,11 +281,9 @@ def of_divergences(known: divergences.Register) -> list[dict[str, Any]]:
     ]
 
 
-def is_stale(record: dict[str, Any], entry: dict[str, Any]) -> bool:
-    """Whether an entry of the list of divergences is stale. A part of a run cannot tell."""
-    if record["shard"] is not None or entry["machine_dependent"]:
-        return False
-    return bool(entry["covered"] and not entry["shown"])
+def is_stale(entry: dict[str, Any]) -> bool:
+    """Whether an entry of the list of divergences is stale."""
+    return bool(entry["covered"] and not entry["shown"] and not entry["machine_dependent"])
 
 
 def failed(record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -296,7 +293,7 @@ def failed(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 def stale(record: dict[str, Any]) -> list[dict[str, Any]]:
     """The known divergences that no longer are any."""
-    return [entry for entry in record["divergences"] if is_stale(record, entry)]
+    return [entry for entry in record["divergences"] if is_stale(entry)]
 
 
 def passed(record: dict[str, Any]) -> bool:
@@ -326,11 +323,9 @@ def check(record: Any) -> None:
     if isinstance(record, dict) and record.get("schema", VERSION) != VERSION:
         raise RecordError(f"it has format {record['schema']}, this is for {VERSION}")
     compare("the file", record, "")
-    if record["shard"] is not None and set(record["shard"]) != {"index", "count"}:
-        raise RecordError("'shard' should have the fields index, count")
-    for name in ("settings", "candidate"):
+    for name in ("settings", "machine", "candidate"):
         compare(f"'{name}'", record[name], name)
-    for name in ("machines", "divergences", "coverage", "cases"):
+    for name in ("divergences", "coverage", "cases"):
         for entry in record[name] or ():
             compare(f"an entry of '{name}'", entry, name)
     for op in record["candidate"]["mapped"]:
