@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import collections
+import concurrent.futures
 import contextlib
 import ctypes
 import json
@@ -17,6 +18,7 @@ import os
 import pathlib
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -91,6 +93,32 @@ def output(program: str, *arguments: Any, **changes: str | None) -> str:
     ended = run(program, *arguments, env=build_helpers.environment(**changes), cwd=os.sep)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
+
+
+def free_addresses(count: int) -> list[str]:
+    """Addresses on loopback without a listener."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
+    for each in sockets:
+        each.close()
+    return addresses
+
+
+def cluster(
+    program: str, *arguments: Any, workers: int, timeout: float = 280
+) -> list[subprocess.CompletedProcess[str]]:
+    """What became of every worker of a cluster that runs a program; of one process that is in none
+    if there are no workers."""
+    addresses = free_addresses(workers)
+    tasks = [{"type": "worker", "index": index} for index in range(workers)]
+    described = [{"cluster": {"worker": addresses}, "task": task} for task in tasks]
+    configs = [{"TF_CONFIG": json.dumps(each)} for each in described] or [{}]
+
+    def one(config: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        return run(program, *arguments, env={**os.environ, **config}, timeout=timeout)
+
+    with concurrent.futures.ThreadPoolExecutor(len(configs)) as pool:
+        return [*pool.map(one, configs)]
 
 
 def _ask(environment: Mapping[str, str], request: str) -> subprocess.Popen[str]:

@@ -18,7 +18,7 @@ import types
 import zipfile
 
 import pytest
-from build_helpers import bare_venv, copy_tree, fake_tensorflow, installed, run, site_packages
+from build_helpers import copy_tree, installed, run, site_packages
 
 from tf_bn_ops import _loader, _version
 
@@ -268,42 +268,6 @@ def test_pip_installs_it_and_the_loader_chooses(wheel, environments, tmp_path):
         assert (float(total), int(overridden)) == (28.0, 34)
         doctor = run([python, "-m", "tf_bn_ops", "doctor"], place)
         assert doctor.returncode == 0, doctor.stdout
-
-
-@long
-@pytest.mark.parametrize(
-    ("version", "chosen"),
-    [("2.16.2", "2.16"), ("2.99.0", None), (None, None)],
-    ids=["another", "unknown", "none"],
-)
-def test_the_loader_says_what_the_package_has(wheel, tools, tmp_path, version, chosen):
-    """Told by the metadata of what is installed; TensorFlow itself is not imported for it."""
-    if chosen and chosen not in minors_of(wheel):
-        pytest.skip("the wheel has libraries of real versions, which other tests load")
-    python = bare_venv(tmp_path / "venv")
-    site = site_packages(python)
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)
-    if version:
-        fake_tensorflow(site, version, f"__version__ = {version!r}\n")
-    code = (
-        "import sys; sys.path.append(sys.argv[1])\n"
-        "from tf_bn_ops import _loader\n"
-        "print(_loader.library_path(), 'tensorflow' in sys.modules)\n"
-        "_loader.load()"
-    )
-    numpy = pathlib.Path(__import__("numpy").__file__).parents[1]
-    (tmp_path / "outer").mkdir()
-    (tmp_path / "outer" / "numpy").symlink_to(numpy / "numpy")
-    result = run([python, "-c", code, tmp_path / "outer"], tmp_path)
-    path, imported = result.stdout.split()
-    assert f"/lib_tf{chosen or minors_of(wheel)[-1]}/" in path and imported == "False"
-    last = result.stderr.splitlines()[-1]
-    if version == "2.99.0":
-        assert f"this package has libraries for TensorFlow {', '.join(minors_of(wheel))}" in last
-        assert "but this is TensorFlow 2.99.0: install one of these, or a newer tf_bn_ops" in last
-    if version is None:
-        assert "TensorFlow cannot be imported here" in last and "pip install" in last
 
 
 @long

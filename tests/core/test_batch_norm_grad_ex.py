@@ -395,27 +395,6 @@ def test_nan_of_any_payload_reaches_the_side_input(is_training, implementation):
     )
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize(
-    ("activation", "want"),
-    [
-        (IDENTITY, [1, 1, 1, 1, 1, 1, 1, 1]),
-        (RELU, [0, 0, 1, 1, 1, 1, 0, 1]),
-        (RELU6, [0, 0, 1, 1, 0, 0, 0, 0]),
-    ],
-)
-def test_where_the_gradient_passes(activation, want, implementation):
-    """The table of ReluGrad and Relu6Grad, bounds, NaN and infinity included."""
-    y = np.float32([-1, 0, 1e-3, 5.999, 6, 7, np.nan, np.inf])
-    problem = make_problem((8, 1, 1), side_input=True, activation=activation)
-    problem["y"] = y.reshape(8, 1, 1)
-    problem["y_backprop"] = np.ones_like(problem["y"])
-    got = c_abi.run(problem, implementation=implementation)
-    np.testing.assert_array_equal(got["side_input_backprop"].reshape(8), want)
-    assert got["offset_backprop"] == sum(want)
-    assert_right(got, problem)
-
-
 @pytest.mark.parametrize("implementation", ISA_BUILDS)
 @pytest.mark.parametrize("missing", ["offset", "forward_coefficients"])
 def test_without_the_coefficients_or_the_offset_the_mask_is_that_of_y(missing, implementation):
@@ -424,17 +403,6 @@ def test_without_the_coefficients_or_the_offset_the_mask_is_that_of_y(missing, i
     del problem.values[missing]
     want = plain(problem, implementation=implementation)
     assert bits(c_abi.run(problem, implementation=implementation)) == bits(want)
-
-
-@pytest.mark.parametrize("is_training", [True, False])
-def test_the_reference_takes_the_mask_of_y(is_training):
-    """Its forward is computed in double, so no coefficients of float32 repeat it."""
-    for activation in (RELU, RELU6):
-        problem = make_problem((33, 17, 5), activation=activation, is_training=is_training)
-        problem["y"][:, 3] = 0
-        got = c_abi.run(problem, implementation="reference")
-        assert bits(got) == bits(plain(problem, implementation="reference"))
-        assert_right(got, problem)
 
 
 # ---- In place ------------------------------------------------------------------------------------

@@ -153,14 +153,6 @@ def test_any_split_of_a_batch_is_within_the_bounds_of_the_whole(view, dtype, off
         assert not formula_models.check(gradient, right), cuts
 
 
-def test_unequal_replicas_count_by_their_samples():
-    """A mean of means, which the mean of 1 and 99 samples is not, would be off by half."""
-    x = np.zeros((100, 1, 1), np.float32)
-    x[:1] = 100
-    stats = gathered_stats(split(x, [1]))
-    assert (stats.count, stats.mean[0], stats.m2[0]) == (100, 1, 99 * 99 + 99)
-
-
 # ---- Chan's formula ------------------------------------------------------------------------------
 
 
@@ -205,23 +197,7 @@ def test_parts_without_samples_are_ignored_whatever_they_hold():
         assert not array.any()
 
 
-def test_infinities_of_one_replica_are_those_of_its_channels():
-    x = np.random.default_rng(0).normal(size=(8, 3, 1)).astype(np.float32)
-    x[1, 0], x[6, 1] = np.inf, np.nan
-    stats = gathered_stats(split(x, [3]))
-    assert not np.isfinite(stats.mean[:2]).any()
-    assert not np.isfinite(stats.m2[:2]).any()
-    assert np.isfinite(stats.mean[2]) and np.isfinite(stats.m2[2])
-
-
 # ---- Borders -------------------------------------------------------------------------------------
-
-
-def test_a_constant_channel_has_no_deviation_and_one_element_neither():
-    for view in ((50, 3, 7), (1, 3, 1)):
-        stats = split_parts.stats(np.full(view, 1e5 / 3, np.float32))
-        assert not stats.m2.any()
-        assert (stats.mean == np.float32(1e5 / 3)).all()
 
 
 def test_sums_alone_are_one_pass():

@@ -138,20 +138,6 @@ def test_all_versions(version):
         assert_close(builtin(x), concrete(x))
 
 
-def test_a_norm_that_is_added_to_itself_is_reported_once():
-    """Nothing is fused: the sum has two inputs that only the norm feeds."""
-
-    def forward(x):
-        y = norm(x)
-        return tf.nn.relu(y + y)
-
-    concrete = step(forward, [SHAPES["NHWC"]])
-    report = rewrite.fusion_report(concrete)
-    assert len([fusion for fusion in report if fusion.direction == "forward"]) == 1
-    graph_def = graph_def_of(forward)
-    assert rewrite.fuse(graph_def) == graph_def
-
-
 def test_running_statistics_are_outputs_of_the_fused_op():
     def forward(x):
         y, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
@@ -728,24 +714,6 @@ def test_names_colocations_and_the_argument_stay():
     assert rewrite.fuse(fused) == fused
     with tf.Graph().as_default():
         tf.import_graph_def(fused)
-
-
-def test_colocations_with_reductions_that_are_removed():
-    """Of a shortcut whose batch was not known when TensorFlow wrote its gradient."""
-
-    def build(x):
-        kernel = tf.constant(1.01, shape=[1, 1, 3, 3])
-        shortcut = tf.nn.conv2d(x, kernel, 1, "SAME")
-        y = tf.nn.relu(norm(shortcut) + shortcut)
-        loss = tf.reduce_sum(tf.square(y))
-        tf.identity(tf.compat.v1.gradients(loss, kernel)[0], "result")
-
-    graph_def = graph_def_of(build, shape=(None, *SHAPES["NHWC"][1:]))
-    fused = rewrite.fuse(graph_def)
-    assert "BroadcastGradientArgs" in {node.op for node in graph_def.node}
-    assert "BroadcastGradientArgs" not in {node.op for node in fused.node}
-    x = data(SHAPES["NHWC"]).numpy()
-    assert_close(run_graph(fused, x, "result"), run_graph(graph_def, x, "result"))
 
 
 @pytest.mark.parametrize("gradient", ["before the export", "after it"])

@@ -18,7 +18,7 @@ from tensorflow.python.lib.io import file_io
 
 import tf_bn_ops
 from tf_bn_ops import __main__ as command
-from tf_bn_ops import _ops, rewrite
+from tf_bn_ops import rewrite
 
 SHAPE = (4, 6, 5, 3)
 BUILTIN_GRADIENTS = {f"FusedBatchNormGrad{version}" for version in ("", "V2", "V3")}
@@ -518,40 +518,6 @@ def run_without_the_library(path: pathlib.Path) -> subprocess.CompletedProcess[s
         cwd=path.parent,
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
     )
-
-
-class ShimModel(Model):
-    """Written with the op of this library."""
-
-    @tf.function(input_signature=[tf.TensorSpec((None, *SHAPE[1:]))])
-    def train(self, x):
-        y, mean, variance = tf.compat.v1.nn.fused_batch_norm(x, self.scale, self.offset)
-        count = tf.cast(tf.size(x) / 3, tf.float32)
-        gradients = _ops.fused_batch_norm_grad_v3(
-            tf.cos(y), x, self.scale, mean, variance * (count - 1) / count, mean, epsilon=1e-3
-        )
-        self.scale.assign_sub(0.01 * gradients.scale_backprop)
-        self.offset.assign_sub(0.01 * gradients.offset_backprop)
-        return {"loss": tf.reduce_sum(tf.sin(y))}
-
-
-@pytest.mark.long
-def test_saved_model_made_with_the_shim_and_rewritten_needs_no_library(tmp_path):
-    model = ShimModel()
-    tf.saved_model.save(
-        model,
-        tmp_path / "shim",
-        signatures={"train": model.train},
-        options=tf.saved_model.SaveOptions(namespace_whitelist=["TfBnOps"]),
-    )
-    refused = run_without_the_library(tmp_path / "shim")
-    assert refused.returncode != 0
-    assert "Op type not registered 'TfBnOps>FusedBatchNorm" in refused.stderr
-    arguments = [str(tmp_path / "shim"), str(tmp_path / "builtin"), "--to", "builtin"]
-    assert command.main(["", "rewrite", *arguments]) == 0
-    run = run_without_the_library(tmp_path / "builtin")
-    assert run.returncode == 0, run.stderr
-    np.testing.assert_allclose(json.loads(run.stdout), losses(model_signatures(model)), rtol=1e-5)
 
 
 def model_signatures(model):

@@ -98,19 +98,6 @@ def test_inference_loads_anywhere(tmp_path, used_before):
     check(run, tmp_path / "gradient.npy", gradient(model.frozen))
 
 
-def test_exported_keras_models_load_anywhere(tmp_path):
-    import keras
-
-    import tf_bn_ops.keras
-
-    model = keras.Sequential([keras.Input(SHAPE[1:]), tf_bn_ops.keras.BatchNormalization()])
-    model.compile("sgd", "mse")
-    model.train_on_batch(X, X)
-    model.export(str(tmp_path), verbose=False)
-    run = run_without_the_library(tmp_path, "serving_default")
-    check(run, tmp_path / "result.npy", model(X, training=False))
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "op"), [("normalize", "FusedBatchNormV3"), ("differentiate", "FusedBatchNormGradV3")]

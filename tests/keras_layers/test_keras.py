@@ -264,27 +264,6 @@ def test_inputs_narrower_than_the_compute_type():
     assert is_fused(ours, x, training=True)
 
 
-def test_second_derivatives_are_those_of_the_formula():
-    x = make_input(4, -1)
-    _, layer = make_pair(x)
-
-    def penalty_gradient(normalize, x, *weights):
-        with tf.GradientTape() as outer:
-            outer.watch([x, *weights])
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                loss = tf.reduce_sum(tf.sin(normalize(x)))
-            penalty = tf.reduce_sum(tf.square(inner.gradient(loss, x)))
-        return outer.gradient(penalty, [x, *weights])
-
-    gamma, beta = layer.gamma.value, layer.beta.value
-    got = penalty_gradient(lambda x: layer(x, training=True), x, gamma, beta)
-    wide = [tf.cast(tensor, tf.float64) for tensor in (x, gamma, beta)]
-    want = penalty_gradient(lambda x: formula(x, *wide[1:])[0], *wide)
-    for a, b in zip(got, want, strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * np.max(np.abs(b)))
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_compiled_by_xla(training):
     x = make_input(4, -1)

@@ -306,39 +306,6 @@ def test_mixed_precision_with_loss_scaling(policy):
     assert np.isfinite(model.predict(x, verbose=0)).all()
 
 
-MIRRORED = """
-import keras, numpy as np, tensorflow as tf
-import tf_bn_ops
-
-cpus = tf.config.list_physical_devices("CPU")
-tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * 2)
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-x = np.random.default_rng(0).normal(size=(16, 6, 6, 3)).astype("float32")
-y = x.mean((1, 2, 3))
-results = []
-for replaced in (False, True):
-    keras.utils.set_random_seed(0)
-    with strategy.scope():
-        model = keras.Sequential([
-            keras.Input((6, 6, 3)), keras.layers.Conv2D(4, 3),
-            keras.layers.BatchNormalization(), keras.layers.ReLU(), keras.layers.Flatten(),
-            keras.layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(0.01), "mse")
-    if replaced:
-        tf_bn_ops.keras.replace_batch_norm(model)
-        assert type(model.layers[1]) is tf_bn_ops.keras.BatchNormalization
-    losses = model.fit(x, y, epochs=3, batch_size=8, shuffle=False, verbose=0).history["loss"]
-    results.append((losses, model.layers[1].moving_mean.numpy(), model.predict(x, verbose=0)))
-for got, want in zip(*results):
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-"""
-
-
-@pytest.mark.long
-def test_mirrored_strategy_on_two_cpus():
-    forked.output(MIRRORED)
-
-
 # ---- What stays, and the report ------------------------------------------------------------------
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
-import os
 import pathlib
-import socket
 import subprocess
 import sys
 
@@ -143,27 +140,10 @@ print("equal")
 """
 
 
-def free_addresses(count: int) -> list[str]:
-    """Addresses on loopback without a listener."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
-    for each in sockets:
-        each.close()
-    return addresses
-
-
 @pytest.fixture(scope="module")
 def losses() -> list[dict[str, list[float]]]:
     """The losses that each of two workers saw, by kind of batch normalization."""
-    addresses = free_addresses(2)
-
-    def work(index: int) -> subprocess.CompletedProcess[str]:
-        task = {"type": "worker", "index": index}
-        config = json.dumps({"cluster": {"worker": addresses}, "task": task})
-        return forked.run(WORKER, env={**os.environ, "TF_CONFIG": config}, timeout=300)
-
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        workers = [*pool.map(work, range(2))]
+    workers = forked.cluster(WORKER, workers=2)
     for worker in workers:
         assert worker.returncode == 0, worker.stderr[-3000:]
     return [json.loads(worker.stdout.splitlines()[-1]) for worker in workers]
@@ -186,7 +166,7 @@ def test_two_workers_train_as_on_tensorflows_gradient(losses, kind, reference):
 
 @pytest.mark.long
 def test_op_on_the_device_of_a_remote_worker():
-    (address,) = free_addresses(1)
+    (address,) = forked.free_addresses(1)
     server = subprocess.Popen(
         [sys.executable, "-c", SERVER, address],
         env=environment(PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="3"),

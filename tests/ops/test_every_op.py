@@ -94,7 +94,8 @@ def test_raw_ops_take_the_arguments_of_the_function_by_keyword_only(op):
     assert list(inspect.signature(function).parameters) == names
     assert list(inspect.signature(raw_op).parameters) == names
     assert function.__doc__
-    with pytest.raises(TypeError):
+    sentence = f"takes keyword arguments only: {', '.join(names)}$"
+    with pytest.raises(TypeError, match=sentence):
         raw_op(1, 2, 3, 4, 5)
 
 

@@ -18,12 +18,18 @@ TESTS = pathlib.Path(__file__).resolve().parents[1]
 # Names the folder of TensorFlow's tests, which its wheel does not ship.
 TENSORFLOW_TESTS = "TF_BN_OPS_TENSORFLOW_TESTS"
 
-# A plugin of pytest, imported before the tests.
-REPLACE_THE_LAYER = """
+# Plugins of pytest, imported before the tests.
+PLUGINS = {
+    "layer": """
 from keras.src import layers
 import tf_bn_ops.keras
 layers.BatchNormalization = tf_bn_ops.keras.BatchNormalization
-"""
+""",
+    "switch": """
+import tf_bn_ops
+assert tf_bn_ops.enable(kernels=False, fuse=False).keras
+""",
+}
 
 
 def run(*arguments: object, folder: pathlib.Path) -> subprocess.CompletedProcess[str]:
@@ -39,12 +45,13 @@ def run(*arguments: object, folder: pathlib.Path) -> subprocess.CompletedProcess
 
 
 @pytest.mark.long
-def test_keras_tests_of_batch_normalization(tmp_path):
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_keras_tests_of_batch_normalization(tmp_path, plugin):
     spec = importlib.util.find_spec("keras.src.layers.normalization.batch_normalization_test")
     if spec is None or spec.origin is None:
         pytest.skip("this Keras ships no tests")
-    (tmp_path / "replace_the_layer.py").write_text(REPLACE_THE_LAYER)
-    options = ["-q", "-p", "replace_the_layer", "-p", "no:cacheprovider", "-c", os.devnull]
+    (tmp_path / "serves_keras.py").write_text(PLUGINS[plugin])
+    options = ["-q", "-p", "serves_keras", "-p", "no:cacheprovider", "-c", os.devnull]
     result = run("-m", "pytest", *options, f"--rootdir={tmp_path}", spec.origin, folder=tmp_path)
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-5000:]
     (passed,) = re.findall(r"(\d+) passed", result.stdout)

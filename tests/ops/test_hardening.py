@@ -21,16 +21,9 @@ from tf_bn_ops.spec import OPS
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 
 
-def run_child(program: str, *arguments: object) -> str:
-    """The output of a program in a process of its own."""
-    result = forked.run(program, *arguments)
-    assert result.returncode == 0, f"status {result.returncode}: {result.stderr[-2000:]}"
-    return result.stdout
-
-
 @pytest.mark.long
 def test_ten_thousand_malformed_calls():
-    report = json.loads(run_child((TESTS / "malformed_calls.py").read_text(), 10_000, 1))
+    report = json.loads(forked.output((TESTS / "malformed_calls.py").read_text(), 10_000, 1))
     assert report["useless"] == [], "refused with another exception than for wrong arguments"
     assert report["unchanged"], "valid calls have other results after malformed ones"
     outcomes = report["outcomes"]
@@ -135,7 +128,7 @@ for op in (gradient, forward):
     ],
 )
 def test_exhausted_memory_is_resource_exhausted(what, shape, spare, asked_for):
-    lines = run_child(SHORT_OF_MEMORY, shape, spare).splitlines()
+    lines = forked.output(SHORT_OF_MEMORY, shape, spare).splitlines()
     assert len(lines) == 4, "two of each op"
     for refused, again in (lines[:2], lines[2:]):
         assert refused.startswith("ResourceExhausted: "), what

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import forked
 import numpy as np
 import pytest
@@ -15,24 +11,7 @@ import tf_bn_ops
 from tf_bn_ops import _ops
 from tf_bn_ops.spec import OPS
 
-
-def run_python(program: str, *arguments: object, **environment: str) -> str:
-    """The output of a fresh process; fails with its standard error."""
-    run = forked.run(program, *arguments, env={**os.environ, **environment})
-    assert run.returncode == 0, run.stderr
-    return run.stdout
-
-
 # ---- Loading -------------------------------------------------------------------------------------
-
-
-def test_importing_prints_nothing_and_loads_no_tensorflow():
-    program = (
-        "import sys, tf_bn_ops; tf_bn_ops.raw_ops.FusedBatchNormGrad; "
-        "assert 'tensorflow' not in sys.modules"
-    )
-    command = [sys.executable, "-c", program]
-    assert subprocess.check_output(command, stderr=subprocess.STDOUT, text=True) == ""
 
 
 def test_a_bare_load_op_library_gives_the_ops():
@@ -50,7 +29,7 @@ _loader.load()
 """
     # One op is none of those that take a tensor of the shape of x.
     names = sorted("TfBnOps_" + name for name in [*OPS, "BatchNormGatherStats"])
-    assert run_python(program) == f"4.0\n{names}\n"
+    assert forked.output(program) == f"4.0\n{names}\n"
 
 
 def test_an_unknown_forced_implementation_is_one_sentence():
@@ -63,7 +42,7 @@ try:
 except tf.errors.FailedPreconditionError as error:
     print(error.message.split("}} ")[-1])
 """
-    message = run_python(program, TF_BN_OPS_CPU_ISA="mmx")
+    message = forked.output(program, TF_BN_OPS_CPU_ISA="mmx")
     assert message.startswith(
         "The environment variable TF_BN_OPS_CPU_ISA is invalid: there is no CPU "
         'implementation "mmx"; this build has '

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import forked
 import numpy as np
@@ -265,49 +264,6 @@ def test_statistics_of_a_type_without_kernel_are_refused_in_one_sentence():
     wide = {n: tf.cast(t, tf.float64) if t.shape.rank == 1 else t for n, t in tensors.items()}
     with pytest.raises(TypeError, match=r"of float32 or half .* not of float64"):
         call(wide)
-
-
-def penalty(normalize: Any, x: tf.Tensor, weights: list[tf.Tensor]) -> tuple[Any, list[Any]]:
-    """A WGAN-GP penalty through a layer of batch normalization, and its gradients."""
-    kernel, scale, offset = weights
-    with tf.GradientTape() as outer:
-        outer.watch(weights)
-        with tf.GradientTape() as inner:
-            inner.watch(x)
-            y = normalize(tf.nn.conv2d(x, kernel, 1, "SAME"), scale, offset)
-            score = tf.reduce_sum(tf.nn.tanh(y), [1, 2, 3])
-        gradient = inner.gradient(score, x)
-        norm = tf.sqrt(tf.reduce_sum(tf.square(gradient), [1, 2, 3]))
-        value = tf.reduce_mean(tf.square(norm - 1))
-    return value, outer.gradient(value, weights)
-
-
-def test_a_gradient_penalty_end_to_end():
-    """fused_batch_norm against TensorFlow's composed normalization in float64."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(4, 6, 6, 3))
-    weights = [rng.normal(size=(3, 3, 3, 5)) / 5, rng.uniform(0.5, 1, 5), rng.normal(size=5)]
-
-    def composed(x: Any, scale: Any, offset: Any) -> Any:
-        # Not tf.nn.moments: it stops the gradient of the mean inside the variance, which is right
-        # once and wrong for gradients of gradients.
-        mean = tf.reduce_mean(x, [0, 1, 2])
-        variance = tf.reduce_mean(tf.square(x - mean), [0, 1, 2])
-        return tf.nn.batch_normalization(x, mean, variance, offset, scale, 1e-3)
-
-    def fused(x: Any, scale: Any, offset: Any) -> Any:
-        return tf_bn_ops.fused_batch_norm(x, scale, offset, epsilon=1e-3).y
-
-    cast = lambda dtype: (tf.cast(x, dtype), [tf.cast(w, dtype) for w in weights])  # noqa: E731
-    want, want_gradients = penalty(composed, *cast(tf.float64))
-    run = tf.function(lambda x, *w: penalty(fused, x, list(w)))
-    narrow_x, narrow = cast(tf.float32)
-    got, gradients = run(narrow_x, *narrow)
-    np.testing.assert_allclose(got, want, rtol=1e-4)
-    for a, b in zip(gradients, want_gradients, strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-4 * np.abs(b).max())
-    graph = run.get_concrete_function(narrow_x, *narrow).graph
-    assert GRAD_GRAD.registered_name in {o.type for o in graph.get_operations()}
 
 
 @pytest.mark.parametrize("op", [NGRAPH, GRAD_GRAD], ids=lambda op: op.name)

@@ -163,33 +163,6 @@ def test_gradients_of_the_forward_ops_are_bitwise_identical_to_those_of_the_op(o
         np.testing.assert_array_equal(want, got)
 
 
-def test_a_keras_model_compiled_by_xla_trains_as_one_that_is_not():
-    import keras
-
-    rng = np.random.default_rng(3)
-    images = rng.normal(size=(16, 6, 6, 3)).astype(np.float32)
-    labels = images.mean((1, 2, 3))
-    losses = []
-    for jit_compile in (False, True):
-        keras.utils.set_random_seed(0)
-        model = keras.Sequential(
-            [
-                keras.Input((6, 6, 3)),
-                keras.layers.Conv2D(4, 3),
-                tf_bn_ops.keras.BatchNormalization(),
-                keras.layers.Flatten(),
-                keras.layers.Dense(1),
-            ]
-        )
-        for layer in model.layers:
-            layer.supports_jit = True  # Else Keras does not compile a model that has the layer.
-        model.compile("sgd", "mse", jit_compile=jit_compile)
-        losses.append(
-            model.fit(images, labels, epochs=3, batch_size=8, shuffle=False, verbose=0).history
-        )
-    np.testing.assert_allclose(losses[0]["loss"], losses[1]["loss"], rtol=1e-4)
-
-
 # ---- Loading -------------------------------------------------------------------------------------
 
 JIT = """

@@ -213,26 +213,6 @@ def test_an_exported_model_becomes_onnx(elsewhere, exported):
     )
 
 
-MAIN = """
-int main() {
-  using tensorflow::ops::Const;
-  tensorflow::Scope scope = tensorflow::Scope::NewRootScope();
-  auto x = Const(scope, 1.0f, {1, 2, 2, 1});
-  auto scale = Const(scope, 1.0f, {1}), offset = scale, mean = scale, variance = scale;
-"""
-
-
-def test_the_classes_of_cpp_compile_and_load(user):
-    if not shutil.which("g++"):
-        pytest.skip("needs g++")
-    include, code = block("C++", "c++").split("\n", 1)
-    source = f'{include}\n#include "tensorflow/cc/ops/const_op.h"\n{MAIN}{code}'
-    source += "  return status.ok() && scope.ok() ? 0 : 1;\n}\n"
-    (user.folder / "graph_construction.cc").write_text(source)
-    commands = block("Graphs", "sh", (ROOT / "docs" / "cpp.md").read_text("utf-8"))
-    user.types(commands + "./graph_construction")
-
-
 def test_a_kernel_is_judged_by_the_command_of_the_page(user):
     (command,) = re.findall(r"`(python -m tf_bn_ops conformance [^`]*)`", README)
     printed = user.runs("import tf_bn_ops; print(tf_bn_ops.library_path())")

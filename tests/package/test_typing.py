@@ -140,12 +140,6 @@ def test_a_change_of_the_table_makes_generated_files_stale(repo_root, tmp_path):
     assert "kernel_list.h" not in run.stderr
 
 
-def test_raw_ops_take_keyword_arguments_only():
-    """As TensorFlow's do, which say so too."""
-    with pytest.raises(TypeError, match=r"takes keyword arguments only: x, axis, name$"):
-        tf_bn_ops.raw_ops.BatchNormStats([1.0])
-
-
 def test_types_say_what_the_specs_say():
     assert {f for f in typing.get_args(DataFormat) if isinstance(f, str)} == set(DATA_FORMATS)
     assert {f.decode() for f in typing.get_args(DataFormat) if isinstance(f, bytes)} == set(

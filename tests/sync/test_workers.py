@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import forked
 import pytest
 import replica_processes
 import split_cases
@@ -41,7 +42,5 @@ def test_a_worker_that_fails_is_an_error_in_the_time_of_the_collectives(how):
 
 @pytest.mark.long
 def test_a_step_under_parameter_servers_has_the_statistics_of_its_own_batch():
-    (output,) = replica_processes.run(
-        "parameter_server_program.py", *replica_processes.free_addresses(3)
-    )
+    (output,) = replica_processes.run("parameter_server_program.py", *forked.free_addresses(3))
     assert json.loads(output) == [1, 3]

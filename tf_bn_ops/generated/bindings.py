@@ -1,5 +1,12 @@
 """The ops as Python functions: calls of the wrappers that TensorFlow generates on loading.
 
+All of them raise
+
+  tf.errors.InvalidArgumentError: Shapes that do not fit together, or an unknown value of an attr.
+    (ValueError when it is known while a graph is built.)
+  TypeError: Types that do not go together, or a tensor where a number belongs.
+  LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
+
 Written by tools/generate_ops from tf_bn_ops/spec/ops.py: edit that, then make format.
 """
 # fmt: off
@@ -16,61 +23,41 @@ from tf_bn_ops.spec import Activation, DataFormat
 if TYPE_CHECKING:
     from tensorflow import Tensor
 
-
+# Results of raw_ops, by its names.
 
 class BatchNormBackwardElemt(NamedTuple):
-    """Results of `raw_ops.BatchNormBackwardElemt`."""
-
     x_backprop: Tensor
     side_input_backprop: list[Tensor]
 
-
 class BatchNormBackwardReduce(NamedTuple):
-    """Results of `raw_ops.BatchNormBackwardReduce`."""
-
     sum_dy: Tensor
     sum_dy_xmu: Tensor
     scale_backprop: Tensor
     offset_backprop: Tensor
 
-
 class BatchNormGatherStats(NamedTuple):
-    """Results of `raw_ops.BatchNormGatherStats`."""
-
     count: Tensor
     mean: Tensor
     m2: Tensor
-
 
 class BatchNormStats(NamedTuple):
-    """Results of `raw_ops.BatchNormStats`."""
-
     count: Tensor
     mean: Tensor
     m2: Tensor
 
-
 class BatchNormTrainingBackprop(NamedTuple):
-    """Results of `raw_ops.BatchNormTrainingBackprop`."""
-
     input_delta: Tensor
     gamma_delta: Tensor
     beta_delta: Tensor
 
-
 class FusedBatchNorm(NamedTuple):
-    """Results of `raw_ops.FusedBatchNorm`."""
-
     y: Tensor
     batch_mean: Tensor
     batch_variance: Tensor
     reserve_space_1: Tensor
     reserve_space_2: Tensor
 
-
 class FusedBatchNormEx(NamedTuple):
-    """Results of `raw_ops.FusedBatchNormEx`."""
-
     y: Tensor
     batch_mean: Tensor
     batch_variance: Tensor
@@ -78,20 +65,14 @@ class FusedBatchNormEx(NamedTuple):
     reserve_space_2: Tensor
     reserve_space_3: Tensor
 
-
 class FusedBatchNormGrad(NamedTuple):
-    """Results of `raw_ops.FusedBatchNormGrad`."""
-
     x_backprop: Tensor
     scale_backprop: Tensor
     offset_backprop: Tensor
     reserve_space_3: Tensor
     reserve_space_4: Tensor
 
-
 class FusedBatchNormGradEx(NamedTuple):
-    """Results of `raw_ops.FusedBatchNormGradEx`."""
-
     x_backprop: Tensor
     scale_backprop: Tensor
     offset_backprop: Tensor
@@ -99,55 +80,39 @@ class FusedBatchNormGradEx(NamedTuple):
     reserve_space_5: Tensor
     side_input_backprop: list[Tensor]
 
-
 class FusedBatchNormGradGrad(NamedTuple):
-    """Results of `raw_ops.FusedBatchNormGradGrad`."""
-
     y_backprop_grad: Tensor
     x_grad: Tensor
     scale_grad: Tensor
 
-
 class FusedBatchNormGradV2(NamedTuple):
-    """Results of `raw_ops.FusedBatchNormGradV2`."""
-
     x_backprop: Tensor
     scale_backprop: Tensor
     offset_backprop: Tensor
     reserve_space_3: Tensor
     reserve_space_4: Tensor
 
-
 class FusedBatchNormGradV3(NamedTuple):
-    """Results of `raw_ops.FusedBatchNormGradV3`."""
-
     x_backprop: Tensor
     scale_backprop: Tensor
     offset_backprop: Tensor
     reserve_space_4: Tensor
     reserve_space_5: Tensor
 
-
 class FusedBatchNormV2(NamedTuple):
-    """Results of `raw_ops.FusedBatchNormV2`."""
-
     y: Tensor
     batch_mean: Tensor
     batch_variance: Tensor
     reserve_space_1: Tensor
     reserve_space_2: Tensor
 
-
 class FusedBatchNormV3(NamedTuple):
-    """Results of `raw_ops.FusedBatchNormV3`."""
-
     y: Tensor
     batch_mean: Tensor
     batch_variance: Tensor
     reserve_space_1: Tensor
     reserve_space_2: Tensor
     reserve_space_3: Tensor
-
 
 def batch_norm_backward_elemt(y_backprop: Any, x: Any, scale: Any, offset: Any, mean: Any,
     variance: Any, sum_dy: Any, sum_dy_xmu: Any, count: Any, y: Sequence[Any] = (),
@@ -187,12 +152,6 @@ def batch_norm_backward_elemt(y_backprop: Any, x: Any, scale: Any, offset: Any, 
       Named tuple:
         x_backprop (T): Gradient with respect to x.
         side_input_backprop (list of T): Gradient with respect to the side input.
-
-    Raises:
-      tf.errors.InvalidArgumentError: Shapes that do not fit together, or an unknown value of an
-        attr. (ValueError when it is known while a graph is built.)
-      TypeError: Types that do not go together, or a tensor where a number belongs.
-      LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
     """
     _arguments.check_statistics_dtype("BatchNormBackwardElemt", y_backprop, scale)
     outputs = load().tf_bn_ops_batch_norm_backward_elemt(y_backprop, x, scale, offset, mean,
@@ -200,7 +159,6 @@ def batch_norm_backward_elemt(y_backprop: Any, x: Any, scale: Any, offset: Any, 
         _arguments.not_a_tensor(epsilon, "batch_norm_backward_elemt"),
         _arguments.checked_length(num_side_inputs), activation_mode, axis, name)
     return BatchNormBackwardElemt._make(outputs)
-
 
 def batch_norm_backward_reduce(y_backprop: Any, x: Any, scale: Any, offset: Any, mean: Any,
     variance: Any, y: Sequence[Any] = (), epsilon: float = 0.0001,
@@ -238,19 +196,12 @@ def batch_norm_backward_reduce(y_backprop: Any, x: Any, scale: Any, offset: Any,
         sum_dy_xmu (float64 [C]): To be added up over all batches.
         scale_backprop (U [C]): Gradient of this batch with respect to scale.
         offset_backprop (U [C]): Gradient of this batch with respect to offset.
-
-    Raises:
-      tf.errors.InvalidArgumentError: Shapes that do not fit together, or an unknown value of an
-        attr. (ValueError when it is known while a graph is built.)
-      TypeError: Types that do not go together, or a tensor where a number belongs.
-      LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
     """
     _arguments.check_statistics_dtype("BatchNormBackwardReduce", y_backprop, scale)
     outputs = load().tf_bn_ops_batch_norm_backward_reduce(y_backprop, x, scale, offset, mean,
         variance, _arguments.at_most_one(y, "y"), _arguments.not_a_tensor(epsilon,
         "batch_norm_backward_reduce"), activation_mode, axis, name)
     return BatchNormBackwardReduce._make(outputs)
-
 
 def batch_norm_elemt(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
     side_input: Sequence[Any] = (), epsilon: float = 0.0001,
@@ -278,18 +229,11 @@ def batch_norm_elemt(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
 
     Returns:
       y (T): The normalized tensor.
-
-    Raises:
-      tf.errors.InvalidArgumentError: Shapes that do not fit together, or an unknown value of an
-        attr. (ValueError when it is known while a graph is built.)
-      TypeError: Types that do not go together, or a tensor where a number belongs.
-      LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
     """
     _arguments.check_statistics_dtype("BatchNormElemt", x, scale)
     return load().tf_bn_ops_batch_norm_elemt(x, scale, offset, mean, variance,
         _arguments.at_most_one(side_input, "side_input"), _arguments.not_a_tensor(epsilon,
         "batch_norm_elemt"), activation_mode, axis, name)
-
 
 def batch_norm_gather_stats(counts: Any, means: Any, m2s: Any,
     name: str | None = None) -> BatchNormGatherStats:
@@ -317,16 +261,9 @@ def batch_norm_gather_stats(counts: Any, means: Any, m2s: Any,
         count (float64 []): Elements of a channel in all parts.
         mean (float64 [C]): Their mean.
         m2 (float64 [C]): Their sum of (x - mean)^2.
-
-    Raises:
-      tf.errors.InvalidArgumentError: Shapes that do not fit together, or an unknown value of an
-        attr. (ValueError when it is known while a graph is built.)
-      TypeError: Types that do not go together, or a tensor where a number belongs.
-      LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
     """
     outputs = load().tf_bn_ops_batch_norm_gather_stats(counts, means, m2s, name)
     return BatchNormGatherStats._make(outputs)
-
 
 def batch_norm_stats(x: Any, axis: int = -1, name: str | None = None) -> BatchNormStats:
     """Statistics of one batch, from which those of several batches are combined.
@@ -346,16 +283,9 @@ def batch_norm_stats(x: Any, axis: int = -1, name: str | None = None) -> BatchNo
         count (float64 []): The number of elements of a channel.
         mean (float64 [C]): The mean of each channel.
         m2 (float64 [C]): The sum of (x - mean)^2 of each channel.
-
-    Raises:
-      tf.errors.InvalidArgumentError: Shapes that do not fit together, or an unknown value of an
-        attr. (ValueError when it is known while a graph is built.)
-      TypeError: Types that do not go together, or a tensor where a number belongs.
-      LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
     """
     outputs = load().tf_bn_ops_batch_norm_stats(x, axis, name)
     return BatchNormStats._make(outputs)
-
 
 def batch_norm_training_backprop(input: Any, gamma: Any, beta: Any, mean: Any,
     variance: Any, normalized_delta: Any, epsilon: float,
@@ -389,17 +319,10 @@ def batch_norm_training_backprop(input: Any, gamma: Any, beta: Any, mean: Any,
         input_delta (T): Gradient with respect to input.
         gamma_delta (T [C]): Gradient with respect to gamma.
         beta_delta (T [C]): Gradient with respect to beta.
-
-    Raises:
-      tf.errors.InvalidArgumentError: Shapes that do not fit together, or an unknown value of an
-        attr. (ValueError when it is known while a graph is built.)
-      TypeError: Types that do not go together, or a tensor where a number belongs.
-      LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
     """
     outputs = with_epsilon_tensor("batch_norm_training_backprop", [input, gamma, beta, mean,
         variance, normalized_delta], epsilon, name)
     return BatchNormTrainingBackprop._make(outputs)
-
 
 def fused_batch_norm(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
     epsilon: float = 0.0001, exponential_avg_factor: float = 1.0,
@@ -411,41 +334,12 @@ def fused_batch_norm(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
 
     T: float32.
 
-    Args:
-      x (T): What is normalized, of the rank of data_format (eagerly 4-D or 5-D).
-      scale (T [C]): The scale factors (gamma).
-      offset (T [C]): The offsets (beta).
-      mean (T [C]): Frozen the mean of the population, in training the running mean; in training
-        with a factor of 1 it is not read, and may have any size.
-      variance (T [C]): The same for the variance.
-      epsilon: Added to the variance; a number, not a tensor.
-      exponential_avg_factor: In training, the weight f of this batch in the running statistics.
-      data_format: Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW,
-        NCDHW).
-      is_training: Whether mean and variance are functions of x (training) or constants (frozen).
-      name: Name of the operation.
-
-    Returns:
-      Named tuple:
-        y (T): The normalized tensor.
-        batch_mean (T [C]): The new running mean; NaN where x is empty.
-        batch_variance (T [C]): The new running variance; the same.
-        reserve_space_1 (T [C]): The mean that x was normalized with, for the gradient; 0 where x is
-          empty.
-        reserve_space_2 (T [C]): The biased variance that x was normalized with, for the gradient;
-          on a GPU in training 1/sqrt(variance + epsilon), as cuDNN has it.
-
-    Raises:
-      tf.errors.InvalidArgumentError: Shapes that do not fit together, or an unknown value of an
-        attr. (ValueError when it is known while a graph is built.)
-      TypeError: Types that do not go together, or a tensor where a number belongs.
-      LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
+    Arguments and results are as of fused_batch_norm_v3.
     """
     outputs = load().tf_bn_ops_fused_batch_norm(x, scale, offset, mean, variance,
         _arguments.not_a_tensor(epsilon, "fused_batch_norm"), exponential_avg_factor, data_format,
         is_training, name)
     return FusedBatchNorm._make(outputs)
-
 
 def fused_batch_norm_ex(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
     side_input: Sequence[Any] = (), epsilon: float = 0.0001,
@@ -501,19 +395,12 @@ def fused_batch_norm_ex(x: Any, scale: Any, offset: Any, mean: Any, variance: An
         reserve_space_3 (U): For the gradient: [5, C], what the other reserve spaces lose of mean
           and variance by rounding, and the coefficients that y was computed with. Frozen, without
           an activation, a placeholder.
-
-    Raises:
-      tf.errors.InvalidArgumentError: Shapes that do not fit together, or an unknown value of an
-        attr. (ValueError when it is known while a graph is built.)
-      TypeError: Types that do not go together, or a tensor where a number belongs.
-      LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
     """
     outputs = load().tf_bn_ops_fused_batch_norm_ex(x, scale, offset, mean, variance,
         _arguments.at_most_one(side_input, "side_input"), _arguments.not_a_tensor(epsilon,
         "fused_batch_norm_ex"), exponential_avg_factor, activation_mode, data_format, is_training,
         bessel_correction, name)
     return FusedBatchNormEx._make(outputs)
-
 
 def fused_batch_norm_grad(y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any,
     reserve_space_2: Any, epsilon: float = 0.0001, data_format: DataFormat = "NHWC",
@@ -524,39 +411,12 @@ def fused_batch_norm_grad(y_backprop: Any, x: Any, scale: Any, reserve_space_1: 
 
     T: float32.
 
-    Args:
-      y_backprop (T): Gradient with respect to y, of the shape of x.
-      x (T): What was normalized, of the rank of data_format.
-      scale (T [C]): The scale factors (gamma).
-      reserve_space_1 (T [C]): The mean: of the batch in training, of the population if frozen.
-      reserve_space_2 (T [C]): The biased variance: of the batch in training (on a GPU
-        1/sqrt(variance + epsilon), as the forward op returns it there), of the population if
-        frozen.
-      epsilon: Added to the variance; a number, not a tensor.
-      data_format: Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW,
-        NCDHW).
-      is_training: Whether mean and variance are functions of x (training) or constants (frozen).
-      name: Name of the operation.
-
-    Returns:
-      Named tuple:
-        x_backprop (T): Gradient with respect to x.
-        scale_backprop (T [C]): Gradient with respect to scale.
-        offset_backprop (T [C]): Gradient with respect to the offset.
-        reserve_space_3 (T [0]): A placeholder of the built-in op.
-        reserve_space_4 (T [0]): A placeholder of the built-in op.
-
-    Raises:
-      tf.errors.InvalidArgumentError: Shapes that do not fit together, or an unknown value of an
-        attr. (ValueError when it is known while a graph is built.)
-      TypeError: Types that do not go together, or a tensor where a number belongs.
-      LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
+    Arguments and results are as of fused_batch_norm_grad_v3.
     """
     outputs = load().tf_bn_ops_fused_batch_norm_grad(y_backprop, x, scale, reserve_space_1,
         reserve_space_2, _arguments.not_a_tensor(epsilon, "fused_batch_norm_grad"), data_format,
         is_training, name)
     return FusedBatchNormGrad._make(outputs)
-
 
 def fused_batch_norm_grad_ex(y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any,
     reserve_space_2: Any, reserve_space_3: Any, offset: Any, y: Any,
@@ -600,19 +460,12 @@ def fused_batch_norm_grad_ex(y_backprop: Any, x: Any, scale: Any, reserve_space_
         reserve_space_4 (U [0]): A placeholder of the built-in op.
         reserve_space_5 (U [0]): A placeholder of the built-in op.
         side_input_backprop (list of T): Gradient with respect to the side input.
-
-    Raises:
-      tf.errors.InvalidArgumentError: Shapes that do not fit together, or an unknown value of an
-        attr. (ValueError when it is known while a graph is built.)
-      TypeError: Types that do not go together, or a tensor where a number belongs.
-      LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
     """
     outputs = load().tf_bn_ops_fused_batch_norm_grad_ex(y_backprop, x, scale, reserve_space_1,
         reserve_space_2, reserve_space_3, offset, y, _arguments.not_a_tensor(epsilon,
         "fused_batch_norm_grad_ex"), _arguments.checked_length(num_side_inputs), activation_mode,
         data_format, is_training, name)
     return FusedBatchNormGradEx._make(outputs)
-
 
 def fused_batch_norm_grad_grad(x_backprop_grad: Any, scale_backprop_grad: Any,
     offset_backprop_grad: Any, y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any,
@@ -664,12 +517,6 @@ def fused_batch_norm_grad_grad(x_backprop_grad: Any, scale_backprop_grad: Any,
         y_backprop_grad (T): Gradient with respect to y_backprop.
         x_grad (T): Gradient with respect to x.
         scale_grad (U [C]): Gradient with respect to scale.
-
-    Raises:
-      tf.errors.InvalidArgumentError: Shapes that do not fit together, or an unknown value of an
-        attr. (ValueError when it is known while a graph is built.)
-      TypeError: Types that do not go together, or a tensor where a number belongs.
-      LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
     """
     _arguments.check_statistics_dtype("FusedBatchNormGradGrad", x_backprop_grad,
         scale_backprop_grad)
@@ -678,7 +525,6 @@ def fused_batch_norm_grad_grad(x_backprop_grad: Any, scale_backprop_grad: Any,
         *_arguments.split_epsilon(epsilon, "fused_batch_norm_grad_grad"), data_format, is_training,
         name)
     return FusedBatchNormGradGrad._make(outputs)
-
 
 def fused_batch_norm_grad_v2(y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any,
     reserve_space_2: Any, epsilon: float = 0.0001, data_format: DataFormat = "NHWC",
@@ -690,39 +536,12 @@ def fused_batch_norm_grad_v2(y_backprop: Any, x: Any, scale: Any, reserve_space_
     T: half, bfloat16, float32.
     U: float32.
 
-    Args:
-      y_backprop (T): Gradient with respect to y, of the shape of x.
-      x (T): What was normalized, of the rank of data_format.
-      scale (float32 [C]): The scale factors (gamma).
-      reserve_space_1 (U [C]): The mean: of the batch in training, of the population if frozen.
-      reserve_space_2 (U [C]): The biased variance: of the batch in training (on a GPU
-        1/sqrt(variance + epsilon), as the forward op returns it there), of the population if
-        frozen.
-      epsilon: Added to the variance; a number, not a tensor.
-      data_format: Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW,
-        NCDHW).
-      is_training: Whether mean and variance are functions of x (training) or constants (frozen).
-      name: Name of the operation.
-
-    Returns:
-      Named tuple:
-        x_backprop (T): Gradient with respect to x.
-        scale_backprop (U [C]): Gradient with respect to scale.
-        offset_backprop (U [C]): Gradient with respect to the offset.
-        reserve_space_3 (U [0]): A placeholder of the built-in op.
-        reserve_space_4 (U [0]): A placeholder of the built-in op.
-
-    Raises:
-      tf.errors.InvalidArgumentError: Shapes that do not fit together, or an unknown value of an
-        attr. (ValueError when it is known while a graph is built.)
-      TypeError: Types that do not go together, or a tensor where a number belongs.
-      LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
+    Arguments and results are as of fused_batch_norm_grad_v3.
     """
     outputs = load().tf_bn_ops_fused_batch_norm_grad_v2(y_backprop, x, scale, reserve_space_1,
         reserve_space_2, _arguments.not_a_tensor(epsilon, "fused_batch_norm_grad_v2"), data_format,
         is_training, name)
     return FusedBatchNormGradV2._make(outputs)
-
 
 def fused_batch_norm_grad_v3(y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any,
     reserve_space_2: Any, reserve_space_3: Any, epsilon: float = 0.0001,
@@ -768,18 +587,11 @@ def fused_batch_norm_grad_v3(y_backprop: Any, x: Any, scale: Any, reserve_space_
         offset_backprop (U [C]): Gradient with respect to the offset.
         reserve_space_4 (U [0]): A placeholder of the built-in op.
         reserve_space_5 (U [0]): A placeholder of the built-in op.
-
-    Raises:
-      tf.errors.InvalidArgumentError: Shapes that do not fit together, or an unknown value of an
-        attr. (ValueError when it is known while a graph is built.)
-      TypeError: Types that do not go together, or a tensor where a number belongs.
-      LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
     """
     outputs = load().tf_bn_ops_fused_batch_norm_grad_v3(y_backprop, x, scale, reserve_space_1,
         reserve_space_2, reserve_space_3, _arguments.not_a_tensor(epsilon,
         "fused_batch_norm_grad_v3"), data_format, is_training, name)
     return FusedBatchNormGradV3._make(outputs)
-
 
 def fused_batch_norm_v2(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
     epsilon: float = 0.0001, exponential_avg_factor: float = 1.0,
@@ -792,41 +604,12 @@ def fused_batch_norm_v2(x: Any, scale: Any, offset: Any, mean: Any, variance: An
     T: half, bfloat16, float32.
     U: float32.
 
-    Args:
-      x (T): What is normalized, of the rank of data_format (eagerly 4-D or 5-D).
-      scale (U [C]): The scale factors (gamma).
-      offset (U [C]): The offsets (beta).
-      mean (U [C]): Frozen the mean of the population, in training the running mean; in training
-        with a factor of 1 it is not read, and may have any size.
-      variance (U [C]): The same for the variance.
-      epsilon: Added to the variance; a number, not a tensor.
-      exponential_avg_factor: In training, the weight f of this batch in the running statistics.
-      data_format: Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW,
-        NCDHW).
-      is_training: Whether mean and variance are functions of x (training) or constants (frozen).
-      name: Name of the operation.
-
-    Returns:
-      Named tuple:
-        y (T): The normalized tensor.
-        batch_mean (U [C]): The new running mean; NaN where x is empty.
-        batch_variance (U [C]): The new running variance; the same.
-        reserve_space_1 (U [C]): The mean that x was normalized with, for the gradient; 0 where x is
-          empty.
-        reserve_space_2 (U [C]): The biased variance that x was normalized with, for the gradient;
-          on a GPU in training 1/sqrt(variance + epsilon), as cuDNN has it.
-
-    Raises:
-      tf.errors.InvalidArgumentError: Shapes that do not fit together, or an unknown value of an
-        attr. (ValueError when it is known while a graph is built.)
-      TypeError: Types that do not go together, or a tensor where a number belongs.
-      LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
+    Arguments and results are as of fused_batch_norm_v3.
     """
     outputs = load().tf_bn_ops_fused_batch_norm_v2(x, scale, offset, mean, variance,
         _arguments.not_a_tensor(epsilon, "fused_batch_norm_v2"), exponential_avg_factor,
         data_format, is_training, name)
     return FusedBatchNormV2._make(outputs)
-
 
 def fused_batch_norm_v3(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
     epsilon: float = 0.0001, exponential_avg_factor: float = 1.0,
@@ -876,18 +659,11 @@ def fused_batch_norm_v3(x: Any, scale: Any, offset: Any, mean: Any, variance: An
         reserve_space_3 (U): For the gradient, in training: [5, C], what the other reserve spaces
           lose of mean and variance by rounding, and the coefficients that y was computed with.
           Frozen, a placeholder.
-
-    Raises:
-      tf.errors.InvalidArgumentError: Shapes that do not fit together, or an unknown value of an
-        attr. (ValueError when it is known while a graph is built.)
-      TypeError: Types that do not go together, or a tensor where a number belongs.
-      LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
     """
     outputs = load().tf_bn_ops_fused_batch_norm_v3(x, scale, offset, mean, variance,
         _arguments.not_a_tensor(epsilon, "fused_batch_norm_v3"), exponential_avg_factor,
         data_format, is_training, name)
     return FusedBatchNormV3._make(outputs)
-
 
 OPS: dict[str, Callable[..., Any]] = {
     "BatchNormBackwardElemt": batch_norm_backward_elemt,

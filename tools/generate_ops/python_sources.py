@@ -14,6 +14,13 @@ _SHAPES = {
 _HEAD = f'''\
 """The ops as Python functions: calls of the wrappers that TensorFlow generates on loading.
 
+All of them raise
+
+  tf.errors.InvalidArgumentError: Shapes that do not fit together, or an unknown value of an attr.
+    (ValueError when it is known while a graph is built.)
+  TypeError: Types that do not go together, or a tensor where a number belongs.
+  LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
+
 {NOTE}
 """
 # fmt: off
@@ -43,13 +50,6 @@ from tf_bn_ops.generated import bindings
 from tf_bn_ops.spec import Activation, DataFormat
 
 """
-_RAISES = [
-    "Raises:",
-    "  tf.errors.InvalidArgumentError: Shapes that do not fit together, or an unknown value of an",
-    "    attr. (ValueError when it is known while a graph is built.)",
-    "  TypeError: Types that do not go together, or a tensor where a number belongs.",
-    "  LibraryError: (an ImportError) The op library is missing or of another TensorFlow.",
-]
 
 
 def _types(op: OpSpec) -> list[str]:
@@ -67,7 +67,12 @@ def _argument(op: OpSpec, arg: Arg, indent: str) -> list[str]:
 
 
 def _docstring(op: OpSpec) -> str:
-    lines = [op.summary, "", *ow.paragraphs(op.description, 96), *_types(op), "Args:"]
+    lines = [op.summary, "", *ow.paragraphs(op.description, 96), *_types(op)]
+    newest = f"{op.name.removesuffix('V2')}V3"
+    if op.builtin and op.name != newest and any(other.name == newest for other in OPS):
+        lines += [f"Arguments and results are as of {ow.snake(newest)}."]
+        return textwrap.indent("\n".join(lines), "    ").strip()
+    lines.append("Args:")
     for arg in op.inputs:
         lines += _argument(op, arg, "  ")
     for name in op.attrs:
@@ -76,7 +81,7 @@ def _docstring(op: OpSpec) -> str:
     lines += ["  Named tuple:"] * (len(op.outputs) > 1)
     for arg in op.outputs:
         lines += _argument(op, arg, "  " if op.outputs[0] is op.outputs[-1] else "    ")
-    return textwrap.indent("\n".join([*lines, "", *_RAISES]), "    ").strip()
+    return textwrap.indent("\n".join(lines), "    ").strip()
 
 
 def _signature(op: OpSpec, name: str, first: str, result: str) -> list[str]:
@@ -122,17 +127,17 @@ def _binding(op: OpSpec) -> str:
 
 def _named_tuple(op: OpSpec) -> str:
     lists = {spec.VIEW_LIST: "list[Tensor]"}
-    lines = [f"class {op.name}(NamedTuple):", f'    """Results of `raw_ops.{op.name}`."""', ""]
-    return "\n".join(
-        [*lines, *(f"    {a.name}: {lists.get(a.kind, 'Tensor')}" for a in op.outputs)]
-    )
+    fields = [f"    {a.name}: {lists.get(a.kind, 'Tensor')}" for a in op.outputs]
+    return "\n".join([f"class {op.name}(NamedTuple):", *fields])
 
 
 def bindings() -> str:
     tuples = [_named_tuple(op) for op in OPS if len(op.outputs) > 1]
     names = "\n".join(f'    "{op.name}": {ow.snake(op.name)},' for op in OPS)
     tail = f"OPS: dict[str, Callable[..., Any]] = {{\n{names}\n}}\n"
-    return _HEAD + "\n\n" + "\n\n\n".join([*tuples, *map(_binding, OPS), tail])
+    return _HEAD + "\n\n".join(
+        ["# Results of raw_ops, by its names.", *tuples, *map(_binding, OPS), tail]
+    )
 
 
 def raw_op_types() -> str:
