@@ -39,8 +39,6 @@ DTYPES = device_problems.KERNEL_DTYPES
 # One call for every kernel; the others take other branches in it.
 KERNELS = tuple(device_problems.KERNEL_CALLS)
 TRAINING = [call for call in KERNELS if "training" in call]
-# Without a reduction: the second pass of a gradient, from sums that are given.
-ELEMENTS = [call for call in KERNELS if call.startswith("elements")]
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,9 @@
 """The ops that synchronised batch normalization consists of, in TensorFlow.
 
 Promised: the answers of the C ABI, whose specification is tests/core/test_replicas.py, on every
-axis of any rank; a batch that is split over replicas, normalized with the ops, has the results of
-the whole batch; gradients are those of the formulas, any number of times; one sentence for what is
-wrong. `make conformance` runs the ops but BatchNormGatherStats against their models.
+axis of any rank; gradients of gathered statistics; one sentence for what is wrong. That a batch
+which is split over replicas has the results and the derivatives of the whole is in tests/sync.
+`make conformance` runs the ops but BatchNormGatherStats against their models.
 """
 
 from __future__ import annotations
@@ -122,123 +122,7 @@ def test_statistics_of_parts_with_other_counts_in_each_iteration():
             np.testing.assert_allclose(a[i], b, rtol=1e-14)
 
 
-# ---- Compiled ------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(not WITH_XLA, reason="built without XLA")
-@pytest.mark.parametrize("how", ["", "hlo"], ids=["kernels", "hlo"])
-def test_replicas_compiled(how, monkeypatch):
-    """A step of two replicas in one XLA program: bitwise that of the ops where XLA calls the
-    kernels, within float32's rounding of it in XLA's own operations."""
-    monkeypatch.setenv("TF_BN_OPS_XLA", how)
-    x = tf.constant(np.random.default_rng(0).normal(1e5, 1, (6, 4, 5)).astype(np.float32))
-    dy = tf.constant(np.random.default_rng(1).normal(1, 1, (6, 4, 5)).astype(np.float32))
-
-    def step() -> Any:
-        return two_replicas(x, dy, 2, "Relu")
-
-    want, got = step(), tf.function(step, jit_compile=True, autograph=False)()
-    for a, b in zip(tf.nest.flatten(want), tf.nest.flatten(got), strict=True):
-        assert a.dtype == b.dtype
-        if how == "":
-            assert same_bits(a, b)
-        else:
-            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
-
-
-def two_replicas(x: tf.Tensor, dy: tf.Tensor, at: int, activation: str) -> Any:
-    """y and the gradients of x and scale of a batch that is split behind its first `at` samples."""
-    scale = tf.linspace(0.5, 2.0, x.shape[-1])
-    offset = tf.linspace(-1.0, 1.0, x.shape[-1])
-    parts = [(x[:at], dy[:at]), (x[at:], dy[at:])]
-    local = [_ops.batch_norm_stats(part) for part, _ in parts]
-    stats = _ops.batch_norm_gather_stats(*(tf.stack(rows) for rows in zip(*local, strict=True)))
-    vectors = (scale, offset, stats.mean, stats.m2 / stats.count)
-    attrs = {"epsilon": EPSILON, "activation_mode": activation}
-    sums = [_ops.batch_norm_backward_reduce(d, part, *vectors, **attrs) for part, d in parts]
-    totals = [tf.add_n(rows) for rows in zip(*sums, strict=True)]
-    y = [_ops.batch_norm_elemt(part, *vectors, **attrs) for part, _ in parts]
-    x_backprop = [
-        _ops.batch_norm_backward_elemt(
-            d, part, *vectors, *totals[:2], stats.count, **attrs
-        ).x_backprop
-        for part, d in parts
-    ]
-    return tf.concat(y, 0), tf.concat(x_backprop, 0), totals[2]
-
-
-@pytest.mark.parametrize("activation", ["Identity", "Relu", "Relu6"])
-@pytest.mark.parametrize("at", [0, 1, 4])
-def test_a_split_batch_has_the_results_of_the_whole(at, activation):
-    """At a mean of 1e5, also where one replica has no samples: within a few roundings of float64
-    operations on the whole batch."""
-    x = np.random.default_rng(0).normal(1e5, 1, (6, 4, 5)).astype(np.float32)
-    dy = np.random.default_rng(1).normal(1, 1, (6, 4, 5)).astype(np.float32)
-    got = two_replicas(tf.constant(x), tf.constant(dy), at, activation)
-    scale = tf.linspace(tf.constant(0.5, tf.float64), 2.0, 5)
-    offset = tf.linspace(tf.constant(-1.0, tf.float64), 1.0, 5)
-    wide = tf.constant(x, tf.float64)
-    with tf.GradientTape() as tape:
-        tape.watch([wide, scale])
-        mean = tf.reduce_mean(wide, (0, 1))
-        variance = tf.reduce_mean(tf.square(wide - mean), (0, 1))
-        y = (wide - mean) / tf.sqrt(variance + EPSILON) * scale + offset
-        y = {"Identity": tf.identity, "Relu": tf.nn.relu, "Relu6": tf.nn.relu6}[activation](y)
-    want = (y, *tape.gradient(y, [wide, scale], output_gradients=tf.cast(dy, tf.float64)))
-    for a, b in zip(got, want, strict=True):
-        np.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-6)
-
-
 # ---- Gradients -----------------------------------------------------------------------------------
-
-
-def sync_layer(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, activation: str) -> tf.Tensor:
-    """A layer over two replicas out of the ops; TensorFlow differentiates it."""
-    parts = [x[:2], x[2:]]
-    local = [_ops.batch_norm_stats(part) for part in parts]
-    stats = _ops.batch_norm_gather_stats(*(tf.stack(rows) for rows in zip(*local, strict=True)))
-    attrs = {"epsilon": EPSILON, "activation_mode": activation}
-    vectors = (scale, offset, stats.mean, stats.m2 / stats.count)
-    return tf.concat([_ops.batch_norm_elemt(part, *vectors, **attrs) for part in parts], 0)
-
-
-def plain_layer(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, activation: str) -> tf.Tensor:
-    others = tuple(range(x.shape.rank - 1))
-    mean = tf.reduce_mean(x, others)
-    variance = tf.reduce_mean(tf.square(x - mean), others)
-    y = (x - mean) / tf.sqrt(variance + tf.constant(np.float32(EPSILON), x.dtype)) * scale + offset
-    return {"Identity": tf.identity, "Relu": tf.nn.relu}[activation](y)
-
-
-def derivatives(layer: Any, orders: int, activation: str) -> list[tf.Tensor]:
-    """The derivatives of all orders up to `orders` of a loss by x, scale and offset, in float64."""
-    rng = np.random.default_rng(0)
-    inputs = [tf.constant(a) for a in (rng.normal(3, 2, (5, 3, 4)), *rng.uniform(1, 2, (2, 4)))]
-    weights = tf.constant(rng.normal(size=(5, 3, 4)))
-    found: list[tf.Tensor] = []
-
-    def loss(order: int) -> tf.Tensor:
-        if order == 0:
-            return tf.reduce_sum(tf.sin(layer(*inputs, activation)) * weights)
-        with tf.GradientTape() as tape:
-            tape.watch(inputs)
-            inner = loss(order - 1)
-        gradients = tape.gradient(inner, inputs)
-        found.extend(gradients)
-        return tf.add_n([tf.reduce_sum(tf.square(g)) for g in gradients])
-
-    loss(orders)
-    return found
-
-
-@pytest.mark.parametrize("activation", ["Identity", "Relu"])
-def test_first_second_and_third_derivatives_through_the_statistics(activation):
-    """Through the statistics of all replicas, as a gradient penalty has them: in float64 those of
-    the formula, differentiated by TensorFlow."""
-    got = derivatives(sync_layer, 3, activation)
-    want = derivatives(plain_layer, 3, activation)
-    for a, b in zip(got, want, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9 * np.abs(b).max())
 
 
 def test_gradients_of_gathered_statistics():

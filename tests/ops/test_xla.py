@@ -110,31 +110,6 @@ def test_programs_for_a_gpu_keep_the_bounds_of_the_kernels(repo_root):
 # ---- In programs ---------------------------------------------------------------------------------
 
 
-def step(x: Any, scale: Any, direction: Any) -> Any:
-    """A loss, its gradients by this library's ops, and a second derivative."""
-    with tf.GradientTape() as outer:
-        outer.watch([x, scale])
-        with tf.GradientTape() as tape:
-            tape.watch([x, scale])
-            y, mean, _ = tf_bn_ops.fused_batch_norm(x, scale, tf.zeros([5]))
-            loss = tf.reduce_sum(y * direction) + tf.reduce_sum(mean**2)
-        first = tape.gradient(loss, [x, scale])
-        penalty = tf.reduce_sum(first[0] ** 2)
-    return [loss, *first, *outer.gradient(penalty, [x, scale])]
-
-
-def test_forward_backward_and_second_derivative_in_one_program():
-    rng = np.random.default_rng(1)
-    x, direction = tf.constant(rng.normal(size=(2, 4, 4, 4, 5)).astype(np.float32))
-    scale = tf.constant(rng.uniform(0.5, 2, 5).astype(np.float32))
-    targets = re.findall('custom_call_target="([^"]*)"', hlo(step, x, scale, direction))
-    assert targets.count("tf_bn_ops.call") >= 2
-    # The second derivative is in XLA's operations, and so is that of the mean.
-    for want, got in zip(step(x, scale, direction), compiled(step, x, scale, direction),
-                         strict=True):  # fmt: skip
-        np.testing.assert_allclose(want, got, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("op", FORWARD)
 @pytest.mark.parametrize("is_training", [True, False])
 def test_gradients_of_the_forward_ops_are_bitwise_identical_to_those_of_the_op(op, is_training):

@@ -236,13 +236,6 @@ def explain(
     return Plan(found["machine"], found["call"], fields)
 
 
-def shifted(array: np.ndarray, offset: int) -> np.ndarray:
-    """A copy that begins this many elements behind where memory of NumPy's begins."""
-    store = np.empty(array.size + offset, array.dtype)
-    store[offset:] = array.ravel()
-    return store[offset:].reshape(array.shape)
-
-
 _PAGE_BYTES = 4096
 
 
