@@ -53,9 +53,8 @@ def test_a_command_without_its_packages_says_what_to_install(command):
 def test_a_flag_is_spelled_and_means_the_same_in_all_commands():
     """Kinds of values stand for meanings; a list is plural, so no name has both spellings."""
     kinds: dict[str, set[str]] = {}
-    parts = ("advisories_table", "reports.report_command")  # Of the command conformance.
     modules = [module for module, _ in _COMMANDS.values()]
-    for name in (*modules, *(f"tf_bn_ops.conformance.{part}" for part in parts)):
+    for name in (*modules, "tf_bn_ops.conformance.reports.report_command"):
         values = importlib.import_module(name)._FLAGS
         for flag in values:
             kinds.setdefault(flag, set()).add(values[flag].flag_type())

@@ -3,7 +3,6 @@
 usage: python -m tf_bn_ops conformance [flags]
        python -m tf_bn_ops conformance export [flags] DIR
        python -m tf_bn_ops conformance report FILE.json [--json --html]
-       python -m tf_bn_ops conformance advisories [--markdown=PATH] [NAME ...]
 
 Exit status: 0 all cases passed, 1 a case failed, 2 wrong usage, a missing part, or a report that
 cannot be written.
@@ -24,7 +23,7 @@ import rich.progress
 
 from tf_bn_ops import _command, _loader, spec
 from tf_bn_ops._command import UsageError
-from tf_bn_ops.conformance import advisories_table, flags, runner
+from tf_bn_ops.conformance import flags, runner
 from tf_bn_ops.conformance.cases import (
     advisories,
     contract,
@@ -358,11 +357,7 @@ class _Run:
 
 
 # Name -> module with flags and a `main` of its own.
-_SUBCOMMANDS = {
-    "advisories": advisories_table,
-    "export": export_command,
-    "report": report_command,
-}
+_SUBCOMMANDS = {"export": export_command, "report": report_command}
 
 
 def main(argv: Sequence[str]) -> int:

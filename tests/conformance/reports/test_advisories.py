@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance import advisories_table
 from tf_bn_ops.conformance.cases import advisories, generate
 from tf_bn_ops.conformance.execution import fork, workers
 from tf_bn_ops.conformance.execution.answer import Answer
@@ -76,34 +75,6 @@ def test_unread_statistics_may_have_any_shape(monkeypatch):
     for op, refused in (("FusedBatchNormV3", False), ("FusedBatchNormGradV3", True)):
         case = advisory.case_of(spec.OPS[op])
         assert advisories.must_be_refused(case) == refused
-
-
-def test_docs_list_every_advisory(repo_root):
-    text = (repo_root / "docs" / "advisories.md").read_text(encoding="utf-8")
-    for name, advisory in advisories.load().items():
-        assert f"| `{name}` | {advisory.what} |" in text, name
-    assert "wrong** (" not in text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["CVE-2020-0"], "no advisory is called 'CVE-2020-0': one of CVE-2021-41223, "),
-        (["--markdown=page.md", "CVE-2021-41223"], "leave out the names"),
-    ],
-)
-def test_advisories_are_chosen_by_names_that_there_are(arguments, sentence, capsys):
-    assert advisories_table.main(["conformance advisories", *arguments]) == 2
-    assert sentence in capsys.readouterr().err
-
-
-@pytest.mark.long
-def test_one_advisory_by_its_name(capsys):
-    """With the prefix that a case has, or without."""
-    assert advisories_table.main(["conformance advisories", "advisory/CVE-2021-41223"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3 and lines[2].startswith("| `CVE-2021-41223` | ")
-    assert lines[2].count("refused") == 3
 
 
 def test_call_in_a_fork_tells_how_it_ended():

@@ -259,32 +259,6 @@ def test_place_that_cannot_be_written_is_said_before_the_run(command, kind, monk
     assert "cannot write /proc/none/run" in capsys.readouterr().err
 
 
-def test_a_record_with_another_type_in_it_is_one_sentence(run, tmp_path, capsys):
-    _, files, _ = run(*FLAGS, "--cases=1")
-    text = files["json"].read_text()
-    case, path = ("cases", 0), ("cases", 0, "implementations", "candidate")
-    for where, value in (
-        ((), None), ((), []), (("cases",), None), (("cases",), {}), (("cases",), [None]),
-        (("seconds",), None), (("machine",), None), (("machine",), []), (("versions",), []),
-        (("settings", "shrink"), "1"), (("candidate", "mapped"), None),
-        (("implementations",), None), ((*case, "failures"), None),
-        ((*case, "implementations"), []), ((*case, "case"), None), (path, None),
-        ((*path, "outputs"), None), ((*path, "departures"), [1]),
-    ):  # fmt: skip
-        content = {"whole": json.loads(text)}
-        *steps, last = ("whole", *where)
-        place = content
-        for step in steps:
-            place = place[step]
-        place[last] = value
-        files["json"].write_text(json.dumps(content["whole"]))
-        status = conformance_command.main(["tf_bn_ops conformance", "report", str(files["json"])])
-        printed = capsys.readouterr().err
-        assert status == 2, where
-        assert f"{files['json']} is no record of a conformance run" in printed
-        assert len(printed.splitlines()) == 1
-
-
 def test_another_version_of_the_format_is_said(run):
     _, files, _ = run(*FLAGS, "--cases=1")
     content = json.loads(files["json"].read_text())

@@ -138,29 +138,6 @@ SCHEMA: dict[str, dict[str, str]] = {
     },
 }
 
-# Fields whose value is not text -> what it is; "object.field" where objects differ.
-_NUMBER = (int, float)
-_TYPES: dict[str, tuple[type, ...]] = {
-    field: types
-    for fields, types in (
-        ("schema seconds total seed settings.cases shrink cores covered shown pairs", _NUMBER),
-        ("index timeout ulp bound", _NUMBER),
-        ("settings versions machine candidate selection evidence execution_modes", (dict,)),
-        ("cases.implementations implementations.outputs", (dict,)),
-        ("implementations divergences coverage cases mapped gpus outputs", (list,)),
-        ("dtypes tolerances signature departures missing failures notes kinds", (list,)),
-        ("settings.execution_modes", (str, list)),
-        ("x machine_dependent", (bool,)),
-    )
-    for field in fields.split()
-}
-# Fields that may be null, and those of `settings` that may not.
-_NULLABLE = {
-    *("coverage", "isa", "digest", "device", "reference_device"),
-    *("script", "worst", "ulp", "bound"),
-}
-_NEEDED_SETTINGS = ("seed", "shrink", "selection", "bounds", "cases")
-
 
 class RecordError(ValueError):
     """A file that is no record of a run; the message is one sentence."""
@@ -313,12 +290,6 @@ def check(record: Any) -> None:
     def compare(what: str, given: Any, name: str) -> None:
         if not isinstance(given, dict) or set(given) != set(SCHEMA[name]):
             raise RecordError(f"{what} should have the fields {', '.join(SCHEMA[name])}")
-        for field, value in given.items():
-            types = _TYPES.get(f"{name}.{field}") or _TYPES.get(field, (str,))
-            is_set = name == "settings" and field not in _NEEDED_SETTINGS
-            is_optional = is_set or field in _NULLABLE
-            if not isinstance(value, types) and not (value is None and is_optional):
-                raise RecordError(f"{what} has {field} {value!r:.40}, not {types[-1].__name__}")
 
     if isinstance(record, dict) and record.get("schema", VERSION) != VERSION:
         raise RecordError(f"it has format {record['schema']}, this is for {VERSION}")
@@ -335,8 +306,6 @@ def check(record: Any) -> None:
     for case in record["cases"]:
         for path in case["implementations"].values():
             compare("an entry of 'implementations'", path, "implementations")
-            if any(not isinstance(d, list) or len(d) != 2 for d in path["departures"]):
-                raise RecordError("an entry of 'departures' should be [what, detail]")
             for output in path["outputs"].values():
                 compare("an entry of 'outputs'", output, "outputs")
 
@@ -350,7 +319,7 @@ def load(path: pathlib.Path) -> dict[str, Any]:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         check(record)
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, TypeError, AttributeError) as e:
         raise RecordError(f"{path} is no record of a conformance run: {e}") from e
     assert isinstance(record, dict)
     return {**record, "coverage": record["coverage"] or []}

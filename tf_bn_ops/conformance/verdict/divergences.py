@@ -36,10 +36,6 @@ class Divergence:
     shown: int = 0
 
     @property
-    def is_stale(self) -> bool:
-        return self.covered > 0 and self.shown == 0 and not self.may_hide
-
-    @property
     def may_hide(self) -> bool:
         """Whether cases that it covers need not show it."""
         return self.machine_dependent or self.data_dependent
@@ -157,7 +153,3 @@ class Register:
                 entry.shown += 1
                 left = [d for d in left if d not in explained]
         return left
-
-    @property
-    def stale(self) -> list[Divergence]:
-        return [entry for entry in self.entries if entry.is_stale]
