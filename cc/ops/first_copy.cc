@@ -4,15 +4,16 @@
 
 #include <dlfcn.h>
 
-#include "tensorflow/core/framework/op_kernel.h"
+#include "cc/ops/registered_kernels.h"
+#include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/logging.h"
 
 namespace tf_bn_ops {
 
 bool IsFirstCopy() {
   static const bool is_first = [] {
-    constexpr char kOp[] = "TfBnOps>FusedBatchNormGrad";
-    if (tensorflow::GetRegisteredKernelsForOp(kOp).kernel().empty()) {
+    // Kernels for XLA are of a library of their own.
+    if (!HasKernel("TfBnOps>FusedBatchNormGrad", tensorflow::DEVICE_CPU)) {
       return true;
     }
     Dl_info own = {};

@@ -106,9 +106,7 @@ void Fuser::FuseForward(const Chain& chain) {
   if (const NodeDef* const addition = chain.addition()) {
     inputs.push_back(addition->input(chain.side_input));
   }
-  std::vector<NodeDef*> removed = chain.nodes;
-  removed.insert(removed.end(), chain.inner.begin(), chain.inner.end());
-  for (const std::string& control : ControlInputs(removed)) {
+  for (const std::string& control : ControlInputs(chain.nodes)) {
     inputs.push_back(control);
   }
 

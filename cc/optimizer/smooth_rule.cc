@@ -371,18 +371,19 @@ void Fuser::FuseSmoothBackward(NodeDef* gradient) {
 void Fuser::FuseSlope(const NodeDef& norm, const std::string& activation,
                       const TensorName& y_backprop,
                       const std::vector<NodeDef*>& nodes, NodeDef* gradient) {
-  const bool has_statistics =
-      IsTraining(*gradient)
-          ? TensorName::Parse(gradient->input(kGradReserveSpace2 - 1)) ==
-                    TensorName{norm.name(), kGradReserveSpace2 - 1} &&
-                TensorName::Parse(gradient->input(kGradReserveSpace2)) ==
-                    TensorName{norm.name(), kGradReserveSpace2}
-          : true;
+  // As the norm saves them, or as it was given them.
+  const auto is_norms = [&](int input) {
+    return TensorName::Parse(gradient->input(input)) ==
+               TensorName{norm.name(), input} ||
+           (!IsTraining(norm) && SameTensor(*gradient, input, norm, input));
+  };
   std::string refusal = NodeRefusal(*gradient);
   if (!refusal.empty()) {
   } else if (!SameTensor(*gradient, kGradX, norm, kX) ||
              !SameTensor(*gradient, kGradScale, norm, kScale) ||
-             IsTraining(*gradient) != IsTraining(norm) || !has_statistics) {
+             IsTraining(*gradient) != IsTraining(norm) ||
+             !is_norms(kGradReserveSpace2 - 1) ||
+             !is_norms(kGradReserveSpace2)) {
     refusal = "it is not the gradient of " + norm.name();
   } else if (!options_.same_shape(y_backprop,
                                   TensorName::Parse(norm.input(kX)))) {
@@ -493,6 +494,12 @@ std::string Fuser::SmoothRefusal(const Chain& chain) {
       }
       return !refusal.empty();
     });
+  }
+  std::vector<NodeDef*> behind = chain.inner;
+  behind.push_back(chain.last());
+  for (const std::string& control : ControlInputs(behind)) {
+    refusal = "what " + control.substr(1) +
+              " computes is waited for, and may depend on its other outputs";
   }
   if (!refusal.empty()) return refusal;
   return LeftToConvolution(chain)

@@ -18,6 +18,7 @@
 #include "cc/kernels/batch_norm_op.h"
 #include "cc/kernels/cpu_launch.h"
 #include "cc/kernels/generated/kernel_list.h"
+#include "cc/ops/registered_kernels.h"
 #include "tensorflow/core/framework/kernel_def.pb.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/types.h"
@@ -95,16 +96,10 @@ bool OverrideAll() {
   return true;
 }
 
-// Of two kernels with one priority none runs: a second copy registers nothing.
-bool IsFirstCopy() {
-  const auto registered =
-      tensorflow::GetRegisteredKernelsForOp("_FusedBatchNormGradEx");
-  return absl::c_none_of(registered.kernel(), [](const KernelDef& kernel) {
-    return kernel.device_type() == tensorflow::DEVICE_CPU;
-  });
-}
-
-[[maybe_unused]] const bool kOverridden = IsFirstCopy() && OverrideAll();
+// A second copy registers nothing.
+[[maybe_unused]] const bool kOverridden =
+    !HasKernel("_FusedBatchNormGradEx", tensorflow::DEVICE_CPU) &&
+    OverrideAll();
 
 }  // namespace
 }  // namespace tf_bn_ops

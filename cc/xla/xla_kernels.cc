@@ -14,6 +14,7 @@
 #include "cc/cpu/driver.h"
 #include "cc/kernels/generated/kernel_list.h"
 #include "cc/ops/op_call.h"
+#include "cc/ops/registered_kernels.h"
 #include "cc/xla/cpu_custom_call.h"
 #include "cc/xla/hlo_channels.h"
 #include "cc/xla/hlo_forward.h"
@@ -292,9 +293,17 @@ using ::tensorflow::DT_HALF;
 #define REGISTER_KERNEL(op, types, constraints)            \
   REGISTER_ON_BOTH(Name("TfBnOps>" #op) types constraints, \
                    BatchNormXlaOp<k##op>);
-TFBN_FOR_EACH_TWIN_KERNEL(REGISTER_KERNEL)
-TFBN_FOR_EACH_OTHER_KERNEL(REGISTER_KERNEL)
-REGISTER_ON_BOTH(Name("TfBnOps>BatchNormGatherStats"), GatherStatsXlaOp);
+bool RegisterKernels() {
+  TFBN_FOR_EACH_TWIN_KERNEL(REGISTER_KERNEL)
+  TFBN_FOR_EACH_OTHER_KERNEL(REGISTER_KERNEL)
+  REGISTER_ON_BOTH(Name("TfBnOps>BatchNormGatherStats"), GatherStatsXlaOp);
+  return true;
+}
+
+// A second copy registers nothing.
+[[maybe_unused]] const bool kRegistered =
+    !HasKernel("TfBnOps>FusedBatchNormGrad", tensorflow::DEVICE_CPU_XLA_JIT) &&
+    RegisterKernels();
 
 }  // namespace
 }  // namespace tf_bn_ops

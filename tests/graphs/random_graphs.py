@@ -37,6 +37,15 @@ from tf_bn_ops.spec import DTYPES
 
 v1 = tf.compat.v1
 CHANNELS = 3
+ACTIVATIONS = {
+    "relu": tf.nn.relu,
+    "relu6": tf.nn.relu6,
+    "tanh": tf.tanh,
+    "silu": tf.nn.silu,
+    "y sigmoid(y)": lambda y: y * tf.sigmoid(y),
+    "hard_silu": lambda y: y * tf.nn.relu6(y + 3.0) / 6.0,
+    "y hard_sigmoid(y)": lambda y: y * (tf.nn.relu6(y + 3.0) * (1.0 / 6.0)),
+}
 # Graphs that share a session, or a function.
 BATCH = 10
 # The bound of an output's error, as root mean square. Of the output itself, with the roundoff u
@@ -265,7 +274,8 @@ class Graph:
         return tf.cos(x)
 
     def _activation(self, y: tf.Tensor) -> tf.Tensor:
-        return self.draw.choice([tf.nn.relu] * 4 + [tf.nn.relu6] * 3 + [tf.tanh])(y)
+        kind = self.draw.choice(["relu"] * 4 + ["relu6"] * 3 + [*ACTIVATIONS][2:])
+        return ACTIVATIONS[kind](y)
 
     def _readers(self, y: tf.Tensor, name: str) -> None:
         draw = self.draw

@@ -116,6 +116,25 @@ def test_y_that_others_read_is_a_refusal_with_a_reason():
         assert close_fraction(got, want, tf.float32) > 0.999
 
 
+def test_what_waits_for_statistics_of_the_norm_stays():
+    """Fused, it would wait for itself."""
+
+    @tf.function(input_signature=[tf.TensorSpec(SHAPES["NHWC"])])
+    def forward(x):
+        outputs = tf_bn_ops.raw_ops.FusedBatchNormV3(
+            x=x, **dict(zip(("scale", "offset", "mean", "variance"), VECTORS, strict=True))
+        )
+        with tf.control_dependencies([tf.sin(outputs.batch_mean)]):
+            gate = tf.sigmoid(outputs.y)
+        return outputs.y * gate
+
+    concrete = forward.get_concrete_function()
+    (refused,) = rewrite.fusion_report(concrete)
+    assert "is waited for" in refused.refusal
+    x = data(SHAPES["NHWC"])
+    np.testing.assert_array_equal(rewrite.fuse(concrete)(x), concrete(x))
+
+
 def test_another_device_is_refused():
     x = tf.TensorSpec(SHAPES["NHWC"], tf.float32)
 

@@ -296,7 +296,7 @@ TWICE = """
 import os, sys
 import numpy as np, tensorflow as tf
 sys.path[:0] = [sys.argv[1]]
-KERNELS = "libtf_bn_ops_override.so"
+KERNELS, XLA = "libtf_bn_ops_override.so", "libtf_bn_ops_xla.so"
 copy, dtypes = sys.argv[2], [tf.float32, tf.half, tf.bfloat16]
 
 def use():
@@ -318,6 +318,12 @@ def use_kernels():
     y = tf.raw_ops.FusedBatchNormV3(x=x, scale=tf.ones(2), offset=tf.zeros(2), mean=[], variance=[])
     assert float(tf.reduce_max(y[0])) > 1
 
+def use_xla():
+    import tf_bn_ops
+    x = tf.cast(np.arange(16).reshape(2, 2, 2, 2), dtypes.pop())
+    norm = lambda x: tf_bn_ops.fused_batch_norm(x, tf.ones(2), tf.zeros(2)).y
+    np.testing.assert_allclose(tf.function(norm, jit_compile=True)(x), norm(x), atol=0.02)
+
 def load(name="libtf_bn_ops.so"):
     tf.load_op_library(f"{copy}/{name}")
 
@@ -335,6 +341,8 @@ STEPS = {
     "kernels, imported anew": "use_kernels(); import_anew(); use_kernels(); use()",
     "kernels, then a copy of them": "use_kernels(); load(KERNELS); use_kernels()",
     "a copy of the kernels, then ours": "load(KERNELS); use_kernels()",
+    "for XLA, then a copy": "use_xla(); load(XLA); use_xla()",
+    "a copy for XLA, then ours": "load(XLA); use_xla(); use()",
 }
 
 
@@ -343,6 +351,8 @@ def test_what_registers_twice_works(tmp_path, steps):
     """TensorFlow would run none of two kernels of one op, and takes a gradient once."""
     copy = tmp_path / "copy"
     shutil.copytree(_loader.installation().folder, copy)
+    if "XLA" in STEPS[steps] and not (copy / _loader.XLA_LIBRARY).exists():
+        pytest.skip("built without XLA")
     if not (copy / _loader.CORE_LIBRARY).exists():
         shutil.copy(_loader.core_library_path(), copy)
     result = forked.run(TWICE + STEPS[steps], ROOT, copy, env=environment(TF_CPP_MIN_LOG_LEVEL="3"))
