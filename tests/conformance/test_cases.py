@@ -12,7 +12,6 @@ from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases import execution_modes, foreign_shapes, generate, shapes
 from tf_bn_ops.conformance.cases.case import STATISTICS, CaseError
 from tf_bn_ops.conformance.flags import DEFAULT_CASES
-from tf_bn_ops.conformance.models import inputs
 from tf_bn_ops.conformance.models.formula_models import model_of
 
 DEFAULT = list(generate.generate(DEFAULT_CASES, 1))
@@ -106,34 +105,6 @@ def test_shapes_have_the_size_that_was_asked_for(layout):
     for _ in range(50):
         elements = math.prod(shapes.draw(rng, layout, large=True))
         assert shapes.LARGE_ELEMENTS[0] / 8 < elements < shapes.LARGE_ELEMENTS[1] * 8
-
-
-@pytest.mark.parametrize("kind", list(inputs.KINDS))
-@pytest.mark.parametrize("dtype", ["half", "bfloat16", "float32"])
-def test_fills_have_shapes_and_dtypes(kind, dtype):
-    for layout, shape in (
-        ("NHWC", (2, 3, 1, 9)),
-        ("NCDHW", (2, 9, 1, 3, 2)),
-        ("NCHW", (0, 2, 3, 4)),
-    ):
-        text = f"FusedBatchNormGradV3,{dtype},{layout},{'x'.join(map(str, shape))},training"
-        case = generate.parse(f"{text},{kind},given,eps=0.25,eager,seed=3")
-        values = fill(case).values
-        channels = spec.view_shape(shape, layout)[1]
-        for role in ("x", "y_backprop"):
-            assert values[role].shape == shape
-            assert values[role].dtype == spec.DTYPES[dtype].numpy
-        for role in ("scale", "mean", "variance", "offset"):
-            assert values[role].shape == (channels,)
-            assert values[role].dtype == np.float32
-
-
-@pytest.mark.parametrize("dtype", spec.OPS["BatchNormTrainingBackprop"].dtypes)
-def test_fills_of_training_backprop_have_one_dtype(dtype):
-    text = f"BatchNormTrainingBackprop,{dtype},NCTDHW,2x9x1x3x2x1,training,normal,batch"
-    values = fill(generate.parse(f"{text},eps=1e-09,eager,seed=3")).values
-    for role in ("x", "y_backprop", "scale", "mean", "variance", "offset"):
-        assert values[role].dtype == spec.DTYPES[dtype].numpy
 
 
 def _exact_cases():

@@ -16,7 +16,6 @@ from tf_bn_ops.conformance import conformance_command, runner
 from tf_bn_ops.conformance.cases import generate, real_inputs
 from tf_bn_ops.conformance.execution import workers
 from tf_bn_ops.conformance.execution.implementations import Implementation
-from tf_bn_ops.conformance.flags import VALUES
 from tf_bn_ops.conformance.models import bounds
 from tf_bn_ops.conformance.reports import record
 from tf_bn_ops.conformance.verdict import divergences
@@ -262,29 +261,6 @@ def test_builtin_passes_as_candidate_and_real_input_runs():
     assert "digits" in result.stdout
     assert "bounds textbook" in result.stdout
     assert re.search(r"divergence onednn-placeholder-is-scalar: seen in [1-9]", result.stdout)
-
-
-@pytest.mark.long
-def test_builtin_fails_where_the_list_of_divergences_is_wrong(monkeypatch, capsys):
-    """A divergence that nobody listed, and an entry that never shows."""
-    listed = divergences.Register.load().entries
-    left = [entry for entry in listed if entry.name != "frozen-channels-first-refused"]
-    bogus = divergences.Divergence(
-        "never-seen", "dtype:x_backprop", "so it is not", {"path": ["eigen"]}
-    )
-    monkeypatch.setattr(divergences.Register, "load", lambda: divergences.Register([*left, bogus]))
-    flags = ["--candidate=eigen", "--ops=V2", "--layouts=NCHW", "--cases=12", "--kinds=random"]
-    try:
-        assert (
-            conformance_command.main(["tf_bn_ops conformance", *flags, "--execution_modes=none"])
-            == 1
-        )
-    finally:
-        VALUES.unparse_flags()
-    output = capsys.readouterr().out
-    assert "unlisted divergence of the built-in (eigen): error: " in output
-    assert "is_training=False only support NHWC" in output
-    assert "known divergence never-seen: STALE" in output
 
 
 FRAGILE = "FusedBatchNormGradV2,float32,NHWC,1x2x2x{},training,normal,batch,eps=0.1,eager,seed=1"

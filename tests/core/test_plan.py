@@ -233,10 +233,6 @@ def test_the_scratch_holds_two_inputs_of_a_channel_in_l2():
 # ---- The request ---------------------------------------------------------------------------------
 
 
-def test_equal_requests_have_equal_plans():
-    assert plan((32, 64, 196)) == plan((32, 64, 196))
-
-
 def test_cache_sizes_of_zero_are_those_of_this_machine():
     found = c_abi.explain(FIRST, (32, 64, 196))
     assert int(found.call["llc_bytes"]) == c_abi.last_level_cache()

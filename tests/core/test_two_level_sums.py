@@ -149,18 +149,6 @@ def test_the_error_does_not_grow_with_the_number_of_terms(device):
     assert abs(total - exact) <= bounds.TWO_LEVEL_RUN * 2.0**-24 * exact
 
 
-@pytest.mark.parametrize("over", ["y_backprop", "x"])
-@pytest.mark.parametrize("implementation", ISA_BUILDS)
-def test_frozen_in_place_a_repeated_run_reads_what_it_read_before(implementation, over):
-    """On the CPU results are stored in the pass that sums."""
-    for view in VIEWS:
-        problem = powers_of_two(view, "bfloat16", 2.0**60, 2.0**70, False)
-        want = c_abi.run(problem, implementation=implementation)
-        outputs = {"x_backprop": problem[over]}
-        got = c_abi.run(problem, implementation=implementation, outputs=outputs)
-        assert c_abi.bits(got) == c_abi.bits(want)
-
-
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_run_that_overflows_changes_no_other_column_in_any_build(view):
     """Columns that share a vector differ between builds."""

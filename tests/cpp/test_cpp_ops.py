@@ -199,11 +199,6 @@ def test_a_bare_name_is_a_file_of_this_folder(programs, tmp_path):
     assert "./libtf_bn_ops.so cannot be loaded" in told.stdout.splitlines()[1]
 
 
-def test_the_folders_are_there():
-    assert (pathlib.Path(tf_bn_ops.get_include()) / "tf_bn_ops" / "ops.h").is_file()
-    assert (pathlib.Path(tf_bn_ops.get_lib()) / "libtf_bn_ops_client.so").is_file()
-
-
 @pytest.mark.long
 def test_the_documented_commands_compile_the_example(repo_root, tmp_path):
     """The shell code of docs/cpp.md, unchanged."""

@@ -309,6 +309,72 @@ def test_a_malformed_call_is_one_sentence_that_xla_says_too(op):
     assert found or len(op.inputs) == 1
 
 
+REFUSALS = (
+    tf.errors.InvalidArgumentError,
+    tf.errors.UnimplementedError,  # TensorFlow's own casts.
+    tf.errors.NotFoundError,  # No kernel for the types.
+    tf.errors.ResourceExhaustedError,
+    *(TypeError, ValueError, OverflowError),
+)
+ODD_VALUES = (
+    *(None, "text", "\0", "NHWC" * 500, b"\xff\xfe", [], {}, [[1.0], [2.0, 3.0]], object(), 1j),
+    *(-1, 1 << 40, 1e300, np.nan),
+)
+ODD_TYPES = ("int32", "string", "complex64", "bool", "float64", "half", "bfloat16", "float32")
+
+
+def spoiled(tensor: tf.Tensor, rng: np.random.Generator) -> Any:
+    """An input of another shape or type, or what is no tensor. Of huge sizes behind a zero
+    TensorFlow takes no product."""
+    shape, dtype = tensor.shape.as_list(), tensor.dtype
+    at = int(rng.integers(max(1, len(shape))))
+    before, after = shape[:at], shape[at + 1 :]
+    shapes = [[*before, *after], [*before, 2, *shape[at:]], [*before, 0, *after], [1] * 7, []]
+    shapes += [[*before, 9, *after], [0, *rng.choice([1 << 31, 1 << 40, 1 << 62], len(shape))]]
+    kind = rng.random()
+    if kind < 0.1:
+        return ODD_VALUES[rng.integers(len(ODD_VALUES))]
+    if kind < 0.3:
+        dtype = tf.as_dtype(ODD_TYPES[rng.integers(len(ODD_TYPES))])
+    else:
+        shape = shapes[rng.integers(len(shapes))]
+    return tf.fill(shape, "text") if dtype == tf.string else tf.cast(tf.fill(shape, 1.0), dtype)
+
+
+@of_every_op
+@times
+def test_several_mistakes_at_once_are_refused_and_change_nothing(op, times):
+    """By kernels and by shape functions of partly known shapes; some mistakes cancel each other."""
+    call, tensors, attrs = call_of(small(op))
+    want, rng, accepted = bits(call(tensors)), np.random.default_rng(13), 0
+
+    def placeholder(given: Any) -> Any:
+        if not isinstance(given, tf.Tensor):
+            return given
+        shape = [None if rng.random() < 0.3 else size for size in given.shape]
+        return tf.compat.v1.placeholder(given.dtype, None if rng.random() < 0.2 else shape)
+
+    for number in range(50 * times):
+        given, odd = dict(tensors), {}
+        for _ in range(rng.integers(1, 4)):
+            if attrs and rng.random() < 0.25:
+                odd[[*attrs][rng.integers(len(attrs))]] = ODD_VALUES[rng.integers(len(ODD_VALUES))]
+            else:
+                name = [*tensors][rng.integers(len(tensors))]
+                given[name] = spoiled(tensors[name], rng)
+        try:
+            if number % 2:
+                call(given, **odd)
+            else:
+                with tf.Graph().as_default():
+                    call({name: placeholder(value) for name, value in given.items()}, **odd)
+            accepted += 1
+        except REFUSALS as error:
+            assert str(error).strip(), repr(error)
+    assert accepted < 35 * times
+    assert bits(call(tensors)) == want
+
+
 # ---- Compiled by XLA -----------------------------------------------------------------------------
 
 

@@ -1,13 +1,11 @@
-"""Malformed calls, concurrent calls, lack of memory.
+"""Concurrent calls, lack of memory.
 
-Promised: a malformed call is an error with a message, whatever is wrong with it, and changes
-nothing for the calls that follow; concurrent calls are bitwise identical to sequential ones; where
-memory is exhausted, for outputs or for the workspace, the error is ResourceExhausted.
+Promised: concurrent calls are bitwise identical to sequential ones; where memory is exhausted, for
+outputs or for the workspace, the error is ResourceExhausted.
 """
 
 from __future__ import annotations
 
-import json
 import pathlib
 import threading
 import time
@@ -17,21 +15,6 @@ import pytest
 from op_calls import bits, call_of, small
 
 from tf_bn_ops.spec import OPS
-
-TESTS = pathlib.Path(__file__).resolve().parents[1]
-
-
-@pytest.mark.long
-def test_ten_thousand_malformed_calls():
-    report = json.loads(forked.output((TESTS / "malformed_calls.py").read_text(), 10_000, 1))
-    assert report["useless"] == [], "refused with another exception than for wrong arguments"
-    assert report["unchanged"], "valid calls have other results after malformed ones"
-    outcomes = report["outcomes"]
-    assert sum(outcomes.values()) == 10_000
-    # Some mistakes cancel each other or are none, such as a shape that is unknown in a graph.
-    assert outcomes["accepted"] < 2_000
-    assert outcomes["InvalidArgumentError"] > 2_000, "most are to reach the kernels"
-    assert outcomes["ValueError"] > 1_000, "and the shape functions"
 
 
 def call_for(seconds: float) -> tuple[int, set[str]]:

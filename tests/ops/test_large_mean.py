@@ -202,15 +202,6 @@ def test_a_mean_that_is_given_is_taken_where_it_is_another():
             assert a.numpy().tobytes() == b.numpy().tobytes()
 
 
-def test_frozen_there_is_nothing_to_keep():
-    x, _ = constants("plain")
-    forward = raw_ops.FusedBatchNormV3(
-        x=x, scale=tf.ones(C), offset=tf.zeros(C), mean=tf.zeros(C), variance=tf.ones(C),
-        is_training=False,
-    )  # fmt: skip
-    assert forward.reserve_space_3.shape == (0,)
-
-
 @pytest.mark.parametrize("case", ["large mean", "price"])
 def test_of_the_statistics_that_are_returned(case):
     x, _ = constants(case)

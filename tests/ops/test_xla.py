@@ -16,8 +16,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from build_helpers import run
-from op_calls import call_of as call_of_case
-from op_calls import small
 
 import tf_bn_ops
 from tf_bn_ops import _loader, spec
@@ -65,36 +63,31 @@ def hlo(function: Callable[..., Any], *arguments: Any) -> str:
 # ---- Values --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("side_inputs", [0, 1])
-def test_a_forward_op_is_one_custom_call(side_inputs, monkeypatch):
-    x, vector = tf.ones([2, 3, 4, 5]), tf.ones([5])
-    inputs = [x, vector, vector, tf.ones([0]), tf.ones([0]), *[x] * side_inputs]
-    call = call_of("FusedBatchNormEx", {"activation_mode": "Relu"})
+VIEW, VECTOR, NONE = (2, 3, 4, 5), (5,), (0,)
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs", "shapes"),
+    [
+        ("FusedBatchNormEx", {"activation_mode": "Relu"}, (VIEW, VECTOR, VECTOR, NONE, NONE)),
+        ("FusedBatchNormEx", {"activation_mode": "Relu"}, (VIEW, VECTOR, VECTOR, NONE, NONE, VIEW)),
+        ("FusedBatchNormGrad", {}, (VIEW, VIEW, VECTOR, VECTOR, VECTOR)),
+    ],
+    ids=["forward", "side input", "gradient"],
+)
+def test_an_op_is_one_custom_call_unless_the_variable_says_hlo(op, attrs, shapes, monkeypatch):
+    call, inputs = call_of(op, attrs), [tf.ones(shape) for shape in shapes]
     program = hlo(call, *inputs)
     assert re.findall('custom_call_target="([^"]*)"', program) == ["tf_bn_ops.call"]
     assert "reduce" not in program
     monkeypatch.setenv(COMPILE, "hlo")
     program = hlo(call, *inputs)
     assert "custom-call" not in program
-    # The mean, and the variance around it: sums in float64.
+    # In float64: the mean, and the variance around it, or the two sums of the gradient.
     assert program.count("f64[5]{0} reduce(") == 2
-
-
-def test_the_variable_replaces_the_custom_call_by_hlo(monkeypatch):
-    case = small(OPS["FusedBatchNormGrad"], "NHWC", shape=(2, 3, 4, 5))
-    by_name, tensors, _ = call_of_case(case)
-    call = lambda *values: by_name(dict(zip(tensors, values, strict=True)))  # noqa: E731
-    program = hlo(call, *tensors.values())
-    assert 'custom_call_target="tf_bn_ops.call"' in program
-    assert "reduce" not in program
-    monkeypatch.setenv(COMPILE, "hlo")
-    program = hlo(call, *tensors.values())
-    assert "custom-call" not in program
-    # Sums in float64.
-    assert "f64[5]{0} reduce(" in program
     monkeypatch.setenv(COMPILE, "HLO")
     with pytest.raises(ValueError, match="TF_BN_OPS_XLA is 'HLO': set it to"):
-        hlo(call, *tensors.values())
+        hlo(call, *inputs)
 
 
 @pytest.mark.long
