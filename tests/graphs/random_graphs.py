@@ -52,8 +52,9 @@ BATCH = 10
 # of the element type: each norm divides by a deviation that is an eighth or more of its input, once
 # in each direction. And of what the output changes by if the graph that is not fused gets inputs
 # that are a few u off: where terms cancel, as in the gradient of a scale in front of another norm,
-# rounding is all there is, and 16-bit masks differ where y is at its bound.
-ROUNDOFFS, CHANGES = 64, 16
+# rounding is all there is, and 16-bit masks differ where y is at its bound. Where terms cancel
+# whatever the inputs are, as in the gradient of a norm's sum by x: what a sum of them may be off by.
+ROUNDOFFS, CHANGES, CANCELLED = 64, 16, 2.0**-44
 NUDGES, NUDGE = 2, 4.0
 
 
@@ -346,9 +347,10 @@ class Result:
         """`want` is of the graphs that are not fused; `nudged` with several other inputs."""
         for at, graph in enumerate(graphs):
             roundoffs = graph.num_norms * ROUNDOFFS * graph.unit_roundoff
+            cancelled = CANCELLED * max(map(size, want[at]), default=0.0)
             for i, (x, y) in enumerate(zip(got[at], want[at], strict=True)):
                 change = max(size(each[at][i], y) for each in nudged)
-                error, bound = size(x, y), roundoffs * size(y) + CHANGES * change
+                error, bound = size(x, y), roundoffs * size(y) + CHANGES * change + cancelled
                 if not error <= bound or not np.isfinite(bound):
                     self.wrong.setdefault(
                         graph.draw.index,
