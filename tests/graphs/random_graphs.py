@@ -53,7 +53,7 @@ BATCH = 10
 # in each direction. And of what the output changes by if the graph that is not fused gets inputs
 # that are a few u off: where terms cancel, as in the gradient of a scale in front of another norm,
 # rounding is all there is, and 16-bit masks differ where y is at its bound. Where terms cancel
-# whatever the inputs are, as in the gradient of a norm's sum by x: what a sum of them may be off by.
+# whatever the inputs are, as in the gradient of a norm's sum by x: what a sum may be off by.
 ROUNDOFFS, CHANGES, CANCELLED = 64, 16, 2.0**-44
 NUDGES, NUDGE = 2, 4.0
 
