@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import zipfile
+from xml.etree import ElementTree
 
 import pytest
 from build_helpers import build_op_library, installed, run, site_packages
@@ -64,12 +65,49 @@ def test_library_of_a_vendor_is_judged_where_ours_is_not(python, tmp_path):
     for op, status in (("StatelessBnGrad", 0), ("UnwrittenTailBnGrad", 1)):
         text = (THIRD_PARTY / "stateful.toml").read_text(encoding="utf-8")
         (tmp_path / "mapping.toml").write_text(text.replace("StatelessBnGrad", op))
-        flags = (f"--library={library}", "--mapping=mapping.toml", "--json=run.json", "--shrink=0")
+        flags = (f"--library={library}", "--mapping=mapping.toml", "--junit=run.xml", "--shrink=0")
         more = ("--kinds=relations", "--cases=20", "--execution_modes=poison")
         result = _judge(python, tmp_path, *flags, *more)
         assert result.returncode == status, result.stdout + result.stderr
-        assert (tmp_path / "run.json").exists()
+        assert (tmp_path / "run.xml").exists()
     assert "is not written in" in result.stdout
+
+
+@pytest.mark.long
+def test_shards_in_a_vendors_ci_are_merged_into_one_report(python, tmp_path):
+    """The workflow of docs/conformance.md: each shard has a status and files of its own; the merged
+    ones have all cases. A shard that fails makes the report fail, too."""
+    build_op_library(THIRD_PARTY / "vendor_ops.cc", tmp_path / "libvendor.so")
+    mapping = (THIRD_PARTY / "vendor.toml").read_text(encoding="utf-8")
+    strict = mapping[: mapping.index("[[op.tolerance]]")].replace("gamma", "GAMMA")
+    cases = []
+    for shard in ("1/2", "2/2"):
+        (tmp_path / "vendor.toml").write_text(mapping)
+        name = shard[0]
+        flags = ("--library=libvendor.so", "--mapping=vendor.toml", "--cases=40")
+        flags += ("--kinds=random,contract,relations",)
+        files = (f"--json={name}.json", f"--junit={name}.xml")
+        result = _judge(python, tmp_path, *flags, f"--shard={shard}", *files)
+        assert result.returncode == 0, result.stdout + result.stderr
+        cases.append(_junit_cases(tmp_path / f"{name}.xml"))
+    assert all(cases) and not set(cases[0]) & set(cases[1])
+    merged = ("--html=all.html", "--junit=all.xml")
+    result = _judge(python, tmp_path, "merge", "1.json", "2.json", *merged)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert sorted(_junit_cases(tmp_path / "all.xml")) == sorted([*cases[0], *cases[1]])
+    assert "Vendor&gt;BnGrad" in (tmp_path / "all.html").read_text(encoding="utf-8")
+    # A mapping that does not fit the library: no verdict, one sentence.
+    (tmp_path / "vendor.toml").write_text(strict)
+    result = _judge(python, tmp_path, *flags)
+    assert result.returncode == 2
+    assert "GAMMA" in result.stderr and "Traceback" not in result.stderr
+
+
+def _junit_cases(path):
+    """But for what every shard lists: known divergences that it shows, signatures of the ops."""
+    found = ElementTree.parse(path).iter("testcase")
+    of_all = ("known divergences", "signatures")
+    return [case.get("name") for case in found if case.get("classname") not in of_all]
 
 
 @pytest.mark.long

@@ -110,27 +110,27 @@ def test_missing_library_is_said():
 
 
 @pytest.fixture
-def report(tmp_path):
-    """Runs `report` of a record without cases in a folder of its own, with an output that is given;
+def merge(tmp_path):
+    """Runs `merge` of a record without cases in a folder of its own, with an output that is given;
     its exit status and what it says on stderr."""
     blank = {
         name: dict.fromkeys(record.SCHEMA[name])
-        for name in ("", "settings", "machine", "candidate")
+        for name in ("", "settings", "machines", "candidate")
     }
     blank["settings"] |= {"seed": 1, "cases": 0, "selection": {}, "bounds": "strict", "shrink": 0}
-    blank["machine"] |= {"gpus": [], "cpu": "c", "architecture": "a", "cores": 1, "system": "s"}
+    blank["machines"] |= {"gpus": [], "cpu": "c", "architecture": "a", "cores": 1, "system": "s"}
     blank["candidate"] |= {"ops": "o", "mapped": []}
     whole = {
         **blank[""], "schema": record.VERSION, "command": "c", "replay": "r", "seconds": 1.0,
         "date": "2026-01-01T00:00:00Z", "settings": blank["settings"], "total": 0,
-        "versions": {"tensorflow": "0"}, "machine": blank["machine"],
+        "versions": {"tensorflow": "0"}, "machines": [blank["machines"]],
         "candidate": blank["candidate"], "implementations": ["candidate"], "divergences": [],
         "coverage": [], "cases": [],
     }  # fmt: skip
     (tmp_path / "run.json").write_text(record.dumps(whole))
 
     def go(*flags, stdout=subprocess.DEVNULL):
-        program = [sys.executable, "-m", "tf_bn_ops", "conformance", "report", "run.json", *flags]
+        program = [sys.executable, "-m", "tf_bn_ops", "conformance", "merge", "run.json", *flags]
         done = subprocess.run(
             program, cwd=tmp_path, env=_environment(), stdout=stdout, stderr=subprocess.PIPE,
             text=True, timeout=60,
@@ -140,7 +140,7 @@ def report(tmp_path):
     return go
 
 
-def test_reports_go_into_what_is_there(report, tmp_path):
+def test_reports_go_into_what_is_there(merge, tmp_path):
     """A link is followed, a pipe and a device stay what they are, a file keeps its mode."""
     real = tmp_path / "real"
     real.write_text("old")
@@ -150,7 +150,7 @@ def test_reports_go_into_what_is_there(report, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     read = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     for name in ("link", "new_link", "pipe", "/dev/null"):
-        assert report(f"--json={name}") == (0, ""), name
+        assert merge(f"--json={name}") == (0, ""), name
     whole = (tmp_path / "run.json").read_text()
     assert real.read_text() == (tmp_path / "new").read_text() == whole
     assert real.stat().st_mode & 0o777 == 0o640
@@ -159,7 +159,7 @@ def test_reports_go_into_what_is_there(report, tmp_path):
     os.close(read)
     # What was printed before stays before it, in a file, too.
     with open(tmp_path / "printed", "w") as printed:
-        assert report("--json=/dev/stdout", stdout=printed) == (0, "")
+        assert merge("--json=/dev/stdout", stdout=printed) == (0, "")
     said = (tmp_path / "printed").read_text()
     assert said.endswith(whole) and "conformance passed" in said
     assert not list(tmp_path.glob(".*"))
@@ -175,22 +175,22 @@ def test_reports_go_into_what_is_there(report, tmp_path):
         ("run.json/below", "cannot write"),
     ],
 )
-def test_a_report_that_cannot_be_written_is_no_failed_case(report, tmp_path, name, why):
+def test_a_report_that_cannot_be_written_is_no_failed_case(merge, tmp_path, name, why):
     os.mkfifo(tmp_path / "unread")
     (tmp_path / "circle").symlink_to("circle")
-    status, said = report(f"--json={name}", "--html=page.html")
+    status, said = merge(f"--json={name}", "--html=page.html")
     assert status == 2 and why in said and len(said.splitlines()) == 1, said
     # The other report is written where that is known at the end only.
     assert (tmp_path / "page.html").exists() == (name in ("/dev/full", "unread"))
 
 
-def test_an_output_that_cannot_be_written_is_no_failed_case(report):
+def test_an_output_that_cannot_be_written_is_no_failed_case(merge):
     with open("/dev/full", "w") as full:
-        status, said = report(stdout=full)
+        status, said = merge(stdout=full)
     assert status == 2 and "No space left" in said and len(said.splitlines()) == 1
     read, write = os.pipe()
     os.close(read)
-    assert report(stdout=write) == (141, "")
+    assert merge(stdout=write) == (141, "")
     os.close(write)
 
 

@@ -54,7 +54,7 @@ def test_a_flag_is_spelled_and_means_the_same_in_all_commands():
     """Kinds of values stand for meanings; a list is plural, so no name has both spellings."""
     kinds: dict[str, set[str]] = {}
     modules = [module for module, _ in _COMMANDS.values()]
-    for name in (*modules, "tf_bn_ops.conformance.reports.report_command"):
+    for name in (*modules, "tf_bn_ops.conformance.reports.merge"):
         values = importlib.import_module(name)._FLAGS
         for flag in values:
             kinds.setdefault(flag, set()).add(values[flag].flag_type())

@@ -2,7 +2,7 @@
 
 usage: python -m tf_bn_ops conformance [flags]
        python -m tf_bn_ops conformance export [flags] DIR
-       python -m tf_bn_ops conformance report FILE.json [--json --html]
+       python -m tf_bn_ops conformance merge FILE.json ... [--json --junit --html]
 
 Exit status: 0 all cases passed, 1 a case failed, 2 wrong usage, a missing part, or a report that
 cannot be written.
@@ -49,7 +49,7 @@ from tf_bn_ops.conformance.flags import VALUES as _FLAGS
 from tf_bn_ops.conformance.minimize import program, shrink
 from tf_bn_ops.conformance.models.formula_models import model_of
 from tf_bn_ops.conformance.models.inputs import as_given
-from tf_bn_ops.conformance.reports import environment, report_command, terminal
+from tf_bn_ops.conformance.reports import environment, merge, shards, terminal
 from tf_bn_ops.conformance.reports import record as record_lib
 from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.settings import Settings
@@ -113,6 +113,7 @@ class _Run:
         self._inputs = _InputSource()
         self._entries = flags.mapped_ops()
         self._kinds = flags.kinds()
+        self._shard = flags.shard()
         self._candidate = flags.candidate(self._entries)
         self._inputs.as_given = self._candidate.ops != implementations.OWN_OPS
         self._inputs.on_device = _FLAGS.device is not None
@@ -124,7 +125,7 @@ class _Run:
             flags.profile(), divergences.Register.load(), self._candidate.path,
             flags.exempt(self._candidate), self._candidate.drop_in, self._candidate.mapped,
         )  # fmt: skip
-        report_command.check_outputs(_FLAGS)
+        merge.check_outputs(_FLAGS)
 
     def _combinations(self) -> list[Combination]:
         combos = flags.combinations()
@@ -156,22 +157,28 @@ class _Run:
             for worker in self._workers:
                 worker.wait_until_ready()
             facts = self._workers[0].facts
-            cases = self._cases(facts)
-            if not cases:
+            whole = self._cases(facts)
+            if not whole:
                 raise UsageError("these flags select no case: a run without any proves nothing")
+            chosen = (self._shard or shards.Shard(1, 1)).of(whole, _FLAGS.seed)
+            if not chosen:
+                raise UsageError(
+                    f"--shard={_FLAGS.shard} has none of the {len(whole)} cases, which proves "
+                    f"nothing: make at most {len(whole)} shards"
+                )
             for worker in self._workers:
-                worker.expect({mode for case in cases for mode in case.execution_modes})
-            found = self._judge(cases)
+                worker.expect({mode for _, case in chosen for mode in case.execution_modes})
+            found = self._judge(chosen)
             self._add_programs(found)
             record = {
                 **self._circumstances(facts),
                 "seconds": round(time.monotonic() - started, 3),
-                "total": len(cases),
+                "total": len(whole),
                 "divergences": record_lib.of_divergences(self._settings.known),
-                "coverage": self._coverage(cases[: len(found)], facts),
+                "coverage": self._coverage([case for _, case in chosen[: len(found)]], facts),
                 "cases": found,
             }
-            return report_command.report(self._console, record, _FLAGS)
+            return merge.report(self._console, record, _FLAGS)
         finally:
             for worker in self._workers:
                 worker.close()
@@ -265,7 +272,7 @@ class _Run:
             *foreign,
         ]
 
-    def _judge(self, cases: Sequence[Case]) -> list[dict[str, Any]]:
+    def _judge(self, chosen: Sequence[tuple[int, Case]]) -> list[dict[str, Any]]:
         """Runs and judges cases; their entries of the record."""
         found = []
         columns = (
@@ -278,9 +285,10 @@ class _Run:
         with rich.progress.Progress(
             *columns, console=self._console, transient=True, disable=hidden
         ) as progress:
-            task = progress.add_task("conformance", total=len(cases))
+            task = progress.add_task("conformance", total=len(chosen))
+            cases = (case for _, case in chosen)
             results = runner.run(cases, self._inputs.fill, self._workers, self._settings)
-            for index, result in enumerate(results):
+            for (index, _), result in zip(chosen, results, strict=False):
                 found.append(record_lib.of_result(index, result))
                 progress.update(task, advance=1)
                 if _FLAGS.repro is not None:
@@ -335,8 +343,9 @@ class _Run:
                 "bounds": flags.profile().name,
             },
             "versions": environment.versions(facts),
-            "machine": environment.describe(facts),
+            "machines": [environment.describe(facts)],
             "candidate": self._judged(),
+            "shard": dataclasses.asdict(self._shard) if self._shard else None,
             "implementations": [worker.name for worker in self._workers],
         }
 
@@ -357,7 +366,7 @@ class _Run:
 
 
 # Name -> module with flags and a `main` of its own.
-_SUBCOMMANDS = {"export": export_command, "report": report_command}
+_SUBCOMMANDS = {"export": export_command, "merge": merge}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -371,6 +380,7 @@ def main(argv: Sequence[str]) -> int:
         mapping.MappingError,
         real_inputs.RealInputError,
         record_lib.RecordError,
+        shards.ShardError,
         workers.WorkerError,
     )
     console, arguments = terminal.console(), list(argv)[1:]

@@ -1,10 +1,13 @@
-"""Reports: the record of a run, JSON, the HTML page.
+"""Reports: the record of a run, JSON, JUnit XML, the HTML page, shards and their merger.
 
 Runs go through the command line with NumPy kernels in place of the processes that run TensorFlow.
 """
 
+import copy
 import html.parser
 import json
+import re
+import xml.etree.ElementTree as ET
 
 import numpy as np
 import numpy_kernels
@@ -13,7 +16,7 @@ import pytest
 from tf_bn_ops.conformance import conformance_command
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
 from tf_bn_ops.conformance.flags import DEFAULT_SEED, VALUES
-from tf_bn_ops.conformance.reports import overview, page, record, summary
+from tf_bn_ops.conformance.reports import junit, overview, page, record, shards, summary
 from tf_bn_ops.conformance.verdict import divergences
 
 FLAGS = (
@@ -23,6 +26,8 @@ FLAGS = (
     "--candidate=numpy:kernels",
     "--shrink=1",
 )
+# What two runs of the same cases may differ in.
+CIRCUMSTANCES = ("seconds", "date", "command")
 
 
 class _Worker(numpy_kernels.KernelRunner):
@@ -55,7 +60,7 @@ def run(monkeypatch, tmp_path, capsys):
 
     def go(*flags, worker=_Worker, name="run"):
         monkeypatch.setattr(conformance_command.workers, "Worker", worker)
-        files = {kind: tmp_path / f"{name}.{kind}" for kind in ("json", "html")}
+        files = {kind: tmp_path / f"{name}.{kind}" for kind in ("json", "junit", "html")}
         command = ["tf_bn_ops conformance", *flags, *(f"--{k}={f}" for k, f in files.items())]
         try:
             status = conformance_command.main(command)
@@ -65,6 +70,10 @@ def run(monkeypatch, tmp_path, capsys):
         return status, files, printed.out + printed.err
 
     return go
+
+
+def _like(record_of_a_run):
+    return {k: v for k, v in record_of_a_run.items() if k not in CIRCUMSTANCES}
 
 
 def test_json_holds_every_case_and_is_read_back(run):
@@ -100,13 +109,14 @@ def test_failures_are_in_every_report(run):
     assert places == sorted(places) and places[0] < 3, places
     replay = f"{read['replay']} {case['case']}"
     assert "--candidate=numpy:kernels --repro" in replay
-    for text in (printed, files["html"].read_text()):
+    root = ET.parse(files["junit"]).getroot()
+    assert root.get("failures") == str(len(failed))
+    (element,) = root.findall(f".//testcase[@name='{case['case']}']")
+    assert element.find("failure").get("type") == record.VALUES
+    assert element.find("failure").get("message") == case["failures"][0]
+    for text in (printed, element.find("failure").text, files["html"].read_text()):
         assert replay in text
         assert case["failures"][0] in text
-    # And from the file of the run come its other reports.
-    again, others, printed_again = run("report", str(files["json"]), name="again")
-    assert (again, others["html"].read_text()) == (1, files["html"].read_text())
-    assert printed_again == printed
 
 
 class _WrongInOneLayout(_Worker):
@@ -146,6 +156,19 @@ def test_what_is_not_covered_is_said(run):
     _, files, printed = run(*FLAGS, "--cases=700")
     (entry,) = (e for e in record.load(files["json"])["coverage"] if "V3" in e["op"])
     assert not entry["missing"] and "pairs of FusedBatchNormGradV3" not in printed
+
+
+def test_junit_has_every_case_once_and_counts_them(run):
+    _, files, _ = run(*FLAGS)
+    read = record.load(files["json"])
+    root = ET.parse(files["junit"]).getroot()
+    assert root.tag == "testsuites"
+    names = [element.get("name") for element in root.iter("testcase")]
+    assert sorted(names) == sorted(case["case"] for case in read["cases"])
+    assert root.get("tests") == "42"
+    assert root.get("failures") == root.get("errors") == "0"
+    for suite in root.findall("testsuite"):
+        assert int(suite.get("tests")) == len(suite.findall("testcase"))
 
 
 class _Page(html.parser.HTMLParser):
@@ -191,8 +214,8 @@ def test_page_is_whole_and_needs_nothing_from_elsewhere(run):
         assert " ".join(key[1:]) in labels
     assert sum(attrs.get("class") == "mark" for _, attrs in parsed.tags) >= 3 * len(numbers.groups)
     for said in (
-        "0 of 42 cases failed", "onednn", read["machine"]["cpu"], "version of tensorflow",
-        read["command"], "seed", "Known divergences", "Evidence", "Worst cases",
+        "0 of 42 cases failed", "onednn", read["machines"][0]["cpu"], "version of tensorflow",
+        read["command"], "seed", "Known divergences", "Worst cases",
     ):  # fmt: skip
         assert said in parsed.text, said
 
@@ -212,6 +235,9 @@ def test_names_that_reports_have_never_heard_of_are_shown(run):
     }
     case["execution_modes"] = {"rocm": {"by_pigeon": "differs"}}
     read["implementations"].append("rocm")
+    root = ET.fromstring(junit.of_record(read))
+    assert root.find(".//testcase/error").get("type") == "hang"
+    assert root.get("errors") == "1"
     shown = _Page(page.of_record(read)).text
     for word in (
         "hang",
@@ -233,22 +259,111 @@ def test_rounding_in_the_file_acquits_nobody():
     assert record._rounded(np.inf) is None
 
 
+@pytest.mark.long
+def test_merged_shards_are_the_whole_run(run):
+    """Also where cases fail; shards in any order."""
+    _, files, whole_printed = run(*FLAGS, worker=_Wrong, name="whole")
+    whole = record.load(files["json"])
+    parts, total = [], 0
+    for i in (3, 1, 2):
+        _, files, printed = run(*FLAGS, f"--shard={i}/3", worker=_Wrong, name=f"shard{i}")
+        assert f"shard {i} of 3" in printed
+        parts.append(files["json"])
+        total += len(record.load(files["json"])["cases"])
+    assert total == 42
+    status, files, printed = run("merge", *map(str, parts), name="merged")
+    assert status == 1
+    merged = record.load(files["json"])
+    assert _like(merged) == _like(whole)
+    assert "--shard" not in merged["command"]
+    # All that is printed, but for the last line, which has the seconds.
+    assert printed.splitlines()[:-1] == whole_printed.splitlines()[:-1]
+    assert ET.parse(files["junit"]).getroot().get("tests") == "42"
+    # And from one file of a whole run come its other reports.
+    status, again, _ = run("merge", str(files["json"]), name="again")
+    assert status == 1
+    assert again["html"].read_text() == files["html"].read_text()
+
+
+def test_merged_shards_of_a_good_run_pass(run):
+    parts = []
+    for i in (1, 2):
+        status, files, _ = run(*FLAGS, f"--shard={i}/2", name=f"part{i}")
+        assert status == 0
+        parts.append(str(files["json"]))
+    assert run("merge", *parts)[0] == 0
+
+
+def test_shards_are_disjoint_and_balanced():
+    items = list(range(1000))
+    parts = [shards.Shard(i, 7).of(items, seed=5) for i in range(1, 8)]
+    assert sorted(i for part in parts for i, _ in part) == items
+    assert all(part == sorted(part) and all(i == item for i, item in part) for part in parts)
+    assert {len(part) for part in parts} <= {142, 143}
+    # Cases repeat in a rhythm (one of 70 is large): no shard may get all of them.
+    assert all(sum(i % 70 == 33 for i, _ in part) < 8 for part in parts)
+    assert shards.Shard(1, 1).of(items, seed=5) == list(enumerate(items))
+
+
+@pytest.fixture
+def two(run):
+    """The records of two shards of a small run."""
+    flags = ("--ops=V2", "--kinds=random", "--cases=4", "--candidate=numpy:kernels")
+    return [
+        (f"{i}.json", record.load(run(*flags, f"--shard={i}/2", name=str(i))[1]["json"]))
+        for i in (1, 2)
+    ]
+
+
+def _changed(name, change):
+    def apply(pair):
+        pair[1][1][name] = change(pair[1][1][name])
+        return pair
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda pair: [], "nothing to merge"),
+        (lambda pair: pair[:1], "missing: the shards 2/2"),
+        (lambda pair: [pair[0], pair[0]], "1.json and 1.json are both shard 1/2"),
+        (_changed("shard", lambda _: None), "2.json is no shard"),
+        (_changed("shard", lambda _: {"index": 2, "count": 3}), "one of 2 shards, 2.json one of 3"),
+        (_changed("settings", lambda s: {**s, "seed": 9}), "settings: seed 1 and 9"),
+        (_changed("versions", lambda v: {**v, "tensorflow": "1.0"}), "tensorflow '0.0' and '1.0'"),
+        (_changed("candidate", lambda c: {**c, "digest": "f00"}), "digest None and 'f00'"),
+        (_changed("cases", lambda c: c[:1]), "do not hold the 4 cases"),
+    ],
+)  # fmt: skip
+def test_what_is_not_one_run_is_refused(two, change, message):
+    with pytest.raises(shards.ShardError, match=re.escape(message)):
+        shards.merge(change(two))
+
+
 def test_refusal_is_one_sentence_and_status_2(run, tmp_path):
     broken = tmp_path / "broken.json"
     broken.write_text(f'{{"schema": {record.VERSION}}}')
     for files, message in (
-        ([], "name the one JSON file"),
+        ([], "nothing to merge"),
         ([str(broken)], "should have the fields"),
         (["/nowhere.json"], "/nowhere.json is no record"),
     ):
-        status, _, printed = run("report", *files)
+        status, _, printed = run("merge", *files)
         assert status == 2
         assert message in printed
         assert len(printed.strip().splitlines()) == 1
+    for flag in ("--shard=3/2", "--shard=0/2", "--shard=x"):
+        status, _, printed = run(*FLAGS, flag)
+        assert status == 2
+        assert "--shard takes i/n" in printed
+    status, _, printed = run(*FLAGS, "--shard=43/43")
+    assert status == 2 and "--shard=43/43 has none of the 42 cases" in printed
 
 
-@pytest.mark.parametrize("kind", ["json", "html"])
-@pytest.mark.parametrize("command", [FLAGS, ("report", "run.json")])
+@pytest.mark.parametrize("kind", ["json", "junit", "html"])
+@pytest.mark.parametrize("command", [FLAGS, ("merge",)])
 def test_place_that_cannot_be_written_is_said_before_the_run(command, kind, monkeypatch, capsys):
     monkeypatch.setattr(conformance_command.workers, "Worker", None)
     status = conformance_command.main(
@@ -257,6 +372,32 @@ def test_place_that_cannot_be_written_is_said_before_the_run(command, kind, monk
     VALUES.unparse_flags()
     assert status == 2
     assert "cannot write /proc/none/run" in capsys.readouterr().err
+
+
+def test_a_record_with_another_type_in_it_is_one_sentence(run, tmp_path, capsys):
+    _, files, _ = run(*FLAGS, "--cases=1")
+    text = files["json"].read_text()
+    case, path = ("cases", 0), ("cases", 0, "implementations", "candidate")
+    for where, value in (
+        ((), None), ((), []), (("cases",), None), (("cases",), {}), (("cases",), [None]),
+        (("seconds",), None), (("machines",), None), (("machines",), [[]]), (("versions",), []),
+        (("settings", "shrink"), "1"), (("candidate", "mapped"), None), (("shard",), [1, 2]),
+        (("shard",), {}), (("implementations",), None), ((*case, "failures"), None),
+        ((*case, "implementations"), []), ((*case, "case"), None), (path, None),
+        ((*path, "outputs"), None), ((*path, "departures"), [1]),
+    ):  # fmt: skip
+        content = {"whole": json.loads(text)}
+        *steps, last = ("whole", *where)
+        place = content
+        for step in steps:
+            place = place[step]
+        place[last] = value
+        files["json"].write_text(json.dumps(content["whole"]))
+        status = conformance_command.main(["tf_bn_ops conformance", "merge", str(files["json"])])
+        printed = capsys.readouterr().err
+        assert status == 2, where
+        assert f"{files['json']} is no record of a conformance run" in printed
+        assert len(printed.splitlines()) == 1
 
 
 def test_another_version_of_the_format_is_said(run):
@@ -268,15 +409,29 @@ def test_another_version_of_the_format_is_said(run):
         record.load(files["json"])
 
 
-def test_a_divergence_that_no_case_shows_is_stale(run):
-    _, files, _ = run(*FLAGS, "--cases=1")
-    read = record.load(files["json"])
-    entry = {"name": "gone", "what": "error", "reason": "it was", "machine_dependent": False}
-    read["divergences"] = [{**entry, "covered": 4, "shown": 1}]
-    assert record.passed(read)
-    read["divergences"] = [{**entry, "covered": 4, "shown": 0}]
-    assert not record.passed(read)
-    assert "stale: 0 of 4" in _Page(page.of_record(read)).text
+def test_only_the_whole_run_can_tell_that_a_divergence_is_stale(two):
+    entry = {
+        "name": "gone", "what": "error", "reason": "it was", "machine_dependent": False,
+        "covered": 2, "shown": 0,
+    }  # fmt: skip
+    for _, part in two:
+        part["divergences"] = [dict(entry)]
+        assert record.passed(part)
+    merged = shards.merge(two)
+    assert merged["divergences"] == [{**entry, "covered": 4}]
+    assert not record.passed(merged)
+    assert ET.fromstring(junit.of_record(merged)).get("failures") == "1"
+    assert "stale: 0 of 4" in _Page(page.of_record(merged)).text
+    seen = copy.deepcopy(two)
+    seen[1][1]["divergences"][0]["shown"] = 1
+    assert record.passed(shards.merge(seen))
+
+
+def test_machines_of_a_cluster_are_all_listed(two):
+    two[1][1]["machines"][0]["cpu"] = "another processor"
+    merged = shards.merge(two)
+    assert [m["cpu"] for m in merged["machines"]][1:] == ["another processor"]
+    assert "another processor" in _Page(page.of_record(merged)).text
 
 
 def test_without_an_oracle_the_candidate_runs_alone(run):

@@ -5,6 +5,8 @@ environment.py   where it was run
 overview.py   verdict, claims that failed, what was not covered
 summary.py    counts and worst errors by group, execution modes and notes, from a record
 terminal.py   what is printed
+junit.py      JUnit XML, for CI systems
 page.py       one HTML page with tables and plots, from the template page.html
-report_command.py   the files of any run, also from its JSON file
+shards.py     parts of a run, and how records of all parts become one
+merge.py      the command that puts them together; it writes the files of any run
 """

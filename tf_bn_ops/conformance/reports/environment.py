@@ -32,7 +32,7 @@ def _isa() -> str | None:
 
 
 def describe(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The field "machine"; `facts` are those of a worker."""
+    """An entry of the field "machines"; `facts` are those of a worker."""
     return {
         "cpu": machine.cpu_model(),
         "architecture": platform.machine(),

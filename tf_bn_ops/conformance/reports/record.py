@@ -20,7 +20,7 @@ from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.result import BITS_DIFFER, CaseResult, Disagreement, PathResult
 
 # Raised when a field changes its meaning or goes; new fields need `check` to know them.
-VERSION = 6
+VERSION = 5
 
 PASSED = "passed"
 # The verdict on wrong numbers. Others are the first word of result.Disagreement.what.
@@ -41,11 +41,12 @@ SCHEMA: dict[str, dict[str, str]] = {
         "command": "what was run",
         "replay": "the command that replays a case when the case is appended",
         "date": "when, UTC",
-        "seconds": "how long it took",
+        "seconds": "how long it took; the sum of the shards in a merged file",
         "settings": "what decides which cases are run, and how they are judged: see below",
-        "total": "number of cases of the run, of which -x may leave some out",
+        "shard": "null, or the index (from 1) and count of this part of a run",
+        "total": "number of cases of the whole run",
         "versions": "software -> version",
-        "machine": "where it ran: see below",
+        "machines": "where it ran: see below; more than one only in a merged file",
         "candidate": "what was judged: see below",
         "implementations": "what was run, the candidate first",
         "divergences": "the list of known divergences in this run: see below",
@@ -64,7 +65,7 @@ SCHEMA: dict[str, dict[str, str]] = {
         "x": "whether the run ends with the first case that fails",
         "execution_modes": "the further execution modes of every case; `default`: a random subset",
     },
-    "machine": {
+    "machines": {
         "cpu": "the processor's name",
         "architecture": "the processor's architecture",
         "cores": "number of processors that the run could use",
@@ -107,7 +108,7 @@ SCHEMA: dict[str, dict[str, str]] = {
         "missing": "those that no random case had, in words",
     },
     "cases": {
-        "index": "its place in the run, from 0",
+        "index": "its place in the whole run, from 0",
         "case": "its name, which --repro takes",
         "op": "op",
         "dtype": "element type",
@@ -137,6 +138,29 @@ SCHEMA: dict[str, dict[str, str]] = {
         "worst": "where the latter is and what is there; null where it is inside the bound",
     },
 }
+
+# Fields whose value is not text -> what it is; "object.field" where objects differ.
+_NUMBER = (int, float)
+_TYPES: dict[str, tuple[type, ...]] = {
+    field: types
+    for fields, types in (
+        ("schema seconds total seed settings.cases shrink cores covered shown pairs", _NUMBER),
+        ("index timeout ulp bound", _NUMBER),
+        ("settings versions candidate selection shard evidence execution_modes", (dict,)),
+        ("cases.implementations implementations.outputs", (dict,)),
+        ("implementations machines divergences coverage cases mapped gpus outputs", (list,)),
+        ("dtypes tolerances signature departures missing failures notes kinds", (list,)),
+        ("settings.execution_modes", (str, list)),
+        ("x machine_dependent", (bool,)),
+    )
+    for field in fields.split()
+}
+# Fields that may be null, and those of `settings` that may not.
+_NULLABLE = {
+    *("shard", "coverage", "isa", "digest", "device", "reference_device"),
+    *("script", "worst", "ulp", "bound"),
+}
+_NEEDED_SETTINGS = ("seed", "shrink", "selection", "bounds", "cases")
 
 
 class RecordError(ValueError):
@@ -191,7 +215,7 @@ def of_result(index: int, result: CaseResult) -> dict[str, Any]:
     """The entry of "cases" for a result.
 
     Args:
-      index: the case's place in the run.
+      index: the case's place in the whole run.
       result: what became of it.
     """
     case = result.case
@@ -258,9 +282,11 @@ def of_divergences(known: divergences.Register) -> list[dict[str, Any]]:
     ]
 
 
-def is_stale(entry: dict[str, Any]) -> bool:
-    """Whether an entry of the list of divergences is stale."""
-    return bool(entry["covered"] and not entry["shown"] and not entry["machine_dependent"])
+def is_stale(record: dict[str, Any], entry: dict[str, Any]) -> bool:
+    """Whether an entry of the list of divergences is stale. A part of a run cannot tell."""
+    if record["shard"] is not None or entry["machine_dependent"]:
+        return False
+    return bool(entry["covered"] and not entry["shown"])
 
 
 def failed(record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -270,7 +296,7 @@ def failed(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 def stale(record: dict[str, Any]) -> list[dict[str, Any]]:
     """The known divergences that no longer are any."""
-    return [entry for entry in record["divergences"] if is_stale(entry)]
+    return [entry for entry in record["divergences"] if is_stale(record, entry)]
 
 
 def passed(record: dict[str, Any]) -> bool:
@@ -290,13 +316,21 @@ def check(record: Any) -> None:
     def compare(what: str, given: Any, name: str) -> None:
         if not isinstance(given, dict) or set(given) != set(SCHEMA[name]):
             raise RecordError(f"{what} should have the fields {', '.join(SCHEMA[name])}")
+        for field, value in given.items():
+            types = _TYPES.get(f"{name}.{field}") or _TYPES.get(field, (str,))
+            is_set = name == "settings" and field not in _NEEDED_SETTINGS
+            is_optional = is_set or field in _NULLABLE
+            if not isinstance(value, types) and not (value is None and is_optional):
+                raise RecordError(f"{what} has {field} {value!r:.40}, not {types[-1].__name__}")
 
     if isinstance(record, dict) and record.get("schema", VERSION) != VERSION:
         raise RecordError(f"it has format {record['schema']}, this is for {VERSION}")
     compare("the file", record, "")
-    for name in ("settings", "machine", "candidate"):
+    if record["shard"] is not None and set(record["shard"]) != {"index", "count"}:
+        raise RecordError("'shard' should have the fields index, count")
+    for name in ("settings", "candidate"):
         compare(f"'{name}'", record[name], name)
-    for name in ("divergences", "coverage", "cases"):
+    for name in ("machines", "divergences", "coverage", "cases"):
         for entry in record[name] or ():
             compare(f"an entry of '{name}'", entry, name)
     for op in record["candidate"]["mapped"]:
@@ -306,6 +340,8 @@ def check(record: Any) -> None:
     for case in record["cases"]:
         for path in case["implementations"].values():
             compare("an entry of 'implementations'", path, "implementations")
+            if any(not isinstance(d, list) or len(d) != 2 for d in path["departures"]):
+                raise RecordError("an entry of 'departures' should be [what, detail]")
             for output in path["outputs"].values():
                 compare("an entry of 'outputs'", output, "outputs")
 
@@ -319,7 +355,7 @@ def load(path: pathlib.Path) -> dict[str, Any]:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         check(record)
-    except (OSError, ValueError, TypeError, AttributeError) as e:
+    except (OSError, ValueError) as e:
         raise RecordError(f"{path} is no record of a conformance run: {e}") from e
     assert isinstance(record, dict)
     return {**record, "coverage": record["coverage"] or []}

@@ -1,9 +1,12 @@
-"""Prints the record of a run again, and makes its other reports; it writes the files of any run.
+"""Puts the JSON files of a run's shards together, and writes reports of the whole.
 
-usage: python -m tf_bn_ops conformance report FILE.json [--json=PATH --html=PATH]
+usage: python -m tf_bn_ops conformance merge FILE.json ... [--json=PATH --junit=PATH --html=PATH]
 
-Exit status: 0 all cases passed, 1 a case failed, 2 the file is no record, or a report cannot be
-written.
+The files must be all shards of one run, each once. Prints what the run would have printed. Of one
+file that holds a whole run, it makes the other reports.
+
+Exit status: 0 all cases passed, 1 a case failed, 2 the files do not belong together,
+or a report cannot be written.
 """
 
 from __future__ import annotations
@@ -15,12 +18,14 @@ from typing import Any
 from absl import flags
 
 from tf_bn_ops import _command
-from tf_bn_ops.conformance.reports import page, terminal
+from tf_bn_ops.conformance.cases.case import CaseError
+from tf_bn_ops.conformance.reports import junit, page, shards, terminal
 from tf_bn_ops.conformance.reports import record as record_lib
 
 # Flag -> (text of the report, what it is).
 _OUTPUTS: Mapping[str, tuple[Callable[[dict[str, Any]], str], str]] = {
     "json": (record_lib.dumps, "the record of every case, docs/conformance.md describes it"),
+    "junit": (junit.of_record, "JUnit XML for CI systems"),
     "html": (page.of_record, "one HTML page with tables and plots"),
 }
 
@@ -57,17 +62,23 @@ _FLAGS = flags.FlagValues()
 define_outputs(_FLAGS)
 
 
+def _load(files: Sequence[str]) -> dict[str, Any]:
+    records = [(file, record_lib.load(pathlib.Path(file))) for file in files]
+    if len(records) == 1 and records[0][1]["shard"] is None:
+        return records[0][1]
+    return shards.merge(records)
+
+
 def main(argv: Sequence[str]) -> int:
-    """Runs the command; argv is its name, then flags and a file; returns the exit status."""
+    """Runs the command; argv is its name, then flags and files; returns the exit status."""
     files: list[str] = []
 
     def body() -> int:
-        if len(files) != 1:
-            raise _command.UsageError("name the one JSON file of a run")
         check_outputs(_FLAGS)
-        return report(terminal.console(), record_lib.load(pathlib.Path(files[0])), _FLAGS)
+        return report(terminal.console(), _load(files), _FLAGS)
 
     try:
-        return _command.run(argv, __doc__, _FLAGS, body, (record_lib.RecordError,), files)
+        errors = (CaseError, record_lib.RecordError, shards.ShardError)
+        return _command.run(argv, __doc__, _FLAGS, body, errors, files)
     finally:
         _FLAGS.unparse_flags()
