@@ -582,6 +582,9 @@ def test_command(saved, tmp_path, capsys):
         1,
         f"error: {tmp_path / 'none'} does not exist\n",
     )
+    (tmp_path / "link").symlink_to("nowhere")
+    status, message = run(saved, tmp_path / "link", "--to=shim")
+    assert status == 1 and "nothing is overwritten" in message
     (tmp_path / "empty").mkdir()
     status, message = run(tmp_path / "empty", tmp_path / "b", "--to", "shim")
     assert status == 1 and "is no SavedModel" in message

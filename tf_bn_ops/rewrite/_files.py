@@ -22,7 +22,7 @@ def rewrite(source: str, target: str, transform: Transform) -> int:
     """
     from tensorflow.python.lib.io import file_io
 
-    if file_io.file_exists_v2(target):
+    if file_io.file_exists_v2(target) or os.path.islink(target):  # A link to nothing, too.
         _check_exists(source)
         raise FileExistsError(f"{target} exists: name a new place, nothing is overwritten")
     message, model_file = _read_any(source)

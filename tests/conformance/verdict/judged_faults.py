@@ -196,6 +196,9 @@ _FORWARD = {
     "clamped at 6 without being asked": _with(forward, activation="Relu6"),
     "Bessel's correction ignored": _with(forward, bessel_correction=False),
     "factor ignored": _with(forward, exponential_avg_factor=1.0),
+    "factor 0 as none": _with(
+        forward, exponential_avg_factor=lambda p: p.exponential_avg_factor or 1.0
+    ),
     "factor swapped": _with(
         forward, exponential_avg_factor=lambda p: 1 - p.exponential_avg_factor or 1.0
     ),

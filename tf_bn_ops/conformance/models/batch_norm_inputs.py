@@ -20,7 +20,8 @@ from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Call, Inputs
 # How often the given averages are not read.
 _SHARE_OF_FACTOR_1 = 0.5
 _SHARE_WITHOUT_SIDE_INPUT = 0.4
-_FACTORS = (0.1, 0.25, 0.01, 0.9)
+# 0 is what code takes for "not given".
+_FACTORS = (0.1, 0.25, 0.01, 0.9, 0.0)
 
 
 # A pair is (side_input, x).
