@@ -376,7 +376,6 @@ def main(argv: Sequence[str]) -> int:
     errors = (
         CaseError,
         devices.DeviceError,
-        divergences.DivergenceError,
         mapping.MappingError,
         real_inputs.RealInputError,
         record_lib.RecordError,

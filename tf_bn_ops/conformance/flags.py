@@ -29,15 +29,7 @@ DEFAULT_SEED = 1
 COMMAND = "python -m tf_bn_ops conformance"
 
 # Flags whose values the record keeps as they are.
-SETTINGS = (
-    "seed",
-    "cases",
-    "repro",
-    "timeout",
-    "shrink",
-    "x",
-    "execution_modes",
-)
+SETTINGS = ("seed", "cases", "repro", "timeout", "shrink", "x", "execution_modes")
 # Filters of the combinations; the record has them under the same names.
 SELECTION = ("ops", "dtypes", "layouts", "modes")
 

@@ -131,11 +131,6 @@ class OpMapping:
         """The name of its function in the module that tf.load_op_library returns."""
         return self.name.replace(">", "_")
 
-    @property
-    def output_names(self) -> list[str]:
-        """Their names of our outputs, in our order."""
-        return [self.outputs.get(arg.name, arg.name) for arg in self.spec.outputs]
-
     def times_bound(self, dtype: str) -> dict[str, float]:
         """Output, by role -> how many times its bound is allowed in cases of an element type."""
         return {

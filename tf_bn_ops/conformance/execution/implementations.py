@@ -181,24 +181,15 @@ def request(
             dtype = spec.DTYPES[op.statistics_dtype(case.dtype)].numpy
             given[arg.name] = given[arg.name].astype(dtype, copy=False)
     attrs = {name: values[name] for name in op.attrs}
-    if mapped is None:
-        names = [arg.name for arg in op.outputs_with(attrs)]
-        return {
-            "op": op.name,
-            what: given,
-            "lists": lists,
-            "attrs": attrs,
-            "outputs": names,
-            "modes": modes,
-            **_forward_first(case, inputs, op),
-        }
+    theirs = mapped or OpMapping(op.name, op)
     return {
-        "op": mapped.function,
-        what: {mapped.inputs.get(name, name): value for name, value in given.items()},
-        "lists": [mapped.inputs.get(name, name) for name in lists],
-        "attrs": {mapped.attrs.get(name, name): value for name, value in attrs.items()},
-        "outputs": mapped.output_names,
+        "op": theirs.function,
+        what: {theirs.inputs.get(name, name): value for name, value in given.items()},
+        "lists": [theirs.inputs.get(name, name) for name in lists],
+        "attrs": {theirs.attrs.get(name, name): value for name, value in attrs.items()},
+        "outputs": [theirs.outputs.get(a.name, a.name) for a in op.outputs_with(attrs)],
         "modes": modes,
+        **({} if mapped else _forward_first(case, inputs, op)),
     }
 
 
