@@ -12,22 +12,38 @@
 #include "tensorflow/cc/framework/scope.h"
 #include "tensorflow/cc/ops/const_op.h"
 #include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/graph/node_builder.h"
+#include "tf_bn_ops/ops.h"
 
 namespace tf_bn_ops {
 namespace ops {
 
-// Adds the node TfBnOps>`name`; `set_rest` gets its NodeBuilder for attributes
-// and inputs that are lists. Sets the members of the op class: `outputs`, which
-// are one tensor each, and behind them the tensors of `list`. If that fails,
-// scope.status() has the reason.
-template <typename SetRest>
-void AddOp(const tensorflow::Scope& scope, const std::string& name,
-           std::initializer_list<tensorflow::Input> inputs,
-           const SetRest& set_rest, tensorflow::Operation* operation,
-           std::initializer_list<tensorflow::Output*> outputs,
-           tensorflow::OutputList* list = nullptr) {
+// In place of Attrs, of an op without attributes and of one whose epsilon is a
+// tensor.
+struct NoAttrs {
+  template <typename F>
+  void Visit(F&&) const {}
+};
+struct EpsilonTensor {
+  double epsilon;
+  template <typename F>
+  void Visit(F&& f) const {
+    f("epsilon", tensorflow::Tensor(epsilon));
+  }
+};
+
+// Adds the node TfBnOps>`name` with `inputs` and, behind them, the tensors of
+// `input_list` if there is one. Sets the members of the op class: `outputs`,
+// which are one tensor each, and behind them the tensors of `output_list`. If
+// that fails, scope.status() has the reason.
+template <typename Attrs>
+void AddOp(const Scope& scope, const std::string& name,
+           std::initializer_list<Input> inputs, const InputList* input_list,
+           const Attrs& attrs, Operation* operation,
+           std::initializer_list<Output*> outputs,
+           OutputList* output_list = nullptr) {
   if (!scope.ok()) return;
   const std::string op = absl::StrCat("TfBnOps>", name);
   if (tensorflow::OpRegistry::Global()->LookUp(op) == nullptr) {
@@ -38,26 +54,28 @@ void AddOp(const tensorflow::Scope& scope, const std::string& name,
     return;
   }
   tensorflow::NodeBuilder builder(scope.GetUniqueNameForOp(name), op);
-  for (const tensorflow::Input& input : inputs) {
+  for (const Input& input : inputs) {
     const auto node_out = tensorflow::ops::AsNodeOut(scope, input);
     if (!scope.ok()) return;
     builder.Input(node_out);
   }
-  set_rest(builder);
-  if (!scope.ok()) return;
+  if (input_list != nullptr) {
+    builder.Input(tensorflow::ops::AsNodeOutList(scope, *input_list));
+    if (!scope.ok()) return;
+  }
+  attrs.Visit(
+      [&](const char* attr, const auto& value) { builder.Attr(attr, value); });
   scope.UpdateBuilder(&builder);
   tensorflow::Node* node = nullptr;
   scope.UpdateStatus(builder.Finalize(scope.graph(), &node));
   if (!scope.ok()) return;
   scope.UpdateStatus(scope.DoShapeInference(node));
   // Also if shapes do not fit, as TensorFlow's classes do.
-  *operation = tensorflow::Operation(node);
+  *operation = Operation(node);
   int index = 0;
-  for (tensorflow::Output* output : outputs) {
-    *output = tensorflow::Output(node, index++);
-  }
-  for (; list != nullptr && index < node->num_outputs(); ++index) {
-    list->push_back(tensorflow::Output(node, index));
+  for (Output* output : outputs) *output = Output(node, index++);
+  for (; output_list != nullptr && index < node->num_outputs(); ++index) {
+    output_list->push_back(Output(node, index));
   }
 }
 

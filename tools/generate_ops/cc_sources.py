@@ -33,19 +33,15 @@ def _op_def(op: OpSpec) -> str:
         calls = " ".join(f'.{method}("{value}")'.replace(" ", "~") for value in values)
         lines += [line.replace('") .', '").') for line in wrapped(calls, "    ", "    ")]
     shapes = op.shape_function or f"InferShapes<k{op.name}>"
-    lines += [f"    .SetShapeFn({shapes})", '    .Doc(R"doc(']
-    lines += [op.summary, "", *ow.paragraphs(op.description)]
-    docs = [(arg.name, arg.doc) for arg in (*op.inputs, *op.outputs)]
-    for name, doc in [*docs, *((name, spec.ATTRS[name].doc) for name in ow.attr_names(op))]:
-        lines += wrapped(doc, f"{name}: ", "  ")
-    return "\n".join([*lines, ')doc");\n'])
+    return "\n".join([*lines, f"    .SetShapeFn({shapes})", f'    .Doc("{op.summary}");\n'])
 
 
 def op_defs() -> str:
     lines = ["namespace {", "", "bool RegisterOps() {", *map(_op_def, OPS), "return true;", "}", ""]
     lines += ["[[maybe_unused]] const bool kRegistered = IsFirstCopy() && RegisterOps();", ""]
     return source(
-        "OpDefs. Those of V1 to V3 equal TensorFlow's own in all but name and documentation.",
+        "OpDefs. Those of V1 to V3 equal TensorFlow's own in all but name and documentation,"
+        " which tf_bn_ops.raw_ops has in full.",
         "\n".join([*lines, "}  // namespace"]),
         [
             "cc/ops/first_copy.h",
@@ -74,11 +70,11 @@ def _args(args: Iterable[spec.Arg]) -> list[str]:
 def _signature(op: OpSpec) -> str:
     layouts = {"axis": "kAxis", "data_format": "kDataFormat"}
     layout = next((layouts[name] for name in op.attrs if name in layouts), "kChannelsFirst")
-    kind = call.FORMULAS[op.formula]
+    kind = table.FORMULAS[op.formula]
     as_builtin = op.builtin or op.formula in (table.BATCH_NORM_ADD, table.BATCH_NORM_GRAD_EX)
     checks = kind if as_builtin else "kByKind"
     is_part = op.formula in table.PARTS
-    flags = [str(flag).lower() for flag in (is_part, op.formula not in call.ELEMENTS_ALONE)]
+    flags = [str(flag).lower() for flag in (is_part, op.formula not in table.ELEMENTS_ALONE)]
     x = [arg.role for arg in op.inputs].index("x")
     numbers = f"{op.min_channels}, {x}, {len(op.inputs)}, {len(op.outputs)}"
     lines = [
@@ -93,9 +89,17 @@ def _signature(op: OpSpec) -> str:
 
 
 def signatures() -> str:
+    """An op with the signature of one before is said to be so."""
+    first: dict[str, str] = {}  # A signature without its name -> the first op that has it.
+    texts = []
+    for op in (op for op in OPS if op.name in table.OPS):
+        text = _signature(op)
+        head = f"inline constexpr OpSignature k{op.name} = "
+        same = first.setdefault(text.removeprefix(head), op.name)
+        texts.append(text if same == op.name else f"{head}k{same};")
     return source(
         "Signatures of the ops that have an x.",
-        "\n\n".join(_signature(op) for op in OPS if op.name in table.OPS),
+        "\n\n".join(texts),
         ["cc/ops/op_signature.h"],
         "TF_BN_OPS_CC_OPS_GENERATED_OP_SIGNATURES_H_",
     )

@@ -26,6 +26,8 @@ def _setters(name: str) -> str:
     assert len(defaults) == 1, f"one {setter}Attr for all classes: ops differ in its default"
     text = defaults.pop().replace("'", '"').replace("True", "true").replace("[]", "{}")
     doc = "\n".join(wrapped(spec.ATTRS[name].doc, "  // ", "  // "))
+    visit = f'template~<typename~F> void~Visit(F&&~f)~const~{{~f("{name}",~{name}_);~}}'
+    visit = "\n".join(wrapped(visit, "  ", "  "))
     return f"""\
 template <typename A>
 struct {setter}Attr {{
@@ -33,29 +35,31 @@ struct {setter}Attr {{
   [[nodiscard]] A {setter}({_type(name, taken=True)} x) const {{
     return With<A>(*this, &{setter}Attr::{name}_, x);
   }}
+{visit}
   {_type(name)} {name}_ = {text};
 }};"""
 
 
 def _parameters(op: OpSpec, default: str = "") -> str:
-    given = ["const~tensorflow::Scope&~scope"]
+    given = ["const~Scope&~scope"]
     for arg in op.inputs:
-        given.append(f"tensorflow::Input{'List' * (arg.kind == spec.VIEW_LIST)}~{arg.name}")
+        given.append(f"Input{'List' * (arg.kind == spec.VIEW_LIST)}~{arg.name}")
     given += ["double~epsilon"] * (op.attrs.get("epsilon") is spec.REQUIRED)
     return ", ".join([*given, *[f"const~Attrs&~attrs{default}"] * bool(_attrs(op))])
 
 
 def _class(op: OpSpec) -> str:
     lines = [*wrapped(op.summary, "// ", "// "), f"class TF_BN_OPS_EXPORT {op.name} {{", " public:"]
-    bases = ", ".join(f"internal::{ow.camel(name)}Attr<Attrs>" for name in _attrs(op))
-    lines += wrapped(f"struct~Attrs~: {bases}~{{}};", "  ", "      ") if bases else []
+    bases = ", ".join(f"internal::{ow.camel(name)}Attr" for name in _attrs(op))
+    base = f"struct~Attrs~: internal::AttrsOf<Attrs, {bases}>~{{}};"
+    lines += wrapped(base, "  ", "      ") if bases else []
     lines += wrapped(f"{op.name}({_parameters(op, '~=~Attrs()')});", "  ", "      ")
     for setter, taken in ((ow.camel(name), _type(name, taken=True)) for name in _attrs(op)):
         lines.append(f"  static Attrs {setter}({taken} x) {{ return Attrs().{setter}(x); }}")
-    lines += ["", "  tensorflow::Operation operation;"]
-    for arg in op.outputs:
-        kind = "OutputList" if arg.kind == spec.VIEW_LIST else "Output"
-        lines += wrapped(f"tensorflow::{kind}~{arg.name};~~// {arg.doc}", "  ", "      // ")
+    lines += ["", "  Operation operation;"]
+    for kind, is_list in (("Output", False), ("OutputList", True)):
+        names = [arg.name for arg in op.outputs if (arg.kind == spec.VIEW_LIST) == is_list]
+        lines += wrapped(f"{kind}~{', '.join(names)};", "  ", "      ") if names else []
     return "\n".join([*lines, "};\n"])
 
 
@@ -64,16 +68,16 @@ def _constructor(op: OpSpec) -> str:
     inputs = ", ".join(arg.name for arg in op.inputs if arg.name not in lists)
     outputs = ", ".join(f"&{arg.name}" for arg in op.outputs if arg.kind != spec.VIEW_LIST)
     of_lists = [f", &{arg.name}" for arg in op.outputs if arg.kind == spec.VIEW_LIST]
-    calls = [f".Input(tensorflow::ops::AsNodeOutList(scope,~{name}))" for name in lists]
-    calls += [f'.Attr("{name}",~attrs.{name}_)' for name in _attrs(op)]
+    attrs = "attrs" if _attrs(op) else "NoAttrs{}"
     if op.attrs.get("epsilon") is spec.REQUIRED:
-        calls.append('.Attr("epsilon",~tensorflow::Tensor(epsilon))')
+        attrs = "EpsilonTensor{epsilon}"
+    given = ", ".join(
+        [f"{{{inputs}}}", *(f"&{name}" for name in lists), *(["nullptr"] * (not lists))]
+    )
     lines = wrapped(f"{op.name}::{op.name}({_parameters(op)})~{{", "", "    ")
-    lines += wrapped(f'AddOp(scope,~"{op.name}", {{{inputs}}},', "  ", "        ")
-    lines += ["        [&]([[maybe_unused]] tensorflow::NodeBuilder& builder) {"]
-    lines += wrapped(f"builder{' '.join(calls)};", "          ", "              ") if calls else []
-    lines += wrapped(f"}}, &operation, {{{outputs}}}{''.join(of_lists)});", "        ", "        ")
-    return "\n".join([*lines, "}\n"]).replace(") .", ").").replace("tensorflow::", "tf::")
+    call = f'AddOp(scope,~"{op.name}", {given}, {attrs}, &operation, {{{outputs}}}'
+    lines += wrapped(f"{call}{''.join(of_lists)});", "  ", "        ")
+    return "\n".join([*lines, "}\n"])
 
 
 def header() -> str:
@@ -91,8 +95,6 @@ def header() -> str:
 def constructors() -> str:
     return source(
         "Constructors of the op classes.",
-        "\n".join(
-            ["namespace ops {\n\nnamespace tf = ::tensorflow;\n", *map(_constructor, OPS), "}"]
-        ),
-        ["cc/client/add_op.h", "tensorflow/core/framework/tensor.h", "tf_bn_ops/ops.h"],
+        "\n".join(["namespace ops {\n", *map(_constructor, OPS), "}  // namespace ops"]),
+        ["cc/client/add_op.h", "tf_bn_ops/ops.h"],
     )

@@ -112,16 +112,7 @@ inline constexpr OpSignature kFusedBatchNormGradGrad = {
     {{"y_backprop_grad", ArgKind::kView, Role::kYBackpropGrad},
      {"x_grad", ArgKind::kView, Role::kXGrad}, {"scale_grad", ArgKind::kVector, Role::kScaleGrad}}};
 
-inline constexpr OpSignature kFusedBatchNormGradV2 = {
-    FormulaKind::kGradient, false, true, OpSignature::kDataFormat, OpSignature::kGradient, 0, 1, 5, 5,
-    {{"y_backprop", ArgKind::kView, Role::kYBackprop}, {"x", ArgKind::kView, Role::kX},
-     {"scale", ArgKind::kVector, Role::kScale}, {"reserve_space_1", ArgKind::kVector, Role::kMean},
-     {"reserve_space_2", ArgKind::kVector, Role::kVariance}},
-    {{"x_backprop", ArgKind::kView, Role::kXBackprop},
-     {"scale_backprop", ArgKind::kVector, Role::kScaleBackprop},
-     {"offset_backprop", ArgKind::kVector, Role::kOffsetBackprop},
-     {"reserve_space_3", ArgKind::kPlaceholder, Role::kNone},
-     {"reserve_space_4", ArgKind::kPlaceholder, Role::kNone}}};
+inline constexpr OpSignature kFusedBatchNormGradV2 = kFusedBatchNormGrad;
 
 inline constexpr OpSignature kFusedBatchNormGradV3 = {
     FormulaKind::kGradient, false, true, OpSignature::kDataFormat, OpSignature::kGradient, 0, 1, 6, 5,
@@ -135,15 +126,7 @@ inline constexpr OpSignature kFusedBatchNormGradV3 = {
      {"reserve_space_4", ArgKind::kPlaceholder, Role::kNone},
      {"reserve_space_5", ArgKind::kPlaceholder, Role::kNone}}};
 
-inline constexpr OpSignature kFusedBatchNormV2 = {
-    FormulaKind::kForward, false, true, OpSignature::kDataFormat, OpSignature::kForward, 0, 0, 5, 5,
-    {{"x", ArgKind::kView, Role::kX}, {"scale", ArgKind::kVector, Role::kScale},
-     {"offset", ArgKind::kVector, Role::kOffset}, {"mean", ArgKind::kVector, Role::kMean},
-     {"variance", ArgKind::kVector, Role::kVariance}},
-    {{"y", ArgKind::kView, Role::kY}, {"batch_mean", ArgKind::kVector, Role::kBatchMean},
-     {"batch_variance", ArgKind::kVector, Role::kBatchVariance},
-     {"reserve_space_1", ArgKind::kVector, Role::kSavedMean},
-     {"reserve_space_2", ArgKind::kVector, Role::kSavedVariance}}};
+inline constexpr OpSignature kFusedBatchNormV2 = kFusedBatchNorm;
 
 inline constexpr OpSignature kFusedBatchNormV3 = {
     FormulaKind::kForward, false, true, OpSignature::kDataFormat, OpSignature::kForward, 0, 0, 5, 6,

@@ -29,7 +29,7 @@
 //   bn::BatchNormElemt norm(scope, x, scale, offset, all.mean, variance,
 //                           tensorflow::OutputList());
 //
-// Formulas are in the documentation of the ops: docs/api.md.
+// docs/api.md has the formulas, and what inputs and outputs are.
 
 #ifndef TF_BN_OPS_OPS_H_
 #define TF_BN_OPS_OPS_H_
@@ -60,6 +60,14 @@ namespace tf_bn_ops {
 TF_BN_OPS_EXPORT absl::Status LoadOpLibrary(const std::string& path = "");
 
 namespace ops {
+
+using ::tensorflow::Input;
+using ::tensorflow::InputList;
+using ::tensorflow::Operation;
+using ::tensorflow::Output;
+using ::tensorflow::OutputList;
+using ::tensorflow::Scope;
+
 namespace internal {
 
 // A copy of `base`, which is a base of A, with another value of a member.
@@ -69,6 +77,15 @@ A With(const Base& base, T Base::* member, const Value& value) {
   attrs.*member = T(value);
   return attrs;
 }
+
+// The attributes of an op: Visit(f) calls f(name, value) for each.
+template <typename A, template <typename> class... Attr>
+struct AttrsOf : Attr<A>... {
+  template <typename F>
+  void Visit(F&& f) const {
+    (Attr<A>::Visit(f), ...);
+  }
+};
 
 }  // namespace internal
 }  // namespace ops

@@ -21,6 +21,7 @@ struct EpsilonAttr {
   [[nodiscard]] A Epsilon(float x) const {
     return With<A>(*this, &EpsilonAttr::epsilon_, x);
   }
+  template <typename F> void Visit(F&& f) const { f("epsilon", epsilon_); }
   float epsilon_ = 0.0001;
 };
 template <typename A>
@@ -29,6 +30,7 @@ struct EpsilonRestAttr {
   [[nodiscard]] A EpsilonRest(std::vector<float> x) const {
     return With<A>(*this, &EpsilonRestAttr::epsilon_rest_, x);
   }
+  template <typename F> void Visit(F&& f) const { f("epsilon_rest", epsilon_rest_); }
   std::vector<float> epsilon_rest_ = {};
 };
 template <typename A>
@@ -37,6 +39,8 @@ struct ExponentialAvgFactorAttr {
   [[nodiscard]] A ExponentialAvgFactor(float x) const {
     return With<A>(*this, &ExponentialAvgFactorAttr::exponential_avg_factor_, x);
   }
+  template <typename F>
+  void Visit(F&& f) const { f("exponential_avg_factor", exponential_avg_factor_); }
   float exponential_avg_factor_ = 1.0;
 };
 template <typename A>
@@ -45,6 +49,7 @@ struct NumSideInputsAttr {
   [[nodiscard]] A NumSideInputs(int x) const {
     return With<A>(*this, &NumSideInputsAttr::num_side_inputs_, x);
   }
+  template <typename F> void Visit(F&& f) const { f("num_side_inputs", num_side_inputs_); }
   int num_side_inputs_ = 0;
 };
 template <typename A>
@@ -53,6 +58,7 @@ struct ActivationModeAttr {
   [[nodiscard]] A ActivationMode(std::string_view x) const {
     return With<A>(*this, &ActivationModeAttr::activation_mode_, x);
   }
+  template <typename F> void Visit(F&& f) const { f("activation_mode", activation_mode_); }
   std::string activation_mode_ = "Identity";
 };
 template <typename A>
@@ -61,6 +67,7 @@ struct DataFormatAttr {
   [[nodiscard]] A DataFormat(std::string_view x) const {
     return With<A>(*this, &DataFormatAttr::data_format_, x);
   }
+  template <typename F> void Visit(F&& f) const { f("data_format", data_format_); }
   std::string data_format_ = "NHWC";
 };
 template <typename A>
@@ -69,6 +76,7 @@ struct IsTrainingAttr {
   [[nodiscard]] A IsTraining(bool x) const {
     return With<A>(*this, &IsTrainingAttr::is_training_, x);
   }
+  template <typename F> void Visit(F&& f) const { f("is_training", is_training_); }
   bool is_training_ = true;
 };
 template <typename A>
@@ -78,6 +86,7 @@ struct BesselCorrectionAttr {
   [[nodiscard]] A BesselCorrection(bool x) const {
     return With<A>(*this, &BesselCorrectionAttr::bessel_correction_, x);
   }
+  template <typename F> void Visit(F&& f) const { f("bessel_correction", bessel_correction_); }
   bool bessel_correction_ = true;
 };
 template <typename A>
@@ -86,6 +95,7 @@ struct AxisAttr {
   [[nodiscard]] A Axis(int x) const {
     return With<A>(*this, &AxisAttr::axis_, x);
   }
+  template <typename F> void Visit(F&& f) const { f("axis", axis_); }
   int axis_ = -1;
 };
 
@@ -94,129 +104,105 @@ struct AxisAttr {
 // The gradient of batch normalization with respect to x, from sums over all batches.
 class TF_BN_OPS_EXPORT BatchNormBackwardElemt {
  public:
-  struct Attrs : internal::EpsilonAttr<Attrs>, internal::NumSideInputsAttr<Attrs>,
-      internal::ActivationModeAttr<Attrs>, internal::AxisAttr<Attrs> {};
-  BatchNormBackwardElemt(const tensorflow::Scope& scope, tensorflow::Input y_backprop,
-      tensorflow::Input x, tensorflow::Input scale, tensorflow::Input offset,
-      tensorflow::Input mean, tensorflow::Input variance, tensorflow::Input sum_dy,
-      tensorflow::Input sum_dy_xmu, tensorflow::Input count, tensorflow::InputList y,
+  struct Attrs : internal::AttrsOf<Attrs, internal::EpsilonAttr, internal::NumSideInputsAttr,
+      internal::ActivationModeAttr, internal::AxisAttr> {};
+  BatchNormBackwardElemt(const Scope& scope, Input y_backprop, Input x, Input scale, Input offset,
+      Input mean, Input variance, Input sum_dy, Input sum_dy_xmu, Input count, InputList y,
       const Attrs& attrs = Attrs());
   static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
   static Attrs NumSideInputs(int x) { return Attrs().NumSideInputs(x); }
   static Attrs ActivationMode(std::string_view x) { return Attrs().ActivationMode(x); }
   static Attrs Axis(int x) { return Attrs().Axis(x); }
 
-  tensorflow::Operation operation;
-  tensorflow::Output x_backprop;  // Gradient with respect to x.
-  tensorflow::OutputList side_input_backprop;  // Gradient with respect to the side input.
+  Operation operation;
+  Output x_backprop;
+  OutputList side_input_backprop;
 };
 
 // The sums of the gradient of batch normalization over one batch.
 class TF_BN_OPS_EXPORT BatchNormBackwardReduce {
  public:
-  struct Attrs : internal::EpsilonAttr<Attrs>, internal::ActivationModeAttr<Attrs>,
-      internal::AxisAttr<Attrs> {};
-  BatchNormBackwardReduce(const tensorflow::Scope& scope, tensorflow::Input y_backprop,
-      tensorflow::Input x, tensorflow::Input scale, tensorflow::Input offset,
-      tensorflow::Input mean, tensorflow::Input variance, tensorflow::InputList y,
-      const Attrs& attrs = Attrs());
+  struct Attrs : internal::AttrsOf<Attrs, internal::EpsilonAttr, internal::ActivationModeAttr,
+      internal::AxisAttr> {};
+  BatchNormBackwardReduce(const Scope& scope, Input y_backprop, Input x, Input scale, Input offset,
+      Input mean, Input variance, InputList y, const Attrs& attrs = Attrs());
   static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
   static Attrs ActivationMode(std::string_view x) { return Attrs().ActivationMode(x); }
   static Attrs Axis(int x) { return Attrs().Axis(x); }
 
-  tensorflow::Operation operation;
-  tensorflow::Output sum_dy;  // To be added up over all batches.
-  tensorflow::Output sum_dy_xmu;  // To be added up over all batches.
-  tensorflow::Output scale_backprop;  // Gradient of this batch with respect to scale.
-  tensorflow::Output offset_backprop;  // Gradient of this batch with respect to offset.
+  Operation operation;
+  Output sum_dy, sum_dy_xmu, scale_backprop, offset_backprop;
 };
 
 // Batch normalization with given statistics, addition and activation.
 class TF_BN_OPS_EXPORT BatchNormElemt {
  public:
-  struct Attrs : internal::EpsilonAttr<Attrs>, internal::ActivationModeAttr<Attrs>,
-      internal::AxisAttr<Attrs> {};
-  BatchNormElemt(const tensorflow::Scope& scope, tensorflow::Input x, tensorflow::Input scale,
-      tensorflow::Input offset, tensorflow::Input mean, tensorflow::Input variance,
-      tensorflow::InputList side_input, const Attrs& attrs = Attrs());
+  struct Attrs : internal::AttrsOf<Attrs, internal::EpsilonAttr, internal::ActivationModeAttr,
+      internal::AxisAttr> {};
+  BatchNormElemt(const Scope& scope, Input x, Input scale, Input offset, Input mean, Input variance,
+      InputList side_input, const Attrs& attrs = Attrs());
   static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
   static Attrs ActivationMode(std::string_view x) { return Attrs().ActivationMode(x); }
   static Attrs Axis(int x) { return Attrs().Axis(x); }
 
-  tensorflow::Operation operation;
-  tensorflow::Output y;  // The normalized tensor.
+  Operation operation;
+  Output y;
 };
 
 // Statistics of a batch from those of its parts, by the formula of Chan et al.
 class TF_BN_OPS_EXPORT BatchNormGatherStats {
  public:
-  BatchNormGatherStats(const tensorflow::Scope& scope, tensorflow::Input counts,
-      tensorflow::Input means, tensorflow::Input m2s);
+  BatchNormGatherStats(const Scope& scope, Input counts, Input means, Input m2s);
 
-  tensorflow::Operation operation;
-  tensorflow::Output count;  // Elements of a channel in all parts.
-  tensorflow::Output mean;  // Their mean.
-  tensorflow::Output m2;  // Their sum of (x - mean)^2.
+  Operation operation;
+  Output count, mean, m2;
 };
 
 // Statistics of one batch, from which those of several batches are combined.
 class TF_BN_OPS_EXPORT BatchNormStats {
  public:
-  struct Attrs : internal::AxisAttr<Attrs> {};
-  BatchNormStats(const tensorflow::Scope& scope, tensorflow::Input x, const Attrs& attrs = Attrs());
+  struct Attrs : internal::AttrsOf<Attrs, internal::AxisAttr> {};
+  BatchNormStats(const Scope& scope, Input x, const Attrs& attrs = Attrs());
   static Attrs Axis(int x) { return Attrs().Axis(x); }
 
-  tensorflow::Operation operation;
-  tensorflow::Output count;  // The number of elements of a channel.
-  tensorflow::Output mean;  // The mean of each channel.
-  tensorflow::Output m2;  // The sum of (x - mean)^2 of each channel.
+  Operation operation;
+  Output count, mean, m2;
 };
 
 // Gradient of batch normalization in training, nGraph's op of this name.
 class TF_BN_OPS_EXPORT BatchNormTrainingBackprop {
  public:
-  BatchNormTrainingBackprop(const tensorflow::Scope& scope, tensorflow::Input input,
-      tensorflow::Input gamma, tensorflow::Input beta, tensorflow::Input mean,
-      tensorflow::Input variance, tensorflow::Input normalized_delta, double epsilon);
+  BatchNormTrainingBackprop(const Scope& scope, Input input, Input gamma, Input beta, Input mean,
+      Input variance, Input normalized_delta, double epsilon);
 
-  tensorflow::Operation operation;
-  tensorflow::Output input_delta;  // Gradient with respect to input.
-  tensorflow::Output gamma_delta;  // Gradient with respect to gamma.
-  tensorflow::Output beta_delta;  // Gradient with respect to beta.
+  Operation operation;
+  Output input_delta, gamma_delta, beta_delta;
 };
 
 // Batch normalization, the twin of TensorFlow's FusedBatchNorm.
 class TF_BN_OPS_EXPORT FusedBatchNorm {
  public:
-  struct Attrs : internal::EpsilonAttr<Attrs>, internal::ExponentialAvgFactorAttr<Attrs>,
-      internal::DataFormatAttr<Attrs>, internal::IsTrainingAttr<Attrs> {};
-  FusedBatchNorm(const tensorflow::Scope& scope, tensorflow::Input x, tensorflow::Input scale,
-      tensorflow::Input offset, tensorflow::Input mean, tensorflow::Input variance,
+  struct Attrs : internal::AttrsOf<Attrs, internal::EpsilonAttr, internal::ExponentialAvgFactorAttr,
+      internal::DataFormatAttr, internal::IsTrainingAttr> {};
+  FusedBatchNorm(const Scope& scope, Input x, Input scale, Input offset, Input mean, Input variance,
       const Attrs& attrs = Attrs());
   static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
   static Attrs ExponentialAvgFactor(float x) { return Attrs().ExponentialAvgFactor(x); }
   static Attrs DataFormat(std::string_view x) { return Attrs().DataFormat(x); }
   static Attrs IsTraining(bool x) { return Attrs().IsTraining(x); }
 
-  tensorflow::Operation operation;
-  tensorflow::Output y;  // The normalized tensor.
-  tensorflow::Output batch_mean;  // The new running mean; NaN where x is empty.
-  tensorflow::Output batch_variance;  // The new running variance; the same.
-  tensorflow::Output reserve_space_1;  // The mean that x was normalized with, for the gradient; 0
-      // where x is empty.
-  tensorflow::Output reserve_space_2;  // The biased variance that x was normalized with, for the
-      // gradient; on a GPU in training 1/sqrt(variance + epsilon), as cuDNN has it.
+  Operation operation;
+  Output y, batch_mean, batch_variance, reserve_space_1, reserve_space_2;
 };
 
 // Batch normalization, addition and activation, TensorFlow's _FusedBatchNormEx.
 class TF_BN_OPS_EXPORT FusedBatchNormEx {
  public:
-  struct Attrs : internal::EpsilonAttr<Attrs>, internal::ExponentialAvgFactorAttr<Attrs>,
-      internal::ActivationModeAttr<Attrs>, internal::DataFormatAttr<Attrs>,
-      internal::IsTrainingAttr<Attrs>, internal::BesselCorrectionAttr<Attrs> {};
-  FusedBatchNormEx(const tensorflow::Scope& scope, tensorflow::Input x, tensorflow::Input scale,
-      tensorflow::Input offset, tensorflow::Input mean, tensorflow::Input variance,
-      tensorflow::InputList side_input, const Attrs& attrs = Attrs());
+  struct Attrs : internal::AttrsOf<Attrs, internal::EpsilonAttr, internal::ExponentialAvgFactorAttr,
+      internal::ActivationModeAttr, internal::DataFormatAttr, internal::IsTrainingAttr,
+      internal::BesselCorrectionAttr> {};
+  FusedBatchNormEx(const Scope& scope, Input x, Input scale, Input offset, Input mean,
+      Input variance, InputList side_input, const Attrs& attrs = Attrs());
   static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
   static Attrs ExponentialAvgFactor(float x) { return Attrs().ExponentialAvgFactor(x); }
   static Attrs ActivationMode(std::string_view x) { return Attrs().ActivationMode(x); }
@@ -224,173 +210,122 @@ class TF_BN_OPS_EXPORT FusedBatchNormEx {
   static Attrs IsTraining(bool x) { return Attrs().IsTraining(x); }
   static Attrs BesselCorrection(bool x) { return Attrs().BesselCorrection(x); }
 
-  tensorflow::Operation operation;
-  tensorflow::Output y;  // The normalized tensor.
-  tensorflow::Output batch_mean;  // The new running mean; NaN where x is empty.
-  tensorflow::Output batch_variance;  // The new running variance; the same.
-  tensorflow::Output reserve_space_1;  // The mean that x was normalized with, for the gradient; 0
-      // where x is empty.
-  tensorflow::Output reserve_space_2;  // The biased variance that x was normalized with, for the
-      // gradient; on a GPU in training 1/sqrt(variance + epsilon), as cuDNN has it.
-  tensorflow::Output reserve_space_3;  // For the gradient: [5, C], what the other reserve spaces
-      // lose of mean and variance by rounding, and the coefficients that y was computed with.
-      // Frozen, without an activation, a placeholder.
+  Operation operation;
+  Output y, batch_mean, batch_variance, reserve_space_1, reserve_space_2, reserve_space_3;
 };
 
 // Gradient of batch normalization, the twin of TensorFlow's FusedBatchNormGrad.
 class TF_BN_OPS_EXPORT FusedBatchNormGrad {
  public:
-  struct Attrs : internal::EpsilonAttr<Attrs>, internal::DataFormatAttr<Attrs>,
-      internal::IsTrainingAttr<Attrs> {};
-  FusedBatchNormGrad(const tensorflow::Scope& scope, tensorflow::Input y_backprop,
-      tensorflow::Input x, tensorflow::Input scale, tensorflow::Input reserve_space_1,
-      tensorflow::Input reserve_space_2, const Attrs& attrs = Attrs());
+  struct Attrs : internal::AttrsOf<Attrs, internal::EpsilonAttr, internal::DataFormatAttr,
+      internal::IsTrainingAttr> {};
+  FusedBatchNormGrad(const Scope& scope, Input y_backprop, Input x, Input scale,
+      Input reserve_space_1, Input reserve_space_2, const Attrs& attrs = Attrs());
   static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
   static Attrs DataFormat(std::string_view x) { return Attrs().DataFormat(x); }
   static Attrs IsTraining(bool x) { return Attrs().IsTraining(x); }
 
-  tensorflow::Operation operation;
-  tensorflow::Output x_backprop;  // Gradient with respect to x.
-  tensorflow::Output scale_backprop;  // Gradient with respect to scale.
-  tensorflow::Output offset_backprop;  // Gradient with respect to the offset.
-  tensorflow::Output reserve_space_3;  // A placeholder of the built-in op.
-  tensorflow::Output reserve_space_4;  // A placeholder of the built-in op.
+  Operation operation;
+  Output x_backprop, scale_backprop, offset_backprop, reserve_space_3, reserve_space_4;
 };
 
 // Gradient of FusedBatchNormEx in one op, TensorFlow's _FusedBatchNormGradEx.
 class TF_BN_OPS_EXPORT FusedBatchNormGradEx {
  public:
-  struct Attrs : internal::EpsilonAttr<Attrs>, internal::NumSideInputsAttr<Attrs>,
-      internal::ActivationModeAttr<Attrs>, internal::DataFormatAttr<Attrs>,
-      internal::IsTrainingAttr<Attrs> {};
-  FusedBatchNormGradEx(const tensorflow::Scope& scope, tensorflow::Input y_backprop,
-      tensorflow::Input x, tensorflow::Input scale, tensorflow::Input reserve_space_1,
-      tensorflow::Input reserve_space_2, tensorflow::Input reserve_space_3,
-      tensorflow::Input offset, tensorflow::Input y, const Attrs& attrs = Attrs());
+  struct Attrs : internal::AttrsOf<Attrs, internal::EpsilonAttr, internal::NumSideInputsAttr,
+      internal::ActivationModeAttr, internal::DataFormatAttr, internal::IsTrainingAttr> {};
+  FusedBatchNormGradEx(const Scope& scope, Input y_backprop, Input x, Input scale,
+      Input reserve_space_1, Input reserve_space_2, Input reserve_space_3, Input offset, Input y,
+      const Attrs& attrs = Attrs());
   static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
   static Attrs NumSideInputs(int x) { return Attrs().NumSideInputs(x); }
   static Attrs ActivationMode(std::string_view x) { return Attrs().ActivationMode(x); }
   static Attrs DataFormat(std::string_view x) { return Attrs().DataFormat(x); }
   static Attrs IsTraining(bool x) { return Attrs().IsTraining(x); }
 
-  tensorflow::Operation operation;
-  tensorflow::Output x_backprop;  // Gradient with respect to x.
-  tensorflow::Output scale_backprop;  // Gradient with respect to scale.
-  tensorflow::Output offset_backprop;  // Gradient with respect to the offset.
-  tensorflow::Output reserve_space_4;  // A placeholder of the built-in op.
-  tensorflow::Output reserve_space_5;  // A placeholder of the built-in op.
-  tensorflow::OutputList side_input_backprop;  // Gradient with respect to the side input.
+  Operation operation;
+  Output x_backprop, scale_backprop, offset_backprop, reserve_space_4, reserve_space_5;
+  OutputList side_input_backprop;
 };
 
 // Gradient of the gradient of batch normalization, as TensorFlow registers it.
 class TF_BN_OPS_EXPORT FusedBatchNormGradGrad {
  public:
-  struct Attrs : internal::EpsilonAttr<Attrs>, internal::EpsilonRestAttr<Attrs>,
-      internal::DataFormatAttr<Attrs>, internal::IsTrainingAttr<Attrs> {};
-  FusedBatchNormGradGrad(const tensorflow::Scope& scope, tensorflow::Input x_backprop_grad,
-      tensorflow::Input scale_backprop_grad, tensorflow::Input offset_backprop_grad,
-      tensorflow::Input y_backprop, tensorflow::Input x, tensorflow::Input scale,
-      tensorflow::Input reserve_space_1, tensorflow::Input reserve_space_2,
-      const Attrs& attrs = Attrs());
+  struct Attrs : internal::AttrsOf<Attrs, internal::EpsilonAttr, internal::EpsilonRestAttr,
+      internal::DataFormatAttr, internal::IsTrainingAttr> {};
+  FusedBatchNormGradGrad(const Scope& scope, Input x_backprop_grad, Input scale_backprop_grad,
+      Input offset_backprop_grad, Input y_backprop, Input x, Input scale, Input reserve_space_1,
+      Input reserve_space_2, const Attrs& attrs = Attrs());
   static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
   static Attrs EpsilonRest(std::vector<float> x) { return Attrs().EpsilonRest(x); }
   static Attrs DataFormat(std::string_view x) { return Attrs().DataFormat(x); }
   static Attrs IsTraining(bool x) { return Attrs().IsTraining(x); }
 
-  tensorflow::Operation operation;
-  tensorflow::Output y_backprop_grad;  // Gradient with respect to y_backprop.
-  tensorflow::Output x_grad;  // Gradient with respect to x.
-  tensorflow::Output scale_grad;  // Gradient with respect to scale.
+  Operation operation;
+  Output y_backprop_grad, x_grad, scale_grad;
 };
 
 // Gradient of batch normalization, the twin of TensorFlow's FusedBatchNormGradV2.
 class TF_BN_OPS_EXPORT FusedBatchNormGradV2 {
  public:
-  struct Attrs : internal::EpsilonAttr<Attrs>, internal::DataFormatAttr<Attrs>,
-      internal::IsTrainingAttr<Attrs> {};
-  FusedBatchNormGradV2(const tensorflow::Scope& scope, tensorflow::Input y_backprop,
-      tensorflow::Input x, tensorflow::Input scale, tensorflow::Input reserve_space_1,
-      tensorflow::Input reserve_space_2, const Attrs& attrs = Attrs());
+  struct Attrs : internal::AttrsOf<Attrs, internal::EpsilonAttr, internal::DataFormatAttr,
+      internal::IsTrainingAttr> {};
+  FusedBatchNormGradV2(const Scope& scope, Input y_backprop, Input x, Input scale,
+      Input reserve_space_1, Input reserve_space_2, const Attrs& attrs = Attrs());
   static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
   static Attrs DataFormat(std::string_view x) { return Attrs().DataFormat(x); }
   static Attrs IsTraining(bool x) { return Attrs().IsTraining(x); }
 
-  tensorflow::Operation operation;
-  tensorflow::Output x_backprop;  // Gradient with respect to x.
-  tensorflow::Output scale_backprop;  // Gradient with respect to scale.
-  tensorflow::Output offset_backprop;  // Gradient with respect to the offset.
-  tensorflow::Output reserve_space_3;  // A placeholder of the built-in op.
-  tensorflow::Output reserve_space_4;  // A placeholder of the built-in op.
+  Operation operation;
+  Output x_backprop, scale_backprop, offset_backprop, reserve_space_3, reserve_space_4;
 };
 
 // Gradient of batch normalization, the twin of TensorFlow's FusedBatchNormGradV3.
 class TF_BN_OPS_EXPORT FusedBatchNormGradV3 {
  public:
-  struct Attrs : internal::EpsilonAttr<Attrs>, internal::DataFormatAttr<Attrs>,
-      internal::IsTrainingAttr<Attrs> {};
-  FusedBatchNormGradV3(const tensorflow::Scope& scope, tensorflow::Input y_backprop,
-      tensorflow::Input x, tensorflow::Input scale, tensorflow::Input reserve_space_1,
-      tensorflow::Input reserve_space_2, tensorflow::Input reserve_space_3,
+  struct Attrs : internal::AttrsOf<Attrs, internal::EpsilonAttr, internal::DataFormatAttr,
+      internal::IsTrainingAttr> {};
+  FusedBatchNormGradV3(const Scope& scope, Input y_backprop, Input x, Input scale,
+      Input reserve_space_1, Input reserve_space_2, Input reserve_space_3,
       const Attrs& attrs = Attrs());
   static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
   static Attrs DataFormat(std::string_view x) { return Attrs().DataFormat(x); }
   static Attrs IsTraining(bool x) { return Attrs().IsTraining(x); }
 
-  tensorflow::Operation operation;
-  tensorflow::Output x_backprop;  // Gradient with respect to x.
-  tensorflow::Output scale_backprop;  // Gradient with respect to scale.
-  tensorflow::Output offset_backprop;  // Gradient with respect to the offset.
-  tensorflow::Output reserve_space_4;  // A placeholder of the built-in op.
-  tensorflow::Output reserve_space_5;  // A placeholder of the built-in op.
+  Operation operation;
+  Output x_backprop, scale_backprop, offset_backprop, reserve_space_4, reserve_space_5;
 };
 
 // Batch normalization, the twin of TensorFlow's FusedBatchNormV2.
 class TF_BN_OPS_EXPORT FusedBatchNormV2 {
  public:
-  struct Attrs : internal::EpsilonAttr<Attrs>, internal::ExponentialAvgFactorAttr<Attrs>,
-      internal::DataFormatAttr<Attrs>, internal::IsTrainingAttr<Attrs> {};
-  FusedBatchNormV2(const tensorflow::Scope& scope, tensorflow::Input x, tensorflow::Input scale,
-      tensorflow::Input offset, tensorflow::Input mean, tensorflow::Input variance,
-      const Attrs& attrs = Attrs());
+  struct Attrs : internal::AttrsOf<Attrs, internal::EpsilonAttr, internal::ExponentialAvgFactorAttr,
+      internal::DataFormatAttr, internal::IsTrainingAttr> {};
+  FusedBatchNormV2(const Scope& scope, Input x, Input scale, Input offset, Input mean,
+      Input variance, const Attrs& attrs = Attrs());
   static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
   static Attrs ExponentialAvgFactor(float x) { return Attrs().ExponentialAvgFactor(x); }
   static Attrs DataFormat(std::string_view x) { return Attrs().DataFormat(x); }
   static Attrs IsTraining(bool x) { return Attrs().IsTraining(x); }
 
-  tensorflow::Operation operation;
-  tensorflow::Output y;  // The normalized tensor.
-  tensorflow::Output batch_mean;  // The new running mean; NaN where x is empty.
-  tensorflow::Output batch_variance;  // The new running variance; the same.
-  tensorflow::Output reserve_space_1;  // The mean that x was normalized with, for the gradient; 0
-      // where x is empty.
-  tensorflow::Output reserve_space_2;  // The biased variance that x was normalized with, for the
-      // gradient; on a GPU in training 1/sqrt(variance + epsilon), as cuDNN has it.
+  Operation operation;
+  Output y, batch_mean, batch_variance, reserve_space_1, reserve_space_2;
 };
 
 // Batch normalization, the twin of TensorFlow's FusedBatchNormV3.
 class TF_BN_OPS_EXPORT FusedBatchNormV3 {
  public:
-  struct Attrs : internal::EpsilonAttr<Attrs>, internal::ExponentialAvgFactorAttr<Attrs>,
-      internal::DataFormatAttr<Attrs>, internal::IsTrainingAttr<Attrs> {};
-  FusedBatchNormV3(const tensorflow::Scope& scope, tensorflow::Input x, tensorflow::Input scale,
-      tensorflow::Input offset, tensorflow::Input mean, tensorflow::Input variance,
-      const Attrs& attrs = Attrs());
+  struct Attrs : internal::AttrsOf<Attrs, internal::EpsilonAttr, internal::ExponentialAvgFactorAttr,
+      internal::DataFormatAttr, internal::IsTrainingAttr> {};
+  FusedBatchNormV3(const Scope& scope, Input x, Input scale, Input offset, Input mean,
+      Input variance, const Attrs& attrs = Attrs());
   static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
   static Attrs ExponentialAvgFactor(float x) { return Attrs().ExponentialAvgFactor(x); }
   static Attrs DataFormat(std::string_view x) { return Attrs().DataFormat(x); }
   static Attrs IsTraining(bool x) { return Attrs().IsTraining(x); }
 
-  tensorflow::Operation operation;
-  tensorflow::Output y;  // The normalized tensor.
-  tensorflow::Output batch_mean;  // The new running mean; NaN where x is empty.
-  tensorflow::Output batch_variance;  // The new running variance; the same.
-  tensorflow::Output reserve_space_1;  // The mean that x was normalized with, for the gradient; 0
-      // where x is empty.
-  tensorflow::Output reserve_space_2;  // The biased variance that x was normalized with, for the
-      // gradient; on a GPU in training 1/sqrt(variance + epsilon), as cuDNN has it.
-  tensorflow::Output reserve_space_3;  // For the gradient, in training: [5, C], what the other
-      // reserve spaces lose of mean and variance by rounding, and the coefficients that y was
-      // computed with. Frozen, a placeholder.
+  Operation operation;
+  Output y, batch_mean, batch_variance, reserve_space_1, reserve_space_2, reserve_space_3;
 };
 
 }  // namespace ops
