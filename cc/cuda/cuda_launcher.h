@@ -1,9 +1,11 @@
 // The CUDA kernels of a formula and their launches on a stream: for the files
-// in kernels/, each of which instantiates those of some formulas, so that nvcc
-// compiles them side by side.
+// in kernels/, each of which instantiates some formulas, so that nvcc compiles
+// them side by side.
 
 #ifndef TF_BN_OPS_CC_CUDA_CUDA_LAUNCHER_H_
 #define TF_BN_OPS_CC_CUDA_CUDA_LAUNCHER_H_
+
+#include <cuda_runtime_api.h>
 
 #include <climits>
 #include <cstddef>
@@ -12,16 +14,13 @@
 #include "cc/cuda/cuda_backend.h"
 #include "cc/cuda/device_finish.h"
 #include "cc/cuda/device_pass.h"
-#include "cc/cuda/gpu_runtime.h"
 #include "cc/cuda/launch_plan.h"
 
 namespace tf_bn_ops {
 namespace cuda {
 namespace {
 
-// Two resident blocks per multiprocessor: at most 128 registers per thread. HIP
-// takes the number for wavefronts per SIMD, of which a block of kThreads has
-// one on each of the four: the same.
+// Two resident blocks per multiprocessor: at most 128 registers per thread.
 constexpr int kMinBlocksPerMultiprocessor = 2;
 
 // Limit of static shared memory per block, on every device.
@@ -108,7 +107,7 @@ int LaunchFormulaOnCuda(const Call& call, void* workspace, void* cuda_stream) {
   return LaunchFormula<Formula>(call, workspace, launcher);
 }
 
-#define TFBN_INSTANTIATE_CUDA(Formula) \
+#define TFBN_INSTANTIATE_CUDA(unused, Formula, name) \
   template int LaunchFormulaOnCuda<Formula>(const Call&, void*, void*);
 
 }  // namespace cuda

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cc/ops/core_types.h"
 #include "cc/ops/errors.h"
-#include "cc/ops/view_of.h"
 
 namespace tf_bn_ops {
 namespace {

@@ -6,8 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cc/ops/dtype_of.h"
-#include "cc/ops/view_of.h"
+#include "cc/ops/core_types.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/util/tensor_format.h"

@@ -17,25 +17,21 @@
 
 namespace tf_bn_ops {
 
+// The values of the attr activation_mode, in the order of Activation.
+constexpr const char* kActivationModes[kNumActivations] = {
+    "Identity", "Relu", "Relu6", "Silu", "HardSilu"};
+
 // Reads the attr activation_mode, of a kernel or of a shape function.
 template <typename Context>
 absl::Status ReadActivationMode(Context* context, Activation* activation) {
   std::string mode;
   TF_RETURN_IF_ERROR(context->GetAttr("activation_mode", &mode));
-  if (mode == "Identity") {
-    *activation = Activation::kIdentity;
-  } else if (mode == "Relu") {
-    *activation = Activation::kRelu;
-  } else if (mode == "Relu6") {
-    *activation = Activation::kRelu6;
-  } else if (mode == "Silu") {
-    *activation = Activation::kSilu;
-  } else if (mode == "HardSilu") {
-    *activation = Activation::kHardSilu;
-  } else {
-    return InvalidArgument("Unsupported activation mode: ", mode);
+  for (int i = 0; i < kNumActivations; ++i) {
+    if (mode != kActivationModes[i]) continue;
+    *activation = static_cast<Activation>(i);
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  return InvalidArgument("Unsupported activation mode: ", mode);
 }
 
 // InvalidArgument where nothing says what an activation behind a side input

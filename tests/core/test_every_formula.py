@@ -231,7 +231,7 @@ def test_non_temporal_stores(case, view):
     view = beyond_the_llc(view, dtype)
     problem = repeated(formula, view, dtype, mode, seed=1)
     explained = spec.ops.BATCH_NORM if formula == spec.ops.BATCH_NORM_ELEMT else problem.formula
-    is_training = mode == "training" and formula not in spec.call.ELEMENTS_ALONE
+    is_training = mode == "training" and formula not in spec.ops.ELEMENTS_ALONE
     plan = c_abi.explain(explained, view, dtype=dtype, is_training=is_training, threads=2)
     assert plan["store"] == "non_temporal"
     whole = dict(zip(view_outputs(problem), ("x", "y_backprop"), strict=False))

@@ -253,7 +253,7 @@ _WITHOUT_ACTIVATION = (spec.ops.BATCH_NORM_GRAD, spec.ops.BATCH_NORM_GRAD_GRAD)
 
 def has_call(formula: str) -> bool:
     """Whether the C ABI computes a formula."""
-    return formula in call_spec.FORMULAS
+    return formula in spec.ops.FORMULAS
 
 
 def required_outputs(problem: Problem) -> tuple[str, ...]:
@@ -301,7 +301,7 @@ def call_at(problem: Problem, addresses: Mapping[str, int], **overrides: Any) ->
     """The C struct for a problem whose arrays are at `addresses`, by role; `overrides` replace its
     fields."""
     fields: dict[str, Any] = {
-        "formula": call_spec.FORMULA_CODES[call_spec.FORMULAS[problem.formula]],
+        "formula": call_spec.FORMULA_CODES[spec.ops.FORMULAS[problem.formula]],
         "dtype": DTYPE_CODES[problem.dtype.name],
         "stat_dtype": DTYPE_CODES[problem.statistics_dtype.name],
         "activation": ACTIVATION_CODES[problem.activation],
@@ -313,7 +313,7 @@ def call_at(problem: Problem, addresses: Mapping[str, int], **overrides: Any) ->
     if problem.formula in _WITHOUT_ACTIVATION:
         del fields["activation"]
     if problem.is_part:
-        fields["is_training"] = problem.formula not in call_spec.ELEMENTS_ALONE
+        fields["is_training"] = problem.formula not in spec.ops.ELEMENTS_ALONE
         fields["float64_statistics"] = True
     fields |= {role: address for role, address in addresses.items() if role in call_spec.ROLES}
     coefficients = problem.values.get("forward_coefficients")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tf_bn_ops.spec import ops
 from tf_bn_ops.spec.op_spec import CHANNEL, COUNT, VIEW, WIDE
 
 # Kinds of arrays that no argument of an op has by itself.
@@ -33,17 +32,8 @@ class Array(NamedTuple):
     doc: str = ""
 
 
-# Formula model -> the formula of the core, and its value in C.
-FORMULAS = {
-    **dict.fromkeys((ops.BATCH_NORM, ops.BATCH_NORM_ADD), "kForward"),
-    **dict.fromkeys((ops.BATCH_NORM_STATS, ops.BATCH_NORM_ELEMT), "kForward"),
-    **dict.fromkeys((ops.BATCH_NORM_GRAD, ops.BATCH_NORM_GRAD_EX), "kGradient"),
-    **dict.fromkeys((ops.BATCH_NORM_BACKWARD_REDUCE, ops.BATCH_NORM_BACKWARD_ELEMT), "kGradient"),
-    ops.BATCH_NORM_GRAD_GRAD: "kSecondOrder",
-}
+# The formulas of the core (spec.ops.FORMULAS) and their values in C.
 FORMULA_CODES = {"kForward": 0, "kGradient": 1, "kSecondOrder": 2}
-# The parts of synchronised batch normalization that compute elements from given statistics, sums.
-ELEMENTS_ALONE = (ops.BATCH_NORM_ELEMT, ops.BATCH_NORM_BACKWARD_ELEMT)
 
 # 32 bits each, an even number of them, so that the doubles behind them are aligned.
 ATTRS = (

@@ -48,6 +48,15 @@ PARTS = (
     BATCH_NORM_BACKWARD_REDUCE,
     BATCH_NORM_BACKWARD_ELEMT,
 )
+# Of these, those that compute elements from given statistics and sums.
+ELEMENTS_ALONE = (BATCH_NORM_ELEMT, BATCH_NORM_BACKWARD_ELEMT)
+# Formula model -> the formula of the core.
+FORMULAS = {
+    **dict.fromkeys((BATCH_NORM, BATCH_NORM_ADD, BATCH_NORM_STATS, BATCH_NORM_ELEMT), "kForward"),
+    **dict.fromkeys((BATCH_NORM_GRAD, BATCH_NORM_GRAD_EX), "kGradient"),
+    **dict.fromkeys((BATCH_NORM_BACKWARD_REDUCE, BATCH_NORM_BACKWARD_ELEMT), "kGradient"),
+    BATCH_NORM_GRAD_GRAD: "kSecondOrder",
+}
 
 # The rows of reserve_space_3, see cc/core/formulas/forward.h: of the mean and of
 # sqrt(variance + epsilon) two each, what float32 holds and the rest.

@@ -1,5 +1,6 @@
-// The list of the instances of all formulas, and which one computes a call. For
-// a new formula: a file here, a line in the list, a .cc file in cc/cpu/isa.
+// The lists of the instances of all formulas, and which one computes a call. A
+// new formula has a file here and a line in the list of its kind; the kernels
+// of all ISAs and of GPUs, driver, plan and reference follow.
 
 #ifndef TF_BN_OPS_CC_CORE_FORMULAS_ALL_FORMULAS_H_
 #define TF_BN_OPS_CC_CORE_FORMULAS_ALL_FORMULAS_H_
@@ -11,24 +12,33 @@
 #include "cc/core/formulas/gradient.h"
 #include "cc/core/formulas/second_order.h"
 
-// X(context, type, name)
-#define TFBN_FOR_EACH_FORMULA(X, context)                                \
-  X(context, BatchNormFormula, "batch_norm")                             \
-  X(context, BatchNormAddFormula, "batch_norm_add")                      \
-  X(context, BatchNormSmoothFormula, "batch_norm_smooth")                \
-  X(context, BatchNormGradFormula, "batch_norm_grad")                    \
-  X(context, BatchNormGradExFormula, "batch_norm_grad_ex")               \
-  X(context, BatchNormGradExFromYFormula, "batch_norm_grad_ex_from_y")   \
-  X(context, BatchNormGradExAddFormula, "batch_norm_grad_ex_add")        \
-  X(context, BatchNormGradSmoothFormula, "batch_norm_grad_smooth")       \
+// X(context, type, name), for each kind of formula.
+#define TFBN_FOR_EACH_FORWARD(X, context)           \
+  X(context, BatchNormFormula, "batch_norm")        \
+  X(context, BatchNormAddFormula, "batch_norm_add") \
+  X(context, BatchNormSmoothFormula, "batch_norm_smooth")
+#define TFBN_FOR_EACH_GRADIENT(X, context)                             \
+  X(context, BatchNormGradFormula, "batch_norm_grad")                  \
+  X(context, BatchNormGradExFormula, "batch_norm_grad_ex")             \
+  X(context, BatchNormGradExFromYFormula, "batch_norm_grad_ex_from_y") \
+  X(context, BatchNormGradExAddFormula, "batch_norm_grad_ex_add")      \
+  X(context, BatchNormGradSmoothFormula, "batch_norm_grad_smooth")
+// The second pass of the gradient by itself.
+#define TFBN_FOR_EACH_BACKWARD_ELEMT(X, context)                         \
   X(context, BatchNormBackwardElemtFormula, "batch_norm_backward_elemt") \
   X(context, BatchNormBackwardElemtFromXFormula,                         \
     "batch_norm_backward_elemt_from_x")                                  \
   X(context, BatchNormBackwardElemtFromYFormula,                         \
     "batch_norm_backward_elemt_from_y")                                  \
-  X(context, BatchNormBackwardElemtAddFormula,                           \
-    "batch_norm_backward_elemt_add")                                     \
+  X(context, BatchNormBackwardElemtAddFormula, "batch_norm_backward_elemt_add")
+#define TFBN_FOR_EACH_SECOND_ORDER(X, context) \
   X(context, BatchNormGradGradFormula, "batch_norm_grad_grad")
+
+#define TFBN_FOR_EACH_FORMULA(X, context)  \
+  TFBN_FOR_EACH_FORWARD(X, context)        \
+  TFBN_FOR_EACH_GRADIENT(X, context)       \
+  TFBN_FOR_EACH_BACKWARD_ELEMT(X, context) \
+  TFBN_FOR_EACH_SECOND_ORDER(X, context)
 
 namespace tf_bn_ops {
 

@@ -143,7 +143,7 @@ struct Kernels {
 
 // Each build defines, for each formula F,
 //   const Kernels* KernelTable_<build>(const F*);   [kNumDTypes]
-// by TFBN_DEFINE_KERNELS(F) of kernel_table.h.
+// by TFBN_DEFINE_KERNELS of kernel_table.h.
 #define TFBN_CONCAT_(a, b) a##_##b
 #define TFBN_CONCAT(a, b) TFBN_CONCAT_(a, b)
 #define TFBN_KERNEL_TABLE(build) TFBN_CONCAT(KernelTable, build)

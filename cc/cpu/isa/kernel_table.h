@@ -135,7 +135,7 @@ constexpr Kernels KernelsOf() {
 #define TFBN_KERNELS_OF_DTYPE(name, text, code, storage, compute, fraction, \
                               exponent)                                     \
   KernelsOf<Formula, storage>(),
-#define TFBN_DEFINE_KERNELS(F)                                          \
+#define TFBN_DEFINE_KERNELS(unused, F, name)                            \
   namespace tf_bn_ops {                                                 \
   const Kernels* TFBN_KERNEL_TABLE(TF_BN_OPS_ISA)(const F*);            \
   const Kernels* TFBN_KERNEL_TABLE(TF_BN_OPS_ISA)(const F*) {           \

@@ -493,3 +493,6 @@ class _Elements:
             reach = np.maximum(activated(y + off, kind) - value, value - activated(y - off, kind))
         rounding = dtype.unit_roundoff * (np.abs(value) + reach) + flushed_below(dtype)
         return value, np.where((reach == 0) & (kind != IDENTITY), 0, reach + rounding)
+
+
+MODELS = dict.fromkeys((spec.ops.BATCH_NORM, spec.ops.BATCH_NORM_ADD), BatchNorm())

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tf_bn_ops import spec
 from tf_bn_ops.conformance.models import bounds as bounds_lib
 from tf_bn_ops.conformance.models import inputs
 from tf_bn_ops.conformance.models import oracle as oracle_lib
@@ -104,3 +105,6 @@ def _other_mode(oracle: oracle_lib.Oracle, chunk: oracle_lib.Chunk) -> Callable[
         return oracle.factor[c, None] * inside
 
     return answer
+
+
+MODELS = {spec.ops.BATCH_NORM_GRAD: BatchNormGrad()}

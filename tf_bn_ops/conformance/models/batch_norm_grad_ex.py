@@ -260,3 +260,6 @@ class WrongMasks:
 
     def _side_input(self, mask: np.ndarray, part: Expected) -> np.ndarray:
         return self._wrong(mask, part.at)
+
+
+MODELS = {spec.ops.BATCH_NORM_GRAD_EX: BatchNormGradEx()}

@@ -468,3 +468,6 @@ class _Elements:
         gradient = self._gx if role == "y_backprop_grad" else self._dy
         impostors = {"other mode": lambda: self.value(role, other), "identity": lambda: gradient}
         return Expected(role, self._at, value, bound, size, impostors)
+
+
+MODELS = {spec.ops.BATCH_NORM_GRAD_GRAD: BatchNormGradGrad()}

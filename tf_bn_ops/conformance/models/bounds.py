@@ -14,7 +14,7 @@ is what the error depends on (the condition of the sum). Every term carries 3 ro
   |c - r| <= roundings*u_T*|r| + |rstd|*(E(S2) + 4*u_s*|S2|)
                                                    for scale_backprop;  E(S2) = h*u_s*A2
 
-**Two-level sums** (cc/core/two_level_sum.h): runs of at most R = TWO_LEVEL_RUN terms are added up
+**Two-level sums** (cc/core/two_level_sum.h): runs of at most R = TWO_LEVEL_CHAIN terms are added up
 in float32, with roundings of u = 2^-24, and their sums in float64. A term is rounded q times before
 (q = 0 for dy, 2 for dy*(x - c), 1 for x - c, 3 for its square) and passes through at most R - 1
 additions of its run, so that with n = R - 1 + q
@@ -111,8 +111,8 @@ _NARROW = _IN_FLOAT - {"float32"}
 # The output that is a sum and nothing else.
 _SUM_ALONE = frozenset({"offset_backprop"})
 
-# Maximum terms of a run of a two-level sum: kTwoLevelRun of cc/core/partition.h.
-TWO_LEVEL_RUN = 8
+# Maximum terms of a run of a two-level sum: kTwoLevelChain of cc/core/partition.h.
+TWO_LEVEL_CHAIN = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Profile:
         """What runs of a two-level sum may be off, times the sum of |terms|; see sum_error."""
         if dtype.name not in self.two_level:
             return 0.0
-        n = (TWO_LEVEL_RUN - 1 + roundings) * DTYPES["float32"].unit_roundoff
+        n = (TWO_LEVEL_CHAIN - 1 + roundings) * DTYPES["float32"].unit_roundoff
         return n / (1 - n)
 
     def sum_error(self, dtype: DType, count: int, roundings: int) -> float:

@@ -1,20 +1,19 @@
 """Formula models: the right answer of an op, its error bound, its inputs.
 
-An OpSpec names its model; a new formula is a module with a model and a line of MODELS.
+An OpSpec names its model, which stands in MODELS of one of the modules beside this one.
 """
 
 from __future__ import annotations
 
+import importlib
+import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance.models import batch_norm, split_ops
-from tf_bn_ops.conformance.models.batch_norm_grad import BatchNormGrad
-from tf_bn_ops.conformance.models.batch_norm_grad_ex import BatchNormGradEx
-from tf_bn_ops.conformance.models.batch_norm_grad_grad import BatchNormGradGrad
+from tf_bn_ops.conformance.models import batch_norm
 from tf_bn_ops.conformance.models.bounds import PROFILES, Profile
 from tf_bn_ops.conformance.models.inputs import Kind
 from tf_bn_ops.conformance.models.measure import Expected, OutputError, errors_of
@@ -46,17 +45,14 @@ class FormulaModel(Protocol):
         """The right answer to a problem with its bound, part by part."""
 
 
-MODELS: Mapping[str, FormulaModel] = {
-    spec.ops.BATCH_NORM_GRAD: BatchNormGrad(),
-    spec.ops.BATCH_NORM_GRAD_EX: BatchNormGradEx(),
-    spec.ops.BATCH_NORM_GRAD_GRAD: BatchNormGradGrad(),
-    spec.ops.BATCH_NORM: batch_norm.BatchNorm(),
-    spec.ops.BATCH_NORM_ADD: batch_norm.BatchNorm(),
-    spec.ops.BATCH_NORM_STATS: split_ops.BatchNormStats(),
-    spec.ops.BATCH_NORM_ELEMT: split_ops.BatchNormElemt(),
-    spec.ops.BATCH_NORM_BACKWARD_REDUCE: split_ops.BatchNormBackwardReduce(),
-    spec.ops.BATCH_NORM_BACKWARD_ELEMT: split_ops.BatchNormBackwardElemt(),
-}
+def _models() -> Iterator[tuple[str, FormulaModel]]:
+    for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
+        if path.stem not in ("__init__", pathlib.Path(__file__).stem):
+            module = importlib.import_module(f"{__package__}.{path.stem}")
+            yield from getattr(module, "MODELS", {}).items()
+
+
+MODELS: Mapping[str, FormulaModel] = dict(_models())
 
 
 def model_of(op: OpSpec) -> FormulaModel:

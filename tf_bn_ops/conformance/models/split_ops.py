@@ -253,3 +253,11 @@ class BatchNormBackwardElemt:
         if problem.num_side_inputs:
             for part in batch_norm_grad_ex.of_side_input(with_y, masked):
                 yield dataclasses.replace(part, impostors=wrong.answers(part))
+
+
+MODELS = {
+    spec.ops.BATCH_NORM_STATS: BatchNormStats(),
+    spec.ops.BATCH_NORM_ELEMT: BatchNormElemt(),
+    spec.ops.BATCH_NORM_BACKWARD_REDUCE: BatchNormBackwardReduce(),
+    spec.ops.BATCH_NORM_BACKWARD_ELEMT: BatchNormBackwardElemt(),
+}

@@ -1,12 +1,12 @@
 // The CUDA kernels of the first-order gradient.
 
-#include "cc/core/formulas/gradient.h"
+#include "cc/core/formulas/all_formulas.h"
 #include "cc/cuda/cuda_launcher.h"
 
 namespace tf_bn_ops {
 namespace cuda {
 
-TFBN_INSTANTIATE_CUDA(BatchNormGradFormula)
+TFBN_FOR_EACH_GRADIENT(TFBN_INSTANTIATE_CUDA, )
 
 }  // namespace cuda
 }  // namespace tf_bn_ops

@@ -1,12 +1,28 @@
-// The core's view of a tensor.
+// TensorFlow's types and shapes as the core has them.
 
-#ifndef TF_BN_OPS_CC_OPS_VIEW_OF_H_
-#define TF_BN_OPS_CC_OPS_VIEW_OF_H_
+#ifndef TF_BN_OPS_CC_OPS_CORE_TYPES_H_
+#define TF_BN_OPS_CC_OPS_CORE_TYPES_H_
 
+#include "cc/core/dtype.h"
 #include "cc/core/view.h"
 #include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.h"
 
 namespace tf_bn_ops {
+
+// Of one of the types that kernels are registered for.
+inline DType DTypeOf(tensorflow::DataType type) {
+  switch (type) {
+    case tensorflow::DT_HALF:
+      return DType::kFloat16;
+    case tensorflow::DT_BFLOAT16:
+      return DType::kBfloat16;
+    case tensorflow::DT_DOUBLE:
+      return DType::kFloat64;
+    default:
+      return DType::kFloat32;
+  }
+}
 
 // The view of a tensor whose channels are its dimension `channel_dim`.
 inline View ViewOf(const tensorflow::TensorShape& shape, int channel_dim) {
@@ -23,4 +39,4 @@ inline View ViewOf(const tensorflow::TensorShape& shape, int channel_dim) {
 
 }  // namespace tf_bn_ops
 
-#endif  // TF_BN_OPS_CC_OPS_VIEW_OF_H_
+#endif  // TF_BN_OPS_CC_OPS_CORE_TYPES_H_
