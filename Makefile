@@ -42,7 +42,7 @@ PTX_SKIPPED := $(if $(wildcard $(SIM)/libcudasim.so),$(if $(shell command -v '$(
   is no nvcc),SIM=$(SIM) has no libcudasim.so)
 # These run on a machine for GPU tests, without TensorFlow; of Python they need NumPy.
 GPU_GOALS := gpu-core gpu-test gpu-bench $(if $(PTX_SKIPPED),,gpu-ptx-test)
-GOALS_WITHOUT_PYTHON := help clean matrix release hip gpu-ptx-test gpu-sass $(GPU_GOALS)
+GOALS_WITHOUT_PYTHON := help clean matrix release gpu-ptx-test gpu-sass $(GPU_GOALS)
 GOALS_WITHOUT_TENSORFLOW := $(GOALS_WITHOUT_PYTHON) bazel docs wheels wheel-conformance release-check lint lint-python lint-types \
   lint-cxx format aarch64-parts
 NEEDS_PYTHON := $(filter-out $(GOALS_WITHOUT_PYTHON),$(GOALS))

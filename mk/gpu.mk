@@ -77,7 +77,7 @@ endif
 
 # ---- Targets ---------------------------------------------------------------------------------
 
-.PHONY: gpu-core gpu-test gpu-bench gpu-ptx-test gpu-sass hip
+.PHONY: gpu-core gpu-test gpu-bench gpu-ptx-test gpu-sass
 
 # Needs g++ and nvcc alone.
 gpu-core: $(B)/lib/libtf_bn_ops_core.so  ## Build build/core/lib/libtf_bn_ops_core.so with CUDA, without TensorFlow
@@ -104,20 +104,3 @@ else
 gpu-ptx-test: $(PTX_DIR)/libgpu.so $(PTX_DIR)/kernels.ptx  ## Test nvcc's PTX on a simulated GPU; SIM=folder with libcudasim.so
 	$(Q)'$(or $(wildcard $(PYTHON)),python3)' tools/gpu/ptx_test.py --sim='$(SIM)' --library=$(PTX_DIR)/libgpu.so --ptx=$(PTX_DIR)/kernels.ptx $(ARGS)
 endif
-
-# The same sources for AMD GPUs; they are compiled, and linked into nothing. hipcc asks the machine
-# for its GPUs, and complains on stderr where it has none.
-HIPCC ?= hipcc
-HIP_ARCHS ?= gfx90a
-HIP_OBJECTS := $(patsubst %,$(BUILD_DIR)/hip/%.o,$(wildcard cc/cuda/*.cu cc/cuda/kernels/*.cu))
-HIP_COMMAND = '$(HIPCC)' -x hip $(foreach arch,$(HIP_ARCHS),--offload-arch=$(arch)) \
-  $(shell tools/list_flags.sh flags mk/hipflags.txt) $(HIPFLAGS) -I.
-
-hip: $(HIP_OBJECTS)  ## Compile the GPU kernels for AMD GPUs, no more; HIPCC=/path/to/hipcc HIP_ARCHS="gfx90a"
-	$(Q)echo 'hip: $(words $(HIP_OBJECTS)) files compiled for $(HIP_ARCHS); nothing was run.'
-$(HIP_OBJECTS): $(BUILD_DIR)/hip/%.o: % mk/hipflags.txt mk/gpu.mk
-	$(Q)command -v '$(HIPCC)' >/dev/null || { echo "error: no $(HIPCC) found, which make hip needs: install it (Debian/Ubuntu: apt install hipcc) or name yours with make hip HIPCC=/path/to/hipcc." >&2; exit 1; }
-	$(Q)echo '  HIPCC   $< ($(HIP_ARCHS))'
-	$(Q)mkdir -p $(@D)
-	$(Q)$(HIP_COMMAND) -MMD -MP -MF $(@:.o=.d) -c -o $@ $< 2>$@.err || { cat $@.err >&2; exit 1; }
--include $(HIP_OBJECTS:.o=.d)

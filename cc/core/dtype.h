@@ -137,13 +137,13 @@ static TFBN_HD size_t SizeOf(DType dtype) {
 
 static TFBN_HD float FloatFromBits(uint32_t bits) {
   float f;
-  TFBN_MEMCPY(&f, &bits, sizeof(f));
+  std::memcpy(&f, &bits, sizeof(f));
   return f;
 }
 
 static TFBN_HD uint32_t BitsFromFloat(float f) {
   uint32_t bits;
-  TFBN_MEMCPY(&bits, &f, sizeof(bits));
+  std::memcpy(&bits, &f, sizeof(bits));
   return bits;
 }
 
@@ -152,12 +152,10 @@ static TFBN_HD uint32_t BitsFromFloat(float f) {
 // both, which GCC did for aarch64: it is not to know the result.
 static TFBN_HD double ToDouble(float v) {
   double wide = v;
-#if !defined(__CUDACC__) && !defined(__HIPCC__)
-#if defined(__x86_64__)
+#if !defined(__CUDACC__) && defined(__x86_64__)
   asm("" : "+x"(wide));
-#elif defined(__aarch64__)
+#elif !defined(__CUDACC__) && defined(__aarch64__)
   asm("" : "+w"(wide));
-#endif
 #endif
   return wide;
 }
@@ -170,8 +168,6 @@ static TFBN_HD double ToDouble(Bfloat16 v) {
 static TFBN_HD double ToDouble(Float16 v) {
 #if defined(__CUDA_ARCH__)
   return __half2float(__ushort_as_half(v.bits));
-#elif defined(__HIP_DEVICE_COMPILE__)
-  return static_cast<float>(__builtin_bit_cast(_Float16, v.bits));
 #else
   const uint32_t magnitude = v.bits & 0x7fffu;
   const uint32_t sign = static_cast<uint32_t>(v.bits & 0x8000u) << 16;
@@ -216,9 +212,6 @@ static TFBN_HD void FromDouble(double v, Bfloat16* out) {
 static TFBN_HD void FromDouble(double v, Float16* out) {
 #if defined(__CUDA_ARCH__)
   out->bits = __half_as_ushort(__float2half_rn(static_cast<float>(v)));
-#elif defined(__HIP_DEVICE_COMPILE__)
-  const auto half = static_cast<_Float16>(static_cast<float>(v));
-  out->bits = __builtin_bit_cast(uint16_t, half);
 #else
   const uint32_t bits = BitsFromFloat(static_cast<float>(v));
   const uint32_t sign = (bits >> 16) & 0x8000u;

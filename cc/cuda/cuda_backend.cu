@@ -1,10 +1,11 @@
 // Which kernels compute a call, and its workspace. They are in kernels/.
 
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 
 #include "cc/core/formulas/all_formulas.h"
 #include "cc/cuda/cuda_backend.h"
-#include "cc/cuda/gpu_runtime.h"
 #include "cc/cuda/launch_plan.h"
 
 namespace tf_bn_ops {

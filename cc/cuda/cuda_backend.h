@@ -27,7 +27,7 @@ size_t CudaWorkspaceBytes(FormulaKind formula, const View& view, DType dtype);
 // Returns 0, or the cudaError_t of the first launch that failed.
 int RunOnCuda(const Call& call, void* workspace, void* cuda_stream);
 
-// The same of statistics from those of the parts of a batch. A device cannot
+// The same for the statistics of the parts of a batch. A device cannot
 // refuse counts, so one that is negative, infinite or NaN makes all results
 // NaN.
 int CudaGatherStats(const GatherStatsArgs& args, void* cuda_stream);

@@ -72,7 +72,7 @@ TFBN_HD void FinishChannel(const KernelParams<Formula>& params, int64_t c,
   double sums[Formula::kNumSums];
   if constexpr (!kIsFrozenOnly<Formula> && !std::is_same_v<C, double> &&
                 !kCentersAreElements<Formula>) {
-    const double run_center = RunCenter(args.dtype, center);
+    const double run_center = ChainCenter(args.dtype, center);
     if (run_center != center) {
       LoadSums(*shared, t, sums);
       Formula::Recenter(static_cast<double>(ElementsPerChannel(args.view)),
@@ -121,8 +121,8 @@ TFBN_HD double SumOfEvery(const double* values, int64_t stride, int64_t first,
   return sum;
 }
 
-// The total sums of the channels of a block from `first` on: those of channel
-// first + t at index t.
+// The total sums of the channels of a block from `first` on: channel first + t
+// has index t.
 template <typename Formula, typename Block>
 TFBN_HD void AddPartialSums(const KernelParams<Formula>& params, int64_t first,
                             int width, Block& block,

@@ -45,7 +45,7 @@ constexpr int BatchItems(int tensors, bool sums_and_stores) {
   while (items * tensors < kMinVectorsAhead) items *= 2;
   return items;
 }
-static_assert(BatchItems(1, true) <= kTwoLevelRun, "a chain spans a batch");
+static_assert(BatchItems(1, true) <= kTwoLevelChain, "a chain spans a batch");
 
 // The constants of a pass, and the shared memory of a block.
 template <typename Formula, typename T, bool kChannelsLast, int kSums,
@@ -53,8 +53,7 @@ template <typename Formula, typename T, bool kChannelsLast, int kSums,
 struct PassTraits {
   using C = Compute<T>;
   static constexpr int kVector = VectorTraits<T>::kVector;
-  // The sums of a thread are those of every column of its slice, or of its
-  // channel.
+  // A thread sums every column of its slice, or its channel.
   static constexpr int kSlices = kChannelsLast && kSums > 0
                                      ? SlicesOf(kVector, kSums)
                                      : 1;
@@ -67,13 +66,14 @@ struct PassTraits {
   static constexpr int kCount =
       kStores ? int{Formula::kInputs} : int{Formula::kNumReduceInputs};
   static constexpr int kBatch = BatchItems(kCount, kSums > 0 && kStores);
-  static constexpr int kChain =
-      kChannelsLast ? kBatch
-      : kVector < kTwoLevelRun
-          ? kTwoLevelRun / kVector < kBatch ? kTwoLevelRun / kVector : kBatch
-          : 1;
+  static constexpr int kChain = kChannelsLast ? kBatch
+                                : kVector < kTwoLevelChain
+                                    ? kTwoLevelChain / kVector < kBatch
+                                          ? kTwoLevelChain / kVector
+                                          : kBatch
+                                    : 1;
   static constexpr bool kMayOverflow =
-      std::is_same_v<C, float> && kRunMayOverflow<T>;
+      std::is_same_v<C, float> && kChainMayOverflow<T>;
 
   // What is known of a column before its sums: coefficients from kFirst on (of
   // the mask, with fixed statistics all that are used), and the center.
@@ -116,7 +116,7 @@ TFBN_HD void LoadKnown(const KernelParams<Formula>& params, int64_t block_index,
           } else {
             const double center = CenterAt(Formula::CentersOf(args), c);
             shared->known[Traits::kCoefficients][at] =
-                static_cast<C>(RunCenter(args.dtype, center));
+                static_cast<C>(ChainCenter(args.dtype, center));
             if constexpr (kStores) {
               const double no_sums[Formula::kNumSums] = {};
               Formula::Finish(args, c, center, no_sums, k);

@@ -73,27 +73,15 @@ template <typename To, typename From>
 TFBN_HD To BitCast(const From& from) {
   static_assert(sizeof(To) == sizeof(From), "bits of the same size");
   To to;
-  TFBN_MEMCPY(&to, &from, sizeof(to));
+  std::memcpy(&to, &from, sizeof(to));
   return to;
 }
 
-// An unsigned integer of kBytes bytes.
-template <size_t kBytes>
-struct UnsignedOf;
-template <>
-struct UnsignedOf<2> {
-  using Type = uint16_t;
-};
-template <>
-struct UnsignedOf<4> {
-  using Type = uint32_t;
-};
-template <>
-struct UnsignedOf<8> {
-  using Type = uint64_t;
-};
+// An unsigned integer of the size of T.
 template <typename T>
-using BitsOf = typename UnsignedOf<sizeof(T)>::Type;
+using BitsOf =
+    std::conditional_t<sizeof(T) == 2, uint16_t,
+                       std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
 
 // Elements of a word, where it has several, and the bits of each.
 template <typename T>
@@ -187,32 +175,6 @@ TFBN_HD Bits LoadBits(uintptr_t from, bool wanted) {
   return bits;
 }
 
-// Stores the bits of an element at `to` if `wanted`.
-template <typename Bits>
-TFBN_HD void StoreBits(Bits value, uintptr_t to, bool wanted) {
-#if defined(__CUDA_ARCH__)
-#define TFBN_STORE(type, constraint)                                      \
-  asm volatile(                                                           \
-      "{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %2, 0;\n\t@p st.global." type \
-      " [%1], %0;\n\t}"                                                   \
-      :                                                                   \
-      : constraint(value),                                                \
-        "l"(__cvta_generic_to_global(reinterpret_cast<void*>(to))),       \
-        "r"(static_cast<unsigned>(wanted))                                \
-      : "memory")
-  if constexpr (sizeof(Bits) == 2) {
-    TFBN_STORE("u16", "h");
-  } else if constexpr (sizeof(Bits) == 4) {
-    TFBN_STORE("u32", "r");
-  } else {
-    TFBN_STORE("u64", "l");
-  }
-#undef TFBN_STORE
-#else
-  if (wanted) *reinterpret_cast<Bits*>(to) = value;
-#endif
-}
-
 // Elements [begin, end) of the vector at `from`, zeros beside them: loads
 // nothing that does not belong to the thread.
 template <typename T>
@@ -239,8 +201,9 @@ TFBN_HD void StoreElements(const Words& w, uintptr_t to, int begin, int end) {
   }
   TFBN_UNROLL
   for (int e = 0; e < kVector; ++e) {
-    StoreBits(BitCast<BitsOf<T>>(ElementOf<T>(w, e)), to + e * sizeof(T),
-              e >= begin && e < end);
+    if (e < begin || e >= end) continue;
+    *reinterpret_cast<BitsOf<T>*>(to + e * sizeof(T)) =
+        BitCast<BitsOf<T>>(ElementOf<T>(w, e));
   }
 }
 

@@ -123,7 +123,7 @@ static inline void TileSegments(int vector, LaunchConfig* config) {
   c.items = c.view.outer * c.strides;
 }
 
-// `vector` is V, `slices` are those of a vector. A view without elements has no
+// `vector` is V, which has `slices` slices. A view without elements has no
 // tiles.
 static inline LaunchConfig MakeLaunchConfig(const View& view, int vector,
                                             int slices) {

@@ -121,7 +121,7 @@ int LaunchKernels(const KernelParams<Formula>& params, Launcher& launcher) {
 // rows is kRowThreads vectors, and has a thread for each of its columns.
 constexpr size_t kMinElementBytes = 2;
 static_assert(kRowThreads * kVectorBytes / kMinElementBytes <= kThreads);
-// cudaErrorNotSupported and hipErrorNotSupported, "operation not supported".
+// cudaErrorNotSupported, "operation not supported".
 constexpr int kNotSupported = 801;
 
 // Enqueues all kernels of a call with elements of type T.

@@ -250,25 +250,6 @@ def test_make_keeps_the_gpu_kernels_until_gpu_is_unset(tree):
     assert "tfbn_cuda" not in symbols.stdout
 
 
-@pytest.mark.skipif(shutil.which("hipcc") is None, reason="needs hipcc (Debian: apt install hipcc)")
-def test_kernels_compile_for_amd_gpus(repo_root, tmp_path):
-    """gfx90a, whose wavefronts have 64 lanes; two files, which have every template."""
-    files = [f"cc/cuda/kernels/{name}_cuda.cu" for name in ("batch_norm_grad_grad", "gather_stats")]
-    objects = [f"{tmp_path}/hip/{file}.o" for file in files]
-    variables = (f"BUILD_DIR={tmp_path}", f"HIP_OBJECTS={' '.join(objects)}")
-    result = make(repo_root, "hip", *variables)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "hip: 2 files compiled for gfx90a; nothing was run." in result.stdout
-    for file in objects:
-        assert b"hipv4-amdgcn-amd-amdhsa--gfx90a" in pathlib.Path(file).read_bytes()
-
-
-def test_missing_hipcc_is_an_error(repo_root, tmp_path):
-    result = make(repo_root, "hip", "HIPCC=/nowhere/hipcc", f"BUILD_DIR={tmp_path}")
-    assert result.returncode != 0
-    assert "no /nowhere/hipcc found, which make hip needs: install it" in result.stderr
-
-
 def test_missing_nvcc_is_an_error(repo_root):
     result = make(repo_root, "-n", "all", "GPU=1", "NVCC=/nowhere/nvcc")
     assert result.returncode != 0

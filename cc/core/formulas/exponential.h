@@ -43,14 +43,14 @@ static TFBN_HD V PowerOfTwo(V rounded) {
   constexpr bool kIsFloat = sizeof(typename LanesOf<V>::Lane) == 4;
   using Bits = typename LanesOf<V>::Bits;
   Bits bits;
-  TFBN_MEMCPY(&bits, &rounded, sizeof(bits));
+  std::memcpy(&bits, &rounded, sizeof(bits));
   if constexpr (kIsFloat) {
     bits = (bits << 23) + 0x3f800000;
   } else {
     bits = (bits << 52) + 0x3ff0000000000000;
   }
   V power;
-  TFBN_MEMCPY(&power, &bits, sizeof(power));
+  std::memcpy(&power, &bits, sizeof(power));
   return power;
 }
 

@@ -46,13 +46,13 @@ struct RankOf {
 
   static TFBN_HD Bits Of(C value) {
     Bits bits;
-    TFBN_MEMCPY(&bits, &value, sizeof(bits));
+    std::memcpy(&bits, &value, sizeof(bits));
     return FromBits(bits);
   }
   static TFBN_HD C At(Bits rank) {
     const Bits bits = FromBits(rank);
     C value;
-    TFBN_MEMCPY(&value, &bits, sizeof(value));
+    std::memcpy(&value, &bits, sizeof(value));
     return value;
   }
 
