@@ -1,28 +1,24 @@
 // Gradients of the ops for tensorflow::AddSymbolicGradients.
 //
-// They follow TensorFlow's Python gradients. That of a forward op is its
+// They follow TensorFlow's Python gradients. A forward op has its
 // FusedBatchNormGrad: y alone is differentiated, by x, scale, offset and
-// side_input. In that of the first-order ops, in training, mean and variance
-// count as functions of x and are computed from it anew, and the inputs that
-// hold them get no gradient: it is the op FusedBatchNormGradGrad; where that
-// has no kernel, on a GPU in a build for CPUs, and for its own gradient, it is
-// composed of TensorFlow's ops (second_order_composition.h).
+// side_input. The first-order ops have FusedBatchNormGradGrad, which itself has
+// no gradient in C++: in training, mean and variance count as functions of x
+// and are computed from it anew, and the inputs that hold them get no gradient.
 
 #include "tensorflow/cc/framework/gradients.h"
 
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "cc/client/register_gradient.h"
-#include "cc/client/second_order_composition.h"
+#include "cc/ops/generated/op_signatures.h"
 #include "tensorflow/cc/framework/scope.h"
 #include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/math_ops.h"
-#include "tensorflow/core/framework/kernel_def.pb.h"
 #include "tensorflow/core/framework/node_def_util.h"
-#include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
-#include "tensorflow/core/util/device_name_utils.h"
 #include "tf_bn_ops/ops.h"
 
 namespace tf_bn_ops {
@@ -31,8 +27,6 @@ namespace {
 namespace tf = ::tensorflow;
 using tf::Output;
 using tf::Scope;
-
-constexpr char kSecondOrder[] = "TfBnOps>FusedBatchNormGradGrad";
 
 // The attributes that the fused ops share.
 struct FusedAttrs {
@@ -50,49 +44,13 @@ struct FusedAttrs {
 
 // ---- Forward ops ------------------------------------------------------------
 
-// The gradients of x, scale and offset by Op, which is FusedBatchNormGrad, V2
-// or V3 and gets `rest` after the statistics; the other inputs have none.
-template <typename Op, typename... Rest>
-absl::Status AddFirstOrder(const Scope& scope, const tf::Operation& op,
-                           const Output& y_backprop,
-                           std::vector<Output>* grad_outputs,
-                           const Rest&... rest) {
-  FusedAttrs attrs;
-  TF_RETURN_IF_ERROR(attrs.Read(op));
-  // reserve_space_1 and 2, which are written frozen too.
-  const Op grad(scope, y_backprop, op.input(0), op.input(1), op.output(3),
-                op.output(4), rest...,
-                Op::Epsilon(attrs.epsilon)
-                    .DataFormat(attrs.data_format)
-                    .IsTraining(attrs.is_training));
-  *grad_outputs = {grad.x_backprop, grad.scale_backprop, grad.offset_backprop};
-  grad_outputs->resize(op.num_inputs(), tf::NoGradient());
-  return scope.status();
-}
-
-template <typename Op>
-absl::Status FusedBatchNormGradient(const Scope& scope, const tf::Operation& op,
-                                    const std::vector<Output>& grad_inputs,
-                                    std::vector<Output>* grad_outputs) {
-  return AddFirstOrder<Op>(scope, op, grad_inputs[0], grad_outputs);
-}
-
-absl::Status FusedBatchNormV3Gradient(const Scope& scope,
-                                      const tf::Operation& op,
-                                      const std::vector<Output>& grad_inputs,
-                                      std::vector<Output>* grad_outputs) {
-  return AddFirstOrder<ops::FusedBatchNormGradV3>(scope, op, grad_inputs[0],
-                                                  grad_outputs, op.output(5));
-}
-
 // `y_backprop` where the activation whose result is y passes it on, else zero:
 // by Select, which has a registered gradient in C++; ReluGrad and Relu6Grad
 // have none (up to TensorFlow 2.21), and a second derivative would be refused.
 absl::Status BehindActivation(const Scope& scope, const tf::Operation& op,
                               const Output& y, Output* y_backprop) {
-  std::string mode;
-  TF_RETURN_IF_ERROR(
-      tf::GetNodeAttr(op.node()->attrs(), "activation_mode", &mode));
+  std::string mode = "Identity";
+  tf::TryGetNodeAttr(op.node()->attrs(), "activation_mode", &mode);
   if (mode == "Identity") return absl::OkStatus();
   const Output zeros = tf::ops::ZerosLike(scope, y);
   Output passes = tf::ops::Greater(scope, y, zeros);
@@ -110,14 +68,34 @@ absl::Status BehindActivation(const Scope& scope, const tf::Operation& op,
   return scope.status();
 }
 
-absl::Status FusedBatchNormExGradient(const Scope& scope,
-                                      const tf::Operation& op,
-                                      const std::vector<Output>& grad_inputs,
-                                      std::vector<Output>* grad_outputs) {
+// The gradients of x, scale and offset by Op, which is FusedBatchNormGrad, V2
+// or V3, and of the side input; mean and variance have none.
+template <typename Op>
+absl::Status ForwardGradient(const Scope& scope, const tf::Operation& op,
+                             const std::vector<Output>& grad_inputs,
+                             std::vector<Output>* grad_outputs) {
+  FusedAttrs attrs;
+  TF_RETURN_IF_ERROR(attrs.Read(op));
   Output y_backprop = grad_inputs[0];
   TF_RETURN_IF_ERROR(BehindActivation(scope, op, op.output(0), &y_backprop));
-  TF_RETURN_IF_ERROR(AddFirstOrder<ops::FusedBatchNormGradV3>(
-      scope, op, y_backprop, grad_outputs, op.output(5)));
+  const auto add = [&](const auto&... coefficients) {
+    // reserve_space_1 and 2, which are written frozen too.
+    return Op(scope, y_backprop, op.input(0), op.input(1), op.output(3),
+              op.output(4), coefficients...,
+              Op::Epsilon(attrs.epsilon)
+                  .DataFormat(attrs.data_format)
+                  .IsTraining(attrs.is_training));
+  };
+  if constexpr (std::is_same_v<Op, ops::FusedBatchNormGradV3>) {
+    const Op grad = add(op.output(5));
+    *grad_outputs = {grad.x_backprop, grad.scale_backprop,
+                     grad.offset_backprop};
+  } else {
+    const Op grad = add();
+    *grad_outputs = {grad.x_backprop, grad.scale_backprop,
+                     grad.offset_backprop};
+  }
+  grad_outputs->resize(op.num_inputs(), tf::NoGradient());
   for (int i = 5; i < op.num_inputs(); ++i) (*grad_outputs)[i] = y_backprop;
   return scope.status();
 }
@@ -135,177 +113,80 @@ std::vector<float> AsFloats(double value) {
   return parts;
 }
 
-// Whether FusedBatchNormGradGrad has kernels for the device that `op` requests.
-// An op without a request will be placed where kernels are.
-bool HasKernel(const tf::Operation& op) {
-  tf::DeviceNameUtils::ParsedName device;
-  if (!tf::DeviceNameUtils::ParseFullName(op.node()->requested_device(),
-                                          &device) ||
-      !device.has_type) {
-    return true;
+// The attributes of FusedBatchNormGradGrad for `op`, a first-order op.
+// BatchNormTrainingBackprop has a tensor as epsilon; its tensors are
+// channels-first, its mode is training.
+absl::Status ReadAttrs(const tf::Operation& op,
+                       ops::FusedBatchNormGradGrad::Attrs* attrs) {
+  const auto given = op.node()->attrs();
+  if (given.Find("data_format") != nullptr) {
+    FusedAttrs fused;
+    TF_RETURN_IF_ERROR(fused.Read(op));
+    *attrs = attrs->Epsilon(fused.epsilon)
+                 .DataFormat(fused.data_format)
+                 .IsTraining(fused.is_training);
+    return absl::OkStatus();
   }
-  const tf::KernelList registered = tf::GetRegisteredKernelsForOp(kSecondOrder);
-  for (const tf::KernelDef& kernel : registered.kernel()) {
-    if (kernel.device_type() == device.type) return true;
+  tf::Tensor epsilon;
+  TF_RETURN_IF_ERROR(tf::GetNodeAttr(given, "epsilon", &epsilon));
+  if (epsilon.dtype() != tf::DT_DOUBLE || epsilon.dims() != 0) {
+    return absl::InvalidArgumentError(
+        "epsilon must be a scalar of type double");
   }
-  return false;
-}
-
-// The second-order gradient of `op`, one of the first-order ops.
-SecondOrderOutputs SecondOrder(const Scope& scope, const tf::Operation& op,
-                               const SecondOrderInputs& inputs) {
-  if (!HasKernel(op)) return ComposeSecondOrder(scope, inputs);
-  const std::vector<float> epsilon = AsFloats(inputs.epsilon);
-  using Op = ops::FusedBatchNormGradGrad;
-  const Op::Attrs attrs =
-      Op::Epsilon(epsilon[0])
-          .EpsilonRest({epsilon.begin() + 1, epsilon.end()})
-          .DataFormat(inputs.channels_last ? "NHWC" : "NCHW")  // of any rank
-          .IsTraining(inputs.is_training);
-  const Op result(scope, inputs.x_backprop_grad, inputs.scale_backprop_grad,
-                  inputs.offset_backprop_grad, inputs.y_backprop, inputs.x,
-                  inputs.scale, inputs.mean, inputs.variance, attrs);
-  return {result.y_backprop_grad, result.x_grad, result.scale_grad};
-}
-
-// Reads the attributes that the fused ops and FusedBatchNormGradGrad share.
-absl::Status ReadAttrs(const tf::Operation& op, SecondOrderInputs* inputs) {
-  FusedAttrs attrs;
-  TF_RETURN_IF_ERROR(attrs.Read(op));
-  inputs->epsilon = attrs.epsilon;
-  inputs->channels_last = attrs.data_format.back() == 'C';
-  inputs->is_training = attrs.is_training;
+  const std::vector<float> parts = AsFloats(epsilon.scalar<double>()());
+  *attrs = attrs->Epsilon(parts[0])
+               .EpsilonRest({parts.begin() + 1, parts.end()})
+               .DataFormat("NCHW");  // Of any rank.
   return absl::OkStatus();
 }
 
-void SetGradients(const std::vector<Output>& grad_inputs,
-                  SecondOrderInputs* inputs) {
-  inputs->x_backprop_grad = grad_inputs[0];
-  inputs->scale_backprop_grad = grad_inputs[1];
-  inputs->offset_backprop_grad = grad_inputs[2];
-}
-
-absl::Status FusedBatchNormGradGradient(const Scope& scope,
-                                        const tf::Operation& op,
-                                        const std::vector<Output>& grad_inputs,
-                                        std::vector<Output>* grad_outputs) {
-  SecondOrderInputs inputs;
-  TF_RETURN_IF_ERROR(ReadAttrs(op, &inputs));
-  SetGradients(grad_inputs, &inputs);
-  inputs.y_backprop = op.input(0);
-  inputs.x = op.input(1);
-  inputs.scale = op.input(2);
-  inputs.mean = op.input(3);
-  inputs.variance = op.input(4);
-  const SecondOrderOutputs grads = SecondOrder(scope, op, inputs);
-  *grad_outputs = {grads.y_backprop_grad, grads.x_grad, grads.scale_grad};
-  grad_outputs->resize(op.num_inputs(), tf::NoGradient());
-  return scope.status();
-}
-
-// The mask is constant almost everywhere, so this is the gradient of the plain
-// op between two masks.
-absl::Status FusedBatchNormGradExGradient(
-    const Scope& scope, const tf::Operation& op,
-    const std::vector<Output>& grad_inputs, std::vector<Output>* grad_outputs) {
-  const Output y = op.input(7);
-  SecondOrderInputs inputs;
-  TF_RETURN_IF_ERROR(ReadAttrs(op, &inputs));
-  SetGradients(grad_inputs, &inputs);
-  inputs.y_backprop = op.input(0);
-  TF_RETURN_IF_ERROR(BehindActivation(scope, op, y, &inputs.y_backprop));
-  inputs.x = op.input(1);
-  inputs.scale = op.input(2);
-  inputs.mean = op.input(3);
-  inputs.variance = op.input(4);
-  const SecondOrderOutputs grads = SecondOrder(scope, op, inputs);
+// The mask of an activation is constant almost everywhere, so the gradient of
+// FusedBatchNormGradEx is the plain op's between two masks.
+template <const OpSignature& kOp>
+absl::Status FirstOrderGradient(const Scope& scope, const tf::Operation& op,
+                                const std::vector<Output>& grad_inputs,
+                                std::vector<Output>* grad_outputs) {
+  using Op = ops::FusedBatchNormGradGrad;
+  Op::Attrs attrs;
+  TF_RETURN_IF_ERROR(ReadAttrs(op, &attrs));
+  const auto input = [&](Role role) { return op.input(kOp.InputOf(role)); };
+  Output y, y_backprop = input(Role::kYBackprop);
+  if (kOp.InputOf(Role::kY) < kOp.num_inputs) y = input(Role::kY);
+  TF_RETURN_IF_ERROR(BehindActivation(scope, op, y, &y_backprop));
+  const Op grads(scope, grad_inputs[0], grad_inputs[1], grad_inputs[2],
+                 y_backprop, input(Role::kX), input(Role::kScale),
+                 input(Role::kMean), input(Role::kVariance), attrs);
   Output y_backprop_grad = grads.y_backprop_grad;
   for (size_t i = 5; i < grad_inputs.size(); ++i) {  // Of side inputs.
     y_backprop_grad = tf::ops::AddV2(scope, y_backprop_grad, grad_inputs[i]);
   }
   TF_RETURN_IF_ERROR(BehindActivation(scope, op, y, &y_backprop_grad));
-  *grad_outputs = {y_backprop_grad, grads.x_grad, grads.scale_grad};
-  grad_outputs->resize(op.num_inputs(), tf::NoGradient());
-  return scope.status();
-}
-
-absl::Status BatchNormTrainingBackpropGradient(
-    const Scope& scope, const tf::Operation& op,
-    const std::vector<Output>& grad_inputs, std::vector<Output>* grad_outputs) {
-  tf::Tensor epsilon;
-  TF_RETURN_IF_ERROR(tf::GetNodeAttr(op.node()->attrs(), "epsilon", &epsilon));
-  if (epsilon.dtype() != tf::DT_DOUBLE || epsilon.dims() != 0) {
-    return absl::InvalidArgumentError(
-        "epsilon must be a scalar of type double");
-  }
-  SecondOrderInputs inputs;
-  inputs.epsilon = epsilon.scalar<double>()();
-  inputs.channels_last = false;
-  SetGradients(grad_inputs, &inputs);
-  inputs.x = op.input(0);
-  inputs.scale = op.input(1);
-  inputs.mean = op.input(3);
-  inputs.variance = op.input(4);
-  inputs.y_backprop = op.input(5);
-  const SecondOrderOutputs grads = SecondOrder(scope, op, inputs);
-  const Output none = tf::NoGradient();
-  *grad_outputs = {grads.x_grad, grads.scale_grad,     none, none,
-                   none,         grads.y_backprop_grad};
-  return scope.status();
-}
-
-// ---- The second-order gradient ----------------------------------------------
-
-// The third-order gradient, by differentiating the composition.
-absl::Status FusedBatchNormGradGradGradient(
-    const Scope& scope, const tf::Operation& op,
-    const std::vector<Output>& grad_inputs, std::vector<Output>* grad_outputs) {
-  SecondOrderInputs inputs;
-  TF_RETURN_IF_ERROR(ReadAttrs(op, &inputs));
-  std::vector<float> epsilon_rest;
-  TF_RETURN_IF_ERROR(
-      tf::GetNodeAttr(op.node()->attrs(), "epsilon_rest", &epsilon_rest));
-  for (float part : epsilon_rest) inputs.epsilon += part;
-  // Copies, so that AddSymbolicGradients follows the composition alone, not
-  // other uses of the same tensors.
-  std::vector<Output> copies;
-  for (int i = 0; i < op.num_inputs(); ++i) {
-    copies.push_back(tf::ops::Identity(scope, op.input(i)));
-  }
-  SetGradients(copies, &inputs);
-  inputs.y_backprop = copies[3];
-  inputs.x = copies[4];
-  inputs.scale = copies[5];
-  inputs.mean = copies[6];
-  inputs.variance = copies[7];
-  const SecondOrderOutputs composed = ComposeSecondOrder(scope, inputs);
-  TF_RETURN_IF_ERROR(scope.status());
-  const std::vector<Output> differentiable(copies.begin(), copies.begin() + 6);
-  TF_RETURN_IF_ERROR(tf::AddSymbolicGradients(
-      scope, {composed.y_backprop_grad, composed.x_grad, composed.scale_grad},
-      differentiable, grad_inputs, grad_outputs));
-  grad_outputs->resize(op.num_inputs(), tf::NoGradient());
+  grad_outputs->assign(op.num_inputs(), tf::NoGradient());
+  (*grad_outputs)[kOp.InputOf(Role::kYBackprop)] = y_backprop_grad;
+  (*grad_outputs)[kOp.InputOf(Role::kX)] = grads.x_grad;
+  (*grad_outputs)[kOp.InputOf(Role::kScale)] = grads.scale_grad;
   return scope.status();
 }
 
 [[maybe_unused]] const bool kRegistered =
     RegisterGradient("TfBnOps>FusedBatchNorm",
-                     FusedBatchNormGradient<ops::FusedBatchNormGrad>) &&
+                     ForwardGradient<ops::FusedBatchNormGrad>) &&
     RegisterGradient("TfBnOps>FusedBatchNormV2",
-                     FusedBatchNormGradient<ops::FusedBatchNormGradV2>) &&
-    RegisterGradient("TfBnOps>FusedBatchNormV3", FusedBatchNormV3Gradient) &&
-    RegisterGradient("TfBnOps>FusedBatchNormEx", FusedBatchNormExGradient) &&
+                     ForwardGradient<ops::FusedBatchNormGradV2>) &&
+    RegisterGradient("TfBnOps>FusedBatchNormV3",
+                     ForwardGradient<ops::FusedBatchNormGradV3>) &&
+    RegisterGradient("TfBnOps>FusedBatchNormEx",
+                     ForwardGradient<ops::FusedBatchNormGradV3>) &&
     RegisterGradient("TfBnOps>FusedBatchNormGrad",
-                     FusedBatchNormGradGradient) &&
+                     FirstOrderGradient<kFusedBatchNormGrad>) &&
     RegisterGradient("TfBnOps>FusedBatchNormGradV2",
-                     FusedBatchNormGradGradient) &&
+                     FirstOrderGradient<kFusedBatchNormGradV2>) &&
     RegisterGradient("TfBnOps>FusedBatchNormGradV3",
-                     FusedBatchNormGradGradient) &&
+                     FirstOrderGradient<kFusedBatchNormGradV3>) &&
     RegisterGradient("TfBnOps>FusedBatchNormGradEx",
-                     FusedBatchNormGradExGradient) &&
+                     FirstOrderGradient<kFusedBatchNormGradEx>) &&
     RegisterGradient("TfBnOps>BatchNormTrainingBackprop",
-                     BatchNormTrainingBackpropGradient) &&
-    RegisterGradient(kSecondOrder, FusedBatchNormGradGradGradient);
+                     FirstOrderGradient<kBatchNormTrainingBackprop>);
 
 }  // namespace
 }  // namespace tf_bn_ops

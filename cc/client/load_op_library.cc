@@ -48,8 +48,8 @@ absl::Status LoadOpLibrary(const std::string& path) {
     if (variable != nullptr && *variable != '\0') {
       file = variable;
       advice =
-          "TF_BN_OPS_LIBRARY, which names it, must be that of a "
-          "libtf_bn_ops.so or of its folder";
+          "TF_BN_OPS_LIBRARY, which names it, must name a libtf_bn_ops.so or "
+          "its folder";
     } else {
       file = OwnFolder();
     }

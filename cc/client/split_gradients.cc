@@ -1,5 +1,5 @@
 // Gradients of the ops that synchronised batch normalization consists of, for
-// tensorflow::AddSymbolicGradients: those of the forward ones, as in Python
+// tensorflow::AddSymbolicGradients: the forward ones have some, as in Python
 // (tf_bn_ops/_split_gradients.py, which has the formulas).
 
 #include <string>
@@ -21,17 +21,25 @@ namespace tf = ::tensorflow;
 using tf::Output;
 using tf::Scope;
 
-Output Wide(const Scope& scope, const Output& value) {
-  return tf::ops::Cast(scope, value, tf::DT_DOUBLE);
+// An Output with arithmetic operators.
+struct Term {
+  const Scope* scope;
+  Output output;
+};
+Term operator+(const Term& a, const Term& b) {
+  return {a.scope, tf::ops::AddV2(*a.scope, a.output, b.output)};
 }
-Output Times(const Scope& scope, const Output& a, const Output& b) {
-  return tf::ops::Multiply(scope, a, b);
+Term operator-(const Term& a, const Term& b) {
+  return {a.scope, tf::ops::Sub(*a.scope, a.output, b.output)};
 }
-Output Plus(const Scope& scope, const Output& a, const Output& b) {
-  return tf::ops::Add(scope, a, b);
+Term operator*(const Term& a, const Term& b) {
+  return {a.scope, tf::ops::Multiply(*a.scope, a.output, b.output)};
 }
-Output Number(const Scope& scope, double value) {
-  return tf::ops::Const(scope, value);
+Term Wide(const Scope& scope, const Output& value) {
+  return {&scope, tf::ops::Cast(scope, value, tf::DT_DOUBLE)};
+}
+Term Number(const Scope& scope, double value) {
+  return {&scope, tf::ops::Const(scope, value)};
 }
 
 absl::Status StatsGradient(const Scope& scope, const tf::Operation& op,
@@ -40,9 +48,10 @@ absl::Status StatsGradient(const Scope& scope, const tf::Operation& op,
   int axis;
   TF_RETURN_IF_ERROR(tf::GetNodeAttr(op.node()->attrs(), "axis", &axis));
   const Output mean = op.output(1);
+  const Term d_m2 = {&scope, grad_inputs[2]};
   // d_mean / count + (x - mean) * 2 d_m2, by the op with a deviation of 1.
   const ops::BatchNormElemt d_x(
-      scope, op.input(0), Times(scope, Number(scope, 2), grad_inputs[2]),
+      scope, op.input(0), (Number(scope, 2) * d_m2).output,
       tf::ops::DivNoNan(scope, grad_inputs[1], op.output(0)), mean,
       tf::ops::OnesLike(scope, mean), std::initializer_list<tf::Input>{},
       ops::BatchNormElemt::Epsilon(0).Axis(axis));
@@ -53,28 +62,27 @@ absl::Status StatsGradient(const Scope& scope, const tf::Operation& op,
 absl::Status GatherStatsGradient(const Scope& scope, const tf::Operation& op,
                                  const std::vector<Output>& grad_inputs,
                                  std::vector<Output>* grad_outputs) {
-  const Output count = op.output(0), mean = op.output(1), means = op.input(1);
-  const Output& d_mean = grad_inputs[1];
-  const Output& d_m2 = grad_inputs[2];
-  const Output n = tf::ops::ExpandDims(scope, op.input(0), 1);
-  const Output has = tf::ops::Greater(scope, n, Number(scope, 0));
+  const Output count = op.output(0), means = op.input(1);
+  const Term mean = {&scope, op.output(1)}, d_count = {&scope, grad_inputs[0]},
+             d_mean = {&scope, grad_inputs[1]}, d_m2 = {&scope, grad_inputs[2]};
+  const Term n = {&scope, tf::ops::ExpandDims(scope, op.input(0), 1)};
+  const Output has = tf::ops::Greater(scope, n.output, Number(scope, 0).output);
+  const auto per_element = [&](const Term& v) -> Term {
+    return {&scope, tf::ops::DivNoNan(scope, v.output, count)};
+  };
   // Parts without elements may hold anything.
-  const Output apart = tf::ops::Subtract(
-      scope, tf::ops::SelectV2(scope, has, means, mean), mean);
-  const Output share = tf::ops::DivNoNan(scope, n, count);
-  const Output d_means =
-      Plus(scope, Times(scope, share, d_mean),
-           Times(scope, Times(scope, Times(scope, Number(scope, 2), n), apart),
-                 d_m2));
-  const Output d_m2s = Times(scope, Wide(scope, has), d_m2);
-  const Output by_channel =
-      Plus(scope, Times(scope, tf::ops::DivNoNan(scope, apart, count), d_mean),
-           Times(scope, tf::ops::Square(scope, apart), d_m2));
-  const Output d_counts =
-      Plus(scope, grad_inputs[0], tf::ops::Sum(scope, by_channel, 1));
-  *grad_outputs = {
-      Times(scope, tf::ops::Reshape(scope, Wide(scope, has), {-1}), d_counts),
-      d_means, d_m2s};
+  const Term given = {&scope,
+                      tf::ops::SelectV2(scope, has, means, mean.output)};
+  const Term apart = given - mean;
+  const Term d_means =
+      per_element(n) * d_mean + Number(scope, 2) * n * apart * d_m2;
+  const Term d_m2s = Wide(scope, has) * d_m2;
+  const Term by_channel = per_element(apart) * d_mean + apart * apart * d_m2;
+  const Term d_counts =
+      d_count + Term{&scope, tf::ops::Sum(scope, by_channel.output, 1)};
+  const Term has_row = {&scope,
+                        tf::ops::Reshape(scope, Wide(scope, has).output, {-1})};
+  *grad_outputs = {(has_row * d_counts).output, d_means.output, d_m2s.output};
   return scope.status();
 }
 
@@ -104,23 +112,21 @@ absl::Status ElemtGradient(const Scope& scope, const tf::Operation& op,
   const Output zeros = tf::ops::ZerosLike(scope, mean);
   const ops::BatchNormBackwardElemt elements(
       scope, grad_inputs[0], inputs(0), inputs(1), inputs(2), mean, variance,
-      zeros, zeros, Number(scope, 1), tf::InputList(y),
+      zeros, zeros, Number(scope, 1).output, tf::InputList(y),
       ops::BatchNormBackwardElemt::Epsilon(epsilon)
           .NumSideInputs(side_inputs)
           .ActivationMode(activation)
           .Axis(axis));
-  const Output rstd = tf::ops::Reciprocal(
-      scope,
-      tf::ops::Sqrt(scope, Plus(scope, variance, Number(scope, epsilon))));
-  const Output f = Times(scope, Wide(scope, scale), rstd);
-  const Output d_mean = Times(scope, tf::ops::Negate(scope, f), sums.sum_dy);
-  const Output d_variance =
-      Times(scope,
-            Times(scope, Times(scope, Number(scope, -0.5), f),
-                  tf::ops::Square(scope, rstd)),
-            sums.sum_dy_xmu);
+  const Term wide_variance = {&scope, variance};
+  const Term sum = wide_variance + Number(scope, epsilon);
+  const Term rstd = {
+      &scope, tf::ops::Reciprocal(scope, tf::ops::Sqrt(scope, sum.output))};
+  const Term f = Number(scope, -1) * Wide(scope, scale) * rstd;
+  const Term d_mean = f * Term{&scope, sums.sum_dy};
+  const Term d_variance =
+      Number(scope, 0.5) * f * (rstd * rstd) * Term{&scope, sums.sum_dy_xmu};
   *grad_outputs = {elements.x_backprop, sums.scale_backprop,
-                   sums.offset_backprop, d_mean, d_variance};
+                   sums.offset_backprop, d_mean.output, d_variance.output};
   for (const Output& side : elements.side_input_backprop) {
     grad_outputs->push_back(side);
   }

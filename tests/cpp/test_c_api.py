@@ -20,8 +20,12 @@ from tf_bn_ops.spec import OPS, SMOOTH_ACTIVATIONS
 
 pytestmark = pytest.mark.long
 
-# Neither has a gradient in Python.
-OPS_WITH_GRADIENTS = [name for name in OPS if not name.startswith("BatchNormBackward")]
+# The others have no gradient in C++; those of BatchNormBackward... have none in Python either.
+OPS_WITH_GRADIENTS = [
+    name
+    for name in OPS
+    if not name.startswith("BatchNormBackward") and name != "FusedBatchNormGradGrad"
+]
 # Of BatchNormGatherStats: counts, means and m2s of two parts.
 PARTS = {
     "counts": tf.constant([5.0, 3.0], tf.float64),
@@ -75,8 +79,7 @@ def run(graph: tf.Graph, fetches: list[Any], fed: dict[str, np.ndarray]) -> list
 @pytest.mark.parametrize("mode", ["training", "frozen"])
 @pytest.mark.parametrize("name", [*OPS_WITH_GRADIENTS, "BatchNormGatherStats"])
 def test_gradients_are_those_of_python(c_gradients, tmp_path, name, mode):
-    """In every layout and type; of the first-order ops they are the second derivatives, and so
-    on."""
+    """In every layout and type; of the first-order ops they are the second derivatives."""
     calls = [(lambda v: raw_ops.BatchNormGatherStats(**v), PARTS)]
     if name in OPS:
         op = OPS[name]
@@ -120,3 +123,10 @@ def test_a_copy_without_its_companions_runs_but_has_no_gradients(c_gradients, tm
     calls = [call_of(small(OPS["FusedBatchNorm"]))[:2]]
     told, _, _ = differentiate(c_gradients, library, tmp_path, "FusedBatchNorm", calls)
     assert "No gradient defined for op: TfBnOps>FusedBatchNorm" in told.stderr
+
+
+def test_a_third_derivative_is_refused(c_gradients, tmp_path):
+    calls = [call_of(small(OPS["FusedBatchNormGradGrad"]))[:2]]
+    library = tf_bn_ops.library_path()
+    told, _, _ = differentiate(c_gradients, library, tmp_path, "FusedBatchNormGradGrad", calls)
+    assert "No gradient defined for op: TfBnOps>FusedBatchNormGradGrad" in told.stderr
