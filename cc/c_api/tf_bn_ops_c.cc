@@ -56,9 +56,9 @@ const Implementation* ImplementationOf(const char* name, std::string* error) {
                          : tf_bn_ops::FindImplementation(name, error);
 }
 
-// A plan lists its tasks, whose number grows with that of the threads.
+// A plan lists its tasks, whose number grows with the number of threads.
 constexpr int kMaxExplainedThreads = 1 << 16;
-// Those of all threads together must not overflow.
+// The caches of all threads together must not overflow.
 constexpr int64_t kMaxExplainedCacheBytes = int64_t{1} << 40;
 
 // Translates the arguments of tfbn_explain. One sentence, or empty.

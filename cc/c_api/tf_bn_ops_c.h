@@ -61,8 +61,8 @@ enum {
 TFBN_EXPORT int tfbn_cpu_run(const tfbn_call* call, const char* implementation,
                              int threads, char* error, size_t error_size);
 
-/* Statistics of a batch from those of its parts, see cc/core/gather_stats.h, on
- * the calling thread. */
+/* Combines the statistics of the parts of a batch, see cc/core/gather_stats.h,
+ * on the calling thread. */
 TFBN_EXPORT int tfbn_cpu_gather_stats(const tfbn_gather_stats* args,
                                       char* error, size_t error_size);
 

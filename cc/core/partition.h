@@ -47,8 +47,8 @@ constexpr int64_t kChainRows = 1024;
 
 // Maximum terms that narrow elements (kIsNarrow) of a column are added up in
 // float32 before their sum is added in double, see two_level_sum.h.
-// TWO_LEVEL_RUN of tf_bn_ops/conformance/models/bounds.py.
-constexpr int kTwoLevelRun = 8;
+// TWO_LEVEL_CHAIN of tf_bn_ops/conformance/models/bounds.py.
+constexpr int kTwoLevelChain = 8;
 
 // Interleaved chains in which the columns of one channel are added up.
 constexpr int64_t kColumnChains = 8;
@@ -56,8 +56,8 @@ constexpr int64_t kColumnChains = 8;
 static_assert(kSegmentColumns % kMaxLanes == 0 &&
                   kMaxRowColumns % kMaxLanes == 0,
               "a full row ends in a partial vector");
-static_assert(kChainRows % kTwoLevelRun == 0,
-              "a two-level run is cut where the sums of a block are flushed");
+static_assert(kChainRows % kTwoLevelChain == 0,
+              "a two-level chain is cut where the sums of a block are flushed");
 
 struct Partition {
   enum Kind { kRows, kSegments };

@@ -113,8 +113,8 @@ void RunReference(const Call& args) {
 }
 
 // The forward of the reference is computed in double, not by coefficients of
-// the compute type: the mask that agrees with it is that of y. Without y it is
-// that of the double that y is rounded from.
+// the compute type: the mask that agrees with it follows from y, or, without y,
+// from the double that y is rounded from.
 template <>
 void RunReference<BatchNormGradExFormula>(const Call& args) {
   if (args.y == nullptr) return RunBothModes<BatchNormGradExFormula>(args);

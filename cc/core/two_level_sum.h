@@ -1,23 +1,24 @@
 // Two-level sums: the accuracy of sums over elements that are not float64,
 // where a backend adds them up in two levels.
 //
-// The terms of a channel are added up in runs of at most kTwoLevelRun, in
-// float32, in a fixed order and without fused multiply-add. The sum of a run is
-// converted to double once, and the runs are added up in double. With the
+// The terms of a channel are added up in chains of at most kTwoLevelChain, in
+// float32, in a fixed order and without fused multiply-add. The sum of a chain
+// is converted to double once, and the chains are added up in double. With the
 // center c that elements are measured from, rounded to float32, each of
 // d = x - c and dy * d is one rounding, so that with u = 2^-24
 //
-//   |error of sum(dy * d)| <= (kTwoLevelRun - 1 + 2) * u * sum|dy * d|
+//   |error of sum(dy * d)| <= (kTwoLevelChain - 1 + 2) * u * sum|dy * d|
 //
-//   |error of sum(dy)| <= (kTwoLevelRun - 1) * u * sum|dy|
+//   |error of sum(dy)| <= (kTwoLevelChain - 1) * u * sum|dy|
 //
 // besides what double rounds; products of d with itself carry one rounding
 // more. Where c is not the center itself, Formula::Recenter adds what is
 // missing, in double. float64 elements are added up in double throughout.
 //
 // float32 ends at 2^128, which half never reaches and others do not
-// ordinarily. Where the float32 sum of a run is not finite, the run is added up
-// again, in double: results are infinite and NaN where double makes them so.
+// ordinarily. Where the float32 sum of a chain is not finite, the chain is
+// added up again, in double: results are infinite and NaN where double makes
+// them so.
 
 #ifndef TF_BN_OPS_CC_CORE_TWO_LEVEL_SUM_H_
 #define TF_BN_OPS_CC_CORE_TWO_LEVEL_SUM_H_
@@ -32,7 +33,7 @@
 
 namespace tf_bn_ops {
 
-// The type of a term: of a run, or, on CPUs, of elements that are added up in
+// The type of a term: of a chain, or, on CPUs, of elements that are added up in
 // double. On CPUs those of float32 are: there two levels save no time.
 template <typename T>
 using TermOf = std::conditional_t<kIsNarrow<T>, float, double>;
@@ -44,29 +45,29 @@ template <typename T>
 constexpr int kEndExponent = 3 - FormatOf<T>::kSmallestExponent;
 // Centers of such elements that are beyond 2^32 are no statistic of theirs.
 constexpr int kEndCenterExponent = 32;
-// Whether a run may leave the range of float32.
+// Whether a chain may leave the range of float32.
 template <typename T>
-constexpr bool kRunMayOverflow =
+constexpr bool kChainMayOverflow =
     kEndExponent<T> +
         (kEndExponent<T> > kEndCenterExponent ? kEndExponent<T>
                                               : kEndCenterExponent) +
         /*terms=*/4 >
     std::numeric_limits<float>::max_exponent;
-static_assert(kTwoLevelRun < 16);
-static_assert(!kRunMayOverflow<Float16> && kRunMayOverflow<Bfloat16> &&
-              kRunMayOverflow<float>);
+static_assert(kTwoLevelChain < 16);
+static_assert(!kChainMayOverflow<Float16> && kChainMayOverflow<Bfloat16> &&
+              kChainMayOverflow<float>);
 
-// The largest center that runs of T are measured from.
+// The largest center that chains of T are measured from.
 template <typename T>
 constexpr double kLargestCenter =
-    kRunMayOverflow<T> ? double{std::numeric_limits<float>::max()}
-                       : PowerOfTwo(kEndCenterExponent);
+    kChainMayOverflow<T> ? double{std::numeric_limits<float>::max()}
+                         : PowerOfTwo(kEndCenterExponent);
 
-// The center that runs measure elements of `dtype` from: `center`, rounded to
+// The center that chains measure elements of `dtype` from: `center`, rounded to
 // float. Zero where that has no such number; and for types of a small range,
 // where products with it might leave that of float32: it is no statistic of
 // such elements.
-static TFBN_HD double RunCenter(DType dtype, double center) {
+static TFBN_HD double ChainCenter(DType dtype, double center) {
   if (dtype == DType::kFloat64 || !IsFinite(center)) return center;
   double largest = 0;
 #define X(name, text, code, storage, compute, fraction, exponent) \

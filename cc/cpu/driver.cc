@@ -204,8 +204,7 @@ class Driver {
     return TileOfGroup(g + 1, next_tile ? b : 0);
   }
 
-  // Both passes over all groups; each task takes those of its share, then
-  // others.
+  // Both passes over all groups; each task takes its share, then others.
   Phase PipelinePass(TaskShares& groups) const {
     return {plan_.num_tasks,
             [this, &groups](int64_t task) {
@@ -280,8 +279,8 @@ class Driver {
                        view_.channels};
   }
 
-  // The first pass stores the formula's early output, and the second one is
-  // that of another formula, which reads it.
+  // The first pass stores the formula's early output, and the second pass of
+  // another formula reads it.
   void UseEarlyOutput(const Implementation& implementation) {
     second_call_ = entry_.early.second_call(call_);
     const FormulaIndex second = entry_.early.second_pass;
@@ -309,7 +308,7 @@ class Driver {
                                    plan_.store_policy, Sums(b));
   }
 
-  // Adds the sums of all blocks, in their order, to those of block 0, and
+  // Adds the sums of all blocks, in their order, to the sums of block 0, and
   // computes the coefficients and the outputs of shape [channels] from them.
   void Finish(int64_t c0, int64_t c1) const {
     const int num_sums =

@@ -72,7 +72,7 @@ void Recenter(const Call& call, int64_t c0, int64_t c1,
         }
       }
       const double center = CenterAt(centers, c);
-      double shift = RunCenter(call.dtype, center) - center;
+      double shift = ChainCenter(call.dtype, center) - center;
       if constexpr (kCentersAreElements<F>) {
         const BatchStatistics of = F::StatisticsOf(call, center, sums);
         if (!IsFarCenter(center, of)) continue;

@@ -94,7 +94,7 @@ struct Plan {
   Why group_why;
   Pipeline pipeline = Pipeline::kNone;
   Why pipeline_why;
-  // kPacked: elements from the copy of one input to that of the next one, and
+  // kPacked: elements from the copy of one input to the next copy, and
   // bytes of all copies.
   int64_t scratch_stride = 0, scratch_bytes = 0;
 
@@ -104,7 +104,7 @@ struct Plan {
   // groups that are left of other tasks. Empty: one task has all; a small call
   // allocates nothing.
   std::vector<int64_t> task_bounds;
-  // Share s, which is that of one thread (see executor.h), has the tasks from
+  // Share s, of one thread (see executor.h), has the tasks from
   // share_bounds[s] up to, without, share_bounds[s + 1]. Empty: one has all.
   std::vector<int64_t> share_bounds;
   Why tasks_why;
@@ -119,7 +119,7 @@ struct Plan {
   bool early_output = false;
   Why early_output_why;
 
-  // By pass; the second one is that of kChannelGroups and kTwoPasses.
+  // By pass; kChannelGroups and kTwoPasses have the second one.
   PrefetchKind prefetch[2] = {PrefetchKind::kNone, PrefetchKind::kNone};
   Why prefetch_why[2];
 };

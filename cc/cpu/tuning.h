@@ -93,7 +93,7 @@ constexpr int64_t kStripBytes = 8192;
 // Most rows of a strip; more gained nothing. Those of narrow elements have
 // whole chains of two-level sums. X.
 constexpr int kMaxRowsPerStrip = 8;
-static_assert(kMaxRowsPerStrip % kTwoLevelRun == 0,
+static_assert(kMaxRowsPerStrip % kTwoLevelChain == 0,
               "a strip would end within a chain, and change bits");
 
 // Most rows of a strip that stores float32 or float64 non-temporally and sums

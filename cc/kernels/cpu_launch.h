@@ -19,8 +19,8 @@ struct CpuBackend {
   // TF_BN_OPS_CPU_ISA) sets the context's status.
   static void Launch(tensorflow::OpKernelContext* context, const Call& call);
 
-  // The same of statistics from those of the parts of a batch; refuses counts
-  // that are none.
+  // Combines the statistics of the parts of a batch; refuses counts that are
+  // none.
   static void Launch(tensorflow::OpKernelContext* context,
                      const GatherStatsArgs& args);
 };

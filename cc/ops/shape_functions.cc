@@ -44,7 +44,7 @@ absl::Status ReadSideInputs(InferenceContext* c, int* side_inputs) {
 }
 
 // Merges the channels of x, which `view` has the shape of in the op's attr
-// data_format, with those of `vector`, [channels].
+// data_format, with the size of `vector`, [channels].
 absl::Status MergeChannels(InferenceContext* c, ShapeHandle* view,
                            ShapeHandle* vector) {
   std::string data_format;

@@ -23,8 +23,8 @@ absl::Status InferBackwardElemtShapes(
 absl::Status InferGatherStatsShapes(
     tensorflow::shape_inference::InferenceContext* c);
 
-// Those of TensorFlow's FusedBatchNormV3 and GradV3, and what further inputs
-// say. Not those of its _FusedBatchNormEx, which refuse ranks and channel
+// The functions of TensorFlow's FusedBatchNormV3 and GradV3, and what further
+// inputs say. The function of its _FusedBatchNormEx refuses ranks and channel
 // counts that its GPU kernel does not take.
 absl::Status InferExShapes(tensorflow::shape_inference::InferenceContext* c);
 absl::Status InferGradExShapes(

@@ -133,7 +133,7 @@ void Fuser::FuseBackward(const Chain& chain) {
 // The gradient of an addition whose inputs have shapes that were not known in
 // full when it was built is Reshape(Sum(gradient, axes), shape): the sum over
 // the axes along which an input was broadcast. Where the shapes are equal after
-// all, and that of the gradient too, it is the identity. Bypasses it between
+// all, and the gradient's too, it is the identity. Bypasses it between
 // `mask` and the consumers if one of them is the gradient of a norm.
 void Fuser::BypassUnbroadcasts(const NodeDef& mask) {
   std::vector<NodeDef*> unbroadcasts;

@@ -121,7 +121,7 @@ void Fuser::FuseForward(const Chain& chain) {
   (*node.mutable_attr())["activation_mode"].set_s(
       chain.smooth.empty() ? fused->op() : chain.smooth);
 
-  // The only other consumers of y and of the sum read its shape, that of x.
+  // The only other consumers of y and of the sum read its shape, which x has.
   const TensorName x = TensorName::Parse(norm.input(kX));
   for (NodeDef* const each : chain.nodes) {
     if (each != fused) MoveConsumers(each->name(), fused->name(), {{0, x}});

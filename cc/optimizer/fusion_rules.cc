@@ -279,7 +279,7 @@ std::string Fuser::IntermediateRefusal(const NodeDef& node,
 }
 
 // Rewires the consumers of `from`: output -> tensor. Outputs that are not
-// in `moved` become those of `to`.
+// in `moved` become outputs of `to`.
 void Fuser::MoveConsumers(const std::string& from, const std::string& to,
                           const std::map<int, TensorName>& moved) {
   for (const IndexedGraph::Consumer& consumer : graph_.Consumers(from)) {

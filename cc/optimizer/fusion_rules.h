@@ -14,8 +14,8 @@
 // The two are independent of each other. ReluGrad reads the activation's
 // result, which the fused node computes as well, so nothing of the gradient
 // reads what disappears in the forward pass; and FusedBatchNormGradEx masks by
-// y, which is what ReluGrad calls features, whoever computed it. Where y is
-// that of a FusedBatchNormEx without side input, the gradient is given its
+// y, which is what ReluGrad calls features, whoever computed it. Where a
+// FusedBatchNormEx without side input computed it, the gradient is given the
 // coefficients too, and masks without reading y.
 //
 // The fused node has the name of the last one of its chain, whose first output

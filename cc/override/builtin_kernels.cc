@@ -47,8 +47,8 @@ bool TakesAny(const KernelDef& kernel, const std::vector<DataType>& types) {
   });
 }
 
-// Ours beside those of TensorFlow that have this op name, label and one of
-// these types of x.
+// Ours beside the kernels of TensorFlow that have this op name, label and one
+// of these types of x.
 template <typename Kernel>
 void RegisterBeside(const std::string& op, const char* label,
                     const std::vector<DataType>& types) {

@@ -88,6 +88,12 @@
 // has no training: Apply alone, from coefficients that Finish computes of what
 // is given; it has neither Accumulate nor a mask before Reduce.
 //
+// Accuracy that every backend promises: sums are accumulated in double or in
+// two levels (two_level_sum.h), in an order that is a function of the view
+// alone (partition.h), and rounded once to the output type. Outputs of view
+// shape are evaluated in float (in double for float64) from coefficients
+// computed in double; means are subtracted in two parts (Split).
+//
 // All functions are always inlined (TFBN_HD) and contain no lambdas, since
 // translation units with different -m flags instantiate them. No multiplication
 // is fused with an addition (mk/cxxflags.txt, mk/nvccflags.txt), so that every

@@ -22,14 +22,10 @@
 //
 // Without elements, training has NaN for batch_* and 0 for all others.
 //
-// Accuracy that every backend promises: statistics are accumulated in double,
-// or in two levels (two_level_sum.h), in one pass, around a shift, which is one
-// element of the channel (Chan, Golub and LeVeque 1983): its squared distance
-// from the mean is at most M * variance, so a large mean costs no digits. (In
-// two levels a shift that is far from the mean would; see IsFarCenter.) y is
-// evaluated in float (in double for float64) from coefficients computed in
-// double, and the mean is subtracted in two parts. The order of summation is a
-// function of the view alone, see partition.h.
+// Statistics are summed in one pass around a shift, which is one element of the
+// channel (Chan, Golub and LeVeque 1983): its squared distance from the mean is
+// at most M * variance, so a large mean costs no digits. (In two levels a shift
+// that is far from the mean would; see IsFarCenter.)
 
 #ifndef TF_BN_OPS_CC_CORE_FORMULAS_FORWARD_H_
 #define TF_BN_OPS_CC_CORE_FORMULAS_FORWARD_H_

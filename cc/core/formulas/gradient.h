@@ -40,13 +40,6 @@
 // nothing but the sums is computed. side_input_backprop may be the buffer of
 // another one of them; without an activation it may not be the buffer of x
 // while x_backprop is the buffer of y_backprop.
-//
-// Accuracy that every backend promises: sums are accumulated in double (so
-// float64 sums carry the rounding of double, all narrower types practically
-// none) or in two levels (two_level_sum.h), then rounded once to the output
-// type. x_backprop is evaluated in float (in double for float64) from
-// coefficients computed in double. The order of summation is a function of the
-// view alone, see partition.h.
 
 #ifndef TF_BN_OPS_CC_CORE_FORMULAS_GRADIENT_H_
 #define TF_BN_OPS_CC_CORE_FORMULAS_GRADIENT_H_

@@ -28,15 +28,9 @@
 // Mean and variance get no gradient in either mode. All of that is the gradient
 // that TensorFlow registers for FusedBatchNormGrad.
 //
-// Accuracy that every backend promises: sums are accumulated in double, or in
-// two levels (two_level_sum.h), in one pass, around an element of the channel
-// as in forward.h; scale_grad is rounded once to the output type. The squared
-// distance of an element from the mean is at most M * variance, so that the
-// variance loses at most a factor of M + 1 to cancellation, and for elements of
-// a normal distribution next to nothing. Results of view shape are evaluated in
-// float (in double for float64) from coefficients computed in double, and the
-// three means are subtracted in two parts. The order of summation is a function
-// of the view alone, see partition.h.
+// Sums are around an element of the channel, as in forward.h: the variance
+// loses at most a factor of M + 1 to cancellation, and for elements of a normal
+// distribution next to nothing.
 
 #ifndef TF_BN_OPS_CC_CORE_FORMULAS_SECOND_ORDER_H_
 #define TF_BN_OPS_CC_CORE_FORMULAS_SECOND_ORDER_H_

@@ -6,9 +6,9 @@
 // the order of additions does not depend on the width of a vector, and no
 // multiplication is fused with an addition. All builds are bitwise identical.
 // Sums are kept in double; narrow elements are added up in chains of float32
-// first (two_level_sum.h), whose rows begin at a multiple of kTwoLevelRun. That
-// halves the instructions of a pass which is compute-bound where float32 waits
-// for memory (ADR 29).
+// first (two_level_sum.h), whose rows begin at a multiple of kTwoLevelChain.
+// That halves the instructions of a pass which is compute-bound where float32
+// waits for memory (ADR 29).
 
 #ifndef TF_BN_OPS_CC_CPU_ISA_PASS_H_
 #define TF_BN_OPS_CC_CPU_ISA_PASS_H_
@@ -106,7 +106,7 @@ TFBN_INLINE StripRows StripRowsOf([[maybe_unused]] const Panel& panel) {
   using T = typename P::Element;
   if constexpr (P::kNumSums > 0) {
     return kIsNarrow<T>
-               ? StripRows{kTwoLevelRun, kMaxRowsPerStrip, kTwoLevelRun}
+               ? StripRows{kTwoLevelChain, kMaxRowsPerStrip, kTwoLevelChain}
                : StripRows{/*least=*/2};
   } else {
     if (kRowByRow<T, kVectorsOf<P>, kPolicy> ||
@@ -431,7 +431,7 @@ struct ChainSums {
     Reorder<LaneOrder::kColumns, T, kPack, 0>(chain);
     VD sum[kSumVectors<T, kVectors>][kSums];
     LoadSums(columns, strip, sum);
-    const bool repeat = kRunMayOverflow<T> && !AllFinite(chain);
+    const bool repeat = kChainMayOverflow<T> && !AllFinite(chain);
     for (int u = 0; u < kVectors; ++u) {
       WideF wide[kSums];
       for (int s = 0; s < kSums; ++s) wide[s] = Widen(chain[u][s]);
@@ -480,11 +480,11 @@ TFBN_INLINE void TakeStrip(
   // A chain that is added up again reads what may lie in the buffer of a
   // result.
   constexpr bool kStoresLast =
-      kStores && P::kNumSums > 0 && kIsNarrow<T> && kRunMayOverflow<T>;
+      kStores && P::kNumSums > 0 && kIsNarrow<T> && kChainMayOverflow<T>;
   constexpr bool kStoresByRow =
       P::kNumSums == 0 || kStoredTogether<F, T, kPolicy, kVectors> > 1;
   constexpr int64_t kChain = P::kNumSums > 0 && kIsNarrow<T>
-                                 ? int64_t{kTwoLevelRun}
+                                 ? int64_t{kTwoLevelChain}
                                  : std::numeric_limits<int64_t>::max();
   StripTensors<F, T> tensors = given;
   VectorOf<T> k[kVectors][F::kNumCoefficients];
@@ -710,7 +710,7 @@ class Pass {
     for (int64_t c = 0; c < channels; ++c) {
       const double center = CenterAt(centers_, c0 + c);
       const auto subtracted = static_cast<TermOf<T>>(
-          kIsNarrow<T> ? RunCenter(dtype_, center) : center);
+          kIsNarrow<T> ? ChainCenter(dtype_, center) : center);
       if (per_channel == 1) {
         sums_.center[c] = subtracted;
       } else {
@@ -825,8 +825,8 @@ class Pass {
   template <StorePolicy kPolicy>
   void TakeInTwoLoops(Panel part) {
     ColumnSums<T, 0> none;
-    for (; part.rows > 0; part.SkipRows(kTwoLevelRun)) {
-      Panel rows = part.FirstRows(kTwoLevelRun);
+    for (; part.rows > 0; part.SkipRows(kTwoLevelChain)) {
+      Panel rows = part.FirstRows(kTwoLevelChain);
       TakeStrips<SumsOf<P>, StorePolicy::kNone>(tensors_, rows, coefficients_,
                                                 sums_);
       rows.prefetch = {};

@@ -133,7 +133,7 @@ class StageRunner : private Pass<PassOf<F, T, true, F::kNumSums, false>>,
         F::kInputs * kSegmentColumns * static_cast<int64_t>(sizeof(T));
     constexpr int64_t kSegments =
         kIsNarrow<T>
-            ? kTwoLevelRun
+            ? kTwoLevelChain
             : (kPipelineStageBytes + kSegmentBytes - 1) / kSegmentBytes;
     // Results are ahead of the copies, which overwrite what they are computed
     // from, by the elements that lead to a full cache line.

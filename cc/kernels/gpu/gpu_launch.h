@@ -21,8 +21,7 @@ struct GpuBackend {
   // context's status.
   static void Launch(tensorflow::OpKernelContext* context, const Call& call);
 
-  // The same of statistics from those of the parts of a batch, without a
-  // workspace.
+  // Combines the statistics of the parts of a batch, without a workspace.
   static void Launch(tensorflow::OpKernelContext* context,
                      const GatherStatsArgs& args);
 };
