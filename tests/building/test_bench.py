@@ -232,7 +232,9 @@ def test_the_pages_show_the_recorded_run():
 def test_results_are_read_back_and_checked(tmp_path):
     run = _fake_run(_FakeWorker("tf_bn_ops"), _FakeWorker("tensorflow"))
     run.networks = [
-        results.NetworkMeasurement("a", 8, 112, 2, [(300.0, 150.0, 100.0, 120.0, 90.0)])
+        results.NetworkMeasurement(
+            "a", 8, 112, 2, [(300.0, 150.0, 100.0, 120.0, 90.0)], kept={"keras": 7, "fused": 5}
+        )
     ]
     path = tmp_path / "results.json"
     results.save(run, path)
@@ -286,6 +288,12 @@ def test_the_share_of_batch_norms_cost_is_that_of_adjacent_steps():
     run.networks = [network, skipped]
     first, second = report.network_table(run, fused=False).rows
     assert first[2:7] == ["300 ms", "170 ms", "100 ms", "2.00", "75%"] and "[1]" in second[1]
+    # What a step keeps is told without its times, too.
+    alone = results.NetworkMeasurement("a", 8, 112, 2)
+    alone.kept = {"keras": 80_000_000, "fused": 40_000_000}
+    run.networks.append(alone)
+    assert report.kept_table(run).rows == [["a", "8x112x112x3", "80 MB", "40 MB", "0.50"]]
+    assert len(report.network_table(run, fused=False).rows) == 2
     # Batch norm that cannot be told from noise counts as nothing removed.
     network.turns = [(100, 50, 100, 50, 100)]
     assert network.share_removed("tf_bn_ops", "identity")[1] == 0

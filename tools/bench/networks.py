@@ -98,6 +98,50 @@ def training_step(model: Any, images: np.ndarray, labels: np.ndarray) -> Callabl
     return lambda: step(x, y).numpy()
 
 
+def kept_bytes(step: Callable[[], Any], batch: int, side: int) -> int:
+    """The bytes that a step, which has not run yet, keeps for its gradient: tensors that the loss
+    depends on and that nodes behind it read, but for weights and images, in the graph as
+    TensorFlow's optimizers leave it."""
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    context.context().enable_run_metadata()
+    step()
+    functions = context.context().export_run_metadata().function_graphs
+    context.context().disable_run_metadata()
+    (definition,) = functions[-1].partition_graphs  # Behind those of steps that ran before.
+    updates = {node.name for node in definition.node if node.op.startswith("Assign")}
+    left = tf.compat.v1.GraphDef(versions=definition.versions)
+    for node in definition.node:
+        if node.name in updates:
+            continue
+        new = left.node.add()
+        new.CopyFrom(node)
+        new.device = ""
+        new.input[:] = [name for name in node.input if name.lstrip("^") not in updates]
+        new.attr.pop("_class", None)
+        if node.op == "_Arg" and "_handle_shapes" not in node.attr:
+            is_label = tf.as_dtype(node.attr["T"].type).is_integer
+            shape = (batch,) if is_label else (batch, side, side, 3)
+            new.attr["_output_shapes"].list.shape.add().CopyFrom(tf.TensorShape(shape).as_proto())
+    with tf.Graph().as_default() as graph:
+        tf.graph_util.import_graph_def(left, name="")
+    operations = graph.get_operations()
+    before, waiting = set(), [op for op in operations if op.type == "_Retval"]
+    while waiting:
+        op = waiting.pop()
+        if op not in before:
+            before.add(op)
+            waiting += [tensor.op for tensor in op.inputs]
+    kept = {}
+    for tensor in (tensor for op in operations if op not in before for tensor in op.inputs):
+        while tensor.op.type in ("Identity", "Reshape", "Squeeze"):  # The same buffer.
+            tensor = tensor.op.inputs[0]
+        if tensor.op in before and tensor.op.type not in ("_Arg", "Const", "ReadVariableOp"):
+            kept[tensor.name] = tensor.shape.num_elements() * tensor.dtype.size
+    return sum(kept.values())
+
+
 class Server:
     """The requests of `measure`."""
 
@@ -109,8 +153,8 @@ class Server:
         del name
         tf.config.threading.set_intra_op_parallelism_threads(threads)
 
-    def prepare(self, name: str, batch: int, side: int) -> None:
-        """Builds the copies of a network and warms their steps up.
+    def prepare(self, name: str, batch: int, side: int) -> dict[str, int]:
+        """Builds the copies of a network and warms their steps up; what some of them keep.
 
         Raises:
           ValueError: a batch norm cannot be replaced by this library's, or none is fused.
@@ -132,14 +176,18 @@ class Server:
         if unfused := batch_norm_report(models[OURS]).unfused:
             raise ValueError(f"not all batch norms are this library's: {unfused}")
         before = _graph_fusion.fused_so_far()
+        kept: dict[str, int] = {}
         self.steps = {}
         for variant, model in models.items():
             _graph_fusion.set_enabled(variant == FUSED)  # Graphs that have run stay as they are.
             self.steps[variant] = training_step(model, images, labels)
+            if variant in (KERAS, FUSED):
+                kept[variant] = kept_bytes(self.steps[variant], batch, side)
             for _ in range(_WARM_UP_STEPS):
                 self.steps[variant]()
         if _graph_fusion.fused_so_far() == before:
             raise ValueError("no batch norm is fused with the activation behind it")
+        return kept
 
     def turn(self) -> list[float]:
         """Milliseconds of one step of each of VARIANTS, in random order."""
@@ -159,7 +207,7 @@ def measure(
         measured = NetworkMeasurement(name, batch, side, threads)
         worker = Worker("networks", threads, module="bench.networks")
         try:
-            worker.ask("prepare", name, batch, side)
+            measured.kept = worker.ask("prepare", name, batch, side)
             measured.turns += (worker.ask("turn") for _ in range(turns))
         except CallError as e:
             measured.turns, measured.skipped = [], str(e)

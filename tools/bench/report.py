@@ -158,6 +158,8 @@ def network_table(run: Run, fused: bool) -> Table:
         if m.skipped:
             table.rows.append([m.network, f"{size} {table.note(m.skipped)}", *["-"] * 6])
             continue
+        if not m.turns:
+            continue
         times = (_time(1e3 * m.median(variant)) for variant in (KERAS, ours, without))
         low, median, high = m.share_removed(ours, without)
         cells = f"{m.gain(ours):.2f}", f"{median:.0%}", f"{low:.0%} {high:.0%}"
@@ -165,11 +167,23 @@ def network_table(run: Run, fused: bool) -> Table:
     return table
 
 
+def kept_table(run: Run) -> Table:
+    """What a training step keeps for its gradient."""
+    headings = ["network", "input", "Keras", "fused", "fused / Keras"]
+    table = Table("Kept for the gradient in a training step", headings, 2)
+    for m in (m for m in run.networks if m.kept):
+        sizes = [m.kept[variant] for variant in (KERAS, FUSED)]
+        cells = [f"{size / 1e6:.0f} MB" for size in sizes]
+        share = f"{sizes[1] / sizes[0]:.2f}"
+        table.rows.append([m.network, f"{m.batch}x{m.side}x{m.side}x3", *cells, share])
+    return table
+
+
 def headline_table(run: Run) -> Table:
     """What a program gains: networks of the largest side, and of the others the one that gains
     least. Layers are exchanged and fused, as in a program with every switch on."""
     table = Table("", ["training step", "Keras", "tf_bn_ops", "times as fast"], 1)
-    measured = [m for m in run.networks if not m.skipped]
+    measured = [m for m in run.networks if m.turns]
     side = max((m.side for m in measured), default=0)
     small = sorted((m for m in measured if m.side < side), key=lambda m: m.gain(FUSED))
     for m in [*(m for m in measured if m.side == side), *small[:1]]:
@@ -207,7 +221,8 @@ def rows_table(title: str, rows: Sequence[Measurement]) -> Table:
 def summary_tables(run: Run) -> list[Table]:
     """The tables above all others; empty ones are left out."""
     tables = [make(run, call) for call in CALLS for make in (overview_table, limit_table)]
-    tables += [network_table(run, False), network_table(run, True), slower_table(run)]
+    tables += [network_table(run, False), network_table(run, True), kept_table(run)]
+    tables.append(slower_table(run))
     return [table for table in tables if table.rows]
 
 
@@ -291,6 +306,11 @@ def _overviews(run: Run) -> str:
             network_table(run, False).markdown(),
             "With batch norm fused with the activations behind it, and with neither of both:",
             network_table(run, True).markdown(),
+        ]
+    if (kept := kept_table(run)).rows:
+        parts += [
+            "What a training step keeps for its gradient, beside weights and images:",
+            kept.markdown(),
         ]
     return "\n\n".join(parts)
 

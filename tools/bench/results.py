@@ -83,7 +83,8 @@ KERAS, OURS, IDENTITY, FUSED, WITHOUT_BOTH = VARIANTS = (
 
 @dataclasses.dataclass
 class NetworkMeasurement:
-    """Training steps of a network; a turn has the milliseconds of one step of each of VARIANTS."""
+    """Training steps of a network; a turn has the milliseconds of one step of each of VARIANTS.
+    `kept`: the bytes that a step of some of them keeps for its gradient."""
 
     network: str
     batch: int
@@ -91,6 +92,7 @@ class NetworkMeasurement:
     threads: int
     turns: list[Sequence[float]] = dataclasses.field(default_factory=list)
     skipped: str | None = None
+    kept: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def of(self, variant: str) -> np.ndarray:
         """Milliseconds of its steps."""
