@@ -13,6 +13,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -129,6 +130,7 @@ class Expression {
   Expression(const IndexedGraph& graph, const FusionOptions& options,
              const TensorName& y, const TensorName& of, bool scaled = false)
       : graph_(graph), options_(options), y_(y), scaled_(scaled) {
+    FindNearest(of);
     if (DependsOnY(of)) values_ = Evaluate(of);
   }
 
@@ -181,12 +183,32 @@ class Expression {
     return 1 / *number;
   }
 
+  // Breadth first: g may come by a long chain of additions.
+  void FindNearest(const TensorName& of) {
+    std::vector<TensorName> open = {of};
+    for (size_t i = 0; i < open.size() && nearest_.size() < kMostNodes; ++i) {
+      const NodeDef* const node = graph_.Find(open[i].node);
+      if (open[i] == y_ || node == nullptr ||
+          !(IsElementwise(*node) || Unbroadcast(*node) != nullptr) ||
+          !nearest_.insert(node->name()).second) {
+        continue;
+      }
+      if (const NodeDef* const sum = Unbroadcast(*node)) {
+        open.push_back(TensorName::Parse(sum->input(0)));
+        continue;
+      }
+      for (const std::string& input : DataInputs(*node)) {
+        open.push_back(TensorName::Parse(input));
+      }
+    }
+  }
+
   bool DependsOnY(const TensorName& tensor) {
     if (tensor == y_) return true;
     if (tensor.port != 0) return false;
     const auto found = depends_.find(tensor.node);
     if (found != depends_.end()) return found->second;
-    if (depends_.size() >= kMostNodes) return false;
+    if (nearest_.count(tensor.node) == 0) return false;
     bool& depends = depends_[tensor.node];
     depends = false;
     NodeDef* const node = graph_.Find(tensor.node);
@@ -253,6 +275,7 @@ class Expression {
   const FusionOptions& options_;
   const TensorName y_;
   const bool scaled_;
+  std::set<std::string> nearest_;
   std::map<std::string, bool> depends_;
   std::map<std::string, std::optional<Numbers>> evaluated_;
   std::optional<TensorName> other_;

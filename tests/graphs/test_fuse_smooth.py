@@ -101,6 +101,18 @@ def test_a_squeezed_and_excited_block_is_fused_in_both_directions():
         assert close_fraction(got, want, tf.float32) > 0.999
 
 
+def test_a_long_chain_of_residual_blocks_is_fused_in_both_directions():
+    """What arrives at a gradient is a sum over all later blocks."""
+
+    def chain(x):
+        for _ in range(60):
+            x += tf.nn.silu(norm(x, "shimV3"))
+        return x
+
+    report = rewrite.fusion_report(step(chain, [SHAPES["NHWC"]]))
+    assert [place.refusal for place in report] == [""] * 120
+
+
 def test_y_that_others_read_is_a_refusal_with_a_reason():
     """The gradient alone is fused: it reads x."""
 
