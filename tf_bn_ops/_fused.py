@@ -84,8 +84,8 @@ def fused_batch_norm(
       name: name of the forward operation.
       exponential_avg_factor: in training, the weight f of this batch in the running statistics.
       activation: None, "relu" (max(y, 0)), "relu6" (min(max(y, 0), 6)), "silu" (y * sigmoid(y)) or
-        "hard_silu" (y * relu6(y + 3) / 6). The last two are ops of their own in float64, behind a
-        `side_input` and with `synchronized`.
+        "hard_silu" (y * relu6(y + 3) / 6). The last two are ops of their own in float64 and with
+        `synchronized`.
       side_input: what is added before the activation, of the shape and type of `x`; such as the
         other branch of a residual block.
       synchronized: whether the statistics in training are those of all replicas.
@@ -131,9 +131,7 @@ def fused_batch_norm(
     dtype = tf.float64 if is_wide else tf.float32
     scale, offset = _vector(scale, dtype), _vector(offset, dtype)
     behind = None
-    if ACTIVATION_MODES[attrs.activation] in SMOOTH_ACTIVATIONS and (
-        is_wide or synchronized or side_inputs
-    ):
+    if ACTIVATION_MODES[attrs.activation] in SMOOTH_ACTIVATIONS and (is_wide or synchronized):
         behind, attrs = attrs.activation, attrs._replace(activation=None)
     if attrs.reads_statistics:
         mean, variance = _vector(mean, dtype), _vector(variance, dtype)

@@ -72,8 +72,10 @@ def _of_forward_ex(op: Any, y_backprop: Any, *_: Any) -> list[Any]:
     x, scale, offset, *_ = op.inputs
     y, _, _, *reserve_spaces = op.outputs
     (activation,) = attributes(op, "activation_mode").values()
-    side_inputs = len(op.inputs) - _SIDE_INPUT
+    side_inputs = op.inputs[_SIDE_INPUT:]
     is_smooth = activation in SMOOTH_ACTIVATIONS
+    if is_smooth:
+        (y,) = side_inputs or [x]  # Without one it is not read, and y would be kept for it.
     if activation != "Identity" and _has_kernel(_GRAD_EX, x.device):
         result = ops.fused_batch_norm_grad_ex(
             y_backprop,
@@ -81,25 +83,29 @@ def _of_forward_ex(op: Any, y_backprop: Any, *_: Any) -> list[Any]:
             scale,
             *reserve_spaces,
             offset,
-            x if is_smooth else y,  # It is not read, and would be kept for it.
-            num_side_inputs=side_inputs,
+            y,
+            num_side_inputs=len(side_inputs),
             activation_mode=activation,
             **_attrs(op),
         )
         return [*result[:3], None, None, *result.side_input_backprop]
     if is_smooth:
-        slope, _ = _smooth_derivatives(activation, op.inputs[:5], _attrs(op))
-        y_backprop = tf.cast(tf.cast(y_backprop, tf.float32) * slope, y.dtype)
+        slope, _ = _smooth_derivatives(activation, op.inputs[:5], side_inputs, _attrs(op))
+        y_backprop = tf.cast(tf.cast(y_backprop, tf.float32) * slope, x.dtype)
     else:
         y_backprop = masked(activation, y_backprop, y)
     result = ops.fused_batch_norm_grad_v3(y_backprop, x, scale, *reserve_spaces, **_attrs(op))
-    return [*result[:3], None, None, *[y_backprop] * side_inputs]
+    return [*result[:3], None, None, *[y_backprop] * len(side_inputs)]
 
 
-def _smooth_derivatives(activation: str, inputs: Any, attrs: dict[str, Any]) -> tuple[Any, Any]:
+def _smooth_derivatives(
+    activation: str, inputs: Any, side_inputs: Any, attrs: dict[str, Any]
+) -> tuple[Any, Any]:
     """The first two derivatives in float32 of a smooth activation behind batch normalization of
-    `inputs`, of ops that have derivatives themselves."""
+    `inputs` and an addition, of ops that have derivatives themselves."""
     y = tf.cast(ops.fused_batch_norm_v3(*inputs, **attrs).y, tf.float32)
+    for side_input in side_inputs:
+        y += tf.cast(side_input, tf.float32)
     if activation == "Silu":
         sigmoid, rest = tf.sigmoid(y), tf.sigmoid(-y)
         return sigmoid + y * sigmoid * rest, sigmoid * rest * (2 + y * (rest - sigmoid))
@@ -131,22 +137,24 @@ def _of_grad_ex(op: Any, *grad: Any) -> list[Any]:
 
 
 def _of_grad_smooth(activation: str, op: Any, *grad: Any) -> list[Any]:
-    """Behind a smooth activation f it is the plain op of g = y_backprop * f'(y): by the gradient of
-    g once by y_backprop, once by y, and by what y is computed from."""
-    y_backprop, x, scale, mean, variance, coefficients, offset = op.inputs[:7]
+    """Behind a smooth activation f it is the plain op of g = y_backprop * f'(z): by the gradient of
+    g once by y_backprop, once by z, and by what z is computed from, the side input too."""
+    y_backprop, x, scale, mean, variance, coefficients, offset, y = op.inputs
     attrs, dtype = _attrs(op), x.dtype
-    slope, curvature = _smooth_derivatives(activation, (x, scale, offset, mean, variance), attrs)
+    by_side_input = grad[_GRAD_EX_SIDE_INPUT_BACKPROP:]
+    inputs = x, scale, offset, mean, variance
+    slope, curvature = _smooth_derivatives(activation, inputs, [y] * len(by_side_input), attrs)
     wide = tf.cast(y_backprop, tf.float32)
     inputs = (*grad[:3], tf.cast(wide * slope, dtype), x, scale, mean, variance)
     g_grad, x_grad, scale_grad = _second_order(inputs, **attrs)
-    g_grad = tf.cast(g_grad, tf.float32)
-    by_y = ops.fused_batch_norm_grad_v3(
-        tf.cast(g_grad * wide * curvature, dtype), x, scale, mean, variance, coefficients, **attrs
-    )
+    g_grad = tf.cast(tf.add_n([g_grad, *by_side_input]), tf.float32)
+    z_grad = tf.cast(g_grad * wide * curvature, dtype)
+    by_y = ops.fused_batch_norm_grad_v3(z_grad, x, scale, mean, variance, coefficients, **attrs)
     y_backprop_grad = tf.cast(g_grad * slope, dtype)
     x_grad, scale_grad = x_grad + by_y.x_backprop, scale_grad + by_y.scale_backprop
     nothing = (None, None, None)
-    return _padded([y_backprop_grad, x_grad, scale_grad, *nothing, by_y.offset_backprop], op)
+    side = [z_grad] * len(by_side_input)
+    return _padded([y_backprop_grad, x_grad, scale_grad, *nothing, by_y.offset_backprop, *side], op)
 
 
 def _of_training_backprop(op: Any, *grad: Any) -> list[Any]:

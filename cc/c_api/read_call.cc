@@ -93,7 +93,12 @@ std::string CheckGradient(const tfbn_call& call) {
     error = CheckGiven(call, {Role::kXBackprop});
   }
   if (!error.empty() || !is_masked) return error;
-  if (IsSmooth(call.activation)) return CheckGiven(call, {Role::kOffset});
+  if (IsSmooth(call.activation)) {
+    error = CheckGiven(call, {Role::kOffset});
+    return !error.empty() || call.side_input_backprop == nullptr
+               ? error
+               : CheckGiven(call, {Role::kY});
+  }
   // The mask is from x where there is no y, but for a side input.
   if (call.side_input_backprop != nullptr || !(has_totals || sums_alone)) {
     return CheckGiven(call, {Role::kY});
@@ -166,9 +171,8 @@ std::string CheckCall(const tfbn_call* call) {
            "TFBN_SILU or TFBN_HARD_SILU";
   }
   if (IsSmooth(call->activation)) {
-    for (const Role role :
-         {Role::kSideInput, Role::kSideInputBackprop, Role::kSumDy,
-          Role::kSumDyXmu, Role::kLocalSumDy, Role::kLocalSumDyXmu}) {
+    for (const Role role : {Role::kSumDy, Role::kSumDyXmu, Role::kLocalSumDy,
+                            Role::kLocalSumDyXmu}) {
       if (ArrayOf(*call, role) != nullptr) {
         return std::string(kRoles[static_cast<int>(role)].name) +
                " must be NULL with TFBN_SILU and TFBN_HARD_SILU";

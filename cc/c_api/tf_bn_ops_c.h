@@ -38,7 +38,7 @@ enum {
   TFBN_IDENTITY = 0,
   TFBN_RELU = 1,
   TFBN_RELU6 = 2,
-  TFBN_SILU = 3, /* these two without side_input, sum_dy, local_sum_dy */
+  TFBN_SILU = 3, /* these two without sum_dy, local_sum_dy */
   TFBN_HARD_SILU = 4
 };
 

@@ -44,6 +44,68 @@ struct FusedAttrs {
 
 // ---- Forward ops ------------------------------------------------------------
 
+// The gradients of x, scale and offset by Op, which is FusedBatchNormGrad, V2
+// or V3; mean and variance have none.
+template <typename Op>
+absl::Status ForwardGradient(const Scope& scope, const tf::Operation& op,
+                             const std::vector<Output>& grad_inputs,
+                             std::vector<Output>* grad_outputs) {
+  FusedAttrs attrs;
+  TF_RETURN_IF_ERROR(attrs.Read(op));
+  const auto add = [&](const auto&... coefficients) {
+    // reserve_space_1 and 2, which are written frozen too.
+    return Op(scope, grad_inputs[0], op.input(0), op.input(1), op.output(3),
+              op.output(4), coefficients...,
+              Op::Epsilon(attrs.epsilon)
+                  .DataFormat(attrs.data_format)
+                  .IsTraining(attrs.is_training));
+  };
+  if constexpr (std::is_same_v<Op, ops::FusedBatchNormGradV3>) {
+    const Op grad = add(op.output(5));
+    *grad_outputs = {grad.x_backprop, grad.scale_backprop,
+                     grad.offset_backprop};
+  } else {
+    const Op grad = add();
+    *grad_outputs = {grad.x_backprop, grad.scale_backprop,
+                     grad.offset_backprop};
+  }
+  grad_outputs->resize(op.num_inputs(), tf::NoGradient());
+  return scope.status();
+}
+
+// The same by FusedBatchNormGradEx, and of the side input, which a smooth
+// activation reads in the place of y.
+absl::Status ForwardExGradient(const Scope& scope, const tf::Operation& op,
+                               const std::vector<Output>& grad_inputs,
+                               std::vector<Output>* grad_outputs) {
+  FusedAttrs attrs;
+  TF_RETURN_IF_ERROR(attrs.Read(op));
+  std::string mode;
+  TF_RETURN_IF_ERROR(
+      tf::GetNodeAttr(op.node()->attrs(), "activation_mode", &mode));
+  const bool is_smooth = mode == "Silu" || mode == "HardSilu";
+  const bool adds = op.num_inputs() > 5;
+  const bool masks_side_input = adds && mode != "Identity";
+  using Op = ops::FusedBatchNormGradEx;
+  const Op grad(scope, grad_inputs[0], op.input(0), op.input(1), op.output(3),
+                op.output(4), op.output(5), op.input(2),
+                is_smooth ? op.input(adds ? 5 : 0) : op.output(0),
+                Op::Epsilon(attrs.epsilon)
+                    .NumSideInputs(masks_side_input)
+                    .ActivationMode(mode)
+                    .DataFormat(attrs.data_format)
+                    .IsTraining(attrs.is_training));
+  *grad_outputs = {grad.x_backprop, grad.scale_backprop, grad.offset_backprop};
+  grad_outputs->resize(op.num_inputs(), tf::NoGradient());
+  if (adds) {
+    (*grad_outputs)[5] =
+        masks_side_input ? grad.side_input_backprop[0] : grad_inputs[0];
+  }
+  return scope.status();
+}
+
+// ---- First-order gradients --------------------------------------------------
+
 // `y_backprop` where the activation whose result is y passes it on, else zero:
 // by Select, which has a registered gradient in C++; ReluGrad and Relu6Grad
 // have none (up to TensorFlow 2.21), and a second derivative would be refused.
@@ -67,40 +129,6 @@ absl::Status BehindActivation(const Scope& scope, const tf::Operation& op,
   *y_backprop = tf::ops::Where3(scope, passes, *y_backprop, zeros);
   return scope.status();
 }
-
-// The gradients of x, scale and offset by Op, which is FusedBatchNormGrad, V2
-// or V3, and of the side input; mean and variance have none.
-template <typename Op>
-absl::Status ForwardGradient(const Scope& scope, const tf::Operation& op,
-                             const std::vector<Output>& grad_inputs,
-                             std::vector<Output>* grad_outputs) {
-  FusedAttrs attrs;
-  TF_RETURN_IF_ERROR(attrs.Read(op));
-  Output y_backprop = grad_inputs[0];
-  TF_RETURN_IF_ERROR(BehindActivation(scope, op, op.output(0), &y_backprop));
-  const auto add = [&](const auto&... coefficients) {
-    // reserve_space_1 and 2, which are written frozen too.
-    return Op(scope, y_backprop, op.input(0), op.input(1), op.output(3),
-              op.output(4), coefficients...,
-              Op::Epsilon(attrs.epsilon)
-                  .DataFormat(attrs.data_format)
-                  .IsTraining(attrs.is_training));
-  };
-  if constexpr (std::is_same_v<Op, ops::FusedBatchNormGradV3>) {
-    const Op grad = add(op.output(5));
-    *grad_outputs = {grad.x_backprop, grad.scale_backprop,
-                     grad.offset_backprop};
-  } else {
-    const Op grad = add();
-    *grad_outputs = {grad.x_backprop, grad.scale_backprop,
-                     grad.offset_backprop};
-  }
-  grad_outputs->resize(op.num_inputs(), tf::NoGradient());
-  for (int i = 5; i < op.num_inputs(); ++i) (*grad_outputs)[i] = y_backprop;
-  return scope.status();
-}
-
-// ---- First-order gradients --------------------------------------------------
 
 // Numbers of type float with the sum `value`: three hold more bits than double.
 std::vector<float> AsFloats(double value) {
@@ -175,8 +203,7 @@ absl::Status FirstOrderGradient(const Scope& scope, const tf::Operation& op,
                      ForwardGradient<ops::FusedBatchNormGradV2>) &&
     RegisterGradient("TfBnOps>FusedBatchNormV3",
                      ForwardGradient<ops::FusedBatchNormGradV3>) &&
-    RegisterGradient("TfBnOps>FusedBatchNormEx",
-                     ForwardGradient<ops::FusedBatchNormGradV3>) &&
+    RegisterGradient("TfBnOps>FusedBatchNormEx", ForwardExGradient) &&
     RegisterGradient("TfBnOps>FusedBatchNormGrad",
                      FirstOrderGradient<kFusedBatchNormGrad>) &&
     RegisterGradient("TfBnOps>FusedBatchNormGradV2",

@@ -346,6 +346,10 @@ class Driver {
 
 EarlyBuffer EarlyBufferOf(const FormulaEntry& entry, const Call& call) {
   if (!entry.traits.has_early_output) return EarlyBuffer::kOwn;
+  // A product, which the second pass takes unrounded; a mask rounds nothing.
+  if (IsSmooth(call.activation) && IsNarrow(call.dtype)) {
+    return EarlyBuffer::kRounded;
+  }
   const CallTensors second =
       EntryOf(entry.early.second_pass).tensors(entry.early.second_call(call));
   for (int i = 0; i < second.inputs; ++i) {
@@ -361,7 +365,8 @@ EarlyBuffer EarlyBufferOf(const FormulaEntry& entry, const Call& call) {
 // Whether each output is the buffer of an input of the pass that stores it.
 bool AllInPlace(const FormulaEntry& entry, const Call& call,
                 EarlyBuffer early) {
-  if (entry.traits.has_early_output && early != EarlyBuffer::kOverwrites) {
+  if (entry.traits.has_early_output &&
+      (early == EarlyBuffer::kOwn || early == EarlyBuffer::kInPlace)) {
     const Call second = entry.early.second_call(call);
     return early == EarlyBuffer::kInPlace &&
            IsInPlace(EntryOf(entry.early.second_pass).tensors(second), 0);

@@ -348,6 +348,8 @@ class Planner {
       reason = Reason::kPipelinedOutputs;
     } else if (request_.early_buffer == EarlyBuffer::kOverwrites) {
       reason = Reason::kOverwritesInput;
+    } else if (request_.early_buffer == EarlyBuffer::kRounded) {
+      reason = Reason::kRoundedOutput;
     } else if (groups && request_.early_buffer == EarlyBuffer::kOwn &&
                plan_.store_policy == StorePolicy::kNonTemporal) {
       reason = Reason::kGroupInCache;

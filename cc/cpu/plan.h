@@ -35,6 +35,7 @@ enum class EarlyBuffer {
   kOwn,
   kInPlace,     // Of an input that the second pass does not read then.
   kOverwrites,  // Of one that it reads.
+  kRounded,     // Any, but what is stored is not what it computes from.
 };
 
 // All that a plan depends on.

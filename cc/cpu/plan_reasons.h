@@ -125,6 +125,8 @@ namespace tf_bn_ops {
     "it was computed from")                                                    \
   X(kOverwritesInput, "overwrites_input",                                      \
     "it is the buffer of an input that the second pass reads")                 \
+  X(kRoundedOutput, "rounded_output",                                          \
+    "the second pass computes from it what is rounded once")                   \
   X(kGroupInCache, "group_in_cache",                                           \
     "the second pass finds a group's inputs in cache, where this output "      \
     "would not be")                                                            \

@@ -50,12 +50,7 @@ absl::Status ReadIfThere(tf::OpKernelConstruction* context, const char* name,
 }
 
 // Lists of tensors have at most one.
-absl::Status CheckLengths(tf::OpKernelConstruction* context,
-                          Activation activation) {
-  int ys = 1, side_inputs = 0;
-  TF_RETURN_IF_ERROR(ReadIfThere<int>(context, "num_y", &ys));
-  TF_RETURN_IF_ERROR(
-      ReadIfThere<int>(context, "num_side_inputs", &side_inputs));
+absl::Status CheckLengths(int ys, int side_inputs, Activation activation) {
   if (ys > 1) {
     return InvalidArgument("at most one y is accepted, but num_y is ", ys);
   }
@@ -168,11 +163,6 @@ absl::Status CheckGradient(Shapes shapes, int count, int channel_dim,
 }  // namespace
 
 absl::Status CheckMaskSource(int ys, int side_inputs, Activation activation) {
-  if (side_inputs > 0 && IsSmooth(activation)) {
-    return InvalidArgument(
-        "activation_mode Silu and HardSilu take no side input: apply them to y "
-        "of a call with activation_mode Identity");
-  }
   if (side_inputs == 0 || ys > 0 || activation == Activation::kIdentity) {
     return absl::OkStatus();
   }
@@ -205,7 +195,11 @@ absl::Status OpCall::ReadAttrs(const OpSignature& op, bool saves_rstd,
   if (context->HasAttr("activation_mode")) {
     TF_RETURN_IF_ERROR(ReadActivationMode(context, &attrs_.activation));
   }
-  TF_RETURN_IF_ERROR(CheckLengths(context, attrs_.activation));
+  int ys = 1;
+  TF_RETURN_IF_ERROR(ReadIfThere<int>(context, "num_y", &ys));
+  TF_RETURN_IF_ERROR(
+      ReadIfThere<int>(context, "num_side_inputs", &side_inputs_));
+  TF_RETURN_IF_ERROR(CheckLengths(ys, side_inputs_, attrs_.activation));
   if (op.checks == OpSignature::kByKind) return axis_.Read(op, context);
   // Also where x has another rank than data_format has letters: TensorFlow
   // compares them when it builds a graph, and its Eigen kernels do not.
@@ -255,7 +249,8 @@ Role OpCall::InputRole(const Call& call, int i,
         return Role::kNone;
       }
       return (is_of_mask && call.activation == Activation::kIdentity) ||
-                     (role == Role::kY && IsSmooth(call.activation))
+                     (role == Role::kY && IsSmooth(call.activation) &&
+                      side_inputs_ == 0)
                  ? Role::kNone
                  : role;
     case FormulaKind::kSecondOrder:

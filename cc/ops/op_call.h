@@ -35,7 +35,7 @@ absl::Status ReadActivationMode(Context* context, Activation* activation) {
 }
 
 // InvalidArgument where nothing says what an activation behind a side input
-// passed, or what a smooth one was applied to: x does not.
+// passed: x does not.
 absl::Status CheckMaskSource(int ys, int side_inputs, Activation activation);
 
 // What an op's attrs say of its calls.
@@ -71,6 +71,7 @@ class OpCall {
  private:
   const OpSignature* op_ = nullptr;
   ChannelAxis axis_;
+  int side_inputs_ = 0;  // Of the forward op.
   Call attrs_;
 };
 

@@ -133,7 +133,6 @@ absl::Status InferExShapes(InferenceContext* c) {
   Call call;
   call.is_training = is_training;
   TF_RETURN_IF_ERROR(ReadActivationMode(c, &call.activation));
-  TF_RETURN_IF_ERROR(CheckMaskSource(/*ys=*/1, side_inputs, call.activation));
   if (OpCall::KeepsCoefficients(call)) {
     c->set_output(5, c->Matrix(kNumForwardCoefficients, c->Dim(vector, 0)));
   }
@@ -153,7 +152,6 @@ absl::Status InferGradExShapes(InferenceContext* c) {
   TF_RETURN_IF_ERROR(c->Merge(c->output(0), input(Role::kX), &view));
   Activation activation;
   TF_RETURN_IF_ERROR(ReadActivationMode(c, &activation));
-  TF_RETURN_IF_ERROR(CheckMaskSource(/*ys=*/1, side_inputs, activation));
   if (activation != Activation::kIdentity) {
     TF_RETURN_IF_ERROR(c->Merge(view, input(Role::kY), &view));
     ShapeHandle offset = input(Role::kOffset), same;

@@ -54,13 +54,18 @@ std::string Fuser::ForwardRefusal(const Chain& chain) {
                                   /*others_may_read=*/false);
   }
   if (!refusal.empty()) return refusal;
-  if (const NodeDef* const addition = chain.addition()) {
-    const auto side_input =
-        TensorName::Parse(addition->input(chain.side_input));
-    if (!options_.same_shape(TensorName::Parse(norm.input(kX)), side_input)) {
-      return "the two inputs of " + addition->name() +
-             " are not known to have the same shape";
-    }
+  return ShapeRefusal(chain);
+}
+
+// What the graph says of the shapes, and of what is before the norm.
+std::string Fuser::ShapeRefusal(const Chain& chain) {
+  const NodeDef* const addition = chain.addition();
+  if (addition != nullptr &&
+      !options_.same_shape(
+          TensorName::Parse(chain.first()->input(kX)),
+          TensorName::Parse(addition->input(chain.side_input)))) {
+    return "the two inputs of " + addition->name() +
+           " are not known to have the same shape";
   }
   return LeftToConvolution(chain)
              ? "TensorFlow fuses it into the convolution before it"

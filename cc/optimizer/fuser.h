@@ -78,11 +78,12 @@ void CopyAttrs(const tensorflow::NodeDef& from,
 // Nodes that become one, which has the name of the last.
 struct Chain {
   // Forward: norm, addition if there is one, activation. Backward: ReluGrad,
-  // gradient of norm.
+  // gradient of norm; of a smooth activation norm, addition, gradient.
   std::vector<tensorflow::NodeDef*> nodes;
   int side_input = 0;  // which input of the addition is not the norm's
-  // Of a smooth activation its name, and the nodes between first and last,
-  // which read those two and constants alone: they are on no other cycle.
+  // Of a smooth activation its name, and the nodes between it and what it is
+  // applied to, which read that and constants alone: they are on no other
+  // cycle.
   std::string smooth = {};
   std::vector<tensorflow::NodeDef*> inner = {};
 
@@ -122,6 +123,7 @@ class Fuser {
   // forward_rule.cc
   std::vector<Chain> ChainsBefore(tensorflow::NodeDef* activation);
   std::string ForwardRefusal(const Chain& chain);
+  std::string ShapeRefusal(const Chain& chain);
   void FuseForward(const Chain& chain);
   void MaskFromY(const tensorflow::NodeDef& norm);
   bool LeftToConvolution(const Chain& chain);
@@ -141,18 +143,19 @@ class Fuser {
 
   // smooth_rule.cc
   void FuseSmooth();
-  void FuseSmoothBackward(tensorflow::NodeDef* gradient);
-  void FuseSlope(const tensorflow::NodeDef& norm, const std::string& activation,
-                 const TensorName& y_backprop,
-                 const std::vector<tensorflow::NodeDef*>& nodes,
-                 tensorflow::NodeDef* gradient);
-  void FuseSmoothForward(tensorflow::NodeDef* norm);
+  std::vector<Chain> ChainsFrom(tensorflow::NodeDef* norm);
+  bool FuseSmoothBackward(Chain chain, tensorflow::NodeDef* gradient);
+  std::string SlopeRefusal(const Chain& chain, const TensorName& y_backprop,
+                           std::vector<tensorflow::NodeDef*> product);
+  void FuseSlope(const Chain& chain, const TensorName& y_backprop,
+                 const tensorflow::NodeDef& product);
+  bool FuseSmoothForward(Chain chain);
   std::string SmoothRefusal(const Chain& chain);
-  void BypassIdentityN(const tensorflow::NodeDef& norm);
+  void BypassIdentityN(const tensorflow::NodeDef& source);
   void RemoveUnread(const std::vector<tensorflow::NodeDef*>& nodes,
                     const std::string& by);
   void RemoveDead(tensorflow::NodeDef* node);
-  void RemoveDeadReaders(const tensorflow::NodeDef& norm);
+  void RemoveDeadReaders(const tensorflow::NodeDef& source);
 
   const FusionOptions& options_;
   IndexedGraph graph_;

@@ -3,10 +3,11 @@
 // itself, x * sigmoid(x), x * relu6(x + 3) / 6, and what grappler makes of
 // them.
 //
-// No form is matched. What elementwise ops compute of y, the output of a norm,
-// is evaluated for some y: forward it is the activation, backward, of y and the
-// gradient g that arrives, g times its derivative, or something else. The
-// derivative is fused first, since it reads y, which the fused op has no more.
+// No form is matched. What elementwise ops compute of y, the output of a norm
+// or the sum of that and another tensor, is evaluated for some y: forward it is
+// the activation, backward, of y and the gradient g that arrives, g times its
+// derivative, or something else. The derivative is fused first, since it reads
+// y, which the fused op has no more.
 
 #include <algorithm>
 #include <array>
@@ -154,6 +155,15 @@ class Expression {
   const TensorName& other() const { return *other_; }
   // The nodes that depend on y, those that others read first.
   const std::vector<NodeDef*>& nodes() const { return nodes_; }
+  // The product that a tensor is but for sums over no axes, behind these.
+  std::vector<NodeDef*> Product(const TensorName& tensor) const {
+    std::vector<NodeDef*> path = {graph_.Find(tensor.node)};
+    while (const NodeDef* const sum = Unbroadcast(*path.back())) {
+      path.push_back(graph_.Find(sum->name()));
+      path.push_back(graph_.Producer(*sum, 0));
+    }
+    return path;
+  }
 
  private:
   // More than any form has, so that a graph is looked at in linear time.
@@ -297,13 +307,41 @@ double ToleranceFor(const NodeDef& norm) {
 
 void Fuser::FuseSmooth() {
   for (int i = 0; i < graph_.size(); ++i) {
-    NodeDef* const node = graph_.node(i);
-    if (IsGradient(*node)) FuseSmoothBackward(node);
+    NodeDef* const gradient = graph_.node(i);
+    if (!IsGradient(*gradient)) continue;
+    // The norm that keeps what the gradient reads.
+    NodeDef* norm = nullptr;
+    for (const int input : {kGradReserveSpace3, kGradReserveSpace2}) {
+      NodeDef* const producer = graph_.Producer(*gradient, input);
+      if (norm == nullptr && producer != nullptr && IsNorm(*producer)) {
+        norm = producer;
+      }
+    }
+    if (norm == nullptr) continue;
+    for (const Chain& forward : ChainsFrom(norm)) {
+      if (FuseSmoothBackward(forward, gradient)) break;
+    }
   }
   for (int i = 0; i < graph_.size(); ++i) {
-    NodeDef* const node = graph_.node(i);
-    if (IsNorm(*node)) FuseSmoothForward(node);
+    NodeDef* const norm = graph_.node(i);
+    if (!IsNorm(*norm)) continue;
+    for (const Chain& chain : ChainsFrom(norm)) {
+      if (FuseSmoothForward(chain)) break;
+    }
   }
+}
+
+// What an activation may be applied to: the norm, and sums of it and another
+// tensor.
+std::vector<Chain> Fuser::ChainsFrom(NodeDef* norm) {
+  std::vector<Chain> result = {{{norm}}};
+  for (const IndexedGraph::Consumer& each : graph_.Consumers(norm->name())) {
+    if (each.port == 0 && IsAddition(*each.node) &&
+        !SameTensor(*each.node, 0, *each.node, 1)) {
+      result.push_back({{norm, each.node}, 1 - each.input});
+    }
+  }
+  return result;
 }
 
 // Removes nodes that nothing reads any more; those that others read come first.
@@ -331,9 +369,9 @@ void Fuser::RemoveDead(NodeDef* node) {
   if (graph_.NumConsumers(node->name()) == 0) Replace(node, "");
 }
 
-void Fuser::RemoveDeadReaders(const NodeDef& norm) {
+void Fuser::RemoveDeadReaders(const NodeDef& source) {
   if (!options_.dangling_is_dead) return;
-  for (const IndexedGraph::Consumer& each : graph_.Consumers(norm.name())) {
+  for (const IndexedGraph::Consumer& each : graph_.Consumers(source.name())) {
     const bool is_there = graph_.Find(each.node->name()) == each.node;
     if (is_there && each.port == 0) RemoveDead(each.node);
   }
@@ -341,8 +379,8 @@ void Fuser::RemoveDeadReaders(const NodeDef& norm) {
 
 // tf.nn.silu ends in an IdentityN of its result and its arguments, which has
 // the gradient.
-void Fuser::BypassIdentityN(const NodeDef& norm) {
-  for (const IndexedGraph::Consumer& each : graph_.Consumers(norm.name())) {
+void Fuser::BypassIdentityN(const NodeDef& source) {
+  for (const IndexedGraph::Consumer& each : graph_.Consumers(source.name())) {
     NodeDef* const identity = each.node;
     if (identity->op() != "IdentityN" || each.port != 0 ||
         identity->attr().count("_gradient_op_type") == 0 ||
@@ -365,59 +403,68 @@ void Fuser::BypassIdentityN(const NodeDef& norm) {
   }
 }
 
-void Fuser::FuseSmoothBackward(NodeDef* gradient) {
-  // The norm that keeps what the gradient reads.
-  NodeDef* norm = nullptr;
-  for (const int input : {kGradReserveSpace3, kGradReserveSpace2}) {
-    NodeDef* const producer = graph_.Producer(*gradient, input);
-    if (norm == nullptr && producer != nullptr && IsNorm(*producer)) {
-      norm = producer;
-    }
-  }
-  if (norm == nullptr) return;
-  const TensorName y = {norm->name(), 0};
+// Whether `gradient` reads y_backprop times the derivative of an activation at
+// what `chain` ends in: it is fused then, or refused.
+bool Fuser::FuseSmoothBackward(Chain chain, NodeDef* gradient) {
+  const TensorName y = {chain.last()->name(), 0};
   for (const bool scaled : {false, true}) {
-    const Expression expression(graph_, options_, y,
-                                TensorName::Parse(gradient->input(0)), scaled);
-    const std::string activation =
-        expression.Activation(/*slope=*/true, ToleranceFor(*norm));
-    if (!activation.empty()) {
-      FuseSlope(*norm, activation, expression.other(), expression.nodes(),
-                gradient);
-      return;
+    const TensorName of = TensorName::Parse(gradient->input(0));
+    const Expression expression(graph_, options_, y, of, scaled);
+    chain.smooth =
+        expression.Activation(/*slope=*/true, ToleranceFor(*chain.first()));
+    if (chain.smooth.empty()) continue;
+    chain.nodes.push_back(gradient);
+    chain.inner = expression.nodes();
+    const std::vector<NodeDef*> product = expression.Product(of);
+    const std::string refusal =
+        SlopeRefusal(chain, expression.other(), product);
+    fusions_.push_back({gradient->name(), /*is_backward=*/true, refusal});
+    if (refusal.empty()) {
+      FuseSlope(chain, expression.other(), *product.back());
     }
+    return true;
   }
+  return false;
 }
 
-// `gradient` of a norm reads what `nodes` compute: y_backprop times the
-// derivative of an activation.
-void Fuser::FuseSlope(const NodeDef& norm, const std::string& activation,
-                      const TensorName& y_backprop,
-                      const std::vector<NodeDef*>& nodes, NodeDef* gradient) {
+std::string Fuser::SlopeRefusal(const Chain& chain,
+                                const TensorName& y_backprop,
+                                std::vector<NodeDef*> product) {
+  const NodeDef &norm = *chain.first(), &gradient = *chain.last();
   // As the norm saves them, or as it was given them.
   const auto is_norms = [&](int input) {
-    return TensorName::Parse(gradient->input(input)) ==
+    return TensorName::Parse(gradient.input(input)) ==
                TensorName{norm.name(), input} ||
-           (!IsTraining(norm) && SameTensor(*gradient, input, norm, input));
+           (!IsTraining(norm) && SameTensor(gradient, input, norm, input));
   };
-  std::string refusal = NodeRefusal(*gradient);
-  if (!refusal.empty()) {
-  } else if (!SameTensor(*gradient, kGradX, norm, kX) ||
-             !SameTensor(*gradient, kGradScale, norm, kScale) ||
-             IsTraining(*gradient) != IsTraining(norm) ||
-             !is_norms(kGradReserveSpace2 - 1) ||
-             !is_norms(kGradReserveSpace2)) {
-    refusal = "it is not the gradient of " + norm.name();
-  } else if (!options_.same_shape(y_backprop,
-                                  TensorName::Parse(norm.input(kX)))) {
-    refusal = y_backprop.ToInput() + " is not known to have the shape of " +
-              norm.input(kX);
+  const std::string refusal = NodeRefusal(gradient);
+  if (!refusal.empty()) return refusal;
+  if (!SameTensor(gradient, kGradX, norm, kX) ||
+      !SameTensor(gradient, kGradScale, norm, kScale) ||
+      IsTraining(gradient) != IsTraining(norm) ||
+      !is_norms(kGradReserveSpace2 - 1) || !is_norms(kGradReserveSpace2)) {
+    return "it is not the gradient of " + norm.name();
   }
-  fusions_.push_back({gradient->name(), /*is_backward=*/true, refusal});
-  if (!refusal.empty()) return;
+  if (!options_.same_shape(y_backprop, TensorName::Parse(norm.input(kX)))) {
+    return y_backprop.ToInput() + " is not known to have the shape of " +
+           norm.input(kX);
+  }
+  if (chain.addition() == nullptr) return "";
+  product.push_back(chain.last());
+  return graph_.WouldBeOnCycles({product})[0]
+             ? "its other inputs depend on " + y_backprop.node
+             : ShapeRefusal(chain);
+}
 
+// The gradient of a norm reads `product`, which inner nodes compute: y_backprop
+// times the derivative of an activation. That is side_input_backprop, too.
+void Fuser::FuseSlope(const Chain& chain, const TensorName& y_backprop,
+                      const NodeDef& product) {
+  const NodeDef& norm = *chain.first();
+  NodeDef* const gradient = chain.last();
+  const NodeDef* const addition = chain.addition();
   std::vector<NodeDef*> removed = {gradient};
-  for (NodeDef* const node : nodes) removed.push_back(node);
+  for (NodeDef* const node : chain.inner) removed.push_back(node);
   std::vector<std::string> inputs = DataInputs(*gradient);
   const bool has_third = inputs.size() > kGradReserveSpace3;
   inputs.resize(kGradInputs);
@@ -427,7 +474,9 @@ void Fuser::FuseSlope(const NodeDef& norm, const std::string& activation,
                        ? TensorName{norm.name(), kForwardCoefficients}.ToInput()
                        : inputs[kGradReserveSpace2]);
   inputs.push_back(norm.input(kOffset));
-  inputs.push_back(inputs[kGradX]);  // In the place of y, which is not read.
+  // In the place of y the side input; without one it is not read.
+  inputs.push_back(addition != nullptr ? addition->input(chain.side_input)
+                                       : inputs[kGradX]);
   // What a removed node waits for, unless the gradient waits for it anyway.
   for (const std::string& control : ControlInputs(removed)) {
     if (control != "^" + y_backprop.node) inputs.push_back(control);
@@ -436,22 +485,30 @@ void Fuser::FuseSlope(const NodeDef& norm, const std::string& activation,
   CopyAttrs(*gradient, {"T", "U", "epsilon", "data_format", "is_training"},
             &node);
   (*node.mutable_attr())["U"].set_type(tensorflow::DT_FLOAT);
-  (*node.mutable_attr())["activation_mode"].set_s(activation);
-  (*node.mutable_attr())["num_side_inputs"].set_i(0);
+  (*node.mutable_attr())["activation_mode"].set_s(chain.smooth);
+  (*node.mutable_attr())["num_side_inputs"].set_i(addition != nullptr);
   graph_.SetInputs(gradient, inputs);
   gradient->set_op(kFusedBackward);
   gradient->mutable_attr()->swap(*node.mutable_attr());
-  RemoveUnread(nodes, gradient->name());
+  if (addition != nullptr) {
+    MoveConsumers(product.name(), product.name(),
+                  {{0, TensorName{gradient->name(), kSideInputBackprop}}});
+  }
+  RemoveUnread(chain.inner, gradient->name());
 }
 
-void Fuser::FuseSmoothForward(NodeDef* norm) {
-  const TensorName y = {norm->name(), 0};
+// Whether an activation is applied to what `chain` ends in: it is fused then,
+// or refused, or was dead.
+bool Fuser::FuseSmoothForward(Chain chain) {
+  NodeDef* const norm = chain.first();
+  NodeDef* const source = chain.last();
+  const TensorName y = {source->name(), 0};
   const auto is_product = [](const NodeDef& node) {
     return IsOneOf(node.op(), {"Mul", "RealDiv", "_MklSwish"});
   };
   // The product with y, or what that is multiplied by a constant.
   std::vector<NodeDef*> ends;
-  for (const IndexedGraph::Consumer& each : graph_.Consumers(norm->name())) {
+  for (const IndexedGraph::Consumer& each : graph_.Consumers(source->name())) {
     if (each.port != 0 || !is_product(*each.node)) continue;
     ends.push_back(each.node);
     for (const auto& next : graph_.Consumers(each.node->name())) {
@@ -460,14 +517,13 @@ void Fuser::FuseSmoothForward(NodeDef* norm) {
   }
   for (NodeDef* const end : ends) {
     const Expression expression(graph_, options_, y, {end->name(), 0});
-    const std::string activation =
-        expression.Activation(/*slope=*/false, ToleranceFor(*norm));
-    if (activation.empty()) continue;
-    RemoveDeadReaders(*norm);
-    BypassIdentityN(*norm);
-    RemoveDeadReaders(*norm);
-    if (graph_.Find(end->name()) != end) return;  // It was dead itself.
-    Chain chain{{norm, end}, 0, activation};
+    chain.smooth = expression.Activation(/*slope=*/false, ToleranceFor(*norm));
+    if (chain.smooth.empty()) continue;
+    RemoveDeadReaders(*source);
+    BypassIdentityN(*source);
+    RemoveDeadReaders(*source);
+    if (graph_.Find(end->name()) != end) return true;  // It was dead itself.
+    chain.nodes.push_back(end);
     for (NodeDef* const node : expression.nodes()) {
       if (node != end && graph_.Find(node->name()) == node) {
         chain.inner.push_back(node);
@@ -475,7 +531,7 @@ void Fuser::FuseSmoothForward(NodeDef* norm) {
     }
     const std::string refusal = SmoothRefusal(chain);
     fusions_.push_back({norm->name(), /*is_backward=*/false, refusal});
-    if (!refusal.empty()) return;
+    if (!refusal.empty()) return true;
     // What is read of them but by themselves is their shape.
     const TensorName x = TensorName::Parse(norm->input(kX));
     for (NodeDef* const node : chain.inner) {
@@ -487,12 +543,13 @@ void Fuser::FuseSmoothForward(NodeDef* norm) {
     }
     FuseForward(chain);
     RemoveUnread(chain.inner, end->name());
-    return;
+    return true;
   }
+  return false;
 }
 
 std::string Fuser::SmoothRefusal(const Chain& chain) {
-  std::vector<NodeDef*> removed = {chain.first()};
+  std::vector<NodeDef*> removed(chain.nodes.begin(), chain.nodes.end() - 1);
   removed.insert(removed.end(), chain.inner.begin(), chain.inner.end());
   std::string refusal = NodeRefusal(*chain.first());
   for (const NodeDef* const node : removed) {
@@ -525,9 +582,11 @@ std::string Fuser::SmoothRefusal(const Chain& chain) {
               " computes is waited for, and may depend on its other outputs";
   }
   if (!refusal.empty()) return refusal;
-  return LeftToConvolution(chain)
-             ? "TensorFlow fuses it into the convolution before it"
-             : "";
+  if (chain.addition() != nullptr &&
+      graph_.WouldBeOnCycles({{chain.first(), chain.addition()}})[0]) {
+    return "what is added depends on its other outputs";
+  }
+  return ShapeRefusal(chain);
 }
 
 }  // namespace tf_bn_ops

@@ -72,12 +72,12 @@ inline xla::XlaOp BuildY(const XlaCall& of, const XlaChannels& channels,
                          const XlaStatistics& statistics) {
   xla::XlaOp y = BuildNormalized(of, channels, statistics.mean,
                                  channels.Rstd(statistics.variance));
+  if (of.Has(Role::kSideInput)) {
+    y = y + channels.Narrow(of[Role::kSideInput]);
+  }
   if (IsSmooth(of.call.activation)) {
     return channels.Elements(
         BuildSmooth(of.call.activation, y, /*slope=*/false));
-  }
-  if (of.Has(Role::kSideInput)) {
-    y = y + channels.Narrow(of[Role::kSideInput]);
   }
   if (of.call.activation != Activation::kIdentity) {
     y = xla::Max(y, xla::ZerosLike(y));

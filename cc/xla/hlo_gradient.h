@@ -17,14 +17,16 @@ namespace tf_bn_ops {
 
 // y_backprop where the activation passes it, by y, or by the y that follows
 // from x where that is not given; times the derivative of a smooth one at what
-// the forward pass computed of x by `mean` and `rstd`.
+// the forward pass computed of x by `mean` and `rstd`, and of the side input,
+// which is in the place of y.
 inline xla::XlaOp BuildMasked(const XlaCall& of, const XlaChannels& channels,
                               xla::XlaOp mean, xla::XlaOp rstd) {
   const xla::XlaOp dy = of[Role::kYBackprop];
   const Activation activation = of.call.activation;
   if (activation == Activation::kIdentity) return dy;
   if (IsSmooth(activation)) {
-    const xla::XlaOp v = BuildNormalized(of, channels, mean, rstd);
+    xla::XlaOp v = BuildNormalized(of, channels, mean, rstd);
+    if (of.Has(Role::kY)) v = v + channels.Narrow(of[Role::kY]);
     return channels.Narrow(dy) * BuildSmooth(activation, v, /*slope=*/true);
   }
   const xla::XlaOp y = of.Has(Role::kY)
@@ -85,7 +87,7 @@ inline void BuildGradient(XlaCall* call) {
   }
   const xla::XlaOp f = channels.Wide(Role::kScale) * rstd;
   out[Role::kXBackprop] = channels.Elements(channels.Spread(f) * centered);
-  out[Role::kSideInputBackprop] = dy;
+  out[Role::kSideInputBackprop] = channels.Elements(dy);
   out[Role::kScaleBackprop] = channels.VectorOfSum(rstd * dy_xmu_sum);
   out[Role::kOffsetBackprop] = channels.Vector(dy_sum);
   out[Role::kLocalSumDy] = dy_sum;

@@ -79,7 +79,8 @@ def run_forward(forward: Problem, implementation: str | None = None) -> dict[str
 
 
 def gradient_of(forward: Problem, outputs: dict[str, np.ndarray], seed: int = 1) -> Problem:
-    """The gradient of a forward call, with the mask from x where there is no side input."""
+    """The gradient of a forward call, with the mask from x where there is no side input; where a
+    smooth activation is behind one, that is in the place of y."""
     rng = np.random.default_rng([seed, *forward.view])
     y_backprop = forward.dtype.store(rng.normal(0.5, 1, forward.view))
     values = {
@@ -90,7 +91,10 @@ def gradient_of(forward: Problem, outputs: dict[str, np.ndarray], seed: int = 1)
         "y": outputs["y"],
     }
     has_side_input = "side_input" in forward.values
-    if not has_side_input:
+    is_smooth = forward.activation in spec.SMOOTH_ACTIVATIONS
+    if is_smooth and has_side_input:
+        values["y"] = forward["side_input"]
+    if is_smooth or not has_side_input:
         values["forward_coefficients"] = outputs["forward_coefficients"]
     return Problem(
         values,

@@ -27,10 +27,10 @@ pytestmark = [
         reason="needs make, g++, nm and nvcc",
     ),
 ]
-# 4 element types, 2 layouts; the type of statistics is an argument. The 9 formulas with a first
-# pass have one of sums, and 13 one that stores; 6 have sums with fixed statistics.
-PASS_KERNELS = 4 * 2 * (9 + 13 + 6)
-FINISH_KERNELS, GATHER_KERNELS = 2 * 13, 1
+# 4 element types, 2 layouts; the type of statistics is an argument. The 11 formulas with a first
+# pass have one of sums, and 15 one that stores; 7 have sums with fixed statistics.
+PASS_KERNELS = 4 * 2 * (11 + 15 + 7)
+FINISH_KERNELS, GATHER_KERNELS = 2 * 15, 1
 
 
 def compiled_archs() -> list[str]:
@@ -106,7 +106,7 @@ def test_kernels_do_not_spill_on_any_architecture(tree, archs):
             assert sum(kind in name for name in names) == count, arch
     for name, arch, _, stores, loads in kernels:
         # exp in double, behind SiLU, which no op has in float64: two registers.
-        allowed = 32 if "GradSmoothFormulaEd" in name else 0
+        allowed = 32 if re.search("GradSmooth(Add)?FormulaEd", name) else 0
         assert int(stores) + int(loads) <= allowed, f"{name}, sm_{arch}"
 
 

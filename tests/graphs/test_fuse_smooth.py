@@ -62,6 +62,73 @@ def test_forward_and_backward(form, dtype, batch, is_training):
     assert not any(EX in ops_of(back) or GRAD_EX in ops_of(back) for back in backs)
 
 
+@pytest.mark.parametrize("is_training", [True, False], ids=["training", "frozen"])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=lambda d: d.name)
+@pytest.mark.parametrize("form", FORMS)
+def test_behind_an_addition(form, dtype, is_training):
+    """Bitwise what the fused ops give, and all the way back."""
+    activation, function = FORMS[form]
+    shape = SHAPES["NHWC"]
+    concrete = step(
+        lambda x, side: function(side + norm(x, "shimV3", is_training=is_training)),
+        [shape, shape],
+        dtype,
+    )
+    fused = rewrite.fuse(concrete)
+    assert {EX, GRAD_EX} <= ops_of(fused) and not (PARTS | {"AddV2"}) & ops_of(fused)
+    x, side = data(shape, dtype), data(shape, dtype, seed=1)
+    y, x_backprop, side_backprop = fused(x, side)
+    ex = tf_bn_ops.raw_ops.FusedBatchNormEx(
+        x=x, **dict(zip(("scale", "offset", "mean", "variance"), VECTORS, strict=True)),
+        side_input=[side], activation_mode=activation, is_training=is_training,
+    )  # fmt: skip
+    np.testing.assert_array_equal(y, ex.y)
+    gradient = tf_bn_ops.raw_ops.FusedBatchNormGradEx(
+        y_backprop=tf.cos(3 * y), x=x, scale=VECTORS[0], reserve_space_1=ex.reserve_space_1,
+        reserve_space_2=ex.reserve_space_2, reserve_space_3=ex.reserve_space_3,
+        offset=VECTORS[1], y=side, activation_mode=activation, is_training=is_training,
+        num_side_inputs=1,
+    )  # fmt: skip
+    np.testing.assert_array_equal(x_backprop, gradient.x_backprop)
+    np.testing.assert_array_equal(side_backprop, gradient.side_input_backprop[0])
+    backs = [rewrite.unfuse(fused), rewrite.to_builtin(fused)]
+    for other in (concrete, *backs):
+        for got, want in zip((y, x_backprop, side_backprop), other(x, side), strict=True):
+            assert close_fraction(got, want, dtype) > (0.9 if dtype.size == 2 else 0.999)
+    assert not any(EX in ops_of(back) or GRAD_EX in ops_of(back) for back in backs)
+
+
+@pytest.mark.parametrize("other", [tf.tanh, lambda x: norm(tf.tanh(x), "shimV3")])
+@pytest.mark.parametrize("batch", [4, None])
+def test_both_branches_of_a_block(batch, other):
+    """What is added follows from x, too, and may be a norm: one of both is fused with the sum."""
+    shape = SHAPES["NHWC"]
+    concrete = step(
+        lambda x: tf.nn.silu(norm(tf.sin(x), "shimV3") + other(x)), [(batch, *shape[1:])]
+    )
+    report = rewrite.fusion_report(concrete)
+    for direction in ("backward", "forward"):
+        assert [p.refusal for p in report if p.direction == direction and not p.refusal] == [""]
+    fused = rewrite.fuse(concrete)
+    assert {EX, GRAD_EX} <= ops_of(fused) and not PARTS & ops_of(fused)
+    x = data(shape)
+    for got, want in zip(fused(x), concrete(x), strict=True):
+        assert close_fraction(got, want, tf.float32) > 0.999
+
+
+def test_a_sum_that_others_read_is_a_refusal_with_a_reason():
+    def both(x):
+        y = norm(x, "shimV3") + tf.tanh(x)
+        return tf.nn.silu(y) + y
+
+    concrete = step(both, [SHAPES["NHWC"]])
+    (refused,) = [p for p in rewrite.fusion_report(concrete) if p.direction == "forward"]
+    assert "reads" in refused.refusal and refused.refusal.endswith("too")
+    x = data(SHAPES["NHWC"])
+    for got, want in zip(rewrite.fuse(concrete)(x), concrete(x), strict=True):
+        assert close_fraction(got, want, tf.float32) > 0.999
+
+
 @pytest.mark.parametrize(
     "function",
     [

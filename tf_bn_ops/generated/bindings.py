@@ -144,7 +144,7 @@ def batch_norm_backward_elemt(y_backprop: Any, x: Any, scale: Any, offset: Any, 
       y (list of T): At most one tensor, as given to BatchNormBackwardReduce.
       epsilon: Added to the variance; a number, not a tensor.
       num_side_inputs: How many side inputs the forward op has, 0 or 1.
-      activation_mode: The activation. Silu and HardSilu take no side input.
+      activation_mode: The activation.
       axis: The dimension of the channels of x; from the end if negative.
       name: Name of the operation.
 
@@ -186,7 +186,7 @@ def batch_norm_backward_reduce(y_backprop: Any, x: Any, scale: Any, offset: Any,
       y (list of T): At most one tensor, the output of BatchNormElemt: needed with an activation
         behind a side input. Without it the mask of the activation is computed from x.
       epsilon: Added to the variance; a number, not a tensor.
-      activation_mode: The activation. Silu and HardSilu take no side input.
+      activation_mode: The activation.
       axis: The dimension of the channels of x; from the end if negative.
       name: Name of the operation.
 
@@ -223,7 +223,7 @@ def batch_norm_elemt(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
       side_input (list of T): At most one tensor of the shape of x, which is added before the
         activation.
       epsilon: Added to the variance; a number, not a tensor.
-      activation_mode: The activation. Silu and HardSilu take no side input.
+      activation_mode: The activation.
       axis: The dimension of the channels of x; from the end if negative.
       name: Name of the operation.
 
@@ -375,7 +375,7 @@ def fused_batch_norm_ex(x: Any, scale: Any, offset: Any, mean: Any, variance: An
         activation.
       epsilon: Added to the variance; a number, not a tensor.
       exponential_avg_factor: In training, the weight f of this batch in the running statistics.
-      activation_mode: The activation. Silu and HardSilu take no side input.
+      activation_mode: The activation.
       data_format: Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW,
         NCDHW).
       is_training: Whether mean and variance are functions of x (training) or constants (frozen).
@@ -426,7 +426,8 @@ def fused_batch_norm_grad_ex(y_backprop: Any, x: Any, scale: Any, reserve_space_
     """Gradient of FusedBatchNormEx in one op, TensorFlow's _FusedBatchNormGradEx.
 
     FusedBatchNormGradV3 of y_backprop where the activation passes it, y > 0 (Relu) or 0 < y < 6
-    (Relu6), and of 0 elsewhere; of y_backprop times the derivative of Silu or HardSilu.
+    (Relu6), and of 0 elsewhere; of y_backprop times the derivative of Silu or HardSilu. What that
+    is of is side_input_backprop, too.
 
     T: half, bfloat16, float32.
     U: float32.
@@ -442,11 +443,11 @@ def fused_batch_norm_grad_ex(y_backprop: Any, x: Any, scale: Any, reserve_space_
         CPUs.
       offset (float32 [C]): The offsets; read with an activation. An empty vector or reserve_space_3
         in their place: the mask is computed from y, and Silu and HardSilu are refused.
-      y (T): The output y of FusedBatchNormEx; read with an activation. With Silu and HardSilu it is
-        not read: any tensor of the shape of x.
+      y (T): The output y of FusedBatchNormEx; read with an activation. With Silu and HardSilu its
+        side input, or, without one, any tensor of the shape of x, which is not read.
       epsilon: Added to the variance; a number, not a tensor.
       num_side_inputs: How many side inputs the forward op has, 0 or 1.
-      activation_mode: The activation. Silu and HardSilu take no side input.
+      activation_mode: The activation.
       data_format: Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW,
         NCDHW).
       is_training: Whether mean and variance are functions of x (training) or constants (frozen).

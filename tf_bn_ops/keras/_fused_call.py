@@ -89,8 +89,8 @@ def fused_call(
     batch_statistics = bool(training and layer.trainable)
     layout = _layout_of_call(layer, inputs)
     behind.check(inputs)
-    is_alone = behind.side_input is None and not getattr(layer, "synchronized", False)
-    if ACTIVATION_MODES[behind.activation] in SMOOTH_ACTIVATIONS and not is_alone:
+    is_smooth = ACTIVATION_MODES[behind.activation] in SMOOTH_ACTIVATIONS
+    if is_smooth and getattr(layer, "synchronized", False):
         y = fused_call(layer, parent_call, inputs, training, mask, behind._replace(activation=None))
         return Behind(behind.activation).of(y)
     if layout is None or (batch_statistics and _is_exported()):

@@ -325,7 +325,10 @@ class _Gradient(_Expansion):
                 if attr in fused.attr:
                     norm.attr[attr].CopyFrom(fused.attr[attr])
             norm.attr["is_training"].b = False
-            masked = self._through_smooth(attrs.activation, masked, self._tensor(norm, 0), norm)
+            v = self._tensor(norm, 0)
+            if attrs.side_inputs:
+                v = self._elementwise("AddV2", v, fused.input[_Y])
+            masked = self._through_smooth(attrs.activation, masked, v, norm)
         elif attrs.activation != "Identity":
             masked = self._op(
                 f"{attrs.activation}Grad", [masked, fused.input[_Y]], T=fused.attr["T"].type

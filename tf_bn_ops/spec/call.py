@@ -68,7 +68,12 @@ INPUTS = (
 )
 
 OUTPUTS = (
-    Array("y", VIEW, "Of the forward formula; an input of its gradient."),
+    Array(
+        "y",
+        VIEW,
+        "Of the forward formula; an input of its gradient. Behind a smooth activation the gradient "
+        "takes side_input in its place, where side_input_backprop is given.",
+    ),
     Array(
         "forward_coefficients",
         COEFFICIENTS,

@@ -92,7 +92,7 @@ ATTRS: Mapping[str, Attr] = {
         BY_OP,
         "Activation",
         "std::string",
-        "The activation. Silu and HardSilu take no side input.",
+        "The activation.",
     ),
     "data_format": Attr(
         BY_OP,

@@ -326,7 +326,8 @@ _FUSED_BATCH_NORM_GRAD_EX = dataclasses.replace(
     summary="Gradient of FusedBatchNormEx in one op, TensorFlow's _FusedBatchNormGradEx.",
     description="""\
 FusedBatchNormGradV3 of y_backprop where the activation passes it, y > 0 (Relu) or 0 < y < 6
-(Relu6), and of 0 elsewhere; of y_backprop times the derivative of Silu or HardSilu.
+(Relu6), and of 0 elsewhere; of y_backprop times the derivative of Silu or HardSilu. What that is of
+is side_input_backprop, too.
 """,
     inputs=(
         *_FUSED_BATCH_NORM_GRAD_V3.inputs[:3],
@@ -352,8 +353,8 @@ FusedBatchNormGradV3 of y_backprop where the activation passes it, y > 0 (Relu) 
             "y",
             "y",
             VIEW,
-            "The output y of FusedBatchNormEx; read with an activation. With Silu and HardSilu it"
-            " is not read: any tensor of the shape of x.",
+            "The output y of FusedBatchNormEx; read with an activation. With Silu and HardSilu its"
+            " side input, or, without one, any tensor of the shape of x, which is not read.",
         ),
     ),
     outputs=(*_FUSED_BATCH_NORM_GRAD_V3.outputs, _SIDE_INPUT_BACKPROP),

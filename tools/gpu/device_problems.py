@@ -52,9 +52,13 @@ def behind_activation(
     values["y_backprop"] = p.dtype.store(np.random.default_rng([*view, 1]).normal(0.5, 1, view))
     # Two dozen levels of x put elements of y exactly at the activation's bounds.
     values["x"] = p.dtype.store(np.round(2 * p.wide("x", np.float64)) / 2)
-    values["y"] = split_ops_inputs.y_of_elemt(p)
+    is_smooth = activation in spec.SMOOTH_ACTIVATIONS
+    if is_smooth and side_input:  # It is in the place of y.
+        values["y"] = random_forward_problem(view, dtype, side_input=True)["side_input"]
+    else:
+        values["y"] = split_ops_inputs.y_of_elemt(p)
     mean, variance, scale = (p.wide(r, np.float64) for r in ("mean", "variance", "scale"))
-    if not (side_input or mask_from_y):
+    if is_smooth or not (side_input or mask_from_y):
         compute = DTYPES[p.dtype.accumulator].numpy.type
         values["forward_coefficients"] = inputs.forward_coefficients(
             mean, variance, scale, p.epsilon, compute
@@ -141,6 +145,15 @@ KERNEL_CALLS: Mapping[str, Callable[..., Problem]] = {
     ),
     "gradient behind HardSilu, frozen": functools.partial(
         behind_activation, activation=HARD_SILU, is_training=False
+    ),
+    "forward of a sum and Silu, training": functools.partial(
+        random_forward_problem, side_input=True, activation=SILU
+    ),
+    "gradient behind a sum and Silu, training": functools.partial(
+        behind_activation, activation=SILU, side_input=True
+    ),
+    "gradient behind a sum and HardSilu, frozen": functools.partial(
+        behind_activation, activation=HARD_SILU, side_input=True, is_training=False
     ),
     "gradient behind Relu, training, rstd": functools.partial(behind_activation, rstd=True),
     "gradient behind Relu6 of y, training": functools.partial(

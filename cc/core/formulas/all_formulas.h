@@ -13,16 +13,18 @@
 #include "cc/core/formulas/second_order.h"
 
 // X(context, type, name), for each kind of formula.
-#define TFBN_FOR_EACH_FORWARD(X, context)           \
-  X(context, BatchNormFormula, "batch_norm")        \
-  X(context, BatchNormAddFormula, "batch_norm_add") \
-  X(context, BatchNormSmoothFormula, "batch_norm_smooth")
+#define TFBN_FOR_EACH_FORWARD(X, context)                 \
+  X(context, BatchNormFormula, "batch_norm")              \
+  X(context, BatchNormAddFormula, "batch_norm_add")       \
+  X(context, BatchNormSmoothFormula, "batch_norm_smooth") \
+  X(context, BatchNormSmoothAddFormula, "batch_norm_smooth_add")
 #define TFBN_FOR_EACH_GRADIENT(X, context)                             \
   X(context, BatchNormGradFormula, "batch_norm_grad")                  \
   X(context, BatchNormGradExFormula, "batch_norm_grad_ex")             \
   X(context, BatchNormGradExFromYFormula, "batch_norm_grad_ex_from_y") \
   X(context, BatchNormGradExAddFormula, "batch_norm_grad_ex_add")      \
-  X(context, BatchNormGradSmoothFormula, "batch_norm_grad_smooth")
+  X(context, BatchNormGradSmoothFormula, "batch_norm_grad_smooth")     \
+  X(context, BatchNormGradSmoothAddFormula, "batch_norm_grad_smooth_add")
 // The second pass of the gradient by itself.
 #define TFBN_FOR_EACH_BACKWARD_ELEMT(X, context)                         \
   X(context, BatchNormBackwardElemtFormula, "batch_norm_backward_elemt") \
@@ -55,19 +57,23 @@ constexpr int kNumFormulas = TFBN_FOR_EACH_FORMULA(TFBN_COUNT, );
 // Which formula computes a call, by what it has: without an activation the
 // plain gradient (side_input_backprop is y_backprop then); the mask from x
 // where there is no y, or the coefficients that the forward pass left; with
-// sums over the batches of all replicas the second pass alone. A smooth
-// activation has neither a side input nor such sums.
+// sums over the batches of all replicas the second pass alone, which no smooth
+// activation has.
 static inline FormulaIndex FormulaOf(const Call& call) {
   const bool masked = call.activation != Activation::kIdentity;
+  const bool smooth = IsSmooth(call.activation);
   const bool adds = call.side_input_backprop != nullptr;
   const bool from_x =
       call.y == nullptr ||
       (call.forward_coefficients != nullptr && call.offset != nullptr);
   switch (call.formula) {
     case FormulaKind::kForward:
-      return IsSmooth(call.activation) ? FormulaIndex::kBatchNormSmoothFormula
-             : call.side_input == nullptr ? FormulaIndex::kBatchNormFormula
-                                          : FormulaIndex::kBatchNormAddFormula;
+      if (call.side_input != nullptr) {
+        return smooth ? FormulaIndex::kBatchNormSmoothAddFormula
+                      : FormulaIndex::kBatchNormAddFormula;
+      }
+      return smooth ? FormulaIndex::kBatchNormSmoothFormula
+                    : FormulaIndex::kBatchNormFormula;
     case FormulaKind::kSecondOrder:
       return FormulaIndex::kBatchNormGradGradFormula;
     case FormulaKind::kGradient:
@@ -79,8 +85,9 @@ static inline FormulaIndex FormulaOf(const Call& call) {
            : from_x ? FormulaIndex::kBatchNormBackwardElemtFromXFormula
                     : FormulaIndex::kBatchNormBackwardElemtFromYFormula;
   }
-  if (IsSmooth(call.activation)) {
-    return FormulaIndex::kBatchNormGradSmoothFormula;
+  if (smooth) {
+    return adds ? FormulaIndex::kBatchNormGradSmoothAddFormula
+                : FormulaIndex::kBatchNormGradSmoothFormula;
   }
   return !masked  ? FormulaIndex::kBatchNormGradFormula
          : adds   ? FormulaIndex::kBatchNormGradExAddFormula

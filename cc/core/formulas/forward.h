@@ -260,26 +260,32 @@ struct BatchNormFormula : BatchNormFormulaOf<false> {};
 struct BatchNormAddFormula : BatchNormFormulaOf<true> {};
 
 // With a smooth activation.
-struct BatchNormSmoothFormula : BatchNormFormulaOf<false> {
-  static constexpr int kActivation = kLower;  // There is nothing to clamp to.
+template <bool kAdd>
+struct BatchNormSmoothFormulaOf : BatchNormFormulaOf<kAdd> {
+  using Base = BatchNormFormulaOf<kAdd>;
+  static constexpr int kActivation = Base::kLower;  // There is none.
 
   template <typename C>
-  static TFBN_HD void Finish(const Args& args, int64_t c, double center,
-                             const double (&sums)[kNumSums],
-                             C (&k)[kNumCoefficients]) {
-    BatchNormFormulaOf<false>::Finish(args, c, center, sums, k);
+  static TFBN_HD void Finish(const Call& args, int64_t c, double center,
+                             const double (&sums)[Base::kNumSums],
+                             C (&k)[Base::kNumCoefficients]) {
+    Base::Finish(args, c, center, sums, k);
     k[kActivation] = static_cast<C>(static_cast<int>(args.activation));
   }
 
   template <bool kTraining, typename V>
-  static TFBN_HD void Element(const V (&in)[kInputs],
-                              const V (&k)[kNumCoefficients],
-                              V (&out)[kOutputs]) {
-    const V v = ScaledAndShifted(in[kX], k[kMean], k[kMeanRest], k[kScaleRstd],
-                                 k[kOffset]);
-    out[kY] = WithSmooth</*kSlope=*/false>(v, k[kActivation]);
+  static TFBN_HD void Element(const V (&in)[Base::kInputs],
+                              const V (&k)[Base::kNumCoefficients],
+                              V (&out)[Base::kOutputs]) {
+    V v = ScaledAndShifted(in[Base::kX], k[Base::kMean], k[Base::kMeanRest],
+                           k[Base::kScaleRstd], k[Base::kOffset]);
+    if constexpr (kAdd) v = v + in[Base::kSideInput];
+    out[Base::kY] = WithSmooth</*kSlope=*/false>(v, k[kActivation]);
   }
 };
+
+struct BatchNormSmoothFormula : BatchNormSmoothFormulaOf<false> {};
+struct BatchNormSmoothAddFormula : BatchNormSmoothFormulaOf<true> {};
 
 }  // namespace tf_bn_ops
 

@@ -7,7 +7,7 @@
 //
 //   dy = y_backprop; behind an activation where y > 0 (kRelu) or 0 < y < 6
 //        (kRelu6), else 0; behind a smooth one times its derivative at
-//        scale * rstd * (x - mean) + offset
+//        scale * rstd * (x - mean) + offset [+ side_input]
 //   offset_backprop = sum(dy)
 //   scale_backprop  = rstd * sum(dy * (x - mean))
 //   training:  x_backprop = scale * rstd * (dy - offset_backprop / M
@@ -27,7 +27,8 @@
 // those that the forward left, or follow from mean and variance where the
 // forward was given the same ones. The derivative of a smooth activation is
 // computed from x by the same coefficients, in both passes: nothing is stored
-// that x does not have.
+// that x does not have. Of side_input, which it is computed from too, y has the
+// place: a smooth activation reads no y.
 //
 // Totals given (synchronised batch normalization adds up the sums of several
 // replicas between the two passes): the second pass by itself, with sum_dy,
@@ -60,8 +61,9 @@
 namespace tf_bn_ops {
 
 // Where the mask of an activation comes from; without an activation there is
-// none. kSlope: instead of a mask, the derivative of a smooth one.
-enum class MaskSource { kNone, kX, kY, kSlope };
+// none. kSlope: instead of a mask, the derivative of a smooth one. kSumSlope:
+// the same at the sum with a side input, which is in the place of y.
+enum class MaskSource { kNone, kX, kY, kSlope, kSumSlope };
 
 struct HasBothModes {};
 
@@ -71,12 +73,16 @@ struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
   using Args = Call;
   static constexpr FormulaKind kKind = FormulaKind::kGradient;
   static constexpr bool kMasks = kMask != MaskSource::kNone;
+  static constexpr bool kReadsY =
+      kMask == MaskSource::kY || kMask == MaskSource::kSumSlope;
+  static constexpr bool kHasSlope =
+      kMask == MaskSource::kSlope || kMask == MaskSource::kSumSlope;
 
   enum Input : int {
     kDy,
     kX,
     kY,
-    kInputs = kMask == MaskSource::kY ? kY + 1 : kX + 1,
+    kInputs = kReadsY ? kY + 1 : kX + 1,
     kNumFrozenInputs = kMasks || kTotals ? kInputs : kDy + 1,
     kNumReduceInputs = kTotals ? 0 : kInputs,
   };
@@ -110,9 +116,9 @@ struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
     kForwardScaleRstd,
     kForwardOffset,
     kActivation,
-    kNumCoefficients = kMask == MaskSource::kSlope ? kActivation + 1
-                       : kMasks                    ? kHighest + 1
-                                                   : kLowest,
+    kNumCoefficients = kHasSlope ? kActivation + 1
+                       : kMasks  ? kHighest + 1
+                                 : kLowest,
     kFirstFrozenCoefficient = kTotals ? kMean : kScaleRstd,
     kFirstMaskCoefficient = kTotals ? kNumCoefficients : kLowest,
   };
@@ -122,7 +128,7 @@ struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
     tensors.in[kDy] = args.y_backprop;
     tensors.in[kX] = args.x;
     tensors.out[kXBackprop] = args.x_backprop;
-    if constexpr (kMask == MaskSource::kY) tensors.in[kY] = args.y;
+    if constexpr (kReadsY) tensors.in[kY] = args.y;
     if constexpr (kAdd) {
       tensors.out[kSideInputBackprop] = args.side_input_backprop;
     }
@@ -140,9 +146,10 @@ struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
       return in[kDy];
     } else if constexpr (kMask == MaskSource::kX) {
       return PassedBy(in[kDy], in[kX], k[kLowest], k[kHighest]);
-    } else if constexpr (kMask == MaskSource::kSlope) {
-      const V v = ScaledAndShifted(in[kX], k[kForwardMean], k[kForwardMeanRest],
-                                   k[kForwardScaleRstd], k[kForwardOffset]);
+    } else if constexpr (kHasSlope) {
+      V v = ScaledAndShifted(in[kX], k[kForwardMean], k[kForwardMeanRest],
+                             k[kForwardScaleRstd], k[kForwardOffset]);
+      if constexpr (kReadsY) v = v + in[kY];
       return in[kDy] * WithSmooth</*kSlope=*/true>(v, k[kActivation]);
     } else {
       return MaskedBy(in[kDy], in[kY], k[kLowest], k[kHighest]);
@@ -189,7 +196,7 @@ struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
       SetRange(args, c, ForwardOf<C>(args, c), k);
     } else if constexpr (kMask == MaskSource::kY) {
       SetBounds(args, k);
-    } else if constexpr (kMask == MaskSource::kSlope) {
+    } else if constexpr (kHasSlope) {
       const ForwardCoefficients<C> forward = ForwardOf<C>(args, c);
       k[kForwardMean] = forward.mean;
       k[kForwardMeanRest] = forward.mean_rest;
@@ -346,31 +353,35 @@ struct BatchNormGradExFromYFormula : Gradient<MaskSource::kY, false, false> {};
 struct BatchNormGradSmoothFormula : Gradient<MaskSource::kSlope, false, false> {
 };
 
-// The first pass of BatchNormGradExAddFormula: its sums, and
-// side_input_backprop.
-struct BatchNormGradExMaskFormula : BatchNormGradExFromYFormula {
+// The first pass of GradientOfSum: its sums, and side_input_backprop.
+template <MaskSource kMask>
+struct MaskOfSum : Gradient<kMask, false, false> {
+  using Base = Gradient<kMask, false, false>;
   enum Output : int { kSideInputBackprop, kOutputs };
   static constexpr int kPassedOn = kSideInputBackprop;
-  enum Coefficient : int { kFirstFrozenCoefficient = kFirstMaskCoefficient };
+  enum Coefficient : int {
+    kFirstFrozenCoefficient = Base::kFirstMaskCoefficient
+  };
 
-  static TFBN_HD Tensors<kInputs, kOutputs> TensorsOf(const Call& args) {
+  static TFBN_HD Tensors<Base::kInputs, kOutputs> TensorsOf(const Call& args) {
     return {{args.y_backprop, args.x, args.y}, {args.side_input_backprop}};
   }
 
   template <bool kTraining, typename V>
-  static TFBN_HD void Element(const V (&in)[kInputs],
-                              const V (&k)[kNumCoefficients],
+  static TFBN_HD void Element(const V (&in)[Base::kInputs],
+                              const V (&k)[Base::kNumCoefficients],
                               V (&out)[kOutputs]) {
-    out[kSideInputBackprop] = Masked(in, k);
+    out[kSideInputBackprop] = Base::Masked(in, k);
   }
 };
 
-// The mask from y, and the gradient of a side input. That is the masked
-// y_backprop, so the second pass needs neither y_backprop nor y: 28 bytes of
-// memory per element of float32 instead of 32, and up to 2.5 times as fast on
-// [50176, 256, 1] in float32 (AMD EPYC, two threads, ADR 14).
-struct BatchNormGradExAddFormula : Gradient<MaskSource::kY, true, false> {
-  using FirstPass = BatchNormGradExMaskFormula;
+// With the gradient of a side input. That is the masked y_backprop, so the
+// second pass needs neither y_backprop nor y: 28 bytes of memory per element of
+// float32 instead of 32, and up to 2.5 times as fast on [50176, 256, 1] in
+// float32 (AMD EPYC, two threads, ADR 14).
+template <MaskSource kMask>
+struct GradientOfSum : Gradient<kMask, true, false> {
+  using FirstPass = MaskOfSum<kMask>;
   using SecondPass = BatchNormGradFormula;
   static constexpr int kEarlyInput = SecondPass::kDy;
 
@@ -380,6 +391,8 @@ struct BatchNormGradExAddFormula : Gradient<MaskSource::kY, true, false> {
     return second;
   }
 };
+struct BatchNormGradExAddFormula : GradientOfSum<MaskSource::kY> {};
+struct BatchNormGradSmoothAddFormula : GradientOfSum<MaskSource::kSumSlope> {};
 
 // The second pass by itself, from sums that are given.
 struct BatchNormBackwardElemtFormula

@@ -52,7 +52,9 @@ typedef struct tfbn_call {
   const void* sum_dy;  /* wide. Over the batches of all replicas. */
   const void* sum_dy_xmu;  /* wide. The same. */
   const void* count;  /* scalar. The same: elements of a channel. */
-  void* y;  /* view. Of the forward formula; an input of its gradient. */
+  /* view. Of the forward formula; an input of its gradient. Behind a smooth activation the gradient
+   * takes side_input in its place, where side_input_backprop is given. */
+  void* y;
   /* coefficients. The same: what y was computed with, and what saved_mean and saved_variance lose;
    * in training it is read where its first row is mean. Where it is given with offset, and
    * side_input_backprop is not, the mask of an activation is computed from x, and y is not read

@@ -223,6 +223,7 @@ def behind_activation(case: Case, problem: Problem, is_training: bool | None = N
         if role != "forward_coefficients" or problem[role].ndim == 2
     }
     values |= {"epsilon": problem.epsilon, "activation_mode": problem.activation}
+    values["num_side_inputs"] = problem.num_side_inputs
     training = case.is_training if is_training is None else is_training
     with np.errstate(all="ignore"):
         found = gradients_behind_an_activation(np, values, (0, 2), (1, -1, 1), training)

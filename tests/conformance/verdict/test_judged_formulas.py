@@ -112,7 +112,7 @@ def test_all_variants_come_up():
     assert seen >= {
         *itertools.product(activations, (0, 1), (False,)),
         *itertools.product(activations[1:], (0,), (True,)),
-        *itertools.product(SMOOTH_ACTIVATIONS, (0,), (False, True)),
+        *itertools.product(SMOOTH_ACTIVATIONS, (0, 1), (False, True)),
     }
 
 

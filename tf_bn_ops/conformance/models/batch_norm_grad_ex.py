@@ -5,7 +5,8 @@ y_backprop, whose oracle and bounds are those of batch_norm_grad.py. The mask is
 given. It has no error: each comparison is between numbers that both sides have. Where an op takes
 the mask from x by the forward's coefficients, its decision has to be that of y all the same: y is
 then what these very coefficients give (batch_norm_grad_ex_inputs.py). A smooth activation has a
-derivative in place of the mask, which follows from x and has an error (SmoothOracle).
+derivative in place of the mask, which follows from x and the side input, and has an error
+(SmoothOracle).
 
 side_input_backprop is the masked y_backprop itself, bitwise but for subnormal numbers, which may be
 flushed to zero where they are subnormal in the type computed in.
@@ -23,7 +24,7 @@ import numpy as np
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.models import batch_norm_grad, batch_norm_grad_ex_inputs, smooth
 from tf_bn_ops.conformance.models.batch_norm_grad import gradients
-from tf_bn_ops.conformance.models.bounds import Profile
+from tf_bn_ops.conformance.models.bounds import Profile, flushed_below
 from tf_bn_ops.conformance.models.measure import WHOLE, Expected
 from tf_bn_ops.conformance.models.oracle import Oracle, working_type
 from tf_bn_ops.conformance.models.sums import Region, regions
@@ -48,6 +49,7 @@ def gradients_behind_an_activation(
             rstd = np.where(is_kept, 1 / (kept[3] + kept[4]), rstd)
         before = (v["x"] - mean.reshape(column)) * (v["scale"] * rstd).reshape(column)
         before = before + v["offset"].reshape(column)
+        before = before + y if v.get("num_side_inputs") else before
         sigmoid = 1 / (1 + np.exp(-before))
         slope = sigmoid + before * sigmoid / (1 + np.exp(before))
         if kind == "HardSilu":
@@ -79,6 +81,7 @@ def masked_problem(problem: Problem) -> Problem:
     own = {"x", "scale", "mean", "variance", "forward_coefficients"}
     if problem.activation in spec.SMOOTH_ACTIVATIONS:
         own |= {"offset", "y_backprop"}  # SmoothOracle multiplies it.
+        own |= {"y"} if problem.num_side_inputs else set()
         return dataclasses.replace(
             problem, values={role: problem[role] for role in own & set(problem.values)}
         )
@@ -111,14 +114,19 @@ class BatchNormGradEx:
 
     def expected(self, problem: Problem, profile: Profile) -> Iterator[Expected]:
         masked = masked_problem(problem)
-        is_smooth = problem.activation in spec.SMOOTH_ACTIVATIONS
-        oracle = SmoothOracle(masked, profile) if is_smooth else Oracle(masked)
+        smooth_oracle = None
+        if problem.activation in spec.SMOOTH_ACTIVATIONS:
+            smooth_oracle = SmoothOracle(masked, profile)
+        oracle = smooth_oracle or Oracle(masked)
         wrong = WrongMasks(problem, masked, oracle)
         for part in batch_norm_grad.expected_of(oracle, masked, profile):
-            if isinstance(oracle, SmoothOracle):
-                part = dataclasses.replace(part, bound=part.bound + oracle.error_of(part))
+            if smooth_oracle:
+                part = dataclasses.replace(part, bound=part.bound + smooth_oracle.error_of(part))
             yield dataclasses.replace(part, impostors={**part.impostors, **wrong.answers(part)})
-        for part in of_side_input(problem, masked) if problem.num_side_inputs else ():
+        if not problem.num_side_inputs:
+            return
+        side = smooth_oracle.side_input() if smooth_oracle else of_side_input(problem, masked)
+        for part in side:
             yield dataclasses.replace(part, impostors=wrong.answers(part))
 
 
@@ -131,6 +139,7 @@ class SmoothOracle(Oracle):
       scale_backprop   rstd * sum(e*|x - mean|)
       x_backprop       |scale|*rstd * (e, and in training + sum(e)/M
                        + |x - mean|*rstd^2*sum(e*|x - mean|)/M)
+      side_input_backprop  e, and its rounding
 
     What the activation is applied to is off by what batch_norm.py says of y.
     """
@@ -154,7 +163,22 @@ class SmoothOracle(Oracle):
         """What the activation is applied to."""
         offset = self._problem.wide("offset", self.work)[at[1], None]
         factor = self._problem.wide("scale", self.work) * self.rstd
-        return xmu * factor[at[1], None] + offset
+        return xmu * factor[at[1], None] + offset + self._side(at)
+
+    def _side(self, at: Region) -> np.ndarray:
+        if not self._problem.num_side_inputs:
+            return np.zeros((), self.work)
+        return self._problem.dtype.widen(self._problem["y"][at], self.work)
+
+    def side_input(self) -> Iterator[Expected]:
+        """What is expected of side_input_backprop."""
+        dtype = self._problem.dtype
+        for at in regions(self.shape):
+            with np.errstate(all="ignore"):
+                value, _ = self.load(at)
+                error, _ = self._errors(at)
+                bound = error + dtype.unit_roundoff * (np.abs(value) + error) + flushed_below(dtype)
+                yield Expected(SIDE_INPUT_BACKPROP, at, value, bound, np.abs(value))
 
     def _errors(self, at: Region) -> tuple[np.ndarray, np.ndarray]:
         """e, and x - mean."""
@@ -165,7 +189,7 @@ class SmoothOracle(Oracle):
         offset = np.abs(self._problem.wide("offset", self.work))[c, None]
         mean = np.abs(self.mean)[c, None]
         roundings = 2 * profile.element_roundings * u
-        size = np.abs(xmu) * factor + offset
+        size = np.abs(xmu) * factor + offset + np.abs(self._side(at))
         off = roundings * size + factor * (profile.mean_roundings * u * mean + 2 * t) + 4 * t
         if profile.rearranged:
             off = off + 2 * roundings * mean * factor

@@ -4,7 +4,7 @@ What the case's string does not say, its seed decides: the activation, whether t
 input, and whether reserve_space_3 holds the forward's coefficients. With them y is, bit by bit,
 what the forward computes by them, so that masks from x and from y are the same. Without them some
 elements are replaced by what a mask may stumble over: 0, 6, NaN, and numbers next to them. Of a
-smooth activation y is not read, and NaN.
+smooth activation y is the side input or, without one, not read, and NaN.
 
 Each channel has an offset by which about three of four elements pass, with some elements exactly at
 the activation's bounds, or a rounding away.
@@ -118,18 +118,18 @@ def fill(call: Call) -> Inputs:
     activation = _ACTIVATIONS[int(rng.integers(len(_ACTIVATIONS)))]
     has_side_input = bool(rng.random() < _SHARE_WITH_SIDE_INPUT)
     smooth = inputs.smooth_activation(call)
-    if smooth:
-        activation, has_side_input = smooth, False
+    activation = smooth or activation
     wanted = rng.random() < _SHARE_WITH_COEFFICIENTS
     forward = _Forward(call, values, activation, has_side_input)
     channels = values["scale"].size
     reserve = inputs.reserve_space(rng, channels)
-    behind_x = activation != IDENTITY and not has_side_input
+    behind_x = activation != IDENTITY and (bool(smooth) or not has_side_input)
     is_whole = call.kind == inputs.WHOLE_LAYER
     if forward.fill_y(rng, bool((wanted or is_whole) and behind_x)) or (is_whole and not behind_x):
         reserve = inputs.coefficients_of(call, values)
-    if smooth:  # y is not read.
-        values["y"] = np.full_like(values["y"], np.nan)
+    if smooth:
+        spread = 2 if has_side_input else np.nan
+        values["y"] = forward.dtype.store(rng.normal(0, 1, values["y"].shape) * spread)
         exact = frozenset()
     values["forward_coefficients"] = reserve
     if activation == IDENTITY:  # Neither is read.

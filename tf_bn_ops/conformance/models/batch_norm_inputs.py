@@ -175,7 +175,7 @@ def fill(call: Call) -> Inputs:
     if smooth := inputs.smooth_activation(call):
         attrs["activation_mode"] = smooth
         exact -= {"y"}
-    if not takes_side_input or smooth or rng.random() < _SHARE_WITHOUT_SIDE_INPUT:
+    if not takes_side_input or rng.random() < _SHARE_WITHOUT_SIDE_INPUT:
         del values["side_input"]
     found = inputs.tensors(call, values, exact)
     return dataclasses.replace(found, attrs=attrs)

@@ -54,7 +54,7 @@ struct NumSideInputsAttr {
 };
 template <typename A>
 struct ActivationModeAttr {
-  // The activation. Silu and HardSilu take no side input.
+  // The activation.
   [[nodiscard]] A ActivationMode(std::string_view x) const {
     return With<A>(*this, &ActivationModeAttr::activation_mode_, x);
   }
