@@ -94,18 +94,20 @@ def load_mutants(file: pathlib.Path = HERE / "mutants.toml") -> list[Mutant]:
     ]
 
 
-# Where the kernels of a formula are that does not give its name to a file of cc/cpu/isa.
+# Formula -> the file of cc/cpu/isa with its kernels; what is not here is forward.
 _KERNELS_OF = {
-    "batch_norm_add": "batch_norm",
-    "batch_norm_stats": "batch_norm",
-    "batch_norm_elemt": "batch_norm",
-    "batch_norm_backward_reduce": "batch_norm_grad_ex",
+    "batch_norm_backward_elemt": "backward_elemt",
+    "batch_norm_backward_reduce": "gradient",
+    "batch_norm_gather_stats": "gather_stats",  # It has no vectors, and no file.
+    "batch_norm_grad": "gradient",
+    "batch_norm_grad_ex": "gradient",
+    "batch_norm_grad_grad": "second_order",
 }
 
 
 def kernels_of(formula: str) -> str:
     """The file of cc/cpu/isa with the kernels of a formula."""
-    return _KERNELS_OF.get(formula, formula) + "_kernels"
+    return _KERNELS_OF.get(formula, "forward") + "_kernels"
 
 
 class Build:
