@@ -117,9 +117,9 @@ def check_writable(path: pathlib.Path) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        target = path if _is_in_place(path) else path.resolve().parent
+        target = path if _is_in_place(path) else _led_to(path).parent
         is_closed = path.is_dir() or not os.access(target, os.W_OK)
-    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, until Python 3.12.
+    except (OSError, RuntimeError) as error:
         raise UsageError(f"cannot write {path}: {error}") from error
     if is_closed:
         raise UsageError(f"cannot write {path}: it is a folder, or it may not be written")
@@ -136,7 +136,7 @@ def write_whole(text: str, path: pathlib.Path) -> None:
             with open(_open(path), "w", encoding="utf-8") as file:
                 file.write(text)
             return
-        target = path.resolve()
+        target = _led_to(path)
         temporary = target.with_name(f".{os.getpid()}.new")
         try:
             temporary.write_text(text, encoding="utf-8")
@@ -150,6 +150,14 @@ def write_whole(text: str, path: pathlib.Path) -> None:
     except (OSError, RuntimeError) as error:
         why = "nothing reads from it" if getattr(error, "errno", 0) == errno.ENXIO else error
         raise UsageError(f"cannot write {path}: {why}") from error
+
+
+def _led_to(path: pathlib.Path) -> pathlib.Path:
+    """The path without links; a RuntimeError or OSError (Python 3.13 on) if they are a circle."""
+    target = path.resolve()
+    if target.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return target
 
 
 def _is_in_place(path: pathlib.Path) -> bool:

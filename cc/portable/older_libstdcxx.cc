@@ -4,7 +4,9 @@
 // the libstdc++ of GCC 6. tests/building/test_security.py holds that.
 
 #include <condition_variable>  // NOLINT: of the symbol that is replaced
-#include <mutex>               // NOLINT
+#include <exception>
+#include <ios>
+#include <mutex>  // NOLINT
 #include <new>
 #include <sstream>
 
@@ -15,6 +17,13 @@
 extern "C" {
 TFBN_HIDDEN char __libc_single_threaded = 0;
 }
+
+// GCC 14: what ends a noexcept function that throws.
+extern "C" TFBN_HIDDEN void __cxa_call_terminate(void*) { std::terminate(); }
+
+// GCC 13: <iostream> asks for std::cout to be there before it is used.
+TFBN_HIDDEN void InitStreams() asm("_ZSt21ios_base_library_initv");
+void InitStreams() { static std::ios_base::Init init; }
 
 // GCC 12: the same function, since then noexcept.
 asm(".symver tfbn_wait,"

@@ -468,7 +468,7 @@ def test_cudnn_s_convention():
 @pytest.mark.parametrize("suffix", ["", "_from_y", "_add"])
 def test_the_plan_is_that_of_the_plain_gradient(suffix, is_training, view):
     """The same passes, whose mask costs no pass of its own."""
-    how = {"is_training": is_training, "threads": 2}
+    how = {"is_training": is_training, "threads": 2, "l2_bytes": 1 << 20, "llc_bytes": 1 << 25}
     plan = c_abi.explain(spec.ops.BATCH_NORM_GRAD_EX + suffix, view, **how)
     assert plan.call["formula"] == spec.ops.BATCH_NORM_GRAD_EX + suffix
     assert plan["schedule"] == c_abi.explain(spec.ops.BATCH_NORM_GRAD, view, **how)["schedule"]

@@ -34,6 +34,8 @@ def cited(text):
 
 
 def test_those_that_are_cited_exist(repo_root, decisions):
+    if not (repo_root / ".git").exists():
+        pytest.skip("needs the repository: without it nobody knows what was built")
     listed = subprocess.run(
         ["git", "ls-files"], cwd=repo_root, capture_output=True, text=True, check=True
     )
