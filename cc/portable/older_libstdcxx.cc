@@ -18,6 +18,13 @@ extern "C" {
 TFBN_HIDDEN char __libc_single_threaded = 0;
 }
 
+// glibc 2.38: reads binary numbers as well, which nobody writes here.
+extern "C" long StrToL(const char*, char**, int) asm("strtol");  // NOLINT
+extern "C" TFBN_HIDDEN long __isoc23_strtol(                     // NOLINT
+    const char* text, char** end, int base) {
+  return StrToL(text, end, base);
+}
+
 // GCC 14: what ends a noexcept function that throws.
 extern "C" TFBN_HIDDEN void __cxa_call_terminate(void*) { std::terminate(); }
 

@@ -105,8 +105,8 @@ def test_kernels_do_not_spill_on_any_architecture(tree, archs):
         ):
             assert sum(kind in name for name in names) == count, arch
     for name, arch, _, stores, loads in kernels:
-        # exp in double, behind SiLU, which no op has in float64: two registers.
-        allowed = 32 if re.search("GradSmooth(Add)?FormulaEd", name) else 0
+        # exp in double, behind SiLU, which no op has in float64: 84 bytes.
+        allowed = 96 if re.search("GradSmooth(Add)?FormulaEd", name) else 0
         assert int(stores) + int(loads) <= allowed, f"{name}, sm_{arch}"
 
 

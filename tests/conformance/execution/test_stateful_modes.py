@@ -10,8 +10,6 @@ import functools
 import multiprocessing
 import os
 import pathlib
-import subprocess
-import sys
 from concurrent import futures
 
 import numpy as np
@@ -166,27 +164,11 @@ def test_what_concurrent_calls_share_is_seen(library, op, mode):
     assert any(_differ(library, op, mode) for _ in range(400))
 
 
-def test_large_tensors_come_from_malloc_where_poison_relies_on_it():
-    """In a process with this mode's settings: without oneDNN and the cache per thread, which holds
-    large blocks, too, from glibc 2.42 on."""
-    code = """if True:
-        import numpy as np
-        import tensorflow as tf
-        from tf_bn_ops.conformance.execution import stateful, worker
-        large = {"inputs": {"x": np.zeros(1 << 23, np.uint8)}}
-        print(stateful.Poisonable(worker.Executor(tf.raw_ops)._empty).refusal(large))"""
-    wishes = EXECUTION_MODES["poison"].wishes
-    assert wishes["TF_ENABLE_ONEDNN_OPTS"] == "0"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **wishes}, capture_output=True, text=True
-    )
-    assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
+_SMALL, _LARGE = ({"inputs": {"x": np.zeros(n, np.uint8)}} for n in (1 << 16, 1 << 18))
 
 
-def test_poison_is_for_tensors_that_come_from_malloc():
-    """Of an allocator that takes over at some size those below it; of NumPy's zeros none."""
-    small, large = ({"inputs": {"x": np.zeros(n, np.uint8)}} for n in (1 << 16, 1 << 18))
-
+def _refusals():
+    """Of TensorFlow's tensors; of an allocator that takes over at some size; of NumPy's zeros."""
     libc = ctypes.CDLL(None)
     libc.aligned_alloc.restype = ctypes.c_void_p
     libc.aligned_alloc.argtypes = [ctypes.c_size_t] * 2
@@ -198,13 +180,21 @@ def test_poison_is_for_tensors_that_come_from_malloc():
         address = libc.aligned_alloc(64, size)
         return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
 
-    found = stateful.Poisonable(with_onednn)
-    assert found.refusal(small) == ""
-    assert found.refusal(large) == (
-        "tensors of more than 131072 bytes do not come from the C library's malloc"
-    )
-    none = stateful.Poisonable(lambda size: np.zeros(size, np.uint8))
-    assert none.refusal(small) == "tensors do not come from the C library's malloc"
+    def zeros(size):
+        return np.zeros(size, np.uint8)
+
+    return [
+        [stateful.Poisonable(empty).refusal(given) for given in (_SMALL, _LARGE)]
+        for empty in (worker.Executor(tf.raw_ops)._empty, with_onednn, zeros)
+    ]
+
+
+def test_poison_is_for_tensors_that_come_from_malloc(poisonable):
+    """With this mode's settings: without oneDNN's allocator, and without a cache per thread, which
+    holds large blocks, too, from glibc 2.42 on."""
+    beyond = "tensors of more than 131072 bytes do not come from the C library's malloc"
+    none = "tensors do not come from the C library's malloc"
+    assert poisonable(_refusals) == [["", ""], ["", beyond], [none, none]]
 
 
 def test_value_that_happens_to_be_a_pattern_was_written():
