@@ -154,11 +154,13 @@ def test_constants_are_folded_by_tensorflow():
         context.context().disable_graph_collection()
     assert answer == ("same", None)
 
-    def ops(which):
-        return {node.op for g in graphs for node in getattr(g, which).node}
+    def is_in(graph):
+        return any(node.op == "FusedBatchNormGradV2" for node in graph.node)
 
-    assert "FusedBatchNormGradV2" in ops("pre_optimization_graph")
-    assert not {op for op in ops("post_optimization_graph") if "FusedBatchNormGrad" in op}
+    # Beside it there may be graphs of functions that ran before.
+    assert any(
+        is_in(g.pre_optimization_graph) and not is_in(g.post_optimization_graph) for g in graphs
+    )
 
 
 def test_xla_compiles_the_builtin_and_says_where_there_is_no_kernel():
