@@ -20,7 +20,8 @@ from tf_bn_ops.spec import OPS, SMOOTH_ACTIVATIONS
 
 pytestmark = pytest.mark.long
 
-# The others have no gradient in C++; those of BatchNormBackward... have none in Python either.
+# BatchNormBackwardReduce and BatchNormBackwardElemt have no gradient in Python either, and
+# FusedBatchNormGradGrad has none in C++.
 OPS_WITH_GRADIENTS = [
     name
     for name in OPS

@@ -30,72 +30,59 @@ def ops_of(concrete) -> set[str]:
     return {op.type for op in concrete.graph.get_operations()}
 
 
-@pytest.mark.parametrize("is_training", [True, False], ids=["training", "frozen"])
-@pytest.mark.parametrize("batch", [4, None])
-@pytest.mark.parametrize("dtype", [tf.float32, tf.half, tf.bfloat16], ids=lambda d: d.name)
-@pytest.mark.parametrize("form", FORMS)
-def test_forward_and_backward(form, dtype, batch, is_training):
-    """Bitwise what the fused ops give, near the graph, and all the way back."""
-    activation, function = FORMS[form]
-    shape = (batch, *SHAPES["NHWC"][1:])
-    concrete = step(lambda x: function(norm(x, "shimV3", is_training=is_training)), [shape], dtype)
+def check_fused(concrete, activation, is_training, inputs) -> None:
+    """Bitwise what the fused ops give, near the graph, and all the way back. `inputs`: x, and the
+    side input if there is one."""
     fused = rewrite.fuse(concrete)
-    assert {EX, GRAD_EX} <= ops_of(fused) and not PARTS & ops_of(fused)
-    x = data(SHAPES["NHWC"], dtype)
-    y, x_backprop = fused(x)
+    parts = PARTS | {"AddV2"} if inputs[1:] else PARTS
+    assert {EX, GRAD_EX} <= ops_of(fused) and not parts & ops_of(fused)
+    x, side = inputs[0], inputs[1:]
+    y, x_backprop, *side_backprop = fused(*inputs)
+    same = {"activation_mode": activation, "is_training": is_training}
     ex = tf_bn_ops.raw_ops.FusedBatchNormEx(
         x=x, **dict(zip(("scale", "offset", "mean", "variance"), VECTORS, strict=True)),
-        activation_mode=activation, is_training=is_training,
+        side_input=side, **same,
     )  # fmt: skip
     np.testing.assert_array_equal(y, ex.y)
     gradient = tf_bn_ops.raw_ops.FusedBatchNormGradEx(
         y_backprop=tf.cos(3 * y), x=x, scale=VECTORS[0], reserve_space_1=ex.reserve_space_1,
         reserve_space_2=ex.reserve_space_2, reserve_space_3=ex.reserve_space_3,
-        offset=VECTORS[1], y=x, activation_mode=activation, is_training=is_training,
+        offset=VECTORS[1], y=inputs[-1], num_side_inputs=len(side), **same,
     )  # fmt: skip
     np.testing.assert_array_equal(x_backprop, gradient.x_backprop)
+    for got, want in zip(side_backprop, gradient.side_input_backprop, strict=True):
+        np.testing.assert_array_equal(got, want)
     backs = [rewrite.unfuse(fused), rewrite.to_builtin(fused)]
     for other in (concrete, *backs):
-        for got, want in zip((y, x_backprop), other(x), strict=True):
+        for got, want in zip((y, x_backprop, *side_backprop), other(*inputs), strict=True):
             # dy differs, too: y is rounded several times in half.
-            assert close_fraction(got, want, dtype) > (0.9 if dtype.size == 2 else 0.999)
+            assert close_fraction(got, want, x.dtype) > (0.9 if x.dtype.size == 2 else 0.999)
     assert not any(EX in ops_of(back) or GRAD_EX in ops_of(back) for back in backs)
+
+
+@pytest.mark.parametrize("is_training", [True, False], ids=["training", "frozen"])
+@pytest.mark.parametrize("batch", [4, None])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.half, tf.bfloat16], ids=lambda d: d.name)
+@pytest.mark.parametrize("form", FORMS)
+def test_forward_and_backward(form, dtype, batch, is_training):
+    shape = (batch, *SHAPES["NHWC"][1:])
+    function = FORMS[form][1]
+    concrete = step(lambda x: function(norm(x, "shimV3", is_training=is_training)), [shape], dtype)
+    check_fused(concrete, FORMS[form][0], is_training, [data(SHAPES["NHWC"], dtype)])
 
 
 @pytest.mark.parametrize("is_training", [True, False], ids=["training", "frozen"])
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=lambda d: d.name)
 @pytest.mark.parametrize("form", FORMS)
 def test_behind_an_addition(form, dtype, is_training):
-    """Bitwise what the fused ops give, and all the way back."""
-    activation, function = FORMS[form]
     shape = SHAPES["NHWC"]
+    activation, function = FORMS[form]
     concrete = step(
         lambda x, side: function(side + norm(x, "shimV3", is_training=is_training)),
         [shape, shape],
         dtype,
     )
-    fused = rewrite.fuse(concrete)
-    assert {EX, GRAD_EX} <= ops_of(fused) and not (PARTS | {"AddV2"}) & ops_of(fused)
-    x, side = data(shape, dtype), data(shape, dtype, seed=1)
-    y, x_backprop, side_backprop = fused(x, side)
-    ex = tf_bn_ops.raw_ops.FusedBatchNormEx(
-        x=x, **dict(zip(("scale", "offset", "mean", "variance"), VECTORS, strict=True)),
-        side_input=[side], activation_mode=activation, is_training=is_training,
-    )  # fmt: skip
-    np.testing.assert_array_equal(y, ex.y)
-    gradient = tf_bn_ops.raw_ops.FusedBatchNormGradEx(
-        y_backprop=tf.cos(3 * y), x=x, scale=VECTORS[0], reserve_space_1=ex.reserve_space_1,
-        reserve_space_2=ex.reserve_space_2, reserve_space_3=ex.reserve_space_3,
-        offset=VECTORS[1], y=side, activation_mode=activation, is_training=is_training,
-        num_side_inputs=1,
-    )  # fmt: skip
-    np.testing.assert_array_equal(x_backprop, gradient.x_backprop)
-    np.testing.assert_array_equal(side_backprop, gradient.side_input_backprop[0])
-    backs = [rewrite.unfuse(fused), rewrite.to_builtin(fused)]
-    for other in (concrete, *backs):
-        for got, want in zip((y, x_backprop, side_backprop), other(x, side), strict=True):
-            assert close_fraction(got, want, dtype) > (0.9 if dtype.size == 2 else 0.999)
-    assert not any(EX in ops_of(back) or GRAD_EX in ops_of(back) for back in backs)
+    check_fused(concrete, activation, is_training, [data(shape, dtype), data(shape, dtype, seed=1)])
 
 
 @pytest.mark.parametrize("other", [tf.tanh, lambda x: norm(tf.tanh(x), "shimV3")])

@@ -81,9 +81,10 @@ def gradients(function, inputs):
     return outputs, tape.gradient(outputs, inputs, weights, unconnected_gradients="zero")
 
 
-def check(got, want, dtype="float32"):
+def check(got, want, dtype="float32", roundings=4):
     want = np.asarray(want)
-    unit = ROUNDINGS * 2.0**-24 + (0 if dtype == "float32" else 4 * DTYPES[dtype].unit_roundoff)
+    rounded = 0 if dtype == "float32" else roundings * DTYPES[dtype].unit_roundoff
+    unit = ROUNDINGS * 2.0**-24 + rounded
     bound = unit * (np.abs(want) + np.max(np.abs(want), initial=1))
     assert np.all(np.abs(np.float64(got) - want) <= bound), np.max(np.abs(np.float64(got) - want))
 
@@ -217,11 +218,13 @@ def check_fused(activation, with_side_input, data_format, is_training, factor, d
         check(output, want_output, dtype if i == 0 else "float32")
     # TensorFlow's ops round their derivatives to the type of y.
     composed = activation in SMOOTH and not is_training
-    if composed and dtype == "bfloat16":
-        return  # They look at a y of 8 bits, where hard-SiLU's derivative jumps at 3.
+    if composed and activation == "hard_silu" and dtype == "bfloat16":
+        return  # The derivative jumps at 3, and they look at a y of 8 bits.
     for i, (gradient, want_gradient, tensor) in enumerate(zip(got, want, inputs, strict=True)):
         assert gradient.dtype == tensor.dtype
-        check(gradient, want_gradient, dtype if i in (0, 5) or composed else "float32")
+        kind = dtype if i in (0, 5) or composed else "float32"
+        # TensorFlow 2.22 adds up derivatives that it rounds once more.
+        check(gradient, want_gradient, kind, roundings=8 if composed and i not in (0, 5) else 4)
 
 
 @pytest.mark.parametrize("is_training", [True, False])

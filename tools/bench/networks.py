@@ -109,7 +109,8 @@ def kept_bytes(step: Callable[[], Any], batch: int, side: int) -> int:
     step()
     functions = context.context().export_run_metadata().function_graphs
     context.context().disable_run_metadata()
-    (definition,) = functions[-1].partition_graphs  # Behind those of steps that ran before.
+    # The last graph is this step's: graphs of steps that ran before stand in front of it.
+    (definition,) = functions[-1].partition_graphs
     updates = {node.name for node in definition.node if node.op.startswith("Assign")}
     left = tf.compat.v1.GraphDef(versions=definition.versions)
     for node in definition.node:
