@@ -29,52 +29,38 @@ def test_a_library_is_bitwise_identical_to_itself_in_every_combination(tool, cap
     assert f"bitwise identical: {combinations} of {combinations} cases" in capsys.readouterr().out
 
 
-def test_one_different_output_fails_and_is_named(tool, monkeypatch, capsys):
+def lines_of(tool, monkeypatch, ours, theirs):
+    """Compares two libraries whose processes print these lines; its status."""
     library = pathlib.Path(_loader.library_path())
-    wrong = 3
 
-    def digests(path, count, seed):
-        ours = path == library
-        text = [f"print({i if ours or i != wrong else -1})" for i in range(len(names))]
-        return subprocess.Popen(
-            [sys.executable, "-c", "\n".join(text)], stdout=subprocess.PIPE, text=True
-        )
+    def printed(path, count, seed):
+        code = f"print(*{ours if path == library else theirs}, sep=chr(10))"
+        return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 
-    names = [case.name for case in tool.cases(1, 7)]
-    monkeypatch.setattr(tool, "_run", digests)
-    assert tool.compare(library, pathlib.Path("other"), 1, 7) == 1
+    monkeypatch.setattr(tool, "_run", printed)
+    return tool.compare(library, pathlib.Path("other"), 1, 7)
+
+
+def test_differences_and_ops_that_one_library_lacks_are_named(tool, monkeypatch, capsys):
+    """A commit from before an op has no digest of it; its other ops are compared all the same."""
+    cases = list(tool.cases(1, 7))
+    ours = [str(i) for i in range(len(cases))]
+    lacks = "FusedBatchNormEx"
+    theirs = ["absent" if case.op.name == lacks else str(i) for i, case in enumerate(cases)]
+    present = len(theirs) - theirs.count("absent")
+    assert lines_of(tool, monkeypatch, ours, theirs) == 0
     out = capsys.readouterr().out
-    assert f"differs: {names[wrong]}\n" in out
-    assert f"{len(names) - 1} of {len(names)} cases" in out
-
-
-def test_an_op_that_one_library_lacks_is_left_out_and_named(tool, monkeypatch, capsys):
-    """A commit from before the op; its other ops are compared all the same."""
-    library = pathlib.Path(_loader.library_path())
-    lines = [
-        ("absent" if case.op.name == "FusedBatchNormEx" else str(i), str(i))
-        for i, case in enumerate(tool.cases(1, 7))
-    ]
-
-    def digests(path, count, seed):
-        text = "\n".join(f"print({line[path == library]!r})" for line in lines)
-        return subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
-
-    monkeypatch.setattr(tool, "_run", digests)
-    assert tool.compare(library, pathlib.Path("other"), 1, 7) == 0
-    out = capsys.readouterr().out
-    assert "not in both libraries: FusedBatchNormEx\n" in out
-    present = sum(theirs != "absent" for theirs, _ in lines)
+    assert f"not in both libraries: {lacks}\n" in out
     assert f"bitwise identical: {present} of {present} cases" in out
+    wrong = theirs.index(next(i for i in theirs if i != "absent"))
+    theirs[wrong] = "-1"
+    assert lines_of(tool, monkeypatch, ours, theirs) == 1
+    out = capsys.readouterr().out
+    assert f"differs: {cases[wrong].name}\n" in out and f"{present - 1} of {present} cases" in out
 
 
 def test_a_library_that_ends_early_is_an_error(tool, monkeypatch, capsys):
-    def nothing(path, count, seed):
-        return subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE, text=True)
-
-    monkeypatch.setattr(tool, "_run", nothing)
-    library = pathlib.Path(_loader.library_path())
-    assert tool.compare(library, library, 1, 7) == 2
+    assert lines_of(tool, monkeypatch, [], []) == 2
     assert "did not survive case" in capsys.readouterr().err
 
 

@@ -67,9 +67,3 @@ def test_issues_ask_for_what_doctor_says():
         if template.stem != "config":
             asked = [field["attributes"]["description"] for field in form["body"][:1]]
             assert "`python -m tf_bn_ops doctor --format=json`" in asked[0], template
-
-
-def test_the_citation_names_licence_and_title():
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
-    assert citation["license"] == "Apache-2.0" and citation["title"].startswith("tf_bn_ops")
-    assert {"cff-version", "message", "authors"} <= set(citation)

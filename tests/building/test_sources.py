@@ -1,5 +1,7 @@
-"""C++ sources include what is below them in the list of docs/design.md, which is complete."""
+"""C++ sources include what is below them in the list of docs/design.md, which is complete; names of
+files. `make lint` checks what is in them."""
 
+import collections
 import pathlib
 import re
 
@@ -7,6 +9,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCES = (".cc", ".h", ".cu", ".cuh", ".inc")
 # The headers that users include.
 PUBLIC = ROOT / "cc" / "client" / "include"
+# What a tool looks for by this name in each folder.
+CONVENTIONAL_NAMES = {"__init__.py", "conftest.py"}
+# Where the build copies libraries and headers to.
+BUILT = ("tf_bn_ops/lib", "tf_bn_ops/include")
 
 
 def _layers():
@@ -42,3 +48,16 @@ def test_no_include_points_up():
             downwards = other == own or layers[other] > layers[own]
             assert downwards, f"{file.relative_to(ROOT)} includes {name}"
     assert seen > 100
+
+
+def test_names_of_sources_are_unique():
+    """A name in a traceback, a compiler's message or a search is one file."""
+    places = collections.defaultdict(list)
+    for folder in ("cc", "examples", "tests", "tf_bn_ops", "tools"):
+        for path in (ROOT / folder).rglob("*.*"):
+            place = path.relative_to(ROOT).as_posix()
+            if path.suffix in (".py", ".h", ".cc", ".cu", ".toml") and not place.startswith(BUILT):
+                places[path.name].append(place)
+    assert len(places) > 300
+    shared = {name: found for name, found in places.items() if len(found) > 1}
+    assert {name: shared[name] for name in shared.keys() - CONVENTIONAL_NAMES} == {}
