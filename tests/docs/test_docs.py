@@ -207,6 +207,36 @@ def test_pages_are_short():
     assert sum(n for page, n in lines.items() if page.is_relative_to(ROOT / "docs")) <= 3800
 
 
+# ---- Decisions -----------------------------------------------------------------------------------
+
+DECISIONS = {int(path.name[:4]): path for path in ROOT.glob("docs/adr/0*.md")}
+
+
+def test_decisions_are_few_and_short_and_the_list_has_all():
+    assert 0 < len(DECISIONS) <= 20
+    for path in DECISIONS.values():
+        assert len(path.read_text("utf-8").splitlines()) <= 60, path.name
+    listed = re.findall(
+        r"\]\((\d{4}[\w-]+\.md)\)", (ROOT / "docs/adr/README.md").read_text("utf-8")
+    )
+    assert sorted(listed) == sorted(path.name for path in DECISIONS.values())
+
+
+def test_decisions_that_are_cited_exist():
+    if not (ROOT / ".git").exists():
+        pytest.skip("needs the repository: without it nobody knows what was built")
+    citations = 0
+    for path in map(ROOT.joinpath, run(["git", "ls-files"], ROOT).stdout.splitlines()):
+        sources = (".md", ".py", ".h", ".cc", ".cu", ".toml", ".mk")
+        if path.suffix not in sources or path.name == "CHANGELOG.md" or not path.is_file():
+            continue
+        pattern = r"\badr/(\d{4})\b|\bADR (\d+)\b|\]\((\d{4})-[\w-]+\.md\)"
+        found = {int("".join(number)) for number in re.findall(pattern, path.read_text("utf-8"))}
+        citations += len(found)
+        assert found <= set(DECISIONS), f"{path} cites {sorted(found - set(DECISIONS))}"
+    assert citations > 20
+
+
 # ---- What docs say of the code -------------------------------------------------------------------
 
 
