@@ -6,14 +6,17 @@ tests; without either they are skipped.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from tf_bn_ops import _loader
+from tf_bn_ops.harness import processes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "aarch64"
@@ -62,3 +65,12 @@ def run_python(*arguments: str, cwd: pathlib.Path = ROOT, **changes: str) -> str
     )
     assert done.returncode == 0, f"status {done.returncode}: {done.stdout}{done.stderr}"
     return done.stdout
+
+
+@contextlib.contextmanager
+def emulation() -> Iterator[None]:
+    """In this context harness/processes.py starts the Python of aarch64, and waits longer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(PYTHON))
+        patch.setattr(processes, "_START_TIMEOUT", float(SECONDS))
+        yield

@@ -1,9 +1,8 @@
 """The core library of aarch64 under an emulator, beside that of this machine.
 
 Promised: every implementation, NEON's too, gives bitwise what this machine gives, whatever the
-inputs; so for any number of threads, with non-temporal stores and without; the one that is taken is
-what the processor's features (HWCAP) say; the caller's floating-point state is untouched; the
-core's own tests hold there.
+inputs, for any number of threads; the one that is taken is what the processor's features (HWCAP)
+say; the caller's floating-point state is untouched; the core's own tests hold there.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import emulated
 import numpy as np
 import pytest
 from build_helpers import assert_hardened
-from builds import beyond_the_llc
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases import generate
@@ -28,7 +26,7 @@ from tf_bn_ops.conformance.execution.answer import identical
 from tf_bn_ops.conformance.flags import DEFAULT_SEED
 from tf_bn_ops.conformance.models import formula_models
 from tf_bn_ops.harness import c_abi, problems, processes
-from tf_bn_ops.harness.problems import Problem, random_problem
+from tf_bn_ops.harness.problems import Problem
 
 emulated.skip_without_parts()
 pytestmark = pytest.mark.long
@@ -58,8 +56,8 @@ MOST_ELEMENTS = 30_000
 
 
 @pytest.fixture(scope="module")
-def process(emulation) -> Iterator[processes.Process]:
-    with emulation():
+def process() -> Iterator[processes.Process]:
+    with emulated.emulation():
         core = processes.Process("aarch64", "core_server", [], emulated.environment())
         core.wait_until_ready()
     yield core
@@ -127,31 +125,6 @@ def test_bitwise_what_this_machine_gives(there, formula):
         assert not differing(there(problem, name, threads=1 + i % 3), want[name]), f"{case} {name}"
 
 
-@pytest.mark.parametrize("dtype", ["float32", "half", "bfloat16", "float64"])
-@pytest.mark.parametrize("view", [(96000, 65, 1), (64, 2000, 49)])
-def test_non_temporal_stores(there, view, dtype):
-    """Beyond the LLC that counts, rows that begin within a cache line, and runs."""
-    problem = random_problem(beyond_the_llc(view, dtype), dtype)
-    assert 3 * problem["x"].nbytes > 32 << 20
-    name = "neonbf16" if dtype == "bfloat16" else "neon"
-    assert not differing(there(problem, name, threads=2), here(problem))
-
-
-# Every pattern of bits, and what conversions have to round: halves and bfloat16 of frozen results,
-# where x_backprop is y_backprop times 1, or times 1 / 3.
-@pytest.mark.parametrize("dtype", ["half", "bfloat16"])
-@pytest.mark.parametrize("scale", [1.0, 1 / 3])
-def test_every_number_of_the_narrow_types(there, dtype, scale):
-    patterns = np.arange(1 << 16, dtype=np.uint16).view(spec.DTYPES[dtype].numpy)
-    x = patterns.reshape(-1, 1, 1)
-    one = np.ones(1, np.float32)
-    values = {"y_backprop": x, "x": np.zeros_like(x), "scale": one * np.float32(scale)}
-    problem = Problem({**values, "mean": 0 * one, "variance": one}, 0.0, is_training=False)
-    want = here(problem, "baseline")["x_backprop"]
-    for name in ISA_BUILDS:
-        assert identical([there(problem, name)["x_backprop"]], [want]), name
-
-
 def test_the_one_difference(there):
     """A product less than a quarter of a unit in the last place below the smallest normal number:
     x86 rounds before it looks whether the result is subnormal, Arm looks before it rounds."""
@@ -204,20 +177,22 @@ def test_libraries_are_as_hardened_as_here(library):
     assert_hardened(library)
 
 
-def test_the_core_tests_hold_there(tmp_path):
-    """Every fifth of the core's own tests, but for those of CUDA's emulator, which the compiler of
-    this machine would build, and of a process without memory: the emulator ignores the limit."""
+@pytest.mark.parametrize(("path", "every", "least"), [("test_cpu.py", 1, 30), (".", 5, 500)])
+def test_the_core_tests_hold_there(tmp_path, path, every, least):
+    """Every number of the narrow types, and every fifth of the core's own tests, but for those of
+    CUDA's emulator, which the compiler of this machine would build, and of a process without
+    memory: the emulator ignores the limit."""
     report = tmp_path / "report.xml"
     emulated.run_python(
         "-m", "pytest", "-q", "-p", "sample", "-p", "no:cacheprovider",
         "-m", "not long and not large and not release",
-        f"--junitxml={report}", "-k", "not emulator and not without_memory", "tests/core",
-        TFBN_TEST_EVERY="5",
+        f"--junitxml={report}", "-k", "not emulator and not without_memory", f"tests/core/{path}",
+        TFBN_TEST_EVERY=str(every),
     )  # fmt: skip
     passed, skipped = (
         len(re.findall(tag, report.read_text())) for tag in ("<testcase", "<skipped")
     )
-    assert passed - skipped > 500
+    assert passed - skipped > least
 
 
 def test_the_build_says_what_it_is_for():

@@ -39,15 +39,15 @@ MOST_ELEMENTS = 20_000
 
 
 @pytest.fixture(scope="module")
-def both(emulation) -> Iterator[tuple[workers.Worker, workers.Worker]]:
+def both() -> Iterator[tuple[workers.Worker, workers.Worker]]:
     """The ops on this machine, and those under the emulator."""
     own = dataclasses.replace(
         implementations.own(), environment={"TF_ENABLE_ONEDNN_OPTS": "0", "TF_BN_OPS_LIBRARY": ""}
     )
     here = workers.Worker(own, emulated.SECONDS)
     here.wait_until_ready()
-    environment = {name: value for name, value in emulated.environment().items()}
-    with emulation():
+    environment = emulated.environment()
+    with emulated.emulation():
         there = workers.Worker(
             dataclasses.replace(own, environment=environment), float(emulated.SECONDS)
         )
