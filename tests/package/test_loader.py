@@ -14,8 +14,9 @@ from collections.abc import Iterator
 import forked
 import pytest
 from build_helpers import edit_build_info, environment, package_without_build, tensorflow_without
+from test_doctor import healthy, problems
 
-from tf_bn_ops import _loader
+from tf_bn_ops import _loader, doctor
 
 # The folder that the package is imported from.
 ROOT = pathlib.Path(_loader.__file__).parent.parent
@@ -27,23 +28,16 @@ def tensorflow_version() -> str:
     return tf.__version__
 
 
-def refusal() -> str:
-    """The message with which load() refuses; an ImportError, in one line."""
+def refusal(finding: str | None = None) -> str:
+    """The message with which load() refuses; an ImportError, in one line; of the doctor's findings
+    the one with this name says the same."""
     with pytest.raises(_loader.LibraryError) as caught:
         _loader.load()
     assert isinstance(caught.value, ImportError)
     message = str(caught.value)
     assert "\n" not in message
+    assert finding is None or problems(doctor.diagnose(healthy()))[finding] == message
     return message
-
-
-def python(code: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment(PYTHONPATH=str(ROOT), **changes),
-        capture_output=True,
-        text=True,
-    )
 
 
 def last_words(code: str, *path: pathlib.Path) -> str:
@@ -95,76 +89,62 @@ def test_missing_library_named_by_the_variable(tmp_path, monkeypatch):
 def test_unreadable_build_info(other_build):
     (other_build / _loader.BUILD_INFO).write_text('{"tensorflow_')
     _loader._installation.cache_clear()
-    assert "build_info.json cannot be read" in refusal()
+    assert "build_info.json cannot be read" in refusal("build")
 
 
 @pytest.mark.parametrize("built_for", ["2.15.1", "2.2.1", "3.21.0"])
 def test_another_tensorflow_version_is_refused(other_build, built_for):
     edit_build_info(other_build, tensorflow_version=built_for)
-    message = refusal()
+    message = refusal("ABI: version")
     assert f"built for TensorFlow {built_for}" in message
     assert f"this is TensorFlow {tensorflow_version()}" in message
     assert "make PYTHON=" in message
 
 
-@pytest.mark.parametrize(
-    ("version", "also"),
-    [
-        ("2.18.1", "rebuild it with 'make PYTHON="),
-        ("2.99.0rc0", "a newer tf_bn_ops, if there is one; this one builds for yours, untried, "
-         "with 'TF_BN_OPS_UNTRIED=1 make PYTHON="),
-        ("2.9.3", "does not build with one as old as yours"),
-    ],
-)  # fmt: skip
-def test_a_package_of_one_version_advises_what_helps(other_build, version, also):
-    """make refuses what is older than all that the sources were tried with, and what is newer
-    unless it is told."""
-    edit_build_info(other_build, tensorflow_version="2.21.0")
-    with pytest.raises(_loader.LibraryError) as caught:
-        _loader.installation().check_version(version)
-    message = str(caught.value)
-    assert f"built for TensorFlow 2.21.0, but this is TensorFlow {version}: " in message
-    assert also in message and "install TensorFlow 2.21" in message
-    assert ("make" in message) == ("make" in also)
+UNTRIED = "this one builds for yours, untried, with 'TF_BN_OPS_UNTRIED=1 make PYTHON="
+SEVERAL = ("2.16", "2.18")
 
 
 @pytest.mark.parametrize(
-    ("version", "also"),
+    ("minors", "version", "also"),
     [
-        ("2.99.0rc0", "a newer tf_bn_ops"),
-        ("3.0.0", "a newer tf_bn_ops"),
-        ("2.17.1", "with 'make PYTHON="),
-        ("2.20.0", "with 'make PYTHON="),
-        ("2.9.3", ""),
+        ((), "2.18.1", "rebuild it with 'make PYTHON="),
+        ((), "2.99.0rc0", f"a newer tf_bn_ops, if there is one; {UNTRIED}"),
+        ((), "2.9.3", "does not build with one as old as yours"),
+        (SEVERAL, "2.99.0rc0", "a newer tf_bn_ops"),
+        (SEVERAL, "3.0.0", "a newer tf_bn_ops"),
+        (SEVERAL, "2.17.1", "with 'make PYTHON="),
+        (SEVERAL, "2.20.0", "with 'make PYTHON="),
+        (SEVERAL, "2.9.3", ""),
     ],
 )
-def test_a_package_of_several_versions_advises_what_helps(version, also):
-    """make is no advice where it refuses; what lies beyond this package alone it builds."""
-    here = dataclasses.replace(_loader.installation(), chosen="", minors=("2.16", "2.18"))
+def test_a_package_of_one_or_several_versions_advises_what_helps(minors, version, also):
+    """make refuses what is older than all that the sources were tried with, and what is newer
+    unless it is told; what lies beyond a package of several alone it builds."""
+    build = {**_loader.build_info(), "tensorflow_version": "2.21.0"}
+    here = dataclasses.replace(_loader.installation(), chosen="", minors=minors, build=build)
     with pytest.raises(_loader.LibraryError) as caught:
         here.check_version(version)
     message = str(caught.value)
-    assert f"TensorFlow 2.16, 2.18, but this is TensorFlow {version}: install one of" in message
-    assert also in message and ("make" in message) == ("make" in also)
-    assert ("newer" in message) == ("newer" in also)
+    built_for, install = ("2.16, 2.18", "one of") if minors else ("2.21.0", "TensorFlow 2.21")
+    assert f"for TensorFlow {built_for}, but this is TensorFlow {version}: " in message
+    assert f"install {install}" in message and also in message
+    for word in ("make", "newer"):
+        assert (word in message) == (word in also)
 
 
 def test_another_build_of_the_same_ops_loads_with_another_patch_version(other_build):
     minor = ".".join(tensorflow_version().split(".")[:2])
     edit_build_info(other_build, tensorflow_version=f"{minor}.99")
-    result = python(
-        "from tf_bn_ops import _loader; assert _loader.load().tf_bn_ops_fused_batch_norm_grad",
-        TF_BN_OPS_LIBRARY=str(other_build),
-        TF_CPP_MIN_LOG_LEVEL="3",
-    )
-    assert result.returncode == 0, result.stderr
+    code = "from tf_bn_ops import _loader; assert _loader.load().tf_bn_ops_fused_batch_norm_grad"
+    forked.output(code, TF_BN_OPS_LIBRARY=str(other_build))
 
 
 def test_another_cxx_abi_is_refused(other_build):
     import tensorflow as tf
 
     edit_build_info(other_build, cxx11_abi=1 - int(tf.sysconfig.CXX11_ABI_FLAG))
-    assert "_GLIBCXX_USE_CXX11_ABI" in refusal()
+    assert "_GLIBCXX_USE_CXX11_ABI" in refusal("ABI: C++ strings")
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.0001, 0.5, 0.999])
@@ -173,7 +153,7 @@ def test_truncated_library(other_build, kept):
     library = other_build / _loader.OP_LIBRARY
     whole = library.read_bytes()
     library.write_bytes(whole[: int(len(whole) * kept)])
-    message = refusal()
+    message = refusal("library")
     assert "is cut off" in message or "is no 64-bit shared library" in message
     assert "rebuild it" in message
 
@@ -188,7 +168,7 @@ def test_library_of_another_machine(other_build):
     assert bytes(whole[0x12:0x14]) == number_of[here]
     whole[0x12:0x14] = number_of[other]
     library.write_bytes(whole)
-    message = refusal()
+    message = refusal("library")
     assert f"was built for {other}, but this machine is {here}" in message
     assert "rebuild it" in message
 
