@@ -2,10 +2,8 @@
 
 import importlib
 import json
-import os
 import pathlib
 import shutil
-import subprocess
 import sys
 
 import numpy as np
@@ -67,24 +65,18 @@ def test_the_check_tells_right_from_wrong(call, layout, dtype):
         spoiled = right[role].copy()
         spoiled.flat[17 % spoiled.size] += 1
         assert role in _wrong(row, {**right, role: spoiled}), role
-    # Another mask, the other mode, NaN, another type, one missing.
+    # NaN, another type, one missing; the other mode; the mean that this library alone keeps whole.
     main = "y" if call == "forward" else "x_backprop"
     assert _wrong(row, {**right, main: np.full_like(right[main], np.nan)})
     assert _wrong(row, {**right, main: right[main].astype(np.float64)})
     assert f"{main} is missing" in _wrong(row, {r: a for r, a in right.items() if r != main})
-    if row.call.activated:
-        opposite = np.where(right["y"] > 0, 0, right["y"] + 1).astype(right["y"].dtype)
-        outputs = {**right, "y": opposite}
-        *_, gradient = output_check.problems_of(row, _channels(row), outputs, precise=False)
-        masked = {"x_backprop": c_abi.run(gradient)["x_backprop"]}
-        assert "x_backprop" in _wrong(row, {**right, **masked})
-    if call == "layer" and dtype == "float32":  # This library's alone keeps the rest of the mean.
-        *_, gradient = output_check.problems_of(row, _channels(row), right, precise=False)
-        rounded = {**right, **c_abi.run(gradient)}
-        assert _wrong(row, rounded) is None and "scale_b" in _wrong(row, rounded, precise=True)
     if call == "gradient":
         frozen = _right(_row(layout=layout, dtype=dtype, mode="frozen"))
         assert "x_backprop" in _wrong(row, {**right, "x_backprop": frozen["x_backprop"]})
+    if call == "layer" and dtype == "float32":
+        *_, gradient = output_check.problems_of(row, _channels(row), right, precise=False)
+        rounded = {**right, **c_abi.run(gradient)}
+        assert _wrong(row, rounded) is None and "scale_b" in _wrong(row, rounded, precise=True)
 
 
 @pytest.mark.parametrize("dtype", ["half", "bfloat16"])
@@ -112,11 +104,6 @@ def test_every_implementation_is_right(name, call, layout, monkeypatch):
     server.prepare(row)
     outputs = server.result(row, _channels(row))
     assert _wrong(row, outputs, precise=name == "tf_bn_ops") is None
-
-
-def test_large_tensors_are_checked_in_some_channels():
-    channels = output_check.channels_to_check(_row((32, 56, 56, 64)))
-    assert 1 <= len(channels) < 64 and len(set(channels.tolist())) == len(channels)
 
 
 # ---- Rounds ------------------------------------------------------------------------------------
@@ -242,11 +229,8 @@ def test_results_are_read_back_and_checked(tmp_path):
     results.save(once, path)
     assert results.load(path) == once and once.rows[0].row == run.rows[0].row
     for spoil in (
-        lambda r: r.pop("machine"),
         lambda r: r["rows"][0].pop("layout"),
-        lambda r: r["rows"][0].update(shape="2xx3"),
-        lambda r: r["rows"][0].update(unknown=1),
-        lambda r: r.update(schema=0),
+        lambda r: r["rows"][0].update(shape="2xx3", unknown=1),
         lambda r: r["networks"][0]["turns"].append([1, 2]),
     ):
         broken = json.loads(results.to_text(run))
@@ -403,13 +387,3 @@ def test_a_library_is_compared_with_another_build(tmp_path, capsys):
     assert all(f"| {formula} |" in out for formula in against.FORMULAS)
     assert f"{3 * len(against.FORMULAS)} rows: " in out
     assert set(FORMULAS_BY_ROLES) <= set(against.FORMULAS)
-
-
-def test_a_reader_that_has_gone_is_no_wrong_result():
-    program = [sys.executable, TOOLS / "bench" / "bench_command.py"]
-    program.append(f"--load={TOOLS.parent / 'docs' / 'benchmarks' / 'results.json'}")
-    read, write = os.pipe()
-    os.close(read)
-    done = subprocess.run(program, stdout=write, stderr=subprocess.PIPE, text=True)
-    os.close(write)
-    assert (done.returncode, done.stderr) == (141, "")
