@@ -36,6 +36,12 @@ FORMULAS = [
     for mode in dict.fromkeys(mode for op in spec.of_formula(formula) for mode in op.modes)
 ]
 
+# Some at the boundaries of cases in the code, see VIEWS in test_every_formula.py.
+BOUNDARY_VIEWS: list[View] = [
+    *((1, 1, 1), (129, 1, 1), (9, 2, 1), (33, 7, 1), (23, 17, 1), (18, 64, 1), (9, 1025, 1)),
+    *((4000, 40, 1), (9, 5, 49), (9, 2, 1025), (3, 2, 4099), (70000, 1, 1)),
+]
+
 
 def swept(*axes: Iterable[Any], at_once: Callable[..., bool]) -> list[Any]:
     """The product of `axes` as parameters: where `at_once` holds they belong to every change, the

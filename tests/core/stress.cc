@@ -89,40 +89,34 @@ class Pool final : public tf_bn_ops::Executor {
 constexpr tf_bn_ops::View kViews[] = {
     {4000, 40, 1}, {9000, 3, 1}, {8, 300, 49}, {3, 7, 9000}};
 
-// A part of a formula on one view, behind a ReLU where it knows activations.
 struct Problem {
   tf_bn_ops::Call call;
   uint32_t roles;
 };
 
-Problem ProblemOf(const tf_bn_ops::View& view, const Part& part,
-                  bool is_training, bool has_options) {
-  Problem problem{{}, part.roles | (has_options ? part.options : 0)};
-  problem.call.formula = part.formula;
-  problem.call.view = view;
-  problem.call.is_training = is_training;
-  problem.call.float64_statistics = part.float64_statistics;
-  // Without y there is the plain gradient alone.
-  if (has_options || part.formula != tf_bn_ops::FormulaKind::kGradient ||
-      part.float64_statistics) {
-    problem.call.activation = tf_bn_ops::Activation::kRelu;
-  }
-  problem.call.epsilon = 1e-3;
-  problem.call.exponential_avg_factor = 0.5;
-  return problem;
-}
-
+// Every part of every formula on each view and in each mode, with what it may
+// have and without, behind a ReLU where it knows activations.
 std::vector<Problem> Problems() {
   std::vector<Problem> problems;
   for (const tf_bn_ops::View& view : kViews) {
     for (const Part& part : tf_bn_ops::fuzz::kParts) {
-      for (const bool has_options : {true, false}) {
-        if (part.trains) {
-          problems.push_back(ProblemOf(view, part, true, has_options));
+      for (const int choice : {0, 1, 2, 3}) {
+        const bool is_training = choice & 1, has_options = choice & 2;
+        if (!(is_training ? part.trains : part.freezes)) continue;
+        Problem problem{{}, part.roles | (has_options ? part.options : 0)};
+        tf_bn_ops::Call& call = problem.call;
+        call.formula = part.formula;
+        call.view = view;
+        call.is_training = is_training;
+        call.float64_statistics = part.float64_statistics;
+        // Without y there is the plain gradient alone.
+        if (has_options || part.formula != tf_bn_ops::FormulaKind::kGradient ||
+            part.float64_statistics) {
+          call.activation = tf_bn_ops::Activation::kRelu;
         }
-        if (part.freezes) {
-          problems.push_back(ProblemOf(view, part, false, has_options));
-        }
+        call.epsilon = 1e-3;
+        call.exponential_avg_factor = 0.5;
+        problems.push_back(problem);
       }
     }
   }

@@ -3,7 +3,7 @@
 Promised besides what test_every_formula.py holds: the bounds of
 tf_bn_ops/conformance/models/batch_norm.py are 8u (|x - mean| rstd |scale| + |offset|) for y and 2u
 and 4u for mean and variance, at any mean; averages in place; statistics of nothing and of
-constants; which results are rounded how, and what an activation makes of them.
+constants.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tf_bn_ops.conformance.models import batch_norm, bounds
 from tf_bn_ops.conformance.models.measure import assembled
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.c_abi import bits
-from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Problem, random_forward_problem
+from tf_bn_ops.harness.problems import RELU, Problem, random_forward_problem
 from tf_bn_ops.spec import DTYPES
 
 STATISTICS = ("batch_mean", "batch_variance", "saved_mean", "saved_variance")
@@ -50,15 +50,6 @@ def expected(problem: Problem, field: str) -> dict[str, np.ndarray]:
     parts = list(batch_norm.BatchNorm().expected(problem, bounds.PROFILES["strict"]))
     shapes = {"y": problem.view} | dict.fromkeys(STATISTICS, (problem.view[1],))
     return {role: assembled(parts, role, field, shape) for role, shape in shapes.items()}
-
-
-def assert_within_the_bounds(
-    got: dict[str, np.ndarray], problem: Problem, **want: np.ndarray
-) -> None:
-    """`want` is computed anew by the test, the bounds are the model's."""
-    allowed = expected(problem, "bound")
-    for role, value in want.items():
-        assert (np.abs(got[role] - value) <= allowed[role]).all(), role
 
 
 def promised(problem: Problem, right: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -98,59 +89,16 @@ def test_a_constant_channel_has_no_variance(implementation):
     )
 
 
-@pytest.mark.parametrize("dtype", ["half", "bfloat16"])
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_results_are_rounded_to_nearest_even(implementation, dtype):
-    """Frozen, y = x + offset, exact in float32: ties, their neighbours, and halfway between. The
-    reference is the conversion of NumPy and ml_dtypes."""
-    unit = 2 * DTYPES[dtype].unit_roundoff  # Between numbers of 1 to 2.
-    steps = np.array([0, 0.25, 0.5 - 2.0**-10, 0.5, 0.5 + 2.0**-10, 0.75, 1.5])
-    offset = np.concatenate([steps, -steps]) * unit
-    x = np.arange(1, 2, unit)
-    x = np.concatenate([x, -x])[:, None, None]
-    problem = random_forward_problem(
-        (x.size, offset.size, 1), dtype, is_training=False, epsilon=0.0
-    )
-    problem["x"] = np.broadcast_to(x, problem.view).astype(problem["x"].dtype)
-    problem["mean"][:], problem["variance"][:], problem["scale"][:] = 0, 1, 1
-    problem["offset"][:] = offset
-    got = c_abi.run(problem, implementation=implementation)["y"]
-    want = (x + offset[:, None]).astype(np.float32).astype(got.dtype)
-    assert got.tobytes() == want.tobytes()
-
-
 # ---- Statistics ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_cudnn_s_convention_saves_rstd_in_training(implementation):
     problem = random_forward_problem((40, 5, 7), saves_rstd=True)
-    got = c_abi.run(problem, implementation=implementation)
-    assert_right(got, problem)
-    variance = problem["x"].astype(np.float64).var((0, 2))
-    assert_within_the_bounds(got, problem, saved_variance=1 / np.sqrt(variance + problem.epsilon))
+    assert_right(c_abi.run(problem, implementation=implementation), problem)
 
 
 # ---- Activation ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("activation", [IDENTITY, RELU, RELU6])
-@pytest.mark.parametrize("side_input", [False, True])
-def test_the_activation_is_that_of_the_plain_result(activation, dtype, is_training, side_input):
-    """Clamping and rounding commute, since 0 and 6 are numbers of every type."""
-    fields = {"side_input": side_input, "is_training": is_training}
-    problem = random_forward_problem((33, 17, 5), dtype, **fields)
-    problem["scale"][:] = 4
-    plain = c_abi.run(problem)["y"]
-    problem.activation = activation
-    for name in IMPLEMENTATIONS:
-        got = c_abi.run(problem, implementation=name)
-        assert_right(got, problem)
-        if name != "reference":
-            want = batch_norm.activated(plain.astype(np.float64), activation)
-            np.testing.assert_array_equal(got["y"].astype(np.float64), want)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)

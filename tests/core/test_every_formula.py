@@ -185,26 +185,6 @@ def test_no_bit_depends_on_addresses_builds_or_threads(formula, mode, cases, dty
         assert len(found) == 1, (view, problem.activation, sorted(problem.values))
 
 
-# Beyond the L2 of one core, where results are stored non-temporally: rows that are near each other,
-# a page apart, and far apart (by a multiple of a page and not); segments.
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "view", [(20000, 70, 1), (700, 2048, 1), (32, 64, 784), (16, 128, 1024), (8, 60, 3136)], ids=str
-)
-@OF_EVERY_FORMULA
-def test_no_bit_depends_on_how_rows_are_taken(formula, mode, view):
-    """How many rows and vectors a strip has, and whether sums and results share a loop, depends on
-    the ISA, the distance of rows, and the stores."""
-    rng = np.random.default_rng(5)
-    dtype = list(DTYPES)[(view[1] + FORMULAS.index((formula, mode))) % len(DTYPES)]
-    problem = repeated(formula, view, dtype, mode)
-    found = {
-        bits(run_at(problem, lambda: 64 * rng.integers(64), implementation=name))
-        for name in ISA_BUILDS
-    }
-    assert len(found) == 1
-
-
 # Beyond the LLC size that counts (cc/cpu/cache_sizes.cc), so that full cache lines of results get
 # non-temporal stores: rows that begin and end within a line, rows of full lines, segments, folded
 # rows. Sizes for half; other types have as many bytes.

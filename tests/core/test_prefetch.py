@@ -26,7 +26,7 @@ import run as mutants  # noqa: E402
 if not (mutants.ROOT / "Makefile").exists():
     pytest.skip("needs the source tree", allow_module_level=True)
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.release
 
 LINE = 64
 # The distance is 16 KiB; rows and runs of up to 64 KiB are prefetched as a whole.

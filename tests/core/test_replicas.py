@@ -10,34 +10,25 @@ formula in rank order, bit by bit.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import split_parts
-from builds import problem_of
+from builds import BOUNDARY_VIEWS, problem_of
 from split_parts import Sums
+from test_plan import parse, run_verbose
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.models import formula_models
 from tf_bn_ops.conformance.models.gather_stats import chan, random_parts
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.c_abi import Stats
-from tf_bn_ops.harness.problems import (
-    IDENTITY,
-    RELU,
-    RELU6,
-    Problem,
-    random_forward_problem,
-)
+from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Problem, random_forward_problem
 from tf_bn_ops.spec import DTYPES
 
 EPSILON = 1e-3
-# Boundaries of cases in the code, see VIEWS in test_every_formula.py.
-VIEWS = [(1, 1, 1), (129, 1, 1), (9, 2, 1), (33, 7, 1), (23, 17, 1), (18, 64, 1), (9, 1025, 1),
-         (4000, 40, 1), (9, 5, 49), (9, 2, 1025), (3, 2, 4099), (70000, 1, 1)]  # fmt: skip
 
 
 # ---- One replica ---------------------------------------------------------------------------------
@@ -51,7 +42,7 @@ def test_with_one_replica_the_forward_is_bitwise_that_of_the_fused_op(
 ):
     """Statistics, a gather of one, and y: of the mean no float32 result shows what float64 rounds
     off. In float64 it shows in the last bits, where the bounds of the models hold."""
-    for view in VIEWS:
+    for view in BOUNDARY_VIEWS:
         whole = random_forward_problem(view, dtype, side_input=side_input, activation=activation)
         want = c_abi.run(whole)
         local = split_parts.stats(whole["x"])
@@ -66,7 +57,7 @@ def test_with_one_replica_the_forward_is_bitwise_that_of_the_fused_op(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("view", VIEWS, ids=str)
+@pytest.mark.parametrize("view", BOUNDARY_VIEWS, ids=str)
 def test_with_one_replica_the_gradient_is_bitwise_that_of_the_fused_op(view, dtype):
     """Given the mean and variance that the fused op has, of its own type; the mask is from x or
     from y."""
@@ -202,35 +193,17 @@ def test_parts_without_samples_are_ignored_whatever_they_hold():
 
 def test_sums_alone_are_one_pass():
     """What TF_BN_OPS_VERBOSE=1 says: x is read once, and nothing of its shape is written."""
-    program = (
-        "import numpy as np; import split_parts;"
-        "split_parts.stats(np.ones((64, 32, 49), np.float32))"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "TF_BN_OPS_VERBOSE": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    text = run.stdout + run.stderr
-    assert "schedule:reduce_only" in text and "store:none" in text, text
+    code = "import numpy as np, split_parts; split_parts.stats(np.ones((64, 32, 49), np.float32))"
+    _, (_, plan) = map(parse, run_verbose(code, PYTHONPATH=os.pathsep.join(sys.path)))
+    assert (plan["schedule"], plan["store"]) == ("reduce_only", "none")
 
 
 @pytest.mark.parametrize(
     ("part", "fields", "sentence"),
     [
         (spec.ops.BATCH_NORM_STATS, {"is_training": 0}, "must not be 0 with local_mean"),
-        (
-            spec.ops.BATCH_NORM_ELEMT,
-            {"is_training": 1},
-            "^float64_statistics must be 0",
-        ),
-        (
-            spec.ops.BATCH_NORM_BACKWARD_REDUCE,
-            {"is_training": 0},
-            "must not be 0 with local_sum_dy",
-        ),
+        (spec.ops.BATCH_NORM_ELEMT, {"is_training": 1}, "^float64_statistics must be 0"),
+        (spec.ops.BATCH_NORM_BACKWARD_REDUCE, {"is_training": 0}, "not be 0 with local_sum_dy"),
         (spec.ops.BATCH_NORM_BACKWARD_REDUCE, {"offset": None}, "^offset must not be NULL"),
         (spec.ops.BATCH_NORM_BACKWARD_ELEMT, {"is_training": 1}, "must be 0 with sum_dy"),
         (spec.ops.BATCH_NORM_BACKWARD_ELEMT, {"y": None}, "^y must not be NULL"),

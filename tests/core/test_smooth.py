@@ -15,7 +15,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from builds import assert_right, in_place_choices, run_over
+from builds import assert_right
 from test_batch_norm_grad_ex import forward_problem, gradient_of, run_forward
 
 from tf_bn_ops.harness import c_abi
@@ -84,38 +84,6 @@ def test_hard_silu_at_the_ends_and_where_pieces_meet():
     np.testing.assert_allclose(value, want, 2e-7)
     want = [0, 0, 0, 0, 0.5, 1, 1, 1, np.nan, 0, 1]
     np.testing.assert_allclose(slope, want, 2e-7)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("activation", SMOOTH_ACTIVATIONS)
-def test_a_side_input_is_added_before_it_in_both_directions(activation, dtype):
-    """With a scale of 0, bitwise what x alone gives where it is the offset that is added."""
-    forward = forward_problem((300, 8, 1), dtype, activation=activation, side_input=True)
-    forward["scale"][:] = 0
-    forward["side_input"][:] = 0.25
-    y = c_abi.run(forward)["y"]
-    gradient = gradient_of(forward, run_forward(forward))
-    side = {role: a for role, a in forward.values.items() if role != "side_input"}
-    alone = dataclasses.replace(forward, values={**side, "offset": forward["offset"] + 0.25})
-    np.testing.assert_array_equal(y, c_abi.run(alone)["y"])
-    alone = gradient_of(alone, run_forward(alone))
-    got, want = c_abi.run(gradient), c_abi.run(alone)
-    for role in ("x_backprop", "scale_backprop", "offset_backprop"):
-        np.testing.assert_array_equal(got[role], want[role])
-    assert_right(got, gradient)
-    assert np.all(np.abs(np.float64(got["side_input_backprop"])).max(axis=0) > 0.1)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "half", "bfloat16"])
-@pytest.mark.parametrize("view", [(33, 7, 1), (4000, 40, 1), (9, 5, 49)], ids=str)
-def test_x_backprop_does_not_depend_on_whether_the_first_pass_stores_the_other(view, dtype):
-    """Over x it does not, since the second pass reads that."""
-    forward = forward_problem(view, dtype, activation=SILU, side_input=True)
-    gradient = gradient_of(forward, run_forward(forward))
-    want = c_abi.run(gradient)
-    assert_right(want, gradient)
-    for over in in_place_choices(gradient):
-        assert bits(run_over(gradient, over, threads=2)) == bits(want), over
 
 
 @pytest.mark.parametrize("role", ["sum_dy", "local_sum_dy"])

@@ -3,7 +3,8 @@ sums."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import cuda_device
@@ -138,6 +139,25 @@ def run(
         results.append({**found, **{role: array.copy() for role, array in on_host.items()}})
     device.free_all()
     return results
+
+
+def run_bits(device: Any, problem: Problem, **options: Any) -> bytes:
+    """The outputs of `run` as bytes."""
+    return c_abi.bits(run(device, problem, **options)[0])
+
+
+def alignment_differences(device: Any, problem: Problem) -> Iterator[str]:
+    """What is not bitwise identical with misaligned tensors, and in place."""
+    inputs, outputs = view_inputs(problem), view_outputs(problem)
+    want, tensors = run_bits(device, problem), [*inputs, *outputs]
+    for shifts in ((1, 0, 0), (0, 3, 0), (0, 0, 1), (5, 5, 5), (1, 2, 3), (7, 7, 6)):
+        # From the last on, so that the outputs are always among them.
+        offsets = dict(zip(reversed(tensors), itertools.cycle(reversed(shifts)), strict=False))
+        if run_bits(device, problem, offsets=offsets) != want:
+            yield f"not bitwise identical with tensors shifted by {offsets} elements"
+    for output, name, shift in itertools.product(outputs[:1], inputs, (0, 1)):
+        if run_bits(device, problem, offsets={inputs[0]: shift}, in_place={output: name}) != want:
+            yield f"not bitwise identical in place of {name}, shifted by {shift} elements"
 
 
 def gather_stats(device: Any, parts: c_abi.Stats) -> c_abi.Stats:

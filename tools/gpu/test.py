@@ -13,14 +13,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import cuda_device
 import device_calls
 import device_problems
 import emulated_device
 import numpy as np
-from device_calls import VIEWS, run
+from device_calls import VIEWS, run, run_bits
 
 from tf_bn_ops.conformance.models.gather_stats import random_parts
 from tf_bn_ops.harness import c_abi
@@ -47,10 +46,6 @@ def all_problems(view: tuple[int, int, int]) -> Iterator[tuple[str, Problem]]:
 def label(p: Problem) -> str:
     mode = ("training" if p.is_training else "frozen") + (", rstd" if p.variance_is_rstd else "")
     return f"{p.view} {p.dtype.name}, {p.formula}, {mode}"
-
-
-def run_bits(device: Device, problem: Problem, **options: Any) -> bytes:
-    return c_abi.bits(run(device, problem, **options)[0])
 
 
 def test_oracle(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
@@ -90,24 +85,11 @@ def test_exact_sums(device: Device, emulator: EmulatedDevice) -> Iterator[Check]
             yield f"{label(p)}, integers", "" if all(right) else "sums are not exact"
 
 
-def alignment_differences(device: Device, p: Problem) -> Iterator[str]:
-    inputs, outputs = device_calls.view_inputs(p), device_calls.view_outputs(p)
-    want, tensors = run_bits(device, p), [*inputs, *outputs]
-    for shifts in ((1, 0, 0), (0, 3, 0), (0, 0, 1), (5, 5, 5), (1, 2, 3), (7, 7, 6)):
-        # From the last on, so that the outputs are always among them.
-        offsets = dict(zip(reversed(tensors), itertools.cycle(reversed(shifts)), strict=False))
-        if run_bits(device, p, offsets=offsets) != want:
-            yield f"not bitwise identical with tensors shifted by {offsets} elements"
-    for output, name, shift in itertools.product(outputs[:1], inputs, (0, 1)):
-        if run_bits(device, p, offsets={inputs[0]: shift}, in_place={output: name}) != want:
-            yield f"not bitwise identical in place of {name}, shifted by {shift} elements"
-
-
 def test_alignment(device: Device, emulator: EmulatedDevice) -> Iterator[Check]:
     """Bitwise identical for any alignment of any tensor, and in place."""
     for view in ((300, 5, 1), (301, 48, 1), (9, 5, 1300), (9, 5, 49), (2, 3, 70001)):
         for what, p in all_problems(view):
-            wrong = next(alignment_differences(device, p), "")
+            wrong = next(device_calls.alignment_differences(device, p), "")
             yield f"{what}, misaligned and in place", wrong
 
 
