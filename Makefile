@@ -121,7 +121,7 @@ HARDENING := $(shell tools/list_flags.sh flags mk/hardening.txt)
 OUR_CXXFLAGS := $(shell tools/list_flags.sh flags mk/cxxflags.txt)
 # Not even an indirect include of TensorFlow compiles in the core: it gets no path to it.
 KERNEL_CXXFLAGS = $(TF_CXXFLAGS) $(OUR_CXXFLAGS) -I.
-CORE_CXXFLAGS = $(TF_CXXFLAGS) $(OUR_CXXFLAGS) $(HARDENING) -I.
+CORE_CXXFLAGS = $(TF_CXXFLAGS) $(OUR_CXXFLAGS) $(HARDENING) -I. -DTFBN_VERSION=$(subst .,_,$(VERSION))
 TF_ALL_CXXFLAGS = $(TF_INCLUDES) $(TF_PREFIX_MAP) $(CORE_CXXFLAGS)
 # The C++ API, and programs on top of it, include its headers as users do.
 CLIENT_CXXFLAGS = $(TF_ALL_CXXFLAGS) -Icc/client/include
@@ -166,9 +166,6 @@ ISA_OBJECTS := $(foreach name,$(ISA_NAMES), \
 
 CORE_OBJECTS := $(call objects,core) $(call objects,cpu) $(ISA_OBJECTS)
 C_API_OBJECTS := $(call objects,c_api)
-# The kernels are in the core library alone; the others call its table (cc/shared_core).
-EXPORT_OBJECTS := $(B)/cc/shared_core/export.o
-IMPORT_OBJECTS := $(B)/cc/shared_core/import.o
 # Older symbols in the place of this machine's newest, so that older systems load the libraries.
 PORTABLE_OBJECTS := $(call objects,portable)
 OP_CALL_OBJECTS := $(B)/cc/ops/unit.o
@@ -198,8 +195,7 @@ FORCE:
 
 include mk/gpu.mk
 
-OBJECTS := $(CORE_OBJECTS) $(C_API_OBJECTS) $(EXPORT_OBJECTS) $(IMPORT_OBJECTS) \
-  $(PORTABLE_OBJECTS) $(OP_OBJECTS) $(OVERRIDE_OBJECTS) $(OPTIMIZER_OBJECTS) \
+OBJECTS := $(CORE_OBJECTS) $(C_API_OBJECTS) $(PORTABLE_OBJECTS) $(OP_OBJECTS) $(OVERRIDE_OBJECTS) $(OPTIMIZER_OBJECTS) \
   $(XLA_OBJECTS) $(CLIENT_OBJECTS) $(EXAMPLE_OBJECTS)
 
 # ---- Rules -----------------------------------------------------------------------------------
@@ -215,8 +211,6 @@ $(eval $(call remember,$(B)/link.txt,$$(LINK_INPUTS)))
 COMPILE = $(CXX) -MMD -MP -c -o $@ $<
 
 $(call objects,core) $(C_API_OBJECTS) $(PORTABLE_OBJECTS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS)
-$(EXPORT_OBJECTS) $(IMPORT_OBJECTS): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS) \
-  -DTFBN_ENTRY_POINTS=tfbn_entry_points_$(subst .,_,$(VERSION))
 $(call objects,cpu): private LOCAL_CXXFLAGS = $(CORE_CXXFLAGS) '-DTF_BN_OPS_ISA_LIST=$(ISA_LIST)' \
   '-DTF_BN_OPS_VERSION="$(VERSION)"'
 $(OP_OBJECTS) $(OVERRIDE_OBJECTS) $(OPTIMIZER_OBJECTS): private LOCAL_CXXFLAGS = $(TF_ALL_CXXFLAGS)
@@ -253,10 +247,7 @@ endef
 $(foreach build,$(ISA_BUILDS),$(eval $(call \
   isa_rule,$(call isa_name,$(build)),$(call isa_flags,$(build)))))
 
-# Whatever else they use of the core, each links for itself.
-$(B)/core.a: $(CORE_OBJECTS)
 $(B)/portable.a: $(PORTABLE_OBJECTS)
-$(B)/core.a $(B)/portable.a:
 	$(Q)rm -f $@ && $(AR) rcsD $@ $^
 
 # Renamed into place, so that a process that has the old library loaded keeps it whole.
@@ -264,8 +255,9 @@ $(B)/core.a $(B)/portable.a:
 link_library = $(Q)$(CXX) -o $@.new $(filter %.o,$^) $(filter %.a,$^) $(filter %.so,$|) $(OUR_LDFLAGS) \
   -Wl,-soname,$(@F) $(LDFLAGS) $(1) && mv $@.new $@
 
-# Order-only: another core library has the same table.
-ON_CORE := $(IMPORT_OBJECTS) $(B)/core.a | $(B)/lib/libtf_bn_ops_core.so
+# The kernels are in the core library alone, whose functions the others call (TFBN_SHARED of
+# cc/core/host_device.h). Order-only: another core library has the same functions.
+ON_CORE := | $(B)/lib/libtf_bn_ops_core.so
 $(B)/lib/libtf_bn_ops.so: $(OP_OBJECTS) $(ON_CORE)
 	$(Q)echo '  LINK    $@'
 	$(call link_library,$(CORE_RPATH) $(TF_LDFLAGS) $(CUDA_LDFLAGS))
@@ -282,7 +274,7 @@ $(B)/lib/libtf_bn_ops_xla.so: $(OP_CALL_OBJECTS) $(XLA_OBJECTS) $(ON_CORE)
 	$(Q)echo '  LINK    $@'
 	$(call link_library,$(CORE_RPATH) $(TF_CC_LDFLAGS))
 
-$(B)/lib/libtf_bn_ops_core.so: $(CORE_OBJECTS) $(C_API_OBJECTS) $(EXPORT_OBJECTS)
+$(B)/lib/libtf_bn_ops_core.so: $(CORE_OBJECTS) $(C_API_OBJECTS)
 	$(Q)echo '  LINK    $@'
 	$(call link_library,$(CUDA_LDFLAGS))
 

@@ -3,8 +3,8 @@
 #include "cc/c_api/read_call.h"
 
 #include <cstdint>
-#include <cstdio>
 #include <initializer_list>
+#include <vector>
 
 namespace tf_bn_ops {
 namespace c_api {
@@ -29,114 +29,115 @@ std::string Misaligned(const char* name) {
   return std::string(name) + " must be aligned to its element type";
 }
 
-// The first of `roles` that the call lacks and that has elements.
-std::string CheckGiven(const tfbn_call& call,
-                       std::initializer_list<Role> roles) {
-  for (const Role role : roles) {
-    const RoleInfo& info = kRoles[static_cast<int>(role)];
-    const bool has_elements =
-        info.kind == ArrayKind::kView     ? NumElements(call.view) > 0
-        : info.kind == ArrayKind::kScalar ? true
-                                          : call.view.channels > 0;
-    if (has_elements && ArrayOf(call, role) == nullptr) {
-      return std::string(info.name) + " must not be NULL";
-    }
+// Arrays that a call must have.
+class Needed {
+ public:
+  void Add(std::initializer_list<Role> roles) {
+    roles_.insert(roles_.end(), roles);
   }
-  return "";
-}
+  // About the first one that it lacks and that has elements.
+  std::string Check(const tfbn_call& call) const {
+    for (const Role role : roles_) {
+      const RoleInfo& info = kRoles[static_cast<int>(role)];
+      const bool has_elements =
+          info.kind == ArrayKind::kView     ? NumElements(call.view) > 0
+          : info.kind == ArrayKind::kScalar ? true
+                                            : call.view.channels > 0;
+      if (has_elements && ArrayOf(call, role) == nullptr) {
+        return std::string(info.name) + " must not be NULL";
+      }
+    }
+    return "";
+  }
 
-std::string CheckForward(const tfbn_call& call) {
+ private:
+  std::vector<Role> roles_;
+};
+
+// Each says what the call must have, and why there is no such call.
+std::string CheckForward(const tfbn_call& call, Needed* needed) {
+  needed->Add({Role::kX});
   if (call.local_mean != nullptr || call.local_m2 != nullptr ||
       call.local_count != nullptr) {
-    if (!call.is_training) {
-      return "is_training must not be 0 with local_mean, local_m2 and "
-             "local_count";
-    }
-    return CheckGiven(
-        call, {Role::kX, Role::kLocalMean, Role::kLocalM2, Role::kLocalCount});
+    needed->Add({Role::kLocalMean, Role::kLocalM2, Role::kLocalCount});
+    return call.is_training ? ""
+                            : "is_training must not be 0 with local_mean, "
+                              "local_m2 and local_count";
   }
-  if (call.is_training && call.float64_statistics) {
-    return "float64_statistics must be 0 in training";
+  needed->Add({Role::kScale, Role::kOffset, Role::kY});
+  if (!call.is_training || call.exponential_avg_factor != 1) {
+    needed->Add({Role::kMean, Role::kVariance});
   }
-  std::string error =
-      CheckGiven(call, {Role::kX, Role::kScale, Role::kOffset, Role::kY});
-  const bool averages = call.is_training && call.exponential_avg_factor != 1;
-  if (error.empty() && (!call.is_training || averages)) {
-    error = CheckGiven(call, {Role::kMean, Role::kVariance});
+  if (!call.float64_statistics) {
+    needed->Add({Role::kBatchMean, Role::kBatchVariance, Role::kSavedMean,
+                 Role::kSavedVariance});
   }
-  if (!error.empty() || call.float64_statistics) return error;
-  return CheckGiven(call, {Role::kBatchMean, Role::kBatchVariance,
-                           Role::kSavedMean, Role::kSavedVariance});
+  return call.is_training && call.float64_statistics
+             ? "float64_statistics must be 0 in training"
+             : "";
 }
 
-std::string CheckGradient(const tfbn_call& call) {
+std::string CheckGradient(const tfbn_call& call, Needed* needed) {
   const bool has_totals = call.sum_dy != nullptr || call.sum_dy_xmu != nullptr;
-  const bool sums_alone =
-      call.local_sum_dy != nullptr || call.local_sum_dy_xmu != nullptr;
-  std::string error = CheckGiven(
-      call,
+  const bool sums_alone = !has_totals && (call.local_sum_dy != nullptr ||
+                                          call.local_sum_dy_xmu != nullptr);
+  needed->Add(
       {Role::kYBackprop, Role::kX, Role::kScale, Role::kMean, Role::kVariance});
-  if (!error.empty()) return error;
-  const bool is_masked = call.activation != Activation::kIdentity;
   if (has_totals) {
-    if (call.is_training) return "is_training must be 0 with sum_dy";
-    error = CheckGiven(
-        call, {Role::kSumDy, Role::kSumDyXmu, Role::kCount, Role::kXBackprop});
+    needed->Add({Role::kSumDy, Role::kSumDyXmu, Role::kCount});
   } else {
-    error = CheckGiven(call, {Role::kScaleBackprop, Role::kOffsetBackprop});
+    needed->Add({Role::kScaleBackprop, Role::kOffsetBackprop});
   }
-  if (!error.empty()) return error;
-  if (!has_totals && sums_alone) {
-    if (!call.is_training) return "is_training must not be 0 with local_sum_dy";
-    error = CheckGiven(call, {Role::kLocalSumDy, Role::kLocalSumDyXmu});
-  } else if (!has_totals) {
-    error = CheckGiven(call, {Role::kXBackprop});
+  if (sums_alone) {
+    needed->Add({Role::kLocalSumDy, Role::kLocalSumDyXmu});
+  } else {
+    needed->Add({Role::kXBackprop});
   }
-  if (!error.empty() || !is_masked) return error;
+  const bool adds = call.side_input_backprop != nullptr;
   if (IsSmooth(call.activation)) {
-    error = CheckGiven(call, {Role::kOffset});
-    return !error.empty() || call.side_input_backprop == nullptr
-               ? error
-               : CheckGiven(call, {Role::kY});
+    needed->Add({Role::kOffset});
+    if (adds) needed->Add({Role::kY});
+  } else if (call.activation != Activation::kIdentity) {
+    // The mask is from x where there is no y, but for a side input.
+    const bool takes_y =
+        adds || !(has_totals || sums_alone) || call.y != nullptr;
+    needed->Add({takes_y ? Role::kY : Role::kOffset});
   }
-  // The mask is from x where there is no y, but for a side input.
-  if (call.side_input_backprop != nullptr || !(has_totals || sums_alone)) {
-    return CheckGiven(call, {Role::kY});
+  if (has_totals && call.is_training) {
+    return "is_training must be 0 with sum_dy";
   }
-  return call.y == nullptr ? CheckGiven(call, {Role::kOffset}) : "";
-}
-
-std::string CheckSecondOrder(const tfbn_call& call) {
-  if (call.float64_statistics) {
-    return "float64_statistics must be 0 in the second order";
-  }
-  return CheckGiven(
-      call, {Role::kXBackpropGrad, Role::kScaleBackpropGrad,
-             Role::kOffsetBackpropGrad, Role::kYBackprop, Role::kX,
-             Role::kScale, Role::kMean, Role::kVariance, Role::kYBackpropGrad,
-             Role::kXGrad, Role::kScaleGrad});
+  return sums_alone && !call.is_training
+             ? "is_training must not be 0 with local_sum_dy"
+             : "";
 }
 
 std::string CheckArrays(const tfbn_call& call) {
+  Needed needed;
+  std::string error;
   switch (call.formula) {
     case FormulaKind::kForward:
-      return CheckForward(call);
+      error = CheckForward(call, &needed);
+      break;
     case FormulaKind::kGradient:
-      return CheckGradient(call);
+      error = CheckGradient(call, &needed);
+      break;
     case FormulaKind::kSecondOrder:
-      return CheckSecondOrder(call);
+      needed.Add({Role::kXBackpropGrad, Role::kScaleBackpropGrad,
+                  Role::kOffsetBackpropGrad, Role::kYBackprop, Role::kX,
+                  Role::kScale, Role::kMean, Role::kVariance,
+                  Role::kYBackpropGrad, Role::kXGrad, Role::kScaleGrad});
+      if (call.float64_statistics) {
+        error = "float64_statistics must be 0 in the second order";
+      }
+      break;
+    default:
+      error =
+          "formula must be TFBN_FORWARD, TFBN_GRADIENT or TFBN_SECOND_ORDER";
   }
-  return "formula must be TFBN_FORWARD, TFBN_GRADIENT or TFBN_SECOND_ORDER";
+  return error.empty() ? needed.Check(call) : error;
 }
 
 }  // namespace
-
-int Fail(const std::string& message, char* error, size_t error_size) {
-  if (error != nullptr && error_size > 0) {
-    std::snprintf(error, error_size, "%s", message.c_str());
-  }
-  return 1;
-}
 
 std::string CheckDType(DType dtype, const char* name) {
   if (IsBelow(dtype, kNumDTypes)) return "";
@@ -167,15 +168,14 @@ std::string CheckCall(const tfbn_call* call) {
   if (error.empty()) error = CheckView(call->view);
   if (!error.empty()) return error;
   if (!IsBelow(call->activation, kNumActivations)) {
-    return "activation must be TFBN_IDENTITY, TFBN_RELU, TFBN_RELU6, "
-           "TFBN_SILU or TFBN_HARD_SILU";
+    return "activation must be one of the TFBN_ activations";
   }
   if (IsSmooth(call->activation)) {
     for (const Role role : {Role::kSumDy, Role::kSumDyXmu, Role::kLocalSumDy,
                             Role::kLocalSumDyXmu}) {
       if (ArrayOf(*call, role) != nullptr) {
         return std::string(kRoles[static_cast<int>(role)].name) +
-               " must be NULL with TFBN_SILU and TFBN_HARD_SILU";
+               " must be NULL with a smooth activation";
       }
     }
   }

@@ -1,9 +1,12 @@
-// What is wrong with a call of the C ABI: the checks of every backend.
+// What is wrong with a call of the C ABI, and how it says so: the checks of
+// every backend.
 
 #ifndef TF_BN_OPS_CC_C_API_READ_CALL_H_
 #define TF_BN_OPS_CC_C_API_READ_CALL_H_
 
 #include <cstddef>
+#include <cstdio>
+#include <exception>
 #include <string>
 
 #include "cc/core/call.h"
@@ -12,8 +15,23 @@
 namespace tf_bn_ops {
 namespace c_api {
 
-// Writes `message` to the caller's buffer, if there is one; returns 1.
-int Fail(const std::string& message, char* error, size_t error_size);
+// Calls run(), which returns one sentence, or an empty one for success, writes
+// it to the caller's buffer, if there is one, and returns the status.
+template <typename Run>
+int Report(char* error, size_t error_size, const Run& run) {
+  std::string sentence;
+  try {
+    sentence = run();
+  } catch (const std::exception& e) {
+    // No memory or no threads; nothing else throws.
+    sentence = std::string("the system refused: ") + e.what();
+  }
+  if (sentence.empty()) return 0;
+  if (error != nullptr && error_size > 0) {
+    std::snprintf(error, error_size, "%s", sentence.c_str());
+  }
+  return 1;
+}
 
 // Each returns one sentence, or empty where a backend can run what is given.
 std::string CheckDType(DType dtype, const char* name);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -14,8 +13,6 @@
 
 #include "cc/c_api/read_call.h"
 #include "cc/core/gather_stats.h"
-#include "cc/core/partition.h"
-#include "cc/cpu/cache_sizes.h"
 #include "cc/cpu/dispatch.h"
 #include "cc/cpu/driver.h"
 #include "cc/cpu/formula_entry.h"
@@ -30,7 +27,7 @@ using tf_bn_ops::PlanRequest;
 using tf_bn_ops::RunOnCpu;
 using tf_bn_ops::View;
 using tf_bn_ops::c_api::CheckView;
-using tf_bn_ops::c_api::Fail;
+using tf_bn_ops::c_api::Report;
 
 // Starts a thread for each piece of work: callers of the C ABI have no pool.
 class SpawningExecutor final : public tf_bn_ops::Executor {
@@ -101,66 +98,57 @@ std::string ReadRequest(const char* formula, const tfbn_explain_args* args,
 }  // namespace
 
 int tfbn_cpu_run(const tfbn_call* c_call, const char* implementation,
-                 int threads, char* error, size_t error_size) try {
-  std::string sentence = tf_bn_ops::c_api::CheckCall(c_call);
-  if (sentence.empty() && threads < 1) {
-    sentence = "threads must be at least 1";
-  }
-  if (!sentence.empty()) return Fail(sentence, error, error_size);
-  const Implementation* const chosen =
-      ImplementationOf(implementation, &sentence);
-  if (chosen == nullptr) return Fail(sentence, error, error_size);
-  const tf_bn_ops::Call call(*c_call);
-  // Not cleared, like the workspace of TensorFlow's kernels: whoever judges the
-  // core by this call has to see what is read before it is written.
-  const std::unique_ptr<char[]> workspace(
-      new char[CpuWorkspaceBytes(call.formula, call.view, call.dtype)]);
-  SpawningExecutor executor(threads);
-  RunOnCpu(call, *chosen, executor, workspace.get());
-  return 0;
-} catch (const std::exception& e) {
-  // No memory or no threads; nothing else throws.
-  return Fail(std::string("the system refused: ") + e.what(), error,
-              error_size);
+                 int threads, char* error, size_t error_size) {
+  return Report(error, error_size, [&]() -> std::string {
+    std::string sentence = tf_bn_ops::c_api::CheckCall(c_call);
+    if (!sentence.empty()) return sentence;
+    if (threads < 1) return "threads must be at least 1";
+    const Implementation* const chosen =
+        ImplementationOf(implementation, &sentence);
+    if (chosen == nullptr) return sentence;
+    const tf_bn_ops::Call call(*c_call);
+    // Not cleared, like the workspace of TensorFlow's kernels: whoever judges
+    // the core by this call has to see what is read before it is written.
+    const std::unique_ptr<char[]> workspace(
+        new char[CpuWorkspaceBytes(call.formula, call.view, call.dtype)]);
+    SpawningExecutor executor(threads);
+    RunOnCpu(call, *chosen, executor, workspace.get());
+    return "";
+  });
 }
 
 int tfbn_cpu_gather_stats(const tfbn_gather_stats* args, char* error,
                           size_t error_size) {
-  std::string sentence = tf_bn_ops::c_api::CheckGatherStats(args);
-  if (sentence.empty() && tf_bn_ops::FindInvalidCount(*args) >= 0) {
-    sentence = "counts must be finite and not negative";
-  }
-  if (!sentence.empty()) return Fail(sentence, error, error_size);
-  tf_bn_ops::GatherStats(*args);
-  return 0;
+  return Report(error, error_size, [&]() -> std::string {
+    const std::string sentence = tf_bn_ops::c_api::CheckGatherStats(args);
+    if (!sentence.empty()) return sentence;
+    if (tf_bn_ops::FindInvalidCount(*args) >= 0) {
+      return "counts must be finite and not negative";
+    }
+    tf_bn_ops::GatherStats(*args);
+    return "";
+  });
 }
 
 int tfbn_explain(const char* formula, const tfbn_explain_args* args,
                  const char* implementation, char* json, size_t json_size,
-                 char* error, size_t error_size) try {
-  PlanRequest request;
-  std::string sentence = ReadRequest(formula, args, &request);
-  if (sentence.empty() && json == nullptr) sentence = "json must not be NULL";
-  if (!sentence.empty()) return Fail(sentence, error, error_size);
-  const Implementation* const chosen =
-      ImplementationOf(implementation, &sentence);
-  if (chosen == nullptr) return Fail(sentence, error, error_size);
-  request.reference = chosen->IsReference();
-  const std::string text = tf_bn_ops::PlanAsJson(
-      request, tf_bn_ops::MakePlan(request), chosen->name);
-  if (text.size() >= json_size) {
-    return Fail("json_size must be at least " + std::to_string(text.size() + 1),
-                error, error_size);
-  }
-  std::memcpy(json, text.c_str(), text.size() + 1);
-  return 0;
-} catch (const std::exception& e) {  // No memory.
-  return Fail(std::string("the system refused: ") + e.what(), error,
-              error_size);
-}
-
-int64_t tfbn_last_level_cache_bytes(void) {
-  return tf_bn_ops::MachineCacheSizes().llc_bytes;
+                 char* error, size_t error_size) {
+  return Report(error, error_size, [&]() -> std::string {
+    PlanRequest request;
+    std::string sentence = ReadRequest(formula, args, &request);
+    if (!sentence.empty()) return sentence;
+    if (json == nullptr) return "json must not be NULL";
+    const Implementation* const chosen =
+        ImplementationOf(implementation, &sentence);
+    if (chosen == nullptr) return sentence;
+    const std::string text = tf_bn_ops::PlanAsJson(
+        request, tf_bn_ops::MakePlan(request), chosen->name);
+    if (text.size() >= json_size) {
+      return "json_size must be at least " + std::to_string(text.size() + 1);
+    }
+    std::memcpy(json, text.c_str(), text.size() + 1);
+    return "";
+  });
 }
 
 const char* tfbn_cpu_implementation(int i, int* supported) {
@@ -168,19 +156,4 @@ const char* tfbn_cpu_implementation(int i, int* supported) {
   if (i < 0 || i >= static_cast<int>(all.size())) return nullptr;
   if (supported != nullptr) *supported = all[i].supported() ? 1 : 0;
   return all[i].name;
-}
-
-int tfbn_partition(int64_t outer, int64_t channels, int64_t inner,
-                   tfbn_partition_info* info, char* error, size_t error_size) {
-  if (info == nullptr) return Fail("info must not be NULL", error, error_size);
-  const View view{outer, channels, inner};
-  const std::string view_error = CheckView(view);
-  if (!view_error.empty()) return Fail(view_error, error, error_size);
-  const tf_bn_ops::Partition partition = tf_bn_ops::MakePartition(view);
-  info->blocks = NumBlocks(partition);
-  info->fold =
-      partition.kind == tf_bn_ops::Partition::kRows ? partition.fold : 0;
-  info->workspace_bytes = static_cast<int64_t>(CpuWorkspaceBytes(
-      tf_bn_ops::FormulaKind::kGradient, view, tf_bn_ops::DType::kFloat64));
-  return 0;
 }

@@ -33,15 +33,6 @@ enum {
  * second_order.h say what is computed. */
 enum { TFBN_FORWARD = 0, TFBN_GRADIENT = 1, TFBN_SECOND_ORDER = 2 };
 
-/* Values of tf_bn_ops::Activation. */
-enum {
-  TFBN_IDENTITY = 0,
-  TFBN_RELU = 1,
-  TFBN_RELU6 = 2,
-  TFBN_SILU = 3, /* these two without sum_dy, local_sum_dy */
-  TFBN_HARD_SILU = 4
-};
-
 /* Computes one call (tfbn_call: cc/core/generated/roles.h) on the CPU with
  * `threads` threads, the caller's included. `implementation` is a name from
  * tfbn_cpu_implementation, or NULL for the one that the op kernels would use.
@@ -55,7 +46,7 @@ enum {
  *                sum_dy_xmu, count and is_training = 0 the elements alone, from
  *                sums over the batches of several replicas
  *   an activation's gradient takes y, or, in these two parts, offset in place
- *   of it: then the mask is computed from x.
+ *   of it: then the mask is computed from x. They have no smooth activation.
  * y_backprop_grad, ...: results of view shape are computed in float, unless
  * dtype is TFBN_FLOAT64. */
 TFBN_EXPORT int tfbn_cpu_run(const tfbn_call* call, const char* implementation,
@@ -66,22 +57,9 @@ TFBN_EXPORT int tfbn_cpu_run(const tfbn_call* call, const char* implementation,
 TFBN_EXPORT int tfbn_cpu_gather_stats(const tfbn_gather_stats* args,
                                       char* error, size_t error_size);
 
-/* LLC size in bytes that the plans of the CPU backend count on. */
-TFBN_EXPORT int64_t tfbn_last_level_cache_bytes(void);
-
 /* Name of the i-th CPU implementation, fastest first; NULL past the end.
  * `supported` (may be NULL) is set to whether this processor can run it. */
 TFBN_EXPORT const char* tfbn_cpu_implementation(int i, int* supported);
-
-/* The fixed partition of a view: blocks per channel, outer indices per row (0:
- * rows are segments of a channel), and bytes of workspace of one first-order
- * gradient of float64. */
-typedef struct tfbn_partition_info {
-  int64_t blocks, fold, workspace_bytes;
-} tfbn_partition_info;
-TFBN_EXPORT int tfbn_partition(int64_t outer, int64_t channels, int64_t inner,
-                               tfbn_partition_info* info, char* error,
-                               size_t error_size);
 
 /* A call without its data. */
 typedef struct tfbn_explain_args {

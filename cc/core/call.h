@@ -1,5 +1,5 @@
 // One call: formula, view, element types, attributes and arrays. Op kernels,
-// XLA's custom call and the C ABI fill it in; it goes through the table of
+// XLA's custom call and the C ABI fill it in; it goes to
 // libtf_bn_ops_core.so, and plan, driver, kernels and the formulas read it.
 
 #ifndef TF_BN_OPS_CC_CORE_CALL_H_
@@ -21,20 +21,10 @@ namespace tf_bn_ops {
 enum class FormulaKind : int32_t { kForward, kGradient, kSecondOrder };
 constexpr int kNumFormulaKinds = 3;
 
-// What is applied to y; the values are part of the C ABI. NaN stays NaN.
-enum class Activation : int32_t {
-  kIdentity = 0,
-  kRelu = 1,      // max(y, 0)
-  kRelu6 = 2,     // min(max(y, 0), 6)
-  kSilu = 3,      // y / (1 + exp(-y))
-  kHardSilu = 4,  // y * min(max(y + 3, 0), 6) / 6
-};
-constexpr int kNumActivations = 5;
-
 // Whether the derivative takes other values than 0 and 1: it follows from what
 // the activation is applied to, not from its result (smooth_activation.h).
 constexpr TFBN_HD bool IsSmooth(Activation activation) {
-  return activation >= Activation::kSilu;
+  return static_cast<int>(activation) >= kNumClamps;
 }
 
 // The struct of the C ABI, with values for what a call does not say.

@@ -30,52 +30,58 @@ struct Bfloat16 {
   uint16_t bits;
 };
 
-// The table of element types: X(name, text, code, storage, compute, fraction,
-// exponent) with the name of the enumerator, how it is printed, its value, the
-// type of an element in memory, the type that results of view shape are
-// computed in, the bits of the fraction (the leading 1 is not one of them), and
-// the exponent of the smallest normal number. Everything that is indexed by
-// DType or switches over it is generated from this table.
-#define TFBN_FOR_EACH_DTYPE(X)                         \
-  X(Float32, "float32", 0, float, float, 23, -126)     \
-  X(Float16, "half", 1, Float16, float, 10, -14)       \
-  X(Bfloat16, "bfloat16", 2, Bfloat16, float, 7, -126) \
-  X(Float64, "float64", 3, double, double, 52, -1022)
+// The table of element types: X(context, name, text, storage, fraction,
+// exponent) with the name of the enumerator, how it is printed, the type of an
+// element in memory, the bits of the fraction (the leading 1 is not one of
+// them), and the exponent of the smallest normal number. Everything that is
+// indexed by DType or switches over it is generated from this table.
+#define TFBN_FOR_EACH_DTYPE(X, context)               \
+  X(context, Float32, "float32", float, 23, -126)     \
+  X(context, Float16, "half", Float16, 10, -14)       \
+  X(context, Bfloat16, "bfloat16", Bfloat16, 7, -126) \
+  X(context, Float64, "float64", double, 52, -1022)
 
-// The values are part of the C ABI (cc/c_api/tf_bn_ops_c.h).
+// The places in the table; part of the C ABI (cc/c_api/tf_bn_ops_c.h).
 enum class DType : int32_t {
-#define X(name, text, code, storage, compute, fraction, exponent) \
-  k##name = code,
-  TFBN_FOR_EACH_DTYPE(X)
-#undef X
+#define TFBN_ENUMERATOR(unused, name, ...) k##name,
+  TFBN_FOR_EACH_DTYPE(TFBN_ENUMERATOR, )
+#undef TFBN_ENUMERATOR
 };
+#define TFBN_COUNT_DTYPE(...) +1
+constexpr int kNumDTypes = TFBN_FOR_EACH_DTYPE(TFBN_COUNT_DTYPE, );
+#undef TFBN_COUNT_DTYPE
 
-#define X(name, text, code, storage, compute, fraction, exponent) +1
-constexpr int kNumDTypes = TFBN_FOR_EACH_DTYPE(X);
-#undef X
-
-// Rows of the table stand in the order of their codes 0, 1, ..., so that an
-// array with an entry for each row can be indexed by DType.
-static constexpr bool CodesAreIndices() {
-  int row = 0;
-#define X(name, text, code, storage, compute, fraction, exponent) \
-  if (code != row++) return false;
-  TFBN_FOR_EACH_DTYPE(X)
-#undef X
-  return row == kNumDTypes;
-}
-static_assert(CodesAreIndices(), "a gap in the codes of TFBN_FOR_EACH_DTYPE");
+// Executes the statement of the row of `dtype`, where T is its type in memory.
+#define TFBN_SWITCH_DTYPE(dtype, statement) \
+  switch (dtype) { TFBN_FOR_EACH_DTYPE(TFBN_CASE_OF_DTYPE, statement) }
+#define TFBN_CASE_OF_DTYPE(statement, name, text, storage, ...) \
+  case DType::k##name: {                                        \
+    using T = storage;                                          \
+    statement;                                                  \
+    break;                                                      \
+  }
 
 // The type that elements of T are computed in.
 template <typename T>
-struct ComputeOf;
-#define X(name, text, code, storage, compute, fraction, exponent) \
-  template <>                                                     \
-  struct ComputeOf<storage> {                                     \
-    using Type = compute;                                         \
-  };
-TFBN_FOR_EACH_DTYPE(X)
-#undef X
+using ComputeOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
+static TFBN_HD DType ComputeDTypeOf(DType dtype) {
+  return dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+}
+
+// Whether elements are stored in a narrower type than they are computed in:
+// half and bfloat16, not float and double. The one predicate of everything that
+// differs for them: sums in two levels (two_level_sum.h), steps, stores.
+template <typename T>
+constexpr bool kIsNarrow = !std::is_same_v<T, ComputeOf<T>>;
+static TFBN_HD bool IsNarrow(DType dtype) {
+  TFBN_SWITCH_DTYPE(dtype, return kIsNarrow<T>);
+  return false;
+}
+
+static TFBN_HD size_t SizeOf(DType dtype) {
+  TFBN_SWITCH_DTYPE(dtype, return sizeof(T));
+  return 0;
+}
 
 // 2^exponent.
 static constexpr double PowerOfTwo(int exponent) {
@@ -85,66 +91,65 @@ static constexpr double PowerOfTwo(int exponent) {
   return power;
 }
 
-// The numbers of T: those in [2^e, 2^(e+1)) are 2^(e - kFractionBits) apart,
-// subnormal numbers as far as those of the smallest normal exponent.
 template <typename T>
 struct FormatOf;
-#define X(name, text, code, storage, compute, fraction, exponent)           \
-  template <>                                                               \
-  struct FormatOf<storage> {                                                \
-    static constexpr int kFractionBits = fraction;                          \
-    static constexpr int kSmallestExponent = exponent;                      \
-    static constexpr bool kIsComputedIn = std::is_same_v<storage, compute>; \
-    static constexpr double SpacingAt(int e) {                              \
-      return PowerOfTwo(e - kFractionBits);                                 \
-    }                                                                       \
+#define TFBN_FORMAT(unused, name, text, storage, fraction, exponent) \
+  template <>                                                        \
+  struct FormatOf<storage> {                                         \
+    static constexpr int kFractionBits = fraction;                   \
+    static constexpr int kSmallestExponent = exponent;               \
   };
-TFBN_FOR_EACH_DTYPE(X)
-#undef X
-static_assert(FormatOf<float>::SpacingAt(FormatOf<float>::kSmallestExponent) ==
-                  std::numeric_limits<float>::denorm_min() &&
-              FormatOf<float>::SpacingAt(0) ==
-                  std::numeric_limits<float>::epsilon());
-static_assert(FormatOf<double>::SpacingAt(0) ==
-              std::numeric_limits<double>::epsilon());
-
-// Whether elements are stored in a narrower type than they are computed in:
-// half and bfloat16, not float and double. The one predicate of everything that
-// differs for them: sums in two levels (two_level_sum.h), steps, stores.
+TFBN_FOR_EACH_DTYPE(TFBN_FORMAT, )
+#undef TFBN_FORMAT
+// The numbers of T in [2^e, 2^(e+1)) are so far apart, subnormal numbers as far
+// as those of the smallest normal exponent.
 template <typename T>
-constexpr bool kIsNarrow = !FormatOf<T>::kIsComputedIn;
-static TFBN_HD bool IsNarrow(DType dtype) {
-  switch (dtype) {
-#define X(name, text, code, storage, compute, fraction, exponent) \
-  case DType::k##name:                                            \
-    return kIsNarrow<storage>;
-    TFBN_FOR_EACH_DTYPE(X)
-#undef X
-  }
-  return false;
+static constexpr double SpacingAt(int e) {
+  return PowerOfTwo(e - FormatOf<T>::kFractionBits);
 }
+static_assert(SpacingAt<float>(FormatOf<float>::kSmallestExponent) ==
+                  std::numeric_limits<float>::denorm_min() &&
+              SpacingAt<float>(0) == std::numeric_limits<float>::epsilon() &&
+              SpacingAt<double>(0) == std::numeric_limits<double>::epsilon());
 
-static TFBN_HD size_t SizeOf(DType dtype) {
-  switch (dtype) {
-#define X(name, text, code, storage, compute, fraction, exponent) \
-  case DType::k##name:                                            \
-    return sizeof(storage);
-    TFBN_FOR_EACH_DTYPE(X)
-#undef X
-  }
-  return 0;
+// Conversions between halves, in the lower bits of 32, and floats, of numbers
+// or of the vectors of cc/cpu/isa: all operands of the arithmetic are normal,
+// so that flushing of subnormals cannot change a result.
+template <typename To, typename From>
+static TFBN_HD To BitCast(const From& from) {
+  static_assert(sizeof(To) == sizeof(From), "bits of the same size");
+  To to;
+  std::memcpy(&to, &from, sizeof(to));
+  return to;
 }
-
-static TFBN_HD float FloatFromBits(uint32_t bits) {
-  float f;
-  std::memcpy(&f, &bits, sizeof(f));
-  return f;
+template <typename F, typename U>
+static TFBN_HD F WidenHalf(U half) {
+  const U magnitude = half & 0x7fffu, sign = (half & 0x8000u) << 16;
+  // Rebias the exponent from 15 to 127; of infinity and NaN it is all ones.
+  const U normal = (magnitude << 13) + ((127u - 15u) << 23);
+  const U non_finite = 0x7f800000u | ((magnitude & 0x3ffu) << 13);
+  // Subnormal halves: 2^-14 (0x38800000) plus the fraction, minus 2^-14.
+  const U subnormal =
+      BitCast<U>(BitCast<F>(0x38800000u | (magnitude << 13)) - 0x1p-14f);
+  const U finite = magnitude < 0x0400u ? subnormal : normal;
+  return BitCast<F>(sign | (magnitude >= 0x7c00u ? non_finite : finite));
 }
-
-static TFBN_HD uint32_t BitsFromFloat(float f) {
-  uint32_t bits;
-  std::memcpy(&bits, &f, sizeof(bits));
-  return bits;
+// To nearest even.
+template <typename U, typename F>
+static TFBN_HD U NarrowToHalf(F value) {
+  const U bits = BitCast<U>(value);
+  const U sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
+  // Below the smallest normal 2^-14: adding 0.5 (0x3f000000) aligns the last
+  // kept bit with 2^-24, the spacing of subnormals, so that the addition itself
+  // rounds.
+  const U subnormal = BitCast<U>(BitCast<F>(magnitude) + 0.5f) - 0x3f000000u;
+  const U rebiased = magnitude - ((127u - 15u) << 23);
+  const U normal = (rebiased + 0x0fffu + ((rebiased >> 13) & 1u)) >> 13;
+  const U finite = magnitude < 0x38800000u ? subnormal : normal;
+  // 65520 and above round to infinity; NaN stays NaN.
+  const U number = magnitude >= 0x477ff000u ? U{} + 0x7c00u : finite;
+  const U nan = 0x7e00u | ((magnitude >> 13) & 0x3ffu);
+  return sign | (magnitude > 0x7f800000u ? nan : number);
 }
 
 // The conversion flushes subnormals in the kernels' floating-point state
@@ -162,26 +167,14 @@ static TFBN_HD double ToDouble(float v) {
 static TFBN_HD double ToDouble(double v) { return v; }
 
 static TFBN_HD double ToDouble(Bfloat16 v) {
-  return ToDouble(FloatFromBits(static_cast<uint32_t>(v.bits) << 16));
+  return ToDouble(BitCast<float>(static_cast<uint32_t>(v.bits) << 16));
 }
 
 static TFBN_HD double ToDouble(Float16 v) {
 #if defined(__CUDA_ARCH__)
   return __half2float(__ushort_as_half(v.bits));
 #else
-  const uint32_t magnitude = v.bits & 0x7fffu;
-  const uint32_t sign = static_cast<uint32_t>(v.bits & 0x8000u) << 16;
-  if (magnitude >=
-      0x7c00u) {  // Infinity or NaN: the exponent becomes all ones.
-    return FloatFromBits(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
-  }
-  if (magnitude <
-      0x0400u) {  // Zero or subnormal: an integer multiple of 2^-24.
-    const double value = static_cast<double>(magnitude) * 0x1p-24;
-    return sign ? -value : value;
-  }
-  // Rebias the exponent from 15 to 127.
-  return FloatFromBits(sign | ((magnitude << 13) + ((127u - 15u) << 23)));
+  return WidenHalf<float>(uint32_t{v.bits});
 #endif
 }
 
@@ -198,7 +191,7 @@ static TFBN_HD void FromDouble(double v, Bfloat16* out) {
 #if defined(__CUDA_ARCH__)
   out->bits = __bfloat16_as_ushort(__float2bfloat16_rn(static_cast<float>(v)));
 #else
-  const uint32_t bits = BitsFromFloat(static_cast<float>(v));
+  const uint32_t bits = BitCast<uint32_t>(static_cast<float>(v));
   if ((bits & 0x7fffffffu) >
       0x7f800000u) {  // NaN: keep it quiet, never round it to infinity.
     out->bits = static_cast<uint16_t>((bits >> 16) | 0x0040u);
@@ -213,48 +206,14 @@ static TFBN_HD void FromDouble(double v, Float16* out) {
 #if defined(__CUDA_ARCH__)
   out->bits = __half_as_ushort(__float2half_rn(static_cast<float>(v)));
 #else
-  const uint32_t bits = BitsFromFloat(static_cast<float>(v));
-  const uint32_t sign = (bits >> 16) & 0x8000u;
-  const uint32_t magnitude = bits & 0x7fffffffu;
-  uint32_t half;
-  if (magnitude > 0x7f800000u) {
-    half = 0x7e00u | ((magnitude >> 13) & 0x3ffu);  // NaN
-  } else if (magnitude >= 0x477ff000u) {
-    half = 0x7c00u;  // 65520 and above round to infinity.
-  } else if (magnitude < 0x38800000u) {
-    // Below the smallest normal 2^-14: adding 0.5 aligns the last kept bit with
-    // 2^-24, the spacing of subnormals, so that the addition itself rounds to
-    // nearest even.
-    half = BitsFromFloat(FloatFromBits(magnitude) + 0.5f) - BitsFromFloat(0.5f);
-  } else {
-    const uint32_t rebiased = magnitude - ((127u - 15u) << 23);
-    half = (rebiased + 0x0fffu + ((rebiased >> 13) & 1u)) >> 13;
-  }
-  out->bits = static_cast<uint16_t>(sign | half);
+  out->bits =
+      static_cast<uint16_t>(NarrowToHalf<uint32_t>(static_cast<float>(v)));
 #endif
 }
 
-// The type that elements of `dtype` are computed in, of coefficients.
-static TFBN_HD DType ComputeDTypeOf(DType dtype) {
-  return dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
-}
-#define X(name, text, code, storage, compute, fraction, exponent) \
-  static_assert(                                                  \
-      std::is_same_v<compute, double> ==                          \
-          (DType::k##name == DType::kFloat64) &&                  \
-      (std::is_same_v<compute, double> || std::is_same_v<compute, float>));
-TFBN_FOR_EACH_DTYPE(X)
-#undef X
-
 // Element `i` of an array of `dtype`, as a double.
 static TFBN_HD double LoadAsDouble(DType dtype, const void* data, int64_t i) {
-  switch (dtype) {
-#define X(name, text, code, storage, compute, fraction, exponent) \
-  case DType::k##name:                                            \
-    return ToDouble(static_cast<const storage*>(data)[i]);
-    TFBN_FOR_EACH_DTYPE(X)
-#undef X
-  }
+  TFBN_SWITCH_DTYPE(dtype, return ToDouble(static_cast<const T*>(data)[i]));
   return 0;
 }
 
@@ -272,14 +231,7 @@ static TFBN_HD void LoadAsDoubles(DType dtype, const void* data, int64_t first,
 // Rounds `value` to `dtype` and stores it as element `i`.
 static TFBN_HD void StoreFromDouble(DType dtype, void* data, int64_t i,
                                     double value) {
-  switch (dtype) {
-#define X(name, text, code, storage, compute, fraction, exponent) \
-  case DType::k##name:                                            \
-    FromDouble(value, static_cast<storage*>(data) + i);           \
-    return;
-    TFBN_FOR_EACH_DTYPE(X)
-#undef X
-  }
+  TFBN_SWITCH_DTYPE(dtype, FromDouble(value, static_cast<T*>(data) + i));
 }
 
 }  // namespace tf_bn_ops

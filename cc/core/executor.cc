@@ -2,7 +2,6 @@
 
 #include "cc/core/executor.h"
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -12,7 +11,6 @@
 #include <utility>
 
 #include "cc/core/fp_env.h"
-#include "cc/core/task_shares.h"
 
 namespace tf_bn_ops {
 namespace {
@@ -119,17 +117,11 @@ void RunInline(const std::vector<Phase>& phases) {
 
 }  // namespace
 
-void RunPhases(Executor& executor, std::vector<Phase> phases) {
-  int64_t most_tasks = 0;
-  for (const Phase& phase : phases) {
-    most_tasks = std::max(most_tasks, phase.num_tasks);
-  }
-  const int64_t helpers =
-      std::min<int64_t>(executor.NumThreads(), most_tasks) - 1;
-  if (helpers <= 0) return RunInline(phases);
+void RunPhases(Executor& executor, int threads, std::vector<Phase> phases) {
+  if (threads <= 1) return RunInline(phases);
   auto runner = std::make_shared<PhaseRunner>(std::move(phases));
   try {
-    for (int64_t h = 1; h <= helpers; ++h) {
+    for (int h = 1; h < threads; ++h) {
       executor.Schedule([runner, h] { runner->Work(h); });
     }
   } catch (const std::exception&) {

@@ -4,6 +4,8 @@
 #ifndef TF_BN_OPS_CC_CORE_EXECUTOR_H_
 #define TF_BN_OPS_CC_CORE_EXECUTOR_H_
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -22,11 +24,45 @@ class Executor {
   virtual void Schedule(std::function<void()> work) = 0;
 };
 
-// The calling thread alone.
-class InlineExecutor final : public Executor {
+// Tasks in shares of neighbours, which threads take one by one.
+//
+// Dynamic scheduling with affinity: each thread takes the tasks of its own
+// share first, in order, then those that are left in others, so that a slow
+// thread delays no other. Any thread may take at any time; which tasks are done
+// is not known here.
+class TaskShares {
  public:
-  int NumThreads() const override { return 1; }
-  void Schedule(std::function<void()>) override {}
+  static constexpr int64_t kNone = -1;
+
+  // No share.
+  TaskShares() = default;
+  // Share s has the tasks from bounds[s] up to, without, bounds[s + 1].
+  explicit TaskShares(const std::vector<int64_t>& bounds)
+      : shares_(bounds.size() - 1) {
+    for (size_t s = 0; s < shares_.size(); ++s) {
+      shares_[s].next.store(bounds[s], std::memory_order_relaxed);
+      shares_[s].end = bounds[s + 1];
+    }
+  }
+
+  // A task of share `first`, else of the next one that has any; kNone: all are
+  // taken.
+  int64_t Take(size_t first) {
+    for (size_t k = 0; k < shares_.size(); ++k) {
+      Share& share = shares_[(first + k) % shares_.size()];
+      if (share.next.load(std::memory_order_relaxed) >= share.end) continue;
+      const int64_t task = share.next.fetch_add(1, std::memory_order_relaxed);
+      if (task < share.end) return task;
+    }
+    return kNone;
+  }
+
+ private:
+  struct Share {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+  std::vector<Share> shares_;
 };
 
 // Independent tasks: task(0) ... task(num_tasks - 1), each once.
@@ -41,19 +77,20 @@ struct Phase {
   std::function<void()> last = {};
 };
 
-// Runs phases one after the other on the calling thread and on `executor`, with
-// a barrier between two of them. Returns when all tasks are done.
+// Runs phases one after the other on `threads` threads, the calling one and
+// those of `executor`, with a barrier between two of them. Returns when all
+// tasks are done.
 //
-// Thread t takes tasks from share t first (cc/core/task_shares.h says how), so
-// that what it has read in one phase is in its L2 in the next. A thread waits
-// only for tasks that another one has begun: no deadlock when the pool is busy,
-// when the caller is itself one of its threads, or when Schedule() throws (then
-// fewer threads do the work). The floating-point state is that of fp_env.h in
-// every task.
+// Thread t takes tasks from share t first (TaskShares), so that what it has
+// read in one phase is in its L2 in the next. A thread waits only for tasks
+// that another one has begun: no deadlock when the pool is busy, when the
+// caller is itself one of its threads, or when Schedule() throws (then fewer
+// threads do the work). The floating-point state is that of fp_env.h in every
+// task.
 //
 // Threads are woken once for all phases and spin at barriers before they sleep:
 // a wake-up takes 40 microseconds in a virtual machine.
-void RunPhases(Executor& executor, std::vector<Phase> phases);
+void RunPhases(Executor& executor, int threads, std::vector<Phase> phases);
 
 }  // namespace tf_bn_ops
 

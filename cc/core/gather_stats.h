@@ -21,7 +21,7 @@ namespace tf_bn_ops {
 // Nothing cancels where a mean is large against the deviations from it, as it
 // would in a sum of squares. Parts whose count is not above zero are left out,
 // whatever their mean and m2 hold; without any other all results are zero.
-void GatherStats(const GatherStatsArgs& args);
+void GatherStats(const GatherStatsArgs& args) TFBN_SHARED("gather_stats");
 
 // One channel of what has been combined so far.
 struct ChannelStatistics {
@@ -43,7 +43,8 @@ static TFBN_HD void AddPart(double count, const ChannelStatistics& part,
 }
 
 // The first part whose count is negative, infinite or NaN; -1 if there is none.
-int64_t FindInvalidCount(const GatherStatsArgs& args);
+int64_t FindInvalidCount(const GatherStatsArgs& args)
+    TFBN_SHARED("find_invalid_count");
 
 }  // namespace tf_bn_ops
 

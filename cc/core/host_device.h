@@ -1,5 +1,5 @@
-// Marks of functions that are compiled for GPUs, by nvcc, and, as plain C++,
-// for the host.
+// Marks of functions: those that are compiled for GPUs, by nvcc, and, as plain
+// C++, for the host; and those that other libraries call.
 
 #ifndef TF_BN_OPS_CC_CORE_HOST_DEVICE_H_
 #define TF_BN_OPS_CC_CORE_HOST_DEVICE_H_
@@ -11,6 +11,20 @@
 #ifndef TFBN_INLINE
 #define TFBN_INLINE inline __attribute__((always_inline))
 #endif
+
+// A function of libtf_bn_ops_core.so that the libraries for TensorFlow call.
+// The kernels, nine tenths of all code, are then in one library, the same for
+// every TensorFlow. Its symbol has the version of the package, which the build
+// says: C++ types are passed, and the dynamic loader refuses a library of
+// another version.
+#ifndef TFBN_VERSION
+#define TFBN_VERSION 0
+#endif
+#define TFBN_QUOTE_(text) #text
+#define TFBN_QUOTE(text) TFBN_QUOTE_(text)
+#define TFBN_SHARED(name)                        \
+  asm("tfbn_" name "_" TFBN_QUOTE(TFBN_VERSION)) \
+      __attribute__((visibility("default")))
 
 #if defined(__CUDACC__)
 #define TFBN_HD __host__ __device__ __forceinline__

@@ -70,10 +70,7 @@ constexpr double kLargestCenter =
 static TFBN_HD double ChainCenter(DType dtype, double center) {
   if (dtype == DType::kFloat64 || !IsFinite(center)) return center;
   double largest = 0;
-#define X(name, text, code, storage, compute, fraction, exponent) \
-  if (dtype == DType::k##name) largest = kLargestCenter<storage>;
-  TFBN_FOR_EACH_DTYPE(X)
-#undef X
+  TFBN_SWITCH_DTYPE(dtype, largest = kLargestCenter<T>);
   const bool beyond = center > largest || center < -largest;
   return beyond ? 0 : static_cast<double>(static_cast<float>(center));
 }

@@ -1,12 +1,13 @@
-// Reads the cache sizes from sysfs, else from sysconf.
-
-#include "cc/cpu/cache_sizes.h"
+// Reads the cache sizes from sysfs, else from sysconf; where neither reports
+// them, they are 512 KiB and 8 MiB.
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
 #include <string>
+
+#include "cc/cpu/plan.h"
 
 namespace tf_bn_ops {
 namespace {

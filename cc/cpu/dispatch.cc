@@ -6,12 +6,27 @@
 #include <cstdlib>
 #include <utility>
 
-#include "cc/cpu/processor_features.h"
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
 
 // TF_BN_OPS_ISA_LIST comes from the build: X(name, condition) for each line of
 // isa/isa_builds.txt that fits the machine, in that order.
 #ifndef TF_BN_OPS_ISA_LIST
 #error "TF_BN_OPS_ISA_LIST is set by the build from cc/cpu/isa/isa_builds.txt"
+#endif
+
+// HAS(feature): whether this processor, and its operating system, have the
+// instructions that a line of isa/isa_builds.txt names. On aarch64 by what
+// Linux tells every process in its auxiliary vector, at the bits of the
+// kernel's ABI (reading the registers themselves would trap): a feature without
+// a macro does not compile.
+#if defined(__aarch64__)
+#define HAS(feature) HAS_##feature
+#define HAS_asimd ((getauxval(AT_HWCAP) >> 1 & 1) != 0)
+#define HAS_bf16 ((getauxval(AT_HWCAP2) >> 14 & 1) != 0)
+#else
+#define HAS(feature) __builtin_cpu_supports(#feature)
 #endif
 
 namespace tf_bn_ops {
@@ -24,8 +39,6 @@ TF_BN_OPS_ISA_LIST
 #undef X
 
 namespace {
-
-bool SupportsReference() { return true; }
 
 std::string Names() {
   std::string names;
@@ -48,7 +61,6 @@ const std::vector<Implementation>& Implementations() {
    {TFBN_FOR_EACH_FORMULA(TFBN_KERNELS_OF, isa)}},
       TF_BN_OPS_ISA_LIST
 #undef X
-      {"reference", SupportsReference, {}},
   };
   return *kImplementations;
 }

@@ -1,5 +1,5 @@
 // Dispatch: the implementations of the CPU backend, one for each ISA build, in
-// one list from the fastest to the naive reference, and the choice among them.
+// one list from the fastest on, and the choice among them.
 
 #ifndef TF_BN_OPS_CC_CPU_DISPATCH_H_
 #define TF_BN_OPS_CC_CPU_DISPATCH_H_
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cc/core/formulas/all_formulas.h"
+#include "cc/core/host_device.h"
 #include "cc/cpu/isa/isa_kernels.h"
 
 namespace tf_bn_ops {
@@ -16,7 +17,7 @@ namespace tf_bn_ops {
 struct Implementation {
   const char* name;
   bool (*supported)();  // By this processor.
-  // By FormulaIndex and DType; nullptr: the naive reference of cc/core.
+  // By FormulaIndex and DType.
   const Kernels* kernels[kNumFormulas];
 
   const Kernels& KernelsOf(FormulaIndex formula, DType dtype) const {
@@ -26,7 +27,6 @@ struct Implementation {
     // instructions it has, too.
     return own.IsDefined() ? own : this[1].KernelsOf(formula, dtype);
   }
-  bool IsReference() const { return kernels[0] == nullptr; }
 };
 
 // All that this library was built with.
@@ -43,7 +43,8 @@ constexpr char kIsaVariable[] = "TF_BN_OPS_CPU_ISA";
 // The implementation to use: the one that kIsaVariable names when it is set
 // (read once per process), otherwise the first supported one. nullptr, with one
 // sentence in `error`, if the variable names none.
-const Implementation* SelectedImplementation(std::string* error);
+const Implementation* SelectedImplementation(std::string* error)
+    TFBN_SHARED("selected_implementation");
 
 }  // namespace tf_bn_ops
 

@@ -10,8 +10,6 @@
 
 #include "cc/core/fp_env.h"
 #include "cc/core/partition.h"
-#include "cc/core/task_shares.h"
-#include "cc/cpu/cache_sizes.h"
 #include "cc/cpu/formula_entry.h"
 #include "cc/cpu/scratch.h"
 #include "cc/cpu/verbose.h"
@@ -21,13 +19,6 @@ namespace {
 
 // In place of a channel group.
 constexpr int64_t kNoGroup = TaskShares::kNone;
-
-// Whether output `o` is the buffer of an input.
-bool IsInPlace(const CallTensors& tensors, int o) {
-  const void* const out = tensors.out[o];
-  return out != nullptr && std::find(tensors.in, tensors.in + tensors.inputs,
-                                     out) != tensors.in + tensors.inputs;
-}
 
 // Executes the plan of one call that has elements.
 class Driver {
@@ -57,25 +48,27 @@ class Driver {
         kernels_.mask_coefficients(call_, 0, view_.channels, coefficients_);
         kernels_.finish(call_, 0, view_.channels, Sums(0), coefficients_,
                         /*stores_sums=*/false);
-        RunPhases(executor, WithFinish(TilePass<&Driver::Frozen>()));
+        RunPhases(executor, plan_.threads,
+                  WithFinish(TilePass<&Driver::Frozen>()));
         break;
       case Schedule::kChannelGroups:
         if (plan_.pipeline == Pipeline::kNone) {
-          RunPhases(executor, Phases(GroupPass()));
+          RunPhases(executor, plan_.threads, Phases(GroupPass()));
         } else {
           TaskShares groups(plan_.task_bounds);
-          RunPhases(executor, Phases(PipelinePass(groups)));
+          RunPhases(executor, plan_.threads, Phases(PipelinePass(groups)));
         }
         break;
       case Schedule::kReduceOnly:
         kernels_.mask_coefficients(call_, 0, view_.channels, coefficients_);
-        RunPhases(executor, WithFinish(TilePass<&Driver::Reduce>()));
+        RunPhases(executor, plan_.threads,
+                  WithFinish(TilePass<&Driver::Reduce>()));
         break;
       default:
         kernels_.mask_coefficients(call_, 0, view_.channels, coefficients_);
         std::vector<Phase> phases = WithFinish(TilePass<&Driver::Reduce>());
         phases.push_back(TilePass<&Driver::Apply, Direction::kBackward>());
-        RunPhases(executor, std::move(phases));
+        RunPhases(executor, plan_.threads, std::move(phases));
     }
   }
 
@@ -291,7 +284,7 @@ class Driver {
     reduce_policy_ = PolicyOf(entry_.early.tensors(call_));
   }
   // Of a pass with one output.
-  StorePolicy PolicyOf(const CallTensors& tensors) const {
+  StorePolicy PolicyOf(const Tensors& tensors) const {
     return IsInPlace(tensors, 0) ? StorePolicy::kTemporal : plan_.store_policy;
   }
 
@@ -350,7 +343,7 @@ EarlyBuffer EarlyBufferOf(const FormulaEntry& entry, const Call& call) {
   if (IsSmooth(call.activation) && IsNarrow(call.dtype)) {
     return EarlyBuffer::kRounded;
   }
-  const CallTensors second =
+  const Tensors second =
       EntryOf(entry.early.second_pass).tensors(entry.early.second_call(call));
   for (int i = 0; i < second.inputs; ++i) {
     if (i != entry.early.input &&
@@ -371,14 +364,14 @@ bool AllInPlace(const FormulaEntry& entry, const Call& call,
     return early == EarlyBuffer::kInPlace &&
            IsInPlace(EntryOf(entry.early.second_pass).tensors(second), 0);
   }
-  const CallTensors tensors = entry.tensors(call);
+  const Tensors tensors = entry.tensors(call);
   bool in_place = true;
   for (int o = 0; o < tensors.outputs; ++o) in_place &= IsInPlace(tensors, o);
   return in_place;
 }
 
 // Whether an output apart from the inputs aliases one (kAliasBytes).
-bool HasPageOffsetAlias(const CallTensors& tensors) {
+bool HasPageOffsetAlias(const Tensors& tensors) {
   for (int o = 0; o < tensors.outputs; ++o) {
     for (int i = 0; i < tensors.inputs; ++i) {
       if (tensors.out[o] == nullptr || tensors.in[i] == nullptr) continue;
@@ -393,35 +386,20 @@ bool HasPageOffsetAlias(const CallTensors& tensors) {
 }
 
 PlanRequest RequestOf(const FormulaEntry& entry, const Call& call,
-                      bool reference, int threads) {
+                      int threads) {
   PlanRequest request;
   request.view = call.view;
   request.dtype = call.dtype;
   request.formula = entry.traits;
   request.is_training = call.is_training;
-  const CallTensors tensors = entry.tensors(call);
+  const Tensors tensors = entry.tensors(call);
   if (tensors.out[0] == nullptr) request.formula.outputs = 0;
   request.early_buffer = EarlyBufferOf(entry, call);
   request.in_place = AllInPlace(entry, call, request.early_buffer);
   request.page_offset_alias = HasPageOffsetAlias(tensors);
-  request.reference = reference;
   request.threads = threads;
   request.caches = MachineCacheSizes();
   return request;
-}
-
-void Execute(const Call& call, FormulaIndex formula, const Plan& plan,
-             const Implementation& implementation, Executor& executor,
-             void* workspace) {
-  if (plan.schedule == Schedule::kSmallOutputs) {
-    EntryOf(formula).store_empty(call);
-  } else if (plan.schedule == Schedule::kReference) {
-    EntryOf(formula).run_reference(call);
-  } else {
-    InlineExecutor inline_executor;
-    Driver(call, formula, plan, implementation, workspace)
-        .Run(plan.threads > 1 ? executor : inline_executor);
-  }
 }
 
 // Plans and executes one call.
@@ -429,17 +407,18 @@ void Compute(const Call& call, const Implementation& implementation,
              Executor& executor, void* workspace) {
   const FormulaIndex formula = FormulaOf(call);
   const FormulaEntry& entry = EntryOf(formula);
-  const PlanRequest request = RequestOf(
-      entry, call, implementation.IsReference(), executor.NumThreads());
+  const PlanRequest request = RequestOf(entry, call, executor.NumThreads());
   const Plan plan = MakePlan(request);
-  if (!VerboseEnabled()) {
-    Execute(call, formula, plan, implementation, executor, workspace);
-    return;
+  using Clock = std::chrono::steady_clock;
+  const bool verbose = VerboseEnabled();
+  const auto begin = verbose ? Clock::now() : Clock::time_point();
+  if (plan.schedule == Schedule::kSmallOutputs) {
+    entry.store_empty(call);
+  } else {
+    Driver(call, formula, plan, implementation, workspace).Run(executor);
   }
-  const auto begin = std::chrono::steady_clock::now();
-  Execute(call, formula, plan, implementation, executor, workspace);
-  const std::chrono::duration<double, std::milli> time =
-      std::chrono::steady_clock::now() - begin;
+  if (!verbose) return;
+  const std::chrono::duration<double, std::milli> time = Clock::now() - begin;
   PrintCall(request, plan, implementation.name, time.count());
 }
 
@@ -450,7 +429,7 @@ size_t CpuWorkspaceBytes(FormulaKind formula, const View& view, DType dtype) {
   int num_sums = 0, num_coefficients = 0;
   for (int f = 0; f < kNumFormulas; ++f) {
     const FormulaEntry& entry = EntryOf(static_cast<FormulaIndex>(f));
-    if (entry.kind != formula) continue;
+    if (entry.traits.kind != formula) continue;
     num_sums = std::max(num_sums, entry.num_sums);
     num_coefficients = std::max(num_coefficients, entry.num_coefficients);
   }

@@ -10,6 +10,7 @@
 
 #include "cc/core/call.h"
 #include "cc/core/executor.h"
+#include "cc/core/host_device.h"
 #include "cc/cpu/dispatch.h"
 
 namespace tf_bn_ops {
@@ -19,13 +20,14 @@ namespace tf_bn_ops {
 // partition.cc), and coefficients in the compute type for each channel. At most
 // 1 MiB and 60 bytes per channel for the first order (104, and 128 bytes, for
 // float64), 3.5 MiB and 108 bytes per channel for the second (160).
-size_t CpuWorkspaceBytes(FormulaKind formula, const View& view, DType dtype);
+size_t CpuWorkspaceBytes(FormulaKind formula, const View& view, DType dtype)
+    TFBN_SHARED("workspace_bytes");
 
 // Computes the outputs of `call`. `workspace` is aligned to 8 bytes and has
 // CpuWorkspaceBytes. Results are bitwise identical for any executor and any
 // ISA.
 void RunOnCpu(const Call& call, const Implementation& implementation,
-              Executor& executor, void* workspace);
+              Executor& executor, void* workspace) TFBN_SHARED("run");
 
 }  // namespace tf_bn_ops
 

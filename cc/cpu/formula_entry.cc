@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "cc/core/formulas/formula.h"
-#include "cc/core/reference.h"
 #include "cc/core/two_level_sum.h"
 
 namespace tf_bn_ops {
@@ -15,24 +14,11 @@ namespace {
   constexpr FormulaIndex IndexOf(const F*) { return FormulaIndex::k##F; }
 TFBN_FOR_EACH_FORMULA(TFBN_INDEX_OF, )
 
-template <typename F>
-CallTensors TensorsOf(const Call& call) {
-  static_assert(int{F::kInputs} <= CallTensors::kMost &&
-                int{F::kOutputs} <= CallTensors::kMost);
-  const auto tensors = F::TensorsOf(call);
-  CallTensors out;
-  out.inputs = F::kInputs;
-  out.outputs = F::kOutputs;
-  std::copy(tensors.in, tensors.in + F::kInputs, out.in);
-  std::copy(tensors.out, tensors.out + F::kOutputs, out.out);
-  return out;
-}
-
 // Adds up channel c in double, around `center`.
 template <typename F>
 void SumInDouble(const Call& call, int64_t c, double center,
                  double (&sums)[F::kNumSums]) {
-  const auto tensors = F::TensorsOf(call);
+  const Tensors tensors = F::TensorsOf(call);
   const View& view = call.view;
   for (double& sum : sums) sum = 0;
   for (int64_t o = 0; o < view.outer; ++o) {
@@ -94,20 +80,19 @@ void StoreEmpty(const Call& call) {
 
 template <typename F>
 FormulaEntry MakeEntry(const char* name) {
-  FormulaEntry entry = {{name, F::kInputs, F::kOutputs, TileColumns<F>(true),
-                         TileColumns<F>(false), kHasEarlyOutput<F>},
-                        F::kKind,
-                        F::kNumSums,
-                        F::kNumFrozenSums,
-                        F::kNumCoefficients,
-                        TensorsOf<F>,
-                        Recenter<F>,
-                        StoreEmpty<F>,
-                        RunReference<F>,
-                        {}};
+  FormulaEntry entry = {
+      {name, F::kKind, F::kInputs, F::kOutputs, TileColumns<F>(true),
+       TileColumns<F>(false), kHasEarlyOutput<F>},
+      F::kNumSums,
+      F::kNumFrozenSums,
+      F::kNumCoefficients,
+      F::TensorsOf,
+      Recenter<F>,
+      StoreEmpty<F>,
+      {}};
   if constexpr (kHasEarlyOutput<F>) {
     using Second = typename F::SecondPass;
-    entry.early = {TensorsOf<typename F::FirstPass>,
+    entry.early = {F::FirstPass::TensorsOf,
                    IndexOf(static_cast<const Second*>(nullptr)),
                    F::SecondPassArgs, F::kEarlyInput};
   }

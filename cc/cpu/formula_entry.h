@@ -14,29 +14,19 @@
 
 namespace tf_bn_ops {
 
-// The tensors of a pass that have the shape of the view.
-struct CallTensors {
-  static constexpr int kMost = 4;
-  int inputs = 0, outputs = 0;
-  const void* in[kMost] = {};
-  void* out[kMost] = {};
-};
-
 // A formula of cc/core/formulas, whose functions these are.
 struct FormulaEntry {
   FormulaTraits traits;
-  FormulaKind kind;
   int num_sums, num_frozen_sums, num_coefficients;
-  CallTensors (*tensors)(const Call&);
+  Tensors (*tensors)(const Call&);
   // From sums around rounded centers to those around the centers.
   void (*recenter)(const Call&, int64_t c0, int64_t c1, const ChannelSums&);
   void (*store_empty)(const Call&);
-  void (*run_reference)(const Call&);
 
   // Where there is an early output: the tensors of the pass that stores it, the
   // formula that then applies, its call, and which of its inputs it is.
   struct EarlyOutput {
-    CallTensors (*tensors)(const Call&);
+    Tensors (*tensors)(const Call&);
     FormulaIndex second_pass;
     Call (*second_call)(const Call&);
     int input;

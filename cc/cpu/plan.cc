@@ -22,12 +22,8 @@ class Planner {
 
   Plan Make() {
     plan_.partition = MakePartition(view_);
-    if (elements_ == 0 || request_.reference) {
-      plan_.schedule =
-          elements_ == 0 ? Schedule::kSmallOutputs : Schedule::kReference;
-      plan_.schedule_why.reason =
-          elements_ == 0 ? Reason::kNoElements : Reason::kReference;
-      plan_.threads_why.reason = plan_.schedule_why.reason;
+    if (elements_ == 0) {
+      plan_.schedule_why = plan_.threads_why = {Reason::kNoElements};
       return std::move(plan_);
     }
     ExplainPartition();

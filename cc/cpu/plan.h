@@ -11,19 +11,30 @@
 #include <cstdint>
 #include <vector>
 
+#include "cc/core/call.h"
 #include "cc/core/dtype.h"
 #include "cc/core/partition.h"
 #include "cc/core/view.h"
-#include "cc/cpu/cache_sizes.h"
 #include "cc/cpu/isa/isa_kernels.h"
 #include "cc/cpu/plan_reasons.h"
 #include "cc/cpu/tuning.h"
 
 namespace tf_bn_ops {
 
+// Sizes of data caches. They steer scheduling and stores, never what is
+// computed.
+struct CacheSizes {
+  int64_t l2_bytes;   // Private to a core.
+  int64_t llc_bytes;  // Last level, shared by all cores; at most 32 MiB.
+};
+// Those of this machine, read from the system once per process
+// (cache_sizes.cc).
+const CacheSizes& MachineCacheSizes();
+
 // What a plan has to know of a formula (cc/core/formulas).
 struct FormulaTraits {
-  const char* name;     // Such as "batch_norm_grad".
+  const char* name;  // Such as "batch_norm_grad".
+  FormulaKind kind;
   int inputs, outputs;  // Tensors of view shape that the call has.
   // Columns of a tile whose running sums fit L1 (TileColumns), by mode.
   int64_t training_l1_columns, frozen_l1_columns;
@@ -49,14 +60,12 @@ struct PlanRequest {
   EarlyBuffer early_buffer = EarlyBuffer::kOwn;
   // An output begins at most kAliasBytes behind an input, modulo kPageBytes.
   bool page_offset_alias = false;
-  bool reference = false;  // The naive reference computes the call.
-  int threads = 1;         // That the executor offers, the caller's included.
+  int threads = 1;  // That the executor offers, the caller's included.
   CacheSizes caches = {};
 };
 
 enum class Schedule {
   kSmallOutputs,   // No elements: outputs of shape [channels] alone.
-  kReference,      // The naive reference.
   kFrozenOnePass,  // Frozen: one pass over all tiles sums and stores.
   kReduceOnly,     // Training without outputs of view shape: reduce all tiles.
   kChannelGroups,  // Training: both passes over one channel group at a time.

@@ -13,8 +13,6 @@ namespace tf_bn_ops {
   X(kNotApplicable, "not_applicable", "the schedule has no such thing")        \
   X(kNoElements, "no_elements",                                                \
     "the view has no elements: only outputs of shape [channels] are written")  \
-  X(kReference, "reference",                                                   \
-    "the naive reference computes the call on one thread, without tiles")      \
   X(kFoldedRows, "folded_rows",                                                \
     "rows of few columns: {found} outer indices are folded into one row, "     \
     "which holds all channels")                                                \

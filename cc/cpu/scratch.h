@@ -4,6 +4,12 @@
 #define TF_BN_OPS_CC_CPU_SCRATCH_H_
 
 #include <cstddef>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <vector>
+
+#include "cc/cpu/tuning.h"
 
 namespace tf_bn_ops {
 
@@ -13,8 +19,29 @@ namespace tf_bn_ops {
 // that it served.
 class ScopedScratch {
  public:
-  explicit ScopedScratch(size_t bytes);
-  ~ScopedScratch();
+  explicit ScopedScratch(size_t bytes) {
+    if (bytes == 0) return;
+    {
+      std::lock_guard<std::mutex> lock(Pool().mutex);
+      if (!Pool().free.empty()) {
+        buffer_ = Pool().free.back();
+        Pool().free.pop_back();
+      }
+    }
+    if (buffer_.bytes >= bytes) return;
+    std::free(buffer_.data);
+    buffer_.bytes = (bytes / kCacheLineBytes + 1) * kCacheLineBytes;
+    buffer_.data = std::aligned_alloc(kCacheLineBytes, buffer_.bytes);
+  }
+  ~ScopedScratch() {
+    if (buffer_.data == nullptr) return;
+    try {
+      std::lock_guard<std::mutex> lock(Pool().mutex);
+      Pool().free.push_back(buffer_);
+    } catch (const std::exception&) {
+      std::free(buffer_.data);
+    }
+  }
   ScopedScratch(const ScopedScratch&) = delete;
   ScopedScratch& operator=(const ScopedScratch&) = delete;
 
@@ -22,11 +49,20 @@ class ScopedScratch {
   void* data() const { return buffer_.data; }
 
  private:
-  friend class ScratchPool;
   struct Buffer {
     void* data = nullptr;
     size_t bytes = 0;
   };
+  struct FreeBuffers {
+    std::mutex mutex;
+    std::vector<Buffer> free;
+  };
+  static FreeBuffers& Pool() {
+    // Never destroyed: threads may outlive static objects.
+    static auto* const pool = new FreeBuffers;
+    return *pool;
+  }
+
   Buffer buffer_;
 };
 

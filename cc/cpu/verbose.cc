@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "cc/core/dtype.h"
-#include "cc/cpu/cache_sizes.h"
 #include "cc/cpu/dispatch.h"
+#include "cc/cpu/driver.h"
 #include "cc/cpu/plan_reasons.h"
 
 #ifndef TF_BN_OPS_VERSION
@@ -30,13 +30,13 @@ constexpr char kPrefix[] = "tf_bn_ops_verbose,v1,";
 
 // Names of the values of enumerations, in their order.
 constexpr const char* kDTypes[] = {
-#define X(name, text, code, storage, compute, fraction, exponent) text,
-    TFBN_FOR_EACH_DTYPE(X)
-#undef X
+#define TFBN_TEXT(unused, name, text, ...) text,
+    TFBN_FOR_EACH_DTYPE(TFBN_TEXT, )
+#undef TFBN_TEXT
 };
-constexpr const char* kSchedules[] = {"small_outputs",   "reference",
-                                      "frozen_one_pass", "reduce_only",
-                                      "channel_groups",  "two_passes"};
+constexpr const char* kSchedules[] = {"small_outputs", "frozen_one_pass",
+                                      "reduce_only", "channel_groups",
+                                      "two_passes"};
 constexpr const char* kPipelines[] = {"none", "direct", "packed"};
 constexpr const char* kStores[] = {"none", "temporal", "non_temporal"};
 constexpr const char* kPrefetches[] = {"none", "fixed_distance", "next_tile"};
@@ -73,28 +73,29 @@ std::string SentenceOf(const Why& why) {
   return sentence;
 }
 
-// A field of a plan; `why` is nullptr for those that follow from others.
-struct PlanField {
+// `why` is nullptr for what is no decision, or follows from others.
+struct Field {
   const char* name;
   std::string value;
-  const Why* why;
+  const Why* why = nullptr;
 };
+using Fields = std::vector<Field>;
 
-// All fields in a fixed order, the same ones for every plan. They point into
-// `plan`.
-std::vector<PlanField> FieldsOf(const Plan& plan) {
+// Those of a plan in a fixed order, the same ones for every plan. They point
+// into `plan`.
+Fields PlanFields(const PlanRequest& request, const Plan& plan) {
   const auto number = [](int64_t value) { return std::to_string(value); };
   const bool rows = plan.partition.kind == Partition::kRows;
   return {
       {"schedule", NameOf(plan.schedule, kSchedules), &plan.schedule_why},
       {"threads", number(plan.threads), &plan.threads_why},
       {"partition", rows ? "rows" : "segments", &plan.partition_why},
-      {"fold", number(plan.partition.fold), nullptr},
-      {"blocks", number(NumBlocks(plan.partition)), nullptr},
+      {"fold", number(plan.partition.fold)},
+      {"blocks", number(NumBlocks(plan.partition))},
       {"tile_channels", number(plan.tile_channels), &plan.tile_why},
-      {"tiles", number(plan.tiles), nullptr},
+      {"tiles", number(plan.tiles)},
       {"group_channels", number(plan.group_channels), &plan.group_why},
-      {"groups", number(plan.groups), nullptr},
+      {"groups", number(plan.groups)},
       {"tasks", number(plan.num_tasks), &plan.tasks_why},
       {"store", NameOf(plan.store_policy, kStores), &plan.store_why},
       {"first_prefetch", NameOf(plan.prefetch[0], kPrefetches),
@@ -102,13 +103,14 @@ std::vector<PlanField> FieldsOf(const Plan& plan) {
       {"second_prefetch", NameOf(plan.prefetch[1], kPrefetches),
        &plan.prefetch_why[1]},
       {"pipeline", NameOf(plan.pipeline, kPipelines), &plan.pipeline_why},
-      {"scratch_bytes", number(plan.scratch_bytes), nullptr},
+      {"scratch_bytes", number(plan.scratch_bytes)},
       {"early_output", plan.early_output ? "yes" : "no",
        &plan.early_output_why},
+      {"workspace_bytes",
+       number(static_cast<int64_t>(CpuWorkspaceBytes(
+           request.formula.kind, request.view, request.dtype)))},
   };
 }
-
-using Fields = std::vector<std::pair<const char*, std::string>>;
 
 // The implementations in front of the selected one, and why each was skipped.
 std::string Skipped(const Implementation* selected) {
@@ -157,16 +159,14 @@ Fields CallFields(const PlanRequest& request, const char* isa) {
   };
 }
 
-void Append(const char* name, const std::string& value, std::string* line) {
-  if (line->back() != ',') *line += ",";
-  *line += name;
-  *line += ":" + value;
-}
-
 std::string AsLine(const char* event, const Fields& fields) {
   std::string line = std::string(kPrefix) + event;
-  for (const auto& [name, value] : fields) Append(name, value, &line);
-  return line;
+  for (const auto& [name, value, why] : fields) {
+    line += std::string(",") + name + ":" + value;
+    if (why == nullptr) continue;
+    line += std::string(",") + name + "_reason:" + ReasonOf(*why).name;
+  }
+  return line + "\n";
 }
 
 // One write for each line. What cannot be written is lost: a call does not fail
@@ -176,12 +176,11 @@ void Write(const std::string& lines) {
       ::write(STDERR_FILENO, lines.data(), lines.size());
 }
 
-std::string Quoted(const std::string& text) { return "\"" + text + "\""; }
-
 std::string AsJson(const Fields& fields) {
   std::string json = "{";
-  for (const auto& [name, value] : fields) {
-    json += (json.size() > 1 ? ", " : "") + Quoted(name) + ": " + Quoted(value);
+  for (const auto& [name, value, why] : fields) {
+    json += json.size() > 1 ? ", \"" : "\"";
+    json += name + ("\": \"" + value) + "\"";
   }
   return json + "}";
 }
@@ -199,38 +198,32 @@ bool VerboseEnabled() {
 
 void PrintCall(const PlanRequest& request, const Plan& plan, const char* isa,
                double milliseconds) {
-  std::string line = AsLine("exec", CallFields(request, isa));
-  for (const PlanField& field : FieldsOf(plan)) {
-    Append(field.name, field.value, &line);
-    if (field.why == nullptr) continue;
-    Append((std::string(field.name) + "_reason").c_str(),
-           ReasonOf(*field.why).name, &line);
+  Fields fields = CallFields(request, isa);
+  for (Field& field : PlanFields(request, plan)) {
+    fields.push_back(std::move(field));
   }
   char time[32];
   std::snprintf(time, sizeof(time), "%.4f", milliseconds);
-  Append("time_ms", time, &line);
-  static const bool once = [] {
-    Write(AsLine("info", MachineFields()) + "\n");
-    return true;
-  }();
+  fields.push_back({"time_ms", time});
+  static const bool once = (Write(AsLine("info", MachineFields())), true);
   static_cast<void>(once);
-  Write(line + "\n");
+  Write(AsLine("exec", fields));
 }
 
 std::string PlanAsJson(const PlanRequest& request, const Plan& plan,
                        const char* isa) {
   std::string json = "{\"machine\": " + AsJson(MachineFields()) +
                      ", \"call\": " + AsJson(CallFields(request, isa)) +
-                     ", \"plan\": [";
-  bool first = true;
-  for (const PlanField& field : FieldsOf(plan)) {
-    Fields fields = {{"name", field.name}, {"value", field.value}};
-    if (field.why != nullptr) {
-      fields.emplace_back("reason", ReasonOf(*field.why).name);
-      fields.emplace_back("why", SentenceOf(*field.why));
+                     ", \"plan\": ";
+  const char* separator = "[";
+  for (const auto& [name, value, why] : PlanFields(request, plan)) {
+    Fields fields = {{"name", name}, {"value", value}};
+    if (why != nullptr) {
+      fields.push_back({"reason", ReasonOf(*why).name});
+      fields.push_back({"why", SentenceOf(*why)});
     }
-    json += (first ? "" : ", ") + AsJson(fields);
-    first = false;
+    json += separator + AsJson(fields);
+    separator = ", ";
   }
   return json + "]}";
 }

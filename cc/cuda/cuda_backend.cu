@@ -9,23 +9,6 @@
 #include "cc/cuda/launch_plan.h"
 
 namespace tf_bn_ops {
-namespace {
-
-// Enqueues a copy within device memory.
-class StreamCopy {
- public:
-  explicit StreamCopy(void* cuda_stream)
-      : cuda_stream_(static_cast<cudaStream_t>(cuda_stream)) {}
-  int operator()(void* to, const void* from, size_t bytes) const {
-    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice,
-                           cuda_stream_);
-  }
-
- private:
-  const cudaStream_t cuda_stream_;
-};
-
-}  // namespace
 
 size_t CudaWorkspaceBytes(FormulaKind formula, const View& view, DType dtype) {
   size_t bytes = 1;
@@ -50,7 +33,10 @@ int RunOnCuda(const Call& call, void* workspace, void* cuda_stream) {
         }
         return 0;
       },
-      StreamCopy(cuda_stream));
+      [&](void* to, const void* from, size_t bytes) -> int {
+        return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice,
+                               static_cast<cudaStream_t>(cuda_stream));
+      });
 }
 
 const char* CudaErrorMessage(int error) {

@@ -43,45 +43,35 @@ class DeviceBlock {
     f(static_cast<int>(threadIdx.x));
     __syncthreads();
   }
-  template <typename F>
-  __device__ __forceinline__ void LastPhase(const F& f) {
-    f(static_cast<int>(threadIdx.x));
-  }
 };
 
-template <typename Formula, typename T, bool kChannelsLast, int kSums,
-          bool kStores>
+template <typename P>
 __global__ void __launch_bounds__(kThreads, kMinBlocksPerMultiprocessor)
-    PassKernel(const __grid_constant__ KernelParams<Formula> params) {
-  __shared__
-      typename PassTraits<Formula, T, kChannelsLast, kSums, kStores>::Shared
-          shared;
+    PassKernel(const __grid_constant__ KernelParams params) {
+  __shared__ typename P::Shared shared;
   static_assert(sizeof(shared) <= kMaxSharedBytes,
                 "the sums of this formula need more slices");
   DeviceBlock block;
-  Pass<Formula, T, kChannelsLast, kSums, kStores>(params, block, &shared);
+  Pass<P>(params, block, &shared);
 }
 
 template <typename Formula, typename C>
 __global__ void __launch_bounds__(kThreads)
-    FinishKernel(const __grid_constant__ KernelParams<Formula> params) {
+    FinishKernel(const __grid_constant__ KernelParams params) {
   __shared__ FinishShared<Formula> shared;
   DeviceBlock block;
   Finish<Formula, C>(params, block, &shared);
 }
 
-class CudaLauncher {
- public:
-  explicit CudaLauncher(cudaStream_t cuda_stream) : cuda_stream_(cuda_stream) {}
+struct CudaLauncher {
+  cudaStream_t stream;
 
-  template <typename T, bool kChannelsLast, int kSums, bool kStores,
-            typename Formula>
-  int Pass(const KernelParams<Formula>& params) {
-    return Launch(PassKernel<Formula, T, kChannelsLast, kSums, kStores>, params,
-                  params.config.GridSize());
+  template <typename P>
+  int Pass(const KernelParams& params) {
+    return Launch(PassKernel<P>, params, params.config.GridSize());
   }
-  template <typename T, typename Formula>
-  int Finish(const KernelParams<Formula>& params) {
+  template <typename Formula, typename T>
+  int Finish(const KernelParams& params) {
     return Launch(FinishKernel<Formula, Compute<T>>, params,
                   FinishGridSize(params));
   }
@@ -92,25 +82,23 @@ class CudaLauncher {
     void* arguments[] = {&copy};
     return cudaLaunchKernel(reinterpret_cast<const void*>(kernel),
                             dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
-                            arguments, 0, cuda_stream_);
+                            arguments, 0, stream);
   }
-
- private:
-  const cudaStream_t cuda_stream_;
 };
 
 }  // namespace
 
 template <typename Formula>
 int LaunchFormulaOnCuda(const Call& call, void* workspace, void* cuda_stream) {
-  CudaLauncher launcher(static_cast<cudaStream_t>(cuda_stream));
+  CudaLauncher launcher{static_cast<cudaStream_t>(cuda_stream)};
   return LaunchFormula<Formula>(call, workspace, launcher);
 }
 
-#define TFBN_INSTANTIATE_CUDA(unused, Formula, name) \
-  template int LaunchFormulaOnCuda<Formula>(const Call&, void*, void*);
-
 }  // namespace cuda
 }  // namespace tf_bn_ops
+
+#define TFBN_INSTANTIATE_CUDA(unused, Formula, name)                     \
+  template int tf_bn_ops::cuda::LaunchFormulaOnCuda<tf_bn_ops::Formula>( \
+      const tf_bn_ops::Call&, void*, void*);
 
 #endif  // TF_BN_OPS_CC_CUDA_CUDA_LAUNCHER_H_

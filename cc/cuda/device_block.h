@@ -2,8 +2,8 @@
 // memory, and tree reduction.
 //
 // Kernels are sequences of phases, Block::ForEachThread(f): f(t) for every
-// thread t, then a barrier; Block::LastPhase(f) has none. Only shared memory
-// survives a phase, so that the host emulator can run the threads one by one.
+// thread t, then a barrier. Only shared memory survives a phase, so that the
+// host emulator can run the threads one by one.
 
 #ifndef TF_BN_OPS_CC_CUDA_DEVICE_BLOCK_H_
 #define TF_BN_OPS_CC_CUDA_DEVICE_BLOCK_H_
@@ -21,7 +21,7 @@ namespace {
 // address and constants; an element of padding spreads threads over the banks.
 template <typename T, bool kChannelsLast>
 TFBN_HD int IndexInTile(int x, int y, int e) {
-  return kChannelsLast ? x * (VectorTraits<T>::kVector + 1) + e : y;
+  return kChannelsLast ? x * (kVectorOf<T> + 1) + e : y;
 }
 // Elements of such an array.
 constexpr int kTileElements = kThreads + kRowThreads;
@@ -31,7 +31,7 @@ constexpr int kTileElements = kThreads + kRowThreads;
 template <typename T, bool kChannelsLast, typename F>
 TFBN_HD void ForColumnOfTile(const LaunchConfig& config, int64_t block, int t,
                              const F& f) {
-  constexpr int kVector = VectorTraits<T>::kVector;
+  constexpr int kVector = kVectorOf<T>;
   const int width =
       kChannelsLast ? config.threads_x * kVector : config.threads_y;
   const int64_t column = config.TileOf(block) * width + t;

@@ -32,8 +32,7 @@ TFBN_HD int FinishChannels(int64_t channels) {
   return n;
 }
 
-template <typename Formula>
-int64_t FinishGridSize(const KernelParams<Formula>& params) {
+inline int64_t FinishGridSize(const KernelParams& params) {
   return CeilDiv(params.args.view.channels,
                  FinishChannels(params.args.view.channels));
 }
@@ -61,7 +60,7 @@ TFBN_HD void LoadSums(const FinishShared<Formula>& shared, int t,
 // Coefficients and small outputs of channel `c` from its sums, those at index
 // `t`.
 template <typename Formula, typename C>
-TFBN_HD void FinishChannel(const KernelParams<Formula>& params, int64_t c,
+TFBN_HD void FinishChannel(const KernelParams& params, int64_t c,
                            FinishShared<Formula>* shared, int t) {
   const auto& args = params.args;
   if (params.config.elements == 0) {
@@ -124,7 +123,7 @@ TFBN_HD double SumOfEvery(const double* values, int64_t stride, int64_t first,
 // The total sums of the channels of a block from `first` on: channel first + t
 // has index t.
 template <typename Formula, typename Block>
-TFBN_HD void AddPartialSums(const KernelParams<Formula>& params, int64_t first,
+TFBN_HD void AddPartialSums(const KernelParams& params, int64_t first,
                             int width, Block& block,
                             FinishShared<Formula>* shared) {
   constexpr int kSums = Formula::kNumSums;
@@ -155,9 +154,8 @@ TFBN_HD void AddPartialSums(const KernelParams<Formula>& params, int64_t first,
 // Adds up channel `c` again, in double and by all threads, if its center turned
 // out to be far from its mean; its sums are those at index `at`.
 template <typename Formula, typename Block>
-TFBN_HD void AddFarChannel(const KernelParams<Formula>& params, int64_t c,
-                           int at, Block& block,
-                           FinishShared<Formula>* shared) {
+TFBN_HD void AddFarChannel(const KernelParams& params, int64_t c, int at,
+                           Block& block, FinishShared<Formula>* shared) {
   constexpr int kSums = Formula::kNumSums;
   const auto& args = params.args;
   const View& view = args.view;
@@ -199,7 +197,7 @@ TFBN_HD void AddFarChannel(const KernelParams<Formula>& params, int64_t c,
 
 // C is the compute type.
 template <typename Formula, typename C, typename Block>
-TFBN_HD void Finish(const KernelParams<Formula>& params, Block& block,
+TFBN_HD void Finish(const KernelParams& params, Block& block,
                     FinishShared<Formula>* shared) {
   const int width = FinishChannels(params.args.view.channels);
   const int64_t first = block.Index() * width;
@@ -214,7 +212,7 @@ TFBN_HD void Finish(const KernelParams<Formula>& params, Block& block,
       }
     }
   }
-  block.LastPhase([&](int t) {
+  block.ForEachThread([&](int t) {
     const int64_t c = first + t;
     if (t >= width || c >= params.args.view.channels) return;
     FinishChannel<Formula, C>(params, c, shared, t);

@@ -36,7 +36,7 @@ TFBN_HD int Opaque(int n) {
 template <typename T, bool kChannelsLast>
 class ThreadItems {
  public:
-  static constexpr int kVector = VectorTraits<T>::kVector;
+  static constexpr int kVector = kVectorOf<T>;
 
   TFBN_HD ThreadItems(const LaunchConfig& config, int64_t block, int thread)
       : config_(config) {
@@ -139,56 +139,27 @@ class ThreadItems {
   int stride_ = 0;  // Channels first: of the next item.
 };
 
-// Loads vectors of kCount tensors.
-template <typename T, int kCount>
-class VectorReader {
- public:
-  template <int kInputs>
-  TFBN_HD explicit VectorReader(const void* const (&in)[kInputs]) {
-    static_assert(kCount <= kInputs, "as many tensors as there are");
-    TFBN_UNROLL
-    for (int i = 0; i < kCount; ++i)
-      base_[i] = reinterpret_cast<uintptr_t>(in[i]);
-  }
+// Where the vector of a slot lies in a tensor.
+template <typename T>
+TFBN_HD uintptr_t AddressOf(const void* tensor, const VectorSlot& slot) {
+  return reinterpret_cast<uintptr_t>(tensor) +
+         static_cast<uintptr_t>(slot.element) * sizeof(T);
+}
 
-  // The vectors of the first `count` tensors, if `wanted`: aligned, and inside
-  // the tensors.
-  TFBN_HD void Load(const VectorSlot& slot, bool wanted, int count,
-                    Words (&to)[kCount]) const {
-    TFBN_UNROLL
-    for (int i = 0; i < kCount; ++i) {
-      to[i] = LoadWords(At(i, slot), wanted && i < count);
-    }
-  }
-
-  // The elements of the slot alone, at any address.
-  TFBN_HD void LoadOwned(const VectorSlot& slot, int count,
-                         Words (&to)[kCount]) const {
-    TFBN_UNROLL
-    for (int i = 0; i < kCount; ++i) {
-      if (i < count) to[i] = LoadElements<T>(At(i, slot), slot.begin, slot.end);
-    }
-  }
-
- private:
-  TFBN_HD uintptr_t At(int i, const VectorSlot& slot) const {
-    return base_[i] + static_cast<uintptr_t>(slot.element) * sizeof(T);
-  }
-
-  uintptr_t base_[kCount];
-};
-
-// Loads the vectors of the next kItems items, all of them before the first is
-// used. kWhole: they are whole, or absent, and aligned. Otherwise those that
-// reach beyond the tensors, are misaligned, or, in place, would read elements
-// that another thread writes, are loaded element by element.
-template <bool kWhole, int kItems, typename T, bool kChannelsLast, int kCount>
-TFBN_HD void LoadItems(const VectorReader<T, kCount>& reader, int count,
+// Loads the vectors of the next kItems items from the first `count` of `in`,
+// all of them before the first is used. kWhole: they are whole, or absent, and
+// aligned. Otherwise those that reach beyond the tensors, are misaligned, or,
+// in place, would read elements that another thread writes, are loaded element
+// by element.
+template <bool kWhole, int kItems, typename T, bool kChannelsLast, int kCount,
+          int kInputs>
+TFBN_HD void LoadItems(const void* const (&in)[kInputs], int count,
                        int64_t elements, bool aligned, bool in_place,
                        ThreadItems<T, kChannelsLast>* items,
                        VectorSlot (&slot)[kItems],
                        Words (&words)[kItems][kCount]) {
-  constexpr int kVector = VectorTraits<T>::kVector;
+  static_assert(kCount <= kInputs, "as many tensors as there are");
+  constexpr int kVector = kVectorOf<T>;
   bool by_element[kItems];
   TFBN_UNROLL
   for (int u = 0; u < kItems; ++u) {
@@ -196,12 +167,23 @@ TFBN_HD void LoadItems(const VectorReader<T, kCount>& reader, int count,
     const bool partial = slot[u].begin > 0 || slot[u].end < kVector;
     by_element[u] = !kWhole && (!aligned || (partial && in_place) ||
                                 slot[u].element + kVector > elements);
-    reader.Load(slot[u], slot[u].Present() && !by_element[u], count, words[u]);
+    const bool wanted = slot[u].Present() && !by_element[u];
+    TFBN_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      words[u][i] =
+          LoadWords(AddressOf<T>(in[i], slot[u]), wanted && i < count);
+    }
   }
   if constexpr (!kWhole) {
     TFBN_UNROLL
     for (int u = 0; u < kItems; ++u) {
-      if (by_element[u]) reader.LoadOwned(slot[u], count, words[u]);
+      TFBN_UNROLL
+      for (int i = 0; i < kCount; ++i) {
+        if (by_element[u] && i < count) {
+          words[u][i] = LoadElements<T>(AddressOf<T>(in[i], slot[u]),
+                                        slot[u].begin, slot[u].end);
+        }
+      }
     }
   }
 }

@@ -1,11 +1,11 @@
 // The pass kernel: reads the tensors once, and computes partial sums, outputs
 // of view shape, or both.
 //
-//   reduce in training         Pass<Formula, kNumSums, false>
-//   apply in training          Pass<Formula, 0, true>, with the coefficients of
-//                              the finish kernel
-//   fixed statistics           Pass<Formula, kNumFrozenSums, true>, whose
-//                              coefficients follow from the arguments alone
+//   reduce in training         kNumSums, no stores
+//   apply in training          no sums, with the coefficients of the finish
+//                              kernel
+//   fixed statistics           kNumFrozenSums and stores, whose coefficients
+//                              follow from the arguments alone
 //
 // A thread loads a batch of items before it uses the first. Sums are two-level
 // sums (cc/core/two_level_sum.h): the terms of a column in a batch, or of a
@@ -47,12 +47,18 @@ constexpr int BatchItems(int tensors, bool sums_and_stores) {
 }
 static_assert(BatchItems(1, true) <= kTwoLevelChain, "a chain spans a batch");
 
-// The constants of a pass, and the shared memory of a block.
-template <typename Formula, typename T, bool kChannelsLast, int kSums,
-          bool kStores>
-struct PassTraits {
+// What a pass does (its results in training, or with fixed statistics, are an
+// argument), its constants, and the shared memory of a block.
+template <typename F, typename T, bool kIsChannelsLast, int kNumSums,
+          bool kHasStores>
+struct PassOf {
+  using Formula = F;
+  using Element = T;
   using C = Compute<T>;
-  static constexpr int kVector = VectorTraits<T>::kVector;
+  static constexpr bool kChannelsLast = kIsChannelsLast;
+  static constexpr int kSums = kNumSums;
+  static constexpr bool kStores = kHasStores;
+  static constexpr int kVector = kVectorOf<T>;
   // A thread sums every column of its slice, or its channel.
   static constexpr int kSlices = kChannelsLast && kSums > 0
                                      ? SlicesOf(kVector, kSums)
@@ -83,6 +89,9 @@ struct PassTraits {
                                     : int{Formula::kFirstMaskCoefficient};
   static constexpr int kCoefficients = Formula::kNumCoefficients - kFirst;
   static constexpr int kKnown = kCoefficients + (kSums > 0 ? 1 : 0);
+  // Whether a thread keeps that in registers.
+  static constexpr bool kHolds = kColumns * kKnown * int{sizeof(C) / 4} <=
+                                 (kSums == 0 ? kMaxHeld : kMaxHeldBesideSums);
 
   struct Shared {
     double sums[kSums > 0 ? kSums* kColumns : 1][kThreads];
@@ -93,19 +102,18 @@ struct PassTraits {
 // Puts what is known of the columns of the tile into shared memory, once per
 // column: the coefficients' square root and division in double are too slow to
 // repeat in every thread.
-template <typename Formula, typename Traits, bool kChannelsLast, int kSums,
-          bool kStores, typename T, typename Block>
-TFBN_HD void LoadKnown(const KernelParams<Formula>& params, int64_t block_index,
-                       Block& block, typename Traits::Shared* shared) {
-  using C = Compute<T>;
-  constexpr int kFirst = Traits::kFirst;
+template <typename P, typename Block>
+TFBN_HD void LoadKnown(const KernelParams& params, int64_t block_index,
+                       Block& block, typename P::Shared* shared) {
+  using Formula = typename P::Formula;
+  using C = typename P::C;
   auto args = params.args;
-  if (kSums > 0 && kStores) args.is_training = false;  // A constant.
+  if (P::kSums > 0 && P::kStores) args.is_training = false;  // A constant.
   block.ForEachThread([&](int t) {
-    ForColumnOfTile<T, kChannelsLast>(
+    ForColumnOfTile<typename P::Element, P::kChannelsLast>(
         params.config, block_index, t, [&](int64_t c, int at) {
           C k[Formula::kNumCoefficients];
-          if constexpr (kSums == 0) {
+          if constexpr (P::kSums == 0) {
             const C* const from = static_cast<const C*>(params.coefficients);
             TFBN_UNROLL
             for (int i = 0; i < Formula::kNumCoefficients; ++i) {
@@ -115,17 +123,17 @@ TFBN_HD void LoadKnown(const KernelParams<Formula>& params, int64_t block_index,
             }
           } else {
             const double center = CenterAt(Formula::CentersOf(args), c);
-            shared->known[Traits::kCoefficients][at] =
+            shared->known[P::kCoefficients][at] =
                 static_cast<C>(ChainCenter(args.dtype, center));
-            if constexpr (kStores) {
+            if constexpr (P::kStores) {
               const double no_sums[Formula::kNumSums] = {};
               Formula::Finish(args, c, center, no_sums, k);
             }
             if constexpr (kHasMask<Formula>) Formula::FinishMask(args, c, k);
           }
           TFBN_UNROLL
-          for (int i = 0; i < Traits::kCoefficients; ++i) {
-            shared->known[i][at] = k[kFirst + i];
+          for (int i = 0; i < P::kCoefficients; ++i) {
+            shared->known[i][at] = k[P::kFirst + i];
           }
         });
   });
@@ -134,85 +142,83 @@ TFBN_HD void LoadKnown(const KernelParams<Formula>& params, int64_t block_index,
 // What is known of the columns of a thread. Few numbers are kept in registers;
 // many are read from shared memory for every element, or the registers that
 // loads need would be occupied.
-template <typename Formula, typename Traits, bool kChannelsLast, typename T,
-          int kMaxRegisters>
+template <typename P>
 class KnownOfThread {
  public:
-  using C = Compute<T>;
-  static constexpr bool kInRegisters =
-      Traits::kColumns * Traits::kKnown * int{sizeof(C) / 4} <= kMaxRegisters;
+  using C = typename P::C;
 
   // `first`: the element of the vector that the thread's slice begins with.
-  TFBN_HD KnownOfThread(const typename Traits::Shared& shared, int x, int y,
+  TFBN_HD KnownOfThread(const typename P::Shared& shared, int x, int y,
                         int first)
-      : shared_(shared.known), at_(IndexInTile<T, kChannelsLast>(x, y, first)) {
-    if constexpr (kInRegisters) {
+      : shared_(shared.known),
+        at_(IndexInTile<typename P::Element, P::kChannelsLast>(x, y, first)) {
+    if constexpr (P::kHolds) {
       TFBN_UNROLL
-      for (int e = 0; e < Traits::kColumns; ++e) {
+      for (int e = 0; e < P::kColumns; ++e) {
         TFBN_UNROLL
-        for (int i = 0; i < Traits::kKnown; ++i)
-          held_[e][i] = shared_[i][at_ + e];
+        for (int i = 0; i < P::kKnown; ++i) held_[e][i] = shared_[i][at_ + e];
       }
     }
   }
 
   // Coefficients from kFirst on of element `e` of the slice; the others stay.
-  TFBN_HD void Load(int e, C (&k)[Formula::kNumCoefficients]) const {
+  TFBN_HD void Load(int e, C (&k)[P::Formula::kNumCoefficients]) const {
     TFBN_UNROLL
-    for (int i = 0; i < Traits::kCoefficients; ++i) {
-      k[Traits::kFirst + i] = Get(e, i);
-    }
+    for (int i = 0; i < P::kCoefficients; ++i) k[P::kFirst + i] = Get(e, i);
   }
-  TFBN_HD C Center(int e) const { return Get(e, Traits::kCoefficients); }
+  TFBN_HD C Center(int e) const { return Get(e, P::kCoefficients); }
 
  private:
   TFBN_HD C Get(int e, int i) const {
-    const int column = kChannelsLast ? e : 0;
+    const int column = P::kChannelsLast ? e : 0;
     // Volatile: the compiler would load all of them before the loop.
-    return kInRegisters
+    return P::kHolds
                ? held_[column][i]
                : *static_cast<const volatile C*>(&shared_[i][at_ + column]);
   }
 
   const C (*const shared_)[kTileElements];
   const int at_;
-  C held_[kInRegisters ? Traits::kColumns : 1][Traits::kKnown];
+  C held_[P::kHolds ? P::kColumns : 1][P::kKnown];
 };
 
 // The inputs of one element.
-template <typename Formula, typename T, int kCount>
-TFBN_HD void LoadElement(const Words (&in)[kCount], int e,
-                         Compute<T> (&to)[Formula::kInputs]) {
+template <typename P>
+TFBN_HD void LoadElement(const Words (&in)[P::kCount], int e,
+                         typename P::C (&to)[P::Formula::kInputs]) {
+  using C = typename P::C;
   TFBN_UNROLL
-  for (int i = 0; i < Formula::kInputs; ++i) {
-    to[i] = i < kCount
-                ? static_cast<Compute<T>>(ToDouble(ElementOf<T>(in[i], e)))
-                : Compute<T>(0);
+  for (int i = 0; i < P::Formula::kInputs; ++i) {
+    to[i] =
+        i < P::kCount
+            ? static_cast<C>(ToDouble(ElementOf<typename P::Element>(in[i], e)))
+            : C{0};
   }
 }
 
 // Adds the terms of the thread's elements of one vector to `sums`, in V.
-template <typename Formula, typename Traits, bool kChannelsLast, bool kWhole,
-          typename T, typename V, typename Known, int kCount, int kColumns,
-          int kSums>
-TFBN_HD void AddTerms(const Words (&in)[kCount], int begin, int end,
-                      const Known& known, V (&sums)[kColumns][kSums]) {
+template <typename P, bool kWhole, typename V>
+TFBN_HD void AddTerms(const Words (&in)[P::kCount], int begin, int end,
+                      const KnownOfThread<P>& known,
+                      V (&sums)[P::kColumns][P::kSums]) {
+  using Formula = typename P::Formula;
   TFBN_UNROLL
-  for (int e = 0; e < Traits::kElements; ++e) {
+  for (int e = 0; e < P::kElements; ++e) {
     if (!kWhole && (e < begin || e >= end)) continue;
-    Compute<T> values[Formula::kInputs];
-    LoadElement<Formula, T>(in, e, values);
+    typename P::C values[Formula::kInputs];
+    LoadElement<P>(in, e, values);
     if constexpr (kHasMask<Formula>) {
-      Compute<T> k[Formula::kNumCoefficients];
+      typename P::C k[Formula::kNumCoefficients];
       known.Load(e, k);
       Formula::Mask(values, k);
     }
     V wide[Formula::kInputs];
     TFBN_UNROLL
-    for (int i = 0; i < Formula::kInputs; ++i)
+    for (int i = 0; i < Formula::kInputs; ++i) {
       wide[i] = static_cast<V>(values[i]);
+    }
     Formula::Accumulate(wide, static_cast<V>(known.Center(e)),
-                        sums[kChannelsLast ? e : 0]);
+                        sums[P::kChannelsLast ? e : 0]);
   }
 }
 
@@ -233,16 +239,16 @@ TFBN_HD Words SliceOf(const Words& v, int slice) {
 }
 
 // The results of one vector of every input.
-template <typename Formula, typename T, bool kTraining, int kCount,
-          typename Known>
+template <typename P, bool kTraining>
 TFBN_HD void ComputeVector(
-    const Words (&in)[kCount], const Known& known,
-    Compute<T> (&result)[Formula::kOutputs][VectorTraits<T>::kVector]) {
+    const Words (&in)[P::kCount], const KnownOfThread<P>& known,
+    typename P::C (&result)[P::Formula::kOutputs][P::kVector]) {
+  using Formula = typename P::Formula;
   TFBN_UNROLL
-  for (int e = 0; e < VectorTraits<T>::kVector; ++e) {
-    Compute<T> from[Formula::kInputs], to[Formula::kOutputs];
-    LoadElement<Formula, T>(in, e, from);
-    Compute<T> k[Formula::kNumCoefficients];
+  for (int e = 0; e < P::kVector; ++e) {
+    typename P::C from[Formula::kInputs], to[Formula::kOutputs];
+    LoadElement<P>(in, e, from);
+    typename P::C k[Formula::kNumCoefficients];
     known.Load(e, k);
     Formula::template Element<kTraining>(from, k, to);
     TFBN_UNROLL
@@ -252,30 +258,27 @@ TFBN_HD void ComputeVector(
 
 // The pass of one thread. The sum of chain s of column e of thread t is
 // shared.sums[s * kColumns + e][t].
-template <typename Formula, typename T, bool kChannelsLast, int kSums,
-          bool kStores>
+template <typename P>
 class ThreadPass {
  public:
-  using Traits = PassTraits<Formula, T, kChannelsLast, kSums, kStores>;
-  using Items = ThreadItems<T, kChannelsLast>;
-  using Known = KnownOfThread<Formula, Traits, kChannelsLast, T,
-                              kSums == 0 ? kMaxHeld : kMaxHeldBesideSums>;
-  static constexpr int kColumns = Traits::kColumns;
-  static constexpr int kCount = Traits::kCount;
-  static constexpr int kBatch = Traits::kBatch;
+  using Formula = typename P::Formula;
+  using T = typename P::Element;
+  using C = typename P::C;
+  using Items = ThreadItems<T, P::kChannelsLast>;
+  static constexpr int kColumns = P::kColumns, kSums = P::kSums;
+  static constexpr int kCount = P::kCount, kBatch = P::kBatch;
 
-  TFBN_HD ThreadPass(const KernelParams<Formula>& params, const Items& items,
-                     int thread, typename Traits::Shared* shared)
+  TFBN_HD ThreadPass(const KernelParams& params, const Items& items, int thread,
+                     typename P::Shared* shared)
       : params_(params),
         shared_(*shared),
         thread_(thread),
-        slice_(Traits::kSlices > 1 ? items.y() : 0),
+        slice_(P::kSlices > 1 ? items.y() : 0),
         // A pass without sums may be one of training.
         training_(kSums == 0 && !kIsFrozenOnly<Formula> &&
                   params.args.is_training),
         known_(*shared, items.x(), items.y(), slice_ * kColumns),
-        tensors_(Formula::TensorsOf(params.args)),
-        reader_(tensors_.in) {
+        tensors_(Formula::TensorsOf(params.args)) {
     TFBN_UNROLL
     for (int i = 0; i < kSums * kColumns; ++i) shared_.sums[i][thread_] = 0;
   }
@@ -285,18 +288,18 @@ class ThreadPass {
   TFBN_HD void Batch(Items* items) {
     VectorSlot slot[kBatch];
     Words in[kBatch][kCount];
-    const int count = kStores && kSums == 0 && !training_
+    const int count = P::kStores && kSums == 0 && !training_
                           ? int{Formula::kNumFrozenInputs}
                           : kCount;
-    LoadItems<kWhole>(reader_, count, params_.config.elements, params_.aligned,
-                      params_.in_place, items, slot, in);
+    LoadItems<kWhole>(tensors_.in, count, params_.config.elements,
+                      params_.aligned, params_.in_place, items, slot, in);
     if constexpr (kSums > 0) {
       TFBN_UNROLL
-      for (int u = 0; u < kBatch; u += Traits::kChain) {
+      for (int u = 0; u < kBatch; u += P::kChain) {
         AddChain<kWhole>(&slot[u], &in[u]);
       }
     }
-    if constexpr (kStores) {
+    if constexpr (P::kStores) {
       TFBN_UNROLL
       for (int u = 0; u < kBatch; ++u) {
         if (slot[u].Present()) Store<kWhole>(slot[u], in[u]);
@@ -307,9 +310,9 @@ class ThreadPass {
  private:
   template <bool kWhole>
   TFBN_HD void AddChain(const VectorSlot* slot, const Words (*in)[kCount]) {
-    Compute<T> chain[kColumns][kSums] = {};
+    C chain[kColumns][kSums] = {};
     AddItems<kWhole>(slot, in, chain);
-    if constexpr (Traits::kMayOverflow) {
+    if constexpr (P::kMayOverflow) {
       float range = 0;
       TFBN_UNROLL
       for (int i = 0; i < kSums * kColumns; ++i) {
@@ -330,16 +333,16 @@ class ThreadPass {
   TFBN_HD void AddItems(const VectorSlot* slot, const Words (*in)[kCount],
                         V (&chain)[kColumns][kSums]) {
     TFBN_UNROLL
-    for (int u = 0; u < Traits::kChain; ++u) {
+    for (int u = 0; u < P::kChain; ++u) {
       if (!slot[u].Present()) continue;
       Words slice[kCount];
       TFBN_UNROLL
       for (int i = 0; i < kCount; ++i) {
-        slice[i] = SliceOf<Traits::kSlices>(in[u][i], slice_);
+        slice[i] = SliceOf<P::kSlices>(in[u][i], slice_);
       }
       const int first = slice_ * kColumns;
-      AddTerms<Formula, Traits, kChannelsLast, kWhole, T>(
-          slice, slot[u].begin - first, slot[u].end - first, known_, chain);
+      AddTerms<P, kWhole>(slice, slot[u].begin - first, slot[u].end - first,
+                          known_, chain);
     }
   }
 
@@ -366,17 +369,16 @@ class ThreadPass {
 
   template <bool kWhole>
   TFBN_HD void Store(const VectorSlot& slot, const Words (&in)[kCount]) {
-    Compute<T> result[Formula::kOutputs][VectorTraits<T>::kVector];
+    C result[Formula::kOutputs][P::kVector];
     // Around the elements, so that each of them needs no branch.
     if (!kIsFrozenOnly<Formula> && training_) {
-      ComputeVector<Formula, T, !kIsFrozenOnly<Formula>>(in, known_, result);
+      ComputeVector<P, !kIsFrozenOnly<Formula>>(in, known_, result);
     } else {
-      ComputeVector<Formula, T, false>(in, known_, result);
+      ComputeVector<P, false>(in, known_, result);
     }
     TFBN_UNROLL
     for (int o = 0; o < Formula::kOutputs; ++o) {
-      const uintptr_t to = reinterpret_cast<uintptr_t>(tensors_.out[o]) +
-                           static_cast<uintptr_t>(slot.element) * sizeof(T);
+      const uintptr_t to = AddressOf<T>(tensors_.out[o], slot);
       const Words words = RoundToWords<T>(result[o]);
       if (kWhole) {
         StoreWords(to, words);
@@ -386,42 +388,40 @@ class ThreadPass {
     }
   }
 
-  const KernelParams<Formula>& params_;
-  typename Traits::Shared& shared_;
+  const KernelParams& params_;
+  typename P::Shared& shared_;
   const int thread_, slice_;
   const bool training_;
-  const Known known_;
-  const Tensors<Formula::kInputs, Formula::kOutputs> tensors_;
-  const VectorReader<T, kCount> reader_;
+  const KnownOfThread<P> known_;
+  const Tensors tensors_;
 };
 
 // Adds up the sums of the block, and stores one per column or channel and sum.
-template <typename Formula, typename T, bool kChannelsLast, int kSums,
-          bool kStores, typename Block, typename Shared>
-TFBN_HD void StorePartialSums(const KernelParams<Formula>& params, Block& block,
-                              Shared* shared) {
-  using Traits = PassTraits<Formula, T, kChannelsLast, kSums, kStores>;
-  constexpr int kColumns = Traits::kColumns;
+template <typename P, typename Block>
+TFBN_HD void StorePartialSums(const KernelParams& params, Block& block,
+                              typename P::Shared* shared) {
+  constexpr int kColumns = P::kColumns, kSums = P::kSums;
   const LaunchConfig& config = params.config;
   const int threads_x = config.threads_x;
   const int threads_xy = threads_x * config.threads_y;
   TreeReduce<kSums * kColumns>(block, shared->sums, config.threads_z,
                                threads_xy, threads_xy * config.threads_z,
                                [=](int t) { return t / threads_xy; });
-  if (!kChannelsLast) {
+  if (!P::kChannelsLast) {
     TreeReduce<kSums * kColumns>(block, shared->sums, threads_x, 1, threads_xy,
                                  [=](int t) { return t % threads_x; });
   }
-  block.LastPhase([&](int t) {
-    const ThreadItems<T, kChannelsLast> thread(config, block.Index(), t);
+  block.ForEachThread([&](int t) {
+    const ThreadItems<typename P::Element, P::kChannelsLast> thread(
+        config, block.Index(), t);
     if (!thread.Active() || thread.z() != 0 ||
-        (!kChannelsLast && thread.x() != 0)) {
+        (!P::kChannelsLast && thread.x() != 0)) {
       return;
     }
     const int64_t split = config.SplitOf(block.Index());
     TFBN_UNROLL
     for (int e = 0; e < kColumns; ++e) {
-      const int slice = Traits::kSlices > 1 ? thread.y() : 0;
+      const int slice = P::kSlices > 1 ? thread.y() : 0;
       const int64_t column = thread.Column(slice * kColumns + e);
       TFBN_UNROLL
       for (int s = 0; s < kSums; ++s) {
@@ -434,38 +434,27 @@ TFBN_HD void StorePartialSums(const KernelParams<Formula>& params, Block& block,
 
 // Blocks that only store run in reverse order, so that the first ones read what
 // the reduction read last and L2 still holds.
-template <typename Formula, typename T, bool kChannelsLast, int kSums,
-          bool kStores, typename Block>
-TFBN_HD void Pass(const KernelParams<Formula>& params, Block& block,
-                  typename PassTraits<Formula, T, kChannelsLast, kSums,
-                                      kStores>::Shared* shared) {
-  using Traits = PassTraits<Formula, T, kChannelsLast, kSums, kStores>;
+template <typename P, typename Block>
+TFBN_HD void Pass(const KernelParams& params, Block& block,
+                  typename P::Shared* shared) {
   const LaunchConfig& config = params.config;
   const int64_t index =
-      kSums > 0 ? block.Index() : config.GridSize() - 1 - block.Index();
-  LoadKnown<Formula, Traits, kChannelsLast, kSums, kStores, T>(params, index,
-                                                               block, shared);
-  const auto run = [&](int t) {
-    ThreadItems<T, kChannelsLast> items(config, index, t);
-    ThreadPass<Formula, T, kChannelsLast, kSums, kStores> pass(params, items, t,
-                                                               shared);
+      P::kSums > 0 ? block.Index() : config.GridSize() - 1 - block.Index();
+  LoadKnown<P>(params, index, block, shared);
+  block.ForEachThread([&](int t) {
+    typename ThreadPass<P>::Items items(config, index, t);
+    ThreadPass<P> pass(params, items, t, shared);
     if (!items.Active()) return;
     TFBN_NO_UNROLL
     while (!items.Done()) {
-      if (params.aligned && items.AreWhole(Traits::kBatch)) {
+      if (params.aligned && items.AreWhole(P::kBatch)) {
         pass.template Batch<true>(&items);
       } else {
         pass.template Batch<false>(&items);
       }
     }
-  };
-  if constexpr (kSums > 0) {
-    block.ForEachThread(run);
-    StorePartialSums<Formula, T, kChannelsLast, kSums, kStores>(params, block,
-                                                                shared);
-  } else {
-    block.LastPhase(run);
-  }
+  });
+  if constexpr (P::kSums > 0) StorePartialSums<P>(params, block, shared);
 }
 
 }  // namespace

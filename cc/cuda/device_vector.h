@@ -21,14 +21,13 @@ namespace tf_bn_ops {
 namespace cuda {
 namespace {
 
+// Elements of a vector, V.
 template <typename T>
-struct VectorTraits {
-  static constexpr int kVector = kVectorBytes / sizeof(T);  // Elements, V.
-};
+constexpr int kVectorOf = kVectorBytes / sizeof(T);
 
 // The type that outputs of view shape are evaluated in.
 template <typename T>
-using Compute = typename ComputeOf<T>::Type;
+using Compute = ComputeOf<T>;
 
 TFBN_HD unsigned MisalignedBytes(uintptr_t p) {
   return static_cast<unsigned>(p % kVectorBytes);
@@ -61,20 +60,16 @@ TFBN_HD Words LoadWords(uintptr_t from, bool wanted) {
 
 TFBN_HD void StoreWords(uintptr_t to, const Words& words) {
 #if defined(__CUDA_ARCH__)
-  *reinterpret_cast<uint4*>(to) =
-      make_uint4(words.word[0], words.word[1], words.word[2], words.word[3]);
+  // Of a uint4 whose words are floats nvcc makes four stores.
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(
+                   __cvta_generic_to_global(reinterpret_cast<const void*>(to))),
+               "r"(words.word[0]), "r"(words.word[1]), "r"(words.word[2]),
+               "r"(words.word[3])
+               : "memory");
 #else
   if (MisalignedBytes(to) != 0) __builtin_trap();
   *reinterpret_cast<Words*>(to) = words;
 #endif
-}
-
-template <typename To, typename From>
-TFBN_HD To BitCast(const From& from) {
-  static_assert(sizeof(To) == sizeof(From), "bits of the same size");
-  To to;
-  std::memcpy(&to, &from, sizeof(to));
-  return to;
 }
 
 // An unsigned integer of the size of T.
@@ -121,23 +116,18 @@ TFBN_HD void PutElement(T value, int e, Words* w) {
 // The vector of some results, rounded to T as by FromDouble; devices round two
 // to half or bfloat16 in one instruction.
 template <typename T>
-TFBN_HD Words RoundToWords(const Compute<T> (&from)[VectorTraits<T>::kVector]) {
+TFBN_HD Words RoundToWords(const Compute<T> (&from)[kVectorOf<T>]) {
   Words w = {};
   TFBN_UNROLL
-  for (int e = 0; e < VectorTraits<T>::kVector; ++e) {
+  for (int e = 0; e < kVectorOf<T>; ++e) {
 #if defined(__CUDA_ARCH__)
-    if constexpr (std::is_same_v<T, Float16>) {
-      if (e % 2 == 0) {
-        w.word[e / 2] =
-            BitCast<uint32_t>(__floats2half2_rn(from[e], from[e + 1]));
-      }
-      continue;
-    }
-    if constexpr (std::is_same_v<T, Bfloat16>) {
-      if (e % 2 == 0) {
-        w.word[e / 2] =
-            BitCast<uint32_t>(__floats2bfloat162_rn(from[e], from[e + 1]));
-      }
+    if constexpr (sizeof(T) == 2) {
+      if (e % 2 > 0) continue;
+      const float first = from[e], second = from[e + 1];
+      w.word[e / 2] =
+          std::is_same_v<T, Float16>
+              ? BitCast<uint32_t>(__floats2half2_rn(first, second))
+              : BitCast<uint32_t>(__floats2bfloat162_rn(first, second));
       continue;
     }
 #endif
@@ -179,7 +169,7 @@ TFBN_HD Bits LoadBits(uintptr_t from, bool wanted) {
 // nothing that does not belong to the thread.
 template <typename T>
 TFBN_HD Words LoadElements(uintptr_t from, int begin, int end) {
-  constexpr int kVector = VectorTraits<T>::kVector;
+  constexpr int kVector = kVectorOf<T>;
   BitsOf<T> bits[kVector];
   TFBN_UNROLL
   for (int e = 0; e < kVector; ++e) {
@@ -194,7 +184,7 @@ TFBN_HD Words LoadElements(uintptr_t from, int begin, int end) {
 // Stores elements [begin, end) of `w` at `to`.
 template <typename T>
 TFBN_HD void StoreElements(const Words& w, uintptr_t to, int begin, int end) {
-  constexpr int kVector = VectorTraits<T>::kVector;
+  constexpr int kVector = kVectorOf<T>;
   if (MisalignedBytes(to) == 0 && begin <= 0 && end >= kVector) {
     StoreWords(to, w);
     return;

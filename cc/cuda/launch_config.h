@@ -28,6 +28,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cc/core/call.h"
 #include "cc/core/host_device.h"
 #include "cc/core/view.h"
 
@@ -159,9 +160,8 @@ constexpr int SlicesOf(int vector, int sums) {
 }
 
 // The parameters of a kernel.
-template <typename Formula>
 struct KernelParams {
-  typename Formula::Args args;
+  Call args;
   LaunchConfig config;
   double* partial_sums = nullptr;  // [kNumSums][splits][Columns()]
   void* coefficients = nullptr;  // [kNumCoefficients][channels], compute type.

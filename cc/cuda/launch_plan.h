@@ -2,11 +2,10 @@
 // them. Who launches them (the CUDA runtime, or the host emulator) passes a
 // Launcher:
 //
-//   template <typename T, bool kChannelsLast, int kSums, bool kStores,
-//             typename Formula>
-//   int Pass(const KernelParams<Formula>&);
-//   template <typename T, typename Formula>
-//   int Finish(const KernelParams<Formula>&);
+//   template <typename PassOf>
+//   int Pass(const KernelParams&);
+//   template <typename Formula, typename T>
+//   int Finish(const KernelParams&);
 //
 // each of which returns 0, or an error that ends the call.
 //
@@ -22,7 +21,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 
 #include "cc/core/dtype.h"
 #include "cc/core/formulas/formula.h"
@@ -42,79 +40,53 @@ int SumsOf(bool is_training) {
   return is_training ? int{Formula::kNumSums} : int{Formula::kNumFrozenSums};
 }
 
-template <typename Formula>
-LaunchConfig ReduceConfig(const View& view, DType dtype, bool is_training) {
+// Of a reduction to `sums` sums of a channel.
+inline LaunchConfig ReduceConfig(const View& view, DType dtype, int sums) {
   const int vector = kVectorBytes / static_cast<int>(SizeOf(dtype));
-  return MakeLaunchConfig(view, vector,
-                          SlicesOf(vector, SumsOf<Formula>(is_training)));
+  return MakeLaunchConfig(view, vector, SlicesOf(vector, sums));
 }
 
-template <typename Formula>
-int64_t NumPartialSums(const LaunchConfig& config, bool is_training) {
-  return config.elements == 0
-             ? 0
-             : SumsOf<Formula>(is_training) * config.splits * config.Columns();
+inline int64_t NumPartialSums(const LaunchConfig& config, int sums) {
+  return config.elements == 0 ? 0 : sums * config.splits * config.Columns();
 }
 
 // Partial sums and coefficients; the latter as doubles, whatever the type.
 template <typename Formula>
 size_t WorkspaceBytes(const View& view, DType dtype) {
   int64_t sums = 0;
-  for (const bool is_training : {true, false}) {
-    const LaunchConfig config = ReduceConfig<Formula>(view, dtype, is_training);
-    sums = std::max(sums, NumPartialSums<Formula>(config, is_training));
+  for (const int of_channel : {Formula::kNumSums, Formula::kNumFrozenSums}) {
+    sums = std::max(sums, NumPartialSums(ReduceConfig(view, dtype, of_channel),
+                                         of_channel));
   }
   return sizeof(double) *
          static_cast<size_t>(sums + Formula::kNumCoefficients * view.channels);
 }
 
-// `workspace` has WorkspaceBytes and is aligned to 8 bytes.
-template <typename Formula>
-KernelParams<Formula> MakeKernelParams(const typename Formula::Args& args,
-                                       void* workspace) {
-  KernelParams<Formula> params;
-  params.args = args;
-  params.config =
-      ReduceConfig<Formula>(args.view, args.dtype, args.is_training);
-  params.partial_sums = static_cast<double*>(workspace);
-  params.coefficients =
-      params.partial_sums +
-      NumPartialSums<Formula>(params.config, args.is_training);
-  const auto tensors = Formula::TensorsOf(args);
-  const auto is_aligned = [](const void* p) {
-    return MisalignedBytes(reinterpret_cast<uintptr_t>(p)) == 0;
-  };
-  params.aligned =
-      std::all_of(std::begin(tensors.in), std::end(tensors.in), is_aligned) &&
-      std::all_of(std::begin(tensors.out), std::end(tensors.out), is_aligned);
-  for (int o = 0; o < Formula::kOutputs; ++o) {
-    params.in_place |= IsInPlace(tensors, o);
-  }
-  return params;
-}
-
-template <typename T, bool kChannelsLast, typename Formula, typename Launcher>
-int LaunchKernels(const KernelParams<Formula>& params, Launcher& launcher) {
+template <typename Formula, typename T, bool kChannelsLast, typename Launcher>
+int LaunchKernels(const KernelParams& params, Launcher& launcher) {
   constexpr int kSums = Formula::kNumSums, kFrozen = Formula::kNumFrozenSums;
   constexpr bool kOnePass =
-      kFrozen > 0 &&
-      (!kChannelsLast || SlicesOf(VectorTraits<T>::kVector, kFrozen) == 1);
+      kFrozen > 0 && (!kChannelsLast || SlicesOf(kVectorOf<T>, kFrozen) == 1);
   int error = 0;
   if (params.args.is_training) {
     if constexpr (!kIsFrozenOnly<Formula>) {
-      error = launcher.template Pass<T, kChannelsLast, kSums, false>(params);
+      error =
+          launcher
+              .template Pass<PassOf<Formula, T, kChannelsLast, kSums, false>>(
+                  params);
     }
   } else if constexpr (kFrozen > 0) {
-    error = launcher.template Pass<T, kChannelsLast, kFrozen, kOnePass>(params);
+    error = launcher.template Pass<
+        PassOf<Formula, T, kChannelsLast, kFrozen, kOnePass>>(params);
   }
-  if (error == 0) error = launcher.template Finish<T>(params);
+  if (error == 0) error = launcher.template Finish<Formula, T>(params);
   const bool stored = kOnePass && !params.args.is_training;
   if (error != 0 || stored || !HasOutputs<Formula>(params.args)) return error;
   // Without sums a vector has one slice.
-  KernelParams<Formula> store = params;
-  store.config =
-      MakeLaunchConfig(params.args.view, VectorTraits<T>::kVector, 1);
-  return launcher.template Pass<T, kChannelsLast, 0, true>(store);
+  KernelParams store = params;
+  store.config = MakeLaunchConfig(params.args.view, kVectorOf<T>, 1);
+  return launcher.template Pass<PassOf<Formula, T, kChannelsLast, 0, true>>(
+      store);
 }
 
 // The smallest elements that there are kernels for: a tile of channels-last
@@ -125,32 +97,44 @@ static_assert(kRowThreads * kVectorBytes / kMinElementBytes <= kThreads);
 constexpr int kNotSupported = 801;
 
 // Enqueues all kernels of a call with elements of type T.
-template <typename T, typename Formula, typename Launcher>
-int LaunchTyped(const KernelParams<Formula>& params, Launcher& launcher) {
+template <typename Formula, typename T, typename Launcher>
+int LaunchTyped(const KernelParams& params, Launcher& launcher) {
   if constexpr (sizeof(T) < kMinElementBytes) {
     return kNotSupported;
   } else {
-    if (params.config.elements == 0) return launcher.template Finish<T>(params);
+    if (params.config.elements == 0) {
+      return launcher.template Finish<Formula, T>(params);
+    }
     return params.config.channels_last
-               ? LaunchKernels<T, true>(params, launcher)
-               : LaunchKernels<T, false>(params, launcher);
+               ? LaunchKernels<Formula, T, true>(params, launcher)
+               : LaunchKernels<Formula, T, false>(params, launcher);
   }
 }
 
-// Enqueues all kernels of a call of this very formula.
+// Enqueues all kernels of a call of this very formula. `workspace` has
+// WorkspaceBytes and is aligned to 8 bytes.
 template <typename Formula, typename Launcher>
-int LaunchFormula(const typename Formula::Args& args, void* workspace,
-                  Launcher& launcher) {
+int LaunchFormula(const Call& args, void* workspace, Launcher& launcher) {
   if (args.view.channels == 0) return 0;
-  const KernelParams<Formula> params =
-      MakeKernelParams<Formula>(args, workspace);
-  switch (args.dtype) {
-#define X(name, text, code, storage, compute, fraction, exponent) \
-  case DType::k##name:                                            \
-    return LaunchTyped<storage>(params, launcher);
-    TFBN_FOR_EACH_DTYPE(X)
-#undef X
+  KernelParams params;
+  params.args = args;
+  const int sums = SumsOf<Formula>(args.is_training);
+  params.config = ReduceConfig(args.view, args.dtype, sums);
+  params.partial_sums = static_cast<double*>(workspace);
+  params.coefficients =
+      params.partial_sums + NumPartialSums(params.config, sums);
+  const Tensors tensors = Formula::TensorsOf(args);
+  const auto is_aligned = [](const void* p) {
+    return MisalignedBytes(reinterpret_cast<uintptr_t>(p)) == 0;
+  };
+  params.aligned =
+      std::all_of(tensors.in, tensors.in + tensors.inputs, is_aligned) &&
+      std::all_of(tensors.out, tensors.out + tensors.outputs, is_aligned);
+  for (int o = 0; o < tensors.outputs; ++o) {
+    params.in_place |= IsInPlace(tensors, o);
   }
+  TFBN_SWITCH_DTYPE(args.dtype,
+                    return (LaunchTyped<Formula, T>(params, launcher)));
   return 0;
 }
 

@@ -17,10 +17,6 @@
 
 namespace tf_bn_ops {
 
-// The values of the attr activation_mode, in the order of Activation.
-constexpr const char* kActivationModes[kNumActivations] = {
-    "Identity", "Relu", "Relu6", "Silu", "HardSilu"};
-
 // Reads the attr activation_mode, of a kernel or of a shape function.
 template <typename Context>
 absl::Status ReadActivationMode(Context* context, Activation* activation) {

@@ -23,8 +23,7 @@ from tf_bn_ops.harness import c_abi, problems
 from tf_bn_ops.harness.problems import IDENTITY, VIEW_ROLES, Problem
 from tf_bn_ops.spec import DTYPES
 
-IMPLEMENTATIONS = c_abi.supported_implementations()
-ISA_BUILDS = [name for name in IMPLEMENTATIONS if name != "reference"]
+ISA_BUILDS = c_abi.supported_implementations()
 View = tuple[int, int, int]
 Outputs = Mapping[str, np.ndarray]
 
@@ -147,21 +146,12 @@ def assert_right(outputs: Outputs, problem: Problem, exact: Iterable[str] = ()) 
             np.testing.assert_array_equal(outputs[role], problem.type_of(role).store(value))
 
 
-def judged_by_reference(problem: Problem) -> bool:
-    """Not where the mask is from x: the reference computes y in float64, the mask of its own."""
-    is_masked = "y_backprop" in problem.values and problem.activation != IDENTITY
-    return not is_masked or "y" in problem.values
-
-
 def assert_builds_are_right_and_bitwise_identical(
     problem: Problem, exact: Iterable[str] = ()
 ) -> None:
-    """The reference is right too, and may sum in another order."""
-    found = {name: c_abi.run(problem, implementation=name) for name in IMPLEMENTATIONS}
-    assert len({bits(found[name]) for name in ISA_BUILDS}) == 1
-    assert_right(found[ISA_BUILDS[0]], problem, exact)
-    if judged_by_reference(problem):
-        assert_right(found["reference"], problem, exact)
+    found = [c_abi.run(problem, implementation=name) for name in ISA_BUILDS]
+    assert len({bits(outputs) for outputs in found}) == 1
+    assert_right(found[0], problem, exact)
 
 
 # ---- Where arrays lie ----------------------------------------------------------------------------

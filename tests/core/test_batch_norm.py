@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from builds import IMPLEMENTATIONS, assert_right
+from builds import ISA_BUILDS, assert_right
 
 from tf_bn_ops.conformance.models import batch_norm, bounds
 from tf_bn_ops.conformance.models.measure import assembled
@@ -76,7 +76,7 @@ def test_what_the_harness_allows_is_what_is_promised(offset):
         assert (allowed[role] <= most * (1 + 1e-5) + room).all(), role
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ISA_BUILDS)
 def test_a_constant_channel_has_no_variance(implementation):
     """Not even a rounding error: y is the offset."""
     problem = random_forward_problem((1000, 3, 7))
@@ -92,7 +92,7 @@ def test_a_constant_channel_has_no_variance(implementation):
 # ---- Statistics ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ISA_BUILDS)
 def test_cudnn_s_convention_saves_rstd_in_training(implementation):
     problem = random_forward_problem((40, 5, 7), saves_rstd=True)
     assert_right(c_abi.run(problem, implementation=implementation), problem)
@@ -101,7 +101,7 @@ def test_cudnn_s_convention_saves_rstd_in_training(implementation):
 # ---- Activation ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ISA_BUILDS)
 def test_an_element_at_the_mean_with_offset_0_is_exactly_0(implementation):
     """The kink of the ReLU: a gradient that masks by y > 0 finds the same elements everywhere."""
     problem = random_forward_problem((30, 4, 8), activation=RELU)

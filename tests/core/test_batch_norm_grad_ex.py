@@ -14,7 +14,7 @@ from typing import Any
 import builds
 import numpy as np
 import pytest
-from builds import BOUNDARY_VIEWS, IMPLEMENTATIONS, ISA_BUILDS, assert_right, swept
+from builds import BOUNDARY_VIEWS, ISA_BUILDS, assert_right, swept
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.models import batch_norm_grad_ex, formula_models
@@ -290,7 +290,7 @@ def test_a_subnormal_scale_is_flushed_for_the_coefficients_too():
 def test_the_coefficients_are_right(dtype, is_training):
     """Within the bounds of models/batch_norm.py; second parts are the rests of first ones."""
     forward = forward_problem((500, 9, 2), dtype, is_training=is_training)
-    for name in IMPLEMENTATIONS:
+    for name in ISA_BUILDS:
         outputs = run_forward(forward, name)
         given = outputs.pop("forward_coefficients")
         assert bits(c_abi.run(forward, implementation=name)) == bits(outputs)  # Without an array.
@@ -299,7 +299,7 @@ def test_the_coefficients_are_right(dtype, is_training):
             assert (np.abs(rest) <= np.spacing(np.abs(part)) / 2).all()
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ISA_BUILDS)
 @pytest.mark.parametrize("dtype", ["half", "float64"])
 def test_without_elements_the_coefficients_are_written_all_the_same(dtype, implementation):
     """As 0, as saved_mean and saved_variance are in training."""
@@ -325,7 +325,7 @@ def test_without_the_coefficients_or_the_offset_the_mask_is_that_of_y(missing, i
 # ---- In place ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ISA_BUILDS)
 def test_y_backprop_y_and_x_may_be_one_tensor(implementation):
     """A mask from y whose buffer is x's; the gradient's, too."""
     problem = mask_from_y(make_problem((50, 20, 3)))
@@ -340,7 +340,7 @@ def test_y_backprop_y_and_x_may_be_one_tensor(implementation):
 # ---- Without an activation -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ISA_BUILDS)
 @pytest.mark.parametrize("side_input", [False, True])
 @pytest.mark.parametrize("is_training", [True, False])
 def test_identity_is_the_plain_gradient(is_training, side_input, implementation):
@@ -368,7 +368,7 @@ def test_the_gradient_of_a_side_input_is_passed_on(activation, is_training, dtyp
         patterns = np.arange(1 << 16, dtype=np.uint16).view(kind.numpy)
     problem["y_backprop"] = np.resize(patterns, problem.view)
     want = batch_norm_grad_ex.masked_problem(problem)["y_backprop"]
-    for name in IMPLEMENTATIONS:
+    for name in ISA_BUILDS:
         got = c_abi.run(problem, implementation=name)["side_input_backprop"]
         with np.errstate(invalid="ignore"):
             assert builds.bits({"": got}) == builds.bits({"": want}), name
@@ -377,7 +377,7 @@ def test_the_gradient_of_a_side_input_is_passed_on(activation, is_training, dtyp
 # ---- NaN, infinity, few elements -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ISA_BUILDS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_gradient_that_does_not_pass_does_not_count(bad, implementation):
     """Not even NaN: it is replaced by 0, not multiplied with it."""

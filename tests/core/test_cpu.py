@@ -14,7 +14,7 @@ import sys
 
 import numpy as np
 import pytest
-from builds import IMPLEMENTATIONS
+from builds import ISA_BUILDS
 
 from tf_bn_ops import _loader
 from tf_bn_ops.harness import c_abi
@@ -23,7 +23,7 @@ from tf_bn_ops.spec import DTYPES
 
 
 @pytest.mark.parametrize("dtype", ["float32", "half", "bfloat16"])
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ISA_BUILDS)
 @pytest.mark.parametrize("payload", [0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0xFFC00000])
 def test_nan_of_any_payload_stays_nan(payload, implementation, dtype):
     """Also where rounding to a narrower type would carry into the exponent, or cut the payload."""
@@ -36,7 +36,7 @@ def test_nan_of_any_payload_stays_nan(payload, implementation, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["half", "bfloat16"])
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ISA_BUILDS)
 def test_every_16_bit_value_is_read_and_rounded_to_nearest_even(dtype, implementation):
     """All 65536 patterns through the frozen formula with factor 1, with one that makes ties, and
     with others that round. What is right is the conversion of NumPy and ml_dtypes."""

@@ -185,7 +185,7 @@ def test_a_missing_or_truncated_library_disables_jit_compile_alone(tmp_path: pat
 
 @pytest.mark.long
 def test_an_unknown_forced_implementation_is_one_sentence():
-    lines = run_jit(TF_BN_OPS_CPU_ISA="reference")
+    lines = run_jit(TF_BN_OPS_CPU_ISA="baseline")
     assert lines == ["[]", "4.0", "4.0"]
     program = JIT.replace("print(float(op(data, data, one, one, one).offset_backprop[0]))", "")
     result = forked.run(

@@ -67,12 +67,6 @@ class GatherStats(ctypes.Structure):
     )
 
 
-class PartitionInfo(ctypes.Structure):
-    """tfbn_partition_info."""
-
-    _fields_ = tuple((name, ctypes.c_int64) for name in ("blocks", "fold", "workspace_bytes"))
-
-
 class ExplainArgs(ctypes.Structure):
     """tfbn_explain_args."""
 
@@ -92,8 +86,6 @@ def _load(path: str) -> ctypes.CDLL:
     lib.tfbn_cpu_gather_stats.argtypes = [ctypes.POINTER(GatherStats), *error]
     lib.tfbn_cpu_implementation.restype = ctypes.c_char_p
     lib.tfbn_cpu_implementation.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_int)]
-    lib.tfbn_partition.argtypes = [*[ctypes.c_int64] * 3, ctypes.POINTER(PartitionInfo), *error]
-    lib.tfbn_last_level_cache_bytes.restype = ctypes.c_int64
     lib.tfbn_explain.argtypes = [
         ctypes.c_char_p,
         ctypes.POINTER(ExplainArgs),
@@ -118,7 +110,7 @@ class Implementation(NamedTuple):
     """One implementation of the CPU backend.
 
     Attributes:
-      name: as TF_BN_OPS_CPU_ISA takes it: "avx2", ..., "reference".
+      name: as TF_BN_OPS_CPU_ISA takes it: "avx2", ..., "baseline".
       supported: whether this processor can run it.
     """
 
@@ -127,7 +119,7 @@ class Implementation(NamedTuple):
 
 
 def implementations() -> list[Implementation]:
-    """All that were built, fastest first; the last is the naive reference.
+    """All that were built, fastest first.
 
     Raises:
       LibraryError, OSError: as `library`.
@@ -156,16 +148,7 @@ def last_level_cache() -> int:
     Raises:
       LibraryError, OSError: as `library`.
     """
-    return int(library().tfbn_last_level_cache_bytes())
-
-
-def partition(outer: int, channels: int, inner: int) -> PartitionInfo:
-    """The fixed partition of a view."""
-    info = PartitionInfo()
-    error = ctypes.create_string_buffer(256)
-    if library().tfbn_partition(outer, channels, inner, info, error, len(error)) != 0:
-        raise ValueError(error.value.decode())
-    return info
+    return int(explain("batch_norm", (1, 1, 1)).machine["llc_bytes"])
 
 
 @dataclasses.dataclass(frozen=True)

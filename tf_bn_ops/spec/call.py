@@ -80,7 +80,7 @@ OUTPUTS = (
         "The same: what y was computed with, and what saved_mean and saved_variance lose; in "
         "training it is read where its first row is mean. Where it is given with offset, and "
         "side_input_backprop is not, the mask of an activation is computed from x, and y is not "
-        "read unless by the reference.",
+        "read.",
     ),
     Array("x_backprop", VIEW),
     Array("side_input_backprop", VIEW),

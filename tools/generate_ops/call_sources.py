@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 
 import op_words as ow
 from op_words import spec, table, wrapped
@@ -30,13 +31,17 @@ _HEAD = """\
 namespace tf_bn_ops {
 enum class FormulaKind : int32_t;
 enum class DType : int32_t;
-enum class Activation : int32_t;
+@CPP_ACTIVATIONS@
 }  // namespace tf_bn_ops
 #define TFBN_CPP(cpp, c) tf_bn_ops::cpp
 #else
 typedef struct tfbn_view { int64_t outer, channels, inner; } tfbn_view;
 #define TFBN_CPP(cpp, c) c
 #endif
+
+/* What is applied to y; NaN stays NaN. tf_bn_ops/conformance/models/smooth.py and
+ * cc/core/formulas/smooth_activation.h have the formulas of the smooth ones. */
+enum { @C_ACTIVATIONS@ };
 
 /* Arrays are borrowed, of these shapes: the view of x; [channels] of stat_dtype (vector), or of
  * stat_dtype or float64 (statistics), or of float64 (wide); one element of float64 (scalar);
@@ -78,8 +83,24 @@ def _gather_stats() -> list[str]:
     return [*lines, "} tfbn_gather_stats;"]
 
 
+def _with_activations(text: str) -> str:
+    """The enumerations of C and C++, whose values are the places in spec.ACTIVATIONS."""
+    clamps = [name for name in spec.ACTIVATIONS if name not in spec.SMOOTH_ACTIVATIONS]
+    assert (*clamps, *spec.SMOOTH_ACTIVATIONS) == spec.ACTIVATIONS, "smooth ones come last"
+    words = [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper() for name in spec.ACTIVATIONS]
+    cpp = (
+        f"enum class Activation : int32_t {{ k{', k'.join(spec.ACTIVATIONS)} }};",
+        f"constexpr int kNumActivations = {len(words)}, kNumClamps = {len(clamps)};",
+        "// The values of the attr activation_mode.",
+        "inline constexpr const char* kActivationModes[kNumActivations] = {",
+        '    "' + '", "'.join(spec.ACTIVATIONS) + '"};',
+    )
+    c = ", ".join(f"TFBN_{word}" for word in words)
+    return text.replace("@CPP_ACTIVATIONS@", "\n".join(cpp)).replace("@C_ACTIVATIONS@", c)
+
+
 def roles_header() -> str:
-    lines = [_HEAD.rstrip()]
+    lines = [_with_activations(_HEAD.rstrip())]
     for attr in call.ATTRS:
         lines += _attr(attr)
     for arrays, c_type in ((call.INPUTS, "const void*"), (call.OUTPUTS, "void*")):

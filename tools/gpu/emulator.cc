@@ -39,10 +39,6 @@ class EmulatedBlock {
   void ForEachThread(const F& f) {
     for (const int t : thread_order_) f(t);
   }
-  template <typename F>
-  void LastPhase(const F& f) {
-    ForEachThread(f);
-  }
 
  private:
   const int64_t index_;
@@ -58,21 +54,17 @@ class EmulatorLauncher {
     Shuffle(thread_order_);
   }
 
-  template <typename T, bool kChannelsLast, int kSums, bool kStores,
-            typename Formula>
-  int Pass(const KernelParams<Formula>& params) {
-    using Shared =
-        typename PassTraits<Formula, T, kChannelsLast, kSums, kStores>::Shared;
-    const auto shared = std::make_unique<Shared>();
+  template <typename P>
+  int Pass(const KernelParams& params) {
+    const auto shared = std::make_unique<typename P::Shared>();
     ForEachBlock(params.config.GridSize(), [&](EmulatedBlock block) {
       Poison(*shared);
-      cuda::Pass<Formula, T, kChannelsLast, kSums, kStores>(params, block,
-                                                            shared.get());
+      cuda::Pass<P>(params, block, shared.get());
     });
     return 0;
   }
-  template <typename T, typename Formula>
-  int Finish(const KernelParams<Formula>& params) {
+  template <typename Formula, typename T>
+  int Finish(const KernelParams& params) {
     const auto shared = std::make_unique<FinishShared<Formula>>();
     ForEachBlock(FinishGridSize(params), [&](EmulatedBlock block) {
       Poison(*shared);
@@ -124,7 +116,6 @@ class EmulatorLauncher {
 }  // namespace tf_bn_ops
 
 namespace cuda = tf_bn_ops::cuda;
-using tf_bn_ops::BatchNormGradFormula;
 using tf_bn_ops::DType;
 using tf_bn_ops::View;
 
@@ -137,9 +128,10 @@ extern "C" {
 TFBN_EXPORT int tfbn_emulate_run(const tfbn_call* call, void* workspace,
                                  uint32_t seed, int32_t* launches, char* error,
                                  size_t error_size) {
-  const std::string message = tf_bn_ops::c_api::CheckCall(call);
-  if (!message.empty()) {
-    return tf_bn_ops::c_api::Fail(message, error, error_size);
+  if (tf_bn_ops::c_api::Report(error, error_size, [&] {
+        return tf_bn_ops::c_api::CheckCall(call);
+      }) != 0) {
+    return 1;
   }
   cuda::EmulatorLauncher launcher(seed);
   const int failed = tf_bn_ops::RunWithCopies(
@@ -186,9 +178,10 @@ TFBN_EXPORT int64_t tfbn_emulate_workspace(const tfbn_call* call) {
 TFBN_EXPORT int tfbn_emulate_gather_stats(const tfbn_gather_stats* args,
                                           uint32_t seed, char* error,
                                           size_t error_size) {
-  const std::string message = tf_bn_ops::c_api::CheckGatherStats(args);
-  if (!message.empty()) {
-    return tf_bn_ops::c_api::Fail(message, error, error_size);
+  if (tf_bn_ops::c_api::Report(error, error_size, [&] {
+        return tf_bn_ops::c_api::CheckGatherStats(args);
+      }) != 0) {
+    return 1;
   }
   return cuda::EmulatorLauncher(seed).Gather(*args);
 }
@@ -198,8 +191,9 @@ TFBN_EXPORT int tfbn_emulate_gather_stats(const tfbn_gather_stats* args,
 TFBN_EXPORT void tfbn_emulate_launch_config(int64_t outer, int64_t channels,
                                             int64_t inner, int32_t dtype,
                                             int64_t* out) {
-  const cuda::LaunchConfig c = cuda::ReduceConfig<BatchNormGradFormula>(
-      View{outer, channels, inner}, static_cast<DType>(dtype), true);
+  const cuda::LaunchConfig c = cuda::ReduceConfig(
+      View{outer, channels, inner}, static_cast<DType>(dtype),
+      tf_bn_ops::BatchNormGradFormula::kNumSums);
   const int64_t values[] = {c.GridSize(), c.threads_x, c.threads_y, c.threads_z,
                             c.fold,       c.strides,   c.items,     c.splits};
   std::copy(std::begin(values), std::end(values), out);

@@ -177,7 +177,7 @@ def loads_in_flight(body: Iterable[Instruction]) -> list[int]:
 
 def _template(name: str) -> tuple[str, str, str, str] | None:
     """Kind, formula, element type and layout of a mangled kernel name."""
-    match = re.search(r"\d+PassKernelINS_(?:\d+)(\w+?)FormulaE", name)
+    match = re.search(r"\d+PassKernelI\w*?PassOfINS_(?:\d+)(\w+?)FormulaE", name)
     if match is None:
         return None
     rest = name[match.end() :]

@@ -32,13 +32,10 @@ struct MaskBounds {
 // Both are 0 of a type that is computed in itself.
 template <typename T>
 struct MaskRounding {
-  using Format = FormatOf<T>;
   static constexpr double kHalfSubnormal =
-      Format::kIsComputedIn ? 0
-                            : Format::SpacingAt(Format::kSmallestExponent) / 2;
-  static constexpr double kBelowSix =
-      Format::kIsComputedIn ? 0 : Format::SpacingAt(2) / 2;
-  static_assert(Format::kFractionBits >= 2, "6 has an odd fraction");
+      kIsNarrow<T> ? SpacingAt<T>(FormatOf<T>::kSmallestExponent) / 2 : 0;
+  static constexpr double kBelowSix = kIsNarrow<T> ? SpacingAt<T>(2) / 2 : 0;
+  static_assert(FormatOf<T>::kFractionBits >= 2, "6 has an odd fraction");
 };
 static_assert(MaskRounding<Float16>::kHalfSubnormal == 0x1p-25 &&
               MaskRounding<Float16>::kBelowSix == 0x1p-9);
@@ -53,13 +50,8 @@ static TFBN_HD MaskBounds<C> MaskBoundsOf(Activation activation, DType dtype,
                                                       : kNaN)};
   if (!before_rounding || activation == Activation::kIdentity) return bounds;
   double half_subnormal = 0, below_six = 0;
-#define X(name, text, code, storage, compute, fraction, exponent)     \
-  if (!FormatOf<storage>::kIsComputedIn && dtype == DType::k##name) { \
-    half_subnormal = MaskRounding<storage>::kHalfSubnormal;           \
-    below_six = MaskRounding<storage>::kBelowSix;                     \
-  } else
-  TFBN_FOR_EACH_DTYPE(X) {}  // Nothing for those that are computed in.
-#undef X
+  TFBN_SWITCH_DTYPE(dtype, half_subnormal = MaskRounding<T>::kHalfSubnormal;
+                    below_six = MaskRounding<T>::kBelowSix);
   bounds.lowest = static_cast<C>(half_subnormal);
   if (activation == Activation::kRelu6) {
     bounds.highest = static_cast<C>(6 - below_six);

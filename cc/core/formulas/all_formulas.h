@@ -1,6 +1,6 @@
 // The lists of the instances of all formulas, and which one computes a call. A
 // new formula has a file here and a line in the list of its kind; the kernels
-// of all ISAs and of GPUs, driver, plan and reference follow.
+// of all ISAs and of GPUs, driver and plan follow.
 
 #ifndef TF_BN_OPS_CC_CORE_FORMULAS_ALL_FORMULAS_H_
 #define TF_BN_OPS_CC_CORE_FORMULAS_ALL_FORMULAS_H_

@@ -14,9 +14,9 @@
 #define TF_BN_OPS_CC_CORE_FORMULAS_EXPONENTIAL_H_
 
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
+#include "cc/core/dtype.h"
 #include "cc/core/host_device.h"
 
 namespace tf_bn_ops {
@@ -42,16 +42,12 @@ template <typename V>
 static TFBN_HD V PowerOfTwo(V rounded) {
   constexpr bool kIsFloat = sizeof(typename LanesOf<V>::Lane) == 4;
   using Bits = typename LanesOf<V>::Bits;
-  Bits bits;
-  std::memcpy(&bits, &rounded, sizeof(bits));
+  const Bits bits = BitCast<Bits>(rounded);
   if constexpr (kIsFloat) {
-    bits = (bits << 23) + 0x3f800000;
+    return BitCast<V>((bits << 23) + 0x3f800000);
   } else {
-    bits = (bits << 52) + 0x3ff0000000000000;
+    return BitCast<V>((bits << 52) + 0x3ff0000000000000);
   }
-  V power;
-  std::memcpy(&power, &bits, sizeof(power));
-  return power;
 }
 
 template <typename V>

@@ -8,12 +8,11 @@
 //
 // A formula stands once, in a file of this folder, as a struct of constants and
 // static functions. The CPU kernels instantiate it with V = a SIMD vector, CUDA
-// with V = float or double, the reference with V = double; drivers know tiles,
-// threads and launches, not formulas.
+// with V = float or double; drivers know tiles, threads and launches, not
+// formulas.
 //
 //   struct Formula {
-//     using Args = Call;
-//     static constexpr FormulaKind kKind;
+//   //     static constexpr FormulaKind kKind;
 //     // Tensors of view shape, in the order of TensorsOf. Frozen, Apply reads
 //     // only the first kNumFrozenInputs inputs; Reduce, the first
 //     // kNumReduceInputs.
@@ -29,9 +28,9 @@
 //     enum Coefficient { ..., kNumCoefficients, kFirstFrozenCoefficient,
 //                        kFirstMaskCoefficient };
 //
-//     static Tensors<kInputs, kOutputs> TensorsOf(const Args&);
+//     static Tensors TensorsOf(const Call&);
 //     // What the sums of a channel are centered at, see CenterArray.
-//     static CenterArray CentersOf(const Args&);
+//     static CenterArray CentersOf(const Call&);
 //     // Reduce: adds the terms of one (vector of) element(s) to the first
 //     // kSums sums: kNumSums in training, kNumFrozenSums frozen. Without
 //     // frozen sums, the frozen pass is Apply alone.
@@ -43,7 +42,7 @@
 //     template <int kSums>
 //     static void Recenter(double count, double shift, double (&sums)[kSums]);
 //     // Where centers are elements: mean and variance by the sums.
-//     static BatchStatistics StatisticsOf(const Args&, double center,
+//     static BatchStatistics StatisticsOf(const Call&, double center,
 //                                         const double (&sums)[kNumSums]);
 //     // Where there is a mask: applies it to the inputs of (a vector of)
 //     // element(s) before Accumulate, in the type that Apply computes in, so
@@ -51,22 +50,22 @@
 //     template <typename V>
 //     static void Mask(V (&in)[kInputs], const V (&k)[kNumCoefficients]);
 //     template <typename C>
-//     static void FinishMask(const Args&, int64_t c,
+//     static void FinishMask(const Call&, int64_t c,
 //                            C (&k)[kNumCoefficients]);
 //     // Finish: the coefficients of channel c before kFirstMaskCoefficient,
 //     // computed in double and rounded to the type C that Apply computes in.
 //     // Frozen, only those from kFirstFrozenCoefficient on are written, and no
 //     // sum is read.
 //     template <typename C>
-//     static void Finish(const Args&, int64_t c, double center,
+//     static void Finish(const Call&, int64_t c, double center,
 //                        const double (&sums)[kNumSums],
 //                        C (&k)[kNumCoefficients]);
 //     // Finish: stores the outputs of shape [channels]. Frozen, only the first
 //     // kNumFrozenSums sums are read.
-//     static void StoreSums(const Args&, int64_t c, double center,
+//     static void StoreSums(const Call&, int64_t c, double center,
 //                           const double (&sums)[kNumSums]);
 //     // The same for a channel without elements.
-//     static void StoreEmpty(const Args&, int64_t c);
+//     static void StoreEmpty(const Call&, int64_t c);
 //     // Apply: the results of one (vector of) element(s). Frozen, coefficients
 //     // before kFirstFrozenCoefficient are not read.
 //     template <bool kTraining, typename V>
@@ -80,11 +79,11 @@
 //     // places in the three formulas.
 //     using FirstPass, SecondPass = ...;
 //     static constexpr int kEarlyInput = ...;
-//     static SecondPass::Args SecondPassArgs(const Args&);
+//     static Call SecondPassArgs(const Call&);
 //   };
 //
 // Where the output pointers of TensorsOf are nullptr, a call in training ends
-// after Finish: it wants the sums alone. A formula that derives from FrozenOnly
+// after Finish: it wants the sums alone. A formula whose Reduce has no input
 // has no training: Apply alone, from coefficients that Finish computes of what
 // is given; it has neither Accumulate nor a mask before Reduce.
 //
@@ -114,9 +113,8 @@
 
 namespace tf_bn_ops {
 
-struct FrozenOnly {};
 template <typename F>
-constexpr bool kIsFrozenOnly = std::is_base_of_v<FrozenOnly, F>;
+constexpr bool kIsFrozenOnly = F::kNumReduceInputs == 0;
 
 // F::kPassedOn, or -1: its subnormals are not flushed on any ISA.
 template <typename F, typename = void>
@@ -139,25 +137,25 @@ constexpr bool kHasEarlyOutput = false;
 template <typename F>
 constexpr bool kHasEarlyOutput<F, std::void_t<typename F::FirstPass>> = true;
 
-// The tensors of view shape.
-template <int kInputs, int kOutputs>
+// The tensors of view shape; those behind the numbers of them are not used.
 struct Tensors {
-  const void* in[kInputs];
-  void* out[kOutputs];
+  int inputs, outputs;
+  const void* in[3];
+  void* out[2];
 };
 
 // Whether output `o` is the buffer of an input.
-template <int kInputs, int kOutputs>
-static TFBN_HD bool IsInPlace(const Tensors<kInputs, kOutputs>& tensors,
-                              int o) {
+static TFBN_HD bool IsInPlace(const Tensors& tensors, int o) {
   bool in_place = false;
-  for (int i = 0; i < kInputs; ++i) in_place |= tensors.in[i] == tensors.out[o];
+  for (int i = 0; i < tensors.inputs; ++i) {
+    in_place |= tensors.in[i] == tensors.out[o];
+  }
   return in_place && tensors.out[o] != nullptr;
 }
 
 // Whether a call computes outputs of view shape, not its sums alone.
 template <typename F>
-static TFBN_HD bool HasOutputs(const typename F::Args& args) {
+static TFBN_HD bool HasOutputs(const Call& args) {
   return F::TensorsOf(args).out[0] != nullptr;
 }
 

@@ -1,6 +1,5 @@
 // The formulas of batch normalization itself, with and without an added tensor:
-// the contract that every backend (CPU, CUDA, reference) fulfils, and its
-// arithmetic.
+// the contract that both backends (CPU, CUDA) fulfil, and its arithmetic.
 //
 // With M = outer * inner, and sums over outer and inner:
 //
@@ -83,10 +82,9 @@ static TFBN_HD ForwardCoefficients<C> ForwardCoefficientsOf(
 // batch_mean the buffer of mean, batch_variance the buffer of variance. They
 // must not overlap in any other way. Without y, in training alone, nothing but
 // statistics is computed: x is read once. mean and variance are not read in
-// training with a factor of 1.
-template <bool kAdd>
+// training with a factor of 1. kSmooth: with a smooth activation.
+template <bool kAdd, bool kSmooth>
 struct BatchNormFormulaOf {
-  using Args = Call;
   static constexpr FormulaKind kKind = FormulaKind::kForward;
   enum Input : int {
     kX,
@@ -112,17 +110,14 @@ struct BatchNormFormulaOf {
   // No enumerator: nvcc 13.0 drops such an initializer in a class template from
   // what it hands to the host compiler, where the value then was 1.
   static constexpr int kFirstMaskCoefficient = kNumCoefficients;
+  static constexpr int kActivation = kLower;  // Which of the smooth ones.
 
-  static TFBN_HD Tensors<kInputs, kOutputs> TensorsOf(const Args& args) {
-    if constexpr (kAdd) {
-      return {{args.x, args.side_input}, {args.y}};
-    } else {
-      return {{args.x}, {args.y}};
-    }
+  static TFBN_HD Tensors TensorsOf(const Call& args) {
+    return {kInputs, kOutputs, {args.x, args.side_input}, {args.y}};
   }
 
   // Frozen, there are no sums, and in place x may be overwritten already.
-  static TFBN_HD CenterArray CentersOf(const Args& args) {
+  static TFBN_HD CenterArray CentersOf(const Call& args) {
     return MedianCenters(args.dtype, args.is_training ? args.x : nullptr,
                          args.view);
   }
@@ -143,12 +138,12 @@ struct BatchNormFormulaOf {
     sums[kXcSum] += all;
   }
 
-  static TFBN_HD BatchStatistics StatisticsOf(const Args& args, double center,
+  static TFBN_HD BatchStatistics StatisticsOf(const Call& args, double center,
                                               const double (&sums)[kNumSums]) {
     return ShiftedStatistics(ElementsPerChannel(args.view), center,
                              sums[kXcSum], sums[kXcXcSum]);
   }
-  static TFBN_HD BatchStatistics StatisticsOf(const Args& args, int64_t c,
+  static TFBN_HD BatchStatistics StatisticsOf(const Call& args, int64_t c,
                                               double center,
                                               const double (&sums)[kNumSums]) {
     if (args.is_training) return StatisticsOf(args, center, sums);
@@ -158,7 +153,7 @@ struct BatchNormFormulaOf {
   }
 
   template <typename C>
-  static TFBN_HD void Finish(const Args& args, int64_t c, double center,
+  static TFBN_HD void Finish(const Call& args, int64_t c, double center,
                              const double (&sums)[kNumSums],
                              C (&k)[kNumCoefficients]) {
     const BatchStatistics of = StatisticsOf(args, c, center, sums);
@@ -178,9 +173,12 @@ struct BatchNormFormulaOf {
     k[kOffset] = static_cast<C>(LoadAsDouble(args.stat_dtype, args.offset, c));
     k[kLower] = static_cast<C>(LowerBound(args.activation));
     k[kUpper] = static_cast<C>(UpperBound(args.activation));
+    if constexpr (kSmooth) {
+      k[kActivation] = static_cast<C>(static_cast<int>(args.activation));
+    }
   }
 
-  static TFBN_HD void StoreSums(const Args& args, int64_t c, double center,
+  static TFBN_HD void StoreSums(const Call& args, int64_t c, double center,
                                 const double (&sums)[kNumSums]) {
     const BatchStatistics of = StatisticsOf(args, c, center, sums);
     double variance = of.variance, saved_variance = of.variance;
@@ -198,7 +196,7 @@ struct BatchNormFormulaOf {
     StoreAverage(args, c, args.variance, variance, args.batch_variance);
   }
 
-  static TFBN_HD void StoreEmpty(const Args& args, int64_t c) {
+  static TFBN_HD void StoreEmpty(const Call& args, int64_t c) {
     const double no_sums[kNumSums] = {};
     if (args.forward_coefficients != nullptr) {
       // No element is computed or masked by them.
@@ -223,13 +221,17 @@ struct BatchNormFormulaOf {
     V v = ScaledAndShifted(in[kX], k[kMean], k[kMeanRest], k[kScaleRstd],
                            k[kOffset]);
     if constexpr (kAdd) v = v + in[kSideInput];
-    v = v < k[kLower] ? k[kLower] : v;
-    out[kY] = v > k[kUpper] ? k[kUpper] : v;
+    if constexpr (kSmooth) {
+      out[kY] = WithSmooth</*kSlope=*/false>(v, k[kActivation]);
+    } else {
+      v = v < k[kLower] ? k[kLower] : v;
+      out[kY] = v > k[kUpper] ? k[kUpper] : v;
+    }
   }
 
  private:
   template <typename C>
-  static TFBN_HD void StoreForwardCoefficients(const Args& args, int64_t c,
+  static TFBN_HD void StoreForwardCoefficients(const Call& args, int64_t c,
                                                double scale,
                                                const BatchStatistics& of,
                                                double deviation) {
@@ -244,7 +246,7 @@ struct BatchNormFormulaOf {
   }
 
   // Stores the exponential moving average of `given` and `value`.
-  static TFBN_HD void StoreAverage(const Args& args, int64_t c,
+  static TFBN_HD void StoreAverage(const Call& args, int64_t c,
                                    const void* given, double value,
                                    void* average) {
     if (average == nullptr) return;
@@ -256,36 +258,10 @@ struct BatchNormFormulaOf {
   }
 };
 
-struct BatchNormFormula : BatchNormFormulaOf<false> {};
-struct BatchNormAddFormula : BatchNormFormulaOf<true> {};
-
-// With a smooth activation.
-template <bool kAdd>
-struct BatchNormSmoothFormulaOf : BatchNormFormulaOf<kAdd> {
-  using Base = BatchNormFormulaOf<kAdd>;
-  static constexpr int kActivation = Base::kLower;  // There is none.
-
-  template <typename C>
-  static TFBN_HD void Finish(const Call& args, int64_t c, double center,
-                             const double (&sums)[Base::kNumSums],
-                             C (&k)[Base::kNumCoefficients]) {
-    Base::Finish(args, c, center, sums, k);
-    k[kActivation] = static_cast<C>(static_cast<int>(args.activation));
-  }
-
-  template <bool kTraining, typename V>
-  static TFBN_HD void Element(const V (&in)[Base::kInputs],
-                              const V (&k)[Base::kNumCoefficients],
-                              V (&out)[Base::kOutputs]) {
-    V v = ScaledAndShifted(in[Base::kX], k[Base::kMean], k[Base::kMeanRest],
-                           k[Base::kScaleRstd], k[Base::kOffset]);
-    if constexpr (kAdd) v = v + in[Base::kSideInput];
-    out[Base::kY] = WithSmooth</*kSlope=*/false>(v, k[kActivation]);
-  }
-};
-
-struct BatchNormSmoothFormula : BatchNormSmoothFormulaOf<false> {};
-struct BatchNormSmoothAddFormula : BatchNormSmoothFormulaOf<true> {};
+struct BatchNormFormula : BatchNormFormulaOf<false, false> {};
+struct BatchNormAddFormula : BatchNormFormulaOf<true, false> {};
+struct BatchNormSmoothFormula : BatchNormFormulaOf<false, true> {};
+struct BatchNormSmoothAddFormula : BatchNormFormulaOf<true, true> {};
 
 }  // namespace tf_bn_ops
 

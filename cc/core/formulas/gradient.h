@@ -1,6 +1,6 @@
 // The formula of the first-order batch-norm gradient, also behind an
 // activation, and from sums over the batches of several replicas: the contract
-// that every backend (CPU, CUDA, reference) fulfils, and its arithmetic.
+// that both backends (CPU, CUDA) fulfil, and its arithmetic.
 //
 // With M = outer * inner, rstd = 1 / sqrt(variance + epsilon), and sums over
 // outer and inner:
@@ -46,7 +46,6 @@
 #define TF_BN_OPS_CC_CORE_FORMULAS_GRADIENT_H_
 
 #include <cstdint>
-#include <type_traits>
 
 #include "cc/core/call.h"
 #include "cc/core/dtype.h"
@@ -65,12 +64,9 @@ namespace tf_bn_ops {
 // the same at the sum with a side input, which is in the place of y.
 enum class MaskSource { kNone, kX, kY, kSlope, kSumSlope };
 
-struct HasBothModes {};
-
 // kAdd: the forward had a side input. kTotals: the sums are given.
 template <MaskSource kMask, bool kAdd, bool kTotals>
-struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
-  using Args = Call;
+struct Gradient {
   static constexpr FormulaKind kKind = FormulaKind::kGradient;
   static constexpr bool kMasks = kMask != MaskSource::kNone;
   static constexpr bool kReadsY =
@@ -123,16 +119,11 @@ struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
     kFirstMaskCoefficient = kTotals ? kNumCoefficients : kLowest,
   };
 
-  static TFBN_HD Tensors<kInputs, kOutputs> TensorsOf(const Call& args) {
-    Tensors<kInputs, kOutputs> tensors = {};
-    tensors.in[kDy] = args.y_backprop;
-    tensors.in[kX] = args.x;
-    tensors.out[kXBackprop] = args.x_backprop;
-    if constexpr (kReadsY) tensors.in[kY] = args.y;
-    if constexpr (kAdd) {
-      tensors.out[kSideInputBackprop] = args.side_input_backprop;
-    }
-    return tensors;
+  static TFBN_HD Tensors TensorsOf(const Call& args) {
+    return {kInputs,
+            kOutputs,
+            {args.y_backprop, args.x, args.y},
+            {args.x_backprop, args.side_input_backprop}};
   }
 
   static TFBN_HD CenterArray CentersOf(const Call& args) {
@@ -192,18 +183,28 @@ struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
   template <typename C>
   static TFBN_HD void FinishMask(const Call& args, int64_t c,
                                  C (&k)[kNumCoefficients]) {
-    if constexpr (kMask == MaskSource::kX) {
-      SetRange(args, c, ForwardOf<C>(args, c), k);
-    } else if constexpr (kMask == MaskSource::kY) {
-      SetBounds(args, k);
-    } else if constexpr (kHasSlope) {
-      const ForwardCoefficients<C> forward = ForwardOf<C>(args, c);
-      k[kForwardMean] = forward.mean;
-      k[kForwardMeanRest] = forward.mean_rest;
-      k[kForwardScaleRstd] = forward.scale_rstd;
-      k[kForwardOffset] =
+    if constexpr (kMask == MaskSource::kY) {
+      const MaskBounds<C> bounds =
+          MaskBoundsOf<C>(args.activation, args.dtype, false);
+      k[kLowest] = bounds.lowest;
+      k[kHighest] = bounds.highest;
+    } else if constexpr (kMasks) {
+      const ForwardCoefficients<C> forward = ForwardOf(args, c, k);
+      const C offset =
           static_cast<C>(LoadAsDouble(args.stat_dtype, args.offset, c));
-      k[kActivation] = static_cast<C>(static_cast<int>(args.activation));
+      if constexpr (kMask == MaskSource::kX) {
+        const PassingRange<C> range =
+            PassingRangeOf(forward, offset,
+                           MaskBoundsOf<C>(args.activation, args.dtype, true));
+        k[kLowest] = range.first;
+        k[kHighest] = range.last;
+      } else {
+        k[kForwardMean] = forward.mean;
+        k[kForwardMeanRest] = forward.mean_rest;
+        k[kForwardScaleRstd] = forward.scale_rstd;
+        k[kForwardOffset] = offset;
+        k[kActivation] = static_cast<C>(static_cast<int>(args.activation));
+      }
     }
   }
 
@@ -211,15 +212,21 @@ struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
   static TFBN_HD void Finish(const Call& args, int64_t c, double center,
                              const double (&sums)[kNumSums],
                              C (&k)[kNumCoefficients]) {
+    const double rstd = Rstd(args, c);
+    const double scale = LoadAsDouble(args.stat_dtype, args.scale, c);
+    k[kScaleRstd] = static_cast<C>(scale * rstd);
+    if (!kTotals && !args.is_training) return;
+    C rest;
+    Split(center, 0, &k[kMean], &rest);
     if constexpr (kTotals) {
-      FinishTotals(args, c, center, k);
+      k[kMeanRest] = rest;
+      const double totals[kNumSums] = {
+          LoadAsDouble(DType::kFloat64, args.sum_dy, c),
+          LoadAsDouble(DType::kFloat64, args.sum_dy_xmu, c)};
+      FinishMeans(LoadAsDouble(DType::kFloat64, args.count, 0), rstd,
+                  /*mean_rest=*/0, totals, k);
+      FinishMask(args, c, k);
     } else {
-      const double rstd = Rstd(args, c);
-      const double scale = LoadAsDouble(args.stat_dtype, args.scale, c);
-      k[kScaleRstd] = static_cast<C>(scale * rstd);
-      if (!args.is_training) return;
-      C rest;
-      Split(center, 0, &k[kMean], &rest);
       FinishMeans(static_cast<double>(ElementsPerChannel(args.view)), rstd,
                   static_cast<double>(rest), sums, k);
     }
@@ -285,52 +292,12 @@ struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
     k[kXhatDyMean] = static_cast<C>(xhat_dy_mean);
   }
 
-  // All coefficients, where the sums are given.
+  // What the forward pass computed y by; with totals k has it.
   template <typename C>
-  static TFBN_HD void FinishTotals(const Call& args, int64_t c, double mean,
-                                   C (&k)[kNumCoefficients]) {
-    const double count = LoadAsDouble(DType::kFloat64, args.count, 0);
-    const double rstd = Rstd(args, c);
-    const auto forward = ForwardCoefficientsOf<C>(
-        LoadAsDouble(args.stat_dtype, args.scale, c), {mean, 0, 0}, rstd);
-    const double totals[kNumSums] = {
-        LoadAsDouble(DType::kFloat64, args.sum_dy, c),
-        LoadAsDouble(DType::kFloat64, args.sum_dy_xmu, c)};
-    FinishMeans(count, rstd, /*mean_rest=*/0, totals, k);
-    k[kMean] = forward.mean;
-    k[kMeanRest] = forward.mean_rest;
-    k[kScaleRstd] = forward.scale_rstd;
-    if constexpr (kMask == MaskSource::kX) {
-      SetRange(args, c, forward, k);
-    } else if constexpr (kMask == MaskSource::kY) {
-      SetBounds(args, k);
-    }
-  }
-
-  template <typename C>
-  static TFBN_HD void SetRange(const Call& args, int64_t c,
-                               const ForwardCoefficients<C>& forward,
-                               C (&k)[kNumCoefficients]) {
-    const PassingRange<C> range = PassingRangeOf(
-        forward, static_cast<C>(LoadAsDouble(args.stat_dtype, args.offset, c)),
-        MaskBoundsOf<C>(args.activation, args.dtype, true));
-    k[kLowest] = range.first;
-    k[kHighest] = range.last;
-  }
-
-  template <typename C>
-  static TFBN_HD void SetBounds(const Call& args, C (&k)[kNumCoefficients]) {
-    const MaskBounds<C> bounds =
-        MaskBoundsOf<C>(args.activation, args.dtype, false);
-    k[kLowest] = bounds.lowest;
-    k[kHighest] = bounds.highest;
-  }
-
-  // What the forward pass computed y by; the reference computes it in double.
-  template <typename C>
-  static TFBN_HD ForwardCoefficients<C> ForwardOf(const Call& args, int64_t c) {
-    if (args.forward_coefficients == nullptr ||
-        SizeOf(ComputeDTypeOf(args.dtype)) != sizeof(C)) {
+  static TFBN_HD ForwardCoefficients<C> ForwardOf(
+      const Call& args, int64_t c, const C (&k)[kNumCoefficients]) {
+    if constexpr (kTotals) return {k[kMean], k[kMeanRest], k[kScaleRstd]};
+    if (args.forward_coefficients == nullptr) {
       return ForwardCoefficientsOf<C>(
           LoadAsDouble(args.stat_dtype, args.scale, c),
           {CenterAt(CentersOf(args), c), 0, 0}, Rstd(args, c));
@@ -344,7 +311,7 @@ struct Gradient : std::conditional_t<kTotals, FrozenOnly, HasBothModes> {
 };
 
 struct BatchNormGradFormula : Gradient<MaskSource::kNone, false, false> {};
-// The mask from x; y is not read (but by the reference, see reference.cc).
+// The mask from x; y is not read.
 struct BatchNormGradExFormula : Gradient<MaskSource::kX, false, false> {};
 // The mask from y.
 struct BatchNormGradExFromYFormula : Gradient<MaskSource::kY, false, false> {};
@@ -363,8 +330,10 @@ struct MaskOfSum : Gradient<kMask, false, false> {
     kFirstFrozenCoefficient = Base::kFirstMaskCoefficient
   };
 
-  static TFBN_HD Tensors<Base::kInputs, kOutputs> TensorsOf(const Call& args) {
-    return {{args.y_backprop, args.x, args.y}, {args.side_input_backprop}};
+  static TFBN_HD Tensors TensorsOf(const Call& args) {
+    Tensors tensors = Base::TensorsOf(args);
+    tensors.out[kSideInputBackprop] = args.side_input_backprop;
+    return tensors;
   }
 
   template <bool kTraining, typename V>

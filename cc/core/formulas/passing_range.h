@@ -13,7 +13,6 @@
 #define TF_BN_OPS_CC_CORE_FORMULAS_PASSING_RANGE_H_
 
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -44,17 +43,8 @@ struct RankOf {
   static constexpr C kInf = std::numeric_limits<C>::infinity();
   static constexpr C kLeastNormal = std::numeric_limits<C>::min();
 
-  static TFBN_HD Bits Of(C value) {
-    Bits bits;
-    std::memcpy(&bits, &value, sizeof(bits));
-    return FromBits(bits);
-  }
-  static TFBN_HD C At(Bits rank) {
-    const Bits bits = FromBits(rank);
-    C value;
-    std::memcpy(&value, &bits, sizeof(value));
-    return value;
-  }
+  static TFBN_HD Bits Of(C value) { return FromBits(BitCast<Bits>(value)); }
+  static TFBN_HD C At(Bits rank) { return BitCast<C>(FromBits(rank)); }
 
  private:
   // All bits but the sign.

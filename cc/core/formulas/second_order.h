@@ -48,7 +48,6 @@ namespace tf_bn_ops {
 // view (element for element), but must not overlap them in any other way. mean
 // and variance are read if frozen.
 struct BatchNormGradGradFormula {
-  using Args = Call;
   static constexpr FormulaKind kKind = FormulaKind::kSecondOrder;
   enum Input : int {
     kGx,
@@ -91,13 +90,15 @@ struct BatchNormGradGradFormula {
     kFirstMaskCoefficient = kNumCoefficients,
   };
 
-  static TFBN_HD Tensors<kInputs, kOutputs> TensorsOf(const Args& args) {
-    return {{args.x_backprop_grad, args.y_backprop, args.x},
+  static TFBN_HD Tensors TensorsOf(const Call& args) {
+    return {kInputs,
+            kOutputs,
+            {args.x_backprop_grad, args.y_backprop, args.x},
             {args.y_backprop_grad, args.x_grad}};
   }
 
   // Frozen, no sum is centered, and in place x may be overwritten already.
-  static TFBN_HD CenterArray CentersOf(const Args& args) {
+  static TFBN_HD CenterArray CentersOf(const Call& args) {
     return MedianCenters(args.dtype, args.is_training ? args.x : nullptr,
                          args.view);
   }
@@ -127,7 +128,7 @@ struct BatchNormGradGradFormula {
     sums[kDyXcSum] += shift * sums[kDySum];
   }
 
-  static TFBN_HD BatchStatistics StatisticsOf(const Args& args, double center,
+  static TFBN_HD BatchStatistics StatisticsOf(const Call& args, double center,
                                               const double (&sums)[kNumSums]) {
     return ShiftedStatistics(ElementsPerChannel(args.view), center,
                              sums[kXcSum], sums[kXcXcSum]);
@@ -138,7 +139,7 @@ struct BatchNormGradGradFormula {
     double mean, mean_rest;  // Their exact sum is the mean of x.
     double gx_mean, dy_mean, rstd, a, s, b;
   };
-  static TFBN_HD Moments MomentsOf(const Args& args, double center,
+  static TFBN_HD Moments MomentsOf(const Call& args, double center,
                                    const double (&sums)[kNumSums]) {
     const double m = static_cast<double>(ElementsPerChannel(args.view));
     const double shift = sums[kXcSum] / m;
@@ -156,13 +157,13 @@ struct BatchNormGradGradFormula {
   }
 
   // Frozen: 1 / sqrt(variance + epsilon) of channel `c`.
-  static TFBN_HD double GivenRstd(const Args& args, int64_t c) {
+  static TFBN_HD double GivenRstd(const Call& args, int64_t c) {
     return RstdOf(LoadAsDouble(args.stat_dtype, args.variance, c),
                   args.epsilon);
   }
 
   template <typename C>
-  static TFBN_HD void Finish(const Args& args, int64_t c, double center,
+  static TFBN_HD void Finish(const Call& args, int64_t c, double center,
                              const double (&sums)[kNumSums],
                              C (&k)[kNumCoefficients]) {
     // In training the divisions of the moments come first: on a device, what is
@@ -197,7 +198,7 @@ struct BatchNormGradGradFormula {
     k[kXFromXhat] = static_cast<C>(-(rstd * (gs * s + f * (b - 3 * a * s))));
   }
 
-  static TFBN_HD void StoreSums(const Args& args, int64_t c, double center,
+  static TFBN_HD void StoreSums(const Call& args, int64_t c, double center,
                                 const double (&sums)[kNumSums]) {
     double scale_grad;
     if (args.is_training) {
@@ -210,7 +211,7 @@ struct BatchNormGradGradFormula {
     StoreFromDouble(args.stat_dtype, args.scale_grad, c, scale_grad);
   }
 
-  static TFBN_HD void StoreEmpty(const Args& args, int64_t c) {
+  static TFBN_HD void StoreEmpty(const Call& args, int64_t c) {
     StoreFromDouble(args.stat_dtype, args.scale_grad, c, 0);
   }
 

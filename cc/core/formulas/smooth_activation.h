@@ -1,6 +1,6 @@
 // The smooth activations: their values and derivatives, of what they are
-// applied to. A new one is a struct here, a line in WithSmooth, and a value of
-// Activation (call.h).
+// applied to. A new one is a struct here and a line in WithSmooth; its number
+// is written from tf_bn_ops/spec/op_spec.py.
 //
 // Which one is a coefficient, the same for all channels, and a branch that all
 // elements of a call take alike: kernels are instantiated once for all of them.

@@ -13,13 +13,21 @@
 namespace tf_bn_ops {
 enum class FormulaKind : int32_t;
 enum class DType : int32_t;
-enum class Activation : int32_t;
+enum class Activation : int32_t { kIdentity, kRelu, kRelu6, kSilu, kHardSilu };
+constexpr int kNumActivations = 5, kNumClamps = 3;
+// The values of the attr activation_mode.
+inline constexpr const char* kActivationModes[kNumActivations] = {
+    "Identity", "Relu", "Relu6", "Silu", "HardSilu"};
 }  // namespace tf_bn_ops
 #define TFBN_CPP(cpp, c) tf_bn_ops::cpp
 #else
 typedef struct tfbn_view { int64_t outer, channels, inner; } tfbn_view;
 #define TFBN_CPP(cpp, c) c
 #endif
+
+/* What is applied to y; NaN stays NaN. tf_bn_ops/conformance/models/smooth.py and
+ * cc/core/formulas/smooth_activation.h have the formulas of the smooth ones. */
+enum { TFBN_IDENTITY, TFBN_RELU, TFBN_RELU6, TFBN_SILU, TFBN_HARD_SILU };
 
 /* Arrays are borrowed, of these shapes: the view of x; [channels] of stat_dtype (vector), or of
  * stat_dtype or float64 (statistics), or of float64 (wide); one element of float64 (scalar);
@@ -57,8 +65,7 @@ typedef struct tfbn_call {
   void* y;
   /* coefficients. The same: what y was computed with, and what saved_mean and saved_variance lose;
    * in training it is read where its first row is mean. Where it is given with offset, and
-   * side_input_backprop is not, the mask of an activation is computed from x, and y is not read
-   * unless by the reference. */
+   * side_input_backprop is not, the mask of an activation is computed from x, and y is not read. */
   void* forward_coefficients;
   void* x_backprop;  /* view */
   void* side_input_backprop;  /* view */

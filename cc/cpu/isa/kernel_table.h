@@ -132,8 +132,7 @@ constexpr Kernels KernelsOf() {
 }  // namespace
 }  // namespace tf_bn_ops
 
-#define TFBN_KERNELS_OF_DTYPE(name, text, code, storage, compute, fraction, \
-                              exponent)                                     \
+#define TFBN_KERNELS_OF_DTYPE(unused, name, text, storage, ...) \
   KernelsOf<Formula, storage>(),
 #define TFBN_DEFINE_KERNELS(unused, F, name)                            \
   namespace tf_bn_ops {                                                 \
@@ -141,7 +140,7 @@ constexpr Kernels KernelsOf() {
   const Kernels* TFBN_KERNEL_TABLE(TF_BN_OPS_ISA)(const F*) {           \
     using Formula = F;                                                  \
     static constexpr Kernels kKernels[] = {                             \
-        TFBN_FOR_EACH_DTYPE(TFBN_KERNELS_OF_DTYPE)};                    \
+        TFBN_FOR_EACH_DTYPE(TFBN_KERNELS_OF_DTYPE, )};                  \
     static_assert(sizeof(kKernels) == kNumDTypes * sizeof(kKernels[0]), \
                   "an element type without kernels");                   \
     return kKernels;                                                    \

@@ -5,7 +5,7 @@
 // with <name> the first column of isa_builds.txt. Such a file defines, in this
 // order,
 //
-//   kVectorBytes, kRegisters       bytes of a vector, number of registers
+//   TFBN_VECTOR_BYTES, TFBN_REGISTERS   bytes of a vector, number of registers
 //   #include "cc/cpu/isa/vec_portable.h"
 //   namespace <name> {
 //   using namespace portable;
@@ -78,11 +78,9 @@
 #error "TF_BN_OPS_ISA is the name of this build, see isa_builds.txt"
 #endif
 // "vec_<name>.h", beside this file.
-#define TFBN_VEC_QUOTE_(file) #file
-#define TFBN_VEC_QUOTE(file) TFBN_VEC_QUOTE_(file)
 #define TFBN_VEC_FILE_(name) vec_##name.h
 #define TFBN_VEC_FILE(name) TFBN_VEC_FILE_(name)
-#include TFBN_VEC_QUOTE(TFBN_VEC_FILE(TF_BN_OPS_ISA))
+#include TFBN_QUOTE(TFBN_VEC_FILE(TF_BN_OPS_ISA))
 
 namespace tf_bn_ops {
 namespace {
@@ -105,42 +103,31 @@ using isa::WidenFloat16;
 
 // How elements of T lie in memory (a vector Stored of them) and what they are
 // computed in (a vector Vector of Scalar).
-template <typename Lane, typename V>
-struct SameInMemory {
-  using Scalar = Lane;
-  using Vector = V;
-  using Stored = V;
-  static TFBN_INLINE V Decode(V v) { return v; }
-  static TFBN_INLINE V Encode(V v) { return v; }
-};
 template <typename T>
-struct Compute;
-template <>
-struct Compute<float> : SameInMemory<float, VF> {};
-template <>
-struct Compute<double> : SameInMemory<double, VD> {};
-template <>
-struct Compute<Float16> {
-  using Scalar = float;
-  using Vector = VF;
-  using Stored = V16;
-  static TFBN_INLINE VF Decode(V16 v) { return WidenFloat16(v); }
-  static TFBN_INLINE V16 Encode(VF v) { return NarrowFloat16(v); }
+struct Compute {
+  using Scalar = ComputeOf<T>;
+  using Vector = std::conditional_t<std::is_same_v<Scalar, double>, VD, VF>;
+  using Stored = std::conditional_t<kIsNarrow<T>, V16, Vector>;
+
+  static TFBN_INLINE Vector Decode(Stored v) {
+    if constexpr (std::is_same_v<T, Float16>) {
+      return WidenFloat16(v);
+    } else if constexpr (std::is_same_v<T, Bfloat16>) {
+      return WidenBfloat16(v);
+    } else {
+      return v;
+    }
+  }
+  static TFBN_INLINE Stored Encode(Vector v) {
+    if constexpr (std::is_same_v<T, Float16>) {
+      return NarrowFloat16(v);
+    } else if constexpr (std::is_same_v<T, Bfloat16>) {
+      return NarrowBfloat16(v);
+    } else {
+      return v;
+    }
+  }
 };
-template <>
-struct Compute<Bfloat16> {
-  using Scalar = float;
-  using Vector = VF;
-  using Stored = V16;
-  static TFBN_INLINE VF Decode(V16 v) { return WidenBfloat16(v); }
-  static TFBN_INLINE V16 Encode(VF v) { return NarrowBfloat16(v); }
-};
-#define X(name, text, code, storage, compute, fraction, exponent)             \
-  static_assert(std::is_same_v<typename Compute<storage>::Scalar, compute> && \
-                sizeof(Compute<storage>::Stored) * sizeof(compute) ==         \
-                    sizeof(Compute<storage>::Vector) * sizeof(storage));
-TFBN_FOR_EACH_DTYPE(X)
-#undef X
 
 template <typename T>
 using VectorOf = typename Compute<T>::Vector;
@@ -192,33 +179,31 @@ template <>
 struct PairsOf<Bfloat16> : Bfloat16Pairs {};
 
 template <typename T, int kVectors>
-struct VectorPack;
-template <typename T>
-struct VectorPack<T, 1> {
+struct VectorPack {
   using V = VectorOf<T>;
-  using Stored = typename Compute<T>::Stored;
-  static TFBN_INLINE void Load(const T* p, V (&v)[1]) {
-    v[0] = tf_bn_ops::Load(p);
+  using Stored = typename std::conditional_t<kVectors == 1, Compute<T>,
+                                             PairsOf<T>>::Stored;
+
+  static TFBN_INLINE void Load(const T* p, V (&v)[kVectors]) {
+    if constexpr (kVectors == 1) {
+      v[0] = tf_bn_ops::Load(p);
+    } else {
+      PairsOf<T>::Widen(LoadBits<Stored>(p), v);
+    }
   }
-  static TFBN_INLINE Stored Encode(const V (&v)[1]) {
-    return Compute<T>::Encode(v[0]);
+  static TFBN_INLINE Stored Encode(const V (&v)[kVectors]) {
+    if constexpr (kVectors == 1) {
+      return Compute<T>::Encode(v[0]);
+    } else {
+      return PairsOf<T>::Narrow(v);
+    }
   }
-  static TFBN_INLINE Stored EncodePassedOn(const V (&v)[1]) {
-    return tf_bn_ops::EncodePassedOn<T>(v[0]);
-  }
-};
-template <typename T>
-struct VectorPack<T, 2> {
-  using V = VectorOf<T>;
-  using Stored = typename PairsOf<T>::Stored;
-  static TFBN_INLINE void Load(const T* p, V (&v)[2]) {
-    PairsOf<T>::Widen(LoadBits<Stored>(p), v);
-  }
-  static TFBN_INLINE Stored Encode(const V (&v)[2]) {
-    return PairsOf<T>::Narrow(v);
-  }
-  static TFBN_INLINE Stored EncodePassedOn(const V (&v)[2]) {
-    return PairsOf<T>::Narrow({Quiet(v[0]), Quiet(v[1])});
+  static TFBN_INLINE Stored EncodePassedOn(const V (&v)[kVectors]) {
+    if constexpr (kVectors == 1) {
+      return tf_bn_ops::EncodePassedOn<T>(v[0]);
+    } else {
+      return PairsOf<T>::Narrow({Quiet(v[0]), Quiet(v[1])});
+    }
   }
 };
 

@@ -3,13 +3,8 @@
 #ifndef TF_BN_OPS_CC_CPU_ISA_VEC_AVX2_H_
 #define TF_BN_OPS_CC_CPU_ISA_VEC_AVX2_H_
 
-namespace tf_bn_ops {
-namespace {
-constexpr int kVectorBytes = 32;
-constexpr int kRegisters = 16;
-}  // namespace
-}  // namespace tf_bn_ops
-
+#define TFBN_VECTOR_BYTES 32
+#define TFBN_REGISTERS 16
 #include "cc/cpu/isa/vec_portable.h"
 
 namespace tf_bn_ops {
@@ -74,21 +69,6 @@ TFBN_INLINE WideF LoadWide(const float* p) {
   return WideF{{_mm256_cvtps_pd(_mm_loadu_ps(p)),
                 _mm256_cvtps_pd(_mm_loadu_ps(p + kDoubleLanes))}};
 }
-
-using portable::StoreNonTemporalBits;
-TFBN_INLINE void StoreNonTemporalBits(void* p, VF v) {
-  _mm256_stream_ps(static_cast<float*>(p), v);
-}
-TFBN_INLINE void StoreNonTemporalBits(void* p, VD v) {
-  _mm256_stream_pd(static_cast<double*>(p), v);
-}
-TFBN_INLINE void StoreNonTemporalBits(void* p, VU v) {
-  _mm256_stream_si256(static_cast<__m256i*>(p), (__m256i)v);
-}
-TFBN_INLINE void StoreNonTemporalBits(void* p, V16 v) {
-  _mm_stream_si128(static_cast<__m128i*>(p), (__m128i)v);
-}
-TFBN_INLINE void NonTemporalFence() { _mm_sfence(); }
 
 }  // namespace avx2
 }  // namespace

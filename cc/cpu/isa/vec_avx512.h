@@ -3,13 +3,8 @@
 #ifndef TF_BN_OPS_CC_CPU_ISA_VEC_AVX512_H_
 #define TF_BN_OPS_CC_CPU_ISA_VEC_AVX512_H_
 
-namespace tf_bn_ops {
-namespace {
-constexpr int kVectorBytes = 64;
-constexpr int kRegisters = 32;
-}  // namespace
-}  // namespace tf_bn_ops
-
+#define TFBN_VECTOR_BYTES 64
+#define TFBN_REGISTERS 32
 #include "cc/cpu/isa/vec_portable.h"
 
 namespace tf_bn_ops {
@@ -70,18 +65,6 @@ TFBN_INLINE void StorePartialBits(void* p, VD v, int n) {
 TFBN_INLINE void StorePartialBits(void* p, V16 v, int n) {
   _mm256_mask_storeu_epi16(p, FirstLanes(n), (__m256i)v);
 }
-
-using portable::StoreNonTemporalBits;
-TFBN_INLINE void StoreNonTemporalBits(void* p, VF v) {
-  _mm512_stream_ps(static_cast<float*>(p), v);
-}
-TFBN_INLINE void StoreNonTemporalBits(void* p, VD v) {
-  _mm512_stream_pd(static_cast<double*>(p), v);
-}
-TFBN_INLINE void StoreNonTemporalBits(void* p, V16 v) {
-  _mm256_stream_si256(static_cast<__m256i*>(p), (__m256i)v);
-}
-TFBN_INLINE void NonTemporalFence() { _mm_sfence(); }
 
 }  // namespace avx512
 }  // namespace

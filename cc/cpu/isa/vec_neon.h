@@ -3,13 +3,8 @@
 #ifndef TF_BN_OPS_CC_CPU_ISA_VEC_NEON_H_
 #define TF_BN_OPS_CC_CPU_ISA_VEC_NEON_H_
 
-namespace tf_bn_ops {
-namespace {
-constexpr int kVectorBytes = 16;
-constexpr int kRegisters = 32;
-}  // namespace
-}  // namespace tf_bn_ops
-
+#define TFBN_VECTOR_BYTES 16
+#define TFBN_REGISTERS 32
 #include "cc/cpu/isa/vec_portable.h"
 
 namespace tf_bn_ops {

@@ -1,8 +1,8 @@
 // Vector types of kVectorBytes, and portable versions of everything that a
 // vec_<isa>.h provides, written with the vector extensions of GCC and Clang.
 //
-// Included by a vec_<isa>.h behind its kVectorBytes, for the functions that it
-// has no instructions for.
+// Included by a vec_<isa>.h behind its TFBN_VECTOR_BYTES, for the functions
+// that it has no instructions for.
 
 #ifndef TF_BN_OPS_CC_CPU_ISA_VEC_PORTABLE_H_
 #define TF_BN_OPS_CC_CPU_ISA_VEC_PORTABLE_H_
@@ -12,11 +12,14 @@
 #include <cstring>
 #include <type_traits>
 
+#include "cc/core/dtype.h"
 #include "cc/core/host_device.h"
 
 namespace tf_bn_ops {
 namespace {
 
+constexpr int kVectorBytes = TFBN_VECTOR_BYTES;
+constexpr int kRegisters = TFBN_REGISTERS;
 constexpr int kFloatLanes = kVectorBytes / 4;
 constexpr int kDoubleLanes = kVectorBytes / 8;
 
@@ -53,39 +56,11 @@ namespace portable {
 
 constexpr bool kBfloat16Alone = false;
 
-// Lane by lane `mask ? a : b`; lanes of mask are all ones or all zeros. Blend
-// instructions look at the sign bit alone.
-TFBN_INLINE VU Select(VU mask, VU a, VU b) { return (mask >> 31) != 0 ? a : b; }
-
-// The scalar conversions of cc/core/dtype.h, lane by lane. All float operands
-// are normal, so flushing of subnormals cannot change a result.
 TFBN_INLINE VF WidenFloat16(V16 v) {
-  const VU h = __builtin_convertvector(v, VU);
-  const VU magnitude = h & 0x7fffu;
-  const VU sign = (h & 0x8000u) << 16;
-  const VU normal = (magnitude << 13) + ((127u - 15u) << 23);
-  const VU non_finite = 0x7f800000u | ((magnitude & 0x3ffu) << 13);
-  // Subnormal halves: 2^-14 plus the fraction, minus 2^-14 (0x38800000).
-  const VU two_to_minus_14 = VU{} + 0x38800000u;
-  const VU subnormal =
-      (VU)((VF)(two_to_minus_14 | (magnitude << 13)) - (VF)two_to_minus_14);
-  VU bits = Select((VU)(magnitude < 0x0400u), subnormal, normal);
-  bits = Select((VU)(magnitude >= 0x7c00u), non_finite, bits);
-  return (VF)(sign | bits);
+  return WidenHalf<VF>(__builtin_convertvector(v, VU));
 }
 TFBN_INLINE V16 NarrowFloat16(VF v) {
-  const VU bits = (VU)v;
-  const VU sign = (bits >> 16) & 0x8000u;
-  const VU magnitude = bits & 0x7fffffffu;
-  const VF half = VF{} + 0.5f;
-  const VU subnormal = (VU)((VF)magnitude + half) - (VU)half;
-  const VU rebiased = magnitude - ((127u - 15u) << 23);
-  const VU normal = (rebiased + 0x0fffu + ((rebiased >> 13) & 1u)) >> 13;
-  VU result = Select((VU)(magnitude < 0x38800000u), subnormal, normal);
-  result = Select((VU)(magnitude >= 0x477ff000u), VU{} + 0x7c00u, result);
-  result = Select((VU)(magnitude > 0x7f800000u),
-                  0x7e00u | ((magnitude >> 13) & 0x3ffu), result);
-  return __builtin_convertvector(sign | result, V16);
+  return __builtin_convertvector(NarrowToHalf<VU>(v), V16);
 }
 
 TFBN_INLINE VF WidenBfloat16(V16 v) {
@@ -134,12 +109,29 @@ TFBN_INLINE void StorePartialBits(void* p, V v, int n) {
   for (int i = 0; i < n; ++i) static_cast<Lane*>(p)[i] = padded[i];
 }
 
+#if defined(__SSE2__)
+// Those that every build of x86 has instructions for, by their size.
+template <typename V>
+TFBN_INLINE void StoreNonTemporalBits(void* p, V v) {
+  if constexpr (sizeof(V) == 8) {
+    _mm_stream_si64(static_cast<long long*>(p), BitCast<long long>(v));
+  } else if constexpr (sizeof(V) == 16) {
+    _mm_stream_si128(static_cast<__m128i*>(p), (__m128i)v);
+  } else if constexpr (sizeof(V) == 32) {
+    _mm256_stream_si256(static_cast<__m256i*>(p), (__m256i)v);
+  } else {
+    _mm512_stream_si512(static_cast<__m512i*>(p), (__m512i)v);
+  }
+}
+TFBN_INLINE void NonTemporalFence() { _mm_sfence(); }
+#else
 // Plain stores, which need no fence.
 template <typename V>
 TFBN_INLINE void StoreNonTemporalBits(void* p, V v) {
   StoreBits(p, v);
 }
 TFBN_INLINE void NonTemporalFence() {}
+#endif
 
 }  // namespace portable
 }  // namespace

@@ -16,8 +16,8 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace cuda
 
 int CudaGatherStats(const GatherStatsArgs& args, void* cuda_stream) {
-  return cuda::CudaLauncher(static_cast<cudaStream_t>(cuda_stream))
-      .Launch(cuda::GatherKernel, args, cuda::GatherGridSize(args));
+  return cuda::CudaLauncher{static_cast<cudaStream_t>(cuda_stream)}.Launch(
+      cuda::GatherKernel, args, cuda::GatherGridSize(args));
 }
 
 }  // namespace tf_bn_ops
