@@ -107,58 +107,40 @@ def test_second_derivatives_of_keras_are_wrong_and_ours_right():
     assert errors["tf_bn_ops, float32"] < 1e-5
 
 
-def table(output: str) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of a Markdown table."""
-    head, rule, *rows = ([cell.strip() for cell in x.split("|")[1:-1]] for x in output.splitlines())
-    assert set("".join(rule)) == {"-"} and {len(head), *map(len, rows)} == {len(rule)}
-    return head, rows
-
-
-# Milliseconds, and how many times as fast.
-TIME, AND_FACTOR = r"\d+(\.\d)?", r" \(\d+\.\d\d\)"
-
-
-@pytest.mark.release
-def test_dropin_speed_prints_the_table_of_the_docs():
-    head, rows = table(example("dropin_speed.py", "--quick"))
-    assert head == ["layer, training", "TensorFlow", "with `activation`"]
-    assert len(rows) == 4
-    for _, theirs, ours in rows:
-        assert re.fullmatch(TIME, theirs) and re.fullmatch(TIME + AND_FACTOR, ours)
-
-
-@pytest.mark.release
-def test_keras_speed_prints_the_table_of_the_docs():
-    head, (layer, relu, resnet) = table(example("keras_speed.py", "--quick"))
-    assert head == ["training", "Keras", "tf_bn_ops", "with `activation`"]
-    assert layer.pop() == resnet.pop() == "-"
-    for _, theirs, *ours in (layer, relu, resnet):
-        assert re.fullmatch(TIME, theirs)
-        assert all(re.fullmatch(TIME + AND_FACTOR, cell) for cell in ours)
+# Milliseconds, how many times as fast, and lines of tables and of text.
+TIME, FACTOR = r"\d+(\.\d)?", r" \(\d+\.\d\d\)"
+RULE = r"\|[-|]+\|"
+XLA = r".*TensorFlow .* ms, tf_bn_ops .* times as fast.*"
+MEMORY = r"\| %s +\| +(?!0 )[\d.]+ +\| +(?!0 )[\d.]+ +\|"
+PRINTED = {
+    "dropin_speed.py --quick": [
+        r"\| layer, training +\| TensorFlow +\| with `activation` +\|", RULE,
+        *[rf"\|[^|]+\| +{TIME} +\| +{TIME}{FACTOR} +\|"] * 4,
+    ],
+    "keras_speed.py --quick": [
+        r"\| training +\| Keras +\| tf_bn_ops +\| with `activation` +\|", RULE,
+        rf"\|[^|]+\| +{TIME} +\| +{TIME}{FACTOR} +\| +- +\|",
+        rf"\|[^|]+\| +{TIME} +\| +{TIME}{FACTOR} +\| +{TIME}{FACTOR} +\|",
+        rf"\|[^|]+\| +{TIME} +\| +{TIME}{FACTOR} +\| +- +\|",
+    ],
+    "fused_memory.py --network=MobileNetV2 --batch=1 --side=32": [
+        r"\|.*\|", RULE, *(MEMORY % name for name in ("Keras", "tf_bn_ops", "with `fuse=True`")),
+    ],
+    **({"xla_speed.py --quick": [XLA] * 6} if _loader.build_info()["xla"] else {}),
+    "second_order_speed.py --quick": [
+        r".*TensorFlow \S+ ms, tf_bn_ops \S+ ms, \S+ times as fast.*",
+        r".*TensorFlow \d+ MiB, tf_bn_ops \d+ MiB.*",
+    ],
+}  # fmt: skip
 
 
 @pytest.mark.release
-def test_fused_memory_prints_the_table_of_the_docs():
-    lines = example("fused_memory.py", "--network=MobileNetV2", "--batch=1", "--side=32")
-    _, rows = table(lines)
-    assert [row[0] for row in rows] == ["Keras", "tf_bn_ops", "with `fuse=True`"]
-    assert all(float(mib) > 0 and float(share) > 0 for _, mib, share in rows)
-
-
-@pytest.mark.release
-def test_xla_speed_compares():
-    if not _loader.build_info()["xla"]:
-        pytest.skip("built without XLA")
-    lines = example("xla_speed.py", "--quick").splitlines()
-    assert len(lines) == 2 * 3
-    assert all(re.search(r"TensorFlow .* ms, tf_bn_ops .* times as fast", line) for line in lines)
-
-
-@pytest.mark.release
-def test_second_order_speed_prints_times_and_memory():
-    times, memory = example("second_order_speed.py", "--quick").splitlines()
-    assert re.search(r"TensorFlow \S+ ms, tf_bn_ops \S+ ms, \S+ times as fast", times)
-    assert re.search(r"TensorFlow \d+ MiB, tf_bn_ops \d+ MiB", memory)
+@pytest.mark.parametrize("command", PRINTED)
+def test_what_measures_prints_what_the_docs_show(command):
+    printed = example(*command.split()).splitlines()
+    assert len(printed) == len(PRINTED[command]), printed
+    for line, pattern in zip(printed, PRINTED[command], strict=True):
+        assert re.fullmatch(pattern, line), line
 
 
 def test_saved_model_trains_alike_after_each_rewriting():

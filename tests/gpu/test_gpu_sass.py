@@ -62,12 +62,6 @@ def test_few_loads_and_spills_are_problems():
         assert words in sentence
 
 
-def test_it_says_why_it_is_skipped(monkeypatch, tmp_path):
-    monkeypatch.setenv("NVDISASM", "/nowhere/nvdisasm")
-    with pytest.raises(sass.Skipped, match="NVDISASM=/nowhere/nvdisasm is no program"):
-        sass.count(["90"], tmp_path, NVCC)
-
-
 FIRST_AND_LAST = sass.ARCHS[:: len(sass.ARCHS) - 1]
 
 
