@@ -94,18 +94,6 @@ def test_a_release_without_changes_is_refused(tools, sources, monkeypatch):
 # ---- The same bytes twice ----------------------------------------------------------------------
 
 
-def test_the_other_versions_come_from_the_first_build(tools, tmp_path, monkeypatch):
-    """Of a second build of one version; what it compiled itself is not replaced."""
-    wheels = module(tools, "wheels", monkeypatch)
-    first, second = tmp_path / "first", tmp_path / "second"
-    for folder in (first / "lib_tf2.16", first / "lib_tf2.21", second / "lib_tf2.16"):
-        folder.mkdir(parents=True)
-        (folder / "name").write_text(str(folder))
-    wheels.add_others(second, first)
-    assert (second / "lib_tf2.16" / "name").read_text() == str(second / "lib_tf2.16")
-    assert (second / "lib_tf2.21" / "name").read_text() == str(first / "lib_tf2.21")
-
-
 @pytest.mark.parametrize(
     ("first", "said"),
     [

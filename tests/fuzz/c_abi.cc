@@ -19,13 +19,13 @@
 #include "cc/core/call.h"
 #include "tests/fuzz/call_arrays.h"
 
-// Ends the process where a check fails; the fuzzer keeps the input.
-#ifndef TFBN_FUZZ_CHECK
-#define TFBN_FUZZ_CHECK(condition) \
-  if (!(condition)) __builtin_trap()
-#endif
-
 namespace {
+
+// A test wants the opposite, which has to be noticed.
+const bool kOpposite = std::getenv("TFBN_FUZZ_OPPOSITE") != nullptr;
+// Ends the process where a check fails; the fuzzer keeps the input.
+#define TFBN_FUZZ_CHECK(condition) \
+  if (static_cast<bool>(condition) == kOpposite) __builtin_trap()
 
 using tf_bn_ops::Activation;
 using tf_bn_ops::Call;
