@@ -12,7 +12,6 @@ import pytest
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "mutants"
 sys.path.insert(0, str(FOLDER))
 
-import large_core  # noqa: E402
 import run as mutants  # noqa: E402
 import score  # noqa: E402
 
@@ -136,7 +135,7 @@ def test_survivor_fails_the_run(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(mutants, "load_mutants", lambda: [harmless])
     monkeypatch.setattr(mutants.Build, "library_of", lambda *_: tmp_path)
     survives = mutants.Verdict(1600, "")
-    monkeypatch.setattr(mutants, "judge", lambda library, op="", most=None, large=False: survives)
+    monkeypatch.setattr(mutants, "judge", lambda library, op="", most=None: survives)
     assert mutants.run([], tmp_path / "sources") == 1
     assert "NOT CAUGHT: nothing is wrong" in capsys.readouterr().out
     # One that no case can catch may survive, and may not be caught.
@@ -147,41 +146,3 @@ def test_survivor_fails_the_run(monkeypatch, tmp_path, capsys):
     outcome = mutants.outcome_of(known, mutants.Verdict(1, "case: y is wrong"))
     monkeypatch.setattr(mutants, "judge_all", lambda *args: ([outcome], {}))
     assert mutants.run([], tmp_path / "caught") == 1
-
-
-# ---- More than 2^31 elements ---------------------------------------------------------------------
-
-SMALL = 1 << 12, 4  # Block and repeats: the same check, scaled down.
-
-
-def test_right_kernel_passes_the_large_check():
-    assert large_core.check(c_abi.run, *SMALL) == ""
-
-
-def _reads_beginning(problem, outputs):
-    """Elements from 2^14 on, where the last block begins, are read from the beginning."""
-    wrapped = problem.copy()
-    for role in ("y_backprop", "x"):
-        flat = wrapped[role].reshape(-1)
-        flat[1 << 14 :] = flat[: 1 << 12]
-    return c_abi.run(wrapped, outputs=outputs)
-
-
-def _leaves_last_out(problem, outputs):
-    results = c_abi.run(problem)
-    x_backprop = outputs["x_backprop"]
-    x_backprop.reshape(-1)[: 1 << 14] = results["x_backprop"].reshape(-1)[: 1 << 14]
-    return {**results, "x_backprop": x_backprop}
-
-
-@pytest.mark.parametrize(
-    ("kernel", "failure"),
-    [(_reads_beginning, "offset_backprop"), (_leaves_last_out, "x_backprop is wrong in 4096")],
-)
-def test_large_check_tells_what_is_wrong_in_the_last_block_only(kernel, failure):
-    assert large_core.check(kernel, *SMALL).startswith(failure)
-
-
-@pytest.mark.large
-def test_more_than_2_to_the_31_elements_in_a_few_megabytes():
-    assert large_core.check(c_abi.run) == ""

@@ -19,17 +19,12 @@ from build_helpers import NOT_COPIED, run
 
 from tf_bn_ops import _loader
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+FOLDER = pathlib.Path(__file__).resolve().parents[1] / "mutants"
+sys.path.insert(0, str(FOLDER))
 
-DATA = pathlib.Path(__file__).resolve().parents[1] / "mutants" / "device_mutants.toml"
-MUTANTS: list[dict[str, Any]] = [
-    {**fields, "name": name, "file": file}
-    for file, mutants in tomllib.loads(DATA.read_text()).items()
-    for name, fields in mutants.items()
-]
+import run as mutants  # noqa: E402
+
+MUTANTS = mutants.load_mutants(FOLDER / "device_mutants.toml", key="tests")
 OPTIONS = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not long and not large and not release"]
 TESTS = [f"tests/core/test_{name}.py" for name in ("cuda_emulator", "two_level_sums")]
 pytestmark = [pytest.mark.long, pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")]
@@ -50,23 +45,19 @@ def _parameters() -> list[Any]:
     """One mutant a day belongs to the long tier, in turn; all to that of a release."""
     today = datetime.date.today().toordinal() % len(MUTANTS)
     return [
-        pytest.param(mutant, id=mutant["name"], marks=[pytest.mark.release] * (i != today))
+        pytest.param(mutant, id=mutant.name, marks=[pytest.mark.release] * (i != today))
         for i, mutant in enumerate(MUTANTS)
     ]
 
 
 @pytest.mark.parametrize("mutant", _parameters())
 def test_a_test_fails(tree, mutant):
-    file = tree / mutant["file"]
+    file = tree / mutant.file
     original = file.read_text()
-    text = original
-    for before, after in mutant["edits"]:
-        assert text.count(before) == 1, f"{mutant['file']} has {before!r} not once"
-        text = text.replace(before, after)
-    file.write_text(text)
+    file.write_text(mutant.apply(original))
     try:
         result = run(
-            [sys.executable, "-m", "pytest", *OPTIONS, "-k", mutant["tests"], *TESTS],
+            [sys.executable, "-m", "pytest", *OPTIONS, "-k", mutant.tests, *TESTS],
             tree,
             TF_BN_OPS_LIBRARY=os.path.dirname(_loader.core_library_path()),
         )
@@ -74,5 +65,5 @@ def test_a_test_fails(tree, mutant):
         file.write_text(original)
     assert "CalledProcessError" not in result.stdout, "it does not compile: " + result.stderr
     # A mutant that accesses what it must not may end the process.
-    assert result.returncode == 1 or result.returncode < 0, f"not noticed: {mutant['what']}"
+    assert result.returncode == 1 or result.returncode < 0, f"not noticed: {mutant.what}"
     assert result.returncode < 0 or " failed" in result.stdout.splitlines()[-1], result.stdout

@@ -5,11 +5,10 @@ usage: python tests/mutants/run.py [--markdown=PAGE] [NAME ...]
 Copies the sources into a temporary folder and builds the TensorFlow-free core there (one ISA, no
 optimization, which is bitwise identical; make rebuilds what an edit touches). Then every mutant is
 judged by the cases of the default conformance run of the ops of its formula, in their order and
-with their strict bounds, until one fails (judge_core.py). A mutant that is wrong only in large
-tensors is judged by one case of more than 2^31 elements instead (large_core.py). The kernels are
-called through the C ABI, in a process of their own, with two threads. At the end the unchanged
-kernels have to pass, of each formula, as many cases as the toughest mutant took. The score by
-formula is printed last (score.py), and written to PAGE, which keeps what it says of other mutants.
+with their strict bounds, until one fails (judge_core.py). The kernels are called through the C ABI,
+in a process of their own, with two threads. At the end the unchanged kernels have to pass, of each
+formula, as many cases as the toughest mutant took. The score by formula is printed last (score.py),
+and written to PAGE, which keeps what it says of other mutants.
 
 Exit status: 0 all mutants were caught but those that no case can catch; 1 others were not, or one
 of those was, or the unchanged kernels failed; 2 wrong usage, a build that failed, or an edit that
@@ -55,16 +54,16 @@ class MutantError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """One wrong kernel: see mutants.toml; judged by the cases of the formula of `op`."""
+    """Wrong code: see mutants.toml; judged by the cases of the formula of `op`, or by `tests`."""
 
     name: str
     what: str
     file: str
     edits: tuple[tuple[str, str], ...]
-    large: bool = False
     op: str = "FusedBatchNormGradV3"
     output: str = ""
     survives: str = ""
+    tests: str = ""
 
     def apply(self, source: str) -> str:
         """The source with the edits.
@@ -76,20 +75,21 @@ class Mutant:
             if source.count(old) != 1:
                 raise MutantError(
                     f"mutant {self.name}: {old!r} occurs {source.count(old)} times in {self.file}, "
-                    "not once: adapt tests/mutants/mutants.toml to the sources"
+                    "not once: adapt it to the sources"
                 )
             source = source.replace(old, new)
         return source
 
 
-def load_mutants(file: pathlib.Path = HERE / "mutants.toml") -> list[Mutant]:
-    """All mutants, in the order of the file."""
-    content = tomllib.loads(file.read_text(encoding="utf-8"))
+def load_mutants(file: pathlib.Path = HERE / "mutants.toml", key: str = "op") -> list[Mutant]:
+    """All mutants, in the order of the file; `key`: the field that the second part of a heading
+    is."""
     return [
         Mutant(
-            **{**fields, "name": name, "file": source, "edits": tuple(map(tuple, fields["edits"]))}
+            name, file=source, edits=tuple(map(tuple, fields.pop("edits"))), **fields, **{key: of}
         )
-        for source, mutants in content.items()
+        for source, headings in tomllib.loads(file.read_text(encoding="utf-8")).items()
+        for of, mutants in headings.items()
         for name, fields in mutants.items()
     ]
 
@@ -184,14 +184,10 @@ class Verdict:
     failure: str
 
 
-def judge(
-    library: pathlib.Path, op: str = Mutant.op, most: int | None = None, large: bool = False
-) -> Verdict:
+def judge(library: pathlib.Path, op: str = Mutant.op, most: int | None = None) -> Verdict:
     """Runs the default cases of the formula of `op` on a library until one fails, in a process of
-    its own; or the one case of more than 2^31 elements."""
-    judge_core = ["judge_core.py", op, *([str(most)] if most else [])]
-    script, *arguments = ["large_core.py", op] if large else judge_core
-    command = [sys.executable, str(HERE / script), *arguments]
+    its own."""
+    command = [sys.executable, str(HERE / "judge_core.py"), op, *([str(most)] if most else [])]
     paths = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
@@ -241,25 +237,23 @@ def outcome_of(mutant: Mutant, verdict: Verdict) -> Outcome:
     if verdict.failure:
         output = score.output_that_failed(verdict.failure)
         if not mutant.output or mutant.output == output:
-            where = "a view of more than 2^31 elements" if mutant.large else ""
-            caught_by = ", ".join(filter(None, (where, output))) or "a case"
+            caught_by = output or "a case"
     formula = score.formula_of(mutant.op)
     return Outcome(mutant.name, mutant.what, formula, mutant.output, caught_by, mutant.survives)
 
 
 def judge_all(mutants: list[Mutant], build: Build) -> tuple[list[Outcome], dict[str, int]]:
     """Judges mutants, prints a line each; returns also the most cases that one of an op took."""
-    outcomes, most = [], dict.fromkeys((m.op for m in mutants if not m.large), 1)
+    outcomes, most = [], dict.fromkeys((m.op for m in mutants), 1)
     print(f"{'mutant':34} {'cases':>5}  caught by", flush=True)
     for mutant in mutants:
         limit = _SURVIVOR_CASES if mutant.survives else None
-        verdict = judge(build.library_of(mutant), mutant.op, limit, large=mutant.large)
+        verdict = judge(build.library_of(mutant), mutant.op, limit)
         outcome = outcome_of(mutant, verdict)
         outcomes.append(outcome)
         if outcome.caught_by:
             how = verdict.failure[:160]
-            if not mutant.large:
-                most[mutant.op] = max(most[mutant.op], verdict.cases)
+            most[mutant.op] = max(most[mutant.op], verdict.cases)
         elif verdict.failure:
             how = f"NOT CAUGHT by {mutant.output}: {verdict.failure[:160]}"
         else:
@@ -270,11 +264,9 @@ def judge_all(mutants: list[Mutant], build: Build) -> tuple[list[Outcome], dict[
     return outcomes, most
 
 
-def unchanged_passes(library: pathlib.Path, mutants: list[Mutant], most: dict[str, int]) -> bool:
+def unchanged_passes(library: pathlib.Path, most: dict[str, int]) -> bool:
     """Whether the unchanged kernels pass what the mutants were judged by; prints a line each."""
     controls = [judge(library, op, count) for op, count in most.items()]
-    for op in dict.fromkeys(mutant.op for mutant in mutants if mutant.large):
-        controls.append(judge(library, op, large=True))
     for control in controls:
         how = f"FAILED: {control.failure}" if control.failure else "passed"
         print(f"{_UNCHANGED:34} {control.cases:5}  {how}")
@@ -296,7 +288,7 @@ def run(names: list[str], folder: pathlib.Path, page: pathlib.Path | None = None
     build = Build(folder)
     unchanged = build.library_of(None)
     outcomes, most = judge_all(chosen, build)
-    passes = unchanged_passes(unchanged, chosen, most)
+    passes = unchanged_passes(unchanged, most)
     possible = [o for o in outcomes if not o.reason]
     caught = sum(bool(o.caught_by) for o in possible)
     print(score.as_text(outcomes))

@@ -37,7 +37,7 @@ class Outcome:
       name, what: of the mutant.
       formula: whose cases judged it.
       output: the one output that is wrong, or "".
-      caught_by: the output that caught it, the view where that is large; "" for a survivor.
+      caught_by: the output that caught it; "" for a survivor.
       reason: why no case can, where that is known.
     """
 
