@@ -100,31 +100,30 @@ def test_build_requirements_are_the_same_everywhere(tree):
     ]
 
 
+def built_by(script: str, tree: pathlib.Path, folder: pathlib.Path, python, **changes: str) -> str:
+    """What a build says whose make is this script, which fails."""
+    make = folder / "gmake"
+    make.write_text(f"#!/bin/sh\n{script}\nexit 1\n")
+    make.chmod(0o755)
+    command = [python, "-c", "import backend; backend.build_wheel('dist')"]
+    result = run(command, tree, PATH=f"{folder}:{os.environ['PATH']}", **changes)
+    assert result.returncode == 1, result.stdout
+    return result.stderr
+
+
 @needs_build_tools
 def test_the_build_says_what_it_does_and_runs_in_parallel(tree, tmp_path):
-    """By a make that compiles nothing."""
-    make = tmp_path / "gmake"
-    make.write_text("#!/bin/sh\necho '  CXX     all of it:' \"$@\"\nexit 1\n")
-    make.chmod(0o755)
-    code = "import backend; backend.build_wheel('dist')"
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    result = run(
-        [sys.executable, "-c", code],
-        tree,
-        PYTHONPATH="tools",
-        PATH=path,
-        MAX_JOBS="3",
-        MAKEFLAGS="",
-    )
-    assert result.returncode == 1
-    says = [line for line in result.stderr.splitlines() if "tf_bn_ops: " in line or " CXX " in line]
+    script = "echo '  CXX     all of it:' \"$@\""
+    how = {"PYTHONPATH": "tools", "MAX_JOBS": "3", "MAKEFLAGS": ""}
+    told = built_by(script, tree, tmp_path, sys.executable, **how)
+    says = [line for line in told.splitlines() if "tf_bn_ops: " in line or " CXX " in line]
     info = _loader.build_info()
     what = f"{info['tensorflow_distribution']} {info['tensorflow_version']} of {sys.executable}"
     assert says[0] == (
         f"tf_bn_ops: building the C++ libraries with 3 jobs (MAX_JOBS) for {what}: a few minutes"
     )
     assert says[1].startswith("  CXX     all of it: --no-print-directory -j3 ")
-    assert "error: the C++ libraries were not built" in result.stderr
+    assert "error: the C++ libraries were not built" in told
     assert "a tree" not in says[1], "make takes no blank in a path"
 
 
@@ -134,20 +133,12 @@ def test_objects_of_a_passing_tensorflow_are_passing_too(tree, tmp_path):
     blank in the path to where temporary files lie."""
     overlay = with_setuptools(tmp_path / "overlay")
     fake_tensorflow(overlay, "2.16.0")
-    make = tmp_path / "gmake"
-    make.write_text('#!/bin/sh\nfor word; do echo "word $word"; done; exit 1\n')
-    make.chmod(0o755)
     temporary = tmp_path / "a place"
     temporary.mkdir()
-    result = run(
-        [bare_venv(tmp_path / "venv"), "-c", "import backend; backend.build_wheel('dist')"],
-        tree,
-        PYTHONPATH=f"tools:{overlay}",
-        PATH=f"{tmp_path}:{os.environ['PATH']}",
-        TMPDIR=str(temporary),
-    )
-    assert result.returncode == 1, result.stdout
-    (folder,) = re.findall(r"^word BUILD_DIR=(.*)$", result.stderr, re.MULTILINE)
+    how = {"PYTHONPATH": f"tools:{overlay}", "TMPDIR": str(temporary)}
+    script = 'for word; do echo "word $word"; done'
+    told = built_by(script, tree, tmp_path, bare_venv(tmp_path / "venv"), **how)
+    (folder,) = re.findall(r"^word BUILD_DIR=(.*)$", told, re.MULTILINE)
     assert re.fullmatch(r"build/\w+", folder) and not (tree / folder).exists()
 
 
@@ -185,19 +176,11 @@ def test_wheel_metadata(wheel):
     required = [value for value in required if "extra" not in value]
     assert required == [f"{info['tensorflow_distribution']}=={minor}.*"]
     assert re.fullmatch(r"tf_bn_ops-.*-py3-none-(linux|manylinux)_\w+\.whl", wheel.name)
-    assert f"tf_bn_ops/lib/{_loader.CORE_LIBRARY}" in names  # Which the others link.
     libraries = {name for name in names if name.startswith("tf_bn_ops/lib/")}
+    xla = [_loader.XLA_LIBRARY] if info["xla"] else []
     assert libraries == {
         f"tf_bn_ops/lib/{name}"
-        for name in (
-            _loader.OP_LIBRARY,
-            _loader.CORE_LIBRARY,
-            _loader.CLIENT_LIBRARY,
-            _loader.OVERRIDE_LIBRARY,
-            _loader.OPTIMIZER_LIBRARY,
-            _loader.BUILD_INFO,
-            *([_loader.XLA_LIBRARY] if _loader.build_info()["xla"] else []),
-        )
+        for name in (_loader.OP_LIBRARY, *_loader.COMPANIONS, _loader.BUILD_INFO, *xla)
     }
     assert "tf_bn_ops/include/tf_bn_ops/ops.h" in names
     assert not [name for name in names if name.startswith(("tests/", "tools/", "cc/"))]
