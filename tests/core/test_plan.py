@@ -2,8 +2,9 @@
 
 Promised: a plan is a function of the request (view, dtype, formula, mode, in place, threads
 offered, cache sizes) and of nothing else; each decision names its reason; the partition, which
-fixes the order of summation, depends on the view alone; TF_BN_OPS_VERBOSE=1 prints the plan of
-every call in one line of fixed fields; a malformed request is one sentence.
+fixes the order of summation, depends on the view alone and has enough blocks for threads, a bounded
+workspace and rows of full vectors; TF_BN_OPS_VERBOSE=1 prints the plan of every call in one line of
+fixed fields; a malformed request is one sentence.
 """
 
 from __future__ import annotations
@@ -183,6 +184,55 @@ def test_tiles_cover_each_block_and_groups_all_channels():
 def test_the_scratch_holds_two_inputs_of_a_channel_in_l2():
     scratch = int(plan((32, 256, 3136), l2_bytes=2 * MIB)["scratch_bytes"])
     assert 2 * 4 * 32 * 3136 < scratch < int(0.7 * 2 * MIB)
+
+
+# ---- The partition ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outer", [0, 1, 2, 7, 8, 100, 10**4, 10**7, 1 << 40])
+@pytest.mark.parametrize("channels", [0, 1, 3, 64, 1000, 2048, 70000])
+@pytest.mark.parametrize("inner", [0, 1, 2, 49, 64, 1024, 1025, 50176])
+def test_workspace_is_bounded(outer, channels, inner):
+    if outer * channels * inner > 1 << 47:
+        pytest.skip("larger than any memory")
+    plan = c_abi.explain("batch_norm_grad", (outer, channels, inner), dtype="float64")
+    blocks, workspace_bytes = int(plan["blocks"]), int(plan["workspace_bytes"])
+    # 16 bytes for each partial sum, 88 for coefficients of float64, padding between those.
+    assert workspace_bytes == (16 * blocks + 88) * channels + 11 * 48 * 8
+    assert workspace_bytes <= MIB + 128 + 104 * channels  # driver.h
+    assert blocks >= 1
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        (32 * 112 * 112, 64, 1),
+        (32, 64, 112 * 112),
+        (1, 1, 10**7),
+        (10**7, 1, 1),
+        (32, 3, 224 * 224),
+    ],
+)
+def test_large_views_have_work_for_many_threads(view):
+    blocks = int(c_abi.explain("batch_norm_grad", view)["blocks"])
+    assert blocks * (view[1] if view[2] > 1 else 1) >= 64
+
+
+@pytest.mark.parametrize(
+    ("view", "fold"),
+    [
+        ((1000, 64, 1), 1),
+        ((1000, 1, 1), 64),
+        ((1000, 3, 1), 32),
+        ((1000, 4, 1), 16),
+        ((1000, 100, 1), 4),
+        ((1000, 1000, 1), 1),
+        ((1000, 3, 7), 16),
+    ],
+)
+def test_short_rows_are_folded_to_whole_vectors(view, fold):
+    plan = c_abi.explain("batch_norm_grad", view)
+    assert (plan["partition"], plan["fold"]) == ("rows", str(fold))
 
 
 # ---- The request ---------------------------------------------------------------------------------

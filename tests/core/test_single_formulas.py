@@ -1,9 +1,10 @@
-"""What is special to batch normalization itself, through the C ABI, without TensorFlow.
+"""What is special to batch normalization itself and to its second-order gradient.
 
-Promised besides what test_every_formula.py holds: the bounds of
-tf_bn_ops/conformance/models/batch_norm.py are 8u (|x - mean| rstd |scale| + |offset|) for y and 2u
-and 4u for mean and variance, at any mean; averages in place; statistics of nothing and of
-constants.
+Through the C ABI, without TensorFlow. Promised besides what test_every_formula.py holds: the bounds
+of tf_bn_ops/conformance/models/batch_norm.py are 8u (|x - mean| rstd |scale| + |offset|) for y and
+2u and 4u for mean and variance, at any mean; averages in place; a constant channel has exact
+results; of the second order in training, statistics from x, whatever is given, also behind an
+outlier.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from tf_bn_ops.conformance.models import batch_norm, bounds
 from tf_bn_ops.conformance.models.measure import assembled
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.c_abi import bits
-from tf_bn_ops.harness.problems import RELU, Problem, random_forward_problem
+from tf_bn_ops.harness.problems import RELU, Problem, random_forward_problem, random_problem
 from tf_bn_ops.spec import DTYPES
+from tf_bn_ops.spec.ops import BATCH_NORM_GRAD_GRAD
 
 STATISTICS = ("batch_mean", "batch_variance", "saved_mean", "saved_variance")
 U = DTYPES["float32"].unit_roundoff
@@ -112,3 +114,48 @@ def test_an_element_at_the_mean_with_offset_0_is_exactly_0(implementation):
     got = c_abi.run(problem, implementation=implementation)["y"]
     assert not got[centered].any()
     assert_right({"y": got}, problem)
+
+
+# ---- Second order --------------------------------------------------------------------------------
+
+
+def second_order_problem(view: tuple[int, int, int], dtype: str = "float32") -> Problem:
+    return random_problem(view, dtype, formula=BATCH_NORM_GRAD_GRAD, offset=0.5)
+
+
+@pytest.mark.parametrize("implementation", ISA_BUILDS)
+def test_in_training_the_given_statistics_are_not_read(implementation):
+    problem = second_order_problem((40, 5, 7))
+    want = c_abi.run(problem, implementation=implementation)
+    problem["mean"][:], problem["variance"][:] = np.nan, np.nan
+    assert bits(c_abi.run(problem, implementation=implementation)) == bits(want)
+
+
+@pytest.mark.parametrize("implementation", ISA_BUILDS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_first_element_far_from_the_others(implementation, dtype):
+    """The element that sums measure x from is the worst there can be: 1e4 against numbers of 1."""
+    problem = second_order_problem((5000, 3, 1), dtype)
+    problem["x"][0] = 1e4
+    assert_right(c_abi.run(problem, implementation=implementation), problem)
+
+
+@pytest.mark.parametrize("implementation", ISA_BUILDS)
+def test_a_constant_channel_has_no_variance_and_exact_results(implementation):
+    """xhat is 0 and rstd 1/sqrt(epsilon) = 4: y_backprop_grad = 4*scale*gx' + go, and so on."""
+    view = (16, 3, 2)
+    problem = second_order_problem(view)
+    rng = np.random.default_rng(1)
+    for name in ("x_backprop_grad", "y_backprop"):
+        problem[name] = rng.integers(-8, 8, view).astype(np.float32)
+    problem["x"][:] = 0.1
+    problem["scale"][:] = [1, 2, -1]
+    problem["scale_backprop_grad"][:], problem["offset_backprop_grad"][:] = 0.5, 0.25
+    problem.epsilon = 1 / 16
+    got = c_abi.run(problem, implementation=implementation)
+    gx = problem["x_backprop_grad"] - problem["x_backprop_grad"].mean((0, 2), keepdims=True)
+    dy = problem["y_backprop"] - problem["y_backprop"].mean((0, 2), keepdims=True)
+    factor = 4 * problem["scale"][:, None]
+    np.testing.assert_array_equal(got["y_backprop_grad"], factor * gx + 0.25)
+    np.testing.assert_array_equal(got["x_grad"], 2 * dy)
+    np.testing.assert_array_equal(got["scale_grad"], 4 * (gx * dy).sum((0, 2)))
