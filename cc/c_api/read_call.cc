@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <initializer_list>
-#include <vector>
 
 namespace tf_bn_ops {
 namespace c_api {
@@ -29,29 +28,31 @@ std::string Misaligned(const char* name) {
   return std::string(name) + " must be aligned to its element type";
 }
 
-// Arrays that a call must have.
+// The arrays that a call must have: a bit for each role, since a vector of them
+// took one to two percent of the smallest calls (5 microseconds).
 class Needed {
  public:
   void Add(std::initializer_list<Role> roles) {
-    roles_.insert(roles_.end(), roles);
+    for (const Role role : roles) bits_ |= 1u << static_cast<int>(role);
   }
   // About the first one that it lacks and that has elements.
   std::string Check(const tfbn_call& call) const {
-    for (const Role role : roles_) {
-      const RoleInfo& info = kRoles[static_cast<int>(role)];
+    for (int i = 0; i < kNumRoles; ++i) {
+      if ((bits_ >> i & 1) == 0) continue;
       const bool has_elements =
-          info.kind == ArrayKind::kView     ? NumElements(call.view) > 0
-          : info.kind == ArrayKind::kScalar ? true
-                                            : call.view.channels > 0;
-      if (has_elements && ArrayOf(call, role) == nullptr) {
-        return std::string(info.name) + " must not be NULL";
+          kRoles[i].kind == ArrayKind::kView     ? NumElements(call.view) > 0
+          : kRoles[i].kind == ArrayKind::kScalar ? true
+                                                 : call.view.channels > 0;
+      if (has_elements && ArrayOf(call, static_cast<Role>(i)) == nullptr) {
+        return std::string(kRoles[i].name) + " must not be NULL";
       }
     }
     return "";
   }
 
  private:
-  std::vector<Role> roles_;
+  static_assert(kNumRoles <= 32);
+  uint32_t bits_ = 0;
 };
 
 // Each says what the call must have, and why there is no such call.
