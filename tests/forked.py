@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 # Prefixes of variables that Python, TensorFlow or the package read before the program's first line;
@@ -95,6 +95,20 @@ def output(program: str, *arguments: Any, **changes: str | None) -> str:
     return ended.stdout
 
 
+def call(function: Callable[..., Any], *arguments: Any, **changes: str | None) -> Any:
+    """What a function of a test's file returns in a fresh process, as JSON has it."""
+    path = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    said = output(*_program(function, arguments), **{"PYTHONPATH": path, **changes})
+    return json.loads(said.splitlines()[-1])
+
+
+def _program(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, str]:
+    """One that prints what `function` returns, and its argument."""
+    name = f"{function.__module__}.{function.__name__}"
+    program = f"import json, sys, {function.__module__}\nvalues = json.loads(sys.argv[1])\n"
+    return program + f"print(json.dumps({name}(*values)))", json.dumps(arguments)
+
+
 def free_addresses(count: int) -> list[str]:
     """Addresses on loopback without a listener."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
@@ -105,17 +119,18 @@ def free_addresses(count: int) -> list[str]:
 
 
 def cluster(
-    program: str, *arguments: Any, workers: int, timeout: float = 280
+    function: Callable[..., Any], *arguments: Any, workers: int, timeout: float = 280
 ) -> list[subprocess.CompletedProcess[str]]:
-    """What became of every worker of a cluster that runs a program; of one process that is in none
-    if there are no workers."""
+    """What became of every worker of a cluster that prints what a function of a test's file
+    returns, as JSON; of one process that is in none if there are no workers."""
     addresses = free_addresses(workers)
     tasks = [{"type": "worker", "index": index} for index in range(workers)]
     described = [{"cluster": {"worker": addresses}, "task": task} for task in tasks]
     configs = [{"TF_CONFIG": json.dumps(each)} for each in described] or [{}]
 
     def one(config: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        return run(program, *arguments, env={**os.environ, **config}, timeout=timeout)
+        program = _program(function, arguments)
+        return run(*program, env={**os.environ, **config}, timeout=timeout)
 
     with concurrent.futures.ThreadPoolExecutor(len(configs)) as pool:
         return [*pool.map(one, configs)]

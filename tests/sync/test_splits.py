@@ -8,15 +8,18 @@ rounding of its own.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
 import replica_processes
-import split_cases
-from split_cases import Case
+import splits
+import tensorflow as tf
+from splits import Case
 
+import tf_bn_ops
 from tf_bn_ops.conformance.models import formula_models
 from tf_bn_ops.conformance.models.bounds import PROFILES
 from tf_bn_ops.conformance.models.measure import assembled
@@ -48,9 +51,9 @@ def forward_problem(case: Case) -> Problem:
     return of_tensors(
         inputs,
         case.data_format,
-        split_cases.EPSILON,
+        splits.EPSILON,
         True,
-        exponential_avg_factor=split_cases.FACTOR,
+        exponential_avg_factor=splits.FACTOR,
         activation=ACTIVATIONS[case.activation],
     )
 
@@ -60,7 +63,7 @@ def backward_problem(case: Case, y: np.ndarray) -> Problem:
     inputs = case.inputs()
     layout = case.data_format
     values = {name: inputs[name] for name in ("x", "y_backprop", "scale", "offset")}
-    problem = of_tensors(values | {"y": y}, layout, split_cases.EPSILON, True)
+    problem = of_tensors(values | {"y": y}, layout, splits.EPSILON, True)
     x = problem.wide("x", np.longdouble)
     problem["mean"] = x.mean((0, 2)).astype(np.float64)
     problem["variance"] = x.var((0, 2)).astype(np.float64)
@@ -91,9 +94,15 @@ def assert_right(replicas: list[Results], case: Case) -> None:
         assert np.all(np.abs(parts.sum(0) - value) <= bound + 2 * u * np.abs(parts).sum(0)), name
 
 
-def assert_all_right(files: Sequence[pathlib.Path], replicas: int, cases: Sequence[Case]) -> None:
-    for c, case in enumerate(cases):
-        for s, split in enumerate(split_cases.SPLITS[replicas]):
+def assert_all_right(
+    folder: pathlib.Path, replicas: int, which: str = "all", workers: int = 0
+) -> None:
+    """Of some cases, on workers or on the devices of a process."""
+    path = f"{folder}/{{worker}}.npz"
+    replica_processes.run(splits.run_all, path, which, replicas=replicas, workers=workers)
+    files = [folder / f"{worker}.npz" for worker in range(max(1, workers))]
+    for c, case in enumerate(splits.CASES[which]):
+        for s, split in enumerate(splits.SPLITS[replicas]):
             results = results_of(files, c, s)
             assert [len(result["y"]) for result in results] == split
             for name in AVERAGES:
@@ -102,14 +111,39 @@ def assert_all_right(files: Sequence[pathlib.Path], replicas: int, cases: Sequen
 
 
 def test_two_replicas_are_right_at_a_large_mean(tmp_path):
-    file = tmp_path / "results.npz"
-    replica_processes.run("split_program.py", str(file), "2", "quick")
-    assert_all_right([file], 2, split_cases.QUICK)
+    assert_all_right(tmp_path, 2, "quick")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("replicas", split_cases.SPLITS)
+@pytest.mark.parametrize("replicas", splits.SPLITS)
 def test_any_split_over_the_devices_of_a_process(replicas, tmp_path):
-    file = tmp_path / "results.npz"
-    replica_processes.run("split_program.py", str(file), str(replicas), "all")
-    assert_all_right([file], replicas, split_cases.ALL)
+    assert_all_right(tmp_path, replicas)
+
+
+# ---- One replica ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", [*splits.CASES["all"], *splits.CASES["quick"]])
+def test_of_one_replica_they_are_those_of_the_op(case: Case):
+    inputs = {name: tf.constant(value) for name, value in case.inputs().items()}
+    results = splits.replica_step(case, inputs, tf.constant([0, 7]))
+    bits = {name: splits.numpy_bits(value) for name, value in results.items()}
+    assert_right([bits], case)
+
+
+def test_a_batch_without_samples_has_no_mean():
+    x, one = tf.zeros([0, 2, 2, 3]), tf.ones([3])
+    for synchronized in (True, False):
+        y, mean, variance = tf_bn_ops.fused_batch_norm(x, one, one, synchronized=synchronized)
+        assert y.shape == x.shape
+        assert np.all(np.isnan(mean)) and np.all(np.isnan(variance))
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+def test_vectors_of_another_length_are_not_broadcast(dtype):
+    x, vector, one = tf.ones([4, 1, 2, 3], dtype), tf.ones([3], dtype), tf.ones([1], dtype)
+    call = functools.partial(tf_bn_ops.fused_batch_norm, x, synchronized=True)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        call(one, one, one, one, is_training=False)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        call(vector, vector, one, one, exponential_avg_factor=0.5)

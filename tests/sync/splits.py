@@ -1,22 +1,71 @@
-"""A synchronized fused_batch_norm with its gradient on every replica, for all cuts of a batch.
-
-Arguments: a file for the results, with {worker} in its name for the number of this process; the
-number of replicas; "quick" or "all". Arrays of the file are named case/split/replica/what.
-"""
+"""A batch that replicas share, the ways to cut it, and a synchronized fused_batch_norm with its
+gradient on every replica."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import sys
 from typing import Any
 
 import numpy as np
-import split_cases
-import strategies
 import tensorflow as tf
-from split_cases import Case
 
 import tf_bn_ops
+from tf_bn_ops.spec import DTYPES
+
+EPSILON = 2.0**-10  # The same number in float32.
+FACTOR = 0.25
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A synchronized call of fused_batch_norm on a batch of seven samples."""
+
+    dtype: str = "float32"
+    mean: float = 0.5
+    activation: str | None = None
+    side_input: bool = False
+    channels_last: bool = True
+
+    @property
+    def data_format(self) -> str:
+        return "NHWC" if self.channels_last else "NCHW"
+
+    def inputs(self) -> dict[str, np.ndarray]:
+        """The whole batch by name: x of deviation 2 around `mean`."""
+        rng = np.random.default_rng(5)
+        element = DTYPES[self.dtype]
+        vector = DTYPES["float64" if self.dtype == "float64" else "float32"]
+        channels = 5
+        shape = (7, 6, 9, channels) if self.channels_last else (7, channels, 6, 9)
+        values = {"x": rng.normal(self.mean, 2, shape), "y_backprop": rng.normal(0.3, 1, shape)}
+        if self.side_input:
+            values["side_input"] = rng.normal(0, 1, shape)
+        vectors = {name: rng.uniform(0.5, 2, channels) for name in ("scale", "offset", "variance")}
+        vectors["mean"] = rng.normal(self.mean, 1, channels)
+        stored = {name: element.store(value) for name, value in values.items()}
+        return stored | {name: vector.store(value) for name, value in vectors.items()}
+
+
+# Samples of each replica: even, uneven, one sample, none.
+SPLITS = {
+    2: [[3, 4], [6, 1], [0, 7], [7, 0]],
+    3: [[2, 2, 3], [1, 0, 6], [0, 0, 7]],
+    4: [[2, 2, 2, 1], [0, 1, 0, 6]],
+}
+# Not a mean of 1e5 in half and bfloat16, which cannot hold a deviation of 2 beside it; nor in
+# float64: there the mean that is exchanged is rounded by as much as the bound of y allows x.
+CASES = {
+    "quick": [Case(mean=1e5, activation="relu6", side_input=True)],
+    "all": [
+        Case(),
+        Case(mean=1e5, activation="relu"),
+        Case(mean=1e5, activation="relu6", side_input=True, channels_last=False),
+        Case("half", 30, "relu"),
+        Case("bfloat16", side_input=True),
+        Case("float64", activation="relu", side_input=True),
+    ],
+}
 
 
 def replica_step(case: Case, inputs: dict[str, Any], ends: Any) -> dict[str, Any]:
@@ -34,8 +83,8 @@ def replica_step(case: Case, inputs: dict[str, Any], ends: Any) -> dict[str, Any
             *of,
             part["mean"],
             part["variance"],
-            split_cases.EPSILON,
-            exponential_avg_factor=split_cases.FACTOR,
+            EPSILON,
+            exponential_avg_factor=FACTOR,
             data_format=case.data_format,
             activation=case.activation,
             side_input=side_input,
@@ -66,18 +115,19 @@ def numpy_bits(tensor: Any) -> np.ndarray:
     return array.view(np.uint16) if tensor.dtype == tf.bfloat16 else array
 
 
-def main(path: str, replicas: str, which: str) -> None:
-    strategy = strategies.strategy(int(replicas))
+def run_all(strategy: Any, path: str, which: str) -> None:
+    """Results of all cuts go to a file, with {worker} in its name for the number of this process.
+    Its arrays are named case/split/replica/what."""
     count = strategy.num_replicas_in_sync
     results = {}
-    for c, case in enumerate(split_cases.QUICK if which == "quick" else split_cases.ALL):
+    for c, case in enumerate(CASES[which]):
         inputs = {name: tf.constant(value) for name, value in case.inputs().items()}
 
         @tf.function(autograph=False)
         def step(ends: Any, case: Case = case, inputs: Any = inputs) -> Any:
             return strategy.run(functools.partial(replica_step, case, inputs), args=(ends,))
 
-        for s, split in enumerate(split_cases.SPLITS[count]):
+        for s, split in enumerate(SPLITS[count]):
             ends = tf.constant(np.cumsum([0, *split]))
             for run in range(2):
                 for name, values in step(ends).items():
@@ -90,9 +140,3 @@ def main(path: str, replicas: str, which: str) -> None:
     resolver = strategy.cluster_resolver
     worker = resolver.task_id if resolver is not None and resolver.task_id is not None else 0
     np.savez(path.format(worker=worker), **results)
-    print("done")
-    strategies.leave(strategy)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,0 +1,129 @@
+"""Where in a program a function of a tensor may be called, and the ways to differentiate it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+Function = Callable[[Any], Any]
+
+
+def in_while_loop(norm: Function, x: Any) -> Any:
+    return tf.while_loop(lambda i, _: i < 3, lambda i, x: (i + 1, norm(x) + x), [0, x])[1]
+
+
+def in_scan(norm: Function, x: Any) -> Any:
+    return tf.scan(lambda a, b: norm(a) + b, tf.stack([x, 2 * x, x]))[-1]
+
+
+def in_map_fn(norm: Function, x: Any) -> Any:
+    return tf.reduce_sum(tf.map_fn(norm, tf.stack([x, tf.square(x)])), axis=0)
+
+
+def in_cond(norm: Function, x: Any) -> Any:
+    return tf.cond(tf.size(x) >= 0, lambda: norm(x) + x, lambda: x)
+
+
+def in_switch_case(norm: Function, x: Any) -> Any:
+    index = tf.cast(tf.size(x) >= 0, tf.int32)
+    return tf.switch_case(index, [lambda: x, lambda: norm(x) + x])
+
+
+def in_cond_in_cond(norm: Function, x: Any) -> Any:
+    return tf.cond(tf.size(x) >= 0, lambda: in_cond(norm, x), lambda: x)
+
+
+def in_nested_function(norm: Function, x: Any) -> Any:
+    return tf.function(norm)(x) + x
+
+
+def in_two_functions(norm: Function, x: Any) -> Any:
+    return tf.function(lambda x: in_nested_function(norm, x))(x)
+
+
+def in_python_loop(norm: Function, x: Any) -> Any:
+    for _ in range(3):
+        x = norm(x) + x
+    return x
+
+
+def in_vectorized_map(norm: Function, x: Any) -> Any:
+    return tf.reduce_sum(tf.vectorized_map(norm, tf.stack([x, tf.square(x)])), axis=0)
+
+
+PLACES: dict[str, Callable[[Function, Any], Any]] = {
+    "while_loop": in_while_loop,
+    "scan": in_scan,
+    "map_fn": in_map_fn,
+    "cond": in_cond,
+    "switch_case": in_switch_case,
+    "cond in cond": in_cond_in_cond,
+    "nested function": in_nested_function,
+    "two functions": in_two_functions,
+    "Python loop": in_python_loop,
+    "vectorized_map": in_vectorized_map,
+    # x is used again after the call: what recording misses there would be lost.
+    "captured tensors": lambda norm, x: tf.function(lambda: norm(x) * x)(),
+    "recompute_grad": lambda norm, x: tf.recompute_grad(norm)(x),
+    "XLA": lambda norm, x: tf.function(norm, jit_compile=True)(x),
+}
+
+
+def loss_of(function: Function, x: Any) -> Any:
+    return tf.reduce_sum(tf.sin(function(x)))
+
+
+def gradient(function: Function, x: Any) -> Any:
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = loss_of(function, x)
+    return tape.gradient(loss, x)
+
+
+def persistent_gradient(function: Function, x: Any) -> Any:
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        loss = loss_of(function, x)
+        triple = 3 * loss
+    return tape.gradient(loss, x) + tape.gradient(triple, x)
+
+
+def second_gradient(function: Function, x: Any) -> Any:
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        penalty = tf.reduce_sum(tf.square(gradient(function, x)))
+    return tape.gradient(penalty, x)
+
+
+def forward_mode(function: Function, x: Any) -> Any:
+    with tf.autodiff.ForwardAccumulator(x, tf.cos(x)) as accumulator:
+        y = function(x)
+    return accumulator.jvp(y)
+
+
+def forward_over_backward(function: Function, x: Any) -> Any:
+    return forward_mode(lambda x: gradient(function, x), x)
+
+
+def jacobian(function: Function, x: Any, pfor: bool = True) -> Any:
+    """By a vector that every replica has, of its part: a sum over replicas is that of the whole."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        rows = tf.reshape(tf.sin(function(x)), [-1, x.shape[-1]])
+        by_channel = tf.reduce_sum(rows**2, axis=0)
+    rows = tape.jacobian(by_channel, x, experimental_use_pfor=pfor)
+    return tf.einsum("cn...->nc...", rows)
+
+
+DERIVATIVES: dict[str, Callable[[Function, Any], Any]] = {
+    "forward": lambda function, x: function(x),
+    "gradient": gradient,
+    "persistent": persistent_gradient,
+    "second": second_gradient,
+    "forward mode": forward_mode,
+    "forward over backward": forward_over_backward,
+    "jacobian": jacobian,
+    "jacobian by loop": lambda function, x: jacobian(function, x, pfor=False),
+}
