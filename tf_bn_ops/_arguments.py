@@ -67,8 +67,16 @@ def _no_number(value: Any, argument: str, function: str) -> TypeError:
     )
 
 
+def checked_int(value: Any, name: str) -> Any:
+    """`value`, or a ValueError beyond int64, over which TensorFlow's eager calls may abort."""
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"{name} must be an integer of 64 bits")
+    return value
+
+
 def checked_length(num_side_inputs: Any) -> Any:
     """`num_side_inputs`, or a ValueError for more than one, which TensorFlow has no kernel for."""
+    checked_int(num_side_inputs, "num_side_inputs")
     if isinstance(num_side_inputs, int) and num_side_inputs > 1:
         raise ValueError(f"num_side_inputs must be 0 or 1, not {num_side_inputs}")
     return num_side_inputs

@@ -10,6 +10,7 @@ All of them raise
 Written by tools/generate_ops from tf_bn_ops/spec/ops.py: edit that, then make format.
 """
 # fmt: off
+# ruff: noqa: UP014
 
 from __future__ import annotations
 
@@ -24,95 +25,40 @@ if TYPE_CHECKING:
     from tensorflow import Tensor
 
 # Results of raw_ops, by its names.
-
-class BatchNormBackwardElemt(NamedTuple):
-    x_backprop: Tensor
-    side_input_backprop: list[Tensor]
-
-class BatchNormBackwardReduce(NamedTuple):
-    sum_dy: Tensor
-    sum_dy_xmu: Tensor
-    scale_backprop: Tensor
-    offset_backprop: Tensor
-
-class BatchNormGatherStats(NamedTuple):
-    count: Tensor
-    mean: Tensor
-    m2: Tensor
-
-class BatchNormStats(NamedTuple):
-    count: Tensor
-    mean: Tensor
-    m2: Tensor
-
-class BatchNormTrainingBackprop(NamedTuple):
-    input_delta: Tensor
-    gamma_delta: Tensor
-    beta_delta: Tensor
-
-class FusedBatchNorm(NamedTuple):
-    y: Tensor
-    batch_mean: Tensor
-    batch_variance: Tensor
-    reserve_space_1: Tensor
-    reserve_space_2: Tensor
-
-class FusedBatchNormEx(NamedTuple):
-    y: Tensor
-    batch_mean: Tensor
-    batch_variance: Tensor
-    reserve_space_1: Tensor
-    reserve_space_2: Tensor
-    reserve_space_3: Tensor
-
-class FusedBatchNormGrad(NamedTuple):
-    x_backprop: Tensor
-    scale_backprop: Tensor
-    offset_backprop: Tensor
-    reserve_space_3: Tensor
-    reserve_space_4: Tensor
-
-class FusedBatchNormGradEx(NamedTuple):
-    x_backprop: Tensor
-    scale_backprop: Tensor
-    offset_backprop: Tensor
-    reserve_space_4: Tensor
-    reserve_space_5: Tensor
-    side_input_backprop: list[Tensor]
-
-class FusedBatchNormGradGrad(NamedTuple):
-    y_backprop_grad: Tensor
-    x_grad: Tensor
-    scale_grad: Tensor
-
-class FusedBatchNormGradV2(NamedTuple):
-    x_backprop: Tensor
-    scale_backprop: Tensor
-    offset_backprop: Tensor
-    reserve_space_3: Tensor
-    reserve_space_4: Tensor
-
-class FusedBatchNormGradV3(NamedTuple):
-    x_backprop: Tensor
-    scale_backprop: Tensor
-    offset_backprop: Tensor
-    reserve_space_4: Tensor
-    reserve_space_5: Tensor
-
-class FusedBatchNormV2(NamedTuple):
-    y: Tensor
-    batch_mean: Tensor
-    batch_variance: Tensor
-    reserve_space_1: Tensor
-    reserve_space_2: Tensor
-
-class FusedBatchNormV3(NamedTuple):
-    y: Tensor
-    batch_mean: Tensor
-    batch_variance: Tensor
-    reserve_space_1: Tensor
-    reserve_space_2: Tensor
-    reserve_space_3: Tensor
+BatchNormBackwardElemt = NamedTuple("BatchNormBackwardElemt", [("x_backprop", "Tensor"),
+    ("side_input_backprop", "list[Tensor]")])
+BatchNormBackwardReduce = NamedTuple("BatchNormBackwardReduce", [("sum_dy", "Tensor"),
+    ("sum_dy_xmu", "Tensor"), ("scale_backprop", "Tensor"), ("offset_backprop", "Tensor")])
+BatchNormGatherStats = NamedTuple("BatchNormGatherStats", [("count", "Tensor"),
+    ("mean", "Tensor"), ("m2", "Tensor")])
+BatchNormStats = NamedTuple("BatchNormStats", [("count", "Tensor"), ("mean", "Tensor"),
+    ("m2", "Tensor")])
+BatchNormTrainingBackprop = NamedTuple("BatchNormTrainingBackprop", [("input_delta", "Tensor"),
+    ("gamma_delta", "Tensor"), ("beta_delta", "Tensor")])
+FusedBatchNorm = NamedTuple("FusedBatchNorm", [("y", "Tensor"), ("batch_mean", "Tensor"),
+    ("batch_variance", "Tensor"), ("reserve_space_1", "Tensor"), ("reserve_space_2", "Tensor")])
+FusedBatchNormEx = NamedTuple("FusedBatchNormEx", [("y", "Tensor"), ("batch_mean", "Tensor"),
+    ("batch_variance", "Tensor"), ("reserve_space_1", "Tensor"), ("reserve_space_2", "Tensor"),
+    ("reserve_space_3", "Tensor")])
+FusedBatchNormGrad = NamedTuple("FusedBatchNormGrad", [("x_backprop", "Tensor"),
+    ("scale_backprop", "Tensor"), ("offset_backprop", "Tensor"), ("reserve_space_3", "Tensor"),
+    ("reserve_space_4", "Tensor")])
+FusedBatchNormGradEx = NamedTuple("FusedBatchNormGradEx", [("x_backprop", "Tensor"),
+    ("scale_backprop", "Tensor"), ("offset_backprop", "Tensor"), ("reserve_space_4", "Tensor"),
+    ("reserve_space_5", "Tensor"), ("side_input_backprop", "list[Tensor]")])
+FusedBatchNormGradGrad = NamedTuple("FusedBatchNormGradGrad", [("y_backprop_grad", "Tensor"),
+    ("x_grad", "Tensor"), ("scale_grad", "Tensor")])
+FusedBatchNormGradV2 = NamedTuple("FusedBatchNormGradV2", [("x_backprop", "Tensor"),
+    ("scale_backprop", "Tensor"), ("offset_backprop", "Tensor"), ("reserve_space_3", "Tensor"),
+    ("reserve_space_4", "Tensor")])
+FusedBatchNormGradV3 = NamedTuple("FusedBatchNormGradV3", [("x_backprop", "Tensor"),
+    ("scale_backprop", "Tensor"), ("offset_backprop", "Tensor"), ("reserve_space_4", "Tensor"),
+    ("reserve_space_5", "Tensor")])
+FusedBatchNormV2 = NamedTuple("FusedBatchNormV2", [("y", "Tensor"), ("batch_mean", "Tensor"),
+    ("batch_variance", "Tensor"), ("reserve_space_1", "Tensor"), ("reserve_space_2", "Tensor")])
+FusedBatchNormV3 = NamedTuple("FusedBatchNormV3", [("y", "Tensor"), ("batch_mean", "Tensor"),
+    ("batch_variance", "Tensor"), ("reserve_space_1", "Tensor"), ("reserve_space_2", "Tensor"),
+    ("reserve_space_3", "Tensor")])
 
 def batch_norm_backward_elemt(y_backprop: Any, x: Any, scale: Any, offset: Any, mean: Any,
     variance: Any, sum_dy: Any, sum_dy_xmu: Any, count: Any, y: Sequence[Any] = (),
@@ -157,7 +103,8 @@ def batch_norm_backward_elemt(y_backprop: Any, x: Any, scale: Any, offset: Any, 
     outputs = load().tf_bn_ops_batch_norm_backward_elemt(y_backprop, x, scale, offset, mean,
         variance, sum_dy, sum_dy_xmu, count, _arguments.at_most_one(y, "y"),
         _arguments.not_a_tensor(epsilon, "batch_norm_backward_elemt"),
-        _arguments.checked_length(num_side_inputs), activation_mode, axis, name)
+        _arguments.checked_length(num_side_inputs), activation_mode, _arguments.checked_int(axis,
+        "axis"), name)
     return BatchNormBackwardElemt._make(outputs)
 
 def batch_norm_backward_reduce(y_backprop: Any, x: Any, scale: Any, offset: Any, mean: Any,
@@ -200,7 +147,7 @@ def batch_norm_backward_reduce(y_backprop: Any, x: Any, scale: Any, offset: Any,
     _arguments.check_statistics_dtype("BatchNormBackwardReduce", y_backprop, scale)
     outputs = load().tf_bn_ops_batch_norm_backward_reduce(y_backprop, x, scale, offset, mean,
         variance, _arguments.at_most_one(y, "y"), _arguments.not_a_tensor(epsilon,
-        "batch_norm_backward_reduce"), activation_mode, axis, name)
+        "batch_norm_backward_reduce"), activation_mode, _arguments.checked_int(axis, "axis"), name)
     return BatchNormBackwardReduce._make(outputs)
 
 def batch_norm_elemt(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
@@ -233,7 +180,7 @@ def batch_norm_elemt(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
     _arguments.check_statistics_dtype("BatchNormElemt", x, scale)
     return load().tf_bn_ops_batch_norm_elemt(x, scale, offset, mean, variance,
         _arguments.at_most_one(side_input, "side_input"), _arguments.not_a_tensor(epsilon,
-        "batch_norm_elemt"), activation_mode, axis, name)
+        "batch_norm_elemt"), activation_mode, _arguments.checked_int(axis, "axis"), name)
 
 def batch_norm_gather_stats(counts: Any, means: Any, m2s: Any,
     name: str | None = None) -> BatchNormGatherStats:
@@ -284,7 +231,7 @@ def batch_norm_stats(x: Any, axis: int = -1, name: str | None = None) -> BatchNo
         mean (float64 [C]): The mean of each channel.
         m2 (float64 [C]): The sum of (x - mean)^2 of each channel.
     """
-    outputs = load().tf_bn_ops_batch_norm_stats(x, axis, name)
+    outputs = load().tf_bn_ops_batch_norm_stats(x, _arguments.checked_int(axis, "axis"), name)
     return BatchNormStats._make(outputs)
 
 def batch_norm_training_backprop(input: Any, gamma: Any, beta: Any, mean: Any,

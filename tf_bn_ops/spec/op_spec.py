@@ -7,6 +7,8 @@ A *role* is what an argument means in batch normalization, next to the name that
 from __future__ import annotations
 
 import dataclasses
+import re
+import textwrap
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
@@ -58,6 +60,18 @@ class Arg:
     op_def_type: str = ""
 
 
+def args(text: str) -> tuple[Arg, ...]:
+    """Arguments, each "name kind: documentation" with further lines indented; "name=role" where it
+    has another role than its name, its type in the OpDef behind the kind."""
+    found = []
+    for entry in re.split(r"\n(?=\S)", textwrap.dedent(text).strip()):
+        head, _, doc = entry.partition(": ")
+        name, kind, *op_def_type = head.split()
+        name, _, role = name.partition("=")
+        found.append(Arg(name, role or name, kind, " ".join(doc.split()), *op_def_type))
+    return tuple(found)
+
+
 @dataclasses.dataclass(frozen=True)
 class Attr:
     """An attr: its type in the OpDef (BY_OP: the values that OpSpec names), in Python and in C++,
@@ -88,12 +102,7 @@ ATTRS: Mapping[str, Attr] = {
     ),
     "num_y": Attr(*_LENGTH, "How many y there are, 0 or 1."),
     NUM_SIDE_INPUTS: Attr(*_LENGTH, "How many side inputs the forward op has, 0 or 1."),
-    "activation_mode": Attr(
-        BY_OP,
-        "Activation",
-        "std::string",
-        "The activation.",
-    ),
+    "activation_mode": Attr(BY_OP, "Activation", "std::string", "The activation."),
     "data_format": Attr(
         BY_OP,
         "DataFormat",

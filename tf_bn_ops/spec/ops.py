@@ -12,23 +12,7 @@ from collections.abc import Mapping
 
 from tf_bn_ops.spec.dtypes import DTYPES
 from tf_bn_ops.spec.layouts import DATA_FORMATS
-from tf_bn_ops.spec.op_spec import (
-    ACTIVATIONS,
-    CHANNEL,
-    COUNT,
-    ELEMENT,
-    OPAQUE,
-    PLACEHOLDER,
-    REQUIRED,
-    ROW,
-    ROWS,
-    SMOOTH_ACTIVATIONS,
-    VIEW,
-    VIEW_LIST,
-    WIDE,
-    Arg,
-    OpSpec,
-)
+from tf_bn_ops.spec.op_spec import ACTIVATIONS, ELEMENT, REQUIRED, SMOOTH_ACTIVATIONS, OpSpec, args
 
 # Formula models.
 BATCH_NORM_GRAD = "batch_norm_grad"
@@ -42,12 +26,7 @@ BATCH_NORM_ELEMT = "batch_norm_elemt"
 BATCH_NORM_BACKWARD_REDUCE = "batch_norm_backward_reduce"
 BATCH_NORM_BACKWARD_ELEMT = "batch_norm_backward_elemt"
 # Those of parts of synchronised batch normalization.
-PARTS = (
-    BATCH_NORM_STATS,
-    BATCH_NORM_ELEMT,
-    BATCH_NORM_BACKWARD_REDUCE,
-    BATCH_NORM_BACKWARD_ELEMT,
-)
+PARTS = (BATCH_NORM_STATS, BATCH_NORM_ELEMT, BATCH_NORM_BACKWARD_REDUCE, BATCH_NORM_BACKWARD_ELEMT)
 # Of these, those that compute elements from given statistics and sums.
 ELEMENTS_ALONE = (BATCH_NORM_ELEMT, BATCH_NORM_BACKWARD_ELEMT)
 # Formula model -> the formula of the core.
@@ -75,61 +54,18 @@ _V2_DTYPES = ("half", "bfloat16", "float32")
 _ALL_DTYPES = ("float64", "float32", "half", "bfloat16")
 _TENSORFLOW_SHAPES = "tensorflow::shape_inference::FusedBatchNorm"
 
-# ---- Arguments that several ops have -------------------------------------------------------------
-
-_X = Arg("x", "x", VIEW, "What is normalized.")
-_SCALE = Arg("scale", "scale", CHANNEL, "The scale factors (gamma).")
-_OFFSET = Arg("offset", "offset", CHANNEL, "The offsets (beta).")
-_SIDE_INPUT = Arg(
-    "side_input",
-    "side_input",
-    VIEW_LIST,
-    "At most one tensor of the shape of x, which is added before the activation.",
-)
-_Y_BACKPROP = Arg(
-    "y_backprop", "y_backprop", VIEW, "Gradient with respect to y, of the shape of x."
-)
-_X_BACKPROP = Arg("x_backprop", "x_backprop", VIEW, "Gradient with respect to x.")
-_SCALE_BACKPROP = Arg(
-    "scale_backprop", "scale_backprop", CHANNEL, "Gradient with respect to scale."
-)
-_OFFSET_BACKPROP = Arg(
-    "offset_backprop", "offset_backprop", CHANNEL, "Gradient with respect to the offset."
-)
-_SIDE_INPUT_BACKPROP = Arg(
-    "side_input_backprop",
-    "side_input_backprop",
-    VIEW_LIST,
-    "Gradient with respect to the side input.",
-)
-
-
-def _placeholder(number: int) -> Arg:
-    doc = "A placeholder of the built-in op."
-    return Arg(f"reserve_space_{number}", "placeholder", PLACEHOLDER, doc)
-
-
-def _float(arg: Arg) -> Arg:
-    """With the type float in the OpDef, for which TensorFlow's gradients have no attr."""
-    return dataclasses.replace(arg, op_def_type="float")
-
 
 def _op(name: str, **fields: object) -> OpSpec:
-    """An op without a twin in TensorFlow, unless `fields` say so."""
+    """An op without a twin in TensorFlow, unless `fields` say so; its arguments may be text."""
     fields = {"builtin": None, "counterpart": None, "epsilon_dtype": "float32", **fields}
+    for what in ("inputs", "outputs"):
+        if isinstance(text := fields[what], str):
+            fields[what] = args(text)
     return OpSpec(name=name, registered_name="TfBnOps>" + name, **fields)  # type: ignore[arg-type]
 
 
 # What an older version says.
 _OLDER = "{} has the formulas; this version takes fewer types and ranks.\n"
-
-_FORWARD_COEFFICIENTS = Arg(
-    "reserve_space_3",
-    "forward_coefficients",
-    OPAQUE,
-    "For the gradient, in training: [5, C], what the other reserve spaces lose of mean and variance"
-    " by rounding, and the coefficients that y was computed with. Frozen, a placeholder.",
-)
 
 # ---- Forward -------------------------------------------------------------------------------------
 
@@ -160,41 +96,30 @@ def _fused_batch_norm(
         formula=BATCH_NORM,
         summary=f"Batch normalization, the twin of TensorFlow's {name}.",
         description=_FORWARD_DESCRIPTION if version == "V3" else _OLDER.format("FusedBatchNormV3"),
-        inputs=(
-            dataclasses.replace(
-                _X,
-                doc="What is normalized, of the rank of data_format (eagerly 4-D or 5-D).",
-            ),
-            _SCALE,
-            _OFFSET,
-            Arg(
-                "mean",
-                "mean",
-                CHANNEL,
-                "Frozen the mean of the population, in training the running mean; in training"
-                " with a factor of 1 it is not read, and may have any size.",
-            ),
-            Arg("variance", "variance", CHANNEL, "The same for the variance."),
+        inputs=args(
+            """
+            x view: What is normalized, of the rank of data_format (eagerly 4-D or 5-D).
+            scale channel: The scale factors (gamma).
+            offset channel: The offsets (beta).
+            mean channel: Frozen the mean of the population, in training the running mean; in
+              training with a factor of 1 it is not read, and may have any size.
+            variance channel: The same for the variance.
+            """
         ),
-        outputs=(
-            Arg("y", "y", VIEW, "The normalized tensor."),
-            Arg("batch_mean", "batch_mean", CHANNEL, "The new running mean; NaN where x is empty."),
-            Arg("batch_variance", "batch_variance", CHANNEL, "The new running variance; the same."),
-            Arg(
-                "reserve_space_1",
-                "saved_mean",
-                CHANNEL,
-                "The mean that x was normalized with, for the gradient; 0 where x is empty.",
-            ),
-            Arg(
-                "reserve_space_2",
-                "saved_variance",
-                CHANNEL,
-                "The biased variance that x was normalized with, for the gradient; on a GPU in"
-                " training 1/sqrt(variance + epsilon), as cuDNN has it.",
-            ),
-            *(_FORWARD_COEFFICIENTS,) * (reserve_spaces - 2),
-        ),
+        outputs=args(
+            """
+            y view: The normalized tensor.
+            batch_mean channel: The new running mean; NaN where x is empty.
+            batch_variance channel: The new running variance; the same.
+            reserve_space_1=saved_mean channel: The mean that x was normalized with, for the
+              gradient; 0 where x is empty.
+            reserve_space_2=saved_variance channel: The biased variance that x was normalized with,
+              for the gradient; on a GPU in training 1/sqrt(variance + epsilon), as cuDNN has it.
+            reserve_space_3=forward_coefficients opaque: For the gradient, in training: [5, C], what
+              the other reserve spaces lose of mean and variance by rounding, and the coefficients
+              that y was computed with. Frozen, a placeholder.
+            """
+        )[: 3 + reserve_spaces],
         attrs={"epsilon": 1e-4, "exponential_avg_factor": 1.0, **_FORMAT_AND_MODE},
         dtypes=dtypes,
         statistics_dtypes=("float32",),
@@ -220,14 +145,23 @@ _FUSED_BATCH_NORM_EX = dataclasses.replace(
         "    y = scale * (x - mean) / sqrt(variance + epsilon) + offset",
         "    y = activation(scale * (x - mean) / sqrt(variance + epsilon) + offset + side_input)",
     ),
-    inputs=(*_FUSED_BATCH_NORM_V3.inputs, _SIDE_INPUT),
+    inputs=(
+        *_FUSED_BATCH_NORM_V3.inputs,
+        *args(
+            """
+            side_input view_list: At most one tensor of the shape of x, which is added before the
+              activation.
+            """
+        ),
+    ),
     outputs=(
         *_FUSED_BATCH_NORM_V3.outputs[:-1],
-        dataclasses.replace(
-            _FORWARD_COEFFICIENTS,
-            doc=_FORWARD_COEFFICIENTS.doc.replace(", in training: ", ": ").replace(
-                "Frozen, a placeholder.", "Frozen, without an activation, a placeholder."
-            ),
+        *args(
+            """
+            reserve_space_3=forward_coefficients opaque: For the gradient: [5, C], what the other
+              reserve spaces lose of mean and variance by rounding, and the coefficients that y was
+              computed with. Frozen, without an activation, a placeholder.
+            """
         ),
     ),
     attrs={
@@ -261,29 +195,7 @@ def _fused_batch_norm_grad(
     version: str, layouts: tuple[str, ...], dtypes: tuple[str, ...], reserve_spaces: int
 ) -> OpSpec:
     name = "FusedBatchNormGrad" + version
-    reserved = (
-        Arg(
-            "reserve_space_1",
-            "mean",
-            CHANNEL,
-            "The mean: of the batch in training, of the population if frozen.",
-        ),
-        Arg(
-            "reserve_space_2",
-            "variance",
-            CHANNEL,
-            "The biased variance: of the batch in training (on a GPU 1/sqrt(variance + epsilon),"
-            " as the forward op returns it there), of the population if frozen.",
-        ),
-        Arg(
-            "reserve_space_3",
-            "forward_coefficients",
-            OPAQUE,
-            "As the forward op of this library returns it with reserve_space_1: then mean and"
-            " variance are right beyond what float32 holds. Of another op, in any shape, it is not"
-            " read.",
-        ),
-    )
+    placeholder = "placeholder placeholder: A placeholder of the built-in op."
     return _op(
         name,
         builtin=name,
@@ -293,17 +205,29 @@ def _fused_batch_norm_grad(
         description=_GRADIENT_DESCRIPTION
         if version == "V3"
         else _OLDER.format("FusedBatchNormGradV3"),
-        inputs=(
-            _Y_BACKPROP,
-            dataclasses.replace(_X, doc="What was normalized, of the rank of data_format."),
-            _float(_SCALE) if version else _SCALE,
-            *reserved[:reserve_spaces],
-        ),
-        outputs=(
-            _X_BACKPROP,
-            _SCALE_BACKPROP,
-            _OFFSET_BACKPROP,
-            *(_placeholder(reserve_spaces + i) for i in (1, 2)),
+        inputs=args(
+            f"""
+            y_backprop view: Gradient with respect to y, of the shape of x.
+            x view: What was normalized, of the rank of data_format.
+            scale channel{" float" * bool(version)}: The scale factors (gamma).
+            reserve_space_1=mean channel: The mean: of the batch in training, of the population if
+              frozen.
+            reserve_space_2=variance channel: The biased variance: of the batch in training (on a
+              GPU 1/sqrt(variance + epsilon), as the forward op returns it there), of the population
+              if frozen.
+            reserve_space_3=forward_coefficients opaque: As the forward op of this library returns
+              it with reserve_space_1: then mean and variance are right beyond what float32 holds.
+              Of another op, in any shape, it is not read.
+            """
+        )[: 3 + reserve_spaces],
+        outputs=args(
+            f"""
+            x_backprop view: Gradient with respect to x.
+            scale_backprop channel: Gradient with respect to scale.
+            offset_backprop channel: Gradient with respect to the offset.
+            reserve_space_{reserve_spaces + 1}={placeholder}
+            reserve_space_{reserve_spaces + 2}={placeholder}
+            """
         ),
         attrs=_ATTRS,
         dtypes=dtypes,
@@ -331,33 +255,26 @@ is side_input_backprop, too.
 """,
     inputs=(
         *_FUSED_BATCH_NORM_GRAD_V3.inputs[:3],
-        *(
-            dataclasses.replace(arg, doc="As FusedBatchNormEx returns it.")
-            for arg in _FUSED_BATCH_NORM_GRAD_V3.inputs[3:5]
-        ),
-        Arg(
-            "reserve_space_3",
-            "forward_coefficients",
-            OPAQUE,
-            "As FusedBatchNormEx returns it. Where it holds the coefficients that y was computed"
-            " with, and offset is given, the mask is computed from x, and y is not read on CPUs.",
-        ),
-        _float(
-            dataclasses.replace(
-                _OFFSET,
-                doc="The offsets; read with an activation. An empty vector or reserve_space_3 in"
-                " their place: the mask is computed from y, and Silu and HardSilu are refused.",
-            )
-        ),
-        Arg(
-            "y",
-            "y",
-            VIEW,
-            "The output y of FusedBatchNormEx; read with an activation. With Silu and HardSilu its"
-            " side input, or, without one, any tensor of the shape of x, which is not read.",
+        *args(
+            """
+            reserve_space_1=mean channel: As FusedBatchNormEx returns it.
+            reserve_space_2=variance channel: As FusedBatchNormEx returns it.
+            reserve_space_3=forward_coefficients opaque: As FusedBatchNormEx returns it. Where it
+              holds the coefficients that y was computed with, and offset is given, the mask is
+              computed from x, and y is not read on CPUs.
+            offset channel float: The offsets; read with an activation. An empty vector or
+              reserve_space_3 in their place: the mask is computed from y, and Silu and HardSilu are
+              refused.
+            y view: The output y of FusedBatchNormEx; read with an activation. With Silu and
+              HardSilu its side input, or, without one, any tensor of the shape of x, which is not
+              read.
+            """
         ),
     ),
-    outputs=(*_FUSED_BATCH_NORM_GRAD_V3.outputs, _SIDE_INPUT_BACKPROP),
+    outputs=(
+        *_FUSED_BATCH_NORM_GRAD_V3.outputs,
+        *args("side_input_backprop view_list: Gradient with respect to the side input."),
+    ),
     attrs={"epsilon": 1e-4, "num_side_inputs": 0, **_ACTIVATION, **_FORMAT_AND_MODE},
     rank_of_format=True,
     shape_function="InferGradExShapes",
@@ -379,24 +296,20 @@ rstd = 1/sqrt(variance + epsilon), and sums over all dimensions but C:
 
 Mean and variance are taken as given, and differentiated as functions of the input.
 """,
-    inputs=(
-        Arg("input", "x", VIEW, "What was normalized, (N, C, ...)."),
-        Arg("gamma", "scale", CHANNEL, "The scale factors."),
-        Arg("beta", "offset", CHANNEL, "The offsets. No result depends on them."),
-        Arg("mean", "mean", CHANNEL, "The mean of each channel of input."),
-        Arg("variance", "variance", CHANNEL, "The biased variance of each channel of input."),
-        Arg(
-            "normalized_delta",
-            "y_backprop",
-            VIEW,
-            "Gradient with respect to the normalized output, of the shape of input.",
-        ),
-    ),
-    outputs=(
-        Arg("input_delta", "x_backprop", VIEW, "Gradient with respect to input."),
-        Arg("gamma_delta", "scale_backprop", CHANNEL, "Gradient with respect to gamma."),
-        Arg("beta_delta", "offset_backprop", CHANNEL, "Gradient with respect to beta."),
-    ),
+    inputs="""
+    input=x view: What was normalized, (N, C, ...).
+    gamma=scale channel: The scale factors.
+    beta=offset channel: The offsets. No result depends on them.
+    mean channel: The mean of each channel of input.
+    variance channel: The biased variance of each channel of input.
+    normalized_delta=y_backprop view: Gradient with respect to the normalized output, of the
+      shape of input.
+    """,
+    outputs="""
+    input_delta=x_backprop view: Gradient with respect to input.
+    gamma_delta=scale_backprop channel: Gradient with respect to gamma.
+    beta_delta=offset_backprop channel: Gradient with respect to beta.
+    """,
     attrs={"epsilon": REQUIRED},
     epsilon_dtype="float64",
     dtypes=_ALL_DTYPES,
@@ -435,31 +348,21 @@ Frozen, with mean and variance given:
 Tensors of the shape of x have any rank from 2 on; U is float32, or T. The reserve spaces get no
 gradient.
 """,
-    inputs=(
-        Arg("x_backprop_grad", "x_backprop_grad", VIEW, "Gradient with respect to x_backprop."),
-        Arg(
-            "scale_backprop_grad",
-            "scale_backprop_grad",
-            CHANNEL,
-            "Gradient with respect to scale_backprop.",
-        ),
-        Arg(
-            "offset_backprop_grad",
-            "offset_backprop_grad",
-            CHANNEL,
-            "Gradient with respect to offset_backprop.",
-        ),
-        Arg("y_backprop", "y_backprop", VIEW, "As given to the first-order op."),
-        Arg("x", "x", VIEW, "As given to the first-order op."),
-        Arg("scale", "scale", CHANNEL, "As given to the first-order op."),
-        Arg("reserve_space_1", "mean", CHANNEL, "The mean; read if frozen."),
-        Arg("reserve_space_2", "variance", CHANNEL, "The variance; read if frozen."),
-    ),
-    outputs=(
-        Arg("y_backprop_grad", "y_backprop_grad", VIEW, "Gradient with respect to y_backprop."),
-        Arg("x_grad", "x_grad", VIEW, "Gradient with respect to x."),
-        Arg("scale_grad", "scale_grad", CHANNEL, "Gradient with respect to scale."),
-    ),
+    inputs="""
+    x_backprop_grad view: Gradient with respect to x_backprop.
+    scale_backprop_grad channel: Gradient with respect to scale_backprop.
+    offset_backprop_grad channel: Gradient with respect to offset_backprop.
+    y_backprop view: As given to the first-order op.
+    x view: As given to the first-order op.
+    scale channel: As given to the first-order op.
+    reserve_space_1=mean channel: The mean; read if frozen.
+    reserve_space_2=variance channel: The variance; read if frozen.
+    """,
+    outputs="""
+    y_backprop_grad view: Gradient with respect to y_backprop.
+    x_grad view: Gradient with respect to x.
+    scale_grad channel: Gradient with respect to scale.
+    """,
     attrs=_ATTRS,
     derived_attrs=("epsilon_rest",),
     epsilon_dtype="float64",
@@ -478,8 +381,7 @@ gradient.
 # (tests/ops/test_split_ops.py); these two layouts are those of cases.
 _SPLIT = {"dtypes": _ALL_DTYPES, "layouts": ("NWC", "NCHW")}
 _SPLIT_DTYPES = ("float32", "float64")
-_SPLIT_X = dataclasses.replace(_X, doc="A tensor of rank 1 or more.")
-_COUNT = Arg("count", "local_count", COUNT, "The number of elements of a channel.")
+_SPLIT_X = "x view: A tensor of rank 1 or more."
 
 _BATCH_NORM_STATS = _op(
     "BatchNormStats",
@@ -489,12 +391,12 @@ _BATCH_NORM_STATS = _op(
 One pass over x, with sums in float64 around an element of each channel: a mean of 1e5 beside a
 deviation of 1 costs no digits. Without elements all results are 0.
 """,
-    inputs=(_SPLIT_X,),
-    outputs=(
-        _COUNT,
-        Arg("mean", "local_mean", WIDE, "The mean of each channel."),
-        Arg("m2", "local_m2", WIDE, "The sum of (x - mean)^2 of each channel."),
-    ),
+    inputs=_SPLIT_X,
+    outputs="""
+    count=local_count count: The number of elements of a channel.
+    mean=local_mean wide: The mean of each channel.
+    m2=local_m2 wide: The sum of (x - mean)^2 of each channel.
+    """,
     attrs={"axis": -1},
     statistics_dtypes=("float64",),
     **_SPLIT,
@@ -516,16 +418,16 @@ Row by row in their order, so that results are bitwise identical on all replicas
 Rows with a count of 0 are ignored, whatever else they hold. Without any other row all results are
 0. A count that is negative, infinite or NaN is an error.
 """,
-    inputs=(
-        Arg("counts", "counts", ROW, "Elements of a channel in each part."),
-        Arg("means", "means", ROWS, "Their means."),
-        Arg("m2s", "m2s", ROWS, "Their sums of (x - mean)^2."),
-    ),
-    outputs=(
-        Arg("count", "count", COUNT, "Elements of a channel in all parts."),
-        Arg("mean", "mean", WIDE, "Their mean."),
-        Arg("m2", "m2", WIDE, "Their sum of (x - mean)^2."),
-    ),
+    inputs="""
+    counts row: Elements of a channel in each part.
+    means rows: Their means.
+    m2s rows: Their sums of (x - mean)^2.
+    """,
+    outputs="""
+    count count: Elements of a channel in all parts.
+    mean wide: Their mean.
+    m2 wide: Their sum of (x - mean)^2.
+    """,
     attrs={},
     dtypes=(),
     statistics_dtypes=(),
@@ -533,12 +435,6 @@ Rows with a count of 0 are ignored, whatever else they hold. Without any other r
     shape_function="InferGatherStatsShapes",
 )
 
-_SCALE_TO_VARIANCE = (
-    _SCALE,
-    _OFFSET,
-    Arg("mean", "mean", WIDE, "The mean of each channel."),
-    Arg("variance", "variance", WIDE, "The biased variance of each channel."),
-)
 _BATCH_NORM_ELEMT = _op(
     "BatchNormElemt",
     formula=BATCH_NORM_ELEMT,
@@ -546,18 +442,30 @@ _BATCH_NORM_ELEMT = _op(
     description="""\
     y = activation(scale * (x - mean) / sqrt(variance + epsilon) + offset + side_input)
 """,
-    inputs=(_SPLIT_X, *_SCALE_TO_VARIANCE, _SIDE_INPUT),
-    outputs=(Arg("y", "y", VIEW, "The normalized tensor."),),
+    inputs=f"""
+    {_SPLIT_X}
+    scale channel: The scale factors (gamma).
+    offset channel: The offsets (beta).
+    mean wide: The mean of each channel.
+    variance wide: The biased variance of each channel.
+    side_input view_list: At most one tensor of the shape of x, which is added before the
+      activation.
+    """,
+    outputs="y view: The normalized tensor.",
     attrs={"epsilon": 1e-4, **_ACTIVATION, "axis": -1},
     activations=_CLAMPS,
     statistics_dtypes=_SPLIT_DTYPES,
     **_SPLIT,
 )
 
-_AS_IN_ELEMT = tuple(
-    dataclasses.replace(arg, doc="As given to BatchNormElemt.")
-    for arg in (_SPLIT_X, *_SCALE_TO_VARIANCE)
-)
+_Y_BACKPROP_TO_VARIANCE = """
+    y_backprop view: Gradient with respect to y, of the shape of x.
+    x view: As given to BatchNormElemt.
+    scale channel: As given to BatchNormElemt.
+    offset channel: As given to BatchNormElemt.
+    mean wide: As given to BatchNormElemt.
+    variance wide: As given to BatchNormElemt.
+    """
 _BATCH_NORM_BACKWARD_REDUCE = _op(
     "BatchNormBackwardReduce",
     formula=BATCH_NORM_BACKWARD_REDUCE,
@@ -570,23 +478,17 @@ With y_backprop where the activation passes it, and 0 elsewhere:
     scale_backprop = sum_dy_xmu / sqrt(variance + epsilon)
     offset_backprop = sum_dy
 """,
-    inputs=(
-        _Y_BACKPROP,
-        *_AS_IN_ELEMT,
-        Arg(
-            "y",
-            "y",
-            VIEW_LIST,
-            "At most one tensor, the output of BatchNormElemt: needed with an activation behind a"
-            " side input. Without it the mask of the activation is computed from x.",
-        ),
-    ),
-    outputs=(
-        Arg("sum_dy", "local_sum_dy", WIDE, "To be added up over all batches."),
-        Arg("sum_dy_xmu", "local_sum_dy_xmu", WIDE, "To be added up over all batches."),
-        dataclasses.replace(_SCALE_BACKPROP, doc="Gradient of this batch with respect to scale."),
-        dataclasses.replace(_OFFSET_BACKPROP, doc="Gradient of this batch with respect to offset."),
-    ),
+    inputs=_Y_BACKPROP_TO_VARIANCE
+    + """
+    y view_list: At most one tensor, the output of BatchNormElemt: needed with an activation
+      behind a side input. Without it the mask of the activation is computed from x.
+    """,
+    outputs="""
+    sum_dy=local_sum_dy wide: To be added up over all batches.
+    sum_dy_xmu=local_sum_dy_xmu wide: To be added up over all batches.
+    scale_backprop channel: Gradient of this batch with respect to scale.
+    offset_backprop channel: Gradient of this batch with respect to offset.
+    """,
     attrs={"epsilon": 1e-4, **_ACTIVATION, "axis": -1},
     activations=_CLAMPS,
     statistics_dtypes=_SPLIT_DTYPES,
@@ -603,20 +505,17 @@ With rstd = 1/sqrt(variance + epsilon), and y_backprop where the activation pass
                                  - (x - mean) * rstd^2 * sum_dy_xmu/count)
     side_input_backprop = y_backprop
 """,
-    inputs=(
-        _Y_BACKPROP,
-        *_AS_IN_ELEMT,
-        Arg(
-            "sum_dy",
-            "sum_dy",
-            WIDE,
-            "The sum over all batches of BatchNormBackwardReduce's output.",
-        ),
-        Arg("sum_dy_xmu", "sum_dy_xmu", WIDE, "The same."),
-        Arg("count", "count", COUNT, "The number of elements of a channel in all batches."),
-        Arg("y", "y", VIEW_LIST, "At most one tensor, as given to BatchNormBackwardReduce."),
-    ),
-    outputs=(_X_BACKPROP, _SIDE_INPUT_BACKPROP),
+    inputs=_Y_BACKPROP_TO_VARIANCE
+    + """
+    sum_dy wide: The sum over all batches of BatchNormBackwardReduce's output.
+    sum_dy_xmu wide: The same.
+    count count: The number of elements of a channel in all batches.
+    y view_list: At most one tensor, as given to BatchNormBackwardReduce.
+    """,
+    outputs="""
+    x_backprop view: Gradient with respect to x.
+    side_input_backprop view_list: Gradient with respect to the side input.
+    """,
     attrs={"epsilon": 1e-4, "num_side_inputs": 0, **_ACTIVATION, "axis": -1},
     activations=_CLAMPS,
     shape_function="InferBackwardElemtShapes",

@@ -24,6 +24,7 @@ All of them raise
 {NOTE}
 """
 # fmt: off
+# ruff: noqa: UP014
 
 from __future__ import annotations
 
@@ -101,6 +102,7 @@ def _binding(op: OpSpec) -> str:
     lists = [arg.name for arg in op.inputs if arg.kind == spec.VIEW_LIST]
     words = {name: f'_arguments.at_most_one({name}, "{name}")' for name in lists}
     words["num_side_inputs"] = "_arguments.checked_length(num_side_inputs)"
+    words["axis"] = '_arguments.checked_int(axis, "axis")'
     of_epsilon = (
         "*_arguments.split_epsilon"
         if "epsilon_rest" in op.derived_attrs
@@ -127,17 +129,18 @@ def _binding(op: OpSpec) -> str:
 
 def _named_tuple(op: OpSpec) -> str:
     lists = {spec.VIEW_LIST: "list[Tensor]"}
-    fields = [f"    {a.name}: {lists.get(a.kind, 'Tensor')}" for a in op.outputs]
-    return "\n".join([f"class {op.name}(NamedTuple):", *fields])
+    fields = [f'("{a.name}",~"{lists.get(a.kind, "Tensor")}")' for a in op.outputs]
+    return "\n".join(
+        wrapped(f'{op.name}~=~NamedTuple("{op.name}",~[{", ".join(fields)}])', "", "    ", 96)
+    )
 
 
 def bindings() -> str:
     tuples = [_named_tuple(op) for op in OPS if len(op.outputs) > 1]
     names = "\n".join(f'    "{op.name}": {ow.snake(op.name)},' for op in OPS)
     tail = f"OPS: dict[str, Callable[..., Any]] = {{\n{names}\n}}\n"
-    return _HEAD + "\n\n".join(
-        ["# Results of raw_ops, by its names.", *tuples, *map(_binding, OPS), tail]
-    )
+    results = "\n".join(["# Results of raw_ops, by its names.", *tuples])
+    return _HEAD + "\n\n".join([results, *map(_binding, OPS), tail])
 
 
 def raw_op_types() -> str:
