@@ -103,10 +103,11 @@ def test_both_branches_of_a_block(batch, other):
         assert close_fraction(got, want, tf.float32) > 0.999
 
 
-def test_a_sum_that_others_read_is_a_refusal_with_a_reason():
+@pytest.mark.parametrize("activation", [tf.nn.silu, lambda y: y * tf.nn.relu6(y + 3.0) / 6.0])
+def test_a_sum_that_others_read_is_a_refusal_with_a_reason(activation):
     def both(x):
         y = norm(x, "shimV3") + tf.tanh(x)
-        return tf.nn.silu(y) + y
+        return activation(y) + y
 
     concrete = step(both, [SHAPES["NHWC"]])
     (refused,) = [p for p in rewrite.fusion_report(concrete) if p.direction == "forward"]

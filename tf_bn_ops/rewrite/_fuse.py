@@ -199,4 +199,8 @@ def _fuse_graph(graph_def: Any, keep: Iterable[str]) -> list[Fusion]:
     finally:
         library.tfbn_free(result)
         library.tfbn_free(report)
-    return [Fusion(*line.split("\t")) for line in text.split("\n")[:-1]]
+    places: dict[tuple[str, ...], Fusion] = {}  # Each rule that refuses one has a line.
+    for found in (Fusion(*line.split("\t")) for line in text.split("\n")[:-1]):
+        if found[:3] not in places or not found.refusal:
+            places[found[:3]] = found
+    return [*places.values()]
