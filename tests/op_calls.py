@@ -18,7 +18,7 @@ import tensorflow as tf
 
 import tf_bn_ops
 from tf_bn_ops.conformance import runner
-from tf_bn_ops.conformance.cases import advisories, contract, generate, history
+from tf_bn_ops.conformance.cases import contract, generate, history
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.execution import implementations, worker, workers
@@ -47,8 +47,6 @@ class Here:
             before = history.predecessors(case)
             asked["before"] = [implementations.request(c, fill(c), c.spec) for c in before]
         content = self._executor(asked)
-        if "static" in content:
-            content = {case.execution_modes[0]: content["static"]}
         self._answers = {mode: workers.received(mode, *said) for mode, said in content.items()}
 
     def collect(self) -> Answer:
@@ -75,8 +73,6 @@ def own() -> Here:
 def inputs_of(case: Case) -> Inputs:
     if case.checks_relation:
         return table.fill(case)
-    if case.is_advisory:
-        return advisories.fill(case)
     return fill(case) if case.compares_values else contract.fill(case)
 
 

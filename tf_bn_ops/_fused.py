@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tf_bn_ops import _ops, _recording, _replicas
 from tf_bn_ops._arguments import checked_epsilon, checked_number
-from tf_bn_ops._results import BatchNorm
 from tf_bn_ops.spec import DATA_FORMATS, SMOOTH_ACTIVATIONS, DataFormat
+
+if TYPE_CHECKING:
+    from tensorflow import Tensor
 
 # Untyped: to mypy a starred argument may be any of those that follow.
 ops: Any = _ops
@@ -26,6 +28,14 @@ ACTIVATION_MODES: dict[str | None, _ops.Activation] = {
     "silu": "Silu",
     "hard_silu": "HardSilu",
 }
+
+
+class BatchNorm(NamedTuple):
+    """Results of `fused_batch_norm`."""
+
+    y: Tensor
+    batch_mean: Tensor
+    batch_variance: Tensor
 
 
 def fused_batch_norm(

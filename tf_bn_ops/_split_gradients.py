@@ -66,11 +66,7 @@ def _of_stats(op: Any, _: Any, d_mean: Any, d_m2: Any) -> Any:
     """d_x = d_mean/count + 2 xmu d_m2; the derivative of m2 through the mean is zero."""
     count, mean, _ = op.outputs
     return _affine(
-        op.inputs[0],
-        2 * d_m2,
-        tf.math.divide_no_nan(d_mean, count),
-        mean,
-        op.get_attr("axis"),
+        op.inputs[0], 2 * d_m2, tf.math.divide_no_nan(d_mean, count), mean, op.get_attr("axis")
     )
 
 
@@ -127,11 +123,7 @@ def _mask_of(op: Any, y: list[Any]) -> Callable[[Any], Any]:
 
 
 def _of_backward_reduce(
-    op: Any,
-    d_sum_dy: Any,
-    d_sum_dy_xmu: Any,
-    d_scale_backprop: Any,
-    d_offset_backprop: Any,
+    op: Any, d_sum_dy: Any, d_sum_dy_xmu: Any, d_scale_backprop: Any, d_offset_backprop: Any
 ) -> list[Any]:
     """With a = d_sum_dy + d_offset_backprop and b = d_sum_dy_xmu + rstd d_scale_backprop:
     d_g = a + b xmu, d_x = b g, d_mean = -b sum(g), and rstd's part."""
@@ -152,11 +144,7 @@ def _of_backward_reduce(
     ]
 
 
-def _of_backward_elemt(
-    op: Any,
-    d_x_backprop: Any,
-    *d_side_input_backprop: Any,
-) -> list[Any]:
+def _of_backward_elemt(op: Any, d_x_backprop: Any, *d_side_input_backprop: Any) -> list[Any]:
     """x_backprop = f (g - sum_dy/count - xmu k) with k = rstd^2 sum_dy_xmu/count."""
     y_backprop, x, scale, _, mean, variance, sum_dy, sum_dy_xmu, count, *y = op.inputs
     axis, mask, rstd = op.get_attr("axis"), _mask_of(op, y), _rstd(op, variance)

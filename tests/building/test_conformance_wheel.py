@@ -31,7 +31,7 @@ def test_wheel_is_pure_and_asks_for_no_tensorflow(wheel):
         (metadata,) = (archive.read(n).decode() for n in names if n.endswith("/METADATA"))
     assert not [name for name in names if name.endswith((".so", ".h", ".pyc"))]
     for needed in (
-        "conformance/cases/advisories.toml", "conformance/verdict/known_divergences.toml",
+        "conformance/verdict/known_divergences.toml",
         "conformance/reports/page.html", "conformance/cases/relations/table.py", "__main__.py",
     ):  # fmt: skip
         assert f"tf_bn_ops/{needed}" in names
@@ -61,7 +61,7 @@ def test_library_of_a_vendor_is_judged_where_ours_is_not(python, tmp_path):
         capture_output=True, text=True,
     )  # fmt: skip
     assert str(site_packages(python)) in done.stdout, done.stdout + done.stderr
-    library = build_op_library(THIRD_PARTY / "stateful_ops.cc", tmp_path / "libvendor.so")
+    library = build_op_library(THIRD_PARTY / "bn_grad_ops.cc", tmp_path / "libvendor.so")
     for op, status in (("StatelessBnGrad", 0), ("UnwrittenTailBnGrad", 1)):
         text = (THIRD_PARTY / "stateful.toml").read_text(encoding="utf-8")
         (tmp_path / "mapping.toml").write_text(text.replace("StatelessBnGrad", op))
@@ -77,7 +77,7 @@ def test_library_of_a_vendor_is_judged_where_ours_is_not(python, tmp_path):
 def test_shards_in_a_vendors_ci_are_merged_into_one_report(python, tmp_path):
     """The workflow of docs/conformance.md: each shard has a status and files of its own; the merged
     ones have all cases. A shard that fails makes the report fail, too."""
-    build_op_library(THIRD_PARTY / "vendor_ops.cc", tmp_path / "libvendor.so")
+    build_op_library(THIRD_PARTY / "bn_grad_ops.cc", tmp_path / "libvendor.so")
     mapping = (THIRD_PARTY / "vendor.toml").read_text(encoding="utf-8")
     strict = mapping[: mapping.index("[[op.tolerance]]")].replace("gamma", "GAMMA")
     cases = []

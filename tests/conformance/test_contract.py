@@ -1,4 +1,4 @@
-"""Cases that ask for errors or static shapes (contract.py): what is asked, and how it is judged."""
+"""Malformed calls (contract.py): what is asked, and how it is judged."""
 
 import collections
 
@@ -32,7 +32,7 @@ def test_default_run_has_every_kind_of_every_op():
 def test_same_seed_same_question():
     for case in DEFAULT[:40]:
         first, second = contract.fill(case), contract.fill(case)
-        assert first.attrs == second.attrs and first.static == second.static
+        assert first.attrs == second.attrs
         assert {r: (a.shape, a.dtype) for r, a in first.values.items()} == {
             r: (a.shape, a.dtype) for r, a in second.values.items()
         }
@@ -40,9 +40,8 @@ def test_same_seed_same_question():
 
 def _judge(case, candidate, eigen=None, drop_in=True):
     answers = {"candidate": candidate, **({"eigen": eigen} if eigen else {})}
-    result = contract_judge.judge_contract(
-        case, contract.fill(case), answers, NAMES, ["candidate"] if drop_in else []
-    )
+    drop_ins = ["candidate"] if drop_in else []
+    result = contract_judge.judge_contract(case, answers, NAMES, drop_ins)
     return [d.what for d in result.paths["candidate"].disagreements], result
 
 
@@ -84,58 +83,6 @@ def test_reference_that_takes_or_dies_of_a_bad_call_is_no_example(eigen):
     case = _case("error/rank")
     assert _judge(case, Answer(error="InvalidArgumentError: no"), eigen)[0] == []
     assert _judge(case, Answer(outputs=[]), eigen)[0] == ["accepted"]
-
-
-FULL = [(2, 3, 4, 5), (5,)]
-
-
-@pytest.mark.parametrize(
-    ("shapes", "drop_in", "whats"),
-    [
-        (FULL, True, []),
-        ([(2, 3, 4, None), (5,)], True, ["static:less"]),
-        ([(2, 3, 4, None), None], False, []),
-        ([(2, 3, 4, 6), (5,)], False, ["static"]),
-        (FULL[:1], False, ["static"]),
-    ],
-)
-def test_static_shapes_have_to_be_the_builtins(shapes, drop_in, whats):
-    case = _case("static/partial")
-    found, result = _judge(case, Answer(shapes=shapes), Answer(shapes=FULL), drop_in)
-    assert found == whats
-    assert bool(result.notes) == (not drop_in and shapes[-1] is None)
-
-
-def test_conflicting_shapes_have_to_be_refused_and_others_not():
-    case, error = _case("static/conflict"), Answer(error="ValueError: no")
-    assert _judge(case, error, error)[0] == []
-    assert _judge(case, Answer(shapes=FULL), error)[0] == ["static:less"]
-    assert _judge(case, Answer(shapes=FULL), error, drop_in=False)[0] == []
-    assert _judge(case, error, Answer(shapes=FULL))[0] == ["error"]
-
-
-@pytest.mark.parametrize(
-    ("x", "delta", "vectors", "outputs"),
-    [
-        ((2, 3, 4), (2, 3, 4), (3,), [(2, 3, 4), (3,)]),
-        (None, None, None, [None, (None,)]),
-        ((2, None, None), (None, None, 4), (3,), [(2, 3, 4), (3,)]),
-        ((2, 3, None), None, (None,), [(2, 3, None), (3,)]),
-        ((2, 3), (2, 3, 4), (3,), None),
-        ((2, 3, 4), (2, 3, 4), (4,), None),
-        ((2,), None, None, None),
-        ((2, 0, 4), None, (0,), None),
-    ],
-)
-def test_rule_for_static_shapes_without_a_twin(x, delta, vectors, outputs):
-    case = _case("static/partial", "BatchNormTrainingBackprop", "NCW", "2x3x4")
-    inputs = {"x": x, "y_backprop": delta}
-    inputs |= dict.fromkeys(("scale", "offset", "mean", "variance"), vectors)
-    if outputs is None:
-        with pytest.raises(contract.Conflict):
-            contract.expected_static_shapes(case, inputs, {})
-    else:
-        assert contract.expected_static_shapes(case, inputs, {}) == [outputs[0], *[outputs[1]] * 2]
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_the_side_input_may_be_x(is_training):
 
 def expected(problem: Problem, field: str) -> dict[str, np.ndarray]:
     """By role, "value" or "bound" of the model: the right answer, and how far off one may be."""
-    parts = list(batch_norm.BatchNorm().expected(problem, bounds.PROFILES["strict"]))
+    parts = list(batch_norm.expected(problem, bounds.PROFILES["strict"]))
     shapes = {"y": problem.view} | dict.fromkeys(STATISTICS, (problem.view[1],))
     return {role: assembled(parts, role, field, shape) for role, shape in shapes.items()}
 

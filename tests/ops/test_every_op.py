@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -25,16 +26,17 @@ from op_calls import (
     combinations,
     drawn,
     in_all_layouts_and_modes,
+    own,
     small,
 )
 from tensorflow.python.framework import kernels, op_def_registry
 
 import tf_bn_ops
 from tf_bn_ops import _loader, _ops, spec
-from tf_bn_ops.conformance.cases import advisories, contract, generate
+from tf_bn_ops.conformance.cases import contract, generate, mapping
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.cases.relations import table
-from tf_bn_ops.conformance.execution import implementations, worker
+from tf_bn_ops.conformance.execution import implementations, signatures, static_shapes, worker
 from tf_bn_ops.conformance.models import inputs
 from tf_bn_ops.conformance.models.formula_models import model_of
 from tf_bn_ops.spec import OPS
@@ -46,6 +48,7 @@ of_every_op = pytest.mark.parametrize("op", OPS.values(), ids=list(OPS))
 of_every_twin = pytest.mark.parametrize(
     "op", [op for op in OPS.values() if op.builtin], ids=lambda op: op.name
 )
+_AVERAGES = ("mean", "variance")  # Of any size where they are not read.
 # As few as are quick, and as many times more in the long tier.
 times = pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.long)])
 
@@ -138,7 +141,7 @@ def test_an_epsilon_that_is_no_number_is_refused(op, in_graph):
 # ---- Values, in every execution mode -------------------------------------------------------------
 
 _MODES = "eager+graph+temporary+alias+slice+unaligned"
-_SLOW_MODES = "+constant+concurrent+session"
+_SLOW_MODES = "+constant+concurrent"
 
 
 @of_every_op
@@ -269,19 +272,69 @@ def test_results_are_bitwise_identical_for_any_number_of_intra_op_threads():
 
 @of_every_op
 @times
-def test_errors_and_static_shapes_are_the_builtins_or_follow_from_the_kinds(op, times):
-    """The built-in is the Eigen path (conftest.py): twins raise its errors, word for word, and know
-    its shapes. Errors come at run time, and where shapes are known as the graph is built."""
+def test_errors_are_the_builtins_or_refusals(op, times):
+    """The built-in is the Eigen path (conftest.py): twins raise its errors, word for word."""
     eigen = Here(implementations.builtin("eigen", "eigen"))
     count = 2 * times * len(contract.kinds(op))
     assert_all_pass(contract.generate(count, 5, combinations(op)), eigen)
 
 
+def _shapes_of(op: spec.OpSpec, ops: Any) -> Any:
+    """The op as static_shapes asks it."""
+
+    def in_order(names: Any, outputs: Any) -> Any:
+        return own()._executor._in_order({"outputs": names}, outputs)
+
+    query = mapping.OpMapping(op.name, op).contract_query()
+    return signatures.Op(tf, getattr(ops, op.name), query, False, in_order).shapes
+
+
 @of_every_op
-def test_inputs_that_were_published_as_crashing_others_are_refused_or_survived(op):
-    assert_all_pass(
-        dataclasses.replace(case, execution="eager") for case in advisories.generate([op.name])
-    )
+@times
+def test_static_shapes_are_the_builtins_or_those_of_the_outputs(op, times):
+    """Of inputs of which one is partly unknown, all that is known of the others; a contradiction is
+    refused as the graph is built."""
+    ask, layouts = _shapes_of(op, tf_bn_ops.raw_ops), op.layouts[-1:] if times == 1 else op.layouts
+    if op.builtin:
+        theirs = _shapes_of(op, tf.raw_ops)
+        assert not static_shapes.difference(op, layouts, op.modes, ask, theirs)
+        return
+    kind_of = {arg.name: arg.kind for arg in op.inputs}
+    views = [name for name, kind in kind_of.items() if kind in (spec.VIEW, spec.VIEW_LIST)]
+    unread = {name for name, kind in kind_of.items() if kind == spec.OPAQUE}
+    for layout, mode in itertools.product(layouts, op.modes):
+        attrs = {"data_format": layout, "is_training": mode == "training"}
+        attrs |= {"axis": spec.channel_axis(layout), "activation_mode": "Relu"}
+        attrs = {name: attrs.get(name, default) for name, default in op.attrs.items()}
+        known, *questions = static_shapes.questions(op, layout)
+        channels = known[views[0]][spec.channel_axis(layout)]
+        shapes = {
+            **dict.fromkeys((spec.VIEW, spec.VIEW_LIST), known[views[0]]),
+            **dict.fromkeys((spec.CHANNEL, spec.WIDE), (channels,)),
+            **{spec.COUNT: (), spec.PLACEHOLDER: (0,)},
+            spec.OPAQUE: (spec.ops.NUM_FORWARD_COEFFICIENTS, channels),
+        }
+        whole = [shapes[arg.kind] for arg in op.outputs_with(attrs)]
+        assert ask(known, attrs) == whole
+        averages = () if contract.reads_averages(small(op, layout, mode), attrs) else _AVERAGES
+        for question in questions:
+            told = {name: shape for name, shape in question.items() if shape is not None}
+            other = {name for name in {*told} - unread if len(told[name]) != len(known[name])}
+            other |= {
+                name
+                for name in {*told} - unread - other - {*averages}
+                if any(n not in (None, m) for n, m in zip(told[name], known[name], strict=True))
+            }
+            found = ask(question, attrs)
+            if len(other) == 1:
+                # Of an op of one tensor any rank is right.
+                assert found is None or len(op.inputs) == 1, (question, found)
+            elif not other:
+                assert len(found) == len(whole), question
+                for has, shape in zip(found, whole, strict=True):
+                    assert tf.TensorShape(has).is_compatible_with(shape), question
+                if len(told) == len(known) - 1 and len(views) > 1:
+                    assert found == whole, question
 
 
 @of_every_op

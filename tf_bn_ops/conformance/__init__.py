@@ -4,7 +4,7 @@
   runner.py                          runs and judges cases
   minimize/                          failing cases made small
   reports/                           what a run leaves behind
-  verdict/                           values, errors and static shapes against what is expected
+  verdict/                           values and errors against what is expected
   execution/                         candidate and references, in processes of their own
   cases/                             what is run
   models/                            per formula: right answer, error bound, inputs

@@ -24,8 +24,8 @@ import rich.progress
 from tf_bn_ops import _command, _loader, spec
 from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance import flags, runner
+from tf_bn_ops.conformance.cases import case as case_lib
 from tf_bn_ops.conformance.cases import (
-    advisories,
     contract,
     coverage,
     foreign_shapes,
@@ -33,21 +33,14 @@ from tf_bn_ops.conformance.cases import (
     mapping,
     real_inputs,
 )
-from tf_bn_ops.conformance.cases import case as case_lib
-from tf_bn_ops.conformance.cases.case import (
-    ADVISORY_PREFIX,
-    RELATION_PREFIX,
-    Case,
-    CaseError,
-    Problem,
-)
+from tf_bn_ops.conformance.cases.case import ERROR_PREFIX, RELATION_PREFIX, Case, CaseError, Problem
 from tf_bn_ops.conformance.cases.generate import Combination
 from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.execution import devices, implementations, signatures, workers
 from tf_bn_ops.conformance.export import export_command
 from tf_bn_ops.conformance.flags import VALUES as _FLAGS
 from tf_bn_ops.conformance.minimize import program, shrink
-from tf_bn_ops.conformance.models.formula_models import model_of
+from tf_bn_ops.conformance.models.formula_models import fill
 from tf_bn_ops.conformance.models.inputs import as_given
 from tf_bn_ops.conformance.reports import environment, merge, shards, terminal
 from tf_bn_ops.conformance.reports import record as record_lib
@@ -56,8 +49,7 @@ from tf_bn_ops.conformance.verdict.settings import Settings
 from tf_bn_ops.harness import problems
 from tf_bn_ops.harness.problems import Inputs
 
-# In addition to the random cases, one case in so many is about an error or static shapes, and one
-# about a relation.
+# Beside the random cases, one in so many is a malformed call, and one is about a relation.
 _SHARE = 10
 
 
@@ -65,21 +57,10 @@ class _InputSource:
     """Where the inputs of a case come from."""
 
     def __init__(self) -> None:
-        self._capture: real_inputs.Capture | None = None
-        self._real: real_inputs.RealInput | None = None
+        self.real: real_inputs.RealInput | None = None
         self.saves_rstd = False  # By which convention training is judged.
         self.as_given = False  # Whether the candidate is another's (models/inputs.py).
         self.on_device = False  # Whether it is TensorFlow's (execution/devices.py).
-
-    def capture(self) -> None:
-        """Starts to capture real inputs, for `real` to wait for."""
-        self._capture = real_inputs.Capture()
-
-    def real(self) -> real_inputs.RealInput:
-        if self._real is None:
-            assert self._capture is not None
-            self._real = self._capture.result()
-        return self._real
 
     def fill(self, case: Case) -> Inputs:
         found = self._fill(case)
@@ -93,15 +74,9 @@ class _InputSource:
     def _fill(self, case: Case) -> Inputs:
         if case.checks_relation:
             return table.fill(case)
-        if case.is_advisory:
-            return advisories.fill(case)
         if not case.compares_values:
             return contract.fill(case)
-        return self.real().fill(case) if case.is_real else model_of(case.spec).fill(case)
-
-    def close(self) -> None:
-        if self._capture is not None:
-            self._capture.close()
+        return self.real.fill(case) if case.is_real and self.real else fill(case)
 
 
 class _Run:
@@ -141,7 +116,7 @@ class _Run:
     @property
     def _is_alone(self) -> bool:
         """Whether the candidate alone answers the cases of the run."""
-        return self._repro.is_for_one if self._repro else self._kinds <= case_lib.ALONE
+        return self._repro.checks_relation if self._repro else self._kinds <= {case_lib.RELATIONS}
 
     def run(self) -> int:
         """Runs the cases, prints and writes the reports; returns the exit status."""
@@ -153,7 +128,7 @@ class _Run:
                 self._judge_placement(mapping.parse_device(_FLAGS.device))
             self._workers += self._start_references()
             if self._repro.is_real if self._repro else case_lib.REAL in self._kinds:
-                self._inputs.capture()
+                self._inputs.real = real_inputs.RealInput()
             for worker in self._workers:
                 worker.wait_until_ready()
             facts = self._workers[0].facts
@@ -182,7 +157,8 @@ class _Run:
         finally:
             for worker in self._workers:
                 worker.close()
-            self._inputs.close()
+            if self._inputs.real:
+                self._inputs.real.close()
 
     def _worker(self, implementation: implementations.Implementation) -> workers.Worker:
         # In the default run references are compared only where that needs no further process.
@@ -241,9 +217,8 @@ class _Run:
             raise UsageError(f"{device} has no kernel for the case of --repro")
         kept = "1/sqrt(variance + epsilon)" if self._inputs.saves_rstd else "the variance"
         terminal.say(self._console, f"{device} keeps {kept} in reserve_space_2 of training")
-        # A forked process has no device; relations compare calls with a variance.
-        left = {case_lib.ADVISORIES, *((case_lib.RELATIONS,) * self._inputs.saves_rstd)}
-        self._kinds -= left
+        if self._inputs.saves_rstd:  # Relations compare calls with a variance.
+            self._kinds -= {case_lib.RELATIONS}
 
     def _cases(self, facts: Mapping[str, Any]) -> list[Case]:
         """All cases of the run."""
@@ -253,22 +228,20 @@ class _Run:
             return [self._repro]
         combos = self._combos if self._entries else flags.available(self._combos, facts["ops"])
         # The capture has been running while TensorFlow started: the wait is short.
-        real = self._inputs.real().make_cases(combos) if case_lib.REAL in kinds else ()
+        captured = self._inputs.real
+        real = captured.make_cases(combos) if captured and case_lib.REAL in kinds else ()
         drawn = generate.generate(count if case_lib.RANDOM in kinds else 0, seed, combos)
         beside = count // _SHARE if case_lib.RANDOM in kinds else count
         related = table.generate(beside if case_lib.RELATIONS in kinds else 0, seed, combos)
         asked = combos
         if self._inputs.on_device:  # What those without a Python name refuse is nowhere documented.
             asked = [combo for combo in combos if combo[0] not in devices.INTERNAL]
-        ops = list(dict.fromkeys(op for op, *_ in combos))
-        published = advisories.generate(ops) if case_lib.ADVISORIES in kinds else ()
         foreign = foreign_shapes.generate(combos) if case_lib.FOREIGN_SHAPES in kinds else ()
         return [
             *generate.attach(drawn, seed, names),
             *contract.generate(beside if case_lib.CONTRACT in kinds else 0, seed, asked),
             *generate.attach(real, seed, names),
             *generate.attach(related, seed + 1, names),
-            *(case for case in published if self._candidate.supports(case)),
             *foreign,
         ]
 
@@ -308,8 +281,7 @@ class _Run:
     def _add_programs(self, found: Sequence[dict[str, Any]]) -> None:
         """Reduces the first failures of each kind, and adds them to their entries as programs."""
         # A bad call is small as it is, and a relation's are several.
-        kept = (*contract.PREFIXES, RELATION_PREFIX, ADVISORY_PREFIX)
-        failed = [e for e in found if not e["kind"].startswith(kept)]
+        failed = [e for e in found if not e["kind"].startswith((ERROR_PREFIX, RELATION_PREFIX))]
         for entry in record_lib.first_of_their_kind(failed, _FLAGS.shrink):
             try:
                 entry["script"] = self._program(entry)

@@ -13,7 +13,7 @@ from absl import flags
 from tf_bn_ops import _loader, spec
 from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance.cases import generate, mapping
-from tf_bn_ops.conformance.cases.case import KINDS, ONCE
+from tf_bn_ops.conformance.cases.case import FOREIGN_SHAPES, KINDS
 from tf_bn_ops.conformance.cases.execution_modes import EXECUTION_MODES
 from tf_bn_ops.conformance.cases.generate import Combination
 from tf_bn_ops.conformance.cases.mapping import OpMapping
@@ -70,7 +70,7 @@ _string("repro", None, "Runs this one case, as a report has printed it, and prin
 flags.DEFINE_list(
     "kinds", [],
     f"Kinds of cases to run: {'; '.join(f'{name}: {what}' for name, what in KINDS.items())}; "
-    f"default: all, but in runs of less than {LEAST_WHOLE} random cases without the last two.",
+    f"default: all, but in runs of less than {LEAST_WHOLE} random cases without the last.",
     flag_values=VALUES,
 )  # fmt: skip
 _string(
@@ -222,7 +222,7 @@ def kinds() -> frozenset[str]:
     """The kinds of cases of the run."""
     if VALUES.kinds:
         return frozenset(_chosen("kind of cases", VALUES.kinds, tuple(KINDS)))
-    return frozenset(set(KINDS) - (ONCE if VALUES.cases < LEAST_WHOLE else set()))
+    return frozenset(set(KINDS) - ({FOREIGN_SHAPES} if VALUES.cases < LEAST_WHOLE else set()))
 
 
 def profile() -> bounds.Profile:

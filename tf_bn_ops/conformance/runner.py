@@ -10,7 +10,7 @@ from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.execution.implementations import ANY_PATH, CANDIDATE
 from tf_bn_ops.conformance.execution.workers import Runner
-from tf_bn_ops.conformance.verdict.contract_judge import judge_advisory, judge_contract
+from tf_bn_ops.conformance.verdict.contract_judge import judge_contract
 from tf_bn_ops.conformance.verdict.judge import judge
 from tf_bn_ops.conformance.verdict.relation_judge import judge_relation
 from tf_bn_ops.conformance.verdict.result import CaseResult
@@ -31,13 +31,12 @@ def run(
     waiting: tuple[Case, Inputs, dict[str, Answer]] | None = None
     for case in cases:
         inputs = fill(case)
-        if case.is_for_one:
+        if case.checks_relation:
             if waiting is not None:
                 yield _conclude(*waiting, settings)
                 waiting = None
             (candidate,) = (runner for runner in runners if runner.name == CANDIDATE)
-            judged = _relate if case.checks_relation else _survive
-            yield judged(case, inputs, candidate, settings)
+            yield _relate(case, inputs, candidate, settings)
             continue
         asked = [runner for runner in runners if runner.supports(case)]
         for runner in asked:
@@ -67,14 +66,6 @@ def _relate(case: Case, inputs: Inputs, candidate: Runner, settings: Settings) -
     return result
 
 
-def _survive(case: Case, inputs: Inputs, candidate: Runner, settings: Settings) -> CaseResult:
-    """Runs and judges an input that was published."""
-    candidate.submit(case, inputs)
-    result = judge_advisory(case, candidate.collect())
-    _settle(result, settings)
-    return result
-
-
 def _first_mode(case: Case) -> str:
     return case.execution_modes[0]
 
@@ -89,7 +80,7 @@ def _conclude(
     else:
         names = dict.fromkeys(answers, settings.names(case.spec))
         drop_ins = (CANDIDATE,) if settings.drop_in else ()
-        result = judge_contract(case, inputs, answers, names, drop_ins)
+        result = judge_contract(case, answers, names, drop_ins)
     _settle(result, settings)
     return result
 

@@ -80,13 +80,11 @@ class Inputs:
       values: role -> array.
       exact: the outputs whose value is the same in any order of summation.
       attrs: attrs that differ from those of the call.
-      static: role -> (dtype, shape, None for what is unknown) in a case of static shapes.
     """
 
     values: Mapping[str, np.ndarray]
     exact: frozenset[str] = frozenset()
     attrs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    static: Mapping[str, tuple[str, tuple[int | None, ...] | None]] | None = None
 
 
 # Those that the roles of a problem's inputs tell from each other.
@@ -189,11 +187,7 @@ _FURTHER = (
 
 
 def of_tensors(
-    values: Mapping[str, np.ndarray],
-    layout: str,
-    epsilon: float,
-    is_training: bool,
-    **further: Any,
+    values: Mapping[str, np.ndarray], layout: str, epsilon: float, is_training: bool, **further: Any
 ) -> Problem:
     """The problem of tensors in `layout`, without copies; `epsilon` as the kernel has it, `further`
     are other fields of Problem."""

@@ -57,11 +57,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
         self.supports_jit = False
 
     def call(
-        self,
-        inputs: Any,
-        training: bool | None = None,
-        mask: Any = None,
-        side_input: Any = None,
+        self, inputs: Any, training: bool | None = None, mask: Any = None, side_input: Any = None
     ) -> Any:
         if side_input is not None and mask is None:
             # Keras looks for the mask of a layer's only tensor.

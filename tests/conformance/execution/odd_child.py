@@ -5,7 +5,6 @@ import os
 import sys
 import time
 
-from tf_bn_ops.conformance.execution import fork
 from tf_bn_ops.harness import processes
 
 
@@ -25,8 +24,6 @@ def _answer(request):
         time.sleep(1000)
     if request == "raise":
         raise ValueError("no such thing")
-    if request == "fork":
-        return fork.call(lambda: ("done", "forked"))
     if request == "allocate":
         # An allocation that does not know how to fail, as in C++.
         libc = ctypes.CDLL(None)

@@ -75,15 +75,6 @@ def test_textbook_lets_a_naive_float32_sum_pass_and_strict_does_not(filled):
     assert failed["strict"] > BUDGET / 10
 
 
-def test_default_run_is_mostly_evidence(filled):
-    for role in OUTPUTS:
-        told = [
-            _judge(numpy_kernels.Kernel, case, given).evidence[role]
-            for case, given in filled[:BUDGET]
-        ]
-        assert np.mean(told) > 0.7
-
-
 @pytest.mark.parametrize(
     ("wrong", "roles"),
     [

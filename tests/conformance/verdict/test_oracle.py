@@ -1,4 +1,4 @@
-"""The oracle against exact fractions and against finite differences of the forward formula."""
+"""The oracle against exact fractions. That its formula is a derivative, test_relations.py shows."""
 
 import decimal
 from fractions import Fraction
@@ -141,43 +141,3 @@ def test_chunks_cover_every_element_once(monkeypatch):
         whole = oracle.Oracle(problem)
         monkeypatch.setattr(sums, "_CHUNK", 10)
         np.testing.assert_allclose(small.x_backprop(), whole.x_backprop(), rtol=1e-12)
-
-
-def _forward(x, scale, mean, variance, epsilon):
-    return scale * (x - mean) / np.sqrt(variance + epsilon)
-
-
-@pytest.mark.parametrize("is_training", [True, False])
-def test_equals_finite_differences(is_training):
-    """With batch statistics the formula is the gradient of normalizing by them."""
-    rng = np.random.default_rng(1)
-    shape = (2, 3, 2, 4)
-    x, dy = rng.standard_normal(shape) + 0.5, rng.standard_normal(shape)
-    scale, epsilon = rng.uniform(0.5, 2, 4), 0.25
-    mean, variance = x.mean((0, 1, 2)), x.var((0, 1, 2))
-
-    def loss(x, scale):
-        if is_training:
-            return np.sum(dy * _forward(x, scale, x.mean((0, 1, 2)), x.var((0, 1, 2)), epsilon))
-        return np.sum(dy * _forward(x, scale, mean, variance, epsilon))
-
-    values = {"x": x, "y_backprop": dy, "scale": scale, "mean": mean, "variance": variance}
-    got = oracle.Oracle(problems.of_tensors(values, "NHWC", epsilon, is_training))
-
-    def difference(function, at, h=1e-6):
-        up, down = at.copy(), at.copy()
-        result = np.zeros(at.shape)
-        for p in np.ndindex(at.shape):
-            up[p] += h
-            down[p] -= h
-            result[p] = (function(up) - function(down)) / (2 * h)
-            up[p] = down[p] = at[p]
-        return result
-
-    x_backprop = difference(lambda x: loss(x, scale), x)
-    np.testing.assert_allclose(
-        got.x_backprop().reshape(shape).astype(float), x_backprop, rtol=1e-6, atol=1e-8
-    )
-    scale_backprop = difference(lambda s: loss(x, s), scale)
-    np.testing.assert_allclose(got.scale_backprop.astype(float), scale_backprop, rtol=1e-7)
-    np.testing.assert_allclose(got.offset_backprop.astype(float), dy.sum((0, 1, 2)), rtol=1e-14)

@@ -6,11 +6,7 @@ from numpy_kernels import fill
 
 from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.execution.answer import Answer
-from tf_bn_ops.conformance.execution.implementations import (
-    builtin,
-    request,
-    translated,
-)
+from tf_bn_ops.conformance.execution.implementations import builtin, request, translated
 from tf_bn_ops.conformance.verdict import judge
 
 

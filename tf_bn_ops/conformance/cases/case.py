@@ -5,9 +5,8 @@
 Op, dtype, layout, shape, mode, kind of inputs
 (models/inputs.py), where mean and variance come from ("batch": the statistics of x; "given":
 others), epsilon, execution modes (execution/modes.py: "eager", "graph", or several joined by "+"
-whose results have to be bitwise identical), seed. Kinds "error/..." and "static/..." are described
-in contract.py, kinds "digits/..." in real_inputs.py, kinds "relation/..." in relations/, kinds
-"advisory/..." in advisories.py.
+whose results have to be bitwise identical), seed. Kinds "error/..." are described in contract.py,
+kinds "digits/..." in real_inputs.py, kinds "relation/..." in relations/.
 
 generate.py parses such strings, and draws cases.
 """
@@ -22,24 +21,17 @@ from tf_bn_ops.harness.problems import Call, Inputs
 # Kind of cases -> what they are; --kinds names them.
 KINDS = {
     (RANDOM := "random"): "--cases of them, with values to compare",
-    (CONTRACT := "contract"): "errors and static shapes, a tenth as many, all without random ones",
+    (CONTRACT := "contract"): "malformed calls, a tenth as many, all without random ones",
     (RELATIONS := "relations"): "relations between the candidate's own answers, the same number",
     (REAL := "real"): "inputs captured from a network in training",
-    (ADVISORIES := "advisories"): "malformed inputs that were published",
     (FOREIGN_SHAPES := "foreign_shapes"): "shapes on which other libraries failed",
 }
-# Those that a whole run has once, and a sample leaves out.
-ONCE = frozenset({ADVISORIES, FOREIGN_SHAPES})
-# Those that need no right answer, and so no other implementation.
-ALONE = frozenset({RELATIONS, ADVISORIES})
 
 STATISTICS = ("batch", "given")
 # How kinds begin whose inputs no formula model draws.
 REAL_PREFIX = "digits/"
 ERROR_PREFIX = "error/"
-STATIC_PREFIX = "static/"
 RELATION_PREFIX = "relation/"
-ADVISORY_PREFIX = "advisory/"
 # The execution mode in which a gradient and x are one tensor.
 ALIAS = "alias"
 
@@ -78,26 +70,13 @@ class Case(Call):
         return self.kind.startswith(ERROR_PREFIX)
 
     @property
-    def checks_static_shapes(self) -> bool:
-        return self.kind.startswith(STATIC_PREFIX)
-
-    @property
     def checks_relation(self) -> bool:
         return self.kind.startswith(RELATION_PREFIX)
 
     @property
-    def is_advisory(self) -> bool:
-        return self.kind.startswith(ADVISORY_PREFIX)
-
-    @property
-    def is_for_one(self) -> bool:
-        """Whether the candidate answers it alone."""
-        return self.checks_relation or self.is_advisory
-
-    @property
     def compares_values(self) -> bool:
         """Whether its outputs are held against the right ones."""
-        return not (self.expects_error or self.checks_static_shapes or self.is_for_one)
+        return not (self.expects_error or self.checks_relation)
 
     @property
     def execution_modes(self) -> tuple[str, ...]:

@@ -1,19 +1,10 @@
-"""Cases without values to compare: errors on invalid calls, and static shapes.
+"""Malformed calls: cases without values to compare. What is invalid is drawn from the case's seed.
 
-Their kinds are "error/WHAT" and "static/WHAT". What is invalid, or unknown, is drawn from the
-case's seed.
-
-**Errors.** The input or attr that the kind names is invalid. What has to happen is what
-TensorFlow's Eigen path does, the documented one: an error of the same code. An op without a
+Their kinds are "error/WHAT": the input or attr that WHAT names is invalid. What has to happen is
+what TensorFlow's Eigen path does, the documented one: an error of the same code. An op without a
 built-in twin has to refuse with one of REFUSALS. To accept, to abort, or to fail with another code
 is wrong. The text is compared as well, names of ops taken out: a candidate that is a drop-in, as
 the ops of this library are, must give the same; of others a difference is reported.
-
-**Static shapes.** The op is put into a tf.Graph with placeholders whose dimensions or ranks are
-partly unknown ("static/partial"), or contradict each other as well ("static/conflict"); the shapes
-of its outputs, or the code of the error, must be those of the built-in, or where there is none,
-those of `expected_static_shapes`. A drop-in must know as much; of others it is
-reported where they know less.
 """
 
 from __future__ import annotations
@@ -26,17 +17,13 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance.cases.case import ERROR_PREFIX, STATIC_PREFIX, Case
+from tf_bn_ops.conformance.cases.case import ERROR_PREFIX, Case
 from tf_bn_ops.conformance.cases.execution_modes import DRAWN
 from tf_bn_ops.conformance.models.formula_models import model_of
 from tf_bn_ops.harness.problems import IDENTITY, VIEW_ROLES, Inputs
 
-PREFIXES = (ERROR_PREFIX, STATIC_PREFIX)
 # Errors by which an op without a twin may refuse a call.
 REFUSALS = ("InvalidArgumentError", "ValueError", "TypeError")
-
-# A shape that is partly unknown: None is an unknown dimension; None for all of it an unknown rank.
-PartialShape = tuple[int | None, ...] | None
 
 
 @dataclasses.dataclass
@@ -157,52 +144,26 @@ ERRORS: Mapping[str, Callable[[_Draw], None]] = {
     "foreign_format": _foreign_format,
     "attr_type": _attr_type,
 }
-STATICS = ("partial", "conflict")
-KINDS = (*(ERROR_PREFIX + k for k in ERRORS), *(STATIC_PREFIX + k for k in STATICS))
 
 
 def kinds(op: spec.OpSpec) -> tuple[str, ...]:
     """The kinds that an op has."""
-    known = KINDS if "data_format" in op.attrs else [k for k in KINDS if not k.endswith("_format")]
+    formats = "data_format" in op.attrs
     # One tensor of any size is right.
-    return tuple(k for k in known if len(op.inputs) > 1 or k != ERROR_PREFIX + "size")
-
-
-def _partial(rng: np.random.Generator, shape: Sequence[int]) -> PartialShape:
-    """The shape with some of it unknown."""
-    if rng.random() < 0.25:
-        return None
-    share = rng.choice([0.0, 0.3, 0.7, 1.0])
-    return tuple(None if rng.random() < share else n for n in shape)
-
-
-def _static_inputs(d: _Draw, conflict: bool) -> dict[str, tuple[str, PartialShape]]:
-    shapes: dict[str, PartialShape] = {}
-    for arg in d.case.spec.inputs:
-        if arg.role in d.values:
-            shapes[arg.role] = _partial(d.rng, d.values[arg.role].shape)
-    if conflict:
-        (_rank if d.rng.random() < 0.4 else _size)(d)
-        for role in shapes:  # What is invalid must be known.
-            shapes[role] = d.values[role].shape if d.rng.random() < 0.8 else shapes[role]
-    case = d.case
-    return {
-        arg.role: (case.spec.type_of(arg, case.dtype, case.statistics_dtype), shapes[arg.role])
-        for arg in case.spec.inputs
-        if arg.role in shapes
-    }
+    without = () if len(op.inputs) > 1 else ("size",)
+    return tuple(
+        ERROR_PREFIX + what
+        for what in ERRORS
+        if what not in without and (formats or not what.endswith("_format"))
+    )
 
 
 def fill(case: Case) -> Inputs:
-    """The inputs and attrs of a case of KINDS."""
+    """The inputs and attrs of a case."""
     drawn = model_of(case.spec).fill(dataclasses.replace(case, kind="normal"))
     draw = _Draw(np.random.default_rng([case.seed, 3]), case, dict(drawn.values), dict(drawn.attrs))
-    prefix, _, what = case.kind.partition("/")
-    if prefix + "/" == ERROR_PREFIX:
-        ERRORS[what](draw)
-        return Inputs(draw.values, attrs=draw.attrs)
-    static = _static_inputs(draw, what == "conflict")
-    return Inputs({}, attrs=draw.attrs, static=static)
+    ERRORS[case.kind.removeprefix(ERROR_PREFIX)](draw)
+    return Inputs(draw.values, attrs=draw.attrs)
 
 
 def without_names(text: str, names: Sequence[str]) -> str:
@@ -212,25 +173,6 @@ def without_names(text: str, names: Sequence[str]) -> str:
     text = re.sub(r"\{\{[^}]*\}\}\s*", "", text)  # {{node OP}}, {{function_node ...}}
     text = re.sub(r"\s*\[Op:\w*\](\s*name:\s*\w*)?|\s*\[\[.*\]\]", "", text, flags=re.S)
     return text.strip()
-
-
-# The error that `expected_static_shapes` stands for.
-CONFLICT = "Conflict: the shapes contradict each other"
-
-
-class Conflict(ValueError):
-    """Static shapes that contradict each other."""
-
-
-def _merge(a: PartialShape, b: PartialShape) -> PartialShape:
-    if a is None or b is None:
-        return b if a is None else a
-    if len(a) != len(b):
-        raise Conflict
-    for n, m in zip(a, b, strict=True):
-        if None not in (n, m) and n != m:
-            raise Conflict
-    return tuple(m if n is None else n for n, m in zip(a, b, strict=True))
 
 
 def _reads_y(case: Case, attrs: Mapping[str, Any]) -> bool:
@@ -243,58 +185,6 @@ def reads_averages(case: Case, attrs: Mapping[str, Any]) -> bool:
     size."""
     has_averages = case.is_training and "exponential_avg_factor" in case.spec.attrs
     return not has_averages or attrs.get("exponential_avg_factor") != 1
-
-
-def expected_static_shapes(
-    case: Case, inputs: Mapping[str, PartialShape], attrs: Mapping[str, Any]
-) -> list[PartialShape]:
-    """The static shapes of the outputs of an op that has no built-in twin.
-
-    Outputs of view shape have all that is known of the inputs of view shape, and the channels of
-    any per-channel input that is read; the other outputs have the channels. Some ops take only
-    the rank that the data format has.
-
-    Raises:
-      Conflict: no shapes fit.
-    """
-    rank = spec.LAYOUTS[case.layout][0]
-    view: PartialShape = (None,) * rank if case.spec.rank_of_format else None
-    channels: PartialShape = (None,)
-    unread = {a.role for a in case.spec.inputs if a.kind == spec.OPAQUE}
-    unread |= set() if _reads_y(case, attrs) else {"offset", "y"}
-    scalars = {a.role for a in case.spec.inputs if a.kind == spec.COUNT}
-    for role, shape in inputs.items():
-        if role in unread:
-            continue
-        if role in VIEW_ROLES:
-            view = _merge(view, shape)
-        elif role in scalars:
-            _merge((), shape)
-        elif shape is not None and len(shape) != 1:
-            raise Conflict
-        elif role not in ("mean", "variance") or reads_averages(case, attrs):
-            channels = _merge(channels, shape)
-    if view is not None:
-        axis = len(view) - 1 if spec.LAYOUTS[case.layout][1] else 1
-        least = 1 if case.spec.formula in spec.ops.PARTS else 2
-        if not axis < len(view) >= least:
-            raise Conflict
-        channels = _merge(channels, (view[axis],))
-        assert channels is not None
-        view = (*view[:axis], channels[0], *view[axis + 1 :])
-    assert channels is not None
-    if channels[0] is not None and channels[0] < case.spec.min_channels:
-        raise Conflict
-    known = {
-        **dict.fromkeys((spec.VIEW, spec.VIEW_LIST), view),
-        **dict.fromkeys((spec.CHANNEL, spec.WIDE), channels),
-        spec.COUNT: (),
-        spec.PLACEHOLDER: (0,),
-        spec.OPAQUE: None,
-    }
-    if case.is_training or attrs.get("activation_mode", IDENTITY) != IDENTITY:
-        known[spec.OPAQUE] = (spec.ops.NUM_FORWARD_COEFFICIENTS, channels[0])
-    return [known[arg.kind] for arg in case.spec.outputs_with(attrs)]
 
 
 def generate(count: int, seed: int, combos: Sequence[tuple[str, str, str, str]]) -> Iterator[Case]:

@@ -24,17 +24,15 @@ class ExecutionMode:
 
     Attributes:
       what: for people.
-      environment: variables of the process that it needs; those of a process of its own unless
-        empty.
-      wishes: further ones, but for a candidate that needs others.
+      environment: variables of the process that it needs; unless empty, it is the first mode of a
+        case in a process of its own.
+      wishes: further ones of a process of its own, but for a candidate that needs others.
       small: only for small tensors.
       every: in the default run one case in this many, a random subset, has this mode as well; 0:
         none has.
       other_kernel: it may run another kernel, whose bits may differ: both are held to the bounds,
         and the difference is reported.
       own_process: it needs a process of its own, with the environment or without one.
-      own_call: in its process it calls the op in a way of its own; the others of these modes call
-        it as the first mode of the case does.
       preceded: other calls come first (history.py).
     """
 
@@ -45,7 +43,6 @@ class ExecutionMode:
     every: int = 0
     other_kernel: bool = False
     own_process: bool = False
-    own_call: bool = False
     preceded: bool = False
 
     @property
@@ -53,11 +50,6 @@ class ExecutionMode:
         """Whether it has a process of its own."""
         return self.own_process or bool(self.environment or self.wishes)
 
-
-# The mode of a process for each call, and the variable by which a worker knows that it is forked
-# for that: it must not start TensorFlow's threads.
-FRESH = "fresh"
-FORKS_VARIABLE = "TF_BN_OPS_WORKER_FORKS"
 
 EXECUTION_MODES: Mapping[str, ExecutionMode] = {
     "eager": ExecutionMode("eagerly", every=40),
@@ -79,31 +71,20 @@ EXECUTION_MODES: Mapping[str, ExecutionMode] = {
     # from tcache, the per-thread cache of malloc, are not filled: one small tensor in 100.
     "poison": ExecutionMode(
         "with all memory filled with a pattern, and with another one",
-        wishes={
-            "TF_ENABLE_ONEDNN_OPTS": "0",
-            "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
-        },
+        wishes={"TF_ENABLE_ONEDNN_OPTS": "0", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"},
         every=8,
-        own_call=True,
     ),
     "history": ExecutionMode(
         "after calls of equal dimensions with other layout, dtype, epsilon, mode and numbers",
         small=True,
         every=12,
         own_process=True,
-        own_call=True,
         preceded=True,
     ),
-    FRESH: ExecutionMode(
-        "eagerly in a process that has run no op, one for each call",
-        {FORKS_VARIABLE: "1"},
-        own_call=True,
-    ),
     "concurrent": ExecutionMode("eagerly from 4 threads at once", small=True, every=15),
-    "session": ExecutionMode("in a loop whose iterations run at once", small=True, every=30),
 }
 # Those that may come first.
-BASES = (*(name for name, mode in EXECUTION_MODES.items() if not mode.is_apart), FRESH)
+BASES = tuple(name for name, mode in EXECUTION_MODES.items() if not mode.is_apart)
 # Those of them that cases are drawn with; the others are added to cases by generate.attach.
 DRAWN = ("eager", "graph")
 OTHER_KERNELS = frozenset(name for name, mode in EXECUTION_MODES.items() if mode.other_kernel)

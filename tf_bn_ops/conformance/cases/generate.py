@@ -9,14 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance.cases import advisories, contract, coverage, shapes
+from tf_bn_ops.conformance.cases import contract, coverage, shapes
 from tf_bn_ops.conformance.cases.case import ALIAS, REAL_PREFIX, STATISTICS, Case, CaseError
-from tf_bn_ops.conformance.cases.execution_modes import (
-    BASES,
-    DRAWN,
-    EXECUTION_MODES,
-    MOST_CONSTANT,
-)
+from tf_bn_ops.conformance.cases.execution_modes import BASES, DRAWN, EXECUTION_MODES, MOST_CONSTANT
 from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.models import inputs
 from tf_bn_ops.conformance.models.formula_models import model_of
@@ -69,8 +64,9 @@ def parse(text: str) -> Case:
     _member(f"layout of {op.name}", layout, op.layouts)
     _member(f"mode of {op.name}", mode, op.modes)
     if not kind.startswith(REAL_PREFIX):
-        special = (*contract.kinds(op), *table.kinds(op), *advisories.kinds())
-        _member("kind of inputs", kind, (*model_of(op).kinds, *special))
+        _member(
+            "kind of inputs", kind, (*model_of(op).kinds, *contract.kinds(op), *table.kinds(op))
+        )
     _member("source of statistics", statistics, STATISTICS)
     _check_execution(execution)
     try:
@@ -191,7 +187,7 @@ def _views(op: OpSpec) -> int:
 
 def _may_alias(case: Case) -> bool:
     """Whether two of its inputs can be one tensor: drawn ones of view shape."""
-    return not case.is_real and not case.is_for_one and _views(case.spec) > 1
+    return not case.is_real and not case.checks_relation and _views(case.spec) > 1
 
 
 def attach(cases: Iterable[Case], seed: int, names: Sequence[str] | None) -> Iterator[Case]:

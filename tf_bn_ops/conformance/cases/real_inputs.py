@@ -3,21 +3,17 @@
 A small convolutional network trains on scikit-learn's bundled digits (1797 images of 8 x 8; no
 download). At some steps, for every batch-norm layer, the gradient that arrives at its output, its
 input, scale, the statistics that TensorFlow's forward op passes to the gradient op are kept, and
-the running averages with which it would be evaluated. The network runs in a process of its own
-(`python -m tf_bn_ops.conformance.cases.real_inputs FILE`), single-threaded and deterministic, so
-that a case means the same numbers when it is replayed on the same kind of machine.
+the running averages with which it would be evaluated. The network runs in a process of its own,
+single-threaded and deterministic, so that a case means the same numbers when it is replayed on the
+same kind of machine.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import importlib.util
 import itertools
-import os
-import pathlib
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +22,7 @@ import numpy as np
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases.case import REAL_PREFIX, Case, CaseError
 from tf_bn_ops.conformance.cases.execution_modes import DRAWN
+from tf_bn_ops.harness import processes
 from tf_bn_ops.harness.problems import Inputs
 
 # Layers: (filters, stride) of the convolution before a batch norm.
@@ -35,7 +32,6 @@ _STEPS = (0, 4, 20)
 _EPSILON = 1e-3
 _MOMENTUM = 0.9
 _LEARNING_RATE = 0.1
-_TIMEOUT = 300
 # Those that the captured tensors are inputs of.
 _FORMULAS = (spec.ops.BATCH_NORM_GRAD, spec.ops.BATCH_NORM)
 
@@ -53,8 +49,8 @@ def check_available() -> None:
         )
 
 
-def _capture() -> dict[str, np.ndarray]:
-    """Trains, and returns arrays by "layer2/step20/x" and so on, all float32 and NHWC."""
+def _capture() -> dict[str, dict[str, np.ndarray]]:
+    """Trains, and returns arrays by "layer2/step20" and role, all float32 and NHWC."""
     import tensorflow as tf
     from sklearn.datasets import load_digits
 
@@ -76,7 +72,7 @@ def _capture() -> dict[str, np.ndarray]:
     dense = variable(channels[-1], 10, fan_in=channels[-1])
     weights = [*kernels, *scales, *offsets, dense]
     averages = [[np.zeros(c, np.float32), np.ones(c, np.float32)] for c in channels[1:]]
-    kept: dict[str, np.ndarray] = {}
+    kept: dict[str, dict[str, np.ndarray]] = {}
     for step in range(max(_STEPS) + 1):
         chosen = rng.choice(len(images), _BATCH, replace=False)
         layers = []  # (x, what the forward op returns)
@@ -100,7 +96,7 @@ def _capture() -> dict[str, np.ndarray]:
             ):
                 average += (1 - _MOMENTUM) * (new.numpy() - average)
             if step in _STEPS:
-                arrays = {
+                kept[f"layer{i + 1}/step{step}"] = {
                     "x": x.numpy(),
                     "y_backprop": gradients[len(weights) + i].numpy(),
                     "scale": scales[i].numpy(),
@@ -109,17 +105,37 @@ def _capture() -> dict[str, np.ndarray]:
                     "average_mean": averages[i][0].copy(),
                     "average_variance": averages[i][1].copy(),
                 }
-                kept |= {f"layer{i + 1}/step{step}/{role}": a for role, a in arrays.items()}
         for weight, gradient in zip(weights, gradients[: len(weights)], strict=True):
             weight.assign_sub(_LEARNING_RATE * gradient)
     return kept
 
 
-@dataclasses.dataclass(frozen=True)
 class RealInput:
-    """The captured arrays: name ("layer2/step20") -> role -> array."""
+    """The inputs, which are captured in the background from the beginning."""
 
-    captured: Mapping[str, Mapping[str, np.ndarray]]
+    def __init__(self) -> None:
+        check_available()
+        # oneDNN's rounding depends on the processor more than Eigen's.
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
+        self._process = processes.Process("the capture of real input", __name__, [], environment)
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.close()
+
+    @functools.cached_property
+    def captured(self) -> Mapping[str, Mapping[str, np.ndarray]]:
+        """Name ("layer2/step20") -> role -> array.
+
+        Raises:
+          RealInputError: the capture failed.
+        """
+        try:
+            self._process.wait_until_ready()
+        except processes.WorkerError as e:
+            raise RealInputError(f"{e}; --kinds=random leaves it out") from e
+        found: Mapping[str, Mapping[str, np.ndarray]] = self._process.facts
+        return found
 
     def make_cases(self, combos: Sequence[tuple[str, str, str, str]]) -> Iterator[Case]:
         """Every capture in every dtype, layout and mode of the forward ops and of first-order
@@ -178,61 +194,5 @@ class RealInput:
         return Inputs(values, attrs=of_forward if is_forward else {})
 
 
-class Capture:
-    """The capture, running in the background."""
-
-    def __init__(self) -> None:
-        check_available()
-        self._folder = tempfile.TemporaryDirectory()
-        self._file = pathlib.Path(self._folder.name, "capture.npz")
-        self._log = pathlib.Path(self._folder.name, "log")
-        root = str(pathlib.Path(__file__).resolve().parents[3])
-        paths = [root, os.environ.get("PYTHONPATH", "")]
-        environment = {
-            "TF_CPP_MIN_LOG_LEVEL": "2",
-            **os.environ,
-            # oneDNN's rounding depends on the processor more than Eigen's.
-            "TF_ENABLE_ONEDNN_OPTS": "0",
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        }
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(self._file)],
-                env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
-
-    def result(self) -> RealInput:
-        """Waits for the capture.
-
-        Raises:
-          RealInputError: it failed.
-        """
-        try:
-            status = self._process.wait(_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            status = self._process.wait()
-        if status or not self._file.exists():
-            last = self._log.read_text(errors="replace").strip().splitlines()[-1:]
-            raise RealInputError(
-                f"capturing real input failed with status {status}: {' '.join(last)}; "
-                "--kinds=random leaves it out"
-            )
-        captured: dict[str, dict[str, np.ndarray]] = {}
-        with np.load(self._file) as arrays:
-            for key in arrays.files:
-                name, _, role = key.rpartition("/")
-                captured.setdefault(name, {})[role] = arrays[key]
-        return RealInput(captured)
-
-    def close(self) -> None:
-        """Ends the process if it still runs, and removes its file."""
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        self._folder.cleanup()
-
-
 if __name__ == "__main__":
-    arrays: dict[str, Any] = dict(_capture())  # savez has other types in other versions of NumPy.
-    np.savez(sys.argv[1], **arrays)
+    processes.serve(sys.argv, lambda: (_capture(), lambda request: None))

@@ -6,6 +6,6 @@ signatures.py        the contract of another library's ops; static_shapes.py: sh
 workers.py           starts processes, sends them cases, and restarts them when they die
 implementations.py   candidate and references
 devices.py           where ops are placed
-stateful.py          modes that look for state between calls; fork.py: a call in a forked process
+stateful.py          modes that look for state between calls
 poison.py            memory in which unwritten elements show
 """

@@ -16,7 +16,6 @@ class Answer:
       outputs: the tensors; None where it failed.
       error: code and message of the error that it raised.
       crash: how its process ended, with its last output.
-      shapes: the static shapes of the outputs, in a case of those.
       others: further execution modes of the case -> their answers, where they differ bitwise.
       same: the further execution modes whose answers are bitwise identical.
       unsupported: further execution modes that do not apply -> why.
@@ -26,7 +25,6 @@ class Answer:
     outputs: Sequence[np.ndarray] | None = None
     error: str = ""
     crash: str = ""
-    shapes: Sequence[tuple[int | None, ...] | None] | None = None
     others: Mapping[str, Answer] = dataclasses.field(default_factory=dict)
     same: tuple[str, ...] = ()
     unsupported: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -21,7 +21,7 @@ from tf_bn_ops.harness.problems import IDENTITY, Inputs
 from tf_bn_ops.spec import OpSpec
 
 CANDIDATE = "candidate"
-# Whose behaviour on errors and static shapes is the documented one.
+# Whose errors are the documented ones.
 DOCUMENTED = "eigen"
 
 
@@ -37,8 +37,7 @@ class Implementation:
       mapped: for the ops of another library, how each is called, by the op that it claims to equal.
       devices: op -> the device that it is placed on; TensorFlow decides about others.
       path: the name that it has in the list of known divergences.
-      drop_in: it claims to replace the built-in in every detail: the texts of errors, and all that
-        is known of static shapes.
+      drop_in: it claims to replace the built-in in every detail, the texts of errors among them.
       exempt: execution modes that are exempt from the bitwise check.
       cannot: execution modes that it is not run in -> why.
     """
@@ -57,7 +56,7 @@ class Implementation:
     def resolve_op(self, case: Case) -> OpSpec | None:
         """The op that this implementation answers a case with, None where it has none for it."""
         if not case.compares_values and self.by_counterpart:
-            # What another op refuses, or infers, says nothing.
+            # What another op refuses says nothing.
             return case.spec if case.spec.builtin else None
         if self.mapped is not None:
             entry = self.mapped.get(case.op)
@@ -163,17 +162,12 @@ def request(
     if "axis" in op.attrs:
         values["axis"] = 1 if spec.channel_axis(case.layout) == 1 else -1
     values |= {"is_training": case.is_training, **inputs.attrs}
-    given: dict[str, Any]
-    what = "inputs"
-    of_role: Mapping[str, Any] = inputs.values
-    if inputs.static is not None:
-        what, of_role = "static", inputs.static
     # Of a list of tensors, an element; there may be none.
     lists = [arg.name for arg in op.inputs if arg.kind == spec.VIEW_LIST]
     given = {
-        arg.name: of_role[arg.role]
+        arg.name: inputs.values[arg.role]
         for arg in op.inputs
-        if arg.name not in lists or arg.role in of_role
+        if arg.name not in lists or arg.role in inputs.values
     }
     for arg in op.inputs:
         if op is not case.spec and arg.kind not in (spec.VIEW, spec.VIEW_LIST):
@@ -184,7 +178,7 @@ def request(
     theirs = mapped or OpMapping(op.name, op)
     return {
         "op": theirs.function,
-        what: {theirs.inputs.get(name, name): value for name, value in given.items()},
+        "inputs": {theirs.inputs.get(name, name): value for name, value in given.items()},
         "lists": [theirs.inputs.get(name, name) for name in lists],
         "attrs": {theirs.attrs.get(name, name): value for name, value in attrs.items()},
         "outputs": [theirs.outputs.get(a.name, a.name) for a in op.outputs_with(attrs)],

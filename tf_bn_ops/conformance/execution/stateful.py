@@ -25,9 +25,6 @@ Reply = tuple[str, Any]
 Call = Callable[[Mapping[str, Any]], list[np.ndarray]]
 # A request -> the same call, ready to be made again and again.
 Prepare = Callable[[Mapping[str, Any]], Callable[[], list[np.ndarray]]]
-# Requests that differ in their numbers alone, and which of them each iteration computes -> the
-# outputs of each iteration.
-Loop = Callable[[Sequence[Mapping[str, Any]], Sequence[int]], list[list[np.ndarray]]]
 # The same with the memory of its inputs, whose numbers may be replaced between two calls.
 PrepareInPlace = Callable[
     [Mapping[str, Any]], tuple[Mapping[str, np.ndarray], Callable[[], list[np.ndarray]]]
@@ -36,7 +33,6 @@ PrepareInPlace = Callable[
 # Threads that call one kernel at the same time, and how often each calls it: for some time.
 THREADS = 4
 _LEAST_CALLS, _MOST_CALLS = 8, 400
-_ROUNDS = 16
 _SECONDS = 0.02
 # Sizes of tensors whose memory is looked at before `poisoned` is relied on: allocators have
 # thresholds (malloc maps from 128 KiB on; TensorFlow's own, with oneDNN, begins at 256 KiB).
@@ -147,21 +143,6 @@ def concurrent(prepare: Prepare, request: Mapping[str, Any]) -> Reply:
         if isinstance(outcome, Exception):
             raise outcome
     return "outputs", outcomes[0] if outcomes else alone
-
-
-def in_one_graph(loop: Loop, request: Mapping[str, Any]) -> Reply:
-    """The node of a loop, whose iterations TensorFlow computes at the same time: every THREADS-th
-    has the numbers of the request, the others have other ones. The answer is the first that differs
-    from that of a loop of one iteration."""
-    requests = [request, *(_rolled(request, i) for i in range(1, THREADS))]
-    (alone,) = loop(requests, [0])
-    end = time.monotonic() + _SECONDS
-    while True:
-        for outputs in loop(requests, list(range(THREADS)) * _ROUNDS)[::THREADS]:
-            if not identical(outputs, alone):
-                return "outputs", outputs
-        if time.monotonic() > end:
-            return "outputs", alone
 
 
 def _rolled(request: Mapping[str, Any], by: int) -> dict[str, Any]:

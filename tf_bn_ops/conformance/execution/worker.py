@@ -10,16 +10,13 @@ each) and device, and either
 
 - inputs (name -> array), modes (cases/execution_modes.py) and perhaps before (requests that the
   mode `history` makes first): the result is a dict from each mode to ("outputs", [array, ...]),
-  ("unwritten", (arrays, {output: where})), ("error", "Code: message"), ("unsupported", why) or, of
-  the mode `fresh`, ("crash", how its process ended); for all but the first mode ("same", None)
-  where its answer is bitwise identical to the first; or
-- static (name -> (dtype, shape)): the result is {"static": ("shapes", [shape, ...])}, or an error.
+  ("unwritten", (arrays, {output: where})), ("error", "Code: message") or ("unsupported", why); for
+  all but the first mode ("same", None) where its answer is bitwise identical to the first.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -28,8 +25,7 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import spec
-from tf_bn_ops.conformance.cases.execution_modes import FORKS_VARIABLE
-from tf_bn_ops.conformance.execution import devices, fork, signatures, stateful
+from tf_bn_ops.conformance.execution import devices, signatures, stateful
 from tf_bn_ops.conformance.execution.answer import identical
 from tf_bn_ops.harness import processes
 
@@ -70,8 +66,6 @@ class Executor:
 
     def facts(self) -> dict[str, Any]:
         has = [name for name in spec.OPS if hasattr(self._ops, name)]
-        if os.environ.get(FORKS_VARIABLE):
-            return {"ops": has}  # To list devices starts threads, which a fork would lack.
         return {**devices.facts(self._tf), "ops": has}
 
     def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -109,8 +103,6 @@ class Executor:
         return signatures.judge(query, theirs, ours)
 
     def _answers(self, request: dict[str, Any]) -> dict[str, tuple[str, Any]]:
-        if "static" in request:
-            return {"static": self._attempt(self._static, request)}
         if "forward" in request:
             request = self._behind(request["forward"], request)
         first: tuple[str, Any] | None = None
@@ -241,9 +233,6 @@ class Executor:
     def _empty(self, size: int) -> np.ndarray:
         return self._tf.raw_ops.Empty(shape=[size], dtype=self._tf.uint8, init=False).numpy()
 
-    def _fresh(self, request: dict[str, Any]) -> Any:
-        return fork.call(lambda: self._attempt(self._eager, request))
-
     def _history(self, request: dict[str, Any]) -> Any:
         def prepare(asked: Any) -> tuple[dict[str, np.ndarray], Callable[[], list[np.ndarray]]]:
             inputs = {name: _surrounded(value, 0) for name, value in asked["inputs"].items()}
@@ -260,34 +249,6 @@ class Executor:
             return lambda: self._outputs(asked, self._call(asked, tensors))[1]
 
         return stateful.concurrent(prepare, request)
-
-    def _session(self, request: dict[str, Any]) -> Any:
-        """Iterations of one loop do not wait for each other, nor for Python."""
-        tf = self._tf
-        names = tuple(request["inputs"])
-        single = self._function(request, self._constants(request)).get_concrete_function()
-        dtypes = [output.dtype for output in self._in_order(request, single.structured_outputs)]
-
-        def call(index: Any, stacks: Sequence[Any]) -> list[Any]:
-            inputs = dict(zip(names, (stack[index] for stack in stacks), strict=True))
-            return self._in_order(request, self._call(request, inputs))
-
-        @tf.function
-        def run(which: Any, *stacks: Any) -> Any:
-            return tf.map_fn(
-                lambda index: call(index, stacks),
-                which,
-                fn_output_signature=[tf.TensorSpec(None, dtype) for dtype in dtypes],
-                parallel_iterations=stateful.THREADS,
-            )
-
-        def loop(requests: Sequence[Any], which: Sequence[int]) -> list[list[np.ndarray]]:
-            stacks = [np.stack([asked["inputs"][name] for asked in requests]) for name in names]
-            outputs = run(tf.constant(which, tf.int32), *map(tf.constant, stacks))
-            arrays = [output.numpy() for output in outputs]
-            return [[array[i] for array in arrays] for i in range(len(which))]
-
-        return stateful.in_one_graph(loop, request)
 
     def _eagerly(self, request: Any) -> list[np.ndarray]:
         return self._eager(request)[1]
@@ -326,18 +287,6 @@ class Executor:
             function.get_concrete_function()
             self._graphs[key] = function
         return self._graphs[key]
-
-    def _static(self, request: dict[str, Any]) -> Any:
-        tf = self._tf
-        with tf.Graph().as_default():
-            placeholders = {
-                name: tf.compat.v1.placeholder(dtype, shape)
-                for name, (dtype, shape) in request["static"].items()
-            }
-            outputs = self._in_order(request, self._call(request, placeholders))
-            return "shapes", [
-                None if o.shape.rank is None else tuple(o.shape.as_list()) for o in outputs
-            ]
 
 
 def _surrounded(value: np.ndarray, shift: int) -> np.ndarray:

@@ -73,7 +73,6 @@ class Worker:
         self._own_processes = own_processes
         self._variants: dict[str, Worker] = {}
         self._crash = ""  # Known before `collect`.
-        self._instead: Worker | None = None  # That answers the case.
         level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")
         self.process = processes.Process(
             self.name,
@@ -166,18 +165,13 @@ class Worker:
         """Sends a case that it supports; the answer is for `collect` to fetch."""
         self._asked = case, inputs
         first, *others = case.execution_modes
-        self._instead = None
-        if EXECUTION_MODES[first].is_apart and self._own_processes:
-            self._instead = self.variant(first)
-            self._instead.submit(case, inputs)
-            return
         self._unsupported = {m: why for m in others if (why := self.refusal(m))}
         others = [m for m in others if m not in self._unsupported]
         self._elsewhere = [m for m in others if EXECUTION_MODES[m].is_apart]
         self._elsewhere = self._elsewhere if self._own_processes else []
         self._here = [first, *(m for m in others if not EXECUTION_MODES[m].is_apart)]
         for mode in self._elsewhere:
-            call = mode if EXECUTION_MODES[mode].own_call else first
+            call = first if EXECUTION_MODES[mode].environment else mode
             self.variant(mode).submit(dataclasses.replace(case, execution=call), inputs)
         self._send(self._here)
 
@@ -211,8 +205,6 @@ class Worker:
 
     def collect(self) -> Answer:
         """The answer to the case last submitted; a crash or a hang is one as well."""
-        if self._instead is not None:
-            return self._instead.collect()
         answers = self._receive(self._here)
         if len(self._here) > 1 and any(answer.crash for answer in answers.values()):
             answers = {}  # Which of the modes was it?
@@ -245,13 +237,7 @@ class Worker:
             return dict.fromkeys(modes, Answer(crash=crash))
         if state == "error":  # Not of an op.
             return dict.fromkeys(modes, Answer(error=content))
-        if "static" in content:
-            content = {modes[0]: content["static"]}
         answers = {mode: received(mode, *content[mode]) for mode in modes}
-        for mode, answer in answers.items():
-            if answer.crash:  # Of a process that this one has forked, whose output is here.
-                how = self.process.with_output(answer.crash)
-                answers[mode] = dataclasses.replace(answer, crash=how)
         lacking = [a.error for a in answers.values() if a.error.startswith(_MEMORY_ERRORS)]
         if lacking:
             # It lives, but may still hold the memory.
@@ -285,12 +271,10 @@ def received(mode: str, state: str, content: Any) -> Answer:
         return Answer(error=f"unsupported: {content}", unsupported={mode: content})
     if state == "error":
         return Answer(error=content)
-    if state == "crash":
-        return Answer(crash=content)
     if state == "unwritten":
         outputs, where = content
         return Answer(outputs=outputs, unwritten=where)
-    return Answer(shapes=content) if state == "shapes" else Answer(outputs=content)
+    return Answer(outputs=content)
 
 
 def _is_same(a: Answer, b: Answer) -> bool:

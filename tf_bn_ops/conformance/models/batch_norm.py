@@ -75,10 +75,10 @@ from tf_bn_ops import spec
 from tf_bn_ops.conformance.models import batch_norm_inputs, inputs, smooth
 from tf_bn_ops.conformance.models import oracle as oracle_lib
 from tf_bn_ops.conformance.models.bounds import Profile, flushed_below
-from tf_bn_ops.conformance.models.measure import WHOLE, Expected
+from tf_bn_ops.conformance.models.measure import WHOLE, Expected, FormulaModel
 from tf_bn_ops.conformance.models.oracle import working_type
 from tf_bn_ops.conformance.models.sums import ChannelSums, Region, regions
-from tf_bn_ops.harness.problems import IDENTITY, RELU6, Call, Inputs, Problem
+from tf_bn_ops.harness.problems import IDENTITY, RELU6, Problem
 
 # kFarCenter of cc/core/two_level_sum.h, and a rounding.
 _FAR_CENTER = 6.01
@@ -259,30 +259,21 @@ class Errors:
         return cls(zero, zero, rho, zero > 0)
 
 
-class BatchNorm:
-    """See formula_models.FormulaModel."""
-
-    kinds = batch_norm_inputs.KINDS
-    outputs = OUTPUTS
-    formula = staticmethod(formula)
-
-    def fill(self, call: Call) -> Inputs:
-        return batch_norm_inputs.fill(call)
-
-    def expected(self, problem: Problem, profile: Profile) -> Iterator[Expected]:
-        oracle = Oracle(problem)
+def expected(problem: Problem, profile: Profile) -> Iterator[Expected]:
+    """See FormulaModel."""
+    oracle = Oracle(problem)
+    with np.errstate(all="ignore"):
+        used, errors = _used(oracle, profile)
+        if not problem.is_training:
+            yield from _copies(problem, oracle.given)
+        elif not oracle.count:
+            yield from _without_elements(problem)
+        else:
+            yield from _Vectors(oracle, profile, used, errors).expected()
+    elements = _Elements(oracle, profile, used, errors)
+    for at in regions(problem.view):
         with np.errstate(all="ignore"):
-            used, errors = _used(oracle, profile)
-            if not problem.is_training:
-                yield from _copies(problem, oracle.given)
-            elif not oracle.count:
-                yield from _without_elements(problem)
-            else:
-                yield from _Vectors(oracle, profile, used, errors).expected()
-        elements = _Elements(oracle, profile, used, errors)
-        for at in regions(problem.view):
-            with np.errstate(all="ignore"):
-                yield elements.expected(at)
+            yield elements.expected(at)
 
 
 def _used(oracle: Oracle, profile: Profile) -> tuple[_Statistics, Errors]:
@@ -495,4 +486,7 @@ class _Elements:
         return value, np.where((reach == 0) & (kind != IDENTITY), 0, reach + rounding)
 
 
-MODELS = dict.fromkeys((spec.ops.BATCH_NORM, spec.ops.BATCH_NORM_ADD), BatchNorm())
+MODELS = dict.fromkeys(
+    (spec.ops.BATCH_NORM, spec.ops.BATCH_NORM_ADD),
+    FormulaModel(batch_norm_inputs.KINDS, OUTPUTS, formula, batch_norm_inputs.fill, expected),
+)

@@ -11,8 +11,8 @@ from tf_bn_ops import spec
 from tf_bn_ops.conformance.models import bounds as bounds_lib
 from tf_bn_ops.conformance.models import inputs
 from tf_bn_ops.conformance.models import oracle as oracle_lib
-from tf_bn_ops.conformance.models.measure import WHOLE, Expected
-from tf_bn_ops.harness.problems import Call, Inputs, Problem
+from tf_bn_ops.conformance.models.measure import WHOLE, Expected, FormulaModel
+from tf_bn_ops.harness.problems import Problem
 
 OUTPUTS = ("x_backprop", "scale_backprop", "offset_backprop")
 
@@ -38,18 +38,8 @@ def gradients(np: Any, v: Mapping[str, Any], axes: Any, column: Any, is_training
     }
 
 
-class BatchNormGrad:
-    """See formula_models.FormulaModel."""
-
-    kinds = inputs.KINDS
-    outputs = OUTPUTS
-    formula = staticmethod(gradients)
-
-    def fill(self, call: Call) -> Inputs:
-        return inputs.fill(call)
-
-    def expected(self, problem: Problem, profile: bounds_lib.Profile) -> Iterator[Expected]:
-        yield from expected_of(oracle_lib.Oracle(problem), problem, profile)
+def _expected(problem: Problem, profile: bounds_lib.Profile) -> Iterator[Expected]:
+    yield from expected_of(oracle_lib.Oracle(problem), problem, profile)
 
 
 def expected_of(
@@ -107,4 +97,6 @@ def _other_mode(oracle: oracle_lib.Oracle, chunk: oracle_lib.Chunk) -> Callable[
     return answer
 
 
-MODELS = {spec.ops.BATCH_NORM_GRAD: BatchNormGrad()}
+MODELS = {
+    spec.ops.BATCH_NORM_GRAD: FormulaModel(inputs.KINDS, OUTPUTS, gradients, inputs.fill, _expected)
+}

@@ -25,10 +25,10 @@ from tf_bn_ops import spec
 from tf_bn_ops.conformance.models import batch_norm_grad, batch_norm_grad_ex_inputs, smooth
 from tf_bn_ops.conformance.models.batch_norm_grad import gradients
 from tf_bn_ops.conformance.models.bounds import Profile, flushed_below
-from tf_bn_ops.conformance.models.measure import WHOLE, Expected
+from tf_bn_ops.conformance.models.measure import WHOLE, Expected, FormulaModel
 from tf_bn_ops.conformance.models.oracle import Oracle, working_type
 from tf_bn_ops.conformance.models.sums import Region, regions
-from tf_bn_ops.harness.problems import IDENTITY, RELU6, Call, Inputs, Problem
+from tf_bn_ops.harness.problems import IDENTITY, RELU6, Problem
 
 SIDE_INPUT_BACKPROP = "side_input_backprop"
 
@@ -102,32 +102,22 @@ def of_side_input(problem: Problem, masked: Problem) -> Iterator[Expected]:
         yield Expected(SIDE_INPUT_BACKPROP, at, value, bound, magnitude, nonfinite_exact=True)
 
 
-class BatchNormGradEx:
-    """See formula_models.FormulaModel."""
-
-    kinds = batch_norm_grad_ex_inputs.KINDS
-    outputs = (*batch_norm_grad.OUTPUTS, SIDE_INPUT_BACKPROP)
-    formula = staticmethod(gradients_behind_an_activation)
-
-    def fill(self, call: Call) -> Inputs:
-        return batch_norm_grad_ex_inputs.fill(call)
-
-    def expected(self, problem: Problem, profile: Profile) -> Iterator[Expected]:
-        masked = masked_problem(problem)
-        smooth_oracle = None
-        if problem.activation in spec.SMOOTH_ACTIVATIONS:
-            smooth_oracle = SmoothOracle(masked, profile)
-        oracle = smooth_oracle or Oracle(masked)
-        wrong = WrongMasks(problem, masked, oracle)
-        for part in batch_norm_grad.expected_of(oracle, masked, profile):
-            if smooth_oracle:
-                part = dataclasses.replace(part, bound=part.bound + smooth_oracle.error_of(part))
-            yield dataclasses.replace(part, impostors={**part.impostors, **wrong.answers(part)})
-        if not problem.num_side_inputs:
-            return
-        side = smooth_oracle.side_input() if smooth_oracle else of_side_input(problem, masked)
-        for part in side:
-            yield dataclasses.replace(part, impostors=wrong.answers(part))
+def _expected(problem: Problem, profile: Profile) -> Iterator[Expected]:
+    masked = masked_problem(problem)
+    smooth_oracle = None
+    if problem.activation in spec.SMOOTH_ACTIVATIONS:
+        smooth_oracle = SmoothOracle(masked, profile)
+    oracle = smooth_oracle or Oracle(masked)
+    wrong = WrongMasks(problem, masked, oracle)
+    for part in batch_norm_grad.expected_of(oracle, masked, profile):
+        if smooth_oracle:
+            part = dataclasses.replace(part, bound=part.bound + smooth_oracle.error_of(part))
+        yield dataclasses.replace(part, impostors={**part.impostors, **wrong.answers(part)})
+    if not problem.num_side_inputs:
+        return
+    side = smooth_oracle.side_input() if smooth_oracle else of_side_input(problem, masked)
+    for part in side:
+        yield dataclasses.replace(part, impostors=wrong.answers(part))
 
 
 class SmoothOracle(Oracle):
@@ -286,4 +276,12 @@ class WrongMasks:
         return self._wrong(mask, part.at)
 
 
-MODELS = {spec.ops.BATCH_NORM_GRAD_EX: BatchNormGradEx()}
+MODELS = {
+    spec.ops.BATCH_NORM_GRAD_EX: FormulaModel(
+        batch_norm_grad_ex_inputs.KINDS,
+        (*batch_norm_grad.OUTPUTS, SIDE_INPUT_BACKPROP),
+        gradients_behind_an_activation,
+        batch_norm_grad_ex_inputs.fill,
+        _expected,
+    )
+}

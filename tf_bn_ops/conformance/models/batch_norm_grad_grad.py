@@ -70,7 +70,7 @@ from tf_bn_ops import spec
 from tf_bn_ops.conformance.models import inputs
 from tf_bn_ops.conformance.models import oracle as oracle_lib
 from tf_bn_ops.conformance.models.bounds import Profile, flushed_below
-from tf_bn_ops.conformance.models.measure import WHOLE, Expected
+from tf_bn_ops.conformance.models.measure import WHOLE, Expected, FormulaModel
 from tf_bn_ops.conformance.models.oracle import working_type
 from tf_bn_ops.conformance.models.sums import ChannelSums, Region, regions
 from tf_bn_ops.harness.problems import Call, Inputs, Problem
@@ -340,61 +340,51 @@ def _training(
     )  # fmt: skip
 
 
-class BatchNormGradGrad:
-    """See formula_models.FormulaModel."""
-
-    # x of an exact fill is constant in training, so that rstd is 1/sqrt(epsilon).
-    kinds: Mapping[str, inputs.Kind] = {
-        **{name: kind for name, kind in inputs.KINDS.items() if name != inputs.WHOLE_LAYER},
-        "exact": dataclasses.replace(inputs.KINDS["exact"], epsilons=(0.25, 1.0)),
-    }
-    outputs = OUTPUTS
-    formula = staticmethod(formula)
-
-    def fill(self, call: Call) -> Inputs:
-        """The inputs of the first-order gradient, and drawn after them those that arrive for its
-        outputs. What is exact there is exact here, with x constant in training."""
-        values, exact = inputs.draw(call)
-        rng = np.random.default_rng([call.seed, len(call.shape), 2])
-        kind = inputs.KINDS[call.kind]
-        outer, channels, inner = values["x"].shape
-        view = outer, channels, inner
-        if kind.make is not None:
-            with np.errstate(all="ignore"):
-                gx, _ = kind.make(inputs.Draw(rng, view, call.dtype))
-            vectors = rng.uniform(-1, 1, (2, channels))
-        else:
-            gx = rng.integers(-3, 5, view).astype(np.float32)
-            vectors = rng.integers(-4, 5, (2, channels)) / 4
-            if call.is_training:
-                values["x"] = np.broadcast_to(values["mean"][:, None], view)
-            exact = frozenset(OUTPUTS if "x_backprop" in exact else ())
-        values["x_backprop_grad"] = gx
-        values["scale_backprop_grad"], values["offset_backprop_grad"] = vectors
-        return inputs.tensors(call, values, exact)
-
-    def expected(self, problem: Problem, profile: Profile) -> Iterator[Expected]:
-        tensors = _Tensors(problem)
-        k = _Constants.of(profile, problem, tensors.count)
-        statistic = problem.statistics_dtype
+def _fill(call: Call) -> Inputs:
+    """The inputs of the first-order gradient, and drawn after them those that arrive for its
+    outputs. What is exact there is exact here, with x constant in training."""
+    values, exact = inputs.draw(call)
+    rng = np.random.default_rng([call.seed, len(call.shape), 2])
+    kind = inputs.KINDS[call.kind]
+    outer, channels, inner = values["x"].shape
+    view = outer, channels, inner
+    if kind.make is not None:
         with np.errstate(all="ignore"):
-            if problem.is_training:
-                c = _training(tensors, problem, k, profile)
-            else:
-                c = _frozen(tensors, problem, k)
-            bound = c.scale_grad_error + flushed_below(statistic)
-            bound = bound + k.sum_roundings * statistic.unit_roundoff * np.abs(c.scale_grad)
-            if not problem["x"].size:
-                c = dataclasses.replace(c, scale_grad=np.zeros_like(bound))
-                bound = np.where(np.isfinite(c.rstd), 0, np.inf)  # 0 times that is NaN.
-            bound[c.unbounded] = np.inf
-        yield Expected("scale_grad", WHOLE, c.scale_grad, bound, c.scale_grad_magnitude)
-        other = _other_mode(c, tensors.column("scale_backprop_grad"), problem.is_training)
-        for at in regions(problem.view):
-            with np.errstate(all="ignore"):
-                elements = _Elements(at, tensors.load(at))
-                for role in OUTPUTS[:2]:
-                    yield elements.expected(role, c, other, problem.dtype, k)
+            gx, _ = kind.make(inputs.Draw(rng, view, call.dtype))
+        vectors = rng.uniform(-1, 1, (2, channels))
+    else:
+        gx = rng.integers(-3, 5, view).astype(np.float32)
+        vectors = rng.integers(-4, 5, (2, channels)) / 4
+        if call.is_training:
+            values["x"] = np.broadcast_to(values["mean"][:, None], view)
+        exact = frozenset(OUTPUTS if "x_backprop" in exact else ())
+    values["x_backprop_grad"] = gx
+    values["scale_backprop_grad"], values["offset_backprop_grad"] = vectors
+    return inputs.tensors(call, values, exact)
+
+
+def _expected(problem: Problem, profile: Profile) -> Iterator[Expected]:
+    tensors = _Tensors(problem)
+    k = _Constants.of(profile, problem, tensors.count)
+    statistic = problem.statistics_dtype
+    with np.errstate(all="ignore"):
+        if problem.is_training:
+            c = _training(tensors, problem, k, profile)
+        else:
+            c = _frozen(tensors, problem, k)
+        bound = c.scale_grad_error + flushed_below(statistic)
+        bound = bound + k.sum_roundings * statistic.unit_roundoff * np.abs(c.scale_grad)
+        if not problem["x"].size:
+            c = dataclasses.replace(c, scale_grad=np.zeros_like(bound))
+            bound = np.where(np.isfinite(c.rstd), 0, np.inf)  # 0 times that is NaN.
+        bound[c.unbounded] = np.inf
+    yield Expected("scale_grad", WHOLE, c.scale_grad, bound, c.scale_grad_magnitude)
+    other = _other_mode(c, tensors.column("scale_backprop_grad"), problem.is_training)
+    for at in regions(problem.view):
+        with np.errstate(all="ignore"):
+            elements = _Elements(at, tensors.load(at))
+            for role in OUTPUTS[:2]:
+                yield elements.expected(role, c, other, problem.dtype, k)
 
 
 def _other_mode(c: _Coefficients, gs: _Array, is_training: bool) -> _Coefficients:
@@ -436,12 +426,7 @@ class _Elements:
         return value
 
     def expected(
-        self,
-        role: str,
-        c: _Coefficients,
-        other: _Coefficients,
-        dtype: spec.DType,
-        k: _Constants,
+        self, role: str, c: _Coefficients, other: _Coefficients, dtype: spec.DType, k: _Constants
     ) -> Expected:
         """The output with its bound; the sentences of the module's text about elements."""
         value, rstd = self.value(role, c), self._column(c.rstd)
@@ -470,4 +455,7 @@ class _Elements:
         return Expected(role, self._at, value, bound, size, impostors)
 
 
-MODELS = {spec.ops.BATCH_NORM_GRAD_GRAD: BatchNormGradGrad()}
+_KINDS = {name: kind for name, kind in inputs.KINDS.items() if name != inputs.WHOLE_LAYER}
+# x of an exact fill is constant in training, so that rstd is 1/sqrt(epsilon).
+_KINDS["exact"] = dataclasses.replace(_KINDS["exact"], epsilons=(0.25, 1.0))
+MODELS = {spec.ops.BATCH_NORM_GRAD_GRAD: FormulaModel(_KINDS, OUTPUTS, formula, _fill, _expected)}

@@ -7,42 +7,17 @@ from __future__ import annotations
 
 import importlib
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.models import batch_norm
-from tf_bn_ops.conformance.models.bounds import PROFILES, Profile
-from tf_bn_ops.conformance.models.inputs import Kind
-from tf_bn_ops.conformance.models.measure import Expected, OutputError, errors_of
+from tf_bn_ops.conformance.models.bounds import PROFILES
+from tf_bn_ops.conformance.models.measure import FormulaModel, OutputError, errors_of
 from tf_bn_ops.conformance.models.oracle import working_type
 from tf_bn_ops.harness.problems import Call, Inputs, Problem
 from tf_bn_ops.spec import OpSpec
-
-
-class FormulaModel(Protocol):
-    """What is known of a formula.
-
-    Attributes:
-      kinds: kinds of values that inputs are drawn of.
-      outputs: the roles whose values are judged.
-      formula: the outputs in a few lines of NumPy, for programs that show a failure.
-    """
-
-    @property
-    def kinds(self) -> Mapping[str, Kind]: ...
-    @property
-    def outputs(self) -> Sequence[str]: ...
-    @property
-    def formula(self) -> Callable[..., Any]: ...
-
-    def fill(self, call: Call) -> Inputs:
-        """The inputs of a call, the same for the same call."""
-
-    def expected(self, problem: Problem, profile: Profile) -> Iterator[Expected]:
-        """The right answer to a problem with its bound, part by part."""
 
 
 def _models() -> Iterator[tuple[str, FormulaModel]]:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tf_bn_ops.spec import DTYPES, DType
+
+if TYPE_CHECKING:
+    from tf_bn_ops.conformance.models.bounds import Profile
+    from tf_bn_ops.conformance.models.inputs import Kind
+    from tf_bn_ops.harness.problems import Call, Inputs, Problem
 
 # Share of an output's elements that must be distinguishable from zero for a case to be
 # discriminating: a kernel that writes mostly zeros must not pass on a tensor that is mostly zeros.
@@ -50,6 +56,25 @@ class Expected:
 
 
 WHOLE: tuple[slice, ...] = (slice(0, None),)
+
+
+@dataclasses.dataclass(frozen=True)
+class FormulaModel:
+    """What is known of a formula.
+
+    Attributes:
+      kinds: kinds of values that inputs are drawn of.
+      outputs: the roles whose values are judged.
+      formula: the outputs in a few lines of NumPy, for programs that show a failure.
+      fill: the inputs of a call, the same for the same call.
+      expected: the right answer to a problem with its bound, part by part.
+    """
+
+    kinds: Mapping[str, Kind]
+    outputs: Sequence[str]
+    formula: Callable[..., Any]
+    fill: Callable[[Call], Inputs]
+    expected: Callable[[Problem, Profile], Iterator[Expected]]
 
 
 @dataclasses.dataclass
@@ -159,9 +184,7 @@ class Evidence:
 
 
 def errors_of(
-    outputs: Mapping[str, np.ndarray],
-    parts: Iterable[Expected],
-    dtypes: Mapping[str, DType | None],
+    outputs: Mapping[str, np.ndarray], parts: Iterable[Expected], dtypes: Mapping[str, DType | None]
 ) -> dict[str, OutputError]:
     """The errors of outputs, by role, against all that is expected of them."""
     errors = {role: OutputError() for role in outputs}

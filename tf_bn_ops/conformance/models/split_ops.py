@@ -40,12 +40,13 @@ from tf_bn_ops.conformance.models import (
 )
 from tf_bn_ops.conformance.models import bounds as bounds_lib
 from tf_bn_ops.conformance.models.bounds import Profile
-from tf_bn_ops.conformance.models.measure import WHOLE, Expected
-from tf_bn_ops.harness.problems import Call, Inputs, Problem
+from tf_bn_ops.conformance.models.measure import WHOLE, Expected, FormulaModel
+from tf_bn_ops.harness.problems import Problem
 
 _U = spec.DTYPES["float64"].unit_roundoff
 # Where in a scalar its only element is.
 _SCALAR: tuple[slice, ...] = ()
+_STATS = ("local_count", "local_mean", "local_m2")
 
 
 # Failing cases, made small, are programs that hold the texts of these functions.
@@ -103,108 +104,78 @@ def backward_elemt(np: Any, v: Mapping[str, Any], axes: Any, column: Any, is_tra
     return {"x_backprop": factor * inside, "side_input_backprop": dy}
 
 
-class BatchNormStats:
-    """See formula_models.FormulaModel."""
-
-    kinds = batch_norm_inputs.KINDS
-    outputs = ("local_count", "local_mean", "local_m2")
-    formula = staticmethod(stats)
-
-    def fill(self, call: Call) -> Inputs:
-        return split_ops_inputs.fill_stats(call)
-
-    def expected(self, problem: Problem, profile: Profile) -> Iterator[Expected]:
-        channels = problem.view[1]
-        zero = np.zeros(channels)
-        right = batch_norm.Oracle(problem)
-        # An empty x has no samples, also where it is its channels that are missing.
-        m = right.count if channels else 0
-        count = np.asarray(float(m))
-        yield Expected("local_count", _SCALAR, count, 0 * count, count)
-        if not m:
-            for role in self.outputs[1:]:
-                yield Expected(role, WHOLE, zero, zero, zero)
-            return
-        with np.errstate(all="ignore"):
-            of = right.of_batch(profile.around_zero)
-            errors = batch_norm.Errors.in_training(profile, problem, of, m)
-            mean, m2 = of.mean + of.rest, of.variance * m
-            floor = 4 * bounds_lib.flushed_below(spec.DTYPES["float64"])
-            of_mean = errors.mean + 4 * _U * np.abs(mean) + floor
-            of_m2 = m * errors.variance + 8 * _U * m2 + floor
-            squares = m * (of.variance + of.d**2)
-        impostors: dict[str, Callable[[], np.ndarray]] = {}
-        if m > 1:
-            impostors["variance"] = lambda: of.variance
-        nan_required = inputs.channels_without_infinity(problem, of.variance)
-        for role, value, bound, terms in (
-            ("local_mean", mean, of_mean, np.abs(mean) + of.xc),
-            ("local_m2", m2, of_m2, squares),
-        ):
-            yield Expected(
-                role,
-                WHOLE,
-                value,
-                np.where(errors.overflow, np.inf, bound),
-                terms,
-                impostors if role == "local_m2" else {},
-                nan_required=nan_required,
-                finite_required=~errors.overflow,
-            )
+def _stats(problem: Problem, profile: Profile) -> Iterator[Expected]:
+    channels = problem.view[1]
+    zero = np.zeros(channels)
+    right = batch_norm.Oracle(problem)
+    # An empty x has no samples, also where it is its channels that are missing.
+    m = right.count if channels else 0
+    count = np.asarray(float(m))
+    yield Expected("local_count", _SCALAR, count, 0 * count, count)
+    if not m:
+        for role in _STATS[1:]:
+            yield Expected(role, WHOLE, zero, zero, zero)
+        return
+    with np.errstate(all="ignore"):
+        of = right.of_batch(profile.around_zero)
+        errors = batch_norm.Errors.in_training(profile, problem, of, m)
+        mean, m2 = of.mean + of.rest, of.variance * m
+        floor = 4 * bounds_lib.flushed_below(spec.DTYPES["float64"])
+        of_mean = errors.mean + 4 * _U * np.abs(mean) + floor
+        of_m2 = m * errors.variance + 8 * _U * m2 + floor
+        squares = m * (of.variance + of.d**2)
+    impostors: dict[str, Callable[[], np.ndarray]] = {}
+    if m > 1:
+        impostors["variance"] = lambda: of.variance
+    nan_required = inputs.channels_without_infinity(problem, of.variance)
+    for role, value, bound, terms in (
+        ("local_mean", mean, of_mean, np.abs(mean) + of.xc),
+        ("local_m2", m2, of_m2, squares),
+    ):
+        yield Expected(
+            role,
+            WHOLE,
+            value,
+            np.where(errors.overflow, np.inf, bound),
+            terms,
+            impostors if role == "local_m2" else {},
+            nan_required=nan_required,
+            finite_required=~errors.overflow,
+        )
 
 
-class BatchNormElemt:
-    """See formula_models.FormulaModel."""
-
-    kinds = batch_norm_inputs.KINDS
-    outputs = ("y",)
-    formula = staticmethod(elemt)
-
-    def fill(self, call: Call) -> Inputs:
-        return split_ops_inputs.fill_elemt(call)
-
-    def expected(self, problem: Problem, profile: Profile) -> Iterator[Expected]:
-        frozen = dataclasses.replace(problem, is_training=False, part="")
-        for part in batch_norm.BatchNorm().expected(frozen, profile):
-            if part.role == "y":
-                yield part
+def _elemt(problem: Problem, profile: Profile) -> Iterator[Expected]:
+    frozen = dataclasses.replace(problem, is_training=False, part="")
+    for part in batch_norm.expected(frozen, profile):
+        if part.role == "y":
+            yield part
 
 
-class BatchNormBackwardReduce:
-    """See formula_models.FormulaModel."""
-
-    kinds = inputs.KINDS
-    outputs = ("local_sum_dy", "local_sum_dy_xmu", "scale_backprop", "offset_backprop")
-    formula = staticmethod(backward_reduce)
-
-    def fill(self, call: Call) -> Inputs:
-        return split_ops_inputs.fill_backward_reduce(call)
-
-    def expected(self, problem: Problem, profile: Profile) -> Iterator[Expected]:
-        with_y, masked = split_ops_inputs.masked_problems(problem)
-        right = oracle.Oracle(masked)
-        wrong = batch_norm_grad_ex.WrongMasks(with_y, masked, right)
-        sums = right.sums
-        with np.errstate(all="ignore"):
-            errors = bounds_lib.sum_errors(profile, right, problem.dtype)
-            wide = {
-                "offset_backprop": ("local_sum_dy", sums.dy, errors.dy + 2 * _U * np.abs(sums.dy)),
-                "scale_backprop": (
-                    "local_sum_dy_xmu",
-                    sums.dy_xmu,
-                    errors.dy_xmu + 4 * _U * np.abs(sums.dy_xmu),
-                ),
-            }
-        for part in batch_norm_grad.expected_of(right, masked, profile):
-            if part.role not in wide:
-                continue
-            yield dataclasses.replace(part, impostors=wrong.answers(part))
-            role, value, bound = wide[part.role]
-            terms = sums.dy_abs if role == "local_sum_dy" else sums.dy_xmu_abs
-            # Zero where the rstd of scale_backprop hides what it is computed from.
-            yield dataclasses.replace(
-                part, role=role, value=value, bound=bound, magnitude=terms / max(sums.n, 1)
-            )
+def _backward_reduce(problem: Problem, profile: Profile) -> Iterator[Expected]:
+    with_y, masked = split_ops_inputs.masked_problems(problem)
+    right = oracle.Oracle(masked)
+    wrong = batch_norm_grad_ex.WrongMasks(with_y, masked, right)
+    sums = right.sums
+    with np.errstate(all="ignore"):
+        errors = bounds_lib.sum_errors(profile, right, problem.dtype)
+        wide = {
+            "offset_backprop": ("local_sum_dy", sums.dy, errors.dy + 2 * _U * np.abs(sums.dy)),
+            "scale_backprop": (
+                "local_sum_dy_xmu",
+                sums.dy_xmu,
+                errors.dy_xmu + 4 * _U * np.abs(sums.dy_xmu),
+            ),
+        }
+    for part in batch_norm_grad.expected_of(right, masked, profile):
+        if part.role not in wide:
+            continue
+        yield dataclasses.replace(part, impostors=wrong.answers(part))
+        role, value, bound = wide[part.role]
+        terms = sums.dy_abs if role == "local_sum_dy" else sums.dy_xmu_abs
+        # Zero where the rstd of scale_backprop hides what it is computed from.
+        yield dataclasses.replace(
+            part, role=role, value=value, bound=bound, magnitude=terms / max(sums.n, 1)
+        )
 
 
 class _Given(oracle.Oracle):
@@ -227,37 +198,43 @@ class _Given(oracle.Oracle):
         super().__init__(masked)
 
 
-class BatchNormBackwardElemt:
-    """See formula_models.FormulaModel."""
-
-    kinds = inputs.KINDS
-    outputs = ("x_backprop", "side_input_backprop")
-    formula = staticmethod(backward_elemt)
-
-    def fill(self, call: Call) -> Inputs:
-        return split_ops_inputs.fill_backward_elemt(call)
-
-    def expected(self, problem: Problem, profile: Profile) -> Iterator[Expected]:
-        with_y, masked = split_ops_inputs.masked_problems(problem)
-        right = _Given(masked, problem)
-        wrong = batch_norm_grad_ex.WrongMasks(with_y, masked, right)
-        u_c = spec.DTYPES[problem.dtype.accumulator].unit_roundoff
-        with np.errstate(all="ignore"):
-            off = profile.mean_roundings * u_c * np.abs(right.mean)
-            off = np.nan_to_num(off * np.abs(right.factor * right.slope), posinf=np.inf)
-        for part in batch_norm_grad.expected_of(right, masked, profile):
-            if part.role == "x_backprop":
-                bound = part.bound + off[part.at[1], None]
-                answers = {**part.impostors, **wrong.answers(part)}
-                yield dataclasses.replace(part, bound=bound, impostors=answers)
-        if problem.num_side_inputs:
-            for part in batch_norm_grad_ex.of_side_input(with_y, masked):
-                yield dataclasses.replace(part, impostors=wrong.answers(part))
+def _backward_elemt(problem: Problem, profile: Profile) -> Iterator[Expected]:
+    with_y, masked = split_ops_inputs.masked_problems(problem)
+    right = _Given(masked, problem)
+    wrong = batch_norm_grad_ex.WrongMasks(with_y, masked, right)
+    u_c = spec.DTYPES[problem.dtype.accumulator].unit_roundoff
+    with np.errstate(all="ignore"):
+        off = profile.mean_roundings * u_c * np.abs(right.mean)
+        off = np.nan_to_num(off * np.abs(right.factor * right.slope), posinf=np.inf)
+    for part in batch_norm_grad.expected_of(right, masked, profile):
+        if part.role == "x_backprop":
+            bound = part.bound + off[part.at[1], None]
+            answers = {**part.impostors, **wrong.answers(part)}
+            yield dataclasses.replace(part, bound=bound, impostors=answers)
+    if problem.num_side_inputs:
+        for part in batch_norm_grad_ex.of_side_input(with_y, masked):
+            yield dataclasses.replace(part, impostors=wrong.answers(part))
 
 
 MODELS = {
-    spec.ops.BATCH_NORM_STATS: BatchNormStats(),
-    spec.ops.BATCH_NORM_ELEMT: BatchNormElemt(),
-    spec.ops.BATCH_NORM_BACKWARD_REDUCE: BatchNormBackwardReduce(),
-    spec.ops.BATCH_NORM_BACKWARD_ELEMT: BatchNormBackwardElemt(),
+    spec.ops.BATCH_NORM_STATS: FormulaModel(
+        batch_norm_inputs.KINDS, _STATS, stats, split_ops_inputs.fill_stats, _stats
+    ),
+    spec.ops.BATCH_NORM_ELEMT: FormulaModel(
+        batch_norm_inputs.KINDS, ("y",), elemt, split_ops_inputs.fill_elemt, _elemt
+    ),
+    spec.ops.BATCH_NORM_BACKWARD_REDUCE: FormulaModel(
+        inputs.KINDS,
+        ("local_sum_dy", "local_sum_dy_xmu", "scale_backprop", "offset_backprop"),
+        backward_reduce,
+        split_ops_inputs.fill_backward_reduce,
+        _backward_reduce,
+    ),
+    spec.ops.BATCH_NORM_BACKWARD_ELEMT: FormulaModel(
+        inputs.KINDS,
+        ("x_backprop", "side_input_backprop"),
+        backward_elemt,
+        split_ops_inputs.fill_backward_elemt,
+        _backward_elemt,
+    ),
 }

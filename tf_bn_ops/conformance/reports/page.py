@@ -14,7 +14,7 @@ from typing import Any
 
 import jinja2
 
-from tf_bn_ops.conformance.cases.case import ALONE
+from tf_bn_ops.conformance.cases.case import RELATIONS
 from tf_bn_ops.conformance.reports import overview
 from tf_bn_ops.conformance.reports import record as record_lib
 from tf_bn_ops.conformance.reports import summary as summary_lib
@@ -35,10 +35,7 @@ _BOUND = (-4, 6)
 _BINS_PER_DECADE = 4
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 # What the names of references stand for.
-_REFERENCES = {
-    "onednn": "TensorFlow with oneDNN",
-    "eigen": "TensorFlow without oneDNN (Eigen)",
-}
+_REFERENCES = {"onednn": "TensorFlow with oneDNN", "eigen": "TensorFlow without oneDNN (Eigen)"}
 
 
 def _percent(value: float, decades: tuple[int, int]) -> float:
@@ -88,7 +85,7 @@ def of_record(record: dict[str, Any]) -> str:
         departures=record_lib.departures(record),
         modes=modes,
         mode_names=sorted({mode for _, mode, _ in modes}),
-        is_alone=set(record["settings"]["kinds"] or ["random"]) <= ALONE,
+        is_alone=record["settings"]["kinds"] == [RELATIONS],
         references=_REFERENCES,
         group=summary_lib.GROUP,
         worst_cases=summary_lib.worst_cases,

@@ -50,7 +50,7 @@ SCHEMA: dict[str, dict[str, str]] = {
         "candidate": "what was judged: see below",
         "implementations": "what was run, the candidate first",
         "divergences": "the list of known divergences in this run: see below",
-        "coverage": "op by op, which properties of cases came together: see below; or null",
+        "coverage": "op by op, which properties of cases came together: see below",
         "cases": "every case: see below",
     },
     "settings": {
@@ -138,29 +138,6 @@ SCHEMA: dict[str, dict[str, str]] = {
         "worst": "where the latter is and what is there; null where it is inside the bound",
     },
 }
-
-# Fields whose value is not text -> what it is; "object.field" where objects differ.
-_NUMBER = (int, float)
-_TYPES: dict[str, tuple[type, ...]] = {
-    field: types
-    for fields, types in (
-        ("schema seconds total seed settings.cases shrink cores covered shown pairs", _NUMBER),
-        ("index timeout ulp bound", _NUMBER),
-        ("settings versions candidate selection shard evidence execution_modes", (dict,)),
-        ("cases.implementations implementations.outputs", (dict,)),
-        ("implementations machines divergences coverage cases mapped gpus outputs", (list,)),
-        ("dtypes tolerances signature departures missing failures notes kinds", (list,)),
-        ("settings.execution_modes", (str, list)),
-        ("x machine_dependent", (bool,)),
-    )
-    for field in fields.split()
-}
-# Fields that may be null, and those of `settings` that may not.
-_NULLABLE = {
-    *("shard", "coverage", "isa", "digest", "device", "reference_device"),
-    *("script", "worst", "ulp", "bound"),
-}
-_NEEDED_SETTINGS = ("seed", "shrink", "selection", "bounds", "cases")
 
 
 class RecordError(ValueError):
@@ -316,12 +293,6 @@ def check(record: Any) -> None:
     def compare(what: str, given: Any, name: str) -> None:
         if not isinstance(given, dict) or set(given) != set(SCHEMA[name]):
             raise RecordError(f"{what} should have the fields {', '.join(SCHEMA[name])}")
-        for field, value in given.items():
-            types = _TYPES.get(f"{name}.{field}") or _TYPES.get(field, (str,))
-            is_set = name == "settings" and field not in _NEEDED_SETTINGS
-            is_optional = is_set or field in _NULLABLE
-            if not isinstance(value, types) and not (value is None and is_optional):
-                raise RecordError(f"{what} has {field} {value!r:.40}, not {types[-1].__name__}")
 
     if isinstance(record, dict) and record.get("schema", VERSION) != VERSION:
         raise RecordError(f"it has format {record['schema']}, this is for {VERSION}")
@@ -331,7 +302,7 @@ def check(record: Any) -> None:
     for name in ("settings", "candidate"):
         compare(f"'{name}'", record[name], name)
     for name in ("machines", "divergences", "coverage", "cases"):
-        for entry in record[name] or ():
+        for entry in record[name]:
             compare(f"an entry of '{name}'", entry, name)
     for op in record["candidate"]["mapped"]:
         compare("an entry of 'mapped'", op, "mapped")
@@ -355,10 +326,10 @@ def load(path: pathlib.Path) -> dict[str, Any]:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         check(record)
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
         raise RecordError(f"{path} is no record of a conformance run: {e}") from e
     assert isinstance(record, dict)
-    return {**record, "coverage": record["coverage"] or []}
+    return record
 
 
 def dumps(record: dict[str, Any]) -> str:

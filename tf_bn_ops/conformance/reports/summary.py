@@ -178,10 +178,7 @@ def evidence_counts(total: Row) -> str:
 # ---- Execution modes and notes -------------------------------------------------------------------
 
 # What a note begins with, after the implementation's name -> the summary of all such notes.
-_NOTES = {
-    "message": "errors with another text than the built-in's",
-    "static:less": "static shapes that say less than the built-in's",
-}
+_NOTES = {"message": "errors with another text than the built-in's"}
 _DOES_NOT_APPLY = " does not apply"
 
 

@@ -25,12 +25,7 @@ from tf_bn_ops.conformance.models.measure import (
     floating_dtype,
     ulp_of,
 )
-from tf_bn_ops.conformance.verdict.result import (
-    BITS_DIFFER,
-    CaseResult,
-    Disagreement,
-    PathResult,
-)
+from tf_bn_ops.conformance.verdict.result import BITS_DIFFER, CaseResult, Disagreement, PathResult
 from tf_bn_ops.harness import problems
 from tf_bn_ops.harness.problems import Inputs
 

@@ -16,8 +16,8 @@ class Disagreement:
     """A difference from the op's contract.
 
     Attributes:
-      what: "error", "crash", "count", "shape:ROLE", "dtype:ROLE", "values:ROLE"; of errors and
-        static shapes "accepted", "code", "message" or "static".
+      what: "error", "crash", "count", "shape:ROLE", "dtype:ROLE", "values:ROLE"; of malformed calls
+        "accepted", "code", "message" or "crash".
       detail: for people.
     """
 

@@ -23,7 +23,7 @@ class Settings:
       known: the known divergences.
       path: the name that the candidate has in the list of them.
       exempt: execution modes in which the candidate is exempt from the bitwise check.
-      drop_in: every detail of its errors and static shapes counts.
+      drop_in: every detail of its errors counts.
       mapped: the names of another library's ops, by the op that they claim to equal.
     """
 

@@ -8,7 +8,6 @@ of the calls, which depend on the magnitudes of their inputs; the right answer i
 relation.py        what a relation is, and what all of them read
 linear.py          the outputs are linear in some inputs: powers of two, sums
 arrangement.py     channels, batch and layout may be arranged otherwise
-identities.py      sums over a channel that are zero or equal something, inputs that may be shifted
-differences.py     finite differences of the formula that an op is the gradient of, in float64
+differences.py     the forward formula in float64, and finite differences of it
 table.py           RELATIONS, and the cases of a run
 """

@@ -1,6 +1,7 @@
-"""Finite differences in float64 of the formula that an op is the gradient of.
+"""The forward formula in float64, and finite differences of it.
 
-In a random direction v, <gradient, v> has to be the derivative of L: for the first order
+A forward op has to be the formula. Of a gradient, in a random direction v, <gradient, v> has to be
+the derivative of L: for the first order
 L(x, scale, offset) = sum(y_backprop * y), with y by the forward formula; for the second
 L(y_backprop, x, scale) = the sum of the products of what arrives with the first-order gradients.
 Statistics are functions of x in training. Nothing of the op's own formula is used, so that a sign
@@ -14,18 +15,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.cases.relations.relation import (
     Answered,
     Comparison,
     Member,
     Relation,
+    is_forward,
     is_gradient,
     is_second_order,
     with_statistics,
 )
+from tf_bn_ops.conformance.models.batch_norm import activated
 from tf_bn_ops.conformance.models.batch_norm_grad import gradients
-from tf_bn_ops.harness.problems import VIEW_ROLES, Inputs
+from tf_bn_ops.harness.problems import IDENTITY, VIEW_ROLES, Inputs
 
 _STEP = 2.0**-9
 _AXES = (0, 2)
@@ -43,6 +47,9 @@ def _calls(case: Case, inputs: Inputs) -> Sequence[Member]:
 
 def _check(answers: Sequence[Answered]) -> Iterator[Comparison]:
     (of,) = answers
+    if is_forward(of.case.spec):
+        yield _forward(of)
+        return
     second = is_second_order(of.case.spec)
     pairs, loss = (_SECOND, _second_loss) if second else (_FIRST, _first_loss)
     at = _point(of, pairs)
@@ -57,6 +64,15 @@ def _check(answers: Sequence[Answered]) -> Iterator[Comparison]:
         if not second and of.case.is_training:
             allowed += _rounded_mean(of, role, direction[role])
         yield Comparison(output, np.array(terms.sum() - derivative), np.array(allowed))
+
+
+def _forward(of: Answered) -> Comparison:
+    right = _y(of, _point(of, _FIRST))
+    if "side_input" in of.inputs.values:
+        right = right + of.view("side_input")
+    right = activated(right, of.inputs.attrs.get("activation_mode", IDENTITY))
+    allowed = of.bound_view("y") + 2.0**-40 * (1 + np.abs(right))
+    return Comparison("y", of.view("y") - right, allowed)
 
 
 def _point(of: Answered, roles: Mapping[str, str]) -> dict[str, np.ndarray]:
@@ -90,10 +106,13 @@ def _statistics(of: Answered, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _first_loss(of: Answered, v: _Values) -> float:
+    return float((of.y_backprop * _y(of, v)).sum())
+
+
+def _y(of: Answered, v: _Values) -> np.ndarray:
     mean, variance = _statistics(of, v["x"])
     normalized = (v["x"] - mean[:, None]) / np.sqrt(variance + of.epsilon)[:, None]
-    y = v["scale"][:, None] * normalized + v["offset"][:, None]
-    return float((of.y_backprop * y).sum())
+    return v["scale"][:, None] * normalized + v["offset"][:, None]
 
 
 def _second_loss(of: Answered, v: _Values) -> float:
@@ -128,7 +147,8 @@ def _rounded_mean(of: Answered, role: str, direction: np.ndarray) -> float:
 
 
 FINITE_DIFFERENCES = Relation(
-    "the outputs are the derivatives of the formula below them, by finite differences in float64",
-    lambda op, mode: is_gradient(op) or is_second_order(op),
+    "y is that of the formula in float64, other outputs are its derivatives, by finite differences",
+    lambda op, mode: (is_forward(op) and op.formula not in spec.ops.PARTS)
+    or is_gradient(op) or is_second_order(op),
     _calls, _check,
 )  # fmt: skip

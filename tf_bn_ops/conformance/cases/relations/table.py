@@ -10,7 +10,7 @@ from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases import shapes
 from tf_bn_ops.conformance.cases.case import RELATION_PREFIX, Case
 from tf_bn_ops.conformance.cases.execution_modes import DRAWN
-from tf_bn_ops.conformance.cases.relations import arrangement, differences, identities, linear
+from tf_bn_ops.conformance.cases.relations import arrangement, differences, linear
 from tf_bn_ops.conformance.cases.relations.relation import Member, Relation, base
 from tf_bn_ops.conformance.models import inputs
 from tf_bn_ops.conformance.models.formula_models import model_of
@@ -24,9 +24,6 @@ RELATIONS: Mapping[str, Relation] = {
     "channel_split": arrangement.CHANNEL_SPLIT,
     "batch_order": arrangement.BATCH_ORDER,
     "layout": arrangement.LAYOUT,
-    "channel_sum": identities.CHANNEL_SUM,
-    "projection": identities.PROJECTION,
-    "shift": identities.SHIFT,
     "finite_differences": differences.FINITE_DIFFERENCES,
 }
 

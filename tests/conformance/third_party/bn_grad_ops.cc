@@ -1,7 +1,8 @@
-// Ops in the style of another library, for the tests of execution modes that
-// look for state: a batch-norm gradient that is right, and the same with one
-// fault each that a call on its own does not show. float, NHWC and NCHW; the
-// OpDef is that of FusedBatchNormGradV2.
+// Ops in the style of another library: a batch-norm gradient that is right, and
+// the same with one fault each that a call on its own does not show, for the
+// tests of execution modes that look for state; their OpDef is that of
+// FusedBatchNormGradV2. And, with names and an order of its own, a right one
+// and one with a sign wrong, for the tests of mappings. float, NHWC and NCHW.
 
 #include <algorithm>
 #include <atomic>
@@ -59,6 +60,26 @@ STATEFUL_OP("MeansInAGlobalBnGrad");
 // Locks the sums that it keeps in each pass, but not from one to the other.
 STATEFUL_OP("LocksEachPassBnGrad");
 
+#define VENDOR_OP(name)                 \
+  REGISTER_OP(name)                     \
+      .Input("activations: float")      \
+      .Input("grad: float")             \
+      .Input("gamma: float")            \
+      .Input("mu: float")               \
+      .Input("var: float")              \
+      .Output("dgamma: float")          \
+      .Output("dbeta: float")           \
+      .Output("dx: float")              \
+      .Output("unused_1: float")        \
+      .Output("unused_2: float")        \
+      .Attr("eps: float = 1e-3")        \
+      .Attr("data_format: string")      \
+      .Attr("is_training: bool = true") \
+      .SetShapeFn(tf::shape_inference::UnknownShape)
+
+VENDOR_OP("Vendor>BnGrad");
+VENDOR_OP("VendorBnGradWrongSign");
+
 // Channels that a global of a faulty kernel has room for.
 constexpr int64_t kMostChannels = 1 << 16;
 
@@ -74,28 +95,36 @@ class BnGrad : public tf::OpKernel {
  public:
   explicit BnGrad(tf::OpKernelConstruction* context)
       : OpKernel(context), fault_(type_string()) {
-    OP_REQUIRES_OK(context, context->GetAttr("epsilon", &epsilon_));
+    const bool is_vendors = fault_.rfind("Vendor", 0) == 0;
+    if (is_vendors) dy_ = 1, x_ = 0, dx_ = 2, dscale_ = 0, doffset_ = 1;
+    OP_REQUIRES_OK(context,
+                   context->GetAttr(is_vendors ? "eps" : "epsilon", &epsilon_));
     OP_REQUIRES_OK(context, context->GetAttr("is_training", &training_));
     OP_REQUIRES_OK(context, context->GetAttr("data_format", &format_));
+    OP_REQUIRES(context, format_ == "NHWC" || format_ == "NCHW",
+                absl::InvalidArgumentError("data_format is unknown"));
   }
 
   void Compute(tf::OpKernelContext* context) override {
-    const tf::Tensor& x = context->input(1);
+    const tf::Tensor& x = context->input(x_);
     OP_REQUIRES(context,
-                x.dims() == 4 && context->input(0).shape() == x.shape(),
+                x.dims() == 4 && context->input(dy_).shape() == x.shape(),
                 absl::InvalidArgumentError("y_backprop and x differ in shape"));
     const View view = ViewOf(x);
     const tf::TensorShape vector({view.channels});
     tf::Tensor *dx, *dscale, *doffset, *unused, scratch;
-    OP_REQUIRES_OK(context, context->allocate_output(0, x.shape(), &dx));
-    OP_REQUIRES_OK(context, context->allocate_output(1, vector, &dscale));
-    OP_REQUIRES_OK(context, context->allocate_output(2, vector, &doffset));
+    OP_REQUIRES_OK(context, context->allocate_output(dx_, x.shape(), &dx));
+    OP_REQUIRES_OK(context, context->allocate_output(dscale_, vector, &dscale));
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(doffset_, vector, &doffset));
     for (int i : {3, 4}) {
       OP_REQUIRES_OK(
           context, context->allocate_output(i, tf::TensorShape({0}), &unused));
     }
-    OP_REQUIRES(context, context->input(2).shape() == vector,
-                absl::InvalidArgumentError("scale must have a channel each"));
+    for (int i : {2, 3, 4}) {
+      OP_REQUIRES(context, context->input(i).shape() == vector,
+                  absl::InvalidArgumentError("a vector has other channels"));
+    }
     OP_REQUIRES(
         context,
         view.channels <= kMostChannels || fault_ != "MeansInAGlobalBnGrad",
@@ -161,7 +190,7 @@ class BnGrad : public tf::OpKernel {
 
   void Reduce(tf::OpKernelContext* context, const View& view, float* sums) {
     const auto at = [&](int i) { return context->input(i).flat<float>(); };
-    const auto dy = at(0), x = at(1);
+    const auto dy = at(dy_), x = at(x_);
     const float* const mean = MeansOf(context, true);
     const bool is_tuned = IsTuned();
     for (int64_t c = 0; c < view.channels; ++c) {
@@ -188,15 +217,16 @@ class BnGrad : public tf::OpKernel {
   void Apply(tf::OpKernelContext* context, const View& view, const float* sums,
              tf::Tensor* dx, tf::Tensor* dscale, tf::Tensor* doffset) const {
     const auto at = [&](int i) { return context->input(i).flat<float>(); };
-    const auto dy = at(0), x = at(1), scale = at(2), var = at(4);
+    const auto dy = at(dy_), x = at(x_), scale = at(2), var = at(4);
     const float* const mean = MeansOf(context, false);
     const int64_t rows = view.outer * view.inner;
     for (int64_t c = 0; c < view.channels; ++c) {
       const double rstd = RstdOf(var.data(), c);
       const double m = training_ ? sums[2 * c] / static_cast<double>(rows) : 0;
-      const double k =
-          training_ ? rstd * rstd * sums[2 * c + 1] / static_cast<double>(rows)
-                    : 0;
+      double k = training_
+                     ? rstd * rstd * sums[2 * c + 1] / static_cast<double>(rows)
+                     : 0;
+      if (fault_ == "VendorBnGradWrongSign") k = -k;
       for (int64_t o = 0; o < view.outer; ++o) {
         for (int64_t i = 0; i < view.inner; ++i) {
           const int64_t e = view.At(o, c, i);
@@ -218,6 +248,8 @@ class BnGrad : public tf::OpKernel {
   }
 
   const std::string fault_;
+  // Of inputs and outputs.
+  int dy_ = 0, x_ = 1, dx_ = 0, dscale_ = 1, doffset_ = 2;
   float epsilon_;
   bool training_;
   std::string format_;
@@ -242,5 +274,8 @@ KERNEL("KeepsRstdByAddressBnGrad");
 KERNEL("TunesItselfBnGrad");
 KERNEL("MeansInAGlobalBnGrad");
 KERNEL("LocksEachPassBnGrad");
+REGISTER_KERNEL_BUILDER(Name("Vendor>BnGrad").Device(tf::DEVICE_CPU), BnGrad);
+REGISTER_KERNEL_BUILDER(Name("VendorBnGradWrongSign").Device(tf::DEVICE_CPU),
+                        BnGrad);
 
 }  // namespace
