@@ -377,7 +377,7 @@ def _expected(problem: Problem, profile: Profile) -> Iterator[Expected]:
         if not problem["x"].size:
             c = dataclasses.replace(c, scale_grad=np.zeros_like(bound))
             bound = np.where(np.isfinite(c.rstd), 0, np.inf)  # 0 times that is NaN.
-        bound[c.unbounded] = np.inf
+        bound[c.unbounded | np.isnan(bound)] = np.inf  # Zero times what has no bound.
     yield Expected("scale_grad", WHOLE, c.scale_grad, bound, c.scale_grad_magnitude)
     other = _other_mode(c, tensors.column("scale_backprop_grad"), problem.is_training)
     for at in regions(problem.view):
@@ -449,7 +449,7 @@ class _Elements:
         unbounded |= size > k.largest_element
         bound = bound + _ELEMENT_ROUNDINGS * k.u_c * size + dtype.unit_roundoff * np.abs(value)
         bound = bound + flushed_below(dtype)
-        bound[unbounded] = np.inf
+        bound[unbounded | np.isnan(bound)] = np.inf
         gradient = self._gx if role == "y_backprop_grad" else self._dy
         impostors = {"other mode": lambda: self.value(role, other), "identity": lambda: gradient}
         return Expected(role, self._at, value, bound, size, impostors)
