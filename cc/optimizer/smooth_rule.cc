@@ -40,7 +40,7 @@ constexpr Numbers kG = {1.3,  -0.7, 2.1, 0.4,  -1.9, 0.6,  1.1,  -1.4,
                         -1.2, 1.9,  0.7, -0.8, 1.4,  -1.1, 2.3,  -0.6};
 
 double Sigmoid(double v) {
-  const double e = ExpOfNegative(-std::fabs(v));
+  const double e = ExpOfMinusAbs(v);
   return v < 0 ? e / (1 + e) : 1 / (1 + e);
 }
 double Relu6(double v) { return std::fmin(std::fmax(v, 0), 6); }

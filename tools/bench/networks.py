@@ -111,7 +111,7 @@ def kept_bytes(step: Callable[[], Any], batch: int, side: int) -> int:
     context.context().disable_run_metadata()
     # The last graph is this step's: graphs of steps that ran before stand in front of it.
     (definition,) = functions[-1].partition_graphs
-    updates = {node.name for node in definition.node if node.op.startswith("Assign")}
+    updates = {n.name for n in definition.node if n.op.startswith("Assign") and "Variable" in n.op}
     left = tf.compat.v1.GraphDef(versions=definition.versions)
     for node in definition.node:
         if node.name in updates:
@@ -139,7 +139,8 @@ def kept_bytes(step: Callable[[], Any], batch: int, side: int) -> int:
         while tensor.op.type in ("Identity", "Reshape", "Squeeze"):  # The same buffer.
             tensor = tensor.op.inputs[0]
         if tensor.op in before and tensor.op.type not in ("_Arg", "Const", "ReadVariableOp"):
-            kept[tensor.name] = tensor.shape.num_elements() * tensor.dtype.size
+            # A workspace of oneDNN's, such as MaxPool's, has no shape, and is left out.
+            kept[tensor.name] = (tensor.shape.num_elements() or 0) * tensor.dtype.size
     return sum(kept.values())
 
 

@@ -1,14 +1,17 @@
-// exp(x) for x <= 0, by additions, multiplications and integer operations on
-// the bits alone: bitwise identical on every ISA and device, where the exp of
-// C libraries is not.
+// exp(-|v|) by additions, multiplications and integer operations on the bits
+// alone: bitwise identical on every ISA and device, where the exp of C
+// libraries is not.
 //
-// x = n ln 2 + r with |r| <= ln(2)/2; exp(r) by a polynomial, 2^n by its
-// exponent. ln 2 has two parts, of which n times the first is exact (Cody and
-// Waite 1980). The polynomial is taken from Cephes' expf in float; in double it
-// is the Taylor polynomial of degree 13, which is 4e-18 off.
+// -|v| = n ln 2 + r with |r| <= ln(2)/2; exp(r) by a polynomial, 2^n by adding
+// n to its exponent. ln 2 has two parts, of which n times the first is exact
+// (Cody and Waite 1980). The polynomial is taken from Cephes' expf in float; in
+// double it is the Taylor polynomial of degree 13, which is 4e-18 off.
 //
 // Off by less than 1 ulp: by 0.992 over all floats, 0.96 in double
-// (test_smooth.py). 0 where the result would be subnormal. NaN stays NaN.
+// (test_smooth.py). 0 where the result would be subnormal, and of NaN, by one
+// selection at the end, whatever came before it: with v clamped first and 2^n
+// as a factor, the gradient of [8, 28, 28, 144] behind SiLU takes 1.1 times as
+// long in AVX-512, 1.3 times in AVX2.
 
 #ifndef TF_BN_OPS_CC_CORE_FORMULAS_EXPONENTIAL_H_
 #define TF_BN_OPS_CC_CORE_FORMULAS_EXPONENTIAL_H_
@@ -36,25 +39,13 @@ struct LanesOf<V, true> {
   static TFBN_HD V First(V v) { return v; }
 };
 
-// 2^n where the lowest bits of `rounded`, a number that has no others below its
-// point, are n.
 template <typename V>
-static TFBN_HD V PowerOfTwo(V rounded) {
-  constexpr bool kIsFloat = sizeof(typename LanesOf<V>::Lane) == 4;
-  using Bits = typename LanesOf<V>::Bits;
-  const Bits bits = BitCast<Bits>(rounded);
-  if constexpr (kIsFloat) {
-    return BitCast<V>((bits << 23) + 0x3f800000);
-  } else {
-    return BitCast<V>((bits << 52) + 0x3ff0000000000000);
-  }
-}
-
-template <typename V>
-static TFBN_HD V ExpOfNegative(V x) {
+static TFBN_HD V ExpOfMinusAbs(V v) {
   using C = typename LanesOf<V>::Lane;
+  using Bits = typename LanesOf<V>::Bits;
   constexpr bool kIsFloat = sizeof(C) == 4;
-  // 1.5 * 2^fraction bits: what is added to it is rounded to an integer.
+  // 1.5 * 2^fraction bits: what is added to it is rounded to an integer, in its
+  // lowest bits.
   constexpr C kRound = static_cast<C>(kIsFloat ? 0x1.8p23 : 0x1.8p52);
   constexpr C kLog2E = static_cast<C>(1.4426950408889634074);
   // Its first bits, and the rest.
@@ -63,10 +54,10 @@ static TFBN_HD V ExpOfNegative(V x) {
                                                  : 1.42860682030941723212e-6);
   // The next smaller results are subnormal.
   constexpr C kLowest = static_cast<C>(kIsFloat ? -87.33654 : -708.396);
-  const V clamped = x < kLowest ? V{} + kLowest : x;
-  const V rounded = clamped * kLog2E + kRound;
+  const V x = BitCast<V>(BitCast<Bits>(v) | BitCast<Bits>(-V{}));
+  const V rounded = x * kLog2E + kRound;
   const V n = rounded - kRound;
-  const V r = (clamped - n * kLn2) - n * kLn2Rest;
+  const V r = (x - n * kLn2) - n * kLn2Rest;
   V p;
   if constexpr (kIsFloat) {
     p = r * 1.9875691500e-4f + 1.3981999507e-3f;
@@ -87,8 +78,10 @@ static TFBN_HD V ExpOfNegative(V x) {
     p = p * r + 1.0 / 6;
     p = p * r + 0.5;
   }
-  const V power = (((p * r) * r + r) + C{1}) * PowerOfTwo(rounded);
-  return x < kLowest ? V{} : power;
+  const V of_r = ((p * r) * r + r) + C{1};
+  const V power = BitCast<V>(BitCast<Bits>(of_r) +
+                             (BitCast<Bits>(rounded) << (kIsFloat ? 23 : 52)));
+  return x >= kLowest ? power : V{};
 }
 
 }  // namespace tf_bn_ops

@@ -19,17 +19,16 @@ namespace tf_bn_ops {
 struct Silu {
   template <typename V>
   static TFBN_HD V Value(V v) {
-    const V e = ExpOfNegative(v < 0 ? v : -v);
+    const V e = ExpOfMinusAbs(v);
     const V larger = 1 / (e + 1);
     return v * (v < 0 ? e * larger : larger);
   }
   template <typename V>
   static TFBN_HD V Slope(V v) {
-    const V e = ExpOfNegative(v < 0 ? v : -v);
+    const V e = ExpOfMinusAbs(v);
     const V larger = 1 / (e + 1), smaller = e * larger;
-    const V sigmoid = v < 0 ? smaller : larger;
-    const V rest = v < 0 ? larger : smaller;  // 1 - sigmoid
-    return sigmoid + (v * sigmoid) * rest;
+    // The two are sigmoid and 1 - sigmoid, in the order of the sign.
+    return (v < 0 ? smaller : larger) + v * (smaller * larger);
   }
 };
 
