@@ -1,19 +1,44 @@
-// What only this library has: loading, the block.
-//   client load PATH          LoadOpLibrary(PATH), and the ops before it
-//   client block
+// The C++ API as its users call it, all in one program, since TensorFlow's
+// headers take the time to compile:
+//   client load [PATH]        LoadOpLibrary(PATH), and the ops before it
+//   client block              the class of the block
+//   client run_block FOLDER OP ATTRIBUTES PIN...
+//                             a block on FOLDER/PIN.pb, to FOLDER/out/NAME.pb
+//   client every_class FILE   writes a graph with every class of the table
+//   client builtin|ours       the nodes of TensorFlow's classes, and of ours
 
-#include <cmath>
-#include <cstring>
+#include <sys/stat.h>
 
-#include "support.h"
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "tensorflow/cc/framework/scope.h"
+#include "tensorflow/cc/ops/array_ops.h"
 #include "tensorflow/cc/ops/const_op.h"
 #include "tensorflow/cc/ops/math_ops.h"
+#include "tensorflow/cc/ops/nn_ops.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor.pb.h"
+#include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/public/session.h"
 #include "tf_bn_ops/batch_norm_grad_block.h"
 #include "tf_bn_ops/ops.h"
 
 namespace tf = tensorflow;
 using tf::Output;
 using tf::Scope;
+using Outputs = std::vector<Output>;
+
+void Check(const absl::Status& status) {
+  if (status.ok()) return;
+  fprintf(stderr, "error: %s\n", status.ToString().c_str());
+  exit(1);
+}
 
 void Expect(bool condition, const char* what) {
   if (condition) return;
@@ -22,11 +47,35 @@ void Expect(bool condition, const char* what) {
 }
 #define EXPECT(condition) Expect(condition, #condition)
 
+tf::GraphDef GraphOf(const Scope& scope) {
+  tf::GraphDef graph;
+  Check(scope.ToGraphDef(&graph));
+  return graph;
+}
+
 tf::Tensor Filled(std::initializer_list<int64_t> shape, float value) {
   tf::Tensor tensor(tf::DT_FLOAT, tf::TensorShape(shape));
   tensor.flat<float>().setConstant(value);
   return tensor;
 }
+
+Output Given(const Scope& scope, const char* name, tf::DataType type) {
+  return tf::ops::Placeholder(scope.WithOpName(name), type);
+}
+
+// void EveryClass(const Scope&): an op of every class of the table, on what is
+// Given (conftest.py).
+#include "every_class.h"
+
+namespace builtin {
+namespace bn = tensorflow::ops;
+#include "same_source.h"
+}  // namespace builtin
+
+namespace ours {
+namespace bn = tf_bn_ops::ops;
+#include "same_source.h"
+}  // namespace ours
 
 int Load(const char* path) {
   const tf::Tensor data = Filled({1, 2, 2, 1}, 1), one = Filled({1}, 1);
@@ -44,7 +93,12 @@ int Load(const char* path) {
   scope = Scope::NewRootScope();
   const tf_bn_ops::ops::FusedBatchNormGrad op(scope, data, data, one, one, one);
   Check(scope.status());
-  EXPECT(RunGraph(scope, {op.offset_backprop})[0].flat<float>()(0) == 4);
+  const std::unique_ptr<tf::Session> session(
+      tf::NewSession(tf::SessionOptions()));
+  Check(session->Create(GraphOf(scope)));
+  std::vector<tf::Tensor> results;
+  Check(session->Run({}, {op.offset_backprop.name()}, {}, &results));
+  EXPECT(results[0].flat<float>()(0) == 4);
 
   // The attributes own their text.
   auto* format = new std::string("NCHW");
@@ -160,10 +214,50 @@ void Block() {
   Check(scope.status());
 }
 
+// Tensors travel as TensorProto, which Python's TensorFlow reads and writes.
+absl::Status RunBlock(const std::vector<std::string>& words) {
+  const std::string& folder = words[0];
+  tf_bn_ops::BatchNormGradBlock block(Scope::NewRootScope(), words[1],
+                                      words[2]);
+  TF_RETURN_IF_ERROR(block.status());
+  for (size_t i = 3; i < words.size(); ++i) {
+    tf::TensorProto proto;
+    tf::Tensor tensor;
+    TF_RETURN_IF_ERROR(tf::ReadBinaryProto(
+        tf::Env::Default(), folder + "/" + words[i] + ".pb", &proto));
+    EXPECT(tensor.FromProto(proto));
+    TF_RETURN_IF_ERROR(block.SetInput(words[i], tensor));
+  }
+  TF_RETURN_IF_ERROR(block.Run());
+  mkdir((folder + "/out").c_str(), 0755);
+  for (const std::string& name : block.output_names()) {
+    tf::TensorProto proto;
+    block.result(name).back().AsProtoTensorContent(&proto);
+    TF_RETURN_IF_ERROR(tf::WriteBinaryProto(
+        tf::Env::Default(), folder + "/out/" + name + ".pb", proto));
+  }
+  return absl::OkStatus();
+}
+
 int main(int argc, char** argv) {
-  const std::string command = argc > 1 ? argv[1] : "";
-  if (command == "load") return Load(argc > 2 ? argv[2] : "");
+  const std::string command = argv[1];
+  const std::vector<std::string> words(argv + 2, argv + argc);
+  if (command == "load") return Load(words.empty() ? "" : words[0].c_str());
+  if (command == "run_block") {
+    const absl::Status status = RunBlock(words);
+    if (status.ok()) return 0;
+    fprintf(stderr, "error: %s.\n", std::string(status.message()).c_str());
+    return 1;
+  }
   Check(tf_bn_ops::LoadOpLibrary());
+  if (command == "builtin") return builtin::Run();
+  if (command == "ours") return ours::Run();
+  if (command == "every_class") {
+    const Scope scope = Scope::NewRootScope();
+    EveryClass(scope);
+    Check(scope.status());
+    Check(tf::WriteBinaryProto(tf::Env::Default(), words[0], GraphOf(scope)));
+  }
   if (command == "block") {
     RefusingBlock();
     Block();

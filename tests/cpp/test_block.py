@@ -1,4 +1,4 @@
-"""The block: its class, its results and its error messages, through the test program block.cc."""
+"""The block: its class, its results and its error messages, through the test program client.cc."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ NAMES = [
 ]
 
 
-def test_the_class(run_program):
-    result = run_program("client", "block")
+def test_the_class(run_client):
+    result = run_client("block")
     assert result.returncode == 0, result.stderr
 
 
 @pytest.fixture
-def run_block(run_program, tmp_path):
+def run_block(run_client, tmp_path):
     """run_block(op, attributes, pins): the test program on arrays by name."""
 
     def run(op: str, attributes: str, pins: dict[str, np.ndarray]) -> subprocess.CompletedProcess:
         for name, array in pins.items():
             proto = tf.make_tensor_proto(array).SerializeToString()
             (tmp_path / f"{name}.pb").write_bytes(proto)
-        result = run_program("block", tmp_path, op, attributes, *pins, TF_CPP_MIN_LOG_LEVEL="2")
+        words = (tmp_path, op, attributes, *pins)
+        result = run_client("run_block", *words, TF_CPP_MIN_LOG_LEVEL="2")
         # Some versions of TensorFlow log there whatever the log level is.
         noise = r"^(WARNING: All log messages before absl|[IW]\d{4} ).*\n"
         result.stderr = re.sub(noise, "", result.stderr, flags=re.M)

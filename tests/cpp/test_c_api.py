@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from typing import Any
 
+import forked
 import ml_dtypes
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from tf_bn_ops import raw_ops
 from tf_bn_ops.spec import OPS, SMOOTH_ACTIVATIONS
 
 pytestmark = pytest.mark.long
+PROGRAM = pathlib.Path(__file__).with_name("tensorflow_c.py").read_text()
 
 # BatchNormBackwardReduce and BatchNormBackwardElemt have no gradient in Python either, and
 # FusedBatchNormGradGrad has none in C++.
@@ -58,17 +60,13 @@ def graph_of(name: str, calls: list[Any]) -> tuple[tf.Graph, dict[str, np.ndarra
 
 
 def differentiate(
-    program: pathlib.Path,
-    library: str | pathlib.Path,
-    folder: pathlib.Path,
-    name: str,
-    calls: list[Any],
+    library: str | pathlib.Path, folder: pathlib.Path, name: str, calls: list[Any]
 ) -> tuple[subprocess.CompletedProcess[str], tf.Graph, dict[str, np.ndarray]]:
-    """What the program tells of the graph of some calls, that graph and what is fed to it."""
+    """What tensorflow_c.py tells of the graph of some calls, that graph and what is fed to it."""
     graph, fed, outputs = graph_of(name, calls)
     (folder / "graph.pb").write_bytes(graph.as_graph_def().SerializeToString())
-    command = [program, library, folder / "graph.pb", outputs, len(fed), folder / "result.pb"]
-    told = subprocess.run([*map(str, command)], capture_output=True, text=True)
+    words = (tf.sysconfig.get_lib(), folder, outputs, len(fed), library)
+    told = forked.run(PROGRAM, "gradients", *words)
     return told, graph, fed
 
 
@@ -79,7 +77,7 @@ def run(graph: tf.Graph, fetches: list[Any], fed: dict[str, np.ndarray]) -> list
 
 @pytest.mark.parametrize("mode", ["training", "frozen"])
 @pytest.mark.parametrize("name", [*OPS_WITH_GRADIENTS, "BatchNormGatherStats"])
-def test_gradients_are_those_of_python(c_gradients, tmp_path, name, mode):
+def test_gradients_are_those_of_python(tmp_path, name, mode):
     """In every layout and type; of the first-order ops they are the second derivatives."""
     calls = [(lambda v: raw_ops.BatchNormGatherStats(**v), PARTS)]
     if name in OPS:
@@ -97,7 +95,7 @@ def test_gradients_are_those_of_python(c_gradients, tmp_path, name, mode):
             for each in drawn
         ]
     library = tf_bn_ops.library_path()
-    told, graph, fed = differentiate(c_gradients, library, tmp_path, name, calls)
+    told, graph, fed = differentiate(library, tmp_path, name, calls)
     assert told.returncode == 0, told.stderr
     with graph.as_default():
         ys = [o.outputs[0] for o in graph.get_operations() if re.fullmatch(r"y\d+", o.name)]
@@ -117,17 +115,17 @@ def test_gradients_are_those_of_python(c_gradients, tmp_path, name, mode):
         np.testing.assert_allclose(a, b, rtol=0, atol=170 * unit * max(np.abs(b).max(), 1))
 
 
-def test_a_copy_without_its_companions_runs_but_has_no_gradients(c_gradients, tmp_path):
+def test_a_copy_without_its_companions_runs_but_has_no_gradients(tmp_path):
     for library in (tf_bn_ops.library_path(), f"{tf_bn_ops.get_lib()}/libtf_bn_ops_core.so"):
         shutil.copy(library, tmp_path)
     library = tmp_path / pathlib.Path(tf_bn_ops.library_path()).name
     calls = [call_of(small(OPS["FusedBatchNorm"]))[:2]]
-    told, _, _ = differentiate(c_gradients, library, tmp_path, "FusedBatchNorm", calls)
+    told, _, _ = differentiate(library, tmp_path, "FusedBatchNorm", calls)
     assert "No gradient defined for op: TfBnOps>FusedBatchNorm" in told.stderr
 
 
-def test_a_third_derivative_is_refused(c_gradients, tmp_path):
+def test_a_third_derivative_is_refused(tmp_path):
     calls = [call_of(small(OPS["FusedBatchNormGradGrad"]))[:2]]
     library = tf_bn_ops.library_path()
-    told, _, _ = differentiate(c_gradients, library, tmp_path, "FusedBatchNormGradGrad", calls)
+    told, _, _ = differentiate(library, tmp_path, "FusedBatchNormGradGrad", calls)
     assert "No gradient defined for op: TfBnOps>FusedBatchNormGradGrad" in told.stderr

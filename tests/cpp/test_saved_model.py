@@ -1,10 +1,11 @@
-"""SavedModels in a C++ server, which has no Python: with this library and without it."""
+"""SavedModels in a server that has TensorFlow's C API alone: with this library and without it."""
 
 from __future__ import annotations
 
 import os
 import pathlib
 import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from tensorflow.core.protobuf import saved_model_pb2
 import tf_bn_ops
 from tf_bn_ops import rewrite
 
+pytestmark = pytest.mark.long
+PROGRAM = pathlib.Path(__file__).with_name("tensorflow_c.py")
 SHAPE = (2, 4, 4, 3)
 X = np.random.default_rng(0).normal(1, 2, SHAPE).astype(np.float32)
 
@@ -64,18 +67,16 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[pathlib.P
 
 
 def serve(
-    server: pathlib.Path, path: pathlib.Path, *library: str, **environment: str
+    path: pathlib.Path, *library: str, **environment: str
 ) -> subprocess.CompletedProcess[bytes]:
     message = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
     signature = message.meta_graphs[0].signature_def["serving_default"]
     names = signature.inputs["x"].name, signature.outputs["result"].name
+    lib = tf.sysconfig.get_lib()
+    command = [sys.executable, PROGRAM, "serve", lib, path, *names, ",".join(map(str, SHAPE))]
+    variables = {**os.environ, "LD_LIBRARY_PATH": lib, **environment}
     return subprocess.run(
-        [str(server), str(path), *names, ",".join(map(str, SHAPE)), *library],
-        input=X.tobytes(),
-        capture_output=True,
-        env={**os.environ, **environment},
-        timeout=300,
-        check=False,
+        [*command, *library], input=X.tobytes(), capture_output=True, env=variables, timeout=300
     )
 
 
@@ -86,16 +87,16 @@ def check(answer: subprocess.CompletedProcess[bytes], want: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("name", ["infer", "builtin"])
-def test_inference_and_rewritten_models_need_no_library(server, saved, name):
+def test_inference_and_rewritten_models_need_no_library(saved, name):
     path, want = saved[name]
-    check(serve(server, path), want)
+    check(serve(path), want)
 
 
-def test_training_signatures_need_the_library(server, saved):
+def test_training_signatures_need_the_library(saved):
     path, want = saved["differentiate"]
-    refused = serve(server, path)
+    refused = serve(path)
     assert refused.returncode == 1
     assert b"Op type not registered 'TfBnOps>FusedBatchNorm" in refused.stderr
     library = tf_bn_ops.library_path()
-    check(serve(server, path, library), want)
-    check(serve(server, path, LD_PRELOAD=library), want)
+    check(serve(path, library), want)
+    check(serve(path, LD_PRELOAD=library), want)
