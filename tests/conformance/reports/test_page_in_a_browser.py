@@ -49,7 +49,8 @@ def _record(failed):
         "replay": "python -m tf_bn_ops conformance --repro", "date": "2026-01-01T00:00:00Z",
         "seconds": 1.0, "settings": settings, "shard": None, "total": 2,
         "versions": {"tensorflow": "2.21.0"}, "machines": [], "candidate": candidate,
-        "implementations": ["candidate", "onednn", "eigen"], "divergences": [], "cases": cases,
+        "implementations": ["candidate", "onednn", "eigen"], "divergences": [], "coverage": [],
+        "cases": cases,
     }  # fmt: skip
 
 
