@@ -16,7 +16,7 @@ import subprocess
 import sys
 
 import pytest
-from build_helpers import bare_venv, copy_tree, environment, site_packages
+from build_helpers import bare_venv, copy_tree, environment, installed, run, site_packages
 
 import tf_bn_ops
 
@@ -59,43 +59,27 @@ class User:
 
 
 @pytest.fixture(scope="module")
-def outer() -> str:
-    return "\n".join(p for p in sys.path if p.endswith(("site-packages", "dist-packages"))) + "\n"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> pathlib.Path:
-    folder = tmp_path_factory.mktemp("first_hour")
-    (folder / "here").mkdir()
-    return folder
-
-
-@pytest.fixture(scope="module")
-def user(outer, folder) -> User:
+def user(tmp_path_factory) -> User:
     """With the wheel of a release, whose libraries are those of this build."""
+    folder = tmp_path_factory.mktemp("first_hour")
     tree = copy_tree(ROOT, folder / "tree", objects=False)
     stage = folder / "stage"
     shutil.copytree(tf_bn_ops.get_lib(), stage / "lib", ignore=shutil.ignore_patterns(".*"))
     shutil.copytree(tf_bn_ops.get_include(), stage / "include")
     code = "import sys; sys.path.insert(0, 'tools'); import backend; backend.build_wheel('dist')"
-    subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tree, env=environment(TF_BN_OPS_PREBUILT=str(stage)), check=True, capture_output=True,
-    )  # fmt: skip
+    built = run([sys.executable, "-c", code], tree, TF_BN_OPS_PREBUILT=str(stage))
+    assert built.returncode == 0, built.stderr
     (wheel,) = (tree / "dist").glob("*.whl")
-    python = bare_venv(folder / "venv")
-    (site_packages(python) / "outer.pth").write_text(outer)
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
-    subprocess.run([*pip, "--no-index", "--no-deps", str(wheel)], check=True)
-    return User(python, folder / "here")
+    (folder / "here").mkdir()
+    return User(installed(wheel, folder), folder / "here")
 
 
 @pytest.fixture(scope="module")
-def elsewhere(outer, folder) -> User:
+def elsewhere(user) -> User:
     """The same environment and folder without the wheel."""
-    python = bare_venv(folder / "elsewhere")
-    (site_packages(python) / "outer.pth").write_text(outer)
-    return User(python, folder / "here")
+    python = bare_venv(user.folder.parent / "elsewhere")
+    shutil.copy(site_packages(user.python) / "outer.pth", site_packages(python))
+    return User(python, user.folder)
 
 
 # Errors of y at a mean of 1e5, of TensorFlow's op and of Keras' layer; their own are above 0.1.
@@ -175,20 +159,13 @@ def exported(user) -> str:
     return "import numpy as np, sys\nx, y = np.load('x.npy'), np.load('y.npy')\n"
 
 
-def test_keras_files_load_without_the_library(elsewhere, exported):
+def test_keras_files_load_without_the_library_and_become_tflite(elsewhere, exported):
     elsewhere.runs(
         exported + "import keras, tensorflow as tf\n"
         "served = tf.saved_model.load('served')\n"
         "np.testing.assert_allclose(served.serve(x), y, rtol=1e-4, atol=1e-5)\n"
         "loaded = keras.models.load_model('model.keras').predict(x, verbose=0)\n"
         "np.testing.assert_allclose(loaded, y, rtol=1e-4, atol=1e-5)\n"
-        "assert 'tf_bn_ops' not in sys.modules\n"
-    )
-
-
-def test_an_exported_model_becomes_tflite(elsewhere, exported):
-    elsewhere.runs(
-        exported + "import tensorflow as tf\n"
         "content = tf.lite.TFLiteConverter.from_saved_model('served').convert()\n"
         "lite = tf.lite.Interpreter(model_content=content)\n"
         "(given,), (result,) = lite.get_input_details(), lite.get_output_details()\n"
@@ -197,6 +174,7 @@ def test_an_exported_model_becomes_tflite(elsewhere, exported):
         "lite.set_tensor(given['index'], x)\n"
         "lite.invoke()\n"
         "np.testing.assert_allclose(lite.get_tensor(result['index']), y, rtol=1e-4, atol=1e-5)\n"
+        "assert 'tf_bn_ops' not in sys.modules\n"
     )
 
 
