@@ -6,66 +6,48 @@ What is fused and refused is specified in test_fuse.py; the rules are the same c
 from __future__ import annotations
 
 import functools
-import os
-import shutil
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import forked
-import numpy as np
 import pytest
 import tensorflow as tf
-from test_fuse import SHAPES, VECTORS, SmallResNet, assert_close, data, norm
+from build_helpers import build_op_library
+from test_fuse import SHAPES, VECTORS, assert_close, data, norm
+from test_saved_models import SmallResNet
 
+import tf_bn_ops
 from tf_bn_ops import _graph_fusion
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 SHAPE = SHAPES["NHWC"]
 
 
-@pytest.fixture
-def fuses() -> Iterator[Callable[[Callable[[], Any]], tuple[Any, int]]]:
-    """Runs something with the optimizer on; its result, and how many places were fused."""
-
-    def run(call: Callable[[], Any]) -> tuple[Any, int]:
-        _graph_fusion.set_enabled(True)
-        before = _graph_fusion.fused_so_far()
-        result = call()
-        return result, _graph_fusion.fused_so_far() - before
-
-    yield run
-    _graph_fusion.set_enabled(False)
+def counted(call: Callable[[], Any], is_on: bool = True) -> tuple[Any, int]:
+    """A result with the optimizer on or off, and how many places were fused."""
+    _graph_fusion.set_enabled(is_on)
+    before = _graph_fusion.fused_so_far()
+    try:
+        return call(), _graph_fusion.fused_so_far() - before
+    finally:
+        _graph_fusion.set_enabled(False)
 
 
 def train(batch: int | None) -> list[float]:
     """Losses of some steps of a new model; the tape is inside of the function, as in Keras' fit."""
     model = SmallResNet()
     step = tf.function(
-        functools.partial(SmallResNet.train.python_function, model),
+        functools.partial(SmallResNet.serve.python_function, model),
         input_signature=[tf.TensorSpec((batch, *SHAPE[1:]))],
     )
-    return [float(step(data(SHAPE))["loss"]) for _ in range(3)]
+    losses = [float(step(data(SHAPE))["loss"]) for _ in range(3)]
+    assert len({*losses}) == len(losses), "nothing was trained"
+    return losses
 
 
-@pytest.mark.parametrize("batch", [4, None], ids=["static", "dynamic"])
-def test_a_step_of_training_is_fused_whole(fuses, batch):
-    want = train(batch)
-    got, count = fuses(lambda: train(batch))
-    assert count == 8  # four layers, both ways
-    np.testing.assert_allclose(got, want, rtol=1e-5)
-    assert len(set(want)) == len(want), "nothing was trained"
-
-
-def test_it_can_be_switched_off(fuses):
-    assert fuses(lambda: train(4))[1] == 8
-    before = _graph_fusion.fused_so_far()
-    _graph_fusion.set_enabled(False)
-    train(4)
-    assert _graph_fusion.fused_so_far() == before
+def train_without_plug_ins() -> list[float]:
     tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": False})
     try:
-        assert fuses(lambda: train(4))[1] == 0
+        return train(4)
     finally:
         tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": True})
 
@@ -106,10 +88,13 @@ def with_branches_loops_and_functions_that_are_not_inlined():
     return step(data(SHAPE))
 
 
-def in_a_session(build, *fed):
+def in_a_session(build, *fed, optimizers=()):
     """What the second run of a graph that `build` makes of x fetches, but for placeholders."""
     x_fed = data(SHAPE).numpy()
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    config = tf.compat.v1.ConfigProto()
+    for name in optimizers:
+        config.graph_options.rewrite_options.custom_optimizers.add().name = name
+    with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
         x = tf.compat.v1.placeholder(tf.float32, SHAPE)
         fetches, others = build(x)
         values = {x: x_fed, **dict(zip(others, fed, strict=True))}
@@ -138,8 +123,17 @@ def masked_by_what_is_fed(x):
     return [tf.gradients(y, x, tf.cos(3 * y))[0]], [y]
 
 
+def that_returns_an_intermediate(x):
+    y = norm(x)
+    return y, tf.nn.relu(y)
+
+
 # What is run, and how many places are fused in it.
 PROGRAMS: dict[str, tuple[Callable[[], Any], int]] = {
+    # Of four layers, both ways.
+    "training": (lambda: train(4), 8),
+    "training, dynamic batch": (lambda: train(None), 8),
+    "training without plug-ins": (train_without_plug_ins, 0),
     "a tape outside": (lambda: with_a_tape_outside(forward), 2),
     "a tape outside, relu6": (lambda: with_a_tape_outside(relu6_alone), 2),
     "branches, loops": (with_branches_loops_and_functions_that_are_not_inlined, 6),
@@ -152,70 +146,38 @@ PROGRAMS: dict[str, tuple[Callable[[], Any], int]] = {
         for output in (1, 2, 5)
     },
     "y is fed": (lambda: in_a_session(masked_by_what_is_fed, data(SHAPE, seed=1).numpy()), 2),
+    "y is returned": (lambda: tf.function(that_returns_an_intermediate)(data(SHAPE)), 0),
     "XLA": (lambda: [tf.function(forward, jit_compile=True)(data(SHAPE))], 0),
 }
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_results_are_those_without_the_optimizer(fuses, name):
+def test_results_are_those_without_the_optimizer(name):
     program, places = PROGRAMS[name]
-    got, count = fuses(program)
-    assert count == places
-    _graph_fusion.set_enabled(False)
-    assert_close(got, program())
-
-
-def test_what_is_fetched_is_computed(fuses):
-    @tf.function
-    def both(x):
-        y = norm(x)
-        return y, tf.nn.relu(y)
-
-    (y, activated), count = fuses(lambda: both(data(SHAPE)))
-    assert count == 0
-    np.testing.assert_array_equal(activated, tf.nn.relu(y))
-    assert float(tf.reduce_min(y)) < 0
+    got, count = counted(program)
+    want, none = counted(program, is_on=False)
+    assert (count, none) == (places, 0)
+    assert_close(got, want, tolerance=1e-5 if "training" in name else 1e-4)
 
 
 def test_a_name_for_the_rewriter_config():
     """Loading the library registers one, which a session may list; nothing else changes."""
-    _graph_fusion.library()
-    fed = data(SHAPE).numpy()
-
-    def run(names: list[str]) -> tuple[Any, int]:
-        config = tf.compat.v1.ConfigProto()
-        for name in names:
-            config.graph_options.rewrite_options.custom_optimizers.add().name = name
-        before = _graph_fusion.fused_so_far()
-        with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
-            x = tf.compat.v1.placeholder(tf.float32, SHAPE)
-            result = session.run([forward(x)], {x: fed})
-        return result, _graph_fusion.fused_so_far() - before
-
-    got, count = run(["TfBnOpsFusion"])
-    want, none = run([])
-    assert count >= 1 and none == 0
-    assert_close(got, want)
+    named = functools.partial(in_a_session, with_gradient, optimizers=["TfBnOpsFusion"])
+    got, count = counted(named, is_on=False)
+    assert count >= 1
+    assert_close(got, in_a_session(with_gradient))
 
 
-PROGRAM = """
-import sys
-sys.path[:0] = sys.argv[1:]
-import tf_bn_ops
-from test_fuse_graphs import train
-from tf_bn_ops import _graph_fusion
-
-plain = train(None)
-assert tf_bn_ops.enable(kernels=False, keras=False) == tf_bn_ops.Enabled(fuse=True)
-fused = train(None)
-assert _graph_fusion.fused_so_far() == 8, _graph_fusion.fused_so_far()
-assert max(abs(a - b) for a, b in zip(plain, fused)) < 1e-5
-"""
+def train_enabled() -> None:
+    want = train(None)
+    assert tf_bn_ops.enable(kernels=False, keras=False) == tf_bn_ops.Enabled(fuse=True)
+    assert_close(train(None), want, tolerance=1e-5)
+    assert _graph_fusion.fused_so_far() == 8
 
 
 def test_behind_onednns_remapper():
     """With oneDNN, TensorFlow's remapper has fused some forward ops before."""
-    forked.output(PROGRAM, HERE, os.path.dirname(HERE), TF_ENABLE_ONEDNN_OPTS="1")
+    forked.call(train_enabled, TF_ENABLE_ONEDNN_OPTS="1")
 
 
 OTHER_PLUG_IN = """
@@ -245,22 +207,17 @@ const bool registered = [] {
 }();
 """
 
-REFUSED = """
-import sys
-import tensorflow as tf
-import tf_bn_ops
 
-tf.load_library(sys.argv[1])
-print(*tf_bn_ops.enable(kernels=False, keras=False).refusals)
-"""
+def enable_behind(other: str) -> tuple[str, ...]:
+    tf.load_library(other)
+    return tf_bn_ops.enable(kernels=False, keras=False).refusals
 
 
 @pytest.mark.long
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_another_plug_in_for_cpus_is_one_sentence(tmp_path):
     """TensorFlow would end the process."""
     source, library = tmp_path / "plug_in.cc", tmp_path / "plug_in.so"
     source.write_text(OTHER_PLUG_IN)
-    flags = [*tf.sysconfig.get_compile_flags(), *tf.sysconfig.get_link_flags()]
-    subprocess.run(["g++", "-shared", "-fPIC", "-w", source, "-o", library, *flags], check=True)
-    assert "another plug-in" in forked.output(REFUSED, library)
+    build_op_library(source, library)
+    (sentence,) = forked.call(enable_behind, str(library))
+    assert "another plug-in" in sentence

@@ -50,8 +50,10 @@ LAYERS = {
     "neither": (4, -1, "float32", {"scale": False, "center": False}),
     "float64": (4, -1, "float64", {}),
     "axis 2": (4, 2, "float32", {}),
+    "frozen": (4, -1, "float32", {"trainable": False}),
+    **{f"momentum {m}": (4, -1, "float32", {"momentum": m}) for m in (0, 1)},
 }
-ON_KERAS_PATH = ("float64", "axis 2")
+ON_KERAS_PATH = ("float64", "axis 2", "frozen")
 FUSIONS = [(None, False), (None, True), ("relu", True), ("relu6", False)]
 
 
@@ -86,7 +88,8 @@ def made(name, kind=BatchNormalization, **more):
     """A layer of LAYERS, and an input of it."""
     rank, axis, dtype, arguments = LAYERS[name]
     x = make_input(rank, axis, dtype.removeprefix("mixed_"))
-    return kind(axis=axis, dtype=dtype, momentum=0.7, epsilon=0.01, **arguments, **more), x
+    arguments = {"momentum": 0.7, "epsilon": 0.01, **arguments, **more}
+    return kind(axis=axis, dtype=dtype, **arguments), x
 
 
 def with_weights(layer, x):
@@ -101,7 +104,7 @@ def with_weights(layer, x):
 @pytest.mark.parametrize(("activation", "with_side_input"), FUSIONS)
 @pytest.mark.parametrize("name", LAYERS)
 def test_results_are_those_of_the_chain_of_keras(name, activation, with_side_input, training):
-    """One layer for batch norm, addition and activation."""
+    """One layer, one op but for inference in float32, for batch norm, addition and activation."""
     theirs, x = made(name, keras.layers.BatchNormalization)
     ours, _ = made(name, activation=activation)
     side = tf.sin(3 * x) if with_side_input else None
@@ -115,6 +118,7 @@ def test_results_are_those_of_the_chain_of_keras(name, activation, with_side_inp
     call = lambda x, side: ours(x, side_input=side, training=training)  # noqa: E731
     assert_same_results(results_of(with_weights(ours, x), call, x, side), want, LAYERS[name][2])
     assert activation is None or np.min(want[0]) == 0
+    assert is_fused(ours, x, training=training) == on_the_op(name, training)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -135,23 +139,6 @@ def test_keras_layer_switched_on_is_this_one(name, training):
         finally:
             disable()
     assert_same_results(results[1], results[0], LAYERS[name][2])
-
-
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("name", LAYERS)
-def test_a_call_is_one_op_but_for_inference_in_float32(name, training):
-    layer, x = made(name)
-    assert is_fused(layer, x, training=training) == on_the_op(name, training)
-
-
-def test_frozen_layers_infer_and_change_nothing():
-    x = make_input(4, -1)
-    parent, ours = make_pair(x)
-    parent.trainable = ours.trainable = False
-    before = ours.get_weights()
-    np.testing.assert_allclose(ours(x, training=True), parent(x, training=True), atol=1e-5)
-    for a, b in zip(before, ours.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 def test_a_mask_takes_the_parents_path():
@@ -179,48 +166,6 @@ def test_a_step_is_one_op_and_two_assignments():
         assert set(ops) - rest <= {"Placeholder", "Identity", "NoOp"}
 
 
-def formula(x, gamma, beta, epsilon=1e-3):
-    """Training, channels last, in float64: y, mean, biased variance."""
-    x, gamma, beta = (tf.cast(tensor, tf.float64) for tensor in (x, gamma, beta))
-    others = list(range(len(x.shape) - 1))
-    mean = tf.reduce_mean(x, others)
-    centered = x - mean
-    variance = tf.reduce_mean(tf.square(centered), others)
-    return centered / tf.sqrt(variance + epsilon) * gamma + beta, mean, variance
-
-
-@pytest.mark.parametrize("mean", [0, 1e2, 1e4, 1e6])
-def test_a_large_mean_costs_no_digits(mean):
-    """u = 2^-24. y: 8 u (|x - mean| rstd |gamma| + |beta|), and its rounding. Moving statistics:
-    2 u |mean| and 4 u variance + 2^-48 mean(x^2), and the rounding of the average."""
-    u = 2.0**-24
-    rng = np.random.default_rng(0)
-    x = tf.constant(rng.normal(mean, 1, (8, 7, 6, 5)), tf.float32)
-    _, layer = make_pair(x, momentum=0.75)
-    old_mean, old_variance = layer.moving_mean.numpy(), layer.moving_variance.numpy()
-    gamma, beta = layer.gamma.numpy(), layer.beta.numpy()
-    want, of_mean, of_variance = (t.numpy() for t in formula(x, gamma, beta))
-    y = layer(x, training=True).numpy()
-    assert np.all(np.abs(y - want) <= 9 * u * (np.abs(want - beta) + np.abs(beta)))
-    new = old_mean * 0.75 + of_mean * 0.25
-    assert np.all(np.abs(layer.moving_mean.numpy() - new) <= 3 * u * np.abs(new) + u)
-    new = old_variance * 0.75 + of_variance * 0.25
-    bound = 6 * u * new + 2.0**-48 * np.mean(np.float64(x) ** 2)
-    assert np.all(np.abs(layer.moving_variance.numpy() - new) <= bound)
-
-
-@pytest.mark.parametrize("momentum", [0, 0.5, 0.9, 0.99, 1])
-def test_moving_statistics_follow_keras(momentum):
-    x = make_input(4, -1)
-    parent, ours = make_pair(x, momentum=momentum)
-    for step in range(20):
-        for layer in (parent, ours):
-            layer(x * (1 + step) + step, training=True)
-    # Some roundings in each step, which later steps let decay.
-    np.testing.assert_allclose(ours.moving_mean, parent.moving_mean, rtol=3e-6)
-    np.testing.assert_allclose(ours.moving_variance, parent.moving_variance, rtol=3e-6)
-
-
 def test_momentum_as_a_tensor_takes_the_parents_path():
     x = make_input(4, -1)
     parent, ours = make_pair(x)
@@ -241,17 +186,6 @@ def test_batches_without_elements_or_with_one(shape):
         np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
-def test_constants_in_place_of_weights_are_made_once():
-    from tf_bn_ops.keras import _fused_call
-
-    layer, x = BatchNormalization(scale=False, center=False), make_input(4, -1)
-    layer(x, training=True)
-    made = _fused_call._eager_constant.cache_info().misses
-    for _ in range(3):
-        layer(x, training=True)
-    assert _fused_call._eager_constant.cache_info().misses == made
-
-
 def test_inputs_narrower_than_the_compute_type():
     """Without autocast the layer is given half and returns float32."""
     x = make_input(4, -1, "float16")
@@ -266,11 +200,7 @@ def test_inputs_narrower_than_the_compute_type():
 def test_compiled_by_xla(training):
     x = make_input(4, -1)
     parent, ours = make_pair(x)
-    compiled = tf.function(lambda x: ours(x, training=training), jit_compile=True)
-    try:
-        y = compiled(x)
-    except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
-        pytest.skip(f"TensorFlow without XLA: {error}")
+    y = tf.function(lambda x: ours(x, training=training), jit_compile=True)(x)
     np.testing.assert_allclose(y, parent(x, training=training), atol=2e-5)
     for got, want in zip(ours.non_trainable_weights, parent.non_trainable_weights, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-6)
@@ -342,7 +272,3 @@ def test_sizes_known_at_run_time_only():
     np.testing.assert_allclose(np.mean(call(x), (0, 1, 2)), np.zeros(3), atol=1e-5)
     ops = [op.type for op in call.get_concrete_function().graph.get_operations()]
     assert "TfBnOps>FusedBatchNormEx" in ops
-
-
-def test_the_module_is_reached_by_attribute():
-    assert tf_bn_ops.keras.BatchNormalization is BatchNormalization

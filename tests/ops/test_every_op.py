@@ -7,9 +7,9 @@ one op is in test_single_ops.py, and in the files of whole programs.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import inspect
 import itertools
-import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -234,20 +234,9 @@ def test_session_import_and_name(op):
     assert bits(got) == bits(want)
 
 
-DIGEST = """
-import hashlib, sys
-import tensorflow as tf
-tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
-sys.path[:0] = sys.argv[2:]
-import test_every_op
-print(test_every_op.digest())
-"""
-
-
-def digest() -> list[str]:
+def digests(threads: int) -> list[str]:
     """Of the results of large calls of every op, some of each schedule."""
-    import hashlib
-
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
     found = []
     for op in OPS.values():
         for case in generate.generate(3 * len(combinations(op)), 7, combinations(op)):
@@ -260,11 +249,9 @@ def digest() -> list[str]:
 
 @pytest.mark.long
 def test_results_are_bitwise_identical_for_any_number_of_intra_op_threads():
-    here = os.path.dirname(__file__)
-    runs = [forked.run(DIGEST, n, here, os.path.dirname(here)) for n in (1, 2, 7)]
-    assert all(run.returncode == 0 for run in runs), runs[0].stderr
-    assert len({run.stdout for run in runs}) == 1
-    assert all(f"'{name}," in runs[0].stdout for name in OPS)
+    alone, *others = (forked.call(digests, threads) for threads in (1, 2, 7))
+    assert others == [alone, alone]
+    assert {text.partition(",")[0] for text in alone} == {*OPS}
 
 
 # ---- Malformed calls, and static shapes ----------------------------------------------------------

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import forked
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -69,47 +70,28 @@ def constants(case: str) -> list[tf.Tensor]:
     return [tf.constant(array) for array in drawn(case)]
 
 
-# ---- Layers; behind an activation everything passes ----------------------------------------------
+# ---- From a forward op to its gradient; behind an activation everything passes -------------------
 
-NONE = np.zeros(0, np.float32)
+VECTORS = {"offset": tf.fill([C], 50.0), **dict.fromkeys(("mean", "variance"), tf.zeros([0]))}
 
 
 def v3(epsilon: float, ops: Any = raw_ops) -> Layer:
-    def layer(x: Any, scale: Any) -> Any:
-        return ops.FusedBatchNormV3(
-            x=x, scale=scale, offset=tf.fill([C], 50.0), mean=NONE, variance=NONE, epsilon=epsilon
-        )[0]
-
-    return layer
+    return lambda x, scale: ops.FusedBatchNormV3(x=x, scale=scale, epsilon=epsilon, **VECTORS)[0]
 
 
-def ex(epsilon: float, activation: str, sides: int) -> Layer:
-    def layer(x: Any, scale: Any) -> Any:
-        return raw_ops.FusedBatchNormEx(
-            x=x, scale=scale, offset=tf.fill([C], 50.0), mean=NONE, variance=NONE,
-            side_input=[tf.zeros_like(x)] * sides, activation_mode=activation, epsilon=epsilon,
-        ).y  # fmt: skip
-
-    return layer
-
-
-def function(epsilon: float, activation: Any = None) -> Layer:
-    def layer(x: Any, scale: Any) -> Any:
-        offset = tf.fill([C], 50.0)
-        call = functools.partial(tf_bn_ops.fused_batch_norm, activation=activation)
-        return call(x, scale, offset, epsilon=epsilon).y
-
-    return layer
+def ex(activation: str, sides: int, epsilon: float) -> Layer:
+    return lambda x, scale: raw_ops.FusedBatchNormEx(
+        x=x, scale=scale, epsilon=epsilon, **VECTORS,
+        side_input=[tf.zeros_like(x)] * sides, activation_mode=activation,
+    ).y  # fmt: skip
 
 
 LAYERS: dict[str, Callable[[float], Layer]] = {
     "V3": v3,
-    "Ex": lambda epsilon: ex(epsilon, "Identity", 0),
-    "Ex, ReLU": lambda epsilon: ex(epsilon, "Relu", 0),
-    "Ex, side input": lambda epsilon: ex(epsilon, "Identity", 1),
-    "Ex, side input, ReLU": lambda epsilon: ex(epsilon, "Relu", 1),
-    "fused_batch_norm": function,
-    "fused_batch_norm, ReLU": lambda epsilon: function(epsilon, "relu"),
+    "Ex": functools.partial(ex, "Identity", 0),
+    "Ex, ReLU": functools.partial(ex, "Relu", 0),
+    "Ex, side input": functools.partial(ex, "Identity", 1),
+    "Ex, side input, ReLU": functools.partial(ex, "Relu", 1),
 }
 
 
@@ -129,60 +111,75 @@ def test_xla(case, layer, compile_to, monkeypatch):
     assert_right(case, compiled(*constants(case)))
 
 
-@pytest.mark.parametrize("case", ["large mean", "both"])
-def test_keras_layer(case):
-    layer = tf_bn_ops.keras.BatchNormalization(epsilon=CASES[case][2])
+def of_keras(epsilon: float, x: Any, y_backprop: Any) -> list[Any]:
+    layer = tf_bn_ops.keras.BatchNormalization(epsilon=epsilon)
     layer.build(SHAPE)
-    x, y_backprop = constants(case)
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = layer(x, training=True)
-    assert_right(case, tape.gradient(y, [x, layer.gamma.value], y_backprop))
+    return tape.gradient(y, [x, layer.gamma.value], y_backprop)
 
 
-@pytest.mark.parametrize("behind", ["norm", "sum", "norm that others read"])
-@pytest.mark.parametrize("case", ["large mean", "both"])
-def test_fused_graph(case, behind):
+def of_vectorized_map(epsilon: float, x: Any, y_backprop: Any) -> list[Any]:
+    stacked = tf.stack([x, x / 2]), tf.stack([y_backprop, y_backprop])
+    step = functools.partial(gradients, v3(epsilon))
+    return [each[0] for each in tf.vectorized_map(lambda pair: step(*pair), stacked)]
+
+
+def of_fused_graph(behind: str, epsilon: float, x: Any, y_backprop: Any) -> list[Any]:
     """The mask is from x, from y, or from y with a forward op that stays as it is."""
-    epsilon = CASES[case][2]
 
     @tf.function
     def step(x: Any, y_backprop: Any) -> Any:
-        other = tf.zeros_like(y_backprop)
+        read = tf.zeros_like(y_backprop)
 
         def layer(x: Any, scale: Any) -> Any:
-            nonlocal other
+            nonlocal read
             y = v3(epsilon)(x, scale)
-            other = y if behind == "norm that others read" else other
+            read = y if behind == "norm that others read" else read
             return tf.nn.relu(y + tf.zeros_like(x) if behind == "sum" else y)
 
-        return [*gradients(layer, x, y_backprop), other]
+        return [*gradients(layer, x, y_backprop), read]
 
-    x, y_backprop = constants(case)
     fused = rewrite.fuse(step.get_concrete_function(x, y_backprop))
     ops = {node.op for node in fused.graph.as_graph_def().node}
     assert "TfBnOps>FusedBatchNormGradEx" in ops
     assert ("TfBnOps>FusedBatchNormEx" in ops) == (behind != "norm that others read")
-    assert_right(case, fused(x, y_backprop)[:2])
+    return fused(x, y_backprop)[:2]
 
 
+PATHS = {
+    "Keras layer": of_keras,
+    "vectorized_map": of_vectorized_map,
+    **{
+        f"fused graph, {behind}": functools.partial(of_fused_graph, behind)
+        for behind in ("norm", "sum", "norm that others read")
+    },
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("case", ["large mean", "both"])
-def test_vectorized_map(case):
-    x, y_backprop = constants(case)
+def test_paths(case, path):
+    assert_right(case, PATHS[path](CASES[case][2], *constants(case)))
 
-    def step(pair: Any) -> Any:
-        return gradients(v3(CASES[case][2]), *pair)
 
-    stacked = tf.stack([x, x / 2]), tf.stack([y_backprop, y_backprop])
-    assert_right(case, [each[0] for each in tf.vectorized_map(step, stacked)])
+def gradients_on_replaced_kernels() -> None:
+    """By TensorFlow's registered gradient."""
+    tf_bn_ops.enable(keras=False, fuse=False)
+    for case in ("large mean", "both"):
+        layer = v3(CASES[case][2], tf.raw_ops)
+        assert_right(case, gradients(layer, *constants(case)))
+
+
+def test_replaced_kernels():
+    forked.call(gradients_on_replaced_kernels)
 
 
 def test_a_mean_that_is_given_is_taken_where_it_is_another():
     """Such as an average over replicas, with the reserve_space_3 of one of them."""
     x, y_backprop = constants("large mean")
-    forward = raw_ops.FusedBatchNormV3(
-        x=x, scale=tf.ones(C), offset=tf.zeros(C), mean=NONE, variance=NONE
-    )
+    forward = raw_ops.FusedBatchNormV3(x=x, scale=tf.ones(C), **VECTORS)
     kept = forward.reserve_space_3
     assert kept.shape == (5, C)
     for mean, third in (
@@ -190,16 +187,11 @@ def test_a_mean_that_is_given_is_taken_where_it_is_another():
         (forward.reserve_space_1 + 1, kept),
         (forward.reserve_space_1 + 1, tf.zeros([0])),
     ):
-        got = raw_ops.FusedBatchNormGradV3(
-            y_backprop=y_backprop, x=x, scale=tf.ones(C), reserve_space_1=mean,
-            reserve_space_2=forward.reserve_space_2, reserve_space_3=third,
-        )  # fmt: skip
-        want = raw_ops.FusedBatchNormGradV2(
-            y_backprop=y_backprop, x=x, scale=tf.ones(C), reserve_space_1=mean,
-            reserve_space_2=forward.reserve_space_2,
-        )  # fmt: skip
-        for a, b in zip(got[:3], want[:3], strict=True):
-            assert a.numpy().tobytes() == b.numpy().tobytes()
+        given = {"y_backprop": y_backprop, "x": x, "scale": tf.ones(C), "reserve_space_1": mean}
+        given["reserve_space_2"] = forward.reserve_space_2
+        got = raw_ops.FusedBatchNormGradV3(**given, reserve_space_3=third)
+        want = raw_ops.FusedBatchNormGradV2(**given)
+        assert [a.numpy().tobytes() for a in got[:3]] == [b.numpy().tobytes() for b in want[:3]]
 
 
 @pytest.mark.parametrize("case", ["large mean", "price"])

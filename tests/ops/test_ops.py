@@ -1,11 +1,15 @@
-"""Loading the ops, and tensors of more than 2^31 elements."""
+"""Loading the ops, lack of memory, and tensors of more than 2^31 elements."""
 
 from __future__ import annotations
+
+import pathlib
+from typing import Any
 
 import forked
 import numpy as np
 import pytest
 import tensorflow as tf
+from op_calls import bits
 
 import tf_bn_ops
 from tf_bn_ops import _ops
@@ -32,21 +36,59 @@ _loader.load()
     assert forked.output(program) == f"4.0\n{names}\n"
 
 
-def test_an_unknown_forced_implementation_is_one_sentence():
-    program = """
-import numpy as np, tensorflow as tf, tf_bn_ops
-one = np.ones(1, np.float32)
-data = np.ones((1, 1, 1, 1), np.float32)
-try:
-    tf_bn_ops.fused_batch_norm_grad(data, data, one, one, one)
-except tf.errors.FailedPreconditionError as error:
-    print(error.message.split("}} ")[-1])
-"""
-    message = forked.output(program, TF_BN_OPS_CPU_ISA="mmx")
-    assert message.startswith(
-        "The environment variable TF_BN_OPS_CPU_ISA is invalid: there is no CPU "
-        'implementation "mmx"; this build has '
-    )
+# ---- Lack of memory ------------------------------------------------------------------------------
+
+STATM = pathlib.Path("/proc/self/statm")
+
+
+def gradient(data: Any, vector: Any) -> Any:
+    return tf_bn_ops.fused_batch_norm_grad(data, data, vector, vector, vector)
+
+
+def forward(data: Any, vector: Any) -> Any:
+    names = ("scale", "offset", "mean", "variance")
+    return tf_bn_ops.raw_ops.FusedBatchNorm(x=data, **dict.fromkeys(names, vector))
+
+
+def short_of_memory(shape: list[int], spare: int) -> list[tuple[str, bool]]:
+    """For each op the error of a call with `spare` bytes more than are used, and whether the next
+    call, with memory again, has the result that it had before."""
+    import resource
+
+    big, small = ((tf.ones(s), tf.ones(s[-1:])) for s in (shape, [64, 32, 32, 4]))
+    results = []
+    for op in (gradient, forward):
+        # Above the serial threshold, so that all threads are started before memory is limited.
+        before = bits(op(*small))
+        used = int(STATM.read_text().split()[0]) * resource.getpagesize()
+        unlimited = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (used + spare, unlimited[1]))
+        try:
+            op(*big)
+            text = "no error"
+        except tf.errors.ResourceExhaustedError as error:
+            text = str(error)
+        resource.setrlimit(resource.RLIMIT_AS, unlimited)
+        results.append((text, bits(op(*small)) == before))
+    return results
+
+
+@pytest.mark.skipif(not STATM.exists(), reason="needs /proc")
+@pytest.mark.parametrize(
+    ("shape", "spare", "asked_for"),
+    [
+        # An output of 1 GiB.
+        ([256, 1024, 1024, 1], 200 << 20, "shape[256,1024,1024,1] and type float"),
+        # Outputs of 16 MiB; a workspace of 64 bytes a channel, 256 MiB.
+        ([1, 1, 1, 1 << 22], 150 << 20, "type int8"),
+    ],
+    ids=["output", "workspace"],
+)
+def test_exhausted_memory_is_resource_exhausted(shape, spare, asked_for):
+    for text, is_same in forked.call(short_of_memory, shape, spare):
+        assert "OOM when allocating tensor" in text
+        assert asked_for in text
+        assert is_same
 
 
 # ---- Large ---------------------------------------------------------------------------------------

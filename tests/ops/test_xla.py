@@ -3,11 +3,10 @@ they train and differentiate, and loading."""
 
 from __future__ import annotations
 
-import os
-import pathlib
 import re
 import shutil
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from build_helpers import run
+from op_calls import call_of, small
 
 import tf_bn_ops
 from tf_bn_ops import _loader, spec
@@ -36,58 +36,36 @@ def as_documented(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(COMPILE, raising=False)
 
 
-def call_of(op: str, attrs: dict[str, Any]) -> Callable[..., Any]:
-    """The op as a function of its inputs; the last, if it is a list, may be missing."""
-
-    def call(*tensors: Any) -> Any:
-        rest = list(tensors)
-        named = {
-            arg.name: rest[:] if arg.kind == spec.VIEW_LIST else rest.pop(0)
-            for arg in OPS[op].inputs
-        }
-        return getattr(tf_bn_ops.raw_ops, op)(**named, **attrs)
-
-    return call
-
-
-def compiled(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of `function` as one XLA program."""
-    return tf.function(function, jit_compile=True, autograph=False)(*arguments)
+def compiled(function: Callable[..., Any]) -> Any:
+    return tf.function(function, jit_compile=True, autograph=False)
 
 
 def hlo(function: Callable[..., Any], *arguments: Any) -> str:
-    program = tf.function(function, jit_compile=True, autograph=False)
-    return program.experimental_get_compiler_ir(*arguments)(stage="hlo")
+    return compiled(function).experimental_get_compiler_ir(*arguments)(stage="hlo")
 
 
-# ---- Values --------------------------------------------------------------------------------------
+def targets(program: str) -> list[str]:
+    return re.findall('custom_call_target="([^"]*)"', program)
 
 
-VIEW, VECTOR, NONE = (2, 3, 4, 5), (5,), (0,)
+# ---- In programs ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("op", "attrs", "shapes"),
-    [
-        ("FusedBatchNormEx", {"activation_mode": "Relu"}, (VIEW, VECTOR, VECTOR, NONE, NONE)),
-        ("FusedBatchNormEx", {"activation_mode": "Relu"}, (VIEW, VECTOR, VECTOR, NONE, NONE, VIEW)),
-        ("FusedBatchNormGrad", {}, (VIEW, VIEW, VECTOR, VECTOR, VECTOR)),
-    ],
-    ids=["forward", "side input", "gradient"],
-)
-def test_an_op_is_one_custom_call_unless_the_variable_says_hlo(op, attrs, shapes, monkeypatch):
-    call, inputs = call_of(op, attrs), [tf.ones(shape) for shape in shapes]
-    program = hlo(call, *inputs)
-    assert re.findall('custom_call_target="([^"]*)"', program) == ["tf_bn_ops.call"]
+@pytest.mark.parametrize("op", ["FusedBatchNormEx", "FusedBatchNormGrad"])
+def test_an_op_is_one_custom_call_unless_the_variable_says_hlo(op, monkeypatch):
+    of_case, tensors, _ = call_of(small(OPS[op], "NHWC", dtype="float32", shape=(2, 3, 4, 5)))
+    call = lambda tensors: of_case(tensors)  # noqa: E731
+    program = hlo(call, tensors)
+    assert targets(program) == ["tf_bn_ops.call"]
     assert "reduce" not in program
     monkeypatch.setenv(COMPILE, "hlo")
-    program = hlo(call, *inputs)
+    program = hlo(call, tensors)
     assert "custom-call" not in program
     # In float64: the mean, and the variance around it, or the two sums of the gradient.
     assert program.count("f64[5]{0} reduce(") == 2
     monkeypatch.setenv(COMPILE, "HLO")
     with pytest.raises(ValueError, match="TF_BN_OPS_XLA is 'HLO': set it to"):
-        hlo(call, *inputs)
+        hlo(call, tensors)
 
 
 @pytest.mark.long
@@ -100,97 +78,77 @@ def test_programs_for_a_gpu_keep_the_bounds_of_the_kernels(repo_root):
     assert re.search("90 cases: 0 failed; the worst error is 0", result.stdout)
 
 
-# ---- In programs ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("op", FORWARD)
-@pytest.mark.parametrize("is_training", [True, False])
-def test_gradients_of_the_forward_ops_are_bitwise_identical_to_those_of_the_op(op, is_training):
+@pytest.mark.parametrize("mode", ["training", "frozen"])
+def test_gradients_of_the_forward_ops_are_bitwise_identical_to_those_of_the_op(op, mode):
     """Forward and backward pass in one program, through the activation and by the side input."""
-    rng = np.random.default_rng(4)
-    views = [tf.constant(rng.normal(2, 1, (2, 3, 4, 5)).astype(np.float32)) for _ in range(3)]
-    vectors = [tf.constant(rng.uniform(0.5, 2, 5).astype(np.float32)) for _ in range(4)]
-    attrs: dict[str, Any] = {"is_training": is_training}
-    inputs = [views[0], *vectors]
+    call, tensors, _ = call_of(small(OPS[op], "NHWC", mode, dtype="float32"))
+    attrs = {}
     if op == "FusedBatchNormEx":
-        attrs["activation_mode"] = "Relu6"
-        inputs.append(views[1])
+        tensors["side_input"], attrs = tf.sin(tensors["x"]), {"activation_mode": "Relu6"}
 
-    def first_order(*inputs: Any) -> list[Any]:
-        wanted = [*inputs[:3], *inputs[5:]]
+    weights = tf.cos(3 * tensors["x"])
+
+    def first_order(tensors: Any) -> dict[str, Any]:
         with tf.GradientTape() as tape:
-            tape.watch(wanted)
-            y = call_of(op, attrs)(*inputs).y
-        return tape.gradient(y, wanted, views[2])
+            tape.watch(tensors)
+            y = call(tensors, **attrs).y
+        found = tape.gradient(y, tensors, weights)
+        return {name: gradient for name, gradient in found.items() if gradient is not None}
 
-    program = hlo(first_order, *inputs)
-    targets = set(re.findall('custom_call_target="([^"]*)"', program))
-    assert targets == {"tf_bn_ops.call"}
-    for want, got in zip(first_order(*inputs), compiled(first_order, *inputs), strict=True):
-        assert np.any(want)
-        np.testing.assert_array_equal(want, got)
+    assert {*targets(hlo(first_order, tensors))} == {"tf_bn_ops.call"}
+    got, want = compiled(first_order)(tensors), first_order(tensors)
+    assert got.keys() == want.keys() == {"x", "scale", "offset", *tensors} - {"mean", "variance"}
+    for name in want:
+        assert np.any(want[name])
+        np.testing.assert_array_equal(got[name], want[name])
 
 
 # ---- Loading -------------------------------------------------------------------------------------
 
-JIT = """
-import sys, warnings
-import numpy as np, tensorflow as tf
-if "xla first" in sys.argv:
-    tf.function(lambda x: x + 1, jit_compile=True)(1.0)
-import tf_bn_ops
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    tf_bn_ops.load()
-print([str(w.message)[:43] for w in caught if "jit_compile" in str(w.message)])
-one = tf.ones([1])
-data = tf.ones([1, 2, 2, 1])
-op = tf_bn_ops.fused_batch_norm_grad
-print(float(op(data, data, one, one, one).offset_backprop[0]))
-try:
-    compiled = tf.function(lambda: op(data, data, one, one, one), jit_compile=True)()
-    print(float(compiled.offset_backprop[0]))
-except tf.errors.OpError as error:
-    print(type(error).__name__, "tf_bn_ops" in str(error) or "TfBnOps" in str(error), error.message)
-"""
 
-
-def run_jit(*arguments: str, **changes: str) -> list[str]:
-    result = forked.run(
-        JIT,
-        *arguments,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **changes},
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout.splitlines()
+def loaded(xla_is_first: bool = False, eagerly: bool = True) -> list[Any]:
+    """The warnings as the library is loaded, and results of the op, the last of them compiled; or
+    the error's type and text."""
+    if xla_is_first:
+        compiled(lambda x: x + 1)(1.0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tf_bn_ops.load()
+    results: list[Any] = [[text for w in caught if "jit_compile" in (text := str(w.message))]]
+    one, data = tf.ones([1]), tf.ones([1, 2, 2, 1])
+    call = lambda: tf_bn_ops.fused_batch_norm_grad(data, data, one, one, one)[2][0]  # noqa: E731
+    try:
+        for each in [call] * eagerly + [compiled(call)]:
+            results.append(float(each()))
+    except tf.errors.OpError as error:
+        results.append(f"{type(error).__name__}: {error.message}")
+    return results
 
 
 def test_loading_after_the_first_use_of_xla():
-    assert run_jit("xla first") == ["[]", "4.0", "4.0"]
+    assert forked.call(loaded, True) == [[], 4.0, 4.0]
 
 
 @pytest.mark.long
-def test_a_missing_or_truncated_library_disables_jit_compile_alone(tmp_path: pathlib.Path):
-    lib = tmp_path / "lib"
-    shutil.copytree(_loader.installation().folder, lib)
-    library = lib / _loader.XLA_LIBRARY
+def test_a_missing_or_truncated_library_disables_jit_compile_alone(tmp_path):
+    folder = str(tmp_path / "lib")
+    shutil.copytree(_loader.installation().folder, folder)
+    library = tmp_path / "lib" / _loader.XLA_LIBRARY
     library.write_bytes(library.read_bytes()[:1000])
-    lines = run_jit(TF_BN_OPS_LIBRARY=str(lib))
-    assert lines[:2] == ["['jit_compile=True will not find the ops: " + str(lib)[:3] + "']", "4.0"]
+    (warning,), *results = forked.call(loaded, TF_BN_OPS_LIBRARY=folder)
+    assert warning.startswith("jit_compile=True will not find the ops: ") and results[0] == 4.0
     library.unlink()
-    lines = run_jit(TF_BN_OPS_LIBRARY=str(lib))
-    assert lines[:2] == ["[]", "4.0"]
-    assert lines[2].startswith("InvalidArgumentError True")
+    warned, eager, compiled_text = forked.call(loaded, TF_BN_OPS_LIBRARY=folder)
+    assert (warned, eager) == ([], 4.0)
+    assert re.match("InvalidArgumentError: .*(tf_bn_ops|TfBnOps)", compiled_text, re.DOTALL)
 
 
-@pytest.mark.long
-def test_an_unknown_forced_implementation_is_one_sentence():
-    lines = run_jit(TF_BN_OPS_CPU_ISA="baseline")
-    assert lines == ["[]", "4.0", "4.0"]
-    program = JIT.replace("print(float(op(data, data, one, one, one).offset_backprop[0]))", "")
-    result = forked.run(
-        program,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_BN_OPS_CPU_ISA": "mmx"},
-    )
-    assert result.returncode == 0, result.stderr
-    assert 'there is no CPU implementation "mmx"' in result.stdout
+@pytest.mark.parametrize("eagerly", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_an_unknown_forced_implementation_is_one_sentence(eagerly):
+    assert forked.call(loaded, TF_BN_OPS_CPU_ISA="baseline") == [[], 4.0, 4.0]
+    _, text = forked.call(loaded, False, eagerly, TF_BN_OPS_CPU_ISA="mmx")
+    assert (
+        "The environment variable TF_BN_OPS_CPU_ISA is invalid: there is no CPU implementation "
+        '"mmx"; this build has '
+    ) in text
