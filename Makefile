@@ -236,7 +236,7 @@ $(B)/cc/kernels/unit.o: $(call sources,cc/kernels) $(filter-out $(OP_CALL_SOURCE
   $(call sources,cc/ops/generated)
 $(OVERRIDE_OBJECTS): $(call sources,cc/override) cc/kernels/cpu_launch.cc
 $(OPTIMIZER_OBJECTS): $(call sources,cc/optimizer)
-$(CLIENT_OBJECTS): $(call sources,cc/client) $(call sources,cc/client/generated)
+$(CLIENT_OBJECTS): $(call sources,cc/client)
 
 # $(call isa_rule,NAME,FLAGS)
 define isa_rule

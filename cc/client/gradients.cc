@@ -1,21 +1,23 @@
 // Gradients of the ops for tensorflow::AddSymbolicGradients.
 //
-// They follow TensorFlow's Python gradients. A forward op has its
-// FusedBatchNormGrad: y alone is differentiated, by x, scale, offset and
-// side_input. The first-order ops have FusedBatchNormGradGrad, which itself has
-// no gradient in C++: in training, mean and variance count as functions of x
-// and are computed from it anew, and the inputs that hold them get no gradient.
+// They follow TensorFlow's Python gradients. A forward op has
+// FusedBatchNormGradV3 or Ex: y alone is differentiated, by x, scale, offset
+// and side_input. The first-order ops have FusedBatchNormGradGrad, which itself
+// has no gradient in C++: in training, mean and variance count as functions of
+// x and are computed from it anew, and the inputs that hold them get no
+// gradient. Of the ops that synchronised batch normalization consists of, the
+// forward ones have gradients.
 
 #include "tensorflow/cc/framework/gradients.h"
 
 #include <string>
-#include <type_traits>
 #include <vector>
 
-#include "cc/client/register_gradient.h"
 #include "cc/ops/generated/op_signatures.h"
+#include "tensorflow/cc/framework/grad_op_registry.h"
 #include "tensorflow/cc/framework/scope.h"
 #include "tensorflow/cc/ops/array_ops.h"
+#include "tensorflow/cc/ops/const_op.h"
 #include "tensorflow/cc/ops/math_ops.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -44,32 +46,29 @@ struct FusedAttrs {
 
 // ---- Forward ops ------------------------------------------------------------
 
-// The gradients of x, scale and offset by Op, which is FusedBatchNormGrad, V2
-// or V3; mean and variance have none.
+// The gradients of x, scale and offset; mean and variance have none.
 template <typename Op>
+void SetGradients(const Op& grad, const tf::Operation& op,
+                  std::vector<Output>* grad_outputs) {
+  *grad_outputs = {grad.x_backprop, grad.scale_backprop, grad.offset_backprop};
+  grad_outputs->resize(op.num_inputs(), tf::NoGradient());
+}
+
+// Of FusedBatchNorm, V2 and V3.
 absl::Status ForwardGradient(const Scope& scope, const tf::Operation& op,
                              const std::vector<Output>& grad_inputs,
                              std::vector<Output>* grad_outputs) {
   FusedAttrs attrs;
   TF_RETURN_IF_ERROR(attrs.Read(op));
-  const auto add = [&](const auto&... coefficients) {
-    // reserve_space_1 and 2, which are written frozen too.
-    return Op(scope, grad_inputs[0], op.input(0), op.input(1), op.output(3),
-              op.output(4), coefficients...,
-              Op::Epsilon(attrs.epsilon)
-                  .DataFormat(attrs.data_format)
-                  .IsTraining(attrs.is_training));
-  };
-  if constexpr (std::is_same_v<Op, ops::FusedBatchNormGradV3>) {
-    const Op grad = add(op.output(5));
-    *grad_outputs = {grad.x_backprop, grad.scale_backprop,
-                     grad.offset_backprop};
-  } else {
-    const Op grad = add();
-    *grad_outputs = {grad.x_backprop, grad.scale_backprop,
-                     grad.offset_backprop};
-  }
-  grad_outputs->resize(op.num_inputs(), tf::NoGradient());
+  using Op = ops::FusedBatchNormGradV3;
+  // reserve_space_1 and 2, which are written frozen too; where there is no
+  // reserve_space_3, the last again: a vector holds no coefficients.
+  const Op grad(scope, grad_inputs[0], op.input(0), op.input(1), op.output(3),
+                op.output(4), op.output(op.num_outputs() - 1),
+                Op::Epsilon(attrs.epsilon)
+                    .DataFormat(attrs.data_format)
+                    .IsTraining(attrs.is_training));
+  SetGradients(grad, op, grad_outputs);
   return scope.status();
 }
 
@@ -78,27 +77,28 @@ absl::Status ForwardGradient(const Scope& scope, const tf::Operation& op,
 absl::Status ForwardExGradient(const Scope& scope, const tf::Operation& op,
                                const std::vector<Output>& grad_inputs,
                                std::vector<Output>* grad_outputs) {
+  const int side_input = kFusedBatchNormEx.InputOf(Role::kSideInput);
   FusedAttrs attrs;
   TF_RETURN_IF_ERROR(attrs.Read(op));
   std::string mode;
   TF_RETURN_IF_ERROR(
       tf::GetNodeAttr(op.node()->attrs(), "activation_mode", &mode));
-  const bool is_smooth = mode == "Silu" || mode == "HardSilu";
-  const bool adds = op.num_inputs() > 5;
+  const bool adds = op.num_inputs() > side_input;
   const bool masks_side_input = adds && mode != "Identity";
+  const Output y = !IsSmooth(ActivationNamed(mode)) ? op.output(0)
+                   : adds                           ? op.input(side_input)
+                                                    : op.input(0);
   using Op = ops::FusedBatchNormGradEx;
   const Op grad(scope, grad_inputs[0], op.input(0), op.input(1), op.output(3),
-                op.output(4), op.output(5), op.input(2),
-                is_smooth ? op.input(adds ? 5 : 0) : op.output(0),
+                op.output(4), op.output(5), op.input(2), y,
                 Op::Epsilon(attrs.epsilon)
                     .NumSideInputs(masks_side_input)
                     .ActivationMode(mode)
                     .DataFormat(attrs.data_format)
                     .IsTraining(attrs.is_training));
-  *grad_outputs = {grad.x_backprop, grad.scale_backprop, grad.offset_backprop};
-  grad_outputs->resize(op.num_inputs(), tf::NoGradient());
+  SetGradients(grad, op, grad_outputs);
   if (adds) {
-    (*grad_outputs)[5] =
+    (*grad_outputs)[side_input] =
         masks_side_input ? grad.side_input_backprop[0] : grad_inputs[0];
   }
   return scope.status();
@@ -196,24 +196,146 @@ absl::Status FirstOrderGradient(const Scope& scope, const tf::Operation& op,
   return scope.status();
 }
 
+// ---- Synchronised batch normalization ---------------------------------------
+// tf_bn_ops/_split_gradients.py has the formulas.
+
+// An Output with arithmetic operators.
+struct Term {
+  const Scope* scope;
+  Output output;
+  operator tf::Input() const { return output; }
+};
+Term operator+(const Term& a, const Term& b) {
+  return {a.scope, tf::ops::AddV2(*a.scope, a, b)};
+}
+Term operator-(const Term& a, const Term& b) {
+  return {a.scope, tf::ops::Sub(*a.scope, a, b)};
+}
+Term operator*(const Term& a, const Term& b) {
+  return {a.scope, tf::ops::Multiply(*a.scope, a, b)};
+}
+Term Wide(const Scope& scope, const Output& value) {
+  return {&scope, tf::ops::Cast(scope, value, tf::DT_DOUBLE)};
+}
+Term Number(const Scope& scope, double value) {
+  return {&scope, tf::ops::Const(scope, value)};
+}
+
+absl::Status StatsGradient(const Scope& scope, const tf::Operation& op,
+                           const std::vector<Output>& grad_inputs,
+                           std::vector<Output>* grad_outputs) {
+  int axis;
+  TF_RETURN_IF_ERROR(tf::GetNodeAttr(op.node()->attrs(), "axis", &axis));
+  const Output mean = op.output(1);
+  const Term d_m2 = {&scope, grad_inputs[2]};
+  // d_mean / count + (x - mean) * 2 d_m2, by the op with a deviation of 1.
+  const ops::BatchNormElemt d_x(
+      scope, op.input(0), Number(scope, 2) * d_m2,
+      tf::ops::DivNoNan(scope, grad_inputs[1], op.output(0)), mean,
+      tf::ops::OnesLike(scope, mean), std::initializer_list<tf::Input>{},
+      ops::BatchNormElemt::Epsilon(0).Axis(axis));
+  grad_outputs->push_back(d_x.y);
+  return scope.status();
+}
+
+absl::Status GatherStatsGradient(const Scope& scope, const tf::Operation& op,
+                                 const std::vector<Output>& grad_inputs,
+                                 std::vector<Output>* grad_outputs) {
+  const Output count = op.output(0), means = op.input(1);
+  const Term mean = {&scope, op.output(1)}, d_count = {&scope, grad_inputs[0]},
+             d_mean = {&scope, grad_inputs[1]}, d_m2 = {&scope, grad_inputs[2]};
+  const Term n = {&scope, tf::ops::ExpandDims(scope, op.input(0), 1)};
+  const Output has = tf::ops::Greater(scope, n, Number(scope, 0));
+  const auto per_element = [&](const Term& v) -> Term {
+    return {&scope, tf::ops::DivNoNan(scope, v, count)};
+  };
+  // Parts without elements may hold anything.
+  const Term given = {&scope, tf::ops::SelectV2(scope, has, means, mean)};
+  const Term apart = given - mean;
+  const Term d_means =
+      per_element(n) * d_mean + Number(scope, 2) * n * apart * d_m2;
+  const Term d_m2s = Wide(scope, has) * d_m2;
+  const Term by_channel = per_element(apart) * d_mean + apart * apart * d_m2;
+  const Term d_counts =
+      d_count + Term{&scope, tf::ops::Sum(scope, by_channel, 1)};
+  const Term has_row = {&scope,
+                        tf::ops::Reshape(scope, Wide(scope, has), {-1})};
+  *grad_outputs = {(has_row * d_counts).output, d_means.output, d_m2s.output};
+  return scope.status();
+}
+
+absl::Status ElemtGradient(const Scope& scope, const tf::Operation& op,
+                           const std::vector<Output>& grad_inputs,
+                           std::vector<Output>* grad_outputs) {
+  int axis;
+  float epsilon;
+  std::string activation;
+  const auto attrs = op.node()->attrs();
+  TF_RETURN_IF_ERROR(tf::GetNodeAttr(attrs, "axis", &axis));
+  TF_RETURN_IF_ERROR(tf::GetNodeAttr(attrs, "epsilon", &epsilon));
+  TF_RETURN_IF_ERROR(tf::GetNodeAttr(attrs, "activation_mode", &activation));
+  const int side_inputs = op.num_inputs() - 5;
+  const Output scale = op.input(1), mean = op.input(3), variance = op.input(4);
+  // x tells the mask, unless something was added.
+  std::vector<tf::Input> y;
+  if (side_inputs > 0 && activation != "Identity") y.emplace_back(op.output(0));
+  const ops::BatchNormBackwardReduce sums(
+      scope, grad_inputs[0], op.input(0), scale, op.input(2), mean, variance,
+      tf::InputList(y),
+      ops::BatchNormBackwardReduce::Epsilon(epsilon)
+          .ActivationMode(activation)
+          .Axis(axis));
+  // The means that it subtracts are zero: mean and variance are inputs.
+  const Output zeros = tf::ops::ZerosLike(scope, mean);
+  const ops::BatchNormBackwardElemt elements(
+      scope, grad_inputs[0], op.input(0), scale, op.input(2), mean, variance,
+      zeros, zeros, Number(scope, 1), tf::InputList(y),
+      ops::BatchNormBackwardElemt::Epsilon(epsilon)
+          .NumSideInputs(side_inputs)
+          .ActivationMode(activation)
+          .Axis(axis));
+  const Term sum = Term{&scope, variance} + Number(scope, epsilon);
+  const Term rstd = {&scope,
+                     tf::ops::Reciprocal(scope, tf::ops::Sqrt(scope, sum))};
+  const Term f = Number(scope, -1) * Wide(scope, scale) * rstd;
+  const Term d_mean = f * Term{&scope, sums.sum_dy};
+  const Term d_variance =
+      Number(scope, 0.5) * f * (rstd * rstd) * Term{&scope, sums.sum_dy_xmu};
+  *grad_outputs = {elements.x_backprop, sums.scale_backprop,
+                   sums.offset_backprop, d_mean.output, d_variance.output};
+  for (const Output& side : elements.side_input_backprop) {
+    grad_outputs->push_back(side);
+  }
+  return scope.status();
+}
+
+// Once: TensorFlow ends a process in which a second copy of the client library
+// registers a gradient again.
+bool Register(const char* op, tf::ops::GradFunc gradient) {
+  auto* const registry = tf::ops::GradOpRegistry::Global();
+  tf::ops::GradFunc registered;
+  return registry->Lookup(op, &registered).ok() ||
+         registry->Register(op, gradient);
+}
+
 [[maybe_unused]] const bool kRegistered =
-    RegisterGradient("TfBnOps>FusedBatchNorm",
-                     ForwardGradient<ops::FusedBatchNormGrad>) &&
-    RegisterGradient("TfBnOps>FusedBatchNormV2",
-                     ForwardGradient<ops::FusedBatchNormGradV2>) &&
-    RegisterGradient("TfBnOps>FusedBatchNormV3",
-                     ForwardGradient<ops::FusedBatchNormGradV3>) &&
-    RegisterGradient("TfBnOps>FusedBatchNormEx", ForwardExGradient) &&
-    RegisterGradient("TfBnOps>FusedBatchNormGrad",
-                     FirstOrderGradient<kFusedBatchNormGrad>) &&
-    RegisterGradient("TfBnOps>FusedBatchNormGradV2",
-                     FirstOrderGradient<kFusedBatchNormGradV2>) &&
-    RegisterGradient("TfBnOps>FusedBatchNormGradV3",
-                     FirstOrderGradient<kFusedBatchNormGradV3>) &&
-    RegisterGradient("TfBnOps>FusedBatchNormGradEx",
-                     FirstOrderGradient<kFusedBatchNormGradEx>) &&
-    RegisterGradient("TfBnOps>BatchNormTrainingBackprop",
-                     FirstOrderGradient<kBatchNormTrainingBackprop>);
+    Register("TfBnOps>FusedBatchNorm", ForwardGradient) &&
+    Register("TfBnOps>FusedBatchNormV2", ForwardGradient) &&
+    Register("TfBnOps>FusedBatchNormV3", ForwardGradient) &&
+    Register("TfBnOps>FusedBatchNormEx", ForwardExGradient) &&
+    Register("TfBnOps>FusedBatchNormGrad",
+             FirstOrderGradient<kFusedBatchNormGrad>) &&
+    Register("TfBnOps>FusedBatchNormGradV2",
+             FirstOrderGradient<kFusedBatchNormGradV2>) &&
+    Register("TfBnOps>FusedBatchNormGradV3",
+             FirstOrderGradient<kFusedBatchNormGradV3>) &&
+    Register("TfBnOps>FusedBatchNormGradEx",
+             FirstOrderGradient<kFusedBatchNormGradEx>) &&
+    Register("TfBnOps>BatchNormTrainingBackprop",
+             FirstOrderGradient<kBatchNormTrainingBackprop>) &&
+    Register("TfBnOps>BatchNormStats", StatsGradient) &&
+    Register("TfBnOps>BatchNormGatherStats", GatherStatsGradient) &&
+    Register("TfBnOps>BatchNormElemt", ElemtGradient);
 
 }  // namespace
 }  // namespace tf_bn_ops

@@ -73,9 +73,8 @@ class BatchNormKernel : public tensorflow::OpKernel {
     const OpSignature::Arg& output = op.Output(i);
     tensorflow::TensorShape shape;
     bool is_stored = output.role != Role::kNone;
-    switch (output.kind) {
+    switch (output.kind()) {
       case ArgKind::kView:
-      case ArgKind::kViewList:
         shape = context->input(op.x).shape();
         break;
       case ArgKind::kVector:

@@ -10,7 +10,7 @@
 #include "cc/core/executor.h"
 #include "cc/cpu/dispatch.h"
 #include "cc/cpu/driver.h"
-#include "cc/ops/errors.h"
+#include "cc/ops/check_shapes.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "unsupported/Eigen/CXX11/Tensor"

@@ -7,8 +7,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cc/ops/core_types.h"
-#include "cc/ops/errors.h"
 
 namespace tf_bn_ops {
 namespace {
@@ -25,8 +23,8 @@ absl::Status MergeViews(const OpSignature& op, const PartialTensorShape* shapes,
   const char* const x = op.inputs[op.x].name;
   *data = shapes[op.x];
   for (int i = 0; i < count; ++i) {
-    const auto& [name, kind, role] = op.Input(i);
-    if (kind != ArgKind::kView && kind != ArgKind::kViewList) continue;
+    if (op.Input(i).kind() != ArgKind::kView) continue;
+    const char* const name = op.Input(i).name;
     PartialTensorShape merged;
     if (!data->MergeWith(shapes[i], &merged).ok()) {
       return InvalidArgument(name, " must have the shape of ", x, ", but ",
@@ -51,6 +49,10 @@ absl::Status FindChannels(const OpSignature& op, const ChannelAxis& axis,
         x, " must have at least ",
         has_axis ? "one dimension, that of the channels" : "two dimensions",
         ", but ", Described(x, data));
+  }
+  if (axis.rank != 0 && rank != axis.rank) {
+    return InvalidArgument(x, " must be ", axis.rank, "-dimensional, as ",
+                           "data_format says, but ", Described(x, data));
   }
   if (axis.axis < -rank || axis.axis >= rank) {
     return InvalidArgument("axis must be a dimension of ", x, ", at least ",
@@ -94,7 +96,8 @@ absl::Status CheckShapes(const OpSignature& op, const ChannelAxis& axis,
   if (!status.ok()) return status;
   int64_t size = dim >= 0 ? data->dim_size(dim) : -1;
   for (int i = 0; i < count; ++i) {
-    const auto& [name, kind, role] = op.Input(i);
+    const char* const name = op.Input(i).name;
+    const ArgKind kind = op.Input(i).kind();
     if (kind == ArgKind::kVector) {
       status = MergeVector(x, name, shapes[i], axis.reason, &size);
     } else if (kind == ArgKind::kScalar && !shapes[i].unknown_rank() &&

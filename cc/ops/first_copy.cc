@@ -4,7 +4,6 @@
 
 #include <dlfcn.h>
 
-#include "cc/ops/registered_kernels.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/logging.h"
 

@@ -3,10 +3,10 @@
 
 #include "cc/ops/op_call.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
-#include "cc/ops/core_types.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/util/tensor_format.h"
@@ -15,6 +15,20 @@ namespace tf_bn_ops {
 namespace {
 
 namespace tf = ::tensorflow;
+
+// Of one of the types that kernels are registered for.
+DType DTypeOf(tf::DataType type) {
+  switch (type) {
+    case tf::DT_HALF:
+      return DType::kFloat16;
+    case tf::DT_BFLOAT16:
+      return DType::kBfloat16;
+    case tf::DT_DOUBLE:
+      return DType::kFloat64;
+    default:
+      return DType::kFloat32;
+  }
+}
 
 // A float, with what it cannot hold in epsilon_rest, or a scalar tensor.
 absl::Status ReadEpsilon(tf::OpKernelConstruction* context, double* epsilon) {
@@ -49,19 +63,6 @@ absl::Status ReadIfThere(tf::OpKernelConstruction* context, const char* name,
   return absl::OkStatus();
 }
 
-// Lists of tensors have at most one.
-absl::Status CheckLengths(int ys, int side_inputs, Activation activation) {
-  if (ys > 1) {
-    return InvalidArgument("at most one y is accepted, but num_y is ", ys);
-  }
-  if (side_inputs > 1) {
-    return InvalidArgument(
-        "at most one side input is accepted, but num_side_inputs is ",
-        side_inputs);
-  }
-  return CheckMaskSource(ys, side_inputs, activation);
-}
-
 using Shapes = const tf::TensorShape* const*;
 
 absl::Status CheckVector(const tf::TensorShape& shape, const char* name) {
@@ -82,10 +83,6 @@ absl::Status CheckRank(const tf::TensorShape& shape) {
   if (shape.dims() == 4 || shape.dims() == 5) return absl::OkStatus();
   return InvalidArgument("input must be 4 or 5-dimensional",
                          shape.DebugString());
-}
-
-bool ReadsStatistics(const Call& call) {
-  return !call.is_training || call.exponential_avg_factor != 1;
 }
 
 // x, scale, offset, mean, variance and at most one side input.
@@ -162,7 +159,13 @@ absl::Status CheckGradient(Shapes shapes, int count, int channel_dim,
 
 }  // namespace
 
-absl::Status CheckMaskSource(int ys, int side_inputs, Activation activation) {
+absl::Status CheckLists(int ys, int side_inputs, Activation activation) {
+  const char* const what = ys > 1 ? "y" : "side input";
+  if (ys > 1 || side_inputs > 1) {
+    return InvalidArgument("at most one ", what, " is accepted, but num_",
+                           ys > 1 ? "y" : "side_inputs", " is ",
+                           std::max(ys, side_inputs));
+  }
   if (side_inputs == 0 || ys > 0 || activation == Activation::kIdentity) {
     return absl::OkStatus();
   }
@@ -192,14 +195,7 @@ absl::Status OpCall::ReadAttrs(const OpSignature& op, bool saves_rstd,
                                         &attrs_.exponential_avg_factor));
   TF_RETURN_IF_ERROR(ReadIfThere<bool>(context, "bessel_correction",
                                        &attrs_.bessel_correction));
-  if (context->HasAttr("activation_mode")) {
-    TF_RETURN_IF_ERROR(ReadActivationMode(context, &attrs_.activation));
-  }
-  int ys = 1;
-  TF_RETURN_IF_ERROR(ReadIfThere<int>(context, "num_y", &ys));
-  TF_RETURN_IF_ERROR(
-      ReadIfThere<int>(context, "num_side_inputs", &side_inputs_));
-  TF_RETURN_IF_ERROR(CheckLengths(ys, side_inputs_, attrs_.activation));
+  TF_RETURN_IF_ERROR(ReadLists(context, &attrs_.activation, &side_inputs_));
   if (op.checks == OpSignature::kByKind) return axis_.Read(op, context);
   // Also where x has another rank than data_format has letters: TensorFlow
   // compares them when it builds a graph, and its Eigen kernels do not.

@@ -10,29 +10,38 @@
 #include "cc/core/call.h"
 #include "cc/core/formulas/forward.h"
 #include "cc/ops/check_shapes.h"
-#include "cc/ops/errors.h"
 #include "cc/ops/op_signature.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
 namespace tf_bn_ops {
 
-// Reads the attr activation_mode, of a kernel or of a shape function.
+// Lists of tensors have at most one, and y must be given where it alone says
+// what an activation behind a side input passed: x does not.
+absl::Status CheckLists(int ys, int side_inputs, Activation activation);
+
+// Reads the attr activation_mode and the lengths of lists, of a kernel or of a
+// shape function. The activation is Identity, and there is no side input, where
+// the op has no such attr.
 template <typename Context>
-absl::Status ReadActivationMode(Context* context, Activation* activation) {
+absl::Status ReadLists(Context* context, Activation* activation,
+                       int* side_inputs) {
+  int ys;
+  if (!context->GetAttr("num_y", &ys).ok()) ys = 1;
+  if (!context->GetAttr("num_side_inputs", side_inputs).ok()) *side_inputs = 0;
   std::string mode;
-  TF_RETURN_IF_ERROR(context->GetAttr("activation_mode", &mode));
-  for (int i = 0; i < kNumActivations; ++i) {
-    if (mode != kActivationModes[i]) continue;
-    *activation = static_cast<Activation>(i);
-    return absl::OkStatus();
+  if (!context->GetAttr("activation_mode", &mode).ok()) mode = "Identity";
+  *activation = ActivationNamed(mode);
+  if (*activation == Activation{kNumActivations}) {
+    return InvalidArgument("Unsupported activation mode: ", mode);
   }
-  return InvalidArgument("Unsupported activation mode: ", mode);
+  return CheckLists(ys, *side_inputs, *activation);
 }
 
-// InvalidArgument where nothing says what an activation behind a side input
-// passed: x does not.
-absl::Status CheckMaskSource(int ys, int side_inputs, Activation activation);
+// Whether the forward op reads the statistics that it is given.
+inline bool ReadsStatistics(const Call& call) {
+  return !call.is_training || call.exponential_avg_factor != 1;
+}
 
 // What an op's attrs say of its calls.
 class OpCall {

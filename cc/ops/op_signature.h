@@ -6,27 +6,41 @@
 #define TF_BN_OPS_CC_OPS_OP_SIGNATURE_H_
 
 #include <algorithm>
+#include <string_view>
 
 #include "cc/core/call.h"
 
 namespace tf_bn_ops {
 
-// The shape of x; the same, of each tensor of a list; [channels]; []; what is
-// between two ops; [0].
-enum class ArgKind {
-  kView,
-  kViewList,
-  kVector,
-  kScalar,
-  kOpaque,
-  kPlaceholder
-};
+// The shape of x; [channels]; []; what is between two ops; [0].
+enum class ArgKind { kView, kVector, kScalar, kOpaque, kPlaceholder };
+
+// The activation that an attr activation_mode names; kNumActivations: none.
+inline Activation ActivationNamed(std::string_view mode) {
+  int i = 0;
+  while (i < kNumActivations && mode != kActivationModes[i]) ++i;
+  return static_cast<Activation>(i);
+}
 
 struct OpSignature {
+  // A list of tensors, which is the last argument, has at most one.
   struct Arg {
     const char* name;
-    ArgKind kind;
-    Role role;  // kNone: the core does not know it.
+    Role role;  // kNone: the core does not know it, and it is a placeholder.
+
+    ArgKind kind() const {
+      if (role == Role::kNone) return ArgKind::kPlaceholder;
+      switch (kRoles[static_cast<int>(role)].kind) {
+        case ArrayKind::kView:
+          return ArgKind::kView;
+        case ArrayKind::kScalar:
+          return ArgKind::kScalar;
+        case ArrayKind::kCoefficients:
+          return ArgKind::kOpaque;
+        default:
+          return ArgKind::kVector;
+      }
+    }
   };
   // What says which dimension of x the channels are: an attr, or nothing, and
   // they are dimension 1.

@@ -10,7 +10,9 @@
 
 namespace tf_bn_ops {
 
-// Of ops that CheckShapes() knows.
+// Of all ops but TensorFlow's twins, from the kinds of the arguments.
+// (TensorFlow's function of its _FusedBatchNormEx refuses ranks and channel
+// counts that its GPU kernel does not take.)
 absl::Status InferShapes(const OpSignature& op,
                          tensorflow::shape_inference::InferenceContext* c);
 template <const OpSignature& op>
@@ -18,16 +20,7 @@ absl::Status InferShapes(tensorflow::shape_inference::InferenceContext* c) {
   return InferShapes(op, c);
 }
 
-absl::Status InferBackwardElemtShapes(
-    tensorflow::shape_inference::InferenceContext* c);
 absl::Status InferGatherStatsShapes(
-    tensorflow::shape_inference::InferenceContext* c);
-
-// The functions of TensorFlow's FusedBatchNormV3 and GradV3, and what further
-// inputs say. The function of its _FusedBatchNormEx refuses ranks and channel
-// counts that its GPU kernel does not take.
-absl::Status InferExShapes(tensorflow::shape_inference::InferenceContext* c);
-absl::Status InferGradExShapes(
     tensorflow::shape_inference::InferenceContext* c);
 
 }  // namespace tf_bn_ops

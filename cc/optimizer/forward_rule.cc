@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cc/ops/op_signature.h"
 #include "cc/optimizer/fuser.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/types.pb.h"
@@ -47,13 +48,19 @@ std::vector<Chain> Fuser::ChainsBefore(NodeDef* activation) {
 }
 
 std::string Fuser::ForwardRefusal(const Chain& chain) {
-  const NodeDef& norm = *chain.first();
-  std::string refusal = NodeRefusal(norm);
-  for (size_t i = 0; refusal.empty() && i + 1 < chain.nodes.size(); ++i) {
-    refusal = IntermediateRefusal(*chain.nodes[i], *chain.nodes[i + 1],
-                                  /*others_may_read=*/false);
-  }
+  std::string refusal = NodeRefusal(*chain.first());
   if (!refusal.empty()) return refusal;
+  refusal = RemovalRefusal(chain.removed(), *chain.last(),
+                           /*others_may_read=*/false);
+  if (!refusal.empty()) return refusal;
+  if (!chain.smooth.empty()) {  // Whose inner nodes must not wait.
+    std::vector<NodeDef*> behind = chain.inner;
+    behind.push_back(chain.last());
+    for (const std::string& control : ControlInputs(behind)) {
+      return "what " + control.substr(1) +
+             " computes is waited for, and may depend on its other outputs";
+    }
+  }
   return ShapeRefusal(chain);
 }
 
@@ -90,10 +97,8 @@ bool Fuser::LeftToConvolution(const Chain& chain) {
 void Fuser::MaskFromY(const NodeDef& norm) {
   for (const IndexedGraph::Consumer& consumer : graph_.Consumers(norm.name())) {
     // A derivative follows from x by the offset of this norm (smooth_rule.cc).
-    const auto mode = consumer.node->attr().find("activation_mode");
-    const bool is_smooth = mode != consumer.node->attr().end() &&
-                           IsOneOf(mode->second.s(), {"Silu", "HardSilu"});
-    if (consumer.node->op() == kFusedBackward && !is_smooth &&
+    if (consumer.node->op() == kFusedBackward &&
+        !IsSmooth(ActivationNamed(ActivationOf(*consumer.node))) &&
         consumer.port == kForwardCoefficients &&
         consumer.input == kGradReserveSpace3) {
       graph_.SetInput(consumer.node, kGradOffset,
@@ -126,17 +131,16 @@ void Fuser::FuseForward(const Chain& chain) {
   (*node.mutable_attr())["activation_mode"].set_s(
       chain.smooth.empty() ? fused->op() : chain.smooth);
 
-  // The only other consumers of y and of the sum read its shape, which x has.
+  // The only other consumers of what goes read its shape, which x has.
   const TensorName x = TensorName::Parse(norm.input(kX));
-  for (NodeDef* const each : chain.nodes) {
-    if (each != fused) MoveConsumers(each->name(), fused->name(), {{0, x}});
-  }
+  const std::vector<NodeDef*> removed = chain.removed();
   graph_.SetInputs(fused, inputs);
   fused->set_op(kFusedForward);
   fused->mutable_attr()->swap(*node.mutable_attr());
-  for (NodeDef* const each : chain.nodes) {
-    if (each != fused) Replace(each, fused->name());
+  for (NodeDef* const each : removed) {
+    MoveConsumers(each->name(), fused->name(), {{0, x}});
   }
+  for (NodeDef* const each : removed) Replace(each, fused->name());
 }
 
 // What TensorFlow's remapper has fused already: the attrs are the same.

@@ -1,16 +1,27 @@
-// Runs the fusion on a GraphDef and on its functions, with the shapes that
-// grappler infers.
-
-#include "cc/optimizer/fuse_library.h"
+// The fusion of a serialized GraphDef and of its functions, which Python calls,
+// with the shapes that grappler infers.
 
 #include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <limits>
 #include <memory>
+#include <new>
 #include <optional>
-#include <unordered_map>
+#include <sstream>
+#include <string>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
+#include "absl/status/status.h"
+#include "cc/optimizer/fusion_rules.h"
+#include "cc/optimizer/optimizer_c.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/function.pb.h"
+#include "tensorflow/core/framework/graph.pb.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/grappler/costs/graph_properties.h"
 #include "tensorflow/core/grappler/utils/functions.h"
@@ -63,15 +74,6 @@ class InferredShapes {
   std::optional<bool> inferred_;
 };
 
-// The functions that an attr names.
-void AppendFunctionNames(const AttrValue& value,
-                         std::vector<std::string>* names) {
-  if (value.has_func()) names->push_back(value.func().name());
-  for (const auto& function : value.list().func()) {
-    names->push_back(function.name());
-  }
-}
-
 bool IsSet(const google::protobuf::Map<std::string, AttrValue>& attrs,
            const char* name) {
   const auto found = attrs.find(name);
@@ -80,47 +82,24 @@ bool IsSet(const google::protobuf::Map<std::string, AttrValue>& attrs,
 
 // The functions that XLA compiles, and those that they call: XLA has no use for
 // fused ops, and not all of them have XLA kernels.
-class CompiledFunctions {
- public:
-  explicit CompiledFunctions(const GraphDef& graph) {
-    for (const FunctionDef& function : graph.library().function()) {
-      functions_.emplace(function.signature().name(), &function);
+FunctionLibraryDefinition CompiledFunctions(
+    const GraphDef& graph, const FunctionLibraryDefinition& library) {
+  constexpr char kAttr[] = "_XlaMustCompile";
+  GraphDef calls;
+  const auto add = [&](const auto& nodes) {
+    for (const NodeDef& node : nodes) {
+      if (IsSet(node.attr(), kAttr)) *calls.add_node() = node;
     }
-    for (const NodeDef& node : graph.node()) AddIfCompiled(node);
-    for (const FunctionDef& function : graph.library().function()) {
-      if (IsSet(function.attr(), "_XlaMustCompile")) {
-        Add(function.signature().name());
-      }
-      for (const NodeDef& node : function.node_def()) AddIfCompiled(node);
+  };
+  add(graph.node());
+  for (const FunctionDef& function : graph.library().function()) {
+    add(function.node_def());
+    if (IsSet(function.attr(), kAttr)) {
+      calls.add_node()->set_op(function.signature().name());
     }
   }
-
-  bool Contain(const std::string& name) const {
-    return names_.count(name) != 0;
-  }
-
- private:
-  void AddIfCompiled(const NodeDef& node) {
-    if (IsSet(node.attr(), "_XlaMustCompile")) AddCalled(node);
-  }
-
-  void AddCalled(const NodeDef& node) {
-    std::vector<std::string> called = {node.op()};
-    for (const auto& [unused, value] : node.attr()) {
-      AppendFunctionNames(value, &called);
-    }
-    for (const std::string& name : called) Add(name);
-  }
-
-  void Add(const std::string& name) {
-    const auto found = functions_.find(name);
-    if (found == functions_.end() || !names_.insert(name).second) return;
-    for (const NodeDef& node : found->second->node_def()) AddCalled(node);
-  }
-
-  std::unordered_map<std::string, const FunctionDef*> functions_;
-  std::unordered_set<std::string> names_;
-};
+  return library.ReachableDefinitions(calls);
+}
 
 bool FusedAny(const std::vector<Fusion>& fusions) {
   return std::any_of(fusions.begin(), fusions.end(), [](const Fusion& fusion) {
@@ -161,19 +140,19 @@ absl::Status FuseFunction(const FunctionLibraryDefinition& library,
   return absl::OkStatus();
 }
 
-}  // namespace
-
-std::function<bool(const TensorName&, const TensorName&)> SameShapeIn(
-    const GrapplerItem& item) {
-  const auto shapes = std::make_shared<InferredShapes>(item);
-  return [shapes](const TensorName& a, const TensorName& b) {
-    return shapes->Same(a, b);
-  };
-}
-
+// Fuses in the graph and in the functions of its library but for those that XLA
+// compiles; nodes that are named in `preserved` stay. Functions in which
+// nothing was fused are left as they are. A line of `report` for each place.
 absl::Status FuseGraphAndLibrary(
     const std::unordered_set<std::string>& preserved, GraphDef* graph,
-    std::vector<LibraryFusion>* fusions) {
+    std::string* report) {
+  const auto add = [&](const std::string& function,
+                       const std::vector<Fusion>& fusions) {
+    for (const auto& [node, is_backward, refusal] : fusions) {
+      *report += function + "\t" + node + "\t" +
+                 (is_backward ? "backward" : "forward") + "\t" + refusal + "\n";
+    }
+  };
   const FunctionLibraryDefinition library(tensorflow::OpRegistry::Global(),
                                           graph->library());
   GrapplerItem item;
@@ -181,24 +160,86 @@ absl::Status FuseGraphAndLibrary(
   FusionOptions options;
   options.preserved = preserved;
   options.same_shape = SameShapeIn(item);
-  for (const Fusion& fusion : FusePatterns(options, graph)) {
-    fusions->push_back({"", fusion});
-  }
+  add("", FusePatterns(options, graph));
   if (!graph->has_library()) return absl::OkStatus();
-  const CompiledFunctions compiled(item.graph);
+  const FunctionLibraryDefinition compiled =
+      CompiledFunctions(item.graph, library);
   for (FunctionDef& function : *graph->mutable_library()->mutable_function()) {
     const std::string name = function.signature().name();
     if (!HasBatchNorm(function) ||
         tensorflow::grappler::IsParametrized(function) ||
-        compiled.Contain(name)) {
+        compiled.Contains(name)) {
       continue;
     }
     std::vector<Fusion> found;
     TF_RETURN_IF_ERROR(FuseFunction(
         library, preserved, graph->versions().producer(), &function, &found));
-    for (const Fusion& fusion : found) fusions->push_back({name, fusion});
+    add(name, found);
   }
   return absl::OkStatus();
 }
 
+constexpr size_t kMaxBytes = std::numeric_limits<int32_t>::max();
+
+char* Copy(const std::string& text) {
+  char* const copy = static_cast<char*>(std::malloc(text.size() + 1));
+  if (copy != nullptr) std::memcpy(copy, text.c_str(), text.size() + 1);
+  return copy;
+}
+
+std::unordered_set<std::string> Lines(const char* text) {
+  std::unordered_set<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.insert(line);
+  return lines;
+}
+
+}  // namespace
+
+SameShape SameShapeIn(const GrapplerItem& item) {
+  const auto shapes = std::make_shared<InferredShapes>(item);
+  return [shapes](const TensorName& a, const TensorName& b) {
+    return shapes->Same(a, b);
+  };
+}
+
 }  // namespace tf_bn_ops
+
+int tfbn_fuse_graph(const void* graph, size_t graph_size, const char* preserved,
+                    void** result, size_t* result_size, char** report) try {
+  *result = nullptr;
+  *result_size = 0;
+  *report = nullptr;
+  const auto failed = [report](const std::string& error) {
+    *report = tf_bn_ops::Copy(error);
+    return 1;
+  };
+  if (graph_size > tf_bn_ops::kMaxBytes) {
+    return failed("it is larger than 2 GiB, the most that protobuf reads");
+  }
+  tensorflow::GraphDef graph_def;
+  if (!graph_def.ParseFromArray(graph, static_cast<int>(graph_size))) {
+    return failed("the GraphDef cannot be parsed");
+  }
+  std::string places;
+  const absl::Status status = tf_bn_ops::FuseGraphAndLibrary(
+      tf_bn_ops::Lines(preserved), &graph_def, &places);
+  if (!status.ok()) return failed(std::string(status.message()));
+  std::string serialized;
+  if (graph_def.ByteSizeLong() > tf_bn_ops::kMaxBytes ||
+      !graph_def.SerializeToString(&serialized)) {
+    return failed(
+        "fused, it is larger than 2 GiB, the most that protobuf writes");
+  }
+  *result = tf_bn_ops::Copy(serialized);
+  *result_size = serialized.size();
+  *report = tf_bn_ops::Copy(places);
+  return *report != nullptr && *result != nullptr ? 0 : 1;
+} catch (const std::bad_alloc&) {
+  return 1;  // without a report
+} catch (const std::exception& error) {
+  *report = tf_bn_ops::Copy(error.what());
+  return 1;
+}
+
+void tfbn_free(void* buffer) { std::free(buffer); }

@@ -15,6 +15,7 @@
 #include <map>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "cc/optimizer/fusion_rules.h"
@@ -54,12 +55,15 @@ bool IsAddition(const tensorflow::NodeDef& node);
 bool IsActivation(const tensorflow::NodeDef& node);
 // What passes a tensor on: it may wait for other nodes, or end gradients.
 bool IsGate(const tensorflow::NodeDef& node);
+// An op whose value smooth_rule.cc knows.
+bool IsElementwise(const tensorflow::NodeDef& node);
+bool IsShapeReader(const tensorflow::NodeDef& node);
 // The activation whose gradient the node is; empty if it is none.
 std::string ActivationOfGradient(const tensorflow::NodeDef& node);
 
 // Attrs, by the OpDefs' defaults where they are missing.
 bool IsTraining(const tensorflow::NodeDef& node);
-std::string ActivationOf(const tensorflow::NodeDef& norm);
+std::string ActivationOf(const tensorflow::NodeDef& node);
 int SideInputsOf(const tensorflow::NodeDef& norm);
 std::string DataFormatOf(const tensorflow::NodeDef& node);
 
@@ -83,14 +87,24 @@ struct Chain {
   int side_input = 0;  // which input of the addition is not the norm's
   // Of a smooth activation its name, and the nodes between it and what it is
   // applied to, which read that and constants alone: they are on no other
-  // cycle.
+  // cycle. Backward also what arrives at it.
   std::string smooth = {};
   std::vector<tensorflow::NodeDef*> inner = {};
+  TensorName y_backprop = {};
+  // Each reads the one before: the chain must not be on a cycle once they are
+  // one. Empty: all of `nodes`.
+  std::vector<tensorflow::NodeDef*> path = {};
 
   tensorflow::NodeDef* first() const { return nodes.front(); }
   tensorflow::NodeDef* last() const { return nodes.back(); }
   tensorflow::NodeDef* addition() const {
     return nodes.size() > 2 ? nodes[1] : nullptr;
+  }
+  // Those that a fused forward op replaces.
+  std::vector<tensorflow::NodeDef*> removed() const {
+    std::vector<tensorflow::NodeDef*> result(nodes.begin(), nodes.end() - 1);
+    result.insert(result.end(), inner.begin(), inner.end());
+    return result;
   }
 };
 
@@ -105,17 +119,20 @@ class Fuser {
  private:
   struct Planned {
     Chain chain;
+    std::vector<tensorflow::NodeDef*> path;
     size_t fusion;  // its index in fusions_
   };
 
   // fusion_rules.cc
+  void BypassUnbroadcasts();
   void Plan(const std::vector<Chain>& chains, bool is_backward);
   void FusePlanned(bool is_backward);
   std::string NodeRefusal(const tensorflow::NodeDef& node);
-  std::string IntermediateRefusal(const tensorflow::NodeDef& node,
-                                  const tensorflow::NodeDef& consumer,
-                                  bool others_may_read);
+  std::string RemovalRefusal(const std::vector<tensorflow::NodeDef*>& removed,
+                             const tensorflow::NodeDef& last,
+                             bool others_may_read);
   void Replace(tensorflow::NodeDef* removed, const std::string& by);
+  void RemoveUnread(const std::string& node, const std::string& by);
   void MoveConsumers(const std::string& from, const std::string& to,
                      const std::map<int, TensorName>& moved);
   void RenameColocations();
@@ -134,34 +151,29 @@ class Fuser {
   void RefuseGated(const tensorflow::NodeDef& mask);
   std::string BackwardRefusal(const Chain& chain);
   void FuseBackward(const Chain& chain);
+  void MakeGradEx(tensorflow::NodeDef* gradient,
+                  const std::vector<std::string>& of,
+                  const std::string& activation, bool has_side_input,
+                  const std::vector<std::string>& controls);
   const tensorflow::NodeDef* ForwardOf(const Chain& chain);
   void TakeFrozen(tensorflow::NodeDef* node);
-  void BypassUnbroadcasts(const tensorflow::NodeDef& mask);
-  bool IsIdentityUnbroadcast(const tensorflow::NodeDef& mask,
-                             const tensorflow::NodeDef& reshape);
-  void RemoveDeadNodes(tensorflow::NodeDef* unbroadcast);
 
   // smooth_rule.cc
-  void FuseSmooth();
-  std::vector<Chain> ChainsFrom(tensorflow::NodeDef* norm);
-  bool FuseSmoothBackward(Chain chain, tensorflow::NodeDef* gradient);
-  std::string SlopeRefusal(const Chain& chain, const TensorName& y_backprop,
-                           std::vector<tensorflow::NodeDef*> product);
-  void FuseSlope(const Chain& chain, const TensorName& y_backprop,
-                 const tensorflow::NodeDef& product);
-  bool FuseSmoothForward(Chain chain);
-  std::string SmoothRefusal(const Chain& chain);
   void BypassIdentityN(const tensorflow::NodeDef& source);
-  void RemoveUnread(const std::vector<tensorflow::NodeDef*>& nodes,
-                    const std::string& by);
-  void RemoveDead(tensorflow::NodeDef* node);
-  void RemoveDeadReaders(const tensorflow::NodeDef& source);
+  std::vector<Chain> SmoothChains(tensorflow::NodeDef* norm);
+  std::vector<Chain> SlopeChains(tensorflow::NodeDef* gradient);
+  std::string SlopeRefusal(const Chain& chain);
+  void FuseSlope(const Chain& chain);
 
   const FusionOptions& options_;
   IndexedGraph graph_;
   // Removed node -> its replacement; "": it has none.
   std::unordered_map<std::string, std::string> replaced_;
+  // Product with a derivative that no longer exists -> the gradient of a norm
+  // whose side_input_backprop it is.
+  std::unordered_map<std::string, std::string> products_;
   std::vector<Planned> planned_;
+  std::unordered_set<const tensorflow::NodeDef*> in_plan_;
   std::vector<Fusion> fusions_;
 };
 

@@ -91,6 +91,10 @@ bool IsGate(const NodeDef& node) {
          HasDataInputs(node, 1);
 }
 
+bool IsShapeReader(const NodeDef& node) {
+  return IsOneOf(node.op(), {"Shape", "ShapeN", "Size", "Rank"});
+}
+
 std::string ActivationOfGradient(const NodeDef& node) {
   if (!HasDataInputs(node, 2)) return "";
   if (node.op() == "ReluGrad") return "Relu";
@@ -107,11 +111,10 @@ bool IsTraining(const NodeDef& node) {
   return Attr(node, "is_training", yes).b();
 }
 
-std::string ActivationOf(const NodeDef& norm) {
+std::string ActivationOf(const NodeDef& node) {
   tensorflow::AttrValue identity;
   identity.set_s("Identity");
-  return IsFusedNormOp(norm.op()) ? Attr(norm, "activation_mode", identity).s()
-                                  : "Identity";
+  return Attr(node, "activation_mode", identity).s();
 }
 
 int SideInputsOf(const NodeDef& norm) {
@@ -170,7 +173,20 @@ void CopyAttrs(const NodeDef& from, const std::vector<std::string>& names,
 // ---- The pass ------------------------------------------------------------
 
 std::vector<Fusion> Fuser::Run() {
-  FuseSmooth();
+  for (int i = 0; options_.dangling_is_dead && i < graph_.size(); ++i) {
+    RemoveUnread(graph_.node(i)->name(), "");
+  }
+  BypassUnbroadcasts();
+  // The derivative first: it reads y, which the fused op has no more.
+  for (int i = 0; i < graph_.size(); ++i) {
+    NodeDef* const node = graph_.node(i);
+    if (IsGradient(*node)) Plan(SlopeChains(node), /*is_backward=*/true);
+  }
+  FusePlanned(/*is_backward=*/true);
+  for (int i = 0; i < graph_.size(); ++i) {
+    NodeDef* const node = graph_.node(i);
+    if (IsNorm(*node)) Plan(SmoothChains(node), /*is_backward=*/false);
+  }
   for (int i = 0; i < graph_.size(); ++i) {
     NodeDef* const node = graph_.node(i);
     if (IsActivation(*node)) Plan(ChainsBefore(node), /*is_backward=*/false);
@@ -181,7 +197,6 @@ std::vector<Fusion> Fuser::Run() {
     NodeDef* const node = graph_.node(i);
     TakeFrozen(node);
     if (ActivationOfGradient(*node).empty()) continue;
-    BypassUnbroadcasts(*node);
     RefuseGated(*node);
     Plan(ChainsBehind(node), /*is_backward=*/true);
   }
@@ -191,16 +206,60 @@ std::vector<Fusion> Fuser::Run() {
   return fusions_;
 }
 
+// The gradient of an addition or a product whose inputs had shapes that were
+// not known in full is Reshape(Sum(gradient, axes), shape): the sum over the
+// axes along which an input was broadcast. Where the result has the shape of
+// the gradient after all, those axes have one element, and it is the identity.
+// Bypasses it, in a graph with the gradient of a norm.
+void Fuser::BypassUnbroadcasts() {
+  bool has_gradient = false;
+  for (int i = 0; i < graph_.size(); ++i) {
+    has_gradient |= IsGradient(*graph_.node(i));
+  }
+  for (int i = 0; has_gradient && i < graph_.size(); ++i) {
+    NodeDef* const reshape = graph_.node(i);
+    NodeDef* const sum = graph_.Producer(*reshape, 0);
+    NodeDef* const axes = sum == nullptr ? nullptr : graph_.Producer(*sum, 1);
+    if (axes == nullptr || reshape->op() != "Reshape" || sum->op() != "Sum" ||
+        axes->op() != "BroadcastGradientArgs" || !HasDataInputs(*axes, 2)) {
+      continue;
+    }
+    // What one of them waits for would run no more.
+    std::vector<NodeDef*> nodes = {reshape, sum, axes};
+    for (NodeDef* const each :
+         {graph_.Producer(*reshape, 1), graph_.Producer(*axes, 0),
+          graph_.Producer(*axes, 1)}) {
+      if (each != nullptr && each->op() == "Shape") nodes.push_back(each);
+    }
+    const TensorName gradient = TensorName::Parse(sum->input(0));
+    if (!ControlInputs(nodes).empty() ||
+        !options_.same_shape({reshape->name(), 0}, gradient)) {
+      continue;
+    }
+    MoveConsumers(reshape->name(), reshape->name(), {{0, gradient}});
+    RemoveUnread(reshape->name(), "");
+  }
+}
+
 // Plans the first of the chains, of which one at most can be fused, that is not
 // refused; else all refusals are reported.
 void Fuser::Plan(const std::vector<Chain>& chains, bool is_backward) {
   std::vector<Fusion> refused;
   for (const Chain& chain : chains) {
-    const Fusion fusion = {
-        (is_backward ? chain.last() : chain.first())->name(), is_backward,
-        is_backward ? BackwardRefusal(chain) : ForwardRefusal(chain)};
+    const std::vector<NodeDef*>& path =
+        chain.path.empty() ? chain.nodes : chain.path;
+    const auto is_planned = [this](const NodeDef* node) {
+      return in_plan_.count(node) != 0;
+    };
+    if (std::any_of(path.begin(), path.end(), is_planned)) continue;
+    const NodeDef* const named = is_backward ? chain.last() : chain.first();
+    Fusion fusion = {named->name(), is_backward, ""};
+    fusion.refusal = !is_backward           ? ForwardRefusal(chain)
+                     : chain.smooth.empty() ? BackwardRefusal(chain)
+                                            : SlopeRefusal(chain);
     if (fusion.refusal.empty()) {
-      planned_.push_back({chain, fusions_.size()});
+      planned_.push_back({chain, path, fusions_.size()});
+      in_plan_.insert(path.begin(), path.end());
       fusions_.push_back(fusion);
       return;
     }
@@ -210,23 +269,28 @@ void Fuser::Plan(const std::vector<Chain>& chains, bool is_backward) {
 }
 
 void Fuser::FusePlanned(bool is_backward) {
-  std::vector<std::vector<NodeDef*>> chains;
-  for (const Planned& each : planned_) chains.push_back(each.chain.nodes);
-  const std::vector<bool> cyclic = graph_.WouldBeOnCycles(chains);
+  std::vector<std::vector<NodeDef*>> paths;
+  for (const Planned& each : planned_) paths.push_back(each.path);
+  const std::vector<bool> cyclic = graph_.WouldBeOnCycles(paths);
   for (size_t i = 0; i < planned_.size(); ++i) {
-    const auto& [chain, fusion] = planned_[i];
+    const auto& [chain, path, fusion] = planned_[i];
     if (cyclic[i]) {
       fusions_[fusion].refusal =
-          is_backward
-              ? "its other inputs depend on " + chain.first()->name()
-              : "what is added or waited for depends on its other outputs";
-    } else if (is_backward) {
+          !is_backward
+              ? "what is added or waited for depends on its other outputs"
+              : "its other inputs depend on " + (chain.smooth.empty()
+                                                     ? chain.first()->name()
+                                                     : chain.y_backprop.node);
+    } else if (!is_backward) {
+      FuseForward(chain);
+    } else if (chain.smooth.empty()) {
       FuseBackward(chain);
     } else {
-      FuseForward(chain);
+      FuseSlope(chain);
     }
   }
   planned_.clear();
+  in_plan_.clear();
 }
 
 // ---- Reasons to refuse, and rewiring -------------------------------------
@@ -251,31 +315,29 @@ std::string Fuser::NodeRefusal(const NodeDef& node) {
                          : "its device is not known";
 }
 
-// Why the node cannot be removed when it is fused with `consumer`.
-std::string Fuser::IntermediateRefusal(const NodeDef& node,
-                                       const NodeDef& consumer,
-                                       bool others_may_read) {
-  if (options_.preserved.count(node.name()) != 0) {
-    return node.name() + " is kept by name";
-  }
-  if (node.device() != consumer.device()) {
-    return node.name() + " and " + consumer.name() +
-           " are on different devices";
-  }
-  std::string refusal;
-  int reads = 0;
-  graph_.HasConsumer(node.name(), [&](const IndexedGraph::Consumer& other) {
-    if (other.port == TensorName::kControl) {
-      refusal = other.node->name() + " has a control edge from " + node.name();
-    } else if (other.port == 0 && !others_may_read &&
-               !IsOneOf(other.node->op(),
-                        {"Shape", "ShapeN", "Size", "Rank"}) &&
-               (other.node != &consumer || ++reads > 1)) {
-      refusal = other.node->name() + " reads " + node.name() + " too";
+// Why a node cannot go when it is fused with others and `last`.
+std::string Fuser::RemovalRefusal(const std::vector<NodeDef*>& removed,
+                                  const NodeDef& last, bool others_may_read) {
+  for (const NodeDef* const node : removed) {
+    if (options_.preserved.count(node->name()) != 0) {
+      return node->name() + " is kept by name";
     }
-    return !refusal.empty();
-  });
-  return refusal;
+    if (node->device() != last.device()) {
+      return node->name() + " and " + last.name() + " are on different devices";
+    }
+    for (const IndexedGraph::Consumer& other : graph_.Consumers(node->name())) {
+      const bool is_own =
+          other.node == &last || IsShapeReader(*other.node) ||
+          std::count(removed.begin(), removed.end(), other.node) != 0;
+      if (other.port == TensorName::kControl) {
+        return other.node->name() + " has a control edge from " + node->name();
+      }
+      if (other.port == 0 && !others_may_read && !is_own) {
+        return other.node->name() + " reads " + node->name() + " too";
+      }
+    }
+  }
+  return "";
 }
 
 // Rewires the consumers of `from`: output -> tensor. Outputs that are not
@@ -293,6 +355,27 @@ void Fuser::MoveConsumers(const std::string& from, const std::string& to,
 void Fuser::Replace(NodeDef* removed, const std::string& by) {
   replaced_[removed->name()] = by;
   graph_.Remove(removed);
+}
+
+// Removes a node that nothing reads and that does nothing else, and then what
+// it alone read.
+void Fuser::RemoveUnread(const std::string& node, const std::string& by) {
+  std::vector<std::string> names = {node};
+  while (!names.empty()) {
+    NodeDef* const each = graph_.Find(names.back());
+    names.pop_back();
+    if (each == nullptr || options_.preserved.count(each->name()) != 0 ||
+        graph_.NumConsumers(each->name()) != 0 ||
+        !(IsElementwise(*each) ||
+          IsOneOf(each->op(), {"Reshape", "Sum", "BroadcastGradientArgs",
+                               "Shape", "ZerosLike"}))) {
+      continue;
+    }
+    for (const std::string& input : DataInputs(*each)) {
+      names.push_back(TensorName::Parse(input).node);
+    }
+    Replace(each, by);
+  }
 }
 
 // Moves colocation constraints from removed nodes to what replaced them; those

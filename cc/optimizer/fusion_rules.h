@@ -32,8 +32,16 @@
 
 #include "cc/optimizer/indexed_graph.h"
 #include "tensorflow/core/framework/graph.pb.h"
+#include "tensorflow/core/grappler/grappler_item.h"
 
 namespace tf_bn_ops {
+
+// Whether two tensors have the same shape, whatever the graph is fed.
+using SameShape = std::function<bool(const TensorName&, const TensorName&)>;
+
+// In `item.graph`, by shapes that are inferred at the first question: symbolic
+// dimensions that are the same symbol are equal. `item` must outlive it.
+SameShape SameShapeIn(const tensorflow::grappler::GrapplerItem& item);
 
 struct FusionOptions {
   // Names of nodes that somebody outside of the graph refers to.
@@ -46,9 +54,8 @@ struct FusionOptions {
   bool leaves_convolutions = true;
   // Whether nodes that nothing reads are not computed: in bodies of functions.
   bool dangling_is_dead = false;
-  // Whether two tensors of the graph as it was have the same shape, whatever
-  // the graph is fed. Addition broadcasts, FusedBatchNormEx does not.
-  std::function<bool(const TensorName&, const TensorName&)> same_shape;
+  // Of the graph as it was. Addition broadcasts, FusedBatchNormEx does not.
+  SameShape same_shape;
 };
 
 // One place where the pattern was found.

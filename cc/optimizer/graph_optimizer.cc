@@ -10,7 +10,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "cc/optimizer/fuse_library.h"
 #include "cc/optimizer/fusion_rules.h"
 #include "cc/optimizer/optimizer_c.h"
 #include "tensorflow/core/framework/graph.pb.h"

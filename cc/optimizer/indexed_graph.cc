@@ -116,14 +116,6 @@ std::vector<IndexedGraph::Consumer> IndexedGraph::Consumers(
   return result;
 }
 
-bool IndexedGraph::HasConsumer(
-    const std::string& name,
-    const std::function<bool(const Consumer&)>& condition) const {
-  const std::set<Edge>& edges = Edges(name);
-  return std::any_of(edges.begin(), edges.end(),
-                     [&](const Edge& edge) { return condition(At(edge)); });
-}
-
 void IndexedGraph::SetInput(NodeDef* node, int input,
                             const TensorName& tensor) {
   const Edge edge = {IndexOf(*node), input};

@@ -5,7 +5,6 @@
 #ifndef TF_BN_OPS_CC_OPTIMIZER_INDEXED_GRAPH_H_
 #define TF_BN_OPS_CC_OPTIMIZER_INDEXED_GRAPH_H_
 
-#include <functional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -56,9 +55,6 @@ class IndexedGraph {
 
   // The consumers of the node's outputs, in the order of nodes and inputs.
   std::vector<Consumer> Consumers(const std::string& name) const;
-  // Whether the condition holds for one of them; asks no more after that.
-  bool HasConsumer(const std::string& name,
-                   const std::function<bool(const Consumer&)>& condition) const;
   int NumConsumers(const std::string& name) const {
     return static_cast<int>(Edges(name).size());
   }

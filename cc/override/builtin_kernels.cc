@@ -18,7 +18,7 @@
 #include "cc/kernels/batch_norm_op.h"
 #include "cc/kernels/cpu_launch.h"
 #include "cc/kernels/generated/kernel_list.h"
-#include "cc/ops/registered_kernels.h"
+#include "cc/ops/first_copy.h"
 #include "tensorflow/core/framework/kernel_def.pb.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/types.h"

@@ -1,6 +1,6 @@
-// Batch normalization itself in XLA's own operations, for any device: the
-// formula of cc/core/formulas/forward.h, in its notation. XLA fuses the
-// passes with what surrounds them.
+// Batch normalization itself, and BatchNormGatherStats, in XLA's own
+// operations, for any device: the formula of cc/core/formulas/forward.h, in its
+// notation. XLA fuses the passes with what surrounds them.
 //
 // The mean is measured from the first element of a channel, and the variance is
 // a mean of squared distances from it, in float64, in a second pass over x: a
@@ -12,12 +12,16 @@
 #define TF_BN_OPS_CC_XLA_HLO_FORWARD_H_
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "cc/core/formulas/activation.h"
 #include "cc/xla/hlo_channels.h"
+#include "xla/hlo/builder/lib/comparators.h"
 #include "xla/hlo/builder/lib/constants.h"
 #include "xla/hlo/builder/xla_builder.h"
+#include "xla/shape_util.h"
 
 namespace tf_bn_ops {
 
@@ -173,6 +177,42 @@ inline void BuildForward(XlaCall* call) {
     out[Role::kBatchVariance] = out[Role::kSavedVariance] =
         out[Role::kVariance];
   }
+}
+
+// count, mean, m2 of `parts` rows: Chan's formula of cc/core/gather_stats.h.
+inline std::vector<xla::XlaOp> BuildGatherStats(xla::XlaOp counts,
+                                                xla::XlaOp means,
+                                                xla::XlaOp m2s, int64_t parts,
+                                                int64_t channels) {
+  xla::XlaBuilder* const builder = counts.builder();
+  const xla::XlaOp zeros =
+      xla::Zeros(builder, xla::ShapeUtil::MakeShape(xla::F64, {channels}));
+  xla::XlaOp total = xla::Zero(builder, xla::F64), mean = zeros, m2 = zeros;
+  const auto spread = [&](xla::XlaOp v) {
+    return xla::Broadcast(v, {channels});
+  };
+  for (int64_t part = 0; part < parts; ++part) {
+    const auto of = [&](xla::XlaOp rows, const std::vector<int64_t>& shape) {
+      return xla::Reshape(
+          xla::SliceInDim(rows, part, part + 1, /*stride=*/1, /*dimno=*/0),
+          shape);
+    };
+    const xla::XlaOp count = of(counts, {}), part_mean = of(means, {channels}),
+                     part_m2 = of(m2s, {channels});
+    const xla::XlaOp share = count / (total + count);
+    const xla::XlaOp delta = part_mean - mean;
+    const xla::XlaOp is_part = xla::Gt(count, xla::ZerosLike(count));
+    const xla::XlaOp has = spread(is_part);
+    const xla::XlaOp first = spread(xla::Eq(total, xla::ZerosLike(total)));
+    const xla::XlaOp new_mean =
+        xla::Select(first, part_mean, mean + delta * spread(share));
+    const xla::XlaOp new_m2 = xla::Select(
+        first, part_m2, m2 + part_m2 + delta * delta * spread(total * share));
+    mean = xla::Select(has, new_mean, mean);
+    m2 = xla::Select(has, new_m2, m2);
+    total = xla::Select(is_part, total + count, total);
+  }
+  return {total, mean, m2};
 }
 
 }  // namespace tf_bn_ops

@@ -172,7 +172,7 @@ _FUSED_BATCH_NORM_EX = dataclasses.replace(
         "bessel_correction": True,
     },
     extra_statistics_dtypes=(),
-    shape_function="InferExShapes",
+    shape_function="",
 )
 
 # ---- First-order gradients -----------------------------------------------------------------------
@@ -277,7 +277,7 @@ is side_input_backprop, too.
     ),
     attrs={"epsilon": 1e-4, "num_side_inputs": 0, **_ACTIVATION, **_FORMAT_AND_MODE},
     rank_of_format=True,
-    shape_function="InferGradExShapes",
+    shape_function="",
 )
 
 _BATCH_NORM_TRAINING_BACKPROP = _op(
@@ -518,7 +518,6 @@ With rstd = 1/sqrt(variance + epsilon), and y_backprop where the activation pass
     """,
     attrs={"epsilon": 1e-4, "num_side_inputs": 0, **_ACTIVATION, "axis": -1},
     activations=_CLAMPS,
-    shape_function="InferBackwardElemtShapes",
     statistics_dtypes=_SPLIT_DTYPES,
     **_SPLIT,
 )

@@ -11,12 +11,12 @@ from op_words import NOTE, OPS, TYPES, OpSpec, spec, table, wrapped
 call = importlib.import_module("tf_bn_ops.spec.call")
 
 
-def source(what: str, body: str, includes: Iterable[str], guard: str = "") -> str:
+def source(what: str, body: str, includes: list[str], guard: str = "") -> str:
     """A file in the namespace of the library; with a guard, a header."""
     lines = ["// clang-format off", *wrapped(what, "// ", "// "), f"// {NOTE}", ""]
     lines += [f"#ifndef {guard}", f"#define {guard}", ""] if guard else []
-    lines += [f"#include {name}" if name[0] == "<" else f'#include "{name}"' for name in includes]
-    lines += ["", "namespace tf_bn_ops {", "", body.rstrip(), "", "}  // namespace tf_bn_ops"]
+    lines += [f'#include "{name}"' for name in includes] + [""] * bool(includes)
+    lines += ["namespace tf_bn_ops {", "", body.rstrip(), "", "}  // namespace tf_bn_ops"]
     return "\n".join([*lines, *(["", f"#endif  // {guard}"] if guard else [])]) + "\n"
 
 
@@ -52,18 +52,9 @@ def op_defs() -> str:
     )
 
 
-_KINDS = {
-    **{spec.VIEW: "kView", spec.VIEW_LIST: "kViewList", spec.CHANNEL: "kVector"},
-    **{spec.WIDE: "kVector", spec.COUNT: "kScalar"},
-    **{spec.OPAQUE: "kOpaque", spec.PLACEHOLDER: "kPlaceholder"},
-}
-
-
 def _args(args: Iterable[spec.Arg]) -> list[str]:
-    texts = []
-    for arg in args:
-        role = f"k{ow.camel(arg.role)}" if arg.role in call.ROLES else "kNone"
-        texts.append(f'{{"{arg.name}",~ArgKind::{_KINDS[arg.kind]},~Role::{role}}}')
+    roles = (ow.camel(arg.role) if arg.role in call.ROLES else "None" for arg in args)
+    texts = [f'{{"{arg.name}",~Role::k{role}}}' for arg, role in zip(args, roles, strict=True)]
     return wrapped(f"{{{', '.join(texts)}}}", "    ", "     ")
 
 

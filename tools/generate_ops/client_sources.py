@@ -13,88 +13,61 @@ def _attrs(op: OpSpec) -> list[str]:
     return [n for n in ow.attr_names(op) if n in names and op.attrs.get(n) is not spec.REQUIRED]
 
 
-def _type(name: str, taken: bool = False) -> str:
-    """Of an attr; `taken`: by its setter, which copies text."""
-    cpp_type = spec.ATTRS[name].cpp_type
-    return "std::string_view" if taken and cpp_type == "std::string" else cpp_type
-
-
-def _setters(name: str) -> str:
-    """The base of an Attrs with one attr."""
-    setter = ow.camel(name)
+def _attr(name: str) -> str:
+    """A member and its setters, of an attr that has one default; text is copied."""
     defaults = {repr(op.attrs.get(name, [])) for op in OPS if name in _attrs(op)}
-    assert len(defaults) == 1, f"one {setter}Attr for all classes: ops differ in its default"
-    text = defaults.pop().replace("'", '"').replace("True", "true").replace("[]", "{}")
-    doc = "\n".join(wrapped(spec.ATTRS[name].doc, "  // ", "  // "))
-    visit = f'template~<typename~F> void~Visit(F&&~f)~const~{{~f("{name}",~{name}_);~}}'
-    visit = "\n".join(wrapped(visit, "  ", "  "))
+    (text,) = defaults
+    for python, cpp in {"'": '"', "True": "true", "[]": "{}"}.items():
+        text = text.replace(python, cpp)
+    setter, cpp_type = ow.camel(name), spec.ATTRS[name].cpp_type
+    taken = cpp_type.replace("std::string", "std::string_view")
+    doc = "\n".join(wrapped(spec.ATTRS[name].doc, "    // ", "    // "))
     return f"""\
-template <typename A>
-struct {setter}Attr {{
+struct {setter} {{
+  template <typename A> struct Member {{
 {doc}
-  [[nodiscard]] A {setter}({_type(name, taken=True)} x) const {{
-    return With<A>(*this, &{setter}Attr::{name}_, x);
-  }}
-{visit}
-  {_type(name)} {name}_ = {text};
+    {cpp_type} {name}_ = {text};
+    [[nodiscard]] A {setter}({taken} x) const {{ return With<A>(*this, &Member::{name}_, x); }}
+    void AddTo(AttrValues* all) const {{ SetAttrValue({name}_, &(*all)["{name}"]); }}
+  }};
+  template <typename A> struct Setter {{
+    static A {setter}({taken} x) {{ return A().{setter}(x); }}
+  }};
 }};"""
 
 
-def _parameters(op: OpSpec, default: str = "") -> str:
-    given = ["const~Scope&~scope"]
-    for arg in op.inputs:
-        given.append(f"Input{'List' * (arg.kind == spec.VIEW_LIST)}~{arg.name}")
-    given += ["double~epsilon"] * (op.attrs.get("epsilon") is spec.REQUIRED)
-    return ", ".join([*given, *[f"const~Attrs&~attrs{default}"] * bool(_attrs(op))])
-
-
 def _class(op: OpSpec) -> str:
-    lines = [*wrapped(op.summary, "// ", "// "), f"class TF_BN_OPS_EXPORT {op.name} {{", " public:"]
-    bases = ", ".join(f"internal::{ow.camel(name)}Attr" for name in _attrs(op))
-    base = f"struct~Attrs~: internal::AttrsOf<Attrs, {bases}>~{{}};"
-    lines += wrapped(base, "  ", "      ") if bases else []
-    lines += wrapped(f"{op.name}({_parameters(op, '~=~Attrs()')});", "  ", "      ")
-    for setter, taken in ((ow.camel(name), _type(name, taken=True)) for name in _attrs(op)):
-        lines.append(f"  static Attrs {setter}({taken} x) {{ return Attrs().{setter}(x); }}")
-    lines += ["", "  Operation operation;"]
-    for kind, is_list in (("Output", False), ("OutputList", True)):
-        names = [arg.name for arg in op.outputs if (arg.kind == spec.VIEW_LIST) == is_list]
-        lines += wrapped(f"{kind}~{', '.join(names)};", "  ", "      ") if names else []
+    lists = [arg.name for arg in op.inputs if arg.kind == spec.VIEW_LIST]
+    tensors = [arg.name for arg in op.inputs if arg.kind != spec.VIEW_LIST]
+    parameters = ["const~Scope&~scope", *(f"Input~{name}" for name in tensors)]
+    parameters += [f"InputList~{name}" for name in lists]
+    if op.attrs.get("epsilon") is spec.REQUIRED:
+        parameters, attrs = [*parameters, "double~epsilon"], "internal::EpsilonTensor(epsilon)"
+    elif _attrs(op):
+        parameters, attrs = [*parameters, "const~Attrs&~attrs~=~Attrs()"], "attrs.Values()"
+    else:
+        attrs = "{}"
+    given = ["scope", f'"{op.name}"', f"{{{', '.join(tensors)}}}", attrs, *(f"&{n}" for n in lists)]
+    base = ", ".join([op.name, *(f"internal::{ow.camel(name)}" for name in _attrs(op))])
+    outputs = ", ".join(
+        f"{arg.name}~=~At({i})" for i, arg in enumerate(op.outputs) if arg.kind != spec.VIEW_LIST
+    )
+    lines = wrapped(op.summary, "// ", "// ")
+    lines += wrapped(f"struct {op.name} : internal::OpClass<{base}> {{", "", "    ")
+    lines += wrapped(f"{op.name}({', '.join(parameters)})", "  ", "      ")
+    lines += wrapped(f": OpClass({', '.join(given)}) {{}}", "      ", "                ")
+    lines += wrapped(f"Output~{outputs};", "  ", "         ")
+    for i, arg in enumerate(op.outputs):
+        lines += [f"  OutputList {arg.name} = From({i});"] * (arg.kind == spec.VIEW_LIST)
     return "\n".join([*lines, "};\n"])
 
 
-def _constructor(op: OpSpec) -> str:
-    lists = [arg.name for arg in op.inputs if arg.kind == spec.VIEW_LIST]
-    inputs = ", ".join(arg.name for arg in op.inputs if arg.name not in lists)
-    outputs = ", ".join(f"&{arg.name}" for arg in op.outputs if arg.kind != spec.VIEW_LIST)
-    of_lists = [f", &{arg.name}" for arg in op.outputs if arg.kind == spec.VIEW_LIST]
-    attrs = "attrs" if _attrs(op) else "NoAttrs{}"
-    if op.attrs.get("epsilon") is spec.REQUIRED:
-        attrs = "EpsilonTensor{epsilon}"
-    given = ", ".join(
-        [f"{{{inputs}}}", *(f"&{name}" for name in lists), *(["nullptr"] * (not lists))]
-    )
-    lines = wrapped(f"{op.name}::{op.name}({_parameters(op)})~{{", "", "    ")
-    call = f'AddOp(scope,~"{op.name}", {given}, {attrs}, &operation, {{{outputs}}}'
-    lines += wrapped(f"{call}{''.join(of_lists)});", "  ", "        ")
-    return "\n".join([*lines, "}\n"])
-
-
-def header() -> str:
-    attrs = "\n".join(_setters(n) for n in spec.ATTRS if any(n in _attrs(op) for op in OPS))
+def classes() -> str:
+    attrs = "\n".join(_attr(n) for n in spec.ATTRS if any(n in _attrs(op) for op in OPS))
     body = f"namespace ops {{\nnamespace internal {{\n\n{attrs}\n\n}}  // namespace internal\n\n"
-    body += "\n".join(map(_class, OPS)) + "\n}  // namespace ops"
     return source(
         "The op classes; tf_bn_ops/ops.h includes this.",
-        body,
-        ["<string>", "<string_view>", "<vector>", "tensorflow/cc/framework/ops.h"],
+        body + "\n".join(map(_class, OPS)) + "\n}  // namespace ops",
+        [],
         "TF_BN_OPS_GENERATED_OP_CLASSES_H_",
-    )
-
-
-def constructors() -> str:
-    return source(
-        "Constructors of the op classes.",
-        "\n".join(["namespace ops {\n", *map(_constructor, OPS), "}  // namespace ops"]),
-        ["cc/client/add_op.h", "tf_bn_ops/ops.h"],
     )

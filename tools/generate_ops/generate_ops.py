@@ -17,8 +17,7 @@ import python_sources
 from op_words import ROOT
 
 FILES = {
-    "cc/client/generated/op_classes.cc": client_sources.constructors,
-    "cc/client/include/tf_bn_ops/generated/op_classes.h": client_sources.header,
+    "cc/client/include/tf_bn_ops/generated/op_classes.h": client_sources.classes,
     "cc/core/generated/roles.h": call_sources.roles_header,
     "cc/kernels/generated/kernel_list.h": cc_sources.kernel_list,
     "cc/ops/generated/op_defs.cc": cc_sources.op_defs,

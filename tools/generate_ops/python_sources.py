@@ -103,12 +103,8 @@ def _binding(op: OpSpec) -> str:
     words = {name: f'_arguments.at_most_one({name}, "{name}")' for name in lists}
     words["num_side_inputs"] = "_arguments.checked_length(num_side_inputs)"
     words["axis"] = '_arguments.checked_int(axis, "axis")'
-    of_epsilon = (
-        "*_arguments.split_epsilon"
-        if "epsilon_rest" in op.derived_attrs
-        else "_arguments.not_a_tensor"
-    )
-    words["epsilon"] = f'{of_epsilon}(epsilon, "{function}")'
+    check = "split_epsilon" if "epsilon_rest" in op.derived_attrs else "not_a_tensor"
+    words["epsilon"] = f'{"*" * (check[0] == "s")}_arguments.{check}(epsilon, "{function}")'
     inputs = [words.get(a.name, a.name) for a in op.inputs]
     given = ", ".join([*inputs, *(words.get(name, name) for name in op.attrs), "name"])
     call = f"load().tf_bn_ops_{function}({given})"

@@ -22,7 +22,7 @@ REGISTER_OP("TfBnOps>BatchNormBackwardElemt")
     .Attr("epsilon: float = 0.0001").Attr("num_y: int >= 0 = 0")
     .Attr("num_side_inputs: int >= 0 = 0")
     .Attr("activation_mode: {'Identity', 'Relu', 'Relu6'} = 'Identity'").Attr("axis: int = -1")
-    .SetShapeFn(InferBackwardElemtShapes)
+    .SetShapeFn(InferShapes<kBatchNormBackwardElemt>)
     .Doc("The gradient of batch normalization with respect to x, from sums over all batches.");
 
 REGISTER_OP("TfBnOps>BatchNormBackwardReduce")
@@ -87,7 +87,7 @@ REGISTER_OP("TfBnOps>FusedBatchNormEx")
     .Attr("activation_mode: {'Identity', 'Relu', 'Relu6', 'Silu', 'HardSilu'} = 'Identity'")
     .Attr("data_format: {'NHWC', 'NCHW', 'NDHWC', 'NCDHW'} = 'NHWC'")
     .Attr("is_training: bool = true").Attr("bessel_correction: bool = true")
-    .SetShapeFn(InferExShapes)
+    .SetShapeFn(InferShapes<kFusedBatchNormEx>)
     .Doc("Batch normalization, addition and activation, TensorFlow's _FusedBatchNormEx.");
 
 REGISTER_OP("TfBnOps>FusedBatchNormGrad")
@@ -111,7 +111,7 @@ REGISTER_OP("TfBnOps>FusedBatchNormGradEx")
     .Attr("activation_mode: {'Identity', 'Relu', 'Relu6', 'Silu', 'HardSilu'} = 'Identity'")
     .Attr("data_format: {'NHWC', 'NCHW', 'NDHWC', 'NCDHW'} = 'NHWC'")
     .Attr("is_training: bool = true")
-    .SetShapeFn(InferGradExShapes)
+    .SetShapeFn(InferShapes<kFusedBatchNormGradEx>)
     .Doc("Gradient of FusedBatchNormEx in one op, TensorFlow's _FusedBatchNormGradEx.");
 
 REGISTER_OP("TfBnOps>FusedBatchNormGradGrad")

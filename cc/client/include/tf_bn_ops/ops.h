@@ -14,8 +14,8 @@
 //   ... grad.x_backprop, grad.scale_backprop, grad.offset_backprop ...
 //
 // The client library registers gradients for
-// tensorflow::AddSymbolicGradients: FusedBatchNormGrad, V2 or V3, for the
-// forward ops, FusedBatchNormGradGrad for the first-order gradients;
+// tensorflow::AddSymbolicGradients: FusedBatchNormGradV3 or Ex for the forward
+// ops, FusedBatchNormGradGrad for the first-order gradients;
 // BatchNormStats, GatherStats and Elemt have gradients, too.
 //
 // Of synchronised batch normalization each op is one pass over the batch of one
@@ -34,6 +34,8 @@
 #ifndef TF_BN_OPS_OPS_H_
 #define TF_BN_OPS_OPS_H_
 
+#include <initializer_list>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,6 +43,8 @@
 #include "absl/status/status.h"
 #include "tensorflow/cc/framework/ops.h"
 #include "tensorflow/cc/framework/scope.h"
+#include "tensorflow/core/framework/attr_value.pb.h"
+#include "tensorflow/core/framework/attr_value_util.h"
 
 #define TF_BN_OPS_EXPORT __attribute__((visibility("default")))
 
@@ -78,12 +82,57 @@ A With(const Base& base, T Base::* member, const Value& value) {
   return attrs;
 }
 
-// The attributes of an op: Visit(f) calls f(name, value) for each.
-template <typename A, template <typename> class... Attr>
-struct AttrsOf : Attr<A>... {
-  template <typename F>
-  void Visit(F&& f) const {
-    (Attr<A>::Visit(f), ...);
+using ::tensorflow::SetAttrValue;
+using AttrValues = std::map<std::string, ::tensorflow::AttrValue>;
+
+// Of an op whose epsilon is a tensor.
+inline AttrValues EpsilonTensor(double epsilon) {
+  AttrValues values;
+  SetAttrValue(::tensorflow::Tensor(epsilon), &values["epsilon"]);
+  return values;
+}
+
+// Adds the node TfBnOps>`name` with `inputs` and, behind them, the tensors of
+// `list` if there is one; a null operation if the scope has an error then.
+TF_BN_OPS_EXPORT Operation AddNode(const Scope& scope, const std::string& name,
+                                   std::initializer_list<Input> inputs,
+                                   const InputList* list,
+                                   const AttrValues& attrs);
+
+// The class Attrs of an op, with a setter for each of its attributes.
+template <typename Op, typename... Attr>
+struct AttrsOf {
+  struct Attrs : Attr::template Member<Attrs>... {
+    AttrValues Values() const {
+      AttrValues values;
+      (Attr::template Member<Attrs>::AddTo(&values), ...);
+      return values;
+    }
+  };
+};
+
+// The base of the class of an op: its node, attributes and their setters.
+template <typename Op, typename... Attr>
+struct OpClass
+    : AttrsOf<Op, Attr...>,
+      Attr::template Setter<typename AttrsOf<Op, Attr...>::Attrs>... {
+  Operation operation;
+
+ protected:
+  OpClass(const Scope& scope, const char* name,
+          std::initializer_list<Input> inputs, const AttrValues& attrs,
+          const InputList* list = nullptr)
+      : operation(AddNode(scope, name, inputs, list, attrs)) {}
+
+  // Output i, null if there is no node; and the outputs from i on.
+  Output At(int i) const {
+    return operation.node() == nullptr ? Output() : operation.output(i);
+  }
+  OutputList From(int i) const {
+    OutputList list;
+    if (operation.node() == nullptr) return list;
+    for (; i < operation.num_outputs(); ++i) list.push_back(At(i));
+    return list;
   }
 };
 

@@ -5,327 +5,268 @@
 #ifndef TF_BN_OPS_GENERATED_OP_CLASSES_H_
 #define TF_BN_OPS_GENERATED_OP_CLASSES_H_
 
-#include <string>
-#include <string_view>
-#include <vector>
-#include "tensorflow/cc/framework/ops.h"
-
 namespace tf_bn_ops {
 
 namespace ops {
 namespace internal {
 
-template <typename A>
-struct EpsilonAttr {
-  // Added to the variance; a number, not a tensor.
-  [[nodiscard]] A Epsilon(float x) const {
-    return With<A>(*this, &EpsilonAttr::epsilon_, x);
-  }
-  template <typename F> void Visit(F&& f) const { f("epsilon", epsilon_); }
-  float epsilon_ = 0.0001;
+struct Epsilon {
+  template <typename A> struct Member {
+    // Added to the variance; a number, not a tensor.
+    float epsilon_ = 0.0001;
+    [[nodiscard]] A Epsilon(float x) const { return With<A>(*this, &Member::epsilon_, x); }
+    void AddTo(AttrValues* all) const { SetAttrValue(epsilon_, &(*all)["epsilon"]); }
+  };
+  template <typename A> struct Setter {
+    static A Epsilon(float x) { return A().Epsilon(x); }
+  };
 };
-template <typename A>
-struct EpsilonRestAttr {
-  // Added to epsilon, in double: what float cannot hold of it.
-  [[nodiscard]] A EpsilonRest(std::vector<float> x) const {
-    return With<A>(*this, &EpsilonRestAttr::epsilon_rest_, x);
-  }
-  template <typename F> void Visit(F&& f) const { f("epsilon_rest", epsilon_rest_); }
-  std::vector<float> epsilon_rest_ = {};
+struct EpsilonRest {
+  template <typename A> struct Member {
+    // Added to epsilon, in double: what float cannot hold of it.
+    std::vector<float> epsilon_rest_ = {};
+    [[nodiscard]] A EpsilonRest(std::vector<float> x) const { return With<A>(*this, &Member::epsilon_rest_, x); }
+    void AddTo(AttrValues* all) const { SetAttrValue(epsilon_rest_, &(*all)["epsilon_rest"]); }
+  };
+  template <typename A> struct Setter {
+    static A EpsilonRest(std::vector<float> x) { return A().EpsilonRest(x); }
+  };
 };
-template <typename A>
-struct ExponentialAvgFactorAttr {
-  // In training, the weight f of this batch in the running statistics.
-  [[nodiscard]] A ExponentialAvgFactor(float x) const {
-    return With<A>(*this, &ExponentialAvgFactorAttr::exponential_avg_factor_, x);
-  }
-  template <typename F>
-  void Visit(F&& f) const { f("exponential_avg_factor", exponential_avg_factor_); }
-  float exponential_avg_factor_ = 1.0;
+struct ExponentialAvgFactor {
+  template <typename A> struct Member {
+    // In training, the weight f of this batch in the running statistics.
+    float exponential_avg_factor_ = 1.0;
+    [[nodiscard]] A ExponentialAvgFactor(float x) const { return With<A>(*this, &Member::exponential_avg_factor_, x); }
+    void AddTo(AttrValues* all) const { SetAttrValue(exponential_avg_factor_, &(*all)["exponential_avg_factor"]); }
+  };
+  template <typename A> struct Setter {
+    static A ExponentialAvgFactor(float x) { return A().ExponentialAvgFactor(x); }
+  };
 };
-template <typename A>
-struct NumSideInputsAttr {
-  // How many side inputs the forward op has, 0 or 1.
-  [[nodiscard]] A NumSideInputs(int x) const {
-    return With<A>(*this, &NumSideInputsAttr::num_side_inputs_, x);
-  }
-  template <typename F> void Visit(F&& f) const { f("num_side_inputs", num_side_inputs_); }
-  int num_side_inputs_ = 0;
+struct NumSideInputs {
+  template <typename A> struct Member {
+    // How many side inputs the forward op has, 0 or 1.
+    int num_side_inputs_ = 0;
+    [[nodiscard]] A NumSideInputs(int x) const { return With<A>(*this, &Member::num_side_inputs_, x); }
+    void AddTo(AttrValues* all) const { SetAttrValue(num_side_inputs_, &(*all)["num_side_inputs"]); }
+  };
+  template <typename A> struct Setter {
+    static A NumSideInputs(int x) { return A().NumSideInputs(x); }
+  };
 };
-template <typename A>
-struct ActivationModeAttr {
-  // The activation.
-  [[nodiscard]] A ActivationMode(std::string_view x) const {
-    return With<A>(*this, &ActivationModeAttr::activation_mode_, x);
-  }
-  template <typename F> void Visit(F&& f) const { f("activation_mode", activation_mode_); }
-  std::string activation_mode_ = "Identity";
+struct ActivationMode {
+  template <typename A> struct Member {
+    // The activation.
+    std::string activation_mode_ = "Identity";
+    [[nodiscard]] A ActivationMode(std::string_view x) const { return With<A>(*this, &Member::activation_mode_, x); }
+    void AddTo(AttrValues* all) const { SetAttrValue(activation_mode_, &(*all)["activation_mode"]); }
+  };
+  template <typename A> struct Setter {
+    static A ActivationMode(std::string_view x) { return A().ActivationMode(x); }
+  };
 };
-template <typename A>
-struct DataFormatAttr {
-  // Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW, NCDHW).
-  [[nodiscard]] A DataFormat(std::string_view x) const {
-    return With<A>(*this, &DataFormatAttr::data_format_, x);
-  }
-  template <typename F> void Visit(F&& f) const { f("data_format", data_format_); }
-  std::string data_format_ = "NHWC";
+struct DataFormat {
+  template <typename A> struct Member {
+    // Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW, NCDHW).
+    std::string data_format_ = "NHWC";
+    [[nodiscard]] A DataFormat(std::string_view x) const { return With<A>(*this, &Member::data_format_, x); }
+    void AddTo(AttrValues* all) const { SetAttrValue(data_format_, &(*all)["data_format"]); }
+  };
+  template <typename A> struct Setter {
+    static A DataFormat(std::string_view x) { return A().DataFormat(x); }
+  };
 };
-template <typename A>
-struct IsTrainingAttr {
-  // Whether mean and variance are functions of x (training) or constants (frozen).
-  [[nodiscard]] A IsTraining(bool x) const {
-    return With<A>(*this, &IsTrainingAttr::is_training_, x);
-  }
-  template <typename F> void Visit(F&& f) const { f("is_training", is_training_); }
-  bool is_training_ = true;
+struct IsTraining {
+  template <typename A> struct Member {
+    // Whether mean and variance are functions of x (training) or constants (frozen).
+    bool is_training_ = true;
+    [[nodiscard]] A IsTraining(bool x) const { return With<A>(*this, &Member::is_training_, x); }
+    void AddTo(AttrValues* all) const { SetAttrValue(is_training_, &(*all)["is_training"]); }
+  };
+  template <typename A> struct Setter {
+    static A IsTraining(bool x) { return A().IsTraining(x); }
+  };
 };
-template <typename A>
-struct BesselCorrectionAttr {
-  // Whether batch_variance in training has the factor M/max(M - 1, 1), as in TensorFlow's ops, or
-  // not, as in Keras.
-  [[nodiscard]] A BesselCorrection(bool x) const {
-    return With<A>(*this, &BesselCorrectionAttr::bessel_correction_, x);
-  }
-  template <typename F> void Visit(F&& f) const { f("bessel_correction", bessel_correction_); }
-  bool bessel_correction_ = true;
+struct BesselCorrection {
+  template <typename A> struct Member {
+    // Whether batch_variance in training has the factor M/max(M - 1, 1), as in TensorFlow's ops, or
+    // not, as in Keras.
+    bool bessel_correction_ = true;
+    [[nodiscard]] A BesselCorrection(bool x) const { return With<A>(*this, &Member::bessel_correction_, x); }
+    void AddTo(AttrValues* all) const { SetAttrValue(bessel_correction_, &(*all)["bessel_correction"]); }
+  };
+  template <typename A> struct Setter {
+    static A BesselCorrection(bool x) { return A().BesselCorrection(x); }
+  };
 };
-template <typename A>
-struct AxisAttr {
-  // The dimension of the channels of x; from the end if negative.
-  [[nodiscard]] A Axis(int x) const {
-    return With<A>(*this, &AxisAttr::axis_, x);
-  }
-  template <typename F> void Visit(F&& f) const { f("axis", axis_); }
-  int axis_ = -1;
+struct Axis {
+  template <typename A> struct Member {
+    // The dimension of the channels of x; from the end if negative.
+    int axis_ = -1;
+    [[nodiscard]] A Axis(int x) const { return With<A>(*this, &Member::axis_, x); }
+    void AddTo(AttrValues* all) const { SetAttrValue(axis_, &(*all)["axis"]); }
+  };
+  template <typename A> struct Setter {
+    static A Axis(int x) { return A().Axis(x); }
+  };
 };
 
 }  // namespace internal
 
 // The gradient of batch normalization with respect to x, from sums over all batches.
-class TF_BN_OPS_EXPORT BatchNormBackwardElemt {
- public:
-  struct Attrs : internal::AttrsOf<Attrs, internal::EpsilonAttr, internal::NumSideInputsAttr,
-      internal::ActivationModeAttr, internal::AxisAttr> {};
+struct BatchNormBackwardElemt : internal::OpClass<BatchNormBackwardElemt, internal::Epsilon,
+    internal::NumSideInputs, internal::ActivationMode, internal::Axis> {
   BatchNormBackwardElemt(const Scope& scope, Input y_backprop, Input x, Input scale, Input offset,
       Input mean, Input variance, Input sum_dy, Input sum_dy_xmu, Input count, InputList y,
-      const Attrs& attrs = Attrs());
-  static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
-  static Attrs NumSideInputs(int x) { return Attrs().NumSideInputs(x); }
-  static Attrs ActivationMode(std::string_view x) { return Attrs().ActivationMode(x); }
-  static Attrs Axis(int x) { return Attrs().Axis(x); }
-
-  Operation operation;
-  Output x_backprop;
-  OutputList side_input_backprop;
+      const Attrs& attrs = Attrs())
+      : OpClass(scope, "BatchNormBackwardElemt", {y_backprop, x, scale, offset, mean, variance,
+                sum_dy, sum_dy_xmu, count}, attrs.Values(), &y) {}
+  Output x_backprop = At(0);
+  OutputList side_input_backprop = From(1);
 };
 
 // The sums of the gradient of batch normalization over one batch.
-class TF_BN_OPS_EXPORT BatchNormBackwardReduce {
- public:
-  struct Attrs : internal::AttrsOf<Attrs, internal::EpsilonAttr, internal::ActivationModeAttr,
-      internal::AxisAttr> {};
+struct BatchNormBackwardReduce : internal::OpClass<BatchNormBackwardReduce, internal::Epsilon,
+    internal::ActivationMode, internal::Axis> {
   BatchNormBackwardReduce(const Scope& scope, Input y_backprop, Input x, Input scale, Input offset,
-      Input mean, Input variance, InputList y, const Attrs& attrs = Attrs());
-  static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
-  static Attrs ActivationMode(std::string_view x) { return Attrs().ActivationMode(x); }
-  static Attrs Axis(int x) { return Attrs().Axis(x); }
-
-  Operation operation;
-  Output sum_dy, sum_dy_xmu, scale_backprop, offset_backprop;
+      Input mean, Input variance, InputList y, const Attrs& attrs = Attrs())
+      : OpClass(scope, "BatchNormBackwardReduce", {y_backprop, x, scale, offset, mean, variance},
+                attrs.Values(), &y) {}
+  Output sum_dy = At(0), sum_dy_xmu = At(1), scale_backprop = At(2), offset_backprop = At(3);
 };
 
 // Batch normalization with given statistics, addition and activation.
-class TF_BN_OPS_EXPORT BatchNormElemt {
- public:
-  struct Attrs : internal::AttrsOf<Attrs, internal::EpsilonAttr, internal::ActivationModeAttr,
-      internal::AxisAttr> {};
+struct BatchNormElemt : internal::OpClass<BatchNormElemt, internal::Epsilon,
+    internal::ActivationMode, internal::Axis> {
   BatchNormElemt(const Scope& scope, Input x, Input scale, Input offset, Input mean, Input variance,
-      InputList side_input, const Attrs& attrs = Attrs());
-  static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
-  static Attrs ActivationMode(std::string_view x) { return Attrs().ActivationMode(x); }
-  static Attrs Axis(int x) { return Attrs().Axis(x); }
-
-  Operation operation;
-  Output y;
+      InputList side_input, const Attrs& attrs = Attrs())
+      : OpClass(scope, "BatchNormElemt", {x, scale, offset, mean, variance}, attrs.Values(),
+                &side_input) {}
+  Output y = At(0);
 };
 
 // Statistics of a batch from those of its parts, by the formula of Chan et al.
-class TF_BN_OPS_EXPORT BatchNormGatherStats {
- public:
-  BatchNormGatherStats(const Scope& scope, Input counts, Input means, Input m2s);
-
-  Operation operation;
-  Output count, mean, m2;
+struct BatchNormGatherStats : internal::OpClass<BatchNormGatherStats> {
+  BatchNormGatherStats(const Scope& scope, Input counts, Input means, Input m2s)
+      : OpClass(scope, "BatchNormGatherStats", {counts, means, m2s}, {}) {}
+  Output count = At(0), mean = At(1), m2 = At(2);
 };
 
 // Statistics of one batch, from which those of several batches are combined.
-class TF_BN_OPS_EXPORT BatchNormStats {
- public:
-  struct Attrs : internal::AttrsOf<Attrs, internal::AxisAttr> {};
-  BatchNormStats(const Scope& scope, Input x, const Attrs& attrs = Attrs());
-  static Attrs Axis(int x) { return Attrs().Axis(x); }
-
-  Operation operation;
-  Output count, mean, m2;
+struct BatchNormStats : internal::OpClass<BatchNormStats, internal::Axis> {
+  BatchNormStats(const Scope& scope, Input x, const Attrs& attrs = Attrs())
+      : OpClass(scope, "BatchNormStats", {x}, attrs.Values()) {}
+  Output count = At(0), mean = At(1), m2 = At(2);
 };
 
 // Gradient of batch normalization in training, nGraph's op of this name.
-class TF_BN_OPS_EXPORT BatchNormTrainingBackprop {
- public:
+struct BatchNormTrainingBackprop : internal::OpClass<BatchNormTrainingBackprop> {
   BatchNormTrainingBackprop(const Scope& scope, Input input, Input gamma, Input beta, Input mean,
-      Input variance, Input normalized_delta, double epsilon);
-
-  Operation operation;
-  Output input_delta, gamma_delta, beta_delta;
+      Input variance, Input normalized_delta, double epsilon)
+      : OpClass(scope, "BatchNormTrainingBackprop", {input, gamma, beta, mean, variance,
+                normalized_delta}, internal::EpsilonTensor(epsilon)) {}
+  Output input_delta = At(0), gamma_delta = At(1), beta_delta = At(2);
 };
 
 // Batch normalization, the twin of TensorFlow's FusedBatchNorm.
-class TF_BN_OPS_EXPORT FusedBatchNorm {
- public:
-  struct Attrs : internal::AttrsOf<Attrs, internal::EpsilonAttr, internal::ExponentialAvgFactorAttr,
-      internal::DataFormatAttr, internal::IsTrainingAttr> {};
+struct FusedBatchNorm : internal::OpClass<FusedBatchNorm, internal::Epsilon,
+    internal::ExponentialAvgFactor, internal::DataFormat, internal::IsTraining> {
   FusedBatchNorm(const Scope& scope, Input x, Input scale, Input offset, Input mean, Input variance,
-      const Attrs& attrs = Attrs());
-  static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
-  static Attrs ExponentialAvgFactor(float x) { return Attrs().ExponentialAvgFactor(x); }
-  static Attrs DataFormat(std::string_view x) { return Attrs().DataFormat(x); }
-  static Attrs IsTraining(bool x) { return Attrs().IsTraining(x); }
-
-  Operation operation;
-  Output y, batch_mean, batch_variance, reserve_space_1, reserve_space_2;
+      const Attrs& attrs = Attrs())
+      : OpClass(scope, "FusedBatchNorm", {x, scale, offset, mean, variance}, attrs.Values()) {}
+  Output y = At(0), batch_mean = At(1), batch_variance = At(2), reserve_space_1 = At(3),
+         reserve_space_2 = At(4);
 };
 
 // Batch normalization, addition and activation, TensorFlow's _FusedBatchNormEx.
-class TF_BN_OPS_EXPORT FusedBatchNormEx {
- public:
-  struct Attrs : internal::AttrsOf<Attrs, internal::EpsilonAttr, internal::ExponentialAvgFactorAttr,
-      internal::ActivationModeAttr, internal::DataFormatAttr, internal::IsTrainingAttr,
-      internal::BesselCorrectionAttr> {};
+struct FusedBatchNormEx : internal::OpClass<FusedBatchNormEx, internal::Epsilon,
+    internal::ExponentialAvgFactor, internal::ActivationMode, internal::DataFormat,
+    internal::IsTraining, internal::BesselCorrection> {
   FusedBatchNormEx(const Scope& scope, Input x, Input scale, Input offset, Input mean,
-      Input variance, InputList side_input, const Attrs& attrs = Attrs());
-  static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
-  static Attrs ExponentialAvgFactor(float x) { return Attrs().ExponentialAvgFactor(x); }
-  static Attrs ActivationMode(std::string_view x) { return Attrs().ActivationMode(x); }
-  static Attrs DataFormat(std::string_view x) { return Attrs().DataFormat(x); }
-  static Attrs IsTraining(bool x) { return Attrs().IsTraining(x); }
-  static Attrs BesselCorrection(bool x) { return Attrs().BesselCorrection(x); }
-
-  Operation operation;
-  Output y, batch_mean, batch_variance, reserve_space_1, reserve_space_2, reserve_space_3;
+      Input variance, InputList side_input, const Attrs& attrs = Attrs())
+      : OpClass(scope, "FusedBatchNormEx", {x, scale, offset, mean, variance}, attrs.Values(),
+                &side_input) {}
+  Output y = At(0), batch_mean = At(1), batch_variance = At(2), reserve_space_1 = At(3),
+         reserve_space_2 = At(4), reserve_space_3 = At(5);
 };
 
 // Gradient of batch normalization, the twin of TensorFlow's FusedBatchNormGrad.
-class TF_BN_OPS_EXPORT FusedBatchNormGrad {
- public:
-  struct Attrs : internal::AttrsOf<Attrs, internal::EpsilonAttr, internal::DataFormatAttr,
-      internal::IsTrainingAttr> {};
+struct FusedBatchNormGrad : internal::OpClass<FusedBatchNormGrad, internal::Epsilon,
+    internal::DataFormat, internal::IsTraining> {
   FusedBatchNormGrad(const Scope& scope, Input y_backprop, Input x, Input scale,
-      Input reserve_space_1, Input reserve_space_2, const Attrs& attrs = Attrs());
-  static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
-  static Attrs DataFormat(std::string_view x) { return Attrs().DataFormat(x); }
-  static Attrs IsTraining(bool x) { return Attrs().IsTraining(x); }
-
-  Operation operation;
-  Output x_backprop, scale_backprop, offset_backprop, reserve_space_3, reserve_space_4;
+      Input reserve_space_1, Input reserve_space_2, const Attrs& attrs = Attrs())
+      : OpClass(scope, "FusedBatchNormGrad", {y_backprop, x, scale, reserve_space_1,
+                reserve_space_2}, attrs.Values()) {}
+  Output x_backprop = At(0), scale_backprop = At(1), offset_backprop = At(2),
+         reserve_space_3 = At(3), reserve_space_4 = At(4);
 };
 
 // Gradient of FusedBatchNormEx in one op, TensorFlow's _FusedBatchNormGradEx.
-class TF_BN_OPS_EXPORT FusedBatchNormGradEx {
- public:
-  struct Attrs : internal::AttrsOf<Attrs, internal::EpsilonAttr, internal::NumSideInputsAttr,
-      internal::ActivationModeAttr, internal::DataFormatAttr, internal::IsTrainingAttr> {};
+struct FusedBatchNormGradEx : internal::OpClass<FusedBatchNormGradEx, internal::Epsilon,
+    internal::NumSideInputs, internal::ActivationMode, internal::DataFormat, internal::IsTraining> {
   FusedBatchNormGradEx(const Scope& scope, Input y_backprop, Input x, Input scale,
       Input reserve_space_1, Input reserve_space_2, Input reserve_space_3, Input offset, Input y,
-      const Attrs& attrs = Attrs());
-  static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
-  static Attrs NumSideInputs(int x) { return Attrs().NumSideInputs(x); }
-  static Attrs ActivationMode(std::string_view x) { return Attrs().ActivationMode(x); }
-  static Attrs DataFormat(std::string_view x) { return Attrs().DataFormat(x); }
-  static Attrs IsTraining(bool x) { return Attrs().IsTraining(x); }
-
-  Operation operation;
-  Output x_backprop, scale_backprop, offset_backprop, reserve_space_4, reserve_space_5;
-  OutputList side_input_backprop;
+      const Attrs& attrs = Attrs())
+      : OpClass(scope, "FusedBatchNormGradEx", {y_backprop, x, scale, reserve_space_1,
+                reserve_space_2, reserve_space_3, offset, y}, attrs.Values()) {}
+  Output x_backprop = At(0), scale_backprop = At(1), offset_backprop = At(2),
+         reserve_space_4 = At(3), reserve_space_5 = At(4);
+  OutputList side_input_backprop = From(5);
 };
 
 // Gradient of the gradient of batch normalization, as TensorFlow registers it.
-class TF_BN_OPS_EXPORT FusedBatchNormGradGrad {
- public:
-  struct Attrs : internal::AttrsOf<Attrs, internal::EpsilonAttr, internal::EpsilonRestAttr,
-      internal::DataFormatAttr, internal::IsTrainingAttr> {};
+struct FusedBatchNormGradGrad : internal::OpClass<FusedBatchNormGradGrad, internal::Epsilon,
+    internal::EpsilonRest, internal::DataFormat, internal::IsTraining> {
   FusedBatchNormGradGrad(const Scope& scope, Input x_backprop_grad, Input scale_backprop_grad,
       Input offset_backprop_grad, Input y_backprop, Input x, Input scale, Input reserve_space_1,
-      Input reserve_space_2, const Attrs& attrs = Attrs());
-  static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
-  static Attrs EpsilonRest(std::vector<float> x) { return Attrs().EpsilonRest(x); }
-  static Attrs DataFormat(std::string_view x) { return Attrs().DataFormat(x); }
-  static Attrs IsTraining(bool x) { return Attrs().IsTraining(x); }
-
-  Operation operation;
-  Output y_backprop_grad, x_grad, scale_grad;
+      Input reserve_space_2, const Attrs& attrs = Attrs())
+      : OpClass(scope, "FusedBatchNormGradGrad", {x_backprop_grad, scale_backprop_grad,
+                offset_backprop_grad, y_backprop, x, scale, reserve_space_1, reserve_space_2},
+                attrs.Values()) {}
+  Output y_backprop_grad = At(0), x_grad = At(1), scale_grad = At(2);
 };
 
 // Gradient of batch normalization, the twin of TensorFlow's FusedBatchNormGradV2.
-class TF_BN_OPS_EXPORT FusedBatchNormGradV2 {
- public:
-  struct Attrs : internal::AttrsOf<Attrs, internal::EpsilonAttr, internal::DataFormatAttr,
-      internal::IsTrainingAttr> {};
+struct FusedBatchNormGradV2 : internal::OpClass<FusedBatchNormGradV2, internal::Epsilon,
+    internal::DataFormat, internal::IsTraining> {
   FusedBatchNormGradV2(const Scope& scope, Input y_backprop, Input x, Input scale,
-      Input reserve_space_1, Input reserve_space_2, const Attrs& attrs = Attrs());
-  static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
-  static Attrs DataFormat(std::string_view x) { return Attrs().DataFormat(x); }
-  static Attrs IsTraining(bool x) { return Attrs().IsTraining(x); }
-
-  Operation operation;
-  Output x_backprop, scale_backprop, offset_backprop, reserve_space_3, reserve_space_4;
+      Input reserve_space_1, Input reserve_space_2, const Attrs& attrs = Attrs())
+      : OpClass(scope, "FusedBatchNormGradV2", {y_backprop, x, scale, reserve_space_1,
+                reserve_space_2}, attrs.Values()) {}
+  Output x_backprop = At(0), scale_backprop = At(1), offset_backprop = At(2),
+         reserve_space_3 = At(3), reserve_space_4 = At(4);
 };
 
 // Gradient of batch normalization, the twin of TensorFlow's FusedBatchNormGradV3.
-class TF_BN_OPS_EXPORT FusedBatchNormGradV3 {
- public:
-  struct Attrs : internal::AttrsOf<Attrs, internal::EpsilonAttr, internal::DataFormatAttr,
-      internal::IsTrainingAttr> {};
+struct FusedBatchNormGradV3 : internal::OpClass<FusedBatchNormGradV3, internal::Epsilon,
+    internal::DataFormat, internal::IsTraining> {
   FusedBatchNormGradV3(const Scope& scope, Input y_backprop, Input x, Input scale,
       Input reserve_space_1, Input reserve_space_2, Input reserve_space_3,
-      const Attrs& attrs = Attrs());
-  static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
-  static Attrs DataFormat(std::string_view x) { return Attrs().DataFormat(x); }
-  static Attrs IsTraining(bool x) { return Attrs().IsTraining(x); }
-
-  Operation operation;
-  Output x_backprop, scale_backprop, offset_backprop, reserve_space_4, reserve_space_5;
+      const Attrs& attrs = Attrs())
+      : OpClass(scope, "FusedBatchNormGradV3", {y_backprop, x, scale, reserve_space_1,
+                reserve_space_2, reserve_space_3}, attrs.Values()) {}
+  Output x_backprop = At(0), scale_backprop = At(1), offset_backprop = At(2),
+         reserve_space_4 = At(3), reserve_space_5 = At(4);
 };
 
 // Batch normalization, the twin of TensorFlow's FusedBatchNormV2.
-class TF_BN_OPS_EXPORT FusedBatchNormV2 {
- public:
-  struct Attrs : internal::AttrsOf<Attrs, internal::EpsilonAttr, internal::ExponentialAvgFactorAttr,
-      internal::DataFormatAttr, internal::IsTrainingAttr> {};
+struct FusedBatchNormV2 : internal::OpClass<FusedBatchNormV2, internal::Epsilon,
+    internal::ExponentialAvgFactor, internal::DataFormat, internal::IsTraining> {
   FusedBatchNormV2(const Scope& scope, Input x, Input scale, Input offset, Input mean,
-      Input variance, const Attrs& attrs = Attrs());
-  static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
-  static Attrs ExponentialAvgFactor(float x) { return Attrs().ExponentialAvgFactor(x); }
-  static Attrs DataFormat(std::string_view x) { return Attrs().DataFormat(x); }
-  static Attrs IsTraining(bool x) { return Attrs().IsTraining(x); }
-
-  Operation operation;
-  Output y, batch_mean, batch_variance, reserve_space_1, reserve_space_2;
+      Input variance, const Attrs& attrs = Attrs())
+      : OpClass(scope, "FusedBatchNormV2", {x, scale, offset, mean, variance}, attrs.Values()) {}
+  Output y = At(0), batch_mean = At(1), batch_variance = At(2), reserve_space_1 = At(3),
+         reserve_space_2 = At(4);
 };
 
 // Batch normalization, the twin of TensorFlow's FusedBatchNormV3.
-class TF_BN_OPS_EXPORT FusedBatchNormV3 {
- public:
-  struct Attrs : internal::AttrsOf<Attrs, internal::EpsilonAttr, internal::ExponentialAvgFactorAttr,
-      internal::DataFormatAttr, internal::IsTrainingAttr> {};
+struct FusedBatchNormV3 : internal::OpClass<FusedBatchNormV3, internal::Epsilon,
+    internal::ExponentialAvgFactor, internal::DataFormat, internal::IsTraining> {
   FusedBatchNormV3(const Scope& scope, Input x, Input scale, Input offset, Input mean,
-      Input variance, const Attrs& attrs = Attrs());
-  static Attrs Epsilon(float x) { return Attrs().Epsilon(x); }
-  static Attrs ExponentialAvgFactor(float x) { return Attrs().ExponentialAvgFactor(x); }
-  static Attrs DataFormat(std::string_view x) { return Attrs().DataFormat(x); }
-  static Attrs IsTraining(bool x) { return Attrs().IsTraining(x); }
-
-  Operation operation;
-  Output y, batch_mean, batch_variance, reserve_space_1, reserve_space_2, reserve_space_3;
+      Input variance, const Attrs& attrs = Attrs())
+      : OpClass(scope, "FusedBatchNormV3", {x, scale, offset, mean, variance}, attrs.Values()) {}
+  Output y = At(0), batch_mean = At(1), batch_variance = At(2), reserve_space_1 = At(3),
+         reserve_space_2 = At(4), reserve_space_3 = At(5);
 };
 
 }  // namespace ops
