@@ -22,6 +22,7 @@ def _attr(name: str) -> str:
     setter, cpp_type = ow.camel(name), spec.ATTRS[name].cpp_type
     taken = cpp_type.replace("std::string", "std::string_view")
     doc = "\n".join(wrapped(spec.ATTRS[name].doc, "    // ", "    // "))
+    function = f"static A {setter}({taken} x) {{ return A().{setter}(x); }}"
     return f"""\
 struct {setter} {{
   template <typename A> struct Member {{
@@ -30,9 +31,7 @@ struct {setter} {{
     [[nodiscard]] A {setter}({taken} x) const {{ return With<A>(*this, &Member::{name}_, x); }}
     void AddTo(AttrValues* all) const {{ SetAttrValue({name}_, &(*all)["{name}"]); }}
   }};
-  template <typename A> struct Setter {{
-    static A {setter}({taken} x) {{ return A().{setter}(x); }}
-  }};
+  template <typename A> struct Setter {{ {function} }};
 }};"""
 
 

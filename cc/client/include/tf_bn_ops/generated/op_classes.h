@@ -17,9 +17,7 @@ struct Epsilon {
     [[nodiscard]] A Epsilon(float x) const { return With<A>(*this, &Member::epsilon_, x); }
     void AddTo(AttrValues* all) const { SetAttrValue(epsilon_, &(*all)["epsilon"]); }
   };
-  template <typename A> struct Setter {
-    static A Epsilon(float x) { return A().Epsilon(x); }
-  };
+  template <typename A> struct Setter { static A Epsilon(float x) { return A().Epsilon(x); } };
 };
 struct EpsilonRest {
   template <typename A> struct Member {
@@ -28,9 +26,7 @@ struct EpsilonRest {
     [[nodiscard]] A EpsilonRest(std::vector<float> x) const { return With<A>(*this, &Member::epsilon_rest_, x); }
     void AddTo(AttrValues* all) const { SetAttrValue(epsilon_rest_, &(*all)["epsilon_rest"]); }
   };
-  template <typename A> struct Setter {
-    static A EpsilonRest(std::vector<float> x) { return A().EpsilonRest(x); }
-  };
+  template <typename A> struct Setter { static A EpsilonRest(std::vector<float> x) { return A().EpsilonRest(x); } };
 };
 struct ExponentialAvgFactor {
   template <typename A> struct Member {
@@ -39,9 +35,7 @@ struct ExponentialAvgFactor {
     [[nodiscard]] A ExponentialAvgFactor(float x) const { return With<A>(*this, &Member::exponential_avg_factor_, x); }
     void AddTo(AttrValues* all) const { SetAttrValue(exponential_avg_factor_, &(*all)["exponential_avg_factor"]); }
   };
-  template <typename A> struct Setter {
-    static A ExponentialAvgFactor(float x) { return A().ExponentialAvgFactor(x); }
-  };
+  template <typename A> struct Setter { static A ExponentialAvgFactor(float x) { return A().ExponentialAvgFactor(x); } };
 };
 struct NumSideInputs {
   template <typename A> struct Member {
@@ -50,9 +44,7 @@ struct NumSideInputs {
     [[nodiscard]] A NumSideInputs(int x) const { return With<A>(*this, &Member::num_side_inputs_, x); }
     void AddTo(AttrValues* all) const { SetAttrValue(num_side_inputs_, &(*all)["num_side_inputs"]); }
   };
-  template <typename A> struct Setter {
-    static A NumSideInputs(int x) { return A().NumSideInputs(x); }
-  };
+  template <typename A> struct Setter { static A NumSideInputs(int x) { return A().NumSideInputs(x); } };
 };
 struct ActivationMode {
   template <typename A> struct Member {
@@ -61,9 +53,7 @@ struct ActivationMode {
     [[nodiscard]] A ActivationMode(std::string_view x) const { return With<A>(*this, &Member::activation_mode_, x); }
     void AddTo(AttrValues* all) const { SetAttrValue(activation_mode_, &(*all)["activation_mode"]); }
   };
-  template <typename A> struct Setter {
-    static A ActivationMode(std::string_view x) { return A().ActivationMode(x); }
-  };
+  template <typename A> struct Setter { static A ActivationMode(std::string_view x) { return A().ActivationMode(x); } };
 };
 struct DataFormat {
   template <typename A> struct Member {
@@ -72,9 +62,7 @@ struct DataFormat {
     [[nodiscard]] A DataFormat(std::string_view x) const { return With<A>(*this, &Member::data_format_, x); }
     void AddTo(AttrValues* all) const { SetAttrValue(data_format_, &(*all)["data_format"]); }
   };
-  template <typename A> struct Setter {
-    static A DataFormat(std::string_view x) { return A().DataFormat(x); }
-  };
+  template <typename A> struct Setter { static A DataFormat(std::string_view x) { return A().DataFormat(x); } };
 };
 struct IsTraining {
   template <typename A> struct Member {
@@ -83,9 +71,7 @@ struct IsTraining {
     [[nodiscard]] A IsTraining(bool x) const { return With<A>(*this, &Member::is_training_, x); }
     void AddTo(AttrValues* all) const { SetAttrValue(is_training_, &(*all)["is_training"]); }
   };
-  template <typename A> struct Setter {
-    static A IsTraining(bool x) { return A().IsTraining(x); }
-  };
+  template <typename A> struct Setter { static A IsTraining(bool x) { return A().IsTraining(x); } };
 };
 struct BesselCorrection {
   template <typename A> struct Member {
@@ -95,9 +81,7 @@ struct BesselCorrection {
     [[nodiscard]] A BesselCorrection(bool x) const { return With<A>(*this, &Member::bessel_correction_, x); }
     void AddTo(AttrValues* all) const { SetAttrValue(bessel_correction_, &(*all)["bessel_correction"]); }
   };
-  template <typename A> struct Setter {
-    static A BesselCorrection(bool x) { return A().BesselCorrection(x); }
-  };
+  template <typename A> struct Setter { static A BesselCorrection(bool x) { return A().BesselCorrection(x); } };
 };
 struct Axis {
   template <typename A> struct Member {
@@ -106,9 +90,7 @@ struct Axis {
     [[nodiscard]] A Axis(int x) const { return With<A>(*this, &Member::axis_, x); }
     void AddTo(AttrValues* all) const { SetAttrValue(axis_, &(*all)["axis"]); }
   };
-  template <typename A> struct Setter {
-    static A Axis(int x) { return A().Axis(x); }
-  };
+  template <typename A> struct Setter { static A Axis(int x) { return A().Axis(x); } };
 };
 
 }  // namespace internal
