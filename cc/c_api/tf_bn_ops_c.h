@@ -68,7 +68,7 @@ typedef struct tfbn_explain_args {
   int32_t is_training;
   int32_t in_place; /* Outputs of view shape are the buffers of inputs. */
   int32_t threads;  /* That the executor offers, the caller's included. */
-  int64_t l2_bytes, llc_bytes; /* Cache sizes; 0: those of this machine. */
+  int64_t l2_bytes, llc_bytes; /* Sizes of caches; 0: this machine's. */
 } tfbn_explain_args;
 
 /* Writes the plan of a CPU call to `json`, as one NUL-terminated JSON object:

@@ -101,8 +101,8 @@ struct FormatOf;
   };
 TFBN_FOR_EACH_DTYPE(TFBN_FORMAT, )
 #undef TFBN_FORMAT
-// The numbers of T in [2^e, 2^(e+1)) are so far apart, subnormal numbers as far
-// as those of the smallest normal exponent.
+// The distance of neighbouring numbers of T in [2^e, 2^(e+1)); of subnormal
+// numbers it is the smallest normal exponent's.
 template <typename T>
 static constexpr double SpacingAt(int e) {
   return PowerOfTwo(e - FormatOf<T>::kFractionBits);

@@ -78,15 +78,15 @@ struct Phase {
 };
 
 // Runs phases one after the other on `threads` threads, the calling one and
-// those of `executor`, with a barrier between two of them. Returns when all
-// tasks are done.
+// the executor's, with a barrier between two phases. Returns when all tasks are
+// done.
 //
 // Thread t takes tasks from share t first (TaskShares), so that what it has
 // read in one phase is in its L2 in the next. A thread waits only for tasks
 // that another one has begun: no deadlock when the pool is busy, when the
 // caller is itself one of its threads, or when Schedule() throws (then fewer
-// threads do the work). The floating-point state is that of fp_env.h in every
-// task.
+// threads do the work). Every task runs in the floating-point state
+// of fp_env.h.
 //
 // Threads are woken once for all phases and spin at barriers before they sleep:
 // a wake-up takes 40 microseconds in a virtual machine.

@@ -1,4 +1,4 @@
-// Statistics of a batch from those of its parts, see forward.h for what they
+// Statistics of a batch from its parts' statistics, see forward.h for what they
 // are: what the replicas of a synchronised batch normalization send each other.
 
 #ifndef TF_BN_OPS_CC_CORE_GATHER_STATS_H_

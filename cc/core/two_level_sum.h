@@ -34,7 +34,7 @@
 namespace tf_bn_ops {
 
 // The type of a term: of a chain, or, on CPUs, of elements that are added up in
-// double. On CPUs those of float32 are: there two levels save no time.
+// double. On CPUs float32 elements are: there two levels save no time.
 template <typename T>
 using TermOf = std::conditional_t<kIsNarrow<T>, float, double>;
 
@@ -65,8 +65,8 @@ constexpr double kLargestCenter =
 
 // The center that chains measure elements of `dtype` from: `center`, rounded to
 // float. Zero where that has no such number; and for types of a small range,
-// where products with it might leave that of float32: it is no statistic of
-// such elements.
+// where products with it might leave the range of float32: it is no statistic
+// of such elements.
 static TFBN_HD double ChainCenter(DType dtype, double center) {
   if (dtype == DType::kFloat64 || !IsFinite(center)) return center;
   double largest = 0;

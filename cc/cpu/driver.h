@@ -1,6 +1,6 @@
 // The CPU backend: plans a call (plan.h) and executes the plan on the threads
-// of an executor. Knows tiles, threads and passes; the arithmetic is that of
-// the formula (cc/core/formulas), in the kernels of the implementation
+// of an executor. Knows tiles, threads and passes; the arithmetic is the
+// formula's (cc/core/formulas), in the kernels of the implementation
 // (dispatch.h).
 
 #ifndef TF_BN_OPS_CC_CPU_DRIVER_H_

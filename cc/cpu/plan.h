@@ -27,7 +27,7 @@ struct CacheSizes {
   int64_t l2_bytes;   // Private to a core.
   int64_t llc_bytes;  // Last level, shared by all cores; at most 32 MiB.
 };
-// Those of this machine, read from the system once per process
+// This machine's caches, read from the system once per process
 // (cache_sizes.cc).
 const CacheSizes& MachineCacheSizes();
 

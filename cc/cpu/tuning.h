@@ -78,8 +78,8 @@ constexpr double kChannelPartOfL2InLlc = 0.5;
 // Elements between the copies of two inputs in a scratch, lest they lie a
 // multiple of 4 KiB apart.
 constexpr int64_t kScratchPadding = 96;
-// The same of the coefficients of all channels, and of those of the columns of
-// a tile. At least a vector, since they are read in whole vectors.
+// The same of the coefficients of all channels, and of the columns of a tile.
+// At least a vector, since they are read in whole vectors.
 constexpr int64_t kCoefficientPadding = 48;
 constexpr int64_t kColumnPadding = 64;
 static_assert(kCoefficientPadding >= kMaxLanes && kColumnPadding >= kMaxLanes);
@@ -90,7 +90,7 @@ static_assert(kCoefficientPadding >= kMaxLanes && kColumnPadding >= kMaxLanes);
 // one stream.
 constexpr int64_t kStripBytes = 8192;
 
-// Most rows of a strip; more gained nothing. Those of narrow elements have
+// Most rows of a strip; more gained nothing. Strips of narrow elements have
 // whole chains of two-level sums. X.
 constexpr int kMaxRowsPerStrip = 8;
 static_assert(kMaxRowsPerStrip % kTwoLevelChain == 0,

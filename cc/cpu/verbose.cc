@@ -81,8 +81,8 @@ struct Field {
 };
 using Fields = std::vector<Field>;
 
-// Those of a plan in a fixed order, the same ones for every plan. They point
-// into `plan`.
+// The fields of a plan in a fixed order, the same ones for every plan. They
+// point into `plan`.
 Fields PlanFields(const PlanRequest& request, const Plan& plan) {
   const auto number = [](int64_t value) { return std::to_string(value); };
   const bool rows = plan.partition.kind == Partition::kRows;

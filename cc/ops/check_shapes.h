@@ -37,7 +37,7 @@ inline View ViewOf(const tensorflow::TensorShape& shape, int channel_dim) {
 // The dimension of x that the channels are; from the end if negative.
 struct ChannelAxis {
   int axis = 1;
-  int rank = 0;  // Of x, where an op takes that of data_format alone; 0: any.
+  int rank = 0;  // Of x, where an op takes data_format's alone; 0: any.
   // Beside the number of channels in messages.
   std::string reason = "dimension 1";
 

@@ -1,6 +1,6 @@
 // A call of the core as a custom call of XLA's typed FFI from a program that
 // XLA compiles for the CPU: it runs this library's CPU backend, and results are
-// bitwise identical to those of the op that is not compiled.
+// bitwise what the op gives that is not compiled.
 //
 // Its attributes are the struct of the call up to its arrays, and the roles of
 // its operands and results; the last result is the workspace. Includes nothing

@@ -33,7 +33,7 @@ struct XlaCall {
   int channel_dim = 0;  // The dimension of x that is view.channels.
   xla::Shape shape;     // Of x.
   xla::PrimitiveType stat_type = xla::F64;
-  std::vector<Role> outputs;  // Those of the op.
+  std::vector<Role> outputs;  // The op's.
   xla::XlaOp arrays[kNumRoles];
 };
 

@@ -30,7 +30,7 @@ struct XlaStatistics {
   xla::XlaOp mean, variance;
 };
 
-// Those of a batch.
+// Statistics of a batch.
 inline XlaStatistics StatisticsOf(xla::XlaOp x, const XlaChannels& channels) {
   const auto wide = [](xla::XlaOp v) { return XlaChannels::Wide(v); };
   const xla::XlaOp first = wide(channels.First(x));

@@ -180,8 +180,8 @@ static TFBN_HD bool IsKept(const KeptMeans& kept, double mean, int64_t c) {
 
 // Centers of the channels; zero where data is nullptr. Either the mean of
 // channel c, element c of `data` and the rest that is kept of it. Or, where
-// there are `elements`, the median of three elements of channel c, those of
-// index elements[i] + c * stride, so that no single outlier is a center; an
+// there are `elements`, the median of three elements of channel c, at the
+// indices elements[i] + c * stride, so that no single outlier is a center; an
 // infinity or NaN, whose distance from others would be NaN, counts as zero.
 struct CenterArray {
   DType dtype;
@@ -287,7 +287,7 @@ static TFBN_HD double RstdOf(double variance, double epsilon) {
 struct BatchStatistics {
   double mean, mean_rest, variance;
 };
-// Those of `count` elements x, from the sums of xc = x - center and xc^2.
+// Statistics of `count` elements x, from the sums of xc = x - center and xc^2.
 static TFBN_HD BatchStatistics ShiftedStatistics(int64_t count, double center,
                                                  double xc_sum,
                                                  double xc_xc_sum) {

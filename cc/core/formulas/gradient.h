@@ -94,9 +94,9 @@ struct Gradient {
     kNumSums,
     kNumFrozenSums = kTotals ? 0 : kNumSums,
   };
-  // The mean of dy has two parts, see Split, and so has that of x if totals are
-  // given. The last two are the PassingRange of x, or the MaskBounds of y; of a
-  // smooth activation the last five are what y is computed by.
+  // The mean of dy has two parts, see Split, and so has the mean of x if totals
+  // are given. The last two are the PassingRange of x, or the MaskBounds of y;
+  // of a smooth activation the last five are what y is computed by.
   enum Coefficient : int {
     kMean,
     kRstd,

@@ -36,7 +36,7 @@ static TFBN_HD V PassedBy(V dy, V x, V first, V last) {
 }
 
 // Floating-point numbers by their rank: neighbours differ by 1, and -0 is the
-// neighbour of 0. Ranks beyond those of the infinities are NaNs.
+// neighbour of 0. Ranks beyond the infinities are NaNs.
 template <typename C>
 struct RankOf {
   using Bits = std::conditional_t<sizeof(C) == 4, int32_t, int64_t>;
@@ -78,8 +78,8 @@ struct IsAbove {
   }
 };
 
-// The rank of the first x for which `is_above` is true; one more than that of
-// infinity if there is none.
+// The rank of the first x for which `is_above` is true; one more than the rank
+// of infinity if there is none.
 template <typename C>
 static TFBN_HD typename RankOf<C>::Bits FirstAbove(const IsAbove<C>& is_above) {
   using Rank = RankOf<C>;
@@ -133,7 +133,7 @@ static TFBN_HD PassingRange<C> PassingRangeOf(ForwardCoefficients<C> forward,
                                               const MaskBounds<C>& bounds) {
   using Rank = RankOf<C>;
   constexpr C kInf = Rank::kInf;
-  // y of x falls: it is that of -x, bit by bit, with the mean negated, too.
+  // y of x falls: it is y of -x, bit by bit, with the mean negated, too.
   const bool falls = forward.scale_rstd < 0;
   if (falls) {
     forward = {-forward.mean, -forward.mean_rest, -forward.scale_rstd};

@@ -126,8 +126,8 @@ struct Kernels {
   // from kFirstFrozenCoefficient on, and no sum is read.
   void (*finish)(const Call&, int64_t c0, int64_t c1, const ChannelSums& sums,
                  void* coefficients, bool stores_sums);
-  // By PassKind; nullptr: the formula has no such pass. Sums are those of
-  // channels [c0, c1) over the tile.
+  // By PassKind; nullptr: the formula has no such pass. Sums are over the tile,
+  // of channels [c0, c1).
   using Pass = void (*)(const Call&, const Partition&, const Tile&,
                         const void* coefficients, StorePolicy,
                         const ChannelSums& sums);

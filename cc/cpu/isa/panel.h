@@ -209,7 +209,7 @@ constexpr int VectorsPerStrip(int values, int registers) {
 struct StripRows {
   int least, most = kMaxRowsPerStrip;
   // The strips that prefetch within the panel have a multiple of so many rows
-  // in sum, as those of two-level sums must.
+  // in sum, as strips of two-level sums must.
   int multiple = 1;
 };
 

@@ -40,7 +40,7 @@ struct PassOf {
   static constexpr bool kIsTraining = kTraining;
   static constexpr int kNumSums = kSums;
   static constexpr bool kHasStores = kStores;
-  // Coefficients from here on are read: those of the mask by sums.
+  // Coefficients from here on are read: by sums the mask's alone.
   static constexpr int kFirstCoefficient =
       !kStores    ? int{F::kFirstMaskCoefficient}
       : kTraining ? 0
@@ -120,7 +120,7 @@ TFBN_INLINE StripRows StripRowsOf([[maybe_unused]] const Panel& panel) {
 
 // ---- Elements ---------------------------------------------------------------
 
-// From the values of one kind of all columns of a row to those of the next one.
+// From the values of one kind of all columns of a row to the next kind's.
 constexpr int64_t kColumnStride = kMaxRowColumns + kColumnPadding;
 
 // Coefficient i of column c is first[i * stride + c].

@@ -72,7 +72,7 @@ PrefetchOffsets PanelPrefetch(const Tile& tile, int64_t rows, int64_t columns,
 }
 
 // Of a tile in kSegments, kBytes ahead: the rows of a channel, one for each
-// outer index, then those of the next channel, then those of the next tile.
+// outer index, then the next channel's, then the next tile's.
 template <typename T, int64_t kBytes = kPrefetchBytes>
 class SegmentPrefetch {
  public:

@@ -10,11 +10,11 @@
 //   namespace <name> {
 //   using namespace portable;
 //
-// and in that namespace those of the functions below that it has instructions
-// for; vec_portable.h has all of them. An ISA that adds instructions to another
-// one includes that one's file and uses its namespace instead
-// (vec_avx512bf16.h): what it defines itself hides what it would inherit, and
-// all overloads of it (`using portable::StorePartialBits;` keeps them).
+// and in that namespace the functions below that it has instructions for;
+// vec_portable.h has all of them. An ISA that adds instructions to another one
+// includes that one's file and uses its namespace instead (vec_avx512bf16.h):
+// what it defines itself hides what it would inherit, and all overloads of it
+// (`using portable::StorePartialBits;` keeps them).
 //
 //   kBfloat16Alone                 its instructions are for bfloat16: of other
 //                                  types the next build of the list has the

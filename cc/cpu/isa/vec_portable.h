@@ -90,7 +90,7 @@ TFBN_INLINE WideF Widen(VF v) {
   return w;
 }
 
-// None; vec.h has that of all element types.
+// None; vec.h has LoadWide of all element types.
 void LoadWide(std::nullptr_t) = delete;
 
 // Partial vectors go through memory.

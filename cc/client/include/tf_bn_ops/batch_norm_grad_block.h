@@ -61,7 +61,7 @@ class TF_BN_OPS_EXPORT BatchNormGradBlock {
 
   // Computes the outputs from the pins and appends one tensor to each output's
   // results. InvalidArgument: pins that are missing or do not fit together;
-  // other errors are those of the session.
+  // other errors are the session's.
   absl::Status Run();
 
   // The results of an output, one per successful Run() since the block was made
