@@ -326,7 +326,7 @@ endif
 
 # ---- Targets ---------------------------------------------------------------------------------
 
-.PHONY: all gpu examples conformance bench bitwise-against test test-all wheel docs lint lint-python \
+.PHONY: all gpu examples conformance bench test test-all wheel docs lint lint-python \
   lint-types lint-cxx format clean help
 
 all: $(INSTALLED)  ## Build tf_bn_ops/lib (the default)
@@ -364,9 +364,6 @@ test: all  ## Run the tests that belong to every change, a few minutes; ARGS="-k
 
 test-all: all  ## Run these and the long ones: wheels, docs, CUDA, examples, mutants, long sweeps
 	$(call pytest,not large and not release)
-
-bitwise-against: all  ## Compare every output bit by bit with another commit: REF=<commit>; ARGS="--cases=500"
-	$(Q)'$(PYTHON)' tools/bitwise_against.py --ref='$(or $(REF),HEAD)' $(ARGS)
 
 wheel: all  ## Build a wheel for this environment's TensorFlow alone into dist/
 	$(Q)$(call need,setuptools)

@@ -1,8 +1,11 @@
 # What a developer runs now and then: mutants, sanitizers, fuzzing, other machines and TensorFlows, Bazel, releases.
 # Included by the Makefile, whose variables it uses.
 
-.PHONY: bench-against mutants sanitize sanitize-core sanitize-threads fuzz fuzz-run matrix aarch64-parts aarch64-test wheels \
-  wheel-conformance test-wheel release release-check bazel
+.PHONY: bitwise-against bench-against mutants sanitize sanitize-core sanitize-threads fuzz fuzz-run matrix aarch64-parts \
+  aarch64-test wheels wheel-conformance test-wheel release release-check bazel
+
+bitwise-against: all  ## Compare every output bit by bit with another commit: REF=<commit>; ARGS="--cases=500"
+	$(Q)'$(PYTHON)' tools/bitwise_against.py --ref='$(or $(REF),HEAD)' $(ARGS)
 
 # LIB: the core library of another build, for instance of another commit.
 bench-against: $(LIB_DIR)/libtf_bn_ops_core.so  ## Measure this tree's core library against another build's: LIB=/path/to/libtf_bn_ops_core.so
