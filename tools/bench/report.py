@@ -180,13 +180,16 @@ def kept_table(run: Run) -> Table:
 
 
 def headline_table(run: Run) -> Table:
-    """What a program gains: networks of the largest side, and of the others the one that gains
-    least. Layers are exchanged and fused, as in a program with every switch on."""
+    """What a program gains: of the largest side the networks that gain most, the median and least,
+    and of the others the one that gains least. Layers are exchanged and fused, as in a program with
+    every switch on."""
     table = Table("", ["training step", "Keras", "tf_bn_ops", "times as fast"], 1)
-    measured = [m for m in run.networks if m.turns]
+    measured = sorted((m for m in run.networks if m.turns), key=lambda m: -m.gain(FUSED))
     side = max((m.side for m in measured), default=0)
-    small = sorted((m for m in measured if m.side < side), key=lambda m: m.gain(FUSED))
-    for m in [*(m for m in measured if m.side == side), *small[:1]]:
+    large = [m for m in measured if m.side == side]
+    if len(large) > 3:
+        large = [large[0], large[len(large) // 2], large[-1]]
+    for m in [*large, *[m for m in measured if m.side < side][-1:]]:
         times = (_time(1e3 * m.median(variant)) for variant in (KERAS, FUSED))
         name = f"{m.network}, {m.batch} images of {m.side} x {m.side}"
         table.rows.append([name, *times, f"{m.gain(FUSED):.2f}"])
@@ -284,7 +287,8 @@ def _where(run: Run) -> list[str]:
 def _headline(run: Run) -> str:
     """For the README."""
     where = ", ".join(word for word in _where(run) if "PyTorch" not in word)
-    return f"{headline_table(run).markdown()}\n\nfloat32, medians; {where}."
+    which = "Of the networks measured those that gain most, the median and least; float32, medians"
+    return f"{headline_table(run).markdown()}\n\n{which}; {where}."
 
 
 def _overviews(run: Run) -> str:
