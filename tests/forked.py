@@ -122,7 +122,7 @@ def cluster(
     function: Callable[..., Any], *arguments: Any, workers: int, timeout: float = 280
 ) -> list[subprocess.CompletedProcess[str]]:
     """What became of every worker of a cluster that prints what a function of a test's file
-    returns, as JSON; of one process that is in none if there are no workers."""
+    returns, as JSON; of a single process without a cluster if there are no workers."""
     addresses = free_addresses(workers)
     tasks = [{"type": "worker", "index": index} for index in range(workers)]
     described = [{"cluster": {"worker": addresses}, "task": task} for task in tasks]

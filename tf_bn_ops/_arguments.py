@@ -76,8 +76,7 @@ def checked_int(value: Any, name: str) -> Any:
 
 def checked_length(num_side_inputs: Any) -> Any:
     """`num_side_inputs`, or a ValueError for more than one, which TensorFlow has no kernel for."""
-    checked_int(num_side_inputs, "num_side_inputs")
-    if isinstance(num_side_inputs, int) and num_side_inputs > 1:
+    if isinstance(checked_int(num_side_inputs, "num_side_inputs"), int) and num_side_inputs > 1:
         raise ValueError(f"num_side_inputs must be 0 or 1, not {num_side_inputs}")
     return num_side_inputs
 

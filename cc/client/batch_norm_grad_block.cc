@@ -50,7 +50,8 @@ std::string ReadValue(const tf::OpDef::AttrDef& attr, const std::string& text,
   if (attr.type() == "string") {
     value->set_s(text);
     const auto& allowed = attr.allowed_values().list().s();
-    const bool is_allowed = std::count(allowed.begin(), allowed.end(), text);
+    const bool is_allowed =
+        allowed.empty() || std::count(allowed.begin(), allowed.end(), text);
     return is_allowed ? "" : "one of " + absl::StrJoin(allowed, ", ");
   }
   double number;

@@ -142,7 +142,8 @@ absl::Status FuseFunction(const FunctionLibraryDefinition& library,
 
 // Fuses in the graph and in the functions of its library but for those that XLA
 // compiles; nodes that are named in `preserved` stay. Functions in which
-// nothing was fused are left as they are. A line of `report` for each place.
+// nothing was fused are left as they are. A line of `report` for each rule that
+// fuses or refuses a place.
 absl::Status FuseGraphAndLibrary(
     const std::unordered_set<std::string>& preserved, GraphDef* graph,
     std::string* report) {

@@ -16,10 +16,10 @@ extern "C" {
 /* Fuses in a serialized GraphDef and the functions of its library.
    preserved: the names of nodes that must stay, one per line.
    result: the new GraphDef, serialized; NULL if there is an error.
-   report: one line for each place where the pattern was found, with tabs
-   between function, node, "forward" or "backward", and why it was refused
-   (empty: it was fused); or the error, NULL if there is no memory for it. Both
-   are freed with tfbn_free.
+   report: a line for each rule that fuses or refuses a place where the pattern
+   was found, with tabs between function, node, "forward" or "backward", and why
+   it was refused (empty: it was fused); or the error, NULL if there is no
+   memory for it. Both are freed with tfbn_free.
    Returns 0, or 1 if there is an error. */
 TFBN_OPTIMIZER_EXPORT int tfbn_fuse_graph(const void* graph, size_t graph_size,
                                           const char* preserved, void** result,

@@ -230,7 +230,10 @@ def test_results_are_read_back_and_checked(tmp_path):
     assert results.load(path) == once and once.rows[0].row == run.rows[0].row
     for spoil in (
         lambda r: r["rows"][0].pop("layout"),
-        lambda r: r["rows"][0].update(shape="2xx3", unknown=1),
+        lambda r: r["rows"][0].update(shape="2xx3"),
+        lambda r: r["rows"][0].update(unknown=1),
+        lambda r: r.pop("machine"),
+        lambda r: r.update(schema=r["schema"] + 1),
         lambda r: r["networks"][0]["turns"].append([1, 2]),
     ):
         broken = json.loads(results.to_text(run))

@@ -305,12 +305,13 @@ for w in workers: w.join()
 """
 
 
-def run_verbose(code: str, *arguments: str, verbose: str = "1", **more: str) -> list[str]:
+def run_verbose(code: str, *arguments: str, verbose: str | None = "1", **more: str) -> list[str]:
     """The lines that a process with this code prints on stderr."""
     root = str(pathlib.Path(explain_command.__file__).parents[1])
-    changed = {"TF_BN_OPS_VERBOSE": verbose, "PYTHONPATH": root, **more}
+    changed = {**os.environ, "TF_BN_OPS_VERBOSE": verbose, "PYTHONPATH": root, **more}
+    environment = {name: value for name, value in changed.items() if value is not None}
     command = [sys.executable, "-c", code, *arguments]
-    result = subprocess.run(command, env={**os.environ, **changed}, capture_output=True, text=True)
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return result.stderr.splitlines()
 
@@ -408,7 +409,7 @@ def test_the_machine_line_says_why_implementations_were_skipped():
     assert parse(lines[1])[1]["isa"] == "baseline"
 
 
-@pytest.mark.parametrize("verbose", ["", "0", "False"])
+@pytest.mark.parametrize("verbose", [None, "", "0", "False"])
 def test_nothing_is_printed_unless_it_is_on(verbose):
     assert run_verbose(CALLS, "4x4x4", verbose=verbose) == []
 

@@ -21,7 +21,7 @@ from typing import Any
 
 
 class Pointer(ctypes.c_void_p):
-    """A result that ctypes hands out as it is, not as a number."""
+    """An opaque pointer. As a result, ctypes would convert a plain c_void_p to an int."""
 
 
 class Output(ctypes.Structure):

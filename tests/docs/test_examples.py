@@ -111,7 +111,7 @@ def test_second_derivatives_of_keras_are_wrong_and_ours_right():
 TIME, FACTOR = r"\d+(\.\d)?", r" \(\d+\.\d\d\)"
 RULE = r"\|[-|]+\|"
 XLA = r".*TensorFlow .* ms, tf_bn_ops .* times as fast.*"
-MEMORY = r"\| %s +\| +(?!0 )[\d.]+ +\| +(?!0 )[\d.]+ +\|"
+MEMORY = r"\| %s +\| +[1-9]\d* +\| +(?!0\.00)\d+\.\d\d +\|"
 PRINTED = {
     "dropin_speed.py --quick": [
         r"\| layer, training +\| TensorFlow +\| with `activation` +\|", RULE,

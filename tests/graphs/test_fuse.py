@@ -141,7 +141,8 @@ def test_forward_and_backward(form, dtype, adds, is_training):
     for other in (concrete, *(backs if data_format.endswith("C") else backs[:1])):
         for a, b in zip((y, *gradients), other(*inputs), strict=True):
             # In half, masks may differ where y is at the bound: it is rounded once, not thrice.
-            assert close_fraction(a, b, dtype) > (0.9 if dtype.size == 2 else 0.999)
+            least = 0.999 if dtype.size != 2 else 0.95 if "Relu" in activation else 0.9
+            assert close_fraction(a, b, dtype) > least
 
 
 @pytest.mark.parametrize("version", ["", "V2", "V3", "shim", "shimV2", "shimV3"])
@@ -160,31 +161,9 @@ def test_all_versions(version):
         assert_close(builtin(x), concrete(x))
 
 
-def test_running_statistics_are_outputs_of_the_fused_op():
-    def forward(x):
-        y, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
-            x=x, scale=VECTORS[0], offset=VECTORS[1], mean=VECTORS[2], variance=VECTORS[3],
-            exponential_avg_factor=0.25, epsilon=0.01,
-        )  # fmt: skip
-        return tf.nn.relu(y), mean, variance
-
-    x = data(SHAPES["NHWC"])
-    concrete = tf.function(forward).get_concrete_function(x)
-    fused = rewrite.fuse(concrete)
-    assert ops_of(fused) == [EX]
-    assert_close(fused(x), concrete(x))
-
-
 def test_the_keras_layers_op_keeps_its_moving_variance():
-    def forward(x):
-        y, _, variance, *_ = tf_bn_ops.raw_ops.FusedBatchNormEx(
-            x=x, scale=VECTORS[0], offset=VECTORS[1], mean=VECTORS[2], variance=VECTORS[3],
-            exponential_avg_factor=0.25, bessel_correction=False, side_input=[],
-        )  # fmt: skip
-        return tf.nn.relu6(y), variance
-
     x = data(SHAPES["NHWC"])
-    concrete = tf.function(forward).get_concrete_function(x)
+    concrete = tf.function(moving_variance_of_keras).get_concrete_function(x)
     fused = rewrite.fuse(concrete)
     assert ops_of(fused) == [EX]
     np.testing.assert_array_equal(fused(x)[1], concrete(x)[1])
@@ -526,12 +505,14 @@ def with_vectors_of_bfloat16(x):
 
 
 ON_A_GPU = "it is on the device /device:GPU:0"
+# Not tf.nn.silu, whose IdentityN goes also where nothing is fused.
+SILU = FORMS["x sigmoid(x)"][1]
 UNKNOWN = "the two inputs of add are not known to have the same shape"
 REFUSED = [
     ("Sin reads FusedBatchNormV3 too", lambda x: read_by_others(norm(x))),
-    ("Sin reads FusedBatchNormV3 too", lambda x: read_by_others(norm(x), tf.nn.silu)),
+    ("Sin reads FusedBatchNormV3 too", lambda x: read_by_others(norm(x), SILU)),
     ("Sin reads add too", lambda x: read_by_others(norm(x) + x)),
-    ("Sin reads add too", lambda x: read_by_others(norm(x) + x, tf.nn.silu)),
+    ("Sin reads add too", lambda x: read_by_others(norm(x) + x, SILU)),
     ("after has a control edge from FusedBatchNormV3", waited_for_by_others),
     (
         "what Sin computes is waited for, and may depend on its other outputs",
@@ -539,7 +520,7 @@ REFUSED = [
     ),
     ("what is added or waited for depends on its other outputs", that_would_become_a_cycle),
     (ON_A_GPU, lambda x: on_a_device("/GPU:0", x)),
-    (ON_A_GPU, lambda x: on_a_device("/GPU:0", x, tf.nn.silu)),
+    (ON_A_GPU, lambda x: on_a_device("/GPU:0", x, SILU)),
     (
         "FusedBatchNormV3 and Relu are on different devices",
         lambda x: on_a_device("/CPU:0", x),
@@ -560,9 +541,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("reason", "build"), REFUSED)
 def test_what_is_refused_says_why(reason, build):
-    graph_def = graph_def_of(build)
-    assert refusals(graph_def) == [reason]
-    assert ops_of(rewrite.fuse(graph_def)) == ops_of(graph_def)
+    assert_refused(graph_def_of(build), reason)
 
 
 def test_a_sum_behind_hard_silu_that_others_read_is_refused_once():
@@ -583,7 +562,9 @@ def test_a_sum_behind_hard_silu_that_others_read_is_refused_once():
     ids=["beta 2", "/ 5", "+ 2", "scaled", "of another y"],
 )
 def test_what_only_looks_like_a_smooth_activation_stays(function):
-    assert "" not in refusals(step(lambda x: function(norm(x)), [SHAPES["NHWC"]]))
+    concrete = step(lambda x: function(norm(x)), [SHAPES["NHWC"]])
+    assert "" not in refusals(concrete)
+    assert not {EX, GRAD_EX} & {*ops_of(rewrite.fuse(concrete))}
 
 
 def test_an_intermediate_that_is_fetched():

@@ -75,7 +75,7 @@ class Mutant:
             if source.count(old) != 1:
                 raise MutantError(
                     f"mutant {self.name}: {old!r} occurs {source.count(old)} times in {self.file}, "
-                    "not once: adapt it to the sources"
+                    "not once: adapt the mutant's edits to the sources"
                 )
             source = source.replace(old, new)
         return source

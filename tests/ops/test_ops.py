@@ -36,6 +36,20 @@ _loader.load()
     assert forked.output(program) == f"4.0\n{names}\n"
 
 
+def error_of_a_call() -> str:
+    one, data = tf.ones([1]), tf.ones([1, 1, 1, 1])
+    with pytest.raises(tf.errors.FailedPreconditionError) as error:
+        tf_bn_ops.fused_batch_norm_grad(data, data, one, one, one)
+    return error.value.message
+
+
+def test_an_unknown_forced_implementation_is_one_sentence():
+    assert (
+        "The environment variable TF_BN_OPS_CPU_ISA is invalid: there is no CPU implementation "
+        '"mmx"; this build has '
+    ) in forked.call(error_of_a_call, TF_BN_OPS_CPU_ISA="mmx")
+
+
 # ---- Lack of memory ------------------------------------------------------------------------------
 
 STATM = pathlib.Path("/proc/self/statm")

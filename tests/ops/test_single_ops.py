@@ -14,7 +14,7 @@ from tf_bn_ops import _gradients, raw_ops
 from tf_bn_ops.spec import DTYPES, OPS, SMOOTH_ACTIVATIONS, VIEW
 from tf_bn_ops.spec.ops import BATCH_NORM
 
-V3, EX, GRAD_V3 = (OPS[f"FusedBatchNorm{end}"] for end in ("V3", "Ex", "GradV3"))
+V3, GRAD_V3 = OPS["FusedBatchNormV3"], OPS["FusedBatchNormGradV3"]
 NGRAPH, GRAD_GRAD = OPS["BatchNormTrainingBackprop"], OPS["FusedBatchNormGradGrad"]
 forward_twins = pytest.mark.parametrize(
     "op", [op for op in OPS.values() if op.formula == BATCH_NORM], ids=lambda op: op.name

@@ -144,10 +144,10 @@ def test_a_missing_or_truncated_library_disables_jit_compile_alone(tmp_path):
     assert re.match("InvalidArgumentError: .*(tf_bn_ops|TfBnOps)", compiled_text, re.DOTALL)
 
 
-@pytest.mark.parametrize("eagerly", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_an_unknown_forced_implementation_is_one_sentence(eagerly):
+@pytest.mark.long
+def test_an_unknown_forced_implementation_is_one_sentence():
     assert forked.call(loaded, TF_BN_OPS_CPU_ISA="baseline") == [[], 4.0, 4.0]
-    _, text = forked.call(loaded, False, eagerly, TF_BN_OPS_CPU_ISA="mmx")
+    _, text = forked.call(loaded, False, False, TF_BN_OPS_CPU_ISA="mmx")
     assert (
         "The environment variable TF_BN_OPS_CPU_ISA is invalid: there is no CPU implementation "
         '"mmx"; this build has '

@@ -177,6 +177,7 @@ def test_workers_that_share_no_process_meet_in_loops():
     first, second = run(
         "(while_loop|cond|nested function), (forward|gradient), function", workers=2
     )
+    assert first and first.keys() == second.keys()
     for name, value in reference(first).items():
         total = np.add(first[name], second[name])
         np.testing.assert_allclose(total, value, rtol=0, atol=1e-5 * np.max(np.abs(value)))

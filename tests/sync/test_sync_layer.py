@@ -26,7 +26,7 @@ IMAGES = RNG.normal(100, 2, (8, 6, 6, 3)).astype(np.float32)
 TARGETS = RNG.normal(0, 1, (8, 1)).astype(np.float32)
 MASK = RNG.random((8, 6, 6)) < 0.6
 WEIGHTS = MASK * RNG.choice([0.5, 1.0, 3.0], MASK.shape)
-LAST = np.arange(8)[:, None, None] >= 3  # Those of the second replica.
+LAST = np.arange(8)[:, None, None] >= 3  # The rows of the second replica.
 ENDS = {1: [0, 8], 2: [0, 3, 8]}
 
 

@@ -229,7 +229,7 @@ class _Run:
         combos = self._combos if self._entries else flags.available(self._combos, facts["ops"])
         # The capture has been running while TensorFlow started: the wait is short.
         captured = self._inputs.real
-        real = captured.make_cases(combos) if captured and case_lib.REAL in kinds else ()
+        real = captured.make_cases(combos) if captured else ()
         drawn = generate.generate(count if case_lib.RANDOM in kinds else 0, seed, combos)
         beside = count // _SHARE if case_lib.RANDOM in kinds else count
         related = table.generate(beside if case_lib.RELATIONS in kinds else 0, seed, combos)

@@ -5,6 +5,7 @@ All of them raise
   tf.errors.InvalidArgumentError: Shapes that do not fit together, or an unknown value of an attr.
     (ValueError when it is known while a graph is built.)
   TypeError: Types that do not go together, or a tensor where a number belongs.
+  ValueError: More than one side input, or an integer beyond int64.
   LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
 
 Written by tools/generate_ops from tf_bn_ops/spec/ops.py: edit that, then make format.

@@ -199,7 +199,7 @@ def _fuse_graph(graph_def: Any, keep: Iterable[str]) -> list[Fusion]:
     finally:
         library.tfbn_free(result)
         library.tfbn_free(report)
-    places: dict[tuple[str, ...], Fusion] = {}  # Each rule that refuses one has a line.
+    places: dict[tuple[str, ...], Fusion] = {}  # Several rules may refuse a place.
     for found in (Fusion(*line.split("\t")) for line in text.split("\n")[:-1]):
         if found[:3] not in places or not found.refusal:
             places[found[:3]] = found

@@ -148,7 +148,6 @@ class OpSpec:
       layouts: those that it takes; values of the attr data_format where it has one. An op may take
         more ranks.
       activations: values of the attr activation_mode where it has one.
-      rank_of_format: it takes tensors of the rank of its data format alone.
       min_channels: number of channels below which it raises an error.
       xla_calls_kernel: on a CPU, XLA calls this library's kernel; otherwise it composes the op of
         operations of its own, and results may differ bitwise.
@@ -172,7 +171,6 @@ class OpSpec:
     dtypes: tuple[str, ...]
     statistics_dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
-    rank_of_format: bool = False
     min_channels: int = 0
     xla_calls_kernel: bool = True
     summary: str = ""

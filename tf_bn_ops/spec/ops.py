@@ -25,9 +25,9 @@ BATCH_NORM_STATS = "batch_norm_stats"
 BATCH_NORM_ELEMT = "batch_norm_elemt"
 BATCH_NORM_BACKWARD_REDUCE = "batch_norm_backward_reduce"
 BATCH_NORM_BACKWARD_ELEMT = "batch_norm_backward_elemt"
-# Those of parts of synchronised batch normalization.
+# The formula models of the parts of synchronised batch normalization.
 PARTS = (BATCH_NORM_STATS, BATCH_NORM_ELEMT, BATCH_NORM_BACKWARD_REDUCE, BATCH_NORM_BACKWARD_ELEMT)
-# Of these, those that compute elements from given statistics and sums.
+# Of these, the models that compute elements from given statistics and sums.
 ELEMENTS_ALONE = (BATCH_NORM_ELEMT, BATCH_NORM_BACKWARD_ELEMT)
 # Formula model -> the formula of the core.
 FORMULAS = {
@@ -125,7 +125,6 @@ def _fused_batch_norm(
         statistics_dtypes=("float32",),
         extra_statistics_dtypes=("bfloat16",) if version == "V3" else (),
         layouts=layouts,
-        rank_of_format=True,
         shape_function=f"{_TENSORFLOW_SHAPES}{version.removesuffix('V2')}Shape",
     )
 
@@ -276,7 +275,6 @@ is side_input_backprop, too.
         *args("side_input_backprop view_list: Gradient with respect to the side input."),
     ),
     attrs={"epsilon": 1e-4, "num_side_inputs": 0, **_ACTIVATION, **_FORMAT_AND_MODE},
-    rank_of_format=True,
     shape_function="",
 )
 

@@ -138,9 +138,11 @@ def kept_bytes(step: Callable[[], Any], batch: int, side: int) -> int:
     for tensor in (tensor for op in operations if op not in before for tensor in op.inputs):
         while tensor.op.type in ("Identity", "Reshape", "Squeeze"):  # The same buffer.
             tensor = tensor.op.inputs[0]
-        if tensor.op in before and tensor.op.type not in ("_Arg", "Const", "ReadVariableOp"):
-            # A workspace of oneDNN's, such as MaxPool's, has no shape, and is left out.
-            kept[tensor.name] = (tensor.shape.num_elements() or 0) * tensor.dtype.size
+        if tensor.op not in before or tensor.op.type in ("_Arg", "Const", "ReadVariableOp"):
+            continue
+        if tensor.op.type.startswith("_Mkl") and tensor.value_index > 0:
+            continue  # A workspace, such as MaxPool's, which has no shape.
+        kept[tensor.name] = tensor.shape.num_elements() * tensor.dtype.size
     return sum(kept.values())
 
 

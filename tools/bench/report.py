@@ -287,7 +287,10 @@ def _where(run: Run) -> list[str]:
 def _headline(run: Run) -> str:
     """For the README."""
     where = ", ".join(word for word in _where(run) if "PyTorch" not in word)
-    which = "Of the networks measured those that gain most, the median and least; float32, medians"
+    which = (
+        "At the largest size the networks that gain the most, the median and the least, then the "
+    )
+    which += "network that gains the least at another; float32, medians"
     return f"{headline_table(run).markdown()}\n\n{which}; {where}."
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import re
 
 import op_words as ow
 from op_words import spec, table, wrapped
@@ -19,7 +18,8 @@ _HEAD = """\
 // clang-format off
 /* The struct of a call, which the C ABI, XLA's custom call, the core and ctypes share, and
  * the roles of its arrays.
- * Written by tools/generate_ops from tf_bn_ops/spec/call.py: edit that, then make format. */
+ * Written by tools/generate_ops from tf_bn_ops/spec (call.py, op_spec.py): edit those, then make
+ * format. */
 
 #ifndef TF_BN_OPS_CC_CORE_GENERATED_ROLES_H_
 #define TF_BN_OPS_CC_CORE_GENERATED_ROLES_H_
@@ -87,7 +87,7 @@ def _with_activations(text: str) -> str:
     """The enumerations of C and C++, whose values are the places in spec.ACTIVATIONS."""
     clamps = [name for name in spec.ACTIVATIONS if name not in spec.SMOOTH_ACTIVATIONS]
     assert (*clamps, *spec.SMOOTH_ACTIVATIONS) == spec.ACTIVATIONS, "smooth ones come last"
-    words = [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper() for name in spec.ACTIVATIONS]
+    words = [ow.snake(name).upper() for name in spec.ACTIVATIONS]
     cpp = (
         f"enum class Activation : int32_t {{ k{', k'.join(spec.ACTIVATIONS)} }};",
         f"constexpr int kNumActivations = {len(words)}, kNumClamps = {len(clamps)};",

@@ -19,6 +19,7 @@ All of them raise
   tf.errors.InvalidArgumentError: Shapes that do not fit together, or an unknown value of an attr.
     (ValueError when it is known while a graph is built.)
   TypeError: Types that do not go together, or a tensor where a number belongs.
+  ValueError: More than one side input, or an integer beyond int64.
   LibraryError: (an ImportError) The op library is missing or of another TensorFlow.
 
 {NOTE}
@@ -103,8 +104,9 @@ def _binding(op: OpSpec) -> str:
     words = {name: f'_arguments.at_most_one({name}, "{name}")' for name in lists}
     words["num_side_inputs"] = "_arguments.checked_length(num_side_inputs)"
     words["axis"] = '_arguments.checked_int(axis, "axis")'
-    check = "split_epsilon" if "epsilon_rest" in op.derived_attrs else "not_a_tensor"
-    words["epsilon"] = f'{"*" * (check[0] == "s")}_arguments.{check}(epsilon, "{function}")'
+    words["epsilon"] = f'_arguments.not_a_tensor(epsilon, "{function}")'
+    if "epsilon_rest" in op.derived_attrs:
+        words["epsilon"] = f'*_arguments.split_epsilon(epsilon, "{function}")'
     inputs = [words.get(a.name, a.name) for a in op.inputs]
     given = ", ".join([*inputs, *(words.get(name, name) for name in op.attrs), "name"])
     call = f"load().tf_bn_ops_{function}({given})"

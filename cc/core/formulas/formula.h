@@ -12,7 +12,7 @@
 // formulas.
 //
 //   struct Formula {
-//   //     static constexpr FormulaKind kKind;
+//     static constexpr FormulaKind kKind;
 //     // Tensors of view shape, in the order of TensorsOf. Frozen, Apply reads
 //     // only the first kNumFrozenInputs inputs; Reduce, the first
 //     // kNumReduceInputs.

@@ -1,7 +1,8 @@
 // clang-format off
 /* The struct of a call, which the C ABI, XLA's custom call, the core and ctypes share, and
  * the roles of its arrays.
- * Written by tools/generate_ops from tf_bn_ops/spec/call.py: edit that, then make format. */
+ * Written by tools/generate_ops from tf_bn_ops/spec (call.py, op_spec.py): edit those, then make
+ * format. */
 
 #ifndef TF_BN_OPS_CC_CORE_GENERATED_ROLES_H_
 #define TF_BN_OPS_CC_CORE_GENERATED_ROLES_H_

@@ -110,7 +110,7 @@ TFBN_INLINE void StorePartialBits(void* p, V v, int n) {
 }
 
 #if defined(__SSE2__)
-// Those that every build of x86 has instructions for, by their size.
+// Streaming stores, which every build of x86 has for its vectors.
 template <typename V>
 TFBN_INLINE void StoreNonTemporalBits(void* p, V v) {
   if constexpr (sizeof(V) == 8) {

@@ -1,7 +1,7 @@
 // Ops in the style of another library: a batch-norm gradient that is right, and
-// the same with one fault each that a call on its own does not show, for the
-// tests of execution modes that look for state; their OpDef is that of
-// FusedBatchNormGradV2. And, with names and an order of its own, a right one
+// the same with one fault each that a call on its own does not show, with the
+// OpDef of FusedBatchNormGradV2, for the tests of execution modes that look for
+// state. And, with names and an order of its own, a right one
 // and one with a sign wrong, for the tests of mappings. float, NHWC and NCHW.
 
 #include <algorithm>
@@ -248,7 +248,7 @@ class BnGrad : public tf::OpKernel {
   }
 
   const std::string fault_;
-  // Of inputs and outputs.
+  // Positions of inputs and outputs.
   int dy_ = 0, x_ = 1, dx_ = 0, dscale_ = 1, doffset_ = 2;
   float epsilon_;
   bool training_;

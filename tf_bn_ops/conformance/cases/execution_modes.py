@@ -24,9 +24,9 @@ class ExecutionMode:
 
     Attributes:
       what: for people.
-      environment: variables of the process that it needs; unless empty, it is the first mode of a
-        case in a process of its own.
-      wishes: further ones of a process of its own, but for a candidate that needs others.
+      environment: variables that its process needs; a mode with some is the first mode of a case,
+        in a process of its own.
+      wishes: further variables of that process, unless the candidate sets them itself.
       small: only for small tensors.
       every: in the default run one case in this many, a random subset, has this mode as well; 0:
         none has.
@@ -83,8 +83,8 @@ EXECUTION_MODES: Mapping[str, ExecutionMode] = {
     ),
     "concurrent": ExecutionMode("eagerly from 4 threads at once", small=True, every=15),
 }
-# Those that may come first.
+# Modes that may come first.
 BASES = tuple(name for name, mode in EXECUTION_MODES.items() if not mode.is_apart)
-# Those of them that cases are drawn with; the others are added to cases by generate.attach.
+# Modes that cases are drawn with; the others are added to cases by generate.attach.
 DRAWN = ("eager", "graph")
 OTHER_KERNELS = frozenset(name for name, mode in EXECUTION_MODES.items() if mode.other_kernel)

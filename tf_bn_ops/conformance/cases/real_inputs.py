@@ -133,7 +133,11 @@ class RealInput:
         try:
             self._process.wait_until_ready()
         except processes.WorkerError as e:
-            raise RealInputError(f"{e}; --kinds=random leaves it out") from e
+            raise RealInputError(
+                f"capturing real input failed: {e}; --kinds=random leaves it out"
+            ) from e
+        finally:
+            self.close()
         found: Mapping[str, Mapping[str, np.ndarray]] = self._process.facts
         return found
 

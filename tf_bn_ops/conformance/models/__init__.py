@@ -1,12 +1,12 @@
 """The models of all formulas: right answer, error bound, inputs, evidence; they need NumPy alone.
 
-formula_models.py           the list of them, and what a model is
+formula_models.py           the list of them
 batch_norm.py               batch normalization itself, with and without side input
 batch_norm_inputs.py        and the inputs that it draws
 batch_norm_grad.py          first order
 oracle.py, bounds.py        and its right answer; how far from it an answer may be
 inputs.py                   kinds of inputs
-measure.py, sums.py         errors against the bound, evidence; compensated sums
+measure.py, sums.py         what a model is; errors against the bound, evidence; compensated sums
 smooth.py                   smooth activations: values, derivatives, how far off they may be
 batch_norm_grad_ex.py       the gradient behind an activation
 batch_norm_grad_ex_inputs.py and the inputs that it draws

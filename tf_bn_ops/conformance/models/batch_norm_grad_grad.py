@@ -449,7 +449,7 @@ class _Elements:
         unbounded |= size > k.largest_element
         bound = bound + _ELEMENT_ROUNDINGS * k.u_c * size + dtype.unit_roundoff * np.abs(value)
         bound = bound + flushed_below(dtype)
-        bound[unbounded | np.isnan(bound)] = np.inf
+        bound[unbounded | np.isnan(bound)] = np.inf  # Zero times what has no bound.
         gradient = self._gx if role == "y_backprop_grad" else self._dy
         impostors = {"other mode": lambda: self.value(role, other), "identity": lambda: gradient}
         return Expected(role, self._at, value, bound, size, impostors)

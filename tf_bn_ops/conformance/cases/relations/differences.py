@@ -25,6 +25,7 @@ from tf_bn_ops.conformance.cases.relations.relation import (
     is_forward,
     is_gradient,
     is_second_order,
+    outputs_of,
     with_statistics,
 )
 from tf_bn_ops.conformance.models.batch_norm import activated
@@ -48,7 +49,7 @@ def _calls(case: Case, inputs: Inputs) -> Sequence[Member]:
 def _check(answers: Sequence[Answered]) -> Iterator[Comparison]:
     (of,) = answers
     if is_forward(of.case.spec):
-        yield _forward(of)
+        yield from _forward(of)
         return
     second = is_second_order(of.case.spec)
     pairs, loss = (_SECOND, _second_loss) if second else (_FIRST, _first_loss)
@@ -66,13 +67,17 @@ def _check(answers: Sequence[Answered]) -> Iterator[Comparison]:
         yield Comparison(output, np.array(terms.sum() - derivative), np.array(allowed))
 
 
-def _forward(of: Answered) -> Comparison:
+def _forward(of: Answered) -> Iterator[Comparison]:
     right = _y(of, _point(of, _FIRST))
     if "side_input" in of.inputs.values:
         right = right + of.view("side_input")
     right = activated(right, of.inputs.attrs.get("activation_mode", IDENTITY))
     allowed = of.bound_view("y") + 2.0**-40 * (1 + np.abs(right))
-    return Comparison("y", of.view("y") - right, allowed)
+    yield Comparison("y", of.view("y") - right, allowed)
+    if of.case.is_training and "saved_mean" in outputs_of(of.case.spec):
+        mean, _ = _statistics(of, of.view("x"))
+        allowed = of.bound("saved_mean") + 2.0**-44 * (1 + np.abs(mean))
+        yield Comparison("saved_mean", of.outputs["saved_mean"] - mean, allowed)
 
 
 def _point(of: Answered, roles: Mapping[str, str]) -> dict[str, np.ndarray]:
@@ -147,7 +152,8 @@ def _rounded_mean(of: Answered, role: str, direction: np.ndarray) -> float:
 
 
 FINITE_DIFFERENCES = Relation(
-    "y is that of the formula in float64, other outputs are its derivatives, by finite differences",
+    "y and the mean of a forward op are the formula's in float64; gradients its derivatives, by "
+    "finite differences",
     lambda op, mode: (is_forward(op) and op.formula not in spec.ops.PARTS)
     or is_gradient(op) or is_second_order(op),
     _calls, _check,
