@@ -8,26 +8,24 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tf_bn_ops import _ops, _recording, _replicas
 from tf_bn_ops._arguments import checked_epsilon, checked_number
-from tf_bn_ops.spec import DATA_FORMATS, SMOOTH_ACTIVATIONS, DataFormat
+from tf_bn_ops._ops import Activation
+from tf_bn_ops.spec import (
+    ACTIVATION_MODES,
+    ACTIVATIONS,
+    DATA_FORMATS,
+    SMOOTH_ACTIVATIONS,
+    DataFormat,
+)
 
 if TYPE_CHECKING:
     from tensorflow import Tensor
 
 # Untyped: to mypy a starred argument may be any of those that follow.
 ops: Any = _ops
-Activation = Literal["relu", "relu6", "silu", "hard_silu"]
-# Name here -> the attr activation_mode of FusedBatchNormEx.
-ACTIVATION_MODES: dict[str | None, _ops.Activation] = {
-    None: "Identity",
-    "relu": "Relu",
-    "relu6": "Relu6",
-    "silu": "Silu",
-    "hard_silu": "HardSilu",
-}
 
 
 class BatchNorm(NamedTuple):
@@ -94,8 +92,8 @@ def fused_batch_norm(
       name: name of the forward operation.
       exponential_avg_factor: in training, the weight f of this batch in the running statistics.
       activation: None, "relu" (max(y, 0)), "relu6" (min(max(y, 0), 6)), "silu" (y * sigmoid(y)) or
-        "hard_silu" (y * relu6(y + 3) / 6). The last two are ops of their own in float64 and with
-        `synchronized`.
+        "hard_silu" (y * relu6(y + 3) / 6). But for the first two they are ops of their own in
+        float64 and with `synchronized`.
       side_input: what is added before the activation, of the shape and type of `x`; such as the
         other branch of a residual block.
       synchronized: whether the statistics in training are those of all replicas.
@@ -372,15 +370,17 @@ def _activated(activation: str | None, y: Any, side_input: Any = None) -> Any:
         # none do, it is AddV2, which TensorFlow's graph optimizers and converters know better.
         are_known = all(shape.is_fully_defined() for shape in shapes)
         y = tf.raw_ops.AddV2(x=y, y=side_input) if are_known else tf.add_n([y, side_input])
+    return activated(tf, activation, y)
+
+
+def activated(f: Any, activation: str | None, y: Any) -> Any:
+    """An activation in the ops of `f`, TensorFlow or keras.ops: by their own function, such as
+    tf.nn.silu, which keeps less for its gradient, where they have one."""
     if activation is None:
         return y
-    functions = {
-        "relu": tf.nn.relu,
-        "relu6": tf.nn.relu6,
-        "silu": tf.nn.silu,
-        "hard_silu": lambda y: y * tf.nn.relu6(y + 3) / 6,
-    }
-    return functions[activation](y)
+    if function := getattr(f.nn, activation, None):
+        return function(y)
+    return ACTIVATIONS[ACTIVATION_MODES[activation]].value(f, y)
 
 
 def _differentiable(

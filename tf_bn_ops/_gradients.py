@@ -23,7 +23,7 @@ from tensorflow.python.ops import control_flow_util
 
 from tf_bn_ops import _ops, _replicas, _split_gradients, _vectorize
 from tf_bn_ops._split_gradients import attributes, masked
-from tf_bn_ops.spec import OPS, SMOOTH_ACTIVATIONS, OpSpec
+from tf_bn_ops.spec import ACTIVATIONS, OPS, OpSpec
 
 # Untyped: to mypy a starred argument may be any of those that follow.
 ops: Any = _ops
@@ -73,8 +73,8 @@ def _of_forward_ex(op: Any, y_backprop: Any, *_: Any) -> list[Any]:
     y, _, _, *reserve_spaces = op.outputs
     (activation,) = attributes(op, "activation_mode").values()
     side_inputs = op.inputs[_SIDE_INPUT:]
-    is_smooth = activation in SMOOTH_ACTIVATIONS
-    if is_smooth:
+    kind = ACTIVATIONS[activation]
+    if kind.is_smooth:
         (y,) = side_inputs or [x]  # Without one it is not read, and y would be kept for it.
     if activation != "Identity" and _has_kernel(_GRAD_EX, x.device):
         result = ops.fused_batch_norm_grad_ex(
@@ -89,8 +89,8 @@ def _of_forward_ex(op: Any, y_backprop: Any, *_: Any) -> list[Any]:
             **_attrs(op),
         )
         return [*result[:3], None, None, *result.side_input_backprop]
-    if is_smooth:
-        slope, _ = _smooth_derivatives(activation, op.inputs[:5], side_inputs, _attrs(op))
+    if kind.is_smooth:
+        slope = kind.slope(tf, _before_activation(op.inputs[:5], side_inputs, _attrs(op)))
         y_backprop = tf.cast(tf.cast(y_backprop, tf.float32) * slope, x.dtype)
     else:
         y_backprop = masked(activation, y_backprop, y)
@@ -98,19 +98,12 @@ def _of_forward_ex(op: Any, y_backprop: Any, *_: Any) -> list[Any]:
     return [*result[:3], None, None, *[y_backprop] * len(side_inputs)]
 
 
-def _smooth_derivatives(
-    activation: str, inputs: Any, side_inputs: Any, attrs: dict[str, Any]
-) -> tuple[Any, Any]:
-    """The first two derivatives in float32 of a smooth activation behind batch normalization of
-    `inputs` and an addition, of ops that have derivatives themselves."""
-    y = tf.cast(ops.fused_batch_norm_v3(*inputs, **attrs).y, tf.float32)
+def _before_activation(inputs: Any, side_inputs: Any, attrs: dict[str, Any]) -> Any:
+    """Batch normalization of `inputs` and an addition, in float32."""
+    z = tf.cast(ops.fused_batch_norm_v3(*inputs, **attrs).y, tf.float32)
     for side_input in side_inputs:
-        y += tf.cast(side_input, tf.float32)
-    if activation == "Silu":
-        sigmoid, rest = tf.sigmoid(y), tf.sigmoid(-y)
-        return sigmoid + y * sigmoid * rest, sigmoid * rest * (2 + y * (rest - sigmoid))
-    inside = tf.cast((y + 3 > 0) & (y + 3 < 6), tf.float32)
-    return tf.nn.relu6(y + 3) / 6 + inside * y / 6, inside / 3
+        z += tf.cast(side_input, tf.float32)
+    return z
 
 
 # ---- Second order --------------------------------------------------------------------------------
@@ -126,7 +119,7 @@ def _of_grad_ex(op: Any, *grad: Any) -> list[Any]:
     gradient of the plain op between two masks."""
     y_backprop, *others = op.inputs[:5]
     (activation,) = attributes(op, "activation_mode").values()
-    if activation in SMOOTH_ACTIVATIONS:
+    if ACTIVATIONS[activation].is_smooth:
         return _of_grad_smooth(activation, op, *grad)
     mask = functools.partial(masked, activation, y=op.inputs[_GRAD_EX_Y])
     inputs = (*grad[:3], mask(y_backprop), *others)
@@ -143,12 +136,15 @@ def _of_grad_smooth(activation: str, op: Any, *grad: Any) -> list[Any]:
     attrs, dtype = _attrs(op), x.dtype
     by_side_input = grad[_GRAD_EX_SIDE_INPUT_BACKPROP:]
     inputs = x, scale, offset, mean, variance
-    slope, curvature = _smooth_derivatives(activation, inputs, [y] * len(by_side_input), attrs)
+    with tf.GradientTape() as tape:
+        z = _before_activation(inputs, [y] * len(by_side_input), attrs)
+        tape.watch(z)
+        slope = ACTIVATIONS[activation].slope(tf, z)
     wide = tf.cast(y_backprop, tf.float32)
     inputs = (*grad[:3], tf.cast(wide * slope, dtype), x, scale, mean, variance)
     g_grad, x_grad, scale_grad = _second_order(inputs, **attrs)
     g_grad = tf.cast(tf.add_n([g_grad, *by_side_input]), tf.float32)
-    z_grad = tf.cast(g_grad * wide * curvature, dtype)
+    z_grad = tf.cast(g_grad * wide * tape.gradient(slope, z), dtype)
     by_y = ops.fused_batch_norm_grad_v3(z_grad, x, scale, mean, variance, coefficients, **attrs)
     y_backprop_grad = tf.cast(g_grad * slope, dtype)
     x_grad, scale_grad = x_grad + by_y.x_backprop, scale_grad + by_y.scale_backprop

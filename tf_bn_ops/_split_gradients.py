@@ -30,8 +30,7 @@ def masked(activation: str, gradient: Any, y: Any) -> Any:
     if activation == "Identity":
         return gradient
     # ReluGrad and Relu6Grad read the sign of y, not what the activation was applied to.
-    through = {"Relu": tf.raw_ops.ReluGrad, "Relu6": tf.raw_ops.Relu6Grad}[activation]
-    return through(gradients=gradient, features=y)
+    return getattr(tf.raw_ops, activation + "Grad")(gradients=gradient, features=y)
 
 
 def _affine(x: Any, factor: Any, added: Any, mean: Any, axis: int) -> Any:

@@ -99,7 +99,7 @@ class Call:
     """The attributes that the forward op and both backward ops share."""
 
     epsilon: float
-    activation_mode: _ops.Activation
+    activation_mode: _ops.ActivationMode
     axis: int
 
 

@@ -130,7 +130,7 @@ def attrs(case: Case) -> dict[str, Any]:
         "data_format": case.layout,
         "is_training": case.is_training,
         "exponential_avg_factor": (1.0, 0.1)[rng.integers(2)],
-        "activation_mode": ("Identity", "Relu", "Relu6")[rng.integers(3)],
+        "activation_mode": case.op.activations[rng.integers(len(case.op.activations))],
         "bessel_correction": bool(rng.integers(2)),
         "num_side_inputs": int(rng.integers(2)),
         "axis": spec.channel_axis(case.layout),

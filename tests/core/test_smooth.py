@@ -1,8 +1,9 @@
 """Smooth activations on the CPU through the C ABI, without TensorFlow.
 
-Beside what test_every_formula.py holds of them: exp is within 1 unit in the last place, and in a
-vector bitwise what it is alone; at infinities and NaN values and derivatives are what the formula
-gives; the gradient reads no y, but a side input in its place; what cannot be has an error.
+Beside what test_every_formula.py holds of them: their derivatives in spec/activations.py, and the
+bounds of these, are right; exp is within 1 unit in the last place, and in a vector bitwise what it
+is alone; at infinities and NaN values and derivatives are what the formula gives; the gradient
+reads no y, but a side input in its place; what cannot be has an error.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from test_batch_norm_grad_ex import forward_problem, gradient_of, run_forward
 
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.c_abi import bits
-from tf_bn_ops.harness.problems import HARD_SILU, SILU, Problem
-from tf_bn_ops.spec import SMOOTH_ACTIVATIONS
+from tf_bn_ops.harness.problems import Problem
+from tf_bn_ops.spec import ACTIVATIONS, SMOOTH_ACTIVATIONS
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Of float: all from -0 to -90 by this step.
@@ -39,6 +40,21 @@ def test_exp_is_within_one_unit_in_the_last_place(tmp_path, step):
     of_float, of_double, differ, at_ends = found.split()
     assert 0.5 <= float(of_float) < 1 and 0.5 <= float(of_double) < 1
     assert (differ, at_ends) == ("0", "1")
+
+
+@pytest.mark.parametrize("activation", SMOOTH_ACTIVATIONS)
+def test_derivatives_and_their_bounds(activation):
+    kind, step = ACTIVATIONS[activation], 2.0**-10
+    v = np.arange(-20, 20, step) + step / 2  # On both sides of where pieces meet.
+    slope = kind.slope(np, v)
+    between = (kind.value(np, v + step / 2) - kind.value(np, v - step / 2)) / step
+    np.testing.assert_allclose(slope, between, rtol=0, atol=step**2)
+    assert 0.9 * kind.steepest < np.abs(slope).max() <= kind.steepest
+    rises = np.diff(slope) / step
+    jumps = np.abs(rises) > 10
+    np.testing.assert_allclose(v[:-1][jumps] + step / 2, [*kind.jumps], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(np.abs(np.diff(slope)[jumps]), [*kind.jumps.values()], rtol=1e-2)
+    assert 0.9 * kind.bend < np.abs(rises[~jumps]).max() <= kind.bend * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("activation", SMOOTH_ACTIVATIONS)
@@ -72,14 +88,14 @@ ENDS = [-np.inf, -3e38, -1000, -100, 0, 100, 3e38, np.inf, np.nan]
 
 def test_silu_at_the_ends():
     """As x * sigmoid(x) in TensorFlow: minus infinity times zero is NaN."""
-    value, slope = at(ENDS, SILU)
+    value, slope = at(ENDS, "Silu")
     want = np.array([np.nan, 0, 0, 0, 0, 100, 3e38, np.inf, np.nan], np.float32)
     np.testing.assert_array_equal(value, want)
     np.testing.assert_array_equal(slope, [np.nan, 0, 0, 0, 0.5, 1, 1, np.nan, np.nan])
 
 
 def test_hard_silu_at_the_ends_and_where_pieces_meet():
-    value, slope = at([*ENDS, -3, 3], HARD_SILU)
+    value, slope = at([*ENDS, -3, 3], "HardSilu")
     want = [np.nan, 0, 0, 0, 0, 100, 3e38, np.inf, np.nan, 0, 3]
     np.testing.assert_allclose(value, want, 2e-7)
     want = [0, 0, 0, 0, 0.5, 1, 1, 1, np.nan, 0, 1]
@@ -88,7 +104,7 @@ def test_hard_silu_at_the_ends_and_where_pieces_meet():
 
 @pytest.mark.parametrize("role", ["sum_dy", "local_sum_dy"])
 def test_what_a_smooth_activation_has_no_formula_for_is_an_error(role):
-    forward = forward_problem((33, 7, 1), activation=SILU)
+    forward = forward_problem((33, 7, 1), activation="Silu")
     array = np.zeros(forward.view, np.float64)
     call = c_abi.call_of(forward, c_abi.new_outputs(forward), **{role: array.ctypes.data})
     with pytest.raises(ValueError, match=f"{role} must be NULL with a smooth activation"):

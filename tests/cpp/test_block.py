@@ -14,7 +14,7 @@ from op_calls import call_of, small
 from tensorflow.core.framework import tensor_pb2
 
 import tf_bn_ops
-from tf_bn_ops.spec import OPS
+from tf_bn_ops.spec import ACTIVATIONS, OPS
 from tf_bn_ops.spec.ops import BATCH_NORM
 
 EX = "TfBnOps>FusedBatchNormEx"
@@ -135,8 +135,7 @@ V2_HAS = "it has data_format_, epsilon_, is_training_"
         (
             EX,
             "activation_mode_=Elu",
-            "the attribute activation_mode_ must be one of Identity, Relu, Relu6, Silu, HardSilu, "
-            'but is "Elu"',
+            f'the attribute activation_mode_ must be one of {", ".join(ACTIVATIONS)}, but is "Elu"',
         ),
         *(
             (V2, f"epsilon={value}", f'the attribute epsilon_ must be {NUMBER}, but is "{value}"')

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import tf_bn_ops
 from tf_bn_ops import _graph_fusion, rewrite
+from tf_bn_ops.spec import ACTIVATIONS, SMOOTH_ACTIVATIONS
 
 EX, GRAD_EX = "TfBnOps>FusedBatchNormEx", "TfBnOps>FusedBatchNormGradEx"
 SHAPES = {
@@ -27,11 +28,11 @@ FORMS = {
     "relu6": ("Relu6", tf.nn.relu6),
     "tf.nn.silu": ("Silu", tf.nn.silu),
     "keras silu": ("Silu", keras.activations.silu),
-    "x sigmoid(x)": ("Silu", lambda y: y * tf.sigmoid(y)),
     "keras hard_silu": ("HardSilu", keras.activations.hard_silu),
-    "(x relu6(x + 3)) / 6": ("HardSilu", lambda y: y * tf.nn.relu6(y + 3.0) / 6.0),
     "x (relu6(x + 3) / 6)": ("HardSilu", lambda y: y * (tf.nn.relu6(y + 3.0) / 6.0)),
     "x (relu6(x + 3) 0.167)": ("HardSilu", lambda y: (tf.nn.relu6(y + 3.0) * (1.0 / 6.0)) * y),
+    # As this library composes them.
+    **{name: (name, functools.partial(ACTIVATIONS[name].value, tf)) for name in SMOOTH_ACTIVATIONS},
 }
 VECTORS = tuple(np.random.default_rng(7).uniform(0.5, 1.5, (4, 3)).astype(np.float32))
 
@@ -129,7 +130,7 @@ def test_forward_and_backward(form, dtype, adds, is_training):
         y_backprop=tf.cos(3 * y), x=x, scale=VECTORS[0],
         reserve_space_1=ex.reserve_space_1, reserve_space_2=ex.reserve_space_2,
         reserve_space_3=ex.reserve_space_3, offset=VECTORS[1],
-        y=ex.y if "elu" in activation else inputs[-1],
+        y=inputs[-1] if activation in SMOOTH_ACTIVATIONS else ex.y,
         num_side_inputs=len(side), activation_mode=activation, **attrs,
     )  # fmt: skip
     want = [ex.y, gradient.x_backprop, *gradient.side_input_backprop]
@@ -506,7 +507,7 @@ def with_vectors_of_bfloat16(x):
 
 ON_A_GPU = "it is on the device /device:GPU:0"
 # Not tf.nn.silu, whose IdentityN goes also where nothing is fused.
-SILU = FORMS["x sigmoid(x)"][1]
+SILU = FORMS["Silu"][1]
 UNKNOWN = "the two inputs of add are not known to have the same shape"
 REFUSED = [
     ("Sin reads FusedBatchNormV3 too", lambda x: read_by_others(norm(x))),
@@ -545,7 +546,7 @@ def test_what_is_refused_says_why(reason, build):
 
 
 def test_a_sum_behind_hard_silu_that_others_read_is_refused_once():
-    hard_silu = FORMS["(x relu6(x + 3)) / 6"][1]
+    hard_silu = FORMS["HardSilu"][1]
     (reason,) = refusals(graph_def_of(lambda x: read_by_others(norm(x) + x, hard_silu)))
     assert reason.endswith(" too")
 

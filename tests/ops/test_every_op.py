@@ -482,7 +482,8 @@ class Formula:
             for role, name in self.names.items()
             if role != "forward_coefficients"
         }
-        self._attrs = {**attrs, "epsilon": case.epsilon}
+        activation = spec.ACTIVATIONS[attrs.get("activation_mode", "Identity")]
+        self._attrs = {**attrs, "epsilon": case.epsilon, "activation": activation}
         rng = np.random.default_rng(1)
         self.weights = {
             arg.name: rng.normal(size=self._outputs(self.values)[arg.role].shape)

@@ -24,7 +24,13 @@ from tf_bn_ops import (
     _sync,
     _vectorize,
 )
-from tf_bn_ops.spec import DATA_FORMATS, DTYPES
+from tf_bn_ops.spec import (
+    ACTIVATION_MODES,
+    ACTIVATIONS,
+    DATA_FORMATS,
+    DTYPES,
+    SMOOTH_ACTIVATIONS,
+)
 
 EPSILON = 0.125  # The same number in float32, the type of the attr.
 CHANNELS = 5
@@ -106,8 +112,10 @@ def test_one_element_per_channel_has_finite_gradients():
 # ---- Activation and side input -------------------------------------------------------------------
 
 # Activation and whether there is a side input.
-FUSIONS = [*itertools.product((None, "relu", "relu6", "silu", "hard_silu"), (False, True))]
-SMOOTH = {"silu": lambda y: y * tf.sigmoid(y), "hard_silu": lambda y: y * tf.nn.relu6(y + 3) / 6}
+FUSIONS = [*itertools.product(ACTIVATION_MODES, (False, True))]
+SMOOTH = {
+    name: ACTIVATIONS[mode] for name, mode in ACTIVATION_MODES.items() if mode in SMOOTH_ACTIVATIONS
+}
 
 
 def make_fused_inputs(data_format, dtype):
@@ -134,7 +142,7 @@ def fused_formula(activation, with_side_input, y, *attrs):
         z, *statistics = formula(*inputs[:5], *attrs)
         z = z + inputs[5] if with_side_input else z
         if activation in SMOOTH:
-            z = SMOOTH[activation](z)
+            z = SMOOTH[activation].value(tf, z)
         elif activation is not None:
             z = tf.where(y > 0, z, 0)
         if activation == "relu6":
@@ -178,8 +186,8 @@ def check_fused(activation, with_side_input, data_format, is_training, factor, d
         check(output, want_output, dtype if i == 0 else vector_type(dtype))
     # TensorFlow's ops round their derivatives to the type of y.
     composed = activation in SMOOTH and not is_training
-    if composed and activation == "hard_silu" and dtype == "bfloat16":
-        return  # The derivative jumps at 3, and they look at a y of 8 bits.
+    if composed and SMOOTH[activation].jumps and dtype == "bfloat16":
+        return  # They look at a y of 8 bits.
     for i, (gradient, want_gradient, tensor) in enumerate(zip(got, want, inputs, strict=True)):
         assert gradient.dtype == tensor.dtype
         kind = dtype if i in (0, 5) or composed else vector_type(dtype)

@@ -16,14 +16,18 @@ Written by tools/generate_ops from tf_bn_ops/spec/ops.py: edit that, then make f
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tf_bn_ops import _arguments
 from tf_bn_ops._calls import load, with_epsilon_tensor
-from tf_bn_ops.spec import Activation, DataFormat
+from tf_bn_ops.spec import DataFormat
 
 if TYPE_CHECKING:
     from tensorflow import Tensor
+
+# What fused_batch_norm calls the activations, and the ops.
+Activation = Literal["relu", "relu6", "silu", "hard_silu"]
+ActivationMode = Literal["Identity", "Relu", "Relu6", "Silu", "HardSilu"]
 
 # Results of raw_ops, by its names.
 BatchNormBackwardElemt = NamedTuple("BatchNormBackwardElemt", [("x_backprop", "Tensor"),
@@ -64,7 +68,7 @@ FusedBatchNormV3 = NamedTuple("FusedBatchNormV3", [("y", "Tensor"), ("batch_mean
 def batch_norm_backward_elemt(y_backprop: Any, x: Any, scale: Any, offset: Any, mean: Any,
     variance: Any, sum_dy: Any, sum_dy_xmu: Any, count: Any, y: Sequence[Any] = (),
     epsilon: float = 0.0001, num_side_inputs: int = 0,
-    activation_mode: Activation = "Identity", axis: int = -1,
+    activation_mode: ActivationMode = "Identity", axis: int = -1,
     name: str | None = None) -> BatchNormBackwardElemt:
     """The gradient of batch normalization with respect to x, from sums over all batches.
 
@@ -110,7 +114,7 @@ def batch_norm_backward_elemt(y_backprop: Any, x: Any, scale: Any, offset: Any, 
 
 def batch_norm_backward_reduce(y_backprop: Any, x: Any, scale: Any, offset: Any, mean: Any,
     variance: Any, y: Sequence[Any] = (), epsilon: float = 0.0001,
-    activation_mode: Activation = "Identity", axis: int = -1,
+    activation_mode: ActivationMode = "Identity", axis: int = -1,
     name: str | None = None) -> BatchNormBackwardReduce:
     """The sums of the gradient of batch normalization over one batch.
 
@@ -153,7 +157,7 @@ def batch_norm_backward_reduce(y_backprop: Any, x: Any, scale: Any, offset: Any,
 
 def batch_norm_elemt(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
     side_input: Sequence[Any] = (), epsilon: float = 0.0001,
-    activation_mode: Activation = "Identity", axis: int = -1,
+    activation_mode: ActivationMode = "Identity", axis: int = -1,
     name: str | None = None) -> Any:
     """Batch normalization with given statistics, addition and activation.
 
@@ -291,7 +295,7 @@ def fused_batch_norm(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
 
 def fused_batch_norm_ex(x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
     side_input: Sequence[Any] = (), epsilon: float = 0.0001,
-    exponential_avg_factor: float = 1.0, activation_mode: Activation = "Identity",
+    exponential_avg_factor: float = 1.0, activation_mode: ActivationMode = "Identity",
     data_format: DataFormat = "NHWC", is_training: bool = True,
     bessel_correction: bool = True, name: str | None = None) -> FusedBatchNormEx:
     """Batch normalization, addition and activation, TensorFlow's _FusedBatchNormEx.
@@ -369,13 +373,13 @@ def fused_batch_norm_grad(y_backprop: Any, x: Any, scale: Any, reserve_space_1: 
 def fused_batch_norm_grad_ex(y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any,
     reserve_space_2: Any, reserve_space_3: Any, offset: Any, y: Any,
     epsilon: float = 0.0001, num_side_inputs: int = 0,
-    activation_mode: Activation = "Identity", data_format: DataFormat = "NHWC",
+    activation_mode: ActivationMode = "Identity", data_format: DataFormat = "NHWC",
     is_training: bool = True, name: str | None = None) -> FusedBatchNormGradEx:
     """Gradient of FusedBatchNormEx in one op, TensorFlow's _FusedBatchNormGradEx.
 
     FusedBatchNormGradV3 of y_backprop where the activation passes it, y > 0 (Relu) or 0 < y < 6
-    (Relu6), and of 0 elsewhere; of y_backprop times the derivative of Silu or HardSilu. What that
-    is of is side_input_backprop, too.
+    (Relu6), and of 0 elsewhere; of y_backprop times the derivative of a smooth activation, any
+    other. What that is of is side_input_backprop, too.
 
     T: half, bfloat16, float32.
     U: float32.
@@ -390,9 +394,9 @@ def fused_batch_norm_grad_ex(y_backprop: Any, x: Any, scale: Any, reserve_space_
         was computed with, and offset is given, the mask is computed from x, and y is not read on
         CPUs.
       offset (float32 [C]): The offsets; read with an activation. An empty vector or reserve_space_3
-        in their place: the mask is computed from y, and Silu and HardSilu are refused.
-      y (T): The output y of FusedBatchNormEx; read with an activation. With Silu and HardSilu its
-        side input, or, without one, any tensor of the shape of x, which is not read.
+        in their place: the mask is computed from y, and smooth activations are refused.
+      y (T): The output y of FusedBatchNormEx; read with an activation. With a smooth one its side
+        input, or, without one, any tensor of the shape of x, which is not read.
       epsilon: Added to the variance; a number, not a tensor.
       num_side_inputs: How many side inputs the forward op has, 0 or 1.
       activation_mode: The activation.

@@ -6,20 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_bn_ops.generated import bindings
-from tf_bn_ops.spec import Activation, DataFormat
+from tf_bn_ops.generated.bindings import ActivationMode
+from tf_bn_ops.spec import DataFormat
 
 def BatchNormBackwardElemt(*, y_backprop: Any, x: Any, scale: Any, offset: Any, mean: Any,
     variance: Any, sum_dy: Any, sum_dy_xmu: Any, count: Any, y: Sequence[Any] = (),
     epsilon: float = 0.0001, num_side_inputs: int = 0,
-    activation_mode: Activation = "Identity", axis: int = -1,
+    activation_mode: ActivationMode = "Identity", axis: int = -1,
     name: str | None = None) -> bindings.BatchNormBackwardElemt: ...
 def BatchNormBackwardReduce(*, y_backprop: Any, x: Any, scale: Any, offset: Any, mean: Any,
     variance: Any, y: Sequence[Any] = (), epsilon: float = 0.0001,
-    activation_mode: Activation = "Identity", axis: int = -1,
+    activation_mode: ActivationMode = "Identity", axis: int = -1,
     name: str | None = None) -> bindings.BatchNormBackwardReduce: ...
 def BatchNormElemt(*, x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
     side_input: Sequence[Any] = (), epsilon: float = 0.0001,
-    activation_mode: Activation = "Identity", axis: int = -1,
+    activation_mode: ActivationMode = "Identity", axis: int = -1,
     name: str | None = None) -> Any: ...
 def BatchNormGatherStats(*, counts: Any, means: Any, m2s: Any,
     name: str | None = None) -> bindings.BatchNormGatherStats: ...
@@ -34,7 +35,7 @@ def FusedBatchNorm(*, x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
     name: str | None = None) -> bindings.FusedBatchNorm: ...
 def FusedBatchNormEx(*, x: Any, scale: Any, offset: Any, mean: Any, variance: Any,
     side_input: Sequence[Any] = (), epsilon: float = 0.0001,
-    exponential_avg_factor: float = 1.0, activation_mode: Activation = "Identity",
+    exponential_avg_factor: float = 1.0, activation_mode: ActivationMode = "Identity",
     data_format: DataFormat = "NHWC", is_training: bool = True,
     bessel_correction: bool = True, name: str | None = None) -> bindings.FusedBatchNormEx: ...
 def FusedBatchNormGrad(*, y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any,
@@ -43,7 +44,7 @@ def FusedBatchNormGrad(*, y_backprop: Any, x: Any, scale: Any, reserve_space_1: 
 def FusedBatchNormGradEx(*, y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any,
     reserve_space_2: Any, reserve_space_3: Any, offset: Any, y: Any,
     epsilon: float = 0.0001, num_side_inputs: int = 0,
-    activation_mode: Activation = "Identity", data_format: DataFormat = "NHWC",
+    activation_mode: ActivationMode = "Identity", data_format: DataFormat = "NHWC",
     is_training: bool = True, name: str | None = None) -> bindings.FusedBatchNormGradEx: ...
 def FusedBatchNormGradGrad(*, x_backprop_grad: Any, scale_backprop_grad: Any,
     offset_backprop_grad: Any, y_backprop: Any, x: Any, scale: Any, reserve_space_1: Any,

@@ -22,8 +22,8 @@ _WIDE_ROLES = frozenset(
     if arg.kind in (spec.WIDE, spec.COUNT)
 )
 
-# Values of the attr activation_mode: what is applied to y.
-IDENTITY, RELU, RELU6, SILU, HARD_SILU = spec.ACTIVATIONS
+# Values of the attr activation_mode that clamp y.
+IDENTITY, RELU, RELU6 = spec.CLAMPS
 
 # Roles of view-shaped inputs and outputs, of all ops; the others are per channel.
 VIEW_ROLES = frozenset(

@@ -17,9 +17,10 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 
 from tf_bn_ops import _loader, _ops, _replicas, _sync
-from tf_bn_ops._fused import ACTIVATION_MODES, Activation, fused_batch_norm
+from tf_bn_ops._fused import activated, fused_batch_norm
 from tf_bn_ops._gradients import in_xla
-from tf_bn_ops.spec import SMOOTH_ACTIVATIONS, DataFormat
+from tf_bn_ops._ops import Activation
+from tf_bn_ops.spec import ACTIVATION_MODES, SMOOTH_ACTIVATIONS, DataFormat
 
 
 class _Layout(NamedTuple):
@@ -71,10 +72,7 @@ class Behind(NamedTuple):
         """By Keras' ops, of the result of the normalization."""
         if self.side_input is not None:
             y = keras.ops.add(y, keras.ops.cast(self.side_input, y.dtype))
-        if self.activation is None:
-            return y
-        # By their names there.
-        return getattr(keras.ops, self.activation)(y)
+        return activated(keras.ops, self.activation, y)
 
 
 def fused_call(

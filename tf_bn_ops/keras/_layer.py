@@ -6,8 +6,9 @@ from typing import Any
 
 import keras
 
-from tf_bn_ops._fused import ACTIVATION_MODES, Activation
+from tf_bn_ops._ops import Activation
 from tf_bn_ops.keras._fused_call import Behind, fused_call
+from tf_bn_ops.spec import ACTIVATION_MODES
 
 __all__ = ["BatchNormalization"]
 
@@ -40,7 +41,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
 
     Args:
       *args: those of the parent.
-      activation: None, "relu", "relu6", "silu" or "hard_silu".
+      activation: None, or one of those of `tf_bn_ops.fused_batch_norm`.
       **kwargs: those of the parent.
     """
 

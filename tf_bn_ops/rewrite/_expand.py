@@ -14,10 +14,10 @@ Among this library's ops FusedBatchNormEx without activation has that variance, 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tf_bn_ops.spec import OPS, SMOOTH_ACTIVATIONS
+from tf_bn_ops.spec import ACTIVATIONS, OPS, SMOOTH_ACTIVATIONS
 
 _EX = OPS["FusedBatchNormEx"]
 _GRAD_EX = OPS["FusedBatchNormGradEx"]
@@ -41,21 +41,6 @@ _OUTPUTS = {
     _GRAD_EX.registered_name: _GRAD_EX_OUTPUTS,
     **{op: [arg.name for arg in OPS[op].outputs] for op in OPS if OPS[op].builtin == op},
     **{op.registered_name: [arg.name for arg in op.outputs] for op in OPS.values() if op.builtin},
-}
-# Op -> name of its only output.
-_OUTPUT_OF = {
-    "AddV2": "z",
-    "Cast": "y",
-    "Const": "output",
-    "Mul": "z",
-    "RealDiv": "z",
-    "Relu": "activations",
-    "Relu6": "activations",
-    "Relu6Grad": "backprops",
-    "ReluGrad": "backprops",
-    "Sigmoid": "y",
-    "Size": "output",
-    "Sub": "z",
 }
 
 
@@ -133,10 +118,13 @@ def given_statistics(node: Any, in_function: bool) -> dict[str, str]:
 
 def tensor(node: Any, port: int, in_function: bool) -> str:
     """The name of an output where it is an input."""
-    if in_function:
-        output = _OUTPUT_OF.get(node.op) or _OUTPUTS[node.op][port]
-        return f"{node.name}:{output}:0"
-    return node.name if port == 0 else f"{node.name}:{port}"
+    if not in_function:
+        return node.name if port == 0 else f"{node.name}:{port}"
+    if node.op in _OUTPUTS:
+        return f"{node.name}:{_OUTPUTS[node.op][port]}:0"
+    from tensorflow.python.framework import op_def_registry
+
+    return f"{node.name}:{op_def_registry.get(node.op).output_arg[port].name}:0"
 
 
 @dataclasses.dataclass
@@ -200,37 +188,35 @@ class _Expansion:
         self.nodes.append(node)
         return self._tensor(node, 0)
 
-    def _elementwise(self, op: str, *inputs: str) -> str:
-        return self._op(op, inputs, T=self._node.attr["T"].type)
-
-    def _constant(self, value: float, beside: Any, dtype: int = 1) -> str:
+    def _constant(self, value: float, beside: Any) -> str:
         """A number; after the node `beside`, so that it is in the frame of the same loop."""
-        from tensorflow.python.framework import dtypes, tensor_util
+        from tensorflow.python.framework import tensor_util
 
-        output = self._op("Const", [f"^{beside.name}"], dtype=dtype)
-        numpy = dtypes.as_dtype(dtype).as_numpy_dtype
-        self.nodes[-1].attr["value"].tensor.CopyFrom(tensor_util.make_tensor_proto(numpy(value)))
+        output = self._op("Const", [f"^{beside.name}"], dtype=1)
+        proto = tensor_util.make_tensor_proto(value, "float32")
+        self.nodes[-1].attr["value"].tensor.CopyFrom(proto)
         return output
 
-    def _sigmoid(self, activation: str, v: str, beside: Any) -> str:
-        """What a smooth activation multiplies v with."""
-        if activation == "Silu":
-            return self._elementwise("Sigmoid", v)
-        three, six = (self._constant(n, beside, self._node.attr["T"].type) for n in (3, 6))
-        clamped = self._elementwise("Relu6", self._elementwise("AddV2", v, three))
-        return self._elementwise("RealDiv", clamped, six)
+    def _traced(
+        self, function: Callable[..., Any], inputs: Sequence[str], beside: Any, name: str = ""
+    ) -> str:
+        """Adds the nodes of a function of TensorFlow and tensors, of elementwise ops alone; its
+        output. Constants are after the node `beside`, as in `_constant`."""
+        import tensorflow as tf
 
-    def _through_smooth(self, activation: str, dy: str, v: str, beside: Any) -> str:
-        """dy times the derivative of a smooth activation at v."""
-        one, three, six = (self._constant(n, beside, self._node.attr["T"].type) for n in (1, 3, 6))
-        op = self._elementwise
-        if activation == "Silu":
-            sigmoid = op("Sigmoid", v)
-            inside = op("AddV2", one, op("Mul", v, op("Sub", one, sigmoid)))
-            return op("Mul", dy, op("Mul", sigmoid, inside))
-        clamped = op("Relu6", op("AddV2", v, three))
-        through = op("Relu6Grad", op("RealDiv", op("Mul", dy, v), six), clamped)
-        return op("AddV2", through, op("Mul", dy, op("RealDiv", clamped, six)))
+        dtype = self._node.attr["T"].type
+        with tf.Graph().as_default() as graph:
+            arguments = [tf.compat.v1.placeholder(dtype, []) for _ in inputs]
+            result = function(tf, *arguments).op.name
+        places = {each.op.name: place for each, place in zip(arguments, inputs, strict=True)}
+        for node in (n for n in graph.as_graph_def().node if n.name not in places):
+            node.input[:] = [places[each] for each in node.input] or [f"^{beside.name}"]
+            is_named = name and node.name == result
+            traced, node.device = node.name, self._node.device
+            node.name = name if is_named else self._unique(f"{self._node.name}/{traced}")
+            self.nodes.append(node)
+            places[traced] = self._tensor(node, 0)
+        return places[result]
 
     def _unique(self, name: str) -> str:
         number, unique = 0, name
@@ -249,20 +235,19 @@ class _Forward(_Expansion):
 
     def _build(self) -> None:
         attrs = self._attrs
-        activation = [] if attrs.activation == "Identity" else [attrs.activation]
+        activation = [attrs.activation] * (attrs.activation != "Identity")
         # TensorFlow has no op with the biased running variance.
         is_biased = bool(self._prefix) and attrs.corrects_variance
         base = _EX.name if is_biased else "FusedBatchNormV3"
-        if attrs.activation in SMOOTH_ACTIVATIONS:
-            activation = ["Mul"]  # The last of them.
         chain = [base, *["AddV2"] * attrs.side_inputs, *activation]
         names = [self._unique(f"{self._node.name}/{op}") for op in chain[:-1]] + [self._node.name]
         norm = self._normalization(names[0], base)
         y = self._tensor(norm, 0)
         for op, name in zip(chain[1:], names[1:], strict=True):
+            if op in SMOOTH_ACTIVATIONS:
+                y = self._traced(ACTIVATIONS[op].value, [y], norm, name)
+                continue
             added = [self._node.input[5]] if op == "AddV2" else []
-            if op == "Mul":
-                added = [self._sigmoid(attrs.activation, y, norm)]
             y = self._op(op, [y, *added], name=name, T=self._node.attr["T"].type)
         outputs = [y, *(self._tensor(norm, port) for port in range(1, len(_EX_OUTPUTS)))]
         if attrs.corrects_variance and not is_biased:
@@ -327,8 +312,9 @@ class _Gradient(_Expansion):
             norm.attr["is_training"].b = False
             v = self._tensor(norm, 0)
             if attrs.side_inputs:
-                v = self._elementwise("AddV2", v, fused.input[_Y])
-            masked = self._through_smooth(attrs.activation, masked, v, norm)
+                v = self._op("AddV2", [v, fused.input[_Y]], T=fused.attr["T"].type)
+            slope = ACTIVATIONS[attrs.activation].slope
+            masked = self._traced(lambda f, dy, v: dy * slope(f, v), [masked, v], norm)
         elif attrs.activation != "Identity":
             masked = self._op(
                 f"{attrs.activation}Grad", [masked, fused.input[_Y]], T=fused.attr["T"].type

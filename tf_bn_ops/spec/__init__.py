@@ -5,6 +5,10 @@ layouts from here.
 """
 
 from tf_bn_ops.spec import ops as ops
+from tf_bn_ops.spec.activations import ACTIVATION_MODES as ACTIVATION_MODES
+from tf_bn_ops.spec.activations import ACTIVATIONS as ACTIVATIONS
+from tf_bn_ops.spec.activations import CLAMPS as CLAMPS
+from tf_bn_ops.spec.activations import SMOOTH_ACTIVATIONS as SMOOTH_ACTIVATIONS
 from tf_bn_ops.spec.dtypes import DTYPES as DTYPES
 from tf_bn_ops.spec.dtypes import DType as DType
 from tf_bn_ops.spec.dtypes import dtype_of as dtype_of
@@ -14,7 +18,6 @@ from tf_bn_ops.spec.layouts import DataFormat as DataFormat
 from tf_bn_ops.spec.layouts import as_view as as_view
 from tf_bn_ops.spec.layouts import channel_axis as channel_axis
 from tf_bn_ops.spec.layouts import view_shape as view_shape
-from tf_bn_ops.spec.op_spec import ACTIVATIONS as ACTIVATIONS
 from tf_bn_ops.spec.op_spec import ATTRS as ATTRS
 from tf_bn_ops.spec.op_spec import BY_OP as BY_OP
 from tf_bn_ops.spec.op_spec import CHANNEL as CHANNEL
@@ -25,11 +28,9 @@ from tf_bn_ops.spec.op_spec import MODES as MODES
 from tf_bn_ops.spec.op_spec import OPAQUE as OPAQUE
 from tf_bn_ops.spec.op_spec import PLACEHOLDER as PLACEHOLDER
 from tf_bn_ops.spec.op_spec import REQUIRED as REQUIRED
-from tf_bn_ops.spec.op_spec import SMOOTH_ACTIVATIONS as SMOOTH_ACTIVATIONS
 from tf_bn_ops.spec.op_spec import VIEW as VIEW
 from tf_bn_ops.spec.op_spec import VIEW_LIST as VIEW_LIST
 from tf_bn_ops.spec.op_spec import WIDE as WIDE
-from tf_bn_ops.spec.op_spec import Activation as Activation
 from tf_bn_ops.spec.op_spec import Arg as Arg
 from tf_bn_ops.spec.op_spec import OpSpec as OpSpec
 from tf_bn_ops.spec.ops import OPS as OPS

@@ -10,16 +10,11 @@ import dataclasses
 import re
 import textwrap
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any
 
+from tf_bn_ops.spec.activations import ACTIVATIONS
 from tf_bn_ops.spec.dtypes import DTYPES
 from tf_bn_ops.spec.layouts import LAYOUTS
-
-# The values of the attr activation_mode.
-Activation = Literal["Identity", "Relu", "Relu6", "Silu", "HardSilu"]
-ACTIVATIONS: tuple[str, ...] = get_args(Activation)
-# Those whose derivative takes other values than 0 and 1: it follows from x, not from y.
-SMOOTH_ACTIVATIONS = ("Silu", "HardSilu")
 
 # How an op is called: with the statistics of the batch, or with statistics that are constants.
 MODES = ("training", "frozen")
@@ -102,7 +97,7 @@ ATTRS: Mapping[str, Attr] = {
     ),
     "num_y": Attr(*_LENGTH, "How many y there are, 0 or 1."),
     NUM_SIDE_INPUTS: Attr(*_LENGTH, "How many side inputs the forward op has, 0 or 1."),
-    "activation_mode": Attr(BY_OP, "Activation", "std::string", "The activation."),
+    "activation_mode": Attr(BY_OP, "ActivationMode", "std::string", "The activation."),
     "data_format": Attr(
         BY_OP,
         "DataFormat",
@@ -178,7 +173,7 @@ class OpSpec:
     derived_attrs: tuple[str, ...] = ()
     extra_statistics_dtypes: tuple[str, ...] = ()
     shape_function: str = ""
-    activations: tuple[str, ...] = ACTIVATIONS
+    activations: tuple[str, ...] = tuple(ACTIVATIONS)
 
     @property
     def choices(self) -> dict[str, tuple[str, ...]]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from tf_bn_ops.spec.activations import CLAMPS
 from tf_bn_ops.spec.dtypes import DTYPES
 from tf_bn_ops.spec.layouts import DATA_FORMATS
-from tf_bn_ops.spec.op_spec import ACTIVATIONS, ELEMENT, REQUIRED, SMOOTH_ACTIVATIONS, OpSpec, args
+from tf_bn_ops.spec.op_spec import ELEMENT, REQUIRED, OpSpec, args
 
 # Formula models.
 BATCH_NORM_GRAD = "batch_norm_grad"
@@ -46,8 +47,6 @@ NUM_FORWARD_COEFFICIENTS = len(FORWARD_COEFFICIENTS)
 _FORMAT_AND_MODE = {"data_format": "NHWC", "is_training": True}
 _ATTRS = {"epsilon": 1e-4, **_FORMAT_AND_MODE}
 _ACTIVATION = {"activation_mode": "Identity"}
-# A smooth activation is in one op, in neither of those that replicas exchange sums between.
-_CLAMPS = tuple(name for name in ACTIVATIONS if name not in SMOOTH_ACTIVATIONS)
 _RANK_4 = ("NHWC", "NCHW")
 _ALL_FORMATS = tuple(DATA_FORMATS)
 _V2_DTYPES = ("half", "bfloat16", "float32")
@@ -249,8 +248,8 @@ _FUSED_BATCH_NORM_GRAD_EX = dataclasses.replace(
     summary="Gradient of FusedBatchNormEx in one op, TensorFlow's _FusedBatchNormGradEx.",
     description="""\
 FusedBatchNormGradV3 of y_backprop where the activation passes it, y > 0 (Relu) or 0 < y < 6
-(Relu6), and of 0 elsewhere; of y_backprop times the derivative of Silu or HardSilu. What that is of
-is side_input_backprop, too.
+(Relu6), and of 0 elsewhere; of y_backprop times the derivative of a smooth activation, any other.
+What that is of is side_input_backprop, too.
 """,
     inputs=(
         *_FUSED_BATCH_NORM_GRAD_V3.inputs[:3],
@@ -262,11 +261,10 @@ is side_input_backprop, too.
               holds the coefficients that y was computed with, and offset is given, the mask is
               computed from x, and y is not read on CPUs.
             offset channel float: The offsets; read with an activation. An empty vector or
-              reserve_space_3 in their place: the mask is computed from y, and Silu and HardSilu are
-              refused.
-            y view: The output y of FusedBatchNormEx; read with an activation. With Silu and
-              HardSilu its side input, or, without one, any tensor of the shape of x, which is not
-              read.
+              reserve_space_3 in their place: the mask is computed from y, and smooth activations
+              are refused.
+            y view: The output y of FusedBatchNormEx; read with an activation. With a smooth one its
+              side input, or, without one, any tensor of the shape of x, which is not read.
             """
         ),
     ),
@@ -377,7 +375,8 @@ gradient.
 # batch_norm_backward_reduce and batch_norm_backward_elemt mean, with the sum of squares m2 in the
 # place of rstd, which no later op could combine exactly. They take any rank and axis
 # (tests/ops/test_split_ops.py); these two layouts are those of cases.
-_SPLIT = {"dtypes": _ALL_DTYPES, "layouts": ("NWC", "NCHW")}
+# A smooth activation is in one op, in neither of those that replicas exchange sums between.
+_SPLIT = {"dtypes": _ALL_DTYPES, "layouts": ("NWC", "NCHW"), "activations": CLAMPS}
 _SPLIT_DTYPES = ("float32", "float64")
 _SPLIT_X = "x view: A tensor of rank 1 or more."
 
@@ -451,7 +450,6 @@ _BATCH_NORM_ELEMT = _op(
     """,
     outputs="y view: The normalized tensor.",
     attrs={"epsilon": 1e-4, **_ACTIVATION, "axis": -1},
-    activations=_CLAMPS,
     statistics_dtypes=_SPLIT_DTYPES,
     **_SPLIT,
 )
@@ -488,7 +486,6 @@ With y_backprop where the activation passes it, and 0 elsewhere:
     offset_backprop channel: Gradient of this batch with respect to offset.
     """,
     attrs={"epsilon": 1e-4, **_ACTIVATION, "axis": -1},
-    activations=_CLAMPS,
     statistics_dtypes=_SPLIT_DTYPES,
     **_SPLIT,
 )
@@ -515,7 +512,6 @@ With rstd = 1/sqrt(variance + epsilon), and y_backprop where the activation pass
     side_input_backprop view_list: Gradient with respect to the side input.
     """,
     attrs={"epsilon": 1e-4, "num_side_inputs": 0, **_ACTIVATION, "axis": -1},
-    activations=_CLAMPS,
     statistics_dtypes=_SPLIT_DTYPES,
     **_SPLIT,
 )

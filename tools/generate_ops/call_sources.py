@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 
 import op_words as ow
-from op_words import spec, table, wrapped
+from op_words import activations, spec, table, wrapped
 
 call = importlib.import_module("tf_bn_ops.spec.call")
 _SHAPES = {
@@ -18,8 +18,8 @@ _HEAD = """\
 // clang-format off
 /* The struct of a call, which the C ABI, XLA's custom call, the core and ctypes share, and
  * the roles of its arrays.
- * Written by tools/generate_ops from tf_bn_ops/spec (call.py, op_spec.py): edit those, then make
- * format. */
+ * Written by tools/generate_ops from tf_bn_ops/spec (call.py, activations.py): edit those, then
+ * make format. */
 
 #ifndef TF_BN_OPS_CC_CORE_GENERATED_ROLES_H_
 #define TF_BN_OPS_CC_CORE_GENERATED_ROLES_H_
@@ -39,8 +39,8 @@ typedef struct tfbn_view { int64_t outer, channels, inner; } tfbn_view;
 #define TFBN_CPP(cpp, c) c
 #endif
 
-/* What is applied to y; NaN stays NaN. tf_bn_ops/conformance/models/smooth.py and
- * cc/core/formulas/smooth_activation.h have the formulas of the smooth ones. */
+/* What is applied to y; NaN stays NaN. tf_bn_ops/spec/activations.py has the formulas, and
+ * cc/core/formulas/smooth_activation.h the text of the smooth ones that kernels compute. */
 enum { @C_ACTIVATIONS@ };
 
 /* Arrays are borrowed, of these shapes: the view of x; [channels] of stat_dtype (vector), or of
@@ -84,18 +84,18 @@ def _gather_stats() -> list[str]:
 
 
 def _with_activations(text: str) -> str:
-    """The enumerations of C and C++, whose values are the places in spec.ACTIVATIONS."""
-    clamps = [name for name in spec.ACTIVATIONS if name not in spec.SMOOTH_ACTIVATIONS]
-    assert (*clamps, *spec.SMOOTH_ACTIVATIONS) == spec.ACTIVATIONS, "smooth ones come last"
-    words = [ow.snake(name).upper() for name in spec.ACTIVATIONS]
+    """The enumerations of C and C++, whose values are the places in ACTIVATIONS."""
+    names, clamps = [*activations.ACTIVATIONS], len(activations.CLAMPS)
+    smooth = " ".join(f"X({name})" for name in activations.SMOOTH_ACTIVATIONS)
     cpp = (
-        f"enum class Activation : int32_t {{ k{', k'.join(spec.ACTIVATIONS)} }};",
-        f"constexpr int kNumActivations = {len(words)}, kNumClamps = {len(clamps)};",
+        f"enum class Activation : int32_t {{ k{', k'.join(names)} }};",
+        f"constexpr int kNumActivations = {len(names)}, kNumClamps = {clamps};",
+        f"#define TFBN_FOR_EACH_SMOOTH_ACTIVATION(X) {smooth}",
         "// The values of the attr activation_mode.",
         "inline constexpr const char* kActivationModes[kNumActivations] = {",
-        '    "' + '", "'.join(spec.ACTIVATIONS) + '"};',
+        '    "' + '", "'.join(names) + '"};',
     )
-    c = ", ".join(f"TFBN_{word}" for word in words)
+    c = ", ".join(f"TFBN_{ow.snake(name).upper()}" for name in names)
     return text.replace("@CPP_ACTIVATIONS@", "\n".join(cpp)).replace("@C_ACTIVATIONS@", c)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import itertools
 import pathlib
-import re
 import sys
 import textwrap
 import types
@@ -24,6 +23,9 @@ def _load_spec() -> types.ModuleType:
 
 spec = _load_spec()
 table = importlib.import_module("tf_bn_ops.spec.ops")
+activations = importlib.import_module("tf_bn_ops.spec.activations")
+# FusedBatchNormGradV3 -> fused_batch_norm_grad_v3, as TensorFlow names its wrappers.
+snake = activations.snake
 OPS = sorted([*table.OPS.values(), table.BATCH_NORM_GATHER_STATS], key=lambda op: op.name)
 OpSpec, Arg = spec.OpSpec, spec.Arg
 
@@ -44,11 +46,6 @@ def paragraphs(text: str, width: int = 100) -> list[str]:
     blocks = [block.strip("\n") for block in text.split("\n\n")]
     lines = [[b] if b.startswith(" ") else wrapped(b, width=width) for b in blocks]
     return [line for block in lines for line in [*block, ""]]
-
-
-def snake(name: str) -> str:
-    """FusedBatchNormGradV3 -> fused_batch_norm_grad_v3, as TensorFlow names its wrappers."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 def camel(name: str) -> str:

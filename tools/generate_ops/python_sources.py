@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 import op_words as ow
-from op_words import NOTE, OPS, Arg, OpSpec, spec, wrapped
+from op_words import NOTE, OPS, Arg, OpSpec, activations, spec, wrapped
 
 _SHAPES = {
     **{spec.CHANNEL: " [C]", spec.WIDE: " [C]", spec.COUNT: " []", spec.PLACEHOLDER: " [0]"},
@@ -30,14 +30,18 @@ All of them raise
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tf_bn_ops import _arguments
 from tf_bn_ops._calls import load, with_epsilon_tensor
-from tf_bn_ops.spec import Activation, DataFormat
+from tf_bn_ops.spec import DataFormat
 
 if TYPE_CHECKING:
     from tensorflow import Tensor
+
+# What fused_batch_norm calls the activations, and the ops.
+Activation = Literal[{", ".join(f'"{name}"' for name in activations.ACTIVATION_MODES if name)}]
+ActivationMode = Literal[{", ".join(f'"{name}"' for name in activations.ACTIVATIONS)}]
 
 '''
 _STUB_HEAD = f"""\
@@ -49,7 +53,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_bn_ops.generated import bindings
-from tf_bn_ops.spec import Activation, DataFormat
+from tf_bn_ops.generated.bindings import ActivationMode
+from tf_bn_ops.spec import DataFormat
 
 """
 

@@ -11,11 +11,9 @@ import repository  # noqa: F401
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.models import inputs, split_ops_inputs
 from tf_bn_ops.harness.problems import (
-    HARD_SILU,
     IDENTITY,
     RELU,
     RELU6,
-    SILU,
     Problem,
     random_forward_problem,
     random_problem,
@@ -135,25 +133,25 @@ KERNEL_CALLS: Mapping[str, Callable[..., Problem]] = {
         random_forward_problem, side_input=True, is_training=False, activation=RELU
     ),
     "forward and Silu, training, rstd": functools.partial(
-        random_forward_problem, saves_rstd=True, activation=SILU
+        random_forward_problem, saves_rstd=True, activation="Silu"
     ),
     "forward and HardSilu, frozen": functools.partial(
-        random_forward_problem, is_training=False, activation=HARD_SILU
+        random_forward_problem, is_training=False, activation="HardSilu"
     ),
     "gradient behind Silu, training, rstd": functools.partial(
-        behind_activation, activation=SILU, rstd=True
+        behind_activation, activation="Silu", rstd=True
     ),
     "gradient behind HardSilu, frozen": functools.partial(
-        behind_activation, activation=HARD_SILU, is_training=False
+        behind_activation, activation="HardSilu", is_training=False
     ),
     "forward of a sum and Silu, training": functools.partial(
-        random_forward_problem, side_input=True, activation=SILU
+        random_forward_problem, side_input=True, activation="Silu"
     ),
     "gradient behind a sum and Silu, training": functools.partial(
-        behind_activation, activation=SILU, side_input=True
+        behind_activation, activation="Silu", side_input=True
     ),
     "gradient behind a sum and HardSilu, frozen": functools.partial(
-        behind_activation, activation=HARD_SILU, side_input=True, is_training=False
+        behind_activation, activation="HardSilu", side_input=True, is_training=False
     ),
     "gradient behind Relu, training, rstd": functools.partial(behind_activation, rstd=True),
     "gradient behind Relu6 of y, training": functools.partial(

@@ -1,8 +1,8 @@
 // clang-format off
 /* The struct of a call, which the C ABI, XLA's custom call, the core and ctypes share, and
  * the roles of its arrays.
- * Written by tools/generate_ops from tf_bn_ops/spec (call.py, op_spec.py): edit those, then make
- * format. */
+ * Written by tools/generate_ops from tf_bn_ops/spec (call.py, activations.py): edit those, then
+ * make format. */
 
 #ifndef TF_BN_OPS_CC_CORE_GENERATED_ROLES_H_
 #define TF_BN_OPS_CC_CORE_GENERATED_ROLES_H_
@@ -16,6 +16,7 @@ enum class FormulaKind : int32_t;
 enum class DType : int32_t;
 enum class Activation : int32_t { kIdentity, kRelu, kRelu6, kSilu, kHardSilu };
 constexpr int kNumActivations = 5, kNumClamps = 3;
+#define TFBN_FOR_EACH_SMOOTH_ACTIVATION(X) X(Silu) X(HardSilu)
 // The values of the attr activation_mode.
 inline constexpr const char* kActivationModes[kNumActivations] = {
     "Identity", "Relu", "Relu6", "Silu", "HardSilu"};
@@ -26,8 +27,8 @@ typedef struct tfbn_view { int64_t outer, channels, inner; } tfbn_view;
 #define TFBN_CPP(cpp, c) c
 #endif
 
-/* What is applied to y; NaN stays NaN. tf_bn_ops/conformance/models/smooth.py and
- * cc/core/formulas/smooth_activation.h have the formulas of the smooth ones. */
+/* What is applied to y; NaN stays NaN. tf_bn_ops/spec/activations.py has the formulas, and
+ * cc/core/formulas/smooth_activation.h the text of the smooth ones that kernels compute. */
 enum { TFBN_IDENTITY, TFBN_RELU, TFBN_RELU6, TFBN_SILU, TFBN_HARD_SILU };
 
 /* Arrays are borrowed, of these shapes: the view of x; [channels] of stat_dtype (vector), or of

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.execution.answer import Answer
@@ -153,7 +154,7 @@ def forward(case: Case, problem: Problem, is_training: bool | None = None) -> Ou
     values: dict[str, Any] = {role: problem.wide(role, np.float64) for role in problem.values}
     zeros = np.zeros(problem.view[1])
     values |= {role: zeros for role in ("mean", "variance") if role not in read}
-    values |= {"epsilon": problem.epsilon, "activation_mode": problem.activation}
+    values |= {"epsilon": problem.epsilon, "activation": spec.ACTIVATIONS[problem.activation]}
     values["exponential_avg_factor"] = problem.exponential_avg_factor
     values["bessel_correction"] = problem.bessel_correction
     training = case.is_training if is_training is None else is_training
@@ -222,7 +223,7 @@ def behind_activation(case: Case, problem: Problem, is_training: bool | None = N
         for role in problem.values
         if role != "forward_coefficients" or problem[role].ndim == 2
     }
-    values |= {"epsilon": problem.epsilon, "activation_mode": problem.activation}
+    values |= {"epsilon": problem.epsilon, "activation": spec.ACTIVATIONS[problem.activation]}
     values["num_side_inputs"] = problem.num_side_inputs
     training = case.is_training if is_training is None else is_training
     with np.errstate(all="ignore"):

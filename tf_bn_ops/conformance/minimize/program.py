@@ -271,7 +271,7 @@ def program(
         ops=library.load,
         function=library.function,
         call=function,
-        formula=_formula(case),
+        formula=_formula(problem),
         right=model_of(case.spec).formula.__name__,
         wide="longdouble" if case.dtype == "float64" else "float64",
         names=_names(problem, mapped),
@@ -299,6 +299,8 @@ def _read(problem: Problem) -> str:
     lines = []
     for name, value in problem.inputs.attrs.items():
         text = f"float(np.float32({value!r}))" if isinstance(value, float) else repr(value)
+        if name == "activation_mode":
+            name, text = "activation", value
         lines.append(f'values["{name}"] = {text}\n')
     return "".join(lines)
 
@@ -320,13 +322,19 @@ def _epsilon(case: Case) -> str:
     return f"np.float32({written})" if case.spec.epsilon_dtype == "float32" else written
 
 
-def _formula(case: Case) -> str:
-    """The text of the model's formula, and of functions that it calls, without type hints."""
-    formula: Any = model_of(case.spec).formula
-    called = [formula.__globals__.get(name) for name in formula.__code__.co_names]
-    functions = [*filter(inspect.isfunction, called), formula]
-    text = "\n\n\n".join(inspect.getsource(f).rstrip() for f in functions)
-    for hint in (": Mapping[str, Any]", ": Any", " -> Any"):
+def _formula(problem: Problem) -> str:
+    """The text of the model's formula, of the activation, and of functions that they call, without
+    type hints."""
+    needed: list[Any] = [model_of(problem.case.spec).formula]
+    if activation := problem.inputs.attrs.get("activation_mode"):
+        needed += spec.ACTIVATIONS[activation].__mro__[:-1]
+    for each in needed:  # To which are added the functions that it calls.
+        methods = [m.__func__ for m in vars(each).values() if hasattr(m, "__func__")]
+        for function in [each] if inspect.isfunction(each) else methods:
+            called = [function.__globals__.get(name) for name in function.__code__.co_names]
+            needed += [f for f in called if inspect.isfunction(f) and f not in needed]
+    text = "\n\n\n".join(inspect.getsource(each).rstrip() for each in reversed(needed))
+    for hint in (": Mapping[str, Any]", ": Mapping[float, float]", ": Any", " -> Any"):
         text = text.replace(hint, "")
     return text
 

@@ -78,7 +78,7 @@ from tf_bn_ops.conformance.models.bounds import Profile, flushed_below
 from tf_bn_ops.conformance.models.measure import WHOLE, Expected, FormulaModel
 from tf_bn_ops.conformance.models.oracle import working_type
 from tf_bn_ops.conformance.models.sums import ChannelSums, Region, regions
-from tf_bn_ops.harness.problems import IDENTITY, RELU6, Problem
+from tf_bn_ops.harness.problems import IDENTITY, Problem
 
 # kFarCenter of cc/core/two_level_sum.h, and a rounding.
 _FAR_CENTER = 6.01
@@ -107,13 +107,8 @@ def formula(np: Any, v: Mapping[str, Any], axes: Any, column: Any, is_training: 
             mean, variance = 0 * v["scale"], 0 * v["scale"]
     y = (x - mean.reshape(column)) / np.sqrt(variance + v["epsilon"]).reshape(column)
     y = y * v["scale"].reshape(column) + v["offset"].reshape(column) + v.get("side_input", 0)
-    kind = v.get("activation_mode", "Identity")
-    if kind in ("Relu", "Relu6"):
-        y = np.clip(y, 0, 6 if kind == "Relu6" else np.inf)
-    if kind == "Silu":
-        y = y / (1 + np.exp(-y))
-    if kind == "HardSilu":
-        y = y * np.clip(y + 3, 0, 6) / 6
+    if "activation" in v:
+        y = v["activation"].value(np, y)
     return {
         "y": y,
         "batch_mean": batch_mean,
@@ -125,11 +120,8 @@ def formula(np: Any, v: Mapping[str, Any], axes: Any, column: Any, is_training: 
 
 def activated(values: _Array, activation: str) -> _Array:
     """The activation of some values; NaN stays NaN."""
-    if activation == IDENTITY:
-        return values
-    if activation in spec.SMOOTH_ACTIVATIONS:
-        return smooth.value(values, activation)
-    return np.clip(values, 0, 6 if activation == RELU6 else np.inf)
+    with np.errstate(all="ignore"):
+        return np.asarray(spec.ACTIVATIONS[activation].value(np, values))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,7 +28,7 @@ from tf_bn_ops.conformance.models.bounds import Profile, flushed_below
 from tf_bn_ops.conformance.models.measure import WHOLE, Expected, FormulaModel
 from tf_bn_ops.conformance.models.oracle import Oracle, working_type
 from tf_bn_ops.conformance.models.sums import Region, regions
-from tf_bn_ops.harness.problems import IDENTITY, RELU6, Problem
+from tf_bn_ops.harness.problems import IDENTITY, Problem
 
 SIDE_INPUT_BACKPROP = "side_input_backprop"
 
@@ -38,9 +38,8 @@ def gradients_behind_an_activation(
     np: Any, v: Mapping[str, Any], axes: Any, column: Any, is_training: bool
 ) -> Any:
     """The outputs by the formula; `column` has the shape that per-channel arrays broadcast in."""
-    passes, y, kind = np.ones(v["x"].shape, bool), v["y"], v.get("activation_mode", "Identity")
-    slope = 1
-    if kind in ("Silu", "HardSilu"):
+    masked, y, activation = v["y_backprop"], v["y"], v["activation"]
+    if activation.is_smooth:
         mean, rstd = v["mean"], 1 / np.sqrt(v["variance"] + v["epsilon"])
         kept = v.get("forward_coefficients", np.zeros(0))
         if is_training and kept.shape == (5, mean.size):  # By this library's forward op.
@@ -50,15 +49,9 @@ def gradients_behind_an_activation(
         before = (v["x"] - mean.reshape(column)) * (v["scale"] * rstd).reshape(column)
         before = before + v["offset"].reshape(column)
         before = before + y if v.get("num_side_inputs") else before
-        sigmoid = 1 / (1 + np.exp(-before))
-        slope = sigmoid + before * sigmoid / (1 + np.exp(before))
-        if kind == "HardSilu":
-            slope = np.clip(before + 3, 0, 6) / 6 + np.where(abs(before) < 3, before / 6, 0)
-    elif kind != "Identity":
-        passes = y > 0
-    if kind == "Relu6":
-        passes = passes & (y < 6)
-    masked = np.where(passes, v["y_backprop"], 0) * slope
+        masked = masked * activation.slope(np, before)
+    else:
+        masked = np.where(activation.passes(np, y), masked, 0)
     right = gradients(np, {**v, "y_backprop": masked}, axes, column, is_training)
     return {**right, "side_input_backprop": masked}
 
@@ -66,13 +59,11 @@ def gradients_behind_an_activation(
 def passes(values: np.ndarray, activation: str, closed: bool = False) -> np.ndarray:
     """Where the activation's derivative is 1: TensorFlow's ReluGrad and Relu6Grad, whose
     comparisons are false for NaN; `closed`: with >= where they have >, which is wrong."""
-    if activation == IDENTITY:
-        return np.ones(values.shape, bool)
+    kind = spec.ACTIVATIONS[activation]
     with np.errstate(invalid="ignore"):
-        found = values >= 0 if closed else values > 0
-        if activation == RELU6:
-            found &= values <= 6 if closed else values < 6
-    return found
+        if closed:
+            return (values >= kind.lower) & (values <= kind.upper)
+        return np.asarray(kind.passes(np, values))
 
 
 def masked_problem(problem: Problem) -> Problem:

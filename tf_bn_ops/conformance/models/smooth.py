@@ -1,12 +1,11 @@
-"""Smooth activations: values, derivatives, and how far off these may be.
+"""Smooth activations: the derivative, and how far off value and derivative may be.
 
 For an activation of v that is off by d, computed in a type with roundoff u whose smallest normal
-number is t:
+number is t; spec/activations.py has the numbers and the terms of the derivative:
 
-  Silu      value  1.1d + 8u|value| + 128t               (the derivative is at most 1.1)
-            slope  0.5d + 8u*(s + |v|*s*(1 - s)) + 128t  (the second one at most 0.5; s the sigmoid)
-  HardSilu  value  1.5d + 8u|v| above -3 - d, 0 below it
-            slope  d/3 + 8u, and 0.5 more where -3 or 3 is nearer than d + 4u: there it jumps
+  value  steepest*d + 8u|value| + 128t
+  slope  bend*d + 8u*sum|terms| + 128t, and the jump where the derivative jumps at a place that is
+         nearer to v than d + 4u*|place|
 
 exp is 0 instead of subnormal, which 128t covers: |v| of the smallest sigmoid is 87.
 """
@@ -15,39 +14,31 @@ from __future__ import annotations
 
 import numpy as np
 
-from tf_bn_ops.harness.problems import SILU
+from tf_bn_ops import spec
 
 _Array = np.ndarray
 
 
-def value(v: _Array, kind: str) -> _Array:
-    """The activation; at infinities what the formula gives."""
+def slope(v: _Array, activation: str) -> _Array:
+    """The derivative; at infinities what the formula gives."""
     with np.errstate(all="ignore"):
-        return v / (1 + np.exp(-v)) if kind == SILU else v * (np.clip(v + 3, 0, 6) / 6)
+        return np.asarray(spec.ACTIVATIONS[activation].slope(np, v))
 
 
-def slope(v: _Array, kind: str) -> _Array:
-    """Its derivative."""
-    with np.errstate(all="ignore"):
-        if kind == SILU:
-            s, rest = 1 / (1 + np.exp(-v)), 1 / (1 + np.exp(v))
-            return s + v * s * rest
-        return np.clip(v + 3, 0, 6) / 6 + np.where(np.abs(v) < 3, v / 6, 0)
-
-
-def value_error(v: _Array, kind: str, off: _Array, u: float, t: float) -> _Array:
+def value_error(v: _Array, activation: str, off: _Array, u: float, t: float) -> _Array:
     """How far off the value may be."""
+    kind = spec.ACTIVATIONS[activation]
     with np.errstate(all="ignore"):
-        if kind == SILU:
-            return 1.1 * off + 8 * u * np.abs(value(v, kind)) + 128 * t
-        return np.where(v > -3 - off, 1.5 * off + 8 * u * np.abs(v), 0) + t
+        return kind.steepest * off + 8 * u * np.abs(kind.value(np, v)) + 128 * t
 
 
-def slope_error(v: _Array, kind: str, off: _Array, u: float, t: float) -> _Array:
+def slope_error(v: _Array, activation: str, off: _Array, u: float, t: float) -> _Array:
     """How far off the derivative may be."""
+    kind = spec.ACTIVATIONS[activation]
     with np.errstate(all="ignore"):
-        if kind == SILU:
-            s, rest = 1 / (1 + np.exp(-v)), 1 / (1 + np.exp(v))
-            return 0.5 * off + 8 * u * (s + np.abs(v) * s * rest) + 128 * t
-        jumps = np.abs(np.abs(v) - 3) <= off + 4 * 3 * u
-        return off / 3 + 8 * u + np.where(jumps, 0.5, 0) + t
+        size = sum(np.abs(term) for term in kind.slope_terms(np, v))
+        error = kind.bend * off + 8 * u * size + 128 * t
+        for place, height in kind.jumps.items():
+            near = np.abs(v - place) <= off + 4 * abs(place) * u
+            error = error + np.where(near, height, 0)
+        return error

@@ -64,20 +64,13 @@ def elemt(np: Any, v: Mapping[str, Any], axes: Any, column: Any, is_training: bo
     """The output by the formula; `column` has the shape that per-channel arrays broadcast in."""
     y = (v["x"] - v["mean"].reshape(column)) / np.sqrt(v["variance"] + v["epsilon"]).reshape(column)
     y = y * v["scale"].reshape(column) + v["offset"].reshape(column) + v.get("side_input", 0)
-    if v.get("activation_mode", "Identity") != "Identity":
-        y = np.maximum(y, 0)
-    if v.get("activation_mode") == "Relu6":
-        y = np.minimum(y, 6)
-    return {"y": y}
+    return {"y": v["activation"].value(np, y)}
 
 
 def masked_gradient(np: Any, v: Mapping[str, Any], column: Any) -> Any:
     """y_backprop where the activation passes it."""
-    kind = v.get("activation_mode", "Identity")
-    if kind == "Identity":
-        return v["y_backprop"]
     y = v["y"] if "y" in v else elemt(np, v, None, column, True)["y"]
-    return np.where((y > 0) & ((y < 6) | (kind == "Relu")), v["y_backprop"], 0)
+    return np.where(v["activation"].passes(np, y), v["y_backprop"], 0)
 
 
 def backward_reduce(

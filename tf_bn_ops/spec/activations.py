@@ -1,0 +1,118 @@
+"""The activations that may stand behind a normalization: a class each, all that Python knows of it.
+
+Its name is the value of the attr activation_mode, in lower case (`hard_silu`) the argument of
+`fused_batch_norm`; its place in ACTIVATIONS is its number in C and C++, which tools/generate_ops
+writes. A formula is a function of `f`, NumPy or TensorFlow, so that the oracle, the programs that
+show a failing case, and what is composed of TensorFlow's ops have one text. The kernels, which are
+judged, have their own, cc/core/formulas/smooth_activation.h (docs/adr/0047).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+
+class Identity:
+    """A clamp to [lower, upper]. Its derivative, 1 or 0, follows from its value y. Its name is also
+    that of TensorFlow's op, whose gradient is the op `<name>Grad`."""
+
+    is_smooth = False
+    lower, upper = -inf, inf
+
+    @classmethod
+    def value(cls, f: Any, v: Any) -> Any:
+        return f.clip(v, cls.lower, cls.upper)
+
+    @classmethod
+    def passes(cls, f: Any, y: Any) -> Any:
+        """Where the derivative is 1: an infinite y passes what has no upper bound."""
+        above = (y > cls.lower) & ((y < cls.upper) | (cls.upper == inf))
+        return above | (cls.lower == -inf)
+
+
+class Relu(Identity):
+    lower = 0
+
+
+class Relu6(Relu):
+    upper = 6
+
+
+class Smooth:
+    """An activation whose derivative takes other values than 0 and 1, and follows from v. One has
+
+    value: a function of f and v.
+    slope_terms: the same of the derivative, as the terms whose magnitudes its error is relative to.
+    steepest, bend: bounds of the magnitudes of derivative and second derivative.
+    jumps: v where the derivative jumps -> by how much.
+    """
+
+    is_smooth = True
+    jumps: Mapping[float, float] = {}
+
+    @staticmethod
+    def slope_terms(f: Any, v: Any) -> Any:
+        raise NotImplementedError
+
+    @classmethod
+    def slope(cls, f: Any, v: Any) -> Any:
+        first, *others = cls.slope_terms(f, v)
+        return sum(others, first)
+
+
+def sigmoid(f: Any, v: Any) -> Any:
+    return f.nn.sigmoid(v) if hasattr(f, "nn") else 1 / (1 + f.exp(-v))
+
+
+def relu6(f: Any, v: Any) -> Any:
+    return f.nn.relu6(v) if hasattr(f, "nn") else f.clip(v, 0, 6)
+
+
+class Silu(Smooth):
+    """v * sigmoid(v)."""
+
+    steepest, bend = 1.1, 0.5
+
+    @staticmethod
+    def value(f: Any, v: Any) -> Any:
+        return v * sigmoid(f, v)
+
+    @staticmethod
+    def slope_terms(f: Any, v: Any) -> Any:
+        s = sigmoid(f, v)
+        return s, v * s * sigmoid(f, -v)  # Where 1 - s would cancel.
+
+
+class HardSilu(Smooth):
+    """v * relu6(v + 3) / 6."""
+
+    steepest, bend = 1.5, 1 / 3
+    jumps: Mapping[float, float] = {-3.0: 0.5, 3.0: 0.5}
+
+    @staticmethod
+    def value(f: Any, v: Any) -> Any:
+        return v * relu6(f, v + 3) / 6
+
+    @staticmethod
+    def slope_terms(f: Any, v: Any) -> Any:
+        return relu6(f, v + 3) / 6, f.where(f.abs(v) < 3, v / 6, 0.0)
+
+
+def snake(name: str) -> str:
+    """HardSilu -> hard_silu."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+_CLAMPS: tuple[type, ...] = (Identity, Relu, Relu6)
+_SMOOTH: tuple[type, ...] = tuple(Smooth.__subclasses__())
+# Value of activation_mode -> class; smooth ones last.
+ACTIVATIONS: Mapping[str, Any] = {c.__name__: c for c in (*_CLAMPS, *_SMOOTH)}
+CLAMPS = tuple(c.__name__ for c in _CLAMPS)
+SMOOTH_ACTIVATIONS = tuple(c.__name__ for c in _SMOOTH)
+# The argument `activation` of fused_batch_norm -> value of activation_mode.
+ACTIVATION_MODES: Mapping[str | None, Any] = {
+    None if name == "Identity" else snake(name): name for name in ACTIVATIONS
+}
