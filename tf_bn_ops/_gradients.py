@@ -270,12 +270,15 @@ def _composed(
 
 def _of_grad_grad(op: Any, *grad: Any) -> list[Any]:
     """None by the reserve spaces."""
-    inputs, attrs = tuple(op.inputs), _attrs(op)
+    inputs, attrs = [tf.identity(value) for value in op.inputs], _attrs(op)
     attrs["epsilon"] = sum(op.get_attr("epsilon_rest"), attrs["epsilon"])
+    if not tf.executing_eagerly():
+        # No tape: forward mode through a function stops recording and would lose the tangent.
+        return tf.gradients(_composed((*inputs,), **attrs), inputs, grad)
     with tf.GradientTape() as tape:
-        tape.watch(inputs[:6])
-        outputs = _composed(inputs, **attrs)
-    return _padded(tape.gradient(outputs, inputs[:6], output_gradients=grad), op)
+        tape.watch(inputs)
+        outputs = _composed((*inputs,), **attrs)
+    return tape.gradient(outputs, inputs, output_gradients=grad)
 
 
 _GRADIENTS = {

@@ -473,6 +473,29 @@ def test_derivatives_are_those_of_tensorflow(place, derivative, functions, is_tr
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * np.max(np.abs(want)))
 
 
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("behind", [None, pytest.param("silu", marks=pytest.mark.long)])
+@pytest.mark.parametrize("derivative", ["forward mode", "forward over backward"])
+def test_forward_mode_through_functions(derivative, behind, is_training):
+    """As TensorFlow's eagerly: in a function TensorFlow's op loses its tangent."""
+    x, scale, offset, *given = make_inputs("NHWC", "float32")
+    derive = DERIVATIVES[derivative]
+    args = (scale, offset, *([] if is_training else given))
+
+    def ours(x):
+        call = functools.partial(tf_bn_ops.fused_batch_norm, activation=behind)
+        return call(x, *args, is_training=is_training)[0]
+
+    def tensorflows(x):
+        y = tf.compat.v1.nn.fused_batch_norm(x, *args, is_training=is_training)[0]
+        return getattr(tf.nn, behind)(y) if behind else y
+
+    want = derive(tensorflows, x)
+    function = tf.function(ours)
+    for got in (derive(function, x), tf.function(functools.partial(derive, function))(x)):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * np.max(np.abs(want)))
+
+
 def test_gradients_of_a_loop_of_control_flow_v1():
     x, scale, offset = (tensor.numpy() for tensor in make_inputs("NHWC", "float32")[:3])
 
