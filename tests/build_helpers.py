@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import importlib
 import importlib.util
+import itertools
 import json
 import os
 import pathlib
@@ -11,8 +15,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
 
+import forked
 import pytest
 
 from tf_bn_ops import _loader
@@ -54,6 +61,16 @@ def run(
     )
 
 
+def call(function: Callable[..., Any], *arguments: Any, **changes: str | None) -> Any:
+    """What a function of a test's file returns in a Python of its own, as JSON has it; where it
+    needs TensorFlow, forked.call is faster."""
+    program = [sys.executable, "-c", *forked.program_of(function, arguments)]
+    path = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    done = run(program, pathlib.Path.cwd(), **{"PYTHONPATH": path, **changes})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 def make(
     tree: pathlib.Path, *arguments: str, python: str = sys.executable, **changes: str | None
 ) -> subprocess.CompletedProcess[str]:
@@ -75,6 +92,17 @@ def _ignored(folder: str, names: list[str]) -> set[str]:
     if "Makefile" in names:
         ignored.add("build")
     return ignored
+
+
+def tool(name: str) -> types.ModuleType:
+    """One of tools/*.py and tools/release/*.py, which are programs and no package."""
+    tools = pathlib.Path(__file__).resolve().parents[1] / "tools"
+    if not tools.exists():
+        pytest.skip("needs the source tree")
+    for folder in (str(tools / "release"), str(tools)):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    return importlib.import_module(name)
 
 
 def bare_venv(folder: pathlib.Path) -> pathlib.Path:
@@ -146,20 +174,38 @@ def tensorflow_without(name: str, folder: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def build_op_library(source: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
-    """Builds one C++ file into an op library with TensorFlow's own flags, as another party would;
-    skips the test where there is no compiler."""
-    compiler = shlex.split(os.environ.get("CXX", "g++"))
+def built(
+    source: pathlib.Path, *options: str, includes: Iterable[str | os.PathLike[str]] = ()
+) -> pathlib.Path:
+    """A C++ file compiled with TensorFlow's own flags and these, and headers of some folders, as
+    another party would; skips the test where there is no compiler. It stays below build/, by what
+    it is built of, for other tests and runs: TensorFlow's headers take half a minute."""
+    import tensorflow as tf
+
+    compiler = shlex.split(os.environ.get("CXX", "g++"))  # Perhaps two words: ccache g++.
     if not shutil.which(compiler[0]):
         pytest.skip("needs a C++ compiler")
-    code = (
-        "import tensorflow as tf\n"
-        "print(*tf.sysconfig.get_compile_flags(), *tf.sysconfig.get_link_flags())"
-    )
-    flags = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
-    command = [*compiler, "-w", "-O1", "-shared", "-fPIC", "-o", str(target), str(source)]
-    subprocess.run([*command, *shlex.split(flags)], check=True)
+    options = (*tf.sysconfig.get_compile_flags(), *options, *tf.sysconfig.get_link_flags())
+    digest = hashlib.sha256("\0".join([tf.version.GIT_VERSION, *compiler, *options]).encode())
+    headers = (sorted(pathlib.Path(folder).rglob("*.h")) for folder in includes)
+    for path in itertools.chain([source], *headers):
+        digest.update(path.read_bytes())
+    folder = pathlib.Path(__file__).resolve().parents[1] / "build" / "tests"
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{source.stem}-{digest.hexdigest()[:16]}"
+    with open(f"{target}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Other workers wait for it.
+        if not target.exists():
+            command = [*compiler, "-w", "-o", f"{target}.new", source]
+            result = run([*command, *(f"-I{folder}" for folder in includes), *options], folder)
+            assert result.returncode == 0, result.stderr[-5000:]
+            os.replace(f"{target}.new", target)
     return target
+
+
+def build_op_library(source: pathlib.Path, *macros: str) -> pathlib.Path:
+    """An op library of one C++ file with TensorFlow's own flags, and macros such as "FAULT=1"."""
+    return built(source, "-O1", "-shared", "-fPIC", *(f"-D{macro}" for macro in macros))
 
 
 def assert_hardened(library: pathlib.Path) -> None:

@@ -33,6 +33,15 @@ def repo_root() -> pathlib.Path:
 
 
 @pytest.fixture
+def startup_file(repo_root: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    """A folder with what pip installs into site-packages; Python runs its line at every start."""
+    folder = tmp_path / "startup"
+    folder.mkdir(mode=0o755)
+    shutil.copy(repo_root / "tools" / "tf_bn_ops.pth", folder)
+    return folder
+
+
+@pytest.fixture
 def other_build(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """A copy of the libraries that TF_BN_OPS_LIBRARY names, to be spoiled."""
     from tf_bn_ops import _loader

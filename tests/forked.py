@@ -98,11 +98,11 @@ def output(program: str, *arguments: Any, **changes: str | None) -> str:
 def call(function: Callable[..., Any], *arguments: Any, **changes: str | None) -> Any:
     """What a function of a test's file returns in a fresh process, as JSON has it."""
     path = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    said = output(*_program(function, arguments), **{"PYTHONPATH": path, **changes})
+    said = output(*program_of(function, arguments), **{"PYTHONPATH": path, **changes})
     return json.loads(said.splitlines()[-1])
 
 
-def _program(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, str]:
+def program_of(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, str]:
     """One that prints what `function` returns, and its argument."""
     name = f"{function.__module__}.{function.__name__}"
     program = f"import json, sys, {function.__module__}\nvalues = json.loads(sys.argv[1])\n"
@@ -129,7 +129,7 @@ def cluster(
     configs = [{"TF_CONFIG": json.dumps(each)} for each in described] or [{}]
 
     def one(config: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        program = _program(function, arguments)
+        program = program_of(function, arguments)
         return run(*program, env={**os.environ, **config}, timeout=timeout)
 
     with concurrent.futures.ThreadPoolExecutor(len(configs)) as pool:

@@ -1,10 +1,10 @@
 """`make bitwise-against`: a library equals itself, a difference is named, errors are sentences."""
 
-import importlib.util
 import pathlib
 import subprocess
 import sys
 
+import build_helpers
 import pytest
 
 from tf_bn_ops import _loader
@@ -12,13 +12,7 @@ from tf_bn_ops import _loader
 
 @pytest.fixture(scope="module")
 def tool():
-    path = pathlib.Path(__file__).resolve().parents[2] / "tools" / "bitwise_against.py"
-    if not path.exists():
-        pytest.skip("needs the source tree")
-    spec = importlib.util.spec_from_file_location("bitwise_against", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return build_helpers.tool("bitwise_against")
 
 
 @pytest.mark.long

@@ -17,12 +17,7 @@ import pytest
 from build_helpers import bare_venv, copy_tree, fake_tensorflow, run, site_packages
 
 from tf_bn_ops import _loader, _version
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
+from tf_bn_ops.conformance.cases.mapping import tomllib
 
 setuptools = pytest.importorskip("setuptools", reason="needs requirements/build.txt")
 
@@ -53,11 +48,8 @@ def tree(repo_root: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> p
 
 def backend(tree: pathlib.Path, code: str, python: str = sys.executable, **changes: str) -> str:
     """Runs code that uses the build backend as pip does, and returns its output."""
-    result = run(
-        [python, "-c", f"import sys; sys.path.insert(0, 'tools'); import backend\n{code}"],
-        tree,
-        **changes,
-    )
+    code = f"import sys; sys.path.insert(0, 'tools'); import backend\n{code}"
+    result = run([python, "-c", code], tree, **changes)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
@@ -235,12 +227,8 @@ def test_unsupported_tensorflow_ends_the_build(tree, tmp_path):
     """Rather than putting another one beside or over it."""
     python = bare_venv(tmp_path / "venv")
     fake_tensorflow(site_packages(python), "2.9.0")
-    result = run(
-        [sys.executable, "-c", "import backend; backend.get_requires_for_build_wheel()"],
-        tree,
-        PYTHONPATH="tools",
-        TF_BN_OPS_PYTHON=str(python),
-    )
+    command = [sys.executable, "-c", "import backend; backend.get_requires_for_build_wheel()"]
+    result = run(command, tree, PYTHONPATH="tools", TF_BN_OPS_PYTHON=str(python))
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
     assert "TensorFlow 2.9.0" in result.stderr

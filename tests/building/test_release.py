@@ -7,34 +7,20 @@ copy of the libraries stands in for the second, which is chosen and not loaded.
 
 from __future__ import annotations
 
-import importlib
 import os
 import pathlib
 import re
 import shutil
 import sys
 import time
-import types
 import zipfile
 
 import pytest
-from build_helpers import copy_tree, installed, run, site_packages
+from build_helpers import copy_tree, installed, run, site_packages, tool
 
 from tf_bn_ops import _loader, _version
 
 OWN = ".".join(str(_loader.build_info()["tensorflow_version"]).split(".")[:2])
-
-
-@pytest.fixture(scope="module")
-def tools(repo_root: pathlib.Path) -> pathlib.Path:
-    return repo_root / "tools" / "release"
-
-
-def module(tools: pathlib.Path, name: str, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """One of tools/release/*.py; they are programs, not a package."""
-    monkeypatch.syspath_prepend(str(tools))
-    monkeypatch.syspath_prepend(str(tools.parent))
-    return importlib.import_module(name)
 
 
 # ---- Version and changelog ---------------------------------------------------------------------
@@ -53,8 +39,8 @@ def sources(repo_root: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def test_a_release_names_its_changes(tools, sources, monkeypatch):
-    new_version = module(tools, "new_version", monkeypatch)
+def test_a_release_names_its_changes(sources):
+    new_version = tool("new_version")
     changed = new_version.release(sources, "1.3.0rc1", "2026-02-03")
     assert changed == ["tf_bn_ops/_version.py", "CHANGELOG.md", "docs/page.md"]
     assert '"1.3.0rc1"' in (sources / "tf_bn_ops" / "_version.py").read_text()
@@ -74,18 +60,16 @@ def test_a_release_names_its_changes(tools, sources, monkeypatch):
         ("1.2.0rc1", "1.2.0rc1 is not higher than 1.2.0"),
     ],
 )
-def test_a_wrong_version_is_refused_before_anything_changes(
-    tools, sources, monkeypatch, version, sentence
-):
-    new_version = module(tools, "new_version", monkeypatch)
+def test_a_wrong_version_is_refused_before_anything_changes(sources, version, sentence):
+    new_version = tool("new_version")
     before = {path: path.read_bytes() for path in sources.rglob("*.*")}
     with pytest.raises(new_version.Refused, match=re.escape(sentence)):
         new_version.release(sources, version, "2026-02-03")
     assert {path: path.read_bytes() for path in sources.rglob("*.*")} == before
 
 
-def test_a_release_without_changes_is_refused(tools, sources, monkeypatch):
-    new_version = module(tools, "new_version", monkeypatch)
+def test_a_release_without_changes_is_refused(sources):
+    new_version = tool("new_version")
     new_version.release(sources, "1.3.0", "2026-02-03")
     with pytest.raises(new_version.Refused, match="lists no change since the last version"):
         new_version.release(sources, "1.4.0", "2026-02-04")
@@ -103,10 +87,10 @@ def test_a_release_without_changes_is_refused(tools, sources, monkeypatch):
     ],
     ids=["same", "differ", "missing"],
 )
-def test_two_builds_are_compared(tools, tmp_path, monkeypatch, first, said):
+def test_two_builds_are_compared(tmp_path, monkeypatch, first, said):
     """What is built the second time, and how, is the command's; here it writes a file."""
     pytest.importorskip("elftools", reason="needs auditwheel (requirements/dev.txt)")
-    check = module(tools, "check", monkeypatch)
+    check = tool("check")
     commands = []
 
     def run(log: str, command: list[str], cwd: pathlib.Path, **changes: str) -> str:
@@ -165,8 +149,8 @@ def environments(repo_root: pathlib.Path, tmp_path_factory) -> pathlib.Path:
 def wheel(repo_root: pathlib.Path, environments: pathlib.Path, tmp_path_factory) -> pathlib.Path:
     """Built by the command of a release, in a copy of the tree with its objects; its path has a
     blank, as many have."""
-    for tool in ("auditwheel", "setuptools"):
-        pytest.importorskip(tool, reason="needs requirements/dev.txt and build.txt")
+    for name in ("auditwheel", "setuptools"):
+        pytest.importorskip(name, reason="needs requirements/dev.txt and build.txt")
     tree = copy_tree(repo_root, tmp_path_factory.mktemp("release") / "a tree")
     versions = sorted(path.name for path in environments.iterdir())
     if len(versions) == 1:
@@ -194,9 +178,9 @@ def minors_of(wheel: pathlib.Path) -> list[str]:
 
 
 @long
-def test_the_wheel_is_one_file_for_every_tensorflow(wheel, tools, monkeypatch):
+def test_the_wheel_is_one_file_for_every_tensorflow(wheel):
     """Its name, requirements, licence and libraries; smaller than one version's was before."""
-    contents = module(tools, "contents", monkeypatch)
+    contents = tool("contents")
     assert contents.problems(wheel, minors_of(wheel)) == []
     assert len(minors_of(wheel)) == 2
     assert wheel.stat().st_size < 10_000_000
@@ -206,8 +190,8 @@ def test_the_wheel_is_one_file_for_every_tensorflow(wheel, tools, monkeypatch):
 
 
 @long
-def test_a_spoiled_wheel_is_found_out(wheel, tools, tmp_path, monkeypatch):
-    contents = module(tools, "contents", monkeypatch)
+def test_a_spoiled_wheel_is_found_out(wheel, tmp_path):
+    contents = tool("contents")
     spoiled = tmp_path / wheel.name.replace("-manylinux", "-linux")
     with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(spoiled, "w") as target:
         for name in whole.namelist():

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from build_helpers import assert_hardened, bare_venv, environment, run, site_packages
+from build_helpers import assert_hardened, bare_venv, run, site_packages
 
 from tf_bn_ops import _loader, _startup
 
@@ -74,41 +74,26 @@ print(hook_ran, bool(_startup.requested()), str(_loader.installation().folder) =
 
 def sees_the_environment(folder: pathlib.Path, *options: str, before: str = "") -> list[bool]:
     """Whether the hook in site-packages, the switches and the loader follow the environment."""
-    shutil.copy(ROOT / "tools" / "tf_bn_ops.pth", folder)
-    folder.chmod(0o755)
     program = SEES_THE_ENVIRONMENT.format(before=before)
-    result = subprocess.run(
-        [sys.executable, *options, "-c", program, str(ROOT), str(folder)],
-        env=environment(TF_BN_OPS="1", TF_BN_OPS_LIBRARY="/somewhere/lib.so"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, *options, "-c", program, ROOT, folder]
+    result = run(command, ROOT, TF_BN_OPS="1", TF_BN_OPS_LIBRARY="/somewhere/lib.so")
     assert result.returncode == 0, result.stderr
     return [word == "True" for word in result.stdout.split()]
 
 
-needs_the_hook = pytest.mark.skipif(
-    not (ROOT / "tools").exists(), reason="needs the source tree, with tools/tf_bn_ops.pth"
-)
+def test_an_ordinary_run_follows_the_environment(startup_file):
+    assert sees_the_environment(startup_file) == [True, True, True]
 
 
-@needs_the_hook
-def test_an_ordinary_run_follows_the_environment(tmp_path):
-    assert sees_the_environment(tmp_path) == [True, True, True]
-
-
-@needs_the_hook
 @pytest.mark.parametrize("option", ["-I", "-E"])
-def test_an_isolated_run_does_not(tmp_path, option):
-    assert sees_the_environment(tmp_path, option) == [False, False, False]
+def test_an_isolated_run_does_not(startup_file, option):
+    assert sees_the_environment(startup_file, option) == [False, False, False]
 
 
-@needs_the_hook
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give up the real user's rights")
 @pytest.mark.parametrize("call", ["os.setresuid(65534, 0, 0)", "os.setresgid(65534, 0, 0)"])
-def test_a_process_with_the_rights_of_another_user_does_not(tmp_path, call):
-    assert sees_the_environment(tmp_path, before=call) == [False, False, False]
+def test_a_process_with_the_rights_of_another_user_does_not(startup_file, call):
+    assert sees_the_environment(startup_file, before=call) == [False, False, False]
 
 
 def test_a_program_with_capabilities_does_not(monkeypatch):
@@ -121,12 +106,11 @@ def test_a_program_with_capabilities_does_not(monkeypatch):
     assert _startup.variable("TF_BN_OPS") == ""
 
 
-@needs_the_hook
-def test_the_hook_runs_only_where_it_is_asked_for(tmp_path):
+def test_the_hook_runs_only_where_it_is_asked_for(startup_file, tmp_path):
     """In an environment as pip makes it, with a package that says that it was imported."""
     python = bare_venv(tmp_path)
     site = site_packages(python)
-    shutil.copy(ROOT / "tools" / "tf_bn_ops.pth", site)
+    shutil.copy(startup_file / "tf_bn_ops.pth", site)
     (site / "tf_bn_ops.py").write_text("print('imported')\n")
     for options, variables, runs in (
         ([], {"TF_BN_OPS": "1"}, True),

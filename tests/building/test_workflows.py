@@ -6,10 +6,9 @@ from __future__ import annotations
 import pathlib
 import re
 import shutil
-import sys
 
 import pytest
-from build_helpers import make, run
+from build_helpers import make, run, tool
 
 yaml = pytest.importorskip("yaml", reason="needs requirements/dev.txt")
 
@@ -38,9 +37,7 @@ def test_its_commands_exist(workflow):
 
 
 def test_every_tensorflow_is_tested_with_a_python_that_it_has():
-    sys.path.insert(0, str(ROOT / "tools"))
-    import matrix
-
+    matrix = tool("matrix")
     text = (GITHUB / "workflows" / "checks.yml").read_text("utf-8")
     entries = yaml.safe_load(text)["jobs"]["tensorflow"]["strategy"]["matrix"]["include"]
     assert [entry["tensorflow"] for entry in entries] == list(matrix.PYTHONS)

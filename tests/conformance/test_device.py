@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from build_helpers import build_op_library
-from test_mapping import VENDOR, _run
+from test_mapping import THIRD_PARTY, _run
 
 from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.execution import devices
@@ -21,24 +21,15 @@ DEVICE = ("--device=TOY", "--kinds=random,contract", "--cases=160", "--shrink=1"
 GRADIENT = "FusedBatchNormGradV3,float32,NHWC,{},training,normal,batch,eps=0.001,eager,seed=1"
 
 
-@pytest.fixture(scope="module")
-def build(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("devices")
-
-    def one(*macros):
-        source = folder / "device.cc"
-        lines = [f"#define {macro}\n" for macro in macros]
-        source.write_text("".join(lines) + (VENDOR / "toy_device.cc").read_text())
-        return build_op_library(source, folder / f"lib{'_'.join(macros).replace(' ', '')}toy.so")
-
-    return one
+def build(*macros):
+    return build_op_library(THIRD_PARTY / "toy_device.cc", *macros)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("macros", "kept"), [((), "the variance"), (("SAVES_RSTD",), "1/sqrt(variance + epsilon)")]
 )
-def test_a_right_device_passes_by_either_convention(macros, kept, build):
+def test_a_right_device_passes_by_either_convention(macros, kept):
     result = _run(f"--library={build(*macros)}", *DEVICE)
     assert result.returncode == 0, result.stdout + result.stderr
     assert f"TOY:0 keeps {kept} in reserve_space_2" in result.stdout
@@ -50,10 +41,10 @@ def test_a_right_device_passes_by_either_convention(macros, kept, build):
 
 @pytest.mark.long
 @pytest.mark.parametrize("fault", [1, 2, 3, 4])
-def test_a_fault_of_a_device_is_caught_and_reduced(fault, build, tmp_path):
+def test_a_fault_of_a_device_is_caught_and_reduced(fault, tmp_path):
     """A cache by six decimals of epsilon, empty outputs that are unwritten, a layout in a mode, a
     mask that is forgotten behind the activation."""
-    result = _run(f"--library={build(f'FAULT {fault}')}", *DEVICE)
+    result = _run(f"--library={build(f'FAULT={fault}')}", *DEVICE)
     assert result.returncode == 1, result.stdout + result.stderr
     if fault == 3:
         program = result.stdout[result.stdout.index("import sys") :]
@@ -63,7 +54,7 @@ def test_a_fault_of_a_device_is_caught_and_reduced(fault, build, tmp_path):
 
 
 @pytest.mark.long
-def test_what_a_device_lacks_is_said(build):
+def test_what_a_device_lacks_is_said():
     result = _run(f"--library={build()}", *DEVICE, "--ops=FusedBatchNormGradV2")
     assert result.returncode == 2 and "TOY:0 has no kernel of the ops" in result.stderr
     result = _run(f"--library={build()}", "--device=GPU:7")

@@ -1,6 +1,7 @@
 """Candidates from other libraries: mappings, signatures, a library built from its own C++ file."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 import re
@@ -26,8 +27,8 @@ from tf_bn_ops.conformance.verdict import divergences, judge
 from tf_bn_ops.conformance.verdict.settings import Settings
 from tf_bn_ops.spec import OPS
 
-HERE = pathlib.Path(__file__).resolve().parent
-VENDOR = HERE / "third_party"
+THIRD_PARTY = pathlib.Path(__file__).resolve().parent / "third_party"
+VENDOR = THIRD_PARTY / "vendor.toml"
 KINDS = "random,contract,relations"
 
 
@@ -36,14 +37,13 @@ def _run(*flags):
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    target = tmp_path_factory.mktemp("library") / "libvendor.so"
-    return build_op_library(VENDOR / "bn_grad_ops.cc", target)
+def library():
+    return build_op_library(THIRD_PARTY / "bn_grad_ops.cc")
 
 
 @pytest.mark.long
 def test_third_party_op_is_judged_by_mapping_file_alone(library, tmp_path):
-    flags = (f"--mapping={VENDOR / 'vendor.toml'}", "--cases=24", f"--json={tmp_path / 'run.json'}")
+    flags = (f"--mapping={VENDOR}", "--cases=24", f"--json={tmp_path / 'run.json'}")
     result = _run(f"--library={library}", *flags)
     assert result.returncode == 0, result.stdout + result.stderr
     (mapped,) = json.loads((tmp_path / "run.json").read_text())["candidate"]["mapped"]
@@ -127,12 +127,27 @@ def test_a_difference_of_the_opdefs_is_named(change, kind, said):
     assert less == ([] if not_claimed else found)
 
 
+@functools.cache
+def _builtin_shapes(name):
+    """What TensorFlow infers, asked once: a question takes milliseconds."""
+    tf = pytest.importorskip("tensorflow")
+    query = mapping.OpMapping(name, OPS[name]).contract_query()
+    builtin = getattr(tf.raw_ops, name)
+    ask = signatures.Op(tf, builtin, query, False, lambda names, outputs: [*outputs]).shapes
+    known = {}
+
+    def shapes(question, attrs):
+        key = repr((question, attrs))
+        if key not in known:
+            known[key] = ask(question, attrs)
+        return known[key]
+
+    return shapes
+
+
 def _changed(op, layout, mode, change):
     """(theirs, ours) for static_shapes.difference; theirs differs in one layout and one mode."""
-    tf = pytest.importorskip("tensorflow")
-    query = mapping.OpMapping(op.name, op).contract_query()
-    builtin = getattr(tf.raw_ops, op.name)
-    ours = signatures.Op(tf, builtin, query, False, lambda names, outputs: [*outputs]).shapes
+    ours = _builtin_shapes(op.name)
 
     def theirs(question, attrs):
         shapes = ours(question, attrs)
@@ -193,7 +208,7 @@ def test_a_call_without_the_optional_attrs_is_compared(change, kind, said):
 
 @pytest.mark.long
 def test_another_signature_fails_the_run(library, tmp_path):
-    text = (VENDOR / "vendor.toml").read_text(encoding="utf-8")
+    text = VENDOR.read_text(encoding="utf-8")
     (tmp_path / "ops.toml").write_text(
         text.replace('differs = ["order", "defaults", "shapes", "values"]', "")
     )
@@ -209,7 +224,7 @@ def test_another_signature_fails_the_run(library, tmp_path):
 @pytest.mark.long
 def test_wrong_third_party_op_fails_and_replays(library, tmp_path):
     file = tmp_path / "wrong.toml"
-    text = (VENDOR / "vendor.toml").read_text(encoding="utf-8")
+    text = VENDOR.read_text(encoding="utf-8")
     file.write_text(text.replace("Vendor>BnGrad", "VendorBnGradWrongSign"), encoding="utf-8")
     result = _run(f"--library={library}", f"--mapping={file}", "--cases=8")
     assert result.returncode == 1, result.stdout + result.stderr

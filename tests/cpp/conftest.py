@@ -6,14 +6,13 @@ import functools
 import json
 import os
 import pathlib
-import shlex
-import shutil
 import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import tensorflow as tf
+from build_helpers import built
 from op_calls import call_of, in_all_layouts_and_modes, small
 
 import tf_bn_ops
@@ -21,7 +20,6 @@ from tf_bn_ops.spec import OPS, REQUIRED, VIEW_LIST
 from tf_bn_ops.spec.ops import BATCH_NORM_GATHER_STATS
 
 HERE = pathlib.Path(__file__).resolve().parent
-CXX = shlex.split(os.environ.get("CXX", "g++"))  # Perhaps two words: ccache g++.
 
 
 @functools.cache
@@ -82,21 +80,14 @@ def every_class() -> list[Any]:
 @pytest.fixture(scope="session")
 def client(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """The test program, compiled and linked outside the repository as docs/cpp.md says."""
-    if not shutil.which(CXX[0]):
-        pytest.skip(f"needs {CXX[0]}")
     folder = tmp_path_factory.mktemp("client")
     (folder / "every_class.h").write_text(source_of_every_class())
     lib, tensorflow_lib = tf_bn_ops.get_lib(), tf.sysconfig.get_lib()
-    command = [
-        *(*CXX, *tf.sysconfig.get_compile_flags()),
-        *(f"-I{tf_bn_ops.get_include()}", f"-I{folder}", f"{HERE}/client.cc"),
-        *("-o", "client", f"-L{lib}", f"-Wl,-rpath,{lib}", "-ltf_bn_ops_client"),
-        *(*tf.sysconfig.get_link_flags(), f"-Wl,-rpath,{tensorflow_lib}"),
-        "-l:libtensorflow_cc.so.2",
-    ]
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr[-5000:]
-    return folder / "client"
+    return built(
+        HERE / "client.cc", f"-L{lib}", f"-Wl,-rpath,{lib}", "-ltf_bn_ops_client",
+        f"-Wl,-rpath,{tensorflow_lib}", "-l:libtensorflow_cc.so.2",
+        includes=[folder, HERE, tf_bn_ops.get_include()],
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="session")

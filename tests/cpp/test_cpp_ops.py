@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 
 import pytest
 import tensorflow as tf
+from build_helpers import run
 
 import tf_bn_ops
 from tf_bn_ops.spec import OPS
@@ -116,19 +116,9 @@ def test_the_documented_commands_compile_the_example(repo_root, tmp_path):
     python = tmp_path / "bin" / "python"
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
-    environment = {
-        **os.environ,
-        "PATH": f"{python.parent}:{os.environ['PATH']}",
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-    }
-    result = subprocess.run(
-        ["bash", "-e", "-c", code + "./graph_construction"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    path = f"{python.parent}:{os.environ['PATH']}"
+    how = {"PATH": path, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    result = run(["bash", "-e", "-c", code + "./graph_construction"], tmp_path, **how)
     assert result.returncode == 0, result.stderr
     assert "warning:" not in result.stderr, result.stderr[:1000]  # about TensorFlow's headers
     # Sums of 2048 products near 1, in float32; a wrong formula is off by far more.

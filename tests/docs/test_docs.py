@@ -24,15 +24,11 @@ from typing import NamedTuple
 
 import forked
 import pytest
-from build_helpers import make, run
+from build_helpers import make, run, tool
 
 from tf_bn_ops import _loader
 from tf_bn_ops.__main__ import _COMMANDS
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from tf_bn_ops.conformance.cases.mapping import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 if not (ROOT / "docs").is_dir():
@@ -268,15 +264,11 @@ def test_troubleshooting_has_messages_as_they_are_in_the_sources():
 
 
 def test_the_page_shows_the_versions_that_were_run():
-    sys.path.insert(0, str(ROOT / "tools"))
-    import matrix
-
+    matrix, tf_env = tool("matrix"), tool("tf_env")
     page = (ROOT / "docs" / "support.md").read_text("utf-8")
     results = json.loads((ROOT / "docs" / "versions.json").read_text())
     assert matrix.with_table(page, results) == page, "make matrix writes it"
     assert set(results) <= set(matrix.PYTHONS)
-    import tf_env
-
     names = [tuple(map(int, version.split("."))) for version in matrix.PYTHONS]
     assert (min(names), max(names)) == (tf_env.OLDEST_TENSORFLOW, tf_env.NEWEST_TENSORFLOW)
 

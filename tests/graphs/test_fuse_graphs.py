@@ -216,8 +216,7 @@ def enable_behind(other: str) -> tuple[str, ...]:
 @pytest.mark.long
 def test_another_plug_in_for_cpus_is_one_sentence(tmp_path):
     """TensorFlow would end the process."""
-    source, library = tmp_path / "plug_in.cc", tmp_path / "plug_in.so"
-    source.write_text(OTHER_PLUG_IN)
-    build_op_library(source, library)
+    (tmp_path / "plug_in.cc").write_text(OTHER_PLUG_IN)
+    library = build_op_library(tmp_path / "plug_in.cc")
     (sentence,) = forked.call(enable_behind, str(library))
     assert "another plug-in" in sentence

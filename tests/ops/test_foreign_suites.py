@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 
+import build_helpers
 import pytest
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
@@ -34,14 +35,8 @@ assert tf_bn_ops.enable(kernels=False, fuse=False).keras
 
 def run(*arguments: object, folder: pathlib.Path) -> subprocess.CompletedProcess[str]:
     paths = [str(folder), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, *map(str, arguments)]
+    return build_helpers.run(command, folder, PYTHONPATH=os.pathsep.join(filter(None, paths)))
 
 
 @pytest.mark.long

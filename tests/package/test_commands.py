@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 import pytest
-from build_helpers import environment
+from build_helpers import environment, run
 
 from tf_bn_ops import _loader
 from tf_bn_ops.__main__ import _COMMANDS, _NEEDED
@@ -25,12 +25,7 @@ ROOT = pathlib.Path(_loader.__file__).parent.parent
 def run_without(modules: list[str], code: str) -> subprocess.CompletedProcess[str]:
     """Runs code in a Python in which these modules cannot be imported."""
     block = f"import sys\nfor name in {modules}: sys.modules[name] = None\n"
-    return subprocess.run(
-        [sys.executable, "-c", block + code],
-        env=environment(PYTHONPATH=str(ROOT)),
-        capture_output=True,
-        text=True,
-    )
+    return run([sys.executable, "-c", block + code], ROOT, PYTHONPATH=str(ROOT))
 
 
 def test_import_needs_neither_the_packages_of_commands_nor_tensorflow():

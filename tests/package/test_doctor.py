@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 import pytest
-from build_helpers import edit_build_info, environment, package_without_build, tensorflow_without
+from build_helpers import edit_build_info, run
 
 from tf_bn_ops import _enable, _loader, _startup, doctor
 from tf_bn_ops.harness import c_abi
@@ -26,13 +26,8 @@ PACKAGE = pathlib.Path(doctor.__file__).parent.parent
 def run_doctor(
     *arguments: str, path: tuple[pathlib.Path, ...] = (PACKAGE,), **changes: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tf_bn_ops", "doctor", *arguments],
-        env=environment(PYTHONPATH=os.pathsep.join(map(str, path)), **changes),
-        cwd=path[0],
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-m", "tf_bn_ops", "doctor", *arguments]
+    return run(command, path[0], PYTHONPATH=os.pathsep.join(map(str, path)), **changes)
 
 
 @functools.cache
@@ -105,15 +100,7 @@ def test_wrong_usage(arguments, capsys):
     assert "\n" not in capsys.readouterr().err.rstrip()
 
 
-# ---- The failures of the loader ------------------------------------------------------------------
-
-
-def test_no_library(tmp_path):
-    result = run_doctor("--format=json", path=(package_without_build(tmp_path),))
-    assert result.returncode == 1, result.stderr
-    found = {f["name"]: f["text"] for f in json.loads(result.stdout)["findings"]}
-    assert "libtf_bn_ops.so does not exist: build it with 'make'" in found["library"]
-    assert "does not exist" in found["ops"]
+# ---- The failures of the loader; more in test_loader.py ------------------------------------------
 
 
 @pytest.mark.parametrize("name", [_loader.OP_LIBRARY, *_loader.COMPANIONS])
@@ -124,16 +111,6 @@ def test_truncated_file(other_build, name):
     assert name in found["library"]
     assert "is cut off" in found["library"]
     assert "rebuild it" in found["library"]
-
-
-def test_missing_framework_library(tmp_path):
-    broken = tensorflow_without("libtensorflow_framework.so.2", tmp_path)
-    result = run_doctor(path=(broken, PACKAGE))
-    assert result.returncode == 1, result.stderr
-    (line,) = (line for line in result.stdout.splitlines() if " TensorFlow " in line[:20])
-    assert line.startswith("problem")
-    assert "libtensorflow_framework.so.2: cannot open shared object file" in line
-    assert "pip install --force-reinstall" in line
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import pathlib
 import platform
@@ -13,8 +14,8 @@ from collections.abc import Iterator
 
 import forked
 import pytest
-from build_helpers import edit_build_info, environment, package_without_build, tensorflow_without
-from test_doctor import healthy, problems
+from build_helpers import edit_build_info, package_without_build, run, tensorflow_without
+from test_doctor import healthy, problems, run_doctor
 
 from tf_bn_ops import _loader, doctor
 
@@ -42,13 +43,8 @@ def refusal(finding: str | None = None) -> str:
 
 def last_words(code: str, *path: pathlib.Path) -> str:
     """The last line of code that fails, run in the first of the folders that it imports from."""
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment(PYTHONPATH=os.pathsep.join(map(str, path))),
-        cwd=path[0],
-        capture_output=True,
-        text=True,
-    )
+    paths = os.pathsep.join(map(str, path))
+    result = run([sys.executable, "-c", code], path[0], PYTHONPATH=paths)
     assert result.returncode == 1
     return result.stderr.splitlines()[-1]
 
@@ -77,6 +73,11 @@ def test_missing_library(tmp_path):
     assert "LibraryError" in message
     assert "'make'" in message
     assert "'pip install .'" in message
+    told = run_doctor("--format=json", path=(tmp_path,))
+    assert told.returncode == 1, told.stderr
+    found = {f["name"]: f["text"] for f in json.loads(told.stdout)["findings"]}
+    assert "libtf_bn_ops.so does not exist: build it with 'make'" in found["library"]
+    assert "does not exist" in found["ops"]
 
 
 def test_missing_library_named_by_the_variable(tmp_path, monkeypatch):
@@ -208,9 +209,12 @@ def test_missing_framework_library(tmp_path):
     """An installation of TensorFlow that lost the library which the ops link."""
     broken = tensorflow_without("libtensorflow_framework.so.2", tmp_path)
     message = last_words("from tf_bn_ops import _loader; _loader.load()", broken, ROOT)
-    assert "LibraryError" in message
-    assert "libtensorflow_framework.so.2: cannot open shared object file" in message
-    assert "pip install --force-reinstall" in message
+    told = run_doctor(path=(broken, ROOT))
+    (line,) = (line for line in told.stdout.splitlines() if " TensorFlow " in line[:20])
+    assert told.returncode == 1 and line.startswith("problem") and "LibraryError" in message
+    for sentence in (message, line):
+        assert "libtensorflow_framework.so.2: cannot open shared object file" in sentence
+        assert "pip install --force-reinstall" in sentence
 
 
 def test_missing_tensorflow(tmp_path):
@@ -335,8 +339,7 @@ def test_what_registers_twice_works(tmp_path, steps):
         pytest.skip("built without XLA")
     if not (copy / _loader.CORE_LIBRARY).exists():
         shutil.copy(_loader.core_library_path(), copy)
-    result = forked.run(TWICE + STEPS[steps], ROOT, copy, env=environment(TF_CPP_MIN_LOG_LEVEL="3"))
-    assert result.returncode == 0, result.stdout + result.stderr
+    forked.output(TWICE + STEPS[steps], ROOT, copy)
 
 
 def test_another_version_that_has_registered_its_ops_is_refused(monkeypatch):

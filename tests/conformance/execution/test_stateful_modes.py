@@ -10,6 +10,7 @@ import functools
 import multiprocessing
 import os
 import pathlib
+import types
 from concurrent import futures
 
 import numpy as np
@@ -32,10 +33,8 @@ SHAPES = ("3x4x5x7", "1x1x3x3", "9x7x5x31", "2x3x4x129")
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    """The path of the library."""
-    target = tmp_path_factory.mktemp("library") / "libstateful.so"
-    return str(build_op_library(THIRD_PARTY / "bn_grad_ops.cc", target))
+def library():
+    return str(build_op_library(THIRD_PARTY / "bn_grad_ops.cc"))
 
 
 @pytest.fixture(scope="module")
@@ -54,17 +53,16 @@ def poisonable():
 _loaded = functools.cache(tf.load_op_library)
 
 
-class _Renamed:
-    """One op of the library under the name of the built-in."""
-
-    def __init__(self, library, op):
-        self.FusedBatchNormGradV2 = getattr(library, op)
+def _executor(library, op):
+    """Of one op of the library under the name of the built-in."""
+    return worker.Executor(
+        types.SimpleNamespace(FusedBatchNormGradV2=getattr(_loaded(library), op))
+    )
 
 
 def _answers(library, op, mode):
     """Case by case: the answer in this mode alone, in a new worker, and that of the right op."""
-    executor = worker.Executor(_Renamed(_loaded(library), op))
-    right = worker.Executor(_Renamed(_loaded(library), "StatelessBnGrad"))
+    executor, right = _executor(library, op), _executor(library, "StatelessBnGrad")
     answers = []
     for seed, shape in enumerate(SHAPES):
         case = generate.parse(CASE.format(shape, seed))
@@ -134,11 +132,10 @@ def test_what_lies_behind_a_tensor_makes_a_difference(library):
 
 def _is_right_when_called_once(library, op):
     """Alone and first, by a kernel of its own."""
-    library = _loaded(library)
     case = generate.parse(CASE.format("2x5x6x3", 5))
     asked = request(case, fill(case), case.spec, None, ["eager"])
-    right = worker.Executor(_Renamed(library, "StatelessBnGrad"))(asked)["eager"]
-    return worker.identical(worker.Executor(_Renamed(library, op))(asked)["eager"][1], right[1])
+    got, right = (_executor(library, name)(asked)["eager"] for name in (op, "StatelessBnGrad"))
+    return worker.identical(got[1], right[1])
 
 
 @pytest.mark.long

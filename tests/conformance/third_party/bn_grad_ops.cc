@@ -20,66 +20,6 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-#define STATEFUL_OP(name)                             \
-  REGISTER_OP(name)                                   \
-      .Input("y_backprop: T")                         \
-      .Input("x: T")                                  \
-      .Input("scale: float")                          \
-      .Input("reserve_space_1: U")                    \
-      .Input("reserve_space_2: U")                    \
-      .Output("x_backprop: T")                        \
-      .Output("scale_backprop: U")                    \
-      .Output("offset_backprop: U")                   \
-      .Output("reserve_space_3: U")                   \
-      .Output("reserve_space_4: U")                   \
-      .Attr("T: {half, bfloat16, float}")             \
-      .Attr("U: {float}")                             \
-      .Attr("epsilon: float = 0.0001")                \
-      .Attr("data_format: {'NHWC', 'NCHW'} = 'NHWC'") \
-      .Attr("is_training: bool = true")               \
-      .SetShapeFn(tf::shape_inference::FusedBatchNormGradShape)
-
-STATEFUL_OP("StatelessBnGrad");          // Right.
-STATEFUL_OP("UnwrittenTailBnGrad");      // Leaves elements unwritten.
-STATEFUL_OP("ScratchNotClearedBnGrad");  // Adds to memory that is not cleared.
-STATEFUL_OP(
-    "CachesByDimensionsBnGrad");       // Keeps strides by the dimensions alone.
-STATEFUL_OP("MemberInComputeBnGrad");  // Keeps sums in the kernel, in Compute.
-// Leaves offset_backprop of the last channel unwritten where channels are odd.
-STATEFUL_OP("UnwrittenChannelBnGrad");
-// Adds to an output that is not cleared.
-STATEFUL_OP("AddsToItsOutputBnGrad");
-// Sums up to the next multiple of four elements, behind the tensor.
-STATEFUL_OP("ReadsBehindTheTensorBnGrad");
-// Keeps rstd by the address of the variance, as if that were a constant.
-STATEFUL_OP("KeepsRstdByAddressBnGrad");
-// Tunes itself: from its third call on sums have another last digit.
-STATEFUL_OP("TunesItselfBnGrad");
-// Keeps the means of the call in a global.
-STATEFUL_OP("MeansInAGlobalBnGrad");
-// Locks the sums that it keeps in each pass, but not from one to the other.
-STATEFUL_OP("LocksEachPassBnGrad");
-
-#define VENDOR_OP(name)                 \
-  REGISTER_OP(name)                     \
-      .Input("activations: float")      \
-      .Input("grad: float")             \
-      .Input("gamma: float")            \
-      .Input("mu: float")               \
-      .Input("var: float")              \
-      .Output("dgamma: float")          \
-      .Output("dbeta: float")           \
-      .Output("dx: float")              \
-      .Output("unused_1: float")        \
-      .Output("unused_2: float")        \
-      .Attr("eps: float = 1e-3")        \
-      .Attr("data_format: string")      \
-      .Attr("is_training: bool = true") \
-      .SetShapeFn(tf::shape_inference::UnknownShape)
-
-VENDOR_OP("Vendor>BnGrad");
-VENDOR_OP("VendorBnGradWrongSign");
-
 // Channels that a global of a faulty kernel has room for.
 constexpr int64_t kMostChannels = 1 << 16;
 
@@ -258,24 +198,65 @@ class BnGrad : public tf::OpKernel {
   std::atomic<int> calls_{0};
 };
 
-#define KERNEL(name)       \
-  REGISTER_KERNEL_BUILDER( \
+#define STATEFUL(name)                                           \
+  REGISTER_OP(name)                                              \
+      .Input("y_backprop: T")                                    \
+      .Input("x: T")                                             \
+      .Input("scale: float")                                     \
+      .Input("reserve_space_1: U")                               \
+      .Input("reserve_space_2: U")                               \
+      .Output("x_backprop: T")                                   \
+      .Output("scale_backprop: U")                               \
+      .Output("offset_backprop: U")                              \
+      .Output("reserve_space_3: U")                              \
+      .Output("reserve_space_4: U")                              \
+      .Attr("T: {half, bfloat16, float}")                        \
+      .Attr("U: {float}")                                        \
+      .Attr("epsilon: float = 0.0001")                           \
+      .Attr("data_format: {'NHWC', 'NCHW'} = 'NHWC'")            \
+      .Attr("is_training: bool = true")                          \
+      .SetShapeFn(tf::shape_inference::FusedBatchNormGradShape); \
+  REGISTER_KERNEL_BUILDER(                                       \
       Name(name).Device(tf::DEVICE_CPU).TypeConstraint<float>("T"), BnGrad)
 
-KERNEL("StatelessBnGrad");
-KERNEL("UnwrittenTailBnGrad");
-KERNEL("ScratchNotClearedBnGrad");
-KERNEL("CachesByDimensionsBnGrad");
-KERNEL("MemberInComputeBnGrad");
-KERNEL("UnwrittenChannelBnGrad");
-KERNEL("AddsToItsOutputBnGrad");
-KERNEL("ReadsBehindTheTensorBnGrad");
-KERNEL("KeepsRstdByAddressBnGrad");
-KERNEL("TunesItselfBnGrad");
-KERNEL("MeansInAGlobalBnGrad");
-KERNEL("LocksEachPassBnGrad");
-REGISTER_KERNEL_BUILDER(Name("Vendor>BnGrad").Device(tf::DEVICE_CPU), BnGrad);
-REGISTER_KERNEL_BUILDER(Name("VendorBnGradWrongSign").Device(tf::DEVICE_CPU),
-                        BnGrad);
+STATEFUL("StatelessBnGrad");          // Right.
+STATEFUL("UnwrittenTailBnGrad");      // Leaves elements unwritten.
+STATEFUL("ScratchNotClearedBnGrad");  // Adds to memory that is not cleared.
+// Keeps strides by the dimensions alone.
+STATEFUL("CachesByDimensionsBnGrad");
+STATEFUL("MemberInComputeBnGrad");  // Keeps sums in the kernel, in Compute.
+// Leaves offset_backprop of the last channel unwritten where channels are odd.
+STATEFUL("UnwrittenChannelBnGrad");
+STATEFUL("AddsToItsOutputBnGrad");  // Adds to an output that is not cleared.
+// Sums up to the next multiple of four elements, behind the tensor.
+STATEFUL("ReadsBehindTheTensorBnGrad");
+// Keeps rstd by the address of the variance, as if that were a constant.
+STATEFUL("KeepsRstdByAddressBnGrad");
+// Tunes itself: from its third call on sums have another last digit.
+STATEFUL("TunesItselfBnGrad");
+STATEFUL("MeansInAGlobalBnGrad");  // Keeps the means of the call in a global.
+// Locks the sums that it keeps in each pass, but not from one to the other.
+STATEFUL("LocksEachPassBnGrad");
+
+#define VENDOR(name)                                  \
+  REGISTER_OP(name)                                   \
+      .Input("activations: float")                    \
+      .Input("grad: float")                           \
+      .Input("gamma: float")                          \
+      .Input("mu: float")                             \
+      .Input("var: float")                            \
+      .Output("dgamma: float")                        \
+      .Output("dbeta: float")                         \
+      .Output("dx: float")                            \
+      .Output("unused_1: float")                      \
+      .Output("unused_2: float")                      \
+      .Attr("eps: float = 1e-3")                      \
+      .Attr("data_format: string")                    \
+      .Attr("is_training: bool = true")               \
+      .SetShapeFn(tf::shape_inference::UnknownShape); \
+  REGISTER_KERNEL_BUILDER(Name(name).Device(tf::DEVICE_CPU), BnGrad)
+
+VENDOR("Vendor>BnGrad");
+VENDOR("VendorBnGradWrongSign");
 
 }  // namespace

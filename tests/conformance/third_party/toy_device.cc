@@ -7,6 +7,7 @@
 //   4  does not mask the gradient of a side input
 // -DSAVES_RSTD: reserve_space_2 of training holds the inverse root, as on GPUs.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tensorflow/c/experimental/stream_executor/stream_executor.h"
@@ -61,80 +63,52 @@ TF_Bool MemoryUsage(const SP_Device*, int64_t* free, int64_t* total) {
   *free = *total = int64_t{1} << 30;
   return 1;
 }
-void CreateStream(const SP_Device*, SP_Stream* stream, TF_Status* status) {
-  *stream = reinterpret_cast<SP_Stream>(new char);
+// A stream, an event or a timer, which are pointers.
+template <typename Handle>
+void New(const SP_Device*, Handle* handle, TF_Status* status) {
+  *handle = reinterpret_cast<Handle>(new char);
   Ok(status);
 }
-void DestroyStream(const SP_Device*, SP_Stream stream) {
-  delete reinterpret_cast<char*>(stream);
+template <typename Handle>
+void Free(const SP_Device*, Handle handle) {
+  delete reinterpret_cast<char*>(handle);
 }
-void StreamDependency(const SP_Device*, SP_Stream, SP_Stream, TF_Status* s) {
-  Ok(s);
+// What is to be done was done, or there is nothing to do.
+template <typename... Arguments>
+void Done(Arguments... arguments) {
+  Ok(std::get<sizeof...(Arguments) - 1>(std::make_tuple(arguments...)));
 }
-void StreamStatus(const SP_Device*, SP_Stream, TF_Status* s) { Ok(s); }
-void CreateEvent(const SP_Device*, SP_Event* event, TF_Status* status) {
-  *event = reinterpret_cast<SP_Event>(new char);
-  Ok(status);
-}
-void DestroyEvent(const SP_Device*, SP_Event event) {
-  delete reinterpret_cast<char*>(event);
-}
+template <typename... Arguments>
+void Nothing(Arguments...) {}
 SE_EventStatus EventStatus(const SP_Device*, SP_Event) {
   return SE_EVENT_COMPLETE;
 }
-void OfEvent(const SP_Device*, SP_Stream, SP_Event, TF_Status* s) { Ok(s); }
-void BlockForEvent(const SP_Device*, SP_Event, TF_Status* s) { Ok(s); }
-void Synchronize(const SP_Device*, TF_Status* s) { Ok(s); }
-void CreateTimer(const SP_Device*, SP_Timer* timer, TF_Status* status) {
-  *timer = reinterpret_cast<SP_Timer>(new char);
+uint64_t Nanoseconds(SP_Timer) { return 0; }
+void* At(void* host) { return host; }
+const void* At(const void* host) { return host; }
+void* At(SP_DeviceMemoryBase* memory) { return memory->opaque; }
+const void* At(const SP_DeviceMemoryBase* memory) { return memory->opaque; }
+template <typename To, typename From>
+void CopyNow(const SP_Device*, To* to, const From* from, uint64_t size,
+             TF_Status* status) {
+  std::memcpy(At(to), At(from), size);
   Ok(status);
 }
-void DestroyTimer(const SP_Device*, SP_Timer timer) {
-  delete reinterpret_cast<char*>(timer);
-}
-void OfTimer(const SP_Device*, SP_Stream, SP_Timer, TF_Status* s) { Ok(s); }
-uint64_t Nanoseconds(SP_Timer) { return 0; }
-void ToHost(const SP_Device*, SP_Stream, void* to,
-            const SP_DeviceMemoryBase* from, uint64_t size, TF_Status* s) {
-  std::memcpy(to, from->opaque, size);
-  Ok(s);
-}
-void ToDevice(const SP_Device*, SP_Stream, SP_DeviceMemoryBase* to,
-              const void* from, uint64_t size, TF_Status* s) {
-  std::memcpy(to->opaque, from, size);
-  Ok(s);
-}
-void Within(const SP_Device*, SP_Stream, SP_DeviceMemoryBase* to,
-            const SP_DeviceMemoryBase* from, uint64_t size, TF_Status* s) {
-  std::memcpy(to->opaque, from->opaque, size);
-  Ok(s);
-}
-void SyncToHost(const SP_Device* d, void* to, const SP_DeviceMemoryBase* from,
-                uint64_t size, TF_Status* s) {
-  ToHost(d, nullptr, to, from, size, s);
-}
-void SyncToDevice(const SP_Device* d, SP_DeviceMemoryBase* to, const void* from,
-                  uint64_t size, TF_Status* s) {
-  ToDevice(d, nullptr, to, from, size, s);
-}
-void SyncWithin(const SP_Device* d, SP_DeviceMemoryBase* to,
-                const SP_DeviceMemoryBase* from, uint64_t size, TF_Status* s) {
-  Within(d, nullptr, to, from, size, s);
+template <typename To, typename From>
+void Copy(const SP_Device* device, SP_Stream, To* to, const From* from,
+          uint64_t size, TF_Status* status) {
+  CopyNow(device, to, from, size, status);
 }
 void Zero(const SP_Device*, SP_Stream, SP_DeviceMemoryBase* at, uint64_t size,
           TF_Status* s) {
   std::memset(at->opaque, 0, size);
   Ok(s);
 }
-void Set(const SP_Device*, SP_Stream, SP_DeviceMemoryBase* at, uint8_t pattern,
+template <typename Pattern>
+void Set(const SP_Device*, SP_Stream, SP_DeviceMemoryBase* at, Pattern pattern,
          uint64_t size, TF_Status* s) {
-  std::memset(at->opaque, pattern, size);
-  Ok(s);
-}
-void Set32(const SP_Device*, SP_Stream, SP_DeviceMemoryBase* at,
-           uint32_t pattern, uint64_t size, TF_Status* s) {
-  for (uint64_t i = 0; i < size / 4; ++i)
-    static_cast<uint32_t*>(at->opaque)[i] = pattern;
+  std::fill_n(static_cast<Pattern*>(at->opaque), size / sizeof(pattern),
+              pattern);
   Ok(s);
 }
 TF_Bool HostCallback(const SP_Device*, SP_Stream, SE_StatusCallbackFn call,
@@ -159,7 +133,6 @@ void CreateDevice(const SP_Platform*, SE_CreateDeviceParams* params,
   params->device->pci_bus_id = "0000:00:00.0";
   Ok(s);
 }
-void DestroyDevice(const SP_Platform*, SP_Device*) {}
 int32_t NumaNode(const SP_Device*) { return 0; }
 int64_t Bandwidth(const SP_Device*) { return 1; }
 double Gflops(const SP_Device*) { return 1; }
@@ -169,7 +142,6 @@ void CreateDeviceFns(const SP_Platform*, SE_CreateDeviceFnsParams* params,
                          Bandwidth, Gflops};
   Ok(s);
 }
-void DestroyDeviceFns(const SP_Platform*, SP_DeviceFns*) {}
 void CreateExecutor(const SP_Platform*, SE_CreateStreamExecutorParams* params,
                     TF_Status* status) {
   SP_StreamExecutor* e = params->stream_executor;
@@ -182,42 +154,38 @@ void CreateExecutor(const SP_Platform*, SE_CreateStreamExecutorParams* params,
   e->unified_memory_deallocate = HostDeallocate;
   e->get_allocator_stats = AllocatorStats;
   e->device_memory_usage = MemoryUsage;
-  e->create_stream = CreateStream;
-  e->destroy_stream = DestroyStream;
-  e->create_stream_dependency = StreamDependency;
-  e->get_stream_status = StreamStatus;
-  e->create_event = CreateEvent;
-  e->destroy_event = DestroyEvent;
+  e->create_stream = New;
+  e->destroy_stream = Free;
+  e->create_stream_dependency = Done;
+  e->get_stream_status = Done;
+  e->create_event = New;
+  e->destroy_event = Free;
   e->get_event_status = EventStatus;
-  e->record_event = OfEvent;
-  e->wait_for_event = OfEvent;
-  e->create_timer = CreateTimer;
-  e->destroy_timer = DestroyTimer;
-  e->start_timer = OfTimer;
-  e->stop_timer = OfTimer;
-  e->memcpy_dtoh = ToHost;
-  e->memcpy_htod = ToDevice;
-  e->memcpy_dtod = Within;
-  e->sync_memcpy_dtoh = SyncToHost;
-  e->sync_memcpy_htod = SyncToDevice;
-  e->sync_memcpy_dtod = SyncWithin;
-  e->block_host_for_event = BlockForEvent;
-  e->block_host_until_done = StreamStatus;
-  e->synchronize_all_activity = Synchronize;
+  e->record_event = Done;
+  e->wait_for_event = Done;
+  e->create_timer = New;
+  e->destroy_timer = Free;
+  e->start_timer = Done;
+  e->stop_timer = Done;
+  e->memcpy_dtoh = Copy;
+  e->memcpy_htod = Copy;
+  e->memcpy_dtod = Copy;
+  e->sync_memcpy_dtoh = CopyNow;
+  e->sync_memcpy_htod = CopyNow;
+  e->sync_memcpy_dtod = CopyNow;
+  e->block_host_for_event = Done;
+  e->block_host_until_done = Done;
+  e->synchronize_all_activity = Done;
   e->mem_zero = Zero;
   e->memset = Set;
-  e->memset32 = Set32;
+  e->memset32 = Set;
   e->host_callback = HostCallback;
   Ok(status);
 }
-void DestroyExecutor(const SP_Platform*, SP_StreamExecutor*) {}
 void CreateTimerFns(const SP_Platform*, SP_TimerFns* fns, TF_Status* s) {
   *fns = {SP_TIMER_FNS_STRUCT_SIZE, nullptr, Nanoseconds};
   Ok(s);
 }
-void DestroyTimerFns(const SP_Platform*, SP_TimerFns*) {}
-void DestroyPlatform(SP_Platform*) {}
-void DestroyPlatformFns(SP_PlatformFns*) {}
 
 // ---- The kernels
 // -------------------------------------------------------------
@@ -478,15 +446,15 @@ void SE_InitPlugin(SE_PlatformRegistrationParams* params, TF_Status* status) {
   fns->struct_size = SP_PLATFORM_FNS_STRUCT_SIZE;
   fns->get_device_count = CountDevices;
   fns->create_device = CreateDevice;
-  fns->destroy_device = DestroyDevice;
+  fns->destroy_device = Nothing;
   fns->create_device_fns = CreateDeviceFns;
-  fns->destroy_device_fns = DestroyDeviceFns;
+  fns->destroy_device_fns = Nothing;
   fns->create_stream_executor = CreateExecutor;
-  fns->destroy_stream_executor = DestroyExecutor;
+  fns->destroy_stream_executor = Nothing;
   fns->create_timer_fns = CreateTimerFns;
-  fns->destroy_timer_fns = DestroyTimerFns;
-  params->destroy_platform = DestroyPlatform;
-  params->destroy_platform_fns = DestroyPlatformFns;
+  fns->destroy_timer_fns = Nothing;
+  params->destroy_platform = Nothing;
+  params->destroy_platform_fns = Nothing;
   Ok(status);
 }
 
