@@ -14,14 +14,6 @@ def in_while_loop(norm: Function, x: Any) -> Any:
     return tf.while_loop(lambda i, _: i < 3, lambda i, x: (i + 1, norm(x) + x), [0, x])[1]
 
 
-def in_scan(norm: Function, x: Any) -> Any:
-    return tf.scan(lambda a, b: norm(a) + b, tf.stack([x, 2 * x, x]))[-1]
-
-
-def in_map_fn(norm: Function, x: Any) -> Any:
-    return tf.reduce_sum(tf.map_fn(norm, tf.stack([x, tf.square(x)])), axis=0)
-
-
 def in_cond(norm: Function, x: Any) -> Any:
     return tf.cond(tf.size(x) >= 0, lambda: norm(x) + x, lambda: x)
 
@@ -31,16 +23,8 @@ def in_switch_case(norm: Function, x: Any) -> Any:
     return tf.switch_case(index, [lambda: x, lambda: norm(x) + x])
 
 
-def in_cond_in_cond(norm: Function, x: Any) -> Any:
-    return tf.cond(tf.size(x) >= 0, lambda: in_cond(norm, x), lambda: x)
-
-
 def in_nested_function(norm: Function, x: Any) -> Any:
     return tf.function(norm)(x) + x
-
-
-def in_two_functions(norm: Function, x: Any) -> Any:
-    return tf.function(lambda x: in_nested_function(norm, x))(x)
 
 
 def in_python_loop(norm: Function, x: Any) -> Any:
@@ -49,21 +33,19 @@ def in_python_loop(norm: Function, x: Any) -> Any:
     return x
 
 
-def in_vectorized_map(norm: Function, x: Any) -> Any:
-    return tf.reduce_sum(tf.vectorized_map(norm, tf.stack([x, tf.square(x)])), axis=0)
-
-
 PLACES: dict[str, Callable[[Function, Any], Any]] = {
     "while_loop": in_while_loop,
-    "scan": in_scan,
-    "map_fn": in_map_fn,
+    "scan": lambda norm, x: tf.scan(lambda a, b: norm(a) + b, tf.stack([x, 2 * x, x]))[-1],
+    "map_fn": lambda norm, x: tf.reduce_sum(tf.map_fn(norm, tf.stack([x, tf.square(x)])), 0),
     "cond": in_cond,
     "switch_case": in_switch_case,
-    "cond in cond": in_cond_in_cond,
+    "cond in cond": lambda norm, x: tf.cond(tf.size(x) >= 0, lambda: in_cond(norm, x), lambda: x),
     "nested function": in_nested_function,
-    "two functions": in_two_functions,
+    "two functions": lambda norm, x: tf.function(lambda x: in_nested_function(norm, x))(x),
     "Python loop": in_python_loop,
-    "vectorized_map": in_vectorized_map,
+    "vectorized_map": lambda norm, x: tf.reduce_sum(
+        tf.vectorized_map(norm, tf.stack([x, tf.square(x)])), 0
+    ),
     # x is used again after the call: what recording misses there would be lost.
     "captured tensors": lambda norm, x: tf.function(lambda: norm(x) * x)(),
     "recompute_grad": lambda norm, x: tf.recompute_grad(norm)(x),

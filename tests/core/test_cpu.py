@@ -9,17 +9,17 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
-import subprocess
-import sys
 
+import build_helpers
 import numpy as np
 import pytest
 from builds import ISA_BUILDS
 
-from tf_bn_ops import _loader
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.problems import Problem, random_problem
 from tf_bn_ops.spec import DTYPES
+
+STATM = pathlib.Path("/proc/self/statm")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "half", "bfloat16"])
@@ -73,44 +73,29 @@ def test_statistics_that_begin_within_an_element_are_refused(role):
         c_abi.run_gather_stats(c_abi.GatherStats(1, 1, **fields))
 
 
-# The workspace of the first does not fit into what is left, threads of the second do not start: a
-# thread's stack takes 8 MB of address space.
-SHORT_OF_MEMORY = """
-import resource, sys
-sys.path[:0] = sys.argv[1:]
-from tf_bn_ops.harness import c_abi
-from tf_bn_ops.harness.c_abi import bits
-from tf_bn_ops.harness.problems import random_problem
+def short_of_memory():
+    """The error of a call whose workspace does not fit into what is left, and whether another has
+    its result whose threads do not start: a thread's stack takes 8 MB of address space."""
+    import resource
 
-wide, tall = random_problem((1, 1 << 22, 1)), random_problem((4000, 40, 1))
-out = c_abi.run(wide)
-want = bits(c_abi.run(tall))
-used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-unlimited = resource.getrlimit(resource.RLIMIT_AS)
-resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20), unlimited[1]))
-result = [None] * 2
-try:
-    c_abi.run(wide, outputs={"x_backprop": out["x_backprop"]})
-except (ValueError, MemoryError) as error:
-    result[0] = str(error)
-result[1] = bits(c_abi.run(tall, threads=200)) == want
-resource.setrlimit(resource.RLIMIT_AS, unlimited)
-print(*result, sep="\\n")
-"""
+    wide, tall = random_problem((1, 1 << 22, 1)), random_problem((4000, 40, 1))
+    out, want = c_abi.run(wide), c_abi.bits(c_abi.run(tall))
+    used = int(STATM.read_text().split()[0]) * resource.getpagesize()
+    unlimited = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20), unlimited[1]))
+    try:
+        c_abi.run(wide, outputs={"x_backprop": out["x_backprop"]})
+        sentence = ""
+    except (ValueError, MemoryError) as error:
+        sentence = str(error)
+    is_same = c_abi.bits(c_abi.run(tall, threads=200)) == want
+    resource.setrlimit(resource.RLIMIT_AS, unlimited)
+    return sentence, is_same
 
 
-@pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists(), reason="needs /proc")
+@pytest.mark.skipif(not STATM.exists(), reason="needs /proc")
 @pytest.mark.skipif(
     "asan" in os.environ.get("LD_PRELOAD", ""), reason="AddressSanitizer reserves address space"
 )
 def test_without_memory_there_is_a_sentence_and_without_threads_still_a_result():
-    folder = pathlib.Path(__file__).parent
-    package = pathlib.Path(_loader.__file__).parent.parent
-    run = subprocess.run(
-        [sys.executable, "-c", SHORT_OF_MEMORY, str(folder), str(package)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines() == ["the system refused: std::bad_alloc", "True"]
+    assert build_helpers.call(short_of_memory) == ["the system refused: std::bad_alloc", True]

@@ -9,6 +9,7 @@ fixed fields; a malformed request is one sentence.
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 import subprocess
@@ -45,6 +46,8 @@ DECISIONS: list[tuple[tuple[int, int, int], dict[str, Any], str]] = [
     # Threads. Below the serial threshold one thread runs the call.
     ((511, 64, 1), {}, "threads=1 below_serial_threshold, tasks=1 one_thread"),
     ((2, 32, 511), {}, "threads=1 below_serial_threshold, tasks=1 one_thread"),
+    ((1022, 64, 1), {}, "threads=1 one_block"),
+    ((4, 32, 511), {}, "threads=4 all_offered"),
     # Three threads, 48000 elements, and one of them works: short rows are folded.
     ((6000, 8, 1), {"threads": 3}, "blocks=1, tiles=1, tasks=1, threads=1 one_block"),
     ((100000, 64, 1), {"threads": 1}, "threads= one_offered"),
@@ -55,6 +58,10 @@ DECISIONS: list[tuple[tuple[int, int, int], dict[str, Any], str]] = [
     ((9000, 64, 1), {}, "partition= full_rows"),
     ((32, 64, 3136), {}, "partition= long_inner"),
     ((2, 64, 100), {}, "partition= few_outer"),
+    # Short rows are folded to whole vectors.
+    *(((1000, channels, inner), {}, f"partition=rows, fold={fold}")
+      for channels, inner, fold in ((64, 1, 1), (1, 1, 64), (3, 1, 32), (4, 1, 16), (100, 1, 4),
+                                    (1000, 1, 1), (3, 7, 16))),
     # Columns whose sums fit L1 bound the tile: three arrays in the first order; eight in the second
     # one, two of them frozen. Tiles are not cut to rows with partial vectors.
     ((5000, 1000, 4), {}, "tile_channels=256 sums_fit_l1"),
@@ -149,12 +156,6 @@ def test_each_decision_and_its_reason(view, request_, said):
         assert found.reason(name) == reason or not reason, name
 
 
-def test_above_the_serial_threshold_more_threads_may_run():
-    for outer, channels, inner in ((511, 64, 1), (2, 32, 511)):
-        above = plan((2 * outer, channels, inner))
-        assert above.reason("threads") != "below_serial_threshold"
-
-
 PARTITION = ("partition", "fold", "blocks")
 
 
@@ -189,10 +190,14 @@ def test_the_scratch_holds_two_inputs_of_a_channel_in_l2():
 # ---- The partition ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("outer", [0, 1, 2, 7, 8, 100, 10**4, 10**7, 1 << 40])
-@pytest.mark.parametrize("channels", [0, 1, 3, 64, 1000, 2048, 70000])
-@pytest.mark.parametrize("inner", [0, 1, 2, 49, 64, 1024, 1025, 50176])
-def test_workspace_is_bounded(outer, channels, inner):
+OUTER = (0, 1, 2, 7, 8, 100, 10**4, 10**7, 1 << 40)
+CHANNELS = (0, 1, 3, 64, 1000, 2048, 70000)
+INNER = (0, 1, 2, 49, 64, 1024, 1025, 50176)
+
+
+@pytest.mark.parametrize("view", list(itertools.product(OUTER, CHANNELS, INNER)), ids=str)
+def test_workspace_is_bounded(view):
+    outer, channels, inner = view
     if outer * channels * inner > 1 << 47:
         pytest.skip("larger than any memory")
     plan = c_abi.explain("batch_norm_grad", (outer, channels, inner), dtype="float64")
@@ -203,36 +208,16 @@ def test_workspace_is_bounded(outer, channels, inner):
     assert blocks >= 1
 
 
-@pytest.mark.parametrize(
-    "view",
-    [
-        (32 * 112 * 112, 64, 1),
-        (32, 64, 112 * 112),
-        (1, 1, 10**7),
-        (10**7, 1, 1),
-        (32, 3, 224 * 224),
-    ],
-)
+LARGE_VIEWS = [
+    *((32 * 112 * 112, 64, 1), (32, 64, 112 * 112), (1, 1, 10**7), (10**7, 1, 1)),
+    (32, 3, 224 * 224),
+]
+
+
+@pytest.mark.parametrize("view", LARGE_VIEWS, ids=str)
 def test_large_views_have_work_for_many_threads(view):
     blocks = int(c_abi.explain("batch_norm_grad", view)["blocks"])
     assert blocks * (view[1] if view[2] > 1 else 1) >= 64
-
-
-@pytest.mark.parametrize(
-    ("view", "fold"),
-    [
-        ((1000, 64, 1), 1),
-        ((1000, 1, 1), 64),
-        ((1000, 3, 1), 32),
-        ((1000, 4, 1), 16),
-        ((1000, 100, 1), 4),
-        ((1000, 1000, 1), 1),
-        ((1000, 3, 7), 16),
-    ],
-)
-def test_short_rows_are_folded_to_whole_vectors(view, fold):
-    plan = c_abi.explain("batch_norm_grad", view)
-    assert (plan["partition"], plan["fold"]) == ("rows", str(fold))
 
 
 # ---- The request ---------------------------------------------------------------------------------
@@ -417,36 +402,34 @@ def test_nothing_is_printed_unless_it_is_on(verbose):
 # ---- doctor --explain ----------------------------------------------------------------------------
 
 
-def test_explained_shapes_become_views():
-    found = explain_command.explain("32x56x56x64,NHWC,half")
-    assert (found.call["view"], found.call["dtype"]) == ("100352x64x1", "half")
-    found = explain_command.explain("8x256x14x14,NCHW,float32,frozen,threads=4,in_place")
-    assert found.call["view"] == "8x256x196"
-    assert (found.call["mode"], found.call["in_place"]) == ("frozen", "yes")
-    assert found.call["threads_offered"] == "4"
-
-
-def test_leading_zeros_do_not_count():
-    assert explain_command.explain("0" * 5000 + "4x4,NC,half").call["view"] == "4x4x1"
-
-
-@pytest.mark.parametrize("op", ["FusedBatchNormGradGrad", SECOND])
-def test_an_op_or_its_formula_can_be_named(op):
-    assert explain_command.explain(f"4x4x4x4,NHWC,half,{op}").call["formula"] == SECOND
-
-
 @pytest.mark.parametrize(
-    ("op", "formula"),
+    ("text", "call"),
     [
-        ("FusedBatchNormEx", "batch_norm"),
-        ("FusedBatchNormEx,side_input", "batch_norm_add"),
-        ("FusedBatchNormGradEx", "batch_norm_grad_ex"),
-        ("FusedBatchNormGradEx,side_input", WITH_SIDE_INPUT),
-        (WITH_SIDE_INPUT, WITH_SIDE_INPUT),
+        ("32x56x56x64,NHWC,half", {"view": "100352x64x1", "dtype": "half"}),
+        (
+            "8x256x14x14,NCHW,float32,frozen,threads=4,in_place",
+            {"view": "8x256x196", "mode": "frozen", "in_place": "yes", "threads_offered": "4"},
+        ),
+        # Leading zeros do not count.
+        ("0" * 5000 + "4x4,NC,half", {"view": "4x4x1"}),
+        # An op or its formula can be named; a side input chooses the formula.
+        *(
+            (f"4x4x4x4,NHWC,half,{op}", {"formula": formula})
+            for op, formula in (
+                ("FusedBatchNormGradGrad", SECOND),
+                (SECOND, SECOND),
+                ("FusedBatchNormEx", "batch_norm"),
+                ("FusedBatchNormEx,side_input", "batch_norm_add"),
+                ("FusedBatchNormGradEx", "batch_norm_grad_ex"),
+                ("FusedBatchNormGradEx,side_input", WITH_SIDE_INPUT),
+                (WITH_SIDE_INPUT, WITH_SIDE_INPUT),
+            )
+        ),
     ],
 )
-def test_a_side_input_chooses_the_formula(op, formula):
-    assert explain_command.explain(f"4x4x4x4,NHWC,half,{op}").call["formula"] == formula
+def test_a_description_becomes_a_call(text, call):
+    found = explain_command.explain(text).call
+    assert {name: found[name] for name in call} == call
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import split_parts
 from builds import ISA_BUILDS, assert_right
 
-from tf_bn_ops.conformance.models import batch_norm, bounds
+from tf_bn_ops.conformance.models import batch_norm, bounds, inputs
 from tf_bn_ops.conformance.models.measure import assembled
 from tf_bn_ops.harness import c_abi
 from tf_bn_ops.harness.c_abi import bits
@@ -98,6 +99,27 @@ def test_a_constant_channel_has_no_variance(implementation):
 def test_cudnn_s_convention_saves_rstd_in_training(implementation):
     problem = random_forward_problem((40, 5, 7), saves_rstd=True)
     assert_right(c_abi.run(problem, implementation=implementation), problem)
+
+
+# 16-bit elements: outlier, value of the others.
+PAIRS = ((100, 0.1), (1, 0.1), (3, 0.7), (300, 0.3), (50, 0.03), (1000, 0.7))
+
+
+@pytest.mark.parametrize("dtype", ["half", "bfloat16"])
+@pytest.mark.parametrize("view", [(1 << 18, 1), (1 << 12, 1), (5, 7777)], ids=str)
+@pytest.mark.parametrize("places", ["centers", "first", "two of three"])
+def test_outliers_that_sums_are_around(places, view, dtype):
+    """Of sums in two levels the variance is at most 2^-14 off, relatively, whatever the others are
+    and however many."""
+    outer, inner = view
+    x = np.empty((outer, len(PAIRS), inner), np.float32)
+    x[...] = np.array([value for _, value in PAIRS])[:, None]
+    chosen = inputs.center_places(x.shape)
+    for o, i in {"centers": chosen, "first": [(0, 0)], "two of three": chosen[1:]}[places]:
+        x[o, :, i] = [outlier for outlier, _ in PAIRS]
+    stored = DTYPES[dtype].store(x)
+    found, variance = split_parts.stats(stored), DTYPES[dtype].widen(stored, np.float64).var((0, 2))
+    assert np.max(np.abs(found.m2 / found.count - variance) / variance) < 2.0**-14
 
 
 # ---- Activation ----------------------------------------------------------------------------------

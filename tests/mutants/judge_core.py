@@ -9,24 +9,30 @@ line.
 
 from __future__ import annotations
 
+import math
 import sys
+import threading
+from collections.abc import Iterator, Mapping
 
 import core_answer
 import numpy as np
-import state_core
 from score import GATHER_STATS
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance import flags
-from tf_bn_ops.conformance.cases import generate
+from tf_bn_ops.conformance.cases import generate, history
+from tf_bn_ops.conformance.cases.case import Case
+from tf_bn_ops.conformance.cases.execution_modes import MOST_CONSTANT
+from tf_bn_ops.conformance.execution import poison
+from tf_bn_ops.conformance.execution.answer import identical
 from tf_bn_ops.conformance.models import bounds, formula_models, gather_stats
-from tf_bn_ops.conformance.models.formula_models import model_of
+from tf_bn_ops.conformance.models.formula_models import fill, model_of
 from tf_bn_ops.conformance.verdict.judge import judge
 from tf_bn_ops.harness import c_abi, problems
 from tf_bn_ops.harness.problems import Problem
 
 _STRICT = bounds.PROFILES["strict"]
-# One case of this many is looked at for state (state_core.py).
+# One case of this many is looked at for state.
 _STATE_EVERY = 8
 
 
@@ -56,6 +62,82 @@ def coefficients_failure(problem: Problem) -> str:
     return formula_models.check_coefficients(problem, given)
 
 
+# ---- What a call on its own does not show --------------------------------------------------------
+# Outputs left unwritten, state kept between calls, calls that disturb each other: the execution
+# modes `poison`, `history` and `concurrent` of the conformance run, through the C ABI.
+
+# Calls take microseconds: it takes some until two of them are at work at the same time.
+_THREADS, _CALLS = 4, 80
+
+Outputs = Mapping[str, np.ndarray]
+
+
+def is_looked_at(case: Case) -> bool:
+    """Small calls, of which many take no time."""
+    return math.prod(case.shape) <= MOST_CONSTANT
+
+
+def call_predecessors(case: Case) -> None:
+    """Calls of equal dimensions in which everything else differs, whatever they give."""
+    for earlier in history.predecessors(case):
+        c_abi.run(problems.of_call(earlier, fill(earlier)))
+
+
+def state_failures(problem: Problem, right: Outputs) -> Iterator[str]:
+    """How other calls of a problem differ from `right`, which one call gave."""
+    yield from _unwritten(problem, right)
+    yield from _concurrent(problem, right)
+
+
+def _same(a: Outputs, b: Outputs) -> bool:
+    roles = sorted(set(a) & set(b))
+    return identical([a[role] for role in roles], [b[role] for role in roles])
+
+
+def _unwritten(problem: Problem, right: Outputs) -> Iterator[str]:
+    results = []
+    for pattern in poison.PATTERNS:
+        outputs = c_abi.new_outputs(problem)
+        for array in outputs.values():
+            array.reshape(-1).view(np.uint8)[:] = pattern
+        with poison.filled(pattern):
+            results.append(c_abi.run(problem, outputs=outputs))
+    roles = sorted(results[0])
+    found = poison.unwritten([[result[role] for role in roles] for result in results])
+    for index, where in found.items():
+        yield f"{roles[index]} is not written in {where}"
+    if not found and not all(_same(result, right) for result in results):
+        yield "bits differ where memory is filled with a pattern"
+
+
+def _concurrent(problem: Problem, right: Outputs) -> Iterator[str]:
+    other = problem.copy()
+    for role, array in other.values.items():
+        other.values[role] = np.roll(array, 1)
+    wrong: list[int] = []
+
+    def work(thread: int) -> None:
+        for i in range(_CALLS):
+            if (i + thread) % 2:
+                c_abi.run(other)
+            elif not _same(c_abi.run(problem), right):
+                wrong.append(thread)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(_THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(interval)
+    if wrong:
+        yield f"bits differ in {len(wrong)} calls while other threads call"
+
+
+# ---- Cases ---------------------------------------------------------------------------------------
+
+
 def main() -> None:
     op, *most = sys.argv[1:]
     if op == GATHER_STATS:
@@ -67,14 +149,14 @@ def main() -> None:
     cases = generate.generate(count, flags.DEFAULT_SEED, combos)
     for number, case in enumerate(cases, start=1):
         inputs = model_of(case.spec).fill(case)
-        looks_for_state = number % _STATE_EVERY == 0 and state_core.is_looked_at(case)
+        looks_for_state = number % _STATE_EVERY == 0 and is_looked_at(case)
         if looks_for_state:
-            state_core.call_predecessors(case)
+            call_predecessors(case)
         answers = {"candidate": core_answer.answer(case, inputs)}
         failures = judge(case, inputs, answers, _STRICT).failures
         if looks_for_state and not failures:
             problem = problems.of_call(case, inputs)
-            failures = list(state_core.failures(problem, c_abi.run(problem)))
+            failures = list(state_failures(problem, c_abi.run(problem)))
         if ops[0].formula == spec.ops.BATCH_NORM_ADD and not failures:
             failures = [*filter(None, [coefficients_failure(problems.of_call(case, inputs))])]
         if failures:

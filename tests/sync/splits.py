@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import pathlib
+import pickle
 from typing import Any
 
 import numpy as np
@@ -115,28 +117,32 @@ def numpy_bits(tensor: Any) -> np.ndarray:
     return array.view(np.uint16) if tensor.dtype == tf.bfloat16 else array
 
 
+def bits_of_replicas(strategy: Any, results: dict[str, Any]) -> list[dict[str, np.ndarray]]:
+    local = [map(numpy_bits, strategy.experimental_local_results(v)) for v in results.values()]
+    return [dict(zip(results, values, strict=True)) for values in zip(*local, strict=True)]
+
+
 def run_all(strategy: Any, path: str, which: str) -> None:
-    """Results of all cuts go to a file, with {worker} in its name for the number of this process.
-    Its arrays are named case/split/replica/what."""
-    count = strategy.num_replicas_in_sync
-    results = {}
-    for c, case in enumerate(CASES[which]):
+    """Results by case, cut, replica of this process and name go to a file, with {worker} in its
+    name for the number of this process."""
+    results = []
+    for case in CASES[which]:
         inputs = {name: tf.constant(value) for name, value in case.inputs().items()}
 
         @tf.function(autograph=False)
         def step(ends: Any, case: Case = case, inputs: Any = inputs) -> Any:
             return strategy.run(functools.partial(replica_step, case, inputs), args=(ends,))
 
-        for s, split in enumerate(SPLITS[count]):
+        results.append([])
+        for split in SPLITS[strategy.num_replicas_in_sync]:
             ends = tf.constant(np.cumsum([0, *split]))
-            for run in range(2):
-                for name, values in step(ends).items():
-                    for r, value in enumerate(strategy.experimental_local_results(values)):
-                        key, bits = f"{c}/{s}/{r}/{name}", numpy_bits(value)
-                        if run and results[key].tobytes() != bits.tobytes():
-                            raise SystemExit(f"{key} has other bits in the second run")
-                        results[key] = bits
+            first, second = (bits_of_replicas(strategy, step(ends)) for _ in range(2))
+            for one, other in zip(first, second, strict=True):
+                for name, bits in one.items():
+                    if bits.tobytes() != other[name].tobytes():
+                        raise SystemExit(f"{case} {split}: {name} has other bits in the second run")
+            results[-1].append(first)
     check_refusal(strategy)
     resolver = strategy.cluster_resolver
     worker = resolver.task_id if resolver is not None and resolver.task_id is not None else 0
-    np.savez(path.format(worker=worker), **results)
+    pathlib.Path(path.format(worker=worker)).write_bytes(pickle.dumps(results))

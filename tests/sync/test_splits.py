@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Mapping, Sequence
+import pickle
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -30,19 +31,6 @@ ACTIVATIONS = {None: IDENTITY, "relu": RELU, "relu6": RELU6}
 BATCH = ("y", "x_backprop", "side_input_backprop")
 AVERAGES = ("batch_mean", "batch_variance")
 Results = Mapping[str, np.ndarray]
-
-
-def results_of(files: Sequence[pathlib.Path], case: int, split: int) -> list[Results]:
-    """The results of each replica by name, in rank order."""
-    found: list[Results] = []
-    for file in files:
-        with np.load(file) as arrays:
-            for replica in range(len(arrays.files)):
-                prefix = f"{case}/{split}/{replica}/"
-                names = [name for name in arrays.files if name.startswith(prefix)]
-                if names:
-                    found.append({name[len(prefix) :]: arrays[name] for name in names})
-    return found
 
 
 def forward_problem(case: Case) -> Problem:
@@ -98,12 +86,13 @@ def assert_all_right(
     folder: pathlib.Path, replicas: int, which: str = "all", workers: int = 0
 ) -> None:
     """Of some cases, on workers or on the devices of a process."""
-    path = f"{folder}/{{worker}}.npz"
+    path = f"{folder}/{{worker}}"
     replica_processes.run(splits.run_all, path, which, replicas=replicas, workers=workers)
-    files = [folder / f"{worker}.npz" for worker in range(max(1, workers))]
+    of_workers = [pickle.loads(file.read_bytes()) for file in sorted(folder.iterdir())]
+    assert len(of_workers) == max(1, workers)
     for c, case in enumerate(splits.CASES[which]):
         for s, split in enumerate(splits.SPLITS[replicas]):
-            results = results_of(files, c, s)
+            results = [replica for of_worker in of_workers for replica in of_worker[c][s]]
             assert [len(result["y"]) for result in results] == split
             for name in AVERAGES:
                 assert len({result[name].tobytes() for result in results}) == 1, (case, split)
