@@ -1,4 +1,4 @@
-"""Runs `python -m tf_bn_ops conformance` in the test's own process.
+"""Runs `python -m tf_bn_ops conformance` in the test's own process; a record as a run writes it.
 
 The processes of references are kept for the next run: TensorFlow takes seconds to start. Those of
 candidates are not, whose execution modes ask what a process has seen.
@@ -9,13 +9,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import io
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from tf_bn_ops.conformance import conformance_command
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
 from tf_bn_ops.conformance.flags import VALUES
+from tf_bn_ops.conformance.reports import record
 from tf_bn_ops.harness import processes
 
 _Process = processes.Process
@@ -69,3 +70,19 @@ def run(*flags: str) -> Result:
             finally:
                 VALUES.unparse_flags()
     return Result(status, out.getvalue(), err.getvalue())
+
+
+def record_of(*cases: dict[str, Any]) -> dict[str, Any]:
+    """The record of a run of these cases."""
+    settings = dict.fromkeys(record.SCHEMA["settings"])
+    settings |= {"seed": 1, "cases": len(cases), "bounds": "strict", "selection": {}, "shrink": 0}
+    machine = dict.fromkeys(record.SCHEMA["machines"], "one") | {"cores": 1, "gpus": []}
+    return {
+        "schema": record.VERSION, "command": "python -m tf_bn_ops conformance",
+        "replay": "python -m tf_bn_ops conformance --repro", "date": "2026-01-01T00:00:00Z",
+        "seconds": 1.0, "settings": settings, "shard": None, "total": len(cases),
+        "versions": {"tensorflow": "2.21.0"}, "machines": [machine],
+        "candidate": {"ops": "vendor:ops", "digest": "5e" * 32, "mapped": []},
+        "implementations": ["candidate", "onednn", "eigen"], "divergences": [], "coverage": [],
+        "cases": [*cases],
+    }  # fmt: skip

@@ -107,28 +107,28 @@ class Kernel:
         return x_backprop, scale_backprop, dy_sum.astype(self.scale.dtype)
 
 
-def fault(name: str, **steps: Callable[..., Any]) -> type[Kernel]:
+def fault(**steps: Callable[..., Any]) -> type[Kernel]:
     """A kernel with other steps, functions of the kernel and of what the step takes."""
-    return type(name, (Kernel,), steps)
+    return type("Fault", (Kernel,), steps)
 
 
-def wrong_outputs(name: str, change: Callable[..., Outputs]) -> type[Kernel]:
+def wrong_outputs(change: Callable[..., Outputs]) -> type[Kernel]:
     """A kernel whose outputs are changed, by a function of the kernel and of them."""
-    return fault(name, run=lambda k: change(k, *Kernel.run(k)))
+    return fault(run=lambda k: change(k, *Kernel.run(k)))
 
 
-def wrong_epsilon(name: str, change: Callable[[float], float]) -> type[Kernel]:
-    return fault(name, epsilon=lambda k: change(Kernel.epsilon(k)))
+def wrong_epsilon(change: Callable[[float], float]) -> type[Kernel]:
+    return fault(epsilon=lambda k: change(Kernel.epsilon(k)))
 
 
-def wrong_inputs(name: str, change: Callable[[Kernel], None]) -> type[Kernel]:
+def wrong_inputs(change: Callable[[Kernel], None]) -> type[Kernel]:
     """A kernel that changes what it was given before it computes."""
 
     def run(k: Kernel) -> Outputs:
         change(k)
         return Kernel.run(k)
 
-    return fault(name, run=run)
+    return fault(run=run)
 
 
 def _without_last(terms: np.ndarray) -> np.ndarray:
@@ -207,61 +207,57 @@ def _zeros(k: Kernel, *outputs: np.ndarray) -> Any:
     return tuple(map(np.zeros_like, outputs))
 
 
-SignFlip = fault("SignFlip", x_backprop=lambda k, dy, dy_xmu: Kernel.x_backprop(k, dy, -dy_xmu))
-ScaleSignFlip = wrong_outputs("ScaleSignFlip", lambda k, x, scale, offset: (x, -scale, offset))
-SwappedOutputs = wrong_outputs("SwappedOutputs", lambda k, x, scale, offset: (x, offset, scale))
-MissedTailOfSums = fault(
-    "MissedTailOfSums", sum=lambda k, terms: Kernel.sum(k, _without_last(terms))
-)
-MissedTailOfElements = wrong_outputs("MissedTailOfElements", _last_element_is_0)
-MissedVectorTail = wrong_outputs("MissedVectorTail", _full_vectors_of_8)
-EpsilonDoubled = wrong_epsilon("EpsilonDoubled", lambda epsilon: 2 * epsilon)
-OneRowTooFew = fault("OneRowTooFew", rows=lambda k: max(1, Kernel.rows(k) - 1))
+SignFlip = fault(x_backprop=lambda k, dy, dy_xmu: Kernel.x_backprop(k, dy, -dy_xmu))
+ScaleSignFlip = wrong_outputs(lambda k, x, scale, offset: (x, -scale, offset))
+SwappedOutputs = wrong_outputs(lambda k, x, scale, offset: (x, offset, scale))
+MissedTailOfSums = fault(sum=lambda k, terms: Kernel.sum(k, _without_last(terms)))
+MissedTailOfElements = wrong_outputs(_last_element_is_0)
+MissedVectorTail = wrong_outputs(_full_vectors_of_8)
+EpsilonDoubled = wrong_epsilon(lambda epsilon: 2 * epsilon)
+OneRowTooFew = fault(rows=lambda k: max(1, Kernel.rows(k) - 1))
+OneRowTooMany = fault(rows=lambda k: Kernel.rows(k) + 1)
 # The channel index is off by one.
-NeighboursScale = wrong_inputs("NeighboursScale", lambda k: k.take("scale", np.roll(k.scale, 1)))
-ModesSwapped = fault("ModesSwapped", is_training=lambda k: not Kernel.is_training(k))
-AlwaysFrozen = fault("AlwaysFrozen", is_training=lambda k: False)
-AccumulatedInFloat32 = fault("AccumulatedInFloat32", sum=_in_float32)
-NanSwallowed = wrong_inputs("NanSwallowed", _swallow_nan)
-AllZeros = wrong_outputs("AllZeros", _zeros)
-Identity = fault("Identity", x_backprop=lambda k, *sums: k.dy)
-SubnormalHalfFlushed = wrong_outputs("SubnormalHalfFlushed", _flush_half)
-TruncatedInsteadOfRounded = fault("TruncatedInsteadOfRounded", x_backprop=_truncated)
-
-FAULTS: tuple[type[Kernel], ...] = (
-    *(SignFlip, ScaleSignFlip, SwappedOutputs, MissedTailOfSums, MissedTailOfElements),
-    *(MissedVectorTail, EpsilonDoubled, OneRowTooFew, NeighboursScale, ModesSwapped, AlwaysFrozen),
-    *(AccumulatedInFloat32, NanSwallowed, AllZeros, Identity, SubnormalHalfFlushed),
-    TruncatedInsteadOfRounded,
-    fault("BesselVariance", rstd=_bessel),
-    wrong_epsilon("EpsilonMissing", lambda epsilon: 0.0),
-    # As TensorFlow's float attrs do it; wrong where the op keeps epsilon in double.
-    wrong_epsilon("EpsilonRoundedToFloat32", lambda epsilon: float(np.float32(epsilon))),
-    fault(
-        "EpsilonOutsideTheRoot",
-        rstd=lambda k: 1 / (np.sqrt(k.variance.astype(np.float64)) + k.epsilon()),
-    ),
-    fault("Float64ComputedInFloat32", real=lambda k: np.float32),
-    fault("OneRowTooMany", rows=lambda k: Kernel.rows(k) + 1),
-    wrong_inputs("NeighboursMean", lambda k: k.take("mean", np.roll(k.mean, 1))),
-    fault("MeanNotSubtracted", xmu=lambda k: k.x.astype(np.float64)),
-    # Statistics of x, although others were given.
-    wrong_inputs("BatchMeanInsteadOfGiven", _of_batch),
-    fault("InverseStdTakenForVariance", rstd=lambda k: k.variance.astype(np.float64)),
-    # rstd where rstd^2 belongs.
-    fault(
-        "SlopeWithOneRstd",
-        x_backprop=lambda k, dy, dy_xmu: Kernel.x_backprop(k, dy, dy_xmu / k.rstd()),
-    ),
-    wrong_outputs(
-        "RstdMissingInScale", lambda k, x, scale, o: (x, k.sums()[1].astype(scale.dtype), o)
-    ),
-    wrong_inputs("ScaleIgnored", lambda k: k.take("scale", np.ones_like(k.scale))),
-    fault("AccumulatedInElementType", sum=_in_element_type),
-    # The second part of the gradient's mean is dropped.
-    fault("MeanRoundedToFloat32", dy_mean=lambda k, dy_sum: (Kernel.dy_mean(k, dy_sum)[0], 0)),
-    fault("LastBlockTwice", sum=_last_block_twice),
+NeighboursScale = wrong_inputs(lambda k: k.take("scale", np.roll(k.scale, 1)))
+NeighboursMean = wrong_inputs(lambda k: k.take("mean", np.roll(k.mean, 1)))
+ModesSwapped = fault(is_training=lambda k: not Kernel.is_training(k))
+AlwaysFrozen = fault(is_training=lambda k: False)
+AccumulatedInFloat32 = fault(sum=_in_float32)
+AccumulatedInElementType = fault(sum=_in_element_type)
+NanSwallowed = wrong_inputs(_swallow_nan)
+AllZeros = wrong_outputs(_zeros)
+Identity = fault(x_backprop=lambda k, *sums: k.dy)
+SubnormalHalfFlushed = wrong_outputs(_flush_half)
+TruncatedInsteadOfRounded = fault(x_backprop=_truncated)
+BesselVariance = fault(rstd=_bessel)
+EpsilonMissing = wrong_epsilon(lambda epsilon: 0.0)
+# As TensorFlow's float attrs do it; wrong where the op keeps epsilon in double.
+EpsilonRoundedToFloat32 = wrong_epsilon(lambda epsilon: float(np.float32(epsilon)))
+EpsilonOutsideTheRoot = fault(
+    rstd=lambda k: 1 / (np.sqrt(k.variance.astype(np.float64)) + k.epsilon())
 )
+Float64ComputedInFloat32 = fault(real=lambda k: np.float32)
+MeanNotSubtracted = fault(xmu=lambda k: k.x.astype(np.float64))
+# Statistics of x, although others were given.
+BatchMeanInsteadOfGiven = wrong_inputs(_of_batch)
+InverseStdTakenForVariance = fault(rstd=lambda k: k.variance.astype(np.float64))
+# rstd where rstd^2 belongs.
+SlopeWithOneRstd = fault(x_backprop=lambda k, dy, xmu: Kernel.x_backprop(k, dy, xmu / k.rstd()))
+RstdMissingInScale = wrong_outputs(lambda k, x, s, o: (x, k.sums()[1].astype(s.dtype), o))
+ScaleIgnored = wrong_inputs(lambda k: k.take("scale", np.ones_like(k.scale)))
+# The second part of the gradient's mean is dropped.
+MeanRoundedToFloat32 = fault(dy_mean=lambda k, dy_sum: (Kernel.dy_mean(k, dy_sum)[0], 0))
+LastBlockTwice = fault(sum=_last_block_twice)
+
+
+def _named(values: Mapping[str, Any]) -> tuple[type[Kernel], ...]:
+    """The faults among them, each with its name here as its own."""
+    found = {n: k for n, k in values.items() if isinstance(k, type) and Kernel in k.__bases__}
+    for name, kernel in found.items():
+        kernel.__name__ = name
+    return tuple(found.values())
+
+
+FAULTS = _named(vars())
 
 
 class KernelRunner:

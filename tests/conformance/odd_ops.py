@@ -3,19 +3,22 @@
 import os
 import sys
 import time
+import types
 
 import numpy as np
 import tensorflow as tf
 
 
-class _Ops:
+def _ops(change):
     """TensorFlow's FusedBatchNormGradV2 after `change(outputs, inputs)`."""
+    builtin = tf.raw_ops.FusedBatchNormGradV2
+    return types.SimpleNamespace(
+        FusedBatchNormGradV2=lambda **inputs: change([*builtin(**inputs)], inputs)
+    )
 
-    def __init__(self, change):
-        self._change = change
 
-    def FusedBatchNormGradV2(self, **inputs):
-        return self._change(list(tf.raw_ops.FusedBatchNormGradV2(**inputs)), inputs)
+def _say(text):
+    print(text, file=sys.stderr, flush=True)
 
 
 def _flip(outputs, inputs):
@@ -26,38 +29,28 @@ def _fragile(outputs, inputs):
     """By the number of channels: 3 aborts, 4 allocates without end."""
     channels = inputs["x"].shape[-1]
     if channels == 3:
-        sys.stderr.write("about to abort\n")
-        sys.stderr.flush()
+        _say("about to abort")
         os.abort()
-    if channels == 4:
-        kept = []
-        while True:
-            kept.append(np.empty(1 << 24))  # Never touched: this takes no time.
+    kept = []
+    while channels == 4:
+        kept.append(np.empty(1 << 24))  # Never touched: this takes no time.
     return outputs
 
 
 def _hang_on_three_channels(outputs, inputs):
     if inputs["x"].shape[-1] == 3:
-        sys.stderr.write("about to hang\n")
-        sys.stderr.flush()
+        _say("about to hang")
         time.sleep(1000)
     return outputs
 
 
-flipped = _Ops(_flip)
-fragile = _Ops(_fragile)
-hanging = _Ops(_hang_on_three_channels)
+def _environment(**inputs):
+    """The number of threads that its environment sets; aborts in graphs."""
+    if not tf.executing_eagerly():
+        _say("in a graph")
+        os.abort()
+    return [tf.constant(float(os.environ.get("TF_NUM_INTRAOP_THREADS", "0")))]
 
 
-class _Environment:
-    """Returns the number of threads that its environment sets; aborts in graphs."""
-
-    def FusedBatchNormGradV2(self, **inputs):
-        if not tf.executing_eagerly():
-            sys.stderr.write("in a graph\n")
-            sys.stderr.flush()
-            os.abort()
-        return [tf.constant(float(os.environ.get("TF_NUM_INTRAOP_THREADS", "0")))]
-
-
-environment = _Environment()
+flipped, fragile, hanging = map(_ops, (_flip, _fragile, _hang_on_three_channels))
+environment = types.SimpleNamespace(FusedBatchNormGradV2=_environment)

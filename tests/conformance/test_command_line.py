@@ -9,6 +9,7 @@ import sys
 
 import command
 import pytest
+from build_helpers import environment, run
 from numpy_kernels import fill
 
 from tf_bn_ops import __main__ as commands
@@ -24,21 +25,7 @@ from tf_bn_ops.conformance.verdict.settings import Settings
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-def _environment(**changes):
-    paths = [str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **changes}
-
-
-def _run(*flags, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "tf_bn_ops", "conformance", *flags],
-        env=_environment(**environment),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
+PATHS = os.pathsep.join([str(HERE), str(HERE.parents[1])])
 LIBRARY = f"--library={__file__}"  # Any file.
 SMALL = "FusedBatchNormV3,float32,NHWC,{},training,normal,batch,eps={},eager,seed=1"
 
@@ -63,10 +50,17 @@ SMALL = "FusedBatchNormV3,float32,NHWC,{},training,normal,batch,eps={},eager,see
         # Libraries and devices.
         (["--library=/nowhere.so", "--map=A=FusedBatchNormGrad"], "no library /nowhere.so"),
         ([LIBRARY], "say what the ops of --library claim"),
-        pytest.param(  # The candidate's process finds it; the references' start too.
-            [LIBRARY, "--map=A=FusedBatchNormGrad", "--cases=1"],
-            "cannot be used",
-            marks=pytest.mark.long,
+        # The candidate's process finds it; the references' start too.
+        *(
+            pytest.param([*flags, "--cases=1", "--kinds=random"], message, marks=pytest.mark.long)
+            for flags, message in (
+                ([LIBRARY, "--map=A=FusedBatchNormGrad"], "cannot be used"),
+                (["--candidate=no_such_module:ops"], "no_such_module"),
+                (
+                    ["--candidate=tensorflow:raw_ops", "--ops=BatchNormTrainingBackprop"],
+                    "tensorflow:raw_ops has no BatchNormTrainingBackprop",
+                ),
+            )
         ),
         (["--map=A=FusedBatchNormGrad"], "give one"),
         ([LIBRARY, "--map=A"], "--map takes"),
@@ -92,48 +86,24 @@ def test_missing_scikit_learn_is_said(monkeypatch):
         real_inputs.check_available()
 
 
-def _refusal(*flags, **environment):
-    """What a run says that cannot begin."""
-    result = _run("--cases=1", "--kinds=random", *flags, **environment)
-    assert result.returncode == 2
-    assert "Traceback" not in result.stderr
-    return result.stderr
-
-
-def test_a_run_without_cases_does_not_pass():
-    nothing = ("--kinds=contract", "--cases=0", "--ops=FusedBatchNormV3")
-    assert "these flags select no case" in _refusal(*nothing)
-
-
 def test_missing_library_is_said():
-    assert "/nowhere/lib.so" in _refusal(TF_BN_OPS_LIBRARY="/nowhere/lib.so")
+    program = [sys.executable, "-m", "tf_bn_ops", "conformance", "--cases=1", "--kinds=random"]
+    result = run(program, HERE, PYTHONPATH=PATHS, TF_BN_OPS_LIBRARY="/nowhere/lib.so")
+    assert result.returncode == 2
+    assert "/nowhere/lib.so" in result.stderr and "Traceback" not in result.stderr
 
 
 @pytest.fixture
 def merge(tmp_path):
     """Runs `merge` of a record without cases in a folder of its own, with an output that is given;
     its exit status and what it says on stderr."""
-    blank = {
-        name: dict.fromkeys(record.SCHEMA[name])
-        for name in ("", "settings", "machines", "candidate")
-    }
-    blank["settings"] |= {"seed": 1, "cases": 0, "selection": {}, "bounds": "strict", "shrink": 0}
-    blank["machines"] |= {"gpus": [], "cpu": "c", "architecture": "a", "cores": 1, "system": "s"}
-    blank["candidate"] |= {"ops": "o", "mapped": []}
-    whole = {
-        **blank[""], "schema": record.VERSION, "command": "c", "replay": "r", "seconds": 1.0,
-        "date": "2026-01-01T00:00:00Z", "settings": blank["settings"], "total": 0,
-        "versions": {"tensorflow": "0"}, "machines": [blank["machines"]],
-        "candidate": blank["candidate"], "implementations": ["candidate"], "divergences": [],
-        "coverage": [], "cases": [],
-    }  # fmt: skip
-    (tmp_path / "run.json").write_text(record.dumps(whole))
+    (tmp_path / "run.json").write_text(record.dumps(command.record_of()))
 
     def go(*flags, stdout=subprocess.DEVNULL):
         program = [sys.executable, "-m", "tf_bn_ops", "conformance", "merge", "run.json", *flags]
         done = subprocess.run(
-            program, cwd=tmp_path, env=_environment(), stdout=stdout, stderr=subprocess.PIPE,
-            text=True, timeout=60,
+            program, cwd=tmp_path, env=environment(PYTHONPATH=PATHS), stdout=stdout,
+            stderr=subprocess.PIPE, text=True, timeout=60,
         )  # fmt: skip
         return done.returncode, done.stderr
 
@@ -194,11 +164,6 @@ def test_an_output_that_cannot_be_written_is_no_failed_case(merge):
     os.close(write)
 
 
-@pytest.mark.long
-def test_candidate_that_is_not_there_is_said():
-    assert "no_such_module" in _refusal("--candidate=no_such_module:ops")
-
-
 def test_help_lists_flags_and_commands(capsys):
     assert conformance_command.main(["tf_bn_ops conformance", "--help"]) == 0
     assert "--repro" in capsys.readouterr().out
@@ -206,12 +171,6 @@ def test_help_lists_flags_and_commands(capsys):
     assert "conformance" in capsys.readouterr().out
     assert commands.main(["tf_bn_ops", "nonsense"]) == 2
     assert commands.main(["tf_bn_ops"]) == 2
-
-
-@pytest.mark.long
-def test_op_that_the_candidate_lacks_is_said():
-    said = _refusal("--candidate=tensorflow:raw_ops", "--ops=BatchNormTrainingBackprop")
-    assert "tensorflow:raw_ops has no BatchNormTrainingBackprop" in said
 
 
 @pytest.mark.long
@@ -238,10 +197,7 @@ def test_failing_case_replays_and_is_reduced_to_a_program(tmp_path, monkeypatch)
     right = program.replace('importlib.import_module("odd_ops").flipped', "tf.raw_ops")
     (tmp_path / "right.py").write_text(right)
     for name, status in (("wrong", 1), ("right", 0)):
-        done = subprocess.run(
-            [sys.executable, tmp_path / f"{name}.py"], env=_environment(), capture_output=True,
-            text=True, timeout=300,
-        )  # fmt: skip
+        done = run([sys.executable, tmp_path / f"{name}.py"], tmp_path, PYTHONPATH=PATHS)
         assert done.returncode == status, done.stdout + done.stderr
         assert done.stdout.endswith(f"{name}\n")
         assert ("scale_backprop[0]: " in done.stdout) == bool(status)
@@ -267,49 +223,28 @@ FRAGILE = "FusedBatchNormGradV2,float32,NHWC,1x2x2x{},training,normal,batch,eps=
 
 
 @pytest.mark.long
-def test_crash_and_lack_of_memory_are_the_cases_verdict(monkeypatch):
-    """With the signal and the last output; a new process then answers the next case. Other ways to
-    die are in test_processes.py."""
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
-    worker = workers.Worker(
-        Implementation("candidate", "odd_ops:fragile"), timeout=60, memory=4 << 30
-    )
-    worker.wait_until_ready()
-    try:
-        for channels, crash in (
-            (3, ["killed by SIGABRT", "about to abort"]),
-            (4, ["out of memory (limit 4 GiB)", "MemoryError"]),
-            (1, []),
-        ):
-            case = generate.parse(FRAGILE.format(channels))
-            worker.submit(case, fill(case))
-            answer = worker.collect()
-            assert bool(answer.crash) == bool(crash), answer
-            assert all(words in answer.crash for words in crash), answer.crash
-            assert "about to abort" not in answer.crash or channels == 3
-            assert bool(answer.outputs) == (not crash), answer
-    finally:
-        worker.close()
-
-
-@pytest.mark.long
-def test_hang_of_the_candidate_and_crash_of_a_reference_fail_one_case_each(monkeypatch):
-    """A reference that aborts is a divergence, listed or not; the run goes on."""
+def test_a_hang_a_crash_and_lack_of_memory_fail_one_case_each(monkeypatch):
+    """With the signal and the last output; a reference that dies is a divergence, listed or not; a
+    new process answers the next case. Other ways to die are in test_processes.py."""
     monkeypatch.setenv("PYTHONPATH", str(HERE))
     running = [
         workers.Worker(Implementation("candidate", "odd_ops:hanging"), timeout=5),
-        workers.Worker(Implementation("eigen", "odd_ops:fragile"), timeout=60),
+        workers.Worker(Implementation("eigen", "odd_ops:fragile"), timeout=60, memory=4 << 30),
     ]
     try:
         for worker in running:
             worker.wait_until_ready()
-        chosen = [generate.parse(FRAGILE.format(channels)) for channels in (3, 1)]
+        chosen = [generate.parse(FRAGILE.format(channels)) for channels in (3, 4, 1)]
         settings = Settings(bounds.PROFILES["textbook"], divergences.Register([]))
-        first, second = runner.run(chosen, fill, running, settings)
+        first, second, third = runner.run(chosen, fill, running, settings)
     finally:
         for worker in running:
             worker.close()
     assert any(f.startswith("crash: no answer in 5 s: about to hang") for f in first.failures)
-    assert any("built-in (eigen): crash: killed by SIGABRT" in f for f in first.failures)
-    assert {"candidate", "eigen"} == set(second.paths)
-    assert not any(path.disagreements for path in second.paths.values())
+    crash = "built-in (eigen): crash: killed by SIGABRT: about to abort"
+    assert any(crash in f for f in first.failures)
+    (lack,) = second.failures
+    assert "built-in (eigen): crash: out of memory (limit 4 GiB)" in lack and "MemoryError" in lack
+    assert "about to abort" not in lack
+    assert {"candidate", "eigen"} == set(third.paths)
+    assert not any(path.disagreements for path in third.paths.values())

@@ -56,8 +56,8 @@ int main(int, char** argv) {
   for (uint32_t bits = 0x80000000u; bits < end; bits += step) {
     float x;
     std::memcpy(&x, &bits, sizeof(x));
-    of_float = std::max(
-        of_float, Error<uint32_t, float, double>(x, 1.17549435e-38f));
+    of_float =
+        std::max(of_float, Error<uint32_t, float, double>(x, 1.17549435e-38f));
     if (bits % 997 == 0) differ += LanesThatDiffer<Floats>(x);
   }
   for (double x = 0; x > -708; x -= 0.000317 * (1 + step / 1000)) {

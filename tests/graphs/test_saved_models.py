@@ -8,6 +8,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 from typing import Any
 
 import forked
@@ -229,6 +230,39 @@ def test_what_trains_loads_anywhere_once_it_is_rewritten(tmp_path, kind, op):
     assert not {EX, GRAD_EX, *SHIM_OPS} & listed
     assert kind is not StepOfKeras or {"FusedBatchNormV3", "RealDiv", "Size"} <= listed
     np.testing.assert_allclose(found_anywhere(builtin)[0], want, rtol=1e-4, atol=1e-4)
+
+
+# TensorFlow's C API, as a server has it.
+SERVER = pathlib.Path(__file__).resolve().parents[1] / "cpp" / "tensorflow_c.py"
+
+
+def served(path: pathlib.Path, *library: str, **variables: str) -> Any:
+    """What a server answers, perhaps with a library that it loads; or its error."""
+    signature = read(path).meta_graphs[0].signature_def["serve"]
+    (output,) = signature.outputs.values()
+    lib = tf.sysconfig.get_lib()
+    words = (signature.inputs["x"].name, output.name, ",".join(map(str, SHAPE)), *library)
+    done = subprocess.run(
+        [sys.executable, SERVER, "serve", lib, path, *words], input=X.tobytes(),
+        env={**os.environ, "LD_LIBRARY_PATH": lib, **variables}, capture_output=True, timeout=300,
+    )  # fmt: skip
+    return np.array(done.stdout.split(), np.float32) if not done.returncode else done.stderr
+
+
+@pytest.mark.long
+def test_a_server_needs_the_library_for_what_trains_alone(tmp_path):
+    infers, trains, builtin = (tmp_path / name for name in ("infers", "trains", "builtin"))
+    models, library = {infers: Inference(), trains: Derivative()}, tf_bn_ops.library_path()
+    for path, model in models.items():
+        save(model, path)
+    assert rewrite.to_builtin(trains, builtin) == 2  # Forward op and gradient.
+    assert b"Op type not registered 'TfBnOps>FusedBatchNorm" in served(trains)
+    for path, got in (
+        *((path, served(path)) for path in (infers, builtin)),
+        *((trains, served(trains, library)), (trains, served(trains, LD_PRELOAD=library))),
+    ):
+        (want, *_) = results(models.get(path, models[trains]).serve)
+        np.testing.assert_allclose(got, want.ravel(), rtol=1e-4, atol=1e-4)
 
 
 # ---- Rewritten -----------------------------------------------------------------------------------

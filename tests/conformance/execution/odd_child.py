@@ -9,8 +9,7 @@ from tf_bn_ops.harness import processes
 
 
 def _say(text):
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    print(text, file=sys.stderr, flush=True)
 
 
 def _answer(request):

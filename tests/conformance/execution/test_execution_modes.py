@@ -3,6 +3,7 @@
 import ctypes
 import dataclasses
 import pathlib
+import types
 
 import numpy as np
 import numpy_kernels
@@ -22,6 +23,7 @@ from tf_bn_ops.conformance.reports import record, terminal
 from tf_bn_ops.conformance.verdict import judge
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
+BUILTIN = tf.raw_ops.FusedBatchNormGradV2
 TEXTBOOK = bounds.PROFILES["textbook"]
 TEXT = "FusedBatchNormGradV2,{},NHWC,3x4x5x7,training,normal,given,eps=0.1,{},seed=1"
 
@@ -74,24 +76,25 @@ def test_aliased_case_has_the_same_numbers_twice_and_nothing_exact():
 # ---- How they are made ---------------------------------------------------------------------------
 
 
-class _Spy:
-    """TensorFlow's op, and what it was called with."""
-
-    def __init__(self):
-        self.given = {}
-
-    def FusedBatchNormGradV2(self, **arguments):
-        self.given = arguments
-        return tf.raw_ops.FusedBatchNormGradV2(**arguments)
+def _answers(op, call, dtype="float32"):
+    """What a process of an op answers in these modes, and the inputs."""
+    case = generate.parse(TEXT.format(dtype, call))
+    asked = request(case, fill(case), case.spec, None, case.execution_modes)
+    ops = types.SimpleNamespace(FusedBatchNormGradV2=op)
+    return worker.Executor(ops)(asked), asked["inputs"]
 
 
 def _make(call, dtype="float32"):
-    case = generate.parse(TEXT.format(dtype, f"eager+{call}"))
-    spy = _Spy()
-    asked = request(case, fill(case), case.spec, None, case.execution_modes)
-    answers = worker.Executor(spy)(asked)
+    """What TensorFlow's op was called with, its answer, and the inputs."""
+    given = {}
+
+    def spy(**arguments):
+        given.update(arguments)
+        return BUILTIN(**arguments)
+
+    answers, inputs = _answers(spy, f"eager+{call}", dtype)
     assert answers["eager"][0] == "outputs", answers
-    return spy.given, answers[call], asked["inputs"]
+    return given, answers[call], inputs
 
 
 def _address(tensor):
@@ -118,17 +121,15 @@ def test_slice_shares_the_memory_of_a_tensor_with_nan_around_it(dtype):
 @pytest.mark.parametrize("dtype", ["float32", "half", "bfloat16"])
 def test_unaligned_begins_between_two_vectors(dtype):
     """The built-in aborts on such a tensor, so the op here only copies it."""
+    addresses = []
 
-    class Copies:
-        def FusedBatchNormGradV2(self, **arguments):
-            self.addresses = [_address(tensor) for tensor in map(arguments.get, ("x", "scale"))]
-            return [tf.zeros(1)]
+    def copies(**arguments):
+        addresses[:] = [_address(arguments[name]) for name in ("x", "scale")]
+        return [tf.zeros(1)]
 
-    case = generate.parse(TEXT.format(dtype, "unaligned"))
-    copies = Copies()
-    asked = request(case, fill(case), case.spec, None, case.execution_modes)
-    assert worker.Executor(copies)(asked)["unaligned"][0] == "outputs"
-    assert [address % 64 for address in copies.addresses] == [{"float32": 4}.get(dtype, 2), 4]
+    answers, _ = _answers(copies, "unaligned", dtype)
+    assert answers["unaligned"][0] == "outputs"
+    assert [address % 64 for address in addresses] == [{"float32": 4}.get(dtype, 2), 4]
 
 
 def test_alias_is_one_tensor():
@@ -170,26 +171,17 @@ def test_xla_compiles_the_builtin_and_says_where_there_is_no_kernel():
     _, (state, outputs), _ = _make("xla")
     assert state == "same" or [o.shape for o in outputs[:3]] == [(3, 4, 5, 7), (7,), (7,)]
 
-    class Uncompiled:
-        def FusedBatchNormGradV2(self, **arguments):
-            return [tf.raw_ops.DeepCopy(x=arguments["x"])]
-
-    case = generate.parse(TEXT.format("float32", "eager+xla"))
-    asked = request(case, fill(case), case.spec, None, case.execution_modes)
-    answers = worker.Executor(Uncompiled())(asked)
+    answers, _ = _answers(lambda **inputs: [tf.raw_ops.DeepCopy(x=inputs["x"])], "eager+xla")
     assert answers["xla"] == ("unsupported", "no kernel that XLA compiles")
 
 
 def test_other_bits_of_one_call_are_told_from_the_same():
-    class Moody:
-        def FusedBatchNormGradV2(self, **arguments):
-            outputs = tf.raw_ops.FusedBatchNormGradV2(**arguments)
-            factor = 1 if tf.executing_eagerly() else -1
-            return [outputs[0], factor * outputs[1], *outputs[2:]]
+    def moody(**arguments):
+        outputs = BUILTIN(**arguments)
+        factor = 1 if tf.executing_eagerly() else -1
+        return [outputs[0], factor * outputs[1], *outputs[2:]]
 
-    case = generate.parse(TEXT.format("float32", "eager+graph+slice"))
-    asked = request(case, fill(case), case.spec, None, case.execution_modes)
-    answers = worker.Executor(Moody())(asked)
+    answers, _ = _answers(moody, "eager+graph+slice")
     assert answers["slice"] == ("same", None)
     np.testing.assert_array_equal(answers["graph"][1][1], -answers["eager"][1][1])
 

@@ -9,8 +9,9 @@ import subprocess
 import zlib
 
 import pytest
+from command import record_of
 
-from tf_bn_ops.conformance.reports import page, record
+from tf_bn_ops.conformance.reports import page
 
 _NAMES = (
     "chromium", "chromium-browser", "google-chrome", "google-chrome-stable",
@@ -27,9 +28,6 @@ pytestmark = [
 def _record(failed):
     """A small run: one case of two fails."""
     outputs = {"ulp": 0.5, "bound": 0.9, "worst": None}
-    settings = dict.fromkeys(record.SCHEMA["settings"])
-    settings |= {"seed": 1, "cases": 2, "bounds": "strict", "selection": {}}
-    candidate = {"ops": "vendor:ops", "digest": "5e" * 32, "mapped": []}
     cases = []
     for i in range(2):
         wrong = failed and i == 0
@@ -44,14 +42,7 @@ def _record(failed):
                 for name in ("candidate", "onednn", "eigen")
             },
         })  # fmt: skip
-    return {
-        "schema": record.VERSION, "command": "python -m tf_bn_ops conformance",
-        "replay": "python -m tf_bn_ops conformance --repro", "date": "2026-01-01T00:00:00Z",
-        "seconds": 1.0, "settings": settings, "shard": None, "total": 2,
-        "versions": {"tensorflow": "2.21.0"}, "machines": [], "candidate": candidate,
-        "implementations": ["candidate", "onednn", "eigen"], "divergences": [], "coverage": [],
-        "cases": cases,
-    }  # fmt: skip
+    return record_of(*cases)
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ def _statistics(change):
     def changed(k):
         k.mean, k.variance = change(k.mean.copy(), k.variance.copy())
 
-    return wrong_inputs("Statistics", changed)
+    return wrong_inputs(changed)
 
 
 def _nan_to(value):
@@ -36,11 +36,6 @@ def _nan_of_all(mean, variance):
     """One odd channel spoils its neighbour."""
     odd = np.isnan(variance)
     return mean, np.where(odd | np.roll(odd, 1), np.nan, variance)
-
-
-def _epsilon(change):
-    """A kernel with another epsilon."""
-    return wrong_epsilon("Epsilon", change)
 
 
 def _cached_by_six_decimals():
@@ -56,17 +51,12 @@ def _where(applies):
         wrong = applies(k.case, *coverage.sizes(k.case.shape, k.case.layout))
         return x, (scale * np.float64(1.001 if wrong else 1)).astype(scale.dtype), offset
 
-    return wrong_outputs("Rare", off)
+    return wrong_outputs(off)
 
 
 def _count_in(bits):
     """A kernel whose number of rows wraps around."""
-    return fault("Narrow", rows=lambda k: max(1, int(Kernel.rows(k)) % (1 << bits)))
-
-
-def _outputs(change):
-    """A kernel whose outputs are changed."""
-    return wrong_outputs("Outputs", change)
+    return fault(rows=lambda k: max(1, int(Kernel.rows(k)) % (1 << bits)))
 
 
 def _until_row_65535(k, terms):
@@ -94,13 +84,13 @@ FAULTS = {
     "frozen NCHW alone": _where(lambda c, *_: c.layout == "NCHW" and not c.is_training),
     "a batch of one in training": _where(lambda c, *_: c.shape[0] == 1 and c.is_training),
     "more than 65535 channels": _where(lambda c, channels, *_: channels > 65535),
-    "rows beyond 65535 are not summed": fault("Short", sum=_until_row_65535),
-    "epsilon is 1e-12 at least": _epsilon(lambda epsilon: max(epsilon, 1e-12)),
-    "epsilon is kept in half": _epsilon(lambda epsilon: float(np.float16(epsilon))),
-    "an infinity spoils its neighbour": _outputs(_infinity_spreads),
-    "a scale of 0 skips its channel": _outputs(_scale_of_zero_skips),
-    "half saturates": _outputs(_saturated),
-    "the sum of nothing is NaN": _outputs(
+    "rows beyond 65535 are not summed": fault(sum=_until_row_65535),
+    "epsilon is 1e-12 at least": wrong_epsilon(lambda epsilon: max(epsilon, 1e-12)),
+    "epsilon is kept in half": wrong_epsilon(lambda epsilon: float(np.float16(epsilon))),
+    "an infinity spoils its neighbour": wrong_outputs(_infinity_spreads),
+    "a scale of 0 skips its channel": wrong_outputs(_scale_of_zero_skips),
+    "half saturates": wrong_outputs(_saturated),
+    "the sum of nothing is NaN": wrong_outputs(
         lambda k, x, scale, offset: (x, scale if k.x.size else scale * np.nan, offset)
     ),
     "NaN variance is taken for 0": _statistics(_nan_to(0)),
@@ -111,8 +101,8 @@ FAULTS = {
     ),
     "negative variance is taken for 0": _statistics(lambda m, v: (m, np.maximum(v, 0))),
     "an odd channel spoils its neighbour": _statistics(_nan_of_all),
-    "epsilon is 1e-5 at least": _epsilon(lambda epsilon: max(epsilon, 1e-5)),  # As some do.
-    "epsilon is cached by six decimals": _epsilon(_cached_by_six_decimals()),
+    "epsilon is 1e-5 at least": wrong_epsilon(lambda epsilon: max(epsilon, 1e-5)),  # As some do.
+    "epsilon is cached by six decimals": wrong_epsilon(_cached_by_six_decimals()),
     "rows are counted in 15 bits": _count_in(15),
     "rows are counted in 16 bits": _count_in(16),
     "frozen NDHWC alone": _where(lambda c, *_: c.layout == "NDHWC" and not c.is_training),

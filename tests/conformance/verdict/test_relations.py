@@ -8,7 +8,7 @@ import core_answer
 import numpy as np
 import numpy_kernels
 import pytest
-from numpy_kernels import FAULTS, FIRST_ORDER, Kernel
+from numpy_kernels import FAULTS, FIRST_ORDER, Kernel, fault, wrong_inputs, wrong_outputs
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases import generate
@@ -67,40 +67,31 @@ def test_wrong_kernels_are_caught_without_an_oracle(fault):
     assert caught == (fault.__name__ not in FOR_THE_ORACLE)
 
 
-class _Saturates(Kernel):
-    """The gradient is clipped, as a loss scale that is too large makes it."""
-
-    def run(self):
-        self.dy = np.clip(self.dy, -4, 4)
-        return super().run()
-
-
-class _ForgetsTheOrder(Kernel):
+def _last_as_first(k, x, scale, offset):
     """The last channel of an even number is taken for the first."""
-
-    def run(self):
-        x, scale, offset = super().run()
-        if len(scale) % 2 == 0:
-            x[:, -1] = x[:, 0]
-        return x, scale, offset
+    if len(scale) % 2 == 0:
+        x[:, -1] = x[:, 0]
+    return x, scale, offset
 
 
-class _OneLayout(Kernel):
+def _rows_of_one_layout(k):
     """Channels-last is right, channels-first has one row too few."""
+    return Kernel.rows(k) - (k.x.shape[2] > 1 and k.case.layout.startswith("NC"))
 
-    def rows(self):
-        return super().rows() - (self.x.shape[2] > 1 and self.case.layout.startswith("NC"))
+
+# The gradient is clipped, as a loss scale that is too large makes it.
+SATURATES = wrong_inputs(lambda k: k.take("dy", np.clip(k.dy, -4, 4)))
 
 
 @pytest.mark.parametrize(
     ("relation", "fault"),
     [
-        ("power_of_two", _Saturates),
-        ("sum", _Saturates),
-        ("channel_order", _ForgetsTheOrder),
+        ("power_of_two", SATURATES),
+        ("sum", SATURATES),
+        ("channel_order", wrong_outputs(_last_as_first)),
         ("channel_split", numpy_kernels.MissedVectorTail),
         ("batch_order", numpy_kernels.MissedTailOfSums),
-        ("layout", _OneLayout),
+        ("layout", fault(rows=_rows_of_one_layout)),
         ("finite_differences", numpy_kernels.ScaleSignFlip),
     ],
 )
