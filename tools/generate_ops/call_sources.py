@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Iterator
 
 import op_words as ow
-from op_words import activations, spec, table, wrapped
+from op_words import activations, call, spec, table, wrapped
 
-call = importlib.import_module("tf_bn_ops.spec.call")
 _SHAPES = {
     **{spec.VIEW: "view", spec.CHANNEL: "vector", spec.WIDE: "wide", spec.COUNT: "scalar"},
     **{call.STATISTICS: "statistics", call.COEFFICIENTS: "coefficients"},
@@ -54,20 +53,19 @@ typedef struct tfbn_call {
 
 def _field(c_type: str, name: str, doc: str) -> list[str]:
     line = f"  {c_type} {name};"
-    if not doc or len(line) + len(doc) < 92:
-        return [line + f"  /* {doc} */" * bool(doc)]
-    comment = wrapped(f"/* {doc} */", "  ", "   * ")
-    return [*comment, line]
+    if len(line) + len(doc) < 92:
+        return [f"{line}  /* {doc} */"]
+    return [*wrapped(f"/* {doc} */", "  ", "   * "), line]
 
 
-def _attr(attr: call.Attr) -> list[str]:
-    c_type = f"TFBN_CPP({attr.enum}, {attr.c_type})" if attr.enum else attr.c_type
-    return _field(c_type, attr.name, attr.doc)
-
-
-def _array(array: call.Array, c_type: str) -> list[str]:
-    of = _SHAPES[array.kind]
-    return _field(c_type, array.role, f"{of}. {array.doc}" if array.doc else of)
+def _fields() -> Iterator[str]:
+    for attr in call.ATTRS:
+        c_type = f"TFBN_CPP({attr.enum}, {attr.c_type})" if attr.enum else attr.c_type
+        yield from _field(c_type, attr.name, attr.doc)
+    for arrays, c_type in ((call.INPUTS, "const void*"), (call.OUTPUTS, "void*")):
+        for array in arrays:
+            doc = f"{_SHAPES[array.kind]}. {array.doc}" if array.doc else _SHAPES[array.kind]
+            yield from _field(c_type, array.role, doc)
 
 
 def _gather_stats() -> list[str]:
@@ -79,7 +77,7 @@ def _gather_stats() -> list[str]:
     for args, c_type in ((op.inputs, "const double*"), (op.outputs, "double*")):
         for arg in args:
             shape = shapes.get(arg.kind, "One element")
-            lines.append(f"  {c_type} {arg.name}; /* {shape}. {arg.doc} */")
+            lines += _field(c_type, arg.name, f"{shape}. {arg.doc}")
     return [*lines, "} tfbn_gather_stats;"]
 
 
@@ -100,23 +98,16 @@ def _with_activations(text: str) -> str:
 
 
 def roles_header() -> str:
-    lines = [_with_activations(_HEAD.rstrip())]
-    for attr in call.ATTRS:
-        lines += _attr(attr)
-    for arrays, c_type in ((call.INPUTS, "const void*"), (call.OUTPUTS, "void*")):
-        for array in arrays:
-            lines += _array(array, c_type)
-    lines += ["} tfbn_call;", *_gather_stats(), "", "#ifdef __cplusplus", "namespace tf_bn_ops {"]
+    lines = [_with_activations(_HEAD.rstrip()), *_fields(), "} tfbn_call;", *_gather_stats()]
     names = [f"k{ow.camel(array.role)}" for array in call.ARRAYS]
+    lines += ["", "#ifdef __cplusplus", "namespace tf_bn_ops {"]
     lines += ["", "// In the order of the fields.", "enum class Role : int32_t {"]
     lines += [*wrapped(", ".join([*names, "kNone"]), "  ", "  "), "};"]
     lines += [f"constexpr int kNumRoles = {len(names)}, kNumInputRoles = {len(call.INPUTS)};", ""]
-    kinds = dict.fromkeys(_KINDS.values())
-    lines += [f"enum class ArrayKind : int32_t {{ {', '.join(kinds)} }};"]
+    lines += [f"enum class ArrayKind : int32_t {{ {', '.join(_KINDS.values())} }};"]
     lines += ["struct RoleInfo { const char* name; ArrayKind kind; };"]
     infos = [f'{{"{a.role}",~ArrayKind::{_KINDS[a.kind]}}}' for a in call.ARRAYS]
     lines += ["inline constexpr RoleInfo kRoles[kNumRoles] = {"]
     lines += [*wrapped(", ".join(infos), "    ", "    "), "};"]
-    lines += ["", "}  // namespace tf_bn_ops", "#endif  /* __cplusplus */"]
-    lines += ["", "#undef TFBN_CPP"]
+    lines += ["", "}  // namespace tf_bn_ops", "#endif  /* __cplusplus */", "", "#undef TFBN_CPP"]
     return "\n".join([*lines, "", "#endif  /* TF_BN_OPS_CC_CORE_GENERATED_ROLES_H_ */", ""])

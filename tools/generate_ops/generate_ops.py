@@ -12,12 +12,11 @@ import sys
 
 import call_sources
 import cc_sources
-import client_sources
 import python_sources
 from op_words import ROOT
 
 FILES = {
-    "cc/client/include/tf_bn_ops/generated/op_classes.h": client_sources.classes,
+    "cc/client/include/tf_bn_ops/generated/op_classes.h": cc_sources.classes,
     "cc/core/generated/roles.h": call_sources.roles_header,
     "cc/kernels/generated/kernel_list.h": cc_sources.kernel_list,
     "cc/ops/generated/op_defs.cc": cc_sources.op_defs,
@@ -28,14 +27,11 @@ FILES = {
 
 
 if __name__ == "__main__":
-    stale = []
-    for name, text in {name: write() for name, write in FILES.items()}.items():
-        path = ROOT / name
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            continue
-        stale.append(name)
-        if sys.argv[1:] != ["--check"]:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+    texts = {ROOT / name: write() for name, write in FILES.items()}
+    stale = [p for p, text in texts.items() if not p.exists() or p.read_text("utf-8") != text]
     if stale and sys.argv[1:] == ["--check"]:
-        sys.exit(f"error: not what tf_bn_ops/spec/ops.py says, run make format: {', '.join(stale)}")
+        names = ", ".join(str(path.relative_to(ROOT)) for path in stale)
+        sys.exit(f"error: not what tf_bn_ops/spec/ops.py says, run make format: {names}")
+    for path in stale:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(texts[path], "utf-8")

@@ -12,18 +12,13 @@ from collections.abc import Iterable, Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-
-def _load_spec() -> types.ModuleType:
-    """tf_bn_ops.spec without tf_bn_ops, whose import has hooks, and which needs generated files."""
-    package = types.ModuleType("tf_bn_ops")
-    package.__path__ = [str(ROOT / "tf_bn_ops")]
-    sys.modules["tf_bn_ops"] = package
-    return importlib.import_module("tf_bn_ops.spec.op_spec")
-
-
-spec = _load_spec()
-table = importlib.import_module("tf_bn_ops.spec.ops")
-activations = importlib.import_module("tf_bn_ops.spec.activations")
+# tf_bn_ops.spec without tf_bn_ops, whose import has hooks, and which needs generated files.
+_package = sys.modules["tf_bn_ops"] = types.ModuleType("tf_bn_ops")
+_package.__path__ = [str(ROOT / "tf_bn_ops")]
+spec, table, call, activations = (
+    importlib.import_module(f"tf_bn_ops.spec.{name}")
+    for name in ("op_spec", "ops", "call", "activations")
+)
 # FusedBatchNormGradV3 -> fused_batch_norm_grad_v3, as TensorFlow names its wrappers.
 snake = activations.snake
 OPS = sorted([*table.OPS.values(), table.BATCH_NORM_GATHER_STATS], key=lambda op: op.name)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 Activation = Literal[{", ".join(f'"{name}"' for name in activations.ACTIVATION_MODES if name)}]
 ActivationMode = Literal[{", ".join(f'"{name}"' for name in activations.ACTIVATIONS)}]
 
+# Results of raw_ops, by its names.
 '''
 _STUB_HEAD = f"""\
 # Types of raw_ops: those of the bindings, by keyword only.
@@ -59,13 +60,6 @@ from tf_bn_ops.spec import DataFormat
 """
 
 
-def _types(op: OpSpec) -> list[str]:
-    """What T and U stand for."""
-    taken = [name for name in ow.statistics_types(op) if name not in op.extra_statistics_dtypes]
-    choices = {"T": ", ".join(ow.in_order(op.dtypes)), "U": ", ".join(taken)}
-    return [f"{name}: {values}." for name, values in choices.items() if values] + [""]
-
-
 def _argument(op: OpSpec, arg: Arg, indent: str) -> list[str]:
     of = ow.op_def_type(op, arg)
     of = {"double": "float64", "float": "float32"}.get(of, of) + _SHAPES.get(arg.kind, "")
@@ -74,28 +68,28 @@ def _argument(op: OpSpec, arg: Arg, indent: str) -> list[str]:
 
 
 def _docstring(op: OpSpec) -> str:
-    lines = [op.summary, "", *ow.paragraphs(op.description, 96), *_types(op)]
+    taken = [name for name in ow.statistics_types(op) if name not in op.extra_statistics_dtypes]
+    types = {"T": ", ".join(ow.in_order(op.dtypes)), "U": ", ".join(taken)}
+    lines = [op.summary, "", *ow.paragraphs(op.description, 96)]
+    lines += [*(f"{name}: {values}." for name, values in types.items() if values), ""]
     newest = f"{op.name.removesuffix('V2')}V3"
     if op.builtin and op.name != newest and any(other.name == newest for other in OPS):
         lines += [f"Arguments and results are as of {ow.snake(newest)}."]
-        return textwrap.indent("\n".join(lines), "    ").strip()
-    lines.append("Args:")
-    for arg in op.inputs:
-        lines += _argument(op, arg, "  ")
-    for name in op.attrs:
-        lines += wrapped(f"{name}: {spec.ATTRS[name].doc}", "  ", "    ", 96)
-    lines += ["  name: Name of the operation.", "", "Returns:"]
-    lines += ["  Named tuple:"] * (len(op.outputs) > 1)
-    for arg in op.outputs:
-        lines += _argument(op, arg, "  " if op.outputs[0] is op.outputs[-1] else "    ")
+    else:
+        lines += ["Args:", *(line for arg in op.inputs for line in _argument(op, arg, "  "))]
+        for name in op.attrs:
+            lines += wrapped(f"{name}: {spec.ATTRS[name].doc}", "  ", "    ", 96)
+        lines += ["  name: Name of the operation.", "", "Returns:"]
+        several = len(op.outputs) > 1
+        lines += ["  Named tuple:"] * several
+        for arg in op.outputs:
+            lines += _argument(op, arg, "    " if several else "  ")
     return textwrap.indent("\n".join(lines), "    ").strip()
 
 
 def _signature(op: OpSpec, name: str, first: str, result: str) -> list[str]:
-    given = [
-        f"{a.name}: {'Sequence[Any] = ()' if a.kind == spec.VIEW_LIST else 'Any'}"
-        for a in op.inputs
-    ]
+    lists = {spec.VIEW_LIST: "Sequence[Any] = ()"}
+    given = [f"{a.name}: {lists.get(a.kind, 'Any')}" for a in op.inputs]
     for attr, default in op.attrs.items():
         text = "" if default is spec.REQUIRED else f" = {default!r}".replace("'", '"')
         given.append(f"{attr}: {spec.ATTRS[attr].python_type}{text}")
@@ -106,12 +100,13 @@ def _signature(op: OpSpec, name: str, first: str, result: str) -> list[str]:
 def _binding(op: OpSpec) -> str:
     function = ow.snake(op.name)
     lists = [arg.name for arg in op.inputs if arg.kind == spec.VIEW_LIST]
-    words = {name: f'_arguments.at_most_one({name}, "{name}")' for name in lists}
-    words["num_side_inputs"] = "_arguments.checked_length(num_side_inputs)"
-    words["axis"] = '_arguments.checked_int(axis, "axis")'
-    words["epsilon"] = f'_arguments.not_a_tensor(epsilon, "{function}")'
-    if "epsilon_rest" in op.derived_attrs:
-        words["epsilon"] = f'*_arguments.split_epsilon(epsilon, "{function}")'
+    split = "*_arguments.split_epsilon" if op.derived_attrs else "_arguments.not_a_tensor"
+    words = {
+        **{name: f'_arguments.at_most_one({name}, "{name}")' for name in lists},
+        "num_side_inputs": "_arguments.checked_length(num_side_inputs)",
+        "axis": '_arguments.checked_int(axis, "axis")',
+        "epsilon": f'{split}(epsilon, "{function}")',
+    }
     inputs = [words.get(a.name, a.name) for a in op.inputs]
     given = ", ".join([*inputs, *(words.get(name, name) for name in op.attrs), "name"])
     call = f"load().tf_bn_ops_{function}({given})"
@@ -132,18 +127,16 @@ def _binding(op: OpSpec) -> str:
 
 def _named_tuple(op: OpSpec) -> str:
     lists = {spec.VIEW_LIST: "list[Tensor]"}
-    fields = [f'("{a.name}",~"{lists.get(a.kind, "Tensor")}")' for a in op.outputs]
-    return "\n".join(
-        wrapped(f'{op.name}~=~NamedTuple("{op.name}",~[{", ".join(fields)}])', "", "    ", 96)
-    )
+    fields = ", ".join(f'("{a.name}",~"{lists.get(a.kind, "Tensor")}")' for a in op.outputs)
+    text = f'{op.name}~=~NamedTuple("{op.name}",~[{fields}])'
+    return "\n".join(wrapped(text, "", "    ", 96))
 
 
 def bindings() -> str:
-    tuples = [_named_tuple(op) for op in OPS if len(op.outputs) > 1]
+    tuples = "\n".join(_named_tuple(op) for op in OPS if len(op.outputs) > 1)
     names = "\n".join(f'    "{op.name}": {ow.snake(op.name)},' for op in OPS)
     tail = f"OPS: dict[str, Callable[..., Any]] = {{\n{names}\n}}\n"
-    results = "\n".join(["# Results of raw_ops, by its names.", *tuples])
-    return _HEAD + "\n\n".join([results, *map(_binding, OPS), tail])
+    return f"{_HEAD}{tuples}\n\n" + "\n\n".join([*map(_binding, OPS), tail])
 
 
 def raw_op_types() -> str:

@@ -92,12 +92,12 @@ typedef struct tfbn_call {
  * overlap an input. */
 typedef struct tfbn_gather_stats {
   int64_t parts, channels;
-  const double* counts; /* [parts]. Elements of a channel in each part. */
-  const double* means; /* [parts, channels]. Their means. */
-  const double* m2s; /* [parts, channels]. Their sums of (x - mean)^2. */
-  double* count; /* One element. Elements of a channel in all parts. */
-  double* mean; /* [channels]. Their mean. */
-  double* m2; /* [channels]. Their sum of (x - mean)^2. */
+  const double* counts;  /* [parts]. Elements of a channel in each part. */
+  const double* means;  /* [parts, channels]. Their means. */
+  const double* m2s;  /* [parts, channels]. Their sums of (x - mean)^2. */
+  double* count;  /* One element. Elements of a channel in all parts. */
+  double* mean;  /* [channels]. Their mean. */
+  double* m2;  /* [channels]. Their sum of (x - mean)^2. */
 } tfbn_gather_stats;
 
 #ifdef __cplusplus

@@ -74,14 +74,6 @@ using ::tensorflow::Scope;
 
 namespace internal {
 
-// A copy of `base`, which is a base of A, with another value of a member.
-template <typename A, typename Base, typename T, typename Value>
-A With(const Base& base, T Base::* member, const Value& value) {
-  A attrs = static_cast<const A&>(base);
-  attrs.*member = T(value);
-  return attrs;
-}
-
 using ::tensorflow::SetAttrValue;
 using AttrValues = std::map<std::string, ::tensorflow::AttrValue>;
 
@@ -98,6 +90,28 @@ TF_BN_OPS_EXPORT Operation AddNode(const Scope& scope, const std::string& name,
                                    std::initializer_list<Input> inputs,
                                    const InputList* list,
                                    const AttrValues& attrs);
+
+// An attribute `name` with a default: a member of the class A of attributes,
+// whose setter returns a changed copy, and a setter that begins with defaults.
+#define TF_BN_OPS_ATTR(Name, name, type, argument, ...) \
+  struct Name {                                         \
+    template <typename A>                               \
+    struct Member {                                     \
+      type name##_ = __VA_ARGS__;                       \
+      [[nodiscard]] A Name(argument x) const {          \
+        A attrs = static_cast<const A&>(*this);         \
+        attrs.name##_ = type(x);                        \
+        return attrs;                                   \
+      }                                                 \
+      void AddTo(AttrValues* all) const {               \
+        SetAttrValue(name##_, &(*all)[#name]);          \
+      }                                                 \
+    };                                                  \
+    template <typename A>                               \
+    struct Setter {                                     \
+      static A Name(argument x) { return A().Name(x); } \
+    };                                                  \
+  };
 
 // The class Attrs of an op, with a setter for each of its attributes.
 template <typename Op, typename... Attr>
@@ -144,5 +158,6 @@ struct OpClass
 // InvalidArgument for types, shapes and attributes that the op does not take,
 // NotFound before LoadOpLibrary().
 #include "tf_bn_ops/generated/op_classes.h"
+#undef TF_BN_OPS_ATTR
 
 #endif  // TF_BN_OPS_OPS_H_

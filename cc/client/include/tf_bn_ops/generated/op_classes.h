@@ -10,88 +10,25 @@ namespace tf_bn_ops {
 namespace ops {
 namespace internal {
 
-struct Epsilon {
-  template <typename A> struct Member {
-    // Added to the variance; a number, not a tensor.
-    float epsilon_ = 0.0001;
-    [[nodiscard]] A Epsilon(float x) const { return With<A>(*this, &Member::epsilon_, x); }
-    void AddTo(AttrValues* all) const { SetAttrValue(epsilon_, &(*all)["epsilon"]); }
-  };
-  template <typename A> struct Setter { static A Epsilon(float x) { return A().Epsilon(x); } };
-};
-struct EpsilonRest {
-  template <typename A> struct Member {
-    // Added to epsilon, in double: what float cannot hold of it.
-    std::vector<float> epsilon_rest_ = {};
-    [[nodiscard]] A EpsilonRest(std::vector<float> x) const { return With<A>(*this, &Member::epsilon_rest_, x); }
-    void AddTo(AttrValues* all) const { SetAttrValue(epsilon_rest_, &(*all)["epsilon_rest"]); }
-  };
-  template <typename A> struct Setter { static A EpsilonRest(std::vector<float> x) { return A().EpsilonRest(x); } };
-};
-struct ExponentialAvgFactor {
-  template <typename A> struct Member {
-    // In training, the weight f of this batch in the running statistics.
-    float exponential_avg_factor_ = 1.0;
-    [[nodiscard]] A ExponentialAvgFactor(float x) const { return With<A>(*this, &Member::exponential_avg_factor_, x); }
-    void AddTo(AttrValues* all) const { SetAttrValue(exponential_avg_factor_, &(*all)["exponential_avg_factor"]); }
-  };
-  template <typename A> struct Setter { static A ExponentialAvgFactor(float x) { return A().ExponentialAvgFactor(x); } };
-};
-struct NumSideInputs {
-  template <typename A> struct Member {
-    // How many side inputs the forward op has, 0 or 1.
-    int num_side_inputs_ = 0;
-    [[nodiscard]] A NumSideInputs(int x) const { return With<A>(*this, &Member::num_side_inputs_, x); }
-    void AddTo(AttrValues* all) const { SetAttrValue(num_side_inputs_, &(*all)["num_side_inputs"]); }
-  };
-  template <typename A> struct Setter { static A NumSideInputs(int x) { return A().NumSideInputs(x); } };
-};
-struct ActivationMode {
-  template <typename A> struct Member {
-    // The activation.
-    std::string activation_mode_ = "Identity";
-    [[nodiscard]] A ActivationMode(std::string_view x) const { return With<A>(*this, &Member::activation_mode_, x); }
-    void AddTo(AttrValues* all) const { SetAttrValue(activation_mode_, &(*all)["activation_mode"]); }
-  };
-  template <typename A> struct Setter { static A ActivationMode(std::string_view x) { return A().ActivationMode(x); } };
-};
-struct DataFormat {
-  template <typename A> struct Member {
-    // Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW, NCDHW).
-    std::string data_format_ = "NHWC";
-    [[nodiscard]] A DataFormat(std::string_view x) const { return With<A>(*this, &Member::data_format_, x); }
-    void AddTo(AttrValues* all) const { SetAttrValue(data_format_, &(*all)["data_format"]); }
-  };
-  template <typename A> struct Setter { static A DataFormat(std::string_view x) { return A().DataFormat(x); } };
-};
-struct IsTraining {
-  template <typename A> struct Member {
-    // Whether mean and variance are functions of x (training) or constants (frozen).
-    bool is_training_ = true;
-    [[nodiscard]] A IsTraining(bool x) const { return With<A>(*this, &Member::is_training_, x); }
-    void AddTo(AttrValues* all) const { SetAttrValue(is_training_, &(*all)["is_training"]); }
-  };
-  template <typename A> struct Setter { static A IsTraining(bool x) { return A().IsTraining(x); } };
-};
-struct BesselCorrection {
-  template <typename A> struct Member {
-    // Whether batch_variance in training has the factor M/max(M - 1, 1), as in TensorFlow's ops, or
-    // not, as in Keras.
-    bool bessel_correction_ = true;
-    [[nodiscard]] A BesselCorrection(bool x) const { return With<A>(*this, &Member::bessel_correction_, x); }
-    void AddTo(AttrValues* all) const { SetAttrValue(bessel_correction_, &(*all)["bessel_correction"]); }
-  };
-  template <typename A> struct Setter { static A BesselCorrection(bool x) { return A().BesselCorrection(x); } };
-};
-struct Axis {
-  template <typename A> struct Member {
-    // The dimension of the channels of x; from the end if negative.
-    int axis_ = -1;
-    [[nodiscard]] A Axis(int x) const { return With<A>(*this, &Member::axis_, x); }
-    void AddTo(AttrValues* all) const { SetAttrValue(axis_, &(*all)["axis"]); }
-  };
-  template <typename A> struct Setter { static A Axis(int x) { return A().Axis(x); } };
-};
+// Added to the variance; a number, not a tensor.
+TF_BN_OPS_ATTR(Epsilon, epsilon, float, float, 0.0001)
+// Added to epsilon, in double: what float cannot hold of it.
+TF_BN_OPS_ATTR(EpsilonRest, epsilon_rest, std::vector<float>, std::vector<float>, {})
+// In training, the weight f of this batch in the running statistics.
+TF_BN_OPS_ATTR(ExponentialAvgFactor, exponential_avg_factor, float, float, 1.0)
+// How many side inputs the forward op has, 0 or 1.
+TF_BN_OPS_ATTR(NumSideInputs, num_side_inputs, int, int, 0)
+// The activation.
+TF_BN_OPS_ATTR(ActivationMode, activation_mode, std::string, std::string_view, "Identity")
+// Whether channels are the last dimension (NHWC, NDHWC) or dimension 1 (NCHW, NCDHW).
+TF_BN_OPS_ATTR(DataFormat, data_format, std::string, std::string_view, "NHWC")
+// Whether mean and variance are functions of x (training) or constants (frozen).
+TF_BN_OPS_ATTR(IsTraining, is_training, bool, bool, true)
+// Whether batch_variance in training has the factor M/max(M - 1, 1), as in TensorFlow's ops, or
+// not, as in Keras.
+TF_BN_OPS_ATTR(BesselCorrection, bessel_correction, bool, bool, true)
+// The dimension of the channels of x; from the end if negative.
+TF_BN_OPS_ATTR(Axis, axis, int, int, -1)
 
 }  // namespace internal
 
