@@ -8,7 +8,6 @@
 #include <cuda_runtime_api.h>
 
 #include <climits>
-#include <cstddef>
 #include <cstdint>
 
 #include "cc/cuda/cuda_backend.h"
@@ -16,28 +15,13 @@
 #include "cc/cuda/device_pass.h"
 #include "cc/cuda/launch_plan.h"
 
-namespace tf_bn_ops {
-namespace cuda {
-namespace {
+namespace tf_bn_ops::cuda {
 
 // Two resident blocks per multiprocessor: at most 128 registers per thread.
 constexpr int kMinBlocksPerMultiprocessor = 2;
 
-// Limit of static shared memory per block, on every device.
-constexpr int kMaxSharedBytes = 48 << 10;
-
-class DeviceBlock {
- public:
-  // Read anew every time rather than kept in a register.
-  __device__ int64_t Index() const {
-#if defined(__CUDA_ARCH__)
-    unsigned index;
-    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(index));
-    return index;
-#else
-    return blockIdx.x;
-#endif
-  }
+struct DeviceBlock {
+  __device__ int64_t Index() const { return blockIdx.x; }
   template <typename F>
   __device__ __forceinline__ void ForEachThread(const F& f) {
     f(static_cast<int>(threadIdx.x));
@@ -49,8 +33,6 @@ template <typename P>
 __global__ void __launch_bounds__(kThreads, kMinBlocksPerMultiprocessor)
     PassKernel(const __grid_constant__ KernelParams params) {
   __shared__ typename P::Shared shared;
-  static_assert(sizeof(shared) <= kMaxSharedBytes,
-                "the sums of this formula need more slices");
   DeviceBlock block;
   Pass<P>(params, block, &shared);
 }
@@ -64,7 +46,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 struct CudaLauncher {
-  cudaStream_t stream;
+  void* stream;
 
   template <typename P>
   int Pass(const KernelParams& params) {
@@ -72,30 +54,26 @@ struct CudaLauncher {
   }
   template <typename Formula, typename T>
   int Finish(const KernelParams& params) {
-    return Launch(FinishKernel<Formula, Compute<T>>, params,
+    return Launch(FinishKernel<Formula, ComputeOf<T>>, params,
                   FinishGridSize(params));
   }
   template <typename Params>
-  int Launch(void (*kernel)(Params), const Params& params, int64_t blocks) {
+  int Launch(void (*kernel)(Params), Params params, int64_t blocks) {
     if (blocks > INT_MAX) return cudaErrorInvalidConfiguration;
-    Params copy = params;
-    void* arguments[] = {&copy};
+    void* arguments[] = {&params};
     return cudaLaunchKernel(reinterpret_cast<const void*>(kernel),
                             dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
-                            arguments, 0, stream);
+                            arguments, 0, static_cast<cudaStream_t>(stream));
   }
 };
 
-}  // namespace
-
 template <typename Formula>
 int LaunchFormulaOnCuda(const Call& call, void* workspace, void* cuda_stream) {
-  CudaLauncher launcher{static_cast<cudaStream_t>(cuda_stream)};
+  CudaLauncher launcher{cuda_stream};
   return LaunchFormula<Formula>(call, workspace, launcher);
 }
 
-}  // namespace cuda
-}  // namespace tf_bn_ops
+}  // namespace tf_bn_ops::cuda
 
 #define TFBN_INSTANTIATE_CUDA(unused, Formula, name)                     \
   template int tf_bn_ops::cuda::LaunchFormulaOnCuda<tf_bn_ops::Formula>( \

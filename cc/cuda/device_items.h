@@ -1,4 +1,9 @@
-// The items of a thread: which vectors it reads, and their loads.
+// What belongs to the threads of a block: the items that each one reads, the
+// tile of the block in shared memory, and the tree reduction over threads.
+//
+// Kernels are sequences of phases, Block::ForEachThread(f): f(t) for every
+// thread t, then a barrier. Only shared memory survives a phase, so that the
+// host emulator can run the threads one by one.
 
 #ifndef TF_BN_OPS_CC_CUDA_DEVICE_ITEMS_H_
 #define TF_BN_OPS_CC_CUDA_DEVICE_ITEMS_H_
@@ -9,18 +14,7 @@
 #include "cc/cuda/device_vector.h"
 #include "cc/cuda/launch_config.h"
 
-namespace tf_bn_ops {
-namespace cuda {
-namespace {
-
-// A vector of the tensors, at `element` on the grid of vectors. Elements
-// [begin, end) of it belong to the thread, the others to neighbouring segments
-// or to nobody; none where the item is absent.
-struct VectorSlot {
-  int64_t element;
-  int begin, end;
-  TFBN_HD bool Present() const { return begin < end; }
-};
+namespace tf_bn_ops::cuda {
 
 // `n`, about which the compiler of device code knows nothing: where it knows
 // that the first item of a batch is present, it uses its vectors before it
@@ -32,164 +26,141 @@ TFBN_HD int Opaque(int n) {
   return n;
 }
 
-// The items of a thread in its split, one after the other.
+// The place of a thread, and its items in its split, one after the other.
 template <typename T, bool kChannelsLast>
-class ThreadItems {
- public:
+struct ThreadItems {
   static constexpr int kVector = kVectorOf<T>;
+  const LaunchConfig& config;
+  int x, y, z;
+  bool active;     // Outside the tile a thread only takes part in barriers.
+  int left;        // Items from the next one on.
+  int64_t column;  // Channels last: vector of a row. First: channel.
+  // Element at which the next item's vector (channels last) or segment begins.
+  int64_t at;
+  int stride = 0;  // Channels first: of the next item.
 
-  TFBN_HD ThreadItems(const LaunchConfig& config, int64_t block, int thread)
-      : config_(config) {
+  TFBN_HD ThreadItems(const LaunchConfig& launch, int64_t block, int thread)
+      : config(launch) {
     const int64_t split = config.SplitOf(block), tile = config.TileOf(block);
     const int row = thread / config.threads_x;
-    x_ = thread - row * config.threads_x;
-    z_ = row / config.threads_y;
-    y_ = row - z_ * config.threads_y;
-    const int64_t first = Divide(config.items * split, config.splits) + z_;
+    x = thread - row * config.threads_x;
+    z = row / config.threads_y;
+    y = row - z * config.threads_y;
+    const int64_t first = Divide(config.items * split, config.splits) + z;
     const int64_t end = Divide(config.items * (split + 1), config.splits);
-    left_ = first < end
-                ? static_cast<int>(Divide(end - first + config.threads_z - 1,
-                                          config.threads_z))
-                : 0;
+    left = first < end
+               ? static_cast<int>(Divide(end - first + config.threads_z - 1,
+                                         config.threads_z))
+               : 0;
     if constexpr (kChannelsLast) {
-      column_ = tile * config.threads_x + x_;
-      active_ = z_ < config.threads_z && column_ < config.row_vectors;
-      at_ = (first * config.row_vectors + column_) * kVector;
+      column = tile * config.threads_x + x;
+      active = z < config.threads_z && column < config.row_vectors;
+      at = (first * config.row_vectors + column) * kVector;
     } else {
-      column_ = tile * config.threads_y + y_;
-      active_ = z_ < config.threads_z && column_ < config.view.channels;
+      column = tile * config.threads_y + y;
+      active = z < config.threads_z && column < config.view.channels;
       const int64_t outer = Divide(first, config.strides);
-      stride_ = static_cast<int>(first - outer * config.strides);
-      at_ = (outer * config.view.channels + column_) * config.view.inner;
+      stride = static_cast<int>(first - outer * config.strides);
+      at = (outer * config.view.channels + column) * config.view.inner;
     }
   }
 
-  // False for threads outside the tile, which only take part in barriers.
-  TFBN_HD bool Active() const { return active_; }
-  TFBN_HD int x() const { return x_; }
-  TFBN_HD int y() const { return y_; }
-  TFBN_HD int z() const { return z_; }
-  TFBN_HD bool Done() const { return left_ <= 0; }
   // Channels last: column of element `e` of the thread's vector. First: the
   // channel.
   TFBN_HD int64_t Column(int e) const {
-    return kChannelsLast ? column_ * kVector + e : column_;
+    return kChannelsLast ? column * kVector + e : column;
   }
 
   // Whether the vectors of the next `items` items are whole, or absent.
   TFBN_HD bool AreWhole(int items) const {
     if constexpr (kChannelsLast) {
-      const int last = (items < left_ ? items : left_) - 1;
-      return at_ + last * RowStride() + kVector <= config_.elements;
+      const int last = (items < left ? items : left) - 1;
+      return at + last * RowStride() + kVector <= config.elements;
     } else {
-      return config_.view.inner % kVector == 0;
+      return config.view.inner % kVector == 0;
     }
   }
 
   // The vector of the next item. kWhole: as AreWhole says.
   template <bool kWhole>
   TFBN_HD VectorSlot Next() {
-    const bool present = Opaque(left_--) > 0;
-    VectorSlot slot{at_, 0, kVector};
+    const bool present = Opaque(left--) > 0;
+    VectorSlot slot{at, 0, kVector};
     if constexpr (kChannelsLast) {
-      if (!kWhole) slot.end = Clamp(config_.elements - at_);
-      at_ += RowStride();
+      if (!kWhole) slot.end = Clamp(config.elements - at);
+      at += RowStride();
     } else {
-      const int64_t inner = config_.view.inner;
       slot.element =
-          static_cast<int64_t>(static_cast<uint64_t>(at_) / kVector * kVector) +
-          (int64_t{stride_} * config_.threads_x + x_) * kVector;
-      const int64_t end = at_ + inner - slot.element;
-      slot.begin = kWhole || slot.element >= at_
-                       ? 0
-                       : static_cast<int>(at_ - slot.element);
+          static_cast<int64_t>(static_cast<uint64_t>(at) / kVector * kVector) +
+          (int64_t{stride} * config.threads_x + x) * kVector;
+      const int64_t end = at + config.view.inner - slot.element;
+      if (!kWhole) slot.begin = Clamp(at - slot.element);
       slot.end = kWhole ? (end > 0 ? kVector : 0) : Clamp(end);
-      NextSegment();
+      const int strides = static_cast<int>(config.strides);
+      int segments = config.item_segments;
+      stride += config.item_strides;
+      if (stride >= strides) {
+        stride -= strides;
+        ++segments;
+      }
+      at += segments * (config.view.channels * config.view.inner);
     }
     if (!present) slot.end = 0;
     return slot;
   }
 
- private:
   static TFBN_HD int Clamp(int64_t n) {
     return n < 0 ? 0 : n > kVector ? kVector : static_cast<int>(n);
   }
   // Channels last: elements between two items of the thread.
   TFBN_HD int64_t RowStride() const {
-    return config_.threads_z * config_.row_vectors * kVector;
+    return config.threads_z * config.row_vectors * kVector;
   }
-  TFBN_HD void NextSegment() {
-    const int strides = static_cast<int>(config_.strides);
-    int segments = config_.item_segments;
-    stride_ += config_.item_strides;
-    if (stride_ >= strides) {
-      stride_ -= strides;
-      ++segments;
-    }
-    at_ += segments * (config_.view.channels * config_.view.inner);
-  }
-
-  const LaunchConfig& config_;
-  int x_, y_, z_;
-  bool active_;
-  int left_;        // Items from the next one on.
-  int64_t column_;  // Channels last: vector of a row. First: channel.
-  // Element at which the next item's vector (channels last) or segment begins.
-  int64_t at_;
-  int stride_ = 0;  // Channels first: of the next item.
 };
 
-// Where the vector of a slot lies in a tensor.
-template <typename T>
-TFBN_HD uintptr_t AddressOf(const void* tensor, const VectorSlot& slot) {
-  return reinterpret_cast<uintptr_t>(tensor) +
-         static_cast<uintptr_t>(slot.element) * sizeof(T);
+// Where shared memory holds what belongs to a column of the tile: element `e`
+// of the vector of thread x, or channel y. The elements of a thread are one
+// address and constants; an element of padding spreads threads over the banks.
+template <typename T, bool kChannelsLast>
+TFBN_HD int IndexInTile(int x, int y, int e) {
+  return kChannelsLast ? x * (kVectorOf<T> + 1) + e : y;
 }
+// Elements of such an array.
+constexpr int kTileElements = kThreads + kRowThreads;
 
-// Loads the vectors of the next kItems items from the first `count` of `in`,
-// all of them before the first is used. kWhole: they are whole, or absent, and
-// aligned. Otherwise those that reach beyond the tensors, are misaligned, or,
-// in place, would read elements that another thread writes, are loaded element
-// by element.
-template <bool kWhole, int kItems, typename T, bool kChannelsLast, int kCount,
-          int kInputs>
-TFBN_HD void LoadItems(const void* const (&in)[kInputs], int count,
-                       int64_t elements, bool aligned, bool in_place,
-                       ThreadItems<T, kChannelsLast>* items,
-                       VectorSlot (&slot)[kItems],
-                       Words (&words)[kItems][kCount]) {
-  static_assert(kCount <= kInputs, "as many tensors as there are");
+// f(c, at) for the channel of every column (or every channel) of the tile of
+// `block`, in thread t of the t-th; `at` is its IndexInTile.
+template <typename T, bool kChannelsLast, typename F>
+TFBN_HD void ForColumnOfTile(const LaunchConfig& config, int64_t block, int t,
+                             const F& f) {
   constexpr int kVector = kVectorOf<T>;
-  bool by_element[kItems];
-  TFBN_UNROLL
-  for (int u = 0; u < kItems; ++u) {
-    slot[u] = items->template Next<kWhole>();
-    const bool partial = slot[u].begin > 0 || slot[u].end < kVector;
-    by_element[u] = !kWhole && (!aligned || (partial && in_place) ||
-                                slot[u].element + kVector > elements);
-    const bool wanted = slot[u].Present() && !by_element[u];
-    TFBN_UNROLL
-    for (int i = 0; i < kCount; ++i) {
-      words[u][i] =
-          LoadWords(AddressOf<T>(in[i], slot[u]), wanted && i < count);
-    }
-  }
-  if constexpr (!kWhole) {
-    TFBN_UNROLL
-    for (int u = 0; u < kItems; ++u) {
+  const int width =
+      kChannelsLast ? config.threads_x * kVector : config.threads_y;
+  const int64_t column = config.TileOf(block) * width + t;
+  if (t >= width || column >= config.Columns()) return;
+  f(config.ChannelOf(column),
+    IndexInTile<T, kChannelsLast>(t / kVector, t, t % kVector));
+}
+
+// Adds up groups of `n` values `stride` apart in each of the kSums arrays; the
+// result is the first of a group. The shape of the tree depends on n alone,
+// which fixes the order of additions; n need not be a power of two. Threads
+// from `threads` on are idle.
+template <int kSums, typename Block>
+TFBN_HD void TreeReduce(Block& block, double (*sums)[kThreads], int n,
+                        int stride, int threads) {
+  const int all = n;
+  while (n > 1) {
+    const int half = (n + 1) / 2;
+    block.ForEachThread([&](int t) {
+      if (t >= threads || t / stride % all >= n - half) return;
       TFBN_UNROLL
-      for (int i = 0; i < kCount; ++i) {
-        if (by_element[u] && i < count) {
-          words[u][i] = LoadElements<T>(AddressOf<T>(in[i], slot[u]),
-                                        slot[u].begin, slot[u].end);
-        }
-      }
-    }
+      for (int s = 0; s < kSums; ++s) sums[s][t] += sums[s][t + half * stride];
+    });
+    n = half;
   }
 }
 
-}  // namespace
-}  // namespace cuda
-}  // namespace tf_bn_ops
+}  // namespace tf_bn_ops::cuda
 
 #endif  // TF_BN_OPS_CC_CUDA_DEVICE_ITEMS_H_

@@ -16,27 +16,22 @@
 #ifndef TF_BN_OPS_CC_CUDA_DEVICE_PASS_H_
 #define TF_BN_OPS_CC_CUDA_DEVICE_PASS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
 #include "cc/core/formulas/formula.h"
 #include "cc/core/host_device.h"
 #include "cc/core/two_level_sum.h"
-#include "cc/cuda/device_block.h"
 #include "cc/cuda/device_items.h"
 #include "cc/cuda/device_vector.h"
 #include "cc/cuda/launch_config.h"
 
-namespace tf_bn_ops {
-namespace cuda {
-namespace {
+namespace tf_bn_ops::cuda {
 
 // Vectors that a thread loads before it uses the first, at least: as many as
 // hide the latency of DRAM (docs/gpu.md).
 constexpr int kMinVectorsAhead = 4;
-// Maximum 32-bit registers for what a thread holds of its columns; beside sums.
-constexpr int kMaxHeld = 24;
-constexpr int kMaxHeldBesideSums = 8;
 
 // Items of a batch. Of two tensors four, since long chains have fewer additions
 // in double, but not beside stores, where registers spill.
@@ -54,7 +49,7 @@ template <typename F, typename T, bool kIsChannelsLast, int kNumSums,
 struct PassOf {
   using Formula = F;
   using Element = T;
-  using C = Compute<T>;
+  using C = ComputeOf<T>;
   static constexpr bool kChannelsLast = kIsChannelsLast;
   static constexpr int kSums = kNumSums;
   static constexpr bool kStores = kHasStores;
@@ -63,35 +58,27 @@ struct PassOf {
   static constexpr int kSlices = kChannelsLast && kSums > 0
                                      ? SlicesOf(kVector, kSums)
                                      : 1;
-  static constexpr int kColumns = kChannelsLast ? kVector / kSlices : 1;
   static constexpr int kElements = kVector / kSlices;  // Of a vector.
+  static constexpr int kColumns = kChannelsLast ? kElements : 1;
   static_assert(kSlices <= 4, "slices are whole words");
   static_assert(kSlices == 1 || !kStores, "a slice stores no vector");
 
   // Tensors that are read, and items of a batch and of a chain.
   static constexpr int kCount =
-      kStores ? int{Formula::kInputs} : int{Formula::kNumReduceInputs};
+      kStores ? int{F::kInputs} : int{F::kNumReduceInputs};
   static constexpr int kBatch = BatchItems(kCount, kSums > 0 && kStores);
-  static constexpr int kChain = kChannelsLast ? kBatch
-                                : kVector < kTwoLevelChain
-                                    ? kTwoLevelChain / kVector < kBatch
-                                          ? kTwoLevelChain / kVector
-                                          : kBatch
-                                    : 1;
+  static constexpr int kChain =
+      kChannelsLast ? kBatch : std::min(kBatch, kTwoLevelChain / kVector);
   static constexpr bool kMayOverflow =
       std::is_same_v<C, float> && kChainMayOverflow<T>;
 
   // What is known of a column before its sums: coefficients from kFirst on (of
   // the mask, with fixed statistics all that are used), and the center.
   static constexpr int kFirst = kSums == 0 ? 0
-                                : kStores
-                                    ? int{Formula::kFirstFrozenCoefficient}
-                                    : int{Formula::kFirstMaskCoefficient};
-  static constexpr int kCoefficients = Formula::kNumCoefficients - kFirst;
+                                : kStores  ? int{F::kFirstFrozenCoefficient}
+                                           : int{F::kFirstMaskCoefficient};
+  static constexpr int kCoefficients = F::kNumCoefficients - kFirst;
   static constexpr int kKnown = kCoefficients + (kSums > 0 ? 1 : 0);
-  // Whether a thread keeps that in registers.
-  static constexpr bool kHolds = kColumns * kKnown * int{sizeof(C) / 4} <=
-                                 (kSums == 0 ? kMaxHeld : kMaxHeldBesideSums);
 
   struct Shared {
     double sums[kSums > 0 ? kSums* kColumns : 1][kThreads];
@@ -105,31 +92,31 @@ struct PassOf {
 template <typename P, typename Block>
 TFBN_HD void LoadKnown(const KernelParams& params, int64_t block_index,
                        Block& block, typename P::Shared* shared) {
-  using Formula = typename P::Formula;
+  using F = typename P::Formula;
   using C = typename P::C;
   auto args = params.args;
   if (P::kSums > 0 && P::kStores) args.is_training = false;  // A constant.
   block.ForEachThread([&](int t) {
     ForColumnOfTile<typename P::Element, P::kChannelsLast>(
         params.config, block_index, t, [&](int64_t c, int at) {
-          C k[Formula::kNumCoefficients];
+          C k[F::kNumCoefficients];
           if constexpr (P::kSums == 0) {
             const C* const from = static_cast<const C*>(params.coefficients);
             TFBN_UNROLL
-            for (int i = 0; i < Formula::kNumCoefficients; ++i) {
-              if (args.is_training || i >= Formula::kFirstFrozenCoefficient) {
+            for (int i = 0; i < F::kNumCoefficients; ++i) {
+              if (args.is_training || i >= F::kFirstFrozenCoefficient) {
                 k[i] = from[i * args.view.channels + c];
               }
             }
           } else {
-            const double center = CenterAt(Formula::CentersOf(args), c);
+            const double center = CenterAt(F::CentersOf(args), c);
             shared->known[P::kCoefficients][at] =
                 static_cast<C>(ChainCenter(args.dtype, center));
             if constexpr (P::kStores) {
-              const double no_sums[Formula::kNumSums] = {};
-              Formula::Finish(args, c, center, no_sums, k);
+              const double no_sums[F::kNumSums] = {};
+              F::Finish(args, c, center, no_sums, k);
             }
-            if constexpr (kHasMask<Formula>) Formula::FinishMask(args, c, k);
+            if constexpr (kHasMask<F>) F::FinishMask(args, c, k);
           }
           TFBN_UNROLL
           for (int i = 0; i < P::kCoefficients; ++i) {
@@ -137,89 +124,6 @@ TFBN_HD void LoadKnown(const KernelParams& params, int64_t block_index,
           }
         });
   });
-}
-
-// What is known of the columns of a thread. Few numbers are kept in registers;
-// many are read from shared memory for every element, or the registers that
-// loads need would be occupied.
-template <typename P>
-class KnownOfThread {
- public:
-  using C = typename P::C;
-
-  // `first`: the element of the vector that the thread's slice begins with.
-  TFBN_HD KnownOfThread(const typename P::Shared& shared, int x, int y,
-                        int first)
-      : shared_(shared.known),
-        at_(IndexInTile<typename P::Element, P::kChannelsLast>(x, y, first)) {
-    if constexpr (P::kHolds) {
-      TFBN_UNROLL
-      for (int e = 0; e < P::kColumns; ++e) {
-        TFBN_UNROLL
-        for (int i = 0; i < P::kKnown; ++i) held_[e][i] = shared_[i][at_ + e];
-      }
-    }
-  }
-
-  // Coefficients from kFirst on of element `e` of the slice; the others stay.
-  TFBN_HD void Load(int e, C (&k)[P::Formula::kNumCoefficients]) const {
-    TFBN_UNROLL
-    for (int i = 0; i < P::kCoefficients; ++i) k[P::kFirst + i] = Get(e, i);
-  }
-  TFBN_HD C Center(int e) const { return Get(e, P::kCoefficients); }
-
- private:
-  TFBN_HD C Get(int e, int i) const {
-    const int column = P::kChannelsLast ? e : 0;
-    // Volatile: the compiler would load all of them before the loop.
-    return P::kHolds
-               ? held_[column][i]
-               : *static_cast<const volatile C*>(&shared_[i][at_ + column]);
-  }
-
-  const C (*const shared_)[kTileElements];
-  const int at_;
-  C held_[P::kHolds ? P::kColumns : 1][P::kKnown];
-};
-
-// The inputs of one element.
-template <typename P>
-TFBN_HD void LoadElement(const Words (&in)[P::kCount], int e,
-                         typename P::C (&to)[P::Formula::kInputs]) {
-  using C = typename P::C;
-  TFBN_UNROLL
-  for (int i = 0; i < P::Formula::kInputs; ++i) {
-    to[i] =
-        i < P::kCount
-            ? static_cast<C>(ToDouble(ElementOf<typename P::Element>(in[i], e)))
-            : C{0};
-  }
-}
-
-// Adds the terms of the thread's elements of one vector to `sums`, in V.
-template <typename P, bool kWhole, typename V>
-TFBN_HD void AddTerms(const Words (&in)[P::kCount], int begin, int end,
-                      const KnownOfThread<P>& known,
-                      V (&sums)[P::kColumns][P::kSums]) {
-  using Formula = typename P::Formula;
-  TFBN_UNROLL
-  for (int e = 0; e < P::kElements; ++e) {
-    if (!kWhole && (e < begin || e >= end)) continue;
-    typename P::C values[Formula::kInputs];
-    LoadElement<P>(in, e, values);
-    if constexpr (kHasMask<Formula>) {
-      typename P::C k[Formula::kNumCoefficients];
-      known.Load(e, k);
-      Formula::Mask(values, k);
-    }
-    V wide[Formula::kInputs];
-    TFBN_UNROLL
-    for (int i = 0; i < Formula::kInputs; ++i) {
-      wide[i] = static_cast<V>(values[i]);
-    }
-    Formula::Accumulate(wide, static_cast<V>(known.Center(e)),
-                        sums[P::kChannelsLast ? e : 0]);
-  }
 }
 
 // The elements of slice `slice` of kSlices, before the others. Constant indices
@@ -238,30 +142,12 @@ TFBN_HD Words SliceOf(const Words& v, int slice) {
   return part;
 }
 
-// The results of one vector of every input.
-template <typename P, bool kTraining>
-TFBN_HD void ComputeVector(
-    const Words (&in)[P::kCount], const KnownOfThread<P>& known,
-    typename P::C (&result)[P::Formula::kOutputs][P::kVector]) {
-  using Formula = typename P::Formula;
-  TFBN_UNROLL
-  for (int e = 0; e < P::kVector; ++e) {
-    typename P::C from[Formula::kInputs], to[Formula::kOutputs];
-    LoadElement<P>(in, e, from);
-    typename P::C k[Formula::kNumCoefficients];
-    known.Load(e, k);
-    Formula::template Element<kTraining>(from, k, to);
-    TFBN_UNROLL
-    for (int o = 0; o < Formula::kOutputs; ++o) result[o][e] = to[o];
-  }
-}
-
 // The pass of one thread. The sum of chain s of column e of thread t is
 // shared.sums[s * kColumns + e][t].
 template <typename P>
 class ThreadPass {
  public:
-  using Formula = typename P::Formula;
+  using F = typename P::Formula;
   using T = typename P::Element;
   using C = typename P::C;
   using Items = ThreadItems<T, P::kChannelsLast>;
@@ -273,26 +159,23 @@ class ThreadPass {
       : params_(params),
         shared_(*shared),
         thread_(thread),
-        slice_(P::kSlices > 1 ? items.y() : 0),
+        slice_(P::kSlices > 1 ? items.y : 0),
+        in_tile_(IndexInTile<T, P::kChannelsLast>(items.x, items.y,
+                                                  slice_ * kColumns)),
         // A pass without sums may be one of training.
-        training_(kSums == 0 && !kIsFrozenOnly<Formula> &&
-                  params.args.is_training),
-        known_(*shared, items.x(), items.y(), slice_ * kColumns),
-        tensors_(Formula::TensorsOf(params.args)) {
+        training_(kSums == 0 && !kIsFrozenOnly<F> && params.args.is_training),
+        tensors_(F::TensorsOf(params.args)) {
     TFBN_UNROLL
     for (int i = 0; i < kSums * kColumns; ++i) shared_.sums[i][thread_] = 0;
   }
 
-  // The next batch of items. kWhole: see LoadItems.
+  // The next batch of items. kWhole: their vectors are whole, or absent, and
+  // aligned.
   template <bool kWhole>
   TFBN_HD void Batch(Items* items) {
     VectorSlot slot[kBatch];
     Words in[kBatch][kCount];
-    const int count = P::kStores && kSums == 0 && !training_
-                          ? int{Formula::kNumFrozenInputs}
-                          : kCount;
-    LoadItems<kWhole>(tensors_.in, count, params_.config.elements,
-                      params_.aligned, params_.in_place, items, slot, in);
+    Load<kWhole>(items, slot, in);
     if constexpr (kSums > 0) {
       TFBN_UNROLL
       for (int u = 0; u < kBatch; u += P::kChain) {
@@ -308,10 +191,45 @@ class ThreadPass {
   }
 
  private:
+  // Loads the vectors of a batch, all of them before the first is used. Unless
+  // kWhole, those that reach beyond the tensors, are misaligned, or, in place,
+  // would read elements that another thread writes, are loaded element by
+  // element.
+  template <bool kWhole>
+  TFBN_HD void Load(Items* items, VectorSlot (&slot)[kBatch],
+                    Words (&in)[kBatch][kCount]) {
+    const int count = P::kStores && kSums == 0 && !training_
+                          ? int{F::kNumFrozenInputs}
+                          : kCount;
+    bool by_element[kBatch];
+    TFBN_UNROLL
+    for (int u = 0; u < kBatch; ++u) {
+      slot[u] = items->template Next<kWhole>();
+      const bool partial = slot[u].begin > 0 || slot[u].end < P::kVector;
+      by_element[u] =
+          !kWhole && (!params_.aligned || (partial && params_.in_place) ||
+                      slot[u].element + P::kVector > params_.config.elements);
+      const bool wanted = slot[u].Present() && !by_element[u];
+      TFBN_UNROLL
+      for (int i = 0; i < kCount; ++i) {
+        in[u][i] = LoadWords(AddressOf<T>(tensors_.in[i], slot[u]),
+                             wanted && i < count);
+      }
+    }
+    TFBN_UNROLL
+    for (int u = 0; u < kBatch; ++u) {
+      if (!by_element[u]) continue;
+      TFBN_UNROLL
+      for (int i = 0; i < kCount; ++i) {
+        if (i < count) in[u][i] = LoadElements<T>(tensors_.in[i], slot[u]);
+      }
+    }
+  }
+
   template <bool kWhole>
   TFBN_HD void AddChain(const VectorSlot* slot, const Words (*in)[kCount]) {
     C chain[kColumns][kSums] = {};
-    AddItems<kWhole>(slot, in, chain);
+    AddTerms<kWhole>(slot, in, chain);
     if constexpr (P::kMayOverflow) {
       float range = 0;
       TFBN_UNROLL
@@ -321,7 +239,7 @@ class ThreadPass {
       }
       if (!(range <= 0x1.fffffep127f)) {
         double wide[kColumns][kSums] = {};
-        AddItems<kWhole>(slot, in, wide);
+        AddTerms<kWhole>(slot, in, wide);
         AddToShared(wide);
         return;
       }
@@ -329,9 +247,35 @@ class ThreadPass {
     AddToShared(chain);
   }
 
+  // Number `i` of what is known of element `e` of the slice. Of many columns
+  // volatile: the compiler would load all of them before the loop, and occupy
+  // the registers that the batch needs.
+  TFBN_HD C Known(int e, int i) const {
+    const C* const of =
+        &shared_.known[i][in_tile_ + (P::kChannelsLast ? e : 0)];
+    return P::kChannelsLast ? *static_cast<const volatile C*>(of) : *of;
+  }
+  // Its coefficients from kFirst on; the others stay.
+  TFBN_HD void LoadCoefficients(int e, C (&k)[F::kNumCoefficients]) const {
+    TFBN_UNROLL
+    for (int i = 0; i < P::kCoefficients; ++i) k[P::kFirst + i] = Known(e, i);
+  }
+
+  // The inputs of one element.
+  static TFBN_HD void LoadElement(const Words (&in)[kCount], int e,
+                                  C (&to)[F::kInputs]) {
+    TFBN_UNROLL
+    for (int i = 0; i < F::kInputs; ++i) {
+      to[i] =
+          i < kCount ? static_cast<C>(ToDouble(ElementOf<T>(in[i], e))) : C{0};
+    }
+  }
+
+  // Adds the terms of the thread's elements of a chain, in V.
   template <bool kWhole, typename V>
-  TFBN_HD void AddItems(const VectorSlot* slot, const Words (*in)[kCount],
+  TFBN_HD void AddTerms(const VectorSlot* slot, const Words (*in)[kCount],
                         V (&chain)[kColumns][kSums]) {
+    const int first = slice_ * kColumns;
     TFBN_UNROLL
     for (int u = 0; u < P::kChain; ++u) {
       if (!slot[u].Present()) continue;
@@ -340,9 +284,24 @@ class ThreadPass {
       for (int i = 0; i < kCount; ++i) {
         slice[i] = SliceOf<P::kSlices>(in[u][i], slice_);
       }
-      const int first = slice_ * kColumns;
-      AddTerms<P, kWhole>(slice, slot[u].begin - first, slot[u].end - first,
-                          known_, chain);
+      TFBN_UNROLL
+      for (int e = 0; e < P::kElements; ++e) {
+        if (!kWhole && !slot[u].Has(first + e)) continue;
+        C values[F::kInputs];
+        LoadElement(slice, e, values);
+        if constexpr (kHasMask<F>) {
+          C k[F::kNumCoefficients];
+          LoadCoefficients(e, k);
+          F::Mask(values, k);
+        }
+        V wide[F::kInputs];
+        TFBN_UNROLL
+        for (int i = 0; i < F::kInputs; ++i) {
+          wide[i] = static_cast<V>(values[i]);
+        }
+        F::Accumulate(wide, static_cast<V>(Known(e, P::kCoefficients)),
+                      chain[P::kChannelsLast ? e : 0]);
+      }
     }
   }
 
@@ -350,49 +309,60 @@ class ThreadPass {
   // registers.
   template <typename V>
   TFBN_HD void AddToShared(const V (&chain)[kColumns][kSums]) {
+    const auto sum = [&](int s, int e) -> volatile double& {
+      return shared_.sums[s * kColumns + e][thread_];
+    };
     TFBN_UNROLL
     for (int e = 0; e < kColumns; ++e) {
       double total[kSums];
       TFBN_UNROLL
-      for (int s = 0; s < kSums; ++s) {
-        total[s] = *static_cast<volatile double*>(
-            &shared_.sums[s * kColumns + e][thread_]);
-      }
+      for (int s = 0; s < kSums; ++s) total[s] = sum(s, e);
       TFBN_UNROLL
       for (int s = 0; s < kSums; ++s) {
-        *static_cast<volatile double*>(
-            &shared_.sums[s * kColumns + e][thread_]) =
-            total[s] + static_cast<double>(chain[e][s]);
+        sum(s, e) = total[s] + static_cast<double>(chain[e][s]);
       }
     }
   }
 
+  // Computes and stores the results of one vector of every input.
   template <bool kWhole>
   TFBN_HD void Store(const VectorSlot& slot, const Words (&in)[kCount]) {
-    C result[Formula::kOutputs][P::kVector];
+    C result[F::kOutputs][P::kVector];
     // Around the elements, so that each of them needs no branch.
-    if (!kIsFrozenOnly<Formula> && training_) {
-      ComputeVector<P, !kIsFrozenOnly<Formula>>(in, known_, result);
+    if (!kIsFrozenOnly<F> && training_) {
+      ComputeResults<!kIsFrozenOnly<F>>(in, result);
     } else {
-      ComputeVector<P, false>(in, known_, result);
+      ComputeResults<false>(in, result);
     }
     TFBN_UNROLL
-    for (int o = 0; o < Formula::kOutputs; ++o) {
-      const uintptr_t to = AddressOf<T>(tensors_.out[o], slot);
+    for (int o = 0; o < F::kOutputs; ++o) {
       const Words words = RoundToWords<T>(result[o]);
       if (kWhole) {
-        StoreWords(to, words);
+        StoreWords(AddressOf<T>(tensors_.out[o], slot), words);
       } else {
-        StoreElements<T>(words, to, slot.begin, slot.end);
+        StoreElements<T>(words, tensors_.out[o], slot);
       }
+    }
+  }
+
+  template <bool kTraining>
+  TFBN_HD void ComputeResults(const Words (&in)[kCount],
+                              C (&result)[F::kOutputs][P::kVector]) {
+    TFBN_UNROLL
+    for (int e = 0; e < P::kVector; ++e) {
+      C from[F::kInputs], k[F::kNumCoefficients], to[F::kOutputs];
+      LoadElement(in, e, from);
+      LoadCoefficients(e, k);
+      F::template Element<kTraining>(from, k, to);
+      TFBN_UNROLL
+      for (int o = 0; o < F::kOutputs; ++o) result[o][e] = to[o];
     }
   }
 
   const KernelParams& params_;
   typename P::Shared& shared_;
-  const int thread_, slice_;
+  const int thread_, slice_, in_tile_;
   const bool training_;
-  const KnownOfThread<P> known_;
   const Tensors tensors_;
 };
 
@@ -402,26 +372,22 @@ TFBN_HD void StorePartialSums(const KernelParams& params, Block& block,
                               typename P::Shared* shared) {
   constexpr int kColumns = P::kColumns, kSums = P::kSums;
   const LaunchConfig& config = params.config;
-  const int threads_x = config.threads_x;
-  const int threads_xy = threads_x * config.threads_y;
+  const int threads_xy = config.threads_x * config.threads_y;
   TreeReduce<kSums * kColumns>(block, shared->sums, config.threads_z,
-                               threads_xy, threads_xy * config.threads_z,
-                               [=](int t) { return t / threads_xy; });
+                               threads_xy, threads_xy * config.threads_z);
   if (!P::kChannelsLast) {
-    TreeReduce<kSums * kColumns>(block, shared->sums, threads_x, 1, threads_xy,
-                                 [=](int t) { return t % threads_x; });
+    TreeReduce<kSums * kColumns>(block, shared->sums, config.threads_x, 1,
+                                 threads_xy);
   }
   block.ForEachThread([&](int t) {
     const ThreadItems<typename P::Element, P::kChannelsLast> thread(
         config, block.Index(), t);
-    if (!thread.Active() || thread.z() != 0 ||
-        (!P::kChannelsLast && thread.x() != 0)) {
-      return;
-    }
+    const bool first = thread.z == 0 && (P::kChannelsLast || thread.x == 0);
+    if (!thread.active || !first) return;
     const int64_t split = config.SplitOf(block.Index());
     TFBN_UNROLL
     for (int e = 0; e < kColumns; ++e) {
-      const int slice = P::kSlices > 1 ? thread.y() : 0;
+      const int slice = P::kSlices > 1 ? thread.y : 0;
       const int64_t column = thread.Column(slice * kColumns + e);
       TFBN_UNROLL
       for (int s = 0; s < kSums; ++s) {
@@ -444,9 +410,9 @@ TFBN_HD void Pass(const KernelParams& params, Block& block,
   block.ForEachThread([&](int t) {
     typename ThreadPass<P>::Items items(config, index, t);
     ThreadPass<P> pass(params, items, t, shared);
-    if (!items.Active()) return;
+    if (!items.active) return;
     TFBN_NO_UNROLL
-    while (!items.Done()) {
+    while (items.left > 0) {
       if (params.aligned && items.AreWhole(P::kBatch)) {
         pass.template Batch<true>(&items);
       } else {
@@ -457,8 +423,6 @@ TFBN_HD void Pass(const KernelParams& params, Block& block,
   if constexpr (P::kSums > 0) StorePartialSums<P>(params, block, shared);
 }
 
-}  // namespace
-}  // namespace cuda
-}  // namespace tf_bn_ops
+}  // namespace tf_bn_ops::cuda
 
 #endif  // TF_BN_OPS_CC_CUDA_DEVICE_PASS_H_

@@ -10,33 +10,41 @@
 #define TF_BN_OPS_CC_CUDA_DEVICE_VECTOR_H_
 
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
 #include "cc/core/dtype.h"
 #include "cc/core/host_device.h"
 #include "cc/cuda/launch_config.h"
 
-namespace tf_bn_ops {
-namespace cuda {
-namespace {
+namespace tf_bn_ops::cuda {
 
 // Elements of a vector, V.
 template <typename T>
 constexpr int kVectorOf = kVectorBytes / sizeof(T);
 
-// The type that outputs of view shape are evaluated in.
-template <typename T>
-using Compute = ComputeOf<T>;
-
-TFBN_HD unsigned MisalignedBytes(uintptr_t p) {
-  return static_cast<unsigned>(p % kVectorBytes);
-}
+TFBN_HD bool IsAligned(uintptr_t p) { return p % kVectorBytes == 0; }
 
 // The 16 bytes of a vector as registers.
 struct alignas(kVectorBytes) Words {
   uint32_t word[4];
 };
+
+// A vector of the tensors, at `element` on the grid of vectors. Elements
+// [begin, end) of it belong to the thread, the others to neighbouring segments
+// or to nobody; none where the item is absent.
+struct VectorSlot {
+  int64_t element;
+  int begin, end;
+  TFBN_HD bool Present() const { return begin < end; }
+  TFBN_HD bool Has(int e) const { return begin <= e && e < end; }
+};
+
+// Where the vector of a slot lies in a tensor of T.
+template <typename T>
+TFBN_HD uintptr_t AddressOf(const void* tensor, const VectorSlot& slot) {
+  return reinterpret_cast<uintptr_t>(tensor) +
+         static_cast<uintptr_t>(slot.element) * sizeof(T);
+}
 
 // Loads the vector at `from`, a multiple of 16, if `wanted`; otherwise the
 // words are undefined. A predicated instruction rather than a branch, so that
@@ -52,7 +60,7 @@ TFBN_HD Words LoadWords(uintptr_t from, bool wanted) {
         "r"(static_cast<unsigned>(wanted)));
   return w;
 #else
-  if (wanted && MisalignedBytes(from) != 0) __builtin_trap();  // As a device.
+  if (wanted && !IsAligned(from)) __builtin_trap();  // As a device.
   if (wanted) return *reinterpret_cast<const Words*>(from);
   return Words{{~0u, ~0u, ~0u, ~0u}};  // NaN, which spreads where it is used.
 #endif
@@ -67,70 +75,52 @@ TFBN_HD void StoreWords(uintptr_t to, const Words& words) {
                "r"(words.word[3])
                : "memory");
 #else
-  if (MisalignedBytes(to) != 0) __builtin_trap();
+  if (!IsAligned(to)) __builtin_trap();
   *reinterpret_cast<Words*>(to) = words;
 #endif
 }
 
-// An unsigned integer of the size of T.
+// Elements of a word, and the bits of one; of eight bytes, half an element.
 template <typename T>
-using BitsOf =
-    std::conditional_t<sizeof(T) == 2, uint16_t,
-                       std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
-
-// Elements of a word, where it has several, and the bits of each.
+constexpr int kPerWord = sizeof(T) < 4 ? 4 / sizeof(T) : 1;
 template <typename T>
-constexpr int kPerWord = 4 / sizeof(T);
+using BitsOf = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
 template <typename T>
-constexpr int kBits = 8 * sizeof(T);
+TFBN_HD int ShiftOf(int e) {
+  return e % kPerWord<T> * 32 / kPerWord<T>;
+}
 
 // Element `e`, a constant, of a vector.
 template <typename T>
 TFBN_HD T ElementOf(const Words& w, int e) {
-  if constexpr (sizeof(T) < 4) {
-    return BitCast<T>(static_cast<BitsOf<T>>(w.word[e / kPerWord<T>] >>
-                                             (kBits<T> * (e % kPerWord<T>))));
-  } else if constexpr (sizeof(T) == 4) {
-    return BitCast<T>(w.word[e]);
-  } else {
+  if constexpr (sizeof(T) == 8) {
     return BitCast<T>(w.word[2 * e] | static_cast<uint64_t>(w.word[2 * e + 1])
                                           << 32);
+  } else {
+    return BitCast<T>(
+        static_cast<BitsOf<T>>(w.word[e / kPerWord<T>] >> ShiftOf<T>(e)));
   }
 }
 
 // Sets element `e`, a constant, of a vector that is zero there.
 template <typename T>
 TFBN_HD void PutElement(T value, int e, Words* w) {
-  if constexpr (sizeof(T) < 4) {
-    w->word[e / kPerWord<T>] |= static_cast<uint32_t>(BitCast<BitsOf<T>>(value))
-                                << (kBits<T> * (e % kPerWord<T>));
-  } else if constexpr (sizeof(T) == 4) {
-    w->word[e] = BitCast<uint32_t>(value);
-  } else {
+  if constexpr (sizeof(T) == 8) {
     const uint64_t bits = BitCast<uint64_t>(value);
     w->word[2 * e] = static_cast<uint32_t>(bits);
     w->word[2 * e + 1] = static_cast<uint32_t>(bits >> 32);
+  } else {
+    w->word[e / kPerWord<T>] |= uint32_t{BitCast<BitsOf<T>>(value)}
+                                << ShiftOf<T>(e);
   }
 }
 
-// The vector of some results, rounded to T as by FromDouble; devices round two
-// to half or bfloat16 in one instruction.
+// The vector of some results, rounded to T.
 template <typename T>
-TFBN_HD Words RoundToWords(const Compute<T> (&from)[kVectorOf<T>]) {
+TFBN_HD Words RoundToWords(const ComputeOf<T> (&from)[kVectorOf<T>]) {
   Words w = {};
   TFBN_UNROLL
   for (int e = 0; e < kVectorOf<T>; ++e) {
-#if defined(__CUDA_ARCH__)
-    if constexpr (sizeof(T) == 2) {
-      if (e % 2 > 0) continue;
-      const float first = from[e], second = from[e + 1];
-      w.word[e / 2] =
-          std::is_same_v<T, Float16>
-              ? BitCast<uint32_t>(__floats2half2_rn(first, second))
-              : BitCast<uint32_t>(__floats2bfloat162_rn(first, second));
-      continue;
-    }
-#endif
     T to;
     FromDouble(from[e], &to);
     PutElement(to, e, &w);
@@ -138,67 +128,35 @@ TFBN_HD Words RoundToWords(const Compute<T> (&from)[kVectorOf<T>]) {
   return w;
 }
 
-// The bits of the element at `from` if `wanted`, otherwise zero: predicated
-// like LoadWords.
-template <typename Bits>
-TFBN_HD Bits LoadBits(uintptr_t from, bool wanted) {
-  Bits bits = 0;
-#if defined(__CUDA_ARCH__)
-#define TFBN_LOAD(type, constraint)                                         \
-  asm volatile(                                                             \
-      "{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %2, 0;\n\t@p ld.global." type   \
-      " %0, [%1];\n\t}"                                                     \
-      : "+" constraint(bits)                                                \
-      : "l"(__cvta_generic_to_global(reinterpret_cast<const void*>(from))), \
-        "r"(static_cast<unsigned>(wanted)))
-  if constexpr (sizeof(Bits) == 2) {
-    TFBN_LOAD("u16", "h");
-  } else if constexpr (sizeof(Bits) == 4) {
-    TFBN_LOAD("u32", "r");
-  } else {
-    TFBN_LOAD("u64", "l");
-  }
-#undef TFBN_LOAD
-#else
-  if (wanted) bits = *reinterpret_cast<const Bits*>(from);
-#endif
-  return bits;
-}
-
-// Elements [begin, end) of the vector at `from`, zeros beside them: loads
-// nothing that does not belong to the thread.
+// The elements of a slot, zeros beside them, one by one: loads nothing that
+// does not belong to the thread.
 template <typename T>
-TFBN_HD Words LoadElements(uintptr_t from, int begin, int end) {
-  constexpr int kVector = kVectorOf<T>;
-  BitsOf<T> bits[kVector];
-  TFBN_UNROLL
-  for (int e = 0; e < kVector; ++e) {
-    bits[e] = LoadBits<BitsOf<T>>(from + e * sizeof(T), e >= begin && e < end);
-  }
+TFBN_HD Words LoadElements(const void* tensor, const VectorSlot& slot) {
+  const T* const from = static_cast<const T*>(tensor) + slot.element;
   Words w = {};
   TFBN_UNROLL
-  for (int e = 0; e < kVector; ++e) PutElement(BitCast<T>(bits[e]), e, &w);
+  for (int e = 0; e < kVectorOf<T>; ++e) {
+    if (slot.Has(e)) PutElement(from[e], e, &w);
+  }
   return w;
 }
 
-// Stores elements [begin, end) of `w` at `to`.
+// Stores the elements of a slot.
 template <typename T>
-TFBN_HD void StoreElements(const Words& w, uintptr_t to, int begin, int end) {
-  constexpr int kVector = kVectorOf<T>;
-  if (MisalignedBytes(to) == 0 && begin <= 0 && end >= kVector) {
-    StoreWords(to, w);
+TFBN_HD void StoreElements(const Words& w, void* tensor,
+                           const VectorSlot& slot) {
+  T* const to = static_cast<T*>(tensor) + slot.element;
+  if (IsAligned(reinterpret_cast<uintptr_t>(to)) && slot.begin == 0 &&
+      slot.end == kVectorOf<T>) {
+    StoreWords(reinterpret_cast<uintptr_t>(to), w);
     return;
   }
   TFBN_UNROLL
-  for (int e = 0; e < kVector; ++e) {
-    if (e < begin || e >= end) continue;
-    *reinterpret_cast<BitsOf<T>*>(to + e * sizeof(T)) =
-        BitCast<BitsOf<T>>(ElementOf<T>(w, e));
+  for (int e = 0; e < kVectorOf<T>; ++e) {
+    if (slot.Has(e)) to[e] = ElementOf<T>(w, e);
   }
 }
 
-}  // namespace
-}  // namespace cuda
-}  // namespace tf_bn_ops
+}  // namespace tf_bn_ops::cuda
 
 #endif  // TF_BN_OPS_CC_CUDA_DEVICE_VECTOR_H_

@@ -32,8 +32,7 @@
 #include "cc/core/host_device.h"
 #include "cc/core/view.h"
 
-namespace tf_bn_ops {
-namespace cuda {
+namespace tf_bn_ops::cuda {
 
 // Threads per block. Two blocks of 128 registers per thread fill the register
 // file of a multiprocessor.
@@ -53,7 +52,7 @@ constexpr int64_t kTargetBlocks = 1024;
 
 // a / b of numbers that are not negative; devices divide 32-bit numbers in a
 // fifth of the instructions.
-static TFBN_HD int64_t Divide(int64_t a, int64_t b) {
+TFBN_HD int64_t Divide(int64_t a, int64_t b) {
   return ((a | b) >> 32) == 0 ? static_cast<int64_t>(static_cast<uint32_t>(a) /
                                                      static_cast<uint32_t>(b))
                               : a / b;
@@ -86,7 +85,7 @@ struct LaunchConfig {
 };
 
 // Columns of a row to tiles; `vector` is V, which `slices` divide.
-static inline void TileRows(int vector, int slices, LaunchConfig* config) {
+inline void TileRows(int vector, int slices, LaunchConfig* config) {
   LaunchConfig& c = *config;
   while (c.fold * c.view.channels % vector != 0) c.fold *= 2;
   c.row_vectors = c.Columns() / vector;
@@ -99,7 +98,7 @@ static inline void TileRows(int vector, int slices, LaunchConfig* config) {
 }
 
 // Channels to tiles, and segments to strides.
-static inline void TileSegments(int vector, LaunchConfig* config) {
+inline void TileSegments(int vector, LaunchConfig* config) {
   LaunchConfig& c = *config;
   const int64_t inner = c.view.inner, channels = c.view.channels;
   // Vectors that a segment overlaps, wherever it starts on the grid.
@@ -126,18 +125,13 @@ static inline void TileSegments(int vector, LaunchConfig* config) {
 
 // `vector` is V, which has `slices` slices. A view without elements has no
 // tiles.
-static inline LaunchConfig MakeLaunchConfig(const View& view, int vector,
-                                            int slices) {
+inline LaunchConfig MakeLaunchConfig(const View& view, int vector, int slices) {
   LaunchConfig c;
   c.view = view;
   c.elements = NumElements(view);
   if (c.elements == 0) return c;
   c.channels_last = view.inner == 1;
-  if (c.channels_last) {
-    TileRows(vector, slices, &c);
-  } else {
-    TileSegments(vector, &c);
-  }
+  c.channels_last ? TileRows(vector, slices, &c) : TileSegments(vector, &c);
   c.threads_z = kThreads / (c.threads_x * c.threads_y);
   c.item_segments = static_cast<int>(c.threads_z / c.strides);
   c.item_strides = static_cast<int>(c.threads_z % c.strides);
@@ -153,9 +147,8 @@ constexpr int kMaxThreadSums = 16;
 // Slices of a vector of `vector` columns with `sums` sums each.
 constexpr int SlicesOf(int vector, int sums) {
   int slices = 1;
-  while (slices < vector && vector / slices * sums > kMaxThreadSums) {
+  while (slices < vector && vector / slices * sums > kMaxThreadSums)
     slices *= 2;
-  }
   return slices;
 }
 
@@ -169,7 +162,6 @@ struct KernelParams {
   bool in_place = false;  // An output of view shape is the buffer of an input.
 };
 
-}  // namespace cuda
-}  // namespace tf_bn_ops
+}  // namespace tf_bn_ops::cuda
 
 #endif  // TF_BN_OPS_CC_CUDA_LAUNCH_CONFIG_H_

@@ -30,15 +30,7 @@
 #include "cc/cuda/device_vector.h"
 #include "cc/cuda/launch_config.h"
 
-namespace tf_bn_ops {
-namespace cuda {
-namespace {
-
-// Sums of a channel that a call computes.
-template <typename Formula>
-int SumsOf(bool is_training) {
-  return is_training ? int{Formula::kNumSums} : int{Formula::kNumFrozenSums};
-}
+namespace tf_bn_ops::cuda {
 
 // Of a reduction to `sums` sums of a channel.
 inline LaunchConfig ReduceConfig(const View& view, DType dtype, int sums) {
@@ -64,20 +56,19 @@ size_t WorkspaceBytes(const View& view, DType dtype) {
 
 template <typename Formula, typename T, bool kChannelsLast, typename Launcher>
 int LaunchKernels(const KernelParams& params, Launcher& launcher) {
-  constexpr int kSums = Formula::kNumSums, kFrozen = Formula::kNumFrozenSums;
+  constexpr int kFrozen = Formula::kNumFrozenSums;
   constexpr bool kOnePass =
       kFrozen > 0 && (!kChannelsLast || SlicesOf(kVectorOf<T>, kFrozen) == 1);
+  using Reduce = PassOf<Formula, T, kChannelsLast, Formula::kNumSums, false>;
+  using Frozen = PassOf<Formula, T, kChannelsLast, kFrozen, kOnePass>;
+  using Apply = PassOf<Formula, T, kChannelsLast, 0, true>;
   int error = 0;
   if (params.args.is_training) {
     if constexpr (!kIsFrozenOnly<Formula>) {
-      error =
-          launcher
-              .template Pass<PassOf<Formula, T, kChannelsLast, kSums, false>>(
-                  params);
+      error = launcher.template Pass<Reduce>(params);
     }
   } else if constexpr (kFrozen > 0) {
-    error = launcher.template Pass<
-        PassOf<Formula, T, kChannelsLast, kFrozen, kOnePass>>(params);
+    error = launcher.template Pass<Frozen>(params);
   }
   if (error == 0) error = launcher.template Finish<Formula, T>(params);
   const bool stored = kOnePass && !params.args.is_training;
@@ -85,8 +76,7 @@ int LaunchKernels(const KernelParams& params, Launcher& launcher) {
   // Without sums a vector has one slice.
   KernelParams store = params;
   store.config = MakeLaunchConfig(params.args.view, kVectorOf<T>, 1);
-  return launcher.template Pass<PassOf<Formula, T, kChannelsLast, 0, true>>(
-      store);
+  return launcher.template Pass<Apply>(store);
 }
 
 // The smallest elements that there are kernels for: a tile of channels-last
@@ -101,10 +91,9 @@ template <typename Formula, typename T, typename Launcher>
 int LaunchTyped(const KernelParams& params, Launcher& launcher) {
   if constexpr (sizeof(T) < kMinElementBytes) {
     return kNotSupported;
+  } else if (params.config.elements == 0) {
+    return launcher.template Finish<Formula, T>(params);
   } else {
-    if (params.config.elements == 0) {
-      return launcher.template Finish<Formula, T>(params);
-    }
     return params.config.channels_last
                ? LaunchKernels<Formula, T, true>(params, launcher)
                : LaunchKernels<Formula, T, false>(params, launcher);
@@ -118,14 +107,14 @@ int LaunchFormula(const Call& args, void* workspace, Launcher& launcher) {
   if (args.view.channels == 0) return 0;
   KernelParams params;
   params.args = args;
-  const int sums = SumsOf<Formula>(args.is_training);
+  const int sums = SumsOf<Formula>(args);
   params.config = ReduceConfig(args.view, args.dtype, sums);
   params.partial_sums = static_cast<double*>(workspace);
   params.coefficients =
       params.partial_sums + NumPartialSums(params.config, sums);
   const Tensors tensors = Formula::TensorsOf(args);
   const auto is_aligned = [](const void* p) {
-    return MisalignedBytes(reinterpret_cast<uintptr_t>(p)) == 0;
+    return IsAligned(reinterpret_cast<uintptr_t>(p));
   };
   params.aligned =
       std::all_of(tensors.in, tensors.in + tensors.inputs, is_aligned) &&
@@ -138,8 +127,6 @@ int LaunchFormula(const Call& args, void* workspace, Launcher& launcher) {
   return 0;
 }
 
-}  // namespace
-}  // namespace cuda
-}  // namespace tf_bn_ops
+}  // namespace tf_bn_ops::cuda
 
 #endif  // TF_BN_OPS_CC_CUDA_LAUNCH_PLAN_H_

@@ -25,8 +25,7 @@
 #include "cc/cuda/device_finish.h"
 #include "cc/cuda/launch_plan.h"
 
-namespace tf_bn_ops {
-namespace cuda {
+namespace tf_bn_ops::cuda {
 namespace {
 
 // Runs the threads of a phase in a given order: results must not depend on it.
@@ -68,7 +67,7 @@ class EmulatorLauncher {
     const auto shared = std::make_unique<FinishShared<Formula>>();
     ForEachBlock(FinishGridSize(params), [&](EmulatedBlock block) {
       Poison(*shared);
-      cuda::Finish<Formula, Compute<T>>(params, block, shared.get());
+      cuda::Finish<Formula, ComputeOf<T>>(params, block, shared.get());
     });
     return 0;
   }
@@ -112,8 +111,7 @@ class EmulatorLauncher {
 };
 
 }  // namespace
-}  // namespace cuda
-}  // namespace tf_bn_ops
+}  // namespace tf_bn_ops::cuda
 
 namespace cuda = tf_bn_ops::cuda;
 using tf_bn_ops::DType;
