@@ -5,8 +5,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-namespace tf_bn_ops {
-namespace c_api {
+namespace tf_bn_ops::c_api {
 namespace {
 
 // Limit on the elements of a view: more than any memory holds, and small enough
@@ -223,5 +222,4 @@ std::string CheckGatherStats(const tfbn_gather_stats* args) {
   return "";
 }
 
-}  // namespace c_api
-}  // namespace tf_bn_ops
+}  // namespace tf_bn_ops::c_api

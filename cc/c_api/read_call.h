@@ -12,8 +12,7 @@
 #include "cc/core/call.h"
 #include "cc/core/view.h"
 
-namespace tf_bn_ops {
-namespace c_api {
+namespace tf_bn_ops::c_api {
 
 // Calls run(), which returns one sentence, or an empty one for success, writes
 // it to the caller's buffer, if there is one, and returns the status.
@@ -41,7 +40,6 @@ std::string CheckCall(const tfbn_call* call);
 // Reads no count: they may be in device memory.
 std::string CheckGatherStats(const tfbn_gather_stats* args);
 
-}  // namespace c_api
-}  // namespace tf_bn_ops
+}  // namespace tf_bn_ops::c_api
 
 #endif  // TF_BN_OPS_CC_C_API_READ_CALL_H_

@@ -163,7 +163,7 @@ class ThreadPass {
         in_tile_(IndexInTile<T, P::kChannelsLast>(items.x, items.y,
                                                   slice_ * kColumns)),
         // A pass without sums may be one of training.
-        training_(kSums == 0 && !kIsFrozenOnly<F> && params.args.is_training),
+        training_(kSums == 0 && !kHasOneElement<F> && params.args.is_training),
         tensors_(F::TensorsOf(params.args)) {
     TFBN_UNROLL
     for (int i = 0; i < kSums * kColumns; ++i) shared_.sums[i][thread_] = 0;
@@ -329,8 +329,8 @@ class ThreadPass {
   TFBN_HD void Store(const VectorSlot& slot, const Words (&in)[kCount]) {
     C result[F::kOutputs][P::kVector];
     // Around the elements, so that each of them needs no branch.
-    if (!kIsFrozenOnly<F> && training_) {
-      ComputeResults<!kIsFrozenOnly<F>>(in, result);
+    if (!kHasOneElement<F> && training_) {
+      ComputeResults<!kHasOneElement<F>>(in, result);
     } else {
       ComputeResults<false>(in, result);
     }

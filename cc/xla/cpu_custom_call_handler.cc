@@ -78,12 +78,12 @@ Error RunCall(xla::ffi::ThreadPool pool, Numbers numbers, Numbers operand_roles,
   return Error::Success();
 }
 
-Error CallGatherStats(xla::ffi::Buffer<xla::ffi::F64> counts,
-                      xla::ffi::Buffer<xla::ffi::F64> means,
-                      xla::ffi::Buffer<xla::ffi::F64> m2s,
-                      xla::ffi::Result<xla::ffi::Buffer<xla::ffi::F64>> count,
-                      xla::ffi::Result<xla::ffi::Buffer<xla::ffi::F64>> mean,
-                      xla::ffi::Result<xla::ffi::Buffer<xla::ffi::F64>> m2) {
+using Doubles = xla::ffi::Buffer<xla::ffi::F64>;
+
+Error CallGatherStats(Doubles counts, Doubles means, Doubles m2s,
+                      xla::ffi::Result<Doubles> count,
+                      xla::ffi::Result<Doubles> mean,
+                      xla::ffi::Result<Doubles> m2) {
   const GatherStatsArgs args = {static_cast<int64_t>(means.dimensions()[0]),
                                 static_cast<int64_t>(means.dimensions()[1]),
                                 counts.typed_data(),
@@ -104,12 +104,12 @@ Error CallGatherStats(xla::ffi::Buffer<xla::ffi::F64> counts,
 
 XLA_FFI_DEFINE_HANDLER(kGatherStatsHandler, CallGatherStats,
                        xla::ffi::Ffi::Bind()
-                           .Arg<xla::ffi::Buffer<xla::ffi::F64>>()
-                           .Arg<xla::ffi::Buffer<xla::ffi::F64>>()
-                           .Arg<xla::ffi::Buffer<xla::ffi::F64>>()
-                           .Ret<xla::ffi::Buffer<xla::ffi::F64>>()
-                           .Ret<xla::ffi::Buffer<xla::ffi::F64>>()
-                           .Ret<xla::ffi::Buffer<xla::ffi::F64>>());
+                           .Arg<Doubles>()
+                           .Arg<Doubles>()
+                           .Arg<Doubles>()
+                           .Ret<Doubles>()
+                           .Ret<Doubles>()
+                           .Ret<Doubles>());
 XLA_FFI_REGISTER_HANDLER(xla::ffi::GetXlaFfiApi(), kGatherStatsTarget, "Host",
                          kGatherStatsHandler);
 

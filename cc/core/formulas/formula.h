@@ -71,6 +71,11 @@
 //     template <bool kTraining, typename V>
 //     static void Element(const V (&in)[kInputs],
 //                         const V (&k)[kNumCoefficients], V (&out)[kOutputs]);
+//     // Where the sums are those of another formula, which is named here: its
+//     // kernels compute them. And the instance that Finish and StoreSums are of:
+//     // they do not depend on masks and side inputs.
+//     using Reduction = ...;
+//     using Finisher = ...;
 //     // Where there is an early output: one that Reduce can store, and Apply
 //     // reads in place of what it was computed from. The formulas of both
 //     // passes: FirstPass has these sums, and its Element<false> is the early
@@ -130,6 +135,24 @@ constexpr bool kCentersAreElements = F::kKind != FormulaKind::kGradient;
 template <typename F>
 constexpr bool kHasMask =
     int{F::kFirstMaskCoefficient} < int{F::kNumCoefficients};
+
+// Whether results are computed frozen as in training, from the same
+// coefficients: one kernel does both.
+template <typename F>
+constexpr bool kHasOneElement =
+    F::kNumFrozenSums == 0 && F::kFirstFrozenCoefficient == 0;
+
+// F::Reduction, or F.
+template <typename F, typename = void>
+struct ReductionOfFormula {
+  using Type = F;
+};
+template <typename F>
+struct ReductionOfFormula<F, std::void_t<typename F::Reduction>> {
+  using Type = typename F::Reduction;
+};
+template <typename F>
+using ReductionOf = typename ReductionOfFormula<F>::Type;
 
 // Whether F has an early output.
 template <typename F, typename = void>

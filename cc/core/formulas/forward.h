@@ -85,6 +85,7 @@ static TFBN_HD ForwardCoefficients<C> ForwardCoefficientsOf(
 // training with a factor of 1. kSmooth: with a smooth activation.
 template <bool kAdd, bool kSmooth>
 struct BatchNormFormulaOf {
+  using Finisher = BatchNormFormulaOf<false, kSmooth>;
   static constexpr FormulaKind kKind = FormulaKind::kForward;
   enum Input : int {
     kX,
@@ -260,8 +261,12 @@ struct BatchNormFormulaOf {
 
 struct BatchNormFormula : BatchNormFormulaOf<false, false> {};
 struct BatchNormAddFormula : BatchNormFormulaOf<true, false> {};
-struct BatchNormSmoothFormula : BatchNormFormulaOf<false, true> {};
-struct BatchNormSmoothAddFormula : BatchNormFormulaOf<true, true> {};
+struct BatchNormSmoothFormula : BatchNormFormulaOf<false, true> {
+  using Reduction = BatchNormFormula;
+};
+struct BatchNormSmoothAddFormula : BatchNormFormulaOf<true, true> {
+  using Reduction = BatchNormAddFormula;
+};
 
 }  // namespace tf_bn_ops
 

@@ -46,6 +46,7 @@
 #define TF_BN_OPS_CC_CORE_FORMULAS_GRADIENT_H_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cc/core/call.h"
 #include "cc/core/dtype.h"
@@ -67,6 +68,9 @@ enum class MaskSource { kNone, kX, kY, kSlope, kSumSlope };
 // kAdd: the forward had a side input. kTotals: the sums are given.
 template <MaskSource kMask, bool kAdd, bool kTotals>
 struct Gradient {
+  using Finisher =
+      std::conditional_t<kTotals, Gradient,
+                         Gradient<MaskSource::kNone, false, false>>;
   static constexpr FormulaKind kKind = FormulaKind::kGradient;
   static constexpr bool kMasks = kMask != MaskSource::kNone;
   static constexpr bool kReadsY =
@@ -360,7 +364,9 @@ struct GradientOfSum : Gradient<kMask, true, false> {
     return second;
   }
 };
-struct BatchNormGradExAddFormula : GradientOfSum<MaskSource::kY> {};
+struct BatchNormGradExAddFormula : GradientOfSum<MaskSource::kY> {
+  using Reduction = BatchNormGradExFromYFormula;
+};
 struct BatchNormGradSmoothAddFormula : GradientOfSum<MaskSource::kSumSlope> {};
 
 // The second pass by itself, from sums that are given.

@@ -48,6 +48,7 @@ namespace tf_bn_ops {
 // view (element for element), but must not overlap them in any other way. mean
 // and variance are read if frozen.
 struct BatchNormGradGradFormula {
+  using Finisher = BatchNormGradGradFormula;
   static constexpr FormulaKind kKind = FormulaKind::kSecondOrder;
   enum Input : int {
     kGx,

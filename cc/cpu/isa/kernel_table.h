@@ -30,13 +30,13 @@ TFBN_INLINE void StoreCoefficients(const C (&k)[F::kNumCoefficients], int begin,
   }
 }
 
-// Kernels::mask_coefficients.
-template <typename F, typename T>
+// Kernels::mask_coefficients; C is the type that F is applied in.
+template <typename F, typename C>
 void ComputeMaskCoefficients(const Call& args, int64_t c0, int64_t c1,
                              void* coefficients) {
   if constexpr (kHasMask<F>) {
     for (int64_t c = c0; c < c1; ++c) {
-      typename Compute<T>::Scalar k[F::kNumCoefficients];
+      C k[F::kNumCoefficients];
       F::FinishMask(args, c, k);
       StoreCoefficients<F>(k, F::kFirstMaskCoefficient, F::kNumCoefficients, c,
                            args.view.channels, coefficients);
@@ -44,7 +44,8 @@ void ComputeMaskCoefficients(const Call& args, int64_t c0, int64_t c1,
   }
 }
 
-// Kernels::finish.
+// Kernels::finish. T is the type of elements where a center is one, or else the
+// type that F is applied in.
 template <typename F, typename T>
 void FinishChannels(const Call& args, int64_t c0, int64_t c1,
                     const ChannelSums& sums, void* coefficients,
@@ -55,8 +56,10 @@ void FinishChannels(const Call& args, int64_t c0, int64_t c1,
   double median[kAtOnce];
   for (int64_t c = c0; c < c1; ++c) {
     const int64_t i = (c - c0) % kAtOnce;
-    if (has_rows && i == 0) {
-      LoadMedians<T>(centers, c, std::min(kAtOnce, c1 - c), median);
+    if constexpr (kCentersAreElements<F>) {
+      if (has_rows && i == 0) {
+        LoadMedians<T>(centers, c, std::min(kAtOnce, c1 - c), median);
+      }
     }
     const double center = has_rows ? median[i] : CenterAt(centers, c);
     double of_channel[F::kNumSums] = {};
@@ -84,9 +87,9 @@ constexpr Kernels::Pass PassOfKind() {
   } else if constexpr (kIsFrozenOnly<F>) {
     return nullptr;
   } else if constexpr (kKind == PassKind::kReduce) {
-    return RunPass<PassOf<F, T, true, F::kNumSums, false>>;
+    return RunPass<ReduceOf<F, T>>;
   } else if constexpr (kKind == PassKind::kApply) {
-    return RunPass<PassOf<F, T, true, 0, true>>;
+    return RunPass<ApplyOf<F, T>>;
   } else if constexpr (kHasEarlyOutput<F>) {
     using First = typename F::FirstPass;
     static_assert(
@@ -117,8 +120,11 @@ constexpr Kernels KernelsOf() {
   if constexpr (kBfloat16Alone && !std::is_same_v<T, Bfloat16>) {
     return {};
   } else {
-    Kernels kernels = {ComputeMaskCoefficients<F, T>,
-                       FinishChannels<F, T>,
+    using Finisher = typename F::Finisher;
+    using Center =
+        std::conditional_t<kCentersAreElements<F>, T, ComputeOf<T>>;
+    Kernels kernels = {ComputeMaskCoefficients<F, ComputeOf<T>>,
+                       FinishChannels<Finisher, Center>,
                        {PassOfKind<F, T, PassKind::kReduce>(),
                         PassOfKind<F, T, PassKind::kReduceStoring>(),
                         PassOfKind<F, T, PassKind::kApply>(),

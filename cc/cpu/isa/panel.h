@@ -21,8 +21,9 @@ namespace {
 // Writes the value of each channel to all of its columns: a cache line at a
 // time, whose loop the compiler unrolls, then the rest.
 template <typename C>
-void SpreadChannels(const C* by_channel, int64_t channels, int64_t per_channel,
-                    C* columns) {
+__attribute__((noinline)) void SpreadChannels(const C* by_channel,
+                                              int64_t channels,
+                                              int64_t per_channel, C* columns) {
   constexpr int64_t kLine = kCacheLineBytes / sizeof(C);
   for (int64_t c = 0; c < channels; ++c) {
     const C value = by_channel[c];
@@ -36,7 +37,8 @@ void SpreadChannels(const C* by_channel, int64_t channels, int64_t per_channel,
 }
 // Repeats the first `columns` of an array until there are `total`.
 template <typename C>
-void RepeatColumns(int64_t columns, int64_t total, C* array) {
+__attribute__((noinline)) void RepeatColumns(int64_t columns, int64_t total,
+                                             C* array) {
   for (int64_t done = columns; done < total;) {
     const int64_t n = done < total - done ? done : total - done;
     std::memcpy(array + done, array, n * sizeof(C));

@@ -47,6 +47,12 @@ struct PassOf {
                   : int{F::kFirstFrozenCoefficient};
   static constexpr bool kReadsCoefficients = kStores || kHasMask<F>;
 };
+// The first pass in training, and the second one.
+template <typename F, typename T>
+using ReduceOf = PassOf<ReductionOf<F>, T, true, F::kNumSums, false>;
+template <typename F, typename T>
+using ApplyOf = PassOf<F, T, !kHasOneElement<F>, 0, true>;
+// The halves of a pass that sums and stores.
 template <typename P>
 using SumsOf =
     PassOf<typename P::Formula, typename P::Element, true, P::kNumSums, false>;
@@ -600,6 +606,34 @@ void LoadMedians(const CenterArray& centers, int64_t c0, int64_t channels,
   }
 }
 
+// What the columns of `channels` channels from c0 on are measured from, each of
+// `per_channel` columns. No function of the formula, and out of line: in each
+// pass it was an eighth of all code.
+template <typename T>
+__attribute__((noinline)) void SetCenters(const CenterArray& centers,
+                                          DType dtype, int64_t c0,
+                                          int64_t channels, int64_t per_channel,
+                                          TermOf<T>* columns) {
+  if (per_channel == 1 && HasRowsOfElements(centers)) {
+    return LoadMedians<T>(centers, c0, channels, columns);
+  }
+  if constexpr (!kIsNarrow<T>) {
+    if (per_channel == 1) {  // The same, in a loop that vectorizes.
+      return LoadCenters(centers, c0, channels, columns);
+    }
+  }
+  for (int64_t c = 0; c < channels; ++c) {
+    const double center = CenterAt(centers, c0 + c);
+    const auto subtracted = static_cast<TermOf<T>>(
+        kIsNarrow<T> ? ChainCenter(dtype, center) : center);
+    if (per_channel == 1) {
+      columns[c] = subtracted;
+    } else {
+      SpreadChannels(&subtracted, 1, per_channel, columns + c * per_channel);
+    }
+  }
+}
+
 // Adds up `n` neighbouring columns in interleaved chains: short chains for
 // speed, a fixed number of them so that all builds are bitwise identical.
 double AddColumns(const double* column, int64_t n) {
@@ -612,6 +646,21 @@ double AddColumns(const double* column, int64_t n) {
   for (int64_t i = whole; i < n; ++i) chain[i - whole] += column[i];
   return ((chain[0] + chain[1]) + (chain[2] + chain[3])) +
          ((chain[4] + chain[5]) + (chain[6] + chain[7]));
+}
+
+// Adds the columns of `channels` channels, each `per_channel` neighbours, to
+// their sums.
+__attribute__((noinline)) void AddToChannels(const double* columns,
+                                             int64_t channels,
+                                             int64_t per_channel,
+                                             double* sums) {
+  if (per_channel == 1) {  // The same, in a loop that vectorizes.
+    for (int64_t c = 0; c < channels; ++c) sums[c] += columns[c];
+    return;
+  }
+  for (int64_t c = 0; c < channels; ++c) {
+    sums[c] += AddColumns(columns + c * per_channel, per_channel);
+  }
 }
 
 // ---- Tiles ------------------------------------------------------------------
@@ -681,7 +730,7 @@ class Pass {
                   int64_t total) {
     const int64_t once = channels * per_channel;
     if constexpr (kSums > 0) {
-      SetCenters(c0, channels, per_channel);
+      SetCenters<T>(centers_, dtype_, c0, channels, per_channel, sums_.center);
       RepeatColumns(once, total, sums_.center);
     }
     if constexpr (P::kReadsCoefficients) {
@@ -694,28 +743,6 @@ class Pass {
         SpreadChannels(by_channel_ + k * by_channel_stride_ + c0, channels,
                        per_channel, of);
         RepeatColumns(once, total, of);
-      }
-    }
-  }
-
-  void SetCenters(int64_t c0, int64_t channels, int64_t per_channel) {
-    if (per_channel == 1 && HasRowsOfElements(centers_)) {
-      return LoadMedians<T>(centers_, c0, channels, sums_.center);
-    }
-    if constexpr (!kIsNarrow<T>) {
-      if (per_channel == 1) {  // The same, in a loop that vectorizes.
-        return LoadCenters(centers_, c0, channels, sums_.center);
-      }
-    }
-    for (int64_t c = 0; c < channels; ++c) {
-      const double center = CenterAt(centers_, c0 + c);
-      const auto subtracted = static_cast<TermOf<T>>(
-          kIsNarrow<T> ? ChainCenter(dtype_, center) : center);
-      if (per_channel == 1) {
-        sums_.center[c] = subtracted;
-      } else {
-        SpreadChannels(&subtracted, 1, per_channel,
-                       sums_.center + c * per_channel);
       }
     }
   }
@@ -850,15 +877,8 @@ class Pass {
                     int64_t c0) {
     if constexpr (kSums > 0) {
       for (int k = 0; k < kSums; ++k) {
-        const double* const columns = sums_.sum[k] + first;
-        double* const total = SumsOfChannel(out_, k) + c0;
-        if (per_channel == 1) {  // The same, in a loop that vectorizes.
-          for (int64_t c = 0; c < channels; ++c) total[c] += columns[c];
-          continue;
-        }
-        for (int64_t c = 0; c < channels; ++c) {
-          total[c] += AddColumns(columns + c * per_channel, per_channel);
-        }
+        AddToChannels(sums_.sum[k] + first, channels, per_channel,
+                      SumsOfChannel(out_, k) + c0);
       }
     }
   }

@@ -61,10 +61,10 @@ TFBN_INLINE void TakeWholeStrips(
 // A stage over one block: a pass over the tile of the current group that
 // stores, and one over the tile of the next group that sums.
 template <typename F, typename T>
-class StageRunner : private Pass<PassOf<F, T, true, F::kNumSums, false>>,
-                    private Pass<PassOf<F, T, true, 0, true>> {
-  using Reduce = PassOf<F, T, true, F::kNumSums, false>;
-  using Apply = PassOf<F, T, true, 0, true>;
+class StageRunner : private Pass<ReduceOf<F, T>>,
+                    private Pass<ApplyOf<F, T>> {
+  using Reduce = ReduceOf<F, T>;
+  using Apply = ApplyOf<F, T>;
   using Sums = Pass<Reduce>;
   using Results = Pass<Apply>;
 
@@ -75,6 +75,7 @@ class StageRunner : private Pass<PassOf<F, T, true, F::kNumSums, false>>,
       : Sums(args, partition, stage.next, by_channel, StorePolicy::kNone, out),
         Results(args, partition, stage.current, by_channel, policy, out),
         stage_(stage),
+        tensors_(PointersOf<F, T>(args)),
         prefetch_(args.view, stage.next) {}
 
   // Channel by channel.
@@ -102,7 +103,6 @@ class StageRunner : private Pass<PassOf<F, T, true, F::kNumSums, false>>,
   // are computed from the copies, which the next one replaces.
   StageRow<F, T> BeginRow(int64_t o, int64_t j) {
     const View& view = Sums::view_;
-    const TensorPointers<F, T>& tensors = Sums::tensors_;
     const auto element_of = [&](int64_t channels, int64_t c) {
       return (o * channels + c) * view.inner + stage_.next.block.i0;
     };
@@ -116,10 +116,10 @@ class StageRunner : private Pass<PassOf<F, T, true, F::kNumSums, false>>,
                       element_of(stage_.scratch_channels, j);
       }
       Results::tensors_.in[i] =
-          Packed() ? row.copy[i] : tensors.in[i] + element;
+          Packed() ? row.copy[i] : tensors_.in[i] + element;
     }
     for (int i = 0; i < F::kOutputs; ++i) {
-      Results::tensors_.out[i] = tensors.out[i] + element;
+      Results::tensors_.out[i] = tensors_.out[i] + element;
     }
     row.prefetch = prefetch_.Of(stage_.next.c0 + j, o);
     return row;
@@ -208,12 +208,13 @@ class StageRunner : private Pass<PassOf<F, T, true, F::kNumSums, false>>,
     if (!Packed()) return;
     for (int i = 0; i < F::kInputs; ++i) {
       std::memcpy(row.copy[i] + column,
-                  Sums::tensors_.in[i] + row.element + column,
+                  tensors_.in[i] + row.element + column,
                   columns * sizeof(T));
     }
   }
 
   const PipelineStage& stage_;
+  const TensorPointers<F, T> tensors_;
   const SegmentPrefetch<T, kPipelinePrefetchBytes> prefetch_;
 };
 

@@ -21,32 +21,15 @@ namespace tf = ::tensorflow;
 
 namespace {
 
-// Backend of the op kernels (see batch_norm_op.h) on the GPU.
-struct GpuBackend {
-  // cuDNN saves the inverse standard deviation, and TensorFlow's forward op
-  // returns it.
-  static constexpr bool kSavesRstd = true;
-
-  // Enqueues `call` on the op's stream, with a workspace from the op's
-  // allocator. On failure (no memory, a launch that CUDA refuses) sets the
-  // context's status.
-  static void Launch(tf::OpKernelContext* context, const Call& call);
-
-  // Combines the statistics of the parts of a batch, without a workspace.
-  static void Launch(tf::OpKernelContext* context, const GatherStatsArgs& args);
-};
-
 // The op's CUDA stream; nullptr, with the context's status set, if there is
 // none.
-stream_executor::Stream* StreamOf(tf::OpKernelContext* context) {
+void* CudaStreamOf(tf::OpKernelContext* context) {
   tf::DeviceContext* const device = context->op_device_context();
-  if (device != nullptr && device->stream() != nullptr) return device->stream();
+  if (device != nullptr && device->stream() != nullptr) {
+    return device->stream()->platform_specific_handle().stream;
+  }
   context->SetStatus(absl::InternalError("the GPU device has no stream"));
   return nullptr;
-}
-
-void* CudaStreamOf(stream_executor::Stream* stream) {
-  return stream->platform_specific_handle().stream;
 }
 
 // Sets the context's status to what a launch returned.
@@ -57,25 +40,32 @@ void Report(tf::OpKernelContext* context, int error) {
                   ": ", CudaErrorMessage(error))));
 }
 
-void GpuBackend::Launch(tf::OpKernelContext* context, const Call& call) {
-  stream_executor::Stream* const stream = StreamOf(context);
-  if (stream == nullptr) return;
-  const int64_t bytes = static_cast<int64_t>(
-      CudaWorkspaceBytes(call.formula, call.view, call.dtype));
-  tf::Tensor workspace;
-  OP_REQUIRES_OK(context,
-                 context->allocate_temp(tf::DT_INT8, tf::TensorShape({bytes}),
-                                        &workspace));
-  // TensorFlow frees temporary memory in the order of the stream.
-  Report(context, RunOnCuda(call, workspace.data(), CudaStreamOf(stream)));
-}
+// Backend of the op kernels (see batch_norm_op.h) on the GPU: enqueues a call
+// on the op's stream, with a workspace from the op's allocator. On failure (no
+// memory, a launch that CUDA refuses) sets the context's status.
+struct GpuBackend {
+  // cuDNN saves the inverse standard deviation, and TensorFlow's forward op
+  // returns it.
+  static constexpr bool kSavesRstd = true;
 
-void GpuBackend::Launch(tf::OpKernelContext* context,
-                        const GatherStatsArgs& args) {
-  stream_executor::Stream* const stream = StreamOf(context);
-  if (stream == nullptr) return;
-  Report(context, CudaGatherStats(args, CudaStreamOf(stream)));
-}
+  static void Launch(tf::OpKernelContext* context, const Call& call) {
+    void* const stream = CudaStreamOf(context);
+    if (!context->status().ok()) return;
+    const auto bytes = static_cast<int64_t>(
+        CudaWorkspaceBytes(call.formula, call.view, call.dtype));
+    tf::Tensor workspace;
+    OP_REQUIRES_OK(context,
+                   context->allocate_temp(tf::DT_INT8, tf::TensorShape({bytes}),
+                                          &workspace));
+    // TensorFlow frees temporary memory in the order of the stream.
+    Report(context, RunOnCuda(call, workspace.data(), stream));
+  }
+  static void Launch(tf::OpKernelContext* context,
+                     const GatherStatsArgs& args) {
+    void* const stream = CudaStreamOf(context);
+    if (context->status().ok()) Report(context, CudaGatherStats(args, stream));
+  }
+};
 
 }  // namespace
 }  // namespace tf_bn_ops
