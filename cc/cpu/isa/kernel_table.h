@@ -121,8 +121,7 @@ constexpr Kernels KernelsOf() {
     return {};
   } else {
     using Finisher = typename F::Finisher;
-    using Center =
-        std::conditional_t<kCentersAreElements<F>, T, ComputeOf<T>>;
+    using Center = std::conditional_t<kCentersAreElements<F>, T, ComputeOf<T>>;
     Kernels kernels = {ComputeMaskCoefficients<F, ComputeOf<T>>,
                        FinishChannels<Finisher, Center>,
                        {PassOfKind<F, T, PassKind::kReduce>(),
