@@ -31,8 +31,7 @@ namespace tf_bn_ops {
     "{found} columns: the running sums of {limit} columns fit L1")             \
   X(kStreamedRows, "streamed_rows",                                            \
     "{found} columns: rows of up to {limit} columns stream from memory "       \
-    "whole, "                                                                  \
-    "which gains more than running sums in L1")                                \
+    "whole, which gains more than running sums in L1")                         \
   X(kFullVectors, "full_vectors",                                              \
     "{found} columns of {limit}: fewer, whose sums fit L1, would end in "      \
     "partial vectors")                                                         \
@@ -80,8 +79,7 @@ namespace tf_bn_ops {
     "of at most {limit} bytes leaves L2 enough room")                          \
   X(kSumsExceedRegisters, "sums_exceed_registers",                             \
     "rows are not segments of one channel, so that the sums and coefficients " \
-    "of "                                                                      \
-    "both groups would not fit L1")                                            \
+    "of both groups would not fit L1")                                         \
   X(kOneGroup, "one_group", "there is no group to read meanwhile")             \
   /* Threads. */                                                               \
   X(kAllOffered, "all_offered", "every thread that the executor offers")       \

@@ -67,22 +67,20 @@ inline void BuildGradient(XlaCall* call) {
   }
   const xla::XlaOp dy = BuildMasked(*call, channels, mean, rstd);
   const bool has_totals = out.Has(Role::kSumDy);
-  xla::XlaOp dy_sum, dy_xmu_sum, count, xmu;
+  xla::XlaOp dy_sum, dy_xmu_sum, count;
   if (has_totals) {
     dy_sum = out[Role::kSumDy];
     dy_xmu_sum = out[Role::kSumDyXmu];
     count = xla::Broadcast(out[Role::kCount], {call->call.view.channels});
-    xmu = channels.Minus(x, mean);
   } else {
     dy_sum = channels.Sum(dy);
     dy_xmu_sum = channels.Sum(wide(dy) * (wide(x) - channels.Broadcast(mean)));
     count = channels.Count(dy_sum);
-    xmu = channels.Minus(x, mean);
   }
   xla::XlaOp centered = channels.Narrow(dy);
   if (call->call.is_training || has_totals) {
     const xla::XlaOp s = rstd * dy_xmu_sum / count;
-    const xla::XlaOp xhat = xmu * channels.Spread(rstd);
+    const xla::XlaOp xhat = channels.Minus(x, mean) * channels.Spread(rstd);
     centered = channels.Minus(dy, dy_sum / count) - xhat * channels.Spread(s);
   }
   const xla::XlaOp f = channels.Wide(Role::kScale) * rstd;
