@@ -59,8 +59,8 @@ int LaunchKernels(const KernelParams& params, Launcher& launcher) {
   constexpr int kFrozen = Formula::kNumFrozenSums;
   constexpr bool kOnePass =
       kFrozen > 0 && (!kChannelsLast || SlicesOf(kVectorOf<T>, kFrozen) == 1);
-  using Reduce = PassOf<ReductionOf<Formula>, T, kChannelsLast,
-                        Formula::kNumSums, false>;
+  using Reduce =
+      PassOf<ReductionOf<Formula>, T, kChannelsLast, Formula::kNumSums, false>;
   using Frozen = PassOf<Formula, T, kChannelsLast, kFrozen, kOnePass>;
   using Apply = PassOf<Formula, T, kChannelsLast, 0, true>;
   int error = 0;

@@ -71,9 +71,9 @@
 //     template <bool kTraining, typename V>
 //     static void Element(const V (&in)[kInputs],
 //                         const V (&k)[kNumCoefficients], V (&out)[kOutputs]);
-//     // Where the sums are those of another formula, which is named here: its
-//     // kernels compute them. And the instance that Finish and StoreSums are of:
-//     // they do not depend on masks and side inputs.
+//     // Where another formula, which is named here, has the same sums: its
+//     // kernels compute them. And the instance whose Finish and StoreSums are
+//     // taken: they do not depend on masks and side inputs.
 //     using Reduction = ...;
 //     using Finisher = ...;
 //     // Where there is an early output: one that Reduce can store, and Apply
