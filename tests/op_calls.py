@@ -42,10 +42,10 @@ class Here:
         self._executor = worker.Executor(worker.find_ops(implementation.ops))
 
     def submit(self, case: Case, given: Inputs) -> None:
-        asked = implementations.request(case, given, case.spec, modes=case.execution_modes)
+        asked = implementations.request(case, given, modes=case.execution_modes)
         if "history" in case.execution_modes:
             before = history.predecessors(case)
-            asked["before"] = [implementations.request(c, fill(c), c.spec) for c in before]
+            asked["before"] = [implementations.request(c, fill(c)) for c in before]
         content = self._executor(asked)
         self._answers = {mode: workers.received(mode, *said) for mode, said in content.items()}
 
@@ -77,7 +77,7 @@ def inputs_of(case: Case) -> Inputs:
 
 
 def assert_all_pass(cases: Iterable[Case], *runners: Here) -> None:
-    settings = Settings(bounds.PROFILES["strict"], Register([]), drop_in=True)
+    settings = Settings(bounds.PROFILES["strict"], Register([]))
     asked = [own(), *runners]
     failures, count = [], 0
     for result in runner.run(cases, inputs_of, asked, settings):
@@ -113,7 +113,7 @@ def in_all_layouts_and_modes(op: OpSpec) -> Iterator[tuple[str, str]]:
 
 def call_of(case: Case) -> tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]:
     """The op of a case as a function of tensors by name, those tensors, and its attrs."""
-    asked = implementations.request(case, inputs_of(case), case.spec)
+    asked = implementations.request(case, inputs_of(case))
     tensors = {name: tf.constant(value) for name, value in asked["inputs"].items()}
 
     def call(values: Mapping[str, Any], ops: Any = tf_bn_ops.raw_ops, **attrs: Any) -> Any:

@@ -63,16 +63,9 @@ def run(
 
 
 def guarded(name: str, body: Callable[[], int], errors: tuple[type[Exception], ...] = ()) -> int:
-    """Calls `body` and flushes its output; returns its exit status, or that of what it raises.
-
-    Args:
-      name: what messages begin with.
-      body: does the work.
-      errors: what it may raise besides OSError and MemoryError; 2 is the status then.
-
-    Returns:
-      130 after an interrupt, 141 where the reader of the output (`| head`) has gone.
-    """
+    """Calls `body` and flushes its output; returns its exit status, 2 for OSError, MemoryError and
+    `errors`, with a message that begins with `name`, 130 after an interrupt, 141 where the reader
+    of the output (`| head`) has gone."""
     expected: tuple[type[Exception], ...] = (OSError, MemoryError, *errors)
     try:
         status = body()

@@ -24,7 +24,6 @@ import json
 import os
 import pathlib
 import platform
-import shutil
 import signal
 import subprocess
 import sys
@@ -74,8 +73,7 @@ class Probe:
     """What a child process found out about TensorFlow and the ops.
 
     Attributes:
-      tensorflow: version, folder, lib (folder of libtensorflow_framework), cxx11_abi, cuda (was
-        TensorFlow built with it), gpus (names); None if TensorFlow cannot be imported.
+      tensorflow: version, folder, cxx11_abi, gpus (names); None if TensorFlow cannot be imported.
       import_error: why not, in one line.
       load_error: why the ops cannot be used and what to do, in one sentence; None if they work.
     """
@@ -94,8 +92,8 @@ def one_line(error): return f"{type(error).__name__}: {' '.join(str(error).split
 try:
     import tensorflow as tf
     facts = dict(
-        version=tf.__version__, folder=os.path.dirname(tf.__file__), lib=tf.sysconfig.get_lib(),
-        cxx11_abi=int(tf.sysconfig.CXX11_ABI_FLAG), cuda=bool(tf.test.is_built_with_cuda()),
+        version=tf.__version__, folder=os.path.dirname(tf.__file__),
+        cxx11_abi=int(tf.sysconfig.CXX11_ABI_FLAG),
         gpus=[gpu.name for gpu in tf.config.list_physical_devices("GPU")])
 except BaseException as error:
     say(import_error=one_line(error)); sys.exit()
@@ -169,25 +167,17 @@ def _package(here: _loader.Installation) -> Iterator[Finding]:
     yield Finding("Python", OK, f"{platform.python_version()} ({sys.executable})")
 
 
-def _tensorflow(here: _loader.Installation, found: Probe) -> Iterator[Finding]:
-    repair = here.install_tensorflow()
+def _tensorflow(here: _loader.Installation, found: Probe) -> Finding:
     if found.tensorflow is None:
-        text = f"cannot be imported ({found.import_error}): {repair}"
-        yield Finding("TensorFlow", PROBLEM, text)
-        return
+        text = f"cannot be imported ({found.import_error}): {here.install_tensorflow()}"
+        return Finding("TensorFlow", PROBLEM, text)
     facts = found.tensorflow
     folder = pathlib.Path(facts["folder"])
     owner = "not installed by pip"
     # The child's path is this process's: an owner of another copy would be that of none.
     if here.tensorflow and here.tensorflow.folder.resolve() == folder.resolve():
         owner = here.tensorflow.owner or owner
-    yield Finding("TensorFlow", OK, f"{facts['version']} ({owner}) in {folder}")
-    framework = sorted(pathlib.Path(facts["lib"]).glob("libtensorflow_framework.so*"))
-    if framework:
-        yield Finding("framework library", OK, str(framework[0]))
-    else:
-        text = f"{facts['lib']} has no libtensorflow_framework.so.2, which the ops link: {repair}"
-        yield Finding("framework library", PROBLEM, text)
+    return Finding("TensorFlow", OK, f"{facts['version']} ({owner}) in {folder}")
 
 
 def _build(here: _loader.Installation) -> Finding:
@@ -259,9 +249,8 @@ def _processor() -> Finding:
     except (OSError, AttributeError) as error:
         path = _loader.core_library_path()
         return Finding("CPU", PROBLEM, f"{path} cannot be loaded ({error}): {_loader.REBUILD}")
-    names = ", ".join(one.name for one in built)
-    usable = [one.name for one in built if one.supported]
-    about = f"built: {names}; of these this processor runs: {', '.join(usable)}"
+    usable = [name for name, is_supported in built.items() if is_supported]
+    about = f"built: {', '.join(built)}; of these this processor runs: {', '.join(usable)}"
     forced, variable = os.environ.get(c_abi.ISA_VARIABLE), c_abi.ISA_VARIABLE
     if not forced:
         return Finding("CPU", OK, f"{usable[0]} is in use ({about})")
@@ -310,28 +299,18 @@ def _switch(found: Probe) -> Finding:
         return Finding("switch", PROBLEM, str(error))
 
 
-def _tools() -> Finding:
-    """What building needs; a package that was installed from a wheel needs none of it."""
-    if missing := [tool for tool in ("make", "g++") if not shutil.which(tool)]:
-        text = f"no {' and no '.join(missing)} here; only building needs them"
-        return Finding("compiler", OK, f"{text} (Debian/Ubuntu: apt install make g++)")
-    lines = subprocess.run(["g++", "--version"], capture_output=True, text=True).stdout.splitlines()
-    return Finding("compiler", OK, f"{lines[0] if lines else 'g++'}; only building needs it")
-
-
 def diagnose(found: Probe) -> list[Finding]:
     """All findings, in the order in which they are shown; `found` is what `probe()` gave."""
     here = _loader.installation()
     return [
         *_package(here),
-        *_tensorflow(here, found),
+        _tensorflow(here, found),
         *_libraries(here, found),
         _ops(found),
         _processor(),
         *_gpu(here, found),
         _xla(here),
         _switch(found),
-        _tools(),
     ]
 
 

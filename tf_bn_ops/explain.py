@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Iterable
-from typing import Any
 
 from tf_bn_ops import spec
 from tf_bn_ops._command import UsageError
@@ -34,22 +32,6 @@ _OPS = {
 _FORMULAS = sorted({formula for of_op in _OPS.values() for formula in of_op.values()})
 
 
-@dataclasses.dataclass
-class _Options:
-    """What follows SHAPE,LAYOUT,DTYPE; None: not given."""
-
-    mode: str | None = None
-    op: str | None = None  # Or a formula.
-    side_input: bool | None = None
-    in_place: bool | None = None
-    threads: int | None = None
-
-    def set(self, name: str, value: Any) -> None:
-        if getattr(self, name) is not None:
-            raise UsageError(f"{name} is given twice: leave one of them out")
-        setattr(self, name, value)
-
-
 def explain(text: str) -> c_abi.Plan:
     """The plan of the call that `text` describes in the form of USAGE.
 
@@ -60,12 +42,15 @@ def explain(text: str) -> c_abi.Plan:
       UsageError: `text` is malformed, or there is no such call.
       LibraryError, OSError: the core library is missing or damaged.
     """
-    shape_text, layout, dtype, *rest = _split(text)
+    parts = text.split(",")
+    if len(parts) < 3:
+        raise UsageError(f"{text!r} is not of the form {USAGE}, such as {EXAMPLE}")
+    shape_text, layout, dtype, *rest = parts
     shape = _shape(shape_text, layout)
     if dtype not in spec.DTYPES:
         raise UsageError(_unknown("element type", dtype, spec.DTYPES))
     options = _options(rest)
-    mode = options.mode or "training"
+    mode = options.get("mode", "training")
     formula = _formula(options, layout, dtype, mode)
     try:
         return c_abi.explain(
@@ -73,39 +58,40 @@ def explain(text: str) -> c_abi.Plan:
             spec.view_shape(shape, layout),
             dtype=dtype,
             is_training=mode == "training",
-            in_place=bool(options.in_place),
-            threads=options.threads or machine.cores(),
+            in_place="in_place" in options,
+            threads=int(options.get("threads") or machine.cores()),
         )
     except ValueError as error:
         raise UsageError(f"{text!r} cannot be explained: {error}") from error
 
 
-def _options(texts: Iterable[str]) -> _Options:
-    options = _Options()
+def _options(texts: Iterable[str]) -> dict[str, str]:
+    """What is given of mode, op (or a formula), side_input, in_place, threads."""
+    options: dict[str, str] = {}
     for text in texts:
+        name, _, value = text.partition("=")
         if text in spec.MODES:
-            options.set("mode", text)
+            name, value = "mode", text
         elif text in _OPS or text in _FORMULAS:
-            options.set("op", text)
-        elif text in ("side_input", "in_place"):
-            options.set(text, True)
-        elif text.startswith("threads="):
-            options.set("threads", _threads(text.removeprefix("threads=")))
-        else:
+            name, value = "op", text
+        elif text not in ("side_input", "in_place") and not text.startswith("threads="):
             known = [*spec.MODES, "side_input", "in_place", "threads=N", *_OPS, *_FORMULAS]
             raise UsageError(_unknown("option", text, known))
+        if name in options:
+            raise UsageError(f"{name} is given twice: leave one of them out")
+        options[name] = _threads(value) if name == "threads" else value
     return options
 
 
-def _formula(options: _Options, layout: str, dtype: str, mode: str) -> str:
+def _formula(options: dict[str, str], layout: str, dtype: str, mode: str) -> str:
     """The formula that computes the call."""
-    side_input = bool(options.side_input)
-    if options.op in _FORMULAS or options.op is None:
+    side_input, name = "side_input" in options, options.get("op")
+    if name in _FORMULAS or name is None:
         if side_input:
             with_one = " or ".join(name for name, of_op in _OPS.items() if True in of_op)
             raise UsageError(f"side_input goes with an op that may have one: {with_one}")
-        return options.op or spec.ops.BATCH_NORM_GRAD
-    op = spec.OPS[options.op]
+        return name or spec.ops.BATCH_NORM_GRAD
+    op = spec.OPS[name]
     for what, given, known in (
         ("element type", dtype, op.dtypes),
         ("layout", layout, op.layouts),
@@ -122,10 +108,10 @@ def lines(plan: c_abi.Plan) -> list[str]:
     """The plan for people: the call, then a line for each decision with its reason."""
     call = plan.call
     outer, channels, inner = call["view"].split("x")
-    rows = _rows(plan)
+    rows, in_place = _rows(plan), ", in place" * (call["in_place"] == "yes")
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     return [
-        f"{call['formula']}, {call['mode']}, {call['dtype']}{_in_place(call)}: "
+        f"{call['formula']}, {call['mode']}, {call['dtype']}{in_place}: "
         f"view [outer={outer}, channels={channels}, inner={inner}], "
         f"threads offered: {call['threads_offered']}",
         f"ISA {call['isa']}, L2 {_size(int(call['l2_bytes']))}, "
@@ -159,17 +145,6 @@ def _size(count: int) -> str:
     return f"{count} bytes"
 
 
-def _in_place(call: dict[str, str]) -> str:
-    return ", in place" if call["in_place"] == "yes" else ""
-
-
-def _split(text: str) -> list[str]:
-    parts = text.split(",")
-    if len(parts) < 3:
-        raise UsageError(f"{text!r} is not of the form {USAGE}, such as {EXAMPLE}")
-    return parts
-
-
 def _shape(text: str, layout: str) -> tuple[int, ...]:
     if layout not in spec.LAYOUTS:
         raise UsageError(_unknown("layout", layout, spec.LAYOUTS))
@@ -186,10 +161,10 @@ def _shape(text: str, layout: str) -> tuple[int, ...]:
     return shape
 
 
-def _threads(text: str) -> int:
+def _threads(text: str) -> str:
     if not re.fullmatch(r"[0-9]{1,6}", text) or not 1 <= int(text) <= _MAX_THREADS:
         raise UsageError(f"threads={text} is not a number of threads from 1 to {_MAX_THREADS}")
-    return int(text)
+    return text
 
 
 def _unknown(what: str, text: str, known: Iterable[str]) -> str:

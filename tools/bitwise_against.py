@@ -113,7 +113,7 @@ def inputs(case: Case) -> dict[str, Any]:
             values = np.where(rng.random(shape) < 0.01, special, values)
         if arg.role in ("variance", "count"):
             values = np.abs(values)
-        statistics = case.op.statistics_dtype(case.dtype)
+        statistics = case.op.statistics_choices(case.dtype)[0]
         name = case.op.type_of(arg, case.dtype, statistics)
         with np.errstate(all="ignore"):
             result[arg.name] = values.astype(spec.DTYPES[name].numpy)

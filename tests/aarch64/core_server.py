@@ -28,7 +28,7 @@ def run(request: tuple[Any, str | None, int]) -> dict[str, np.ndarray]:
 
 
 def make() -> tuple[list[tuple[str, bool]], Callable[[Any], Any]]:
-    return [tuple(one) for one in c_abi.implementations()], run
+    return [*c_abi.implementations().items()], run
 
 
 if __name__ == "__main__":

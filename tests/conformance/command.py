@@ -76,6 +76,7 @@ def record_of(*cases: dict[str, Any]) -> dict[str, Any]:
     """The record of a run of these cases."""
     settings = dict.fromkeys(record.SCHEMA["settings"])
     settings |= {"seed": 1, "cases": len(cases), "bounds": "strict", "selection": {}, "shrink": 0}
+    settings |= {"timeout": 1, "x": False, "execution_modes": "none"}
     machine = dict.fromkeys(record.SCHEMA["machines"], "one") | {"cores": 1, "gpus": []}
     return {
         "schema": record.VERSION, "command": "python -m tf_bn_ops conformance",

@@ -174,14 +174,6 @@ def test_help_lists_flags_and_commands(capsys):
 
 
 @pytest.mark.long
-def test_training_backprop_has_its_counterpart_beside_it():
-    result = command.run("--ops=BatchNormTrainingBackprop", "--cases=60", "--kinds=random")
-    assert result.returncode == 0, result.stdout + result.stderr
-    answered = re.search(r"eigen: outside .* of (\d+) cases", result.stdout)
-    assert 0 < int(answered.group(1)) < 30
-
-
-@pytest.mark.long
 def test_failing_case_replays_and_is_reduced_to_a_program(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(HERE))
     flags = ["--candidate=odd_ops:flipped", "--ops=V2", "--layouts=NHWC", "--kinds=random"]

@@ -52,7 +52,7 @@ def test_third_party_op_is_judged_by_mapping_file_alone(library, tmp_path):
         {
             "outputs": ["x_backprop"],
             "dtypes": [],
-            "allowed": "2 times the bound",
+            "times_bound": 2,
             "reason": "the rows of a channel are summed in one chain, in their order",
         }
     ]
@@ -117,12 +117,11 @@ def test_a_difference_of_the_opdefs_is_named(change, kind, said):
     theirs = type(ours).FromString(ours.SerializeToString())
     change(theirs)
     entry = mapping.OpMapping("Theirs", OPS["FusedBatchNormGradV2"])
-    query = entry.contract_query()
-    found = signatures.differences(query, query["attr_names"], theirs, ours)
+    found = signatures.differences(entry, theirs, ours)
     assert {k for k, _ in found} == ({kind} if kind else set()), found
     assert all(said in text for _, text in found)
-    narrow = dataclasses.replace(entry, dtypes=("float32",), layouts=("NHWC",)).contract_query()
-    less = signatures.differences(narrow, narrow["attr_names"], theirs, ours)
+    narrow = dataclasses.replace(entry, dtypes=("float32",), layouts=("NHWC",))
+    less = signatures.differences(narrow, theirs, ours)
     not_claimed = said in ("NCHW", "not of type half", "output scale_backprop is not of")
     assert less == ([] if not_claimed else found)
 
@@ -131,9 +130,9 @@ def test_a_difference_of_the_opdefs_is_named(change, kind, said):
 def _builtin_shapes(name):
     """What TensorFlow infers, asked once: a question takes milliseconds."""
     tf = pytest.importorskip("tensorflow")
-    query = mapping.OpMapping(name, OPS[name]).contract_query()
+    mapped = mapping.OpMapping(name, OPS[name])
     builtin = getattr(tf.raw_ops, name)
-    ask = signatures.Op(tf, builtin, query, False, lambda names, outputs: [*outputs]).shapes
+    ask = signatures.Op(tf, builtin, mapped, False, lambda names, outputs: [*outputs]).shapes
     known = {}
 
     def shapes(question, attrs):
@@ -195,13 +194,13 @@ def test_a_shape_function_that_is_wrong_in_one_layout_and_mode_is_named(fault):
 def test_a_call_without_the_optional_attrs_is_compared(change, kind, said):
     """Where OpDefs are equal: what Python, or a kernel, makes of an attr that is not given."""
     tf = pytest.importorskip("tensorflow")
-    query = mapping.OpMapping("FusedBatchNormGradV3", OPS["FusedBatchNormGradV3"]).contract_query()
+    mapped = mapping.OpMapping("FusedBatchNormGradV3", OPS["FusedBatchNormGradV3"])
     of_builtin = tf.raw_ops.FusedBatchNormGradV3
     theirs, ours = (
-        signatures.Op(tf, function, query, True, lambda names, outputs: list(outputs))
+        signatures.Op(tf, function, mapped, True, lambda names, outputs: list(outputs))
         for function in (lambda **given: of_builtin(**change(given)), of_builtin)
     )
-    found = signatures.judge(query, theirs, ours)
+    found = signatures.judge(mapped, theirs, ours)
     assert [k for k, _ in found] == ([kind] if kind else []), found
     assert all(said in text for _, text in found)
 
@@ -325,7 +324,9 @@ def test_tolerances_of_a_file_apply_by_output_and_type(tmp_path):
         "x_backprop": 3, "scale_backprop": 2, "offset_backprop": 2,
     }  # fmt: skip
     by_op = mapping.by_op([entry])
-    settings = Settings(bounds.PROFILES["textbook"], divergences.Register([]), mapped=by_op)
+    settings = Settings(
+        bounds.PROFILES["textbook"], divergences.Register([]), of_library("", by_op, {})
+    )
     assert settings.times(generate.parse(CASE.format("normal"))) == {"x_backprop": 3}
     other = CASE.format("normal").replace("V2", "V3")
     assert settings.times(generate.parse(other)) == {}
@@ -408,5 +409,5 @@ def test_an_epsilon_of_less_precision_is_a_note():
     ours = registry.get(entry.spec.registered_name)
     theirs = type(ours).FromString(ours.SerializeToString())
     _attr("epsilon", lambda a: setattr(a, "type", "float"))(theirs)
-    ((kind, text),) = signatures.differences(entry.contract_query(), ["epsilon"], theirs, ours)
+    ((kind, text),) = signatures.differences(entry, theirs, ours)
     assert kind == signatures.NOTE and "has double precision" in text

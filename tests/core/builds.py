@@ -31,7 +31,7 @@ Outputs = Mapping[str, np.ndarray]
 FORMULAS = [
     (formula, mode)
     for formula in dict.fromkeys(op.formula for op in spec.OPS.values())
-    if c_abi.has_call(formula)
+    if formula in spec.ops.FORMULAS
     for mode in dict.fromkeys(mode for op in spec.of_formula(formula) for mode in op.modes)
 ]
 

@@ -387,9 +387,9 @@ def test_the_machine_line_says_why_implementations_were_skipped():
     assert (fields["isa"], fields["isa_reason"]) == ("baseline", c_abi.ISA_VARIABLE)
     skipped = dict(entry.split("=") for entry in fields["skipped"].split(";"))
     assert skipped == {
-        one.name: "not_named" if one.supported else "unsupported"
-        for one in c_abi.implementations()
-        if one.name != "baseline"
+        name: "not_named" if is_supported else "unsupported"
+        for name, is_supported in c_abi.implementations().items()
+        if name != "baseline"
     }
     assert parse(lines[1])[1]["isa"] == "baseline"
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.models.formula_models import MODELS
-from tf_bn_ops.harness import c_abi
 
 GATHER_STATS = "BatchNormGatherStats"  # No op of a view: it has no spec.
 _GATHER_FORMULA = "batch_norm_gather_stats"
@@ -24,7 +23,7 @@ def formula_of(op: str) -> str:
 def outputs_of_formulas() -> dict[str, tuple[str, ...]]:
     """Formula -> the roles of its outputs, each of which has a mutant of its own. Mutants are
     judged through the C ABI: a formula without a call there has none."""
-    outputs = {f: tuple(model.outputs) for f, model in MODELS.items() if c_abi.has_call(f)}
+    outputs = {f: tuple(model.outputs) for f, model in MODELS.items() if f in spec.ops.FORMULAS}
     outputs[spec.ops.BATCH_NORM_ADD] += ("forward_coefficients",)
     return {**outputs, _GATHER_FORMULA: ("count", "mean", "m2")}
 

@@ -272,8 +272,8 @@ def _shapes_of(op: spec.OpSpec, ops: Any) -> Any:
     def in_order(names: Any, outputs: Any) -> Any:
         return own()._executor._in_order({"outputs": names}, outputs)
 
-    query = mapping.OpMapping(op.name, op).contract_query()
-    return signatures.Op(tf, getattr(ops, op.name), query, False, in_order).shapes
+    mapped = mapping.OpMapping(op.name, op)
+    return signatures.Op(tf, getattr(ops, op.name), mapped, False, in_order).shapes
 
 
 @of_every_op

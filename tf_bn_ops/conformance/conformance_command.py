@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import hashlib
 import pathlib
+import platform
 import shlex
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import rich.progress
 
-from tf_bn_ops import _command, _loader, spec
+from tf_bn_ops import _command, _loader, _version, spec
 from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance import flags, runner
 from tf_bn_ops.conformance.cases import case as case_lib
@@ -42,41 +45,15 @@ from tf_bn_ops.conformance.flags import VALUES as _FLAGS
 from tf_bn_ops.conformance.minimize import program, shrink
 from tf_bn_ops.conformance.models.formula_models import fill
 from tf_bn_ops.conformance.models.inputs import as_given
-from tf_bn_ops.conformance.reports import environment, merge, shards, terminal
+from tf_bn_ops.conformance.reports import merge, shards, terminal
 from tf_bn_ops.conformance.reports import record as record_lib
 from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.settings import Settings
-from tf_bn_ops.harness import problems
+from tf_bn_ops.harness import machine, problems
 from tf_bn_ops.harness.problems import Inputs
 
 # Beside the random cases, one in so many is a malformed call, and one is about a relation.
 _SHARE = 10
-
-
-class _InputSource:
-    """Where the inputs of a case come from."""
-
-    def __init__(self) -> None:
-        self.real: real_inputs.RealInput | None = None
-        self.saves_rstd = False  # By which convention training is judged.
-        self.as_given = False  # Whether the candidate is another's (models/inputs.py).
-        self.on_device = False  # Whether it is TensorFlow's (execution/devices.py).
-
-    def fill(self, case: Case) -> Inputs:
-        found = self._fill(case)
-        if self.as_given:
-            found = as_given(found)
-        if self.on_device and case.op in devices.INTERNAL:
-            found = devices.as_internal(found)
-        is_converted = self.saves_rstd and case.compares_values
-        return problems.with_rstd(case, found) if is_converted else found
-
-    def _fill(self, case: Case) -> Inputs:
-        if case.checks_relation:
-            return table.fill(case)
-        if not case.compares_values:
-            return contract.fill(case)
-        return self.real.fill(case) if case.is_real and self.real else fill(case)
 
 
 class _Run:
@@ -85,21 +62,17 @@ class _Run:
     def __init__(self, console: terminal.Console, argv: Sequence[str]):
         """Checks the flags, before anything is started."""
         self._console, self._argv = console, argv
-        self._inputs = _InputSource()
+        self._real: real_inputs.RealInput | None = None
+        self._saves_rstd = False  # By which convention training is judged.
         self._entries = flags.mapped_ops()
         self._kinds = flags.kinds()
         self._shard = flags.shard()
         self._candidate = flags.candidate(self._entries)
-        self._inputs.as_given = self._candidate.ops != implementations.OWN_OPS
-        self._inputs.on_device = _FLAGS.device is not None
         self._repro = None
         if _FLAGS.repro is not None:
             self._repro = generate.parse(_FLAGS.repro)
         self._combos = self._combinations()
-        self._settings = Settings(
-            flags.profile(), divergences.Register.load(), self._candidate.path,
-            flags.exempt(self._candidate), self._candidate.drop_in, self._candidate.mapped,
-        )  # fmt: skip
+        self._settings = Settings(flags.profile(), divergences.Register.load(), self._candidate)
         merge.check_outputs(_FLAGS)
 
     def _combinations(self) -> list[Combination]:
@@ -113,10 +86,20 @@ class _Run:
                 )
         return combos
 
-    @property
-    def _is_alone(self) -> bool:
-        """Whether the candidate alone answers the cases of the run."""
-        return self._repro.checks_relation if self._repro else self._kinds <= {case_lib.RELATIONS}
+    def _fill(self, case: Case) -> Inputs:
+        """The inputs of a case, as the candidate takes them."""
+        if case.checks_relation:
+            found = table.fill(case)
+        elif not case.compares_values:
+            found = contract.fill(case)
+        else:
+            found = self._real.fill(case) if case.is_real and self._real else fill(case)
+        if self._candidate.ops != implementations.OWN_OPS:
+            found = as_given(found)
+        if _FLAGS.device is not None and case.op in devices.INTERNAL:
+            found = devices.as_internal(found)
+        is_converted = self._saves_rstd and case.compares_values
+        return problems.with_rstd(case, found) if is_converted else found
 
     def run(self) -> int:
         """Runs the cases, prints and writes the reports; returns the exit status."""
@@ -128,7 +111,7 @@ class _Run:
                 self._judge_placement(mapping.parse_device(_FLAGS.device))
             self._workers += self._start_references()
             if self._repro.is_real if self._repro else case_lib.REAL in self._kinds:
-                self._inputs.real = real_inputs.RealInput()
+                self._real = real_inputs.RealInput()
             for worker in self._workers:
                 worker.wait_until_ready()
             facts = self._workers[0].facts
@@ -157,8 +140,8 @@ class _Run:
         finally:
             for worker in self._workers:
                 worker.close()
-            if self._inputs.real:
-                self._inputs.real.close()
+            if self._real:
+                self._real.close()
 
     def _worker(self, implementation: implementations.Implementation) -> workers.Worker:
         # In the default run references are compared only where that needs no further process.
@@ -167,7 +150,10 @@ class _Run:
 
     def _start_references(self) -> list[workers.Worker]:
         ops = {self._repro.op} if self._repro else {op for op, *_ in self._combos}
-        judged = [] if self._is_alone else [spec.OPS[op] for op in ops]
+        # Of relations the candidate alone answers the cases.
+        kinds = self._kinds <= {case_lib.RELATIONS}
+        is_alone = self._repro.checks_relation if self._repro else kinds
+        judged = [] if is_alone else [spec.OPS[op] for op in ops]
         return [self._worker(i) for i in implementations.references(judged, self._entries)]
 
     def _judge_contract(self) -> None:
@@ -202,7 +188,7 @@ class _Run:
           UsageError: none has.
         """
         found = self._workers[0].kernels(device)
-        self._inputs.saves_rstd = bool(found["saves_rstd"])
+        self._saves_rstd = bool(found["saves_rstd"])
         has = {(op, dtype) for op, dtypes in found["dtypes"].items() for dtype in dtypes}
         asked = dict.fromkeys((op, dtype) for op, dtype, *_ in self._combos)
         for op in dict.fromkeys(op for op, _ in asked):
@@ -215,9 +201,9 @@ class _Run:
             raise UsageError(f"{device} has no kernel of the ops and types that are to be judged")
         if self._repro and (self._repro.op, self._repro.dtype) not in has:
             raise UsageError(f"{device} has no kernel for the case of --repro")
-        kept = "1/sqrt(variance + epsilon)" if self._inputs.saves_rstd else "the variance"
+        kept = "1/sqrt(variance + epsilon)" if self._saves_rstd else "the variance"
         terminal.say(self._console, f"{device} keeps {kept} in reserve_space_2 of training")
-        if self._inputs.saves_rstd:  # Relations compare calls with a variance.
+        if self._saves_rstd:  # Relations compare calls with a variance.
             self._kinds -= {case_lib.RELATIONS}
 
     def _cases(self, facts: Mapping[str, Any]) -> list[Case]:
@@ -228,13 +214,12 @@ class _Run:
             return [self._repro]
         combos = self._combos if self._entries else flags.available(self._combos, facts["ops"])
         # The capture has been running while TensorFlow started: the wait is short.
-        captured = self._inputs.real
-        real = captured.make_cases(combos) if captured else ()
+        real = self._real.make_cases(combos) if self._real else ()
         drawn = generate.generate(count if case_lib.RANDOM in kinds else 0, seed, combos)
         beside = count // _SHARE if case_lib.RANDOM in kinds else count
         related = table.generate(beside if case_lib.RELATIONS in kinds else 0, seed, combos)
         asked = combos
-        if self._inputs.on_device:  # What those without a Python name refuse is nowhere documented.
+        if _FLAGS.device:  # What ops without a Python name refuse is nowhere documented.
             asked = [combo for combo in combos if combo[0] not in devices.INTERNAL]
         foreign = foreign_shapes.generate(combos) if case_lib.FOREIGN_SHAPES in kinds else ()
         return [
@@ -248,27 +233,19 @@ class _Run:
     def _judge(self, chosen: Sequence[tuple[int, Case]]) -> list[dict[str, Any]]:
         """Runs and judges cases; their entries of the record."""
         found = []
-        columns = (
-            rich.progress.TextColumn("{task.description}"),
-            rich.progress.BarColumn(),
-            rich.progress.MofNCompleteColumn(),
-            rich.progress.TimeElapsedColumn(),
-        )
-        hidden = not self._console.is_terminal
-        with rich.progress.Progress(
-            *columns, console=self._console, transient=True, disable=hidden
-        ) as progress:
-            task = progress.add_task("conformance", total=len(chosen))
-            cases = (case for _, case in chosen)
-            results = runner.run(cases, self._inputs.fill, self._workers, self._settings)
-            for (index, _), result in zip(chosen, results, strict=False):
-                found.append(record_lib.of_result(index, result))
-                progress.update(task, advance=1)
-                if _FLAGS.repro is not None:
-                    terminal.print_details(self._console, result)
-                if _FLAGS.x and result.failures:
-                    break
-            results.close()
+        cases = (case for _, case in chosen)
+        results = runner.run(cases, self._fill, self._workers, self._settings)
+        shown = rich.progress.track(
+            results, "conformance", total=len(chosen), console=self._console, transient=True,
+            disable=not self._console.is_terminal,
+        )  # fmt: skip
+        for (index, _), result in zip(chosen, shown, strict=False):
+            found.append(record_lib.of_result(index, result))
+            if _FLAGS.repro is not None:
+                terminal.print_details(self._console, result)
+            if _FLAGS.x and result.failures:
+                break
+        results.close()
         return found
 
     def _coverage(self, cases: Sequence[Case], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -292,13 +269,13 @@ class _Run:
     def _program(self, entry: dict[str, Any]) -> str | None:
         """A failing case, reduced, as a program."""
         case = generate.parse(entry["case"])
-        inputs = self._inputs.fill(case)
+        inputs = self._fill(case)
         # The execution mode that is judged.
         case = dataclasses.replace(case, execution=case.execution_modes[0])
         problem = shrink.shrink(
             Problem(case, inputs), record_lib.wrong(entry), self._workers[0], self._settings
         )
-        return program.program(problem, entry["case"], self._candidate, self._settings)
+        return program.program(problem, entry["case"], self._settings)
 
     def _circumstances(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of the record that say what is run, how and where."""
@@ -314,8 +291,13 @@ class _Run:
                 "selection": {name: list(_FLAGS[name].value) for name in flags.SELECTION},
                 "bounds": flags.profile().name,
             },
-            "versions": environment.versions(facts),
-            "machines": [environment.describe(facts)],
+            "versions": {
+                "tf_bn_ops": _version.__version__,
+                "tensorflow": facts["tensorflow"],
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+            "machines": [{**machine.hardware(), "gpus": list(facts.get("gpus", ()))}],
             "candidate": self._judged(),
             "shard": dataclasses.asdict(self._shard) if self._shard else None,
             "implementations": [worker.name for worker in self._workers],
@@ -327,13 +309,14 @@ class _Run:
         device = f" on {_FLAGS.device}" if _FLAGS.device else ""
         if self._candidate.ops == implementations.OWN_OPS:
             library = _loader.library_path()
-        mapped = []
-        for entry in self._entries.values():
-            mapped.append(record_lib.of_mapping(entry, self._signatures.get(entry.name, [])))
+        content = pathlib.Path(library).read_bytes() if library else b""
         return {
             "ops": self._candidate.ops + device,
-            "digest": environment.digest(pathlib.Path(library)) if library else None,
-            "mapped": mapped,
+            "digest": hashlib.sha256(content).hexdigest() if library else None,
+            "mapped": [
+                record_lib.of_mapping(entry, self._signatures.get(entry.name, []))
+                for entry in self._entries.values()
+            ],
         }
 
 

@@ -159,10 +159,16 @@ def mapped_ops() -> dict[str, OpMapping]:
 
 
 def candidate(entries: dict[str, OpMapping]) -> Implementation:
-    """What is judged: --candidate, or the mapped ops of --library."""
+    """What is judged: --candidate, the mapped ops of --library, or TensorFlow's on --device."""
     cannot = {} if execution_modes() else _CANNOT
+    if VALUES.library is not None and not pathlib.Path(VALUES.library).is_file():
+        raise UsageError(f"there is no library {VALUES.library}")
     if VALUES.device is not None:
-        return _on_device(entries)
+        if entries or VALUES["candidate"].present:
+            raise UsageError(
+                "--device judges TensorFlow's own ops: leave out --candidate and --map"
+            )
+        return implementations.on_device(mapping.parse_device(VALUES.device), VALUES.library)
     if VALUES.library is None:
         if VALUES.candidate == implementations.OWN_OPS:
             _loader.library_path()  # Raises early where it is not built.
@@ -177,36 +183,15 @@ def candidate(entries: dict[str, OpMapping]) -> Implementation:
             "say what the ops of --library claim to equal: --map 'TheirOp=FusedBatchNormGradV3', "
             "or a file with --mapping"
         )
-    if not pathlib.Path(VALUES.library).is_file():
-        raise UsageError(f"there is no library {VALUES.library}")
     return implementations.of_library(VALUES.library, entries, cannot)
-
-
-def _on_device(entries: dict[str, OpMapping]) -> Implementation:
-    """TensorFlow's ops on --device."""
-    if entries or VALUES["candidate"].present:
-        raise UsageError("--device judges TensorFlow's own ops: leave out --candidate and --map")
-    if VALUES.library is not None and not pathlib.Path(VALUES.library).is_file():
-        raise UsageError(f"there is no library {VALUES.library}")
-    return implementations.on_device(mapping.parse_device(VALUES.device), VALUES.library)
-
-
-def _named_modes(text: str) -> list[str]:
-    names = list(EXECUTION_MODES)
-    given = [name for name in text.split(",") if name]
-    return names if text == "all" else _chosen("execution mode", given, names)
 
 
 def execution_modes() -> list[str] | None:
     """The further execution modes that every case gets; None: those of the default run."""
-    if VALUES.execution_modes == "default":
-        return None
-    return _named_modes("" if VALUES.execution_modes == "none" else VALUES.execution_modes)
-
-
-def exempt(judged: Implementation) -> frozenset[str]:
-    """The execution modes in which the candidate is exempt from the bitwise check."""
-    return frozenset() if judged.drop_in else judged.exempt  # XLA calls the same kernels.
+    names, text = list(EXECUTION_MODES), VALUES.execution_modes
+    if text in ("default", "none", "all"):
+        return {"default": None, "none": [], "all": names}[text]
+    return _chosen("execution mode", [name for name in text.split(",") if name], names)
 
 
 def memory() -> int:

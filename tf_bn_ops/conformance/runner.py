@@ -57,17 +57,14 @@ def _relate(case: Case, inputs: Inputs, candidate: Runner, settings: Settings) -
     answers: list[Answer] = []
     for called, its_inputs in members:
         # The further execution modes are those of the first.
-        one = called if not answers else dataclasses.replace(called, execution=_first_mode(called))
+        execution = called.execution if not answers else called.execution_modes[0]
+        one = dataclasses.replace(called, execution=execution)
         candidate.submit(one, its_inputs)
         answers.append(candidate.collect())
     exempt, times = settings.exempt_in(case), settings.times(case)
     result = judge_relation(case, members, answers, settings.profile, exempt, times)
     _settle(result, settings)
     return result
-
-
-def _first_mode(case: Case) -> str:
-    return case.execution_modes[0]
 
 
 def _conclude(
@@ -78,9 +75,8 @@ def _conclude(
         exempt, unwritten = settings.exempt_in(case), _unwritten(case, answers, settings)
         result = judge(case, inputs, answers, settings.profile, exempt, times, unwritten)
     else:
-        names = dict.fromkeys(answers, settings.names(case.spec))
-        drop_ins = (CANDIDATE,) if settings.drop_in else ()
-        result = judge_contract(case, answers, names, drop_ins)
+        names = settings.names(case.spec)
+        result = judge_contract(case, answers, names, settings.candidate.drop_in)
     _settle(result, settings)
     return result
 
@@ -90,7 +86,7 @@ def _settle(result: CaseResult, settings: Settings) -> None:
     case = result.case
     for name, path in result.paths.items():
         who, _, mode = name.partition(":")
-        known_as = settings.path if who == CANDIDATE else name
+        known_as = settings.candidate.path if who == CANDIDATE else name
         found = [*path.disagreements, *path.wrong_values]
         left = settings.known.unexplained(known_as, case, found, mode, who == CANDIDATE)
         for d in left:
@@ -113,7 +109,7 @@ def _unwritten(
     """Implementation, or "candidate:MODE" -> the outputs that it is known not to write."""
     found = {}
     for name, answer in answers.items():
-        known_as = settings.path if name == CANDIDATE else name
+        known_as = settings.candidate.path if name == CANDIDATE else name
         found[name] = settings.known.unwritten(known_as, case)
         for mode, other in answer.others.items() if name == CANDIDATE else ():
             if other.outputs is not None:

@@ -106,35 +106,24 @@ def library() -> ctypes.CDLL:
     return _load(_loader.core_library_path())
 
 
-class Implementation(NamedTuple):
-    """One implementation of the CPU backend.
-
-    Attributes:
-      name: as TF_BN_OPS_CPU_ISA takes it: "avx2", ..., "baseline".
-      supported: whether this processor can run it.
-    """
-
-    name: str
-    supported: bool
-
-
-def implementations() -> list[Implementation]:
-    """All that were built, fastest first.
+def implementations() -> dict[str, bool]:
+    """The builds of the CPU backend, fastest first: name, as TF_BN_OPS_CPU_ISA takes it ("avx2",
+    ..., "baseline") -> whether this processor can run it.
 
     Raises:
       LibraryError, OSError: as `library`.
     """
     lib = library()
     supported = ctypes.c_int(0)
-    found: list[Implementation] = []
+    found: dict[str, bool] = {}
     while name := lib.tfbn_cpu_implementation(len(found), ctypes.byref(supported)):
-        found.append(Implementation(name.decode(), bool(supported.value)))
+        found[name.decode()] = bool(supported.value)
     return found
 
 
 def supported_implementations() -> list[str]:
     """The names of those that this processor can run, fastest first."""
-    return [name for name, supported in implementations() if supported]
+    return [name for name, supported in implementations().items() if supported]
 
 
 def fastest() -> str | None:
@@ -232,11 +221,6 @@ def placed(array: np.ndarray, page_offset: int) -> np.ndarray:
 
 
 _WITHOUT_ACTIVATION = (spec.ops.BATCH_NORM_GRAD, spec.ops.BATCH_NORM_GRAD_GRAD)
-
-
-def has_call(formula: str) -> bool:
-    """Whether the C ABI computes a formula."""
-    return formula in spec.ops.FORMULAS
 
 
 def required_outputs(problem: Problem) -> tuple[str, ...]:

@@ -49,12 +49,6 @@ def caches() -> dict[str, int]:
     return found
 
 
-def available_memory() -> int:
-    """Bytes that can be had without swapping; practically endless where the system does not say."""
-    match = re.search(r"^MemAvailable:\s*(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
-    return int(match.group(1)) << 10 if match else 1 << 60
-
-
 def _total_memory() -> int | None:
     match = re.search(r"^MemTotal:\s*(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
     return int(match.group(1)) << 10 if match else None
@@ -65,26 +59,36 @@ def _virtual() -> str:
     return " in a virtual machine" if flags and "hypervisor" in flags.group(1).split() else ""
 
 
-def isa() -> str | None:
-    """The ISA build that the ops use on this processor, and whether the environment forces it."""
-    forced = os.environ.get(c_abi.ISA_VARIABLE)
-    return f"{forced} (forced)" if forced else c_abi.fastest()
+def _isa() -> str | None:
+    """The ISA build that the ops use on this processor, and whether the environment forces it; None
+    where it is not built: ops from elsewhere do not need it."""
+    try:
+        forced = os.environ.get(c_abi.ISA_VARIABLE)
+        return f"{forced} (forced)" if forced else c_abi.fastest()
+    except (ImportError, OSError):
+        return None
+
+
+def hardware() -> dict[str, Any]:
+    """The processor, what this library uses of it, and the operating system."""
+    return {
+        "cpu": cpu_model(),
+        "architecture": platform.machine(),
+        "cores": cores(),
+        "isa": _isa(),
+        "system": f"{platform.system()} {platform.release().split('-')[0]}{_virtual()}",
+    }
 
 
 def describe() -> dict[str, Any]:
     """What a reader needs in order to judge the figures."""
-    info = _loader.build_info()
     return {
+        **hardware(),
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
-        "cpu": cpu_model(),
-        "architecture": platform.machine(),
-        "cores": cores(),
         "caches": caches(),
         "memory_bytes": _total_memory(),
-        "system": f"{platform.system()} {platform.release().split('-')[0]}{_virtual()}",
         "load_before": os.getloadavg()[0],
         "python": platform.python_version(),
         "tf_bn_ops": _version.__version__,
-        "isa": isa(),
-        "compiler": info.get("compiler"),
+        "compiler": _loader.build_info().get("compiler"),
     }

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -254,80 +255,52 @@ def random_problem(
     dtype: str = "float32",
     *,
     formula: str = spec.ops.BATCH_NORM_GRAD,
-    is_training: bool = True,
-    variance_is_rstd: bool = False,
     statistics_dtype: str | None = None,
     offset: float = 0.5,
     seed: int = 0,
     integers: bool = False,
+    side_input: bool = False,
+    **fields: Any,
 ) -> Problem:
     """Normal data; mean and variance are not those of x.
 
     Args:
       view: [outer, channels, inner].
       dtype: element type.
-      formula: of a gradient: spec.ops.BATCH_NORM_GRAD or spec.ops.BATCH_NORM_GRAD_GRAD.
-      is_training, variance_is_rstd: see Problem.
+      formula: spec.ops.BATCH_NORM, BATCH_NORM_GRAD or BATCH_NORM_GRAD_GRAD.
       statistics_dtype: float32, float64 with float64, unless given.
-      offset: the mean of the gradients; that of x is its negative.
+      offset: the mean of x, of the forward formula; of the gradients, whose x has its negative.
       seed: of the generator, next to the view.
       integers: small integers instead, whose sums are exact in any order; epsilon is 0.
+      side_input: whether the forward formula has one.
+      **fields: other fields of Problem.
     """
     rng = np.random.default_rng([seed, *view])
     channels = view[1]
-    values = {"y_backprop": rng.normal(offset, 1, view), "x": rng.normal(-offset, 2, view)}
+    is_forward = formula == spec.ops.BATCH_NORM
+    center = offset if is_forward else -offset
+    values: dict[str, np.ndarray] = {}
+    if not is_forward:
+        values["y_backprop"] = rng.normal(offset, 1, view)
+    values["x"] = rng.normal(center, 2, view)
+    if side_input:
+        values["side_input"] = rng.normal(0, 1, view)
     values["scale"] = rng.normal(1, 0.5, channels)
-    values["mean"] = rng.normal(-offset, 0.1, channels)
+    if is_forward:
+        values["offset"] = rng.normal(0, 1, channels)
+    values["mean"] = rng.normal(center, 0.1, channels)
     values["variance"] = rng.uniform(0.5, 4, channels)
     if formula == spec.ops.BATCH_NORM_GRAD_GRAD:
         values["x_backprop_grad"] = rng.normal(-offset, 1, view)
         for role in ("scale_backprop_grad", "offset_backprop_grad"):
             values[role] = rng.uniform(-1, 1, channels)
     if integers:
-        for role in ("y_backprop", "x"):
+        for role in [role for role in ("y_backprop", "x") if role in values]:
             values[role] = rng.integers(-3, 4, view).astype(np.float64)
         values["mean"] = rng.integers(-2, 3, channels).astype(np.float64)
-        values["variance"] = np.full(channels, 2.0 if variance_is_rstd else 0.25)
-    return Problem(
-        stored(values, dtype, statistics_dtype),
-        0.0 if integers else 1e-3,
-        is_training,
-        variance_is_rstd,
-    )
-
-
-def random_forward_problem(
-    view: tuple[int, int, int],
-    dtype: str = "float32",
-    *,
-    side_input: bool = False,
-    statistics_dtype: str | None = None,
-    offset: float = 0.5,
-    seed: int = 0,
-    integers: bool = False,
-    **fields: Any,
-) -> Problem:
-    """Normal data of batch normalization itself; mean and variance are not those of x.
-
-    Args:
-      view: [outer, channels, inner].
-      dtype: element type.
-      side_input: whether there is one.
-      statistics_dtype: float32, float64 with float64, unless given.
-      offset: the mean of x.
-      seed: of the generator, next to the view.
-      integers: x of small integers instead, whose sums are exact in any order.
-      **fields: other fields of Problem.
-    """
-    rng = np.random.default_rng([seed, *view])
-    channels = view[1]
-    values = {"x": rng.normal(offset, 2, view)}
-    if integers:
-        values["x"] = rng.integers(-3, 4, view).astype(np.float64)
-    if side_input:
-        values["side_input"] = rng.normal(0, 1, view)
-    values["scale"] = rng.normal(1, 0.5, channels)
-    values["offset"] = rng.normal(0, 1, channels)
-    values["mean"] = rng.normal(offset, 0.1, channels)
-    values["variance"] = rng.uniform(0.5, 4, channels)
+        values["variance"] = np.full(channels, 2.0 if fields.get("variance_is_rstd") else 0.25)
+        fields["epsilon"] = 0.0
     return Problem(stored(values, dtype, statistics_dtype), **fields)
+
+
+random_forward_problem = functools.partial(random_problem, formula=spec.ops.BATCH_NORM)

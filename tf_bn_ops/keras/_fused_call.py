@@ -174,16 +174,12 @@ def _layout_of_call(layer: Any, inputs: Any) -> _Layout | None:
     if inputs.dtype.name not in _DTYPES or inputs.shape.rank is None:
         return None
     channels = inputs.shape[layer.axis]
+    # Those that the layer has; in a derived class they may be anything.
+    weights = (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance)
     # 0 channels: TensorFlow's op divides by their number.
-    if not channels or any(weight.shape != (channels,) for weight in _weights(layer)):
+    if not channels or any(w is not None and w.shape != (channels,) for w in weights):
         return None
     return _layout(inputs.shape.rank, layer.axis)
-
-
-def _weights(layer: Any) -> list[Any]:
-    """The four vectors, those that the layer has; in a derived class they may be anything."""
-    weights = (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance)
-    return [weight for weight in weights if weight is not None]
 
 
 def _has_xla_kernels() -> bool:

@@ -19,12 +19,7 @@ _TOLERANCE = (1e-3, 1e-3)
 
 
 class Verification:
-    """Computes with a model as it is when this is made, to compare with what replaces it.
-
-    Args:
-      model: the model, before the replacement.
-      x: what the model is called with.
-    """
+    """Calls a model with `x` as it is when this is made, to compare with what replaces it."""
 
     def __init__(self, model: Any, x: Any) -> None:
         self._x = x

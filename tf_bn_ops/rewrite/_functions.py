@@ -29,7 +29,9 @@ def rewrite(function: Any, transform: Callable[[Any], tuple[Any, int]]) -> Any:
     top = original.function[-1]
     _ops.load()
     library, _ = transform(original)
-    _remove_shapes(library)
+    for changed in library.function:
+        for attrs in (*changed.arg_attr.values(), *changed.node_def):
+            attrs.attr.pop(_SHAPES, None)
 
     # Structure of arguments and results, which a FunctionDef does not hold.
     variables = {id(variable.handle): variable for variable in function.graph.variables}
@@ -86,17 +88,8 @@ def library_of(function: Any) -> Any:
     return library
 
 
-def _remove_shapes(library: Any) -> None:
-    for function in library.function:
-        for attrs in (*function.arg_attr.values(), *function.node_def):
-            attrs.attr.pop(_SHAPES, None)
-
-
 class _Anything(dict):
     """Node ids of captures: any will do, the captures are restored from the objects themselves."""
-
-    def __missing__(self, key: Any) -> int:
-        return 0
 
     def __getitem__(self, key: Any) -> int:
         return 0

@@ -32,13 +32,8 @@ class Fusion(NamedTuple):
 
 
 def fused(message: Any, *, keep: Iterable[str], report: list[Fusion]) -> tuple[Any, int]:
-    """A copy with what can be fused fused, and the number of places that were.
-
-    Args:
-      message: one of the messages that `_graph.is_message` knows.
-      keep: names of nodes that must stay.
-      report: what was found is appended to it.
-    """
+    """A copy of a message (`_graph.is_message`), fused where it can be but for the nodes that
+    must stay, and the number of places that are; what was found is appended to `report`."""
     result = type(message)()
     result.CopyFrom(message)
     count = len(report)

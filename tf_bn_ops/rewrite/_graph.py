@@ -28,12 +28,8 @@ def is_message(value: Any) -> bool:
 
 
 def renamed(message: Any, names: Mapping[str, str]) -> tuple[Any, int]:
-    """A copy with ops renamed, and the number of nodes that were.
-
-    Args:
-      message: one of the messages that `is_message` knows.
-      names: op -> new op; EXPANDED or EXPANDED_TO_OWN as the new op has the fused ops expanded.
-    """
+    """A copy of a message (`is_message`) with ops renamed by `names`, and the number of nodes that
+    were; EXPANDED or EXPANDED_TO_OWN as the new op has the fused ops expanded."""
     result = type(message)()
     result.CopyFrom(message)
     return result, _rename(result, names)

@@ -14,7 +14,6 @@ from typing import Any
 
 from tf_bn_ops.spec.activations import ACTIVATIONS
 from tf_bn_ops.spec.dtypes import DTYPES
-from tf_bn_ops.spec.layouts import LAYOUTS
 
 # How an op is called: with the statistics of the batch, or with statistics that are constants.
 MODES = ("training", "frozen")
@@ -131,8 +130,6 @@ class OpSpec:
       name: the Python name; `tf_bn_ops.raw_ops` and `tf.raw_ops` have it.
       registered_name: the name in TensorFlow's op registry.
       builtin: the op of TensorFlow that it equals, or None.
-      counterpart: the op of TensorFlow whose results are the same where it takes the same layout
-        and element type, with its spec among the ops: `builtin` where there is one; None: none.
       formula: the name of the formula model that knows its right answer, error bound and inputs
         (tf_bn_ops/conformance/models/formula_models.py).
       inputs, outputs: in the order of the OpDef.
@@ -157,7 +154,6 @@ class OpSpec:
     name: str
     registered_name: str
     builtin: str | None
-    counterpart: str | None
     formula: str
     inputs: tuple[Arg, ...]
     outputs: tuple[Arg, ...]
@@ -175,6 +171,12 @@ class OpSpec:
     shape_function: str = ""
     activations: tuple[str, ...] = tuple(ACTIVATIONS)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by its name: REQUIRED has an identity, and the table is in every process."""
+        from tf_bn_ops.spec import ops
+
+        return ops.named, (self.name,)
+
     @property
     def choices(self) -> dict[str, tuple[str, ...]]:
         """Values that its attrs of the type BY_OP may have."""
@@ -189,10 +191,6 @@ class OpSpec:
         return dtype if arg.kind in (VIEW, VIEW_LIST) else statistics_dtype
 
     @property
-    def ranks(self) -> tuple[int, ...]:
-        return tuple(sorted({LAYOUTS[layout][0] for layout in self.layouts}))
-
-    @property
     def modes(self) -> tuple[str, ...]:
         """Those of MODES that it has; without a choice it is always training."""
         return MODES if "is_training" in self.attrs else MODES[:1]
@@ -204,19 +202,7 @@ class OpSpec:
         kept = [name for name in names if DTYPES[name].unit_roundoff <= narrowest]
         return tuple(dict.fromkeys(kept))
 
-    def statistics_dtype(self, dtype: str) -> str:
-        """The first of them."""
-        return self.statistics_choices(dtype)[0]
-
     def outputs_with(self, attrs: Mapping[str, Any]) -> tuple[Arg, ...]:
         """The outputs of a call with some attrs, those of lists that have an element among them."""
         has_elements = {**self.attrs, **attrs}.get(NUM_SIDE_INPUTS, 0)
         return tuple(a for a in self.outputs if a.kind != VIEW_LIST or has_elements)
-
-    def arg(self, role: str) -> Arg:
-        """The input or output with this role.
-
-        Raises:
-          KeyError: there is none.
-        """
-        return {arg.role: arg for arg in (*self.inputs, *self.outputs)}[role]

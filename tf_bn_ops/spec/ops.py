@@ -56,7 +56,7 @@ _TENSORFLOW_SHAPES = "tensorflow::shape_inference::FusedBatchNorm"
 
 def _op(name: str, **fields: object) -> OpSpec:
     """An op without a twin in TensorFlow, unless `fields` say so; its arguments may be text."""
-    fields = {"builtin": None, "counterpart": None, "epsilon_dtype": "float32", **fields}
+    fields = {"builtin": None, "epsilon_dtype": "float32", **fields}
     for what in ("inputs", "outputs"):
         if isinstance(text := fields[what], str):
             fields[what] = args(text)
@@ -91,7 +91,6 @@ def _fused_batch_norm(
     return _op(
         name,
         builtin=name,
-        counterpart=name,
         formula=BATCH_NORM,
         summary=f"Batch normalization, the twin of TensorFlow's {name}.",
         description=_FORWARD_DESCRIPTION if version == "V3" else _OLDER.format("FusedBatchNormV3"),
@@ -136,7 +135,6 @@ _FUSED_BATCH_NORM_EX = dataclasses.replace(
     name="FusedBatchNormEx",
     registered_name="TfBnOps>FusedBatchNormEx",
     builtin=None,
-    counterpart=None,
     formula=BATCH_NORM_ADD,
     summary="Batch normalization, addition and activation, TensorFlow's _FusedBatchNormEx.",
     description=_FORWARD_DESCRIPTION.replace(
@@ -197,7 +195,6 @@ def _fused_batch_norm_grad(
     return _op(
         name,
         builtin=name,
-        counterpart=name,
         formula=BATCH_NORM_GRAD,
         summary=f"Gradient of batch normalization, the twin of TensorFlow's {name}.",
         description=_GRADIENT_DESCRIPTION
@@ -243,7 +240,6 @@ _FUSED_BATCH_NORM_GRAD_EX = dataclasses.replace(
     name="FusedBatchNormGradEx",
     registered_name="TfBnOps>FusedBatchNormGradEx",
     builtin=None,
-    counterpart=None,
     formula=BATCH_NORM_GRAD_EX,
     summary="Gradient of FusedBatchNormEx in one op, TensorFlow's _FusedBatchNormGradEx.",
     description="""\
@@ -278,7 +274,6 @@ What that is of is side_input_backprop, too.
 
 _BATCH_NORM_TRAINING_BACKPROP = _op(
     "BatchNormTrainingBackprop",
-    counterpart="FusedBatchNormGradV3",
     formula=BATCH_NORM_GRAD,
     summary="Gradient of batch normalization in training, nGraph's op of this name.",
     description="""\
@@ -536,6 +531,11 @@ OPS: Mapping[str, OpSpec] = {
     )
 }
 assert all(set(op.dtypes) <= set(DTYPES) for op in OPS.values())
+
+
+def named(name: str) -> OpSpec:
+    """An entry of OPS."""
+    return OPS[name]
 
 
 def of_formula(formula: str) -> tuple[OpSpec, ...]:

@@ -242,16 +242,12 @@ def tables(run: Run) -> Iterator[Table]:
 
 
 def sentences(run: Run) -> Iterator[str]:
-    """What was not measured, and wrong results of peers."""
+    """A busy machine, peers that were left out, and wrong results of peers."""
     if run.machine["load_before"] > _BUSY:
         load = f"load {run.machine['load_before']:.1f}"
         yield f"The machine was busy when the run began ({load}): repeat it on an idle one."
     for name, reason in run.missing.items():
         yield f"Left out: {_label(name)}: {reason}."
-    skipped = [m for m in run.rows if m.skipped]
-    for reason in dict.fromkeys(m.skipped for m in skipped):
-        names = ", ".join(str(m.row) for m in skipped if m.skipped == reason)
-        yield f"Not measured, {reason}: {names}."
     for m in run.rows:
         for name, reason in m.wrong.items():
             if name != CANDIDATE:

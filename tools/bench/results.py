@@ -43,7 +43,6 @@ class Measurement:
       p10_p90_us: 10th and 90th percentile of ours.
       limit: the bandwidth limit: reads and writes of a tensor, and their microseconds.
       refused, wrong: implementation -> its error message; what is wrong with its result.
-      skipped: why the row was not measured.
     """
 
     row: Row
@@ -53,7 +52,6 @@ class Measurement:
     limit: Sequence[float] = ()
     refused: dict[str, str] = dataclasses.field(default_factory=dict)
     wrong: dict[str, str] = dataclasses.field(default_factory=dict)
-    skipped: str | None = None
 
     def speedup(self, peer: str) -> float | None:
         """The peer's time over ours, the median of adjacent pairs; None unless both results are
@@ -137,8 +135,8 @@ class Run:
     networks: list[NetworkMeasurement] = dataclasses.field(default_factory=list)
 
     def of_section(self, section: str) -> list[Measurement]:
-        """The rows of a section that were measured."""
-        return [m for m in self.rows if m.row.section == section and m.skipped is None]
+        """The rows of a section."""
+        return [m for m in self.rows if m.row.section == section]
 
 
 def peers_of(rows: Iterable[Measurement]) -> list[str]:

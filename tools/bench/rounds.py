@@ -9,7 +9,7 @@ from bench.bench_worker import CallError, Worker
 from bench.libraries import CANDIDATE, MEMORY_BANDWIDTH
 from bench.results import Measurement, percentiles
 from bench.rows import Row
-from tf_bn_ops.harness import c_abi, machine
+from tf_bn_ops.harness import c_abi
 
 
 def measure(row: Row, workers: Sequence[Worker], seconds: float, rounds: int) -> Measurement:
@@ -21,10 +21,6 @@ def measure(row: Row, workers: Sequence[Worker], seconds: float, rounds: int) ->
       seconds, rounds: how long to measure with each, in how many turns.
     """
     measured = Measurement(row)
-    needed = 2 * row.bytes * len(workers)
-    if needed > machine.available_memory():
-        measured.skipped = f"needs about {needed >> 30} GiB of memory"
-        return measured
     for name, samples in _time(measured, workers, seconds / rounds, rounds).items():
         p10, median, p90 = (1e6 * s for s in percentiles(samples))
         if name == MEMORY_BANDWIDTH:

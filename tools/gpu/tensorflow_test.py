@@ -124,7 +124,7 @@ def judge_case(
     from tf_bn_ops.conformance.verdict.judge import judge
 
     inputs = formula_models.model_of(case.spec).fill(case)
-    request = implementations.request(case, inputs, case.spec)
+    request = implementations.request(case, inputs)
     if case.is_training and "reserve_space_2" in request["inputs"]:
         converted = with_rstd(inputs, case.epsilon)
         if converted is None:
@@ -148,7 +148,10 @@ def judge_case(
     result = judge(case, inputs, answers, profile)
     path = result.paths[implementations.CANDIDATE]
     wrong = [d.detail for d in path.disagreements] + result.failures
-    return next(iter(wrong), ""), {name: path.bound for name, path in result.paths.items()}
+    return next(iter(wrong), ""), {
+        name: max((error.bound for error in path.errors.values()), default=0.0)
+        for name, path in result.paths.items()
+    }
 
 
 def main(arguments: list[str]) -> int:

@@ -79,7 +79,7 @@ def test_aliased_case_has_the_same_numbers_twice_and_nothing_exact():
 def _answers(op, call, dtype="float32"):
     """What a process of an op answers in these modes, and the inputs."""
     case = generate.parse(TEXT.format(dtype, call))
-    asked = request(case, fill(case), case.spec, None, case.execution_modes)
+    asked = request(case, fill(case), None, case.execution_modes)
     ops = types.SimpleNamespace(FusedBatchNormGradV2=op)
     return worker.Executor(ops)(asked), asked["inputs"]
 

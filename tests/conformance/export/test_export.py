@@ -12,8 +12,7 @@ import pytest
 
 from tf_bn_ops.conformance import conformance_command
 from tf_bn_ops.conformance.cases import generate
-from tf_bn_ops.conformance.export import portable_judge
-from tf_bn_ops.conformance.models import bounds
+from tf_bn_ops.conformance.models import bounds, portable_judge
 from tf_bn_ops.conformance.verdict.judge import judge
 
 HERE = pathlib.Path(__file__).resolve().parent

@@ -384,7 +384,7 @@ def test_a_record_with_something_else_in_it_is_one_sentence(run):
         ((), None), ((), []), (("cases",), None), (("cases",), [None]),
         (("machines",), None), (("machines",), [[]]), (("candidate", "mapped"), None),
         (("shard",), [1, 2]), (("shard",), {}), ((*case, "implementations"), []), (path, None),
-        ((*path, "outputs"), None), ((*path, "departures"), [1]),
+        ((*path, "outputs"), None), ((*path, "departures"), [1]), ((*case, "failures"), None),
     ):  # fmt: skip
         content = {"whole": json.loads(text)}
         *steps, last = ("whole", *where)
@@ -410,7 +410,7 @@ def test_another_version_of_the_format_is_said(run):
 
 def test_only_the_whole_run_can_tell_that_a_divergence_is_stale(two):
     entry = {
-        "name": "gone", "what": "error", "reason": "it was", "machine_dependent": False,
+        "name": "gone", "what": "error", "reason": "it was", "may_hide": False,
         "covered": 2, "shown": 0,
     }  # fmt: skip
     for _, part in two:

@@ -4,6 +4,7 @@ fails wrong-on-purpose answers. What is special to one follows.
 First-order gradients have more faults, in test_judge.py.
 """
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -14,6 +15,7 @@ from judged_faults import FORMULAS, STRICT, Filled, answer, forward
 
 from tf_bn_ops.conformance import runner
 from tf_bn_ops.conformance.cases import generate
+from tf_bn_ops.conformance.execution import implementations
 from tf_bn_ops.conformance.models import batch_norm_grad_ex_inputs, bounds
 from tf_bn_ops.conformance.models.batch_norm import activated
 from tf_bn_ops.conformance.verdict import divergences
@@ -78,7 +80,8 @@ def _concluded(shape, path, role, held):
     """A frozen case with another output, judged as on a path of the built-in."""
     one = Filled.of(generate.parse(FROZEN.format(shape)))
     outputs = {**forward(one.case, one.problem), role: np.full(3, held, np.float32)}
-    settings = Settings(STRICT, divergences.Register.load(), path)
+    candidate = dataclasses.replace(implementations.own(), path=path)
+    settings = Settings(STRICT, divergences.Register.load(), candidate)
     result = runner._conclude(one.case, one.inputs, {"candidate": answer(outputs, one)}, settings)
     return [failure for failure in result.failures if role in failure], result.notes
 

@@ -94,7 +94,3 @@ class Problem:
 
     case: Case
     inputs: Inputs
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.case.shape)

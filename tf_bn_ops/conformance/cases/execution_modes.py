@@ -32,8 +32,7 @@ class ExecutionMode:
         none has.
       other_kernel: it may run another kernel, whose bits may differ: both are held to the bounds,
         and the difference is reported.
-      own_process: it needs a process of its own, with the environment or without one.
-      preceded: other calls come first (history.py).
+      preceded: other calls come first (history.py), in a process of its own.
     """
 
     what: str
@@ -42,13 +41,12 @@ class ExecutionMode:
     small: bool = False
     every: int = 0
     other_kernel: bool = False
-    own_process: bool = False
     preceded: bool = False
 
     @property
     def is_apart(self) -> bool:
         """Whether it has a process of its own."""
-        return self.own_process or bool(self.environment or self.wishes)
+        return self.preceded or bool(self.environment or self.wishes)
 
 
 EXECUTION_MODES: Mapping[str, ExecutionMode] = {
@@ -78,7 +76,6 @@ EXECUTION_MODES: Mapping[str, ExecutionMode] = {
         "after calls of equal dimensions with other layout, dtype, epsilon, mode and numbers",
         small=True,
         every=12,
-        own_process=True,
         preceded=True,
     ),
     "concurrent": ExecutionMode("eagerly from 4 threads at once", small=True, every=15),

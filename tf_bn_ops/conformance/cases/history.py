@@ -22,19 +22,14 @@ def predecessors(case: Case) -> Iterator[Case]:
     kind = case.kind if case.kind in model_of(case.spec).kinds else "normal"
     drawn = dataclasses.replace(case, kind=kind, execution="eager")
     changed: list[dict[str, Any]] = [
-        *({"layout": layout} for layout in _other_layouts(case)),
+        # Of as many dimensions; the number of channels is another one.
+        *({"layout": name} for name in case.spec.layouts
+          if name != case.layout and spec.LAYOUTS[name][0] == len(case.shape)),
         *({"dtype": dtype} for dtype in case.spec.dtypes if dtype != case.dtype),
         # The same in six decimals, another number all the same.
         {"epsilon": 1.0002 * case.epsilon + 1e-9},
         {"epsilon": 4 * case.epsilon + 0.125},
         *({"mode": mode} for mode in case.spec.modes if mode != case.mode),
-    ]
+    ]  # fmt: skip
     for number, change in enumerate([*changed, {}], start=1):
         yield dataclasses.replace(drawn, seed=case.seed + number, **change)
-
-
-def _other_layouts(case: Case) -> list[str]:
-    """The layouts of the op that have as many dimensions; the number of channels is another one."""
-    rank = len(case.shape)
-    return [name for name in case.spec.layouts
-            if name != case.layout and spec.LAYOUTS[name][0] == rank]  # fmt: skip

@@ -69,15 +69,6 @@ class Tolerance:
             not self.dtypes or dtype in self.dtypes
         )
 
-    def of_record(self) -> dict[str, Any]:
-        """An entry of the field "tolerances" of a record (reports/record.py)."""
-        return {
-            "outputs": list(self.outputs),
-            "dtypes": list(self.dtypes),
-            "allowed": f"{self.times_bound:g} times the bound",
-            "reason": self.reason,
-        }
-
 
 def _check_known(what: str, given: Iterable[str], known: Sequence[str]) -> None:
     """Raises MappingError where something is given that is not known."""
@@ -147,7 +138,7 @@ class OpMapping:
             for value, claimed in ((dtype, self.dtypes), (layout, self.layouts), (mode, self.modes))
         )
 
-    def _claimed_types(self) -> list[dict[str, str]]:
+    def claimed_types(self) -> list[dict[str, str]]:
         """Call by call: our name of an argument -> the type that it has to have."""
         arguments = (*self.spec.inputs, *self.spec.outputs)
         return [
@@ -155,24 +146,6 @@ class OpMapping:
             for dtype in self.dtypes or self.spec.dtypes
             for statistics in self.spec.statistics_choices(dtype)
         ]
-
-    def contract_query(self) -> dict[str, Any]:
-        """What execution/signatures.py compares contracts by, in plain values."""
-        return {
-            "name": self.name,
-            "function": self.function,
-            "op": self.spec.name,
-            "device": self.device,
-            "modes": list(self.modes or self.spec.modes),
-            "like": self.spec.builtin or self.spec.registered_name,
-            "own": self.spec.builtin is None,
-            "inputs": dict(self.inputs),
-            "attrs": dict(self.attrs),
-            "outputs": dict(self.outputs),
-            "layouts": list(self.layouts or self.spec.layouts),
-            "types": self._claimed_types(),
-            "attr_names": list(self.spec.attrs),
-        }
 
 
 def _op_like(text: str, where: str) -> OpSpec:

@@ -77,12 +77,6 @@ def _assemble(layout: str, batch: int, channels: int, spatial: list[int]) -> tup
     return (batch, *spatial, channels) if channels_last else (batch, channels, *spatial)
 
 
-def _draw_class(rng: np.random.Generator) -> str:
-    names = list(_CLASSES)
-    weights = np.array([_CLASSES[n][0] for n in names], float)
-    return names[int(rng.choice(len(names), p=weights / weights.sum()))]
-
-
 def _draw_special(
     rng: np.random.Generator, layout: str, name: str, min_channels: int
 ) -> tuple[int, ...]:
@@ -185,7 +179,8 @@ def draw(
         return _assemble(layout, batch, int(rng.choice(_CHANNELS)), inner)
     if large:
         return _draw_of_size(rng, layout, "large", *LARGE_ELEMENTS)
-    name = _draw_class(rng)
+    weights = np.array([weight for weight, *_ in _CLASSES.values()], float)
+    name = list(_CLASSES)[int(rng.choice(len(weights), p=weights / weights.sum()))]
     if name in ("one", "single", "empty", "prime", "power_of_two"):
         return _draw_special(rng, layout, name, min_channels)
     return _draw_of_size(rng, layout, name, *_CLASSES[name][1:])

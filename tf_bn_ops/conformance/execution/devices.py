@@ -93,13 +93,6 @@ def as_internal(inputs: Inputs) -> Inputs:
     return dataclasses.replace(inputs, attrs=attrs)
 
 
-def _registered_names(device: str) -> dict[str, str]:
-    """Our op -> the op of TensorFlow that may have a kernel on a device. On CPUs those of INTERNAL
-    are stubs, which oneDNN's graph pass replaces."""
-    names = {op.name: op.builtin for op in spec.OPS.values() if op.builtin}
-    return names if device.startswith("CPU") else {**names, **INTERNAL}
-
-
 def kernels(tf: Any, device: str, variance_of: Callable[..., np.ndarray]) -> dict[str, Any]:
     """Which ops have kernels on a device, and what its forward op keeps for the gradient.
 
@@ -118,7 +111,10 @@ def kernels(tf: Any, device: str, variance_of: Callable[..., np.ndarray]) -> dic
 
     found: dict[str, Any] = {}
     layouts: dict[str, list[str]] = {}
-    for name, registered in _registered_names(device).items():
+    names = {op.name: op.builtin for op in spec.OPS.values() if op.builtin}
+    if not device.startswith("CPU"):  # There they are stubs, which oneDNN's graph pass replaces.
+        names |= INTERNAL
+    for name, registered in names.items():
         dtypes: list[str] = []
         for kernel in registry.get_registered_kernels_for_op(registered).kernel:
             if kernel.device_type in (device.partition(":")[0], "DEFAULT"):

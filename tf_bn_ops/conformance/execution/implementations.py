@@ -7,13 +7,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.cases.execution_modes import EXECUTION_MODES, OTHER_KERNELS
 from tf_bn_ops.conformance.cases.mapping import OpMapping
-from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.execution.devices import INTERNAL
 from tf_bn_ops.conformance.execution.worker import LIBRARY_PREFIX, PLUGIN_PREFIX
 from tf_bn_ops.conformance.models.inputs import WHOLE_LAYER
@@ -33,7 +30,6 @@ class Implementation:
       name: "candidate", or what the report calls a reference.
       ops: where they are, as `module:attribute` (worker.py).
       environment: variables of its process.
-      by_counterpart: it answers a case of an op with that op's counterpart (OpSpec).
       mapped: for the ops of another library, how each is called, by the op that it claims to equal.
       devices: op -> the device that it is placed on; TensorFlow decides about others.
       path: the name that it has in the list of known divergences.
@@ -45,7 +41,6 @@ class Implementation:
     name: str
     ops: str
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    by_counterpart: bool = False
     mapped: Mapping[str, OpMapping] | None = None
     devices: Mapping[str, str] = dataclasses.field(default_factory=dict)
     path: str = CANDIDATE
@@ -53,24 +48,16 @@ class Implementation:
     exempt: frozenset[str] = OTHER_KERNELS
     cannot: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    def resolve_op(self, case: Case) -> OpSpec | None:
-        """The op that this implementation answers a case with, None where it has none for it."""
-        if not case.compares_values and self.by_counterpart:
-            # What another op refuses says nothing.
-            return case.spec if case.spec.builtin else None
-        if self.mapped is not None:
-            entry = self.mapped.get(case.op)
-            return case.spec if entry and entry.claims(case.dtype, case.layout, case.mode) else None
-        if not self.by_counterpart or case.spec.builtin:
-            return case.spec
-        counterpart = spec.OPS.get(case.spec.counterpart or "")
-        if counterpart is None or case.layout not in counterpart.layouts:
-            return None
-        return counterpart if case.dtype in counterpart.dtypes else None
-
     def supports(self, case: Case) -> bool:
-        """Whether it has an op for the case."""
-        return self.resolve_op(case) is not None
+        """Whether it has the op of a case; references have those of TensorFlow."""
+        if self.mapped is not None:
+            entry = self.mapping_of(case.spec)
+            return entry is not None and entry.claims(case.dtype, case.layout, case.mode)
+        return self.name == CANDIDATE or case.spec.builtin is not None
+
+    def mapping_of(self, op: OpSpec) -> OpMapping | None:
+        """How it calls an op of another library, None where it is no such op."""
+        return (self.mapped or {}).get(op.name)
 
 
 OWN_OPS = "tf_bn_ops:raw_ops"
@@ -79,7 +66,8 @@ BUILTIN_OPS = "tensorflow:raw_ops"
 
 def own() -> Implementation:
     """The ops of this library as the candidate."""
-    return Implementation(CANDIDATE, OWN_OPS, drop_in=True)
+    # XLA calls the same kernels: no mode is exempt.
+    return Implementation(CANDIDATE, OWN_OPS, drop_in=True, exempt=frozenset())
 
 
 def builtin(name: str, path: str) -> Implementation:
@@ -88,7 +76,6 @@ def builtin(name: str, path: str) -> Implementation:
         name,
         BUILTIN_OPS,
         {"TF_ENABLE_ONEDNN_OPTS": str(int(path == "onednn"))},
-        by_counterpart=name != CANDIDATE,
         path=path,
         # Its bits change with the number of threads, and its paths are different kernels.
         exempt=frozenset(EXECUTION_MODES),
@@ -97,6 +84,8 @@ def builtin(name: str, path: str) -> Implementation:
 
 
 PATHS = ("onednn", "eigen")
+# What the list of known divergences calls a device: it may have those of any path.
+ANY_PATH = "any"
 
 
 def default_path() -> str:
@@ -124,19 +113,10 @@ def on_device(device: str, plugin: str | None) -> Implementation:
         CANDIDATE,
         PLUGIN_PREFIX + (os.path.abspath(plugin) if plugin else ""),
         devices={op.name: device for op in spec.OPS.values() if op.builtin or op.name in INTERNAL},
-        path=divergences_path(device),
+        path=default_path() if device.startswith("CPU") else ANY_PATH,
         exempt=frozenset(EXECUTION_MODES),
         cannot=dict.fromkeys(elsewhere, f"not on {device}"),
     )
-
-
-# What the list of known divergences calls a device: it may have those of any path.
-ANY_PATH = "any"
-
-
-def divergences_path(device: str) -> str:
-    """The path whose known divergences apply to a device."""
-    return ANY_PATH if not device.startswith("CPU") else default_path()
 
 
 def references(
@@ -144,20 +124,16 @@ def references(
 ) -> list[Implementation]:
     """The references for some ops, on the devices that mapped ops ask for."""
     placed = {op: e.reference_device for op, e in (entries or {}).items() if e.reference_device}
-    if not any(op.counterpart for op in ops):
+    if not any(op.builtin for op in ops):
         return []
     return [dataclasses.replace(builtin(path, path), devices=placed) for path in PATHS]
 
 
 def request(
-    case: Case,
-    inputs: Inputs,
-    op: OpSpec,
-    mapped: OpMapping | None = None,
-    modes: Sequence[str] = ("eager",),
+    case: Case, inputs: Inputs, mapped: OpMapping | None = None, modes: Sequence[str] = ("eager",)
 ) -> dict[str, Any]:
-    """A request to a worker (worker.py): the case in the names and types of `op`, or in the names
-    of another library."""
+    """A request to a worker (worker.py): the case in the names of its op, or of another library."""
+    op = case.spec
     values = {**op.attrs, "data_format": case.layout, "epsilon": case.epsilon}
     if "axis" in op.attrs:
         values["axis"] = 1 if spec.channel_axis(case.layout) == 1 else -1
@@ -169,11 +145,6 @@ def request(
         for arg in op.inputs
         if arg.name not in lists or arg.role in inputs.values
     }
-    for arg in op.inputs:
-        if op is not case.spec and arg.kind not in (spec.VIEW, spec.VIEW_LIST):
-            # A counterpart may take them in a wider type; every value is preserved.
-            dtype = spec.DTYPES[op.statistics_dtype(case.dtype)].numpy
-            given[arg.name] = given[arg.name].astype(dtype, copy=False)
     attrs = {name: values[name] for name in op.attrs}
     theirs = mapped or OpMapping(op.name, op)
     return {
@@ -183,32 +154,18 @@ def request(
         "attrs": {theirs.attrs.get(name, name): value for name, value in attrs.items()},
         "outputs": [theirs.outputs.get(a.name, a.name) for a in op.outputs_with(attrs)],
         "modes": modes,
-        **({} if mapped else _forward_first(case, inputs, op)),
+        **({} if mapped else _forward_first(case, inputs)),
     }
 
 
-def _forward_first(case: Case, inputs: Inputs, op: OpSpec) -> dict[str, str]:
+def _forward_first(case: Case, inputs: Inputs) -> dict[str, str]:
     """Which forward op computes the reserve spaces of a case of whole layers. In 16-bit types its
     statistics are off by what the bound of the gradient has no room for; behind an activation the
     mask would have to be that of its y."""
-    forward = op.name.replace("Grad", "")
+    forward = case.op.replace("Grad", "")
     is_whole = case.kind == WHOLE_LAYER and case.is_training and case.statistics == "batch"
     plain = inputs.attrs.get("activation_mode", IDENTITY) == IDENTITY
-    if is_whole and plain and case.dtype == "float32" and op.name.endswith(("V3", "Ex")):
+    if is_whole and plain and case.dtype == "float32" and case.op.endswith(("V3", "Ex")):
         kept = inputs.values["forward_coefficients"].ndim == 2  # Not `as_given`.
         return {"forward": forward} if kept else {}
     return {}
-
-
-def translated(answer: Answer, case: Case, op: OpSpec) -> Answer:
-    """An answer that `op` gave, in the outputs and types of the case's own op."""
-    if op is case.spec or answer.outputs is None or len(answer.outputs) != len(op.outputs):
-        return answer
-    by_role = {arg.role: output for arg, output in zip(op.outputs, answer.outputs, strict=True)}
-    statistics = spec.DTYPES[case.statistics_dtype].numpy
-    outputs = []
-    with np.errstate(over="ignore"):
-        for arg in case.spec.outputs:
-            output = by_role[arg.role]
-            outputs.append(output if arg.kind == spec.VIEW else output.astype(statistics))
-    return dataclasses.replace(answer, outputs=outputs)

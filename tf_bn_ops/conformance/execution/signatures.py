@@ -1,7 +1,5 @@
 """The contract of another library's ops beside those that they claim to equal: OpDefs, shape
 functions, and what a call without the optional attrs computes. Inside the worker.
-
-A *query* is OpMapping.contract_query().
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import spec
+from tf_bn_ops.conformance.cases.mapping import OpMapping
 from tf_bn_ops.conformance.execution import devices, static_shapes
 from tf_bn_ops.conformance.execution.answer import identical
 from tf_bn_ops.conformance.execution.static_shapes import PartialShape, Question
@@ -39,35 +38,31 @@ class Op:
     Attributes:
       tf: TensorFlow.
       function: calls it; None where it is missing.
-      query: how names translate, what is claimed.
+      mapped: how names translate, what is claimed.
       renamed: whether `function` takes the names of their op.
       in_order: (names of outputs, what it returned) -> the tensors in that order.
     """
 
     tf: Any
     function: Any
-    query: Mapping[str, Any]
+    mapped: OpMapping
     renamed: bool
     in_order: Callable[[Sequence[str], Any], list[Any]]
 
     def __call__(self, tensors: Mapping[str, Any], attrs: Mapping[str, Any]) -> list[Any]:
-        lists = [a.name for a in self._spec.inputs if a.kind == spec.VIEW_LIST]
+        lists = [a.name for a in self.mapped.spec.inputs if a.kind == spec.VIEW_LIST]
         given = {
             **{self._name("inputs", n): [t] if n in lists else t for n, t in tensors.items()},
             **{self._name("attrs", n): value for n, value in attrs.items()},
         }
-        outputs = [self._name("outputs", a.name) for a in self._spec.outputs]
+        outputs = [self._name("outputs", a.name) for a in self.mapped.spec.outputs]
         return self.in_order(outputs, self.function(**given))
 
-    @property
-    def _spec(self) -> spec.OpSpec:
-        return spec.OPS[self.query["op"]]
-
     def _name(self, kind: str, name: str) -> str:
-        return self.query[kind].get(name, name) if self.renamed else name
+        return getattr(self.mapped, kind).get(name, name) if self.renamed else name
 
     def _type(self, name: str) -> str:
-        return self.query["types"][0].get(name, "float32")
+        return self.mapped.claimed_types()[0].get(name, "float32")
 
     def shapes(self, question: Question, attrs: dict[str, Any]) -> list[PartialShape] | None:
         """The static shapes of its outputs, None for an error."""
@@ -83,15 +78,15 @@ class Op:
 
     def values(self, attrs: Mapping[str, Any]) -> list[np.ndarray] | None:
         """What it computes of a few numbers, None for an error."""
-        rng, layout = np.random.default_rng(1), self._spec.layouts[0]
+        rng, layout = np.random.default_rng(1), self.mapped.spec.layouts[0]
         rank, shapes = spec.LAYOUTS[layout][0], {spec.COUNT: (), spec.OPAQUE: (0,)}
         shapes |= dict.fromkeys((spec.VIEW, spec.VIEW_LIST), (_CHANNELS,) * rank)
         tensors = {
             a.name: rng.uniform(0.5, 1.5, shapes.get(a.kind, (_CHANNELS,)))
-            for a in self._spec.inputs
+            for a in self.mapped.spec.inputs
         }
         try:
-            with devices.placed(self.tf, self.query["device"] if self.renamed else None):
+            with devices.placed(self.tf, self.mapped.device if self.renamed else None):
                 given = {n: self.tf.cast(t, self._type(n)) for n, t in tensors.items()}
                 return [output.numpy() for output in self(given, attrs)]
         except Exception:  # Of an op of somebody else.
@@ -102,55 +97,47 @@ def _value(name: str, value: Any) -> Any:
     return _REQUIRED[name] if value is spec.op_spec.REQUIRED else value
 
 
-def judge(query: Mapping[str, Any], theirs: Op, ours: Op) -> Differences:
+def judge(mapped: OpMapping, theirs: Op, ours: Op) -> Differences:
     """Compares what needs no case: OpDefs, static shapes, defaults in a call."""
     from tensorflow.python.framework import op_def_registry
 
-    op_def = op_def_registry.get(query["like"])
+    op = mapped.spec
+    like = op.builtin or op.registered_name
+    op_def = op_def_registry.get(like)
     if op_def is None:
-        raise ValueError(f"TensorFlow has no op {query['like']}")
-    found = differences(query, query["attr_names"], op_def_registry.get(query["name"]), op_def)
+        raise ValueError(f"TensorFlow has no op {like}")
+    found = differences(mapped, op_def_registry.get(mapped.name), op_def)
     if any(kind == FATAL for kind, _ in found):
         return found
-    op = spec.OPS[query["op"]]
-    said = static_shapes.difference(
-        op, query["layouts"], query["modes"], theirs.shapes, ours.shapes
-    )
+    layouts, modes = mapped.layouts or op.layouts, mapped.modes or op.modes
+    said = static_shapes.difference(op, layouts, modes, theirs.shapes, ours.shapes)
     found += [("shapes", said)] if said else []
     defaults = {n: _value(n, value) for n, value in op.attrs.items()}
     required = {n: defaults[n] for n, v in op.attrs.items() if v is spec.op_spec.REQUIRED}
     explicit, without = theirs.values(defaults), theirs.values(required)
     if explicit is not None and (without is None or not identical(explicit, without)):
         how = "fails" if without is None else "computes something else"
-        text = f"a call without the optional attrs {how} than one with those of {query['like']}"
+        text = f"a call without the optional attrs {how} than one with those of {like}"
         found.append(("defaults", text.replace("fails than", "fails, unlike")))
     return found
 
 
-def differences(
-    query: Mapping[str, Any], attrs: Sequence[str], theirs: Any, ours: Any
-) -> Differences:
-    """Compares two OpDefs argument by argument.
-
-    Args:
-      query: how their names translate, and what is claimed.
-      attrs: the attrs of our op that are given a value.
-      theirs: the OpDef of their op; None if TensorFlow knows none of this name.
-      ours: the OpDef of the op that it claims to equal.
-    """
+def differences(mapped: OpMapping, theirs: Any, ours: Any) -> Differences:
+    """Compares two OpDefs argument by argument: of their op, None if TensorFlow knows none of this
+    name, and of the op that it claims to equal."""
     if theirs is None:
-        return [(FATAL, f"the library registers no op {query['name']}")]
+        return [(FATAL, f"the library registers no op {mapped.name}")]
     found: Differences = []
     for kind in ("input", "output"):
-        _compare_args(kind, query, theirs, ours, found)
-    _compare_types(query, theirs, ours, found)
-    _compare_attrs(query, attrs, theirs, ours, found)
+        _compare_args(kind, mapped, theirs, ours, found)
+    _compare_types(mapped, theirs, ours, found)
+    _compare_attrs(mapped, theirs, ours, found)
     for flag in _FLAGS:
         a, b = bool(getattr(theirs, flag)), bool(getattr(ours, flag))
         if a != b:
-            found.append(("flags", f"{flag} of {query['name']} is {a}, of {ours.name} {b}"))
+            found.append(("flags", f"{flag} of {mapped.name} is {a}, of {ours.name} {b}"))
     if theirs.HasField("deprecation"):
-        found.append(("flags", f"{query['name']} is deprecated"))
+        found.append(("flags", f"{mapped.name} is deprecated"))
     return found
 
 
@@ -164,11 +151,9 @@ def _missing(
     ]
 
 
-def _compare_args(
-    kind: str, query: Mapping[str, Any], theirs: Any, ours: Any, found: Differences
-) -> None:
+def _compare_args(kind: str, mapped: OpMapping, theirs: Any, ours: Any, found: Differences) -> None:
     """Names and order of the inputs or outputs."""
-    name, renamed = query["name"], query[f"{kind}s"]
+    name, renamed = mapped.name, getattr(mapped, f"{kind}s")
     sink = FATAL if kind == "input" else "outputs"
     wanted = [renamed.get(a.name, a.name) for a in getattr(ours, f"{kind}_arg")]
     names = [a.name for a in getattr(theirs, f"{kind}_arg")]
@@ -180,7 +165,7 @@ def _compare_args(
         found.append(("order", f"{kind}s are in another order: {', '.join(names)}"))
 
 
-def _compare_types(query: Mapping[str, Any], theirs: Any, ours: Any, found: Differences) -> None:
+def _compare_types(mapped: OpMapping, theirs: Any, ours: Any, found: Differences) -> None:
     """Lists, references, and the types that arguments have together in every claimed call."""
     from tensorflow.python.framework import dtypes
 
@@ -188,7 +173,7 @@ def _compare_types(query: Mapping[str, Any], theirs: Any, ours: Any, found: Diff
     pairs = []
     for kind in ("input", "output"):
         by_name = {a.name: a for a in getattr(theirs, f"{kind}_arg")}
-        renamed = query[f"{kind}s"]
+        renamed = getattr(mapped, f"{kind}s")
         its = [(a, by_name.get(renamed.get(a.name, a.name))) for a in getattr(ours, f"{kind}_arg")]
         pairs += [(kind, a, b) for a, b in its if b is not None]
     for kind, a, b in pairs:
@@ -196,7 +181,7 @@ def _compare_types(query: Mapping[str, Any], theirs: Any, ours: Any, found: Diff
         if forms[0] != forms[1]:
             found.append(("types", f"{kind} {b.name} is a list or a reference, or should be"))
     lacks: dict[str, list[str]] = {}
-    for claimed in query["types"]:
+    for claimed in mapped.claimed_types():
         chosen: dict[str, int] = {}
         for kind, a, b in pairs:
             wanted = dtypes.as_dtype(claimed[a.name]).as_datatype_enum
@@ -208,15 +193,14 @@ def _compare_types(query: Mapping[str, Any], theirs: Any, ours: Any, found: Diff
         found.append(("types", f"{name} is not of type {said}, which is claimed"))
 
 
-def _compare_attrs(
-    query: Mapping[str, Any], attrs: Sequence[str], theirs: Any, ours: Any, found: Differences
-) -> None:
+def _compare_attrs(mapped: OpMapping, theirs: Any, ours: Any, found: Differences) -> None:
+    attrs, layouts = mapped.spec.attrs, mapped.layouts or mapped.spec.layouts
     their_attrs = {a.name: a for a in theirs.attr}
     our_attrs = {a.name: a for a in ours.attr}
-    wanted = [query["attrs"].get(name, name) for name in attrs]
-    found += _missing(query["name"], "attr", list(their_attrs), wanted, FATAL)
+    wanted = [mapped.attrs.get(name, name) for name in attrs]
+    found += _missing(mapped.name, "attr", list(their_attrs), wanted, FATAL)
     for name in attrs:
-        a, b = our_attrs.get(name), their_attrs.get(query["attrs"].get(name, name))
+        a, b = our_attrs.get(name), their_attrs.get(mapped.attrs.get(name, name))
         if a is None or b is None:
             continue
         if a.type == "tensor" and b.type == "float":
@@ -231,7 +215,7 @@ def _compare_attrs(
         if a.default_value != b.default_value:
             found.append(("defaults", f"attr {b.name} has another default than {name}"))
         values, has = ([v.decode() for v in c.allowed_values.list.s] for c in (a, b))
-        claimed = [v for v in values if name != "data_format" or v in query["layouts"]]
+        claimed = [v for v in values if name != "data_format" or v in layouts]
         if no := [v for v in claimed if has and v not in has]:
             text = f"attr {b.name} does not allow {' or '.join(no)}, which is claimed"
             found.append(("values", text))
@@ -246,4 +230,4 @@ def _compare_attrs(
     for attr in theirs.attr:
         if attr.name not in used:
             sink = "attrs" if attr.HasField("default_value") else FATAL
-            found.append((sink, f"{query['name']} has the further attr {attr.name}"))
+            found.append((sink, f"{mapped.name} has the further attr {attr.name}"))

@@ -8,7 +8,7 @@ Each takes a callable that runs an op (a request -> its outputs as arrays) and a
 from __future__ import annotations
 
 import contextlib
-import math
+import itertools
 import sys
 import threading
 import time
@@ -34,45 +34,25 @@ PrepareInPlace = Callable[
 THREADS = 4
 _LEAST_CALLS, _MOST_CALLS = 8, 400
 _SECONDS = 0.02
-# Sizes of tensors whose memory is looked at before `poisoned` is relied on: allocators have
-# thresholds (malloc maps from 128 KiB on; TensorFlow's own, with oneDNN, begins at 256 KiB).
-_PROBED_BYTES = (64, 4096, 1 << 16, 1 << 17, 1 << 19, 1 << 23)
+# Allocators have thresholds (malloc maps from 128 KiB on; TensorFlow's own, with oneDNN, begins at
+# 256 KiB): a tensor of these bytes is looked at before `poisoned` is relied on, and a large one.
+_SMALL_BYTES = 64
 
 
-class Poisonable:
-    """Up to which size memory of tensors can be filled with a pattern in this process.
-
-    Attributes:
-      most_bytes: the largest size that was seen to be filled; 0 if none, infinite if all were.
-      why: what limits it.
-    """
-
-    def __init__(self, empty: Callable[[int], np.ndarray]):
-        """`empty`: the memory of a new tensor of so many bytes that nothing was written to."""
-        self.most_bytes, self.why = 0.0, "tensors do not come from the C library's malloc"
-        for size in _PROBED_BYTES:
-            try:
-                if not all(_is_filled(empty, size, pattern) for pattern in poison.PATTERNS):
-                    return
-            except poison.PoisonError as error:
-                self.why = str(error)
-                return
-            self.most_bytes = size
-        self.most_bytes = math.inf
-
-    def refusal(self, request: Mapping[str, Any]) -> str:
-        """Why a call cannot be looked at, or "". Outputs are not larger than inputs."""
-        most = max((value.nbytes for value in request.get("inputs", {}).values()), default=0)
-        if most <= self.most_bytes:
-            return ""
-        limit = f"of more than {self.most_bytes:.0f} bytes " if self.most_bytes else ""
-        return self.why.replace("tensors ", "tensors " + limit, 1)
-
-
-def _is_filled(empty: Callable[[int], np.ndarray], size: int, pattern: int) -> bool:
-    with poison.filled(pattern):
-        memory = empty(size)
-    return bool(poison.holds(memory, pattern).all())
+def why_not_poisonable(empty: Callable[[int], np.ndarray], request: Mapping[str, Any]) -> str:
+    """Why the memory of a call's tensors cannot be filled with a pattern in this process, or "";
+    outputs are not larger than inputs. `empty`: the memory of a new tensor of so many bytes that
+    nothing was written to."""
+    most = max((value.nbytes for value in request.get("inputs", {}).values()), default=0)
+    for size, pattern in itertools.product((_SMALL_BYTES, most), poison.PATTERNS):
+        try:
+            with poison.filled(pattern):
+                memory = empty(size)
+        except poison.PoisonError as error:
+            return str(error)
+        if not poison.holds(memory, pattern).all():
+            return "tensors of this size do not come from the C library's malloc"
+    return ""
 
 
 def poisoned(call: Call, request: Mapping[str, Any]) -> Reply:

@@ -55,6 +55,7 @@ def questions(op: OpSpec, layout: str) -> Iterator[Question]:
         yield {**known, **dict.fromkeys(views, other)}
 
 
+# (question, attrs) -> the shapes of the outputs, None for an error.
 Ask = Callable[[Question, dict[str, Any]], Sequence[PartialShape] | None]
 
 
@@ -67,13 +68,8 @@ def _text(shape: PartialShape) -> str:
 def difference(
     op: OpSpec, layouts: Sequence[str], modes: Sequence[str], theirs: Ask, ours: Ask
 ) -> str:
-    """How the shapes that two ops infer differ, in one sentence; nothing where they are equal.
-
-    Args:
-      op: the op that both claim to be.
-      layouts, modes: those that are claimed.
-      theirs, ours: (question, attrs) -> the shapes of the outputs, None for an error.
-    """
+    """How the shapes differ that two ops infer which claim to be `op` in some layouts and modes, in
+    one sentence; nothing where they are equal."""
     asked, found = 0, []
     for layout, mode in itertools.product(layouts, modes):
         attrs: dict[str, Any] = {"data_format": layout, "is_training": mode == "training"}

@@ -2,8 +2,8 @@
 
 OPS names what holds the ops, as `module` or `module:attribute` (`tensorflow:raw_ops`), as
 `library:PATH` of an op library, or as `plugin:PATH` of a device that TensorFlow's ops run on (no
-PATH: one that TensorFlow has itself). A request (harness/processes.py) is {"contract": [query,
-...]} (OpMapping.contract_query(); the result is a dict from the name of an op to its differences,
+PATH: one that TensorFlow has itself). A request (harness/processes.py) is {"contract":
+[OpMapping, ...]} (the result is a dict from the name of an op to its differences,
 signatures.py), {"kernels": DEVICE} (devices.kernels), or a dict with op, attrs, perhaps outputs
 (their names in the order wanted), lists (inputs that are lists of tensors; at most one is given of
 each) and device, and either
@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import spec
+from tf_bn_ops.conformance.cases.mapping import OpMapping
 from tf_bn_ops.conformance.execution import devices, signatures, stateful
 from tf_bn_ops.conformance.execution.answer import identical
 from tf_bn_ops.harness import processes
@@ -61,7 +62,6 @@ class Executor:
         self._tf = tf
         self._ops = ops
         self._graphs: dict[tuple, Any] = {}
-        self._poisonable: stateful.Poisonable | None = None
         self._is_on_host = True
 
     def facts(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Executor:
         if "kernels" in request:
             return self._on_device(request["kernels"])
         if "contract" in request:
-            return {query["name"]: self._judge_contract(query) for query in request["contract"]}
+            return {mapped.name: self._judge_contract(mapped) for mapped in request["contract"]}
         self._is_on_host = (request.get("device") or "CPU").startswith("CPU")
         with devices.placed(self._tf, request.get("device")):
             return self._answers(request)
@@ -85,22 +85,22 @@ class Executor:
 
         return devices.kernels(self._tf, device, variance_of)
 
-    def _judge_contract(self, query: dict[str, Any]) -> signatures.Differences:
+    def _judge_contract(self, mapped: OpMapping) -> signatures.Differences:
         def in_order(names: Sequence[str], outputs: Any) -> list[Any]:
             return self._in_order({"outputs": names}, outputs)
 
         own = self._tf.raw_ops
-        if query["own"]:  # It is this package's library that registers it.
+        if mapped.spec.builtin is None:  # It is this package's library that registers it.
             own = importlib.import_module("tf_bn_ops").raw_ops
             importlib.import_module("tf_bn_ops").load()
         theirs, ours = (
-            signatures.Op(self._tf, getattr(ops, name, None), query, renamed, in_order)
+            signatures.Op(self._tf, getattr(ops, name, None), mapped, renamed, in_order)
             for ops, name, renamed in (
-                (self._ops, query["function"], True),
-                (own, query["op"], False),
+                (self._ops, mapped.function, True),
+                (own, mapped.spec.name, False),
             )
         )
-        return signatures.judge(query, theirs, ours)
+        return signatures.judge(mapped, theirs, ours)
 
     def _answers(self, request: dict[str, Any]) -> dict[str, tuple[str, Any]]:
         if "forward" in request:
@@ -224,9 +224,7 @@ class Executor:
         return self._outputs(request, self._call(request, tensors))
 
     def _poison(self, request: dict[str, Any]) -> Any:
-        if self._poisonable is None:
-            self._poisonable = stateful.Poisonable(self._empty)
-        if why := self._poisonable.refusal(request):
+        if why := stateful.why_not_poisonable(self._empty, request):
             return "unsupported", why
         return stateful.poisoned(self._eagerly, request)
 

@@ -16,7 +16,6 @@ from tf_bn_ops.conformance.execution.implementations import (
     CANDIDATE,
     Implementation,
     request,
-    translated,
 )
 from tf_bn_ops.conformance.models.formula_models import fill
 from tf_bn_ops.harness import processes
@@ -58,14 +57,9 @@ class Worker:
         memory: int = 0,
         own_processes: bool = True,
     ):
-        """Starts the process; does not wait for it.
-
-        Args:
-          implementation: what it runs.
-          timeout: seconds that a case may take before it counts as hanging.
-          memory: bytes that the process may have; 0: no limit.
-          own_processes: answer also in execution modes that need a process of their own.
-        """
+        """Starts the process, which may have some bytes of memory (0: no limit); does not wait for
+        it. A case hangs after `timeout` seconds. `own_processes`: it answers in execution modes
+        that need a process of their own, too."""
         self.name = implementation.name
         self._implementation = implementation
         self._timeout = timeout
@@ -107,8 +101,7 @@ class Worker:
         mapped = (self._implementation.mapped or {}).values()
         if not mapped:
             return {}
-        queries = [entry.contract_query() for entry in mapped]
-        return self._ask({"contract": queries}, "the contract of the ops cannot be compared")
+        return self._ask({"contract": [*mapped]}, "the contract of the ops cannot be compared")
 
     def kernels(self, device: str) -> dict[str, Any]:
         """What is on a device (devices.kernels).
@@ -177,15 +170,13 @@ class Worker:
 
     def _send(self, modes: list[str]) -> None:
         case, inputs = self._asked
-        op = self._implementation.resolve_op(case)
-        assert op is not None, case
-        mapped = (self._implementation.mapped or {}).get(op.name)
+        mapped = self._implementation.mapping_of(case.spec)
         try:
             self.process.wait_until_ready()
             device = self._implementation.devices.get(case.op)
             if self.name != CANDIDATE:
                 inputs = with_variance(inputs)
-            asked = request(case, inputs, op, mapped, modes)
+            asked = request(case, inputs, mapped, modes)
             if self.name != CANDIDATE:  # References have the formula of the gradient alone.
                 asked.pop("forward", None)
             if EXECUTION_MODES[modes[0]].preceded:
@@ -196,12 +187,12 @@ class Worker:
 
     def _before(self, case: Case) -> list[dict[str, Any]]:
         """The requests that come before a case: those of its predecessors that it has ops for."""
-        requests = []
-        for earlier in history.predecessors(case):
-            if (op := self._implementation.resolve_op(earlier)) is not None:
-                mapped = (self._implementation.mapped or {}).get(op.name)
-                requests.append(request(earlier, fill(earlier), op, mapped))
-        return requests
+        mapped = self._implementation.mapping_of(case.spec)
+        return [
+            request(earlier, fill(earlier), mapped)
+            for earlier in history.predecessors(case)
+            if self.supports(earlier)
+        ]
 
     def collect(self) -> Answer:
         """The answer to the case last submitted; a crash or a hang is one as well."""
@@ -225,7 +216,6 @@ class Worker:
 
     def _receive(self, modes: list[str]) -> dict[str, Answer]:
         """The answers in the modes that were sent together."""
-        case, _ = self._asked
         crash, self._crash = self._crash, ""
         state, content = "", {}  # type: str, Any
         if not crash:
@@ -243,12 +233,7 @@ class Worker:
             # It lives, but may still hold the memory.
             crash = self._died(self.process.out_of_memory(lacking[0]))
             return dict.fromkeys(modes, Answer(crash=crash))
-        op = self._implementation.resolve_op(case)
-        assert op is not None, case
-        return {
-            mode: answer if answer is _SAME else translated(answer, case, op)
-            for mode, answer in answers.items()
-        }
+        return answers
 
     def _died(self, how: str) -> str:
         """Starts a new process for the next case."""

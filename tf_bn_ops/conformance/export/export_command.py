@@ -27,8 +27,7 @@ from tf_bn_ops.conformance import flags
 from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.cases.execution_modes import MOST_CONSTANT
-from tf_bn_ops.conformance.export import portable_judge
-from tf_bn_ops.conformance.models import bounds
+from tf_bn_ops.conformance.models import bounds, portable_judge
 from tf_bn_ops.conformance.models.formula_models import model_of
 from tf_bn_ops.conformance.models.inputs import as_given
 from tf_bn_ops.conformance.verdict import judge
@@ -38,15 +37,12 @@ _DEFAULT_CASES = 500
 _TYPES = {"bfloat16": np.uint16}  # NumPy's files have no bfloat16: its bits.
 
 
-def _save(folder: pathlib.Path, name: str, array: np.ndarray, dtype: str) -> dict[str, Any]:
+def _save(folder: pathlib.Path, name: str, array: np.ndarray) -> dict[str, Any]:
     """Writes an array; its entry in cases.json."""
+    dtype = spec.dtype_of(array).name
     stored = array.view(_TYPES[dtype]) if dtype in _TYPES else array
     np.save(folder / f"{name}.npy", stored, allow_pickle=False)
     return {"dtype": dtype, "shape": list(array.shape)}
-
-
-def _type_name(array: np.ndarray) -> str:
-    return spec.dtype_of(array).name
 
 
 def _expected(
@@ -69,13 +65,7 @@ def _expected(
             # What is computed in long double is rounded here.
             wider = part.value.dtype.itemsize > 8 and part.role not in expected.exact
             of_role["bound"][at] = part.bound + 2.0**-52 * np.abs(part.value) * wider
-        rule: Any = portable_judge.NONFINITE_EXACT * part.nonfinite_exact
-        for flag, where in (
-            (portable_judge.NAN_REQUIRED, part.nan_required),
-            (portable_judge.FINITE_REQUIRED, part.finite_required),
-        ):
-            rule = rule | (0 if where is None else flag * where.astype(np.uint8))
-        of_role["rule"][at] = rule
+        of_role["rule"][at] = part.rule
     entries = {}
     for role, output in outputs.items():
         assert output.shape is not None
@@ -102,9 +92,7 @@ def write(case: Case, name: str, to: pathlib.Path, profile: bounds.Profile) -> d
         "layout": case.layout,
         "attrs": {"epsilon": case.epsilon, "is_training": case.is_training, **inputs.attrs},
         "inputs": {
-            role: _save(folder, role, inputs.values[role], _type_name(inputs.values[role]))
-            for role in read
-            if role in inputs.values
+            role: _save(folder, role, inputs.values[role]) for role in read if role in inputs.values
         },
         "outputs": _expected(folder, case, judge.expect(case, inputs, profile)),
     }

@@ -8,7 +8,6 @@ op is wrong.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import inspect
 import io
 import math
@@ -141,24 +140,16 @@ def _rounded_up(bound: np.ndarray) -> np.ndarray:
     return np.array(flat, float).reshape(bound.shape)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Library:
-    """Where the op is: modules to import, the line that sets `ops`, the name of its function."""
-
-    imports: tuple[str, ...]
-    load: str
-    function: str
-
-
-def _library(candidate: Implementation, case: Case) -> _Library:
+def _library(candidate: Implementation, case: Case) -> tuple[str, str]:
+    """Where the op is: the line that sets `ops`, the name of its function."""
     if candidate.ops == OWN_OPS:
         function = case.spec.registered_name.replace(">", "_")
-        return _Library((), f"ops = tf.load_op_library({_loader.library_path()!r})", function)
+        return f"ops = tf.load_op_library({_loader.library_path()!r})", function
     if candidate.ops.startswith(LIBRARY_PREFIX):
         path = candidate.ops.removeprefix(LIBRARY_PREFIX)
-        assert candidate.mapped is not None
-        function = candidate.mapped[case.op].function
-        return _Library((), f"ops = tf.load_op_library({path!r})", function)
+        mapped = candidate.mapping_of(case.spec)
+        assert mapped is not None
+        return f"ops = tf.load_op_library({path!r})", mapped.function
     on_device = ""
     if device := candidate.devices.get(case.op):
         on_device = "tf.config.set_soft_device_placement(False)\n"
@@ -168,12 +159,12 @@ def _library(candidate: Implementation, case: Case) -> _Library:
         if path := candidate.ops.removeprefix(PLUGIN_PREFIX):
             load = "from tensorflow.python.framework import load_library\n"
             load += f"load_library.load_pluggable_device_library({path!r})\n"
-        return _Library((), f"{load}{on_device}ops = tf.raw_ops", case.op)
+        return f"{load}{on_device}ops = tf.raw_ops", case.op
     module, _, attribute = candidate.ops.partition(":")
     if module == "tensorflow":
-        return _Library((), f"{on_device}ops = tf.{attribute}", case.op)
+        return f"{on_device}ops = tf.{attribute}", case.op
     found = f'importlib.import_module("{module}")' + (f".{attribute}" if attribute else "")
-    return _Library(("importlib",), f"ops = {found}", case.op)
+    return f"ops = {found}", case.op
 
 
 def _checks(problem: Problem, names: list[str], settings: Settings) -> str:
@@ -224,28 +215,17 @@ def _nan_required(parts: list[Any], case: Case, output: Output) -> list[bool]:
     return list(map(bool, np.atleast_1d(required.any((0, 2)) if required.ndim == 3 else required)))
 
 
-def program(
-    problem: Problem, original: str, candidate: Implementation, settings: Settings
-) -> str | None:
-    """The program's text.
-
-    Args:
-      problem: the case to show.
-      original: the name of the case that it was reduced from.
-      candidate: whose op it is.
-      settings: what it is judged by.
-
-    Returns:
-      None where the case cannot be shown in this way: it is too large, its execution mode takes
-      more than a program, or the op has no Python name.
-    """
-    case = problem.case
+def program(problem: Problem, original: str, settings: Settings) -> str | None:
+    """The text of a program for a problem, reduced from the case of the name `original`; None where
+    it cannot be shown in this way: it is too large, its execution mode takes more than a program,
+    or the op has no Python name."""
+    case, candidate = problem.case, settings.candidate
     nameless = case.op in INTERNAL and case.op in candidate.devices
     if math.prod(case.shape) > _MOST or case.execution not in _FUNCTIONS or nameless:
         return None
-    mapped = (candidate.mapped or {}).get(case.op)
-    asked = request(case, problem.inputs, case.spec, mapped)
-    library = _library(candidate, case)
+    mapped = candidate.mapping_of(case.spec)
+    asked = request(case, problem.inputs, mapped)
+    load, name = _library(candidate, case)
     function = _FUNCTIONS[case.execution]
     attrs = {name: repr(value) for name, value in asked["attrs"].items()}
     if candidate.ops == OWN_OPS:
@@ -257,7 +237,8 @@ def program(
     elif mapped:  # Outputs of another library come in its order.
         select = f"outputs = [getattr(outputs, name) for name in {asked['outputs']}]\n"
         checks = select + checks
-    packed = ("base64", "io") if "b64decode" in checks + "".join(inputs.values()) else ()
+    text = load + checks + "".join(inputs.values())
+    modules = [module for module in ("importlib", "base64", "io") if f"{module}." in text]
     return _TEMPLATE.substitute(
         op=mapped.name if mapped else case.op,
         dtype=case.dtype,
@@ -265,11 +246,11 @@ def program(
         shape="x".join(map(str, case.shape)),
         mode=case.mode,
         case=original,
-        imports="".join(f"import {name}\n" for name in (*library.imports, *packed)),
+        imports="".join(f"import {module}\n" for module in modules),
         inputs="\n".join(f'    "{name}": {text},' for name, text in inputs.items()),
         attrs="\n".join(f'    "{name}": {text},' for name, text in attrs.items()),
-        ops=library.load,
-        function=library.function,
+        ops=load,
+        function=name,
         call=function,
         formula=_formula(problem),
         right=model_of(case.spec).formula.__name__,

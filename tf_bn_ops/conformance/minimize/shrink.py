@@ -188,17 +188,8 @@ def _simplify_numbers(search: _Search) -> None:
 
 
 def shrink(start: Problem, wrong: frozenset[str], candidate: Runner, settings: Settings) -> Problem:
-    """The smallest problem found in which the candidate fails in one of the ways it did.
-
-    Args:
-      start: a problem in which it fails.
-      wrong: how (record.wrong).
-      candidate: answers problems.
-      settings: what it is judged by.
-
-    Returns:
-      After SECONDS the smallest one so far.
-    """
+    """The smallest problem found in SECONDS in which the candidate fails in one of the ways `wrong`
+    (record.wrong) in which it does from `start`."""
     search = _Search(start, wrong, candidate, settings)
     before = None
     while search.best is not before and not search.is_over:

@@ -7,6 +7,7 @@ batch_norm_grad.py          first order
 oracle.py, bounds.py        and its right answer; how far from it an answer may be
 inputs.py                   kinds of inputs
 measure.py, sums.py         what a model is; errors against the bound, evidence; compensated sums
+portable_judge.py           what is wrong, alone: exported cases have it beside them
 smooth.py                   smooth activations: how far off value and derivative may be
 batch_norm_grad_ex.py       the gradient behind an activation
 batch_norm_grad_ex_inputs.py and the inputs that it draws

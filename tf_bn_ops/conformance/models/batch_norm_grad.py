@@ -46,7 +46,7 @@ def expected_of(
     oracle: oracle_lib.Oracle, problem: Problem, profile: bounds_lib.Profile
 ) -> Iterator[Expected]:
     """What is expected of a problem whose oracle is known."""
-    bounds = bounds_lib.derive(profile, oracle, problem.dtype, problem.statistics_dtype)
+    bounds = bounds_lib.Bounds(profile, oracle, problem.dtype, problem.statistics_dtype)
     nan_required = inputs.channels_without_infinity(
         problem, oracle.sums.dy_xmu, oracle.mean, oracle.rstd
     )

@@ -102,7 +102,9 @@ def _expected(problem: Problem, profile: Profile) -> Iterator[Expected]:
     wrong = WrongMasks(problem, masked, oracle)
     for part in batch_norm_grad.expected_of(oracle, masked, profile):
         if smooth_oracle:
-            part = dataclasses.replace(part, bound=part.bound + smooth_oracle.error_of(part))
+            error = smooth_oracle.error_of(part)
+            bound = part.bound + np.where(np.isnan(error), np.inf, error)
+            part = dataclasses.replace(part, bound=bound)
         yield dataclasses.replace(part, impostors={**part.impostors, **wrong.answers(part)})
     if not problem.num_side_inputs:
         return
@@ -180,13 +182,9 @@ class SmoothOracle(Oracle):
         error = np.where(y_backprop == 0, 0, np.abs(y_backprop) * error + t)
         return np.where(np.isnan(error), np.inf, error), xmu
 
+    @np.errstate(all="ignore")
     def error_of(self, part: Expected) -> np.ndarray:
-        """What to add to the bound of a part."""
-        with np.errstate(all="ignore"):
-            error = self._error_of(part)
-            return np.where(np.isnan(error), np.inf, error)
-
-    def _error_of(self, part: Expected) -> np.ndarray:
+        """What to add to the bound of a part; NaN where anything is right."""
         n = max(self.sums.n, 1)
         if part.role == "offset_backprop":
             return n * self._mean_error
@@ -225,12 +223,9 @@ class WrongMasks:
             "mask from x": passes(problem.wide("x", np.float64), activation),
             "mask from y_backprop": passes(problem.wide("y_backprop", np.float64), activation),
         }
-        right = passes(y, activation)
-        moved = {name: mask for name, mask in wrong.items() if self._moves(mask, right)}
+        right, shows = passes(y, activation), problem.wide("y_backprop", np.float64) != 0
+        moved = {name: mask for name, mask in wrong.items() if np.any((mask != right) & shows)}
         return {"unmasked": np.ones(right.shape, bool), **moved}
-
-    def _moves(self, mask: np.ndarray, right: np.ndarray) -> bool:
-        return bool(np.any((mask != right) & (self._problem.wide("y_backprop", np.float64) != 0)))
 
     def answers(self, part: Expected) -> dict[str, Callable[[], np.ndarray]]:
         """The wrong answers to a part of an output, by name."""

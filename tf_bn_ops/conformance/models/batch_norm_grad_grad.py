@@ -116,33 +116,21 @@ def formula(np: Any, v: Mapping[str, Any], axes: Any, column: Any, is_training: 
     }
 
 
-@dataclasses.dataclass(frozen=True)
 class _Constants:
     """What a profile and the element type fix."""
 
-    sum_errors: Mapping[str, float]  # Name of a term -> what its mean is off, times its magnitude.
-    u_s: float  # Of the sums.
-    u_c: float  # Of the elements.
-    mean_roundings: float
-    sum_roundings: float
-    t: float
-    largest_sum: float
-    largest_element: float
-
-    @classmethod
-    def of(cls, profile: Profile, problem: Problem, m: int) -> _Constants:
-        summed_in = profile.sums_type(problem.dtype)
-        computed_in = spec.DTYPES[problem.dtype.accumulator]
-        return cls(
-            {name: profile.sum_error(problem.dtype, m, q) for name, q in _TERM_ROUNDINGS.items()},
-            summed_in.unit_roundoff,
-            computed_in.unit_roundoff,
-            profile.mean_roundings * computed_in.unit_roundoff,
-            profile.sum_roundings / 2,  # The other half is room for a product with rstd.
-            computed_in.smallest_normal,
-            summed_in.largest,
-            computed_in.largest,
-        )
+    def __init__(self, profile: Profile, problem: Problem, m: int):
+        dtype = problem.dtype
+        summed_in, computed_in = profile.sums_type(dtype), spec.DTYPES[dtype.accumulator]
+        # Name of a term -> what its mean is off, times its magnitude.
+        self.sum_errors = {
+            name: profile.sum_error(dtype, m, q) for name, q in _TERM_ROUNDINGS.items()
+        }
+        self.u_s, self.largest_sum = summed_in.unit_roundoff, summed_in.largest
+        self.u_c, self.largest_element = computed_in.unit_roundoff, computed_in.largest
+        self.t = computed_in.smallest_normal
+        self.mean_roundings = profile.mean_roundings * self.u_c
+        self.sum_roundings = profile.sum_roundings / 2  # The rest is for a product with rstd.
 
 
 class _Tensors:
@@ -179,23 +167,11 @@ class _Tensors:
         return lambda name: sums[name] / self.count
 
 
-@dataclasses.dataclass
 class _Moments:
     """Means per channel: of the tensors, of products of the centered ones (no rstd in them), and of
     magnitudes around the center that sums measure x from."""
 
-    gx: _Array
-    dy: _Array
-    x: _Array
-    variance: _Array
-    gx_x: _Array
-    dy_x: _Array
-    gx_dy: _Array
-    magnitudes: Callable[[str], _Array]
-    d: _Array
-
-    @classmethod
-    def of(cls, tensors: _Tensors, profile: Profile) -> _Moments:
+    def __init__(self, tensors: _Tensors, profile: Profile):
         center = np.zeros_like(tensors.center) if profile.rearranged else tensors.center
 
         def plain(at: Region) -> Mapping[str, _Array]:
@@ -213,19 +189,20 @@ class _Moments:
             return {**terms, "gx_dy": g * y}
 
         means = tensors.means(plain, magnitudes)
-        gx, dy, x = means("gx"), means("dy"), tensors.center + means("x")
+        self.gx, self.dy, self.x = means("gx"), means("dy"), tensors.center + means("x")
         if profile.two_pass:
-            center = x
+            center = self.x
             means = tensors.means(plain, magnitudes)
 
         def centered(at: Region) -> Mapping[str, _Array]:
-            loaded = zip(tensors.load(at), (gx, dy, x), strict=True)
+            loaded = zip(tensors.load(at), (self.gx, self.dy, self.x), strict=True)
             gxc, dyc, xc = (v - mean[at[1], None] for v, mean in loaded)
             return {"x_x": xc * xc, "gx_x": gxc * xc, "dy_x": dyc * xc, "gx_dy": gxc * dyc}
 
-        x_x, gx_x, dy_x, gx_dy = map(tensors.means(centered), ("x_x", "gx_x", "dy_x", "gx_dy"))
-        size = lambda name: means(f"|{name}|")  # noqa: E731
-        return cls(gx, dy, x, x_x, gx_x, dy_x, gx_dy, size, np.abs(x - center))
+        names = ("x_x", "gx_x", "dy_x", "gx_dy")
+        self.variance, self.gx_x, self.dy_x, self.gx_dy = map(tensors.means(centered), names)
+        self.magnitudes = lambda name: means(f"|{name}|")
+        self.d = np.abs(self.x - center)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,19 +252,12 @@ def _frozen(tensors: _Tensors, problem: Problem, k: _Constants) -> _Coefficients
     )  # fmt: skip
 
 
-def _rstd_error(ev: _Array, total: _Array, u_s: float) -> _Array:
-    """rho of the module's text."""
-    rho = np.where(ev == 0, 0, ev / total) + 4 * u_s
-    rho[rho > 0.5] = np.inf
-    return rho
-
-
 def _training(
     tensors: _Tensors, problem: Problem, k: _Constants, profile: Profile
 ) -> _Coefficients:
     """The sentences of the module's text about sums and coefficients, in its order."""
     u_s, t, m = k.u_s, k.t, tensors.count
-    moments = _Moments.of(tensors, profile)
+    moments = _Moments(tensors, profile)
     size, d = moments.magnitudes, moments.d
     total = moments.variance + tensors.work(problem.epsilon)
     rstd = 1 / np.sqrt(total)
@@ -305,7 +275,8 @@ def _training(
     ev = e("x_x") + 2 * d * e("x") + 3 * u_s * (size("x_x") + d**2)
     if profile.two_pass:
         ev = ev + d**2 + 4 * d * np.sqrt(moments.variance)
-    rho = _rstd_error(ev, total, u_s)
+    rho = np.where(ev == 0, 0, ev / total) + 4 * u_s
+    rho[rho > 0.5] = np.inf
 
     def e_cov(name: str, mean: _Array, result: _Array) -> _Array:
         terms = size(name + "_x") + np.abs(mean) * d
@@ -365,7 +336,7 @@ def _fill(call: Call) -> Inputs:
 
 def _expected(problem: Problem, profile: Profile) -> Iterator[Expected]:
     tensors = _Tensors(problem)
-    k = _Constants.of(profile, problem, tensors.count)
+    k = _Constants(profile, problem, tensors.count)
     statistic = problem.statistics_dtype
     with np.errstate(all="ignore"):
         if problem.is_training:

@@ -157,10 +157,6 @@ class Profile:
         additions = self.chain(count) * self.sums_type(dtype).unit_roundoff
         return additions + self.run_error(dtype, roundings)
 
-    def exact_of(self, roles: frozenset[str]) -> frozenset[str]:
-        """Those of the outputs of an exact fill that must match bitwise."""
-        return roles if self.exact is None else roles & self.exact
-
 
 PROFILES: Mapping[str, Profile] = {
     p.name: p
@@ -171,51 +167,6 @@ PROFILES: Mapping[str, Profile] = {
         Profile("textbook", None, None, 8, 8, 6, True, _SUM_ALONE),
     )
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class _Overflow:
-    """Where the arithmetic of an element exceeds the largest number of the type computed in."""
-
-    slope: np.ndarray
-    factor: np.ndarray
-    gain: np.ndarray  # What the sum of both terms may be multiplied with before rstd.
-    largest: float
-
-    def happens(self, chunk: oracle_lib.Chunk) -> np.ndarray:
-        slope, factor, gain = (a[chunk.at[1], None] for a in (self.slope, self.factor, self.gain))
-        reached = (np.abs(chunk.centered) + np.abs(chunk.xmu) * slope) * gain
-        return (reached > self.largest) | (slope > self.largest) | (factor > self.largest)
-
-
-@dataclasses.dataclass(frozen=True)
-class Bounds:
-    """Bounds of one case. Arrays are [channels].
-
-    An element of x_backprop may be off by
-    constant + per_centered*|dy - m| + per_xmu*|xmu| + per_result*|r|; in frozen mode x plays no
-    part and per_xmu is None.
-    """
-
-    offset_backprop: np.ndarray
-    scale_backprop: np.ndarray
-    constant: np.ndarray
-    per_centered: np.ndarray
-    per_xmu: np.ndarray | None
-    per_result: float
-    overflow: _Overflow | None
-
-    def x_backprop(self, chunk: oracle_lib.Chunk) -> np.ndarray:
-        """The bound of every element of a chunk."""
-        c = chunk.at[1]
-        bound = np.abs(chunk.centered) * self.per_centered[c, None]
-        if self.per_xmu is not None:
-            bound += np.abs(chunk.xmu) * self.per_xmu[c, None]
-        bound += np.abs(chunk.x_backprop) * self.per_result
-        bound += self.constant[c, None]
-        if self.overflow is not None:
-            bound[self.overflow.happens(chunk)] = np.inf
-        return bound
 
 
 def flushed_below(dtype: DType) -> float:
@@ -274,44 +225,59 @@ def _in_training(
     return constant, per_xmu
 
 
-def derive(
-    profile: Profile, oracle: oracle_lib.Oracle, dtype: DType, statistics_dtype: DType
-) -> Bounds:
-    """The bounds of a case; the formulas of the module's text, in its order."""
-    sums = oracle.sums
-    computed_in = DTYPES[dtype.accumulator]
-    u_c, t = computed_in.unit_roundoff, computed_in.smallest_normal
-    u_s = profile.sums_type(dtype).unit_roundoff
-    with np.errstate(all="ignore"):
+class Bounds:
+    """Bounds of one case by the formulas of the module's text, in its order; arrays are [channels].
+
+    An element of x_backprop may be off by
+    constant + per_centered*|dy - m| + per_xmu*|xmu| + u_T*|r|; in frozen mode x plays no part.
+    """
+
+    @np.errstate(all="ignore")
+    def __init__(
+        self, profile: Profile, oracle: oracle_lib.Oracle, dtype: DType, statistics_dtype: DType
+    ):
+        sums, computed_in = oracle.sums, DTYPES[dtype.accumulator]
+        u_c, t, self._u_t = (
+            computed_in.unit_roundoff,
+            computed_in.smallest_normal,
+            dtype.unit_roundoff,
+        )
+        u_s = profile.sums_type(dtype).unit_roundoff
         errors = sum_errors(profile, oracle, dtype)
         relative = profile.sum_roundings * statistics_dtype.unit_roundoff
         floor = flushed_below(statistics_dtype)
-        offset = relative * np.abs(oracle.offset_backprop) + errors.dy + floor
+        self.offset_backprop = relative * np.abs(oracle.offset_backprop) + errors.dy + floor
         scale = (relative + 4 * u_s) * np.abs(oracle.scale_backprop)
-        scale = scale + np.abs(oracle.rstd) * errors.dy_xmu + floor
-        if (
-            not sums.n
-        ):  # 0 as the sum of no elements, and NaN as 0 times the rstd of odd statistics.
-            scale[~np.isfinite(oracle.rstd)] = np.inf
+        self.scale_backprop = scale + np.abs(oracle.rstd) * errors.dy_xmu + floor
+        # 0 as the sum of no elements, and NaN as 0 times the rstd of odd statistics.
+        if not sums.n:
+            self.scale_backprop[~np.isfinite(oracle.rstd)] = np.inf
 
         a, k = np.abs(oracle.factor), np.abs(oracle.slope)
-        constant = np.full_like(a, flushed_below(dtype)) + 4 * t * a
-        per_xmu = None
+        self._per_centered = a * profile.element_roundings * (u_c + u_s) + t
+        self._constant = np.full_like(a, flushed_below(dtype)) + 4 * t * a
+        self._per_xmu: np.ndarray | None = None
         if oracle.is_training:
-            more, per_xmu = _in_training(profile, oracle, dtype, errors)
-            constant = constant + more
-        # No element's |dy - m| + |xmu|*k exceeds this: mostly there is no need to look at them.
+            more, self._per_xmu = _in_training(profile, oracle, dtype, errors)
+            self._constant = self._constant + more
+        # What the sum of both terms may be multiplied with before rstd.
         gain = np.maximum(1, a / oracle.rstd) if profile.rearranged else np.ones_like(a)
+        self._k_a_gain, self._largest = (k, a, gain), computed_in.largest
+        # No element's |dy - m| + |xmu|*k exceeds this: mostly there is no need to look at them.
         reach = np.maximum(gain * (2 * sums.dy_abs + sums.xmu_abs * k), np.maximum(k, a))
-        overflow = None
-        if not np.all(reach <= computed_in.largest):
-            overflow = _Overflow(k, a, gain, computed_in.largest)
-        return Bounds(
-            offset_backprop=offset,
-            scale_backprop=scale,
-            constant=constant,
-            per_centered=a * profile.element_roundings * (u_c + u_s) + t,
-            per_xmu=per_xmu,
-            per_result=dtype.unit_roundoff,
-            overflow=overflow,
-        )
+        self._may_overflow = not np.all(reach <= self._largest)
+
+    def x_backprop(self, chunk: oracle_lib.Chunk) -> np.ndarray:
+        """The bound of every element of a chunk."""
+        c = chunk.at[1]
+        bound = np.abs(chunk.centered) * self._per_centered[c, None]
+        if self._per_xmu is not None:
+            bound += np.abs(chunk.xmu) * self._per_xmu[c, None]
+        bound += np.abs(chunk.x_backprop) * self._u_t
+        bound += self._constant[c, None]
+        if self._may_overflow:
+            k, a, gain = (array[c, None] for array in self._k_a_gain)
+            reached = (np.abs(chunk.centered) + np.abs(chunk.xmu) * k) * gain
+            largest = self._largest
+            bound[(reached > largest) | (k > largest) | (a > largest)] = np.inf
+        return bound

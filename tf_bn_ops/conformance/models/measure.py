@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tf_bn_ops.conformance.models import portable_judge
 from tf_bn_ops.spec import DTYPES, DType
 
 if TYPE_CHECKING:
@@ -48,6 +49,19 @@ class Expected:
     nan_required: np.ndarray | None = None
     finite_required: np.ndarray | None = None
     nonfinite_exact: bool = False
+
+    @property
+    def rule(self) -> np.ndarray:
+        """The last three as portable_judge.py has them, in a shape that broadcasts to the part."""
+        flags = (
+            (portable_judge.NAN_REQUIRED, self.nan_required),
+            (portable_judge.FINITE_REQUIRED, self.finite_required),
+            (portable_judge.NONFINITE_EXACT, self.nonfinite_exact),
+        )
+        rule = np.zeros((), np.uint8)
+        for flag, where in flags:
+            rule = rule | np.where(False if where is None else where, flag, 0).astype(np.uint8)
+        return rule
 
     def rounded(self, dtype: DType) -> Expected:
         """What an exact output has to match: the value rounded once, and no error."""
@@ -124,23 +138,9 @@ def _errors(
     in_ulp = error / ulp
     if math.isfinite(float(in_bounds.max())):
         return in_bounds, in_ulp
-    right = (c == r) | (np.isnan(c) & np.isnan(r))
-    if not part.nonfinite_exact:
-        either = ~np.isfinite(r) & ~np.isfinite(c)
-        if part.nan_required is not None:
-            either &= ~np.broadcast_to(part.nan_required, r.shape) | ~np.isnan(r)
-        right |= either
-    overflow = np.isfinite(r) & (np.abs(r) + part.bound > largest)
-    right |= overflow & np.isinf(c) & (np.sign(c) == np.sign(r))
-    unbounded = np.isfinite(r) & np.isposinf(part.bound)
-    if part.finite_required is not None:
-        unbounded &= np.isfinite(c) | ~np.broadcast_to(part.finite_required, r.shape)
-    right |= unbounded
-    wrong = ~right & ~np.isfinite(in_bounds)
-    return (
-        np.where(right, 0, np.where(wrong, np.inf, in_bounds)),
-        np.where(right, 0, np.where(wrong, np.inf, in_ulp)),
-    )
+    odd = ~np.isfinite(in_bounds)
+    verdict = np.where(portable_judge.wrong(c, r, part.bound, part.rule, largest), np.inf, 0)
+    return np.where(odd, verdict, in_bounds), np.where(odd, verdict, in_ulp)
 
 
 def floating_dtype(dtype: np.dtype) -> DType | None:

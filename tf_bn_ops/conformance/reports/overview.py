@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tf_bn_ops.conformance.cases import case as case_lib
@@ -94,11 +94,6 @@ def smallest(record: dict[str, Any]) -> dict[str, Any] | None:
     return min(shown, key=lambda case: len(case["script"]), default=None)
 
 
-def _examples(texts: Sequence[str]) -> str:
-    more = f", and {len(texts) - _EXAMPLES} more" if len(texts) > _EXAMPLES else ""
-    return "; ".join(texts[:_EXAMPLES]) + more
-
-
 def not_covered(record: dict[str, Any]) -> list[str]:
     """What the run says nothing about, a sentence each."""
     found = []
@@ -109,8 +104,10 @@ def not_covered(record: dict[str, Any]) -> list[str]:
         found.append(f"kinds of cases: {', '.join(sorted(left))}")
     for entry in record["coverage"]:
         if missing := entry["missing"]:
-            of = f"{len(missing)} of {entry['pairs']} pairs"
-            found.append(f"{of} of {entry['op']}: {_examples(missing)}")
+            of = f"{len(missing)} of {entry['pairs']} pairs of {entry['op']}"
+            more = len(missing) - _EXAMPLES
+            examples = "; ".join(missing[:_EXAMPLES]) + (f", and {more} more" if more > 0 else "")
+            found.append(f"{of}: {examples}")
     answered, judged = collections.Counter[str](), set()
     for case in cases:
         judged |= set(case["evidence"])

@@ -6,6 +6,7 @@ of ops, outputs, implementations, kinds and verdicts are data: a reader takes th
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import pathlib
@@ -20,7 +21,7 @@ from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.result import BITS_DIFFER, CaseResult, Disagreement, PathResult
 
 # Raised when a field changes its meaning or goes; new fields need `check` to know them.
-VERSION = 5
+VERSION = 6
 
 PASSED = "passed"
 # The verdict on wrong numbers. Others are the first word of result.Disagreement.what.
@@ -82,7 +83,7 @@ SCHEMA: dict[str, dict[str, str]] = {
         "name": "registered name of the op",
         "like": "the op of TensorFlow that it claims to equal",
         "device": "where it was run; null leaves it to TensorFlow",
-        "reference_device": "where the op of TensorFlow was run",
+        "reference_device": "where the op of TensorFlow was run; null as above",
         "tolerances": "what it is allowed beyond the bounds: see below",
         "signature": "how its contract differs, a sentence each",
         "departures": "those of them that fail the run: the mapping file does not name their kind",
@@ -90,15 +91,15 @@ SCHEMA: dict[str, dict[str, str]] = {
     "tolerances": {
         "outputs": "the outputs that it is for; empty for all",
         "dtypes": "the element types that it is for; empty for all",
-        "allowed": "what is allowed, in words",
+        "times_bound": "how many times its bound an error may be",
         "reason": "why, in the words of the mapping file",
     },
     "divergences": {
         "name": "its name in the list",
         "what": "what differs",
         "reason": "why it is so",
-        "machine_dependent": "whether cases that it speaks of need not show it: some processors do "
-        "not, or some numbers",
+        "may_hide": "whether cases that it speaks of need not show it: some processors do not, or "
+        "some numbers",
         "covered": "number of cases that it speaks of",
         "shown": "number of cases that showed it; a list entry that none showed is stale",
     },
@@ -139,6 +140,9 @@ SCHEMA: dict[str, dict[str, str]] = {
     },
 }
 
+# Fields that have the name of objects, and hold names and a number.
+_PLAIN = {("", "implementations"), ("settings", "cases")}
+
 
 class RecordError(ValueError):
     """A file that is no record of a run; the message is one sentence."""
@@ -166,13 +170,6 @@ def _path(path: PathResult, flushed: bool) -> dict[str, Any]:
     }
 
 
-def _modes(result: CaseResult) -> dict[str, dict[str, str]]:
-    by_name: dict[str, dict[str, str]] = {}
-    for (name, mode), state in result.modes.items():
-        by_name.setdefault(name, {})[mode] = state
-    return by_name
-
-
 def _verdict(result: CaseResult) -> str:
     if not result.failures:
         return PASSED
@@ -189,16 +186,14 @@ def _verdict(result: CaseResult) -> str:
 
 
 def of_result(index: int, result: CaseResult) -> dict[str, Any]:
-    """The entry of "cases" for a result.
-
-    Args:
-      index: the case's place in the whole run.
-      result: what became of it.
-    """
+    """The entry of "cases" for the case at a place in the whole run."""
     case = result.case
     kind = model_of(case.spec).kinds.get(case.kind)
     # What a relation is off by has no unit in the last place.
     flushed = case.checks_relation or (kind is not None and kind.flushed)
+    modes: dict[str, dict[str, str]] = {}
+    for (name, mode), state in result.modes.items():
+        modes.setdefault(name, {})[mode] = state
     return {
         "index": index,
         "case": str(case),
@@ -210,7 +205,7 @@ def of_result(index: int, result: CaseResult) -> dict[str, Any]:
         "verdict": _verdict(result),
         "failures": list(result.failures),
         "evidence": {role: bool(e) for role, e in result.evidence.items()},
-        "execution_modes": _modes(result),
+        "execution_modes": modes,
         "notes": list(result.notes),
         "implementations": {name: _path(path, flushed) for name, path in result.paths.items()},
         "script": None,
@@ -244,7 +239,7 @@ def of_mapping(entry: OpMapping, signature: Sequence[tuple[str, str]]) -> dict[s
         "like": entry.spec.name,
         "device": entry.device,
         "reference_device": entry.reference_device,
-        "tolerances": [tolerance.of_record() for tolerance in entry.tolerances],
+        "tolerances": [dataclasses.asdict(tolerance) for tolerance in entry.tolerances],
         "signature": [text for _, text in signature],
         "departures": [t for kind, t in signature if kind not in (signatures.NOTE, *entry.differs)],
     }
@@ -253,15 +248,13 @@ def of_mapping(entry: OpMapping, signature: Sequence[tuple[str, str]]) -> dict[s
 def of_divergences(known: divergences.Register) -> list[dict[str, Any]]:
     """The field "divergences"."""
     return [
-        {field: getattr(entry, field) for field in SCHEMA["divergences"]}
-        | {"machine_dependent": entry.may_hide}
-        for entry in known.entries
+        {field: getattr(entry, field) for field in SCHEMA["divergences"]} for entry in known.entries
     ]
 
 
 def is_stale(record: dict[str, Any], entry: dict[str, Any]) -> bool:
     """Whether an entry of the list of divergences is stale. A part of a run cannot tell."""
-    if record["shard"] is not None or entry["machine_dependent"]:
+    if record["shard"] is not None or entry["may_hide"]:
         return False
     return bool(entry["covered"] and not entry["shown"])
 
@@ -287,34 +280,31 @@ def departures(record: dict[str, Any]) -> list[str]:
     return [f"contract of {op['name']}: {text}" for op in mapped for text in op["departures"]]
 
 
+def _compare(what: str, given: Any, name: str) -> None:
+    """Raises RecordError unless an object, and those in it, have the fields that SCHEMA says."""
+    if not isinstance(given, dict) or set(given) != set(SCHEMA[name]):
+        raise RecordError(f"{what} should have the fields {', '.join(SCHEMA[name])}")
+    for field, value in given.items():
+        if value is None and "null" not in SCHEMA[name][field]:
+            raise RecordError(f"the field {field} of {what} is null")
+        if field in ("settings", "candidate"):
+            _compare(f"'{field}'", value, field)
+        elif field in SCHEMA and (name, field) not in _PLAIN:
+            for entry in value.values() if isinstance(value, dict) else value:
+                _compare(f"an entry of '{field}'", entry, field)
+
+
 def check(record: Any) -> None:
     """Raises RecordError unless `record` has the fields of SCHEMA."""
-
-    def compare(what: str, given: Any, name: str) -> None:
-        if not isinstance(given, dict) or set(given) != set(SCHEMA[name]):
-            raise RecordError(f"{what} should have the fields {', '.join(SCHEMA[name])}")
-
     if isinstance(record, dict) and record.get("schema", VERSION) != VERSION:
         raise RecordError(f"it has format {record['schema']}, this is for {VERSION}")
-    compare("the file", record, "")
+    _compare("the file", record, "")
     if record["shard"] is not None and set(record["shard"]) != {"index", "count"}:
         raise RecordError("'shard' should have the fields index, count")
-    for name in ("settings", "candidate"):
-        compare(f"'{name}'", record[name], name)
-    for name in ("machines", "divergences", "coverage", "cases"):
-        for entry in record[name]:
-            compare(f"an entry of '{name}'", entry, name)
-    for op in record["candidate"]["mapped"]:
-        compare("an entry of 'mapped'", op, "mapped")
-        for tolerance in op["tolerances"]:
-            compare("an entry of 'tolerances'", tolerance, "tolerances")
     for case in record["cases"]:
         for path in case["implementations"].values():
-            compare("an entry of 'implementations'", path, "implementations")
             if any(not isinstance(d, list) or len(d) != 2 for d in path["departures"]):
                 raise RecordError("an entry of 'departures' should be [what, detail]")
-            for output in path["outputs"].values():
-                compare("an entry of 'outputs'", output, "outputs")
 
 
 def load(path: pathlib.Path) -> dict[str, Any]:

@@ -65,13 +65,6 @@ def _difference(field: str, a: Any, b: Any) -> str:
     return f"{field} {a!r} and {b!r}"
 
 
-def _flattened(machines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each machine once."""
-    found: list[dict[str, Any]] = []
-    found += [machine for i, machine in enumerate(machines) if machine not in machines[:i]]
-    return found
-
-
 def _in_order(records: Sequence[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
     """The records of all shards of one run, by index; ShardError if they are not that."""
     if not records:
@@ -134,23 +127,21 @@ def _coverage(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def merge(records: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
-    """The record of the whole run, as if it had not been sharded; `seconds` are added up.
-
-    Args:
-      records: (name for messages, record) of every shard, in any order.
+    """The record of the whole run, as if it had not been sharded, from (name for messages, record)
+    of every shard; `seconds` are added up.
 
     Raises:
       ShardError: they are not all the shards of one run, each once.
     """
     parts = _in_order(records)
-    cases = _cases(parts)
+    cases, machines = _cases(parts), [machine for part in parts for machine in part["machines"]]
     return {
         **parts[0],
         "command": re.sub(r" --shard[= ]\S+", "", parts[0]["command"]),
         "date": min(part["date"] for part in parts),
         "seconds": sum(part["seconds"] for part in parts),
         "shard": None,
-        "machines": _flattened([machine for part in parts for machine in part["machines"]]),
+        "machines": [one for i, one in enumerate(machines) if one not in machines[:i]],
         "divergences": _divergences(parts),
         "coverage": _coverage(parts),
         "cases": cases,

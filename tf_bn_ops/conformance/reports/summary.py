@@ -170,18 +170,6 @@ def number(value: float | None) -> str:
     return f"{value:.1e}".replace("e+0", "e").replace("e+", "e")
 
 
-def evidence_counts(total: Row) -> str:
-    """How many cases are evidence for each output."""
-    return ", ".join(f"{output} {count}" for output, count in total.evidence.items())
-
-
-# ---- Execution modes and notes -------------------------------------------------------------------
-
-# What a note begins with, after the implementation's name -> the summary of all such notes.
-_NOTES = {"message": "errors with another text than the built-in's"}
-_DOES_NOT_APPLY = " does not apply"
-
-
 def count_modes(record: dict[str, Any]) -> collections.Counter[tuple[str, str, str]]:
     """(implementation, further execution mode, "same" or another state) -> number of cases."""
     return collections.Counter(
@@ -192,27 +180,14 @@ def count_modes(record: dict[str, Any]) -> collections.Counter[tuple[str, str, s
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Notes:
-    """The notes of a run, counted.
-
-    Attributes:
-      counts: (implementation, what is said) -> number of cases.
-      reasons: (implementation, execution mode) -> why it does not apply.
-    """
-
-    counts: dict[tuple[str, str], int]
-    reasons: dict[tuple[str, str], str]
-
-    @classmethod
-    def of(cls, record: dict[str, Any]) -> Notes:
-        counts: collections.Counter[tuple[str, str]] = collections.Counter()
-        reasons: dict[tuple[str, str], str] = {}
-        for case in record["cases"]:
-            for note in case["notes"]:
-                name, what, *rest = note.split(": ", 2)
-                if what in _NOTES:
-                    counts[name, _NOTES[what]] += 1
-                elif what.endswith(_DOES_NOT_APPLY):
-                    reasons[name, what.removesuffix(_DOES_NOT_APPLY)] = ": ".join(rest)
-        return cls(dict(sorted(counts.items())), dict(sorted(reasons.items())))
+def count_notes(record: dict[str, Any]) -> collections.Counter[str]:
+    """A note about an execution mode that does not apply, or one for all errors whose text is not
+    the built-in's -> number of cases."""
+    counts: collections.Counter[str] = collections.Counter()
+    for note in (note for case in record["cases"] for note in case["notes"]):
+        name, what, *_ = note.split(": ", 2)
+        if what == "message":
+            counts[f"{name}: errors with another text than the built-in's"] += 1
+        elif what.endswith(" does not apply"):
+            counts[note] += 1
+    return counts

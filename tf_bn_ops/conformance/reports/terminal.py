@@ -13,11 +13,10 @@ from tf_bn_ops.conformance.reports import overview
 from tf_bn_ops.conformance.reports import record as record_lib
 from tf_bn_ops.conformance.reports.summary import (
     GROUP,
-    Notes,
     Row,
     Summary,
     count_modes,
-    evidence_counts,
+    count_notes,
     number,
 )
 from tf_bn_ops.conformance.verdict.result import CaseResult
@@ -79,7 +78,7 @@ def _print_failure(console: Console, record: dict[str, Any], case: dict[str, Any
 
 def _print_modes(console: Console, record: dict[str, Any]) -> None:
     """Prints a table of execution modes, where there were any, and a line for each kind of note."""
-    counts, notes = count_modes(record), Notes.of(record)
+    counts = count_modes(record)
     if counts:
         names = [n for n in record["implementations"] if any(key[0] == n for key in counts)]
         table = rich.table.Table(box=None, pad_edge=False, header_style="bold")
@@ -96,12 +95,9 @@ def _print_modes(console: Console, record: dict[str, Any]) -> None:
                 cells += [str(same), str(differs)] if same or differs else ["-", "-"]
             table.add_row(*cells)
         console.print(table)
-        for (name, mode), why in notes.reasons.items():
-            count = counts[name, mode, "unsupported"]
-            say(console, f"{mode} does not apply to {name} in {count} cases: {why}")
         console.print()
-    for (name, text), count in notes.counts.items():
-        say(console, f"{name}: {text} in {count} cases (reported, not judged)")
+    for text, count in sorted(count_notes(record).items()):
+        say(console, f"{text} in {count} cases (reported, not judged)")
 
 
 def _print_tables(console: Console, summary: Summary, implementations: Sequence[str]) -> None:
@@ -187,11 +183,9 @@ def print_record(console: Console, record: dict[str, Any]) -> None:
     if total.cases:
         _print_tables(console, summary, record["implementations"])
     _print_modes(console, record)
-    say(
-        console,
-        f"{total.cases} cases; with evidence: {evidence_counts(total) or 'none'} (the others would "
-        "pass a wrong answer too)",
-    )
+    evidence = ", ".join(f"{output} {count}" for output, count in total.evidence.items()) or "none"
+    others = "the others would pass a wrong answer too"
+    say(console, f"{total.cases} cases; with evidence: {evidence} ({others})")
     _print_references(console, record, total)
     failures = record_lib.failed(record)
     for case in failures[:_SHOWN_FAILURES]:

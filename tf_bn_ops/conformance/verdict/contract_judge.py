@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tf_bn_ops.conformance.cases import contract
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.execution.answer import Answer
-from tf_bn_ops.conformance.execution.implementations import DOCUMENTED
+from tf_bn_ops.conformance.execution.implementations import CANDIDATE, DOCUMENTED
 from tf_bn_ops.conformance.verdict.result import CaseResult, Disagreement, PathResult
 
 
@@ -17,21 +17,19 @@ def _split(error: str, names: Sequence[str]) -> tuple[str, str]:
     return code, contract.without_names(text, names)
 
 
-def _errors(
-    answer: Answer, expected: Answer | None, names: Mapping[str, Sequence[str]], name: str
-) -> list[Disagreement]:
+def _errors(answer: Answer, expected: Answer | None, names: Sequence[str]) -> list[Disagreement]:
     """How an answer to a bad call differs from what is expected; None: any refusal will do."""
     if answer.crash:
         return [Disagreement("crash", answer.crash)]
     if not answer.error:
         return [Disagreement("accepted", "a bad call raised no error")]
-    code, text = _split(answer.error, names[name])
+    code, text = _split(answer.error, names)
     if expected is None:
         if code in contract.REFUSALS:
             return []
         wanted = " or ".join(contract.REFUSALS)
         return [Disagreement("code", f"{code} instead of {wanted}: {text}")]
-    expected_code, expected_text = _split(expected.error, names[DOCUMENTED])
+    expected_code, expected_text = _split(expected.error, names)
     if code != expected_code:
         return [Disagreement("code", f"{code} instead of {expected_code}: {text}")]
     if text != expected_text:
@@ -40,26 +38,18 @@ def _errors(
 
 
 def judge_contract(
-    case: Case,
-    answers: Mapping[str, Answer],
-    names: Mapping[str, Sequence[str]],
-    drop_ins: Sequence[str],
+    case: Case, answers: Mapping[str, Answer], names: Sequence[str], drop_in: bool
 ) -> CaseResult:
-    """Judges all answers to a malformed call.
-
-    Args:
-      case: the case.
-      answers: implementation -> its answer.
-      names: implementation -> names of the op, which say nothing in an error.
-      drop_ins: the implementations whose every detail counts; what others lack is a note.
-    """
+    """Judges all answers to a malformed call. The `names` of the op say nothing in an error; of a
+    candidate that is a drop-in every detail counts, what others lack is a note."""
     result = CaseResult(case, {}, evidence={})
     reference = answers.get(DOCUMENTED) if case.spec.builtin else None
     for name, answer in answers.items():
         # What the reference itself takes, or dies of, is no example for the others.
         expected = reference if reference is not None and reference.error else None
-        found = _errors(answer, expected, names, name)
-        notes = [d for d in found if d.what == "message" and name not in drop_ins]
+        found = _errors(answer, expected, names)
+        is_exact = drop_in and name == CANDIDATE
+        notes = [d for d in found if d.what == "message" and not is_exact]
         result.paths[name] = PathResult([d for d in found if d not in notes])
         result.notes += [f"{name}: {d}" for d in notes]
     return result

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tf_bn_ops import spec
@@ -25,15 +26,20 @@ class Divergence:
     reason: str
     when: Mapping[str, list[Any]]
     detail: str = ""
-    machine_dependent: bool = False
-    data_dependent: bool = False
+    may_hide: bool = False
     covered: int = 0
     shown: int = 0
 
-    @property
-    def may_hide(self) -> bool:
-        """Whether cases that it covers need not show it."""
-        return self.machine_dependent or self.data_dependent
+    @classmethod
+    def of(
+        cls, name: str, what: Sequence[str], when: Sequence[Mapping[str, Any]], **fields: Any
+    ) -> Iterator[Divergence]:
+        """The entries of an item of the file."""
+        for number, (one, cases) in enumerate(itertools.product(what, when), start=1):
+            its_name = name if number == 1 else f"{name}-{number}"
+            conditions = {key: value for key, value in cases.items() if key != "may_hide"}
+            may_hide = cases.get("may_hide", False)
+            yield cls(its_name, one, when=conditions, may_hide=may_hide, **fields)
 
     @property
     def is_unwritten(self) -> bool:
@@ -84,7 +90,7 @@ class Register:
     def load(cls) -> Register:
         """The entries of the file."""
         content = tomllib.loads(_FILE.read_text(encoding="utf-8"))
-        return cls([Divergence(**item) for item in content["divergence"]])
+        return cls([entry for item in content["divergence"] for entry in Divergence.of(**item)])
 
     def unwritten(self, path: str, case: Case, mode: str = "") -> frozenset[str]:
         """The outputs of a case that are known not to be written on a path."""
@@ -102,16 +108,9 @@ class Register:
         mode: str = "",
         judged: bool = True,
     ) -> list[Disagreement]:
-        """Notes what a case showed on a path; returns what no entry explains. What is not written
-        counts as shown wherever it is covered: nobody looks.
-
-        Args:
-          path: as in the file.
-          case: the case.
-          disagreements: what it showed.
-          mode: the further execution mode in which it did, if it was one.
-          judged: whether wrong values are among the disagreements.
-        """
+        """Notes what a case showed on a path, perhaps in a further execution mode; returns what no
+        entry explains. What is not written counts as shown wherever it is covered: nobody looks.
+        `judged`: whether wrong values are among the disagreements."""
         left = list(disagreements)
         for entry in self.entries:
             if not entry.covers(path, case, mode) or (entry.is_about_values and not judged):

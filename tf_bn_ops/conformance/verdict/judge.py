@@ -79,7 +79,8 @@ def expect(case: Case, inputs: Inputs, profile: bounds.Profile) -> Expectation:
     """What is expected of a case."""
     model = model_of(case.spec)
     parts = model.expected(problems.of_call(case, inputs), profile)
-    return Expectation(outputs_of(case, inputs.attrs), parts, profile.exact_of(inputs.exact))
+    exact = inputs.exact if profile.exact is None else inputs.exact & profile.exact
+    return Expectation(outputs_of(case, inputs.attrs), parts, exact)
 
 
 def structure(outputs: Sequence[Output], answer: Answer) -> list[Disagreement]:

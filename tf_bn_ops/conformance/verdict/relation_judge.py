@@ -26,15 +26,8 @@ def judge_relation(
     exempt: Collection[str] = (),
     times: Mapping[str, float] | None = None,
 ) -> CaseResult:
-    """Judges the candidate's answers to the calls of a case that checks a relation.
-
-    Args:
-      case: the case.
-      members: its calls.
-      answers: an answer to each; the further execution modes of the case are those of the first.
-      profile: the bounds.
-      exempt, times: as in judge.judge.
-    """
+    """Judges the candidate's answers to the calls of a case that checks a relation, of which the
+    first has the further execution modes; `exempt` and `times` are as in judge.judge."""
     path = PathResult()
     result = CaseResult(case, {CANDIDATE: path}, {})
     for (called, inputs), answer in zip(members, answers, strict=True):

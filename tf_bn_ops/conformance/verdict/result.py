@@ -43,14 +43,6 @@ class PathResult:
     wrong_values: list[Disagreement] = dataclasses.field(default_factory=list)
     errors: dict[str, OutputError] = dataclasses.field(default_factory=dict)
 
-    @property
-    def ulp(self) -> float:
-        return max((e.ulp for e in self.errors.values()), default=0.0)
-
-    @property
-    def bound(self) -> float:
-        return max((e.bound for e in self.errors.values()), default=0.0)
-
 
 @dataclasses.dataclass
 class CaseResult:
