@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -136,15 +137,13 @@ def _of_grad_smooth(activation: str, op: Any, *grad: Any) -> list[Any]:
     attrs, dtype = _attrs(op), x.dtype
     by_side_input = grad[_GRAD_EX_SIDE_INPUT_BACKPROP:]
     inputs = x, scale, offset, mean, variance
-    with tf.GradientTape() as tape:
-        z = _before_activation(inputs, [y] * len(by_side_input), attrs)
-        tape.watch(z)
-        slope = ACTIVATIONS[activation].slope(tf, z)
+    z = _before_activation(inputs, [y] * len(by_side_input), attrs)
+    slope, (curvature,) = _with_gradients(functools.partial(ACTIVATIONS[activation].slope, tf), [z])
     wide = tf.cast(y_backprop, tf.float32)
     inputs = (*grad[:3], tf.cast(wide * slope, dtype), x, scale, mean, variance)
     g_grad, x_grad, scale_grad = _second_order(inputs, **attrs)
     g_grad = tf.cast(tf.add_n([g_grad, *by_side_input]), tf.float32)
-    z_grad = tf.cast(g_grad * wide * tape.gradient(slope, z), dtype)
+    z_grad = tf.cast(g_grad * wide * curvature, dtype)
     by_y = ops.fused_batch_norm_grad_v3(z_grad, x, scale, mean, variance, coefficients, **attrs)
     y_backprop_grad = tf.cast(g_grad * slope, dtype)
     x_grad, scale_grad = x_grad + by_y.x_backprop, scale_grad + by_y.scale_backprop
@@ -270,15 +269,25 @@ def _composed(
 
 def _of_grad_grad(op: Any, *grad: Any) -> list[Any]:
     """None by the reserve spaces."""
-    inputs, attrs = [tf.identity(value) for value in op.inputs], _attrs(op)
+    attrs = _attrs(op)
     attrs["epsilon"] = sum(op.get_attr("epsilon_rest"), attrs["epsilon"])
+    _, gradients = _with_gradients(lambda *inputs: _composed(inputs, **attrs), op.inputs, grad)
+    return gradients
+
+
+def _with_gradients(
+    function: Callable[..., Any], inputs: Sequence[Any], grad: Any = None
+) -> tuple[Any, list[Any]]:
+    """function(*inputs), and its derivative by `inputs` along `grad`, by default ones."""
+    inputs = [tf.identity(value) for value in inputs]
     if not tf.executing_eagerly():
         # No tape: forward mode through a function stops recording and would lose the tangent.
-        return tf.gradients(_composed((*inputs,), **attrs), inputs, grad)
+        results = function(*inputs)
+        return results, tf.gradients(results, inputs, grad)
     with tf.GradientTape() as tape:
         tape.watch(inputs)
-        outputs = _composed((*inputs,), **attrs)
-    return tape.gradient(outputs, inputs, output_gradients=grad)
+        results = function(*inputs)
+    return results, tape.gradient(results, inputs, grad)
 
 
 _GRADIENTS = {
