@@ -94,6 +94,9 @@ std::optional<double> Apply(const std::string& op,
     if (op == "Square") return v * v;
     if (op == "Sigmoid") return Sigmoid(v);
     if (op == "Relu6") return Relu6(v);
+    if (op == "Exp") return std::exp(v);
+    if (op == "Tanh") return std::tanh(v);
+    if (op == "Softplus") return std::fmax(v, 0) + std::log1p(ExpOfMinusAbs(v));
     if (op == "_MklSwish") return v * Sigmoid(v);
   } else if (n == 2) {
     const double a = in[0], b = in[1];
@@ -104,6 +107,8 @@ std::optional<double> Apply(const std::string& op,
     if (op == "Maximum") return std::fmax(a, b);
     if (op == "Minimum") return std::fmin(a, b);
     if (op == "SigmoidGrad") return b * a * (1 - a);
+    if (op == "TanhGrad") return b * (1 - a * a);
+    if (op == "SoftplusGrad") return a * Sigmoid(b);
     if (op == "Relu6Grad") return b > 0 && b < 6 ? a : 0;
   }
   return std::nullopt;

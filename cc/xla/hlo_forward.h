@@ -16,8 +16,9 @@
 #include <limits>
 #include <vector>
 
-#include "cc/core/formulas/activation.h"
+#include "cc/core/formulas/smooth_activation.h"
 #include "cc/xla/hlo_channels.h"
+#include "cc/xla/hlo_value.h"
 #include "xla/hlo/builder/lib/comparators.h"
 #include "xla/hlo/builder/lib/constants.h"
 #include "xla/hlo/builder/xla_builder.h"
@@ -56,20 +57,10 @@ inline xla::XlaOp BuildNormalized(const XlaCall& of,
 }
 
 // The smooth activation of v, or its derivative there.
-inline xla::XlaOp BuildSmooth(Activation activation, xla::XlaOp v, bool slope) {
-  const auto number = [&](double value) { return xla::ScalarLike(v, value); };
-  if (activation == Activation::kSilu) {
-    const xla::XlaOp sigmoid = xla::Logistic(v);
-    if (!slope) return v * sigmoid;
-    return sigmoid + v * sigmoid * xla::Logistic(-v);
-  }
-  const xla::XlaOp moved = v + number(3), sixth = number(1.0 / 6);
-  const xla::XlaOp sigmoid =
-      xla::Min(xla::Max(moved, number(0)), number(6)) * sixth;
-  if (!slope) return v * sigmoid;
-  const xla::XlaOp inside =
-      xla::And(xla::Gt(moved, number(0)), xla::Lt(moved, number(6)));
-  return sigmoid + xla::Select(inside, v * sixth, xla::ZerosLike(v));
+template <bool kSlope>
+inline xla::XlaOp BuildSmooth(Activation activation, xla::XlaOp v) {
+  const HloValue which = static_cast<double>(static_cast<int>(activation));
+  return WithSmooth<kSlope>(HloValue(v), which).op;
 }
 
 inline xla::XlaOp BuildY(const XlaCall& of, const XlaChannels& channels,
@@ -79,15 +70,11 @@ inline xla::XlaOp BuildY(const XlaCall& of, const XlaChannels& channels,
   if (of.Has(Role::kSideInput)) {
     y = y + channels.Narrow(of[Role::kSideInput]);
   }
-  if (IsSmooth(of.call.activation)) {
-    return channels.Elements(
-        BuildSmooth(of.call.activation, y, /*slope=*/false));
-  }
-  if (of.call.activation != Activation::kIdentity) {
-    y = xla::Max(y, xla::ZerosLike(y));
-  }
-  if (of.call.activation == Activation::kRelu6) {
-    y = xla::Min(y, xla::ScalarLike(y, UpperBound(of.call.activation)));
+  const Activation activation = of.call.activation;
+  if (IsSmooth(activation)) {
+    y = BuildSmooth</*kSlope=*/false>(activation, y);
+  } else if (activation != Activation::kIdentity) {
+    y = Clamped<HloValue>(y, LowerBound(activation), UpperBound(activation)).op;
   }
   return channels.Elements(y);
 }

@@ -9,6 +9,7 @@
 #include "cc/core/formulas/forward.h"
 #include "cc/xla/hlo_channels.h"
 #include "cc/xla/hlo_forward.h"
+#include "cc/xla/hlo_value.h"
 #include "xla/hlo/builder/lib/comparators.h"
 #include "xla/hlo/builder/lib/constants.h"
 #include "xla/hlo/builder/xla_builder.h"
@@ -27,19 +28,16 @@ inline xla::XlaOp BuildMasked(const XlaCall& of, const XlaChannels& channels,
   if (IsSmooth(activation)) {
     xla::XlaOp v = BuildNormalized(of, channels, mean, rstd);
     if (of.Has(Role::kY)) v = v + channels.Narrow(of[Role::kY]);
-    return channels.Narrow(dy) * BuildSmooth(activation, v, /*slope=*/true);
+    return channels.Narrow(dy) * BuildSmooth</*kSlope=*/true>(activation, v);
   }
   const xla::XlaOp y = of.Has(Role::kY)
                            ? of[Role::kY]
                            : BuildY(of, channels,
                                     {channels.Wide(Role::kMean),
                                      channels.Wide(Role::kVariance)});
-  const auto bound = [&](double value) { return xla::ScalarLike(y, value); };
-  xla::XlaOp passes = xla::Gt(y, bound(LowerBound(activation)));
-  if (activation == Activation::kRelu6) {
-    passes = xla::And(passes, xla::Lt(y, bound(UpperBound(activation))));
-  }
-  return xla::Select(passes, dy, xla::ZerosLike(dy));
+  const auto [lowest, highest] = MaskBoundsOf<double>(
+      activation, of.call.dtype, /*before_rounding=*/false);
+  return MaskedBy<HloValue>(dy, y, lowest, highest).op;
 }
 
 inline void BuildGradient(XlaCall* call) {

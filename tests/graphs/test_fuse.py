@@ -28,6 +28,8 @@ FORMS = {
     "relu6": ("Relu6", tf.nn.relu6),
     "tf.nn.silu": ("Silu", tf.nn.silu),
     "keras silu": ("Silu", keras.activations.silu),
+    "x (1 + tanh(x / 2)) / 2": ("Silu", lambda y: y * (1.0 + tf.tanh(y / 2.0)) / 2.0),
+    "x (1 - exp(-softplus(x)))": ("Silu", lambda y: y * (1.0 - tf.exp(-tf.math.softplus(y)))),
     "keras hard_silu": ("HardSilu", keras.activations.hard_silu),
     "x (relu6(x + 3) / 6)": ("HardSilu", lambda y: y * (tf.nn.relu6(y + 3.0) / 6.0)),
     "x (relu6(x + 3) 0.167)": ("HardSilu", lambda y: (tf.nn.relu6(y + 3.0) * (1.0 / 6.0)) * y),

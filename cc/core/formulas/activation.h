@@ -11,12 +11,25 @@
 
 namespace tf_bn_ops {
 
+// `mask ? a : b`, lane by lane; a function, which XLA's values have too
+// (cc/xla/hlo_value.h).
+template <typename M, typename V>
+static TFBN_HD V Select(M mask, V a, V b) {
+  return mask ? a : b;
+}
+
 // An activation that is not smooth is a clamp to [lower, upper].
 static TFBN_HD double LowerBound(Activation activation) {
   return activation == Activation::kIdentity ? -kInfinity : 0;
 }
 static TFBN_HD double UpperBound(Activation activation) {
   return activation == Activation::kRelu6 ? 6 : kInfinity;
+}
+// NaN stays NaN.
+template <typename V>
+static TFBN_HD V Clamped(V v, V lower, V upper) {
+  const V above = Select(v < lower, lower, v);
+  return Select(above > upper, upper, above);
 }
 
 // Where the gradient of an activation passes: v > lowest, and not v >= highest,
@@ -63,8 +76,8 @@ static TFBN_HD MaskBounds<C> MaskBoundsOf(Activation activation, DType dtype,
 // `highest`, see MaskBounds.
 template <typename V>
 static TFBN_HD V MaskedBy(V dy, V y, V lowest, V highest) {
-  const V low_masked = y > lowest ? dy : V{};
-  return y >= highest ? V{} : low_masked;
+  const V low_masked = Select(y > lowest, dy, V{});
+  return Select(y >= highest, V{}, low_masked);
 }
 
 }  // namespace tf_bn_ops

@@ -225,8 +225,7 @@ struct BatchNormFormulaOf {
     if constexpr (kSmooth) {
       out[kY] = WithSmooth</*kSlope=*/false>(v, k[kActivation]);
     } else {
-      v = v < k[kLower] ? k[kLower] : v;
-      out[kY] = v > k[kUpper] ? k[kUpper] : v;
+      out[kY] = Clamped(v, k[kLower], k[kUpper]);
     }
   }
 

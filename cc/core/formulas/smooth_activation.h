@@ -1,6 +1,6 @@
 // The smooth activations: their values and derivatives, of what they are
-// applied to. A new one is a struct here and a line in WithSmooth; its number
-// is written from tf_bn_ops/spec/op_spec.py.
+// applied to. A new one is a struct here, with the name that its class has in
+// tf_bn_ops/spec/activations.py, from which its number is written.
 //
 // Which one is a coefficient, the same for all channels, and a branch that all
 // elements of a call take alike: kernels are instantiated once for all of them.
@@ -10,6 +10,7 @@
 #define TF_BN_OPS_CC_CORE_FORMULAS_SMOOTH_ACTIVATION_H_
 
 #include "cc/core/call.h"
+#include "cc/core/formulas/activation.h"
 #include "cc/core/formulas/exponential.h"
 #include "cc/core/host_device.h"
 
@@ -21,14 +22,14 @@ struct Silu {
   static TFBN_HD V Value(V v) {
     const V e = ExpOfMinusAbs(v);
     const V larger = 1 / (e + 1);
-    return v * (v < 0 ? e * larger : larger);
+    return v * Select(v < 0, e * larger, larger);
   }
   template <typename V>
   static TFBN_HD V Slope(V v) {
     const V e = ExpOfMinusAbs(v);
     const V larger = 1 / (e + 1), smaller = e * larger;
     // The two are sigmoid and 1 - sigmoid, in the order of the sign.
-    return (v < 0 ? smaller : larger) + v * (smaller * larger);
+    return Select(v < 0, smaller, larger) + v * (smaller * larger);
   }
 };
 
@@ -44,15 +45,14 @@ struct HardSilu {
     const V moved = v + 3;
     const V inside = v * (C{1} / 6);
     // Not inside where moved is NaN: the sigmoid is.
-    return Sigmoid(moved) + (((moved > 0) & (moved < 6)) ? inside : V{});
+    return Sigmoid(moved) + Select((moved > 0) & (moved < 6), inside, V{});
   }
 
  private:
   template <typename V>
   static TFBN_HD V Sigmoid(V moved) {
     using C = typename LanesOf<V>::Lane;
-    const V above = moved < 0 ? V{} : moved;
-    return (above > 6 ? V{} + C{6} : above) * (C{1} / 6);
+    return Clamped(moved, V{}, V{} + C{6}) * (C{1} / 6);
   }
 };
 
@@ -61,13 +61,18 @@ struct HardSilu {
 template <bool kSlope, typename V>
 static TFBN_HD V WithSmooth(V v, V which) {
   using C = typename LanesOf<V>::Lane;
-  const bool is_silu = LanesOf<V>::First(which) ==
-                       static_cast<C>(static_cast<int>(Activation::kSilu));
-  if constexpr (kSlope) {
-    return is_silu ? Silu::Slope(v) : HardSilu::Slope(v);
-  } else {
-    return is_silu ? Silu::Value(v) : HardSilu::Value(v);
+  const C number = LanesOf<V>::First(which);
+#define TFBN_RETURN_IF(Name)                                             \
+  if (number == static_cast<C>(static_cast<int>(Activation::k##Name))) { \
+    if constexpr (kSlope) {                                              \
+      return Name::Slope(v);                                             \
+    } else {                                                             \
+      return Name::Value(v);                                             \
+    }                                                                    \
   }
+  TFBN_FOR_EACH_SMOOTH_ACTIVATION(TFBN_RETURN_IF)
+#undef TFBN_RETURN_IF
+  __builtin_unreachable();
 }
 
 }  // namespace tf_bn_ops
