@@ -272,7 +272,7 @@ def _of_grad_grad(op: Any, *grad: Any) -> list[Any]:
     attrs = _attrs(op)
     attrs["epsilon"] = sum(op.get_attr("epsilon_rest"), attrs["epsilon"])
     _, gradients = _with_gradients(lambda *inputs: _composed(inputs, **attrs), op.inputs, grad)
-    return gradients
+    return _padded(gradients[:6], op)
 
 
 def _with_gradients(
