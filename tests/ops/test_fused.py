@@ -291,7 +291,9 @@ def test_frozen_functions_hold_ops_of_tensorflow_alone(shape, dtype):
     assert "Relu6" in ops and ("FusedBatchNormV3" in ops) == (dtype == "float32")
     assert not [op for op in ops if op.startswith("TfBnOps")]
     want = fused("relu6", True, is_training=False)(*inputs).y
-    np.testing.assert_array_equal(infer(*inputs), want)
+    # In float64 TensorFlow's graph optimizer reorders the formula.
+    off = 1e-14 if dtype == "float64" else 0
+    np.testing.assert_allclose(infer(*inputs), want, rtol=off, atol=off)
     if shape[0] is None:
         with pytest.raises(tf.errors.InvalidArgumentError, match="same size and shape"):
             infer(*inputs[:5], inputs[5][:1])

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <type_traits>
 
-#include "cc/core/formulas/formula.h"
 #include "cc/core/partition.h"
 #include "cc/core/view.h"
 #include "cc/cpu/isa/isa_kernels.h"
@@ -46,24 +45,26 @@ void RepeatColumns(int64_t columns, int64_t total, C* array) {
 }
 
 // The tensors of view shape, as elements.
-template <typename T>
+template <typename F, typename T>
 struct TensorPointers {
-  int outputs;
-  const T* in[std::extent_v<decltype(Tensors::in)>];
-  T* out[std::extent_v<decltype(Tensors::out)>];
-  // Whether an output is the buffer of an input.
-  bool in_place[std::extent_v<decltype(Tensors::out)>];
-
-  explicit TensorPointers(const Tensors& tensors) : outputs(tensors.outputs) {
-    for (int i = 0; i < tensors.inputs; ++i) {
-      in[i] = static_cast<const T*>(tensors.in[i]);
-    }
-    for (int i = 0; i < outputs; ++i) {
-      out[i] = static_cast<T*>(tensors.out[i]);
-      in_place[i] = IsInPlace(tensors, i);
-    }
-  }
+  const T* in[F::kInputs];
+  T* out[F::kOutputs];
+  bool in_place[F::kOutputs];  // Whether an output is the buffer of an input.
 };
+
+template <typename F, typename T>
+TensorPointers<F, T> PointersOf(const Call& args) {
+  const auto tensors = F::TensorsOf(args);
+  TensorPointers<F, T> pointers;
+  for (int i = 0; i < F::kInputs; ++i) {
+    pointers.in[i] = static_cast<const T*>(tensors.in[i]);
+  }
+  for (int i = 0; i < F::kOutputs; ++i) {
+    pointers.out[i] = static_cast<T*>(tensors.out[i]);
+    pointers.in_place[i] = IsInPlace(tensors, i);
+  }
+  return pointers;
+}
 
 // Rows of `columns` contiguous elements, `row_stride` elements apart.
 struct Panel {
@@ -115,36 +116,39 @@ constexpr int64_t kLineElements =
 
 // Elements from `element` of the outputs to the first that begins a cache line;
 // -1 if the outputs are aligned differently.
-template <typename T>
-int64_t ElementsToFullLine(const TensorPointers<T>& tensors, int64_t element) {
-  const auto offset = [&](int i) {
-    return static_cast<int64_t>(
-        reinterpret_cast<uintptr_t>(tensors.out[i] + element) %
-        kCacheLineBytes / sizeof(T));
+template <typename F, typename T>
+int64_t ElementsToFullLine(T* const (&out)[F::kOutputs], int64_t element) {
+  const auto offset = [&](const T* p) {
+    return static_cast<int64_t>(reinterpret_cast<uintptr_t>(p + element) %
+                                kCacheLineBytes / sizeof(T));
   };
-  for (int i = 1; i < tensors.outputs; ++i) {
-    if (offset(i) != offset(0)) return -1;
+  for (const T* p : out) {
+    if (offset(p) != offset(out[0])) return -1;
   }
-  return (kLineElements<T> - offset(0)) % kLineElements<T>;
+  return (kLineElements<T> - offset(out[0])) % kLineElements<T>;
 }
 
-// Calls take(panel, policy) for all of a panel. Non-temporal stores need full
-// cache lines: the columns left and right of them are a part each, with
-// temporal stores. Where rows or outputs are aligned differently, or have few
-// full lines beside other columns, all stores are temporal.
-template <typename T, typename Take>
-void ForEachStorePart(const TensorPointers<T>& tensors, const Panel& panel,
-                      StorePolicy policy, const Take& take) {
-  constexpr StorePolicy kTemporal = StorePolicy::kTemporal;
+// Calls pass(policy, panel) for all of a panel, with the policy as a constant.
+// Non-temporal stores need full cache lines: the columns left and right of them
+// are a part each, with temporal stores. Where rows or outputs are aligned
+// differently, or have few full lines beside other columns, all stores are
+// temporal.
+template <typename F, typename T, typename Pass>
+void ForEachStorePart(const TensorPointers<F, T>& tensors, const Panel& panel,
+                      StorePolicy policy, const Pass& pass) {
+  constexpr std::integral_constant<StorePolicy, StorePolicy::kTemporal>
+      kTemporal{};
+  constexpr std::integral_constant<StorePolicy, StorePolicy::kNonTemporal>
+      kNonTemporal{};
   constexpr int64_t kLine = kLineElements<T>;
   if (panel.rows == 0 || panel.columns == 0) return;
-  if (policy != StorePolicy::kNonTemporal) return take(panel, policy);
-  const int64_t lead = ElementsToFullLine(tensors, panel.first_element);
+  if (policy != StorePolicy::kNonTemporal) return pass(kTemporal, panel);
+  const int64_t lead = ElementsToFullLine<F>(tensors.out, panel.first_element);
   const bool alike = panel.rows == 1 || panel.row_stride % kLine == 0;
   const bool whole = lead == 0 && panel.columns % kLine == 0;
   if (lead < 0 || !alike ||
       (!whole && panel.columns - lead < kLeastFullLines * kLine)) {
-    return take(panel, kTemporal);
+    return pass(kTemporal, panel);
   }
   const int64_t end = panel.columns - (panel.columns - lead) % kLine;
   const auto columns = [](Panel part, int64_t first, int64_t last) {
@@ -157,10 +161,10 @@ void ForEachStorePart(const TensorPointers<T>& tensors, const Panel& panel,
   const int64_t at_once = whole ? panel.rows : kMaxRowsPerStrip;
   for (Panel left = panel; left.rows > 0; left.SkipRows(at_once)) {
     const Panel rows = left.FirstRows(at_once);
-    if (lead > 0) take(columns(rows, 0, lead), kTemporal);
-    take(columns(rows, lead, end), policy);
+    if (lead > 0) pass(kTemporal, columns(rows, 0, lead));
+    pass(kNonTemporal, columns(rows, lead, end));
     if (end < panel.columns) {
-      take(columns(rows, end, panel.columns), kTemporal);
+      pass(kTemporal, columns(rows, end, panel.columns));
     }
   }
 }
@@ -173,13 +177,12 @@ struct Strip {
   int partial_lanes;  // Columns of a partial vector.
 };
 
-// Prefetches kVectors vectors of the first kInputs inputs, of a row of a strip
-// from `element` on.
-template <int kInputs, int kVectors, typename T>
-TFBN_INLINE void PrefetchRow(const TensorPointers<T>& tensors,
+// Prefetches for kVectors vectors of a row of a strip, from `element` on.
+template <int kVectors, typename F, typename T>
+TFBN_INLINE void PrefetchRow(const TensorPointers<F, T>& tensors,
                              const Strip& strip, int64_t element) {
   if (strip.prefetch_offset == 0) return;
-  for (int i = 0; i < kInputs; ++i) {
+  for (int i = 0; i < F::kInputs; ++i) {
     const T* const read = tensors.in[i] + element;
     Prefetch<T, kVectors>(read + strip.prefetch_offset);
   }

@@ -138,16 +138,15 @@ struct ColumnCoefficients {
   int64_t stride;
 };
 
-// Most sums and coefficients of a formula.
-constexpr int kMaxSums = 7, kMaxCoefficients = 13;
-
 // The center and the sums of each column, behind one base pointer: half is 1.05
 // to 1.1 times as fast as with a pointer for each, which spill.
-template <typename T>
+template <typename T, int kSums>
 struct ColumnSums {
   alignas(kCacheLineBytes) TermOf<T> center[kColumnStride];
-  alignas(kCacheLineBytes) double sum[kMaxSums][kColumnStride];
+  alignas(kCacheLineBytes) double sum[kSums][kColumnStride];
 };
+template <typename T>
+struct ColumnSums<T, 0> {};
 
 // Loads the coefficients of kVectors vectors of columns, in the order of packs.
 template <typename P, int kPack, int kVectors, typename C, typename V>
@@ -169,8 +168,9 @@ TFBN_INLINE void LoadCoefficients(
 // Loads the pack of vectors that begins at `element` of each input; kPartial:
 // the first `lanes` of one.
 template <typename F, bool kPartial, int kPack, typename T, typename V>
-TFBN_INLINE void LoadInputs(const TensorPointers<T>& tensors, int64_t element,
-                            int lanes, V (&in)[kPack][F::kInputs]) {
+TFBN_INLINE void LoadInputs(const TensorPointers<F, T>& tensors,
+                            int64_t element, int lanes,
+                            V (&in)[kPack][F::kInputs]) {
   for (int i = 0; i < F::kInputs; ++i) {
     const T* const from = tensors.in[i] + element;
     V pack[kPack];
@@ -185,8 +185,9 @@ TFBN_INLINE void LoadInputs(const TensorPointers<T>& tensors, int64_t element,
 
 // The same, masked.
 template <typename F, bool kPartial, int kPack, typename T, typename V>
-TFBN_INLINE void LoadMasked(const TensorPointers<T>& tensors, int64_t element,
-                            int lanes, const V (*k)[F::kNumCoefficients],
+TFBN_INLINE void LoadMasked(const TensorPointers<F, T>& tensors,
+                            int64_t element, int lanes,
+                            const V (*k)[F::kNumCoefficients],
                             V (&in)[kPack][F::kInputs]) {
   LoadInputs<F, kPartial>(tensors, element, lanes, in);
   if constexpr (kHasMask<F>) {
@@ -196,8 +197,9 @@ TFBN_INLINE void LoadMasked(const TensorPointers<T>& tensors, int64_t element,
 
 // One vector of each input in double; masked before it is widened.
 template <typename F, bool kPartial, typename T, typename V, typename Wide>
-TFBN_INLINE void LoadInDouble(const TensorPointers<T>& tensors, int64_t element,
-                              int lanes, const V (*k)[F::kNumCoefficients],
+TFBN_INLINE void LoadInDouble(const TensorPointers<F, T>& tensors,
+                              int64_t element, int lanes,
+                              const V (*k)[F::kNumCoefficients],
                               Wide (&wide)[F::kInputs]) {
   if constexpr (kHasMask<F>) {
     V in[1][F::kInputs];
@@ -277,8 +279,8 @@ template <typename T, int kVectors>
 constexpr int kSumVectors = kVectors * kLanesOf<T> / kDoubleLanes;
 
 template <typename T, int kSums, int kSumVectors>
-TFBN_INLINE void LoadSums(const ColumnSums<T>& columns, const Strip& strip,
-                          VD (&sum)[kSumVectors][kSums]) {
+TFBN_INLINE void LoadSums(const ColumnSums<T, kSums>& columns,
+                          const Strip& strip, VD (&sum)[kSumVectors][kSums]) {
   for (int v = 0; v < kSumVectors; ++v) {
     for (int k = 0; k < kSums; ++k) {
       sum[v][k] = Load(columns.sum[k] + strip.column + v * kDoubleLanes);
@@ -289,7 +291,7 @@ TFBN_INLINE void LoadSums(const ColumnSums<T>& columns, const Strip& strip,
 // Sums behind the last column of a partial vector stay what they are.
 template <bool kPartial, typename T, int kSums, int kSumVectors>
 TFBN_INLINE void StoreSums(const VD (&sum)[kSumVectors][kSums],
-                           const Strip& strip, ColumnSums<T>& columns) {
+                           const Strip& strip, ColumnSums<T, kSums>& columns) {
   for (int v = 0; v < kSumVectors; ++v) {
     const int left = strip.partial_lanes - v * kDoubleLanes;
     const int lanes = left < 0 ? 0 : left < kDoubleLanes ? left : kDoubleLanes;
@@ -307,7 +309,7 @@ TFBN_INLINE void StoreSums(const VD (&sum)[kSumVectors][kSums],
 // Of a pass that sums nothing.
 template <typename P, int kVectors, bool kPartial, int kPack>
 struct NoSums {
-  using Columns = ColumnSums<typename P::Element>;
+  using Columns = ColumnSums<typename P::Element, 0>;
   TFBN_INLINE NoSums(const Columns&, const Strip&) {}
   template <typename... Any>
   TFBN_INLINE void Add(const Any&...) {}
@@ -320,7 +322,7 @@ template <typename P, int kVectors, bool kPartial, int kPack>
 struct DoubleSums {
   using F = typename P::Formula;
   using T = typename P::Element;
-  using Columns = ColumnSums<T>;
+  using Columns = ColumnSums<T, P::kNumSums>;
   using Wide = decltype(LoadWide(static_cast<const T*>(nullptr)));
   VD sum[kSumVectors<T, kVectors>][P::kNumSums];
 
@@ -371,9 +373,9 @@ TFBN_INLINE bool AllFinite(const VF (&chain)[kVectors][kSums]) {
 // share a vector with one that is not depends on the ISA.
 template <typename P, bool kPartial>
 __attribute__((noinline)) void RepeatChain(
-    const TensorPointers<typename P::Element>& tensors, const Strip& strip,
-    const ColumnCoefficients<float>& coefficients, const float* centers,
-    WideF (&chain)[P::kNumSums]) {
+    const TensorPointers<typename P::Formula, typename P::Element>& tensors,
+    const Strip& strip, const ColumnCoefficients<float>& coefficients,
+    const float* centers, WideF (&chain)[P::kNumSums]) {
   using F = typename P::Formula;
   constexpr int kSums = P::kNumSums;
   const WideF center = Widen(Load(centers + strip.column));
@@ -406,7 +408,7 @@ struct ChainSums {
   using F = typename P::Formula;
   using T = typename P::Element;
   static constexpr int kSums = P::kNumSums;
-  using Columns = ColumnSums<T>;
+  using Columns = ColumnSums<T, kSums>;
   VF center[kVectors][1];
   VF chain[kVectors][kSums] = {};
 
@@ -468,18 +470,18 @@ using StripSums = std::conditional_t<
 // stay in registers. No copy where a vector is a cache line: without one the
 // gradient of [100352, 64, 1] in float32 is 1.07 times as fast, and the frozen
 // forward of [32, 256, 3136] 1.12 times (AMD EPYC, AVX-512).
-template <typename T>
-using StripTensors = std::conditional_t<kVectorIsLine, const TensorPointers<T>&,
-                                        const TensorPointers<T>>;
+template <typename F, typename T>
+using StripTensors =
+    std::conditional_t<kVectorIsLine, const TensorPointers<F, T>&,
+                       const TensorPointers<F, T>>;
 
 // Takes a strip of kVectors vectors, or of one that is partial, in packs.
 template <typename P, StorePolicy kPolicy, int kVectors, bool kPartial,
-          int kPack, typename T>
+          int kPack, typename F, typename T>
 TFBN_INLINE void TakeStrip(
-    const TensorPointers<T>& given, const Strip& strip,
+    const TensorPointers<F, T>& given, const Strip& strip,
     const ColumnCoefficients<CoefficientOf<T>>& coefficients,
-    ColumnSums<T>& columns) {
-  using F = typename P::Formula;
+    ColumnSums<T, P::kNumSums>& columns) {
   constexpr bool kStores = kPolicy != StorePolicy::kNone;
   // A chain that is added up again reads what may lie in the buffer of a
   // result.
@@ -490,7 +492,7 @@ TFBN_INLINE void TakeStrip(
   constexpr int64_t kChain = P::kNumSums > 0 && kIsNarrow<T>
                                  ? int64_t{kTwoLevelChain}
                                  : std::numeric_limits<int64_t>::max();
-  StripTensors<T> tensors = given;
+  StripTensors<F, T> tensors = given;
   VectorOf<T> k[kVectors][F::kNumCoefficients];
   LoadCoefficients<P, kPack>(coefficients, strip.column, k);
   Strip chain = strip;
@@ -499,7 +501,7 @@ TFBN_INLINE void TakeStrip(
     StripSums<P, kVectors, kPartial, kPack> sums(columns, strip);
     int64_t element = chain.first_element + strip.column;
     for (int64_t r = 0; r < chain.rows; ++r, element += strip.row_stride) {
-      PrefetchRow<F::kInputs, kVectors>(tensors, strip, element);
+      PrefetchRow<kVectors>(tensors, strip, element);
       for (int u = 0; u < kVectors; u += kPack) {
         const int64_t first = element + u * kLanesOf<T>;
         sums.Add(tensors, columns, strip, first, u, k + u);
@@ -537,10 +539,10 @@ constexpr int kPackOf =
         : kMostPacked<typename P::Element, kVectors, kPartial>;
 
 // All strips of a panel, in packs of at most kMaxPack vectors.
-template <typename P, StorePolicy kPolicy, int kMaxPack, typename T>
-void TakeStrips(const TensorPointers<T>& tensors, const Panel& panel,
+template <typename P, StorePolicy kPolicy, int kMaxPack, typename F, typename T>
+void TakeStrips(const TensorPointers<F, T>& tensors, const Panel& panel,
                 const ColumnCoefficients<CoefficientOf<T>>& coefficients,
-                ColumnSums<T>& columns) {
+                ColumnSums<T, P::kNumSums>& columns) {
   constexpr int kVectors = kVectorsOf<P>;
   // Non-temporal stores have whole cache lines (ForEachStorePart).
   constexpr bool kWholeLines = kPolicy == StorePolicy::kNonTemporal;
@@ -557,11 +559,11 @@ void TakeStrips(const TensorPointers<T>& tensors, const Panel& panel,
           });
 }
 
-template <typename P, StorePolicy kPolicy, typename T>
+template <typename P, StorePolicy kPolicy, typename F, typename T>
 TFBN_INLINE void TakeStrips(
-    const TensorPointers<T>& tensors, const Panel& panel,
+    const TensorPointers<F, T>& tensors, const Panel& panel,
     const ColumnCoefficients<CoefficientOf<T>>& coefficients,
-    ColumnSums<T>& columns) {
+    ColumnSums<T, P::kNumSums>& columns) {
   constexpr int kVectors = kVectorsOf<P>;
   constexpr int kPack = kPackOf<P, kPolicy, kVectors, false>;
   if constexpr (kPack > 1 && P::kNumSums == 0) {
@@ -604,6 +606,34 @@ void LoadMedians(const CenterArray& centers, int64_t c0, int64_t channels,
   }
 }
 
+// What the columns of `channels` channels from c0 on are measured from, each of
+// `per_channel` columns. No function of the formula, and out of line: in each
+// pass it was an eighth of all code.
+template <typename T>
+__attribute__((noinline)) void SetCenters(const CenterArray& centers,
+                                          DType dtype, int64_t c0,
+                                          int64_t channels, int64_t per_channel,
+                                          TermOf<T>* columns) {
+  if (per_channel == 1 && HasRowsOfElements(centers)) {
+    return LoadMedians<T>(centers, c0, channels, columns);
+  }
+  if constexpr (!kIsNarrow<T>) {
+    if (per_channel == 1) {  // The same, in a loop that vectorizes.
+      return LoadCenters(centers, c0, channels, columns);
+    }
+  }
+  for (int64_t c = 0; c < channels; ++c) {
+    const double center = CenterAt(centers, c0 + c);
+    const auto subtracted = static_cast<TermOf<T>>(
+        kIsNarrow<T> ? ChainCenter(dtype, center) : center);
+    if (per_channel == 1) {
+      columns[c] = subtracted;
+    } else {
+      SpreadChannels(&subtracted, 1, per_channel, columns + c * per_channel);
+    }
+  }
+}
+
 // Adds up `n` neighbouring columns in interleaved chains: short chains for
 // speed, a fixed number of them so that all builds are bitwise identical.
 double AddColumns(const double* column, int64_t n) {
@@ -618,45 +648,43 @@ double AddColumns(const double* column, int64_t n) {
          ((chain[4] + chain[5]) + (chain[6] + chain[7]));
 }
 
+// Adds the columns of `channels` channels, each `per_channel` neighbours, to
+// their sums.
+inline void AddToChannels(const double* columns, int64_t channels,
+                          int64_t per_channel, double* sums) {
+  if (per_channel == 1) {  // The same, in a loop that vectorizes.
+    for (int64_t c = 0; c < channels; ++c) sums[c] += columns[c];
+    return;
+  }
+  for (int64_t c = 0; c < channels; ++c) {
+    sums[c] += AddColumns(columns + c * per_channel, per_channel);
+  }
+}
+
 // ---- Tiles ------------------------------------------------------------------
 
-// A pass over a tile: which panels, in which order, and what their columns have
-// in common. It knows no formula, so that it is compiled once for each type of
-// elements; `take` does with a panel what the pass does.
-template <typename T>
-class TilePass {
- public:
+template <typename P>
+class Pass {
+  using F = typename P::Formula;
+  using T = typename P::Element;
   using C = CoefficientOf<T>;
-  // Takes a panel, whose stores have one policy.
-  using Take = void (*)(TilePass&, const Panel&, StorePolicy);
+  static constexpr int kSums = P::kNumSums;
 
-  // Of what PassOf P says. `by_channel`: coefficients, CoefficientStride apart.
-  template <typename P>
-  TilePass(P, Take take, const Call& args, const Partition& partition,
-           const Tile& tile, const void* by_channel, StorePolicy policy,
-           const ChannelSums& out)
-      : tensors(P::Formula::TensorsOf(args)),
-        take_(take),
-        num_sums_(P::kNumSums),
-        first_coefficient_(P::kReadsCoefficients
-                               ? P::kFirstCoefficient
-                               : int{P::Formula::kNumCoefficients}),
-        end_coefficient_(P::Formula::kNumCoefficients),
-        view_(args.view),
+ public:
+  // `by_channel`: coefficients, CoefficientStride apart.
+  Pass(const Call& args, const Partition& partition, const Tile& tile,
+       const void* by_channel, StorePolicy policy, const ChannelSums& out)
+      : view_(args.view),
         partition_(partition),
         tile_(tile),
         policy_(policy),
         out_(out),
         dtype_(args.dtype),
-        centers_(P::kNumSums > 0 ? P::Formula::CentersOf(args) : CenterArray{}),
+        tensors_(PointersOf<F, T>(args)),
+        centers_(F::CentersOf(args)),
         by_channel_(static_cast<const C*>(by_channel)),
-        by_channel_stride_(CoefficientStride(args.view.channels)),
-        by_column_(P::kNumSums == 0
-                       ? reinterpret_cast<C*>(storage_)
-                       : reinterpret_cast<C*>(sums.sum + P::kNumSums)) {
-    static_assert(P::kNumSums <= kMaxSums &&
-                  int{P::Formula::kNumCoefficients} <= kMaxCoefficients);
-    for (int k = 0; k < P::kNumSums; ++k) {
+        by_channel_stride_(CoefficientStride(args.view.channels)) {
+    for (int k = 0; k < kSums; ++k) {
       for (int64_t c = tile.c0; c < tile.c1; ++c) SumsOfChannel(out, k)[c] = 0;
     }
   }
@@ -670,71 +698,50 @@ class TilePass {
     if (policy_ == StorePolicy::kNonTemporal) NonTemporalFence();
   }
 
-  // ---- kSegments
-
-  void BeginChannel(int64_t c) {
-    SetColumns(c, 1, kSegmentColumns, kSegmentColumns);
-    ClearSums(kSegmentColumns);
-    chain_ = 0;
-  }
-  void EndChannel(int64_t c) { FlushColumns(0, 1, kSegmentColumns, c); }
-
-  // `length` elements of channel `c` from `first` on, in segments. A pass that
-  // stores alone begins with the columns that lead to a full cache line.
-  void TakeLine(int64_t c, int64_t first, int64_t length,
-                const PrefetchOffsets& prefetch) {
-    if (num_sums_ == 0 && policy_ == StorePolicy::kNonTemporal) {
-      const int64_t lead = ElementsToFullLine(tensors, first);
-      if (lead > 0) {
-        const int64_t head = std::min(lead, length);
-        TakePanel(Panel{first, 1, kSegmentColumns, head},
-                  StorePolicy::kTemporal);
-        first += head;
-        length -= head;
-      }
-    }
-    const int64_t segments = length / kSegmentColumns;
-    TakeSegments(
-        c, Panel{first, segments, kSegmentColumns, kSegmentColumns, prefetch});
-    TakePanel(Panel{first + segments * kSegmentColumns, 1, kSegmentColumns,
-                    length % kSegmentColumns},
-              policy_);
-  }
-
-  int64_t ChainLeft() const { return kChainRows - chain_; }
-  void CountSegments(int64_t c, int64_t segments) {
-    chain_ += segments;
-    if (chain_ < kChainRows) return;
-    EndChannel(c);
-    ClearSums(kSegmentColumns);
-    chain_ = 0;
-  }
-
-  TensorPointers<T> tensors;  // Of another row in each one of a pipeline.
-  ColumnCoefficients<C> coefficients;
-  ColumnSums<T>& sums = *reinterpret_cast<ColumnSums<T>*>(storage_);
-
- private:
+ protected:
   // ---- kRows
 
   void TakeRows() {
     const RowPanels panels = RowPanelsOf<T>(view_, partition_, tile_);
-    const int64_t flushed =
-        num_sums_ > 0 ? kChainRows : std::numeric_limits<int64_t>::max();
+    constexpr int64_t kFlushed =
+        kSums > 0 ? kChainRows : std::numeric_limits<int64_t>::max();
     const int64_t channels = tile_.c1 - tile_.c0;
     const int64_t outer_columns = channels * view_.inner;
     SetColumns(tile_.c0, channels, view_.inner,
                partition_.fold * outer_columns);
-    for (Panel left = panels.full;; left.SkipRows(flushed)) {
-      const bool last = left.rows <= flushed;
+    for (Panel left = panels.full;; left.SkipRows(kFlushed)) {
+      const bool last = left.rows <= kFlushed;
       ClearSums(left.columns);
-      TakePanel(left.FirstRows(flushed), policy_);
+      TakePanel(left.FirstRows(kFlushed), policy_);
       if (last) TakePanel(panels.remainder, policy_);
       // One outer index of the fold after the other.
-      for (int64_t f = 0; num_sums_ > 0 && f < partition_.fold; ++f) {
+      for (int64_t f = 0; kSums > 0 && f < partition_.fold; ++f) {
         FlushColumns(f * outer_columns, channels, view_.inner, tile_.c0);
       }
       if (last) return;
+    }
+  }
+
+  // The centers and coefficients of `channels` channels from c0 on, each with
+  // `per_channel` columns, and the same again up to `total` columns.
+  void SetColumns(int64_t c0, int64_t channels, int64_t per_channel,
+                  int64_t total) {
+    const int64_t once = channels * per_channel;
+    if constexpr (kSums > 0) {
+      SetCenters<T>(centers_, dtype_, c0, channels, per_channel, sums_.center);
+      RepeatColumns(once, total, sums_.center);
+    }
+    if constexpr (P::kReadsCoefficients) {
+      if (total == channels) {  // One column each: they are where they are.
+        coefficients_ = {by_channel_ + c0, by_channel_stride_};
+        return;
+      }
+      for (int k = P::kFirstCoefficient; k < F::kNumCoefficients; ++k) {
+        C* const of = by_column_ + k * kColumnStride;
+        SpreadChannels(by_channel_ + k * by_channel_stride_ + c0, channels,
+                       per_channel, of);
+        RepeatColumns(once, total, of);
+      }
     }
   }
 
@@ -752,10 +759,41 @@ class TilePass {
     }
   }
 
+  void BeginChannel(int64_t c) {
+    SetColumns(c, 1, kSegmentColumns, kSegmentColumns);
+    ClearSums(kSegmentColumns);
+    chain_ = 0;
+  }
+  void EndChannel(int64_t c) { FlushColumns(0, 1, kSegmentColumns, c); }
+
+  // `length` elements of channel `c` from `first` on, in segments. A pass that
+  // stores alone begins with the columns that lead to a full cache line.
+  void TakeLine(int64_t c, int64_t first, int64_t length,
+                const PrefetchOffsets& prefetch) {
+    if constexpr (kSums == 0) {
+      const int64_t lead = policy_ == StorePolicy::kNonTemporal
+                               ? ElementsToFullLine<F>(tensors_.out, first)
+                               : 0;
+      if (lead > 0) {
+        const int64_t head = std::min(lead, length);
+        TakePanel(Panel{first, 1, kSegmentColumns, head},
+                  StorePolicy::kTemporal);
+        first += head;
+        length -= head;
+      }
+    }
+    const int64_t segments = length / kSegmentColumns;
+    TakeSegments(
+        c, Panel{first, segments, kSegmentColumns, kSegmentColumns, prefetch});
+    TakePanel(Panel{first + segments * kSegmentColumns, 1, kSegmentColumns,
+                    length % kSegmentColumns},
+              policy_);
+  }
+
   // Full segments of channel `c`; sums are flushed every kChainRows over all
   // outer indices.
   void TakeSegments(int64_t c, Panel left) {
-    if (num_sums_ == 0) return TakePanel(left, policy_);
+    if constexpr (kSums == 0) return TakePanel(left, policy_);
     while (left.rows > 0) {
       const Panel segments = left.FirstRows(ChainLeft());
       TakePanel(segments, policy_);
@@ -763,65 +801,71 @@ class TilePass {
       CountSegments(c, segments.rows);
     }
   }
+  int64_t ChainLeft() const { return kChainRows - chain_; }
+  TFBN_INLINE void CountSegments(int64_t c, int64_t segments) {
+    chain_ += segments;
+    if (chain_ < kChainRows) return;
+    EndChannel(c);
+    ClearSums(kSegmentColumns);
+    chain_ = 0;
+  }
 
   // ---- Panels
 
   void TakePanel(const Panel& panel, StorePolicy policy) {
-    ForEachStorePart(tensors, panel, policy,
-                     [&](const Panel& part, StorePolicy of_part) {
-                       take_(*this, part, of_part);
-                     });
-  }
-
-  // The centers and coefficients of `channels` channels from c0 on, each with
-  // `per_channel` columns, and the same again up to `total` columns.
-  void SetColumns(int64_t c0, int64_t channels, int64_t per_channel,
-                  int64_t total) {
-    const int64_t once = channels * per_channel;
-    if (num_sums_ > 0) {
-      SetCenters(c0, channels, per_channel);
-      RepeatColumns(once, total, sums.center);
-    }
-    if (total == channels) {  // One column each: they are where they are.
-      coefficients = {by_channel_ + c0, by_channel_stride_};
-      return;
-    }
-    coefficients = {by_column_, kColumnStride};
-    for (int k = first_coefficient_; k < end_coefficient_; ++k) {
-      C* const of = by_column_ + k * kColumnStride;
-      SpreadChannels(by_channel_ + k * by_channel_stride_ + c0, channels,
-                     per_channel, of);
-      RepeatColumns(once, total, of);
+    if constexpr (!P::kHasStores) {
+      if (panel.columns == 0) return;
+      TakeStrips<P, StorePolicy::kNone>(tensors_, panel, coefficients_, sums_);
+    } else {
+      ForEachStorePart(tensors_, panel, policy,
+                       [&](auto constant, const Panel& part) {
+                         TakePart<decltype(constant)::value>(part);
+                       });
     }
   }
 
-  void SetCenters(int64_t c0, int64_t channels, int64_t per_channel) {
-    if (per_channel == 1 && HasRowsOfElements(centers_)) {
-      return LoadMedians<T>(centers_, c0, channels, sums.center);
-    }
-    if constexpr (!kIsNarrow<T>) {
-      if (per_channel == 1) {  // The same, in a loop that vectorizes.
-        return LoadCenters(centers_, c0, channels, sums.center);
+  // Sums and results take a loop each where strips that do both would go row by
+  // row, or to rows that are far apart or alias. A few rows at a time, so that
+  // the results are computed from L1. (With rows of 2 KiB one loop is 1.5 times
+  // as fast in half; [32, 64, 784], whose rows lie 98 KiB apart, up to 2.7
+  // times as slow; with AVX-512 1.2 to 1.5 times as fast.) A mask would be
+  // computed twice: 1.25 times as slow.
+  template <StorePolicy kPolicy>
+  void TakePart(Panel part) {
+    constexpr bool kNonTemporal = kPolicy == StorePolicy::kNonTemporal;
+    constexpr bool kApart = kSums > 0 && kRowByRow<T, kVectorsOf<P>, kPolicy>;
+    if constexpr (kApart || (kSums > 0 && kNonTemporal && !kVectorIsLine)) {
+      const int64_t stride_bytes =
+          part.row_stride * static_cast<int64_t>(sizeof(T));
+      if (kApart ||
+          (kIsNarrow<T> ? stride_bytes >= kPageBytes
+                        : !kHasMask<F> && HasAliasedRows<T, kPolicy>(part))) {
+        return TakeInTwoLoops<kPolicy>(part);
       }
     }
-    for (int64_t c = 0; c < channels; ++c) {
-      const double center = CenterAt(centers_, c0 + c);
-      const auto subtracted = static_cast<TermOf<T>>(
-          kIsNarrow<T> ? ChainCenter(dtype_, center) : center);
-      if (per_channel == 1) {
-        sums.center[c] = subtracted;
-      } else {
-        SpreadChannels(&subtracted, 1, per_channel,
-                       sums.center + c * per_channel);
-      }
+    if constexpr (!kApart) {
+      TakeStrips<P, kPolicy>(tensors_, part, coefficients_, sums_);
+    }
+  }
+  template <StorePolicy kPolicy>
+  void TakeInTwoLoops(Panel part) {
+    ColumnSums<T, 0> none;
+    for (; part.rows > 0; part.SkipRows(kTwoLevelChain)) {
+      Panel rows = part.FirstRows(kTwoLevelChain);
+      TakeStrips<SumsOf<P>, StorePolicy::kNone>(tensors_, rows, coefficients_,
+                                                sums_);
+      rows.prefetch = {};
+      TakeStrips<StoresOf<P>, kPolicy>(tensors_, rows, coefficients_, none);
     }
   }
 
   // ---- Sums
 
-  void ClearSums(int64_t columns) {
-    for (int k = 0; k < num_sums_; ++k) {
-      std::fill_n(sums.sum[k], columns, 0.0);
+  void ClearSums([[maybe_unused]] int64_t columns) {
+    if constexpr (kSums > 0) {
+      for (double* const sum : sums_.sum) {
+        for (int64_t c = 0; c < columns; ++c) sum[c] = 0;
+      }
     }
   }
 
@@ -829,95 +873,38 @@ class TilePass {
   // neighbours, to the sums of the channels from c0 on.
   void FlushColumns(int64_t first, int64_t channels, int64_t per_channel,
                     int64_t c0) {
-    for (int k = 0; k < num_sums_; ++k) {
-      const double* const columns = sums.sum[k] + first;
-      double* const total = SumsOfChannel(out_, k) + c0;
-      if (per_channel == 1) {  // The same, in a loop that vectorizes.
-        for (int64_t c = 0; c < channels; ++c) total[c] += columns[c];
-        continue;
-      }
-      for (int64_t c = 0; c < channels; ++c) {
-        total[c] += AddColumns(columns + c * per_channel, per_channel);
+    if constexpr (kSums > 0) {
+      for (int k = 0; k < kSums; ++k) {
+        AddToChannels(sums_.sum[k] + first, channels, per_channel,
+                      SumsOfChannel(out_, k) + c0);
       }
     }
   }
 
-  const Take take_;
-  const int num_sums_, first_coefficient_, end_coefficient_;
   const View& view_;
   const Partition& partition_;
   const Tile& tile_;
   const StorePolicy policy_;
   const ChannelSums out_;
   const DType dtype_;
+  TensorPointers<F, T> tensors_;  // Of another row in each one of a pipeline.
   const CenterArray centers_;
   const C* const by_channel_;
   const int64_t by_channel_stride_;
   int64_t chain_ = 0;  // kSegments: rows in the sums.
-  // Coefficients follow the sums that the pass has: both passes of a call then
-  // use the same lines of L1 (apart, [16, 32, 49] of float32 in training
-  // is 1.05 to 1.1 times as slow).
-  C* const by_column_;
-  alignas(kCacheLineBytes) char storage_[sizeof(ColumnSums<T>) +
-                                         kMaxCoefficients * kColumnStride *
-                                             sizeof(C)];
+  ColumnSums<T, kSums> sums_;
+  alignas(kCacheLineBytes) C
+      by_column_[P::kReadsCoefficients ? F::kNumCoefficients * kColumnStride
+                                       : 1];
+  ColumnCoefficients<C> coefficients_ = {by_column_, kColumnStride};
 };
-
-// Sums and results take a loop each where strips that do both would go row by
-// row, or to rows that are far apart or alias. A few rows at a time, so that
-// the results are computed from L1. (With rows of 2 KiB one loop is 1.5 times
-// as fast in half; [32, 64, 784], whose rows lie 98 KiB apart, up to 2.7
-// times as slow; with AVX-512 1.2 to 1.5 times as fast.) A mask would be
-// computed twice: 1.25 times as slow.
-template <typename P, StorePolicy kPolicy, typename T>
-void TakePart(TilePass<T>& pass, Panel part) {
-  constexpr bool kNonTemporal = kPolicy == StorePolicy::kNonTemporal;
-  constexpr bool kSums = P::kNumSums > 0;
-  constexpr bool kApart = kSums && kRowByRow<T, kVectorsOf<P>, kPolicy>;
-  if constexpr (kApart || (kSums && kNonTemporal && !kVectorIsLine)) {
-    const int64_t stride_bytes =
-        part.row_stride * static_cast<int64_t>(sizeof(T));
-    if (kApart || (kIsNarrow<T> ? stride_bytes >= kPageBytes
-                                : !kHasMask<typename P::Formula> &&
-                                      HasAliasedRows<T, kPolicy>(part))) {
-      for (; part.rows > 0; part.SkipRows(kTwoLevelChain)) {
-        Panel rows = part.FirstRows(kTwoLevelChain);
-        TakeStrips<SumsOf<P>, StorePolicy::kNone>(pass.tensors, rows,
-                                                  pass.coefficients, pass.sums);
-        rows.prefetch = {};
-        TakeStrips<StoresOf<P>, kPolicy>(pass.tensors, rows, pass.coefficients,
-                                         pass.sums);
-      }
-      return;
-    }
-  }
-  if constexpr (!kApart) {
-    TakeStrips<P, kPolicy>(pass.tensors, part, pass.coefficients, pass.sums);
-  }
-}
-
-// TilePass::Take of a pass.
-template <typename P, typename T>
-void TakePanel(TilePass<T>& pass, const Panel& panel, StorePolicy policy) {
-  if constexpr (!P::kHasStores) {
-    TakeStrips<P, StorePolicy::kNone>(pass.tensors, panel, pass.coefficients,
-                                      pass.sums);
-  } else if (policy == StorePolicy::kNonTemporal) {
-    TakePart<P, StorePolicy::kNonTemporal>(pass, panel);
-  } else {
-    TakePart<P, StorePolicy::kTemporal>(pass, panel);
-  }
-}
 
 // A kernel (isa_kernels.h).
 template <typename P>
 void RunPass(const Call& args, const Partition& partition, const Tile& tile,
              const void* by_channel, StorePolicy policy,
              const ChannelSums& out) {
-  using T = typename P::Element;
-  TilePass<T>(P(), TakePanel<P, T>, args, partition, tile, by_channel, policy,
-              out)
-      .Run();
+  Pass<P>(args, partition, tile, by_channel, policy, out).Run();
 }
 
 }  // namespace

@@ -45,36 +45,36 @@ constexpr int PowerOfTwo(int n) { return n < 2 ? 1 : 2 * PowerOfTwo(n / 2); }
 
 // Takes the strips of `columns` columns, whose number is known to the compiler:
 // as a panel, strips of a few rows cost 10 to 20% of a call in LLC.
-template <typename P, StorePolicy kPolicy, typename T>
-TFBN_INLINE void TakeWholeStrips(TilePass<T>& pass, Strip strip,
-                                 int64_t columns) {
+template <typename P, StorePolicy kPolicy, typename F, typename T>
+TFBN_INLINE void TakeWholeStrips(
+    const TensorPointers<F, T>& tensors, Strip strip, int64_t columns,
+    const ColumnCoefficients<CoefficientOf<T>>& coefficients,
+    ColumnSums<T, P::kNumSums>& sums) {
   constexpr int kVectors = PowerOfTwo(kVectorsOf<P>);
   for (; strip.column < columns; strip.column += kVectors * kLanesOf<T>) {
     TakeStrip<P, kPolicy, kVectors, false,
-              kPackOf<P, kPolicy, kVectors, false>>(
-        pass.tensors, strip, pass.coefficients, pass.sums);
+              kPackOf<P, kPolicy, kVectors, false>>(tensors, strip,
+                                                    coefficients, sums);
   }
 }
 
 // A stage over one block: a pass over the tile of the current group that
 // stores, and one over the tile of the next group that sums.
 template <typename F, typename T>
-class StageRunner {
+class StageRunner : private Pass<ReduceOf<F, T>>, private Pass<ApplyOf<F, T>> {
   using Reduce = ReduceOf<F, T>;
   using Apply = ApplyOf<F, T>;
+  using Sums = Pass<Reduce>;
+  using Results = Pass<Apply>;
 
  public:
   StageRunner(const Call& args, const Partition& partition,
               const PipelineStage& stage, const void* by_channel,
               StorePolicy policy, const ChannelSums& out)
-      : sums_(Reduce(), TakePanel<Reduce, T>, args, partition, stage.next,
-              by_channel, StorePolicy::kNone, out),
-        results_(Apply(), TakePanel<Apply, T>, args, partition, stage.current,
-                 by_channel, policy, out),
-        view_(args.view),
-        policy_(policy),
+      : Sums(args, partition, stage.next, by_channel, StorePolicy::kNone, out),
+        Results(args, partition, stage.current, by_channel, policy, out),
         stage_(stage),
-        tensors_(F::TensorsOf(args)),
+        tensors_(PointersOf<F, T>(args)),
         prefetch_(args.view, stage.next) {}
 
   // Channel by channel.
@@ -85,13 +85,13 @@ class StageRunner {
     const int64_t length = block.i1 - block.i0;
     for (int64_t j = 0; j < std::max(current, next); ++j) {
       const int64_t channel = stage_.next.c0 + j;
-      if (j < current) results_.BeginChannel(stage_.current.c0 + j);
-      if (j < next) sums_.BeginChannel(channel);
+      if (j < current) Results::BeginChannel(stage_.current.c0 + j);
+      if (j < next) Sums::BeginChannel(channel);
       for (int64_t o = block.o0; o < block.o1; ++o) {
         TakeRow(BeginRow(o, j), j < current ? length : 0, j < next ? length : 0,
                 channel);
       }
-      if (j < next) sums_.EndChannel(channel);
+      if (j < next) Sums::EndChannel(channel);
     }
   }
 
@@ -101,23 +101,24 @@ class StageRunner {
   // Outer index `o` of channel j of both groups; the results of the current one
   // are computed from the copies, which the next one replaces.
   StageRow<F, T> BeginRow(int64_t o, int64_t j) {
+    const View& view = Sums::view_;
     const auto element_of = [&](int64_t channels, int64_t c) {
-      return (o * channels + c) * view_.inner + stage_.next.block.i0;
+      return (o * channels + c) * view.inner + stage_.next.block.i0;
     };
     StageRow<F, T> row = {
-        element_of(view_.channels, stage_.next.c0 + j), {}, {}};
-    const int64_t element = element_of(view_.channels, stage_.current.c0 + j);
+        element_of(view.channels, stage_.next.c0 + j), {}, {}};
+    const int64_t element = element_of(view.channels, stage_.current.c0 + j);
     for (int i = 0; i < F::kInputs; ++i) {
       if (Packed()) {
         row.copy[i] = static_cast<T*>(stage_.scratch) +
                       i * stage_.scratch_stride +
                       element_of(stage_.scratch_channels, j);
       }
-      results_.tensors.in[i] =
+      Results::tensors_.in[i] =
           Packed() ? row.copy[i] : tensors_.in[i] + element;
     }
     for (int i = 0; i < F::kOutputs; ++i) {
-      results_.tensors.out[i] = tensors_.out[i] + element;
+      Results::tensors_.out[i] = tensors_.out[i] + element;
     }
     row.prefetch = prefetch_.Of(stage_.next.c0 + j, o);
     return row;
@@ -135,16 +136,17 @@ class StageRunner {
             : (kPipelineStageBytes + kSegmentBytes - 1) / kSegmentBytes;
     // Results are ahead of the copies, which overwrite what they are computed
     // from, by the elements that lead to a full cache line.
-    const int64_t lead = ElementsToFullLine(results_.tensors, 0);
-    const bool non_temporal = policy_ == StorePolicy::kNonTemporal && lead >= 0;
+    const int64_t lead = ElementsToFullLine<F>(Results::tensors_.out, 0);
+    const bool non_temporal =
+        Results::policy_ == StorePolicy::kNonTemporal && lead >= 0;
     int64_t apply = non_temporal ? std::min(lead, length) : 0, column = 0;
-    if (apply > 0) results_.TakeLine(channel, 0, apply, {});
+    if (apply > 0) Results::TakeLine(channel, 0, apply, {});
     for (;;) {
       // Where a two-level sum ends depends on the sums alone: results that are
       // ahead by an alignment's lead, and so run out first, must not cut it.
       const int64_t segments =
           std::min((next_length - column) / kSegmentColumns,
-                   std::min(kSegments, sums_.ChainLeft()));
+                   std::min(kSegments, Sums::ChainLeft()));
       if (segments <= 0 || segments > (length - apply) / kSegmentColumns) break;
       const int64_t ahead = column < row.prefetch.far_row * kSegmentColumns
                                 ? row.prefetch.near
@@ -155,21 +157,21 @@ class StageRunner {
         ApplySegments<StorePolicy::kTemporal>(segments, apply, ahead);
       }
       TakeWholeStrips<Reduce, StorePolicy::kNone>(
-          sums_,
+          Sums::tensors_,
           Strip{row.element + column, segments, kSegmentColumns, ahead, 0, 0},
-          kSegmentColumns);
+          kSegmentColumns, Sums::coefficients_, Sums::sums_);
       // By a constant number of bytes, which is not a call of memcpy.
       for (int64_t r = 0; r < segments; ++r, column += kSegmentColumns) {
         Copy(row, column, kSegmentColumns);
       }
       apply += segments * kSegmentColumns;
-      sums_.CountSegments(channel, segments);
+      Sums::CountSegments(channel, segments);
     }
-    if (apply < length) results_.TakeLine(channel, apply, length - apply, {});
+    if (apply < length) Results::TakeLine(channel, apply, length - apply, {});
     if (column == next_length) return;
     PrefetchOffsets prefetch = row.prefetch;
     prefetch.far_row -= column / kSegmentColumns;
-    sums_.TakeLine(channel, row.element + column, next_length - column,
+    Sums::TakeLine(channel, row.element + column, next_length - column,
                    prefetch);
     Copy(row, column, next_length - column);
   }
@@ -189,12 +191,13 @@ class StageRunner {
     const int64_t rows = segments * (kSegmentColumns / kColumns);
     const int64_t at_once =
         !kContiguous && kRowByRow<T, kVectors, kPolicy> ? 1 : rows;
+    ColumnSums<T, 0> none;
     for (int64_t r = 0; r < rows; r += at_once) {
       TakeWholeStrips<Apply, kPolicy>(
-          results_,
+          Results::tensors_,
           Strip{apply + r * kColumns, at_once, kColumns, Packed() ? 0 : ahead,
                 0, 0},
-          kColumns);
+          kColumns, Results::coefficients_, none);
     }
   }
 
@@ -208,11 +211,8 @@ class StageRunner {
     }
   }
 
-  TilePass<T> sums_, results_;
-  const View& view_;
-  const StorePolicy policy_;
   const PipelineStage& stage_;
-  const TensorPointers<T> tensors_;
+  const TensorPointers<F, T> tensors_;
   const SegmentPrefetch<T, kPipelinePrefetchBytes> prefetch_;
 };
 
