@@ -175,21 +175,27 @@ def tensorflow_without(name: str, folder: pathlib.Path) -> pathlib.Path:
 
 
 def built(
-    source: pathlib.Path, *options: str, includes: Iterable[str | os.PathLike[str]] = ()
+    source: pathlib.Path,
+    *options: str,
+    includes: Iterable[str | os.PathLike[str]] = (),
+    libraries: Iterable[pathlib.Path] = (),
 ) -> pathlib.Path:
-    """A C++ file compiled with TensorFlow's own flags and these, and headers of some folders, as
-    another party would; skips the test where there is no compiler. It stays below build/, by what
-    it is built of, for other tests and runs: TensorFlow's headers take half a minute."""
+    """A C++ file compiled with TensorFlow's own flags and these, headers of some folders and
+    libraries that the options name, as another party would; skips the test where there is no
+    compiler. It stays below build/, by what it is built of, for other tests and runs: TensorFlow's
+    headers take half a minute."""
     import tensorflow as tf
 
     compiler = shlex.split(os.environ.get("CXX", "g++"))  # Perhaps two words: ccache g++.
     if not shutil.which(compiler[0]):
         pytest.skip("needs a C++ compiler")
     options = (*tf.sysconfig.get_compile_flags(), *options, *tf.sysconfig.get_link_flags())
-    digest = hashlib.sha256("\0".join([tf.version.GIT_VERSION, *compiler, *options]).encode())
+    version = run([*compiler, "--version"], source.parent).stdout
+    words = [tf.version.GIT_VERSION, tf.__version__, version, *compiler, *options]
+    digest = hashlib.sha256("\0".join(words).encode())
     headers = (sorted(pathlib.Path(folder).rglob("*.h")) for folder in includes)
-    for path in itertools.chain([source], *headers):
-        digest.update(path.read_bytes())
+    for path in itertools.chain([source], libraries, *headers):
+        digest.update(f"\0{path.name}\0".encode() + path.read_bytes())
     folder = pathlib.Path(__file__).resolve().parents[1] / "build" / "tests"
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{source.stem}-{digest.hexdigest()[:16]}"

@@ -144,8 +144,7 @@ def fused_batch_norm(
     if attrs.reads_statistics:
         mean, variance = _vector(mean, dtype), _vector(variance, dtype)
     else:
-        # What the ops take in the place of a mean that they do not read.
-        mean = variance = _eager_empty() if tf.executing_eagerly() else tf.zeros([0])
+        mean = variance = _no_statistics(tf.executing_eagerly())
     if attrs.is_training and (synchronized or is_wide):
         replicas = _replicas.current() if synchronized else _replicas.ALONE
         parts = (x, scale, offset), (mean, variance), side_inputs
@@ -156,8 +155,6 @@ def fused_batch_norm(
         # before it: with tanh and mish behind it into an op without a kernel, and with channels
         # elsewhere into wrong numbers, since it compares no data formats (docs/adr/0037).
         x, mean = tf.raw_ops.IdentityN(input=[x, mean])
-    if attrs.is_training and tf.executing_eagerly() and not (attrs.activation or side_inputs):
-        return _trained_eagerly(attrs, name, (x, scale, offset, mean, variance))
     inputs = _recording.captured(x, scale, offset, mean, variance)
     if attrs.is_training:
         y, *statistics = _training_op(attrs, name, inputs, side_inputs)[:3]
@@ -239,8 +236,15 @@ def _vector(value: Any, dtype: Any) -> Any:
     return tf.cast(tensor, dtype)
 
 
+def _no_statistics(eagerly: bool) -> Any:
+    """What the ops take in the place of a mean that they do not read."""
+    import tensorflow as tf
+
+    return _eager_no_statistics() if eagerly else tf.zeros([0])
+
+
 @functools.cache
-def _eager_empty() -> Any:
+def _eager_no_statistics() -> Any:
     import tensorflow as tf
 
     return tf.zeros([0])
@@ -277,33 +281,6 @@ def _training_op(
         name=name,
         **attrs.of_gradient,
     )
-
-
-def _trained_eagerly(attrs: _Attrs, name: str | None, inputs: Sequence[Any]) -> BatchNorm:
-    """Training with nothing behind it: one Python function is the derivative of all results, in the
-    place of the op's and of one of the statistics, which are 12 more calls at a tape's end."""
-    import tensorflow as tf
-    from tensorflow.python.eager import record
-
-    if not record.could_possibly_record():
-        return BatchNorm(*_training_op(attrs, name, inputs, ())[:3])
-    with record.stop_recording():
-        y, *statistics, mean, variance, coefficients = _training_op(attrs, name, inputs, ())
-    x, scale, *_ = inputs
-
-    def gradient(y_backprop: Any, *of_statistics: Any) -> Sequence[Any]:
-        found = ops.fused_batch_norm_grad_v3(
-            y_backprop, x, scale, mean, variance, coefficients, **attrs.of_gradient
-        )[:3]
-        if all(g is None for g in of_statistics):
-            return [*found, None, None]
-        given = (tf.zeros_like(mean) if g is None else g for g in of_statistics)
-        more = _by_inputs(attrs, inputs, *given)
-        return [*(a + b for a, b in zip(found, more[:3], strict=True)), *more[3:]]
-
-    # Of an op of this name a tape gives None, and makes no zeros, where nothing reads statistics.
-    record.record_operation("FusedBatchNorm", [y, *statistics], [*inputs], gradient)
-    return BatchNorm(y, *statistics)
 
 
 def _by_parts(
@@ -410,32 +387,28 @@ def _differentiable(
     attrs: _Attrs, statistics: Sequence[Any], inputs: Sequence[Any]
 ) -> Sequence[Any]:
     """The returned statistics as functions of the inputs of the forward op."""
-    gradient = functools.partial(_by_inputs, attrs, inputs)
-    return _recording.recorded(lambda *_: statistics, gradient, *inputs)
-
-
-def _by_inputs(
-    attrs: _Attrs, inputs: Sequence[Any], of_mean: Any, of_variance: Any
-) -> Sequence[Any]:
-    """The gradient of the returned statistics with respect to the inputs of the forward op."""
     import tensorflow as tf
 
-    from tf_bn_ops import _gradients
-
     x, scale, offset, *_ = inputs
-    # Zeros and not None, as TensorFlow's.
-    zeros = tf.zeros_like(scale), tf.zeros_like(offset)
-    if not attrs.is_training:
-        return tf.zeros_like(x), *zeros, of_mean, of_variance
-    channels = _gradients.Channels(x, DATA_FORMATS[attrs.data_format][1])
-    # Recomputed, so that it is a function of x in the next derivative; twice, since the first
-    # mean is rounded.
-    x_centered = channels.centered(channels.centered(tf.cast(x, tf.float32)))
-    m = tf.cast(tf.size(x) / tf.size(scale), tf.float32)
-    of_x = attrs.exponential_avg_factor * (
-        channels.vector(of_mean / m)
-        + channels.vector(2 * of_variance / tf.maximum(m - 1, 1)) * x_centered
-    )
-    kept = 1 - attrs.exponential_avg_factor
-    of_given = (kept * of_mean, kept * of_variance) if attrs.averages else (None, None)
-    return tf.cast(of_x, x.dtype), *zeros, *of_given
+
+    def gradient(of_mean: Any, of_variance: Any) -> Sequence[Any]:
+        from tf_bn_ops import _gradients
+
+        # Zeros and not None, as TensorFlow's.
+        zeros = tf.zeros_like(scale), tf.zeros_like(offset)
+        if not attrs.is_training:
+            return tf.zeros_like(x), *zeros, of_mean, of_variance
+        channels = _gradients.Channels(x, DATA_FORMATS[attrs.data_format][1])
+        # Recomputed, so that it is a function of x in the next derivative; twice, since the first
+        # mean is rounded.
+        x_centered = channels.centered(channels.centered(tf.cast(x, tf.float32)))
+        m = tf.cast(tf.size(x) / tf.size(scale), tf.float32)
+        of_x = attrs.exponential_avg_factor * (
+            channels.vector(of_mean / m)
+            + channels.vector(2 * of_variance / tf.maximum(m - 1, 1)) * x_centered
+        )
+        kept = 1 - attrs.exponential_avg_factor
+        of_given = (kept * of_mean, kept * of_variance) if attrs.averages else (None, None)
+        return tf.cast(of_x, x.dtype), *zeros, *of_given
+
+    return _recording.recorded(lambda *_: statistics, gradient, *inputs)

@@ -79,7 +79,7 @@ def every_class() -> list[Any]:
 
 @pytest.fixture(scope="session")
 def client(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The test program, compiled and linked outside the repository as docs/cpp.md says."""
+    """The test program, of installed headers and libraries as docs/cpp.md says."""
     folder = tmp_path_factory.mktemp("client")
     (folder / "every_class.h").write_text(source_of_every_class())
     lib, tensorflow_lib = tf_bn_ops.get_lib(), tf.sysconfig.get_lib()
@@ -87,6 +87,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         HERE / "client.cc", f"-L{lib}", f"-Wl,-rpath,{lib}", "-ltf_bn_ops_client",
         f"-Wl,-rpath,{tensorflow_lib}", "-l:libtensorflow_cc.so.2",
         includes=[folder, HERE, tf_bn_ops.get_include()],
+        libraries=[pathlib.Path(lib, "libtf_bn_ops_client.so")],
     )  # fmt: skip
 
 

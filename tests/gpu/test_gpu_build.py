@@ -107,6 +107,8 @@ def test_kernels_do_not_spill_on_any_architecture(tree, archs):
     for name, arch, _, stores, loads in kernels:
         # exp in double, behind SiLU, which no op has in float64: 84 bytes.
         allowed = 96 if re.search("GradSmooth(Add)?FormulaEd", name) else 0
+        if arch == "75" and "GradSmoothFormulaENS_8Bfloat16ELb1ELi2ELb0" in name:
+            allowed = 36  # Two blocks of 256 threads leave 128 registers.
         assert int(stores) + int(loads) <= allowed, f"{name}, sm_{arch}"
 
 

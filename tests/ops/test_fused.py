@@ -114,7 +114,9 @@ def test_one_element_per_channel_has_finite_gradients():
 # Activation and whether there is a side input.
 FUSIONS = [*itertools.product(ACTIVATION_MODES, (False, True))]
 SMOOTH = {
-    name: ACTIVATIONS[mode] for name, mode in ACTIVATION_MODES.items() if mode in SMOOTH_ACTIVATIONS
+    name: getattr(keras.activations, name)
+    for name, mode in ACTIVATION_MODES.items()
+    if mode in SMOOTH_ACTIVATIONS
 }
 
 
@@ -142,7 +144,7 @@ def fused_formula(activation, with_side_input, y, *attrs):
         z, *statistics = formula(*inputs[:5], *attrs)
         z = z + inputs[5] if with_side_input else z
         if activation in SMOOTH:
-            z = SMOOTH[activation].value(tf, z)
+            z = SMOOTH[activation](z)
         elif activation is not None:
             z = tf.where(y > 0, z, 0)
         if activation == "relu6":
@@ -186,7 +188,7 @@ def check_fused(activation, with_side_input, data_format, is_training, factor, d
         check(output, want_output, dtype if i == 0 else vector_type(dtype))
     # TensorFlow's ops round their derivatives to the type of y.
     composed = activation in SMOOTH and not is_training
-    if composed and SMOOTH[activation].jumps and dtype == "bfloat16":
+    if composed and ACTIVATIONS[ACTIVATION_MODES[activation]].jumps and dtype == "bfloat16":
         return  # They look at a y of 8 bits.
     for i, (gradient, want_gradient, tensor) in enumerate(zip(got, want, inputs, strict=True)):
         assert gradient.dtype == tensor.dtype

@@ -208,3 +208,5 @@ def test_lists_of_two_and_types_that_have_no_kernel():
     v["scale"] = tf.cast(v["scale"], tf.float32)
     with pytest.raises(TypeError, match="per-channel tensors of float64 with tensors of float64"):
         _ops.batch_norm_backward_reduce(**v)
+    with pytest.raises(TypeError, match="epsilon must be a number, not EagerTensor"):
+        elements_of(epsilon=tf.constant(1e-3))

@@ -48,10 +48,12 @@ class Smooth:
     slope_terms: the same of the derivative, as the terms whose magnitudes its error is relative to.
     steepest, bend: bounds of the magnitudes of derivative and second derivative.
     jumps: v where the derivative jumps -> by how much.
+    flat_below: v below which the value is 0.
     """
 
     is_smooth = True
     jumps: Mapping[float, float] = {}
+    flat_below = -inf
 
     @staticmethod
     def slope_terms(f: Any, v: Any) -> Any:
@@ -91,10 +93,11 @@ class HardSilu(Smooth):
 
     steepest, bend = 1.5, 1 / 3
     jumps: Mapping[float, float] = {-3.0: 0.5, 3.0: 0.5}
+    flat_below = -3
 
     @staticmethod
     def value(f: Any, v: Any) -> Any:
-        return v * relu6(f, v + 3) / 6
+        return v * (relu6(f, v + 3) / 6)  # In half v * 6 may overflow.
 
     @staticmethod
     def slope_terms(f: Any, v: Any) -> Any:

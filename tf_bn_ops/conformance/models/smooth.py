@@ -3,7 +3,7 @@
 For an activation of v that is off by d, computed in a type with roundoff u whose smallest normal
 number is t; spec/activations.py has the numbers and the terms of the derivative:
 
-  value  steepest*d + 8u|value| + 128t
+  value  steepest*d + 8u|value| + 128t; t where v is flat_below - d or less
   slope  bend*d + 8u*sum|terms| + 128t, and the jump where the derivative jumps at a place that is
          nearer to v than d + 4u*|place|
 
@@ -29,7 +29,8 @@ def value_error(v: _Array, activation: str, off: _Array, u: float, t: float) -> 
     """How far off the value may be."""
     kind = spec.ACTIVATIONS[activation]
     with np.errstate(all="ignore"):
-        return kind.steepest * off + 8 * u * np.abs(kind.value(np, v)) + 128 * t
+        error = kind.steepest * off + 8 * u * np.abs(kind.value(np, v)) + 128 * t
+        return np.where(v < kind.flat_below - off, t, error)
 
 
 def slope_error(v: _Array, activation: str, off: _Array, u: float, t: float) -> _Array:
