@@ -141,7 +141,7 @@ SCHEMA: dict[str, dict[str, str]] = {
 }
 
 # Fields that have the name of objects, and hold names and a number.
-_PLAIN = {("", "implementations"), ("settings", "cases")}
+_PLAIN = {("", "implementations"), ("settings", "cases"), ("tolerances", "outputs")}
 
 
 class RecordError(ValueError):
