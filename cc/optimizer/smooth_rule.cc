@@ -94,7 +94,8 @@ std::optional<double> Apply(const std::string& op,
     if (op == "Square") return v * v;
     if (op == "Sigmoid") return Sigmoid(v);
     if (op == "Relu6") return Relu6(v);
-    if (op == "Exp") return std::exp(v);
+    // expl: exp of double has a symbol of glibc 2.29.
+    if (op == "Exp") return std::exp(static_cast<long double>(v));
     if (op == "Tanh") return std::tanh(v);
     if (op == "Softplus") return std::fmax(v, 0) + std::log1p(ExpOfMinusAbs(v));
     if (op == "_MklSwish") return v * Sigmoid(v);
