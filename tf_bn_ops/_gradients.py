@@ -271,8 +271,9 @@ def _of_grad_grad(op: Any, *grad: Any) -> list[Any]:
     """None by the reserve spaces."""
     attrs = _attrs(op)
     attrs["epsilon"] = sum(op.get_attr("epsilon_rest"), attrs["epsilon"])
-    _, gradients = _with_gradients(lambda *inputs: _composed(inputs, **attrs), op.inputs, grad)
-    return _padded(gradients[:6], op)
+    statistics = op.inputs[6:8]
+    composed = lambda *inputs: _composed((*inputs, *statistics), **attrs)  # noqa: E731
+    return _padded(_with_gradients(composed, op.inputs[:6], grad)[1], op)
 
 
 def _with_gradients(

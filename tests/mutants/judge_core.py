@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 
 import core_answer
@@ -30,6 +29,7 @@ from tf_bn_ops.conformance.models.formula_models import fill, model_of
 from tf_bn_ops.conformance.verdict.judge import judge
 from tf_bn_ops.harness import c_abi, problems
 from tf_bn_ops.harness.problems import Problem
+from tf_bn_ops.harness.processes import in_threads
 
 _STRICT = bounds.PROFILES["strict"]
 # One case of this many is looked at for state.
@@ -123,14 +123,7 @@ def _concurrent(problem: Problem, right: Outputs) -> Iterator[str]:
             elif not _same(c_abi.run(problem), right):
                 wrong.append(thread)
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(_THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    sys.setswitchinterval(interval)
+    in_threads(work, _THREADS)
     if wrong:
         yield f"bits differ in {len(wrong)} calls while other threads call"
 

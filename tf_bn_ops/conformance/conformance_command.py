@@ -151,8 +151,8 @@ class _Run:
     def _start_references(self) -> list[workers.Worker]:
         ops = {self._repro.op} if self._repro else {op for op, *_ in self._combos}
         # Of relations the candidate alone answers the cases.
-        kinds = self._kinds <= {case_lib.RELATIONS}
-        is_alone = self._repro.checks_relation if self._repro else kinds
+        are_relations = self._kinds <= {case_lib.RELATIONS}
+        is_alone = self._repro.checks_relation if self._repro else are_relations
         judged = [] if is_alone else [spec.OPS[op] for op in ops]
         return [self._worker(i) for i in implementations.references(judged, self._entries)]
 

@@ -29,6 +29,12 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def available_memory() -> int:
+    """Bytes that can be had without swapping; practically endless where the system does not say."""
+    match = re.search(r"^MemAvailable:\s*(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
+    return int(match.group(1)) << 10 if match else 1 << 60
+
+
 def cpu_model() -> str:
     """The processor's name for itself."""
     match = re.search(r"^model name\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE)

@@ -1,4 +1,5 @@
-"""Modules in processes of their own, with requests over a pipe: for conformance run and benchmark.
+"""Modules in processes of their own, with requests over a pipe, and functions in threads: for
+conformance run and benchmark.
 
 The parent makes a `Process`; the module it names ends in
 
@@ -20,6 +21,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -248,3 +250,16 @@ def serve(
         del request, reply  # May be large, and the next request may be long in coming.
     sys.stdout.flush()
     os._exit(0)  # There is nothing to save, and TensorFlow takes a second to clean up.
+
+
+def in_threads(work: Callable[[int], None], count: int) -> None:
+    """Calls work(0), ..., work(count - 1) in threads at once, which Python switches every 10 us:
+    calls of kernels take microseconds, and must not wait for its lock."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(interval)

@@ -95,6 +95,11 @@ def _measure_rows(run: results.Run, chosen: Sequence[rows.Row], peers: Sequence[
                     raise
                 run.missing[worker.name] = str(e).removeprefix(f"{worker.name}: ")
                 workers.remove(worker)
+        for row in chosen:
+            needed = 2 * row.bytes * len(workers)
+            if needed > machine.available_memory():
+                size = f"{needed / 2**30:.1f} GiB of memory, more than is free"
+                raise UsageError(f"{row} needs about {size}: leave its shape out by --shapes")
         budget = run.settings["seconds"], run.settings["rounds"]
         for i, row in enumerate(chosen):
             print(f"{i + 1}/{len(chosen)} {row.section} {row}", file=sys.stderr, flush=True)

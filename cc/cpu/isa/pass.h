@@ -607,8 +607,8 @@ void LoadMedians(const CenterArray& centers, int64_t c0, int64_t channels,
 }
 
 // What the columns of `channels` channels from c0 on are measured from, each of
-// `per_channel` columns. No function of the formula, and out of line: in each
-// pass it was an eighth of all code.
+// `per_channel` columns. The same for all formulas, and out of line: it would
+// be an eighth of the code of each pass.
 template <typename T>
 __attribute__((noinline)) void SetCenters(const CenterArray& centers,
                                           DType dtype, int64_t c0,

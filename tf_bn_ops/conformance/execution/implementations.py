@@ -84,7 +84,7 @@ def builtin(name: str, path: str) -> Implementation:
 
 
 PATHS = ("onednn", "eigen")
-# What the list of known divergences calls a device: it may have those of any path.
+# The path of a device in the list of known divergences: it may have the divergences of any path.
 ANY_PATH = "any"
 
 

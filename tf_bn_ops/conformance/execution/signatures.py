@@ -5,6 +5,7 @@ functions, and what a call without the optional attrs computes. Inside the worke
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -61,8 +62,12 @@ class Op:
     def _name(self, kind: str, name: str) -> str:
         return getattr(self.mapped, kind).get(name, name) if self.renamed else name
 
+    @functools.cached_property
+    def _types(self) -> dict[str, str]:
+        return self.mapped.claimed_types()[0]
+
     def _type(self, name: str) -> str:
-        return self.mapped.claimed_types()[0].get(name, "float32")
+        return self._types.get(name, "float32")
 
     def shapes(self, question: Question, attrs: dict[str, Any]) -> list[PartialShape] | None:
         """The static shapes of its outputs, None for an error."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ import numpy as np
 
 from tf_bn_ops.conformance.execution import poison
 from tf_bn_ops.conformance.execution.answer import identical
+from tf_bn_ops.harness.processes import in_threads
 
 # (state, content), as worker.py answers.
 Reply = tuple[str, Any]
@@ -34,17 +34,18 @@ PrepareInPlace = Callable[
 THREADS = 4
 _LEAST_CALLS, _MOST_CALLS = 8, 400
 _SECONDS = 0.02
-# Allocators have thresholds (malloc maps from 128 KiB on; TensorFlow's own, with oneDNN, begins at
-# 256 KiB): a tensor of these bytes is looked at before `poisoned` is relied on, and a large one.
+# Bytes of a tensor that is looked at before `poisoned` is relied on, beside those of the inputs:
+# allocators have thresholds (malloc maps from 128 KiB on; TensorFlow's own, with oneDNN, begins at
+# 256 KiB).
 _SMALL_BYTES = 64
 
 
 def why_not_poisonable(empty: Callable[[int], np.ndarray], request: Mapping[str, Any]) -> str:
     """Why the memory of a call's tensors cannot be filled with a pattern in this process, or "";
-    outputs are not larger than inputs. `empty`: the memory of a new tensor of so many bytes that
+    outputs are as large as inputs. `empty`: the memory of a new tensor of so many bytes that
     nothing was written to."""
-    most = max((value.nbytes for value in request.get("inputs", {}).values()), default=0)
-    for size, pattern in itertools.product((_SMALL_BYTES, most), poison.PATTERNS):
+    sizes = {_SMALL_BYTES, *(value.nbytes for value in request.get("inputs", {}).values())}
+    for size, pattern in itertools.product(sorted(sizes), poison.PATTERNS):
         try:
             with poison.filled(pattern):
                 memory = empty(size)
@@ -110,14 +111,7 @@ def concurrent(prepare: Prepare, request: Mapping[str, Any]) -> Reply:
             found[thread] = error
             start.abort()
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)  # Calls take microseconds: they must not wait for Python's lock.
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    sys.setswitchinterval(interval)
+    in_threads(work, THREADS)
     outcomes = [outcome for outcome in found if outcome is not None]
     for outcome in outcomes:
         if isinstance(outcome, Exception):
