@@ -37,8 +37,10 @@ from tf_bn_ops.conformance.cases import contract, generate, mapping
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.execution import implementations, signatures, static_shapes, worker
-from tf_bn_ops.conformance.models import inputs
+from tf_bn_ops.conformance.models import bounds, inputs
 from tf_bn_ops.conformance.models.formula_models import model_of
+from tf_bn_ops.conformance.verdict import judge
+from tf_bn_ops.harness.problems import Inputs
 from tf_bn_ops.spec import OPS
 
 WITH_XLA = (_loader.installation().folder / _loader.XLA_LIBRARY).is_file()
@@ -482,8 +484,7 @@ class Formula:
             for role, name in self.names.items()
             if role != "forward_coefficients"
         }
-        activation = spec.ACTIVATIONS[attrs.get("activation_mode", "Identity")]
-        self._attrs = {**attrs, "epsilon": case.epsilon, "activation": activation}
+        self._attrs = attrs
         rng = np.random.default_rng(1)
         self.weights = {
             arg.name: rng.normal(size=self._outputs(self.values)[arg.role].shape)
@@ -492,14 +493,13 @@ class Formula:
         }
 
     def _outputs(self, values: Mapping[str, Any]) -> Any:
-        values, axes = dict(values), tuple(
-            a for a in range(len(self.case.shape)) if a != self._axis
-        )  # fmt: skip
+        values, case = dict(values), self.case
         if self.statistics_follow:
+            axes = tuple(a for a in range(len(case.shape)) if a != self._axis)
             values |= {"mean": values["x"].mean(axes), "variance": values["x"].var(axes)}
-        column = [-1 if a == self._axis else 1 for a in range(len(self.case.shape))]
-        formula, training = model_of(self.case.spec).formula, self.case.is_training
-        return formula(np, {**self._attrs, **values}, axes, column, training)
+        expected = judge.expect(case, Inputs(values, attrs=self._attrs), bounds.PROFILES["strict"])
+        found = expected.arrays(case.layout)
+        return {role: arrays["value"] for role, arrays in found.items()}
 
     @property
     def statistics_follow(self) -> bool:

@@ -1,8 +1,8 @@
 """What the judge promises of any formula, asked with a right kernel and wrong ones: right answers
 pass, a fault fails in some case, and a case that counts as evidence fails wrong-on-purpose answers.
 
-FORMULAS has the forward ops, the gradient behind an activation and the second order, each by the
-formula of its model in a wider type and with a table of faults.
+FORMULAS has the forward ops, the gradient behind an activation and the second order, each with
+a table of faults.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.models import batch_norm, batch_norm_grad_grad, bounds
-from tf_bn_ops.conformance.models.batch_norm_grad_ex import gradients_behind_an_activation
-from tf_bn_ops.conformance.models.formula_models import fill
+from tf_bn_ops.conformance.models.formula_models import MODELS, fill
+from tf_bn_ops.conformance.models.measure import assembled
 from tf_bn_ops.conformance.verdict.judge import judge
 from tf_bn_ops.conformance.verdict.result import CaseResult
-from tf_bn_ops.harness import problems
+from tf_bn_ops.harness import c_abi, problems
 from tf_bn_ops.harness.problems import IDENTITY, Inputs, Problem
 
 STRICT = bounds.PROFILES["strict"]
@@ -57,7 +57,6 @@ class Judged:
 
     Attributes:
       ops: whose formula it is.
-      right: the outputs by role, computed in a wider type and rounded once.
       faults: kernels with one thing wrong.
       count: cases that are drawn; larger ones of them are left out.
       evidence: wrong-on-purpose answer -> the outputs that cases are evidence for against it.
@@ -65,7 +64,6 @@ class Judged:
     """
 
     ops: Sequence[str]
-    right: Kernel
     faults: Mapping[str, Kernel]
     count: int
     evidence: Mapping[str, Sequence[str]]
@@ -83,7 +81,7 @@ class Judged:
         """Cases that count as evidence, by role; each of them fails the wrong answer."""
         counted = dict.fromkeys(self.evidence[wrong], 0)
         for one in cases:
-            evidence = self.judge(self.right, one).evidence
+            evidence = self.judge(right, one).evidence
             failures = self.judge(self.faults[wrong], one).failures
             failed = {failure.split()[0] for failure in failures}
             for role in counted:
@@ -95,7 +93,20 @@ class Judged:
 # ---- Faults of any formula -----------------------------------------------------------------------
 
 
-def _changed(right: Kernel, role: str, change: Callable[[np.ndarray], np.ndarray]) -> Kernel:
+def right(case: Case, problem: Problem, is_training: bool | None = None) -> Outputs:
+    """The right answer of the formula model, rounded once; without `is_training` in its mode."""
+    model, channels = MODELS[problem.formula], problem.view[1]
+    values = {r: a if a.size else np.zeros(channels, a.dtype) for r, a in problem.values.items()}
+    values |= {role: problem[role] for role in {"x", "forward_coefficients"} & set(values)}
+    training = case.is_training if is_training is None else is_training
+    problem = dataclasses.replace(problem, values=values, is_training=training)
+    parts = list(model.expected(problem, STRICT))
+    found = {r: assembled(parts, r, "value", c_abi.shape_of(problem, r)) for r in model.outputs}
+    with np.errstate(all="ignore"):
+        return {role: problem.type_of(role).store(array) for role, array in found.items()}
+
+
+def _changed(role: str, change: Callable[[np.ndarray], np.ndarray]) -> Kernel:
     """A fault that changes an input, where there is one."""
 
     def fault(case: Case, problem: Problem) -> Outputs:
@@ -108,7 +119,7 @@ def _changed(right: Kernel, role: str, change: Callable[[np.ndarray], np.ndarray
     return fault
 
 
-def _with(right: Kernel, **fields: Any) -> Kernel:
+def _with(**fields: Any) -> Kernel:
     """A fault that takes an attr for another; of a function, for what it makes of the problem."""
 
     def fault(case: Case, problem: Problem) -> Outputs:
@@ -118,7 +129,7 @@ def _with(right: Kernel, **fields: Any) -> Kernel:
     return fault
 
 
-def _output(right: Kernel, role: str, change: Callable[[Outputs, Problem], Any]) -> Kernel:
+def _output(role: str, change: Callable[[Outputs, Problem], Any]) -> Kernel:
     """A fault that changes an output."""
 
     def fault(case: Case, problem: Problem) -> Outputs:
@@ -130,37 +141,16 @@ def _output(right: Kernel, role: str, change: Callable[[Outputs, Problem], Any])
     return fault
 
 
-def _of_all(right: Kernel) -> dict[str, Kernel]:
-    """Faults that every formula may have."""
-    return {
-        "other mode": lambda case, problem: right(case, problem, not case.is_training),
-        "epsilon doubled": _with(right, epsilon=lambda problem: 2 * problem.epsilon),
-        "scale ignored": _changed(right, "scale", np.ones_like),
-        "zeros": lambda case, problem: {
-            role: np.zeros_like(array) for role, array in right(case, problem).items()
-        },
-    }
-
-
-def _rounded(found: Mapping[str, np.ndarray], problem: Problem) -> Outputs:
-    return {role: problem.type_of(role).store(array) for role, array in found.items()}
-
+_OF_ALL: dict[str, Kernel] = {
+    "other mode": lambda case, problem: right(case, problem, not case.is_training),
+    "epsilon doubled": _with(epsilon=lambda problem: 2 * problem.epsilon),
+    "scale ignored": _changed("scale", np.ones_like),
+    "zeros": lambda case, problem: {
+        role: np.zeros_like(array) for role, array in right(case, problem).items()
+    },
+}
 
 # ---- The forward ops -----------------------------------------------------------------------------
-
-
-def forward(case: Case, problem: Problem, is_training: bool | None = None) -> Outputs:
-    read = {role for role in problem.values if problem[role].size}
-    values: dict[str, Any] = {role: problem.wide(role, np.float64) for role in problem.values}
-    zeros = np.zeros(problem.view[1])
-    values |= {role: zeros for role in ("mean", "variance") if role not in read}
-    values |= {"epsilon": problem.epsilon, "activation": spec.ACTIVATIONS[problem.activation]}
-    values["exponential_avg_factor"] = problem.exponential_avg_factor
-    values["bessel_correction"] = problem.bessel_correction
-    training = case.is_training if is_training is None else is_training
-    with np.errstate(all="ignore"):
-        found = batch_norm.formula(np, values, (0, 2), (1, -1, 1), training)
-        return _rounded({role: found[role] for role in batch_norm.OUTPUTS}, problem)
 
 
 def _count(problem: Problem) -> int:
@@ -190,84 +180,60 @@ def _not_averaged(outputs: Outputs, problem: Problem) -> Any:
 
 
 _FORWARD = {
-    **_of_all(forward),
-    "offset of the neighbor": _changed(forward, "offset", lambda a: np.roll(a, 1)),
-    "side input ignored": _changed(forward, "side_input", np.zeros_like),
-    "activation ignored": _with(forward, activation=IDENTITY),
-    "clamped at 6 without being asked": _with(forward, activation="Relu6"),
-    "Bessel's correction ignored": _with(forward, bessel_correction=False),
-    "factor ignored": _with(forward, exponential_avg_factor=1.0),
+    **_OF_ALL,
+    "offset of the neighbor": _changed("offset", lambda a: np.roll(a, 1)),
+    "side input ignored": _changed("side_input", np.zeros_like),
+    "activation ignored": _with(activation=IDENTITY),
+    "clamped at 6 without being asked": _with(activation="Relu6"),
+    "Bessel's correction ignored": _with(bessel_correction=False),
+    "factor ignored": _with(exponential_avg_factor=1.0),
     "factor 0 as none": _with(
-        forward, exponential_avg_factor=lambda p: p.exponential_avg_factor or 1.0
+        exponential_avg_factor=lambda p: p.exponential_avg_factor or 1.0
     ),
     "factor swapped": _with(
-        forward, exponential_avg_factor=lambda p: 1 - p.exponential_avg_factor or 1.0
+        exponential_avg_factor=lambda p: 1 - p.exponential_avg_factor or 1.0
     ),
-    "saved variance unbiased": _output(forward, "saved_variance", _unbiased),
+    "saved variance unbiased": _output("saved_variance", _unbiased),
     "saved mean a few ulp off": _output(
-        forward, "saved_mean", lambda o, p: o["saved_mean"] * (1 + 2**-20)
+        "saved_mean", lambda o, p: o["saved_mean"] * (1 + 2**-20)
     ),
-    "the variance of one element is NaN": _output(forward, "batch_variance", _of_one_element),
-    "unread averages are read": _output(forward, "batch_mean", _with_unread),
-    "factor ignored for the variance alone": _output(forward, "batch_variance", _not_averaged),
-    "means swapped": _output(forward, "saved_mean", lambda o, p: o["batch_mean"]),
-    "identity as y": _output(forward, "y", lambda o, p: p["x"]),
+    "the variance of one element is NaN": _output("batch_variance", _of_one_element),
+    "unread averages are read": _output("batch_mean", _with_unread),
+    "factor ignored for the variance alone": _output("batch_variance", _not_averaged),
+    "means swapped": _output("saved_mean", lambda o, p: o["batch_mean"]),
+    "identity as y": _output("y", lambda o, p: p["x"]),
 }
 
 # ---- The gradient behind an activation -----------------------------------------------------------
 
 
-def behind_activation(case: Case, problem: Problem, is_training: bool | None = None) -> Outputs:
-    values: dict[str, Any] = {
-        role: problem.wide(role, np.float64)
-        for role in problem.values
-        if role != "forward_coefficients" or problem[role].ndim == 2
-    }
-    values |= {"epsilon": problem.epsilon, "activation": spec.ACTIVATIONS[problem.activation]}
-    values["num_side_inputs"] = problem.num_side_inputs
-    training = case.is_training if is_training is None else is_training
-    with np.errstate(all="ignore"):
-        found = gradients_behind_an_activation(np, values, (0, 2), (1, -1, 1), training)
-        return _rounded(found, problem)
-
-
 def _y(change: Callable[[np.ndarray], np.ndarray]) -> Kernel:
-    return _changed(behind_activation, "y", change)
+    return _changed("y", change)
 
 
 def _y_from(role: str) -> Kernel:
     def fault(case: Case, problem: Problem) -> Outputs:
         changed = problem.copy()
         changed["y"] = problem[role]
-        return behind_activation(case, changed)
+        return right(case, changed)
 
     return fault
 
 
 _BEHIND_ACTIVATION = {
-    **_of_all(behind_activation),
-    "unmasked": _with(behind_activation, activation=IDENTITY),
+    **_OF_ALL,
+    "unmasked": _with(activation=IDENTITY),
     "mask from x": _y_from("x"),
     "mask from the gradient": _y_from("y_backprop"),
     ">= for >": _y(lambda y: np.where(y == 0, np.ones_like(y), y)),
     "ReLU6 as ReLU": _y(lambda y: np.where(y >= 6, np.ones_like(y), y)),
     "NaN passes": _y(lambda y: np.where(np.isnan(y), np.ones_like(y), y)),
     "side gradient unmasked": _output(
-        behind_activation, "side_input_backprop", lambda o, p: p["y_backprop"]
+        "side_input_backprop", lambda o, p: p["y_backprop"]
     ),
 }
 
 # ---- The second order ----------------------------------------------------------------------------
-
-
-def second_order(case: Case, problem: Problem, is_training: bool | None = None) -> Outputs:
-    wide = np.longdouble if case.dtype == "float64" else np.float64
-    values: dict[str, Any] = {role: problem.wide(role, wide) for role in problem.values}
-    values["epsilon"] = wide(problem.epsilon)
-    training = case.is_training if is_training is None else is_training
-    with np.errstate(all="ignore"):
-        found = batch_norm_grad_grad.formula(np, values, (0, 2), (1, -1, 1), training)
-        return _rounded(found, problem)
 
 
 def _without_last(array: np.ndarray) -> np.ndarray:
@@ -277,29 +243,29 @@ def _without_last(array: np.ndarray) -> np.ndarray:
 
 
 _SECOND_ORDER = {
-    **_of_all(second_order),
-    "scale of the neighbor": _changed(second_order, "scale", lambda a: np.roll(a, 1)),
-    "scale_backprop_grad ignored": _changed(second_order, "scale_backprop_grad", np.zeros_like),
-    "offset_backprop_grad ignored": _changed(second_order, "offset_backprop_grad", np.zeros_like),
-    "x_backprop_grad negated": _changed(second_order, "x_backprop_grad", np.negative),
-    "last x_backprop_grad missed": _changed(second_order, "x_backprop_grad", _without_last),
-    "last y_backprop missed": _changed(second_order, "y_backprop", _without_last),
+    **_OF_ALL,
+    "scale of the neighbor": _changed("scale", lambda a: np.roll(a, 1)),
+    "scale_backprop_grad ignored": _changed("scale_backprop_grad", np.zeros_like),
+    "offset_backprop_grad ignored": _changed("offset_backprop_grad", np.zeros_like),
+    "x_backprop_grad negated": _changed("x_backprop_grad", np.negative),
+    "last x_backprop_grad missed": _changed("x_backprop_grad", _without_last),
+    "last y_backprop missed": _changed("y_backprop", _without_last),
     "y_backprop_grad negated": _output(
-        second_order, "y_backprop_grad", lambda o, p: -o["y_backprop_grad"]
+        "y_backprop_grad", lambda o, p: -o["y_backprop_grad"]
     ),
-    "x_grad negated": _output(second_order, "x_grad", lambda o, p: -o["x_grad"]),
-    "identity as x_grad": _output(second_order, "x_grad", lambda o, p: p["y_backprop"]),
+    "x_grad negated": _output("x_grad", lambda o, p: -o["x_grad"]),
+    "identity as x_grad": _output("x_grad", lambda o, p: p["y_backprop"]),
     "identity as y_backprop_grad": _output(
-        second_order, "y_backprop_grad", lambda o, p: p["x_backprop_grad"]
+        "y_backprop_grad", lambda o, p: p["x_backprop_grad"]
     ),
     "scale_grad a few ulp off": _output(
-        second_order, "scale_grad", lambda o, p: o["scale_grad"] * np.float64(1 + 2**-6)
+        "scale_grad", lambda o, p: o["scale_grad"] * np.float64(1 + 2**-6)
     ),
 }
 
 FORMULAS = {
     "forward": Judged(
-        ("FusedBatchNormV3", "FusedBatchNormEx"), forward, _FORWARD, 600,
+        ("FusedBatchNormV3", "FusedBatchNormEx"), _FORWARD, 600,
         {
             "zeros": batch_norm.OUTPUTS, "identity as y": ("y",),
             "saved variance unbiased": ("saved_variance",),
@@ -307,12 +273,12 @@ FORMULAS = {
         1 / 6,
     ),
     "behind_activation": Judged(
-        ("FusedBatchNormGradEx",), behind_activation, _BEHIND_ACTIVATION, 260,
+        ("FusedBatchNormGradEx",), _BEHIND_ACTIVATION, 260,
         {"zeros": ("x_backprop", "scale_backprop", "offset_backprop")},
         1 / 2,
     ),
     "second_order": Judged(
-        ("FusedBatchNormGradGrad",), second_order, _SECOND_ORDER, 400,
+        ("FusedBatchNormGradGrad",), _SECOND_ORDER, 400,
         {
             "zeros": batch_norm_grad_grad.OUTPUTS, "identity as x_grad": ("x_grad",),
             "identity as y_backprop_grad": ("y_backprop_grad",),

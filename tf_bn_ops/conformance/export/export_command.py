@@ -49,34 +49,13 @@ def _expected(
     folder: pathlib.Path, case: Case, expected: judge.Expectation
 ) -> dict[str, dict[str, Any]]:
     """Writes the right answers with their bounds and rules; the outputs' entries."""
-    outputs = {output.role: output for output in expected.outputs if output.judged}
-    arrays: dict[str, dict[str, np.ndarray]] = {}
-    for role, output in outputs.items():
-        assert output.shape is not None
-        view = spec.view_shape(output.shape, case.layout) if len(output.shape) > 1 else output.shape
-        names = {"value": np.float64, "bound": np.float64, "rule": np.uint8}
-        arrays[role] = {name: np.zeros(view, dtype) for name, dtype in names.items()}
-    for part in expected.parts:
-        of_role, at = arrays[part.role], part.at
-        if part.role in expected.exact:
-            part = part.rounded(spec.DTYPES[_name_of(outputs[part.role].dtype)])
-        with np.errstate(all="ignore"):
-            of_role["value"][at] = part.value
-            # What is computed in long double is rounded here.
-            wider = part.value.dtype.itemsize > 8 and part.role not in expected.exact
-            of_role["bound"][at] = part.bound + 2.0**-52 * np.abs(part.value) * wider
-        of_role["rule"][at] = part.rule
+    dtypes = {output.role: spec.dtype_of(np.empty(0, output.dtype)) for output in expected.outputs}
     entries = {}
-    for role, output in outputs.items():
-        assert output.shape is not None
-        for name, array in arrays[role].items():
-            np.save(folder / f"{role}.{name}.npy", array.reshape(output.shape), allow_pickle=False)
-        entries[role] = {"dtype": _name_of(output.dtype), "shape": list(output.shape)}
+    for role, arrays in expected.arrays(case.layout).items():
+        for name, array in arrays.items():
+            np.save(folder / f"{role}.{name}.npy", array, allow_pickle=False)
+        entries[role] = {"dtype": dtypes[role].name, "shape": list(arrays["value"].shape)}
     return entries
-
-
-def _name_of(dtype: np.dtype) -> str:
-    return next(name for name, known in spec.DTYPES.items() if np.dtype(known.numpy) == dtype)
 
 
 def write(case: Case, name: str, to: pathlib.Path, profile: bounds.Profile) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """A failing problem as a Python program of its own: TensorFlow, NumPy and the op, nothing else.
 
-It computes the right answer by the formula of the op's model, in float64 (long double for
-float64), compares the op's answer with it, prints what differs, and exits with status 1 while the
-op is wrong.
+It holds the right answer of the op's formula model with its bound, element by element, compares the
+op's answer with it, prints what differs, and exits with status 1 while the op is wrong.
 """
 
 from __future__ import annotations
 
 import base64
+import dataclasses
 import inspect
 import io
 import math
@@ -18,15 +18,17 @@ import numpy as np
 
 from tf_bn_ops import _loader, spec
 from tf_bn_ops.conformance.cases.case import Case, Problem
-from tf_bn_ops.conformance.cases.mapping import OpMapping
 from tf_bn_ops.conformance.execution.devices import INTERNAL
 from tf_bn_ops.conformance.execution.implementations import OWN_OPS, Implementation, request
 from tf_bn_ops.conformance.execution.worker import LIBRARY_PREFIX, PLUGIN_PREFIX
-from tf_bn_ops.conformance.models.formula_models import model_of
-from tf_bn_ops.conformance.models.measure import assembled
-from tf_bn_ops.conformance.verdict.judge import Output, expect
+from tf_bn_ops.conformance.models.portable_judge import (
+    FINITE_REQUIRED,
+    NAN_REQUIRED,
+    NONFINITE_EXACT,
+    wrong,
+)
+from tf_bn_ops.conformance.verdict.judge import expect
 from tf_bn_ops.conformance.verdict.settings import Settings
-from tf_bn_ops.harness.problems import VIEW_ROLES
 
 # Elements up to which a tensor is written as numbers; a larger one as a compressed block.
 _READABLE = 256
@@ -68,40 +70,29 @@ except Exception as error:
     sys.exit(f"$op failed: {type(error).__name__}: {error}")
 
 
-$formula
+NAN_REQUIRED, FINITE_REQUIRED, NONFINITE_EXACT = $rules
 
-wide = np.$wide
-names = $names
-values = {role: inputs[name].astype(wide) for role, name in names.items()}
-values["epsilon"] = wide($epsilon)
-${read}axes = tuple(axis for axis in range(values["x"].ndim) if axis != $channel_axis)
-column = [-1 if axis == $channel_axis else 1 for axis in range(values["x"].ndim)]
-with np.errstate(all="ignore"):
-    right = $right(np, values, axes, column, $is_training)
+
+$wrong
 
 failed = False
 
 
-def check(number, name, right, dtype, largest, allowed=None, nan_required=False):
-    """Compares an output with the right answer; `allowed` is the error bound of each element."""
+def check(number, name, dtype, largest, value, bound=np.inf, rule=np.uint8(0)):
+    """Compares an output with the right answer; `bound` is how far from it an element may be."""
     global failed
     given = outputs[number].numpy()
-    if given.shape != right.shape or given.dtype != np.dtype(dtype):
+    if given.shape != value.shape or given.dtype != np.dtype(dtype):
         print(f"{name}: shape {list(given.shape)}, {given.dtype}; "
-              f"right: {list(right.shape)}, {np.dtype(dtype)}")
+              f"right: {list(value.shape)}, {np.dtype(dtype)}")
         failed = True
-    elif allowed is not None:
-        c = given.astype(wide)
-        with np.errstate(all="ignore"):
-            error = abs(c - right)
-            good = (error <= allowed) | (c == right) | ~(np.isfinite(c) | np.isfinite(right))
-            good |= np.isinf(c) & (c * right > 0) & (abs(right) + allowed > largest)
-            good &= ~(np.isnan(right) & np.isinf(c) & nan_required)
-        for at in np.argwhere(~good)[:10]:
-            at = tuple(at)
-            print(f"{name}{list(map(int, at))}: {c[at]!s} instead of {right[at]!s}, "
-                  f"allowed error {np.broadcast_to(allowed, c.shape)[at]:.3g}")
-        failed |= not good.all()
+        return
+    c = given.astype(np.float64)
+    bad = np.broadcast_to(wrong(c, value, bound, rule, largest), c.shape)
+    for at in map(tuple, np.argwhere(bad)[:10]):
+        print(f"{name}{list(map(int, at))}: {c[at]!s} instead of {value[at]!s}, "
+              f"allowed error {bound[at]:.3g}")
+    failed |= bool(bad.any())
 
 
 $checks
@@ -172,47 +163,25 @@ def _checks(problem: Problem, names: list[str], settings: Settings) -> str:
     case = problem.case
     times = settings.times(case)
     expected = expect(case, problem.inputs, settings.profile)
-    exact = expected.exact - set(times)
-    parts = list(expected.parts)
+    expected = dataclasses.replace(expected, exact=expected.exact - set(times))
+    arrays = expected.arrays(case.layout)
     lines = []
     for i, (output, name) in enumerate(zip(expected.outputs, names, strict=True)):
+        if output.shape is None:
+            continue  # Any will do.
         dtype = spec.dtype_of(np.empty(0, output.dtype))
         written = (
             "tf.bfloat16.as_numpy_dtype" if dtype.name == "bfloat16" else repr(output.dtype.name)
         )
-        if output.shape is None:
-            continue  # Any will do.
-        right, more = f"np.zeros({list(output.shape)})", ""
+        right = [f"np.zeros({list(output.shape)})"]
         if output.judged:
-            right = f'right["{output.role}"]'
-            bound = np.zeros(output.shape)
-            if output.role in exact:
-                right = f"{right}.astype({written}).astype(wide)"
-            else:
-                view = _view_shape(case, output)
-                bound = assembled(parts, output.role, "bound", view).reshape(output.shape)
-                bound = bound.astype(float) * times.get(output.role, 1)
-            more = f",\n      {_literal(_rounded_up(bound))}"
-            if any(flags := _nan_required(parts, case, output)):
-                shape = ".reshape(column)" if output.role in VIEW_ROLES else ""
-                more += f",\n      np.array({flags}){shape}"
-        lines.append(f'check({i}, "{name}", {right}, {written}, {dtype.largest!r}{more})')
+            found = arrays[output.role]
+            bound = _rounded_up(found["bound"] * times.get(output.role, 1))
+            right = [_literal(found["value"]), _literal(bound)]
+            right += [_literal(found["rule"])] if found["rule"].any() else []
+        given = ",\n      ".join(right)
+        lines.append(f'check({i}, "{name}", {written}, {dtype.largest!r},\n      {given})')
     return "\n".join(lines)
-
-
-def _view_shape(case: Case, output: Output) -> tuple[int, ...]:
-    assert output.shape is not None
-    is_view = output.role in VIEW_ROLES
-    return spec.view_shape(case.shape, case.layout) if is_view else output.shape
-
-
-def _nan_required(parts: list[Any], case: Case, output: Output) -> list[bool]:
-    """Per channel of an output: whether a NaN may not be answered by infinity."""
-    required = np.zeros(_view_shape(case, output), bool)
-    for part in parts:  # None where the output is empty.
-        if part.role == output.role and part.nan_required is not None:
-            required[part.at] |= part.nan_required
-    return list(map(bool, np.atleast_1d(required.any((0, 2)) if required.ndim == 3 else required)))
 
 
 def program(problem: Problem, original: str, settings: Settings) -> str | None:
@@ -252,15 +221,9 @@ def program(problem: Problem, original: str, settings: Settings) -> str | None:
         ops=load,
         function=name,
         call=function,
-        formula=_formula(problem),
-        right=model_of(case.spec).formula.__name__,
-        wide="longdouble" if case.dtype == "float64" else "float64",
-        names=_names(problem, mapped),
+        rules=f"{NAN_REQUIRED}, {FINITE_REQUIRED}, {NONFINITE_EXACT}",
+        wrong=inspect.getsource(wrong).rstrip(),
         arguments=_arguments(list(inputs), asked["lists"]),
-        read=_read(problem),
-        epsilon=_epsilon(case),
-        channel_axis=spec.channel_axis(case.layout),
-        is_training=case.is_training,
         checks=checks,
     )
 
@@ -273,51 +236,6 @@ def _arguments(inputs: list[str], lists: list[str]) -> str:
     elements = {name: f"[tensors[{inputs.index(name)}]]" for name in lists if name in inputs}
     text = ", ".join(f'"{name}": {elements.get(name, "[]")}' for name in lists)
     return f"{{**{plain}, {text}}}"
-
-
-def _read(problem: Problem) -> str:
-    """The attrs that the formula reads besides epsilon, a line each."""
-    lines = []
-    for name, value in problem.inputs.attrs.items():
-        text = f"float(np.float32({value!r}))" if isinstance(value, float) else repr(value)
-        if name == "activation_mode":
-            name, text = "activation", value
-        lines.append(f'values["{name}"] = {text}\n')
-    return "".join(lines)
-
-
-def _names(problem: Problem, mapped: OpMapping | None) -> dict[str, str]:
-    """The name of the input of each role that the formula reads."""
-    renamed = mapped.inputs if mapped else {}
-    return {
-        arg.role: renamed.get(arg.name, arg.name)
-        for arg in problem.case.spec.inputs
-        if arg.role in problem.inputs.values
-        and (arg.kind != spec.OPAQUE or problem.inputs.values[arg.role].ndim == 2)
-    }
-
-
-def _epsilon(case: Case) -> str:
-    """Epsilon as the kernel has it."""
-    written = repr(case.epsilon)
-    return f"np.float32({written})" if case.spec.epsilon_dtype == "float32" else written
-
-
-def _formula(problem: Problem) -> str:
-    """The text of the model's formula, of the activation, and of functions that they call, without
-    type hints."""
-    needed: list[Any] = [model_of(problem.case.spec).formula]
-    if activation := problem.inputs.attrs.get("activation_mode"):
-        needed += spec.ACTIVATIONS[activation].__mro__[:-1]
-    for each in needed:  # To which are added the functions that it calls.
-        methods = [m.__func__ for m in vars(each).values() if hasattr(m, "__func__")]
-        for function in [each] if inspect.isfunction(each) else methods:
-            called = [function.__globals__.get(name) for name in function.__code__.co_names]
-            needed += [f for f in called if inspect.isfunction(f) and f not in needed]
-    text = "\n\n\n".join(inspect.getsource(each).rstrip() for each in reversed(needed))
-    for hint in (": Mapping[str, Any]", ": Mapping[float, float]", ": Any", " -> Any"):
-        text = text.replace(hint, "")
-    return text
 
 
 def _own_epsilon(case: Case, attrs: dict[str, str], function: str) -> tuple[dict[str, str], str]:

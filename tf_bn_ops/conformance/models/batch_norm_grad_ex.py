@@ -23,7 +23,6 @@ import numpy as np
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.models import batch_norm_grad, batch_norm_grad_ex_inputs, smooth
-from tf_bn_ops.conformance.models.batch_norm_grad import gradients
 from tf_bn_ops.conformance.models.bounds import Profile, flushed_below
 from tf_bn_ops.conformance.models.measure import WHOLE, Expected, FormulaModel
 from tf_bn_ops.conformance.models.oracle import Oracle, working_type
@@ -31,29 +30,6 @@ from tf_bn_ops.conformance.models.sums import Region, regions
 from tf_bn_ops.harness.problems import IDENTITY, Problem
 
 SIDE_INPUT_BACKPROP = "side_input_backprop"
-
-
-# A failing case, made small, is a program that holds the text of this function.
-def gradients_behind_an_activation(
-    np: Any, v: Mapping[str, Any], axes: Any, column: Any, is_training: bool
-) -> Any:
-    """The outputs by the formula; `column` has the shape that per-channel arrays broadcast in."""
-    masked, y, activation = v["y_backprop"], v["y"], v["activation"]
-    if activation.is_smooth:
-        mean, rstd = v["mean"], 1 / np.sqrt(v["variance"] + v["epsilon"])
-        kept = v.get("forward_coefficients", np.zeros(0))
-        if is_training and kept.shape == (5, mean.size):  # By this library's forward op.
-            is_kept = kept[0] == mean
-            mean = np.where(is_kept, kept[0] + kept[1], mean)
-            rstd = np.where(is_kept, 1 / (kept[3] + kept[4]), rstd)
-        before = (v["x"] - mean.reshape(column)) * (v["scale"] * rstd).reshape(column)
-        before = before + v["offset"].reshape(column)
-        before = before + y if v.get("num_side_inputs") else before
-        masked = masked * activation.slope(np, before)
-    else:
-        masked = np.where(activation.passes(np, y), masked, 0)
-    right = gradients(np, {**v, "y_backprop": masked}, axes, column, is_training)
-    return {**right, "side_input_backprop": masked}
 
 
 def passes(values: np.ndarray, activation: str, closed: bool = False) -> np.ndarray:
@@ -266,7 +242,6 @@ MODELS = {
     spec.ops.BATCH_NORM_GRAD_EX: FormulaModel(
         batch_norm_grad_ex_inputs.KINDS,
         (*batch_norm_grad.OUTPUTS, SIDE_INPUT_BACKPROP),
-        gradients_behind_an_activation,
         batch_norm_grad_ex_inputs.fill,
         _expected,
     )

@@ -83,39 +83,6 @@ _TERM_ROUNDINGS = {"gx": 0, "dy": 0, "x": 1, "gx_dy": 1, "gx_x": 2, "dy_x": 2, "
 _Array = np.ndarray
 
 
-# A failing case, made small, is a program that holds the text of this function.
-def formula(np: Any, v: Mapping[str, Any], axes: Any, column: Any, is_training: bool) -> Any:
-    """The outputs by the formula; `column` has the shape that per-channel arrays broadcast in."""
-    gx, dy, x = v["x_backprop_grad"], v["y_backprop"], v["x"]
-    scale, gs, go, given_mean, given_variance = (
-        v[name].reshape(column)
-        for name in ("scale", "scale_backprop_grad", "offset_backprop_grad", "mean", "variance")
-    )
-
-    rows = x.size // max(scale.size, 1)
-
-    def mean(values: Any) -> Any:
-        return values.sum(axes, keepdims=True) / max(rows, 1)
-
-    if not is_training:
-        rstd = 1 / np.sqrt(given_variance + v["epsilon"])
-        return {
-            "y_backprop_grad": scale * rstd * gx + gs * (x - given_mean) * rstd + go,
-            "x_grad": gs * rstd * dy,
-            "scale_grad": rstd.reshape(-1) * (gx * dy).sum(axes),
-        }
-    gxc, dyc, xc = gx - mean(gx), dy - mean(dy), x - mean(x)
-    rstd = 1 / np.sqrt(mean(xc**2) + v["epsilon"])
-    xhat, f = xc * rstd, scale * rstd
-    a, s, b = mean(gxc * xhat), mean(dyc * xhat), mean(gxc * dyc)
-    p, q = gs - f * a, gs * s + f * (b - 3 * a * s)
-    return {
-        "y_backprop_grad": f * gxc + p * xhat + go,
-        "x_grad": rstd * (p * dyc - f * s * gxc - q * xhat),
-        "scale_grad": (rstd * rows * (b - a * s)).reshape(-1),
-    }
-
-
 class _Constants:
     """What a profile and the element type fix."""
 
@@ -429,4 +396,4 @@ class _Elements:
 _KINDS = {name: kind for name, kind in inputs.KINDS.items() if name != inputs.WHOLE_LAYER}
 # x of an exact fill is constant in training, so that rstd is 1/sqrt(epsilon).
 _KINDS["exact"] = dataclasses.replace(_KINDS["exact"], epsilons=(0.25, 1.0))
-MODELS = {spec.ops.BATCH_NORM_GRAD_GRAD: FormulaModel(_KINDS, OUTPUTS, formula, _fill, _expected)}
+MODELS = {spec.ops.BATCH_NORM_GRAD_GRAD: FormulaModel(_KINDS, OUTPUTS, _fill, _expected)}

@@ -79,14 +79,12 @@ class FormulaModel:
     Attributes:
       kinds: kinds of values that inputs are drawn of.
       outputs: the roles whose values are judged.
-      formula: the outputs in a few lines of NumPy, for programs that show a failure.
       fill: the inputs of a call, the same for the same call.
       expected: the right answer to a problem with its bound, part by part.
     """
 
     kinds: Mapping[str, Kind]
     outputs: Sequence[str]
-    formula: Callable[..., Any]
     fill: Callable[[Call], Inputs]
     expected: Callable[[Problem, Profile], Iterator[Expected]]
 
@@ -199,7 +197,7 @@ def errors_of(
 def assembled(
     parts: Sequence[Expected], role: str, field: str, shape: tuple[int, ...]
 ) -> np.ndarray:
-    """The arrays of a field ("value", "bound") of all parts of an output as one array."""
+    """The arrays of a field ("value", "bound", "rule") of all parts of an output as one array."""
     arrays = [(part.at, getattr(part, field)) for part in parts if part.role == role]
     result = np.zeros(shape, arrays[0][1].dtype if arrays else np.float64)
     for at, array in arrays:

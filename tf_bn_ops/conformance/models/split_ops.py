@@ -49,54 +49,6 @@ _SCALAR: tuple[slice, ...] = ()
 _STATS = ("local_count", "local_mean", "local_m2")
 
 
-# Failing cases, made small, are programs that hold the texts of these functions.
-def stats(np: Any, v: Mapping[str, Any], axes: Any, column: Any, is_training: bool) -> Any:
-    """The outputs by the formula; `column` has the shape that per-channel arrays broadcast in."""
-    x = v["x"]
-    total = x.sum(axes)
-    count = x.size // max(total.size, 1)
-    mean = total / max(count, 1)
-    m2 = ((x - mean.reshape(column)) ** 2).sum(axes)
-    return {"local_count": np.asarray(float(count)), "local_mean": mean, "local_m2": m2}
-
-
-def elemt(np: Any, v: Mapping[str, Any], axes: Any, column: Any, is_training: bool) -> Any:
-    """The output by the formula; `column` has the shape that per-channel arrays broadcast in."""
-    y = (v["x"] - v["mean"].reshape(column)) / np.sqrt(v["variance"] + v["epsilon"]).reshape(column)
-    y = y * v["scale"].reshape(column) + v["offset"].reshape(column) + v.get("side_input", 0)
-    return {"y": v["activation"].value(np, y)}
-
-
-def masked_gradient(np: Any, v: Mapping[str, Any], column: Any) -> Any:
-    """y_backprop where the activation passes it."""
-    y = v["y"] if "y" in v else elemt(np, v, None, column, True)["y"]
-    return np.where(v["activation"].passes(np, y), v["y_backprop"], 0)
-
-
-def backward_reduce(
-    np: Any, v: Mapping[str, Any], axes: Any, column: Any, is_training: bool
-) -> Any:
-    """The outputs by the formula; `column` has the shape that per-channel arrays broadcast in."""
-    dy = masked_gradient(np, v, column)
-    sum_dy_xmu = (dy * (v["x"] - v["mean"].reshape(column))).sum(axes)
-    return {
-        "local_sum_dy": dy.sum(axes),
-        "local_sum_dy_xmu": sum_dy_xmu,
-        "scale_backprop": sum_dy_xmu / np.sqrt(v["variance"] + v["epsilon"]),
-        "offset_backprop": dy.sum(axes),
-    }
-
-
-def backward_elemt(np: Any, v: Mapping[str, Any], axes: Any, column: Any, is_training: bool) -> Any:
-    """The outputs by the formula; `column` has the shape that per-channel arrays broadcast in."""
-    dy, total = masked_gradient(np, v, column), v["variance"] + v["epsilon"]
-    slope = (v["sum_dy_xmu"] / v["count"] / total).reshape(column)
-    inside = dy - (v["sum_dy"] / v["count"]).reshape(column)
-    inside = inside - (v["x"] - v["mean"].reshape(column)) * slope
-    factor = (v["scale"] / np.sqrt(total)).reshape(column)
-    return {"x_backprop": factor * inside, "side_input_backprop": dy}
-
-
 def _stats(problem: Problem, profile: Profile) -> Iterator[Expected]:
     channels = problem.view[1]
     zero = np.zeros(channels)
@@ -211,22 +163,20 @@ def _backward_elemt(problem: Problem, profile: Profile) -> Iterator[Expected]:
 
 MODELS = {
     spec.ops.BATCH_NORM_STATS: FormulaModel(
-        batch_norm_inputs.KINDS, _STATS, stats, split_ops_inputs.fill_stats, _stats
+        batch_norm_inputs.KINDS, _STATS, split_ops_inputs.fill_stats, _stats
     ),
     spec.ops.BATCH_NORM_ELEMT: FormulaModel(
-        batch_norm_inputs.KINDS, ("y",), elemt, split_ops_inputs.fill_elemt, _elemt
+        batch_norm_inputs.KINDS, ("y",), split_ops_inputs.fill_elemt, _elemt
     ),
     spec.ops.BATCH_NORM_BACKWARD_REDUCE: FormulaModel(
         inputs.KINDS,
         ("local_sum_dy", "local_sum_dy_xmu", "scale_backprop", "offset_backprop"),
-        backward_reduce,
         split_ops_inputs.fill_backward_reduce,
         _backward_reduce,
     ),
     spec.ops.BATCH_NORM_BACKWARD_ELEMT: FormulaModel(
         inputs.KINDS,
         ("x_backprop", "side_input_backprop"),
-        backward_elemt,
         split_ops_inputs.fill_backward_elemt,
         _backward_elemt,
     ),

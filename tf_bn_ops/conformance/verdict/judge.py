@@ -22,6 +22,7 @@ from tf_bn_ops.conformance.models.measure import (
     Evidence,
     Expected,
     OutputError,
+    assembled,
     floating_dtype,
     ulp_of,
 )
@@ -54,6 +55,30 @@ class Expectation:
     outputs: Sequence[Output]
     parts: Iterator[Expected]
     exact: frozenset[str] = frozenset()
+
+    @np.errstate(all="ignore")
+    def arrays(self, layout: str) -> dict[str, dict[str, np.ndarray]]:
+        """Judged output -> "value", "bound" (both float64) and "rule", as portable_judge.py takes
+        them, in the shape of its tensor."""
+        outputs = {output.role: output for output in self.outputs if output.judged}
+        parts = []
+        for part in self.parts:
+            dtype = floating_dtype(outputs[part.role].dtype)
+            if part.role in self.exact and dtype is not None:
+                part = part.rounded(dtype)
+            elif part.value.dtype.itemsize > 8:  # A long double is rounded here.
+                bound = part.bound + 2.0**-52 * np.abs(part.value)
+                part = dataclasses.replace(part, bound=bound)
+            parts.append(part)
+        found: dict[str, dict[str, np.ndarray]] = {}
+        for role, output in outputs.items():
+            shape = output.shape or ()
+            view = spec.view_shape(shape, layout) if len(shape) > 1 else shape
+            found[role] = {
+                field: assembled(parts, role, field, view).astype(dtype).reshape(shape)
+                for field, dtype in (("value", float), ("bound", float), ("rule", np.uint8))
+            }
+        return found
 
 
 def outputs_of(case: Case, attrs: Mapping[str, Any] | None = None) -> list[Output]:

@@ -29,12 +29,10 @@ from tf_bn_ops.conformance.cases.relations.relation import (
     with_statistics,
 )
 from tf_bn_ops.conformance.models.batch_norm import activated
-from tf_bn_ops.conformance.models.batch_norm_grad import gradients
 from tf_bn_ops.harness.problems import IDENTITY, VIEW_ROLES, Inputs
 
 _STEP = 2.0**-9
 _AXES = (0, 2)
-_COLUMN = (1, -1, 1)
 
 _Values = Mapping[str, np.ndarray]
 # Input -> the output that is its gradient.
@@ -121,15 +119,19 @@ def _y(of: Answered, v: _Values) -> np.ndarray:
 
 
 def _second_loss(of: Answered, v: _Values) -> float:
+    """By the first-order gradients of docs/math.md."""
     mean, variance = _statistics(of, v["x"])
-    of_first = {**v, "mean": mean, "variance": variance, "epsilon": of.epsilon}
-    first = gradients(np, of_first, _AXES, _COLUMN, of.case.is_training)
-    arriving = {
-        "x_backprop": of.view("x_backprop_grad"),
-        "scale_backprop": of.view("scale_backprop_grad")[:, 0],
-        "offset_backprop": of.view("offset_backprop_grad")[:, 0],
+    rstd, dy, xmu = 1 / np.sqrt(variance + of.epsilon), v["y_backprop"], v["x"] - mean[:, None]
+    inside = dy
+    if of.case.is_training:
+        slope = rstd**2 * (dy * xmu).mean(_AXES)
+        inside = dy - dy.mean(_AXES, keepdims=True) - xmu * slope[:, None]
+    first = {
+        "x_backprop": (v["scale"] * rstd)[:, None] * inside,
+        "scale_backprop": (rstd * (dy * xmu).sum(_AXES))[:, None],
+        "offset_backprop": dy.sum(_AXES)[:, None],
     }
-    return float(sum((arriving[role] * first[role]).sum() for role in arriving))
+    return float(sum((of.view(f"{role}_grad") * array).sum() for role, array in first.items()))
 
 
 def _rounded_mean(of: Answered, role: str, direction: np.ndarray) -> float:
