@@ -18,10 +18,10 @@ import tensorflow as tf
 
 import tf_bn_ops
 from tf_bn_ops.conformance import runner
-from tf_bn_ops.conformance.cases import contract, generate, history
+from tf_bn_ops.conformance.cases import contract, generate
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.cases.relations import table
-from tf_bn_ops.conformance.execution import implementations, worker, workers
+from tf_bn_ops.conformance.execution import implementations, worker
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.models import bounds
 from tf_bn_ops.conformance.models.formula_models import fill
@@ -44,22 +44,12 @@ class Here:
     def submit(self, case: Case, given: Inputs) -> None:
         asked = implementations.request(case, given, modes=case.execution_modes)
         if "history" in case.execution_modes:
-            before = history.predecessors(case)
+            before = generate.predecessors(case)
             asked["before"] = [implementations.request(c, fill(c)) for c in before]
-        content = self._executor(asked)
-        self._answers = {mode: workers.received(mode, *said) for mode, said in content.items()}
+        self._answer = self._executor(asked)
 
     def collect(self) -> Answer:
-        first, *others = self._answers
-        differ = {m: a for m in others if (a := self._answers[m]) is not workers._SAME}
-        unsupported = {m: a.unsupported[m] for m, a in differ.items() if a.unsupported}
-        differ = {m: a for m, a in differ.items() if m not in unsupported}
-        return dataclasses.replace(
-            self._answers[first],
-            others=differ,
-            same=tuple(m for m in others if m not in differ and m not in unsupported),
-            unsupported=unsupported,
-        )
+        return self._answer
 
     def close(self) -> None: ...
 

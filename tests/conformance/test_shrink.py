@@ -185,7 +185,9 @@ def test_program_tells_right_from_wrong(name):
             "(offset_backprop|beta_delta|scale_grad): shape",
         ),
     ):
-        status, printed = _execute(text.replace("\nfailed = ", f"\noutputs = {wrong}\nfailed = ", 1))
+        status, printed = _execute(
+            text.replace("\nfailed = ", f"\noutputs = {wrong}\nfailed = ", 1)
+        )
         assert status == 1, wrong
         assert re.search(said, printed) and printed.endswith("wrong\n")
     for call in ("call(", "tf.function(call)("):

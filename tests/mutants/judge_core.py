@@ -19,10 +19,10 @@ from score import GATHER_STATS
 
 from tf_bn_ops import spec
 from tf_bn_ops.conformance import flags
-from tf_bn_ops.conformance.cases import generate, history
+from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.cases.execution_modes import MOST_CONSTANT
-from tf_bn_ops.conformance.execution import poison
+from tf_bn_ops.conformance.execution import stateful
 from tf_bn_ops.conformance.execution.answer import identical
 from tf_bn_ops.conformance.models import bounds, formula_models, gather_stats
 from tf_bn_ops.conformance.models.formula_models import fill, model_of
@@ -79,7 +79,7 @@ def is_looked_at(case: Case) -> bool:
 
 def call_predecessors(case: Case) -> None:
     """Calls of equal dimensions in which everything else differs, whatever they give."""
-    for earlier in history.predecessors(case):
+    for earlier in generate.predecessors(case):
         c_abi.run(problems.of_call(earlier, fill(earlier)))
 
 
@@ -96,14 +96,14 @@ def _same(a: Outputs, b: Outputs) -> bool:
 
 def _unwritten(problem: Problem, right: Outputs) -> Iterator[str]:
     results = []
-    for pattern in poison.PATTERNS:
+    for pattern in stateful.PATTERNS:
         outputs = c_abi.new_outputs(problem)
         for array in outputs.values():
             array.reshape(-1).view(np.uint8)[:] = pattern
-        with poison.filled(pattern):
+        with stateful.filled(pattern):
             results.append(c_abi.run(problem, outputs=outputs))
     roles = sorted(results[0])
-    found = poison.unwritten([[result[role] for role in roles] for result in results])
+    found = stateful.unwritten([[result[role] for role in roles] for result in results])
     for index, where in found.items():
         yield f"{roles[index]} is not written in {where}"
     if not found and not all(_same(result, right) for result in results):

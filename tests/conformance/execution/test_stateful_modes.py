@@ -19,11 +19,11 @@ import tensorflow as tf
 from build_helpers import build_op_library
 from numpy_kernels import Kernel, answer, fill
 
-from tf_bn_ops.conformance.cases import generate, history
+from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.cases.execution_modes import EXECUTION_MODES
-from tf_bn_ops.conformance.execution import poison, stateful, worker
+from tf_bn_ops.conformance.execution import stateful, worker
+from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE, request
-from tf_bn_ops.conformance.execution.workers import received
 from tf_bn_ops.conformance.models import bounds
 from tf_bn_ops.conformance.verdict import judge
 
@@ -67,15 +67,15 @@ def _answers(library, op, mode):
     for seed, shape in enumerate(SHAPES):
         case = generate.parse(CASE.format(shape, seed))
         asked = request(case, fill(case), None, [mode])
-        asked["before"] = [request(c, fill(c)) for c in history.predecessors(case)]
-        answers.append((executor(asked)[mode], right({**asked, "modes": ["eager"]})["eager"]))
+        asked["before"] = [request(c, fill(c)) for c in generate.predecessors(case)]
+        answers.append((executor(asked), right({**asked, "modes": ["eager"]})))
     return answers
 
 
 def _differ(library, op, mode):
     """The number of cases whose answer is not bitwise that of the right op called once."""
     return sum(
-        given[0] != "outputs" or not worker.identical(given[1], right[1])
+        given.unwritten or not worker.identical(given.outputs or (), right.outputs)
         for given, right in _answers(library, op, mode)
     )
 
@@ -97,12 +97,10 @@ def test_unwritten_elements_are_named_and_nothing_else_is(library, poisonable):
     answers = poisonable(_answers, library, "UnwrittenTailBnGrad", "poison")
     for shape, (given, _) in zip(SHAPES, answers, strict=True):
         count = np.prod([int(n) for n in shape.split("x")]) % 4
-        assert given[0] == ("unwritten" if count else "outputs"), given
+        assert list(given.unwritten) == ([0] if count else []), given
         if count:
-            _, (outputs, found) = given
-            assert list(found) == [0]
-            assert found[0].startswith(f"{count} elements, first at [")
-            assert poison.holds(outputs[0], poison.PATTERNS[0]).sum() == count
+            assert given.unwritten[0].startswith(f"{count} elements, first at [")
+            assert stateful.holds(given.outputs[0], stateful.PATTERNS[0]).sum() == count
 
 
 @pytest.mark.long
@@ -118,8 +116,7 @@ def test_channel_of_a_small_output_that_is_not_written_is_named(library, poisona
     for _ in range(20):
         answers = poisonable(_answers, library, "UnwrittenChannelBnGrad", "poison")
         for shape, (given, _) in zip(SHAPES, answers, strict=True):
-            assert given[0] == "unwritten", given
-            assert given[1][1] == {2: f"1 elements, first at [{int(shape.split('x')[-1]) - 1}]"}
+            assert given.unwritten == {2: f"1 elements, first at [{int(shape.split('x')[-1]) - 1}]"}
 
 
 @pytest.mark.long
@@ -134,8 +131,8 @@ def _is_right_when_called_once(library, op):
     """Alone and first, by a kernel of its own."""
     case = generate.parse(CASE.format("2x5x6x3", 5))
     asked = request(case, fill(case), None, ["eager"])
-    got, right = (_executor(library, name)(asked)["eager"] for name in (op, "StatelessBnGrad"))
-    return worker.identical(got[1], right[1])
+    got, right = (_executor(library, name)(asked) for name in (op, "StatelessBnGrad"))
+    return worker.identical(got.outputs, right.outputs)
 
 
 @pytest.mark.long
@@ -194,16 +191,18 @@ def test_poison_is_for_tensors_that_come_from_malloc(poisonable):
 
 def test_value_that_happens_to_be_a_pattern_was_written():
     """203.25 is the first pattern as half."""
-    value = np.frombuffer(bytes(poison.PATTERNS[:1] * 4), np.float16)
-    kept = [np.frombuffer(bytes([p] * 4), np.float16) for p in poison.PATTERNS]
+    value = np.frombuffer(bytes(stateful.PATTERNS[:1] * 4), np.float16)
+    kept = [np.frombuffer(bytes([p] * 4), np.float16) for p in stateful.PATTERNS]
     assert value[0] == np.float16(203.25)
-    assert poison.unwritten([[value], [value]]) == {}
-    assert poison.unwritten([[value, kept[0]], [value, kept[1]]]) == {1: "2 elements, first at [0]"}
+    assert stateful.unwritten([[value], [value]]) == {}
+    assert stateful.unwritten([[value, kept[0]], [value, kept[1]]]) == {
+        1: "2 elements, first at [0]"
+    }
 
 
 def test_predecessors_have_the_dimensions_and_differ_in_one_thing_each():
     case = generate.parse(CASE.format("3x4x5x7", 3))
-    found = list(history.predecessors(case))
+    found = list(generate.predecessors(case))
     assert {c.shape for c in found} == {case.shape}
     different = [
         {f.name for f in dataclasses.fields(c) if getattr(c, f.name) != getattr(case, f.name)}
@@ -222,7 +221,7 @@ def _verdict(exempt=(), known=()):
     right = answer(Kernel, case, filled.values)
     outputs = [o.copy() for o in right.outputs]
     outputs[0][0, 0, 0, 1] = 1e16
-    reply = received("poison", "unwritten", (outputs, {0: "1 elements, first at [0, 0, 0, 1]"}))
+    reply = Answer(outputs, unwritten={0: "1 elements, first at [0, 0, 0, 1]"})
     given = {CANDIDATE: dataclasses.replace(right, others={"poison": reply})}
     unwritten = {f"{CANDIDATE}:poison": frozenset(known)}
     return judge.judge(case, filled, given, bounds.PROFILES["strict"], exempt, None, unwritten)

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.execution.answer import Answer
@@ -187,16 +186,10 @@ _FORWARD = {
     "clamped at 6 without being asked": _with(activation="Relu6"),
     "Bessel's correction ignored": _with(bessel_correction=False),
     "factor ignored": _with(exponential_avg_factor=1.0),
-    "factor 0 as none": _with(
-        exponential_avg_factor=lambda p: p.exponential_avg_factor or 1.0
-    ),
-    "factor swapped": _with(
-        exponential_avg_factor=lambda p: 1 - p.exponential_avg_factor or 1.0
-    ),
+    "factor 0 as none": _with(exponential_avg_factor=lambda p: p.exponential_avg_factor or 1.0),
+    "factor swapped": _with(exponential_avg_factor=lambda p: 1 - p.exponential_avg_factor or 1.0),
     "saved variance unbiased": _output("saved_variance", _unbiased),
-    "saved mean a few ulp off": _output(
-        "saved_mean", lambda o, p: o["saved_mean"] * (1 + 2**-20)
-    ),
+    "saved mean a few ulp off": _output("saved_mean", lambda o, p: o["saved_mean"] * (1 + 2**-20)),
     "the variance of one element is NaN": _output("batch_variance", _of_one_element),
     "unread averages are read": _output("batch_mean", _with_unread),
     "factor ignored for the variance alone": _output("batch_variance", _not_averaged),
@@ -228,9 +221,7 @@ _BEHIND_ACTIVATION = {
     ">= for >": _y(lambda y: np.where(y == 0, np.ones_like(y), y)),
     "ReLU6 as ReLU": _y(lambda y: np.where(y >= 6, np.ones_like(y), y)),
     "NaN passes": _y(lambda y: np.where(np.isnan(y), np.ones_like(y), y)),
-    "side gradient unmasked": _output(
-        "side_input_backprop", lambda o, p: p["y_backprop"]
-    ),
+    "side gradient unmasked": _output("side_input_backprop", lambda o, p: p["y_backprop"]),
 }
 
 # ---- The second order ----------------------------------------------------------------------------
@@ -250,14 +241,10 @@ _SECOND_ORDER = {
     "x_backprop_grad negated": _changed("x_backprop_grad", np.negative),
     "last x_backprop_grad missed": _changed("x_backprop_grad", _without_last),
     "last y_backprop missed": _changed("y_backprop", _without_last),
-    "y_backprop_grad negated": _output(
-        "y_backprop_grad", lambda o, p: -o["y_backprop_grad"]
-    ),
+    "y_backprop_grad negated": _output("y_backprop_grad", lambda o, p: -o["y_backprop_grad"]),
     "x_grad negated": _output("x_grad", lambda o, p: -o["x_grad"]),
     "identity as x_grad": _output("x_grad", lambda o, p: p["y_backprop"]),
-    "identity as y_backprop_grad": _output(
-        "y_backprop_grad", lambda o, p: p["x_backprop_grad"]
-    ),
+    "identity as y_backprop_grad": _output("y_backprop_grad", lambda o, p: p["x_backprop_grad"]),
     "scale_grad a few ulp off": _output(
         "scale_grad", lambda o, p: o["scale_grad"] * np.float64(1 + 2**-6)
     ),

@@ -7,6 +7,5 @@ contract.py      cases of malformed calls; execution_modes.py: how a case is exe
 real_inputs.py   inputs captured from a network in training
 mapping.py       ops of other libraries
 foreign_shapes.py    shapes that other libraries failed on
-history.py       calls that come before a case
 relations/       cases whose answers are compared with each other
 """

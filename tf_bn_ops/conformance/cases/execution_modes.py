@@ -32,7 +32,7 @@ class ExecutionMode:
         none has.
       other_kernel: it may run another kernel, whose bits may differ: both are held to the bounds,
         and the difference is reported.
-      preceded: other calls come first (history.py), in a process of its own.
+      preceded: other calls come first (generate.predecessors), in a process of its own.
     """
 
     what: str

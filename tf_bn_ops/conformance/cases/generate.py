@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -211,3 +212,26 @@ def attach(cases: Iterable[Case], seed: int, names: Sequence[str] | None) -> Ite
             and not (name == ALIAS and not _may_alias(case))
         ]
         yield dataclasses.replace(case, execution="+".join([*case.execution_modes, *further]))
+
+
+def predecessors(case: Case) -> Iterator[Case]:
+    """The calls that come before a case in the execution mode `history`, with its dimensions: one
+    for each thing that differs, then one in which only the numbers do.
+
+    An op may keep something between calls (a plan, a workspace, a compiled kernel) by a key that
+    lacks what it depends on. TensorFlow's own kernels had such a fault: a key without the layout.
+    """
+    kind = case.kind if case.kind in model_of(case.spec).kinds else "normal"
+    drawn = dataclasses.replace(case, kind=kind, execution="eager")
+    changed: list[dict[str, Any]] = [
+        # Of as many dimensions; the number of channels is another one.
+        *({"layout": name} for name in case.spec.layouts
+          if name != case.layout and spec.LAYOUTS[name][0] == len(case.shape)),
+        *({"dtype": dtype} for dtype in case.spec.dtypes if dtype != case.dtype),
+        # The same in six decimals, another number all the same.
+        {"epsilon": 1.0002 * case.epsilon + 1e-9},
+        {"epsilon": 4 * case.epsilon + 0.125},
+        *({"mode": mode} for mode in case.spec.modes if mode != case.mode),
+    ]  # fmt: skip
+    for number, change in enumerate([*changed, {}], start=1):
+        yield dataclasses.replace(drawn, seed=case.seed + number, **change)

@@ -7,5 +7,4 @@ workers.py           starts processes, sends them cases, and restarts them when 
 implementations.py   candidate and references
 devices.py           where ops are placed
 stateful.py          modes that look for state between calls
-poison.py            memory in which unwritten elements show
 """

@@ -1,4 +1,4 @@
-"""What an implementation gave for a case, and when two results are bitwise identical."""
+"""What an implementation gave for a case, and what its execution modes are to each other."""
 
 from __future__ import annotations
 
@@ -29,6 +29,27 @@ class Answer:
     same: tuple[str, ...] = ()
     unsupported: Mapping[str, str] = dataclasses.field(default_factory=dict)
     unwritten: Mapping[int, str] = dataclasses.field(default_factory=dict)
+
+
+def combined(answers: Mapping[str, Answer]) -> Answer:
+    """The first of the answers by execution mode, with what the others are to it."""
+    first, *further = answers.values()
+    same, others, unsupported = [*first.same], {**first.others}, {**first.unsupported}
+    for mode, answer in zip([*answers][1:], further, strict=True):
+        if answer.unsupported:
+            unsupported |= answer.unsupported
+        elif _is_same(first, answer):
+            same.append(mode)
+        else:
+            others[mode] = answer
+    return dataclasses.replace(first, others=others, same=tuple(same), unsupported=unsupported)
+
+
+def _is_same(a: Answer, b: Answer) -> bool:
+    """Whether two modes gave bitwise identical results; or both refused, in whatever words."""
+    if a.outputs is None or b.outputs is None:
+        return bool(a.error and b.error)
+    return not b.unwritten and identical(a.outputs, b.outputs)
 
 
 def identical(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:

@@ -4,14 +4,10 @@ OPS names what holds the ops, as `module` or `module:attribute` (`tensorflow:raw
 `library:PATH` of an op library, or as `plugin:PATH` of a device that TensorFlow's ops run on (no
 PATH: one that TensorFlow has itself). A request (harness/processes.py) is {"contract":
 [OpMapping, ...]} (the result is a dict from the name of an op to its differences,
-signatures.py), {"kernels": DEVICE} (devices.kernels), or a dict with op, attrs, perhaps outputs
-(their names in the order wanted), lists (inputs that are lists of tensors; at most one is given of
-each) and device, and either
-
-- inputs (name -> array), modes (cases/execution_modes.py) and perhaps before (requests that the
-  mode `history` makes first): the result is a dict from each mode to ("outputs", [array, ...]),
-  ("unwritten", (arrays, {output: where})), ("error", "Code: message") or ("unsupported", why); for
-  all but the first mode ("same", None) where its answer is bitwise identical to the first.
+signatures.py), {"kernels": DEVICE} (devices.kernels), or a dict, whose result is an Answer: op,
+attrs, inputs (name -> array), lists (inputs that are lists of tensors; at most one is given of
+each), modes (cases/execution_modes.py), and perhaps outputs (their names in the order wanted),
+device and before (requests that the mode `history` makes first).
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ import numpy as np
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases.mapping import OpMapping
 from tf_bn_ops.conformance.execution import devices, signatures, stateful
-from tf_bn_ops.conformance.execution.answer import identical
+from tf_bn_ops.conformance.execution.answer import Answer, combined, identical
 from tf_bn_ops.harness import processes
 
 LIBRARY_PREFIX = "library:"
@@ -36,6 +32,10 @@ PLUGIN_PREFIX = "plugin:"
 _ALIGNMENT = 64
 # What TensorFlow says of an op without a kernel for XLA.
 _NOT_COMPILED = ("unsupported operations", "XLA_CPU_JIT", "XLA_GPU_JIT", "not compilable")
+
+
+class _UnsupportedError(Exception):
+    """An execution mode that does not apply; the message says why."""
 
 
 def find_ops(name: str) -> Any:
@@ -68,20 +68,19 @@ class Executor:
         has = [name for name in spec.OPS if hasattr(self._ops, name)]
         return {**devices.facts(self._tf), "ops": has}
 
-    def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
+    def __call__(self, request: dict[str, Any]) -> Any:
         if "kernels" in request:
             return self._on_device(request["kernels"])
         if "contract" in request:
             return {mapped.name: self._judge_contract(mapped) for mapped in request["contract"]}
         self._is_on_host = (request.get("device") or "CPU").startswith("CPU")
         with devices.placed(self._tf, request.get("device")):
-            return self._answers(request)
+            return self._answer(request)
 
     def _on_device(self, device: str) -> dict[str, Any]:
         def variance_of(**inputs: np.ndarray) -> np.ndarray:
             request = {"op": "FusedBatchNormV3", "inputs": inputs, "lists": (), "attrs": {}}
-            found: np.ndarray = self._eager({**request, "device": device})[1][4]
-            return found
+            return self._eager({**request, "device": device})[4]
 
         return devices.kernels(self._tf, device, variance_of)
 
@@ -102,21 +101,10 @@ class Executor:
         )
         return signatures.judge(mapped, theirs, ours)
 
-    def _answers(self, request: dict[str, Any]) -> dict[str, tuple[str, Any]]:
+    def _answer(self, request: dict[str, Any]) -> Answer:
         if "forward" in request:
             request = self._behind(request["forward"], request)
-        first: tuple[str, Any] | None = None
-        answers = {}
-        for mode in request["modes"]:
-            answer = self._attempt(getattr(self, "_" + mode), request)
-            if first is None:
-                first = answer
-            elif answer[0] == first[0] == "outputs" and identical(answer[1], first[1]):
-                answer = ("same", None)
-            elif answer[0] == first[0] == "error":
-                answer = ("same", None)  # Code and text differ between modes.
-            answers[mode] = answer
-        return answers
+        return combined({mode: self._attempt(mode, request) for mode in request["modes"]})
 
     def _behind(self, forward: str, request: dict[str, Any]) -> dict[str, Any]:
         """A request of a gradient with the reserve spaces that the forward op returns."""
@@ -132,11 +120,14 @@ class Executor:
         own = {name: getattr(returned, name).numpy() for name in names}
         return {**request, "inputs": {**inputs, **own}}
 
-    def _attempt(self, call: Callable[[dict[str, Any]], Any], request: Any) -> tuple[str, Any]:
+    def _attempt(self, mode: str, request: dict[str, Any]) -> Answer:
         try:
-            return call(request)
+            given = getattr(self, "_" + mode)(request)
+            return given if isinstance(given, Answer) else Answer(given)
+        except _UnsupportedError as error:
+            return Answer(error=f"unsupported: {error}", unsupported={mode: str(error)})
         except Exception as error:  # An op may raise anything; it is the answer.
-            return "error", _describe(error)
+            return Answer(error=_describe(error))
 
     def _op(self, request: dict[str, Any]) -> Any:
         return getattr(self._ops, request["op"])
@@ -158,33 +149,33 @@ class Executor:
         lists = [output if isinstance(output, (list, tuple)) else [output] for output in outputs]
         return [tensor for tensors in lists for tensor in tensors]
 
-    def _outputs(self, request: dict[str, Any], outputs: Any) -> tuple[str, list[np.ndarray]]:
+    def _outputs(self, request: dict[str, Any], outputs: Any) -> list[np.ndarray]:
         found = self._in_order(request, outputs)
         devices.check_place(request.get("device"), found)
-        return "outputs", [output.numpy() for output in found]
+        return [output.numpy() for output in found]
 
-    # One method per execution mode that makes a call of its own.
+    # One method per execution mode that makes a call of its own: the outputs, or the answer.
 
-    def _eager(self, request: dict[str, Any]) -> Any:
+    def _eager(self, request: dict[str, Any]) -> list[np.ndarray]:
         return self._outputs(request, self._call(request, self._constants(request)))
 
-    def _graph(self, request: dict[str, Any]) -> Any:
+    def _graph(self, request: dict[str, Any]) -> list[np.ndarray]:
         """With a function of tensors of any shape, so that shapes do not trace anew."""
         tensors = self._constants(request)
         return self._outputs(request, self._function(request, tensors)(*tensors.values()))
 
-    def _temporary(self, request: dict[str, Any]) -> Any:
+    def _temporary(self, request: dict[str, Any]) -> list[np.ndarray]:
         """DeepCopy gives every input a buffer that dies with the op, which may write into it."""
         tensors = self._constants(request)
         copy = self._tf.raw_ops.DeepCopy
         function = self._function(request, tensors, lambda tensor: copy(x=tensor))
         return self._outputs(request, function(*tensors.values()))
 
-    def _constant(self, request: dict[str, Any]) -> Any:
+    def _constant(self, request: dict[str, Any]) -> list[np.ndarray]:
         function = self._tf.function(lambda: self._call(request, self._constants(request)))
         return self._outputs(request, function())
 
-    def _xla(self, request: dict[str, Any]) -> Any:
+    def _xla(self, request: dict[str, Any]) -> list[np.ndarray]:
         tensors = self._constants(request)
         function = self._tf.function(
             lambda *args: self._call(request, dict(zip(tensors, args, strict=True))),
@@ -194,11 +185,11 @@ class Executor:
             outputs = function(*tensors.values())
         except self._tf.errors.OpError as error:
             if any(words in error.message for words in _NOT_COMPILED):
-                return "unsupported", "no kernel that XLA compiles"
+                raise _UnsupportedError("no kernel that XLA compiles") from error
             raise
         return self._outputs(request, outputs)
 
-    def _alias(self, request: dict[str, Any]) -> Any:
+    def _alias(self, request: dict[str, Any]) -> list[np.ndarray]:
         """Inputs that are bitwise identical, a gradient and x, become one tensor."""
         tensors: dict[str, Any] = {}
         for name, value in request["inputs"].items():
@@ -210,46 +201,43 @@ class Executor:
             tensors[name] = same[0] if same else self._tf.constant(value)
         return self._outputs(request, self._call(request, tensors))
 
-    def _slice(self, request: dict[str, Any]) -> Any:
+    def _slice(self, request: dict[str, Any]) -> list[np.ndarray]:
         return self._surrounded_call(request, 0)
 
-    def _unaligned(self, request: dict[str, Any]) -> Any:
+    def _unaligned(self, request: dict[str, Any]) -> list[np.ndarray]:
         return self._surrounded_call(request, 1)
 
-    def _surrounded_call(self, request: dict[str, Any], shift: int) -> Any:
+    def _surrounded_call(self, request: dict[str, Any], shift: int) -> list[np.ndarray]:
         tensors = {
             name: self._tensor_at(_surrounded(value, shift))
             for name, value in request["inputs"].items()
         }
         return self._outputs(request, self._call(request, tensors))
 
-    def _poison(self, request: dict[str, Any]) -> Any:
+    def _poison(self, request: dict[str, Any]) -> Answer:
         if why := stateful.why_not_poisonable(self._empty, request):
-            return "unsupported", why
-        return stateful.poisoned(self._eagerly, request)
+            raise _UnsupportedError(why)
+        return stateful.poisoned(self._eager, request)
 
     def _empty(self, size: int) -> np.ndarray:
         return self._tf.raw_ops.Empty(shape=[size], dtype=self._tf.uint8, init=False).numpy()
 
-    def _history(self, request: dict[str, Any]) -> Any:
+    def _history(self, request: dict[str, Any]) -> list[np.ndarray]:
         def prepare(asked: Any) -> tuple[dict[str, np.ndarray], Callable[[], list[np.ndarray]]]:
             inputs = {name: _surrounded(value, 0) for name, value in asked["inputs"].items()}
             tensors = {name: self._tensor_at(memory) for name, memory in inputs.items()}
-            return inputs, lambda: self._outputs(asked, self._call(asked, tensors))[1]
+            return inputs, lambda: self._outputs(asked, self._call(asked, tensors))
 
-        return stateful.after_others(self._eagerly, prepare, request)
+        return stateful.after_others(self._eager, prepare, request)
 
-    def _concurrent(self, request: dict[str, Any]) -> Any:
+    def _concurrent(self, request: dict[str, Any]) -> list[np.ndarray]:
         """TensorFlow keeps one kernel for all eager calls with the same attrs."""
 
         def prepare(asked: Any) -> Callable[[], list[np.ndarray]]:
             tensors = self._constants(asked)
-            return lambda: self._outputs(asked, self._call(asked, tensors))[1]
+            return lambda: self._outputs(asked, self._call(asked, tensors))
 
         return stateful.concurrent(prepare, request)
-
-    def _eagerly(self, request: Any) -> list[np.ndarray]:
-        return self._eager(request)[1]
 
     def _tensor_at(self, memory: np.ndarray) -> Any:
         """A tensor in the memory of an array."""

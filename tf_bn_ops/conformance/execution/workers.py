@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from tf_bn_ops.conformance.cases import history
+from tf_bn_ops.conformance.cases import generate
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.cases.execution_modes import EXECUTION_MODES
 from tf_bn_ops.conformance.execution import devices
-from tf_bn_ops.conformance.execution.answer import Answer, identical
+from tf_bn_ops.conformance.execution.answer import Answer, combined
 from tf_bn_ops.conformance.execution.implementations import (
     CANDIDATE,
     Implementation,
@@ -38,10 +38,6 @@ class Runner(Protocol):
     def collect(self) -> Answer: ...
 
     def close(self) -> None: ...
-
-
-# Stands for an answer that is bitwise identical to the first mode's.
-_SAME = Answer()
 
 
 class Worker:
@@ -190,50 +186,40 @@ class Worker:
         mapped = self._implementation.mapping_of(case.spec)
         return [
             request(earlier, fill(earlier), mapped)
-            for earlier in history.predecessors(case)
+            for earlier in generate.predecessors(case)
             if self.supports(earlier)
         ]
 
     def collect(self) -> Answer:
         """The answer to the case last submitted; a crash or a hang is one as well."""
-        answers = self._receive(self._here)
-        if len(self._here) > 1 and any(answer.crash for answer in answers.values()):
+        answer = self._receive()
+        if len(self._here) > 1 and answer.crash:
             answers = {}  # Which of the modes was it?
             for mode in self._here:
                 self._send([mode])
-                answers |= self._receive([mode])
-        first = answers.pop(self._here[0])
-        answers |= {mode: self.variant(mode).collect() for mode in self._elsewhere}
-        same, others, unsupported = [], {}, {**self._unsupported, **first.unsupported}
-        for mode, answer in answers.items():
-            if answer.unsupported:
-                unsupported |= answer.unsupported
-            elif answer is _SAME or _is_same(first, answer):
-                same.append(mode)
-            else:
-                others[mode] = answer
-        return dataclasses.replace(first, others=others, same=tuple(same), unsupported=unsupported)
+                answers[mode] = self._receive()
+            answer = combined(answers)
+        elsewhere = {mode: self.variant(mode).collect() for mode in self._elsewhere}
+        answer = combined({self._here[0]: answer, **elsewhere})
+        return dataclasses.replace(answer, unsupported={**self._unsupported, **answer.unsupported})
 
-    def _receive(self, modes: list[str]) -> dict[str, Answer]:
-        """The answers in the modes that were sent together."""
+    def _receive(self) -> Answer:
+        """The answer to what was sent."""
         crash, self._crash = self._crash, ""
-        state, content = "", {}  # type: str, Any
-        if not crash:
-            try:
-                state, content = self.process.receive(self._timeout)
-            except processes.Died as e:
-                crash = self._died(str(e))
         if crash:
-            return dict.fromkeys(modes, Answer(crash=crash))
+            return Answer(crash=crash)
+        try:
+            state, content = self.process.receive(self._timeout)
+        except processes.Died as e:
+            return Answer(crash=self._died(str(e)))
         if state == "error":  # Not of an op.
-            return dict.fromkeys(modes, Answer(error=content))
-        answers = {mode: received(mode, *content[mode]) for mode in modes}
-        lacking = [a.error for a in answers.values() if a.error.startswith(_MEMORY_ERRORS)]
-        if lacking:
+            return Answer(error=content)
+        errors = [a.error for a in (content, *content.others.values())]
+        if lacking := [error for error in errors if error.startswith(_MEMORY_ERRORS)]:
             # It lives, but may still hold the memory.
-            crash = self._died(self.process.out_of_memory(lacking[0]))
-            return dict.fromkeys(modes, Answer(crash=crash))
-        return answers
+            return Answer(crash=self._died(self.process.out_of_memory(lacking[0])))
+        assert isinstance(content, Answer)
+        return content
 
     def _died(self, how: str) -> str:
         """Starts a new process for the next case."""
@@ -246,24 +232,3 @@ class Worker:
         for worker in self._variants.values():
             worker.close()
         self.process.close()
-
-
-def received(mode: str, state: str, content: Any) -> Answer:
-    """The answer that a process (worker.py) gave in one execution mode."""
-    if state == "same":
-        return _SAME
-    if state == "unsupported":
-        return Answer(error=f"unsupported: {content}", unsupported={mode: content})
-    if state == "error":
-        return Answer(error=content)
-    if state == "unwritten":
-        outputs, where = content
-        return Answer(outputs=outputs, unwritten=where)
-    return Answer(outputs=content)
-
-
-def _is_same(a: Answer, b: Answer) -> bool:
-    """Whether two modes gave bitwise identical results; or both refused."""
-    if a.outputs is None or b.outputs is None:
-        return bool(a.error and b.error)
-    return identical(a.outputs, b.outputs)

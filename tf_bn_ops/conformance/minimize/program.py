@@ -12,7 +12,6 @@ import inspect
 import io
 import math
 import string
-from typing import Any
 
 import numpy as np
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -76,6 +75,4 @@ def _other_mode(oracle: oracle_lib.Oracle, chunk: oracle_lib.Chunk) -> Callable[
     return answer
 
 
-MODELS = {
-    spec.ops.BATCH_NORM_GRAD: FormulaModel(inputs.KINDS, OUTPUTS, inputs.fill, _expected)
-}
+MODELS = {spec.ops.BATCH_NORM_GRAD: FormulaModel(inputs.KINDS, OUTPUTS, inputs.fill, _expected)}

@@ -23,8 +23,7 @@ parts misses: mean_roundings*u_c*|mean|, times |a*k|.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
