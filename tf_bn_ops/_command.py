@@ -7,16 +7,11 @@ import os
 import pathlib
 import shutil
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # __main__.py says where it is missing.
     from absl import flags
-
-
-# Seconds in which a process has to open the other end of a named pipe.
-_READER_SECONDS = 5.0
 
 
 class UsageError(ValueError):
@@ -126,7 +121,12 @@ def write_whole(text: str, path: pathlib.Path) -> None:
     """
     try:
         if _is_in_place(path):
-            with open(_open(path), "w", encoding="utf-8") as file:
+            if sys.stdout is not None:  # It may lead there.
+                sys.stdout.flush()
+            # Nonblocking: without a reader a named pipe would wait for ever.
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK)
+            os.set_blocking(descriptor, True)
+            with open(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
             return
         target = _led_to(path)
@@ -154,39 +154,5 @@ def _led_to(path: pathlib.Path) -> pathlib.Path:
 
 
 def _is_in_place(path: pathlib.Path) -> bool:
-    """Whether a path leads to a device, a pipe, or what this process prints to."""
-    return _printed_to(path) is not None or (path.exists() and not path.is_file())
-
-
-def _printed_to(path: pathlib.Path) -> int | None:
-    """The descriptor that a path leads to if it is standard output or error.
-
-    A file opened by its name begins at its first byte, over what was printed to it before.
-    """
-    for descriptor in (1, 2):
-        try:
-            if os.path.samestat(path.stat(), os.fstat(descriptor)):
-                return descriptor
-        except (OSError, RuntimeError):
-            continue
-    return None
-
-
-def _open(path: pathlib.Path) -> int:
-    """A new descriptor for what is at a path; waits for the reader of a named pipe."""
-    if (descriptor := _printed_to(path)) is not None:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-        return os.dup(descriptor)
-    deadline = time.monotonic() + _READER_SECONDS
-    while True:
-        try:
-            # Nonblocking: without a reader a named pipe would wait for ever.
-            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError as error:
-            if error.errno != errno.ENXIO or time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
-            continue
-        os.set_blocking(descriptor, True)
-        return descriptor
+    """Whether a path leads to a device, a pipe, or, as /dev/stdout, to an open file."""
+    return path.parts[:2] == ("/", "dev") or (path.exists() and not path.is_file())

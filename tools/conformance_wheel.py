@@ -42,14 +42,13 @@ def _version() -> str:
     return match.group(1)
 
 
-def _requirements(name: str, extra: str = "") -> list[str]:
+def _requirements(name: str) -> list[str]:
     """Lines of the metadata for a list in requirements/."""
     lines = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     found = []
     for line in filter(lambda line: line.strip() and not line.startswith("#"), lines):
         what, _, marker = (part.strip() for part in line.partition(";"))
-        wanted = " and ".join(filter(None, (marker, extra and f'extra == "{extra}"')))
-        found.append(f"Requires-Dist: {what}" + (f"; {wanted}" if wanted else ""))
+        found.append(f"Requires-Dist: {what}" + (f"; {marker}" if marker else ""))
     return found
 
 
@@ -63,8 +62,6 @@ def _metadata(version: str) -> str:
         "Requires-Python: >=3.10",
         *_requirements("runtime"),
         *_requirements("commands"),
-        "Provides-Extra: full",
-        *_requirements("conformance", "full"),
         "Description-Content-Type: text/markdown",
     ]
     return "\n".join(lines) + "\n\n" + _DESCRIPTION

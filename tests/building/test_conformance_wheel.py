@@ -36,7 +36,6 @@ def test_wheel_is_pure_and_asks_for_no_tensorflow(wheel):
     required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist: ")]
     assert not [line for line in required if "tensorflow" in line.lower()]
     assert "Description-Content-Type: text/markdown" in metadata  # An index shows it.
-    assert 'Requires-Dist: scikit-learn>=1.3; extra == "full"' in metadata
 
 
 @pytest.fixture(scope="module")

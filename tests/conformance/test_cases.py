@@ -9,8 +9,9 @@ import pytest
 from numpy_kernels import fill, first_order_cases
 
 from tf_bn_ops import spec
+from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance.cases import execution_modes, foreign_shapes, generate, shapes
-from tf_bn_ops.conformance.cases.case import STATISTICS, CaseError
+from tf_bn_ops.conformance.cases.case import STATISTICS
 from tf_bn_ops.conformance.flags import DEFAULT_CASES
 from tf_bn_ops.conformance.models.formula_models import model_of
 
@@ -60,7 +61,7 @@ def test_other_seed_other_cases():
     ],
 )
 def test_bad_names_say_what_is_wrong(text, message):
-    with pytest.raises(CaseError, match=message):
+    with pytest.raises(UsageError, match=message):
         generate.parse(text)
 
 

@@ -17,6 +17,7 @@ from build_helpers import build_op_library
 from numpy_kernels import fill
 
 from tf_bn_ops import library_path, load
+from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance.cases import generate, mapping
 from tf_bn_ops.conformance.execution import devices, signatures, static_shapes, workers
 from tf_bn_ops.conformance.execution.answer import Answer
@@ -272,7 +273,7 @@ def test_devices_of_a_file_are_asked_for_and_must_be_there(tmp_path):
     there = dataclasses.replace(candidate, ops=BUILTIN_OPS, mapped=None)
     worker = workers.Worker(there)
     try:
-        with pytest.raises(devices.DeviceError, match="no device GPU:7; TensorFlow has CPU:0"):
+        with pytest.raises(UsageError, match="no device GPU:7; TensorFlow has CPU:0"):
             worker.wait_until_ready()
     finally:
         worker.close()
@@ -366,24 +367,24 @@ ENTRY = '[[op]]\nname = "A"\nlike = "FusedBatchNormGradV2"\n'
 def test_mistakes_in_a_mapping_file_are_said(tmp_path, text, message):
     file = tmp_path / "ops.toml"
     file.write_text(text, encoding="utf-8")
-    with pytest.raises(mapping.MappingError, match=message):
+    with pytest.raises(UsageError, match=message):
         mapping.load(file)
 
 
 def test_devices_have_one_spelling_and_must_be_there():
     for text in ("/GPU:0", "gpu:0", "GPU", "/device:GPU:0"):
         assert mapping.parse_device(text) == "GPU:0"
-    with pytest.raises(mapping.MappingError, match="names no device"):
+    with pytest.raises(UsageError, match="names no device"):
         mapping.parse_device("the left one")
     devices.check(None, {})
     devices.check("CPU:0", {"devices": ["CPU:0"]})
-    with pytest.raises(devices.DeviceError, match="no device GPU:0; TensorFlow has CPU:0"):
+    with pytest.raises(UsageError, match="no device GPU:0; TensorFlow has CPU:0"):
         devices.check("GPU:0", {"devices": ["CPU:0"]})
 
 
 def test_two_ops_for_one_are_refused():
     entries = [mapping.parse(f"{name}=FusedBatchNormGradV3") for name in "AB"]
-    with pytest.raises(mapping.MappingError, match="A and B are both mapped"):
+    with pytest.raises(UsageError, match="A and B are both mapped"):
         mapping.by_op(entries)
 
 

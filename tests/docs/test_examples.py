@@ -75,7 +75,7 @@ def test_wrong_values_are_one_sentence(arguments, sentence):
 
 @pytest.mark.release
 def test_digits_resnet_learns_alike():
-    pytest.importorskip("sklearn", reason="needs scikit-learn (requirements/conformance.txt)")
+    pytest.importorskip("sklearn", reason="needs scikit-learn (requirements/dev.txt)")
     lines = example("digits_resnet.py", "--epochs=1").splitlines()
     rows = [[float(word) for word in line.split()[1:]] for line in lines[1:-1]]
     assert len(rows) == 10

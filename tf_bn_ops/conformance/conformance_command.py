@@ -34,9 +34,8 @@ from tf_bn_ops.conformance.cases import (
     foreign_shapes,
     generate,
     mapping,
-    real_inputs,
 )
-from tf_bn_ops.conformance.cases.case import ERROR_PREFIX, RELATION_PREFIX, Case, CaseError, Problem
+from tf_bn_ops.conformance.cases.case import ERROR_PREFIX, RELATION_PREFIX, Case, Problem
 from tf_bn_ops.conformance.cases.generate import Combination
 from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.execution import devices, implementations, signatures, workers
@@ -51,6 +50,7 @@ from tf_bn_ops.conformance.verdict import divergences
 from tf_bn_ops.conformance.verdict.settings import Settings
 from tf_bn_ops.harness import machine, problems
 from tf_bn_ops.harness.problems import Inputs
+from tf_bn_ops.harness.processes import WorkerError
 
 # Beside the random cases, one in so many is a malformed call, and one is about a relation.
 _SHARE = 10
@@ -62,7 +62,6 @@ class _Run:
     def __init__(self, console: terminal.Console, argv: Sequence[str]):
         """Checks the flags, before anything is started."""
         self._console, self._argv = console, argv
-        self._real: real_inputs.RealInput | None = None
         self._saves_rstd = False  # By which convention training is judged.
         self._entries = flags.mapped_ops()
         self._kinds = flags.kinds()
@@ -93,7 +92,7 @@ class _Run:
         elif not case.compares_values:
             found = contract.fill(case)
         else:
-            found = self._real.fill(case) if case.is_real and self._real else fill(case)
+            found = fill(case)
         if self._candidate.ops != implementations.OWN_OPS:
             found = as_given(found)
         if _FLAGS.device is not None and case.op in devices.INTERNAL:
@@ -110,8 +109,6 @@ class _Run:
             if _FLAGS.device is not None:
                 self._judge_placement(mapping.parse_device(_FLAGS.device))
             self._workers += self._start_references()
-            if self._repro.is_real if self._repro else case_lib.REAL in self._kinds:
-                self._real = real_inputs.RealInput()
             for worker in self._workers:
                 worker.wait_until_ready()
             facts = self._workers[0].facts
@@ -140,8 +137,6 @@ class _Run:
         finally:
             for worker in self._workers:
                 worker.close()
-            if self._real:
-                self._real.close()
 
     def _worker(self, implementation: implementations.Implementation) -> workers.Worker:
         # In the default run references are compared only where that needs no further process.
@@ -213,8 +208,6 @@ class _Run:
         if self._repro:
             return [self._repro]
         combos = self._combos if self._entries else flags.available(self._combos, facts["ops"])
-        # The capture has been running while TensorFlow started: the wait is short.
-        real = self._real.make_cases(combos) if self._real else ()
         drawn = generate.generate(count if case_lib.RANDOM in kinds else 0, seed, combos)
         beside = count // _SHARE if case_lib.RANDOM in kinds else count
         related = table.generate(beside if case_lib.RELATIONS in kinds else 0, seed, combos)
@@ -225,7 +218,6 @@ class _Run:
         return [
             *generate.attach(drawn, seed, names),
             *contract.generate(beside if case_lib.CONTRACT in kinds else 0, seed, asked),
-            *generate.attach(real, seed, names),
             *generate.attach(related, seed + 1, names),
             *foreign,
         ]
@@ -328,14 +320,6 @@ def main(argv: Sequence[str]) -> int:
     """Runs the command; argv is its name, then flags; returns the exit status."""
     if argv[1:] and argv[1] in _SUBCOMMANDS:
         return _SUBCOMMANDS[argv[1]].main([" ".join(argv[:2]), *argv[2:]])
-    errors = (
-        CaseError,
-        devices.DeviceError,
-        mapping.MappingError,
-        real_inputs.RealInputError,
-        record_lib.RecordError,
-        shards.ShardError,
-        workers.WorkerError,
-    )
     console, arguments = terminal.console(), list(argv)[1:]
-    return _command.run(argv, __doc__, _FLAGS, lambda: _Run(console, arguments).run(), errors)
+    body = lambda: _Run(console, arguments).run()  # noqa: E731
+    return _command.run(argv, __doc__, _FLAGS, body, (WorkerError,))

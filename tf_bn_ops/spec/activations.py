@@ -2,9 +2,9 @@
 
 Its name is the value of the attr activation_mode, in lower case (`hard_silu`) the argument of
 `fused_batch_norm`; its place in ACTIVATIONS is its number in C and C++, which tools/generate_ops
-writes. A formula is a function of `f`, NumPy or TensorFlow, so that the oracle, the programs that
-show a failing case, and what is composed of TensorFlow's ops have one text. The kernels, which are
-judged, have their own, cc/core/formulas/smooth_activation.h (docs/adr/0047).
+writes. A formula is a function of `f`, NumPy or TensorFlow, so that the oracle and what is composed
+of TensorFlow's ops have one text. The kernels, which are judged, have their own,
+cc/core/formulas/smooth_activation.h (docs/adr/0047).
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ import tensorflow as tf
 from numpy_kernels import fill, first_order_cases
 from tensorflow.python.eager import context
 
+from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance.cases import execution_modes, generate
-from tf_bn_ops.conformance.cases.case import CaseError
 from tf_bn_ops.conformance.execution import worker, workers
 from tf_bn_ops.conformance.execution.answer import Answer, identical
 from tf_bn_ops.conformance.execution.implementations import Implementation, builtin, own, request
@@ -62,7 +62,7 @@ def test_all_asks_every_case_for_every_call_that_fits():
     ],
 )
 def test_wrong_calls_are_said(call, message):
-    with pytest.raises(CaseError, match=message):
+    with pytest.raises(UsageError, match=message):
         generate.parse(TEXT.format("half", call))
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy_kernels
 import pytest
 
+from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance import conformance_command
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
 from tf_bn_ops.conformance.flags import DEFAULT_SEED
@@ -338,7 +339,7 @@ def _changed(name, change):
     ],
 )  # fmt: skip
 def test_what_is_not_one_run_is_refused(two, change, message):
-    with pytest.raises(shards.ShardError, match=re.escape(message)):
+    with pytest.raises(UsageError, match=re.escape(message)):
         shards.merge(change(two))
 
 
@@ -404,7 +405,7 @@ def test_another_version_of_the_format_is_said(run):
     content = json.loads(files["json"].read_text())
     content["schema"] = 99
     files["json"].write_text(json.dumps(content))
-    with pytest.raises(record.RecordError, match=f"format 99, this is for {record.VERSION}"):
+    with pytest.raises(UsageError, match=f"format 99, this is for {record.VERSION}"):
         record.load(files["json"])
 
 

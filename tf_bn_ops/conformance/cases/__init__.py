@@ -4,7 +4,6 @@ case.py          a case and its string
 generate.py      cases from their strings, and drawn from a seed; shapes.py: their shapes
 coverage.py      which properties of cases came together
 contract.py      cases of malformed calls; execution_modes.py: how a case is executed
-real_inputs.py   inputs captured from a network in training
 mapping.py       ops of other libraries
 foreign_shapes.py    shapes that other libraries failed on
 relations/       cases whose answers are compared with each other

@@ -6,7 +6,7 @@ Op, dtype, layout, shape, mode, kind of inputs
 (models/inputs.py), where mean and variance come from ("batch": the statistics of x; "given":
 others), epsilon, execution modes (execution_modes.py: "eager", "graph", or several joined by "+"
 whose results have to be bitwise identical), seed. Kinds "error/..." are described in contract.py,
-kinds "digits/..." in real_inputs.py, kinds "relation/..." in relations/.
+kinds "relation/..." in relations/.
 
 generate.py parses such strings, and draws cases.
 """
@@ -23,21 +23,15 @@ KINDS = {
     (RANDOM := "random"): "--cases of them, with values to compare",
     (CONTRACT := "contract"): "malformed calls, a tenth as many, all without random ones",
     (RELATIONS := "relations"): "relations between the candidate's own answers, the same number",
-    (REAL := "real"): "inputs captured from a network in training",
     (FOREIGN_SHAPES := "foreign_shapes"): "shapes on which other libraries failed",
 }
 
 STATISTICS = ("batch", "given")
 # How kinds begin whose inputs no formula model draws.
-REAL_PREFIX = "digits/"
 ERROR_PREFIX = "error/"
 RELATION_PREFIX = "relation/"
 # The execution mode in which a gradient and x are one tensor.
 ALIAS = "alias"
-
-
-class CaseError(ValueError):
-    """A case string that is invalid; the message is one sentence."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,10 +54,6 @@ class Case(Call):
     @property
     def op(self) -> str:
         return self.spec.name
-
-    @property
-    def is_real(self) -> bool:
-        return self.kind.startswith(REAL_PREFIX)
 
     @property
     def checks_relation(self) -> bool:

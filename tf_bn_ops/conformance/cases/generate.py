@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import spec
+from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance.cases import contract, coverage, shapes
-from tf_bn_ops.conformance.cases.case import ALIAS, REAL_PREFIX, STATISTICS, Case, CaseError
+from tf_bn_ops.conformance.cases.case import ALIAS, STATISTICS, Case
 from tf_bn_ops.conformance.cases.execution_modes import BASES, DRAWN, EXECUTION_MODES, MOST_CONSTANT
 from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.models import inputs
@@ -32,7 +33,7 @@ _MOST_ELEMENTS = 1 << 36
 
 def _member(what: str, value: str, allowed: Sequence[str]) -> str:
     if value not in allowed:
-        raise CaseError(f"{value!r} is not a known {what}; known: {', '.join(allowed)}")
+        raise UsageError(f"{value!r} is not a known {what}; known: {', '.join(allowed)}")
     return value
 
 
@@ -42,18 +43,18 @@ def _check_execution(text: str) -> None:
         known = BASES if name == names[0] else tuple(EXECUTION_MODES)
         _member("execution mode", name, known)
     if len(set(names)) < len(names):
-        raise CaseError(f"{text!r} names an execution mode twice")
+        raise UsageError(f"{text!r} names an execution mode twice")
 
 
 def parse(text: str) -> Case:
     """The case that `text` names, as `str(case)` has it.
 
     Raises:
-      CaseError: `text` has another form, or does not fit the op.
+      UsageError: `text` has another form, or does not fit the op.
     """
     fields = [f.strip() for f in text.strip().split(",")]
     if len(fields) != 10:
-        raise CaseError(
+        raise UsageError(
             f"a case has 10 fields separated by commas, {text!r} has {len(fields)}; "
             "copy it as the report prints it"
         )
@@ -64,10 +65,7 @@ def parse(text: str) -> Case:
     _member(f"dtype of {op.name}", dtype, op.dtypes)
     _member(f"layout of {op.name}", layout, op.layouts)
     _member(f"mode of {op.name}", mode, op.modes)
-    if not kind.startswith(REAL_PREFIX):
-        _member(
-            "kind of inputs", kind, (*model_of(op).kinds, *contract.kinds(op), *table.kinds(op))
-        )
+    _member("kind of inputs", kind, (*model_of(op).kinds, *contract.kinds(op), *table.kinds(op)))
     _member("source of statistics", statistics, STATISTICS)
     _check_execution(execution)
     try:
@@ -75,16 +73,16 @@ def parse(text: str) -> Case:
         epsilon = float(epsilon_text.removeprefix("eps="))
         seed_number = int(seed.removeprefix("seed="))
     except ValueError as e:
-        raise CaseError(f"the shape, epsilon or seed of case {text!r} is not a number") from e
+        raise UsageError(f"the shape, epsilon or seed of case {text!r} is not a number") from e
     rank = spec.LAYOUTS[layout][0]
     if len(shape) != rank or min(shape) < 0:
-        raise CaseError(f"shape {shape_text} does not fit {layout}, which has {rank} dimensions")
+        raise UsageError(f"shape {shape_text} does not fit {layout}, which has {rank} dimensions")
     if math.prod(shape) > _MOST_ELEMENTS or not math.isfinite(epsilon):
-        raise CaseError(
+        raise UsageError(
             f"case {text!r} has a tensor or an epsilon beyond what can be computed with"
         )
     if not (epsilon_text.startswith("eps=") and seed.startswith("seed=") and seed_number >= 0):
-        raise CaseError(f"case {text!r} lacks eps=... or a non-negative seed=... in its place")
+        raise UsageError(f"case {text!r} lacks eps=... or a non-negative seed=... in its place")
     return Case(
         op, dtype, kind, seed_number, layout, shape, mode, statistics, epsilon, execution=execution
     )
@@ -182,9 +180,9 @@ def _draw(
 
 
 def _may_alias(case: Case) -> bool:
-    """Whether two of its inputs can be one tensor: drawn ones of view shape."""
+    """Whether two of its inputs can be one tensor."""
     views = [arg for arg in case.spec.inputs if arg.kind in (spec.VIEW, spec.VIEW_LIST)]
-    return not case.is_real and not case.checks_relation and len(views) > 1
+    return not case.checks_relation and len(views) > 1
 
 
 def attach(cases: Iterable[Case], seed: int, names: Sequence[str] | None) -> Iterator[Case]:

@@ -31,25 +31,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tf_bn_ops import spec
+from tf_bn_ops._command import UsageError
 from tf_bn_ops.spec import OpSpec
 
 # In the standard library since Python 3.11; the same code as tomli before.
 tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 
-class MappingError(ValueError):
-    """A mapping that is invalid; the message is one sentence."""
-
-
 def parse_device(text: str) -> str:
     """The name of a device as this package writes it, "GPU:0", of "/gpu:0", "GPU" and so on.
 
     Raises:
-      MappingError: it is none.
+      UsageError: it is none.
     """
     match = re.fullmatch(r"/?(?:device:)?([A-Za-z_]+)(?::(\d+))?", text.strip())
     if not match:
-        raise MappingError(f"{text!r} names no device; write CPU:0, GPU:0 or so")
+        raise UsageError(f"{text!r} names no device; write CPU:0, GPU:0 or so")
     return f"{match.group(1).upper()}:{match.group(2) or 0}"
 
 
@@ -71,25 +68,25 @@ class Tolerance:
 
 
 def _check_known(what: str, given: Iterable[str], known: Sequence[str]) -> None:
-    """Raises MappingError where something is given that is not known."""
+    """Raises UsageError where something is given that is not known."""
     for one in given:
         if one not in known:
-            raise MappingError(f"{what} {one!r}; known: {', '.join(known)}")
+            raise UsageError(f"{what} {one!r}; known: {', '.join(known)}")
 
 
 def _tolerances(items: Any) -> tuple[Tolerance, ...]:
     """The list `tolerance` of an entry of a file."""
     if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):
-        raise MappingError("tolerances are written as [[op.tolerance]]")
+        raise UsageError("tolerances are written as [[op.tolerance]]")
     found = []
     for item in items:
         known = [field.name for field in dataclasses.fields(Tolerance)]
         _check_known("a tolerance has no key", item, known)
         if not str(item.get("reason", "")).strip():
-            raise MappingError("a tolerance needs a 'reason': add it")
+            raise UsageError("a tolerance needs a 'reason': add it")
         times = item.get("times_bound")
         if not isinstance(times, (int, float)) or not 0 < times < math.inf:
-            raise MappingError("a tolerance needs a positive, finite times_bound")
+            raise UsageError("a tolerance needs a positive, finite times_bound")
         lists = {name: tuple(item.get(name, ())) for name in ("outputs", "dtypes")}
         found.append(Tolerance(str(item["reason"]), float(times), **lists))
     return tuple(found)
@@ -151,7 +148,7 @@ class OpMapping:
 def _op_like(text: str, where: str) -> OpSpec:
     names = {name.lower(): op for name, op in spec.OPS.items()}
     if text.lower() not in names:
-        raise MappingError(f"{where}: {text!r} is not one of {', '.join(spec.OPS)}")
+        raise UsageError(f"{where}: {text!r} is not one of {', '.join(spec.OPS)}")
     return names[text.lower()]
 
 
@@ -159,11 +156,11 @@ def parse(text: str) -> OpMapping:
     """The mapping that `TheirOp=OurOp` says.
 
     Raises:
-      MappingError: it has another form, or there is no such op of ours.
+      UsageError: it has another form, or there is no such op of ours.
     """
     name, _, like = (part.strip() for part in text.partition("="))
     if not name or not like:
-        raise MappingError(f"--map takes TheirOp=FusedBatchNormGradV3 or so, not {text!r}")
+        raise UsageError(f"--map takes TheirOp=FusedBatchNormGradV3 or so, not {text!r}")
     return OpMapping(name, _op_like(like, "--map"))
 
 
@@ -182,14 +179,14 @@ def _entry(content: Mapping[str, Any]) -> OpMapping:
     """An entry of a file."""
     _check_known("there is no key", content, _KNOWN)
     if not content.get("name") or not content.get("like"):
-        raise MappingError("an op needs 'name' and 'like'")
+        raise UsageError("an op needs 'name' and 'like'")
     op = _op_like(content["like"], "like")
     fields: dict[str, Any] = {"tolerances": _tolerances(content.get("tolerance", []))}
     for key, choices in (("dtypes", op.dtypes), ("layouts", op.layouts), ("modes", spec.MODES)):
         fields[key] = tuple(content.get(key, choices))
         _check_known(f"{key} has", fields[key], choices)
         if not fields[key]:
-            raise MappingError(f"{key} is empty: leave it out where all are claimed")
+            raise UsageError(f"{key} is empty: leave it out where all are claimed")
     for key, ours in (
         ("inputs", [a.name for a in op.inputs]),
         ("attrs", list(op.attrs)),
@@ -197,7 +194,7 @@ def _entry(content: Mapping[str, Any]) -> OpMapping:
     ):
         fields[key] = content.get(key, {})
         if not isinstance(fields[key], dict):
-            raise MappingError(f"{key} is a table of our names and theirs")
+            raise UsageError(f"{key} is a table of our names and theirs")
         _check_known(f"{op.name} has no {key[:-1]}", fields[key], ours)
     for key in ("device", "reference_device"):
         fields[key] = parse_device(content[key]) if key in content else None
@@ -213,21 +210,21 @@ def load(file: pathlib.Path) -> list[OpMapping]:
     """The ops of a mapping file.
 
     Raises:
-      MappingError: it cannot be read or has a mistake.
+      UsageError: it cannot be read or has a mistake.
     """
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
-        raise MappingError(f"cannot read the mapping file {file}: {e}") from e
+        raise UsageError(f"cannot read the mapping file {file}: {e}") from e
     entries = []
     for item in content.get("op", []):
         try:
             entries.append(_entry(item))
-        except MappingError as e:
+        except UsageError as e:
             where = f"{file}, op {item.get('name') or '(without a name)'}"
-            raise MappingError(f"{where}: {e}") from e
+            raise UsageError(f"{where}: {e}") from e
     if not entries:
-        raise MappingError(f"{file} has no [[op]]")
+        raise UsageError(f"{file} has no [[op]]")
     return entries
 
 
@@ -235,13 +232,13 @@ def by_op(entries: Sequence[OpMapping]) -> dict[str, OpMapping]:
     """The entries by the op that they claim to equal.
 
     Raises:
-      MappingError: two claim to equal the same.
+      UsageError: two claim to equal the same.
     """
     result: dict[str, OpMapping] = {}
     for entry in entries:
         like = entry.spec.name
         if like in result:
-            raise MappingError(
+            raise UsageError(
                 f"{result[like].name} and {entry.name} are both mapped to {like}: "
                 "run them one after the other"
             )

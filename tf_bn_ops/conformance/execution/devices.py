@@ -11,15 +11,12 @@ from typing import Any
 import numpy as np
 
 from tf_bn_ops import spec
+from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance.cases.mapping import parse_device
 from tf_bn_ops.harness.problems import IDENTITY, RELU, Inputs
 
 # Our op -> the op of TensorFlow without a Python name, which a device may have kernels for.
 INTERNAL = {name: f"_{name}" for name in ("FusedBatchNormEx", "FusedBatchNormGradEx")}
-
-
-class DeviceError(ValueError):
-    """A device that TensorFlow lacks; the message is one sentence."""
 
 
 def facts(tf: Any) -> dict[str, Any]:
@@ -33,19 +30,19 @@ def facts(tf: Any) -> dict[str, Any]:
 
 
 def check(device: str | None, facts: Mapping[str, Any]) -> None:
-    """Raises DeviceError where TensorFlow, whose facts are given, does not have the device."""
+    """Raises UsageError where TensorFlow, whose facts are given, does not have the device."""
     there = facts.get("devices", ())
     if device is not None and device not in there:
-        raise DeviceError(f"there is no device {device}; TensorFlow has {', '.join(there)}")
+        raise UsageError(f"there is no device {device}; TensorFlow has {', '.join(there)}")
 
 
 def check_place(device: str | None, outputs: Sequence[Any]) -> None:
-    """Raises DeviceError where outputs are not on the device that the op was placed on."""
+    """Raises a RuntimeError where outputs are not on the device that the op was placed on."""
     if device is None or device.startswith("CPU"):
         return
     for output in outputs:
         if not output.device.upper().endswith(f":{device}"):
-            raise DeviceError(f"an output is on {output.device}: the op ran elsewhere")
+            raise RuntimeError(f"an output is on {output.device}: the op ran elsewhere")
 
 
 class Ops:

@@ -82,7 +82,7 @@ class Worker:
 
         Raises:
           WorkerError: it could not.
-          devices.DeviceError: a device that ops are to be placed on is missing.
+          UsageError: a device that ops are to be placed on is missing.
         """
         self.process.wait_until_ready()
         for device in self._implementation.devices.values():
@@ -104,7 +104,7 @@ class Worker:
 
         Raises:
           WorkerError: the process did not survive the question.
-          devices.DeviceError: the device is missing.
+          UsageError: the device is missing.
         """
         return self._ask({"kernels": device}, f"{device} cannot be asked for its kernels")
 

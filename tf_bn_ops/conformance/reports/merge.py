@@ -18,7 +18,7 @@ from typing import Any
 from absl import flags
 
 from tf_bn_ops import _command
-from tf_bn_ops.conformance.cases.case import CaseError
+from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance.reports import junit, page, shards, terminal
 from tf_bn_ops.conformance.reports import record as record_lib
 
@@ -51,10 +51,10 @@ def report(to: terminal.Console, record: dict[str, Any], values: flags.FlagValue
         if values[name].value is not None:
             try:
                 _command.write_whole(text(record), pathlib.Path(values[name].value))
-            except _command.UsageError as error:  # The other files are written all the same.
+            except UsageError as error:  # The other files are written all the same.
                 problems.append(str(error))
     if problems:
-        raise _command.UsageError("; ".join(problems))
+        raise UsageError("; ".join(problems))
     return 0 if record_lib.passed(record) else 1
 
 
@@ -78,7 +78,6 @@ def main(argv: Sequence[str]) -> int:
         return report(terminal.console(), _load(files), _FLAGS)
 
     try:
-        errors = (CaseError, record_lib.RecordError, shards.ShardError)
-        return _command.run(argv, __doc__, _FLAGS, body, errors, files)
+        return _command.run(argv, __doc__, _FLAGS, body, files=files)
     finally:
         _FLAGS.unparse_flags()

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance.cases import case as case_lib
 from tf_bn_ops.conformance.cases import coverage, generate
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
@@ -57,11 +58,10 @@ def _claims_of(case: dict[str, Any]) -> Iterator[str]:
 
 
 def _traits(case: dict[str, Any]) -> dict[str, str]:
-    """Factor -> level; of a kind with numbers of its own, such as digits/layer3/step20, the kind
-    before the first of them."""
+    """Factor -> level."""
     try:
         found = coverage.traits(generate.parse(case["case"]))
-    except case_lib.CaseError:  # Of another version, or no case at all.
+    except UsageError:  # Of another version, or no case at all.
         found = {name: case[name] for name in ("dtype", "layout", "mode", "kind")}
     return {"op": case["op"], **found}
 

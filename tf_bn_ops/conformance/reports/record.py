@@ -13,6 +13,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance.cases.mapping import OpMapping
 from tf_bn_ops.conformance.execution import signatures
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
@@ -142,10 +143,6 @@ SCHEMA: dict[str, dict[str, str]] = {
 
 # Fields that have the name of objects, and hold names and a number.
 _PLAIN = {("", "implementations"), ("settings", "cases"), ("tolerances", "outputs")}
-
-
-class RecordError(ValueError):
-    """A file that is no record of a run; the message is one sentence."""
 
 
 def _rounded(value: float) -> float | None:
@@ -281,12 +278,12 @@ def departures(record: dict[str, Any]) -> list[str]:
 
 
 def _compare(what: str, given: Any, name: str) -> None:
-    """Raises RecordError unless an object, and those in it, have the fields that SCHEMA says."""
+    """Raises UsageError unless an object, and those in it, have the fields that SCHEMA says."""
     if not isinstance(given, dict) or set(given) != set(SCHEMA[name]):
-        raise RecordError(f"{what} should have the fields {', '.join(SCHEMA[name])}")
+        raise UsageError(f"{what} should have the fields {', '.join(SCHEMA[name])}")
     for field, value in given.items():
         if value is None and "null" not in SCHEMA[name][field]:
-            raise RecordError(f"the field {field} of {what} is null")
+            raise UsageError(f"the field {field} of {what} is null")
         if field in ("settings", "candidate"):
             _compare(f"'{field}'", value, field)
         elif field in SCHEMA and (name, field) not in _PLAIN:
@@ -295,29 +292,29 @@ def _compare(what: str, given: Any, name: str) -> None:
 
 
 def check(record: Any) -> None:
-    """Raises RecordError unless `record` has the fields of SCHEMA."""
+    """Raises UsageError unless `record` has the fields of SCHEMA."""
     if isinstance(record, dict) and record.get("schema", VERSION) != VERSION:
-        raise RecordError(f"it has format {record['schema']}, this is for {VERSION}")
+        raise UsageError(f"it has format {record['schema']}, this is for {VERSION}")
     _compare("the file", record, "")
     if record["shard"] is not None and set(record["shard"]) != {"index", "count"}:
-        raise RecordError("'shard' should have the fields index, count")
+        raise UsageError("'shard' should have the fields index, count")
     for case in record["cases"]:
         for path in case["implementations"].values():
             if any(not isinstance(d, list) or len(d) != 2 for d in path["departures"]):
-                raise RecordError("an entry of 'departures' should be [what, detail]")
+                raise UsageError("an entry of 'departures' should be [what, detail]")
 
 
 def load(path: pathlib.Path) -> dict[str, Any]:
     """Reads the JSON file of a run.
 
     Raises:
-      RecordError: it cannot be read, or is something else.
+      UsageError: it cannot be read, or is something else.
     """
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         check(record)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
-        raise RecordError(f"{path} is no record of a conformance run: {e}") from e
+        raise UsageError(f"{path} is no record of a conformance run: {e}") from e
     assert isinstance(record, dict)
     return record
 

@@ -17,16 +17,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from tf_bn_ops._command import UsageError
 from tf_bn_ops.conformance.reports import record as record_lib
 
 _T = TypeVar("_T")
 
 # Fields that are equal in all shards of one run; machines may differ, as in a cluster.
 _COMMON = ("settings", "versions", "candidate", "implementations", "total")
-
-
-class ShardError(ValueError):
-    """A shard, or records that are not the shards of one run; the message is one sentence."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +38,11 @@ class Shard:
         """The shard that `i/n` names.
 
         Raises:
-          ShardError: it names none.
+          UsageError: it names none.
         """
         match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
         if not match or not 1 <= int(match.group(1)) <= int(match.group(2)):
-            raise ShardError(
+            raise UsageError(
                 f"--shard takes i/n with i from 1 to n, for instance 2/8, not {text!r}"
             )
         return cls(int(match.group(1)), int(match.group(2)))
@@ -66,30 +63,30 @@ def _difference(field: str, a: Any, b: Any) -> str:
 
 
 def _in_order(records: Sequence[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """The records of all shards of one run, by index; ShardError if they are not that."""
+    """The records of all shards of one run, by index; UsageError if they are not that."""
     if not records:
-        raise ShardError("there is nothing to merge: name the JSON files of all shards")
+        raise UsageError("there is nothing to merge: name the JSON files of all shards")
     by_index: dict[int, tuple[str, dict[str, Any]]] = {}
     first_name, first = records[0]
     for name, record in records:
         if record["shard"] is None:
-            raise ShardError(f"{name} is no shard: it holds a whole run")
+            raise UsageError(f"{name} is no shard: it holds a whole run")
         for field in _COMMON:
             if record[field] != first[field]:
                 how = _difference(field, first[field], record[field])
-                raise ShardError(f"{first_name} and {name} are of different runs: {how}")
+                raise UsageError(f"{first_name} and {name} are of different runs: {how}")
         index, count = record["shard"]["index"], record["shard"]["count"]
         if count != first["shard"]["count"]:
-            raise ShardError(
+            raise UsageError(
                 f"{first_name} is one of {first['shard']['count']} shards, {name} one of {count}"
             )
         if index in by_index:
-            raise ShardError(f"{by_index[index][0]} and {name} are both shard {index}/{count}")
+            raise UsageError(f"{by_index[index][0]} and {name} are both shard {index}/{count}")
         by_index[index] = name, record
     count = first["shard"]["count"]
     missing = [f"{i}/{count}" for i in range(1, count + 1) if i not in by_index]
     if missing:
-        raise ShardError(f"missing: the shards {', '.join(missing)}")
+        raise UsageError(f"missing: the shards {', '.join(missing)}")
     return [by_index[i][1] for i in range(1, count + 1)]
 
 
@@ -98,7 +95,7 @@ def _cases(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     first = parts[0]
     cases = sorted((c for part in parts for c in part["cases"]), key=lambda c: int(c["index"]))
     if [case["index"] for case in cases] != list(range(first["total"])):
-        raise ShardError(f"the shards do not hold the {first['total']} cases of the run, each once")
+        raise UsageError(f"the shards do not hold the {first['total']} cases of the run, each once")
     # Every shard has reduced the first failures of its own; these are the first of all.
     reduced = record_lib.first_of_their_kind(cases, first["settings"]["shrink"])
     places = {case["index"] for case in reduced}
@@ -111,7 +108,7 @@ def _divergences(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for part in parts[1:]:
         for entry, more in zip(divergences, part["divergences"], strict=True):
             if entry["name"] != more["name"]:
-                raise ShardError("the shards were run with different lists of known divergences")
+                raise UsageError("the shards were run with different lists of known divergences")
             entry["covered"] += more["covered"]
             entry["shown"] += more["shown"]
     return divergences
@@ -131,7 +128,7 @@ def merge(records: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     of every shard; `seconds` are added up.
 
     Raises:
-      ShardError: they are not all the shards of one run, each once.
+      UsageError: they are not all the shards of one run, each once.
     """
     parts = _in_order(records)
     cases, machines = _cases(parts), [machine for part in parts for machine in part["machines"]]
