@@ -144,7 +144,7 @@ def fused_batch_norm(
     if attrs.reads_statistics:
         mean, variance = _vector(mean, dtype), _vector(variance, dtype)
     else:
-        mean = variance = _no_statistics(tf.executing_eagerly())
+        mean = variance = constant(0.0, 0)  # Not read.
     if attrs.is_training and (synchronized or is_wide):
         replicas = _replicas.current() if synchronized else _replicas.ALONE
         parts = (x, scale, offset), (mean, variance), side_inputs
@@ -236,18 +236,21 @@ def _vector(value: Any, dtype: Any) -> Any:
     return tf.cast(tensor, dtype)
 
 
-def _no_statistics(eagerly: bool) -> Any:
-    """What the ops take in the place of a mean that they do not read."""
+def constant(value: float, length: int) -> Any:
+    """A float32 vector in the place of one that is not given: a constant of the graph, eagerly one
+    for all calls."""
     import tensorflow as tf
 
-    return _eager_no_statistics() if eagerly else tf.zeros([0])
+    if tf.executing_eagerly():
+        return _eager_constant(value, length)
+    return tf.constant(value, tf.float32, [length])
 
 
-@functools.cache
-def _eager_no_statistics() -> Any:
+@functools.lru_cache(maxsize=256)
+def _eager_constant(value: float, length: int) -> Any:
     import tensorflow as tf
 
-    return tf.zeros([0])
+    return tf.constant(value, tf.float32, [length])
 
 
 def _like(x: Any, side_input: Any) -> Any:

@@ -174,7 +174,7 @@ def test_program_tells_right_from_wrong(name):
     candidate = Implementation("candidate", OWN_OPS)
     text = program.program(Problem(case, fill(case)), name, _settings(candidate))
     imported = set(re.findall(r"^import ([\w.]+)", text, re.M))
-    assert imported <= {"sys", "numpy", "tensorflow", "base64", "io"}
+    assert imported <= {"sys", "numpy", "tensorflow", "importlib", "base64", "io"}
     assert name in text
     assert _execute(text) == (0, "right\n")
     for wrong, said in (

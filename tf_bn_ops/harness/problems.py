@@ -271,7 +271,7 @@ def random_problem(
       statistics_dtype: float32, float64 with float64, unless given.
       offset: the mean of x, of the forward formula; of the gradients, whose x has its negative.
       seed: of the generator, next to the view.
-      integers: small integers instead, whose sums are exact in any order; epsilon is 0.
+      integers: small integers instead, whose sums are exact in any order; epsilon: 0 if not given.
       side_input: whether the forward formula has one.
       **fields: other fields of Problem.
     """
@@ -299,7 +299,7 @@ def random_problem(
             values[role] = rng.integers(-3, 4, view).astype(np.float64)
         values["mean"] = rng.integers(-2, 3, channels).astype(np.float64)
         values["variance"] = np.full(channels, 2.0 if fields.get("variance_is_rstd") else 0.25)
-        fields["epsilon"] = 0.0
+        fields.setdefault("epsilon", 0.0)
     return Problem(stored(values, dtype, statistics_dtype), **fields)
 
 

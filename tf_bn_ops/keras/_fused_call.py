@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 
 from tf_bn_ops import _loader, _ops, _replicas, _sync
-from tf_bn_ops._fused import activated, fused_batch_norm
+from tf_bn_ops._fused import activated, constant, fused_batch_norm
 from tf_bn_ops._gradients import in_xla
 from tf_bn_ops._ops import Activation
 from tf_bn_ops.spec import ACTIVATION_MODES, SMOOTH_ACTIVATIONS, DataFormat
@@ -297,20 +297,8 @@ def _vectors(layer: Any) -> tuple[Any, Any, Any, Any]:
     """gamma, beta and the moving statistics in float32, the type that the op takes."""
     channels = layer.moving_mean.shape[0]
     return (
-        _constant(1.0, channels) if layer.gamma is None else keras.ops.cast(layer.gamma, "float32"),
-        _constant(0.0, channels) if layer.beta is None else keras.ops.cast(layer.beta, "float32"),
+        constant(1.0, channels) if layer.gamma is None else keras.ops.cast(layer.gamma, "float32"),
+        constant(0.0, channels) if layer.beta is None else keras.ops.cast(layer.beta, "float32"),
         keras.ops.cast(layer.moving_mean, "float32"),
         keras.ops.cast(layer.moving_variance, "float32"),
     )
-
-
-def _constant(value: float, channels: int) -> Any:
-    """A vector in the place of a weight: a constant of the graph, eagerly one for all steps."""
-    if tf.executing_eagerly():
-        return _eager_constant(value, channels)
-    return tf.constant(value, tf.float32, [channels])
-
-
-@functools.lru_cache(maxsize=256)
-def _eager_constant(value: float, channels: int) -> Any:
-    return tf.constant(value, tf.float32, [channels])

@@ -1,10 +1,6 @@
 """Execution modes: ways to run an op on the same inputs, with bitwise identical results.
 
-The field `execution` of a case names one of EXECUTION_MODES, or several joined by "+": the result
-of the first is judged, and every other one has to be bitwise identical to it:
-
-    eager+slice+threads1
-
+The field `execution` of a case (case.py) names one of EXECUTION_MODES, or several.
 `--execution_modes` says which ones a run adds to its cases; `attach` does it.
 """
 

@@ -1,22 +1,7 @@
 """Ops of other libraries: what they are called, and which op each claims to equal.
 
-On the command line `--map "TheirOp=FusedBatchNormGradV3"`; in a TOML file, where more is needed:
-
-    [[op]]
-    name = "Vendor>BnGrad"            # registered name of their op
-    like = "FusedBatchNormGradV3"     # op of tf_bn_ops/spec/ops.py that it claims to equal
-    dtypes = ["float32"]              # optional: element types that it claims; all without
-    layouts = ["NHWC"]                # optional: data formats that it claims; all without
-    modes = ["training"]              # optional: modes that it claims; both without
-    inputs = { x = "activations" }    # optional: our name -> theirs, where they differ
-    attrs = { epsilon = "eps" }
-    outputs = { x_backprop = "dx" }
-    device = "GPU:0"                  # optional: where it runs; TensorFlow decides without
-    reference_device = "CPU:0"        # optional: where the op of TensorFlow runs
-    differs = ["order"]               # optional: how the contracts differ, of DIFFERENCES
-    [[op.tolerance]]                  # optional: see Tolerance
-    times_bound = 4
-    reason = "rstd comes from a table"
+On the command line `--map "TheirOp=FusedBatchNormGradV3"`; where more is needed, in a TOML file
+(docs/conformance.md).
 """
 
 from __future__ import annotations

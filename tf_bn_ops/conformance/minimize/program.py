@@ -15,10 +15,10 @@ import string
 
 import numpy as np
 
-from tf_bn_ops import _loader, spec
+from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases.case import Case, Problem
 from tf_bn_ops.conformance.execution.devices import INTERNAL
-from tf_bn_ops.conformance.execution.implementations import OWN_OPS, Implementation, request
+from tf_bn_ops.conformance.execution.implementations import Implementation, request
 from tf_bn_ops.conformance.execution.worker import LIBRARY_PREFIX, PLUGIN_PREFIX
 from tf_bn_ops.conformance.models.portable_judge import (
     FINITE_REQUIRED,
@@ -132,9 +132,6 @@ def _rounded_up(bound: np.ndarray) -> np.ndarray:
 
 def _library(candidate: Implementation, case: Case) -> tuple[str, str]:
     """Where the op is: the line that sets `ops`, the name of its function."""
-    if candidate.ops == OWN_OPS:
-        function = case.spec.registered_name.replace(">", "_")
-        return f"ops = tf.load_op_library({_loader.library_path()!r})", function
     if candidate.ops.startswith(LIBRARY_PREFIX):
         path = candidate.ops.removeprefix(LIBRARY_PREFIX)
         mapped = candidate.mapping_of(case.spec)
@@ -196,8 +193,6 @@ def program(problem: Problem, original: str, settings: Settings) -> str | None:
     load, name = _library(candidate, case)
     function = _FUNCTIONS[case.execution]
     attrs = {name: repr(value) for name, value in asked["attrs"].items()}
-    if candidate.ops == OWN_OPS:
-        attrs, function = _own_epsilon(case, attrs, function)
     inputs = {name: _literal(np.asarray(value)) for name, value in asked["inputs"].items()}
     checks = _checks(problem, asked["outputs"], settings)
     if len(asked["outputs"]) == 1 or any(a.kind == spec.VIEW_LIST for a in case.spec.outputs):
@@ -235,17 +230,3 @@ def _arguments(inputs: list[str], lists: list[str]) -> str:
     elements = {name: f"[tensors[{inputs.index(name)}]]" for name in lists if name in inputs}
     text = ", ".join(f'"{name}": {elements.get(name, "[]")}' for name in lists)
     return f"{{**{plain}, {text}}}"
-
-
-def _own_epsilon(case: Case, attrs: dict[str, str], function: str) -> tuple[dict[str, str], str]:
-    """Epsilon as the OpDefs of this library have it, where it keeps its double precision."""
-    if case.spec.epsilon_dtype == "float32":
-        return attrs, function
-    if "data_format" in attrs:  # The first float, and those that are added to it.
-        from tf_bn_ops._arguments import split_epsilon
-
-        first, rest = split_epsilon(case.epsilon, function)
-        return {**attrs, "epsilon": repr(first), "epsilon_rest": repr(rest)}, function
-    # An attr of type tensor, which TensorFlow takes in graphs only.
-    tensor = f"tf.make_tensor_proto({case.epsilon!r}, tf.float64)"
-    return {**attrs, "epsilon": tensor}, _FUNCTIONS["graph"]

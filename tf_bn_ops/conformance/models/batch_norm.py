@@ -77,7 +77,7 @@ from tf_bn_ops.conformance.models.bounds import Profile, flushed_below
 from tf_bn_ops.conformance.models.measure import WHOLE, Expected, FormulaModel
 from tf_bn_ops.conformance.models.oracle import working_type
 from tf_bn_ops.conformance.models.sums import ChannelSums, Region, regions
-from tf_bn_ops.harness.problems import IDENTITY, Problem
+from tf_bn_ops.harness.problems import IDENTITY, RELU, RELU6, Problem
 
 # kFarCenter of cc/core/two_level_sum.h, and a rounding.
 _FAR_CENTER = 6.01
@@ -229,11 +229,8 @@ def expected(problem: Problem, profile: Profile) -> Iterator[Expected]:
         elif not oracle.count:
             yield from _without_elements(problem)
         else:
-            yield from _Vectors(oracle, profile, used, errors).expected()
-    elements = _Elements(oracle, profile, used, errors)
-    for at in regions(problem.view):
-        with np.errstate(all="ignore"):
-            yield elements.expected(at)
+            yield from _vectors(oracle, profile, used, errors)
+        yield from _elements(oracle, profile, used, errors)
 
 
 def _used(oracle: Oracle, profile: Profile) -> tuple[_Statistics, Errors]:
@@ -287,163 +284,133 @@ def _without_elements(problem: Problem) -> Iterator[Expected]:
         yield Expected("saved_" + role, WHOLE, zero, zero, zero)
 
 
-class _Vectors:
+def _vectors(
+    oracle: Oracle, profile: Profile, of: _Statistics, errors: Errors
+) -> Iterator[Expected]:
     """Training: the outputs of shape [channels]; the sentences about statistics, in their order."""
+    problem, m, given = oracle.problem, oracle.count, oracle.given
+    dtype, u_s = problem.statistics_dtype, profile.sums_type(problem.dtype).unit_roundoff
+    ulp, floor = profile.sum_roundings * dtype.unit_roundoff, flushed_below(dtype)
+    # A NaN has to stay one where no infinity in x made it.
+    nan_required = inputs.channels_without_infinity(problem, of.variance)
 
-    def __init__(self, oracle: Oracle, profile: Profile, of: _Statistics, errors: Errors):
-        problem = oracle.problem
-        self._problem, self._given = problem, oracle.given
-        self._of, self._errors = of, errors
-        self._rstd = oracle.rstd(of)
-        self._count = oracle.count
-        self._u_s = profile.sums_type(problem.dtype).unit_roundoff
-        dtype = problem.statistics_dtype
-        self._ulp = profile.sum_roundings * dtype.unit_roundoff
-        self._floor = flushed_below(dtype)
-        # A NaN has to stay one where no infinity in x made it.
-        self._nan_required = inputs.channels_without_infinity(problem, of.variance)
-
-    def expected(self) -> Iterator[Expected]:
-        of, errors, m = self._of, self._errors, self._count
-        mean = of.mean + of.rest
-        unbiased = of.variance * (m / (m - 1)) if m > 1 else of.variance
-        corrected, other = unbiased, of.variance
-        if not self._problem.bessel_correction:
-            corrected, other = other, corrected
-        grown = max(m / max(m - 1, 1), 1)
-        yield self._part("saved_mean", mean, errors.mean, 1, {}, np.abs(mean) + of.xc)
-        yield self._saved_variance({"unbiased": unbiased} if m > 1 else {})
-        yield self._average("batch_mean", mean, errors.mean, 1, self._given.mean, None)
-        yield self._average(
-            "batch_variance", corrected, grown * errors.variance, 2, self._given.variance,
-            other if m > 1 else None,
-        )  # fmt: skip
-
-    def _saved_variance(self, impostors: Mapping[str, _Array]) -> Expected:
-        of, errors = self._of, self._errors
-        if self._problem.saves_rstd:
-            return self._part("saved_variance", self._rstd, self._rstd * errors.rho, 2, {})
-        squares = of.variance + of.d**2
-        return self._part("saved_variance", of.variance, errors.variance, 2, impostors, squares)
-
-    def _average(
-        self, role: str, new: _Array, error: _Array, ulps: int, old: _Array, other: _Array | None
-    ) -> Expected:
-        """A moving average; `other` has the other convention about Bessel's correction."""
-        f = self._problem.exponential_avg_factor
-        error = error + 4 * self._u_s * np.abs(new)
-        if f == 1:
-            return self._part(role, new, error, ulps, {} if other is None else {"Bessel": other})
-        keep = (1 - f) * old
-        impostors = {"factor swapped": f * old + (1 - f) * new, "given": old}
-        if other is not None:
-            impostors["Bessel"] = keep + f * other
-        error = abs(f) * error + 4 * self._u_s * (np.abs(keep) + np.abs(f * new))
-        return self._part(role, keep + f * new, error, ulps, impostors)
-
-    def _part(
-        self,
-        role: str,
-        value: _Array,
-        error: _Array,
-        ulps: int,
-        impostors: Mapping[str, _Array],
+    def part(
+        role: str, value: _Array, error: _Array, ulps: int, impostors: Mapping[str, _Array],
         terms: _Array | None = None,
-    ) -> Expected:
-        bound = ulps * self._ulp * np.abs(value) + error + self._floor
-        bound = np.where(self._errors.overflow, np.inf, bound)
+    ) -> Expected:  # fmt: skip
+        bound = ulps * ulp * np.abs(value) + error + floor
+        bound = np.where(errors.overflow, np.inf, bound)
         # Beyond the type's largest number all are infinity, and none of them shows.
-        shows = np.abs(value) <= self._problem.statistics_dtype.largest
+        shows = np.abs(value) <= dtype.largest
         lazy: dict[str, Callable[[], _Array]] = {
             name: lambda array=array: np.where(shows, array, value)  # type: ignore[misc]
             for name, array in impostors.items()
         }
         return Expected(
             role, WHOLE, value, bound, np.abs(value) if terms is None else terms, lazy,
-            nan_required=self._nan_required, finite_required=~self._errors.overflow,
+            nan_required=nan_required, finite_required=~errors.overflow,
         )  # fmt: skip
 
+    def average(
+        role: str, new: _Array, error: _Array, ulps: int, old: _Array, other: _Array | None
+    ) -> Expected:
+        """A moving average; `other` has the other convention about Bessel's correction."""
+        f = problem.exponential_avg_factor
+        error = error + 4 * u_s * np.abs(new)
+        if f == 1:
+            return part(role, new, error, ulps, {} if other is None else {"Bessel": other})
+        keep = (1 - f) * old
+        impostors = {"factor swapped": f * old + (1 - f) * new, "given": old}
+        if other is not None:
+            impostors["Bessel"] = keep + f * other
+        error = abs(f) * error + 4 * u_s * (np.abs(keep) + np.abs(f * new))
+        return part(role, keep + f * new, error, ulps, impostors)
 
-class _Elements:
+    mean, rstd = of.mean + of.rest, oracle.rstd(of)
+    unbiased = of.variance * (m / (m - 1)) if m > 1 else of.variance
+    corrected, other = unbiased, of.variance
+    if not problem.bessel_correction:
+        corrected, other = other, corrected
+    grown = max(m / max(m - 1, 1), 1)
+    yield part("saved_mean", mean, errors.mean, 1, {}, np.abs(mean) + of.xc)
+    if problem.saves_rstd:
+        yield part("saved_variance", rstd, rstd * errors.rho, 2, {})
+    else:
+        impostors, squares = {"unbiased": unbiased} if m > 1 else {}, of.variance + of.d**2
+        yield part("saved_variance", of.variance, errors.variance, 2, impostors, squares)
+    yield average("batch_mean", mean, errors.mean, 1, given.mean, None)
+    yield average(
+        "batch_variance", corrected, grown * errors.variance, 2, given.variance,
+        other if m > 1 else None,
+    )  # fmt: skip
+
+
+def _elements(
+    oracle: Oracle, profile: Profile, of: _Statistics, errors: Errors
+) -> Iterator[Expected]:
     """y, chunk by chunk; the sentences about it, in their order."""
+    problem = oracle.problem
+    computed_in = spec.DTYPES[problem.dtype.accumulator]
+    u_c, t, largest = computed_in.unit_roundoff, computed_in.smallest_normal, computed_in.largest
+    scale, rstd, mean = oracle.column("scale"), oracle.rstd(of), np.abs(of.mean)
+    factors = scale * rstd
+    u_s = profile.sums_type(problem.dtype).unit_roundoff
+    roundings = profile.element_roundings * (u_c + u_s)
+    off_mean = errors.mean + profile.mean_roundings * u_c * mean
+    # What x - mean, or x and the mean, may be multiplied with on the way.
+    gain = np.ones(problem.view[1])
+    if profile.rearranged:
+        off_mean = off_mean + 2 * roundings * mean
+        gain = np.maximum(np.maximum(np.abs(scale), rstd), np.maximum(1, np.abs(scale) * rstd))
+    # Zero times infinity is no bound: a scale of zero hides the statistics.
+    constant = np.where(factors == 0, 0, np.abs(factors) * (off_mean + 2 * t)) + 4 * t
+    infinite = np.isinf(errors.rho)
 
-    def __init__(self, oracle: Oracle, profile: Profile, of: _Statistics, errors: Errors):
-        problem = oracle.problem
-        computed_in = spec.DTYPES[problem.dtype.accumulator]
-        u_c, u_s = computed_in.unit_roundoff, profile.sums_type(problem.dtype).unit_roundoff
-        self._oracle, self._problem, self._of = oracle, problem, of
-        self._rearranged = profile.rearranged
-        self._errors = errors
-        self._t, self._largest = computed_in.smallest_normal, computed_in.largest
-        self._u_c = u_c
-        with np.errstate(all="ignore"):
-            self._factor = oracle.column("scale") * oracle.rstd(of)
-            mean = np.abs(of.mean)
-            self._roundings = profile.element_roundings * (u_c + u_s)
-            off = errors.mean + profile.mean_roundings * u_c * mean
-            if profile.rearranged:
-                off = off + 2 * self._roundings * mean
-            # Zero times infinity is no bound: a scale of zero hides the statistics.
-            scaled = np.abs(self._factor) * (off + 2 * self._t)
-            self._constant = np.where(self._factor == 0, 0, scaled) + 4 * self._t
-        self._infinite = np.isinf(errors.rho)
-        # What x - mean, or x and the mean, may be multiplied with on the way.
-        self._gain = np.ones(problem.view[1])
-        if profile.rearranged:
-            with np.errstate(all="ignore"):
-                scale, rstd = np.abs(oracle.column("scale")), oracle.rstd(of)
-                self._gain = np.maximum(np.maximum(scale, rstd), np.maximum(1, scale * rstd))
+    @functools.cache
+    def other_mode() -> _Statistics:
+        return oracle.given if problem.is_training else oracle.of_batch(False)
 
-    @functools.cached_property
-    def _other(self) -> _Statistics:
-        """Those of the other mode."""
-        with np.errstate(all="ignore"):
-            oracle = self._oracle
-            return oracle.given if self._problem.is_training else oracle.of_batch(False)
-
-    def expected(self, at: Region) -> Expected:
-        oracle, c, of = self._oracle, at[1], self._of
-        factor = self._factor[c, None]
+    for at in regions(problem.view):
+        c = at[1]
+        factor = factors[c, None]
         xmu = (oracle.load("x", at) - of.mean[c, None]) - of.rest[c, None]
         scaled = xmu * factor
         offset = oracle.column("offset")[c, None]
         y, size = scaled + offset, np.abs(scaled) + np.abs(offset)
-        if "side_input" in self._problem.values:
+        if "side_input" in problem.values:
             side = oracle.load("side_input", at)
             y, size = y + side, size + np.abs(side)
-        off = self._roundings * size + self._constant[c, None] + self._t * np.abs(xmu)
-        rho = np.where(self._infinite, 0, self._errors.rho)[c, None]
-        off = off + np.abs(scaled) * rho
-        overflow = (size > self._largest) | (np.abs(factor) > self._largest)
-        reached = (np.abs(xmu) + 2 * np.abs(of.mean)[c, None] * self._rearranged) * self._gain[
-            c, None
-        ]
-        overflow |= (reached > self._largest) | self._errors.overflow[c, None]
-        off = np.where(overflow | self._infinite[c, None], np.inf, off)
-        value, bound = self._clamped(y, off)
+        off = roundings * size + constant[c, None] + t * np.abs(xmu)
+        off = off + np.abs(scaled) * np.where(infinite, 0, errors.rho)[c, None]
+        overflow = (size > largest) | (np.abs(factor) > largest)
+        reached = (np.abs(xmu) + 2 * mean[c, None] * profile.rearranged) * gain[c, None]
+        overflow |= (reached > largest) | errors.overflow[c, None]
+        off = np.where(overflow | infinite[c, None], np.inf, off)
+        value, bound = _clamped(problem, y, off)
         impostors: dict[str, Callable[[], _Array]] = {
-            "other mode": lambda: oracle.y(at, self._other),
-            "identity": lambda: oracle.load("x", at),
+            "other mode": lambda at=at: oracle.y(at, other_mode()),  # type: ignore[misc]
+            "identity": lambda at=at: oracle.load("x", at),  # type: ignore[misc]
         }
-        infinite = np.isinf(y) | np.isinf(xmu)
-        return Expected(
+        yield Expected(
             "y", at, value, bound, size, impostors,
-            nan_required=~infinite, finite_required=~overflow,
+            nan_required=~(np.isinf(y) | np.isinf(xmu)), finite_required=~overflow,
         )  # fmt: skip
 
-    def _clamped(self, y: _Array, off: _Array) -> tuple[_Array, _Array]:
-        """The activation of y, and how far it may be from it, rounding to its type included."""
-        kind, dtype = self._problem.activation, self._problem.dtype
-        value = activated(y, kind)
-        reach = off
-        if kind in spec.SMOOTH_ACTIVATIONS:
-            reach = smooth.value_error(y, kind, off, self._u_c, self._t)
-            rounding = dtype.unit_roundoff * (np.abs(value) + reach) + flushed_below(dtype)
-            return value, reach + rounding
-        if kind != IDENTITY:
-            reach = np.maximum(activated(y + off, kind) - value, value - activated(y - off, kind))
-        rounding = dtype.unit_roundoff * (np.abs(value) + reach) + flushed_below(dtype)
-        return value, np.where((reach == 0) & (kind != IDENTITY), 0, reach + rounding)
+
+def _clamped(problem: Problem, y: _Array, off: _Array) -> tuple[_Array, _Array]:
+    """The activation of y, and how far it may be from it, rounding to its type included."""
+    kind, dtype = problem.activation, problem.dtype
+    computed_in = spec.DTYPES[dtype.accumulator]
+    value = activated(y, kind)
+    reach = off
+    if kind in spec.SMOOTH_ACTIVATIONS:
+        u_c, t = computed_in.unit_roundoff, computed_in.smallest_normal
+        reach = smooth.value_error(y, kind, off, u_c, t)
+    elif kind != IDENTITY:
+        reach = np.maximum(activated(y + off, kind) - value, value - activated(y - off, kind))
+    rounding = dtype.unit_roundoff * (np.abs(value) + reach) + flushed_below(dtype)
+    is_clamp = kind in (RELU, RELU6)
+    return value, np.where((reach == 0) & is_clamp, 0, reach + rounding)
 
 
 MODELS = dict.fromkeys(

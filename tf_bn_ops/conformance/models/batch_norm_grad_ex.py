@@ -205,37 +205,23 @@ class WrongMasks:
 
     def answers(self, part: Expected) -> dict[str, Callable[[], np.ndarray]]:
         """The wrong answers to a part of an output, by name."""
-        of_role = {
-            "scale_backprop": self._scale,
-            "offset_backprop": self._offset,
-            "x_backprop": self._element,
-            SIDE_INPUT_BACKPROP: self._side_input,
-        }[part.role]
         # One is enough where each costs a pass over the tensors.
         names = ["unmasked"] if part.at == WHOLE else list(self._masks)
         masks = {name: self._masks[name] for name in names if name in self._masks}
-        return {name: functools.partial(of_role, mask, part) for name, mask in masks.items()}
+        return {name: functools.partial(self._answer, mask, part) for name, mask in masks.items()}
 
-    def _wrong(self, mask: np.ndarray, at: Any = ...) -> np.ndarray:
-        """y_backprop under a wrong mask."""
+    def _answer(self, mask: np.ndarray, part: Expected) -> np.ndarray:
+        """A part of an output for y_backprop under a wrong mask."""
+        at: Any = ... if part.at == WHOLE else part.at
         y_backprop = self._problem.dtype.widen(self._problem["y_backprop"][at], self._work)
-        return np.where(mask[at], y_backprop, 0)
-
-    def _scale(self, mask: np.ndarray, part: Expected) -> np.ndarray:
-        xmu = self._problem.wide("x", self._work) - self._oracle.mean[:, None]
-        return (self._wrong(mask) * xmu).sum((0, 2)) * self._oracle.rstd
-
-    def _offset(self, mask: np.ndarray, part: Expected) -> np.ndarray:
-        return self._wrong(mask).sum((0, 2))
-
-    def _element(self, mask: np.ndarray, part: Expected) -> np.ndarray:
-        at: Any = part.at
-        right, _ = self._oracle.load(at)
-        more = self._wrong(mask, part.at) - right
-        return part.value + self._oracle.factor[part.at[1], None] * more
-
-    def _side_input(self, mask: np.ndarray, part: Expected) -> np.ndarray:
-        return self._wrong(mask, part.at)
+        wrong = np.where(mask[at], y_backprop, 0)
+        if part.role == "x_backprop":
+            right, _ = self._oracle.load(at)
+            return part.value + self._oracle.factor[part.at[1], None] * (wrong - right)
+        if part.role == "scale_backprop":
+            xmu = self._problem.wide("x", self._work) - self._oracle.mean[:, None]
+            return (wrong * xmu).sum((0, 2)) * self._oracle.rstd
+        return wrong.sum((0, 2)) if part.role == "offset_backprop" else wrong
 
 
 MODELS = {

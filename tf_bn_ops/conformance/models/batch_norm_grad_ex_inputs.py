@@ -75,40 +75,30 @@ def _special(rng: np.random.Generator, y: np.ndarray, dtype: DType) -> np.ndarra
     return np.where(rng.random(y.shape, dtype=np.float32) < _SHARE_SPECIAL, chosen, y)
 
 
-@dataclasses.dataclass
-class _Forward:
-    """The call of the forward op that a gradient belongs to."""
-
-    call: Call
-    values: dict[str, np.ndarray]
-    activation: str
-    has_side_input: bool
-
-    def __post_init__(self) -> None:
-        self.dtype = spec.DTYPES[self.call.dtype]
-        self._statistics = spec.DTYPES[self.call.statistics_dtype].numpy
-        self.x = self.dtype.store(self.values["x"])
-
-    def fill_y(self, rng: np.random.Generator, wants_coefficients: bool) -> bool:
-        """Sets offset and y; whether the forward's coefficients, and no others, give this y."""
-        k = inputs.coefficients_of(self.call, self.values)
-        none = np.zeros(k.shape[1])
-        offset = _offsets(rng, before_activation(self.x, k, none, self.dtype), self.activation)
-        self.values["offset"] = offset.astype(self._statistics)
-        v = before_activation(self.x, k, self.values["offset"], self.dtype)
-        tiny = (v != 0) & (np.abs(v) < _TINY)
-        if wants_coefficients and not tiny.any():
-            with np.errstate(over="ignore"):
-                self.values["y"] = self.dtype.store(activated(v, self.activation))
-            return True
-        with np.errstate(all="ignore"):
-            v = v.astype(np.float64)
-            if self.has_side_input:
-                v += rng.normal(0, 0.5, v.shape)
-            y = _special(rng, activated(v, self.activation), self.dtype)
-            flushed = spec.DTYPES[self.dtype.accumulator].smallest_normal
-            self.values["y"] = self.dtype.store(np.where(np.abs(y) < flushed, 0, y))
-        return False
+def _fill_y(
+    rng: np.random.Generator, call: Call, values: dict[str, np.ndarray], activation: str,
+    has_side_input: bool, wants_coefficients: bool,
+) -> bool:  # fmt: skip
+    """Sets offset and y as the forward op has them; whether its coefficients, and no others, give
+    this y."""
+    dtype, k = spec.DTYPES[call.dtype], inputs.coefficients_of(call, values)
+    x, none = dtype.store(values["x"]), np.zeros(k.shape[1])
+    offset = _offsets(rng, before_activation(x, k, none, dtype), activation)
+    values["offset"] = offset.astype(spec.DTYPES[call.statistics_dtype].numpy)
+    v = before_activation(x, k, values["offset"], dtype)
+    tiny = (v != 0) & (np.abs(v) < _TINY)
+    if wants_coefficients and not tiny.any():
+        with np.errstate(over="ignore"):
+            values["y"] = dtype.store(activated(v, activation))
+        return True
+    with np.errstate(all="ignore"):
+        v = v.astype(np.float64)
+        if has_side_input:
+            v += rng.normal(0, 0.5, v.shape)
+        y = _special(rng, activated(v, activation), dtype)
+        flushed = spec.DTYPES[dtype.accumulator].smallest_normal
+        values["y"] = dtype.store(np.where(np.abs(y) < flushed, 0, y))
+    return False
 
 
 def fill(call: Call) -> Inputs:
@@ -120,16 +110,17 @@ def fill(call: Call) -> Inputs:
     smooth = inputs.smooth_activation(call)
     activation = smooth or activation
     wanted = rng.random() < _SHARE_WITH_COEFFICIENTS
-    forward = _Forward(call, values, activation, has_side_input)
     channels = values["scale"].size
     reserve = inputs.reserve_space(rng, channels)
     behind_x = activation != IDENTITY and (bool(smooth) or not has_side_input)
     is_whole = call.kind == inputs.WHOLE_LAYER
-    if forward.fill_y(rng, bool((wanted or is_whole) and behind_x)) or (is_whole and not behind_x):
+    wants = bool((wanted or is_whole) and behind_x)
+    is_given = _fill_y(rng, call, values, activation, has_side_input, wants)
+    if is_given or (is_whole and not behind_x):
         reserve = inputs.coefficients_of(call, values)
     if smooth:
         spread = 2 if has_side_input else np.nan
-        values["y"] = forward.dtype.store(rng.normal(0, 1, values["y"].shape) * spread)
+        values["y"] = spec.DTYPES[call.dtype].store(rng.normal(0, 1, values["y"].shape) * spread)
         exact = frozenset()
     values["forward_coefficients"] = reserve
     if activation == IDENTITY:  # Neither is read.

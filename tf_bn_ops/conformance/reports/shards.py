@@ -1,9 +1,5 @@
 """Parts of a run, and how the records of all its parts become one.
 
-    python -m tf_bn_ops conformance --cases=100000 --seed=7 --shard=1/50 --json=1.json
-    ...
-    python -m tf_bn_ops conformance merge *.json --html=report.html
-
 Shards are disjoint, and together they are the whole run; which case is in which is drawn from the
 seed, so that each has its share of the large ones.
 """

@@ -6,16 +6,18 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.cases.relations.relation import Answered, Comparison, Member, outputs_of
 from tf_bn_ops.conformance.execution.answer import Answer
 from tf_bn_ops.conformance.execution.implementations import CANDIDATE
 from tf_bn_ops.conformance.models.bounds import Profile
-from tf_bn_ops.conformance.models.measure import EVIDENCE_SHARE, OutputError
-from tf_bn_ops.conformance.verdict.judge import compare_modes, structure
+from tf_bn_ops.conformance.models.measure import EVIDENCE_SHARE, OutputError, assembled
+from tf_bn_ops.conformance.verdict.judge import compare_modes, expect, structure
 from tf_bn_ops.conformance.verdict.judge import outputs_of as contract_of
 from tf_bn_ops.conformance.verdict.result import CaseResult, Disagreement, PathResult
+from tf_bn_ops.harness.problems import Inputs
 
 
 def judge_relation(
@@ -34,11 +36,11 @@ def judge_relation(
         path.disagreements = structure(contract_of(called, inputs.attrs), answer)
         if path.disagreements:
             return result
-    answered = [
-        Answered(called, inputs, _outputs(called, inputs.attrs, answer), profile, times or {})
-        for (called, inputs), answer in zip(members, answers, strict=True)
-    ]
     with np.errstate(all="ignore"):
+        answered = [
+            _answered(called, inputs, answer, profile, times or {})
+            for (called, inputs), answer in zip(members, answers, strict=True)
+        ]
         for comparison in table.of(case).check(answered):
             _add(result, path, comparison)
         result.evidence = _evidence(answered[0], list(path.errors))
@@ -46,12 +48,21 @@ def judge_relation(
     return result
 
 
-def _outputs(case: Case, attrs: Mapping[str, object], answer: Answer) -> dict[str, np.ndarray]:
-    """The judged outputs of an answer, by role."""
+def _answered(
+    case: Case, inputs: Inputs, answer: Answer, profile: Profile, times: Mapping[str, float]
+) -> Answered:
+    """The judged outputs of an answer with their bounds."""
     assert answer.outputs is not None
-    named = zip(case.spec.outputs_with(attrs), answer.outputs, strict=True)
+    named = zip(case.spec.outputs_with(inputs.attrs), answer.outputs, strict=True)
     judged = outputs_of(case.spec)
-    return {arg.role: out.astype(np.float64) for arg, out in named if arg.role in judged}
+    outputs = {arg.role: out.astype(np.float64) for arg, out in named if arg.role in judged}
+    parts = list(expect(case, inputs, profile).parts)
+    bounds = {}
+    for role, array in outputs.items():
+        view = spec.view_shape(array.shape, case.layout) if array.ndim > 1 else array.shape
+        bound = assembled(parts, role, "bound", view).astype(np.float64)
+        bounds[role] = bound.reshape(array.shape) * times.get(role, 1)
+    return Answered(case, inputs, outputs, bounds)
 
 
 def _add(result: CaseResult, path: PathResult, comparison: Comparison) -> None:
@@ -85,6 +96,6 @@ def _evidence(answered: Answered, roles: Sequence[str]) -> dict[str, bool]:
     """Whether most elements of the outputs are distinguishable from zero, which fits relations."""
     found = {}
     for role in roles:
-        told = np.abs(answered.outputs[role]) > answered.bound(role)
+        told = np.abs(answered.outputs[role]) > answered.bounds[role]
         found[role] = bool(told.mean() >= EVIDENCE_SHARE)
     return found

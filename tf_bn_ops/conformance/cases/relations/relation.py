@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -11,9 +10,7 @@ import numpy as np
 from tf_bn_ops import spec
 from tf_bn_ops.conformance.cases.case import Case
 from tf_bn_ops.conformance.models import batch_norm_grad_ex
-from tf_bn_ops.conformance.models.bounds import Profile
 from tf_bn_ops.conformance.models.formula_models import model_of
-from tf_bn_ops.conformance.models.measure import assembled
 from tf_bn_ops.harness import problems
 from tf_bn_ops.harness.problems import IDENTITY, VIEW_ROLES, Inputs
 from tf_bn_ops.spec import OpSpec
@@ -36,43 +33,21 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True)
 class Answered:
-    """A call of a relation and its outputs, by role, in float64 and the shapes of the tensors.
-
-    Attributes:
-      profile, times: how far from right an element may be: see `bound`.
-    """
+    """A call of a relation and its outputs, by role, in float64 and the shapes of the tensors, with
+    how far an element of them may be from right."""
 
     case: Case
     inputs: Inputs
     outputs: Mapping[str, np.ndarray]
-    profile: Profile
-    times: Mapping[str, float]
+    bounds: Mapping[str, np.ndarray]
 
-    @functools.cached_property
-    def _parts(self) -> list:
-        problem = problems.of_call(self.case, self.inputs)
-        return list(model_of(self.case.spec).expected(problem, self.profile))
-
-    def bound(self, role: str) -> np.ndarray:
-        """How far the elements of an output may be from right, in the shape of its tensor."""
-        view = spec.view_shape(self.case.shape, self.case.layout)
-        shape = view if role in VIEW_ROLES else view[1:2]
-        bound = assembled(self._parts, role, "bound", shape).astype(np.float64)
-        bound = bound * self.times.get(role, 1)
-        return bound.reshape(self.outputs[role].shape)
-
-    def view(self, role: str) -> np.ndarray:
-        """An input or output of view shape as [outer, channels, inner], or one per channel as
-        [channels, 1], in float64."""
-        array = self.outputs.get(role)
+    def view(self, role: str, of: Mapping[str, np.ndarray] | None = None) -> np.ndarray:
+        """An input or output, or one of the bounds, of view shape as [outer, channels, inner], or
+        of one number per channel as [channels, 1], in float64."""
+        array = (of or self.outputs).get(role)
         if array is None:
             array = self.inputs.values[role].astype(np.float64)
         return spec.as_view(array, self.case.layout) if role in VIEW_ROLES else array[:, None]
-
-    def bound_view(self, role: str) -> np.ndarray:
-        """`bound`, as `view` shows the output."""
-        bound = self.bound(role)
-        return spec.as_view(bound, self.case.layout) if role in VIEW_ROLES else bound[:, None]
 
     @property
     def epsilon(self) -> float:
@@ -94,21 +69,17 @@ class Relation:
 
     Attributes:
       what: for people.
-      applies: whether an op has it, in a mode.
       calls: the calls, from the base; the first may differ from it.
       check: what their answers have to do with each other.
+      applies: whether an op has it whose outputs are linear in some inputs.
       identity: for calls without activation alone.
     """
 
     what: str
-    applies: Callable[[OpSpec, str], bool]
     calls: Callable[[Case, Inputs], Sequence[Member]]
     check: Callable[[Sequence[Answered]], Iterator[Comparison]]
+    applies: Callable[[OpSpec], bool] = lambda op: True
     identity: bool = False
-
-
-def inputs_of(op: OpSpec) -> frozenset[str]:
-    return frozenset(arg.role for arg in op.inputs)
 
 
 def outputs_of(op: OpSpec) -> tuple[str, ...]:
@@ -120,7 +91,7 @@ def outputs_of(op: OpSpec) -> tuple[str, ...]:
 def linear_in(op: OpSpec) -> tuple[frozenset[str], tuple[str, ...]]:
     """The inputs that outputs are linear in together, and these outputs; of the forward ops without
     activation. Nothing where an input has a role that is not known here."""
-    roles, outputs = inputs_of(op), outputs_of(op)
+    roles, outputs = frozenset(arg.role for arg in op.inputs), outputs_of(op)
     arriving = frozenset(role for role in roles if role.endswith("_backprop_grad"))
     if arriving and roles <= _COEFFICIENTS | arriving | {"y_backprop"}:
         return arriving, outputs
@@ -130,20 +101,6 @@ def linear_in(op: OpSpec) -> tuple[frozenset[str], tuple[str, ...]]:
     if "y" in outputs and len(forward) >= 2 and roles <= _COEFFICIENTS | {"side_input"}:
         return forward, ("y",)
     return frozenset(), ()
-
-
-def is_gradient(op: OpSpec) -> bool:
-    """Whether it is a first-order gradient: x_backprop from y_backprop and statistics."""
-    return "x_backprop" in outputs_of(op) and bool(linear_in(op)[0])
-
-
-def is_second_order(op: OpSpec) -> bool:
-    return "x_grad" in outputs_of(op) and bool(linear_in(op)[0])
-
-
-def is_forward(op: OpSpec) -> bool:
-    """Whether it is batch norm itself."""
-    return "y" in outputs_of(op) and bool(linear_in(op)[0])
 
 
 def changed(inputs: Inputs, values: Mapping[str, np.ndarray]) -> Inputs:

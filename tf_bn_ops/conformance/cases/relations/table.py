@@ -11,7 +11,7 @@ from tf_bn_ops.conformance.cases import shapes
 from tf_bn_ops.conformance.cases.case import RELATION_PREFIX, Case
 from tf_bn_ops.conformance.cases.execution_modes import DRAWN
 from tf_bn_ops.conformance.cases.relations import arrangement, differences, linear
-from tf_bn_ops.conformance.cases.relations.relation import Member, Relation, base
+from tf_bn_ops.conformance.cases.relations.relation import Member, Relation, base, linear_in
 from tf_bn_ops.conformance.models import inputs
 from tf_bn_ops.conformance.models.formula_models import model_of
 from tf_bn_ops.harness.problems import Inputs
@@ -33,11 +33,9 @@ _LEAST, _MOST = 8, 6000
 
 def kinds(op: OpSpec) -> tuple[str, ...]:
     """The kinds that an op has."""
-    return tuple(
-        RELATION_PREFIX + name
-        for name, relation in RELATIONS.items()
-        if any(relation.applies(op, mode) for mode in op.modes)
-    )
+    if not linear_in(op)[0]:
+        return ()
+    return tuple(RELATION_PREFIX + name for name, each in RELATIONS.items() if each.applies(op))
 
 
 def of(case: Case) -> Relation:
@@ -78,11 +76,7 @@ def generate(count: int, seed: int, combos: Sequence[tuple[str, str, str, str]])
         op = spec.OPS[ops[i % len(ops)]]
         known = kinds(op)
         kind = known[(i // len(ops)) % len(known)]
-        relation = RELATIONS[kind.removeprefix(RELATION_PREFIX)]
-        fitting = [c for c in by_op[op.name] if relation.applies(op, c[3])]
-        if not fitting:
-            continue
-        _, dtype, layout, mode = fitting[int(rng.integers(len(fitting)))]
+        _, dtype, layout, mode = by_op[op.name][int(rng.integers(len(by_op[op.name])))]
         epsilon = float(rng.choice(inputs.epsilons(model_of(op).kinds["normal"], op)))
         yield Case(
             op, dtype, kind, int(rng.integers(1 << 31)), layout, _shape(rng, layout), mode,
