@@ -4,18 +4,17 @@ usage: python -m tf_bn_ops rewrite IN OUT --to shim|builtin [--gradients_only]
        python -m tf_bn_ops rewrite IN OUT --fuse [--keep=NAME,...] | --unfuse
 
 IN is a SavedModel folder, a GraphDef file (binary, or text if it ends in .pbtxt) or the .meta file
-of a checkpoint, OUT a place that does not exist yet. Exit status: 0 written, 1 IN or OUT is not as
-it should be, 2 wrong usage.
+of a checkpoint, OUT a place that does not exist yet. Exit status: 0 written, 2 not, and why.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 
 from absl import flags
 
 from tf_bn_ops import _command
+from tf_bn_ops._command import UsageError
 
 _FLAGS = flags.FlagValues()
 flags.DEFINE_enum(
@@ -47,41 +46,25 @@ flags.DEFINE_list(
 def main(argv: list[str]) -> int:
     """Runs the command; returns its exit status."""
     paths: list[str] = []
-    return _command.run(argv, __doc__, _FLAGS, lambda: _rewrite(paths), files=paths)
-
-
-def _wrong_usage(paths: list[str]) -> str | None:
-    if len(paths) != 2 or (_FLAGS.to is not None) + _FLAGS.fuse + _FLAGS.unfuse != 1:
-        return (
-            "usage: python -m tf_bn_ops rewrite IN OUT --to shim|builtin, --fuse or --unfuse   "
-            "(--help says more)"
-        )
-    if _FLAGS.keep and not _FLAGS.fuse:
-        return "--keep goes with --fuse: renaming removes no node"
-    if _FLAGS.gradients_only and _FLAGS.to != "shim":
-        return "--gradients_only goes with --to shim: to builtin all ops are renamed"
-    return None
+    return _command.run(argv, __doc__, _FLAGS, lambda: _rewrite(paths), (ValueError,), paths)
 
 
 def _rewrite(paths: list[str]) -> int:
-    """Rewrites from the first path to the second; returns the exit status."""
-    wrong = _wrong_usage(paths)
-    if wrong is not None:
-        print(wrong, file=sys.stderr)
-        return 2
+    """Rewrites from the first path to the second, and says what was done."""
+    if len(paths) != 2 or (_FLAGS.to is not None) + _FLAGS.fuse + _FLAGS.unfuse != 1:
+        raise UsageError("name IN and OUT, and one of --to, --fuse and --unfuse (--help says more)")
+    if _FLAGS.keep and not _FLAGS.fuse:
+        raise UsageError("--keep goes with --fuse: renaming removes no node")
+    if _FLAGS.gradients_only and _FLAGS.to != "shim":
+        raise UsageError("--gradients_only goes with --to shim: to builtin all ops are renamed")
     # Nothing of TensorFlow's start concerns the user here.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from tensorflow import errors
+
     try:
-        from tensorflow import errors
-    except ImportError as error:
-        print(f"error: TensorFlow cannot be imported here ({error})", file=sys.stderr)
-        return 1
-    source, target = paths
-    try:
-        print(f"{target}: {_rewritten(source, target)}")
-    except (OSError, ValueError, ImportError, errors.OpError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        print(f"{paths[1]}: {_rewritten(*paths)}")
+    except errors.OpError as error:
+        raise UsageError(str(error)) from error
     return 0
 
 
