@@ -1,6 +1,7 @@
 """The conformance run: judges ops against TensorFlow and an oracle (docs/conformance.md).
 
   conformance_command.py, flags.py   the command
+  export_command.py                  cases as files, for systems that are not TensorFlow
   runner.py                          runs and judges cases
   minimize/                          failing cases made small
   reports/                           what a run leaves behind

@@ -26,7 +26,7 @@ import rich.progress
 
 from tf_bn_ops import _command, _loader, _version, spec
 from tf_bn_ops._command import UsageError
-from tf_bn_ops.conformance import flags, runner
+from tf_bn_ops.conformance import export_command, flags, runner
 from tf_bn_ops.conformance.cases import case as case_lib
 from tf_bn_ops.conformance.cases import (
     contract,
@@ -39,7 +39,6 @@ from tf_bn_ops.conformance.cases.case import ERROR_PREFIX, RELATION_PREFIX, Case
 from tf_bn_ops.conformance.cases.generate import Combination
 from tf_bn_ops.conformance.cases.relations import table
 from tf_bn_ops.conformance.execution import devices, implementations, signatures, workers
-from tf_bn_ops.conformance.export import export_command
 from tf_bn_ops.conformance.flags import VALUES as _FLAGS
 from tf_bn_ops.conformance.minimize import program, shrink
 from tf_bn_ops.conformance.models.formula_models import fill
@@ -130,7 +129,7 @@ class _Run:
                 "seconds": round(time.monotonic() - started, 3),
                 "total": len(whole),
                 "divergences": record_lib.of_divergences(self._settings.known),
-                "coverage": self._coverage([case for _, case in chosen[: len(found)]], facts),
+                "coverage": self._coverage([case for _, case in chosen[: len(found)]]),
                 "cases": found,
             }
             return merge.report(self._console, record, _FLAGS)
@@ -207,7 +206,9 @@ class _Run:
         kinds = self._kinds
         if self._repro:
             return [self._repro]
-        combos = self._combos if self._entries else flags.available(self._combos, facts["ops"])
+        if not self._entries:
+            self._combos = flags.available(self._combos, facts["ops"])
+        combos = self._combos
         drawn = generate.generate(count if case_lib.RANDOM in kinds else 0, seed, combos)
         beside = count // _SHARE if case_lib.RANDOM in kinds else count
         related = table.generate(beside if case_lib.RELATIONS in kinds else 0, seed, combos)
@@ -240,12 +241,11 @@ class _Run:
         results.close()
         return found
 
-    def _coverage(self, cases: Sequence[Case], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _coverage(self, cases: Sequence[Case]) -> list[dict[str, Any]]:
         """The field "coverage" of the record."""
         if self._repro or case_lib.RANDOM not in self._kinds:
             return []
-        combos = self._combos if self._entries else flags.available(self._combos, facts["ops"])
-        return [of_op.of_record() for of_op in coverage.of_cases(combos, cases).values()]
+        return [of_op.of_record() for of_op in coverage.of_cases(self._combos, cases).values()]
 
     def _add_programs(self, found: Sequence[dict[str, Any]]) -> None:
         """Reduces the first failures of each kind, and adds them to their entries as programs."""

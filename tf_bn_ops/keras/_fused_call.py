@@ -201,10 +201,21 @@ def _normalize(
         call = functools.partial(fused_batch_norm, epsilon=layer.epsilon, is_training=False)
         y = call(x, *_vectors(layer), data_format=layout.data_format).y
         return behind.of(keras.ops.cast(y, layer.compute_dtype))
-    if behind.side_input is not None:
-        side_input = _expanded(tf.cast(behind.side_input, x.dtype), layout)
-        behind = behind._replace(side_input=side_input)
-    y = _on_batch_statistics(layer, layout.data_format, _expanded(x, layout), behind)
+    side_inputs = [] if behind.side_input is None else [tf.cast(behind.side_input, x.dtype)]
+    # Keras' moving averages are two outputs of the op, without Bessel's correction.
+    y, mean, variance, *_ = _ops.fused_batch_norm_ex(
+        _expanded(x, layout),
+        *_vectors(layer),
+        side_input=[_expanded(side_input, layout) for side_input in side_inputs],
+        epsilon=layer.epsilon,
+        exponential_avg_factor=1.0 - layer.momentum,
+        activation_mode=ACTIVATION_MODES[behind.activation],
+        data_format=layout.data_format,
+        is_training=True,
+        bessel_correction=False,
+    )
+    layer.moving_mean.assign(mean)
+    layer.moving_variance.assign(variance)
     if layout.inserted:
         y = tf.squeeze(y, layout.inserted)
     return keras.ops.cast(y, layer.compute_dtype)
@@ -273,24 +284,6 @@ def _expanded(tensor: Any, layout: _Layout) -> Any:
     for axis in layout.inserted:
         tensor = tf.expand_dims(tensor, axis)
     return tensor
-
-
-def _on_batch_statistics(layer: Any, data_format: DataFormat, x: Any, behind: Behind) -> Any:
-    """Training. Keras' moving averages are two outputs of the op, without Bessel's correction."""
-    y, mean, variance, *_ = _ops.fused_batch_norm_ex(
-        x,
-        *_vectors(layer),
-        side_input=[] if behind.side_input is None else [behind.side_input],
-        epsilon=layer.epsilon,
-        exponential_avg_factor=1.0 - layer.momentum,
-        activation_mode=ACTIVATION_MODES[behind.activation],
-        data_format=data_format,
-        is_training=True,
-        bessel_correction=False,
-    )
-    layer.moving_mean.assign(mean)
-    layer.moving_variance.assign(variance)
-    return y
 
 
 def _vectors(layer: Any) -> tuple[Any, Any, Any, Any]:

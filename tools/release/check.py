@@ -183,7 +183,7 @@ def fresh_environment(rehearsal: Rehearsal, version: str) -> str:
         (lent,) = lender.parent.parent.glob("lib/python*/site-packages")
         (site / "borrowed.pth").write_text(f"{lent}\n")
         return python
-    lists = [f"requirements/{name}.txt" for name in ("commands", "conformance", "runtime")]
+    lists = [f"requirements/{name}.txt" for name in ("commands", "runtime")]
     words = [word for name in lists for word in ("-r", name)]
     words += [
         "pytest",

@@ -74,6 +74,7 @@ NAN_REQUIRED, FINITE_REQUIRED, NONFINITE_EXACT = $rules
 
 $wrong
 
+
 failed = False
 
 

@@ -143,10 +143,3 @@ class Oracle:
                     centered = y_backprop - self.dy_mean[c, None]
                     inside = centered - xmu * self.slope[c, None]
                 yield Chunk(at, inside * self.factor[c, None], centered, xmu, y_backprop)
-
-    def x_backprop(self) -> np.ndarray:
-        """All of x_backprop as [outer, channels, inner]; for tests and small tensors."""
-        result = np.zeros(self.shape, self.work)
-        for chunk in self.chunks():
-            result[chunk.at] = chunk.x_backprop
-        return result
