@@ -141,9 +141,9 @@ absl::Status FuseFunction(const FunctionLibraryDefinition& library,
 }
 
 // Fuses in the graph and in the functions of its library but for those that XLA
-// compiles; nodes that are named in `preserved` stay. Functions in which
-// nothing was fused are left as they are. A line of `report` for each rule that
-// fuses or refuses a place.
+// compiles; nodes that are named in `preserved` stay. A graph and functions in
+// which nothing was fused are left as they are. A line of `report` for each
+// rule that fuses or refuses a place.
 absl::Status FuseGraphAndLibrary(
     const std::unordered_set<std::string>& preserved, GraphDef* graph,
     std::string* report) {
@@ -161,7 +161,9 @@ absl::Status FuseGraphAndLibrary(
   FusionOptions options;
   options.preserved = preserved;
   options.same_shape = SameShapeIn(item);
-  add("", FusePatterns(options, graph));
+  const std::vector<Fusion> fusions = FusePatterns(options, graph);
+  if (!FusedAny(fusions)) *graph = item.graph;
+  add("", fusions);
   if (!graph->has_library()) return absl::OkStatus();
   const FunctionLibraryDefinition compiled =
       CompiledFunctions(item.graph, library);
